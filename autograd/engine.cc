@@ -1,0 +1,250 @@
+#include "autograd/engine.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "ops/kernels/copy.h"
+#include "ops/kernels/gradient.h"
+
+namespace longspan {
+namespace autograd {
+
+std::shared_ptr<Meta> leaf_of(const Node& node);
+
+namespace {
+
+/// A gradient on its way to a node or leaf.
+void add_to(Tensor& sum, Tensor contribution, bool at_leaf) {
+  if (!sum) {
+    if (at_leaf && !(contribution.unique() && contribution.contiguous() &&
+                     contribution.storage().bytes() == contribution.nbytes())) {
+      Tensor copy = Tensor::empty(contribution.shape(), contribution.dtype(), contribution.device(),
+                                  Category::gradient);
+      kernels::copy(copy.device(), contribution.view(), copy.mut());
+      contribution = std::move(copy);
+    }
+    sum = std::move(contribution);
+    if (at_leaf) sum.set_category(Category::gradient);
+    return;
+  }
+  require_same_shape("backward", {"gradient", contribution}, {"sum so far", sum});
+  require_same_dtype("backward", {"gradient", contribution}, {"sum so far", sum});
+  if (!at_leaf && !(sum.unique() && sum.contiguous())) {
+    Tensor copy = Tensor::like(sum);
+    kernels::copy(copy.device(), sum.view(), copy.mut());
+    sum = std::move(copy);
+  }
+  kernels::accumulate(sum.device(), contribution.view(), sum.mut());
+}
+
+/// Identifies a gradient that is asked for.
+struct Target {
+  const Node* node;
+  int slot;
+  Tensor* to;
+};
+
+class Engine {
+ public:
+  Engine(bool retain, std::vector<Target> targets, bool only_targets)
+      : retain_(retain), only_targets_(only_targets), targets_(std::move(targets)) {}
+
+  void seed(const Edge& edge, const Tensor& dy) {
+    roots_.push_back(edge.node);
+    seeds_.push_back({edge, dy});
+  }
+
+  void run() {
+    if (only_targets_) find_paths();
+    for (auto& [edge, dy] : seeds_) deliver(edge, std::move(dy));
+    seeds_.clear();
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end(), before);
+      const std::shared_ptr<Node> node = std::move(heap_.back());
+      heap_.pop_back();
+      const auto entry = pending_.find(node.get());
+      const std::vector<Tensor> dy = std::move(entry->second);
+      pending_.erase(entry);
+      step(node, dy);
+    }
+  }
+
+ private:
+  static bool before(const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) {
+    return a->sequence < b->sequence;
+  }
+
+  void step(const std::shared_ptr<Node>& node, std::vector<Tensor> dy) {
+    for (const Target& t : targets_) {
+      if (t.node == node.get()) *t.to = dy[static_cast<size_t>(t.slot)];
+    }
+    if (only_targets_ && !leads_on(*node)) return;
+    require<GradientError>(
+        !node->released, node->name,
+        "its saved tensors are gone: backward ran through this graph before; call "
+        "the first one with retain, or run forward again");
+    Grads grads;
+    {
+      const NoGrad off;
+      grads = node->backward(dy);
+    }
+    require<GradientError>(grads.size() == node->next.size(), node->name,
+                           "backward returned {} gradients for {} inputs", grads.size(),
+                           node->next.size());
+    if (!retain_) node->release();
+    dy.clear();
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i] || !node->next[i].node) continue;
+      if (anomaly_mode()) check_finite(node->name, "backward", grads[i], node->scope);
+      deliver(node->next[i], std::move(grads[i]));
+    }
+  }
+
+  bool leads_on(const Node& node) const { return useful_.count(&node) > 0; }
+
+  void deliver(const Edge& edge, Tensor dy) {
+    if (const auto leaf = leaf_of(*edge.node)) {
+      if (!only_targets_) {
+        add_to(leaf->grad, std::move(dy), true);
+        return;
+      }
+      for (const Target& t : targets_) {
+        if (t.node == edge.node.get()) {
+          add_to(*t.to, std::move(dy), true);
+          return;
+        }
+      }
+      return;
+    }
+    if (only_targets_ && !leads_on(*edge.node) && !is_target(*edge.node)) return;
+    auto [entry, fresh] = pending_.try_emplace(edge.node.get());
+    if (fresh) {
+      entry->second.resize(static_cast<size_t>(edge.node->outputs));
+      heap_.push_back(edge.node);
+      std::push_heap(heap_.begin(), heap_.end(), before);
+    }
+    add_to(entry->second[static_cast<size_t>(edge.slot)], std::move(dy), false);
+  }
+
+  bool is_target(const Node& node) const {
+    return std::any_of(targets_.begin(), targets_.end(),
+                       [&](const Target& t) { return t.node == &node; });
+  }
+
+  /// Fills useful_: the nodes from which some target can be reached.
+  void find_paths() {
+    std::vector<Node*> order;
+    std::unordered_set<const Node*> seen;
+    for (const auto& root : roots_) {
+      if (seen.insert(root.get()).second) order.push_back(root.get());
+    }
+    for (size_t i = 0; i < order.size(); ++i) {
+      for (const Edge& e : order[i]->next) {
+        if (e.node && seen.insert(e.node.get()).second) order.push_back(e.node.get());
+      }
+    }
+    std::sort(order.begin(), order.end(),
+              [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
+    for (const Node* node : order) {
+      for (const Edge& e : node->next) {
+        if (e.node && (is_target(*e.node) || useful_.count(e.node.get()) > 0)) {
+          useful_.insert(node);
+          break;
+        }
+      }
+    }
+  }
+
+  bool retain_, only_targets_;
+  std::vector<Target> targets_;
+  std::vector<std::shared_ptr<Node>> roots_;
+  std::vector<std::pair<Edge, Tensor>> seeds_;
+  std::vector<std::shared_ptr<Node>> heap_;  // by sequence, highest first
+  std::unordered_map<const Node*, std::vector<Tensor>> pending_;
+  std::unordered_set<const Node*> useful_;
+};
+
+void run(std::span<const Tensor> outputs, std::span<const Tensor> dy, std::vector<Target> targets,
+         bool only_targets, bool retain) {
+  require<GradientError>(dy.size() == outputs.size() || dy.empty(), "backward",
+                         "{} outputs but {} gradients", outputs.size(), dy.size());
+  Engine engine(retain, std::move(targets), only_targets);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Tensor& y = outputs[i];
+    require<GradientError>(static_cast<bool>(y), "backward", "output {} is undefined", i);
+    const Edge edge = edge_of(y);
+    if (!edge.node) {
+      fail_with<GradientError>(
+          "backward",
+          y.storage().category() == Category::gradient
+              ? "a gradient has no history: gradients of gradients are not supported"
+              : "the output has no history: no input requires gradients, or it was computed under "
+                "NoGrad (gradients of gradients are not supported)",
+          {{"output", y}});
+    }
+    Tensor g = dy.empty() ? Tensor{} : dy[i].detach();
+    if (!g) {
+      if (y.numel() != 1) {
+        fail_with<ShapeError>("backward", "dy may be omitted only for one element; pass it",
+                              {{"output", y}});
+      }
+      g = Tensor::like(y);
+      kernels::fill(g.device(), g.mut(), 1.0);
+    } else {
+      require_same_shape("backward", {"output", y}, {"dy", g});
+      require_same_dtype("backward", {"output", y}, {"dy", g});
+      require_same_device("backward", {"output", y}, {"dy", g});
+    }
+    engine.seed(edge, g);
+  }
+  engine.run();
+}
+
+}  // namespace
+}  // namespace autograd
+
+void backward(std::span<const Tensor> outputs, std::span<const Tensor> dy,
+              const BackwardOptions& options) {
+  require<NotImplemented>(!options.create_graph, "backward",
+                          "gradients of gradients are not supported (create_graph)");
+  if (options.inputs.empty()) {
+    autograd::run(outputs, dy, {}, false, options.retain);
+    return;
+  }
+  for (const Tensor& x : options.inputs) {
+    require<GradientError>(requires_grad(x) && !x.meta()->node, "backward",
+                           "options.inputs must be leaves that require gradients; for results use "
+                           "gradients()");
+  }
+  const std::vector<Tensor> grads = gradients(outputs, dy, options.inputs, options.retain);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i]) autograd::add_to(options.inputs[i].meta()->grad, grads[i], true);
+  }
+}
+
+void backward(const Tensor& loss, const Tensor& dy, const BackwardOptions& options) {
+  const std::span<const Tensor> given(&dy, dy ? 1 : 0);
+  backward(std::span<const Tensor>(&loss, 1), given, options);
+}
+
+std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
+                              std::span<const Tensor> inputs, bool retain) {
+  std::vector<Tensor> result(inputs.size());
+  std::vector<autograd::Edge> alive;  // keeps the accumulators of unreached leaves
+  std::vector<autograd::Target> targets;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    alive.push_back(autograd::edge_of(inputs[i]));
+    if (!alive.back().node) {
+      fail_with<GradientError>("gradients", "the input does not require gradients",
+                               {{"input", inputs[i]}});
+    }
+    targets.push_back({alive.back().node.get(), alive.back().slot, &result[i]});
+  }
+  autograd::run(outputs, dy, std::move(targets), true, retain);
+  return result;
+}
+
+}  // namespace longspan

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace longspan {
+
+struct BackwardOptions {
+  bool retain = false;         ///< keep the graph for another backward()
+  std::vector<Tensor> inputs;  ///< if not empty: only these get gradients, only paths to them run
+  bool create_graph = false;   ///< gradients of gradients; not supported: throws NotImplemented
+};
+
+/// Adds d loss / d leaf to every leaf that the loss depends on.
+///   loss  any shape; dy, its gradient, may be omitted for one element (then 1)
+/// Nodes run highest sequence first from a work list, never by recursion, and each contribution to
+/// a leaf is added when it arrives: the order of every sum is the same in every run. Saved tensors
+/// go as soon as their node has run. May be called inside a node's backward. Throws GradientError
+/// where the loss has no history or the graph has been used up, ShapeError where dy does not fit.
+void backward(const Tensor& loss, const Tensor& dy = {}, const BackwardOptions& options = {});
+/// Several outputs at once; the sum of what each alone would give.
+void backward(std::span<const Tensor> outputs, std::span<const Tensor> dy,
+              const BackwardOptions& options = {});
+
+/// d outputs / d inputs, without touching any leaf's gradient; undefined where an input is not
+/// reached. Inputs may be leaves or results.
+std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
+                              std::span<const Tensor> inputs, bool retain = false);
+
+}  // namespace longspan

@@ -1,0 +1,176 @@
+#include "autograd/node.h"
+
+#include <atomic>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "ops/kernels/gradient.h"
+
+namespace longspan {
+namespace autograd {
+namespace {
+
+uint64_t next_sequence() {
+  static std::atomic<uint64_t> counter{1};
+  return counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+/// Graphs die from a work list: dropping the last handle of a long chain must not recurse.
+void drop(std::vector<Edge>&& edges) {
+  thread_local std::vector<std::shared_ptr<Node>> trash;
+  thread_local bool draining = false;
+  for (Edge& e : edges) {
+    if (e.node) trash.push_back(std::move(e.node));
+  }
+  edges.clear();
+  if (draining) return;
+  draining = true;
+  while (!trash.empty()) {
+    const std::shared_ptr<Node> node = std::move(trash.back());
+    trash.pop_back();
+  }
+  draining = false;
+  if (trash.capacity() > 4096) trash.shrink_to_fit();
+}
+
+/// Where edges to a leaf lead; its sequence 0 lets it run last, but the engine adds at once.
+struct Accumulator final : Node {
+  explicit Accumulator(std::shared_ptr<Meta> leaf) : Node("leaf"), meta(std::move(leaf)) {
+    sequence = 0;
+  }
+  Grads backward(std::span<const Tensor>) override { return {}; }
+  std::shared_ptr<Meta> meta;
+};
+
+}  // namespace
+
+std::shared_ptr<Meta> leaf_of(const Node& node) {
+  const auto* accumulator = dynamic_cast<const Accumulator*>(&node);
+  return accumulator != nullptr ? accumulator->meta : nullptr;
+}
+
+SavedTensor::SavedTensor(const Tensor& tensor) {
+  if (!tensor) return;
+  tensor_ = tensor.detach();
+  version_ = tensor_.storage().version();
+  tensor_.storage().hold();
+}
+
+SavedTensor::SavedTensor(SavedTensor&& other) noexcept
+    : tensor_(std::exchange(other.tensor_, {})), version_(other.version_) {}
+
+SavedTensor& SavedTensor::operator=(SavedTensor&& other) noexcept {
+  std::swap(tensor_, other.tensor_);
+  std::swap(version_, other.version_);
+  return *this;
+}
+
+SavedTensor::~SavedTensor() {
+  if (tensor_) tensor_.storage().unhold();
+}
+
+const Tensor& SavedTensor::get(std::string_view op) const {
+  if (tensor_ && tensor_.storage().version() != version_) {
+    fail_with<GradientError>(
+        op,
+        fmt::format("a tensor saved for backward was written since (version {}, now {}); write "
+                    "only after backward, or to a copy",
+                    version_, tensor_.storage().version()),
+        {{"saved", tensor_}});
+  }
+  return tensor_;
+}
+
+Node::Node(std::string_view op) : name(op), sequence(next_sequence()) {
+  if (anomaly_mode()) scope = Scope::path();
+}
+
+Node::~Node() { drop(std::move(next)); }
+
+void Node::save(std::initializer_list<Tensor> tensors) {
+  saved_.reserve(saved_.size() + tensors.size());
+  for (const Tensor& t : tensors) saved_.emplace_back(t);
+}
+
+void Node::release() {
+  saved_.clear();
+  released = true;
+}
+
+Edge edge_of(const Tensor& tensor) {
+  const auto& meta = tensor.meta();
+  if (!meta || !meta->requires_grad) return {};
+  if (meta->node) return {meta->node, meta->slot};
+  std::shared_ptr<Node> accumulator = meta->accumulator.lock();
+  if (!accumulator) {
+    accumulator = std::make_shared<Accumulator>(meta);
+    meta->accumulator = accumulator;
+  }
+  return {std::move(accumulator), 0};
+}
+
+bool wants_graph(std::span<const Tensor> inputs) {
+  if (!recording()) return false;
+  for (const Tensor& x : inputs) {
+    if (requires_grad(x)) return true;
+  }
+  return false;
+}
+
+void attach(const std::shared_ptr<Node>& node, std::span<const Tensor> inputs,
+            std::initializer_list<Tensor*> outputs) {
+  node->next.reserve(inputs.size());
+  for (const Tensor& x : inputs) node->next.push_back(edge_of(x));
+  node->outputs = static_cast<int>(outputs.size());
+  int slot = 0;
+  for (Tensor* y : outputs) {
+    if (*y && is_floating(y->dtype())) {
+      auto meta = std::make_shared<Meta>();
+      meta->node = node;
+      meta->slot = slot;
+      meta->requires_grad = true;
+      y->set_meta(std::move(meta));
+    }
+    ++slot;
+  }
+}
+
+void check_finite(std::string_view op, std::string_view what, const Tensor& tensor,
+                  std::string_view scope) {
+  if (!tensor || !is_floating(tensor.dtype()) || tensor.numel() == 0) return;
+  bool finite = true;
+  kernels::all_finite(tensor.device(), tensor.view(), &finite);
+  if (finite) return;
+  fail_with<ValueError>(
+      op,
+      fmt::format("{} produced NaN or Inf{}{}", what, scope.empty() ? "" : "; recorded in ", scope),
+      {{"result", tensor}});
+}
+
+}  // namespace autograd
+
+bool requires_grad(const Tensor& tensor) {
+  return tensor.meta() != nullptr && tensor.meta()->requires_grad;
+}
+
+Tensor& set_requires_grad(Tensor& tensor, bool value) {
+  require_floating("set_requires_grad", tensor);
+  if (tensor.meta() && tensor.meta()->node) {
+    fail_with<GradientError>("set_requires_grad", "only a leaf can ask; detach() it first",
+                             {{"x", tensor}});
+  }
+  if (!tensor.meta()) tensor.set_meta(std::make_shared<autograd::Meta>());
+  tensor.meta()->requires_grad = value;
+  return tensor;
+}
+
+Tensor grad(const Tensor& tensor) { return tensor.meta() ? tensor.meta()->grad : Tensor{}; }
+
+void set_grad(const Tensor& tensor, Tensor gradient) {
+  require<GradientError>(requires_grad(tensor) && !tensor.meta()->node, "set_grad",
+                         "needs a leaf that requires gradients");
+  if (gradient) require_same_shape("set_grad", {"x", tensor}, {"gradient", gradient});
+  tensor.meta()->grad = std::move(gradient);
+}
+
+}  // namespace longspan

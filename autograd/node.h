@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace longspan {
+
+/// Gradients of an op's inputs, in their order; undefined where none is wanted.
+using Grads = std::vector<Tensor>;
+
+namespace autograd {
+
+struct Node;
+
+/// The gradient of output `slot` of `node`. Empty where no gradient is wanted.
+struct Edge {
+  std::shared_ptr<Node> node;
+  int slot = 0;
+};
+
+/// A tensor kept for the backward pass: data without history, held in Category::saved, with the
+/// version that it had.
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  explicit SavedTensor(const Tensor& tensor);
+  SavedTensor(SavedTensor&& other) noexcept;
+  SavedTensor& operator=(SavedTensor&& other) noexcept;
+  ~SavedTensor();
+
+  /// Throws GradientError where the data has been written since.
+  const Tensor& get(std::string_view op) const;
+
+ private:
+  Tensor tensor_;
+  uint64_t version_ = 0;
+};
+
+/// One executed op.
+struct Node {
+  explicit Node(std::string_view op);
+  virtual ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  /// Gradients of the inputs from those of the outputs (undefined where none arrived). Recording
+  /// is off; wrappers turn it on for what they re-run, and may call backward().
+  virtual Grads backward(std::span<const Tensor> dy) = 0;
+  /// Drops what backward() needed. The engine calls it when the node has run, unless retained.
+  virtual void release();
+
+  std::string_view name;
+  uint64_t sequence;       ///< creation order
+  std::vector<Edge> next;  ///< one per input
+  int outputs = 1;
+  bool released = false;
+  std::string scope;  ///< where it was recorded; only in anomaly mode
+
+  /// Whether the gradient of input i is wanted.
+  bool wants(int i) const { return next[static_cast<size_t>(i)].node != nullptr; }
+  /// What was saved, in order. Throws GradientError where it has been written since.
+  const Tensor& saved(int i) const { return saved_[static_cast<size_t>(i)].get(name); }
+  void save(std::initializer_list<Tensor> tensors);
+
+ protected:
+  std::vector<SavedTensor> saved_;
+};
+
+/// A tensor's place in the graph.
+struct Meta {
+  std::shared_ptr<Node> node;  ///< what made it; null at a leaf
+  int slot = 0;                ///< which output of node
+  bool requires_grad = false;
+  Tensor grad;                      ///< at a leaf: the sum so far
+  std::weak_ptr<Node> accumulator;  ///< at a leaf: where edges to it lead
+};
+
+/// The edge through which a tensor's gradient flows; empty where it needs none.
+Edge edge_of(const Tensor& tensor);
+
+/// Gives outputs their history: output i becomes slot i of the node, whose inputs are given. Call
+/// it only where wants_graph(inputs).
+void attach(const std::shared_ptr<Node>& node, std::span<const Tensor> inputs,
+            std::initializer_list<Tensor*> outputs);
+
+/// True where recording is on and some input needs a gradient.
+bool wants_graph(std::span<const Tensor> inputs);
+
+/// In anomaly mode: throws ValueError where the tensor holds NaN or Inf.
+void check_finite(std::string_view op, std::string_view what, const Tensor& tensor,
+                  std::string_view scope = {});
+
+}  // namespace autograd
+
+/// Whether gradients reach this tensor: a leaf that asks for them, or a result that depends on one.
+bool requires_grad(const Tensor& tensor);
+/// Makes a leaf ask for gradients (or not). Returns it. Throws GradientError on a result of an op
+/// and DTypeError on integers.
+Tensor& set_requires_grad(Tensor& tensor, bool value = true);
+/// A leaf's gradient so far; undefined where none has arrived.
+Tensor grad(const Tensor& tensor);
+/// Replaces (or, undefined, drops) a leaf's gradient. Throws ShapeError where shapes differ.
+void set_grad(const Tensor& tensor, Tensor gradient);
+
+}  // namespace longspan

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <initializer_list>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "autograd/mode.h"
+#include "autograd/node.h"
+
+namespace longspan {
+
+/// What an op's backward sees besides dy.
+class Context {
+ public:
+  explicit Context(const autograd::Node& node) : node_(node) {}
+
+  /// The tensors passed to save(), in order.
+  template <size_t N>
+  std::array<Tensor, N> saved() const {
+    return get(std::make_index_sequence<N>{});
+  }
+  /// Whether the gradient of input i is wanted; an undefined one may be returned for the others.
+  bool wants(int i) const { return node_.wants(i); }
+
+ private:
+  template <size_t... I>
+  std::array<Tensor, sizeof...(I)> get(std::index_sequence<I...>) const {
+    return {node_.saved(static_cast<int>(I))...};
+  }
+  const autograd::Node& node_;
+};
+
+/// A backward function that captures only numbers: tensors must pass through save().
+template <class F>
+concept PlainBackward = std::is_trivially_copyable_v<F> &&
+    std::is_invocable_r_v<Grads, const F&, const Context&, const Tensor&>;
+
+/// Names the tensors that record() shall keep, where it records at all.
+struct SaveList {
+  std::array<Tensor, 8> tensors;
+  int count = 0;
+};
+
+/// save(x, y): at most 8 tensors; undefined ones keep their place.
+template <class... T>
+SaveList save(const T&... tensors) {
+  static_assert(sizeof...(T) <= 8);
+  return {{tensors...}, static_cast<int>(sizeof...(T))};
+}
+
+namespace autograd {
+
+template <class F>
+struct PlainNode final : Node {
+  PlainNode(std::string_view op, F f) : Node(op), function(f) {}
+  Grads backward(std::span<const Tensor> dy) override { return function(Context(*this), dy[0]); }
+  void keep(const SaveList& list) {
+    saved_.reserve(static_cast<size_t>(list.count));
+    for (int i = 0; i < list.count; ++i) saved_.emplace_back(list.tensors[static_cast<size_t>(i)]);
+  }
+  F function;
+};
+
+}  // namespace autograd
+
+/// Returns `output` with history: backward(context, dy) gives the gradients of `inputs`, one each.
+/// Nothing is recorded or kept where recording is off or no input needs a gradient.
+template <PlainBackward F>
+Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor output,
+              const SaveList& saved, F backward) {
+  if (autograd::anomaly_mode()) autograd::check_finite(op, "forward", output);
+  const std::span<const Tensor> in(inputs.begin(), inputs.size());
+  if (!autograd::wants_graph(in)) return output;
+  auto node = std::make_shared<autograd::PlainNode<F>>(op, backward);
+  node->keep(saved);
+  autograd::attach(node, in, {&output});
+  return output;
+}
+
+/// For ops with several results or more state: derive from autograd::Node, and pass a function that
+/// makes it. It is called only where the graph is wanted.
+template <class Make>
+void record_node(std::string_view op, std::initializer_list<Tensor> inputs,
+                 std::initializer_list<Tensor*> outputs, Make make) {
+  if (autograd::anomaly_mode()) {
+    for (const Tensor* y : outputs) {
+      if (*y && is_floating(y->dtype())) autograd::check_finite(op, "forward", *y);
+    }
+  }
+  const std::span<const Tensor> in(inputs.begin(), inputs.size());
+  if (!autograd::wants_graph(in)) return;
+  autograd::attach(make(), in, outputs);
+}
+
+}  // namespace longspan

@@ -1,0 +1,15 @@
+# Everything comes from the distribution; nothing is fetched.
+include(CheckCXXCompilerFlag)
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(fmt 9 REQUIRED)
+
+function(longspan_pkg name package debian)
+  pkg_check_modules(${name} IMPORTED_TARGET ${package})
+  if(NOT ${name}_FOUND)
+    message(FATAL_ERROR "${package} is missing: apt-get install ${debian}")
+  endif()
+endfunction()
+
+longspan_pkg(HWY libhwy libhwy-dev)
+longspan_pkg(OPENBLAS openblas libopenblas-pthread-dev)

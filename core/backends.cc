@@ -1,0 +1,48 @@
+#include <cstring>
+#include <mutex>
+
+#include "core/arena.h"
+#include "core/kernel.h"
+#include "core/memory.h"
+
+namespace longspan {
+
+namespace cpu {
+void register_kernels();
+}
+#if LONGSPAN_CUDA
+namespace cuda {
+void register_kernels();
+}
+#endif
+
+namespace {
+
+void copy_bytes(void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void register_host() {
+  memory::set_source(DeviceKind::cpu, host_arena());
+  copy_to_host.set(DeviceKind::cpu, copy_bytes);
+  copy_from_host.set(DeviceKind::cpu, copy_bytes);
+  copy_within.set(DeviceKind::cpu, copy_bytes);
+  set_zero.set(DeviceKind::cpu,
+               [](void* to, int64_t bytes) { std::memset(to, 0, static_cast<size_t>(bytes)); });
+  wait_for_device.set(DeviceKind::cpu, [] {});
+}
+
+}  // namespace
+
+void register_backends() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    register_host();
+    cpu::register_kernels();
+#if LONGSPAN_CUDA
+    cuda::register_kernels();
+#endif
+  });
+}
+
+}  // namespace longspan

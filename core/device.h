@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace longspan {
+
+enum class DeviceKind : uint8_t { cpu, cuda };
+
+inline constexpr int device_kind_count = 2;
+
+/// Where bytes live and kernels run. `Device{}` is the CPU.
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int8_t index = 0;
+
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+/// "cpu" or "cuda:0".
+std::string name_of(Device device);
+
+/// Parses "cpu", "cuda" or "cuda:N". Throws ValueError on anything else and DeviceError where the
+/// device is not available.
+Device parse_device(const std::string& text);
+
+/// True where this process can run kernels on `device`.
+bool is_available(Device device);
+
+/// A CUDA device where one is available, else the CPU.
+Device best_device();
+
+/// Waits until everything submitted to `device` has finished. Nothing to do on the CPU.
+void synchronize(Device device);
+
+}  // namespace longspan

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <fmt/core.h>
+
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace longspan {
+
+/// Base of everything that the library throws. `what()` is the whole message: the op and what is
+/// wrong, one line for each argument where there are any, and the scope ("in model.layer").
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message);  // appends the current Scope
+};
+
+class ShapeError : public Error {
+  using Error::Error;
+};
+class DTypeError : public Error {
+  using Error::Error;
+};
+class DeviceError : public Error {
+  using Error::Error;
+};
+/// An argument outside its domain: an id out of range, a probability of 2, an unknown option.
+class ValueError : public Error {
+  using Error::Error;
+};
+/// A kernel, field or combination that this build or device does not have.
+class NotImplemented : public Error {
+  using Error::Error;
+};
+/// Misuse of the gradient machinery: a stale saved tensor, a graph used twice, gradients of
+/// gradients.
+class GradientError : public Error {
+  using Error::Error;
+};
+/// Carries the tracker's table in its message.
+class OutOfMemory : public Error {
+  using Error::Error;
+};
+class CudaError : public Error {
+  using Error::Error;
+};
+/// Anything with a file: missing, unreadable, damaged, not writable.
+class IoError : public Error {
+  using Error::Error;
+};
+
+class Tensor;
+
+/// A line for a message: "  name  f32[8, 1024]  cpu".
+std::string describe(std::string_view name, const Tensor& tensor);
+
+/// Throws E with "op: message". Arguments are formatted only here.
+///   require(a.dim(-1) == b.dim(-2), "matmul", "inner dimensions differ: {} and {}", ...)
+template <class E = ValueError, class... Args>
+[[noreturn]] void fail(std::string_view op, fmt::format_string<Args...> format, Args&&... args) {
+  throw E(fmt::format("{}: {}", op, fmt::format(format, std::forward<Args>(args)...)));
+}
+
+/// fail<E>(...) unless `condition`.
+template <class E = ValueError, class... Args>
+void require(bool condition, std::string_view op, fmt::format_string<Args...> format,
+             Args&&... args) {
+  if (!condition) fail<E>(op, format, std::forward<Args>(args)...);
+}
+
+/// A tensor argument with its name, for the lines of a message.
+struct Named {
+  std::string_view name;
+  const Tensor& tensor;
+};
+
+/// "op: message" and a line for each tensor.
+std::string compose(std::string_view op, std::string_view message,
+                    std::initializer_list<Named> args);
+
+/// Throws E with compose(op, message, args).
+template <class E>
+[[noreturn]] void fail_with(std::string_view op, std::string_view message,
+                            std::initializer_list<Named> args) {
+  throw E(compose(op, message, args));
+}
+
+/// Checks that ops share. Each throws the type in its name and lists the tensor.
+void require_floating(std::string_view op, const Tensor& x, std::string_view name = "x");
+void require_integer(std::string_view op, const Tensor& x, std::string_view name = "x");
+/// At least `rank` axes, or exactly.
+void require_rank(std::string_view op, const Tensor& x, int rank, std::string_view name = "x");
+void require_rank_is(std::string_view op, const Tensor& x, int rank, std::string_view name = "x");
+void require_same_dtype(std::string_view op, Named a, Named b);
+void require_same_device(std::string_view op, Named a, Named b);
+void require_same_shape(std::string_view op, Named a, Named b);
+void require_shape(std::string_view op, const Tensor& x, const class Dims& shape,
+                   std::string_view name = "x");
+
+}  // namespace longspan

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/device.h"
+#include "core/kernel.h"
+
+namespace longspan {
+
+/// What bytes are for. `other` becomes `saved` while an op keeps it for its backward.
+enum class Category : uint8_t {
+  parameter,
+  gradient,
+  optimizer,
+  saved,
+  workspace,
+  memory,
+  data,
+  other
+};
+
+inline constexpr int category_count = 8;
+std::string_view name_of(Category category);
+
+/// Bytes by category at one instant.
+struct Usage {
+  std::array<int64_t, category_count> bytes{};
+  int64_t held_free = 0;  ///< taken from the system and free for reuse in the arena
+
+  int64_t operator[](Category c) const { return bytes[static_cast<size_t>(c)]; }
+  int64_t& operator[](Category c) { return bytes[static_cast<size_t>(c)]; }
+  int64_t total() const;
+};
+
+/// A table for people: a line for each category that is not empty, and the total.
+std::string to_string(const Usage& usage);
+
+/// Counts every byte that tensors and scratch of one device hold: exactly the bytes of the arena's
+/// blocks, which are rounded up to 64. Thread-safe.
+class MemoryTracker {
+ public:
+  Usage live() const;
+  /// The split at the instant at which the total was largest since the last reset_peak().
+  Usage peak() const;
+  void reset_peak();
+  /// Blocks alive, and blocks handed out since the start.
+  int64_t live_blocks() const;
+  int64_t allocations() const;
+
+ private:
+  friend MemoryTracker& memory_tracker(Device);
+  explicit MemoryTracker(Device device) : device_(device) {}
+  Device device_;
+};
+
+/// The tracker of a device. Throws DeviceError where the device does not exist.
+MemoryTracker& memory_tracker(Device device = {});
+
+/// Most bytes that the arena may take from the system; 0 means what the machine has.
+/// Allocations beyond it throw OutOfMemory with the tracker's table.
+void set_memory_limit(Device device, int64_t bytes);
+
+/// Fails the n-th allocation from now with OutOfMemory (0: the next one); negative: never.
+/// For tests of what survives a failure.
+void fail_allocation_after(Device device, int64_t n);
+
+/// Throws Error once live bytes have grown in each of `patience` consecutive steps: a leak from
+/// step to step. The message holds the growth by category.
+class LeakCheck {
+ public:
+  explicit LeakCheck(Device device = {}, int patience = 16)
+      : device_(device), patience_(patience) {}
+  /// Call at the end of each step.
+  void step();
+
+ private:
+  Device device_;
+  int patience_, grown_ = 0;
+  Usage last_{}, first_{};
+  bool started_ = false;
+};
+
+namespace memory {  // what Storage and Scratch stand on
+
+/// 64-byte aligned block of at least `bytes` (> 0). Throws OutOfMemory.
+void* allocate(Device device, int64_t bytes, Category category);
+void release(Device device, void* data, int64_t bytes, Category category) noexcept;
+void recategorize(Device device, int64_t bytes, Category from, Category to) noexcept;
+/// Bytes of the block that serves a request of `bytes`.
+constexpr int64_t block_bytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// A device's raw memory, filled by its backend.
+struct Source {
+  void* (*allocate)(int64_t bytes) = nullptr;  ///< null where there is no room
+  void (*release)(void* data, int64_t bytes) = nullptr;
+  int64_t (*held_free)() = nullptr;
+  void (*set_limit)(int64_t bytes) = nullptr;
+};
+void set_source(DeviceKind kind, const Source& source);
+
+}  // namespace memory
+
+/// Copies bytes between devices, in order with the work submitted before.
+inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_to_host{
+    "copy_to_host"};
+inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_from_host{
+    "copy_from_host"};
+inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_within{"copy_within"};
+inline constinit Kernel<void(void* to, int64_t bytes)> set_zero{"set_zero"};
+inline constinit Kernel<void()> wait_for_device{"wait_for_device"};
+
+/// Temporary memory of a kernel's caller, counted as Category::workspace while it lives.
+class Scratch {
+ public:
+  explicit Scratch(int64_t bytes, Device device = {});
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  Device device_;
+  void* data_ = nullptr;
+  int64_t bytes_;
+};
+
+}  // namespace longspan

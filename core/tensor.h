@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/error.h"
+#include "core/shape.h"
+#include "core/storage.h"
+#include "core/view.h"
+
+namespace longspan {
+
+namespace autograd {
+struct Meta;
+}
+
+/// A shaped handle on counted memory. Copying it shares the storage. Default-constructed it is
+/// undefined: it stands for "not given".
+class Tensor {
+ public:
+  Tensor() = default;
+
+  /// Uninitialised, row-major. Throws ShapeError on a negative size, OutOfMemory.
+  static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {},
+                      Category category = Category::other);
+  static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {},
+                      Category category = Category::other);
+  /// Same shape, dtype and device; uninitialised and row-major whatever the strides of `other`.
+  static Tensor like(const Tensor& other) {
+    return empty(other.shape_, other.dtype_, other.device());
+  }
+  /// Copies host values. Throws ShapeError where their number is not numel(shape).
+  template <class T>
+  static Tensor from(std::span<const T> values, const Shape& shape, Device device = {}) {
+    return from_bytes(values.data(), static_cast<int64_t>(values.size()), shape, dtype_of<T>,
+                      device);
+  }
+  template <class T>
+  static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = {}) {
+    return from(std::span<const T>(values), shape, device);
+  }
+  /// A tensor of rank 0.
+  template <class T>
+  static Tensor scalar(T value, Device device = {}) {
+    return from(std::span<const T>(&value, 1), Shape{}, device);
+  }
+
+  explicit operator bool() const { return storage_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  const Strides& strides() const { return strides_; }
+  int rank() const { return shape_.rank(); }
+  /// Size of an axis; negative axes count from the end. Throws ShapeError where there is none.
+  int64_t dim(int axis) const { return shape_[checked_axis(axis)]; }
+  /// The axis as a number from 0 on. Throws ShapeError where there is none.
+  int checked_axis(int axis) const;
+  int64_t numel() const { return longspan::numel(shape_); }
+  /// Bytes of the elements, also where the storage is larger or shared.
+  int64_t nbytes() const { return numel() * size_of(dtype_); }
+  DType dtype() const { return dtype_; }
+  Device device() const { return storage_ ? storage_->device() : Device{}; }
+  bool contiguous() const { return is_contiguous(shape_, strides_); }
+
+  /// What a kernel reads; of an undefined tensor an empty view that tests false.
+  ConstView view() const;
+  /// What a kernel writes; counts as a change of the storage's version.
+  View mut();
+
+  /// Another look at the same storage, without history. `offset` is relative to this tensor, in
+  /// elements. Shape ops build on it and record the way back.
+  Tensor alias(const Shape& shape, const Strides& strides, int64_t offset) const;
+  /// The same data without history.
+  Tensor detach() const { return alias(shape_, strides_, 0); }
+
+  /// Waits and copies to the host, row-major. Throws DTypeError unless T is the dtype.
+  template <class T>
+  std::vector<T> to_vector() const {
+    std::vector<T> values(static_cast<size_t>(numel()));
+    to_host(values.data(), dtype_of<T>);
+    return values;
+  }
+  /// The value of a tensor with one element, converted to double. Waits.
+  double item() const;
+
+  Storage& storage() const { return *storage_; }
+  bool shares_storage(const Tensor& other) const { return storage_ == other.storage_; }
+  /// True where no other handle refers to the storage.
+  bool unique() const { return storage_ && storage_.use_count() == 1; }
+  void set_category(Category category) { storage_->set_category(category); }
+
+  const std::shared_ptr<autograd::Meta>& meta() const { return meta_; }
+  void set_meta(std::shared_ptr<autograd::Meta> meta) { meta_ = std::move(meta); }
+
+ private:
+  static Tensor from_bytes(const void* values, int64_t count, const Shape& shape, DType dtype,
+                           Device device);
+  void to_host(void* values, DType dtype) const;
+
+  std::shared_ptr<Storage> storage_;
+  Shape shape_;
+  Strides strides_;
+  int64_t offset_ = 0;  // elements from the start of the storage
+  DType dtype_ = DType::f32;
+  std::shared_ptr<autograd::Meta> meta_;  // null outside a graph
+};
+
+}  // namespace longspan

@@ -1,0 +1,10 @@
+#include "cpu/register.h"
+
+namespace longspan::cpu {
+
+void register_kernels() {
+  register_copy();
+  register_gradient();
+}
+
+}  // namespace longspan::cpu

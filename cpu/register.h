@@ -1,0 +1,12 @@
+#pragma once
+
+namespace longspan::cpu {
+
+// Each fills the kernel slots of one file.
+void register_copy();
+void register_gradient();
+
+/// The table of contents: calls all of the above.
+void register_kernels();
+
+}  // namespace longspan::cpu

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace longspan::kernels {
+
+/// y = x, converted to the dtype of y. One shape; any strides on both sides (y without overlap).
+/// Floating to integer truncates.
+inline constinit Kernel<void(ConstView x, View y)> copy{"copy"};
+/// y = value, converted to the dtype of y; any strides.
+inline constinit Kernel<void(View y, double value)> fill{"fill"};
+
+}  // namespace longspan::kernels

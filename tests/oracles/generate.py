@@ -1,0 +1,390 @@
+#!/usr/bin/env python3
+"""Writes the golden files of tests/oracles/golden (README.md says what they hold).
+
+    generate.py           writes them all
+    generate.py --check   computes them again and compares with the files, to 1e-11
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from dataclasses import asdict, replace
+
+import torch
+import torch.nn.functional as F
+
+import golden_file
+from reference import (IGNORED, Config, loss_of, parameter_shapes, random_parameters, run)
+
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
+
+# The one place that turns this script's parameter names into those of the engine.
+RENAMED = []  # pairs (old, new), applied to every name in turn
+
+
+def engine_name(name):
+    for old, new in RENAMED:
+        name = name.replace(old, new)
+    return name
+
+
+tiny = Config()
+lm = replace(tiny, embedding_scale=True)
+encoder = replace(tiny, kind="encoder", position="learned", norm="post", activation="gelu_erf",
+                  qkv_bias=True, out_bias=True, head_bias=True, tie_embedding=True)
+pair = replace(tiny, kind="encoder_decoder", position="sinusoid", embedding_scale=True, norm="post",
+               model=12, head_width=6, inner=24, tie_embedding=True)
+shaw = replace(tiny, position="shaw")
+
+# name -> (configuration, batch, length)
+MODELS = {
+    "decoder_none_pre_relu": (tiny, 2, 12),
+    "decoder_sinusoid_interleaved_post_relu": (
+        replace(lm, position="sinusoid", norm="post", tie_embedding=True), 2, 12),
+    "decoder_sinusoid_halves_pre_gelu_erf": (
+        replace(lm, position="sinusoid", sinusoid_layout="halves", activation="gelu_erf"), 2, 12),
+    "decoder_learned_pre_gelu_tanh_tied": (
+        replace(tiny, position="learned", activation="gelu_tanh", tie_embedding=True,
+                qkv_bias=True, out_bias=True), 2, 11),
+    "decoder_learned_per_layer_post_gelu_sigmoid": (
+        replace(tiny, position="learned_per_layer", norm="post", activation="gelu_sigmoid"), 2, 7),
+    "decoder_shaw_pre_geglu": (replace(shaw, activation="geglu"), 2, 13),
+    "decoder_shaw_keys_only_post": (replace(shaw, shaw_values=False, norm="post"), 2, 12),
+    "decoder_shaw_shared_layers_per_head": (
+        replace(shaw, shaw_share_layers=True, shaw_per_head=True), 2, 9),
+    "decoder_narrow_heads": (replace(tiny, heads=3, head_width=4, tie_embedding=True), 2, 7),
+    "decoder_wide_heads_label_smoothing": (
+        replace(shaw, head_width=12, label_smoothing=0.1, head_bias=True), 1, 12),
+    "decoder_shared_qk": (replace(tiny, share_qk=True, position="learned"), 2, 12),
+    "decoder_one_token": (replace(shaw, shaw_clip=2), 1, 1),
+    "local_exact_shaw": (replace(shaw, local="exact", window=5), 2, 13),
+    "local_exact_learned_one_key": (
+        replace(tiny, position="learned", local="exact", window=1), 1, 6),
+    "local_block_shaw_geglu": (
+        replace(shaw, local="block", window=4, activation="geglu"), 2, 14),
+    "local_block_sinusoid_post": (
+        replace(lm, position="sinusoid", local="block", window=4, norm="post"), 2, 11),
+    "encoder_bert": (
+        replace(encoder, embedding_norm=True, token_types=2, mlm_head=True, norm_eps=1e-12), 3, 12),
+    "encoder_pre_shaw": (
+        replace(encoder, norm="pre", position="shaw", qkv_bias=False, out_bias=False), 3, 12),
+    "encoder_local_exact": (replace(encoder, local="exact", window=4), 2, 12),
+    "encoder_decoder_post": (pair, 3, 9),
+    "encoder_decoder_pre_learned": (
+        replace(pair, norm="pre", position="learned", embedding_scale=False, tie_embedding=False,
+                qkv_bias=True, label_smoothing=0.1), 2, 10),
+}
+
+
+def model_inputs(c, batch, length, generator):
+    """Tokens, and for padded kinds lengths: the first sample full, the last one short."""
+    def tokens(count):
+        return torch.randint(c.vocabulary, (batch, count), generator=generator)
+
+    inputs = {"tokens": tokens(length), "targets": tokens(length)}
+    inputs["targets"][0, 0] = IGNORED if length > 1 else inputs["targets"][0, 0]
+    if c.kind == "encoder":
+        inputs["lengths"] = torch.tensor([length, 7, 1][:batch])
+        hidden = torch.arange(length) >= inputs["lengths"][:, None]
+        inputs["targets"][hidden] = IGNORED
+    if c.kind == "encoder_decoder":
+        source = length + 2  # cross-attention is rectangular
+        inputs["source"] = tokens(source)
+        inputs["lengths"] = torch.tensor([source, 5, 0][:batch])
+    if c.token_types:
+        inputs["types"] = torch.randint(c.token_types, (batch, length), generator=generator)
+    return inputs
+
+
+def collect(c, inputs, parameters, hidden, logits, loss):
+    """One file: inputs, parameters, outputs, gradients. Outputs of padding are written as zero."""
+    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    if c.kind == "encoder":
+        valid = torch.arange(hidden.shape[1]) < inputs["lengths"][:, None]
+        hidden, logits = hidden * valid[..., None], logits * valid[..., None]
+    tensors = {f"input.{k}": v for k, v in inputs.items()}
+    tensors |= {"output.hidden": hidden, "output.logits": logits, "output.loss": loss}
+    for (name, x), dx in zip(parameters.items(), gradients):
+        tensors[f"parameter.{engine_name(name)}"] = x
+        tensors[f"gradient.{engine_name(name)}"] = torch.zeros_like(x) if dx is None else dx
+    return tensors
+
+
+def golden_model(name, seed):
+    c, batch, length = MODELS[name]
+    generator = torch.Generator().manual_seed(seed)
+    parameters = random_parameters(c, generator)
+    inputs = model_inputs(c, batch, length, generator)
+    hidden, logits = run(c, parameters, inputs)
+    loss = loss_of(c, logits, inputs["targets"])
+    return collect(c, inputs, parameters, hidden, logits, loss), asdict(c)
+
+
+# GPT-2 and BERT as the transformers package computes them, with random parameters. ----------------
+
+GPT2 = replace(tiny, position="learned", activation="gelu_tanh", tie_embedding=True, qkv_bias=True,
+               out_bias=True)
+BERT = MODELS["encoder_bert"][0]
+
+
+def randomise(model, generator):
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            x = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            is_norm = "ln_" in name or "LayerNorm" in name
+            p.copy_(0.1 * x + (1.0 if name.endswith("weight") else 0.0) if is_norm else 0.3 * x)
+
+
+def gpt2_names():
+    """Theirs -> ours; Conv1D keeps [in, out] and packs q, k and v into one matrix."""
+    names = {"transformer.wte.weight": "embed.token.weight",
+             "transformer.wpe.weight": "embed.position.weight"}
+    for kind in ("weight", "bias"):
+        names[f"transformer.ln_f.{kind}"] = f"final_norm.{kind}"
+        for i in range(GPT2.layers):
+            theirs, ours = f"transformer.h.{i}.", f"layers.{i}."
+            names[f"{theirs}ln_1.{kind}"] = f"{ours}norm1.{kind}"
+            names[f"{theirs}ln_2.{kind}"] = f"{ours}norm2.{kind}"
+            names[f"{theirs}attn.c_attn.{kind}"] = [f"{ours}attention.{x}.{kind}" for x in "qkv"]
+            names[f"{theirs}attn.c_proj.{kind}"] = f"{ours}attention.out.{kind}"
+            names[f"{theirs}mlp.c_fc.{kind}"] = f"{ours}ff.in.{kind}"
+            names[f"{theirs}mlp.c_proj.{kind}"] = f"{ours}ff.out.{kind}"
+    return names
+
+
+def bert_names():
+    names = {"bert.embeddings.word_embeddings.weight": "embed.token.weight",
+             "bert.embeddings.position_embeddings.weight": "embed.position.weight",
+             "bert.embeddings.token_type_embeddings.weight": "embed.type.weight",
+             "cls.predictions.bias": "head.bias"}
+    for kind in ("weight", "bias"):
+        names[f"bert.embeddings.LayerNorm.{kind}"] = f"embed.norm.{kind}"
+        names[f"cls.predictions.transform.dense.{kind}"] = f"mlm.dense.{kind}"
+        names[f"cls.predictions.transform.LayerNorm.{kind}"] = f"mlm.norm.{kind}"
+        for i in range(BERT.layers):
+            theirs, ours = f"bert.encoder.layer.{i}.", f"layers.{i}."
+            for part, short in (("query", "q"), ("key", "k"), ("value", "v")):
+                names[f"{theirs}attention.self.{part}.{kind}"] = f"{ours}attention.{short}.{kind}"
+            names[f"{theirs}attention.output.dense.{kind}"] = f"{ours}attention.out.{kind}"
+            names[f"{theirs}attention.output.LayerNorm.{kind}"] = f"{ours}norm1.{kind}"
+            names[f"{theirs}intermediate.dense.{kind}"] = f"{ours}ff.in.{kind}"
+            names[f"{theirs}output.dense.{kind}"] = f"{ours}ff.out.{kind}"
+            names[f"{theirs}output.LayerNorm.{kind}"] = f"{ours}norm2.{kind}"
+    return names
+
+
+def translate(model, names, values):
+    """`values` maps their parameter names to tensors; returns ours, unpacked and transposed."""
+    ours = {}
+    unused = set(dict(model.named_parameters())) - set(names)
+    if unused:
+        raise RuntimeError(f"no name for {sorted(unused)}")
+    for theirs, name in names.items():
+        x = values[theirs].detach()
+        is_conv1d = ".c_" in theirs and x.dim() == 2
+        x = x.T if is_conv1d else x
+        if isinstance(name, list):
+            ours |= dict(zip(name, x.chunk(3, 0)))
+        else:
+            ours[name] = x
+    return {name: x.contiguous().clone() for name, x in ours.items()}
+
+
+def package_model(c, names, model, inputs, call, seed):
+    """A golden of the package's model, after holding our re-derivation against it."""
+    model = model.double().train()
+    randomise(model, torch.Generator().manual_seed(seed))
+    hidden, logits = call(model)
+    loss = F.cross_entropy(logits.flatten(0, 1), inputs["targets"].flatten(), ignore_index=IGNORED)
+    gradients = dict(zip(dict(model.named_parameters()),
+                         torch.autograd.grad(loss, list(model.parameters()))))
+    parameters = translate(model, names, dict(model.named_parameters()))
+    gradients = translate(model, names, gradients)
+
+    shapes = parameter_shapes(c)
+    assert {k: tuple(v.shape) for k, v in parameters.items()} == shapes
+    own = {name: parameters[name].requires_grad_() for name in shapes}
+    tensors = collect(c, inputs, own, *(y := run(c, own, inputs)),
+                      loss_of(c, y[1], inputs["targets"]))
+    for name, expected in (("hidden", hidden), ("logits", logits), ("loss", loss)):
+        if c.kind == "encoder" and name != "loss":
+            valid = torch.arange(expected.shape[1]) < inputs["lengths"][:, None]
+            expected = expected * valid[..., None]
+        close(f"{name} of the package", tensors[f"output.{name}"], expected)
+        tensors[f"output.{name}"] = expected
+    for name, expected in gradients.items():
+        close(f"gradient of {name}", tensors[f"gradient.{engine_name(name)}"], expected)
+        tensors[f"gradient.{engine_name(name)}"] = expected
+    return tensors, asdict(c)
+
+
+def close(what, ours, theirs, tolerance=1e-11):
+    worst = (ours - theirs).abs().max().item()
+    if not worst <= tolerance * max(1.0, theirs.abs().max().item()):
+        raise RuntimeError(f"{what}: the re-derivation is {worst:.3g} away")
+
+
+def golden_gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    c = GPT2
+    model = GPT2LMHeadModel(GPT2Config(
+        vocab_size=c.vocabulary, n_positions=c.max_length, n_embd=c.model, n_layer=c.layers,
+        n_head=c.heads, n_inner=c.inner, activation_function="gelu_new", resid_pdrop=0,
+        embd_pdrop=0, attn_pdrop=0, layer_norm_epsilon=c.norm_eps, bos_token_id=None,
+        eos_token_id=None, attn_implementation="eager"))
+    inputs = model_inputs(c, 2, 12, torch.Generator().manual_seed(501))
+
+    def call(model):
+        out = model(inputs["tokens"], output_hidden_states=True)
+        return out.hidden_states[-1], out.logits
+
+    return package_model(c, gpt2_names(), model, inputs, call, 502)
+
+
+def golden_bert():
+    from transformers import BertConfig, BertForMaskedLM
+
+    c = BERT
+    model = BertForMaskedLM(BertConfig(
+        vocab_size=c.vocabulary, hidden_size=c.model, num_hidden_layers=c.layers,
+        num_attention_heads=c.heads, intermediate_size=c.inner, hidden_act="gelu",
+        hidden_dropout_prob=0, attention_probs_dropout_prob=0, type_vocab_size=c.token_types,
+        max_position_embeddings=c.max_length, layer_norm_eps=c.norm_eps, pad_token_id=None,
+        attn_implementation="eager"))
+    inputs = model_inputs(c, 3, 12, torch.Generator().manual_seed(511))
+    mask = (torch.arange(12) < inputs["lengths"][:, None]).long()
+
+    def call(model):
+        out = model(inputs["tokens"], attention_mask=mask, token_type_ids=inputs["types"],
+                    output_hidden_states=True)
+        return out.hidden_states[-1], out.logits
+
+    return package_model(c, bert_names(), model, inputs, call, 512)
+
+
+# PyTorch's own layers, as a second opinion on the re-derivation. ----------------------------------
+
+
+def check_against_torch_layers():
+    for norm in ("pre", "post"):
+        c = replace(tiny, kind="encoder_decoder", norm=norm, qkv_bias=True, out_bias=True)
+        generator = torch.Generator().manual_seed(7)
+        p = random_parameters(c, generator)
+        theirs = torch.nn.Transformer(
+            c.model, c.heads, c.layers, c.layers, c.inner, dropout=0.0, batch_first=True,
+            norm_first=norm == "pre", dtype=torch.float64).train()
+        if norm == "post":  # it adds final norms even here
+            theirs.encoder.norm = theirs.decoder.norm = None
+        state = {}
+        for name in theirs.state_dict():
+            where, rest = name.split(".", 1)
+            index, part, kind = name.split(".")[2], rest.split(".", 2)[-1], name.split(".")[-1]
+            kind = kind.replace("in_proj_", "")
+            ours = f"{where}.layers.{index}."
+            if rest.startswith("norm."):
+                state[name] = p[f"{where}.final_norm.{kind}"]
+            elif "in_proj" in part:
+                into = "cross" if "multihead" in part else "attention"
+                state[name] = torch.cat([p[f"{ours}{into}.{x}.{kind}"] for x in "qkv"])
+            elif "out_proj" in part:
+                into = "cross" if "multihead" in part else "attention"
+                state[name] = p[f"{ours}{into}.out.{kind}"]
+            else:
+                part = part.replace("linear1", "ff.in").replace("linear2", "ff.out")
+                state[name] = p[ours + part]
+        theirs.load_state_dict(state)
+        inputs = model_inputs(c, 2, 9, generator)
+        embedded = [p["embed.token.weight"][inputs[k]] for k in ("source", "tokens")]
+        padding = torch.arange(11) >= inputs["lengths"][:, None]
+        expected = theirs(*embedded, tgt_mask=torch.ones(9, 9, dtype=torch.bool).triu(1),
+                          src_key_padding_mask=padding, memory_key_padding_mask=padding)
+        close(f"torch.nn.Transformer, {norm}-norm", run(c, p, inputs)[0], expected)
+
+
+# Optimisers. --------------------------------------------------------------------------------------
+
+
+def adafactor(parameters, **options):
+    from transformers.optimization import Adafactor
+
+    return Adafactor(parameters, **options)
+
+
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1}),
+    "sgd_momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    "sgd_nesterov": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.1, "eps": 1e-10, "initial_accumulator_value": 0.1}),
+    "adam": (torch.optim.Adam, {"lr": 0.01, "betas": (0.9, 0.98), "eps": 1e-9}),
+    "adam_l2": (torch.optim.Adam, {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8,
+                                   "weight_decay": 0.1}),
+    "adamw": (torch.optim.AdamW, {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8,
+                                  "weight_decay": 0.1}),
+    "adafactor": (adafactor, {"lr": 0.01, "eps": (1e-30, 1e-3), "clip_threshold": 1.0,
+                              "decay_rate": -0.8, "scale_parameter": False,
+                              "relative_step": False}),
+    "adafactor_relative": (adafactor, {"eps": (1e-30, 1e-3), "clip_threshold": 1.0,
+                                       "decay_rate": -0.8, "scale_parameter": True,
+                                       "relative_step": True, "warmup_init": True,
+                                       "weight_decay": 0.01, "beta1": 0.9}),
+}
+
+
+def golden_optimizer(name, seed):
+    make, options = OPTIMIZERS[name]
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"matrix": (5, 3), "vector": (7,), "batch": (2, 3, 4), "scalar": (1,)}
+    draw = lambda shape: torch.randn(shape, generator=generator, dtype=torch.float64)
+    parameters = {k: torch.nn.Parameter(draw(shape)) for k, shape in shapes.items()}
+    optimizer = make(list(parameters.values()), **options)
+    tensors = {f"before.{k}": v.detach().clone() for k, v in parameters.items()}
+    for step in range(1, 7):
+        for k, v in parameters.items():
+            v.grad = draw(v.shape) * (3.0 if step == 4 else 1.0)  # a jump that clipping notices
+            tensors[f"step{step}.gradient.{k}"] = v.grad.clone()
+        optimizer.step()
+        for k, v in parameters.items():
+            tensors[f"step{step}.after.{k}"] = v.detach().clone()
+    metadata = {}
+    for key, value in options.items():
+        if isinstance(value, tuple):
+            metadata |= {f"{key}.{i}": x for i, x in enumerate(value)}
+        else:
+            metadata[key] = value
+    return tensors, metadata
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="enable_nested_tensor")
+    check_against_torch_layers()
+
+    files = {name: golden_model(name, 100 + i) for i, name in enumerate(MODELS)}
+    files |= {"package_gpt2": golden_gpt2(), "package_bert": golden_bert()}
+    files |= {f"optimizer_{name}": golden_optimizer(name, 300 + i)
+              for i, name in enumerate(OPTIMIZERS)}
+
+    os.makedirs(GOLDEN, exist_ok=True)
+    for name, (tensors, metadata) in files.items():
+        path = os.path.join(GOLDEN, name + ".safetensors")
+        if options.check:
+            kept, kept_metadata = golden_file.read(path)
+            if kept.keys() != tensors.keys():
+                sys.exit(f"{name}: other tensors than in the file")
+            if kept_metadata != {k: golden_file.text(v) for k, v in metadata.items()}:
+                sys.exit(f"{name}: other metadata than in the file")
+            for key, x in tensors.items():
+                if (kept[key].double() - x.detach().double()).abs().max() > 1e-11:
+                    sys.exit(f"{name}: {key} differs from the file")
+        else:
+            golden_file.write(path, tensors, metadata)
+        print(f"{name}: {os.path.getsize(path) / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()

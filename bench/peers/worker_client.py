@@ -1,0 +1,67 @@
+"""Starts a worker process and exchanges JSON lines with it."""
+
+import json
+import os
+import subprocess
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+# The fastest settings found for PyTorch (README.md says what was tried and how to try again).
+TUNED = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "OMP_PROC_BIND": "true",
+}
+
+
+class WorkerError(Exception):
+    pass
+
+
+class Worker:
+    """A worker that answers one request at a time; all its threads are confined to `cpus`."""
+
+    def __init__(self, command, cpus, environment=None, log=None):
+        self.name = os.path.basename(command[-1])
+        self.process = subprocess.Popen(
+            ["taskset", "--cpu-list", ",".join(str(c) for c in cpus)] + command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log or subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+
+    def ask(self, **request):
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self.process.wait()
+            raise WorkerError(f"{self.name}: ended with code {code} while asked {request}")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise WorkerError(f"{self.name}: {reply['error']}")
+        return reply
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def torch_worker(cpus, environment=None, log=None):
+    venv = os.environ.get("LONGSPAN_PEERS_VENV", os.path.join(HERE, ".venv"))
+    python = os.path.join(venv, "bin", "python")
+    settings = TUNED if environment is None else environment
+    return Worker([python, os.path.join(HERE, "worker.py")], cpus, settings, log)
+
+
+def first_cpus(count):
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < count:
+        raise SystemExit(f"this machine lends {len(cpus)} processors, {count} are needed")
+    return cpus[:count]

@@ -1,0 +1,36 @@
+# Headers keep their folders below include/longspan, so that <longspan/core/tensor.h> and the
+# "core/tensor.h" inside it are the same file. The backends' own headers stay at home.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS longspan EXPORT LongspanTargets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(folder core autograd ops nn models train)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/${folder})
+    install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/longspan
+            FILES_MATCHING PATTERN "*.h")
+  endif()
+endforeach()
+
+# The static library passes its private dependencies on to whoever links it: each imported target
+# that longspan() links by pkg-config is looked up again there, under the same name.
+set(LONGSPAN_CONFIG_DEPENDENCIES "find_dependency(PkgConfig)\n")
+get_target_property(linked longspan LINK_LIBRARIES)
+foreach(library IN LISTS linked)
+  if(library MATCHES "^PkgConfig::(.+)$")
+    set(name ${CMAKE_MATCH_1})
+    string(APPEND LONGSPAN_CONFIG_DEPENDENCIES
+           "if(NOT TARGET PkgConfig::${name})\n"
+           "  pkg_check_modules(${name} REQUIRED QUIET IMPORTED_TARGET GLOBAL ${${name}_MODULE_NAME})\n"
+           "endif()\n")
+  elseif(library MATCHES "^([A-Za-z0-9]+)::" AND NOT CMAKE_MATCH_1 MATCHES "^(Threads|fmt)$")
+    string(APPEND LONGSPAN_CONFIG_DEPENDENCIES "find_dependency(${CMAKE_MATCH_1})\n")
+  endif()
+endforeach()
+configure_package_config_file(cmake/LongspanConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/LongspanConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Longspan)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/LongspanConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/LongspanConfig.cmake ${PROJECT_BINARY_DIR}/LongspanConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Longspan)
+install(EXPORT LongspanTargets NAMESPACE longspan:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Longspan)

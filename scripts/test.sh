@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything and runs the quick tests.
+#   scripts/test.sh                 the whole quick suite
+#   scripts/test.sh --slow          the slow tests too
+#   scripts/test.sh --preset asan   another preset of CMakePresets.json (release, asan, tsan)
+#   scripts/test.sh -R NAME         arguments that ctest understands go to it
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+preset=dev
+labels=(-L quick)
+extra=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --slow) labels=(-L "quick|slow"); shift ;;
+    --preset)
+      [ $# -ge 2 ] || die "--preset needs a name of CMakePresets.json"
+      preset=$2
+      shift 2 ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) extra+=("$1"); shift ;;
+  esac
+done
+
+started=$SECONDS
+install_missing
+say "Building (preset $preset)"
+configure "$preset"
+build "$preset"
+built=$SECONDS
+say "Testing"
+results=$PWD/build/$preset/test-results
+rm -rf "$results"
+mkdir -p "$results"
+status=0
+# An open file at a time: most tests use every processor themselves.
+GTEST_OUTPUT="xml:$results/" GTEST_BRIEF=1 ctest --test-dir "build/$preset" --output-on-failure \
+  --no-tests=error --output-junit "$results/ctest.junit" "${labels[@]}" "${extra[@]}" || status=$?
+
+# Single cases: those that GoogleTest counted, and one for each test that is not a GoogleTest program.
+awk -v results="$results" '
+  /<testcase / && match($0, /name="[^"]*"/) {
+    name = substr($0, RSTART + 6, RLENGTH - 7)
+    state = /status="run"/ ? "run" : /status="fail"/ ? "fail" : "skip"
+    file = results "/test_" name ".xml"
+    cases = 0
+    while ((getline line < file) > 0) {
+      if (line ~ /<testsuites /) {
+        match(line, / tests="[0-9]+"/); cases = substr(line, RSTART + 8, RLENGTH - 9) + 0
+        match(line, / failures="[0-9]+"/); bad = substr(line, RSTART + 11, RLENGTH - 12) + 0
+      } else if (line ~ /<skipped /) {
+        ++skipped; --cases
+      }
+    }
+    close(file)
+    if (cases > 0) { passed += cases - bad; failed += bad; if (state == "fail" && bad == 0) ++failed }
+    else if (state == "run") ++passed
+    else if (state == "fail") ++failed
+    else ++skipped
+  }
+  END { printf "%s%d passed, %d failed\n", skipped ? sprintf("%d skipped\n", skipped) : "", passed, failed }
+' "$results/ctest.junit" >"$results/summary.txt" || echo "0 passed, 1 failed" >"$results/summary.txt"
+say "Built in $((built - started)) s, tested in $((SECONDS - built)) s"
+cat "$results/summary.txt"
+exit "$status"

@@ -16,15 +16,25 @@ std::shared_ptr<Meta> leaf_of(const Node& node);
 
 namespace {
 
+/// A row-major copy of its own.
+Tensor copy_of(const Tensor& x, Category category) {
+  Tensor copy = Tensor::empty(x.shape(), x.dtype(), x.device(), category);
+  kernels::copy(copy.device(), x.view(), copy.mut());
+  return copy;
+}
+
+/// Makes a sum that has begun writable. A leaf's belongs to its owner, who may hold a handle.
+void make_own(Tensor& sum, bool at_leaf) {
+  if (sum.contiguous() && (at_leaf || sum.unique())) return;
+  sum = copy_of(sum, at_leaf ? Category::gradient : Category::other);
+}
+
 /// A gradient on its way to a node or leaf.
 void add_to(Tensor& sum, Tensor contribution, bool at_leaf) {
   if (!sum) {
     if (at_leaf && !(contribution.unique() && contribution.contiguous() &&
                      contribution.storage().bytes() == contribution.nbytes())) {
-      Tensor copy = Tensor::empty(contribution.shape(), contribution.dtype(), contribution.device(),
-                                  Category::gradient);
-      kernels::copy(copy.device(), contribution.view(), copy.mut());
-      contribution = std::move(copy);
+      contribution = copy_of(contribution, Category::gradient);
     }
     sum = std::move(contribution);
     if (at_leaf) sum.set_category(Category::gradient);
@@ -32,11 +42,7 @@ void add_to(Tensor& sum, Tensor contribution, bool at_leaf) {
   }
   require_same_shape("backward", {"gradient", contribution}, {"sum so far", sum});
   require_same_dtype("backward", {"gradient", contribution}, {"sum so far", sum});
-  if (!at_leaf && !(sum.unique() && sum.contiguous())) {
-    Tensor copy = Tensor::like(sum);
-    kernels::copy(copy.device(), sum.view(), copy.mut());
-    sum = std::move(copy);
-  }
+  make_own(sum, at_leaf);
   kernels::accumulate(sum.device(), contribution.view(), sum.mut());
 }
 
@@ -86,6 +92,10 @@ class Engine {
         !node->released, node->name,
         "its saved tensors are gone: backward ran through this graph before; call "
         "the first one with retain, or run forward again");
+    if (const PartialInput* input = node->partial()) {
+      add_partial(*node, *input, dy);
+      return;
+    }
     Grads grads;
     {
       const NoGrad off;
@@ -103,30 +113,52 @@ class Engine {
     }
   }
 
+  void add_partial(Node& node, const PartialInput& input, std::span<const Tensor> dy) {
+    const Place place = place_of(node.next[0]);
+    if (place.sum != nullptr) {
+      Tensor& sum = *place.sum;
+      if (sum) {
+        make_own(sum, place.leaf);
+      } else {
+        sum = Tensor::zeros(input.shape, input.dtype, input.device,
+                            place.leaf ? Category::gradient : Category::other);
+      }
+      const NoGrad off;
+      node.add_to(dy, sum);
+      if (anomaly_mode()) check_finite(node.name, "backward", sum, node.scope);
+    }
+    if (!retain_) node.release();
+  }
+
   bool leads_on(const Node& node) const { return useful_.count(&node) > 0; }
 
   void deliver(const Edge& edge, Tensor dy) {
+    const Place place = place_of(edge);
+    if (place.sum != nullptr) add_to(*place.sum, std::move(dy), place.leaf);
+  }
+
+  /// Where an edge's gradient is summed; null where nobody wants it.
+  struct Place {
+    Tensor* sum = nullptr;
+    bool leaf = false;
+  };
+
+  Place place_of(const Edge& edge) {
     if (const auto leaf = leaf_of(*edge.node)) {
-      if (!only_targets_) {
-        add_to(leaf->grad, std::move(dy), true);
-        return;
-      }
+      if (!only_targets_) return {&leaf->grad, true};
       for (const Target& t : targets_) {
-        if (t.node == edge.node.get()) {
-          add_to(*t.to, std::move(dy), true);
-          return;
-        }
+        if (t.node == edge.node.get()) return {t.to, true};
       }
-      return;
+      return {};
     }
-    if (only_targets_ && !leads_on(*edge.node) && !is_target(*edge.node)) return;
+    if (only_targets_ && !leads_on(*edge.node) && !is_target(*edge.node)) return {};
     auto [entry, fresh] = pending_.try_emplace(edge.node.get());
     if (fresh) {
       entry->second.resize(static_cast<size_t>(edge.node->outputs));
       heap_.push_back(edge.node);
       std::push_heap(heap_.begin(), heap_.end(), before);
     }
-    add_to(entry->second[static_cast<size_t>(edge.slot)], std::move(dy), false);
+    return {&entry->second[static_cast<size_t>(edge.slot)], false};
   }
 
   bool is_target(const Node& node) const {

@@ -92,6 +92,10 @@ void Node::save(std::initializer_list<Tensor> tensors) {
   for (const Tensor& t : tensors) saved_.emplace_back(t);
 }
 
+void Node::add_to(std::span<const Tensor>, Tensor&) {
+  fail<NotImplemented>(name, "the node is not partial");
+}
+
 void Node::release() {
   saved_.clear();
   released = true;
@@ -118,7 +122,7 @@ bool wants_graph(std::span<const Tensor> inputs) {
 }
 
 void attach(const std::shared_ptr<Node>& node, std::span<const Tensor> inputs,
-            std::initializer_list<Tensor*> outputs) {
+            std::span<Tensor* const> outputs) {
   node->next.reserve(inputs.size());
   for (const Tensor& x : inputs) node->next.push_back(edge_of(x));
   node->outputs = static_cast<int>(outputs.size());

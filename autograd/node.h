@@ -42,6 +42,13 @@ class SavedTensor {
   uint64_t version_ = 0;
 };
 
+/// What the gradient of a partial node's input looks like.
+struct PartialInput {
+  Shape shape;
+  DType dtype = DType::f32;
+  Device device;
+};
+
 /// One executed op.
 struct Node {
   explicit Node(std::string_view op);
@@ -52,6 +59,12 @@ struct Node {
   /// Gradients of the inputs from those of the outputs (undefined where none arrived). Recording
   /// is off; wrappers turn it on for what they re-run, and may call backward().
   virtual Grads backward(std::span<const Tensor> dy) = 0;
+  /// For an op that touches little of its one large input (a slice, rows of a table): the engine
+  /// calls add_to() in place of backward(), so that many such ops on one tensor cost what they
+  /// touch and not a full gradient each. Null elsewhere.
+  virtual const PartialInput* partial() const { return nullptr; }
+  /// Adds the gradient of input 0 to the sum so far, which is row-major and starts with zeros.
+  virtual void add_to(std::span<const Tensor> dy, Tensor& sum);
   /// Drops what backward() needed. The engine calls it when the node has run, unless retained.
   virtual void release();
 
@@ -87,7 +100,7 @@ Edge edge_of(const Tensor& tensor);
 /// Gives outputs their history: output i becomes slot i of the node, whose inputs are given. Call
 /// it only where wants_graph(inputs).
 void attach(const std::shared_ptr<Node>& node, std::span<const Tensor> inputs,
-            std::initializer_list<Tensor*> outputs);
+            std::span<Tensor* const> outputs);
 
 /// True where recording is on and some input needs a gradient.
 bool wants_graph(std::span<const Tensor> inputs);

@@ -76,23 +76,29 @@ Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor 
   if (!autograd::wants_graph(in)) return output;
   auto node = std::make_shared<autograd::PlainNode<F>>(op, backward);
   node->keep(saved);
-  autograd::attach(node, in, {&output});
+  Tensor* const made[] = {&output};
+  autograd::attach(node, in, made);
   return output;
 }
 
 /// For ops with several results or more state: derive from autograd::Node, and pass a function that
 /// makes it. It is called only where the graph is wanted.
 template <class Make>
-void record_node(std::string_view op, std::initializer_list<Tensor> inputs,
-                 std::initializer_list<Tensor*> outputs, Make make) {
+void record_node(std::string_view op, std::span<const Tensor> inputs,
+                 std::span<Tensor* const> outputs, Make make) {
   if (autograd::anomaly_mode()) {
     for (const Tensor* y : outputs) {
       if (*y && is_floating(y->dtype())) autograd::check_finite(op, "forward", *y);
     }
   }
-  const std::span<const Tensor> in(inputs.begin(), inputs.size());
-  if (!autograd::wants_graph(in)) return;
-  autograd::attach(make(), in, outputs);
+  if (!autograd::wants_graph(inputs)) return;
+  autograd::attach(make(), inputs, outputs);
+}
+template <class Make>
+void record_node(std::string_view op, std::initializer_list<Tensor> inputs,
+                 std::initializer_list<Tensor*> outputs, Make make) {
+  record_node(op, std::span(inputs.begin(), inputs.size()),
+              std::span(outputs.begin(), outputs.size()), make);
 }
 
 }  // namespace longspan

@@ -83,11 +83,21 @@ void fill(View y, double value) {
   });
 }
 
+void arange(View y, double begin, double step) {
+  visit_dtype(y.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    for (int64_t i = 0; i < y.dim(0); ++i) {
+      y.as<T>()[i] = convert<double, T>(begin + static_cast<double>(i) * step);
+    }
+  });
+}
+
 }  // namespace
 
 void register_copy() {
   kernels::copy.set(DeviceKind::cpu, copy);
   kernels::fill.set(DeviceKind::cpu, fill);
+  kernels::arange.set(DeviceKind::cpu, arange);
 }
 
 }  // namespace longspan::cpu

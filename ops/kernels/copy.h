@@ -10,5 +10,7 @@ namespace longspan::kernels {
 inline constinit Kernel<void(ConstView x, View y)> copy{"copy"};
 /// y = value, converted to the dtype of y; any strides.
 inline constinit Kernel<void(View y, double value)> fill{"fill"};
+/// y[i] = begin + i * step, computed in f64. y [n], contiguous, any dtype.
+inline constinit Kernel<void(View y, double begin, double step)> arange{"arange"};
 
 }  // namespace longspan::kernels

@@ -5,8 +5,11 @@
 
 namespace longspan::kernels {
 
-/// y += x. y contiguous, x of any strides; one shape, one dtype.
+/// y += x. Any strides, y without overlap; one shape, one dtype.
 inline constinit Kernel<void(ConstView x, View y)> accumulate{"accumulate"};
+/// y = x summed over the axes in which y has size 1 and x more, in an order that depends on shapes
+/// only. One rank and floating dtype; y contiguous, x of any strides.
+inline constinit Kernel<void(ConstView x, View y)> sum_to{"sum_to"};
 /// *finite = no element of x is NaN or Inf. x floating, any strides. Waits for the device.
 inline constinit Kernel<void(ConstView x, bool* finite)> all_finite{"all_finite"};
 

@@ -8,6 +8,7 @@
 
 namespace longspan {
 
+/// How closely gradcheck() looks.
 struct GradcheckOptions {
   double step = 1e-6;      ///< of the central difference, relative to max(1, |x|)
   double relative = 1e-6;  ///< tolerance, relative to the largest gradient of the input
@@ -16,6 +17,7 @@ struct GradcheckOptions {
   int64_t max_elements = 64;  ///< per input; more are sampled evenly
 };
 
+/// What gradcheck() found; tests true where all is well.
 struct GradcheckResult {
   bool ok = true;
   int64_t checked = 0;  ///< partial derivatives compared

@@ -53,6 +53,7 @@ SaveList save(const T&... tensors) {
 
 namespace autograd {
 
+/// The node of an op whose backward is a plain function.
 template <class F>
 struct PlainNode final : Node {
   PlainNode(std::string_view op, F f) : Node(op), function(f) {}

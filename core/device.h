@@ -5,8 +5,8 @@
 
 namespace longspan {
 
+/// The kinds of device that a kernel has a slot for.
 enum class DeviceKind : uint8_t { cpu, cuda };
-
 inline constexpr int device_kind_count = 2;
 
 /// Where bytes live and kernels run. `Device{}` is the CPU.

@@ -11,7 +11,6 @@ namespace longspan {
 
 /// Element types. f16 and bf16 are storage formats on the CPU: kernels widen them to f32.
 enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, u8 };
-
 inline constexpr int dtype_count = 7;
 
 /// IEEE 754 binary16, kept as its bits. Conversion rounds to nearest even; NaN stays NaN.
@@ -98,13 +97,16 @@ constexpr int64_t size_of(DType t) {
   return 0;
 }
 
+/// f64, f32, f16 or bf16.
 constexpr bool is_floating(DType t) { return t <= DType::bf16; }
 
+/// "f32" and so on.
 constexpr std::string_view name_of(DType t) {
   constexpr std::string_view names[] = {"f64", "f32", "f16", "bf16", "i64", "i32", "u8"};
   return names[static_cast<int>(t)];
 }
 
+/// Maps a type of C++ to the dtype that stores it.
 template <class T>
 struct DTypeOf;
 template <>
@@ -131,6 +133,7 @@ template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double,
                                        std::conditional_t<std::is_integral_v<T>, int64_t, float>>;
 
+/// Carries a type as a value.
 template <class T>
 struct TypeTag {
   using type = T;

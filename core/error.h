@@ -17,12 +17,15 @@ class Error : public std::runtime_error {
   explicit Error(const std::string& message);  // appends the current Scope
 };
 
+/// Shapes or ranks that do not fit.
 class ShapeError : public Error {
   using Error::Error;
 };
+/// A dtype that an op does not take, or two that differ.
 class DTypeError : public Error {
   using Error::Error;
 };
+/// A device that is missing, or two that differ.
 class DeviceError : public Error {
   using Error::Error;
 };

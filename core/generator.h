@@ -7,6 +7,7 @@
 
 namespace longspan {
 
+/// What one evaluation of philox() gives.
 struct Philox4 {
   uint32_t word[4];
 };

@@ -38,6 +38,7 @@ class KernelBase {
   std::array<std::atomic<long>, device_kind_count> calls_{};
 };
 
+/// A kernel with a signature: Kernel<void(ConstView x, View y)>.
 template <class Signature>
 class Kernel;
 

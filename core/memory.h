@@ -21,8 +21,8 @@ enum class Category : uint8_t {
   data,
   other
 };
-
 inline constexpr int category_count = 8;
+/// "parameter" and so on: the keys of files and tables.
 std::string_view name_of(Category category);
 
 /// Bytes by category at one instant.

@@ -68,6 +68,7 @@ class Dims {
   int rank_ = 0;
 };
 
+/// Sizes, and distances between neighbours in elements, one for each axis.
 using Shape = Dims;
 using Strides = Dims;
 

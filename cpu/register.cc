@@ -4,6 +4,7 @@ namespace longspan::cpu {
 
 void register_kernels() {
   register_copy();
+  register_elementwise();
   register_gradient();
 }
 

@@ -4,6 +4,7 @@ namespace longspan::cpu {
 
 // Each fills the kernel slots of one file.
 void register_copy();
+void register_elementwise();
 void register_gradient();
 
 /// The table of contents: calls all of the above.

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
 #include "core/kernel.h"
+#include "tests/harness/hooks.h"
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
   longspan::register_backends();
+  for (const auto hook : longspan::test::before_tests()) hook();
+  testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

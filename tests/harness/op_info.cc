@@ -1,0 +1,573 @@
+#include "tests/harness/op_info.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/kernel.h"
+#include "core/memory.h"
+#include "core/parallel.h"
+#include "ops/kernels/copy.h"
+#include "tests/harness/hooks.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr size_t minimum_ops = 1;
+constexpr int64_t minimum_gradchecks = 15;
+
+struct Table {
+  std::vector<OpInfo> ops;
+  std::map<std::string, std::string> elsewhere;
+  int64_t gradchecks = 0, derivatives = 0;
+  std::set<std::string> gradchecked;
+};
+
+Table& table() {
+  static Table instance;
+  return instance;
+}
+
+constexpr Layout layouts[] = {Layout::contiguous, Layout::transposed, Layout::sliced,
+                              Layout::expanded};
+
+struct Made {
+  std::vector<Tensor> tensors;
+  std::vector<double> numbers;
+  Inputs get() const { return {tensors, numbers}; }
+};
+
+/// Other numbers for every op, sample, layout and input.
+Generator generator_for(const OpInfo& op, const Sample& sample, Layout layout, size_t input) {
+  return Generator{1}
+      .fork(op.name)
+      .fork(sample.name)
+      .fork(static_cast<uint64_t>(layout))
+      .fork(static_cast<uint64_t>(input));
+}
+
+Made make_all(const OpInfo& op, const Sample& sample, const Making& making,
+              bool gradients = false) {
+  Made a{{}, sample.numbers};
+  for (size_t i = 0; i < sample.inputs.size(); ++i) {
+    const Recipe& recipe = sample.inputs[i];
+    a.tensors.push_back(make(recipe, generator_for(op, sample, making.layout, i), making));
+    if (gradients && recipe.gradient && recipe.floating()) set_requires_grad(a.tensors.back());
+  }
+  return a;
+}
+
+std::vector<Array> arrays_of(std::span<const Tensor> tensors) {
+  std::vector<Array> arrays;
+  for (const Tensor& x : tensors) arrays.push_back(to_array(x));
+  return arrays;
+}
+
+/// Spacing of numbers around 1, with room for the rounding of a few operations.
+double unit(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 1e-13;
+    case DType::f32:
+      return 1e-6;
+    case DType::f16:
+      return 1.0 / 1024;
+    case DType::bf16:
+      return 1.0 / 128;
+    default:
+      return 0;
+  }
+}
+
+double largest(DType dtype) {
+  return dtype == DType::f16   ? 65504
+         : dtype == DType::f64 ? std::numeric_limits<double>::max()
+                               : static_cast<double>(std::numeric_limits<float>::max());
+}
+
+double smallest(DType dtype) {
+  return dtype == DType::f16   ? 6.1e-5
+         : dtype == DType::f64 ? std::numeric_limits<double>::min()
+                               : static_cast<double>(std::numeric_limits<float>::min());
+}
+
+testing::AssertionResult close(const Array& got, const Array& want, DType dtype, double factor,
+                               double scale) {
+  if (!(got.shape == want.shape)) {
+    return testing::AssertionFailure()
+           << "shape " << to_string(got.shape) << " instead of " << to_string(want.shape);
+  }
+  double squares = 0;
+  int64_t finite = 0;
+  for (const double v : want.values) {
+    if (std::isfinite(v) && std::abs(v) <= largest(dtype)) squares += v * v, ++finite;
+  }
+  const double rms = finite > 0 ? std::sqrt(squares / static_cast<double>(finite)) : 0;
+  for (int64_t i = 0; i < want.size(); ++i) {
+    double w = want[i];
+    if (std::abs(w) > largest(dtype) * (1 + unit(dtype))) {
+      w = std::copysign(std::numeric_limits<double>::infinity(), w);
+    }
+    const double g = got[i];
+    const double allowed =
+        factor * unit(dtype) * (std::abs(w) + scale * rms) + factor * unit(dtype) * smallest(dtype);
+    const bool same = (std::isnan(w) && std::isnan(g)) || w == g ||
+                      (std::isfinite(w) && std::abs(g - w) <= allowed) ||
+                      (std::isfinite(w) && std::isinf(g) && std::signbit(g) == std::signbit(w) &&
+                       std::abs(w) >= largest(dtype) * (1 - factor * unit(dtype)));
+    if (!same) {
+      return testing::AssertionFailure()
+             << "element " << i << " of " << to_string(want.shape) << ": " << g << " instead of "
+             << w << ", off by " << std::abs(g - w) << ", allowed " << allowed;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+std::vector<uint8_t> bytes_of(const Tensor& x) {
+  if (!x) return {};
+  Tensor flat = Tensor::like(x);
+  kernels::copy(x.device(), x.view(), flat.mut());
+  std::vector<uint8_t> bytes(static_cast<size_t>(flat.nbytes()));
+  if (!bytes.empty()) {
+    copy_to_host(flat.device(), bytes.data(), flat.view().data, flat.nbytes());
+    synchronize(flat.device());
+  }
+  return bytes;
+}
+
+/// Weights of the outputs, rounded to `rounding`.
+Tensor weights_for(const Tensor& y, size_t output, DType rounding) {
+  Making making{y.dtype(), rounding, Layout::contiguous, y.device()};
+  if (!is_floating(y.dtype())) return {};
+  return make(randn(y.shape()), Generator{7}.fork("dy").fork(static_cast<uint64_t>(output)),
+              making);
+}
+
+struct Run {
+  std::vector<Tensor> y, dx;
+};
+
+/// Results, and with `gradients` those of every input that asks for one.
+Run run_op(const OpInfo& op, const Made& arguments, bool gradients, DType rounding) {
+  Run run;
+  run.y = op.run(arguments.get());
+  if (gradients) {
+    std::vector<Tensor> outputs, dy;
+    for (size_t o = 0; o < run.y.size(); ++o) {
+      if (!run.y[o] || !requires_grad(run.y[o])) continue;
+      outputs.push_back(run.y[o]);
+      dy.push_back(weights_for(run.y[o], o, rounding));
+    }
+    if (!outputs.empty()) backward(outputs, dy);
+    for (const Tensor& x : arguments.tensors) {
+      run.dx.push_back(x && requires_grad(x) ? grad(x) : Tensor{});
+    }
+  }
+  for (Tensor& y : run.y) {
+    if (y) y = y.detach();
+  }
+  return run;
+}
+
+bool any_gradient(const OpInfo& op, const Sample& sample) {
+  if (!op.differentiable) return false;
+  for (const Recipe& r : sample.inputs) {
+    if (r.gradient && r.floating()) return true;
+  }
+  return false;
+}
+
+std::vector<Layout> layouts_for(const OpInfo& op, const Sample& sample) {
+  std::vector<Layout> list;
+  for (const Layout layout : layouts) {
+    bool rank = false, repeated = false;
+    for (const Recipe& r : sample.inputs) {
+      rank = rank || (r.value && r.shape.rank() > 0);
+      repeated = repeated || (r.floating() && r.shape.rank() > 0 && r.shape[0] > 1);
+    }
+    if (layout != Layout::contiguous && !rank) continue;
+    if (layout == Layout::expanded && !(op.expandable && repeated)) continue;
+    list.push_back(layout);
+  }
+  return list;
+}
+
+std::string place(const OpInfo& op, const Sample& sample, DType dtype, Layout layout) {
+  return fmt::format("{} '{}' {} {}", op.name, sample.name, name_of(dtype), name_of(layout));
+}
+
+void check_forward(const OpInfo& op, const Sample& sample, DType dtype, Layout layout) {
+  SCOPED_TRACE(place(op, sample, dtype, layout));
+  const Made in = make_all(op, sample, {dtype, dtype, layout, {}});
+  const std::vector<Array> arrays = arrays_of(in.tensors);
+  const std::vector<Array> want = op.reference(Arrays(arrays, sample.numbers));
+  const std::vector<Tensor> got = op.run(in.get());
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t o = 0; o < got.size(); ++o) {
+    SCOPED_TRACE(fmt::format("result {}", o));
+    ASSERT_TRUE(got[o]);
+    ASSERT_TRUE(close(to_array(got[o]), want[o], is_floating(got[o].dtype()) ? dtype : DType::f64,
+                      op.tolerance, op.scale));
+  }
+  for (size_t i = 0; i < in.tensors.size(); ++i) {  // inputs are left alone
+    if (!in.tensors[i]) continue;
+    ASSERT_EQ(bytes_of(in.tensors[i]),
+              bytes_of(make(sample.inputs[i], generator_for(op, sample, layout, i),
+                            {dtype, dtype, layout, {}})))
+        << "input " << i << " has changed";
+  }
+}
+
+void test_forward(const OpInfo& op, DType dtype) {
+  for (const Sample& sample : op.samples) {
+    for (const Layout layout : layouts_for(op, sample)) check_forward(op, sample, dtype, layout);
+  }
+  for (const Sample& sample : op.large) check_forward(op, sample, dtype, Layout::contiguous);
+}
+
+void test_gradcheck(const OpInfo& op) {
+  for (const Sample& sample : op.samples) {
+    if (!any_gradient(op, sample)) continue;
+    for (const Layout layout : layouts_for(op, sample)) {
+      if (layout == Layout::expanded) continue;  // its elements are no independent variables
+      SCOPED_TRACE(place(op, sample, DType::f64, layout));
+      const Made in = make_all(op, sample, {DType::f64, DType::f64, layout, {}});
+      // Only what asks for gradients goes through gradcheck; the rest is held fixed.
+      std::vector<Tensor> varied;
+      std::vector<size_t> where;
+      for (size_t i = 0; i < in.tensors.size(); ++i) {
+        if (!sample.inputs[i].gradient || !sample.inputs[i].floating()) continue;
+        varied.push_back(in.tensors[i]);
+        where.push_back(i);
+      }
+      const std::function<std::vector<Tensor>(const std::vector<Tensor>&)> f =
+          [&](const std::vector<Tensor>& x) {
+            std::vector<Tensor> all = in.tensors;
+            for (size_t k = 0; k < where.size(); ++k) all[where[k]] = x[k];
+            return std::vector<Tensor>(op.run(Inputs(all, in.numbers)));
+          };
+      const GradcheckResult result = gradcheck(f, varied, op.gradcheck);
+      EXPECT_TRUE(result.ok) << result.message << ", " << result.worst << " times the tolerance";
+      ++table().gradchecks;
+      table().derivatives += result.checked;
+      table().gradchecked.insert(op.name);
+    }
+  }
+}
+
+void check_backward(const OpInfo& op, const Sample& sample, DType dtype, Layout layout) {
+  SCOPED_TRACE(place(op, sample, dtype, layout));
+  const Made exact = make_all(op, sample, {DType::f64, dtype, layout, {}}, true);
+  const Made in = make_all(op, sample, {dtype, dtype, layout, {}}, true);
+  const Run want = run_op(op, exact, true, dtype);
+  const Run got = run_op(op, in, true, dtype);
+  for (size_t i = 0; i < in.tensors.size(); ++i) {
+    SCOPED_TRACE(fmt::format("gradient of input {}", i));
+    ASSERT_EQ(static_cast<bool>(got.dx[i]), static_cast<bool>(want.dx[i]));
+    if (!got.dx[i]) continue;
+    ASSERT_EQ(got.dx[i].dtype(), in.tensors[i].dtype());
+    ASSERT_TRUE(close(to_array(got.dx[i]), to_array(want.dx[i]), dtype, 4 * op.gradient_tolerance,
+                      std::max(op.scale, 1.0)));
+  }
+}
+
+void test_backward(const OpInfo& op, DType dtype) {
+  for (const Sample& sample : op.samples) {
+    if (!any_gradient(op, sample)) continue;
+    for (const Layout layout : layouts_for(op, sample)) {
+      if (layout != Layout::expanded) check_backward(op, sample, dtype, layout);
+    }
+  }
+  for (const Sample& sample : op.large) {
+    if (any_gradient(op, sample)) check_backward(op, sample, dtype, Layout::contiguous);
+  }
+}
+
+std::vector<std::vector<uint8_t>> bits(const OpInfo& op, const Sample& sample, DType dtype) {
+  const bool gradients = any_gradient(op, sample);
+  const Made in = make_all(op, sample, {dtype, dtype, Layout::contiguous, {}}, gradients);
+  const Run run = run_op(op, in, gradients, dtype);
+  std::vector<std::vector<uint8_t>> all;
+  for (const Tensor& y : run.y) all.push_back(bytes_of(y));
+  for (const Tensor& dx : run.dx) all.push_back(bytes_of(dx));
+  return all;
+}
+
+void test_bitwise(const OpInfo& op, DType dtype) {
+  const int before = num_threads();
+  std::vector<const Sample*> samples;
+  for (const Sample& s : op.samples) samples.push_back(&s);
+  for (const Sample& s : op.large) samples.push_back(&s);
+  std::vector<std::vector<std::vector<uint8_t>>> first;
+  for (const int threads : {1, 1, 2, 3}) {
+    set_num_threads(threads);
+    for (size_t i = 0; i < samples.size(); ++i) {
+      SCOPED_TRACE(place(op, *samples[i], dtype, Layout::contiguous));
+      auto b = bits(op, *samples[i], dtype);
+      if (first.size() <= i) {
+        first.push_back(std::move(b));
+      } else {
+        EXPECT_TRUE(b == first[i]) << "other bits with " << threads << " threads";
+      }
+    }
+  }
+  set_num_threads(before);
+}
+
+/// Rows [begin, end) of the first axis, as a leaf.
+Tensor take_rows(const Tensor& x, int64_t begin, int64_t end, bool gradient) {
+  Shape shape = x.shape();
+  shape[0] = end - begin;
+  Tensor rows = x.alias(shape, x.strides(), begin * x.strides()[0]);
+  Tensor copy = Tensor::like(rows);
+  kernels::copy(copy.device(), rows.view(), copy.mut());
+  if (gradient) set_requires_grad(copy);
+  return copy;
+}
+
+void test_rows(const OpInfo& op, DType dtype) {
+  for (const Sample& sample : op.large) {
+    SCOPED_TRACE(place(op, sample, dtype, Layout::contiguous));
+    const bool gradients = any_gradient(op, sample);
+    const Made in = make_all(op, sample, {dtype, dtype, Layout::contiguous, {}}, false);
+    const auto part = [&](int64_t begin, int64_t end) {
+      Made some{in.tensors, in.numbers};
+      for (const size_t i : op.row_inputs) {
+        if (!in.tensors[i]) continue;
+        some.tensors[i] =
+            take_rows(in.tensors[i], begin, end,
+                      gradients && sample.inputs[i].gradient && is_floating(in.tensors[i].dtype()));
+      }
+      Run run;
+      run.y = op.run(some.get());
+      if (gradients) {
+        std::vector<Tensor> outputs, dy;
+        for (size_t o = 0; o < run.y.size(); ++o) {
+          if (!requires_grad(run.y[o])) continue;
+          Shape all = run.y[o].shape();
+          all[0] = in.tensors[op.row_inputs[0]].dim(0);
+          outputs.push_back(run.y[o]);
+          dy.push_back(take_rows(weights_for(Tensor::empty(all, run.y[o].dtype()), o, dtype), begin,
+                                 end, false));
+        }
+        if (!outputs.empty()) backward(outputs, dy);
+        for (const size_t i : op.row_inputs) {
+          const Tensor& x = some.tensors[i];
+          if (x && requires_grad(x)) run.dx.push_back(grad(x));
+        }
+      }
+      return run;
+    };
+    const int64_t n = in.tensors[op.row_inputs[0]].dim(0);
+    const Run whole = part(0, n);
+    for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
+             {0, 1}, {n - 1, n}, {1, std::min<int64_t>(n, 4)}, {n / 3, n}, {n / 2, n / 2 + 1}}) {
+      SCOPED_TRACE(fmt::format("rows {} to {}", begin, end));
+      const Run some = part(begin, end);
+      for (size_t o = 0; o < some.y.size(); ++o) {
+        EXPECT_TRUE(bytes_of(some.y[o]) == bytes_of(take_rows(whole.y[o], begin, end, false)))
+            << "result " << o << " depends on other rows";
+      }
+      for (size_t o = 0; o < some.dx.size(); ++o) {
+        EXPECT_TRUE(bytes_of(some.dx[o]) == bytes_of(take_rows(whole.dx[o], begin, end, false)))
+            << "gradient " << o << " depends on other rows";
+      }
+    }
+  }
+}
+
+void test_rejects(const OpInfo& op) {
+  for (const Reject& reject : op.rejects) {
+    SCOPED_TRACE(fmt::format("{} must reject '{}'", op.name, reject.name));
+    const Sample sample{reject.name, reject.inputs, reject.numbers};
+    const Made in = make_all(op, sample, {DType::f32, DType::f32, Layout::contiguous, {}}, true);
+    const int64_t before = memory_tracker().live().total();
+    try {
+      if (reject.run) {
+        reject.run(in.get());
+      } else {
+        op.run(in.get());
+      }
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& e) {
+      EXPECT_TRUE(reject.is(e)) << "another type of error: " << e.what();
+      EXPECT_NE(std::string(e.what()).find(reject.message), std::string::npos)
+          << "'" << reject.message << "' is not in: " << e.what();
+    }
+    EXPECT_EQ(memory_tracker().live().total(), before) << "bytes are left behind";
+  }
+}
+
+void test_saved(const OpInfo& op) {
+  std::vector<const Sample*> samples;
+  for (const Sample& s : op.samples) samples.push_back(&s);
+  for (const Sample& s : op.large) samples.push_back(&s);
+  for (const DType dtype : op.dtypes) {
+    for (const Sample* sample : samples) {
+      if (!any_gradient(op, *sample)) continue;
+      SCOPED_TRACE(place(op, *sample, dtype, Layout::contiguous));
+      const Made in = make_all(op, *sample, {dtype, dtype, Layout::contiguous, {}}, true);
+      const int64_t before = memory_tracker().live()[Category::saved];
+      const std::vector<Tensor> y = op.run(in.get());
+      int64_t want = 0;
+      if (op.saved_bytes) {
+        for (const int64_t bytes : op.saved_bytes(in.get()))
+          want += memory::block_bytes(std::max<int64_t>(1, bytes));
+      }
+      EXPECT_EQ(memory_tracker().live()[Category::saved] - before, want);
+      const int64_t live = memory_tracker().live().total();
+      {
+        const NoGrad off;
+        const std::vector<Tensor> again = op.run(in.get());
+        EXPECT_EQ(memory_tracker().live()[Category::saved] - before, want)
+            << "saved without recording";
+      }
+      EXPECT_EQ(memory_tracker().live().total(), live);
+    }
+  }
+}
+
+void test_parity(const OpInfo& op, Device device) {
+  for (const DType dtype : op.dtypes) {
+    std::vector<const Sample*> samples;
+    for (const Sample& s : op.samples) samples.push_back(&s);
+    for (const Sample& s : op.large) samples.push_back(&s);
+    for (const Sample* sample : samples) {
+      const bool gradients = any_gradient(op, *sample);
+      SCOPED_TRACE(place(op, *sample, dtype, Layout::contiguous));
+      const Made here = make_all(op, *sample, {dtype, dtype, Layout::contiguous, {}}, gradients);
+      const Made there =
+          make_all(op, *sample, {dtype, dtype, Layout::contiguous, device}, gradients);
+      const Run want = run_op(op, here, gradients, dtype);
+      const Run got = run_op(op, there, gradients, dtype);
+      ASSERT_EQ(want.y.size(), got.y.size());
+      for (size_t o = 0; o < want.y.size(); ++o) {
+        EXPECT_TRUE(close(to_array(got.y[o]), to_array(want.y[o]), dtype, 4 * op.tolerance,
+                          std::max(op.scale, 1.0)));
+      }
+      for (size_t i = 0; i < want.dx.size(); ++i) {
+        if (!want.dx[i]) continue;
+        EXPECT_TRUE(close(to_array(got.dx[i]), to_array(want.dx[i]), dtype,
+                          8 * op.gradient_tolerance, std::max(op.scale, 1.0)));
+      }
+    }
+  }
+}
+
+/// Runs a function, and checks that it leaves no bytes behind.
+class OpTest : public testing::Test {
+ public:
+  explicit OpTest(std::function<void()> body) : body_(std::move(body)) {}
+  void TestBody() override {
+    const int64_t before = memory_tracker().live().total();
+    body_();
+    EXPECT_EQ(memory_tracker().live().total(), before) << "bytes are left behind";
+  }
+
+ private:
+  std::function<void()> body_;
+};
+
+void add_test(const std::string& suite, const std::string& name, std::function<void()> body) {
+  testing::RegisterTest(suite.c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                        [body]() -> testing::Test* { return new OpTest(body); });
+}
+
+void check_entry(const OpInfo& op) {
+  EXPECT_TRUE(op.run && op.reference) << op.name;
+  EXPECT_FALSE(op.samples.empty()) << op.name << " has no samples";
+  EXPECT_FALSE(op.large.empty()) << op.name << " has no large sample";
+  EXPECT_TRUE(op.reason.empty() == (op.tolerance == 1 && op.gradient_tolerance == 1))
+      << op.name << ": a widened tolerance needs a reason, and only that";
+}
+
+/// Counts, after everything else has run.
+void summary() {
+  const Table& t = table();
+  std::set<std::string> names;
+  for (const OpInfo& op : t.ops) {
+    EXPECT_TRUE(names.insert(op.name).second) << op.name << " is listed twice";
+    check_entry(op);
+    if (op.differentiable) {
+      EXPECT_TRUE(t.gradchecked.count(op.name)) << op.name << " had no gradcheck";
+    }
+  }
+  std::printf("%zu ops, %lld gradchecks in f64 (%lld partial derivatives)\n", names.size(),
+              static_cast<long long>(t.gradchecks), static_cast<long long>(t.derivatives));
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+    if (!is_available({kind, 0})) continue;
+    int reached = 0;
+    for (const KernelBase* kernel : KernelBase::all()) {
+      if (!kernel->has(kind)) continue;
+      const auto other = t.elsewhere.find(std::string(kernel->name()));
+      if (kernel->calls(kind) > 0) {
+        ++reached;
+        EXPECT_TRUE(other == t.elsewhere.end())
+            << kernel->name() << " is reached here; strike it from the list of those that are not";
+      } else {
+        EXPECT_TRUE(other != t.elsewhere.end())
+            << "kernel " << kernel->name() << " was never called on " << name_of(Device{kind, 0});
+      }
+    }
+    std::printf("%s: %d kernels called, %zu left to other programs\n",
+                name_of(Device{kind, 0}).c_str(), reached, t.elsewhere.size());
+  }
+  EXPECT_GE(names.size(), minimum_ops);
+  EXPECT_GE(t.gradchecks, minimum_gradchecks);
+}
+
+void register_tests() {
+  const Device cuda{DeviceKind::cuda, 0};
+  const bool have_cuda = is_available(cuda);
+  for (const OpInfo& op : table().ops) {
+    for (const DType dtype : op.dtypes) {
+      const std::string type(name_of(dtype));
+      add_test(op.name, "forward_" + type, [&op, dtype] { test_forward(op, dtype); });
+      if (op.differentiable && dtype != DType::f64) {
+        add_test(op.name, "backward_" + type, [&op, dtype] { test_backward(op, dtype); });
+      }
+      add_test(op.name, "bitwise_" + type, [&op, dtype] { test_bitwise(op, dtype); });
+      if (!op.row_inputs.empty()) {
+        add_test(op.name, "rows_" + type, [&op, dtype] { test_rows(op, dtype); });
+      }
+    }
+    if (op.differentiable) {
+      add_test(op.name, "gradcheck", [&op] { test_gradcheck(op); });
+      add_test(op.name, "saved", [&op] { test_saved(op); });
+    }
+    if (!op.rejects.empty()) add_test(op.name, "rejects", [&op] { test_rejects(op); });
+    if (have_cuda) {
+      add_test(op.name, "parity", [&op, cuda] { test_parity(op, cuda); });
+    }
+  }
+  if (!have_cuda) {
+    add_test("parity", "cuda", [] { GTEST_SKIP() << "skipped: no device"; });
+  }
+  add_test("summary", "table", [] {
+    if (testing::GTEST_FLAG(filter) != "*" || testing::GTEST_FLAG(shuffle)) {
+      GTEST_SKIP() << "skipped: only part of the tests ran";
+    }
+    summary();
+  });
+}
+
+}  // namespace
+
+Registered::Registered(OpInfo info) {
+  if (table().ops.empty()) before_tests().push_back(register_tests);
+  table().ops.push_back(std::move(info));
+}
+
+ReachedElsewhere::ReachedElsewhere(std::string kernel, std::string program) {
+  table().elsewhere.emplace(std::move(kernel), std::move(program));
+}
+
+}  // namespace longspan::test

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+#include "core/error.h"
+#include "tests/harness/naive.h"
+#include "tests/harness/recipe.h"
+
+namespace longspan::test {
+
+/// The arguments of one call: tensors (or, for references, arrays) and numbers of the sample.
+template <class T>
+class Arguments {
+ public:
+  Arguments(std::span<const T> items, std::span<const double> numbers)
+      : items_(items), numbers_(numbers) {}
+  const T& operator[](size_t i) const { return items_[i]; }
+  size_t size() const { return items_.size(); }
+  std::span<const T> all() const { return items_; }
+  double number(size_t i) const { return numbers_[i]; }
+  int integer(size_t i) const { return static_cast<int>(numbers_[i]); }
+  size_t numbers() const { return numbers_.size(); }
+
+ private:
+  std::span<const T> items_;
+  std::span<const double> numbers_;
+};
+using Inputs = Arguments<Tensor>;
+using Arrays = Arguments<Array>;
+
+/// One or several results.
+template <class T>
+struct Results : std::vector<T> {
+  Results(T one) : std::vector<T>{std::move(one)} {}
+  Results(std::initializer_list<T> several) : std::vector<T>(several) {}
+  Results(std::vector<T> several) : std::vector<T>(std::move(several)) {}
+};
+
+/// One call to test: its arguments, and the numbers that `run` and `reference` read.
+struct Sample {
+  std::string name;
+  std::vector<Recipe> inputs;
+  std::vector<double> numbers = {};
+};
+
+/// A call that must throw.
+struct Reject {
+  std::string name;
+  std::vector<Recipe> inputs;
+  std::string message;  ///< must be part of what()
+  bool (*is)(const Error&) = nullptr;
+  std::vector<double> numbers = {};
+  std::function<void(Inputs)> run = {};  ///< instead of the op's
+};
+
+/// A call that must throw an E whose message contains `message`.
+template <class E>
+Reject rejects(std::string name, std::vector<Recipe> inputs, std::string message,
+               std::vector<double> numbers = {}, std::function<void(Inputs)> run = {}) {
+  return {std::move(name),    std::move(inputs),
+          std::move(message), [](const Error& e) { return dynamic_cast<const E*>(&e) != nullptr; },
+          std::move(numbers), std::move(run)};
+}
+
+inline std::vector<DType> floating_types() {
+  return {DType::f64, DType::f32, DType::f16, DType::bf16};
+}
+
+/// An op and how it is to behave. For each entry, device and dtype the harness makes these tests:
+///   forward    against `reference`, every sample in every layout, and the large ones
+///   gradcheck  against central differences in f64, every sample in every layout
+///   backward   f32, f16 and bf16 gradients against those in f64
+///   bitwise    again, and with 1, 2 and 3 threads: results and gradients have the same bits
+///   rows       where `row_inputs` is given: a row's bits do not depend on the other rows
+///   rejects    the right exception and message, and no byte left behind
+///   saved      what a graph holds is what `saved_bytes` says
+///   parity     CPU and CUDA agree (skipped where there is no device)
+/// Every test also checks that it leaves no bytes behind.
+struct OpInfo {
+  std::string name;
+  std::function<Results<Tensor>(Inputs)> run;
+  /// Plain f64 loops from the formula; undefined arrays stand for arguments not given.
+  std::function<Results<Array>(Arrays)> reference;
+  /// Small: shapes that are odd, empty, of size one, of rank 0; extreme values.
+  std::vector<Sample> samples;
+  /// At least one, larger than a task of the thread pool; not gradchecked.
+  std::vector<Sample> large;
+  std::vector<Reject> rejects = {};
+  /// Bytes of each tensor that the graph keeps, inputs included. Empty function: none.
+  std::function<std::vector<int64_t>(Inputs)> saved_bytes = {};
+  std::vector<DType> dtypes = floating_types();
+  bool differentiable = true;
+  /// Inputs whose first axis are rows of which each result's first axis has one.
+  std::vector<size_t> row_inputs = {};
+  /// Errors are measured against |value| + scale * rms of all values.
+  double scale = 1;
+  /// Factors on the tolerance of results and gradients, and why they are not 1.
+  double tolerance = 1, gradient_tolerance = 1;
+  std::string reason = {};
+  GradcheckOptions gradcheck = {};
+  /// Whether inputs may be repeated along their first axis.
+  bool expandable = true;
+};
+
+/// Adds an entry to the table; made as a static object by each tests/ops/<family>.cc.
+class Registered {
+ public:
+  Registered(OpInfo info);  // NOLINT: converting on purpose
+};
+
+/// Names kernels that this program does not reach, with the test program that does.
+class ReachedElsewhere {
+ public:
+  ReachedElsewhere(std::string kernel, std::string program);
+};
+
+}  // namespace longspan::test

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/generator.h"
+#include "core/tensor.h"
+
+namespace longspan::test {
+
+/// Host numbers in f64 with a shape, row-major: what references compute on.
+struct Array {
+  Shape shape;
+  std::vector<double> values;
+
+  Array() = default;
+  /// Filled with `value`.
+  explicit Array(const Shape& s, double value = 0)
+      : shape(s), values(static_cast<size_t>(numel(s)), value) {}
+  Array(const Shape& s, std::vector<double> v) : shape(s), values(std::move(v)) {}
+
+  int64_t size() const { return static_cast<int64_t>(values.size()); }
+  int64_t dim(int axis) const { return shape[axis < 0 ? axis + shape.rank() : axis]; }
+  double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
+  double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
+  /// False for an argument that was not given.
+  explicit operator bool() const { return defined; }
+  bool defined = true;
+};
+
+/// The values of a tensor of any dtype and strides.
+Array to_array(const Tensor& x);
+/// `value` as `dtype` stores it.
+double rounded(double value, DType dtype);
+
+/// How a tensor lies in memory. Gaps are filled with NaN, so that reading them shows.
+enum class Layout {
+  contiguous,
+  transposed,  ///< axes in reverse order
+  sliced,      ///< every second element of a larger block
+  expanded     ///< the first axis has stride 0: all its entries are one
+};
+std::string_view name_of(Layout layout);
+
+/// What an argument is made of: a shape, and a value for every row-major index. Recipes are values
+/// and allocate nothing, so tables of them may be static.
+struct Recipe {
+  Shape shape;
+  std::function<double(Generator, int64_t)> value;  ///< empty: the argument is not given
+  bool fixed = false;                               ///< else the dtype is the one under test
+  DType dtype = DType::f64;                         ///< where fixed
+  bool gradient = true;                             ///< whether a floating argument asks for one
+
+  bool floating() const { return value && (!fixed || is_floating(dtype)); }
+};
+
+/// Standard normal numbers.
+Recipe randn(const Shape& shape);
+/// Uniform in [low, high).
+Recipe uniform(const Shape& shape, double low, double high);
+/// 0, 1, 2, ... as i64.
+Recipe iota(const Shape& shape);
+/// Uniform integers in [low, high], i64.
+Recipe integers(const Shape& shape, int64_t low, int64_t high);
+/// A random permutation of 0 ... n-1, i64.
+Recipe permutation(int64_t n);
+/// A constant.
+Recipe full(const Shape& shape, double value);
+/// A tensor of rank 0.
+Recipe scalar(double value);
+/// Given numbers.
+Recipe values(const Shape& shape, std::vector<double> numbers);
+/// Random zeros and ones, u8.
+Recipe mask(const Shape& shape);
+/// An argument that is not given.
+Recipe none();
+/// The same with a dtype that does not follow the one under test.
+Recipe as(DType dtype, Recipe recipe);
+/// The same without asking for its gradient.
+Recipe constant(Recipe recipe);
+
+Recipe operator*(double factor, Recipe recipe);
+Recipe operator+(Recipe recipe, double offset);
+
+/// How to make a recipe real.
+struct Making {
+  DType dtype = DType::f64;     ///< of arguments that follow the dtype under test
+  DType rounding = DType::f64;  ///< to which their values are rounded first
+  Layout layout = Layout::contiguous;
+  Device device;
+};
+Tensor make(const Recipe& recipe, Generator gen, const Making& making);
+
+}  // namespace longspan::test

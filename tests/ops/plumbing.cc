@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/memory.h"
+#include "core/tensor.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/gradient.h"
 

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "core/device.h"
+#include "core/generator.h"
+#include "core/tensor.h"
+#include "nn/module.h"
+#include "nn/segment.h"
+
+namespace longspan {
+
+/// What a model over tokens is trained to predict.
+enum class Objective {
+  next_token,    ///< targets are the inputs, one place on
+  masked_token,  ///< targets are what mask_token() hides
+  sequence,      ///< a target sequence from a source sequence; not for plain text
+};
+
+/// A target that does not count.
+inline constexpr int64_t ignored_target = -100;
+
+/// Where decoding stands: made, read and advanced by one model.
+struct DecodeState {
+  DecodeState() = default;
+  DecodeState(const DecodeState&) = default;
+  DecodeState& operator=(const DecodeState&) = default;
+  virtual ~DecodeState() = default;
+  int64_t position = 0;  ///< tokens taken so far
+};
+
+/// What programs need of a model over tokens, whatever is inside.
+class LanguageModel : public Module {
+ public:
+  struct Losses {
+    Tensor loss;           ///< scalar: mean over the counted targets, in nats
+    Tensor auxiliary;      ///< scalar to add before backward; undefined where the model has none
+    SegmentMemory memory;  ///< for the next segment
+    std::vector<Tensor> states;  ///< statistics for absorb(), one for each layer; may be empty
+  };
+
+  virtual Objective objective() const = 0;
+  virtual int64_t vocab() const = 0;
+  /// The id that hides a token from a masked objective, -1 where there is none.
+  virtual int64_t mask_token() const { return -1; }
+  /// Most tokens that a segment may have.
+  virtual int64_t max_length() const { return std::numeric_limits<int64_t>::max(); }
+  virtual Device device() const = 0;
+  virtual int64_t layers() const = 0;
+
+  /// What the first segment of a batch of streams is given.
+  virtual SegmentMemory empty_memory(int64_t /*batch*/) const { return {}; }
+  /// tokens, targets [B, L] of one integer dtype or two; a target of ignored_target does not count.
+  /// Label smoothing, dropout and the like only where pass.training. Never makes [B, L, V]. Throws
+  /// ShapeError, DTypeError, DeviceError, and ValueError on an id out of range.
+  virtual Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
+                      Pass pass) const = 0;
+  /// Applies the statistics that a training pass returned, once.
+  virtual void absorb(const std::vector<Tensor>& /*states*/) {}
+
+  /// [B, L] tokens to [B, L, V] logits in f32 (f64 for f64): for tests and short inputs.
+  virtual Tensor logits(const Tensor& tokens, Pass pass) const = 0;
+
+  /// Decoding: an empty state, and one step that takes the next tokens [B, n] of every sample and
+  /// returns the logits [B, V] after the last one. Throws NotImplemented where the model does not
+  /// decode.
+  virtual std::unique_ptr<DecodeState> start_decoding(int64_t batch) const;
+  virtual Tensor decode(const Tensor& tokens, DecodeState& state) const;
+
+  /// [H, L, T] f32: how layer `layer` spreads its attention over tokens [1, L]; for pictures.
+  virtual Tensor attention_map(const Tensor& tokens, int64_t layer) const;
+
+  /// Multiply-accumulates of a forward pass over one segment of `length` tokens.
+  virtual int64_t macs(int64_t length) const = 0;
+};
+
+}  // namespace longspan

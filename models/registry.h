@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "models/model.h"
+#include "nn/fields.h"
+#include "nn/init.h"
+
+namespace longspan {
+
+/// How a preset is meant to be trained on bytes; options override each.
+struct TrainingDefaults {
+  int64_t length = 128, batch = 16, steps = 1500;
+  double lr = 1e-3;        ///< peak
+  int64_t warmup = 200;    ///< steps
+  double lr_floor = 0.05;  ///< end of the cosine, as a share of the peak
+  double clip = 0.25;      ///< global gradient norm
+  double beta2 = 0.999;    ///< of Adam
+};
+
+/// A configuration that has not been built yet.
+class Blueprint {
+ public:
+  virtual ~Blueprint() = default;
+  /// Every field by name; writing to them changes what build() makes.
+  virtual void visit(Fields& v) = 0;
+  /// Throws ValueError where the fields do not fit together.
+  virtual std::unique_ptr<LanguageModel> build(const Init& init) const = 0;
+  virtual TrainingDefaults defaults() const = 0;
+
+  /// Number of parameters, tied ones counted once; allocates nothing of their size.
+  int64_t parameters() const;
+};
+
+/// A ready configuration of a model.
+struct Preset {
+  std::string_view name;         ///< "small"
+  std::string_view description;  ///< one line
+};
+
+/// A model that programs can name.
+struct ModelEntry {
+  std::string_view name;            ///< what --model takes, e.g. "local_transformer"
+  std::string_view description;     ///< one line
+  std::span<const Preset> presets;  ///< "small" comes first: the configuration without a preset
+  std::unique_ptr<Blueprint> (*make)(std::string_view preset);
+};
+
+/// All models, in the order in which they are listed.
+std::span<const ModelEntry> models();
+
+/// The blueprint for "NAME" (its small configuration) or "NAME:PRESET". Throws ValueError on an
+/// unknown one, with the nearest that exists.
+std::unique_ptr<Blueprint> find_model(std::string_view name);
+
+}  // namespace longspan

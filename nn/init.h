@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/device.h"
+#include "core/generator.h"
+#include "core/tensor.h"
+
+namespace longspan {
+
+/// A distribution for a matrix [out, in]; fan-in and fan-out are its two last sizes.
+struct Scheme {
+  enum class Kind : uint8_t {
+    zeros,
+    constant,
+    normal,
+    truncated_normal,
+    uniform,
+    xavier_uniform,
+    orthogonal
+  };
+  Kind kind = Kind::zeros;
+  double value = 0;  ///< constant, deviation, half width, or gain
+
+  static constexpr Scheme zeros() { return {Kind::zeros, 0}; }
+  static constexpr Scheme constant(double c) { return {Kind::constant, c}; }
+  /// N(0, deviation^2).
+  static constexpr Scheme normal(double deviation) { return {Kind::normal, deviation}; }
+  /// The same, without what lies further than two deviations out.
+  static constexpr Scheme truncated_normal(double deviation) {
+    return {Kind::truncated_normal, deviation};
+  }
+  /// U(-half, half).
+  static constexpr Scheme uniform(double half) { return {Kind::uniform, half}; }
+  /// U(-a, a), a = gain sqrt(6 / (fan-in + fan-out)). Glorot and Bengio 2010.
+  static constexpr Scheme xavier_uniform(double gain = 1) { return {Kind::xavier_uniform, gain}; }
+  /// Rows or columns, whichever are fewer, orthonormal, times gain. Saxe et al. 2014.
+  static constexpr Scheme orthogonal(double gain = 1) { return {Kind::orthogonal, gain}; }
+
+  /// The same distribution, `factor` times as wide; e.g. 1 / sqrt(2 N) for the output weights of
+  /// residual branches (Radford et al. 2019).
+  constexpr Scheme scaled(double factor) const { return {kind, value * factor}; }
+};
+
+/// Makes parameters: leaves that require gradients, in Category::parameter. A value, like its
+/// generator: what a parameter starts as depends on the seed, its labels and its shape.
+struct Init {
+  Generator gen;
+  Device device;
+  DType dtype = DType::f32;
+  /// Parameters of one element, seen as many: to count them without the memory.
+  bool plan = false;
+
+  Init at(std::string_view label) const { return {gen.fork(label), device, dtype, plan}; }
+  Init at(int64_t label) const {
+    return {gen.fork(static_cast<uint64_t>(label)), device, dtype, plan};
+  }
+
+  /// Throws ShapeError where the scheme needs a matrix and the shape is not.
+  Tensor make(const Shape& shape, const Scheme& scheme) const;
+};
+
+}  // namespace longspan

@@ -1,0 +1,93 @@
+#include "nn/module.h"
+
+namespace longspan {
+namespace {
+
+enum class Kind { parameter, buffer };
+
+class Collector final : public Visitor {
+ public:
+  explicit Collector(Kind kind) : kind_(kind) {}
+  TensorList found;
+
+ private:
+  void on_parameter(const std::string& name, Tensor& t) override {
+    if (kind_ == Kind::parameter) add(name, t);
+  }
+  void on_buffer(const std::string& name, Tensor& t) override {
+    if (kind_ == Kind::buffer) add(name, t);
+  }
+  void add(const std::string& name, const Tensor& t) {
+    for (const NamedTensor& known : found) {
+      require<ValueError>(known.name != name, "module", "two tensors are named {}", name);
+      if (known.tensor.shares_storage(t)) return;
+    }
+    found.push_back({name, t});
+  }
+
+  Kind kind_;
+};
+
+}  // namespace
+
+size_t Visitor::enter(std::string_view name) {
+  const size_t before = path_.size();
+  if (!path_.empty()) path_ += '.';
+  path_ += name;
+  return before;
+}
+
+Visitor& Visitor::operator()(std::string_view name, Tensor& parameter) {
+  if (!parameter) return *this;
+  const size_t before = enter(name);
+  on_parameter(path_, parameter);
+  path_.resize(before);
+  return *this;
+}
+
+Visitor& Visitor::buffer(std::string_view name, Tensor& tensor) {
+  if (!tensor) return *this;
+  const size_t before = enter(name);
+  on_buffer(path_, tensor);
+  path_.resize(before);
+  return *this;
+}
+
+Visitor& Visitor::operator()(std::string_view name, Module& child) {
+  const size_t before = enter(name);
+  child.visit(*this);
+  path_.resize(before);
+  return *this;
+}
+
+void Visitor::numbered(std::string_view name, size_t i, Module& child) {
+  const size_t before = enter(name);
+  (*this)(std::to_string(i), child);
+  path_.resize(before);
+}
+
+TensorList named_parameters(Module& module) {
+  Collector c(Kind::parameter);
+  module.visit(c);
+  return std::move(c.found);
+}
+
+TensorList named_buffers(Module& module) {
+  Collector c(Kind::buffer);
+  module.visit(c);
+  return std::move(c.found);
+}
+
+std::vector<Tensor> parameters(Module& module) {
+  std::vector<Tensor> tensors;
+  for (NamedTensor& p : named_parameters(module)) tensors.push_back(std::move(p.tensor));
+  return tensors;
+}
+
+int64_t parameter_count(Module& module) {
+  int64_t n = 0;
+  for (const Tensor& p : parameters(module)) n += p.numel();
+  return n;
+}
+
+}  // namespace longspan

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/named_tensor.h"
+#include "core/tensor.h"
+
+namespace longspan {
+
+class Visitor;
+
+/// Something with parameters. It holds them and its children by value, so a copy shares the
+/// weights: tying is copying. It has no state besides; forward passes are const.
+struct Module {
+  Module() = default;
+  Module(const Module&) = default;
+  Module(Module&&) = default;
+  Module& operator=(const Module&) = default;
+  Module& operator=(Module&&) = default;
+  virtual ~Module() = default;
+  /// Names every parameter, buffer and child to the visitor.
+  virtual void visit(Visitor& v) = 0;
+};
+
+/// Walks a module. Names are joined by dots: "layers.3.attention.q.weight".
+class Visitor {
+ public:
+  Visitor() = default;
+  virtual ~Visitor() = default;
+  Visitor(const Visitor&) = delete;
+  Visitor& operator=(const Visitor&) = delete;
+
+  /// A parameter; an undefined one (a bias that the options leave out) is passed over.
+  Visitor& operator()(std::string_view name, Tensor& parameter);
+  /// State learned outside gradients, saved with the parameters.
+  Visitor& buffer(std::string_view name, Tensor& buffer);
+
+  Visitor& operator()(std::string_view name, Module& child);
+  template <std::derived_from<Module> M>
+  Visitor& operator()(std::string_view name, std::vector<M>& children) {
+    for (size_t i = 0; i < children.size(); ++i) numbered(name, i, children[i]);
+    return *this;
+  }
+  template <std::derived_from<Module> M>
+  Visitor& operator()(std::string_view name, std::optional<M>& child) {
+    return child ? (*this)(name, static_cast<Module&>(*child)) : *this;
+  }
+  template <std::derived_from<Module> M>
+  Visitor& operator()(std::string_view name, std::unique_ptr<M>& child) {
+    return child ? (*this)(name, static_cast<Module&>(*child)) : *this;
+  }
+
+ protected:
+  virtual void on_parameter(const std::string& name, Tensor& parameter) = 0;
+  virtual void on_buffer(const std::string& /*name*/, Tensor& /*buffer*/) {}
+
+ private:
+  void numbered(std::string_view name, size_t i, Module& child);
+  size_t enter(std::string_view name);
+
+  std::string path_;
+};
+
+/// Every parameter once, in the order of the visit; a tied one under its first name.
+TensorList named_parameters(Module& module);
+TensorList named_buffers(Module& module);
+/// What optimisers take: the handles of named_parameters().
+std::vector<Tensor> parameters(Module& module);
+/// Numbers in all parameters, tied ones counted once.
+int64_t parameter_count(Module& module);
+
+}  // namespace longspan

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace longspan {
+
+/// What one layer keeps from earlier segments, always without history. It goes in as an argument
+/// and comes back as a result. Which members are used is the model's own affair.
+struct LayerMemory {
+  Tensor states;     ///< [B, M, D]: inputs of the layer
+  Tensor positions;  ///< [B, M] i64; -1: an empty slot
+
+  /// Keys and values of decoding, [B, H, slots, d]: slots 0 to count - 1 hold the positions
+  /// first to first + count - 1. Slots beyond are free; a state may be continued only once, for
+  /// continuations share its slots.
+  Tensor keys, values;
+  int64_t first = 0, count = 0;
+  /// Keys and values of the context, [B, H, S, d], computed once.
+  Tensor context_keys, context_values;
+};
+
+struct SegmentMemory {
+  std::vector<LayerMemory> layers;
+};
+
+}  // namespace longspan

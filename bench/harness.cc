@@ -1,0 +1,189 @@
+#include "bench/harness.h"
+
+#include <dirent.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace longspan::bench {
+namespace {
+
+double clock_seconds(clockid_t clock) {
+  timespec t{};
+  if (clock_gettime(clock, &t) != 0) return -1.0;
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// Ten chains hide the latency of four to five cycles of two units. The empty asm keeps the compiler
+// from merging chains that hold equal values.
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) float chains_avx512(int64_t n) {
+  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
+  __m512 x0 = a, x1 = a, x2 = a, x3 = a, x4 = a, x5 = a, x6 = a, x7 = a, x8 = a, x9 = a;
+  for (int64_t i = 0; i < n; ++i) {
+    x0 = _mm512_fmadd_ps(x0, a, b);
+    x1 = _mm512_fmadd_ps(x1, a, b);
+    x2 = _mm512_fmadd_ps(x2, a, b);
+    x3 = _mm512_fmadd_ps(x3, a, b);
+    x4 = _mm512_fmadd_ps(x4, a, b);
+    x5 = _mm512_fmadd_ps(x5, a, b);
+    x6 = _mm512_fmadd_ps(x6, a, b);
+    x7 = _mm512_fmadd_ps(x7, a, b);
+    x8 = _mm512_fmadd_ps(x8, a, b);
+    x9 = _mm512_fmadd_ps(x9, a, b);
+    asm volatile("" : "+v"(x0), "+v"(x1), "+v"(x2), "+v"(x3), "+v"(x4));
+    asm volatile("" : "+v"(x5), "+v"(x6), "+v"(x7), "+v"(x8), "+v"(x9));
+  }
+  const __m512 sum = x0 + x1 + x2 + x3 + x4 + x5 + x6 + x7 + x8 + x9;
+  return sum[0] + sum[5] + sum[10] + sum[15];
+}
+
+__attribute__((target("avx2,fma"))) float chains_avx2(int64_t n) {
+  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
+  __m256 x0 = a, x1 = a, x2 = a, x3 = a, x4 = a, x5 = a, x6 = a, x7 = a, x8 = a, x9 = a;
+  for (int64_t i = 0; i < n; ++i) {
+    x0 = _mm256_fmadd_ps(x0, a, b);
+    x1 = _mm256_fmadd_ps(x1, a, b);
+    x2 = _mm256_fmadd_ps(x2, a, b);
+    x3 = _mm256_fmadd_ps(x3, a, b);
+    x4 = _mm256_fmadd_ps(x4, a, b);
+    x5 = _mm256_fmadd_ps(x5, a, b);
+    x6 = _mm256_fmadd_ps(x6, a, b);
+    x7 = _mm256_fmadd_ps(x7, a, b);
+    x8 = _mm256_fmadd_ps(x8, a, b);
+    x9 = _mm256_fmadd_ps(x9, a, b);
+    asm volatile("" : "+x"(x0), "+x"(x1), "+x"(x2), "+x"(x3), "+x"(x4));
+    asm volatile("" : "+x"(x5), "+x"(x6), "+x"(x7), "+x"(x8), "+x"(x9));
+  }
+  const __m256 sum = x0 + x1 + x2 + x3 + x4 + x5 + x6 + x7 + x8 + x9;
+  return sum[0] + sum[2] + sum[5] + sum[7];
+}
+#endif
+
+float chains_portable(int64_t n) {
+  float x[10];
+  std::fill(x, x + 10, 0.999f);
+  for (int64_t i = 0; i < n; ++i) {
+    for (float& v : x) {
+      v = v * 0.999f + 0.001f;
+      asm volatile("" : "+m"(v));
+    }
+  }
+  return x[0];
+}
+
+struct Chains {
+  float (*run)(int64_t);
+  int lanes;
+  const char* name;
+};
+
+Chains best_chains() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return {chains_avx512, 16, "avx512"};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return {chains_avx2, 8, "avx2"};
+  }
+#endif
+  return {chains_portable, 1, "portable"};
+}
+
+/// Runs body(i) on its own thread for each i and returns the CPU seconds of each.
+template <class F>
+std::vector<double> on_threads(int threads, F body) {
+  std::vector<double> seconds(static_cast<size_t>(threads));
+  const auto timed = [&](int i) {
+    const double start = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
+    body(i);
+    seconds[static_cast<size_t>(i)] = clock_seconds(CLOCK_THREAD_CPUTIME_ID) - start;
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(timed, i);
+  timed(0);
+  for (std::thread& t : others) t.join();
+  return seconds;
+}
+
+}  // namespace
+
+std::string instructions() { return best_chains().name; }
+
+double fma_peak(int threads) {
+  const Chains chains = best_chains();
+  constexpr int64_t n = 2'000'000;
+  double best = 0;
+  for (int repeat = 0; repeat < 4; ++repeat) {
+    std::vector<float> sinks(static_cast<size_t>(threads));
+    const std::vector<double> seconds =
+        on_threads(threads, [&](int i) { sinks[static_cast<size_t>(i)] = chains.run(n); });
+    double total = 0;
+    for (const double s : seconds) total += 2.0 * 10 * chains.lanes * static_cast<double>(n) / s;
+    if (std::isfinite(sinks[0])) best = std::max(best, total);
+  }
+  return best;
+}
+
+double triad_bandwidth(int threads) {
+  constexpr int64_t n = 16'000'000;  // three arrays of 64 MB
+  std::vector<float> a(n, 0.0f), b(n, 1.0f), c(n, 2.0f);
+  double best = 0;
+  for (int repeat = 0; repeat < 4; ++repeat) {
+    const std::vector<double> seconds = on_threads(threads, [&](int i) {
+      const int64_t begin = n * i / threads, end = n * (i + 1) / threads;
+      float* x = a.data();
+      const float *y = b.data(), *z = c.data();
+      for (int64_t k = begin; k < end; ++k) x[k] = y[k] + 0.5f * z[k];
+      asm volatile("" : : "r"(x) : "memory");
+    });
+    best = std::max(best, 12.0 * n / *std::max_element(seconds.begin(), seconds.end()));
+  }
+  return best;
+}
+
+std::map<int, double> thread_times() {
+  std::map<int, double> times;
+  if (DIR* folder = opendir("/proc/self/task")) {
+    while (const dirent* entry = readdir(folder)) {
+      const int tid = std::atoi(entry->d_name);
+      if (tid <= 0) continue;
+      const auto clock = static_cast<clockid_t>((~tid << 3) | 6);  // the CPU clock of that thread
+      times[tid] = clock_seconds(clock);
+    }
+    closedir(folder);
+  }
+  return times;
+}
+
+Tensor values(const Shape& shape, uint32_t seed, float scale) {
+  std::vector<float> x(static_cast<size_t>(numel(shape)));
+  for (size_t i = 0; i < x.size(); ++i) {
+    uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed * 0x9E3779B9u;
+    h ^= h >> 16;
+    h *= 0x85EBCA6Bu;
+    h ^= h >> 13;
+    h *= 0xC2B2AE35u;
+    h ^= h >> 16;
+    x[i] = (static_cast<float>(h >> 8) / 16777216.0f - 0.5f) * scale;
+  }
+  return Tensor::from(x, shape);
+}
+
+double magnitude(const Tensor& x) {
+  double sum = 0;
+  if (x.dtype() == DType::f64) {
+    for (const double v : x.to_vector<double>()) sum += std::fabs(v);
+  } else {
+    for (const float v : x.to_vector<float>()) sum += std::fabs(static_cast<double>(v));
+  }
+  return sum / static_cast<double>(std::max<int64_t>(1, x.numel()));
+}
+
+}  // namespace longspan::bench

@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Longspan and its peers on the same workloads, taking turns on the same processors.
+
+    compare.py [--rows 1 3 11] [--rounds 7] [--seconds 0.1] [--out FILE.jsonl]
+
+Every contestant is a process of its own that answers one request at a time and sleeps otherwise;
+all are confined to the same processors. A workload begins with a heat among the variants of each
+peer (kinds of kernel, compiled or not, thread settings), of which the fastest goes on. Then the
+contestants take turns, `rounds` times, between two samples of the FMA peak; where these differ by
+more than 5 % the workload is measured again. The best of each contestant counts, in CPU time of its
+busiest thread; the wall-clock ratio is printed beside it. `ratio` is peer / Longspan: above 1,
+Longspan is faster.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+
+from worker_client import ACTIVE, TUNED, Worker, WorkerError, first_cpus, torch_worker
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STEADY = 0.05
+
+# How one contestant is asked: (worker, variant). "torch" sleeps between parallel regions,
+# "torch-active" spins for a while; with one thread they are the same.
+OWN = ("longspan", "longspan")
+EAGER = [("torch", "eager"), ("torch", "compile")]
+OPENBLAS = [("longspan", "openblas")]
+SDPA = [("torch", "sdpa")]
+
+
+def item(row, name, request, rivals, threads=1, flops=0, elements=0, share=None, ratio=None):
+    """share: fractions of FMA peak, good and wanted; ratio: rival -> ratios, good and wanted."""
+    return {"row": row, "name": name, "request": {**request, "threads": threads}, "rivals": rivals,
+            "flops": flops, "elements": elements, "share": share, "ratio": ratio or {}}
+
+
+def gemm_items():
+    torch = [("torch", "torch"), ("torch", "mkl")]
+    tiles = [(32, 32, 64, "NT"), (64, 64, 64, "NN"), (128, 128, 64, "NT"), (128, 64, 128, "NN"),
+             (4096, 64, 64, "NT")]
+    for m, n, k, layout in tiles:
+        yield item(1, f"sgemm {m}x{n}x{k} {layout}",
+                   {"workload": "gemm", "shape": {"m": m, "n": n, "k": k, "layout": layout}},
+                   {"openblas": OPENBLAS, "torch": torch}, flops=2 * m * n * k,
+                   share=(0.85, 0.93), ratio={"openblas": (1.35, 1.6)})
+    for out in (256, 1024):
+        for into in (256, 1024):
+            for layout, m, n, k in (("NT", 2048, out, into), ("NN", 2048, into, out),
+                                    ("TN", out, into, 2048)):
+                rivals = {"openblas": OPENBLAS, "torch": torch}
+                if layout == "NT":
+                    rivals["onednn, weight packed before"] = [("torch", "onednn")]
+                yield item(2, f"linear {into}->{out}, 2048 rows: {layout}",
+                           {"workload": "gemm",
+                            "shape": {"m": m, "n": n, "k": k, "layout": layout}},
+                           rivals, flops=2 * m * n * k,
+                           share=(0.90, 0.95), ratio={"openblas": (1.0, 1.0)})
+
+
+def attention_items():
+    for width in (64, 128):
+        for length in (1024, 2048, 4096, 8192):
+            pairs = 8 * length * (length + 1) / 2
+            for which, factor in (("forward", 4), ("backward", 10)):
+                row = 3 if which == "forward" else 4
+                good, want = ((0.72, 0.80), (1.4, 1.6)), ((0.74, 0.82), (1.35, 1.5))
+                share, ratio = good if row == 3 else want
+                yield item(row, f"causal {which} H=8 d={width} L={length}",
+                           {"workload": "attention", "pass": which,
+                            "shape": {"heads": 8, "length": length, "width": width}},
+                           {"sdpa": SDPA}, flops=factor * pairs * width, share=share,
+                           ratio={"sdpa": ratio})
+
+
+def band_items():
+    window = 256
+    chunked = [("torch", v) for v in ("hand-64", "hand-128", "sdpa-64", "sdpa-128",
+                                      "hand-64-compile", "hand-128-compile")]
+    for length in (4096, 16384, 65536):
+        pairs = 8 * (length * window - window * (window - 1) / 2)
+        yield item(5, f"band of 256, forward and backward, H=8 d=64 L={length}",
+                   {"workload": "band", "pass": "both",
+                    "shape": {"heads": 8, "length": length, "width": 64, "window": window}},
+                   {"sliding chunks": [("torch", "hand-256"), ("torch", "sdpa-256")],
+                    "finest chunks": chunked}, flops=14 * pairs * 64,
+                   share=(0.58, 0.68), ratio={"sliding chunks": (3.0, 4.0)})
+
+
+def rowwise_items():
+    for op in ("softmax", "layer_norm", "gelu_erf", "cross_entropy"):
+        yield item(9, f"{op} 2048x256, forward and backward",
+                   {"workload": "rowwise", "op": op, "pass": "both",
+                    "shape": {"rows": 2048, "n": 256}}, {"torch": EAGER}, elements=2048 * 256,
+                   ratio={"torch": (4.0, 4.0) if op == "cross_entropy" else (2.0, 2.5)})
+
+
+def adam_items():
+    yield item(10, "Adam, 8M parameters", {"workload": "adam", "shape": {"parameters": 8 << 20}},
+               {"fused": [("torch", "fused")]}, elements=8 << 20, ratio={"fused": (0.95, 1.05)})
+
+
+def step_items():
+    layers, model, length, batch, vocabulary = 6, 256, 512, 4, 256
+    tokens = batch * length
+    forward = 2 * tokens * (12 * layers * model**2 + vocabulary * model)
+    forward += 4 * batch * layers * model * length * (length + 1) / 2
+    shape = {"layers": layers, "model": model, "heads": 8, "length": length, "batch": batch,
+             "vocabulary": vocabulary}
+    for threads in (1, 2):
+        rivals = EAGER
+        if threads > 1:
+            rivals = EAGER + [("torch-active", "eager"), ("torch-active", "compile")]
+        yield item(11, f"GPT step, {threads} thread{'s' if threads > 1 else ''}",
+                   {"workload": "gpt_step", "shape": shape}, {"sdpa": rivals}, threads=threads,
+                   flops=3 * forward, share=(0.68, 0.78) if threads == 2 else None,
+                   ratio={"sdpa": (1.25, 1.43)} if threads == 2 else None)
+
+
+def all_items():
+    for make in (gemm_items, attention_items, band_items, rowwise_items, adam_items, step_items):
+        yield from make()
+
+
+class Contest:
+    def __init__(self, options):
+        self.options = options
+        self.cpus = first_cpus(2)
+        self.log = open(options.log, "w") if options.log else None
+        self.workers = {}
+
+    def worker(self, name):
+        if name not in self.workers:
+            if name == "longspan":
+                made = Worker([self.options.worker], self.cpus, None, self.log)
+            else:
+                made = torch_worker(self.cpus, ACTIVE if "active" in name else TUNED, self.log)
+            self.workers[name] = made
+        return self.workers[name]
+
+    def ask(self, contestant, request, repeats):
+        name, variant = contestant
+        return self.worker(name).ask(**request, variant=variant, repeats=repeats,
+                                     seconds=self.options.seconds)
+
+    def peak(self, threads):
+        return self.worker("longspan").ask(workload="fma_peak", threads=threads)["flops"]
+
+    def heat(self, candidates, request):
+        """The fastest candidate; those that cannot run the workload are out."""
+        times = {}
+        for candidate in candidates:
+            try:
+                times[candidate] = self.ask(candidate, request, len(candidates[:3]))["cpu"]
+            except WorkerError as error:
+                print(f"  {candidate[0]} {candidate[1]}: {error}", file=sys.stderr)
+        return min(times, key=times.get) if times else None
+
+    def turns(self, contestants, request, threads):
+        """label -> answers, best of all rounds, between two samples of the peak."""
+        answers = {label: [] for label in contestants}
+        before = self.peak(threads)
+        for _ in range(self.options.rounds):
+            for label, contestant in contestants.items():
+                answers[label].append(self.ask(contestant, request, self.options.repeats))
+        after = self.peak(threads)
+        best = {label: {k: min(a[k] for a in got) for k in ("cpu", "cpu_total", "wall")}
+                | {"wall_median": statistics.median(a["wall_median"] for a in got),
+                   "check": got[0]["check"]} for label, got in answers.items()}
+        return best, before, after
+
+    def run(self, entry):
+        request, threads = entry["request"], entry["request"]["threads"]
+        contestants = {}
+        for label, candidates in {"longspan": [OWN], **entry["rivals"]}.items():
+            fastest = self.heat(candidates, request)
+            if fastest:
+                contestants[label] = fastest
+        for attempt in range(1, self.options.attempts + 1):
+            best, before, after = self.turns(contestants, request, threads)
+            steady = abs(before - after) <= STEADY * max(before, after)
+            if steady:
+                break
+        result = {k: entry[k] for k in ("row", "name", "request")}
+        result |= {"rounds": self.options.rounds, "steady": steady, "attempt": attempt,
+                   "peak_before": before, "peak_after": after,
+                   "variants": {k: " ".join(v) for k, v in contestants.items()}, "best": best}
+        peak = max(before, after)
+        if entry["flops"]:
+            result["share"] = {k: entry["flops"] / b["cpu"] / peak for k, b in best.items()}
+            result["share_wall"] = {k: entry["flops"] / b["wall"] / peak for k, b in best.items()}
+        own = best.get("longspan")
+        if not own:
+            return result
+        result["ratio"] = {k: b["cpu"] / own["cpu"] for k, b in best.items() if k != "longspan"}
+        result["ratio_wall"] = {k: b["wall"] / own["wall"] for k, b in best.items()
+                                if k != "longspan"}
+        result["goal"] = {"share": entry["share"], "ratio": entry["ratio"]}
+        result["agree"] = all(math.isclose(b["check"], own["check"], rel_tol=2e-3)
+                              for b in best.values())
+        return result
+
+
+def verdict(value, goal):
+    """'+' where wanted is reached, '=' where good is, '-' below."""
+    if goal is None:
+        return " "
+    return "+" if value >= goal[1] else "=" if value >= goal[0] else "-"
+
+
+def show(result, elements):
+    own = result["best"].get("longspan")
+    line = f"{result['row']:>2}  {result['name']:<52} "
+    if not own:
+        for rival, best in result["best"].items():
+            line += f" | {rival}"
+            if "share" in result:
+                line += f" {100 * result['share'][rival]:.1f} %"
+            else:
+                line += f" {1e9 * best['cpu'] / elements:.3f} ns/element"
+            line += f" ({result['variants'][rival]})"
+        print(line, flush=True)
+        return
+    if "share" in result:
+        share = result["share"]["longspan"]
+        line += f"{1e3 * own['cpu']:9.3f} ms {100 * share:5.1f} %{verdict(share, result['goal']['share'])}"
+    else:
+        line += f"{1e9 * own['cpu'] / elements:9.3f} ns/element"
+    for rival, ratio in result["ratio"].items():
+        line += f" | {rival}"
+        if "share" in result:
+            line += f" {100 * result['share'][rival]:.1f} %"
+        line += f" x{ratio:.2f}{verdict(ratio, result['goal']['ratio'].get(rival))}"
+        line += f" (wall x{result['ratio_wall'][rival]:.2f}; {result['variants'][rival]})"
+    if not result["steady"]:
+        line += "  UNSTEADY"
+    if not result["agree"]:
+        line += "  RESULTS DIFFER"
+    print(line, flush=True)
+
+
+def summarise(results):
+    print("\nrow: geometric means over steady workloads of share and ratio")
+    for row in sorted({r["row"] for r in results}):
+        kept = [r for r in results if r["row"] == row and r["steady"] and "ratio" in r]
+        if not kept:
+            continue
+        mean = lambda x: math.exp(statistics.fmean(math.log(v) for v in x))
+        line = f"{row:>3}: {len(kept)} workloads"
+        if "share" in kept[0]:
+            line += f", {100 * mean(r['share']['longspan'] for r in kept):.1f} % of peak"
+        for rival in kept[0]["ratio"]:
+            line += f", x{mean(r['ratio'][rival] for r in kept if rival in r['ratio']):.2f} {rival}"
+        print(line)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="*", help="rows of the goal table; all by default")
+    parser.add_argument("--match", default="", help="only workloads whose name holds this text")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=2, help="samples per turn")
+    parser.add_argument("--seconds", type=float, default=0.05, help="least length of a sample")
+    parser.add_argument("--attempts", type=int, default=3, help="while the peak is unsteady")
+    parser.add_argument("--worker", default=os.path.join(HERE, "../../build/release/bench/worker"))
+    parser.add_argument("--out", help="append JSON lines here")
+    parser.add_argument("--log", help="what the workers print on standard error")
+    options = parser.parse_args()
+
+    contest = Contest(options)
+    torch = contest.worker("torch").ask(workload="describe")
+    own = contest.worker("longspan").ask(workload="describe")
+    head = {"peer": torch["peer"], "peer_capability": torch["capability"],
+            "capability": own["capability"], "processors": len(contest.cpus), "settings": TUNED,
+            "peak_1": contest.peak(1), "peak_2": contest.peak(2),
+            "triad_1": contest.worker("longspan").ask(workload="triad", threads=1),
+            "triad_2": contest.worker("longspan").ask(workload="triad", threads=2)}
+    print(f"{head['peer']}; FMA peak {head['peak_1'] / 1e9:.1f} and {head['peak_2'] / 1e9:.1f} GF/s "
+          f"on one and two threads ({head['capability']})", flush=True)
+    out = open(options.out, "a") if options.out else None
+    if out:
+        out.write(json.dumps({"machine": head}) + "\n")
+
+    results = []
+    for entry in all_items():
+        if options.rows and entry["row"] not in options.rows or options.match not in entry["name"]:
+            continue
+        try:
+            result = contest.run(entry)
+        except WorkerError as error:
+            print(f"{entry['row']:>2}  {entry['name']:<52} not measured: {error}", flush=True)
+            continue
+        show(result, entry["elements"])
+        results.append(result)
+        if out:
+            out.write(json.dumps(result) + "\n")
+            out.flush()
+    summarise(results)
+    for worker in contest.workers.values():
+        worker.close()
+
+
+if __name__ == "__main__":
+    main()

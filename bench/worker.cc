@@ -1,0 +1,168 @@
+// Times workloads on this engine for bench/peers/compare.py: one JSON request per line on standard
+// input, one JSON line in answer. The protocol, and what each figure means, stand in
+// bench/peers/worker.py, which does the same in PyTorch.
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bench/harness.h"
+#include "core/error.h"
+#include "core/parallel.h"
+
+namespace longspan::bench {
+namespace {
+
+using Json = nlohmann::json;
+
+/// One workload, ready to run. `check` is the mean magnitude of its results.
+struct Workload {
+  std::function<void()> run;
+  double check = 0;
+};
+
+/// c = a b with the layouts of y = x W^T (NT), dx = dy W (NN) and dW = dy^T x (TN).
+Workload gemm(const Json& request) {
+  const Json& shape = request.at("shape");
+  const int64_t m = shape.at("m"), n = shape.at("n"), k = shape.at("k");
+  const std::string layout = shape.at("layout"), variant = request.at("variant");
+  const bool at = layout.at(0) == 'T', bt = layout.at(1) == 'T';
+  const Tensor a = values(at ? Shape{k, m} : Shape{m, k}, 1);
+  const Tensor b = values(bt ? Shape{n, k} : Shape{k, n}, 2);
+  Tensor c = Tensor::empty({m, n});
+
+  if (variant == "openblas") {
+    openblas_set_num_threads(num_threads());
+    const auto* pa = static_cast<const float*>(a.view().data);
+    const auto* pb = static_cast<const float*>(b.view().data);
+    auto* pc = static_cast<float*>(c.mut().data);
+    const auto run = [=] {
+      cblas_sgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
+                  static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0f,
+                  pa, static_cast<blasint>(at ? m : k), pb, static_cast<blasint>(bt ? k : n), 0.0f,
+                  pc, static_cast<blasint>(n));
+    };
+    run();
+    const double check = magnitude(c);
+    return {[run, a, b, c] { run(); }, check};
+  }
+  throw std::invalid_argument("gemm: unknown variant " + variant);
+}
+
+using Maker = Workload (*)(const Json&);
+const std::map<std::string, Maker> makers = {
+    {"gemm", gemm},
+};
+
+struct Sample {
+  double cpu, cpu_total, wall;
+};
+
+Sample measure(const Workload& workload, int64_t calls) {
+  const std::map<int, double> before = thread_times();
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < calls; ++i) workload.run();
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
+  double most = 0, total = 0;
+  for (const auto& [tid, t] : thread_times()) {
+    const auto found = before.find(tid);
+    const double spent = found == before.end() ? t : t - found->second;
+    most = std::max(most, spent);
+    total += spent;
+  }
+  const auto n = static_cast<double>(calls);
+  return {most / n, total / n, wall.count() / n};
+}
+
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  const size_t half = x.size() / 2;
+  return x.size() % 2 ? x[half] : 0.5 * (x[half - 1] + x[half]);
+}
+
+/// The workload of the last request, kept for the next one.
+struct Prepared {
+  std::string key;
+  Workload workload;
+  int64_t calls = 1;
+};
+
+Json answer(const Json& request, Prepared& prepared) {
+  const std::string name = request.at("workload");
+  if (name == "describe") {
+    return {{"peer", "longspan"}, {"capability", instructions()}};
+  }
+  if (name == "fma_peak") return {{"flops", fma_peak(request.at("threads"))}};
+  if (name == "triad") return {{"bytes_per_second", triad_bandwidth(request.at("threads"))}};
+
+  if (num_threads() != request.at("threads")) set_num_threads(request.at("threads"));
+  Json fields = request;
+  fields.erase("repeats");
+  const std::string key = fields.dump();
+  if (key != prepared.key) {
+    prepared = {};
+    const auto maker = makers.find(name);
+    if (maker == makers.end()) throw std::invalid_argument("unknown workload " + name);
+    prepared.workload = maker->second(request);
+    prepared.workload.run();
+    const double seconds = request.at("seconds");
+    Sample once = measure(prepared.workload, 1);
+    while (once.cpu_total * static_cast<double>(prepared.calls) < seconds / 4) {
+      prepared.calls *= 2;
+      once = measure(prepared.workload, prepared.calls);
+    }
+    prepared.calls = std::max<int64_t>(1, std::lround(seconds / once.wall));
+    prepared.key = key;
+  }
+
+  std::vector<double> cpu, cpu_total, wall;
+  for (int i = 0; i < request.at("repeats").get<int>(); ++i) {
+    const Sample s = measure(prepared.workload, prepared.calls);
+    cpu.push_back(s.cpu);
+    cpu_total.push_back(s.cpu_total);
+    wall.push_back(s.wall);
+  }
+  Json reply = {{"check", prepared.workload.check}, {"calls", prepared.calls}};
+  const auto put = [&reply](const std::string& field, const std::vector<double>& x) {
+    reply[field] = *std::min_element(x.begin(), x.end());
+    reply[field + "_median"] = median(x);
+  };
+  put("cpu", cpu);
+  put("cpu_total", cpu_total);
+  put("wall", wall);
+  return reply;
+}
+
+}  // namespace
+}  // namespace longspan::bench
+
+int main() {
+  using longspan::bench::Json;
+  longspan::bench::Prepared prepared;
+  std::string line;
+  for (int c = std::getchar(); c != EOF; c = std::getchar()) {
+    if (c != '\n') {
+      line.push_back(static_cast<char>(c));
+      continue;
+    }
+    Json reply;
+    try {
+      reply = longspan::bench::answer(Json::parse(line), prepared);
+    } catch (const std::exception& e) {
+      reply = {{"error", e.what()}};
+    }
+    std::printf("%s\n", reply.dump().c_str());
+    std::fflush(stdout);
+    line.clear();
+  }
+  return 0;
+}

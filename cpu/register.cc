@@ -6,6 +6,7 @@ void register_kernels() {
   register_copy();
   register_elementwise();
   register_gradient();
+  register_block_attention();
 }
 
 }  // namespace longspan::cpu

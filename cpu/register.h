@@ -6,6 +6,7 @@ namespace longspan::cpu {
 void register_copy();
 void register_elementwise();
 void register_gradient();
+void register_block_attention();
 
 /// The table of contents: calls all of the above.
 void register_kernels();

@@ -1,0 +1,150 @@
+#include "cpu/attention_plan.h"
+
+#include "cpu/register.h"
+
+namespace longspan::cpu {
+
+AttentionHead::AttentionHead(const AttentionInputs& in, int64_t sample, int64_t head) {
+  const auto& layout = in.layout;
+  const int64_t rows = layout.which.dim(0), cols = layout.which.dim(1);
+  const int32_t n =
+      layout.which.as<int32_t>()[(rows > 1 ? sample : 0) * cols + (cols > 1 ? head : 0)];
+  first_tile = layout.first_tile.as<int32_t>()[n];
+  tiles = layout.first_tile.as<int32_t>()[n + 1] - first_tile;
+  first_column = layout.first_column.as<int32_t>()[n];
+  columns = layout.first_column.as<int32_t>()[n + 1] - first_column;
+  tile = layout.tiles.as<int32_t>();
+  row_start = layout.row_start.as<int32_t>();
+  run = layout.runs.as<int32_t>();
+  col_start = layout.col_start.as<int32_t>();
+  col_run = layout.col_runs.as<int32_t>();
+  order_q = layout.order_q.as<int32_t>();
+  order_k = layout.order_k.as<int32_t>();
+
+  const int64_t queries = in.q.dim(2), keys = in.k.dim(2);
+  const auto valid = [sample](const ConstView& lengths, int64_t all) {
+    return lengths ? std::min<int64_t>(lengths.as<int64_t>()[sample], all) : all;
+  };
+  queries_valid = valid(in.rule.q_valid, queries);
+  keys_valid = valid(in.rule.k_valid, keys);
+  key_end = order_k != nullptr ? keys : keys_valid;
+  q_start = in.rule.q_start;
+  left = in.rule.left;
+  right = in.rule.right;
+}
+
+void AttentionHead::ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyRange>& out) const {
+  out.clear();
+  to = std::min(to, key_end);
+  for (int64_t i = row_start[first_tile + t]; i < row_start[first_tile + t + 1]; ++i) {
+    const int64_t k0 = std::max<int64_t>(run[4 * i], from);
+    const int64_t k1 = std::min<int64_t>(run[4 * i] + run[4 * i + 1], to);
+    if (k0 >= k1) continue;
+    if (order_k == nullptr && !out.empty() && out.back().k1 == k0) {
+      out.back().k1 = k1;
+    } else {
+      out.push_back({k0, k1});
+    }
+  }
+}
+
+KeyRange AttentionHead::extent(int64_t t) const {
+  const int64_t a = row_start[first_tile + t], e = row_start[first_tile + t + 1];
+  if (a == e) return {0, 0};
+  const int64_t k1 = std::min<int64_t>(run[4 * (e - 1)] + run[4 * (e - 1) + 1], key_end);
+  const int64_t k0 = run[4 * a];
+  return k0 < k1 ? KeyRange{k0, k1} : KeyRange{0, 0};
+}
+
+void AttentionHead::tiles_of_columns(int64_t from, int64_t to, std::vector<int32_t>& out) const {
+  out.clear();
+  constexpr int64_t kKeys = kernels::kAttentionColumnKeys;
+  const int64_t end = std::min(columns, (to + kKeys - 1) / kKeys);
+  for (int64_t c = first_column + from / kKeys; c < first_column + end; ++c) {
+    for (int64_t i = col_start[c]; i < col_start[c + 1]; ++i) {
+      const int32_t* entry = col_run + 6 * i;
+      if (entry[2] >= to || entry[2] + entry[3] <= from) continue;
+      for (int32_t t = entry[0]; t < entry[0] + entry[1]; ++t) out.push_back(t);
+    }
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+}
+
+void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const {
+  const int64_t row = tile_row(t), rows = tile_rows(t);
+  // First place of the range whose key is at least `key`; keys ascend within a run.
+  const auto place = [this, range](int64_t key) {
+    if (order_k == nullptr) return std::clamp(key, range.k0, range.k1);
+    const int32_t* first = order_k + range.k0;
+    return range.k0 + (std::lower_bound(first, order_k + range.k1, key) - first);
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t i = order_q != nullptr ? order_q[row + r] : row + r;
+    if (i >= queries_valid) {
+      lo[r] = hi[r] = 0;
+      continue;
+    }
+    const int64_t p = i + q_start;
+    lo[r] = static_cast<int32_t>(place(p - left));
+    hi[r] = static_cast<int32_t>(place(std::min(p + right + 1, keys_valid)));
+  }
+}
+
+void sort_tasks(std::vector<AttentionTask>& tasks) {
+  std::stable_sort(tasks.begin(), tasks.end(), [](const AttentionTask& a, const AttentionTask& b) {
+    return a.weight > b.weight;
+  });
+}
+
+std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows) {
+  std::vector<AttentionTask> tasks;
+  std::vector<KeyRange> ranges;
+  const int64_t keys = in.k.dim(2);
+  for (int64_t b = 0; b < in.q.dim(0); ++b) {
+    for (int64_t h = 0; h < in.q.dim(1); ++h) {
+      const AttentionHead head(in, b, h);
+      AttentionTask task{b, h, 0, 0, 0, keys, 0, static_cast<int64_t>(tasks.size())};
+      if (head.tiles == 0) tasks.push_back(task);  // gradients of its keys are still to be written
+      int64_t have = 0;
+      for (int64_t t = 0; t < head.tiles; ++t) {
+        head.ranges(t, 0, keys, ranges);
+        for (const KeyRange& k : ranges) task.weight += (k.k1 - k.k0) * head.tile_rows(t);
+        have += head.tile_rows(t);
+        if (have >= rows || t + 1 == head.tiles) {
+          task.tile_end = t + 1;
+          tasks.push_back(task);
+          task = {b, h, t + 1, t + 1, 0, keys, 0, static_cast<int64_t>(tasks.size())};
+          have = 0;
+        }
+      }
+    }
+  }
+  sort_tasks(tasks);
+  return tasks;
+}
+
+std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys) {
+  std::vector<AttentionTask> tasks;
+  std::vector<int32_t> tiles;
+  for (int64_t b = 0; b < in.q.dim(0); ++b) {
+    for (int64_t h = 0; h < in.q.dim(1); ++h) {
+      const AttentionHead head(in, b, h);
+      for (int64_t k = 0; k < in.k.dim(2); k += keys) {
+        const int64_t end = std::min(k + keys, in.k.dim(2));
+        head.tiles_of_columns(k, end, tiles);
+        tasks.push_back({b, h, 0, head.tiles, k, end, static_cast<int64_t>(tiles.size()),
+                         static_cast<int64_t>(tasks.size())});
+      }
+    }
+  }
+  sort_tasks(tasks);
+  return tasks;
+}
+
+void register_block_attention() {
+  kernels::block_attention_forward.set(DeviceKind::cpu, block_attention_forward);
+  kernels::block_attention_backward.set(DeviceKind::cpu, block_attention_backward);
+}
+
+}  // namespace longspan::cpu

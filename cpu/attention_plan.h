@@ -1,0 +1,173 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/memory.h"
+#include "core/view.h"
+#include "ops/kernels/block_attention.h"
+
+namespace longspan::cpu {
+
+using kernels::AttentionGradients;
+using kernels::AttentionInputs;
+
+inline constexpr int64_t kTileRows = kernels::kAttentionTileRows;
+inline constexpr int64_t kMaxWidth = kernels::kAttentionMaxWidth;
+// Keys of one score tile: a multiple of every panel and register tile. Score tiles begin at
+// multiples of it, so that the order of a row's sums depends on the keys it sees and nothing else.
+inline constexpr int64_t kBlock = 192;
+inline constexpr int64_t kScoreStride = kBlock + 16;  // keeps rows in different cache sets
+
+// Rows of a task, about; packing keys once per task costs little from here on.
+inline constexpr int64_t kTaskRows = 1024;
+
+// Heads from which a backward task owns a whole head.
+inline constexpr int64_t kSinglePassHeads = 4;
+
+inline constexpr double kLog2E = 1.4426950408889634074;
+inline constexpr double kLn2 = 0.69314718055994530942;
+
+/// 64-byte aligned elements, counted as workspace, released with the object.
+template <class T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count)
+      : scratch_(std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(T))) {}
+  T* data() const { return scratch_.as<T>(); }
+
+ private:
+  Scratch scratch_;
+};
+
+/// Rows of one head of a [B, H, rows, width] tensor, through an order where there is one.
+template <class T>
+struct RowSource {
+  const char* base = nullptr;
+  DType dtype = DType::f32;
+  int64_t stride = 0, width = 0;
+  const int32_t* order = nullptr;
+
+  bool contiguous() const { return dtype == dtype_of<T> && order == nullptr; }
+  const T* direct(int64_t r) const { return reinterpret_cast<const T*>(base) + r * stride; }
+
+  /// Row r as T: in place, or widened into `temporary`.
+  const T* row(int64_t r, T* temporary) const {
+    const int64_t at = (order != nullptr ? order[r] : r) * stride;
+    if (dtype == dtype_of<T>) return reinterpret_cast<const T*>(base) + at;
+    if (dtype == DType::bf16) {
+      const bf16* from = reinterpret_cast<const bf16*>(base) + at;
+      for (int64_t c = 0; c < width; ++c)
+        temporary[c] = static_cast<T>(static_cast<float>(from[c]));
+    } else {
+      const f16* from = reinterpret_cast<const f16*>(base) + at;
+      for (int64_t c = 0; c < width; ++c)
+        temporary[c] = static_cast<T>(static_cast<float>(from[c]));
+    }
+    return temporary;
+  }
+};
+
+template <class T>
+RowSource<T> head_rows(const ConstView& x, int64_t b, int64_t h, const int32_t* order) {
+  RowSource<T> s;
+  s.base = x.as<char>() + (b * x.stride(0) + h * x.stride(1)) * size_of(x.dtype);
+  s.dtype = x.dtype;
+  s.stride = x.stride(2);
+  s.width = x.dim(3);
+  s.order = order;
+  return s;
+}
+
+/// Rows to write, narrowed to the dtype of the tensor.
+template <class T>
+struct RowSink {
+  char* base = nullptr;
+  DType dtype = DType::f32;
+  int64_t stride = 0, width = 0;
+  const int32_t* order = nullptr;
+
+  void write(int64_t r, const T* values) const {
+    const int64_t at = (order != nullptr ? order[r] : r) * stride;
+    if (dtype == dtype_of<T>) {
+      std::copy_n(values, width, reinterpret_cast<T*>(base) + at);
+    } else if (dtype == DType::bf16) {
+      bf16* to = reinterpret_cast<bf16*>(base) + at;
+      for (int64_t c = 0; c < width; ++c) to[c] = bf16(static_cast<float>(values[c]));
+    } else {
+      f16* to = reinterpret_cast<f16*>(base) + at;
+      for (int64_t c = 0; c < width; ++c) to[c] = f16(static_cast<float>(values[c]));
+    }
+  }
+};
+
+template <class T>
+RowSink<T> head_sink(const View& x, int64_t b, int64_t h, const int32_t* order) {
+  RowSink<T> s;
+  s.base = x.as<char>() + (b * x.stride(0) + h * x.stride(1)) * size_of(x.dtype);
+  s.dtype = x.dtype;
+  s.stride = x.stride(2);
+  s.width = x.dim(3);
+  s.order = order;
+  return s;
+}
+
+/// Keys [k0, k1), in places.
+struct KeyRange {
+  int64_t k0, k1;
+};
+
+/// One head of one sample: its layout, lengths and order, and what its rows see.
+struct AttentionHead {
+  AttentionHead(const AttentionInputs& in, int64_t sample, int64_t head);
+
+  int64_t first_tile, tiles;  // of the layout
+  int64_t first_column, columns;
+  int64_t queries_valid, keys_valid;  // lengths of the sample, as indices
+  int64_t key_end;                    // places from here on are invisible
+  const int32_t* tile;                // [.., 2]
+  const int32_t* row_start;
+  const int32_t* run;  // [.., 4]
+  const int32_t* col_start;
+  const int32_t* col_run;  // [.., 6]
+  const int32_t* order_q;  // null: the identity
+  const int32_t* order_k;
+  int64_t q_start, left, right;
+
+  int64_t tile_row(int64_t t) const { return tile[2 * (first_tile + t)]; }
+  int64_t tile_rows(int64_t t) const { return tile[2 * (first_tile + t) + 1]; }
+  /// Appends the runs of a tile within [from, to), neighbours joined, and cut at key_end.
+  void ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyRange>& out) const;
+  /// First key and end of all runs of a tile; equal where there are none.
+  KeyRange extent(int64_t t) const;
+  /// Appends, ascending and once each, the tiles that see keys of the column tiles that overlap
+  /// [from, to).
+  void tiles_of_columns(int64_t from, int64_t to, std::vector<int32_t>& out) const;
+  /// lo[r] <= j < hi[r]: what row r of a tile sees of `range`.
+  void visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const;
+};
+
+/// A piece of work of one thread: tiles [tile, tile_end) of a head, and columns of keys.
+struct AttentionTask {
+  int64_t b, h;
+  int64_t tile, tile_end;
+  int64_t key, key_end;
+  int64_t weight;
+  int64_t index;  // in order of creation
+};
+
+/// Heaviest first; ties in order of creation.
+void sort_tasks(std::vector<AttentionTask>& tasks);
+
+/// Tasks of about `rows` rows each over all heads.
+std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows);
+/// Tasks of `keys` keys each over all heads.
+std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys);
+
+void block_attention_forward(const AttentionInputs& in, View out, View lse);
+void block_attention_backward(const AttentionInputs& in, ConstView out, ConstView lse,
+                              ConstView dout, ConstView dlse, const AttentionGradients& grads);
+
+}  // namespace longspan::cpu

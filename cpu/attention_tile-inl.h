@@ -1,0 +1,667 @@
+// Tiles of the attention kernels: packed panels, products, exponentials, intervals of visible keys.
+// Included once per SIMD target by each direction.
+//
+// Packed shapes, with NR = kPanel<T> columns:
+//   panels  [ceil(n / NR)][rows][NR]  columns of a [rows, n] matrix, zero beyond n
+//   score tiles [rows][kScoreStride]  keys of one block
+
+#if defined(LONGSPAN_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LONGSPAN_CPU_ATTENTION_TILE_INL_H_
+#undef LONGSPAN_CPU_ATTENTION_TILE_INL_H_
+#else
+#define LONGSPAN_CPU_ATTENTION_TILE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/generator.h"
+#include "cpu/attention_plan.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longspan::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+using Tag = hn::ScalableTag<T>;
+template <class T>
+using Vec = hn::Vec<Tag<T>>;
+
+template <class T>
+inline constexpr int64_t kLanes = HWY_LANES(T);
+template <class T>
+inline constexpr int64_t kPanel = 2 * kLanes<T>;
+
+// Rows of a register tile (two vectors wide), and of the tile that serves remainders.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+inline constexpr int64_t kGroup = 12;
+inline constexpr int64_t kRest = 4;
+#else
+inline constexpr int64_t kGroup = 6;
+inline constexpr int64_t kRest = 2;
+#endif
+inline constexpr int64_t kMaxGroups = kTileRows / kGroup;
+
+inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+
+// ------------------------------------------------------------------------------------- products
+
+// clang-format off
+#define LONGSPAN_ROWS_2(X) X(0) X(1)
+#define LONGSPAN_ROWS_4(X) LONGSPAN_ROWS_2(X) X(2) X(3)
+#define LONGSPAN_ROWS_6(X) LONGSPAN_ROWS_4(X) X(4) X(5)
+#define LONGSPAN_ROWS_12(X) LONGSPAN_ROWS_6(X) X(6) X(7) X(8) X(9) X(10) X(11)
+// clang-format on
+
+// C[r][0..NR) (+)= sum_k A(r, k) B[k][0..NR), with A(r, k) = a[r * kRowStride + k * step] inside
+// one of `panels` panels, which lie `a_panel` apart and have k_panel columns, the last one k_last.
+// B is contiguous. Every element is one chain of fused multiply-adds in the order of k, so its bits
+// do not depend on the rows beside it. Named accumulators: GCC 12 spills arrays of vectors.
+#define LONGSPAN_ZERO(r) Vec<T> c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);
+#define LONGSPAN_LOAD(r)               \
+  c##r##a = hn::LoadU(d, c + (r)*ldc); \
+  c##r##b = hn::LoadU(d, c + (r)*ldc + kLanes<T>);
+#define LONGSPAN_STEP(r)                             \
+  {                                                  \
+    const Vec<T> x = hn::Set(d, ak[(r)*kRowStride]); \
+    c##r##a = hn::MulAdd(x, b0, c##r##a);            \
+    c##r##b = hn::MulAdd(x, b1, c##r##b);            \
+  }
+#define LONGSPAN_STORE(r)              \
+  hn::StoreU(c##r##a, d, c + (r)*ldc); \
+  hn::StoreU(c##r##b, d, c + (r)*ldc + kLanes<T>);
+
+#define LONGSPAN_PRODUCT(name, ROWS)                                                               \
+  template <int64_t kRowStride, class T>                                                           \
+  HWY_NOINLINE void name(const T* HWY_RESTRICT a, int64_t step, int64_t a_panel,                   \
+                         const T* HWY_RESTRICT b, int64_t panels, int64_t k_panel, int64_t k_last, \
+                         T* HWY_RESTRICT c, int64_t ldc, bool add) {                               \
+    const Tag<T> d;                                                                                \
+    ROWS(LONGSPAN_ZERO)                                                                            \
+    if (add) {                                                                                     \
+      ROWS(LONGSPAN_LOAD)                                                                          \
+    }                                                                                              \
+    for (; panels > 0; --panels, a += a_panel) {                                                   \
+      const T* HWY_RESTRICT ak = a;                                                                \
+      for (int64_t k = panels > 1 ? k_panel : k_last; k > 0; --k) {                                \
+        const Vec<T> b0 = hn::Load(d, b);                                                          \
+        const Vec<T> b1 = hn::Load(d, b + kLanes<T>);                                              \
+        ROWS(LONGSPAN_STEP)                                                                        \
+        ak += step;                                                                                \
+        b += kPanel<T>;                                                                            \
+      }                                                                                            \
+    }                                                                                              \
+    ROWS(LONGSPAN_STORE)                                                                           \
+  }
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+LONGSPAN_PRODUCT(product_group, LONGSPAN_ROWS_12)
+LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_4)
+#else
+LONGSPAN_PRODUCT(product_group, LONGSPAN_ROWS_6)
+LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_2)
+#endif
+#undef LONGSPAN_PRODUCT
+#undef LONGSPAN_ZERO
+#undef LONGSPAN_LOAD
+#undef LONGSPAN_STEP
+#undef LONGSPAN_STORE
+#undef LONGSPAN_ROWS_2
+#undef LONGSPAN_ROWS_4
+#undef LONGSPAN_ROWS_6
+#undef LONGSPAN_ROWS_12
+
+// One panel of columns for `rows` rows; a and c have room for rows rounded up to kRest.
+template <int64_t kRowStride, class T>
+HWY_INLINE void product(int64_t rows, const T* a, int64_t step, int64_t a_panel, const T* b,
+                        int64_t panels, int64_t k_panel, int64_t k_last, T* c, int64_t ldc,
+                        bool add) {
+  int64_t r = 0;
+  for (; r + kGroup <= rows; r += kGroup) {
+    product_group<kRowStride>(a + r * kRowStride, step, a_panel, b, panels, k_panel, k_last,
+                              c + r * ldc, ldc, add);
+  }
+  for (; r < rows; r += kRest) {
+    product_rest<kRowStride>(a + r * kRowStride, step, a_panel, b, panels, k_panel, k_last,
+                             c + r * ldc, ldc, add);
+  }
+}
+
+// ---------------------------------------------------------------------------------- exponentials
+
+// 2^x. Exactly 0 below the smallest normal number, NaN for NaN; relative error 2.4e-7 (f32) or
+// 3e-16 (f64).
+template <class D>
+HWY_INLINE hn::Vec<D> exp2(D d, hn::Vec<D> x) {
+  using T = hn::TFromD<D>;
+  const hn::RebindToSigned<D> di;
+  using V = hn::Vec<D>;
+  constexpr bool kSingle = sizeof(T) == 4;
+  const V magic = hn::Set(d, static_cast<T>(kSingle ? 12582912.0 : 6755399441055744.0));
+  const V t = hn::Add(x, magic);
+  const V f = hn::Sub(x, hn::Sub(t, magic));
+  V p;
+  if constexpr (kSingle) {
+    p = hn::Set(d, static_cast<T>(0.00133908634));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(0.00967603192)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(0.0555035711)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(0.240221075)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(0.693147188)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1.00000008)));
+  } else {  // Taylor series of 2^f, |f| <= 1/2
+    p = hn::Set(d, static_cast<T>(1.3691488853904128881e-12));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(2.5678435993488205142e-11)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(4.4455382718708114976e-10)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(7.0549116208011233299e-9)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1.0178086009239699728e-7)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1.3215486790144309488e-6)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1.5252733804059840280e-5)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1.5403530393381609954e-4)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1.3333558146428443423e-3)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(9.6181291076284771620e-3)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(5.5504108664821579953e-2)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(2.4022650695910071233e-1)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(6.9314718055994530942e-1)));
+    p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1)));
+  }
+  const auto n = hn::ShiftLeft < kSingle ? 23 : 52 > (hn::BitCast(di, t));
+  const V y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), n));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, static_cast<T>(kSingle ? -126 : -1022))), y);
+}
+
+template <class T>
+HWY_INLINE T exp2(T x) {
+  const Tag<T> d;
+  return hn::GetLane(exp2(d, hn::Set(d, x)));
+}
+
+// --------------------------------------------------------------------------------------- packing
+
+// Copies rows row .. row + rows into panels [ceil(width / NR)][panel_rows][NR], times scale; zeroes
+// columns beyond the width and rows up to `padded`.
+template <class T>
+void pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded, T scale,
+               T* HWY_RESTRICT to, int64_t panel_rows) {
+  const Tag<T> d;
+  constexpr int64_t N = kPanel<T>;
+  const int64_t whole = x.width / N;
+  const int64_t tail = x.width % N;
+  const Vec<T> s = hn::Set(d, scale);
+  alignas(64) T temporary[kMaxWidth];
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* HWY_RESTRICT from = x.row(row + r, temporary);
+    T* HWY_RESTRICT put = to + r * N;
+    for (int64_t p = 0; p < whole; ++p, put += panel_rows * N, from += N) {
+      hn::Store(hn::Mul(s, hn::LoadU(d, from)), d, put);
+      hn::Store(hn::Mul(s, hn::LoadU(d, from + kLanes<T>)), d, put + kLanes<T>);
+    }
+    if (tail > 0) {
+      for (int64_t c = 0; c < N; ++c) put[c] = c < tail ? from[c] * scale : T{0};
+    }
+  }
+  for (int64_t p = 0; p < ceil_div(x.width, N); ++p) {
+    std::fill(to + (p * panel_rows + rows) * N, to + (p * panel_rows + padded) * N, T{0});
+  }
+}
+
+// 4 x 4 (f32) or 2 x 2 (f64) blocks of 128 bits of rows base, base + stride, ...: block i comes
+// from row i * (16 / sizeof(T)).
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const T* base, int64_t stride) {
+#if HWY_MAX_BYTES == 16
+  (void)stride;
+  return hn::LoadU(d, base);
+#else
+  if constexpr (hn::MaxLanes(D()) * sizeof(T) == 16) {
+    (void)stride;
+    return hn::LoadU(d, base);
+  } else {
+    const hn::Half<D> half;
+    const auto low = load_blocks(half, base, stride);
+    const auto high =
+        load_blocks(half, base + static_cast<int64_t>(hn::Lanes(half)) * stride, stride);
+    return hn::Combine(d, high, low);
+  }
+#endif
+}
+
+// Transposes keys key .. key + NR of x into one panel [width][NR]; zero beyond `keys`.
+template <class T>
+void pack_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* HWY_RESTRICT to) {
+  constexpr int64_t N = kPanel<T>;
+  const Tag<T> d;
+  constexpr int64_t kUnit = 16 / sizeof(T);  // elements of a 128-bit block
+  int64_t from = 0;
+  if (keys >= N && x.contiguous()) {
+    const T* base = x.direct(key);
+    for (; from + kUnit <= x.width; from += kUnit) {
+      for (int64_t part = 0; part < N; part += kLanes<T>) {
+        const T* p = base + part * x.stride + from;
+        T* q = to + from * N + part;
+        const Vec<T> r0 = load_blocks(d, p, x.stride);
+        const Vec<T> r1 = load_blocks(d, p + x.stride, x.stride);
+        if constexpr (sizeof(T) == 4) {
+          const hn::Repartition<double, Tag<T>> dd;
+          const Vec<T> r2 = load_blocks(d, p + 2 * x.stride, x.stride);
+          const Vec<T> r3 = load_blocks(d, p + 3 * x.stride, x.stride);
+          const auto a = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
+          const auto b = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
+          const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
+          const auto f = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
+          hn::Store(hn::BitCast(d, hn::InterleaveLower(dd, a, b)), d, q);
+          hn::Store(hn::BitCast(d, hn::InterleaveUpper(dd, a, b)), d, q + N);
+          hn::Store(hn::BitCast(d, hn::InterleaveLower(dd, e, f)), d, q + 2 * N);
+          hn::Store(hn::BitCast(d, hn::InterleaveUpper(dd, e, f)), d, q + 3 * N);
+        } else {
+          hn::Store(hn::InterleaveLower(d, r0, r1), d, q);
+          hn::Store(hn::InterleaveUpper(d, r0, r1), d, q + N);
+        }
+      }
+    }
+  }
+  if (from == x.width) return;
+  alignas(64) T temporary[kMaxWidth];
+  for (int64_t j = 0; j < N; ++j) {
+    if (j < keys) {
+      const T* row = x.row(key + j, temporary);
+      for (int64_t c = from; c < x.width; ++c) to[c * N + j] = row[c];
+    } else {
+      for (int64_t c = from; c < x.width; ++c) to[c * N + j] = T{0};
+    }
+  }
+}
+
+// All panels of one block: keys key .. key + keys of at most kBlock.
+template <class T>
+void pack_block_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* to) {
+  constexpr int64_t N = kPanel<T>;
+  for (int64_t j = 0; j < keys; j += N) {
+    pack_columns(x, key + j, std::min(N, keys - j), to + j * x.width);
+  }
+}
+
+// ------------------------------------------------------------------------------------ visibility
+
+// Visible keys of the rows of a tile: row r sees lo[r] <= j < hi[r], all relative to one origin.
+// Groups of kGroup rows carry the union; a group that sees nothing has first >= last.
+struct Visible {
+  int32_t lo[kTileRows], hi[kTileRows];
+  int32_t first[kMaxGroups], last[kMaxGroups];
+  int32_t all_first, all_last;
+  bool whole;  // every row sees all of the clip
+};
+
+inline void unite(int64_t rows, Visible& v) {
+  v.all_first = std::numeric_limits<int32_t>::max();
+  v.all_last = 0;
+  for (int64_t g = 0; g * kGroup < rows; ++g) {
+    int32_t first = std::numeric_limits<int32_t>::max(), last = 0;
+    for (int64_t r = g * kGroup; r < std::min(rows, (g + 1) * kGroup); ++r) {
+      if (v.lo[r] >= v.hi[r]) continue;
+      first = std::min(first, v.lo[r]);
+      last = std::max(last, v.hi[r]);
+    }
+    v.first[g] = first;
+    v.last[g] = last;
+    v.all_first = std::min(v.all_first, first);
+    v.all_last = std::max(v.all_last, last);
+  }
+}
+
+// Clips to the block of keys [origin, origin + keys) and counts from its origin.
+inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys, Visible& v) {
+  const int32_t from = static_cast<int32_t>(origin);
+  const int32_t n = static_cast<int32_t>(keys);
+  bool whole = true;
+  for (int64_t r = 0; r < rows; ++r) {
+    v.lo[r] = std::clamp(all.lo[r] - from, 0, n);
+    v.hi[r] = std::clamp(all.hi[r] - from, 0, n);
+    whole = whole && v.lo[r] == 0 && v.hi[r] == n;
+  }
+  v.whole = whole;
+  unite(rows, v);
+}
+
+// s[lane] becomes -infinity outside [lo, hi) in the vectors at the two ends of the interval.
+template <class T>
+HWY_INLINE void hide_ends(T* s, int64_t lo, int64_t hi) {
+  const Tag<T> d;
+  constexpr int64_t V = kLanes<T>;
+  const Vec<T> hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
+  if (lo % V != 0) {
+    T* p = s + lo / V * V;
+    const auto before = hn::FirstN(d, static_cast<size_t>(lo % V));
+    hn::Store(hn::IfThenElse(before, hidden, hn::Load(d, p)), d, p);
+  }
+  if (hi % V != 0) {
+    T* p = s + hi / V * V;
+    const auto inside = hn::FirstN(d, static_cast<size_t>(hi % V));
+    hn::Store(hn::IfThenElse(inside, hn::Load(d, p), hidden), d, p);
+  }
+}
+
+// s[lane] becomes 0 there.
+template <class T>
+HWY_INLINE void zero_ends(T* s, int64_t lo, int64_t hi) {
+  const Tag<T> d;
+  constexpr int64_t V = kLanes<T>;
+  if (lo % V != 0) {
+    T* p = s + lo / V * V;
+    const auto before = hn::FirstN(d, static_cast<size_t>(lo % V));
+    hn::Store(hn::IfThenZeroElse(before, hn::Load(d, p)), d, p);
+  }
+  if (hi % V != 0) {
+    T* p = s + hi / V * V;
+    const auto inside = hn::FirstN(d, static_cast<size_t>(hi % V));
+    hn::Store(hn::IfThenElseZero(inside, hn::Load(d, p)), d, p);
+  }
+}
+
+template <class T>
+HWY_INLINE void zero_vectors(T* s, int64_t from, int64_t to) {
+  const Tag<T> d;
+  for (int64_t v = from; v < to; ++v) hn::Store(hn::Zero(d), d, s + v * kLanes<T>);
+}
+
+// ------------------------------------------------------------------------------------- relations
+
+// Rows of a table of distances. Column kLanes + id holds the value of id; the kLanes columns on
+// either side repeat the two ends, so that any vector of neighbouring keys is one unaligned load.
+template <class T>
+struct Relation {
+  int64_t left = 0, right = 0;
+  int64_t stride = 0;            // of a row: room for the ids, whole panels, and both sides
+  int64_t first = 0, last = -1;  // panels of ids that the tile can reach
+
+  int64_t ids() const { return left + right + 1; }
+  int64_t padded() const { return round_up(ids(), kPanel<T>); }
+  bool reaches_first() const { return first == 0; }
+  bool reaches_last() const { return last == padded() / kPanel<T> - 1; }
+  int64_t panels() const { return last - first + 1; }
+
+  void init(int64_t l, int64_t r) {
+    left = l;
+    right = r;
+    stride = padded() + 2 * kLanes<T>;
+  }
+  void reach(int64_t min_distance, int64_t max_distance) {
+    first = (std::clamp(min_distance, -left, right) + left) / kPanel<T>;
+    last = (std::clamp(max_distance, -left, right) + left) / kPanel<T>;
+  }
+  // Where the vector of keys at distances distance, distance + 1, ... begins.
+  int64_t column(int64_t distance) const {
+    return std::clamp(distance, -left - kLanes<T>, right + 1) + left + kLanes<T>;
+  }
+};
+
+// table[r][id] = x_r . a[id] + b[id] for reachable ids, and the repeated ends.
+template <class T>
+void relation_table(const Relation<T>& rel, int64_t rows, const T* x, int64_t width, const T* a,
+                    const T* b, T* table) {
+  constexpr int64_t N = kPanel<T>;
+  constexpr int64_t V = kLanes<T>;
+  for (int64_t p = rel.first; p <= rel.last; ++p) {
+    T* column = table + V + p * N;
+    if (a != nullptr) {
+      product<N>(rows, x, 1, kTileRows * N, a + p * N * width, ceil_div(width, N), N,
+                 width - (ceil_div(width, N) - 1) * N, column, rel.stride, false);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      T* put = column + r * rel.stride;
+      if (a == nullptr) std::fill(put, put + N, T{0});
+      if (b != nullptr) {
+        for (int64_t c = 0; c < N; ++c) put[c] += b[p * N + c];
+      }
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    T* row = table + r * rel.stride;
+    if (rel.reaches_first()) std::fill(row, row + V, row[V]);
+    if (rel.reaches_last()) {
+      T* end = row + V + rel.ids();
+      std::fill(end, end + V, end[-1]);
+    }
+  }
+}
+
+template <class T>
+void clear_sums(const Relation<T>& rel, int64_t rows, T* sums) {
+  constexpr int64_t N = kPanel<T>;
+  constexpr int64_t V = kLanes<T>;
+  for (int64_t r = 0; r < rows; ++r) {
+    T* row = sums + r * rel.stride;
+    std::fill(row, row + V, T{0});
+    std::fill(row + V + rel.first * N, row + V + (rel.last + 1) * N + V, T{0});
+  }
+}
+
+// Adds vectors [a, e) of a row of a score tile, whose key 0 lies at `distance`, to the sums.
+template <class T>
+HWY_INLINE void add_to_bins(const Relation<T>& rel, int64_t distance, int64_t a, int64_t e,
+                            const T* s, T* sums) {
+  const Tag<T> d;
+  for (int64_t i = a; i < e; ++i) {
+    T* const at = sums + rel.column(distance + i * kLanes<T>);
+    hn::StoreU(hn::Add(hn::LoadU(d, at), hn::Load(d, s + i * kLanes<T>)), d, at);
+  }
+}
+
+// Sums per id, as panels [reachable panels][kTileRows][NR]: folds the repeated ends.
+template <class T>
+void fold_sums(const Relation<T>& rel, int64_t rows, T* sums, T* to) {
+  constexpr int64_t N = kPanel<T>;
+  constexpr int64_t V = kLanes<T>;
+  for (int64_t r = 0; r < rows; ++r) {
+    T* row = sums + r * rel.stride;
+    if (rel.reaches_first()) {
+      for (int64_t v = 0; v < V; ++v) row[V] += row[v];
+    }
+    if (rel.reaches_last()) {
+      T* end = row + V + rel.ids();
+      for (int64_t v = 0; v < V; ++v) end[-1] += end[v];
+      std::fill(end, row + V + rel.padded(), T{0});
+    }
+    for (int64_t p = rel.first; p <= rel.last; ++p) {
+      std::copy_n(row + V + p * N, N, to + ((p - rel.first) * kTileRows + r) * N);
+    }
+  }
+  const int64_t padded = round_up(rows, kRest);
+  for (int64_t p = 0; p < rel.panels(); ++p) {
+    std::fill(to + (p * kTileRows + rows) * N, to + (p * kTileRows + padded) * N, T{0});
+  }
+}
+
+// sums[id] += sum_r bins[r][id] x_r, with x as panels [panels][kTileRows][NR].
+template <class T>
+void add_table_gradient(const Relation<T>& rel, int64_t rows, const T* bins, const T* x,
+                        int64_t panels, T* sums) {
+  constexpr int64_t N = kPanel<T>;
+  for (int64_t i = 0; i < rel.panels(); ++i) {
+    for (int64_t p = 0; p < panels; ++p) {
+      product<1>(N, bins + i * kTileRows * N, N, 0, x + p * kTileRows * N, 1, 0, rows,
+                 sums + (p * rel.padded() + (rel.first + i) * N) * N, N, true);
+    }
+  }
+}
+
+// The relation tables of a call, packed once for all heads.
+template <class T>
+struct RelationPanels {
+  Relation<T> shape;
+  int64_t width = 0, value_width = 0;
+  bool key_heads = false, bias_heads = false, value_heads = false;  // a table for each head
+  // Per head: columns are [panels of ids][width][NR], rows are [panels of width][padded ids][NR].
+  T *key_columns = nullptr, *key_rows = nullptr;
+  T *value_columns = nullptr, *value_rows = nullptr;
+  T* bias = nullptr;  // [padded ids], times scale log2(e)
+
+  int64_t key_size() const { return shape.padded() * round_up(width, kPanel<T>); }
+  int64_t value_size() const { return shape.padded() * round_up(value_width, kPanel<T>); }
+  const T* key_columns_of(int64_t h) const { return offset(key_columns, key_heads, h, key_size()); }
+  const T* key_rows_of(int64_t h) const { return offset(key_rows, key_heads, h, key_size()); }
+  const T* value_columns_of(int64_t h) const {
+    return offset(value_columns, value_heads, h, value_size());
+  }
+  const T* value_rows_of(int64_t h) const {
+    return offset(value_rows, value_heads, h, value_size());
+  }
+  const T* bias_of(int64_t h) const { return offset(bias, bias_heads, h, shape.padded()); }
+
+  /// Elements of the buffer that the constructor fills.
+  static int64_t size(const AttentionInputs& in) { return RelationPanels(in, nullptr).used_; }
+
+  RelationPanels(const AttentionInputs& in, T* buffer) {
+    const auto& terms = in.terms;
+    width = in.q.dim(3);
+    value_width = in.v.dim(3);
+    if (!terms.relation_key && !terms.relation_bias && !terms.relation_value) return;
+    shape.init(terms.left, terms.right);
+    if (terms.relation_key) {
+      key_heads = terms.relation_key.dim(0) > 1;
+      pack(terms.relation_key, buffer, key_columns, key_rows);
+    }
+    if (terms.relation_value) {
+      value_heads = terms.relation_value.dim(0) > 1;
+      pack(terms.relation_value, buffer, value_columns, value_rows);
+    }
+    if (terms.relation_bias) {
+      bias_heads = terms.relation_bias.dim(0) > 1;
+      const int64_t heads = terms.relation_bias.dim(0);
+      bias = take(buffer, heads * shape.padded());
+      if (buffer == nullptr) return;
+      RowSource<T> x;
+      x.base = terms.relation_bias.template as<char>();
+      x.dtype = terms.relation_bias.dtype;
+      x.stride = x.width = shape.ids();
+      std::vector<T> temporary(static_cast<size_t>(shape.ids()));
+      for (int64_t h = 0; h < heads; ++h) {
+        const T* row = x.row(h, temporary.data());
+        T* to = bias + h * shape.padded();
+        for (int64_t i = 0; i < shape.padded(); ++i) {
+          to[i] = i < shape.ids() ? row[i] * static_cast<T>(terms.scale * kLog2E) : T{0};
+        }
+      }
+    }
+  }
+
+ private:
+  int64_t used_ = 0;
+
+  static const T* offset(const T* base, bool heads, int64_t h, int64_t size) {
+    return base == nullptr || !heads ? base : base + h * size;
+  }
+  T* take(T* buffer, int64_t count) {
+    const int64_t at = used_;
+    used_ += round_up(count, 64);
+    return buffer == nullptr ? nullptr : buffer + at;
+  }
+  void pack(const ConstView& table, T* buffer, T*& columns, T*& rows) {
+    constexpr int64_t N = kPanel<T>;
+    const int64_t ids = shape.ids(), padded = shape.padded(), w = table.dim(2);
+    const int64_t size = padded * round_up(w, N);
+    columns = take(buffer, table.dim(0) * size);
+    rows = take(buffer, table.dim(0) * size);
+    if (buffer == nullptr) return;
+    for (int64_t h = 0; h < table.dim(0); ++h) {
+      RowSource<T> x;
+      x.base = table.template as<char>() + h * ids * w * size_of(table.dtype);
+      x.dtype = table.dtype;
+      x.stride = x.width = w;
+      for (int64_t j = 0; j < padded; j += N) {
+        pack_columns(x, j, std::min(N, ids - j), columns + h * size + j * w);
+      }
+      pack_rows(x, 0, ids, padded, T{1}, rows + h * size, padded);
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------- dropout
+
+// Factors of one head: keep(i, j) / (1 - p), see kernels::AttentionDropout.
+template <class T>
+class KeepRow {
+ public:
+  static constexpr int64_t kRoom = kBlock + 4 * HWY_LANES(uint32_t);
+
+  KeepRow(const kernels::AttentionDropout& dropout, int64_t head)
+      : key_(dropout.key),
+        threshold_(static_cast<uint32_t>(drop_threshold(dropout.p))),
+        head_(static_cast<uint32_t>(head)),
+        scale_(static_cast<T>(1 / (1 - dropout.p))),
+        active_(dropout.p > 0) {}
+
+  bool active() const { return active_; }
+
+  // keep[j] for from <= j < to: places origin + j of query `index`, 0 from place `keys` on where
+  // there is an order; `keep` has kRoom elements.
+  void fill(int64_t index, int64_t origin, const int32_t* order, int64_t keys, int64_t from,
+            int64_t to, T* keep) const {
+    if (order != nullptr) {
+      for (int64_t j = from; j < to; ++j) {
+        if (origin + j >= keys) {
+          keep[j] = T{0};
+          continue;
+        }
+        const uint32_t key = static_cast<uint32_t>(order[origin + j]);
+        const Philox4 words = philox(key_, key / 4, static_cast<uint32_t>(index), head_, 0);
+        keep[j] = words.word[key % 4] >= threshold_ ? scale_ : T{0};
+      }
+      return;
+    }
+    const hn::ScalableTag<uint32_t> d;
+    using V = hn::Vec<decltype(d)>;
+    constexpr int64_t kWords = 4 * HWY_LANES(uint32_t);
+    alignas(64) uint32_t words[kWords];
+    for (int64_t j = from / 4 * 4; j < to; j += kWords) {
+      V c0 = hn::Iota(d, static_cast<uint32_t>((origin + j) / 4));
+      V c1 = hn::Set(d, static_cast<uint32_t>(index));
+      V c2 = hn::Set(d, head_);
+      V c3 = hn::Zero(d);
+      auto k0 = static_cast<uint32_t>(key_), k1 = static_cast<uint32_t>(key_ >> 32);
+      for (int round = 0; round < 10; ++round) {
+        V h0, l0, h1, l1;
+        multiply(c0, 0xD2511F53u, h0, l0);
+        multiply(c2, 0xCD9E8D57u, h1, l1);
+        c0 = hn::Xor(hn::Xor(h1, c1), hn::Set(d, k0));
+        c1 = l1;
+        c2 = hn::Xor(hn::Xor(h0, c3), hn::Set(d, k1));
+        c3 = l0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+      }
+      hn::StoreInterleaved4(c0, c1, c2, c3, d, words);
+      for (int64_t i = 0; i < kWords; ++i) keep[j + i] = words[i] >= threshold_ ? scale_ : T{0};
+    }
+  }
+
+ private:
+  template <class V>
+  static HWY_INLINE void multiply(V a, uint32_t m, V& high, V& low) {
+    const hn::ScalableTag<uint32_t> d;
+    const hn::ScalableTag<uint64_t> dd;
+    const V b = hn::Set(d, m);
+    const auto even = hn::MulEven(a, b);
+    const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(dd, a))), b);
+    low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
+    high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
+  }
+
+  uint64_t key_;
+  uint32_t threshold_, head_;
+  T scale_;
+  bool active_;
+};
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace longspan::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/generator.h"
+#include "core/tensor.h"
+#include "ops/pattern.h"
+
+namespace longspan {
+
+/// id(i, j) = clamp(k - q, -left, right) + left of the positions of a pair: left + right + 1 ids.
+struct Relation {
+  int64_t left = 0, right = 0;
+};
+
+/// Optional terms of scores and values, all tensors differentiable.
+struct ScoreTerms {
+  double scale = 0;  ///< times everything: scale * (q . k + r); 0: 1 / sqrt(d)
+  Relation id;
+  Tensor relation_key;                  ///< + q_i . a[id], [R, d] or [H, R, d] (Shaw)
+  Tensor relation_bias;                 ///< + b[id], [R] or [H, R]
+  Tensor relation_value;                ///< v_j + a_v[id], [R, dv] or [H, R, dv]
+  Tensor relative_query, relative_key;  ///< + relative_query_i . r_{i-j}
+  Tensor span;                          ///< soft mask mu
+  float ramp = 0, offset = 0;           ///< of the soft mask
+};
+
+/// A key segment; all segments share one softmax.
+struct Keys {
+  Tensor k, v;
+};
+
+/// Dropout of probabilities, drawn by (b, h, i, j) of the original positions, where pass.training.
+struct Dropout {
+  float p = 0;
+  Pass pass;
+};
+
+/// out [B, H, L, dv]; lse [B, H, L], f32 (f64 for f64), of undropped scores: parts can be merged
+/// exactly.
+struct AttentionResult {
+  Tensor out, lse;
+};
+
+/// Attention over the pairs that a pattern lets each query see:
+///   S_ij  = scale (q_i . k_j + q_i . a[id(i,j)] + b[id(i,j)])
+///   lse_i = log sum_j exp(S_ij)            over visible j
+///   out_i = sum_j exp(S_ij - lse_i) keep_ij / (1 - p) (v_j + a_v[id(i,j)])
+/// A query that sees nothing gets out = 0, lse = -inf and no gradient.
+///   q        [B, H, L, d]   f64 f32 f16 bf16, any strides with the last one 1
+///   keys     one segment: k [B, H, T, d], v [B, H, T, dv]; dtype of q
+///   pattern  resolved for L and T
+///   returns  out in the dtype of q, whose memory is [B, L, H, dv]: merging heads is a view
+///   saves    q, k, v, out, lse and the tensors of the terms
+///   throws   ShapeError, DTypeError, DeviceError; NotImplemented on a field that no kernel has yet
+/// Memory and saved bytes are linear in L and T. Gradients of q, k, v lie in memory as out does.
+AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
+                                const AttentionPattern& pattern, const ScoreTerms& terms = {},
+                                const Dropout& dropout = {});
+/// The same with one key segment.
+AttentionResult block_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                const AttentionPattern& pattern, const ScoreTerms& terms = {},
+                                const Dropout& dropout = {});
+
+}  // namespace longspan

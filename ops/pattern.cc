@@ -1,0 +1,474 @@
+#include "ops/pattern.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kTileRows = kernels::kAttentionTileRows;
+constexpr int64_t kColumnKeys = kernels::kAttentionColumnKeys;
+// Where the rule decides the border, runs begin and end at multiples of it.
+constexpr int64_t kGranularity = 16;
+
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+int64_t round_down(int64_t n, int64_t unit) { return floor_div(n, unit) * unit; }
+int64_t round_up(int64_t n, int64_t unit) { return -round_down(-n, unit); }
+
+Run make_run(int64_t k0, int64_t k1, RunKind kind) {
+  return {static_cast<int32_t>(k0), static_cast<int32_t>(k1 - k0), 0, kind};
+}
+
+// partial [k0, full0), full [full0, full1), partial [full1, k1): parts that are empty are left out,
+// and there is no full part where full0 >= full1.
+void add_runs(int64_t k0, int64_t k1, int64_t full0, int64_t full1, std::vector<Run>& runs) {
+  if (k0 >= k1) return;
+  full0 = std::clamp(full0, k0, k1);
+  full1 = std::clamp(full1, k0, k1);
+  if (full0 >= full1) {
+    runs.push_back(make_run(k0, k1, RunKind::partial));
+    return;
+  }
+  if (k0 < full0) runs.push_back(make_run(k0, full0, RunKind::partial));
+  runs.push_back(make_run(full0, full1, RunKind::full));
+  if (full1 < k1) runs.push_back(make_run(full1, k1, RunKind::partial));
+}
+
+TileRuns tile(int64_t q0, int64_t q1) {
+  return {static_cast<int32_t>(q0), static_cast<int32_t>(q1 - q0), {}};
+}
+
+// Positions first .. last of a tile see position p - left .. p + right, of keys [0, keys).
+void add_band(int64_t first, int64_t last, int64_t left, int64_t right, int64_t keys,
+              int64_t granularity, int64_t offset, std::vector<Run>& runs) {
+  const int64_t k0 =
+      std::max<int64_t>(0, round_down(std::max<int64_t>(first - left, 0), granularity));
+  const int64_t k1 = std::min(keys, round_up(std::min(last + right + 1, keys), granularity));
+  int64_t full0 = last - left <= 0 ? 0 : round_up(last - left, granularity);
+  int64_t full1 = first + right + 1 >= keys ? keys : round_down(first + right + 1, granularity);
+  const size_t before = runs.size();
+  add_runs(k0, k1, full0, full1, runs);
+  for (size_t i = before; i < runs.size(); ++i) runs[i].k0 += static_cast<int32_t>(offset);
+}
+
+std::vector<TileRuns> band_tiles(int64_t queries, int64_t keys, int64_t q_start, int64_t left,
+                                 int64_t right) {
+  std::vector<TileRuns> tiles;
+  for (int64_t q0 = 0; q0 < queries; q0 += kTileRows) {
+    const int64_t q1 = std::min(queries, q0 + kTileRows);
+    tiles.push_back(tile(q0, q1));
+    add_band(q0 + q_start, q1 - 1 + q_start, left, right, keys, kGranularity, 0, tiles.back().runs);
+  }
+  return tiles;
+}
+
+std::vector<TileRuns> block_tiles(int64_t queries, int64_t keys, int64_t q_start, int64_t block,
+                                  int64_t key_start) {
+  std::vector<TileRuns> tiles;
+  for (int64_t from = 0; from < queries;) {
+    const int64_t number = floor_div(from + q_start + key_start, block);
+    const int64_t to = std::min(queries, (number + 1) * block - q_start - key_start);
+    const int64_t parts = (to - from + kTileRows - 1) / kTileRows;
+    const int64_t rows = std::min(kTileRows, round_up((to - from + parts - 1) / parts, 12));
+    for (int64_t q0 = from; q0 < to; q0 += rows) {
+      const int64_t q1 = std::min(to, q0 + rows);
+      tiles.push_back(tile(q0, q1));
+      const int64_t k0 = std::max<int64_t>(0, (number - 1) * block - key_start);
+      const int64_t k1 = std::min(keys, round_up(std::min(q1 + q_start, keys), kGranularity));
+      add_runs(k0, k1, k0, std::min(keys, q0 + q_start + 1), tiles.back().runs);
+    }
+    from = to;
+  }
+  return tiles;
+}
+
+struct Classes {
+  std::vector<int32_t> order;
+  std::vector<int64_t> start;  // of each class, and the end
+};
+
+// Indices 0 .. count, whose positions are index + first, class by class.
+Classes residue_classes(int64_t count, int64_t first, int64_t stride) {
+  Classes c;
+  for (int64_t residue = 0; residue < stride; ++residue) {
+    c.start.push_back(static_cast<int64_t>(c.order.size()));
+    const int64_t shift = (residue - first) - round_down(residue - first, stride);
+    for (int64_t i = shift; i < count; i += stride) c.order.push_back(static_cast<int32_t>(i));
+  }
+  c.start.push_back(count);
+  return c;
+}
+
+std::shared_ptr<const BlockLayout> class_layout(int64_t queries, int64_t keys, int64_t q_start,
+                                                int64_t left, int64_t right, int64_t stride) {
+  const Classes q = residue_classes(queries, q_start, stride);
+  const Classes k = residue_classes(keys, 0, stride);
+  std::vector<TileRuns> tiles;
+  for (size_t c = 0; c < static_cast<size_t>(stride); ++c) {
+    for (int64_t q0 = q.start[c]; q0 < q.start[c + 1]; q0 += kTileRows) {
+      const int64_t q1 = std::min(q.start[c + 1], q0 + kTileRows);
+      tiles.push_back(tile(q0, q1));
+      const auto number = [&](int64_t at) {
+        return floor_div(q.order[static_cast<size_t>(at)] + q_start, stride);
+      };
+      add_band(number(q0), number(q1 - 1), left, right, k.start[c + 1] - k.start[c], 1, k.start[c],
+               tiles.back().runs);
+    }
+  }
+  return make_layout(queries, keys, {tiles}, {}, Tensor::from(q.order, {queries}),
+                     Tensor::from(k.order, {keys}));
+}
+
+// Everything that a recipe's layout depends on.
+struct LayoutKey {
+  Recipe recipe;
+  int64_t queries, keys, q_start, left, right, stride;
+  friend bool operator==(const LayoutKey&, const LayoutKey&) = default;
+};
+
+std::shared_ptr<const BlockLayout> build(const LayoutKey& key) {
+  switch (key.recipe.kind) {
+    case Recipe::Kind::blocks:
+      return make_layout(key.queries, key.keys,
+                         {block_tiles(key.queries, key.keys, key.q_start, key.recipe.block,
+                                      key.recipe.key_start)});
+    case Recipe::Kind::classes:
+      return class_layout(key.queries, key.keys, key.q_start, key.left, key.right, key.stride);
+    default:
+      return make_layout(key.queries, key.keys,
+                         {band_tiles(key.queries, key.keys, key.q_start, key.left, key.right)});
+  }
+}
+
+// The layouts used last, by content.
+std::shared_ptr<const BlockLayout> cached(const LayoutKey& key) {
+  struct Entry {
+    LayoutKey key;
+    std::shared_ptr<const BlockLayout> layout;
+  };
+  constexpr size_t kEntries = 64;
+  static std::mutex mutex;
+  static std::list<Entry> entries;
+  const std::lock_guard lock(mutex);
+  for (auto it = entries.begin(); it != entries.end(); ++it) {
+    if (it->key == key) {
+      entries.splice(entries.begin(), entries, it);
+      return it->layout;
+    }
+  }
+  entries.push_front({key, build(key)});
+  if (entries.size() > kEntries) entries.pop_back();
+  return entries.front().layout;
+}
+
+Tensor table(const std::vector<int32_t>& values, int64_t columns) {
+  const auto rows = static_cast<int64_t>(values.size()) / columns;
+  return columns == 1 ? Tensor::from(values, {rows}) : Tensor::from(values, {rows, columns});
+}
+
+// The runs of a column tile, while they are collected.
+struct ColumnRun {
+  int32_t tile, tiles;
+  Run run;
+};
+
+void add_to_column(std::vector<ColumnRun>& column, int32_t tile, const Run& run) {
+  for (size_t i = column.size(); i-- > 0;) {
+    ColumnRun& c = column[i];
+    if (c.tile + c.tiles < tile) break;
+    if (c.tile + c.tiles == tile && c.run == run) {
+      ++c.tiles;
+      return;
+    }
+  }
+  column.push_back({tile, 1, run});
+}
+
+AttentionPattern make_pattern(std::string name, const Rule& rule, const Recipe& recipe) {
+  AttentionPattern p;
+  p.rules = {rule};
+  p.recipe = recipe;
+  p.name = std::move(name);
+  return p;
+}
+
+int64_t bounded(int64_t steps, int64_t dilation) {
+  return steps >= kUnlimited / dilation ? kUnlimited : steps * dilation;
+}
+
+}  // namespace
+
+kernels::AttentionLayoutView BlockLayout::view() const {
+  return {first_tile.view(), tiles.view(),    row_start.view(), runs.view(),    first_column.view(),
+          col_start.view(),  col_runs.view(), which.view(),     order_q.view(), order_k.view()};
+}
+
+std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
+                                               const std::vector<std::vector<TileRuns>>& layouts,
+                                               const Tensor& which, const Tensor& order_q,
+                                               const Tensor& order_k) {
+  constexpr const char* op = "make_layout";
+  require<ShapeError>(!layouts.empty(), op, "needs at least one member");
+  require<ShapeError>(queries < INT32_MAX && keys < INT32_MAX, op,
+                      "{} queries and {} keys do not fit 32 bits", queries, keys);
+  std::vector<int32_t> first_tile{0}, tiles, row_start{0}, runs;
+  std::vector<int32_t> first_column{0}, col_start{0}, col_runs;
+  const int64_t columns = (keys + kColumnKeys - 1) / kColumnKeys;
+  for (const std::vector<TileRuns>& layout : layouts) {
+    std::vector<std::vector<ColumnRun>> by_column(static_cast<size_t>(columns));
+    int64_t row = 0;
+    int32_t number = 0;
+    for (const TileRuns& t : layout) {
+      require<ShapeError>(
+          t.q0 == row && t.qn > 0 && t.qn <= kTileRows, op,
+          "tile {} has rows {} + {}; expected it to begin at {} and to have 1 to {}", number, t.q0,
+          t.qn, row, kTileRows);
+      row += t.qn;
+      tiles.insert(tiles.end(), {t.q0, t.qn});
+      int64_t end = 0;
+      for (const Run& r : t.runs) {
+        require<ShapeError>(r.k0 >= end && r.kn > 0 && r.k0 + int64_t{r.kn} <= keys, op,
+                            "run {} + {} of tile {} overlaps the one before or leaves the {} keys",
+                            r.k0, r.kn, number, keys);
+        require<NotImplemented>(r.segment == 0, op, "runs of a second key segment (segment = {})",
+                                r.segment);
+        end = r.k0 + int64_t{r.kn};
+        runs.insert(runs.end(), {r.k0, r.kn, r.segment, static_cast<int32_t>(r.kind)});
+        for (int64_t c = r.k0 / kColumnKeys; c * kColumnKeys < end; ++c) {
+          const int64_t k0 = std::max<int64_t>(r.k0, c * kColumnKeys);
+          const int64_t k1 = std::min(end, (c + 1) * kColumnKeys);
+          add_to_column(by_column[static_cast<size_t>(c)], number, make_run(k0, k1, r.kind));
+        }
+      }
+      row_start.push_back(static_cast<int32_t>(runs.size() / 4));
+      ++number;
+    }
+    require<ShapeError>(row == queries, op, "tiles hold {} rows; expected {}", row, queries);
+    first_tile.push_back(static_cast<int32_t>(tiles.size() / 2));
+    for (const std::vector<ColumnRun>& column : by_column) {
+      for (const ColumnRun& c : column) {
+        col_runs.insert(col_runs.end(), {c.tile, c.tiles, c.run.k0, c.run.kn, c.run.segment,
+                                         static_cast<int32_t>(c.run.kind)});
+      }
+      col_start.push_back(static_cast<int32_t>(col_runs.size() / 6));
+    }
+    first_column.push_back(static_cast<int32_t>(col_start.size() - 1));
+  }
+  for (const Tensor* order : {&order_q, &order_k}) {
+    if (!*order) continue;
+    const int64_t n = order == &order_q ? queries : keys;
+    require<ShapeError>(order->rank() == 1 && order->dim(0) == n, op, "an order needs {} entries",
+                        n);
+    require<DTypeError>(order->dtype() == DType::i32, op, "an order is i32");
+    std::vector<bool> seen(static_cast<size_t>(n));
+    for (const int32_t i : order->to_vector<int32_t>()) {
+      require<NotImplemented>(i >= 0 && i < n && !seen[static_cast<size_t>(i)], op,
+                              "an order that omits or repeats rows (order_q, order_k)");
+      seen[static_cast<size_t>(i)] = true;
+    }
+  }
+  if (which) {
+    require<DTypeError>(which.dtype() == DType::i32, op, "which is i32");
+    require<ShapeError>(which.rank() == 2 && which.contiguous(), op,
+                        "which is [B or 1, H or 1], row-major");
+    for (const int32_t n : which.to_vector<int32_t>()) {
+      require(n >= 0 && n < static_cast<int32_t>(layouts.size()), op, "which names layout {} of {}",
+              n, layouts.size());
+    }
+  }
+
+  auto layout = std::make_shared<BlockLayout>();
+  layout->queries = queries;
+  layout->keys = keys;
+  layout->first_tile = table(first_tile, 1);
+  layout->tiles = table(tiles, 2);
+  layout->row_start = table(row_start, 1);
+  layout->runs = table(runs, 4);
+  layout->first_column = table(first_column, 1);
+  layout->col_start = table(col_start, 1);
+  layout->col_runs = table(col_runs, 6);
+  layout->which = which ? which : Tensor::from(std::vector<int32_t>{0}, {1, 1});
+  layout->order_q = order_q;
+  layout->order_k = order_k;
+  return layout;
+}
+
+std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member) {
+  const auto first = layout.first_tile.to_vector<int32_t>();
+  const auto tiles = layout.tiles.to_vector<int32_t>();
+  const auto start = layout.row_start.to_vector<int32_t>();
+  const auto runs = layout.runs.to_vector<int32_t>();
+  std::vector<TileRuns> out;
+  for (auto t = static_cast<size_t>(first[static_cast<size_t>(member)]);
+       t < static_cast<size_t>(first[static_cast<size_t>(member) + 1]); ++t) {
+    TileRuns tile_runs{tiles[2 * t], tiles[2 * t + 1], {}};
+    for (auto i = static_cast<size_t>(start[t]); i < static_cast<size_t>(start[t + 1]); ++i) {
+      tile_runs.runs.push_back({runs[4 * i], runs[4 * i + 1], static_cast<uint8_t>(runs[4 * i + 2]),
+                                static_cast<RunKind>(runs[4 * i + 3])});
+    }
+    out.push_back(std::move(tile_runs));
+  }
+  return out;
+}
+
+AttentionPattern with_lengths(AttentionPattern pattern, const Tensor& q_valid,
+                              const Tensor& k_valid) {
+  for (Rule& rule : pattern.rules) {
+    rule.q_valid = q_valid;
+    rule.k_valid = k_valid;
+  }
+  return pattern;
+}
+
+AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
+  constexpr const char* op = "attention pattern";
+  AttentionPattern p = pattern;
+  if (p.rules.empty()) p.rules.emplace_back();
+  for (Rule& rule : p.rules) {
+    if (rule.q_start == Rule::align_ends) rule.q_start = keys - queries;
+  }
+  if (p.layout != nullptr) {
+    require<ShapeError>(p.layout->queries == queries && p.layout->keys == keys, op,
+                        "{} has a layout for {} queries and {} keys; got {} and {}", p.name,
+                        p.layout->queries, p.layout->keys, queries, keys);
+    return p;
+  }
+  require(p.recipe.kind != Recipe::Kind::none, op, "{} has neither a layout nor a recipe for one",
+          p.name);
+  const Rule& rule = p.rules.front();
+  // Beyond the lengths every class has one member, whatever the stride.
+  const int64_t stride =
+      std::min(rule.stride > 0 ? rule.stride : rule.window.dilation, queries + keys + 1);
+  const int64_t right = rule.causal ? 0 : rule.window.right;
+  p.layout = cached({p.recipe, queries, keys, rule.q_start, rule.window.left, right, stride});
+  return p;
+}
+
+bool rule_allows(const Rule& rule, int64_t i, int64_t j) {
+  const int64_t distance = i + rule.q_start - j;
+  if (rule.causal && distance < 0) return false;
+  const Window& w = rule.window;
+  if (distance > bounded(w.left, w.dilation) || -distance > bounded(w.right, w.dilation)) {
+    return false;
+  }
+  if (distance % w.dilation != 0) return false;
+  return rule.stride == 0 || distance % rule.stride == 0;
+}
+
+namespace {
+
+template <class F>
+void for_each_run(const AttentionPattern& resolved, F&& f) {
+  for (const TileRuns& t : tiles_of(*resolved.layout, 0)) {
+    for (const Run& r : t.runs) f(t, r);
+  }
+}
+
+template <class F>
+void for_each_visible(const AttentionPattern& resolved, F&& f) {
+  const BlockLayout& layout = *resolved.layout;
+  const auto order_q =
+      layout.order_q ? layout.order_q.to_vector<int32_t>() : std::vector<int32_t>{};
+  const auto order_k =
+      layout.order_k ? layout.order_k.to_vector<int32_t>() : std::vector<int32_t>{};
+  for_each_run(resolved, [&](const TileRuns& t, const Run& r) {
+    for (int32_t row = t.q0; row < t.q0 + t.qn; ++row) {
+      const int64_t i = order_q.empty() ? row : order_q[static_cast<size_t>(row)];
+      for (int32_t place = r.k0; place < r.k0 + r.kn; ++place) {
+        const int64_t j = order_k.empty() ? place : order_k[static_cast<size_t>(place)];
+        if (r.kind == RunKind::full || rule_allows(resolved.rules.front(), i, j)) f(i, j);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
+  const AttentionPattern p = resolve(pattern, queries, keys);
+  int64_t pairs = 0;
+  for_each_visible(p, [&pairs](int64_t, int64_t) { ++pairs; });
+  return pairs;
+}
+
+int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
+  const AttentionPattern p = resolve(pattern, queries, keys);
+  int64_t pairs = 0;
+  for_each_run(p, [&pairs](const TileRuns& t, const Run& r) { pairs += int64_t{t.qn} * r.kn; });
+  return pairs;
+}
+
+std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
+  const AttentionPattern p = resolve(pattern, queries, keys);
+  const int64_t visible = visible_pairs(p, queries, keys);
+  const int64_t covered = covered_pairs(p, queries, keys);
+  std::string text = fmt::format("{}: {} queries, {} keys, {} of {} pairs visible, {} in runs\n",
+                                 p.name, queries, keys, visible, queries * keys, covered);
+  if (queries > 64 || keys > 128) return text;
+  std::vector<std::string> picture(static_cast<size_t>(queries),
+                                   std::string(static_cast<size_t>(keys), '.'));
+  for_each_visible(p, [&picture](int64_t i, int64_t j) {
+    picture[static_cast<size_t>(i)][static_cast<size_t>(j)] = '#';
+  });
+  for (const std::string& line : picture) text += line + "\n";
+  return text;
+}
+
+namespace patterns {
+
+AttentionPattern dense() { return make_pattern("dense", {}, {.kind = Recipe::Kind::dense}); }
+
+AttentionPattern causal() {
+  Rule rule;
+  rule.causal = true;
+  return make_pattern("causal", rule, {.kind = Recipe::Kind::band});
+}
+
+AttentionPattern local(int64_t width) {
+  require(width >= 1, "patterns::local", "width is {}; a query sees at least itself: 1 or more",
+          width);
+  Rule rule;
+  rule.causal = true;
+  rule.window.left = width - 1;
+  return make_pattern(fmt::format("local({})", width), rule, {.kind = Recipe::Kind::band});
+}
+
+AttentionPattern local_bidirectional(int64_t width) {
+  require(width >= 0, "patterns::local_bidirectional", "width is {}; expected 0 or more", width);
+  Rule rule;
+  rule.window.left = rule.window.right = width / 2;
+  return make_pattern(fmt::format("local_bidirectional({})", width), rule,
+                      {.kind = Recipe::Kind::band});
+}
+
+AttentionPattern local_block(int64_t block, int64_t key_start) {
+  require(block >= 1, "patterns::local_block", "block is {}; expected 1 or more", block);
+  require(key_start >= 0, "patterns::local_block", "key_start is {}; expected 0 or more",
+          key_start);
+  Rule rule;
+  rule.causal = true;
+  return make_pattern(fmt::format("local_block({})", block), rule,
+                      {.kind = Recipe::Kind::blocks, .block = block, .key_start = key_start});
+}
+
+AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation) {
+  require(left >= 0 && right >= 0, "patterns::dilated",
+          "the window is {} to the left and {} to the right; expected 0 or more", left, right);
+  require(dilation >= 1, "patterns::dilated", "dilation is {}; expected 1 or more", dilation);
+  Rule rule;
+  rule.window = {left, right, dilation};
+  return make_pattern(fmt::format("dilated({}, {}, {})", left, right, dilation), rule,
+                      {.kind = Recipe::Kind::classes});
+}
+
+AttentionPattern strided(int64_t stride) {
+  require(stride >= 1, "patterns::strided", "stride is {}; expected 1 or more", stride);
+  Rule rule;
+  rule.causal = true;
+  rule.stride = stride;
+  return make_pattern(fmt::format("strided({})", stride), rule, {.kind = Recipe::Kind::classes});
+}
+
+}  // namespace patterns
+}  // namespace longspan

@@ -1,0 +1,1083 @@
+#include "ops/block_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "autograd/engine.h"
+#include "autograd/gradcheck.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+#include "core/parallel.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// ---------------------------------------------------------------------------------------- inputs
+
+std::vector<double> random_values(int64_t count, uint64_t seed) {
+  std::vector<double> x(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    x[static_cast<size_t>(i)] = 2.0 * to_uniform(philox_word(Generator{seed}.fork("x").key, i)) - 1;
+  }
+  return x;
+}
+
+Tensor make(const std::vector<double>& values, const Shape& shape, DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return Tensor::from(values, shape);
+    case DType::f32: {
+      const std::vector<float> x(values.begin(), values.end());
+      return Tensor::from(x, shape);
+    }
+    case DType::bf16: {
+      std::vector<bf16> x;
+      for (const double v : values) x.push_back(bf16(static_cast<float>(v)));
+      return Tensor::from(x, shape);
+    }
+    default: {
+      std::vector<f16> x;
+      for (const double v : values) x.push_back(f16(static_cast<float>(v)));
+      return Tensor::from(x, shape);
+    }
+  }
+}
+
+std::vector<double> values_of(const Tensor& x) {
+  std::vector<double> out;
+  switch (x.dtype()) {
+    case DType::f64:
+      return x.to_vector<double>();
+    case DType::f32:
+      for (const float v : x.to_vector<float>()) out.push_back(static_cast<double>(v));
+      return out;
+    case DType::bf16:
+      for (const bf16 v : x.to_vector<bf16>()) out.push_back(static_cast<double>(float{v}));
+      return out;
+    default:
+      for (const f16 v : x.to_vector<f16>()) out.push_back(static_cast<double>(float{v}));
+      return out;
+  }
+}
+
+// [B, H, L, d] as a view of memory [B, L, H, d], what a merged projection looks like.
+Tensor heads_view(const Tensor& x) {
+  const int64_t b = x.dim(0), l = x.dim(1), h = x.dim(2), d = x.dim(3);
+  return x.alias({b, h, l, d}, {l * h * d, d, h * d, 1}, 0);
+}
+
+Tensor leaf(Tensor x) {
+  set_requires_grad(x);
+  return x;
+}
+
+// ---------------------------------------------------------------------------------------- oracle
+
+struct Sizes {
+  int64_t batch = 1, heads = 1, queries = 1, keys = 1, width = 1, value_width = 1;
+};
+
+struct Problem {
+  Sizes n;
+  std::vector<double> q, k, v, dout, dlse;  // [B, H, rows, width]
+  Relation id;
+  std::vector<double> key, bias, value;  // empty: none
+  bool per_head = false;
+  std::function<bool(int64_t, int64_t, int64_t)> sees;  // sample, query, key
+  double p = 0;
+  uint64_t dropout_key = 0;
+};
+
+struct Solution {
+  std::vector<double> out, lse, dq, dk, dv, dkey, dbias, dvalue;
+};
+
+// Dense, masked, f64: straight from the equations.
+Solution solve(const Problem& x) {
+  const auto& n = x.n;
+  const double scale = 1 / std::sqrt(static_cast<double>(n.width));
+  const int64_t ids = x.id.left + x.id.right + 1;
+  const auto at = [](int64_t i) { return static_cast<size_t>(i); };
+  Solution y;
+  y.out.resize(at(n.batch * n.heads * n.queries * n.value_width));
+  y.lse.assign(at(n.batch * n.heads * n.queries), -kInfinity);
+  y.dq.resize(x.q.size());
+  y.dk.resize(x.k.size());
+  y.dv.resize(x.v.size());
+  y.dkey.resize(x.key.size());
+  y.dbias.resize(x.bias.size());
+  y.dvalue.resize(x.value.size());
+  for (int64_t bh = 0; bh < n.batch * n.heads; ++bh) {
+    const int64_t table = x.per_head ? (bh % n.heads) * ids : 0;
+    for (int64_t i = 0; i < n.queries; ++i) {
+      const double* q = &x.q[at((bh * n.queries + i) * n.width)];
+      double* dq = &y.dq[at((bh * n.queries + i) * n.width)];
+      const double* dout = &x.dout[at((bh * n.queries + i) * n.value_width)];
+      double* out = &y.out[at((bh * n.queries + i) * n.value_width)];
+      const auto id_of = [&](int64_t j) {
+        const int64_t distance = j - (i + n.keys - n.queries);
+        return std::clamp(distance, -x.id.left, x.id.right) + x.id.left;
+      };
+      std::vector<double> s(at(n.keys), -kInfinity), keep(at(n.keys), 1);
+      double top = -kInfinity, sum = 0;
+      for (int64_t j = 0; j < n.keys; ++j) {
+        if (x.p > 0) {
+          const Philox4 words = philox(x.dropout_key, static_cast<uint32_t>(j / 4),
+                                       static_cast<uint32_t>(i), static_cast<uint32_t>(bh), 0);
+          keep[at(j)] = words.word[j % 4] >= drop_threshold(x.p) ? 1 / (1 - x.p) : 0;
+        }
+        if (!x.sees(bh / n.heads, i, j)) continue;
+        double score = 0;
+        for (int64_t c = 0; c < n.width; ++c) {
+          double k = x.k[at((bh * n.keys + j) * n.width + c)];
+          if (!x.key.empty()) k += x.key[at((table + id_of(j)) * n.width + c)];
+          score += q[c] * k;
+        }
+        if (!x.bias.empty()) score += x.bias[at(table + id_of(j))];
+        s[at(j)] = scale * score;
+        top = std::max(top, s[at(j)]);
+      }
+      if (top == -kInfinity) continue;
+      for (const double score : s) sum += std::exp(score - top);
+      const double lse = top + std::log(sum);
+      y.lse[at(bh * n.queries + i)] = lse;
+      const auto value = [&](int64_t j, int64_t c) {
+        double v = x.v[at((bh * n.keys + j) * n.value_width + c)];
+        if (!x.value.empty()) v += x.value[at((table + id_of(j)) * n.value_width + c)];
+        return v;
+      };
+      double delta = 0;
+      std::vector<double> p(at(n.keys)), dp(at(n.keys));
+      for (int64_t j = 0; j < n.keys; ++j) {
+        p[at(j)] = std::exp(s[at(j)] - lse);
+        if (p[at(j)] == 0) continue;
+        for (int64_t c = 0; c < n.value_width; ++c) {
+          out[c] += p[at(j)] * keep[at(j)] * value(j, c);
+          dp[at(j)] += keep[at(j)] * dout[c] * value(j, c);
+        }
+        delta += p[at(j)] * dp[at(j)];
+      }
+      for (int64_t j = 0; j < n.keys; ++j) {
+        if (p[at(j)] == 0) continue;
+        const double ds = p[at(j)] * (dp[at(j)] - delta + x.dlse[at(bh * n.queries + i)]) * scale;
+        for (int64_t c = 0; c < n.width; ++c) {
+          const size_t key = at((bh * n.keys + j) * n.width + c);
+          dq[c] += ds * x.k[key];
+          y.dk[key] += ds * q[c];
+          if (!x.key.empty()) {
+            const size_t entry = at((table + id_of(j)) * n.width + c);
+            dq[c] += ds * x.key[entry];
+            y.dkey[entry] += ds * q[c];
+          }
+        }
+        if (!x.bias.empty()) y.dbias[at(table + id_of(j))] += ds;
+        for (int64_t c = 0; c < n.value_width; ++c) {
+          const double g = p[at(j)] * keep[at(j)] * dout[c];
+          y.dv[at((bh * n.keys + j) * n.value_width + c)] += g;
+          if (!x.value.empty()) y.dvalue[at((table + id_of(j)) * n.value_width + c)] += g;
+        }
+      }
+    }
+  }
+  return y;
+}
+
+Problem problem(const Sizes& n, std::function<bool(int64_t, int64_t)> sees_position) {
+  Problem x;
+  x.n = n;
+  const int64_t heads = n.batch * n.heads;
+  x.q = random_values(heads * n.queries * n.width, 1);
+  x.k = random_values(heads * n.keys * n.width, 2);
+  x.v = random_values(heads * n.keys * n.value_width, 3);
+  x.dout = random_values(heads * n.queries * n.value_width, 4);
+  x.dlse = random_values(heads * n.queries, 5);
+  for (double& value : x.q) value *= 3;
+  const int64_t memory = n.keys - n.queries;
+  x.sees = [memory, sees_position](int64_t, int64_t i, int64_t j) {
+    return sees_position(i + memory, j);
+  };
+  return x;
+}
+
+void add_relations(Problem& x, const Relation& id, bool per_head, bool key, bool bias, bool value) {
+  x.id = id;
+  x.per_head = per_head;
+  const int64_t rows = (id.left + id.right + 1) * (per_head ? x.n.heads : 1);
+  if (key) x.key = random_values(rows * x.n.width, 6);
+  if (bias) x.bias = random_values(rows, 7);
+  if (value) x.value = random_values(rows * x.n.value_width, 8);
+}
+
+// The op on a problem, gradients and all.
+Solution run(const Problem& x, const AttentionPattern& pattern, DType dtype) {
+  const auto& n = x.n;
+  const Tensor q = leaf(make(x.q, {n.batch, n.heads, n.queries, n.width}, dtype));
+  const Tensor k = leaf(make(x.k, {n.batch, n.heads, n.keys, n.width}, dtype));
+  const Tensor v = leaf(make(x.v, {n.batch, n.heads, n.keys, n.value_width}, dtype));
+  const int64_t ids = x.id.left + x.id.right + 1;
+  const auto table = [&](const std::vector<double>& values, int64_t width) {
+    if (values.empty()) return Tensor{};
+    Shape shape{ids};
+    if (width > 0) shape.push_back(width);
+    if (x.per_head) shape.insert(0, n.heads);
+    return leaf(make(values, shape, dtype));
+  };
+  ScoreTerms terms;
+  terms.id = x.id;
+  terms.relation_key = table(x.key, n.width);
+  terms.relation_bias = table(x.bias, 0);
+  terms.relation_value = table(x.value, n.value_width);
+  Dropout dropout;
+  if (x.p > 0) dropout = {static_cast<float>(x.p), {true, {x.dropout_key}}};
+
+  const auto [out, lse] = block_attention(q, k, v, pattern, terms, dropout);
+  const Tensor outputs[] = {out, lse};
+  const Tensor dy[] = {make(x.dout, out.shape(), dtype), make(x.dlse, lse.shape(), lse.dtype())};
+  backward(outputs, dy);
+  const auto gradient = [](const Tensor& t) {
+    return t ? values_of(grad(t)) : std::vector<double>{};
+  };
+  return {values_of(out),
+          values_of(lse),
+          gradient(q),
+          gradient(k),
+          gradient(v),
+          gradient(terms.relation_key),
+          gradient(terms.relation_bias),
+          gradient(terms.relation_value)};
+}
+
+// Largest difference relative to the largest value; infinities must agree.
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return kInfinity;
+  double worst = 0, largest = 1e-30;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isinf(a[i]) || std::isinf(b[i])) {
+      if (a[i] != b[i]) return kInfinity;
+      continue;
+    }
+    if (!(std::abs(a[i] - b[i]) <= kInfinity)) return kInfinity;  // NaN
+    worst = std::max(worst, std::abs(a[i] - b[i]));
+    largest = std::max(largest, std::abs(b[i]));
+  }
+  return worst / std::max(largest, 1e-6);
+}
+
+struct Tolerance {
+  double forward, gradient;
+};
+
+Tolerance tolerance_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return {1e-12, 1e-12};
+    case DType::f32:
+      return {2e-5, 1e-4};
+    case DType::bf16:  // inputs and results are rounded to 8 bits
+      return {2e-2, 4e-2};
+    default:  // 11 bits
+      return {3e-3, 6e-3};
+  }
+}
+
+void expect_near(const Solution& ours, const Solution& truth, DType dtype,
+                 const std::string& what) {
+  const Tolerance t = tolerance_of(dtype);
+  EXPECT_LE(distance(ours.out, truth.out), t.forward) << what << " out";
+  EXPECT_LE(distance(ours.lse, truth.lse), t.forward) << what << " lse";
+  EXPECT_LE(distance(ours.dq, truth.dq), t.gradient) << what << " dq";
+  EXPECT_LE(distance(ours.dk, truth.dk), t.gradient) << what << " dk";
+  EXPECT_LE(distance(ours.dv, truth.dv), t.gradient) << what << " dv";
+  EXPECT_LE(distance(ours.dkey, truth.dkey), t.gradient) << what << " drelation_key";
+  EXPECT_LE(distance(ours.dbias, truth.dbias), t.gradient) << what << " drelation_bias";
+  EXPECT_LE(distance(ours.dvalue, truth.dvalue), t.gradient) << what << " drelation_value";
+}
+
+void expect_same_bits(const std::vector<double>& a, const std::vector<double>& b,
+                      const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(double)), 0) << what;
+}
+
+void expect_same_bits(const Solution& a, const Solution& b, const std::string& what) {
+  expect_same_bits(a.out, b.out, what + " out");
+  expect_same_bits(a.lse, b.lse, what + " lse");
+  expect_same_bits(a.dq, b.dq, what + " dq");
+  expect_same_bits(a.dk, b.dk, what + " dk");
+  expect_same_bits(a.dv, b.dv, what + " dv");
+  expect_same_bits(a.dkey, b.dkey, what + " drelation_key");
+  expect_same_bits(a.dbias, b.dbias, what + " drelation_bias");
+  expect_same_bits(a.dvalue, b.dvalue, what + " drelation_value");
+}
+
+struct PatternCase {
+  AttentionPattern pattern;
+  std::function<bool(int64_t, int64_t)> sees;  // position of the query, key
+};
+
+std::vector<PatternCase> cases() {
+  std::vector<PatternCase> all;
+  all.push_back({patterns::dense(), [](int64_t, int64_t) { return true; }});
+  all.push_back({patterns::causal(), [](int64_t p, int64_t j) { return j <= p; }});
+  for (const int64_t w : {1, 20, 100}) {
+    all.push_back({patterns::local(w), [w](int64_t p, int64_t j) { return j <= p && p - j < w; }});
+  }
+  for (const int64_t w : {4, 70}) {
+    all.push_back({patterns::local_bidirectional(w),
+                   [w](int64_t p, int64_t j) { return std::abs(p - j) <= w / 2; }});
+  }
+  for (const int64_t b : {5, 32, 60}) {
+    all.push_back({patterns::local_block(b), [b](int64_t p, int64_t j) {
+                     return j <= p && p >= 0 && (j / b == p / b || j / b == p / b - 1);
+                   }});
+  }
+  all.push_back({patterns::dilated(5, 3, 3), [](int64_t p, int64_t j) {
+                   return (p - j) % 3 == 0 && p - j <= 15 && j - p <= 9;
+                 }});
+  all.push_back({patterns::dilated(40, 0, 2),
+                 [](int64_t p, int64_t j) { return (p - j) % 2 == 0 && p - j <= 80 && j <= p; }});
+  all.push_back(
+      {patterns::strided(7), [](int64_t p, int64_t j) { return j <= p && (p - j) % 7 == 0; }});
+  return all;
+}
+
+const std::vector<int64_t> kLengths = {1, 2, 15, 16, 17, 63, 64, 65, 100, 257};
+
+void check_patterns(DType dtype) {
+  for (const PatternCase& c : cases()) {
+    for (const int64_t length : kLengths) {
+      // Four heads take the single-pass backward, two heads the other.
+      for (const int64_t batch : {1, 2}) {
+        const Problem x = problem({batch, 2, length, length, 9, 5}, c.sees);
+        expect_near(run(x, c.pattern, dtype), solve(x), dtype,
+                    fmt::format("{} L {} B {}", c.pattern.name, length, batch));
+      }
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------ kernel spec, 1 to
+// 9
+
+TEST(BlockAttention, Kernel1EqualsMaskedOracleF64) { check_patterns(DType::f64); }
+TEST(BlockAttention, Kernel1EqualsMaskedOracleF32) { check_patterns(DType::f32); }
+TEST(BlockAttention, Kernel1EqualsMaskedOracleBf16) { check_patterns(DType::bf16); }
+TEST(BlockAttention, Kernel1EqualsMaskedOracleF16) { check_patterns(DType::f16); }
+
+TEST(BlockAttention, Kernel1Rectangular) {
+  const std::vector<std::pair<int64_t, int64_t>> lengths = {
+      {1, 17}, {5, 130}, {100, 165}, {64, 400}, {130, 64}, {1, 257}, {200, 199}};
+  for (const PatternCase& c : cases()) {
+    for (const auto& [queries, keys] : lengths) {
+      const Problem x = problem({2, 2, queries, keys, 7, 12}, c.sees);
+      const std::string what = fmt::format("{} L {} T {}", c.pattern.name, queries, keys);
+      expect_near(run(x, c.pattern, DType::f64), solve(x), DType::f64, what);
+      expect_near(run(x, c.pattern, DType::f32), solve(x), DType::f32, what);
+    }
+  }
+}
+
+TEST(BlockAttention, Kernel1EveryWidth) {
+  const auto causal = [](int64_t p, int64_t j) { return j <= p; };
+  for (const int64_t width : {1, 3, 8, 16, 31, 32, 33, 64, 65, 128, 200}) {
+    for (const int64_t value_width : {1, 32, 48, 130}) {
+      const Problem x = problem({1, 4, 70, 70, width, value_width}, causal);
+      const std::string what = fmt::format("d {} dv {}", width, value_width);
+      expect_near(run(x, patterns::causal(), DType::f64), solve(x), DType::f64, what);
+      expect_near(run(x, patterns::causal(), DType::f32), solve(x), DType::f32, what);
+    }
+  }
+}
+
+TEST(BlockAttention, Kernel1RelationTerms) {
+  const std::vector<Relation> relations = {{0, 0}, {3, 3}, {5, 0}, {40, 40}, {70, 2}, {300, 300}};
+  for (const PatternCase& c : cases()) {
+    if (c.pattern.recipe.kind == Recipe::Kind::classes) continue;
+    for (const Relation& id : relations) {
+      for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{17, 17}, {110, 250}}) {
+        for (int which = 1; which < 8; ++which) {
+          const bool per_head = which % 2 == 0;
+          Problem x = problem({1, which == 7 ? 4 : 2, queries, keys, 6, 9}, c.sees);
+          add_relations(x, id, per_head, which & 1, which & 2, which & 4);
+          const std::string what = fmt::format("{} L {} T {} clip {} {} terms {}", c.pattern.name,
+                                               queries, keys, id.left, id.right, which);
+          expect_near(run(x, c.pattern, DType::f64), solve(x), DType::f64, what);
+        }
+        Problem x = problem({2, 2, queries, keys, 6, 9}, c.sees);
+        add_relations(x, id, true, true, true, true);
+        x.p = 0.25;
+        x.dropout_key = 99;
+        const std::string what = fmt::format("{} L {} T {} clip {} {} with dropout", c.pattern.name,
+                                             queries, keys, id.left, id.right);
+        expect_near(run(x, c.pattern, DType::f64), solve(x), DType::f64, what);
+        expect_near(run(x, c.pattern, DType::f32), solve(x), DType::f32, what);
+      }
+    }
+  }
+}
+
+TEST(BlockAttention, Kernel1LayoutsOfOnesOwn) {
+  // Two layouts of exact, unaligned runs, one for each head; only the layout knows the mask.
+  const int64_t length = 230;
+  std::vector<std::vector<TileRuns>> layouts(2);
+  std::vector<std::vector<std::vector<bool>>> mask(
+      2, std::vector<std::vector<bool>>(length, std::vector<bool>(length)));
+  for (size_t m = 0; m < 2; ++m) {
+    for (int32_t q0 = 0, i = 0; q0 < length; ++i) {
+      const int32_t qn = std::min<int32_t>(m == 0 ? 50 : 33, static_cast<int32_t>(length) - q0);
+      TileRuns t{q0, qn, {}};
+      for (int32_t k0 = (i * 7) % 13; k0 < length && i != 2;) {
+        const int32_t kn =
+            std::min<int32_t>(11 + (k0 * 5 + i) % 60, static_cast<int32_t>(length) - k0);
+        t.runs.push_back({k0, kn, 0, RunKind::full});
+        for (int32_t r = q0; r < q0 + qn; ++r) {
+          for (int32_t j = k0; j < k0 + kn; ++j) {
+            mask[m][static_cast<size_t>(r)][static_cast<size_t>(j)] = true;
+          }
+        }
+        k0 += kn + (m == 0 ? 0 : 9 + i);
+      }
+      layouts[m].push_back(t);
+      q0 += qn;
+    }
+  }
+  AttentionPattern pattern;
+  pattern.layout =
+      make_layout(length, length, layouts, Tensor::from(std::vector<int32_t>{0, 1, 1, 0}, {2, 2}));
+  Problem x = problem({2, 2, length, length, 12, 8}, [](int64_t, int64_t) { return true; });
+  Solution truth = solve(x);
+  for (int64_t bh = 0; bh < 4; ++bh) {
+    Problem one = problem({1, 1, length, length, 12, 8}, [](int64_t, int64_t) { return true; });
+    const auto part = [bh](const std::vector<double>& from) {
+      const auto size = static_cast<std::ptrdiff_t>(from.size() / 4);
+      return std::vector<double>(from.begin() + bh * size, from.begin() + (bh + 1) * size);
+    };
+    one.q = part(x.q);
+    one.k = part(x.k);
+    one.v = part(x.v);
+    one.dout = part(x.dout);
+    one.dlse = part(x.dlse);
+    const size_t m = bh == 1 || bh == 2 ? 1 : 0;
+    one.sees = [&mask, m](int64_t, int64_t i, int64_t j) {
+      return mask[m][static_cast<size_t>(i)][static_cast<size_t>(j)];
+    };
+    const Solution y = solve(one);
+    const auto put = [bh](const std::vector<double>& from, std::vector<double>& to) {
+      std::copy(from.begin(), from.end(),
+                to.begin() + bh * static_cast<std::ptrdiff_t>(from.size()));
+    };
+    put(y.out, truth.out);
+    put(y.lse, truth.lse);
+    put(y.dq, truth.dq);
+    put(y.dk, truth.dk);
+    put(y.dv, truth.dv);
+  }
+  expect_near(run(x, pattern, DType::f64), truth, DType::f64, "own layouts");
+  expect_near(run(x, pattern, DType::f32), truth, DType::f32, "own layouts");
+}
+
+TEST(BlockAttention, Kernel3Gradcheck) {
+  for (const PatternCase& c : cases()) {
+    const bool by_class = c.pattern.recipe.kind == Recipe::Kind::classes;
+    for (const double p : {0.0, 0.25}) {
+      const auto f = [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+        ScoreTerms terms;
+        if (!by_class) {
+          terms.id = {4, 2};
+          terms.relation_key = in[3];
+          terms.relation_bias = in[4];
+          terms.relation_value = in[5];
+        }
+        const Dropout dropout{static_cast<float>(p), {true, Generator{7}}};
+        const auto [out, lse] = block_attention(in[0], in[1], in[2], c.pattern, terms, dropout);
+        return {out, lse};
+      };
+      std::vector<Tensor> in = {make(random_values(2 * 13 * 3, 1), {1, 2, 13, 3}, DType::f64),
+                                make(random_values(2 * 13 * 3, 2), {1, 2, 13, 3}, DType::f64),
+                                make(random_values(2 * 13 * 4, 3), {1, 2, 13, 4}, DType::f64)};
+      if (!by_class) {
+        in.push_back(make(random_values(7 * 3, 4), {7, 3}, DType::f64));
+        in.push_back(make(random_values(2 * 7, 5), {2, 7}, DType::f64));
+        in.push_back(make(random_values(7 * 4, 6), {7, 4}, DType::f64));
+      }
+      const GradcheckResult r = gradcheck(f, in);
+      EXPECT_TRUE(r.ok) << c.pattern.name << " p " << p << ": " << r.message;
+      EXPECT_GT(r.checked, 100);
+    }
+  }
+}
+
+TEST(BlockAttention, Kernel4EmptyRows) {
+  // Sample 0 is empty, sample 1 has queries and keys that end early.
+  const int64_t length = 150;
+  const std::vector<int64_t> q_valid = {0, 120}, k_valid = {0, 37};
+  for (const PatternCase& c : cases()) {
+    Problem x = problem({2, 2, length, length, 5, 6}, c.sees);
+    x.sees = [&](int64_t b, int64_t i, int64_t j) {
+      return c.sees(i, j) && i < q_valid[static_cast<size_t>(b)] &&
+             j < k_valid[static_cast<size_t>(b)];
+    };
+    const AttentionPattern p =
+        with_lengths(c.pattern, Tensor::from(q_valid, {2}), Tensor::from(k_valid, {2}));
+    const Solution truth = solve(x);
+    expect_near(run(x, p, DType::f64), truth, DType::f64, c.pattern.name);
+    const Solution ours = run(x, p, DType::f32);
+    expect_near(ours, truth, DType::f32, c.pattern.name);
+    for (size_t i = 0; i < ours.lse.size(); ++i) {
+      if (truth.lse[i] != -kInfinity) continue;
+      for (size_t col = 0; col < 6; ++col) ASSERT_EQ(ours.out[i * 6 + col], 0);
+      for (size_t col = 0; col < 5; ++col) ASSERT_EQ(ours.dq[i * 5 + col], 0);
+    }
+    for (size_t i = 0; i < ours.dk.size() / 2; ++i) ASSERT_EQ(ours.dk[i], 0);
+  }
+}
+
+TEST(BlockAttention, Kernel4ScoresOfMinusInfinity) {
+  // Every score of rows 0 to 9 is -inf: empty by value, not by mask; first keys, then all.
+  Tensor q = make(std::vector<double>(40 * 2, 1.0), {1, 1, 40, 2}, DType::f32);
+  std::vector<double> keys(300 * 2, 0.5);
+  for (size_t j = 0; j < 200; ++j) keys[2 * j] = -kInfinity;
+  const Tensor k = make(keys, {1, 1, 300, 2}, DType::f32);
+  const Tensor v = make(random_values(300 * 3, 1), {1, 1, 300, 3}, DType::f32);
+  const auto [some, some_lse] = block_attention(q, k, v, patterns::dense());
+  for (const double x : values_of(some)) EXPECT_TRUE(std::isfinite(x));
+  const AttentionPattern p =
+      with_lengths(patterns::dense(), {}, Tensor::from(std::vector<int64_t>{150}, {1}));
+  const auto [out, lse] = block_attention(q, k, v, p);
+  for (const double x : values_of(out)) EXPECT_EQ(x, 0);
+  for (const double x : values_of(lse)) EXPECT_EQ(x, -kInfinity);
+}
+
+TEST(BlockAttention, Kernel6SameBitsForAnyThreads) {
+  const int before = num_threads();
+  for (const PatternCase& c : cases()) {
+    for (const int64_t heads : {1, 5}) {
+      Problem x = problem({1, heads, 700, 700, 16, 16}, c.sees);
+      if (c.pattern.recipe.kind != Recipe::Kind::classes) {
+        add_relations(x, {20, 0}, false, true, true, true);
+      }
+      x.p = 0.125;
+      x.dropout_key = 5;
+      set_num_threads(1);
+      const Solution one = run(x, c.pattern, DType::f32);
+      for (const int threads : {1, 2, 3}) {
+        set_num_threads(threads);
+        expect_same_bits(run(x, c.pattern, DType::f32), one,
+                         fmt::format("{} H {} threads {}", c.pattern.name, heads, threads));
+      }
+    }
+  }
+  set_num_threads(before);
+}
+
+TEST(BlockAttention, Kernel7Dropout) {
+  for (const PatternCase& c : cases()) {
+    Problem x = problem({2, 2, 130, 203, 8, 8}, c.sees);
+    x.p = 0.375;
+    x.dropout_key = 0x123456789ABCDEF0u;
+    expect_near(run(x, c.pattern, DType::f64), solve(x), DType::f64, c.pattern.name);
+    expect_near(run(x, c.pattern, DType::f32), solve(x), DType::f32, c.pattern.name);
+  }
+  // Not drawn outside training, and nothing is dropped at p = 0.
+  const Tensor q = make(random_values(20 * 4, 1), {1, 1, 20, 4}, DType::f32);
+  const Tensor plain = block_attention(q, q, q, patterns::causal()).out;
+  const Dropout off{0.5f, {false, Generator{1}}};
+  expect_same_bits(values_of(block_attention(q, q, q, patterns::causal(), {}, off).out),
+                   values_of(plain), "outside training");
+}
+
+TEST(BlockAttention, Kernel7MaskDoesNotDependOnTheTiling) {
+  // The rows at the end alone, as queries over a memory, need the same mask: i counts queries.
+  Problem x = problem({1, 1, 96, 400, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
+  x.p = 0.5;
+  x.dropout_key = 3;
+  const Solution whole = run(x, patterns::causal(), DType::f32);
+  std::vector<TileRuns> tiles;  // another query tiling of the same pattern
+  for (int32_t q0 = 0; q0 < 96; q0 += 7) {
+    const int32_t qn = std::min(7, 96 - q0);
+    tiles.push_back({q0, qn, {{0, 304 + q0 + qn, 0, RunKind::partial}}});
+  }
+  AttentionPattern p = patterns::causal();
+  p.layout = make_layout(96, 400, {tiles});
+  expect_same_bits(run(x, p, DType::f32).out, whole.out, "out");
+}
+
+TEST(BlockAttention, Kernel8ShiftsAndLargeLogits) {
+  // k has one more column, constant over keys: each row's scores move by a constant of its own.
+  const int64_t length = 100, width = 8;
+  Problem x =
+      problem({1, 1, length, length, width, 4}, [](int64_t p, int64_t j) { return j <= p; });
+  const double scale = std::sqrt(static_cast<double>(width));
+  for (int64_t i = 0; i < length; ++i) {
+    x.k[static_cast<size_t>(i * width)] = 1;
+    x.q[static_cast<size_t>(i * width)] = 0;
+  }
+  Problem shifted = x;
+  for (int64_t i = 0; i < length; ++i) shifted.q[static_cast<size_t>(i * width)] = 1e4 * scale;
+  const Solution a = run(x, patterns::causal(), DType::f64);
+  const Solution b = run(shifted, patterns::causal(), DType::f64);
+  EXPECT_LE(distance(b.out, a.out), 1e-11);
+  // In f32 scores near 1e4 are multiples of 1e-3.
+  EXPECT_LE(distance(run(shifted, patterns::causal(), DType::f32).out, a.out), 2e-3);
+
+  Problem large = x;
+  for (double& q : large.q) q *= 80 * scale / (3 * width);
+  const Solution truth = solve(large);
+  const Solution ours = run(large, patterns::causal(), DType::f32);
+  EXPECT_LE(distance(ours.out, truth.out), 2e-5);
+  for (int64_t i = 0; i < length; ++i) {  // rising and falling extremes within one row
+    for (int64_t c = 0; c < width; ++c) {
+      large.k[static_cast<size_t>(i * width + c)] = (i % 2 == 0 ? 1.0 : -1.0) * (c == 0);
+      large.q[static_cast<size_t>(i * width + c)] = c == 0 ? 80 * scale : 0;
+    }
+  }
+  expect_near(run(large, patterns::causal(), DType::f32), solve(large), DType::f32, "80");
+}
+
+TEST(BlockAttention, Kernel9WorkspaceIsLinear) {
+  const auto peak = [](const AttentionPattern& p, int64_t heads, int64_t length) {
+    const Tensor q = leaf(Tensor::zeros({1, heads, length, 16}));
+    const Tensor k = leaf(Tensor::zeros({1, heads, length, 16}));
+    const Tensor v = leaf(Tensor::zeros({1, heads, length, 16}));
+    const Tensor out = block_attention(q, k, v, p).out;
+    const Tensor dy = Tensor::zeros(out.shape());
+    memory_tracker().reset_peak();
+    const int64_t before = memory_tracker().live().total();
+    backward(out, dy);
+    return memory_tracker().peak().total() - before;
+  };
+  const auto peak_forward = [](const AttentionPattern& p, int64_t heads, int64_t length) {
+    const Tensor q = Tensor::zeros({1, heads, length, 16});
+    memory_tracker().reset_peak();
+    const int64_t before = memory_tracker().live().total();
+    block_attention(q, q, q, p);
+    return memory_tracker().peak().total() - before;
+  };
+  for (const PatternCase& c : cases()) {
+    for (const int64_t heads : {1, 4}) {
+      resolve(c.pattern, 2048, 2048);  // layouts stay in the cache
+      resolve(c.pattern, 8192, 8192);
+      EXPECT_LT(static_cast<double>(peak(c.pattern, heads, 8192)) /
+                    static_cast<double>(peak(c.pattern, heads, 2048)),
+                4.2)
+          << c.pattern.name;
+      EXPECT_LT(static_cast<double>(peak_forward(c.pattern, heads, 8192)) /
+                    static_cast<double>(peak_forward(c.pattern, heads, 2048)),
+                4.2)
+          << c.pattern.name;
+    }
+  }
+}
+
+// -------------------------------------------------------------------------------------- spec 00
+
+TEST(BlockAttention, Baselines1FullLocalAndBlockAreOne) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const int64_t length : {1, 17, 96, 257, 700}) {
+      const Problem x =
+          problem({1, 4, length, length, 24, 24}, [](int64_t p, int64_t j) { return j <= p; });
+      const Solution full = run(x, patterns::causal(), dtype);
+      const std::string what = fmt::format("L {}", length);
+      expect_same_bits(run(x, patterns::local(length), dtype), full, what + " local");
+      expect_same_bits(run(x, patterns::local(2 * length), dtype), full, what + " local, wider");
+      expect_same_bits(run(x, patterns::local_block((length + 1) / 2), dtype), full,
+                       what + " block");
+      expect_same_bits(run(x, patterns::local_block(length), dtype), full, what + " one block");
+    }
+  }
+}
+
+TEST(BlockAttention, Baselines1ProbabilitiesSumToOne) {
+  // Values of one give the sum of a row's probabilities.
+  Problem x = problem({1, 2, 500, 500, 16, 3}, [](int64_t p, int64_t j) { return j <= p; });
+  std::fill(x.v.begin(), x.v.end(), 1.0);
+  // Two sums of up to 500 terms, in different orders.
+  for (const double sum : run(x, patterns::causal(), DType::f32).out) EXPECT_NEAR(sum, 1, 2e-6);
+  for (const double sum : run(x, patterns::causal(), DType::f64).out) EXPECT_NEAR(sum, 1, 2e-15);
+}
+
+TEST(BlockAttention, Baselines2FutureIndependence) {
+  const int64_t length = 300, width = 16;
+  for (const PatternCase& c : cases()) {
+    if (c.sees(100, 101)) continue;  // not causal
+    if (c.sees(100, 103)) continue;
+    const Problem x = problem({1, 1, length, length, width, width}, c.sees);
+    const Tensor q = make(x.q, {1, 1, length, width}, DType::f32);
+    const Tensor k = make(x.k, {1, 1, length, width}, DType::f32);
+    const Tensor v = make(x.v, {1, 1, length, width}, DType::f32);
+    const auto base = values_of(block_attention(q, k, v, c.pattern).out);
+    for (const int64_t t : {1, 64, 95, 96, 200, 299}) {
+      Problem changed = x;
+      for (int64_t col = 0; col < width; ++col) {
+        for (auto* values : {&changed.q, &changed.k, &changed.v}) {
+          (*values)[static_cast<size_t>(t * width + col)] += 1;
+        }
+      }
+      auto ours = values_of(block_attention(make(changed.q, q.shape(), DType::f32),
+                                            make(changed.k, q.shape(), DType::f32),
+                                            make(changed.v, q.shape(), DType::f32), c.pattern)
+                                .out);
+      EXPECT_NE(ours, base);
+      ours.resize(static_cast<size_t>(t * width));
+      expect_same_bits(ours, {base.begin(), base.begin() + t * width},
+                       fmt::format("{} token {}", c.pattern.name, t));
+    }
+  }
+}
+
+TEST(BlockAttention, Baselines3LastRowsAloneHaveTheSameBits) {
+  // Incremental decoding: the last rows over all keys, against the same rows of the full forward.
+  const int64_t length = 300, width = 24;
+  for (const PatternCase& c : cases()) {
+    if (c.pattern.recipe.kind == Recipe::Kind::classes) continue;  // positions order the sums
+    const Problem x = problem({1, 2, length, length, width, width}, c.sees);
+    const Tensor q = make(x.q, {1, 2, length, width}, DType::f32);
+    const Tensor k = make(x.k, {1, 2, length, width}, DType::f32);
+    const Tensor v = make(x.v, {1, 2, length, width}, DType::f32);
+    const auto full = block_attention(q, k, v, c.pattern);
+    for (const int64_t rows : {1, 5, 100}) {
+      const int64_t from = length - rows;
+      const auto tail = [&](const Tensor& t, int64_t w) {
+        return t.alias({1, 2, rows, w}, t.strides(), from * t.strides()[2]);
+      };
+      const auto part = block_attention(tail(q, width), k, v, c.pattern);
+      expect_same_bits(values_of(part.out), values_of(tail(full.out, width)),
+                       fmt::format("{} last {}", c.pattern.name, rows));
+    }
+  }
+}
+
+TEST(BlockAttention, Baselines5ShawLaws) {
+  const auto causal = [](int64_t p, int64_t j) { return j <= p; };
+  Problem x = problem({1, 2, 150, 150, 16, 16}, causal);
+  const Solution none = run(x, patterns::causal(), DType::f32);
+  Problem zero = x;
+  add_relations(zero, {30, 0}, false, true, false, true);
+  std::fill(zero.key.begin(), zero.key.end(), 0.0);
+  std::fill(zero.value.begin(), zero.value.end(), 0.0);
+  expect_same_bits(run(zero, patterns::causal(), DType::f32).out, none.out, "zero tables");
+  Problem keys_only = x;
+  add_relations(keys_only, {30, 0}, false, true, false, false);
+  Problem zero_values = keys_only;
+  zero_values.value.assign(31 * 16, 0.0);
+  expect_same_bits(run(zero_values, patterns::causal(), DType::f32).out,
+                   run(keys_only, patterns::causal(), DType::f32).out, "zero values");
+  // Unused rows of a table with both sides have exactly zero gradient.
+  Problem both = x;
+  add_relations(both, {30, 30}, false, true, true, true);
+  const Solution y = run(both, patterns::causal(), DType::f32);
+  for (size_t i = 31 * 16; i < y.dkey.size(); ++i) ASSERT_EQ(y.dkey[i], 0);
+  for (size_t i = 31; i < y.dbias.size(); ++i) ASSERT_EQ(y.dbias[i], 0);
+  for (size_t i = 31 * 16; i < y.dvalue.size(); ++i) ASSERT_EQ(y.dvalue[i], 0);
+}
+
+TEST(BlockAttention, Baselines7PaddedBatchEqualsSamplesAlone) {
+  const std::vector<int64_t> lengths = {200, 131, 1, 0};
+  const int64_t longest = 200, width = 16;
+  for (const PatternCase& c : cases()) {
+    const Problem x = problem({4, 1, longest, longest, width, width}, c.sees);
+    const Tensor valid = Tensor::from(lengths, {4});
+    const Solution batch = run(x, with_lengths(c.pattern, valid, valid), DType::f32);
+    for (size_t b = 0; b < 4; ++b) {
+      Problem one = problem({1, 1, lengths[b], lengths[b], width, width}, c.sees);
+      const auto from = static_cast<std::ptrdiff_t>(b) * longest * width;
+      const auto cut = [&](const std::vector<double>& all) {
+        return std::vector<double>(all.begin() + from, all.begin() + from + lengths[b] * width);
+      };
+      one.q = cut(x.q);
+      one.k = cut(x.k);
+      one.v = cut(x.v);
+      one.dout = cut(x.dout);
+      const auto row = static_cast<std::ptrdiff_t>(b) * longest;
+      one.dlse = {x.dlse.begin() + row, x.dlse.begin() + row + lengths[b]};
+      const std::string what = fmt::format("{} sample {}", c.pattern.name, b);
+      const Solution alone = run(one, c.pattern, DType::f32);
+      if (c.pattern.recipe.kind == Recipe::Kind::classes) {
+        // Classes of another length begin at other places: the same sums in another order.
+        expect_near({cut(batch.out), {}, cut(batch.dq), cut(batch.dk), cut(batch.dv), {}, {}, {}},
+                    {alone.out, {}, alone.dq, alone.dk, alone.dv, {}, {}, {}}, DType::f32, what);
+        continue;
+      }
+      expect_same_bits(cut(batch.out), alone.out, what + " out");
+      expect_same_bits(cut(batch.dq), alone.dq, what + " dq");
+      expect_same_bits(cut(batch.dk), alone.dk, what + " dk");
+      expect_same_bits(cut(batch.dv), alone.dv, what + " dv");
+    }
+    for (int64_t i = 131 * width; i < longest * width; ++i) {
+      ASSERT_EQ(batch.out[static_cast<size_t>(longest * width + i)], 0) << c.pattern.name;
+    }
+  }
+}
+
+TEST(BlockAttention, Baselines8OneKeyReturnsItsValue) {
+  const Tensor q = make(random_values(2 * 3 * 40 * 8, 1), {2, 3, 40, 8}, DType::f32);
+  const Tensor k = make(random_values(2 * 3 * 8, 2), {2, 3, 1, 8}, DType::f32);
+  const Tensor v = make(random_values(2 * 3 * 5, 3), {2, 3, 1, 5}, DType::f32);
+  const auto out = values_of(block_attention(q, k, v, patterns::dense()).out);
+  const auto value = values_of(v);
+  for (size_t bh = 0; bh < 6; ++bh) {
+    for (size_t i = 0; i < 40; ++i) {
+      for (size_t c = 0; c < 5; ++c) ASSERT_EQ(out[(bh * 40 + i) * 5 + c], value[bh * 5 + c]);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------ laws
+
+TEST(BlockAttention, HeadsTogetherAndAloneAgreeInEveryBit) {
+  // Four heads go through the single pass, one head through two.
+  for (const PatternCase& c : cases()) {
+    const int64_t length = 500, width = 16;
+    const Problem x = problem({1, 4, length, length, width, width}, c.sees);
+    const Solution all = run(x, c.pattern, DType::f32);
+    for (int64_t h = 0; h < 4; ++h) {
+      Problem one = problem({1, 1, length, length, width, width}, c.sees);
+      const auto cut = [h](const std::vector<double>& values) {
+        const auto n = static_cast<std::ptrdiff_t>(values.size() / 4);
+        return std::vector<double>(values.begin() + h * n, values.begin() + (h + 1) * n);
+      };
+      one.q = cut(x.q);
+      one.k = cut(x.k);
+      one.v = cut(x.v);
+      one.dout = cut(x.dout);
+      one.dlse = cut(x.dlse);
+      const Solution alone = run(one, c.pattern, DType::f32);
+      const std::string what = fmt::format("{} head {}", c.pattern.name, h);
+      expect_same_bits(cut(all.out), alone.out, what + " out");
+      expect_same_bits(cut(all.dq), alone.dq, what + " dq");
+      expect_same_bits(cut(all.dk), alone.dk, what + " dk");
+      expect_same_bits(cut(all.dv), alone.dv, what + " dv");
+    }
+  }
+}
+
+TEST(BlockAttention, StridedViewsGiveTheSameBits) {
+  const int64_t batch = 2, length = 120, heads = 3, width = 20;
+  // One projection holds q, k and v side by side: [B, L, 3, H, d].
+  const Tensor qkv = make(random_values(batch * length * 3 * heads * width, 1),
+                          {batch, length, 3 * heads, width}, DType::f32);
+  const auto part = [&](int64_t n) {
+    return qkv.alias({batch, heads, length, width},
+                     {length * 3 * heads * width, width, 3 * heads * width, 1}, n * heads * width);
+  };
+  const auto copy = [](const Tensor& x) { return make(values_of(x), x.shape(), DType::f32); };
+  const Tensor dy = make(random_values(batch * heads * length * width, 2),
+                         {batch, length, heads, width}, DType::f32);
+  const auto gradients_of = [&](const Tensor& q, const Tensor& k, const Tensor& v,
+                                const Tensor& g) {
+    const Tensor a = leaf(q), b = leaf(k), c = leaf(v);
+    const Tensor out = block_attention(a, b, c, patterns::local(50)).out;
+    backward(out, g);
+    return std::vector<std::vector<double>>{values_of(out), values_of(grad(a)), values_of(grad(b)),
+                                            values_of(grad(c))};
+  };
+  const Tensor g = heads_view(dy);
+  const auto views = gradients_of(part(0), part(1), part(2), g);
+  EXPECT_EQ(views, gradients_of(copy(part(0)), copy(part(1)), copy(part(2)), copy(g)));
+  // A last stride other than 1 is copied, not misread.
+  const Tensor t = make(random_values(width * length, 3), {1, 1, width, length}, DType::f32);
+  const Tensor columns =
+      t.alias({1, 1, length, width}, {width * length, width * length, 1, length}, 0);
+  EXPECT_EQ(
+      values_of(block_attention(columns, columns, columns, patterns::causal()).out),
+      values_of(
+          block_attention(copy(columns), copy(columns), copy(columns), patterns::causal()).out));
+}
+
+TEST(BlockAttention, MergingHeadsIsAView) {
+  const Tensor q = leaf(make(random_values(2 * 3 * 10 * 4, 1), {2, 3, 10, 4}, DType::f32));
+  const Tensor out = block_attention(q, q, q, patterns::causal()).out;
+  EXPECT_EQ(out.strides(), (Strides{10 * 3 * 4, 4, 3 * 4, 1}));
+  EXPECT_TRUE(out.alias({2, 10, 3, 4}, {120, 12, 4, 1}, 0).contiguous());
+}
+
+TEST(BlockAttention, GradientsWantedOneByOne) {
+  const Problem x = problem({1, 2, 90, 90, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
+  const Solution all = run(x, patterns::causal(), DType::f32);
+  for (int wanted = 0; wanted < 3; ++wanted) {
+    std::array<Tensor, 3> in = {make(x.q, {1, 2, 90, 8}, DType::f32),
+                                make(x.k, {1, 2, 90, 8}, DType::f32),
+                                make(x.v, {1, 2, 90, 8}, DType::f32)};
+    set_requires_grad(in[static_cast<size_t>(wanted)]);
+    const auto [out, lse] = block_attention(in[0], in[1], in[2], patterns::causal());
+    const Tensor outputs[] = {out, lse};
+    const Tensor dy[] = {make(x.dout, out.shape(), DType::f32),
+                         make(x.dlse, lse.shape(), DType::f32)};
+    backward(outputs, dy);
+    const std::vector<double>* truth[] = {&all.dq, &all.dk, &all.dv};
+    expect_same_bits(values_of(grad(in[static_cast<size_t>(wanted)])), *truth[wanted], "alone");
+  }
+  // lse alone, and nothing at all.
+  const Tensor q = leaf(make(x.q, {1, 2, 90, 8}, DType::f64));
+  const Tensor k = make(x.k, {1, 2, 90, 8}, DType::f64);
+  const auto f = [&k](const std::vector<Tensor>& in) {
+    return block_attention(in[0], k, k, patterns::local(9)).lse;
+  };
+  EXPECT_TRUE(gradcheck(std::function<Tensor(const std::vector<Tensor>&)>(f), {q.detach()}).ok);
+  const NoGrad off;
+  EXPECT_FALSE(requires_grad(block_attention(q, k, k, patterns::causal()).out));
+}
+
+TEST(BlockAttention, NaNIsNotHidden) {
+  auto values = random_values(200 * 4, 1);
+  values[100 * 4] = std::nan("");
+  const Tensor x = make(values, {1, 1, 200, 4}, DType::f32);
+  const auto out = values_of(block_attention(x, x, x, patterns::causal()).out);
+  for (size_t i = 0; i < 96 * 4; ++i) ASSERT_TRUE(std::isfinite(out[i])) << i;
+  for (size_t i = 100; i < 200; ++i) ASSERT_TRUE(std::isnan(out[i * 4])) << i;
+}
+
+TEST(BlockAttention, PaddingMayHoldAnything) {
+  const int64_t length = 150, width = 6;
+  for (const PatternCase& c : cases()) {
+    Problem x = problem({1, 1, length, length, width, width}, c.sees);
+    const std::vector<int64_t> valid = {101};
+    const Tensor lengths = Tensor::from(valid, {1});
+    const AttentionPattern p = with_lengths(c.pattern, lengths, lengths);
+    const Solution clean = run(x, p, DType::f32);
+    for (auto* values : {&x.q, &x.k, &x.v, &x.dout}) {
+      std::fill(values->begin() + 101 * width, values->end(), std::nan(""));
+    }
+    expect_same_bits(run(x, p, DType::f32), clean, c.pattern.name);
+  }
+}
+
+TEST(BlockAttention, EmptyLengths) {
+  const Tensor q = Tensor::zeros({2, 2, 3, 4}), none = Tensor::zeros({2, 2, 0, 4});
+  const auto [out, lse] = block_attention(leaf(q.detach()), none, none, patterns::dense());
+  for (const double x : values_of(out)) EXPECT_EQ(x, 0);
+  for (const double x : values_of(lse)) EXPECT_EQ(x, -kInfinity);
+  Tensor k = leaf(Tensor::zeros({2, 2, 3, 4}));
+  const Tensor empty = block_attention(none, k, k, patterns::causal()).out;
+  EXPECT_EQ(empty.shape(), (Shape{2, 2, 0, 4}));
+  backward(empty, Tensor::zeros({2, 2, 0, 4}));
+  for (const double x : values_of(grad(k))) EXPECT_EQ(x, 0);
+  EXPECT_EQ(block_attention(Tensor::zeros({0, 2, 3, 4}), Tensor::zeros({0, 2, 3, 4}),
+                            Tensor::zeros({0, 2, 3, 4}), patterns::causal())
+                .out.numel(),
+            0);
+}
+
+TEST(BlockAttention, SavesWhatItSays) {
+  const int64_t bytes = 2 * 100 * 16 * 4;
+  const Tensor q = leaf(Tensor::zeros({1, 2, 100, 16})), k = leaf(Tensor::zeros({1, 2, 100, 16})),
+               v = leaf(Tensor::zeros({1, 2, 100, 16}));
+  resolve(patterns::causal(), 100, 100);
+  const int64_t before = memory_tracker().live()[Category::saved];
+  const auto result = block_attention(q, k, v, patterns::causal());
+  const int64_t lse = memory::block_bytes(2 * 100 * 4);
+  EXPECT_EQ(memory_tracker().live()[Category::saved] - before, 4 * bytes + lse);
+}
+
+template <class E, class F>
+void expect_error(F&& f, const std::string& part) {
+  try {
+    f();
+    FAIL() << "nothing thrown; expected: " << part;
+  } catch (const E& e) {
+    EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+  }
+}
+
+TEST(BlockAttention, RejectsBadInput) {
+  const auto zeros = [](const Shape& s, DType t = DType::f32) { return Tensor::zeros(s, t); };
+  const Tensor q = zeros({2, 2, 8, 4}), k = zeros({2, 2, 9, 4});
+  const auto dense = patterns::dense();
+  const auto call = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
+    return [=] { block_attention(a, b, c, dense); };
+  };
+  expect_error<ValueError>(call({}, k, k), "q is not given");
+  expect_error<ShapeError>(call(zeros({2, 8, 4}), k, k), "q");
+  expect_error<DTypeError>(call(zeros({2, 2, 8, 4}, DType::i32), k, k), "q");
+  expect_error<DTypeError>(call(q, zeros({2, 2, 9, 4}, DType::f64), k), "k");
+  expect_error<ShapeError>(call(q, zeros({1, 2, 9, 4}), k), "batch, heads and width of q");
+  expect_error<ShapeError>(call(q, zeros({2, 3, 9, 4}), k), "batch, heads and width of q");
+  expect_error<ShapeError>(call(q, zeros({2, 2, 9, 5}), k), "batch, heads and width of q");
+  expect_error<ShapeError>(call(q, k, zeros({2, 2, 8, 4})), "length of k");
+  expect_error<ShapeError>(call(zeros({2, 2, 8, 0}), zeros({2, 2, 9, 0}), k), "widths");
+  expect_error<ShapeError>(call(q, k, zeros({2, 2, 9, 2000})), "widths must be 1 to 1024");
+
+  const auto with = [&](const ScoreTerms& terms) {
+    return [=] { block_attention(q, k, k, dense, terms); };
+  };
+  const auto term = [&](auto change) {
+    ScoreTerms terms;
+    terms.id = {2, 2};
+    change(terms);
+    return terms;
+  };
+  expect_error<ShapeError>(with(term([&](auto& t) {
+                             t.relation_key = zeros({4, 4});
+                           })),
+                           "relation_key has shape [4, 4]; expected [5, 4] or [2, 5, 4]");
+  expect_error<ShapeError>(with(term([&](auto& t) {
+                             t.relation_key = zeros({3, 5, 4});
+                           })),
+                           "relation_key");
+  expect_error<ShapeError>(with(term([&](auto& t) {
+                             t.relation_value = zeros({5, 3});
+                           })),
+                           "relation_value");
+  expect_error<ShapeError>(with(term([&](auto& t) { t.relation_bias = zeros({6}); })),
+                           "relation_bias has shape [6]; expected [5] or [2, 5]");
+  expect_error<DTypeError>(with(term([&](auto& t) { t.relation_bias = zeros({5}, DType::f64); })),
+                           "relation_bias");
+  expect_error<ValueError>(with(term([](auto& t) { t.id.left = -1; })), "relation ids");
+  expect_error<ValueError>(with(term([](auto& t) { t.scale = NAN; })), "scale");
+  expect_error<NotImplemented>(with(term([&](auto& t) { t.span = zeros({2}); })), "terms.span");
+  expect_error<NotImplemented>(with(term([&](auto& t) { t.relative_query = zeros({2}); })),
+                               "terms.relative_query");
+  expect_error<NotImplemented>(with(term([&](auto& t) { t.relative_key = zeros({2}); })),
+                               "terms.relative_key");
+  expect_error<NotImplemented>(with(term([](auto& t) { t.ramp = 1; })), "terms.ramp");
+  expect_error<NotImplemented>(with(term([](auto& t) { t.offset = 1; })), "terms.offset");
+
+  const auto ruled = [&](auto change) {
+    AttentionPattern p = patterns::dense();
+    change(p.rules[0]);
+    return [=] { block_attention(q, k, k, p); };
+  };
+  const Tensor ids = zeros({9}, DType::i64);
+  expect_error<NotImplemented>(ruled([](Rule& r) { r.self_last = true; }), "self_last");
+  expect_error<NotImplemented>(ruled([&](Rule& r) { r.q_segment = ids; }), "q_segment");
+  expect_error<NotImplemented>(ruled([&](Rule& r) { r.k_segment = ids; }), "k_segment");
+  expect_error<NotImplemented>(ruled([&](Rule& r) { r.earlier = ids; }), "earlier");
+  expect_error<NotImplemented>(ruled([&](Rule& r) { r.q_cell = ids; }), "q_cell");
+  expect_error<NotImplemented>(ruled([&](Rule& r) { r.k_free = ids; }), "k_free");
+  expect_error<NotImplemented>(ruled([&](Rule& r) { r.k_position = ids; }), "k_position");
+  expect_error<NotImplemented>(ruled([](Rule& r) { r.stride = 2; }), "stride");
+  expect_error<NotImplemented>(ruled([](Rule& r) { r.window.dilation = 2; }), "dilation");
+  expect_error<ValueError>(ruled([](Rule& r) { r.window.left = -1; }), "window");
+  expect_error<DTypeError>(ruled([&](Rule& r) { r.k_valid = zeros({2}, DType::i32); }),
+                           "k_valid is not i64");
+  expect_error<ShapeError>(ruled([&](Rule& r) { r.q_valid = zeros({3}, DType::i64); }),
+                           "q_valid is not [B]");
+
+  AttentionPattern two = patterns::dense();
+  two.rules.resize(2);
+  expect_error<NotImplemented>([&] { block_attention(q, k, k, two); }, "rules");
+  const Keys keys[] = {{k, k}, {k, k}};
+  expect_error<NotImplemented>([&] { block_attention(q, keys, dense); }, "key segments");
+  expect_error<ValueError>(
+      [&] {
+        block_attention(q, k, k, dense, {}, {1.0f, {true, {}}});
+      },
+      "dropout is 1");
+  expect_error<NotImplemented>(
+      [&] {
+        block_attention(q, k, k, dense, {}, {0.5f, {true, {}, 3}});
+      },
+      "pass.row");
+  AttentionPattern strided = patterns::strided(2);
+  ScoreTerms shaw = term([&](auto& t) { t.relation_key = zeros({5, 4}); });
+  expect_error<NotImplemented>([&] { block_attention(q, k, k, strided, shaw); }, "order_q");
+}
+
+}  // namespace
+}  // namespace longspan

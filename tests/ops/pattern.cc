@@ -1,0 +1,232 @@
+#include "ops/pattern.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+namespace longspan {
+namespace {
+
+struct PatternCase {
+  std::string name;
+  AttentionPattern pattern;
+  // Visibility of the pair (position of the query, key), straight from the definition.
+  std::function<bool(int64_t, int64_t)> sees;
+};
+
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+
+std::vector<PatternCase> cases() {
+  std::vector<PatternCase> all;
+  all.push_back({"dense", patterns::dense(), [](int64_t, int64_t) { return true; }});
+  all.push_back({"causal", patterns::causal(), [](int64_t p, int64_t j) { return j <= p; }});
+  for (const int64_t w : {1, 7, 64, 100, 300}) {
+    all.push_back({"local", patterns::local(w),
+                   [w](int64_t p, int64_t j) { return p - j >= 0 && p - j < w; }});
+  }
+  for (const int64_t w : {0, 5, 64, 190}) {
+    all.push_back({"bidirectional", patterns::local_bidirectional(w),
+                   [w](int64_t p, int64_t j) { return std::abs(p - j) <= w / 2; }});
+  }
+  for (const int64_t b : {1, 7, 16, 50, 128, 200}) {
+    all.push_back({"block", patterns::local_block(b), [b](int64_t p, int64_t j) {
+                     const int64_t own = floor_div(p, b), key = j / b;
+                     return (key == own || key == own - 1) && j <= p;
+                   }});
+  }
+  for (const int64_t s : {1, 3, 16, 1000}) {
+    all.push_back({"dilated", patterns::dilated(4, 2, s), [s](int64_t p, int64_t j) {
+                     const int64_t delta = p - j;
+                     return delta % s == 0 && delta <= 4 * s && -delta <= 2 * s;
+                   }});
+    all.push_back({"strided", patterns::strided(s),
+                   [s](int64_t p, int64_t j) { return j <= p && (p - j) % s == 0; }});
+  }
+  return all;
+}
+
+const std::vector<std::pair<int64_t, int64_t>> kLengths = {
+    {1, 1},    {2, 2},    {15, 15},   {16, 16},   {17, 17},   {63, 63},
+    {64, 64},  {65, 65},  {96, 96},   {100, 100}, {257, 257}, {1, 130},
+    {65, 400}, {130, 64}, {200, 500}, {0, 5},     {5, 0}};
+
+// Places -> indices.
+std::vector<int32_t> order_of(const Tensor& order, int64_t n) {
+  if (order) return order.to_vector<int32_t>();
+  std::vector<int32_t> identity(static_cast<size_t>(n));
+  for (size_t i = 0; i < identity.size(); ++i) identity[i] = static_cast<int32_t>(i);
+  return identity;
+}
+
+// Acceptance test 5: the analytic builders against brute force.
+TEST(Pattern, Kernel5LayoutAndRuleEqualBruteForce) {
+  for (const PatternCase& c : cases()) {
+    for (const auto& [queries, keys] : kLengths) {
+      const AttentionPattern p = resolve(c.pattern, queries, keys);
+      const auto q = order_of(p.layout->order_q, queries);
+      const auto k = order_of(p.layout->order_k, keys);
+      std::vector<char> seen(static_cast<size_t>(queries * keys));
+      int64_t visible = 0;
+      for (const TileRuns& t : tiles_of(*p.layout, 0)) {
+        for (const longspan::Run& r : t.runs) {
+          for (int32_t row = t.q0; row < t.q0 + t.qn; ++row) {
+            for (int32_t place = r.k0; place < r.k0 + r.kn; ++place) {
+              const int64_t i = q[static_cast<size_t>(row)], j = k[static_cast<size_t>(place)];
+              const bool truth = c.sees(i + keys - queries, j);
+              const bool ours = r.kind == RunKind::full || rule_allows(p.rules[0], i, j);
+              ASSERT_EQ(ours, truth) << p.name << " L " << queries << " T " << keys << " pair " << i
+                                     << ", " << j << (r.kind == RunKind::full ? " full" : "");
+              seen[static_cast<size_t>(i * keys + j)] = 1;
+              visible += truth;
+            }
+          }
+        }
+      }
+      for (int64_t i = 0; i < queries; ++i) {
+        for (int64_t j = 0; j < keys; ++j) {
+          if (c.sees(i + keys - queries, j)) {
+            ASSERT_TRUE(seen[static_cast<size_t>(i * keys + j)])
+                << p.name << " L " << queries << " T " << keys << " misses " << i << ", " << j;
+          }
+        }
+      }
+      EXPECT_EQ(visible_pairs(c.pattern, queries, keys), visible);
+      EXPECT_GE(covered_pairs(c.pattern, queries, keys), visible);
+    }
+  }
+}
+
+// The pairs (tile, key) of rows and of columns, each with its kind, are the same set.
+TEST(Pattern, Kernel5TransposeHoldsTheSameSet) {
+  for (const PatternCase& c : cases()) {
+    for (const auto& [queries, keys] : kLengths) {
+      const AttentionPattern p = resolve(c.pattern, queries, keys);
+      const BlockLayout& layout = *p.layout;
+      std::set<std::array<int32_t, 3>> rows, columns;
+      const auto tiles = tiles_of(layout, 0);
+      for (size_t t = 0; t < tiles.size(); ++t) {
+        for (const longspan::Run& r : tiles[t].runs) {
+          for (int32_t j = r.k0; j < r.k0 + r.kn; ++j) {
+            rows.insert({static_cast<int32_t>(t), j, static_cast<int32_t>(r.kind)});
+          }
+        }
+      }
+      const auto start = layout.col_start.to_vector<int32_t>();
+      const auto runs = layout.col_runs.to_vector<int32_t>();
+      int64_t count = 0;
+      for (size_t column = 0; column + 1 < start.size(); ++column) {
+        for (auto i = static_cast<size_t>(start[column]);
+             i < static_cast<size_t>(start[column + 1]); ++i) {
+          for (int32_t t = runs[6 * i]; t < runs[6 * i] + runs[6 * i + 1]; ++t) {
+            for (int32_t j = runs[6 * i + 2]; j < runs[6 * i + 2] + runs[6 * i + 3]; ++j) {
+              EXPECT_EQ(static_cast<size_t>(j / kernels::kAttentionColumnKeys), column);
+              columns.insert({t, j, runs[6 * i + 5]});
+              ++count;
+            }
+          }
+        }
+      }
+      EXPECT_EQ(rows, columns) << p.name << " L " << queries << " T " << keys;
+      EXPECT_EQ(count, static_cast<int64_t>(rows.size())) << "a pair lies in two column runs";
+    }
+  }
+}
+
+// Acceptance test 2: closed formulas of spec 00 section 3.
+TEST(Pattern, Kernel2PairCountsEqualClosedFormulas) {
+  const int64_t length = 4096;
+  EXPECT_EQ(visible_pairs(patterns::dense(), length, length), length * length);
+  EXPECT_EQ(visible_pairs(patterns::causal(), length, length), length * (length + 1) / 2);
+  const int64_t memory = 500;
+  EXPECT_EQ(visible_pairs(patterns::causal(), length, length + memory),
+            length * (length + 1) / 2 + length * memory);
+  for (const int64_t w : {85, 170, 256, 512}) {
+    EXPECT_EQ(visible_pairs(patterns::local(w), length, length), length * w - w * (w - 1) / 2);
+    const int64_t r = w / 2;
+    EXPECT_EQ(visible_pairs(patterns::local_bidirectional(w), length, length),
+              length * (2 * r + 1) - r * (r + 1));
+  }
+  const int64_t b = 128, blocks = length / b;
+  EXPECT_EQ(visible_pairs(patterns::local_block(b), length, length),
+            blocks * b * (b + 1) / 2 + (blocks - 1) * b * b);
+  const int64_t s = 64, members = length / s;
+  EXPECT_EQ(visible_pairs(patterns::strided(s), length, length), s * members * (members + 1) / 2);
+}
+
+// What runs cover beyond what is visible; each register tile is clipped once more by the kernel.
+TEST(Pattern, Kernel2CoveredPairsAreBounded) {
+  const int64_t length = 4096;
+  const auto ratio = [length](const AttentionPattern& p) {
+    return static_cast<double>(covered_pairs(p, length, length)) /
+           static_cast<double>(visible_pairs(p, length, length));
+  };
+  EXPECT_LT(ratio(patterns::causal()), 1.04);
+  EXPECT_LT(ratio(patterns::local_bidirectional(2 * 84)), 1.70);
+  EXPECT_LT(ratio(patterns::local_bidirectional(2 * 256)), 1.25);
+  EXPECT_LT(ratio(patterns::local(256)), 1.45);
+  EXPECT_LT(ratio(patterns::local_block(256)), 1.15);
+  EXPECT_DOUBLE_EQ(ratio(patterns::dense()), 1.0);
+}
+
+TEST(Pattern, LayoutGrowsLinearly) {
+  const auto entries = [](const AttentionPattern& p, int64_t length) {
+    const auto layout = resolve(p, length, length).layout;
+    return layout->runs.numel() + layout->col_runs.numel() + layout->tiles.numel();
+  };
+  for (const AttentionPattern& p :
+       {patterns::dense(), patterns::causal(), patterns::local(256), patterns::local_block(256)}) {
+    EXPECT_LT(static_cast<double>(entries(p, 65536)) / static_cast<double>(entries(p, 16384)), 4.2)
+        << p.name;
+  }
+}
+
+TEST(Pattern, LayoutsAreSharedByContent) {
+  const auto a = resolve(patterns::local(32), 200, 200).layout;
+  EXPECT_EQ(a, resolve(patterns::local(32), 200, 200).layout);
+  EXPECT_NE(a, resolve(patterns::local(33), 200, 200).layout);  // equal length, another pattern
+  EXPECT_NE(a, resolve(patterns::local(32), 200, 201).layout);
+  EXPECT_NE(a, resolve(patterns::local_bidirectional(62), 200, 200).layout);
+  EXPECT_NE(resolve(patterns::local_block(32), 200, 200).layout,
+            resolve(patterns::local_block(32, 8), 200, 200).layout);
+}
+
+TEST(Pattern, DescribeShowsTheVisibleSet) {
+  EXPECT_EQ(describe(patterns::local(2), 4, 4),
+            "local(2): 4 queries, 4 keys, 7 of 16 pairs visible, 16 in runs\n"
+            "#...\n##..\n.##.\n..##\n");
+  EXPECT_EQ(describe(patterns::local_block(2), 5, 5),
+            "local_block(2): 5 queries, 5 keys, 13 of 25 pairs visible, 23 in runs\n"
+            "#....\n##...\n###..\n####.\n..###\n");
+  EXPECT_NE(describe(patterns::strided(2), 2, 4).find("#.#.\n.#.#\n"), std::string::npos);
+  EXPECT_EQ(describe(patterns::causal(), 100, 100).find('#'), std::string::npos);
+}
+
+TEST(Pattern, RejectsBadLayouts) {
+  const auto run = [](int32_t k0, int32_t kn) { return longspan::Run{k0, kn, 0, RunKind::full}; };
+  EXPECT_THROW(make_layout(4, 4, {}), ShapeError);
+  EXPECT_THROW(make_layout(4, 4, {{{0, 3, {}}}}), ShapeError);           // rows missing
+  EXPECT_THROW(make_layout(4, 4, {{{1, 3, {}}}}), ShapeError);           // a gap
+  EXPECT_THROW(make_layout(97, 4, {{{0, 97, {}}}}), ShapeError);         // tile too tall
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {run(0, 5)}}}}), ShapeError);  // beyond the keys
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {run(0, 3), run(2, 2)}}}}), ShapeError);  // overlap
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {run(2, 1), run(0, 1)}}}}), ShapeError);  // not sorted
+  const Tensor repeated = Tensor::from(std::vector<int32_t>{0, 1, 1, 2}, {4});
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {}, repeated), NotImplemented);
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {}, {}, repeated), NotImplemented);
+  const Tensor which = Tensor::from(std::vector<int32_t>{1}, {1, 1});
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, which), ValueError);
+  AttentionPattern fixed;
+  fixed.layout = make_layout(4, 4, {{{0, 4, {run(0, 4)}}}});
+  EXPECT_THROW(resolve(fixed, 4, 5), ShapeError);
+  EXPECT_THROW(resolve(AttentionPattern{}, 4, 4), ValueError);
+  EXPECT_THROW(patterns::local(0), ValueError);
+  EXPECT_THROW(patterns::local_bidirectional(-1), ValueError);
+  EXPECT_THROW(patterns::local_block(0), ValueError);
+  EXPECT_THROW(patterns::dilated(1, 1, 0), ValueError);
+  EXPECT_THROW(patterns::dilated(-1, 1, 1), ValueError);
+  EXPECT_THROW(patterns::strided(0), ValueError);
+}
+
+}  // namespace
+}  // namespace longspan

@@ -55,7 +55,7 @@ prompt='ROMEO:'
 "$longspan" generate --out "$run" --prompt "$prompt" --tokens 400 --temperature 0.8 --seed 1 >"$run/sample.txt"
 cat "$run/sample.txt"
 
-checkpoint=$(ls -d "$run"/checkpoints/step-* | sort -t- -k2 -n | tail -n 1)
+checkpoint=$(ls -d "$run"/checkpoints/step-* | sort -V | tail -n 1)
 cat <<TEXT
 
 == What there is

@@ -8,19 +8,10 @@
 #include "core/generator.h"
 #include "core/tensor.h"
 #include "nn/module.h"
+#include "nn/objective.h"
 #include "nn/segment.h"
 
 namespace longspan {
-
-/// What a model over tokens is trained to predict.
-enum class Objective {
-  next_token,    ///< targets are the inputs, one place on
-  masked_token,  ///< targets are what mask_token() hides
-  sequence,      ///< a target sequence from a source sequence; not for plain text
-};
-
-/// A target that does not count.
-inline constexpr int64_t ignored_target = -100;
 
 /// Where decoding stands: made, read and advanced by one model.
 struct DecodeState {

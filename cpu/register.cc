@@ -7,6 +7,7 @@ void register_kernels() {
   register_elementwise();
   register_gradient();
   register_block_attention();
+  register_matmul();
 }
 
 }  // namespace longspan::cpu

@@ -7,6 +7,7 @@ void register_copy();
 void register_elementwise();
 void register_gradient();
 void register_block_attention();
+void register_matmul();
 
 /// The table of contents: calls all of the above.
 void register_kernels();

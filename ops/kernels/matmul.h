@@ -1,0 +1,21 @@
+#pragma once
+
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace longspan::kernels {
+
+/// c = a b (+ bias) (+ c), for each index of the leading axes, which are the same for all three.
+///   a [..., M, K], b [..., K, N]  any strides (0 repeats a matrix), one floating dtype
+///   bias [N] any stride, or empty; the dtype of a
+///   c [..., M, N]  unit stride along N; the dtype of a, or f32 for f16 and bf16
+/// Sums run over k in order, in f64 for f64 and f32 otherwise: the bits of an element of c depend
+/// on its row of a, its column of b and K alone.
+inline constinit Kernel<void(ConstView a, ConstView b, ConstView bias, View c, bool accumulate)>
+    matmul{"matmul"};
+
+/// y[j] = sum over i of x[i, j].  x [rows, n] of any strides, y [n] contiguous, one floating dtype.
+/// Partial sums over fixed runs of rows, added in order.
+inline constinit Kernel<void(ConstView x, View y)> sum_rows{"sum_rows"};
+
+}  // namespace longspan::kernels

@@ -1,0 +1,191 @@
+#include "ops/matmul.h"
+
+#include <algorithm>
+
+#include "autograd/record.h"
+#include "ops/copy.h"
+#include "ops/kernels/matmul.h"
+
+namespace longspan {
+namespace {
+
+/// The axes before the last two.
+Shape leading(const Tensor& x) { return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2))); }
+
+ConstView swap_last(ConstView v) {
+  const int r = v.rank();
+  std::swap(v.shape[r - 1], v.shape[r - 2]);
+  std::swap(v.strides[r - 1], v.strides[r - 2]);
+  return v;
+}
+
+/// v with its leading axes repeated to `batch`.
+ConstView repeat(const ConstView& v, const Shape& batch) {
+  ConstView y = v;
+  y.shape = batch;
+  y.strides = Strides::filled(batch.rank(), 0);
+  const int extra = batch.rank() - (v.rank() - 2);
+  for (int i = 0; i < v.rank() - 2; ++i) {
+    if (v.shape[i] != 1) y.strides[extra + i] = v.strides[i];
+  }
+  for (int i = v.rank() - 2; i < v.rank(); ++i) {
+    y.shape.push_back(v.shape[i]);
+    y.strides.push_back(v.strides[i]);
+  }
+  return y;
+}
+
+template <class V>
+V pick(const V& v, int axis, int64_t i) {
+  V y = v;
+  using Byte = std::conditional_t<std::is_same_v<V, View>, char, const char>;
+  y.data = static_cast<Byte*>(y.data) + i * y.strides[axis] * size_of(y.dtype);
+  y.shape.erase(axis);
+  y.strides.erase(axis);
+  return y;
+}
+
+/// c += a b summed over the leading axes that c repeats (stride 0), in order.
+void sum_products(const ConstView& a, const ConstView& b, const View& c, const Device& device) {
+  for (int axis = 0; axis < c.rank() - 2; ++axis) {
+    if (c.strides[axis] != 0 || c.shape[axis] == 1) continue;
+    for (int64_t i = 0; i < c.shape[axis]; ++i) {
+      sum_products(pick(a, axis, i), pick(b, axis, i), pick(c, axis, i), device);
+    }
+    return;
+  }
+  kernels::matmul(device, a, b, {}, c, true);
+}
+
+/// The gradient of one operand, of the shape `shape`: a b, summed where the operand was repeated.
+Tensor operand_gradient(const ConstView& a, const ConstView& b, const Tensor& operand,
+                        const Shape& batch) {
+  Tensor dx = Tensor::like(operand);
+  if (leading(operand) == batch) {
+    kernels::matmul(dx.device(), a, b, {}, dx.mut(), false);
+    return dx;
+  }
+  dx = Tensor::zeros(operand.shape(), operand.dtype(), operand.device());
+  View c = dx.mut();
+  const ConstView repeated = repeat(c, batch);
+  c.shape = repeated.shape;
+  c.strides = repeated.strides;
+  sum_products(a, b, c, dx.device());
+  return dx;
+}
+
+/// [..., n] as [rows, n] without a copy, where strides allow it; else a row-major copy.
+Tensor as_rows(const Tensor& x) {
+  const int64_t n = x.dim(-1);
+  const int64_t rows = x.rank() == 1 ? 1 : (n > 0 ? x.numel() / n : numel(leading(x)) * x.dim(-2));
+  if (x.rank() == 2) return x.detach();
+  int64_t step = x.rank() >= 2 ? x.strides()[x.rank() - 2] : n;
+  bool merge = true;
+  for (int i = x.rank() - 2; i > 0; --i) {
+    merge = merge && (x.dim(i - 1) == 1 || x.strides()[i - 1] == x.strides()[i] * x.dim(i));
+  }
+  if (merge || x.contiguous()) {
+    if (x.contiguous()) step = n;
+    return x.alias({rows, n}, {step, x.strides()[x.rank() - 1]}, 0);
+  }
+  return contiguous(x.detach()).alias({rows, n}, {n, 1}, 0);
+}
+
+void require_pair(std::string_view op, Named a, Named b) {
+  require_floating(op, a.tensor, a.name);
+  require_floating(op, b.tensor, b.name);
+  require_same_dtype(op, a, b);
+  require_same_device(op, a, b);
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  require_pair("matmul", {"a", a}, {"b", b});
+  require_rank("matmul", a, 2, "a");
+  require_rank("matmul", b, 2, "b");
+  if (a.dim(-1) != b.dim(-2)) {
+    fail_with<ShapeError>("matmul",
+                          fmt::format("inner dimensions differ: {} and {}", a.dim(-1), b.dim(-2)),
+                          {{"a", a}, {"b", b}});
+  }
+  const Shape la = leading(a), lb = leading(b);
+  Shape batch = Shape::filled(std::max(la.rank(), lb.rank()), 1);
+  for (int i = 1; i <= batch.rank(); ++i) {
+    const int64_t da = i <= la.rank() ? la[la.rank() - i] : 1,
+                  db = i <= lb.rank() ? lb[lb.rank() - i] : 1;
+    if (da != db && da != 1 && db != 1) {
+      fail_with<ShapeError>(
+          "matmul",
+          fmt::format("leading axes {} and {} do not broadcast", to_string(la), to_string(lb)),
+          {{"a", a}, {"b", b}});
+    }
+    batch[batch.rank() - i] = da == 1 ? db : da;
+  }
+  Shape shape = batch;
+  shape.push_back(a.dim(-2));
+  shape.push_back(b.dim(-1));
+  Tensor y = Tensor::empty(shape, a.dtype(), a.device());
+  kernels::matmul(y.device(), repeat(a.view(), batch), repeat(b.view(), batch), {}, y.mut(), false);
+
+  return record("matmul", {a, b}, y, save(a, b),
+                [batch](const Context& c, const Tensor& dy) -> Grads {
+                  const auto saved = c.saved<2>();
+                  const ConstView a_t = swap_last(repeat(saved[0].view(), batch));
+                  const ConstView b_t = swap_last(repeat(saved[1].view(), batch));
+                  Grads grads(2);
+                  if (c.wants(0)) grads[0] = operand_gradient(dy.view(), b_t, saved[0], batch);
+                  if (c.wants(1)) grads[1] = operand_gradient(a_t, dy.view(), saved[1], batch);
+                  return grads;
+                });
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  require_pair("linear", {"x", x}, {"weight", weight});
+  require_rank("linear", x, 1);
+  require_rank_is("linear", weight, 2, "weight");
+  if (x.dim(-1) != weight.dim(1)) {
+    fail_with<ShapeError>(
+        "linear", fmt::format("x has {} features, weight takes {}", x.dim(-1), weight.dim(1)),
+        {{"x", x}, {"weight", weight}});
+  }
+  if (bias) {
+    require_same_dtype("linear", {"x", x}, {"bias", bias});
+    require_same_device("linear", {"x", x}, {"bias", bias});
+    require_shape("linear", bias, {weight.dim(0)}, "bias");
+  }
+  const Tensor rows = as_rows(x);  // [rows, in]
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] = weight.dim(0);
+  Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  Tensor out = y.alias({rows.dim(0), weight.dim(0)}, {weight.dim(0), 1}, 0);
+  kernels::matmul(y.device(), rows.view(), swap_last(weight.view()),
+                  bias ? bias.view() : ConstView{}, out.mut(), false);
+
+  const Shape x_shape = x.shape();
+  return record("linear", {x, weight, bias}, y, save(rows, weight),
+                [x_shape](const Context& c, const Tensor& dy) -> Grads {
+                  const auto saved = c.saved<2>();
+                  const Tensor &in = saved[0], &w = saved[1];
+                  const Tensor g = as_rows(dy);  // [rows, out]
+                  Grads grads(3);
+                  if (c.wants(0)) {
+                    Tensor dx = Tensor::empty(x_shape, in.dtype(), in.device());
+                    Tensor flat = dx.alias(in.shape(), contiguous_strides(in.shape()), 0);
+                    kernels::matmul(dx.device(), g.view(), w.view(), {}, flat.mut(), false);
+                    grads[0] = dx;
+                  }
+                  if (c.wants(1)) {
+                    grads[1] = Tensor::like(w);
+                    kernels::matmul(w.device(), swap_last(g.view()), in.view(), {}, grads[1].mut(),
+                                    false);
+                  }
+                  if (c.wants(2)) {
+                    grads[2] = Tensor::empty({w.dim(0)}, w.dtype(), w.device());
+                    kernels::sum_rows(w.device(), g.view(), grads[2].mut());
+                  }
+                  return grads;
+                });
+}
+
+}  // namespace longspan

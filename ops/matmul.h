@@ -1,0 +1,26 @@
+#pragma once
+
+#include "core/tensor.h"
+
+namespace longspan {
+
+/// y = a b over the last two axes; the leading ones broadcast. Transposed operands are views: pass
+/// transpose(b, -1, -2), nothing is copied.
+///   a        [..., M, K]  f64 f32 f16 bf16
+///   b        [..., K, N]  dtype of a
+///   returns  [..., M, N]  dtype of a; zeros where K = 0
+///   saves    a, b
+///   throws   ShapeError, DTypeError, DeviceError
+/// A row of y depends, bit for bit, on its row of a, on b and on K alone.
+Tensor matmul(const Tensor& a, const Tensor& b);
+
+/// y = x W^T + b.
+///   x        [..., in]   f64 f32 f16 bf16
+///   weight   [out, in]   dtype of x: cast it where it is not
+///   bias     [out]       dtype of x, or undefined
+///   returns  [..., out]  dtype of x
+///   saves    x, weight
+///   throws   ShapeError, DTypeError, DeviceError
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
+}  // namespace longspan

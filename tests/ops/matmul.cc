@@ -1,0 +1,265 @@
+#include "ops/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "autograd/engine.h"
+#include "autograd/record.h"
+#include "core/parallel.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+#include "tests/harness/op_info.h"
+
+namespace longspan::test {
+namespace {
+
+Array leading_expanded(const Array& x, const Shape& batch) {
+  Shape shape = batch;
+  shape.push_back(x.dim(-2));
+  shape.push_back(x.dim(-1));
+  return naive::expand(x, shape);
+}
+
+Shape leading(const Array& x) {
+  return Shape(std::span(x.shape.begin(), static_cast<size_t>(x.shape.rank() - 2)));
+}
+
+Array broadcast_matmul(const Array& a, const Array& b) {
+  const Shape batch = naive::broadcast(leading(a), leading(b));
+  return naive::matmul(leading_expanded(a, batch), leading_expanded(b, batch));
+}
+
+/// x [.., in] W [out, in] b [out].
+Array linear_reference(const Array& x, const Array& weight, const Array& bias) {
+  const int64_t in = weight.dim(1), out = weight.dim(0);
+  Shape shape = x.shape;
+  shape[shape.rank() - 1] = out;
+  Array y(shape);
+  for (int64_t i = 0; i < (out > 0 ? y.size() / out : 0); ++i) {
+    for (int64_t j = 0; j < out; ++j) {
+      double sum = bias ? bias[j] : 0;
+      for (int64_t k = 0; k < in; ++k) sum += x[i * in + k] * weight[j * in + k];
+      y[i * out + j] = sum;
+    }
+  }
+  return y;
+}
+
+std::vector<Sample> matmul_samples() {
+  std::vector<Sample> samples = {
+      {"one", {randn({1, 1}), randn({1, 1})}},
+      {"odd", {randn({3, 5}), randn({5, 7})}},
+      {"row", {randn({1, 17}), randn({17, 33})}},
+      {"column", {randn({33, 17}), randn({17, 1})}},
+      {"outer", {randn({7, 1}), randn({1, 17})}},
+      {"no rows", {randn({0, 4}), randn({4, 3})}},
+      {"no columns", {randn({2, 4}), randn({4, 0})}},
+      {"empty sum", {randn({3, 0}), randn({0, 2})}},
+      {"batch", {randn({3, 4, 5}), randn({3, 5, 2})}},
+      {"no batch", {randn({0, 4, 5}), randn({0, 5, 2})}},
+      {"deep batch", {randn({2, 3, 2, 5}), randn({2, 3, 5, 4})}},
+      {"b repeated", {randn({3, 2, 5}), randn({5, 4})}},
+      {"a repeated", {randn({2, 5}), randn({2, 3, 5, 4})}},
+      {"both repeated", {randn({2, 1, 3, 5}), randn({1, 3, 5, 2})}},
+      {"huge", {1e4 * randn({4, 6}), 1e-3 * randn({6, 3})}},
+  };
+  for (const int64_t m : {2, 13, 17}) {
+    for (const int64_t n : {2, 17, 34}) {
+      for (const int64_t k : {2, 7}) {
+        samples.push_back({fmt::format("{} {} {}", m, n, k), {randn({m, k}), randn({k, n})}});
+      }
+    }
+  }
+  return samples;
+}
+
+const Registered matmul_info = OpInfo{
+    .name = "matmul",
+    .run = [](Inputs in) { return matmul(in[0], in[1]); },
+    .reference = [](Arrays in) { return broadcast_matmul(in[0], in[1]); },
+    .samples = matmul_samples(),
+    .large = {{"large", {randn({65, 129}), randn({129, 67})}},
+              {"deep sum", {randn({33, 700}), randn({700, 40})}},
+              {"tall", {randn({300, 64}), randn({64, 64})}},
+              {"batch", {randn({6, 33, 65}), randn({6, 65, 31})}},
+              {"b repeated", {randn({5, 65, 33}), randn({33, 65})}},
+              {"long sum", {randn({24, 5000}), randn({5000, 40})}}},
+    .rejects = {rejects<ShapeError>("vector", {randn({3}), randn({3, 2})}, "rank"),
+                rejects<ShapeError>("vector b", {randn({2, 3}), randn({3})}, "rank"),
+                rejects<ShapeError>("inner", {randn({2, 3}), randn({4, 5})},
+                                    "matmul: inner dimensions differ: 3 and 4"),
+                rejects<ShapeError>("batch", {randn({2, 2, 3}), randn({3, 3, 5})},
+                                    "leading axes [2] and [3] do not broadcast"),
+                rejects<DTypeError>("integers", {iota({2, 3}), iota({3, 2})}, "floating"),
+                rejects<DTypeError>("mixed", {as(DType::f64, randn({2, 3})), randn({3, 2})},
+                                    "f64")},
+    .saved_bytes =
+        [](Inputs in) {
+          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes()};
+        },
+};
+
+// Rows of a are the only rows here: matmul_info's batches would be rows too.
+const Registered rows_info = OpInfo{
+    .name = "matmul by rows",
+    .run = [](Inputs in) { return matmul(in[0], in[1]); },
+    .reference = [](Arrays in) { return naive::matmul(in[0], in[1]); },
+    .samples = {{"odd", {randn({33, 65}), randn({65, 7})}}},
+    .large = {{"wide", {randn({311, 300}), randn({300, 130})}},
+              {"narrow", {randn({700, 17}), randn({17, 65})}},
+              {"square", {randn({64, 64}), randn({64, 64})}}},
+    .saved_bytes =
+        [](Inputs in) {
+          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes()};
+        },
+    .row_inputs = {0},
+    .tolerance = 2,
+    .reason = "sums of up to 300 terms in f32, whose roundings add up",
+};
+
+const Registered linear_info = OpInfo{
+    .name = "linear",
+    .run = [](Inputs in) { return linear(in[0], in[1], in[2]); },
+    .reference = [](Arrays in) { return linear_reference(in[0], in[1], in[2]); },
+    .samples = {{"one", {randn({1, 1}), randn({1, 1}), randn({1})}},
+                {"odd", {randn({7, 17}), randn({5, 17}), randn({5})}},
+                {"no bias", {randn({7, 3}), randn({33, 3}), none()}},
+                {"vector", {randn({17}), randn({3, 17}), randn({3})}},
+                {"deep", {randn({2, 3, 2, 5}), randn({4, 5}), randn({4})}},
+                {"tokens", {randn({2, 7, 6}), randn({34, 6}), randn({34})}},
+                {"no rows", {randn({0, 5}), randn({4, 5}), randn({4})}},
+                {"no tokens", {randn({2, 0, 5}), randn({4, 5}), randn({4})}},
+                {"no features", {randn({3, 0}), randn({4, 0}), randn({4})}},
+                {"no outputs", {randn({3, 5}), randn({0, 5}), randn({0})}}},
+    .large = {{"large", {randn({257, 65}), randn({33, 65}), randn({33})}},
+              {"wide", {randn({100, 300}), randn({257, 300}), randn({257})}},
+              {"tokens", {randn({9, 67, 48}), randn({64, 48}), randn({64})}},
+              {"many rows", {randn({3000, 24}), randn({40, 24}), none()}}},
+    .rejects = {rejects<ShapeError>("features", {randn({2, 3}), randn({5, 4}), none()},
+                                    "linear: x has 3 features, weight takes 4"),
+                rejects<ShapeError>("weight", {randn({2, 3}), randn({3}), none()}, "weight"),
+                rejects<ShapeError>("bias", {randn({2, 3}), randn({5, 3}), randn({3})}, "bias"),
+                rejects<ShapeError>("scalar", {scalar(1), randn({5, 3}), none()}, "rank"),
+                rejects<DTypeError>("integers", {iota({2, 3}), randn({5, 3}), none()}, "floating"),
+                rejects<DTypeError>("mixed", {as(DType::f64, randn({2, 3})), randn({5, 3}), none()},
+                                    "f64"),
+                rejects<DTypeError>("mixed bias",
+                                    {randn({2, 3}), randn({5, 3}), as(DType::f64, randn({5}))},
+                                    "f64")},
+    .saved_bytes =
+        [](Inputs in) {
+          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes()};
+        },
+    .row_inputs = {0},
+    .tolerance = 2,
+    .reason = "sums of up to 300 terms in f32, whose roundings add up",
+};
+
+const Making f32_making{DType::f32, DType::f32, Layout::contiguous, {}};
+
+std::vector<float> numbers(const Tensor& x) { return x.to_vector<float>(); }
+
+void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+}
+
+// One row beside every number of other rows, at every place in a tile: always the same bits.
+TEST(Matmul, RowDependsOnItsRowAlone) {
+  for (const int64_t n : {1, 16, 31, 64, 100}) {
+    for (const int64_t k : {1, 64, 257, 600}) {
+      const Tensor a = make(randn({150, k}), Generator{1}, f32_making);
+      const Tensor b = make(randn({k, n}), Generator{2}, f32_making);
+      const Tensor b_t = make(randn({n, k}), Generator{2}, f32_making);
+      const std::vector<float> y = numbers(matmul(a, b));
+      const std::vector<float> y_t = numbers(matmul(a, transpose(b_t, 0, 1)));
+      for (const int64_t m : {1, 2, 3, 5, 7, 11, 12, 13, 14, 15, 24, 29, 64, 149}) {
+        const int64_t first = 150 - m;
+        const Tensor part = a.alias({m, k}, {k, 1}, first * k);
+        const auto rows = [&](const std::vector<float>& all) {
+          return std::vector<float>(all.begin() + first * n, all.end());
+        };
+        SCOPED_TRACE(fmt::format("m {} n {} k {}", m, n, k));
+        expect_same_bits(numbers(matmul(part, b)), rows(y));
+        expect_same_bits(numbers(matmul(part, transpose(b_t, 0, 1))), rows(y_t));
+      }
+    }
+  }
+}
+
+// A column's bits do not depend on the columns beside it, and layouts do not matter.
+TEST(Matmul, ColumnAndLayoutDoNotMatter) {
+  for (const int64_t k : {5, 64, 300}) {
+    const int64_t m = 37, n = 67;
+    const Tensor a = make(randn({m, k}), Generator{3}, f32_making);
+    const Tensor b = make(randn({k, n}), Generator{4}, f32_making);
+    const Tensor a_t = transpose(contiguous(transpose(a, 0, 1)), 0, 1);
+    const Tensor b_t = transpose(contiguous(transpose(b, 0, 1)), 0, 1);
+    const std::vector<float> y = numbers(matmul(a, b));
+    expect_same_bits(numbers(matmul(a_t, b)), y);
+    expect_same_bits(numbers(matmul(a, b_t)), y);
+    expect_same_bits(numbers(matmul(a_t, b_t)), y);
+    for (const int64_t from : {0, 1, 16, 40}) {
+      const int64_t width = n - from;
+      const std::vector<float> part = numbers(matmul(a, b.alias({k, width}, {n, 1}, from)));
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < width; ++j) {
+          ASSERT_EQ(part[static_cast<size_t>(i * width + j)],
+                    y[static_cast<size_t>(i * n + from + j)])
+              << "k " << k << " from " << from << " at " << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
+// Rows of y and of dx are the same however many tokens a batch has; all bits are for 1 to 3
+// threads.
+TEST(Linear, BitsForAnyNumberOfThreads) {
+  const int before = num_threads();
+  std::vector<std::vector<float>> first;
+  for (const int threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    for (const bool narrow : {false, true}) {
+      const int64_t rows = 1111, in = narrow ? 40 : 600, out = narrow ? 24 : 520;
+      Tensor x = make(randn({rows, in}), Generator{5}, f32_making);
+      Tensor weight = make(randn({out, in}), Generator{6}, f32_making);
+      Tensor bias = make(randn({out}), Generator{7}, f32_making);
+      for (Tensor* t : {&x, &weight, &bias}) set_requires_grad(*t);
+      const Tensor y = linear(x, weight, bias);
+      backward(y, make(randn({rows, out}), Generator{8}, f32_making));
+      const std::vector<std::vector<float>> all = {numbers(y), numbers(grad(x)),
+                                                   numbers(grad(weight)), numbers(grad(bias))};
+      const size_t base = narrow ? 4 : 0;
+      for (size_t i = 0; i < all.size(); ++i) {
+        if (threads == 1) {
+          first.push_back(all[i]);
+        } else {
+          SCOPED_TRACE(fmt::format("{} threads, result {}", threads, base + i));
+          expect_same_bits(all[i], first[base + i]);
+        }
+      }
+    }
+  }
+  set_num_threads(before);
+}
+
+TEST(Matmul, NotANumberStaysInItsRow) {
+  Tensor a = make(full({13, 20}, 1), Generator{}, f32_making);
+  a.mut().as<float>()[3 * 20 + 5] = std::numeric_limits<float>::quiet_NaN();
+  const Tensor b = make(full({20, 33}, 1), Generator{}, f32_making);
+  const std::vector<float> y = numbers(matmul(a, b));
+  for (int64_t i = 0; i < 13; ++i) {
+    for (int64_t j = 0; j < 33; ++j) {
+      const float v = y[static_cast<size_t>(i * 33 + j)];
+      EXPECT_TRUE(i == 3 ? std::isnan(v) : v == 20.0f) << i << ", " << j;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longspan::test

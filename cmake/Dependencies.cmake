@@ -13,3 +13,11 @@ endfunction()
 
 longspan_pkg(HWY libhwy libhwy-dev)
 longspan_pkg(OPENBLAS openblas libopenblas-pthread-dev)
+
+# Text, options and files: everything but the engine.
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json 3 REQUIRED)
+find_package(PNG REQUIRED)
+find_package(ZLIB REQUIRED)
+longspan_pkg(TOMLPLUSPLUS tomlplusplus libtomlplusplus-dev)
+longspan_pkg(XXHASH libxxhash libxxhash-dev)

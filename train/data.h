@@ -1,0 +1,160 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/generator.h"
+#include "core/tensor.h"
+
+namespace longspan {
+
+/// Shares of a file, in per cent: the first bytes train, the next validate, the last test.
+struct Split {
+  double train = 90, valid = 5, test = 5;
+
+  /// Parses "90/5/5". Throws ValueError unless there are three numbers from 0 on that add up to
+  /// 100.
+  static Split parse(std::string_view text);
+  friend bool operator==(const Split&, const Split&) = default;
+};
+
+/// One part of a corpus. Keeps the corpus alive.
+struct BytePart {
+  std::shared_ptr<const void> owner;
+  std::span<const uint8_t> bytes;
+  int before = 0;     ///< the byte before the part, 0 at the start of the file
+  std::string split;  ///< "train", "valid" or "test"
+  std::string path;   ///< of the file
+
+  int64_t size() const { return static_cast<int64_t>(bytes.size()); }
+};
+
+/// A file as a sequence of bytes in three parts. A plain file is mapped into memory, a gzip file is
+/// unpacked into Category::data.
+class ByteCorpus {
+ public:
+  /// Throws IoError where the file is missing, unreadable, empty or a damaged or cut off gzip file.
+  static ByteCorpus open(const std::string& path, const Split& split = {});
+
+  /// Sizes are floor(share * size / 100) of the running total: no byte is lost or used twice.
+  const BytePart& train() const { return parts_[0]; }
+  const BytePart& valid() const { return parts_[1]; }
+  const BytePart& test() const { return parts_[2]; }
+  /// All of the file.
+  std::span<const uint8_t> bytes() const { return bytes_; }
+  int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
+  const std::string& path() const { return path_; }
+  /// XXH3 (64 bits) of all bytes, unpacked; 16 hexadecimal digits.
+  std::string checksum() const;
+
+ private:
+  std::string path_;
+  std::span<const uint8_t> bytes_;
+  BytePart parts_[3];
+};
+
+/// An order of 0 to size-1 that is computed, not stored: a Feistel network over the next power of
+/// four, walked until it lands inside. A bijection for every size and key.
+class Permutation {
+ public:
+  /// Throws ValueError unless size > 0.
+  Permutation(int64_t size, Generator generator);
+  int64_t size() const { return size_; }
+  /// The element at place i, 0 <= i < size, in expected constant time.
+  int64_t operator[](int64_t i) const;
+
+ private:
+  uint64_t encrypt(uint64_t x) const;
+
+  static constexpr int rounds = 8;
+  int64_t size_;
+  int half_bits_ = 0;
+  uint64_t keys_[rounds];
+};
+
+/// What is predicted.
+enum class Objective {
+  next_byte,    ///< target i is the byte after token i
+  masked_bytes  ///< targets are chosen bytes, hidden among the tokens
+};
+
+/// The token that stands for a hidden byte; masked models have a vocabulary of 257.
+inline constexpr int32_t mask_token = 256;
+/// Marks targets that are not scored.
+inline constexpr int32_t ignored_target = -1;
+
+/// What a step is given; both i32[B, L], in Category::data.
+struct Batch {
+  Tensor tokens;
+  Tensor targets;
+};
+
+/// Hides bytes of a window (Devlin et al. 2019, sec. 3.1): each position is chosen with probability
+/// 0.15, and one that is drawn if none was; of the chosen, 80 % become mask_token, 10 % a random
+/// byte and 10 % stay. Targets are the bytes where chosen, else ignored_target.
+void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator);
+
+struct BatchOptions {
+  Objective objective = Objective::next_byte;
+  uint64_t seed = 1;
+  Device device = {};
+};
+
+/// Training batches: windows of L bytes, every one once an epoch in an order of its own, drawn from
+/// (seed, epoch). The windows of an epoch lie side by side from an offset that is drawn too, so
+/// cuts fall elsewhere in each and at most 2 L - 2 bytes at the ends are left out. Row r of the run
+/// is row r mod B of batch r div B.
+class SegmentBatches {
+ public:
+  /// Throws ValueError where the part is shorter than one window (L bytes, and the next one for
+  /// next_byte), or batch or length is below 1.
+  SegmentBatches(BytePart part, int64_t batch, int64_t length, const BatchOptions& options = {});
+
+  /// The batch of any step, in time that does not depend on it.
+  Batch at(int64_t step) const;
+  /// at(position()), and moves on.
+  Batch next() { return at(position_++); }
+  int64_t position() const { return position_; }
+  void seek(int64_t step) { position_ = step; }
+
+  /// Windows of an epoch.
+  int64_t windows() const { return windows_; }
+  int64_t batch() const { return batch_; }
+  int64_t length() const { return length_; }
+  /// First byte, in the part, of the window in row `row` of the run.
+  int64_t window_begin(int64_t row) const;
+
+ private:
+  BytePart part_;
+  int64_t batch_, length_, windows_, slack_;
+  BatchOptions options_;
+  int64_t position_ = 0;
+};
+
+/// Scoring: every byte of a part is a target exactly once (next_byte), or stands in exactly one
+/// window (masked_bytes). Segments have L bytes, the last may have fewer; a batch holds up to B
+/// segments of one length. The first byte is predicted from the byte before the part.
+/// Masks are drawn from (seed, name of the split, index of the segment).
+class EvaluationSegments {
+ public:
+  /// Throws ValueError where batch or length is below 1. An empty part has no batches.
+  EvaluationSegments(BytePart part, int64_t batch, int64_t length,
+                     const BatchOptions& options = {});
+
+  /// Number of batches.
+  int64_t size() const { return full_batches_ + (rest_ > 0 ? 1 : 0); }
+  /// Batch i, 0 <= i < size().
+  Batch operator[](int64_t i) const;
+  /// Bytes of the part.
+  int64_t bytes() const { return part_.size(); }
+
+ private:
+  BytePart part_;
+  int64_t batch_, length_, full_segments_, full_batches_, rest_;
+  BatchOptions options_;
+};
+
+}  // namespace longspan

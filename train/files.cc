@@ -1,0 +1,231 @@
+#include "train/files.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "core/error.h"
+
+namespace longspan {
+namespace {
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string space_left(const std::string& path) {
+  struct statvfs fs;
+  if (statvfs(folder_of(path).c_str(), &fs) != 0) return "unknown";
+  return fmt::format("{} bytes", static_cast<uint64_t>(fs.f_bavail) * fs.f_frsize);
+}
+
+}  // namespace
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+int File::release() { return std::exchange(descriptor_, -1); }
+
+std::string error_text() { return error_text(errno); }
+
+std::string error_text(int number) {
+  const char* name = strerrorname_np(number);
+  const char* text = strerrordesc_np(number);
+  if (name == nullptr || text == nullptr) return fmt::format("error {}", number);
+  return fmt::format("{} ({})", text, name);
+}
+
+File open_to_read(const std::string& path, std::string_view op) {
+  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  require<IoError>(static_cast<bool>(file), op, "cannot open {}: {}", path, error_text());
+  struct stat status;
+  require<IoError>(fstat(file.get(), &status) == 0, op, "cannot look at {}: {}", path,
+                   error_text());
+  require<IoError>(S_ISREG(status.st_mode), op, "{} is {}, not a file", path,
+                   S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe");
+  return file;
+}
+
+int64_t size_of_file(const File& file, const std::string& path, std::string_view op) {
+  struct stat status;
+  require<IoError>(fstat(file.get(), &status) == 0, op, "cannot look at {}: {}", path,
+                   error_text());
+  return status.st_size;
+}
+
+void read_exactly(const File& file, const std::string& path, std::string_view op, int64_t offset,
+                  void* to, int64_t bytes) {
+  auto* next = static_cast<char*>(to);
+  for (int64_t left = bytes; left > 0;) {
+    const ssize_t n =
+        pread(file.get(), next, static_cast<size_t>(std::min(left, int64_t{1} << 30)), offset);
+    if (n < 0 && errno == EINTR) continue;
+    require<IoError>(n >= 0, op, "cannot read {}: {}", path, error_text());
+    require<IoError>(n > 0, op, "{} ends at byte {}, {} before what it promises", path, offset,
+                     left);
+    next += n;
+    offset += n;
+    left -= n;
+  }
+}
+
+std::string read_file(const std::string& path, std::string_view op, int64_t limit) {
+  const File file = open_to_read(path, op);
+  const int64_t bytes = size_of_file(file, path, op);
+  require<IoError>(bytes <= limit, op, "{} has {} bytes, more than the {} expected at most", path,
+                   bytes, limit);
+  std::string text(static_cast<size_t>(bytes), '\0');
+  read_exactly(file, path, op, 0, text.data(), bytes);
+  return text;
+}
+
+void write_exactly(const File& file, const std::string& path, std::string_view op, const void* from,
+                   int64_t bytes) {
+  const auto* next = static_cast<const char*>(from);
+  for (int64_t left = bytes; left > 0;) {
+    const ssize_t n =
+        ::write(file.get(), next, static_cast<size_t>(std::min(left, int64_t{1} << 30)));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const std::string reason = error_text();
+      fail<IoError>(op, "cannot write {}: {}; {} more needed, {} free", path, reason, left,
+                    space_left(path));
+    }
+    next += n;
+    left -= n;
+  }
+}
+
+void sync(const File& file, const std::string& path, std::string_view op) {
+  require<IoError>(fsync(file.get()) == 0, op, "cannot bring {} to the disk: {}", path,
+                   error_text());
+}
+
+void sync_folder(const std::string& path, std::string_view op) {
+  const File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  require<IoError>(static_cast<bool>(folder), op, "cannot open {}: {}", path, error_text());
+  sync(folder, path, op);
+}
+
+void make_folders(const std::string& path, std::string_view op) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error && !std::filesystem::is_directory(path, error)) {
+    error = std::make_error_code(std::errc::not_a_directory);
+  }
+  require<IoError>(!error, op, "cannot create the folder {}: {}", path, error_text(error.value()));
+}
+
+bool remove_all(const std::string& path) noexcept {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  return !error;
+}
+
+void replace_file(const std::string& path, std::string_view text, std::string_view op) {
+  Temporary temporary(Temporary::file, folder_of(path), op);
+  write_exactly(temporary.handle(), temporary.path(), op, text.data(),
+                static_cast<int64_t>(text.size()));
+  temporary.commit(path);
+}
+
+Temporary::Temporary(Kind kind, const std::string& in, std::string_view op) : in_(in), op_(op) {
+  static std::atomic<unsigned> count{0};
+  // A sweeper may take and remove what has been created but not yet been locked: then once more.
+  for (int attempt = 0;; ++attempt) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+    path_ = fmt::format("{}/.tmp-{}-{:x}-{}", in, getpid(), now, count.fetch_add(1));
+    if (kind == folder) {
+      require<IoError>(::mkdir(path_.c_str(), 0777) == 0, op, "cannot create a folder in {}: {}",
+                       in, error_text());
+      handle_ = File(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    } else {
+      handle_ = File(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      require<IoError>(static_cast<bool>(handle_), op, "cannot create a file in {}: {}", in,
+                       error_text());
+    }
+    struct stat status;
+    if (handle_ && flock(handle_.get(), LOCK_EX | LOCK_NB) == 0 &&
+        fstat(handle_.get(), &status) == 0 && status.st_nlink > 0) {
+      return;
+    }
+    if (attempt == 16) fail<IoError>(op, "cannot lock {}: {}", path_, error_text());
+  }
+}
+
+Temporary::~Temporary() {
+  if (!path_.empty()) remove_all(path_);
+}
+
+void Temporary::commit(const std::string& path) {
+  sync(handle_, path_, op_);
+  if (::rename(path_.c_str(), path.c_str()) == 0) {
+    path_.clear();
+  } else if (errno == ENOTEMPTY || errno == EEXIST) {
+    exchange(path);
+  } else {
+    fail<IoError>(op_, "cannot rename {} to {}: {}", path_, path, error_text());
+  }
+  sync_folder(in_, op_);
+}
+
+void Temporary::exchange(const std::string& path) {
+  // What was at `path` takes the temporary name, and goes with this object.
+  if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+  const std::string old = path_ + "-old";
+  require<IoError>(::rename(path.c_str(), old.c_str()) == 0, op_, "cannot replace {}: {}", path,
+                   error_text());
+  if (::rename(path_.c_str(), path.c_str()) != 0) {
+    const std::string reason = error_text();
+    ::rename(old.c_str(), path.c_str());
+    fail<IoError>(op_, "cannot replace {}: {}", path, reason);
+  }
+  path_ = old;
+}
+
+int sweep(const std::string& folder) noexcept {
+  int removed = 0;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error), end;
+  while (!error && entry != end) {
+    const std::string path = entry->path().string();
+    if (entry->path().filename().string().rfind(".tmp-", 0) == 0) {
+      const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+      if (file && flock(file.get(), LOCK_EX | LOCK_NB) == 0 && remove_all(path)) ++removed;
+    }
+    entry.increment(error);
+  }
+  return removed;
+}
+
+FolderLock::FolderLock(const std::string& folder, std::string_view op) {
+  make_folders(folder, op);
+  const std::string path = folder + "/.lock";
+  file_ = File(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  require<IoError>(static_cast<bool>(file_), op, "cannot write to the folder {}: {}", folder,
+                   error_text());
+  require<IoError>(flock(file_.get(), LOCK_EX | LOCK_NB) == 0, op,
+                   "another process is writing to {}: wait for it or choose another folder",
+                   folder);
+}
+
+}  // namespace longspan

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace longspan {
+
+/// A file descriptor that closes itself.
+class File {
+ public:
+  File() = default;
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File();
+  File(File&& other) noexcept : descriptor_(other.release()) {}
+  File& operator=(File&& other) noexcept;
+
+  int get() const { return descriptor_; }
+  int release();
+  explicit operator bool() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// "No space left on device (ENOSPC)", for a message; errno by default.
+std::string error_text();
+std::string error_text(int number);
+
+/// Opens for reading. Throws IoError where the file is missing, is a directory or is unreadable.
+File open_to_read(const std::string& path, std::string_view op);
+/// Bytes of an open file.
+int64_t size_of_file(const File& file, const std::string& path, std::string_view op);
+/// Reads exactly `bytes` from `offset`. Throws IoError, also where the file ends before.
+void read_exactly(const File& file, const std::string& path, std::string_view op, int64_t offset,
+                  void* to, int64_t bytes);
+/// A whole file of at most `limit` bytes. Throws IoError.
+std::string read_file(const std::string& path, std::string_view op, int64_t limit = 64 << 20);
+
+/// Writes all of it or throws IoError, which names the path and the space that is left.
+void write_exactly(const File& file, const std::string& path, std::string_view op, const void* from,
+                   int64_t bytes);
+/// Waits until the file (or folder) is on the disk. Throws IoError.
+void sync(const File& file, const std::string& path, std::string_view op);
+void sync_folder(const std::string& path, std::string_view op);
+
+/// Creates the folder and those above it. Throws IoError.
+void make_folders(const std::string& path, std::string_view op);
+/// Removes a file or a whole folder; what is not there is no error. Returns false where it could
+/// not.
+bool remove_all(const std::string& path) noexcept;
+
+/// Replaces a file by `text`, or leaves it as it was: written beside it under a temporary name,
+/// synced, renamed. Throws IoError.
+void replace_file(const std::string& path, std::string_view text, std::string_view op);
+
+/// Something that is being written under a name beginning with ".tmp-". The writer holds a lock on
+/// it, so that sweep() removes only what a dead writer left. Unless committed it goes on
+/// destruction.
+class Temporary {
+ public:
+  enum Kind { file, folder };
+  /// Creates it in an existing folder. Throws IoError.
+  Temporary(Kind kind, const std::string& in, std::string_view op);
+  ~Temporary();
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+
+  const std::string& path() const { return path_; }
+  const File& handle() const { return handle_; }
+  /// Syncs it, renames it to `path` and syncs the folder above. A file there is replaced; of a
+  /// folder there the contents are exchanged, in one step where the file system can do so.
+  void commit(const std::string& path);
+
+ private:
+  void exchange(const std::string& path);
+
+  std::string in_, path_, op_;
+  File handle_;
+};
+
+/// Removes from a folder what writers left that died: names beginning with ".tmp-" and not locked.
+/// A folder that is not there is none to sweep. Returns how many were removed.
+int sweep(const std::string& folder) noexcept;
+
+/// Keeps other processes from writing to a folder for as long as it lives, also if the process is
+/// killed. Creates the folder. Throws IoError where another holds it.
+class FolderLock {
+ public:
+  FolderLock(const std::string& folder, std::string_view op);
+
+ private:
+  File file_;
+};
+
+}  // namespace longspan

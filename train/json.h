@@ -1,0 +1,87 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace longspan {
+
+struct JsonMember;
+
+/// A JSON value: null, bool, integer, number, string, array or object. Objects keep the order in
+/// which members were given.
+class Json {
+ public:
+  using Array = std::vector<Json>;
+  using Object = std::vector<JsonMember>;
+
+  Json() = default;
+  Json(bool value) : value_(value) {}
+  template <std::integral T>
+  Json(T value) : value_(static_cast<int64_t>(value)) {}
+  template <std::floating_point T>
+  Json(T value) : value_(static_cast<double>(value)) {}
+  Json(const char* value) : value_(std::string(value)) {}
+  Json(std::string_view value) : value_(std::string(value)) {}
+  Json(std::string value) : value_(std::move(value)) {}
+  Json(Array value) : value_(std::move(value)) {}
+  Json(Object value) : value_(std::move(value)) {}
+
+  bool is_null() const { return holds<std::monostate>(); }
+  bool is_bool() const { return holds<bool>(); }
+  bool is_integer() const { return holds<int64_t>(); }
+  bool is_number() const { return is_integer() || holds<double>(); }
+  bool is_string() const { return holds<std::string>(); }
+  bool is_array() const { return holds<Array>(); }
+  bool is_object() const { return holds<Object>(); }
+  /// "null", "a bool", "an integer", "a number", "a string", "an array" or "an object".
+  std::string_view kind() const;
+
+  /// The value; throws ValueError where it is of another kind. number() takes integers too.
+  bool boolean() const;
+  int64_t integer() const;
+  double number() const;
+  const std::string& string() const;
+  const Array& array() const;
+  const Object& object() const;
+
+  /// The member of that name, or null where there is none or this is no object.
+  const Json* find(std::string_view name) const;
+  /// The member of that name. Throws ValueError where there is none.
+  const Json& operator[](std::string_view name) const;
+
+  friend bool operator==(const Json&, const Json&) = default;
+
+ private:
+  template <class T>
+  bool holds() const {
+    return std::holds_alternative<T>(value_);
+  }
+  template <class T>
+  const T& get(std::string_view expected) const;
+
+  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> value_;
+};
+
+struct JsonMember {
+  std::string name;
+  Json value;
+  friend bool operator==(const JsonMember&, const JsonMember&) = default;
+};
+
+/// Names and values in order: {{"loss", 1.5}, {"tokens", 4096}}.
+using Fields = Json::Object;
+
+/// One line, no spaces. Numbers are written so that reading gives the same bits; NaN and Inf, which
+/// JSON lacks, become null. Throws ValueError on a string that is not UTF-8.
+std::string to_string(const Json& value);
+
+/// Reads one JSON value and nothing after it. Strict: a repeated member name, invalid UTF-8 or
+/// nesting deeper than `max_depth` throws ValueError that says where. Never recurses.
+Json parse_json(std::string_view text, int max_depth = 16);
+
+}  // namespace longspan

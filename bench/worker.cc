@@ -15,9 +15,14 @@
 #include <string>
 #include <vector>
 
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
 #include "bench/harness.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "ops/block_attention.h"
+#include "ops/pattern.h"
 
 namespace longspan::bench {
 namespace {
@@ -29,6 +34,34 @@ struct Workload {
   std::function<void()> run;
   double check = 0;
 };
+
+/// A workload from forward(inputs): its forward, its backward, or both. Floating inputs get
+/// gradients.
+template <class F>
+Workload differentiable(F forward, std::vector<Tensor> inputs, const std::string& pass) {
+  if (pass == "forward") {
+    const NoGrad no_grad;
+    const double check = magnitude(forward(inputs));
+    return {[=] {
+              const NoGrad none;
+              forward(inputs);
+            },
+            check};
+  }
+  std::vector<Tensor> leaves;
+  for (Tensor& x : inputs) {
+    if (is_floating(x.dtype())) leaves.push_back(set_requires_grad(x));
+  }
+  const std::vector<Tensor> y = {forward(inputs)};
+  const std::vector<Tensor> dy = {y[0].rank() > 0 ? values(y[0].shape(), 90)
+                                                  : Tensor::scalar(1.0f)};
+  double check = 0;
+  for (const Tensor& dx : gradients(y, dy, leaves, true)) {
+    check += magnitude(dx) / static_cast<double>(leaves.size());
+  }
+  if (pass == "backward") return {[=] { gradients(y, dy, leaves, true); }, check};
+  return {[=] { gradients(std::vector<Tensor>{forward(inputs)}, dy, leaves); }, check};
+}
 
 /// c = a b with the layouts of y = x W^T (NT), dx = dy W (NN) and dW = dy^T x (TN).
 Workload gemm(const Json& request) {
@@ -58,9 +91,35 @@ Workload gemm(const Json& request) {
   throw std::invalid_argument("gemm: unknown variant " + variant);
 }
 
+/// q k v [B, H, L, d].
+std::vector<Tensor> heads(const Json& shape) {
+  const Shape size = {shape.value("batch", 1), shape.at("heads"), shape.at("length"),
+                      shape.at("width")};
+  return {values(size, 1, 2.0f), values(size, 2, 2.0f), values(size, 3, 2.0f)};
+}
+
+/// Causal attention.
+Workload attention(const Json& request) {
+  const auto forward = [](const std::vector<Tensor>& in) {
+    return block_attention(in[0], in[1], in[2], patterns::causal()).out;
+  };
+  return differentiable(forward, heads(request.at("shape")), request.at("pass"));
+}
+
+/// Causal attention to the last `window` keys, self included.
+Workload band(const Json& request) {
+  const int64_t window = request.at("shape").at("window");
+  const auto forward = [window](const std::vector<Tensor>& in) {
+    return block_attention(in[0], in[1], in[2], patterns::local(window)).out;
+  };
+  return differentiable(forward, heads(request.at("shape")), request.at("pass"));
+}
+
 using Maker = Workload (*)(const Json&);
 const std::map<std::string, Maker> makers = {
     {"gemm", gemm},
+    {"attention", attention},
+    {"band", band},
 };
 
 struct Sample {

@@ -1,0 +1,223 @@
+// What a run leaves behind, and that it is the same however the run went.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/system/program.h"
+#include "train/json.h"
+#include "train/state.h"
+
+namespace longspan::test {
+namespace {
+
+/// A run of a small model with dropout: a few milliseconds a step.
+std::vector<std::string> small_run(const std::string& text, const std::string& out, int steps,
+                                   const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {
+      "train", "--model", "local_transformer", "--task", "bytes", "--data", "bytes=" + text,
+      "--length", "24", "--batch", "3", "--layers", "2", "--set", "model.d_model=32", "--set",
+      "model.d_ff=48", "--set", "model.window=9", "--set", "model.dropout=0.1", "--steps",
+      std::to_string(steps), "--seed", "7", "--out", out};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+struct Weights {
+  std::string model, optimizer;
+  friend bool operator==(const Weights&, const Weights&) = default;
+};
+
+Weights weights_of(const std::string& out, int64_t step) {
+  const std::string folder = checkpoint_path(out, step);
+  Weights w{read(folder + "/model.safetensors"), read(folder + "/optimizer.safetensors")};
+  EXPECT_FALSE(w.model.empty()) << folder;
+  EXPECT_FALSE(w.optimizer.empty()) << folder;
+  return w;
+}
+
+/// The losses of all steps in metrics.jsonl, as written.
+std::vector<std::string> losses_of(const std::string& out) {
+  std::vector<std::string> losses;
+  std::ifstream file(out + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const Json row = parse_json(line);
+    if (const Json* loss = row.find("loss")) {
+      losses.push_back(to_string(row["step"]) + ": " + to_string(*loss));
+    }
+  }
+  return losses;
+}
+
+class Runs : public testing::Test {
+ protected:
+  void SetUp() override { write(text, some_text(20'000)); }
+  Outcome must(const std::vector<std::string>& arguments) {
+    Outcome o = run(arguments);
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o;
+  }
+  Folder folder;
+  const std::string text = folder / "text.txt";
+};
+
+TEST_F(Runs, LeaveWhatTheyPromise) {
+  const std::string out = folder / "run";
+  const Outcome o = must(small_run(text, out, 20, {"--save-every", "8"}));
+  for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "pictures/loss.png",
+                           "pictures/attention.png"}) {
+    EXPECT_TRUE(exists(out + "/" + name)) << name;
+  }
+  EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{8, 16, 20}));
+  EXPECT_EQ(names_in(checkpoint_path(out, 20)),
+            (std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"}));
+
+  // The last line, the file, and the keys in their order.
+  EXPECT_EQ(o.last_line() + "\n", read(out + "/summary.json"));
+  const Json summary = parse_json(o.last_line());
+  std::vector<std::string> keys;
+  for (const JsonMember& m : summary.object()) keys.push_back(m.name);
+  EXPECT_EQ(keys, (std::vector<std::string>{"model", "parameters", "steps", "tokens", "train_bpb",
+                                            "valid_bpb", "seconds", "tokens_per_second",
+                                            "peak_bytes"}));
+  EXPECT_EQ(summary["model"].string(), "local_transformer");
+  EXPECT_GT(summary["parameters"].integer(), 0);
+  EXPECT_EQ(summary["steps"].integer(), 20);
+  EXPECT_EQ(summary["tokens"].integer(), 20 * 3 * 24);
+  EXPECT_GT(summary["train_bpb"].number(), 0);
+  EXPECT_LT(summary["train_bpb"].number(), 8.5);
+  EXPECT_GT(summary["valid_bpb"].number(), 0);
+  EXPECT_LT(summary["valid_bpb"].number(), 8.5);
+  EXPECT_GT(summary["seconds"].number(), 0);
+  EXPECT_GT(summary["tokens_per_second"].number(), 0);
+  std::vector<std::string> categories;
+  int64_t sum = 0;
+  for (const JsonMember& m : summary["peak_bytes"].object()) {
+    categories.push_back(m.name);
+    if (m.name != "total") sum += m.value.integer();
+  }
+  EXPECT_EQ(categories,
+            (std::vector<std::string>{"total", "parameter", "gradient", "optimizer", "saved",
+                                      "workspace", "memory", "data", "other"}));
+  EXPECT_EQ(summary["peak_bytes"]["total"].integer(), sum);
+  EXPECT_GE(summary["peak_bytes"]["parameter"].integer(), 4 * summary["parameters"].integer());
+
+  // Scoring the checkpoint again gives the same figure, and the same keys.
+  const double valid = summary["valid_bpb"].number();
+  const Outcome again = must({"eval", "--out", out});
+  const Json scored = parse_json(again.last_line());
+  EXPECT_EQ(scored["valid_bpb"].number(), valid);
+  std::vector<std::string> scored_keys;
+  for (const JsonMember& m : scored.object()) scored_keys.push_back(m.name);
+  EXPECT_EQ(scored_keys, keys);
+  EXPECT_EQ(again.last_line() + "\n", read(out + "/summary.json"));
+
+  // Sampling depends on the seed alone.
+  const std::vector<std::string> sample = {"generate", "--out", out, "--prompt", "the quick",
+                                           "--tokens", "40", "--seed", "5"};
+  const Outcome first = must(sample), second = must(sample);
+  EXPECT_EQ(first.out, second.out);
+  EXPECT_EQ(first.out.substr(0, 9), "the quick");
+  EXPECT_EQ(first.out.size(), 9u + 40u + 1u);
+}
+
+TEST_F(Runs, SameBitsForOneTwoAndThreeThreads) {
+  std::vector<Weights> weights;
+  std::vector<std::vector<std::string>> losses;
+  for (int threads : {1, 2, 3}) {
+    const std::string out = folder / ("threads-" + std::to_string(threads));
+    must(small_run(text, out, 50, {"--threads", std::to_string(threads), "--length", "200",
+                                   "--set", "model.d_model=64", "--set", "log_every=1"}));
+    weights.push_back(weights_of(out, 50));
+    losses.push_back(losses_of(out));
+  }
+  EXPECT_GE(losses[0].size(), 50u);
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_EQ(losses[0], losses[2]);
+  EXPECT_TRUE(weights[0] == weights[1]);
+  EXPECT_TRUE(weights[0] == weights[2]);
+}
+
+TEST_F(Runs, GoOnBitwiseWhereTheyStopped) {
+  const std::string whole = folder / "whole", parts = folder / "parts";
+  must(small_run(text, whole, 30));
+  must(small_run(text, parts, 30, {"--save-every", "11"}));
+  std::filesystem::remove_all(checkpoint_path(parts, 30));
+  must(small_run(text, parts, 30, {"--resume"}));
+  EXPECT_TRUE(weights_of(whole, 30) == weights_of(parts, 30));
+  EXPECT_EQ(losses_of(whole), losses_of(parts));
+  const Json a = parse_json(read(whole + "/summary.json"));
+  const Json b = parse_json(read(parts + "/summary.json"));
+  for (const char* key : {"steps", "tokens", "train_bpb", "valid_bpb"}) {
+    EXPECT_TRUE(a[key] == b[key]) << key;
+  }
+}
+
+TEST_F(Runs, SignalsSaveAndLeave) {
+  const std::string whole = folder / "whole";
+  must(small_run(text, whole, 400));
+  for (int signal : {SIGINT, SIGTERM}) {
+    const std::string out = folder / ("signal-" + std::to_string(signal));
+    Program program(Start{small_run(text, out, 400, {"--set", "log_every=1"})});
+    for (int i = 0; i < 2000 && losses_of(out).size() < 3 && program.running(); ++i) usleep(5000);
+    program.send(signal);
+    const Outcome o = program.wait();
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_EQ(o.signal, 0);
+    const std::vector<int64_t> steps = saved_steps(out);
+    ASSERT_EQ(steps.size(), 1u);
+    EXPECT_LT(steps[0], 400);
+    EXPECT_EQ(parse_json(o.last_line())["steps"].integer(), steps[0]);
+    must(small_run(text, out, 400, {"--resume"}));
+    EXPECT_TRUE(weights_of(whole, 400) == weights_of(out, 400));
+  }
+}
+
+/// Kills runs that save after every step at random moments, `kills` times in all. Whatever the
+/// moment, each checkpoint there is can be read, and the run ends as if nothing had happened.
+void kill_and_resume(const std::string& text, const Folder& folder, int kills) {
+  constexpr int steps = 40;
+  const std::string whole = folder / "whole";
+  const Outcome all = run(small_run(text, whole, steps, {"--save-every", "1", "--keep", "3"}));
+  ASSERT_EQ(all.code, 0) << all.err;
+  const Weights expected = weights_of(whole, steps);
+  const std::string expected_loss = to_string(parse_json(all.last_line())["train_bpb"]);
+
+  uint64_t random = 42;
+  int killed = 0;
+  for (int round = 0; killed < kills; ++round) {
+    const std::string out = folder / ("killed-" + std::to_string(round));
+    for (bool done = false; !done;) {
+      Program program(
+          Start{small_run(text, out, steps, {"--save-every", "1", "--keep", "3", "--resume"})});
+      if (killed < kills) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        const double moment = static_cast<double>(random >> 40) / (1 << 24) * all.seconds;
+        usleep(static_cast<useconds_t>(moment * 1e6));
+        if (program.running()) ++killed;
+        program.send(SIGKILL);
+      }
+      const Outcome o = program.wait();
+      ASSERT_TRUE(o.code == 0 || o.signal == SIGKILL) << o.code << " " << o.err;
+      for (const int64_t step : saved_steps(out)) {
+        ASSERT_NO_THROW(verify_checkpoint(checkpoint_path(out, step)));
+      }
+      done = o.code == 0;
+      if (done) {
+        EXPECT_EQ(to_string(parse_json(o.last_line())["train_bpb"]), expected_loss);
+      }
+    }
+    EXPECT_TRUE(weights_of(out, steps) == expected);
+    // Nothing is left of what the killed ones had begun.
+    for (const std::string& name : names_in(out + "/checkpoints")) EXPECT_NE(name[0], '.') << name;
+    std::filesystem::remove_all(out);
+  }
+}
+
+TEST_F(Runs, SurviveBeingKilled) { kill_and_resume(text, folder, 8); }
+
+TEST_F(Runs, SlowSurviveBeingKilledAHundredTimes) { kill_and_resume(text, folder, 100); }
+
+}  // namespace
+}  // namespace longspan::test

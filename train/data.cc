@@ -127,7 +127,8 @@ class Rows {
   std::vector<int32_t> values_;
 };
 
-/// One window from byte `begin` of the part on; with next_byte, targets are those bytes' followers.
+/// One window from byte `begin` of the part on; with next_token, targets are those bytes'
+/// followers.
 void fill(Rows& rows, int64_t row, const BytePart& part, int64_t begin, Objective objective,
           Generator generator) {
   const std::span<int32_t> tokens = rows.tokens(row), targets = rows.targets(row);
@@ -137,9 +138,9 @@ void fill(Rows& rows, int64_t row, const BytePart& part, int64_t begin, Objectiv
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int64_t at = begin + static_cast<int64_t>(i);
     tokens[i] = byte(at);
-    if (objective == Objective::next_byte) targets[i] = byte(at + 1);
+    if (objective == Objective::next_token) targets[i] = byte(at + 1);
   }
-  if (objective == Objective::masked_bytes) mask_window(tokens, targets, generator);
+  if (objective == Objective::masked_token) mask_window(tokens, targets, generator);
 }
 
 }  // namespace
@@ -262,7 +263,7 @@ SegmentBatches::SegmentBatches(BytePart part, int64_t batch, int64_t length,
                                const BatchOptions& options)
     : part_(std::move(part)), batch_(batch), length_(length), options_(options) {
   require_sizes(batch, length);
-  const int64_t next = options.objective == Objective::next_byte ? 1 : 0;
+  const int64_t next = options.objective == Objective::next_token ? 1 : 0;
   const int64_t spare = part_.size() - next - length;  // bytes beyond one window
   require(spare >= 0, "data",
           "the {} part of {} has {} bytes and one window needs {}: choose a longer file, a shorter "
@@ -309,8 +310,8 @@ Batch EvaluationSegments::operator[](int64_t i) const {
   const int64_t first = std::min(i * batch_, full_segments_);
   const int64_t count = i < full_batches_ ? std::min(batch_, full_segments_ - first) : 1;
   const Generator masks = Generator{options_.seed}.fork("mask").fork(part_.split);
-  // With next_byte, a segment's targets are its bytes and its tokens those one place before.
-  const int64_t shift = options_.objective == Objective::next_byte ? 1 : 0;
+  // With next_token, a segment's targets are its bytes and its tokens those one place before.
+  const int64_t shift = options_.objective == Objective::next_token ? 1 : 0;
   Rows rows(count, i < full_batches_ ? length_ : rest_);
   for (int64_t b = 0; b < count; ++b) {
     const int64_t segment = first + b;

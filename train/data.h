@@ -8,6 +8,7 @@
 
 #include "core/generator.h"
 #include "core/tensor.h"
+#include "nn/objective.h"
 
 namespace longspan {
 
@@ -75,16 +76,8 @@ class Permutation {
   uint64_t keys_[rounds];
 };
 
-/// What is predicted.
-enum class Objective {
-  next_byte,    ///< target i is the byte after token i
-  masked_bytes  ///< targets are chosen bytes, hidden among the tokens
-};
-
 /// The token that stands for a hidden byte; masked models have a vocabulary of 257.
 inline constexpr int32_t mask_token = 256;
-/// Marks targets that are not scored.
-inline constexpr int32_t ignored_target = -1;
 
 /// What a step is given; both i32[B, L], in Category::data.
 struct Batch {
@@ -98,7 +91,7 @@ struct Batch {
 void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator);
 
 struct BatchOptions {
-  Objective objective = Objective::next_byte;
+  Objective objective = Objective::next_token;
   uint64_t seed = 1;
   Device device = {};
 };
@@ -110,7 +103,7 @@ struct BatchOptions {
 class SegmentBatches {
  public:
   /// Throws ValueError where the part is shorter than one window (L bytes, and the next one for
-  /// next_byte), or batch or length is below 1.
+  /// next_token), or batch or length is below 1.
   SegmentBatches(BytePart part, int64_t batch, int64_t length, const BatchOptions& options = {});
 
   /// The batch of any step, in time that does not depend on it.
@@ -134,8 +127,8 @@ class SegmentBatches {
   int64_t position_ = 0;
 };
 
-/// Scoring: every byte of a part is a target exactly once (next_byte), or stands in exactly one
-/// window (masked_bytes). Segments have L bytes, the last may have fewer; a batch holds up to B
+/// Scoring: every byte of a part is a target exactly once (next_token), or stands in exactly one
+/// window (masked_token). Segments have L bytes, the last may have fewer; a batch holds up to B
 /// segments of one length. The first byte is predicted from the byte before the part.
 /// Masks are drawn from (seed, name of the split, index of the segment).
 class EvaluationSegments {

@@ -74,7 +74,7 @@ struct JsonMember {
 };
 
 /// Names and values in order: {{"loss", 1.5}, {"tokens", 4096}}.
-using Fields = Json::Object;
+using Members = Json::Object;
 
 /// One line, no spaces. Numbers are written so that reading gives the same bits; NaN and Inf, which
 /// JSON lacks, become null. Throws ValueError on a string that is not UTF-8.

@@ -288,7 +288,7 @@ std::string write_tensor_file(const File& file, const std::string& path, const T
     return size_of(a->tensor.dtype()) > size_of(b->tensor.dtype());
   });
 
-  Fields notes;
+  Members notes;
   for (const auto& [key, value] : metadata) {
     require(key.rfind("xxh3", 0) != 0, "state", "the metadata \"{}\" is ours to write", key);
     notes.push_back({key, value});
@@ -297,15 +297,16 @@ std::string write_tensor_file(const File& file, const std::string& path, const T
   for (const NamedTensor* t : order) {
     notes.push_back({fmt::format("{}{}", tensor_key, t->name), write_data(t->tensor, nullptr, {})});
   }
-  Fields members{{"__metadata__", std::move(notes)}};
+  Members members{{"__metadata__", std::move(notes)}};
   int64_t offset = 0;
   for (const NamedTensor* t : order) {
     Json::Array shape;
     for (const int64_t size : t->tensor.shape()) shape.push_back(size);
     const int64_t end = offset + t->tensor.nbytes();
-    members.push_back({t->name, Fields{{"dtype", formats[static_cast<int>(t->tensor.dtype())].name},
-                                       {"shape", std::move(shape)},
-                                       {"data_offsets", Json::Array{offset, end}}}});
+    members.push_back(
+        {t->name, Members{{"dtype", formats[static_cast<int>(t->tensor.dtype())].name},
+                          {"shape", std::move(shape)},
+                          {"data_offsets", Json::Array{offset, end}}}});
     offset = end;
   }
 
@@ -335,7 +336,7 @@ File create(const std::string& path) {
 constexpr std::string_view state_key = ",\"xxh3\":\"";
 constexpr std::string_view state_end = "\"}\n";
 
-void write_values(const std::string& path, const Fields& values) {
+void write_values(const std::string& path, const Members& values) {
   std::string text = to_string(Json(values));
   text.pop_back();  // the closing brace
   const std::string sum = hash_of(text);
@@ -513,7 +514,7 @@ std::string newest_checkpoint(const std::string& run) {
 }
 
 std::string write_state(const std::string& run, int64_t step, const TensorList& parameters,
-                        const TensorList& optimizer, const Fields& values, int keep) {
+                        const TensorList& optimizer, const Members& values, int keep) {
   require(step >= 0, "state", "step {} of a checkpoint is negative", step);
   require(keep >= 0, "state", "keep {} checkpoints: expected 0 (all) or more", keep);
   const std::string folder = checkpoints_folder(run);
@@ -523,14 +524,14 @@ std::string write_state(const std::string& run, int64_t step, const TensorList& 
   const std::string path = checkpoint_path(run, step);
   {
     Temporary temporary(Temporary::folder, folder, "state");
-    Fields sums;
+    Members sums;
     const auto add = [&](const char* name, const TensorList& tensors) {
       const std::string part = temporary.path() + "/" + name;
       sums.push_back({name, write_tensor_file(create(part), part, tensors, {})});
     };
     add(model_name, parameters);
     add(optimizer_name, optimizer);
-    Fields all{{"step", step}};
+    Members all{{"step", step}};
     for (const JsonMember& member : values) {
       require(member.name != "step" && member.name != "files" && member.name != "xxh3", "state",
               "the value \"{}\" is ours to write", member.name);

@@ -82,7 +82,7 @@ std::string newest_checkpoint(const std::string& run);
 ///   returns  the path
 ///   throws   IoError; whatever was there before is as it was
 std::string write_state(const std::string& run, int64_t step, const TensorList& parameters,
-                        const TensorList& optimizer, const Fields& values = {}, int keep = 0);
+                        const TensorList& optimizer, const Members& values = {}, int keep = 0);
 
 /// Reads all of a checkpoint, and writes to the tensors only after everything has been checked.
 /// Returns the values of state.json. Throws IoError that names the file and what is wrong.

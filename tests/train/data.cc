@@ -261,15 +261,15 @@ TEST_F(Batches, RejectsWhatHasNoWindow) {
   EXPECT_TRUE(contains(message, "16 bytes")) << message;
   EXPECT_TRUE(contains(message, "needs 17")) << message;
   EXPECT_TRUE(contains(message, "--length")) << message;
-  EXPECT_NO_THROW(SegmentBatches(part(16), 1, 16, {.objective = Objective::masked_bytes}));
-  EXPECT_THROW(SegmentBatches(part(15), 1, 16, {.objective = Objective::masked_bytes}), ValueError);
+  EXPECT_NO_THROW(SegmentBatches(part(16), 1, 16, {.objective = Objective::masked_token}));
+  EXPECT_THROW(SegmentBatches(part(15), 1, 16, {.objective = Objective::masked_token}), ValueError);
   EXPECT_THROW(SegmentBatches(part(100), 0, 16), ValueError);
   EXPECT_THROW(SegmentBatches(part(100), 1, 0), ValueError);
   EXPECT_THROW(SegmentBatches(part(100), 1, 16).at(-1), ValueError);
 }
 
 TEST_F(Batches, MasksByTheRates) {
-  SegmentBatches batches(part(40'000), 8, 512, {.objective = Objective::masked_bytes});
+  SegmentBatches batches(part(40'000), 8, 512, {.objective = Objective::masked_token});
   double total = 0, chosen = 0, masked = 0, kept = 0, random = 0;
   for (int step = 0; step < 40; ++step) {
     const Batch batch = batches.next();
@@ -300,7 +300,7 @@ TEST_F(Batches, MasksByTheRates) {
 
 TEST_F(Batches, MasksAtLeastOneByte) {
   const BytePart bytes = part(300);
-  const SegmentBatches batches(bytes, 4, 2, {.objective = Objective::masked_bytes});
+  const SegmentBatches batches(bytes, 4, 2, {.objective = Objective::masked_token});
   int64_t first = 0, ones = 0;
   for (int64_t step = 0; step < 500; ++step) {
     const auto y = batches.at(step).targets.to_vector<int32_t>();
@@ -313,7 +313,7 @@ TEST_F(Batches, MasksAtLeastOneByte) {
   }
   EXPECT_NEAR(static_cast<double>(first) / static_cast<double>(ones), 0.5, 0.05);
   // Masks are drawn anew each epoch.
-  const SegmentBatches whole(bytes, 1, 300, {.objective = Objective::masked_bytes});
+  const SegmentBatches whole(bytes, 1, 300, {.objective = Objective::masked_token});
   EXPECT_EQ(whole.windows(), 1);
   EXPECT_NE(whole.at(0).targets.to_vector<int32_t>(), whole.at(1).targets.to_vector<int32_t>());
   EXPECT_EQ(whole.at(1).targets.to_vector<int32_t>(), whole.at(1).targets.to_vector<int32_t>());
@@ -358,7 +358,7 @@ TEST_F(Batches, MaskedEvaluationDoesNotDependOnBatching) {
   const BytePart bytes = part(150);
   const auto scored = [&](int64_t batch) {
     std::vector<int32_t> x, y;
-    const EvaluationSegments segments(bytes, batch, 16, {.objective = Objective::masked_bytes});
+    const EvaluationSegments segments(bytes, batch, 16, {.objective = Objective::masked_token});
     for (int64_t i = 0; i < segments.size(); ++i) {
       const auto [tokens, targets] = segments[i];
       const auto a = tokens.to_vector<int32_t>(), b = targets.to_vector<int32_t>();

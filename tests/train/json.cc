@@ -13,18 +13,18 @@ using test::contains;
 using test::message_of;
 
 TEST(Json, WritesAndReadsBack) {
-  const Json value = Fields{{"loss", 0.1},
-                            {"step", 12},
-                            {"large", std::numeric_limits<int64_t>::min()},
-                            {"tiny", 5e-324},
-                            {"third", 1.0 / 3},
-                            {"name", "quote \" slash \\ newline \n \xC3\xA9"},
-                            {"none", Json()},
-                            {"yes", true},
-                            {"list", Json::Array{1, "two", Json::Array{}}},
-                            {"peak", Fields{{"total", 64}, {"empty", Fields{}}}}};
+  const Json value = Members{{"loss", 0.1},
+                             {"step", 12},
+                             {"large", std::numeric_limits<int64_t>::min()},
+                             {"tiny", 5e-324},
+                             {"third", 1.0 / 3},
+                             {"name", "quote \" slash \\ newline \n \xC3\xA9"},
+                             {"none", Json()},
+                             {"yes", true},
+                             {"list", Json::Array{1, "two", Json::Array{}}},
+                             {"peak", Members{{"total", 64}, {"empty", Members{}}}}};
   EXPECT_EQ(parse_json(to_string(value)), value);
-  EXPECT_EQ(to_string(Json(Fields{{"a", 1.5}, {"b", Json::Array{1, 2}}})),
+  EXPECT_EQ(to_string(Json(Members{{"a", 1.5}, {"b", Json::Array{1, 2}}})),
             R"({"a":1.5,"b":[1,2]})");
   EXPECT_EQ(to_string(Json(std::nan(""))), "null");
   EXPECT_EQ(to_string(Json("\x01")), "\"\\u0001\"");

@@ -22,7 +22,9 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "ops/block_attention.h"
+#include "ops/kernels/matmul.h"
 #include "ops/pattern.h"
+#include "ops/shape.h"
 
 namespace longspan::bench {
 namespace {
@@ -88,7 +90,15 @@ Workload gemm(const Json& request) {
     const double check = magnitude(c);
     return {[run, a, b, c] { run(); }, check};
   }
-  throw std::invalid_argument("gemm: unknown variant " + variant);
+  if (variant != "longspan") throw std::invalid_argument("gemm: unknown variant " + variant);
+  const Tensor left = at ? transpose(a) : a, right = bt ? transpose(b) : b;
+  const auto run = [left, right, c]() mutable {
+    kernels::matmul(c.device(), left.view(), right.view(), {}, c.mut(), false);
+  };
+  Workload workload{run, 0};
+  workload.run();
+  workload.check = magnitude(c);
+  return workload;
 }
 
 /// q k v [B, H, L, d].

@@ -22,6 +22,7 @@ struct LayerMemory {
   Tensor context_keys, context_values;
 };
 
+/// What the layers of a model keep, in their order.
 struct SegmentMemory {
   std::vector<LayerMemory> layers;
 };

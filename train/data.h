@@ -90,6 +90,7 @@ struct Batch {
 /// byte and 10 % stay. Targets are the bytes where chosen, else ignored_target.
 void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator);
 
+/// What batches are made of besides their bytes.
 struct BatchOptions {
   Objective objective = Objective::next_token;
   uint64_t seed = 1;

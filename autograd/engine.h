@@ -10,7 +10,7 @@ namespace longspan {
 /// How backward() goes through the graph.
 struct BackwardOptions {
   bool retain = false;         ///< keep the graph for another backward()
-  std::vector<Tensor> inputs;  ///< if not empty: only these get gradients, only paths to them run
+  std::vector<Tensor> inputs = {};  ///< if not empty: only these get gradients, only paths to them run
   bool create_graph = false;   ///< gradients of gradients; not supported: throws NotImplemented
 };
 

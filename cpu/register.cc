@@ -8,6 +8,7 @@ void register_kernels() {
   register_gradient();
   register_block_attention();
   register_matmul();
+  register_index();
 }
 
 }  // namespace longspan::cpu

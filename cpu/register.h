@@ -8,6 +8,7 @@ void register_elementwise();
 void register_gradient();
 void register_block_attention();
 void register_matmul();
+void register_index();
 
 /// The table of contents: calls all of the above.
 void register_kernels();

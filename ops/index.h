@@ -1,0 +1,66 @@
+#pragma once
+
+#include "core/tensor.h"
+
+namespace longspan {
+
+// Ids are i64, i32 or u8. One out of range is a ValueError that names its place, its value and the
+// range, thrown before any work. Gradients of repeated ids are summed in the order of their places
+// and added to the input's gradient in place: they cost what was taken, not the size of the table.
+
+/// y[..., :] = weight[ids[...], :].
+///   weight  [V, ...]  any dtype
+///   ids     [...]
+///   returns ids' axes, then weight's without the first
+///   saves   ids
+Tensor embedding(const Tensor& weight, const Tensor& ids);
+
+/// Elements ids[0], ids[1], ... of one axis.
+///   x       any dtype
+///   ids     [n]; negative ones are not allowed
+///   returns x with n elements along the axis
+///   saves   ids
+Tensor take(const Tensor& x, const Tensor& ids, int axis = 0);
+
+/// y[..., i, ...] = x[..., ids[..., i, ...], ...] along one axis.
+///   ids     rank of x and its sizes, except along the axis
+///   returns shape of ids
+///   saves   ids
+Tensor take_along_axis(const Tensor& x, const Tensor& ids, int axis = -1);
+
+/// y[..., i, :] = x[..., order[..., i], :]: rows gathered by lists that may omit or repeat some. An
+/// id of -1 gives a row of zeros.
+///   x       [..., L, D]  any dtype
+///   order   [..., n]     leading axes of x, or 1 or missing where one list serves all
+///   returns [..., n, D]
+///   saves   order
+Tensor permute_rows(const Tensor& x, const Tensor& order);
+
+/// The transpose of permute_rows: y[..., r, :] = sum of x[..., i, :] over i with order[..., i] = r.
+/// Rows that nobody names are zero.
+///   x       [..., n, D]  floating
+///   order   [..., n]     as for permute_rows, with ids in [-1, rows)
+///   returns [..., rows, D]
+///   saves   order
+Tensor scatter_rows(const Tensor& x, const Tensor& order, int64_t rows);
+
+/// x with updates added: y[..., ids[i], ...] = x[...] + sum of updates[..., i, ...].
+///   x        floating
+///   ids      [n]
+///   updates  x with n elements along the axis
+///   returns  shape of x
+///   saves    ids
+Tensor scatter_add(const Tensor& x, const Tensor& ids, const Tensor& updates, int axis = 0);
+
+/// y[..., v] = how many of ids[..., :] equal v.
+///   ids     [..., n]
+///   returns [..., values]  i64
+Tensor bincount(const Tensor& ids, int64_t values);
+
+namespace detail {
+/// Throws ValueError unless every id lies in [low, high).
+void require_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
+                 std::string_view name = "ids");
+}  // namespace detail
+
+}  // namespace longspan

@@ -142,9 +142,25 @@ std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys
   return tasks;
 }
 
+namespace {
+
+void forward(const AttentionInputs& in, View out, View lse) {
+  const bool wide = in.q.dtype == DType::f64;
+  (wide ? block_attention_forward_f64 : block_attention_forward_f32)(in, out, lse);
+}
+
+void backward(const AttentionInputs& in, ConstView out, ConstView lse, ConstView dout,
+              ConstView dlse, const AttentionGradients& grads) {
+  const bool wide = in.q.dtype == DType::f64;
+  (wide ? block_attention_backward_f64 : block_attention_backward_f32)(in, out, lse, dout, dlse,
+                                                                       grads);
+}
+
+}  // namespace
+
 void register_block_attention() {
-  kernels::block_attention_forward.set(DeviceKind::cpu, block_attention_forward);
-  kernels::block_attention_backward.set(DeviceKind::cpu, block_attention_backward);
+  kernels::block_attention_forward.set(DeviceKind::cpu, forward);
+  kernels::block_attention_backward.set(DeviceKind::cpu, backward);
 }
 
 }  // namespace longspan::cpu

@@ -166,8 +166,14 @@ std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows
 /// Tasks of `keys` keys each over all heads.
 std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys);
 
-void block_attention_forward(const AttentionInputs& in, View out, View lse);
-void block_attention_backward(const AttentionInputs& in, ConstView out, ConstView lse,
-                              ConstView dout, ConstView dlse, const AttentionGradients& grads);
+// Each computes in the dtype of its name, whatever the tensors store.
+void block_attention_forward_f32(const AttentionInputs& in, const View& out, const View& lse);
+void block_attention_forward_f64(const AttentionInputs& in, const View& out, const View& lse);
+void block_attention_backward_f32(const AttentionInputs& in, const ConstView& out,
+                                  const ConstView& lse, const ConstView& dout,
+                                  const ConstView& dlse, const AttentionGradients& grads);
+void block_attention_backward_f64(const AttentionInputs& in, const ConstView& out,
+                                  const ConstView& lse, const ConstView& dout,
+                                  const ConstView& dlse, const AttentionGradients& grads);
 
 }  // namespace longspan::cpu

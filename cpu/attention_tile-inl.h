@@ -120,9 +120,9 @@ LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_2)
 
 // One panel of columns for `rows` rows; a and c have room for rows rounded up to kRest.
 template <int64_t kRowStride, class T>
-HWY_INLINE void product(int64_t rows, const T* a, int64_t step, int64_t a_panel, const T* b,
-                        int64_t panels, int64_t k_panel, int64_t k_last, T* c, int64_t ldc,
-                        bool add) {
+HWY_NOINLINE void product(int64_t rows, const T* a, int64_t step, int64_t a_panel, const T* b,
+                          int64_t panels, int64_t k_panel, int64_t k_last, T* c, int64_t ldc,
+                          bool add) {
   int64_t r = 0;
   for (; r + kGroup <= rows; r += kGroup) {
     product_group<kRowStride>(a + r * kRowStride, step, a_panel, b, panels, k_panel, k_last,
@@ -211,14 +211,11 @@ void pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded,
   }
 }
 
+#if HWY_TARGET != HWY_SCALAR
 // 4 x 4 (f32) or 2 x 2 (f64) blocks of 128 bits of rows base, base + stride, ...: block i comes
 // from row i * (16 / sizeof(T)).
 template <class D, class T>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const T* base, int64_t stride) {
-#if HWY_MAX_BYTES == 16
-  (void)stride;
-  return hn::LoadU(d, base);
-#else
   if constexpr (hn::MaxLanes(D()) * sizeof(T) == 16) {
     (void)stride;
     return hn::LoadU(d, base);
@@ -229,43 +226,54 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const T* base, int64_t stride) {
         load_blocks(half, base + static_cast<int64_t>(hn::Lanes(half)) * stride, stride);
     return hn::Combine(d, high, low);
   }
-#endif
 }
+
+// One panel of NR rows from `base` on, transposed, by blocks; returns how many columns it has done.
+template <class T>
+int64_t transpose_blocks(const T* base, int64_t stride, int64_t width, T* HWY_RESTRICT to) {
+  constexpr int64_t N = kPanel<T>;
+  constexpr int64_t kUnit = 16 / sizeof(T);  // elements of a 128-bit block
+  const Tag<T> d;
+  int64_t from = 0;
+  for (; from + kUnit <= width; from += kUnit) {
+    for (int64_t part = 0; part < N; part += kLanes<T>) {
+      const T* p = base + part * stride + from;
+      T* q = to + from * N + part;
+      const Vec<T> r0 = load_blocks(d, p, stride);
+      const Vec<T> r1 = load_blocks(d, p + stride, stride);
+      if constexpr (sizeof(T) == 4) {
+        const hn::Repartition<double, Tag<T>> dd;
+        const Vec<T> r2 = load_blocks(d, p + 2 * stride, stride);
+        const Vec<T> r3 = load_blocks(d, p + 3 * stride, stride);
+        const auto a = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
+        const auto b = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
+        const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
+        const auto f = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
+        hn::Store(hn::BitCast(d, hn::InterleaveLower(dd, a, b)), d, q);
+        hn::Store(hn::BitCast(d, hn::InterleaveUpper(dd, a, b)), d, q + N);
+        hn::Store(hn::BitCast(d, hn::InterleaveLower(dd, e, f)), d, q + 2 * N);
+        hn::Store(hn::BitCast(d, hn::InterleaveUpper(dd, e, f)), d, q + 3 * N);
+      } else {
+        hn::Store(hn::InterleaveLower(d, r0, r1), d, q);
+        hn::Store(hn::InterleaveUpper(d, r0, r1), d, q + N);
+      }
+    }
+  }
+  return from;
+}
+#else
+template <class T>
+int64_t transpose_blocks(const T*, int64_t, int64_t, T*) {
+  return 0;
+}
+#endif
 
 // Transposes keys key .. key + NR of x into one panel [width][NR]; zero beyond `keys`.
 template <class T>
 void pack_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* HWY_RESTRICT to) {
   constexpr int64_t N = kPanel<T>;
-  const Tag<T> d;
-  constexpr int64_t kUnit = 16 / sizeof(T);  // elements of a 128-bit block
   int64_t from = 0;
-  if (keys >= N && x.contiguous()) {
-    const T* base = x.direct(key);
-    for (; from + kUnit <= x.width; from += kUnit) {
-      for (int64_t part = 0; part < N; part += kLanes<T>) {
-        const T* p = base + part * x.stride + from;
-        T* q = to + from * N + part;
-        const Vec<T> r0 = load_blocks(d, p, x.stride);
-        const Vec<T> r1 = load_blocks(d, p + x.stride, x.stride);
-        if constexpr (sizeof(T) == 4) {
-          const hn::Repartition<double, Tag<T>> dd;
-          const Vec<T> r2 = load_blocks(d, p + 2 * x.stride, x.stride);
-          const Vec<T> r3 = load_blocks(d, p + 3 * x.stride, x.stride);
-          const auto a = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
-          const auto b = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
-          const auto e = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
-          const auto f = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
-          hn::Store(hn::BitCast(d, hn::InterleaveLower(dd, a, b)), d, q);
-          hn::Store(hn::BitCast(d, hn::InterleaveUpper(dd, a, b)), d, q + N);
-          hn::Store(hn::BitCast(d, hn::InterleaveLower(dd, e, f)), d, q + 2 * N);
-          hn::Store(hn::BitCast(d, hn::InterleaveUpper(dd, e, f)), d, q + 3 * N);
-        } else {
-          hn::Store(hn::InterleaveLower(d, r0, r1), d, q);
-          hn::Store(hn::InterleaveUpper(d, r0, r1), d, q + N);
-        }
-      }
-    }
-  }
+  if (keys >= N && x.contiguous()) from = transpose_blocks(x.direct(key), x.stride, x.width, to);
   if (from == x.width) return;
   alignas(64) T temporary[kMaxWidth];
   for (int64_t j = 0; j < N; ++j) {
@@ -603,18 +611,19 @@ class KeepRow {
   // there is an order; `keep` has kRoom elements.
   void fill(int64_t index, int64_t origin, const int32_t* order, int64_t keys, int64_t from,
             int64_t to, T* keep) const {
-    if (order != nullptr) {
+    if (order != nullptr || HWY_TARGET == HWY_SCALAR) {
       for (int64_t j = from; j < to; ++j) {
         if (origin + j >= keys) {
           keep[j] = T{0};
           continue;
         }
-        const uint32_t key = static_cast<uint32_t>(order[origin + j]);
+        const auto key = static_cast<uint32_t>(order != nullptr ? order[origin + j] : origin + j);
         const Philox4 words = philox(key_, key / 4, static_cast<uint32_t>(index), head_, 0);
         keep[j] = words.word[key % 4] >= threshold_ ? scale_ : T{0};
       }
       return;
     }
+#if HWY_TARGET != HWY_SCALAR
     const hn::ScalableTag<uint32_t> d;
     using V = hn::Vec<decltype(d)>;
     constexpr int64_t kWords = 4 * HWY_LANES(uint32_t);
@@ -639,9 +648,11 @@ class KeepRow {
       hn::StoreInterleaved4(c0, c1, c2, c3, d, words);
       for (int64_t i = 0; i < kWords; ++i) keep[j + i] = words[i] >= threshold_ ? scale_ : T{0};
     }
+#endif
   }
 
  private:
+#if HWY_TARGET != HWY_SCALAR
   template <class V>
   static HWY_INLINE void multiply(V a, uint32_t m, V& high, V& low) {
     const hn::ScalableTag<uint32_t> d;
@@ -652,6 +663,7 @@ class KeepRow {
     low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
     high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
   }
+#endif
 
   uint64_t key_;
   uint32_t threshold_, head_;

@@ -1,15 +1,18 @@
-#include <vector>
+// Backward of block attention, for one SIMD target and one dtype of computation.
 
-#include "core/generator.h"
-#include "core/parallel.h"
-#include "cpu/attention_plan.h"
+#if defined(LONGSPAN_CPU_ATTENTION_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LONGSPAN_CPU_ATTENTION_BACKWARD_INL_H_
+#undef LONGSPAN_CPU_ATTENTION_BACKWARD_INL_H_
+#else
+#define LONGSPAN_CPU_ATTENTION_BACKWARD_INL_H_
+#endif
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/block_attention_backward.cc"
-#include <hwy/foreach_target.h>
-// after foreach_target
 #include <hwy/highway.h>
 
+#include <vector>
+
+#include "core/parallel.h"
+#include "cpu/attention_plan.h"
 #include "cpu/attention_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -508,30 +511,9 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
   }
 }
 
-void backward_dispatch(const AttentionInputs& in, const ConstView& out, const ConstView& lse,
-                       const ConstView& dout, const ConstView& dlse,
-                       const AttentionGradients& grads) {
-  if (in.q.dtype == DType::f64) {
-    backward<double>(in, out, lse, dout, dlse, grads);
-  } else {
-    backward<float>(in, out, lse, dout, dlse, grads);
-  }
-}
-
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace longspan::cpu
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace longspan::cpu {
-
-HWY_EXPORT(backward_dispatch);
-
-void block_attention_backward(const AttentionInputs& in, ConstView out, ConstView lse,
-                              ConstView dout, ConstView dlse, const AttentionGradients& grads) {
-  HWY_DYNAMIC_DISPATCH(backward_dispatch)(in, out, lse, dout, dlse, grads);
-}
-
-}  // namespace longspan::cpu
-#endif
+#endif  // per-target include guard

@@ -1,15 +1,18 @@
-#include <vector>
+// Forward of block attention, for one SIMD target and one dtype of computation.
 
-#include "core/generator.h"
-#include "core/parallel.h"
-#include "cpu/attention_plan.h"
+#if defined(LONGSPAN_CPU_ATTENTION_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LONGSPAN_CPU_ATTENTION_FORWARD_INL_H_
+#undef LONGSPAN_CPU_ATTENTION_FORWARD_INL_H_
+#else
+#define LONGSPAN_CPU_ATTENTION_FORWARD_INL_H_
+#endif
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/block_attention_forward.cc"
-#include <hwy/foreach_target.h>
-// after foreach_target
 #include <hwy/highway.h>
 
+#include <vector>
+
+#include "core/parallel.h"
+#include "cpu/attention_plan.h"
 #include "cpu/attention_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -263,27 +266,9 @@ void forward(const AttentionInputs& in, const View& out, const View& lse) {
                [&](int64_t i) { pass.run(tasks[static_cast<size_t>(i)]); });
 }
 
-void forward_dispatch(const AttentionInputs& in, const View& out, const View& lse) {
-  if (in.q.dtype == DType::f64) {
-    forward<double>(in, out, lse);
-  } else {
-    forward<float>(in, out, lse);
-  }
-}
-
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace longspan::cpu
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace longspan::cpu {
-
-HWY_EXPORT(forward_dispatch);
-
-void block_attention_forward(const AttentionInputs& in, View out, View lse) {
-  HWY_DYNAMIC_DISPATCH(forward_dispatch)(in, out, lse);
-}
-
-}  // namespace longspan::cpu
-#endif
+#endif  // per-target include guard

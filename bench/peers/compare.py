@@ -266,7 +266,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=2, help="samples per turn")
     parser.add_argument("--seconds", type=float, default=0.05, help="least length of a sample")
     parser.add_argument("--attempts", type=int, default=3, help="while the peak is unsteady")
-    parser.add_argument("--worker", default=os.path.join(HERE, "../../build/release/bench/worker"))
+    parser.add_argument("--worker", default=os.path.join(HERE, "../../build/release/bench/bench_worker"))
     parser.add_argument("--out", help="append JSON lines here")
     parser.add_argument("--log", help="what the workers print on standard error")
     options = parser.parse_args()

@@ -20,7 +20,7 @@
 namespace longspan::test {
 namespace {
 
-constexpr size_t minimum_ops = 45;
+constexpr size_t minimum_ops = 60;
 constexpr int64_t minimum_gradchecks = 1500;
 
 struct Table {

@@ -95,7 +95,9 @@ Tensor unpack(std::span<const uint8_t> packed, const std::string& path) {
   return data;
 }
 
-void require_sizes(int64_t batch, int64_t length) {
+void require_options(int64_t batch, int64_t length, const BatchOptions& options) {
+  require(options.objective != Objective::sequence, "data",
+          "a file of bytes has no target sequences: choose a decoder or an encoder");
   require(batch >= 1, "data", "batch size {}: expected 1 or more", batch);
   require(length >= 1, "data", "window length {}: expected 1 or more", length);
 }
@@ -129,7 +131,7 @@ class Rows {
 
 /// One window from byte `begin` of the part on; with next_token, targets are those bytes'
 /// followers.
-void fill(Rows& rows, int64_t row, const BytePart& part, int64_t begin, Objective objective,
+void fill(Rows& rows, int64_t row, const BytePart& part, int64_t begin, const BatchOptions& options,
           Generator generator) {
   const std::span<int32_t> tokens = rows.tokens(row), targets = rows.targets(row);
   const auto byte = [&](int64_t i) {
@@ -138,9 +140,11 @@ void fill(Rows& rows, int64_t row, const BytePart& part, int64_t begin, Objectiv
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int64_t at = begin + static_cast<int64_t>(i);
     tokens[i] = byte(at);
-    if (objective == Objective::next_token) targets[i] = byte(at + 1);
+    if (options.objective == Objective::next_token) targets[i] = byte(at + 1);
   }
-  if (objective == Objective::masked_token) mask_window(tokens, targets, generator);
+  if (options.objective == Objective::masked_token) {
+    mask_window(tokens, targets, generator, options.mask_token);
+  }
 }
 
 }  // namespace
@@ -229,7 +233,8 @@ int64_t Permutation::operator[](int64_t i) const {
   return static_cast<int64_t>(x);
 }
 
-void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator) {
+void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator,
+                 int64_t mask_token) {
   const auto n = static_cast<int64_t>(tokens.size());
   if (n == 0) return;
   constexpr uint32_t chosen_below = 644245094;  // 0.15 * 2^32
@@ -240,7 +245,7 @@ void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generato
     const uint32_t word = philox_word(replace, i);
     const float draw = to_uniform(word);
     if (draw < 0.8f) {
-      token = mask_token;
+      token = static_cast<int32_t>(mask_token);
     } else if (draw < 0.9f) {
       token = static_cast<int32_t>(word & 0xFF);  // bits that the draw does not see
     }
@@ -262,7 +267,7 @@ void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generato
 SegmentBatches::SegmentBatches(BytePart part, int64_t batch, int64_t length,
                                const BatchOptions& options)
     : part_(std::move(part)), batch_(batch), length_(length), options_(options) {
-  require_sizes(batch, length);
+  require_options(batch, length, options);
   const int64_t next = options.objective == Objective::next_token ? 1 : 0;
   const int64_t spare = part_.size() - next - length;  // bytes beyond one window
   require(spare >= 0, "data",
@@ -290,8 +295,7 @@ Batch SegmentBatches::at(int64_t step) const {
   const Generator masks = Generator{options_.seed}.fork("mask").fork(part_.split);
   for (int64_t b = 0; b < batch_; ++b) {
     const int64_t row = step * batch_ + b;
-    fill(rows, b, part_, window_begin(row), options_.objective,
-         masks.fork(static_cast<uint64_t>(row)));
+    fill(rows, b, part_, window_begin(row), options_, masks.fork(static_cast<uint64_t>(row)));
   }
   return rows.batch(options_.device);
 }
@@ -299,7 +303,7 @@ Batch SegmentBatches::at(int64_t step) const {
 EvaluationSegments::EvaluationSegments(BytePart part, int64_t batch, int64_t length,
                                        const BatchOptions& options)
     : part_(std::move(part)), batch_(batch), length_(length), options_(options) {
-  require_sizes(batch, length);
+  require_options(batch, length, options);
   full_segments_ = part_.size() / length;
   full_batches_ = (full_segments_ + batch - 1) / batch;
   rest_ = part_.size() % length;
@@ -315,7 +319,7 @@ Batch EvaluationSegments::operator[](int64_t i) const {
   Rows rows(count, i < full_batches_ ? length_ : rest_);
   for (int64_t b = 0; b < count; ++b) {
     const int64_t segment = first + b;
-    fill(rows, b, part_, segment * length_ - shift, options_.objective,
+    fill(rows, b, part_, segment * length_ - shift, options_,
          masks.fork(static_cast<uint64_t>(segment)));
   }
   return rows.batch(options_.device);

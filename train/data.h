@@ -76,24 +76,28 @@ class Permutation {
   uint64_t keys_[rounds];
 };
 
-/// The token that stands for a hidden byte; masked models have a vocabulary of 257.
-inline constexpr int32_t mask_token = 256;
+/// The token that stands for a hidden byte where the model does not say otherwise: masked models of
+/// bytes have a vocabulary of 257.
+inline constexpr int64_t default_mask_token = 256;
 
-/// What a step is given; both i32[B, L], in Category::data.
+/// What a step is given; both i32[B, L], in Category::data. With next_token, target i is the byte
+/// after token i; with masked_token it is the hidden byte, or ignored_target.
 struct Batch {
   Tensor tokens;
   Tensor targets;
 };
 
 /// Hides bytes of a window (Devlin et al. 2019, sec. 3.1): each position is chosen with probability
-/// 0.15, and one that is drawn if none was; of the chosen, 80 % become mask_token, 10 % a random
+/// 0.15, and one that is drawn if none was; of the chosen, 80 % become `mask_token`, 10 % a random
 /// byte and 10 % stay. Targets are the bytes where chosen, else ignored_target.
-void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator);
+void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator,
+                 int64_t mask_token = default_mask_token);
 
-/// What batches are made of besides their bytes.
+/// What batches are made of besides bytes.
 struct BatchOptions {
-  Objective objective = Objective::next_token;
+  Objective objective = Objective::next_token;  ///< sequence is refused
   uint64_t seed = 1;
+  int64_t mask_token = default_mask_token;
   Device device = {};
 };
 

@@ -67,6 +67,7 @@ class Json {
   std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> value_;
 };
 
+/// A name and its value.
 struct JsonMember {
   std::string name;
   Json value;

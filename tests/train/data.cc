@@ -263,6 +263,7 @@ TEST_F(Batches, RejectsWhatHasNoWindow) {
   EXPECT_TRUE(contains(message, "--length")) << message;
   EXPECT_NO_THROW(SegmentBatches(part(16), 1, 16, {.objective = Objective::masked_token}));
   EXPECT_THROW(SegmentBatches(part(15), 1, 16, {.objective = Objective::masked_token}), ValueError);
+  EXPECT_THROW(SegmentBatches(part(100), 1, 16, {.objective = Objective::sequence}), ValueError);
   EXPECT_THROW(SegmentBatches(part(100), 0, 16), ValueError);
   EXPECT_THROW(SegmentBatches(part(100), 1, 0), ValueError);
   EXPECT_THROW(SegmentBatches(part(100), 1, 16).at(-1), ValueError);
@@ -285,10 +286,10 @@ TEST_F(Batches, MasksByTheRates) {
         }
         ASSERT_EQ(y[at], byte(begin + i));
         ++chosen;
-        masked += x[at] == mask_token;
+        masked += x[at] == default_mask_token;
         kept += x[at] == y[at];
-        random += x[at] != mask_token && x[at] != y[at];
-        ASSERT_TRUE(x[at] >= 0 && x[at] <= mask_token);
+        random += x[at] != default_mask_token && x[at] != y[at];
+        ASSERT_TRUE(x[at] >= 0 && x[at] <= default_mask_token);
       }
     }
   }

@@ -1,0 +1,103 @@
+#include <CLI/CLI.hpp>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "train/config.h"
+
+namespace longspan {
+namespace {
+
+/// "--save_every,--save-every" for "--save-every".
+std::string both_spellings(const std::string& name) {
+  std::string low = name, dash = name;
+  for (size_t i = 2; i < name.size(); ++i) {
+    if (name[i] == '-') low[i] = '_';
+    if (name[i] == '_') dash[i] = '-';
+  }
+  return low == dash ? name : dash + "," + low;
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
+                               const std::string& about) {
+  CLI::App app(about, argc > 0 ? argv[0] : "longspan");
+  app.set_help_flag();
+  app.allow_extras();
+  bool help = false;
+  app.add_flag("-h,--help", help, "print this text");
+
+  std::vector<std::string> given;  // CLI11 wants a place; values come from results()
+  const auto add = [&](const std::string& names, const std::string& text) {
+    return app.add_option(names, given, text)
+        ->allow_extra_args(false)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->option_text("VALUE");
+  };
+  const CLI::Option* config =
+      add("--config", "a TOML file with fields; options of the command line go before it");
+  const CLI::Option* set = add("--set", "KEY=VALUE, a field by its dotted name");
+  std::unordered_map<const CLI::Option*, const Flag*> flag_of;
+  std::vector<std::string> names{"--config", "--set", "--help"};
+  std::vector<std::string> switched;
+  for (const Flag& flag : flags) {
+    const CLI::Option* option = flag.is_switch
+                                    ? app.add_flag(both_spellings(flag.name), switched, flag.help)
+                                          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                                    : add(both_spellings(flag.name), flag.help);
+    flag_of[option] = &flag;
+    names.push_back(flag.name);
+  }
+
+  CommandLine line;
+  try {
+    // CLI11 takes the arguments last to first.
+    std::vector<std::string> arguments;
+    for (int i = argc - 1; i > 0; --i) arguments.emplace_back(argv[i]);
+    app.parse(std::move(arguments));
+  } catch (const CLI::Error& error) {
+    fail("command line", "{}; see --help", error.what());
+  }
+  if (help) {
+    line.help = app.help();
+    return line;
+  }
+
+  std::unordered_map<const CLI::Option*, size_t> seen;
+  std::string file;
+  Settings settings;
+  for (const CLI::Option* option : app.parse_order()) {
+    const auto place = flag_of.find(option);
+    if (option != config && option != set && place == flag_of.end()) continue;
+    const std::string& value = option->results().at(seen[option]++);
+    require(value.rfind("--", 0) != 0 || app.get_option_no_throw(value) == nullptr, "command line",
+            "{} needs a value and got the option {}; see --help", option->get_name(), value);
+    if (option == config) {
+      file = value;
+    } else if (option == set) {
+      settings.push_back(parse_setting(value, "--set"));
+    } else {
+      const Flag& flag = *place->second;
+      if (flag.key.empty()) {
+        line.values.push_back({flag.name, value, flag.name, true});
+      } else {
+        settings.push_back({flag.key, value, flag.name, true});
+      }
+    }
+  }
+  for (const std::string& other : app.remaining()) {
+    if (other.size() > 1 && other[0] == '-' && other != "--") {
+      const std::string name = other.substr(0, other.find('='));
+      const std::string near = nearest(name, names);
+      fail("command line", "unknown option \"{}\"{}; see --help", name,
+           near.empty() ? "" : fmt::format(": did you mean \"{}\"?", near));
+    }
+    if (other != "--") line.others.push_back(other);
+  }
+
+  if (!file.empty()) line.settings = read_toml(file);
+  line.settings.insert(line.settings.end(), settings.begin(), settings.end());
+  return line;
+}
+
+}  // namespace longspan

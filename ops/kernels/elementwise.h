@@ -5,18 +5,60 @@
 
 namespace longspan::kernels {
 
-/// Functions of one number. alpha and beta are their parameters; the comment gives the formula and,
-/// after the bar, what the backward function is given: x or y.
+/// Functions of one number. alpha and beta are their parameters. Behind the bar: what the backward
+/// function is given, x or y.
 enum class Unary : uint8_t {
-  exp,  // e^x | y
+  affine,        // alpha x + beta                                  | nothing: dx = alpha dy
+  exp,           // e^x                                             | y
+  log,           // ln x                                            | x
+  log1p,         // ln(1 + x)                                       | x
+  sqrt,          // sqrt(x)                                         | y
+  rsqrt,         // 1 / sqrt(x)                                     | y
+  square,        // x^2                                             | x
+  abs,           // |x|                                             | x
+  reciprocal,    // 1 / x                                           | y
+  power,         // x^alpha                                         | x
+  clamp,         // min(max(x, alpha), beta)                        | x
+  sin,           //                                                 | x
+  cos,           //                                                 | x
+  tanh,          //                                                 | y
+  erf,           //                                                 | x
+  sigmoid,       // s(x) = 1 / (1 + e^-x)                           | y
+  softplus,      // ln(1 + e^x)                                     | x
+  relu,          // max(x, 0)                                       | y
+  relu_squared,  // max(x, 0)^2                                     | x
+  leaky_relu,    // x > 0 ? x : alpha x                             | x
+  elu,           // x > 0 ? x : alpha (e^x - 1)                     | y
+  silu,          // x s(x)                                          | x
+  gelu_erf,      // x Phi(x), the normal distribution               | x
+  gelu_tanh,     // x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) / 2  | x
+  gelu_sigmoid   // x s(1.702 x)                                    | x
 };
 
-/// y = f(x). One shape and floating dtype; x of any strides, y without overlap.
+/// Functions of two numbers, and comparisons of them.
+enum class Binary : uint8_t { add, sub, mul, div, maximum, minimum };
+enum class Comparison : uint8_t { equal, not_equal, less, less_equal, greater, greater_equal };
+
+/// y = f(x). One shape and floating dtype; any strides (y without overlap). Here and below, stride
+/// 0 repeats an input, and f16 and bf16 are computed in f32.
 inline constinit Kernel<void(Unary f, double alpha, double beta, ConstView x, View y)>
     unary_forward{"unary_forward"};
-/// dx = f'(x) dy, with x or y as the list says. Strides as above.
+/// dx = f'(x) dy, from x or y as the list says.
 inline constinit Kernel<void(Unary f, double alpha, double beta, ConstView x_or_y, ConstView dy,
                              View dx)>
     unary_backward{"unary_backward"};
+/// y = f(a, b). maximum and minimum give NaN where one of the two is.
+inline constinit Kernel<void(Binary f, ConstView a, ConstView b, View y)> binary{"binary"};
+/// y = a f b ? 1 : 0. a and b of one dtype, any; y u8.
+inline constinit Kernel<void(Comparison f, ConstView a, ConstView b, View y)> compare{"compare"};
+/// y = condition != 0 ? a : b. condition u8; a, b and y of one dtype, any.
+inline constinit Kernel<void(ConstView condition, ConstView a, ConstView b, View y)> select{
+    "select"};
+/// y = u f(v), for the f whose backward is given x.
+inline constinit Kernel<void(Unary f, ConstView u, ConstView v, View y)> gated_forward{
+    "gated_forward"};
+/// du = f(v) dy, dv = u f'(v) dy.
+inline constinit Kernel<void(Unary f, ConstView u, ConstView v, ConstView dy, View du, View dv)>
+    gated_backward{"gated_backward"};
 
 }  // namespace longspan::kernels

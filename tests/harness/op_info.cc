@@ -20,8 +20,8 @@
 namespace longspan::test {
 namespace {
 
-constexpr size_t minimum_ops = 1;
-constexpr int64_t minimum_gradchecks = 15;
+constexpr size_t minimum_ops = 60;
+constexpr int64_t minimum_gradchecks = 1500;
 
 struct Table {
   std::vector<OpInfo> ops;

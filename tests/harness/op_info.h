@@ -86,9 +86,9 @@ struct OpInfo {
   /// Plain f64 loops from the formula; undefined arrays stand for arguments not given.
   std::function<Results<Array>(Arrays)> reference;
   /// Small: shapes that are odd, empty, of size one, of rank 0; extreme values.
-  std::vector<Sample> samples;
+  std::vector<Sample> samples = {};
   /// At least one, larger than a task of the thread pool; not gradchecked.
-  std::vector<Sample> large;
+  std::vector<Sample> large = {};
   std::vector<Reject> rejects = {};
   /// Bytes of each tensor that the graph keeps, inputs included. Empty function: none.
   std::function<std::vector<int64_t>(Inputs)> saved_bytes = {};

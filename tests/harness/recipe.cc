@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <memory>
 #include <numbers>
 #include <numeric>
 
@@ -161,6 +163,26 @@ Recipe operator+(Recipe recipe, double offset) {
   return recipe;
 }
 
+namespace {
+
+/// The values of a recipe. Those of large ones are kept for the next use, since several tests of an
+/// op share them; generators differ between ops, samples and inputs.
+std::shared_ptr<const std::vector<double>> values_of(const Recipe& recipe, Generator gen) {
+  static std::map<std::pair<uint64_t, int64_t>, std::shared_ptr<const std::vector<double>>> kept;
+  const int64_t n = numel(recipe.shape);
+  const auto key = std::make_pair(gen.key, n);
+  if (const auto found = kept.find(key); found != kept.end()) return found->second;
+  auto all = std::make_shared<std::vector<double>>(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) (*all)[static_cast<size_t>(i)] = recipe.value(gen, i);
+  if (n >= 4096) {
+    if (kept.size() >= 16) kept.clear();
+    kept.emplace(key, all);
+  }
+  return all;
+}
+
+}  // namespace
+
 Tensor make(const Recipe& recipe, Generator gen, const Making& making) {
   if (!recipe.value) return {};
   const DType dtype = recipe.fixed ? recipe.dtype : making.dtype;
@@ -201,9 +223,11 @@ Tensor make(const Recipe& recipe, Generator gen, const Making& making) {
       }
     };
     std::vector<T> buffer(static_cast<size_t>(span), to(gap));
+    const auto all = values_of(recipe, gen);
     for (int64_t i = n - 1; i >= 0; --i) {  // backwards: the first entry of an expanded axis stays
-      buffer[static_cast<size_t>(first + offset_of(shape, strides, i))] =
-          to(rounded(recipe.value(gen, i), rounding));
+      buffer[static_cast<size_t>(
+          first + (making.layout == Layout::contiguous ? i : offset_of(shape, strides, i)))] =
+          to(rounded((*all)[static_cast<size_t>(i)], rounding));
     }
     const Tensor block = Tensor::from(buffer, {span}, making.device);
     if (layout == Layout::contiguous) return block.alias(shape, strides, 0);

@@ -1,0 +1,349 @@
+// Vector functions shared by kernels, for vectors of f32 and f64. The f32 ones are polynomials with
+// errors of one or two units in the last place; the f64 ones go lane by lane through the C library.
+// Every function treats lanes independently and contracts by name only, so that a number's bits do
+// not depend on its place in a vector.
+//
+// Included once per SIMD target.
+
+#if defined(LONGSPAN_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LONGSPAN_CPU_SIMD_INL_H_
+#undef LONGSPAN_CPU_SIMD_INL_H_
+#else
+#define LONGSPAN_CPU_SIMD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "core/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longspan::cpu {
+namespace HWY_NAMESPACE {
+namespace simd {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D>
+using Lane = hn::TFromD<D>;
+template <class D>
+inline constexpr bool is_f64 = sizeof(Lane<D>) == 8;
+
+// ------------------------------------------------------------------------------- load and store
+
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2)
+inline constexpr bool masks_are_safe = false;  // masked loads touch all lanes
+#else
+inline constexpr bool masks_are_safe = true;
+#endif
+
+/// The first n < N lanes from p, the others zero; reads nothing beyond them.
+template <class D>
+HWY_INLINE hn::Vec<D> load_part(D d, const Lane<D>* p, size_t n) {
+  if constexpr (masks_are_safe) {
+    return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+  } else {
+    HWY_ALIGN Lane<D> buffer[HWY_MAX_BYTES / sizeof(Lane<D>)] = {};
+    std::memcpy(buffer, p, n * sizeof(Lane<D>));
+    return hn::Load(d, buffer);
+  }
+}
+
+/// Writes the first n < N lanes.
+template <class D>
+HWY_INLINE void store_part(hn::Vec<D> v, D d, Lane<D>* p, size_t n) {
+  if constexpr (masks_are_safe) {
+    hn::BlendedStore(v, hn::FirstN(d, n), d, p);
+  } else {
+    HWY_ALIGN Lane<D> buffer[HWY_MAX_BYTES / sizeof(Lane<D>)];
+    hn::Store(v, d, buffer);
+    std::memcpy(p, buffer, n * sizeof(Lane<D>));
+  }
+}
+
+/// Up to a vector from p, where `left` elements remain.
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const Lane<D>* p, size_t left) {
+  return HWY_LIKELY(left >= hn::Lanes(d)) ? hn::LoadU(d, p) : load_part(d, p, left);
+}
+template <class D>
+HWY_INLINE void store(hn::Vec<D> v, D d, Lane<D>* p, size_t left) {
+  if (HWY_LIKELY(left >= hn::Lanes(d))) {
+    hn::StoreU(v, d, p);
+  } else {
+    store_part(v, d, p, left);
+  }
+}
+
+// ------------------------------------------------------------------------------------ functions
+
+/// f of each lane by the scalar function.
+template <class D, class F>
+HWY_INLINE hn::Vec<D> per_lane(D d, hn::Vec<D> x, F f) {
+  HWY_ALIGN Lane<D> buffer[HWY_MAX_BYTES / sizeof(Lane<D>)];
+  hn::Store(x, d, buffer);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) buffer[i] = f(buffer[i]);
+  return hn::Load(d, buffer);
+}
+
+#define LONGSPAN_LIBRARY(name) \
+  struct name##_of {           \
+    template <class T>         \
+    T operator()(T x) const {  \
+      return std::name(x);     \
+    }                          \
+  };
+LONGSPAN_LIBRARY(exp)
+LONGSPAN_LIBRARY(log)
+LONGSPAN_LIBRARY(log1p)
+LONGSPAN_LIBRARY(tanh)
+LONGSPAN_LIBRARY(erf)
+LONGSPAN_LIBRARY(erfc)
+LONGSPAN_LIBRARY(sin)
+LONGSPAN_LIBRARY(cos)
+#undef LONGSPAN_LIBRARY
+
+template <class D>
+HWY_INLINE hn::Vec<D> constant(D d, double value) {
+  return hn::Set(d, static_cast<Lane<D>>(value));
+}
+
+/// 2^n for whole n in [-126, 127], as f32.
+template <class DI>
+HWY_INLINE auto power_of_two(DI di, hn::Vec<DI> n) {
+  const hn::Rebind<float, DI> df;
+  return hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
+}
+
+/// e^r for |r| <= ln(2)/2: 1 + r + r^2 p(r), error 8e-9.
+template <class D>
+HWY_INLINE hn::Vec<D> exp_reduced(D d, hn::Vec<D> r) {
+  auto p = hn::MulAdd(hn::Set(d, 1.39262134663e-3f), r, hn::Set(d, 8.36320297158e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.16665544377e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.6666576846e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
+  return hn::MulAdd(hn::Mul(r, r), p, hn::Add(r, hn::Set(d, 1.0f)));
+}
+
+/// x - n ln 2 for whole n, in two steps.
+template <class D>
+HWY_INLINE hn::Vec<D> minus_ln2(D d, hn::Vec<D> x, hn::Vec<D> n) {
+  const auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
+  return hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+}
+
+/// e^x over the whole range, subnormal results included.
+template <class D>
+HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
+  if constexpr (is_f64<D>) {
+    return per_lane(d, x, exp_of{});
+  } else {
+    const hn::RebindToSigned<D> di;
+    const auto bounded =
+        hn::IfThenElse(hn::Gt(x, hn::Set(d, 90.0f)), hn::Set(d, 90.0f),
+                       hn::IfThenElse(hn::Lt(x, hn::Set(d, -105.0f)), hn::Set(d, -105.0f), x));
+    const auto n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504f)));
+    const auto p = exp_reduced(d, minus_ln2(d, bounded, n));
+    const auto whole = hn::ConvertTo(di, n);
+    const auto half = hn::ShiftRight<1>(whole);
+    return hn::Mul(hn::Mul(p, power_of_two(di, half)), power_of_two(di, hn::Sub(whole, half)));
+  }
+}
+
+/// e^x for x <= 0, and 0 below -86.5; NaN stays NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> exp_nonpositive(D d, hn::Vec<D> x) {
+  if constexpr (is_f64<D>) {
+    return per_lane(d, x, exp_of{});
+  } else {
+    const hn::RebindToSigned<D> di;
+    const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
+    const auto p = exp_reduced(d, minus_ln2(d, x, n));
+    const auto y = hn::Mul(p, power_of_two(di, hn::ConvertTo(di, n)));
+    return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -86.5f)), y);
+  }
+}
+
+/// Natural logarithm.
+template <class D>
+HWY_INLINE hn::Vec<D> log(D d, hn::Vec<D> x) {
+  if constexpr (is_f64<D>) {
+    return per_lane(d, x, log_of{});
+  } else {
+    const hn::RebindToSigned<D> di;
+    const auto small = hn::Lt(x, hn::Set(d, std::numeric_limits<float>::min()));
+    const auto scaled = hn::IfThenElse(small, hn::Mul(x, hn::Set(d, 16777216.0f)), x);
+    // x = 2^e m with m in [sqrt(1/2), sqrt(2))
+    const auto bits = hn::BitCast(di, scaled);
+    const auto e = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, 0x3f3504f3)));
+    const auto m = hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(e)));
+    const auto f = hn::Sub(m, hn::Set(d, 1.0f));
+    const auto whole = hn::Sub(hn::ConvertTo(d, e), hn::IfThenElseZero(small, hn::Set(d, 24.0f)));
+    auto p = hn::MulAdd(hn::Set(d, 0.0697161147145f), f, hn::Set(d, -0.114797338466f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.116854199235f));
+    p = hn::MulAdd(p, f, hn::Set(d, -0.124256873315f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.142490576457f));
+    p = hn::MulAdd(p, f, hn::Set(d, -0.166678023195f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.200007157489f));
+    p = hn::MulAdd(p, f, hn::Set(d, -0.24999996958f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.3333333118f));
+    const auto f2 = hn::Mul(f, f);
+    auto y = hn::MulAdd(whole, hn::Set(d, -2.12194440e-4f), hn::Mul(hn::Mul(f2, f), p));
+    y = hn::NegMulAdd(hn::Set(d, 0.5f), f2, y);
+    y = hn::MulAdd(whole, hn::Set(d, 0.693359375f), hn::Add(f, y));
+    const auto infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+    y = hn::IfThenElse(hn::Eq(x, infinity), infinity, y);
+    y = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), hn::Neg(infinity), y);
+    const auto invalid = hn::Or(hn::Lt(x, hn::Zero(d)), hn::Ne(x, x));
+    return hn::IfThenElse(invalid, hn::Set(d, std::numeric_limits<float>::quiet_NaN()), y);
+  }
+}
+
+/// 1 / (1 + e^-x).
+template <class D>
+HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
+  const auto one = constant(d, 1);
+  return hn::Div(one, hn::Add(one, simd::exp(d, hn::Neg(x))));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
+  if constexpr (is_f64<D>) {
+    return per_lane(d, x, tanh_of{});
+  } else {
+    const auto u = hn::Mul(x, x);
+    auto p = hn::MulAdd(hn::Set(d, -6.04516509652e-3f), u, hn::Set(d, 2.09613291086e-2f));
+    p = hn::MulAdd(p, u, hn::Set(d, -5.38432631753e-2f));
+    p = hn::MulAdd(p, u, hn::Set(d, 0.133327188456f));
+    p = hn::MulAdd(p, u, hn::Set(d, -0.333333284333f));
+    const auto near = hn::MulAdd(hn::Mul(u, x), p, x);
+    const auto size = hn::Abs(x);
+    const auto t = simd::exp_nonpositive(d, hn::Mul(size, hn::Set(d, -2.0f)));
+    const auto one = hn::Set(d, 1.0f);
+    const auto far = hn::CopySign(hn::Div(hn::Sub(one, t), hn::Add(one, t)), x);
+    return hn::IfThenElse(hn::Lt(size, hn::Set(d, 0.63f)), near, far);
+  }
+}
+
+/// e^(z^2) erfc(z) for z >= 0, as t p(t) with t = 1 / (1 + z / 2); relative error 5e-8 up to
+/// z = 10. f32 only.
+template <class D>
+HWY_INLINE hn::Vec<D> scaled_erfc(D d, hn::Vec<D> z) {
+  const auto one = hn::Set(d, 1.0f);
+  const auto t = hn::Div(one, hn::MulAdd(z, hn::Set(d, 0.5f), one));
+  auto p = hn::MulAdd(hn::Set(d, -5.97149189613e-2f), t, hn::Set(d, 0.287768309514f));
+  p = hn::MulAdd(p, t, hn::Set(d, -0.493863648741f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.285697710262f));
+  p = hn::MulAdd(p, t, hn::Set(d, -3.18417573768e-2f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.20485365512f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.242572892956f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.282445041969f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.282082673667f));
+  return hn::Mul(p, t);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> erf(D d, hn::Vec<D> x) {
+  if constexpr (is_f64<D>) {
+    return per_lane(d, x, erf_of{});
+  } else {
+    const auto u = hn::Mul(x, x);
+    auto p = hn::MulAdd(hn::Set(d, 7.87587506269e-5f), u, hn::Set(d, -8.01686428717e-4f));
+    p = hn::MulAdd(p, u, hn::Set(d, 5.18908742343e-3f));
+    p = hn::MulAdd(p, u, hn::Set(d, -2.68542120106e-2f));
+    p = hn::MulAdd(p, u, hn::Set(d, 0.112835947152f));
+    p = hn::MulAdd(p, u, hn::Set(d, -0.376126266667f));
+    p = hn::MulAdd(p, u, hn::Set(d, 1.12837916585f));
+    const auto near = hn::Mul(x, p);
+    const auto size = hn::Abs(x);
+    const auto tail = hn::Mul(simd::exp_nonpositive(d, hn::Neg(u)), scaled_erfc(d, size));
+    const auto far = hn::CopySign(hn::Sub(hn::Set(d, 1.0f), tail), x);
+    return hn::IfThenElse(hn::Lt(size, hn::Set(d, 1.0f)), near, far);
+  }
+}
+
+/// The normal distribution: its integral up to x, and its density at x.
+template <class D>
+struct Normal {
+  hn::Vec<D> integral, density;
+};
+
+struct half_erfc_of {
+  double operator()(double x) const { return 0.5 * std::erfc(-0.70710678118654752440 * x); }
+};
+
+template <class D>
+HWY_INLINE Normal<D> normal(D d, hn::Vec<D> x) {
+  constexpr double root = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+  const auto bell = simd::exp_nonpositive(d, hn::Mul(hn::Mul(x, x), constant(d, -0.5)));
+  const auto density = hn::Mul(bell, constant(d, root));
+  if constexpr (is_f64<D>) {
+    return {per_lane(d, x, half_erfc_of{}), density};
+  } else {
+    const auto half = hn::Set(d, 0.5f);
+    const auto z = hn::Mul(hn::Abs(x), hn::Set(d, 0.70710678118f));
+    const auto tail = hn::Mul(half, hn::Mul(bell, scaled_erfc(d, z)));
+    return {hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Sub(hn::Set(d, 1.0f), tail), tail), density};
+  }
+}
+
+/// Sum, largest of all lanes. The order is fixed.
+template <class D>
+HWY_INLINE Lane<D> sum_lanes(D d, hn::Vec<D> v) {
+  return hn::GetLane(hn::SumOfLanes(d, v));
+}
+template <class D>
+HWY_INLINE Lane<D> max_lanes(D d, hn::Vec<D> v) {
+  return hn::GetLane(hn::MaxOfLanes(d, v));
+}
+
+// ----------------------------------------------------------------------------------- conversion
+
+/// f32 from bf16 and back, to nearest even, NaN kept.
+inline void widen(const bf16* HWY_RESTRICT x, float* HWY_RESTRICT y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = bf16::to_float(x[i].bits);
+}
+inline void narrow(const float* HWY_RESTRICT x, bf16* HWY_RESTRICT y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i].bits = bf16::from_float(x[i]);
+}
+inline void widen(const f16* HWY_RESTRICT x, float* HWY_RESTRICT y, size_t n) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> dh;
+  const size_t N = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + N <= n; i += N) {
+    const auto* from = reinterpret_cast<const hwy::float16_t*>(x + i);
+    hn::StoreU(hn::PromoteTo(d, hn::LoadU(dh, from)), d, y + i);
+  }
+  for (; i < n; ++i) y[i] = f16::to_float(x[i].bits);
+#else
+  for (size_t i = 0; i < n; ++i) y[i] = f16::to_float(x[i].bits);
+#endif
+}
+inline void narrow(const float* HWY_RESTRICT x, f16* HWY_RESTRICT y, size_t n) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> dh;
+  const size_t N = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + N <= n; i += N) {
+    auto* to = reinterpret_cast<hwy::float16_t*>(y + i);
+    hn::StoreU(hn::DemoteTo(dh, hn::LoadU(d, x + i)), dh, to);
+  }
+  for (; i < n; ++i) y[i].bits = f16::from_float(x[i]);
+#else
+  for (size_t i = 0; i < n; ++i) y[i].bits = f16::from_float(x[i]);
+#endif
+}
+
+}  // namespace simd
+}  // namespace HWY_NAMESPACE
+}  // namespace longspan::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

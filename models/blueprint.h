@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+
+#include "models/registry.h"
+
+namespace longspan {
+
+/// The blueprint of a model whose constructor takes (const Config&, const Init&).
+template <class Model, class Config>
+class BlueprintOf final : public Blueprint {
+ public:
+  BlueprintOf(const Config& config, const TrainingDefaults& defaults)
+      : config_(config), defaults_(defaults) {}
+
+  void visit(Fields& v) override { config_.visit(v); }
+  std::unique_ptr<LanguageModel> build(const Init& init) const override {
+    return std::make_unique<Model>(config_, init);
+  }
+  TrainingDefaults defaults() const override { return defaults_; }
+
+ private:
+  Config config_;
+  TrainingDefaults defaults_;
+};
+
+}  // namespace longspan

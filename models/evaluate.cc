@@ -1,0 +1,84 @@
+#include "models/evaluate.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "autograd/mode.h"
+#include "ops/copy.h"
+
+namespace longspan {
+namespace {
+
+/// Predictions begin + 1 to begin + length, of which the last `counted` count.
+struct Span {
+  int64_t begin, length, counted;
+};
+
+Score score_spans(const LanguageModel& model, const Tensor& text, const std::vector<Span>& spans,
+                  int64_t batch) {
+  require_integer("score", text, "text");
+  require_rank_is("score", text, 1, "text");
+  require(batch >= 1, "score", "batch is {}; expected 1 or more", batch);
+  const std::vector<int64_t> ids = cast(text, DType::i64).to_vector<int64_t>();
+  Score total;
+  for (size_t at = 0; at < spans.size();) {
+    const int64_t length = spans[at].length;
+    std::vector<int64_t> tokens, targets;
+    int64_t rows = 0;
+    for (; at < spans.size() && rows < batch && spans[at].length == length; ++at, ++rows) {
+      const Span& s = spans[at];
+      for (int64_t i = 0; i < length; ++i) {
+        const auto place = static_cast<size_t>(s.begin + i);
+        tokens.push_back(ids[place]);
+        targets.push_back(i >= length - s.counted ? ids[place + 1] : ignored_target);
+      }
+    }
+    total += score(model, Tensor::from(tokens, {rows, length}, model.device()),
+                   Tensor::from(targets, {rows, length}, model.device()));
+  }
+  return total;
+}
+
+}  // namespace
+
+Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets) {
+  const NoGrad off;
+  Score s;
+  for (const int64_t y : cast(targets, DType::i64).to_vector<int64_t>()) {
+    s.count += y != ignored_target ? 1 : 0;
+  }
+  if (s.count == 0) return s;
+  const SegmentMemory memory = model.empty_memory(tokens.dim(0));
+  s.nats = model.loss(tokens, targets, memory, Pass{}).loss.item() * static_cast<double>(s.count);
+  return s;
+}
+
+Score score_segments(const LanguageModel& model, const Tensor& text, int64_t length,
+                     int64_t batch) {
+  require(length >= 1, "score", "length is {}; expected 1 or more", length);
+  const int64_t n = text.numel() - 1;
+  std::vector<Span> spans;
+  for (int64_t i = 0; i < n; i += length) {
+    const int64_t here = std::min(length, n - i);
+    spans.push_back({i, here, here});
+  }
+  return score_spans(model, text, spans, batch);
+}
+
+Score score_sliding(const LanguageModel& model, const Tensor& text, int64_t length, int64_t stride,
+                    int64_t batch) {
+  require(length >= 1, "score", "length is {}; expected 1 or more", length);
+  require(stride >= 1 && stride <= length, "score", "stride is {}; expected 1 to length = {}",
+          stride, length);
+  const int64_t n = text.numel() - 1;
+  std::vector<Span> spans;
+  for (int64_t done = 0; done < n;) {
+    const int64_t counted = std::min(done == 0 ? length : stride, n - done);
+    const int64_t here = std::min(length, done + counted);
+    spans.push_back({done + counted - here, here, counted});
+    done += counted;
+  }
+  return score_spans(model, text, spans, batch);
+}
+
+}  // namespace longspan

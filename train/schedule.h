@@ -1,0 +1,89 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace longspan {
+
+// Learning rates as functions of the step, counted from 0. Over the first `warmup` steps the rate
+// rises linearly and reaches `peak` at step warmup - 1.
+
+/// Share of the peak during the warm-up, 1 after it.
+inline double warmup_share(int64_t step, int64_t warmup) {
+  return step < warmup ? static_cast<double>(step + 1) / static_cast<double>(warmup) : 1.0;
+}
+
+/// Share of the way from the end of the warm-up to `steps`, in [0, 1].
+inline double schedule_progress(int64_t step, int64_t warmup, int64_t steps) {
+  if (step < warmup) return 0;
+  if (steps <= warmup) return 1;
+  return std::min(1.0, static_cast<double>(step - warmup) / static_cast<double>(steps - warmup));
+}
+
+/// peak.
+struct Constant {
+  double peak = 1e-3;
+  int64_t warmup = 0;
+  double operator()(int64_t step) const { return peak * warmup_share(step, warmup); }
+};
+
+/// From peak to floor * peak along half a cosine, reached at `steps`.
+struct Cosine {
+  double peak = 1e-3;
+  int64_t warmup = 0, steps = 0;
+  double floor = 0;  ///< share of the peak
+  double operator()(int64_t step) const {
+    const double t = schedule_progress(step, warmup, steps);
+    return peak * warmup_share(step, warmup) *
+           (floor + (1 - floor) * 0.5 * (1 + std::cos(std::numbers::pi * t)));
+  }
+};
+
+/// From peak to floor * peak along a straight line, reached at `steps`.
+struct Linear {
+  double peak = 1e-3;
+  int64_t warmup = 0, steps = 0;
+  double floor = 0;  ///< share of the peak
+  double operator()(int64_t step) const {
+    const double t = schedule_progress(step, warmup, steps);
+    return peak * warmup_share(step, warmup) * (1 - (1 - floor) * t);
+  }
+};
+
+/// peak * sqrt(max(warmup, 1) / n) at the n-th step, n = step + 1, after the warm-up.
+struct InverseSqrt {
+  double peak = 1e-3;
+  int64_t warmup = 0;
+  double operator()(int64_t step) const {
+    if (step < warmup) return peak * warmup_share(step, warmup);
+    return peak * std::sqrt(static_cast<double>(std::max<int64_t>(warmup, 1)) /
+                            static_cast<double>(step + 1));
+  }
+};
+
+/// scale * D^-0.5 * min(n^-0.5, n * warmup^-1.5), n = step + 1 (Vaswani et al. 2017, eq. 3).
+struct Noam {
+  int64_t d_model = 512, warmup = 4000;
+  double scale = 1;
+  double operator()(int64_t step) const {
+    const auto n = static_cast<double>(step + 1);
+    const auto w = static_cast<double>(std::max<int64_t>(warmup, 1));
+    return scale / std::sqrt(static_cast<double>(d_model)) *
+           std::min(1 / std::sqrt(n), n / (w * std::sqrt(w)));
+  }
+};
+
+/// peak, multiplied by `factor` after every `every` steps beyond the warm-up.
+struct Stepwise {
+  double peak = 1e-3;
+  int64_t warmup = 0, every = 1000;
+  double factor = 0.5;
+  double operator()(int64_t step) const {
+    const int64_t drops = std::max<int64_t>(step - warmup, 0) / std::max<int64_t>(every, 1);
+    return peak * warmup_share(step, warmup) * std::pow(factor, static_cast<double>(drops));
+  }
+};
+
+}  // namespace longspan

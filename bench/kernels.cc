@@ -57,9 +57,9 @@ class JsonLines : public benchmark::BenchmarkReporter {
     }
     std::sort(seconds.begin(), seconds.end());
     const double best = seconds.front(), median = seconds[seconds.size() / 2];
-    nlohmann::ordered_json line = {{"name", name},        {"device", "cpu"},
-                           {"threads", threads_}, {"best", best},
-                           {"median", median},    {"spread", (seconds.back() - best) / best}};
+    nlohmann::ordered_json line = {
+        {"name", name}, {"device", "cpu"},  {"threads", threads_},
+        {"best", best}, {"median", median}, {"spread", (seconds.back() - best) / best}};
     const auto counter = [&runs](const char* key) -> double {
       const auto found = runs[0]->counters.find(key);
       return found == runs[0]->counters.end() ? 0.0 : static_cast<double>(found->second);
@@ -108,6 +108,7 @@ int main(int argc, char** argv) {
   longspan::set_num_threads(threads);
   longspan::bench::add_gemm();
   longspan::bench::add_attention();
+  longspan::bench::add_elementwise();
   longspan::bench::JsonLines reporter(threads);
   benchmark::RunSpecifiedBenchmarks(&reporter);
   return 0;

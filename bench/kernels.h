@@ -3,8 +3,12 @@
 #include <benchmark/benchmark.h>
 
 #include <string>
-#include <utility>
+#include <vector>
 
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "bench/harness.h"
 #include "core/memory.h"
 
 namespace longspan::bench {
@@ -18,7 +22,7 @@ struct Cost {
 /// Registers a workload. `prepare` is called first and returns what to time: work done before the
 /// clock runs belongs there.
 template <class Prepare>
-void add(const std::string& name, Cost cost, Prepare prepare) {
+void measure(const std::string& name, Cost cost, Prepare prepare) {
   benchmark::RegisterBenchmark(name.c_str(), [cost, prepare](benchmark::State& state) {
     auto run = prepare();
     run();  // fills the arena and the caches
@@ -32,7 +36,31 @@ void add(const std::string& name, Cost cost, Prepare prepare) {
   });
 }
 
+/// Registers an op of differentiable inputs, `forward(inputs)`, as two workloads: its forward
+/// without history, and its backward on a retained graph.
+template <class Prepare, class Forward>
+void measure_op(const std::string& name, Cost forward_cost, Cost backward_cost, Prepare prepare,
+                Forward forward) {
+  measure(name + "/forward", forward_cost, [=] {
+    return [=, x = prepare()] {
+      const NoGrad none;
+      forward(x);
+    };
+  });
+  measure(name + "/backward", backward_cost, [=] {
+    std::vector<Tensor> x = prepare(), leaves;
+    for (Tensor& leaf : x) {
+      if (is_floating(leaf.dtype())) leaves.push_back(set_requires_grad(leaf));
+    }
+    const std::vector<Tensor> y = {forward(x)};
+    const std::vector<Tensor> dy = {y[0].rank() > 0 ? values(y[0].shape(), 90)
+                                                    : Tensor::scalar(1.0f)};
+    return [=] { gradients(y, dy, leaves, true); };
+  });
+}
+
 void add_gemm();
 void add_attention();
+void add_elementwise();
 
 }  // namespace longspan::bench

@@ -22,6 +22,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "ops/block_attention.h"
+#include "ops/elementwise.h"
 #include "ops/kernels/matmul.h"
 #include "ops/pattern.h"
 #include "ops/shape.h"
@@ -125,11 +126,27 @@ Workload band(const Json& request) {
   return differentiable(forward, heads(request.at("shape")), request.at("pass"));
 }
 
+/// softmax, layer_norm, gelu and cross_entropy on [rows, n].
+Workload rowwise(const Json& request) {
+  const int64_t rows = request.at("shape").at("rows"), n = request.at("shape").at("n");
+  const std::string op = request.at("op"), pass = request.at("pass");
+  const Tensor x = values({rows, n}, 1, 4.0f);
+  if (op == "gelu_erf") {
+    return differentiable([](const std::vector<Tensor>& in) { return gelu_erf(in[0]); }, {x}, pass);
+  }
+  if (op == "gelu_tanh") {
+    return differentiable([](const std::vector<Tensor>& in) { return gelu_tanh(in[0]); }, {x},
+                          pass);
+  }
+  throw std::invalid_argument("rowwise: unknown op " + op);
+}
+
 using Maker = Workload (*)(const Json&);
 const std::map<std::string, Maker> makers = {
     {"gemm", gemm},
     {"attention", attention},
     {"band", band},
+    {"rowwise", rowwise},
 };
 
 struct Sample {

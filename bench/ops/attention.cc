@@ -4,9 +4,6 @@
 
 #include <vector>
 
-#include "autograd/engine.h"
-#include "autograd/mode.h"
-#include "autograd/node.h"
 #include "bench/harness.h"
 #include "bench/kernels.h"
 #include "ops/block_attention.h"
@@ -21,25 +18,15 @@ void add_pattern(const std::string& name, const AttentionPattern& pattern, int64
                  int64_t width) {
   const double pairs = static_cast<double>(heads * visible_pairs(pattern, length, length));
   const auto d = static_cast<double>(width);
-  const auto inputs = [=] {
-    const Shape size = {1, heads, length, width};
-    return std::vector<Tensor>{values(size, 1, 2.0f), values(size, 2, 2.0f), values(size, 3, 2.0f)};
-  };
-  const std::string label =
-      fmt::format("attention/{}/H={} L={} d={}/f32", name, heads, length, width);
-  add(label + "/forward", {4 * d * pairs}, [=] {
-    return [=, x = inputs()] {
-      const NoGrad none;
-      block_attention(x[0], x[1], x[2], pattern);
-    };
-  });
-  add(label + "/backward", {10 * d * pairs}, [=] {
-    std::vector<Tensor> x = inputs();
-    for (Tensor& leaf : x) set_requires_grad(leaf);
-    const std::vector<Tensor> y = {block_attention(x[0], x[1], x[2], pattern).out};
-    const std::vector<Tensor> dy = {values(y[0].shape(), 4)};
-    return [=] { gradients(y, dy, x, true); };
-  });
+  const Shape size = {1, heads, length, width};
+  measure_op(
+      fmt::format("attention/{}/H={} L={} d={}/f32", name, heads, length, width),
+      {.flops = 4 * d * pairs}, {.flops = 10 * d * pairs},
+      [=] {
+        return std::vector<Tensor>{values(size, 1, 2.0f), values(size, 2, 2.0f),
+                                   values(size, 3, 2.0f)};
+      },
+      [=](const std::vector<Tensor>& x) { return block_attention(x[0], x[1], x[2], pattern).out; });
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ void add_product(int64_t batch, int64_t m, int64_t n, int64_t k, const std::stri
   const double elements = static_cast<double>(m * k + k * n + m * n);
   const Cost cost{2.0 * static_cast<double>(batch * m * n * k),
                   4.0 * static_cast<double>(batch) * elements};
-  add(fmt::format("gemm/{}x{}x{}x{}/{}/f32", batch, m, n, k, layout), cost, [=] {
+  measure(fmt::format("gemm/{}x{}x{}x{}/{}/f32", batch, m, n, k, layout), cost, [=] {
     const bool at = layout[0] == 'T', bt = layout[1] == 'T';
     const Tensor a = values(at ? size(k, m) : size(m, k), 1);
     const Tensor b = values(bt ? size(n, k) : size(k, n), 2);

@@ -9,6 +9,7 @@ void register_kernels() {
   register_block_attention();
   register_matmul();
   register_index();
+  register_loss();
 }
 
 }  // namespace longspan::cpu

@@ -9,6 +9,7 @@ void register_gradient();
 void register_block_attention();
 void register_matmul();
 void register_index();
+void register_loss();
 
 /// The table of contents: calls all of the above.
 void register_kernels();

@@ -1,0 +1,265 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/loss.cc"
+#include <hwy/foreach_target.h>
+// foreach_target comes first.
+#include "cpu/simd-inl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/parallel.h"
+#include "cpu/register.h"
+#include "ops/kernels/loss.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longspan::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int64_t grain = 1 << 14;  // elements of a task
+
+HWY_INLINE int64_t id_at(const ConstView& ids, int64_t i) {
+  switch (ids.dtype) {
+    case DType::i64:
+      return ids.as<int64_t>()[i];
+    case DType::i32:
+      return ids.as<int32_t>()[i];
+    default:
+      return ids.as<uint8_t>()[i];
+  }
+}
+
+/// Largest element and sum of a row.
+template <class T>
+HWY_INLINE void scan_row(const T* x, int64_t n, T& largest, T& total) {
+  const hn::ScalableTag<T> d;
+  const auto N = static_cast<int64_t>(hn::Lanes(d));
+  auto m0 = hn::Set(d, -std::numeric_limits<T>::infinity()), m1 = m0;
+  auto s0 = hn::Zero(d), s1 = s0;
+  int64_t j = 0;
+  for (; j + 2 * N <= n; j += 2 * N) {
+    const auto a = hn::LoadU(d, x + j), b = hn::LoadU(d, x + j + N);
+    m0 = hn::Max(m0, a);
+    m1 = hn::Max(m1, b);
+    s0 = hn::Add(s0, a);
+    s1 = hn::Add(s1, b);
+  }
+  largest = simd::max_lanes(d, hn::Max(m0, m1));
+  total = simd::sum_lanes(d, hn::Add(s0, s1));
+  for (; j < n; ++j) {
+    largest = std::max(largest, x[j]);
+    total += x[j];
+  }
+}
+
+/// Sum of exp(x - shift) over a row.
+template <class T>
+HWY_INLINE T sum_exp(const T* x, int64_t n, T shift) {
+  const hn::ScalableTag<T> d;
+  const auto N = static_cast<int64_t>(hn::Lanes(d));
+  const auto m = hn::Set(d, shift);
+  auto s0 = hn::Zero(d), s1 = s0;
+  int64_t j = 0;
+  for (; j + 2 * N <= n; j += 2 * N) {
+    s0 = hn::Add(s0, simd::exp_nonpositive(d, hn::Sub(hn::LoadU(d, x + j), m)));
+    s1 = hn::Add(s1, simd::exp_nonpositive(d, hn::Sub(hn::LoadU(d, x + j + N), m)));
+  }
+  for (; j < n; j += N) {
+    const auto left = static_cast<size_t>(std::min(N, n - j));
+    const auto e = simd::exp_nonpositive(d, hn::Sub(simd::load(d, x + j, left), m));
+    s0 = hn::Add(s0, hn::IfThenElseZero(hn::FirstN(d, left), e));
+  }
+  return simd::sum_lanes(d, hn::Add(s0, s1));
+}
+
+template <class T>
+void scan(const ConstView& logits, const ConstView& targets, int64_t first, const View& state) {
+  const int64_t rows = logits.dim(0), n = logits.dim(1);
+  parallel_ranges(
+      rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)), [&](int64_t i, int64_t end) {
+        for (; i < end; ++i) {
+          const T* x = logits.as<T>() + i * n;
+          T* s = state.as<T>() + i * 4;
+          if (first == 0) {
+            s[0] = -std::numeric_limits<T>::infinity();
+            s[1] = s[2] = s[3] = 0;
+          }
+          T largest, total;
+          scan_row(x, n, largest, total);
+          const T m = std::max(s[0], largest);
+          // Of -inf alone there is nothing to sum; inf - inf would be NaN.
+          const T shift = std::isinf(m) && m < 0 ? T{0} : m;
+          s[1] = (s[1] > 0 ? s[1] * std::exp(s[0] - shift) : T{0}) + sum_exp(x, n, shift);
+          s[0] = m;
+          s[3] += total;
+          const int64_t t = id_at(targets, i) - first;
+          if (t >= 0 && t < n) s[2] = x[t];
+        }
+      });
+}
+
+template <class T>
+void gradient(const View& logits, const ConstView& targets, int64_t first, const ConstView& lse,
+              const ConstView& scale, double smoothing, int64_t classes) {
+  const int64_t rows = logits.dim(0), n = logits.dim(1);
+  const hn::ScalableTag<T> d;
+  const auto N = static_cast<int64_t>(hn::Lanes(d));
+  const T uniform = static_cast<T>(smoothing / static_cast<double>(std::max<int64_t>(classes, 1)));
+  parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
+                  [&](int64_t i, int64_t end) {
+                    for (; i < end; ++i) {
+                      T* x = logits.as<T>() + i * n;
+                      const T g = scale.as<T>()[i];
+                      if (g == 0) {
+                        std::fill(x, x + n, T{0});
+                        continue;
+                      }
+                      const auto shift = hn::Set(d, lse.as<T>()[i]), factor = hn::Set(d, g);
+                      const auto less = hn::Set(d, uniform);
+                      for (int64_t j = 0; j < n; j += N) {
+                        const auto left = static_cast<size_t>(n - j);
+                        const auto z = hn::Sub(simd::load(d, x + j, left), shift);
+                        const auto p = simd::exp(d, z);
+                        simd::store(hn::Mul(factor, hn::Sub(p, less)), d, x + j, left);
+                      }
+                      const int64_t t = id_at(targets, i) - first;
+                      if (t >= 0 && t < n) x[t] -= g * static_cast<T>(1 - smoothing);
+                    }
+                  });
+}
+
+void CrossEntropyScan(ConstView logits, ConstView targets, int64_t first, View state) {
+  if (logits.dtype == DType::f64) {
+    scan<double>(logits, targets, first, state);
+  } else {
+    scan<float>(logits, targets, first, state);
+  }
+}
+
+void CrossEntropyGradient(View logits, ConstView targets, int64_t first, ConstView lse,
+                          ConstView scale, double smoothing, int64_t classes) {
+  if (logits.dtype == DType::f64) {
+    gradient<double>(logits, targets, first, lse, scale, smoothing, classes);
+  } else {
+    gradient<float>(logits, targets, first, lse, scale, smoothing, classes);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace longspan::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace longspan::cpu {
+
+HWY_EXPORT(CrossEntropyScan);
+HWY_EXPORT(CrossEntropyGradient);
+
+namespace {
+
+template <class F>
+void visit_ids(const ConstView& ids, F&& f) {
+  visit_dtype(ids.dtype, [&](auto tag) {
+    using I = typename decltype(tag)::type;
+    if constexpr (std::is_integral_v<I>) f(ids.as<I>());
+  });
+}
+
+int64_t kept(const ConstView& targets, int64_t ignore) {
+  int64_t n = 0;
+  visit_ids(targets, [&](const auto* t) {
+    for (int64_t i = 0; i < targets.dim(0); ++i) n += static_cast<int64_t>(t[i]) != ignore;
+  });
+  return n;
+}
+
+template <class F>
+void visit_sums(DType t, F&& f) {
+  if (t == DType::f64) {
+    f(double{});
+  } else {
+    f(float{});
+  }
+}
+
+void finish(ConstView state, ConstView targets, int64_t ignore, double smoothing, int64_t classes,
+            View lse, View loss) {
+  visit_sums(state.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    visit_ids(targets, [&](const auto* t) {
+      parallel_ranges(state.dim(0), 4096, [&](int64_t i, int64_t end) {
+        for (; i < end; ++i) {
+          const T* s = state.as<T>() + i * 4;
+          const T z = s[0] + std::log(s[1]);
+          lse.as<T>()[i] = z;
+          const T own = z - s[2], mean = z - s[3] / static_cast<T>(classes);
+          const T value = smoothing == 0 ? own
+                                         : static_cast<T>(1 - smoothing) * own +
+                                               static_cast<T>(smoothing) * mean;
+          loss.as<T>()[i] = static_cast<int64_t>(t[i]) == ignore ? T{0} : value;
+        }
+      });
+    });
+  });
+}
+
+void scale_rows(ConstView dy, ConstView targets, int64_t ignore, bool mean, View scale) {
+  const double count =
+      mean ? static_cast<double>(std::max<int64_t>(1, kept(targets, ignore))) : 1.0;
+  visit_sums(scale.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const int64_t step = dy.dim(0) == 1 ? 0 : 1;
+    visit_ids(targets, [&](const auto* t) {
+      for (int64_t i = 0; i < targets.dim(0); ++i) {
+        const bool out = static_cast<int64_t>(t[i]) == ignore;
+        scale.as<T>()[i] = out ? T{0} : static_cast<T>(dy.as<T>()[i * step] / count);
+      }
+    });
+  });
+}
+
+void total(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y) {
+  visit_sums(loss.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    double sum = 0;
+    for (int64_t i = 0; i < loss.dim(0); ++i) sum += loss.as<T>()[i];
+    if (mean) sum /= static_cast<double>(std::max<int64_t>(1, kept(targets, ignore)));
+    *y.as<T>() = static_cast<T>(sum);
+  });
+}
+
+void find_bad_target(ConstView targets, int64_t ignore, int64_t classes, int64_t* position) {
+  *position = -1;
+  visit_ids(targets, [&](const auto* t) {
+    for (int64_t i = 0; i < targets.dim(0); ++i) {
+      const auto id = static_cast<int64_t>(t[i]);
+      if (id != ignore && (id < 0 || id >= classes)) {
+        *position = i;
+        return;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void register_loss() {
+  kernels::cross_entropy_scan.set(
+      DeviceKind::cpu, [](ConstView logits, ConstView targets, int64_t first, View state) {
+        HWY_DYNAMIC_DISPATCH(CrossEntropyScan)(logits, targets, first, state);
+      });
+  kernels::cross_entropy_gradient.set(
+      DeviceKind::cpu, [](View logits, ConstView targets, int64_t first, ConstView lse,
+                          ConstView scale, double smoothing, int64_t classes) {
+        HWY_DYNAMIC_DISPATCH(CrossEntropyGradient)
+        (logits, targets, first, lse, scale, smoothing, classes);
+      });
+  kernels::cross_entropy_finish.set(DeviceKind::cpu, finish);
+  kernels::cross_entropy_scale.set(DeviceKind::cpu, scale_rows);
+  kernels::cross_entropy_total.set(DeviceKind::cpu, total);
+  kernels::find_bad_target.set(DeviceKind::cpu, find_bad_target);
+}
+
+}  // namespace longspan::cpu
+#endif

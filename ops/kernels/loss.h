@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace longspan::kernels {
+
+// Cross-entropy over classes that arrive in stretches [first, first + n). A row's state is
+// { maximum, sum of exp(logit - maximum), logit of the target, sum of logits } over what has come.
+// Everything floating has one dtype, f32 or f64, and is contiguous; targets [rows] are i64, i32 or
+// u8.
+
+/// Takes a stretch in: logits [rows, n], state [rows, 4]. Where first is 0 the state starts anew.
+inline constinit Kernel<void(ConstView logits, ConstView targets, int64_t first, View state)>
+    cross_entropy_scan{"cross_entropy_scan"};
+
+/// lse[i] = log sum exp of row i; loss[i] = (1 - smoothing) (lse - target logit)
+/// + smoothing (lse - mean logit), 0 where the target is `ignore`.
+inline constinit Kernel<void(ConstView state, ConstView targets, int64_t ignore, double smoothing,
+                             int64_t classes, View lse, View loss)>
+    cross_entropy_finish{"cross_entropy_finish"};
+
+/// logits[i, j] = scale[i] (exp(logits[i, j] - lse[i]) - (1 - smoothing) [first + j = target]
+/// - smoothing / classes), in place; rows of scale 0 become 0.
+inline constinit Kernel<void(View logits, ConstView targets, int64_t first, ConstView lse,
+                             ConstView scale, double smoothing, int64_t classes)>
+    cross_entropy_gradient{"cross_entropy_gradient"};
+
+/// scale[i] = dy / kept, or 0 where targets[i] is `ignore`. dy [1] or [rows]; kept counts the
+/// targets that are not `ignore` where `mean`, else it is 1.
+inline constinit Kernel<void(ConstView dy, ConstView targets, int64_t ignore, bool mean,
+                             View scale)>
+    cross_entropy_scale{"cross_entropy_scale"};
+
+/// y[0] = sum of loss[i], divided by the number of targets other than `ignore` (0 where there is
+/// none) where `mean`. Summed in f64, in order.
+inline constinit Kernel<void(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y)>
+    cross_entropy_total{"cross_entropy_total"};
+
+/// *position = the first row whose target is neither `ignore` nor in [0, classes), else -1. Waits.
+inline constinit Kernel<void(ConstView targets, int64_t ignore, int64_t classes, int64_t* position)>
+    find_bad_target{"find_bad_target"};
+
+}  // namespace longspan::kernels

@@ -1,0 +1,251 @@
+#include "ops/loss.h"
+
+#include <algorithm>
+
+#include "autograd/record.h"
+#include "ops/copy.h"
+#include "ops/kernels/copy.h"
+#include "ops/kernels/gradient.h"
+#include "ops/kernels/loss.h"
+#include "ops/kernels/matmul.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t most_logits = int64_t{1} << 19;  // of a stretch
+constexpr int64_t most_classes = 4096;
+
+DType sums_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
+
+/// x [..., n] as [rows, n], row-major.
+Tensor rows_of(const Tensor& x, int64_t rows) {
+  const Tensor y = contiguous(x.detach());
+  return y.alias({rows, x.dim(-1)}, {x.dim(-1), 1}, 0);
+}
+
+Tensor rows_between(const Tensor& x, int64_t begin, int64_t end) {
+  Shape shape = x.shape();
+  shape[0] = end - begin;
+  return x.alias(shape, x.strides(), begin * x.strides()[0]);
+}
+
+/// What both ops check. Returns the targets as [rows].
+Tensor checked_targets(std::string_view op, const Tensor& x, const Tensor& targets, int64_t classes,
+                       const CrossEntropyOptions& options) {
+  require_floating(op, x);
+  require_rank(op, x, 1);
+  require_integer(op, targets, "targets");
+  require_same_device(op, {"x", x}, {"targets", targets});
+  Shape expected = x.shape();
+  expected.erase(expected.rank() - 1);
+  require_shape(op, targets, expected, "targets");
+  require(options.smoothing >= 0 && options.smoothing <= 1, op,
+          "smoothing must be in [0, 1], not {}", options.smoothing);
+  const int64_t rows = targets.numel();
+  const Tensor flat = contiguous(targets.detach()).alias({rows}, {1}, 0);
+  int64_t bad = -1;
+  kernels::find_bad_target(flat.device(), flat.view(), options.ignore, classes, &bad);
+  if (bad >= 0) {
+    const double id = rows_between(flat, bad, bad + 1).item();
+    fail<ValueError>(op, "target {} at position {} is not in [0, {}) and not the ignored value {}",
+                     static_cast<int64_t>(id), bad, classes, options.ignore);
+  }
+  return flat;
+}
+
+/// The result from the losses of the rows.
+Tensor reduce(const Tensor& loss, const Tensor& targets, const Shape& shape,
+              const CrossEntropyOptions& options) {
+  if (options.reduction == Reduction::none) return loss.alias(shape, contiguous_strides(shape), 0);
+  Tensor y = Tensor::empty({}, loss.dtype(), loss.device());
+  kernels::cross_entropy_total(y.device(), loss.view(), targets.view(), options.ignore,
+                               options.reduction == Reduction::mean, y.mut());
+  return y;
+}
+
+/// d loss / d (loss of each row).
+Tensor row_scale(const Tensor& dy, const Tensor& targets, const CrossEntropyOptions& options) {
+  const int64_t rows = targets.dim(0);
+  Tensor scale = Tensor::empty({rows}, dy.dtype(), dy.device());
+  const Tensor flat = contiguous(dy).alias({dy.numel()}, {1}, 0);
+  kernels::cross_entropy_scale(dy.device(), flat.view(), targets.view(), options.ignore,
+                               options.reduction == Reduction::mean, scale.mut());
+  return scale;
+}
+
+/// The logits of tokens [t0, t1) and classes [v0, v1), in `room`.
+class Stretch {
+ public:
+  Stretch(const Tensor& x, const Tensor& weight, const Tensor& bias)
+      : x_(x), weight_(weight), bias_(bias), sums_(sums_of(x.dtype())) {
+    classes = std::min(weight.dim(0), most_classes);
+    tokens = std::clamp<int64_t>(most_logits / std::max<int64_t>(classes, 1), 1,
+                                 std::max<int64_t>(x.dim(0), 1));
+    room_ = Tensor::empty({tokens * classes}, sums_, x.device(), Category::workspace);
+    if (bias && bias.dtype() != sums_) {
+      wide_bias_ = Tensor::empty(bias.shape(), sums_, x.device(), Category::workspace);
+      kernels::copy(x.device(), bias.view(), wide_bias_.mut());
+    }
+  }
+
+  Tensor logits(int64_t t0, int64_t t1, int64_t v0, int64_t v1) {
+    Tensor z = room_.alias({t1 - t0, v1 - v0}, {v1 - v0, 1}, 0);
+    ConstView w = rows_between(weight_, v0, v1).view();
+    std::swap(w.shape[0], w.shape[1]);
+    std::swap(w.strides[0], w.strides[1]);
+    kernels::matmul(x_.device(), rows_between(x_, t0, t1).view(), w,
+                    bias_ ? rows_between(bias_, v0, v1).view() : ConstView{}, z.mut(), false);
+    return z;
+  }
+
+  int64_t tokens, classes;
+
+ private:
+  Tensor x_, weight_, bias_;
+  DType sums_;
+  Tensor room_, wide_bias_;
+};
+
+/// f(t0, t1) over stretches of tokens.
+template <class F>
+void for_stretches(int64_t n, int64_t size, F&& f) {
+  for (int64_t i = 0; i < n; i += size) f(i, std::min(n, i + size));
+}
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options) {
+  require_rank("cross_entropy", logits, 1, "logits");
+  const int64_t V = logits.dim(-1);
+  const Tensor t = checked_targets("cross_entropy", logits, targets, V, options);
+  const int64_t rows = t.dim(0);
+  const DType sums = sums_of(logits.dtype());
+  const bool direct = logits.dtype() == sums;
+  const Tensor z = rows_of(logits, rows);  // [rows, V]
+  const int64_t step = direct ? std::max<int64_t>(rows, 1)
+                              : std::max<int64_t>(1, most_logits / std::max<int64_t>(V, 1));
+  Tensor state = Tensor::empty({rows, 4}, sums, z.device(), Category::workspace);
+  for_stretches(rows, step, [&](int64_t i, int64_t end) {
+    Tensor part = rows_between(z, i, end);
+    if (!direct) part = cast(part, sums);
+    kernels::cross_entropy_scan(z.device(), part.view(), rows_between(t, i, end).view(), 0,
+                                rows_between(state, i, end).mut());
+  });
+  Tensor lse = Tensor::empty({rows}, sums, z.device()), loss = Tensor::like(lse);
+  kernels::cross_entropy_finish(z.device(), state.view(), t.view(), options.ignore,
+                                options.smoothing, V, lse.mut(), loss.mut());
+
+  const Shape shape = logits.shape();
+  return record(
+      "cross_entropy", {logits}, reduce(loss, t, targets.shape(), options), save(z, t, lse),
+      [options, shape, V, step, direct](const Context& c, const Tensor& dy) -> Grads {
+        const auto saved = c.saved<3>();
+        const Tensor &z_ = saved[0], &t_ = saved[1], &lse_ = saved[2];
+        const Tensor scale = row_scale(dy, t_, options);
+        Tensor dz = Tensor::like(z_);
+        for_stretches(z_.dim(0), step, [&](int64_t i, int64_t end) {
+          Tensor to = rows_between(dz, i, end);
+          Tensor part = direct ? to : Tensor::empty(to.shape(), lse_.dtype(), to.device());
+          kernels::copy(z_.device(), rows_between(z_, i, end).view(), part.mut());
+          kernels::cross_entropy_gradient(z_.device(), part.mut(), rows_between(t_, i, end).view(),
+                                          0, rows_between(lse_, i, end).view(),
+                                          rows_between(scale, i, end).view(), options.smoothing, V);
+          if (!direct) kernels::copy(z_.device(), part.view(), to.mut());
+        });
+        return {dz.alias(shape, contiguous_strides(shape), 0)};
+      });
+}
+
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                            const Tensor& targets, const CrossEntropyOptions& options) {
+  constexpr std::string_view op = "linear_cross_entropy";
+  require_rank(op, x, 1);
+  require_rank_is(op, weight, 2, "weight");
+  require_same_dtype(op, {"x", x}, {"weight", weight});
+  require_same_device(op, {"x", x}, {"weight", weight});
+  if (x.dim(-1) != weight.dim(1)) {
+    fail_with<ShapeError>(
+        op, fmt::format("x has {} features, weight takes {}", x.dim(-1), weight.dim(1)),
+        {{"x", x}, {"weight", weight}});
+  }
+  if (bias) {
+    require_same_dtype(op, {"x", x}, {"bias", bias});
+    require_same_device(op, {"x", x}, {"bias", bias});
+    require_shape(op, bias, {weight.dim(0)}, "bias");
+  }
+  const int64_t V = weight.dim(0);
+  const Tensor t = checked_targets(op, x, targets, V, options);
+  const int64_t T = t.dim(0);
+  const DType sums = sums_of(x.dtype());
+  const Tensor h = rows_of(x, T);  // [T, D]
+  const Tensor b = bias ? contiguous(bias.detach()) : Tensor{};
+  const Device device = x.device();
+
+  Tensor lse = Tensor::empty({T}, sums, device), loss = Tensor::like(lse);
+  {
+    Stretch stretch(h, weight, b);
+    Tensor state = Tensor::empty({stretch.tokens, 4}, sums, device, Category::workspace);
+    for_stretches(T, stretch.tokens, [&](int64_t t0, int64_t t1) {
+      const ConstView ids = rows_between(t, t0, t1).view();
+      Tensor s = rows_between(state, 0, t1 - t0);
+      for_stretches(V, stretch.classes, [&](int64_t v0, int64_t v1) {
+        kernels::cross_entropy_scan(device, stretch.logits(t0, t1, v0, v1).view(), ids, v0,
+                                    s.mut());
+      });
+      kernels::cross_entropy_finish(device, s.view(), ids, options.ignore, options.smoothing, V,
+                                    rows_between(lse, t0, t1).mut(),
+                                    rows_between(loss, t0, t1).mut());
+    });
+  }
+
+  const Shape shape = x.shape();
+  return record(op, {x, weight, bias}, reduce(loss, t, targets.shape(), options),
+                save(h, weight, b, t, lse),
+                [options, shape, sums](const Context& c, const Tensor& dy) -> Grads {
+                  const auto saved = c.saved<5>();
+                  const Tensor &h_ = saved[0], &w = saved[1], &t_ = saved[3], &lse_ = saved[4];
+                  const Device on = h_.device();
+                  const int64_t classes = w.dim(0), tokens = h_.dim(0);
+                  const bool direct = h_.dtype() == sums;
+                  const Tensor scale = row_scale(dy, t_, options);
+                  Stretch stretch(h_, w, saved[2]);
+                  Tensor dh = c.wants(0) ? Tensor::zeros(h_.shape(), sums, on) : Tensor{};
+                  Tensor dw = c.wants(1) ? Tensor::zeros(w.shape(), sums, on) : Tensor{};
+                  Tensor db = c.wants(2) ? Tensor::zeros({classes}, sums, on) : Tensor{};
+                  for_stretches(tokens, stretch.tokens, [&](int64_t t0, int64_t t1) {
+                    const ConstView ids = rows_between(t_, t0, t1).view();
+                    for_stretches(classes, stretch.classes, [&](int64_t v0, int64_t v1) {
+                      Tensor dz = stretch.logits(t0, t1, v0, v1);  // [t, v]
+                      kernels::cross_entropy_gradient(
+                          on, dz.mut(), ids, v0, rows_between(lse_, t0, t1).view(),
+                          rows_between(scale, t0, t1).view(), options.smoothing, classes);
+                      if (db) {
+                        Tensor part = Tensor::empty({v1 - v0}, sums, on, Category::workspace);
+                        kernels::sum_rows(on, dz.view(), part.mut());
+                        Tensor to = rows_between(db, v0, v1);
+                        kernels::accumulate(on, part.view(), to.mut());
+                      }
+                      const Tensor g = direct ? dz : cast(dz, h_.dtype());
+                      if (dh) {
+                        kernels::matmul(on, g.view(), rows_between(w, v0, v1).view(), {},
+                                        rows_between(dh, t0, t1).mut(), true);
+                      }
+                      if (dw) {
+                        ConstView g_t = g.view();  // [v, t]
+                        std::swap(g_t.shape[0], g_t.shape[1]);
+                        std::swap(g_t.strides[0], g_t.strides[1]);
+                        kernels::matmul(on, g_t, rows_between(h_, t0, t1).view(), {},
+                                        rows_between(dw, v0, v1).mut(), true);
+                      }
+                    });
+                  });
+                  const auto finish = [&](const Tensor& sum, const Shape& as) {
+                    if (!sum) return sum;
+                    return cast(sum.alias(as, contiguous_strides(as), 0), h_.dtype());
+                  };
+                  return {finish(dh, shape), finish(dw, w.shape()), finish(db, {classes})};
+                });
+}
+
+}  // namespace longspan

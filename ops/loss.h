@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor.h"
+
+namespace longspan {
+
+enum class Reduction : uint8_t {
+  mean,  ///< over targets that are not ignored; 0 where there is none
+  sum,
+  none  ///< one loss for each target, 0 where it is ignored
+};
+
+struct CrossEntropyOptions {
+  double smoothing = 0;   ///< weight of the uniform distribution, in [0, 1]
+  int64_t ignore = -100;  ///< targets of this value take no part
+  Reduction reduction = Reduction::mean;
+};
+
+/// Cross-entropy in nats: loss_i = lse_i - (1 - s) z_{i,t} - s mean_j z_ij,  lse_i = log sum_j exp
+/// z_ij.
+///   logits   [..., V]  f64 f32 f16 bf16; computed in f32, f64 for f64
+///   targets  [...]     i64 i32 u8: in [0, V), or options.ignore
+///   returns  scalar, or [...] for Reduction::none; f64 for f64, else f32
+///   saves    logits, targets, lse [rows]
+///   throws   ShapeError, DTypeError, DeviceError, ValueError naming the first bad target
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& = {});
+
+/// cross_entropy(linear(x, weight, bias), targets) in stretches of tokens and classes: neither the
+/// forward nor the backward pass ever holds more than 2^19 logits, which backward computes anew.
+///   x        [..., D]  f64 f32 f16 bf16
+///   weight   [V, D]    dtype of x;  bias [V] or undefined
+///   targets  [...]     i64 i32 u8
+///   returns  as cross_entropy; for f16 and bf16 the logits are f32
+///   saves    x, weight, bias, targets, lse [rows]
+///   throws   as cross_entropy
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                            const Tensor& targets, const CrossEntropyOptions& = {});
+
+}  // namespace longspan

@@ -1,0 +1,213 @@
+#include "ops/loss.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/engine.h"
+#include "autograd/record.h"
+#include "core/memory.h"
+#include "ops/matmul.h"
+#include "tests/harness/op_info.h"
+
+namespace longspan::test {
+namespace {
+
+/// Numbers of a sample: smoothing, ignored target, reduction.
+template <class A>
+CrossEntropyOptions options_of(const A& in) {
+  CrossEntropyOptions options;
+  if (in.numbers() > 0) options.smoothing = in.number(0);
+  if (in.numbers() > 1) options.ignore = in.integer(1);
+  if (in.numbers() > 2) options.reduction = static_cast<Reduction>(in.integer(2));
+  return options;
+}
+
+/// -sum_j q_j log p_j with q = (1 - s) onehot + s / V, from the definition.
+Array reference(const Array& logits, const Array& targets, const CrossEntropyOptions& options) {
+  const int64_t V = logits.dim(-1);
+  Array each(targets.shape);
+  double sum = 0, kept = 0;
+  for (int64_t i = 0; i < targets.size(); ++i) {
+    const auto t = static_cast<int64_t>(targets[i]);
+    if (t == options.ignore) continue;
+    double largest = -std::numeric_limits<double>::infinity(), z = 0;
+    for (int64_t j = 0; j < V; ++j) largest = std::max(largest, logits[i * V + j]);
+    for (int64_t j = 0; j < V; ++j) z += std::exp(logits[i * V + j] - largest);
+    const double lse = largest + std::log(z);
+    double loss = 0;
+    for (int64_t j = 0; j < V; ++j) {
+      const double q =
+          (j == t ? 1 - options.smoothing : 0) + options.smoothing / static_cast<double>(V);
+      if (q != 0) loss += q * (lse - logits[i * V + j]);
+    }
+    each[i] = loss;
+    sum += loss;
+    ++kept;
+  }
+  if (options.reduction == Reduction::none) return each;
+  if (options.reduction == Reduction::mean) sum /= std::max(1.0, kept);
+  return Array({}, std::vector<double>{sum});
+}
+
+Array product(const Array& x, const Array& w, const Array& b) {
+  Shape shape = x.shape;
+  const int64_t D = w.dim(1), V = w.dim(0);
+  shape[shape.rank() - 1] = V;
+  Array y(shape);
+  for (int64_t i = 0; i < (V > 0 ? y.size() / V : 0); ++i) {
+    for (int64_t j = 0; j < V; ++j) {
+      double sum = b ? b[j] : 0;
+      for (int64_t k = 0; k < D; ++k) sum += x[i * D + k] * w[j * D + k];
+      y[i * V + j] = sum;
+    }
+  }
+  return y;
+}
+
+Recipe ids(const Shape& shape, int64_t classes) { return integers(shape, 0, classes - 1); }
+
+struct Variant {
+  std::string name;
+  std::vector<double> numbers;
+};
+const std::vector<Variant> variants = {{"", {}},
+                                       {" smooth", {0.1}},
+                                       {" ignore", {0, 1}},
+                                       {" smooth ignore", {0.3, 0}},
+                                       {" sum", {0, -100, 1}},
+                                       {" each", {0.2, 2, 2}},
+                                       {" uniform", {1}}};
+
+std::vector<Sample> logits_samples() {
+  std::vector<Sample> list;
+  for (const Variant& v : variants) {
+    list.push_back({"rows" + v.name, {randn({5, 7}), ids({5}, 7)}, v.numbers});
+    list.push_back({"tokens" + v.name, {randn({2, 3, 17}), ids({2, 3}, 17)}, v.numbers});
+    list.push_back({"wide" + v.name, {3 * randn({2, 65}), ids({2}, 65)}, v.numbers});
+    list.push_back({"one" + v.name, {randn({1, 3}), ids({1}, 3)}, v.numbers});
+  }
+  list.push_back({"vector", {randn({9}), ids({}, 9)}});
+  list.push_back({"one class", {randn({4, 1}), ids({4}, 1)}});
+  list.push_back({"no tokens", {randn({0, 3}), ids({0}, 3)}});
+  list.push_back({"huge", {100.0 * randn({4, 9}), ids({4}, 9)}});
+  list.push_back({"shifted", {randn({4, 9}) + 50.0, ids({4}, 9)}});
+  list.push_back({"all ignored", {randn({3, 5}), values({3}, {1, 1, 1})}, {0, 1}});
+  list.back().inputs[1].fixed = true;
+  list.back().inputs[1].dtype = DType::i32;
+  return list;
+}
+
+const Registered cross_entropy_info = OpInfo{
+    .name = "cross_entropy",
+    .run = [](Inputs in) { return cross_entropy(in[0], in[1], options_of(in)); },
+    .reference = [](Arrays in) { return reference(in[0], in[1], options_of(in)); },
+    .samples = logits_samples(),
+    .large = {{"bytes", {randn({700, 256}), as(DType::u8, ids({700}, 256))}},
+              {"words", {randn({9, 5003}), as(DType::i32, ids({9}, 5003))}, {0.1}}},
+    .rejects = {rejects<ShapeError>("targets", {randn({3, 4}), ids({4}, 4)},
+                                    "targets must have shape [3]"),
+                rejects<DTypeError>("floating targets", {randn({3, 4}), randn({3})}, "integer"),
+                rejects<DTypeError>("integer logits", {iota({3, 4}), ids({3}, 4)}, "floating"),
+                rejects<ShapeError>("scalar", {randn({}), ids({}, 3)}, "rank"),
+                rejects<ValueError>("too large",
+                                    {randn({3, 4}), as(DType::i64, values({3}, {0, 4, 1}))},
+                                    "target 4 at position 1 is not in [0, 4)"),
+                rejects<ValueError>("negative",
+                                    {randn({3, 4}), as(DType::i64, values({3}, {0, 1, -1}))},
+                                    "target -1 at position 2"),
+                rejects<ValueError>("smoothing", {randn({3, 4}), ids({3}, 4)}, "smoothing", {1.5})},
+    .saved_bytes =
+        [](Inputs in) {
+          const int64_t sums = in[0].dtype() == DType::f64 ? 8 : 4;
+          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes(), in[1].numel() * sums};
+        },
+    .expandable = false,
+};
+
+std::vector<Sample> linear_samples() {
+  std::vector<Sample> list;
+  for (const Variant& v : variants) {
+    list.push_back(
+        {"rows" + v.name, {randn({5, 3}), randn({7, 3}), randn({7}), ids({5}, 7)}, v.numbers});
+    list.push_back({"tokens" + v.name,
+                    {randn({2, 3, 5}), randn({17, 5}), none(), ids({2, 3}, 17)},
+                    v.numbers});
+  }
+  list.push_back({"one", {randn({1, 1}), randn({2, 1}), randn({2}), ids({1}, 2)}});
+  list.push_back({"no tokens", {randn({0, 3}), randn({4, 3}), randn({4}), ids({0}, 4)}});
+  return list;
+}
+
+const Registered linear_cross_entropy_info = OpInfo{
+    .name = "linear_cross_entropy",
+    .run =
+        [](Inputs in) { return linear_cross_entropy(in[0], in[1], in[2], in[3], options_of(in)); },
+    .reference =
+        [](Arrays in) { return reference(product(in[0], in[1], in[2]), in[3], options_of(in)); },
+    .samples = linear_samples(),
+    // More classes than a stretch holds, and more tokens.
+    .large = {{"many classes",
+               {randn({9, 8}), randn({9001, 8}), randn({9001}), ids({9}, 9001)},
+               {0.1}},
+              {"many tokens", {randn({2311, 16}), randn({256, 16}), none(), ids({2311}, 256)}}},
+    .rejects = {rejects<ShapeError>("features", {randn({3, 4}), randn({5, 3}), none(), ids({3}, 5)},
+                                    "x has 4 features, weight takes 3"),
+                rejects<ShapeError>("bias", {randn({3, 4}), randn({5, 4}), randn({4}), ids({3}, 5)},
+                                    "bias must have shape [5]"),
+                rejects<DTypeError>(
+                    "mixed", {randn({3, 4}), as(DType::i64, iota({5, 4})), none(), ids({3}, 5)},
+                    "dtypes differ"),
+                rejects<ValueError>(
+                    "too large",
+                    {randn({1, 4}), randn({5, 4}), none(), as(DType::i64, values({1}, {5}))},
+                    "target 5 at position 0")},
+    .saved_bytes =
+        [](Inputs in) {
+          const int64_t sums = in[0].dtype() == DType::f64 ? 8 : 4;
+          std::vector<int64_t> bytes = {in[0].nbytes(), in[1].nbytes(), in[3].nbytes(),
+                                        in[3].numel() * sums};
+          if (in[2]) bytes.push_back(in[2].nbytes());
+          return bytes;
+        },
+    .expandable = false,
+};
+
+TEST(LinearCrossEntropy, NeverHoldsTokensTimesClasses) {
+  const int64_t T = 4096, V = 8192, D = 8;
+  const Tensor targets = Tensor::zeros({T}, DType::i32);
+  Tensor x = Tensor::zeros({T, D}), w = Tensor::zeros({V, D});
+  set_requires_grad(x);
+  set_requires_grad(w);
+  MemoryTracker& tracker = memory_tracker();
+  tracker.reset_peak();
+  const int64_t before = tracker.live().total();
+  backward(linear_cross_entropy(x, w, {}, targets));
+  EXPECT_LT(tracker.peak().total() - before, T * V * 4 / 16);
+}
+
+TEST(LinearCrossEntropy, EqualsLinearThenCrossEntropy) {
+  // One stretch: the same products and sums, hence the same bits.
+  std::vector<float> xs(65 * 16), ws(33 * 16);
+  for (size_t i = 0; i < xs.size(); ++i)
+    xs[i] = to_uniform(philox_word(1, static_cast<int64_t>(i))) - 0.5f;
+  for (size_t i = 0; i < ws.size(); ++i)
+    ws[i] = to_uniform(philox_word(2, static_cast<int64_t>(i))) - 0.5f;
+  std::vector<int32_t> ts(65);
+  for (size_t i = 0; i < ts.size(); ++i) ts[i] = static_cast<int32_t>(i % 33);
+  Tensor grads[2], losses[2];
+  for (int i = 0; i < 2; ++i) {
+    Tensor x = Tensor::from(xs, {65, 16}), w = Tensor::from(ws, {33, 16});
+    set_requires_grad(x);
+    const Tensor t = Tensor::from(ts, {65});
+    losses[i] = i == 0 ? linear_cross_entropy(x, w, {}, t) : cross_entropy(linear(x, w), t);
+    backward(losses[i]);
+    grads[i] = grad(x);
+  }
+  EXPECT_EQ(losses[0].to_vector<float>(), losses[1].to_vector<float>());
+  EXPECT_EQ(grads[0].to_vector<float>(), grads[1].to_vector<float>());
+}
+
+}  // namespace
+}  // namespace longspan::test

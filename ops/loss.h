@@ -6,12 +6,14 @@
 
 namespace longspan {
 
+/// What becomes of the losses of single targets.
 enum class Reduction : uint8_t {
   mean,  ///< over targets that are not ignored; 0 where there is none
   sum,
   none  ///< one loss for each target, 0 where it is ignored
 };
 
+/// How cross-entropies are formed.
 struct CrossEntropyOptions {
   double smoothing = 0;   ///< weight of the uniform distribution, in [0, 1]
   int64_t ignore = -100;  ///< targets of this value take no part

@@ -3,13 +3,16 @@
 namespace longspan::cpu {
 
 void register_kernels() {
+  register_block_attention();
   register_copy();
   register_elementwise();
   register_gradient();
-  register_block_attention();
-  register_matmul();
   register_index();
   register_loss();
+  register_matmul();
+  register_norm();
+  register_reduce();
+  register_softmax();
 }
 
 }  // namespace longspan::cpu

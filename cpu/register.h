@@ -3,13 +3,16 @@
 namespace longspan::cpu {
 
 // Each fills the kernel slots of one file.
+void register_block_attention();
 void register_copy();
 void register_elementwise();
 void register_gradient();
-void register_block_attention();
-void register_matmul();
 void register_index();
 void register_loss();
+void register_matmul();
+void register_norm();
+void register_reduce();
+void register_softmax();
 
 /// The table of contents: calls all of the above.
 void register_kernels();

@@ -36,15 +36,20 @@ inline constexpr bool is_f64 = sizeof(Lane<D>) == 8;
 // ------------------------------------------------------------------------------- load and store
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2)
+template <class T>
 inline constexpr bool masks_are_safe = false;  // masked loads touch all lanes
+#elif HWY_TARGET == HWY_AVX2
+template <class T>
+inline constexpr bool masks_are_safe = sizeof(T) >= 4;
 #else
+template <class T>
 inline constexpr bool masks_are_safe = true;
 #endif
 
 /// The first n < N lanes from p, the others zero; reads nothing beyond them.
 template <class D>
 HWY_INLINE hn::Vec<D> load_part(D d, const Lane<D>* p, size_t n) {
-  if constexpr (masks_are_safe) {
+  if constexpr (masks_are_safe<Lane<D>>) {
     return hn::MaskedLoad(hn::FirstN(d, n), d, p);
   } else {
     HWY_ALIGN Lane<D> buffer[HWY_MAX_BYTES / sizeof(Lane<D>)] = {};
@@ -56,7 +61,7 @@ HWY_INLINE hn::Vec<D> load_part(D d, const Lane<D>* p, size_t n) {
 /// Writes the first n < N lanes.
 template <class D>
 HWY_INLINE void store_part(hn::Vec<D> v, D d, Lane<D>* p, size_t n) {
-  if constexpr (masks_are_safe) {
+  if constexpr (masks_are_safe<Lane<D>>) {
     hn::BlendedStore(v, hn::FirstN(d, n), d, p);
   } else {
     HWY_ALIGN Lane<D> buffer[HWY_MAX_BYTES / sizeof(Lane<D>)];
@@ -301,44 +306,63 @@ HWY_INLINE Lane<D> max_lanes(D d, hn::Vec<D> v) {
   return hn::GetLane(hn::MaxOfLanes(d, v));
 }
 
-// ----------------------------------------------------------------------------------- conversion
+// ----------------------------------------------------------------------------- f16 and bf16 as f32
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+inline constexpr bool has_f16 = true;
+#else
+inline constexpr bool has_f16 = false;  // goes lane by lane
+#endif
 
 /// f32 from bf16 and back, to nearest even, NaN kept.
-inline void widen(const bf16* HWY_RESTRICT x, float* HWY_RESTRICT y, size_t n) {
-  for (size_t i = 0; i < n; ++i) y[i] = bf16::to_float(x[i].bits);
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const bf16* p, size_t left) {
+  const hn::Rebind<uint16_t, D> dh;
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = simd::load(dh, reinterpret_cast<const uint16_t*>(p), left);
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
 }
-inline void narrow(const float* HWY_RESTRICT x, bf16* HWY_RESTRICT y, size_t n) {
-  for (size_t i = 0; i < n; ++i) y[i].bits = bf16::from_float(x[i]);
+template <class D>
+HWY_INLINE void store(hn::Vec<D> v, D /*d*/, bf16* p, size_t left) {
+  const hn::Rebind<uint16_t, D> dh;
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto even = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
+  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40));
+  const auto nan = hn::RebindMask(du, hn::Ne(v, v));
+  const auto half = hn::BitCast(di, hn::IfThenElse(nan, quiet, even));
+  simd::store(hn::DemoteTo(dh, half), dh, reinterpret_cast<uint16_t*>(p), left);
 }
-inline void widen(const f16* HWY_RESTRICT x, float* HWY_RESTRICT y, size_t n) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  const hn::ScalableTag<float> d;
-  const hn::Rebind<hwy::float16_t, decltype(d)> dh;
-  const size_t N = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + N <= n; i += N) {
-    const auto* from = reinterpret_cast<const hwy::float16_t*>(x + i);
-    hn::StoreU(hn::PromoteTo(d, hn::LoadU(dh, from)), d, y + i);
+
+/// The same for f16.
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const f16* p, size_t left) {
+  if constexpr (has_f16) {
+    const hn::Rebind<uint16_t, D> dh;
+    const hn::Rebind<hwy::float16_t, D> df;
+    const auto bits = simd::load(dh, reinterpret_cast<const uint16_t*>(p), left);
+    return hn::PromoteTo(d, hn::BitCast(df, bits));
+  } else {
+    HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)] = {};
+    const size_t n = left < hn::Lanes(d) ? left : hn::Lanes(d);
+    for (size_t i = 0; i < n; ++i) buffer[i] = f16::to_float(p[i].bits);
+    return hn::Load(d, buffer);
   }
-  for (; i < n; ++i) y[i] = f16::to_float(x[i].bits);
-#else
-  for (size_t i = 0; i < n; ++i) y[i] = f16::to_float(x[i].bits);
-#endif
 }
-inline void narrow(const float* HWY_RESTRICT x, f16* HWY_RESTRICT y, size_t n) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  const hn::ScalableTag<float> d;
-  const hn::Rebind<hwy::float16_t, decltype(d)> dh;
-  const size_t N = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + N <= n; i += N) {
-    auto* to = reinterpret_cast<hwy::float16_t*>(y + i);
-    hn::StoreU(hn::DemoteTo(dh, hn::LoadU(d, x + i)), dh, to);
+template <class D>
+HWY_INLINE void store(hn::Vec<D> v, D d, f16* p, size_t left) {
+  if constexpr (has_f16) {
+    const hn::Rebind<uint16_t, D> dh;
+    const hn::Rebind<hwy::float16_t, D> df;
+    simd::store(hn::BitCast(dh, hn::DemoteTo(df, v)), dh, reinterpret_cast<uint16_t*>(p), left);
+  } else {
+    HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)];
+    hn::Store(v, d, buffer);
+    const size_t n = left < hn::Lanes(d) ? left : hn::Lanes(d);
+    for (size_t i = 0; i < n; ++i) p[i].bits = f16::from_float(buffer[i]);
   }
-  for (; i < n; ++i) y[i].bits = f16::from_float(x[i]);
-#else
-  for (size_t i = 0; i < n; ++i) y[i].bits = f16::from_float(x[i]);
-#endif
 }
 
 }  // namespace simd

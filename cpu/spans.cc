@@ -252,7 +252,8 @@ HWY_NOINLINE void backward_loop(double alpha, double beta, const T* v, const T* 
 #define LONGSPAN_UNARY(X)                                                                     \
   X(affine, Affine)                                                                           \
   X(exp, Exp)                                                                                 \
-  X(log, Log) X(log1p, Log1p) X(sqrt, Sqrt) X(rsqrt, Rsqrt) X(square, Square) X(abs, Abs)     \
+  X(log, Log)                                                                                 \
+  X(log1p, Log1p) X(sqrt, Sqrt) X(rsqrt, Rsqrt) X(square, Square) X(abs, Abs)                 \
       X(reciprocal, Reciprocal) X(power, Power) X(clamp, Clamp) X(sin, Sin) X(cos, Cos)       \
           X(tanh, Tanh) X(erf, Erf) X(sigmoid, Sigmoid) X(softplus, Softplus) X(relu, Relu)   \
               X(relu_squared, ReluSquared) X(leaky_relu, LeakyRelu) X(elu, Elu) X(silu, Silu) \
@@ -355,10 +356,17 @@ void binary_f32(Binary f, const float* a, const float* b, float* y, size_t n) {
 void binary_f64(Binary f, const double* a, const double* b, double* y, size_t n) {
   binary(f, a, b, y, n);
 }
-void widen_f16(const f16* x, float* y, size_t n) { simd::widen(x, y, n); }
-void widen_bf16(const bf16* x, float* y, size_t n) { simd::widen(x, y, n); }
-void narrow_f16(const float* x, f16* y, size_t n) { simd::narrow(x, y, n); }
-void narrow_bf16(const float* x, bf16* y, size_t n) { simd::narrow(x, y, n); }
+template <class From, class To>
+void convert(const From* x, To* y, size_t n) {
+  const hn::ScalableTag<float> d;
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+    simd::store(simd::load(d, x + i, n - i), d, y + i, n - i);
+  }
+}
+void widen_f16(const f16* x, float* y, size_t n) { convert(x, y, n); }
+void widen_bf16(const bf16* x, float* y, size_t n) { convert(x, y, n); }
+void narrow_f16(const float* x, f16* y, size_t n) { convert(x, y, n); }
+void narrow_bf16(const float* x, bf16* y, size_t n) { convert(x, y, n); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

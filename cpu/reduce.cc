@@ -1,0 +1,290 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/reduce.cc"
+#include <hwy/foreach_target.h>
+// foreach_target comes first.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/parallel.h"
+#include "cpu/register.h"
+#include "cpu/simd-inl.h"
+#include "cpu/strided.h"
+#include "ops/kernels/gradient.h"
+#include "ops/kernels/reduce.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longspan::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+using Tag = hn::ScalableTag<Accumulator<T>>;
+
+constexpr int64_t grain = 1 << 15;  // elements of a task
+constexpr int64_t stretch = 128;    // terms added before they join the total
+constexpr int64_t columns = 64;     // sums of a task, side by side
+constexpr int64_t most_pieces = 64;
+
+/// The sum of a line: four chains of vectors over stretches, whose sums are added in order.
+template <class T>
+Accumulator<T> line_sum(const T* x, int64_t n, int64_t step) {
+  using A = Accumulator<T>;
+  if (step != 1) {
+    A total = 0;
+    for (int64_t first = 0; first < n; first += stretch) {
+      A part = 0;
+      const int64_t end = std::min(n, first + stretch);
+      for (int64_t i = first; i < end; ++i) part += static_cast<A>(x[i * step]);
+      total += part;
+    }
+    return total;
+  }
+  const Tag<T> d;
+  const size_t N = hn::Lanes(d), count = static_cast<size_t>(n);
+  const size_t length = 4 * N * static_cast<size_t>(stretch);
+  A total = 0;
+  for (size_t first = 0; first < count; first += length) {
+    const size_t end = std::min(count, first + length);
+    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+    size_t i = first;
+    for (; i + 4 * N <= end; i += 4 * N) {
+      s0 = hn::Add(s0, simd::load(d, x + i, N));
+      s1 = hn::Add(s1, simd::load(d, x + i + N, N));
+      s2 = hn::Add(s2, simd::load(d, x + i + 2 * N, N));
+      s3 = hn::Add(s3, simd::load(d, x + i + 3 * N, N));
+    }
+    for (; i < end; i += N) s0 = hn::Add(s0, simd::load(d, x + i, end - i));
+    total += simd::sum_lanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)));
+  }
+  return total;
+}
+
+/// to[c] += from[c].
+template <class From, class A>
+void add_line(const From* from, A* to, size_t n) {
+  const hn::ScalableTag<A> d;
+  for (size_t c = 0; c < n; c += hn::Lanes(d)) {
+    simd::store(hn::Add(simd::load(d, to + c, n - c), simd::load(d, from + c, n - c)), d, to + c,
+                n - c);
+  }
+}
+
+/// Sums of up to `columns` neighbouring columns.
+template <class T>
+class ColumnSums {
+ public:
+  using A = Accumulator<T>;
+  explicit ColumnSums(int64_t n) : n_(n) {}
+
+  void add(const T* x, int64_t step) {
+    if (step == 1) {
+      add_line(x, part_, static_cast<size_t>(n_));
+    } else {
+      for (int64_t c = 0; c < n_; ++c) part_[c] += static_cast<A>(x[c * step]);
+    }
+    if (++terms_ == stretch) fold();
+  }
+  void finish(A scale, T* y) {
+    fold();
+    for (int64_t c = 0; c < n_; ++c) y[c] = T(total_[c] * scale);
+  }
+
+ private:
+  void fold() {
+    add_line(part_, total_, static_cast<size_t>(n_));
+    std::fill_n(part_, n_, A{0});
+    terms_ = 0;
+  }
+  int64_t n_, terms_ = 0;
+  alignas(64) A part_[columns] = {};
+  alignas(64) A total_[columns] = {};
+};
+
+/// The axes that stay and the axes that are summed, each merged. y is row-major over the former.
+struct Split {
+  Merged kept, summed;
+  int64_t outputs, lines;
+
+  Split(const ConstView& x, const Shape& y)
+      : kept(merged(x, y, true)), summed(merged(x, y, false)) {
+    outputs = numel(kept.shape);
+    const int64_t n = summed.shape.back();
+    lines = n > 0 ? numel(summed.shape) / n : 0;
+  }
+
+ private:
+  static Merged merged(const ConstView& x, const Shape& y, bool stays) {
+    Shape shape;
+    Strides strides;
+    for (int i = 0; i < x.rank(); ++i) {
+      if (x.shape[i] == 1 || (y[i] == x.shape[i]) != stays) continue;
+      shape.push_back(x.shape[i]);
+      strides.push_back(x.strides[i]);
+    }
+    return merge_axes(shape, strides, strides);
+  }
+};
+
+/// Long lines are summed in pieces of this length.
+int64_t piece_of(int64_t n) { return std::max(grain, (n + most_pieces - 1) / most_pieces); }
+
+/// The sum that belongs to one output, whose first element is at x.
+template <class T>
+Accumulator<T> sum_of(const Split& s, const T* x) {
+  const int64_t n = s.summed.shape.back(), step = s.summed.a.back(), length = piece_of(n);
+  Accumulator<T> total = 0;
+  for (int64_t l = 0; l < s.lines; ++l) {
+    int64_t offset, unused;
+    row_offsets(s.summed, l, offset, unused);
+    for (int64_t i = 0; i < n; i += length) {
+      total += line_sum(x + offset + i * step, std::min(length, n - i), step);
+    }
+  }
+  return total;
+}
+
+template <class T>
+int64_t start_of(const Merged& kept, int64_t output) {
+  int64_t start, unused;
+  row_offsets(kept, output / kept.shape.back(), start, unused);
+  return start + output % kept.shape.back() * kept.a.back();
+}
+
+template <class T>
+void sum_lines(const Split& s, const T* x, Accumulator<T> scale, T* y) {
+  const int64_t terms = std::max<int64_t>(1, s.lines * s.summed.shape.back());
+  const int64_t n = s.summed.shape.back(), step = s.summed.a.back();
+  if (s.lines == 1 && n > grain && s.outputs < 16) {  // few long sums: the same pieces side by side
+    const int64_t length = piece_of(n);
+    for (int64_t o = 0; o < s.outputs; ++o) {
+      Accumulator<T> parts[most_pieces] = {};
+      const T* from = x + start_of<T>(s.kept, o);
+      parallel_ranges(n, length, [&](int64_t i, int64_t end) {
+        parts[i / length] = line_sum(from + i * step, end - i, step);
+      });
+      Accumulator<T> total = 0;
+      for (const auto part : parts) total += part;
+      y[o] = T(total * scale);
+    }
+    return;
+  }
+  parallel_ranges(s.outputs, std::max<int64_t>(1, grain / terms), [&](int64_t o, int64_t end) {
+    for (; o < end; ++o) y[o] = T(sum_of(s, x + start_of<T>(s.kept, o)) * scale);
+  });
+}
+
+template <class T>
+void sum_columns(const Split& s, const T* x, Accumulator<T> scale, T* y) {
+  const int64_t width = s.kept.shape.back(), step = s.kept.a.back();
+  const int64_t blocks = (width + columns - 1) / columns;
+  const int64_t n = s.summed.shape.back();
+  const int64_t terms = std::max<int64_t>(1, s.lines * n * std::min(width, columns));
+  parallel_ranges(s.outputs / width * blocks, std::max<int64_t>(1, grain / terms),
+                  [&](int64_t task, int64_t end) {
+                    for (; task < end; ++task) {
+                      const int64_t row = task / blocks, c = task % blocks * columns;
+                      const T* from = x + start_of<T>(s.kept, row * width + c);
+                      ColumnSums<T> sums(std::min(columns, width - c));
+                      for (int64_t l = 0; l < s.lines; ++l) {
+                        int64_t offset, unused;
+                        row_offsets(s.summed, l, offset, unused);
+                        for (int64_t i = 0; i < n; ++i)
+                          sums.add(from + offset + i * s.summed.a.back(), step);
+                      }
+                      sums.finish(scale, y + row * width + c);
+                    }
+                  });
+}
+
+void sum(const ConstView& x, double scale, const View& y) {
+  if (y.numel() == 0) return;
+  const Split s(x, y.shape);
+  // Neighbours in memory are either terms of one sum or terms of neighbouring sums.
+  const bool along = s.kept.shape.back() == 1 ||
+                     (s.summed.a.back() == 1 && s.summed.shape.back() > 1 && s.kept.a.back() != 1);
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto factor = static_cast<Accumulator<T>>(scale);
+    if (along) {
+      sum_lines(s, x.as<T>(), factor, y.as<T>());
+    } else {
+      sum_columns(s, x.as<T>(), factor, y.as<T>());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace longspan::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace longspan::cpu {
+
+HWY_EXPORT(sum);
+
+namespace {
+
+template <class T>
+bool before(T a, T b, bool largest) {
+  if constexpr (!std::is_integral_v<T>) {
+    const auto x = static_cast<Accumulator<T>>(a), y = static_cast<Accumulator<T>>(b);
+    if (std::isnan(y)) return false;
+    if (std::isnan(x)) return true;
+    return largest ? x > y : x < y;
+  } else {
+    return largest ? a > b : a < b;
+  }
+}
+
+void extremum(bool largest, ConstView x, View y, View index) {
+  const int64_t rows = x.shape[0], n = x.shape[1];
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    parallel_ranges(rows, std::max<int64_t>(1, (1 << 14) / n), [&](int64_t r, int64_t end) {
+      for (; r < end; ++r) {
+        const T* row = x.as<T>() + r * n;
+        int64_t best = 0;
+        for (int64_t i = 1; i < n; ++i) {
+          if (before(row[i], row[best], largest)) best = i;
+        }
+        y.as<T>()[r] = row[best];
+        index.as<int64_t>()[r] = best;
+      }
+    });
+  });
+}
+
+void extremum_backward(ConstView index, ConstView dy, View dx) {
+  const int64_t rows = dx.shape[0], n = dx.shape[1];
+  visit_floating(dy.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    parallel_ranges(rows, std::max<int64_t>(1, (1 << 15) / n), [&](int64_t r, int64_t end) {
+      for (; r < end; ++r) {
+        T* row = dx.as<T>() + r * n;
+        std::fill_n(row, n, T(0.0f));
+        row[index.as<int64_t>()[r]] = dy.as<T>()[r];
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void register_reduce() {
+  kernels::reduce_sum.set(DeviceKind::cpu, [](ConstView x, double scale, View y) {
+    HWY_DYNAMIC_DISPATCH(sum)(x, scale, y);
+  });
+  kernels::sum_to.set(DeviceKind::cpu, [](ConstView x, View y) {
+    HWY_DYNAMIC_DISPATCH(sum)(x, 1.0, y);
+  });
+  kernels::reduce_extremum.set(DeviceKind::cpu, extremum);
+  kernels::reduce_extremum_backward.set(DeviceKind::cpu, extremum_backward);
+}
+
+}  // namespace longspan::cpu
+#endif

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace longspan::kernels {
+
+/// y = (x - mean) * rstd * weight + bias per row, with rstd = 1 / sqrt(variance + eps) and the
+/// biased variance; without `center` mean is 0 and the variance the mean of the squares.
+///   x, y          [rows, n], contiguous, one floating dtype
+///   weight, bias  [n], contiguous, the same dtype, or empty
+///   mean, rstd    [rows], contiguous, f64 for f64, else f32; mean empty without center
+inline constinit Kernel<void(bool center, double eps, ConstView x, ConstView weight, ConstView bias,
+                             View y, View mean, View rstd)>
+    norm_forward{"norm_forward"};
+/// With g = dy * weight and h = (x - mean) * rstd:
+///   dx      = rstd * (g - mean(g) - h * mean(g * h)), without center rstd * (g - h * mean(g * h))
+///   dweight = sum over rows of dy * h,  dbias = sum over rows of dy
+/// dx, dweight and dbias may be empty where they are not wanted.
+///   work    of norm_work(rows) rows: [norm_work, 2, n], contiguous, the dtype of rstd; empty where
+///           dweight and dbias are
+inline constinit Kernel<void(bool center, ConstView x, ConstView weight, ConstView mean,
+                             ConstView rstd, ConstView dy, View dx, View dweight, View dbias,
+                             View work)>
+    norm_backward{"norm_backward"};
+
+/// Runs of rows that are summed apart.
+inline constexpr int64_t norm_run = 32;
+/// How many runs norm_backward sums apart; the rows of a run are added in order, then the runs.
+constexpr int64_t norm_work(int64_t rows) {
+  const int64_t runs = (rows + norm_run - 1) / norm_run;
+  return runs < 64 ? runs : 64;
+}
+
+}  // namespace longspan::kernels

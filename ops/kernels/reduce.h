@@ -1,0 +1,22 @@
+#pragma once
+
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace longspan::kernels {
+
+/// y = scale * x summed over the axes in which y has size 1 and x more, in an order that depends on
+/// shapes and strides only; f16 and bf16 are summed in f32 and rounded once. One rank and floating
+/// dtype; y contiguous, x of any strides.
+inline constinit Kernel<void(ConstView x, double scale, View y)> reduce_sum{"reduce_sum"};
+
+/// y[r] = the largest (or smallest) of x[r, :] and index[r] its place, the first where there are
+/// several; NaN counts as both. x [rows, n] with n >= 1, y [rows] of any one dtype; index i64
+/// [rows]; contiguous.
+inline constinit Kernel<void(bool largest, ConstView x, View y, View index)> reduce_extremum{
+    "reduce_extremum"};
+/// dx[r, index[r]] = dy[r], all other elements 0. Floating; contiguous.
+inline constinit Kernel<void(ConstView index, ConstView dy, View dx)> reduce_extremum_backward{
+    "reduce_extremum_backward"};
+
+}  // namespace longspan::kernels

@@ -1,0 +1,81 @@
+#include "ops/norm.h"
+
+#include "autograd/record.h"
+#include "ops/copy.h"
+#include "ops/kernels/norm.h"
+
+namespace longspan {
+namespace {
+
+DType statistics_type(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
+
+int64_t rows_of(const Tensor& x) {
+  int64_t rows = 1;
+  for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.dim(i);
+  return rows;
+}
+
+/// Row-major [..., n] as [rows, n].
+Tensor as_rows(const Tensor& x) {
+  const int64_t n = x.dim(-1);
+  return x.alias({rows_of(x), n}, {n, 1}, 0);
+}
+
+Tensor normalize(std::string_view op, bool center, const Tensor& input, const Tensor& scale,
+                 const Tensor& shift, double eps) {
+  require_floating(op, input);
+  require_rank(op, input, 1);
+  require(eps >= 0, op, "eps is {}; needs 0 or more", eps);
+  const auto check = [&](const Tensor& w, std::string_view name) {
+    if (!w) return;
+    require_same_dtype(op, {"x", input}, {name, w});
+    require_same_device(op, {"x", input}, {name, w});
+    require_shape(op, w, {input.dim(-1)}, name);
+  };
+  check(scale, "weight");
+  check(shift, "bias");
+
+  const Tensor x = contiguous(input);
+  const Tensor weight = scale ? contiguous(scale) : scale;
+  const Tensor bias = shift ? contiguous(shift) : shift;
+  const int64_t rows = rows_of(x);
+  const DType precise = statistics_type(x.dtype());
+  Tensor y = Tensor::like(x);
+  Tensor mean = center ? Tensor::empty({rows}, precise, x.device()) : Tensor{};
+  Tensor rstd = Tensor::empty({rows}, precise, x.device());
+  kernels::norm_forward(x.device(), center, eps, as_rows(x).view(), weight.view(), bias.view(),
+                        as_rows(y).mut(), center ? mean.mut() : View{}, rstd.mut());
+
+  return record(
+      op, {x, weight, bias}, y, save(x, weight, mean, rstd),
+      [center](const Context& c, const Tensor& dy) -> Grads {
+        const auto s = c.saved<4>();
+        const Tensor g = contiguous(dy);
+        const int64_t n = g.dim(-1);
+        Tensor dx = c.wants(0) ? Tensor::like(g) : Tensor{};
+        Tensor dweight = c.wants(1) ? Tensor::empty({n}, g.dtype(), g.device()) : Tensor{};
+        Tensor dbias = c.wants(2) ? Tensor::empty({n}, g.dtype(), g.device()) : Tensor{};
+        Tensor work;
+        if (dweight || dbias) {
+          work = Tensor::empty({kernels::norm_work(rows_of(g)), 2, n}, s[3].dtype(), g.device(),
+                               Category::workspace);
+        }
+        kernels::norm_backward(g.device(), center, as_rows(s[0]).view(), s[1].view(), s[2].view(),
+                               s[3].view(), as_rows(g).view(), dx ? as_rows(dx).mut() : View{},
+                               dweight ? dweight.mut() : View{}, dbias ? dbias.mut() : View{},
+                               work ? work.mut() : View{});
+        return {dx, dweight, dbias};
+      });
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return normalize("layer_norm", true, x, weight, bias, eps);
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return normalize("rms_norm", false, x, weight, {}, eps);
+}
+
+}  // namespace longspan

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <initializer_list>
+#include <span>
+
+#include "core/tensor.h"
+
+namespace longspan {
+
+/// y = sum of x over the given axes; without axes over all. Negative axes count from the end.
+/// f16 and bf16 are summed in f32 and rounded once; the order of the sum depends on shape and
+/// strides only.
+///   x        any shape and strides  f64 f32 f16 bf16
+///   returns  x without these axes, or with size 1 there where `keepdim`; 0 where nothing is summed
+///   saves    nothing
+///   throws   DTypeError on integers, ShapeError where an axis does not exist or comes twice
+Tensor sum(const Tensor& x);
+Tensor sum(const Tensor& x, std::span<const int> axes, bool keepdim = false);
+Tensor sum(const Tensor& x, std::initializer_list<int> axes, bool keepdim = false);
+
+/// The sum divided by how many elements it adds; NaN where there are none. Otherwise as sum.
+Tensor mean(const Tensor& x);
+Tensor mean(const Tensor& x, std::span<const int> axes, bool keepdim = false);
+Tensor mean(const Tensor& x, std::initializer_list<int> axes, bool keepdim = false);
+
+/// mean((x - mean(x))^2), divided by n - correction instead of n. Otherwise as mean.
+///   saves    x - mean(x)
+///   throws   also ValueError unless 0 <= correction < n, for n elements
+Tensor variance(const Tensor& x, std::initializer_list<int> axes, bool keepdim = false,
+                int64_t correction = 0);
+
+/// The largest or smallest along an axis, and where it is.
+struct Extremum {
+  Tensor values;   ///< dtype of x
+  Tensor indices;  ///< i64; the first place where there are several. NaN is chosen before all
+};
+/// The extremum along one axis. The gradient goes to the element at the index and to no other.
+///   x        any dtype and strides; integers have no gradient
+///   returns  x without the axis, or with size 1 there where `keepdim`
+///   saves    the indices
+///   throws   ShapeError where the axis does not exist or is empty
+Extremum max(const Tensor& x, int axis, bool keepdim = false);
+Extremum min(const Tensor& x, int axis, bool keepdim = false);
+/// The indices alone, i64.
+Tensor argmax(const Tensor& x, int axis, bool keepdim = false);
+Tensor argmin(const Tensor& x, int axis, bool keepdim = false);
+
+/// y = ln(sum of e^x) along one axis, computed as m + ln(sum of e^(x - m)) with the largest m.
+///   x        f64 f32 f16 bf16, any strides
+///   returns  x without the axis, or with size 1 there where `keepdim`; -inf where all are -inf or
+///            there are none
+///   saves    x, with the axis last, and y
+///   throws   DTypeError on integers, ShapeError where the axis does not exist
+Tensor logsumexp(const Tensor& x, int axis, bool keepdim = false);
+
+}  // namespace longspan

@@ -1,0 +1,77 @@
+#include "ops/softmax.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/harness/op_info.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+const std::vector<Sample> samples = {
+    {"rows", {randn({5, 7})}},
+    {"one column", {randn({3, 1})}},
+    {"vector", {randn({9})}},
+    {"deep", {randn({2, 3, 2, 5})}},
+    {"vector and a bit", {randn({3, 17})}},
+    {"two vectors and a bit", {randn({2, 37})}},
+    {"long", {randn({2, 130})}},
+    {"wide range", {5 * randn({4, 9})}},
+    {"huge", {constant(1e4 * randn({4, 9}))}},
+    {"masked", {constant(values({3, 3}, {-inf, 1, 2, -inf, -inf, -inf, 0, -inf, -inf}))}},
+    {"empty", {randn({0, 3})}},
+    {"no columns", {randn({3, 0})}},
+};
+
+const std::vector<Sample> large = {{"large", {randn({300, 257})}}, {"rows", {randn({9, 5000})}}};
+
+const std::vector<Reject> rejected = {
+    rejects<ShapeError>("rank 0", {scalar(1)}, "rank 1"),
+    rejects<DTypeError>("integers", {iota({3})}, "must be floating")};
+
+const Registered softmax_info = OpInfo{
+    .name = "softmax",
+    .run = [](Inputs in) { return softmax(in[0]); },
+    .reference =
+        [](Arrays in) {
+          return naive::rows(in[0], [](std::vector<double>& row) {
+            double m = -inf, s = 0;
+            for (const double x : row) m = std::max(m, x);
+            for (double& x : row) s += x = m == -inf ? 0 : std::exp(x - m);
+            for (double& x : row) x = s > 0 ? x / s : 0;
+          });
+        },
+    .samples = samples,
+    .large = large,
+    .rejects = rejected,
+    .saved_bytes = [](Inputs in) { return std::vector<int64_t>{in[0].nbytes()}; },
+    .row_inputs = {0},
+};
+
+const Registered log_softmax_info = OpInfo{
+    .name = "log_softmax",
+    .run = [](Inputs in) { return log_softmax(in[0]); },
+    .reference =
+        [](Arrays in) {
+          return naive::rows(in[0], [](std::vector<double>& row) {
+            double m = -inf, s = 0;
+            for (const double x : row) m = std::max(m, x);
+            if (m == -inf) return;
+            for (const double x : row) s += std::exp(x - m);
+            for (double& x : row) x -= m + std::log(s);
+          });
+        },
+    .samples = samples,
+    .large = large,
+    .rejects = rejected,
+    .saved_bytes = [](Inputs in) { return std::vector<int64_t>{in[0].nbytes()}; },
+    .row_inputs = {0},
+    .gradient_tolerance = 4,
+    .reason = "the derivative comes from y as stored",
+};
+
+}  // namespace
+}  // namespace longspan::test

@@ -13,6 +13,7 @@ void register_kernels() {
   register_norm();
   register_reduce();
   register_softmax();
+  register_optim();
 }
 
 }  // namespace longspan::cpu

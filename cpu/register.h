@@ -13,6 +13,7 @@ void register_matmul();
 void register_norm();
 void register_reduce();
 void register_softmax();
+void register_optim();
 
 /// The table of contents: calls all of the above.
 void register_kernels();

@@ -1,0 +1,101 @@
+#include "ops/optim.h"
+
+#include <cmath>
+#include <vector>
+
+#include "core/error.h"
+#include "ops/copy.h"
+
+namespace longspan {
+namespace {
+
+void require_f32_or_f64(std::string_view op, Named x) {
+  if (x.tensor && (x.tensor.dtype() == DType::f32 || x.tensor.dtype() == DType::f64)) return;
+  fail_with<DTypeError>(op, "parameters, gradients and states are f32 or f64", {x});
+}
+
+/// A gradient or state that must match the parameter.
+void require_like(std::string_view op, Named p, Named x, const Shape& shape) {
+  if (!x.tensor || x.tensor.shape() != shape) {
+    fail_with<ShapeError>(op, fmt::format("{} must have shape {}", x.name, to_string(shape)),
+                          {p, x});
+  }
+  require_same_dtype(op, p, x);
+  require_same_device(op, p, x);
+}
+
+void require_state(std::string_view op, Named p, Named x, const Shape& shape) {
+  require_like(op, p, x, shape);
+  if (!x.tensor.contiguous()) fail_with<ValueError>(op, "a state must be contiguous", {x});
+}
+
+void require_parameter(std::string_view op, const Tensor& p, const Tensor& g) {
+  require_f32_or_f64(op, {"p", p});
+  if (!p.contiguous()) fail_with<ValueError>(op, "the parameter must be contiguous", {{"p", p}});
+  require_like(op, {"p", p}, {"g", g}, p.shape());
+}
+
+View writable(Tensor& x) { return x ? x.mut() : View{}; }
+
+}  // namespace
+
+void sgd_update(Tensor p, const Tensor& g, Tensor b, const SgdStep& step) {
+  require_parameter("sgd_update", p, g);
+  if (b) require_state("sgd_update", {"p", p}, {"b", b}, p.shape());
+  if (p.numel() == 0) return;
+  kernels::sgd_update(p.device(), p.mut(), contiguous(g.detach()).view(), writable(b), step);
+}
+
+void adagrad_update(Tensor p, const Tensor& g, Tensor s, const AdagradStep& step) {
+  require_parameter("adagrad_update", p, g);
+  require_state("adagrad_update", {"p", p}, {"s", s}, p.shape());
+  if (p.numel() == 0) return;
+  kernels::adagrad_update(p.device(), p.mut(), contiguous(g.detach()).view(), s.mut(), step);
+}
+
+void adam_update(Tensor p, const Tensor& g, Tensor m, Tensor v, const AdamStep& step) {
+  require_parameter("adam_update", p, g);
+  require_state("adam_update", {"p", p}, {"m", m}, p.shape());
+  require_state("adam_update", {"p", p}, {"v", v}, p.shape());
+  if (p.numel() == 0) return;
+  kernels::adam_update(p.device(), p.mut(), contiguous(g.detach()).view(), m.mut(), v.mut(), step);
+}
+
+void adafactor_update(Tensor p, const Tensor& g, Tensor row, Tensor column, Tensor m,
+                      const AdafactorStep& step) {
+  constexpr std::string_view op = "adafactor_update";
+  require_parameter(op, p, g);
+  if (column) {
+    require_rank(op, p, 2, "p");
+    Shape rows = p.shape(), columns = p.shape();
+    rows.erase(p.rank() - 1);
+    columns.erase(p.rank() - 2);
+    require_state(op, {"p", p}, {"row", row}, rows);
+    require_state(op, {"p", p}, {"column", column}, columns);
+  } else {
+    require_state(op, {"p", p}, {"row", row}, p.shape());
+  }
+  if (m) require_state(op, {"p", p}, {"m", m}, p.shape());
+  if (p.numel() == 0) return;
+  Tensor workspace = Tensor::empty(
+      {kernels::adafactor_workspace(p.numel(), row.numel(), column ? column.numel() : 0)},
+      DType::f64, p.device(), Category::workspace);
+  kernels::adafactor_update(p.device(), p.mut(), contiguous(g.detach()).view(), row.mut(),
+                            writable(column), writable(m), workspace.mut(), step);
+}
+
+double global_norm(std::span<const Tensor> x) {
+  constexpr int64_t piece = kernels::squared_sum_piece;
+  double sum = 0;
+  for (const Tensor& t : x) {
+    require_f32_or_f64("global_norm", {"x", t});
+    if (t.numel() == 0) continue;
+    Tensor parts = Tensor::empty({(t.numel() + piece - 1) / piece}, DType::f64, t.device(),
+                                 Category::workspace);
+    kernels::squared_sums(t.device(), contiguous(t.detach()).view(), parts.mut());
+    for (const double part : parts.to_vector<double>()) sum += part;
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace longspan

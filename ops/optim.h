@@ -1,0 +1,49 @@
+#pragma once
+
+#include <span>
+
+#include "core/tensor.h"
+#include "ops/kernels/optim.h"
+
+namespace longspan {
+
+/// The numbers of an update; kernels/optim.h has their meaning.
+using kernels::AdafactorStep;
+using kernels::AdagradStep;
+using kernels::AdamStep;
+using kernels::SgdStep;
+
+// Fused updates of one parameter in place; no gradients. Each reads and writes every number once.
+//   p, states  contiguous, f32 or f64, of one dtype and device
+//   g          any strides, shape, dtype and device of p
+//   throws     ShapeError, DTypeError, DeviceError; ValueError where p or a state is not contiguous
+
+/// Gradient descent: h = scale g + weight_decay p; with b, b = momentum b + h, and h is replaced by
+/// b, or by h + momentum b (nesterov); p -= lr h.
+///   b  shape of p, or undefined
+void sgd_update(Tensor p, const Tensor& g, Tensor b, const SgdStep& step);
+
+/// Adagrad: h = scale g + weight_decay p, s += h^2, p -= lr h / (sqrt(s) + eps).
+/// \cite duchi2011
+void adagrad_update(Tensor p, const Tensor& g, Tensor s, const AdagradStep& step);
+
+/// Adam: m = beta1 m + (1 - beta1) h, v = beta2 v + (1 - beta2) h^2,
+/// p -= lr (m / correction1) / (sqrt(v / correction2) + eps), where h = scale g + weight_decay p,
+/// or, decoupled (AdamW), h = scale g and p -= lr weight_decay p before. \cite kingma2015
+/// \cite loshchilov2019
+void adam_update(Tensor p, const Tensor& g, Tensor m, Tensor v, const AdamStep& step);
+
+/// Adafactor: second moments of a matrix as the product of its row and column means, the update
+/// clipped by its root mean square (algorithms 4 and 5 of the paper). \cite shazeer2018
+///   row     [..., R] for p [..., R, C]; shape of p where column is undefined
+///   column  [..., C], or undefined: second moments are kept whole
+///   m       shape of p, or undefined: no first moment
+void adafactor_update(Tensor p, const Tensor& g, Tensor row, Tensor column, Tensor m,
+                      const AdafactorStep& step);
+
+/// Square root of the sum of squares of all tensors, in f64; the order of the sum depends on their
+/// shapes alone. NaN and Inf pass through. Waits for the device.
+///   x  f32 or f64, any strides
+double global_norm(std::span<const Tensor> x);
+
+}  // namespace longspan

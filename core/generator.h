@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "core/host_device.h"
@@ -40,6 +42,104 @@ LONGSPAN_HD inline uint32_t philox_word(uint64_t key, int64_t i) {
 /// [0, 1) with 24 bits, exactly representable in f32.
 LONGSPAN_HD inline float to_uniform(uint32_t word) {
   return static_cast<float>(word >> 8) * (1.0f / 16777216.0f);
+}
+
+/// One rounding each, never contracted to a fused multiply-add: draws have the same bits on every
+/// device.
+LONGSPAN_HD inline float rounded_multiply(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+LONGSPAN_HD inline float rounded_add(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+namespace detail {
+
+/// c0 + x (c1 + x (...)), each step rounded twice.
+template <int n>
+LONGSPAN_HD inline float horner(float x, const float (&c)[n]) {
+  float y = c[n - 1];
+  for (int i = n - 2; i >= 0; --i) y = rounded_add(rounded_multiply(y, x), c[i]);
+  return y;
+}
+
+/// ln u for normal u in (0, 1], to about one unit in the last place.
+LONGSPAN_HD inline float log_of_uniform(float u) {
+  uint32_t bits;
+  memcpy(&bits, &u, 4);
+  // u = m 2^e with m in [sqrt(1/2), sqrt(2)); the polynomial is (ln(1+f) - f + f^2/2) / f^3.
+  const uint32_t shifted = bits - 0x3f3504f3u;
+  const int32_t e = static_cast<int32_t>(shifted) >> 23;
+  bits -= static_cast<uint32_t>(e) << 23;
+  float m;
+  memcpy(&m, &bits, 4);
+  const float f = rounded_add(m, -1.0f), square = rounded_multiply(f, f);
+  const float p = horner(f, {0.333333312f, -0.24999997f, 0.200007157f, -0.166678023f, 0.142490576f,
+                             -0.124256873f, 0.116854199f, -0.114797338f, 0.0697161144f});
+  const auto n = static_cast<float>(e);
+  float y = rounded_multiply(rounded_multiply(p, f), square);
+  y = rounded_add(y, rounded_multiply(n, -2.12194440e-4f));
+  y = rounded_add(y, rounded_multiply(square, -0.5f));
+  return rounded_add(rounded_add(y, f), rounded_multiply(n, 0.693359375f));
+}
+
+/// cos and sin of 2 pi t for t in [0, 1).
+LONGSPAN_HD inline void circle(float t, float& cosine, float& sine) {
+  const float quarters = rounded_multiply(t, 4.0f);
+  const auto q = static_cast<int32_t>(rounded_add(quarters, 0.5f));
+  const float f = rounded_add(quarters, -static_cast<float>(q));  // in [-1/2, 1/2]
+  const float x = rounded_multiply(f, f);
+  const float s = rounded_multiply(
+      f, horner(x, {1.57079633f, -0.645964096f, 0.0796925827f, -0.00468126625f, 0.000158206299f}));
+  const float c = horner(x, {1.0f, -1.23370054f, 0.253669204f, -0.0208600695f, 0.000903628067f});
+  const bool swap = (q & 1) != 0;
+  const float a = swap ? s : c, b = swap ? c : s;
+  cosine = ((q + 1) & 2) != 0 ? -a : a;
+  sine = (q & 2) != 0 ? -b : b;
+}
+
+}  // namespace detail
+
+/// Two independent standard normal numbers from two words (Box and Muller 1958), |n| < 6.8.
+LONGSPAN_HD inline void to_normal(uint32_t w0, uint32_t w1, float& n0, float& n1) {
+  // (0, 1]: the half keeps the logarithm finite.
+  const float u = rounded_multiply(rounded_add(static_cast<float>(w0), 0.5f), 1.0f / 4294967296.0f);
+  float cosine, sine;
+  detail::circle(to_uniform(w1), cosine, sine);
+#if defined(__CUDA_ARCH__)
+  const float r = __fsqrt_rn(__fmul_rn(-2.0f, detail::log_of_uniform(u)));
+#else
+  const float r = std::sqrt(-2.0f * detail::log_of_uniform(u));
+#endif
+  n0 = rounded_multiply(r, cosine);
+  n1 = rounded_multiply(r, sine);
+}
+
+/// Element i of the standard normal sequence that belongs to a key; `attempt` names further,
+/// independent ones. Elements 2k and 2k + 1 come from words 2k and 2k + 1.
+LONGSPAN_HD inline float philox_normal(uint64_t key, int64_t i, uint32_t attempt = 0) {
+  const auto c = static_cast<uint64_t>(i) / 4;
+  const Philox4 w =
+      philox(key, static_cast<uint32_t>(c), static_cast<uint32_t>(c >> 32), attempt, 0);
+  const bool second = (i & 2) != 0;
+  float n0, n1;
+  to_normal(w.word[second ? 2 : 0], w.word[second ? 3 : 1], n0, n1);
+  return (i & 1) != 0 ? n1 : n0;
+}
+
+/// [0, range) from 64 random bits: the upper half of their product. The bias is below range / 2^64.
+LONGSPAN_HD inline uint64_t to_range(uint64_t bits, uint64_t range) {
+  const uint64_t a = bits >> 32, b = bits & 0xffffffffu, c = range >> 32, d = range & 0xffffffffu;
+  const uint64_t middle = (b * d >> 32) + (a * d & 0xffffffffu) + (b * c & 0xffffffffu);
+  return a * c + (a * d >> 32) + (b * c >> 32) + (middle >> 32);
 }
 
 /// A dropout draw: keep where the word is at least this threshold. p in [0, 1].

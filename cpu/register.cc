@@ -11,9 +11,11 @@ void register_kernels() {
   register_loss();
   register_matmul();
   register_norm();
+  register_optim();
+  register_random();
   register_reduce();
   register_softmax();
-  register_optim();
+  register_sort();
 }
 
 }  // namespace longspan::cpu

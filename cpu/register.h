@@ -11,9 +11,11 @@ void register_index();
 void register_loss();
 void register_matmul();
 void register_norm();
+void register_optim();
+void register_random();
 void register_reduce();
 void register_softmax();
-void register_optim();
+void register_sort();
 
 /// The table of contents: calls all of the above.
 void register_kernels();

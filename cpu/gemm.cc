@@ -33,8 +33,9 @@ constexpr int64_t tile_rows = vector_bytes == 64 ? 12 : 6;
 constexpr int64_t depth = 256;  // of a block of k
 constexpr int64_t a_stride =
     depth + 16;  // of a packed row: neighbours fall into different cache sets
-constexpr int64_t row_block = 12 * 12;         // rows of a task
-constexpr int64_t column_block = 256;          // columns of a task
+constexpr int64_t row_block = 12 * 6;         // rows of a task
+constexpr int64_t column_block = 1024;          // columns of a task
+constexpr int64_t direct_limit = 128;          // rows or columns below which packing does not pay
 constexpr int64_t b_limit = int64_t{4} << 20;  // bytes of b packed at a time
 
 template <class T>
@@ -46,35 +47,49 @@ using Tag = hn::FixedTag<T, static_cast<size_t>(lanes<T>)>;
 
 #define LONGSPAN_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 
-/// c[R, panel] = (sum of a[R, k] b[k, panel]) + c or + bias or + 0. Element (i, k) of a lies at
-/// i * RowStride + k * ColStride.
-template <class T, int R, int64_t RowStride, int64_t ColStride>
-HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
-                       const T* HWY_RESTRICT bias, bool accumulate, T* HWY_RESTRICT c,
-                       int64_t c_row) {
+/// Where a tile finds element (i, k) of a: in packed rows, in packed groups of tile_rows for each
+/// k, or in the operand itself, whose rows are contiguous.
+enum class Layout { rows, columns, direct };
+
+/// c[R, panel] = (sum of a[R, k] b[k, panel]) + c or + bias or + 0. Rows of b lie b_row apart,
+/// those of a, where direct, a_row.
+template <class T, Layout L, int R>
+HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, const T* HWY_RESTRICT b,
+                       int64_t b_row, const T* HWY_RESTRICT bias, bool accumulate,
+                       T* HWY_RESTRICT c, int64_t c_row) {
   const Tag<T> d;
   constexpr int64_t N = lanes<T>;
+  // Three addresses and small multiples of a_row reach twelve rows.
+  [[maybe_unused]] const T *a4 = a + 4 * a_row, *a8 = a + 8 * a_row;
 #define LONGSPAN_DECLARE(i) [[maybe_unused]] auto x##i = hn::Zero(d), y##i = hn::Zero(d);
   LONGSPAN_ROWS(LONGSPAN_DECLARE)
 #undef LONGSPAN_DECLARE
-#define LONGSPAN_STEP(i)                                         \
-  if constexpr (R > i) {                                         \
-    const auto s = hn::Set(d, a[i * RowStride + p * ColStride]); \
-    x##i = hn::MulAdd(s, b0, x##i);                              \
-    y##i = hn::MulAdd(s, b1, y##i);                              \
+#define LONGSPAN_STEP(i)                                        \
+  if constexpr (R > i) {                                        \
+    const T* from = L == Layout::rows      ? a + i * a_stride   \
+                    : L == Layout::columns ? a + i              \
+                                           : (i < 4   ? a       \
+                                              : i < 8 ? a4      \
+                                                      : a8) +   \
+                                                 i % 4 * a_row; \
+    const auto s = hn::Set(d, *from);                           \
+    x##i = hn::MulAdd(s, b0, x##i);                             \
+    y##i = hn::MulAdd(s, b1, y##i);                             \
   }
-#define LONGSPAN_K                                                                   \
-  {                                                                                  \
-    const auto b0 = hn::Load(d, b + p * 2 * N), b1 = hn::Load(d, b + p * 2 * N + N); \
-    LONGSPAN_ROWS(LONGSPAN_STEP)                                                     \
+#define LONGSPAN_K                                             \
+  {                                                            \
+    const auto b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + N); \
+    LONGSPAN_ROWS(LONGSPAN_STEP)                               \
+    b += b_row;                                                \
+    a += L == Layout::columns ? tile_rows : 1;                 \
+    if constexpr (L == Layout::direct) ++a4, ++a8;             \
   }
   int64_t p = 0;
   for (; p + 4 <= k; p += 4) {
-    const int64_t first = p;
-    LONGSPAN_K++ p;
-    LONGSPAN_K++ p;
-    LONGSPAN_K++ p;
-    LONGSPAN_K p = first;
+    LONGSPAN_K
+    LONGSPAN_K
+    LONGSPAN_K
+    LONGSPAN_K
   }
   for (; p < k; ++p) LONGSPAN_K
 #undef LONGSPAN_K
@@ -97,32 +112,19 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, const T* HWY_RESTRICT
 #undef LONGSPAN_STORE
 }
 
-/// How packed a is laid out: rows one after the other, or all rows of a tile for each k.
-enum class Layout { rows, columns };
-
-template <class T, Layout L, int R>
-void tile_of(int64_t k, const T* a, const T* b, const T* bias, bool accumulate, T* c,
-             int64_t c_row) {
-  if constexpr (L == Layout::rows) {
-    tile<T, R, a_stride, 1>(k, a, b, bias, accumulate, c, c_row);
-  } else {
-    tile<T, R, 1, tile_rows>(k, a, b, bias, accumulate, c, c_row);
-  }
-}
-
-/// tile_of for `rows` in 1..tile_rows, cut into sizes that exist.
+/// tile for `rows` in 1..tile_rows, cut into sizes that exist.
 template <class T, Layout L>
-void tiles(int64_t rows, int64_t k, const T* a, const T* b, const T* bias, bool accumulate, T* c,
-           int64_t c_row) {
-  constexpr int64_t step = L == Layout::rows ? a_stride : 1;
+void tiles(int64_t rows, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_row,
+           const T* bias, bool accumulate, T* c, int64_t c_row) {
+  const int64_t step = L == Layout::rows ? a_stride : L == Layout::columns ? 1 : a_row;
   if (rows == tile_rows) {
-    tile_of<T, L, tile_rows>(k, a, b, bias, accumulate, c, c_row);
+    tile<T, L, tile_rows>(k, a, a_row, b, b_row, bias, accumulate, c, c_row);
     return;
   }
   const auto cut = [&](auto size) {
     constexpr int R = decltype(size)::value;
     if (rows < R) return;
-    tile_of<T, L, R>(k, a, b, bias, accumulate, c, c_row);
+    tile<T, L, R>(k, a, a_row, b, b_row, bias, accumulate, c, c_row);
     a += R * step;
     c += R * c_row;
     rows -= R;
@@ -153,10 +155,25 @@ void copy_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t from_ro
       constexpr int64_t N = lanes<T>;
       int64_t j = 0;
       for (; j + N <= n; j += N) hn::StoreU(hn::LoadU(d, f + j), d, t + j);
+      const hn::FixedTag<T, 4 * sizeof(float) / sizeof(T)> quarter;
+      constexpr int64_t Q = 4 * sizeof(float) / sizeof(T);
+      for (; j + Q <= n; j += Q) hn::StoreU(hn::LoadU(quarter, f + j), quarter, t + j);
       for (; j < n; ++j) t[j] = f[j];
     } else {
       for (int64_t j = 0; j < n; ++j) t[j] = widen<T>(f[j]);
     }
+  }
+}
+
+/// Four numbers from each of W / 4 rows, `step` apart.
+template <size_t W>
+HWY_INLINE auto gather_quads(const float* from, int64_t step) {
+  if constexpr (W == 4) {
+    return hn::LoadU(hn::FixedTag<float, 4>(), from);
+  } else {
+    const auto low = gather_quads<W / 2>(from, step);
+    const auto high = gather_quads<W / 2>(from + static_cast<int64_t>(W / 8) * step, step);
+    return hn::Combine(hn::FixedTag<float, W>(), high, low);
   }
 }
 
@@ -166,28 +183,37 @@ void transpose_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t fr
                     T* HWY_RESTRICT to, int64_t to_row) {
   int64_t i = 0;
   if constexpr (std::is_same_v<S, float> && std::is_same_v<T, float>) {
-    const hn::FixedTag<float, 4> d;
-    const hn::FixedTag<double, 2> wide;
-    for (; i + 4 <= m; i += 4) {
-      const float* f = from + i * from_row;
-      int64_t j = 0;
-      for (; j + 4 <= n; j += 4) {
-        const auto r0 = hn::LoadU(d, f + j), r1 = hn::LoadU(d, f + from_row + j);
-        const auto r2 = hn::LoadU(d, f + 2 * from_row + j), r3 = hn::LoadU(d, f + 3 * from_row + j);
-        const auto t0 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
-        const auto t1 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
-        const auto t2 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
-        const auto t3 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
-        float* t = to + j * to_row + i;
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t0, t1)), d, t);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t0, t1)), d, t + to_row);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t2, t3)), d, t + 2 * to_row);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t2, t3)), d, t + 3 * to_row);
+    // Block l of row r of a square holds four columns of row 4 l + r; transposing the squares of
+    // 4 x 4 in each block makes whole columns.
+    const auto squares = [&](auto width) {
+      constexpr int64_t W = decltype(width)::value;
+      const hn::FixedTag<float, W> d;
+      const hn::FixedTag<double, W / 2> wide;
+      for (; i + W <= m; i += W) {
+        const float* f = from + i * from_row;
+        int64_t j = 0;
+        for (; j + 4 <= n; j += 4) {
+          const auto r0 = gather_quads<W>(f + j, 4 * from_row);
+          const auto r1 = gather_quads<W>(f + from_row + j, 4 * from_row);
+          const auto r2 = gather_quads<W>(f + 2 * from_row + j, 4 * from_row);
+          const auto r3 = gather_quads<W>(f + 3 * from_row + j, 4 * from_row);
+          const auto t0 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
+          const auto t1 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
+          const auto t2 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
+          const auto t3 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
+          float* t = to + j * to_row + i;
+          hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t0, t1)), d, t);
+          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t0, t1)), d, t + to_row);
+          hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t2, t3)), d, t + 2 * to_row);
+          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t2, t3)), d, t + 3 * to_row);
+        }
+        for (; j < n; ++j) {
+          for (int64_t r = 0; r < W; ++r) to[j * to_row + i + r] = f[r * from_row + j];
+        }
       }
-      for (; j < n; ++j) {
-        for (int64_t r = 0; r < 4; ++r) to[j * to_row + i + r] = f[r * from_row + j];
-      }
-    }
+    };
+    if constexpr (lanes < float >> 4) squares(std::integral_constant<size_t, lanes<float>>{});
+    squares(std::integral_constant<size_t, 4>{});
   }
   for (; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) to[j * to_row + i] = widen<T>(from[i * from_row + j]);
@@ -252,6 +278,12 @@ int64_t scratch_bytes(const Gemm& g, int workers) {
   return (b + workers * (a_elements<T>() + edge)) * static_cast<int64_t>(sizeof(T));
 }
 
+/// Whether rows that lie `stride` elements apart fall into few cache sets.
+template <class T>
+bool collides(int64_t stride) {
+  return stride * static_cast<int64_t>(sizeof(T)) % 1024 == 0;
+}
+
 template <class T, class S, Layout L>
 void run(const Gemm& g, T* scratch, bool parallel) {
   constexpr int64_t width = panel<T>;
@@ -272,9 +304,15 @@ void run(const Gemm& g, T* scratch, bool parallel) {
     }
   };
 
+  // Few rows of a do not repay packing whole panels of b.
+  const bool loose_b = std::is_same_v<T, S> && g.b_col == 1 && g.m <= direct_limit &&
+                       (!collides<T>(g.b_row) || g.k <= 64);
+  const int64_t loose = loose_b ? g.n / width : 0;
+
   for (int64_t k0 = 0; k0 < g.k; k0 += deep) {
     const int64_t k1 = std::min(g.k, k0 + deep);
-    each(panels, [&](int64_t j) {  // panel j holds all of [k0, k1)
+    each(panels - loose, [&](int64_t panel_index) {  // panel j holds all of [k0, k1)
+      const int64_t j = loose + panel_index;
       pack_b(k1 - k0, std::min(width, g.n - j * width), b + k0 * g.b_row + j * width * g.b_col,
              g.b_row, g.b_col, packed_b + j * width * (k1 - k0));
     });
@@ -286,21 +324,27 @@ void run(const Gemm& g, T* scratch, bool parallel) {
       T* edge = packed_a + a_elements<T>();
       for (int64_t p = k0; p < k1; p += depth) {
         const int64_t k = std::min(depth, k1 - p);
-        pack_a(m, k, a + i0 * g.a_row + p * g.a_col, g.a_row, g.a_col, L, packed_a);
+        const S* own_a = a + i0 * g.a_row + p * g.a_col;
+        if (L != Layout::direct) pack_a(m, k, own_a, g.a_row, g.a_col, L, packed_a);
         const bool add = g.accumulate || p > 0;
         for (int64_t j = j0; j < j1; j += width) {
           const T* panel_b = packed_b + j * (k1 - k0) + (p - k0) * width;
+          int64_t b_row = width;
+          if constexpr (std::is_same_v<T, S>) {
+            if (j < loose * width) panel_b = b + p * g.b_row + j, b_row = g.b_row;
+          }
           const T* panel_bias = bias != nullptr && p == 0 ? bias + j : nullptr;
           const int64_t n = std::min(width, g.n - j);
           for (int64_t i = 0; i < m; i += tile_rows) {
             const int64_t rows = std::min(tile_rows, m - i);
             const T* panel_a = packed_a + i * (L == Layout::rows ? a_stride : depth);
+            if constexpr (L == Layout::direct) panel_a = own_a + i * g.a_row;
             T* to = c + (i0 + i) * g.c_row + j;
             if (n == width) {
-              tiles<T, L>(rows, k, panel_a, panel_b, panel_bias, add, to, g.c_row);
+              tiles<T, L>(rows, k, panel_a, g.a_row, panel_b, b_row, panel_bias, add, to, g.c_row);
               continue;
             }
-            tiles<T, L>(rows, k, panel_a, panel_b, nullptr, false, edge, width);
+            tiles<T, L>(rows, k, panel_a, g.a_row, panel_b, b_row, nullptr, false, edge, width);
             for (int64_t r = 0; r < rows; ++r) {
               for (int64_t q = 0; q < n; ++q) {
                 T sum = edge[r * width + q];
@@ -321,9 +365,16 @@ void run(const Gemm& g, void* scratch, bool parallel) {
   auto* typed = static_cast<T*>(scratch);
   if (g.a_row == 1 && g.a_col != 1) {
     run<T, S, Layout::columns>(g, typed, parallel);
-  } else {
-    run<T, S, Layout::rows>(g, typed, parallel);
+    return;
   }
+  if constexpr (std::is_same_v<T, S>) {
+    // Few columns do not repay packing the rows of a.
+    if (g.a_col == 1 && g.n <= direct_limit && !collides<T>(g.a_row)) {
+      run<T, S, Layout::direct>(g, typed, parallel);
+      return;
+    }
+  }
+  { run<T, S, Layout::rows>(g, typed, parallel); }
 }
 
 void GemmRun(const Gemm& g, void* scratch, bool parallel) {

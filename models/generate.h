@@ -13,7 +13,7 @@ namespace longspan {
 struct Sampling {
   double temperature = 1;  ///< logits are divided by it; 0: the most likely token
   int64_t top_k = 0;       ///< only the k most likely tokens; 0: all
-  double top_p = 1;        ///< only the fewest tokens whose probabilities reach p
+  double top_p = 1;  ///< only the fewest tokens whose probabilities reach p \cite holtzman2020
 };
 
 /// One token for each row of logits. Ties are broken by the lower id, and row b of the draw is word

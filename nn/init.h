@@ -33,21 +33,21 @@ struct Scheme {
   }
   /// U(-half, half).
   static constexpr Scheme uniform(double half) { return {Kind::uniform, half}; }
-  /// U(-a, a), a = gain sqrt(6 / (fan-in + fan-out)). Glorot and Bengio 2010.
+  /// U(-a, a), a = gain sqrt(6 / (fan-in + fan-out)). \cite glorot2010
   static constexpr Scheme xavier_uniform(double gain = 1) { return {Kind::xavier_uniform, gain}; }
   /// Rows or columns, whichever are fewer, orthonormal, times gain. Saxe et al. 2014.
   static constexpr Scheme orthogonal(double gain = 1) { return {Kind::orthogonal, gain}; }
 
   /// The same distribution, `factor` times as wide; e.g. 1 / sqrt(2 N) for the output weights of
-  /// residual branches (Radford et al. 2019).
+  /// residual branches \cite radford2019 .
   constexpr Scheme scaled(double factor) const { return {kind, value * factor}; }
 };
 
 /// Makes parameters: leaves that require gradients, in Category::parameter. A value, like its
 /// generator: what a parameter starts as depends on the seed, its labels and its shape.
 struct Init {
-  Generator gen;
-  Device device;
+  Generator gen = {};
+  Device device = {};
   DType dtype = DType::f32;
   /// Parameters of one element, seen as many: to count them without the memory.
   bool plan = false;

@@ -1,0 +1,164 @@
+#include "models/blueprint.h"
+#include "models/transformer.h"
+
+namespace longspan {
+namespace {
+
+constexpr Preset presets[] = {
+    {"small", "decoder, 4 layers of 128, Shaw positions; trains on bytes in minutes on a CPU"},
+    {"tiny", "decoder, 2 layers of 16, 17 tokens; for tests"},
+    {"encoder", "encoder, 4 layers of 128, Shaw positions; masked bytes"},
+    {"base", "encoder-decoder, 6 + 6 layers of 512 (Vaswani et al. 2017)"},
+    {"big", "encoder-decoder, 6 + 6 layers of 1024 (Vaswani et al. 2017)"},
+    {"gpt2", "decoder, 12 layers of 768, learned positions (GPT-2 small)"},
+    {"bert", "encoder, 12 layers of 768, token types, masked tokens (BERT base)"},
+    {"t12", "decoder on bytes, 12 layers of 512, positions in every layer (Al-Rfou et al. 2018)"},
+    {"t64", "decoder on bytes, 64 layers of 512, positions in every layer (Al-Rfou et al. 2018)"},
+    {"wt103", "decoder on words, 16 layers of 1024, sinusoids"},
+    {"bytes12", "decoder on bytes, 12 layers of 512, length 512"},
+    {"performer_control", "decoder, 6 layers of 512, the dense side of Performer's comparisons"},
+};
+
+/// Vaswani et al. 2017, table 3.
+TransformerConfig base() {
+  TransformerConfig c;
+  c.wiring = Wiring::encoder_decoder;
+  c.vocab = 37'000;
+  c.n_layer = 6;
+  c.n_head = 8;
+  c.d_model = 512;
+  c.d_ff = 2048;
+  c.norm = NormPlace::post;
+  c.positions = Positions::sinusoid;
+  c.tie_embedding = true;
+  c.emb_scale = true;
+  c.dropout = 0.1f;
+  c.label_smoothing = 0.1;
+  c.init = Weights::xavier_uniform;
+  c.init_residual_scale = false;
+  return c;
+}
+
+TransformerConfig gpt2() {
+  TransformerConfig c;
+  c.vocab = 50'257;
+  c.n_layer = c.n_head = 12;
+  c.d_model = 768;
+  c.d_ff = 3072;
+  c.n_max = 1024;
+  c.activation = Activation::gelu_tanh;
+  c.positions = Positions::learned;
+  c.qkv_bias = c.out_bias = true;
+  c.tie_embedding = true;
+  c.dropout = 0.1f;
+  c.dropout_ffn_act = 0;
+  return c;
+}
+
+TransformerConfig bert() {
+  TransformerConfig c = gpt2();
+  c.wiring = Wiring::encoder;
+  c.vocab = 30'522;
+  c.n_max = 512;
+  c.norm = NormPlace::post;
+  c.norm_eps = 1e-12;
+  c.activation = Activation::gelu_erf;
+  c.emb_norm = c.mlm_head = c.head_bias = true;
+  c.token_types = 2;
+  c.init_residual_scale = false;
+  return c;
+}
+
+TransformerConfig al_rfou(int64_t layers) {
+  TransformerConfig c;
+  c.n_layer = layers;
+  c.n_head = 2;
+  c.d_model = 512;
+  c.d_ff = 2048;
+  c.n_max = 512;
+  c.positions = Positions::learned_per_layer;
+  c.dropout = 0.55f;
+  c.dropout_emb = 0;
+  return c;
+}
+
+TransformerConfig bytes12() {
+  TransformerConfig c;
+  c.n_layer = 12;
+  c.n_head = 8;
+  c.d_model = 512;
+  c.d_ff = 2048;
+  c.positions = Positions::sinusoid;
+  c.emb_scale = true;
+  return c;
+}
+
+TrainingDefaults defaults_of(std::string_view preset) {
+  if (preset == "small" || preset == "encoder") return {};
+  if (preset == "tiny") return {.length = 12, .batch = 4, .steps = 200};
+  const int64_t length = preset == "gpt2" ? 1024 : preset == "performer_control" ? 1024 : 512;
+  return {.length = length, .batch = 8, .steps = 100'000, .lr = 2.5e-4, .warmup = 4'000};
+}
+
+std::unique_ptr<Blueprint> make(std::string_view preset) {
+  return std::make_unique<BlueprintOf<Transformer, TransformerConfig>>(transformer_preset(preset),
+                                                                       defaults_of(preset));
+}
+
+}  // namespace
+
+TransformerConfig transformer_preset(std::string_view name) {
+  TransformerConfig c;  // small
+  if (name == "small") return c;
+  if (name == "encoder") {
+    c.wiring = Wiring::encoder;
+    c.vocab = 257;  // 256 bytes and [MASK]
+    c.mlm_head = true;
+    return c;
+  }
+  if (name == "tiny") {
+    c.vocab = 17;
+    c.n_layer = 2;
+    c.n_head = 2;
+    c.d_model = 16;
+    c.d_ff = 32;
+    c.n_max = 16;
+    c.shaw_clip = 3;
+    return c;
+  }
+  if (name == "base") return base();
+  if (name == "big") {
+    c = base();
+    c.n_head = 16;
+    c.d_model = 1024;
+    c.d_ff = 4096;
+    c.dropout = 0.3f;
+    return c;
+  }
+  if (name == "gpt2") return gpt2();
+  if (name == "bert") return bert();
+  if (name == "t12") return al_rfou(12);
+  if (name == "t64") return al_rfou(64);
+  if (name == "bytes12") return bytes12();
+  if (name == "wt103") {
+    c = bytes12();
+    c.vocab = 267'735;
+    c.n_layer = c.n_head = 16;
+    c.d_model = 1024;
+    c.d_ff = 4096;
+    c.tie_embedding = true;
+    return c;
+  }
+  require(name == "performer_control", "transformer", "there is no preset \"{}\"", name);
+  c = bytes12();
+  c.n_layer = 6;
+  return c;
+}
+
+const ModelEntry& transformer_entry() {
+  static const ModelEntry entry{
+      "transformer", "decoder, encoder or encoder-decoder with full attention", presets, make};
+  return entry;
+}
+
+}  // namespace longspan

@@ -1,0 +1,66 @@
+#include "models/registry.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "models/transformer.h"
+
+namespace longspan {
+namespace {
+
+/// Edits (insert, delete, replace) that turn a into b.
+size_t edits(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1] ? 1 : 0);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+int64_t Blueprint::parameters() const {
+  const std::unique_ptr<LanguageModel> model = build(Init{.plan = true});
+  return parameter_count(*model);
+}
+
+std::span<const ModelEntry> models() {
+  static const std::array<ModelEntry, 2> all{transformer_entry(), local_transformer_entry()};
+  return all;
+}
+
+std::unique_ptr<Blueprint> find_model(std::string_view name) {
+  const size_t colon = name.find(':');
+  const std::string_view model = name.substr(0, colon);
+  std::string nearest;
+  size_t distance = SIZE_MAX;
+  const auto consider = [&](const std::string& candidate) {
+    const bool begun = !name.empty() && candidate.starts_with(name);
+    const size_t d = begun ? 1 : edits(name, candidate);
+    if (d < distance) {
+      distance = d;
+      nearest = candidate;
+    }
+  };
+  for (const ModelEntry& entry : models()) {
+    consider(std::string(entry.name));
+    for (const Preset& p : entry.presets) {
+      const bool plain = colon == std::string_view::npos && &p == entry.presets.data();
+      if (entry.name == model && (plain || name.substr(colon + 1) == p.name)) {
+        return entry.make(p.name);
+      }
+      consider(std::string(entry.name) + ":" + std::string(p.name));
+    }
+  }
+  fail<ValueError>("model", "there is no model \"{}\"; did you mean \"{}\"?", name, nearest);
+}
+
+}  // namespace longspan

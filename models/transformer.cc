@@ -1,0 +1,440 @@
+#include "models/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/loss.h"
+#include "ops/matmul.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "transformer";
+
+struct TransformerState final : DecodeState {
+  SegmentMemory memory;
+  Tensor context, lengths;  // of an encoder-decoder
+  int64_t batch = 0;
+};
+
+float or_default(float p, float otherwise) { return p >= 0 ? p : otherwise; }
+
+void check_probability(const char* name, double p) {
+  require(p < 1, kName, "{} is {}; expected 0 <= p < 1 (or -1: as dropout)", name, p);
+}
+
+DType compute_dtype(Precision precision, DType parameters) {
+  if (parameters == DType::f64) return DType::f64;
+  if (precision == Precision::bf16) return DType::bf16;
+  return precision == Precision::f16 ? DType::f16 : DType::f32;
+}
+
+Scheme scheme_of(const TransformerConfig& c) {
+  switch (c.init) {
+    case Weights::xavier_uniform:
+      return Scheme::xavier_uniform();
+    case Weights::truncated_normal:
+      return Scheme::truncated_normal(c.init_std);
+    case Weights::orthogonal:
+      return Scheme::orthogonal();
+    case Weights::normal:
+      break;
+  }
+  return Scheme::normal(c.init_std);
+}
+
+/// Tables that are looked up, not multiplied: with sqrt(D) in front, D^-1/2 gives unit variance.
+Scheme table_scheme(const TransformerConfig& c) {
+  return Scheme::normal(c.emb_scale ? 1 / std::sqrt(static_cast<double>(c.d_model)) : c.init_std);
+}
+
+void check(const TransformerConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff},
+                                    {"n_max", c.n_max}}) {
+    require(value >= 1, kName, "{} is {}; expected 1 or more", name, value);
+  }
+  require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
+          "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
+  require(c.local == Locality::none || c.window >= 1, kName, "local = {} needs window >= 1, got {}",
+          name_of_value(c.local), c.window);
+  require(c.local == Locality::none || c.wiring != Wiring::encoder_decoder, kName,
+          "local attention is for decoders and encoders, not for encoder_decoder");
+  require(c.local != Locality::block || c.wiring == Wiring::decoder, kName,
+          "local = block is causal: it needs wiring = decoder; use local = exact");
+  require(!c.mlm_head || c.wiring == Wiring::encoder, kName, "mlm_head needs wiring = encoder");
+  require(c.label_smoothing >= 0 && c.label_smoothing < 1, kName,
+          "label_smoothing is {}; expected 0 <= s < 1", c.label_smoothing);
+  check_probability("dropout", c.dropout);
+  require(c.dropout >= 0, kName, "dropout is {}; expected 0 <= p < 1", c.dropout);
+  check_probability("dropout_emb", c.dropout_emb);
+  check_probability("dropout_attn", c.dropout_attn);
+  check_probability("dropout_ffn_act", c.dropout_ffn_act);
+}
+
+}  // namespace
+
+Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const Init& init) const {
+  const TransformerConfig& c = config_;
+  const int branches = cross ? 3 : 2;
+  const Scheme weights = scheme_of(c);
+  const double residual =
+      c.init_residual_scale ? 1 / std::sqrt(static_cast<double>(branches * c.n_layer)) : 1.0;
+  AttentionOptions attention{.d_model = c.d_model,
+                             .n_head = c.n_head,
+                             .d_head = c.d_head > 0 ? c.d_head : c.d_model / c.n_head,
+                             .qkv_bias = c.qkv_bias,
+                             .out_bias = c.out_bias,
+                             .share_qk = c.share_qk,
+                             .dropout = or_default(c.dropout_attn, c.dropout),
+                             .weights = weights,
+                             .out_weights = weights.scaled(residual)};
+  AttentionOptions across = attention;
+  across.cross = true;
+  across.share_qk = false;
+  const FeedForwardOptions ff{.d_model = c.d_model,
+                              .d_ff = c.d_ff,
+                              .activation = c.activation,
+                              .dropout = or_default(c.dropout_ffn_act, c.dropout),
+                              .weights = weights,
+                              .out_weights = weights.scaled(residual)};
+  const ShawOptions shaw{.clip = c.shaw_clip,
+                         .values = c.shaw_values,
+                         .per_head = c.shaw_per_head,
+                         .two_sided = c.shaw_two_sided || !causal};
+  const bool relative = c.positions == Positions::shaw;
+  const auto tables = [&](const Init& at) {
+    return ShawTables(shaw, c.n_head, attention.d_head, at, table_scheme(c));
+  };
+  if (relative && c.shaw_share_layers) {
+    shared = tables(init.at("shared"));
+    attention.tables_elsewhere = true;
+  }
+
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const Init at = init.at("layers").at(i);
+    const auto norm = [&](const char* label) {
+      return Normalization(NormKind::layer, c.d_model, c.norm_eps, at.at(label));
+    };
+    ShawTables own = shared;
+    if (relative && !c.shaw_share_layers) own = tables(at.at("attention"));
+    std::vector<Branch> list;
+    list.push_back({"attention", norm("norm1"),
+                    std::make_unique<MultiHead>(attention, own, at.at("attention"))});
+    if (cross) {
+      list.push_back({"cross", norm("norm2"),
+                      std::make_unique<MultiHead>(across, ShawTables{}, at.at("cross"))});
+    }
+    list.push_back({"ff", norm("norm3"), std::make_unique<FeedForward>(ff, at.at("ff"))});
+    LearnedPositions positions;
+    if (c.positions == Positions::learned_per_layer) {
+      positions =
+          LearnedPositions(c.n_max, c.d_model, at.at("position"), Scheme::normal(c.init_std));
+    }
+    blocks.emplace_back(c.norm, c.dropout, std::move(list), std::move(positions));
+  }
+  std::optional<Normalization> final_norm;
+  if (c.norm == NormPlace::pre) {
+    final_norm.emplace(NormKind::layer, c.d_model, c.norm_eps, init.at("final_norm"));
+  }
+  return Stack(std::move(blocks), std::move(final_norm), c.memory);
+}
+
+Transformer::Transformer(const TransformerConfig& config, const Init& init)
+    : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
+  const TransformerConfig& c = config_;
+  check(c);
+  const Init embed = init.at("embed");
+  const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
+  token_ = Embedding(c.vocab, width, embed.at("token"), table_scheme(c));
+  if (c.d_embed > 0) {
+    embed_projection_ = Linear(width, c.d_model, false, embed.at("projection"), scheme_of(c));
+    head_projection_ =
+        Linear(c.d_model, width, false, init.at("head").at("projection"), scheme_of(c));
+  }
+  if (c.positions == Positions::learned) {
+    position_ =
+        LearnedPositions(c.n_max, c.d_model, embed.at("position"), Scheme::normal(c.init_std));
+  }
+  if (c.positions == Positions::sinusoid && !init.plan) {
+    sinusoid_ = longspan::sinusoid(0, c.n_max, c.d_model, c.sinusoid, init.dtype, init.device);
+  }
+  if (c.token_types > 0) {
+    type_ = Embedding(c.token_types, c.d_model, embed.at("type"), Scheme::normal(c.init_std));
+  }
+  if (c.emb_norm) {
+    embed_norm_ = Normalization(NormKind::layer, c.d_model, c.norm_eps, embed.at("norm"));
+  }
+  if (c.wiring == Wiring::encoder_decoder) {
+    encoder_ = make_stack(false, false, encoder_shared_, init.at("encoder"));
+    stack_ = make_stack(true, true, shared_, init.at("decoder"));
+  } else {
+    stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init);
+  }
+  if (c.mlm_head) {
+    mlm_dense_ = Linear(c.d_model, c.d_model, true, init.at("mlm").at("dense"), scheme_of(c));
+    mlm_norm_ = Normalization(NormKind::layer, c.d_model, c.norm_eps, init.at("mlm").at("norm"));
+  }
+  if (c.tie_embedding) {
+    head_.weight = token_.weight;
+  } else {
+    head_ = Linear(width, c.vocab, false, init.at("head"), scheme_of(c));
+  }
+  if (c.head_bias) head_.bias = init.at("head").at("bias").make({c.vocab}, Scheme::zeros());
+  if (c.classes > 0) {
+    pool_ = Linear(c.d_model, c.d_model, true, init.at("pool"), scheme_of(c));
+    classifier_ = Linear(c.d_model, c.classes, true, init.at("classifier"), scheme_of(c));
+  }
+}
+
+void Transformer::visit(Visitor& v) {
+  v("embed.token", token_)("embed.position", position_)("embed.type", type_)(
+      "embed.norm", embed_norm_)("embed.projection", embed_projection_);
+  if (config_.wiring == Wiring::encoder_decoder) {
+    v("encoder.shared", encoder_shared_)("encoder", encoder_);
+    v("decoder.shared", shared_)("decoder", stack_);
+  } else {
+    v("shared", shared_);
+    stack_.visit(v);
+  }
+  v("mlm.dense", mlm_dense_)("mlm.norm", mlm_norm_)("head.projection", head_projection_);
+  if (!config_.tie_embedding) v("head.weight", head_.weight);
+  v("head.bias", head_.bias)("pool", pool_)("classifier", classifier_);
+}
+
+AttentionPattern Transformer::pattern(bool causal, int64_t key_start) const {
+  switch (config_.local) {
+    case Locality::exact:
+      return causal ? patterns::local(config_.window)
+                    : patterns::local_bidirectional(config_.window);
+    case Locality::block:
+      return patterns::local_block(config_.window, key_start);
+    case Locality::none:
+      break;
+  }
+  return causal ? patterns::causal() : patterns::dense();
+}
+
+/// Sec. 3.4 and 3.5: sqrt(D) E[token] + P[position], here with the options of later models.
+Tensor Transformer::embed(const Tensor& tokens, int64_t first, const Tensor& types,
+                          Pass pass) const {
+  const Scope scope("embed");
+  const TransformerConfig& c = config_;
+  if (tokens.rank() != 2)
+    fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
+  const int64_t length = tokens.dim(1);
+  Tensor x = token_.forward(tokens);                    // [B, L, De]
+  if (c.d_embed > 0) x = embed_projection_.forward(x);  // [B, L, D]
+  if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
+  if (c.positions == Positions::sinusoid) {
+    x = add(x, first + length <= c.n_max
+                   ? narrow(sinusoid_, 0, first, length)
+                   : longspan::sinusoid(first, length, c.d_model, c.sinusoid, x.dtype(), device()));
+  }
+  if (c.positions == Positions::learned) x = add(x, position_.forward(first, length));
+  if (c.token_types > 0) {
+    x = add(x, types ? type_.forward(types) : select(type_.weight, 0, 0));
+  }
+  if (c.emb_norm) x = embed_norm_.forward(x);
+  return cast(dropout(x, or_default(c.dropout_emb, c.dropout), pass.at("emb")), compute_);
+}
+
+Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pass) const {
+  require<NotImplemented>(config_.wiring == Wiring::encoder_decoder, kName,
+                          "only an encoder_decoder encodes a source; this is a {}",
+                          name_of_value(config_.wiring));
+  const Scope scope("encoder");
+  Given given;
+  given.pattern = with_lengths(pattern(false, 0), lengths, lengths);
+  const Pass site = pass.at("encoder");
+  return encoder_.forward(embed(source, 0, {}, site), given, {}, site).y;
+}
+
+Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
+  const Scope scope(kName);
+  const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
+  require(!seq2seq || in.source, kName, "an encoder_decoder needs a source");
+  require(seq2seq || !in.source, kName, "only an encoder_decoder takes a source");
+  const bool causal = config_.wiring != Wiring::encoder;
+  Given given;
+  given.pattern = pattern(causal, 0);
+  if (seq2seq) {
+    given.context = encode(in.source, in.lengths, pass);
+    given.across = with_lengths(patterns::dense(), {}, in.lengths);
+  } else if (in.lengths) {
+    given.pattern = with_lengths(given.pattern, in.lengths, in.lengths);
+  }
+  return stack_.forward(embed(in.tokens, 0, in.types, pass), given, {}, pass).y;
+}
+
+/// BERT's transform and the projection to the width of the tables, where there are any.
+Tensor Transformer::head_input(const Tensor& hidden) const {
+  Tensor h = hidden;
+  if (config_.mlm_head) {
+    const Activation f =
+        config_.activation == Activation::geglu ? Activation::gelu_erf : config_.activation;
+    h = mlm_norm_.forward(activate(f, mlm_dense_.forward(h)));
+  }
+  return config_.d_embed > 0 ? head_projection_.forward(h) : h;
+}
+
+Tensor Transformer::head(const Tensor& hidden) const {
+  const Scope scope("head");
+  return head_.forward(cast(head_input(hidden), head_.weight.dtype()));
+}
+
+Tensor Transformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
+  const Scope scope("loss");
+  Tensor h = hidden, y = targets;
+  if (y.rank() != 2 || h.rank() != 3 || y.dim(0) != h.dim(0) || y.dim(1) != h.dim(1)) {
+    fail_with<ShapeError>(kName, "targets must be [B, L] for hidden [B, L, D]",
+                          {{"hidden", h}, {"targets", y}});
+  }
+  if (config_.half_loss && pass.training) {
+    const int64_t from = h.dim(1) / 2;
+    h = slice(h, 1, from);
+    y = slice(y, 1, from);
+  }
+  h = head_input(h);
+  if (MacCounter* macs = MacCounter::current()) macs->other += h.numel() * head_.weight.dim(0);
+  const Tensor bias = head_.bias ? cast(head_.bias, h.dtype()) : Tensor{};
+  return linear_cross_entropy(
+      h, cast(head_.weight, h.dtype()), bias, y,
+      {.smoothing = pass.training ? config_.label_smoothing : 0.0, .ignore = ignored_target});
+}
+
+Tensor Transformer::classify(const Tensor& hidden) const {
+  require<NotImplemented>(config_.classes > 0, kName, "classification needs classes > 0");
+  const Tensor first = select(hidden, 1, 0);               // [B, D]
+  return classifier_.forward(tanh(pool_.forward(first)));  // [B, classes]
+}
+
+Objective Transformer::objective() const {
+  switch (config_.wiring) {
+    case Wiring::encoder:
+      return Objective::masked_token;
+    case Wiring::encoder_decoder:
+      return Objective::sequence;
+    case Wiring::decoder:
+      break;
+  }
+  return Objective::next_token;
+}
+
+int64_t Transformer::mask_token() const {
+  return config_.wiring == Wiring::encoder ? config_.vocab - 1 : -1;
+}
+
+int64_t Transformer::max_length() const {
+  const bool table =
+      config_.positions == Positions::learned || config_.positions == Positions::learned_per_layer;
+  return table ? config_.n_max : LanguageModel::max_length();
+}
+
+LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targets,
+                                        const SegmentMemory&, Pass pass) const {
+  const Tensor hidden = forward({.tokens = tokens}, pass);
+  Losses result;
+  result.loss = loss(hidden, targets, pass);
+  return result;
+}
+
+Tensor Transformer::logits(const Tensor& tokens, Pass pass) const {
+  return head(forward({.tokens = tokens}, pass));
+}
+
+std::unique_ptr<DecodeState> Transformer::start_decoding(int64_t batch) const {
+  require<NotImplemented>(config_.wiring == Wiring::decoder, kName,
+                          "a {} does not decode without a source", name_of_value(config_.wiring));
+  auto state = std::make_unique<TransformerState>();
+  state->batch = batch;
+  return state;
+}
+
+std::unique_ptr<DecodeState> Transformer::start_decoding(const Tensor& source,
+                                                         const Tensor& lengths) const {
+  const NoGrad off;
+  auto state = std::make_unique<TransformerState>();
+  state->batch = source.dim(0);
+  state->context = encode(source, lengths, Pass{});
+  state->lengths = lengths;
+  return state;
+}
+
+Tensor Transformer::decode(const Tensor& tokens, DecodeState& opaque) const {
+  const NoGrad off;
+  const Scope scope(kName);
+  auto* state = dynamic_cast<TransformerState*>(&opaque);
+  require(state != nullptr, kName, "the decoding state is another model's");
+  if (tokens.rank() != 2 || tokens.dim(0) != state->batch || tokens.dim(1) < 1) {
+    fail_with<ShapeError>(kName, fmt::format("decoding takes tokens [{}, n], n >= 1", state->batch),
+                          {{"tokens", tokens}});
+  }
+  const int64_t first = state->position;
+  Given given;
+  given.decoding = true;
+  given.position = first;
+  if (config_.local == Locality::exact) given.keep_from = first - (config_.window - 1);
+  if (config_.local == Locality::block) {
+    given.keep_from = (first / config_.window - 1) * config_.window;
+  }
+  given.keep_from = std::max<int64_t>(given.keep_from, 0);
+  given.pattern = pattern(true, given.keep_from);
+  given.context = state->context;
+  given.across = with_lengths(patterns::dense(), {}, state->lengths);
+  Stack::Result result =
+      stack_.forward(embed(tokens, first, {}, Pass{}), given, state->memory, Pass{});
+  state->memory = std::move(result.memory);
+  state->position = first + tokens.dim(1);
+  return head(select(result.y, 1, -1));  // [B, V]
+}
+
+Tensor Transformer::attention_map(const Tensor& tokens, int64_t layer) const {
+  const NoGrad off;
+  require<NotImplemented>(config_.wiring != Wiring::encoder_decoder, kName,
+                          "attention maps are for decoders and encoders");
+  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  Given given;
+  given.pattern = pattern(config_.wiring == Wiring::decoder, 0);
+  Tensor x = embed(tokens, 0, {}, Pass{});
+  for (int64_t i = 0; i < layer; ++i) x = stack_.block(i).forward(x, given, Pass{}).y;
+  const Block& block = stack_.block(layer);
+  const auto& attention = dynamic_cast<const MultiHead&>(*block.branch("attention").layer);
+  const Tensor p = attention.probabilities(block.branch_input("attention", x, given), given);
+  return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
+}
+
+/// Spec of the baselines, sec. 3: projections 4 L D (H d), attention 2 pairs (H d), feed-forward
+/// 2 L D F (three halves of it with a gated activation), and the head.
+int64_t Transformer::macs(int64_t length) const {
+  const TransformerConfig& c = config_;
+  const int64_t l = length, d = c.d_model;
+  const int64_t inner = c.n_head * (c.d_head > 0 ? c.d_head : d / c.n_head);
+  const int64_t width = c.d_embed > 0 ? c.d_embed : d;
+  const auto self = [&](bool causal) {
+    const int64_t pairs = visible_pairs(pattern(causal, 0), l, l);
+    return (c.share_qk ? 3 : 4) * l * d * inner + 2 * pairs * inner;
+  };
+  const int64_t ff = (c.activation == Activation::geglu ? 3 : 2) * l * d * c.d_ff;
+  int64_t n = c.n_layer * (self(c.wiring != Wiring::encoder) + ff);
+  if (c.wiring == Wiring::encoder_decoder) {  // a source of the same length
+    n += c.n_layer * (self(false) + ff);
+    n += c.n_layer * (4 * l * d * inner + 2 * l * l * inner);
+  }
+  if (c.d_embed > 0) n += 2 * l * d * width;
+  if (c.wiring == Wiring::encoder_decoder && c.d_embed > 0) n += l * d * width;
+  if (c.mlm_head) n += l * d * d;
+  return n + l * width * c.vocab;
+}
+
+}  // namespace longspan

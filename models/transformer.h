@@ -1,0 +1,186 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "models/model.h"
+#include "models/registry.h"
+#include "nn/attention.h"
+#include "nn/fields.h"
+#include "nn/layers.h"
+#include "nn/position.h"
+#include "nn/stack.h"
+
+namespace longspan {
+
+/// A causal language model; a bidirectional encoder; or both, with cross-attention between.
+enum class Wiring : uint8_t { decoder, encoder, encoder_decoder };
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<Wiring>{"decoder", "encoder",
+                                                                     "encoder_decoder"};
+
+/// How a model tells positions apart.
+enum class Positions : uint8_t { none, sinusoid, learned, learned_per_layer, shaw };
+template <>
+inline constexpr std::array<std::string_view, 5> value_names<Positions>{
+    "none", "sinusoid", "learned", "learned_per_layer", "shaw"};
+
+/// exact: causal 0 <= i - j < window, bidirectional |i - j| <= window / 2; block: own block of
+/// `window` tokens and the one before, causal.
+enum class Locality : uint8_t { none, exact, block };
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<Locality>{"none", "exact", "block"};
+
+/// How matrices start.
+enum class Weights : uint8_t { xavier_uniform, normal, truncated_normal, orthogonal };
+template <>
+inline constexpr std::array<std::string_view, 4> value_names<Weights>{
+    "xavier_uniform", "normal", "truncated_normal", "orthogonal"};
+
+/// What layers compute in; parameters stay f32. f64 parameters are computed with in f64.
+enum class Precision : uint8_t { f32, bf16, f16 };
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<Precision>{"f32", "bf16", "f16"};
+
+/// The Transformer \cite vaswani2017 and what grew from it: relative positions \cite shaw2018,
+/// positions in every layer \cite alrfou2019, GPT-2 \cite radford2019, BERT \cite devlin2019, and
+/// the Local Transformer \cite roy2021.
+struct TransformerConfig {
+  Wiring wiring = Wiring::decoder;
+  int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
+  int64_t d_head = 0;    ///< 0: d_model / n_head
+  int64_t d_embed = 0;   ///< width of the embedding tables, projected to d_model; 0: d_model
+  int64_t n_max = 1024;  ///< rows of learned position tables
+
+  NormPlace norm = NormPlace::pre;
+  double norm_eps = 1e-5;
+  Activation activation = Activation::relu;
+
+  Positions positions = Positions::shaw;
+  SinusoidLayout sinusoid = SinusoidLayout::interleaved;
+  int64_t shaw_clip = 64;
+  bool shaw_values = true, shaw_share_layers = false, shaw_per_head = false;
+  bool shaw_two_sided = false;  ///< encoders always are
+
+  Locality local = Locality::none;
+  int64_t window = 0;
+
+  bool qkv_bias = false, out_bias = false, head_bias = false;
+  bool share_qk = false;
+  bool tie_embedding = false;
+  bool emb_scale = false;  ///< tokens times sqrt(d_model)
+  bool emb_norm = false;
+  int64_t token_types = 0;  ///< rows of the token type table
+  bool mlm_head = false;    ///< dense, activation and norm before the head (BERT)
+  int64_t classes = 0;      ///< of the pooled classification head
+
+  /// Sites emb, attn (probabilities), ffn_act and resid (branch outputs); -1: as resid.
+  float dropout = 0, dropout_emb = -1, dropout_attn = -1, dropout_ffn_act = -1;
+  double label_smoothing = 0;
+  bool half_loss = false;  ///< training counts the second half of each segment only
+
+  Weights init = Weights::normal;
+  double init_std = 0.02;
+  bool init_residual_scale = true;  ///< output weights of branches times 1 / sqrt(branches)
+
+  Precision precision = Precision::f32;
+  MemoryPolicy memory = MemoryPolicy::standard;
+
+  void visit(auto& v) {
+    v("wiring", wiring)("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)(
+        "d_ff", d_ff)("d_head", d_head)("d_embed", d_embed)("n_max", n_max)("norm", norm)(
+        "norm_eps", norm_eps)("activation", activation)("positions", positions)("sinusoid",
+                                                                                sinusoid);
+    v("shaw_clip", shaw_clip)("shaw_values", shaw_values)("shaw_share_layers", shaw_share_layers)(
+        "shaw_per_head", shaw_per_head)("shaw_two_sided", shaw_two_sided)("local", local)(
+        "window", window)("qkv_bias", qkv_bias)("out_bias", out_bias)("head_bias", head_bias)(
+        "share_qk", share_qk)("tie_embedding", tie_embedding)("emb_scale", emb_scale)(
+        "emb_norm", emb_norm)("token_types", token_types)("mlm_head", mlm_head)("classes", classes);
+    v("dropout", dropout)("dropout_emb", dropout_emb)("dropout_attn", dropout_attn)(
+        "dropout_ffn_act", dropout_ffn_act)("label_smoothing", label_smoothing)(
+        "half_loss", half_loss)("init", init)("init_std", init_std)(
+        "init_residual_scale", init_residual_scale)("precision", precision)("memory", memory);
+  }
+};
+
+/// What a forward pass reads. tokens and source of an integer dtype, lengths i64 [B].
+struct TransformerInputs {
+  Tensor tokens = {};   ///< [B, L]
+  Tensor lengths = {};  ///< valid tokens of an encoder, or of the source; undefined: all
+  Tensor types = {};    ///< [B, L] token types; undefined: all 0
+  Tensor source = {};   ///< [B, S] what an encoder-decoder reads
+};
+
+/// The model of a TransformerConfig.
+class Transformer final : public LanguageModel {
+ public:
+  /// Throws ValueError, naming the fields, where they do not fit together.
+  Transformer(const TransformerConfig& config, const Init& init);
+
+  const TransformerConfig& config() const { return config_; }
+
+  /// What the head sees: [B, L, D], after the final norm where there is one.
+  Tensor forward(const TransformerInputs& in, Pass pass) const;
+  /// The encoder of an encoder-decoder: [B, S] -> [B, S, D].
+  Tensor encode(const Tensor& source, const Tensor& lengths, Pass pass) const;
+  /// [..., D] -> [..., V], in the dtype of the parameters.
+  Tensor head(const Tensor& hidden) const;
+  /// Mean over counted targets [B, L] of the (in training smoothed) negative log-likelihood.
+  Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass) const;
+  /// [B, classes] from tanh(dense(first token)).
+  Tensor classify(const Tensor& hidden) const;
+
+  /// Decoding after a source of an encoder-decoder.
+  std::unique_ptr<DecodeState> start_decoding(const Tensor& source, const Tensor& lengths) const;
+
+  Objective objective() const override;
+  int64_t vocab() const override { return config_.vocab; }
+  int64_t mask_token() const override;
+  int64_t max_length() const override;
+  Device device() const override { return token_.weight.device(); }
+  int64_t layers() const override { return config_.n_layer; }
+  Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
+              Pass pass) const override;
+  Tensor logits(const Tensor& tokens, Pass pass) const override;
+  std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
+  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
+  Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
+  int64_t macs(int64_t length) const override;
+  void visit(Visitor& v) override;
+
+ private:
+  Stack make_stack(bool causal, bool cross, ShawTables& shared, const Init& init) const;
+  /// What a row sees of rows of its own stack, the first of which has position key_start.
+  AttentionPattern pattern(bool causal, int64_t key_start) const;
+  Tensor embed(const Tensor& tokens, int64_t first, const Tensor& types, Pass pass) const;
+  Tensor head_input(const Tensor& hidden) const;
+
+  TransformerConfig config_;
+  DType compute_;
+  Embedding token_, type_;     // [V, De], [types, D]
+  Linear embed_projection_;    // [D, De]
+  LearnedPositions position_;  // [n_max, D]
+  Tensor sinusoid_;            // [n_max, D], no parameter
+  Normalization embed_norm_;
+  ShawTables encoder_shared_, shared_;
+  Stack encoder_, stack_;
+  Linear mlm_dense_;
+  Normalization mlm_norm_;
+  Linear head_projection_;  // [De, D]
+  Linear head_;             // [V, De], the token table where tied
+  Linear pool_, classifier_;
+};
+
+/// The models of this page by the names that programs use.
+const ModelEntry& transformer_entry();
+/// models/local_transformer.cc
+const ModelEntry& local_transformer_entry();
+
+/// Configurations of the literature; models/presets.cc. Throws ValueError on an unknown name.
+TransformerConfig transformer_preset(std::string_view name);
+TransformerConfig local_transformer_preset(std::string_view name);
+
+}  // namespace longspan

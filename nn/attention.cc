@@ -1,0 +1,172 @@
+#include "nn/attention.h"
+
+#include <algorithm>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/kernels/copy.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+int64_t width_of(const AttentionOptions& o) {
+  require(o.n_head >= 1, "attention", "n_head is {}; expected 1 or more", o.n_head);
+  if (o.d_head > 0) return o.d_head;
+  require(o.d_model % o.n_head == 0, "attention",
+          "d_model {} is not a multiple of n_head {}; set d_head", o.d_model, o.n_head);
+  return o.d_model / o.n_head;
+}
+
+/// Slots begin to begin + length - 1 of [B, H, slots, d].
+Tensor slots(const Tensor& cache, int64_t begin, int64_t length) {
+  Shape shape = cache.shape();
+  shape[2] = length;
+  return cache.alias(shape, cache.strides(), begin * cache.strides()[2]);
+}
+
+/// `kept` slots of old from `begin` on, followed by those of `fresh`: in the free slots of old
+/// where there is room and nothing to drop, else in memory of its own.
+Tensor append(const Tensor& old, int64_t begin, int64_t kept, const Tensor& fresh, bool fits) {
+  const int64_t n = fresh.dim(2);
+  Tensor cache = old;
+  if (!fits) {
+    Shape shape = fresh.shape();
+    shape[2] = 2 * (kept + n) + 14;
+    cache = Tensor::empty(shape, fresh.dtype(), fresh.device(), Category::memory);
+    if (kept > 0) {
+      kernels::copy(cache.device(), slots(old, begin, kept).view(), slots(cache, 0, kept).mut());
+    }
+    begin = 0;
+  }
+  kernels::copy(cache.device(), fresh.view(), slots(cache, begin + kept, n).mut());
+  return cache;
+}
+
+/// The memory with the keys and values of rows position to position + n - 1 appended.
+LayerMemory remember(const LayerMemory& old, const Tensor& k, const Tensor& v, int64_t position,
+                     int64_t keep_from) {
+  require(!old.keys || old.first + old.count == position, "attention",
+          "the memory ends at position {}, the input begins at {}", old.first + old.count,
+          position);
+  const int64_t n = k.dim(2);
+  const int64_t first = old.keys ? std::clamp(keep_from, old.first, position) : position;
+  const int64_t kept = position - first;
+  const bool fits = old.keys && old.count + n <= old.keys.dim(2);
+  LayerMemory m = old;
+  m.keys = append(old.keys, first - old.first, kept, k, fits);
+  m.values = append(old.values, first - old.first, kept, v, fits);
+  m.first = fits ? old.first : first;
+  m.count = position + n - m.first;
+  return m;
+}
+
+}  // namespace
+
+MultiHead::MultiHead(const AttentionOptions& options, ShawTables tables, const Init& init)
+    : options_(options), tables_(std::move(tables)) {
+  AttentionOptions& o = options_;
+  o.d_head = width_of(o);
+  const int64_t width = o.n_head * o.d_head;
+  require(!(o.cross && o.share_qk), "attention", "cross-attention cannot share q and k");
+  q_ = Linear(o.d_model, width, o.qkv_bias, init.at("q"), o.weights);
+  if (!o.share_qk) k_ = Linear(o.d_model, width, o.qkv_bias, init.at("k"), o.weights);
+  v_ = Linear(o.d_model, width, o.qkv_bias, init.at("v"), o.weights);
+  out_ = Linear(width, o.d_model, o.out_bias, init.at("out"), o.out_weights);
+}
+
+void MultiHead::visit(Visitor& v) {
+  v("q", q_);
+  if (!options_.share_qk) v("k", k_);
+  v("v", v_)("out", out_);
+  if (!options_.tables_elsewhere) tables_.visit(v);
+}
+
+Tensor MultiHead::split_heads(const Tensor& x) const {
+  return transpose(unflatten(x, -1, options_.n_head, options_.d_head), 1, 2);  // [B, H, L, d]
+}
+
+Projected MultiHead::project(const Tensor& x, const Tensor& z) const {
+  const Linear& key = options_.share_qk ? q_ : k_;
+  const Tensor q = q_.forward(x);
+  // With a shared projection of one input, keys are the queries.
+  const Tensor k = options_.share_qk && x.shares_storage(z) ? q : key.forward(z);
+  return {split_heads(q), split_heads(k), split_heads(v_.forward(z))};
+}
+
+Tensor MultiHead::merge(const Tensor& heads) const {
+  return out_.forward(flatten(transpose(heads, 1, 2), 2, 3));  // [B, L, H d] -> [B, L, D]
+}
+
+ScoreTerms MultiHead::terms(DType dtype) const {
+  ScoreTerms t;
+  if (tables_) tables_.fill(t, dtype);
+  return t;
+}
+
+Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const {
+  MacCounter macs;
+  Projected p;
+  Output result;
+  result.memory = given.memory;
+  LayerMemory& memory = result.memory;
+  AttentionPattern const* pattern = options_.cross ? &given.across : &given.pattern;
+
+  if (options_.cross && given.decoding) {
+    if (!memory.context_keys) {
+      p = project(x, given.context);
+      memory.context_keys = p.k.detach();
+      memory.context_values = p.v.detach();
+    } else {
+      p = {split_heads(q_.forward(x)), memory.context_keys, memory.context_values};
+    }
+  } else if (options_.cross) {
+    p = project(x, given.context);
+  } else {
+    p = project(x, x);
+  }
+  if (given.decoding && !options_.cross) {
+    require<GradientError>(!autograd::recording(), "attention",
+                           "decoding keeps keys and values without history; use NoGrad");
+    memory = remember(memory, p.k, p.v, given.position, given.keep_from);
+    const int64_t begin = std::max(given.keep_from, memory.first);
+    const int64_t seen = memory.first + memory.count - begin;
+    p.k = slots(memory.keys, begin - memory.first, seen);
+    p.v = slots(memory.values, begin - memory.first, seen);
+  }
+
+  const Tensor heads = block_attention(p.q, p.k, p.v, *pattern, terms(x.dtype()),
+                                       {options_.dropout, pass.at("attn")})
+                           .out;  // [B, H, L, d]
+  result.y = merge(heads);
+  if (MacCounter* outer = macs.outer()) {
+    outer->projections += macs.other;
+    const int64_t pairs = visible_pairs(*pattern, p.q.dim(2), p.k.dim(2));
+    outer->attention += 2 * p.q.dim(0) * pairs * options_.n_head * options_.d_head;
+  }
+  return result;
+}
+
+Tensor MultiHead::probabilities(const Tensor& x, const Given& given) const {
+  const NoGrad off;
+  const Projected p = project(x, options_.cross ? given.context : x);
+  const AttentionPattern& pattern = options_.cross ? given.across : given.pattern;
+  ScoreTerms t = terms(x.dtype());
+  t.relation_value = {};
+  const int64_t batch = p.k.dim(0), heads = p.k.dim(1), keys = p.k.dim(2);
+  constexpr int64_t columns = 512;
+  std::vector<Tensor> parts;
+  for (int64_t j = 0; j < keys; j += columns) {
+    // Values that are the unit vectors j ... turn the weighted sum into the weights.
+    const int64_t n = std::min(columns, keys - j);
+    std::vector<double> unit(static_cast<size_t>(keys * n), 0.0);
+    for (int64_t c = 0; c < n; ++c) unit[static_cast<size_t>((j + c) * n + c)] = 1.0;
+    const Tensor v = to_device(cast(Tensor::from(unit, {keys, n}), x.dtype()), x.device());
+    parts.push_back(
+        block_attention(p.q, p.k, contiguous(expand(v, {batch, heads, keys, n})), pattern, t).out);
+  }
+  return concat(parts, 3);
+}
+
+}  // namespace longspan

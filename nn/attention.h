@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+
+#include "nn/layers.h"
+#include "nn/position.h"
+
+namespace longspan {
+
+/// What a MultiHead is made of.
+struct AttentionOptions {
+  int64_t d_model = 0, n_head = 1;
+  int64_t d_head = 0;  ///< 0: d_model / n_head
+  bool qkv_bias = false, out_bias = false;
+  bool share_qk = false;          ///< keys use the projection of queries
+  bool cross = false;             ///< keys and values come from the context
+  float dropout = 0;              ///< site "attn", on probabilities
+  bool tables_elsewhere = false;  ///< another module names the relative tables
+  Scheme weights = {}, out_weights = {};
+};
+
+/// [B, H, L, d] each, views of [B, L, H d].
+struct Projected {
+  Tensor q, k, v;
+};
+
+/// Multi-head attention \cite vaswani2017 (sec. 3.2): projections around a pattern.
+///   q = x Wq^T (+ b), k = z Wk^T, v = z Wv^T, z = x or the context; head h owns columns
+///   h d ... h d + d - 1; s_ij = (q_i . k_j + relative terms) / sqrt(d); y = concat(o) Wo^T (+ b)
+class MultiHead : public Layer {
+ public:
+  MultiHead(const AttentionOptions& options, ShawTables tables, const Init& init);
+
+  /// Decoding appends the keys and values of x to those in given.memory and returns the new memory.
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  void visit(Visitor& v) override;
+
+  Projected project(const Tensor& x, const Tensor& z) const;
+  Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
+  /// [B, H, L, T]: the probabilities themselves, a column block at a time; for pictures and tests.
+  Tensor probabilities(const Tensor& x, const Given& given) const;
+
+ private:
+  Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
+  ScoreTerms terms(DType dtype) const;
+
+  AttentionOptions options_;
+  Linear q_, k_, v_, out_;
+  ShawTables tables_;
+};
+
+}  // namespace longspan

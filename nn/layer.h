@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/generator.h"
+#include "core/tensor.h"
+#include "nn/module.h"
+#include "nn/segment.h"
+#include "ops/pattern.h"
+
+namespace longspan {
+
+/// What a layer sees besides its input.
+struct Given {
+  AttentionPattern pattern;     ///< which of its keys a row sees
+  Tensor context;               ///< [B, S, D] differentiable, e.g. an encoder's output
+  AttentionPattern across;      ///< which rows of the context a row sees
+  LayerMemory memory;           ///< earlier states of this layer; no gradient
+  std::vector<Tensor> choices;  ///< in a replay: the first run's buckets or clusters
+
+  int64_t position = 0;   ///< of the first row of x in its stream
+  bool decoding = false;  ///< keys and values are kept in memory, and `pattern` covers them too
+  int64_t keep_from = 0;  ///< decoding: no row from here on sees a key before this position
+};
+
+/// What a layer returns; implicit from a tensor, so that most say `return y`.
+struct Output {
+  Output() = default;
+  Output(Tensor value) : y(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+
+  Tensor y;
+  Tensor loss;                  ///< auxiliary, differentiable
+  Tensor state;                 ///< statistics for absorb()
+  std::vector<Tensor> choices;  ///< integer decisions, kept by wrappers
+  LayerMemory memory;           ///< for the next segment
+};
+
+/// [B, L, D] -> [B, L, D].
+struct Layer : Module {
+  virtual Output forward(const Tensor& x, const Given& given, Pass pass) const = 0;
+};
+
+}  // namespace longspan

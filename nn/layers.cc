@@ -1,0 +1,80 @@
+#include "nn/layers.h"
+
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+#include "ops/random.h"
+
+namespace longspan {
+namespace {
+
+MacCounter*& innermost() {
+  thread_local MacCounter* counter = nullptr;
+  return counter;
+}
+
+}  // namespace
+
+MacCounter::MacCounter() : outer_(innermost()) { innermost() = this; }
+MacCounter::~MacCounter() { innermost() = outer_; }
+MacCounter* MacCounter::current() { return innermost(); }
+
+Linear::Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const Scheme& scheme)
+    : weight(init.at("weight").make({out, in}, scheme)) {
+  if (with_bias) bias = init.at("bias").make({out}, Scheme::zeros());
+}
+
+Tensor Linear::forward(const Tensor& x) const {
+  if (MacCounter* counter = MacCounter::current()) counter->other += x.numel() * weight.dim(0);
+  const Tensor b = bias ? cast(bias, x.dtype()) : Tensor{};
+  return linear(x, cast(weight, x.dtype()), b);
+}
+
+Embedding::Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme)
+    : weight(init.at("weight").make({rows, width}, scheme)) {}
+
+Tensor Embedding::forward(const Tensor& ids) const { return embedding(weight, ids); }
+
+Normalization::Normalization(NormKind norm, int64_t width, double epsilon, const Init& init)
+    : kind(norm), eps(epsilon), weight(init.at("weight").make({width}, Scheme::constant(1))) {
+  if (kind == NormKind::layer) bias = init.at("bias").make({width}, Scheme::zeros());
+}
+
+Tensor Normalization::forward(const Tensor& x) const {
+  const Tensor g = cast(weight, x.dtype());
+  if (kind == NormKind::rms) return rms_norm(x, g, eps);
+  return layer_norm(x, g, cast(bias, x.dtype()), eps);
+}
+
+Tensor activate(Activation f, const Tensor& x) {
+  switch (f) {
+    case Activation::relu:
+      return relu(x);
+    case Activation::gelu_erf:
+      return gelu_erf(x);
+    case Activation::gelu_tanh:
+      return gelu_tanh(x);
+    case Activation::gelu_sigmoid:
+      return sigmoid_gelu(x);
+    case Activation::geglu:
+      return geglu(x);
+    case Activation::silu:
+      break;
+  }
+  return silu(x);
+}
+
+FeedForward::FeedForward(const FeedForwardOptions& options, const Init& init)
+    : options_(options),
+      in_(options.d_model, options.d_ff * (options.activation == Activation::geglu ? 2 : 1), true,
+          init.at("in"), options.weights),
+      out_(options.d_ff, options.d_model, true, init.at("out"), options.out_weights) {}
+
+Output FeedForward::forward(const Tensor& x, const Given&, Pass pass) const {
+  const Tensor h = activate(options_.activation, in_.forward(x));         // [B, L, F]
+  return out_.forward(dropout(h, options_.dropout, pass.at("ffn_act")));  // [B, L, D]
+}
+
+}  // namespace longspan

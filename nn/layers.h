@@ -1,0 +1,114 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "nn/fields.h"
+#include "nn/init.h"
+#include "nn/layer.h"
+#include "nn/module.h"
+
+namespace longspan {
+
+/// Counts the multiply-accumulates of the products that layers of this thread run forward while it
+/// lives: what a linear layer and an attention over its visible pairs need, in the convention of
+/// one fused multiply-add for each.
+class MacCounter {
+ public:
+  MacCounter();
+  ~MacCounter();
+  MacCounter(const MacCounter&) = delete;
+  MacCounter& operator=(const MacCounter&) = delete;
+
+  int64_t projections = 0;  ///< linear layers of attention
+  int64_t attention = 0;    ///< scores and weighted sums
+  int64_t other = 0;        ///< linear layers elsewhere: feed-forward, heads
+  int64_t total() const { return projections + attention + other; }
+
+  MacCounter* outer() const { return outer_; }
+  /// The innermost one of this thread; null where there is none.
+  static MacCounter* current();
+
+ private:
+  MacCounter* outer_;
+};
+
+/// y = x W^T + b, W [out, in]. The weight is cast to the dtype of x.
+struct Linear : Module {
+  Linear() = default;
+  Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const Scheme& scheme);
+
+  /// [..., in] -> [..., out].
+  Tensor forward(const Tensor& x) const;
+  void visit(Visitor& v) override { v("weight", weight)("bias", bias); }
+
+  Tensor weight;  ///< [out, in]
+  Tensor bias;    ///< [out], or undefined
+};
+
+/// Rows of a table.
+struct Embedding : Module {
+  Embedding() = default;
+  Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme);
+
+  /// ids [...] of an integer dtype -> [..., width]. Throws ValueError on an id outside the table.
+  Tensor forward(const Tensor& ids) const;
+  void visit(Visitor& v) override { v("weight", weight); }
+
+  Tensor weight;  ///< [rows, width]
+};
+
+/// Which statistics a norm divides by.
+enum class NormKind : uint8_t { layer, rms };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<NormKind>{"layer", "rms"};
+
+/// Layer norm (x - mean) / sqrt(var + eps) g + b, or RMS norm x / sqrt(mean x^2 + eps) g, over the
+/// last axis, in at least f32.
+struct Normalization : Module {
+  Normalization() = default;
+  Normalization(NormKind norm, int64_t width, double epsilon, const Init& init);
+
+  Tensor forward(const Tensor& x) const;
+  void visit(Visitor& v) override { v("weight", weight)("bias", bias); }
+
+  NormKind kind = NormKind::layer;
+  double eps = 1e-5;
+  Tensor weight;  ///< [width]
+  Tensor bias;    ///< [width]; undefined with rms
+};
+
+/// gelu_erf is x Phi(x); gelu_tanh its approximation by a tanh; gelu_sigmoid x sigma(1.702 x);
+/// geglu a gelu_erf(b) of the halves (a, b) of twice the width.
+enum class Activation : uint8_t { relu, gelu_erf, gelu_tanh, gelu_sigmoid, geglu, silu };
+template <>
+inline constexpr std::array<std::string_view, 6> value_names<Activation>{
+    "relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "geglu", "silu"};
+
+/// f(x), elementwise; of geglu half as wide as x.
+Tensor activate(Activation f, const Tensor& x);
+
+/// What a FeedForward is made of.
+struct FeedForwardOptions {
+  int64_t d_model = 0, d_ff = 0;
+  Activation activation = Activation::relu;
+  float dropout = 0;                      ///< site "ffn_act"
+  Scheme weights = {}, out_weights = {};  ///< how `in` and `out` start
+};
+
+/// W2 Drop(f(W1 x + b1)) + b2; position by position.
+class FeedForward : public Layer {
+ public:
+  FeedForward(const FeedForwardOptions& options, const Init& init);
+
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  void visit(Visitor& v) override { v("in", in_)("out", out_); }
+
+ private:
+  FeedForwardOptions options_;
+  Linear in_;   // [F or 2F, D]
+  Linear out_;  // [D, F]
+};
+
+}  // namespace longspan

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "nn/fields.h"
+#include "nn/init.h"
+#include "nn/module.h"
+#include "ops/block_attention.h"
+
+namespace longspan {
+
+/// Where sines and cosines lie in a row.
+enum class SinusoidLayout : uint8_t { interleaved, halves };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<SinusoidLayout>{"interleaved",
+                                                                             "halves"};
+
+/// Row r is PE[first + r], with angles a_k = p 10000^(-2k / D), k < D / 2: sin a_k and cos a_k in
+/// turn (interleaved, \cite vaswani2017) or all sines before all cosines (halves). Computed in
+/// f64 on the host.
+///   returns [length, width]  dtype
+///   throws  ValueError on an odd width or a negative position
+Tensor sinusoid(int64_t first, int64_t length, int64_t width, SinusoidLayout layout, DType dtype,
+                Device device);
+
+/// A table of position vectors.
+struct LearnedPositions : Module {
+  LearnedPositions() = default;
+  LearnedPositions(int64_t positions, int64_t width, const Init& init, const Scheme& scheme);
+
+  /// Rows first to first + length - 1. Throws ValueError, naming the limit, beyond the table.
+  Tensor forward(int64_t first, int64_t length) const;  // [length, width]
+  void visit(Visitor& v) override { v("weight", weight); }
+
+  Tensor weight;  ///< [positions, width]
+};
+
+/// What ShawTables hold.
+struct ShawOptions {
+  int64_t clip = 64;       ///< distances beyond it share the outermost row
+  bool values = true;      ///< a second table, added to the values
+  bool per_head = false;   ///< tables of each head's own instead of one for all
+  bool two_sided = false;  ///< rows for keys after the query too; unused where attention is causal
+};
+
+/// Relative positions \cite shaw2018 : tables a^K, a^V with a row for each clipped distance
+/// clamp(j - i, -clip, clip) of key j from query i; row clip is distance 0. One-sided tables end
+/// there.
+struct ShawTables : Module {
+  ShawTables() = default;
+  ShawTables(const ShawOptions& options, int64_t heads, int64_t head_width, const Init& init,
+             const Scheme& scheme);
+
+  /// Adds the tables, in dtype, to the terms of an attention.
+  void fill(ScoreTerms& terms, DType dtype) const;
+  void visit(Visitor& v) override { v("relative_key.weight", key)("relative_value.weight", value); }
+  explicit operator bool() const { return static_cast<bool>(key); }
+
+  ShawOptions options;
+  Tensor key, value;  ///< [rows, d] or [H, rows, d]
+};
+
+}  // namespace longspan

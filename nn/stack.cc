@@ -1,0 +1,104 @@
+#include "nn/stack.h"
+
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+
+namespace longspan {
+
+Block::Block(NormPlace place, float dropout, std::vector<Branch> branches,
+             LearnedPositions positions)
+    : place_(place),
+      dropout_(dropout),
+      branches_(std::move(branches)),
+      positions_(std::move(positions)) {}
+
+void Block::visit(Visitor& v) {
+  for (size_t i = 0; i < branches_.size(); ++i) {
+    v("norm" + std::to_string(i + 1), branches_[i].norm);
+    v(branches_[i].name, *branches_[i].layer);
+  }
+  if (positions_.weight) v("position", positions_);
+}
+
+Tensor Block::with_positions(const Tensor& x, const Given& given) const {
+  if (!positions_.weight) return x;
+  return add(x, cast(positions_.forward(given.position, x.dim(1)), x.dtype()));
+}
+
+Output Block::forward(const Tensor& input, const Given& given, Pass pass) const {
+  Output result(with_positions(input, given));
+  Tensor& x = result.y;
+  Given local = given;
+  for (const Branch& b : branches_) {
+    const Scope scope(b.name);
+    const Pass site = pass.at(b.name);
+    const Tensor in = place_ == NormPlace::pre ? b.norm.forward(x) : x;
+    Output out = b.layer->forward(in, local, site);
+    const Tensor sum = add(x, longspan::dropout(out.y, dropout_, site.at("resid")));
+    x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
+    if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
+    if (out.state) result.state = out.state;
+    for (Tensor& c : out.choices) result.choices.push_back(std::move(c));
+    if (out.memory.keys || out.memory.context_keys || out.memory.states) {
+      local.memory = std::move(out.memory);
+    }
+  }
+  result.memory = std::move(local.memory);
+  return result;
+}
+
+const Branch& Block::branch(std::string_view name) const {
+  for (const Branch& b : branches_) {
+    if (b.name == name) return b;
+  }
+  fail<ValueError>("block", "there is no branch \"{}\"", name);
+}
+
+Tensor Block::branch_input(std::string_view name, const Tensor& input, const Given& given) const {
+  Tensor x = with_positions(input, given);
+  for (const Branch& b : branches_) {
+    const Tensor in = place_ == NormPlace::pre ? b.norm.forward(x) : x;
+    if (b.name == name) return in;
+    const Tensor sum = add(x, b.layer->forward(in, given, Pass{}).y);
+    x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
+  }
+  fail<ValueError>("block", "there is no branch \"{}\"", name);
+}
+
+Stack::Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm,
+             MemoryPolicy policy)
+    : blocks_(std::move(blocks)), final_norm_(std::move(final_norm)) {
+  require<NotImplemented>(policy == MemoryPolicy::standard, "stack",
+                          "memory policy \"{}\" is not available; use \"standard\"",
+                          name_of_value(policy));
+}
+
+void Stack::visit(Visitor& v) { v("layers", blocks_)("final_norm", final_norm_); }
+
+Stack::Result Stack::forward(const Tensor& input, const Given& given, const SegmentMemory& memory,
+                             Pass pass) const {
+  require(memory.layers.empty() || memory.layers.size() == blocks_.size(), "stack",
+          "memory of {} layers for {} layers", memory.layers.size(), blocks_.size());
+  Result result;
+  result.y = input;
+  result.memory.layers.resize(blocks_.size());
+  Given local = given;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const Scope scope("layers", static_cast<long>(i));
+    local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
+    Output out = blocks_[i].forward(result.y, local, pass.at("layers").at(i));
+    result.y = std::move(out.y);
+    if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
+    if (out.state) {
+      result.states.resize(blocks_.size());
+      result.states[i] = std::move(out.state);
+    }
+    result.memory.layers[i] = std::move(out.memory);
+  }
+  if (final_norm_) result.y = final_norm_->forward(result.y);
+  return result;
+}
+
+}  // namespace longspan

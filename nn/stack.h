@@ -1,0 +1,87 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/fields.h"
+#include "nn/layer.h"
+#include "nn/layers.h"
+#include "nn/position.h"
+
+namespace longspan {
+
+/// What a stack keeps for its backward pass.
+enum class MemoryPolicy : uint8_t { standard, checkpoint, reversible, reversible_exact };
+template <>
+inline constexpr std::array<std::string_view, 4> value_names<MemoryPolicy>{
+    "standard", "checkpoint", "reversible", "reversible:exact"};
+
+/// Whether a branch normalises its input or its sum with the stream.
+enum class NormPlace : uint8_t { pre, post };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<NormPlace>{"pre", "post"};
+
+/// One residual branch: its layer and the norm that belongs to it.
+struct Branch {
+  std::string name;  ///< "attention", "cross", "ff"
+  Normalization norm;
+  std::unique_ptr<Layer> layer;
+};
+
+/// Residual branches one after another:
+///   pre:  x <- x + Drop(layer(norm(x)))       post:  x <- norm(x + Drop(layer(x)))
+/// Position vectors of its own, where there are any, are added to the input first.
+class Block : public Layer {
+ public:
+  Block(NormPlace place, float dropout, std::vector<Branch> branches,
+        LearnedPositions positions = {});
+
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  void visit(Visitor& v) override;
+  /// The layer of a branch. Throws ValueError where there is none of that name.
+  const Branch& branch(std::string_view name) const;
+  /// What that branch's layer is given as x, for the input of the block.
+  Tensor branch_input(std::string_view name, const Tensor& x, const Given& given) const;
+
+ private:
+  Tensor with_positions(const Tensor& x, const Given& given) const;
+
+  NormPlace place_;
+  float dropout_;  // site "resid"
+  std::vector<Branch> branches_;
+  LearnedPositions positions_;
+};
+
+/// Blocks in sequence and, with pre-norm, a final norm. It alone knows about memory policies:
+/// models contain no memory logic.
+class Stack : public Module {
+ public:
+  struct Result {
+    Tensor y;
+    Tensor loss;                 ///< sum of the layers' auxiliary losses; undefined without any
+    std::vector<Tensor> states;  ///< of each layer
+    SegmentMemory memory;
+  };
+
+  Stack() = default;
+  /// Throws NotImplemented on a policy that this build lacks.
+  Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm, MemoryPolicy policy);
+
+  /// `memory` is empty or has an entry for each layer, and takes the place of given.memory.
+  Result forward(const Tensor& x, const Given& given, const SegmentMemory& memory, Pass pass) const;
+  void visit(Visitor& v) override;
+
+  int64_t size() const { return static_cast<int64_t>(blocks_.size()); }
+  const Block& block(int64_t i) const { return blocks_[static_cast<size_t>(i)]; }
+
+ private:
+  std::vector<Block> blocks_;
+  std::optional<Normalization> final_norm_;
+};
+
+}  // namespace longspan

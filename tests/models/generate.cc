@@ -1,0 +1,200 @@
+#include "models/generate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "autograd/mode.h"
+#include "models/evaluate.h"
+#include "models/transformer.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+Transformer tiny(const std::function<void(TransformerConfig&)>& change = [](TransformerConfig&) {
+}) {
+  TransformerConfig c = transformer_preset("tiny");
+  change(c);
+  Transformer model(c, Init{.gen = Generator{7}});
+  randomise(model, 0.3, 21);
+  return model;
+}
+
+std::vector<int64_t> draws(const std::vector<double>& logits, const Sampling& s, int64_t n) {
+  const auto v = static_cast<int64_t>(logits.size());
+  const Tensor rows = contiguous(expand(Tensor::from(logits, {1, v}), {n, v}));
+  return sample(rows, s, Generator{5}).to_vector<int64_t>();
+}
+
+std::map<int64_t, double> shares(const std::vector<double>& logits, const Sampling& s) {
+  std::map<int64_t, double> share;
+  const int64_t n = 40'000;
+  for (const int64_t id : draws(logits, s, n)) share[id] += 1.0 / static_cast<double>(n);
+  return share;
+}
+
+TEST(Sample, FollowsTheDistribution) {
+  const std::vector<double> p{0.5, 0.1, 0.3, 0.1};
+  std::vector<double> logits;
+  for (const double x : p) logits.push_back(std::log(x) + 3);
+  auto s = shares(logits, {});
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(s[static_cast<int64_t>(i)], p[i], 0.01);
+
+  s = shares(logits, {.temperature = 0.5});  // squares, normalised
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(s[static_cast<int64_t>(i)], p[i] * p[i] / 0.36, 0.01);
+  }
+}
+
+TEST(Sample, TopKAndTopPCutTheTail) {
+  const std::vector<double> logits{std::log(0.5), std::log(0.1), std::log(0.3), std::log(0.1)};
+  auto s = shares(logits, {.top_k = 2});
+  EXPECT_EQ(s.size(), 2u);
+  EXPECT_NEAR(s[0], 0.625, 0.01);
+  s = shares(logits, {.top_p = 0.5});
+  EXPECT_EQ(s.size(), 1u);
+  s = shares(logits, {.top_p = 0.55});
+  EXPECT_EQ(s.size(), 2u);
+  s = shares(logits, {.top_p = 0.85});  // a tie goes to the lower id
+  EXPECT_EQ(s.size(), 3u);
+  EXPECT_EQ(s.count(1), 1u);
+  EXPECT_EQ(s.count(3), 0u);
+  s = shares(logits, {.top_k = 1, .top_p = 1});
+  EXPECT_EQ(s.size(), 1u);
+  s = shares(logits, {.temperature = 0});
+  EXPECT_EQ(s.size(), 1u);
+  EXPECT_EQ(s.count(0), 1u);
+}
+
+TEST(Sample, GreedyTakesTheFirstOfEquals) {
+  EXPECT_EQ(draws({1, 7, 7, 0}, {.temperature = 0}, 3), (std::vector<int64_t>{1, 1, 1}));
+  EXPECT_EQ(draws({-INFINITY, -2000, -INFINITY}, {}, 3), (std::vector<int64_t>{1, 1, 1}));
+}
+
+TEST(Sample, Rejects) {
+  const Tensor logits = Tensor::from(std::vector<float>{1, 2}, {1, 2});
+  const Generator gen{1};
+  EXPECT_THROW(sample(logits, {.temperature = -1}, gen), ValueError);
+  EXPECT_THROW(sample(logits, {.temperature = NAN}, gen), ValueError);
+  EXPECT_THROW(sample(logits, {.top_k = -1}, gen), ValueError);
+  EXPECT_THROW(sample(logits, {.top_p = 0}, gen), ValueError);
+  EXPECT_THROW(sample(logits, {.top_p = 1.5}, gen), ValueError);
+  EXPECT_THROW(sample(flatten(logits), {}, gen), ShapeError);
+  EXPECT_THROW(sample(Tensor::from(std::vector<int64_t>{1}, {1, 1}), {}, gen), DTypeError);
+  EXPECT_THROW(sample(Tensor::zeros({2, 0}), {}, gen), ShapeError);
+  EXPECT_THROW(sample(Tensor::from(std::vector<float>{1, NAN}, {1, 2}), {}, gen), ValueError);
+}
+
+TEST(Generate, IsDeterministicAndIndependentOfTheBatch) {
+  const Transformer model = tiny();
+  const Tensor prompt = some_tokens(2, 3, 17);
+  const auto run = [&](const Tensor& p, uint64_t seed) {
+    return generate(model, p, 12, {.temperature = 0.8, .top_k = 10}, Generator{seed})
+        .to_vector<int64_t>();
+  };
+  EXPECT_EQ(run(prompt, 1), run(prompt, 1));
+  EXPECT_NE(run(prompt, 1), run(prompt, 2));
+  const std::vector<int64_t> both = run(prompt, 1),
+                             first = run(contiguous(narrow(prompt, 0, 0, 1)), 1);
+  EXPECT_EQ(std::vector<int64_t>(both.begin(), both.begin() + 12), first);
+}
+
+TEST(Generate, GreedyIsTheArgmaxOfTheFullPass) {
+  for (const int64_t window : {0, 3}) {
+    const Transformer model = tiny([&](TransformerConfig& c) {
+      c.local = window > 0 ? Locality::exact : Locality::none;
+      c.window = window;
+    });
+    const NoGrad off;
+    Tensor text = some_tokens(1, 4, 17);
+    std::vector<int64_t> seen;
+    const Tensor y =
+        generate(model, text, 8, {.temperature = 0}, Generator{1},
+                 [&](const Tensor& ids) { seen.push_back(ids.to_vector<int64_t>()[0]); });
+    for (int64_t t = 0; t < 8; ++t) {
+      const Tensor last = contiguous(select(model.logits(text, Pass{}), 1, -1));
+      const Tensor next = sample(last, {.temperature = 0}, Generator{1});
+      EXPECT_EQ(next.to_vector<int64_t>()[0], y.to_vector<int64_t>()[static_cast<size_t>(t)]);
+      text = concat({text, unsqueeze(next, 1)}, 1);
+    }
+    EXPECT_EQ(seen, y.to_vector<int64_t>());
+  }
+}
+
+TEST(Generate, GoesOnBeyondALearnedTable) {
+  const Transformer model = tiny([](TransformerConfig& c) {
+    c.positions = Positions::learned;
+    c.n_max = 8;
+  });
+  const Tensor y = generate(model, some_tokens(1, 20, 17), 30, {}, Generator{1});
+  EXPECT_EQ(to_string(y.shape()), "[1, 30]");
+}
+
+TEST(Generate, Rejects) {
+  const Transformer model = tiny();
+  EXPECT_THROW(generate(model, Tensor::zeros({1, 0}, DType::i64), 3, {}, Generator{1}), ShapeError);
+  EXPECT_THROW(generate(model, some_tokens(1, 2, 17), -1, {}, Generator{1}), ValueError);
+  EXPECT_THROW(generate(model, Tensor::zeros({1, 2}), 3, {}, Generator{1}), DTypeError);
+  const Transformer encoder = tiny([](TransformerConfig& c) { c.wiring = Wiring::encoder; });
+  EXPECT_THROW(generate(encoder, some_tokens(1, 2, 17), 1, {}, Generator{1}), NotImplemented);
+}
+
+/// The negative log-likelihood of token t after text[from] ... text[t - 1].
+double nats(const Transformer& model, const Tensor& text, int64_t from, int64_t t) {
+  const Tensor tokens = unsqueeze(contiguous(narrow(text, 0, from, t - from)), 0);
+  const std::vector<float> y =
+      contiguous(select(model.logits(tokens, Pass{}), 1, -1)).to_vector<float>();
+  double sum = 0;
+  for (const float v : y) sum += std::exp(double{v});
+  return std::log(sum) -
+         double{y[static_cast<size_t>(text.to_vector<int64_t>()[static_cast<size_t>(t)])]};
+}
+
+TEST(Evaluate, ScoresEveryTokenOnceWithTheContextItSays) {
+  const Transformer model = tiny();
+  const NoGrad off;
+  for (const int64_t n : {1, 5, 12, 23}) {
+    const Tensor text = flatten(some_tokens(1, n + 1, 17));
+    for (const auto& [length, stride] :
+         {std::pair<int64_t, int64_t>{6, 0}, {6, 1}, {6, 4}, {6, 6}, {40, 3}}) {
+      double expected = 0;
+      for (int64_t t = 1; t <= n; ++t) {
+        int64_t from = (t - 1) / length * length;  // segments
+        if (stride > 0) {
+          const int64_t end =
+              t <= length ? std::min(length, n)
+                          : std::min(length + (t - length + stride - 1) / stride * stride, n);
+          from = std::max<int64_t>(end - length, 0);
+        }
+        expected += nats(model, text, from, t);
+      }
+      for (const int64_t batch : {1, 3}) {
+        const Score s = stride > 0 ? score_sliding(model, text, length, stride, batch)
+                                   : score_segments(model, text, length, batch);
+        EXPECT_EQ(s.count, n);
+        EXPECT_NEAR(s.nats, expected, 1e-4 * static_cast<double>(n)) << length << " " << stride;
+      }
+    }
+  }
+}
+
+TEST(Evaluate, Rejects) {
+  const Transformer model = tiny();
+  const Tensor text = flatten(some_tokens(1, 9, 17));
+  EXPECT_THROW(score_segments(model, text, 0), ValueError);
+  EXPECT_THROW(score_segments(model, text, 4, 0), ValueError);
+  EXPECT_THROW(score_sliding(model, text, 4, 5), ValueError);
+  EXPECT_THROW(score_sliding(model, text, 4, 0), ValueError);
+  EXPECT_THROW(score_segments(model, unsqueeze(text, 0), 4), ShapeError);
+  EXPECT_THROW(score_segments(model, Tensor::zeros({4}), 4), DTypeError);
+  EXPECT_EQ(score_segments(model, narrow(text, 0, 0, 1), 4).count, 0);
+  EXPECT_EQ(Score{}.bits(), 0);
+  EXPECT_NEAR((Score{std::log(2.0) * 6, 3}.bits()), 2, 1e-15);
+}
+
+}  // namespace
+}  // namespace longspan::test

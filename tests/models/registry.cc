@@ -1,0 +1,276 @@
+#include "models/registry.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "core/memory.h"
+#include "models/transformer.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+/// Sets fields by name from texts; the rest it leaves alone.
+class Set final : public Fields {
+ public:
+  explicit Set(std::string name, int64_t number) : name_(std::move(name)), number_(number) {}
+  int hits = 0, fields = 0;
+
+ private:
+  void take(std::string_view name, auto& value) {
+    ++fields;
+    if (name != name_) return;
+    value = static_cast<std::remove_reference_t<decltype(value)>>(number_);
+    ++hits;
+  }
+  void field(std::string_view n, bool& x) override { take(n, x); }
+  void field(std::string_view n, int64_t& x) override { take(n, x); }
+  void field(std::string_view n, uint64_t& x) override { take(n, x); }
+  void field(std::string_view n, float& x) override { take(n, x); }
+  void field(std::string_view n, double& x) override { take(n, x); }
+  void field(std::string_view, std::string&) override { ++fields; }
+  void field(std::string_view, std::vector<int64_t>&) override { ++fields; }
+  void choice(std::string_view n, int& x, std::span<const std::string_view> names) override {
+    EXPECT_FALSE(names.empty());
+    take(n, x);
+  }
+  void enter(std::string_view) override {}
+  void leave() override {}
+
+  std::string name_;
+  int64_t number_;
+};
+
+TEST(Registry, EveryPresetCanBePlanned) {
+  std::set<std::string> names;
+  for (const ModelEntry& entry : models()) {
+    EXPECT_TRUE(names.insert(std::string(entry.name)).second);
+    ASSERT_FALSE(entry.presets.empty());
+    EXPECT_EQ(entry.presets.front().name, "small");
+    for (const Preset& p : entry.presets) {
+      const auto blueprint = entry.make(p.name);
+      const int64_t before = memory_tracker().live().total();
+      EXPECT_GT(blueprint->parameters(), 0);
+      EXPECT_EQ(memory_tracker().live().total(), before);
+      EXPECT_GT(blueprint->defaults().length, 0);
+      EXPECT_FALSE(p.description.empty());
+    }
+  }
+}
+
+TEST(Registry, PublishedSizes) {
+  const auto count = [](std::string_view name) { return find_model(name)->parameters(); };
+  EXPECT_EQ(count("transformer:gpt2"), 124'439'808);
+  EXPECT_EQ(count("transformer:bert"), 109'514'298);  // with the masked-token head, no pooler
+  EXPECT_NEAR(static_cast<double>(count("transformer:t12")), 44e6, 5e6);
+  EXPECT_NEAR(static_cast<double>(count("transformer:t64")), 235e6, 20e6);
+  EXPECT_NEAR(static_cast<double>(count("transformer:base")), 65e6, 3e6);
+  EXPECT_NEAR(static_cast<double>(count("transformer:big")), 213e6, 6e6);
+}
+
+TEST(Registry, FindsByNameAndNamesTheNearest) {
+  EXPECT_EQ(find_model("transformer")->parameters(), find_model("transformer:small")->parameters());
+  for (const auto& [wrong, right] : {std::pair{"transfromer", "\"transformer\""},
+                                     {"local", "\"local_transformer"},
+                                     {"transformer:gpt", "\"transformer:gpt2\""},
+                                     {"", "\"transformer\""}}) {
+    try {
+      find_model(wrong);
+      FAIL() << wrong;
+    } catch (const ValueError& e) {
+      EXPECT_NE(std::string(e.what()).find(right), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_THROW(transformer_preset("none"), ValueError);
+  EXPECT_THROW(local_transformer_preset("none"), ValueError);
+}
+
+TEST(Registry, FieldsChangeWhatIsBuilt) {
+  const auto blueprint = find_model("transformer");
+  const int64_t before = blueprint->parameters();
+  Set layers("n_layer", 2);
+  blueprint->visit(layers);
+  EXPECT_EQ(layers.hits, 1);
+  EXPECT_GT(layers.fields, 30);
+  EXPECT_LT(blueprint->parameters(), before);
+  EXPECT_EQ(blueprint->build(Init{.gen = Generator{1}})->layers(), 2);
+}
+
+TEST(Registry, SmallModelsAreAsTheySay) {
+  const auto local = find_model("local_transformer")->build(Init{.gen = Generator{1}});
+  EXPECT_EQ(local->objective(), Objective::next_token);
+  EXPECT_EQ(local->vocab(), 256);
+  EXPECT_EQ(local->layers(), 4);
+  EXPECT_EQ(local->device(), Device{});
+  const TransformerConfig c = local_transformer_preset("small");
+  EXPECT_EQ(c.window, 64);
+  EXPECT_EQ(c.shaw_clip, 64);
+  const auto encoder = find_model("transformer:encoder")->build(Init{.gen = Generator{1}});
+  EXPECT_EQ(encoder->objective(), Objective::masked_token);
+  EXPECT_EQ(encoder->mask_token(), 256);
+}
+
+// What is wrong must be said before any work, with what was got, what is expected and what to do.
+struct Wrong {
+  const char* name;
+  std::function<void(TransformerConfig&)> change;
+  const char* message;
+};
+
+TEST(TransformerRejects, Configurations) {
+  const std::vector<Wrong> cases{
+      {"no layers", [](auto& c) { c.n_layer = 0; }, "n_layer is 0; expected 1 or more"},
+      {"no heads", [](auto& c) { c.n_head = 0; }, "n_head is 0; expected 1 or more"},
+      {"no vocabulary", [](auto& c) { c.vocab = 0; }, "vocab is 0"},
+      {"negative width", [](auto& c) { c.d_model = -4; }, "d_model is -4"},
+      {"heads do not divide", [](auto& c) { c.n_head = 3; },
+       "d_model 16 is not a multiple of n_head 3; set d_head"},
+      {"local without window", [](auto& c) { c.local = Locality::exact; },
+       "local = exact needs window >= 1, got 0"},
+      {"block encoder",
+       [](auto& c) {
+         c.local = Locality::block;
+         c.window = 4;
+         c.wiring = Wiring::encoder;
+       },
+       "local = block is causal"},
+      {"local seq2seq",
+       [](auto& c) {
+         c.local = Locality::exact;
+         c.window = 4;
+         c.wiring = Wiring::encoder_decoder;
+       },
+       "not for encoder_decoder"},
+      {"mlm decoder", [](auto& c) { c.mlm_head = true; }, "mlm_head needs wiring = encoder"},
+      {"dropout 1", [](auto& c) { c.dropout = 1; }, "dropout is 1; expected 0 <= p < 1"},
+      {"dropout below 0", [](auto& c) { c.dropout = -0.5f; }, "dropout is -0.5"},
+      {"attention dropout", [](auto& c) { c.dropout_attn = 2; }, "dropout_attn is 2"},
+      {"smoothing", [](auto& c) { c.label_smoothing = 1; }, "label_smoothing is 1"},
+      {"odd sinusoid",
+       [](auto& c) {
+         c.positions = Positions::sinusoid;
+         c.d_model = 17;
+         c.n_head = 1;
+       },
+       "width 17 is odd"},
+      {"negative clip", [](auto& c) { c.shaw_clip = -1; }, "clip is -1"},
+      {"policy", [](auto& c) { c.memory = MemoryPolicy::reversible; },
+       "memory policy \"reversible\" is not available"},
+  };
+  for (const Wrong& w : cases) {
+    TransformerConfig c = transformer_preset("tiny");
+    w.change(c);
+    const int64_t before = memory_tracker().live().total();
+    try {
+      Transformer(c, Init{.gen = Generator{1}});
+      ADD_FAILURE() << w.name << " was taken";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(w.message), std::string::npos)
+          << w.name << ": " << e.what();
+    }
+    EXPECT_EQ(memory_tracker().live().total(), before) << w.name;
+  }
+}
+
+struct WrongInput {
+  const char* name;
+  std::function<void(const Transformer&)> call;
+  const char* message;
+};
+
+TEST(TransformerRejects, Inputs) {
+  TransformerConfig c = transformer_preset("tiny");
+  c.positions = Positions::learned;
+  const Transformer model(c, Init{.gen = Generator{1}});
+  const auto ids = [](const std::vector<int64_t>& v) {
+    return Tensor::from(v, {1, static_cast<int64_t>(v.size())});
+  };
+  const std::vector<WrongInput> cases{
+      {"id too large",
+       [&](const Transformer& m) {
+         m.logits(ids({1, 17}), Pass{});
+       },
+       "17"},
+      {"negative id", [&](const Transformer& m) { m.logits(ids({-1}), Pass{}); }, "-1"},
+      {"target too large",
+       [&](const Transformer& m) {
+         m.loss(ids({1, 2}), ids({3, 17}), {}, Pass{});
+       },
+       "17"},
+      {"too long", [](const Transformer& m) { m.logits(some_tokens(1, 17, 17), Pass{}); },
+       "position 16 is beyond the learned table of 16 positions"},
+      {"rank 1", [](const Transformer& m) { m.logits(Tensor::zeros({4}, DType::i64), Pass{}); },
+       "tokens must be [B, L]"},
+      {"floating tokens",
+       [](const Transformer& m) {
+         m.logits(Tensor::zeros({1, 4}), Pass{});
+       },
+       "ids"},
+      {"other batch of targets",
+       [](const Transformer& m) {
+         m.loss(some_tokens(2, 4, 17), some_tokens(1, 4, 17), {}, Pass{});
+       },
+       "targets must be [B, L]"},
+      {"other length of targets",
+       [](const Transformer& m) {
+         m.loss(some_tokens(1, 4, 17), some_tokens(1, 5, 17), {}, Pass{});
+       },
+       "targets must be [B, L]"},
+      {"floating targets",
+       [](const Transformer& m) {
+         m.loss(some_tokens(1, 4, 17), Tensor::zeros({1, 4}), {}, Pass{});
+       },
+       "targets"},
+      {"source for a decoder",
+       [](const Transformer& m) {
+         m.forward({.tokens = some_tokens(1, 4, 17), .source = some_tokens(1, 4, 17)}, Pass{});
+       },
+       "only an encoder_decoder takes a source"},
+      {"encode", [](const Transformer& m) { m.encode(some_tokens(1, 4, 17), {}, Pass{}); },
+       "only an encoder_decoder encodes"},
+      {"classify",
+       [](const Transformer& m) {
+         m.classify(Tensor::zeros({1, 4, 16}));
+       },
+       "classes > 0"},
+      {"decoding another batch",
+       [](const Transformer& m) { m.decode(some_tokens(2, 1, 17), *m.start_decoding(1)); },
+       "decoding takes tokens [1, n]"},
+      {"decoding nothing",
+       [](const Transformer& m) {
+         m.decode(Tensor::zeros({1, 0}, DType::i64), *m.start_decoding(1));
+       },
+       "n >= 1"},
+      {"another model's state",
+       [](const Transformer& m) {
+         DecodeState other;
+         m.decode(some_tokens(1, 1, 17), other);
+       },
+       "another model's"},
+      {"attention map of no layer",
+       [](const Transformer& m) { m.attention_map(some_tokens(1, 4, 17), 2); }, "layer 2 of 2"},
+      {"lengths of another batch",
+       [](const Transformer& m) {
+         m.forward({.tokens = some_tokens(2, 4, 17),
+                    .lengths = Tensor::from(std::vector<int64_t>{4}, {1})},
+                   Pass{});
+       },
+       "valid"},
+  };
+  for (const WrongInput& w : cases) {
+    const int64_t before = memory_tracker().live().total();
+    try {
+      w.call(model);
+      ADD_FAILURE() << w.name << " was taken";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(w.message), std::string::npos)
+          << w.name << ": " << e.what();
+    }
+    EXPECT_EQ(memory_tracker().live().total(), before) << w.name;
+  }
+  EXPECT_THROW(parse_device("cuda"), DeviceError);
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -1,0 +1,527 @@
+// The acceptance tests of the baselines, by their numbers. 10 (gradients) and 11 (products) are
+// also checked for every entry of the table of models.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "models/transformer.h"
+#include "nn/attention.h"
+#include "ops/copy.h"
+#include "ops/index.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+const Init f64{.gen = Generator{7}, .dtype = DType::f64};
+const Init f32{.gen = Generator{7}};
+
+TransformerConfig tiny() {
+  TransformerConfig c = transformer_preset("tiny");
+  c.n_max = 32;
+  return c;
+}
+
+Transformer made(const TransformerConfig& c, const Init& init = f64) {
+  Transformer model(c, init);
+  randomise(model, 0.3, 21);
+  return model;
+}
+
+TransformerConfig with(Positions positions) {
+  TransformerConfig c = tiny();
+  c.positions = positions;
+  return c;
+}
+
+constexpr Positions every_kind[] = {Positions::none, Positions::sinusoid, Positions::learned,
+                                    Positions::learned_per_layer, Positions::shaw};
+
+// 1. Full causal, a window that holds everything, and two blocks that do are one function.
+TEST(Spec00, Test1WideWindowsAreFullAttention) {
+  for (const int64_t length : {1, 2, 7, 12}) {
+    for (const Init& init : {f64, f32}) {
+      const NoGrad off;
+      TransformerConfig c = tiny();
+      const Tensor tokens = some_tokens(2, length, c.vocab);
+      const Tensor full = made(c, init).logits(tokens, Pass{});
+      c.local = Locality::exact;
+      for (const int64_t window : {length, length + 3, int64_t{1000}}) {
+        c.window = window;
+        EXPECT_TRUE(same_bits(full, made(c, init).logits(tokens, Pass{}))) << length;
+      }
+      c.local = Locality::block;
+      for (const int64_t window : {(length + 1) / 2, length, int64_t{1000}}) {
+        c.window = window;
+        EXPECT_TRUE(same_bits(full, made(c, init).logits(tokens, Pass{}))) << length;
+      }
+      if (length > 2) {
+        c.window = length / 2 - 1 > 0 ? length / 2 - 1 : 1;
+        EXPECT_FALSE(same_bits(full, made(c, init).logits(tokens, Pass{})));
+      }
+    }
+  }
+}
+
+TEST(Spec00, Test1ProbabilitiesSumToOne) {
+  for (const Locality local : {Locality::none, Locality::exact, Locality::block}) {
+    TransformerConfig c = tiny();
+    c.local = local;
+    c.window = 3;
+    const Transformer model = made(c);
+    const Tensor map = model.attention_map(some_tokens(1, 11, c.vocab), 1);
+    EXPECT_EQ(to_string(map.shape()), "[2, 11, 11]");
+    const std::vector<float> p = map.to_vector<float>();
+    for (size_t row = 0; row < 22; ++row) {
+      double sum = 0;
+      for (size_t j = 0; j < 11; ++j) {
+        sum += p[row * 11 + j];
+        if (j > row % 11) {
+          EXPECT_EQ(p[row * 11 + j], 0);
+        }
+      }
+      EXPECT_NEAR(sum, 1, 4e-7);  // f64 probabilities, rounded to f32 each
+    }
+  }
+}
+
+// 2. The future has no influence, to the bit.
+TEST(Spec00, Test2FutureIndependence) {
+  for (const Positions positions : every_kind) {
+    for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
+      for (const Init& init : {f64, f32}) {
+        TransformerConfig c = with(positions);
+        c.norm = norm;
+        const Transformer model = made(c, init);
+        const NoGrad off;
+        const Tensor a = some_tokens(1, 12, c.vocab);
+        const Tensor before = model.forward({.tokens = a}, Pass{});
+        for (const int64_t t : {0, 5, 11}) {
+          Tensor b = clone(a);
+          b.mut().as<int64_t>()[t] = (a.view().as<int64_t>()[t] + 1) % c.vocab;
+          const Tensor after = model.forward({.tokens = b}, Pass{});
+          EXPECT_TRUE(same_bits(narrow(before, 1, 0, t), narrow(after, 1, 0, t)));
+          EXPECT_FALSE(same_bits(narrow(before, 1, t, 1), narrow(after, 1, t, 1)));
+        }
+      }
+    }
+  }
+}
+
+// 3. Decoding is the full pass; the table of models has more kinds.
+TEST(Spec00, Test3DecodingIsTheFullPass) {
+  for (const Positions positions : every_kind) {
+    for (const auto& [local, window] : {std::pair{Locality::none, 0},
+                                        {Locality::exact, 1},
+                                        {Locality::exact, 4},
+                                        {Locality::exact, 40},
+                                        {Locality::block, 3},
+                                        {Locality::block, 20}}) {
+      TransformerConfig c = with(positions);
+      c.local = local;
+      c.window = window;
+      c.norm = window % 2 == 0 ? NormPlace::pre : NormPlace::post;
+      const Transformer model = made(c);
+      const NoGrad off;
+      const Tensor tokens = some_tokens(2, 29, c.vocab);
+      const Tensor whole = model.logits(tokens, Pass{});
+      const auto state = model.start_decoding(2);
+      for (int64_t t = 0, n = 5; t < 29; t += n, n = 1) {
+        const Tensor y = model.decode(contiguous(narrow(tokens, 1, t, n)), *state);
+        ASSERT_LT(distance(y, contiguous(select(whole, 1, t + n - 1))), 1e-12)
+            << name_of_value(positions) << ", window " << window << ", at " << t;
+      }
+    }
+  }
+}
+
+TEST(Spec00, Test3DecodingAfterASource) {
+  TransformerConfig c = tiny();
+  c.wiring = Wiring::encoder_decoder;
+  c.positions = Positions::sinusoid;
+  const Transformer model = made(c);
+  const NoGrad off;
+  const Tensor source = some_tokens(2, 7, c.vocab, 3), tokens = some_tokens(2, 6, c.vocab);
+  const Tensor lengths = Tensor::from(std::vector<int64_t>{7, 4}, {2});
+  const Tensor whole =
+      model.head(model.forward({.tokens = tokens, .lengths = lengths, .source = source}, Pass{}));
+  const auto state = model.start_decoding(source, lengths);
+  for (int64_t t = 0; t < 6; ++t) {
+    const Tensor y = model.decode(contiguous(narrow(tokens, 1, t, 1)), *state);
+    EXPECT_LT(distance(y, contiguous(select(whole, 1, t))), 1e-12);
+  }
+}
+
+// 4. Without positions an encoder does not know the order.
+TEST(Spec00, Test4Permutation) {
+  TransformerConfig c = with(Positions::none);
+  c.wiring = Wiring::encoder;
+  const Transformer model = made(c);
+  const NoGrad off;
+  const Tensor tokens = some_tokens(1, 9, c.vocab);
+  const Tensor order = Tensor::from(std::vector<int64_t>{4, 0, 8, 2, 6, 1, 7, 3, 5}, {9});
+  const Tensor a = model.forward({.tokens = take(tokens, order, 1)}, Pass{});
+  const Tensor b = take(model.forward({.tokens = tokens}, Pass{}), order, 1);
+  EXPECT_LT(distance(a, b), 1e-13);
+}
+
+void set_all(Module& module, const std::string& part, double value) {
+  int found = 0;
+  for (NamedTensor& p : named_parameters(module)) {
+    if (p.name.find(part) == std::string::npos) continue;
+    assign(p.tensor, std::vector<double>(static_cast<size_t>(p.tensor.numel()), value));
+    ++found;
+  }
+  ASSERT_GT(found, 0) << part;
+}
+
+void copy_shared(Module& from, Module& to) {
+  for (NamedTensor& p : named_parameters(to)) {
+    assign(p.tensor, parameter(from, p.name).to_vector<double>());
+  }
+}
+
+// 5. Shaw's terms.
+TEST(Spec00, Test5ShawDegenerates) {
+  const NoGrad off;
+  const Tensor tokens = some_tokens(2, 12, 17);
+  Transformer full = made(with(Positions::shaw));
+  set_all(full, "relative_value", 0);
+  TransformerConfig c = with(Positions::shaw);
+  c.shaw_values = false;
+  Transformer keys_only = made(c);
+  copy_shared(full, keys_only);
+  EXPECT_LT(distance(full.logits(tokens, Pass{}), keys_only.logits(tokens, Pass{})), 1e-13);
+
+  set_all(full, "relative_key", 0);
+  Transformer none = made(with(Positions::none));
+  copy_shared(full, none);
+  EXPECT_LT(distance(full.logits(tokens, Pass{}), none.logits(tokens, Pass{})), 1e-13);
+}
+
+TEST(Spec00, Test5ShawTranslates) {
+  TransformerConfig c = with(Positions::shaw);
+  c.local = Locality::exact;
+  c.window = 3;
+  const Transformer model = made(c);
+  const NoGrad off;
+  // Two layers of three keys reach four tokens back: the last ones cannot tell how far they are
+  // from the start.
+  const Tensor tokens = some_tokens(1, 20, c.vocab);
+  const Tensor whole = model.forward({.tokens = tokens}, Pass{});
+  for (const int64_t offset : {1, 4, 9}) {
+    const Tensor shifted =
+        model.forward({.tokens = contiguous(narrow(tokens, 1, offset, 20 - offset))}, Pass{});
+    const int64_t n = 20 - offset - 4;
+    EXPECT_LT(
+        distance(contiguous(narrow(whole, 1, 20 - n, n)), contiguous(narrow(shifted, 1, 4, n))),
+        1e-13);
+  }
+}
+
+/// Columns of x in another order: result[.., c] = x[.., order[c]].
+void reorder(Tensor& x, const std::vector<int64_t>& order, int axis) {
+  const Tensor ids = Tensor::from(order, {static_cast<int64_t>(order.size())});
+  assign(x, contiguous(take(x.detach(), ids, axis)).to_vector<double>());
+}
+
+// 6. The two layouts of sinusoids.
+TEST(Spec00, Test6SinusoidLayouts) {
+  const NoGrad off;
+  const int64_t width = 16;
+  std::vector<int64_t> order;  // halves[c] = interleaved[order[c]]
+  for (int64_t k = 0; k < width / 2; ++k) order.push_back(2 * k);
+  for (int64_t k = 0; k < width / 2; ++k) order.push_back(2 * k + 1);
+  const Tensor ids = Tensor::from(order, {width});
+  EXPECT_TRUE(
+      same_bits(sinusoid(3, 10, width, SinusoidLayout::halves, DType::f64, {}),
+                take(sinusoid(3, 10, width, SinusoidLayout::interleaved, DType::f64, {}), ids, 1)));
+
+  TransformerConfig c = with(Positions::sinusoid);
+  Transformer interleaved = made(c);
+  c.sinusoid = SinusoidLayout::halves;
+  Transformer halves = made(c);
+  for (NamedTensor& p : named_parameters(halves)) {
+    const std::string& n = p.name;
+    const bool writes = n.ends_with("attention.out.weight") || n.ends_with("ff.out.weight");
+    const bool stream = n.find("norm") != std::string::npos || n.ends_with("ff.out.bias");
+    if (writes || stream) {
+      reorder(p.tensor, order, 0);
+    } else if (p.tensor.rank() == 2 && p.tensor.dim(1) == width &&
+               n.find("relative") == std::string::npos) {
+      reorder(p.tensor, order, 1);
+    }
+  }
+  const Tensor tokens = some_tokens(2, 12, c.vocab);
+  EXPECT_LT(distance(interleaved.logits(tokens, Pass{}), halves.logits(tokens, Pass{})), 1e-12);
+}
+
+// 7. Padding.
+TEST(Spec00, Test7PaddedBatchesEqualSamplesAlone) {
+  for (const Positions positions : every_kind) {
+    TransformerConfig c = with(positions);
+    c.wiring = Wiring::encoder;
+    const Transformer model = made(c);
+    const NoGrad off;
+    const std::vector<int64_t> lengths{12, 5, 1, 0};
+    const Tensor tokens = some_tokens(4, 12, c.vocab);
+    const Tensor batch =
+        model.forward({.tokens = tokens, .lengths = Tensor::from(lengths, {4})}, Pass{});
+    for (int64_t b = 0; b < 4; ++b) {
+      const int64_t n = lengths[static_cast<size_t>(b)];
+      const Tensor alone =
+          model.forward({.tokens = contiguous(narrow(narrow(tokens, 0, b, 1), 1, 0, n))}, Pass{});
+      const Tensor here = contiguous(narrow(narrow(batch, 0, b, 1), 1, 0, n));
+      EXPECT_LT(distance(alone, here), 1e-13) << name_of_value(positions) << ", sample " << b;
+    }
+    for (const double y : batch.to_vector<double>()) EXPECT_FALSE(std::isnan(y));
+  }
+}
+
+TEST(Spec00, Test7NothingToSeeIsZero) {
+  MultiHead layer({.d_model = 16,
+                   .n_head = 2,
+                   .weights = Scheme::normal(0.5),
+                   .out_weights = Scheme::normal(0.5)},
+                  {}, f64);
+  Tensor x = f64.make({2, 5, 16}, Scheme::normal(1));
+  const Tensor lengths = Tensor::from(std::vector<int64_t>{0, 5}, {2});
+  Given given;
+  given.pattern = with_lengths(patterns::dense(), lengths, lengths);
+  const Tensor y = layer.forward(x, given, Pass{}).y;
+  for (const double v : contiguous(select(y, 0, 0)).to_vector<double>()) EXPECT_EQ(v, 0);
+  backward(y, ones_like(y));
+  for (const double v : contiguous(select(grad(x), 0, 0)).to_vector<double>()) EXPECT_EQ(v, 0);
+  for (const double v : grad(x).to_vector<double>()) EXPECT_FALSE(std::isnan(v));
+}
+
+// 8. Attention over one token is its value vector.
+TEST(Spec00, Test8CrossAttentionOverOneToken) {
+  MultiHead layer({.d_model = 16,
+                   .n_head = 2,
+                   .cross = true,
+                   .weights = Scheme::normal(0.5),
+                   .out_weights = Scheme::normal(0.5)},
+                  {}, f64);
+  const NoGrad off;
+  Given given;
+  given.context = f64.at("z").make({2, 1, 16}, Scheme::normal(1)).detach();
+  given.across = patterns::dense();
+  const Tensor x = f64.at("x").make({2, 5, 16}, Scheme::normal(3)).detach();
+  const Tensor y = layer.forward(x, given, Pass{}).y;
+  Linear v(16, 16, false, f64, Scheme::zeros()), out = v;
+  v.weight = parameter(layer, "v.weight");
+  out.weight = parameter(layer, "out.weight");
+  const Tensor value = out.forward(v.forward(given.context));  // [B, 1, D]
+  EXPECT_LT(distance(y, contiguous(expand(value, {2, 5, 16}))), 1e-13);
+}
+
+// 9. Without output weights the blocks are the identity.
+TEST(Spec00, Test9ZeroBranchesAreTheIdentity) {
+  Transformer model = made(with(Positions::none));
+  set_all(model, "attention.out.weight", 0);
+  set_all(model, "ff.out.", 0);
+  const NoGrad off;
+  const Tensor tokens = some_tokens(2, 9, 17);
+  Normalization norm(NormKind::layer, 16, 1e-5, f64);
+  norm.weight = parameter(model, "final_norm.weight");
+  norm.bias = parameter(model, "final_norm.bias");
+  const Tensor expected =
+      norm.forward(take(parameter(model, "embed.token.weight"), flatten(tokens), 0));
+  EXPECT_LT(distance(flatten(model.forward({.tokens = tokens}, Pass{}), 0, 1), expected), 1e-14);
+}
+
+// 10. Gradients: kinds of parameters, norms, positions, dropout, odd lengths, tied tables,
+// smoothing.
+TEST(Spec00, Test10Gradients) {
+  uint64_t turn = 0;
+  for (const Positions positions : every_kind) {
+    for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
+      for (const int64_t length : {1, 2, 7}) {
+        TransformerConfig c = with(positions);
+        ++turn;
+        c.norm = norm;
+        c.tie_embedding = turn % 2 == 0;
+        c.head_bias = turn % 3 == 0;
+        c.qkv_bias = c.out_bias = turn % 4 < 2;
+        c.emb_scale = turn % 2 == 1;
+        c.share_qk = turn % 5 == 0;
+        c.label_smoothing = turn % 3 == 1 ? 0.1 : 0;
+        c.dropout = 0.2f;
+        c.d_head = turn % 2 == 0 ? 5 : 0;
+        c.activation = static_cast<Activation>(turn % 6);
+        c.shaw_per_head = turn % 4 == 0;
+        c.shaw_share_layers = turn % 3 == 0;
+        if (turn % 3 == 2) {
+          c.local = turn % 2 == 0 ? Locality::block : Locality::exact;
+          c.window = 3;
+        }
+        Transformer model = made(c);
+        const Tensor tokens = some_tokens(2, length, c.vocab),
+                     y = some_tokens(2, length, c.vocab, 2);
+        const Pass pass{.training = true, .gen = Generator{turn}};
+        EXPECT_EQ(
+            check_parameter_gradients(
+                model, [&] { return model.loss(model.forward({.tokens = tokens}, pass), y, pass); },
+                4),
+            "")
+            << name_of_value(positions) << " " << name_of_value(norm) << " L=" << length;
+      }
+    }
+  }
+}
+
+TEST(Spec00, Test10GradientsOfAnEncoderDecoder) {
+  for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
+    for (const bool tied : {false, true}) {
+      TransformerConfig c = tiny();
+      c.wiring = Wiring::encoder_decoder;
+      c.norm = norm;
+      c.tie_embedding = tied;
+      c.dropout = 0.2f;
+      c.label_smoothing = 0.1;
+      c.positions = tied ? Positions::sinusoid : Positions::shaw;
+      Transformer model = made(c);
+      const TransformerInputs in{.tokens = some_tokens(3, 5, c.vocab),
+                                 .lengths = Tensor::from(std::vector<int64_t>{7, 3, 0}, {3}),
+                                 .source = some_tokens(3, 7, c.vocab, 4)};
+      const Tensor y = some_tokens(3, 5, c.vocab, 2);
+      const Pass pass{.training = true, .gen = Generator{3}};
+      EXPECT_EQ(check_parameter_gradients(
+                    model, [&] { return model.loss(model.forward(in, pass), y, pass); }, 3),
+                "");
+    }
+  }
+}
+
+TEST(Spec00, Test10GradientsOfAClassifier) {
+  TransformerConfig c = tiny();
+  c.wiring = Wiring::encoder;
+  c.classes = 3;
+  Transformer model = made(c);
+  const Tensor tokens = some_tokens(2, 7, c.vocab);
+  EXPECT_EQ(to_string(model.classify(model.forward({.tokens = tokens}, Pass{})).shape()), "[2, 3]");
+  const Tensor dy = Tensor::from(std::vector<double>{1, -2, 0.5, 3, 1, -1}, {2, 3});
+  const Tensor y = model.classify(model.forward({.tokens = tokens}, Pass{}));
+  backward(y, dy);
+  EXPECT_TRUE(grad(parameter(model, "pool.weight")));
+  EXPECT_TRUE(grad(parameter(model, "classifier.bias")));
+  EXPECT_EQ(grad(parameter(model, "classifier.bias")).to_vector<double>(),
+            (std::vector<double>{4, -1, -0.5}));
+}
+
+// 11. The count of products is the closed form.
+TEST(Spec00, Test11MacsAreTheClosedForm) {
+  const int64_t l = 11, d = 16, f = 32, v = 17, n = 2, batch = 2;
+  TransformerConfig c = tiny();
+  const auto check = [&](int64_t pairs) {
+    const Transformer model = made(c, f32);
+    const NoGrad off;
+    const MacCounter counter;
+    const Tensor tokens = some_tokens(batch, l, v);
+    model.loss(tokens, tokens, {}, Pass{});
+    EXPECT_EQ(counter.total(), batch * model.macs(l));
+    EXPECT_EQ(counter.projections, batch * n * 4 * l * d * d);
+    EXPECT_EQ(counter.attention, batch * n * 2 * pairs * d);
+    EXPECT_EQ(counter.other, batch * (n * 2 * l * d * f + l * d * v));
+  };
+  check(l * (l + 1) / 2);
+  c.local = Locality::exact;
+  c.window = 4;
+  check(4 * l - 4 * 3 / 2);   // l rows of 4 keys, the first rows of 1, 2, 3
+  c.local = Locality::block;  // blocks of 4, 4 and 3: own block and the whole one before
+  check(10 + (10 + 16) + (6 + 12));
+  c = tiny();
+  c.wiring = Wiring::encoder;
+  check(l * l);
+}
+
+// Padded, dropped and half-counted losses.
+TEST(Transformer, HalfLossCountsTheSecondHalf) {
+  TransformerConfig c = tiny();
+  const Transformer plain = made(c);
+  c.half_loss = true;
+  const Transformer half = made(c);
+  const NoGrad off;
+  const Tensor tokens = some_tokens(2, 9, c.vocab), y = some_tokens(2, 9, c.vocab, 2);
+  Tensor second = clone(y);
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t i = 0; i < 4; ++i) second.mut().as<int64_t>()[b * 9 + i] = ignored_target;
+  }
+  const Pass training{.training = true, .gen = Generator{1}};
+  EXPECT_LT(distance(half.loss(tokens, y, {}, training).loss,
+                     plain.loss(tokens, second, {}, training).loss),
+            1e-13);
+  EXPECT_LT(distance(half.loss(tokens, y, {}, Pass{}).loss, plain.loss(tokens, y, {}, Pass{}).loss),
+            1e-13);
+}
+
+TEST(Transformer, SmoothingIsForTraining) {
+  TransformerConfig c = tiny();
+  const Transformer plain = made(c);
+  c.label_smoothing = 0.3;
+  const Transformer smoothed = made(c);
+  const NoGrad off;
+  const Tensor x = some_tokens(2, 9, c.vocab), y = some_tokens(2, 9, c.vocab, 2);
+  const Pass training{.training = true, .gen = Generator{1}};
+  EXPECT_TRUE(same_bits(plain.loss(x, y, {}, Pass{}).loss, smoothed.loss(x, y, {}, Pass{}).loss));
+  EXPECT_FALSE(
+      same_bits(plain.loss(x, y, {}, training).loss, smoothed.loss(x, y, {}, training).loss));
+}
+
+TEST(Transformer, DropoutSitesAreIndependent) {
+  const Tensor x = some_tokens(2, 12, 17);
+  const NoGrad off;
+  const auto loss = [&](const std::function<void(TransformerConfig&)>& change, const Pass& pass) {
+    TransformerConfig c = tiny();
+    change(c);
+    return made(c).logits(x, pass);
+  };
+  const Pass pass{.training = true, .gen = Generator{1}},
+      other{.training = true, .gen = Generator{2}};
+  const Tensor plain = loss([](TransformerConfig&) {}, pass);
+  const std::vector<std::function<void(TransformerConfig&)>> sites{
+      [](TransformerConfig& c) { c.dropout_emb = 0.3f; },
+      [](TransformerConfig& c) { c.dropout_attn = 0.3f; },
+      [](TransformerConfig& c) { c.dropout_ffn_act = 0.3f; },
+      [](TransformerConfig& c) {
+        c.dropout = 0.3f;
+        c.dropout_emb = c.dropout_attn = c.dropout_ffn_act = 0;
+      }};
+  for (const auto& site : sites) {
+    EXPECT_FALSE(same_bits(plain, loss(site, pass)));
+    EXPECT_TRUE(same_bits(loss(site, pass), loss(site, pass)));
+    EXPECT_FALSE(same_bits(loss(site, pass), loss(site, other)));
+    EXPECT_TRUE(same_bits(plain, loss(site, Pass{})));
+  }
+}
+
+TEST(Transformer, HalfPrecisionComputesNearF32) {
+  TransformerConfig c = tiny();
+  c.n_max = 16;
+  Transformer full = made(c, f32);
+  const Tensor x = some_tokens(2, 12, 17), y = some_tokens(2, 12, 17, 2);
+  const Tensor exact = full.loss(x, y, {}, Pass{}).loss;
+  for (const Precision precision : {Precision::bf16, Precision::f16}) {
+    c.precision = precision;
+    Transformer half = made(c, f32);
+    EXPECT_EQ(name_of(half.forward({.tokens = x}, Pass{}).dtype()), name_of_value(precision));
+    const Tensor loss = half.loss(x, y, {}, Pass{}).loss;
+    EXPECT_LT(distance(loss, exact), precision == Precision::bf16 ? 0.1 : 0.01);
+    backward(loss);
+    for (const Tensor& p : parameters(half)) {
+      if (grad(p)) {
+        EXPECT_EQ(grad(p).dtype(), DType::f32);
+      }
+    }
+    EXPECT_TRUE(grad(parameter(half, "layers.0.attention.q.weight")));
+  }
+}
+
+}  // namespace
+}  // namespace longspan::test

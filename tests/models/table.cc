@@ -1,0 +1,117 @@
+#include "models/transformer.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+std::unique_ptr<LanguageModel> tiny(const TransformerConfig& c, const Init& init) {
+  return std::make_unique<Transformer>(c, init);
+}
+
+/// Symbols repeat with period 3, so that looking three back tells the next one.
+int64_t period_three(int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; }
+
+ModelInfo decoder(const std::string& name, const std::function<void(TransformerConfig&)>& change) {
+  TransformerConfig c = transformer_preset("tiny");
+  c.init_std = 0.3;
+  c.dropout = 0;
+  change(c);
+  ModelInfo m;
+  m.name = name;
+  m.make = [c](const Init& init) { return tiny(c, init); };
+  m.sees = [c](int64_t i, int64_t j) {
+    if (j > i && c.wiring == Wiring::decoder) return false;
+    if (c.local == Locality::block) return i / c.window - j / c.window <= 1;
+    if (c.local == Locality::none) return true;
+    if (c.wiring == Wiring::decoder) return i - j < c.window;
+    return std::abs(i - j) <= c.window / 2;
+  };
+  m.task = period_three;
+  m.counted_from = 4;
+  return m;
+}
+
+ModelInfo encoder(const std::string& name, const std::function<void(TransformerConfig&)>& change) {
+  ModelInfo m = decoder(name, [&](TransformerConfig& c) {
+    c.wiring = Wiring::encoder;
+    c.vocab = 18;
+    c.mlm_head = c.head_bias = true;
+    c.activation = Activation::gelu_erf;
+    change(c);
+  });
+  m.masked = true;
+  m.decodes = false;
+  m.counted_from = 0;
+  m.steps = 400;
+  return m;
+}
+
+const RegisteredModel shaw = decoder("decoder_shaw_pre", [](TransformerConfig&) {});
+const RegisteredModel none = [] {
+  ModelInfo m = decoder("decoder_none_geglu", [](TransformerConfig& c) {
+    c.positions = Positions::none;
+    c.activation = Activation::geglu;
+  });
+  m.task = [](int64_t b, int64_t t) { return (b + 5 * t) % 17; };  // needs no positions
+  m.counted_from = 0;
+  return m;
+}();
+const RegisteredModel sinusoid = [] {
+  ModelInfo m = decoder("decoder_sinusoid_post_dropout", [](TransformerConfig& c) {
+    c.positions = Positions::sinusoid;
+    c.norm = NormPlace::post;
+    c.emb_scale = true;
+    c.dropout = 0.05f;
+    c.dropout_attn = 0.1f;
+    c.label_smoothing = 0.1;
+    c.init = Weights::xavier_uniform;
+  });
+  m.steps = 400;
+  m.reach = 1.3;
+  return m;
+}();
+const RegisteredModel learned = decoder("decoder_learned_biases_wide", [](TransformerConfig& c) {
+  c.positions = Positions::learned;
+  c.qkv_bias = c.out_bias = c.head_bias = true;
+  c.n_head = 3;
+  c.d_head = 7;
+  c.activation = Activation::gelu_tanh;
+});
+const RegisteredModel per_layer = decoder("decoder_learned_per_layer", [](TransformerConfig& c) {
+  c.positions = Positions::learned_per_layer;
+  c.activation = Activation::gelu_sigmoid;
+});
+const RegisteredModel shared = decoder("decoder_shaw_shared_per_head", [](TransformerConfig& c) {
+  c.shaw_share_layers = c.shaw_per_head = c.shaw_two_sided = true;
+  c.share_qk = true;
+  c.d_embed = 6;
+});
+const RegisteredModel exact = decoder("local_exact", [](TransformerConfig& c) {
+  c.local = Locality::exact;
+  c.window = 4;
+});
+const RegisteredModel wide = decoder("local_exact_wider_than_text", [](TransformerConfig& c) {
+  c.local = Locality::exact;
+  c.window = 30;
+  c.positions = Positions::sinusoid;
+});
+const RegisteredModel block = decoder("local_block", [](TransformerConfig& c) {
+  c.local = Locality::block;
+  c.window = 4;
+  c.activation = Activation::silu;
+});
+const RegisteredModel bidirectional = encoder("encoder_shaw", [](TransformerConfig&) {});
+const RegisteredModel bert = encoder("encoder_bert", [](TransformerConfig& c) {
+  c.positions = Positions::learned;
+  c.norm = NormPlace::post;
+  c.emb_norm = true;
+  c.token_types = 2;
+  c.qkv_bias = c.out_bias = true;
+});
+const RegisteredModel local_encoder = encoder("encoder_local_exact", [](TransformerConfig& c) {
+  c.local = Locality::exact;
+  c.window = 6;
+});
+
+}  // namespace
+}  // namespace longspan::test

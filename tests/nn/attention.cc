@@ -1,0 +1,253 @@
+#include "nn/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/mode.h"
+#include "nn/stack.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan {
+namespace {
+
+using test::distance;
+using test::same_bits;
+
+const Init f64{.gen = Generator{3}, .dtype = DType::f64};
+
+Tensor numbers(const Shape& shape, uint64_t seed = 1) {
+  std::vector<double> v(static_cast<size_t>(numel(shape)));
+  for (size_t i = 0; i < v.size(); ++i) {
+    v[i] = 2.0 * to_uniform(philox_word(seed, static_cast<int64_t>(i))) - 1.0;
+  }
+  return Tensor::from(v, shape);
+}
+
+AttentionOptions options(int64_t d_model, int64_t heads, int64_t d_head = 0) {
+  return {.d_model = d_model,
+          .n_head = heads,
+          .d_head = d_head,
+          .weights = Scheme::normal(0.5),
+          .out_weights = Scheme::normal(0.5)};
+}
+
+/// The same with plain loops; what row i sees of T rows of z is sees(i, j).
+std::vector<double> naive(MultiHead& layer, const AttentionOptions& o, const Tensor& x,
+                          const Tensor& z, const std::function<bool(int64_t, int64_t)>& sees) {
+  const int64_t heads = o.n_head, d = o.d_head > 0 ? o.d_head : o.d_model / heads;
+  const int64_t batch = x.dim(0), length = x.dim(1), keys = z.dim(1), width = heads * d;
+  const auto weight = [&](const char* name) {
+    return test::parameter(layer, std::string(name) + ".weight").to_vector<double>();
+  };
+  const auto project = [&](const std::vector<double>& in, const std::vector<double>& w,
+                           int64_t from, int64_t to) {
+    const int64_t rows = static_cast<int64_t>(in.size()) / from;
+    std::vector<double> out(static_cast<size_t>(rows * to), 0.0);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < to; ++c) {
+        for (int64_t i = 0; i < from; ++i) {
+          out[static_cast<size_t>(r * to + c)] +=
+              in[static_cast<size_t>(r * from + i)] * w[static_cast<size_t>(c * from + i)];
+        }
+      }
+    }
+    return out;
+  };
+  const std::vector<double> q = project(x.to_vector<double>(), weight("q"), o.d_model, width);
+  const std::vector<double> k =
+      project(z.to_vector<double>(), weight(o.share_qk ? "q" : "k"), o.d_model, width);
+  const std::vector<double> v = project(z.to_vector<double>(), weight("v"), o.d_model, width);
+  std::vector<double> merged(static_cast<size_t>(batch * length * width), 0.0);
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t i = 0; i < length; ++i) {
+        std::vector<double> p(static_cast<size_t>(keys), 0.0);
+        double sum = 0;
+        for (int64_t j = 0; j < keys; ++j) {
+          if (!sees(i, j)) continue;
+          double s = 0;
+          for (int64_t c = 0; c < d; ++c) {
+            s += q[static_cast<size_t>((b * length + i) * width + h * d + c)] *
+                 k[static_cast<size_t>((b * keys + j) * width + h * d + c)];
+          }
+          sum += p[static_cast<size_t>(j)] = std::exp(s / std::sqrt(static_cast<double>(d)));
+        }
+        for (int64_t j = 0; j < keys; ++j) {
+          for (int64_t c = 0; c < d && sum > 0; ++c) {
+            merged[static_cast<size_t>((b * length + i) * width + h * d + c)] +=
+                p[static_cast<size_t>(j)] / sum *
+                v[static_cast<size_t>((b * keys + j) * width + h * d + c)];
+          }
+        }
+      }
+    }
+  }
+  return project(merged, weight("out"), width, o.d_model);
+}
+
+TEST(MultiHead, EqualsLoops) {
+  for (const auto& [heads, d] : {std::pair<int64_t, int64_t>{2, 0}, {3, 4}, {1, 20}}) {
+    for (const bool share : {false, true}) {
+      AttentionOptions o = options(16, heads, d);
+      o.share_qk = share;
+      MultiHead layer(o, {}, f64);
+      const Tensor x = numbers({2, 7, 16});
+      Given given;
+      given.pattern = patterns::local(3);
+      const std::vector<double> y =
+          naive(layer, o, x, x, [](int64_t i, int64_t j) { return j <= i && i - j < 3; });
+      EXPECT_LT(distance(layer.forward(x, given, Pass{}).y, Tensor::from(y, {2, 7, 16})), 1e-13)
+          << heads << " heads of " << d << (share ? ", shared" : "");
+    }
+  }
+}
+
+TEST(MultiHead, CrossEqualsLoops) {
+  AttentionOptions o = options(12, 2);
+  o.cross = true;
+  MultiHead layer(o, {}, f64);
+  const Tensor x = numbers({2, 5, 12}), z = numbers({2, 9, 12}, 2);
+  Given given;
+  given.context = z;
+  given.across = patterns::dense();
+  const std::vector<double> y = naive(layer, o, x, z, [](int64_t, int64_t) { return true; });
+  EXPECT_LT(distance(layer.forward(x, given, Pass{}).y, Tensor::from(y, {2, 5, 12})), 1e-13);
+}
+
+TEST(MultiHead, ProbabilitiesSumToOneAndGiveTheOutput) {
+  const AttentionOptions o = options(8, 2);
+  MultiHead layer(o, {}, f64);
+  const Tensor x = numbers({2, 600, 8});  // more than one block of columns
+  Given given;
+  given.pattern = patterns::causal();
+  const std::vector<double> p = layer.probabilities(x, given).to_vector<double>();
+  double worst = 0;
+  for (size_t row = 0; row < p.size() / 600; ++row) {
+    double sum = 0;
+    for (size_t j = 0; j < 600; ++j) {
+      const double v = p[row * 600 + j];
+      EXPECT_TRUE(v == 0 || j <= row % 600);
+      sum += v;
+    }
+    worst = std::max(worst, std::abs(sum - 1));
+  }
+  EXPECT_LT(worst, 4e-15);  // 600 roundings of half a unit each
+}
+
+TEST(MultiHead, NamesItsParameters) {
+  AttentionOptions o = options(8, 2);
+  o.qkv_bias = o.out_bias = true;
+  MultiHead layer(o, ShawTables({.clip = 3}, 2, 4, f64, Scheme::zeros()), f64);
+  std::string names;
+  for (const NamedTensor& p : named_parameters(layer)) {
+    names += p.name + to_string(p.tensor.shape()) + " ";
+  }
+  EXPECT_EQ(names,
+            "q.weight[8, 8] q.bias[8] k.weight[8, 8] k.bias[8] v.weight[8, 8] v.bias[8] "
+            "out.weight[8, 8] out.bias[8] relative_key.weight[4, 4] relative_value.weight[4, 4] ");
+}
+
+TEST(MultiHead, DecodingNeedsItsMemoryToFit) {
+  MultiHead layer(options(8, 2), {}, f64);
+  const NoGrad off;
+  Given given;
+  given.pattern = patterns::causal();
+  given.decoding = true;
+  given.memory = layer.forward(numbers({1, 3, 8}), given, Pass{}).memory;
+  EXPECT_EQ(given.memory.count, 3);
+  given.position = 2;  // the memory ends at 3
+  EXPECT_THROW(layer.forward(numbers({1, 1, 8}), given, Pass{}), ValueError);
+  given.position = 3;
+  EXPECT_EQ(layer.forward(numbers({1, 1, 8}), given, Pass{}).memory.count, 4);
+  const EnableGrad on;
+  EXPECT_THROW(layer.forward(numbers({1, 1, 8}), given, Pass{}), GradientError);
+}
+
+TEST(MultiHead, DecodingMemoryStaysBounded) {
+  MultiHead layer(options(8, 2), {}, f64);
+  const NoGrad off;
+  Given given;
+  given.decoding = true;
+  int64_t most = 0;
+  for (int64_t t = 0; t < 500; ++t) {
+    given.position = t;
+    given.keep_from = std::max<int64_t>(t - 4, 0);
+    given.pattern = patterns::local(5);
+    given.memory =
+        layer.forward(numbers({1, 1, 8}, static_cast<uint64_t>(t)), given, Pass{}).memory;
+    most = std::max(most, given.memory.keys.dim(2));
+  }
+  EXPECT_LE(most, 32);
+}
+
+TEST(MultiHead, Rejects) {
+  EXPECT_THROW(MultiHead(options(10, 3), {}, f64), ValueError);
+  EXPECT_THROW(MultiHead(options(10, 0), {}, f64), ValueError);
+  AttentionOptions o = options(8, 2);
+  o.cross = o.share_qk = true;
+  EXPECT_THROW(MultiHead(o, {}, f64), ValueError);
+  MultiHead layer(options(8, 2), {}, f64);
+  Given given;
+  given.pattern = patterns::causal();
+  EXPECT_THROW(layer.forward(numbers({1, 3, 9}), given, Pass{}), ShapeError);
+  EXPECT_THROW(ShawTables({.clip = -1}, 2, 4, f64, Scheme::zeros()), ValueError);
+}
+
+Block small_block(NormPlace place, const Init& init) {
+  std::vector<Branch> branches;
+  branches.push_back({"attention", Normalization(NormKind::layer, 8, 1e-5, init),
+                      std::make_unique<MultiHead>(options(8, 2), ShawTables{}, init)});
+  branches.push_back(
+      {"ff", Normalization(NormKind::layer, 8, 1e-5, init),
+       std::make_unique<FeedForward>(FeedForwardOptions{.d_model = 8,
+                                                        .d_ff = 16,
+                                                        .weights = Scheme::normal(0.3),
+                                                        .out_weights = Scheme::normal(0.3)},
+                                     init)});
+  return Block(place, 0, std::move(branches));
+}
+
+TEST(Stack, AppliesItsNormsWhereItSays) {
+  for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
+    Block block = small_block(place, f64);
+    const Tensor x = numbers({1, 4, 8});
+    Given given;
+    given.pattern = patterns::causal();
+    const Tensor y = block.forward(x, given, Pass{}).y;
+    const std::vector<double> v = contiguous(select(y, 1, 2)).to_vector<double>();
+    double mean = 0, square = 0;
+    for (const double a : v) mean += a / 8;
+    for (const double a : v) square += (a - mean) * (a - mean) / 8;
+    if (place == NormPlace::post) {
+      EXPECT_NEAR(mean, 0, 1e-12);
+      EXPECT_NEAR(square, 1, 1e-3);
+    } else {
+      EXPECT_GT(std::abs(square - 1), 1e-3);
+    }
+    EXPECT_TRUE(same_bits(block.branch_input("attention", x, given),
+                          place == NormPlace::pre ? block.branch("attention").norm.forward(x) : x));
+    EXPECT_THROW(block.branch("cross"), ValueError);
+  }
+}
+
+TEST(Stack, RefusesPoliciesAndMemoriesItDoesNotHave) {
+  for (const MemoryPolicy policy :
+       {MemoryPolicy::checkpoint, MemoryPolicy::reversible, MemoryPolicy::reversible_exact}) {
+    EXPECT_THROW(Stack({}, std::nullopt, policy), NotImplemented);
+  }
+  std::vector<Block> blocks;
+  blocks.push_back(small_block(NormPlace::pre, f64));
+  const Stack stack(std::move(blocks), std::nullopt, MemoryPolicy::standard);
+  EXPECT_EQ(stack.size(), 1);
+  SegmentMemory memory;
+  memory.layers.resize(2);
+  Given given;
+  given.pattern = patterns::causal();
+  EXPECT_THROW(stack.forward(numbers({1, 4, 8}), given, memory, Pass{}), ValueError);
+}
+
+}  // namespace
+}  // namespace longspan

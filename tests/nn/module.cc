@@ -1,0 +1,127 @@
+#include "nn/module.h"
+
+#include <gtest/gtest.h>
+
+#include "nn/fields.h"
+#include "nn/layers.h"
+
+namespace longspan {
+namespace {
+
+struct Pair : Module {
+  explicit Pair(const Init& init)
+      : a(3, 2, true, init.at("a"), Scheme::normal(1)),
+        b(3, 2, false, init.at("b"), Scheme::zeros()) {
+    tied.weight = a.weight;
+    statistics = Tensor::zeros({4});
+    list.push_back(a);
+    list.push_back(b);
+  }
+  void visit(Visitor& v) override {
+    v("a", a)("b", b)("tied", tied)("list", list)("missing", missing);
+    v.buffer("statistics", statistics);
+  }
+  Linear a, b, tied;
+  std::vector<Linear> list;
+  std::optional<Linear> missing;
+  Tensor statistics;
+};
+
+std::vector<std::string> names(const TensorList& list) {
+  std::vector<std::string> out;
+  for (const NamedTensor& t : list) out.push_back(t.name);
+  return out;
+}
+
+TEST(Module, NamesEveryParameterOnce) {
+  Pair pair(Init{.gen = Generator{1}});
+  EXPECT_EQ(names(named_parameters(pair)),
+            (std::vector<std::string>{"a.weight", "a.bias", "b.weight"}));
+  EXPECT_EQ(names(named_buffers(pair)), (std::vector<std::string>{"statistics"}));
+  EXPECT_EQ(parameter_count(pair), 6 + 2 + 6);
+  EXPECT_EQ(parameters(pair).size(), 3u);
+}
+
+TEST(Module, VisitsListsByNumber) {
+  struct Recorder final : Visitor {
+    void on_parameter(const std::string& name, Tensor&) override { seen.push_back(name); }
+    std::vector<std::string> seen;
+  };
+  Pair pair(Init{.gen = Generator{1}});
+  Recorder r;
+  r("pair", pair);
+  EXPECT_EQ(r.seen, (std::vector<std::string>{"pair.a.weight", "pair.a.bias", "pair.b.weight",
+                                              "pair.tied.weight", "pair.list.0.weight",
+                                              "pair.list.0.bias", "pair.list.1.weight"}));
+}
+
+TEST(Module, RefusesTwoTensorsOfOneName) {
+  struct Twice : Module {
+    void visit(Visitor& v) override { v("x", a)("x", b); }
+    Tensor a = Tensor::zeros({1}), b = Tensor::zeros({1});
+  };
+  Twice twice;
+  EXPECT_THROW(named_parameters(twice), ValueError);
+}
+
+TEST(Module, CopySharesWeights) {
+  Linear a(2, 2, true, Init{.gen = Generator{1}}, Scheme::normal(1));
+  const Linear b = a;
+  a.weight.mut().as<float>()[0] = 5;
+  EXPECT_EQ(b.weight.to_vector<float>()[0], 5);
+}
+
+struct Inner {
+  double rate = 0.5;
+  void visit(auto& v) { v("rate", rate); }
+};
+struct Outer {
+  int64_t count = 1;
+  bool flag = false;
+  Activation f = Activation::geglu;
+  std::vector<int64_t> list{1, 2};
+  Inner inner;
+  void visit(auto& v) { v("count", count)("flag", flag)("f", f)("list", list)("inner", inner); }
+};
+
+/// Writes "path=value" lines and sets one field.
+class Texts final : public Fields {
+ public:
+  void field(std::string_view n, bool& x) override { line(n, x ? "true" : "false"); }
+  void field(std::string_view n, int64_t& x) override {
+    line(n, std::to_string(x));
+    ++x;
+  }
+  void field(std::string_view n, uint64_t& x) override { line(n, std::to_string(x)); }
+  void field(std::string_view n, float& x) override { line(n, fmt::format("{}", x)); }
+  void field(std::string_view n, double& x) override { line(n, fmt::format("{}", x)); }
+  void field(std::string_view n, std::string& x) override { line(n, x); }
+  void field(std::string_view n, std::vector<int64_t>& x) override {
+    line(n, std::to_string(x.size()));
+  }
+  void choice(std::string_view n, int& i, std::span<const std::string_view> names) override {
+    line(n, std::string(names[static_cast<size_t>(i)]));
+    i = 0;
+  }
+  void enter(std::string_view n) override { path += std::string(n) + "."; }
+  void leave() override { path.clear(); }
+  void line(std::string_view n, const std::string& x) {
+    text += path + std::string(n) + "=" + x + "\n";
+  }
+  std::string path, text;
+};
+
+TEST(Fields, SeesEveryKindByName) {
+  Outer outer;
+  Texts t;
+  t("outer", outer);
+  EXPECT_EQ(t.text,
+            "outer.count=1\nouter.flag=false\nouter.f=geglu\nouter.list=2\n"
+            "outer.inner.rate=0.5\n");
+  EXPECT_EQ(outer.count, 2);
+  EXPECT_EQ(outer.f, Activation::relu);
+  EXPECT_EQ(name_of_value(Activation::silu), "silu");
+}
+
+}  // namespace
+}  // namespace longspan

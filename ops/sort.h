@@ -11,6 +11,7 @@ namespace longspan {
 ///   returns shape of x, i64
 Tensor argsort(const Tensor& x, int axis = -1, bool descending = false);
 
+/// Elements and where they were.
 struct Sorted {
   Tensor values;   ///< dtype of x; differentiable
   Tensor indices;  ///< i64

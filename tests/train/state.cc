@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -522,18 +523,30 @@ TEST(Checkpoint, SweepsTheDeadAndSparesTheLiving) {
 
 TEST(Checkpoint, SurvivesKill) {
   const Folder run;
+  const auto write = [&](int64_t step) {
+    const auto value = static_cast<float>(step);
+    const Tensor x = Tensor::from(std::vector<float>(50'000, value), {50'000});
+    write_state(run.path(), step % 7, {{"x", x}}, {{"y", x}}, {{"value", value}}, 2);
+  };
+  const auto start = std::chrono::steady_clock::now();
+  write(0);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   int unfinished = 0;
   for (int i = 0; i < 30; ++i) {
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
     const pid_t child = fork();
     if (child == 0) {
-      int64_t step = 0;
-      for (;; ++step) {
-        const auto value = static_cast<float>(step);
-        const Tensor x = Tensor::from(std::vector<float>(50'000, value), {50'000});
-        write_state(run.path(), step % 7, {{"x", x}}, {{"y", x}}, {{"value", value}}, 2);
-      }
+      [[maybe_unused]] const ssize_t n = ::write(ready[1], "x", 1);
+      for (int64_t step = 0;; ++step) write(step);
     }
-    usleep(static_cast<useconds_t>(3000 + philox_word(1, i) % 20'000));
+    char byte;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+    // From the first write on to some writes later.
+    usleep(static_cast<useconds_t>(seconds * 3e6 * to_uniform(philox_word(1, i))));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
     for (const int64_t step : saved_steps(run.path())) {

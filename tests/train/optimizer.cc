@@ -1,0 +1,463 @@
+#include "train/optimizer.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "autograd/node.h"
+#include "core/error.h"
+#include "core/generator.h"
+#include "core/memory.h"
+#include "core/parallel.h"
+#include "tests/train/scratch.h"
+#include "train/state.h"
+
+namespace longspan {
+namespace {
+
+using test::contains;
+using test::Folder;
+using test::message_of;
+
+Tensor parameter(const std::vector<double>& values, const Shape& shape) {
+  Tensor p = Tensor::from(values, shape);
+  p.set_category(Category::parameter);
+  return set_requires_grad(p);
+}
+
+/// Random numbers that depend on the seed alone.
+std::vector<float> noise(uint64_t seed, int64_t n) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < n; ++i) values.push_back(to_uniform(philox_word(seed, i)) - 0.5f);
+  return values;
+}
+
+using Make = std::function<std::unique_ptr<Optimizer>(const TensorList&)>;
+
+/// Options of a golden file by name; each must be asked for.
+class Values {
+ public:
+  explicit Values(const Metadata& metadata) {
+    for (const auto& [key, value] : metadata) {
+      if (key.rfind("xxh3", 0) != 0) values_[key] = value;
+    }
+  }
+  ~Values() { EXPECT_TRUE(values_.empty()) << "unused: " << values_.begin()->first; }
+
+  double number(const char* key, double otherwise) {
+    const std::string text = take(key);
+    return text.empty() ? otherwise : std::strtod(text.c_str(), nullptr);
+  }
+  bool flag(const char* key) { return take(key) == "true"; }
+
+ private:
+  std::string take(const char* key) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return {};
+    std::string text = found->second;
+    values_.erase(found);
+    return text;
+  }
+  std::map<std::string, std::string> values_;
+};
+
+/// Replays six steps of a reference implementation, in f64.
+void expect_golden(
+    const std::string& name,
+    const std::function<std::unique_ptr<Optimizer>(const TensorList&, Values&)>& make,
+    bool relative_lr = false) {
+  SCOPED_TRACE(name);
+  const std::string path =
+      std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/golden/optimizer_" + name + ".safetensors";
+  std::map<std::string, Tensor> golden;
+  for (const NamedTensor& t : read_tensors(path)) golden[t.name] = t.tensor;
+  Values values(read_tensor_header(path).metadata);
+  const double lr = relative_lr ? 1 : values.number("lr", 1);
+
+  TensorList parameters;
+  for (const auto& [key, tensor] : golden) {
+    if (key.rfind("before.", 0) != 0) continue;
+    parameters.push_back({key.substr(7), parameter(tensor.to_vector<double>(), tensor.shape())});
+  }
+  ASSERT_EQ(parameters.size(), 4u);
+  const std::unique_ptr<Optimizer> optimizer = make(parameters, values);
+  int steps = 0;
+  for (;; ++steps) {
+    const std::string step = "step" + std::to_string(steps + 1);
+    if (golden.count(step + ".gradient.matrix") == 0) break;
+    for (const NamedTensor& p : parameters)
+      set_grad(p.tensor, golden[step + ".gradient." + p.name]);
+    optimizer->step(lr);
+    for (const NamedTensor& p : parameters) {
+      const auto got = p.tensor.to_vector<double>();
+      const auto want = golden[step + ".after." + p.name].to_vector<double>();
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(got[i], want[i], 1e-12 * std::max(1.0, std::abs(want[i]))) << step << p.name;
+      }
+    }
+  }
+  EXPECT_EQ(steps, 6);
+}
+
+TEST(OptimizerGolden, Sgd) {
+  const auto make = [](const TensorList& p, Values& v) {
+    return std::make_unique<Sgd>(p, SgdOptions{.momentum = v.number("momentum", 0),
+                                               .weight_decay = v.number("weight_decay", 0),
+                                               .nesterov = v.flag("nesterov")});
+  };
+  expect_golden("sgd", make);
+  expect_golden("sgd_momentum", make);
+  expect_golden("sgd_nesterov", make);
+}
+
+TEST(OptimizerGolden, Adagrad) {
+  expect_golden("adagrad", [](const TensorList& p, Values& v) {
+    return std::make_unique<Adagrad>(
+        p, AdagradOptions{.eps = v.number("eps", 0),
+                          .initial_sum = v.number("initial_accumulator_value", 0)});
+  });
+}
+
+AdamOptions adam_options(Values& v) {
+  return {.beta1 = v.number("betas.0", 0),
+          .beta2 = v.number("betas.1", 0),
+          .eps = v.number("eps", 0),
+          .weight_decay = v.number("weight_decay", 0)};
+}
+
+TEST(OptimizerGolden, Adam) {
+  const auto make = [](const TensorList& p, Values& v) {
+    return std::make_unique<Adam>(p, adam_options(v));
+  };
+  expect_golden("adam", make);
+  expect_golden("adam_l2", make);
+  expect_golden("adamw", [](const TensorList& p, Values& v) {
+    return std::make_unique<AdamW>(p, adam_options(v));
+  });
+}
+
+TEST(OptimizerGolden, Adafactor) {
+  const auto make = [](const TensorList& p, Values& v) {
+    return std::make_unique<Adafactor>(
+        p, AdafactorOptions{.beta1 = v.number("beta1", 0),
+                            .eps = v.number("eps.0", 0),
+                            .parameter_eps = v.number("eps.1", 0),
+                            .clip = v.number("clip_threshold", 0),
+                            .decay_exponent = -v.number("decay_rate", 0),
+                            .weight_decay = v.number("weight_decay", 0),
+                            .scale_parameter = v.flag("scale_parameter"),
+                            .relative_step = v.flag("relative_step"),
+                            .warmup_init = v.flag("warmup_init")});
+  };
+  expect_golden("adafactor", make);
+  expect_golden("adafactor_relative", make, true);
+}
+
+const std::pair<const char*, Make> makers[] = {
+    {"sgd", [](const TensorList& p) { return std::make_unique<Sgd>(p); }},
+    {"momentum",
+     [](const TensorList& p) { return std::make_unique<Sgd>(p, SgdOptions{.momentum = 0.9}); }},
+    {"adagrad", [](const TensorList& p) { return std::make_unique<Adagrad>(p); }},
+    {"adam", [](const TensorList& p) { return std::make_unique<Adam>(p); }},
+    {"adamw", [](const TensorList& p) { return std::make_unique<AdamW>(p); }},
+    {"adafactor", [](const TensorList& p) { return std::make_unique<Adafactor>(p); }},
+    {"adafactor with a first moment",
+     [](const TensorList& p) {
+       return std::make_unique<Adafactor>(p, AdafactorOptions{.beta1 = 0.9});
+     }},
+};
+
+/// Parameters in f32, some larger than a task of the thread pool.
+TensorList some_parameters() {
+  TensorList all;
+  for (const Shape& shape : {Shape{300, 257}, Shape{33}, Shape{}, Shape{2, 3, 5}, Shape{0, 4}}) {
+    Tensor p = Tensor::from(noise(all.size() + 1, numel(shape)), shape);
+    set_requires_grad(p);
+    all.push_back({"p" + std::to_string(all.size()), p});
+  }
+  return all;
+}
+
+void set_gradients(const TensorList& parameters, uint64_t step) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& p = parameters[i].tensor;
+    set_grad(p, Tensor::from(noise(1000 * step + i, p.numel()), p.shape()));
+  }
+}
+
+std::vector<float> values_of(const TensorList& tensors) {
+  std::vector<float> all;
+  for (const NamedTensor& t : tensors) {
+    if (t.tensor.dtype() != DType::f32) continue;
+    const auto values = t.tensor.to_vector<float>();
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+TEST(Optimizer, ContinuesBitwiseFromAFile) {
+  for (const auto& [name, make] : makers) {
+    SCOPED_TRACE(name);
+    const Folder run;
+    const TensorList a = some_parameters(), b = some_parameters();
+    const auto first = make(a);
+    for (uint64_t step = 0; step < 3; ++step) {
+      set_gradients(a, step);
+      first->step(0.01);
+    }
+    write_state(run.path(), 3, a, first->state());
+    const auto second = make(b);
+    read_state(newest_checkpoint(run.path()), b, second->state());
+    EXPECT_EQ(second->steps(), 3);
+    for (uint64_t step = 3; step < 6; ++step) {
+      set_gradients(a, step);
+      set_gradients(b, step);
+      first->step(0.01);
+      second->step(0.01);
+    }
+    EXPECT_EQ(values_of(a), values_of(b));
+    EXPECT_EQ(values_of(first->state()), values_of(second->state()));
+    EXPECT_EQ(first->steps(), 6);
+  }
+}
+
+TEST(Optimizer, SameBitsForAnyNumberOfThreads) {
+  const int before = num_threads();
+  for (const auto& [name, make] : makers) {
+    SCOPED_TRACE(name);
+    std::vector<float> one;
+    for (const int threads : {1, 2, 3}) {
+      set_num_threads(threads);
+      const TensorList p = some_parameters();
+      const auto optimizer = make(p);
+      for (uint64_t step = 0; step < 3; ++step) {
+        set_gradients(p, step);
+        clip_gradients(*optimizer, 0.5);
+        optimizer->step(0.01);
+      }
+      if (threads == 1) one = values_of(p);
+      EXPECT_EQ(values_of(p), one) << threads;
+    }
+  }
+  set_num_threads(before);
+}
+
+TEST(Optimizer, StateOfAnotherModelIsRefused) {
+  const Folder folder;
+  const TensorList p{{"a", parameter({1, 2}, {2})}}, other{{"b", parameter({1, 2}, {2})}};
+  write_tensors(folder / "x", Adam(p).state());
+  const Adam adam(other);
+  EXPECT_TRUE(
+      contains(message_of<IoError>([&] { load_tensors(folder / "x", adam.state()); }), "\"b.m\""));
+  const Sgd sgd(p);
+  EXPECT_TRUE(contains(message_of<IoError>([&] { load_tensors(folder / "x", sgd.state()); }),
+                       "nothing here takes"));
+}
+
+TEST(Optimizer, CountsItsBytes) {
+  const TensorList p{{"a", parameter({1, 2, 3, 4, 5, 6}, {2, 3})}};
+  const int64_t before = memory_tracker().live()[Category::optimizer];
+  {
+    const Adam adam(p);
+    EXPECT_EQ(memory_tracker().live()[Category::optimizer] - before,
+              2 * memory::block_bytes(6 * 8) + memory::block_bytes(8));
+  }
+  EXPECT_EQ(memory_tracker().live()[Category::optimizer], before);
+}
+
+TEST(Optimizer, DropsGradientsAndPassesOverWhatHasNone) {
+  const Tensor a = parameter({1}, {1}), b = parameter({1}, {1});
+  Adam adam({{"a", a}, {"b", b}});
+  set_grad(a, Tensor::from(std::vector<double>{1}, {1}));
+  adam.step(0.5);
+  EXPECT_NEAR(a.to_vector<double>()[0], 0.5, 1e-7);
+  EXPECT_EQ(b.to_vector<double>()[0], 1);
+  EXPECT_FALSE(grad(a));
+  adam.step(0.5);
+  EXPECT_NEAR(a.to_vector<double>()[0], 0.5, 1e-7);
+  EXPECT_EQ(adam.steps(), 2);
+}
+
+TEST(Optimizer, ReadsStridedGradients) {
+  const Tensor a = parameter({0, 0, 0, 0, 0, 0}, {2, 3});
+  Sgd sgd({{"a", a}});
+  const Tensor g = Tensor::from(std::vector<double>{1, 2, 3, 4, 5, 6}, {3, 2});
+  set_grad(a, g.alias({2, 3}, {1, 2}, 0));
+  EXPECT_DOUBLE_EQ(clip_gradients(sgd, 0), std::sqrt(91.0));
+  sgd.step(1);
+  EXPECT_EQ(a.to_vector<double>(), (std::vector<double>{-1, -3, -5, -2, -4, -6}));
+}
+
+TEST(Optimizer, Groups) {
+  const Tensor matrix = parameter({1, 1}, {1, 2}), bias = parameter({1}, {1});
+  const TensorList all{{"bias", bias}, {"matrix", matrix}};
+  std::vector<ParameterGroup> groups = decay_matrices(all);
+  ASSERT_EQ(groups.size(), 2u);
+  groups[1].lr_scale = 3;
+  AdamW adam(groups, {.weight_decay = 0.1});
+  for (const Tensor& p : {matrix, bias}) set_grad(p, Tensor::zeros(p.shape(), DType::f64));
+  adam.step(0.5);
+  EXPECT_DOUBLE_EQ(matrix.to_vector<double>()[0], 1 - 0.5 * 0.1);
+  EXPECT_EQ(bias.to_vector<double>()[0], 1);
+  set_grad(bias, Tensor::from(std::vector<double>{1e9}, {1}));
+  adam.step(0.5);  // two steps: m = 0.1, v = 0.001, both corrected
+  EXPECT_NEAR(bias.to_vector<double>()[0],
+              1 - 0.5 * 3 * (0.1 / 0.19) / std::sqrt(0.001 / (1 - 0.999 * 0.999)), 1e-9);
+}
+
+TEST(Optimizer, Rejects) {
+  const Tensor a = parameter({1, 2}, {2});
+  const auto refuse = [](const TensorList& p, const char* part) {
+    const std::string message = message_of<ValueError>([&] { Adam adam(p); });
+    EXPECT_TRUE(contains(message, part)) << message;
+  };
+  refuse({{"a", a}, {"a", parameter({1}, {1})}}, "two parameters are called \"a\"");
+  refuse({{"a", a}, {"tied", a}}, "\"tied\" shares its storage");
+  refuse({{"a", Tensor()}}, "undefined");
+  refuse({{"a", Tensor::zeros({2, 2}).alias({2}, {2}, 0)}}, "not contiguous");
+  EXPECT_THROW(Adam({{"a", Tensor::zeros({2}, DType::f16)}}), DTypeError);
+  EXPECT_THROW(Adam({{"a", Tensor::zeros({2}, DType::i64)}}), DTypeError);
+  const TensorList p{{"a", a}};
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { Adam(p, {.beta1 = 1}); }), "beta1 is 1"));
+  EXPECT_THROW(Adam(p, {.beta2 = -0.1}), ValueError);
+  EXPECT_THROW(Adam(p, {.eps = 0}), ValueError);
+  EXPECT_THROW(Adam(p, {.weight_decay = -1}), ValueError);
+  EXPECT_THROW(Sgd(p, {.momentum = 2}), ValueError);
+  EXPECT_THROW(Sgd(p, {.nesterov = true}), ValueError);
+  EXPECT_THROW(Adagrad(p, {.initial_sum = -1}), ValueError);
+  EXPECT_THROW(Adafactor(p, {.warmup_init = true}), ValueError);
+  EXPECT_THROW(Adafactor(p, {.clip = 0}), ValueError);
+  EXPECT_THROW(Adam({{p, -1}}), ValueError);
+  Adam adam(p);
+  EXPECT_THROW(adam.step(-1), ValueError);
+  EXPECT_THROW(adam.step(std::nan("")), ValueError);
+  EXPECT_EQ(adam.steps(), 0);
+}
+
+TEST(ClipGradients, ScalesToTheNorm) {
+  const Tensor a = parameter({0, 0}, {2}), b = parameter({0}, {1});
+  Sgd sgd({{"a", a}, {"b", b}});
+  const auto set = [&] {
+    set_grad(a, Tensor::from(std::vector<double>{2, 3}, {2}));
+    set_grad(b, Tensor::from(std::vector<double>{6}, {1}));
+  };
+  set();
+  EXPECT_EQ(clip_gradients(sgd, 0), 7);
+  EXPECT_EQ(clip_gradients(sgd, 7), 7);
+  EXPECT_EQ(sgd.gradient_scale(), 1);
+  EXPECT_EQ(clip_gradients(sgd, 0.5), 7);
+  sgd.step(1);
+  EXPECT_DOUBLE_EQ(a.to_vector<double>()[0], -2 * 0.5 / 7);
+  EXPECT_DOUBLE_EQ(b.to_vector<double>()[0], -6 * 0.5 / 7);
+  EXPECT_EQ(sgd.gradient_scale(), 1);
+  EXPECT_EQ(clip_gradients(sgd, 1), 0);  // no gradients
+  set();
+  sgd.scale_gradients(0.5);
+  EXPECT_EQ(clip_gradients(sgd, 1), 3.5);
+  EXPECT_THROW(clip_gradients(sgd, -1), ValueError);
+}
+
+TEST(ClipGradients, NamesTheFirstThatIsNotFinite) {
+  const Tensor a = parameter({1}, {1}), b = parameter({1, 1}, {2}), c = parameter({1}, {1});
+  Adam adam({{"a", a}, {"layers.3.b", b}, {"c", c}});
+  for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    set_grad(a, Tensor::from(std::vector<double>{1}, {1}));
+    set_grad(b, Tensor::from(std::vector<double>{1, bad}, {2}));
+    set_grad(c, Tensor::from(std::vector<double>{bad}, {1}));
+    const std::string message = message_of<ValueError>([&] { clip_gradients(adam, 1); });
+    EXPECT_TRUE(contains(message, "\"layers.3.b\"")) << message;
+  }
+  EXPECT_EQ(a.to_vector<double>()[0], 1);
+}
+
+TEST(LossScale, Dynamic) {
+  const Tensor a = parameter({1}, {1});
+  Sgd sgd({{"a", a}});
+  LossScale loss_scale = LossScale::dynamic(1024, 2);
+  const auto gradient = [&](double g) { set_grad(a, Tensor::from(std::vector<double>{g}, {1})); };
+
+  gradient(1024 * 0.5);
+  EXPECT_TRUE(loss_scale.accept(sgd));
+  EXPECT_DOUBLE_EQ(clip_gradients(sgd, 0), 0.5);
+  sgd.step(1);
+  EXPECT_EQ(a.to_vector<double>()[0], 0.5);
+
+  gradient(std::numeric_limits<double>::infinity());
+  EXPECT_FALSE(loss_scale.accept(sgd));
+  EXPECT_EQ(loss_scale.value(), 512);
+  EXPECT_EQ(loss_scale.skipped(), 1);
+  EXPECT_FALSE(grad(a));
+  EXPECT_EQ(a.to_vector<double>()[0], 0.5);
+
+  LossScale resumed = LossScale::dynamic(1, 2);
+  resumed.restore(parse_json(to_string(Json(loss_scale.values()))));
+  for (LossScale* s : {&loss_scale, &resumed}) {
+    for (int i = 0; i < 2; ++i) {
+      gradient(1);
+      EXPECT_TRUE(s->accept(sgd));
+      sgd.clear_gradients();
+    }
+  }
+  EXPECT_EQ(loss_scale.value(), 1024);  // two steps without overflow
+  EXPECT_EQ(resumed.values(), loss_scale.values());
+
+  const auto overflow_for_ever = [&] {
+    for (int i = 0; i < 100; ++i) {
+      gradient(std::nan(""));
+      loss_scale.accept(sgd);
+    }
+  };
+  EXPECT_TRUE(contains(message_of<ValueError>(overflow_for_ever), "any loss scale"));
+}
+
+TEST(LossScale, Fixed) {
+  const Tensor a = parameter({1}, {1});
+  Sgd sgd({{"a", a}});
+  LossScale loss_scale = LossScale::fixed(8);
+  set_grad(a, Tensor::from(std::vector<double>{8}, {1}));
+  EXPECT_TRUE(loss_scale.accept(sgd));
+  EXPECT_EQ(clip_gradients(sgd, 0), 1);
+  sgd.clear_gradients();
+  set_grad(a, Tensor::from(std::vector<double>{std::nan("")}, {1}));
+  EXPECT_TRUE(loss_scale.accept(sgd));
+  EXPECT_THROW(clip_gradients(sgd, 0), ValueError);
+  EXPECT_EQ(loss_scale.value(), 8);
+  EXPECT_THROW(LossScale::fixed(0), ValueError);
+  EXPECT_THROW(LossScale::dynamic(1, 0), ValueError);
+}
+
+TEST(Optimizer, EveryOneFindsAMinimum) {
+  // f(x) = sum (x - target)^2 / 2, whose gradient is x - target.
+  const std::pair<const char*, double> rates[] = {{"sgd", 0.2},
+                                                  {"momentum", 0.05},
+                                                  {"adagrad", 0.5},
+                                                  {"adam", 0.05},
+                                                  {"adamw", 0.05},
+                                                  {"adafactor", 0.05},
+                                                  {"adafactor with a first moment", 0.05}};
+  for (size_t k = 0; k < std::size(makers); ++k) {
+    ASSERT_STREQ(makers[k].first, rates[k].first);
+    Tensor p = Tensor::from(noise(1, 12), {3, 4});
+    set_requires_grad(p);
+    const auto target = noise(2, 12);
+    const auto optimizer = makers[k].second({{"p", p}});
+    double last = 0;
+    for (int step = 0; step < 400; ++step) {
+      auto x = p.to_vector<float>();
+      last = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        x[i] -= target[i];
+        last += 0.5 * x[i] * x[i];
+      }
+      set_grad(p, Tensor::from(x, {3, 4}));
+      optimizer->step(rates[k].second * (step < 200 ? 1 : 0.1));
+    }
+    EXPECT_LT(last, 1e-3) << makers[k].first;
+  }
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,291 @@
+#include "train/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "autograd/node.h"
+#include "core/error.h"
+#include "ops/copy.h"
+#include "ops/kernels/gradient.h"
+#include "ops/optim.h"
+
+namespace longspan {
+namespace {
+
+void require_share(std::string_view name, double value) {
+  require(value >= 0 && value < 1, "optimizer", "{} is {}: expected 0 to below 1", name, value);
+}
+
+void require_not_negative(std::string_view name, double value) {
+  require(value >= 0 && std::isfinite(value), "optimizer", "{} is {}: expected 0 or more", name,
+          value);
+}
+
+void require_positive(std::string_view name, double value) {
+  require(value > 0 && std::isfinite(value), "optimizer", "{} is {}: expected above 0", name,
+          value);
+}
+
+std::vector<Tensor> gradients_of(const Optimizer& optimizer) {
+  std::vector<Tensor> gradients;
+  for (const NamedTensor& p : optimizer.parameters()) {
+    if (Tensor g = grad(p.tensor)) gradients.push_back(std::move(g));
+  }
+  return gradients;
+}
+
+double root_mean_square(const Tensor& x) {
+  if (x.numel() == 0) return 0;
+  const Tensor one[] = {x.detach()};
+  return global_norm(one) / std::sqrt(static_cast<double>(x.numel()));
+}
+
+}  // namespace
+
+std::vector<ParameterGroup> decay_matrices(const TensorList& parameters) {
+  ParameterGroup matrices, others;
+  others.weight_decay = false;
+  for (const NamedTensor& p : parameters) {
+    (p.tensor.rank() >= 2 ? matrices : others).parameters.push_back(p);
+  }
+  return {std::move(matrices), std::move(others)};
+}
+
+Optimizer::Optimizer(std::vector<ParameterGroup> groups) {
+  std::unordered_set<std::string_view> names;
+  std::unordered_set<const void*> places;
+  for (const ParameterGroup& group : groups) {
+    require_not_negative("lr_scale", group.lr_scale);
+    for (const NamedTensor& p : group.parameters) {
+      require(static_cast<bool>(p.tensor), "optimizer", "the parameter \"{}\" is undefined",
+              p.name);
+      if (p.tensor.dtype() != DType::f32 && p.tensor.dtype() != DType::f64) {
+        fail_with<DTypeError>("optimizer", "parameters are f32 or f64", {{p.name, p.tensor}});
+      }
+      require(p.tensor.contiguous(), "optimizer", "the parameter \"{}\" is not contiguous", p.name);
+      require(names.insert(p.name).second, "optimizer", "two parameters are called \"{}\"", p.name);
+      require(p.tensor.numel() == 0 || places.insert(p.tensor.view().data).second, "optimizer",
+              "\"{}\" shares its storage with a parameter before it: list a tied one once", p.name);
+      slots_.push_back({p, group.lr_scale, group.weight_decay, {}});
+    }
+  }
+  step_ = Tensor::zeros({}, DType::i64, {}, Category::optimizer);
+}
+
+Tensor Optimizer::zeros(const Slot& slot, const Shape& shape) {
+  const Tensor& p = slot.parameter.tensor;
+  return Tensor::zeros(shape, p.dtype(), p.device(), Category::optimizer);
+}
+
+void Optimizer::step(double lr) {
+  require_not_negative("lr", lr);
+  const int64_t count = steps() + 1;
+  *step_.mut().as<int64_t>() = count;
+  for (Slot& slot : slots_) {
+    const Tensor g = grad(slot.parameter.tensor);
+    if (g) update(slot, g, lr * slot.lr_scale, scale_, count);
+  }
+  clear_gradients();
+}
+
+void Optimizer::clear_gradients() {
+  for (const Slot& slot : slots_) set_grad(slot.parameter.tensor, {});
+  scale_ = 1;
+}
+
+int64_t Optimizer::steps() const { return *step_.view().as<int64_t>(); }
+
+TensorList Optimizer::parameters() const {
+  TensorList all;
+  for (const Slot& slot : slots_) all.push_back(slot.parameter);
+  return all;
+}
+
+TensorList Optimizer::state() const {
+  TensorList all{{"step", step_}};
+  for (const Slot& slot : slots_) {
+    for (const NamedTensor& state : slot.states) {
+      all.push_back({slot.parameter.name + "." + state.name, state.tensor});
+    }
+  }
+  return all;
+}
+
+Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options)
+    : Optimizer(std::move(groups)), options_(options) {
+  require_share("momentum", options.momentum);
+  require_not_negative("weight_decay", options.weight_decay);
+  require(!options.nesterov || options.momentum > 0, "optimizer",
+          "nesterov needs momentum: expected momentum above 0");
+  if (options.momentum == 0) return;
+  for (Slot& slot : slots_) {
+    slot.states = {{"momentum", zeros(slot, slot.parameter.tensor.shape())}};
+  }
+}
+
+void Sgd::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t) {
+  sgd_update(slot.parameter.tensor, g, slot.states.empty() ? Tensor() : slot.states[0].tensor,
+             {.lr = lr,
+              .momentum = options_.momentum,
+              .weight_decay = slot.weight_decay ? options_.weight_decay : 0,
+              .scale = scale,
+              .nesterov = options_.nesterov});
+}
+
+Adagrad::Adagrad(std::vector<ParameterGroup> groups, const AdagradOptions& options)
+    : Optimizer(std::move(groups)), options_(options) {
+  require_not_negative("eps", options.eps);
+  require_not_negative("weight_decay", options.weight_decay);
+  require_not_negative("initial_sum", options.initial_sum);
+  for (Slot& slot : slots_) {
+    const Tensor& p = slot.parameter.tensor;
+    slot.states = {{"sum", full(p.shape(), options.initial_sum, p.dtype(), p.device())}};
+    slot.states[0].tensor.set_category(Category::optimizer);
+  }
+}
+
+void Adagrad::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t) {
+  adagrad_update(slot.parameter.tensor, g, slot.states[0].tensor,
+                 {.lr = lr,
+                  .eps = options_.eps,
+                  .weight_decay = slot.weight_decay ? options_.weight_decay : 0,
+                  .scale = scale});
+}
+
+Adam::Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool decoupled)
+    : Optimizer(std::move(groups)), options_(options), decoupled_(decoupled) {
+  require_share("beta1", options.beta1);
+  require_share("beta2", options.beta2);
+  require_positive("eps", options.eps);
+  require_not_negative("weight_decay", options.weight_decay);
+  for (Slot& slot : slots_) {
+    const Shape& shape = slot.parameter.tensor.shape();
+    slot.states = {{"m", zeros(slot, shape)}, {"v", zeros(slot, shape)}};
+  }
+}
+
+void Adam::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) {
+  const auto t = static_cast<double>(step);
+  adam_update(slot.parameter.tensor, g, slot.states[0].tensor, slot.states[1].tensor,
+              {.lr = lr,
+               .beta1 = options_.beta1,
+               .beta2 = options_.beta2,
+               .eps = options_.eps,
+               .weight_decay = slot.weight_decay ? options_.weight_decay : 0,
+               .correction1 = 1 - std::pow(options_.beta1, t),
+               .correction2 = 1 - std::pow(options_.beta2, t),
+               .scale = scale,
+               .decoupled = decoupled_});
+}
+
+Adafactor::Adafactor(std::vector<ParameterGroup> groups, const AdafactorOptions& options)
+    : Optimizer(std::move(groups)), options_(options) {
+  require_share("beta1", options.beta1);
+  require_positive("eps", options.eps);
+  require_not_negative("parameter_eps", options.parameter_eps);
+  require_positive("clip", options.clip);
+  require_positive("decay_exponent", options.decay_exponent);
+  require_not_negative("weight_decay", options.weight_decay);
+  require(!options.warmup_init || options.relative_step, "optimizer",
+          "warmup_init has no effect without relative_step: expected both or neither");
+  for (Slot& slot : slots_) {
+    const Tensor& p = slot.parameter.tensor;
+    if (p.rank() >= 2) {
+      Shape rows = p.shape(), columns = p.shape();
+      rows.erase(p.rank() - 1);
+      columns.erase(p.rank() - 2);
+      slot.states = {{"row", zeros(slot, rows)}, {"column", zeros(slot, columns)}};
+    } else {
+      slot.states = {{"v", zeros(slot, p.shape())}};
+    }
+    if (options.beta1 > 0) slot.states.push_back({"m", zeros(slot, p.shape())});
+  }
+}
+
+void Adafactor::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) {
+  const Tensor& p = slot.parameter.tensor;
+  const auto t = static_cast<double>(step);
+  if (options_.relative_step) {
+    lr *= std::min(options_.warmup_init ? 1e-6 * t : 1e-2, 1 / std::sqrt(t));
+  }
+  if (options_.scale_parameter) lr *= std::max(options_.parameter_eps, root_mean_square(p));
+  const bool factored = p.rank() >= 2;
+  adafactor_update(p, g, slot.states[0].tensor, factored ? slot.states[1].tensor : Tensor(),
+                   options_.beta1 > 0 ? slot.states.back().tensor : Tensor(),
+                   {.lr = lr,
+                    .beta1 = options_.beta1,
+                    .beta2 = 1 - std::pow(t, -options_.decay_exponent),
+                    .eps = options_.eps,
+                    .clip = options_.clip,
+                    .weight_decay = slot.weight_decay ? options_.weight_decay : 0,
+                    .scale = scale});
+}
+
+double clip_gradients(Optimizer& optimizer, double max_norm) {
+  require_not_negative("clip", max_norm);
+  const double norm = global_norm(gradients_of(optimizer)) * optimizer.gradient_scale();
+  if (!std::isfinite(norm)) {
+    std::string_view first = "none";
+    const TensorList parameters = optimizer.parameters();
+    for (const NamedTensor& p : parameters) {
+      const Tensor g = grad(p.tensor);
+      if (!g) continue;
+      bool finite = true;
+      kernels::all_finite(g.device(), g.view(), &finite);
+      if (!finite) {
+        first = p.name;
+        break;
+      }
+    }
+    fail("optimizer",
+         "the norm of the gradients is {}; the first that is not finite belongs to \"{}\": lower "
+         "the learning rate, or look for the op with AnomalyMode",
+         norm, first);
+  }
+  if (max_norm > 0 && norm > max_norm) optimizer.scale_gradients(max_norm / norm);
+  return norm;
+}
+
+LossScale::LossScale(double value, int64_t interval) : value_(value), interval_(interval) {
+  require_positive("the loss scale", value);
+}
+
+LossScale LossScale::fixed(double value) { return {value, 0}; }
+
+LossScale LossScale::dynamic(double value, int64_t interval) {
+  require(interval >= 1, "optimizer", "the interval is {}: expected 1 or more", interval);
+  return {value, interval};
+}
+
+bool LossScale::accept(Optimizer& optimizer) {
+  if (interval_ > 0 && !std::isfinite(global_norm(gradients_of(optimizer)))) {
+    optimizer.clear_gradients();
+    ++skipped_;
+    good_ = 0;
+    value_ /= 2;
+    require(value_ >= 0x1p-24, "optimizer",
+            "the gradients are not finite at any loss scale: lower the learning rate, or look for "
+            "the op with AnomalyMode");
+    return false;
+  }
+  optimizer.scale_gradients(1 / value_);
+  if (interval_ > 0 && ++good_ == interval_) {
+    good_ = 0;
+    value_ = std::min(value_ * 2, 0x1p24);
+  }
+  return true;
+}
+
+Members LossScale::values() const {
+  return {{"loss_scale", value_}, {"loss_scale_good_steps", good_}, {"skipped_steps", skipped_}};
+}
+
+void LossScale::restore(const Json& values) {
+  value_ = values["loss_scale"].number();
+  good_ = values["loss_scale_good_steps"].integer();
+  skipped_ = values["skipped_steps"].integer();
+  require_positive("the loss scale", value_);
+}
+
+}  // namespace longspan

@@ -12,6 +12,7 @@ void register_kernels() {
   register_matmul();
   register_norm();
   register_optim();
+  register_pool();
   register_random();
   register_reduce();
   register_softmax();

@@ -12,6 +12,7 @@ void register_loss();
 void register_matmul();
 void register_norm();
 void register_optim();
+void register_pool();
 void register_random();
 void register_reduce();
 void register_softmax();

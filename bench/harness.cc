@@ -80,6 +80,13 @@ float chains_portable(int64_t n) {
   return x[0];
 }
 
+#if defined(__x86_64__) && !defined(__clang__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+void triad(int64_t n, float* __restrict x, const float* __restrict y, const float* __restrict z) {
+  for (int64_t i = 0; i < n; ++i) x[i] = y[i] + 0.5f * z[i];
+}
+
 struct Chains {
   float (*run)(int64_t);
   int lanes;
@@ -133,15 +140,14 @@ double fma_peak(int threads) {
 
 double triad_bandwidth(int threads) {
   constexpr int64_t n = 16'000'000;  // three arrays of 64 MB
-  std::vector<float> a(n, 0.0f), b(n, 1.0f), c(n, 2.0f);
+  Tensor a = Tensor::zeros({n}), b = Tensor::zeros({n}), c = Tensor::zeros({n});
+  auto* x = a.mut().as<float>();
+  const auto *y = b.view().as<float>(), *z = c.view().as<float>();
   double best = 0;
-  for (int repeat = 0; repeat < 4; ++repeat) {
+  for (int repeat = 0; repeat < 8; ++repeat) {
     const std::vector<double> seconds = on_threads(threads, [&](int i) {
       const int64_t begin = n * i / threads, end = n * (i + 1) / threads;
-      float* x = a.data();
-      const float *y = b.data(), *z = c.data();
-      for (int64_t k = begin; k < end; ++k) x[k] = y[k] + 0.5f * z[k];
-      asm volatile("" : : "r"(x) : "memory");
+      triad(end - begin, x + begin, y + begin, z + begin);
     });
     best = std::max(best, 12.0 * n / *std::max_element(seconds.begin(), seconds.end()));
   }

@@ -109,6 +109,8 @@ int main(int argc, char** argv) {
   longspan::bench::add_gemm();
   longspan::bench::add_attention();
   longspan::bench::add_elementwise();
+  longspan::bench::add_rows();
+  longspan::bench::add_optimizers();
   longspan::bench::JsonLines reporter(threads);
   benchmark::RunSpecifiedBenchmarks(&reporter);
   return 0;

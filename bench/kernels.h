@@ -62,5 +62,7 @@ void measure_op(const std::string& name, Cost forward_cost, Cost backward_cost, 
 void add_gemm();
 void add_attention();
 void add_elementwise();
+void add_rows();
+void add_optimizers();
 
 }  // namespace longspan::bench

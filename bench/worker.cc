@@ -24,8 +24,12 @@
 #include "ops/block_attention.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/matmul.h"
+#include "ops/loss.h"
+#include "ops/norm.h"
+#include "ops/optim.h"
 #include "ops/pattern.h"
 #include "ops/shape.h"
+#include "ops/softmax.h"
 
 namespace longspan::bench {
 namespace {
@@ -138,15 +142,43 @@ Workload rowwise(const Json& request) {
     return differentiable([](const std::vector<Tensor>& in) { return gelu_tanh(in[0]); }, {x},
                           pass);
   }
+  if (op == "softmax") {
+    return differentiable([](const std::vector<Tensor>& in) { return softmax(in[0]); }, {x}, pass);
+  }
+  if (op == "layer_norm") {
+    const std::vector<Tensor> inputs = {x, values({n}, 2) + 1.0, values({n}, 3)};
+    return differentiable(
+        [](const std::vector<Tensor>& in) { return layer_norm(in[0], in[1], in[2]); }, inputs,
+        pass);
+  }
+  if (op == "cross_entropy") {
+    std::vector<int64_t> targets(static_cast<size_t>(rows));
+    for (int64_t i = 0; i < rows; ++i) targets[static_cast<size_t>(i)] = i * 7919 % n;
+    const std::vector<Tensor> inputs = {x, Tensor::from(targets, {rows})};
+    return differentiable([](const std::vector<Tensor>& in) { return cross_entropy(in[0], in[1]); },
+                          inputs, pass);
+  }
   throw std::invalid_argument("rowwise: unknown op " + op);
+}
+
+/// One update of all parameters.
+Workload adam(const Json& request) {
+  const Shape size = {request.at("shape").at("parameters")};
+  const Tensor p = values(size, 1), g = values(size, 2, 0.1f);
+  const Tensor m = Tensor::zeros(size), v = Tensor::zeros(size);
+  AdamStep step;
+  step.lr = 1e-3;
+  step.correction1 = 1 - step.beta1;
+  step.correction2 = 1 - step.beta2;
+  const auto run = [=] { adam_update(p, g, m, v, step); };
+  run();
+  const double check = magnitude(p);
+  return {run, check};
 }
 
 using Maker = Workload (*)(const Json&);
 const std::map<std::string, Maker> makers = {
-    {"gemm", gemm},
-    {"attention", attention},
-    {"band", band},
-    {"rowwise", rowwise},
+    {"gemm", gemm}, {"attention", attention}, {"band", band}, {"rowwise", rowwise}, {"adam", adam},
 };
 
 struct Sample {

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,7 @@
 #include "bench/harness.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "models/transformer.h"
 #include "ops/block_attention.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/matmul.h"
@@ -30,6 +32,7 @@
 #include "ops/pattern.h"
 #include "ops/shape.h"
 #include "ops/softmax.h"
+#include "train/optimizer.h"
 
 namespace longspan::bench {
 namespace {
@@ -176,9 +179,48 @@ Workload adam(const Json& request) {
   return {run, check};
 }
 
+/// One training step of a pre-norm causal language model with learned positions: forward, backward,
+/// AdamW. A positive `window` attends a causal band.
+Workload gpt_step(const Json& request) {
+  const Json& shape = request.at("shape");
+  const int64_t batch = shape.at("batch"), length = shape.at("length");
+  TransformerConfig config;
+  config.vocab = shape.at("vocabulary");
+  config.n_layer = shape.at("layers");
+  config.n_head = shape.at("heads");
+  config.d_model = shape.at("model");
+  config.d_ff = 4 * config.d_model;
+  config.n_max = length;
+  config.activation = Activation::gelu_erf;
+  config.positions = Positions::learned;
+  config.qkv_bias = config.out_bias = config.head_bias = true;
+  config.window = shape.value("window", 0);
+  if (config.window > 0) config.local = Locality::exact;
+
+  const auto model = std::make_shared<Transformer>(config, Init{});
+  const auto optimizer = std::make_shared<AdamW>(named_parameters(*model));
+  std::vector<int64_t> token(static_cast<size_t>(batch * length)), target(token.size());
+  for (size_t i = 0; i < token.size(); ++i) {
+    token[i] = static_cast<int64_t>(i) * 7919 % config.vocab;
+    target[i] = (token[i] + 7919) % config.vocab;
+  }
+  const Tensor tokens = Tensor::from(token, {batch, length});
+  const Tensor targets = Tensor::from(target, {batch, length});
+  const auto step = [=] {
+    const Pass pass{.training = true, .gen = {}, .row = 0};
+    const Tensor loss = model->loss(tokens, targets, {}, pass).loss;
+    backward(loss);
+    optimizer->step(1e-3);
+    return loss.item();
+  };
+  const double check = step();
+  return {[step] { step(); }, check};
+}
+
 using Maker = Workload (*)(const Json&);
 const std::map<std::string, Maker> makers = {
-    {"gemm", gemm}, {"attention", attention}, {"band", band}, {"rowwise", rowwise}, {"adam", adam},
+    {"gemm", gemm},       {"attention", attention}, {"band", band},
+    {"rowwise", rowwise}, {"adam", adam},           {"gpt_step", gpt_step},
 };
 
 struct Sample {

@@ -1,0 +1,169 @@
+#include "train/plot.h"
+
+#include <png.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "core/error.h"
+#include "tests/train/scratch.h"
+
+namespace longspan {
+namespace {
+
+using test::contains;
+using test::Folder;
+using test::message_of;
+using test::read_bytes;
+using test::write_bytes;
+
+struct Pixels {
+  int width = 0, height = 0;
+  std::vector<std::array<uint8_t, 3>> rgb;
+  const std::array<uint8_t, 3>& at(int x, int y) const {
+    return rgb[static_cast<size_t>(y * width + x)];
+  }
+  std::set<std::array<uint8_t, 3>> colours() const { return {rgb.begin(), rgb.end()}; }
+};
+
+/// Reads the picture back with libpng, which checks it.
+Pixels read_png(const std::string& path) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  Pixels pixels;
+  EXPECT_NE(png_image_begin_read_from_file(&image, path.c_str()), 0) << image.message;
+  image.format = PNG_FORMAT_RGB;
+  pixels.width = static_cast<int>(image.width);
+  pixels.height = static_cast<int>(image.height);
+  pixels.rgb.resize(static_cast<size_t>(image.width) * image.height);
+  EXPECT_NE(png_image_finish_read(&image, nullptr, pixels.rgb.data(), 0, nullptr), 0)
+      << image.message;
+  return pixels;
+}
+
+constexpr std::array<uint8_t, 3> white{255, 255, 255}, blue{31, 100, 180};
+
+TEST(Plot, LinesWithAxes) {
+  const Folder folder;
+  LinePlot plot{.title = "title", .x_label = "x", .y_label = "y"};
+  plot.series = {{.name = "a", .x = {0, 1, 2}, .y = {3, 1, 2}},
+                 {.name = "b", .x = {0, 2}, .y = {1, 3}, .markers = true, .colour = 1}};
+  write_line_plot(folder / "x.png", plot);
+  const Pixels pixels = read_png(folder / "x.png");
+  EXPECT_EQ(pixels.width, 1200);
+  EXPECT_EQ(pixels.height, 720);
+  EXPECT_GT(pixels.colours().size(), 20u);  // smooth edges
+  EXPECT_TRUE(pixels.colours().count(blue));
+  EXPECT_EQ(pixels.at(1199, 0), white);
+
+  write_line_plot(folder / "y.png", plot);
+  EXPECT_EQ(read_bytes(folder / "x.png"), read_bytes(folder / "y.png"));
+  plot.series[0].y[1] = 1.5;
+  write_line_plot(folder / "y.png", plot);
+  EXPECT_NE(read_bytes(folder / "x.png"), read_bytes(folder / "y.png"));
+}
+
+TEST(Plot, OddData) {
+  const Folder folder;
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  const std::vector<Series> all = {
+      {.x = {5}, .y = {7}},
+      {.x = {0, 1, 2}, .y = {4, 4, 4}},
+      {.x = {0, 1, 2, 3, 4}, .y = {1, nan, infinity, 2, -infinity}},
+      {.x = {0, 1e9}, .y = {-1e-12, 1e-12}},
+      {.x = {-1e300, 1e300}, .y = {-1e300, 1e300}},
+      {.name = "text of any bytes \xFF \n \x01", .x = {1, 2}, .y = {1e6, 2e6}},
+  };
+  for (const Series& s : all) {
+    write_line_plot(folder / "x.png", {.series = {s}});
+    EXPECT_GT(read_png(folder / "x.png").colours().size(), 5u);
+  }
+  const auto refuse = [&](const LinePlot& plot, const char* part) {
+    const std::string message =
+        message_of<ValueError>([&] { write_line_plot(folder / "z.png", plot); });
+    EXPECT_TRUE(contains(message, part)) << message;
+    EXPECT_EQ(read_bytes(folder / "z.png"), "");
+  };
+  refuse({}, "no point");
+  refuse({.series = {{.x = {nan}, .y = {1}}}}, "no point");
+  refuse({.series = {{.name = "s", .x = {1, 2}, .y = {1}}}}, "\"s\" has 2 x and 1 y");
+  refuse({.series = {{.x = {1}, .y = {1}}}, .width = 3}, "pixels");
+  EXPECT_THROW(write_line_plot(folder / "no/x.png", {.series = {{.x = {1}, .y = {1}}}}), IoError);
+}
+
+TEST(Plot, HeatMapColoursItsCells) {
+  const Folder folder;
+  const double nan = std::nan("");
+  HeatMap map{.title = "map", .rows = 2, .columns = 3, .values = {0, 0.5, 1, nan, 1, 0}};
+  map.row_labels = {"a", byte_label('\n')};
+  map.column_labels = {"x", byte_label(200), byte_label(' ')};
+  write_heat_map(folder / "x.png", map);
+  const Pixels pixels = read_png(folder / "x.png");
+  // 240 pixels a cell, from the frame's corner on.
+  int left = 0;
+  while (left < pixels.width && pixels.at(left, 120) != (std::array<uint8_t, 3>{13, 21, 56})) {
+    ++left;
+  }
+  ASSERT_LT(left, 200);
+  const auto cell = [&](int row, int column) {
+    return pixels.at(left + 240 * column + 120, 62 + 240 * row + 120);
+  };
+  EXPECT_EQ(cell(0, 0), cell(1, 2));
+  EXPECT_EQ(cell(0, 2), cell(1, 1));
+  EXPECT_EQ(cell(0, 2), (std::array<uint8_t, 3>{253, 240, 150}));
+  EXPECT_EQ(cell(1, 0), white);
+  EXPECT_NE(cell(0, 1), cell(0, 0));
+  EXPECT_NE(cell(0, 1), cell(0, 2));
+}
+
+TEST(Plot, HeatMapsOfAllSizes) {
+  const Folder folder;
+  for (const auto& [rows, columns] :
+       {std::pair<int, int>{1, 1}, {1, 100}, {100, 1}, {64, 64}, {1441, 1441}, {3000, 10}}) {
+    HeatMap map{.rows = rows, .columns = columns, .exponent = 0.5};
+    for (int i = 0; i < rows * columns; ++i) map.values.push_back(i % 7);
+    write_heat_map(folder / "x.png", map);
+    const Pixels pixels = read_png(folder / "x.png");
+    EXPECT_LT(pixels.width, 1800);
+    EXPECT_LT(pixels.height, 1700);
+    EXPECT_GT(pixels.colours().size(), 5u);
+  }
+  HeatMap map{.rows = 2, .columns = 2, .values = {1, 1, 1, 1}};
+  EXPECT_NO_THROW(write_heat_map(folder / "x.png", map));
+  const auto refuse = [&](const char* part) {
+    const std::string message =
+        message_of<ValueError>([&] { write_heat_map(folder / "x.png", map); });
+    EXPECT_TRUE(contains(message, part)) << message;
+  };
+  map.row_labels = {"one"};
+  refuse("1 row");
+  map.row_labels = {};
+  map.values = {1, 2, 3};
+  refuse("3 values");
+  map.rows = 0;
+  refuse("0 x 2");
+  map = {.rows = 1, .columns = 1, .values = {std::nan("")}};
+  refuse("no finite value");
+  map = {.rows = 1, .columns = 1, .values = {1}, .exponent = 0};
+  refuse("exponent");
+}
+
+TEST(Plot, LossCurveOfARun) {
+  const Folder run;
+  write_bytes(
+      run / "metrics.jsonl",
+      "{\"step\":10,\"bpb\":3}\n{\"step\":20,\"bpb\":null}\n{\"step\":20,\"valid_bpb\":2.5}\n"
+      "{\"step\":30,\"bpb\":2}\n{\"step\":40,\"bp");
+  write_loss_curve(run / "loss.png", run / "metrics.jsonl", "a run");
+  EXPECT_TRUE(read_png(run / "loss.png").colours().count(blue));
+  write_bytes(run / "empty.jsonl", "{\"step\":1}\n");
+  EXPECT_TRUE(contains(
+      message_of<ValueError>([&] { write_loss_curve(run / "x.png", run / "empty.jsonl", ""); }),
+      "no row"));
+  EXPECT_THROW(write_loss_curve(run / "x.png", run / "none.jsonl", ""), IoError);
+}
+
+}  // namespace
+}  // namespace longspan

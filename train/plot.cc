@@ -1,0 +1,560 @@
+#include "train/plot.h"
+
+#include <png.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string_view>
+
+#include "core/error.h"
+#include "train/files.h"
+#include "train/log.h"
+
+namespace longspan {
+namespace {
+
+// ------------------------------------------------------------------------------------------- font
+
+/// Strokes of the printable ASCII characters from '!' on, with spaces between them. A stroke is a
+/// sequence of points, two digits each: x from the left, and y, where 2 is the base line, 6 the
+/// height of small letters and 8 that of capitals.
+constexpr std::string_view glyphs[] = {
+    "0804 0202", "0806 2826", "1218 3238 0444 0646", "473818070615354443321203 2129",
+    "0248 0818170708 3343423233", "4216172837360403122244", "0806", "19070311", "09171301",
+    "2428 0547 0745", "2327 0545", "1201", "0535", "0202", "0138",
+    // 0 to 9
+    "123243473818070312", "071812 0222", "07183847460242", "07183847463515 354443321203",
+    "32380444", "480805354443321203", "473818070312324344351504", "084812",
+    "15060718384746351504031232434435", "031232434738180706153546",
+    // : to @
+    "0303 0606", "1201 1515", "370533", "0646 0444", "073503", "07183847462524 2222",
+    "433212030718384744343626242434",
+    // A to Z
+    "022842 1434", "02083847463505 3544433202", "4738180703123243", "02082846442202",
+    "48080242 0535", "480802 0535", "47381807031232434525", "0802 4842 0545", "0828 1812 0222",
+    "4843321203", "0802 4804 1542", "080242", "0208254842", "02084248", "124253574818070312",
+    "02083847463505", "124253574818070312 3452", "02083847463505 2542", "473818070615354443321203",
+    "0848 2822", "080312324348", "082248", "0812365268", "0842 0248", "082548 2522", "08480242",
+    // [ to `
+    "29090121", "0831", "09292101", "062846", "0141", "0817",
+    // a to z
+    "0516364542 441403123243", "0802 0516364543321203", "4536160503123243", "4842 4536160503123243",
+    "04444536160503123243", "38281712 0636", "4536160503123243 4641301001", "0802 0516364542",
+    "0602 0808", "161100 1818", "0802 4604 1542", "080312", "0602 0516263532 3546566562",
+    "0602 0516364542", "123243453616050312", "0600 0516364543321203", "4640 4536160503123243",
+    "0602 051636", "45361605143443321203", "18132232 0636", "0603123243 4642", "062246",
+    "0612355266", "0642 0246", "0622 461000", "06460242",
+    // { to ~
+    "29181605141221", "0901", "09181625141201", "05163445"};
+static_assert(std::size(glyphs) == '~' - '!' + 1);
+
+std::string_view glyph(char c) {
+  if (c == ' ') return "";
+  if (c == '\n') return "474404 260422";                        // the arrow of a return key
+  return c > ' ' && c <= '~' ? glyphs[c - '!'] : "0208484202";  // a box for anything else
+}
+
+/// Width of a character in units of the strokes' grid, the gap behind it included.
+int advance(char c) {
+  const std::string_view strokes = glyph(c);
+  int width = 0;
+  for (size_t i = 0; i < strokes.size(); ++i) {
+    if (strokes[i] == ' ') continue;
+    width = std::max(width, strokes[i] - '0');
+    ++i;  // y
+  }
+  return c == ' ' ? 3 : width + 2;
+}
+
+// ---------------------------------------------------------------------------------------- picture
+
+struct Colour {
+  uint8_t r, g, b;
+};
+
+constexpr Colour paper{255, 255, 255}, ink{40, 44, 52}, grey{222, 225, 230}, dim{110, 116, 126};
+constexpr Colour palette[] = {{31, 100, 180}, {217, 95, 14}, {38, 140, 80}, {140, 80, 170}};
+
+Colour mix(Colour a, Colour b, double share) {
+  const auto one = [&](uint8_t x, uint8_t y) {
+    return static_cast<uint8_t>(std::lround(x + (y - x) * share));
+  };
+  return {one(a.r, b.r), one(a.g, b.g), one(a.b, b.b)};
+}
+
+struct Point {
+  double x, y;
+};
+
+/// Pixels, and smooth strokes and text on them.
+class Picture {
+ public:
+  Picture(int width, int height)
+      : width_(width),
+        height_(height),
+        pixels_(static_cast<size_t>(width * height), paper),
+        coverage_(pixels_.size()) {}
+
+  int width() const { return width_; }
+  int height() const { return height_; }
+
+  void fill(double x0, double y0, double x1, double y1, Colour colour) {
+    const auto at = [](double v, int limit) {
+      return std::clamp(static_cast<int>(std::lround(v)), 0, limit);
+    };
+    for (int y = at(y0, height_); y < at(y1, height_); ++y) {
+      for (int x = at(x0, width_); x < at(x1, width_); ++x) pixels_[index(x, y)] = colour;
+    }
+  }
+
+  /// A line of `width` pixels with round ends through all points.
+  void stroke(const std::vector<Point>& points, double width, Colour colour) {
+    for (size_t i = 0; i + 1 < points.size(); ++i) cover(points[i], points[i + 1], width / 2);
+    if (points.size() == 1) cover(points[0], points[0], width / 2);
+    blend(colour);
+  }
+
+  /// Text whose base line begins at (x, y), `unit` pixels for a unit of the font. Returns its end.
+  double text(double x, double y, std::string_view text, double unit, Colour colour) {
+    return write(text, unit, colour, [&](double u, double v) { return Point{x + u, y - v}; }) + x;
+  }
+  /// The same from bottom to top.
+  void text_upwards(double x, double y, std::string_view text, double unit, Colour colour) {
+    write(text, unit, colour, [&](double u, double v) { return Point{x - v, y - u}; });
+  }
+  static double width_of(std::string_view text, double unit) {
+    int units = 0;
+    for (const char c : text) units += advance(c);
+    return text.empty() ? 0 : (units - 2) * unit;
+  }
+
+  std::string png() const {
+    png_image image{};
+    image.version = PNG_IMAGE_VERSION;
+    image.width = static_cast<png_uint_32>(width_);
+    image.height = static_cast<png_uint_32>(height_);
+    image.format = PNG_FORMAT_RGB;
+    png_alloc_size_t size = 0;
+    std::string bytes;
+    for (int pass = 0; pass < 2; ++pass) {  // the first measures
+      const int ok = png_image_write_to_memory(&image, pass == 0 ? nullptr : bytes.data(), &size, 0,
+                                               pixels_.data(), 0, nullptr);
+      require(ok != 0, "plot", "cannot make a picture of {} x {}: {}", width_, height_,
+              image.message);
+      bytes.resize(size);
+    }
+    return bytes;
+  }
+
+ private:
+  size_t index(int x, int y) const { return static_cast<size_t>(y * width_ + x); }
+
+  template <class F>
+  double write(std::string_view text, double unit, Colour colour, F&& place) {
+    double left = 0;
+    for (const char c : text) {
+      std::vector<Point> points;
+      const std::string_view strokes = glyph(c);
+      for (size_t i = 0; i <= strokes.size(); ++i) {
+        if (i == strokes.size() || strokes[i] == ' ') {
+          for (size_t k = 0; k + 1 < points.size(); ++k) {
+            cover(points[k], points[k + 1], 0.42 * unit);
+          }
+          points.clear();
+          continue;
+        }
+        points.push_back(place(left + (strokes[i] - '0') * unit, (strokes[i + 1] - '2') * unit));
+        ++i;
+      }
+      left += advance(c) * unit;
+    }
+    blend(colour);
+    return left;
+  }
+
+  /// Raises the coverage of pixels near a segment. Overlapping segments of one stroke do not add
+  /// up.
+  void cover(Point a, Point b, double radius) {
+    const double reach = radius + 1;
+    const int x0 = std::max(0, static_cast<int>(std::floor(std::min(a.x, b.x) - reach)));
+    const int x1 = std::min(width_ - 1, static_cast<int>(std::ceil(std::max(a.x, b.x) + reach)));
+    const int y0 = std::max(0, static_cast<int>(std::floor(std::min(a.y, b.y) - reach)));
+    const int y1 = std::min(height_ - 1, static_cast<int>(std::ceil(std::max(a.y, b.y) + reach)));
+    const double dx = b.x - a.x, dy = b.y - a.y, squared = dx * dx + dy * dy;
+    for (int y = y0; y <= y1; ++y) {
+      for (int x = x0; x <= x1; ++x) {
+        const double px = x + 0.5 - a.x, py = y + 0.5 - a.y;
+        const double t = squared > 0 ? std::clamp((px * dx + py * dy) / squared, 0.0, 1.0) : 0;
+        const double distance = std::hypot(px - t * dx, py - t * dy);
+        const double share = std::clamp(radius + 0.5 - distance, 0.0, 1.0);
+        float& covered = coverage_[index(x, y)];
+        covered = std::max(covered, static_cast<float>(share));
+      }
+    }
+    if (x0 > x1 || y0 > y1) return;
+    left_ = std::min(left_, x0), right_ = std::max(right_, x1);
+    top_ = std::min(top_, y0), bottom_ = std::max(bottom_, y1);
+  }
+
+  void blend(Colour colour) {
+    for (int y = top_; y <= bottom_; ++y) {
+      for (int x = left_; x <= right_; ++x) {
+        float& covered = coverage_[index(x, y)];
+        if (covered > 0) {
+          Colour& pixel = pixels_[index(x, y)];
+          pixel = mix(pixel, colour, covered);
+          covered = 0;
+        }
+      }
+    }
+    left_ = top_ = std::numeric_limits<int>::max();
+    right_ = bottom_ = -1;
+  }
+
+  int width_, height_;
+  std::vector<Colour> pixels_;
+  std::vector<float> coverage_;  // of the stroke that is being drawn
+  int left_ = std::numeric_limits<int>::max(), top_ = left_, right_ = -1, bottom_ = -1;
+};
+static_assert(sizeof(Colour) == 3);
+
+// ------------------------------------------------------------------------------------------- axes
+
+constexpr double small = 1.75, large = 2.2;  // units of the font, in pixels
+
+struct Ticks {
+  std::vector<double> at;
+  double step = 1;
+};
+
+/// About `count` round numbers in [low, high].
+Ticks make_ticks(double low, double high, int count) {
+  const double raw = (high - low) / std::max(count, 1);
+  const double power = std::pow(10, std::floor(std::log10(raw)));
+  Ticks ticks;
+  for (const double factor : {1.0, 2.0, 5.0, 10.0}) {
+    ticks.step = factor * power;
+    if (ticks.step >= raw * 0.999) break;
+  }
+  const double first = std::ceil(low / ticks.step - 1e-9);
+  for (double i = first; i * ticks.step <= high + 1e-9 * ticks.step; ++i) {
+    ticks.at.push_back(i * ticks.step + 0.0);  // -0 becomes 0
+  }
+  return ticks;
+}
+
+/// With as many digits as the step needs; thousands as "12k".
+std::string tick_label(double value, double step) {
+  if (std::abs(value) < 1e-9 * step) return "0";
+  if (step >= 1000 && std::fmod(step, 1000) == 0) return fmt::format("{:.0f}k", value / 1000);
+  const double digits = -std::floor(std::log10(step) + 1e-9);
+  if (digits > 6 || std::abs(value) >= 1e7) return fmt::format("{:.3g}", value);
+  return fmt::format("{:.{}f}", value, std::max(0, static_cast<int>(digits)));
+}
+
+/// The rectangle of a chart's data.
+struct Frame {
+  double left, top, right, bottom;
+};
+
+void draw_title(Picture& picture, const Frame& frame, const std::string& title) {
+  picture.text(frame.left, frame.top - 18, title, large, ink);
+}
+
+void draw_axis_labels(Picture& picture, const Frame& frame, const std::string& x_label,
+                      const std::string& y_label) {
+  const double x = (frame.left + frame.right - Picture::width_of(x_label, small)) / 2;
+  picture.text(x, picture.height() - 16, x_label, small, ink);
+  const double y = (frame.top + frame.bottom + Picture::width_of(y_label, small)) / 2;
+  picture.text_upwards(26, y, y_label, small, ink);
+}
+
+/// A running mean over about a fiftieth of the points.
+Series smoothed(const Series& series) {
+  Series mean = series;
+  const auto n = static_cast<int64_t>(series.y.size());
+  const int64_t half = std::max<int64_t>(1, n / 100);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t reach = std::min({half, i, n - 1 - i});
+    double sum = 0;
+    for (int64_t k = i - reach; k <= i + reach; ++k) sum += series.y[static_cast<size_t>(k)];
+    mean.y[static_cast<size_t>(i)] = sum / static_cast<double>(2 * reach + 1);
+  }
+  return mean;
+}
+
+/// Dark blue over green to pale yellow, rising evenly in brightness.
+Colour heat(double share) {
+  constexpr Colour stops[] = {{13, 21, 56},   {34, 64, 120},   {34, 113, 140},
+                              {45, 160, 130}, {132, 200, 104}, {253, 240, 150}};
+  constexpr int last = static_cast<int>(std::size(stops)) - 1;
+  const double place = std::clamp(share, 0.0, 1.0) * last;
+  const int below = std::min(static_cast<int>(place), last - 1);
+  return mix(stops[below], stops[below + 1], place - below);
+}
+
+void save(const std::string& path, const Picture& picture) {
+  replace_file(path, picture.png(), "plot");
+}
+
+/// Draws labels beside the cells of a heat map: given ones at every cell where they fit, else
+/// numbers. place(i, label) draws one.
+template <class F>
+void draw_cell_labels(int64_t count, double cell, double need,
+                      const std::vector<std::string>& given, F&& place) {
+  if (!given.empty() && cell >= need) {
+    for (int64_t i = 0; i < count; ++i) place(i, given[static_cast<size_t>(i)]);
+    return;
+  }
+  const Ticks ticks = make_ticks(0, static_cast<double>(std::max<int64_t>(count - 1, 1)), 8);
+  for (const double at : ticks.at) {
+    if (at == std::floor(at) && at < static_cast<double>(count)) {
+      place(static_cast<int64_t>(at), fmt::format("{:.0f}", at));
+    }
+  }
+}
+
+}  // namespace
+
+void write_line_plot(const std::string& path, const LinePlot& plot) {
+  require(plot.width >= 200 && plot.height >= 150 && plot.width <= 10'000 && plot.height <= 10'000,
+          "plot", "{} x {} pixels: expected 200 x 150 to 10000 x 10000", plot.width, plot.height);
+  double x0 = HUGE_VAL, x1 = -HUGE_VAL, y0 = HUGE_VAL, y1 = -HUGE_VAL;
+  for (const Series& s : plot.series) {
+    require(s.x.size() == s.y.size(), "plot", "\"{}\" has {} x and {} y", s.name, s.x.size(),
+            s.y.size());
+    for (size_t i = 0; i < s.x.size(); ++i) {
+      if (!std::isfinite(s.x[i]) || !std::isfinite(s.y[i])) continue;
+      x0 = std::min(x0, s.x[i]), x1 = std::max(x1, s.x[i]);
+      y0 = std::min(y0, s.y[i]), y1 = std::max(y1, s.y[i]);
+    }
+  }
+  require(x0 <= x1, "plot", "there is no point to draw");
+  if (x0 > 0 && x0 < 0.05 * x1) x0 = 0;
+  if (x1 == x0) x0 -= 0.5, x1 += 0.5;
+  const double room = y1 > y0 ? 0.05 * (y1 - y0) : std::max(0.5, 0.05 * std::abs(y1));
+  y0 -= room, y1 += room;
+
+  Picture picture(plot.width, plot.height);
+  const Ticks rows = make_ticks(y0, y1, plot.height / 90),
+              columns = make_ticks(x0, x1, plot.width / 130);
+  double labels = 0;
+  for (const double y : rows.at) {
+    labels = std::max(labels, Picture::width_of(tick_label(y, rows.step), small));
+  }
+  const Frame frame{58 + labels, 62, plot.width - 34.0, plot.height - 76.0};
+  const auto to_x = [&](double x) {
+    return frame.left + (x - x0) / (x1 - x0) * (frame.right - frame.left);
+  };
+  const auto to_y = [&](double y) {
+    return frame.bottom - (y - y0) / (y1 - y0) * (frame.bottom - frame.top);
+  };
+
+  for (const double y : rows.at) {
+    const double at = std::floor(to_y(y));
+    picture.fill(frame.left, at, frame.right, at + 1, grey);
+    const std::string label = tick_label(y, rows.step);
+    picture.text(frame.left - 12 - Picture::width_of(label, small), at + 3 * small, label, small,
+                 dim);
+  }
+  for (const double x : columns.at) {
+    const double at = std::floor(to_x(x));
+    picture.fill(at, frame.top, at + 1, frame.bottom, grey);
+    const std::string label = tick_label(x, columns.step);
+    picture.text(at - Picture::width_of(label, small) / 2, frame.bottom + 24, label, small, dim);
+  }
+  picture.fill(frame.left, frame.bottom, frame.right, frame.bottom + 2, ink);
+  picture.fill(frame.left - 2, frame.top, frame.left, frame.bottom + 2, ink);
+
+  for (const bool faint : {true, false}) {
+    for (const Series& s : plot.series) {
+      if (s.faint != faint) continue;
+      const Colour full = palette[static_cast<size_t>(s.colour) % std::size(palette)];
+      const Colour colour = faint ? mix(full, paper, 0.65) : full;
+      std::vector<Point> run;
+      for (size_t i = 0; i <= s.x.size(); ++i) {
+        if (i < s.x.size() && std::isfinite(s.x[i]) && std::isfinite(s.y[i])) {
+          run.push_back({to_x(s.x[i]), to_y(s.y[i])});
+          if (s.markers) picture.stroke({run.back()}, 9, colour);
+        } else if (!run.empty()) {
+          picture.stroke(run, faint ? 1.2 : 2.6, colour);
+          run.clear();
+        }
+      }
+    }
+  }
+
+  double widest = 0;
+  int entries = 0;
+  for (const Series& s : plot.series) {
+    if (s.name.empty()) continue;
+    widest = std::max(widest, Picture::width_of(s.name, small));
+    ++entries;
+  }
+  if (entries > 0) {
+    const double width = widest + 76, height = 26 * entries + 12;
+    // In the corner that hides the fewest points.
+    double left = 0, top = 0;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (const double y : {frame.top + 10, frame.bottom - 10 - height}) {
+      for (const double x : {frame.right - 6 - width, frame.left + 12}) {
+        int64_t hidden = 0;
+        for (const Series& s : plot.series) {
+          for (size_t i = 0; i + 1 < s.x.size(); ++i) {
+            for (const double t : {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}) {
+              const double px = to_x(s.x[i] + t * (s.x[i + 1] - s.x[i]));
+              const double py = to_y(s.y[i] + t * (s.y[i + 1] - s.y[i]));
+              hidden += px >= x - 5 && px <= x + width + 5 && py >= y - 5 && py <= y + height + 5;
+            }
+          }
+        }
+        if (hidden < least) least = hidden, left = x + 12, top = y;
+      }
+    }
+    picture.fill(left - 12, top, left - 12 + width, top + height, paper);
+    double y = top + 24;
+    for (const Series& s : plot.series) {
+      if (s.name.empty()) continue;
+      const Colour full = palette[static_cast<size_t>(s.colour) % std::size(palette)];
+      picture.stroke({{left, y - 5}, {left + 34, y - 5}}, s.faint ? 1.2 : 2.6,
+                     s.faint ? mix(full, paper, 0.65) : full);
+      if (s.markers) picture.stroke({{left + 17, y - 5}}, 9, full);
+      picture.text(left + 48, y, s.name, small, ink);
+      y += 26;
+    }
+  }
+  draw_title(picture, frame, plot.title);
+  draw_axis_labels(picture, frame, plot.x_label, plot.y_label);
+  save(path, picture);
+}
+
+void write_heat_map(const std::string& path, const HeatMap& map) {
+  require(map.rows >= 1 && map.columns >= 1 && map.rows <= 8192 && map.columns <= 8192, "plot",
+          "a heat map of {} x {}: expected 1 to 8192 rows and columns", map.rows, map.columns);
+  require(static_cast<int64_t>(map.values.size()) == map.rows * map.columns, "plot",
+          "{} values for {} x {} cells", map.values.size(), map.rows, map.columns);
+  const auto fits = [](const std::vector<std::string>& labels, int64_t n) {
+    return labels.empty() || static_cast<int64_t>(labels.size()) == n;
+  };
+  require(fits(map.row_labels, map.rows) && fits(map.column_labels, map.columns), "plot",
+          "{} row and {} column labels for {} x {} cells", map.row_labels.size(),
+          map.column_labels.size(), map.rows, map.columns);
+  require(map.exponent > 0, "plot", "exponent {}: expected above 0", map.exponent);
+
+  double low = map.low, high = map.high;
+  if (low == high) {
+    low = HUGE_VAL, high = -HUGE_VAL;
+    for (const double v : map.values) {
+      if (std::isfinite(v)) low = std::min(low, v), high = std::max(high, v);
+    }
+    require(low <= high, "plot", "there is no finite value to draw");
+    if (low == high) high = low + 1;
+  }
+
+  // Whole pixels a cell, about 720 along the longer side; large maps show the largest of several.
+  const int64_t longer = std::max(map.rows, map.columns);
+  const int64_t cell = std::max<int64_t>(1, 720 / longer), cells_of_pixel = (longer + 1439) / 1440;
+  const auto extent = [&](int64_t n) {
+    return static_cast<double>((n + cells_of_pixel - 1) / cells_of_pixel * cell);
+  };
+  constexpr double letters = 14;  // pixels that a cell needs for a label of its own
+  double row_width = 34;
+  if (!map.row_labels.empty() && static_cast<double>(cell) >= letters) {
+    for (const std::string& label : map.row_labels) {
+      row_width = std::max(row_width, Picture::width_of(label, small));
+    }
+  }
+  const Frame frame{58 + row_width, 62, 58 + row_width + extent(map.columns),
+                    62 + extent(map.rows)};
+  Picture picture(static_cast<int>(frame.right) + 150,
+                  std::max(static_cast<int>(frame.bottom) + 76, 240));
+
+  const int64_t step = cells_of_pixel;
+  for (int64_t r = 0; r < map.rows; r += step) {
+    for (int64_t c = 0; c < map.columns; c += step) {
+      double value = std::numeric_limits<double>::quiet_NaN();
+      for (int64_t i = r; i < std::min(map.rows, r + step); ++i) {
+        for (int64_t j = c; j < std::min(map.columns, c + step); ++j) {
+          value = std::fmax(value, map.values[static_cast<size_t>(i * map.columns + j)]);
+        }
+      }
+      if (std::isnan(value)) continue;
+      const double share = std::clamp((value - low) / (high - low), 0.0, 1.0);
+      const double x = frame.left + static_cast<double>(c / step * cell);
+      const double y = frame.top + static_cast<double>(r / step * cell);
+      picture.fill(x, y, x + static_cast<double>(cell), y + static_cast<double>(cell),
+                   heat(std::pow(share, map.exponent)));
+    }
+  }
+  picture.fill(frame.left - 2, frame.top - 2, frame.right + 2, frame.top, ink);
+  picture.fill(frame.left - 2, frame.bottom, frame.right + 2, frame.bottom + 2, ink);
+  picture.fill(frame.left - 2, frame.top, frame.left, frame.bottom, ink);
+  picture.fill(frame.right, frame.top, frame.right + 2, frame.bottom, ink);
+
+  const auto middle = [&](double start, int64_t i) {
+    return start + static_cast<double>(i / step * cell) + static_cast<double>(cell) / 2;
+  };
+  const auto size = static_cast<double>(cell);
+  draw_cell_labels(map.rows, size, letters, map.row_labels, [&](int64_t i, const std::string& l) {
+    picture.text(frame.left - 12 - Picture::width_of(l, small), middle(frame.top, i) + 3 * small, l,
+                 small, dim);
+  });
+  draw_cell_labels(map.columns, size, letters, map.column_labels,
+                   [&](int64_t i, const std::string& l) {
+                     picture.text(middle(frame.left, i) - Picture::width_of(l, small) / 2,
+                                  frame.bottom + 24, l, small, dim);
+                   });
+
+  // The scale of colours, with values at even shares of its height.
+  const double bar = frame.right + 34, height = frame.bottom - frame.top;
+  for (double y = frame.top; y < frame.bottom; ++y) {
+    picture.fill(bar, y, bar + 20, y + 1, heat((frame.bottom - 0.5 - y) / height));
+  }
+  const int marks = height > 300 ? 5 : 3;
+  for (int i = 0; i < marks; ++i) {
+    const double share = static_cast<double>(i) / (marks - 1);
+    const double value = low + (high - low) * std::pow(share, 1 / map.exponent);
+    picture.text(bar + 28, frame.bottom - share * height + 3 * small, fmt::format("{:.2g}", value),
+                 small, dim);
+  }
+  draw_title(picture, frame, map.title);
+  draw_axis_labels(picture, frame, map.x_label, map.y_label);
+  save(path, picture);
+}
+
+void write_loss_curve(const std::string& path, const std::string& metrics,
+                      const std::string& title) {
+  Series train{.faint = true, .colour = 0};
+  Series valid{.name = "validation", .markers = true, .colour = 1};
+  for (const Json& row : read_rows(metrics)) {
+    const Json* step = row.find("step");
+    if (step == nullptr || !step->is_number()) continue;
+    const auto add = [&](const char* name, Series& series) {
+      const Json* value = row.find(name);
+      if (value == nullptr || !value->is_number()) return;
+      series.x.push_back(step->number());
+      series.y.push_back(value->number());
+    };
+    add("bpb", train);
+    add("valid_bpb", valid);
+  }
+  Series mean = smoothed(train);
+  mean.name = "training";
+  mean.faint = false;
+  LinePlot plot{.title = title, .x_label = "step", .y_label = "bits per byte"};
+  if (!train.x.empty()) plot.series = {train, mean};
+  if (!valid.x.empty()) plot.series.push_back(valid);
+  require(!plot.series.empty(), "plot", "{} has no row with \"bpb\" or \"valid_bpb\"", metrics);
+  write_line_plot(path, plot);
+}
+
+std::string byte_label(int byte) {
+  if (byte == ' ') return "_";
+  if (byte == '\n' || (byte > ' ' && byte <= '~')) return std::string(1, static_cast<char>(byte));
+  return fmt::format("{:02x}", byte & 0xFF);
+}
+
+}  // namespace longspan

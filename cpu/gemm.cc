@@ -1,10 +1,11 @@
 // Packed matrix product. The sums of an element of c run over k in order, in blocks of `depth`:
 // within a block one chain of FMAs, between blocks an addition to c. Nothing else enters, so a
-// row's bits are the same beside any other rows, at any place, in any tile.
+// row's bits are the same beside any other rows, at any place, in any tile, for any plan.
 //
-// The loops are those of Goto and van de Geijn (2008): b is packed once into panels of two vectors,
-// each task packs its rows of a, and a register tile of `tile_rows` x 2 vectors stays in registers
-// over a block.
+// A register tile of up to 12 rows and two vectors of columns runs over a block of k. Around it, as
+// in Goto and van de Geijn (2008): a block of b is packed into panels as wide as a tile and stays
+// in the second-level cache, a strip of rows of a stays in the first. What lies well as it is, is
+// not packed.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/gemm.cc"
@@ -14,235 +15,296 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
-#include "core/parallel.h"
 #include "cpu/gemm.h"
+#include "cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {
 namespace HWY_NAMESPACE {
+namespace {
+
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_ARCH_X86
+#if HWY_TARGET == HWY_SCALAR
+constexpr int64_t vector_bytes = 8;
+#elif HWY_ARCH_X86
 constexpr int64_t vector_bytes = HWY_MAX_BYTES;
 #else
 constexpr int64_t vector_bytes = 16;
 #endif
-// 32 registers hold 24 sums; 16 hold 12.
-constexpr int64_t tile_rows = vector_bytes == 64 ? 12 : 6;
-constexpr int64_t depth = 256;  // of a block of k
-constexpr int64_t a_stride =
-    depth + 16;  // of a packed row: neighbours fall into different cache sets
-constexpr int64_t row_block = 12 * 6;         // rows of a task
-constexpr int64_t column_block = 1024;          // columns of a task
-constexpr int64_t direct_limit = 128;          // rows or columns below which packing does not pay
-constexpr int64_t b_limit = int64_t{4} << 20;  // bytes of b packed at a time
 
 template <class T>
-constexpr int64_t lanes = vector_bytes / static_cast<int64_t>(sizeof(T));
-template <class T>
-constexpr int64_t panel = 2 * lanes<T>;  // columns of a register tile
+constexpr int64_t lanes = std::max<int64_t>(1, vector_bytes / static_cast<int64_t>(sizeof(T)));
 template <class T>
 using Tag = hn::FixedTag<T, static_cast<size_t>(lanes<T>)>;
+template <class T>
+constexpr int64_t panel = 2 * lanes<T>;  // columns of a register tile
+// Rows of a register tile: of 32 registers it takes 24 for sums, of 16 it takes 12.
+constexpr int64_t tile_rows = vector_bytes == 64 ? 12 : 6;
+template <class T>
+constexpr int64_t depth = 2048 / static_cast<int64_t>(sizeof(T));  // of a block of k
+// A packed row is a little longer: rows fall into different sets of the cache.
+template <class T>
+constexpr int64_t strip_row = depth<T> + 16;
+// A block of b takes half of a second-level cache: 1 MiB where there are 512-bit vectors.
+template <class T>
+constexpr int64_t most_columns = (vector_bytes == 64 ? 1024 : 512) /
+                                 static_cast<int64_t>(sizeof(T));
+constexpr int64_t most_rows = 2048;
 
-#define LONGSPAN_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+/// What becomes of the sums of a tile.
+template <class T>
+struct Target {
+  T* c;
+  int64_t row;
+  const T* bias;  // or null
+  bool accumulate;
+  int64_t columns;  // that exist
+};
 
-/// Where a tile finds element (i, k) of a: in packed rows, in packed groups of tile_rows for each
-/// k, or in the operand itself, whose rows are contiguous.
-enum class Layout { rows, columns, direct };
-
-/// c[R, panel] = (sum of a[R, k] b[k, panel]) + c or + bias or + 0. Rows of b lie b_row apart,
-/// those of a, where direct, a_row.
-template <class T, Layout L, int R>
-HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, const T* HWY_RESTRICT b,
-                       int64_t b_row, const T* HWY_RESTRICT bias, bool accumulate,
-                       T* HWY_RESTRICT c, int64_t c_row) {
+template <class T, class V>
+HWY_INLINE void put(const Target<T>& to, int64_t i, int64_t first, V sum) {
   const Tag<T> d;
-  constexpr int64_t N = lanes<T>;
-  // Three addresses and small multiples of a_row reach twelve rows.
-  [[maybe_unused]] const T *a4 = a + 4 * a_row, *a8 = a + 8 * a_row;
-#define LONGSPAN_DECLARE(i) [[maybe_unused]] auto x##i = hn::Zero(d), y##i = hn::Zero(d);
-  LONGSPAN_ROWS(LONGSPAN_DECLARE)
-#undef LONGSPAN_DECLARE
-#define LONGSPAN_STEP(i)                                        \
-  if constexpr (R > i) {                                        \
-    const T* from = L == Layout::rows      ? a + i * a_stride   \
-                    : L == Layout::columns ? a + i              \
-                                           : (i < 4   ? a       \
-                                              : i < 8 ? a4      \
-                                                      : a8) +   \
-                                                 i % 4 * a_row; \
-    const auto s = hn::Set(d, *from);                           \
-    x##i = hn::MulAdd(s, b0, x##i);                             \
-    y##i = hn::MulAdd(s, b1, y##i);                             \
+  T* p = to.c + i * to.row + first;
+  if (HWY_LIKELY(to.columns - first >= lanes<T>)) {
+    if (to.accumulate) sum = hn::Add(sum, hn::LoadU(d, p));
+    if (to.bias != nullptr) sum = hn::Add(sum, hn::LoadU(d, to.bias + first));
+    hn::StoreU(sum, d, p);
+  } else {
+    const auto n = static_cast<size_t>(to.columns - first);
+    if (to.accumulate) sum = hn::Add(sum, simd::load_part(d, p, n));
+    if (to.bias != nullptr) sum = hn::Add(sum, simd::load_part(d, to.bias + first, n));
+    simd::store_part(sum, d, p, n);
   }
-#define LONGSPAN_K                                             \
-  {                                                            \
-    const auto b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + N); \
-    LONGSPAN_ROWS(LONGSPAN_STEP)                               \
-    b += b_row;                                                \
-    a += L == Layout::columns ? tile_rows : 1;                 \
-    if constexpr (L == Layout::direct) ++a4, ++a8;             \
-  }
-  int64_t p = 0;
-  for (; p + 4 <= k; p += 4) {
-    LONGSPAN_K
-    LONGSPAN_K
-    LONGSPAN_K
-    LONGSPAN_K
-  }
-  for (; p < k; ++p) LONGSPAN_K
-#undef LONGSPAN_K
-#undef LONGSPAN_STEP
-#define LONGSPAN_STORE(i)                           \
-  if constexpr (R > i) {                            \
-    T* row = c + i * c_row;                         \
-    if (accumulate) {                               \
-      x##i = hn::Add(x##i, hn::LoadU(d, row));      \
-      y##i = hn::Add(y##i, hn::LoadU(d, row + N));  \
-    }                                               \
-    if (bias != nullptr) {                          \
-      x##i = hn::Add(x##i, hn::LoadU(d, bias));     \
-      y##i = hn::Add(y##i, hn::LoadU(d, bias + N)); \
-    }                                               \
-    hn::StoreU(x##i, d, row);                       \
-    hn::StoreU(y##i, d, row + N);                   \
-  }
-  LONGSPAN_ROWS(LONGSPAN_STORE)
-#undef LONGSPAN_STORE
 }
 
-/// tile for `rows` in 1..tile_rows, cut into sizes that exist.
-template <class T, Layout L>
-void tiles(int64_t rows, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_row,
-           const T* bias, bool accumulate, T* c, int64_t c_row) {
-  const int64_t step = L == Layout::rows ? a_stride : L == Layout::columns ? 1 : a_row;
-  if (rows == tile_rows) {
-    tile<T, L, tile_rows>(k, a, a_row, b, b_row, bias, accumulate, c, c_row);
+// (row, row / 3, row % 3)
+#define LONGSPAN_ROWS(X) \
+  X(0, 0, 0)             \
+  X(1, 0, 1)             \
+  X(2, 0, 2)             \
+  X(3, 1, 0)             \
+  X(4, 1, 1) X(5, 1, 2) X(6, 2, 0) X(7, 2, 1) X(8, 2, 2) X(9, 3, 0) X(10, 3, 1) X(11, 3, 2)
+
+/// Two lines that will be needed for every `pace` steps of k, brought closer on the way.
+struct Ahead {
+  const char* line;
+  int64_t other, step;  // bytes to the second line, and to the next two
+};
+constexpr int64_t pace = 16;
+
+/// R rows and W vectors of c from k columns of a and k rows of b, of any strides; b reaches W
+/// vectors far.
+template <class T, int R, int W>
+HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_t a_col,
+                       const T* HWY_RESTRICT b, int64_t b_row, const Target<T>& to,
+                       const Ahead& ahead) {
+  const Tag<T> d;
+  constexpr int64_t N = lanes<T>;
+  for (int64_t i = 0; i < R; ++i) {
+    __builtin_prefetch(to.c + i * to.row, 1);
+    __builtin_prefetch(to.c + i * to.row + W * N - 1, 1);
+  }
+#define LONGSPAN_DECLARE(i, group, member) \
+  [[maybe_unused]] auto x##i = hn::Zero(d), y##i = hn::Zero(d);
+  LONGSPAN_ROWS(LONGSPAN_DECLARE)
+#undef LONGSPAN_DECLARE
+  // Three rows to a pointer, so that registers suffice.
+  const T* p0 = a;
+  [[maybe_unused]] const T* p1 = a + 3 * a_row;
+  [[maybe_unused]] const T* p2 = a + 6 * a_row;
+  [[maybe_unused]] const T* p3 = a + 9 * a_row;
+#define LONGSPAN_STEP(i, group, member)                   \
+  if constexpr (R > i) {                                  \
+    const auto s = hn::Set(d, p##group[member * a_row]);  \
+    x##i = hn::MulAdd(s, b0, x##i);                       \
+    if constexpr (W == 2) y##i = hn::MulAdd(s, b1, y##i); \
+  }
+  const char *line = ahead.line, *other = ahead.line + ahead.other;
+  for (; k > 0; --k) {
+    if (k % (pace / 2) == 0) {
+      __builtin_prefetch(line);
+      const char* after = line + ahead.step;
+      line = other;
+      other = after;
+    }
+    const auto b0 = hn::LoadU(d, b);
+    [[maybe_unused]] auto b1 = b0;
+    if constexpr (W == 2) b1 = hn::LoadU(d, b + N);
+    LONGSPAN_ROWS(LONGSPAN_STEP)
+    b += b_row;
+    p0 += a_col;
+    if constexpr (R > 3) p1 += a_col;
+    if constexpr (R > 6) p2 += a_col;
+    if constexpr (R > 9) p3 += a_col;
+  }
+#undef LONGSPAN_STEP
+#define LONGSPAN_PUT(i, group, member)         \
+  if constexpr (R > i) {                       \
+    put(to, i, 0, x##i);                       \
+    if constexpr (W == 2) put(to, i, N, y##i); \
+  }
+  LONGSPAN_ROWS(LONGSPAN_PUT)
+#undef LONGSPAN_PUT
+}
+
+/// tile() for `rows` in 1..tile_rows, cut into sizes that exist.
+template <class T, int W>
+void tiles(int64_t rows, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
+           int64_t b_row, Target<T> to, const Ahead& ahead) {
+  if (HWY_LIKELY(rows == tile_rows)) {
+    tile<T, tile_rows, W>(k, a, a_row, a_col, b, b_row, to, ahead);
     return;
   }
   const auto cut = [&](auto size) {
     constexpr int R = decltype(size)::value;
     if (rows < R) return;
-    tile<T, L, R>(k, a, a_row, b, b_row, bias, accumulate, c, c_row);
-    a += R * step;
-    c += R * c_row;
+    tile<T, R, W>(k, a, a_row, a_col, b, b_row, to, ahead);
+    a += R * a_row;
+    to.c += R * to.row;
     rows -= R;
   };
   if constexpr (tile_rows > 8) cut(std::integral_constant<int, 8>{});
+  if constexpr (tile_rows > 6) cut(std::integral_constant<int, 6>{});
   cut(std::integral_constant<int, 4>{});
+  cut(std::integral_constant<int, 3>{});
   cut(std::integral_constant<int, 2>{});
   cut(std::integral_constant<int, 1>{});
 }
 
+// ----------------------------------------------------------------------------------------- packing
+
 template <class T, class S>
 HWY_INLINE T widen(S x) {
-  if constexpr (std::is_same_v<T, double>)
+  if constexpr (std::is_same_v<T, double>) {
     return static_cast<double>(x);
-  else
+  } else {
     return static_cast<float>(x);
+  }
 }
 
 /// to[i * to_row + j] = from[i * from_row + j], j < n.
 template <class T, class S>
 void copy_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t from_row,
                T* HWY_RESTRICT to, int64_t to_row) {
+  using Wide = Accumulator<T>;
+  const Tag<Wide> d;
   for (int64_t i = 0; i < m; ++i) {
-    const S* f = from + i * from_row;
-    T* t = to + i * to_row;
-    if constexpr (std::is_same_v<T, S>) {
-      const Tag<T> d;
-      constexpr int64_t N = lanes<T>;
-      int64_t j = 0;
-      for (; j + N <= n; j += N) hn::StoreU(hn::LoadU(d, f + j), d, t + j);
-      const hn::FixedTag<T, 4 * sizeof(float) / sizeof(T)> quarter;
-      constexpr int64_t Q = 4 * sizeof(float) / sizeof(T);
-      for (; j + Q <= n; j += Q) hn::StoreU(hn::LoadU(quarter, f + j), quarter, t + j);
-      for (; j < n; ++j) t[j] = f[j];
-    } else {
-      for (int64_t j = 0; j < n; ++j) t[j] = widen<T>(f[j]);
+    for (int64_t j = 0; j < n; j += lanes<Wide>) {
+      const auto left = static_cast<size_t>(n - j);
+      simd::store(simd::load(d, from + i * from_row + j, left), d, to + i * to_row + j, left);
     }
   }
 }
 
-/// Four numbers from each of W / 4 rows, `step` apart.
-template <size_t W>
-HWY_INLINE auto gather_quads(const float* from, int64_t step) {
-  if constexpr (W == 4) {
-    return hn::LoadU(hn::FixedTag<float, 4>(), from);
-  } else {
-    const auto low = gather_quads<W / 2>(from, step);
-    const auto high = gather_quads<W / 2>(from + static_cast<int64_t>(W / 8) * step, step);
-    return hn::Combine(hn::FixedTag<float, W>(), high, low);
-  }
+#if HWY_TARGET != HWY_SCALAR
+/// Four numbers as f32.
+template <class S>
+HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> load4(const S* p) {
+  return simd::load(hn::FixedTag<float, 4>(), p, 4);
 }
+
+/// to[j * to_row + i] = from[i * from_row + j] for 4 rows i and 4 columns j.
+template <class S>
+HWY_INLINE void transpose4(const S* HWY_RESTRICT f, int64_t from_row, float* HWY_RESTRICT t,
+                           int64_t to_row) {
+  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<double, 2> wide;
+  const auto r0 = load4(f), r1 = load4(f + from_row), r2 = load4(f + 2 * from_row),
+             r3 = load4(f + 3 * from_row);
+  const auto t0 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
+  const auto t1 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
+  const auto t2 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
+  const auto t3 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t0, t1)), d, t);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t0, t1)), d, t + to_row);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t2, t3)), d, t + 2 * to_row);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t2, t3)), d, t + 3 * to_row);
+}
+#endif
+
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
+/// The same for 8 rows and 4 columns: rows i and i + 4 share a vector from the start.
+template <class S>
+HWY_INLINE void transpose8(const S* HWY_RESTRICT f, int64_t from_row, float* HWY_RESTRICT t,
+                           int64_t to_row) {
+  const hn::FixedTag<float, 8> d;
+  const hn::FixedTag<double, 4> wide;
+  const auto pair = [&](int64_t i) {
+    return hn::Combine(d, load4(f + (i + 4) * from_row), load4(f + i * from_row));
+  };
+  const auto r0 = pair(0), r1 = pair(1), r2 = pair(2), r3 = pair(3);
+  const auto t0 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
+  const auto t1 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
+  const auto t2 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
+  const auto t3 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t0, t1)), d, t);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t0, t1)), d, t + to_row);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t2, t3)), d, t + 2 * to_row);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t2, t3)), d, t + 3 * to_row);
+}
+#endif
 
 /// to[j * to_row + i] = from[i * from_row + j], i < m, j < n.
 template <class T, class S>
 void transpose_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t from_row,
                     T* HWY_RESTRICT to, int64_t to_row) {
   int64_t i = 0;
-  if constexpr (std::is_same_v<S, float> && std::is_same_v<T, float>) {
-    // Block l of row r of a square holds four columns of row 4 l + r; transposing the squares of
-    // 4 x 4 in each block makes whole columns.
-    const auto squares = [&](auto width) {
-      constexpr int64_t W = decltype(width)::value;
-      const hn::FixedTag<float, W> d;
-      const hn::FixedTag<double, W / 2> wide;
-      for (; i + W <= m; i += W) {
-        const float* f = from + i * from_row;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (std::is_same_v<T, float>) {
+    const auto bands = [&](auto rows, auto&& block) {
+      constexpr int64_t R = decltype(rows)::value;
+      for (; i + R <= m; i += R) {
+        const S* f = from + i * from_row;
+        float* t = to + i;
         int64_t j = 0;
-        for (; j + 4 <= n; j += 4) {
-          const auto r0 = gather_quads<W>(f + j, 4 * from_row);
-          const auto r1 = gather_quads<W>(f + from_row + j, 4 * from_row);
-          const auto r2 = gather_quads<W>(f + 2 * from_row + j, 4 * from_row);
-          const auto r3 = gather_quads<W>(f + 3 * from_row + j, 4 * from_row);
-          const auto t0 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
-          const auto t1 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
-          const auto t2 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
-          const auto t3 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
-          float* t = to + j * to_row + i;
-          hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t0, t1)), d, t);
-          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t0, t1)), d, t + to_row);
-          hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t2, t3)), d, t + 2 * to_row);
-          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t2, t3)), d, t + 3 * to_row);
-        }
+        for (; j + 4 <= n; j += 4) block(f + j, from_row, t + j * to_row, to_row);
         for (; j < n; ++j) {
-          for (int64_t r = 0; r < W; ++r) to[j * to_row + i + r] = f[r * from_row + j];
+          for (int64_t r = 0; r < R; ++r) t[j * to_row + r] = widen<T>(f[r * from_row + j]);
         }
       }
     };
-    if constexpr (lanes < float >> 4) squares(std::integral_constant<size_t, lanes<float>>{});
-    squares(std::integral_constant<size_t, 4>{});
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
+    bands(std::integral_constant<int, 8>{}, transpose8<S>);
+#endif
+    bands(std::integral_constant<int, 4>{}, transpose4<S>);
   }
+#endif
   for (; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) to[j * to_row + i] = widen<T>(from[i * from_row + j]);
   }
 }
 
-/// Rows [0, m) and columns [0, k) of a, padded to nothing: tiles() never reads past m or k.
+/// Strips of a that are packed together. Where rows lie side by side, a strip is narrower than a
+/// cache line, so several are read at once.
+constexpr int64_t most_strips = 4;
+inline int64_t strips_of(const Gemm& g) { return g.a_row == 1 && g.a_col != 1 ? most_strips : 1; }
+
+/// m rows of a: up to strips_of(g) strips. Returns the distances of rows and of columns.
+struct Steps {
+  int64_t row, col;
+};
 template <class T, class S>
-void pack_a(int64_t m, int64_t k, const S* a, int64_t row, int64_t col, Layout layout, T* to) {
-  if (layout == Layout::rows) {
-    if (col == 1) {
-      copy_rows(m, k, a, row, to, a_stride);
-    } else if (row == 1) {
-      transpose_rows(k, m, a, col, to, a_stride);
-    } else {
-      for (int64_t i = 0; i < m; ++i) {
-        for (int64_t p = 0; p < k; ++p) to[i * a_stride + p] = widen<T>(a[i * row + p * col]);
-      }
+Steps pack_strips(int64_t m, int64_t k, const S* a, int64_t row, int64_t col, T* to) {
+  if (row == 1 && col != 1) {
+    copy_rows(k, m, a, col, to, most_strips * tile_rows);
+    return {1, most_strips * tile_rows};
+  }
+  if (col == 1) {
+    copy_rows(m, k, a, row, to, strip_row<T>);
+  } else {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t p = 0; p < k; ++p) to[i * strip_row<T> + p] = widen<T>(a[i * row + p * col]);
     }
-    return;
   }
-  for (int64_t i = 0; i < m; i += tile_rows) {  // [tile][k][tile_rows]; here row == 1
-    copy_rows(k, std::min(tile_rows, m - i), a + i, col, to + i * depth, tile_rows);
-  }
+  return {strip_row<T>, 1};
 }
 
-/// One panel of b: columns [0, n) of k rows, filled up with zeros to the panel's width.
+/// One panel of b: columns [0, n) of k rows; the others up to the panel's width hold zeros.
 template <class T, class S>
-void pack_b(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* to) {
+void pack_panel(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* to) {
   constexpr int64_t width = panel<T>;
   if (n < width) std::memset(static_cast<void*>(to), 0, static_cast<size_t>(k * width) * sizeof(T));
   if (col == 1) {
@@ -256,137 +318,161 @@ void pack_b(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* to) {
   }
 }
 
-int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
+// ---------------------------------------------------------------------------------------- products
 
-/// Blocks of k that are packed together.
+constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
+constexpr int64_t round_up(int64_t n, int64_t size) { return pieces(n, size) * size; }
+
+/// Whether a and b are read where they lie: then every pass over them comes from further away, so
+/// only for few passes.
 template <class T>
-int64_t group_of(const Gemm& g) {
-  const int64_t bytes = blocks(g.n, panel<T>) * panel<T> * depth * static_cast<int64_t>(sizeof(T));
-  return std::clamp<int64_t>(b_limit / std::max<int64_t>(bytes, 1), 1, blocks(g.k, depth));
+bool direct_a(const Gemm& g) {
+  return g.dtype == dtype_of<T> && (g.a_col == 1 || g.a_row == 1) && g.n <= 4 * panel<T>;
+}
+template <class T>
+bool direct_b(const Gemm& g) {
+  return g.dtype == dtype_of<T> && g.b_col == 1 && g.m <= 4 * tile_rows;
 }
 
 template <class T>
-int64_t a_elements() {
-  return row_block * a_stride;
-}
-
-template <class T>
-int64_t scratch_bytes(const Gemm& g, int workers) {
-  const int64_t deep = std::min(g.k, group_of<T>(g) * depth);
-  const int64_t b = blocks(g.n, panel<T>) * panel<T> * deep;
-  const int64_t edge = row_block * panel<T>;
-  return (b + workers * (a_elements<T>() + edge)) * static_cast<int64_t>(sizeof(T));
-}
-
-/// Whether rows that lie `stride` elements apart fall into few cache sets.
-template <class T>
-bool collides(int64_t stride) {
-  return stride * static_cast<int64_t>(sizeof(T)) % 1024 == 0;
-}
-
-template <class T, class S, Layout L>
-void run(const Gemm& g, T* scratch, bool parallel) {
-  constexpr int64_t width = panel<T>;
-  const auto* a = static_cast<const S*>(g.a);
-  const auto* b = static_cast<const S*>(g.b);
-  auto* c = static_cast<T*>(g.c);
-  const auto* bias = static_cast<const T*>(g.bias);
-  const int64_t panels = blocks(g.n, width), group = group_of<T>(g);
-  const int64_t deep = std::min(g.k, group * depth);
-  T* packed_b = scratch;
-  T* own = packed_b + panels * width * deep;
-  const int64_t own_size = a_elements<T>() + row_block * width;
-  const auto each = [parallel](int64_t n, auto&& body) {
-    if (parallel) {
-      parallel_for(n, body);
-    } else {
-      for (int64_t i = 0; i < n; ++i) body(i);
-    }
-  };
-
-  // Few rows of a do not repay packing whole panels of b.
-  const bool loose_b = std::is_same_v<T, S> && g.b_col == 1 && g.m <= direct_limit &&
-                       (!collides<T>(g.b_row) || g.k <= 64);
-  const int64_t loose = loose_b ? g.n / width : 0;
-
-  for (int64_t k0 = 0; k0 < g.k; k0 += deep) {
-    const int64_t k1 = std::min(g.k, k0 + deep);
-    each(panels - loose, [&](int64_t panel_index) {  // panel j holds all of [k0, k1)
-      const int64_t j = loose + panel_index;
-      pack_b(k1 - k0, std::min(width, g.n - j * width), b + k0 * g.b_row + j * width * g.b_col,
-             g.b_row, g.b_col, packed_b + j * width * (k1 - k0));
-    });
-    const int64_t down = blocks(g.m, row_block), across = blocks(g.n, column_block);
-    each(down * across, [&](int64_t task) {
-      const int64_t i0 = task / across * row_block, m = std::min(row_block, g.m - i0);
-      const int64_t j0 = task % across * column_block, j1 = std::min(g.n, j0 + column_block);
-      T* packed_a = own + (parallel ? worker_index() : 0) * own_size;
-      T* edge = packed_a + a_elements<T>();
-      for (int64_t p = k0; p < k1; p += depth) {
-        const int64_t k = std::min(depth, k1 - p);
-        const S* own_a = a + i0 * g.a_row + p * g.a_col;
-        if (L != Layout::direct) pack_a(m, k, own_a, g.a_row, g.a_col, L, packed_a);
-        const bool add = g.accumulate || p > 0;
-        for (int64_t j = j0; j < j1; j += width) {
-          const T* panel_b = packed_b + j * (k1 - k0) + (p - k0) * width;
-          int64_t b_row = width;
-          if constexpr (std::is_same_v<T, S>) {
-            if (j < loose * width) panel_b = b + p * g.b_row + j, b_row = g.b_row;
-          }
-          const T* panel_bias = bias != nullptr && p == 0 ? bias + j : nullptr;
-          const int64_t n = std::min(width, g.n - j);
-          for (int64_t i = 0; i < m; i += tile_rows) {
-            const int64_t rows = std::min(tile_rows, m - i);
-            const T* panel_a = packed_a + i * (L == Layout::rows ? a_stride : depth);
-            if constexpr (L == Layout::direct) panel_a = own_a + i * g.a_row;
-            T* to = c + (i0 + i) * g.c_row + j;
-            if (n == width) {
-              tiles<T, L>(rows, k, panel_a, g.a_row, panel_b, b_row, panel_bias, add, to, g.c_row);
-              continue;
-            }
-            tiles<T, L>(rows, k, panel_a, g.a_row, panel_b, b_row, nullptr, false, edge, width);
-            for (int64_t r = 0; r < rows; ++r) {
-              for (int64_t q = 0; q < n; ++q) {
-                T sum = edge[r * width + q];
-                if (add) sum = sum + to[r * g.c_row + q];
-                if (panel_bias != nullptr) sum = sum + panel_bias[q];
-                to[r * g.c_row + q] = sum;
-              }
-            }
-          }
-        }
-      }
-    });
+GemmPlan plan_for(const Gemm& g, int threads) {
+  GemmPlan plan;
+  const int64_t wanted = threads > 1 ? 4 * threads : 1;
+  plan.columns = std::min(most_columns<T>, round_up(g.n, panel<T>));
+  if (g.m <= 8 * tile_rows) {  // few rows: tasks share columns
+    plan.columns = std::clamp(round_up(pieces(g.n, wanted), panel<T>),
+                              std::min(plan.columns, 2 * panel<T>), plan.columns);
   }
+  const int64_t across = pieces(g.n, plan.columns);
+  const int64_t fewest = 8 * tile_rows;          // rows that are worth packing b for
+  const bool narrow = g.c_dtype != dtype_of<T>;  // sums of a task wait in scratch
+  plan.rows = std::clamp(pieces(g.m, pieces(wanted, across)), fewest, narrow ? 240 : most_rows);
+  plan.rows = round_up(pieces(g.m, pieces(g.m, plan.rows)), tile_rows);
+  const int64_t k = std::min(g.k, depth<T>);
+  int64_t elements = strips_of(g) * tile_rows * strip_row<T>;
+  elements += (direct_b<T>(g) ? panel<T> : plan.columns) * k;
+  if (narrow) elements += plan.rows * plan.columns;
+  plan.scratch = elements * static_cast<int64_t>(sizeof(T));
+  return plan;
+}
+
+/// Which lines of a, from the strips that come after, tile `t` of `tiles` fetches: tiles share
+/// `rows` rows from `a` on.
+template <class S>
+Ahead lines_ahead(const Gemm& g, const S* a, int64_t rows, int64_t k, int64_t t, int64_t tiles) {
+  const auto* base = static_cast<const char*>(static_cast<const void*>(a));
+  constexpr auto size = static_cast<int64_t>(sizeof(S));
+  if (g.a_col == 1) {  // up to two rows for each tile
+    const int64_t first = t * rows / tiles, end = (t + 1) * rows / tiles;
+    return {base + first * g.a_row * size, end - first > 1 ? g.a_row * size : 0, pace * size};
+  }
+  // Two of four lines of k / pace columns.
+  const int64_t first = std::min(t / 2 * (k / pace), k - 1);
+  return {base + first * g.a_col * size + t % 2 * 128, 64, g.a_col * size};
 }
 
 template <class T, class S>
-void run(const Gemm& g, void* scratch, bool parallel) {
-  auto* typed = static_cast<T*>(scratch);
-  if (g.a_row == 1 && g.a_col != 1) {
-    run<T, S, Layout::columns>(g, typed, parallel);
-    return;
-  }
-  if constexpr (std::is_same_v<T, S>) {
-    // Few columns do not repay packing the rows of a.
-    if (g.a_col == 1 && g.n <= direct_limit && !collides<T>(g.a_row)) {
-      run<T, S, Layout::direct>(g, typed, parallel);
-      return;
+void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
+  constexpr int64_t width = panel<T>;
+  const int64_t across = pieces(g.n, plan.columns);
+  const int64_t i0 = task / across * plan.rows, j0 = task % across * plan.columns;
+  const int64_t m = std::min(plan.rows, g.m - i0), n = std::min(plan.columns, g.n - j0);
+  const S* a = static_cast<const S*>(g.a) + i0 * g.a_row;
+  const S* b = static_cast<const S*>(g.b) + j0 * g.b_col;
+  const T* bias = g.bias != nullptr ? static_cast<const T*>(g.bias) + j0 : nullptr;
+  T* strip = scratch;
+  T* panels = strip + strips_of(g) * tile_rows * strip_row<T>;
+  T* wide = panels + (direct_b<T>(g) ? width : plan.columns) * std::min(g.k, depth<T>);
+
+  T* c = nullptr;
+  int64_t c_row = g.c_row;
+  const bool narrow = g.c_dtype != dtype_of<T>;
+  if constexpr (!std::is_same_v<T, S>) {
+    if (narrow) {
+      c = wide;
+      c_row = n;
+      if (g.accumulate) {
+        copy_rows(m, n, static_cast<const S*>(g.c) + i0 * g.c_row + j0, g.c_row, c, c_row);
+      }
     }
   }
-  { run<T, S, Layout::rows>(g, typed, parallel); }
+  if (!narrow) c = static_cast<T*>(g.c) + i0 * g.c_row + j0;
+
+  for (int64_t k0 = 0; k0 < g.k; k0 += depth<T>) {
+    const int64_t k = std::min(depth<T>, g.k - k0);
+    const S* a_block = a + k0 * g.a_col;
+    const S* b_block = b + k0 * g.b_row;
+    for (int64_t j = direct_b<T>(g) ? n / width * width : 0; j < n; j += width) {
+      pack_panel(k, std::min(width, n - j), b_block + j * g.b_col, g.b_row, g.b_col,
+                 panels + (direct_b<T>(g) ? 0 : j * k));
+    }
+    const T* strip_a = strip;
+    Steps steps{g.a_row, g.a_col};
+    const int64_t packed_rows = strips_of(g) * tile_rows, across_n = pieces(n, width);
+    for (int64_t i = 0; i < m; i += tile_rows) {
+      const int64_t rows = std::min(tile_rows, m - i);
+      const S* from = a_block + i * g.a_row;
+      if (direct_a<T>(g)) {
+        strip_a = static_cast<const T*>(static_cast<const void*>(from));
+      } else if (i % packed_rows == 0) {
+        steps = pack_strips(std::min(packed_rows, m - i), k, from, g.a_row, g.a_col, strip);
+        strip_a = strip;
+      } else {
+        strip_a += tile_rows * steps.row;
+      }
+      // The strips to come: of this block, or the first of the next.
+      const int64_t place = i % packed_rows, next = i - place + packed_rows;
+      const S* following = next < m ? a_block + next * g.a_row : a_block + depth<T> * g.a_col;
+      const bool follows = (next < m || k0 + depth<T> < g.k) && (g.a_col == 1 || g.a_row == 1);
+      const int64_t following_rows = std::min(packed_rows, next < m ? m - next : m);
+      for (int64_t j = 0; j < n; j += width) {
+        const Ahead ahead =
+            follows
+                ? lines_ahead(g, following, following_rows, k,
+                              (place / tile_rows * across_n + j / width), across_n * strips_of(g))
+                : Ahead{static_cast<const char*>(static_cast<const void*>(strip)), 0, 0};
+        const int64_t columns = std::min(width, n - j);
+        const T* panel_b = panels + j * k;
+        int64_t b_row = width;
+        if (direct_b<T>(g)) {
+          panel_b = panels;
+          if (columns == width) {
+            panel_b = static_cast<const T*>(static_cast<const void*>(b_block + j));
+            b_row = g.b_row;
+          }
+        }
+        const Target<T> to{c + i * c_row + j, c_row,
+                           bias != nullptr && k0 == 0 ? bias + j : nullptr, g.accumulate || k0 > 0,
+                           columns};
+        if (columns > lanes<T>) {
+          tiles<T, 2>(rows, k, strip_a, steps.row, steps.col, panel_b, b_row, to, ahead);
+        } else {
+          tiles<T, 1>(rows, k, strip_a, steps.row, steps.col, panel_b, b_row, to, ahead);
+        }
+      }
+    }
+  }
+
+  if constexpr (!std::is_same_v<T, S>) {
+    if (narrow) {
+      S* to = static_cast<S*>(g.c) + i0 * g.c_row + j0;
+      copy_rows(m, n, c, c_row, to, g.c_row);
+    }
+  }
 }
 
-void GemmRun(const Gemm& g, void* scratch, bool parallel) {
+}  // namespace
+
+void RunGemm(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch) {
   visit_floating(g.dtype, [&](auto tag) {
     using S = typename decltype(tag)::type;
-    run<Accumulator<S>, S>(g, scratch, parallel);
+    using T = Accumulator<S>;
+    run_task<T, S>(g, plan, task, static_cast<T*>(scratch));
   });
 }
 
-int64_t GemmScratch(const Gemm& g, int workers) {
-  return g.dtype == DType::f64 ? scratch_bytes<double>(g, workers)
-                               : scratch_bytes<float>(g, workers);
+GemmPlan PlanGemm(const Gemm& g, int threads) {
+  return g.dtype == DType::f64 ? plan_for<double>(g, threads) : plan_for<float>(g, threads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -396,15 +482,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace longspan::cpu {
 
-HWY_EXPORT(GemmRun);
-HWY_EXPORT(GemmScratch);
+HWY_EXPORT(RunGemm);
+HWY_EXPORT(PlanGemm);
 
-int64_t gemm_scratch_bytes(const Gemm& g, int workers) {
-  return HWY_DYNAMIC_DISPATCH(GemmScratch)(g, workers);
+GemmPlan plan_gemm(const Gemm& g, int threads) {
+  return HWY_DYNAMIC_DISPATCH(PlanGemm)(g, threads);
 }
 
-void gemm(const Gemm& g, void* scratch, bool parallel) {
-  HWY_DYNAMIC_DISPATCH(GemmRun)(g, scratch, parallel);
+void run_gemm(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(RunGemm)(g, plan, task, scratch);
 }
 
 }  // namespace longspan::cpu

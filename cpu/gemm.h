@@ -13,18 +13,27 @@ struct Gemm {
   int64_t a_row, a_col;
   const void* b;
   int64_t b_row, b_col;
-  const void* bias;  // [n], or null; in the type of c's sums
-  void* c;           // unit stride along n; f32, or f64 for f64 operands
+  const void* bias;  // [n], or null; f64 for f64 operands, else f32
+  void* c;           // unit stride along n
   int64_t c_row;
-  DType dtype;  // of a and b
+  DType dtype;    // of a and b
+  DType c_dtype;  // the same, or f32 for f16 and bf16
   bool accumulate;
 };
 
-/// Bytes of scratch that gemm() wants with `workers` threads at work (1 where parallel is false).
-int64_t gemm_scratch_bytes(const Gemm& g, int workers);
+/// How a product is cut into tasks. Bits do not depend on it.
+struct GemmPlan {
+  int64_t rows = 0, columns = 0;  // of a task
+  int64_t scratch = 0;            // bytes for each thread at work
+  int64_t tasks(const Gemm& g) const {
+    return (g.m + rows - 1) / rows * ((g.n + columns - 1) / columns);
+  }
+};
 
-/// Packs both operands and runs register tiles over them. Where `parallel`, tiles of c are handed
-/// to the thread pool. An element's bits depend on neither.
-void gemm(const Gemm& g, void* scratch, bool parallel);
+/// A plan for `threads` threads. m, n, k > 0.
+GemmPlan plan_gemm(const Gemm& g, int threads);
+
+/// Computes task i of plan.tasks(g): a block of rows and columns of c.
+void run_gemm(const Gemm& g, const GemmPlan& plan, int64_t i, void* scratch);
 
 }  // namespace longspan::cpu

@@ -24,6 +24,9 @@ const void* at(const void* base, int64_t offset, DType dtype) {
   return static_cast<const char*>(base) + offset * size_of(dtype);
 }
 
+constexpr int64_t least_parallel = int64_t{1}
+                                   << 18;  // multiplications that are worth waking threads
+
 /// c = 0, or bias, or c: what an empty sum leaves.
 template <class T>
 void store_empty(const ConstView& bias, const View& c, int64_t offset, bool accumulate) {
@@ -52,9 +55,6 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   }
 
   const DType sums = a.dtype == DType::f64 ? DType::f64 : DType::f32;
-  const bool narrow = c.dtype != sums;  // f16, bf16: sums go through an f32 copy of c
-  const int64_t c_row = narrow ? N : c.stride(-2);
-  Scratch wide(narrow ? M * N * 4 : 0);
   const bool packed_bias = bias && (bias.dtype != sums || bias.stride(0) != 1);
   Scratch wide_bias(packed_bias ? N * size_of(sums) : 0);
   if (packed_bias) {
@@ -66,58 +66,41 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
       }
     });
   }
-  const auto product = [&](int64_t i) {
-    Gemm g{M,
-           N,
-           K,
-           at(a.data, batch_offset(a.shape, a.strides, i), a.dtype),
-           a.stride(-2),
-           a.stride(-1),
-           at(b.data, batch_offset(b.shape, b.strides, i), b.dtype),
-           b.stride(-2),
-           b.stride(-1),
-           packed_bias ? wide_bias.data() : bias.data,
-           nullptr,
-           c_row,
-           a.dtype,
-           accumulate};
-    g.c = static_cast<char*>(c.data) + batch_offset(c.shape, c.strides, i) * size_of(c.dtype);
-    return g;
-  };
-
-  // Small products of a batch run one on each thread; a large one is shared by all.
-  if (!narrow && batch >= 4 && M * N * K <= int64_t{1} << 24) {
-    const int64_t bytes = memory::block_bytes(gemm_scratch_bytes(product(0), 1));
-    Scratch scratch(bytes * num_threads());
-    parallel_for(batch, [&](int64_t i) {
-      gemm(product(i), static_cast<char*>(scratch.data()) + worker_index() * bytes, false);
-    });
-    return;
-  }
-  const bool parallel = M * N * K > int64_t{1} << 16;
-  Scratch scratch(gemm_scratch_bytes(product(0), parallel ? num_threads() : 1));
-  for (int64_t i = 0; i < batch; ++i) {
-    Gemm g = product(i);
-    if (!narrow) {
-      gemm(g, scratch.data(), parallel);
-      continue;
+  Gemm g{M,
+         N,
+         K,
+         a.data,
+         a.stride(-2),
+         a.stride(-1),
+         b.data,
+         b.stride(-2),
+         b.stride(-1),
+         packed_bias ? wide_bias.data() : bias.data,
+         c.data,
+         c.stride(-2),
+         a.dtype,
+         c.dtype,
+         accumulate};
+  const bool parallel = batch * M * N * K >= least_parallel;
+  const int threads = parallel ? num_threads() : 1;
+  const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);
+  const int64_t tasks = plan.tasks(g), bytes = memory::block_bytes(plan.scratch);
+  Scratch scratch(bytes * threads);
+  const auto task = [&](int64_t index) {
+    Gemm one = g;
+    if (batch > 1) {
+      const int64_t i = index / tasks;
+      one.a = at(a.data, batch_offset(a.shape, a.strides, i), a.dtype);
+      one.b = at(b.data, batch_offset(b.shape, b.strides, i), b.dtype);
+      one.c = static_cast<char*>(c.data) + batch_offset(c.shape, c.strides, i) * size_of(c.dtype);
     }
-    visit_floating(c.dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      auto* to = static_cast<T*>(g.c);
-      auto* sum = wide.as<float>();
-      g.c = sum;
-      const auto rows = [&](auto&& f) {
-        parallel_ranges(M, std::max<int64_t>(1, 16384 / N), [&](int64_t r, int64_t end) {
-          for (; r < end; ++r) {
-            for (int64_t j = 0; j < N; ++j) f(to[r * c.stride(-2) + j], sum[r * N + j]);
-          }
-        });
-      };
-      if (accumulate) rows([](const T& y, float& s) { s = static_cast<float>(y); });
-      gemm(g, scratch.data(), parallel);
-      rows([](T& y, float s) { y = T(s); });
-    });
+    run_gemm(one, plan, index % tasks,
+             scratch.as<char>() + (parallel ? worker_index() : 0) * bytes);
+  };
+  if (parallel) {
+    parallel_for(batch * tasks, task);
+  } else {
+    for (int64_t i = 0; i < batch * tasks; ++i) task(i);
   }
 }
 

@@ -75,7 +75,10 @@ class Arena {
     }
     if (at == nullptr) at = from_free(bytes);
     if (at == nullptr) at = from_top(bytes);
-    if (at == nullptr && drain_small()) at = from_free(bytes);
+    if (at == nullptr && drain_small()) {
+      at = from_free(bytes);
+      if (at == nullptr) at = from_top(bytes);
+    }
     if (at != nullptr) unpoison(at, bytes);
     return at;
   }

@@ -1,0 +1,106 @@
+#include "core/error.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "core/scope.h"
+#include "core/tensor.h"
+
+namespace longspan {
+namespace {
+
+template <class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Error, NamesOpTensorsAndScope) {
+  const Tensor a = Tensor::empty({8, 512}), b = Tensor::empty({256, 64}, DType::bf16);
+  const Scope model("model");
+  const Scope layer("layers", 3);
+  EXPECT_EQ(message_of([&] {
+              fail_with<ShapeError>("matmul", "inner dimensions differ: 512 and 256",
+                                    {{"a", a}, {"b", b}, {"c", Tensor()}});
+            }),
+            "matmul: inner dimensions differ: 512 and 256\n"
+            "  a  f32[8, 512]  cpu\n"
+            "  b  bf16[256, 64]  cpu\n"
+            "  c  undefined\n"
+            "  in model.layers.3");
+}
+
+TEST(Error, RequireFormatsOnlyOnFailure) {
+  EXPECT_NO_THROW(require(true, "op", "never {}", 1));
+  EXPECT_EQ(message_of([] { require(false, "op", "{} of {}", 2, "three"); }), "op: 2 of three");
+  EXPECT_THROW(require<IoError>(false, "op", "x"), IoError);
+  EXPECT_THROW(require(false, "op", "x"), ValueError);
+  EXPECT_THROW(fail<NotImplemented>("op", "x"), NotImplemented);
+}
+
+TEST(Error, FamilyHasOneBase) {
+  EXPECT_THROW(throw ShapeError("x"), Error);
+  EXPECT_THROW(throw DTypeError("x"), Error);
+  EXPECT_THROW(throw DeviceError("x"), Error);
+  EXPECT_THROW(throw ValueError("x"), Error);
+  EXPECT_THROW(throw NotImplemented("x"), Error);
+  EXPECT_THROW(throw GradientError("x"), Error);
+  EXPECT_THROW(throw OutOfMemory("x"), Error);
+  EXPECT_THROW(throw CudaError("x"), Error);
+  EXPECT_THROW(throw IoError("x"), std::runtime_error);
+}
+
+TEST(Error, SharedChecks) {
+  const Tensor x = Tensor::empty({2, 3}), n = Tensor::empty({2}, DType::i64), none;
+  EXPECT_NO_THROW(require_floating("op", x));
+  EXPECT_THROW(require_floating("op", n), DTypeError);
+  EXPECT_THROW(require_floating("op", none), DTypeError);
+  EXPECT_NO_THROW(require_integer("op", n));
+  EXPECT_THROW(require_integer("op", x), DTypeError);
+  EXPECT_NO_THROW(require_rank("op", x, 1));
+  EXPECT_THROW(require_rank("op", x, 3), ShapeError);
+  EXPECT_THROW(require_rank("op", none, 0), ShapeError);
+  EXPECT_NO_THROW(require_rank_is("op", x, 2));
+  EXPECT_THROW(require_rank_is("op", x, 1), ShapeError);
+  EXPECT_THROW(require_same_dtype("op", {"x", x}, {"n", n}), DTypeError);
+  EXPECT_NO_THROW(require_same_device("op", {"x", x}, {"n", n}));
+  EXPECT_THROW(require_same_shape("op", {"x", x}, {"n", n}), ShapeError);
+  EXPECT_NO_THROW(require_shape("op", x, {2, 3}));
+  EXPECT_THROW(require_shape("op", x, {3, 2}), ShapeError);
+  EXPECT_THROW(require_shape("op", none, {}), ShapeError);
+  EXPECT_NE(message_of([&] {
+              require_shape("op", x, {3, 2}, "weight");
+            }).find("weight must have shape [3, 2]"),
+            std::string::npos);
+}
+
+TEST(Scope, IsAStackForEachThread) {
+  EXPECT_EQ(Scope::path(), "");
+  {
+    const Scope a("a");
+    {
+      const Scope b("b", 0);
+      EXPECT_EQ(Scope::path(), "a.b.0");
+      std::thread([] {
+        EXPECT_EQ(Scope::path(), "");
+        const Scope c("c");
+        EXPECT_EQ(Scope::path(), "c");
+      }).join();
+    }
+    EXPECT_EQ(Scope::path(), "a");
+    EXPECT_ANY_THROW({
+      const Scope inner("inner");
+      throw 1;
+    });
+    EXPECT_EQ(Scope::path(), "a");
+  }
+  EXPECT_EQ(Scope::path(), "");
+}
+
+}  // namespace
+}  // namespace longspan

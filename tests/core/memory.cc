@@ -1,0 +1,305 @@
+#include "core/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "core/arena.h"
+#include "core/error.h"
+#include "core/generator.h"
+#include "core/tensor.h"
+
+namespace longspan {
+namespace {
+
+/// Numbers below `n`, one after another.
+class Dice {
+ public:
+  explicit Dice(uint64_t key) : key_(key) {}
+  int64_t operator()(int64_t n) {
+    return static_cast<int64_t>(
+        to_range(uint64_t{philox_word(key_, i_++)} << 32, static_cast<uint64_t>(n)));
+  }
+
+ private:
+  uint64_t key_;
+  int64_t i_ = 0;
+};
+
+TEST(Tracker, CountsByCategory) {
+  const MemoryTracker& tracker = memory_tracker();
+  const Usage before = tracker.live();
+  const int64_t blocks = tracker.live_blocks(), allocations = tracker.allocations();
+  {
+    const Tensor p = Tensor::empty({100}, DType::f32, {}, Category::parameter);
+    Tensor x = Tensor::empty({7}, DType::u8);
+    const Scratch scratch(1000);
+    const Tensor nothing = Tensor::empty({0});
+    const Usage now = tracker.live();
+    EXPECT_EQ(now[Category::parameter] - before[Category::parameter], 448);
+    EXPECT_EQ(now[Category::other] - before[Category::other], 64 + 64);
+    EXPECT_EQ(now[Category::workspace] - before[Category::workspace], 1024);
+    EXPECT_EQ(now.total() - before.total(), 448 + 128 + 1024);
+    EXPECT_EQ(tracker.live_blocks() - blocks, 4);
+    x.set_category(Category::data);
+    EXPECT_EQ(tracker.live()[Category::data] - before[Category::data], 64);
+    EXPECT_EQ(tracker.live()[Category::other] - before[Category::other], 64);
+    EXPECT_EQ(tracker.live().total(), now.total());
+  }
+  EXPECT_EQ(tracker.live().total(), before.total());
+  EXPECT_EQ(tracker.live().bytes, before.bytes);
+  EXPECT_EQ(tracker.live_blocks(), blocks);
+  EXPECT_EQ(tracker.allocations() - allocations, 4);
+}
+
+TEST(Tracker, StorageCountsAsSavedWhileHeld) {
+  const int64_t before = memory_tracker().live()[Category::saved];
+  Storage x(100, {}, Category::other), p(100, {}, Category::parameter);
+  x.hold();
+  x.hold();
+  p.hold();
+  EXPECT_EQ(memory_tracker().live()[Category::saved] - before, 128);  // once, and only x
+  x.unhold();
+  EXPECT_EQ(x.category(), Category::saved);
+  x.unhold();
+  p.unhold();
+  EXPECT_EQ(x.category(), Category::other);
+  EXPECT_EQ(p.category(), Category::parameter);
+  EXPECT_EQ(memory_tracker().live()[Category::saved], before);
+}
+
+TEST(Tracker, PeakIsTheSplitAtTheInstantOfThePeak) {
+  MemoryTracker& tracker = memory_tracker();
+  const Usage start = tracker.live();
+  tracker.reset_peak();
+  EXPECT_EQ(tracker.peak().bytes, start.bytes);
+  {
+    const Tensor a = Tensor::empty({1000}, DType::u8, {}, Category::gradient);
+    const Tensor b = Tensor::empty({2000}, DType::u8, {}, Category::data);
+  }
+  // Less in total, though more of one kind: no new peak.
+  { const Tensor c = Tensor::empty({1500}, DType::u8, {}, Category::gradient); }
+  const Usage peak = tracker.peak();
+  EXPECT_EQ(peak[Category::gradient] - start[Category::gradient], 1024);
+  EXPECT_EQ(peak[Category::data] - start[Category::data], 2048);
+  EXPECT_EQ(peak.total() - start.total(), 3072);
+  tracker.reset_peak();
+  EXPECT_EQ(tracker.peak().total(), start.total());
+}
+
+/// The host's arena, and what passed through it.
+memory::Source below;
+int64_t handed_out = 0, most = 0;
+std::map<void*, int64_t> blocks_out;
+
+TEST(Tracker, EqualsWhatTheSourceHandsOut) {
+  const int64_t start = memory_tracker().live().total();
+  const int64_t blocks = memory_tracker().live_blocks();
+  memory_tracker().reset_peak();
+  below = host_arena();
+  handed_out = most = 0;
+  memory::Source counting = below;
+  counting.allocate = [](int64_t bytes) {
+    void* at = below.allocate(bytes);
+    EXPECT_EQ(bytes % 64, 0);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(at) % 64, 0u);
+    EXPECT_TRUE(blocks_out.emplace(at, bytes).second);
+    handed_out += bytes;
+    most = std::max(most, handed_out);
+    return at;
+  };
+  counting.release = [](void* at, int64_t bytes) {
+    EXPECT_EQ(blocks_out.at(at), bytes);
+    blocks_out.erase(at);
+    handed_out -= bytes;
+    below.release(at, bytes);
+  };
+  memory::set_source(DeviceKind::cpu, counting);
+  {
+    Dice dice(1);
+    std::vector<Tensor> alive;
+    for (int i = 0; i < 5000; ++i) {
+      if (alive.empty() || dice(3) != 0) {
+        alive.push_back(Tensor::empty({dice(5) == 0 ? dice(300'000) : dice(2000)},
+                                      static_cast<DType>(dice(dtype_count)), {},
+                                      static_cast<Category>(dice(category_count))));
+      } else {
+        const auto at = static_cast<size_t>(dice(static_cast<int64_t>(alive.size())));
+        if (dice(2) == 0) alive[at].set_category(static_cast<Category>(dice(category_count)));
+        std::swap(alive[at], alive.back());
+        alive.pop_back();
+      }
+      ASSERT_EQ(memory_tracker().live().total() - start, handed_out);
+      ASSERT_EQ(memory_tracker().live_blocks() - blocks, static_cast<int64_t>(blocks_out.size()));
+    }
+    EXPECT_EQ(memory_tracker().peak().total() - start, most);
+  }
+  memory::set_source(DeviceKind::cpu, below);
+  EXPECT_EQ(handed_out, 0);
+  EXPECT_EQ(memory_tracker().live().total(), start);
+  for (const int64_t b : memory_tracker().live().bytes) EXPECT_GE(b, 0);
+}
+
+TEST(Arena, RandomRequestsNeitherOverlapNorLeak) {
+  const memory::Source arena = host_arena();
+  Dice dice(2);
+  struct Block {
+    char* at;
+    int64_t bytes;
+    char mark;
+  };
+  std::vector<Block> alive;
+  std::map<char*, int64_t> ranges;
+  const auto check = [](const Block& b) {
+    for (int64_t i = 0; i < b.bytes; i += b.bytes / 7 + 1) ASSERT_EQ(b.at[i], b.mark);
+    ASSERT_EQ(b.at[b.bytes - 1], b.mark);
+  };
+  const auto release = [&](size_t i) {
+    check(alive[i]);
+    ranges.erase(alive[i].at);
+    arena.release(alive[i].at, alive[i].bytes);
+    alive[i] = alive.back();
+    alive.pop_back();
+  };
+  const int64_t free_before = arena.held_free();
+  for (int i = 0; i < 20'000; ++i) {
+    if (alive.empty() || (dice(2) == 0 && alive.size() < 400)) {
+      const int64_t bytes = 64 * (1 + (dice(8) == 0 ? dice(20'000) : dice(100)));
+      auto* at = static_cast<char*>(arena.allocate(bytes));
+      ASSERT_NE(at, nullptr);
+      const auto next = ranges.lower_bound(at);
+      if (next != ranges.end()) {
+        ASSERT_LE(at + bytes, next->first);
+      }
+      if (next != ranges.begin()) {
+        const auto previous = std::prev(next);
+        ASSERT_LE(previous->first + previous->second, at);
+      }
+      ranges.emplace(at, bytes);
+      alive.push_back({at, bytes, static_cast<char>(i)});
+      std::memset(at, static_cast<char>(i), static_cast<size_t>(bytes));
+    } else {
+      release(static_cast<size_t>(dice(static_cast<int64_t>(alive.size()))));
+    }
+  }
+  while (!alive.empty()) release(alive.size() - 1);
+  EXPECT_GE(arena.held_free(), free_before);  // it keeps what it has taken
+}
+
+TEST(Arena, FreedNeighboursMerge) {
+  const memory::Source arena = host_arena();
+  const int64_t size = 1 << 20;
+  void* all = arena.allocate(16 * size);
+  arena.release(all, 16 * size);
+  const int64_t held = arena.held_free();
+  std::vector<void*> parts;
+  for (int i = 0; i < 16; ++i) parts.push_back(arena.allocate(size));
+  EXPECT_EQ(arena.held_free(), held - 16 * size);
+  for (const int i : {1, 0, 3, 2, 15, 14, 4, 13, 5, 12, 6, 11, 7, 10, 8, 9}) {
+    arena.release(parts[static_cast<size_t>(i)], size);
+  }
+  EXPECT_EQ(arena.held_free(), held);
+  void* again = arena.allocate(16 * size);  // fits without taking more from the system
+  EXPECT_EQ(arena.held_free(), held - 16 * size);
+  arena.release(again, 16 * size);
+}
+
+TEST(Arena, ASteadyLoopTakesNothingNew) {
+  const auto step = [] {
+    std::vector<Tensor> tensors;
+    for (int i = 1; i < 60; ++i) {
+      tensors.push_back(Tensor::empty({i * 997}));
+      if (i % 3 == 0) tensors.erase(tensors.begin());
+    }
+  };
+  step();
+  const Usage first = memory_tracker().live();
+  for (int i = 0; i < 50; ++i) step();
+  EXPECT_EQ(memory_tracker().live().held_free, first.held_free);
+}
+
+TEST(Limit, BeyondItIsOutOfMemoryWithTheTable) {
+  const Tensor kept = Tensor::from(std::vector<float>(5000, 1.0f), {5000});
+  const Usage before = memory_tracker().live();
+  const int64_t taken = before.total() + before.held_free;
+  set_memory_limit({}, taken + (8 << 20));
+  std::string text;
+  try {
+    Tensor::empty({taken + (64 << 20)}, DType::u8, {}, Category::gradient);
+    FAIL() << "nothing was thrown";
+  } catch (const OutOfMemory& e) {
+    text = e.what();
+  }
+  for (const char* part : {"out of memory on cpu", "of gradient", "other", "total", "held free",
+                           "shorten the sequence"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+  }
+  // Nothing changed, and what fits still works.
+  EXPECT_EQ(memory_tracker().live().bytes, before.bytes);
+  const Tensor fits = Tensor::zeros({4 << 20}, DType::u8);
+  EXPECT_EQ(kept.to_vector<float>()[4999], 1.0f);
+  set_memory_limit({}, 0);
+  const Tensor large = Tensor::empty({taken + (64 << 20)}, DType::u8);
+  EXPECT_TRUE(large);
+}
+
+TEST(Limit, InjectedFailuresCountDown) {
+  const int64_t before = memory_tracker().live().total();
+  fail_allocation_after({}, 0);
+  EXPECT_THROW(Tensor::empty({1}), OutOfMemory);
+  EXPECT_NO_THROW(Tensor::empty({1}));
+  fail_allocation_after({}, 2);
+  {
+    const Tensor a = Tensor::empty({1}), b = Tensor::empty({1});
+    EXPECT_THROW(Scratch(100), OutOfMemory);
+    EXPECT_NO_THROW(Scratch(100));
+  }
+  fail_allocation_after({}, 5);
+  fail_allocation_after({}, -1);
+  for (int i = 0; i < 10; ++i) EXPECT_NO_THROW(Tensor::empty({1}));
+  EXPECT_EQ(memory_tracker().live().total(), before);
+}
+
+TEST(Leak, GrowthInEveryStepIsReported) {
+  LeakCheck check({}, 4);
+  std::vector<Tensor> kept;
+  check.step();
+  for (int i = 0; i < 3; ++i) {
+    kept.push_back(Tensor::empty({100}, DType::f32, {}, Category::memory));
+    EXPECT_NO_THROW(check.step());
+  }
+  kept.push_back(Tensor::empty({100}, DType::f32, {}, Category::memory));
+  try {
+    check.step();
+    FAIL() << "nothing was thrown";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("memory  "), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("each of the last 4 steps"), std::string::npos);
+  }
+}
+
+TEST(Leak, GrowthThatStopsIsNone) {
+  LeakCheck check({}, 3);
+  std::vector<Tensor> kept;
+  for (int i = 0; i < 30; ++i) {
+    if (i % 3 != 0) kept.push_back(Tensor::empty({100}));
+    EXPECT_NO_THROW(check.step());
+  }
+}
+
+TEST(Usage, TableForPeople) {
+  Usage usage;
+  usage[Category::parameter] = 3 << 20;
+  usage[Category::saved] = 64;
+  usage.held_free = 1 << 20;
+  const std::string text = to_string(usage);
+  EXPECT_NE(text.find("parameter"), std::string::npos);
+  EXPECT_NE(text.find("3.0 MiB"), std::string::npos);
+  EXPECT_NE(text.find("total"), std::string::npos);
+  EXPECT_EQ(text.find("gradient"), std::string::npos);  // empty ones are left out
+  EXPECT_EQ(usage.total(), (3 << 20) + 64);
+}
+
+}  // namespace
+}  // namespace longspan

@@ -72,9 +72,9 @@ class Engine {
       const std::shared_ptr<Node> node = std::move(heap_.back());
       heap_.pop_back();
       const auto entry = pending_.find(node.get());
-      const std::vector<Tensor> dy = std::move(entry->second);
+      std::vector<Tensor> dy = std::move(entry->second);
       pending_.erase(entry);
-      step(node, dy);
+      step(node, std::move(dy));
     }
   }
 
@@ -275,7 +275,18 @@ std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const T
     }
     targets.push_back({alive.back().node.get(), alive.back().slot, &result[i]});
   }
-  autograd::run(outputs, dy, std::move(targets), true, retain);
+  // An input that is given twice is found once; the others get the same gradient.
+  std::vector<size_t> first(inputs.size());
+  std::vector<autograd::Target> distinct;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    first[i] = i;
+    for (size_t j = 0; j < i && first[i] == i; ++j) {
+      if (targets[j].node == targets[i].node && targets[j].slot == targets[i].slot) first[i] = j;
+    }
+    if (first[i] == i) distinct.push_back(targets[i]);
+  }
+  autograd::run(outputs, dy, std::move(distinct), true, retain);
+  for (size_t i = 0; i < result.size(); ++i) result[i] = result[first[i]];
   return result;
 }
 

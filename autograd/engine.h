@@ -9,9 +9,10 @@ namespace longspan {
 
 /// How backward() goes through the graph.
 struct BackwardOptions {
-  bool retain = false;         ///< keep the graph for another backward()
-  std::vector<Tensor> inputs = {};  ///< if not empty: only these get gradients, only paths to them run
-  bool create_graph = false;   ///< gradients of gradients; not supported: throws NotImplemented
+  bool retain = false;  ///< keep the graph for another backward()
+  std::vector<Tensor> inputs =
+      {};                     ///< if not empty: only these get gradients, only paths to them run
+  bool create_graph = false;  ///< gradients of gradients; not supported: throws NotImplemented
 };
 
 /// Adds d loss / d leaf to every leaf that the loss depends on.

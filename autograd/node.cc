@@ -173,7 +173,12 @@ Tensor grad(const Tensor& tensor) { return tensor.meta() ? tensor.meta()->grad :
 void set_grad(const Tensor& tensor, Tensor gradient) {
   require<GradientError>(requires_grad(tensor) && !tensor.meta()->node, "set_grad",
                          "needs a leaf that requires gradients");
-  if (gradient) require_same_shape("set_grad", {"x", tensor}, {"gradient", gradient});
+  if (gradient) {
+    require_same_shape("set_grad", {"x", tensor}, {"gradient", gradient});
+    require_same_dtype("set_grad", {"x", tensor}, {"gradient", gradient});
+    require_same_device("set_grad", {"x", tensor}, {"gradient", gradient});
+    gradient = gradient.detach();
+  }
   tensor.meta()->grad = std::move(gradient);
 }
 

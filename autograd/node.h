@@ -118,7 +118,8 @@ bool requires_grad(const Tensor& tensor);
 Tensor& set_requires_grad(Tensor& tensor, bool value = true);
 /// A leaf's gradient so far; undefined where none has arrived.
 Tensor grad(const Tensor& tensor);
-/// Replaces (or, undefined, drops) a leaf's gradient. Throws ShapeError where shapes differ.
+/// Replaces (or, undefined, drops) a leaf's gradient. Throws ShapeError, DTypeError or DeviceError
+/// where it does not fit.
 void set_grad(const Tensor& tensor, Tensor gradient);
 
 }  // namespace longspan

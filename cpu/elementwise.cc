@@ -197,6 +197,15 @@ void unary_backward(Unary f, double alpha, double beta, ConstView v, ConstView d
   });
 }
 
+void unary_slope(Unary f, ConstView x, View y, View slope) {
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    elementwise<T, 1, 2>(x.shape, {x}, {y, slope}, [&](const auto& in, const auto& out, int64_t n) {
+      unary_slope_span(f, in[0], out[0], out[1], n);
+    });
+  });
+}
+
 void binary(Binary f, ConstView a, ConstView b, View y) {
   visit_floating(a.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -310,6 +319,7 @@ void gated_backward(Unary f, ConstView u, ConstView v, ConstView dy, View du, Vi
 void register_elementwise() {
   kernels::unary_forward.set(DeviceKind::cpu, unary_forward);
   kernels::unary_backward.set(DeviceKind::cpu, unary_backward);
+  kernels::unary_slope.set(DeviceKind::cpu, unary_slope);
   kernels::binary.set(DeviceKind::cpu, binary);
   kernels::compare.set(DeviceKind::cpu, compare);
   kernels::select.set(DeviceKind::cpu, select);

@@ -159,17 +159,25 @@ HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
   }
 }
 
-/// e^x for x <= 0, and 0 below -86.5; NaN stays NaN.
+/// e^x for x <= 0, and 0 below -87; NaN stays NaN. Error 1e-7, towards -87 3e-7.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_nonpositive(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
     return per_lane(d, x, exp_of{});
   } else {
     const hn::RebindToSigned<D> di;
-    const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
-    const auto p = exp_reduced(d, minus_ln2(d, x, n));
-    const auto y = hn::Mul(p, power_of_two(di, hn::ConvertTo(di, n)));
-    return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -86.5f)), y);
+    // Adding 1.5 2^23 leaves the nearest whole number in the low bits.
+    const auto round = hn::Set(d, 12582912.0f);
+    const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), round);
+    const auto n = hn::Sub(shifted, round);
+    const auto r = hn::NegMulAdd(n, hn::Set(d, 0.693147181f), x);
+    auto p = hn::MulAdd(hn::Set(d, 8.2902782928e-3f), r, hn::Set(d, 4.1898072641e-2f));
+    p = hn::MulAdd(p, r, hn::Set(d, 0.16667637528f));
+    p = hn::MulAdd(p, r, hn::Set(d, 0.49999148463f));
+    p = hn::MulAdd(p, r, hn::Set(d, 0.99999970661f));
+    p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+    const auto y = hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
+    return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::BitCast(d, y));
   }
 }
 
@@ -208,11 +216,12 @@ HWY_INLINE hn::Vec<D> log(D d, hn::Vec<D> x) {
   }
 }
 
-/// 1 / (1 + e^-x).
+/// 1 / (1 + e^-x), as t / (1 + t) or 1 / (1 + t) with t = e^-|x|.
 template <class D>
 HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
   const auto one = constant(d, 1);
-  return hn::Div(one, hn::Add(one, simd::exp(d, hn::Neg(x))));
+  const auto t = simd::exp_nonpositive(d, hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), t, one), hn::Add(one, t));
 }
 
 template <class D>
@@ -234,20 +243,39 @@ HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   }
 }
 
-/// e^(z^2) erfc(z) for z >= 0, as t p(t) with t = 1 / (1 + z / 2); relative error 5e-8 up to
-/// z = 10. f32 only.
+/// e^(-x^2 / 2), and 0 beyond |x| = 13. f32: an error of 2e-7 near 0, of 1e-6 where it is 1e-5.
 template <class D>
-HWY_INLINE hn::Vec<D> scaled_erfc(D d, hn::Vec<D> z) {
+HWY_INLINE hn::Vec<D> bell(D d, hn::Vec<D> x) {
+  if constexpr (is_f64<D>) {
+    return per_lane(d, hn::Mul(hn::Mul(x, x), hn::Set(d, -0.5)), exp_of{});
+  } else {  // 2^(-y^2)
+    const hn::RebindToSigned<D> di;
+    const auto round = hn::Set(d, 12582912.0f);
+    const auto y = hn::Mul(x, hn::Set(d, 0.84932180028801904f));  // sqrt(log2(e) / 2)
+    const auto shifted = hn::NegMulAdd(y, y, round);
+    const auto r = hn::NegMulSub(y, y, hn::Sub(shifted, round));
+    auto p = hn::MulAdd(hn::Set(d, 1.3264655282e-3f), r, hn::Set(d, 9.6715563631e-3f));
+    p = hn::MulAdd(p, r, hn::Set(d, 5.5507343159e-2f));
+    p = hn::MulAdd(p, r, hn::Set(d, 0.2402224141f));
+    p = hn::MulAdd(p, r, hn::Set(d, 0.69314697707f));
+    p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+    const auto e = hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
+    return hn::IfThenZeroElse(hn::Gt(hn::Abs(x), hn::Set(d, 13.0f)), hn::BitCast(d, e));
+  }
+}
+
+/// e^(x^2 / 2) Phi(-x) for x >= 0, with the integral Phi of the normal distribution, as t p(t)
+/// where t = 1 / (1 + 0.28 x). Its error in Phi is below 2e-8, and below 6e-5 of Phi up to x = 7.
+/// f32 only.
+template <class D>
+HWY_INLINE hn::Vec<D> scaled_tail(D d, hn::Vec<D> x) {
   const auto one = hn::Set(d, 1.0f);
-  const auto t = hn::Div(one, hn::MulAdd(z, hn::Set(d, 0.5f), one));
-  auto p = hn::MulAdd(hn::Set(d, -5.97149189613e-2f), t, hn::Set(d, 0.287768309514f));
-  p = hn::MulAdd(p, t, hn::Set(d, -0.493863648741f));
-  p = hn::MulAdd(p, t, hn::Set(d, 0.285697710262f));
-  p = hn::MulAdd(p, t, hn::Set(d, -3.18417573768e-2f));
-  p = hn::MulAdd(p, t, hn::Set(d, 0.20485365512f));
-  p = hn::MulAdd(p, t, hn::Set(d, 0.242572892956f));
-  p = hn::MulAdd(p, t, hn::Set(d, 0.282445041969f));
-  p = hn::MulAdd(p, t, hn::Set(d, 0.282082673667f));
+  const auto t = hn::Div(one, hn::MulAdd(x, hn::Set(d, 0.28f), one));
+  auto p = hn::MulAdd(hn::Set(d, -0.1041115088f), t, hn::Set(d, 0.3829205725f));
+  p = hn::MulAdd(p, t, hn::Set(d, -0.2256669573f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.2597457902f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.0711789498f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.1159331716f));
   return hn::Mul(p, t);
 }
 
@@ -265,34 +293,45 @@ HWY_INLINE hn::Vec<D> erf(D d, hn::Vec<D> x) {
     p = hn::MulAdd(p, u, hn::Set(d, 1.12837916585f));
     const auto near = hn::Mul(x, p);
     const auto size = hn::Abs(x);
-    const auto tail = hn::Mul(simd::exp_nonpositive(d, hn::Neg(u)), scaled_erfc(d, size));
+    const auto twice =
+        hn::Mul(hn::Set(d, 2.0f), scaled_tail(d, hn::Mul(size, hn::Set(d, 1.41421356f))));
+    const auto tail = hn::Mul(simd::exp_nonpositive(d, hn::Neg(u)), twice);
     const auto far = hn::CopySign(hn::Sub(hn::Set(d, 1.0f), tail), x);
     return hn::IfThenElse(hn::Lt(size, hn::Set(d, 1.0f)), near, far);
   }
 }
 
-/// The normal distribution: its integral up to x, and its density at x.
-template <class D>
-struct Normal {
-  hn::Vec<D> integral, density;
-};
-
-struct half_erfc_of {
+struct normal_integral_of {
   double operator()(double x) const { return 0.5 * std::erfc(-0.70710678118654752440 * x); }
 };
 
+/// Phi(x), the integral of the normal distribution up to x.
 template <class D>
-HWY_INLINE Normal<D> normal(D d, hn::Vec<D> x) {
-  constexpr double root = 0.39894228040143267794;  // 1 / sqrt(2 pi)
-  const auto bell = simd::exp_nonpositive(d, hn::Mul(hn::Mul(x, x), constant(d, -0.5)));
-  const auto density = hn::Mul(bell, constant(d, root));
+HWY_INLINE hn::Vec<D> normal_integral(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
-    return {per_lane(d, x, half_erfc_of{}), density};
+    return per_lane(d, x, normal_integral_of{});
   } else {
-    const auto half = hn::Set(d, 0.5f);
-    const auto z = hn::Mul(hn::Abs(x), hn::Set(d, 0.70710678118f));
-    const auto tail = hn::Mul(half, hn::Mul(bell, scaled_erfc(d, z)));
-    return {hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Sub(hn::Set(d, 1.0f), tail), tail), density};
+    const auto tail = hn::Mul(bell(d, x), scaled_tail(d, hn::Abs(x)));
+    return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(hn::Set(d, 1.0f), tail));
+  }
+}
+
+/// x Phi(x) and its derivative Phi(x) + x phi(x), with the density phi.
+template <class D>
+HWY_INLINE void gelu(D d, hn::Vec<D> x, hn::Vec<D>& y, hn::Vec<D>& slope) {
+  constexpr double root = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+  const auto b = bell(d, x);
+  if constexpr (is_f64<D>) {
+    const auto integral = normal_integral(d, x);
+    y = hn::Mul(x, integral);
+    slope = hn::MulAdd(hn::Mul(x, b), hn::Set(d, root), integral);
+  } else {
+    const auto size = hn::Abs(x), one = hn::Set(d, 1.0f);
+    const auto tail = hn::Mul(b, scaled_tail(d, size));
+    const auto q = hn::NegMulAdd(b, hn::Mul(size, hn::Set(d, static_cast<float>(root))), tail);
+    const auto negative = hn::Lt(x, hn::Zero(d));
+    y = hn::Mul(x, hn::IfThenElse(negative, tail, hn::Sub(one, tail)));
+    slope = hn::IfThenElse(negative, q, hn::Sub(one, q));
   }
 }
 

@@ -25,6 +25,17 @@ using kernels::Unary;
   template <class D, class V> \
   static HWY_INLINE V backward(D d, V v, V dy, V a, V b)
 #define LONGSPAN_IGNORE (void)d, (void)a, (void)b
+// Functions whose value and derivative share their costly part: both at once.
+#define LONGSPAN_SLOPE        \
+  template <class D, class V> \
+  static HWY_INLINE void both(D d, V x, V& y, V& slope)
+#define LONGSPAN_FROM_SLOPE    \
+  LONGSPAN_BACKWARD {          \
+    LONGSPAN_IGNORE;           \
+    V y, slope;                \
+    both(d, v, y, slope);      \
+    return hn::Mul(slope, dy); \
+  }
 
 struct Affine {
   LONGSPAN_FORWARD { return (void)d, hn::MulAdd(a, x, b); }
@@ -178,19 +189,17 @@ struct Elu {
 };
 struct Silu {
   LONGSPAN_FORWARD { return LONGSPAN_IGNORE, hn::Mul(x, simd::sigmoid(d, x)); }
-  LONGSPAN_BACKWARD {  // s + x s (1 - s)
-    LONGSPAN_IGNORE;
-    const auto s = simd::sigmoid(d, v);
-    return hn::Mul(hn::MulAdd(v, hn::NegMulAdd(s, s, s), s), dy);
+  LONGSPAN_SLOPE {  // s + x s (1 - s)
+    const auto s = simd::sigmoid(d, x);
+    y = hn::Mul(x, s);
+    slope = hn::MulAdd(x, hn::NegMulAdd(s, s, s), s);
   }
+  LONGSPAN_FROM_SLOPE
 };
 struct GeluErf {
-  LONGSPAN_FORWARD { return LONGSPAN_IGNORE, hn::Mul(x, simd::normal(d, x).integral); }
-  LONGSPAN_BACKWARD {
-    LONGSPAN_IGNORE;
-    const auto phi = simd::normal(d, v);
-    return hn::Mul(hn::MulAdd(v, phi.density, phi.integral), dy);
-  }
+  LONGSPAN_FORWARD { return LONGSPAN_IGNORE, hn::Mul(x, simd::normal_integral(d, x)); }
+  LONGSPAN_SLOPE { simd::gelu(d, x, y, slope); }
+  LONGSPAN_FROM_SLOPE
 };
 struct GeluTanh {                                         // (1 + tanh(u)) / 2 = s(2 u)
   static constexpr double root = 1.59576912160573071176;  // 2 sqrt(2 / pi)
@@ -201,29 +210,33 @@ struct GeluTanh {                                         // (1 + tanh(u)) / 2 =
         hn::MulAdd(hn::Mul(x, x), simd::constant(d, root * cubic), simd::constant(d, root));
     return hn::Mul(x, simd::sigmoid(d, hn::Mul(x, w)));
   }
-  LONGSPAN_BACKWARD {
-    LONGSPAN_IGNORE;
-    const auto v2 = hn::Mul(v, v);
-    const auto w = hn::MulAdd(v2, simd::constant(d, root * cubic), simd::constant(d, root));
-    const auto s = simd::sigmoid(d, hn::Mul(v, w));
-    const auto slope = hn::MulAdd(v2, simd::constant(d, 3 * root * cubic), simd::constant(d, root));
-    return hn::Mul(hn::MulAdd(hn::Mul(v, slope), hn::NegMulAdd(s, s, s), s), dy);
+  LONGSPAN_SLOPE {
+    const auto x2 = hn::Mul(x, x);
+    const auto w = hn::MulAdd(x2, simd::constant(d, root * cubic), simd::constant(d, root));
+    const auto s = simd::sigmoid(d, hn::Mul(x, w));
+    const auto inner = hn::MulAdd(x2, simd::constant(d, 3 * root * cubic), simd::constant(d, root));
+    y = hn::Mul(x, s);
+    slope = hn::MulAdd(hn::Mul(x, inner), hn::NegMulAdd(s, s, s), s);
   }
+  LONGSPAN_FROM_SLOPE
 };
 struct GeluSigmoid {
   LONGSPAN_FORWARD {
     LONGSPAN_IGNORE;
     return hn::Mul(x, simd::sigmoid(d, hn::Mul(x, simd::constant(d, 1.702))));
   }
-  LONGSPAN_BACKWARD {
-    LONGSPAN_IGNORE;
-    const auto u = hn::Mul(v, simd::constant(d, 1.702));
+  LONGSPAN_SLOPE {
+    const auto u = hn::Mul(x, simd::constant(d, 1.702));
     const auto s = simd::sigmoid(d, u);
-    return hn::Mul(hn::MulAdd(u, hn::NegMulAdd(s, s, s), s), dy);
+    y = hn::Mul(x, s);
+    slope = hn::MulAdd(u, hn::NegMulAdd(s, s, s), s);
   }
+  LONGSPAN_FROM_SLOPE
 };
 #undef LONGSPAN_FORWARD
 #undef LONGSPAN_BACKWARD
+#undef LONGSPAN_SLOPE
+#undef LONGSPAN_FROM_SLOPE
 #undef LONGSPAN_IGNORE
 
 template <class F, class T>
@@ -249,15 +262,17 @@ HWY_NOINLINE void backward_loop(double alpha, double beta, const T* v, const T* 
   }
 }
 
-#define LONGSPAN_UNARY(X)                                                                     \
-  X(affine, Affine)                                                                           \
-  X(exp, Exp)                                                                                 \
-  X(log, Log)                                                                                 \
-  X(log1p, Log1p) X(sqrt, Sqrt) X(rsqrt, Rsqrt) X(square, Square) X(abs, Abs)                 \
-      X(reciprocal, Reciprocal) X(power, Power) X(clamp, Clamp) X(sin, Sin) X(cos, Cos)       \
-          X(tanh, Tanh) X(erf, Erf) X(sigmoid, Sigmoid) X(softplus, Softplus) X(relu, Relu)   \
-              X(relu_squared, ReluSquared) X(leaky_relu, LeakyRelu) X(elu, Elu) X(silu, Silu) \
-                  X(gelu_erf, GeluErf) X(gelu_tanh, GeluTanh) X(gelu_sigmoid, GeluSigmoid)
+#define LONGSPAN_UNARY(X)                                                                   \
+  X(affine, Affine)                                                                         \
+  X(exp, Exp)                                                                               \
+  X(log, Log)                                                                               \
+  X(log1p, Log1p)                                                                           \
+  X(sqrt, Sqrt)                                                                             \
+  X(rsqrt, Rsqrt) X(square, Square) X(abs, Abs) X(reciprocal, Reciprocal) X(power, Power)   \
+      X(clamp, Clamp) X(sin, Sin) X(cos, Cos) X(tanh, Tanh) X(erf, Erf) X(sigmoid, Sigmoid) \
+          X(softplus, Softplus) X(relu, Relu) X(relu_squared, ReluSquared)                  \
+              X(leaky_relu, LeakyRelu) X(elu, Elu) X(silu, Silu) X(gelu_erf, GeluErf)       \
+                  X(gelu_tanh, GeluTanh) X(gelu_sigmoid, GeluSigmoid)
 
 template <class T>
 void unary(Unary f, double alpha, double beta, const T* x, T* y, size_t n) {
@@ -278,6 +293,32 @@ void unary_gradient(Unary f, double alpha, double beta, const T* v, const T* dy,
     return backward_loop<type>(alpha, beta, v, dy, dx, n);
     LONGSPAN_UNARY(LONGSPAN_CASE)
 #undef LONGSPAN_CASE
+  }
+}
+
+template <class F, class T>
+HWY_NOINLINE void slope_loop(const T* x, T* y, T* slope, size_t n) {
+  const hn::ScalableTag<T> d;
+  const size_t N = hn::Lanes(d);
+  for (size_t i = 0; i < n; i += N) {
+    hn::Vec<decltype(d)> value, derivative;
+    F::both(d, simd::load(d, x + i, n - i), value, derivative);
+    simd::store(value, d, y + i, n - i);
+    simd::store(derivative, d, slope + i, n - i);
+  }
+}
+
+template <class T>
+void unary_slope(Unary f, const T* x, T* y, T* slope, size_t n) {
+  switch (f) {
+    case Unary::silu:
+      return slope_loop<Silu>(x, y, slope, n);
+    case Unary::gelu_erf:
+      return slope_loop<GeluErf>(x, y, slope, n);
+    case Unary::gelu_tanh:
+      return slope_loop<GeluTanh>(x, y, slope, n);
+    default:
+      return slope_loop<GeluSigmoid>(x, y, slope, n);
   }
 }
 
@@ -350,6 +391,12 @@ void unary_gradient_f64(Unary f, double a, double b, const double* v, const doub
                         size_t n) {
   unary_gradient(f, a, b, v, dy, dx, n);
 }
+void unary_slope_f32(Unary f, const float* x, float* y, float* slope, size_t n) {
+  unary_slope(f, x, y, slope, n);
+}
+void unary_slope_f64(Unary f, const double* x, double* y, double* slope, size_t n) {
+  unary_slope(f, x, y, slope, n);
+}
 void binary_f32(Binary f, const float* a, const float* b, float* y, size_t n) {
   binary(f, a, b, y, n);
 }
@@ -380,6 +427,8 @@ HWY_EXPORT(unary_f32);
 HWY_EXPORT(unary_f64);
 HWY_EXPORT(unary_gradient_f32);
 HWY_EXPORT(unary_gradient_f64);
+HWY_EXPORT(unary_slope_f32);
+HWY_EXPORT(unary_slope_f64);
 HWY_EXPORT(binary_f32);
 HWY_EXPORT(binary_f64);
 HWY_EXPORT(widen_f16);
@@ -404,6 +453,14 @@ template <>
 void unary_gradient_span(kernels::Unary f, double a, double b, const double* v, const double* dy,
                          double* dx, int64_t n) {
   HWY_DYNAMIC_DISPATCH(unary_gradient_f64)(f, a, b, v, dy, dx, static_cast<size_t>(n));
+}
+template <>
+void unary_slope_span(kernels::Unary f, const float* x, float* y, float* slope, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(unary_slope_f32)(f, x, y, slope, static_cast<size_t>(n));
+}
+template <>
+void unary_slope_span(kernels::Unary f, const double* x, double* y, double* slope, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(unary_slope_f64)(f, x, y, slope, static_cast<size_t>(n));
 }
 template <>
 void binary_span(kernels::Binary f, const float* a, const float* b, float* y, int64_t n) {

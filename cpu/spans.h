@@ -15,6 +15,9 @@ void unary_span(kernels::Unary f, double alpha, double beta, const T* x, T* y, i
 template <class T>
 void unary_gradient_span(kernels::Unary f, double alpha, double beta, const T* x_or_y, const T* dy,
                          T* dx, int64_t n);
+/// y[i] = f(x[i]), slope[i] = f'(x[i]), for silu and the gelus.
+template <class T>
+void unary_slope_span(kernels::Unary f, const T* x, T* y, T* slope, int64_t n);
 /// y[i] = f(a[i], b[i]).
 template <class T>
 void binary_span(kernels::Binary f, const T* a, const T* b, T* y, int64_t n);

@@ -54,15 +54,26 @@ Tensor unary(std::string_view op, Unary f, Keep keep, const Tensor& x, double al
                 });
 }
 
-/// alpha x + beta.
-Tensor affine(std::string_view op, const Tensor& x, double alpha, double beta) {
-  return unary(op, Unary::affine, Keep::nothing, x, alpha, beta);
-}
-
 Tensor apply(Binary f, const Tensor& a, const Tensor& b) {
   Tensor y = Tensor::like(a);
   kernels::binary(a.device(), f, a.view(), b.view(), y.mut());
   return y;
+}
+
+/// For functions whose derivative costs little beside their value: it is kept in place of x.
+Tensor with_slope(std::string_view op, Unary f, const Tensor& x) {
+  if (!autograd::wants_graph({&x, 1})) return unary(op, f, Keep::nothing, x);
+  require_floating(op, x);
+  Tensor y = Tensor::like(x), slope = Tensor::like(x);
+  kernels::unary_slope(x.device(), f, x.view(), y.mut(), slope.mut());
+  return record(op, {x}, y, save(slope), [](const Context& c, const Tensor& dy) -> Grads {
+    return {apply(Binary::mul, c.saved<1>()[0], dy)};
+  });
+}
+
+/// alpha x + beta.
+Tensor affine(std::string_view op, const Tensor& x, double alpha, double beta) {
+  return unary(op, Unary::affine, Keep::nothing, x, alpha, beta);
 }
 
 Tensor negated(const Tensor& x) {
@@ -216,12 +227,10 @@ Tensor elu(const Tensor& x, double alpha) {
   require(alpha > 0, "elu", "alpha is {}; needs more than 0", alpha);
   return unary("elu", Unary::elu, Keep::y, x, alpha);
 }
-Tensor silu(const Tensor& x) { return unary("silu", Unary::silu, Keep::x, x); }
-Tensor gelu_erf(const Tensor& x) { return unary("gelu_erf", Unary::gelu_erf, Keep::x, x); }
-Tensor gelu_tanh(const Tensor& x) { return unary("gelu_tanh", Unary::gelu_tanh, Keep::x, x); }
-Tensor sigmoid_gelu(const Tensor& x) {
-  return unary("sigmoid_gelu", Unary::gelu_sigmoid, Keep::x, x);
-}
+Tensor silu(const Tensor& x) { return with_slope("silu", Unary::silu, x); }
+Tensor gelu_erf(const Tensor& x) { return with_slope("gelu_erf", Unary::gelu_erf, x); }
+Tensor gelu_tanh(const Tensor& x) { return with_slope("gelu_tanh", Unary::gelu_tanh, x); }
+Tensor sigmoid_gelu(const Tensor& x) { return with_slope("sigmoid_gelu", Unary::gelu_sigmoid, x); }
 
 namespace {
 

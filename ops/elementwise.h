@@ -84,13 +84,13 @@ Tensor relu_squared(const Tensor& x);
 Tensor leaky_relu(const Tensor& x, double slope = 0.01);
 /// x where x > 0, else alpha (e^x - 1), alpha > 0. Saves y. Throws ValueError on other alpha.
 Tensor elu(const Tensor& x, double alpha = 1.0);
-/// x s(x). Saves x.
+/// x s(x). Saves the derivative at x, as the three below do: in place of x, and of its size.
 Tensor silu(const Tensor& x);
-/// x Phi(x), with the integral Phi of the normal distribution. Saves x. \cite hendrycks2016
+/// x Phi(x), with the integral Phi of the normal distribution. \cite hendrycks2016
 Tensor gelu_erf(const Tensor& x);
-/// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2. Saves x. \cite hendrycks2016
+/// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2. \cite hendrycks2016
 Tensor gelu_tanh(const Tensor& x);
-/// x s(1.702 x). Saves x. \cite hendrycks2016
+/// x s(1.702 x). \cite hendrycks2016
 Tensor sigmoid_gelu(const Tensor& x);
 
 /// The first half of the last axis times a function of the second half: the second is the gate.

@@ -47,6 +47,8 @@ inline constinit Kernel<void(Unary f, double alpha, double beta, ConstView x, Vi
 inline constinit Kernel<void(Unary f, double alpha, double beta, ConstView x_or_y, ConstView dy,
                              View dx)>
     unary_backward{"unary_backward"};
+/// y = f(x), slope = f'(x), for silu and the gelus, where the two share their costly part.
+inline constinit Kernel<void(Unary f, ConstView x, View y, View slope)> unary_slope{"unary_slope"};
 /// y = f(a, b). maximum and minimum give NaN where one of the two is.
 inline constinit Kernel<void(Binary f, ConstView a, ConstView b, View y)> binary{"binary"};
 /// y = a f b ? 1 : 0. a and b of one dtype, any; y u8.

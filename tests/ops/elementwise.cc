@@ -164,7 +164,7 @@ const Registered unary_infos[] = {
            [](double x) { return x * phi(x); },
            Saves::x,
            [](const Shape& s) { return randn(s); },
-           0.01,
+           0.2,
            {wide, tails}}),
     unary({"gelu_tanh",
            gelu_tanh,

@@ -42,7 +42,7 @@ struct Cosine {
 };
 
 /// From peak to floor * peak along a straight line, reached at `steps`.
-struct Linear {
+struct LinearDecay {
   double peak = 1e-3;
   int64_t warmup = 0, steps = 0;
   double floor = 0;  ///< share of the peak

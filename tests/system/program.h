@@ -24,9 +24,9 @@ struct Outcome {
 struct Start {
   std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> environment = {};  ///< added to ours
-  int64_t file_limit = -1;  ///< most bytes that it may write to a file (RLIMIT_FSIZE)
+  int64_t file_limit = -1;    ///< most bytes that it may write to a file (RLIMIT_FSIZE)
   int64_t memory_limit = -1;  ///< most bytes of addresses (RLIMIT_AS)
-  std::string folder = {};  ///< working folder; empty: ours
+  std::string folder = {};    ///< working folder; empty: ours
 };
 
 /// A running `longspan`. Killed where it still runs at the end.

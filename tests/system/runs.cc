@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/system/program.h"
@@ -15,11 +16,33 @@ namespace {
 /// A run of a small model with dropout: a few milliseconds a step.
 std::vector<std::string> small_run(const std::string& text, const std::string& out, int steps,
                                    const std::vector<std::string>& more = {}) {
-  std::vector<std::string> arguments = {
-      "train", "--model", "local_transformer", "--task", "bytes", "--data", "bytes=" + text,
-      "--length", "24", "--batch", "3", "--layers", "2", "--set", "model.d_model=32", "--set",
-      "model.d_ff=48", "--set", "model.window=9", "--set", "model.dropout=0.1", "--steps",
-      std::to_string(steps), "--seed", "7", "--out", out};
+  std::vector<std::string> arguments = {"train",
+                                        "--model",
+                                        "local_transformer",
+                                        "--task",
+                                        "bytes",
+                                        "--data",
+                                        "bytes=" + text,
+                                        "--length",
+                                        "24",
+                                        "--batch",
+                                        "3",
+                                        "--layers",
+                                        "2",
+                                        "--set",
+                                        "model.d_model=32",
+                                        "--set",
+                                        "model.d_ff=48",
+                                        "--set",
+                                        "model.window=9",
+                                        "--set",
+                                        "model.dropout=0.1",
+                                        "--steps",
+                                        std::to_string(steps),
+                                        "--seed",
+                                        "7",
+                                        "--out",
+                                        out};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -78,9 +101,9 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   const Json summary = parse_json(o.last_line());
   std::vector<std::string> keys;
   for (const JsonMember& m : summary.object()) keys.push_back(m.name);
-  EXPECT_EQ(keys, (std::vector<std::string>{"model", "parameters", "steps", "tokens", "train_bpb",
-                                            "valid_bpb", "seconds", "tokens_per_second",
-                                            "peak_bytes"}));
+  EXPECT_EQ(keys,
+            (std::vector<std::string>{"model", "parameters", "steps", "tokens", "train_bpb",
+                                      "valid_bpb", "seconds", "tokens_per_second", "peak_bytes"}));
   EXPECT_EQ(summary["model"].string(), "local_transformer");
   EXPECT_GT(summary["parameters"].integer(), 0);
   EXPECT_EQ(summary["steps"].integer(), 20);
@@ -114,8 +137,8 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   EXPECT_EQ(again.last_line() + "\n", read(out + "/summary.json"));
 
   // Sampling depends on the seed alone.
-  const std::vector<std::string> sample = {"generate", "--out", out, "--prompt", "the quick",
-                                           "--tokens", "40", "--seed", "5"};
+  const std::vector<std::string> sample = {"generate", "--out", out,      "--prompt", "the quick",
+                                           "--tokens", "40",    "--seed", "5"};
   const Outcome first = must(sample), second = must(sample);
   EXPECT_EQ(first.out, second.out);
   EXPECT_EQ(first.out.substr(0, 9), "the quick");
@@ -127,8 +150,9 @@ TEST_F(Runs, SameBitsForOneTwoAndThreeThreads) {
   std::vector<std::vector<std::string>> losses;
   for (int threads : {1, 2, 3}) {
     const std::string out = folder / ("threads-" + std::to_string(threads));
-    must(small_run(text, out, 50, {"--threads", std::to_string(threads), "--length", "200",
-                                   "--set", "model.d_model=64", "--set", "log_every=1"}));
+    must(small_run(text, out, 50,
+                   {"--threads", std::to_string(threads), "--length", "200", "--set",
+                    "model.d_model=64", "--set", "log_every=1"}));
     weights.push_back(weights_of(out, 50));
     losses.push_back(losses_of(out));
   }

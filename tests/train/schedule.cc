@@ -13,7 +13,7 @@ TEST(Schedule, WarmupIsLinear) {
   };
   check(Constant{.peak = 0.5, .warmup = 4});
   check(Cosine{.peak = 0.5, .warmup = 4, .steps = 100});
-  check(Linear{.peak = 0.5, .warmup = 4, .steps = 100});
+  check(LinearDecay{.peak = 0.5, .warmup = 4, .steps = 100});
   check(InverseSqrt{.peak = 0.5, .warmup = 4});
   check(Stepwise{.peak = 0.5, .warmup = 4});
 }
@@ -34,7 +34,7 @@ TEST(Schedule, Cosine) {
 }
 
 TEST(Schedule, Linear) {
-  const Linear schedule{.peak = 1, .warmup = 0, .steps = 10, .floor = 0.2};
+  const LinearDecay schedule{.peak = 1, .warmup = 0, .steps = 10, .floor = 0.2};
   EXPECT_DOUBLE_EQ(schedule(0), 1);
   EXPECT_DOUBLE_EQ(schedule(5), 0.6);
   EXPECT_DOUBLE_EQ(schedule(10), 0.2);

@@ -1,0 +1,63 @@
+// The general program: trains, scores and samples from every model that the library has.
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/kernel.h"
+#include "examples/longspan/commands.h"
+
+namespace {
+
+struct Command {
+  const char* name;
+  int (*run)(int argc, const char* const* argv);
+  const char* about;
+};
+
+constexpr Command commands[] = {
+    {"train", longspan::train_command, "train a model and leave a run folder"},
+    {"eval", longspan::eval_command, "score a checkpoint, in bits per byte"},
+    {"generate", longspan::generate_command, "sample text from a checkpoint"},
+    {"models", longspan::models_command, "list the models and their presets"},
+    {"data", longspan::data_command, "look at a data set"},
+};
+
+std::string usage() {
+  std::string text = "usage: longspan COMMAND [options]; longspan COMMAND --help lists them\n";
+  for (const Command& c : commands) {
+    text +=
+        "  " + std::string(c.name) + std::string(10 - std::strlen(c.name), ' ') + c.about + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  longspan::register_backends();
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name == "--help" || name == "-h" || name == "help") {
+    std::fputs(usage().c_str(), stdout);
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const Command& c : commands) {
+    if (name == c.name) return c.run(argc - 1, argv + 1);
+    names.emplace_back(c.name);
+  }
+  const std::string near = longspan::nearest(name, names);
+  if (!name.empty()) {
+    std::fprintf(stderr, "longspan: there is no command \"%s\"%s%s%s\n", name.c_str(),
+                 near.empty() ? "" : "; did you mean ", near.c_str(), near.empty() ? "" : "?");
+  }
+  std::fputs(usage().c_str(), stderr);
+  return 2;
+} catch (const longspan::Error& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "longspan: %s\n", e.what());
+  return 1;
+}

@@ -1,0 +1,79 @@
+#include "examples/longspan/commands.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "core/error.h"
+#include "train/state.h"
+
+namespace longspan {
+namespace {
+
+const Flag flags[] = {
+    {"--model", "model.name", "model, or model:preset; see longspan models"},
+    {"--task", "task", "what the data is: bytes"},
+    {"--data", "data", "bytes=FILE: the text, plain or packed with gzip"},
+    {"--split", "split", "parts of the file that train, validate and test, in per cent: 90/5/5"},
+    {"--length", "length", "tokens of a segment"},
+    {"--batch", "batch", "segments of a step"},
+    {"--layers", "model.n_layer", "layers"},
+    {"--steps", "steps", "steps to train"},
+    {"--seconds", "seconds", "stop after so many seconds"},
+    {"--seed", "seed", "seed of everything random"},
+    {"--lr", "optimizer.lr", "peak of the learning rate"},
+    {"--threads", "threads", "threads; does not change results"},
+    {"--device", "device", "cpu or cuda"},
+    {"--dtype", "model.precision", "what layers compute in: f32 or bf16"},
+    {"--memory", "model.memory", "what is kept for the backward pass: standard"},
+    {"--save-every", "save_every", "steps between checkpoints; one is always written at the end"},
+    {"--keep", "keep", "newest checkpoints that stay; 0: all"},
+    {"--log-every", "log_every", "steps between rows of metrics.jsonl"},
+    {"--eval-every", "eval_every", "steps between validations; 0: only at the end"},
+};
+
+}  // namespace
+
+std::span<const Flag> run_flags() { return flags; }
+
+CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> more,
+                              const std::string& about, size_t words) {
+  std::vector<Flag> all(more.begin(), more.end());
+  all.insert(all.end(), std::begin(flags), std::end(flags));
+  CommandLine line = parse_command_line(argc, argv, all, about);
+  if (!line.help.empty()) print_help(line.help);
+  require(line.others.size() <= words, argv[0],
+          "\"{}\" belongs to no option; see longspan {} --help",
+          line.others.size() > words ? line.others[words] : "", argv[0]);
+  return line;
+}
+
+Trained load_run(const CommandLine& line) {
+  const std::string* out = line.value("--out");
+  require(out != nullptr && !out->empty(), "longspan",
+          "no run given; expected --out DIR, the folder of a trained run");
+  require<IoError>(std::filesystem::is_directory(*out), "longspan", "there is no run folder {}",
+                   *out);
+  std::string checkpoint = newest_checkpoint(*out);
+  require<IoError>(!checkpoint.empty(), "longspan",
+                   "{} holds no checkpoint; train into it first: longspan train --out {}", *out,
+                   *out);
+  if (const std::string* step = line.value("--step")) {
+    const std::vector<int64_t> steps = saved_steps(*out);
+    std::string known;
+    bool found = false;
+    for (const int64_t s : steps) {
+      known += (known.empty() ? "" : ", ") + std::to_string(s);
+      found = found || std::to_string(s) == *step;
+    }
+    require(found, "--step", "got {}; {} holds the steps {}", *step, *out, known);
+    checkpoint = checkpoint_path(*out, std::stoll(*step));
+  }
+  Settings settings = read_toml(*out + "/config.toml");
+  settings.insert(settings.end(), line.settings.begin(), line.settings.end());
+  Run run(make_config(settings), *out);
+  Json values = read_parameters(checkpoint, named_parameters(*run.model));
+  const int64_t step = values["step"].integer();
+  return {std::move(run), step, std::move(values)};
+}
+
+}  // namespace longspan

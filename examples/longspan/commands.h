@@ -1,0 +1,43 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "examples/longspan/run.h"
+#include "train/config.h"
+
+namespace longspan {
+
+// The commands of longspan: argv[0] is the command's name. Each returns the exit status or throws.
+
+int train_command(int argc, const char* const* argv);
+int eval_command(int argc, const char* const* argv);
+int generate_command(int argc, const char* const* argv);
+int models_command(int argc, const char* const* argv);
+int data_command(int argc, const char* const* argv);
+
+/// Flags that set what a run is made of.
+std::span<const Flag> run_flags();
+/// The command line with these flags and those of run_flags(). Prints --help and ends the process
+/// where that is asked for. Throws ValueError on words that belong to nothing.
+CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
+                              const std::string& about, size_t words = 0);
+
+/// A trained run, ready to be scored or sampled from.
+struct Trained {
+  Run run;
+  int64_t step;
+  Json values;  ///< of state.json
+};
+
+/// The newest checkpoint in the folder of --out, or that of --step, with config.toml changed by the
+/// command line. Throws IoError where there is none or it is damaged.
+Trained load_run(const CommandLine& line);
+
+/// "pictures/loss.png": loss and validation over steps, from metrics.jsonl.
+void draw_loss(const Run& run);
+/// "pictures/attention.png": how each layer and head spreads its attention over the beginning of a
+/// part.
+void draw_attention(const Run& run, const BytePart& part);
+
+}  // namespace longspan

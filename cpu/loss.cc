@@ -120,13 +120,126 @@ void gradient(const View& logits, const ConstView& targets, int64_t first, const
                       for (int64_t j = 0; j < n; j += N) {
                         const auto left = static_cast<size_t>(n - j);
                         const auto z = hn::Sub(simd::load(d, x + j, left), shift);
-                        const auto p = simd::exp(d, z);
+                        const auto p = simd::exp_nonpositive(d, z);  // z <= 0 up to rounding
                         simd::store(hn::Mul(factor, hn::Sub(p, less)), d, x + j, left);
                       }
                       const int64_t t = id_at(targets, i) - first;
                       if (t >= 0 && t < n) x[t] -= g * static_cast<T>(1 - smoothing);
                     }
                   });
+}
+
+/// Largest element and sum of a row, of which the numbers beyond the end are left out.
+template <class T, class A>
+HWY_INLINE void scan_any(const T* x, size_t n, A& largest, A& total) {
+  const hn::ScalableTag<A> d;
+  const size_t N = hn::Lanes(d);
+  const auto least = hn::Set(d, -std::numeric_limits<A>::infinity());
+  auto m0 = least, m1 = least, s0 = hn::Zero(d), s1 = s0;
+  size_t j = 0;
+  for (; j + 2 * N <= n; j += 2 * N) {
+    const auto a = simd::load(d, x + j, N), b = simd::load(d, x + j + N, N);
+    m0 = hn::Max(m0, a);
+    m1 = hn::Max(m1, b);
+    s0 = hn::Add(s0, a);
+    s1 = hn::Add(s1, b);
+  }
+  for (; j < n; j += N) {
+    const auto a = simd::load(d, x + j, n - j);
+    s0 = hn::Add(s0, a);
+    m0 = hn::Max(m0, n - j >= N ? a : hn::IfThenElse(hn::FirstN(d, n - j), a, least));
+  }
+  largest = simd::max_lanes(d, hn::Max(m0, m1));
+  total = simd::sum_lanes(d, hn::Add(s0, s1));
+}
+
+template <class T, class A>
+HWY_INLINE hn::Vec<hn::ScalableTag<A>> weight_at(const T* x, hn::Vec<hn::ScalableTag<A>> shift,
+                                                 T* w, size_t left) {
+  const hn::ScalableTag<A> d;
+  auto e = simd::exp_nonpositive(d, hn::Sub(simd::load(d, x, left), shift));
+  if (left < hn::Lanes(d)) e = hn::IfThenElseZero(hn::FirstN(d, left), e);
+  if (w != nullptr) simd::store(e, d, w, left);
+  return e;
+}
+
+template <class T>
+void weights_rows(const T* x, T* w, Accumulator<T>* state, const ConstView& targets, int64_t row,
+                  int64_t end, size_t n) {
+  using A = Accumulator<T>;
+  const hn::ScalableTag<A> d;
+  const size_t N = hn::Lanes(d);
+  for (; row < end; ++row) {
+    const T* from = x + static_cast<size_t>(row) * n;
+    T* to = w == nullptr ? nullptr : w + static_cast<size_t>(row) * n;
+    A* s = state + row * 4;
+    scan_any(from, n, s[0], s[3]);
+    const A shift = std::isinf(s[0]) && s[0] < 0 ? A{0} : s[0];
+    const auto m = hn::Set(d, shift);
+    auto s0 = hn::Zero(d), s1 = s0;
+    for (size_t j = 0; j < n; j += 2 * N) {
+      s0 = hn::Add(s0, weight_at<T, A>(from + j, m, to == nullptr ? to : to + j, n - j));
+      if (j + N >= n) break;
+      const size_t k = j + N;
+      s1 = hn::Add(s1, weight_at<T, A>(from + k, m, to == nullptr ? to : to + k, n - k));
+    }
+    s[1] = simd::sum_lanes(d, hn::Add(s0, s1));
+    const int64_t t = id_at(targets, row);
+    s[2] = t >= 0 && t < static_cast<int64_t>(n) ? static_cast<A>(from[t]) : A{0};
+  }
+}
+
+template <class T>
+void weights_gradient_rows(const T* w, const Accumulator<T>* state, const Accumulator<T>* scale,
+                           const ConstView& targets, double smoothing, T* dx, int64_t row,
+                           int64_t end, size_t n) {
+  using A = Accumulator<T>;
+  const hn::ScalableTag<A> d;
+  const size_t N = hn::Lanes(d);
+  const A uniform = static_cast<A>(smoothing / static_cast<double>(n));
+  for (; row < end; ++row) {
+    const T* from = w + static_cast<size_t>(row) * n;
+    T* to = dx + static_cast<size_t>(row) * n;
+    const A g = scale[row], sum = state[row * 4 + 1];
+    const A factor = sum > 0 ? g / sum : A{0};
+    const auto a = hn::Set(d, factor), b = hn::Set(d, g * uniform);
+    for (size_t j = 0; j < n; j += N) {
+      simd::store(hn::MulSub(simd::load(d, from + j, n - j), a, b), d, to + j, n - j);
+    }
+    const int64_t t = id_at(targets, row);
+    if (g != 0 && t >= 0 && t < static_cast<int64_t>(n)) {
+      const A own = static_cast<A>(from[t]) * factor - g * uniform;
+      to[t] = T(own - g * static_cast<A>(1 - smoothing));
+    }
+  }
+}
+
+void CrossEntropyWeights(const ConstView& logits, const ConstView& targets, const View& weights,
+                         const View& state) {
+  const int64_t rows = logits.dim(0), n = logits.dim(1);
+  visit_floating(logits.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
+                    [&](int64_t i, int64_t end) {
+                      weights_rows(logits.as<T>(), weights.as<T>(), state.as<Accumulator<T>>(),
+                                   targets, i, end, static_cast<size_t>(n));
+                    });
+  });
+}
+
+void CrossEntropyWeightsGradient(const ConstView& weights, const ConstView& targets,
+                                 const ConstView& state, const ConstView& scale, double smoothing,
+                                 const View& dx) {
+  const int64_t rows = weights.dim(0), n = weights.dim(1);
+  visit_floating(weights.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Accumulator<T>;
+    parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
+                    [&](int64_t i, int64_t end) {
+                      weights_gradient_rows(weights.as<T>(), state.as<A>(), scale.as<A>(), targets,
+                                            smoothing, dx.as<T>(), i, end, static_cast<size_t>(n));
+                    });
+  });
 }
 
 void CrossEntropyScan(ConstView logits, ConstView targets, int64_t first, View state) {
@@ -155,6 +268,8 @@ namespace longspan::cpu {
 
 HWY_EXPORT(CrossEntropyScan);
 HWY_EXPORT(CrossEntropyGradient);
+HWY_EXPORT(CrossEntropyWeights);
+HWY_EXPORT(CrossEntropyWeightsGradient);
 
 namespace {
 
@@ -254,6 +369,16 @@ void register_loss() {
                           ConstView scale, double smoothing, int64_t classes) {
         HWY_DYNAMIC_DISPATCH(CrossEntropyGradient)
         (logits, targets, first, lse, scale, smoothing, classes);
+      });
+  kernels::cross_entropy_weights.set(
+      DeviceKind::cpu, [](ConstView logits, ConstView targets, View weights, View state) {
+        HWY_DYNAMIC_DISPATCH(CrossEntropyWeights)(logits, targets, weights, state);
+      });
+  kernels::cross_entropy_weights_gradient.set(
+      DeviceKind::cpu, [](ConstView weights, ConstView targets, ConstView state, ConstView scale,
+                          double smoothing, View dx) {
+        HWY_DYNAMIC_DISPATCH(CrossEntropyWeightsGradient)
+        (weights, targets, state, scale, smoothing, dx);
       });
   kernels::cross_entropy_finish.set(DeviceKind::cpu, finish);
   kernels::cross_entropy_scale.set(DeviceKind::cpu, scale_rows);

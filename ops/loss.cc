@@ -121,38 +121,26 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor t = checked_targets("cross_entropy", logits, targets, V, options);
   const int64_t rows = t.dim(0);
   const DType sums = sums_of(logits.dtype());
-  const bool direct = logits.dtype() == sums;
   const Tensor z = rows_of(logits, rows);  // [rows, V]
-  const int64_t step = direct ? std::max<int64_t>(rows, 1)
-                              : std::max<int64_t>(1, most_logits / std::max<int64_t>(V, 1));
-  Tensor state = Tensor::empty({rows, 4}, sums, z.device(), Category::workspace);
-  for_stretches(rows, step, [&](int64_t i, int64_t end) {
-    Tensor part = rows_between(z, i, end);
-    if (!direct) part = cast(part, sums);
-    kernels::cross_entropy_scan(z.device(), part.view(), rows_between(t, i, end).view(), 0,
-                                rows_between(state, i, end).mut());
-  });
+  // Where a gradient will be wanted, the exponentials are kept in place of the logits.
+  const bool graph = autograd::wants_graph({&logits, 1});
+  Tensor weights = graph ? Tensor::like(z) : Tensor{};
+  Tensor state = Tensor::empty({rows, 4}, sums, z.device());
+  kernels::cross_entropy_weights(z.device(), z.view(), t.view(), graph ? weights.mut() : View{},
+                                 state.mut());
   Tensor lse = Tensor::empty({rows}, sums, z.device()), loss = Tensor::like(lse);
   kernels::cross_entropy_finish(z.device(), state.view(), t.view(), options.ignore,
                                 options.smoothing, V, lse.mut(), loss.mut());
 
-  const Shape shape = logits.shape();
   return record(
-      "cross_entropy", {logits}, reduce(loss, t, targets.shape(), options), save(z, t, lse),
-      [options, shape, V, step, direct](const Context& c, const Tensor& dy) -> Grads {
+      "cross_entropy", {logits}, reduce(loss, t, targets.shape(), options), save(weights, t, state),
+      [options, shape = logits.shape()](const Context& c, const Tensor& dy) -> Grads {
         const auto saved = c.saved<3>();
-        const Tensor &z_ = saved[0], &t_ = saved[1], &lse_ = saved[2];
-        const Tensor scale = row_scale(dy, t_, options);
-        Tensor dz = Tensor::like(z_);
-        for_stretches(z_.dim(0), step, [&](int64_t i, int64_t end) {
-          Tensor to = rows_between(dz, i, end);
-          Tensor part = direct ? to : Tensor::empty(to.shape(), lse_.dtype(), to.device());
-          kernels::copy(z_.device(), rows_between(z_, i, end).view(), part.mut());
-          kernels::cross_entropy_gradient(z_.device(), part.mut(), rows_between(t_, i, end).view(),
-                                          0, rows_between(lse_, i, end).view(),
-                                          rows_between(scale, i, end).view(), options.smoothing, V);
-          if (!direct) kernels::copy(z_.device(), part.view(), to.mut());
-        });
+        const Tensor &w = saved[0], &ids = saved[1], &sum = saved[2];
+        const Tensor scale = row_scale(dy, ids, options);
+        Tensor dz = Tensor::like(w);
+        kernels::cross_entropy_weights_gradient(w.device(), w.view(), ids.view(), sum.view(),
+                                                scale.view(), options.smoothing, dz.mut());
         return {dz.alias(shape, contiguous_strides(shape), 0)};
       });
 }

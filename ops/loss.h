@@ -25,7 +25,7 @@ struct CrossEntropyOptions {
 ///   logits   [..., V]  f64 f32 f16 bf16; computed in f32, f64 for f64
 ///   targets  [...]     i64 i32 u8: in [0, V), or options.ignore
 ///   returns  scalar, or [...] for Reduction::none; f64 for f64, else f32
-///   saves    logits, targets, lse [rows]
+///   saves    exp(logits - maximum of the row), targets, and four numbers of each row
 ///   throws   ShapeError, DTypeError, DeviceError, ValueError naming the first bad target
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& = {});
 

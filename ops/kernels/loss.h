@@ -16,6 +16,18 @@ namespace longspan::kernels {
 inline constinit Kernel<void(ConstView logits, ConstView targets, int64_t first, View state)>
     cross_entropy_scan{"cross_entropy_scan"};
 
+/// All classes at once: the state of each row, and weights[i, j] = exp(logits[i, j] - maximum)
+/// unless weights is empty. logits and weights [rows, classes] may also be f16 or bf16; the state
+/// is then f32.
+inline constinit Kernel<void(ConstView logits, ConstView targets, View weights, View state)>
+    cross_entropy_weights{"cross_entropy_weights"};
+
+/// dx[i, j] = scale[i] (weights[i, j] / sum - (1 - smoothing) [j = target] - smoothing / classes)
+/// with the sum in state[i, 1]; rows of scale 0 become 0. dx as weights, scale as state.
+inline constinit Kernel<void(ConstView weights, ConstView targets, ConstView state, ConstView scale,
+                             double smoothing, View dx)>
+    cross_entropy_weights_gradient{"cross_entropy_weights_gradient"};
+
 /// lse[i] = log sum exp of row i; loss[i] = (1 - smoothing) (lse - target logit)
 /// + smoothing (lse - mean logit), 0 where the target is `ignore`.
 inline constinit Kernel<void(ConstView state, ConstView targets, int64_t ignore, double smoothing,

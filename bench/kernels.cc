@@ -111,6 +111,7 @@ int main(int argc, char** argv) {
   longspan::bench::add_elementwise();
   longspan::bench::add_rows();
   longspan::bench::add_optimizers();
+  longspan::bench::add_steps();
   longspan::bench::JsonLines reporter(threads);
   benchmark::RunSpecifiedBenchmarks(&reporter);
   return 0;

@@ -64,5 +64,6 @@ void add_attention();
 void add_elementwise();
 void add_rows();
 void add_optimizers();
+void add_steps();
 
 }  // namespace longspan::bench

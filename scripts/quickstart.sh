@@ -47,7 +47,7 @@ if [ -s "$run/summary.json" ]; then
 else
   say "Training for $seconds s into $run"
   "$longspan" train --model local_transformer --task bytes --data "bytes=$text" --split 90/10/0 \
-    --seconds "$seconds" --save-every 500 --out "$run" --resume
+    --lr 0.003 --set optimizer.clip=1 --seconds "$seconds" --save-every 500 --keep 2 --out "$run" --resume
 fi
 
 say "A sample"

@@ -56,7 +56,13 @@ void write(const Json& value, std::string& out) {
     out += fmt::format("{}", value.integer());
   } else if (value.is_number()) {
     const double x = value.number();
-    out += std::isfinite(x) ? fmt::format("{}", x) : "null";
+    if (!std::isfinite(x)) {
+      out += "null";
+      return;
+    }
+    const std::string text = fmt::format("{}", x);
+    out += text;
+    if (text.find_first_of(".e") == std::string::npos) out += ".0";  // 1 and -0 would be integers
   } else if (value.is_string()) {
     write_string(value.string(), out);
   } else if (value.is_array()) {
@@ -183,13 +189,21 @@ double Json::number() const {
   return is_integer() ? static_cast<double>(integer()) : get<double>("a number");
 }
 const std::string& Json::string() const { return get<std::string>("a string"); }
-const Json::Array& Json::array() const { return get<Array>("an array"); }
-const Json::Object& Json::object() const { return get<Object>("an object"); }
+const Json::Array& Json::array() const { return *get<Shared<Array>>("an array"); }
+const Json::Object& Json::object() const { return *get<Shared<Object>>("an object"); }
+
+Json::Json(Array value) : value_(std::make_shared<const Array>(std::move(value))) {}
+Json::Json(Object value) : value_(std::make_shared<const Object>(std::move(value))) {}
+
+bool Json::same(const Json& other) const {
+  if (is_array() && other.is_array()) return array() == other.array();
+  if (is_object() && other.is_object()) return object() == other.object();
+  return value_ == other.value_;
+}
 
 const Json* Json::find(std::string_view name) const {
-  const auto* members = std::get_if<Object>(&value_);
-  if (members == nullptr) return nullptr;
-  for (const JsonMember& member : *members) {
+  if (!is_object()) return nullptr;
+  for (const JsonMember& member : object()) {
     if (member.name == name) return &member.value;
   }
   return nullptr;

@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,16 +29,16 @@ class Json {
   Json(const char* value) : value_(std::string(value)) {}
   Json(std::string_view value) : value_(std::string(value)) {}
   Json(std::string value) : value_(std::move(value)) {}
-  Json(Array value) : value_(std::move(value)) {}
-  Json(Object value) : value_(std::move(value)) {}
+  Json(Array value);
+  Json(Object value);
 
   bool is_null() const { return holds<std::monostate>(); }
   bool is_bool() const { return holds<bool>(); }
   bool is_integer() const { return holds<int64_t>(); }
   bool is_number() const { return is_integer() || holds<double>(); }
   bool is_string() const { return holds<std::string>(); }
-  bool is_array() const { return holds<Array>(); }
-  bool is_object() const { return holds<Object>(); }
+  bool is_array() const { return holds<Shared<Array>>(); }
+  bool is_object() const { return holds<Shared<Object>>(); }
   /// "null", "a bool", "an integer", "a number", "a string", "an array" or "an object".
   std::string_view kind() const;
 
@@ -54,9 +55,14 @@ class Json {
   /// The member of that name. Throws ValueError where there is none.
   const Json& operator[](std::string_view name) const;
 
-  friend bool operator==(const Json&, const Json&) = default;
+  friend bool operator==(const Json& a, const Json& b) { return a.same(b); }
 
  private:
+  // Shared, as values never change.
+  template <class T>
+  using Shared = std::shared_ptr<const T>;
+
+  bool same(const Json& other) const;
   template <class T>
   bool holds() const {
     return std::holds_alternative<T>(value_);
@@ -64,7 +70,8 @@ class Json {
   template <class T>
   const T& get(std::string_view expected) const;
 
-  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> value_;
+  std::variant<std::monostate, bool, int64_t, double, std::string, Shared<Array>, Shared<Object>>
+      value_;
 };
 
 /// A name and its value.
@@ -77,8 +84,8 @@ struct JsonMember {
 /// Names and values in order: {{"loss", 1.5}, {"tokens", 4096}}.
 using Members = Json::Object;
 
-/// One line, no spaces. Numbers are written so that reading gives the same bits; NaN and Inf, which
-/// JSON lacks, become null. Throws ValueError on a string that is not UTF-8.
+/// One line, no spaces. Numbers are written so that reading gives the same bits and kind; NaN and
+/// Inf, which JSON lacks, become null. Throws ValueError on a string that is not UTF-8.
 std::string to_string(const Json& value);
 
 /// Reads one JSON value and nothing after it. Strict: a repeated member name, invalid UTF-8 or

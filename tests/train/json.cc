@@ -26,6 +26,8 @@ TEST(Json, WritesAndReadsBack) {
   EXPECT_EQ(parse_json(to_string(value)), value);
   EXPECT_EQ(to_string(Json(Members{{"a", 1.5}, {"b", Json::Array{1, 2}}})),
             R"({"a":1.5,"b":[1,2]})");
+  EXPECT_EQ(to_string(Json(Json::Array{1.0, -0.0, 1e22, 1})), "[1.0,-0.0,1e+22,1]");
+  EXPECT_TRUE(std::signbit(parse_json("[-0.0]").array()[0].number()));
   EXPECT_EQ(to_string(Json(std::nan(""))), "null");
   EXPECT_EQ(to_string(Json("\x01")), "\"\\u0001\"");
 }

@@ -1,0 +1,81 @@
+// Any bytes as a tensor file: read, or refused with an IoError. What can be read is written and
+// read again.
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "core/error.h"
+#include "core/kernel.h"
+#include "train/files.h"
+#include "train/state.h"
+
+using namespace longspan;
+
+namespace {
+
+/// A file in memory, and the path under which it can be opened.
+struct MemoryFile {
+  explicit MemoryFile(const char* name) : file(memfd_create(name, 0)) {
+    path = "/proc/self/fd/" + std::to_string(file.get());
+  }
+  void set(const uint8_t* data, size_t size) {
+    if (ftruncate(file.get(), 0) != 0 ||
+        pwrite(file.get(), data, size, 0) != static_cast<ssize_t>(size)) {
+      std::abort();
+    }
+  }
+  File file;
+  std::string path;
+};
+
+std::string bytes_of(const TensorList& tensors) {
+  std::string all;
+  for (const NamedTensor& t : tensors) {
+    all += t.name;
+    all.append(static_cast<const char*>(t.tensor.view().data),
+               static_cast<size_t>(t.tensor.nbytes()));
+  }
+  return all;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static MemoryFile input("input");
+  static const std::string output = "/tmp/longspan-fuzz-" + std::to_string(getpid());
+  register_backends();
+  input.set(data, size);
+  for (const Checksums checksums : {Checksums::optional, Checksums::required}) {
+    try {
+      read_tensor_header(input.path, checksums);
+    } catch (const IoError&) {
+    }
+  }
+  TensorList tensors;
+  try {
+    tensors = read_tensors(input.path);
+  } catch (const IoError&) {
+    return 0;
+  }
+  try {
+    write_tensors(output, tensors);
+  } catch (const ValueError&) {  // names that we do not write
+    return 0;
+  }
+  const TensorList again = read_tensors(output);
+  unlink(output.c_str());
+  if (again.size() != tensors.size()) std::abort();
+  for (const NamedTensor& t : tensors) {
+    for (const NamedTensor& other : again) {
+      if (other.name == t.name &&
+          (other.tensor.shape() != t.tensor.shape() || bytes_of({other}) != bytes_of({t}))) {
+        std::abort();
+      }
+    }
+  }
+  return 0;
+}

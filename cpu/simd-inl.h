@@ -170,7 +170,11 @@ HWY_INLINE hn::Vec<D> exp_nonpositive(D d, hn::Vec<D> x) {
     const auto round = hn::Set(d, 12582912.0f);
     const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), round);
     const auto n = hn::Sub(shifted, round);
+#if HWY_NATIVE_FMA
     const auto r = hn::NegMulAdd(n, hn::Set(d, 0.693147181f), x);
+#else
+    const auto r = minus_ln2(d, x, n);  // the product is rounded, so take it in exact parts
+#endif
     auto p = hn::MulAdd(hn::Set(d, 8.2902782928e-3f), r, hn::Set(d, 4.1898072641e-2f));
     p = hn::MulAdd(p, r, hn::Set(d, 0.16667637528f));
     p = hn::MulAdd(p, r, hn::Set(d, 0.49999148463f));

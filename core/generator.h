@@ -108,16 +108,21 @@ LONGSPAN_HD inline void circle(float t, float& cosine, float& sine) {
 
 }  // namespace detail
 
+/// -2 ln of a uniform number in (0, 1]: the square of a normal pair's radius.
+LONGSPAN_HD inline float to_squared_radius(uint32_t word) {
+  // The half keeps the logarithm finite.
+  const float u = rounded_multiply(rounded_add(static_cast<float>(word), 0.5f), 0x1p-32f);
+  return rounded_multiply(-2.0f, detail::log_of_uniform(u));
+}
+
 /// Two independent standard normal numbers from two words (Box and Muller 1958), |n| < 6.8.
 LONGSPAN_HD inline void to_normal(uint32_t w0, uint32_t w1, float& n0, float& n1) {
-  // (0, 1]: the half keeps the logarithm finite.
-  const float u = rounded_multiply(rounded_add(static_cast<float>(w0), 0.5f), 1.0f / 4294967296.0f);
   float cosine, sine;
   detail::circle(to_uniform(w1), cosine, sine);
 #if defined(__CUDA_ARCH__)
-  const float r = __fsqrt_rn(__fmul_rn(-2.0f, detail::log_of_uniform(u)));
+  const float r = __fsqrt_rn(to_squared_radius(w0));
 #else
-  const float r = std::sqrt(-2.0f * detail::log_of_uniform(u));
+  const float r = std::sqrt(to_squared_radius(w0));
 #endif
   n0 = rounded_multiply(r, cosine);
   n1 = rounded_multiply(r, sine);

@@ -1,45 +1,167 @@
 #include "ops/kernels/copy.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/parallel.h"
 #include "cpu/register.h"
+#include "cpu/spans.h"
 #include "cpu/strided.h"
 
 namespace longspan::cpu {
 namespace {
 
 constexpr int64_t grain = 1 << 15;  // elements of a task
+constexpr int64_t block = 512;      // elements converted at a time
+constexpr int64_t tile = 32;        // rows and columns of a block that is transposed
 
-template <class From, class To>
-To convert(From x) {
-  if constexpr (std::is_same_v<From, To>) {
-    return x;
-  } else if constexpr (std::is_same_v<To, f16> || std::is_same_v<To, bf16>) {
-    return To(static_cast<float>(x));
-  } else if constexpr (std::is_same_v<From, f16> || std::is_same_v<From, bf16>) {
-    return static_cast<To>(static_cast<float>(x));
-  } else {
-    return static_cast<To>(x);
+constexpr bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
+
+/// f(TypeTag<T>{}) for the types that are computed in directly.
+template <class F>
+void visit_full(DType t, F&& f) {
+  switch (t) {
+    case DType::f64:
+      return f(TypeTag<double>{});
+    case DType::f32:
+      return f(TypeTag<float>{});
+    case DType::i64:
+      return f(TypeTag<int64_t>{});
+    case DType::i32:
+      return f(TypeTag<int32_t>{});
+    default:
+      return f(TypeTag<uint8_t>{});
   }
 }
 
-template <class From, class To>
-void copy_as(const ConstView& x, const View& y) {
-  const Merged m = merge_axes(x.shape, x.strides, y.strides);
-  const int64_t n = m.shape.back(), sa = m.a.back(), sb = m.b.back();
-  const int64_t rows = numel(m.shape) / n;
-  const auto* from = x.as<From>();
-  auto* to = y.as<To>();
-  const auto span = [&](int64_t a, int64_t b, int64_t count) {
-    if (sa == 1 && sb == 1) {
-      if constexpr (std::is_same_v<From, To>) {
-        std::memcpy(to + b, from + a, static_cast<size_t>(count) * sizeof(To));
-      } else {
-        for (int64_t i = 0; i < count; ++i) to[b + i] = convert<From, To>(from[a + i]);
-      }
+/// n consecutive elements, at most `block`. The 16-bit formats go through f32.
+void convert(DType from, const void* x, DType to, void* y, int64_t n) {
+  float wide[block], narrow[block];
+  if (is_half(from)) {
+    if (from == DType::f16) {
+      widen_span(static_cast<const f16*>(x), wide, n);
     } else {
-      for (int64_t i = 0; i < count; ++i) to[b + i * sb] = convert<From, To>(from[a + i * sa]);
+      widen_span(static_cast<const bf16*>(x), wide, n);
+    }
+    from = DType::f32;
+    x = wide;
+  }
+  const DType last = is_half(to) ? DType::f32 : to;
+  void* target = is_half(to) ? narrow : y;
+  if (from == last) {
+    if (is_half(to)) {
+      target = const_cast<void*>(x);
+    } else {
+      std::memcpy(y, x, static_cast<size_t>(n * size_of(to)));
+    }
+  } else {
+    visit_full(from, [&](auto a) {
+      visit_full(last, [&](auto b) {
+        using A = typename decltype(a)::type;
+        using B = typename decltype(b)::type;
+        for (int64_t i = 0; i < n; ++i) {
+          static_cast<B*>(target)[i] = static_cast<B>(static_cast<const A*>(x)[i]);
+        }
+      });
+    });
+  }
+  if (to == DType::f16) narrow_span(static_cast<const float*>(target), static_cast<f16*>(y), n);
+  if (to == DType::bf16) narrow_span(static_cast<const float*>(target), static_cast<bf16*>(y), n);
+}
+
+/// n elements of `size` bytes, with steps in elements.
+void move(const void* from, int64_t from_step, void* to, int64_t to_step, int64_t n, int64_t size) {
+  const auto loop = [&](auto word) {
+    using W = decltype(word);
+    for (int64_t i = 0; i < n; ++i) {
+      static_cast<W*>(to)[i * to_step] = static_cast<const W*>(from)[i * from_step];
+    }
+  };
+  if (from_step == 1 && to_step == 1) {
+    std::memcpy(to, from, static_cast<size_t>(n * size));
+  } else if (size == 8) {
+    loop(uint64_t{});
+  } else if (size == 4) {
+    loop(uint32_t{});
+  } else if (size == 2) {
+    loop(uint16_t{});
+  } else {
+    loop(uint8_t{});
+  }
+}
+
+/// A tensor's address in bytes.
+struct Address {
+  char* data;
+  int64_t size;
+  char* operator()(int64_t element) const { return data + element * size; }
+};
+
+/// A tile read along its rows and written along its columns, through a buffer that both sides cross
+/// with unit steps or in the first-level cache.
+template <class W>
+void transpose_tile(const W* from, int64_t from_step, W* to, int64_t to_step, int64_t to_row,
+                    int64_t rows, int64_t columns) {
+  W buffer[tile][tile + 1];
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) buffer[c][r] = from[c * from_step + r];
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) to[r * to_row + c * to_step] = buffer[c][r];
+  }
+}
+
+/// One dtype, where axis p of x, not its last, has stride 1.
+void copy_transposed(const Merged& m, int p, const Address& from, const Address& to) {
+  const int last = m.shape.rank() - 1;
+  Merged outer = m;
+  outer.shape[p] = outer.shape[last] = 1;
+  const int64_t rows = m.shape[p], columns = m.shape[last];
+  const int64_t row_tiles = (rows + tile - 1) / tile, column_tiles = (columns + tile - 1) / tile;
+  const int64_t tiles = row_tiles * column_tiles;
+  parallel_ranges(
+      numel(outer.shape) * tiles, grain / (tile * tile), [&](int64_t task, int64_t end) {
+        for (; task < end; ++task) {
+          int64_t a, b;
+          row_offsets(outer, task / tiles, a, b);
+          const int64_t r = task % tiles / column_tiles * tile, c = task % column_tiles * tile;
+          const void* source = from(a + r + c * m.a[last]);
+          void* target = to(b + r * m.b[p] + c * m.b[last]);
+          const auto run = [&](auto word) {
+            using W = decltype(word);
+            transpose_tile(static_cast<const W*>(source), m.a[last], static_cast<W*>(target),
+                           m.b[last], m.b[p], std::min(tile, rows - r),
+                           std::min(tile, columns - c));
+          };
+          if (from.size == 8) run(uint64_t{});
+          if (from.size == 4) run(uint32_t{});
+          if (from.size == 2) run(uint16_t{});
+          if (from.size == 1) run(uint8_t{});
+        }
+      });
+}
+
+void copy(ConstView x, View y) {
+  if (x.numel() == 0) return;
+  const Merged m = merge_axes(x.shape, x.strides, y.strides);
+  const int last = m.shape.rank() - 1;
+  const int64_t n = m.shape[last], sa = m.a[last], sb = m.b[last], rows = numel(m.shape) / n;
+  const Address from{const_cast<char*>(static_cast<const char*>(x.data)), size_of(x.dtype)};
+  const Address to{static_cast<char*>(y.data), size_of(y.dtype)};
+  if (x.dtype == y.dtype && sa != 1 && sa != 0) {
+    for (int p = 0; p < last; ++p) {
+      if (m.a[p] == 1 && m.shape[p] >= 8 && n >= 8) return copy_transposed(m, p, from, to);
+    }
+  }
+  const auto span = [&](int64_t a, int64_t b, int64_t count) {
+    if (x.dtype == y.dtype) return move(from(a), sa, to(b), sb, count, from.size);
+    alignas(8) char taken[block * 8], made[block * 8];
+    for (int64_t i = 0; i < count; i += block) {
+      const int64_t k = std::min(block, count - i);
+      if (sa != 1) move(from(a + i * sa), sa, taken, 1, k, from.size);
+      const void* source = sa == 1 ? from(a + i) : taken;
+      convert(x.dtype, source, y.dtype, sb == 1 ? to(b + i) : made, k);
+      if (sb != 1) move(made, 1, to(b + i * sb), sb, k, to.size);
     }
   };
   if (rows == 1) {
@@ -55,29 +177,37 @@ void copy_as(const ConstView& x, const View& y) {
   });
 }
 
-void copy(ConstView x, View y) {
-  if (x.numel() == 0) return;
-  visit_dtype(x.dtype, [&](auto from) {
-    visit_dtype(y.dtype, [&](auto to) {
-      copy_as<typename decltype(from)::type, typename decltype(to)::type>(x, y);
-    });
-  });
+/// A number as T; the 16-bit formats go through f32.
+template <class T>
+T number(double value) {
+  if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>) {
+    return T(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
 }
 
 void fill(View y, double value) {
   if (y.numel() == 0) return;
   visit_dtype(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const T v = convert<double, T>(value);
+    const T v = number<T>(value);
     const Merged m = merge_axes(y.shape, y.strides, y.strides);
     const int64_t n = m.shape.back(), step = m.b.back();
+    const auto span = [&](T* to, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) to[i * step] = v;
+    };
+    if (numel(m.shape) == n) {
+      parallel_ranges(n, grain,
+                      [&](int64_t i, int64_t end) { span(y.as<T>() + i * step, end - i); });
+      return;
+    }
     parallel_ranges(numel(m.shape) / n, std::max<int64_t>(1, grain / n),
                     [&](int64_t r, int64_t end) {
                       for (; r < end; ++r) {
                         int64_t a, b;
                         row_offsets(m, r, a, b);
-                        T* row = y.as<T>() + b;
-                        for (int64_t i = 0; i < n; ++i) row[i * step] = v;
+                        span(y.as<T>() + b, n);
                       }
                     });
   });
@@ -87,7 +217,7 @@ void arange(View y, double begin, double step) {
   visit_dtype(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     for (int64_t i = 0; i < y.dim(0); ++i) {
-      y.as<T>()[i] = convert<double, T>(begin + static_cast<double>(i) * step);
+      y.as<T>()[i] = number<T>(begin + static_cast<double>(i) * step);
     }
   });
 }

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "examples/longspan/commands.h"
 #include "ops/elementwise.h"
+#include "train/files.h"
 #include "train/log.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
@@ -161,6 +162,7 @@ int train_command(int argc, const char* const* argv) {
 
   Log log(out, {.resume_step = checkpoint.empty() ? -1 : at.step});
   log.write_config(to_json(c));
+  sweep(out + "/checkpoints");  // what a writer that was killed has left
   const int64_t parameters = parameter_count(*run.model);
   log.say(fmt::format("{}: {} parameters, {} bytes to train on, {} to validate", c.model_name,
                       parameters, corpus.train().size(), corpus.valid().size()));

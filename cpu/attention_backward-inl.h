@@ -23,13 +23,14 @@ namespace {
 // Sums of gradients of the relation tables of one task: rows as panels [panels of width][ids][NR].
 template <class T>
 struct RelationSums {
-  T *key, *value, *bias;
+  T *key = nullptr, *value = nullptr, *bias = nullptr;
 };
 
-// One direction for three schedules: a whole head (all tiles, all keys), rows only (dq), or columns
-// only (dk and dv). All three add in the same order, so they agree in every bit.
+// What all tasks of a call share. Three schedules use one code: a whole head (all tiles, all keys),
+// rows only (dq and the tables), and columns only (dk and dv). All add in the same order, so they
+// agree in every bit.
 template <class T>
-struct Backward {
+struct BackwardCall {
   const AttentionInputs& in;
   const ConstView& lse;
   const ConstView& dout;
@@ -37,8 +38,6 @@ struct Backward {
   const RelationPanels<T>& relations;
   const T* delta;              // [B, H, L]: dout . out - dlse
   bool rows, columns, tables;  // what to compute: dq; dk and dv; gradients of the tables
-
-  void run(const AttentionTask& task, const RelationSums<T>& table_sums) const;
 };
 
 // Places for the running dq of the tiles in flight: taken at the first keys that a tile sees, given
@@ -77,319 +76,365 @@ struct TileSlots {
   std::vector<int32_t> free_;
 };
 
-// Row r of panels [panels][panel_rows][NR], times factor, to row `to` of a tensor.
+// One task: goes through its keys step by step, keeping a step's keys and their gradients near, and
+// for each step through the tiles that see them.
 template <class T>
-void write_row(const T* panels, int64_t panel_rows, int64_t r, T factor, const RowSink<T>& sink,
-               int64_t to) {
-  constexpr int64_t N = kPanel<T>;
-  constexpr int64_t V = kLanes<T>;
-  const Tag<T> d;
-  alignas(64) T values[kMaxWidth + N];
-  const Vec<T> f = hn::Set(d, factor);
-  for (int64_t c = 0; c < sink.width; c += V) {
-    const T* from = panels + (c / N * panel_rows + r) * N + c % N;
-    hn::Store(hn::Mul(hn::Load(d, from), f), d, values + c);
-  }
-  sink.write(to, values);
-}
+class BackwardTask {
+ public:
+  BackwardTask(const BackwardCall<T>& call, const AttentionTask& task, const RelationSums<T>& sums)
+      : call_(call),
+        in_(call.in),
+        task_(task),
+        table_sums_(sums),
+        head_(call.in, task.b, task.h),
+        keys_(in_.k.dim(2)),
+        width_(in_.q.dim(3)),
+        value_width_(in_.v.dim(3)),
+        width_panels_(ceil_div(width_, N)),
+        value_panels_(ceil_div(value_width_, N)),
+        // As many keys as fit in the second-level cache with their gradients.
+        step_(std::max(width_, value_width_) <= 64 ? 2 * kBlock : kBlock),
+        tile_size_(width_panels_ * kTileRows * N),
+        slots_(call.rows ? TileSlots(head_, task, step_) : TileSlots()),
+        key_columns_(step_ * width_),
+        value_columns_(step_ * value_width_),
+        key_rows_(call.rows ? step_ * width_panels_ * N : 0),
+        key_sums_(call.columns ? step_ * width_panels_ * N : 0),
+        value_sums_(call.columns ? step_ * value_panels_ * N : 0),
+        tile_sums_(slots_.count * tile_size_),
+        q_rows_(tile_size_),
+        out_rows_(value_panels_ * kTileRows * N),
+        scores_(kTileRows * kScoreStride),
+        dscores_(kTileRows * kScoreStride),
+        shift_(call.relations.key_columns != nullptr || call.relations.bias != nullptr),
+        carry_(call.relations.value_rows != nullptr),
+        bin_(shift_ && (call.tables || call.rows)),
+        bin_values_(carry_ && call.tables),
+        relation_(call.relations.shape),
+        table_(shift_ ? kTileRows * relation_.stride : 0),
+        value_table_(carry_ ? kTileRows * relation_.stride : 0),
+        bins_(bin_ ? kTileRows * relation_.stride : 0),
+        value_bins_(bin_values_ ? kTileRows * relation_.stride : 0),
+        bin_panels_(bin_ || bin_values_ ? relation_.padded() * kTileRows : 0),
+        keep_(in_.dropout, task.b * in_.q.dim(1) + task.h) {}
 
-template <class T>
-void Backward<T>::run(const AttentionTask& task, const RelationSums<T>& table_sums) const {
-  constexpr int64_t N = kPanel<T>;
-  constexpr int64_t V = kLanes<T>;
-  const Tag<T> d;
-  const T infinity = std::numeric_limits<T>::infinity();
-  const AttentionHead head(in, task.b, task.h);
-  const int64_t keys = in.k.dim(2), width = in.q.dim(3), value_width = in.v.dim(3);
-  const int64_t width_panels = ceil_div(width, N), value_panels = ceil_div(value_width, N);
-  const int64_t last_width = width - (width_panels - 1) * N;
-  const int64_t last_value = value_width - (value_panels - 1) * N;
-  const RowSource<T> q = head_rows<T>(in.q, task.b, task.h, head.order_q);
-  const RowSource<T> k = head_rows<T>(in.k, task.b, task.h, head.order_k);
-  const RowSource<T> v = head_rows<T>(in.v, task.b, task.h, head.order_k);
-  const RowSource<T> g_out = head_rows<T>(dout, task.b, task.h, head.order_q);
-  RowSink<T> dq, dk, dv;
-  if (rows) dq = head_sink<T>(grads.q, task.b, task.h, head.order_q);
-  if (columns) {
-    dk = head_sink<T>(grads.k, task.b, task.h, head.order_k);
-    dv = head_sink<T>(grads.v, task.b, task.h, head.order_k);
-  }
-  const int64_t first_row = (task.b * in.q.dim(1) + task.h) * in.q.dim(2);
-  const T* const row_lse = lse.as<T>() + first_row;
-  const T* const row_delta = delta + first_row;
-  const T scale = static_cast<T>(in.terms.scale);
-  const T log2_scale = static_cast<T>(in.terms.scale * kLog2E);
-  const T ln2 = static_cast<T>(kLn2);
-
-  // Keys of a step: as many as fit in the second-level cache with their gradients.
-  const int64_t step = std::max(width, value_width) <= 64 ? 2 * kBlock : kBlock;
-  const Buffer<T> key_columns(step * width);
-  const Buffer<T> value_columns(step * value_width);
-  const Buffer<T> key_rows(rows ? step * width_panels * N : 0);
-  const Buffer<T> key_sums(columns ? step * width_panels * N : 0);
-  const Buffer<T> value_sums(columns ? step * value_panels * N : 0);
-  const int64_t tile_size = width_panels * kTileRows * N;
-  TileSlots slots = rows ? TileSlots(head, task, step) : TileSlots();
-  const Buffer<T> tile_sums(rows ? slots.count * tile_size : 0);
-  const Buffer<T> q_rows(tile_size);
-  const Buffer<T> out_rows(value_panels * kTileRows * N);
-  const Buffer<T> scores(kTileRows * kScoreStride);
-  const Buffer<T> dscores(kTileRows * kScoreStride);
-
-  const bool shift = relations.key_columns != nullptr || relations.bias != nullptr;
-  const bool carry = relations.value_rows != nullptr;
-  const bool bin = shift && (tables || rows), bin_values = carry && tables;
-  Relation<T> relation = relations.shape;
-  const int64_t table_size = kTileRows * relation.stride;
-  const Buffer<T> table(shift ? table_size : 0);
-  const Buffer<T> value_table(carry ? table_size : 0);
-  const Buffer<T> bins(bin ? table_size : 0);
-  const Buffer<T> value_bins(bin_values ? table_size : 0);
-  const Buffer<T> bin_panels(bin || bin_values ? relation.padded() * kTileRows : 0);
-
-  const KeepRow<T> keep(in.dropout, task.b * in.q.dim(1) + task.h);
-  alignas(64) T keep_row[KeepRow<T>::kRoom];
-  T base[kTileRows], lower[kTileRows];
-  std::vector<KeyRange> ranges;
-  std::vector<int32_t> tiles;
-  Visible all, seen;
-
-  if (rows) {
-    alignas(64) T zeros[kMaxWidth] = {};
-    for (int64_t t = task.tile; t < task.tile_end; ++t) {
-      const auto i = static_cast<size_t>(t - task.tile);
-      if (slots.first[i] <= slots.last[i]) continue;
-      for (int64_t r = 0; r < head.tile_rows(t); ++r) dq.write(head.tile_row(t) + r, zeros);
+  void run() {
+    const int64_t b = task_.b, h = task_.h;
+    const RowSource<T> k = head_rows<T>(in_.k, b, h, head_.order_k);
+    const RowSource<T> v = head_rows<T>(in_.v, b, h, head_.order_k);
+    q_ = head_rows<T>(in_.q, b, h, head_.order_q);
+    g_out_ = head_rows<T>(call_.dout, b, h, head_.order_q);
+    RowSink<T> dk, dv;
+    if (call_.rows) {
+      dq_ = head_sink<T>(call_.grads.q, b, h, head_.order_q);
+      clear_unseen();
     }
-  }
-
-  for (int64_t key = task.key; key < task.key_end; key += step) {
-    const int64_t count = std::min(step, task.key_end - key);
-    const int64_t index = key / step;
-    if (columns) {
-      std::fill_n(key_sums.data(), step * width_panels * N, T{0});
-      std::fill_n(value_sums.data(), step * value_panels * N, T{0});
+    if (call_.columns) {
+      dk = head_sink<T>(call_.grads.k, b, h, head_.order_k);
+      dv = head_sink<T>(call_.grads.v, b, h, head_.order_k);
     }
-    head.tiles_of_columns(key, key + count, tiles);
-    const auto outside = [&task](int32_t t) { return t < task.tile || t >= task.tile_end; };
-    tiles.erase(std::remove_if(tiles.begin(), tiles.end(), outside), tiles.end());
-    if (!tiles.empty()) {
-      for (int64_t j = 0; j < count; j += kBlock) {
-        const int64_t n = std::min(kBlock, count - j);
-        pack_block_columns(k, key + j, n, key_columns.data() + j * width);
-        pack_block_columns(v, key + j, n, value_columns.data() + j * value_width);
-        if (rows) {
-          pack_rows(k, key + j, n, n, T{1}, key_rows.data() + j * width_panels * N, kBlock);
-        }
+    std::vector<int32_t> tiles;
+    std::vector<KeyRange> ranges;
+    Visible all, seen;
+    for (int64_t key = task_.key; key < task_.key_end; key += step_) {
+      const int64_t count = std::min(step_, task_.key_end - key);
+      if (call_.columns) {
+        std::fill_n(key_sums_.data(), step_ * width_panels_ * N, T{0});
+        std::fill_n(value_sums_.data(), step_ * value_panels_ * N, T{0});
       }
-    }
-
-    for (const int32_t t : tiles) {
-      const auto place = static_cast<size_t>(t - task.tile);
-      const int64_t row = head.tile_row(t), n_rows = head.tile_rows(t);
-      const int64_t padded = round_up(n_rows, kRest);
-      head.ranges(t, key, key + count, ranges);
-      if (ranges.empty()) continue;
-      pack_rows(q, row, n_rows, padded, log2_scale, q_rows.data(), kTileRows);
-      pack_rows(g_out, row, n_rows, padded, T{1}, out_rows.data(), kTileRows);
-      for (int64_t r = 0; r < n_rows; ++r) {
-        const int64_t i = head.order_q != nullptr ? head.order_q[row + r] : row + r;
-        base[r] = row_lse[i] * static_cast<T>(kLog2E);
-        lower[r] = row_delta[i];
-      }
-      T* tile_sum = nullptr;
-      if (rows) {
-        if (slots.slot[place] < 0) {
-          slots.take(place);
-          std::fill_n(tile_sums.data() + slots.slot[place] * tile_size, tile_size, T{0});
-        }
-        tile_sum = tile_sums.data() + slots.slot[place] * tile_size;
-      }
-      if (shift || carry) {
-        const int64_t position = row + head.q_start;
-        relation.reach(ranges.front().k0 - (position + n_rows - 1),
-                       ranges.back().k1 - 1 - position);
-        if (shift) {
-          relation_table(relation, padded, q_rows.data(), width, relations.key_columns_of(task.h),
-                         relations.bias_of(task.h), table.data());
-        }
-        if (carry) {
-          relation_table(relation, padded, out_rows.data(), value_width,
-                         relations.value_columns_of(task.h), static_cast<const T*>(nullptr),
-                         value_table.data());
-        }
-        if (bin) clear_sums(relation, n_rows, bins.data());
-        if (bin_values) clear_sums(relation, n_rows, value_bins.data());
-      }
-
-      for (const KeyRange& range : ranges) {
-        head.visible(t, range, all.lo, all.hi);
-        for (int64_t r = 0; r < n_rows; ++r) {
-          if (base[r] == -infinity) all.lo[r] = all.hi[r] = 0;
-        }
-        unite(n_rows, all);
-        for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
-          const int64_t origin = block * kBlock, at = origin - key;
-          const int64_t n = std::min(kBlock, keys - origin);
-          clip(all, n_rows, origin, n, seen);
-
-          // S = Q K^T and dP = dO V^T, only panels that a group of rows sees
-          for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {
-            const T* const k_panel = key_columns.data() + (at + j) * width;
-            const T* const v_panel = value_columns.data() + (at + j) * value_width;
-            for (int64_t g = 0; g * kGroup < n_rows; ++g) {
-              if (seen.first[g] >= j + N || seen.last[g] <= j) continue;
-              const int64_t m = std::min(kGroup, padded - g * kGroup);
-              const int64_t to = g * kGroup * kScoreStride + j;
-              product<N>(m, q_rows.data() + g * kGroup * N, 1, kTileRows * N, k_panel, width_panels,
-                         N, last_width, scores.data() + to, kScoreStride, false);
-              product<N>(m, out_rows.data() + g * kGroup * N, 1, kTileRows * N, v_panel,
-                         value_panels, N, last_value, dscores.data() + to, kScoreStride, false);
-            }
+      head_.tiles_of_columns(key, key + count, tiles);
+      const auto outside = [this](int32_t t) { return t < task_.tile || t >= task_.tile_end; };
+      tiles.erase(std::remove_if(tiles.begin(), tiles.end(), outside), tiles.end());
+      if (!tiles.empty()) pack_keys(k, v, key, count);
+      for (const int32_t t : tiles) {
+        head_.ranges(t, key, key + count, ranges);
+        if (ranges.empty()) continue;
+        begin(t, ranges);
+        for (const KeyRange& range : ranges) {
+          head_.visible(t, range, all.lo, all.hi);
+          for (int64_t r = 0; r < rows_; ++r) {
+            if (base_[r] == -std::numeric_limits<T>::infinity()) all.lo[r] = all.hi[r] = 0;
           }
-
-          // P = 2^(S - lse), dS = P (dP - delta); both 0 where a row does not see
-          const int64_t vectors = ceil_div(n, V);
-          for (int64_t r = 0; r < n_rows; ++r) {
-            T* const s = scores.data() + r * kScoreStride;
-            T* const ds = dscores.data() + r * kScoreStride;
-            const int64_t lo = seen.lo[r], hi = seen.hi[r];
-            if (lo >= hi) {
-              zero_vectors(s, 0, vectors);
-              zero_vectors(ds, 0, vectors);
-              continue;
-            }
-            const int64_t a = lo / V, e = ceil_div(hi, V);
-            zero_vectors(s, 0, a);
-            zero_vectors(ds, 0, a);
-            zero_vectors(s, e, vectors);
-            zero_vectors(ds, e, vectors);
-            const int64_t distance = origin - (row + r + head.q_start);
-            if (shift) {
-              const T* const added = table.data() + r * relation.stride;
-              for (int64_t i = a; i < e; ++i) {
-                const Vec<T> x = hn::LoadU(d, added + relation.column(distance + i * V));
-                hn::Store(hn::Add(hn::Load(d, s + i * V), x), d, s + i * V);
-              }
-            }
-            if (carry) {
-              const T* const added = value_table.data() + r * relation.stride;
-              for (int64_t i = a; i < e; ++i) {
-                const Vec<T> x = hn::LoadU(d, added + relation.column(distance + i * V));
-                hn::Store(hn::Add(hn::Load(d, ds + i * V), x), d, ds + i * V);
-              }
-            }
-            const Vec<T> row_base = hn::Set(d, base[r]), row_lower = hn::Set(d, lower[r]);
-            if (keep.active()) {
-              const int64_t i_q = head.order_q != nullptr ? head.order_q[row + r] : row + r;
-              keep.fill(i_q, origin, head.order_k, keys, a * V, e * V, keep_row);
-              for (int64_t i = a; i < e; ++i) {
-                const Vec<T> factor = hn::Load(d, keep_row + i * V);
-                const Vec<T> p = exp2(d, hn::Sub(hn::Load(d, s + i * V), row_base));
-                const Vec<T> dp = hn::Mul(hn::Load(d, ds + i * V), factor);
-                hn::Store(hn::Mul(p, factor), d, s + i * V);
-                hn::Store(hn::Mul(p, hn::Sub(dp, row_lower)), d, ds + i * V);
-              }
-            } else {
-              for (int64_t i = a; i < e; ++i) {
-                const Vec<T> p = exp2(d, hn::Sub(hn::Load(d, s + i * V), row_base));
-                const Vec<T> dp = hn::Load(d, ds + i * V);
-                hn::Store(p, d, s + i * V);
-                hn::Store(hn::Mul(p, hn::Sub(dp, row_lower)), d, ds + i * V);
-              }
-            }
-            zero_ends(s, lo, hi);
-            zero_ends(ds, lo, hi);
-            if (bin) add_to_bins(relation, distance, a, e, ds, bins.data() + r * relation.stride);
-            if (bin_values) {
-              add_to_bins(relation, distance, a, e, s, value_bins.data() + r * relation.stride);
-            }
-          }
-
-          if (columns) {  // dV += P^T dO, dK += dS^T Q
-            for (int64_t j = 0; j < n; j += kGroup) {
-              const int64_t m = std::min(kGroup, n - j);
-              int64_t from = 0, to = n_rows;
-              if (!seen.whole) {
-                while (from < to && (seen.lo[from] >= j + m || seen.hi[from] <= j)) ++from;
-                while (from < to && (seen.lo[to - 1] >= j + m || seen.hi[to - 1] <= j)) --to;
-                if (from == to) continue;
-              }
-              for (int64_t p = 0; p < value_panels; ++p) {
-                product<1>(m, scores.data() + from * kScoreStride + j, kScoreStride, 0,
-                           out_rows.data() + (p * kTileRows + from) * N, 1, 0, to - from,
-                           value_sums.data() + (p * step + at + j) * N, N, true);
-              }
-              for (int64_t p = 0; p < width_panels; ++p) {
-                product<1>(m, dscores.data() + from * kScoreStride + j, kScoreStride, 0,
-                           q_rows.data() + (p * kTileRows + from) * N, 1, 0, to - from,
-                           key_sums.data() + (p * step + at + j) * N, N, true);
-              }
-            }
-          }
-          if (rows) {  // dQ += dS K
-            for (int64_t p = 0; p < width_panels; ++p) {
-              const T* const panel = key_rows.data() + at * width_panels * N + p * kBlock * N;
-              for (int64_t g = 0; g * kGroup < n_rows; ++g) {
-                const int64_t first = seen.first[g], last = seen.last[g];
-                if (first >= last) continue;
-                product<kScoreStride>(std::min(kGroup, padded - g * kGroup),
-                                      dscores.data() + g * kGroup * kScoreStride + first, 1, 0,
-                                      panel + first * N, 1, 0, last - first,
-                                      tile_sum + (p * kTileRows + g * kGroup) * N, N, true);
-              }
-            }
+          unite(rows_, all);
+          for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
+            const int64_t origin = block * kBlock;
+            clip(all, rows_, origin, std::min(kBlock, keys_ - origin), seen);
+            do_block(origin, origin - key, seen);
           }
         }
+        finish(t, key / step_);
       }
-
-      if (bin) {
-        fold_sums(relation, n_rows, bins.data(), bin_panels.data());
-        if (rows && relations.key_rows != nullptr) {
-          for (int64_t p = 0; p < width_panels; ++p) {
-            product<N>(
-                padded, bin_panels.data(), 1, kTileRows * N,
-                relations.key_rows_of(task.h) + (p * relation.padded() + relation.first * N) * N,
-                relation.panels(), N, N, tile_sum + p * kTileRows * N, N, true);
-          }
-        }
-        if (tables) {
-          if (table_sums.key != nullptr) {
-            add_table_gradient(relation, n_rows, bin_panels.data(), q_rows.data(), width_panels,
-                               table_sums.key);
-          }
-          if (table_sums.bias != nullptr) {
-            for (int64_t p = 0; p < relation.panels(); ++p) {
-              for (int64_t r = 0; r < n_rows; ++r) {
-                const T* from = bin_panels.data() + (p * kTileRows + r) * N;
-                T* to = table_sums.bias + (relation.first + p) * N;
-                for (int64_t c = 0; c < N; ++c) to[c] += from[c];
-              }
-            }
-          }
-        }
-      }
-      if (bin_values) {
-        fold_sums(relation, n_rows, value_bins.data(), bin_panels.data());
-        add_table_gradient(relation, n_rows, bin_panels.data(), out_rows.data(), value_panels,
-                           table_sums.value);
-      }
-      if (rows && slots.last[place] == index) {
-        for (int64_t r = 0; r < n_rows; ++r) {
-          write_row(tile_sum, kTileRows, r, scale, dq, row + r);
-        }
-        slots.give(place);
-      }
-    }
-
-    if (columns) {
+      if (!call_.columns) continue;
       for (int64_t j = 0; j < count; ++j) {
-        write_row(key_sums.data(), step, j, ln2, dk, key + j);
-        write_row(value_sums.data(), step, j, T{1}, dv, key + j);
+        write_row(key_sums_.data(), step_, j, static_cast<T>(kLn2), dk, key + j);
+        write_row(value_sums_.data(), step_, j, T{1}, dv, key + j);
       }
     }
   }
-}
+
+ private:
+  static constexpr int64_t N = kPanel<T>;
+  static constexpr int64_t V = kLanes<T>;
+
+  // dq of rows that see nothing.
+  void clear_unseen() {
+    alignas(64) T zeros[kMaxWidth] = {};
+    for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
+      const auto i = static_cast<size_t>(t - task_.tile);
+      if (slots_.first[i] <= slots_.last[i]) continue;
+      for (int64_t r = 0; r < head_.tile_rows(t); ++r) dq_.write(head_.tile_row(t) + r, zeros);
+    }
+  }
+
+  void pack_keys(const RowSource<T>& k, const RowSource<T>& v, int64_t key, int64_t count) {
+    for (int64_t j = 0; j < count; j += kBlock) {
+      const int64_t n = std::min(kBlock, count - j);
+      pack_block_columns(k, key + j, n, key_columns_.data() + j * width_);
+      pack_block_columns(v, key + j, n, value_columns_.data() + j * value_width_);
+      if (call_.rows) {
+        pack_rows(k, key + j, n, n, T{1}, key_rows_.data() + j * width_panels_ * N, kBlock);
+      }
+    }
+  }
+
+  void begin(int64_t t, const std::vector<KeyRange>& ranges) {
+    row_ = head_.tile_row(t);
+    rows_ = head_.tile_rows(t);
+    padded_ = round_up(rows_, kRest);
+    pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_.data(),
+              kTileRows);
+    pack_rows(g_out_, row_, rows_, padded_, T{1}, out_rows_.data(), kTileRows);
+    const int64_t first_row = (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
+    for (int64_t r = 0; r < rows_; ++r) {
+      base_[r] = call_.lse.template as<T>()[first_row + query(r)] * static_cast<T>(kLog2E);
+      lower_[r] = call_.delta[first_row + query(r)];
+    }
+    if (call_.rows) {
+      const auto place = static_cast<size_t>(t - task_.tile);
+      const bool fresh = slots_.slot[place] < 0;
+      if (fresh) slots_.take(place);
+      tile_sum_ = tile_sums_.data() + slots_.slot[place] * tile_size_;
+      if (fresh) std::fill_n(tile_sum_, tile_size_, T{0});
+    }
+    if (!shift_ && !carry_) return;
+    const RelationPanels<T>& relations = call_.relations;
+    const int64_t position = row_ + head_.q_start;
+    relation_.reach(ranges.front().k0 - (position + rows_ - 1), ranges.back().k1 - 1 - position);
+    if (shift_) {
+      relation_table(relation_, padded_, q_rows_.data(), width_, relations.key_columns_of(task_.h),
+                     relations.bias_of(task_.h), table_.data());
+    }
+    if (carry_) {
+      relation_table(relation_, padded_, out_rows_.data(), value_width_,
+                     relations.value_columns_of(task_.h), static_cast<const T*>(nullptr),
+                     value_table_.data());
+    }
+    if (bin_) clear_sums(relation_, rows_, bins_.data());
+    if (bin_values_) clear_sums(relation_, rows_, value_bins_.data());
+  }
+
+  // One score tile, `at` keys into the step.
+  void do_block(int64_t origin, int64_t at, const Visible& seen) {
+    const int64_t last = width_ - (width_panels_ - 1) * N;
+    const int64_t last_value = value_width_ - (value_panels_ - 1) * N;
+    for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {  // S = Q K^T, dP = dO V^T
+      const T* const k_panel = key_columns_.data() + (at + j) * width_;
+      const T* const v_panel = value_columns_.data() + (at + j) * value_width_;
+      for (int64_t g = 0; g * kGroup < rows_; ++g) {
+        const int64_t m = std::min(kGroup, padded_ - g * kGroup), first = g * kGroup;
+        product_seen(seen.first[g] - j, seen.last[g] - j, m, q_rows_.data() + first * N, k_panel,
+                     width_panels_, last, scores_.data() + first * kScoreStride + j);
+        product_seen(seen.first[g] - j, seen.last[g] - j, m, out_rows_.data() + first * N, v_panel,
+                     value_panels_, last_value, dscores_.data() + first * kScoreStride + j);
+      }
+    }
+    const int64_t n = std::min(kBlock, keys_ - origin);
+    for (int64_t g = 0; g * kGroup < rows_; ++g) differentiate(g, origin, n, seen);
+    if (call_.columns) multiply_queries(at, n, seen);
+    if (call_.rows) multiply_keys(at, seen);
+  }
+
+  // P = 2^(S - lse) and dS = P (dP - delta) for the rows of group g, both 0 where a row does not
+  // see, as far as the products over rows look.
+  void differentiate(int64_t g, int64_t origin, int64_t keys, const Visible& seen) {
+    const int64_t first = g * kGroup, end = std::min(first + kGroup, rows_);
+    const int64_t vectors = ceil_div(keys, V);
+    Vectors n{0, 0, 0, 0};
+    if (seen.first[g] < seen.last[g]) n = vectors_of<T>(seen, g, kGroup - 1, keys);
+    for (int64_t r = first; r < end; ++r) {
+      T* const s = scores_.data() + r * kScoreStride;
+      T* const ds = dscores_.data() + r * kScoreStride;
+      if (!seen.ascending) {
+        zero_vectors(s, 0, n.from);
+        zero_vectors(ds, 0, n.from);
+        zero_vectors(s, n.to, vectors);
+        zero_vectors(ds, n.to, vectors);
+      }
+      if (n.from == n.to) continue;
+      const int64_t far = origin - (row_ + r + head_.q_start);
+      if (shift_) {
+        add_from_table(relation_, far, n.from, n.to, table_.data() + r * relation_.stride, s);
+      }
+      if (carry_) {
+        add_from_table(relation_, far, n.from, n.to, value_table_.data() + r * relation_.stride,
+                       ds);
+      }
+      if (keep_.active()) {
+        keep_.fill(query(r), origin, head_.order_k, keys_, n.from * V, n.to * V, keep_row_);
+        differentiate_row<true>(r, n, seen, s, ds);
+      } else {
+        differentiate_row<false>(r, n, seen, s, ds);
+      }
+      if (bin_) {
+        add_to_bins(relation_, far, n.from, n.to, ds, bins_.data() + r * relation_.stride);
+      }
+      if (bin_values_) {
+        add_to_bins(relation_, far, n.from, n.to, s, value_bins_.data() + r * relation_.stride);
+      }
+    }
+  }
+
+  template <bool kDrop>
+  HWY_INLINE void differentiate_row(int64_t r, const Vectors& n, const Visible& seen, T* s, T* ds) {
+    const Tag<T> d;
+    const Vec<T> base = hn::Set(d, base_[r]), lower = hn::Set(d, lower_[r]);
+    const auto one = [&](int64_t v, Vec<T>& p, Vec<T>& dp) {
+      p = exp2(d, hn::Sub(hn::Load(d, s + v * V), base));
+      dp = hn::Load(d, ds + v * V);
+      if constexpr (kDrop) {
+        const Vec<T> factor = hn::Load(d, keep_row_ + v * V);
+        dp = hn::Mul(p, hn::Sub(hn::Mul(dp, factor), lower));
+        p = hn::Mul(p, factor);
+      } else {
+        dp = hn::Mul(p, hn::Sub(dp, lower));
+      }
+    };
+    const auto ends = [&](int64_t from, int64_t to) {
+      for (int64_t v = from; v < to; ++v) {
+        const auto mask = inside<T>(v, seen.lo[r], seen.hi[r]);
+        Vec<T> p, dp;
+        one(v, p, dp);
+        hn::Store(hn::IfThenElseZero(mask, p), d, s + v * V);
+        hn::Store(hn::IfThenElseZero(mask, dp), d, ds + v * V);
+      }
+    };
+    ends(n.from, n.a);
+    for (int64_t v = n.a; v < n.e; ++v) {
+      Vec<T> p, dp;
+      one(v, p, dp);
+      hn::Store(p, d, s + v * V);
+      hn::Store(dp, d, ds + v * V);
+    }
+    ends(n.e, n.to);
+  }
+
+  // dV += P^T dO and dK += dS^T Q, for each group of keys over the rows that see some of them.
+  void multiply_queries(int64_t at, int64_t keys, const Visible& seen) {
+    for (int64_t j = 0; j < keys; j += kGroup) {
+      const int64_t m = std::min(kGroup, keys - j);
+      int64_t from = 0, to = rows_;
+      if (!seen.whole) {
+        while (from < to && (seen.lo[from] >= j + m || seen.hi[from] <= j)) ++from;
+        while (from < to && (seen.lo[to - 1] >= j + m || seen.hi[to - 1] <= j)) --to;
+        if (from == to) continue;
+      }
+      for (int64_t p = 0; p < value_panels_; ++p) {
+        product<2, 1>(m, scores_.data() + from * kScoreStride + j, kScoreStride, 0,
+                      out_rows_.data() + (p * kTileRows + from) * N, 1, 0, to - from,
+                      value_sums_.data() + (p * step_ + at + j) * N, N, true);
+      }
+      for (int64_t p = 0; p < width_panels_; ++p) {
+        product<2, 1>(m, dscores_.data() + from * kScoreStride + j, kScoreStride, 0,
+                      q_rows_.data() + (p * kTileRows + from) * N, 1, 0, to - from,
+                      key_sums_.data() + (p * step_ + at + j) * N, N, true);
+      }
+    }
+  }
+
+  // dQ += dS K
+  void multiply_keys(int64_t at, const Visible& seen) {
+    for (int64_t p = 0; p < width_panels_; ++p) {
+      const T* const panel = key_rows_.data() + at * width_panels_ * N + p * kBlock * N;
+      for (int64_t g = 0; g * kGroup < rows_; ++g) {
+        const int64_t first = seen.first[g], last = seen.last[g];
+        if (first >= last) continue;
+        product<2, kScoreStride>(std::min(kGroup, padded_ - g * kGroup),
+                                 dscores_.data() + g * kGroup * kScoreStride + first, 1, 0,
+                                 panel + first * N, 1, 0, last - first,
+                                 tile_sum_ + (p * kTileRows + g * kGroup) * N, N, true);
+      }
+    }
+  }
+
+  // The relation tables' share of a tile's visit, and dq if it was the last one.
+  void finish(int64_t t, int64_t index) {
+    if (bin_) {
+      fold_sums(relation_, rows_, bins_.data(), bin_panels_.data());
+      if (call_.rows && call_.relations.key_rows != nullptr) {
+        const T* const a = call_.relations.key_rows_of(task_.h);
+        for (int64_t p = 0; p < width_panels_; ++p) {
+          product<2, N>(padded_, bin_panels_.data(), 1, kTileRows * N,
+                        a + (p * relation_.padded() + relation_.first * N) * N, relation_.panels(),
+                        N, N, tile_sum_ + p * kTileRows * N, N, true);
+        }
+      }
+      if (table_sums_.key != nullptr) {
+        add_table_gradient(relation_, rows_, bin_panels_.data(), q_rows_.data(), width_panels_,
+                           table_sums_.key);
+      }
+      if (table_sums_.bias != nullptr) {
+        for (int64_t p = 0; p < relation_.panels(); ++p) {
+          for (int64_t r = 0; r < rows_; ++r) {
+            const T* const from = bin_panels_.data() + (p * kTileRows + r) * N;
+            T* const to = table_sums_.bias + (relation_.first + p) * N;
+            for (int64_t c = 0; c < N; ++c) to[c] += from[c];
+          }
+        }
+      }
+    }
+    if (bin_values_ && table_sums_.value != nullptr) {
+      fold_sums(relation_, rows_, value_bins_.data(), bin_panels_.data());
+      add_table_gradient(relation_, rows_, bin_panels_.data(), out_rows_.data(), value_panels_,
+                         table_sums_.value);
+    }
+    const auto place = static_cast<size_t>(t - task_.tile);
+    if (call_.rows && slots_.last[place] == index) {
+      for (int64_t r = 0; r < rows_; ++r) {
+        write_row(tile_sum_, kTileRows, r, static_cast<T>(in_.terms.scale), dq_, row_ + r);
+      }
+      slots_.give(place);
+    }
+  }
+
+  int64_t query(int64_t r) const {
+    return head_.order_q != nullptr ? head_.order_q[row_ + r] : row_ + r;
+  }
+
+  const BackwardCall<T>& call_;
+  const AttentionInputs& in_;
+  const AttentionTask& task_;
+  const RelationSums<T> table_sums_;
+  const AttentionHead head_;
+  const int64_t keys_, width_, value_width_, width_panels_, value_panels_, step_, tile_size_;
+  TileSlots slots_;
+  const Buffer<T> key_columns_, value_columns_;  // of a step: [panels][width][NR]
+  const Buffer<T> key_rows_;                     // [blocks][panels][kBlock][NR]
+  const Buffer<T> key_sums_, value_sums_;        // dK, dV of a step: [panels][step][NR]
+  const Buffer<T> tile_sums_;                    // dQ of tiles in flight: [panels][kTileRows][NR]
+  const Buffer<T> q_rows_, out_rows_;            // of a tile: Q, scaled, and dO
+  const Buffer<T> scores_, dscores_;             // S, then P; dP, then dS
+  const bool shift_, carry_;                     // terms of scores; of values
+  const bool bin_, bin_values_;                  // whether to sum dS and P by id
+  Relation<T> relation_;
+  const Buffer<T> table_, value_table_, bins_, value_bins_, bin_panels_;
+  const KeepRow<T> keep_;
+  alignas(64) T keep_row_[KeepRow<T>::kRoom];
+  T base_[kTileRows], lower_[kTileRows];  // lse log2(e), delta
+  RowSource<T> q_, g_out_;
+  RowSink<T> dq_;
+  T* tile_sum_ = nullptr;
+  int64_t row_ = 0, rows_ = 0, padded_ = 0;
+};
 
 // delta = dout . out - dlse, row by row.
 template <class T>
@@ -482,20 +527,18 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
                            bias_size > 0 ? at + key_size + value_size : nullptr};
   };
 
-  if (rows || tables || (whole_heads && columns)) {
-    const Backward<T> pass{
-        in, lse, dout, grads, relations, delta.data(), rows, whole_heads && columns, tables};
-    parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
-      const AttentionTask& task = tasks[static_cast<size_t>(i)];
-      pass.run(task, sums_of(task));
-    });
-  }
-  if (!whole_heads && columns) {
-    const Backward<T> pass{in, lse, dout, grads, relations, delta.data(), false, true, false};
-    const std::vector<AttentionTask> parts = tasks_by_keys(in, kernels::kAttentionColumnKeys);
+  const auto go = [&](const std::vector<AttentionTask>& parts, bool dq, bool dkv, bool dtables) {
+    const BackwardCall<T> call{in, lse, dout, grads, relations, delta.data(), dq, dkv, dtables};
     parallel_for(static_cast<int64_t>(parts.size()), [&](int64_t i) {
-      pass.run(parts[static_cast<size_t>(i)], RelationSums<T>{nullptr, nullptr, nullptr});
+      const AttentionTask& task = parts[static_cast<size_t>(i)];
+      BackwardTask<T>(call, task, dtables ? sums_of(task) : RelationSums<T>{}).run();
     });
+  };
+  if (whole_heads) {
+    go(tasks, rows, columns, tables);
+  } else {
+    if (rows || tables) go(tasks, rows, false, tables);
+    if (columns) go(tasks_by_keys(in, kernels::kAttentionColumnKeys), false, true, false);
   }
   if (grads.relation_key) {
     write_table(tasks, sums.data(), size, relations.shape, static_cast<T>(kLn2), grads.relation_key,

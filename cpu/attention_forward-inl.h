@@ -21,16 +21,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // How far (in powers of two) a row's scores may rise above its reference before sums are rescaled.
-constexpr double kSlack = 8;
-
-template <class T>
-struct Forward {
-  const AttentionInputs& in;
-  View out, lse;
-  RelationPanels<T> relations;
-
-  void run(const AttentionTask& task) const;
-};
+inline constexpr double kSlack = 8;
 
 // Blocks of keys that a task needs, and where each is packed.
 struct BlockSlots {
@@ -39,7 +30,7 @@ struct BlockSlots {
   int64_t count = 0;
 };
 
-BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& task, int64_t keys) {
+inline BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& task, int64_t keys) {
   BlockSlots blocks;
   std::vector<KeyRange> ranges;
   int64_t from = keys, to = 0;
@@ -64,206 +55,258 @@ BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& task, int
   return blocks;
 }
 
+// The tiles of one task: packs the keys that they need once, then goes through them tile by tile
+// with an online softmax.
 template <class T>
-void Forward<T>::run(const AttentionTask& task) const {
-  constexpr int64_t N = kPanel<T>;
-  constexpr int64_t V = kLanes<T>;
-  const Tag<T> d;
-  const T infinity = std::numeric_limits<T>::infinity();
-  const AttentionHead head(in, task.b, task.h);
-  const int64_t keys = in.k.dim(2), width = in.q.dim(3), value_width = in.v.dim(3);
-  const int64_t width_panels = ceil_div(width, N), value_panels = ceil_div(value_width, N);
-  const int64_t last_columns = width - (width_panels - 1) * N;
-  const RowSource<T> q = head_rows<T>(in.q, task.b, task.h, head.order_q);
-  const RowSource<T> k = head_rows<T>(in.k, task.b, task.h, head.order_k);
-  const RowSource<T> v = head_rows<T>(in.v, task.b, task.h, head.order_k);
-  const RowSink<T> sink = head_sink<T>(out, task.b, task.h, head.order_q);
-  T* const row_lse = lse.as<T>() + (task.b * in.q.dim(1) + task.h) * in.q.dim(2);
-  const T scale = static_cast<T>(in.terms.scale * kLog2E);
+class ForwardTask {
+ public:
+  ForwardTask(const AttentionInputs& in, const AttentionTask& task,
+              const RelationPanels<T>& relations)
+      : in_(in),
+        task_(task),
+        relations_(relations),
+        head_(in, task.b, task.h),
+        keys_(in.k.dim(2)),
+        width_(in.q.dim(3)),
+        width_panels_(ceil_div(width_, N)),
+        value_panels_(ceil_div(in.v.dim(3), N)),
+        blocks_(find_blocks(head_, task, keys_)),
+        key_columns_(blocks_.count * kBlock * width_),
+        value_rows_(blocks_.count * kBlock * value_panels_ * N),
+        q_rows_(width_panels_ * kTileRows * N),
+        sums_(value_panels_ * kTileRows * N),
+        scores_(kTileRows * kScoreStride),
+        totals_(kTileRows * V),
+        shift_(relations.key_columns != nullptr || relations.bias != nullptr),
+        carry_(relations.value_rows != nullptr),
+        relation_(relations.shape),
+        table_(shift_ ? kTileRows * relation_.stride : 0),
+        bins_(carry_ ? kTileRows * relation_.stride : 0),
+        bin_panels_(carry_ ? relation_.padded() * kTileRows : 0),
+        keep_(in.dropout, task.b * in.q.dim(1) + task.h) {}
 
-  const BlockSlots blocks = find_blocks(head, task, keys);
-  const int64_t key_block = kBlock * width, value_block = kBlock * value_panels * N;
-  const Buffer<T> key_panels(blocks.count * key_block);
-  const Buffer<T> value_rows(blocks.count * value_block);
-  for (size_t i = 0; i < blocks.slot.size(); ++i) {
-    if (blocks.slot[i] < 0) continue;
-    const int64_t key = (blocks.first + static_cast<int64_t>(i)) * kBlock;
-    const int64_t count = std::min(kBlock, keys - key);
-    pack_block_columns(k, key, count, key_panels.data() + blocks.slot[i] * key_block);
-    pack_rows(v, key, count, count, T{1}, value_rows.data() + blocks.slot[i] * value_block, kBlock);
+  void run(const View& out, const View& lse) {
+    pack_keys();
+    const RowSource<T> q = head_rows<T>(in_.q, task_.b, task_.h, head_.order_q);
+    const RowSink<T> sink = head_sink<T>(out, task_.b, task_.h, head_.order_q);
+    T* const row_lse = lse.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
+    std::vector<KeyRange> ranges;
+    Visible all, seen;
+    for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
+      head_.ranges(t, 0, keys_, ranges);
+      begin(t, q, ranges);
+      for (const KeyRange& range : ranges) {
+        head_.visible(t, range, all.lo, all.hi);
+        unite(rows_, all);
+        for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
+          const int64_t origin = block * kBlock;
+          const int64_t slot = blocks_.slot[static_cast<size_t>(block - blocks_.first)];
+          clip(all, rows_, origin, std::min(kBlock, keys_ - origin), seen);
+          multiply_keys(slot, seen);
+          for (int64_t g = 0; g * kGroup < rows_; ++g) {
+            if (seen.first[g] < seen.last[g]) exponentiate(g, origin, seen);
+          }
+          multiply_values(slot, seen);
+        }
+      }
+      finish(sink, row_lse, !ranges.empty());
+    }
   }
 
-  const Buffer<T> q_rows(width_panels * kTileRows * N);
-  const Buffer<T> sums(value_panels * kTileRows * N);  // of P V
-  const Buffer<T> scores(kTileRows * kScoreStride);
-  const Buffer<T> totals(kTileRows * V);  // of P, by lane
-  const bool shift = relations.key_columns != nullptr || relations.bias != nullptr;
-  const bool carry = relations.value_rows != nullptr;
-  Relation<T> relation = relations.shape;
-  const Buffer<T> table(shift ? kTileRows * relation.stride : 0);
-  const Buffer<T> bins(carry ? kTileRows * relation.stride : 0);
-  const Buffer<T> bin_panels(carry ? relation.padded() * kTileRows : 0);
-  const KeepRow<T> keep(in.dropout, task.b * in.q.dim(1) + task.h);
-  alignas(64) T keep_row[KeepRow<T>::kRoom];
-  T reference[kTileRows];
-  alignas(64) T row_out[kMaxWidth + N];
-  std::vector<KeyRange> ranges;
-  Visible all, seen;
+ private:
+  static constexpr int64_t N = kPanel<T>;
+  static constexpr int64_t V = kLanes<T>;
+  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  for (int64_t t = task.tile; t < task.tile_end; ++t) {
-    const int64_t row = head.tile_row(t), rows = head.tile_rows(t);
-    const int64_t padded = round_up(rows, kRest);
-    pack_rows(q, row, rows, padded, scale, q_rows.data(), kTileRows);
-    std::fill_n(sums.data(), value_panels * kTileRows * N, T{0});
-    std::fill_n(totals.data(), kTileRows * V, T{0});
-    std::fill_n(reference, kTileRows, -infinity);
-    head.ranges(t, 0, keys, ranges);
-    if ((shift || carry) && !ranges.empty()) {
-      const int64_t position = row + head.q_start;
-      relation.reach(ranges.front().k0 - (position + rows - 1), ranges.back().k1 - 1 - position);
-      if (shift) {
-        relation_table(relation, padded, q_rows.data(), width, relations.key_columns_of(task.h),
-                       relations.bias_of(task.h), table.data());
-      }
-      if (carry) clear_sums(relation, rows, bins.data());
-    }
-
-    for (const KeyRange& range : ranges) {
-      head.visible(t, range, all.lo, all.hi);
-      unite(rows, all);
-      for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
-        const int64_t origin = block * kBlock;
-        const int64_t slot = blocks.slot[static_cast<size_t>(block - blocks.first)];
-        clip(all, rows, origin, std::min(kBlock, keys - origin), seen);
-
-        // S = Q K^T, only panels that a group of rows sees
-        for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {
-          const T* panel = key_panels.data() + slot * key_block + j * width;
-          for (int64_t g = 0; g * kGroup < rows; ++g) {
-            if (seen.first[g] >= j + N || seen.last[g] <= j) continue;
-            product<N>(std::min(kGroup, padded - g * kGroup), q_rows.data() + g * kGroup * N, 1,
-                       kTileRows * N, panel, width_panels, N, last_columns,
-                       scores.data() + g * kGroup * kScoreStride + j, kScoreStride, false);
-          }
-        }
-
-        // P = 2^(S - reference)
-        for (int64_t r = 0; r < rows; ++r) {
-          const int64_t g = r / kGroup;
-          if (seen.first[g] >= seen.last[g]) continue;
-          const int64_t lo = seen.lo[r], hi = seen.hi[r];
-          T* const s = scores.data() + r * kScoreStride;
-          const int64_t from = seen.first[g] / V, to = ceil_div(seen.last[g], V);
-          if (lo >= hi) {
-            zero_vectors(s, from, to);
-            continue;
-          }
-          const int64_t a = lo / V, e = ceil_div(hi, V);
-          zero_vectors(s, from, a);
-          zero_vectors(s, e, to);
-          const int64_t distance = origin - (row + r + head.q_start);
-          if (shift) {
-            const T* const added = table.data() + r * relation.stride;
-            for (int64_t i = a; i < e; ++i) {
-              const Vec<T> x = hn::LoadU(d, added + relation.column(distance + i * V));
-              hn::Store(hn::Add(hn::Load(d, s + i * V), x), d, s + i * V);
-            }
-          }
-          hide_ends(s, lo, hi);
-          Vec<T> high = hn::Load(d, s + a * V);
-          for (int64_t i = a + 1; i < e; ++i) high = hn::Max(high, hn::Load(d, s + i * V));
-          const T top = hn::GetLane(hn::MaxOfLanes(d, high));
-          T* const total = totals.data() + r * V;
-          if (top == -infinity) {
-            zero_vectors(s, a, e);
-            continue;
-          }
-          if (!(top <= reference[r] + static_cast<T>(kSlack))) {
-            if (reference[r] != -infinity) {
-              const Vec<T> factor = hn::Set(d, exp2(reference[r] - top));
-              hn::Store(hn::Mul(hn::Load(d, total), factor), d, total);
-              for (int64_t p = 0; p < value_panels; ++p) {
-                T* const sum = sums.data() + (p * kTileRows + r) * N;
-                hn::Store(hn::Mul(hn::Load(d, sum), factor), d, sum);
-                hn::Store(hn::Mul(hn::Load(d, sum + V), factor), d, sum + V);
-              }
-              if (carry) {
-                T* const bin = bins.data() + r * relation.stride;
-                for (int64_t c = 0; c < relation.stride; c += V) {
-                  hn::StoreU(hn::Mul(hn::LoadU(d, bin + c), factor), d, bin + c);
-                }
-              }
-            }
-            reference[r] = top;
-          }
-          const Vec<T> base = hn::Set(d, reference[r]);
-          Vec<T> sum = hn::Load(d, total);
-          for (int64_t i = a; i < e; ++i) {
-            const Vec<T> p = exp2(d, hn::Sub(hn::Load(d, s + i * V), base));
-            sum = hn::Add(sum, p);
-            hn::Store(p, d, s + i * V);
-          }
-          hn::Store(sum, d, total);
-          if (keep.active()) {
-            const int64_t index = head.order_q != nullptr ? head.order_q[row + r] : row + r;
-            keep.fill(index, origin, head.order_k, keys, a * V, e * V, keep_row);
-            for (int64_t i = a; i < e; ++i) {
-              const Vec<T> p = hn::Mul(hn::Load(d, s + i * V), hn::Load(d, keep_row + i * V));
-              hn::Store(p, d, s + i * V);
-            }
-          }
-          if (carry) {
-            add_to_bins(relation, distance, a, e, s, bins.data() + r * relation.stride);
-          }
-        }
-
-        // sums += P V
-        for (int64_t p = 0; p < value_panels; ++p) {
-          const T* panel = value_rows.data() + slot * value_block + p * kBlock * N;
-          for (int64_t g = 0; g * kGroup < rows; ++g) {
-            const int64_t first = seen.first[g], last = seen.last[g];
-            if (first >= last) continue;
-            product<kScoreStride>(std::min(kGroup, padded - g * kGroup),
-                                  scores.data() + g * kGroup * kScoreStride + first, 1, 0,
-                                  panel + first * N, 1, 0, last - first,
-                                  sums.data() + (p * kTileRows + g * kGroup) * N, N, true);
-          }
-        }
-      }
-    }
-
-    if (carry && !ranges.empty()) {
-      fold_sums(relation, rows, bins.data(), bin_panels.data());
-      for (int64_t p = 0; p < value_panels; ++p) {
-        product<N>(
-            padded, bin_panels.data(), 1, kTileRows * N,
-            relations.value_rows_of(task.h) + (p * relation.padded() + relation.first * N) * N,
-            relation.panels(), N, N, sums.data() + p * kTileRows * N, N, true);
-      }
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      const T total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, totals.data() + r * V)));
-      const T factor = total == T{0} ? T{0} : T{1} / total;
-      const Vec<T> f = hn::Set(d, factor);
-      for (int64_t c = 0; c < value_panels * N; c += V) {
-        const T* from = sums.data() + (c / N * kTileRows + r) * N + c % N;
-        hn::Store(hn::Mul(hn::Load(d, from), f), d, row_out + c);
-      }
-      sink.write(row + r, row_out);
-      const int64_t at = head.order_q != nullptr ? head.order_q[row + r] : row + r;
-      row_lse[at] =
-          total == T{0} ? -infinity : reference[r] * static_cast<T>(kLn2) + std::log(total);
+  void pack_keys() {
+    const RowSource<T> k = head_rows<T>(in_.k, task_.b, task_.h, head_.order_k);
+    const RowSource<T> v = head_rows<T>(in_.v, task_.b, task_.h, head_.order_k);
+    for (size_t i = 0; i < blocks_.slot.size(); ++i) {
+      if (blocks_.slot[i] < 0) continue;
+      const int64_t key = (blocks_.first + static_cast<int64_t>(i)) * kBlock;
+      const int64_t count = std::min(kBlock, keys_ - key);
+      pack_block_columns(k, key, count, key_columns_.data() + blocks_.slot[i] * kBlock * width_);
+      pack_rows(v, key, count, count, T{1},
+                value_rows_.data() + blocks_.slot[i] * kBlock * value_panels_ * N, kBlock);
     }
   }
-}
+
+  void begin(int64_t t, const RowSource<T>& q, const std::vector<KeyRange>& ranges) {
+    row_ = head_.tile_row(t);
+    rows_ = head_.tile_rows(t);
+    padded_ = round_up(rows_, kRest);
+    pack_rows(q, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_.data(),
+              kTileRows);
+    std::fill_n(sums_.data(), value_panels_ * kTileRows * N, T{0});
+    std::fill_n(totals_.data(), kTileRows * V, T{0});
+    std::fill_n(reference_, kTileRows, kHidden);
+    if ((!shift_ && !carry_) || ranges.empty()) return;
+    const int64_t position = row_ + head_.q_start;
+    relation_.reach(ranges.front().k0 - (position + rows_ - 1), ranges.back().k1 - 1 - position);
+    if (shift_) {
+      relation_table(relation_, padded_, q_rows_.data(), width_, relations_.key_columns_of(task_.h),
+                     relations_.bias_of(task_.h), table_.data());
+    }
+    if (carry_) clear_sums(relation_, rows_, bins_.data());
+  }
+
+  // S = Q K^T log2(e) / sqrt(d), only the panels and half panels that a group of rows sees.
+  void multiply_keys(int64_t slot, const Visible& seen) {
+    const int64_t last = width_ - (width_panels_ - 1) * N;
+    for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {
+      const T* const panel = key_columns_.data() + (slot * kBlock + j) * width_;
+      for (int64_t g = 0; g * kGroup < rows_; ++g) {
+        product_seen(seen.first[g] - j, seen.last[g] - j, std::min(kGroup, padded_ - g * kGroup),
+                     q_rows_.data() + g * kGroup * N, panel, width_panels_, last,
+                     scores_.data() + g * kGroup * kScoreStride + j);
+      }
+    }
+  }
+
+  // P = 2^(S - reference) for the rows of group g, 0 where a row does not see.
+  void exponentiate(int64_t g, int64_t origin, const Visible& seen) {
+    const Tag<T> d;
+    const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
+    const Vectors n = vectors_of<T>(seen, g, 0, kBlock);
+    T top[kGroup];
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t r = first + i;
+      T* const s = scores_.data() + r * kScoreStride;
+      if (shift_) {
+        add_from_table(relation_, distance(origin, r), n.from, n.to,
+                       table_.data() + r * relation_.stride, s);
+      }
+      Vec<T> high = hn::Set(d, kHidden);
+      const auto hide = [&](int64_t from, int64_t to) {
+        for (int64_t v = from; v < to; ++v) {
+          const auto mask = inside<T>(v, seen.lo[r], seen.hi[r]);
+          const Vec<T> x = hn::IfThenElse(mask, hn::Load(d, s + v * V), hn::Set(d, kHidden));
+          high = hn::Max(high, x);
+          hn::Store(x, d, s + v * V);
+        }
+      };
+      hide(n.from, n.a);
+      for (int64_t v = n.a; v < n.e; ++v) high = hn::Max(high, hn::Load(d, s + v * V));
+      hide(n.e, n.to);
+      top[i] = hn::GetLane(hn::MaxOfLanes(d, high));
+    }
+    for (int64_t i = 0; i < count; ++i) raise(first + i, top[i]);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t r = first + i;
+      T* const s = scores_.data() + r * kScoreStride;
+      const Vec<T> base = hn::Set(d, reference_[r] == kHidden ? T{0} : reference_[r]);
+      Vec<T> total = hn::Load(d, totals_.data() + r * V);
+      for (int64_t v = n.from; v < n.to; ++v) {
+        const Vec<T> p = exp2(d, hn::Sub(hn::Load(d, s + v * V), base));
+        total = hn::Add(total, p);
+        hn::Store(p, d, s + v * V);
+      }
+      hn::Store(total, d, totals_.data() + r * V);
+      if (keep_.active()) {
+        keep_.fill(query(r), origin, head_.order_k, keys_, n.from * V, n.to * V, keep_row_);
+        for (int64_t v = n.from; v < n.to; ++v) {
+          const Vec<T> factor = hn::Load(d, keep_row_ + v * V);
+          hn::Store(hn::Mul(hn::Load(d, s + v * V), factor), d, s + v * V);
+        }
+      }
+      if (carry_) {
+        add_to_bins(relation_, distance(origin, r), n.from, n.to, s,
+                    bins_.data() + r * relation_.stride);
+      }
+    }
+  }
+
+  // Lets the reference of row r follow its largest score, and rescales the sums so far.
+  void raise(int64_t r, T top) {
+    if (top <= reference_[r] + static_cast<T>(kSlack)) return;
+    if (reference_[r] != kHidden) {
+      const Tag<T> d;
+      const Vec<T> factor = hn::Set(d, exp2(reference_[r] - top));
+      T* const total = totals_.data() + r * V;
+      hn::Store(hn::Mul(hn::Load(d, total), factor), d, total);
+      for (int64_t p = 0; p < value_panels_; ++p) {
+        T* const sum = sums_.data() + (p * kTileRows + r) * N;
+        hn::Store(hn::Mul(hn::Load(d, sum), factor), d, sum);
+        hn::Store(hn::Mul(hn::Load(d, sum + V), factor), d, sum + V);
+      }
+      if (carry_) {
+        T* const bin = bins_.data() + r * relation_.stride;
+        for (int64_t c = 0; c < relation_.stride; c += V) {
+          hn::StoreU(hn::Mul(hn::LoadU(d, bin + c), factor), d, bin + c);
+        }
+      }
+    }
+    reference_[r] = top;
+  }
+
+  // sums += P V
+  void multiply_values(int64_t slot, const Visible& seen) {
+    for (int64_t p = 0; p < value_panels_; ++p) {
+      const T* const panel = value_rows_.data() + (slot * value_panels_ + p) * kBlock * N;
+      for (int64_t g = 0; g * kGroup < rows_; ++g) {
+        const int64_t first = seen.first[g], last = seen.last[g];
+        if (first >= last) continue;
+        product<2, kScoreStride>(std::min(kGroup, padded_ - g * kGroup),
+                                 scores_.data() + g * kGroup * kScoreStride + first, 1, 0,
+                                 panel + first * N, 1, 0, last - first,
+                                 sums_.data() + (p * kTileRows + g * kGroup) * N, N, true);
+      }
+    }
+  }
+
+  void finish(const RowSink<T>& sink, T* row_lse, bool sees) {
+    const Tag<T> d;
+    if (carry_ && sees) {
+      fold_sums(relation_, rows_, bins_.data(), bin_panels_.data());
+      for (int64_t p = 0; p < value_panels_; ++p) {
+        product<2, N>(
+            padded_, bin_panels_.data(), 1, kTileRows * N,
+            relations_.value_rows_of(task_.h) + (p * relation_.padded() + relation_.first * N) * N,
+            relation_.panels(), N, N, sums_.data() + p * kTileRows * N, N, true);
+      }
+    }
+    for (int64_t r = 0; r < rows_; ++r) {
+      const T total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, totals_.data() + r * V)));
+      write_row(sums_.data(), kTileRows, r, total == T{0} ? T{0} : T{1} / total, sink, row_ + r);
+      row_lse[query(r)] =
+          total == T{0} ? kHidden : reference_[r] * static_cast<T>(kLn2) + std::log(total);
+    }
+  }
+
+  int64_t query(int64_t r) const {
+    return head_.order_q != nullptr ? head_.order_q[row_ + r] : row_ + r;
+  }
+  // From row r to the first key of a block.
+  int64_t distance(int64_t origin, int64_t r) const { return origin - (row_ + r + head_.q_start); }
+
+  const AttentionInputs& in_;
+  const AttentionTask& task_;
+  const RelationPanels<T>& relations_;
+  const AttentionHead head_;
+  const int64_t keys_, width_, width_panels_, value_panels_;
+  const BlockSlots blocks_;
+  const Buffer<T> key_columns_,
+      value_rows_;                   // per block: [panels][width][NR], [panels][kBlock][NR]
+  const Buffer<T> q_rows_;           // [panels][kTileRows][NR], scaled
+  const Buffer<T> sums_;             // of P V: [panels][kTileRows][NR]
+  const Buffer<T> scores_, totals_;  // S, then P; sums of P by lane
+  const bool shift_, carry_;         // terms of scores; of values
+  Relation<T> relation_;
+  const Buffer<T> table_, bins_, bin_panels_;
+  const KeepRow<T> keep_;
+  alignas(64) T keep_row_[KeepRow<T>::kRoom];
+  T reference_[kTileRows];
+  int64_t row_ = 0, rows_ = 0, padded_ = 0;
+};
 
 template <class T>
 void forward(const AttentionInputs& in, const View& out, const View& lse) {
   const Buffer<T> packed(RelationPanels<T>::size(in));
-  const Forward<T> pass{in, out, lse, RelationPanels<T>(in, packed.data())};
+  const RelationPanels<T> relations(in, packed.data());
   const std::vector<AttentionTask> tasks = tasks_by_rows(in, kTaskRows);
-  parallel_for(static_cast<int64_t>(tasks.size()),
-               [&](int64_t i) { pass.run(tasks[static_cast<size_t>(i)]); });
+  parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
+    ForwardTask<T>(in, tasks[static_cast<size_t>(i)], relations).run(out, lse);
+  });
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #define LONGSPAN_CPU_ATTENTION_TILE_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -61,26 +62,27 @@ inline int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit;
 #define LONGSPAN_ROWS_12(X) LONGSPAN_ROWS_6(X) X(6) X(7) X(8) X(9) X(10) X(11)
 // clang-format on
 
-// C[r][0..NR) (+)= sum_k A(r, k) B[k][0..NR), with A(r, k) = a[r * kRowStride + k * step] inside
-// one of `panels` panels, which lie `a_panel` apart and have k_panel columns, the last one k_last.
-// B is contiguous. Every element is one chain of fused multiply-adds in the order of k, so its bits
-// do not depend on the rows beside it. Named accumulators: GCC 12 spills arrays of vectors.
+// C[r][0..w) (+)= sum_k A(r, k) B[k][0..w), w = kVectors vectors (1: half a panel), with A(r, k) =
+// a[r * kRowStride + k * step] inside one of `panels` panels, which lie `a_panel` apart and have
+// k_panel columns, the last one k_last. B is contiguous. Every element is one chain of fused
+// multiply-adds in the order of k, so its bits do not depend on the rows beside it. Named
+// accumulators: GCC 12 spills arrays of vectors.
 #define LONGSPAN_ZERO(r) Vec<T> c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);
 #define LONGSPAN_LOAD(r)               \
   c##r##a = hn::LoadU(d, c + (r)*ldc); \
-  c##r##b = hn::LoadU(d, c + (r)*ldc + kLanes<T>);
-#define LONGSPAN_STEP(r)                             \
-  {                                                  \
-    const Vec<T> x = hn::Set(d, ak[(r)*kRowStride]); \
-    c##r##a = hn::MulAdd(x, b0, c##r##a);            \
-    c##r##b = hn::MulAdd(x, b1, c##r##b);            \
+  if constexpr (kVectors == 2) c##r##b = hn::LoadU(d, c + (r)*ldc + kLanes<T>);
+#define LONGSPAN_STEP(r)                                               \
+  {                                                                    \
+    const Vec<T> x = hn::Set(d, ak[(r)*kRowStride]);                   \
+    c##r##a = hn::MulAdd(x, b0, c##r##a);                              \
+    if constexpr (kVectors == 2) c##r##b = hn::MulAdd(x, b1, c##r##b); \
   }
 #define LONGSPAN_STORE(r)              \
   hn::StoreU(c##r##a, d, c + (r)*ldc); \
-  hn::StoreU(c##r##b, d, c + (r)*ldc + kLanes<T>);
+  if constexpr (kVectors == 2) hn::StoreU(c##r##b, d, c + (r)*ldc + kLanes<T>);
 
 #define LONGSPAN_PRODUCT(name, ROWS)                                                               \
-  template <int64_t kRowStride, class T>                                                           \
+  template <int kVectors, int64_t kRowStride, class T>                                             \
   HWY_NOINLINE void name(const T* HWY_RESTRICT a, int64_t step, int64_t a_panel,                   \
                          const T* HWY_RESTRICT b, int64_t panels, int64_t k_panel, int64_t k_last, \
                          T* HWY_RESTRICT c, int64_t ldc, bool add) {                               \
@@ -93,7 +95,7 @@ inline int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit;
       const T* HWY_RESTRICT ak = a;                                                                \
       for (int64_t k = panels > 1 ? k_panel : k_last; k > 0; --k) {                                \
         const Vec<T> b0 = hn::Load(d, b);                                                          \
-        const Vec<T> b1 = hn::Load(d, b + kLanes<T>);                                              \
+        const Vec<T> b1 = kVectors == 2 ? hn::Load(d, b + kLanes<T>) : b0;                         \
         ROWS(LONGSPAN_STEP)                                                                        \
         ak += step;                                                                                \
         b += kPanel<T>;                                                                            \
@@ -119,18 +121,36 @@ LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_2)
 #undef LONGSPAN_ROWS_12
 
 // One panel of columns for `rows` rows; a and c have room for rows rounded up to kRest.
-template <int64_t kRowStride, class T>
+template <int kVectors, int64_t kRowStride, class T>
 HWY_NOINLINE void product(int64_t rows, const T* a, int64_t step, int64_t a_panel, const T* b,
                           int64_t panels, int64_t k_panel, int64_t k_last, T* c, int64_t ldc,
                           bool add) {
   int64_t r = 0;
   for (; r + kGroup <= rows; r += kGroup) {
-    product_group<kRowStride>(a + r * kRowStride, step, a_panel, b, panels, k_panel, k_last,
-                              c + r * ldc, ldc, add);
+    product_group<kVectors, kRowStride>(a + r * kRowStride, step, a_panel, b, panels, k_panel,
+                                        k_last, c + r * ldc, ldc, add);
   }
   for (; r < rows; r += kRest) {
-    product_rest<kRowStride>(a + r * kRowStride, step, a_panel, b, panels, k_panel, k_last,
-                             c + r * ldc, ldc, add);
+    product_rest<kVectors, kRowStride>(a + r * kRowStride, step, a_panel, b, panels, k_panel,
+                                       k_last, c + r * ldc, ldc, add);
+  }
+}
+
+// The part of a score panel whose keys [first, last) are seen, counted from the panel's first key:
+// nothing, one of its halves, or all. x are rows as panels [panels][kTileRows][NR].
+template <class T>
+HWY_INLINE void product_seen(int64_t first, int64_t last, int64_t rows, const T* x, const T* panel,
+                             int64_t panels, int64_t last_columns, T* scores) {
+  constexpr int64_t N = kPanel<T>;
+  constexpr int64_t V = kLanes<T>;
+  if (first >= N || last <= 0) return;
+  if (first < V && last > V) {
+    product<2, N>(rows, x, 1, kTileRows * N, panel, panels, N, last_columns, scores, kScoreStride,
+                  false);
+  } else {
+    const int64_t half = first < V ? 0 : V;
+    product<1, N>(rows, x, 1, kTileRows * N, panel + half, panels, N, last_columns, scores + half,
+                  kScoreStride, false);
   }
 }
 
@@ -209,6 +229,22 @@ void pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded,
   for (int64_t p = 0; p < ceil_div(x.width, N); ++p) {
     std::fill(to + (p * panel_rows + rows) * N, to + (p * panel_rows + padded) * N, T{0});
   }
+}
+
+// Row r of panels [panels][panel_rows][NR], times factor, to row `to` of a tensor.
+template <class T>
+void write_row(const T* panels, int64_t panel_rows, int64_t r, T factor, const RowSink<T>& sink,
+               int64_t to) {
+  constexpr int64_t N = kPanel<T>;
+  constexpr int64_t V = kLanes<T>;
+  const Tag<T> d;
+  alignas(64) T values[kMaxWidth + N];
+  const Vec<T> f = hn::Set(d, factor);
+  for (int64_t c = 0; c < sink.width; c += V) {
+    const T* from = panels + (c / N * panel_rows + r) * N + c % N;
+    hn::Store(hn::Mul(hn::Load(d, from), f), d, values + c);
+  }
+  sink.write(to, values);
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -291,6 +327,14 @@ template <class T>
 void pack_block_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* to) {
   constexpr int64_t N = kPanel<T>;
   for (int64_t j = 0; j < keys; j += N) {
+    if (x.contiguous()) {  // rows of the next panel; the hardware does not follow so many streams
+      for (int64_t r = j + N; r < std::min(j + 2 * N, keys); ++r) {
+        const char* row = reinterpret_cast<const char*>(x.direct(key + r));
+        for (int64_t b = 0; b < x.width * static_cast<int64_t>(sizeof(T)); b += 64) {
+          hwy::Prefetch(row + b);
+        }
+      }
+    }
     pack_columns(x, key + j, std::min(N, keys - j), to + j * x.width);
   }
 }
@@ -298,26 +342,44 @@ void pack_block_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* to)
 // ------------------------------------------------------------------------------------ visibility
 
 // Visible keys of the rows of a tile: row r sees lo[r] <= j < hi[r], all relative to one origin.
-// Groups of kGroup rows carry the union; a group that sees nothing has first >= last.
+// Groups of kGroup rows carry the union [first, last), empty where first >= last, and the
+// intersection [inner, outer), empty where some row sees nothing.
 struct Visible {
   int32_t lo[kTileRows], hi[kTileRows];
   int32_t first[kMaxGroups], last[kMaxGroups];
+  int32_t inner[kMaxGroups], outer[kMaxGroups];
   int32_t all_first, all_last;
-  bool whole;  // every row sees all of the clip
+  bool whole;      // every row sees all of the clip
+  bool ascending;  // lo and hi never fall, and rows that see nothing lie at the ends
 };
 
 inline void unite(int64_t rows, Visible& v) {
-  v.all_first = std::numeric_limits<int32_t>::max();
+  constexpr int32_t kFar = std::numeric_limits<int32_t>::max();
+  v.all_first = kFar;
   v.all_last = 0;
+  v.ascending = true;
+  int32_t lo = 0, hi = 0;
+  bool ended = false;
   for (int64_t g = 0; g * kGroup < rows; ++g) {
-    int32_t first = std::numeric_limits<int32_t>::max(), last = 0;
+    int32_t first = kFar, last = 0, inner = 0, outer = kFar;
     for (int64_t r = g * kGroup; r < std::min(rows, (g + 1) * kGroup); ++r) {
-      if (v.lo[r] >= v.hi[r]) continue;
-      first = std::min(first, v.lo[r]);
-      last = std::max(last, v.hi[r]);
+      if (v.lo[r] >= v.hi[r]) {
+        outer = 0;
+        ended = ended || hi > 0;
+        continue;
+      }
+      v.ascending = v.ascending && !ended && v.lo[r] >= lo && v.hi[r] >= hi;
+      lo = v.lo[r];
+      hi = v.hi[r];
+      first = std::min(first, lo);
+      last = std::max(last, hi);
+      inner = std::max(inner, lo);
+      outer = std::min(outer, hi);
     }
     v.first[g] = first;
     v.last[g] = last;
+    v.inner[g] = inner;
+    v.outer[g] = std::max(inner, outer);
     v.all_first = std::min(v.all_first, first);
     v.all_last = std::max(v.all_last, last);
   }
@@ -337,45 +399,37 @@ inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys,
   unite(rows, v);
 }
 
-// s[lane] becomes -infinity outside [lo, hi) in the vectors at the two ends of the interval.
+// Lanes of vector i of keys that lie in [lo, hi).
 template <class T>
-HWY_INLINE void hide_ends(T* s, int64_t lo, int64_t hi) {
-  const Tag<T> d;
-  constexpr int64_t V = kLanes<T>;
-  const Vec<T> hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
-  if (lo % V != 0) {
-    T* p = s + lo / V * V;
-    const auto before = hn::FirstN(d, static_cast<size_t>(lo % V));
-    hn::Store(hn::IfThenElse(before, hidden, hn::Load(d, p)), d, p);
-  }
-  if (hi % V != 0) {
-    T* p = s + hi / V * V;
-    const auto inside = hn::FirstN(d, static_cast<size_t>(hi % V));
-    hn::Store(hn::IfThenElse(inside, hn::Load(d, p), hidden), d, p);
-  }
-}
-
-// s[lane] becomes 0 there.
-template <class T>
-HWY_INLINE void zero_ends(T* s, int64_t lo, int64_t hi) {
-  const Tag<T> d;
-  constexpr int64_t V = kLanes<T>;
-  if (lo % V != 0) {
-    T* p = s + lo / V * V;
-    const auto before = hn::FirstN(d, static_cast<size_t>(lo % V));
-    hn::Store(hn::IfThenZeroElse(before, hn::Load(d, p)), d, p);
-  }
-  if (hi % V != 0) {
-    T* p = s + hi / V * V;
-    const auto inside = hn::FirstN(d, static_cast<size_t>(hi % V));
-    hn::Store(hn::IfThenElseZero(inside, hn::Load(d, p)), d, p);
-  }
+HWY_INLINE hn::Mask<Tag<T>> inside(int64_t i, int32_t lo, int32_t hi) {
+  const hn::RebindToSigned<Tag<T>> di;
+  using I = hn::TFromD<decltype(di)>;
+  const auto key = hn::Iota(di, static_cast<I>(i * kLanes<T>));
+  const auto before = hn::Lt(key, hn::Set(di, static_cast<I>(lo)));
+  const auto below = hn::Lt(key, hn::Set(di, static_cast<I>(hi)));
+  return hn::RebindMask(Tag<T>(), hn::AndNot(before, below));
 }
 
 template <class T>
 HWY_INLINE void zero_vectors(T* s, int64_t from, int64_t to) {
   const Tag<T> d;
   for (int64_t v = from; v < to; ++v) hn::Store(hn::Zero(d), d, s + v * kLanes<T>);
+}
+
+// Vectors [from, to) that a group needs, of which [a, e) are visible to each of its rows.
+struct Vectors {
+  int64_t from, to, a, e;
+};
+
+template <class T>
+Vectors vectors_of(const Visible& v, int64_t g, int64_t margin, int64_t keys) {
+  constexpr int64_t V = kLanes<T>;
+  Vectors n;
+  n.from = std::max<int64_t>(0, v.first[g] - margin) / V;
+  n.to = ceil_div(std::min(keys, v.last[g] + margin), V);
+  n.a = std::min(ceil_div(v.inner[g], V), n.to);
+  n.e = std::max(n.a, std::min<int64_t>(v.outer[g] / V, n.to));
+  return n;
 }
 
 // ------------------------------------------------------------------------------------- relations
@@ -418,8 +472,8 @@ void relation_table(const Relation<T>& rel, int64_t rows, const T* x, int64_t wi
   for (int64_t p = rel.first; p <= rel.last; ++p) {
     T* column = table + V + p * N;
     if (a != nullptr) {
-      product<N>(rows, x, 1, kTileRows * N, a + p * N * width, ceil_div(width, N), N,
-                 width - (ceil_div(width, N) - 1) * N, column, rel.stride, false);
+      product<2, N>(rows, x, 1, kTileRows * N, a + p * N * width, ceil_div(width, N), N,
+                    width - (ceil_div(width, N) - 1) * N, column, rel.stride, false);
     }
     for (int64_t r = 0; r < rows; ++r) {
       T* put = column + r * rel.stride;
@@ -447,6 +501,18 @@ void clear_sums(const Relation<T>& rel, int64_t rows, T* sums) {
     T* row = sums + r * rel.stride;
     std::fill(row, row + V, T{0});
     std::fill(row + V + rel.first * N, row + V + (rel.last + 1) * N + V, T{0});
+  }
+}
+
+// Adds the table's entries to vectors [a, e) of a row of a score tile, whose key 0 lies at
+// `distance`.
+template <class T>
+HWY_INLINE void add_from_table(const Relation<T>& rel, int64_t distance, int64_t a, int64_t e,
+                               const T* table, T* s) {
+  const Tag<T> d;
+  for (int64_t i = a; i < e; ++i) {
+    const Vec<T> x = hn::LoadU(d, table + rel.column(distance + i * kLanes<T>));
+    hn::Store(hn::Add(hn::Load(d, s + i * kLanes<T>), x), d, s + i * kLanes<T>);
   }
 }
 
@@ -493,8 +559,8 @@ void add_table_gradient(const Relation<T>& rel, int64_t rows, const T* bins, con
   constexpr int64_t N = kPanel<T>;
   for (int64_t i = 0; i < rel.panels(); ++i) {
     for (int64_t p = 0; p < panels; ++p) {
-      product<1>(N, bins + i * kTileRows * N, N, 0, x + p * kTileRows * N, 1, 0, rows,
-                 sums + (p * rel.padded() + (rel.first + i) * N) * N, N, true);
+      product<2, 1>(N, bins + i * kTileRows * N, N, 0, x + p * kTileRows * N, 1, 0, rows,
+                    sums + (p * rel.padded() + (rel.first + i) * N) * N, N, true);
     }
   }
 }

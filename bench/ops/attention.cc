@@ -1,4 +1,4 @@
-// Attention forward and backward, useful FLOPs: 4 d per visible pair forward, 10 d backward.
+// Attention forward and backward.
 
 #include <fmt/format.h>
 
@@ -12,37 +12,65 @@
 namespace longspan::bench {
 namespace {
 
-constexpr int64_t heads = 8;
+struct Extra {
+  int64_t clip = -1;  // Shaw terms for keys and values; -1: none
+  float dropout = 0;
+  int64_t queries = 0;  // 0: as many as keys
+};
 
-void add_pattern(const std::string& name, const AttentionPattern& pattern, int64_t length,
-                 int64_t width) {
-  const double pairs = static_cast<double>(heads * visible_pairs(pattern, length, length));
+// Useful FLOPs: 4 d per visible pair forward, 10 d backward; terms of relations count nothing.
+void add_pattern(const std::string& name, const AttentionPattern& pattern, int64_t batch,
+                 int64_t heads, int64_t length, int64_t width, const Extra& extra = {}) {
+  const int64_t queries = extra.queries > 0 ? extra.queries : length;
+  const double pairs = static_cast<double>(batch * heads * visible_pairs(pattern, queries, length));
   const auto d = static_cast<double>(width);
-  const Shape size = {1, heads, length, width};
-  measure_op(
-      fmt::format("attention/{}/H={} L={} d={}/f32", name, heads, length, width),
-      {.flops = 4 * d * pairs}, {.flops = 10 * d * pairs},
-      [=] {
-        return std::vector<Tensor>{values(size, 1, 2.0f), values(size, 2, 2.0f),
-                                   values(size, 3, 2.0f)};
-      },
-      [=](const std::vector<Tensor>& x) { return block_attention(x[0], x[1], x[2], pattern).out; });
+  const auto inputs = [=] {
+    const Shape size = {batch, heads, length, width};
+    std::vector<Tensor> x = {values({batch, heads, queries, width}, 1, 2.0f), values(size, 2, 2.0f),
+                             values(size, 3, 2.0f)};
+    if (extra.clip >= 0) {
+      x.push_back(values({extra.clip + 1, width}, 4));
+      x.push_back(values({extra.clip + 1, width}, 5));
+    }
+    return x;
+  };
+  const auto attend = [=](const std::vector<Tensor>& x) {
+    ScoreTerms terms;
+    if (extra.clip >= 0) {
+      terms.id = {extra.clip, 0};
+      terms.relation_key = x[3];
+      terms.relation_value = x[4];
+    }
+    return block_attention(x[0], x[1], x[2], pattern, terms, {extra.dropout, {true, Generator{1}}})
+        .out;
+  };
+  const std::string label =
+      fmt::format("attention/{}/B={} H={} L={} d={}/f32", name, batch, heads, queries, width);
+  measure_op(label, {4 * d * pairs}, {10 * d * pairs}, inputs, attend);
 }
 
 }  // namespace
 
 void add_attention() {
+  const AttentionPattern causal = patterns::causal();
   for (const int64_t width : {64, 128}) {
-    for (const int64_t length : {1024, 4096}) {
-      add_pattern("causal", patterns::causal(), length, width);
+    for (const int64_t length : {1024, 2048, 4096, 8192}) {
+      add_pattern("causal", causal, 1, 8, length, width);
     }
   }
-  add_pattern("dense", patterns::dense(), 1024, 64);
-  for (const int64_t length : {4096, 16384}) {
-    add_pattern("local 256", patterns::local(256), length, 64);
-    add_pattern("local block 256", patterns::local_block(256), length, 64);
+  add_pattern("causal", causal, 4, 8, 512, 32);
+  add_pattern("causal, one head", causal, 1, 1, 4096, 64);
+  add_pattern("dense", patterns::dense(), 1, 8, 1024, 64);
+  for (const int64_t length : {4096, 16384, 65536}) {
+    add_pattern("local 256", patterns::local(256), 1, 8, length, 64);
   }
-  add_pattern("dilated 64 by 4", patterns::dilated(64, 0, 4), 4096, 64);
+  add_pattern("local block 256", patterns::local_block(256), 1, 8, 4096, 64);
+  add_pattern("dilated 64 by 4", patterns::dilated(64, 0, 4), 1, 8, 4096, 64);
+  add_pattern("strided 64", patterns::strided(64), 1, 8, 4096, 64);
+  add_pattern("local 64, Shaw 64", patterns::local(64), 4, 4, 256, 32, {.clip = 64});
+  add_pattern("causal, Shaw 64", causal, 1, 8, 1024, 64, {.clip = 64});
+  add_pattern("causal, dropout", causal, 1, 8, 1024, 64, {.dropout = 0.1f});
+  add_pattern("one query", causal, 1, 8, 1024, 64, {.queries = 1});
 }
 
 }  // namespace longspan::bench

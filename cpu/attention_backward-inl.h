@@ -81,7 +81,8 @@ struct TileSlots {
 template <class T>
 class BackwardTask {
  public:
-  BackwardTask(const BackwardCall<T>& call, const AttentionTask& task, const RelationSums<T>& sums)
+  BackwardTask(const BackwardCall<T>& call, const AttentionTask& task, const RelationSums<T>& sums,
+               Slab<T>& slab)
       : call_(call),
         in_(call.in),
         task_(task),
@@ -96,26 +97,27 @@ class BackwardTask {
         step_(std::max(width_, value_width_) <= 64 ? 2 * kBlock : kBlock),
         tile_size_(width_panels_ * kTileRows * N),
         slots_(call.rows ? TileSlots(head_, task, step_) : TileSlots()),
-        key_columns_(step_ * width_),
-        value_columns_(step_ * value_width_),
-        key_rows_(call.rows ? step_ * width_panels_ * N : 0),
-        key_sums_(call.columns ? step_ * width_panels_ * N : 0),
-        value_sums_(call.columns ? step_ * value_panels_ * N : 0),
-        tile_sums_(slots_.count * tile_size_),
-        q_rows_(tile_size_),
-        out_rows_(value_panels_ * kTileRows * N),
-        scores_(kTileRows * kScoreStride),
-        dscores_(kTileRows * kScoreStride),
+        key_columns_(slab.take(step_ * width_)),
+        value_columns_(slab.take(step_ * value_width_)),
+        key_rows_(slab.take(call.rows ? step_ * width_panels_ * N : 0)),
+        key_sums_(slab.take(call.columns ? step_ * width_panels_ * N : 0)),
+        value_sums_(slab.take(call.columns ? step_ * value_panels_ * N : 0)),
+        tile_sums_(slab.take(slots_.count * tile_size_)),
+        q_rows_(slab.take(tile_size_)),
+        out_rows_(slab.take(value_panels_ * kTileRows * N)),
+        scores_(slab.take(kTileRows * kScoreStride)),
+        dscores_(slab.take(kTileRows * kScoreStride)),
         shift_(call.relations.key_columns != nullptr || call.relations.bias != nullptr),
         carry_(call.relations.value_rows != nullptr),
         bin_(shift_ && (call.tables || call.rows)),
         bin_values_(carry_ && call.tables),
         relation_(call.relations.shape),
-        table_(shift_ ? kTileRows * relation_.stride : 0),
-        value_table_(carry_ ? kTileRows * relation_.stride : 0),
-        bins_(bin_ ? kTileRows * relation_.stride : 0),
-        value_bins_(bin_values_ ? kTileRows * relation_.stride : 0),
-        bin_panels_(bin_ || bin_values_ ? relation_.padded() * kTileRows : 0),
+        table_(slab.take(shift_ ? kTileRows * relation_.stride : 0)),
+        value_table_(slab.take(carry_ ? kTileRows * relation_.stride : 0)),
+        bins_(slab.take(bin_ ? kTileRows * relation_.stride : 0)),
+        value_bins_(slab.take(bin_values_ ? kTileRows * relation_.stride : 0)),
+        bin_panels_(slab.take(bin_ || bin_values_ ? relation_.padded() * kTileRows : 0)),
+        collected_(slab.take(N * std::max(width_, value_width_))),
         keep_(in_.dropout, task.b * in_.q.dim(1) + task.h) {}
 
   void run() {
@@ -139,8 +141,8 @@ class BackwardTask {
     for (int64_t key = task_.key; key < task_.key_end; key += step_) {
       const int64_t count = std::min(step_, task_.key_end - key);
       if (call_.columns) {
-        std::fill_n(key_sums_.data(), step_ * width_panels_ * N, T{0});
-        std::fill_n(value_sums_.data(), step_ * value_panels_ * N, T{0});
+        std::fill_n(key_sums_, step_ * width_panels_ * N, T{0});
+        std::fill_n(value_sums_, step_ * value_panels_ * N, T{0});
       }
       head_.tiles_of_columns(key, key + count, tiles);
       const auto outside = [this](int32_t t) { return t < task_.tile || t >= task_.tile_end; };
@@ -166,8 +168,8 @@ class BackwardTask {
       }
       if (!call_.columns) continue;
       for (int64_t j = 0; j < count; ++j) {
-        write_row(key_sums_.data(), step_, j, static_cast<T>(kLn2), dk, key + j);
-        write_row(value_sums_.data(), step_, j, T{1}, dv, key + j);
+        write_row(key_sums_, step_, j, static_cast<T>(kLn2), dk, key + j);
+        write_row(value_sums_, step_, j, T{1}, dv, key + j);
       }
     }
   }
@@ -189,10 +191,10 @@ class BackwardTask {
   void pack_keys(const RowSource<T>& k, const RowSource<T>& v, int64_t key, int64_t count) {
     for (int64_t j = 0; j < count; j += kBlock) {
       const int64_t n = std::min(kBlock, count - j);
-      pack_block_columns(k, key + j, n, key_columns_.data() + j * width_);
-      pack_block_columns(v, key + j, n, value_columns_.data() + j * value_width_);
+      pack_block_columns(k, key + j, n, collected_, key_columns_ + j * width_);
+      pack_block_columns(v, key + j, n, collected_, value_columns_ + j * value_width_);
       if (call_.rows) {
-        pack_rows(k, key + j, n, n, T{1}, key_rows_.data() + j * width_panels_ * N, kBlock);
+        pack_rows(k, key + j, n, n, T{1}, key_rows_ + j * width_panels_ * N, kBlock);
       }
     }
   }
@@ -201,9 +203,9 @@ class BackwardTask {
     row_ = head_.tile_row(t);
     rows_ = head_.tile_rows(t);
     padded_ = round_up(rows_, kRest);
-    pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_.data(),
+    pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_,
               kTileRows);
-    pack_rows(g_out_, row_, rows_, padded_, T{1}, out_rows_.data(), kTileRows);
+    pack_rows(g_out_, row_, rows_, padded_, T{1}, out_rows_, kTileRows);
     const int64_t first_row = (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
     for (int64_t r = 0; r < rows_; ++r) {
       base_[r] = call_.lse.template as<T>()[first_row + query(r)] * static_cast<T>(kLog2E);
@@ -213,7 +215,7 @@ class BackwardTask {
       const auto place = static_cast<size_t>(t - task_.tile);
       const bool fresh = slots_.slot[place] < 0;
       if (fresh) slots_.take(place);
-      tile_sum_ = tile_sums_.data() + slots_.slot[place] * tile_size_;
+      tile_sum_ = tile_sums_ + slots_.slot[place] * tile_size_;
       if (fresh) std::fill_n(tile_sum_, tile_size_, T{0});
     }
     if (!shift_ && !carry_) return;
@@ -221,16 +223,16 @@ class BackwardTask {
     const int64_t position = row_ + head_.q_start;
     relation_.reach(ranges.front().k0 - (position + rows_ - 1), ranges.back().k1 - 1 - position);
     if (shift_) {
-      relation_table(relation_, padded_, q_rows_.data(), width_, relations.key_columns_of(task_.h),
-                     relations.bias_of(task_.h), table_.data());
+      relation_table(relation_, padded_, q_rows_, width_, relations.key_columns_of(task_.h),
+                     relations.bias_of(task_.h), table_);
     }
     if (carry_) {
-      relation_table(relation_, padded_, out_rows_.data(), value_width_,
+      relation_table(relation_, padded_, out_rows_, value_width_,
                      relations.value_columns_of(task_.h), static_cast<const T*>(nullptr),
-                     value_table_.data());
+                     value_table_);
     }
-    if (bin_) clear_sums(relation_, rows_, bins_.data());
-    if (bin_values_) clear_sums(relation_, rows_, value_bins_.data());
+    if (bin_) clear_sums(relation_, rows_, bins_);
+    if (bin_values_) clear_sums(relation_, rows_, value_bins_);
   }
 
   // One score tile, `at` keys into the step.
@@ -238,14 +240,14 @@ class BackwardTask {
     const int64_t last = width_ - (width_panels_ - 1) * N;
     const int64_t last_value = value_width_ - (value_panels_ - 1) * N;
     for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {  // S = Q K^T, dP = dO V^T
-      const T* const k_panel = key_columns_.data() + (at + j) * width_;
-      const T* const v_panel = value_columns_.data() + (at + j) * value_width_;
+      const T* const k_panel = key_columns_ + (at + j) * width_;
+      const T* const v_panel = value_columns_ + (at + j) * value_width_;
       for (int64_t g = 0; g * kGroup < rows_; ++g) {
         const int64_t m = std::min(kGroup, padded_ - g * kGroup), first = g * kGroup;
-        product_seen(seen.first[g] - j, seen.last[g] - j, m, q_rows_.data() + first * N, k_panel,
-                     width_panels_, last, scores_.data() + first * kScoreStride + j);
-        product_seen(seen.first[g] - j, seen.last[g] - j, m, out_rows_.data() + first * N, v_panel,
-                     value_panels_, last_value, dscores_.data() + first * kScoreStride + j);
+        product_seen(seen.first[g] - j, seen.last[g] - j, m, q_rows_ + first * N, k_panel,
+                     width_panels_, last, scores_ + first * kScoreStride + j);
+        product_seen(seen.first[g] - j, seen.last[g] - j, m, out_rows_ + first * N, v_panel,
+                     value_panels_, last_value, dscores_ + first * kScoreStride + j);
       }
     }
     const int64_t n = std::min(kBlock, keys_ - origin);
@@ -262,8 +264,8 @@ class BackwardTask {
     Vectors n{0, 0, 0, 0};
     if (seen.first[g] < seen.last[g]) n = vectors_of<T>(seen, g, kGroup - 1, keys);
     for (int64_t r = first; r < end; ++r) {
-      T* const s = scores_.data() + r * kScoreStride;
-      T* const ds = dscores_.data() + r * kScoreStride;
+      T* const s = scores_ + r * kScoreStride;
+      T* const ds = dscores_ + r * kScoreStride;
       if (!seen.ascending) {
         zero_vectors(s, 0, n.from);
         zero_vectors(ds, 0, n.from);
@@ -272,60 +274,50 @@ class BackwardTask {
       }
       if (n.from == n.to) continue;
       const int64_t far = origin - (row_ + r + head_.q_start);
-      if (shift_) {
-        add_from_table(relation_, far, n.from, n.to, table_.data() + r * relation_.stride, s);
-      }
-      if (carry_) {
-        add_from_table(relation_, far, n.from, n.to, value_table_.data() + r * relation_.stride,
-                       ds);
-      }
       if (keep_.active()) {
         keep_.fill(query(r), origin, head_.order_k, keys_, n.from * V, n.to * V, keep_row_);
-        differentiate_row<true>(r, n, seen, s, ds);
+        if (shift_ || carry_) {
+          differentiate_row<true, true>(r, far, n, seen, s, ds);
+        } else {
+          differentiate_row<false, true>(r, far, n, seen, s, ds);
+        }
+      } else if (shift_ || carry_) {
+        differentiate_row<true, false>(r, far, n, seen, s, ds);
       } else {
-        differentiate_row<false>(r, n, seen, s, ds);
-      }
-      if (bin_) {
-        add_to_bins(relation_, far, n.from, n.to, ds, bins_.data() + r * relation_.stride);
-      }
-      if (bin_values_) {
-        add_to_bins(relation_, far, n.from, n.to, s, value_bins_.data() + r * relation_.stride);
+        differentiate_row<false, false>(r, far, n, seen, s, ds);
       }
     }
   }
 
-  template <bool kDrop>
-  HWY_INLINE void differentiate_row(int64_t r, const Vectors& n, const Visible& seen, T* s, T* ds) {
+  template <bool kTerms, bool kDrop>
+  HWY_INLINE void differentiate_row(int64_t r, int64_t far, const Vectors& n, const Visible& seen,
+                                    T* s, T* ds) {
     const Tag<T> d;
     const Vec<T> base = hn::Set(d, base_[r]), lower = hn::Set(d, lower_[r]);
-    const auto one = [&](int64_t v, Vec<T>& p, Vec<T>& dp) {
-      p = exp2(d, hn::Sub(hn::Load(d, s + v * V), base));
-      dp = hn::Load(d, ds + v * V);
-      if constexpr (kDrop) {
-        const Vec<T> factor = hn::Load(d, keep_row_ + v * V);
-        dp = hn::Mul(p, hn::Sub(hn::Mul(dp, factor), lower));
-        p = hn::Mul(p, factor);
-      } else {
-        dp = hn::Mul(p, hn::Sub(dp, lower));
+    const int64_t at = r * relation_.stride;
+    const auto one = [&](int64_t v, auto hide) {
+      Vec<T> x = hn::Load(d, s + v * V), dp = hn::Load(d, ds + v * V);
+      if (kTerms && shift_) x = hn::Add(x, from_table(relation_, far + v * V, table_ + at));
+      if (kTerms && carry_) {
+        dp = hn::Add(dp, from_table(relation_, far + v * V, value_table_ + at));
       }
-    };
-    const auto ends = [&](int64_t from, int64_t to) {
-      for (int64_t v = from; v < to; ++v) {
-        const auto mask = inside<T>(v, seen.lo[r], seen.hi[r]);
-        Vec<T> p, dp;
-        one(v, p, dp);
-        hn::Store(hn::IfThenElseZero(mask, p), d, s + v * V);
-        hn::Store(hn::IfThenElseZero(mask, dp), d, ds + v * V);
-      }
-    };
-    ends(n.from, n.a);
-    for (int64_t v = n.a; v < n.e; ++v) {
-      Vec<T> p, dp;
-      one(v, p, dp);
+      Vec<T> p = exp2(d, hn::Sub(x, base));
+      if (kDrop) dp = hn::Mul(dp, hn::Load(d, keep_row_ + v * V));
+      const Vec<T> dx = hide(v, hn::Mul(p, hn::Sub(dp, lower)));
+      if (kDrop) p = hn::Mul(p, hn::Load(d, keep_row_ + v * V));
+      p = hide(v, p);
       hn::Store(p, d, s + v * V);
-      hn::Store(dp, d, ds + v * V);
-    }
-    ends(n.e, n.to);
+      hn::Store(dx, d, ds + v * V);
+      if (kTerms && bin_) add_to_bins(relation_, far + v * V, dx, bins_ + at);
+      if (kTerms && bin_values_) add_to_bins(relation_, far + v * V, p, value_bins_ + at);
+    };
+    const auto outside = [&](int64_t v, Vec<T> x) {
+      return hn::IfThenElseZero(inside<T>(v, seen.lo[r], seen.hi[r]), x);
+    };
+    const auto all = [](int64_t, Vec<T> x) { return x; };
+    for (int64_t v = n.from; v < n.a; ++v) one(v, outside);
+    for (int64_t v = n.a; v < n.e; ++v) one(v, all);
+    for (int64_t v = n.e; v < n.to; ++v) one(v, outside);
   }
 
   // dV += P^T dO and dK += dS^T Q, for each group of keys over the rows that see some of them.
@@ -339,14 +331,14 @@ class BackwardTask {
         if (from == to) continue;
       }
       for (int64_t p = 0; p < value_panels_; ++p) {
-        product<2, 1>(m, scores_.data() + from * kScoreStride + j, kScoreStride, 0,
-                      out_rows_.data() + (p * kTileRows + from) * N, 1, 0, to - from,
-                      value_sums_.data() + (p * step_ + at + j) * N, N, true);
+        product<2, 1>(m, scores_ + from * kScoreStride + j, kScoreStride, 0,
+                      out_rows_ + (p * kTileRows + from) * N, 1, 0, to - from,
+                      value_sums_ + (p * step_ + at + j) * N, N, true);
       }
       for (int64_t p = 0; p < width_panels_; ++p) {
-        product<2, 1>(m, dscores_.data() + from * kScoreStride + j, kScoreStride, 0,
-                      q_rows_.data() + (p * kTileRows + from) * N, 1, 0, to - from,
-                      key_sums_.data() + (p * step_ + at + j) * N, N, true);
+        product<2, 1>(m, dscores_ + from * kScoreStride + j, kScoreStride, 0,
+                      q_rows_ + (p * kTileRows + from) * N, 1, 0, to - from,
+                      key_sums_ + (p * step_ + at + j) * N, N, true);
       }
     }
   }
@@ -354,12 +346,12 @@ class BackwardTask {
   // dQ += dS K
   void multiply_keys(int64_t at, const Visible& seen) {
     for (int64_t p = 0; p < width_panels_; ++p) {
-      const T* const panel = key_rows_.data() + at * width_panels_ * N + p * kBlock * N;
+      const T* const panel = key_rows_ + at * width_panels_ * N + p * kBlock * N;
       for (int64_t g = 0; g * kGroup < rows_; ++g) {
         const int64_t first = seen.first[g], last = seen.last[g];
         if (first >= last) continue;
         product<2, kScoreStride>(std::min(kGroup, padded_ - g * kGroup),
-                                 dscores_.data() + g * kGroup * kScoreStride + first, 1, 0,
+                                 dscores_ + g * kGroup * kScoreStride + first, 1, 0,
                                  panel + first * N, 1, 0, last - first,
                                  tile_sum_ + (p * kTileRows + g * kGroup) * N, N, true);
       }
@@ -369,23 +361,18 @@ class BackwardTask {
   // The relation tables' share of a tile's visit, and dq if it was the last one.
   void finish(int64_t t, int64_t index) {
     if (bin_) {
-      fold_sums(relation_, rows_, bins_.data(), bin_panels_.data());
+      fold_sums(relation_, rows_, bins_, bin_panels_);
       if (call_.rows && call_.relations.key_rows != nullptr) {
-        const T* const a = call_.relations.key_rows_of(task_.h);
-        for (int64_t p = 0; p < width_panels_; ++p) {
-          product<2, N>(padded_, bin_panels_.data(), 1, kTileRows * N,
-                        a + (p * relation_.padded() + relation_.first * N) * N, relation_.panels(),
-                        N, N, tile_sum_ + p * kTileRows * N, N, true);
-        }
+        add_bins_product(relation_, padded_, bin_panels_, call_.relations.key_rows_of(task_.h),
+                         width_panels_, tile_sum_);
       }
       if (table_sums_.key != nullptr) {
-        add_table_gradient(relation_, rows_, bin_panels_.data(), q_rows_.data(), width_panels_,
-                           table_sums_.key);
+        add_table_gradient(relation_, rows_, bin_panels_, q_rows_, width_panels_, table_sums_.key);
       }
       if (table_sums_.bias != nullptr) {
         for (int64_t p = 0; p < relation_.panels(); ++p) {
           for (int64_t r = 0; r < rows_; ++r) {
-            const T* const from = bin_panels_.data() + (p * kTileRows + r) * N;
+            const T* const from = bin_panels_ + (p * kTileRows + r) * N;
             T* const to = table_sums_.bias + (relation_.first + p) * N;
             for (int64_t c = 0; c < N; ++c) to[c] += from[c];
           }
@@ -393,8 +380,8 @@ class BackwardTask {
       }
     }
     if (bin_values_ && table_sums_.value != nullptr) {
-      fold_sums(relation_, rows_, value_bins_.data(), bin_panels_.data());
-      add_table_gradient(relation_, rows_, bin_panels_.data(), out_rows_.data(), value_panels_,
+      fold_sums(relation_, rows_, value_bins_, bin_panels_);
+      add_table_gradient(relation_, rows_, bin_panels_, out_rows_, value_panels_,
                          table_sums_.value);
     }
     const auto place = static_cast<size_t>(t - task_.tile);
@@ -417,16 +404,25 @@ class BackwardTask {
   const AttentionHead head_;
   const int64_t keys_, width_, value_width_, width_panels_, value_panels_, step_, tile_size_;
   TileSlots slots_;
-  const Buffer<T> key_columns_, value_columns_;  // of a step: [panels][width][NR]
-  const Buffer<T> key_rows_;                     // [blocks][panels][kBlock][NR]
-  const Buffer<T> key_sums_, value_sums_;        // dK, dV of a step: [panels][step][NR]
-  const Buffer<T> tile_sums_;                    // dQ of tiles in flight: [panels][kTileRows][NR]
-  const Buffer<T> q_rows_, out_rows_;            // of a tile: Q, scaled, and dO
-  const Buffer<T> scores_, dscores_;             // S, then P; dP, then dS
-  const bool shift_, carry_;                     // terms of scores; of values
-  const bool bin_, bin_values_;                  // whether to sum dS and P by id
+  T* const key_columns_;         // of a step: [panels][width][NR]
+  T* const value_columns_;       // of a step: [panels][value width][NR]
+  T* const key_rows_;            // of a step: [blocks][panels][kBlock][NR]
+  T* const key_sums_;            // dK of a step: [panels][step][NR]
+  T* const value_sums_;          // dV of a step
+  T* const tile_sums_;           // dQ of the tiles in flight: [panels][kTileRows][NR]
+  T* const q_rows_;              // of a tile, scaled: [panels][kTileRows][NR]
+  T* const out_rows_;            // dO of a tile
+  T* const scores_;              // S, then P
+  T* const dscores_;             // dP, then dS
+  const bool shift_, carry_;     // terms of scores; of values
+  const bool bin_, bin_values_;  // whether to sum dS and P by id
   Relation<T> relation_;
-  const Buffer<T> table_, value_table_, bins_, value_bins_, bin_panels_;
+  T* const table_;  // relation_table() of Q and of dO
+  T* const value_table_;
+  T* const bins_;        // sums by id: of dS
+  T* const value_bins_;  // of P
+  T* const bin_panels_;  // either, folded
+  T* const collected_;   // rows on their way into a panel
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
   T base_[kTileRows], lower_[kTileRows];  // lse log2(e), delta
@@ -529,9 +525,8 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
 
   const auto go = [&](const std::vector<AttentionTask>& parts, bool dq, bool dkv, bool dtables) {
     const BackwardCall<T> call{in, lse, dout, grads, relations, delta.data(), dq, dkv, dtables};
-    parallel_for(static_cast<int64_t>(parts.size()), [&](int64_t i) {
-      const AttentionTask& task = parts[static_cast<size_t>(i)];
-      BackwardTask<T>(call, task, dtables ? sums_of(task) : RelationSums<T>{}).run();
+    run_tasks<T>(parts, [&](const AttentionTask& task, Slab<T>& slab) {
+      return BackwardTask<T>(call, task, dtables ? sums_of(task) : RelationSums<T>{}, slab);
     });
   };
   if (whole_heads) {

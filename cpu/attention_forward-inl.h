@@ -61,35 +61,38 @@ template <class T>
 class ForwardTask {
  public:
   ForwardTask(const AttentionInputs& in, const AttentionTask& task,
-              const RelationPanels<T>& relations)
+              const RelationPanels<T>& relations, const View& out, const View& lse, Slab<T>& slab)
       : in_(in),
         task_(task),
         relations_(relations),
+        out_(out),
+        lse_(lse),
         head_(in, task.b, task.h),
         keys_(in.k.dim(2)),
         width_(in.q.dim(3)),
         width_panels_(ceil_div(width_, N)),
         value_panels_(ceil_div(in.v.dim(3), N)),
         blocks_(find_blocks(head_, task, keys_)),
-        key_columns_(blocks_.count * kBlock * width_),
-        value_rows_(blocks_.count * kBlock * value_panels_ * N),
-        q_rows_(width_panels_ * kTileRows * N),
-        sums_(value_panels_ * kTileRows * N),
-        scores_(kTileRows * kScoreStride),
-        totals_(kTileRows * V),
+        key_columns_(slab.take(blocks_.count * kBlock * width_)),
+        value_rows_(slab.take(blocks_.count * kBlock * value_panels_ * N)),
+        q_rows_(slab.take(width_panels_ * kTileRows * N)),
+        sums_(slab.take(value_panels_ * kTileRows * N)),
+        scores_(slab.take(kTileRows * kScoreStride)),
+        totals_(slab.take(kTileRows * V)),
         shift_(relations.key_columns != nullptr || relations.bias != nullptr),
         carry_(relations.value_rows != nullptr),
         relation_(relations.shape),
-        table_(shift_ ? kTileRows * relation_.stride : 0),
-        bins_(carry_ ? kTileRows * relation_.stride : 0),
-        bin_panels_(carry_ ? relation_.padded() * kTileRows : 0),
+        table_(slab.take(shift_ ? kTileRows * relation_.stride : 0)),
+        bins_(slab.take(carry_ ? kTileRows * relation_.stride : 0)),
+        bin_panels_(slab.take(carry_ ? relation_.padded() * kTileRows : 0)),
+        collected_(slab.take(N * width_)),
         keep_(in.dropout, task.b * in.q.dim(1) + task.h) {}
 
-  void run(const View& out, const View& lse) {
+  void run() {
     pack_keys();
     const RowSource<T> q = head_rows<T>(in_.q, task_.b, task_.h, head_.order_q);
-    const RowSink<T> sink = head_sink<T>(out, task_.b, task_.h, head_.order_q);
-    T* const row_lse = lse.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
+    const RowSink<T> sink = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
+    T* const row_lse = lse_.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
     std::vector<KeyRange> ranges;
     Visible all, seen;
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
@@ -104,7 +107,12 @@ class ForwardTask {
           clip(all, rows_, origin, std::min(kBlock, keys_ - origin), seen);
           multiply_keys(slot, seen);
           for (int64_t g = 0; g * kGroup < rows_; ++g) {
-            if (seen.first[g] < seen.last[g]) exponentiate(g, origin, seen);
+            if (seen.first[g] >= seen.last[g]) continue;
+            if (shift_ || carry_) {
+              exponentiate<true>(g, origin, seen);
+            } else {
+              exponentiate<false>(g, origin, seen);
+            }
           }
           multiply_values(slot, seen);
         }
@@ -125,9 +133,10 @@ class ForwardTask {
       if (blocks_.slot[i] < 0) continue;
       const int64_t key = (blocks_.first + static_cast<int64_t>(i)) * kBlock;
       const int64_t count = std::min(kBlock, keys_ - key);
-      pack_block_columns(k, key, count, key_columns_.data() + blocks_.slot[i] * kBlock * width_);
+      pack_block_columns(k, key, count, collected_,
+                         key_columns_ + blocks_.slot[i] * kBlock * width_);
       pack_rows(v, key, count, count, T{1},
-                value_rows_.data() + blocks_.slot[i] * kBlock * value_panels_ * N, kBlock);
+                value_rows_ + blocks_.slot[i] * kBlock * value_panels_ * N, kBlock);
     }
   }
 
@@ -135,73 +144,80 @@ class ForwardTask {
     row_ = head_.tile_row(t);
     rows_ = head_.tile_rows(t);
     padded_ = round_up(rows_, kRest);
-    pack_rows(q, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_.data(),
+    pack_rows(q, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_,
               kTileRows);
-    std::fill_n(sums_.data(), value_panels_ * kTileRows * N, T{0});
-    std::fill_n(totals_.data(), kTileRows * V, T{0});
+    std::fill_n(sums_, value_panels_ * kTileRows * N, T{0});
+    std::fill_n(totals_, kTileRows * V, T{0});
     std::fill_n(reference_, kTileRows, kHidden);
     if ((!shift_ && !carry_) || ranges.empty()) return;
     const int64_t position = row_ + head_.q_start;
     relation_.reach(ranges.front().k0 - (position + rows_ - 1), ranges.back().k1 - 1 - position);
     if (shift_) {
-      relation_table(relation_, padded_, q_rows_.data(), width_, relations_.key_columns_of(task_.h),
-                     relations_.bias_of(task_.h), table_.data());
+      relation_table(relation_, padded_, q_rows_, width_, relations_.key_columns_of(task_.h),
+                     relations_.bias_of(task_.h), table_);
     }
-    if (carry_) clear_sums(relation_, rows_, bins_.data());
+    if (carry_) clear_sums(relation_, rows_, bins_);
   }
 
   // S = Q K^T log2(e) / sqrt(d), only the panels and half panels that a group of rows sees.
   void multiply_keys(int64_t slot, const Visible& seen) {
     const int64_t last = width_ - (width_panels_ - 1) * N;
     for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {
-      const T* const panel = key_columns_.data() + (slot * kBlock + j) * width_;
+      const T* const panel = key_columns_ + (slot * kBlock + j) * width_;
       for (int64_t g = 0; g * kGroup < rows_; ++g) {
         product_seen(seen.first[g] - j, seen.last[g] - j, std::min(kGroup, padded_ - g * kGroup),
-                     q_rows_.data() + g * kGroup * N, panel, width_panels_, last,
-                     scores_.data() + g * kGroup * kScoreStride + j);
+                     q_rows_ + g * kGroup * N, panel, width_panels_, last,
+                     scores_ + g * kGroup * kScoreStride + j);
       }
     }
   }
 
   // P = 2^(S - reference) for the rows of group g, 0 where a row does not see.
+  template <bool kTerms>
   void exponentiate(int64_t g, int64_t origin, const Visible& seen) {
     const Tag<T> d;
     const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
     const Vectors n = vectors_of<T>(seen, g, 0, kBlock);
     T top[kGroup];
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = first + i;
-      T* const s = scores_.data() + r * kScoreStride;
-      if (shift_) {
-        add_from_table(relation_, distance(origin, r), n.from, n.to,
-                       table_.data() + r * relation_.stride, s);
-      }
+      const int64_t r = first + i, far = distance(origin, r);
+      T* const s = scores_ + r * kScoreStride;
+      const T* const table = kTerms && shift_ ? table_ + r * relation_.stride : nullptr;
       Vec<T> high = hn::Set(d, kHidden);
+      const auto score = [&](int64_t v) {
+        const Vec<T> x = hn::Load(d, s + v * V);
+        if (!kTerms || table == nullptr) return x;
+        return hn::Add(x, from_table(relation_, far + v * V, table));
+      };
       const auto hide = [&](int64_t from, int64_t to) {
         for (int64_t v = from; v < to; ++v) {
           const auto mask = inside<T>(v, seen.lo[r], seen.hi[r]);
-          const Vec<T> x = hn::IfThenElse(mask, hn::Load(d, s + v * V), hn::Set(d, kHidden));
+          const Vec<T> x = hn::IfThenElse(mask, score(v), hn::Set(d, kHidden));
           high = hn::Max(high, x);
           hn::Store(x, d, s + v * V);
         }
       };
       hide(n.from, n.a);
-      for (int64_t v = n.a; v < n.e; ++v) high = hn::Max(high, hn::Load(d, s + v * V));
+      for (int64_t v = n.a; v < n.e; ++v) {
+        const Vec<T> x = score(v);
+        high = hn::Max(high, x);
+        if (kTerms) hn::Store(x, d, s + v * V);
+      }
       hide(n.e, n.to);
       top[i] = hn::GetLane(hn::MaxOfLanes(d, high));
     }
     for (int64_t i = 0; i < count; ++i) raise(first + i, top[i]);
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = first + i;
-      T* const s = scores_.data() + r * kScoreStride;
+      const int64_t r = first + i, far = distance(origin, r);
+      T* const s = scores_ + r * kScoreStride;
       const Vec<T> base = hn::Set(d, reference_[r] == kHidden ? T{0} : reference_[r]);
-      Vec<T> total = hn::Load(d, totals_.data() + r * V);
+      Vec<T> total = hn::Load(d, totals_ + r * V);
       for (int64_t v = n.from; v < n.to; ++v) {
         const Vec<T> p = exp2(d, hn::Sub(hn::Load(d, s + v * V), base));
         total = hn::Add(total, p);
         hn::Store(p, d, s + v * V);
       }
-      hn::Store(total, d, totals_.data() + r * V);
+      hn::Store(total, d, totals_ + r * V);
       if (keep_.active()) {
         keep_.fill(query(r), origin, head_.order_k, keys_, n.from * V, n.to * V, keep_row_);
         for (int64_t v = n.from; v < n.to; ++v) {
@@ -209,9 +225,10 @@ class ForwardTask {
           hn::Store(hn::Mul(hn::Load(d, s + v * V), factor), d, s + v * V);
         }
       }
-      if (carry_) {
-        add_to_bins(relation_, distance(origin, r), n.from, n.to, s,
-                    bins_.data() + r * relation_.stride);
+      if (!kTerms || !carry_) continue;
+      T* const bins = bins_ + r * relation_.stride;
+      for (int64_t v = n.from; v < n.to; ++v) {
+        add_to_bins(relation_, far + v * V, hn::Load(d, s + v * V), bins);
       }
     }
   }
@@ -222,15 +239,15 @@ class ForwardTask {
     if (reference_[r] != kHidden) {
       const Tag<T> d;
       const Vec<T> factor = hn::Set(d, exp2(reference_[r] - top));
-      T* const total = totals_.data() + r * V;
+      T* const total = totals_ + r * V;
       hn::Store(hn::Mul(hn::Load(d, total), factor), d, total);
       for (int64_t p = 0; p < value_panels_; ++p) {
-        T* const sum = sums_.data() + (p * kTileRows + r) * N;
+        T* const sum = sums_ + (p * kTileRows + r) * N;
         hn::Store(hn::Mul(hn::Load(d, sum), factor), d, sum);
         hn::Store(hn::Mul(hn::Load(d, sum + V), factor), d, sum + V);
       }
       if (carry_) {
-        T* const bin = bins_.data() + r * relation_.stride;
+        T* const bin = bins_ + r * relation_.stride;
         for (int64_t c = 0; c < relation_.stride; c += V) {
           hn::StoreU(hn::Mul(hn::LoadU(d, bin + c), factor), d, bin + c);
         }
@@ -242,14 +259,14 @@ class ForwardTask {
   // sums += P V
   void multiply_values(int64_t slot, const Visible& seen) {
     for (int64_t p = 0; p < value_panels_; ++p) {
-      const T* const panel = value_rows_.data() + (slot * value_panels_ + p) * kBlock * N;
+      const T* const panel = value_rows_ + (slot * value_panels_ + p) * kBlock * N;
       for (int64_t g = 0; g * kGroup < rows_; ++g) {
         const int64_t first = seen.first[g], last = seen.last[g];
         if (first >= last) continue;
         product<2, kScoreStride>(std::min(kGroup, padded_ - g * kGroup),
-                                 scores_.data() + g * kGroup * kScoreStride + first, 1, 0,
+                                 scores_ + g * kGroup * kScoreStride + first, 1, 0,
                                  panel + first * N, 1, 0, last - first,
-                                 sums_.data() + (p * kTileRows + g * kGroup) * N, N, true);
+                                 sums_ + (p * kTileRows + g * kGroup) * N, N, true);
       }
     }
   }
@@ -257,17 +274,13 @@ class ForwardTask {
   void finish(const RowSink<T>& sink, T* row_lse, bool sees) {
     const Tag<T> d;
     if (carry_ && sees) {
-      fold_sums(relation_, rows_, bins_.data(), bin_panels_.data());
-      for (int64_t p = 0; p < value_panels_; ++p) {
-        product<2, N>(
-            padded_, bin_panels_.data(), 1, kTileRows * N,
-            relations_.value_rows_of(task_.h) + (p * relation_.padded() + relation_.first * N) * N,
-            relation_.panels(), N, N, sums_.data() + p * kTileRows * N, N, true);
-      }
+      fold_sums(relation_, rows_, bins_, bin_panels_);
+      add_bins_product(relation_, padded_, bin_panels_, relations_.value_rows_of(task_.h),
+                       value_panels_, sums_);
     }
     for (int64_t r = 0; r < rows_; ++r) {
-      const T total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, totals_.data() + r * V)));
-      write_row(sums_.data(), kTileRows, r, total == T{0} ? T{0} : T{1} / total, sink, row_ + r);
+      const T total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, totals_ + r * V)));
+      write_row(sums_, kTileRows, r, total == T{0} ? T{0} : T{1} / total, sink, row_ + r);
       row_lse[query(r)] =
           total == T{0} ? kHidden : reference_[r] * static_cast<T>(kLn2) + std::log(total);
     }
@@ -282,17 +295,22 @@ class ForwardTask {
   const AttentionInputs& in_;
   const AttentionTask& task_;
   const RelationPanels<T>& relations_;
+  const View &out_, &lse_;
   const AttentionHead head_;
   const int64_t keys_, width_, width_panels_, value_panels_;
   const BlockSlots blocks_;
-  const Buffer<T> key_columns_,
-      value_rows_;                   // per block: [panels][width][NR], [panels][kBlock][NR]
-  const Buffer<T> q_rows_;           // [panels][kTileRows][NR], scaled
-  const Buffer<T> sums_;             // of P V: [panels][kTileRows][NR]
-  const Buffer<T> scores_, totals_;  // S, then P; sums of P by lane
-  const bool shift_, carry_;         // terms of scores; of values
+  T* const key_columns_;      // per block: [panels][width][NR]
+  T* const value_rows_;       // per block: [panels][kBlock][NR]
+  T* const q_rows_;           // [panels][kTileRows][NR], scaled
+  T* const sums_;             // of P V: [panels][kTileRows][NR]
+  T* const scores_;           // S, then P
+  T* const totals_;           // sums of P by lane
+  const bool shift_, carry_;  // terms of scores; of values
   Relation<T> relation_;
-  const Buffer<T> table_, bins_, bin_panels_;
+  T* const table_;       // relation_table() of the tile
+  T* const bins_;        // sums of P by id
+  T* const bin_panels_;  // the same, folded
+  T* const collected_;   // rows on their way into a panel
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
   T reference_[kTileRows];
@@ -303,9 +321,8 @@ template <class T>
 void forward(const AttentionInputs& in, const View& out, const View& lse) {
   const Buffer<T> packed(RelationPanels<T>::size(in));
   const RelationPanels<T> relations(in, packed.data());
-  const std::vector<AttentionTask> tasks = tasks_by_rows(in, kTaskRows);
-  parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
-    ForwardTask<T>(in, tasks[static_cast<size_t>(i)], relations).run(out, lse);
+  run_tasks<T>(tasks_by_rows(in, kTaskRows), [&](const AttentionTask& task, Slab<T>& slab) {
+    return ForwardTask<T>(in, task, relations, out, lse, slab);
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/dtype.h"
 #include "core/memory.h"
+#include "core/parallel.h"
 #include "core/view.h"
 #include "ops/kernels/block_attention.h"
 
@@ -42,6 +43,24 @@ class Buffer {
   Scratch scratch_;
 };
 
+/// Hands out 64-byte aligned pieces of one buffer; without a base it only counts.
+template <class T>
+class Slab {
+ public:
+  explicit Slab(T* base) : base_(base) {}
+  T* take(int64_t count) {
+    T* const at = base_ != nullptr ? base_ + used_ : nullptr;
+    constexpr int64_t kUnit = 64 / static_cast<int64_t>(sizeof(T));
+    used_ += (count + kUnit - 1) / kUnit * kUnit;
+    return at;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  T* base_;
+  int64_t used_ = 0;
+};
+
 /// Rows of one head of a [B, H, rows, width] tensor, through an order where there is one.
 template <class T>
 struct RowSource {
@@ -52,6 +71,13 @@ struct RowSource {
 
   bool contiguous() const { return dtype == dtype_of<T> && order == nullptr; }
   const T* direct(int64_t r) const { return reinterpret_cast<const T*>(base) + r * stride; }
+
+  /// Asks for row r ahead of time; the hardware does not follow many streams at once.
+  void prefetch(int64_t r) const {
+    if (order != nullptr) return;
+    const char* row = base + r * stride * size_of(dtype);
+    for (int64_t b = 0; b < width * size_of(dtype); b += 64) __builtin_prefetch(row + b);
+  }
 
   /// Row r as T: in place, or widened into `temporary`.
   const T* row(int64_t r, T* temporary) const {
@@ -157,6 +183,23 @@ struct AttentionTask {
   int64_t weight;
   int64_t index;  // in order of creation
 };
+
+/// Runs tasks with a slab for each thread, as large as the largest task needs. The memory does not
+/// depend on which thread runs what. make(task, slab) constructs a task, which takes its pieces.
+template <class T, class Make>
+void run_tasks(const std::vector<AttentionTask>& tasks, Make make) {
+  int64_t size = 0;
+  for (const AttentionTask& task : tasks) {
+    Slab<T> count(nullptr);
+    make(task, count);
+    size = std::max(size, count.used());
+  }
+  const Buffer<T> workspace(size * num_threads());
+  parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
+    Slab<T> slab(workspace.data() + size * worker_index());
+    make(tasks[static_cast<size_t>(i)], slab).run();
+  });
+}
 
 /// Heaviest first; ties in order of creation.
 void sort_tasks(std::vector<AttentionTask>& tasks);

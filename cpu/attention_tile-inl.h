@@ -12,7 +12,6 @@
 #define LONGSPAN_CPU_ATTENTION_TILE_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -304,38 +303,39 @@ int64_t transpose_blocks(const T*, int64_t, int64_t, T*) {
 }
 #endif
 
-// Transposes keys key .. key + NR of x into one panel [width][NR]; zero beyond `keys`.
+// Transposes keys key .. key + NR of x into one panel [width][NR]; zero beyond `keys`. `rows` has
+// room for NR rows, which collect what is ordered or must be widened.
 template <class T>
-void pack_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* HWY_RESTRICT to) {
+void pack_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* HWY_RESTRICT rows,
+                  T* HWY_RESTRICT to) {
   constexpr int64_t N = kPanel<T>;
-  int64_t from = 0;
-  if (keys >= N && x.contiguous()) from = transpose_blocks(x.direct(key), x.stride, x.width, to);
-  if (from == x.width) return;
-  alignas(64) T temporary[kMaxWidth];
-  for (int64_t j = 0; j < N; ++j) {
-    if (j < keys) {
-      const T* row = x.row(key + j, temporary);
-      for (int64_t c = from; c < x.width; ++c) to[c * N + j] = row[c];
-    } else {
-      for (int64_t c = from; c < x.width; ++c) to[c * N + j] = T{0};
+  const T* base = rows;
+  int64_t stride = x.width;
+  if (x.contiguous() && keys >= N) {
+    base = x.direct(key);
+    stride = x.stride;
+  } else {
+    alignas(64) T temporary[kMaxWidth];
+    for (int64_t j = 0; j < N; ++j) {
+      if (j < keys) {
+        std::copy_n(x.row(key + j, temporary), x.width, rows + j * x.width);
+      } else {
+        std::fill_n(rows + j * x.width, x.width, T{0});
+      }
     }
+  }
+  for (int64_t c = transpose_blocks(base, stride, x.width, to); c < x.width; ++c) {
+    for (int64_t j = 0; j < N; ++j) to[c * N + j] = base[j * stride + c];
   }
 }
 
 // All panels of one block: keys key .. key + keys of at most kBlock.
 template <class T>
-void pack_block_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* to) {
+void pack_block_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* rows, T* to) {
   constexpr int64_t N = kPanel<T>;
   for (int64_t j = 0; j < keys; j += N) {
-    if (x.contiguous()) {  // rows of the next panel; the hardware does not follow so many streams
-      for (int64_t r = j + N; r < std::min(j + 2 * N, keys); ++r) {
-        const char* row = reinterpret_cast<const char*>(x.direct(key + r));
-        for (int64_t b = 0; b < x.width * static_cast<int64_t>(sizeof(T)); b += 64) {
-          hwy::Prefetch(row + b);
-        }
-      }
-    }
-    pack_columns(x, key + j, std::min(N, keys - j), to + j * x.width);
+    for (int64_t r = j + N; r < std::min(j + 2 * N, keys); ++r) x.prefetch(key + r);
+    pack_columns(x, key + j, std::min(N, keys - j), rows, to + j * x.width);
   }
 }
 
@@ -441,11 +441,12 @@ struct Relation {
   int64_t left = 0, right = 0;
   int64_t stride = 0;            // of a row: room for the ids, whole panels, and both sides
   int64_t first = 0, last = -1;  // panels of ids that the tile can reach
+  int64_t last_ids = 0;          // how many ids of the last one
 
   int64_t ids() const { return left + right + 1; }
   int64_t padded() const { return round_up(ids(), kPanel<T>); }
   bool reaches_first() const { return first == 0; }
-  bool reaches_last() const { return last == padded() / kPanel<T> - 1; }
+  bool reaches_last() const { return last * kPanel<T> + last_ids == ids(); }
   int64_t panels() const { return last - first + 1; }
 
   void init(int64_t l, int64_t r) {
@@ -455,7 +456,9 @@ struct Relation {
   }
   void reach(int64_t min_distance, int64_t max_distance) {
     first = (std::clamp(min_distance, -left, right) + left) / kPanel<T>;
-    last = (std::clamp(max_distance, -left, right) + left) / kPanel<T>;
+    const int64_t end = std::clamp(max_distance, -left, right) + left;
+    last = end / kPanel<T>;
+    last_ids = end % kPanel<T> + 1;
   }
   // Where the vector of keys at distances distance, distance + 1, ... begins.
   int64_t column(int64_t distance) const {
@@ -469,18 +472,24 @@ void relation_table(const Relation<T>& rel, int64_t rows, const T* x, int64_t wi
                     const T* b, T* table) {
   constexpr int64_t N = kPanel<T>;
   constexpr int64_t V = kLanes<T>;
+  const int64_t panels = ceil_div(width, N), last_columns = width - (panels - 1) * N;
   for (int64_t p = rel.first; p <= rel.last; ++p) {
     T* column = table + V + p * N;
+    const int64_t ids = p == rel.last ? rel.last_ids : N;
     if (a != nullptr) {
-      product<2, N>(rows, x, 1, kTileRows * N, a + p * N * width, ceil_div(width, N), N,
-                    width - (ceil_div(width, N) - 1) * N, column, rel.stride, false);
+      const T* const panel = a + p * N * width;
+      if (ids > V) {
+        product<2, N>(rows, x, 1, kTileRows * N, panel, panels, N, last_columns, column, rel.stride,
+                      false);
+      } else {
+        product<1, N>(rows, x, 1, kTileRows * N, panel, panels, N, last_columns, column, rel.stride,
+                      false);
+      }
     }
+    if (a != nullptr && b == nullptr) continue;
     for (int64_t r = 0; r < rows; ++r) {
       T* put = column + r * rel.stride;
-      if (a == nullptr) std::fill(put, put + N, T{0});
-      if (b != nullptr) {
-        for (int64_t c = 0; c < N; ++c) put[c] += b[p * N + c];
-      }
+      for (int64_t c = 0; c < ids; ++c) put[c] = (a != nullptr ? put[c] : T{0}) + b[p * N + c];
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
@@ -504,27 +513,18 @@ void clear_sums(const Relation<T>& rel, int64_t rows, T* sums) {
   }
 }
 
-// Adds the table's entries to vectors [a, e) of a row of a score tile, whose key 0 lies at
-// `distance`.
+// What lies beside the vector of keys `distance`, distance + 1, ...: the table's entries.
 template <class T>
-HWY_INLINE void add_from_table(const Relation<T>& rel, int64_t distance, int64_t a, int64_t e,
-                               const T* table, T* s) {
-  const Tag<T> d;
-  for (int64_t i = a; i < e; ++i) {
-    const Vec<T> x = hn::LoadU(d, table + rel.column(distance + i * kLanes<T>));
-    hn::Store(hn::Add(hn::Load(d, s + i * kLanes<T>), x), d, s + i * kLanes<T>);
-  }
+HWY_INLINE Vec<T> from_table(const Relation<T>& rel, int64_t distance, const T* table) {
+  return hn::LoadU(Tag<T>(), table + rel.column(distance));
 }
 
-// Adds vectors [a, e) of a row of a score tile, whose key 0 lies at `distance`, to the sums.
+// Adds that vector to the sums of its ids.
 template <class T>
-HWY_INLINE void add_to_bins(const Relation<T>& rel, int64_t distance, int64_t a, int64_t e,
-                            const T* s, T* sums) {
+HWY_INLINE void add_to_bins(const Relation<T>& rel, int64_t distance, Vec<T> x, T* sums) {
   const Tag<T> d;
-  for (int64_t i = a; i < e; ++i) {
-    T* const at = sums + rel.column(distance + i * kLanes<T>);
-    hn::StoreU(hn::Add(hn::LoadU(d, at), hn::Load(d, s + i * kLanes<T>)), d, at);
-  }
+  T* const at = sums + rel.column(distance);
+  hn::StoreU(hn::Add(hn::LoadU(d, at), x), d, at);
 }
 
 // Sums per id, as panels [reachable panels][kTileRows][NR]: folds the repeated ends.
@@ -552,14 +552,26 @@ void fold_sums(const Relation<T>& rel, int64_t rows, T* sums, T* to) {
   }
 }
 
+// to[r] += sum_id bins[r][id] a_id, with a as panels [panels][padded ids][NR].
+template <class T>
+void add_bins_product(const Relation<T>& rel, int64_t rows, const T* bins, const T* a,
+                      int64_t panels, T* to) {
+  constexpr int64_t N = kPanel<T>;
+  for (int64_t p = 0; p < panels; ++p) {
+    product<2, N>(rows, bins, 1, kTileRows * N, a + (p * rel.padded() + rel.first * N) * N,
+                  rel.panels(), N, rel.last_ids, to + p * kTileRows * N, N, true);
+  }
+}
+
 // sums[id] += sum_r bins[r][id] x_r, with x as panels [panels][kTileRows][NR].
 template <class T>
 void add_table_gradient(const Relation<T>& rel, int64_t rows, const T* bins, const T* x,
                         int64_t panels, T* sums) {
   constexpr int64_t N = kPanel<T>;
   for (int64_t i = 0; i < rel.panels(); ++i) {
+    const int64_t ids = i + 1 == rel.panels() ? rel.last_ids : N;
     for (int64_t p = 0; p < panels; ++p) {
-      product<2, 1>(N, bins + i * kTileRows * N, N, 0, x + p * kTileRows * N, 1, 0, rows,
+      product<2, 1>(ids, bins + i * kTileRows * N, N, 0, x + p * kTileRows * N, 1, 0, rows,
                     sums + (p * rel.padded() + (rel.first + i) * N) * N, N, true);
     }
   }
@@ -643,13 +655,14 @@ struct RelationPanels {
     columns = take(buffer, table.dim(0) * size);
     rows = take(buffer, table.dim(0) * size);
     if (buffer == nullptr) return;
+    const Buffer<T> collected(N * w);
     for (int64_t h = 0; h < table.dim(0); ++h) {
       RowSource<T> x;
       x.base = table.template as<char>() + h * ids * w * size_of(table.dtype);
       x.dtype = table.dtype;
       x.stride = x.width = w;
       for (int64_t j = 0; j < padded; j += N) {
-        pack_columns(x, j, std::min(N, ids - j), columns + h * size + j * w);
+        pack_columns(x, j, std::min(N, ids - j), collected.data(), columns + h * size + j * w);
       }
       pack_rows(x, 0, ids, padded, T{1}, rows + h * size, padded);
     }

@@ -659,6 +659,8 @@ TEST(BlockAttention, Kernel9WorkspaceIsLinear) {
     block_attention(q, q, q, p);
     return memory_tracker().peak().total() - before;
   };
+  const int before_test = num_threads();
+  set_num_threads(3);
   for (const PatternCase& c : cases()) {
     for (const int64_t heads : {1, 4}) {
       resolve(c.pattern, 2048, 2048);  // layouts stay in the cache
@@ -673,6 +675,7 @@ TEST(BlockAttention, Kernel9WorkspaceIsLinear) {
           << c.pattern.name;
     }
   }
+  set_num_threads(before_test);
 }
 
 // -------------------------------------------------------------------------------------- spec 00

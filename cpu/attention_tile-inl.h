@@ -706,7 +706,6 @@ class KeepRow {
     const hn::ScalableTag<uint32_t> d;
     using V = hn::Vec<decltype(d)>;
     constexpr int64_t kWords = 4 * HWY_LANES(uint32_t);
-    alignas(64) uint32_t words[kWords];
     for (int64_t j = from / 4 * 4; j < to; j += kWords) {
       V c0 = hn::Iota(d, static_cast<uint32_t>((origin + j) / 4));
       V c1 = hn::Set(d, static_cast<uint32_t>(index));
@@ -724,8 +723,19 @@ class KeepRow {
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
       }
-      hn::StoreInterleaved4(c0, c1, c2, c3, d, words);
-      for (int64_t i = 0; i < kWords; ++i) keep[j + i] = words[i] >= threshold_ ? scale_ : T{0};
+      if constexpr (sizeof(T) == 4) {
+        const Tag<T> df;
+        const Vec<T> scale = hn::Set(df, scale_);
+        const V least = hn::Set(d, threshold_);
+        const auto factor = [&](V w) {
+          return hn::IfThenZeroElse(hn::RebindMask(df, hn::Lt(w, least)), scale);
+        };
+        hn::StoreInterleaved4(factor(c0), factor(c1), factor(c2), factor(c3), df, keep + j);
+      } else {
+        alignas(64) uint32_t words[kWords];
+        hn::StoreInterleaved4(c0, c1, c2, c3, d, words);
+        for (int64_t i = 0; i < kWords; ++i) keep[j + i] = words[i] >= threshold_ ? scale_ : T{0};
+      }
     }
 #endif
   }

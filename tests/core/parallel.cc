@@ -59,7 +59,10 @@ TEST_P(Threads, TheFirstExceptionComesOutAndThePoolGoesOn) {
     } catch (const ValueError& e) {
       EXPECT_STREQ(e.what(), "index 17");
     }
-    EXPECT_LT(ran.load(), 10'000);
+    // Others may have taken every index by the time that the exception arrives.
+    if (GetParam() == 1) {
+      EXPECT_EQ(ran.load(), 18);
+    }
     std::atomic<int64_t> sum{0};
     parallel_for(100, [&](int64_t i) { sum += i; });
     EXPECT_EQ(sum.load(), 4950);

@@ -53,6 +53,7 @@ template <class T>
 constexpr int64_t most_columns = (vector_bytes == 64 ? 1024 : 512) /
                                  static_cast<int64_t>(sizeof(T));
 constexpr int64_t most_rows = 2048;
+constexpr int64_t panel_gap = 16;  // elements between panels, against one set of the cache for all
 
 /// What becomes of the sums of a tile.
 template <class T>
@@ -64,19 +65,20 @@ struct Target {
   int64_t columns;  // that exist
 };
 
-template <class T, class V>
-HWY_INLINE void put(const Target<T>& to, int64_t i, int64_t first, V sum) {
+/// The sums of a tile, [rows, columns of a panel], to where they belong: the slow way for edges and
+/// biases.
+template <class T>
+HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const T* sums) {
   const Tag<T> d;
-  T* p = to.c + i * to.row + first;
-  if (HWY_LIKELY(to.columns - first >= lanes<T>)) {
-    if (to.accumulate) sum = hn::Add(sum, hn::LoadU(d, p));
-    if (to.bias != nullptr) sum = hn::Add(sum, hn::LoadU(d, to.bias + first));
-    hn::StoreU(sum, d, p);
-  } else {
-    const auto n = static_cast<size_t>(to.columns - first);
-    if (to.accumulate) sum = hn::Add(sum, simd::load_part(d, p, n));
-    if (to.bias != nullptr) sum = hn::Add(sum, simd::load_part(d, to.bias + first, n));
-    simd::store_part(sum, d, p, n);
+  for (int64_t i = 0; i < rows; ++i) {
+    T* p = to.c + i * to.row;
+    for (int64_t j = 0; j < to.columns; j += lanes<T>) {
+      const auto left = static_cast<size_t>(to.columns - j);
+      auto sum = hn::Load(d, sums + i * panel<T> + j);
+      if (to.accumulate) sum = hn::Add(sum, simd::load(d, p + j, left));
+      if (to.bias != nullptr) sum = hn::Add(sum, simd::load(d, to.bias + j, left));
+      simd::store(sum, d, p + j, left);
+    }
   }
 }
 
@@ -94,6 +96,8 @@ struct Ahead {
   int64_t other, step;  // bytes to the second line, and to the next two
 };
 constexpr int64_t pace = 16;
+// c is fetched before a sum of that length, which hides the way; a shorter one would only wait.
+constexpr int64_t fetch_from = 192;
 
 /// R rows and W vectors of c from k columns of a and k rows of b, of any strides; b reaches W
 /// vectors far.
@@ -103,7 +107,7 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
                        const Ahead& ahead) {
   const Tag<T> d;
   constexpr int64_t N = lanes<T>;
-  for (int64_t i = 0; i < R; ++i) {
+  for (int64_t i = 0; k >= fetch_from && i < R; ++i) {
     __builtin_prefetch(to.c + i * to.row, 1);
     __builtin_prefetch(to.c + i * to.row + W * N - 1, 1);
   }
@@ -141,37 +145,43 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
     if constexpr (R > 9) p3 += a_col;
   }
 #undef LONGSPAN_STEP
-#define LONGSPAN_PUT(i, group, member)         \
-  if constexpr (R > i) {                       \
-    put(to, i, 0, x##i);                       \
-    if constexpr (W == 2) put(to, i, N, y##i); \
+#define LONGSPAN_EACH(i, group, member)            \
+  if constexpr (R > i) {                           \
+    LONGSPAN_PUT(i, 0, x##i)                       \
+    if constexpr (W == 2) LONGSPAN_PUT(i, N, y##i) \
   }
-  LONGSPAN_ROWS(LONGSPAN_PUT)
+  T* c = to.c;
+  const int64_t c_row = to.row;
+  if (HWY_UNLIKELY(to.columns != W * N || to.bias != nullptr)) {
+    HWY_ALIGN T sums[R * panel<T>];
+#define LONGSPAN_PUT(i, first, sum) hn::Store(sum, d, sums + i * panel<T> + first);
+    LONGSPAN_ROWS(LONGSPAN_EACH)
 #undef LONGSPAN_PUT
+    finish(to, R, sums);
+  } else if (to.accumulate) {
+#define LONGSPAN_PUT(i, first, sum) \
+  hn::StoreU(hn::Add(sum, hn::LoadU(d, c + i * c_row + first)), d, c + i * c_row + first);
+    LONGSPAN_ROWS(LONGSPAN_EACH)
+#undef LONGSPAN_PUT
+  } else {
+#define LONGSPAN_PUT(i, first, sum) hn::StoreU(sum, d, c + i * c_row + first);
+    LONGSPAN_ROWS(LONGSPAN_EACH)
+#undef LONGSPAN_PUT
+  }
+#undef LONGSPAN_EACH
 }
 
-/// tile() for `rows` in 1..tile_rows, cut into sizes that exist.
-template <class T, int W>
-void tiles(int64_t rows, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
-           int64_t b_row, Target<T> to, const Ahead& ahead) {
-  if (HWY_LIKELY(rows == tile_rows)) {
-    tile<T, tile_rows, W>(k, a, a_row, a_col, b, b_row, to, ahead);
-    return;
+/// tile() for `rows` in 1..tile_rows.
+template <class T, int W, int R = static_cast<int>(tile_rows)>
+HWY_INLINE void tiles(int64_t rows, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
+                      int64_t b_row, const Target<T>& to, const Ahead& ahead) {
+  if constexpr (R > 0) {
+    if (rows == R) {
+      tile<T, R, W>(k, a, a_row, a_col, b, b_row, to, ahead);
+    } else {
+      tiles<T, W, R - 1>(rows, k, a, a_row, a_col, b, b_row, to, ahead);
+    }
   }
-  const auto cut = [&](auto size) {
-    constexpr int R = decltype(size)::value;
-    if (rows < R) return;
-    tile<T, R, W>(k, a, a_row, a_col, b, b_row, to, ahead);
-    a += R * a_row;
-    to.c += R * to.row;
-    rows -= R;
-  };
-  if constexpr (tile_rows > 8) cut(std::integral_constant<int, 8>{});
-  if constexpr (tile_rows > 6) cut(std::integral_constant<int, 6>{});
-  cut(std::integral_constant<int, 4>{});
-  cut(std::integral_constant<int, 3>{});
-  cut(std::integral_constant<int, 2>{});
-  cut(std::integral_constant<int, 1>{});
 }
 
 // ----------------------------------------------------------------------------------------- packing
@@ -200,42 +210,28 @@ void copy_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t from_ro
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Four numbers as f32.
-template <class S>
-HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> load4(const S* p) {
-  return simd::load(hn::FixedTag<float, 4>(), p, 4);
+/// Four numbers of rows r, r + 4, ... as f32, in blocks of a vector.
+template <int Lanes, class S>
+HWY_INLINE hn::Vec<hn::FixedTag<float, Lanes>> load_blocks(const S* f, int64_t row) {
+  const hn::FixedTag<float, Lanes> d;
+  if constexpr (Lanes == 4) {
+    return simd::load(d, f, 4);
+  } else {
+    return hn::Combine(d, load_blocks<Lanes / 2>(f + Lanes / 2 * row, row),
+                       load_blocks<Lanes / 2>(f, row));
+  }
 }
 
-/// to[j * to_row + i] = from[i * from_row + j] for 4 rows i and 4 columns j.
-template <class S>
-HWY_INLINE void transpose4(const S* HWY_RESTRICT f, int64_t from_row, float* HWY_RESTRICT t,
-                           int64_t to_row) {
-  const hn::FixedTag<float, 4> d;
-  const hn::FixedTag<double, 2> wide;
-  const auto r0 = load4(f), r1 = load4(f + from_row), r2 = load4(f + 2 * from_row),
-             r3 = load4(f + 3 * from_row);
-  const auto t0 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
-  const auto t1 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
-  const auto t2 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
-  const auto t3 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t0, t1)), d, t);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t0, t1)), d, t + to_row);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t2, t3)), d, t + 2 * to_row);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t2, t3)), d, t + 3 * to_row);
-}
-#endif
-
-#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
-/// The same for 8 rows and 4 columns: rows i and i + 4 share a vector from the start.
-template <class S>
-HWY_INLINE void transpose8(const S* HWY_RESTRICT f, int64_t from_row, float* HWY_RESTRICT t,
-                           int64_t to_row) {
-  const hn::FixedTag<float, 8> d;
-  const hn::FixedTag<double, 4> wide;
-  const auto pair = [&](int64_t i) {
-    return hn::Combine(d, load4(f + (i + 4) * from_row), load4(f + i * from_row));
-  };
-  const auto r0 = pair(0), r1 = pair(1), r2 = pair(2), r3 = pair(3);
+/// to[j * to_row + i] = from[i * from_row + j] for `Lanes` rows i and 4 columns j.
+template <int Lanes, class S>
+HWY_INLINE void transpose_block(const S* HWY_RESTRICT f, int64_t from_row, float* HWY_RESTRICT t,
+                                int64_t to_row) {
+  const hn::FixedTag<float, Lanes> d;
+  const hn::FixedTag<double, Lanes / 2> wide;
+  const auto r0 = load_blocks<Lanes>(f, from_row);
+  const auto r1 = load_blocks<Lanes>(f + from_row, from_row);
+  const auto r2 = load_blocks<Lanes>(f + 2 * from_row, from_row);
+  const auto r3 = load_blocks<Lanes>(f + 3 * from_row, from_row);
   const auto t0 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
   const auto t1 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
   const auto t2 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
@@ -251,29 +247,27 @@ HWY_INLINE void transpose8(const S* HWY_RESTRICT f, int64_t from_row, float* HWY
 template <class T, class S>
 void transpose_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t from_row,
                     T* HWY_RESTRICT to, int64_t to_row) {
-  int64_t i = 0;
+  constexpr int64_t chunk = 32;  // columns whose lines of `to` stay close while all rows arrive
+  for (int64_t j0 = 0; j0 < n; j0 += chunk) {
+    const int64_t j1 = std::min(n, j0 + chunk);
+    int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (std::is_same_v<T, float>) {
-    const auto bands = [&](auto rows, auto&& block) {
-      constexpr int64_t R = decltype(rows)::value;
+    if constexpr (std::is_same_v<T, float>) {
+      constexpr int R = vector_bytes >= 32 ? 8 : 4;
       for (; i + R <= m; i += R) {
         const S* f = from + i * from_row;
         float* t = to + i;
-        int64_t j = 0;
-        for (; j + 4 <= n; j += 4) block(f + j, from_row, t + j * to_row, to_row);
-        for (; j < n; ++j) {
+        int64_t j = j0;
+        for (; j + 4 <= j1; j += 4) transpose_block<R>(f + j, from_row, t + j * to_row, to_row);
+        for (; j < j1; ++j) {
           for (int64_t r = 0; r < R; ++r) t[j * to_row + r] = widen<T>(f[r * from_row + j]);
         }
       }
-    };
-#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
-    bands(std::integral_constant<int, 8>{}, transpose8<S>);
+    }
 #endif
-    bands(std::integral_constant<int, 4>{}, transpose4<S>);
-  }
-#endif
-  for (; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) to[j * to_row + i] = widen<T>(from[i * from_row + j]);
+    for (; i < m; ++i) {
+      for (int64_t j = j0; j < j1; ++j) to[j * to_row + i] = widen<T>(from[i * from_row + j]);
+    }
   }
 }
 
@@ -302,18 +296,39 @@ Steps pack_strips(int64_t m, int64_t k, const S* a, int64_t row, int64_t col, T*
   return {strip_row<T>, 1};
 }
 
-/// One panel of b: columns [0, n) of k rows; the others up to the panel's width hold zeros.
+/// Panels of b, `apart` from each other: columns [0, n) of k rows; what the last one lacks up to
+/// its width are zeros.
 template <class T, class S>
-void pack_panel(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* to) {
+void pack_panels(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* to, int64_t apart) {
   constexpr int64_t width = panel<T>;
-  if (n < width) std::memset(static_cast<void*>(to), 0, static_cast<size_t>(k * width) * sizeof(T));
-  if (col == 1) {
-    copy_rows(k, n, b, row, to, width);
-  } else if (row == 1) {
-    transpose_rows(n, k, b, col, to, width);
-  } else {
+  const int64_t full = n / width * width;
+  if (full < n) {
+    std::memset(static_cast<void*>(to + full / width * apart), 0,
+                static_cast<size_t>(k * width) * sizeof(T));
+  }
+  if (col == 1) {  // along its rows, as they come from memory
+    const Tag<T> d;
+    constexpr auto N = static_cast<size_t>(lanes<T>);
     for (int64_t p = 0; p < k; ++p) {
-      for (int64_t j = 0; j < n; ++j) to[p * width + j] = widen<T>(b[p * row + j * col]);
+      const S* from = b + p * row;
+      T* t = to + p * width;
+      for (int64_t j = 0; j < full; j += width, t += apart) {
+        hn::StoreU(simd::load(d, from + j, N), d, t);
+        hn::StoreU(simd::load(d, from + j + lanes<T>, N), d, t + lanes<T>);
+      }
+      if (full < n) copy_rows(1, n - full, from + full, row, t, width);
+    }
+    return;
+  }
+  for (int64_t j = 0; j < n; j += width, to += apart) {
+    const int64_t columns = std::min(width, n - j);
+    const S* from = b + j * col;
+    if (row == 1) {
+      transpose_rows(columns, k, from, col, to, width);
+    } else {
+      for (int64_t p = 0; p < k; ++p) {
+        for (int64_t i = 0; i < columns; ++i) to[p * width + i] = widen<T>(from[p * row + i * col]);
+      }
     }
   }
 }
@@ -327,62 +342,100 @@ constexpr int64_t round_up(int64_t n, int64_t size) { return pieces(n, size) * s
 /// only for few passes.
 template <class T>
 bool direct_a(const Gemm& g) {
-  return g.dtype == dtype_of<T> && (g.a_col == 1 || g.a_row == 1) && g.n <= 4 * panel<T>;
+  return g.dtype == dtype_of<T> && (g.a_col == 1 || g.a_row == 1) &&
+         (g.n <= 4 * panel<T> || g.m <= 2 * tile_rows);
 }
 template <class T>
 bool direct_b(const Gemm& g) {
-  return g.dtype == dtype_of<T> && g.b_col == 1 && g.m <= 4 * tile_rows;
+  constexpr int64_t close = (int64_t{128} << 10) / static_cast<int64_t>(sizeof(T));
+  return g.dtype == dtype_of<T> && g.b_col == 1 &&
+         (g.m <= 2 * tile_rows || (g.m <= 12 * tile_rows && g.b_row * g.k <= close));
+}
+
+/// Elements of packed b.
+template <class T>
+int64_t panel_elements(const Gemm& g, const GemmPlan& plan) {
+  const int64_t panels = direct_b<T>(g) ? 1 : pieces(plan.columns, panel<T>);
+  return panels * (std::min(g.k, depth<T>) * panel<T> + panel_gap);
 }
 
 template <class T>
 GemmPlan plan_for(const Gemm& g, int threads) {
   GemmPlan plan;
-  const int64_t wanted = threads > 1 ? 4 * threads : 1;
-  plan.columns = std::min(most_columns<T>, round_up(g.n, panel<T>));
-  if (g.m <= 8 * tile_rows) {  // few rows: tasks share columns
-    plan.columns = std::clamp(round_up(pieces(g.n, wanted), panel<T>),
-                              std::min(plan.columns, 2 * panel<T>), plan.columns);
-  }
-  const int64_t across = pieces(g.n, plan.columns);
-  const int64_t fewest = 8 * tile_rows;          // rows that are worth packing b for
   const bool narrow = g.c_dtype != dtype_of<T>;  // sums of a task wait in scratch
-  plan.rows = std::clamp(pieces(g.m, pieces(wanted, across)), fewest, narrow ? 240 : most_rows);
-  plan.rows = round_up(pieces(g.m, pieces(g.m, plan.rows)), tile_rows);
-  const int64_t k = std::min(g.k, depth<T>);
+  const int64_t wanted = threads > 1 ? 4 * threads : 1;
+  const int64_t fewest = 8 * tile_rows;  // rows that are worth packing b for
+  plan.columns = std::min(most_columns<T>, round_up(g.n, panel<T>));
+  if (g.m <= fewest) {
+    plan.rows = round_up(g.m, tile_rows);
+    if (g.m <= 2 * tile_rows) {  // a panel is used up while it is close
+      plan.columns = panel<T>;
+    } else if (wanted > 1) {
+      plan.columns = std::clamp(round_up(pieces(g.n, wanted), panel<T>),
+                                std::min(plan.columns, 2 * panel<T>), plan.columns);
+    }
+  } else {
+    const int64_t down = pieces(wanted, pieces(g.n, plan.columns));
+    plan.rows = std::clamp(pieces(g.m, down), fewest, narrow ? 240 : most_rows);
+    plan.rows = round_up(pieces(g.m, pieces(g.m, plan.rows)), tile_rows);
+  }
   int64_t elements = strips_of(g) * tile_rows * strip_row<T>;
-  elements += (direct_b<T>(g) ? panel<T> : plan.columns) * k;
+  elements += panel_elements<T>(g, plan);
   if (narrow) elements += plan.rows * plan.columns;
   plan.scratch = elements * static_cast<int64_t>(sizeof(T));
   return plan;
 }
 
-/// Which lines of a, from the strips that come after, tile `t` of `tiles` fetches: tiles share
-/// `rows` rows from `a` on.
+/// The lines of a, from the strips that come after, that a tile fetches.
 template <class S>
-Ahead lines_ahead(const Gemm& g, const S* a, int64_t rows, int64_t k, int64_t t, int64_t tiles) {
-  const auto* base = static_cast<const char*>(static_cast<const void*>(a));
-  constexpr auto size = static_cast<int64_t>(sizeof(S));
-  if (g.a_col == 1) {  // up to two rows for each tile
-    const int64_t first = t * rows / tiles, end = (t + 1) * rows / tiles;
-    return {base + first * g.a_row * size, end - first > 1 ? g.a_row * size : 0, pace * size};
+class Following {
+ public:
+  /// `tiles` tiles share m rows and k columns.
+  Following(const Gemm& g, int64_t m, int64_t k, int64_t tiles) {
+    if (g.a_col == 1) {  // a tile takes two rows
+      row_ = g.a_row * size;
+      rows_ = m;
+      each_ = tiles < m ? 2 : 1;
+      step_ = pace * size;
+    } else if (g.a_row == 1) {  // two of four lines of k / pace columns
+      row_ = g.a_col * size;
+      rows_ = k;
+      each_ = k / pace;
+      step_ = row_;
+      across_ = true;
+    }
   }
-  // Two of four lines of k / pace columns.
-  const int64_t first = std::min(t / 2 * (k / pace), k - 1);
-  return {base + first * g.a_col * size + t % 2 * 128, 64, g.a_col * size};
-}
+  /// What tile t fetches of the strips that begin at `a`.
+  Ahead operator()(const S* a, int64_t t) const {
+    const auto* base = static_cast<const char*>(static_cast<const void*>(a));
+    if (across_) {
+      return {base + std::min(t / 2 * each_, rows_ - 1) * row_ + t % 2 * 128, 64, step_};
+    }
+    return {base + std::min(t * each_, rows_ - 1) * row_, each_ > 1 ? row_ : 0, step_};
+  }
+
+ private:
+  static constexpr auto size = static_cast<int64_t>(sizeof(S));
+  int64_t row_ = 0, rows_ = 1, each_ = 0, step_ = 0;
+  bool across_ = false;
+};
 
 template <class T, class S>
 void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   constexpr int64_t width = panel<T>;
-  const int64_t across = pieces(g.n, plan.columns);
-  const int64_t i0 = task / across * plan.rows, j0 = task % across * plan.columns;
+  int64_t i0 = 0, j0 = 0;
+  if (task > 0) {
+    const int64_t across = pieces(g.n, plan.columns);
+    i0 = task / across * plan.rows;
+    j0 = task % across * plan.columns;
+  }
   const int64_t m = std::min(plan.rows, g.m - i0), n = std::min(plan.columns, g.n - j0);
   const S* a = static_cast<const S*>(g.a) + i0 * g.a_row;
   const S* b = static_cast<const S*>(g.b) + j0 * g.b_col;
   const T* bias = g.bias != nullptr ? static_cast<const T*>(g.bias) + j0 : nullptr;
   T* strip = scratch;
   T* panels = strip + strips_of(g) * tile_rows * strip_row<T>;
-  T* wide = panels + (direct_b<T>(g) ? width : plan.columns) * std::min(g.k, depth<T>);
+  T* wide = panels + panel_elements<T>(g, plan);
 
   T* c = nullptr;
   int64_t c_row = g.c_row;
@@ -398,43 +451,47 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   }
   if (!narrow) c = static_cast<T*>(g.c) + i0 * g.c_row + j0;
 
+  // Strips of almost equal height: a low one would not keep the units busy.
+  const auto strips = static_cast<int>(pieces(m, tile_rows));
+  const int64_t high = static_cast<int>(m) % strips, least = static_cast<int>(m) / strips;
+  const int64_t together = strips_of(g);
+  const bool direct = direct_a<T>(g), direct_panels = direct_b<T>(g);
   for (int64_t k0 = 0; k0 < g.k; k0 += depth<T>) {
     const int64_t k = std::min(depth<T>, g.k - k0);
     const S* a_block = a + k0 * g.a_col;
     const S* b_block = b + k0 * g.b_row;
-    for (int64_t j = direct_b<T>(g) ? n / width * width : 0; j < n; j += width) {
-      pack_panel(k, std::min(width, n - j), b_block + j * g.b_col, g.b_row, g.b_col,
-                 panels + (direct_b<T>(g) ? 0 : j * k));
+    const int64_t apart = k * width + panel_gap;
+    const int64_t lying = direct_panels ? n / width * width : 0;
+    if (lying < n) {
+      pack_panels(k, n - lying, b_block + lying * g.b_col, g.b_row, g.b_col, panels, apart);
     }
+    const Following<S> following(g, std::min(together * least, m), k, together * pieces(n, width));
     const T* strip_a = strip;
     Steps steps{g.a_row, g.a_col};
-    const int64_t packed_rows = strips_of(g) * tile_rows, across_n = pieces(n, width);
-    for (int64_t i = 0; i < m; i += tile_rows) {
-      const int64_t rows = std::min(tile_rows, m - i);
+    const S* next_block = k0 + depth<T> < g.k ? a_block + depth<T> * g.a_col : a_block;
+    int64_t i = 0, i_packed = 0, tiles_done = 0;
+    for (int s = 0; s < strips; ++s) {
+      const int64_t rows = least + (s < high ? 1 : 0);
       const S* from = a_block + i * g.a_row;
-      if (direct_a<T>(g)) {
+      if (direct) {
         strip_a = static_cast<const T*>(static_cast<const void*>(from));
-      } else if (i % packed_rows == 0) {
-        steps = pack_strips(std::min(packed_rows, m - i), k, from, g.a_row, g.a_col, strip);
+        i_packed = i + rows;
+        tiles_done = 0;
+      } else if (i == i_packed) {
+        const int64_t count = std::min<int64_t>(together, strips - s);
+        const int64_t packed = count * least + std::clamp<int64_t>(high - s, 0, count);
+        steps = pack_strips(packed, k, from, g.a_row, g.a_col, strip);
         strip_a = strip;
-      } else {
-        strip_a += tile_rows * steps.row;
+        i_packed = i + packed;
+        tiles_done = 0;
       }
-      // The strips to come: of this block, or the first of the next.
-      const int64_t place = i % packed_rows, next = i - place + packed_rows;
-      const S* following = next < m ? a_block + next * g.a_row : a_block + depth<T> * g.a_col;
-      const bool follows = (next < m || k0 + depth<T> < g.k) && (g.a_col == 1 || g.a_row == 1);
-      const int64_t following_rows = std::min(packed_rows, next < m ? m - next : m);
+      const S* after = i_packed < m ? a_block + i_packed * g.a_row : next_block;
       for (int64_t j = 0; j < n; j += width) {
-        const Ahead ahead =
-            follows
-                ? lines_ahead(g, following, following_rows, k,
-                              (place / tile_rows * across_n + j / width), across_n * strips_of(g))
-                : Ahead{static_cast<const char*>(static_cast<const void*>(strip)), 0, 0};
+        const Ahead ahead = following(after, tiles_done++);
         const int64_t columns = std::min(width, n - j);
-        const T* panel_b = panels + j * k;
+        const T* panel_b = panels + j / width * apart;
         int64_t b_row = width;
-        if (direct_b<T>(g)) {
+        if (direct_panels) {
           panel_b = panels;
           if (columns == width) {
             panel_b = static_cast<const T*>(static_cast<const void*>(b_block + j));
@@ -450,6 +507,8 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
           tiles<T, 1>(rows, k, strip_a, steps.row, steps.col, panel_b, b_row, to, ahead);
         }
       }
+      i += rows;
+      strip_a += rows * steps.row;
     }
   }
 

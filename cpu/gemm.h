@@ -26,7 +26,9 @@ struct GemmPlan {
   int64_t rows = 0, columns = 0;  // of a task
   int64_t scratch = 0;            // bytes for each thread at work
   int64_t tasks(const Gemm& g) const {
-    return (g.m + rows - 1) / rows * ((g.n + columns - 1) / columns);
+    return rows >= g.m && columns >= g.n
+               ? 1
+               : (g.m + rows - 1) / rows * ((g.n + columns - 1) / columns);
   }
 };
 

@@ -1,7 +1,6 @@
 #include "ops/pattern.h"
 
 #include <algorithm>
-#include <list>
 #include <mutex>
 
 namespace longspan {
@@ -141,25 +140,27 @@ std::shared_ptr<const BlockLayout> build(const LayoutKey& key) {
   }
 }
 
-// The layouts used last, by content.
-std::shared_ptr<const BlockLayout> cached(const LayoutKey& key) {
+// Layouts in use, by content. Building one is cheap beside a call that reads it, so nothing is kept
+// for later.
+std::shared_ptr<const BlockLayout> shared(const LayoutKey& key) {
   struct Entry {
     LayoutKey key;
-    std::shared_ptr<const BlockLayout> layout;
+    std::weak_ptr<const BlockLayout> layout;
   };
-  constexpr size_t kEntries = 64;
   static std::mutex mutex;
-  static std::list<Entry> entries;
+  static std::vector<Entry> entries;
   const std::lock_guard lock(mutex);
-  for (auto it = entries.begin(); it != entries.end(); ++it) {
-    if (it->key == key) {
-      entries.splice(entries.begin(), entries, it);
-      return it->layout;
-    }
+  std::shared_ptr<const BlockLayout> found;
+  std::erase_if(entries, [&](const Entry& e) {
+    auto layout = e.layout.lock();
+    if (layout != nullptr && e.key == key) found = std::move(layout);
+    return e.layout.expired();
+  });
+  if (found == nullptr) {
+    found = build(key);
+    entries.push_back({key, found});
   }
-  entries.push_front({key, build(key)});
-  if (entries.size() > kEntries) entries.pop_back();
-  return entries.front().layout;
+  return found;
 }
 
 Tensor table(const std::vector<int32_t>& values, int64_t columns) {
@@ -341,7 +342,7 @@ AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64
   const int64_t stride =
       std::min(rule.stride > 0 ? rule.stride : rule.window.dilation, queries + keys + 1);
   const int64_t right = rule.causal ? 0 : rule.window.right;
-  p.layout = cached({p.recipe, queries, keys, rule.q_start, rule.window.left, right, stride});
+  p.layout = shared({p.recipe, queries, keys, rule.q_start, rule.window.left, right, stride});
   return p;
 }
 

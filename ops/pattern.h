@@ -107,8 +107,8 @@ struct AttentionPattern {
 AttentionPattern with_lengths(AttentionPattern pattern, const Tensor& q_valid,
                               const Tensor& k_valid);
 
-/// The pattern with its layout for these lengths and q_start in numbers. Layouts of builders are
-/// kept and shared by content. Throws ShapeError where a given layout has other lengths.
+/// The pattern with its layout for these lengths and q_start in numbers. Layouts of builders
+/// are shared by content while in use. Throws ShapeError where a given layout has other lengths.
 AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64_t keys);
 
 /// Whether the rule allows the pair (query i, key j), whatever the layout. `q_start` is resolved.

@@ -148,7 +148,9 @@ class BackwardTask {
       const auto outside = [this](int32_t t) { return t < task_.tile || t >= task_.tile_end; };
       tiles.erase(std::remove_if(tiles.begin(), tiles.end(), outside), tiles.end());
       if (!tiles.empty()) pack_keys(k, v, key, count);
-      for (const int32_t t : tiles) {
+      for (size_t i = 0; i < tiles.size(); ++i) {
+        const int32_t t = tiles[i];
+        if (i + 1 < tiles.size()) prefetch(tiles[i + 1]);
         head_.ranges(t, key, key + count, ranges);
         if (ranges.empty()) continue;
         begin(t, ranges);
@@ -196,6 +198,14 @@ class BackwardTask {
       if (call_.rows) {
         pack_rows(k, key + j, n, n, T{1}, key_rows_ + j * width_panels_ * N, kBlock);
       }
+    }
+  }
+
+  void prefetch(int64_t t) const {
+    const int64_t first = head_.tile_row(t);
+    for (int64_t r = first; r < first + head_.tile_rows(t); ++r) {
+      q_.prefetch(r);
+      g_out_.prefetch(r);
     }
   }
 

@@ -183,9 +183,10 @@ struct Pass {
   Generator gen;
   int64_t row =
       0;  ///< index of the first row here in the whole: a chunk draws what the whole would
+  float progress = 0;  ///< share of the training that is done, for losses that change on the way
 
-  Pass at(std::string_view label) const { return {training, gen.fork(label), row}; }
-  Pass at(uint64_t label) const { return {training, gen.fork(label), row}; }
+  Pass at(std::string_view label) const { return {training, gen.fork(label), row, progress}; }
+  Pass at(uint64_t label) const { return {training, gen.fork(label), row, progress}; }
   Pass at(const char* label) const { return at(std::string_view(label)); }
   Pass at(int label) const { return at(static_cast<uint64_t>(label)); }
   Pass at(int64_t label) const { return at(static_cast<uint64_t>(label)); }

@@ -95,12 +95,14 @@ LossScale make_loss_scale(const RunConfig& c) {
   return f16 ? LossScale::dynamic() : LossScale::fixed(1);
 }
 
-/// One step's forward and backward passes, with gradients multiplied by `factor`. Returns the mean
-/// loss in nats.
+/// The forward and backward passes of step `step` of `last`, with gradients multiplied by `factor`.
+/// Returns the mean loss in nats.
 double accumulate_gradients(const Run& run, const SegmentBatches& batches, int64_t step,
-                            double factor) {
+                            int64_t last, double factor) {
   const RunConfig& c = run.config;
-  const Pass pass{.training = true, .gen = run.generator().fork("step").fork(uint64_t(step))};
+  const Pass pass{.training = true,
+                  .gen = run.generator().fork("step").fork(uint64_t(step)),
+                  .progress = static_cast<float>(step) / static_cast<float>(last)};
   const double share = 1.0 / static_cast<double>(c.accumulate);
   double sum = 0;
   for (int64_t i = 0; i < c.accumulate; ++i) {
@@ -210,7 +212,7 @@ int train_command(int argc, const char* const* argv) {
       last = std::max(last, at.step + 1);
     }
     const double rate = learning_rate(c, at.step, last);
-    const double loss = accumulate_gradients(run, batches, at.step, loss_scale.value());
+    const double loss = accumulate_gradients(run, batches, at.step, last, loss_scale.value());
     require(std::isfinite(loss), "train",
             "the loss of step {} is {}; start again from an earlier checkpoint with a lower --lr",
             at.step, loss);

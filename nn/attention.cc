@@ -77,22 +77,22 @@ MultiHead::MultiHead(const AttentionOptions& options, ShawTables tables, const I
 }
 
 void MultiHead::visit(Visitor& v) {
-  v("q", q_);
-  if (!options_.share_qk) v("k", k_);
-  v("v", v_)("out", out_);
-  if (!options_.tables_elsewhere) tables_.visit(v);
+  v("q", q_)("k", k_)("v", v_)("out", out_);
+  tables_.visit(v);
 }
 
 Tensor MultiHead::split_heads(const Tensor& x) const {
   return transpose(unflatten(x, -1, options_.n_head, options_.d_head), 1, 2);  // [B, H, L, d]
 }
 
+Projected MultiHead::project(const Tensor& x) const {
+  const Tensor q = split_heads(q_.forward(x));
+  return {q, options_.share_qk ? q : split_heads(k_.forward(x)), split_heads(v_.forward(x))};
+}
+
 Projected MultiHead::project(const Tensor& x, const Tensor& z) const {
   const Linear& key = options_.share_qk ? q_ : k_;
-  const Tensor q = q_.forward(x);
-  // With a shared projection of one input, keys are the queries.
-  const Tensor k = options_.share_qk && x.shares_storage(z) ? q : key.forward(z);
-  return {split_heads(q), split_heads(k), split_heads(v_.forward(z))};
+  return {split_heads(q_.forward(x)), split_heads(key.forward(z)), split_heads(v_.forward(z))};
 }
 
 Tensor MultiHead::merge(const Tensor& heads) const {
@@ -123,8 +123,10 @@ Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const 
     }
   } else if (options_.cross) {
     p = project(x, given.context);
+  } else if (memory.states) {
+    p = project(x, concat({cast(memory.states, x.dtype()), x}, 1));  // [B, M + L, D]
   } else {
-    p = project(x, x);
+    p = project(x);
   }
   if (given.decoding && !options_.cross) {
     require<GradientError>(!autograd::recording(), "attention",
@@ -150,7 +152,7 @@ Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const 
 
 Tensor MultiHead::probabilities(const Tensor& x, const Given& given) const {
   const NoGrad off;
-  const Projected p = project(x, options_.cross ? given.context : x);
+  const Projected p = options_.cross ? project(x, given.context) : project(x);
   const AttentionPattern& pattern = options_.cross ? given.across : given.pattern;
   ScoreTerms t = terms(x.dtype());
   t.relation_value = {};

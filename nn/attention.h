@@ -12,10 +12,9 @@ struct AttentionOptions {
   int64_t d_model = 0, n_head = 1;
   int64_t d_head = 0;  ///< 0: d_model / n_head
   bool qkv_bias = false, out_bias = false;
-  bool share_qk = false;          ///< keys use the projection of queries
-  bool cross = false;             ///< keys and values come from the context
-  float dropout = 0;              ///< site "attn", on probabilities
-  bool tables_elsewhere = false;  ///< another module names the relative tables
+  bool share_qk = false;  ///< keys use the projection of queries
+  bool cross = false;     ///< keys and values come from the context
+  float dropout = 0;      ///< site "attn", on probabilities
   Scheme weights = {}, out_weights = {};
 };
 
@@ -25,16 +24,21 @@ struct Projected {
 };
 
 /// Multi-head attention \cite vaswani2017 (sec. 3.2): projections around a pattern.
-///   q = x Wq^T (+ b), k = z Wk^T, v = z Wv^T, z = x or the context; head h owns columns
-///   h d ... h d + d - 1; s_ij = (q_i . k_j + relative terms) / sqrt(d); y = concat(o) Wo^T (+ b)
+///   q = x Wq^T (+ b), k = z Wk^T, v = z Wv^T; z = x, [earlier states; x] or the context; head h
+///   owns columns h d ... h d + d - 1; s_ij = (q_i . k_j + relative terms) / sqrt(d);
+///   y = concat(o) Wo^T (+ b)
+/// Shared relative tables are named by whoever visits them first.
 class MultiHead : public Layer {
  public:
   MultiHead(const AttentionOptions& options, ShawTables tables, const Init& init);
 
-  /// Decoding appends the keys and values of x to those in given.memory and returns the new memory.
+  /// x [B, L, D] -> [B, L, D]. given.memory.states, where there are any, come before x as keys and
+  /// values. Decoding appends the keys and values of x to those in given.memory and returns the new
+  /// memory. Throws ShapeError, DTypeError; GradientError on decoding with recording on.
   Output forward(const Tensor& x, const Given& given, Pass pass) const override;
   void visit(Visitor& v) override;
 
+  Projected project(const Tensor& x) const;
   Projected project(const Tensor& x, const Tensor& z) const;
   Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
   /// [B, H, L, T]: the probabilities themselves, a column block at a time; for pictures and tests.

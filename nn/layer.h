@@ -19,6 +19,7 @@ struct Given {
   LayerMemory memory;           ///< earlier states of this layer; no gradient
   std::vector<Tensor> choices;  ///< in a replay: the first run's buckets or clusters
 
+  int64_t mem_len = 0;    ///< rows of each layer's input that a stack keeps for the next segment
   int64_t position = 0;   ///< of the first row of x in its stream
   bool decoding = false;  ///< keys and values are kept in memory, and `pattern` covers them too
   int64_t keep_from = 0;  ///< decoding: no row from here on sees a key before this position

@@ -10,9 +10,7 @@ namespace longspan {
 /// What one layer keeps from earlier segments, always without history. It goes in as an argument
 /// and comes back as a result. Which members are used is the model's own affair.
 struct LayerMemory {
-  Tensor states;     ///< [B, M, D]: inputs of the layer
-  Tensor positions;  ///< [B, M] i64; -1: an empty slot
-
+  Tensor states;  ///< [B, M, D]: inputs of the layer, the newest last
   /// Keys and values of decoding, [B, H, slots, d]: slots 0 to count - 1 hold the positions
   /// first to first + count - 1. Slots beyond are free; a state may be continued only once, for
   /// continuations share its slots.
@@ -21,6 +19,10 @@ struct LayerMemory {
   /// Keys and values of the context, [B, H, S, d], computed once.
   Tensor context_keys, context_values;
 };
+
+/// The newest `slots` rows of [states; x], without history; `states` may be undefined.
+///   x  [B, L, D]   returns [B, min(slots, M + L), D], in Category::memory
+Tensor latest_states(const Tensor& states, const Tensor& x, int64_t slots);
 
 /// What the layers of a model keep, in their order.
 struct SegmentMemory {

@@ -27,25 +27,29 @@ Tensor Block::with_positions(const Tensor& x, const Given& given) const {
   return add(x, cast(positions_.forward(given.position, x.dim(1)), x.dtype()));
 }
 
+Tensor Block::normed(const Branch& b, const Tensor& x) const {
+  return place_ == NormPlace::pre && x ? b.norm.forward(x) : x;
+}
+
 Output Block::forward(const Tensor& input, const Given& given, Pass pass) const {
   Output result(with_positions(input, given));
   Tensor& x = result.y;
   Given local = given;
+  local.memory.states = normed(branches_.front(), given.memory.states);
   for (const Branch& b : branches_) {
     const Scope scope(b.name);
     const Pass site = pass.at(b.name);
-    const Tensor in = place_ == NormPlace::pre ? b.norm.forward(x) : x;
-    Output out = b.layer->forward(in, local, site);
+    Output out = b.layer->forward(normed(b, x), local, site);
     const Tensor sum = add(x, longspan::dropout(out.y, dropout_, site.at("resid")));
     x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
     if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
     if (out.state) result.state = out.state;
     for (Tensor& c : out.choices) result.choices.push_back(std::move(c));
-    if (out.memory.keys || out.memory.context_keys || out.memory.states) {
-      local.memory = std::move(out.memory);
-    }
+    if (out.memory.keys || out.memory.context_keys) local.memory = std::move(out.memory);
+    local.memory.states = {};
   }
   result.memory = std::move(local.memory);
+  result.memory.states = given.memory.states;
   return result;
 }
 
@@ -59,7 +63,7 @@ const Branch& Block::branch(std::string_view name) const {
 Tensor Block::branch_input(std::string_view name, const Tensor& input, const Given& given) const {
   Tensor x = with_positions(input, given);
   for (const Branch& b : branches_) {
-    const Tensor in = place_ == NormPlace::pre ? b.norm.forward(x) : x;
+    const Tensor in = normed(b, x);
     if (b.name == name) return in;
     const Tensor sum = add(x, b.layer->forward(in, given, Pass{}).y);
     x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
@@ -78,7 +82,7 @@ Stack::Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm,
 void Stack::visit(Visitor& v) { v("layers", blocks_)("final_norm", final_norm_); }
 
 Stack::Result Stack::forward(const Tensor& input, const Given& given, const SegmentMemory& memory,
-                             Pass pass) const {
+                             Pass pass, std::vector<Tensor>* each) const {
   require(memory.layers.empty() || memory.layers.size() == blocks_.size(), "stack",
           "memory of {} layers for {} layers", memory.layers.size(), blocks_.size());
   Result result;
@@ -89,13 +93,17 @@ Stack::Result Stack::forward(const Tensor& input, const Given& given, const Segm
     const Scope scope("layers", static_cast<long>(i));
     local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
     Output out = blocks_[i].forward(result.y, local, pass.at("layers").at(i));
+    result.memory.layers[i] = std::move(out.memory);
+    if (given.mem_len > 0) {
+      result.memory.layers[i].states = latest_states(local.memory.states, result.y, given.mem_len);
+    }
     result.y = std::move(out.y);
+    if (each != nullptr) each->push_back(result.y);
     if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
     if (out.state) {
       result.states.resize(blocks_.size());
       result.states[i] = std::move(out.state);
     }
-    result.memory.layers[i] = std::move(out.memory);
   }
   if (final_norm_) result.y = final_norm_->forward(result.y);
   return result;

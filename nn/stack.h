@@ -35,7 +35,8 @@ struct Branch {
 
 /// Residual branches one after another:
 ///   pre:  x <- x + Drop(layer(norm(x)))       post:  x <- norm(x + Drop(layer(x)))
-/// Position vectors of its own, where there are any, are added to the input first.
+/// Position vectors of its own, where there are any, are added to the input first. The first branch
+/// alone sees the earlier states of given.memory, with pre-norm through its norm, as it sees x.
 class Block : public Layer {
  public:
   Block(NormPlace place, float dropout, std::vector<Branch> branches,
@@ -50,6 +51,8 @@ class Block : public Layer {
 
  private:
   Tensor with_positions(const Tensor& x, const Given& given) const;
+  /// What a branch is given: x through its norm, or x itself.
+  Tensor normed(const Branch& b, const Tensor& x) const;
 
   NormPlace place_;
   float dropout_;  // site "resid"
@@ -72,8 +75,11 @@ class Stack : public Module {
   /// Throws NotImplemented on a policy that this build lacks.
   Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm, MemoryPolicy policy);
 
-  /// `memory` is empty or has an entry for each layer, and takes the place of given.memory.
-  Result forward(const Tensor& x, const Given& given, const SegmentMemory& memory, Pass pass) const;
+  /// `memory` is empty or has an entry for each layer, and takes the place of given.memory. With
+  /// given.mem_len the result's memory holds the newest inputs of each layer. `each`, where given,
+  /// takes the output of every layer.
+  Result forward(const Tensor& x, const Given& given, const SegmentMemory& memory, Pass pass,
+                 std::vector<Tensor>* each = nullptr) const;
   void visit(Visitor& v) override;
 
   int64_t size() const { return static_cast<int64_t>(blocks_.size()); }

@@ -4,7 +4,10 @@
 
 #include <cmath>
 
+#include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/memory.h"
 #include "nn/stack.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -102,6 +105,22 @@ TEST(MultiHead, EqualsLoops) {
       EXPECT_LT(distance(layer.forward(x, given, Pass{}).y, Tensor::from(y, {2, 7, 16})), 1e-13)
           << heads << " heads of " << d << (share ? ", shared" : "");
     }
+  }
+}
+
+TEST(MultiHead, EarlierStatesComeBeforeTheInput) {
+  for (const bool share : {false, true}) {
+    AttentionOptions o = options(16, 2);
+    o.share_qk = share;
+    MultiHead layer(o, {}, f64);
+    const Tensor all = numbers({2, 9, 16}), memory = narrow(all, 1, 0, 4), x = narrow(all, 1, 4, 5);
+    Given given;
+    given.pattern = patterns::local(3);
+    given.memory.states = memory;
+    const std::vector<double> y = naive(layer, o, contiguous(x), all, [](int64_t i, int64_t j) {
+      return j <= i + 4 && i + 4 - j < 3;
+    });
+    EXPECT_LT(distance(layer.forward(x, given, Pass{}).y, Tensor::from(y, {2, 5, 16})), 1e-13);
   }
 }
 
@@ -233,14 +252,89 @@ TEST(Stack, AppliesItsNormsWhereItSays) {
   }
 }
 
+Stack small_stack(NormPlace place, int64_t layers) {
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < layers; ++i) blocks.push_back(small_block(place, f64.at(i)));
+  return Stack(std::move(blocks), std::nullopt, MemoryPolicy::standard);
+}
+
+TEST(Stack, SegmentsWithMemoryAreOnePass) {
+  for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
+    Stack stack = small_stack(place, 3);
+    test::randomise(stack, 0.4, 5);
+    const NoGrad off;
+    const Tensor x = numbers({2, 11, 8});
+    Given given;
+    given.pattern = patterns::causal();
+    const Tensor whole = stack.forward(x, given, {}, Pass{}).y;
+    for (const int64_t length : {1, 2, 4, 11}) {
+      given.mem_len = 16;  // nothing is lost
+      SegmentMemory memory;
+      for (int64_t t = 0; t < 11; t += length) {
+        const int64_t n = std::min(length, 11 - t);
+        Stack::Result r = stack.forward(narrow(x, 1, t, n), given, memory, Pass{});
+        EXPECT_LT(distance(r.y, contiguous(narrow(whole, 1, t, n))), 1e-14);
+        memory = std::move(r.memory);
+        EXPECT_EQ(memory.layers[2].states.dim(1), t + n);
+      }
+    }
+  }
+}
+
+TEST(Stack, MemoryKeepsTheNewestInputsWithoutHistory) {
+  const Stack stack = small_stack(NormPlace::post, 2);
+  const Tensor x = numbers({1, 4, 8});
+  Given given;
+  given.pattern = patterns::causal();
+  EXPECT_FALSE(stack.forward(x, given, {}, Pass{}).memory.layers[0].states);
+  given.mem_len = 3;
+  SegmentMemory memory = stack.forward(x, given, {}, Pass{}).memory;
+  EXPECT_TRUE(same_bits(memory.layers[0].states, contiguous(narrow(x, 1, 1, 3))));
+  EXPECT_FALSE(requires_grad(memory.layers[1].states));
+  const int64_t bytes = memory_tracker().live()[Category::memory];
+  memory = stack.forward(narrow(x, 1, 0, 2), given, memory, Pass{}).memory;
+  EXPECT_EQ(memory_tracker().live()[Category::memory], bytes);
+  EXPECT_TRUE(
+      same_bits(memory.layers[0].states, concat({narrow(x, 1, 3, 1), narrow(x, 1, 0, 2)}, 1)));
+}
+
+// Rows of a memory get no gradient, but the weights that project them do.
+TEST(Stack, GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
+  for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
+    Stack stack = small_stack(place, 2);
+    test::randomise(stack, 0.4, 5);
+    const Tensor x = numbers({2, 7, 8}), dy = numbers({2, 7, 8}, 3);
+    Given given;
+    given.pattern = patterns::causal();
+    backward(stack.forward(x, given, {}, Pass{}).y, dy);
+    const TensorList named = named_parameters(stack);
+    std::vector<Tensor> whole;
+    for (const NamedTensor& p : named) {
+      whole.push_back(grad(p.tensor));
+      set_grad(p.tensor, {});
+    }
+    given.mem_len = 7;
+    Stack::Result first = stack.forward(narrow(x, 1, 0, 3), given, {}, Pass{});
+    backward(first.y, contiguous(narrow(dy, 1, 0, 3)));
+    const Stack::Result second = stack.forward(narrow(x, 1, 3, 4), given, first.memory, Pass{});
+    backward(second.y, contiguous(narrow(dy, 1, 3, 4)));
+    for (size_t i = 0; i < named.size(); ++i) {
+      const double d = distance(grad(named[i].tensor), whole[i]);
+      if (named[i].name.starts_with("layers.1.")) {
+        EXPECT_LT(d, 1e-13) << named[i].name;
+      } else {
+        EXPECT_GT(d, 1e-6) << named[i].name;
+      }
+    }
+  }
+}
+
 TEST(Stack, RefusesPoliciesAndMemoriesItDoesNotHave) {
   for (const MemoryPolicy policy :
        {MemoryPolicy::checkpoint, MemoryPolicy::reversible, MemoryPolicy::reversible_exact}) {
     EXPECT_THROW(Stack({}, std::nullopt, policy), NotImplemented);
   }
-  std::vector<Block> blocks;
-  blocks.push_back(small_block(NormPlace::pre, f64));
-  const Stack stack(std::move(blocks), std::nullopt, MemoryPolicy::standard);
+  const Stack stack = small_stack(NormPlace::pre, 1);
   EXPECT_EQ(stack.size(), 1);
   SegmentMemory memory;
   memory.layers.resize(2);

@@ -1,9 +1,10 @@
 // Local Transformer, Roy et al. 2020 (2003.05997): the causal language model of transformer.cc
-// whose queries see a window of keys, so that cost grows with L, not L^2. Two windows (sec. 2.4 of
-// Roy et al. and of tensor2tensor's local attention):
+// whose queries see a window of keys, so that cost grows with L, not L^2. Two windows, the second
+// that of Roy et al. and of tensor2tensor's local attention:
 //
 //   exact(W)   0 <= i - j < W: every query sees W keys, itself included
-//   block(b)   floor(j / b) in {floor(i / b) - 1, floor(i / b)} and j <= i: b + 1 to 2 b keys
+//   block(b)   floor(j / b) in {floor(i / b) - 1, floor(i / b)} and j <= i: b + 1 to 2 b keys, in
+//              the first block 1 to b
 //
 // After N layers a token has seen N (W - 1) others (exact), so the reach grows with depth.
 
@@ -67,6 +68,7 @@ TransformerConfig local_transformer_preset(std::string_view name) {
     c.n_head = 16;
     c.d_embed = 256;
     c.dropout = 0.4f;
+    c.dropout_token = 0.25f;
     return c;
   }
   require(name == "pg19", "local_transformer", "there is no preset \"{}\"", name);

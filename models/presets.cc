@@ -12,10 +12,8 @@ constexpr Preset presets[] = {
     {"big", "encoder-decoder, 6 + 6 layers of 1024 (Vaswani et al. 2017)"},
     {"gpt2", "decoder, 12 layers of 768, learned positions (GPT-2 small)"},
     {"bert", "encoder, 12 layers of 768, token types, masked tokens (BERT base)"},
-    {"t12",
-     "decoder on bytes, 12 layers of 512, positions in every layer, without the auxiliary losses"},
-    {"t64",
-     "decoder on bytes, 64 layers of 512, positions in every layer, without the auxiliary losses"},
+    {"t12", "decoder on bytes, 12 layers of 512, auxiliary losses (Al-Rfou et al. 2019)"},
+    {"t64", "decoder on bytes, 64 layers of 512, auxiliary losses (Al-Rfou et al. 2019)"},
     {"wt103", "decoder on words, 16 layers of 1024, sinusoids"},
     {"bytes12", "decoder on bytes, 12 layers of 512, length 512"},
     {"performer_control", "decoder, 6 layers of 512, the dense side of Performer's comparisons"},
@@ -81,6 +79,8 @@ TransformerConfig al_rfou(int64_t layers) {
   c.positions = Positions::learned_per_layer;
   c.dropout = 0.55f;
   c.dropout_emb = 0;
+  c.layer_loss = true;
+  c.n_target = 2;
   return c;
 }
 

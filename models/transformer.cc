@@ -8,7 +8,6 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"
-#include "ops/matmul.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -25,8 +24,14 @@ struct TransformerState final : DecodeState {
 
 float or_default(float p, float otherwise) { return p >= 0 ? p : otherwise; }
 
-void check_probability(const char* name, double p) {
-  require(p < 1, kName, "{} is {}; expected 0 <= p < 1 (or -1: as dropout)", name, p);
+void check_share(const char* name, double p) {
+  require(p >= 0 && p < 1, kName, "{} is {}; expected 0 <= p < 1", name, p);
+}
+
+/// -1 stands for another option.
+void check_share_or_default(const char* name, double p) {
+  require(p == -1 || (p >= 0 && p < 1), kName, "{} is {}; expected 0 <= p < 1, or -1: as dropout",
+          name, p);
 }
 
 DType compute_dtype(Precision precision, DType parameters) {
@@ -60,9 +65,20 @@ void check(const TransformerConfig& c) {
                                     {"n_head", c.n_head},
                                     {"d_model", c.d_model},
                                     {"d_ff", c.d_ff},
-                                    {"n_max", c.n_max}}) {
+                                    {"n_max", c.n_max},
+                                    {"n_target", c.n_target}}) {
     require(value >= 1, kName, "{} is {}; expected 1 or more", name, value);
   }
+  for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
+                                    {"d_embed", c.d_embed},
+                                    {"source_vocab", c.source_vocab},
+                                    {"token_types", c.token_types},
+                                    {"classes", c.classes}}) {
+    require(value >= 0, kName, "{} is {}; expected 0 or more", name, value);
+  }
+  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
+  require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
+          c.init_std);
   require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
           "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
   require(c.local == Locality::none || c.window >= 1, kName, "local = {} needs window >= 1, got {}",
@@ -72,13 +88,18 @@ void check(const TransformerConfig& c) {
   require(c.local != Locality::block || c.wiring == Wiring::decoder, kName,
           "local = block is causal: it needs wiring = decoder; use local = exact");
   require(!c.mlm_head || c.wiring == Wiring::encoder, kName, "mlm_head needs wiring = encoder");
-  require(c.label_smoothing >= 0 && c.label_smoothing < 1, kName,
-          "label_smoothing is {}; expected 0 <= s < 1", c.label_smoothing);
-  check_probability("dropout", c.dropout);
-  require(c.dropout >= 0, kName, "dropout is {}; expected 0 <= p < 1", c.dropout);
-  check_probability("dropout_emb", c.dropout_emb);
-  check_probability("dropout_attn", c.dropout_attn);
-  check_probability("dropout_ffn_act", c.dropout_ffn_act);
+  require(c.source_vocab == 0 || c.wiring == Wiring::encoder_decoder, kName,
+          "source_vocab needs wiring = encoder_decoder");
+  require((!c.layer_loss && c.n_target == 1) || c.wiring == Wiring::decoder, kName,
+          "layer_loss and n_target > 1 need wiring = decoder");
+  require(c.target_weight >= 0 && std::isfinite(c.target_weight), kName,
+          "target_weight is {}; expected 0 or more", c.target_weight);
+  check_share("label_smoothing", c.label_smoothing);
+  check_share("dropout", c.dropout);
+  check_share("dropout_token", c.dropout_token);
+  check_share_or_default("dropout_emb", c.dropout_emb);
+  check_share_or_default("dropout_attn", c.dropout_attn);
+  check_share_or_default("dropout_ffn_act", c.dropout_ffn_act);
 }
 
 }  // namespace
@@ -115,10 +136,7 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
   const auto tables = [&](const Init& at) {
     return ShawTables(shaw, c.n_head, attention.d_head, at, table_scheme(c));
   };
-  if (relative && c.shaw_share_layers) {
-    shared = tables(init.at("shared"));
-    attention.tables_elsewhere = true;
-  }
+  if (relative && c.shaw_share_layers) shared = tables(init.at("shared"));
 
   std::vector<Block> blocks;
   for (int64_t i = 0; i < c.n_layer; ++i) {
@@ -157,6 +175,9 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
   const Init embed = init.at("embed");
   const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
   token_ = Embedding(c.vocab, width, embed.at("token"), table_scheme(c));
+  if (c.source_vocab > 0) {
+    source_ = Embedding(c.source_vocab, width, embed.at("source"), table_scheme(c));
+  }
   if (c.d_embed > 0) {
     embed_projection_ = Linear(width, c.d_model, false, embed.at("projection"), scheme_of(c));
     head_projection_ =
@@ -191,6 +212,18 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
     head_ = Linear(width, c.vocab, false, init.at("head"), scheme_of(c));
   }
   if (c.head_bias) head_.bias = init.at("head").at("bias").make({c.vocab}, Scheme::zeros());
+  for (int64_t layer = c.layer_loss ? 1 : c.n_layer; layer <= c.n_layer; ++layer) {
+    const Init at = init.at("auxiliary").at(layer);
+    const bool last = layer == c.n_layer;
+    AuxiliaryHead aux;
+    if (!last && c.norm == NormPlace::pre) {
+      aux.norm.emplace(NormKind::layer, c.d_model, c.norm_eps, at.at("norm"));
+    }
+    for (int64_t further = last ? 1 : 0; further < c.n_target; ++further) {
+      aux.targets.emplace_back(c.d_model, c.vocab, c.head_bias, at.at(further), scheme_of(c));
+    }
+    auxiliary_.push_back(std::move(aux));
+  }
   if (c.classes > 0) {
     pool_ = Linear(c.d_model, c.d_model, true, init.at("pool"), scheme_of(c));
     classifier_ = Linear(c.d_model, c.classes, true, init.at("classifier"), scheme_of(c));
@@ -198,8 +231,8 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
 }
 
 void Transformer::visit(Visitor& v) {
-  v("embed.token", token_)("embed.position", position_)("embed.type", type_)(
-      "embed.norm", embed_norm_)("embed.projection", embed_projection_);
+  v("embed.token", token_)("embed.source", source_)("embed.position", position_)(
+      "embed.type", type_)("embed.norm", embed_norm_)("embed.projection", embed_projection_);
   if (config_.wiring == Wiring::encoder_decoder) {
     v("encoder.shared", encoder_shared_)("encoder", encoder_);
     v("decoder.shared", shared_)("decoder", stack_);
@@ -208,8 +241,7 @@ void Transformer::visit(Visitor& v) {
     stack_.visit(v);
   }
   v("mlm.dense", mlm_dense_)("mlm.norm", mlm_norm_)("head.projection", head_projection_);
-  if (!config_.tie_embedding) v("head.weight", head_.weight);
-  v("head.bias", head_.bias)("pool", pool_)("classifier", classifier_);
+  v("head", head_)("auxiliary", auxiliary_)("pool", pool_)("classifier", classifier_);
 }
 
 AttentionPattern Transformer::pattern(bool causal, int64_t key_start) const {
@@ -226,14 +258,18 @@ AttentionPattern Transformer::pattern(bool causal, int64_t key_start) const {
 }
 
 /// Sec. 3.4 and 3.5: sqrt(D) E[token] + P[position], here with the options of later models.
-Tensor Transformer::embed(const Tensor& tokens, int64_t first, const Tensor& types,
-                          Pass pass) const {
+Tensor Transformer::embed(const Embedding& table, const Tensor& tokens, int64_t first,
+                          const Tensor& types, Pass pass) const {
   const Scope scope("embed");
   const TransformerConfig& c = config_;
   if (tokens.rank() != 2)
     fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
   const int64_t length = tokens.dim(1);
-  Tensor x = token_.forward(tokens);                    // [B, L, De]
+  Tensor x = table.forward(tokens);  // [B, L, De]
+  if (c.dropout_token > 0 && pass.training) {
+    const Generator gen = pass.at("token").gen;
+    x = mul(x, bernoulli({x.dim(0), length, 1}, gen, 1 - c.dropout_token, x.dtype(), x.device()));
+  }
   if (c.d_embed > 0) x = embed_projection_.forward(x);  // [B, L, D]
   if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
   if (c.positions == Positions::sinusoid) {
@@ -257,10 +293,16 @@ Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pas
   Given given;
   given.pattern = with_lengths(pattern(false, 0), lengths, lengths);
   const Pass site = pass.at("encoder");
-  return encoder_.forward(embed(source, 0, {}, site), given, {}, site).y;
+  const Embedding& table = config_.source_vocab > 0 ? source_ : token_;
+  return encoder_.forward(embed(table, source, 0, {}, site), given, {}, site).y;
 }
 
 Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
+  return run(in, pass, nullptr);
+}
+
+/// `layers`, where given, takes the output of every layer.
+Tensor Transformer::run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const {
   const Scope scope(kName);
   const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
   require(!seq2seq || in.source, kName, "an encoder_decoder needs a source");
@@ -274,7 +316,8 @@ Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
   } else if (in.lengths) {
     given.pattern = with_lengths(given.pattern, in.lengths, in.lengths);
   }
-  return stack_.forward(embed(in.tokens, 0, in.types, pass), given, {}, pass).y;
+  const Tensor x = embed(token_, in.tokens, 0, in.types, pass);
+  return stack_.forward(x, given, {}, pass, layers).y;
 }
 
 /// BERT's transform and the projection to the width of the tables, where there are any.
@@ -295,22 +338,56 @@ Tensor Transformer::head(const Tensor& hidden) const {
 
 Tensor Transformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
   const Scope scope("loss");
-  Tensor h = hidden, y = targets;
-  if (y.rank() != 2 || h.rank() != 3 || y.dim(0) != h.dim(0) || y.dim(1) != h.dim(1)) {
+  if (targets.rank() != 2 || hidden.rank() != 3 || targets.dim(0) != hidden.dim(0) ||
+      targets.dim(1) != hidden.dim(1)) {
     fail_with<ShapeError>(kName, "targets must be [B, L] for hidden [B, L, D]",
-                          {{"hidden", h}, {"targets", y}});
+                          {{"hidden", hidden}, {"targets", targets}});
   }
+  return token_loss(head_input(hidden), head_, targets, 0, pass);
+}
+
+Tensor Transformer::token_loss(Tensor h, const Linear& classifier, Tensor y, int64_t further,
+                               Pass pass) const {
   if (config_.half_loss && pass.training) {
     const int64_t from = h.dim(1) / 2;
     h = slice(h, 1, from);
     y = slice(y, 1, from);
   }
-  h = head_input(h);
-  if (MacCounter* macs = MacCounter::current()) macs->other += h.numel() * head_.weight.dim(0);
-  const Tensor bias = head_.bias ? cast(head_.bias, h.dtype()) : Tensor{};
+  if (further > 0) {  // y_i is the token after i, so y_{i + further} the one that is meant
+    further = std::min(further, h.dim(1));
+    h = slice(h, 1, 0, h.dim(1) - further);
+    y = slice(y, 1, further);
+  }
+  const Tensor& weight = classifier.weight;
+  if (MacCounter* macs = MacCounter::current()) macs->other += h.numel() * weight.dim(0);
+  const Tensor bias = classifier.bias ? cast(classifier.bias, h.dtype()) : Tensor{};
   return linear_cross_entropy(
-      h, cast(head_.weight, h.dtype()), bias, y,
+      h, cast(weight, h.dtype()), bias, y,
       {.smoothing = pass.training ? config_.label_smoothing : 0.0, .ignore = ignored_target});
+}
+
+/// Al-Rfou et al. 2019, "Auxiliary Losses". The lower a layer, the sooner it stops predicting.
+Tensor Transformer::auxiliary_loss(const std::vector<Tensor>& layers, const Tensor& hidden,
+                                   const Tensor& targets, Pass pass) const {
+  const Scope scope("auxiliary");
+  Tensor sum;
+  const auto first = config_.n_layer - static_cast<int64_t>(auxiliary_.size());
+  for (int64_t layer = first + 1; layer <= config_.n_layer; ++layer) {
+    const bool last = layer == config_.n_layer;
+    const double until = static_cast<double>(layer) / (2.0 * static_cast<double>(config_.n_layer));
+    if (!last && pass.progress >= until) continue;
+    const AuxiliaryHead& aux = auxiliary_[static_cast<size_t>(layer - first - 1)];
+    Tensor h = last ? hidden : layers[static_cast<size_t>(layer - 1)];
+    if (aux.norm) h = aux.norm->forward(h);
+    int64_t further = last ? 1 : 0;
+    for (const Linear& classifier : aux.targets) {
+      Tensor term = token_loss(h, classifier, targets, further, pass);
+      if (further > 0) term = mul(term, config_.target_weight);
+      sum = sum ? add(sum, term) : term;
+      ++further;
+    }
+  }
+  return sum;
 }
 
 Tensor Transformer::classify(const Tensor& hidden) const {
@@ -343,9 +420,12 @@ int64_t Transformer::max_length() const {
 
 LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targets,
                                         const SegmentMemory&, Pass pass) const {
-  const Tensor hidden = forward({.tokens = tokens}, pass);
+  std::vector<Tensor> layers;
+  const bool auxiliary = pass.training && (config_.layer_loss || config_.n_target > 1);
+  const Tensor hidden = run({.tokens = tokens}, pass, auxiliary ? &layers : nullptr);
   Losses result;
   result.loss = loss(hidden, targets, pass);
+  if (auxiliary) result.auxiliary = auxiliary_loss(layers, hidden, targets, pass);
   return result;
 }
 
@@ -393,7 +473,7 @@ Tensor Transformer::decode(const Tensor& tokens, DecodeState& opaque) const {
   given.context = state->context;
   given.across = with_lengths(patterns::dense(), {}, state->lengths);
   Stack::Result result =
-      stack_.forward(embed(tokens, first, {}, Pass{}), given, state->memory, Pass{});
+      stack_.forward(embed(token_, tokens, first, {}, Pass{}), given, state->memory, Pass{});
   state->memory = std::move(result.memory);
   state->position = first + tokens.dim(1);
   return head(select(result.y, 1, -1));  // [B, V]
@@ -406,7 +486,7 @@ Tensor Transformer::attention_map(const Tensor& tokens, int64_t layer) const {
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
   Given given;
   given.pattern = pattern(config_.wiring == Wiring::decoder, 0);
-  Tensor x = embed(tokens, 0, {}, Pass{});
+  Tensor x = embed(token_, tokens, 0, {}, Pass{});
   for (int64_t i = 0; i < layer; ++i) x = stack_.block(i).forward(x, given, Pass{}).y;
   const Block& block = stack_.block(layer);
   const auto& attention = dynamic_cast<const MultiHead&>(*block.branch("attention").layer);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "models/model.h"
 #include "models/registry.h"
@@ -73,14 +74,23 @@ struct TransformerConfig {
   bool tie_embedding = false;
   bool emb_scale = false;  ///< tokens times sqrt(d_model)
   bool emb_norm = false;
-  int64_t token_types = 0;  ///< rows of the token type table
-  bool mlm_head = false;    ///< dense, activation and norm before the head (BERT)
-  int64_t classes = 0;      ///< of the pooled classification head
+  int64_t source_vocab = 0;  ///< encoder_decoder: the source has a table of its own; 0: it shares
+  int64_t token_types = 0;   ///< rows of the token type table
+  bool mlm_head = false;     ///< dense, activation and norm before the head (BERT)
+  int64_t classes = 0;       ///< of the pooled classification head
 
   /// Sites emb, attn (probabilities), ffn_act and resid (branch outputs); -1: as resid.
   float dropout = 0, dropout_emb = -1, dropout_attn = -1, dropout_ffn_act = -1;
+  float dropout_token = 0;  ///< tokens that training reads as the zero vector
   double label_smoothing = 0;
   bool half_loss = false;  ///< training counts the second half of each segment only
+
+  /// Auxiliary losses of decoders in training \cite alrfou2019: layer l of N predicts too, with a
+  /// classifier of its own, until l / 2N of the training is done; and every prediction is one of
+  /// the next `n_target` tokens, each after the first counting `target_weight`.
+  bool layer_loss = false;
+  int64_t n_target = 1;
+  double target_weight = 0.5;
 
   Weights init = Weights::normal;
   double init_std = 0.02;
@@ -98,10 +108,12 @@ struct TransformerConfig {
         "shaw_per_head", shaw_per_head)("shaw_two_sided", shaw_two_sided)("local", local)(
         "window", window)("qkv_bias", qkv_bias)("out_bias", out_bias)("head_bias", head_bias)(
         "share_qk", share_qk)("tie_embedding", tie_embedding)("emb_scale", emb_scale)(
-        "emb_norm", emb_norm)("token_types", token_types)("mlm_head", mlm_head)("classes", classes);
+        "emb_norm", emb_norm)("source_vocab", source_vocab)("token_types", token_types)(
+        "mlm_head", mlm_head)("classes", classes);
     v("dropout", dropout)("dropout_emb", dropout_emb)("dropout_attn", dropout_attn)(
-        "dropout_ffn_act", dropout_ffn_act)("label_smoothing", label_smoothing)(
-        "half_loss", half_loss)("init", init)("init_std", init_std)(
+        "dropout_ffn_act", dropout_ffn_act)("dropout_token", dropout_token)(
+        "label_smoothing", label_smoothing)("half_loss", half_loss)("layer_loss", layer_loss)(
+        "n_target", n_target)("target_weight", target_weight)("init", init)("init_std", init_std)(
         "init_residual_scale", init_residual_scale)("precision", precision)("memory", memory);
   }
 };
@@ -112,6 +124,14 @@ struct TransformerInputs {
   Tensor lengths = {};  ///< valid tokens of an encoder, or of the source; undefined: all
   Tensor types = {};    ///< [B, L] token types; undefined: all 0
   Tensor source = {};   ///< [B, S] what an encoder-decoder reads
+};
+
+/// The classifiers of a layer that training alone needs.
+struct AuxiliaryHead : Module {
+  void visit(Visitor& v) override { v("norm", norm)("targets", targets); }
+
+  std::optional<Normalization> norm;  ///< of a layer before the last one, with pre-norm
+  std::vector<Linear> targets;        ///< [V, D]: the next token and those after it
 };
 
 /// The model of a TransformerConfig.
@@ -128,7 +148,8 @@ class Transformer final : public LanguageModel {
   Tensor encode(const Tensor& source, const Tensor& lengths, Pass pass) const;
   /// [..., D] -> [..., V], in the dtype of the parameters.
   Tensor head(const Tensor& hidden) const;
-  /// Mean over counted targets [B, L] of the (in training smoothed) negative log-likelihood.
+  /// Mean over counted targets [B, L] of the (in training smoothed) negative log-likelihood,
+  /// without auxiliary losses.
   Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass) const;
   /// [B, classes] from tanh(dense(first token)).
   Tensor classify(const Tensor& hidden) const;
@@ -155,12 +176,21 @@ class Transformer final : public LanguageModel {
   Stack make_stack(bool causal, bool cross, ShawTables& shared, const Init& init) const;
   /// What a row sees of rows of its own stack, the first of which has position key_start.
   AttentionPattern pattern(bool causal, int64_t key_start) const;
-  Tensor embed(const Tensor& tokens, int64_t first, const Tensor& types, Pass pass) const;
+  Tensor run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const;
+  Tensor embed(const Embedding& table, const Tensor& tokens, int64_t first, const Tensor& types,
+               Pass pass) const;
   Tensor head_input(const Tensor& hidden) const;
+  /// The mean loss of predicting, from each row of h [B, L, D], the token `further` after its next
+  /// one.
+  Tensor token_loss(Tensor h, const Linear& classifier, Tensor targets, int64_t further,
+                    Pass pass) const;
+  Tensor auxiliary_loss(const std::vector<Tensor>& layers, const Tensor& hidden,
+                        const Tensor& targets, Pass pass) const;
 
   TransformerConfig config_;
   DType compute_;
-  Embedding token_, type_;     // [V, De], [types, D]
+  Embedding token_, source_;   // [V, De]
+  Embedding type_;             // [types, D]
   Linear embed_projection_;    // [D, De]
   LearnedPositions position_;  // [n_max, D]
   Tensor sinusoid_;            // [n_max, D], no parameter
@@ -169,8 +199,9 @@ class Transformer final : public LanguageModel {
   Stack encoder_, stack_;
   Linear mlm_dense_;
   Normalization mlm_norm_;
-  Linear head_projection_;  // [De, D]
-  Linear head_;             // [V, De], the token table where tied
+  Linear head_projection_;                // [De, D]
+  Linear head_;                           // [V, De], the token table where tied
+  std::vector<AuxiliaryHead> auxiliary_;  // of each layer that has one; the last one's is the last
   Linear pool_, classifier_;
 };
 

@@ -63,8 +63,9 @@ TEST(Registry, PublishedSizes) {
   const auto count = [](std::string_view name) { return find_model(name)->parameters(); };
   EXPECT_EQ(count("transformer:gpt2"), 124'439'808);
   EXPECT_EQ(count("transformer:bert"), 109'514'298);  // with the masked-token head, no pooler
-  EXPECT_NEAR(static_cast<double>(count("transformer:t12")), 44e6, 5e6);
-  EXPECT_NEAR(static_cast<double>(count("transformer:t64")), 235e6, 20e6);
+  // With the classifiers of the auxiliary losses: two for each layer.
+  EXPECT_NEAR(static_cast<double>(count("transformer:t12")), 44e6, 0.5e6);
+  EXPECT_NEAR(static_cast<double>(count("transformer:t64")), 235e6, 1e6);
   EXPECT_NEAR(static_cast<double>(count("transformer:base")), 65e6, 3e6);
   EXPECT_NEAR(static_cast<double>(count("transformer:big")), 213e6, 6e6);
 }
@@ -124,6 +125,22 @@ TEST(TransformerRejects, Configurations) {
       {"no heads", [](auto& c) { c.n_head = 0; }, "n_head is 0; expected 1 or more"},
       {"no vocabulary", [](auto& c) { c.vocab = 0; }, "vocab is 0"},
       {"negative width", [](auto& c) { c.d_model = -4; }, "d_model is -4"},
+      {"negative heads", [](auto& c) { c.d_head = -1; }, "d_head is -1; expected 0 or more"},
+      {"negative tables", [](auto& c) { c.d_embed = -2; }, "d_embed is -2"},
+      {"negative types", [](auto& c) { c.token_types = -1; }, "token_types is -1"},
+      {"negative classes", [](auto& c) { c.classes = -3; }, "classes is -3"},
+      {"no epsilon", [](auto& c) { c.norm_eps = 0; }, "norm_eps is 0; expected more than 0"},
+      {"negative deviation", [](auto& c) { c.init_std = -0.1; }, "init_std is -0.1"},
+      {"source of a decoder", [](auto& c) { c.source_vocab = 9; },
+       "source_vocab needs wiring = encoder_decoder"},
+      {"no targets", [](auto& c) { c.n_target = 0; }, "n_target is 0; expected 1 or more"},
+      {"encoder that predicts further",
+       [](auto& c) {
+         c.wiring = Wiring::encoder;
+         c.n_target = 2;
+       },
+       "layer_loss and n_target > 1 need wiring = decoder"},
+      {"weight of targets", [](auto& c) { c.target_weight = -1; }, "target_weight is -1"},
       {"heads do not divide", [](auto& c) { c.n_head = 3; },
        "d_model 16 is not a multiple of n_head 3; set d_head"},
       {"local without window", [](auto& c) { c.local = Locality::exact; },
@@ -146,6 +163,8 @@ TEST(TransformerRejects, Configurations) {
       {"dropout 1", [](auto& c) { c.dropout = 1; }, "dropout is 1; expected 0 <= p < 1"},
       {"dropout below 0", [](auto& c) { c.dropout = -0.5f; }, "dropout is -0.5"},
       {"attention dropout", [](auto& c) { c.dropout_attn = 2; }, "dropout_attn is 2"},
+      {"neither a share nor -1", [](auto& c) { c.dropout_emb = -0.5f; }, "dropout_emb is -0.5"},
+      {"every token", [](auto& c) { c.dropout_token = 1; }, "dropout_token is 1"},
       {"smoothing", [](auto& c) { c.label_smoothing = 1; }, "label_smoothing is 1"},
       {"odd sinusoid",
        [](auto& c) {

@@ -1,0 +1,219 @@
+// Losses, dropout and precision of the Transformer, beyond the acceptance tests in spec00.cc.
+
+#include "models/transformer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+const Init f64{.gen = Generator{7}, .dtype = DType::f64};
+const Init f32{.gen = Generator{7}};
+
+TransformerConfig tiny() { return transformer_preset("tiny"); }
+
+Transformer made(const TransformerConfig& c, const Init& init = f64) {
+  Transformer model(c, init);
+  randomise(model, 0.3, 21);
+  return model;
+}
+
+TEST(Transformer, HalfLossCountsTheSecondHalf) {
+  TransformerConfig c = tiny();
+  const Transformer plain = made(c);
+  c.half_loss = true;
+  const Transformer half = made(c);
+  const NoGrad off;
+  const Tensor tokens = some_tokens(2, 9, c.vocab), y = some_tokens(2, 9, c.vocab, 2);
+  Tensor second = clone(y);
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t i = 0; i < 4; ++i) second.mut().as<int64_t>()[b * 9 + i] = ignored_target;
+  }
+  const Pass training{.training = true, .gen = Generator{1}};
+  EXPECT_LT(distance(half.loss(tokens, y, {}, training).loss,
+                     plain.loss(tokens, second, {}, training).loss),
+            1e-13);
+  EXPECT_LT(distance(half.loss(tokens, y, {}, Pass{}).loss, plain.loss(tokens, y, {}, Pass{}).loss),
+            1e-13);
+}
+
+TEST(Transformer, SmoothingIsForTraining) {
+  TransformerConfig c = tiny();
+  const Transformer plain = made(c);
+  c.label_smoothing = 0.3;
+  const Transformer smoothed = made(c);
+  const NoGrad off;
+  const Tensor x = some_tokens(2, 9, c.vocab), y = some_tokens(2, 9, c.vocab, 2);
+  const Pass training{.training = true, .gen = Generator{1}};
+  EXPECT_TRUE(same_bits(plain.loss(x, y, {}, Pass{}).loss, smoothed.loss(x, y, {}, Pass{}).loss));
+  EXPECT_FALSE(
+      same_bits(plain.loss(x, y, {}, training).loss, smoothed.loss(x, y, {}, training).loss));
+}
+
+TEST(Transformer, DropoutSitesAreIndependent) {
+  const Tensor x = some_tokens(2, 12, 17);
+  const NoGrad off;
+  const auto loss = [&](const std::function<void(TransformerConfig&)>& change, const Pass& pass) {
+    TransformerConfig c = tiny();
+    change(c);
+    return made(c).logits(x, pass);
+  };
+  const Pass pass{.training = true, .gen = Generator{1}},
+      other{.training = true, .gen = Generator{2}};
+  const Tensor plain = loss([](TransformerConfig&) {}, pass);
+  const std::vector<std::function<void(TransformerConfig&)>> sites{
+      [](TransformerConfig& c) { c.dropout_emb = 0.3f; },
+      [](TransformerConfig& c) { c.dropout_attn = 0.3f; },
+      [](TransformerConfig& c) { c.dropout_ffn_act = 0.3f; },
+      [](TransformerConfig& c) {
+        c.dropout = 0.3f;
+        c.dropout_emb = c.dropout_attn = c.dropout_ffn_act = 0;
+      }};
+  for (const auto& site : sites) {
+    EXPECT_FALSE(same_bits(plain, loss(site, pass)));
+    EXPECT_TRUE(same_bits(loss(site, pass), loss(site, pass)));
+    EXPECT_FALSE(same_bits(loss(site, pass), loss(site, other)));
+    EXPECT_TRUE(same_bits(plain, loss(site, Pass{})));
+  }
+}
+
+TEST(Transformer, HalfPrecisionComputesNearF32) {
+  TransformerConfig c = tiny();
+  Transformer full = made(c, f32);
+  const Tensor x = some_tokens(2, 12, 17), y = some_tokens(2, 12, 17, 2);
+  const Tensor exact = full.loss(x, y, {}, Pass{}).loss;
+  for (const Precision precision : {Precision::bf16, Precision::f16}) {
+    c.precision = precision;
+    Transformer half = made(c, f32);
+    EXPECT_EQ(name_of(half.forward({.tokens = x}, Pass{}).dtype()), name_of_value(precision));
+    const Tensor loss = half.loss(x, y, {}, Pass{}).loss;
+    EXPECT_LT(distance(loss, exact), precision == Precision::bf16 ? 0.1 : 0.01);
+    backward(loss);
+    for (const Tensor& p : parameters(half)) {
+      if (grad(p)) {
+        EXPECT_EQ(grad(p).dtype(), DType::f32);
+      }
+    }
+    EXPECT_TRUE(grad(parameter(half, "layers.0.attention.q.weight")));
+  }
+}
+
+TransformerConfig with_auxiliary_losses() {
+  TransformerConfig c = tiny();
+  c.n_layer = 4;
+  c.layer_loss = true;
+  c.n_target = 2;
+  return c;
+}
+
+// What the terms are is in the golden files; here, when they are there.
+TEST(AuxiliaryLoss, LowerLayersStopSooner) {
+  Transformer model = made(with_auxiliary_losses());
+  const Tensor x = some_tokens(2, 9, 17), y = some_tokens(2, 9, 17, 2);
+  double before = 1e300;
+  for (const auto& [progress, first] : {std::pair{0.0f, 1},
+                                        {0.124f, 1},
+                                        {0.125f, 2},  // layer 1 of 4 stops at 1 / 8
+                                        {0.25f, 3},
+                                        {0.374f, 3},
+                                        {0.375f, 4},
+                                        {1.0f, 4}}) {
+    const Pass pass{.training = true, .gen = Generator{1}, .progress = progress};
+    const auto losses = model.loss(x, y, {}, pass);
+    backward(losses.auxiliary);
+    for (int layer = 1; layer <= 4; ++layer) {
+      const std::string name = fmt::format("auxiliary.{}.targets.0.weight", layer - 1);
+      EXPECT_EQ(static_cast<bool>(grad(parameter(model, name))), layer >= first)
+          << name << " at " << progress;
+    }
+    for (const Tensor& p : parameters(model)) set_grad(p, {});
+    EXPECT_LE(losses.auxiliary.item(), before);
+    before = losses.auxiliary.item();
+  }
+}
+
+TEST(AuxiliaryLoss, IsForTrainingAndLeavesTheLossAlone) {
+  TransformerConfig c = with_auxiliary_losses();
+  Transformer model = made(c);
+  c.layer_loss = false;
+  c.n_target = 1;
+  Transformer plain(c, f64);
+  for (NamedTensor& p : named_parameters(plain)) {
+    assign(p.tensor, parameter(model, p.name).to_vector<double>());
+  }
+  const NoGrad off;
+  const Tensor x = some_tokens(2, 9, 17), y = some_tokens(2, 9, 17, 2);
+  const Pass training{.training = true, .gen = Generator{1}};
+  EXPECT_FALSE(model.loss(x, y, {}, Pass{}).auxiliary);
+  EXPECT_FALSE(plain.loss(x, y, {}, training).auxiliary);
+  EXPECT_TRUE(same_bits(model.loss(x, y, {}, training).loss, plain.loss(x, y, {}, training).loss));
+}
+
+TEST(AuxiliaryLoss, OfATargetBeyondTheEndIsNothing) {
+  TransformerConfig c = with_auxiliary_losses();
+  c.layer_loss = false;
+  c.n_target = 3;
+  const Transformer model = made(c);
+  const NoGrad off;
+  const Pass training{.training = true, .gen = Generator{1}};
+  const Tensor one = some_tokens(2, 1, 17);
+  EXPECT_EQ(model.loss(one, one, {}, training).auxiliary.item(), 0);
+}
+
+/// Share of the tokens whose vector got a gradient: each stands at one place only.
+double read_share(const TransformerConfig& c, const Pass& pass) {
+  Transformer model = made(c);
+  const Tensor tokens = reshape(iota(c.vocab), {1, c.vocab});
+  backward(model.loss(tokens, zeros({1, c.vocab}, DType::i64), {}, pass).loss);
+  const std::vector<double> dx = grad(parameter(model, "embed.token.weight")).to_vector<double>();
+  double read = 0;
+  for (size_t row = 0; row < static_cast<size_t>(c.vocab); ++row) {
+    bool any = false;
+    for (size_t d = 0; d < 16; ++d) any = any || dx[row * 16 + d] != 0;
+    read += any ? 1 : 0;
+  }
+  return read / static_cast<double>(c.vocab);
+}
+
+TEST(Transformer, DroppedTokensAreReadAsNothing) {
+  TransformerConfig c = tiny();
+  c.vocab = 400;
+  c.dropout_token = 0.25f;
+  EXPECT_NEAR(read_share(c, {.training = true, .gen = Generator{1}}), 0.75, 0.07);
+  EXPECT_EQ(read_share(c, {.gen = Generator{1}}), 1);
+
+  c.dropout_token = 0.99999f;
+  const Transformer model = made(c);
+  const NoGrad off;
+  const Pass training{.training = true, .gen = Generator{1}};
+  const Tensor a = some_tokens(2, 9, c.vocab, 1), b = some_tokens(2, 9, c.vocab, 2);
+  EXPECT_TRUE(same_bits(model.logits(a, training), model.logits(b, training)));
+  EXPECT_FALSE(same_bits(model.logits(a, Pass{}), model.logits(b, Pass{})));
+}
+
+TEST(Transformer, ASourceMayHaveATableOfItsOwn) {
+  TransformerConfig c = tiny();
+  c.wiring = Wiring::encoder_decoder;
+  const auto run = [&](int64_t id) {
+    const Transformer model = made(c);
+    const Tensor source = full({1, 5}, static_cast<double>(id), DType::i64);
+    return model.forward({.tokens = some_tokens(1, 4, 17), .source = source}, Pass{});
+  };
+  EXPECT_THROW(run(19), ValueError);
+  c.source_vocab = 20;
+  EXPECT_NO_THROW(run(19));
+  EXPECT_THROW(run(20), ValueError);
+}
+
+}  // namespace
+}  // namespace longspan::test

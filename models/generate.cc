@@ -60,13 +60,18 @@ Tensor sample(const Tensor& logits, const Sampling& s, const Generator& gen) {
   const NoGrad off;
   const int64_t batch = logits.dim(0), vocab = logits.dim(1);
   const std::vector<double> values = cast(logits, DType::f64).to_vector<double>();
-  for (const double x : values) require(!std::isnan(x), kOp, "logits hold NaN");
   std::vector<int64_t> ids(static_cast<size_t>(batch));
   std::vector<int64_t> order;
   std::vector<double> weight;
   for (int64_t b = 0; b < batch; ++b) {
+    const double* row = values.data() + b * vocab;
+    const double largest = *std::max_element(row, row + vocab, [](double x, double y) {
+      return !std::isnan(x) && (std::isnan(y) || x < y);  // NaN above all
+    });
+    require(std::isfinite(largest), kOp, "the largest logit of row {} is {}; expected a number", b,
+            largest);
     const double u = to_uniform(philox_word(gen.key, b));
-    ids[static_cast<size_t>(b)] = draw(values.data() + b * vocab, vocab, s, u, order, weight);
+    ids[static_cast<size_t>(b)] = draw(row, vocab, s, u, order, weight);
   }
   return Tensor::from(ids, {batch}, logits.device());
 }
@@ -81,8 +86,9 @@ Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
   require(count >= 0, "generate", "count is {}; expected 0 or more", count);
   const NoGrad off;
   const int64_t batch = prompt.dim(0), limit = model.max_length();
-  Tensor all = cast(prompt, DType::i64);  // [B, n so far]
+  std::vector<Tensor> text{cast(prompt, DType::i64)};  // [B, n], then [B, 1] for each step
   const auto newest = [&](int64_t n) {
+    const Tensor all = concat(text, 1);
     return contiguous(slice(all, 1, std::max<int64_t>(all.dim(1) - n, 0)));
   };
   auto state = model.start_decoding(batch);
@@ -96,9 +102,9 @@ Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
         sample(model.decode(fresh, *state), sampling, gen.fork(static_cast<uint64_t>(t)));
     if (each) each(ids);
     fresh = unsqueeze(ids, 1);  // [B, 1]
-    all = concat({all, fresh}, 1);
+    text.push_back(fresh);
   }
-  return contiguous(slice(all, 1, prompt.dim(1)));
+  return newest(count);
 }
 
 }  // namespace longspan

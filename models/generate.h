@@ -20,9 +20,8 @@ struct Sampling {
 /// b of the generator's sequence: the same on every device.
 ///   logits   [B, V]  floating
 ///   returns  [B]     i64, on the device of logits
-///   throws   ShapeError, DTypeError; ValueError on temperature < 0, top_k < 0, top_p outside (0,
-///   1]
-///            and on logits that hold NaN
+///   throws   ShapeError, DTypeError; ValueError on temperature < 0, top_k < 0, top_p outside
+///            (0, 1], and on a row whose largest logit is no finite number
 Tensor sample(const Tensor& logits, const Sampling& sampling, const Generator& gen);
 
 /// `count` tokens after a prompt, drawn one by one with draw t from gen.fork(t). Where the model

@@ -72,7 +72,19 @@ TEST(Sample, TopKAndTopPCutTheTail) {
 
 TEST(Sample, GreedyTakesTheFirstOfEquals) {
   EXPECT_EQ(draws({1, 7, 7, 0}, {.temperature = 0}, 3), (std::vector<int64_t>{1, 1, 1}));
+  EXPECT_EQ(draws({1, 7, 7, 0}, {.temperature = 1e-300}, 3).size(), 3u);
   EXPECT_EQ(draws({-INFINITY, -2000, -INFINITY}, {}, 3), (std::vector<int64_t>{1, 1, 1}));
+}
+
+TEST(Sample, MoreThanThereIsIsAll) {
+  const std::vector<double> logits{0.3, -0.2, 1};
+  const std::vector<int64_t> all = draws(logits, {}, 50);
+  EXPECT_EQ(draws(logits, {.top_k = 3}, 50), all);
+  EXPECT_EQ(draws(logits, {.top_k = 4}, 50), all);
+  EXPECT_EQ(draws(logits, {.top_k = std::numeric_limits<int64_t>::max()}, 50), all);
+  EXPECT_EQ(draws(logits, {.top_p = 1}, 50), all);
+  EXPECT_EQ(draws(logits, {.top_p = 1e-300}, 2), (std::vector<int64_t>{2, 2}));
+  EXPECT_EQ(draws({4}, {}, 2), (std::vector<int64_t>{0, 0}));
 }
 
 TEST(Sample, Rejects) {
@@ -86,7 +98,13 @@ TEST(Sample, Rejects) {
   EXPECT_THROW(sample(flatten(logits), {}, gen), ShapeError);
   EXPECT_THROW(sample(Tensor::from(std::vector<int64_t>{1}, {1, 1}), {}, gen), DTypeError);
   EXPECT_THROW(sample(Tensor::zeros({2, 0}), {}, gen), ShapeError);
-  EXPECT_THROW(sample(Tensor::from(std::vector<float>{1, NAN}, {1, 2}), {}, gen), ValueError);
+  for (const float bad : {NAN, INFINITY}) {
+    EXPECT_THROW(sample(Tensor::from(std::vector<float>{1, bad}, {1, 2}), {}, gen), ValueError);
+  }
+  const Tensor nothing = Tensor::from(std::vector<float>{1, 2, -INFINITY, -INFINITY}, {2, 2});
+  for (const double temperature : {0.0, 1.0}) {
+    EXPECT_THROW(sample(nothing, {.temperature = temperature}, gen), ValueError);
+  }
 }
 
 TEST(Generate, IsDeterministicAndIndependentOfTheBatch) {

@@ -15,124 +15,145 @@ import torch
 import torch.nn.functional as F
 
 import golden_file
-from reference import (IGNORED, Config, loss_of, parameter_shapes, random_parameters, run)
+from reference import IGNORED, Config, losses_of, parameter_shapes, random_parameters, run, sinusoid
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
 
-# The one place that turns this script's parameter names into those of the engine.
-RENAMED = []  # pairs (old, new), applied to every name in turn
-
-
-def engine_name(name):
-    for old, new in RENAMED:
-        name = name.replace(old, new)
-    return name
-
-
 tiny = Config()
-lm = replace(tiny, embedding_scale=True)
-encoder = replace(tiny, kind="encoder", position="learned", norm="post", activation="gelu_erf",
+lm = replace(tiny, emb_scale=True)
+encoder = replace(tiny, wiring="encoder", positions="learned", norm="post", activation="gelu_erf",
                   qkv_bias=True, out_bias=True, head_bias=True, tie_embedding=True)
-pair = replace(tiny, kind="encoder_decoder", position="sinusoid", embedding_scale=True, norm="post",
-               model=12, head_width=6, inner=24, tie_embedding=True)
-shaw = replace(tiny, position="shaw")
+pair = replace(tiny, wiring="encoder_decoder", positions="sinusoid", emb_scale=True, norm="post",
+               d_model=12, d_head=6, d_ff=24, tie_embedding=True)
+shaw = replace(tiny, positions="shaw")
 
-# name -> (configuration, batch, length)
+# name -> (configuration, batch, length), and "padded" where a decoder is given lengths
 MODELS = {
     "decoder_none_pre_relu": (tiny, 2, 12),
     "decoder_sinusoid_interleaved_post_relu": (
-        replace(lm, position="sinusoid", norm="post", tie_embedding=True), 2, 12),
+        replace(lm, positions="sinusoid", norm="post", tie_embedding=True), 2, 12),
     "decoder_sinusoid_halves_pre_gelu_erf": (
-        replace(lm, position="sinusoid", sinusoid_layout="halves", activation="gelu_erf"), 2, 12),
+        replace(lm, positions="sinusoid", sinusoid="halves", activation="gelu_erf"), 2, 12),
     "decoder_learned_pre_gelu_tanh_tied": (
-        replace(tiny, position="learned", activation="gelu_tanh", tie_embedding=True,
+        replace(tiny, positions="learned", activation="gelu_tanh", tie_embedding=True,
                 qkv_bias=True, out_bias=True), 2, 11),
     "decoder_learned_per_layer_post_gelu_sigmoid": (
-        replace(tiny, position="learned_per_layer", norm="post", activation="gelu_sigmoid"), 2, 7),
+        replace(tiny, positions="learned_per_layer", norm="post", activation="gelu_sigmoid"), 2, 7),
     "decoder_shaw_pre_geglu": (replace(shaw, activation="geglu"), 2, 13),
     "decoder_shaw_keys_only_post": (replace(shaw, shaw_values=False, norm="post"), 2, 12),
     "decoder_shaw_shared_layers_per_head": (
         replace(shaw, shaw_share_layers=True, shaw_per_head=True), 2, 9),
-    "decoder_narrow_heads": (replace(tiny, heads=3, head_width=4, tie_embedding=True), 2, 7),
+    "decoder_narrow_heads": (replace(tiny, n_head=3, d_head=4, tie_embedding=True), 2, 7),
     "decoder_wide_heads_label_smoothing": (
-        replace(shaw, head_width=12, label_smoothing=0.1, head_bias=True), 1, 12),
-    "decoder_shared_qk": (replace(tiny, share_qk=True, position="learned"), 2, 12),
+        replace(shaw, d_head=12, label_smoothing=0.1, head_bias=True), 1, 12),
+    "decoder_shared_qk": (replace(tiny, share_qk=True, positions="learned"), 2, 12),
     "decoder_one_token": (replace(shaw, shaw_clip=2), 1, 1),
     "local_exact_shaw": (replace(shaw, local="exact", window=5), 2, 13),
     "local_exact_learned_one_key": (
-        replace(tiny, position="learned", local="exact", window=1), 1, 6),
+        replace(tiny, positions="learned", local="exact", window=1), 1, 6),
     "local_block_shaw_geglu": (
         replace(shaw, local="block", window=4, activation="geglu"), 2, 14),
     "local_block_sinusoid_post": (
-        replace(lm, position="sinusoid", local="block", window=4, norm="post"), 2, 11),
+        replace(lm, positions="sinusoid", local="block", window=4, norm="post"), 2, 11),
     "encoder_bert": (
-        replace(encoder, embedding_norm=True, token_types=2, mlm_head=True, norm_eps=1e-12), 3, 12),
+        replace(encoder, emb_norm=True, token_types=2, mlm_head=True, norm_eps=1e-12), 3, 12),
     "encoder_pre_shaw": (
-        replace(encoder, norm="pre", position="shaw", qkv_bias=False, out_bias=False), 3, 12),
+        replace(encoder, norm="pre", positions="shaw", qkv_bias=False, out_bias=False), 3, 12),
     "encoder_local_exact": (replace(encoder, local="exact", window=4), 2, 12),
     "encoder_decoder_post": (pair, 3, 9),
     "encoder_decoder_pre_learned": (
-        replace(pair, norm="pre", position="learned", embedding_scale=False, tie_embedding=False,
+        replace(pair, norm="pre", positions="learned", emb_scale=False, tie_embedding=False,
                 qkv_bias=True, label_smoothing=0.1), 2, 10),
+    "encoder_decoder_tables_of_their_own": (
+        replace(pair, norm="pre", positions="shaw", source_vocab=23, tie_embedding=True), 3, 7),
+    "encoder_shaw_long": (replace(encoder, positions="shaw", norm="pre", d_model=8, d_head=4,
+                                  d_ff=8), 3, 67),
+    "decoder_padded": (replace(tiny, positions="sinusoid", d_embed=6, half_loss=True), 3, 13,
+                       "padded"),
+    "decoder_auxiliary_pre": (
+        replace(tiny, positions="learned_per_layer", layer_loss=True, n_target=3, n_layer=3,
+                d_model=12, d_head=6, d_ff=16), 2, 11),
+    "decoder_auxiliary_post": (
+        replace(shaw, norm="post", layer_loss=True, n_target=2, target_weight=0.25, head_bias=True,
+                d_model=12, d_head=6, d_ff=16), 1, 7),
+    "local_exact_padded": (
+        replace(shaw, local="exact", window=6, d_model=8, d_head=4, d_ff=8), 3, 37, "padded"),
+    "local_block_padded": (
+        replace(shaw, local="block", window=5, share_qk=True, activation="geglu", d_embed=4,
+                d_model=8, d_head=4, d_ff=8), 3, 33, "padded"),
 }
 
 
-def model_inputs(c, batch, length, generator):
-    """Tokens, and for padded kinds lengths: the first sample full, the last one short."""
-    def tokens(count):
-        return torch.randint(c.vocabulary, (batch, count), generator=generator)
+def model_inputs(c, batch, length, generator, padded=False):
+    """Tokens, and for padded ones lengths: the first sample full, the last one short."""
+    def tokens(count, vocab=c.vocab):
+        return torch.randint(vocab, (batch, count), generator=generator)
 
     inputs = {"tokens": tokens(length), "targets": tokens(length)}
     inputs["targets"][0, 0] = IGNORED if length > 1 else inputs["targets"][0, 0]
-    if c.kind == "encoder":
+    if c.wiring == "encoder" or padded:
         inputs["lengths"] = torch.tensor([length, 7, 1][:batch])
         hidden = torch.arange(length) >= inputs["lengths"][:, None]
         inputs["targets"][hidden] = IGNORED
-    if c.kind == "encoder_decoder":
+    if c.wiring == "encoder_decoder":
         source = length + 2  # cross-attention is rectangular
-        inputs["source"] = tokens(source)
+        inputs["source"] = tokens(source, c.source_vocab or c.vocab)
         inputs["lengths"] = torch.tensor([source, 5, 0][:batch])
     if c.token_types:
         inputs["types"] = torch.randint(c.token_types, (batch, length), generator=generator)
     return inputs
 
 
-def collect(c, inputs, parameters, hidden, logits, loss):
+def without_padding(c, inputs, x):
+    """[B, L, ...] with zeros where a sample has ended."""
+    if c.wiring == "encoder_decoder" or "lengths" not in inputs:
+        return x
+    return x * (torch.arange(x.shape[1]) < inputs["lengths"][:, None])[..., None]
+
+
+def collect(c, inputs, parameters):
     """One file: inputs, parameters, outputs, gradients. Outputs of padding are written as zero."""
-    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    if c.kind == "encoder":
-        valid = torch.arange(hidden.shape[1]) < inputs["lengths"][:, None]
-        hidden, logits = hidden * valid[..., None], logits * valid[..., None]
+    hidden, logits, layers = run(c, parameters, inputs)
+    loss, auxiliary = losses_of(c, parameters, logits, layers, hidden, inputs["targets"])
+    total = loss if auxiliary is None else loss + auxiliary
+    gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
     tensors = {f"input.{k}": v for k, v in inputs.items()}
-    tensors |= {"output.hidden": hidden, "output.logits": logits, "output.loss": loss}
+    tensors |= {"output.hidden": without_padding(c, inputs, hidden),
+                "output.logits": without_padding(c, inputs, logits), "output.loss": loss}
+    if auxiliary is not None:
+        tensors["output.auxiliary"] = auxiliary
     for (name, x), dx in zip(parameters.items(), gradients):
-        tensors[f"parameter.{engine_name(name)}"] = x
-        tensors[f"gradient.{engine_name(name)}"] = torch.zeros_like(x) if dx is None else dx
+        tensors[f"parameter.{name}"] = x
+        tensors[f"gradient.{name}"] = torch.zeros_like(x) if dx is None else dx
     return tensors
 
 
 def golden_model(name, seed):
-    c, batch, length = MODELS[name]
+    c, batch, length, *padded = MODELS[name]
     generator = torch.Generator().manual_seed(seed)
     parameters = random_parameters(c, generator)
-    inputs = model_inputs(c, batch, length, generator)
-    hidden, logits = run(c, parameters, inputs)
-    loss = loss_of(c, logits, inputs["targets"])
-    return collect(c, inputs, parameters, hidden, logits, loss), asdict(c)
+    inputs = model_inputs(c, batch, length, generator, bool(padded))
+    return collect(c, inputs, parameters), asdict(c)
 
 
-# GPT-2 and BERT as the transformers package computes them, with random parameters. ----------------
+# GPT-2, BERT and Marian as the transformers package computes them, with random parameters. --------
 
-GPT2 = replace(tiny, position="learned", activation="gelu_tanh", tie_embedding=True, qkv_bias=True,
+GPT2 = replace(tiny, positions="learned", activation="gelu_tanh", tie_embedding=True, qkv_bias=True,
                out_bias=True)
 BERT = MODELS["encoder_bert"][0]
+MARIAN = replace(pair, sinusoid="halves", activation="gelu_erf", qkv_bias=True, out_bias=True)
+
+
+def trained(model):
+    """Parameters but not Marian's sinusoids."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def randomise(model, generator):
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in trained(model).items():
             x = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-            is_norm = "ln_" in name or "LayerNorm" in name
+            is_norm = any(x in name for x in ("ln_", "LayerNorm", "layer_norm"))
             p.copy_(0.1 * x + (1.0 if name.endswith("weight") else 0.0) if is_norm else 0.3 * x)
 
 
@@ -142,7 +163,7 @@ def gpt2_names():
              "transformer.wpe.weight": "embed.position.weight"}
     for kind in ("weight", "bias"):
         names[f"transformer.ln_f.{kind}"] = f"final_norm.{kind}"
-        for i in range(GPT2.layers):
+        for i in range(GPT2.n_layer):
             theirs, ours = f"transformer.h.{i}.", f"layers.{i}."
             names[f"{theirs}ln_1.{kind}"] = f"{ours}norm1.{kind}"
             names[f"{theirs}ln_2.{kind}"] = f"{ours}norm2.{kind}"
@@ -162,7 +183,7 @@ def bert_names():
         names[f"bert.embeddings.LayerNorm.{kind}"] = f"embed.norm.{kind}"
         names[f"cls.predictions.transform.dense.{kind}"] = f"mlm.dense.{kind}"
         names[f"cls.predictions.transform.LayerNorm.{kind}"] = f"mlm.norm.{kind}"
-        for i in range(BERT.layers):
+        for i in range(BERT.n_layer):
             theirs, ours = f"bert.encoder.layer.{i}.", f"layers.{i}."
             for part, short in (("query", "q"), ("key", "k"), ("value", "v")):
                 names[f"{theirs}attention.self.{part}.{kind}"] = f"{ours}attention.{short}.{kind}"
@@ -174,10 +195,31 @@ def bert_names():
     return names
 
 
+def marian_names():
+    names = {"model.shared.weight": "embed.token.weight"}
+    for kind in ("weight", "bias"):
+        for i in range(MARIAN.n_layer):
+            for where in ("encoder", "decoder"):
+                theirs, ours = f"model.{where}.layers.{i}.", f"{where}.layers.{i}."
+                last = "norm3" if where == "decoder" else "norm2"
+                parts = {"self_attn": "attention"}
+                parts |= {"encoder_attn": "cross"} if where == "decoder" else {}
+                for part, short in parts.items():
+                    for x in ("q", "k", "v", "out"):
+                        names[f"{theirs}{part}.{x}_proj.{kind}"] = f"{ours}{short}.{x}.{kind}"
+                names[f"{theirs}self_attn_layer_norm.{kind}"] = f"{ours}norm1.{kind}"
+                if where == "decoder":
+                    names[f"{theirs}encoder_attn_layer_norm.{kind}"] = f"{ours}norm2.{kind}"
+                names[f"{theirs}final_layer_norm.{kind}"] = f"{ours}{last}.{kind}"
+                names[f"{theirs}fc1.{kind}"] = f"{ours}ff.in.{kind}"
+                names[f"{theirs}fc2.{kind}"] = f"{ours}ff.out.{kind}"
+    return names
+
+
 def translate(model, names, values):
     """`values` maps their parameter names to tensors; returns ours, unpacked and transposed."""
     ours = {}
-    unused = set(dict(model.named_parameters())) - set(names)
+    unused = set(trained(model)) - set(names)
     if unused:
         raise RuntimeError(f"no name for {sorted(unused)}")
     for theirs, name in names.items():
@@ -197,25 +239,21 @@ def package_model(c, names, model, inputs, call, seed):
     randomise(model, torch.Generator().manual_seed(seed))
     hidden, logits = call(model)
     loss = F.cross_entropy(logits.flatten(0, 1), inputs["targets"].flatten(), ignore_index=IGNORED)
-    gradients = dict(zip(dict(model.named_parameters()),
-                         torch.autograd.grad(loss, list(model.parameters()))))
-    parameters = translate(model, names, dict(model.named_parameters()))
+    gradients = dict(zip(trained(model), torch.autograd.grad(loss, list(trained(model).values()))))
+    parameters = translate(model, names, trained(model))
     gradients = translate(model, names, gradients)
 
     shapes = parameter_shapes(c)
     assert {k: tuple(v.shape) for k, v in parameters.items()} == shapes
     own = {name: parameters[name].requires_grad_() for name in shapes}
-    tensors = collect(c, inputs, own, *(y := run(c, own, inputs)),
-                      loss_of(c, y[1], inputs["targets"]))
-    for name, expected in (("hidden", hidden), ("logits", logits), ("loss", loss)):
-        if c.kind == "encoder" and name != "loss":
-            valid = torch.arange(expected.shape[1]) < inputs["lengths"][:, None]
-            expected = expected * valid[..., None]
+    tensors = collect(c, inputs, own)
+    for name, expected in (("hidden", without_padding(c, inputs, hidden)),
+                           ("logits", without_padding(c, inputs, logits)), ("loss", loss)):
         close(f"{name} of the package", tensors[f"output.{name}"], expected)
         tensors[f"output.{name}"] = expected
     for name, expected in gradients.items():
-        close(f"gradient of {name}", tensors[f"gradient.{engine_name(name)}"], expected)
-        tensors[f"gradient.{engine_name(name)}"] = expected
+        close(f"gradient of {name}", tensors[f"gradient.{name}"], expected)
+        tensors[f"gradient.{name}"] = expected
     return tensors, asdict(c)
 
 
@@ -230,8 +268,8 @@ def golden_gpt2():
 
     c = GPT2
     model = GPT2LMHeadModel(GPT2Config(
-        vocab_size=c.vocabulary, n_positions=c.max_length, n_embd=c.model, n_layer=c.layers,
-        n_head=c.heads, n_inner=c.inner, activation_function="gelu_new", resid_pdrop=0,
+        vocab_size=c.vocab, n_positions=c.n_max, n_embd=c.d_model, n_layer=c.n_layer,
+        n_head=c.n_head, n_inner=c.d_ff, activation_function="gelu_new", resid_pdrop=0,
         embd_pdrop=0, attn_pdrop=0, layer_norm_epsilon=c.norm_eps, bos_token_id=None,
         eos_token_id=None, attn_implementation="eager"))
     inputs = model_inputs(c, 2, 12, torch.Generator().manual_seed(501))
@@ -248,10 +286,10 @@ def golden_bert():
 
     c = BERT
     model = BertForMaskedLM(BertConfig(
-        vocab_size=c.vocabulary, hidden_size=c.model, num_hidden_layers=c.layers,
-        num_attention_heads=c.heads, intermediate_size=c.inner, hidden_act="gelu",
+        vocab_size=c.vocab, hidden_size=c.d_model, num_hidden_layers=c.n_layer,
+        num_attention_heads=c.n_head, intermediate_size=c.d_ff, hidden_act="gelu",
         hidden_dropout_prob=0, attention_probs_dropout_prob=0, type_vocab_size=c.token_types,
-        max_position_embeddings=c.max_length, layer_norm_eps=c.norm_eps, pad_token_id=None,
+        max_position_embeddings=c.n_max, layer_norm_eps=c.norm_eps, pad_token_id=None,
         attn_implementation="eager"))
     inputs = model_inputs(c, 3, 12, torch.Generator().manual_seed(511))
     mask = (torch.arange(12) < inputs["lengths"][:, None]).long()
@@ -264,16 +302,45 @@ def golden_bert():
     return package_model(c, bert_names(), model, inputs, call, 512)
 
 
+def golden_marian():
+    from transformers import MarianConfig, MarianMTModel
+
+    c = MARIAN
+    padding = c.vocab - 1  # its vector gets no gradient, so it stands nowhere
+    model = MarianMTModel(MarianConfig(
+        vocab_size=c.vocab, d_model=c.d_model, encoder_layers=c.n_layer, decoder_layers=c.n_layer,
+        encoder_attention_heads=c.n_head, decoder_attention_heads=c.n_head,
+        encoder_ffn_dim=c.d_ff, decoder_ffn_dim=c.d_ff, max_position_embeddings=c.n_max,
+        activation_function="gelu", dropout=0, attention_dropout=0, activation_dropout=0,
+        scale_embedding=True, pad_token_id=padding, eos_token_id=None, bos_token_id=None,
+        forced_eos_token_id=None, decoder_start_token_id=padding, attn_implementation="eager"))
+    exact = sinusoid(c, c.n_max)  # theirs are rounded to f32, and that is all they differ by
+    for part in (model.model.encoder, model.model.decoder):
+        close("sinusoids of the package", part.embed_positions.weight.double(), exact, 1e-7)
+    model.double()
+    for part in (model.model.encoder, model.model.decoder):
+        part.embed_positions.weight.data = exact.clone()
+    inputs = model_inputs(replace(c, vocab=padding), 2, 9, torch.Generator().manual_seed(521))
+    mask = (torch.arange(11) < inputs["lengths"][:, None]).long()
+
+    def call(model):
+        out = model(input_ids=inputs["source"], attention_mask=mask,
+                    decoder_input_ids=inputs["tokens"], output_hidden_states=True)
+        return out.decoder_hidden_states[-1], out.logits
+
+    return package_model(c, marian_names(), model, inputs, call, 522)
+
+
 # PyTorch's own layers, as a second opinion on the re-derivation. ----------------------------------
 
 
 def check_against_torch_layers():
     for norm in ("pre", "post"):
-        c = replace(tiny, kind="encoder_decoder", norm=norm, qkv_bias=True, out_bias=True)
+        c = replace(tiny, wiring="encoder_decoder", norm=norm, qkv_bias=True, out_bias=True)
         generator = torch.Generator().manual_seed(7)
         p = random_parameters(c, generator)
         theirs = torch.nn.Transformer(
-            c.model, c.heads, c.layers, c.layers, c.inner, dropout=0.0, batch_first=True,
+            c.d_model, c.n_head, c.n_layer, c.n_layer, c.d_ff, dropout=0.0, batch_first=True,
             norm_first=norm == "pre", dtype=torch.float64).train()
         if norm == "post":  # it adds final norms even here
             theirs.encoder.norm = theirs.decoder.norm = None
@@ -294,13 +361,19 @@ def check_against_torch_layers():
             else:
                 part = part.replace("linear1", "ff.in").replace("linear2", "ff.out")
                 state[name] = p[ours + part]
-        theirs.load_state_dict(state)
         inputs = model_inputs(c, 2, 9, generator)
         embedded = [p["embed.token.weight"][inputs[k]] for k in ("source", "tokens")]
         padding = torch.arange(11) >= inputs["lengths"][:, None]
-        expected = theirs(*embedded, tgt_mask=torch.ones(9, 9, dtype=torch.bool).triu(1),
-                          src_key_padding_mask=padding, memory_key_padding_mask=padding)
-        close(f"torch.nn.Transformer, {norm}-norm", run(c, p, inputs)[0], expected)
+        masks = {"tgt_mask": torch.ones(9, 9, dtype=torch.bool).triu(1),
+                 "src_key_padding_mask": padding, "memory_key_padding_mask": padding}
+        expected = torch.func.functional_call(theirs, state, tuple(embedded), masks)
+        hidden = run(c, p, inputs)[0]
+        close(f"torch.nn.Transformer, {norm}-norm", hidden, expected)
+        dy = torch.randn(hidden.shape, generator=generator, dtype=torch.float64)
+        used = [x for name, x in p.items() if not name.startswith("head.")]
+        pairs = zip(torch.autograd.grad(hidden, used, dy), torch.autograd.grad(expected, used, dy))
+        for ours, same in pairs:
+            close(f"gradients of torch.nn.Transformer, {norm}-norm", ours, same)
 
 
 # Optimisers. --------------------------------------------------------------------------------------
@@ -365,7 +438,8 @@ def main():
     check_against_torch_layers()
 
     files = {name: golden_model(name, 100 + i) for i, name in enumerate(MODELS)}
-    files |= {"package_gpt2": golden_gpt2(), "package_bert": golden_bert()}
+    files |= {"package_gpt2": golden_gpt2(), "package_bert": golden_bert(),
+              "package_marian": golden_marian()}
     files |= {f"optimizer_{name}": golden_optimizer(name, 300 + i)
               for i, name in enumerate(OPTIMIZERS)}
 

@@ -93,10 +93,15 @@ struct Chains {
   const char* name;
 };
 
+/// The widest that the processor has and LONGSPAN_SIMD allows.
 Chains best_chains() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return {chains_avx512, 16, "avx512"};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  const char* text = std::getenv("LONGSPAN_SIMD");
+  const std::string limit = text != nullptr ? text : "";
+  if (__builtin_cpu_supports("avx512f") && (limit.empty() || limit == "avx512")) {
+    return {chains_avx512, 16, "avx512"};
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && limit != "portable") {
     return {chains_avx2, 8, "avx2"};
   }
 #endif

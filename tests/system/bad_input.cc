@@ -511,5 +511,23 @@ TEST_F(BadInput, DiskThatFillsUp) {
   umount(disk.c_str());
 }
 
+/// A word that means nothing is refused with those that do, which then work.
+TEST(Environment, SimdIsOneThatIsThere) {
+  const auto models = [](const std::string& simd) {
+    return run(Start{.arguments = {"models"}, .environment = {{"LONGSPAN_SIMD", simd}}});
+  };
+  const Outcome o = models("sse9");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("LONGSPAN_SIMD=sse9"), std::string::npos) << o.err;
+  int usable = 0;
+  for (const std::string name : {"avx512", "avx2", "portable"}) {
+    const std::string list = o.err.substr(0, o.err.find(';'));
+    const bool offered = list.find(name) != std::string::npos;
+    usable += offered;
+    EXPECT_EQ(models(name).code, offered ? 0 : 1) << name;
+  }
+  EXPECT_GE(usable, 1);
+}
+
 }  // namespace
 }  // namespace longspan::test

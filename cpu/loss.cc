@@ -259,6 +259,81 @@ void CrossEntropyGradient(View logits, ConstView targets, int64_t first, ConstVi
   }
 }
 
+/// ln(1 + t) for t in [0, 1], with small relative error.
+template <class D>
+HWY_INLINE hn::Vec<D> log1p_of_fraction(D d, hn::Vec<D> t) {
+  if constexpr (simd::is_f64<D>) {
+    return simd::per_lane(d, t, simd::log1p_of{});
+  } else {
+    const auto one = simd::constant(d, 1), u = hn::Add(one, t);
+    const auto lost = hn::Sub(t, hn::Sub(u, one));  // what rounding took from t
+    return hn::Add(simd::log(d, u), hn::Div(lost, u));
+  }
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> pair_value(D d, kernels::PairLoss f, hn::Vec<D> weight, hn::Vec<D> x,
+                                 hn::Vec<D> t) {
+  if (f == kernels::PairLoss::squared) {
+    const auto e = hn::Sub(x, t);
+    return hn::Mul(e, e);
+  }
+  const auto zero = hn::Zero(d);
+  const auto rest = log1p_of_fraction(d, simd::exp_nonpositive(d, hn::Neg(hn::Abs(x))));
+  const auto plus = hn::Add(hn::Max(x, zero), rest),
+             minus = hn::Add(hn::Max(hn::Neg(x), zero), rest);
+  const auto no = hn::Sub(simd::constant(d, 1), t);
+  return hn::MulAdd(no, plus, hn::Mul(hn::Mul(weight, t), minus));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> pair_slope(D d, kernels::PairLoss f, hn::Vec<D> weight, hn::Vec<D> x,
+                                 hn::Vec<D> t) {
+  if (f == kernels::PairLoss::squared) {
+    const auto e = hn::Sub(x, t);
+    return hn::Add(e, e);
+  }
+  const auto no = hn::Sub(simd::constant(d, 1), t);
+  return hn::MulSub(no, simd::sigmoid(d, x),
+                    hn::Mul(hn::Mul(weight, t), simd::sigmoid(d, hn::Neg(x))));
+}
+
+void PairLossForward(kernels::PairLoss f, double weight, const ConstView& x, const ConstView& t,
+                     const View& loss) {
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const hn::ScalableTag<Accumulator<T>> d;
+    const auto w = simd::constant(d, weight);
+    parallel_ranges(x.dim(0), grain, [&](int64_t i, int64_t end) {
+      for (; i < end; i += static_cast<int64_t>(hn::Lanes(d))) {
+        const auto left = static_cast<size_t>(end - i);
+        const auto a = simd::load(d, x.as<T>() + i, left), b = simd::load(d, t.as<T>() + i, left);
+        simd::store(pair_value(d, f, w, a, b), d, loss.as<Accumulator<T>>() + i, left);
+      }
+    });
+  });
+}
+
+void PairLossGradient(kernels::PairLoss f, double weight, const ConstView& x, const ConstView& t,
+                      const ConstView& dy, double scale, const View& dx) {
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Accumulator<T>;
+    const hn::ScalableTag<A> d;
+    const auto w = simd::constant(d, weight), factor = simd::constant(d, scale);
+    const bool one = dy.dim(0) == 1;
+    const auto all = hn::Mul(factor, hn::Set(d, one ? *dy.as<A>() : A{0}));
+    parallel_ranges(x.dim(0), grain, [&](int64_t i, int64_t end) {
+      for (; i < end; i += static_cast<int64_t>(hn::Lanes(d))) {
+        const auto left = static_cast<size_t>(end - i);
+        const auto a = simd::load(d, x.as<T>() + i, left), b = simd::load(d, t.as<T>() + i, left);
+        const auto g = one ? all : hn::Mul(factor, simd::load(d, dy.as<A>() + i, left));
+        simd::store(hn::Mul(g, pair_slope(d, f, w, a, b)), d, dx.as<T>() + i, left);
+      }
+    });
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace longspan::cpu
 HWY_AFTER_NAMESPACE();
@@ -270,6 +345,8 @@ HWY_EXPORT(CrossEntropyScan);
 HWY_EXPORT(CrossEntropyGradient);
 HWY_EXPORT(CrossEntropyWeights);
 HWY_EXPORT(CrossEntropyWeightsGradient);
+HWY_EXPORT(PairLossForward);
+HWY_EXPORT(PairLossGradient);
 
 namespace {
 
@@ -357,6 +434,19 @@ void find_bad_target(ConstView targets, int64_t ignore, int64_t classes, int64_t
   });
 }
 
+void find_outside(ConstView x, double low, double high, int64_t* position) {
+  *position = -1;
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    for (int64_t i = 0; i < x.dim(0); ++i) {
+      const auto value = static_cast<double>(static_cast<Accumulator<T>>(x.as<T>()[i]));
+      if (value >= low && value <= high) continue;
+      *position = i;
+      return;
+    }
+  });
+}
+
 }  // namespace
 
 void register_loss() {
@@ -384,6 +474,16 @@ void register_loss() {
   kernels::cross_entropy_scale.set(DeviceKind::cpu, scale_rows);
   kernels::cross_entropy_total.set(DeviceKind::cpu, total);
   kernels::find_bad_target.set(DeviceKind::cpu, find_bad_target);
+  kernels::pair_loss.set(
+      DeviceKind::cpu, [](kernels::PairLoss f, double weight, ConstView x, ConstView t, View loss) {
+        HWY_DYNAMIC_DISPATCH(PairLossForward)(f, weight, x, t, loss);
+      });
+  kernels::pair_loss_gradient.set(
+      DeviceKind::cpu, [](kernels::PairLoss f, double weight, ConstView x, ConstView t,
+                          ConstView dy, double scale, View dx) {
+        HWY_DYNAMIC_DISPATCH(PairLossGradient)(f, weight, x, t, dy, scale, dx);
+      });
+  kernels::find_outside.set(DeviceKind::cpu, find_outside);
 }
 
 }  // namespace longspan::cpu

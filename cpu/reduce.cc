@@ -273,6 +273,27 @@ void extremum_backward(ConstView index, ConstView dy, View dx) {
   });
 }
 
+void cumulative_sum(ConstView x, bool reverse, View y) {
+  const int64_t rows = x.shape[0], n = x.shape[1];
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using To = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+    using Sum = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+    parallel_ranges(rows, std::max<int64_t>(1, (1 << 14) / n), [&](int64_t r, int64_t end) {
+      for (; r < end; ++r) {
+        const T* from = x.as<T>() + r * n;
+        To* to = y.as<To>() + r * n;
+        Sum sum = 0;
+        for (int64_t k = 0; k < n; ++k) {
+          const int64_t i = reverse ? n - 1 - k : k;
+          sum += static_cast<Sum>(from[i]);
+          to[i] = To(static_cast<std::conditional_t<sizeof(To) == 2, float, To>>(sum));
+        }
+      }
+    });
+  });
+}
+
 }  // namespace
 
 void register_reduce() {
@@ -284,6 +305,7 @@ void register_reduce() {
   });
   kernels::reduce_extremum.set(DeviceKind::cpu, extremum);
   kernels::reduce_extremum_backward.set(DeviceKind::cpu, extremum_backward);
+  kernels::cumulative_sum.set(DeviceKind::cpu, cumulative_sum);
 }
 
 }  // namespace longspan::cpu

@@ -8,6 +8,7 @@
 #include "ops/kernels/gradient.h"
 #include "ops/kernels/loss.h"
 #include "ops/kernels/matmul.h"
+#include "ops/kernels/reduce.h"
 
 namespace longspan {
 namespace {
@@ -234,6 +235,79 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                   };
                   return {finish(dh, shape), finish(dw, w.shape()), finish(db, {classes})};
                 });
+}
+
+namespace {
+
+using kernels::PairLoss;
+
+/// A tensor as one row-major line.
+Tensor flat(const Tensor& x) {
+  const Tensor y = contiguous(x.detach());
+  return y.alias({y.numel()}, {1}, 0);
+}
+
+/// The loss of each element and its target, reduced. Gradients reach the targets of `squared` only.
+Tensor pair_loss(std::string_view op, PairLoss f, double weight, Named x, const Tensor& targets,
+                 Reduction reduction) {
+  const DType sums = sums_of(x.tensor.dtype());
+  const Device on = x.tensor.device();
+  const Tensor z = flat(x.tensor), t = flat(targets);
+  Tensor y = Tensor::empty(z.shape(), sums, on);
+  kernels::pair_loss(on, f, weight, z.view(), t.view(), y.mut());
+  double scale = 1;
+  if (reduction == Reduction::none) {
+    y = y.alias(x.tensor.shape(), contiguous_strides(x.tensor.shape()), 0);
+  } else {
+    if (reduction == Reduction::mean) scale /= static_cast<double>(std::max<int64_t>(1, z.numel()));
+    Tensor total = Tensor::empty({1}, sums, on);
+    kernels::reduce_sum(on, y.view(), scale, total.mut());
+    y = total.alias({}, {}, 0);
+  }
+  const Shape shape = x.tensor.shape();
+  return record(
+      op, {x.tensor, f == PairLoss::squared ? targets : Tensor{}}, y, save(z, t),
+      [f, weight, scale, shape](const Context& c, const Tensor& dy) -> Grads {
+        const auto saved = c.saved<2>();
+        const auto gradient = [&](double factor) {
+          Tensor dx = Tensor::empty(shape, saved[0].dtype(), saved[0].device());
+          Tensor to = dx.alias(saved[0].shape(), {1}, 0);
+          kernels::pair_loss_gradient(dx.device(), f, weight, saved[0].view(), saved[1].view(),
+                                      flat(dy).view(), factor, to.mut());
+          return dx;
+        };
+        return {c.wants(0) ? gradient(scale) : Tensor{}, c.wants(1) ? gradient(-scale) : Tensor{}};
+      });
+}
+
+void require_pair(std::string_view op, Named x, Named targets) {
+  require_floating(op, x.tensor, x.name);
+  require_floating(op, targets.tensor, targets.name);
+  require_same_dtype(op, x, targets);
+  require_same_device(op, x, targets);
+  require_same_shape(op, x, targets);
+}
+
+}  // namespace
+
+Tensor mse(const Tensor& x, const Tensor& targets, Reduction reduction) {
+  require_pair("mse", {"x", x}, {"targets", targets});
+  return pair_loss("mse", PairLoss::squared, 1, {"x", x}, targets, reduction);
+}
+
+Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targets,
+                                        const BinaryCrossEntropyOptions& options) {
+  constexpr std::string_view op = "binary_cross_entropy_with_logits";
+  require_pair(op, {"logits", logits}, {"targets", targets});
+  require(options.positive_weight >= 0, op, "a positive weight of {}; needs 0 or more",
+          options.positive_weight);
+  const Tensor t = flat(targets);
+  int64_t bad = -1;
+  kernels::find_outside(t.device(), t.view(), 0, 1, &bad);
+  require(bad < 0, op, "target {} at position {} is not in [0, 1]",
+          bad < 0 ? 0.0 : rows_between(t, bad, bad + 1).item(), bad);
+  return pair_loss(op, PairLoss::binary, options.positive_weight, {"logits", logits}, targets,
+                   options.reduction);
 }
 
 }  // namespace longspan

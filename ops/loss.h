@@ -40,4 +40,30 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             const Tensor& targets, const CrossEntropyOptions& = {});
 
+/// Mean squared error: (x - t)^2 of each element, reduced.
+///   x        any shape   f64 f32 f16 bf16; computed in f32, f64 for f64
+///   targets  shape, dtype and device of x; may require gradients too
+///   returns  scalar, or the shape of x for Reduction::none; f64 for f64, else f32; a mean of
+///            nothing is 0
+///   saves    x, targets
+///   throws   ShapeError, DTypeError, DeviceError
+Tensor mse(const Tensor& x, const Tensor& targets, Reduction reduction = Reduction::mean);
+
+/// How binary cross-entropies are formed.
+struct BinaryCrossEntropyOptions {
+  double positive_weight = 1;  ///< factor on what positive targets cost, 0 or more
+  Reduction reduction = Reduction::mean;
+};
+
+/// Cross-entropy of independent yes-or-no answers, from their logits z = ln(p / (1 - p)):
+///   loss = (1 - t) ln(1 + e^z) + w t ln(1 + e^-z),  w the weight of positive targets,
+/// finite for every finite z. To leave elements out, take Reduction::none and sum what counts.
+///   logits   any shape   f64 f32 f16 bf16; computed in f32, f64 for f64
+///   targets  shape, dtype and device of logits, in [0, 1]; no gradient
+///   returns  as mse
+///   saves    logits, targets
+///   throws   ShapeError, DTypeError, DeviceError, ValueError naming the first bad target
+Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targets,
+                                        const BinaryCrossEntropyOptions& = {});
+
 }  // namespace longspan

@@ -189,4 +189,29 @@ Tensor logsumexp(const Tensor& x, int axis, bool keepdim) {
                 });
 }
 
+namespace {
+
+/// Sums along the last axis, from its start or from its end.
+Tensor running_sum(const Tensor& input, bool reverse) {
+  const Tensor x = contiguous(input);
+  const bool floating = is_floating(x.dtype());
+  Tensor y = Tensor::empty(x.shape(), floating ? x.dtype() : DType::i64, x.device());
+  if (y.numel() > 0) {
+    const int64_t rows = y.numel() / y.dim(-1);
+    kernels::cumulative_sum(x.device(), as_rows(x, rows).view(), reverse, as_rows(y, rows).mut());
+  }
+  if (!floating) return y;
+  return record("cumsum", {x}, y, save(), [reverse](const Context&, const Tensor& dy) -> Grads {
+    return {running_sum(dy, !reverse)};
+  });
+}
+
+}  // namespace
+
+Tensor cumsum(const Tensor& x, int axis) {
+  require(static_cast<bool>(x), "cumsum", "x is undefined");
+  const int a = x.checked_axis(axis), last = x.rank() - 1;
+  return transpose(running_sum(transpose(x, a, last), false), a, last);
+}
+
 }  // namespace longspan

@@ -53,4 +53,11 @@ Tensor argmin(const Tensor& x, int axis, bool keepdim = false);
 ///   throws   DTypeError on integers, ShapeError where the axis does not exist
 Tensor logsumexp(const Tensor& x, int axis, bool keepdim = false);
 
+/// y_i = sum of x_j over j <= i, along one axis; summed in f64 (i64 for integers).
+///   x        any dtype and strides; integers have no gradient
+///   returns  shape of x; dtype of x, i64 for integers
+///   saves    nothing
+///   throws   ShapeError where the axis does not exist
+Tensor cumsum(const Tensor& x, int axis = -1);
+
 }  // namespace longspan

@@ -55,4 +55,23 @@ inline constinit Kernel<void(ConstView loss, ConstView targets, int64_t ignore, 
 inline constinit Kernel<void(ConstView targets, int64_t ignore, int64_t classes, int64_t* position)>
     find_bad_target{"find_bad_target"};
 
+/// Losses of a number x and its target t. `weight` is that of positive targets.
+enum class PairLoss : uint8_t {
+  squared,  // (x - t)^2
+  binary    // (1 - t) ln(1 + e^x) + weight t ln(1 + e^-x)
+};
+
+/// loss[i] = f(x[i], t[i]). x, t [n] of one floating dtype, loss [n] f64 for f64, else f32;
+/// contiguous.
+inline constinit Kernel<void(PairLoss f, double weight, ConstView x, ConstView t, View loss)>
+    pair_loss{"pair_loss"};
+/// dx[i] = scale dy[i] df/dx(x[i], t[i]). dy [n], or [1] for all, of the dtype of loss; dx as x.
+inline constinit Kernel<void(PairLoss f, double weight, ConstView x, ConstView t, ConstView dy,
+                             double scale, View dx)>
+    pair_loss_gradient{"pair_loss_gradient"};
+/// *position = the first x[i] that is not in [low, high], -1 where there is none; NaN is not. x
+/// [n], floating, contiguous. Waits.
+inline constinit Kernel<void(ConstView x, double low, double high, int64_t* position)> find_outside{
+    "find_outside"};
+
 }  // namespace longspan::kernels

@@ -19,4 +19,8 @@ inline constinit Kernel<void(bool largest, ConstView x, View y, View index)> red
 inline constinit Kernel<void(ConstView index, ConstView dy, View dx)> reduce_extremum_backward{
     "reduce_extremum_backward"};
 
+/// y[r, i] = sum of x[r, j] over j <= i, with `reverse` over j >= i, in that order. x [rows, n] and
+/// y contiguous; y of the dtype of x, i64 for integers. Floating numbers are summed in f64.
+inline constinit Kernel<void(ConstView x, bool reverse, View y)> cumulative_sum{"cumulative_sum"};
+
 }  // namespace longspan::kernels

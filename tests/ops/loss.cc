@@ -174,6 +174,122 @@ const Registered linear_cross_entropy_info = OpInfo{
     .expandable = false,
 };
 
+/// Numbers of a sample: weight of positive targets, reduction.
+template <class A>
+BinaryCrossEntropyOptions binary_options_of(const A& in) {
+  BinaryCrossEntropyOptions options;
+  if (in.numbers() > 0) options.positive_weight = in.number(0);
+  if (in.numbers() > 1) options.reduction = static_cast<Reduction>(in.integer(1));
+  return options;
+}
+
+Array reduced(Array each, Reduction reduction) {
+  if (reduction == Reduction::none) return each;
+  double sum = 0;
+  for (const double x : each.values) sum += x;
+  if (reduction == Reduction::mean) sum /= static_cast<double>(std::max<int64_t>(1, each.size()));
+  return Array({}, std::vector<double>{sum});
+}
+
+/// Numbers of a sample: reduction.
+std::vector<Sample> squared_samples() {
+  std::vector<Sample> list;
+  for (const double reduction : {0.0, 1.0, 2.0}) {
+    for (const Shape& shape : {Shape{5, 7}, Shape{}, Shape{1}, Shape{2, 3, 17}, Shape{0, 3}}) {
+      list.push_back({fmt::format("{} {}", to_string(shape), reduction),
+                      {randn(shape), randn(shape)},
+                      {reduction}});
+    }
+  }
+  return list;
+}
+
+const Registered mse_info = OpInfo{
+    .name = "mse",
+    .run = [](Inputs in) { return mse(in[0], in[1], static_cast<Reduction>(in.integer(0))); },
+    .reference =
+        [](Arrays in) {
+          return reduced(
+              naive::zip(in[0], in[1], [](double x, double t) { return (x - t) * (x - t); }),
+              static_cast<Reduction>(in.integer(0)));
+        },
+    .samples = squared_samples(),
+    .large = {{"mean", {randn({300, 257}), randn({300, 257})}, {0}},
+              {"each", {randn({300, 257}), constant(randn({300, 257}))}, {2}}},
+    .rejects = {rejects<ShapeError>("shapes that would broadcast", {randn({3, 1}), randn({3, 4})},
+                                    "shapes differ: [3, 1] and [3, 4]", {0}),
+                rejects<DTypeError>("dtypes",
+                                    {as(DType::f32, randn({3})), as(DType::f64, randn({3}))},
+                                    "dtypes differ", {0}),
+                rejects<DTypeError>("integers", {iota({3}), iota({3})}, "must be floating", {0})},
+    .saved_bytes =
+        [](Inputs in) {
+          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes()};
+        },
+};
+
+Recipe probabilities(const Shape& shape) { return constant(uniform(shape, 0, 1)); }
+/// Zeros and ones of the dtype under test.
+Recipe labels(const Shape& shape) {
+  Recipe r = constant(mask(shape));
+  r.fixed = false;
+  return r;
+}
+
+std::vector<Sample> binary_samples() {
+  std::vector<Sample> list;
+  for (const double weight : {1.0, 8.0}) {
+    for (const double reduction : {0.0, 1.0, 2.0}) {
+      const std::string name = fmt::format(" {} {}", weight, reduction);
+      for (const Shape& shape : {Shape{5, 7}, Shape{2, 3, 17}}) {
+        list.push_back({"labels " + to_string(shape) + name,
+                        {3 * randn(shape), labels(shape)},
+                        {weight, reduction}});
+      }
+      list.push_back({"soft" + name, {randn({5, 7}), probabilities({5, 7})}, {weight, reduction}});
+    }
+  }
+  list.push_back({"scalar", {randn({}), probabilities({})}});
+  list.push_back({"empty", {randn({0, 3}), probabilities({0, 3})}});
+  list.push_back(
+      {"far", {values({4}, {-80, 80, -30, 30}), constant(values({4}, {0, 1, 1, 0}))}, {1, 2}});
+  return list;
+}
+
+const Registered binary_cross_entropy_info = OpInfo{
+    .name = "binary_cross_entropy_with_logits",
+    .run =
+        [](Inputs in) {
+          return binary_cross_entropy_with_logits(in[0], in[1], binary_options_of(in));
+        },
+    .reference =
+        [](Arrays in) {  // -w t ln p - (1 - t) ln(1 - p), with ln p = -ln(1 + e^-z)
+          const BinaryCrossEntropyOptions options = binary_options_of(in);
+          const auto each = [&](double z, double t) {
+            const auto softplus = [](double x) {
+              return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
+            };
+            return options.positive_weight * t * softplus(-z) + (1 - t) * softplus(z);
+          };
+          return reduced(naive::zip(in[0], in[1], each), options.reduction);
+        },
+    .samples = binary_samples(),
+    .large = {{"mean", {randn({300, 257}), probabilities({300, 257})}, {8}}},
+    .rejects = {rejects<ShapeError>("shapes", {randn({3, 4}), probabilities({4})}, "shapes differ"),
+                rejects<DTypeError>("integer targets", {randn({3}), mask({3})},
+                                    "targets must be floating"),
+                rejects<ValueError>("target above 1", {randn({3}), values({3}, {0, 1, 1.5})},
+                                    "target 1.5 at position 2 is not in [0, 1]"),
+                rejects<ValueError>("target NaN", {randn({2}), values({2}, {NAN, 1})},
+                                    "target nan at position 0"),
+                rejects<ValueError>("negative weight", {randn({2}), probabilities({2})},
+                                    "a positive weight of -1", {-1})},
+    .saved_bytes =
+        [](Inputs in) {
+          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes()};
+        },
+};
+
 TEST(LinearCrossEntropy, NeverHoldsTokensTimesClasses) {
   const int64_t T = 4096, V = 8192, D = 8;
   const Tensor targets = Tensor::zeros({T}, DType::i32);

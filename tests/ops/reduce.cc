@@ -244,5 +244,39 @@ const Registered logsumexp_info = OpInfo{
     .reason = "the derivative comes from y as stored",
 };
 
+/// Numbers: the axis.
+const Registered cumsum_info = OpInfo{
+    .name = "cumsum",
+    .run = [](Inputs in) { return cumsum(in[0], in.integer(0)); },
+    .reference =
+        [](Arrays in) {
+          const Array& x = in[0];
+          const int rank = x.shape.rank(),
+                    axis = in.integer(0) < 0 ? in.integer(0) + rank : in.integer(0);
+          int64_t step = 1;
+          for (int i = axis + 1; i < rank; ++i) step *= x.shape[i];
+          Array y = x;
+          for (int64_t i = 0; i < y.size(); ++i) {
+            if (i / step % x.shape[axis] != 0) y[i] += y[i - step];
+          }
+          return y;
+        },
+    .samples = {{"last", {randn({5, 7})}, {1}},
+                {"first", {randn({5, 7})}, {0}},
+                {"middle", {randn({3, 4, 5})}, {-2}},
+                {"vector", {randn({9})}, {0}},
+                {"one", {randn({3, 1})}, {1}},
+                {"long", {randn({2, 67})}, {1}},
+                {"empty axis", {randn({3, 0})}, {1}},
+                {"no rows", {randn({0, 3})}, {1}},
+                {"bytes beyond a byte", {as(DType::u8, full({2, 300}, 3))}, {1}},
+                {"integers", {integers({4, 5}, -9, 9)}, {0}},
+                {"integers beyond 32 bits", {as(DType::i32, full({2, 3}, 2e9))}, {1}}},
+    .large = {{"rows", {randn({300, 257})}, {1}}, {"columns", {randn({257, 300})}, {0}}},
+    .rejects = {rejects<ShapeError>("no such axis", {randn({3})}, "axis", {1}),
+                rejects<ShapeError>("rank 0", {scalar(1)}, "axis", {0}),
+                rejects<ValueError>("undefined", {none()}, "undefined", {0})},
+};
+
 }  // namespace
 }  // namespace longspan::test

@@ -372,8 +372,8 @@ std::vector<Flag> flags_of(const Json& values) {
 }
 
 void print_help(const std::string& help) {
-  std::fputs(help.c_str(), stdout);
-  std::exit(0);
+  const bool written = std::fputs(help.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  std::exit(written ? 0 : 1);
 }
 
 }  // namespace longspan

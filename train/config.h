@@ -155,7 +155,7 @@ void check_ranges(const Json& values, std::span<const Range> ranges);
 /// A flag "--KEY" for every field of a configuration.
 std::vector<Flag> flags_of(const Json& values);
 
-/// Prints the text of --help and ends the process with status 0.
+/// Prints the text of --help and ends the process, with status 0 where it could be written.
 [[noreturn]] void print_help(const std::string& help);
 
 /// The whole way for a program with one configuration: defaults, --config, flags (one for each

@@ -78,6 +78,8 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
       settings.push_back(parse_setting(value, "--set"));
     } else {
       const Flag& flag = *place->second;
+      require(!flag.is_switch || value == "true" || value == "false", "command line",
+              "{} is \"{}\": expected nothing, true or false", flag.name, value);
       if (flag.key.empty()) {
         line.values.push_back({flag.name, value, flag.name, true});
       } else {

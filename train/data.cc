@@ -102,31 +102,38 @@ void require_options(int64_t batch, int64_t length, const BatchOptions& options)
   require(length >= 1, "data", "window length {}: expected 1 or more", length);
 }
 
-/// Tokens and targets as rows of host memory, and the tensors made of them.
+/// Tokens and targets on the host, filled row by row.
 class Rows {
  public:
   Rows(int64_t rows, int64_t length)
-      : rows_(rows), length_(length), values_(static_cast<size_t>(2 * rows * length)) {}
+      : length_(length), batch_{empty(rows, Device{}), empty(rows, Device{})} {
+    tokens_ = batch_.tokens.mut().as<int32_t>();
+    targets_ = batch_.targets.mut().as<int32_t>();
+  }
 
-  std::span<int32_t> tokens(int64_t row) { return part(row); }
-  std::span<int32_t> targets(int64_t row) { return part(rows_ + row); }
+  std::span<int32_t> tokens(int64_t row) { return part(tokens_, row); }
+  std::span<int32_t> targets(int64_t row) { return part(targets_, row); }
   Batch batch(Device device) const {
-    return {tensor(values_.data(), device), tensor(values_.data() + rows_ * length_, device)};
+    if (device == Device{}) return batch_;
+    return {copy(batch_.tokens, device), copy(batch_.targets, device)};
   }
 
  private:
-  std::span<int32_t> part(int64_t row) {
-    return std::span(values_).subspan(static_cast<size_t>(row * length_),
-                                      static_cast<size_t>(length_));
+  Tensor empty(int64_t rows, Device device) const {
+    return Tensor::empty({rows, length_}, DType::i32, device, Category::data);
   }
-  Tensor tensor(const int32_t* values, Device device) const {
-    Tensor t = Tensor::empty({rows_, length_}, DType::i32, device, Category::data);
-    copy_from_host(device, t.mut().data, values, t.nbytes());
+  Tensor copy(const Tensor& x, Device device) const {
+    Tensor t = empty(x.dim(0), device);
+    copy_from_host(device, t.mut().data, x.view().data, x.nbytes());
     return t;
   }
+  std::span<int32_t> part(int32_t* values, int64_t row) {
+    return {values + row * length_, static_cast<size_t>(length_)};
+  }
 
-  int64_t rows_, length_;
-  std::vector<int32_t> values_;
+  int64_t length_;
+  Batch batch_;
+  int32_t *tokens_, *targets_;
 };
 
 /// One window from byte `begin` of the part on; with next_token, targets are those bytes'

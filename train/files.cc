@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 
@@ -116,8 +117,11 @@ void write_exactly(const File& file, const std::string& path, std::string_view o
 }
 
 void sync(const File& file, const std::string& path, std::string_view op) {
-  require<IoError>(fsync(file.get()) == 0, op, "cannot bring {} to the disk: {}", path,
-                   error_text());
+  int result;
+  do {
+    result = fsync(file.get());
+  } while (result != 0 && errno == EINTR);
+  require<IoError>(result == 0, op, "cannot bring {} to the disk: {}", path, error_text());
 }
 
 void sync_folder(const std::string& path, std::string_view op) {
@@ -128,11 +132,17 @@ void sync_folder(const std::string& path, std::string_view op) {
 
 void make_folders(const std::string& path, std::string_view op) {
   std::error_code error;
+  std::vector<std::string> above;  // each new folder
+  for (std::string p = path; !std::filesystem::exists(p, error) && p != folder_of(p);) {
+    above.push_back(p = folder_of(p));
+  }
+  error.clear();
   std::filesystem::create_directories(path, error);
   if (!error && !std::filesystem::is_directory(path, error)) {
     error = std::make_error_code(std::errc::not_a_directory);
   }
   require<IoError>(!error, op, "cannot create the folder {}: {}", path, error_text(error.value()));
+  for (const std::string& folder : above) sync_folder(folder, op);
 }
 
 bool remove_all(const std::string& path) noexcept {
@@ -151,7 +161,9 @@ void replace_file(const std::string& path, std::string_view text, std::string_vi
 Temporary::Temporary(Kind kind, const std::string& in, std::string_view op) : in_(in), op_(op) {
   static std::atomic<unsigned> count{0};
   // A sweeper may take and remove what has been created but not yet been locked: then once more.
-  for (int attempt = 0;; ++attempt) {
+  constexpr int attempts = 16;
+  std::string reason;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
     const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
     path_ = fmt::format("{}/.tmp-{}-{:x}-{}", in, getpid(), now, count.fetch_add(1));
     if (kind == folder) {
@@ -168,8 +180,10 @@ Temporary::Temporary(Kind kind, const std::string& in, std::string_view op) : in
         fstat(handle_.get(), &status) == 0 && status.st_nlink > 0) {
       return;
     }
-    if (attempt == 16) fail<IoError>(op, "cannot lock {}: {}", path_, error_text());
+    reason = error_text();
+    ::remove(path_.c_str());  // still empty
   }
+  fail<IoError>(op, "cannot lock what is written in {}: {}", in, reason);
 }
 
 Temporary::~Temporary() {
@@ -219,13 +233,12 @@ int sweep(const std::string& folder) noexcept {
 
 FolderLock::FolderLock(const std::string& folder, std::string_view op) {
   make_folders(folder, op);
-  const std::string path = folder + "/.lock";
-  file_ = File(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  require<IoError>(static_cast<bool>(file_), op, "cannot write to the folder {}: {}", folder,
-                   error_text());
-  require<IoError>(flock(file_.get(), LOCK_EX | LOCK_NB) == 0, op,
-                   "another process is writing to {}: wait for it or choose another folder",
-                   folder);
+  file_ = File(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  require<IoError>(static_cast<bool>(file_), op, "cannot open {}: {}", folder, error_text());
+  if (flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return;
+  require<IoError>(errno == EWOULDBLOCK, op, "cannot lock {}: {}", folder, error_text());
+  fail<IoError>(op, "another process is writing to {}: wait for it or choose another folder",
+                folder);
 }
 
 }  // namespace longspan

@@ -44,7 +44,7 @@ void write_exactly(const File& file, const std::string& path, std::string_view o
 void sync(const File& file, const std::string& path, std::string_view op);
 void sync_folder(const std::string& path, std::string_view op);
 
-/// Creates the folder and those above it. Throws IoError.
+/// Creates the folder and those above it, and brings the new names to the disk. Throws IoError.
 void make_folders(const std::string& path, std::string_view op);
 /// Removes a file or a whole folder; what is not there is no error. Returns false where it could
 /// not.
@@ -83,8 +83,8 @@ class Temporary {
 /// A folder that is not there is none to sweep. Returns how many were removed.
 int sweep(const std::string& folder) noexcept;
 
-/// Keeps other processes from writing to a folder for as long as it lives, also if the process is
-/// killed. Creates the folder. Throws IoError where another holds it.
+/// Keeps out other writers that ask for the same lock, for as long as it or its process lives.
+/// Creates the folder and leaves nothing in it. Throws IoError where another holds it.
 class FolderLock {
  public:
   FolderLock(const std::string& folder, std::string_view op);

@@ -204,6 +204,15 @@ Members to_members(const Usage& usage) {
   return members;
 }
 
+Usage to_usage(const Json& members) {
+  Usage usage;
+  for (int i = 0; i < category_count; ++i) {
+    const auto category = static_cast<Category>(i);
+    usage[category] = members[name_of(category)].integer();
+  }
+  return usage;
+}
+
 std::string write_summary(const std::string& run, const Members& figures) {
   make_folders(run, "log");
   std::string line = to_string(Json(figures));

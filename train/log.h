@@ -108,6 +108,8 @@ std::vector<Json> read_rows(const std::string& path);
 
 /// {"total": ..., "parameter": ..., ..., "other": ...}.
 Members to_members(const Usage& usage);
+/// The reverse. Throws ValueError where a category is missing or no integer.
+Usage to_usage(const Json& members);
 
 /// Replaces RUN/summary.json by the figures, one line of JSON, and returns that line. Throws
 /// IoError.

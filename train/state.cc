@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -385,6 +387,17 @@ TensorFile open_part(const std::string& checkpoint, const Json& values, const ch
 
 std::string checkpoints_folder(const std::string& run) { return run + "/checkpoints"; }
 
+/// N of "step-N"; nothing of any other name.
+std::optional<int64_t> step_of(std::string_view name) {
+  if (name.rfind("step-", 0) != 0) return std::nullopt;
+  const std::string_view digits = name.substr(5);
+  int64_t step = 0;
+  const auto [end, problem] = std::from_chars(digits.begin(), digits.end(), step);
+  if (problem != std::errc() || end != digits.end() || step < 0) return std::nullopt;
+  if (std::to_string(step) != digits) return std::nullopt;  // leading zeros
+  return step;
+}
+
 /// Removes a checkpoint so that at no moment half of it is there under its name.
 void remove_checkpoint(const std::string& folder, const std::string& path) {
   try {
@@ -490,15 +503,7 @@ std::vector<int64_t> saved_steps(const std::string& run) {
     return steps;
   }
   while (const dirent* entry = readdir(directory.get())) {
-    const std::string_view name = entry->d_name;
-    if (name.rfind("step-", 0) != 0) continue;
-    const std::string_view digits = name.substr(5);
-    int64_t step = 0;
-    const auto [end, problem] = std::from_chars(digits.begin(), digits.end(), step);
-    if (problem == std::errc() && end == digits.end() && step >= 0 &&
-        std::to_string(step) == digits) {
-      steps.push_back(step);
-    }
+    if (const std::optional<int64_t> step = step_of(entry->d_name)) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;
@@ -553,7 +558,13 @@ std::string write_state(const std::string& run, int64_t step, const TensorList& 
 
 Json read_values(const std::string& checkpoint) {
   const std::string path = checkpoint + "/state.json";
-  return parse_values(read_file(path, "state"), path);
+  Json values = parse_values(read_file(path, "state"), path);
+  const std::string name = std::filesystem::path(checkpoint).filename().string();
+  if (const auto step = step_of(name); step && *step != values["step"].integer()) {
+    damaged(path, "it is of step {} and lies in {}: give the folder its name back",
+            values["step"].integer(), name);
+  }
+  return values;
 }
 
 Json read_state(const std::string& checkpoint, const TensorList& parameters,

@@ -252,6 +252,16 @@ TEST(Config, FlagsWithoutKeys) {
   EXPECT_EQ(line.value("--batch"), nullptr);
   EXPECT_EQ(last_setting(line.settings, "batch")->value.string(), "3");
   EXPECT_EQ(line.others, (std::vector<std::string>{"train", "more"}));
+  const std::vector<Flag> switches{{"--resume", "", "go on", true}};
+  for (const char* word : {"--resume", "--resume=true", "--resume=false"}) {
+    const char* given[] = {"program", word};
+    const std::string* value = parse_command_line(2, given, switches).value("--resume");
+    ASSERT_NE(value, nullptr) << word;
+    EXPECT_EQ(*value, std::string(word) == "--resume=false" ? "false" : "true");
+  }
+  const char* wrong[] = {"program", "--resume=maybe"};
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { parse_command_line(2, wrong, switches); }),
+                       "--resume is \"maybe\": expected nothing, true or false"));
   const char* help[] = {"program", "--help"};
   EXPECT_TRUE(contains(parse_command_line(2, help, flags).help, "--batch"));
   EXPECT_TRUE(contains(parse_command_line(2, help, flags).help, "rows"));

@@ -441,6 +441,15 @@ TEST_F(DamagedCheckpoint, FindsAFileOfAnotherCheckpoint) {
   EXPECT_TRUE(contains(problem(), "not the file"));
 }
 
+TEST_F(DamagedCheckpoint, FindsAFolderOfAnotherStep) {
+  const std::string moved = run_ / "checkpoints/step-99", kept = run_ / "checkpoints/best";
+  std::filesystem::rename(run_ / "checkpoints/step-2", moved);
+  const std::string message = message_of<IoError>([&] { verify_checkpoint(moved); });
+  EXPECT_TRUE(contains(message, "step 2 and lies in step-99")) << message;
+  std::filesystem::rename(moved, kept);  // a name of one's own
+  EXPECT_NO_THROW(verify_checkpoint(kept));
+}
+
 TEST_F(DamagedCheckpoint, FindsAFileInPlaceOfTheFolder) {
   std::filesystem::remove_all(run_ / "checkpoints/step-2");
   write_bytes(run_ / "checkpoints/step-2", "x");
@@ -582,6 +591,40 @@ TEST(Files, OneWriterAtATime) {
     EXPECT_TRUE(contains(message, "another process")) << message;
   }
   EXPECT_NO_THROW(FolderLock(folder / "run", "test"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
+}
+
+TEST(Files, FoldersWithinFolders) {
+  const Folder folder;
+  for (const char* path : {"a/b c/d", "e/", "e/f//g", "a"}) {
+    make_folders(folder / path, "test");
+    EXPECT_TRUE(std::filesystem::is_directory(folder / path)) << path;
+  }
+  write_bytes(folder / "file", "x");
+  for (const char* path : {"file", "file/below"}) {
+    EXPECT_TRUE(contains(message_of<IoError>([&] { make_folders(folder / path, "test"); }), path));
+  }
+  EXPECT_THROW(make_folders("", "test"), IoError);
+}
+
+TEST(Files, ATemporaryThatCannotBeMadeLeavesNothing) {
+  const Folder folder;
+  EXPECT_THROW(Temporary(Temporary::file, folder / "none", "test"), IoError);
+  const pid_t child = fork();
+  if (child == 0) {  // no descriptor is left for the lock
+    const rlimit limit{3, 3};
+    setrlimit(RLIMIT_NOFILE, &limit);
+    try {
+      const Temporary temporary(Temporary::folder, folder.path(), "test");
+    } catch (const IoError& error) {
+      _exit(contains(error.what(), "EMFILE") ? 42 : 1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 42);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/kernel.h"
 #include "examples/longspan/commands.h"
+#include "train/files.h"
 
 namespace {
 
@@ -33,6 +34,14 @@ std::string usage() {
   return text;
 }
 
+/// The status with which to end: what could not be written to standard output is not done.
+int flushed(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fprintf(stderr, "longspan: cannot write to standard output: %s\n",
+               longspan::error_text().c_str());
+  return status != 0 ? status : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -40,11 +49,11 @@ int main(int argc, char** argv) try {
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {
     std::fputs(usage().c_str(), stdout);
-    return 0;
+    return flushed(0);
   }
   std::vector<std::string> names;
   for (const Command& c : commands) {
-    if (name == c.name) return c.run(argc - 1, argv + 1);
+    if (name == c.name) return flushed(c.run(argc - 1, argv + 1));
     names.emplace_back(c.name);
   }
   const std::string near = longspan::nearest(name, names);

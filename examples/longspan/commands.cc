@@ -71,9 +71,8 @@ Trained load_run(const CommandLine& line) {
   Settings settings = read_toml(*out + "/config.toml");
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   Run run(make_config(settings), *out);
-  Json values = read_parameters(checkpoint, named_parameters(*run.model));
-  const int64_t step = values["step"].integer();
-  return {std::move(run), step, std::move(values)};
+  const Json values = read_parameters(checkpoint, named_parameters(*run.model));
+  return {std::move(run), Position::read(values, checkpoint)};
 }
 
 }  // namespace longspan

@@ -26,8 +26,7 @@ CommandLine read_command_line(int argc, const char* const* argv, std::span<const
 /// A trained run, ready to be scored or sampled from.
 struct Trained {
   Run run;
-  int64_t step;
-  Json values;  ///< of state.json
+  Position at;
 };
 
 /// The newest checkpoint in the folder of --out, or that of --step, with config.toml changed by the

@@ -1,10 +1,48 @@
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 
 #include "core/error.h"
 #include "examples/longspan/commands.h"
+#include "train/files.h"
 
 namespace longspan {
+namespace {
+
+constexpr const char* scores[] = {"valid_bpb", "test_bpb", "train_part_bpb"};
+
+/// The key of summary.json for a part: train_bpb is the mean over the last steps.
+const char* key_of(const std::string& part) {
+  return part == "valid" ? scores[0] : part == "test" ? scores[1] : scores[2];
+}
+
+void set(Members& figures, const std::string& key, const Json& value) {
+  for (JsonMember& m : figures) {
+    if (m.name == key) {
+      m.value = value;
+      return;
+    }
+  }
+  figures.push_back({key, value});
+}
+
+/// Takes over what summary.json says of the scores of the same step.
+void keep_scores(const std::string& out, Members& figures) {
+  Json before;
+  try {
+    before = parse_json(read_file(out + "/summary.json", "eval"));
+  } catch (const Error&) {  // a run that was killed has none
+    return;
+  }
+  const Json now(figures);
+  const Json* step = before.find("steps");
+  if (step == nullptr || !(*step == now["steps"])) return;
+  for (const char* key : scores) {
+    if (const Json* score = before.find(key)) set(figures, key, *score);
+  }
+}
+
+}  // namespace
 
 int eval_command(int argc, const char* const* argv) {
   const Flag own[] = {{"--out", "", "the run folder"},
@@ -25,23 +63,18 @@ int eval_command(int argc, const char* const* argv) {
   require(bytes.size() > 0, "--part", "the {} part of {} is empty with --split {}", part,
           corpus.path(), run.config.split);
 
-  MemoryTracker& tracker = memory_tracker(run.device);
-  tracker.reset_peak();
   const auto start = std::chrono::steady_clock::now();
   const double bits = bits_per_byte(run, bytes);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::fprintf(stderr, "step %lld, %s part of %s: %.4f bits per byte\n",
-               static_cast<long long>(trained.step), part.c_str(), corpus.path().c_str(), bits);
-  const Json* before = trained.values.find("train_bpb");
-  finish(run.out, {.model = run.config.model_name,
-                   .parameters = parameter_count(*run.model),
-                   .steps = trained.step,
-                   .tokens = bytes.size(),
-                   .train_bpb = before != nullptr && before->is_number() ? before->number() : 0,
-                   .valid_bpb = bits,
-                   .seconds = seconds,
-                   .peak = tracker.peak()});
+  std::fprintf(stderr, "step %lld, %s part of %s: %.4f bits per byte (%lld bytes in %.2f s)\n",
+               static_cast<long long>(trained.at.step), part.c_str(), corpus.path().c_str(), bits,
+               static_cast<long long>(bytes.size()), seconds);
+
+  Members figures = summary(run, trained.at, std::nan(""));
+  keep_scores(run.out, figures);
+  set(figures, key_of(part), bits);
+  finish(run.out, figures);
   return 0;
 }
 

@@ -50,18 +50,60 @@ double bits_per_byte(const Run& run, const BytePart& part) {
   return total.count > 0 ? total.bits() : std::nan("");
 }
 
-void finish(const std::string& out, const Summary& s) {
-  const double speed = s.seconds > 0 ? static_cast<double>(s.tokens) / s.seconds : 0;
-  const std::string line = write_summary(out, {{"model", s.model},
-                                               {"parameters", s.parameters},
-                                               {"steps", s.steps},
-                                               {"tokens", s.tokens},
-                                               {"train_bpb", s.train_bpb},
-                                               {"valid_bpb", s.valid_bpb},
-                                               {"seconds", s.seconds},
-                                               {"tokens_per_second", speed},
-                                               {"peak_bytes", to_members(s.peak)}});
-  std::printf("%s\n", line.c_str());
+void Position::add(double loss) {
+  constexpr size_t recent_steps = 100;
+  recent.push_back(loss);
+  if (recent.size() > recent_steps) recent.pop_front();
+}
+
+void Position::see(const Usage& usage) {
+  if (usage.total() > peak.total()) peak = usage;
+}
+
+double Position::train_bpb() const {
+  double sum = 0;
+  for (const double loss : recent) sum += loss;
+  return recent.empty() ? std::nan("") : bits(sum / static_cast<double>(recent.size()));
+}
+
+Members Position::values() const {
+  return {{"tokens", tokens},
+          {"seconds", seconds},
+          {"train_bpb", train_bpb()},
+          {"recent", Json::Array(recent.begin(), recent.end())},
+          {"peak_bytes", to_members(peak)}};
+}
+
+Position Position::read(const Json& values, const std::string& checkpoint) {
+  try {
+    Position p{.step = values["step"].integer(),
+               .tokens = values["tokens"].integer(),
+               .seconds = values["seconds"].number(),
+               .recent = {},
+               .peak = to_usage(values["peak_bytes"])};
+    for (const Json& loss : values["recent"].array()) p.recent.push_back(loss.number());
+    return p;
+  } catch (const ValueError& error) {
+    fail<IoError>("state", "{}/state.json is not of a run of longspan train: {}", checkpoint,
+                  error.what());
+  }
+}
+
+Members summary(const Run& run, const Position& at, double valid_bpb) {
+  const double speed = at.seconds > 0 ? static_cast<double>(at.tokens) / at.seconds : 0;
+  return {{"model", run.config.model_name},
+          {"parameters", parameter_count(*run.model)},
+          {"steps", at.step},
+          {"tokens", at.tokens},
+          {"train_bpb", at.train_bpb()},
+          {"valid_bpb", valid_bpb},
+          {"seconds", at.seconds},
+          {"tokens_per_second", speed},
+          {"peak_bytes", to_members(at.peak)}};
+}
+
+void finish(const std::string& out, const Members& figures) {
+  std::puts(write_summary(out, figures).c_str());
   std::fflush(stdout);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,16 +30,27 @@ struct Run {
   BatchOptions batches() const;
 };
 
-/// The figures of summary.json.
-struct Summary {
-  std::string model;
-  int64_t parameters = 0, steps = 0, tokens = 0;
-  double train_bpb = 0, valid_bpb = 0, seconds = 0;
-  Usage peak;
+/// How far a run has come. With the tensors and the loss scale, all that it goes on from.
+struct Position {
+  int64_t step = 0, tokens = 0;
+  double seconds = 0;         ///< spent training, earlier parts of the run included
+  std::deque<double> recent;  ///< losses of the last steps, in nats
+  Usage peak;                 ///< of training
+
+  void add(double loss);
+  void see(const Usage& usage);  ///< keeps the larger peak
+  /// The mean of the recent losses in bits, NaN where there are none.
+  double train_bpb() const;
+  /// What state.json holds of it.
+  Members values() const;
+  /// The position of a checkpoint. Throws IoError that names it where state.json lacks something.
+  static Position read(const Json& values, const std::string& checkpoint);
 };
 
+/// The figures of summary.json: those of training, and a NaN `valid_bpb` as null.
+Members summary(const Run& run, const Position& at, double valid_bpb);
 /// Writes summary.json and prints the same line, the last on standard output.
-void finish(const std::string& out, const Summary& summary);
+void finish(const std::string& out, const Members& figures);
 
 /// Bits per byte of a part: every byte is scored once (causal), or at least one of each window
 /// (masked). NaN where the part is empty.

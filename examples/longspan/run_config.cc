@@ -1,5 +1,6 @@
 #include "examples/longspan/run_config.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "core/error.h"
@@ -45,11 +46,12 @@ RunConfig make_config(const Settings& settings) {
   }
 
   constexpr double inf = std::numeric_limits<double>::infinity();
+  constexpr double many = std::numeric_limits<int32_t>::max();
   const Range ranges[] = {
-      {"length", 1, inf},           {"batch", 1, inf},
-      {"accumulate", 1, inf},       {"steps", 0, inf},
+      {"length", 1, many},          {"batch", 1, many},
+      {"accumulate", 1, many},      {"steps", 0, inf},
       {"seconds", 0, inf},          {"memory_limit", 0, inf},
-      {"save_every", 0, inf},       {"keep", 0, inf},
+      {"save_every", 0, inf},       {"keep", 0, many},
       {"log_every", 1, inf},        {"eval_every", 0, inf},
       {"optimizer.lr", 0, inf},     {"optimizer.beta1", 0, 1},
       {"optimizer.beta2", 0, 1},    {"optimizer.eps", 0, inf},
@@ -59,7 +61,16 @@ RunConfig make_config(const Settings& settings) {
       {"schedule.every", 1, inf},   {"schedule.factor", 0, 1},
   };
   check_ranges(to_json(c), ranges);
-  require(c.threads >= 0 && c.threads <= 1024, "threads", "got {}; expected 1 to 1024", c.threads);
+  int64_t tokens = c.batch;
+  const bool countable = !__builtin_mul_overflow(tokens, c.length, &tokens) &&
+                         !__builtin_mul_overflow(tokens, c.accumulate, &tokens) &&
+                         !__builtin_mul_overflow(tokens, std::max<int64_t>(c.steps, 1), &tokens);
+  require(countable, "steps",
+          "{} steps of {} batches of {} segments of {} tokens are more tokens than 64 bits count; "
+          "choose fewer",
+          c.steps, c.accumulate, c.batch, c.length);
+  require(c.threads >= 0 && c.threads <= 1024, "threads",
+          "got {}; expected 1 to 1024, or 0 for one on every processor", c.threads);
   require(c.task == "bytes", "task", "there is no task \"{}\"; expected bytes", c.task);
   return c;
 }

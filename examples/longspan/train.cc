@@ -1,6 +1,5 @@
 #include <chrono>
 #include <cmath>
-#include <deque>
 #include <filesystem>
 
 #include "autograd/engine.h"
@@ -16,38 +15,9 @@
 namespace longspan {
 namespace {
 
-constexpr size_t recent_steps = 100;  // that train_bpb is the mean of
-
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-/// What a run goes on from besides tensors.
-struct Position {
-  int64_t step = 0;
-  double seconds = 0;         ///< spent training, earlier parts of the run included
-  std::deque<double> recent;  ///< losses of the last steps, in nats
-
-  void add(double loss) {
-    recent.push_back(loss);
-    if (recent.size() > recent_steps) recent.pop_front();
-  }
-  double train_bpb() const {
-    double sum = 0;
-    for (const double loss : recent) sum += loss;
-    return recent.empty() ? std::nan("") : bits(sum / static_cast<double>(recent.size()));
-  }
-  Members values() const {
-    return {{"seconds", seconds},
-            {"train_bpb", train_bpb()},
-            {"recent", Json::Array(recent.begin(), recent.end())}};
-  }
-  static Position read(const Json& values) {
-    Position p{values["step"].integer(), values["seconds"].number(), {}};
-    for (const Json& loss : values["recent"].array()) p.recent.push_back(loss.number());
-    return p;
-  }
-};
 
 /// The learning rate of a step, were `steps` the last one.
 double learning_rate(const RunConfig& c, int64_t step, int64_t steps) {
@@ -156,27 +126,30 @@ int train_command(int argc, const char* const* argv) {
   Position at;
   if (!checkpoint.empty()) {
     const Json values = read_state(checkpoint, weights, optimizer->state());
-    at = Position::read(values);
+    at = Position::read(values, checkpoint);
     loss_scale.restore(values);
   }
   require(c.steps == 0 || at.step <= c.steps, "steps",
           "got {}, and the run in {} has {} behind it; expected more", c.steps, out, at.step);
 
+  const StopSignal stop;  // from here on something is written
+  const FolderLock lock(out, "train");
+  require<IoError>(newest_checkpoint(out) == checkpoint, "train",
+                   "another process has just written {}: start again", newest_checkpoint(out));
   Log log(out, {.resume_step = checkpoint.empty() ? -1 : at.step});
   log.write_config(to_json(c));
-  sweep(out + "/checkpoints");  // what a writer that was killed has left
-  const int64_t parameters = parameter_count(*run.model);
+  for (const char* part : {"/checkpoints", "/pictures"}) sweep(out + part);
   log.say(fmt::format("{}: {} parameters, {} bytes to train on, {} to validate", c.model_name,
-                      parameters, corpus.train().size(), corpus.valid().size()));
+                      parameter_count(*run.model), corpus.train().size(), corpus.valid().size()));
   if (at.step > 0) log.say(fmt::format("going on from step {}", at.step));
+  if (at.step > 0 && at.step == c.steps) log.say("no step is left: more with --steps");
 
-  const StopSignal stop;
   MemoryTracker& tracker = memory_tracker(run.device);
   tracker.reset_peak();
-  Usage peak = tracker.peak();
-  const auto tokens_of = [&](int64_t steps) { return steps * c.accumulate * c.batch * c.length; };
+  at.see(tracker.peak());
+  const Position first = at;
+  const int64_t step_tokens = c.accumulate * c.batch * c.length;
   const double begin = now();
-  const double seconds_before = at.seconds;
   double paused = 0;  // time that is not training's
   double valid = std::nan("");
   int64_t saved_step = checkpoint.empty() ? -1 : at.step, valid_step = -1;
@@ -189,57 +162,65 @@ int train_command(int argc, const char* const* argv) {
     saved_step = at.step;
   };
   const auto validate = [&] {
-    if (valid_step == at.step) return;
-    if (tracker.peak().total() > peak.total()) peak = tracker.peak();
+    if (valid_step == at.step || corpus.valid().size() == 0) return;
+    at.see(tracker.peak());
     valid = bits_per_byte(run, corpus.valid());
-    valid_step = at.step;
     tracker.reset_peak();
+    valid_step = at.step;
     log.row(at.step, {{"valid_bpb", valid}});
+    log.say(fmt::format("step {}: {:.4f} bits per byte on {} bytes of validation", at.step, valid,
+                        corpus.valid().size()));
   };
 
-  const int64_t first = at.step;
+  double loss = 0, norm = 0, rate = 0, speed = 0;  // of the last step
+  int64_t logged_step = at.step;
+  const auto log_step = [&] {
+    if (logged_step == at.step) return;
+    log.row(at.step, {{"loss", loss},
+                      {"bpb", bits(loss)},
+                      {"gradient_norm", norm},
+                      {"lr", rate},
+                      {"tokens", at.tokens},
+                      {"seconds", at.seconds},
+                      {"tokens_per_second", speed},
+                      {"peak_bytes", at.peak.total()}});
+    logged_step = at.step;
+  };
+
   while (true) {
     const double elapsed = now() - begin;
-    const bool enough = c.steps > 0 ? at.step >= c.steps : false;
+    const bool enough = c.steps > 0 && at.step >= c.steps;
     const bool late = c.seconds > 0 && elapsed >= c.seconds;
     if (enough || late || stop.requested()) break;
 
     // By time alone, the last step is the one that the pace so far leads to.
     int64_t last = c.steps;
     if (last == 0) {
-      const double fraction = (seconds_before + elapsed) / (seconds_before + c.seconds);
+      const double fraction = (first.seconds + elapsed) / (first.seconds + c.seconds);
       last = fraction > 0 ? static_cast<int64_t>(static_cast<double>(at.step) / fraction) : 0;
       last = std::max(last, at.step + 1);
     }
-    const double rate = learning_rate(c, at.step, last);
-    const double loss = accumulate_gradients(run, batches, at.step, last, loss_scale.value());
+    rate = learning_rate(c, at.step, last);
+    loss = accumulate_gradients(run, batches, at.step, last, loss_scale.value());
     require(std::isfinite(loss), "train",
-            "the loss of step {} is {}; start again from an earlier checkpoint with a lower --lr",
+            "the loss of step {} is {}; go on from a checkpoint with --resume and a lower --lr",
             at.step, loss);
-    double norm = std::nan("");
+    norm = std::nan("");
     if (loss_scale.accept(*optimizer)) {
       norm = clip_gradients(*optimizer, c.optimizer.clip);
       optimizer->step(rate);
     }
     ++at.step;
+    at.tokens += step_tokens;
     at.add(loss);
-    at.seconds = seconds_before + (now() - begin - paused);
+    at.see(tracker.peak());
+    at.seconds = first.seconds + (now() - begin - paused);
 
-    const double speed = static_cast<double>(tokens_of(at.step - first)) /
-                         std::max(1e-9, at.seconds - seconds_before);
-    const bool end = at.step == c.steps;
-    if (at.step % c.log_every == 0 || end) {
-      log.row(at.step, {{"loss", loss},
-                        {"bpb", bits(loss)},
-                        {"gradient_norm", norm},
-                        {"lr", rate},
-                        {"tokens", tokens_of(at.step)},
-                        {"seconds", at.seconds},
-                        {"tokens_per_second", speed},
-                        {"peak_bytes", std::max(peak.total(), tracker.peak().total())}});
-    }
+    speed =
+        static_cast<double>(at.tokens - first.tokens) / std::max(1e-9, at.seconds - first.seconds);
+    if (at.step % c.log_every == 0) log_step();
     const double left_by_steps =
-        c.steps > 0 ? static_cast<double>(tokens_of(c.steps - at.step)) / speed : HUGE_VAL;
+        c.steps > 0 ? static_cast<double>((c.steps - at.step) * step_tokens) / speed : HUGE_VAL;
     const double left_by_time = c.seconds > 0 ? c.seconds - (now() - begin) : HUGE_VAL;
     log.show({.step = at.step,
               .steps = c.steps,
@@ -249,33 +230,21 @@ int train_command(int argc, const char* const* argv) {
               .learning_rate = rate,
               .tokens_per_second = speed,
               .seconds_left = std::max(0.0, std::min(left_by_steps, left_by_time)),
-              .peak_bytes = std::max(peak.total(), tracker.peak().total())},
-             end);
+              .peak_bytes = at.peak.total()},
+             at.step == c.steps);
     const double pause = now();
     if (c.save_every > 0 && at.step % c.save_every == 0) save();
-    if (c.eval_every > 0 && at.step % c.eval_every == 0) {
-      validate();
-      log.say(fmt::format("step {}: {:.4f} bits per byte on {} bytes of validation", at.step, valid,
-                          corpus.valid().size()));
-    }
+    if (c.eval_every > 0 && at.step % c.eval_every == 0) validate();
     paused += now() - pause;
   }
   if (stop.requested()) log.say(fmt::format("stopped after step {}", at.step));
 
+  log_step();
   save();
   validate();
-  log.say(fmt::format("step {}: {:.4f} bits per byte on {} bytes of validation", at.step, valid,
-                      corpus.valid().size()));
-  draw_loss(run);
+  if (at.step > 0 || valid_step >= 0) draw_loss(run);
   draw_attention(run, corpus.valid());
-  finish(out, {.model = c.model_name,
-               .parameters = parameters,
-               .steps = at.step,
-               .tokens = tokens_of(at.step),
-               .train_bpb = at.train_bpb(),
-               .valid_bpb = valid,
-               .seconds = at.seconds,
-               .peak = peak});
+  finish(out, summary(run, at, valid));
   return 0;
 }
 

@@ -1,9 +1,14 @@
 // What the program says to bad input: one table. Each case must end with a non-zero status, say on
 // standard error what is wrong, with what it got, what it expected and what to do, and leave
 // nothing half-written and the earlier checkpoint as it was.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <cstring>
 #include <filesystem>
@@ -26,6 +31,11 @@ struct Place {
   std::string newest() const { return newest_checkpoint(run); }
 };
 
+void replace(std::string& text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  if (at != std::string::npos) text.replace(at, from.size(), to);
+}
+
 struct Case {
   std::string name;
   std::function<Words(const Place&)> arguments;
@@ -34,48 +44,35 @@ struct Case {
   int64_t file_limit = -1;
 };
 
-/// A short training run into a fresh folder, and what is to be wrong with it.
-std::function<Words(const Place&)> train(Words more) {
-  return [more](const Place& p) {
-    Words w = {"train",
-               "--model",
-               "transformer",
-               "--data",
-               "bytes=" + p.text,
-               "--length",
-               "16",
-               "--batch",
-               "2",
-               "--layers",
-               "1",
-               "--set",
-               "model.d_model=16",
-               "--set",
-               "model.n_head=2",
-               "--set",
-               "model.d_ff=16",
-               "--steps",
-               "3",
-               "--out",
-               p.fresh};
-    for (std::string word : more) {
-      if (const size_t at = word.find("ROOT"); at != std::string::npos) word.replace(at, 4, p.root);
-      if (const size_t at = word.find("RUN"); at != std::string::npos) word.replace(at, 3, p.run);
-      w.push_back(word);
-    }
-    return w;
-  };
+/// Trains a model of a few thousand parameters, `steps` of less than a millisecond.
+Words small_training(const std::string& text, const std::string& out, int steps, Words more = {}) {
+  Words w = {"train",    "--model",      "transformer",      "--data", "bytes=" + text,
+             "--length", "16",           "--batch",          "2",      "--layers",
+             "1",        "--set",        "model.d_model=16", "--set",  "model.n_head=2",
+             "--set",    "model.d_ff=16"};
+  for (const std::string& word :
+       {std::string("--steps"), std::to_string(steps), std::string("--out"), out}) {
+    w.push_back(word);
+  }
+  w.insert(w.end(), more.begin(), more.end());
+  return w;
 }
 
+/// ROOT and RUN in arguments stand for places of the case.
 std::function<Words(const Place&)> words(Words w) {
   return [w](const Place& p) {
     Words all = w;
     for (std::string& word : all) {
-      if (const size_t at = word.find("ROOT"); at != std::string::npos) word.replace(at, 4, p.root);
-      if (const size_t at = word.find("RUN"); at != std::string::npos) word.replace(at, 3, p.run);
+      replace(word, "ROOT", p.root);
+      replace(word, "RUN", p.run);
     }
     return all;
   };
+}
+
+/// A short training run into a fresh folder, and what is to be wrong with it.
+std::function<Words(const Place&)> train(Words more) {
+  return [more](const Place& p) { return small_training(p.text, p.fresh, 3, words(more)(p)); };
 }
 
 /// Goes on with the finished run, for one more step.
@@ -100,7 +97,8 @@ std::function<void(const Place&)> damage(const std::string& name,
   };
 }
 
-/// Replaces the header of the newest model.safetensors by another text.
+/// Replaces the header of the newest model.safetensors by another text, with its own checksum as it
+/// should be: what a forger would write.
 std::function<void(const Place&)> header(const std::function<void(std::string&)>& change) {
   return damage("model.safetensors", [=](std::string& bytes) {
     uint64_t n = 0;
@@ -108,16 +106,17 @@ std::function<void(const Place&)> header(const std::function<void(std::string&)>
     std::string text = bytes.substr(8, n);
     const std::string data = bytes.substr(8 + n);
     change(text);
+    const std::string key = "\"xxh3\":\"";
+    if (const size_t at = text.find(key); at != std::string::npos) {
+      text.replace(at + key.size(), 16, std::string(16, '0'));
+      text.replace(at + key.size(), 16,
+                   fmt::format("{:016x}", XXH3_64bits(text.data(), text.size())));
+    }
     n = text.size();
     std::string length(8, ' ');
     std::memcpy(length.data(), &n, 8);
     bytes = length + text + data;
   });
-}
-
-void replace(std::string& text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  if (at != std::string::npos) text.replace(at, from.size(), to);
 }
 
 const std::vector<Case>& cases() {
@@ -131,9 +130,9 @@ const std::vector<Case>& cases() {
       {"word that belongs to nothing", train({"banana"}), {"banana"}},
       {"length not a number", train({"--length", "long"}), {"length", "long", "integer"}},
       {"length with a tail", train({"--length", "16k"}), {"length", "16k", "integer"}},
-      {"length zero", train({"--length", "0"}), {"length", "0", "1 or more"}},
-      {"length negative", train({"--length", "-8"}), {"length", "-8", "1 or more"}},
-      {"batch zero", train({"--batch", "0"}), {"batch", "0", "1 or more"}},
+      {"length zero", train({"--length", "0"}), {"length", "0", "1 to 2147483647"}},
+      {"length negative", train({"--length", "-8"}), {"length", "-8", "1 to 2147483647"}},
+      {"batch zero", train({"--batch", "0"}), {"batch", "0", "1 to 2147483647"}},
       {"layers zero", train({"--layers", "0"}), {"n_layer", "0", "1 or more"}},
       {"steps negative", train({"--steps", "-1"}), {"steps", "-1"}},
       {"steps beyond 64 bits",
@@ -160,6 +159,24 @@ const std::vector<Case>& cases() {
       {"no data", words({"train", "--model", "transformer", "--out", "ROOT/fresh"}), {"--data"}},
       {"negative save-every", train({"--save-every", "-2"}), {"save_every", "-2"}},
       {"negative keep", train({"--keep", "-1"}), {"keep", "-1"}},
+
+      {"resume that is neither", train({"--resume=maybe"}), {"--resume", "maybe", "true or false"}},
+      {"batch beyond counting",
+       train({"--batch", "1000000000000"}),
+       {"batch", "1000000000000", "2147483647"}},
+      {"batch beyond memory",
+       train({"--batch", "2000000000"}),
+       {"out of memory", "128000000000 bytes", "shrink the batch"}},
+      {"more tokens than can be counted",
+       train({"--batch", "2000000000", "--length", "2000000000", "--set", "accumulate=2000000000"}),
+       {"64 bits", "2000000000"}},
+      {"batches of no step",
+       train({"--set", "accumulate=0"}),
+       {"accumulate", "0", "1 to 2147483647"}},
+      {"more checkpoints than there can be",
+       train({"--keep", "4294967297"}),
+       {"keep", "4294967297"}},
+      {"device without a number", train({"--device", "cuda:x"}), {"cuda:x", "cuda:N"}},
 
       // --set, --config.
       {"set without a value", train({"--set", "model.dropout"}), {"model.dropout", "="}},
@@ -308,24 +325,31 @@ const std::vector<Case>& cases() {
        resume(),
        {"model.safetensors"},
        damage("model.safetensors", [](std::string& b) { b[6] = 127; })},
-      {"header that is not JSON", resume(), {"model.safetensors"}, header([](std::string& h) {
-         h = std::string("not JSON");
-       })},
-      {"header nested deeply", resume(), {"model.safetensors"}, header([](std::string& h) {
-         h = std::string(100'000, '[');
-       })},
-      {"tensor that overlaps another", resume(), {"model.safetensors"}, header([](std::string& h) {
-         replace(h, "\"data_offsets\":[0,", "\"data_offsets\":[1,");
-       })},
-      {"tensor of a negative size", resume(), {"model.safetensors"}, header([](std::string& h) {
-         replace(h, "\"shape\":[", "\"shape\":[-");
-       })},
-      {"tensor of a huge size", resume(), {"model.safetensors"}, header([](std::string& h) {
-         replace(h, "\"shape\":[", "\"shape\":[9223372036854775807,");
-       })},
-      {"tensor of an unknown dtype", resume(), {"model.safetensors"}, header([](std::string& h) {
-         replace(h, "\"dtype\":\"F32\"", "\"dtype\":\"F31\"");
-       })},
+      {"header that is not JSON",
+       resume(),
+       {"model.safetensors", "checksum"},
+       header([](std::string& h) { h = std::string("not JSON"); })},
+      {"header nested deeply",
+       resume(),
+       {"model.safetensors", "checksum"},
+       header([](std::string& h) { h = std::string(100'000, '['); })},
+      {"tensor that overlaps another",
+       resume(),
+       {"model.safetensors", "needs"},
+       header([](std::string& h) { replace(h, "\"data_offsets\":[0,", "\"data_offsets\":[1,"); })},
+      {"tensor of a negative size",
+       resume(),
+       {"model.safetensors", "sizes from 0 on"},
+       header([](std::string& h) { replace(h, "\"shape\":[", "\"shape\":[-"); })},
+      {"tensor of a huge size",
+       resume(),
+       {"model.safetensors", "overflow"},
+       header(
+           [](std::string& h) { replace(h, "\"shape\":[", "\"shape\":[9223372036854775807,"); })},
+      {"tensor of an unknown dtype",
+       resume(),
+       {"model.safetensors", "F31"},
+       header([](std::string& h) { replace(h, "\"dtype\":\"F32\"", "\"dtype\":\"F31\""); })},
       {"optimizer state missing",
        resume(),
        {"optimizer.safetensors"},
@@ -338,6 +362,34 @@ const std::vector<Case>& cases() {
        resume(),
        {"state.json"},
        damage("state.json", [](std::string& b) { b.resize(1); })},
+      {"folder of another step",
+       resume(),
+       {"state.json", "step 6", "step-99"},
+       [](const Place& p) { std::filesystem::rename(p.newest(), p.run + "/checkpoints/step-99"); }},
+      {"checkpoint of another program",
+       resume(),
+       {"step-7/state.json", "tokens"},
+       [](const Place& p) {
+         write_state(p.run, 7, read_tensors(p.newest() + "/model.safetensors"),
+                     read_tensors(p.newest() + "/optimizer.safetensors"));
+       }},
+      {"eval of damaged weights",
+       words({"eval", "--out", "RUN"}),
+       {"model.safetensors", "checksum"},
+       damage("model.safetensors", [](std::string& b) { b.back() = char(b.back() ^ 1); })},
+      {"generate from damaged weights",
+       words({"generate", "--out", "RUN"}),
+       {"model.safetensors", "checksum"},
+       damage("model.safetensors", [](std::string& b) { b.back() = char(b.back() ^ 1); })},
+      {"eval with another model",
+       words({"eval", "--out", "RUN", "--layers", "3"}),
+       {"model.safetensors", "another model"}},
+      {"eval of an unknown part",
+       words({"eval", "--out", "RUN", "--part", "tset"}),
+       {"tset", "train, valid or test"}},
+      {"eval of an empty part",
+       words({"eval", "--out", "RUN", "--split", "90/10/0", "--part", "test"}),
+       {"test part", "90/10/0"}},
       {"state of another step",
        resume(),
        {"state.json"},
@@ -360,6 +412,16 @@ const std::vector<Case>& cases() {
        words({"generate", "--out", "RUN", "--tokens", "-5"}),
        {"tokens", "-5"}},
 
+      {"nothing to go on from", words({"generate", "--out", "RUN", "--prompt", ""}), {"prompt"}},
+      {"generate from an encoder",
+       words({"generate", "--out", "ROOT/encoder"}),
+       {"transformer:encoder", "expected a decoder"},
+       [](const Place& p) {
+         const Outcome o = run(
+             small_training(p.text, p.root + "/encoder", 1, {"--model", "transformer:encoder"}));
+         ASSERT_EQ(o.code, 0) << o.err;
+       }},
+
       // Data command.
       {"unknown data command", words({"data", "lst"}), {"lst", "list"}},
       {"unknown data set", words({"data", "check", "enwik9"}), {"enwik9"}},
@@ -375,29 +437,8 @@ class BadInput : public testing::Test {
   static void SetUpTestSuite() {
     shared_ = new Folder;
     write(*shared_ / "text", some_text(20'000));
-    const Outcome o = run({"train",
-                           "--model",
-                           "transformer",
-                           "--data",
-                           "bytes=" + (*shared_ / "text"),
-                           "--length",
-                           "16",
-                           "--batch",
-                           "2",
-                           "--layers",
-                           "1",
-                           "--set",
-                           "model.d_model=16",
-                           "--set",
-                           "model.n_head=2",
-                           "--set",
-                           "model.d_ff=16",
-                           "--steps",
-                           "6",
-                           "--save-every",
-                           "3",
-                           "--out",
-                           *shared_ / "run"});
+    const Outcome o =
+        run(small_training(*shared_ / "text", *shared_ / "run", 6, {"--save-every", "3"}));
     ASSERT_EQ(o.code, 0) << o.err;
   }
   static void TearDownTestSuite() {
@@ -445,6 +486,37 @@ class BadInput : public testing::Test {
 
 Folder* BadInput::shared_ = nullptr;
 
+TEST_F(BadInput, StandardOutputThatIsFull) {
+  for (const Words& w : {Words{"models"}, Words{"models", "--help"}, Words{"data"},
+                         Words{"generate", "--out", *shared_ / "run", "--tokens", "3"}}) {
+    Start start{w};
+    start.out = "/dev/full";
+    const Outcome o = run(start);
+    EXPECT_EQ(o.code, 1) << w[0];
+    if (w.back() != "--help") {
+      EXPECT_NE(o.err.find("ENOSPC"), std::string::npos) << o.err;
+    }
+  }
+}
+
+TEST_F(BadInput, FolderWhereNobodyCanWrite) {
+  const Outcome o = run(small_training(*shared_ / "text", "/proc/longspan", 1));
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("/proc/longspan"), std::string::npos) << o.err;
+}
+
+TEST_F(BadInput, FolderThatAnotherRunWritesTo) {
+  const Folder folder;
+  Program first(Start{small_training(*shared_ / "text", folder / "run", 0, {"--seconds", "60"})});
+  for (int i = 0; i < 2000 && !exists(folder / "run/metrics.jsonl"); ++i) usleep(5000);
+  const Outcome o =
+      run(small_training(*shared_ / "text", folder / "run", 0, {"--seconds", "1", "--resume"}));
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("another process is writing to"), std::string::npos) << o.err;
+  first.send(SIGINT);
+  EXPECT_EQ(first.wait().code, 0);
+}
+
 TEST_F(BadInput, EveryCaseOfTheTable) {
   EXPECT_GE(cases().size(), 80u);
   for (const Case& c : cases()) check(c);
@@ -465,8 +537,7 @@ TEST_F(BadInput, FolderThatCannotBeWritten) {
     std::filesystem::permissions(
         locked, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
   }
-  const Outcome o = run({"train", "--model", "transformer", "--data", "bytes=" + (folder / "text"),
-                         "--length", "16", "--steps", "1", "--out", locked + "/run"});
+  const Outcome o = run(small_training(folder / "text", locked + "/run", 1));
   EXPECT_GT(o.code, 0);
   EXPECT_NE(o.err.find("locked/run"), std::string::npos) << o.err;
   EXPECT_NE(o.err.find(root ? "EROFS" : "EACCES"), std::string::npos) << o.err;
@@ -488,12 +559,8 @@ TEST_F(BadInput, DiskThatFillsUp) {
   if (geteuid() != 0 || mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m") != 0) {
     GTEST_SKIP() << "needs the right to mount";
   }
-  const Words arguments = {
-      "train",      "--model", "transformer",      "--data", "bytes=" + (folder / "text"),
-      "--length",   "16",      "--batch",          "2",      "--layers",
-      "1",          "--set",   "model.d_model=32", "--set",  "model.d_ff=32",
-      "--steps",    "40",      "--save-every",     "2",      "--out",
-      disk + "/run"};
+  const Words arguments = small_training(folder / "text", disk + "/run", 40,
+                                         {"--save-every", "2", "--set", "model.d_model=32"});
   const Outcome o = run(arguments);
   EXPECT_GT(o.code, 0);
   EXPECT_NE(o.err.find("ENOSPC"), std::string::npos) << o.err;

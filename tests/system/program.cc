@@ -57,7 +57,8 @@ Program::Program(const Start& start)
   pid_ = fork();
   require(pid_ >= 0, "test", "fork failed");
   if (pid_ == 0) {
-    const int out = open(out_path_.c_str(), O_WRONLY | O_TRUNC);
+    const std::string& out_path = start.out.empty() ? out_path_ : start.out;
+    const int out = open(out_path.c_str(), O_WRONLY | O_TRUNC);
     const int err = open(err_path_.c_str(), O_WRONLY | O_TRUNC);
     const int in = open("/dev/null", O_RDONLY);
     dup2(in, 0);

@@ -27,6 +27,7 @@ struct Start {
   int64_t file_limit = -1;    ///< most bytes that it may write to a file (RLIMIT_FSIZE)
   int64_t memory_limit = -1;  ///< most bytes of addresses (RLIMIT_AS)
   std::string folder = {};    ///< working folder; empty: ours
+  std::string out = {};       ///< where standard output goes; empty: to Outcome::out
 };
 
 /// A running `longspan`. Killed where it still runs at the end.

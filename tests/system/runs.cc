@@ -126,15 +126,10 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   EXPECT_EQ(summary["peak_bytes"]["total"].integer(), sum);
   EXPECT_GE(summary["peak_bytes"]["parameter"].integer(), 4 * summary["parameters"].integer());
 
-  // Scoring the checkpoint again gives the same figure, and the same keys.
-  const double valid = summary["valid_bpb"].number();
+  // Scoring the checkpoint again gives the same line: the figures of training stay.
   const Outcome again = must({"eval", "--out", out});
-  const Json scored = parse_json(again.last_line());
-  EXPECT_EQ(scored["valid_bpb"].number(), valid);
-  std::vector<std::string> scored_keys;
-  for (const JsonMember& m : scored.object()) scored_keys.push_back(m.name);
-  EXPECT_EQ(scored_keys, keys);
-  EXPECT_EQ(again.last_line() + "\n", read(out + "/summary.json"));
+  EXPECT_EQ(again.last_line(), o.last_line());
+  EXPECT_EQ(read(out + "/summary.json"), o.last_line() + "\n");
 
   // Sampling depends on the seed alone.
   const std::vector<std::string> sample = {"generate", "--out", out,      "--prompt", "the quick",
@@ -143,6 +138,152 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   EXPECT_EQ(first.out, second.out);
   EXPECT_EQ(first.out.substr(0, 9), "the quick");
   EXPECT_EQ(first.out.size(), 9u + 40u + 1u);
+}
+
+TEST_F(Runs, ScoresOfOtherPartsStandBesideTheFirst) {
+  const std::string out = folder / "run";
+  const Json trained = parse_json(must(small_run(text, out, 9, {"--save-every", "5"})).last_line());
+  const Json tested = parse_json(must({"eval", "--out", out, "--part", "test"}).last_line());
+  const Json both = parse_json(must({"eval", "--out", out, "--part", "train"}).last_line());
+  for (const JsonMember& m : trained.object()) {
+    EXPECT_TRUE(tested[m.name] == m.value) << m.name;
+    EXPECT_TRUE(both[m.name] == m.value) << m.name;
+  }
+  EXPECT_NE(tested["test_bpb"].number(), trained["valid_bpb"].number());
+  EXPECT_TRUE(both["test_bpb"] == tested["test_bpb"]);
+  EXPECT_NE(both["train_part_bpb"].number(), both["test_bpb"].number());
+
+  // Of an earlier checkpoint: its own figures, and no score of the later one.
+  const Json earlier =
+      parse_json(must({"eval", "--out", out, "--part", "test", "--step", "5"}).last_line());
+  EXPECT_EQ(earlier["steps"].integer(), 5);
+  EXPECT_EQ(earlier["tokens"].integer(), 5 * 3 * 24);
+  EXPECT_TRUE(earlier["valid_bpb"].is_null());
+  EXPECT_EQ(earlier.find("train_part_bpb"), nullptr);
+  EXPECT_LT(earlier["seconds"].number(), trained["seconds"].number());
+  EXPECT_EQ(parse_json(must({"eval", "--out", out}).last_line()), trained);
+}
+
+TEST_F(Runs, FiguresAddUpOverPartsOfARun) {
+  const std::string out = folder / "run";
+  const Json first = parse_json(must(small_run(text, out, 4, {"--batch", "8"})).last_line());
+  const Json second =
+      parse_json(must(small_run(text, out, 6, {"--batch", "2", "--resume"})).last_line());
+  EXPECT_EQ(second["tokens"].integer(), (4 * 8 + 2 * 2) * 24);
+  EXPECT_GT(second["seconds"].number(), first["seconds"].number());
+  EXPECT_TRUE(second["peak_bytes"] == first["peak_bytes"]);  // of the larger batch
+  // Nothing is left to do: the figures stay.
+  const Outcome third = must(small_run(text, out, 6, {"--batch", "2", "--resume"}));
+  EXPECT_TRUE(parse_json(third.last_line()) == second);
+  EXPECT_NE(third.err.find("no step is left: more with --steps"), std::string::npos) << third.err;
+}
+
+TEST_F(Runs, LogTheirLastStepHoweverTheyEnd) {
+  const std::string out = folder / "run";
+  // No row is due before the time is over, and there is nothing to validate.
+  const Outcome o = must(small_run(
+      text, out, 0, {"--seconds", "0.001", "--split", "100/0/0", "--log-every", "1000000"}));
+  const int64_t steps = parse_json(o.last_line())["steps"].integer();
+  ASSERT_EQ(losses_of(out).size(), 1u);
+  EXPECT_EQ(losses_of(out)[0].rfind(std::to_string(steps) + ": ", 0), 0u);
+  EXPECT_TRUE(parse_json(o.last_line())["valid_bpb"].is_null());
+  EXPECT_TRUE(exists(out + "/pictures/loss.png"));
+  // Without a single step there is no curve to draw.
+  const Outcome none =
+      must(small_run(text, folder / "none", 0, {"--seconds", "1e-9", "--split", "100/0/0"}));
+  EXPECT_EQ(parse_json(none.last_line())["steps"].integer(), 0);
+  EXPECT_TRUE(parse_json(none.last_line())["train_bpb"].is_null());
+}
+
+TEST_F(Runs, LearnInHalfPrecisionAsInSingle) {
+  const auto bits_of = [&](const char* dtype) {
+    const Json summary = parse_json(
+        must(small_run(text, folder / dtype, 150, {"--dtype", dtype, "--lr", "0.01"})).last_line());
+    return summary["valid_bpb"].number();
+  };
+  const double f32 = bits_of("f32"), bf16 = bits_of("bf16"), f16 = bits_of("f16");
+  EXPECT_LT(f32, 2.5);  // from 8
+  EXPECT_NEAR(bf16, f32, 0.1);
+  EXPECT_NEAR(f16, f32, 0.1);
+}
+
+TEST_F(Runs, TakeTheLastValueOfAnOption) {
+  const std::string out = folder / "run", first = folder / "first.toml",
+                    last = folder / "last.toml";
+  write(first, "keep = 5\nlog_every = 2\n");
+  write(last, "keep = 6\n[model]\ndropout = 0.25\nn_layer = 3\n");
+  must(small_run(
+      text, folder / "other", 3,
+      {"--out", out, "--seed", "8", "--seed", "9", "--config", first, "--config", last, "--set",
+       "seed=10", "--set", "model.dropout=0.5", "--save-every", "1", "--save-every", "2"}));
+  EXPECT_FALSE(exists(folder / "other"));
+  const std::string config = read(out + "/config.toml");
+  for (const char* line : {"seed = 10\n", "keep = 6\n", "log_every = 10\n", "dropout = 0.5\n",
+                           "n_layer = 2\n", "save_every = 2\n"}) {
+    EXPECT_NE(config.find(line), std::string::npos) << line << config;
+  }
+  // The file of a run repeats the run.
+  const std::string again = folder / "again";
+  must({"train", "--config", out + "/config.toml", "--out", again});
+  EXPECT_EQ(read(again + "/config.toml"), config);
+  EXPECT_TRUE(weights_of(again, 3) == weights_of(out, 3));
+}
+
+TEST_F(Runs, DocumentEveryOption) {
+  const std::string docs = read(LONGSPAN_SOURCE_DIR "/docs/options.md");
+  for (const char* command : {"train", "eval", "generate", "data"}) {
+    const std::string help = must({command, "--help"}).out;
+    size_t options = 0;
+    for (size_t at = 0; (at = help.find("\n  --", at)) != std::string::npos; ++options) {
+      const size_t end = help.find_first_of(" ,\n", at += 3);
+      const std::string option = help.substr(at, end - at);
+      EXPECT_NE(docs.find(option), std::string::npos) << command << " " << option;
+    }
+    EXPECT_GE(options, 4u) << help;
+  }
+  must(small_run(text, folder / "run", 1));
+  size_t keys = 0;
+  std::string table;
+  std::ifstream config(folder / "run/config.toml");
+  for (std::string line; std::getline(config, line);) {
+    if (!line.empty() && line[0] == '[') {
+      table = line.substr(1, line.size() - 2) + ".";
+    } else if (const size_t end = line.find(" = "); end != std::string::npos && table != "model.") {
+      EXPECT_NE(docs.find("`" + table + line.substr(0, end) + "`"), std::string::npos) << line;
+      ++keys;
+    }
+  }
+  EXPECT_GE(keys, 30u);
+}
+
+TEST_F(Runs, ResumeFromTheStartWhereThereIsNothing) {
+  must(small_run(text, folder / "a", 5));
+  must(small_run(text, folder / "b", 5, {"--resume"}));
+  EXPECT_TRUE(weights_of(folder / "a", 5) == weights_of(folder / "b", 5));
+}
+
+TEST_F(Runs, LiveInFoldersWithOddNames) {
+  const std::string odd = folder / "a folder, \"quoted\" 100% \xC3\xA9/text file";
+  write(odd, read(text));
+  const std::string out = folder / "the run's folder";
+  must(small_run(odd, out, 3));
+  must(small_run(odd, out, 5, {"--resume"}));
+  must({"eval", "--out", out});
+  must({"generate", "--out", out, "--tokens", "3"});
+  EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{3, 5}));
+}
+
+TEST_F(Runs, SweepWhatKilledWritersHaveLeft) {
+  const std::string out = folder / "run";
+  must(small_run(text, out, 2));
+  for (const char* place : {"/", "/checkpoints/", "/pictures/"}) {
+    write(out + place + ".tmp-1-left/half", "x");
+    write(out + place + ".tmp-2-left", "x");
+  }
+  must(small_run(text, out, 3, {"--resume"}));
+  for (const char* place : {"/", "/checkpoints/", "/pictures/"}) {
+    for (const std::string& name : names_in(out + place)) EXPECT_NE(name[0], '.') << name;
+  }
 }
 
 TEST_F(Runs, SameBitsForOneTwoAndThreeThreads) {

@@ -65,16 +65,15 @@ struct Target {
   int64_t columns;  // that exist
 };
 
-/// The sums of a tile, [rows, columns of a panel], to where they belong: the slow way for edges and
-/// biases.
+/// The sums of a tile, rows of `width`, to where they belong: the slow way for edges and biases.
 template <class T>
-HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const T* sums) {
+HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const T* sums, int64_t width) {
   const Tag<T> d;
   for (int64_t i = 0; i < rows; ++i) {
     T* p = to.c + i * to.row;
     for (int64_t j = 0; j < to.columns; j += lanes<T>) {
       const auto left = static_cast<size_t>(to.columns - j);
-      auto sum = hn::Load(d, sums + i * panel<T> + j);
+      auto sum = hn::Load(d, sums + i * width + j);
       if (to.accumulate) sum = hn::Add(sum, simd::load(d, p + j, left));
       if (to.bias != nullptr) sum = hn::Add(sum, simd::load(d, to.bias + j, left));
       simd::store(sum, d, p + j, left);
@@ -107,9 +106,12 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
                        const Ahead& ahead) {
   const Tag<T> d;
   constexpr int64_t N = lanes<T>;
-  for (int64_t i = 0; k >= fetch_from && i < R; ++i) {
-    __builtin_prefetch(to.c + i * to.row, 1);
-    __builtin_prefetch(to.c + i * to.row + W * N - 1, 1);
+  if (k >= fetch_from) {
+    const T* c = to.c;
+    for (int i = 0; i < R; ++i, c += to.row) {
+      __builtin_prefetch(c, 1);
+      __builtin_prefetch(c + W * N - 1, 1);
+    }
   }
 #define LONGSPAN_DECLARE(i, group, member) \
   [[maybe_unused]] auto x##i = hn::Zero(d), y##i = hn::Zero(d);
@@ -149,22 +151,21 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
   if constexpr (R > i) {                           \
     LONGSPAN_PUT(i, 0, x##i)                       \
     if constexpr (W == 2) LONGSPAN_PUT(i, N, y##i) \
+    c += to.row;                                   \
   }
   T* c = to.c;
-  const int64_t c_row = to.row;
   if (HWY_UNLIKELY(to.columns != W * N || to.bias != nullptr)) {
     HWY_ALIGN T sums[R * panel<T>];
 #define LONGSPAN_PUT(i, first, sum) hn::Store(sum, d, sums + i * panel<T> + first);
     LONGSPAN_ROWS(LONGSPAN_EACH)
 #undef LONGSPAN_PUT
-    finish(to, R, sums);
+    finish(to, R, sums, panel<T>);
   } else if (to.accumulate) {
-#define LONGSPAN_PUT(i, first, sum) \
-  hn::StoreU(hn::Add(sum, hn::LoadU(d, c + i * c_row + first)), d, c + i * c_row + first);
+#define LONGSPAN_PUT(i, first, sum) hn::StoreU(hn::Add(sum, hn::LoadU(d, c + first)), d, c + first);
     LONGSPAN_ROWS(LONGSPAN_EACH)
 #undef LONGSPAN_PUT
   } else {
-#define LONGSPAN_PUT(i, first, sum) hn::StoreU(sum, d, c + i * c_row + first);
+#define LONGSPAN_PUT(i, first, sum) hn::StoreU(sum, d, c + first);
     LONGSPAN_ROWS(LONGSPAN_EACH)
 #undef LONGSPAN_PUT
   }
@@ -209,7 +210,11 @@ void copy_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t from_ro
   }
 }
 
+// Rows whose numbers are brought side by side: shuffles stay within blocks of four.
+constexpr int across = vector_bytes >= 32 ? 8 : 4;
 #if HWY_TARGET != HWY_SCALAR
+using Across = hn::FixedTag<float, across>;
+
 /// Four numbers of rows r, r + 4, ... as f32, in blocks of a vector.
 template <int Lanes, class S>
 HWY_INLINE hn::Vec<hn::FixedTag<float, Lanes>> load_blocks(const S* f, int64_t row) {
@@ -222,67 +227,194 @@ HWY_INLINE hn::Vec<hn::FixedTag<float, Lanes>> load_blocks(const S* f, int64_t r
   }
 }
 
-/// to[j * to_row + i] = from[i * from_row + j] for `Lanes` rows i and 4 columns j.
-template <int Lanes, class S>
-HWY_INLINE void transpose_block(const S* HWY_RESTRICT f, int64_t from_row, float* HWY_RESTRICT t,
-                                int64_t to_row) {
-  const hn::FixedTag<float, Lanes> d;
-  const hn::FixedTag<double, Lanes / 2> wide;
-  const auto r0 = load_blocks<Lanes>(f, from_row);
-  const auto r1 = load_blocks<Lanes>(f + from_row, from_row);
-  const auto r2 = load_blocks<Lanes>(f + 2 * from_row, from_row);
-  const auto r3 = load_blocks<Lanes>(f + 3 * from_row, from_row);
+/// Columns 0 to 3 of `across` rows.
+struct Columns {
+  hn::Vec<Across> c0, c1, c2, c3;
+};
+template <class S>
+HWY_INLINE Columns load_columns(const S* HWY_RESTRICT f, int64_t row) {
+  const Across d;
+  const hn::FixedTag<double, across / 2> wide;
+  const auto r0 = load_blocks<across>(f, row);
+  const auto r1 = load_blocks<across>(f + row, row);
+  const auto r2 = load_blocks<across>(f + 2 * row, row);
+  const auto r3 = load_blocks<across>(f + 3 * row, row);
   const auto t0 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
   const auto t1 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
   const auto t2 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
   const auto t3 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t0, t1)), d, t);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t0, t1)), d, t + to_row);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, t2, t3)), d, t + 2 * to_row);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, t2, t3)), d, t + 3 * to_row);
+  return {hn::BitCast(d, hn::InterleaveLower(wide, t0, t1)),
+          hn::BitCast(d, hn::InterleaveUpper(wide, t0, t1)),
+          hn::BitCast(d, hn::InterleaveLower(wide, t2, t3)),
+          hn::BitCast(d, hn::InterleaveUpper(wide, t2, t3))};
+}
+
+/// to[j * to_row + i] = from[i * from_row + j] for `across` rows i, j < n, a multiple of 4.
+template <class S>
+HWY_NOINLINE void transpose_across(int64_t n, const S* HWY_RESTRICT from, int64_t from_row,
+                                   float* HWY_RESTRICT to, int64_t to_row) {
+  const Across d;
+  for (; n > 0; n -= 4, from += 4) {
+    const Columns c = load_columns(from, from_row);
+    hn::StoreU(c.c0, d, to);
+    hn::StoreU(c.c1, d, to + to_row);
+    hn::StoreU(c.c2, d, to + 2 * to_row);
+    hn::StoreU(c.c3, d, to + 3 * to_row);
+    to += 4 * to_row;
+  }
 }
 #endif
 
-/// to[j * to_row + i] = from[i * from_row + j], i < m, j < n.
+/// The same by single numbers, i < m and j < n.
+template <class T, class S>
+HWY_NOINLINE void transpose_slowly(int64_t m, int64_t n, const S* HWY_RESTRICT from,
+                                   int64_t from_row, T* HWY_RESTRICT to, int64_t to_row) {
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) to[j * to_row + i] = widen<T>(from[i * from_row + j]);
+  }
+}
+
+/// The same for any T.
 template <class T, class S>
 void transpose_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t from_row,
                     T* HWY_RESTRICT to, int64_t to_row) {
   constexpr int64_t chunk = 32;  // columns whose lines of `to` stay close while all rows arrive
-  for (int64_t j0 = 0; j0 < n; j0 += chunk) {
-    const int64_t j1 = std::min(n, j0 + chunk);
-    int64_t i = 0;
+  for (int64_t j = 0; j < n; j += chunk) {
+    const int64_t count = std::min(chunk, n - j);
+    int64_t i = 0, fast = 0;
 #if HWY_TARGET != HWY_SCALAR
     if constexpr (std::is_same_v<T, float>) {
-      constexpr int R = vector_bytes >= 32 ? 8 : 4;
-      for (; i + R <= m; i += R) {
-        const S* f = from + i * from_row;
-        float* t = to + i;
-        int64_t j = j0;
-        for (; j + 4 <= j1; j += 4) transpose_block<R>(f + j, from_row, t + j * to_row, to_row);
-        for (; j < j1; ++j) {
-          for (int64_t r = 0; r < R; ++r) t[j * to_row + r] = widen<T>(f[r * from_row + j]);
-        }
+      fast = count / 4 * 4;
+      for (; i + across <= m; i += across) {
+        const S* f = from + i * from_row + j;
+        transpose_across(fast, f, from_row, to + j * to_row + i, to_row);
+      }
+      if (i > 0 && fast < count) {
+        transpose_slowly(i, count - fast, from + j + fast, from_row, to + (j + fast) * to_row,
+                         to_row);
       }
     }
 #endif
-    for (; i < m; ++i) {
-      for (int64_t j = j0; j < j1; ++j) to[j * to_row + i] = widen<T>(from[i * from_row + j]);
+    if (i < m) {
+      transpose_slowly(m - i, count, from + i * from_row + j, from_row, to + j * to_row + i,
+                       to_row);
     }
   }
 }
 
+// ---------------------------------------------------------------------------------------- few rows
+
+// A product with few rows, as of one token, uses each number of b but a few times: b is read once,
+// where it lies, and packed nowhere. The sums of an element are those of a tile.
+
+constexpr int64_t few = 4;
+constexpr int64_t few_width = 4 * across;  // columns at a time: chains enough to keep units busy
+
+#if HWY_TARGET != HWY_SCALAR
+
+/// The sums of R rows and `across` columns.
+template <int R>
+struct FewSums {
+  hn::Vec<Across> s0, s1, s2, s3;
+  /// Adds numbers of one k: of b, and a[0], a[a_row], ...
+  HWY_INLINE void add(hn::Vec<Across> b, const float* a, int64_t a_row) {
+    const Across d;
+    s0 = hn::MulAdd(hn::Set(d, a[0]), b, s0);
+    if constexpr (R > 1) s1 = hn::MulAdd(hn::Set(d, a[a_row]), b, s1);
+    if constexpr (R > 2) s2 = hn::MulAdd(hn::Set(d, a[2 * a_row]), b, s2);
+    if constexpr (R > 3) s3 = hn::MulAdd(hn::Set(d, a[3 * a_row]), b, s3);
+  }
+  /// Adds those of four k, where rows of b are its columns.
+  template <class S>
+  HWY_INLINE void add_four(const S* b, int64_t b_col, const float* a, int64_t a_row) {
+    const Columns c = load_columns(b, b_col);
+    add(c.c0, a, a_row);
+    add(c.c1, a + 1, a_row);
+    add(c.c2, a + 2, a_row);
+    add(c.c3, a + 3, a_row);
+  }
+  /// Adds a line of each row of b. Returns where the next columns lie.
+  template <class S>
+  HWY_INLINE const S* add_line(const S* b, int64_t b_col, const float* a, int64_t a_row) {
+    add_four(b, b_col, a, a_row);
+    add_four(b + 4, b_col, a + 4, a_row);
+    add_four(b + 8, b_col, a + 8, a_row);
+    add_four(b + 12, b_col, a + 12, a_row);
+    b += across * b_col;
+    asm("" : "+r"(b));  // computed once, not kept for every group in a register of its own
+    return b;
+  }
+  HWY_INLINE void put(float* to) const {
+    const Across d;
+    hn::Store(s0, d, to);
+    if constexpr (R > 1) hn::Store(s1, d, to + few_width);
+    if constexpr (R > 2) hn::Store(s2, d, to + 2 * few_width);
+    if constexpr (R > 3) hn::Store(s3, d, to + 3 * few_width);
+  }
+};
+
+/// R rows and few_width columns of c; the columns of a and the rows of b lie side by side.
+template <int R, class S>
+HWY_NOINLINE void few_across(int64_t k, const float* HWY_RESTRICT a, int64_t a_row,
+                             const S* HWY_RESTRICT b, int64_t b_col, const Target<float>& to) {
+  const Across d;
+  const auto zero = hn::Zero(d);
+  FewSums<R> s0{zero, zero, zero, zero}, s1 = s0, s2 = s0, s3 = s0;
+  constexpr int64_t line = 16;
+  for (; k >= line; k -= line, a += line, b += line) {
+    const S* next = s0.add_line(b, b_col, a, a_row);
+    next = s1.add_line(next, b_col, a, a_row);
+    next = s2.add_line(next, b_col, a, a_row);
+    s3.add_line(next, b_col, a, a_row);
+  }
+  for (; k > 0; --k, ++a, ++b) {
+    HWY_ALIGN float column[few_width];
+    for (int64_t j = 0; j < few_width; ++j) column[j] = widen<float>(b[j * b_col]);
+    s0.add(hn::Load(d, column), a, a_row);
+    s1.add(hn::Load(d, column + across), a, a_row);
+    s2.add(hn::Load(d, column + 2 * across), a, a_row);
+    s3.add(hn::Load(d, column + 3 * across), a, a_row);
+  }
+  HWY_ALIGN float sums[R * few_width];
+  s0.put(sums);
+  s1.put(sums + across);
+  s2.put(sums + 2 * across);
+  s3.put(sums + 3 * across);
+  finish(to, R, sums, few_width);
+}
+
+/// few_across() for `rows` in 1..few.
+template <class S>
+void few_across_rows(int64_t rows, int64_t k, const float* a, int64_t a_row, const S* b,
+                     int64_t b_col, const Target<float>& to) {
+  switch (rows) {
+    case 1:
+      return few_across<1>(k, a, a_row, b, b_col, to);
+    case 2:
+      return few_across<2>(k, a, a_row, b, b_col, to);
+    case 3:
+      return few_across<3>(k, a, a_row, b, b_col, to);
+    default:
+      return few_across<4>(k, a, a_row, b, b_col, to);
+  }
+}
+#endif
+
 /// Strips of a that are packed together. Where rows lie side by side, a strip is narrower than a
 /// cache line, so several are read at once.
 constexpr int64_t most_strips = 4;
-inline int64_t strips_of(const Gemm& g) { return g.a_row == 1 && g.a_col != 1 ? most_strips : 1; }
+inline int64_t strips_of(const Gemm& g) {
+  return g.a_row == 1 && g.a_col != 1 && g.m > few ? most_strips : 1;
+}
 
-/// m rows of a: up to strips_of(g) strips. Returns the distances of rows and of columns.
+/// m rows of a, of `strips` strips at most. Returns the distances of rows and of columns.
 struct Steps {
   int64_t row, col;
 };
 template <class T, class S>
-Steps pack_strips(int64_t m, int64_t k, const S* a, int64_t row, int64_t col, T* to) {
-  if (row == 1 && col != 1) {
+Steps pack_strips(int64_t strips, int64_t m, int64_t k, const S* a, int64_t row, int64_t col,
+                  T* to) {
+  if (strips > 1) {
     copy_rows(k, m, a, col, to, most_strips * tile_rows);
     return {1, most_strips * tile_rows};
   }
@@ -338,11 +470,18 @@ void pack_panels(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* 
 constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
 constexpr int64_t round_up(int64_t n, int64_t size) { return pieces(n, size) * size; }
 
+/// Whether few_across() reads b.
+template <class T>
+bool few_rows(const Gemm& g) {
+  return HWY_TARGET != HWY_SCALAR && std::is_same_v<T, float> && g.m <= few && g.b_row == 1 &&
+         g.b_col != 1;
+}
+
 /// Whether a and b are read where they lie: then every pass over them comes from further away, so
 /// only for few passes.
 template <class T>
 bool direct_a(const Gemm& g) {
-  return g.dtype == dtype_of<T> && (g.a_col == 1 || g.a_row == 1) &&
+  return g.dtype == dtype_of<T> && (g.a_col == 1 || (g.a_row == 1 && !few_rows<T>(g))) &&
          (g.n <= 4 * panel<T> || g.m <= 2 * tile_rows);
 }
 template <class T>
@@ -352,11 +491,24 @@ bool direct_b(const Gemm& g) {
          (g.m <= 2 * tile_rows || (g.m <= 12 * tile_rows && g.b_row * g.k <= close));
 }
 
-/// Elements of packed b.
+/// Columns out of n that are read where they lie.
+template <class T>
+int64_t columns_in_place(const Gemm& g, int64_t n) {
+  if (few_rows<T>(g)) return n / few_width * few_width;
+  return direct_b<T>(g) ? n / panel<T> * panel<T> : 0;
+}
+
+/// Elements of packed a and of packed b.
+template <class T>
+int64_t strip_elements(const Gemm& g) {
+  return direct_a<T>(g) ? 0 : strips_of(g) * tile_rows * strip_row<T>;
+}
 template <class T>
 int64_t panel_elements(const Gemm& g, const GemmPlan& plan) {
-  const int64_t panels = direct_b<T>(g) ? 1 : pieces(plan.columns, panel<T>);
-  return panels * (std::min(g.k, depth<T>) * panel<T> + panel_gap);
+  const int64_t least = columns_in_place<T>(g, plan.columns);
+  // Of whole tasks only the last one has an end that is packed.
+  const int64_t columns = least == 0 ? plan.columns : g.n - columns_in_place<T>(g, g.n);
+  return pieces(columns, panel<T>) * (std::min(g.k, depth<T>) * panel<T> + panel_gap);
 }
 
 template <class T>
@@ -366,7 +518,10 @@ GemmPlan plan_for(const Gemm& g, int threads) {
   const int64_t wanted = threads > 1 ? 4 * threads : 1;
   const int64_t fewest = 8 * tile_rows;  // rows that are worth packing b for
   plan.columns = std::min(most_columns<T>, round_up(g.n, panel<T>));
-  if (g.m <= fewest) {
+  if (few_rows<T>(g)) {
+    plan.rows = g.m;
+    plan.columns = std::min<int64_t>(round_up(pieces(g.n, wanted), few_width), 4096);
+  } else if (g.m <= fewest) {
     plan.rows = round_up(g.m, tile_rows);
     if (g.m <= 2 * tile_rows) {  // a panel is used up while it is close
       plan.columns = panel<T>;
@@ -379,8 +534,7 @@ GemmPlan plan_for(const Gemm& g, int threads) {
     plan.rows = std::clamp(pieces(g.m, down), fewest, narrow ? 240 : most_rows);
     plan.rows = round_up(pieces(g.m, pieces(g.m, plan.rows)), tile_rows);
   }
-  int64_t elements = strips_of(g) * tile_rows * strip_row<T>;
-  elements += panel_elements<T>(g, plan);
+  int64_t elements = strip_elements<T>(g) + panel_elements<T>(g, plan);
   if (narrow) elements += plan.rows * plan.columns;
   plan.scratch = elements * static_cast<int64_t>(sizeof(T));
   return plan;
@@ -425,16 +579,16 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   constexpr int64_t width = panel<T>;
   int64_t i0 = 0, j0 = 0;
   if (task > 0) {
-    const int64_t across = pieces(g.n, plan.columns);
-    i0 = task / across * plan.rows;
-    j0 = task % across * plan.columns;
+    const int64_t beside = pieces(g.n, plan.columns);
+    i0 = task / beside * plan.rows;
+    j0 = task % beside * plan.columns;
   }
   const int64_t m = std::min(plan.rows, g.m - i0), n = std::min(plan.columns, g.n - j0);
   const S* a = static_cast<const S*>(g.a) + i0 * g.a_row;
   const S* b = static_cast<const S*>(g.b) + j0 * g.b_col;
   const T* bias = g.bias != nullptr ? static_cast<const T*>(g.bias) + j0 : nullptr;
   T* strip = scratch;
-  T* panels = strip + strips_of(g) * tile_rows * strip_row<T>;
+  T* panels = strip + strip_elements<T>(g);
   T* wide = panels + panel_elements<T>(g, plan);
 
   T* c = nullptr;
@@ -455,13 +609,14 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   const auto strips = static_cast<int>(pieces(m, tile_rows));
   const int64_t high = static_cast<int>(m) % strips, least = static_cast<int>(m) / strips;
   const int64_t together = strips_of(g);
-  const bool direct = direct_a<T>(g), direct_panels = direct_b<T>(g);
+  const bool direct = direct_a<T>(g);
+  [[maybe_unused]] const bool few_of_a = few_rows<T>(g);
   for (int64_t k0 = 0; k0 < g.k; k0 += depth<T>) {
     const int64_t k = std::min(depth<T>, g.k - k0);
     const S* a_block = a + k0 * g.a_col;
     const S* b_block = b + k0 * g.b_row;
     const int64_t apart = k * width + panel_gap;
-    const int64_t lying = direct_panels ? n / width * width : 0;
+    const int64_t lying = columns_in_place<T>(g, n);
     if (lying < n) {
       pack_panels(k, n - lying, b_block + lying * g.b_col, g.b_row, g.b_col, panels, apart);
     }
@@ -480,23 +635,30 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
       } else if (i == i_packed) {
         const int64_t count = std::min<int64_t>(together, strips - s);
         const int64_t packed = count * least + std::clamp<int64_t>(high - s, 0, count);
-        steps = pack_strips(packed, k, from, g.a_row, g.a_col, strip);
+        steps = pack_strips(together, packed, k, from, g.a_row, g.a_col, strip);
         strip_a = strip;
         i_packed = i + packed;
         tiles_done = 0;
       }
       const S* after = i_packed < m ? a_block + i_packed * g.a_row : next_block;
-      for (int64_t j = 0; j < n; j += width) {
+      int64_t j = 0;
+#if HWY_TARGET != HWY_SCALAR
+      if constexpr (std::is_same_v<T, float>) {
+        for (; few_of_a && j < lying; j += few_width) {
+          const Target<T> to{c + j, c_row, bias != nullptr && k0 == 0 ? bias + j : nullptr,
+                             g.accumulate || k0 > 0, few_width};
+          few_across_rows(rows, k, strip_a, steps.row, b_block + j * g.b_col, g.b_col, to);
+        }
+      }
+#endif
+      for (; j < n; j += width) {
         const Ahead ahead = following(after, tiles_done++);
         const int64_t columns = std::min(width, n - j);
-        const T* panel_b = panels + j / width * apart;
+        const T* panel_b = panels + (j - lying) / width * apart;
         int64_t b_row = width;
-        if (direct_panels) {
-          panel_b = panels;
-          if (columns == width) {
-            panel_b = static_cast<const T*>(static_cast<const void*>(b_block + j));
-            b_row = g.b_row;
-          }
+        if (j < lying) {
+          panel_b = static_cast<const T*>(static_cast<const void*>(b_block + j));
+          b_row = g.b_row;
         }
         const Target<T> to{c + i * c_row + j, c_row,
                            bias != nullptr && k0 == 0 ? bias + j : nullptr, g.accumulate || k0 > 0,

@@ -85,7 +85,12 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   const int threads = parallel ? num_threads() : 1;
   const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);
   const int64_t tasks = plan.tasks(g), bytes = memory::block_bytes(plan.scratch);
-  Scratch scratch(bytes * threads);
+  // A small product would spend a tenth of its time on memory from the arena.
+  constexpr int64_t near = 32 << 10;
+  const bool fits = threads == 1 && bytes <= near;
+  alignas(64) char nearby[near];
+  Scratch scratch(fits ? 0 : bytes * threads);
+  char* space = fits ? nearby : scratch.as<char>();
   const auto task = [&](int64_t index) {
     Gemm one = g;
     if (batch > 1) {
@@ -94,8 +99,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
       one.b = at(b.data, batch_offset(b.shape, b.strides, i), b.dtype);
       one.c = static_cast<char*>(c.data) + batch_offset(c.shape, c.strides, i) * size_of(c.dtype);
     }
-    run_gemm(one, plan, index % tasks,
-             scratch.as<char>() + (parallel ? worker_index() : 0) * bytes);
+    run_gemm(one, plan, index % tasks, space + (parallel ? worker_index() : 0) * bytes);
   };
   if (parallel) {
     parallel_for(batch * tasks, task);

@@ -11,6 +11,7 @@
 #include "autograd/record.h"
 #include "core/parallel.h"
 #include "ops/copy.h"
+#include "ops/kernels/matmul.h"
 #include "ops/shape.h"
 #include "tests/harness/op_info.h"
 
@@ -179,7 +180,7 @@ TEST(Matmul, RowDependsOnItsRowAlone) {
       const Tensor b_t = make(randn({n, k}), Generator{2}, f32_making);
       const std::vector<float> y = numbers(matmul(a, b));
       const std::vector<float> y_t = numbers(matmul(a, transpose(b_t, 0, 1)));
-      for (const int64_t m : {1, 2, 3, 5, 7, 11, 12, 13, 14, 15, 24, 29, 64, 149}) {
+      for (const int64_t m : {1, 2, 3, 4, 5, 7, 11, 12, 13, 14, 15, 24, 29, 64, 149}) {
         const int64_t first = 150 - m;
         const Tensor part = a.alias({m, k}, {k, 1}, first * k);
         const auto rows = [&](const std::vector<float>& all) {
@@ -189,6 +190,32 @@ TEST(Matmul, RowDependsOnItsRowAlone) {
         expect_same_bits(numbers(matmul(part, b)), rows(y));
         expect_same_bits(numbers(matmul(part, transpose(b_t, 0, 1))), rows(y_t));
       }
+    }
+  }
+}
+
+// The same for few rows of many columns, which read b in place, in 16 bits, with a bias and added
+// to what was there.
+TEST(Matmul, FewRowsOfManyColumns) {
+  const int64_t n = 4133, k = 525;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const Tensor a = cast(make(randn({20, k}), Generator{1}, f32_making), dtype);
+    const Tensor b = cast(make(randn({n, k}), Generator{2}, f32_making), dtype);
+    const Tensor bias = cast(make(randn({n}), Generator{3}, f32_making), dtype);
+    const auto product = [&](const Tensor& rows) {
+      Tensor c = full({rows.dim(0), n}, 0.5, dtype);
+      kernels::matmul(c.device(), rows.view(), transpose(b, 0, 1).view(), bias.view(), c.mut(),
+                      true);
+      return numbers(cast(c, DType::f32));
+    };
+    const std::vector<float> all = product(a);
+    for (const int64_t m : {1, 2, 3, 4}) {
+      SCOPED_TRACE(fmt::format("{} m {}", name_of(dtype), m));
+      const Tensor part = a.alias({m, k}, {k, 1}, (20 - m) * k);
+      const std::vector<float> last(all.begin() + (20 - m) * n, all.end());
+      expect_same_bits(product(part), last);
+      const Tensor turned = transpose(contiguous(transpose(part, 0, 1)), 0, 1);
+      expect_same_bits(product(turned), last);
     }
   }
 }

@@ -300,12 +300,21 @@ void save(const std::string& path, const Picture& picture) {
   replace_file(path, picture.png(), "plot");
 }
 
-/// Draws labels beside the cells of a heat map: given ones at every cell where they fit, else
-/// numbers. place(i, label) draws one.
+constexpr double room_of_label = 14;  ///< pixels along the axis
+
+/// Whether labels find room along `length` pixels; empty ones need none.
+bool labels_fit(const std::vector<std::string>& labels, double length) {
+  const auto none = std::count(labels.begin(), labels.end(), "");
+  const auto drawn = static_cast<double>(static_cast<int64_t>(labels.size()) - none);
+  return drawn > 0 && drawn * room_of_label <= length;
+}
+
+/// Draws labels beside the cells of a heat map: given ones where they fit, else numbers.
+/// place(i, label) draws one.
 template <class F>
-void draw_cell_labels(int64_t count, double cell, double need,
-                      const std::vector<std::string>& given, F&& place) {
-  if (!given.empty() && cell >= need) {
+void draw_cell_labels(int64_t count, double length, const std::vector<std::string>& given,
+                      F&& place) {
+  if (labels_fit(given, length)) {
     for (int64_t i = 0; i < count; ++i) place(i, given[static_cast<size_t>(i)]);
     return;
   }
@@ -460,9 +469,8 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
   const auto extent = [&](int64_t n) {
     return static_cast<double>((n + cells_of_pixel - 1) / cells_of_pixel * cell);
   };
-  constexpr double letters = 14;  // pixels that a cell needs for a label of its own
   double row_width = 34;
-  if (!map.row_labels.empty() && static_cast<double>(cell) >= letters) {
+  if (labels_fit(map.row_labels, extent(map.rows))) {
     for (const std::string& label : map.row_labels) {
       row_width = std::max(row_width, Picture::width_of(label, small));
     }
@@ -497,12 +505,12 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
   const auto middle = [&](double start, int64_t i) {
     return start + static_cast<double>(i / step * cell) + static_cast<double>(cell) / 2;
   };
-  const auto size = static_cast<double>(cell);
-  draw_cell_labels(map.rows, size, letters, map.row_labels, [&](int64_t i, const std::string& l) {
-    picture.text(frame.left - 12 - Picture::width_of(l, small), middle(frame.top, i) + 3 * small, l,
-                 small, dim);
-  });
-  draw_cell_labels(map.columns, size, letters, map.column_labels,
+  draw_cell_labels(map.rows, extent(map.rows), map.row_labels,
+                   [&](int64_t i, const std::string& l) {
+                     picture.text(frame.left - 12 - Picture::width_of(l, small),
+                                  middle(frame.top, i) + 3 * small, l, small, dim);
+                   });
+  draw_cell_labels(map.columns, extent(map.columns), map.column_labels,
                    [&](int64_t i, const std::string& l) {
                      picture.text(middle(frame.left, i) - Picture::width_of(l, small) / 2,
                                   frame.bottom + 24, l, small, dim);

@@ -27,7 +27,8 @@ struct HeatMap {
   std::string title = {}, x_label = {}, y_label = {};
   int64_t rows = 0, columns = 0;
   std::vector<double> values = {};  ///< row-major; NaN is drawn as paper
-  /// A label for every row or column; empty: numbers at some.
+  /// A label for every row or column, "" for none; drawn where there is room for them. Empty:
+  /// numbers at some.
   std::vector<std::string> row_labels = {}, column_labels = {};
   double low = 0, high = 0;  ///< of the colours; equal: from the smallest value to the largest
   double exponent = 1;       ///< of the share of the range, e.g. 0.5 to tell small values apart

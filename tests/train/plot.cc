@@ -118,6 +118,23 @@ TEST(Plot, HeatMapColoursItsCells) {
   EXPECT_NE(cell(0, 1), cell(0, 2));
 }
 
+TEST(Plot, HeatMapDrawsAFewLabelsBesideManyCells) {
+  const Folder folder;
+  HeatMap map{.rows = 1000, .columns = 4, .exponent = 0.5};
+  map.values.assign(4000, 1);
+  map.row_labels.resize(1000);
+  const auto drawn = [&] {
+    write_heat_map(folder / "x.png", map);
+    return read_bytes(folder / "x.png");
+  };
+  const std::string numbers = drawn();
+  map.row_labels[500] = "middle";
+  const std::string few = drawn();
+  EXPECT_NE(few, numbers);
+  map.row_labels.assign(1000, "crowd");
+  EXPECT_EQ(drawn(), numbers);
+}
+
 TEST(Plot, HeatMapsOfAllSizes) {
   const Folder folder;
   for (const auto& [rows, columns] :

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,7 +41,7 @@ struct Progress {
   int64_t step = 0;   ///< steps done
   int64_t steps = 0;  ///< of this many; 0: unknown
   double loss = 0;    ///< nats
-  double bits_per_byte = 0;
+  double bits_per_byte = std::numeric_limits<double>::quiet_NaN();
   double gradient_norm = -1;
   double learning_rate = -1;
   double tokens_per_second = -1;

@@ -94,7 +94,7 @@ TEST(Log, PlainLinesWhereThereIsNoTerminal) {
   }
   std::fclose(file);
   EXPECT_EQ(read_bytes(folder / "status"),
-            "step 1/9  loss 1.0000  bpb 0.000\nsaved\nstep 9/9  loss 0.5000  bpb 2.000\n");
+            "step 1/9  loss 1.0000\nsaved\nstep 9/9  loss 0.5000  bpb 2.000\n");
 }
 
 TEST(Log, RedrawsOnATerminal) {
@@ -113,12 +113,13 @@ TEST(Log, RedrawsOnATerminal) {
     log.show({.step = 1, .steps = 9});
     log.say("note");
   }
-  char buffer[1000];
-  const ssize_t n = read(master.get(), buffer, sizeof buffer);
-  ASSERT_GT(n, 0);
-  EXPECT_EQ(std::string(buffer, static_cast<size_t>(n)),
-            "\rstep 1/9  l\x1b[K\r\x1b[Knote\r\n\rstep 1/9  l\x1b[K\r\n");
   std::fclose(terminal);
+  std::string drawn;  // a terminal hands out what it has in pieces
+  char buffer[1000];
+  for (ssize_t n; (n = read(master.get(), buffer, sizeof buffer)) > 0;) {
+    drawn.append(buffer, static_cast<size_t>(n));
+  }
+  EXPECT_EQ(drawn, "\rstep 1/9  l\x1b[K\r\x1b[Knote\r\n\rstep 1/9  l\x1b[K\r\n");
 }
 
 TEST(Log, Formats) {

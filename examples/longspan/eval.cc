@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <vector>
 
 #include "core/error.h"
 #include "examples/longspan/commands.h"
+#include "models/evaluate.h"
 #include "train/files.h"
 
 namespace longspan {
@@ -42,12 +45,30 @@ void keep_scores(const std::string& out, Members& figures) {
   }
 }
 
+struct Windows {
+  int64_t stride = 0;
+  void visit(auto& v) { v("stride", stride); }
+};
+
+/// Bits per byte where every byte but the first ones has a context of at least length - stride.
+double sliding_bits(const Run& run, const BytePart& part, int64_t stride) {
+  require<NotImplemented>(run.model->objective() == Objective::next_token, "--stride",
+                          "{} predicts hidden bytes; expected a decoder", run.config.model_name);
+  std::vector<int32_t> text{part.before};
+  text.insert(text.end(), part.bytes.begin(), part.bytes.end());
+  const int64_t together = std::max<int64_t>(1, 4096 / run.config.length);
+  return score_sliding(*run.model, Tensor::from(text, {part.size() + 1}), run.config.length, stride,
+                       together)
+      .bits();
+}
+
 }  // namespace
 
 int eval_command(int argc, const char* const* argv) {
   const Flag own[] = {{"--out", "", "the run folder"},
                       {"--step", "", "step of the checkpoint; without it the newest"},
-                      {"--part", "", "train, valid or test; without it valid"}};
+                      {"--part", "", "train, valid or test; without it valid"},
+                      {"--stride", "", "score again in windows that move by so many bytes"}};
   const CommandLine line = read_command_line(
       argc, argv, own,
       "longspan eval --out DIR: scores a checkpoint on every byte of a part of the data once.");
@@ -70,6 +91,14 @@ int eval_command(int argc, const char* const* argv) {
   std::fprintf(stderr, "step %lld, %s part of %s: %.4f bits per byte (%lld bytes in %.2f s)\n",
                static_cast<long long>(trained.at.step), part.c_str(), corpus.path().c_str(), bits,
                static_cast<long long>(bytes.size()), seconds);
+
+  if (const std::string* stride = line.value("--stride")) {
+    Windows windows;
+    set_fields(windows, {{"stride", Json(*stride), "--stride", true}});
+    std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per byte\n",
+                 static_cast<long long>(run.config.length), static_cast<long long>(windows.stride),
+                 sliding_bits(run, bytes, windows.stride));
+  }
 
   Members figures = summary(run, trained.at, std::nan(""));
   keep_scores(run.out, figures);

@@ -130,6 +130,9 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   const Outcome again = must({"eval", "--out", out});
   EXPECT_EQ(again.last_line(), o.last_line());
   EXPECT_EQ(read(out + "/summary.json"), o.last_line() + "\n");
+  const Outcome sliding = must({"eval", "--out", out, "--stride", "8"});
+  EXPECT_EQ(sliding.last_line(), o.last_line());
+  EXPECT_NE(sliding.err.find("in windows of 24 that move by 8: "), std::string::npos);
 
   // Sampling depends on the seed alone.
   const std::vector<std::string> sample = {"generate", "--out", out,      "--prompt", "the quick",

@@ -15,7 +15,7 @@ namespace longspan {
 namespace {
 
 constexpr Preset presets[] = {
-    {"small", "4 layers of 128, exact window of 64 keys; trains on bytes in minutes on a CPU"},
+    {"small", "4 layers of 128, exact window of 64 keys, tied table; trains on bytes in minutes"},
     {"tiny", "2 layers of 16, exact window of 5 keys, 17 tokens; for tests"},
     {"enwik8", "24 layers of 1024, blocks of 256, length 8192 (Roy et al. 2020)"},
     {"enwik8_12k", "22 layers of 1024, blocks of 128, length 12288"},
@@ -27,7 +27,9 @@ TrainingDefaults defaults_of(std::string_view preset) {
   if (preset == "small") return {.length = 256, .batch = 4, .steps = 1500, .lr = 3e-3};
   if (preset == "tiny") return {.length = 12, .batch = 4, .steps = 200};
   const int64_t length = preset == "enwik8_12k" ? 12288 : preset == "wt103" ? 4096 : 8192;
-  return {.length = length, .batch = 1, .steps = 100'000, .lr = 1e-4, .warmup = 10'000};
+  TrainingDefaults d{.length = length, .batch = 1, .steps = 100'000, .lr = 1e-4, .warmup = 10'000};
+  if (preset == "wt103") d.weight_decay = 2e-5;
+  return d;
 }
 
 std::unique_ptr<Blueprint> make(std::string_view preset) {

@@ -20,6 +20,7 @@ struct TrainingDefaults {
   double lr_floor = 0.05;  ///< end of the cosine, as a share of the peak
   double clip = 0.25;      ///< global gradient norm
   double beta2 = 0.999;    ///< of Adam
+  double weight_decay = 0;
 };
 
 /// A configuration that has not been built yet.

@@ -419,7 +419,9 @@ int64_t Transformer::max_length() const {
 }
 
 LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targets,
-                                        const SegmentMemory&, Pass pass) const {
+                                        const SegmentMemory& memory, Pass pass) const {
+  require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
+          memory.layers.size());
   std::vector<Tensor> layers;
   const bool auxiliary = pass.training && (config_.layer_loss || config_.n_target > 1);
   const Tensor hidden = run({.tokens = tokens}, pass, auxiliary ? &layers : nullptr);

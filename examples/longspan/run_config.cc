@@ -36,6 +36,7 @@ RunConfig make_config(const Settings& settings) {
   c.optimizer.lr = d.lr;
   c.optimizer.beta2 = d.beta2;
   c.optimizer.clip = d.clip;
+  c.optimizer.weight_decay = d.weight_decay;
   c.schedule.warmup = d.warmup;
   c.schedule.floor = d.lr_floor;
   set_fields(c, settings);

@@ -241,6 +241,13 @@ TEST(TransformerRejects, Inputs) {
          m.loss(some_tokens(1, 4, 17), Tensor::zeros({1, 4}), {}, Pass{});
        },
        "targets"},
+      {"memory of another model",
+       [](const Transformer& m) {
+         SegmentMemory memory;
+         memory.layers.resize(2);
+         m.loss(some_tokens(1, 4, 17), some_tokens(1, 4, 17), memory, Pass{});
+       },
+       "got a memory of 2 layers; this model keeps none"},
       {"source for a decoder",
        [](const Transformer& m) {
          m.forward({.tokens = some_tokens(1, 4, 17), .source = some_tokens(1, 4, 17)}, Pass{});

@@ -441,5 +441,22 @@ TEST(Spec00, Test11MacsAreTheClosedForm) {
   check(l * l);
 }
 
+TEST(Spec00, Test11MacsOfADecodedToken) {
+  const int64_t d = 16, f = 32, v = 17, n = 2, batch = 2;
+  for (const int64_t window : {0, 4}) {
+    TransformerConfig c = tiny();
+    c.local = window > 0 ? Locality::exact : Locality::none;
+    c.window = window;
+    const Transformer model = made(c, f32);
+    const auto state = model.start_decoding(batch);
+    for (int64_t t = 0; t < 9; ++t) {
+      const MacCounter counter;
+      model.decode(some_tokens(batch, 1, v, static_cast<uint64_t>(t)), *state);
+      const int64_t seen = window > 0 ? std::min(t + 1, window) : t + 1;
+      EXPECT_EQ(counter.total(), batch * (n * (4 * d * d + 2 * d * f + 2 * seen * d) + d * v));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace longspan::test

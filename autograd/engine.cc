@@ -12,8 +12,6 @@
 namespace longspan {
 namespace autograd {
 
-std::shared_ptr<Meta> leaf_of(const Node& node);
-
 namespace {
 
 /// A row-major copy of its own.
@@ -23,9 +21,9 @@ Tensor copy_of(const Tensor& x, Category category) {
   return copy;
 }
 
-/// Makes a sum that has begun writable. A leaf's belongs to its owner, who may hold a handle.
+/// Makes a sum that has begun writable: others may hold a handle on it.
 void make_own(Tensor& sum, bool at_leaf) {
-  if (sum.contiguous() && (at_leaf || sum.unique())) return;
+  if (sum.contiguous() && sum.unique()) return;
   sum = copy_of(sum, at_leaf ? Category::gradient : Category::other);
 }
 
@@ -40,8 +38,6 @@ void add_to(Tensor& sum, Tensor contribution, bool at_leaf) {
     if (at_leaf) sum.set_category(Category::gradient);
     return;
   }
-  require_same_shape("backward", {"gradient", contribution}, {"sum so far", sum});
-  require_same_dtype("backward", {"gradient", contribution}, {"sum so far", sum});
   make_own(sum, at_leaf);
   kernels::accumulate(sum.device(), contribution.view(), sum.mut());
 }
@@ -92,8 +88,8 @@ class Engine {
         !node->released, node->name,
         "its saved tensors are gone: backward ran through this graph before; call "
         "the first one with retain, or run forward again");
-    if (const PartialInput* input = node->partial()) {
-      add_partial(*node, *input, dy);
+    if (node->partial()) {
+      add_partial(*node, dy);
       return;
     }
     Grads grads;
@@ -108,19 +104,41 @@ class Engine {
     dy.clear();
     for (size_t i = 0; i < grads.size(); ++i) {
       if (!grads[i] || !node->next[i].node) continue;
+      check_fits(*node, i, grads[i]);
       if (anomaly_mode()) check_finite(node->name, "backward", grads[i], node->scope);
       deliver(node->next[i], std::move(grads[i]));
     }
   }
 
-  void add_partial(Node& node, const PartialInput& input, std::span<const Tensor> dy) {
+  /// Kernels trust what they are given: a gradient that does not fit its tensor must not get on.
+  static void check_fits(const Node& node, size_t input, const Tensor& dx) {
+    const Edge& edge = node.next[input];
+    const GradientSpec& spec = edge.node->outputs[static_cast<size_t>(edge.slot)];
+    const auto expected = [&] {
+      return fmt::format("backward gave a gradient of input {} that is not {}{} on {}", input,
+                         name_of(spec.dtype), to_string(spec.shape), name_of(spec.device));
+    };
+    if (dx.shape() != spec.shape) {
+      fail_with<ShapeError>(node.name, expected(), {{"gradient", dx}});
+    }
+    if (dx.dtype() != spec.dtype) {
+      fail_with<DTypeError>(node.name, expected(), {{"gradient", dx}});
+    }
+    if (dx.device() != spec.device) {
+      fail_with<DeviceError>(node.name, expected(), {{"gradient", dx}});
+    }
+  }
+
+  void add_partial(Node& node, std::span<const Tensor> dy) {
     const Place place = place_of(node.next[0]);
     if (place.sum != nullptr) {
       Tensor& sum = *place.sum;
       if (sum) {
         make_own(sum, place.leaf);
       } else {
-        sum = Tensor::zeros(input.shape, input.dtype, input.device,
+        const Edge& edge = node.next[0];
+        const GradientSpec& spec = edge.node->outputs[static_cast<size_t>(edge.slot)];
+        sum = Tensor::zeros(spec.shape, spec.dtype, spec.device,
                             place.leaf ? Category::gradient : Category::other);
       }
       const NoGrad off;
@@ -144,8 +162,8 @@ class Engine {
   };
 
   Place place_of(const Edge& edge) {
-    if (const auto leaf = leaf_of(*edge.node)) {
-      if (!only_targets_) return {&leaf->grad, true};
+    if (const auto* leaf = dynamic_cast<const LeafNode*>(edge.node.get())) {
+      if (!only_targets_) return {&leaf->leaf->grad, true};
       for (const Target& t : targets_) {
         if (t.node == edge.node.get()) return {t.to, true};
       }
@@ -154,7 +172,7 @@ class Engine {
     if (only_targets_ && !leads_on(*edge.node) && !is_target(*edge.node)) return {};
     auto [entry, fresh] = pending_.try_emplace(edge.node.get());
     if (fresh) {
-      entry->second.resize(static_cast<size_t>(edge.node->outputs));
+      entry->second.resize(edge.node->outputs.size());
       heap_.push_back(edge.node);
       std::push_heap(heap_.begin(), heap_.end(), before);
     }
@@ -265,7 +283,7 @@ void backward(const Tensor& loss, const Tensor& dy, const BackwardOptions& optio
 std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
                               std::span<const Tensor> inputs, bool retain) {
   std::vector<Tensor> result(inputs.size());
-  std::vector<autograd::Edge> alive;  // keeps the accumulators of unreached leaves
+  std::vector<autograd::Edge> alive;  // keeps the nodes of unreached leaves
   std::vector<autograd::Target> targets;
   for (size_t i = 0; i < inputs.size(); ++i) {
     alive.push_back(autograd::edge_of(inputs[i]));

@@ -15,39 +15,31 @@ uint64_t next_sequence() {
   return counter.fetch_add(1, std::memory_order_relaxed);
 }
 
-/// Graphs die from a work list: dropping the last handle of a long chain must not recurse.
+/// Graphs die from a work list: dropping the last handle of a long chain must not recurse. What is
+/// kept for the thread is a plain pointer, so that a graph in a static object may die at the very
+/// end of the process.
 void drop(std::vector<Edge>&& edges) {
-  thread_local std::vector<std::shared_ptr<Node>> trash;
-  thread_local bool draining = false;
-  for (Edge& e : edges) {
-    if (e.node) trash.push_back(std::move(e.node));
+  thread_local std::vector<Edge>* list = nullptr;
+  if (list != nullptr) {
+    for (Edge& e : edges) {
+      if (e.node) list->push_back(std::move(e));
+    }
+    return;
   }
-  edges.clear();
-  if (draining) return;
-  draining = true;
+  std::vector<Edge> trash = std::move(edges);
+  list = &trash;
   while (!trash.empty()) {
-    const std::shared_ptr<Node> node = std::move(trash.back());
+    const Edge last = std::move(trash.back());
     trash.pop_back();
   }
-  draining = false;
-  if (trash.capacity() > 4096) trash.shrink_to_fit();
+  list = nullptr;
 }
 
-/// Where edges to a leaf lead; its sequence 0 lets it run last, but the engine adds at once.
-struct Accumulator final : Node {
-  explicit Accumulator(std::shared_ptr<Meta> leaf) : Node("leaf"), meta(std::move(leaf)) {
-    sequence = 0;
-  }
-  Grads backward(std::span<const Tensor>) override { return {}; }
-  std::shared_ptr<Meta> meta;
-};
+GradientSpec spec_of(const Tensor& tensor) {
+  return {tensor.shape(), tensor.dtype(), tensor.device()};
+}
 
 }  // namespace
-
-std::shared_ptr<Meta> leaf_of(const Node& node) {
-  const auto* accumulator = dynamic_cast<const Accumulator*>(&node);
-  return accumulator != nullptr ? accumulator->meta : nullptr;
-}
 
 SavedTensor::SavedTensor(const Tensor& tensor) {
   if (!tensor) return;
@@ -96,6 +88,20 @@ void Node::add_to(std::span<const Tensor>, Tensor&) {
   fail<NotImplemented>(name, "the node is not partial");
 }
 
+Grads PartialNode::backward(std::span<const Tensor> dy) {
+  const Edge& edge = next[0];
+  const GradientSpec& spec = edge.node->outputs[static_cast<size_t>(edge.slot)];
+  Tensor dx = Tensor::zeros(spec.shape, spec.dtype, spec.device);
+  add_to(dy, dx);
+  return {dx};
+}
+
+LeafNode::LeafNode(const Tensor& tensor, std::shared_ptr<Meta> meta)
+    : Node("leaf"), leaf(std::move(meta)) {
+  sequence = 0;  // below every op
+  outputs = {spec_of(tensor)};
+}
+
 void Node::release() {
   saved_.clear();
   released = true;
@@ -105,12 +111,12 @@ Edge edge_of(const Tensor& tensor) {
   const auto& meta = tensor.meta();
   if (!meta || !meta->requires_grad) return {};
   if (meta->node) return {meta->node, meta->slot};
-  std::shared_ptr<Node> accumulator = meta->accumulator.lock();
-  if (!accumulator) {
-    accumulator = std::make_shared<Accumulator>(meta);
-    meta->accumulator = accumulator;
+  std::shared_ptr<LeafNode> node = meta->leaf_node.lock();
+  if (!node) {
+    node = std::make_shared<LeafNode>(tensor, meta);
+    meta->leaf_node = node;
   }
-  return {std::move(accumulator), 0};
+  return {std::move(node), 0};
 }
 
 bool wants_graph(std::span<const Tensor> inputs) {
@@ -125,9 +131,10 @@ void attach(const std::shared_ptr<Node>& node, std::span<const Tensor> inputs,
             std::span<Tensor* const> outputs) {
   node->next.reserve(inputs.size());
   for (const Tensor& x : inputs) node->next.push_back(edge_of(x));
-  node->outputs = static_cast<int>(outputs.size());
+  node->outputs.reserve(outputs.size());
   int slot = 0;
   for (Tensor* y : outputs) {
+    node->outputs.push_back(spec_of(*y));
     if (*y && is_floating(y->dtype())) {
       auto meta = std::make_shared<Meta>();
       meta->node = node;
@@ -178,6 +185,9 @@ void set_grad(const Tensor& tensor, Tensor gradient) {
     require_same_dtype("set_grad", {"x", tensor}, {"gradient", gradient});
     require_same_device("set_grad", {"x", tensor}, {"gradient", gradient});
     gradient = gradient.detach();
+    if (gradient.storage().category() == Category::other) {
+      gradient.set_category(Category::gradient);
+    }
   }
   tensor.meta()->grad = std::move(gradient);
 }

@@ -42,8 +42,8 @@ class SavedTensor {
   uint64_t version_ = 0;
 };
 
-/// What the gradient of a partial node's input looks like.
-struct PartialInput {
+/// What a gradient must look like: the tensor that it belongs to.
+struct GradientSpec {
   Shape shape;
   DType dtype = DType::f32;
   Device device;
@@ -59,19 +59,17 @@ struct Node {
   /// Gradients of the inputs from those of the outputs (undefined where none arrived). Recording
   /// is off; wrappers turn it on for what they re-run, and may call backward().
   virtual Grads backward(std::span<const Tensor> dy) = 0;
-  /// For an op that touches little of its one large input (a slice, rows of a table): the engine
-  /// calls add_to() in place of backward(), so that many such ops on one tensor cost what they
-  /// touch and not a full gradient each. Null elsewhere.
-  virtual const PartialInput* partial() const { return nullptr; }
+  /// Whether the engine calls add_to() in place of backward(); see PartialNode.
+  virtual bool partial() const { return false; }
   /// Adds the gradient of input 0 to the sum so far, which is row-major and starts with zeros.
   virtual void add_to(std::span<const Tensor> dy, Tensor& sum);
   /// Drops what backward() needed. The engine calls it when the node has run, unless retained.
   virtual void release();
 
   std::string_view name;
-  uint64_t sequence;       ///< creation order
-  std::vector<Edge> next;  ///< one per input
-  int outputs = 1;
+  uint64_t sequence;                  ///< creation order
+  std::vector<Edge> next;             ///< one per input
+  std::vector<GradientSpec> outputs;  ///< what dy of each output looks like
   bool released = false;
   std::string scope;  ///< where it was recorded; only in anomaly mode
 
@@ -85,13 +83,32 @@ struct Node {
   std::vector<SavedTensor> saved_;
 };
 
+/// For an op that touches little of its one large input (a slice, rows of a table): derive from it
+/// and define add_to(), so that many such ops on one tensor cost what they touch and not a full
+/// gradient each.
+struct PartialNode : Node {
+  using Node::Node;
+  bool partial() const final { return true; }
+  Grads backward(std::span<const Tensor> dy) final;
+  void add_to(std::span<const Tensor> dy, Tensor& sum) override = 0;
+};
+
+struct Meta;
+
+/// Where edges to a leaf lead. It never runs: the engine adds to the leaf's gradient at once.
+struct LeafNode final : Node {
+  LeafNode(const Tensor& tensor, std::shared_ptr<Meta> meta);
+  Grads backward(std::span<const Tensor>) override { return {}; }
+  std::shared_ptr<Meta> leaf;
+};
+
 /// A tensor's place in the graph.
 struct Meta {
   std::shared_ptr<Node> node;  ///< what made it; null at a leaf
   int slot = 0;                ///< which output of node
   bool requires_grad = false;
-  Tensor grad;                      ///< at a leaf: the sum so far
-  std::weak_ptr<Node> accumulator;  ///< at a leaf: where edges to it lead
+  Tensor grad;                        ///< at a leaf: the sum so far
+  std::weak_ptr<LeafNode> leaf_node;  ///< at a leaf: where edges to it lead
 };
 
 /// The edge through which a tensor's gradient flows; empty where it needs none.
@@ -116,10 +133,11 @@ bool requires_grad(const Tensor& tensor);
 /// Makes a leaf ask for gradients (or not). Returns it. Throws GradientError on a result of an op
 /// and DTypeError on integers.
 Tensor& set_requires_grad(Tensor& tensor, bool value = true);
-/// A leaf's gradient so far; undefined where none has arrived.
+/// A leaf's gradient so far; undefined where none has arrived. While a handle is held, backward()
+/// adds to a copy, so what was returned stays as it is.
 Tensor grad(const Tensor& tensor);
-/// Replaces (or, undefined, drops) a leaf's gradient. Throws ShapeError, DTypeError or DeviceError
-/// where it does not fit.
+/// Replaces (or, undefined, drops) a leaf's gradient; what is given is never written. Throws
+/// ShapeError, DTypeError or DeviceError where it does not fit.
 void set_grad(const Tensor& tensor, Tensor gradient);
 
 }  // namespace longspan

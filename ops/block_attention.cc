@@ -183,7 +183,7 @@ kernels::AttentionInputs inputs_of(const Call& call, const Arguments& a) {
 }
 
 struct AttentionNode final : autograd::Node {
-  explicit AttentionNode(const Call& c) : Node(kOp), call(c) { outputs = 2; }
+  explicit AttentionNode(const Call& c) : Node(kOp), call(c) {}
 
   Grads backward(std::span<const Tensor> dy) override {
     const Arguments a{saved(0), saved(1), saved(2), saved(3),

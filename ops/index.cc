@@ -65,22 +65,14 @@ void scatter_into(const Tensor& x, const Tensor& ids, const Rows& rows, Tensor& 
   kernels::scatter_add_rows(x.device(), from.view(), lists(ids, rows).view(), work.mut(), to.mut());
 }
 
-struct GatherNode final : autograd::Node {
-  GatherNode(std::string_view op, const Tensor& x, const Tensor& ids, const Rows& r)
-      : Node(op), input{x.shape(), x.dtype(), x.device()}, rows(r) {
+struct GatherNode final : autograd::PartialNode {
+  GatherNode(std::string_view op, const Tensor& ids, const Rows& r) : PartialNode(op), rows(r) {
     save({ids});
   }
-  const autograd::PartialInput* partial() const override { return &input; }
   void add_to(std::span<const Tensor> dy, Tensor& sum) override {
     scatter_into(dy[0], saved(0), rows, sum);
   }
-  Grads backward(std::span<const Tensor> dy) override {
-    Tensor dx = Tensor::zeros(input.shape, input.dtype, input.device);
-    add_to(dy, dx);
-    return {dx};
-  }
 
-  autograd::PartialInput input;
   Rows rows;
 };
 
@@ -102,7 +94,7 @@ Tensor gather(std::string_view op, const Tensor& input, const Tensor& ids, const
     Tensor to = y.alias({rows.G, rows.n, rows.W}, {rows.n * rows.W, rows.W, 1}, 0);
     kernels::gather_rows(x.device(), from.view(), lists(ids, rows).view(), to.mut());
   }
-  record_node(op, {x}, {&y}, [&] { return std::make_shared<GatherNode>(op, x, ids, rows); });
+  record_node(op, {x}, {&y}, [&] { return std::make_shared<GatherNode>(op, ids, rows); });
   return y;
 }
 

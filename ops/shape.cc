@@ -83,15 +83,9 @@ void require_defined(std::string_view op, const Tensor& x) {
 }
 
 /// The way back of slice: writes into a part of the input's gradient.
-struct SliceNode final : autograd::Node {
-  SliceNode(const Tensor& x, const Shape& piece, int along, int64_t first, int64_t every)
-      : Node("slice"),
-        input{x.shape(), x.dtype(), x.device()},
-        shape(piece),
-        axis(along),
-        begin(first),
-        step(every) {}
-  const autograd::PartialInput* partial() const override { return &input; }
+struct SliceNode final : autograd::PartialNode {
+  SliceNode(const Shape& piece, int along, int64_t first, int64_t every)
+      : PartialNode("slice"), shape(piece), axis(along), begin(first), step(every) {}
   void add_to(std::span<const Tensor> dy, Tensor& sum) override {
     Strides strides = sum.strides();
     const int64_t offset = begin * strides[axis];
@@ -99,13 +93,7 @@ struct SliceNode final : autograd::Node {
     Tensor part = sum.alias(shape, strides, offset);
     kernels::accumulate(sum.device(), dy[0].view(), part.mut());
   }
-  Grads backward(std::span<const Tensor> dy) override {
-    Tensor dx = Tensor::zeros(input.shape, input.dtype, input.device);
-    add_to(dy, dx);
-    return {dx};
-  }
 
-  autograd::PartialInput input;
   Shape shape;  // of the slice with its axis kept
   int axis;
   int64_t begin, step;
@@ -124,7 +112,7 @@ Tensor slice_view(const Tensor& x, int axis, int64_t begin, int64_t count, int64
                   [](const Context&, const Tensor& dy) -> Grads { return {dy}; });
   }
   record_node("slice", {x}, {&y},
-              [&] { return std::make_shared<SliceNode>(x, shape, axis, begin, step); });
+              [&] { return std::make_shared<SliceNode>(shape, axis, begin, step); });
   return y;
 }
 

@@ -435,6 +435,62 @@ TEST(Nodes, MustReturnAGradientForEachInput) {
             std::string::npos);
 }
 
+TEST(Nodes, GradientsThatDoNotFitStopAtTheOpThatMadeThem) {
+  // At a leaf, and between ops, where the next kernel would read beyond it.
+  const auto wrong = [](const Tensor& x, const Shape& shape, DType dtype) {
+    return record("wrong", {x}, clone(x.detach()), {},
+                  [shape, dtype](const Context&, const Tensor&) {
+                    return Grads{Tensor::zeros(shape, dtype)};
+                  });
+  };
+  Tensor x = leaf({1, 2});
+  for (const bool between : {false, true}) {
+    const Tensor h = between ? mul(x, x) : x;
+    const auto text = [&](const Shape& shape, DType dtype, auto tag) {
+      return message_of<typename decltype(tag)::type>(
+          [&] { backward(sum(wrong(h, shape, dtype)), {}, {.retain = true}); });
+    };
+    const std::string size = text({3}, DType::f64, TypeTag<ShapeError>{});
+    EXPECT_NE(size.find("wrong: backward gave a gradient of input 0 that is not f64[2] on cpu"),
+              std::string::npos)
+        << size;
+    EXPECT_NE(size.find("gradient  f64[3]"), std::string::npos) << size;
+    EXPECT_NE(text({2}, DType::f32, TypeTag<DTypeError>{}).find("is not f64[2]"),
+              std::string::npos);
+    EXPECT_FALSE(grad(x));
+  }
+}
+
+TEST(Leaves, GradientsInHandStayAsTheyAre) {
+  Tensor x = leaf({1, 2}), y = leaf({3, 4});
+  const Tensor given = Tensor::from(std::vector<double>{5, 6}, {2});
+  set_grad(x, given);
+  set_grad(y, given);
+  EXPECT_EQ(given.storage().category(), Category::gradient);
+  backward(sum(mul(x, 2.0)));
+  EXPECT_EQ(values_of(given), (std::vector<double>{5, 6}));
+  EXPECT_EQ(values_of(grad(x)), (std::vector<double>{7, 8}));
+  EXPECT_EQ(values_of(grad(y)), (std::vector<double>{5, 6}));
+  const Tensor held = grad(x);
+  backward(sum(x));
+  EXPECT_EQ(values_of(held), (std::vector<double>{7, 8}));
+  EXPECT_EQ(values_of(grad(x)), (std::vector<double>{8, 9}));
+  EXPECT_EQ(grad(x).storage().category(), Category::gradient);
+}
+
+TEST(Graph, MayDieAfterTheThreadThatBuiltIt) {
+  // Static objects go after what belongs to the main thread.
+  EXPECT_EXIT(
+      {
+        static Tensor kept;
+        Tensor x = leaf({1});
+        kept = x;
+        for (int i = 0; i < 1000; ++i) kept = mul(kept, kept);
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
 TEST(Anomaly, NamesTheFirstOpForward) {
   Tensor x = leaf({-1, 1});
   const AnomalyMode on;

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -30,6 +31,7 @@ void pause() {
 #endif
 }
 
+/// The processors that this thread may run on.
 std::vector<int> allowed_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -43,32 +45,35 @@ std::vector<int> allowed_processors() {
   return list;
 }
 
-void pin_to(pthread_t thread, int processor) {
+void allow(pthread_t thread, std::span<const int> processors) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(processor, &set);
+  for (const int i : processors) CPU_SET(i, &set);
   pthread_setaffinity_np(thread, sizeof set, &set);  // best effort
 }
 
 class Pool {
  public:
-  explicit Pool(int threads, const std::vector<int>& processors, bool pin) {
+  /// Throws std::system_error where the system gives no more threads.
+  Pool(int threads, std::span<const int> processors, bool pin) {
     const auto place = [&](int i) {
-      return processors[static_cast<size_t>(i) % processors.size()];
+      return processors.subspan(static_cast<size_t>(i) % processors.size(), 1);
     };
-    if (pin && threads > 1) pin_to(pthread_self(), place(0));
-    for (int i = 1; i < threads; ++i) {
-      workers_.emplace_back([this, i] { work(i); });
-      if (pin) pin_to(workers_.back().native_handle(), place(i));
+    try {
+      workers_.reserve(static_cast<size_t>(threads));
+      for (int i = 1; i < threads; ++i) {
+        workers_.emplace_back([this, i] { work(i); });
+        if (pin) allow(workers_.back().native_handle(), place(i));
+      }
+    } catch (...) {
+      stop();
+      throw;
     }
+    // One thread alone goes where the system puts it: another process may have the first processor.
+    if (pin) allow(pthread_self(), threads > 1 ? place(0) : processors);
   }
 
-  ~Pool() {
-    stop_.store(true);
-    epoch_.fetch_add(1);
-    epoch_.notify_all();
-    for (std::thread& w : workers_) w.join();
-  }
+  ~Pool() { stop(); }
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
@@ -93,6 +98,13 @@ class Pool {
 
  private:
   static constexpr uint32_t closed = 1u << 31;
+
+  void stop() {
+    stop_.store(true);
+    epoch_.fetch_add(1);
+    epoch_.notify_all();
+    for (std::thread& w : workers_) w.join();
+  }
 
   void take_tasks() {
     inside = true;
@@ -161,6 +173,8 @@ int environment_int(const char* name, int otherwise) {
   return static_cast<int>(value);
 }
 
+void forget_threads();
+
 struct Owner {
   std::mutex mutex;  // one job at a time
   const std::vector<int> processors = allowed_processors();
@@ -171,10 +185,15 @@ struct Owner {
   Owner() {
     const int n = environment_int("LONGSPAN_THREADS", 0);
     make(n > 0 ? n : static_cast<int>(processors.size()));
+    pthread_atfork(nullptr, nullptr, forget_threads);
   }
+  /// Where there are not that many threads to be had, all stays as it was.
   void make(int n) {
-    pool = nullptr;
-    pool = std::make_unique<Pool>(n, processors, pin);
+    try {
+      pool = std::make_unique<Pool>(n, processors, pin);
+    } catch (const std::exception& e) {  // std::system_error, std::bad_alloc
+      fail<Error>("threads", "{} could not be started ({}); use fewer", n, e.what());
+    }
     threads = n;
   }
 };
@@ -182,6 +201,12 @@ struct Owner {
 Owner& owner() {
   static Owner instance;
   return instance;
+}
+
+/// In a forked child, where the threads do not exist, and nobody may wait for them.
+void forget_threads() {
+  static_cast<void>(owner().pool.release());
+  owner().threads = 1;
 }
 
 }  // namespace

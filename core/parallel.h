@@ -7,9 +7,10 @@
 namespace longspan {
 
 /// Threads that parallel_for uses, the caller included. Default: LONGSPAN_THREADS, else the
-/// processors that this process may run on.
+/// processors that this process may run on. A forked child begins with one.
 int num_threads();
-/// Throws ValueError below 1 and above 1024. Not from inside parallel_for.
+/// Throws ValueError below 1, above 1024 and inside parallel_for, and Error where the system gives
+/// no such number; then all stays as it was.
 void set_num_threads(int n);
 /// 0 in the calling thread, 1 to num_threads()-1 in the pool's own.
 int worker_index();
@@ -22,8 +23,8 @@ void parallel_run(int64_t n, void (*call)(void*, int64_t), void* body);
 /// thread runs which index must not matter to the result. Nested calls run in the calling thread.
 /// The first exception is rethrown here after all threads have stopped.
 ///
-/// Threads are pinned to the processors of the process (LONGSPAN_PIN=0 leaves them free), spin for
-/// about 50 us after a job and then sleep.
+/// Two threads or more are pinned to the processors of the process (LONGSPAN_PIN=0 leaves them
+/// free), the calling one included; they spin for about 50 us after a job and then sleep.
 template <class F>
 void parallel_for(int64_t n, F&& body) {
   using Body = std::remove_reference_t<F>;

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace longspan {
 
@@ -78,6 +79,13 @@ constexpr int64_t numel(const Shape& shape) {
   for (const int64_t d : shape) n *= d;
   return n;
 }
+
+/// numel(). Throws ShapeError, naming the op, where a size is negative, or where there are more
+/// than 2^59 elements, axes of size 0 left out: below that neither strides nor bytes overflow.
+int64_t checked_numel(std::string_view op, const Shape& shape);
+/// a + b and a b for sizes. Throw ShapeError, naming the op, where the result is above 2^59.
+int64_t checked_sum(std::string_view op, int64_t a, int64_t b);
+int64_t checked_product(std::string_view op, int64_t a, int64_t b);
 
 /// Row-major strides, in elements.
 constexpr Strides contiguous_strides(const Shape& shape) {

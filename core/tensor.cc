@@ -23,14 +23,7 @@ void gather(const char* from, const Strides& strides, const Shape& shape, int ax
 }  // namespace
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device, Category category) {
-  for (const int64_t d : shape) {
-    require<ShapeError>(d >= 0, "tensor", "negative size in {}", to_string(shape));
-  }
-  int64_t bytes = size_of(dtype);
-  for (const int64_t d : shape) {
-    require<ShapeError>(!__builtin_mul_overflow(bytes, d, &bytes), "tensor",
-                        "{} elements of {} overflow 64 bits", to_string(shape), name_of(dtype));
-  }
+  const int64_t bytes = checked_numel("tensor", shape) * size_of(dtype);
   Tensor t;
   t.storage_ = std::make_shared<Storage>(bytes, device, category);
   t.shape_ = shape;
@@ -47,8 +40,8 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device, Category ca
 
 Tensor Tensor::from_bytes(const void* values, int64_t count, const Shape& shape, DType dtype,
                           Device device) {
-  require<ShapeError>(count == longspan::numel(shape), "tensor", "{} values for the shape {}",
-                      count, to_string(shape));
+  require<ShapeError>(count == checked_numel("tensor", shape), "tensor",
+                      "{} values for the shape {}", count, to_string(shape));
   Tensor t = empty(shape, dtype, device);
   if (count > 0) copy_from_host(device, t.storage_->data(), values, t.nbytes());
   return t;

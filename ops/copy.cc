@@ -101,7 +101,7 @@ Tensor concat(std::span<const Tensor> x, int axis) {
       fail_with<ShapeError>("concat", fmt::format("shapes must agree except in axis {}", a),
                             {{"first", first}, {"x", t}});
     }
-    shape[a] += t.dim(a);
+    shape[a] = checked_sum("concat", shape[a], t.dim(a));
   }
   Tensor y = Tensor::empty(shape, first.dtype(), first.device());
   int64_t begin = 0;
@@ -144,7 +144,7 @@ Tensor pad(const Tensor& x, int axis, int64_t before, int64_t after, double valu
   if (before == 0 && after == 0) return x;
   const int64_t n = x.dim(a);
   Shape shape = x.shape();
-  shape[a] += before + after;
+  shape[a] = checked_sum("pad", shape[a], checked_sum("pad", before, after));
   Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   const auto part = [&](int64_t begin, int64_t count) {
     Shape piece = shape;
@@ -180,7 +180,7 @@ Tensor repeat(const Tensor& x, int axis, int64_t times) {
   Shape wide = x.shape();
   wide.insert(a, times);
   Shape shape = x.shape();
-  shape[a] *= times;
+  shape[a] = checked_product("repeat", shape[a], times);
   return reshape(expand(unsqueeze(x, a), wide), shape);
 }
 
@@ -208,7 +208,7 @@ Tensor ones_like(const Tensor& x) { return full_like(x, 1.0); }
 
 Tensor arange(double begin, double end, double step, DType dtype, Device device) {
   require(std::isfinite(begin) && std::isfinite(end) && std::isfinite(step) && step != 0.0 &&
-              (end - begin) / step >= 0,
+              (end - begin) / step >= 0 && (end - begin) / step < 0x1p59,
           "arange", "from {} to {} by {}", begin, end, step);
   const auto n = static_cast<int64_t>(std::ceil((end - begin) / step));
   Tensor y = Tensor::empty({n}, dtype, device);

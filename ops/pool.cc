@@ -1,6 +1,7 @@
 #include "ops/pool.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "autograd/record.h"
 #include "ops/copy.h"
@@ -35,9 +36,12 @@ Stretch stretch_of(const Taps& w, int64_t k, int64_t L, int64_t T) {
 void check(std::string_view op, const Tensor& x, const Window& w) {
   require_floating(op, x);
   require_rank(op, x, 2);
-  require(w.size >= 1 && w.stride >= 1 && w.dilation >= 1 && w.before >= 0 && w.after >= 0, op,
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  require(w.size >= 1 && w.stride >= 1 && w.dilation >= 1 && w.before >= 0 && w.after >= 0 &&
+              std::max({w.size, w.stride, w.dilation, w.before, w.after}) <= most,
+          op,
           "a window of size {}, stride {}, dilation {}, reaching {} before and {} after; the first "
-          "three must be 1 or more, the others 0 or more",
+          "three must be 1 or more, the others 0 or more, and all below 2^31",
           w.size, w.stride, w.dilation, w.before, w.after);
   if (w.outputs(x.dim(-2)) == 0) {
     fail_with<ShapeError>(

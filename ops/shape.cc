@@ -51,7 +51,7 @@ Shape inferred(const Tensor& x, const Shape& shape) {
   int64_t known = 1;
   for (int i = 0; i < shape.rank(); ++i) {
     if (shape[i] >= 0) {
-      known *= shape[i];
+      known = checked_product("reshape", known, shape[i]);
     } else if (shape[i] == -1 && unknown < 0) {
       unknown = i;
     } else {
@@ -75,6 +75,7 @@ Shape inferred(const Tensor& x, const Shape& shape) {
         fmt::format("{} elements do not fit {}, which has {}", x.numel(), to_string(shape), known),
         {{"x", x}});
   }
+  checked_numel("reshape", result);
   return result;
 }
 
@@ -193,7 +194,7 @@ Tensor unflatten(const Tensor& x, int axis, int64_t outer, int64_t inner) {
   const int64_t n = x.dim(a);
   if (outer == -1 && inner > 0) outer = n / inner;
   if (inner == -1 && outer > 0) inner = n / outer;
-  if (outer < 0 || inner < 0 || outer * inner != n) {
+  if (outer < 0 || inner < 0 || checked_product("unflatten", outer, inner) != n) {
     fail_with<ShapeError>("unflatten",
                           fmt::format("axis {} of size {} is not {} x {}", a, n, outer, inner),
                           {{"x", x}});
@@ -294,7 +295,7 @@ std::vector<Tensor> split(const Tensor& x, std::span<const int64_t> sizes, int a
   int64_t sum = 0;
   for (const int64_t n : sizes) {
     require<ShapeError>(n >= 0, "split", "negative size {}", n);
-    sum += n;
+    sum = checked_sum("split", sum, n);
   }
   if (sum != x.dim(a) || sizes.empty()) {
     fail_with<ShapeError>(
@@ -325,7 +326,7 @@ std::vector<Tensor> split(const Tensor& x, std::initializer_list<int64_t> sizes,
 std::vector<Tensor> chunk(const Tensor& x, int64_t n, int axis) {
   require_defined("chunk", x);
   require(n >= 1, "chunk", "{} pieces; needs 1 or more", n);
-  const int64_t size = x.dim(axis), piece = std::max<int64_t>(1, (size + n - 1) / n);
+  const int64_t size = x.dim(axis), piece = std::max<int64_t>(1, size / n + (size % n > 0));
   std::vector<int64_t> sizes;
   for (int64_t i = 0; i < size; i += piece) sizes.push_back(std::min(piece, size - i));
   if (sizes.empty()) sizes.push_back(0);
@@ -353,6 +354,7 @@ Tensor expand(const Tensor& x, const Shape& wanted) {
         {{"x", x}});
   }
   if (shape == x.shape()) return x;
+  checked_numel("expand", shape);  // nothing is allocated that would bound it
   return record("expand", {x}, x.alias(shape, strides, 0), {},
                 [source, before = x.shape()](const Context&, const Tensor& dy) -> Grads {
                   Tensor dx = Tensor::empty(source, dy.dtype(), dy.device());

@@ -1,10 +1,14 @@
 #include "core/parallel.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <thread>
 
@@ -141,6 +145,68 @@ TEST(Parallel, OtherThreadsMayCallAtTheSameTime) {
   for (std::thread& t : callers) t.join();
   EXPECT_EQ(sum.load(), 4 * 200 * 1225);
   set_num_threads(before);
+}
+
+int processors_allowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+TEST(Parallel, OneThreadIsNotPinned) {
+  const int before = num_threads();
+  set_num_threads(1);
+  const int all = processors_allowed();
+  set_num_threads(2);
+  if (std::getenv("LONGSPAN_PIN") == nullptr) {
+    EXPECT_EQ(processors_allowed(), 1);
+  }
+  set_num_threads(1);
+  EXPECT_EQ(processors_allowed(), all);
+  set_num_threads(before);
+}
+
+TEST(Parallel, AForkedChildWaitsForNobody) {
+  const int before = num_threads();
+  set_num_threads(3);
+  parallel_for(100, [](int64_t) {});
+  EXPECT_EXIT(
+      {
+        std::atomic<int> sum{0};
+        const auto add = [&](int64_t i) { sum += static_cast<int>(i); };
+        parallel_for(10, add);
+        const int alone = num_threads();
+        set_num_threads(2);
+        parallel_for(10, add);
+        std::exit(alone == 1 && num_threads() == 2 && sum == 90 ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+  set_num_threads(before);
+}
+
+TEST(Parallel, ThreadsThatCannotBeHadAreAnError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "skipped: the sanitizer needs the addresses that this test takes away";
+#endif
+  EXPECT_EXIT(
+      {
+        set_num_threads(2);
+        rlimit limit{};
+        getrlimit(RLIMIT_AS, &limit);
+        limit.rlim_cur = 1 << 20;  // below what is in use: no stack for another thread
+        setrlimit(RLIMIT_AS, &limit);
+        int code = 1;
+        try {
+          set_num_threads(1000);
+        } catch (const Error& e) {
+          const bool told = std::strstr(e.what(), "threads: 1000 could not be started") != nullptr;
+          std::atomic<int> sum{0};
+          parallel_for(10, [&](int64_t i) { sum += static_cast<int>(i); });
+          code = told && num_threads() == 2 && sum == 45 ? 0 : 2;
+        }
+        std::_Exit(code);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(Parallel, RefusesOddNumbersOfThreads) {

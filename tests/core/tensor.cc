@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "core/kernel.h"
 #include "core/memory.h"
 
@@ -86,6 +88,20 @@ TEST(Tensor, Creation) {
   EXPECT_THROW(Tensor::from(std::vector<float>{1, 2}, {3}), ShapeError);
   EXPECT_THROW(Tensor::empty({int64_t{1} << 40, int64_t{1} << 40}), ShapeError);
   EXPECT_THROW(Tensor::empty({int64_t{1} << 61}, DType::f64), ShapeError);
+}
+
+TEST(Tensor, SizesBeyondReasonAreRefusedAlsoWhereOneIsZero) {
+  const int64_t huge = int64_t{1} << 40;
+  for (const Shape& shape : {Shape{huge, huge}, Shape{0, huge, huge}, Shape{huge, huge, 0}}) {
+    EXPECT_THROW(Tensor::empty(shape), ShapeError) << to_string(shape);
+    EXPECT_THROW(Tensor::from(std::vector<float>{}, shape), ShapeError) << to_string(shape);
+  }
+  EXPECT_THROW(Tensor::empty({std::numeric_limits<int64_t>::max()}, DType::u8), ShapeError);
+  EXPECT_THROW(Tensor::empty({int64_t{1} << 58}, DType::f64), OutOfMemory);
+  EXPECT_EQ(checked_numel("test", {3, 0, huge}), 0);
+  EXPECT_EQ(checked_sum("test", 3, 4), 7);
+  EXPECT_THROW(checked_sum("test", huge << 19, 1), ShapeError);
+  EXPECT_THROW(checked_product("test", huge, huge), ShapeError);
 }
 
 TEST(Tensor, ViewsShareStorageAndVersions) {

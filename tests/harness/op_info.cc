@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <new>
 #include <set>
 
 #include "autograd/engine.h"
@@ -462,6 +464,43 @@ void test_parity(const OpInfo& op, Device device) {
   }
 }
 
+/// Memory of a device that this build has no kernels for.
+void lend_memory_to(DeviceKind kind) {
+  memory::set_source(
+      kind, {.allocate = [](int64_t bytes) -> void* {
+               return ::operator new (static_cast<size_t>(bytes), std::align_val_t{64});
+             },
+             .release = [](void* at, int64_t) { ::operator delete (at, std::align_val_t{64}); }});
+}
+
+/// Every argument in turn lies on another device than the rest: that is an error before any work.
+void test_devices(const OpInfo& op) {
+  const Device away{DeviceKind::cuda, 0};
+  lend_memory_to(away.kind);
+  for (const Sample& sample : op.samples) {
+    const Made in = make_all(op, sample, {DType::f32, DType::f32, Layout::contiguous, {}}, true);
+    const auto given = std::count_if(in.tensors.begin(), in.tensors.end(),
+                                     [](const Tensor& x) { return static_cast<bool>(x); });
+    for (size_t i = 0; given > 1 && i < in.tensors.size(); ++i) {
+      if (!in.tensors[i]) continue;
+      SCOPED_TRACE(fmt::format("{} '{}' with input {} elsewhere", op.name, sample.name, i));
+      Made mixed = in;
+      const Tensor& here = in.tensors[i];
+      mixed.tensors[i] = Tensor::empty(here.shape(), here.dtype(), away);
+      if (requires_grad(here)) set_requires_grad(mixed.tensors[i]);
+      try {
+        op.run(mixed.get());
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const DeviceError& e) {
+        EXPECT_NE(std::string(e.what()).find("devices differ"), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find("cuda:0"), std::string::npos) << e.what();
+      } catch (const Error& e) {
+        ADD_FAILURE() << "another type of error: " << e.what();
+      }
+    }
+  }
+}
+
 /// Runs a function, and checks that it leaves no bytes behind.
 class OpTest : public testing::Test {
  public:
@@ -546,6 +585,8 @@ void register_tests() {
     if (!op.rejects.empty()) add_test(op.name, "rejects", [&op] { test_rejects(op); });
     if (have_cuda) {
       add_test(op.name, "parity", [&op, cuda] { test_parity(op, cuda); });
+    } else if (!op.many_devices) {
+      add_test(op.name, "devices", [&op] { test_devices(op); });
     }
   }
   if (!have_cuda) {

@@ -79,6 +79,7 @@ inline std::vector<DType> floating_types() {
 ///   rejects    the right exception and message, and no byte left behind
 ///   saved      what a graph holds is what `saved_bytes` says
 ///   parity     CPU and CUDA agree (skipped where there is no device)
+///   devices    arguments on different devices are an error (where there is no CUDA device)
 /// Every test also checks that it leaves no bytes behind.
 struct OpInfo {
   std::string name;
@@ -102,6 +103,8 @@ struct OpInfo {
   double tolerance = 1, gradient_tolerance = 1;
   std::string reason = {};
   GradcheckOptions gradcheck = {};
+  /// Whether arguments may lie on different devices.
+  bool many_devices = false;
   /// Whether inputs may be repeated along their first axis.
   bool expandable = true;
 };

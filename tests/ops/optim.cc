@@ -14,6 +14,9 @@ Recipe fixed(const Shape& shape) { return constant(randn(shape)); }
 /// A second moment.
 Recipe positive(const Shape& shape) { return constant(uniform(shape, 0.1, 2.0)); }
 
+/// A copy to update; on a device without kernels x itself, since nothing will be written there.
+Tensor own(const Tensor& x) { return x.device() == Device{} ? clone(x) : x; }
+
 /// f(p, g, states...) for every element.
 template <class F>
 void each(const Array& p, F&& f) {
@@ -68,7 +71,7 @@ const SgdStep sgd_step(double momentum, bool nesterov) {
 const OpInfo sgd_info = {
     .name = "sgd_update",
     .run = [](Inputs in) -> Results<Tensor> {
-      const Tensor p = clone(in[0]), b = in[2] ? clone(in[2]) : Tensor();
+      const Tensor p = own(in[0]), b = in[2] ? own(in[2]) : Tensor();
       if (in.numbers() == 0) {
         sgd_update(p, in[1], b, {});
         return p;
@@ -107,7 +110,7 @@ const Registered sgd_entry = sgd_info;
 const OpInfo adagrad_info = {
     .name = "adagrad_update",
     .run = [](Inputs in) -> Results<Tensor> {
-      const Tensor p = clone(in[0]), s = clone(in[2]);
+      const Tensor p = own(in[0]), s = own(in[2]);
       adagrad_update(p, in[1], s, {.lr = 0.1, .eps = 1e-6, .weight_decay = 0.01, .scale = 2});
       return {p, s};
     },
@@ -145,7 +148,7 @@ AdamStep adam_step(double decay, bool decoupled) {
 const OpInfo adam_info = {
     .name = "adam_update",
     .run = [](Inputs in) -> Results<Tensor> {
-      const Tensor p = clone(in[0]), m = clone(in[2]), v = clone(in[3]);
+      const Tensor p = own(in[0]), m = own(in[2]), v = own(in[3]);
       const bool plain = in.numbers() == 0;
       adam_update(p, in[1], m, v, plain ? AdamStep{} : adam_step(in.number(0), in.integer(1) != 0));
       return {p, m, v};
@@ -201,8 +204,8 @@ void finish_adafactor(Array& p, Array& m, Array u) {
 const OpInfo adafactor_info = {
     .name = "adafactor_update",
     .run = [](Inputs in) -> Results<Tensor> {
-      const Tensor p = clone(in[0]), row = clone(in[2]);
-      const Tensor column = in[3] ? clone(in[3]) : Tensor(), m = in[4] ? clone(in[4]) : Tensor();
+      const Tensor p = own(in[0]), row = own(in[2]);
+      const Tensor column = in[3] ? own(in[3]) : Tensor(), m = in[4] ? own(in[4]) : Tensor();
       adafactor_update(p, in[1], row, column, m, adafactor_step);
       std::vector<Tensor> all{p, row};
       if (column) all.push_back(column);
@@ -316,6 +319,7 @@ const OpInfo norm_info = {
                 rejects<DTypeError>("undefined", {none()}, "f32 or f64")},
     .dtypes = {DType::f64, DType::f32},
     .differentiable = false,
+    .many_devices = true,
     .expandable = false,
 };
 const Registered norm_entry = norm_info;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
@@ -31,6 +32,21 @@ TEST(Views, ShareStorage) {
   EXPECT_EQ(reshape(t, {4, 6}).to_vector<int64_t>(), t.to_vector<int64_t>());
   EXPECT_EQ(reshape(slice(x, 2, 0, 4, 2), {12}).to_vector<int64_t>(),
             slice(x, 2, 0, 4, 2).to_vector<int64_t>());
+}
+
+TEST(Views, SizesBeyondReasonAreRefused) {
+  const int64_t huge = int64_t{1} << 40, most = std::numeric_limits<int64_t>::max();
+  const Tensor x = zeros({1}), none = zeros({0, 1});
+  EXPECT_THROW(expand(x, {huge, huge}), ShapeError);
+  EXPECT_THROW(expand(none, {huge, huge, 0, 1}), ShapeError);
+  EXPECT_THROW(reshape(none, {huge, huge, 0}), ShapeError);
+  EXPECT_THROW(reshape(x, {huge, huge}), ShapeError);
+  EXPECT_THROW(unflatten(none, 0, huge, huge), ShapeError);
+  EXPECT_THROW(split(x, {most, most, 3}, 0), ShapeError);
+  EXPECT_THROW(pad(x, 0, most, most), ShapeError);
+  EXPECT_THROW(repeat(x, 0, most), ShapeError);
+  EXPECT_THROW(arange(0, 1e30), ValueError);
+  EXPECT_EQ(chunk(iota(5), most, 0).size(), 5u);
 }
 
 TEST(Views, EveryReshapeOfEveryPermutation) {

@@ -1,0 +1,235 @@
+// What a Transformer is made of: checks of its configuration, parameters and how they start.
+
+#include <cmath>
+#include <utility>
+
+#include "models/transformer.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "transformer";
+
+float or_default(float p, float otherwise) { return p >= 0 ? p : otherwise; }
+
+void check_share(const char* name, double p) {
+  require(p >= 0 && p < 1, kName, "{} is {}; expected 0 <= p < 1", name, p);
+}
+
+/// -1 stands for another option.
+void check_share_or_default(const char* name, double p) {
+  require(p == -1 || (p >= 0 && p < 1), kName, "{} is {}; expected 0 <= p < 1, or -1: as dropout",
+          name, p);
+}
+
+DType compute_dtype(Precision precision, DType parameters) {
+  if (parameters == DType::f64) return DType::f64;
+  if (precision == Precision::bf16) return DType::bf16;
+  return precision == Precision::f16 ? DType::f16 : DType::f32;
+}
+
+Scheme scheme_of(const TransformerConfig& c) {
+  switch (c.init) {
+    case Weights::xavier_uniform:
+      return Scheme::xavier_uniform();
+    case Weights::truncated_normal:
+      return Scheme::truncated_normal(c.init_std);
+    case Weights::orthogonal:
+      return Scheme::orthogonal();
+    case Weights::normal:
+      break;
+  }
+  return Scheme::normal(c.init_std);
+}
+
+/// Tables that are looked up, not multiplied: with sqrt(D) in front, D^-1/2 gives unit variance.
+Scheme table_scheme(const TransformerConfig& c) {
+  return Scheme::normal(c.emb_scale ? 1 / std::sqrt(static_cast<double>(c.d_model)) : c.init_std);
+}
+
+void check(const TransformerConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff},
+                                    {"n_max", c.n_max},
+                                    {"n_target", c.n_target}}) {
+    require(value >= 1, kName, "{} is {}; expected 1 or more", name, value);
+  }
+  for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
+                                    {"d_embed", c.d_embed},
+                                    {"source_vocab", c.source_vocab},
+                                    {"token_types", c.token_types},
+                                    {"classes", c.classes}}) {
+    require(value >= 0, kName, "{} is {}; expected 0 or more", name, value);
+  }
+  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
+  require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
+          c.init_std);
+  require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
+          "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
+  require(c.local == Locality::none || c.window >= 1, kName, "local = {} needs window >= 1, got {}",
+          name_of_value(c.local), c.window);
+  require(c.local == Locality::none || c.wiring != Wiring::encoder_decoder, kName,
+          "local attention is for decoders and encoders, not for encoder_decoder");
+  require(c.local != Locality::block || c.wiring == Wiring::decoder, kName,
+          "local = block is causal: it needs wiring = decoder; use local = exact");
+  require(!c.mlm_head || c.wiring == Wiring::encoder, kName, "mlm_head needs wiring = encoder");
+  require(c.source_vocab == 0 || c.wiring == Wiring::encoder_decoder, kName,
+          "source_vocab needs wiring = encoder_decoder");
+  require((!c.layer_loss && c.n_target == 1) || c.wiring == Wiring::decoder, kName,
+          "layer_loss and n_target > 1 need wiring = decoder");
+  require(c.target_weight >= 0 && std::isfinite(c.target_weight), kName,
+          "target_weight is {}; expected 0 or more", c.target_weight);
+  check_share("label_smoothing", c.label_smoothing);
+  check_share("dropout", c.dropout);
+  check_share("dropout_token", c.dropout_token);
+  check_share_or_default("dropout_emb", c.dropout_emb);
+  check_share_or_default("dropout_attn", c.dropout_attn);
+  check_share_or_default("dropout_ffn_act", c.dropout_ffn_act);
+}
+
+}  // namespace
+
+Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const Init& init) const {
+  const TransformerConfig& c = config_;
+  const int branches = cross ? 3 : 2;
+  const Scheme weights = scheme_of(c);
+  const double residual =
+      c.init_residual_scale ? 1 / std::sqrt(static_cast<double>(branches * c.n_layer)) : 1.0;
+  AttentionOptions attention{.d_model = c.d_model,
+                             .n_head = c.n_head,
+                             .d_head = c.d_head > 0 ? c.d_head : c.d_model / c.n_head,
+                             .qkv_bias = c.qkv_bias,
+                             .out_bias = c.out_bias,
+                             .share_qk = c.share_qk,
+                             .dropout = or_default(c.dropout_attn, c.dropout),
+                             .weights = weights,
+                             .out_weights = weights.scaled(residual)};
+  AttentionOptions across = attention;
+  across.cross = true;
+  across.share_qk = false;
+  const FeedForwardOptions ff{.d_model = c.d_model,
+                              .d_ff = c.d_ff,
+                              .activation = c.activation,
+                              .dropout = or_default(c.dropout_ffn_act, c.dropout),
+                              .weights = weights,
+                              .out_weights = weights.scaled(residual)};
+  const ShawOptions shaw{.clip = c.shaw_clip,
+                         .values = c.shaw_values,
+                         .per_head = c.shaw_per_head,
+                         .two_sided = c.shaw_two_sided || !causal};
+  const bool relative = c.positions == Positions::shaw;
+  const auto tables = [&](const Init& at) {
+    return ShawTables(shaw, c.n_head, attention.d_head, at, table_scheme(c));
+  };
+  if (relative && c.shaw_share_layers) shared = tables(init.at("shared"));
+
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const Init at = init.at("layers").at(i);
+    const auto norm = [&](const char* label) {
+      return Normalization(NormKind::layer, c.d_model, c.norm_eps, at.at(label));
+    };
+    ShawTables own = shared;
+    if (relative && !c.shaw_share_layers) own = tables(at.at("attention"));
+    std::vector<Branch> list;
+    list.push_back({"attention", norm("norm1"),
+                    std::make_unique<MultiHead>(attention, own, at.at("attention"))});
+    if (cross) {
+      list.push_back({"cross", norm("norm2"),
+                      std::make_unique<MultiHead>(across, ShawTables{}, at.at("cross"))});
+    }
+    list.push_back({"ff", norm("norm3"), std::make_unique<FeedForward>(ff, at.at("ff"))});
+    LearnedPositions positions;
+    if (c.positions == Positions::learned_per_layer) {
+      positions =
+          LearnedPositions(c.n_max, c.d_model, at.at("position"), Scheme::normal(c.init_std));
+    }
+    blocks.emplace_back(c.norm, c.dropout, std::move(list), std::move(positions));
+  }
+  std::optional<Normalization> final_norm;
+  if (c.norm == NormPlace::pre) {
+    final_norm.emplace(NormKind::layer, c.d_model, c.norm_eps, init.at("final_norm"));
+  }
+  return Stack(std::move(blocks), std::move(final_norm), c.memory);
+}
+
+Transformer::Transformer(const TransformerConfig& config, const Init& init)
+    : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
+  const TransformerConfig& c = config_;
+  check(c);
+  const Init embed = init.at("embed");
+  const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
+  token_ = Embedding(c.vocab, width, embed.at("token"), table_scheme(c));
+  if (c.source_vocab > 0) {
+    source_ = Embedding(c.source_vocab, width, embed.at("source"), table_scheme(c));
+  }
+  if (c.d_embed > 0) {
+    embed_projection_ = Linear(width, c.d_model, false, embed.at("projection"), scheme_of(c));
+    head_projection_ =
+        Linear(c.d_model, width, false, init.at("head").at("projection"), scheme_of(c));
+  }
+  if (c.positions == Positions::learned) {
+    position_ =
+        LearnedPositions(c.n_max, c.d_model, embed.at("position"), Scheme::normal(c.init_std));
+  }
+  if (c.positions == Positions::sinusoid && !init.plan) {
+    sinusoid_ = longspan::sinusoid(0, c.n_max, c.d_model, c.sinusoid, init.dtype, init.device);
+  }
+  if (c.token_types > 0) {
+    type_ = Embedding(c.token_types, c.d_model, embed.at("type"), Scheme::normal(c.init_std));
+  }
+  if (c.emb_norm) {
+    embed_norm_ = Normalization(NormKind::layer, c.d_model, c.norm_eps, embed.at("norm"));
+  }
+  if (c.wiring == Wiring::encoder_decoder) {
+    encoder_ = make_stack(false, false, encoder_shared_, init.at("encoder"));
+    stack_ = make_stack(true, true, shared_, init.at("decoder"));
+  } else {
+    stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init);
+  }
+  if (c.mlm_head) {
+    mlm_dense_ = Linear(c.d_model, c.d_model, true, init.at("mlm").at("dense"), scheme_of(c));
+    mlm_norm_ = Normalization(NormKind::layer, c.d_model, c.norm_eps, init.at("mlm").at("norm"));
+  }
+  if (c.tie_embedding) {
+    head_.weight = token_.weight;
+  } else {
+    head_ = Linear(width, c.vocab, false, init.at("head"), scheme_of(c));
+  }
+  if (c.head_bias) head_.bias = init.at("head").at("bias").make({c.vocab}, Scheme::zeros());
+  for (int64_t layer = c.layer_loss ? 1 : c.n_layer; layer <= c.n_layer; ++layer) {
+    const Init at = init.at("auxiliary").at(layer);
+    const bool last = layer == c.n_layer;
+    AuxiliaryHead aux;
+    if (!last && c.norm == NormPlace::pre) {
+      aux.norm.emplace(NormKind::layer, c.d_model, c.norm_eps, at.at("norm"));
+    }
+    for (int64_t further = last ? 1 : 0; further < c.n_target; ++further) {
+      aux.targets.emplace_back(c.d_model, c.vocab, c.head_bias, at.at(further), scheme_of(c));
+    }
+    auxiliary_.push_back(std::move(aux));
+  }
+  if (c.classes > 0) {
+    pool_ = Linear(c.d_model, c.d_model, true, init.at("pool"), scheme_of(c));
+    classifier_ = Linear(c.d_model, c.classes, true, init.at("classifier"), scheme_of(c));
+  }
+}
+
+void Transformer::visit(Visitor& v) {
+  v("embed.token", token_)("embed.source", source_)("embed.position", position_)(
+      "embed.type", type_)("embed.norm", embed_norm_)("embed.projection", embed_projection_);
+  if (config_.wiring == Wiring::encoder_decoder) {
+    v("encoder.shared", encoder_shared_)("encoder", encoder_);
+    v("decoder.shared", shared_)("decoder", stack_);
+  } else {
+    v("shared", shared_);
+    stack_.visit(v);
+  }
+  v("mlm.dense", mlm_dense_)("mlm.norm", mlm_norm_)("head.projection", head_projection_);
+  v("head", head_)("auxiliary", auxiliary_)("pool", pool_)("classifier", classifier_);
+}
+
+}  // namespace longspan

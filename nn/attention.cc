@@ -105,30 +105,24 @@ ScoreTerms MultiHead::terms(DType dtype) const {
   return t;
 }
 
-Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const {
-  MacCounter macs;
-  Projected p;
-  Output result;
-  result.memory = given.memory;
-  LayerMemory& memory = result.memory;
-  AttentionPattern const* pattern = options_.cross ? &given.across : &given.pattern;
-
-  if (options_.cross && given.decoding) {
-    if (!memory.context_keys) {
-      p = project(x, given.context);
-      memory.context_keys = p.k.detach();
-      memory.context_values = p.v.detach();
-    } else {
-      p = {split_heads(q_.forward(x)), memory.context_keys, memory.context_values};
+Projected MultiHead::gather(const Tensor& x, const Given& given, LayerMemory& memory) const {
+  if (options_.cross) {
+    require(static_cast<bool>(given.context), "attention",
+            "cross-attention has no context; set Given::context");
+    if (!given.decoding) return project(x, given.context);
+    if (memory.context_keys) {
+      return {split_heads(q_.forward(x)), memory.context_keys, memory.context_values};
     }
-  } else if (options_.cross) {
-    p = project(x, given.context);
-  } else if (memory.states) {
-    p = project(x, concat({cast(memory.states, x.dtype()), x}, 1));  // [B, M + L, D]
-  } else {
-    p = project(x);
+    const Projected p = project(x, given.context);
+    memory.context_keys = p.k.detach();
+    memory.context_values = p.v.detach();
+    return p;
   }
-  if (given.decoding && !options_.cross) {
+  if (memory.states) {
+    return project(x, concat({cast(memory.states, x.dtype()), x}, 1));  // [B, M + L, D]
+  }
+  Projected p = project(x);
+  if (given.decoding) {
     require<GradientError>(!autograd::recording(), "attention",
                            "decoding keeps keys and values without history; use NoGrad");
     memory = remember(memory, p.k, p.v, given.position, given.keep_from);
@@ -137,14 +131,22 @@ Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const 
     p.k = slots(memory.keys, begin - memory.first, seen);
     p.v = slots(memory.values, begin - memory.first, seen);
   }
+  return p;
+}
 
-  const Tensor heads = block_attention(p.q, p.k, p.v, *pattern, terms(x.dtype()),
-                                       {options_.dropout, pass.at("attn")})
-                           .out;  // [B, H, L, d]
+Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const {
+  const MacCounter macs;
+  Output result;
+  result.memory = given.memory;
+  const Projected p = gather(x, given, result.memory);
+  const AttentionPattern& pattern = options_.cross ? given.across : given.pattern;
+  const Tensor heads =
+      block_attention(p.q, p.k, p.v, pattern, terms(x.dtype()), {options_.dropout, pass.at("attn")})
+          .out;  // [B, H, L, d]
   result.y = merge(heads);
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
-    const int64_t pairs = visible_pairs(*pattern, p.q.dim(2), p.k.dim(2));
+    const int64_t pairs = visible_pairs(pattern, p.q.dim(2), p.k.dim(2));
     outer->attention += 2 * p.q.dim(0) * pairs * options_.n_head * options_.d_head;
   }
   return result;

@@ -34,7 +34,8 @@ class MultiHead : public Layer {
 
   /// x [B, L, D] -> [B, L, D]. given.memory.states, where there are any, come before x as keys and
   /// values. Decoding appends the keys and values of x to those in given.memory and returns the new
-  /// memory. Throws ShapeError, DTypeError; GradientError on decoding with recording on.
+  /// memory. Throws ShapeError, DTypeError; ValueError where cross-attention has no context and
+  /// where the memory does not end at given.position; GradientError on decoding with recording on.
   Output forward(const Tensor& x, const Given& given, Pass pass) const override;
   void visit(Visitor& v) override;
 
@@ -46,6 +47,8 @@ class MultiHead : public Layer {
 
  private:
   Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
+  /// Queries of x, and all keys and values that there are for them; `memory` then holds these too.
+  Projected gather(const Tensor& x, const Given& given, LayerMemory& memory) const;
   ScoreTerms terms(DType dtype) const;
 
   AttentionOptions options_;

@@ -212,6 +212,8 @@ TEST(MultiHead, Rejects) {
   Given given;
   given.pattern = patterns::causal();
   EXPECT_THROW(layer.forward(numbers({1, 3, 9}), given, Pass{}), ShapeError);
+  o.share_qk = false;
+  EXPECT_THROW(MultiHead(o, {}, f64).forward(numbers({1, 3, 8}), given, Pass{}), ValueError);
   EXPECT_THROW(ShawTables({.clip = -1}, 2, 4, f64, Scheme::zeros()), ValueError);
 }
 

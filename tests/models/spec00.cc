@@ -14,6 +14,7 @@
 #include "ops/index.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
+#include "train/optimizer.h"
 
 namespace longspan::test {
 namespace {
@@ -376,6 +377,22 @@ TEST(Spec00, Test10Gradients) {
   }
 }
 
+TEST(Spec00, Test10GradientsBeyondOneTile) {
+  for (const Locality local : {Locality::none, Locality::exact, Locality::block}) {
+    TransformerConfig c = tiny();
+    c.local = local;
+    c.window = 19;
+    c.dropout = 0.1f;
+    Transformer model = made(c);
+    const Tensor tokens = some_tokens(1, 101, c.vocab), y = some_tokens(1, 101, c.vocab, 2);
+    const Pass pass{.training = true, .gen = Generator{5}};
+    EXPECT_EQ(check_parameter_gradients(
+                  model, [&] { return model.loss(tokens, y, {}, pass).loss; }, 2),
+              "")
+        << name_of_value(local);
+  }
+}
+
 TEST(Spec00, Test10GradientsOfAnEncoderDecoder) {
   for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
     for (const bool tied : {false, true}) {
@@ -413,6 +430,37 @@ TEST(Spec00, Test10GradientsOfAClassifier) {
   EXPECT_TRUE(grad(parameter(model, "classifier.bias")));
   EXPECT_EQ(grad(parameter(model, "classifier.bias")).to_vector<double>(),
             (std::vector<double>{4, -1, -0.5}));
+}
+
+// What lies beyond the reach of all layers together cannot be learnt, what lies within can: symbols
+// repeat after seven places, and two layers of a window W reach back 2 (W - 1).
+TEST(Spec00, PeriodsBeyondTheReachAreNotLearnt) {
+  constexpr int64_t period = 7, batch = 8, length = 22;
+  const auto last_loss = [&](int64_t window) {
+    TransformerConfig c = tiny();
+    c.local = Locality::exact;
+    c.window = window;
+    c.shaw_clip = period;
+    Transformer model(c, f32);
+    Adam adam(named_parameters(model));
+    double loss = 0;
+    for (int64_t step = 0; step <= 200; ++step) {
+      const Tensor symbols = some_tokens(batch, period, c.vocab, static_cast<uint64_t>(step) + 50);
+      const Tensor text = repeat(symbols, 1, 4);  // [B, 28]
+      Tensor targets = clone(narrow(text, 1, 1, length));
+      for (int64_t i = 0; i < batch * length; ++i) {  // nobody knows the first round
+        if (i % length < period) targets.mut().as<int64_t>()[i] = ignored_target;
+      }
+      const Pass pass{.training = true, .gen = Generator{1}};
+      const Tensor mean = model.loss(narrow(text, 1, 0, length), targets, {}, pass).loss;
+      loss = mean.item();  // of symbols that were never seen before
+      backward(mean);
+      adam.step(1e-2);
+    }
+    return loss;
+  };
+  EXPECT_LT(last_loss(period), 0.3);
+  EXPECT_GT(last_loss(period / 2), 0.95 * std::log(17.0));  // 2 * 2 < 6
 }
 
 // 11. The count of products is the closed form.

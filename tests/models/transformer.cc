@@ -9,6 +9,8 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "core/memory.h"
+#include "core/parallel.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/shape.h"
@@ -105,6 +107,74 @@ TEST(Transformer, HalfPrecisionComputesNearF32) {
       }
     }
     EXPECT_TRUE(grad(parameter(half, "layers.0.attention.q.weight")));
+  }
+}
+
+TransformerConfig seq2seq() {
+  TransformerConfig c = tiny();
+  c.wiring = Wiring::encoder_decoder;
+  c.source_vocab = 23;
+  c.shaw_share_layers = true;
+  c.d_embed = 6;
+  c.head_bias = true;
+  c.dropout = 0.1f;
+  return c;
+}
+
+TEST(EncoderDecoder, VisitsEveryByteOfItsParameters) {
+  const int64_t before = memory_tracker().live()[Category::parameter];
+  Transformer model(seq2seq(), f32);
+  int64_t visited = 0;
+  for (const Tensor& p : parameters(model)) visited += memory::block_bytes(p.nbytes());
+  EXPECT_EQ(memory_tracker().live()[Category::parameter] - before, visited);
+  Transformer plan(seq2seq(), Init{.plan = true});
+  EXPECT_EQ(parameter_count(plan), parameter_count(model));
+}
+
+TEST(EncoderDecoder, HasTheSameBitsForAnyNumberOfThreads) {
+  const int before = num_threads();
+  std::vector<std::vector<Tensor>> runs;
+  for (const int n : {1, 2, 3}) {
+    set_num_threads(n);
+    Transformer model(seq2seq(), f32);
+    const TransformerInputs in{.tokens = some_tokens(3, 9, 17),
+                               .lengths = Tensor::from(std::vector<int64_t>{11, 4, 0}, {3}),
+                               .source = some_tokens(3, 11, 23, 2)};
+    const Pass pass{.training = true, .gen = Generator{11}};
+    const Tensor loss = model.loss(model.forward(in, pass), some_tokens(3, 9, 17, 3), pass);
+    backward(loss);
+    runs.push_back({loss.detach()});
+    for (const Tensor& p : parameters(model)) {
+      ASSERT_TRUE(grad(p));
+      runs.back().push_back(grad(p));
+    }
+  }
+  set_num_threads(before);
+  for (size_t i = 0; i < runs[0].size(); ++i) {
+    EXPECT_TRUE(same_bits(runs[0][i], runs[1][i]) && same_bits(runs[0][i], runs[2][i])) << i;
+  }
+}
+
+// Every target sees targets up to itself and the whole source, whatever the padding holds.
+TEST(EncoderDecoder, SeesTheWholeSourceButNoPadding) {
+  const Transformer model = made(seq2seq());
+  const NoGrad off;
+  const Tensor tokens = some_tokens(1, 5, 17), source = some_tokens(1, 7, 23, 2);
+  const Tensor lengths = Tensor::from(std::vector<int64_t>{6}, {1});
+  const auto run = [&](const Tensor& t, const Tensor& s) {
+    return model.forward({.tokens = t, .lengths = lengths, .source = s}, Pass{});
+  };
+  const auto changed = [](const Tensor& ids, int64_t place) {
+    Tensor other = clone(ids);
+    other.mut().as<int64_t>()[place] = (ids.view().as<int64_t>()[place] + 1) % 17;
+    return other;
+  };
+  const Tensor whole = run(tokens, source);
+  EXPECT_TRUE(same_bits(whole, run(tokens, changed(source, 6))));
+  const Tensor late = run(changed(tokens, 3), source), other = run(tokens, changed(source, 5));
+  for (int64_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(same_bits(select(whole, 1, i), select(late, 1, i)), i < 3) << i;
+    EXPECT_FALSE(same_bits(select(whole, 1, i), select(other, 1, i))) << i;
   }
 }
 

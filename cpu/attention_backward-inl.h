@@ -40,41 +40,19 @@ struct BackwardCall {
   bool rows, columns, tables;  // what to compute: dq; dk and dv; gradients of the tables
 };
 
-// Places for the running dq of the tiles in flight: taken at the first keys that a tile sees, given
-// back after the last.
-struct TileSlots {
-  std::vector<int32_t> first, last, slot;  // per tile of the task; first > last: sees nothing
-  int64_t count = 0;
-
-  TileSlots() = default;
-  TileSlots(const AttentionHead& head, const AttentionTask& task, int64_t step) {
-    const auto n = static_cast<size_t>(task.tile_end - task.tile);
-    first.assign(n, 1);
-    last.assign(n, 0);
-    slot.assign(n, -1);
-    const auto steps = static_cast<size_t>(task.key_end / step + 2);
-    std::vector<int32_t> change(steps, 0);
-    for (size_t i = 0; i < n; ++i) {
-      const KeyRange e = head.extent(task.tile + static_cast<int64_t>(i));
-      if (e.k0 == e.k1) continue;
-      first[i] = static_cast<int32_t>(e.k0 / step);
-      last[i] = static_cast<int32_t>((e.k1 - 1) / step);
-      ++change[static_cast<size_t>(first[i])];
-      --change[static_cast<size_t>(last[i]) + 1];
-    }
-    int64_t alive = 0;
-    for (const int32_t c : change) count = std::max(count, alive += c);
-    for (int64_t i = count; i-- > 0;) free_.push_back(static_cast<int32_t>(i));
+// Places for the running dq of the tiles in flight: an item for each tile, a step for each `step`
+// keys.
+inline Slots tile_slots(const AttentionHead& head, const AttentionTask& task, int64_t step) {
+  Slots slots(task.tile_end - task.tile);
+  for (int64_t t = task.tile; t < task.tile_end; ++t) {
+    const KeyRange e = head.extent(t);
+    if (e.k0 == e.k1) continue;
+    slots.use(t - task.tile, e.k0 / step);
+    slots.use(t - task.tile, (e.k1 - 1) / step);
   }
-  void take(size_t i) {
-    slot[i] = free_.back();
-    free_.pop_back();
-  }
-  void give(size_t i) { free_.push_back(slot[i]); }
-
- private:
-  std::vector<int32_t> free_;
-};
+  slots.plan(task.key_end / step + 1);
+  return slots;
+}
 
 // One task: goes through its keys step by step, keeping a step's keys and their gradients near, and
 // for each step through the tiles that see them.
@@ -96,13 +74,13 @@ class BackwardTask {
         // As many keys as fit in the second-level cache with their gradients.
         step_(std::max(width_, value_width_) <= 64 ? 2 * kBlock : kBlock),
         tile_size_(width_panels_ * kTileRows * N),
-        slots_(call.rows ? TileSlots(head_, task, step_) : TileSlots()),
+        slots_(call.rows ? tile_slots(head_, task, step_) : Slots()),
         key_columns_(slab.take(step_ * width_)),
         value_columns_(slab.take(step_ * value_width_)),
         key_rows_(slab.take(call.rows ? step_ * width_panels_ * N : 0)),
         key_sums_(slab.take(call.columns ? step_ * width_panels_ * N : 0)),
         value_sums_(slab.take(call.columns ? step_ * value_panels_ * N : 0)),
-        tile_sums_(slab.take(slots_.count * tile_size_)),
+        tile_sums_(slab.take(slots_.count() * tile_size_)),
         q_rows_(slab.take(tile_size_)),
         out_rows_(slab.take(value_panels_ * kTileRows * N)),
         scores_(slab.take(kTileRows * kScoreStride)),
@@ -184,8 +162,7 @@ class BackwardTask {
   void clear_unseen() {
     alignas(64) T zeros[kMaxWidth] = {};
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
-      const auto i = static_cast<size_t>(t - task_.tile);
-      if (slots_.first[i] <= slots_.last[i]) continue;
+      if (slots_.used(t - task_.tile)) continue;
       for (int64_t r = 0; r < head_.tile_rows(t); ++r) dq_.write(head_.tile_row(t) + r, zeros);
     }
   }
@@ -222,10 +199,9 @@ class BackwardTask {
       lower_[r] = call_.delta[first_row + query(r)];
     }
     if (call_.rows) {
-      const auto place = static_cast<size_t>(t - task_.tile);
-      const bool fresh = slots_.slot[place] < 0;
-      if (fresh) slots_.take(place);
-      tile_sum_ = tile_sums_ + slots_.slot[place] * tile_size_;
+      const int64_t item = t - task_.tile;
+      const bool fresh = !slots_.has(item);
+      tile_sum_ = tile_sums_ + (fresh ? slots_.take(item) : slots_.at(item)) * tile_size_;
       if (fresh) std::fill_n(tile_sum_, tile_size_, T{0});
     }
     if (!shift_ && !carry_) return;
@@ -394,12 +370,11 @@ class BackwardTask {
       add_table_gradient(relation_, rows_, bin_panels_, out_rows_, value_panels_,
                          table_sums_.value);
     }
-    const auto place = static_cast<size_t>(t - task_.tile);
-    if (call_.rows && slots_.last[place] == index) {
+    if (call_.rows && slots_.ends(t - task_.tile, index)) {
       for (int64_t r = 0; r < rows_; ++r) {
         write_row(tile_sum_, kTileRows, r, static_cast<T>(in_.terms.scale), dq_, row_ + r);
       }
-      slots_.give(place);
+      slots_.give(t - task_.tile);
     }
   }
 
@@ -413,7 +388,7 @@ class BackwardTask {
   const RelationSums<T> table_sums_;
   const AttentionHead head_;
   const int64_t keys_, width_, value_width_, width_panels_, value_panels_, step_, tile_size_;
-  TileSlots slots_;
+  Slots slots_;
   T* const key_columns_;         // of a step: [panels][width][NR]
   T* const value_columns_;       // of a step: [panels][value width][NR]
   T* const key_rows_;            // of a step: [blocks][panels][kBlock][NR]

@@ -23,15 +23,14 @@ namespace {
 // How far (in powers of two) a row's scores may rise above its reference before sums are rescaled.
 inline constexpr double kSlack = 8;
 
-// Blocks of keys that a task needs, and where each is packed.
-struct BlockSlots {
+// Blocks of keys that a task needs, from `first` on: an item for each, a step for each tile.
+struct BlockSlots : Slots {
   int64_t first = 0;
-  std::vector<int32_t> slot;  // per block from `first` on; -1: not needed
-  int64_t count = 0;
+
+  BlockSlots(int64_t from, int64_t blocks) : Slots(blocks), first(from) {}
 };
 
 inline BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& task, int64_t keys) {
-  BlockSlots blocks;
   std::vector<KeyRange> ranges;
   int64_t from = keys, to = 0;
   for (int64_t t = task.tile; t < task.tile_end; ++t) {
@@ -40,23 +39,63 @@ inline BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& ta
     from = std::min(from, e.k0);
     to = std::max(to, e.k1);
   }
-  if (from >= to) return blocks;
-  blocks.first = from / kBlock;
-  blocks.slot.assign(static_cast<size_t>(ceil_div(to, kBlock) - blocks.first), -1);
+  if (from >= to) return {0, 0};
+  BlockSlots blocks(from / kBlock, ceil_div(to, kBlock) - from / kBlock);
   for (int64_t t = task.tile; t < task.tile_end; ++t) {
     head.ranges(t, 0, keys, ranges);
     for (const KeyRange& k : ranges) {
       for (int64_t block = k.k0 / kBlock; block * kBlock < k.k1; ++block) {
-        int32_t& slot = blocks.slot[static_cast<size_t>(block - blocks.first)];
-        if (slot < 0) slot = static_cast<int32_t>(blocks.count++);
+        blocks.use(block - blocks.first, t - task.tile);
       }
     }
   }
+  blocks.plan(task.tile_end - task.tile);
   return blocks;
 }
 
-// The tiles of one task: packs the keys that they need once, then goes through them tile by tile
-// with an online softmax.
+// Asks for rows ahead of time, a few after each product, so that memory works while products do.
+template <class T>
+class Ahead {
+ public:
+  void clear() { parts_ = next_ = 0; }
+  void read(const RowSource<T>& x, int64_t from, int64_t to) { push({&x, nullptr, from, to}); }
+  void write(const RowSink<T>& x, int64_t from, int64_t to) { push({nullptr, &x, from, to}); }
+
+  HWY_INLINE void step() {
+    if (next_ < parts_) ask();
+  }
+
+ private:
+  struct Part {
+    const RowSource<T>* source;
+    const RowSink<T>* sink;
+    int64_t from, to;
+  };
+  static constexpr int kParts = 8;
+  static constexpr int64_t kRows = 5;
+
+  void push(const Part& part) {
+    if (parts_ < kParts && part.from < part.to) part_[parts_++] = part;
+  }
+  HWY_NOINLINE void ask() {
+    Part& p = part_[next_];
+    const int64_t end = std::min(p.from + kRows, p.to);
+    for (; p.from < end; ++p.from) {
+      if (p.source != nullptr) {
+        p.source->prefetch(p.from);
+      } else {
+        p.sink->prefetch(p.from);
+      }
+    }
+    if (p.from == p.to) ++next_;
+  }
+
+  Part part_[kParts];
+  int parts_ = 0, next_ = 0;
+};
+
+// The tiles of one task, one after the other, with an online softmax. Keys are packed when the
+// first tile needs them and kept until the last has.
 template <class T>
 class ForwardTask {
  public:
@@ -73,8 +112,8 @@ class ForwardTask {
         width_panels_(ceil_div(width_, N)),
         value_panels_(ceil_div(in.v.dim(3), N)),
         blocks_(find_blocks(head_, task, keys_)),
-        key_columns_(slab.take(blocks_.count * kBlock * width_)),
-        value_rows_(slab.take(blocks_.count * kBlock * value_panels_ * N)),
+        key_columns_(slab.take(blocks_.count() * kBlock * width_)),
+        value_rows_(slab.take(blocks_.count() * kBlock * value_panels_ * N)),
         q_rows_(slab.take(width_panels_ * kTileRows * N)),
         sums_(slab.take(value_panels_ * kTileRows * N)),
         scores_(slab.take(kTileRows * kScoreStride)),
@@ -89,35 +128,38 @@ class ForwardTask {
         keep_(in.dropout, task.b * in.q.dim(1) + task.h) {}
 
   void run() {
-    pack_keys();
-    const RowSource<T> q = head_rows<T>(in_.q, task_.b, task_.h, head_.order_q);
-    const RowSink<T> sink = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
+    q_ = head_rows<T>(in_.q, task_.b, task_.h, head_.order_q);
+    k_ = head_rows<T>(in_.k, task_.b, task_.h, head_.order_k);
+    v_ = head_rows<T>(in_.v, task_.b, task_.h, head_.order_k);
+    out_sink_ = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
     T* const row_lse = lse_.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
     std::vector<KeyRange> ranges;
     Visible all, seen;
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
+      look_ahead(t, ranges);
       head_.ranges(t, 0, keys_, ranges);
-      begin(t, q, ranges);
+      begin(t, ranges);
       for (const KeyRange& range : ranges) {
         head_.visible(t, range, all.lo, all.hi);
         unite(rows_, all);
         for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
           const int64_t origin = block * kBlock;
-          const int64_t slot = blocks_.slot[static_cast<size_t>(block - blocks_.first)];
+          const int64_t slot = packed_block(block);
           clip(all, rows_, origin, std::min(kBlock, keys_ - origin), seen);
-          multiply_keys(slot, seen);
           for (int64_t g = 0; g * kGroup < rows_; ++g) {
             if (seen.first[g] >= seen.last[g]) continue;
+            multiply_keys(g, slot, seen);
             if (shift_ || carry_) {
               exponentiate<true>(g, origin, seen);
             } else {
               exponentiate<false>(g, origin, seen);
             }
+            multiply_values(g, slot, seen);
           }
-          multiply_values(slot, seen);
         }
       }
-      finish(sink, row_lse, !ranges.empty());
+      finish(row_lse, !ranges.empty());
+      release(t, ranges);
     }
   }
 
@@ -126,25 +168,50 @@ class ForwardTask {
   static constexpr int64_t V = kLanes<T>;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  void pack_keys() {
-    const RowSource<T> k = head_rows<T>(in_.k, task_.b, task_.h, head_.order_k);
-    const RowSource<T> v = head_rows<T>(in_.v, task_.b, task_.h, head_.order_k);
-    for (size_t i = 0; i < blocks_.slot.size(); ++i) {
-      if (blocks_.slot[i] < 0) continue;
-      const int64_t key = (blocks_.first + static_cast<int64_t>(i)) * kBlock;
-      const int64_t count = std::min(kBlock, keys_ - key);
-      pack_block_columns(k, key, count, collected_,
-                         key_columns_ + blocks_.slot[i] * kBlock * width_);
-      pack_rows(v, key, count, count, T{1},
-                value_rows_ + blocks_.slot[i] * kBlock * value_panels_ * N, kBlock);
+  // What the tile writes, and what the next one reads for the first time.
+  void look_ahead(int64_t t, std::vector<KeyRange>& ranges) {
+    ahead_.clear();
+    ahead_.write(out_sink_, head_.tile_row(t), head_.tile_row(t) + head_.tile_rows(t));
+    if (t + 1 == task_.tile_end) return;
+    const int64_t row = head_.tile_row(t + 1);
+    ahead_.read(q_, row, row + head_.tile_rows(t + 1));
+    head_.ranges(t + 1, 0, keys_, ranges);
+    for (const KeyRange& k : ranges) {
+      for (int64_t block = k.k0 / kBlock; block * kBlock < k.k1; ++block) {
+        if (blocks_.has(block - blocks_.first)) continue;
+        const int64_t end = std::min(keys_, (block + 1) * kBlock);
+        ahead_.read(k_, block * kBlock, end);
+        ahead_.read(v_, block * kBlock, end);
+      }
     }
   }
 
-  void begin(int64_t t, const RowSource<T>& q, const std::vector<KeyRange>& ranges) {
+  // Where a block lies; packs it at its first use.
+  int64_t packed_block(int64_t block) {
+    const int64_t item = block - blocks_.first;
+    if (blocks_.has(item)) return blocks_.at(item);
+    const int64_t slot = blocks_.take(item);
+    const int64_t key = block * kBlock, count = std::min(kBlock, keys_ - key);
+    pack_block_columns(k_, key, count, collected_, key_columns_ + slot * kBlock * width_);
+    pack_rows(v_, key, count, count, T{1}, value_rows_ + slot * kBlock * value_panels_ * N, kBlock);
+    return slot;
+  }
+
+  // Gives back the blocks that no later tile of the task needs.
+  void release(int64_t t, const std::vector<KeyRange>& ranges) {
+    for (const KeyRange& k : ranges) {
+      for (int64_t block = k.k0 / kBlock; block * kBlock < k.k1; ++block) {
+        const int64_t item = block - blocks_.first;
+        if (blocks_.has(item) && blocks_.ends(item, t - task_.tile)) blocks_.give(item);
+      }
+    }
+  }
+
+  void begin(int64_t t, const std::vector<KeyRange>& ranges) {
     row_ = head_.tile_row(t);
     rows_ = head_.tile_rows(t);
     padded_ = round_up(rows_, kRest);
-    pack_rows(q, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_,
+    pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_,
               kTileRows);
     std::fill_n(sums_, value_panels_ * kTileRows * N, T{0});
     std::fill_n(totals_, kTileRows * V, T{0});
@@ -159,16 +226,14 @@ class ForwardTask {
     if (carry_) clear_sums(relation_, rows_, bins_);
   }
 
-  // S = Q K^T log2(e) / sqrt(d), only the panels and half panels that a group of rows sees.
-  void multiply_keys(int64_t slot, const Visible& seen) {
+  // S = Q K^T log2(e) / sqrt(d) of group g, only the panels and half panels that it sees.
+  void multiply_keys(int64_t g, int64_t slot, const Visible& seen) {
     const int64_t last = width_ - (width_panels_ - 1) * N;
-    for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {
-      const T* const panel = key_columns_ + (slot * kBlock + j) * width_;
-      for (int64_t g = 0; g * kGroup < rows_; ++g) {
-        product_seen(seen.first[g] - j, seen.last[g] - j, std::min(kGroup, padded_ - g * kGroup),
-                     q_rows_ + g * kGroup * N, panel, width_panels_, last,
-                     scores_ + g * kGroup * kScoreStride + j);
-      }
+    for (int64_t j = seen.first[g] / N * N; j < seen.last[g]; j += N) {
+      product_seen(seen.first[g] - j, seen.last[g] - j, std::min(kGroup, padded_ - g * kGroup),
+                   q_rows_ + g * kGroup * N, key_columns_ + (slot * kBlock + j) * width_,
+                   width_panels_, last, scores_ + g * kGroup * kScoreStride + j);
+      ahead_.step();
     }
   }
 
@@ -256,22 +321,19 @@ class ForwardTask {
     reference_[r] = top;
   }
 
-  // sums += P V
-  void multiply_values(int64_t slot, const Visible& seen) {
+  // sums += P V of group g
+  void multiply_values(int64_t g, int64_t slot, const Visible& seen) {
+    const int64_t first = seen.first[g], last = seen.last[g];
     for (int64_t p = 0; p < value_panels_; ++p) {
       const T* const panel = value_rows_ + (slot * value_panels_ + p) * kBlock * N;
-      for (int64_t g = 0; g * kGroup < rows_; ++g) {
-        const int64_t first = seen.first[g], last = seen.last[g];
-        if (first >= last) continue;
-        product<2, kScoreStride>(std::min(kGroup, padded_ - g * kGroup),
-                                 scores_ + g * kGroup * kScoreStride + first, 1, 0,
-                                 panel + first * N, 1, 0, last - first,
-                                 sums_ + (p * kTileRows + g * kGroup) * N, N, true);
-      }
+      product<2, kScoreStride>(
+          std::min(kGroup, padded_ - g * kGroup), scores_ + g * kGroup * kScoreStride + first, 1, 0,
+          panel + first * N, 1, 0, last - first, sums_ + (p * kTileRows + g * kGroup) * N, N, true);
+      ahead_.step();
     }
   }
 
-  void finish(const RowSink<T>& sink, T* row_lse, bool sees) {
+  void finish(T* row_lse, bool sees) {
     const Tag<T> d;
     if (carry_ && sees) {
       fold_sums(relation_, rows_, bins_, bin_panels_);
@@ -280,7 +342,7 @@ class ForwardTask {
     }
     for (int64_t r = 0; r < rows_; ++r) {
       const T total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, totals_ + r * V)));
-      write_row(sums_, kTileRows, r, total == T{0} ? T{0} : T{1} / total, sink, row_ + r);
+      write_row(sums_, kTileRows, r, total == T{0} ? T{0} : T{1} / total, out_sink_, row_ + r);
       row_lse[query(r)] =
           total == T{0} ? kHidden : reference_[r] * static_cast<T>(kLn2) + std::log(total);
     }
@@ -298,7 +360,7 @@ class ForwardTask {
   const View &out_, &lse_;
   const AttentionHead head_;
   const int64_t keys_, width_, width_panels_, value_panels_;
-  const BlockSlots blocks_;
+  BlockSlots blocks_;
   T* const key_columns_;      // per block: [panels][width][NR]
   T* const value_rows_;       // per block: [panels][kBlock][NR]
   T* const q_rows_;           // [panels][kTileRows][NR], scaled
@@ -313,6 +375,9 @@ class ForwardTask {
   T* const collected_;   // rows on their way into a panel
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
+  RowSource<T> q_, k_, v_;
+  RowSink<T> out_sink_;
+  Ahead<T> ahead_;
   T reference_[kTileRows];
   int64_t row_ = 0, rows_ = 0, padded_ = 0;
 };

@@ -91,6 +91,18 @@ void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi)
   }
 }
 
+void Slots::plan(int64_t steps) {
+  std::vector<int32_t> change(static_cast<size_t>(steps + 1), 0);
+  for (size_t i = 0; i < first_.size(); ++i) {
+    if (last_[i] < 0) continue;
+    ++change[static_cast<size_t>(first_[i])];
+    --change[static_cast<size_t>(last_[i]) + 1];
+  }
+  int64_t alive = 0;
+  for (const int32_t c : change) count_ = std::max(count_, alive += c);
+  for (int64_t i = count_; i-- > 0;) free_.push_back(static_cast<int32_t>(i));
+}
+
 void sort_tasks(std::vector<AttentionTask>& tasks) {
   std::stable_sort(tasks.begin(), tasks.end(), [](const AttentionTask& a, const AttentionTask& b) {
     return a.weight > b.weight;

@@ -61,6 +61,19 @@ class Slab {
   int64_t used_ = 0;
 };
 
+/// Asks for `bytes` from `at` on, to read or to write. The empty asm keeps GCC 12 from taking a
+/// function that only prefetches for one that does nothing.
+inline void prefetch_bytes(const char* at, int64_t bytes, bool write) {
+  for (int64_t b = 0; b < bytes; b += 64) {
+    if (write) {
+      __builtin_prefetch(at + b, 1);
+    } else {
+      __builtin_prefetch(at + b);
+    }
+    asm volatile("");
+  }
+}
+
 /// Rows of one head of a [B, H, rows, width] tensor, through an order where there is one.
 template <class T>
 struct RowSource {
@@ -74,9 +87,8 @@ struct RowSource {
 
   /// Asks for row r ahead of time; the hardware does not follow many streams at once.
   void prefetch(int64_t r) const {
-    if (order != nullptr) return;
-    const char* row = base + r * stride * size_of(dtype);
-    for (int64_t b = 0; b < width * size_of(dtype); b += 64) __builtin_prefetch(row + b);
+    prefetch_bytes(base + (order != nullptr ? order[r] : r) * stride * size_of(dtype),
+                   width * size_of(dtype), false);
   }
 
   /// Row r as T: in place, or widened into `temporary`.
@@ -114,6 +126,17 @@ struct RowSink {
   DType dtype = DType::f32;
   int64_t stride = 0, width = 0;
   const int32_t* order = nullptr;
+
+  void prefetch(int64_t r) const {
+    prefetch_bytes(base + (order != nullptr ? order[r] : r) * stride * size_of(dtype),
+                   width * size_of(dtype), true);
+  }
+
+  /// Row r in place, where nothing needs to be narrowed; else null.
+  T* direct(int64_t r) const {
+    if (dtype != dtype_of<T>) return nullptr;
+    return reinterpret_cast<T*>(base) + (order != nullptr ? order[r] : r) * stride;
+  }
 
   void write(int64_t r, const T* values) const {
     const int64_t at = (order != nullptr ? order[r] : r) * stride;
@@ -173,6 +196,44 @@ struct AttentionHead {
   void tiles_of_columns(int64_t from, int64_t to, std::vector<int32_t>& out) const;
   /// lo[r] <= j < hi[r]: what row r of a tile sees of `range`.
   void visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const;
+};
+
+/// Places for items that each live for an interval of steps: taken at the first step, given back
+/// after the last.
+class Slots {
+ public:
+  explicit Slots(int64_t items = 0)
+      : first_(static_cast<size_t>(items), 0),
+        last_(static_cast<size_t>(items), -1),
+        slot_(static_cast<size_t>(items), -1) {}
+
+  /// Item i is used in `step`; steps of an item come in ascending order.
+  void use(int64_t i, int64_t step) {
+    const auto n = static_cast<size_t>(i);
+    if (last_[n] < 0) first_[n] = static_cast<int32_t>(step);
+    last_[n] = static_cast<int32_t>(step);
+  }
+  /// After the uses are known, for steps below `steps`: how many places are needed.
+  void plan(int64_t steps);
+  int64_t count() const { return count_; }
+
+  bool used(int64_t i) const { return last_[static_cast<size_t>(i)] >= 0; }
+  bool has(int64_t i) const { return slot_[static_cast<size_t>(i)] >= 0; }
+  bool ends(int64_t i, int64_t step) const { return last_[static_cast<size_t>(i)] == step; }
+  int64_t at(int64_t i) const { return slot_[static_cast<size_t>(i)]; }
+  int64_t take(int64_t i) {
+    slot_[static_cast<size_t>(i)] = free_.back();
+    free_.pop_back();
+    return at(i);
+  }
+  void give(int64_t i) {
+    free_.push_back(slot_[static_cast<size_t>(i)]);
+    slot_[static_cast<size_t>(i)] = -1;
+  }
+
+ private:
+  std::vector<int32_t> first_, last_, slot_, free_;
+  int64_t count_ = 0;
 };
 
 /// A piece of work of one thread: tiles [tile, tile_end) of a head, and columns of keys.

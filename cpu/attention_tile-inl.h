@@ -238,12 +238,15 @@ void write_row(const T* panels, int64_t panel_rows, int64_t r, T factor, const R
   constexpr int64_t V = kLanes<T>;
   const Tag<T> d;
   alignas(64) T values[kMaxWidth + N];
+  T* put = sink.width % V == 0 ? sink.direct(to) : nullptr;
+  const bool copy = put == nullptr;
+  if (copy) put = values;
   const Vec<T> f = hn::Set(d, factor);
   for (int64_t c = 0; c < sink.width; c += V) {
     const T* from = panels + (c / N * panel_rows + r) * N + c % N;
-    hn::Store(hn::Mul(hn::Load(d, from), f), d, values + c);
+    hn::StoreU(hn::Mul(hn::Load(d, from), f), d, put + c);
   }
-  sink.write(to, values);
+  if (copy) sink.write(to, values);
 }
 
 #if HWY_TARGET != HWY_SCALAR

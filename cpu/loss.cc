@@ -2,6 +2,7 @@
 #define HWY_TARGET_INCLUDE "cpu/loss.cc"
 #include <hwy/foreach_target.h>
 // foreach_target comes first.
+#include "cpu/rows-inl.h"
 #include "cpu/simd-inl.h"
 
 #include <algorithm>
@@ -30,73 +31,30 @@ HWY_INLINE int64_t id_at(const ConstView& ids, int64_t i) {
   }
 }
 
-/// Largest element and sum of a row.
-template <class T>
-HWY_INLINE void scan_row(const T* x, int64_t n, T& largest, T& total) {
-  const hn::ScalableTag<T> d;
-  const auto N = static_cast<int64_t>(hn::Lanes(d));
-  auto m0 = hn::Set(d, -std::numeric_limits<T>::infinity()), m1 = m0;
-  auto s0 = hn::Zero(d), s1 = s0;
-  int64_t j = 0;
-  for (; j + 2 * N <= n; j += 2 * N) {
-    const auto a = hn::LoadU(d, x + j), b = hn::LoadU(d, x + j + N);
-    m0 = hn::Max(m0, a);
-    m1 = hn::Max(m1, b);
-    s0 = hn::Add(s0, a);
-    s1 = hn::Add(s1, b);
-  }
-  largest = simd::max_lanes(d, hn::Max(m0, m1));
-  total = simd::sum_lanes(d, hn::Add(s0, s1));
-  for (; j < n; ++j) {
-    largest = std::max(largest, x[j]);
-    total += x[j];
-  }
-}
-
-/// Sum of exp(x - shift) over a row.
-template <class T>
-HWY_INLINE T sum_exp(const T* x, int64_t n, T shift) {
-  const hn::ScalableTag<T> d;
-  const auto N = static_cast<int64_t>(hn::Lanes(d));
-  const auto m = hn::Set(d, shift);
-  auto s0 = hn::Zero(d), s1 = s0;
-  int64_t j = 0;
-  for (; j + 2 * N <= n; j += 2 * N) {
-    s0 = hn::Add(s0, simd::exp_nonpositive(d, hn::Sub(hn::LoadU(d, x + j), m)));
-    s1 = hn::Add(s1, simd::exp_nonpositive(d, hn::Sub(hn::LoadU(d, x + j + N), m)));
-  }
-  for (; j < n; j += N) {
-    const auto left = static_cast<size_t>(std::min(N, n - j));
-    const auto e = simd::exp_nonpositive(d, hn::Sub(simd::load(d, x + j, left), m));
-    s0 = hn::Add(s0, hn::IfThenElseZero(hn::FirstN(d, left), e));
-  }
-  return simd::sum_lanes(d, hn::Add(s0, s1));
-}
-
 template <class T>
 void scan(const ConstView& logits, const ConstView& targets, int64_t first, const View& state) {
   const int64_t rows = logits.dim(0), n = logits.dim(1);
-  parallel_ranges(
-      rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)), [&](int64_t i, int64_t end) {
-        for (; i < end; ++i) {
-          const T* x = logits.as<T>() + i * n;
-          T* s = state.as<T>() + i * 4;
-          if (first == 0) {
-            s[0] = -std::numeric_limits<T>::infinity();
-            s[1] = s[2] = s[3] = 0;
-          }
-          T largest, total;
-          scan_row(x, n, largest, total);
-          const T m = std::max(s[0], largest);
-          // Of -inf alone there is nothing to sum; inf - inf would be NaN.
-          const T shift = std::isinf(m) && m < 0 ? T{0} : m;
-          s[1] = (s[1] > 0 ? s[1] * std::exp(s[0] - shift) : T{0}) + sum_exp(x, n, shift);
-          s[0] = m;
-          s[3] += total;
-          const int64_t t = id_at(targets, i) - first;
-          if (t >= 0 && t < n) s[2] = x[t];
-        }
-      });
+  parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
+                  [&](int64_t i, int64_t end) {
+                    for (; i < end; ++i) {
+                      const T* x = logits.as<T>() + i * n;
+                      T* s = state.as<T>() + i * 4;
+                      if (first == 0) {
+                        s[0] = -std::numeric_limits<T>::infinity();
+                        s[1] = s[2] = s[3] = 0;
+                      }
+                      const auto width = static_cast<size_t>(n);
+                      T total;
+                      const T m = std::max(s[0], rows::largest(x, width, &total));
+                      const T shift = rows::shift_of(m);
+                      s[1] = (s[1] > 0 ? s[1] * std::exp(s[0] - shift) : T{0}) +
+                             rows::sum_weights<T>(x, shift, nullptr, width);
+                      s[0] = m;
+                      s[3] += total;
+                      const int64_t t = id_at(targets, i) - first;
+                      if (t >= 0 && t < n) s[2] = x[t];
+                    }
+                  });
 }
 
 template <class T>
@@ -129,64 +87,24 @@ void gradient(const View& logits, const ConstView& targets, int64_t first, const
                   });
 }
 
-/// Largest element and sum of a row, of which the numbers beyond the end are left out.
-template <class T, class A>
-HWY_INLINE void scan_any(const T* x, size_t n, A& largest, A& total) {
-  const hn::ScalableTag<A> d;
-  const size_t N = hn::Lanes(d);
-  const auto least = hn::Set(d, -std::numeric_limits<A>::infinity());
-  auto m0 = least, m1 = least, s0 = hn::Zero(d), s1 = s0;
-  size_t j = 0;
-  for (; j + 2 * N <= n; j += 2 * N) {
-    const auto a = simd::load(d, x + j, N), b = simd::load(d, x + j + N, N);
-    m0 = hn::Max(m0, a);
-    m1 = hn::Max(m1, b);
-    s0 = hn::Add(s0, a);
-    s1 = hn::Add(s1, b);
-  }
-  for (; j < n; j += N) {
-    const auto a = simd::load(d, x + j, n - j);
-    s0 = hn::Add(s0, a);
-    m0 = hn::Max(m0, n - j >= N ? a : hn::IfThenElse(hn::FirstN(d, n - j), a, least));
-  }
-  largest = simd::max_lanes(d, hn::Max(m0, m1));
-  total = simd::sum_lanes(d, hn::Add(s0, s1));
-}
-
-template <class T, class A>
-HWY_INLINE hn::Vec<hn::ScalableTag<A>> weight_at(const T* x, hn::Vec<hn::ScalableTag<A>> shift,
-                                                 T* w, size_t left) {
-  const hn::ScalableTag<A> d;
-  auto e = simd::exp_nonpositive(d, hn::Sub(simd::load(d, x, left), shift));
-  if (left < hn::Lanes(d)) e = hn::IfThenElseZero(hn::FirstN(d, left), e);
-  if (w != nullptr) simd::store(e, d, w, left);
-  return e;
-}
-
 template <class T>
-void weights_rows(const T* x, T* w, Accumulator<T>* state, const ConstView& targets, int64_t row,
-                  int64_t end, size_t n) {
-  using A = Accumulator<T>;
-  const hn::ScalableTag<A> d;
-  const size_t N = hn::Lanes(d);
-  for (; row < end; ++row) {
-    const T* from = x + static_cast<size_t>(row) * n;
-    T* to = w == nullptr ? nullptr : w + static_cast<size_t>(row) * n;
-    A* s = state + row * 4;
-    scan_any(from, n, s[0], s[3]);
-    const A shift = std::isinf(s[0]) && s[0] < 0 ? A{0} : s[0];
-    const auto m = hn::Set(d, shift);
-    auto s0 = hn::Zero(d), s1 = s0;
-    for (size_t j = 0; j < n; j += 2 * N) {
-      s0 = hn::Add(s0, weight_at<T, A>(from + j, m, to == nullptr ? to : to + j, n - j));
-      if (j + N >= n) break;
-      const size_t k = j + N;
-      s1 = hn::Add(s1, weight_at<T, A>(from + k, m, to == nullptr ? to : to + k, n - k));
+void weights_rows(const T* x, bool totals, T* w, Accumulator<T>* state, const ConstView& targets,
+                  int64_t row, int64_t end, size_t n) {
+  rows::for_steps(row, end, n, [&](int64_t first, int64_t count) HWY_ATTR {
+    const auto at = [&](int64_t r) { return static_cast<size_t>(first + r) * n; };
+    Accumulator<T>* s = state + first * 4;
+    for (int64_t r = 0; r < count; ++r) {
+      s[4 * r + 3] = 0;
+      s[4 * r] = totals ? rows::largest(x + at(r), n, s + 4 * r + 3) : rows::largest(x + at(r), n);
     }
-    s[1] = simd::sum_lanes(d, hn::Add(s0, s1));
-    const int64_t t = id_at(targets, row);
-    s[2] = t >= 0 && t < static_cast<int64_t>(n) ? static_cast<A>(from[t]) : A{0};
-  }
+    for (int64_t r = 0; r < count; ++r) {
+      T* kept = w == nullptr ? nullptr : w + at(r);
+      s[4 * r + 1] = rows::sum_weights(x + at(r), rows::shift_of(s[4 * r]), kept, n);
+      const int64_t t = id_at(targets, first + r);
+      const bool inside = t >= 0 && t < static_cast<int64_t>(n);
+      s[4 * r + 2] = inside ? static_cast<Accumulator<T>>(x[at(r) + static_cast<size_t>(t)]) : 0;
+    }
+  });
 }
 
 template <class T>
@@ -214,16 +132,60 @@ void weights_gradient_rows(const T* w, const Accumulator<T>* state, const Accumu
   }
 }
 
-void CrossEntropyWeights(const ConstView& logits, const ConstView& targets, const View& weights,
-                         const View& state) {
+template <class T>
+void finish_rows(const T* state, const ConstView& targets, int64_t ignore, double smoothing,
+                 int64_t classes, T* lse, T* loss, int64_t row, int64_t end) {
+  const hn::ScalableTag<T> d;
+  const auto step = static_cast<int64_t>(hn::Lanes(d));
+  const auto all = hn::Set(d, static_cast<T>(classes));
+  const auto keep = hn::Set(d, static_cast<T>(1 - smoothing));
+  const auto spread = hn::Set(d, static_cast<T>(smoothing));
+  HWY_ALIGN T room[4 * HWY_MAX_BYTES / sizeof(T)] = {};
+  for (; row < end; row += step) {
+    const auto left = static_cast<size_t>(std::min(step, end - row));
+    std::copy_n(state + row * 4, 4 * left, room);
+    hn::Vec<decltype(d)> greatest, sum, target, total;
+    hn::LoadInterleaved4(d, room, greatest, sum, target, total);
+    const auto z = hn::Add(greatest, simd::log(d, sum));
+    auto value = hn::Sub(z, target);
+    if (smoothing != 0) {
+      const auto mean = hn::Sub(z, hn::Div(total, all));
+      value = hn::Add(hn::Mul(keep, value), hn::Mul(spread, mean));
+    }
+    simd::store(z, d, lse + row, left);
+    simd::store(value, d, loss + row, left);
+    for (int64_t i = row; i < row + static_cast<int64_t>(left); ++i) {
+      if (id_at(targets, i) == ignore) loss[i] = 0;
+    }
+  }
+}
+
+void CrossEntropyFinish(const ConstView& state, const ConstView& targets, int64_t ignore,
+                        double smoothing, int64_t classes, const View& lse, const View& loss) {
+  const auto run = [&](auto zero) {
+    using T = decltype(zero);
+    parallel_ranges(state.dim(0), 4096, [&](int64_t row, int64_t end) {
+      finish_rows(state.as<T>(), targets, ignore, smoothing, classes, lse.as<T>(), loss.as<T>(),
+                  row, end);
+    });
+  };
+  if (state.dtype == DType::f64) {
+    run(double{});
+  } else {
+    run(float{});
+  }
+}
+
+void CrossEntropyWeights(const ConstView& logits, const ConstView& targets, bool totals,
+                         const View& weights, const View& state) {
   const int64_t rows = logits.dim(0), n = logits.dim(1);
   visit_floating(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)),
-                    [&](int64_t i, int64_t end) {
-                      weights_rows(logits.as<T>(), weights.as<T>(), state.as<Accumulator<T>>(),
-                                   targets, i, end, static_cast<size_t>(n));
-                    });
+    parallel_ranges(
+        rows, std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)), [&](int64_t i, int64_t end) {
+          weights_rows(logits.as<T>(), totals, weights.as<T>(), state.as<Accumulator<T>>(), targets,
+                       i, end, static_cast<size_t>(n));
+        });
   });
 }
 
@@ -343,6 +305,7 @@ namespace longspan::cpu {
 
 HWY_EXPORT(CrossEntropyScan);
 HWY_EXPORT(CrossEntropyGradient);
+HWY_EXPORT(CrossEntropyFinish);
 HWY_EXPORT(CrossEntropyWeights);
 HWY_EXPORT(CrossEntropyWeightsGradient);
 HWY_EXPORT(PairLossForward);
@@ -373,27 +336,6 @@ void visit_sums(DType t, F&& f) {
   } else {
     f(float{});
   }
-}
-
-void finish(ConstView state, ConstView targets, int64_t ignore, double smoothing, int64_t classes,
-            View lse, View loss) {
-  visit_sums(state.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    visit_ids(targets, [&](const auto* t) {
-      parallel_ranges(state.dim(0), 4096, [&](int64_t i, int64_t end) {
-        for (; i < end; ++i) {
-          const T* s = state.as<T>() + i * 4;
-          const T z = s[0] + std::log(s[1]);
-          lse.as<T>()[i] = z;
-          const T own = z - s[2], mean = z - s[3] / static_cast<T>(classes);
-          const T value = smoothing == 0 ? own
-                                         : static_cast<T>(1 - smoothing) * own +
-                                               static_cast<T>(smoothing) * mean;
-          loss.as<T>()[i] = static_cast<int64_t>(t[i]) == ignore ? T{0} : value;
-        }
-      });
-    });
-  });
 }
 
 void scale_rows(ConstView dy, ConstView targets, int64_t ignore, bool mean, View scale) {
@@ -460,17 +402,22 @@ void register_loss() {
         HWY_DYNAMIC_DISPATCH(CrossEntropyGradient)
         (logits, targets, first, lse, scale, smoothing, classes);
       });
-  kernels::cross_entropy_weights.set(
-      DeviceKind::cpu, [](ConstView logits, ConstView targets, View weights, View state) {
-        HWY_DYNAMIC_DISPATCH(CrossEntropyWeights)(logits, targets, weights, state);
-      });
+  kernels::cross_entropy_weights.set(DeviceKind::cpu, [](ConstView logits, ConstView targets,
+                                                         bool totals, View weights, View state) {
+    HWY_DYNAMIC_DISPATCH(CrossEntropyWeights)(logits, targets, totals, weights, state);
+  });
   kernels::cross_entropy_weights_gradient.set(
       DeviceKind::cpu, [](ConstView weights, ConstView targets, ConstView state, ConstView scale,
                           double smoothing, View dx) {
         HWY_DYNAMIC_DISPATCH(CrossEntropyWeightsGradient)
         (weights, targets, state, scale, smoothing, dx);
       });
-  kernels::cross_entropy_finish.set(DeviceKind::cpu, finish);
+  kernels::cross_entropy_finish.set(
+      DeviceKind::cpu, [](ConstView state, ConstView targets, int64_t ignore, double smoothing,
+                          int64_t classes, View lse, View loss) {
+        HWY_DYNAMIC_DISPATCH(CrossEntropyFinish)
+        (state, targets, ignore, smoothing, classes, lse, loss);
+      });
   kernels::cross_entropy_scale.set(DeviceKind::cpu, scale_rows);
   kernels::cross_entropy_total.set(DeviceKind::cpu, total);
   kernels::find_bad_target.set(DeviceKind::cpu, find_bad_target);

@@ -8,6 +8,7 @@
 
 #include "core/parallel.h"
 #include "cpu/register.h"
+#include "cpu/rows-inl.h"
 #include "cpu/simd-inl.h"
 #include "ops/kernels/norm.h"
 
@@ -18,8 +19,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <class T>
-using Tag = hn::ScalableTag<Accumulator<T>>;
+using rows::Tag;
 
 /// Sum of the row, or (squares) of (x - mean)^2, in two chains of vectors.
 template <bool squares, class T>
@@ -68,24 +68,30 @@ template <class T>
 void forward_rows(const Forward<T>& f, int64_t row, int64_t end) {
   using A = Accumulator<T>;
   const Tag<T> d;
-  const size_t N = hn::Lanes(d), n = f.n;
-  for (; row < end; ++row) {
-    const T* x = f.x + static_cast<size_t>(row) * n;
-    T* y = f.y + static_cast<size_t>(row) * n;
-    const A count = static_cast<A>(n);
-    const A mean = f.center ? row_sum<false>(x, n, A{0}) / count : A{0};
-    const A rstd = 1 / std::sqrt(row_sum<true>(x, n, mean) / count + f.eps);
-    if (f.center) f.mean[row] = mean;
-    f.rstd[row] = rstd;
-    const auto m = hn::Set(d, mean), s = hn::Set(d, rstd);
-    for (size_t i = 0; i < n; i += N) {
-      const size_t left = n - i;
-      auto v = hn::Mul(hn::Sub(simd::load(d, x + i, left), m), s);
-      if (f.weight != nullptr) v = hn::Mul(v, simd::load(d, f.weight + i, left));
-      if (f.bias != nullptr) v = hn::Add(v, simd::load(d, f.bias + i, left));
-      simd::store(v, d, y + i, left);
+  const size_t n = f.n;
+  const A width = static_cast<A>(n);
+  rows::for_steps(row, end, n, [&](int64_t first, int64_t count) HWY_ATTR {
+    const auto at = [&](int64_t r) { return static_cast<size_t>(first + r) * n; };
+    A mean[rows::most_together] = {}, rstd[rows::most_together];
+    for (int64_t r = 0; f.center && r < count; ++r) {
+      f.mean[first + r] = mean[r] = row_sum<false>(f.x + at(r), n, A{0}) / width;
     }
-  }
+    for (int64_t r = 0; r < count; ++r) {
+      const A square = row_sum<true>(f.x + at(r), n, mean[r]) / width;
+      f.rstd[first + r] = rstd[r] = 1 / std::sqrt(square + f.eps);
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      const T* x = f.x + at(r);
+      T* y = f.y + at(r);
+      const auto m = hn::Set(d, mean[r]), s = hn::Set(d, rstd[r]);
+      simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
+        auto v = hn::Mul(hn::Sub(simd::load(d, x + i, left), m), s);
+        if (f.weight != nullptr) v = hn::Mul(v, simd::load(d, f.weight + i, left));
+        if (f.bias != nullptr) v = hn::Add(v, simd::load(d, f.bias + i, left));
+        simd::store(v, d, y + i, left);
+      });
+    }
+  });
 }
 
 template <class T>
@@ -98,45 +104,96 @@ struct Backward {
   size_t n;
 };
 
+/// A row on its way back: with t = x - mean and g = dy * weight, the sums of g and of g * t.
+template <class T>
+struct BackwardRow {
+  using V = hn::Vec<Tag<T>>;
+  const T *x, *dy;
+  T* dx;
+  V mean, rstd, sum_g, sum_gt;
+
+  HWY_INLINE BackwardRow(const Backward<T>& f, int64_t row)
+      : x(f.x + static_cast<size_t>(row) * f.n),
+        dy(f.dy + static_cast<size_t>(row) * f.n),
+        dx(f.dx + (f.dx == nullptr ? 0 : static_cast<size_t>(row) * f.n)),
+        mean(hn::Set(Tag<T>(), f.center ? f.mean[row] : Accumulator<T>{0})),
+        rstd(hn::Set(Tag<T>(), f.rstd[row])),
+        sum_g(hn::Zero(Tag<T>())),
+        sum_gt(hn::Zero(Tag<T>())) {}
+
+  /// Takes in a vector of the row, adding dy * h to dw and dy to db. Both are 0 beyond the row.
+  HWY_INLINE void add(size_t i, size_t left, V weight, V& dw, V& db) {
+    const Tag<T> d;
+    const auto v = simd::load(d, dy + i, left);
+    const auto vt = hn::Mul(v, hn::Sub(simd::load(d, x + i, left), mean));
+    sum_g = hn::MulAdd(v, weight, sum_g);
+    sum_gt = hn::MulAdd(vt, weight, sum_gt);
+    dw = hn::MulAdd(vt, rstd, dw);
+    db = hn::Add(db, v);
+  }
+  /// The sums become what finish() takes: mean(g) and rstd * mean(g * h).
+  HWY_INLINE void close(bool center, Accumulator<T> inverse) {
+    const Tag<T> d;
+    sum_g = center ? hn::Set(d, simd::sum_lanes(d, sum_g) * inverse) : hn::Zero(d);
+    sum_gt = hn::Mul(hn::Mul(rstd, rstd), hn::Set(d, simd::sum_lanes(d, sum_gt) * inverse));
+  }
+  HWY_INLINE void finish(size_t i, size_t left, V weight) const {
+    const Tag<T> d;
+    const auto t = hn::Sub(simd::load(d, x + i, left), mean);
+    const auto g = hn::MulSub(simd::load(d, dy + i, left), weight, sum_g);
+    simd::store(hn::Mul(rstd, hn::NegMulAdd(t, sum_gt, g)), d, dx + i, left);
+  }
+};
+
+/// R rows from `row` on, so that weights and sums over rows are read and written once for all.
+template <int R, class T>
+HWY_INLINE void backward_together(const Backward<T>& f, int64_t row, Accumulator<T>* sums) {
+  const Tag<T> d;
+  const size_t n = f.n;
+  const auto one = simd::constant(d, 1);
+  const auto weight_at = [&](size_t i, size_t left) HWY_ATTR {
+    return f.weight != nullptr ? simd::load(d, f.weight + i, left) : one;
+  };
+  BackwardRow<T> r0(f, row), r1(f, row + (R > 1)), r2(f, row + (R > 2 ? 2 : 0)),
+      r3(f, row + (R > 3 ? 3 : 0));
+  simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
+    const auto weight = weight_at(i, left);
+    auto dw = hn::Zero(d), db = dw;
+    if (sums != nullptr) {
+      dw = simd::load(d, sums + i, left);
+      db = simd::load(d, sums + n + i, left);
+    }
+    r0.add(i, left, weight, dw, db);
+    if constexpr (R > 1) r1.add(i, left, weight, dw, db);
+    if constexpr (R > 2) r2.add(i, left, weight, dw, db);
+    if constexpr (R > 3) r3.add(i, left, weight, dw, db);
+    if (sums != nullptr) {
+      simd::store(dw, d, sums + i, left);
+      simd::store(db, d, sums + n + i, left);
+    }
+  });
+  if (f.dx == nullptr) return;
+  const auto inverse = Accumulator<T>{1} / static_cast<Accumulator<T>>(n);
+  r0.close(f.center, inverse);
+  if constexpr (R > 1) r1.close(f.center, inverse);
+  if constexpr (R > 2) r2.close(f.center, inverse);
+  if constexpr (R > 3) r3.close(f.center, inverse);
+  simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
+    const auto weight = weight_at(i, left);
+    r0.finish(i, left, weight);
+    if constexpr (R > 1) r1.finish(i, left, weight);
+    if constexpr (R > 2) r2.finish(i, left, weight);
+    if constexpr (R > 3) r3.finish(i, left, weight);
+  });
+}
+
 /// Rows [row, end), adding dy * h to sums[0 .. n) and dy to sums[n .. 2 n) where sums are given.
 template <class T>
 void backward_rows(const Backward<T>& f, int64_t row, int64_t end, Accumulator<T>* sums) {
-  using A = Accumulator<T>;
-  const Tag<T> d;
-  const size_t N = hn::Lanes(d), n = f.n;
-  const auto one = simd::constant(d, 1);
-  const A inverse = A{1} / static_cast<A>(n);
-  for (; row < end; ++row) {
-    const T* x = f.x + static_cast<size_t>(row) * n;
-    const T* dy = f.dy + static_cast<size_t>(row) * n;
-    const auto m = f.center ? hn::Set(d, f.mean[row]) : hn::Zero(d);
-    const auto s = hn::Set(d, f.rstd[row]);
-    auto sum_g = hn::Zero(d), sum_gh = hn::Zero(d);
-    for (size_t i = 0; i < n; i += N) {
-      const size_t left = n - i;
-      const auto v = simd::load(d, dy + i, left);  // zero beyond the row
-      const auto h = hn::Mul(hn::Sub(simd::load(d, x + i, left), m), s);
-      const auto g = f.weight != nullptr ? hn::Mul(v, simd::load(d, f.weight + i, left)) : v;
-      sum_g = hn::Add(sum_g, g);
-      sum_gh = hn::MulAdd(g, h, sum_gh);
-      if (sums != nullptr) {
-        A *dw = sums + i, *db = sums + n + i;
-        simd::store(hn::MulAdd(v, h, simd::load(d, dw, left)), d, dw, left);
-        simd::store(hn::Add(v, simd::load(d, db, left)), d, db, left);
-      }
-    }
-    if (f.dx == nullptr) continue;
-    T* dx = f.dx + static_cast<size_t>(row) * n;
-    const auto mean_g = f.center ? hn::Set(d, simd::sum_lanes(d, sum_g) * inverse) : hn::Zero(d);
-    const auto mean_gh = hn::Set(d, simd::sum_lanes(d, sum_gh) * inverse);
-    for (size_t i = 0; i < n; i += N) {
-      const size_t left = n - i;
-      const auto h = hn::Mul(hn::Sub(simd::load(d, x + i, left), m), s);
-      const auto w = f.weight != nullptr ? simd::load(d, f.weight + i, left) : one;
-      const auto g = hn::MulSub(simd::load(d, dy + i, left), w, mean_g);
-      simd::store(hn::Mul(s, hn::NegMulAdd(h, mean_gh, g)), d, dx + i, left);
-    }
+  if (f.n <= 2048) {  // four rows of x and dy stay close
+    for (; row + 4 <= end; row += 4) backward_together<4>(f, row, sums);
   }
+  for (; row < end; ++row) backward_together<1>(f, row, sums);
 }
 
 /// y[i] = the sum of the runs' sums, in their order.

@@ -84,6 +84,16 @@ HWY_INLINE void store(hn::Vec<D> v, D d, Lane<D>* p, size_t left) {
   }
 }
 
+/// Calls f(i, left) for the vectors of n elements: i of the first and how many there are, at least
+/// a vector's in all calls but the last.
+template <class D, class F>
+HWY_INLINE void for_vectors(D d, size_t n, F&& f) {
+  const size_t N = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + N <= n; i += N) f(i, N);
+  if (i < n) f(i, n - i);
+}
+
 // ------------------------------------------------------------------------------------ functions
 
 /// f of each lane by the scalar function.

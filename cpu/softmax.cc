@@ -6,6 +6,7 @@
 
 #include "core/parallel.h"
 #include "cpu/register.h"
+#include "cpu/rows-inl.h"
 #include "cpu/simd-inl.h"
 #include "ops/kernels/softmax.h"
 
@@ -16,153 +17,92 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+using rows::Tag;
+
+/// Multiplies the weights that are kept in y, or takes them again, by 1 / sum.
 template <class T>
-using Tag = hn::ScalableTag<Accumulator<T>>;
-
-/// The largest of a row; -inf of an empty one.
-template <class T>
-HWY_INLINE Accumulator<T> row_max(const T* x, size_t n) {
-  const Tag<T> d;
-  const size_t N = hn::Lanes(d);
-  const auto least = simd::constant(d, -std::numeric_limits<double>::infinity());
-  auto m0 = least, m1 = least;
-  size_t i = 0;
-  for (; i + 2 * N <= n; i += 2 * N) {
-    m0 = hn::Max(m0, simd::load(d, x + i, N));
-    m1 = hn::Max(m1, simd::load(d, x + i + N, N));
-  }
-  for (; i < n; i += N) {
-    const auto v = simd::load(d, x + i, n - i);
-    m0 = hn::Max(m0, i + N <= n ? v : hn::IfThenElse(hn::FirstN(d, n - i), v, least));
-  }
-  return simd::max_lanes(d, hn::Max(m0, m1));
-}
-
-/// What is subtracted before exponentials are taken: the largest, or 0 where that is -inf.
-template <class A>
-HWY_INLINE A shift_of(A largest) {
-  return largest == -std::numeric_limits<A>::infinity() ? A{0} : largest;
-}
-
-/// e^(x - shift), zero beyond the row.
-template <class T, class V>
-HWY_INLINE V weight_at(const T* x, size_t left, V shift) {
-  const Tag<T> d;
-  const auto e = simd::exp_nonpositive(d, hn::Sub(simd::load(d, x, left), shift));
-  return left >= hn::Lanes(d) ? e : hn::IfThenElseZero(hn::FirstN(d, left), e);
-}
-
-/// The sum of e^(x - shift) over a row; with a destination the terms are kept there.
-template <class T>
-HWY_INLINE Accumulator<T> row_weights(const T* x, Accumulator<T> shift, T* y, size_t n) {
-  const Tag<T> d;
-  const size_t N = hn::Lanes(d);
-  const auto s = hn::Set(d, shift);
-  auto s0 = hn::Zero(d), s1 = hn::Zero(d);
-  for (size_t i = 0; i < n; i += 2 * N) {
-    const auto e = weight_at(x + i, n - i, s);
-    s0 = hn::Add(s0, e);
-    if (y != nullptr) simd::store(e, d, y + i, n - i);
-    if (i + N >= n) break;
-    const auto f = weight_at(x + i + N, n - i - N, s);
-    s1 = hn::Add(s1, f);
-    if (y != nullptr) simd::store(f, d, y + i + N, n - i - N);
-  }
-  return simd::sum_lanes(d, hn::Add(s0, s1));
-}
-
-template <class T>
-HWY_INLINE void softmax_row(const T* x, T* y, size_t n) {
+HWY_INLINE void scale_row(const T* x, Accumulator<T> shift, Accumulator<T> sum, T* y, size_t n) {
   using A = Accumulator<T>;
   const Tag<T> d;
-  const size_t N = hn::Lanes(d);
-  const A shift = shift_of(row_max(x, n));
-  if constexpr (std::is_same_v<T, A>) {
-    const A sum = row_weights(x, shift, y, n);
-    const auto scale = hn::Set(d, sum == 0 ? A{0} : A{1} / sum);
-    for (size_t i = 0; i < n; i += N) {
-      simd::store(hn::Mul(simd::load(d, y + i, n - i), scale), d, y + i, n - i);
+  const auto scale = hn::Set(d, sum == 0 ? A{0} : A{1} / sum);
+  const auto s = hn::Set(d, shift);
+  simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
+    if constexpr (std::is_same_v<T, A>) {
+      simd::store(hn::Mul(simd::load(d, y + i, left), scale), d, y + i, left);
+    } else {  // what is kept is rounded once
+      simd::store(hn::Mul(rows::weight_at(x + i, left, s), scale), d, y + i, left);
     }
-  } else {  // what is kept is rounded once: exponentials are taken again
-    const A sum = row_weights<T>(x, shift, nullptr, n);
-    const auto scale = hn::Set(d, sum == 0 ? A{0} : A{1} / sum);
-    const auto s = hn::Set(d, shift);
-    for (size_t i = 0; i < n; i += N) {
-      simd::store(hn::Mul(weight_at(x + i, n - i, s), scale), d, y + i, n - i);
-    }
-  }
+  });
 }
 
 template <class T>
 HWY_INLINE Accumulator<T> logsumexp_row(const T* x, size_t n) {
-  const auto shift = shift_of(row_max(x, n));
-  return shift + std::log(row_weights<T>(x, shift, nullptr, n));
+  const auto shift = rows::shift_of(rows::largest(x, n));
+  return shift + std::log(rows::sum_weights<T>(x, shift, nullptr, n));
 }
 
 template <class T>
 HWY_INLINE void log_softmax_row(const T* x, T* y, size_t n) {
   const Tag<T> d;
-  const size_t N = hn::Lanes(d);
   const auto total = logsumexp_row(x, n);
   const auto least = -std::numeric_limits<Accumulator<T>>::infinity();
   const auto s = hn::Set(d, total == least ? Accumulator<T>{0} : total);
-  for (size_t i = 0; i < n; i += N) {
-    simd::store(hn::Sub(simd::load(d, x + i, n - i), s), d, y + i, n - i);
-  }
+  simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
+    simd::store(hn::Sub(simd::load(d, x + i, left), s), d, y + i, left);
+  });
 }
 
+/// dx = y (dy - sum of y dy), or with `log` dx = dy - e^y (sum of dy).
 template <class T>
-HWY_INLINE void softmax_gradient_row(const T* y, const T* dy, T* dx, size_t n) {
+HWY_INLINE void gradient_row(bool log, const T* y, const T* dy, T* dx, size_t n) {
   const Tag<T> d;
   const size_t N = hn::Lanes(d);
+  const auto term = [&](size_t i, size_t left) HWY_ATTR {
+    const auto g = simd::load(d, dy + i, left);
+    return log ? g : hn::Mul(simd::load(d, y + i, left), g);
+  };
   auto s0 = hn::Zero(d), s1 = hn::Zero(d);
-  for (size_t i = 0; i < n; i += 2 * N) {
-    s0 = hn::MulAdd(simd::load(d, y + i, n - i), simd::load(d, dy + i, n - i), s0);
-    if (i + N >= n) break;
-    s1 = hn::MulAdd(simd::load(d, y + i + N, n - i - N), simd::load(d, dy + i + N, n - i - N), s1);
+  size_t j = 0;
+  for (; j + 2 * N <= n; j += 2 * N) {
+    s0 = hn::Add(s0, term(j, N));
+    s1 = hn::Add(s1, term(j + N, N));
   }
+  for (; j < n; j += N) s0 = hn::Add(s0, term(j, n - j));
   const auto sum = hn::Set(d, simd::sum_lanes(d, hn::Add(s0, s1)));
-  for (size_t i = 0; i < n; i += N) {
-    const auto g = hn::Sub(simd::load(d, dy + i, n - i), sum);
-    simd::store(hn::Mul(simd::load(d, y + i, n - i), g), d, dx + i, n - i);
-  }
+  simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
+    const auto v = simd::load(d, y + i, left), g = simd::load(d, dy + i, left);
+    const auto result =
+        log ? hn::NegMulAdd(simd::exp_nonpositive(d, v), sum, g) : hn::Mul(v, hn::Sub(g, sum));
+    simd::store(result, d, dx + i, left);
+  });
 }
 
 template <class T>
-HWY_INLINE void log_softmax_gradient_row(const T* y, const T* dy, T* dx, size_t n) {
-  const Tag<T> d;
-  const size_t N = hn::Lanes(d);
-  auto s0 = hn::Zero(d), s1 = hn::Zero(d);
-  for (size_t i = 0; i < n; i += 2 * N) {
-    s0 = hn::Add(s0, simd::load(d, dy + i, n - i));
-    if (i + N >= n) break;
-    s1 = hn::Add(s1, simd::load(d, dy + i + N, n - i - N));
+void softmax_rows(bool log, const T* x, T* y, int64_t count, size_t n) {
+  using A = Accumulator<T>;
+  if (log) {
+    for (int64_t r = 0; r < count; ++r, x += n, y += n) log_softmax_row(x, y, n);
+    return;
   }
-  const auto sum = hn::Set(d, simd::sum_lanes(d, hn::Add(s0, s1)));
-  for (size_t i = 0; i < n; i += N) {
-    const auto p = simd::exp_nonpositive(d, simd::load(d, y + i, n - i));
-    simd::store(hn::NegMulAdd(p, sum, simd::load(d, dy + i, n - i)), d, dx + i, n - i);
-  }
-}
-
-template <class T>
-void softmax_rows(bool log, const T* x, T* y, int64_t rows, size_t n) {
-  for (int64_t r = 0; r < rows; ++r, x += n, y += n) {
-    if (log) {
-      log_softmax_row(x, y, n);
-    } else {
-      softmax_row(x, y, n);
+  rows::for_steps(0, count, n, [&](int64_t first, int64_t some) HWY_ATTR {
+    const auto at = [&](int64_t r) { return static_cast<size_t>(first + r) * n; };
+    A shift[rows::most_together], sum[rows::most_together];
+    for (int64_t r = 0; r < some; ++r) shift[r] = rows::shift_of(rows::largest(x + at(r), n));
+    for (int64_t r = 0; r < some; ++r) {
+      T* kept = std::is_same_v<T, A> ? y + at(r) : nullptr;
+      sum[r] = rows::sum_weights(x + at(r), shift[r], kept, n);
     }
-  }
+    for (int64_t r = 0; r < some; ++r) scale_row(x + at(r), shift[r], sum[r], y + at(r), n);
+  });
 }
 
 template <class T>
-void softmax_gradient_rows(bool log, const T* y, const T* dy, T* dx, int64_t rows, size_t n) {
-  for (int64_t r = 0; r < rows; ++r, y += n, dy += n, dx += n) {
+void softmax_gradient_rows(bool log, const T* y, const T* dy, T* dx, int64_t count, size_t n) {
+  for (int64_t r = 0; r < count; ++r, y += n, dy += n, dx += n) {
     if (log) {
-      log_softmax_gradient_row(y, dy, dx, n);
+      gradient_row(true, y, dy, dx, n);
     } else {
-      softmax_gradient_row(y, dy, dx, n);
+      gradient_row(false, y, dy, dx, n);
     }
   }
 }

@@ -127,8 +127,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const bool graph = autograd::wants_graph({&logits, 1});
   Tensor weights = graph ? Tensor::like(z) : Tensor{};
   Tensor state = Tensor::empty({rows, 4}, sums, z.device());
-  kernels::cross_entropy_weights(z.device(), z.view(), t.view(), graph ? weights.mut() : View{},
-                                 state.mut());
+  kernels::cross_entropy_weights(z.device(), z.view(), t.view(), options.smoothing != 0,
+                                 graph ? weights.mut() : View{}, state.mut());
   Tensor lse = Tensor::empty({rows}, sums, z.device()), loss = Tensor::like(lse);
   kernels::cross_entropy_finish(z.device(), state.view(), t.view(), options.ignore,
                                 options.smoothing, V, lse.mut(), loss.mut());

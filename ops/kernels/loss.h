@@ -17,9 +17,10 @@ inline constinit Kernel<void(ConstView logits, ConstView targets, int64_t first,
     cross_entropy_scan{"cross_entropy_scan"};
 
 /// All classes at once: the state of each row, and weights[i, j] = exp(logits[i, j] - maximum)
-/// unless weights is empty. logits and weights [rows, classes] may also be f16 or bf16; the state
-/// is then f32.
-inline constinit Kernel<void(ConstView logits, ConstView targets, View weights, View state)>
+/// unless weights is empty. Sums of logits are 0 without `totals`. logits and weights
+/// [rows, classes] may also be f16 or bf16; the state is then f32.
+inline constinit Kernel<void(ConstView logits, ConstView targets, bool totals, View weights,
+                             View state)>
     cross_entropy_weights{"cross_entropy_weights"};
 
 /// dx[i, j] = scale[i] (weights[i, j] / sum - (1 - smoothing) [j = target] - smoothing / classes)

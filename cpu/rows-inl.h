@@ -1,0 +1,113 @@
+// Reductions along rows shared by softmax, norms and losses. A row's bits depend on nothing but the
+// row. Included once per SIMD target.
+
+#if defined(LONGSPAN_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LONGSPAN_CPU_ROWS_INL_H_
+#undef LONGSPAN_CPU_ROWS_INL_H_
+#else
+#define LONGSPAN_CPU_ROWS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longspan::cpu {
+namespace HWY_NAMESPACE {
+namespace rows {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+using Tag = hn::ScalableTag<Accumulator<T>>;
+
+/// Rows of n that a step takes together, one pass after the other, so that the sum of one row
+/// hides the wait for that of another: as many as stay in the first-level cache.
+constexpr int64_t most_together = 8;
+inline int64_t together(size_t n) {
+  return std::clamp<int64_t>(4096 / std::max<int64_t>(static_cast<int64_t>(n), 1), 1,
+                             most_together);
+}
+
+/// Calls step(first row, how many) over [row, end).
+template <class F>
+HWY_INLINE void for_steps(int64_t row, int64_t end, size_t n, F&& step) {
+  for (const int64_t most = together(n); row < end; row += most) {
+    step(row, std::min(most, end - row));
+  }
+}
+
+/// The largest of a row, -inf of an empty one; where `total` is given it becomes the sum.
+template <class T>
+HWY_INLINE Accumulator<T> largest(const T* x, size_t n, Accumulator<T>* total = nullptr) {
+  const Tag<T> d;
+  const size_t N = hn::Lanes(d);
+  const auto least = simd::constant(d, -std::numeric_limits<double>::infinity());
+  auto m0 = least, m1 = least, s0 = hn::Zero(d), s1 = s0;
+  size_t i = 0;
+  for (; i + 2 * N <= n; i += 2 * N) {
+    const auto a = simd::load(d, x + i, N), b = simd::load(d, x + i + N, N);
+    m0 = hn::Max(m0, a);
+    m1 = hn::Max(m1, b);
+    if (total != nullptr) {
+      s0 = hn::Add(s0, a);
+      s1 = hn::Add(s1, b);
+    }
+  }
+  for (; i < n; i += N) {
+    const auto v = simd::load(d, x + i, n - i);
+    m0 = hn::Max(m0, i + N <= n ? v : hn::IfThenElse(hn::FirstN(d, n - i), v, least));
+    if (total != nullptr) s0 = hn::Add(s0, v);
+  }
+  if (total != nullptr) *total = simd::sum_lanes(d, hn::Add(s0, s1));
+  return simd::max_lanes(d, hn::Max(m0, m1));
+}
+
+/// What is subtracted before exponentials are taken: the largest, or 0 where that is -inf.
+template <class A>
+HWY_INLINE A shift_of(A greatest) {
+  return greatest == -std::numeric_limits<A>::infinity() ? A{0} : greatest;
+}
+
+/// e^(x - shift), zero beyond the row.
+template <class T, class V>
+HWY_INLINE V weight_at(const T* x, size_t left, V shift) {
+  const Tag<T> d;
+  const auto e = simd::exp_nonpositive(d, hn::Sub(simd::load(d, x, left), shift));
+  return left >= hn::Lanes(d) ? e : hn::IfThenElseZero(hn::FirstN(d, left), e);
+}
+
+/// The sum of e^(x - shift) over a row; with a destination the terms are kept there.
+template <class T>
+HWY_INLINE Accumulator<T> sum_weights(const T* x, Accumulator<T> shift, T* y, size_t n) {
+  const Tag<T> d;
+  const size_t N = hn::Lanes(d);
+  const auto s = hn::Set(d, shift);
+  auto s0 = hn::Zero(d), s1 = s0;
+  size_t i = 0;
+  for (; i + 2 * N <= n; i += 2 * N) {
+    const auto e = weight_at(x + i, N, s), f = weight_at(x + i + N, N, s);
+    s0 = hn::Add(s0, e);
+    s1 = hn::Add(s1, f);
+    if (y != nullptr) {
+      simd::store(e, d, y + i, N);
+      simd::store(f, d, y + i + N, N);
+    }
+  }
+  for (; i < n; i += N) {
+    const auto e = weight_at(x + i, n - i, s);
+    s0 = hn::Add(s0, e);
+    if (y != nullptr) simd::store(e, d, y + i, n - i);
+  }
+  return simd::sum_lanes(d, hn::Add(s0, s1));
+}
+
+}  // namespace rows
+}  // namespace HWY_NAMESPACE
+}  // namespace longspan::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

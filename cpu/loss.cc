@@ -221,18 +221,6 @@ void CrossEntropyGradient(View logits, ConstView targets, int64_t first, ConstVi
   }
 }
 
-/// ln(1 + t) for t in [0, 1], with small relative error.
-template <class D>
-HWY_INLINE hn::Vec<D> log1p_of_fraction(D d, hn::Vec<D> t) {
-  if constexpr (simd::is_f64<D>) {
-    return simd::per_lane(d, t, simd::log1p_of{});
-  } else {
-    const auto one = simd::constant(d, 1), u = hn::Add(one, t);
-    const auto lost = hn::Sub(t, hn::Sub(u, one));  // what rounding took from t
-    return hn::Add(simd::log(d, u), hn::Div(lost, u));
-  }
-}
-
 template <class D>
 HWY_INLINE hn::Vec<D> pair_value(D d, kernels::PairLoss f, hn::Vec<D> weight, hn::Vec<D> x,
                                  hn::Vec<D> t) {
@@ -241,7 +229,7 @@ HWY_INLINE hn::Vec<D> pair_value(D d, kernels::PairLoss f, hn::Vec<D> weight, hn
     return hn::Mul(e, e);
   }
   const auto zero = hn::Zero(d);
-  const auto rest = log1p_of_fraction(d, simd::exp_nonpositive(d, hn::Neg(hn::Abs(x))));
+  const auto rest = simd::log1p(d, simd::exp_nonpositive(d, hn::Neg(hn::Abs(x))));
   const auto plus = hn::Add(hn::Max(x, zero), rest),
              minus = hn::Add(hn::Max(hn::Neg(x), zero), rest);
   const auto no = hn::Sub(simd::constant(d, 1), t);

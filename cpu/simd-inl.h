@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/dtype.h"
 
@@ -115,6 +116,7 @@ HWY_INLINE hn::Vec<D> per_lane(D d, hn::Vec<D> x, F f) {
 LONGSPAN_LIBRARY(exp)
 LONGSPAN_LIBRARY(log)
 LONGSPAN_LIBRARY(log1p)
+LONGSPAN_LIBRARY(expm1)
 LONGSPAN_LIBRARY(tanh)
 LONGSPAN_LIBRARY(erf)
 LONGSPAN_LIBRARY(erfc)
@@ -134,14 +136,13 @@ HWY_INLINE auto power_of_two(DI di, hn::Vec<DI> n) {
   return hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
 }
 
-/// e^r for |r| <= ln(2)/2: 1 + r + r^2 p(r), error 8e-9.
+/// (e^r - 1 - r) / r^2 for |r| <= ln(2)/2, so that e^r has an error of 8e-9.
 template <class D>
-HWY_INLINE hn::Vec<D> exp_reduced(D d, hn::Vec<D> r) {
+HWY_INLINE hn::Vec<D> exp_series(D d, hn::Vec<D> r) {
   auto p = hn::MulAdd(hn::Set(d, 1.39262134663e-3f), r, hn::Set(d, 8.36320297158e-3f));
   p = hn::MulAdd(p, r, hn::Set(d, 4.16665544377e-2f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.6666576846e-1f));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
-  return hn::MulAdd(hn::Mul(r, r), p, hn::Add(r, hn::Set(d, 1.0f)));
+  return hn::MulAdd(p, r, hn::Set(d, 0.5f));
 }
 
 /// x - n ln 2 for whole n, in two steps.
@@ -151,6 +152,13 @@ HWY_INLINE hn::Vec<D> minus_ln2(D d, hn::Vec<D> x, hn::Vec<D> n) {
   return hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
 }
 
+/// x within [low, high]; NaN stays NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> bounded_to(D d, hn::Vec<D> x, float low, float high) {
+  const auto least = hn::Set(d, low), most = hn::Set(d, high);
+  return hn::IfThenElse(hn::Gt(x, most), most, hn::IfThenElse(hn::Lt(x, least), least, x));
+}
+
 /// e^x over the whole range, subnormal results included.
 template <class D>
 HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
@@ -158,18 +166,18 @@ HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
     return per_lane(d, x, exp_of{});
   } else {
     const hn::RebindToSigned<D> di;
-    const auto bounded =
-        hn::IfThenElse(hn::Gt(x, hn::Set(d, 90.0f)), hn::Set(d, 90.0f),
-                       hn::IfThenElse(hn::Lt(x, hn::Set(d, -105.0f)), hn::Set(d, -105.0f), x));
+    const auto bounded = bounded_to(d, x, -105.0f, 90.0f);
     const auto n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504f)));
-    const auto p = exp_reduced(d, minus_ln2(d, bounded, n));
+    const auto r = minus_ln2(d, bounded, n);
+    const auto p = hn::MulAdd(hn::Mul(r, r), exp_series(d, r), hn::Add(r, hn::Set(d, 1.0f)));
     const auto whole = hn::ConvertTo(di, n);
     const auto half = hn::ShiftRight<1>(whole);
     return hn::Mul(hn::Mul(p, power_of_two(di, half)), power_of_two(di, hn::Sub(whole, half)));
   }
 }
 
-/// e^x for x <= 0, and 0 below -87; NaN stays NaN. Error 1e-7, towards -87 3e-7.
+/// e^x for x <= 0, and 0 below -87; NaN stays NaN where its lowest 9 bits are 0, as in those that
+/// arithmetic makes. Error 1e-7, towards -87 3e-7.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_nonpositive(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
@@ -225,9 +233,86 @@ HWY_INLINE hn::Vec<D> log(D d, hn::Vec<D> x) {
     const auto infinity = hn::Set(d, std::numeric_limits<float>::infinity());
     y = hn::IfThenElse(hn::Eq(x, infinity), infinity, y);
     y = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), hn::Neg(infinity), y);
-    const auto invalid = hn::Or(hn::Lt(x, hn::Zero(d)), hn::Ne(x, x));
-    return hn::IfThenElse(invalid, hn::Set(d, std::numeric_limits<float>::quiet_NaN()), y);
+    const auto nan = hn::Set(d, std::numeric_limits<float>::quiet_NaN());
+    return hn::IfThenElse(hn::Ge(x, hn::Zero(d)), y, nan);
   }
+}
+
+/// ln(1 + x), exact to rounding also near 0: the logarithm of the rounded sum and what rounding
+/// took.
+template <class D>
+HWY_INLINE hn::Vec<D> log1p(D d, hn::Vec<D> x) {
+  if constexpr (is_f64<D>) {
+    return per_lane(d, x, log1p_of{});
+  } else {
+    const auto one = hn::Set(d, 1.0f);
+    const auto sum = hn::Add(one, x);
+    const auto lost = hn::Div(hn::Sub(x, hn::Sub(sum, one)), sum);
+    // Beyond 2^26 nothing is lost that could be seen, and infinity would give NaN.
+    const auto seen = hn::And(hn::Gt(sum, hn::Zero(d)), hn::Lt(sum, hn::Set(d, 67108864.0f)));
+    const auto y = hn::Add(simd::log(d, sum), hn::IfThenElseZero(seen, lost));
+    return hn::IfThenElse(hn::Eq(sum, one), x, y);
+  }
+}
+
+/// e^x - 1, as 2^n (e^r - 1) + (2^n - 1) with x = n ln 2 + r.
+template <class D>
+HWY_INLINE hn::Vec<D> expm1(D d, hn::Vec<D> x) {
+  if constexpr (is_f64<D>) {
+    return per_lane(d, x, expm1_of{});
+  } else {
+    const hn::RebindToSigned<D> di;
+    const auto bounded = bounded_to(d, x, -30.0f, 90.0f);
+    const auto n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504f)));
+    const auto r = minus_ln2(d, bounded, n);
+    const auto q = hn::MulAdd(hn::Mul(r, r), exp_series(d, r), r);
+    // 2^n is taken in two halves: n may be 128 or more.
+    const auto whole = hn::ConvertTo(di, n);
+    const auto half = hn::ShiftRight<1>(whole), rest = hn::Sub(whole, half);
+    const auto a = power_of_two(di, half), b = power_of_two(di, rest);
+    const auto inverse = power_of_two(di, hn::Neg(rest));
+    return hn::Mul(hn::MulAdd(q, a, hn::Sub(a, inverse)), b);
+  }
+}
+
+/// sin(x) for quarter 0, cos(x) = sin(x + pi / 2) for quarter 1.
+template <int quarter, class D>
+HWY_INLINE hn::Vec<D> sine(D d, hn::Vec<D> x) {
+  using Exact = std::conditional_t<quarter == 0, sin_of, cos_of>;
+  if constexpr (is_f64<D>) {
+    return per_lane(d, x, Exact{});
+  } else {
+    const hn::RebindToSigned<D> di;
+    // x = n pi / 2 + r. The first parts of pi / 2 have 11 bits, so that n times them is exact.
+    const auto n = hn::Round(hn::Mul(x, hn::Set(d, 0.636619772f)));
+    auto r = hn::NegMulAdd(n, hn::Set(d, 1.5703125f), x);
+    r = hn::NegMulAdd(n, hn::Set(d, 4.8375129699707031e-4f), r);
+    r = hn::NegMulAdd(n, hn::Set(d, 7.5495336204767227e-8f), r);
+    r = hn::NegMulAdd(n, hn::Set(d, 2.56334415e-12f), r);
+    const auto u = hn::Mul(r, r);
+    auto p = hn::MulAdd(hn::Set(d, -1.9516977429e-4f), u, hn::Set(d, 8.3321758460e-3f));
+    p = hn::MulAdd(p, u, hn::Set(d, -1.6666654909e-1f));
+    const auto s = hn::MulAdd(hn::Mul(u, r), p, r);
+    auto q = hn::MulAdd(hn::Set(d, 2.4438090854e-5f), u, hn::Set(d, -1.3887364484e-3f));
+    q = hn::MulAdd(q, u, hn::Set(d, 4.1666646807e-2f));
+    const auto c =
+        hn::MulAdd(hn::Mul(u, u), q, hn::NegMulAdd(u, hn::Set(d, 0.5f), hn::Set(d, 1.0f)));
+    const auto turn = hn::Add(hn::ConvertTo(di, n), hn::Set(di, quarter));
+    const auto odd = hn::Eq(hn::And(turn, hn::Set(di, 1)), hn::Set(di, 1));
+    const auto sign = hn::ShiftLeft<30>(hn::And(turn, hn::Set(di, 2)));
+    const auto y = hn::Xor(hn::IfThenElse(hn::RebindMask(d, odd), c, s), hn::BitCast(d, sign));
+    const auto far = hn::Gt(hn::Abs(x), hn::Set(d, 8192.0f));
+    if (HWY_LIKELY(hn::AllFalse(d, far))) return y;
+    return hn::IfThenElse(far, per_lane(d, x, Exact{}), y);
+  }
+}
+template <class D>
+HWY_INLINE hn::Vec<D> sin(D d, hn::Vec<D> x) {
+  return sine<0>(d, x);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> cos(D d, hn::Vec<D> x) {
+  return sine<1>(d, x);
 }
 
 /// 1 / (1 + e^-x), as t / (1 + t) or 1 / (1 + t) with t = e^-|x|.
@@ -384,7 +469,7 @@ HWY_INLINE void store(hn::Vec<D> v, D /*d*/, bf16* p, size_t left) {
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
   const auto even = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
   const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40));
-  const auto nan = hn::RebindMask(du, hn::Ne(v, v));
+  const auto nan = hn::RebindMask(du, hn::IsNaN(v));
   const auto half = hn::BitCast(di, hn::IfThenElse(nan, quiet, even));
   simd::store(hn::DemoteTo(dh, half), dh, reinterpret_cast<uint16_t*>(p), left);
 }

@@ -50,7 +50,7 @@ struct Log {
   LONGSPAN_BACKWARD { return LONGSPAN_IGNORE, hn::Div(dy, v); }
 };
 struct Log1p {
-  LONGSPAN_FORWARD { return LONGSPAN_IGNORE, simd::per_lane(d, x, simd::log1p_of{}); }
+  LONGSPAN_FORWARD { return LONGSPAN_IGNORE, simd::log1p(d, x); }
   LONGSPAN_BACKWARD { return LONGSPAN_IGNORE, hn::Div(dy, hn::Add(v, simd::constant(d, 1))); }
 };
 struct Sqrt {
@@ -94,7 +94,7 @@ struct Power {
     (void)b;
     const auto slope = simd::per_lane(d, v, Scalar<simd::Lane<D>>{hn::GetLane(a) - 1});
     // The slope of a constant is 0 also at 0, where 0^-1 is not finite.
-    return hn::IfThenElseZero(hn::Ne(a, hn::Zero(d)), hn::Mul(hn::Mul(a, slope), dy));
+    return hn::IfThenZeroElse(hn::Eq(a, hn::Zero(d)), hn::Mul(hn::Mul(a, slope), dy));
   }
 };
 struct Clamp {
@@ -109,14 +109,12 @@ struct Clamp {
   }
 };
 struct Sin {
-  LONGSPAN_FORWARD { return LONGSPAN_IGNORE, simd::per_lane(d, x, simd::sin_of{}); }
-  LONGSPAN_BACKWARD { return LONGSPAN_IGNORE, hn::Mul(dy, simd::per_lane(d, v, simd::cos_of{})); }
+  LONGSPAN_FORWARD { return LONGSPAN_IGNORE, simd::sin(d, x); }
+  LONGSPAN_BACKWARD { return LONGSPAN_IGNORE, hn::Mul(dy, simd::cos(d, v)); }
 };
 struct Cos {
-  LONGSPAN_FORWARD { return LONGSPAN_IGNORE, simd::per_lane(d, x, simd::cos_of{}); }
-  LONGSPAN_BACKWARD {
-    return LONGSPAN_IGNORE, hn::Neg(hn::Mul(dy, simd::per_lane(d, v, simd::sin_of{})));
-  }
+  LONGSPAN_FORWARD { return LONGSPAN_IGNORE, simd::cos(d, x); }
+  LONGSPAN_BACKWARD { return LONGSPAN_IGNORE, hn::Neg(hn::Mul(dy, simd::sin(d, v))); }
 };
 struct Tanh {
   LONGSPAN_FORWARD { return LONGSPAN_IGNORE, simd::tanh(d, x); }
@@ -141,7 +139,7 @@ struct Softplus {
     LONGSPAN_IGNORE;
     const auto t = simd::exp(d, hn::Neg(hn::Abs(x)));
     const auto positive = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);
-    return hn::Add(positive, simd::per_lane(d, t, simd::log1p_of{}));
+    return hn::Add(positive, simd::log1p(d, t));
   }
   LONGSPAN_BACKWARD { return LONGSPAN_IGNORE, hn::Mul(simd::sigmoid(d, v), dy); }
 };
@@ -173,13 +171,9 @@ struct LeakyRelu {
   }
 };
 struct Elu {
-  template <class T>
-  struct Scalar {
-    T operator()(T x) const { return std::expm1(x); }
-  };
   LONGSPAN_FORWARD {
     (void)b;
-    const auto negative = hn::Mul(a, simd::per_lane(d, x, Scalar<simd::Lane<D>>{}));
+    const auto negative = hn::Mul(a, simd::expm1(d, x));
     return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), x, negative);
   }
   LONGSPAN_BACKWARD {
@@ -262,17 +256,18 @@ HWY_NOINLINE void backward_loop(double alpha, double beta, const T* v, const T* 
   }
 }
 
-#define LONGSPAN_UNARY(X)                                                                   \
-  X(affine, Affine)                                                                         \
-  X(exp, Exp)                                                                               \
-  X(log, Log)                                                                               \
-  X(log1p, Log1p)                                                                           \
-  X(sqrt, Sqrt)                                                                             \
-  X(rsqrt, Rsqrt) X(square, Square) X(abs, Abs) X(reciprocal, Reciprocal) X(power, Power)   \
-      X(clamp, Clamp) X(sin, Sin) X(cos, Cos) X(tanh, Tanh) X(erf, Erf) X(sigmoid, Sigmoid) \
-          X(softplus, Softplus) X(relu, Relu) X(relu_squared, ReluSquared)                  \
-              X(leaky_relu, LeakyRelu) X(elu, Elu) X(silu, Silu) X(gelu_erf, GeluErf)       \
-                  X(gelu_tanh, GeluTanh) X(gelu_sigmoid, GeluSigmoid)
+#define LONGSPAN_UNARY(X)                                                                       \
+  X(affine, Affine)                                                                             \
+  X(exp, Exp)                                                                                   \
+  X(log, Log)                                                                                   \
+  X(log1p, Log1p)                                                                               \
+  X(sqrt, Sqrt)                                                                                 \
+  X(rsqrt, Rsqrt)                                                                               \
+  X(square, Square)                                                                             \
+  X(abs, Abs) X(reciprocal, Reciprocal) X(power, Power) X(clamp, Clamp) X(sin, Sin) X(cos, Cos) \
+      X(tanh, Tanh) X(erf, Erf) X(sigmoid, Sigmoid) X(softplus, Softplus) X(relu, Relu)         \
+          X(relu_squared, ReluSquared) X(leaky_relu, LeakyRelu) X(elu, Elu) X(silu, Silu)       \
+              X(gelu_erf, GeluErf) X(gelu_tanh, GeluTanh) X(gelu_sigmoid, GeluSigmoid)
 
 template <class T>
 void unary(Unary f, double alpha, double beta, const T* x, T* y, size_t n) {
@@ -325,13 +320,13 @@ void unary_slope(Unary f, const T* x, T* y, T* slope, size_t n) {
 struct Maximum {
   template <class V>
   static HWY_INLINE V apply(V a, V b) {  // NaN of either
-    return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::Ne(a, a)), a, b);
+    return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
   }
 };
 struct Minimum {
   template <class V>
   static HWY_INLINE V apply(V a, V b) {
-    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::Ne(a, a)), a, b);
+    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
   }
 };
 #define LONGSPAN_ARITHMETIC(Name)         \

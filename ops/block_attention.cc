@@ -1,9 +1,11 @@
 #include "ops/block_attention.h"
 
 #include <cmath>
+#include <limits>
 
 #include "autograd/record.h"
 #include "ops/kernels/copy.h"
+#include "ops/random.h"
 
 namespace longspan {
 namespace {
@@ -245,7 +247,10 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   call.right = rule.causal ? 0 : times(rule.window.right, rule.window.dilation);
   call.scale = terms.scale != 0 ? terms.scale : 1 / std::sqrt(static_cast<double>(q.dim(3)));
   call.id = terms.id;
-  if (dropout.pass.training) call.dropout = {dropout.p, dropout.pass.gen.key};
+  if (dropout.pass.training && dropout.p > 0) {
+    DrawWatch::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
+    call.dropout = {dropout.p, dropout.pass.gen.key};
+  }
   Arguments a{with_unit_rows(q), with_unit_rows(k), with_unit_rows(v), {}, {}, {}, {}, {}};
   if (terms.relation_key) a.relation_key = packed(terms.relation_key);
   if (terms.relation_bias) a.relation_bias = packed(terms.relation_bias);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "autograd/record.h"
+#include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/random.h"
@@ -28,14 +29,34 @@ Tensor drop(const Tensor& input, uint64_t key, int64_t first, double p) {
   });
 }
 
+thread_local DrawWatch* watch = nullptr;
+
 }  // namespace
+
+DrawWatch::DrawWatch() : outer_(watch) { watch = this; }
+DrawWatch::~DrawWatch() { watch = outer_; }
+
+void DrawWatch::note(std::string_view op, Generator gen, int64_t first, int64_t end) {
+  if (watch == nullptr || autograd::replaying() || first >= end) return;
+  const auto place = [&](const std::string& scope) { return scope.empty() ? "the top" : scope; };
+  for (const Draw& d : watch->draws_) {
+    if (d.key != gen.key || d.end <= first || end <= d.first) continue;
+    fail(op,
+         "the same random numbers are drawn twice, before in {} and now in {}; give each site a "
+         "label of its own with Pass::at",
+         place(d.scope), place(Scope::path()));
+  }
+  watch->draws_.push_back({gen.key, first, end, Scope::path()});
+}
 
 Tensor dropout(const Tensor& x, double p, const Pass& pass) {
   require_floating("dropout", x);
   require(p >= 0.0 && p <= 1.0, "dropout", "a probability of {}; needs 0 <= p <= 1", p);
   if (!pass.training || p == 0.0) return x;
   const int64_t width = x.rank() > 0 ? x.dim(-1) : 1;
-  return drop(x, pass.gen.key, pass.row * width, p);
+  const int64_t first = pass.row * width;
+  DrawWatch::note("dropout", pass.gen, first, first + x.numel());
+  return drop(x, pass.gen.key, first, p);
 }
 
 Tensor uniform(const Shape& shape, Generator gen, double low, double high, DType dtype,
@@ -44,6 +65,7 @@ Tensor uniform(const Shape& shape, Generator gen, double low, double high, DType
   require(std::isfinite(low) && std::isfinite(high) && low <= high, "uniform", "from {} to {}", low,
           high);
   Tensor y = Tensor::empty(shape, dtype, device);
+  DrawWatch::note("uniform", gen, 0, y.numel());
   if (y.numel() > 0) kernels::uniform(device, gen.key, low, high, y.mut());
   return y;
 }
@@ -58,6 +80,7 @@ Tensor truncated_normal(const Shape& shape, Generator gen, double mean, double d
           "the interval from {} to {} standard deviations holds {:.2g} % of the draws; needs 1 %",
           low, high, 100 * likely);
   Tensor y = Tensor::empty(shape, dtype, device);
+  DrawWatch::note("normal", gen, 0, y.numel());
   if (y.numel() > 0) kernels::normal(device, gen.key, mean, deviation, low, high, y.mut());
   return y;
 }
@@ -71,6 +94,7 @@ Tensor normal(const Shape& shape, Generator gen, double mean, double deviation, 
 Tensor bernoulli(const Shape& shape, Generator gen, double p, DType dtype, Device device) {
   require(p >= 0.0 && p <= 1.0, "bernoulli", "a probability of {}; needs 0 <= p <= 1", p);
   Tensor y = Tensor::empty(shape, dtype, device);
+  DrawWatch::note("bernoulli", gen, 0, y.numel());
   if (y.numel() > 0) kernels::bernoulli(device, gen.key, p, y.mut());
   return y;
 }
@@ -88,6 +112,7 @@ Tensor randint(const Shape& shape, Generator gen, int64_t low, int64_t high, DTy
   require(low < high && low >= least && high - 1 <= most, "randint",
           "from {} to below {} is empty or beyond {}", low, high, name_of(dtype));
   Tensor y = Tensor::empty(shape, dtype, device);
+  DrawWatch::note("randint", gen, 0, y.numel());
   if (y.numel() > 0) kernels::randint(device, gen.key, low, high, y.mut());
   return y;
 }

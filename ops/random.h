@@ -1,5 +1,9 @@
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "core/generator.h"
 #include "core/tensor.h"
 
@@ -18,6 +22,34 @@ namespace longspan {
 ///   saves   nothing: the way back draws again
 ///   throws  ValueError unless 0 <= p <= 1
 Tensor dropout(const Tensor& x, double p, const Pass& pass);
+
+/// Looks for two draws of the same numbers in a forward pass, as two sites make with one label of
+/// Pass::at(). While it lives, the second draw of this thread from the same numbers, by an op of
+/// this header or by block_attention(), throws ValueError with the scopes of both. Other rows of a
+/// Pass are other numbers. Draws of a Replay, and of a watch further out, do not count. For tests
+/// and debugging: it remembers every draw.
+class DrawWatch {
+ public:
+  DrawWatch();
+  ~DrawWatch();
+  DrawWatch(const DrawWatch&) = delete;
+  DrawWatch& operator=(const DrawWatch&) = delete;
+
+  /// How many draws there were.
+  size_t draws() const { return draws_.size(); }
+  /// Tells the watch of this thread, if there is one, that an op draws numbers [first, end) of a
+  /// generator.
+  static void note(std::string_view op, Generator gen, int64_t first, int64_t end);
+
+ private:
+  struct Draw {
+    uint64_t key;
+    int64_t first, end;
+    std::string scope;
+  };
+  std::vector<Draw> draws_;
+  DrawWatch* outer_;
+};
 
 /// Uniform in [low, high), on a grid of 2^24 steps; high only where rounding leads there.
 Tensor uniform(const Shape& shape, Generator gen, double low = 0.0, double high = 1.0,

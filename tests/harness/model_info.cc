@@ -13,6 +13,7 @@
 #include "nn/layers.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/harness/hooks.h"
@@ -124,7 +125,7 @@ void influence(const ModelInfo& m) {
 }
 
 void gradients_hold(const ModelInfo& m) {
-  const auto model = m.make(init_f64());
+  const auto model = m.make_with_dropout(init_f64());
   randomise(*model, 0.3, 5);
   const Example e = random_example(m, *model, 2);
   const Pass pass{.training = true, .gen = Generator{11}};
@@ -234,12 +235,22 @@ void macs(const ModelInfo& m) {
   EXPECT_EQ(counter.total(), 2 * model->macs(m.length));
 }
 
+void draws(const ModelInfo& m) {
+  const auto model = m.make_with_dropout(Init{.gen = Generator{1}});
+  const Example e = random_example(m, *model, 2);
+  const Pass pass{.training = true, .gen = Generator{11}};
+  const DrawWatch watch;
+  loss_of(*model, e, pass);
+  EXPECT_GT(watch.draws(), 0u);
+  EXPECT_THROW(loss_of(*model, e, pass), ValueError) << "the watch does not see the draws";
+}
+
 void threads(const ModelInfo& m) {
   const int before = num_threads();
   std::vector<std::vector<Tensor>> runs;
   for (const int n : {1, 2, 3}) {
     set_num_threads(n);
-    const auto model = m.make(Init{.gen = Generator{1}});
+    const auto model = m.make_with_dropout(Init{.gen = Generator{1}});
     const Example e = random_example(m, *model, 3);
     const Pass pass{.training = true, .gen = Generator{11}};
     const Tensor loss = loss_of(*model, e, pass);
@@ -287,6 +298,7 @@ void register_tests() {
     add(m, "round_trip", round_trip);
     add(m, "bytes", bytes);
     add(m, "macs", macs);
+    add(m, "draws", draws);
     add(m, "threads", threads);
     if (m.decodes) add(m, "decoding", decoding);
   }

@@ -19,6 +19,10 @@ ModelInfo decoder(const std::string& name, const std::function<void(TransformerC
   ModelInfo m;
   m.name = name;
   m.make = [c](const Init& init) { return tiny(c, init); };
+  TransformerConfig dropping = c;
+  if (dropping.dropout == 0) dropping.dropout = 0.1f;
+  if (dropping.dropout_token == 0) dropping.dropout_token = 0.05f;
+  m.make_with_dropout = [dropping](const Init& init) { return tiny(dropping, init); };
   m.sees = [c](int64_t i, int64_t j) {
     if (j > i && c.wiring == Wiring::decoder) return false;
     if (c.local == Locality::block) return i / c.window - j / c.window <= 1;

@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "autograd/engine.h"
+#include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
+#include "core/scope.h"
+#include "ops/block_attention.h"
 #include "ops/copy.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/ops/picking.h"
 
@@ -288,6 +293,64 @@ TEST(Dropout, WithoutTrainingOrChanceItIsX) {
   EXPECT_TRUE(dropout(x, 0.5, Pass{}).shares_storage(x));
   EXPECT_TRUE(dropout(x, 0.0, {.training = true, .gen = gen}).shares_storage(x));
   EXPECT_EQ(memory_tracker().allocations(), before);
+}
+
+std::string refusal(const std::function<void()>& draw) {
+  try {
+    draw();
+  } catch (const ValueError& e) {
+    return e.what();
+  }
+  return {};
+}
+
+TEST(DrawWatch, NamesBothSitesOfOneLabel) {
+  const Pass pass{.training = true, .gen = gen};
+  const Tensor x = ones({4, 6});
+  const auto drop = [&](const char* scope, const Pass& site) {
+    const Scope inside(scope);
+    dropout(x, 0.5, site);
+  };
+  {
+    const DrawWatch watch;
+    drop("first", pass.at("a"));
+    drop("second", pass.at("b"));
+    EXPECT_EQ(watch.draws(), 2u);
+    const std::string text = refusal([&] { drop("third", pass.at("a")); });
+    EXPECT_NE(text.find("dropout: the same random numbers are drawn twice, before in first and now "
+                        "in third"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(refusal([&] { uniform({3}, pass.at("b").gen); }), "");
+    EXPECT_NE(refusal([&] {
+                const Tensor q = ones({1, 1, 4, 2});
+                block_attention(q, q, q, patterns::causal(), {}, {0.5, pass.at("a")});
+              }),
+              "");
+    const Replay again;
+    EXPECT_EQ(refusal([&] { drop("third", pass.at("a")); }), "");
+  }
+  drop("third", pass.at("a"));  // nobody watches
+}
+
+TEST(DrawWatch, OtherRowsAndWhatDrawsNothingAreFine) {
+  const DrawWatch watch;
+  Pass pass{.training = true, .gen = gen};
+  Tensor x = ones({4, 6});
+  set_requires_grad(x);
+  for (const int64_t row : {0, 4, 8}) {
+    pass.row = row;
+    backward(sum(dropout(x, 0.5, pass)));  // the way back draws the same again
+  }
+  dropout(x, 0.0, pass);
+  pass.training = false;
+  dropout(x, 0.5, pass);
+  EXPECT_EQ(watch.draws(), 3u);
+  pass.training = true;
+  pass.row = 7;
+  EXPECT_NE(refusal([&] { dropout(x, 0.5, pass); }), "");
+  const DrawWatch inner;
+  EXPECT_EQ(refusal([&] { dropout(x, 0.5, pass); }), "");
 }
 
 TEST(Dropout, KeepsTheMeanAndHoldsNothing) {

@@ -9,6 +9,7 @@
 #include "ops/kernels/loss.h"
 #include "ops/kernels/matmul.h"
 #include "ops/kernels/reduce.h"
+#include "ops/rows.h"
 
 namespace longspan {
 namespace {
@@ -19,10 +20,10 @@ constexpr int64_t most_classes = 4096;
 DType sums_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 /// x [..., n] as [rows, n], row-major.
-Tensor rows_of(const Tensor& x, int64_t rows) {
-  const Tensor y = contiguous(x.detach());
-  return y.alias({rows, x.dim(-1)}, {x.dim(-1), 1}, 0);
-}
+Tensor rows_of(const Tensor& x) { return detail::as_rows(contiguous(x.detach())); }
+
+/// x as one row-major line.
+Tensor line_of(const Tensor& x) { return detail::as_line(contiguous(x.detach())); }
 
 Tensor rows_between(const Tensor& x, int64_t begin, int64_t end) {
   Shape shape = x.shape();
@@ -42,8 +43,7 @@ Tensor checked_targets(std::string_view op, const Tensor& x, const Tensor& targe
   require_shape(op, targets, expected, "targets");
   require(options.smoothing >= 0 && options.smoothing <= 1, op,
           "smoothing must be in [0, 1], not {}", options.smoothing);
-  const int64_t rows = targets.numel();
-  const Tensor flat = contiguous(targets.detach()).alias({rows}, {1}, 0);
+  const Tensor flat = line_of(targets);
   int64_t bad = -1;
   kernels::find_bad_target(flat.device(), flat.view(), options.ignore, classes, &bad);
   if (bad >= 0) {
@@ -68,8 +68,7 @@ Tensor reduce(const Tensor& loss, const Tensor& targets, const Shape& shape,
 Tensor row_scale(const Tensor& dy, const Tensor& targets, const CrossEntropyOptions& options) {
   const int64_t rows = targets.dim(0);
   Tensor scale = Tensor::empty({rows}, dy.dtype(), dy.device());
-  const Tensor flat = contiguous(dy).alias({dy.numel()}, {1}, 0);
-  kernels::cross_entropy_scale(dy.device(), flat.view(), targets.view(), options.ignore,
+  kernels::cross_entropy_scale(dy.device(), line_of(dy).view(), targets.view(), options.ignore,
                                options.reduction == Reduction::mean, scale.mut());
   return scale;
 }
@@ -83,10 +82,6 @@ class Stretch {
     tokens = std::clamp<int64_t>(most_logits / std::max<int64_t>(classes, 1), 1,
                                  std::max<int64_t>(x.dim(0), 1));
     room_ = Tensor::empty({tokens * classes}, sums_, x.device(), Category::workspace);
-    if (bias && bias.dtype() != sums_) {
-      wide_bias_ = Tensor::empty(bias.shape(), sums_, x.device(), Category::workspace);
-      kernels::copy(x.device(), bias.view(), wide_bias_.mut());
-    }
   }
 
   Tensor logits(int64_t t0, int64_t t1, int64_t v0, int64_t v1) {
@@ -104,7 +99,7 @@ class Stretch {
  private:
   Tensor x_, weight_, bias_;
   DType sums_;
-  Tensor room_, wide_bias_;
+  Tensor room_;
 };
 
 /// f(t0, t1) over stretches of tokens.
@@ -122,7 +117,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor t = checked_targets("cross_entropy", logits, targets, V, options);
   const int64_t rows = t.dim(0);
   const DType sums = sums_of(logits.dtype());
-  const Tensor z = rows_of(logits, rows);  // [rows, V]
+  const Tensor z = rows_of(logits);  // [rows, V]
   // Where a gradient will be wanted, the exponentials are kept in place of the logits.
   const bool graph = autograd::wants_graph({&logits, 1});
   Tensor weights = graph ? Tensor::like(z) : Tensor{};
@@ -167,7 +162,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const Tensor t = checked_targets(op, x, targets, V, options);
   const int64_t T = t.dim(0);
   const DType sums = sums_of(x.dtype());
-  const Tensor h = rows_of(x, T);  // [T, D]
+  const Tensor h = rows_of(x);  // [T, D]
   const Tensor b = bias ? contiguous(bias.detach()) : Tensor{};
   const Device device = x.device();
 
@@ -241,18 +236,12 @@ namespace {
 
 using kernels::PairLoss;
 
-/// A tensor as one row-major line.
-Tensor flat(const Tensor& x) {
-  const Tensor y = contiguous(x.detach());
-  return y.alias({y.numel()}, {1}, 0);
-}
-
 /// The loss of each element and its target, reduced. Gradients reach the targets of `squared` only.
 Tensor pair_loss(std::string_view op, PairLoss f, double weight, Named x, const Tensor& targets,
                  Reduction reduction) {
   const DType sums = sums_of(x.tensor.dtype());
   const Device on = x.tensor.device();
-  const Tensor z = flat(x.tensor), t = flat(targets);
+  const Tensor z = line_of(x.tensor), t = line_of(targets);
   Tensor y = Tensor::empty(z.shape(), sums, on);
   kernels::pair_loss(on, f, weight, z.view(), t.view(), y.mut());
   double scale = 1;
@@ -273,7 +262,7 @@ Tensor pair_loss(std::string_view op, PairLoss f, double weight, Named x, const 
           Tensor dx = Tensor::empty(shape, saved[0].dtype(), saved[0].device());
           Tensor to = dx.alias(saved[0].shape(), {1}, 0);
           kernels::pair_loss_gradient(dx.device(), f, weight, saved[0].view(), saved[1].view(),
-                                      flat(dy).view(), factor, to.mut());
+                                      line_of(dy).view(), factor, to.mut());
           return dx;
         };
         return {c.wants(0) ? gradient(scale) : Tensor{}, c.wants(1) ? gradient(-scale) : Tensor{}};
@@ -301,7 +290,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targ
   require_pair(op, {"logits", logits}, {"targets", targets});
   require(options.positive_weight >= 0, op, "a positive weight of {}; needs 0 or more",
           options.positive_weight);
-  const Tensor t = flat(targets);
+  const Tensor t = line_of(targets);
   int64_t bad = -1;
   kernels::find_outside(t.device(), t.view(), 0, 1, &bad);
   require(bad < 0, op, "target {} at position {} is not in [0, 1]",

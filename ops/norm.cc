@@ -3,23 +3,15 @@
 #include "autograd/record.h"
 #include "ops/copy.h"
 #include "ops/kernels/norm.h"
+#include "ops/rows.h"
 
 namespace longspan {
 namespace {
 
+using detail::as_rows;
+using detail::rows_of;
+
 DType statistics_type(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
-
-int64_t rows_of(const Tensor& x) {
-  int64_t rows = 1;
-  for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.dim(i);
-  return rows;
-}
-
-/// Row-major [..., n] as [rows, n].
-Tensor as_rows(const Tensor& x) {
-  const int64_t n = x.dim(-1);
-  return x.alias({rows_of(x), n}, {n, 1}, 0);
-}
 
 Tensor normalize(std::string_view op, bool center, const Tensor& input, const Tensor& scale,
                  const Tensor& shift, double eps) {

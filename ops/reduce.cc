@@ -8,10 +8,14 @@
 #include "ops/kernels/copy.h"
 #include "ops/kernels/reduce.h"
 #include "ops/kernels/softmax.h"
+#include "ops/rows.h"
 #include "ops/shape.h"
 
 namespace longspan {
 namespace {
+
+using detail::as_line;
+using detail::as_rows;
 
 /// The shapes of a reduction: with the axes kept at size 1, and as it is returned.
 struct Reduced {
@@ -81,17 +85,6 @@ Tensor with_last(const Tensor& x, int axis) {
   return contiguous(permute(x, std::span<const int>(order, static_cast<size_t>(n))));
 }
 
-/// Row-major [..., n] as [rows, n].
-Tensor as_rows(const Tensor& x, int64_t rows) {
-  const int64_t n = x.dim(-1);
-  return x.alias({rows, n}, {n, 1}, 0);
-}
-
-/// A row-major tensor in another shape of as many elements, without history.
-Tensor shaped(const Tensor& x, const Shape& shape) {
-  return x.alias(shape, contiguous_strides(shape), 0);
-}
-
 Extremum extremum(std::string_view op, bool largest, const Tensor& x, int axis, bool keepdim) {
   require(static_cast<bool>(x), op, "x is undefined");
   const int a = x.checked_axis(axis);
@@ -100,20 +93,18 @@ Extremum extremum(std::string_view op, bool largest, const Tensor& x, int axis, 
   }
   const Shape returned = reduced(op, x, std::span(&a, 1), keepdim).returned;
   const Tensor last = with_last(x, a);
-  const int64_t rows = numel(returned);
   Tensor values = Tensor::empty(returned, x.dtype(), x.device());
   Tensor indices = Tensor::empty(returned, DType::i64, x.device());
-  kernels::reduce_extremum(x.device(), largest, as_rows(last, rows).view(),
-                           shaped(values, {rows}).mut(), shaped(indices, {rows}).mut());
+  kernels::reduce_extremum(x.device(), largest, as_rows(last).view(), as_line(values).mut(),
+                           as_line(indices).mut());
   if (!is_floating(x.dtype())) return {values, indices};
   values = record(op, {last}, values, save(indices),
                   [shape = last.shape()](const Context& c, const Tensor& dy) -> Grads {
                     const auto saved = c.saved<1>();
                     const Tensor g = contiguous(dy);
                     Tensor dx = Tensor::empty(shape, g.dtype(), g.device());
-                    const int64_t n = g.numel();
-                    kernels::reduce_extremum_backward(g.device(), shaped(saved[0], {n}).view(),
-                                                      shaped(g, {n}).view(), as_rows(dx, n).mut());
+                    kernels::reduce_extremum_backward(g.device(), as_line(saved[0]).view(),
+                                                      as_line(g).view(), as_rows(dx).mut());
                     return {dx};
                   });
   return {values, indices};
@@ -173,20 +164,17 @@ Tensor logsumexp(const Tensor& x, int axis, bool keepdim) {
   const int a = x.checked_axis(axis);
   const Shape returned = reduced("logsumexp", x, std::span(&a, 1), keepdim).returned;
   const Tensor last = with_last(x, a);
-  const int64_t rows = numel(returned);
   Tensor y = Tensor::empty(returned, x.dtype(), x.device());
-  kernels::logsumexp_forward(x.device(), as_rows(last, rows).view(), shaped(y, {rows}).mut());
-  return record("logsumexp", {last}, y, save(last, y),
-                [](const Context& c, const Tensor& dy) -> Grads {
-                  const auto saved = c.saved<2>();
-                  const Tensor g = contiguous(dy);
-                  const int64_t n = g.numel();
-                  Tensor dx = Tensor::like(saved[0]);
-                  kernels::logsumexp_backward(g.device(), as_rows(saved[0], n).view(),
-                                              shaped(saved[1], {n}).view(), shaped(g, {n}).view(),
-                                              as_rows(dx, n).mut());
-                  return {dx};
-                });
+  kernels::logsumexp_forward(x.device(), as_rows(last).view(), as_line(y).mut());
+  return record(
+      "logsumexp", {last}, y, save(last, y), [](const Context& c, const Tensor& dy) -> Grads {
+        const auto saved = c.saved<2>();
+        const Tensor g = contiguous(dy);
+        Tensor dx = Tensor::like(saved[0]);
+        kernels::logsumexp_backward(g.device(), as_rows(saved[0]).view(), as_line(saved[1]).view(),
+                                    as_line(g).view(), as_rows(dx).mut());
+        return {dx};
+      });
 }
 
 namespace {
@@ -197,8 +185,7 @@ Tensor running_sum(const Tensor& input, bool reverse) {
   const bool floating = is_floating(x.dtype());
   Tensor y = Tensor::empty(x.shape(), floating ? x.dtype() : DType::i64, x.device());
   if (y.numel() > 0) {
-    const int64_t rows = y.numel() / y.dim(-1);
-    kernels::cumulative_sum(x.device(), as_rows(x, rows).view(), reverse, as_rows(y, rows).mut());
+    kernels::cumulative_sum(x.device(), as_rows(x).view(), reverse, as_rows(y).mut());
   }
   if (!floating) return y;
   return record("cumsum", {x}, y, save(), [reverse](const Context&, const Tensor& dy) -> Grads {

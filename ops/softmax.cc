@@ -3,20 +3,12 @@
 #include "autograd/record.h"
 #include "ops/copy.h"
 #include "ops/kernels/softmax.h"
+#include "ops/rows.h"
 
 namespace longspan {
 namespace {
 
-/// [..., n] as [rows, n], for a kernel.
-template <class V>
-V as_rows(V view) {
-  const int64_t n = view.shape.back();
-  int64_t rows = 1;
-  for (int i = 0; i + 1 < view.shape.rank(); ++i) rows *= view.shape[i];
-  view.shape = {rows, n};
-  view.strides = {n, 1};
-  return view;
-}
+using detail::as_rows;
 
 Tensor over_last_axis(std::string_view op, bool log, const Tensor& input) {
   require_floating(op, input);
@@ -24,14 +16,14 @@ Tensor over_last_axis(std::string_view op, bool log, const Tensor& input) {
 
   const Tensor x = contiguous(input);
   Tensor y = Tensor::like(x);
-  kernels::softmax_forward(x.device(), log, as_rows(x.view()), as_rows(y.mut()));
+  kernels::softmax_forward(x.device(), log, as_rows(x).view(), as_rows(y).mut());
 
   return record(op, {x}, y, save(y), [log](const Context& c, const Tensor& dy) -> Grads {
     const auto saved = c.saved<1>();
     const Tensor g = contiguous(dy);
     Tensor dx = Tensor::like(g);
-    kernels::softmax_backward(g.device(), log, as_rows(saved[0].view()), as_rows(g.view()),
-                              as_rows(dx.mut()));
+    kernels::softmax_backward(g.device(), log, as_rows(saved[0]).view(), as_rows(g).view(),
+                              as_rows(dx).mut());
     return {dx};
   });
 }

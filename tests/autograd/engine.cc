@@ -16,9 +16,12 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
+#include "tests/harness/messages.h"
 
 namespace longspan {
 namespace {
+
+using test::message_of;
 
 Tensor leaf(std::vector<double> values) {
   const auto n = static_cast<int64_t>(values.size());
@@ -34,16 +37,6 @@ Tensor twice(const Tensor& x, int* runs) {
     ++*runs;
     return Grads{mul(dy, 2.0)};
   });
-}
-
-template <class E, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Backward, FollowsEveryPath) {

@@ -6,25 +6,18 @@
 
 #include "core/scope.h"
 #include "core/tensor.h"
+#include "tests/harness/messages.h"
 
 namespace longspan {
 namespace {
 
-template <class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
+using test::message_of;
 
 TEST(Error, NamesOpTensorsAndScope) {
   const Tensor a = Tensor::empty({8, 512}), b = Tensor::empty({256, 64}, DType::bf16);
   const Scope model("model");
   const Scope layer("layers", 3);
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(message_of<Error>([&] {
               fail_with<ShapeError>("matmul", "inner dimensions differ: 512 and 256",
                                     {{"a", a}, {"b", b}, {"c", Tensor()}});
             }),
@@ -37,7 +30,8 @@ TEST(Error, NamesOpTensorsAndScope) {
 
 TEST(Error, RequireFormatsOnlyOnFailure) {
   EXPECT_NO_THROW(require(true, "op", "never {}", 1));
-  EXPECT_EQ(message_of([] { require(false, "op", "{} of {}", 2, "three"); }), "op: 2 of three");
+  EXPECT_EQ(message_of<Error>([] { require(false, "op", "{} of {}", 2, "three"); }),
+            "op: 2 of three");
   EXPECT_THROW(require<IoError>(false, "op", "x"), IoError);
   EXPECT_THROW(require(false, "op", "x"), ValueError);
   EXPECT_THROW(fail<NotImplemented>("op", "x"), NotImplemented);
@@ -73,7 +67,7 @@ TEST(Error, SharedChecks) {
   EXPECT_NO_THROW(require_shape("op", x, {2, 3}));
   EXPECT_THROW(require_shape("op", x, {3, 2}), ShapeError);
   EXPECT_THROW(require_shape("op", none, {}), ShapeError);
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(message_of<Error>([&] {
               require_shape("op", x, {3, 2}, "weight");
             }).find("weight must have shape [3, 2]"),
             std::string::npos);

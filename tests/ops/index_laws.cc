@@ -8,24 +8,17 @@
 #include "ops/copy.h"
 #include "ops/index.h"
 #include "ops/shape.h"
+#include "tests/harness/messages.h"
 
 namespace longspan {
 namespace {
+
+using test::message_of;
 
 std::vector<int64_t> random_ids(int64_t n, int64_t below, uint64_t key) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < n; ++i) ids.push_back(philox_word(key, i) % static_cast<uint32_t>(below));
   return ids;
-}
-
-template <class E, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Ids, OutOfRangeIsNamedBeforeAnyWork) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "tests/harness/messages.h"
+
 namespace longspan::test {
 
 /// An empty folder that goes with the test.
@@ -46,25 +48,6 @@ inline std::string read_bytes(const std::string& path) {
   for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) bytes.append(buffer, n);
   std::fclose(file);
   return bytes;
-}
-
-/// Runs f and returns the message of the E that it throws; fails the test where it does not.
-template <class E, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another type: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing thrown";
-  return {};
-}
-
-inline bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
 }
 
 }  // namespace longspan::test

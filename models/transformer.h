@@ -85,7 +85,7 @@ struct TransformerConfig {
   double label_smoothing = 0;
   bool half_loss = false;  ///< training counts the second half of each segment only
 
-  /// Auxiliary losses of decoders in training \cite alrfou2019: layer l of N predicts too, with a
+  /// Auxiliary losses of decoders in training \cite alrfou2019 : layer l of N predicts too, with a
   /// classifier of its own, until l / 2N of the training is done; and every prediction is one of
   /// the next `n_target` tokens, each after the first counting `target_weight`.
   bool layer_loss = false;

@@ -271,6 +271,23 @@ TEST(Transformer, DroppedTokensAreReadAsNothing) {
   EXPECT_FALSE(same_bits(model.logits(a, Pass{}), model.logits(b, Pass{})));
 }
 
+TEST(Transformer, SinusoidsGoOnBeyondTheirTable) {
+  TransformerConfig c = tiny();
+  c.positions = Positions::sinusoid;
+  const NoGrad off;
+  const Tensor tokens = some_tokens(2, 13, 17);
+  c.n_max = 100;
+  const Tensor y = made(c).logits(tokens, Pass{});
+  c.n_max = 4;
+  const Transformer model = made(c);
+  EXPECT_TRUE(same_bits(y, model.logits(tokens, Pass{})));
+  const auto state = model.start_decoding(2);
+  for (int64_t t = 0; t < 13; ++t) {
+    const Tensor z = model.decode(contiguous(narrow(tokens, 1, t, 1)), *state);
+    EXPECT_LT(distance(z, contiguous(select(y, 1, t))), 1e-12);
+  }
+}
+
 TEST(Transformer, ASourceMayHaveATableOfItsOwn) {
   TransformerConfig c = tiny();
   c.wiring = Wiring::encoder_decoder;

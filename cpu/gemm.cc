@@ -91,7 +91,7 @@ HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const T* sums, int64
 
 /// Two lines that will be needed for every `pace` steps of k, brought closer on the way.
 struct Ahead {
-  const char* line;
+  const char* line;     // null where there are none
   int64_t other, step;  // bytes to the second line, and to the next two
 };
 constexpr int64_t pace = 16;
@@ -129,22 +129,24 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
     if constexpr (W == 2) y##i = hn::MulAdd(s, b1, y##i); \
   }
   const char *line = ahead.line, *other = ahead.line + ahead.other;
-  for (; k > 0; --k) {
-    if (k % (pace / 2) == 0) {
-      __builtin_prefetch(line);
-      const char* after = line + ahead.step;
-      line = other;
-      other = after;
+  for (int64_t stop = line == nullptr ? 0 : k;;) {
+    for (; k > stop; --k) {
+      const auto b0 = hn::LoadU(d, b);
+      [[maybe_unused]] auto b1 = b0;
+      if constexpr (W == 2) b1 = hn::LoadU(d, b + N);
+      LONGSPAN_ROWS(LONGSPAN_STEP)
+      b += b_row;
+      p0 += a_col;
+      if constexpr (R > 3) p1 += a_col;
+      if constexpr (R > 6) p2 += a_col;
+      if constexpr (R > 9) p3 += a_col;
     }
-    const auto b0 = hn::LoadU(d, b);
-    [[maybe_unused]] auto b1 = b0;
-    if constexpr (W == 2) b1 = hn::LoadU(d, b + N);
-    LONGSPAN_ROWS(LONGSPAN_STEP)
-    b += b_row;
-    p0 += a_col;
-    if constexpr (R > 3) p1 += a_col;
-    if constexpr (R > 6) p2 += a_col;
-    if constexpr (R > 9) p3 += a_col;
+    if (k <= 0) break;
+    __builtin_prefetch(line);
+    const char* after = line + ahead.step;
+    line = other;
+    other = after;
+    stop = std::max<int64_t>(k - pace / 2, 0);
   }
 #undef LONGSPAN_STEP
 #define LONGSPAN_EACH(i, group, member)            \
@@ -540,38 +542,26 @@ GemmPlan plan_for(const Gemm& g, int threads) {
   return plan;
 }
 
-/// The lines of a, from the strips that come after, that a tile fetches.
+/// The lines of a, from the strips that come after, that a tile fetches: where its rows lie side by
+/// side, each column on lines of its own. Rows that lie one after the other come by themselves.
 template <class S>
 class Following {
  public:
-  /// `tiles` tiles share m rows and k columns.
-  Following(const Gemm& g, int64_t m, int64_t k, int64_t tiles) {
-    if (g.a_col == 1) {  // a tile takes two rows
-      row_ = g.a_row * size;
-      rows_ = m;
-      each_ = tiles < m ? 2 : 1;
-      step_ = pace * size;
-    } else if (g.a_row == 1) {  // two of four lines of k / pace columns
-      row_ = g.a_col * size;
-      rows_ = k;
-      each_ = k / pace;
-      step_ = row_;
-      across_ = true;
-    }
-  }
-  /// What tile t fetches of the strips that begin at `a`.
+  /// Of k columns.
+  Following(const Gemm& g, int64_t k)
+      : column_(g.a_row == 1 && g.a_col != 1 ? g.a_col * size : 0), columns_(k) {}
+  /// What tile t fetches of the strips that begin at `a`: two of the four lines of k / pace
+  /// columns.
   Ahead operator()(const S* a, int64_t t) const {
+    if (column_ == 0) return {nullptr, 0, 0};
     const auto* base = static_cast<const char*>(static_cast<const void*>(a));
-    if (across_) {
-      return {base + std::min(t / 2 * each_, rows_ - 1) * row_ + t % 2 * 128, 64, step_};
-    }
-    return {base + std::min(t * each_, rows_ - 1) * row_, each_ > 1 ? row_ : 0, step_};
+    const int64_t first = std::min(t / 2 * (columns_ / pace), columns_ - 1);
+    return {base + first * column_ + t % 2 * 128, 64, column_};
   }
 
  private:
   static constexpr auto size = static_cast<int64_t>(sizeof(S));
-  int64_t row_ = 0, rows_ = 1, each_ = 0, step_ = 0;
-  bool across_ = false;
+  int64_t column_, columns_;
 };
 
 template <class T, class S>
@@ -620,7 +610,7 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
     if (lying < n) {
       pack_panels(k, n - lying, b_block + lying * g.b_col, g.b_row, g.b_col, panels, apart);
     }
-    const Following<S> following(g, std::min(together * least, m), k, together * pieces(n, width));
+    const Following<S> following(g, k);
     const T* strip_a = strip;
     Steps steps{g.a_row, g.a_col};
     const S* next_block = k0 + depth<T> < g.k ? a_block + depth<T> * g.a_col : a_block;

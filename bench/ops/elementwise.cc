@@ -17,11 +17,22 @@ void add_elementwise() {
     Tensor (*f)(const Tensor&);
     bool keeps_half = false;  // results half as wide as the input
   };
-  const Unary unary[] = {
-      {"exp", exp},           {"log1p", log1p},         {"tanh", tanh},
-      {"sigmoid", sigmoid},   {"relu", relu},           {"silu", silu},
-      {"gelu_erf", gelu_erf}, {"gelu_tanh", gelu_tanh}, {"sigmoid_gelu", sigmoid_gelu},
-      {"geglu", geglu, true}, {"swiglu", swiglu, true}};
+  const Unary unary[] = {{"exp", exp},
+                         {"log", log},
+                         {"log1p", log1p},
+                         {"sin", sin},
+                         {"cos", cos},
+                         {"erf", erf},
+                         {"softplus", softplus},
+                         {"tanh", tanh},
+                         {"sigmoid", sigmoid},
+                         {"relu", relu},
+                         {"silu", silu},
+                         {"gelu_erf", gelu_erf},
+                         {"gelu_tanh", gelu_tanh},
+                         {"sigmoid_gelu", sigmoid_gelu},
+                         {"geglu", geglu, true},
+                         {"swiglu", swiglu, true}};
   struct Binary {
     const char* name;
     Tensor (*f)(const Tensor&, const Tensor&);

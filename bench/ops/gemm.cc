@@ -45,7 +45,11 @@ void add_gemm() {
       add_product(1, out, in, 2048, "TN");
     }
   }
-  add_product(1, 1, 1024, 256, "NT");  // one token, as in generation
+  for (const int64_t rows : {1, 2, 4}) {  // a token of each of few sequences, as in generation
+    add_product(1, rows, 1024, 256, "NT");
+    add_product(1, rows, 256, 1024, "NT");
+    add_product(1, rows, 4096, 1024, "NT");
+  }
 }
 
 }  // namespace longspan::bench

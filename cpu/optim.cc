@@ -17,20 +17,14 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 using simd::constant;
-
-/// Calls body(i, left) for every vector of [0, n).
-template <class D, class F>
-HWY_INLINE void for_vectors(D d, size_t n, F&& body) {
-  const size_t lanes = hn::Lanes(d);
-  for (size_t i = 0; i < n; i += lanes) body(i, n - i);
-}
+using simd::for_vectors;
 
 template <class T>
 void sgd(T* p, const T* g, T* b, size_t n, kernels::SgdStep s) {
   const hn::ScalableTag<T> d;
   const auto scale = constant(d, s.scale), decay = constant(d, s.weight_decay);
   const auto lr = constant(d, s.lr), momentum = constant(d, s.momentum);
-  for_vectors(d, n, [&](size_t i, size_t left) {
+  for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
     const auto x = simd::load(d, p + i, left);
     auto h = hn::MulAdd(decay, x, hn::Mul(scale, simd::load(d, g + i, left)));
     if (b != nullptr) {
@@ -47,7 +41,7 @@ void adagrad(T* p, const T* g, T* sum, size_t n, kernels::AdagradStep s) {
   const hn::ScalableTag<T> d;
   const auto scale = constant(d, s.scale), decay = constant(d, s.weight_decay);
   const auto lr = constant(d, s.lr), eps = constant(d, s.eps);
-  for_vectors(d, n, [&](size_t i, size_t left) {
+  for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
     const auto x = simd::load(d, p + i, left);
     const auto h = hn::MulAdd(decay, x, hn::Mul(scale, simd::load(d, g + i, left)));
     const auto next = hn::MulAdd(h, h, simd::load(d, sum + i, left));
@@ -66,7 +60,7 @@ void adam(T* p, const T* g, T* m, T* v, size_t n, kernels::AdamStep s) {
   const auto old2 = constant(d, s.beta2), new2 = constant(d, 1 - s.beta2);
   const auto rate = constant(d, s.lr / s.correction1), eps = constant(d, s.eps);
   const auto root = constant(d, 1 / std::sqrt(s.correction2));
-  for_vectors(d, n, [&](size_t i, size_t left) {
+  for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
     const auto x = simd::load(d, p + i, left);
     const auto h = hn::MulAdd(decay, x, hn::Mul(scale, simd::load(d, g + i, left)));
     const auto mean = hn::MulAdd(old1, simd::load(d, m + i, left), hn::Mul(new1, h));
@@ -84,7 +78,7 @@ double squared_sum(const T* x, size_t n) {
   const hn::ScalableTag<T> d;
   const hn::ScalableTag<double> dd;
   auto low = hn::Zero(dd), high = hn::Zero(dd);
-  for_vectors(d, n, [&](size_t i, size_t left) {
+  for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
     const auto v = simd::load(d, x + i, left);
     if constexpr (sizeof(T) == 8) {
       low = hn::MulAdd(v, v, low);

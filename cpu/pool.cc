@@ -14,8 +14,10 @@ constexpr int64_t columns = 64;   // channels of a task
 constexpr int64_t stretch = 128;  // rows of a partial sum
 constexpr int64_t grain = 1 << 15;
 
-int64_t input_of(const Taps& w, int64_t t, int64_t k) {
-  return t * w.stride + k * w.dilation - w.before;
+/// The input of L at tap k of window t, or -1.
+int64_t input_of(const Taps& w, int64_t t, int64_t k, int64_t L) {
+  const int64_t at = t * w.stride + k * w.dilation - w.before;
+  return at < L ? std::max<int64_t>(at, -1) : -1;
 }
 
 /// The window of which tap k is at input l, or -1.
@@ -39,52 +41,67 @@ void for_strips(int64_t B, int64_t n, int64_t D, int64_t cost, F&& row) {
 
 int64_t taps_inside(const Taps& w, int64_t t, int64_t L) {
   int64_t count = 0;
-  for (int64_t k = 0; k < w.size; ++k) {
-    const int64_t l = input_of(w, t, k);
-    count += l >= 0 && l < L;
-  }
+  for (int64_t k = 0; k < w.size; ++k) count += input_of(w, t, k, L) >= 0;
   return count;
 }
 
+/// y[b, i, c] = finish(i, sum over taps k of the terms that add() brings), for y [B, n, D] and rows
+/// [b, row_of(i, k)] of another tensor of `rows` rows; where row_of() is -1 there is none.
+///   add(sum, k, j, offset, c, count) adds to sum[0 .. count) what row j has for channels c and on;
+///   `offset` is where they begin in a tensor [B, rows, D].
+template <class S, class RowOf, class Add, class Finish>
+void sum_over_taps(const View& y, const Taps& w, int64_t rows, RowOf&& row_of, Add&& add,
+                   Finish&& finish) {
+  using A = Accumulator<S>;
+  const int64_t D = y.dim(2);
+  for_strips(y.dim(0), y.dim(1), D, w.size, [&](int64_t b, int64_t i, int64_t c, int64_t count) {
+    A sum[columns] = {};
+    for (int64_t k = 0; k < w.size; ++k) {
+      const int64_t j = row_of(i, k);
+      if (j >= 0) add(sum, k, j, (b * rows + j) * D + c, c, count);
+    }
+    finish(sum, i, c, count);
+    S* to = y.as<S>() + (b * y.dim(1) + i) * D + c;
+    for (int64_t n = 0; n < count; ++n) to[n] = S(sum[n]);
+  });
+}
+
+/// The same without finish().
+template <class S, class RowOf, class Add>
+void sum_over_taps(const View& y, const Taps& w, int64_t rows, RowOf&& row_of, Add&& add) {
+  sum_over_taps<S>(y, w, rows, row_of, add, [](Accumulator<S>*, int64_t, int64_t, int64_t) {});
+}
+
 void mean_pool_forward(ConstView x, Taps w, View y) {
-  const int64_t B = x.dim(0), L = x.dim(1), D = x.dim(2), T = y.dim(1);
+  const int64_t L = x.dim(1);
   visit_floating(x.dtype, [&](auto tag) {
     using S = typename decltype(tag)::type;
     using A = Accumulator<S>;
-    for_strips(B, T, D, w.size, [&](int64_t b, int64_t t, int64_t c, int64_t n) {
-      A sum[columns] = {};
-      int64_t count = 0;
-      for (int64_t k = 0; k < w.size; ++k) {
-        const int64_t l = input_of(w, t, k);
-        if (l < 0 || l >= L) continue;
-        const S* row = x.as<S>() + (b * L + l) * D + c;
-        for (int64_t j = 0; j < n; ++j) sum[j] += static_cast<A>(row[j]);
-        ++count;
-      }
-      const A share = A{1} / static_cast<A>(count);
-      S* to = y.as<S>() + (b * T + t) * D + c;
-      for (int64_t j = 0; j < n; ++j) to[j] = S(sum[j] * share);
-    });
+    sum_over_taps<S>(
+        y, w, L, [&](int64_t t, int64_t k) { return input_of(w, t, k, L); },
+        [&](A* sum, int64_t, int64_t, int64_t offset, int64_t, int64_t count) {
+          const S* row = x.as<S>() + offset;
+          for (int64_t j = 0; j < count; ++j) sum[j] += static_cast<A>(row[j]);
+        },
+        [&](A* sum, int64_t t, int64_t, int64_t count) {
+          const A share = A{1} / static_cast<A>(taps_inside(w, t, L));
+          for (int64_t j = 0; j < count; ++j) sum[j] *= share;
+        });
   });
 }
 
 void mean_pool_backward(ConstView dy, Taps w, View dx) {
-  const int64_t B = dx.dim(0), L = dx.dim(1), D = dx.dim(2), T = dy.dim(1);
+  const int64_t L = dx.dim(1), T = dy.dim(1);
   visit_floating(dx.dtype, [&](auto tag) {
     using S = typename decltype(tag)::type;
     using A = Accumulator<S>;
-    for_strips(B, L, D, w.size, [&](int64_t b, int64_t l, int64_t c, int64_t n) {
-      A sum[columns] = {};
-      for (int64_t k = 0; k < w.size; ++k) {
-        const int64_t t = window_of(w, l, k, T);
-        if (t < 0) continue;
-        const A share = A{1} / static_cast<A>(taps_inside(w, t, L));
-        const S* row = dy.as<S>() + (b * T + t) * D + c;
-        for (int64_t j = 0; j < n; ++j) sum[j] += share * static_cast<A>(row[j]);
-      }
-      S* to = dx.as<S>() + (b * L + l) * D + c;
-      for (int64_t j = 0; j < n; ++j) to[j] = S(sum[j]);
-    });
+    sum_over_taps<S>(
+        dx, w, T, [&](int64_t l, int64_t k) { return window_of(w, l, k, T); },
+        [&](A* sum, int64_t, int64_t t, int64_t offset, int64_t, int64_t count) {
+          const A share = A{1} / static_cast<A>(taps_inside(w, t, L));
+          const S* row = dy.as<S>() + offset;
+          for (int64_t j = 0; j < count; ++j) sum[j] += share * static_cast<A>(row[j]);
+        });
   });
 }
 
@@ -109,8 +126,8 @@ void max_pool_forward(ConstView x, Taps w, View y, View which) {
         P* best = which.as<P>() + (b * T + t) * D + c;
         bool first = true;
         for (int64_t k = 0; k < w.size; ++k) {
-          const int64_t l = input_of(w, t, k);
-          if (l < 0 || l >= L) continue;
+          const int64_t l = input_of(w, t, k, L);
+          if (l < 0) continue;
           const S* row = x.as<S>() + (b * L + l) * D + c;
           for (int64_t j = 0; j < n; ++j) {
             const auto now = static_cast<A>(to[j]), next = static_cast<A>(row[j]);
@@ -127,71 +144,57 @@ void max_pool_forward(ConstView x, Taps w, View y, View which) {
 }
 
 void max_pool_backward(ConstView dy, ConstView which, Taps w, View dx) {
-  const int64_t B = dx.dim(0), L = dx.dim(1), D = dx.dim(2), T = dy.dim(1);
+  const int64_t T = dy.dim(1);
   visit_floating(dx.dtype, [&](auto tag) {
     using S = typename decltype(tag)::type;
     using A = Accumulator<S>;
     visit_places(which.dtype, [&](auto place) {
       using P = typename decltype(place)::type;
-      for_strips(B, L, D, w.size, [&](int64_t b, int64_t l, int64_t c, int64_t n) {
-        A sum[columns] = {};
-        for (int64_t k = 0; k < w.size; ++k) {
-          const int64_t t = window_of(w, l, k, T);
-          if (t < 0) continue;
-          const S* row = dy.as<S>() + (b * T + t) * D + c;
-          const P* best = which.as<P>() + (b * T + t) * D + c;
-          for (int64_t j = 0; j < n; ++j) {
-            sum[j] += best[j] == static_cast<P>(k) ? static_cast<A>(row[j]) : A{0};
-          }
-        }
-        S* to = dx.as<S>() + (b * L + l) * D + c;
-        for (int64_t j = 0; j < n; ++j) to[j] = S(sum[j]);
-      });
+      sum_over_taps<S>(
+          dx, w, T, [&](int64_t l, int64_t k) { return window_of(w, l, k, T); },
+          [&](A* sum, int64_t k, int64_t, int64_t offset, int64_t, int64_t count) {
+            const S* row = dy.as<S>() + offset;
+            const P* best = which.as<P>() + offset;
+            for (int64_t j = 0; j < count; ++j) {
+              sum[j] += best[j] == static_cast<P>(k) ? static_cast<A>(row[j]) : A{0};
+            }
+          });
     });
+  });
+}
+
+/// y = the sum over taps of rows of x times the tap's weights, plus a bias where there is one.
+template <class RowOf>
+void depthwise(const ConstView& x, const ConstView& weight, const ConstView& bias, const Taps& w,
+               const View& y, RowOf&& row_of) {
+  const int64_t D = x.dim(2);
+  visit_floating(x.dtype, [&](auto tag) {
+    using S = typename decltype(tag)::type;
+    using A = Accumulator<S>;
+    sum_over_taps<S>(
+        y, w, x.dim(1), row_of,
+        [&](A* sum, int64_t k, int64_t, int64_t offset, int64_t c, int64_t count) {
+          const S* row = x.as<S>() + offset;
+          const S* tap = weight.as<S>() + k * D + c;
+          for (int64_t j = 0; j < count; ++j) {
+            sum[j] += static_cast<A>(row[j]) * static_cast<A>(tap[j]);
+          }
+        },
+        [&](A* sum, int64_t, int64_t c, int64_t count) {
+          if (!bias) return;
+          for (int64_t j = 0; j < count; ++j) sum[j] += static_cast<A>(bias.as<S>()[c + j]);
+        });
   });
 }
 
 void depthwise_forward(ConstView x, ConstView weight, ConstView bias, Taps w, View y) {
-  const int64_t B = x.dim(0), L = x.dim(1), D = x.dim(2), T = y.dim(1);
-  visit_floating(x.dtype, [&](auto tag) {
-    using S = typename decltype(tag)::type;
-    using A = Accumulator<S>;
-    for_strips(B, T, D, w.size, [&](int64_t b, int64_t t, int64_t c, int64_t n) {
-      A sum[columns] = {};
-      if (bias) {
-        for (int64_t j = 0; j < n; ++j) sum[j] = static_cast<A>(bias.as<S>()[c + j]);
-      }
-      for (int64_t k = 0; k < w.size; ++k) {
-        const int64_t l = input_of(w, t, k);
-        if (l < 0 || l >= L) continue;
-        const S* row = x.as<S>() + (b * L + l) * D + c;
-        const S* tap = weight.as<S>() + k * D + c;
-        for (int64_t j = 0; j < n; ++j) sum[j] += static_cast<A>(row[j]) * static_cast<A>(tap[j]);
-      }
-      S* to = y.as<S>() + (b * T + t) * D + c;
-      for (int64_t j = 0; j < n; ++j) to[j] = S(sum[j]);
-    });
-  });
+  const int64_t L = x.dim(1);
+  depthwise(x, weight, bias, w, y, [&](int64_t t, int64_t k) { return input_of(w, t, k, L); });
 }
 
 void depthwise_backward_x(ConstView dy, ConstView weight, Taps w, View dx) {
-  const int64_t B = dx.dim(0), L = dx.dim(1), D = dx.dim(2), T = dy.dim(1);
-  visit_floating(dx.dtype, [&](auto tag) {
-    using S = typename decltype(tag)::type;
-    using A = Accumulator<S>;
-    for_strips(B, L, D, w.size, [&](int64_t b, int64_t l, int64_t c, int64_t n) {
-      A sum[columns] = {};
-      for (int64_t k = 0; k < w.size; ++k) {
-        const int64_t t = window_of(w, l, k, T);
-        if (t < 0) continue;
-        const S* row = dy.as<S>() + (b * T + t) * D + c;
-        const S* tap = weight.as<S>() + k * D + c;
-        for (int64_t j = 0; j < n; ++j) sum[j] += static_cast<A>(row[j]) * static_cast<A>(tap[j]);
-      }
-      S* to = dx.as<S>() + (b * L + l) * D + c;
-      for (int64_t j = 0; j < n; ++j) to[j] = S(sum[j]);
-    });
-  });
+  const int64_t T = dy.dim(1);
+  depthwise(dy, weight, {}, w, dx, [&](int64_t l, int64_t k) { return window_of(w, l, k, T); });
 }
 
 void depthwise_backward_w(ConstView dy, ConstView x, Taps w, View dw) {
@@ -212,8 +215,8 @@ void depthwise_backward_w(ConstView dy, ConstView x, Taps w, View dw) {
       };
       for (int64_t b = 0; b < B; ++b) {
         for (int64_t t = 0; t < T; ++t) {
-          const int64_t l = input_of(w, t, k);
-          if (l < 0 || l >= L) continue;
+          const int64_t l = input_of(w, t, k, L);
+          if (l < 0) continue;
           const S* row = x.as<S>() + (b * L + l) * D + c;
           const S* from = dy.as<S>() + (b * T + t) * D + c;
           for (int64_t j = 0; j < n; ++j) {

@@ -173,7 +173,8 @@ class BackwardTask {
       pack_block_columns(k, key + j, n, collected_, key_columns_ + j * width_);
       pack_block_columns(v, key + j, n, collected_, value_columns_ + j * value_width_);
       if (call_.rows) {
-        pack_rows(k, key + j, n, n, T{1}, key_rows_ + j * width_panels_ * N, kBlock);
+        finite_keys_[j / kBlock] =
+            pack_rows(k, key + j, n, n, T{1}, key_rows_ + j * width_panels_ * N, kBlock);
       }
     }
   }
@@ -190,9 +191,9 @@ class BackwardTask {
     row_ = head_.tile_row(t);
     rows_ = head_.tile_rows(t);
     padded_ = round_up(rows_, kRest);
-    pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_,
-              kTileRows);
-    pack_rows(g_out_, row_, rows_, padded_, T{1}, out_rows_, kTileRows);
+    const bool finite_q = pack_rows(q_, row_, rows_, padded_,
+                                    static_cast<T>(in_.terms.scale * kLog2E), q_rows_, kTileRows);
+    finite_rows_ = pack_rows(g_out_, row_, rows_, padded_, T{1}, out_rows_, kTileRows) && finite_q;
     const int64_t first_row = (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
     for (int64_t r = 0; r < rows_; ++r) {
       base_[r] = call_.lse.template as<T>()[first_row + query(r)] * static_cast<T>(kLog2E);
@@ -316,6 +317,10 @@ class BackwardTask {
         while (from < to && (seen.lo[to - 1] >= j + m || seen.hi[to - 1] <= j)) --to;
         if (from == to) continue;
       }
+      if (!finite_rows_) {
+        multiply_queries_seen(at, j, m, seen);
+        continue;
+      }
       for (int64_t p = 0; p < value_panels_; ++p) {
         product<2, 1>(m, scores_ + from * kScoreStride + j, kScoreStride, 0,
                       out_rows_ + (p * kTileRows + from) * N, 1, 0, to - from,
@@ -329,8 +334,22 @@ class BackwardTask {
     }
   }
 
+  // The same for keys j .. j + m, where dO or Q is not finite.
+  HWY_NOINLINE void multiply_queries_seen(int64_t at, int64_t j, int64_t m, const Visible& seen) {
+    const auto sees = [&](int64_t key, int64_t row) { return seen.holds(row, j + key); };
+    for (int64_t p = 0; p < value_panels_; ++p) {
+      product_of_seen(m, scores_ + j, 1, kScoreStride, out_rows_ + p * kTileRows * N, rows_,
+                      value_sums_ + (p * step_ + at + j) * N, N, sees);
+    }
+    for (int64_t p = 0; p < width_panels_; ++p) {
+      product_of_seen(m, dscores_ + j, 1, kScoreStride, q_rows_ + p * kTileRows * N, rows_,
+                      key_sums_ + (p * step_ + at + j) * N, N, sees);
+    }
+  }
+
   // dQ += dS K
   void multiply_keys(int64_t at, const Visible& seen) {
+    if (!finite_keys_[at / kBlock]) return multiply_keys_seen(at, seen);
     for (int64_t p = 0; p < width_panels_; ++p) {
       const T* const panel = key_rows_ + at * width_panels_ * N + p * kBlock * N;
       for (int64_t g = 0; g * kGroup < rows_; ++g) {
@@ -341,6 +360,16 @@ class BackwardTask {
                                  panel + first * N, 1, 0, last - first,
                                  tile_sum_ + (p * kTileRows + g * kGroup) * N, N, true);
       }
+    }
+  }
+
+  // The same for keys that are not finite.
+  HWY_NOINLINE void multiply_keys_seen(int64_t at, const Visible& seen) {
+    for (int64_t p = 0; p < width_panels_; ++p) {
+      product_of_seen(rows_, dscores_, kScoreStride, 1,
+                      key_rows_ + at * width_panels_ * N + p * kBlock * N, kBlock,
+                      tile_sum_ + p * kTileRows * N, N,
+                      [&](int64_t row, int64_t key) { return seen.holds(row, key); });
     }
   }
 
@@ -414,6 +443,8 @@ class BackwardTask {
   RowSource<T> q_, g_out_;
   RowSink<T> dq_;
   T* tile_sum_ = nullptr;
+  bool finite_keys_[2] = {true, true};  // of the blocks of a step
+  bool finite_rows_ = true;             // Q and dO of the tile
   int64_t row_ = 0, rows_ = 0, padded_ = 0;
 };
 

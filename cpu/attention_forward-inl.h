@@ -114,6 +114,7 @@ class ForwardTask {
         blocks_(find_blocks(head_, task, keys_)),
         key_columns_(slab.take(blocks_.count() * kBlock * width_)),
         value_rows_(slab.take(blocks_.count() * kBlock * value_panels_ * N)),
+        finite_(static_cast<size_t>(blocks_.count())),
         q_rows_(slab.take(width_panels_ * kTileRows * N)),
         sums_(slab.take(value_panels_ * kTileRows * N)),
         scores_(slab.take(kTileRows * kScoreStride)),
@@ -193,7 +194,8 @@ class ForwardTask {
     const int64_t slot = blocks_.take(item);
     const int64_t key = block * kBlock, count = std::min(kBlock, keys_ - key);
     pack_block_columns(k_, key, count, collected_, key_columns_ + slot * kBlock * width_);
-    pack_rows(v_, key, count, count, T{1}, value_rows_ + slot * kBlock * value_panels_ * N, kBlock);
+    finite_[static_cast<size_t>(slot)] = pack_rows(
+        v_, key, count, count, T{1}, value_rows_ + slot * kBlock * value_panels_ * N, kBlock);
     return slot;
   }
 
@@ -323,6 +325,7 @@ class ForwardTask {
 
   // sums += P V of group g
   void multiply_values(int64_t g, int64_t slot, const Visible& seen) {
+    if (!finite_[static_cast<size_t>(slot)]) return multiply_values_seen(g, slot, seen);
     const int64_t first = seen.first[g], last = seen.last[g];
     for (int64_t p = 0; p < value_panels_; ++p) {
       const T* const panel = value_rows_ + (slot * value_panels_ + p) * kBlock * N;
@@ -330,6 +333,17 @@ class ForwardTask {
           std::min(kGroup, padded_ - g * kGroup), scores_ + g * kGroup * kScoreStride + first, 1, 0,
           panel + first * N, 1, 0, last - first, sums_ + (p * kTileRows + g * kGroup) * N, N, true);
       ahead_.step();
+    }
+  }
+
+  // The same for values that are not finite.
+  HWY_NOINLINE void multiply_values_seen(int64_t g, int64_t slot, const Visible& seen) {
+    const int64_t first = seen.first[g], count = seen.last[g] - first, row = g * kGroup;
+    for (int64_t p = 0; p < value_panels_; ++p) {
+      const T* const panel = value_rows_ + (slot * value_panels_ + p) * kBlock * N;
+      product_of_seen(std::min(kGroup, rows_ - row), scores_ + row * kScoreStride + first,
+                      kScoreStride, 1, panel + first * N, count, sums_ + (p * kTileRows + row) * N,
+                      N, [&](int64_t r, int64_t k) { return seen.holds(row + r, first + k); });
     }
   }
 
@@ -361,13 +375,14 @@ class ForwardTask {
   const AttentionHead head_;
   const int64_t keys_, width_, width_panels_, value_panels_;
   BlockSlots blocks_;
-  T* const key_columns_;      // per block: [panels][width][NR]
-  T* const value_rows_;       // per block: [panels][kBlock][NR]
-  T* const q_rows_;           // [panels][kTileRows][NR], scaled
-  T* const sums_;             // of P V: [panels][kTileRows][NR]
-  T* const scores_;           // S, then P
-  T* const totals_;           // sums of P by lane
-  const bool shift_, carry_;  // terms of scores; of values
+  T* const key_columns_;         // per block: [panels][width][NR]
+  T* const value_rows_;          // per block: [panels][kBlock][NR]
+  std::vector<uint8_t> finite_;  // per block: whether its values are
+  T* const q_rows_;              // [panels][kTileRows][NR], scaled
+  T* const sums_;                // of P V: [panels][kTileRows][NR]
+  T* const scores_;              // S, then P
+  T* const totals_;              // sums of P by lane
+  const bool shift_, carry_;     // terms of scores; of values
   Relation<T> relation_;
   T* const table_;       // relation_table() of the tile
   T* const bins_;        // sums of P by id

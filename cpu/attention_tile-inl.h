@@ -135,6 +135,26 @@ HWY_NOINLINE void product(int64_t rows, const T* a, int64_t step, int64_t a_pane
   }
 }
 
+// C[r][0..NR) += sum_k A(r, k) B[k][0..NR) over the k in [0, count) for which sees(r, k), with
+// A(r, k) = a[r * row_stride + k * step]: for B that holds what is not finite, where the zeros that
+// A has elsewhere do not help. Bits are those of product() where all is finite.
+template <class T, class Sees>
+HWY_NOINLINE void product_of_seen(int64_t rows, const T* a, int64_t row_stride, int64_t step,
+                                  const T* b, int64_t count, T* c, int64_t ldc, Sees sees) {
+  const Tag<T> d;
+  for (int64_t r = 0; r < rows; ++r, c += ldc) {
+    Vec<T> low = hn::LoadU(d, c), high = hn::LoadU(d, c + kLanes<T>);
+    for (int64_t k = 0; k < count; ++k) {
+      if (!sees(r, k)) continue;
+      const Vec<T> x = hn::Set(d, a[r * row_stride + k * step]);
+      low = hn::MulAdd(x, hn::Load(d, b + k * kPanel<T>), low);
+      high = hn::MulAdd(x, hn::Load(d, b + k * kPanel<T> + kLanes<T>), high);
+    }
+    hn::StoreU(low, d, c);
+    hn::StoreU(high, d, c + kLanes<T>);
+  }
+}
+
 // The part of a score panel whose keys [first, last) are seen, counted from the panel's first key:
 // nothing, one of its halves, or all. x are rows as panels [panels][kTileRows][NR].
 template <class T>
@@ -204,9 +224,9 @@ HWY_INLINE T exp2(T x) {
 // --------------------------------------------------------------------------------------- packing
 
 // Copies rows row .. row + rows into panels [ceil(width / NR)][panel_rows][NR], times scale; zeroes
-// columns beyond the width and rows up to `padded`.
+// columns beyond the width and rows up to `padded`. Returns whether all of it is finite.
 template <class T>
-void pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded, T scale,
+bool pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded, T scale,
                T* HWY_RESTRICT to, int64_t panel_rows) {
   const Tag<T> d;
   constexpr int64_t N = kPanel<T>;
@@ -214,20 +234,28 @@ void pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded,
   const int64_t tail = x.width % N;
   const Vec<T> s = hn::Set(d, scale);
   alignas(64) T temporary[kMaxWidth];
+  Vec<T> low = hn::Zero(d), high = hn::Zero(d);  // sums of 0 x: NaN once an x is not finite
   for (int64_t r = 0; r < rows; ++r) {
     const T* HWY_RESTRICT from = x.row(row + r, temporary);
     T* HWY_RESTRICT put = to + r * N;
     for (int64_t p = 0; p < whole; ++p, put += panel_rows * N, from += N) {
-      hn::Store(hn::Mul(s, hn::LoadU(d, from)), d, put);
-      hn::Store(hn::Mul(s, hn::LoadU(d, from + kLanes<T>)), d, put + kLanes<T>);
+      const Vec<T> a = hn::Mul(s, hn::LoadU(d, from));
+      const Vec<T> b = hn::Mul(s, hn::LoadU(d, from + kLanes<T>));
+      hn::Store(a, d, put);
+      hn::Store(b, d, put + kLanes<T>);
+      low = hn::MulAdd(a, hn::Zero(d), low);
+      high = hn::MulAdd(b, hn::Zero(d), high);
     }
     if (tail > 0) {
       for (int64_t c = 0; c < N; ++c) put[c] = c < tail ? from[c] * scale : T{0};
+      low = hn::MulAdd(hn::Load(d, put), hn::Zero(d), low);
+      high = hn::MulAdd(hn::Load(d, put + kLanes<T>), hn::Zero(d), high);
     }
   }
   for (int64_t p = 0; p < ceil_div(x.width, N); ++p) {
     std::fill(to + (p * panel_rows + rows) * N, to + (p * panel_rows + padded) * N, T{0});
   }
+  return hn::AllTrue(d, hn::Eq(hn::Add(low, high), hn::Zero(d)));
 }
 
 // Row r of panels [panels][panel_rows][NR], times factor, to row `to` of a tensor.
@@ -354,6 +382,8 @@ struct Visible {
   int32_t all_first, all_last;
   bool whole;      // every row sees all of the clip
   bool ascending;  // lo and hi never fall, and rows that see nothing lie at the ends
+
+  bool holds(int64_t row, int64_t key) const { return lo[row] <= key && key < hi[row]; }
 };
 
 inline void unite(int64_t rows, Visible& v) {

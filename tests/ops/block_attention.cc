@@ -318,6 +318,10 @@ void expect_same_bits(const Solution& a, const Solution& b, const std::string& w
   expect_same_bits(a.dvalue, b.dvalue, what + " drelation_value");
 }
 
+std::vector<double> first_head(const std::vector<double>& x, int64_t heads) {
+  return {x.begin(), x.begin() + static_cast<int64_t>(x.size()) / heads};
+}
+
 struct PatternCase {
   AttentionPattern pattern;
   std::function<bool(int64_t, int64_t)> sees;  // position of the query, key
@@ -932,8 +936,60 @@ TEST(BlockAttention, NaNIsNotHidden) {
   values[100 * 4] = std::nan("");
   const Tensor x = make(values, {1, 1, 200, 4}, DType::f32);
   const auto out = values_of(block_attention(x, x, x, patterns::causal()).out);
-  for (size_t i = 0; i < 96 * 4; ++i) ASSERT_TRUE(std::isfinite(out[i])) << i;
+  for (size_t i = 0; i < 100 * 4; ++i) ASSERT_TRUE(std::isfinite(out[i])) << i;
   for (size_t i = 100; i < 200; ++i) ASSERT_TRUE(std::isnan(out[i * 4])) << i;
+}
+
+// Rows and keys that a pair of the pattern joins to row i or key j may be spoilt by what they hold;
+// all others keep their bits, also in gradients.
+TEST(BlockAttention, WhatARowDoesNotSeeCannotReachIt) {
+  const int64_t length = 110, width = 5;
+  const auto expect_kept = [&](const std::vector<double>& a, const std::vector<double>& b,
+                               int64_t row, const std::string& what) {
+    const auto n = static_cast<int64_t>(a.size()) / length;
+    EXPECT_EQ(std::memcmp(&a[static_cast<size_t>(row * n)], &b[static_cast<size_t>(row * n)],
+                          static_cast<size_t>(n) * sizeof(double)),
+              0)
+        << what << " row " << row;
+  };
+  for (const int64_t heads : {1, 4}) {  // both schedules of backward
+    for (const PatternCase& c : cases()) {
+      const Problem clean_problem = problem({1, heads, length, length, width, width}, c.sees);
+      const auto sees = [&](int64_t i, int64_t j) { return clean_problem.sees(0, i, j); };
+      const Solution clean = run(clean_problem, c.pattern, DType::f32);
+      for (const double bad : {std::nan(""), kInfinity}) {
+        for (const int64_t spoilt : {3, 50, 107}) {
+          const std::string what = fmt::format("{} {} at {}", c.pattern.name, bad, spoilt);
+          Problem x = clean_problem;  // a key and its value, in the first head
+          x.k[static_cast<size_t>(spoilt * width + 1)] = bad;
+          x.v[static_cast<size_t>(spoilt * width + 2)] = bad;
+          Solution y = run(x, c.pattern, DType::f32);
+          for (int64_t i = 0; i < length; ++i) {
+            if (sees(i, spoilt)) {
+              EXPECT_FALSE(std::isfinite(y.out[static_cast<size_t>(i * width + 2)])) << what << i;
+              continue;
+            }
+            expect_kept(first_head(y.out, heads), first_head(clean.out, heads), i, what + " out");
+            expect_kept(first_head(y.lse, heads), first_head(clean.lse, heads), i, what + " lse");
+            expect_kept(first_head(y.dq, heads), first_head(clean.dq, heads), i, what + " dq");
+          }
+          x = clean_problem;  // a query and the gradient of its row
+          x.q[static_cast<size_t>(spoilt * width + 1)] = bad;
+          x.dout[static_cast<size_t>(spoilt * width + 2)] = bad;
+          y = run(x, c.pattern, DType::f32);
+          for (int64_t j = 0; j < length; ++j) {
+            if (j != spoilt) {
+              expect_kept(first_head(y.out, heads), first_head(clean.out, heads), j, what + " out");
+              expect_kept(first_head(y.dq, heads), first_head(clean.dq, heads), j, what + " dq");
+            }
+            if (sees(spoilt, j)) continue;
+            expect_kept(first_head(y.dk, heads), first_head(clean.dk, heads), j, what + " dk");
+            expect_kept(first_head(y.dv, heads), first_head(clean.dv, heads), j, what + " dv");
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(BlockAttention, PaddingMayHoldAnything) {

@@ -73,11 +73,12 @@ void AttentionHead::tiles_of_columns(int64_t from, int64_t to, std::vector<int32
 
 void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const {
   const int64_t row = tile_row(t), rows = tile_rows(t);
-  // First place of the range whose key is at least `key`; keys ascend within a run.
-  const auto place = [this, range](int64_t key) {
+  int64_t first = range.k0, last = range.k0;  // ascend with the rows, where there is an order
+  // First place of the range whose key is at least `key`; rows and keys ascend within a run.
+  const auto place = [this, range](int64_t key, int64_t& at) {
     if (order_k == nullptr) return std::clamp(key, range.k0, range.k1);
-    const int32_t* first = order_k + range.k0;
-    return range.k0 + (std::lower_bound(first, order_k + range.k1, key) - first);
+    while (at < range.k1 && order_k[at] < key) ++at;
+    return at;
   };
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t i = order_q != nullptr ? order_q[row + r] : row + r;
@@ -86,8 +87,8 @@ void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi)
       continue;
     }
     const int64_t p = i + q_start;
-    lo[r] = static_cast<int32_t>(place(p - left));
-    hi[r] = static_cast<int32_t>(place(std::min(p + right + 1, keys_valid)));
+    lo[r] = static_cast<int32_t>(place(p - left, first));
+    hi[r] = static_cast<int32_t>(place(std::min(p + right + 1, keys_valid), last));
   }
 }
 

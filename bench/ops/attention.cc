@@ -59,9 +59,11 @@ void add_attention() {
     }
   }
   add_pattern("causal", causal, 4, 8, 512, 32);
-  add_pattern("causal, one head", causal, 1, 1, 4096, 64);
+  for (const int64_t length : {4096, 8192, 16384}) {
+    add_pattern("causal, one head", causal, 1, 1, length, 64);
+  }
   add_pattern("dense", patterns::dense(), 1, 8, 1024, 64);
-  for (const int64_t length : {4096, 16384, 65536}) {
+  for (int64_t length = 1024; length <= 65536; length *= 2) {
     add_pattern("local 256", patterns::local(256), 1, 8, length, 64);
   }
   add_pattern("local block 256", patterns::local_block(256), 1, 8, 4096, 64);

@@ -19,7 +19,7 @@ import os
 import statistics
 import sys
 
-from worker_client import ACTIVE, TUNED, Worker, WorkerError, first_cpus, torch_worker
+from worker_client import ACTIVE, AVX2, TUNED, Worker, WorkerError, first_cpus, torch_worker
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEADY = 0.05
@@ -138,10 +138,12 @@ class Contest:
 
     def worker(self, name):
         if name not in self.workers:
+            limits = AVX2 if self.options.avx2 else {}
             if name == "longspan":
-                made = Worker([self.options.worker], self.cpus, None, self.log)
+                made = Worker([self.options.worker], self.cpus, limits, self.log)
             else:
-                made = torch_worker(self.cpus, ACTIVE if "active" in name else TUNED, self.log)
+                settings = ACTIVE if "active" in name else TUNED
+                made = torch_worker(self.cpus, {**settings, **limits}, self.log)
             self.workers[name] = made
         return self.workers[name]
 
@@ -271,6 +273,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.05, help="least length of a sample")
     parser.add_argument("--attempts", type=int, default=3, help="while the peak is unsteady")
     parser.add_argument("--worker", default=os.path.join(HERE, "../../build/release/bench/bench_worker"))
+    parser.add_argument("--avx2", action="store_true",
+                        help="limit all contestants to AVX2 (ours must be of the release preset)")
     parser.add_argument("--out", help="append JSON lines here")
     parser.add_argument("--log", help="what the workers print on standard error")
     options = parser.parse_args()
@@ -279,7 +283,8 @@ def main():
     torch = contest.worker("torch").ask(workload="describe")
     own = contest.worker("longspan").ask(workload="describe")
     head = {"peer": torch["peer"], "peer_capability": torch["capability"],
-            "capability": own["capability"], "processors": len(contest.cpus), "settings": TUNED,
+            "capability": own["capability"], "processors": len(contest.cpus),
+            "settings": {**TUNED, **(AVX2 if options.avx2 else {})},
             "peak_1": contest.peak(1), "peak_2": contest.peak(2),
             "triad_1": contest.worker("longspan").ask(workload="triad", threads=1),
             "triad_2": contest.worker("longspan").ask(workload="triad", threads=2)}

@@ -11,6 +11,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ACTIVE = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
 TUNED = {**ACTIVE, "OMP_WAIT_POLICY": "PASSIVE", "OMP_PROC_BIND": "true"}
 
+# No vectors wider than 256 bits, in any library that one of the workers calls.
+AVX2 = {"LONGSPAN_SIMD": "avx2", "OPENBLAS_CORETYPE": "Haswell", "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+
 
 class WorkerError(Exception):
     pass

@@ -4,7 +4,9 @@
 
 #include "autograd/record.h"
 #include "ops/copy.h"
+#include "ops/kernels/copy.h"
 #include "ops/kernels/matmul.h"
+#include "ops/rows.h"
 
 namespace longspan {
 namespace {
@@ -60,35 +62,38 @@ void sum_products(const ConstView& a, const ConstView& b, const View& c, const D
 /// The gradient of one operand, of the shape `shape`: a b, summed where the operand was repeated.
 Tensor operand_gradient(const ConstView& a, const ConstView& b, const Tensor& operand,
                         const Shape& batch) {
-  Tensor dx = Tensor::like(operand);
+  const bool narrow = operand.dtype() == DType::f16 || operand.dtype() == DType::bf16;
   if (leading(operand) == batch) {
+    Tensor dx = Tensor::like(operand);
     kernels::matmul(dx.device(), a, b, {}, dx.mut(), false);
     return dx;
   }
-  dx = Tensor::zeros(operand.shape(), operand.dtype(), operand.device());
-  View c = dx.mut();
+  Tensor sum = Tensor::zeros(operand.shape(), narrow ? DType::f32 : operand.dtype(),
+                             operand.device(), narrow ? Category::workspace : Category::other);
+  View c = sum.mut();
   const ConstView repeated = repeat(c, batch);
   c.shape = repeated.shape;
   c.strides = repeated.strides;
-  sum_products(a, b, c, dx.device());
+  sum_products(a, b, c, sum.device());
+  if (!narrow) return sum;
+  Tensor dx = Tensor::like(operand);
+  kernels::copy(dx.device(), sum.view(), dx.mut());
   return dx;
 }
 
 /// [..., n] as [rows, n] without a copy, where strides allow it; else a row-major copy.
 Tensor as_rows(const Tensor& x) {
-  const int64_t n = x.dim(-1);
-  const int64_t rows = x.rank() == 1 ? 1 : (n > 0 ? x.numel() / n : numel(leading(x)) * x.dim(-2));
-  if (x.rank() == 2) return x.detach();
-  int64_t step = x.rank() >= 2 ? x.strides()[x.rank() - 2] : n;
-  bool merge = true;
-  for (int i = x.rank() - 2; i > 0; --i) {
-    merge = merge && (x.dim(i - 1) == 1 || x.strides()[i - 1] == x.strides()[i] * x.dim(i));
+  const int64_t rows = detail::rows_of(x), n = x.dim(-1);
+  int64_t step = n, merged = 0;  // rows that lie `step` apart so far
+  bool even = true;
+  for (int i = x.rank() - 2; i >= 0; --i) {
+    if (x.dim(i) == 1) continue;  // its stride means nothing
+    if (merged == 0) step = x.strides()[i];
+    even = even && (merged == 0 || x.strides()[i] == step * merged);
+    merged = std::max<int64_t>(merged, 1) * x.dim(i);
   }
-  if (merge || x.contiguous()) {
-    if (x.contiguous()) step = n;
-    return x.alias({rows, n}, {step, x.strides()[x.rank() - 1]}, 0);
-  }
-  return contiguous(x.detach()).alias({rows, n}, {n, 1}, 0);
+  if (even) return x.alias({rows, n}, {step, x.strides()[x.rank() - 1]}, 0);
+  return detail::as_rows(contiguous(x.detach()));
 }
 
 void require_pair(std::string_view op, Named a, Named b) {

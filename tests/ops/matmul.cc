@@ -246,6 +246,25 @@ TEST(Matmul, ColumnAndLayoutDoNotMatter) {
   }
 }
 
+TEST(Linear, RowsOfAnyStridesAroundAxesOfSizeOne) {
+  const Tensor weight = make(randn({5, 6}), Generator{6}, f32_making);
+  const Tensor block = make(randn({3, 1, 8, 6}), Generator{5}, f32_making);
+  for (const Tensor& x : {narrow(block, 2, 0, 4), narrow(block, 0, 1, 2), slice(block, 2, 1, 8, 2),
+                          transpose(block, 0, 1), transpose(narrow(block, 2, 0, 4), 0, 2),
+                          expand(narrow(block, 2, 3, 1), {3, 2, 4, 6}), narrow(block, 2, 7, 1)}) {
+    expect_same_bits(numbers(linear(x, weight)), numbers(linear(clone(x), weight)));
+  }
+}
+
+TEST(Matmul, GradientsOfRepeatedOperandsAreSummedWide) {
+  // 1 added 1,024 times: a sum in bf16 would stop at 256.
+  Tensor a = full({1, 1}, 1, DType::bf16);
+  set_requires_grad(a);
+  const Tensor y = matmul(a, full({1024, 1, 1}, 1, DType::bf16));
+  backward(y, full(y.shape(), 1, DType::bf16));
+  EXPECT_EQ(grad(a).item(), 1024);
+}
+
 // Rows of y and of dx are the same however many tokens a batch has; all bits are for 1 to 3
 // threads.
 TEST(Linear, BitsForAnyNumberOfThreads) {

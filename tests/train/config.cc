@@ -255,7 +255,8 @@ TEST(Config, FlagsWithoutKeys) {
   const std::vector<Flag> switches{{"--resume", "", "go on", true}};
   for (const char* word : {"--resume", "--resume=true", "--resume=false"}) {
     const char* given[] = {"program", word};
-    const std::string* value = parse_command_line(2, given, switches).value("--resume");
+    const CommandLine parsed = parse_command_line(2, given, switches);
+    const std::string* value = parsed.value("--resume");
     ASSERT_NE(value, nullptr) << word;
     EXPECT_EQ(*value, std::string(word) == "--resume=false" ? "false" : "true");
   }

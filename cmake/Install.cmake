@@ -34,3 +34,4 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/LongspanConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/LongspanConfig.cmake ${PROJECT_BINARY_DIR}/LongspanConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Longspan)
 install(EXPORT LongspanTargets NAMESPACE longspan:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Longspan)
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,5 +1,8 @@
 // The general program: trains, scores and samples from every model that the library has.
+#include <fcntl.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -34,6 +37,13 @@ std::string usage() {
   return text;
 }
 
+/// Opens the standard streams that are closed, so that no file of ours takes their numbers.
+void open_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream) {
+    if (fcntl(stream, F_GETFD) == -1 && open("/dev/null", O_RDWR) != stream) std::abort();
+  }
+}
+
 /// The status with which to end: what could not be written to standard output is not done.
 int flushed(int status) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
@@ -45,6 +55,7 @@ int flushed(int status) {
 }  // namespace
 
 int main(int argc, char** argv) try {
+  open_standard_streams();
   longspan::register_backends();
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {

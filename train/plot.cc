@@ -16,8 +16,6 @@
 namespace longspan {
 namespace {
 
-// ------------------------------------------------------------------------------------------- font
-
 /// Strokes of the printable ASCII characters from '!' on, with spaces between them. A stroke is a
 /// sequence of points, two digits each: x from the left, and y, where 2 is the base line, 6 the
 /// height of small letters and 8 that of capitals.
@@ -68,8 +66,6 @@ int advance(char c) {
   }
   return c == ' ' ? 3 : width + 2;
 }
-
-// ---------------------------------------------------------------------------------------- picture
 
 struct Colour {
   uint8_t r, g, b;
@@ -220,8 +216,6 @@ class Picture {
   int left_ = std::numeric_limits<int>::max(), top_ = left_, right_ = -1, bottom_ = -1;
 };
 static_assert(sizeof(Colour) == 3);
-
-// ------------------------------------------------------------------------------------------- axes
 
 constexpr double small = 1.75, large = 2.2;  // units of the font, in pixels
 

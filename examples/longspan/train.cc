@@ -130,7 +130,8 @@ int train_command(int argc, const char* const* argv) {
     loss_scale.restore(values);
   }
   require(c.steps == 0 || at.step <= c.steps, "steps",
-          "got {}, and the run in {} has {} behind it; expected more", c.steps, out, at.step);
+          "got {}, and the run in {} has {} behind it; expected as many or more", c.steps, out,
+          at.step);
 
   const StopSignal stop;  // from here on something is written
   const FolderLock lock(out, "train");

@@ -64,6 +64,10 @@ Program::Program(const Start& start)
     dup2(in, 0);
     dup2(out, 1);
     dup2(err, 2);
+    for (const int file : {in, out, err}) {
+      if (file > 2) close(file);
+    }
+    if (start.closed) close(0), close(1);
     if (!start.folder.empty() && chdir(start.folder.c_str()) != 0) _exit(126);
     for (const auto& [name, value] : start.environment) setenv(name.c_str(), value.c_str(), 1);
     if (start.file_limit >= 0) signal(SIGXFSZ, SIG_IGN);

@@ -276,6 +276,16 @@ TEST_F(Runs, LiveInFoldersWithOddNames) {
   EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{3, 5}));
 }
 
+TEST_F(Runs, DoWithoutStandardStreams) {
+  const std::string out = folder / "run";
+  const Outcome o = run(Start{.arguments = small_run(text, out, 3), .closed = true});
+  EXPECT_EQ(o.code, 0) << o.err;
+  const std::string metrics = read(out + "/metrics.jsonl");  // and no line of the summary
+  EXPECT_EQ(metrics.find("\"model\""), std::string::npos) << metrics;
+  EXPECT_EQ(parse_json(read(out + "/summary.json"))["steps"].integer(), 3);
+  EXPECT_NO_THROW(verify_checkpoint(checkpoint_path(out, 3)));
+}
+
 TEST_F(Runs, SweepWhatKilledWritersHaveLeft) {
   const std::string out = folder / "run";
   must(small_run(text, out, 2));

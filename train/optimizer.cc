@@ -278,14 +278,18 @@ bool LossScale::accept(Optimizer& optimizer) {
 }
 
 Members LossScale::values() const {
-  return {{"loss_scale", value_}, {"loss_scale_good_steps", good_}, {"skipped_steps", skipped_}};
+  return {{"loss_scale", interval_ > 0 ? Json(value_) : Json()},
+          {"loss_scale_good_steps", good_},
+          {"skipped_steps", skipped_}};
 }
 
 void LossScale::restore(const Json& values) {
-  value_ = values["loss_scale"].number();
-  good_ = values["loss_scale_good_steps"].integer();
   skipped_ = values["skipped_steps"].integer();
-  require_positive("the loss scale", value_);
+  const Json& value = values["loss_scale"];
+  if (interval_ == 0 || value.is_null()) return;
+  require_positive("the loss scale", value.number());
+  value_ = value.number();
+  good_ = values["loss_scale_good_steps"].integer();
 }
 
 }  // namespace longspan

@@ -188,7 +188,8 @@ class LossScale {
   /// Steps skipped so far.
   int64_t skipped() const { return skipped_; }
 
-  /// What a run continues from.
+  /// What a run continues from. Where one of the two is fixed, restoring leaves the value as it was
+  /// made.
   Members values() const;
   void restore(const Json& values);
 

@@ -404,6 +404,14 @@ TEST(LossScale, Dynamic) {
   EXPECT_EQ(loss_scale.value(), 1024);  // two steps without overflow
   EXPECT_EQ(resumed.values(), loss_scale.values());
 
+  // A fixed scale is what its maker says, and says nothing of a dynamic one.
+  LossScale fixed = LossScale::fixed(8), dynamic = LossScale::dynamic(64);
+  fixed.restore(Json(loss_scale.values()));
+  EXPECT_EQ(fixed.value(), 8);
+  EXPECT_EQ(fixed.skipped(), 1);
+  dynamic.restore(Json(fixed.values()));
+  EXPECT_EQ(dynamic.value(), 64);
+
   const auto overflow_for_ever = [&] {
     for (int i = 0; i < 100; ++i) {
       gradient(std::nan(""));

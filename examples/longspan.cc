@@ -64,7 +64,12 @@ int main(int argc, char** argv) try {
   }
   std::vector<std::string> names;
   for (const Command& c : commands) {
-    if (name == c.name) return flushed(c.run(argc - 1, argv + 1));
+    if (name == c.name) {
+      const std::string whole = "longspan " + name;
+      std::vector<const char*> rest(argv + 1, argv + argc);
+      rest[0] = whole.c_str();
+      return flushed(c.run(argc - 1, rest.data()));
+    }
     names.emplace_back(c.name);
   }
   const std::string near = longspan::nearest(name, names);

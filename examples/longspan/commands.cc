@@ -41,8 +41,7 @@ CommandLine read_command_line(int argc, const char* const* argv, std::span<const
   all.insert(all.end(), std::begin(flags), std::end(flags));
   CommandLine line = parse_command_line(argc, argv, all, about);
   if (!line.help.empty()) print_help(line.help);
-  require(line.others.size() <= words, argv[0],
-          "\"{}\" belongs to no option; see longspan {} --help",
+  require(line.others.size() <= words, argv[0], "\"{}\" belongs to no option; see {} --help",
           line.others.size() > words ? line.others[words] : "", argv[0]);
   return line;
 }

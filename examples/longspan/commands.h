@@ -8,7 +8,7 @@
 
 namespace longspan {
 
-// The commands of longspan: argv[0] is the command's name. Each returns the exit status or throws.
+// The commands of longspan: argv[0] is "longspan train" and the like. Each returns the exit status or throws.
 
 int train_command(int argc, const char* const* argv);
 int eval_command(int argc, const char* const* argv);

@@ -236,6 +236,7 @@ TEST_F(Runs, DocumentEveryOption) {
   const std::string docs = read(LONGSPAN_SOURCE_DIR "/docs/options.md");
   for (const char* command : {"train", "eval", "generate", "data"}) {
     const std::string help = must({command, "--help"}).out;
+    EXPECT_NE(help.find("Usage: longspan " + std::string(command)), std::string::npos) << help;
     size_t options = 0;
     for (size_t at = 0; (at = help.find("\n  --", at)) != std::string::npos; ++options) {
       const size_t end = help.find_first_of(" ,\n", at += 3);

@@ -33,7 +33,9 @@ Device parse_device(const std::string& text) {
 
 bool is_available(Device device) {
   register_backends();
-  return device.kind == DeviceKind::cpu ? device.index == 0 : set_zero.has(device.kind);
+  int count = 0;
+  if (count_devices.has(device.kind)) count_devices(device, &count);
+  return device.index >= 0 && device.index < count;
 }
 
 Device best_device() {

@@ -21,6 +21,11 @@ struct f16 {
   LONGSPAN_HD operator float() const { return to_float(bits); }
 
   LONGSPAN_HD static uint16_t from_float(float value) {
+#if defined(__CUDA_ARCH__)
+    uint16_t rounded;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded) : "f"(value));
+    return rounded;
+#else
     uint32_t x;
     memcpy(&x, &value, 4);
     const uint32_t sign = (x >> 16) & 0x8000u;
@@ -38,8 +43,14 @@ struct f16 {
     }
     const uint32_t odd = (x >> 13) & 1u;
     return static_cast<uint16_t>(sign | ((x - 0x38000000u + 0xfffu + odd) >> 13));
+#endif
   }
   LONGSPAN_HD static float to_float(uint16_t h) {
+#if defined(__CUDA_ARCH__)
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(h));
+    return wide;
+#else
     const uint32_t sign = (h & 0x8000u) << 16;
     const uint32_t exponent = (h >> 10) & 0x1fu, mantissa = h & 0x3ffu;
     uint32_t x;
@@ -55,6 +66,7 @@ struct f16 {
     float y;
     memcpy(&y, &x, 4);
     return y;
+#endif
   }
 };
 
@@ -66,10 +78,16 @@ struct bf16 {
   LONGSPAN_HD operator float() const { return to_float(bits); }
 
   LONGSPAN_HD static uint16_t from_float(float value) {
+#if defined(__CUDA_ARCH__)
+    uint16_t rounded;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(value));
+    return rounded;
+#else
     uint32_t x;
     memcpy(&x, &value, 4);
     if ((x & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((x >> 16) | 0x40u);
     return static_cast<uint16_t>((x + 0x7fffu + ((x >> 16) & 1u)) >> 16);
+#endif
   }
   LONGSPAN_HD static float to_float(uint16_t h) {
     const uint32_t x = static_cast<uint32_t>(h) << 16;
@@ -80,7 +98,7 @@ struct bf16 {
 };
 
 /// Bytes of one element.
-constexpr int64_t size_of(DType t) {
+LONGSPAN_HD constexpr int64_t size_of(DType t) {
   switch (t) {
     case DType::f64:
     case DType::i64:

@@ -1,0 +1,46 @@
+# The CUDA backend: on where a toolkit is found, unless it was asked for or refused.
+include(CheckLanguage)
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(LONGSPAN_NVCC nvcc HINTS /usr/local/cuda/bin)
+  if(LONGSPAN_NVCC)
+    set(CMAKE_CUDA_COMPILER ${LONGSPAN_NVCC})
+  endif()
+endif()
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER)
+  option(LONGSPAN_CUDA "Build the CUDA backend" ON)
+else()
+  option(LONGSPAN_CUDA "Build the CUDA backend" OFF)
+endif()
+
+if(LONGSPAN_CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    message(FATAL_ERROR "LONGSPAN_CUDA=ON needs the CUDA toolkit: put nvcc on the PATH or set CUDACXX")
+  endif()
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    # Machine code for Ampere and Hopper, and an intermediate form that newer devices compile.
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual" CACHE STRING "CUDA architectures")
+  endif()
+  enable_language(CUDA)
+  # CMake 3.25 does not know that newer toolkits take C++20.
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  find_package(CUDAToolkit 12 REQUIRED)
+endif()
+
+# longspan_cuda(TARGET): the backend's sources in it.
+function(longspan_cuda target)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu
+       ${PROJECT_SOURCE_DIR}/cuda/*.cc)
+  target_sources(${target} PRIVATE ${sources})
+  target_compile_definitions(${target} PRIVATE LONGSPAN_CUDA=1
+    # fmt 9 evaluates format strings at compile time, which nvcc cannot follow.
+    $<$<COMPILE_LANGUAGE:CUDA>:FMT_CONSTEVAL=>)
+  target_link_libraries(${target} PRIVATE CUDA::cudart_static CUDA::cublasLt)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings
+      -Xcompiler=-Wall,-Wextra,-Werror -Xptxas=-v>)
+endfunction()

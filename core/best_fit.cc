@@ -1,0 +1,102 @@
+#include "core/best_fit.h"
+
+#include <iterator>
+
+namespace longspan {
+
+char* BestFit::allocate(int64_t bytes) {
+  char* at = nullptr;
+  if (bytes <= small_limit) {
+    auto& list = small_[static_cast<size_t>(bytes / 64)];
+    if (!list.empty()) {
+      at = list.back();
+      list.pop_back();
+      free_ -= bytes;
+    }
+  }
+  if (at == nullptr) at = from_free(bytes);
+  if (at == nullptr) at = from_top(bytes);
+  if (at == nullptr && drain_small()) {
+    at = from_free(bytes);
+    if (at == nullptr) at = from_top(bytes);
+  }
+  return at;
+}
+
+void BestFit::release(char* at, int64_t bytes) {
+  if (bytes <= small_limit) {
+    small_[static_cast<size_t>(bytes / 64)].push_back(at);
+    free_ += bytes;
+  } else {
+    insert_free(at, bytes);
+  }
+}
+
+char* BestFit::from_free(int64_t bytes) {
+  const auto fit = by_size_.lower_bound({bytes, nullptr});
+  if (fit == by_size_.end()) return nullptr;
+  const auto [size, at] = *fit;
+  by_size_.erase(fit);
+  by_address_.erase(at);
+  free_ -= size;
+  if (size > bytes) insert_free(at + bytes, size - bytes);
+  return at;
+}
+
+char* BestFit::from_top(int64_t bytes) {
+  char* at = top_;
+  // A free block that ends at the top is extended instead of left behind.
+  int64_t have = 0;
+  if (!by_address_.empty()) {
+    const auto last = std::prev(by_address_.end());
+    if (last->first + last->second == top_) {
+      at = last->first;
+      have = last->second;
+    }
+  }
+  if (end_ - at < bytes || at + bytes - begin_ > limit_) return nullptr;
+  if (back_ != nullptr && !back_(top_, at + bytes)) return nullptr;
+  if (have > 0) {
+    by_size_.erase({have, at});
+    by_address_.erase(at);
+    free_ -= have;
+  }
+  top_ = at + bytes;
+  return at;
+}
+
+void BestFit::insert_free(char* at, int64_t bytes) {
+  free_ += bytes;
+  auto next = by_address_.lower_bound(at);
+  if (next != by_address_.end() && at + bytes == next->first) {
+    bytes += next->second;
+    by_size_.erase({next->second, next->first});
+    next = by_address_.erase(next);
+  }
+  if (next != by_address_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == at) {
+      by_size_.erase({before->second, before->first});
+      before->second += bytes;
+      by_size_.insert({before->second, before->first});
+      return;
+    }
+  }
+  by_address_.emplace_hint(next, at, bytes);
+  by_size_.insert({bytes, at});
+}
+
+bool BestFit::drain_small() {
+  bool any = false;
+  for (size_t i = 0; i < small_.size(); ++i) {
+    for (char* at : small_[i]) {
+      free_ -= static_cast<int64_t>(i) * 64;
+      insert_free(at, static_cast<int64_t>(i) * 64);
+      any = true;
+    }
+    small_[i].clear();
+  }
+  return any;
+}
+
+}  // namespace longspan

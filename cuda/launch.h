@@ -1,0 +1,37 @@
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "cuda/runtime.h"
+
+namespace longspan::cuda {
+
+/// Shared memory that a block gets without asking.
+inline constexpr int64_t plain_shared_bytes = 48 * 1024;
+
+/// Submits kernel<<<grid, threads, shared>>>(args...) under a name for errors. Nothing to do where
+/// the grid is empty.
+template <class... Parameters, class... Args>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared,
+            Args&&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (shared > plain_shared_bytes) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared)),
+          name);
+  }
+  kernel<<<grid, static_cast<unsigned>(threads), static_cast<size_t>(shared), stream()>>>(
+      std::forward<Args>(args)...);
+  check(cudaGetLastError(), name);
+}
+
+/// Blocks for `tasks` in a loop that strides by the grid: as many as can be resident at once, or
+/// fewer.
+inline unsigned blocks_for(int64_t tasks, int64_t tasks_per_block, int resident = 8) {
+  const int64_t blocks = (tasks + tasks_per_block - 1) / tasks_per_block;
+  const int64_t most = static_cast<int64_t>(limits().multiprocessors) * resident;
+  return static_cast<unsigned>(std::min(blocks, most));
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,143 @@
+#include <cuda.h>
+
+#include "core/best_fit.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "cuda/register.h"
+#include "cuda/runtime.h"
+
+namespace longspan::cuda {
+namespace {
+
+/// Functions of the driver, looked up at run time: the library is not linked to, because machines
+/// without a device do not have it.
+struct Driver {
+  decltype(&cuMemAddressReserve) reserve;
+  decltype(&cuMemCreate) create;
+  decltype(&cuMemRelease) release;
+  decltype(&cuMemMap) map;
+  decltype(&cuMemSetAccess) set_access;
+  decltype(&cuMemGetAllocationGranularity) granularity;
+
+  Driver() {
+    find("cuMemAddressReserve", reserve);
+    find("cuMemCreate", create);
+    find("cuMemRelease", release);
+    find("cuMemMap", map);
+    find("cuMemSetAccess", set_access);
+    find("cuMemGetAllocationGranularity", granularity);
+  }
+
+  template <class F>
+  static void find(const char* name, F& function) {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+    check(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found), name);
+#else
+    check(cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &found), name);
+#endif
+    require<DeviceError>(found == cudaDriverEntryPointSuccess && address != nullptr, "cuda",
+                         "the driver has no {}; install a newer one", name);
+    function = reinterpret_cast<F>(address);
+  }
+};
+
+/// One range of addresses, backed from its start as it is needed. All work is in one stream, so a
+/// block that was released may be handed out at once: what used it runs before what will.
+struct Pool {
+  Driver driver;
+  CUmemAllocationProp property{};
+  int64_t granularity = int64_t{32} << 20, total = 0;
+  char *begin = nullptr, *backed = nullptr;
+  BestFit blocks;
+
+  Pool() {
+    stream();  // opens the device
+    size_t available = 0, all = 0;
+    check(cudaMemGetInfo(&available, &all), "cudaMemGetInfo");
+    total = static_cast<int64_t>(all);
+    property.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    property.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    property.location.id = 0;
+    size_t least = 0;
+    check(driver.granularity(&least, &property, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+          "cuMemGetAllocationGranularity");
+    granularity = (granularity + static_cast<int64_t>(least) - 1) / static_cast<int64_t>(least) *
+                  static_cast<int64_t>(least);
+    const int64_t range = (4 * total + granularity - 1) / granularity * granularity;
+    CUdeviceptr address = 0;
+    check(driver.reserve(&address, static_cast<size_t>(range), 0, 0, 0), "cuMemAddressReserve");
+    begin = backed = reinterpret_cast<char*>(address);
+    blocks = BestFit(begin, range, total, [](char*, char* to) { return pool().back(to); });
+  }
+
+  static Pool& pool() {
+    static auto* instance = new Pool;  // outlives every static tensor
+    return *instance;
+  }
+
+ private:
+  static void check(CUresult status, const char* what) {
+    require<CudaError>(status == CUDA_SUCCESS, what, "the driver refuses with error {}",
+                       static_cast<int>(status));
+  }
+  static void check(cudaError_t status, const char* what) { cuda::check(status, what); }
+
+  /// Backs the addresses up to `to`, in steps of the granularity.
+  bool back(char* to) {
+    while (backed < to) {
+      const int64_t bytes = (to - backed + granularity - 1) / granularity * granularity;
+      const auto size = static_cast<size_t>(bytes);
+      const auto address = reinterpret_cast<CUdeviceptr>(backed);
+      CUmemGenericAllocationHandle handle = 0;
+      if (driver.create(&handle, size, &property, 0) != CUDA_SUCCESS) return false;
+      const bool mapped = driver.map(address, size, 0, handle, 0) == CUDA_SUCCESS;
+      driver.release(handle);  // the mapping keeps it alive
+      if (!mapped) return false;
+      CUmemAccessDesc access{};
+      access.location = property.location;
+      access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+      check(driver.set_access(address, size, &access, 1), "cuMemSetAccess");
+      backed += bytes;
+    }
+    return true;
+  }
+};
+
+void copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const char* name) {
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream()), name);
+}
+
+}  // namespace
+
+void register_memory() {
+  memory::set_source(
+      DeviceKind::cuda,
+      {.allocate = [](int64_t bytes) -> void* { return Pool::pool().blocks.allocate(bytes); },
+       .release = [](void* at,
+                     int64_t bytes) { Pool::pool().blocks.release(static_cast<char*>(at), bytes); },
+       .held_free = [] { return devices() > 0 ? Pool::pool().blocks.held_free() : 0; },
+       .set_limit = [](int64_t bytes) {
+         Pool& pool = Pool::pool();
+         pool.blocks.set_limit(bytes > 0 ? bytes : pool.total);
+       }});
+  count_devices.set(DeviceKind::cuda, [](int* count) { *count = devices(); });
+  copy_to_host.set(DeviceKind::cuda, [](void* to, const void* from, int64_t bytes) {
+    copy(to, from, bytes, cudaMemcpyDeviceToHost, "copy_to_host");
+    wait("copy_to_host");
+  });
+  // From pageable memory: the call returns once the bytes have been taken.
+  copy_from_host.set(DeviceKind::cuda, [](void* to, const void* from, int64_t bytes) {
+    copy(to, from, bytes, cudaMemcpyHostToDevice, "copy_from_host");
+  });
+  copy_within.set(DeviceKind::cuda, [](void* to, const void* from, int64_t bytes) {
+    copy(to, from, bytes, cudaMemcpyDeviceToDevice, "copy_within");
+  });
+  set_zero.set(DeviceKind::cuda, [](void* to, int64_t bytes) {
+    check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream()), "set_zero");
+  });
+  wait_for_device.set(DeviceKind::cuda, [] { wait("wait_for_device"); });
+}
+
+}  // namespace longspan::cuda

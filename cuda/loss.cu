@@ -1,0 +1,382 @@
+#include "ops/kernels/loss.h"
+
+#include <limits>
+
+#include "core/memory.h"
+#include "cuda/register.h"
+#include "cuda/rows.cuh"
+#include "ops/kernels/maths.h"
+
+namespace longspan::cuda {
+namespace {
+
+/// Class ids of any integer type.
+struct Ids {
+  const void* data;
+  DType dtype;
+  explicit Ids(const ConstView& view) : data(view.data), dtype(view.dtype) {}
+  __device__ int64_t operator[](int64_t i) const {
+    switch (dtype) {
+      case DType::i64:
+        return static_cast<const int64_t*>(data)[i];
+      case DType::i32:
+        return static_cast<const int32_t*>(data)[i];
+      default:
+        return static_cast<const uint8_t*>(data)[i];
+    }
+  }
+};
+
+template <class A>
+__device__ constexpr A least() {
+  return -std::numeric_limits<A>::infinity();
+}
+/// What is subtracted before exponentials are taken; inf - inf would be NaN.
+template <class A>
+__device__ A shift_of(A largest) {
+  return largest == least<A>() ? A(0) : largest;
+}
+
+/// Largest number and sum of a row.
+template <int width, class T, int size, class A>
+__device__ void scan_row(const Team<size>& team, const T* x, int64_t n, A& largest, A& total) {
+  A high = least<A>(), sum = 0;
+  for_row<width>(team, n, [&](int64_t i) {
+    A v[width];
+    load_pack(x + i, v);
+#pragma unroll
+    for (int k = 0; k < width; ++k) {
+      high = v[k] > high || v[k] != v[k] ? v[k] : high;
+      sum += v[k];
+    }
+  });
+  largest = team.max(high);
+  total = team.sum(sum);
+}
+
+template <class T, int width>
+struct Scan {
+  const T* logits;
+  Ids targets;
+  int64_t n, first;
+  T* state;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    const T* x = logits + row * n;
+    T* s = state + row * 4;
+    const T high = first == 0 ? least<T>() : s[0], sum = first == 0 ? T(0) : s[1];
+    const T own = first == 0 ? T(0) : s[2], all = first == 0 ? T(0) : s[3];
+    T largest, total;
+    scan_row<width>(team, x, n, largest, total);
+    const T m = high > largest ? high : largest, shift = shift_of(m);
+    T part = 0;
+    for_row<width>(team, n, [&](int64_t i) {
+      T v[width];
+      load_pack(x + i, v);
+#pragma unroll
+      for (int k = 0; k < width; ++k) part += kernels::exponential(v[k] - shift);
+    });
+    part = team.sum(part);  // after which every thread has read the old state
+    if (team.rank() != 0) return;
+    const int64_t t = targets[row] - first;
+    s[0] = m;
+    s[1] = (sum > 0 ? sum * kernels::exponential(high - shift) : T(0)) + part;
+    s[2] = t >= 0 && t < n ? x[t] : own;
+    s[3] = all + total;
+  }
+};
+
+template <class T, int width>
+struct Weights {
+  using A = Accumulator<T>;
+  const T* logits;
+  Ids targets;
+  int64_t n;
+  T* weights;
+  A* state;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    const T* x = logits + row * n;
+    A largest, total;
+    scan_row<width>(team, x, n, largest, total);
+    const A shift = shift_of(largest);
+    A part = 0;
+    for_row<width>(team, n, [&](int64_t i) {
+      A v[width];
+      load_pack(x + i, v);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        v[k] = kernels::exponential(v[k] - shift);
+        part += v[k];
+      }
+      if (weights != nullptr) store_pack(v, weights + row * n + i);
+    });
+    part = team.sum(part);
+    if (team.rank() != 0) return;
+    const int64_t t = targets[row];
+    A* s = state + row * 4;
+    s[0] = largest;
+    s[1] = part;
+    s[2] = t >= 0 && t < n ? static_cast<A>(x[t]) : A(0);
+    s[3] = total;
+  }
+};
+
+template <class T, int width>
+struct WeightsGradient {
+  using A = Accumulator<T>;
+  const T* weights;
+  Ids targets;
+  const A *state, *scale;
+  int64_t n;
+  A uniform, own;  // smoothing / classes, 1 - smoothing
+  T* dx;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    const A g = scale[row], sum = state[row * 4 + 1], factor = sum > 0 ? g / sum : A(0);
+    const int64_t t = targets[row];
+    for_row<width>(team, n, [&](int64_t i) {
+      A v[width];
+      load_pack(weights + row * n + i, v);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        v[k] = g == 0 ? A(0) : v[k] * factor - g * uniform - (i + k == t ? g * own : A(0));
+      }
+      store_pack(v, dx + row * n + i);
+    });
+  }
+};
+
+template <class T, int width>
+struct Gradient {
+  T* logits;
+  Ids targets;
+  int64_t n, first;
+  const T *lse, *scale;
+  T uniform, own;  // smoothing / classes, 1 - smoothing
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    const T g = scale[row], shift = lse[row];
+    const int64_t t = targets[row] - first;
+    for_row<width>(team, n, [&](int64_t i) {
+      T v[width];
+      load_pack(logits + row * n + i, v);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        const T p = kernels::exponential(v[k] - shift) - uniform;
+        v[k] = g == 0 ? T(0) : g * p - (i + k == t ? g * own : T(0));
+      }
+      store_pack(v, logits + row * n + i);
+    });
+  }
+};
+
+/// make(TypeTag<T>{}) for sums, which are f32 or f64.
+template <class F>
+void visit_sums(DType t, F&& make) {
+  if (t == DType::f64) {
+    make(TypeTag<double>{});
+  } else {
+    make(TypeTag<float>{});
+  }
+}
+
+/// for_rows() with F<T, width>{args...}: by packs where the rows allow it.
+template <template <class, int> class F, class T, class... Args>
+void run(const char* name, bool packed, int64_t rows, int64_t n, Args... args) {
+  if (packed) {
+    for_rows(name, rows, n, F<T, pack_width<T>>{args...});
+  } else {
+    for_rows(name, rows, n, F<T, 1>{args...});
+  }
+}
+
+void scan(ConstView logits, ConstView targets, int64_t first, View state) {
+  visit_sums(logits.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = logits.dim(1);
+    run<Scan, T>("cross_entropy_scan", rows_are_packed<T>(n, logits.data), logits.dim(0), n,
+                 logits.as<T>(), Ids(targets), n, first, state.as<T>());
+  });
+}
+
+void weights_of(ConstView logits, ConstView targets, View weights, View state) {
+  visit_floating(logits.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = logits.dim(1);
+    run<Weights, T>("cross_entropy_weights", rows_are_packed<T>(n, logits.data, weights.data),
+                    logits.dim(0), n, logits.as<T>(), Ids(targets), n, weights.as<T>(),
+                    state.as<Accumulator<T>>());
+  });
+}
+
+void weights_gradient(ConstView weights, ConstView targets, ConstView state, ConstView scale,
+                      double smoothing, View dx) {
+  visit_floating(weights.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Accumulator<T>;
+    const int64_t n = weights.dim(1);
+    run<WeightsGradient, T>(
+        "cross_entropy_weights_gradient", rows_are_packed<T>(n, weights.data, dx.data),
+        weights.dim(0), n, weights.as<T>(), Ids(targets), state.as<A>(), scale.as<A>(), n,
+        static_cast<A>(smoothing / static_cast<double>(n)), static_cast<A>(1 - smoothing),
+        dx.as<T>());
+  });
+}
+
+void gradient(View logits, ConstView targets, int64_t first, ConstView lse, ConstView scale,
+              double smoothing, int64_t classes) {
+  visit_sums(logits.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = logits.dim(1);
+    run<Gradient, T>("cross_entropy_gradient", rows_are_packed<T>(n, logits.data), logits.dim(0), n,
+                     logits.as<T>(), Ids(targets), n, first, lse.as<T>(), scale.as<T>(),
+                     static_cast<T>(smoothing / static_cast<double>(classes > 0 ? classes : 1)),
+                     static_cast<T>(1 - smoothing));
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(elementwise_threads)
+    finish_kernel(const T* state, Ids targets, int64_t ignore, T smoothing, T classes, T* lse,
+                  T* loss, int64_t rows) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows; i += step) {
+    const T* s = state + 4 * i;
+    const T z = s[0] + kernels::unary_value(kernels::Unary::log, T(0), T(0), s[1]);
+    lse[i] = z;
+    const T own = z - s[2];
+    const T value = smoothing == 0 ? own : (1 - smoothing) * own + smoothing * (z - s[3] / classes);
+    loss[i] = targets[i] == ignore ? T(0) : value;
+  }
+}
+
+void finish(ConstView state, ConstView targets, int64_t ignore, double smoothing, int64_t classes,
+            View lse, View loss) {
+  visit_sums(state.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t rows = state.dim(0);
+    launch("cross_entropy_finish", finish_kernel<T>, blocks_for(rows, elementwise_threads),
+           elementwise_threads, 0, state.as<T>(), Ids(targets), ignore, static_cast<T>(smoothing),
+           static_cast<T>(classes), lse.as<T>(), loss.as<T>(), rows);
+  });
+}
+
+/// counts[block] and sums[block] over a fixed share of the rows: how many targets are kept, and the
+/// sum of their losses (of none where loss is null).
+template <class T>
+__global__ void __launch_bounds__(row_threads)
+    kept_kernel(const T* loss, Ids targets, int64_t ignore, int64_t rows, double* sums) {
+  __shared__ double shared[team_numbers];
+  const Team<row_threads> team{shared};
+  double sum = 0, count = 0;
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows; i += step) {
+    if (loss != nullptr) sum += static_cast<double>(loss[i]);
+    if (targets[i] != ignore) count += 1;
+  }
+  sum = team.sum(sum);
+  count = team.sum(count);
+  if (team.rank() == 0) {
+    sums[2 * blockIdx.x] = sum;
+    sums[2 * blockIdx.x + 1] = count;
+  }
+}
+
+constexpr int kept_blocks = 128;  // fixed, so that the order of the sums is
+
+/// The blocks' sums, in their order.
+__device__ double add_blocks(const double* sums, int which) {
+  double total = 0;
+  for (int b = 0; b < kept_blocks; ++b) total += sums[2 * b + which];
+  return total;
+}
+
+template <class T>
+__global__ void total_kernel(const double* sums, bool mean, T* y) {
+  const double count = add_blocks(sums, 1);
+  *y = static_cast<T>(add_blocks(sums, 0) / (mean && count > 1 ? count : 1.0));
+}
+
+template <class T>
+__global__ void __launch_bounds__(elementwise_threads)
+    scale_kernel(const double* sums, const T* dy, int64_t dy_step, Ids targets, int64_t ignore,
+                 bool mean, T* scale, int64_t rows) {
+  const double kept = mean ? add_blocks(sums, 1) : 1.0, count = kept > 1 ? kept : 1.0;
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows; i += step) {
+    scale[i] = targets[i] == ignore
+                   ? T(0)
+                   : static_cast<T>(static_cast<double>(dy[i * dy_step]) / count);
+  }
+}
+
+template <class T>
+void sum_kept(const char* name, const T* loss, const ConstView& targets, int64_t ignore,
+              const Scratch& sums) {
+  launch(name, kept_kernel<T>, dim3(kept_blocks), row_threads, 0, loss, Ids(targets), ignore,
+         targets.dim(0), sums.as<double>());
+}
+
+void scale_rows(ConstView dy, ConstView targets, int64_t ignore, bool mean, View scale) {
+  visit_sums(scale.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t rows = targets.dim(0);
+    const Scratch sums(2 * kept_blocks * int64_t{sizeof(double)}, scale.device);
+    if (mean) sum_kept<T>("cross_entropy_scale", nullptr, targets, ignore, sums);
+    launch("cross_entropy_scale", scale_kernel<T>, blocks_for(rows, elementwise_threads),
+           elementwise_threads, 0, sums.as<double>(), dy.as<T>(),
+           dy.dim(0) == 1 ? int64_t{0} : int64_t{1}, Ids(targets), ignore, mean, scale.as<T>(), rows);
+  });
+}
+
+void total(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y) {
+  visit_sums(loss.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Scratch sums(2 * kept_blocks * int64_t{sizeof(double)}, y.device);
+    sum_kept<T>("cross_entropy_total", loss.as<T>(), targets, ignore, sums);
+    launch("cross_entropy_total", total_kernel<T>, dim3(1), 1, 0, sums.as<double>(), mean,
+           y.as<T>());
+  });
+}
+
+__global__ void __launch_bounds__(elementwise_threads)
+    bad_target_kernel(Ids targets, int64_t ignore, int64_t classes, int64_t rows,
+                      unsigned long long* first) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows; i += step) {
+    const int64_t id = targets[i];
+    if (id != ignore && (id < 0 || id >= classes)) {
+      atomicMin(first, static_cast<unsigned long long>(i));
+    }
+  }
+}
+
+void find_bad_target(ConstView targets, int64_t ignore, int64_t classes, int64_t* position) {
+  const int64_t rows = targets.dim(0);
+  const Scratch first(sizeof(int64_t), targets.device);
+  check(cudaMemsetAsync(first.data(), 0xff, sizeof(int64_t), stream()), "find_bad_target");
+  launch("find_bad_target", bad_target_kernel, blocks_for(rows, elementwise_threads),
+         elementwise_threads, 0, Ids(targets), ignore, classes, rows,
+         first.as<unsigned long long>());
+  copy_to_host(targets.device, position, first.data(), sizeof(int64_t));  // -1 where there is none
+}
+
+}  // namespace
+
+void register_loss() {
+  kernels::cross_entropy_scan.set(DeviceKind::cuda, scan);
+  kernels::cross_entropy_weights.set(DeviceKind::cuda, weights_of);
+  kernels::cross_entropy_weights_gradient.set(DeviceKind::cuda, weights_gradient);
+  kernels::cross_entropy_gradient.set(DeviceKind::cuda, gradient);
+  kernels::cross_entropy_finish.set(DeviceKind::cuda, finish);
+  kernels::cross_entropy_scale.set(DeviceKind::cuda, scale_rows);
+  kernels::cross_entropy_total.set(DeviceKind::cuda, total);
+  kernels::find_bad_target.set(DeviceKind::cuda, find_bad_target);
+}
+
+}  // namespace longspan::cuda

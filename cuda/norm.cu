@@ -1,0 +1,217 @@
+#include "ops/kernels/norm.h"
+
+#include "cuda/register.h"
+#include "cuda/rows.cuh"
+
+namespace longspan::cuda {
+namespace {
+
+template <class T, int width>
+struct Forward {
+  using A = Accumulator<T>;
+  const T *x, *weight, *bias;
+  T* y;
+  A *mean, *rstd;
+  int64_t n;
+  A eps;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    const T* from = x + row * n;
+    const A count = static_cast<A>(n);
+    A center = 0;
+    if (mean != nullptr) {
+      A part = 0;
+      for_row<width>(team, n, [&](int64_t i) {
+        A v[width];
+        load_pack(from + i, v);
+#pragma unroll
+        for (int k = 0; k < width; ++k) part += v[k];
+      });
+      center = team.sum(part) / count;
+    }
+    A part = 0;
+    for_row<width>(team, n, [&](int64_t i) {
+      A v[width];
+      load_pack(from + i, v);
+#pragma unroll
+      for (int k = 0; k < width; ++k) part += (v[k] - center) * (v[k] - center);
+    });
+    const A scale = A(1) / sqrt(team.sum(part) / count + eps);
+    if (team.rank() == 0) {
+      if (mean != nullptr) mean[row] = center;
+      rstd[row] = scale;
+    }
+    for_row<width>(team, n, [&](int64_t i) {
+      A v[width], w[width], b[width];
+      load_pack(from + i, v);
+      if (weight != nullptr) load_pack(weight + i, w);
+      if (bias != nullptr) load_pack(bias + i, b);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        v[k] = (v[k] - center) * scale;
+        if (weight != nullptr) v[k] *= w[k];
+        if (bias != nullptr) v[k] += b[k];
+      }
+      store_pack(v, y + row * n + i);
+    });
+  }
+};
+
+template <class T, int width>
+struct Backward {
+  using A = Accumulator<T>;
+  const T *x, *weight, *dy;
+  const A *mean, *rstd;
+  T* dx;
+  int64_t n;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    const A center = mean != nullptr ? mean[row] : A(0), scale = rstd[row];
+    /// g = dy * weight and h = (x - mean) * rstd, of the neighbours at i.
+    const auto load = [&](int64_t i, A(&g)[width], A(&h)[width]) {
+      load_pack(x + row * n + i, h);
+      load_pack(dy + row * n + i, g);
+      A w[width];
+      if (weight != nullptr) load_pack(weight + i, w);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        h[k] = (h[k] - center) * scale;
+        if (weight != nullptr) g[k] *= w[k];
+      }
+    };
+    A part_g = 0, part_gh = 0;
+    for_row<width>(team, n, [&](int64_t i) {
+      A g[width], h[width];
+      load(i, g, h);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        part_g += g[k];
+        part_gh += g[k] * h[k];
+      }
+    });
+    const A inverse = A(1) / static_cast<A>(n);
+    const A mean_gh = team.sum(part_gh) * inverse;
+    const A mean_g = mean != nullptr ? team.sum(part_g) * inverse : A(0);
+    for_row<width>(team, n, [&](int64_t i) {
+      A g[width], h[width];
+      load(i, g, h);
+#pragma unroll
+      for (int k = 0; k < width; ++k) g[k] = scale * (g[k] - mean_g - h[k] * mean_gh);
+      store_pack(g, dx + row * n + i);
+    });
+  }
+};
+
+constexpr int columns = 32, lines = 8;  // of a block that sums columns
+
+/// work[run, 0, c] = sum over the run's rows of dy * h, work[run, 1, c] of dy.
+template <class T>
+__global__ void __launch_bounds__(columns* lines)
+    columns_kernel(const T* x, const T* dy, const Accumulator<T>* mean, const Accumulator<T>* rstd,
+                   Accumulator<T>* work, int64_t rows, int64_t length, int64_t n) {
+  using A = Accumulator<T>;
+  __shared__ A sums[2][lines][columns];
+  const int c = static_cast<int>(threadIdx.x) % columns, line = static_cast<int>(threadIdx.x) / columns;
+  const int64_t run = blockIdx.y, column = int64_t{blockIdx.x} * columns + c;
+  const int64_t first = run * length, end = first + length < rows ? first + length : rows;
+  A sum_h = 0, sum = 0;
+  if (column < n) {
+    for (int64_t r = first + line; r < end; r += lines) {
+      const A center = mean != nullptr ? mean[r] : A(0);
+      const A g = static_cast<A>(dy[r * n + column]);
+      sum_h += g * ((static_cast<A>(x[r * n + column]) - center) * rstd[r]);
+      sum += g;
+    }
+  }
+  sums[0][line][c] = sum_h;
+  sums[1][line][c] = sum;
+  __syncthreads();
+  if (line < 2 && column < n) {
+    A total = 0;
+#pragma unroll
+    for (int l = 0; l < lines; ++l) total += sums[line][l][c];
+    work[(2 * run + line) * n + column] = total;
+  }
+}
+
+/// y[c] = the sum of the runs' sums, in their order.
+template <class T>
+__global__ void __launch_bounds__(elementwise_threads)
+    add_runs_kernel(const Accumulator<T>* work, int64_t runs, int64_t n, T* dweight, T* dbias) {
+  using A = Accumulator<T>;
+  const int64_t c = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (c >= n) return;
+  A sum_h = 0, sum = 0;
+  for (int64_t r = 0; r < runs; ++r) {
+    sum_h += work[2 * r * n + c];
+    sum += work[(2 * r + 1) * n + c];
+  }
+  if (dweight != nullptr) dweight[c] = T(sum_h);
+  if (dbias != nullptr) dbias[c] = T(sum);
+}
+
+void norm_forward(bool center, double eps, ConstView x, ConstView weight, ConstView bias, View y,
+                  View mean, View rstd) {
+  const int64_t rows = x.dim(0), n = x.dim(1);
+  if (rows == 0 || n == 0) return;
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Accumulator<T>;
+    const auto run = [&](auto width) {
+      for_rows("norm_forward", rows, n,
+               Forward<T, decltype(width)::value>{
+                   x.as<T>(), weight.as<T>(), bias.as<T>(), y.as<T>(),
+                   center ? mean.as<A>() : nullptr, rstd.as<A>(), n, static_cast<A>(eps)});
+    };
+    if (rows_are_packed<T>(n, x.data, weight.data, bias.data, y.data)) {
+      run(std::integral_constant<int, pack_width<T>>{});
+    } else {
+      run(std::integral_constant<int, 1>{});
+    }
+  });
+}
+
+void norm_backward(bool center, ConstView x, ConstView weight, ConstView mean, ConstView rstd,
+                   ConstView dy, View dx, View dweight, View dbias, View work) {
+  const int64_t rows = x.dim(0), n = x.dim(1);
+  if (n == 0) return;
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Accumulator<T>;
+    const A* centers = center ? mean.as<A>() : nullptr;
+    if (dx && rows > 0) {
+      const auto run = [&](auto width) {
+        for_rows("norm_backward", rows, n,
+                 Backward<T, decltype(width)::value>{x.as<T>(), weight.as<T>(), dy.as<T>(), centers,
+                                                     rstd.as<A>(), dx.as<T>(), n});
+      };
+      if (rows_are_packed<T>(n, x.data, weight.data, dy.data, dx.data)) {
+        run(std::integral_constant<int, pack_width<T>>{});
+      } else {
+        run(std::integral_constant<int, 1>{});
+      }
+    }
+    if (!dweight && !dbias) return;
+    const int64_t runs = kernels::norm_work(rows);
+    if (runs > 0) {
+      const dim3 grid(static_cast<unsigned>((n + columns - 1) / columns),
+                      static_cast<unsigned>(runs));
+      launch("norm_backward", columns_kernel<T>, grid, columns * lines, 0, x.as<T>(), dy.as<T>(),
+             centers, rstd.as<A>(), work.as<A>(), rows, (rows + runs - 1) / runs, n);
+    }
+    const auto blocks = static_cast<unsigned>((n + elementwise_threads - 1) / elementwise_threads);
+    launch("norm_backward", add_runs_kernel<T>, dim3(blocks), elementwise_threads, 0,
+           static_cast<const A*>(work.as<A>()), runs, n, dweight.as<T>(), dbias.as<T>());
+  });
+}
+
+}  // namespace
+
+void register_norm() {
+  kernels::norm_forward.set(DeviceKind::cuda, norm_forward);
+  kernels::norm_backward.set(DeviceKind::cuda, norm_backward);
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,263 @@
+#include "ops/kernels/reduce.h"
+
+#include <algorithm>
+
+#include "core/memory.h"
+#include "cuda/register.h"
+#include "cuda/rows.cuh"
+#include "ops/kernels/gradient.h"
+#include "ops/kernels/matmul.h"
+
+namespace longspan::cuda {
+namespace {
+
+using Index = int64_t;
+using Walk = kernels::Offsets<1, Index>;
+
+__device__ Index place(const Walk& walk, Index i) {
+  Index offset[1];
+  walk.at(i, offset);
+  return offset[0];
+}
+
+/// The axes that stay and the axes that are summed, each merged. y is row-major over the former.
+struct Split {
+  kernels::Layouts<1> kept, summed;
+  int64_t outputs, terms;
+
+  Split(const ConstView& x, const Shape& y)
+      : kept(part(x, y, true)), summed(part(x, y, false)), outputs(kept.numel),
+        terms(summed.numel) {}
+
+ private:
+  static kernels::Layouts<1> part(const ConstView& x, const Shape& y, bool stays) {
+    Shape shape;
+    Strides strides;
+    for (int i = 0; i < x.rank(); ++i) {
+      if (x.shape[i] == 1 || (y[i] == x.shape[i]) != stays) continue;
+      shape.push_back(x.shape[i]);
+      strides.push_back(x.strides[i]);
+    }
+    return {shape, {&strides}};
+  }
+};
+
+/// parts[piece, output] = the sum over a piece of an output's terms, whose neighbours lie side by
+/// side: a team of threads for each.
+template <class T, int size>
+__global__ void __launch_bounds__(row_threads)
+    lines_kernel(const T* x, const __grid_constant__ Walk kept, const __grid_constant__ Walk summed,
+                 int64_t outputs, int64_t terms, int64_t pieces, int64_t length,
+                 Accumulator<T>* parts) {
+  using A = Accumulator<T>;
+  __shared__ double shared[team_numbers];
+  const Team<size> team{shared};
+  constexpr int per_block = row_threads / size;
+  for (int64_t task = int64_t{blockIdx.x} * per_block + threadIdx.x / size; task < outputs * pieces;
+       task += int64_t{gridDim.x} * per_block) {
+    const int64_t output = task % outputs, piece = task / outputs;
+    const int64_t first = piece * length, end = first + length < terms ? first + length : terms;
+    const T* from = x + place(kept, output);
+    A sum = 0;
+    for (int64_t i = first + team.rank(); i < end; i += size) {
+      sum += static_cast<A>(from[place(summed, i)]);
+    }
+    sum = team.sum(sum);
+    if (team.rank() == 0) parts[task] = sum;
+  }
+}
+
+constexpr int columns = 32, lines = 8;  // of a block that sums columns
+
+/// The same where neighbouring outputs lie side by side: a thread for each, several lines of which
+/// share an output's terms.
+template <class T>
+__global__ void __launch_bounds__(columns* lines)
+    columns_kernel(const T* x, const __grid_constant__ Walk kept,
+                   const __grid_constant__ Walk summed, int64_t outputs, int64_t terms,
+                   int64_t length, Accumulator<T>* parts) {
+  using A = Accumulator<T>;
+  __shared__ A sums[lines][columns];
+  const int c = static_cast<int>(threadIdx.x) % columns;
+  const int line = static_cast<int>(threadIdx.x) / columns;
+  const int64_t output = int64_t{blockIdx.x} * columns + c, piece = blockIdx.y;
+  const int64_t first = piece * length, end = first + length < terms ? first + length : terms;
+  A sum = 0;
+  if (output < outputs) {
+    const T* from = x + place(kept, output);
+    for (int64_t i = first + line; i < end; i += lines) {
+      sum += static_cast<A>(from[place(summed, i)]);
+    }
+  }
+  sums[line][c] = sum;
+  __syncthreads();
+  if (line == 0 && output < outputs) {
+#pragma unroll
+    for (int l = 1; l < lines; ++l) sum += sums[l][c];
+    parts[piece * outputs + output] = sum;
+  }
+}
+
+/// y = scale * the sum of the pieces, in their order.
+template <class T>
+__global__ void __launch_bounds__(elementwise_threads)
+    fold_kernel(const Accumulator<T>* parts, int64_t outputs, int64_t pieces, Accumulator<T> scale,
+                T* y) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < outputs; i += step) {
+    Accumulator<T> sum = 0;
+    for (int64_t p = 0; p < pieces; ++p) sum += parts[p * outputs + i];
+    y[i] = T(sum * scale);
+  }
+}
+
+template <class T>
+void sum_as(const ConstView& x, double scale, const View& y) {
+  using A = Accumulator<T>;
+  const Split s(x, y.shape);
+  if (s.outputs == 0) return;
+  // As many pieces as keep a large device busy, of at least 512 terms. Shapes alone decide.
+  const int64_t wanted = std::clamp<int64_t>(65536 / s.outputs, 1, 256);
+  const int64_t pieces = std::clamp<int64_t>(s.terms / 512, 1, wanted);
+  const int64_t length = (s.terms + pieces - 1) / pieces;
+  const Scratch parts(s.outputs * pieces * int64_t{sizeof(A)}, y.device);
+  const Walk kept(s.kept), summed(s.summed);
+  const bool side_by_side = s.kept.stride[0][s.kept.rank - 1] == 1 && s.kept.numel > 1;
+  const bool along = s.summed.stride[0][s.summed.rank - 1] == 1 && s.terms > 1;
+  if (side_by_side && !along) {
+    const dim3 grid(static_cast<unsigned>((s.outputs + columns - 1) / columns),
+                    static_cast<unsigned>(pieces));
+    launch("reduce_sum", columns_kernel<T>, grid, columns * lines, 0, x.as<T>(), kept, summed,
+           s.outputs, s.terms, length, parts.as<A>());
+  } else if (length <= warp_row) {
+    launch("reduce_sum", lines_kernel<T, 32>, blocks_for(s.outputs * pieces, row_threads / 32),
+           row_threads, 0, x.as<T>(), kept, summed, s.outputs, s.terms, pieces, length,
+           parts.as<A>());
+  } else {
+    launch("reduce_sum", lines_kernel<T, row_threads>, blocks_for(s.outputs * pieces, 1),
+           row_threads, 0, x.as<T>(), kept, summed, s.outputs, s.terms, pieces, length,
+           parts.as<A>());
+  }
+  launch("reduce_sum", fold_kernel<T>, blocks_for(s.outputs, elementwise_threads),
+         elementwise_threads, 0, static_cast<const A*>(parts.as<A>()), s.outputs, pieces,
+         static_cast<A>(scale), y.as<T>());
+}
+
+void sum(ConstView x, double scale, View y) {
+  visit_floating(x.dtype, [&](auto tag) { sum_as<typename decltype(tag)::type>(x, scale, y); });
+}
+
+void sum_rows(ConstView x, View y) {
+  y.shape.insert(0, 1);
+  y.strides.insert(0, y.shape[1]);
+  sum(x, 1.0, y);
+}
+
+/// What T is compared as.
+template <class T>
+using Compared = std::conditional_t<std::is_integral_v<T>, T, Accumulator<T>>;
+
+template <class T>
+struct Extremum {
+  bool largest;
+  const T* x;
+  int64_t n;
+  T* y;
+  int64_t* index;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    using C = Compared<T>;
+    const bool high = largest;
+    // NaN is before everything; of equal numbers the first.
+    const auto better = [high](C a, int64_t i, C b, int64_t j) {
+      if (i < 0 || j < 0) return j < 0 && i >= 0;
+      const bool a_nan = a != a, b_nan = b != b;
+      if (a_nan || b_nan) return a_nan && (!b_nan || i < j);
+      if (a == b) return i < j;
+      return high ? a > b : a < b;
+    };
+    C value = 0;
+    int64_t at = -1;
+    for_row<1>(team, n, [&](int64_t i) {
+      const C v = static_cast<C>(x[row * n + i]);
+      if (better(v, i, value, at)) {
+        value = v;
+        at = i;
+      }
+    });
+    team.best(value, at, better);
+    if (team.rank() == 0) {
+      y[row] = x[row * n + at];
+      index[row] = at;
+    }
+  }
+};
+
+void extremum(bool largest, ConstView x, View y, View index) {
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    for_rows("reduce_extremum", x.dim(0), x.dim(1),
+             Extremum<T>{largest, x.as<T>(), x.dim(1), y.as<T>(), index.as<int64_t>()});
+  });
+}
+
+template <class T>
+struct ExtremumBackward {
+  const int64_t* index;
+  const T* dy;
+  T* dx;
+  int64_t n;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    const int64_t at = index[row];
+    for_row<1>(team, n, [&](int64_t i) { dx[row * n + i] = i == at ? dy[row] : T(0.0f); });
+  }
+};
+
+void extremum_backward(ConstView index, ConstView dy, View dx) {
+  visit_floating(dy.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    for_rows("reduce_extremum_backward", dx.dim(0), dx.dim(1),
+             ExtremumBackward<T>{index.as<int64_t>(), dy.as<T>(), dx.as<T>(), dx.dim(1)});
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(elementwise_threads)
+    finite_kernel(const T* x, const __grid_constant__ Walk walk, int64_t n, int* bad) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  bool ok = true;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
+    ok = ok && isfinite(static_cast<Accumulator<T>>(x[place(walk, i)]));
+  }
+  if (!ok) *bad = 1;  // whoever writes, writes the same
+}
+
+void all_finite(ConstView x, bool* finite) {
+  const Scratch bad(sizeof(int), x.device);
+  check(cudaMemsetAsync(bad.data(), 0, sizeof(int), stream()), "all_finite");
+  const kernels::Layouts<1> layout(x.shape, {&x.strides});
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    launch("all_finite", finite_kernel<T>, blocks_for(layout.numel, elementwise_threads),
+           elementwise_threads, 0, x.as<T>(), Walk(layout), layout.numel, bad.as<int>());
+  });
+  int found = 0;
+  copy_to_host(x.device, &found, bad.data(), sizeof(int));
+  *finite = found == 0;
+}
+
+}  // namespace
+
+void register_reduce() {
+  kernels::reduce_sum.set(DeviceKind::cuda, sum);
+  kernels::sum_to.set(DeviceKind::cuda, [](ConstView x, View y) { sum(x, 1.0, y); });
+  kernels::sum_rows.set(DeviceKind::cuda, sum_rows);
+  kernels::reduce_extremum.set(DeviceKind::cuda, extremum);
+  kernels::reduce_extremum_backward.set(DeviceKind::cuda, extremum_backward);
+  kernels::all_finite.set(DeviceKind::cuda, all_finite);
+}
+
+}  // namespace longspan::cuda

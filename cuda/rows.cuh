@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "cuda/elementwise.cuh"
+#include "cuda/launch.h"
+
+/// Functions of rows: a team of threads, a warp or a block, works on one row at a time.
+namespace longspan::cuda {
+
+inline constexpr int row_threads = 256;  // of a block
+inline constexpr int64_t warp_row = 1024;  // longest row that a single warp takes
+inline constexpr int team_numbers = 2 * row_threads / 32;  // in the room that a team of warps shares
+
+/// The threads that share a row. Every result is formed in an order that the size alone decides.
+template <int size>
+struct Team {
+  static_assert(size == 32 || size == row_threads);
+  double* shared;  ///< room for two numbers of each warp, where there are several
+
+  __device__ int rank() const { return static_cast<int>(threadIdx.x) % size; }
+
+  /// f folded over all threads; every thread gets it.
+  template <class A, class F>
+  __device__ A fold(A value, F f) const {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      value = f(value, __shfl_xor_sync(0xffffffffu, value, step));
+    }
+    if constexpr (size > 32) {
+      A* parts = reinterpret_cast<A*>(shared);
+      __syncthreads();  // the room may still be read
+      if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+      __syncthreads();
+      value = parts[0];
+#pragma unroll
+      for (int w = 1; w < size / 32; ++w) value = f(value, parts[w]);
+    }
+    return value;
+  }
+  /// The pair of which better(other, mine) holds for no other. Every thread gets it.
+  template <class A, class F>
+  __device__ void best(A& value, int64_t& place, F better) const {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      const A other = __shfl_xor_sync(0xffffffffu, value, step);
+      const int64_t there = __shfl_xor_sync(0xffffffffu, place, step);
+      if (better(other, there, value, place)) {
+        value = other;
+        place = there;
+      }
+    }
+    if constexpr (size > 32) {
+      A* values = reinterpret_cast<A*>(shared);
+      auto* places = reinterpret_cast<int64_t*>(shared + size / 32);
+      __syncthreads();
+      if (threadIdx.x % 32 == 0) {
+        values[threadIdx.x / 32] = value;
+        places[threadIdx.x / 32] = place;
+      }
+      __syncthreads();
+      for (int w = 0; w < size / 32; ++w) {
+        if (better(values[w], places[w], value, place)) {
+          value = values[w];
+          place = places[w];
+        }
+      }
+    }
+  }
+  template <class A>
+  __device__ A sum(A value) const {
+    return fold(value, [](A a, A b) { return a + b; });
+  }
+  template <class A>
+  __device__ A max(A value) const {
+    return fold(value, [](A a, A b) { return a > b ? a : b; });
+  }
+};
+
+/// Calls body(i) with the places in [0, n) that belong to this thread, `width` neighbours each.
+template <int width, int size, class F>
+__device__ void for_row(const Team<size>& team, int64_t n, F body) {
+  for (int64_t i = int64_t{team.rank()} * width; i < n; i += int64_t{size} * width) body(i);
+}
+
+/// `width` neighbours as numbers of type A.
+template <int width, class T, class A>
+__device__ void load_pack(const T* from, A (&to)[width]) {
+  const auto pack = *reinterpret_cast<const Pack<T, width>*>(from);
+#pragma unroll
+  for (int k = 0; k < width; ++k) to[k] = static_cast<A>(pack.value[k]);
+}
+template <int width, class T, class A>
+__device__ void store_pack(const A (&from)[width], T* to) {
+  Pack<T, width> pack;
+#pragma unroll
+  for (int k = 0; k < width; ++k) pack.value[k] = T(from[k]);
+  *reinterpret_cast<Pack<T, width>*>(to) = pack;
+}
+
+template <int size, class F>
+__global__ void __launch_bounds__(row_threads) rows_kernel(F f, int64_t rows) {
+  __shared__ double shared[team_numbers];
+  const Team<size> team{shared};
+  constexpr int per_block = row_threads / size;
+  for (int64_t r = int64_t{blockIdx.x} * per_block + threadIdx.x / size; r < rows;
+       r += int64_t{gridDim.x} * per_block) {
+    f(r, team);
+  }
+}
+
+/// Calls f(row, team) on the device for rows of n elements.
+template <class F>
+void for_rows(const char* name, int64_t rows, int64_t n, F f) {
+  if (n <= warp_row) {
+    launch(name, rows_kernel<32, F>, blocks_for(rows, row_threads / 32), row_threads, 0, f, rows);
+  } else {
+    launch(name, rows_kernel<row_threads, F>, blocks_for(rows, 1), row_threads, 0, f, rows);
+  }
+}
+
+/// True where rows of n elements of T at these addresses can be moved by packs of 16 bytes.
+template <class T, class... Pointers>
+bool rows_are_packed(int64_t n, Pointers... data) {
+  constexpr int width = pack_width<T>;
+  return n % width == 0 && (... && (reinterpret_cast<uintptr_t>(data) % 16 == 0));
+}
+
+}  // namespace longspan::cuda

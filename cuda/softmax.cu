@@ -1,0 +1,208 @@
+#include "ops/kernels/softmax.h"
+
+#include <limits>
+
+#include "cuda/register.h"
+#include "cuda/rows.cuh"
+#include "ops/kernels/maths.h"
+
+namespace longspan::cuda {
+namespace {
+
+template <class A>
+__device__ constexpr A least() {
+  return -std::numeric_limits<A>::infinity();
+}
+
+/// The largest number so far and the sum of e^(x - largest), of all that has come.
+template <class A>
+struct Total {
+  A largest = least<A>(), sum = 0;
+
+  /// What is subtracted: the largest, or 0 where that is -inf.
+  __device__ A shift() const { return largest == least<A>() ? A(0) : largest; }
+  template <int width>
+  __device__ void add(const A (&x)[width]) {
+    A next = largest;
+#pragma unroll
+    for (int k = 0; k < width; ++k) next = x[k] > next || x[k] != x[k] ? x[k] : next;
+    if (next == least<A>()) return;
+    sum *= kernels::exponential(largest - next);
+    largest = next;
+#pragma unroll
+    for (int k = 0; k < width; ++k) sum += kernels::exponential(x[k] - next);
+  }
+  template <int size>
+  __device__ void join(const Team<size>& team) {
+    const A all = team.max(largest);
+    sum = team.sum(largest == least<A>() ? A(0) : sum * kernels::exponential(largest - all));
+    largest = all;
+  }
+};
+
+template <int width, class T, int size>
+__device__ auto total_of(const Team<size>& team, const T* x, int64_t n) {
+  using A = Accumulator<T>;
+  Total<A> total;
+  for_row<width>(team, n, [&](int64_t i) {
+    A v[width];
+    load_pack(x + i, v);
+    total.add(v);
+  });
+  total.join(team);
+  return total;
+}
+
+template <class T, int width>
+struct Forward {
+  const T* x;
+  T* y;
+  int64_t n;
+  bool log;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    using A = Accumulator<T>;
+    const T* from = x + row * n;
+    T* to = y + row * n;
+    const auto total = total_of<width>(team, from, n);
+    const A shift = total.shift(), factor = total.sum == 0 ? A(0) : A(1) / total.sum;
+    A lse = shift + kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
+    if (lse == least<A>()) lse = 0;
+    for_row<width>(team, n, [&](int64_t i) {
+      A v[width];
+      load_pack(from + i, v);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        v[k] = log ? v[k] - lse : kernels::exponential(v[k] - shift) * factor;
+      }
+      store_pack(v, to + i);
+    });
+  }
+};
+
+template <class T, int width>
+struct Backward {
+  const T *y, *dy;
+  T* dx;
+  int64_t n;
+  bool log;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    using A = Accumulator<T>;
+    A part = 0;
+    for_row<width>(team, n, [&](int64_t i) {
+      A p[width], g[width];
+      load_pack(y + row * n + i, p);
+      load_pack(dy + row * n + i, g);
+#pragma unroll
+      for (int k = 0; k < width; ++k) part += log ? g[k] : p[k] * g[k];
+    });
+    const A sum = team.sum(part);
+    for_row<width>(team, n, [&](int64_t i) {
+      A p[width], g[width];
+      load_pack(y + row * n + i, p);
+      load_pack(dy + row * n + i, g);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        g[k] = log ? g[k] - kernels::exponential(p[k]) * sum : p[k] * (g[k] - sum);
+      }
+      store_pack(g, dx + row * n + i);
+    });
+  }
+};
+
+template <class T, int width>
+struct LogSumExp {
+  const T* x;
+  T* y;
+  int64_t n;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    using A = Accumulator<T>;
+    const auto total = total_of<width>(team, x + row * n, n);
+    const A lse = total.shift() + kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
+    if (team.rank() == 0) y[row] = T(lse);
+  }
+};
+
+template <class T, int width>
+struct LogSumExpBackward {
+  const T *x, *y, *dy;
+  T* dx;
+  int64_t n;
+
+  template <int size>
+  __device__ void operator()(int64_t row, const Team<size>& team) const {
+    using A = Accumulator<T>;
+    const A lse = static_cast<A>(y[row]), g = static_cast<A>(dy[row]);
+    for_row<width>(team, n, [&](int64_t i) {
+      A v[width];
+      load_pack(x + row * n + i, v);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        v[k] = lse == least<A>() ? A(0) : kernels::exponential(v[k] - lse) * g;
+      }
+      store_pack(v, dx + row * n + i);
+    });
+  }
+};
+
+/// for_rows() with F<T, width>{args..., n, rest...}: by packs where the rows allow it.
+template <template <class, int> class F, class T, class... Args>
+void run(const char* name, bool packed, int64_t rows, int64_t n, Args... args) {
+  if (packed) {
+    for_rows(name, rows, n, F<T, pack_width<T>>{args...});
+  } else {
+    for_rows(name, rows, n, F<T, 1>{args...});
+  }
+}
+
+void softmax_forward(bool log, ConstView x, View y) {
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = x.dim(1);
+    run<Forward, T>("softmax_forward", rows_are_packed<T>(n, x.data, y.data), x.dim(0), n,
+                    x.as<T>(), y.as<T>(), n, log);
+  });
+}
+
+void softmax_backward(bool log, ConstView y, ConstView dy, View dx) {
+  visit_floating(y.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = y.dim(1);
+    run<Backward, T>("softmax_backward", rows_are_packed<T>(n, y.data, dy.data, dx.data), y.dim(0),
+                     n, y.as<T>(), dy.as<T>(), dx.as<T>(), n, log);
+  });
+}
+
+void logsumexp_forward(ConstView x, View y) {
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = x.dim(1);
+    run<LogSumExp, T>("logsumexp_forward", rows_are_packed<T>(n, x.data), x.dim(0), n, x.as<T>(),
+                      y.as<T>(), n);
+  });
+}
+
+void logsumexp_backward(ConstView x, ConstView y, ConstView dy, View dx) {
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = x.dim(1);
+    run<LogSumExpBackward, T>("logsumexp_backward", rows_are_packed<T>(n, x.data, dx.data),
+                              x.dim(0), n, x.as<T>(), y.as<T>(), dy.as<T>(), dx.as<T>(), n);
+  });
+}
+
+}  // namespace
+
+void register_softmax() {
+  kernels::softmax_forward.set(DeviceKind::cuda, softmax_forward);
+  kernels::softmax_backward.set(DeviceKind::cuda, softmax_backward);
+  kernels::logsumexp_forward.set(DeviceKind::cuda, logsumexp_forward);
+  kernels::logsumexp_backward.set(DeviceKind::cuda, logsumexp_backward);
+}
+
+}  // namespace longspan::cuda

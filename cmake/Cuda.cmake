@@ -37,8 +37,8 @@ function(longspan_cuda target)
        ${PROJECT_SOURCE_DIR}/cuda/*.cc)
   target_sources(${target} PRIVATE ${sources})
   target_compile_definitions(${target} PRIVATE LONGSPAN_CUDA=1
-    # fmt 9 evaluates format strings at compile time, which nvcc cannot follow.
-    $<$<COMPILE_LANGUAGE:CUDA>:FMT_CONSTEVAL=>)
+    # fmt 9 takes nvcc for a compiler without constexpr.
+    $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
   target_link_libraries(${target} PRIVATE CUDA::cudart_static CUDA::cublasLt)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings

@@ -63,20 +63,20 @@ Arena& arena() {
 }  // namespace
 
 memory::Source host_arena() {
-  return {.allocate = [](int64_t bytes) -> void* {
-            char* at = arena().blocks.allocate(bytes);
-            if (at != nullptr) unpoison(at, bytes);
-            return at;
+  return {
+      .allocate = [](int64_t bytes) -> void* {
+        char* at = arena().blocks.allocate(bytes);
+        if (at != nullptr) unpoison(at, bytes);
+        return at;
+      },
+      .release =
+          [](void* at, int64_t bytes) {
+            poison(static_cast<char*>(at), bytes);
+            arena().blocks.release(static_cast<char*>(at), bytes);
           },
-          .release =
-              [](void* at, int64_t bytes) {
-                poison(static_cast<char*>(at), bytes);
-                arena().blocks.release(static_cast<char*>(at), bytes);
-              },
-          .held_free = [] { return arena().blocks.held_free(); },
-          .set_limit = [](int64_t bytes) {
-            arena().blocks.set_limit(bytes > 0 ? bytes : arena().physical);
-          }};
+      .held_free = [] { return arena().blocks.held_free(); },
+      .set_limit =
+          [](int64_t bytes) { arena().blocks.set_limit(bytes > 0 ? bytes : arena().physical); }};
 }
 
 }  // namespace longspan

@@ -2,36 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <utility>
 
 #include "core/parallel.h"
 #include "cpu/register.h"
+#include "ops/kernels/order.h"
 
 namespace longspan::cpu {
 namespace {
 
-/// An unsigned number that orders as x does: NaN highest, -0 as 0.
-template <class T>
-auto key_of(T x) {
-  if constexpr (std::is_same_v<T, uint8_t>) {
-    return uint32_t{x};
-  } else if constexpr (std::is_same_v<T, int32_t>) {
-    return static_cast<uint32_t>(x) ^ 0x80000000u;
-  } else if constexpr (std::is_same_v<T, int64_t>) {
-    return static_cast<uint64_t>(x) ^ (uint64_t{1} << 63);
-  } else {
-    using A = Accumulator<T>;
-    using U = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
-    const auto value = static_cast<A>(x);
-    if (value != value) return ~U{0};
-    const A plain = value + A{0};  // -0 + 0 is 0
-    U bits;
-    std::memcpy(&bits, &plain, sizeof bits);
-    constexpr U sign = U{1} << (8 * sizeof(U) - 1);
-    return static_cast<U>((bits & sign) != 0 ? ~bits : bits | sign);
-  }
-}
+using kernels::key_of;
 
 /// A key of 64 bits and a place. Unequal even where keys are equal.
 struct Wide {

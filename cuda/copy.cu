@@ -6,8 +6,8 @@
 namespace longspan::cuda {
 namespace {
 
-constexpr int tile = 32;       // rows and columns of a block that is transposed
-constexpr int tile_rows = 8;   // rows that its threads cover at once
+constexpr int tile = 32;      // rows and columns of a block that is transposed
+constexpr int tile_rows = 8;  // rows that its threads cover at once
 
 /// Elements of W bytes are moved, so their meaning does not matter.
 template <class W, class Index>
@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(elementwise_threads)
 }
 
 /// A tile read along x's neighbours and written along y's, through shared memory. Blocks of the
-/// grid's x run over the other axes, y and z over the tiles. The extra column keeps the banks apart.
+/// grid's x run over the other axes, y and z over the tiles. The extra column keeps the banks
+/// apart.
 template <class W>
 __global__ void __launch_bounds__(tile* tile_rows)
     transpose_kernel(const W* x, W* y, const __grid_constant__ kernels::Offsets<2, int64_t> outer,

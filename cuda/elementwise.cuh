@@ -27,7 +27,8 @@ inline constexpr int pack_width = static_cast<int>(16 / std::max({sizeof(T)...})
 /// aligned to their packs.
 template <class A, class X, class Y, int In, int Out, class F>
 __global__ void __launch_bounds__(elementwise_threads)
-    contiguous_kernel(F f, std::array<const X*, In> inputs, std::array<Y*, Out> outputs, int64_t n) {
+    contiguous_kernel(F f, std::array<const X*, In> inputs, std::array<Y*, Out> outputs,
+                      int64_t n) {
   constexpr int width = pack_width<X, Y>;
   using XPack = Pack<X, width>;
   using YPack = Pack<Y, width>;

@@ -3,29 +3,13 @@
 #include <limits>
 
 #include "core/memory.h"
+#include "cuda/ids.cuh"
 #include "cuda/register.h"
 #include "cuda/rows.cuh"
 #include "ops/kernels/maths.h"
 
 namespace longspan::cuda {
 namespace {
-
-/// Class ids of any integer type.
-struct Ids {
-  const void* data;
-  DType dtype;
-  explicit Ids(const ConstView& view) : data(view.data), dtype(view.dtype) {}
-  __device__ int64_t operator[](int64_t i) const {
-    switch (dtype) {
-      case DType::i64:
-        return static_cast<const int64_t*>(data)[i];
-      case DType::i32:
-        return static_cast<const int32_t*>(data)[i];
-      default:
-        return static_cast<const uint8_t*>(data)[i];
-    }
-  }
-};
 
 template <class A>
 __device__ constexpr A least() {
@@ -220,11 +204,11 @@ void weights_gradient(ConstView weights, ConstView targets, ConstView state, Con
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;
     const int64_t n = weights.dim(1);
-    run<WeightsGradient, T>(
-        "cross_entropy_weights_gradient", rows_are_packed<T>(n, weights.data, dx.data),
-        weights.dim(0), n, weights.as<T>(), Ids(targets), state.as<A>(), scale.as<A>(), n,
-        static_cast<A>(smoothing / static_cast<double>(n)), static_cast<A>(1 - smoothing),
-        dx.as<T>());
+    run<WeightsGradient, T>("cross_entropy_weights_gradient",
+                            rows_are_packed<T>(n, weights.data, dx.data), weights.dim(0), n,
+                            weights.as<T>(), Ids(targets), state.as<A>(), scale.as<A>(), n,
+                            static_cast<A>(smoothing / static_cast<double>(n)),
+                            static_cast<A>(1 - smoothing), dx.as<T>());
   });
 }
 
@@ -309,9 +293,8 @@ __global__ void __launch_bounds__(elementwise_threads)
   const double kept = mean ? add_blocks(sums, 1) : 1.0, count = kept > 1 ? kept : 1.0;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows; i += step) {
-    scale[i] = targets[i] == ignore
-                   ? T(0)
-                   : static_cast<T>(static_cast<double>(dy[i * dy_step]) / count);
+    scale[i] =
+        targets[i] == ignore ? T(0) : static_cast<T>(static_cast<double>(dy[i * dy_step]) / count);
   }
 }
 
@@ -330,7 +313,8 @@ void scale_rows(ConstView dy, ConstView targets, int64_t ignore, bool mean, View
     if (mean) sum_kept<T>("cross_entropy_scale", nullptr, targets, ignore, sums);
     launch("cross_entropy_scale", scale_kernel<T>, blocks_for(rows, elementwise_threads),
            elementwise_threads, 0, sums.as<double>(), dy.as<T>(),
-           dy.dim(0) == 1 ? int64_t{0} : int64_t{1}, Ids(targets), ignore, mean, scale.as<T>(), rows);
+           dy.dim(0) == 1 ? int64_t{0} : int64_t{1}, Ids(targets), ignore, mean, scale.as<T>(),
+           rows);
   });
 }
 
@@ -345,14 +329,11 @@ void total(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y)
 }
 
 __global__ void __launch_bounds__(elementwise_threads)
-    bad_target_kernel(Ids targets, int64_t ignore, int64_t classes, int64_t rows,
-                      unsigned long long* first) {
+    bad_target_kernel(Ids targets, int64_t ignore, int64_t classes, int64_t rows, int64_t* first) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows; i += step) {
     const int64_t id = targets[i];
-    if (id != ignore && (id < 0 || id >= classes)) {
-      atomicMin(first, static_cast<unsigned long long>(i));
-    }
+    if (id != ignore && (id < 0 || id >= classes)) lower(first, i);
   }
 }
 
@@ -361,8 +342,7 @@ void find_bad_target(ConstView targets, int64_t ignore, int64_t classes, int64_t
   const Scratch first(sizeof(int64_t), targets.device);
   check(cudaMemsetAsync(first.data(), 0xff, sizeof(int64_t), stream()), "find_bad_target");
   launch("find_bad_target", bad_target_kernel, blocks_for(rows, elementwise_threads),
-         elementwise_threads, 0, Ids(targets), ignore, classes, rows,
-         first.as<unsigned long long>());
+         elementwise_threads, 0, Ids(targets), ignore, classes, rows, first.as<int64_t>());
   copy_to_host(targets.device, position, first.data(), sizeof(int64_t));  // -1 where there is none
 }
 

@@ -118,10 +118,11 @@ void register_memory() {
        .release = [](void* at,
                      int64_t bytes) { Pool::pool().blocks.release(static_cast<char*>(at), bytes); },
        .held_free = [] { return devices() > 0 ? Pool::pool().blocks.held_free() : 0; },
-       .set_limit = [](int64_t bytes) {
-         Pool& pool = Pool::pool();
-         pool.blocks.set_limit(bytes > 0 ? bytes : pool.total);
-       }});
+       .set_limit =
+           [](int64_t bytes) {
+             Pool& pool = Pool::pool();
+             pool.blocks.set_limit(bytes > 0 ? bytes : pool.total);
+           }});
   count_devices.set(DeviceKind::cuda, [](int* count) { *count = devices(); });
   copy_to_host.set(DeviceKind::cuda, [](void* to, const void* from, int64_t bytes) {
     copy(to, from, bytes, cudaMemcpyDeviceToHost, "copy_to_host");

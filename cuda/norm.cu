@@ -113,7 +113,8 @@ __global__ void __launch_bounds__(columns* lines)
                    Accumulator<T>* work, int64_t rows, int64_t length, int64_t n) {
   using A = Accumulator<T>;
   __shared__ A sums[2][lines][columns];
-  const int c = static_cast<int>(threadIdx.x) % columns, line = static_cast<int>(threadIdx.x) / columns;
+  const int c = static_cast<int>(threadIdx.x) % columns,
+            line = static_cast<int>(threadIdx.x) / columns;
   const int64_t run = blockIdx.y, column = int64_t{blockIdx.x} * columns + c;
   const int64_t first = run * length, end = first + length < rows ? first + length : rows;
   A sum_h = 0, sum = 0;
@@ -161,9 +162,9 @@ void norm_forward(bool center, double eps, ConstView x, ConstView weight, ConstV
     using A = Accumulator<T>;
     const auto run = [&](auto width) {
       for_rows("norm_forward", rows, n,
-               Forward<T, decltype(width)::value>{
-                   x.as<T>(), weight.as<T>(), bias.as<T>(), y.as<T>(),
-                   center ? mean.as<A>() : nullptr, rstd.as<A>(), n, static_cast<A>(eps)});
+               Forward<T, decltype(width)::value>{x.as<T>(), weight.as<T>(), bias.as<T>(),
+                                                  y.as<T>(), center ? mean.as<A>() : nullptr,
+                                                  rstd.as<A>(), n, static_cast<A>(eps)});
     };
     if (rows_are_packed<T>(n, x.data, weight.data, bias.data, y.data)) {
       run(std::integral_constant<int, pack_width<T>>{});

@@ -26,7 +26,9 @@ struct Split {
   int64_t outputs, terms;
 
   Split(const ConstView& x, const Shape& y)
-      : kept(part(x, y, true)), summed(part(x, y, false)), outputs(kept.numel),
+      : kept(part(x, y, true)),
+        summed(part(x, y, false)),
+        outputs(kept.numel),
         terms(summed.numel) {}
 
  private:

@@ -7,12 +7,17 @@ void register_kernels();
 void register_kernels() {
   register_copy();
   register_elementwise();
+  register_index();
   register_loss();
+  register_matmul();
   register_memory();
   register_norm();
+  register_optim();
+  register_pool();
   register_random();
   register_reduce();
   register_softmax();
+  register_sort();
 }
 
 }  // namespace longspan::cuda

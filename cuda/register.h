@@ -4,11 +4,16 @@ namespace longspan::cuda {
 
 void register_copy();
 void register_elementwise();
+void register_index();
 void register_loss();
+void register_matmul();
 void register_memory();
 void register_norm();
+void register_optim();
+void register_pool();
 void register_random();
 void register_reduce();
 void register_softmax();
+void register_sort();
 
 }  // namespace longspan::cuda

@@ -9,9 +9,10 @@
 /// Functions of rows: a team of threads, a warp or a block, works on one row at a time.
 namespace longspan::cuda {
 
-inline constexpr int row_threads = 256;  // of a block
+inline constexpr int row_threads = 256;    // of a block
 inline constexpr int64_t warp_row = 1024;  // longest row that a single warp takes
-inline constexpr int team_numbers = 2 * row_threads / 32;  // in the room that a team of warps shares
+inline constexpr int team_numbers =
+    2 * row_threads / 32;  // in the room that a team of warps shares
 
 /// The threads that share a row. Every result is formed in an order that the size alone decides.
 template <int size>

@@ -19,7 +19,7 @@ void wait(const char* what);
 /// What launches are sized by. Throws as stream() does.
 struct Limits {
   int multiprocessors = 0;
-  int shared_bytes = 0;  ///< that one block may ask for
+  int shared_bytes = 0;      ///< that one block may ask for
   int major = 0, minor = 0;  ///< compute capability
 };
 const Limits& limits();

@@ -14,7 +14,8 @@ template <class A>
 inline constexpr bool is_double = sizeof(A) == sizeof(double);
 
 #if defined(__CUDA_ARCH__)
-#define LONGSPAN_MATHS(name, x) (is_double<A> ? static_cast<A>(::name(double(x))) : static_cast<A>(::name##f(float(x))))
+#define LONGSPAN_MATHS(name, x) \
+  (is_double<A> ? static_cast<A>(::name(double(x))) : static_cast<A>(::name##f(float(x))))
 #else
 #define LONGSPAN_MATHS(name, x) (std::name(x))
 #endif

@@ -15,7 +15,8 @@ struct Divider {
   Divider() = default;
   explicit Divider(uint32_t d) : divisor(d) {
     while (shift < 32 && (uint64_t{1} << shift) < d) ++shift;
-    multiplier = static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - d)) / d + 1);
+    multiplier =
+        static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - d)) / d + 1);
   }
   LONGSPAN_HD uint32_t quotient(uint32_t n) const {
 #if defined(__CUDA_ARCH__)

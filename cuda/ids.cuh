@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/view.h"
+
+namespace longspan::cuda {
+
+/// Integers of any dtype, as a kernel reads them.
+struct Ids {
+  const void* data;
+  DType dtype;
+
+  explicit Ids(const ConstView& view) : data(view.data), dtype(view.dtype) {}
+  __device__ int64_t operator[](int64_t i) const {
+    switch (dtype) {
+      case DType::i64:
+        return static_cast<const int64_t*>(data)[i];
+      case DType::i32:
+        return static_cast<const int32_t*>(data)[i];
+      default:
+        return static_cast<const uint8_t*>(data)[i];
+    }
+  }
+};
+
+/// Lowers *least to `value`, which is not negative; -1 counts as the largest.
+__device__ inline void lower(int64_t* least, int64_t value) {
+  atomicMin(reinterpret_cast<unsigned long long*>(least), static_cast<unsigned long long>(value));
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,207 @@
+#include "ops/kernels/index.h"
+
+#include <bit>
+
+#include "core/memory.h"
+#include "cuda/elementwise.cuh"
+#include "cuda/ids.cuh"
+#include "cuda/register.h"
+#include "cuda/sorted.h"
+
+namespace longspan::cuda {
+namespace {
+
+__global__ void __launch_bounds__(elementwise_threads)
+    bad_id_kernel(Ids ids, const __grid_constant__ kernels::Offsets<1, int64_t> offsets, int64_t n,
+                  int64_t low, int64_t high, int64_t* first) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
+    int64_t o[1];
+    offsets.at(i, o);
+    const int64_t id = ids[o[0]];
+    if (id < low || id >= high) lower(first, i);
+  }
+}
+
+void find_bad_id(ConstView ids, int64_t low, int64_t high, int64_t* position) {
+  const kernels::Layouts<1> layout(ids.shape, {&ids.strides});
+  const Scratch first(sizeof(int64_t), ids.device);
+  check(cudaMemsetAsync(first.data(), 0xff, sizeof(int64_t), stream()), "find_bad_id");
+  launch("find_bad_id", bad_id_kernel, blocks_for(layout.numel, elementwise_threads),
+         elementwise_threads, 0, Ids(ids), kernels::Offsets<1, int64_t>(layout), layout.numel, low,
+         high, first.as<int64_t>());
+  copy_to_host(ids.device, position, first.data(), sizeof(int64_t));  // -1 where there is none
+}
+
+/// Rows of `words` words W, of which x has strides in words.
+template <class W>
+__global__ void __launch_bounds__(elementwise_threads)
+    gather_kernel(const W* x, int64_t x_group, int64_t x_row, Ids ids, int64_t ids_group,
+                  int64_t ids_step, int64_t n, int64_t words, int64_t count, W* y) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    const int64_t row = i / words, g = row / n;
+    const int64_t id = ids[g * ids_group + row % n * ids_step];
+    W value{};
+    if (id >= 0) value = x[g * x_group + id * x_row + i % words];
+    y[i] = value;
+  }
+}
+
+void gather_rows(ConstView x, ConstView ids, View y) {
+  const int64_t n = y.dim(1), size = size_of(x.dtype), bytes = y.dim(2) * size;
+  const auto run = [&](auto word) {
+    using W = decltype(word);
+    constexpr auto width = static_cast<int64_t>(sizeof(W));
+    const int64_t words = bytes / width, count = y.dim(0) * n * words;
+    launch("gather_rows", gather_kernel<W>, blocks_for(count, elementwise_threads),
+           elementwise_threads, 0, x.as<W>(), x.stride(0) * size / width,
+           x.stride(1) * size / width, Ids(ids), ids.stride(0), ids.stride(1), n, words, count,
+           y.as<W>());
+  };
+  const auto fits = [&](int64_t width) {
+    return bytes % width == 0 && x.stride(0) * size % width == 0 &&
+           x.stride(1) * size % width == 0 && reinterpret_cast<uintptr_t>(x.data) % width == 0 &&
+           reinterpret_cast<uintptr_t>(y.data) % width == 0;
+  };
+  if (fits(16)) {
+    run(uint4{});
+  } else if (fits(4)) {
+    run(uint32_t{});
+  } else if (fits(2)) {
+    run(uint16_t{});
+  } else {
+    run(uint8_t{});
+  }
+}
+
+/// keys[l n + i] = l (R + 1) + ids[l, i], where negative ids become R; values = the place in the
+/// list.
+__global__ void __launch_bounds__(elementwise_threads)
+    list_keys_kernel(Ids ids, int64_t ids_list, int64_t ids_step, int64_t n, int64_t R,
+                     int64_t count, uint64_t* keys, int64_t* values) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    const int64_t list = i / n, id = ids[list * ids_list + i % n * ids_step];
+    keys[i] = static_cast<uint64_t>(list * (R + 1) + (id < 0 ? R : id));
+    values[i] = i % n;
+  }
+}
+
+/// Of each list: where ids r = 0 .. R begin among its sorted places, and these places.
+__global__ void __launch_bounds__(elementwise_threads)
+    starts_kernel(const uint64_t* keys, const int64_t* values, int64_t lists, int64_t n, int64_t R,
+                  int32_t* work) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x, length = R + 1 + n;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < lists * length; i += step) {
+    const int64_t list = i / length, entry = i % length;
+    if (entry > R) {
+      work[i] = static_cast<int32_t>(values[list * n + entry - R - 1]);
+      continue;
+    }
+    const auto wanted = static_cast<uint64_t>(list * (R + 1) + entry);
+    int64_t low = list * n, high = low + n;  // the first place whose key is not below
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (keys[middle] < wanted) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    work[i] = static_cast<int32_t>(low - list * n);
+  }
+}
+
+constexpr int columns = 32, lines = 8;  // of a block that sums a row's terms
+
+/// y[g, r, c] += the sum of x[g, order[k], c] over the places that belong to r, several lines of
+/// which are summed beside each other. The grid: strips of columns, rows, groups.
+template <class T>
+__global__ void __launch_bounds__(columns* lines)
+    scatter_kernel(const T* x, const int32_t* work, int64_t list_step, int64_t n, int64_t R,
+                   int64_t width, int64_t tasks, T* y) {
+  using A = Accumulator<T>;
+  __shared__ A sums[lines][columns];
+  const int c = static_cast<int>(threadIdx.x) % columns;
+  const int line = static_cast<int>(threadIdx.x) / columns;
+  const int64_t strips = (width + columns - 1) / columns;
+  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    const int64_t column = task % strips * columns + c, r = task / strips % R;
+    const int64_t g = task / (strips * R);
+    const int32_t* start = work + g * list_step;
+    const int32_t* order = start + R + 1;
+    const int32_t first = start[r], end = start[r + 1];
+    if (first == end) continue;  // the same for the whole block
+    A sum = 0;
+    if (column < width) {
+      for (int32_t k = first + line; k < end; k += lines) {
+        sum += static_cast<A>(x[(g * n + order[k]) * width + column]);
+      }
+    }
+    sums[line][c] = sum;
+    __syncthreads();
+    if (line == 0 && column < width) {
+#pragma unroll
+      for (int l = 1; l < lines; ++l) sum += sums[l][c];
+      T& to = y[(g * R + r) * width + column];
+      to = T(static_cast<A>(to) + sum);
+    }
+    __syncthreads();
+  }
+}
+
+void scatter_add_rows(ConstView x, ConstView ids, View work, View y) {
+  constexpr const char* name = "scatter_add_rows";
+  const int64_t groups = y.dim(0), R = y.dim(1), width = y.dim(2), n = x.dim(1);
+  const int64_t lists = work.dim(0), count = lists * n;
+  if (y.numel() == 0 || n == 0) return;
+  {
+    const int64_t bytes = memory::block_bytes(count * int64_t{sizeof(int64_t)});
+    const Scratch room(4 * bytes, y.device);
+    auto* keys = room.as<uint64_t>();
+    auto* other_keys = reinterpret_cast<uint64_t*>(room.as<char>() + bytes);
+    auto* values = reinterpret_cast<int64_t*>(room.as<char>() + 2 * bytes);
+    auto* other_values = reinterpret_cast<int64_t*>(room.as<char>() + 3 * bytes);
+    launch(name, list_keys_kernel, blocks_for(count, elementwise_threads), elementwise_threads, 0,
+           Ids(ids), ids.stride(0), ids.stride(1), n, R, count, keys, values);
+    sort_pairs(name, keys, other_keys, values, other_values, count,
+               std::bit_width(static_cast<uint64_t>(lists * (R + 1))));
+    launch(name, starts_kernel, blocks_for(work.numel(), elementwise_threads), elementwise_threads,
+           0, static_cast<const uint64_t*>(keys), static_cast<const int64_t*>(values), lists, n, R,
+           work.as<int32_t>());
+  }
+  const int64_t tasks = (width + columns - 1) / columns * R * groups;
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    launch(name, scatter_kernel<T>, blocks_for(tasks, 1), columns * lines, 0, x.as<T>(),
+           static_cast<const int32_t*>(work.as<int32_t>()), lists == 1 ? int64_t{0} : R + 1 + n, n,
+           R, width, tasks, y.as<T>());
+  });
+}
+
+/// Counts are integers, so the order in which they grow does not matter.
+__global__ void __launch_bounds__(elementwise_threads)
+    bincount_kernel(Ids ids, int64_t n, int64_t values, int64_t count, int64_t* y) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(y + i / n * values + ids[i]), 1ull);
+  }
+}
+
+void bincount(ConstView ids, View y) {
+  const int64_t count = ids.numel();
+  launch("bincount", bincount_kernel, blocks_for(count, elementwise_threads), elementwise_threads,
+         0, Ids(ids), ids.dim(1), y.dim(1), count, y.as<int64_t>());
+}
+
+}  // namespace
+
+void register_index() {
+  kernels::find_bad_id.set(DeviceKind::cuda, find_bad_id);
+  kernels::gather_rows.set(DeviceKind::cuda, gather_rows);
+  kernels::scatter_add_rows.set(DeviceKind::cuda, scatter_add_rows);
+  kernels::bincount.set(DeviceKind::cuda, bincount);
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,321 @@
+#include "ops/kernels/matmul.h"
+
+#include <cublasLt.h>
+
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "cuda/elementwise.cuh"
+#include "cuda/register.h"
+#include "ops/kernels/copy.h"
+#include "ops/kernels/gradient.h"
+
+namespace longspan::cuda {
+namespace {
+
+constexpr const char* name = "matmul";
+
+void check_blas(cublasStatus_t status, const char* what) {
+  require<CudaError>(status == CUBLAS_STATUS_SUCCESS, what, "cuBLAS: {}",
+                     cublasLtGetStatusString(status));
+}
+
+cublasLtHandle_t handle() {
+  static const cublasLtHandle_t instance = [] {
+    cublasLtHandle_t h = nullptr;
+    check_blas(cublasLtCreate(&h), "cublasLtCreate");
+    return h;  // outlives every static tensor
+  }();
+  return instance;
+}
+
+constexpr cudaDataType_t data_type(DType t) {
+  return t == DType::f64   ? CUDA_R_64F
+         : t == DType::f32 ? CUDA_R_32F
+         : t == DType::f16 ? CUDA_R_16F
+                           : CUDA_R_16BF;
+}
+
+/// A matrix as cuBLAS, which counts by columns, sees it: neighbours along one axis, `ld` apart
+/// along the other.
+struct Operand {
+  bool transposed = false;
+  int64_t ld = 0;
+  bool fits = false;  ///< false where neither axis has stride 1
+
+  /// rows and columns of the matrix that cuBLAS is to see, and their strides.
+  static Operand of(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
+    const auto apart = [](int64_t stride, int64_t count, int64_t least) {
+      return count == 1 ? std::max<int64_t>(least, 1) : stride;
+    };
+    if ((row_stride == 1 || rows == 1) && (column_stride >= rows || columns == 1)) {
+      return {false, apart(column_stride, columns, rows), true};
+    }
+    if ((column_stride == 1 || columns == 1) && (row_stride >= columns || rows == 1)) {
+      return {true, apart(row_stride, rows, columns), true};
+    }
+    return {};
+  }
+};
+
+/// Bytes that an address is a multiple of, at most 256.
+int alignment_of(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  int bytes = 256;
+  while (bytes > 1 && address % static_cast<uintptr_t>(bytes) != 0) bytes /= 2;
+  return bytes;
+}
+
+/// What an algorithm is chosen by.
+struct Problem {
+  int64_t m = 0, n = 0, k = 0, batch = 1;  // as cuBLAS sees them: m = N, n = M
+  Operand a, b;
+  int64_t ldc = 0, a_step = 0, b_step = 0, c_step = 0;
+  DType in = DType::f32, out = DType::f32;
+  bool bias = false, accumulate = false;
+  int a_alignment = 1, b_alignment = 1, c_alignment = 1;
+
+  auto key() const {
+    return std::make_tuple(m, n, k, batch, a.transposed, a.ld, b.transposed, b.ld, ldc, a_step,
+                           b_step, c_step, in, out, bias, accumulate, a_alignment, b_alignment,
+                           c_alignment);
+  }
+};
+
+/// A problem's descriptions and the algorithm that the library picks for it.
+struct Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+  size_t workspace = 0;
+  bool found = false;
+
+  explicit Plan(const Problem& p) {
+    const bool wide = p.in == DType::f64;
+    check_blas(cublasLtMatmulDescCreate(&operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                        wide ? CUDA_R_64F : CUDA_R_32F),
+               name);
+    const cublasOperation_t op_a = p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t op_b = p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    set(CUBLASLT_MATMUL_DESC_TRANSA, op_a);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, op_b);
+    if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    layout(a, p.in, p.a.transposed ? p.k : p.m, p.a.transposed ? p.m : p.k, p.a.ld, p.batch,
+           p.a_step);
+    layout(b, p.in, p.b.transposed ? p.n : p.k, p.b.transposed ? p.k : p.n, p.b.ld, p.batch,
+           p.b_step);
+    layout(c, p.out, p.m, p.n, p.ldc, p.batch, p.c_step);
+
+    cublasLtMatmulPreference_t preference = nullptr;
+    check_blas(cublasLtMatmulPreferenceCreate(&preference), name);
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check_blas(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+                 name);
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{32} << 20);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(p.a_alignment));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(p.b_alignment));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.c_alignment));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.c_alignment));
+    // Sums that are added atomically would differ from run to run.
+    prefer(
+        CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE));
+    cublasLtMatmulHeuristicResult_t result{};
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), operation, a, b, c, c,
+                                                                 preference, 1, &result, &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    found = status == CUBLAS_STATUS_SUCCESS && count == 1 && result.state == CUBLAS_STATUS_SUCCESS;
+    algorithm = result.algo;
+    workspace = result.workspaceSize;
+  }
+
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) const {
+    check_blas(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), name);
+  }
+
+ private:
+  static void layout(cublasLtMatrixLayout_t& to, DType dtype, int64_t rows, int64_t columns,
+                     int64_t ld, int64_t batch, int64_t step) {
+    check_blas(cublasLtMatrixLayoutCreate(&to, data_type(dtype), static_cast<uint64_t>(rows),
+                                          static_cast<uint64_t>(columns), ld),
+               name);
+    const auto count = static_cast<int32_t>(batch);
+    check_blas(cublasLtMatrixLayoutSetAttribute(to, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                                sizeof count),
+               name);
+    check_blas(cublasLtMatrixLayoutSetAttribute(to, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                &step, sizeof step),
+               name);
+  }
+};
+
+/// Plans are made once and kept: the same shapes come back every step.
+const Plan& plan_for(const Problem& problem) {
+  static std::mutex mutex;
+  static auto* plans = new std::map<decltype(problem.key()), Plan>;
+  const std::lock_guard lock(mutex);
+  const auto key = problem.key();
+  const auto known = plans->find(key);
+  return known != plans->end() ? known->second : plans->emplace(key, Plan(problem)).first->second;
+}
+
+constexpr int tile = 16;  // rows and columns of a block of the plain kernel
+
+/// Any strides, without tensor cores: for matrices that cuBLAS cannot take. Sums run over k in
+/// order. The grid: tiles of columns, tiles of rows, matrices.
+template <class T, class C>
+__global__ void __launch_bounds__(tile* tile)
+    plain_kernel(const T* a, int64_t a_row, int64_t a_k, const T* b, int64_t b_k, int64_t b_column,
+                 C* c, int64_t c_row, int64_t M, int64_t N, int64_t K, bool accumulate,
+                 const __grid_constant__ kernels::Offsets<3, int64_t> matrices) {
+  using A = Accumulator<T>;
+  __shared__ A left[tile][tile], right[tile][tile + 1];
+  int64_t offset[3];
+  matrices.at(blockIdx.z, offset);
+  const int x = static_cast<int>(threadIdx.x) % tile, y = static_cast<int>(threadIdx.x) / tile;
+  const int64_t row = int64_t{blockIdx.y} * tile + y, column = int64_t{blockIdx.x} * tile + x;
+  A sum = 0;
+  for (int64_t k = 0; k < K; k += tile) {
+    left[y][x] =
+        row < M && k + x < K ? static_cast<A>(a[offset[0] + row * a_row + (k + x) * a_k]) : A(0);
+    right[y][x] = column < N && k + y < K
+                      ? static_cast<A>(b[offset[1] + (k + y) * b_k + column * b_column])
+                      : A(0);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < tile; ++i) sum += left[y][i] * right[i][x];
+    __syncthreads();
+  }
+  if (row >= M || column >= N) return;
+  C& to = c[offset[2] + row * c_row + column];
+  to = C(accumulate ? static_cast<A>(to) + sum : sum);
+}
+
+template <class T, class C>
+void run_plain(const ConstView& a, const ConstView& b, const View& c, bool accumulate,
+               const kernels::Layouts<3>& matrices) {
+  const int64_t M = c.dim(-2), N = c.dim(-1);
+  const dim3 grid(static_cast<unsigned>((N + tile - 1) / tile),
+                  static_cast<unsigned>((M + tile - 1) / tile),
+                  static_cast<unsigned>(matrices.numel));
+  launch(name, plain_kernel<T, C>, grid, tile * tile, 0, a.as<T>(), a.stride(-2), a.stride(-1),
+         b.as<T>(), b.stride(-2), b.stride(-1), c.as<C>(), c.stride(-2), M, N, a.dim(-1),
+         accumulate, kernels::Offsets<3, int64_t>(matrices));
+}
+
+void run_plain(const ConstView& a, const ConstView& b, const View& c, bool accumulate,
+               const kernels::Layouts<3>& matrices) {
+  visit_floating(a.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (c.dtype == a.dtype) {
+      run_plain<T, T>(a, b, c, accumulate, matrices);
+    } else {
+      run_plain<T, float>(a, b, c, accumulate, matrices);
+    }
+  });
+}
+
+/// The axes before the last two.
+Dims leading(const Dims& dims) {
+  Dims d;
+  for (int i = 0; i + 2 < dims.rank(); ++i) d.push_back(dims[i]);
+  return d;
+}
+
+template <class V>
+V moved(V view, int64_t offset) {
+  using Byte = std::conditional_t<std::is_same_v<V, View>, char, const char>;
+  view.data = static_cast<Byte*>(view.data) + offset * size_of(view.dtype);
+  return view;
+}
+
+void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
+  const int64_t M = c.dim(-2), N = c.dim(-1), K = a.dim(-1);
+  if (c.numel() == 0) return;
+  const bool fused = bias && bias.dtype == c.dtype && c.dtype == a.dtype && a.dtype != DType::f64 &&
+                     bias.stride(0) == 1 && !accumulate && K > 0;
+  if (bias && !fused) {  // first into c, to which the product is then added
+    const Scratch converted(bias.dtype == c.dtype ? 0 : N * size_of(c.dtype), c.device);
+    ConstView rows = bias;
+    if (bias.dtype != c.dtype) {
+      const View same{converted.data(), c.dtype, c.device, bias.shape, {1}};
+      kernels::copy(c.device, bias, same);
+      rows = same;
+    }
+    const int64_t step = rows.strides[0];
+    rows.shape = c.shape;
+    rows.strides = Strides::filled(c.rank(), 0);
+    rows.strides[c.rank() - 1] = step;
+    if (accumulate) {
+      kernels::accumulate(c.device, rows, c);
+    } else {
+      kernels::copy(c.device, rows, c);
+    }
+    accumulate = true;
+  }
+  if (K == 0) {
+    if (!accumulate) kernels::fill(c.device, c, 0);
+    return;
+  }
+
+  const Dims a_lead = leading(a.strides), b_lead = leading(b.strides), c_lead = leading(c.strides);
+  const kernels::Layouts<3> matrices(leading(c.shape), {&a_lead, &b_lead, &c_lead});
+  // cuBLAS sees c^T = b^T a^T.
+  Problem p;
+  p.m = N;
+  p.n = M;
+  p.k = K;
+  p.a = Operand::of(N, K, b.stride(-1), b.stride(-2));
+  p.b = Operand::of(K, M, a.stride(-1), a.stride(-2));
+  p.ldc = M == 1 ? N : c.stride(-2);
+  p.in = a.dtype;
+  p.out = c.dtype;
+  p.bias = fused;
+  p.accumulate = accumulate;
+  if (!p.a.fits || !p.b.fits || p.ldc < N) {
+    return run_plain(a, b, c, accumulate, matrices);
+  }
+  const int last = matrices.rank - 1;
+  p.batch = matrices.size[last];
+  p.a_step = matrices.stride[1][last];
+  p.b_step = matrices.stride[0][last];
+  p.c_step = matrices.stride[2][last];
+  const int64_t calls = matrices.numel / p.batch;
+  kernels::Layouts<3> outer = matrices;
+  outer.size[last] = 1;
+  const kernels::Offsets<3, int64_t> offsets(outer);
+  for (int64_t i = 0; i < calls; ++i) {
+    int64_t offset[3];
+    offsets.at(i, offset);
+    const ConstView x = moved(a, offset[0]), y = moved(b, offset[1]);
+    const View z = moved(c, offset[2]);
+    p.a_alignment = alignment_of(y.data);
+    p.b_alignment = alignment_of(x.data);
+    p.c_alignment = alignment_of(z.data);
+    const Plan& plan = plan_for(p);
+    if (!plan.found) return run_plain(a, b, c, accumulate, matrices);  // none for any part
+    if (fused) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.data);
+    const Scratch room(static_cast<int64_t>(plan.workspace), c.device);
+    const double one = 1, zero = 0;
+    const float one_f = 1, zero_f = 0;
+    const bool wide = a.dtype == DType::f64;
+    const void* alpha = wide ? static_cast<const void*>(&one) : &one_f;
+    const void* beta = accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zero_f;
+    check_blas(cublasLtMatmul(handle(), plan.operation, alpha, y.data, plan.a, x.data, plan.b, beta,
+                              z.data, plan.c, z.data, plan.c, &plan.algorithm, room.data(),
+                              plan.workspace, stream()),
+               name);
+  }
+}
+
+}  // namespace
+
+void register_matmul() { kernels::matmul.set(DeviceKind::cuda, matmul); }
+
+}  // namespace longspan::cuda

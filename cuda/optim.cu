@@ -1,0 +1,324 @@
+#include "ops/kernels/optim.h"
+
+#include "core/memory.h"
+#include "cuda/register.h"
+#include "cuda/rows.cuh"
+
+namespace longspan::cuda {
+namespace {
+
+using kernels::AdafactorStep;
+
+/// Everything of one update that a parameter's element needs, in its own type.
+template <class T>
+struct Sgd {
+  T *p, *b;
+  const T* g;
+  T scale, decay, lr, momentum;
+  bool nesterov;
+  __device__ void operator()(int64_t i) const {
+    T h = decay * p[i] + scale * g[i];
+    if (b != nullptr) {
+      const T next = momentum * b[i] + h;
+      b[i] = next;
+      h = nesterov ? momentum * next + h : next;
+    }
+    p[i] -= lr * h;
+  }
+};
+
+template <class T>
+struct Adagrad {
+  T *p, *sum;
+  const T* g;
+  T scale, decay, lr, eps;
+  __device__ void operator()(int64_t i) const {
+    const T h = decay * p[i] + scale * g[i], next = sum[i] + h * h;
+    sum[i] = next;
+    p[i] -= lr * h / (sqrt(next) + eps);
+  }
+};
+
+template <class T>
+struct Adam {
+  T *p, *m, *v;
+  const T* g;
+  T scale, decay, keep, old1, new1, old2, new2, rate, root, eps;
+  __device__ void operator()(int64_t i) const {
+    const T x = p[i], h = decay * x + scale * g[i];
+    const T mean = old1 * m[i] + new1 * h, square = old2 * v[i] + new2 * (h * h);
+    m[i] = mean;
+    v[i] = square;
+    p[i] = keep * x - rate * mean / (sqrt(square) * root + eps);
+  }
+};
+
+template <class F>
+__global__ void __launch_bounds__(elementwise_threads) update_kernel(F f, int64_t n) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) f(i);
+}
+
+template <class F>
+void update(const char* name, int64_t n, F f) {
+  launch(name, update_kernel<F>, blocks_for(n, elementwise_threads), elementwise_threads, 0, f, n);
+}
+
+/// f(TypeTag<T>{}) for a parameter's dtype.
+template <class F>
+void visit(DType t, F&& f) {
+  if (t == DType::f64) {
+    f(TypeTag<double>{});
+  } else {
+    f(TypeTag<float>{});
+  }
+}
+
+void sgd_update(View p, ConstView g, View b, kernels::SgdStep s) {
+  visit(p.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    update("sgd_update", p.numel(),
+           Sgd<T>{p.as<T>(), b.as<T>(), g.as<T>(), T(s.scale), T(s.weight_decay), T(s.lr),
+                  T(s.momentum), s.nesterov});
+  });
+}
+
+void adagrad_update(View p, ConstView g, View sum, kernels::AdagradStep s) {
+  visit(p.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    update("adagrad_update", p.numel(),
+           Adagrad<T>{p.as<T>(), sum.as<T>(), g.as<T>(), T(s.scale), T(s.weight_decay), T(s.lr),
+                      T(s.eps)});
+  });
+}
+
+void adam_update(View p, ConstView g, View m, View v, kernels::AdamStep s) {
+  visit(p.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    update(
+        "adam_update", p.numel(),
+        Adam<T>{p.as<T>(), m.as<T>(), v.as<T>(), g.as<T>(), T(s.scale),
+                T(s.decoupled ? 0 : s.weight_decay), T(s.decoupled ? 1 - s.lr * s.weight_decay : 1),
+                T(s.beta1), T(1 - s.beta1), T(s.beta2), T(1 - s.beta2), T(s.lr / s.correction1),
+                T(1 / std::sqrt(s.correction2)), T(s.eps)});
+  });
+}
+
+/// sums[piece] = the sum of f(i) over a piece of n elements, a block for each.
+template <class F>
+__global__ void __launch_bounds__(row_threads)
+    pieces_kernel(F f, int64_t n, int64_t length, double* sums) {
+  __shared__ double shared[team_numbers];
+  const Team<row_threads> team{shared};
+  const int64_t first = blockIdx.x * length, end = first + length < n ? first + length : n;
+  double sum = 0;
+  for (int64_t i = first + team.rank(); i < end; i += row_threads) sum += f(i);
+  sum = team.sum(sum);
+  if (team.rank() == 0) sums[blockIdx.x] = sum;
+}
+
+template <class F>
+void sum_pieces(const char* name, int64_t n, int64_t length, double* sums, F f) {
+  launch(name, pieces_kernel<F>, dim3(static_cast<unsigned>((n + length - 1) / length)),
+         row_threads, 0, f, n, length, sums);
+}
+
+template <class T>
+struct Square {
+  const T* x;
+  __device__ double operator()(int64_t i) const {
+    const auto v = static_cast<double>(x[i]);
+    return v * v;
+  }
+};
+
+void squared_sums(ConstView x, View sums) {
+  visit(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    sum_pieces("squared_sums", x.numel(), kernels::squared_sum_piece, sums.as<double>(),
+               Square<T>{x.as<T>()});
+  });
+}
+
+/// *rate = lr, or less where the root mean square of the update exceeds the limit.
+__global__ void __launch_bounds__(row_threads)
+    rate_kernel(const double* sums, int64_t count, double n, double lr, double clip, double* rate) {
+  __shared__ double shared[team_numbers];
+  const Team<row_threads> team{shared};
+  double sum = 0;
+  for (int64_t i = team.rank(); i < count; i += row_threads) sum += sums[i];
+  sum = team.sum(sum);
+  if (team.rank() == 0) {
+    const double excess = sqrt(sum / n) / clip;
+    *rate = lr / (excess > 1 ? excess : 1.0);
+  }
+}
+
+/// p and m after the update rate * u.
+template <class T>
+__device__ void apply_update(T& p, T* m, double change, const AdafactorStep& s) {
+  if (m != nullptr) {
+    *m = static_cast<T>(s.beta1 * static_cast<double>(*m) + (1 - s.beta1) * change);
+    change = static_cast<double>(*m);
+  }
+  const auto x = static_cast<double>(p);
+  p = static_cast<T>(x - s.lr * s.weight_decay * x - change);
+}
+
+/// The update of a parameter whose second moment is kept whole.
+template <class T>
+struct Whole {
+  T *p, *v, *m;
+  const T* g;
+  const double* rate;
+  AdafactorStep s;
+  __device__ double change(int64_t i) const {
+    return s.scale * static_cast<double>(g[i]) / sqrt(static_cast<double>(v[i]));
+  }
+  __device__ void operator()(int64_t i) const {
+    apply_update(p[i], m != nullptr ? m + i : nullptr, *rate * change(i), s);
+  }
+};
+template <class T>
+struct WholeSquare {  // advances the second moment
+  Whole<T> w;
+  __device__ double operator()(int64_t i) const {
+    const double h = w.s.scale * static_cast<double>(w.g[i]);
+    w.v[i] = static_cast<T>(w.s.beta2 * static_cast<double>(w.v[i]) +
+                            (1 - w.s.beta2) * (h * h + w.s.eps));
+    return w.change(i) * w.change(i);
+  }
+};
+
+/// The update of a parameter [B, R, C] whose second moment is kept as rows and columns.
+template <class T>
+struct Factored {
+  T *p, *row, *column, *m;
+  const T* g;
+  double *row_factor, *column_factor;
+  const double* rate;
+  int64_t R, C;
+  AdafactorStep s;
+  __device__ double change(int64_t i) const {
+    const int64_t r = i / C;
+    return static_cast<double>(g[i]) * row_factor[r] * column_factor[r / R * C + i % C];
+  }
+  __device__ void operator()(int64_t i) const {
+    apply_update(p[i], m != nullptr ? m + i : nullptr, *rate * change(i), s);
+  }
+};
+template <class T>
+struct FactoredSquare {
+  Factored<T> f;
+  __device__ double operator()(int64_t i) const { return f.change(i) * f.change(i); }
+};
+
+/// The new state of each row.
+template <class T>
+struct Rows {
+  Factored<T> f;
+  template <int size>
+  __device__ void operator()(int64_t r, const Team<size>& team) const {
+    double sum = 0;
+    for_row<1>(team, f.C, [&](int64_t j) {
+      const auto h = static_cast<double>(f.g[r * f.C + j]);
+      sum += h * h;
+    });
+    const double mean = f.s.scale * f.s.scale * team.sum(sum) / static_cast<double>(f.C);
+    if (team.rank() != 0) return;
+    f.row[r] = static_cast<T>(f.s.beta2 * static_cast<double>(f.row[r]) +
+                              (1 - f.s.beta2) * (mean + f.s.eps));
+  }
+};
+/// The factor of each row, matrix by matrix.
+template <class T>
+struct RowFactors {
+  Factored<T> f;
+  template <int size>
+  __device__ void operator()(int64_t b, const Team<size>& team) const {
+    const T* row = f.row + b * f.R;
+    double sum = 0;
+    for_row<1>(team, f.R, [&](int64_t i) { sum += static_cast<double>(row[i]); });
+    const double mean = team.sum(sum) / static_cast<double>(f.R);
+    for_row<1>(team, f.R, [&](int64_t i) {
+      f.row_factor[b * f.R + i] = f.s.scale / sqrt(static_cast<double>(row[i]) / mean);
+    });
+  }
+};
+
+constexpr int columns = 32, lines = 8;  // of a block that sums columns
+
+/// The new state and the factor of each column. Blocks of the grid's y are matrices.
+template <class T>
+__global__ void __launch_bounds__(columns* lines) columns_kernel(Factored<T> f) {
+  __shared__ double sums[lines][columns];
+  const int c = static_cast<int>(threadIdx.x) % columns;
+  const int line = static_cast<int>(threadIdx.x) / columns;
+  const int64_t b = blockIdx.y, j = int64_t{blockIdx.x} * columns + c;
+  double sum = 0;
+  if (j < f.C) {
+    for (int64_t i = line; i < f.R; i += lines) {
+      const auto h = static_cast<double>(f.g[(b * f.R + i) * f.C + j]);
+      sum += h * h;
+    }
+  }
+  sums[line][c] = sum;
+  __syncthreads();
+  if (line != 0 || j >= f.C) return;
+#pragma unroll
+  for (int l = 1; l < lines; ++l) sum += sums[l][c];
+  T& state = f.column[b * f.C + j];
+  const double mean = f.s.scale * f.s.scale * sum / static_cast<double>(f.R);
+  state =
+      static_cast<T>(f.s.beta2 * static_cast<double>(state) + (1 - f.s.beta2) * (mean + f.s.eps));
+  f.column_factor[b * f.C + j] = 1 / sqrt(static_cast<double>(state));
+}
+
+void adafactor_update(View p, ConstView g, View row, View column, View m, View workspace,
+                      AdafactorStep s) {
+  constexpr const char* name = "adafactor_update";
+  const int64_t n = p.numel();
+  if (n == 0) return;
+  const Scratch rate(sizeof(double), p.device);
+  auto* sums = workspace.as<double>();
+  const auto clip = [&](const double* from, int64_t count) {
+    launch(name, rate_kernel, dim3(1), row_threads, 0, from, count, static_cast<double>(n), s.lr,
+           s.clip, rate.as<double>());
+  };
+  visit(p.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (!column) {
+      constexpr int64_t piece = 32768;
+      const Whole<T> whole{p.as<T>(), row.as<T>(), m.as<T>(), g.as<T>(), rate.as<double>(), s};
+      sum_pieces(name, n, piece, sums, WholeSquare<T>{whole});
+      clip(sums, (n + piece - 1) / piece);
+      update(name, n, whole);
+      return;
+    }
+    const int64_t R = p.dim(-2), C = p.dim(-1), rows = row.numel();
+    double *row_factor = sums, *row_sums = sums + rows, *column_factor = sums + 2 * rows;
+    const Factored<T> f{p.as<T>(),  row.as<T>(),   column.as<T>(),    m.as<T>(), g.as<T>(),
+                        row_factor, column_factor, rate.as<double>(), R,         C,
+                        s};
+    for_rows(name, rows, C, Rows<T>{f});
+    const dim3 grid(static_cast<unsigned>((C + columns - 1) / columns),
+                    static_cast<unsigned>(rows / R));
+    launch(name, columns_kernel<T>, grid, columns * lines, 0, f);
+    for_rows(name, rows / R, R, RowFactors<T>{f});
+    sum_pieces(name, n, C, row_sums, FactoredSquare<T>{f});
+    clip(row_sums, rows);
+    update(name, n, f);
+  });
+}
+
+}  // namespace
+
+void register_optim() {
+  kernels::sgd_update.set(DeviceKind::cuda, sgd_update);
+  kernels::adagrad_update.set(DeviceKind::cuda, adagrad_update);
+  kernels::adam_update.set(DeviceKind::cuda, adam_update);
+  kernels::adafactor_update.set(DeviceKind::cuda, adafactor_update);
+  kernels::squared_sums.set(DeviceKind::cuda, squared_sums);
+}
+
+}  // namespace longspan::cuda

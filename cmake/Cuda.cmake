@@ -36,9 +36,9 @@ function(longspan_cuda target)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu
        ${PROJECT_SOURCE_DIR}/cuda/*.cc)
   target_sources(${target} PRIVATE ${sources})
-  target_compile_definitions(${target} PRIVATE LONGSPAN_CUDA=1
-    # fmt 9 takes nvcc for a compiler without constexpr.
-    $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  set_source_files_properties(core/backends.cc PROPERTIES COMPILE_DEFINITIONS LONGSPAN_CUDA=1)
+  # fmt 9 takes nvcc for a compiler without constexpr.
+  target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
   target_link_libraries(${target} PRIVATE CUDA::cudart_static CUDA::cublasLt)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings

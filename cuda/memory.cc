@@ -20,6 +20,7 @@ struct Driver {
   decltype(&cuMemGetAllocationGranularity) granularity;
 
   Driver() {
+    stream();  // opens the device, or says that there is none
     find("cuMemAddressReserve", reserve);
     find("cuMemCreate", create);
     find("cuMemRelease", release);
@@ -53,7 +54,6 @@ struct Pool {
   BestFit blocks;
 
   Pool() {
-    stream();  // opens the device
     size_t available = 0, all = 0;
     check(cudaMemGetInfo(&available, &all), "cudaMemGetInfo");
     total = static_cast<int64_t>(all);

@@ -346,6 +346,85 @@ void find_bad_target(ConstView targets, int64_t ignore, int64_t classes, int64_t
   copy_to_host(targets.device, position, first.data(), sizeof(int64_t));  // -1 where there is none
 }
 
+using kernels::PairLoss;
+
+/// Value and slope of a loss of x and its target t.
+template <class A>
+__device__ A pair_value(PairLoss f, A weight, A x, A t) {
+  if (f == PairLoss::squared) return (x - t) * (x - t);
+  const A plus = kernels::unary_value(kernels::Unary::softplus, A(0), A(0), x);
+  const A minus = kernels::unary_value(kernels::Unary::softplus, A(0), A(0), -x);
+  return (1 - t) * plus + weight * t * minus;
+}
+template <class A>
+__device__ A pair_slope(PairLoss f, A weight, A x, A t) {
+  if (f == PairLoss::squared) return 2 * (x - t);
+  return (1 - t) * kernels::logistic(x) - weight * t * kernels::logistic(-x);
+}
+
+template <class A>
+struct Pair {
+  PairLoss f;
+  A weight;
+  __device__ void operator()(const A (&x)[2], A (&loss)[1]) const {
+    loss[0] = pair_value(f, weight, x[0], x[1]);
+  }
+};
+
+void pair_loss(PairLoss f, double weight, ConstView x, ConstView t, View loss) {
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Accumulator<T>;
+    elementwise<A, T, A, 2, 1>("pair_loss", {x, t}, {loss}, Pair<A>{f, static_cast<A>(weight)});
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(elementwise_threads)
+    pair_gradient_kernel(PairLoss f, Accumulator<T> weight, const T* x, const T* t,
+                         const Accumulator<T>* dy, int64_t dy_step, Accumulator<T> scale, T* dx,
+                         int64_t n) {
+  using A = Accumulator<T>;
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
+    dx[i] = T(scale * dy[i * dy_step] *
+              pair_slope(f, weight, static_cast<A>(x[i]), static_cast<A>(t[i])));
+  }
+}
+
+void pair_loss_gradient(PairLoss f, double weight, ConstView x, ConstView t, ConstView dy,
+                        double scale, View dx) {
+  const int64_t n = x.dim(0);
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Accumulator<T>;
+    launch("pair_loss_gradient", pair_gradient_kernel<T>, blocks_for(n, elementwise_threads),
+           elementwise_threads, 0, f, static_cast<A>(weight), x.as<T>(), t.as<T>(), dy.as<A>(),
+           dy.dim(0) == 1 ? int64_t{0} : int64_t{1}, static_cast<A>(scale), dx.as<T>(), n);
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(elementwise_threads)
+    outside_kernel(const T* x, double low, double high, int64_t n, int64_t* first) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
+    const auto value = static_cast<double>(static_cast<Accumulator<T>>(x[i]));
+    if (!(value >= low && value <= high)) lower(first, i);
+  }
+}
+
+void find_outside(ConstView x, double low, double high, int64_t* position) {
+  const Scratch first(sizeof(int64_t), x.device);
+  check(cudaMemsetAsync(first.data(), 0xff, sizeof(int64_t), stream()), "find_outside");
+  visit_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    launch("find_outside", outside_kernel<T>, blocks_for(x.dim(0), elementwise_threads),
+           elementwise_threads, 0, x.as<T>(), low, high, x.dim(0), first.as<int64_t>());
+  });
+  copy_to_host(x.device, position, first.data(), sizeof(int64_t));
+}
+
 }  // namespace
 
 void register_loss() {
@@ -357,6 +436,9 @@ void register_loss() {
   kernels::cross_entropy_scale.set(DeviceKind::cuda, scale_rows);
   kernels::cross_entropy_total.set(DeviceKind::cuda, total);
   kernels::find_bad_target.set(DeviceKind::cuda, find_bad_target);
+  kernels::pair_loss.set(DeviceKind::cuda, pair_loss);
+  kernels::pair_loss_gradient.set(DeviceKind::cuda, pair_loss_gradient);
+  kernels::find_outside.set(DeviceKind::cuda, find_outside);
 }
 
 }  // namespace longspan::cuda

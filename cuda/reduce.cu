@@ -226,6 +226,48 @@ void extremum_backward(ConstView index, ConstView dy, View dx) {
   });
 }
 
+/// What numbers of type T are summed in along a row.
+template <class T>
+using Running = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+
+/// y[r, i] = the sum up to i, a warp to a row: 32 places at a time, each after the last one's.
+template <class T, class To>
+__global__ void __launch_bounds__(row_threads)
+    running_kernel(const T* x, bool reverse, int64_t rows, int64_t n, To* y) {
+  using S = Running<T>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int per_block = row_threads / 32;
+  for (int64_t r = int64_t{blockIdx.x} * per_block + threadIdx.x / 32; r < rows;
+       r += int64_t{gridDim.x} * per_block) {
+    S before = 0;
+    for (int64_t k = 0; k < n; k += 32) {
+      const int64_t place = k + lane, i = reverse ? n - 1 - place : place;
+      S sum = place < n ? static_cast<S>(x[r * n + i]) : S(0);
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const S left = __shfl_up_sync(0xffffffffu, sum, step);
+        if (lane >= step) sum += left;
+      }
+      sum += before;
+      if (place < n) {
+        y[r * n + i] = To(static_cast<std::conditional_t<sizeof(To) == 2, float, To>>(sum));
+      }
+      before = __shfl_sync(0xffffffffu, sum, 31);
+    }
+  }
+}
+
+void cumulative_sum(ConstView x, bool reverse, View y) {
+  const int64_t rows = x.dim(0), n = x.dim(1);
+  if (n == 0) return;
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using To = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+    launch("cumulative_sum", running_kernel<T, To>, blocks_for(rows, row_threads / 32), row_threads,
+           0, x.as<T>(), reverse, rows, n, y.as<To>());
+  });
+}
+
 template <class T>
 __global__ void __launch_bounds__(elementwise_threads)
     finite_kernel(const T* x, const __grid_constant__ Walk walk, int64_t n, int* bad) {
@@ -259,6 +301,7 @@ void register_reduce() {
   kernels::sum_rows.set(DeviceKind::cuda, sum_rows);
   kernels::reduce_extremum.set(DeviceKind::cuda, extremum);
   kernels::reduce_extremum_backward.set(DeviceKind::cuda, extremum_backward);
+  kernels::cumulative_sum.set(DeviceKind::cuda, cumulative_sum);
   kernels::all_finite.set(DeviceKind::cuda, all_finite);
 }
 

@@ -137,8 +137,6 @@ void check(const Tensor& q, const AttentionPattern& p, const ScoreTerms& terms) 
                     (layout.which.dim(1) == 1 || layout.which.dim(1) == q.dim(1));
   require<ShapeError>(fits, kOp, "layout.which has shape {}; expected [1 or {}, 1 or {}]",
                       to_string(layout.which.shape()), q.dim(0), q.dim(1));
-  require<DeviceError>(layout.tiles.device() == q.device(), kOp, "the layout is not on {}",
-                       name_of(q.device()));
 }
 
 int64_t times(int64_t steps, int64_t dilation) {
@@ -241,7 +239,7 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
 
   const Rule& rule = resolved.rules.front();
   Call call;
-  call.layout = resolved.layout;
+  call.layout = on_device(resolved.layout, q.device());
   call.q_start = rule.q_start;
   call.left = times(rule.window.left, rule.window.dilation);
   call.right = rule.causal ? 0 : times(rule.window.right, rule.window.dilation);

@@ -295,7 +295,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targ
   kernels::find_outside(t.device(), t.view(), 0, 1, &bad);
   require(bad < 0, op, "target {} at position {} is not in [0, 1]",
           bad < 0 ? 0.0 : rows_between(t, bad, bad + 1).item(), bad);
-  return pair_loss(op, PairLoss::binary, options.positive_weight, {"logits", logits}, targets,
+  return pair_loss(op, PairLoss::binary_entropy, options.positive_weight, {"logits", logits}, targets,
                    options.reduction);
 }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <mutex>
 
+#include "autograd/mode.h"
+#include "ops/copy.h"
+
 namespace longspan {
 namespace {
 
@@ -203,6 +206,24 @@ int64_t bounded(int64_t steps, int64_t dilation) {
 kernels::AttentionLayoutView BlockLayout::view() const {
   return {first_tile.view(), tiles.view(),    row_start.view(), runs.view(),    first_column.view(),
           col_start.view(),  col_runs.view(), which.view(),     order_q.view(), order_k.view()};
+}
+
+std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
+                                             Device device) {
+  if (layout->tiles.device() == device) return layout;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (auto known = layout->copy.lock(); known && known->tiles.device() == device) return known;
+  const NoGrad off;
+  auto moved = std::make_shared<BlockLayout>(*layout);
+  for (Tensor* t :
+       {&moved->first_tile, &moved->tiles, &moved->row_start, &moved->runs, &moved->first_column,
+        &moved->col_start, &moved->col_runs, &moved->which, &moved->order_q, &moved->order_k}) {
+    if (*t) *t = to_device(*t, device);
+  }
+  moved->original = layout;
+  layout->copy = moved;
+  return moved;
 }
 
 std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,

@@ -43,9 +43,17 @@ struct BlockLayout {
   Tensor which;             // i32 [B or 1, H or 1]: many heads share one layout
   Tensor order_q, order_k;  // i32 [rows], permutations; undefined: the identity
 
+  /// What this is a copy of, and the copy on another device, while that is in use.
+  std::shared_ptr<const BlockLayout> original;
+  mutable std::weak_ptr<const BlockLayout> copy;
+
   int64_t layouts() const { return first_tile.dim(0) - 1; }
   kernels::AttentionLayoutView view() const;
 };
+
+/// The layout where its tensors are on `device`, else a copy there, which all that ask share.
+std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
+                                             Device device);
 
 /// Builds a layout from the tiles of each of its members, and the transpose.
 ///   layouts  for each member, tiles that partition [0, queries) in order, at most

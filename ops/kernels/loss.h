@@ -58,8 +58,8 @@ inline constinit Kernel<void(ConstView targets, int64_t ignore, int64_t classes,
 
 /// Losses of a number x and its target t. `weight` is that of positive targets.
 enum class PairLoss : uint8_t {
-  squared,  // (x - t)^2
-  binary    // (1 - t) ln(1 + e^x) + weight t ln(1 + e^-x)
+  squared,        // (x - t)^2
+  binary_entropy  // (1 - t) ln(1 + e^x) + weight t ln(1 + e^-x)
 };
 
 /// loss[i] = f(x[i], t[i]). x, t [n] of one floating dtype, loss [n] f64 for f64, else f32;

@@ -17,6 +17,8 @@
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/harness/hooks.h"
+#include "tests/harness/shadow.h"
+#include "train/optimizer.h"
 
 namespace longspan::test {
 namespace {
@@ -284,6 +286,59 @@ void decoding(const ModelInfo& m) {
   }
 }
 
+/// Two steps of training, then a decoded token, on a device and on the CPU.
+void parity(const ModelInfo& m) {
+  struct Outcome {
+    std::vector<Tensor> losses, gradients, parameters;
+    Tensor logits;
+  };
+  const auto run = [&](Device device) {
+    Outcome o;
+    const auto model = m.make(Init{.gen = Generator{1}, .device = device});
+    Example e = random_example(m, *model, 3);
+    e.tokens = to_device(e.tokens, device);
+    e.targets = to_device(e.targets, device);
+    AdamW optimizer(named_parameters(*model));
+    for (uint64_t step = 0; step < 2; ++step) {
+      const Tensor loss = loss_of(*model, e, {.training = true, .gen = Generator{11}.fork(step)});
+      backward(loss);
+      o.losses.push_back(to_device(loss.detach(), {}));
+      for (const Tensor& p : parameters(*model)) {
+        if (grad(p)) o.gradients.push_back(to_device(grad(p), {}));
+      }
+      clip_gradients(optimizer, 1.0);
+      optimizer.step(1e-2);
+    }
+    for (const Tensor& p : parameters(*model)) o.parameters.push_back(to_device(p.detach(), {}));
+    const NoGrad off;
+    if (m.decodes) {
+      const auto state = model->start_decoding(3);
+      model->decode(contiguous(narrow(e.tokens, 1, 0, 4)), *state);
+      o.logits = to_device(model->decode(contiguous(narrow(e.tokens, 1, 4, 1)), *state), {});
+    } else {
+      o.logits = to_device(model->logits(e.tokens, Pass{}), {});
+    }
+    return o;
+  };
+  const Outcome here = run({}), there = run({DeviceKind::cuda, 0});
+  const auto compare = [](const std::vector<Tensor>& a, const std::vector<Tensor>& b,
+                          double tolerance, const char* what) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      double scale = 1e-2;
+      for (const float x : contiguous(a[i]).to_vector<float>()) {
+        scale = std::max(scale, std::abs(static_cast<double>(x)));
+      }
+      EXPECT_LE(distance(a[i], b[i]), tolerance * scale) << what << " " << i;
+    }
+  };
+  compare(here.losses, there.losses, 1e-5, "loss");
+  compare(here.gradients, there.gradients, 2e-5, "gradient");
+  // Adam divides by the size of a gradient: where that is nearly zero its sign may differ.
+  compare({here.logits}, {there.logits}, 1e-3, "logits");
+  compare(here.parameters, there.parameters, 2e-2, "parameter");
+}
+
 void add(const ModelInfo& m, const char* what, void (*test)(const ModelInfo&)) {
   testing::RegisterTest(
       "Models", (m.name + "_" + what).c_str(), nullptr, nullptr, __FILE__, __LINE__,
@@ -291,7 +346,10 @@ void add(const ModelInfo& m, const char* what, void (*test)(const ModelInfo&)) {
 }
 
 void register_tests() {
+  enable_shadow_device_if_asked();
+  const bool device = is_available({DeviceKind::cuda, 0});
   for (const ModelInfo& m : table()) {
+    if (device) add(m, "parity", parity);
     add(m, "influence", influence);
     add(m, "gradients", gradients_hold);
     add(m, "learning", learning);

@@ -18,6 +18,7 @@
 #include "core/parallel.h"
 #include "ops/kernels/copy.h"
 #include "tests/harness/hooks.h"
+#include "tests/harness/shadow.h"
 
 namespace longspan::test {
 namespace {
@@ -452,7 +453,8 @@ void test_parity(const OpInfo& op, Device device) {
       const Run got = run_op(op, there, gradients, dtype);
       ASSERT_EQ(want.y.size(), got.y.size());
       for (size_t o = 0; o < want.y.size(); ++o) {
-        EXPECT_TRUE(close(to_array(got.y[o]), to_array(want.y[o]), dtype, 4 * op.tolerance,
+        const DType type = is_floating(got.y[o].dtype()) ? dtype : DType::f64;
+        EXPECT_TRUE(close(to_array(got.y[o]), to_array(want.y[o]), type, 4 * op.tolerance,
                           std::max(op.scale, 1.0)));
       }
       for (size_t i = 0; i < want.dx.size(); ++i) {
@@ -506,9 +508,14 @@ class OpTest : public testing::Test {
  public:
   explicit OpTest(std::function<void()> body) : body_(std::move(body)) {}
   void TestBody() override {
-    const int64_t before = memory_tracker().live().total();
+    const auto live = [] {
+      const Device cuda{DeviceKind::cuda, 0};
+      return memory_tracker().live().total() +
+             (is_available(cuda) ? memory_tracker(cuda).live().total() : 0);
+    };
+    const int64_t before = live();
     body_();
-    EXPECT_EQ(memory_tracker().live().total(), before) << "bytes are left behind";
+    EXPECT_EQ(live(), before) << "bytes are left behind";
   }
 
  private:
@@ -564,6 +571,7 @@ void summary() {
 }
 
 void register_tests() {
+  enable_shadow_device_if_asked();
   const Device cuda{DeviceKind::cuda, 0};
   const bool have_cuda = is_available(cuda);
   for (const OpInfo& op : table().ops) {

@@ -1,0 +1,194 @@
+#include "tests/harness/shadow.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <type_traits>
+
+#include "core/best_fit.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "ops/kernels/block_attention.h"
+#include "ops/kernels/copy.h"
+#include "ops/kernels/elementwise.h"
+#include "ops/kernels/gradient.h"
+#include "ops/kernels/index.h"
+#include "ops/kernels/loss.h"
+#include "ops/kernels/matmul.h"
+#include "ops/kernels/norm.h"
+#include "ops/kernels/optim.h"
+#include "ops/kernels/pool.h"
+#include "ops/kernels/random.h"
+#include "ops/kernels/reduce.h"
+#include "ops/kernels/softmax.h"
+#include "ops/kernels/sort.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr int64_t range_bytes = int64_t{4} << 30;
+
+/// The device's memory: no access but between open() and close().
+class Range {
+ public:
+  Range() {
+    void* start =
+        mmap(nullptr, range_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) {
+      std::perror("shadow device");
+      std::abort();
+    }
+    begin_ = static_cast<char*>(start);
+    blocks = BestFit(begin_, range_bytes, range_bytes);
+  }
+
+  void open() {
+    const std::lock_guard lock(mutex_);
+    if (depth_++ == 0) protect(PROT_READ | PROT_WRITE);
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    if (--depth_ == 0) protect(PROT_NONE);
+  }
+  bool holds(const void* data) const { return data >= begin_ && data < begin_ + range_bytes; }
+
+  BestFit blocks;
+
+ private:
+  void protect(int access) {
+    if (mprotect(begin_, range_bytes, access) != 0) {
+      std::perror("shadow device");
+      std::abort();
+    }
+  }
+  char* begin_ = nullptr;
+  std::mutex mutex_;
+  int depth_ = 0;
+};
+
+Range& range() {
+  static auto* instance = new Range;
+  return *instance;
+}
+
+struct Open {
+  Open() { range().open(); }
+  ~Open() { range().close(); }
+};
+
+template <class V>
+V view_on_cpu(V view) {
+  if (view.data != nullptr && view.numel() > 0) {
+    require<DeviceError>(view.device.kind == DeviceKind::cuda && range().holds(view.data), "shadow",
+                         "a kernel of the device was given a tensor of {}", name_of(view.device));
+  }
+  view.device = {};
+  return view;
+}
+
+/// The argument as the CPU's kernel takes it. Throws where it belongs to another device.
+template <class T>
+T on_cpu(T value) {
+  if constexpr (std::is_same_v<T, View> || std::is_same_v<T, ConstView>) {
+    return view_on_cpu(value);
+  } else {
+    return value;
+  }
+}
+
+kernels::AttentionInputs attention_on_cpu(kernels::AttentionInputs in) {
+  kernels::AttentionLayoutView& l = in.layout;
+  for (ConstView* v : {&in.q, &in.k, &in.v, &l.first_tile, &l.tiles, &l.row_start, &l.runs,
+                       &l.first_column, &l.col_start, &l.col_runs, &l.which, &l.order_q, &l.order_k,
+                       &in.rule.q_valid, &in.rule.k_valid, &in.terms.relation_key,
+                       &in.terms.relation_bias, &in.terms.relation_value}) {
+    *v = view_on_cpu(*v);
+  }
+  return in;
+}
+
+kernels::AttentionGradients attention_on_cpu(kernels::AttentionGradients grads) {
+  for (View* v : {&grads.q, &grads.k, &grads.v, &grads.relation_key, &grads.relation_bias,
+                  &grads.relation_value}) {
+    *v = view_on_cpu(*v);
+  }
+  return grads;
+}
+
+/// Fills the device's slot of a kernel with the CPU's function.
+template <auto& kernel, class Signature = std::remove_cvref_t<decltype(kernel)>>
+struct Shadowed;
+template <auto& kernel, class... Args>
+struct Shadowed<kernel, Kernel<void(Args...)>> {
+  static void run(Args... args) {
+    const Open open;
+    kernel(Device{}, on_cpu(args)...);
+  }
+  static void enable() { kernel.set(DeviceKind::cuda, run); }
+};
+
+void attention_forward(const kernels::AttentionInputs& in, View out, View lse) {
+  const Open open;
+  kernels::block_attention_forward(Device{}, attention_on_cpu(in), view_on_cpu(out),
+                                   view_on_cpu(lse));
+}
+
+void attention_backward(const kernels::AttentionInputs& in, ConstView out, ConstView lse,
+                        ConstView dout, ConstView dlse, const kernels::AttentionGradients& grads) {
+  const Open open;
+  kernels::block_attention_backward(Device{}, attention_on_cpu(in), view_on_cpu(out),
+                                    view_on_cpu(lse), view_on_cpu(dout), view_on_cpu(dlse),
+                                    attention_on_cpu(grads));
+}
+
+template <auto&... list>
+void enable_all() {
+  (Shadowed<list>::enable(), ...);
+}
+
+}  // namespace
+
+void enable_shadow_device() {
+  register_backends();
+  range();
+  memory::set_source(
+      DeviceKind::cuda,
+      {.allocate = [](int64_t bytes) -> void* { return range().blocks.allocate(bytes); },
+       .release = [](void* at,
+                     int64_t bytes) { range().blocks.release(static_cast<char*>(at), bytes); },
+       .held_free = [] { return range().blocks.held_free(); },
+       .set_limit =
+           [](int64_t bytes) { range().blocks.set_limit(bytes > 0 ? bytes : range_bytes); }});
+  enable_all<count_devices, wait_for_device, copy_to_host, copy_from_host, copy_within, set_zero>();
+  kernels::block_attention_forward.set(DeviceKind::cuda, attention_forward);
+  kernels::block_attention_backward.set(DeviceKind::cuda, attention_backward);
+  using namespace kernels;
+  enable_all<copy, fill, arange, unary_forward, unary_backward, unary_slope, binary, compare,
+             kernels::select, gated_forward, gated_backward, accumulate, sum_to, all_finite>();
+  enable_all<find_bad_id, gather_rows, scatter_add_rows, bincount, matmul, sum_rows, norm_forward,
+             norm_backward, argsort, topk, invert_permutation>();
+  enable_all<cross_entropy_scan, cross_entropy_weights, cross_entropy_weights_gradient,
+             cross_entropy_finish, cross_entropy_gradient, cross_entropy_scale, cross_entropy_total,
+             find_bad_target, pair_loss, pair_loss_gradient, find_outside>();
+  enable_all<sgd_update, adagrad_update, adam_update, adafactor_update, squared_sums,
+             mean_pool_forward, mean_pool_backward, max_pool_forward, max_pool_backward,
+             depthwise_forward, depthwise_backward_x, depthwise_backward_w>();
+  enable_all<kernels::dropout, uniform, normal, bernoulli, randint, orthonormalize, reduce_sum,
+             reduce_extremum, reduce_extremum_backward, cumulative_sum, softmax_forward,
+             softmax_backward, logsumexp_forward, logsumexp_backward>();
+  for (const KernelBase* kernel : KernelBase::all()) {
+    require(!kernel->has(DeviceKind::cpu) || kernel->has(DeviceKind::cuda), "shadow",
+            "{} is not in the list of tests/harness/shadow.cc", kernel->name());
+  }
+}
+
+void enable_shadow_device_if_asked() {
+  static const bool asked = std::getenv("LONGSPAN_TEST_SHADOW") != nullptr;
+  static bool enabled = false;
+  if (asked && !enabled) enable_shadow_device();
+  enabled = true;
+}
+
+}  // namespace longspan::test

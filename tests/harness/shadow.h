@@ -1,0 +1,14 @@
+#pragma once
+
+namespace longspan::test {
+
+/// Puts a second device in the place of CUDA's, for machines that have none: its kernels are the
+/// CPU's, its memory is a range of its own that can be touched only while one of them runs. What
+/// takes a tensor's bytes behind the kernels' backs dies of a segmentation fault, and what forgets
+/// the device of a tensor is told so, as on a real device.
+void enable_shadow_device();
+
+/// Does so where the environment has LONGSPAN_TEST_SHADOW; once.
+void enable_shadow_device_if_asked();
+
+}  // namespace longspan::test

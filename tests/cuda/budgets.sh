@@ -1,0 +1,32 @@
+#!/bin/sh
+# budgets.sh FOLDER: what ptxas said of every kernel compiled below FOLDER. Fails where a kernel
+# keeps arrays in local memory or spills more than a few bytes (f64 alone, which serves checks of
+# gradients, may), or where its static shared memory is beyond what a block gets.
+set -eu
+reports=$(find "$1" -name '*.ptxas')
+[ -n "$reports" ] || { echo "skipped: no CUDA kernels were compiled here"; exit 77; }
+# shellcheck disable=SC2086
+awk '
+  /Compiling entry function/ {
+    match($0, /'"'"'[^'"'"']*'"'"'/); name = substr($0, RSTART + 1, RLENGTH - 2)
+    match($0, /sm_[0-9a-z]*/); arch = substr($0, RSTART, RLENGTH)
+    ++kernels[arch]
+  }
+  /bytes stack frame/ {
+    frame = $1; spilled = $5
+    wide = name ~ /(Id|Ed|dL|dE|ddE)/
+    if (frame > (wide ? 64 : 0) || spilled > (wide ? 128 : 0)) {
+      printf "%s (%s): %d bytes of local memory, %d spilled\n", name, arch, frame, spilled; bad = 1
+    }
+  }
+  /Used [0-9]+ registers/ {
+    match($0, /Used [0-9]+/); registers = substr($0, RSTART + 5, RLENGTH - 5) + 0
+    if (registers > most[arch]) most[arch] = registers
+    if (match($0, /[0-9]+ bytes smem/) && substr($0, RSTART, RLENGTH - 11) + 0 > 49152) {
+      printf "%s (%s): %s\n", name, arch, substr($0, RSTART, RLENGTH); bad = 1
+    }
+  }
+  END {
+    for (a in kernels) printf "%s: %d kernels, at most %d registers\n", a, kernels[a], most[a]
+    exit bad
+  }' $reports

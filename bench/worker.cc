@@ -24,6 +24,7 @@
 #include "core/parallel.h"
 #include "models/transformer.h"
 #include "ops/block_attention.h"
+#include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/matmul.h"
 #include "ops/loss.h"
@@ -39,6 +40,23 @@ namespace {
 
 using Json = nlohmann::json;
 
+/// Where workloads run, and in which dtype, unless they are of one that is their own.
+struct Place {
+  Device device;
+  DType dtype = DType::f32;
+};
+Place place;
+
+Tensor there(const Tensor& x) { return to_device(x, place.device); }
+Tensor made(const Shape& shape, uint32_t seed, float scale = 1.0f) {
+  const NoGrad off;
+  return there(cast(values(shape, seed, scale), place.dtype));
+}
+double magnitude_of(const Tensor& x) {
+  const NoGrad off;
+  return magnitude(to_device(cast(x.detach(), DType::f32), Device{}));
+}
+
 /// One workload, ready to run. `check` is the mean magnitude of its results.
 struct Workload {
   std::function<void()> run;
@@ -51,7 +69,7 @@ template <class F>
 Workload differentiable(F forward, std::vector<Tensor> inputs, const std::string& pass) {
   if (pass == "forward") {
     const NoGrad no_grad;
-    const double check = magnitude(forward(inputs));
+    const double check = magnitude_of(forward(inputs));
     return {[=] {
               const NoGrad none;
               forward(inputs);
@@ -63,11 +81,11 @@ Workload differentiable(F forward, std::vector<Tensor> inputs, const std::string
     if (is_floating(x.dtype())) leaves.push_back(set_requires_grad(x));
   }
   const std::vector<Tensor> y = {forward(inputs)};
-  const std::vector<Tensor> dy = {y[0].rank() > 0 ? values(y[0].shape(), 90)
-                                                  : Tensor::scalar(1.0f)};
+  const std::vector<Tensor> dy = {y[0].rank() > 0 ? made(y[0].shape(), 90)
+                                                  : there(Tensor::scalar(1.0f))};
   double check = 0;
   for (const Tensor& dx : gradients(y, dy, leaves, true)) {
-    check += magnitude(dx) / static_cast<double>(leaves.size());
+    check += magnitude_of(dx) / static_cast<double>(leaves.size());
   }
   if (pass == "backward") return {[=] { gradients(y, dy, leaves, true); }, check};
   return {[=] { gradients(std::vector<Tensor>{forward(inputs)}, dy, leaves); }, check};
@@ -79,9 +97,9 @@ Workload gemm(const Json& request) {
   const int64_t m = shape.at("m"), n = shape.at("n"), k = shape.at("k");
   const std::string layout = shape.at("layout"), variant = request.at("variant");
   const bool at = layout.at(0) == 'T', bt = layout.at(1) == 'T';
-  const Tensor a = values(at ? Shape{k, m} : Shape{m, k}, 1);
-  const Tensor b = values(bt ? Shape{n, k} : Shape{k, n}, 2);
-  Tensor c = Tensor::empty({m, n});
+  const Tensor a = made(at ? Shape{k, m} : Shape{m, k}, 1);
+  const Tensor b = made(bt ? Shape{n, k} : Shape{k, n}, 2);
+  Tensor c = Tensor::empty({m, n}, place.dtype, place.device);
 
   if (variant == "openblas") {
     openblas_set_num_threads(num_threads());
@@ -95,7 +113,7 @@ Workload gemm(const Json& request) {
                   pc, static_cast<blasint>(n));
     };
     run();
-    const double check = magnitude(c);
+    const double check = magnitude_of(c);
     return {[run, a, b, c] { run(); }, check};
   }
   if (variant != "longspan") throw std::invalid_argument("gemm: unknown variant " + variant);
@@ -105,7 +123,7 @@ Workload gemm(const Json& request) {
   };
   Workload workload{run, 0};
   workload.run();
-  workload.check = magnitude(c);
+  workload.check = magnitude_of(c);
   return workload;
 }
 
@@ -113,7 +131,7 @@ Workload gemm(const Json& request) {
 std::vector<Tensor> heads(const Json& shape) {
   const Shape size = {shape.value("batch", 1), shape.at("heads"), shape.at("length"),
                       shape.at("width")};
-  return {values(size, 1, 2.0f), values(size, 2, 2.0f), values(size, 3, 2.0f)};
+  return {made(size, 1, 2.0f), made(size, 2, 2.0f), made(size, 3, 2.0f)};
 }
 
 /// Causal attention.
@@ -137,7 +155,7 @@ Workload band(const Json& request) {
 Workload rowwise(const Json& request) {
   const int64_t rows = request.at("shape").at("rows"), n = request.at("shape").at("n");
   const std::string op = request.at("op"), pass = request.at("pass");
-  const Tensor x = values({rows, n}, 1, 4.0f);
+  const Tensor x = made({rows, n}, 1, 4.0f);
   if (op == "gelu_erf") {
     return differentiable([](const std::vector<Tensor>& in) { return gelu_erf(in[0]); }, {x}, pass);
   }
@@ -149,7 +167,7 @@ Workload rowwise(const Json& request) {
     return differentiable([](const std::vector<Tensor>& in) { return softmax(in[0]); }, {x}, pass);
   }
   if (op == "layer_norm") {
-    const std::vector<Tensor> inputs = {x, values({n}, 2) + 1.0, values({n}, 3)};
+    const std::vector<Tensor> inputs = {x, made({n}, 2) + 1.0, made({n}, 3)};
     return differentiable(
         [](const std::vector<Tensor>& in) { return layer_norm(in[0], in[1], in[2]); }, inputs,
         pass);
@@ -157,7 +175,7 @@ Workload rowwise(const Json& request) {
   if (op == "cross_entropy") {
     std::vector<int64_t> targets(static_cast<size_t>(rows));
     for (int64_t i = 0; i < rows; ++i) targets[static_cast<size_t>(i)] = i * 7919 % n;
-    const std::vector<Tensor> inputs = {x, Tensor::from(targets, {rows})};
+    const std::vector<Tensor> inputs = {x, there(Tensor::from(targets, {rows}))};
     return differentiable([](const std::vector<Tensor>& in) { return cross_entropy(in[0], in[1]); },
                           inputs, pass);
   }
@@ -167,15 +185,16 @@ Workload rowwise(const Json& request) {
 /// One update of all parameters.
 Workload adam(const Json& request) {
   const Shape size = {request.at("shape").at("parameters")};
-  const Tensor p = values(size, 1), g = values(size, 2, 0.1f);
-  const Tensor m = Tensor::zeros(size), v = Tensor::zeros(size);
+  const Tensor p = made(size, 1), g = made(size, 2, 0.1f);
+  const Tensor m = Tensor::zeros(size, place.dtype, place.device),
+               v = Tensor::zeros(size, place.dtype, place.device);
   AdamStep step;
   step.lr = 1e-3;
   step.correction1 = 1 - step.beta1;
   step.correction2 = 1 - step.beta2;
   const auto run = [=] { adam_update(p, g, m, v, step); };
   run();
-  const double check = magnitude(p);
+  const double check = magnitude_of(p);
   return {run, check};
 }
 
@@ -197,15 +216,16 @@ Workload gpt_step(const Json& request) {
   config.window = shape.value("window", 0);
   if (config.window > 0) config.local = Locality::exact;
 
-  const auto model = std::make_shared<Transformer>(config, Init{});
+  if (place.dtype == DType::bf16) config.precision = Precision::bf16;
+  const auto model = std::make_shared<Transformer>(config, Init{.device = place.device});
   const auto optimizer = std::make_shared<AdamW>(named_parameters(*model));
   std::vector<int64_t> token(static_cast<size_t>(batch * length)), target(token.size());
   for (size_t i = 0; i < token.size(); ++i) {
     token[i] = static_cast<int64_t>(i) * 7919 % config.vocab;
     target[i] = (token[i] + 7919) % config.vocab;
   }
-  const Tensor tokens = Tensor::from(token, {batch, length});
-  const Tensor targets = Tensor::from(target, {batch, length});
+  const Tensor tokens = there(Tensor::from(token, {batch, length}));
+  const Tensor targets = there(Tensor::from(target, {batch, length}));
   const auto step = [=] {
     const Pass pass{.training = true, .gen = {}, .row = 0};
     const Tensor loss = model->loss(tokens, targets, {}, pass).loss;
@@ -228,9 +248,11 @@ struct Sample {
 };
 
 Sample measure(const Workload& workload, int64_t calls) {
+  synchronize(place.device);
   const std::map<int, double> before = thread_times();
   const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < calls; ++i) workload.run();
+  synchronize(place.device);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
   double most = 0, total = 0;
   for (const auto& [tid, t] : thread_times()) {
@@ -270,13 +292,16 @@ Json answer(const Json& request, Prepared& prepared) {
   const std::string key = fields.dump();
   if (key != prepared.key) {
     prepared = {};
+    place.device = parse_device(request.value("device", "cpu"));
+    place.dtype = request.value("dtype", "f32") == "bf16" ? DType::bf16 : DType::f32;
     const auto maker = makers.find(name);
     if (maker == makers.end()) throw std::invalid_argument("unknown workload " + name);
     prepared.workload = maker->second(request);
     prepared.workload.run();
     const double seconds = request.at("seconds");
     Sample once = measure(prepared.workload, 1);
-    while (once.cpu_total * static_cast<double>(prepared.calls) < seconds / 4) {
+    const auto spent = [&once] { return place.device == Device{} ? once.cpu_total : once.wall; };
+    while (spent() * static_cast<double>(prepared.calls) < seconds / 4) {
       prepared.calls *= 2;
       once = measure(prepared.workload, prepared.calls);
     }

@@ -5,6 +5,7 @@ namespace longspan::cuda {
 void register_kernels();
 
 void register_kernels() {
+  register_block_attention();
   register_copy();
   register_elementwise();
   register_index();

@@ -2,6 +2,7 @@
 
 namespace longspan::cuda {
 
+void register_block_attention();
 void register_copy();
 void register_elementwise();
 void register_index();

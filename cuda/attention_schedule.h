@@ -1,0 +1,276 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/generator.h"
+#include "core/host_device.h"
+#include "ops/kernels/block_attention.h"
+
+/// The index arithmetic of attention kernels: what a block of threads works on, in which order, and
+/// what is visible. Everything here runs on the host too, where it is tested.
+///
+/// Keys are taken by steps of `unit` places that begin at multiples of it, wherever runs begin. So
+/// the order of a row's sums depends on the keys that it sees and on nothing else, and short runs
+/// share a step.
+namespace longspan::cuda {
+
+inline constexpr double log2_e = 1.4426950408889634074;
+inline constexpr double ln_2 = 0.69314718055994530942;
+
+template <class I>
+LONGSPAN_HD constexpr I least_of(I a, I b) {
+  return a < b ? a : b;
+}
+template <class I>
+LONGSPAN_HD constexpr I most_of(I a, I b) {
+  return a > b ? a : b;
+}
+LONGSPAN_HD constexpr int64_t clamped(int64_t x, int64_t low, int64_t high) {
+  return x < low ? low : (x > high ? high : x);
+}
+LONGSPAN_HD constexpr int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+
+/// Bits lo .. hi of 64, none where hi <= lo; 0 <= lo, hi <= 64.
+LONGSPAN_HD constexpr uint64_t bit_range(int64_t lo, int64_t hi) {
+  return hi <= lo ? 0 : (~uint64_t{0} >> (64 - (hi - lo))) << lo;
+}
+
+/// Rows of [B, H, rows, width] with unit last stride.
+template <class T>
+struct HeadRows {
+  T* data = nullptr;
+  int64_t batch = 0, head = 0, row = 0;  // strides
+  int32_t width = 0;
+
+  LONGSPAN_HD T* of(int64_t b, int64_t h) const { return data + b * batch + h * head; }
+};
+
+/// The tables of a layout, see kernels::AttentionLayoutView.
+struct LayoutTables {
+  const int32_t *first_tile, *tiles, *row_start, *runs, *first_column, *col_start, *col_runs,
+      *which, *order_q, *order_k;
+  int64_t which_batch, which_head;  // strides, 0 where there is one for all
+  int64_t layouts, all_tiles;
+
+  /// An upper bound of the tiles of one layout: the numbers themselves lie on the device.
+  LONGSPAN_HD int64_t most_tiles(int64_t queries) const {
+    return layouts == 1 ? all_tiles : least_of(all_tiles, queries);
+  }
+};
+
+/// The rule of one call.
+struct Bounds {
+  int64_t q_start, left, right;
+  const int64_t *q_valid, *k_valid;
+};
+
+/// Dropout of one call, see kernels::AttentionDropout.
+struct Draws {
+  uint64_t key = 0;
+  uint32_t threshold = 0;
+  bool active = false;
+  double scale = 1;  // 1 / (1 - p)
+
+  /// Whether element (head = b H + h, i, j) is kept, all of them indices before any ordering.
+  LONGSPAN_HD bool keeps(uint32_t head, uint32_t i, uint32_t j) const {
+    const Philox4 w = philox(key, j / 4, i, head, 0);
+    const uint32_t low = (j & 1) != 0 ? w.word[1] : w.word[0];
+    const uint32_t high = (j & 1) != 0 ? w.word[3] : w.word[2];
+    return ((j & 2) != 0 ? high : low) >= threshold;
+  }
+};
+
+/// Sizes and what is not a tensor of the dtype: the same for every kernel of a call.
+struct AttentionSizes {
+  int64_t batch, heads, queries, keys;
+  int32_t width, value_width;
+  LayoutTables layout;
+  Bounds bounds;
+  Draws draws;
+  double scale;
+
+  LONGSPAN_HD int64_t head_count() const { return batch * heads; }
+};
+
+/// Keys lo .. hi (indices) that a query sees by the rule; none where lo == hi.
+struct KeyInterval {
+  int32_t lo, hi;
+};
+
+/// One head of one sample.
+struct AttentionHead {
+  int64_t b, h;
+  int64_t first_tile, tiles, first_column;
+  int64_t queries_valid, keys_valid;  // lengths of the sample, as indices
+  int64_t key_end;                    // places from here on are invisible
+  bool exact;                         // full steps need no look at the keys
+
+  LONGSPAN_HD AttentionHead(const AttentionSizes& x, int64_t sample, int64_t head)
+      : b(sample), h(head) {
+    const LayoutTables& t = x.layout;
+    const int64_t n = t.which[b * t.which_batch + h * t.which_head];
+    first_tile = t.first_tile[n];
+    tiles = t.first_tile[n + 1] - first_tile;
+    first_column = t.first_column[n];
+    const auto valid = [sample](const int64_t* lengths, int64_t all) {
+      return lengths != nullptr ? clamped(lengths[sample], 0, all) : all;
+    };
+    queries_valid = valid(x.bounds.q_valid, x.queries);
+    keys_valid = valid(x.bounds.k_valid, x.keys);
+    key_end = t.order_k != nullptr ? x.keys : keys_valid;
+    exact = t.order_k == nullptr || keys_valid == x.keys;
+  }
+
+  LONGSPAN_HD int64_t tile_row(const AttentionSizes& x, int64_t t) const {
+    return x.layout.tiles[2 * (first_tile + t)];
+  }
+  LONGSPAN_HD int64_t tile_rows(const AttentionSizes& x, int64_t t) const {
+    return x.layout.tiles[2 * (first_tile + t) + 1];
+  }
+  /// The query at a place of the order, the key likewise.
+  LONGSPAN_HD int64_t query(const AttentionSizes& x, int64_t place) const {
+    return x.layout.order_q != nullptr ? x.layout.order_q[place] : place;
+  }
+  LONGSPAN_HD int64_t key(const AttentionSizes& x, int64_t place) const {
+    return x.layout.order_k != nullptr ? x.layout.order_k[place] : place;
+  }
+  LONGSPAN_HD KeyInterval sees(const AttentionSizes& x, int64_t query) const {
+    if (query >= queries_valid) return {0, 0};
+    const int64_t p = query + x.bounds.q_start;
+    const int64_t lo = clamped(p - x.bounds.left, 0, keys_valid);
+    const int64_t hi = clamped(p + x.bounds.right + 1, 0, keys_valid);
+    return {static_cast<int32_t>(lo), static_cast<int32_t>(hi)};
+  }
+};
+
+/// Places k0 .. k0 + unit of the keys, of which a tile sees those in `mask`, as far as the rule
+/// allows. Full: all of them, whatever the rule (but queries may lie beyond the sample's length).
+struct KeyStep {
+  int32_t k0;
+  bool full;
+  uint64_t mask;
+};
+
+/// The steps of one query tile, ascending, each once.
+template <int unit>
+class KeySteps {
+  static_assert(unit <= 64);
+
+ public:
+  LONGSPAN_HD KeySteps(const AttentionSizes& x, const AttentionHead& head, int64_t tile)
+      : runs_(x.layout.runs),
+        run_(x.layout.row_start[head.first_tile + tile]),
+        end_(x.layout.row_start[head.first_tile + tile + 1]),
+        limit_(head.key_end),
+        exact_(head.exact) {}
+
+  LONGSPAN_HD bool next(KeyStep& step) {
+    while (run_ < end_) {
+      const int64_t first = most_of<int64_t>(runs_[4 * run_], at_);
+      if (first >= limit_) return false;
+      const int64_t k0 = first / unit * unit;
+      at_ = k0 + unit;
+      step.k0 = static_cast<int32_t>(k0);
+      step.mask = 0;
+      step.full = false;
+      for (int32_t r = run_; r < end_ && runs_[4 * r] < at_; ++r) {
+        const int64_t from = runs_[4 * r], to = from + runs_[4 * r + 1];
+        const int64_t lo = most_of<int64_t>(from - k0, 0);
+        const int64_t hi = least_of<int64_t>(least_of(to, limit_) - k0, unit);
+        step.mask |= bit_range(lo, hi);
+        step.full = exact_ && lo == 0 && hi == unit && runs_[4 * r + 3] == 0;
+        if (to <= at_) ++run_;
+      }
+      if (step.mask != 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  const int32_t* runs_;
+  int32_t run_, end_;
+  int64_t at_ = 0, limit_;
+  bool exact_;
+};
+
+/// A query tile that sees keys of one step of places, and which of them.
+struct TileStep {
+  int32_t tile;
+  bool full;
+  uint64_t mask;
+};
+
+/// The query tiles that see some of the places k0 .. k0 + unit, ascending, each once. k0 is a
+/// multiple of unit.
+template <int unit>
+class TileSteps {
+  static_assert(unit <= 64 && kernels::kAttentionColumnKeys % unit == 0);
+
+ public:
+  LONGSPAN_HD TileSteps(const AttentionSizes& x, const AttentionHead& head, int64_t k0)
+      : k0_(k0), limit_(head.key_end), exact_(head.exact) {
+    const int64_t column = head.first_column + k0 / kernels::kAttentionColumnKeys;
+    runs_ = x.layout.col_runs;
+    begin_ = x.layout.col_start[column];
+    end_ = x.layout.col_start[column + 1];
+  }
+
+  LONGSPAN_HD bool next(TileStep& step) {
+    // Entries ascend by their first tile; those before begin_ have ended.
+    while (begin_ < end_ && last_of(begin_) <= tile_) ++begin_;
+    int32_t least = INT32_MAX;
+    uint64_t mask = 0;
+    bool full = false;
+    for (int32_t e = begin_; e < end_ && runs_[6 * e] <= most_of(least, tile_); ++e) {
+      if (last_of(e) <= tile_) continue;
+      const int64_t from = runs_[6 * e + 2], to = from + runs_[6 * e + 3];
+      const int64_t lo = most_of<int64_t>(from - k0_, 0);
+      const int64_t hi = least_of<int64_t>(least_of(to, limit_) - k0_, unit);
+      const uint64_t bits = bit_range(lo, hi);
+      if (bits == 0) continue;
+      const int32_t tile = most_of(runs_[6 * e], tile_);
+      if (tile > least) continue;
+      if (tile < least) {
+        least = tile;
+        mask = 0;
+        full = false;
+      }
+      mask |= bits;
+      full = full || (exact_ && lo == 0 && hi == unit && runs_[6 * e + 5] == 0);
+    }
+    if (mask == 0) return false;
+    step = {least, full, mask};
+    tile_ = least + 1;
+    return true;
+  }
+
+ private:
+  LONGSPAN_HD int32_t last_of(int32_t e) const { return runs_[6 * e] + runs_[6 * e + 1]; }
+
+  const int32_t* runs_;
+  int32_t begin_, end_, tile_ = 0;
+  int64_t k0_, limit_;
+  bool exact_;
+};
+
+/// One unit of work of a grid: a head, a place along its queries or keys, and a chunk of columns.
+/// Neighbouring blocks take the same place of different heads; the last places, which see most under
+/// a causal rule, come first.
+struct AttentionWork {
+  int64_t b, h, place, chunk;
+
+  LONGSPAN_HD AttentionWork(const AttentionSizes& x, int64_t index, int64_t places, int64_t chunks,
+                            bool last_first) {
+    const int64_t head = index % x.head_count();
+    b = head / x.heads;
+    h = head % x.heads;
+    index /= x.head_count();
+    chunk = index % chunks;
+    place = index / chunks;
+    if (last_first) place = places - 1 - place;
+  }
+};
+
+}  // namespace longspan::cuda

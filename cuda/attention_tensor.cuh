@@ -1,0 +1,660 @@
+#pragma once
+
+#include <limits>
+
+#include "cuda/attention_general.h"
+#include "cuda/attention_schedule.h"
+#include "cuda/tile.cuh"
+
+/// Attention on tensor cores: 16-bit queries, keys and values, f32 sums. Widths are padded with
+/// zeros to W = 32, 64 or 128 in shared memory.
+///
+/// A warp owns 32 rows of a query tile, three warps its 96: operands b, read from shared memory,
+/// then serve two products each, which is what 16 rows a warp would lack. In the pass over keys a
+/// warp owns 16 of 64 keys, whose two gradients fill its registers.
+namespace longspan::cuda {
+
+/// Registers of one warp's 16 m x 8 n numbers, as multiply() leaves them.
+template <int m, int n>
+using Fragments = float[m][n][4];
+
+/// What the three passes have in common. T is bf16 or f16.
+template <class T, int W>
+class TensorPass {
+ public:
+  using Rows = SharedRows<W>;
+  using Arguments = AttentionArguments<T>;
+
+  LONGSPAN_HD TensorPass(const Arguments& arguments, const AttentionWork& work)
+      : x(arguments),
+        head(arguments.sizes, work.b, work.h),
+        number(static_cast<uint32_t>(work.b * arguments.sizes.heads + work.h)),
+        factor(static_cast<float>(arguments.sizes.scale * log2_e)) {}
+
+  /// Copies `rows` rows of a head, those of index(r) or zeros where it is negative.
+  template <int rows, int threads, class Index>
+  LONGSPAN_HD void copy_rows(const HeadRows<const T>& from, Index index, Rows to) const {
+    const T* const base = from.of(head.b, head.h);
+    for (int i = thread_index(); i < rows * Rows::chunks; i += threads) {
+      const int r = i / Rows::chunks, c = i % Rows::chunks;
+      const int64_t at = index(r);
+      const bool take = at >= 0 && c * 8 < from.width;
+      cuda::copy16(to.at(r, c), take ? base + at * from.row + c * 8 : base, take);
+    }
+  }
+  /// The query at a place, -1 beyond `end` places or the length of the sample.
+  LONGSPAN_HD int64_t valid_query(int64_t place, int64_t end) const {
+    if (place >= end) return -1;
+    const int64_t i = head.query(x.sizes, place);
+    return i < head.queries_valid ? i : -1;
+  }
+  /// The key at place k0 + j, -1 unless its bit is set and it lies within the sample's length.
+  LONGSPAN_HD int64_t valid_key(int64_t k0, int j, uint64_t bits) const {
+    if ((bits >> j & 1) == 0 || k0 + j >= x.sizes.keys) return -1;
+    const int64_t k = head.key(x.sizes, k0 + j);
+    return k < head.keys_valid ? k : -1;
+  }
+  LONGSPAN_HD bool ordered() const { return x.sizes.layout.order_k != nullptr; }
+
+  /// Calls f(element, kept) for the four elements of a fragment of queries i, i and key k0 (of
+  /// column 0), rows g and g + 8: pairs of lanes share what they draw.
+  LONGSPAN_HD void draw_rows(uint32_t upper, uint32_t lower, const int32_t* keys, int32_t k0,
+                             bool (&kept)[4]) const {
+    const Draws& d = x.sizes.draws;
+    const int lane = thread_index() % 32, t = lane % 4 * 2;
+    if (keys != nullptr) {
+      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
+        kept[e] = d.keeps(number, e < 2 ? upper : lower, static_cast<uint32_t>(keys[t + e % 2]));
+      }
+      return;
+    }
+    const bool odd = lane % 2 != 0;  // k0 + t begins or halves four keys
+    const Philox4 w =
+        philox(d.key, static_cast<uint32_t>(k0 + t) / 4, odd ? lower : upper, number, 0);
+    const uint32_t first = exchange(odd ? w.word[0] : w.word[2], 1);
+    const uint32_t second = exchange(odd ? w.word[1] : w.word[3], 1);
+    kept[0] = (odd ? first : w.word[0]) >= d.threshold;
+    kept[1] = (odd ? second : w.word[1]) >= d.threshold;
+    kept[2] = (odd ? w.word[2] : first) >= d.threshold;
+    kept[3] = (odd ? w.word[3] : second) >= d.threshold;
+  }
+
+  /// Writes 16 m rows of W columns as T, times a factor for each half of 16 rows.
+  template <int m, class Row>
+  LONGSPAN_HD void write(const Fragments<m, W / 8>& sum, int32_t width, Row row, T* to) const {
+    const int t = thread_index() % 4 * 2;
+    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+      LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+        float scale = 1;
+        const int64_t at = row(i, half, scale);
+        if (at < 0) continue;
+        LONGSPAN_UNROLL for (int n = 0; n < W / 8; ++n) {
+          if (8 * n >= width) continue;
+          const uint32_t pair =
+              pack<T>(sum[i][n][2 * half] * scale, sum[i][n][2 * half + 1] * scale);
+          memcpy(to + at + 8 * n + t, &pair, 4);
+        }
+      }
+    }
+  }
+
+  const Arguments& x;
+  const AttentionHead head;
+  const uint32_t number;  // b H + h
+  const float factor;     // scale log2(e)
+};
+
+/// a b^T of one warp: c[i][n] += rows a_row + 16 i of a times rows b_row + 8 n of b.
+template <class T, int W, int m, int n>
+LONGSPAN_HD inline void multiply_rows(const SharedRows<W>& a, int a_row, const SharedRows<W>& b,
+                                      int b_row, Fragments<m, n>& c) {
+  LONGSPAN_UNROLL for (int k = 0; k < W / 16; ++k) {
+    uint32_t x[m][4];
+    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) a.load_a(a_row + 16 * i, k, x[i]);
+    LONGSPAN_UNROLL for (int j = 0; j < n / 2; ++j) {
+      uint32_t y[4];
+      b.load_b(b_row + 16 * j, k, y);
+      LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+        multiply<T>(c[i][2 * j], x[i], y[0], y[1]);
+        multiply<T>(c[i][2 * j + 1], x[i], y[2], y[3]);
+      }
+    }
+  }
+}
+
+/// c += p b, p [16 m, 8 n] rounded to T, b rows b_row .. b_row + 8 n.
+template <class T, int W, int m, int n>
+LONGSPAN_HD inline void multiply_values(const Fragments<m, n>& p, const SharedRows<W>& b, int b_row,
+                                        Fragments<m, W / 8>& c) {
+  LONGSPAN_UNROLL for (int k = 0; k < n / 2; ++k) {
+    uint32_t x[m][4];
+    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+      x[i][0] = pack<T>(p[i][2 * k][0], p[i][2 * k][1]);
+      x[i][1] = pack<T>(p[i][2 * k][2], p[i][2 * k][3]);
+      x[i][2] = pack<T>(p[i][2 * k + 1][0], p[i][2 * k + 1][1]);
+      x[i][3] = pack<T>(p[i][2 * k + 1][2], p[i][2 * k + 1][3]);
+    }
+    LONGSPAN_UNROLL for (int j = 0; j < W / 16; ++j) {
+      uint32_t y[4];
+      b.load_b_rows(b_row + 16 * k, j, y);
+      LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+        multiply<T>(c[i][2 * j], x[i], y[0], y[1]);
+        multiply<T>(c[i][2 * j + 1], x[i], y[2], y[3]);
+      }
+    }
+  }
+}
+
+template <int m, int n>
+LONGSPAN_HD inline void clear(Fragments<m, n>& c) {
+  LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+    LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) c[i][j][e] = 0;
+    }
+  }
+}
+
+/// A value of the four lanes that share a row, folded.
+template <class F>
+LONGSPAN_HD inline float over_row(float value, F f) {
+  value = f(value, exchange(value, 1));
+  return f(value, exchange(value, 2));
+}
+
+// ---------------------------------------------------------------------------------------- forward
+
+/// One query tile. K and V have one buffer each: the values of a step arrive while its scores are
+/// formed, the keys of the next one while probabilities meet values.
+template <class T, int W>
+struct TensorForward {
+  static constexpr int rows = kernels::kAttentionTileRows, keys = 64, warps = 3,
+                       threads = 32 * warps, m = 2, n = keys / 8;
+  static_assert(rows == warps * 16 * m);
+  struct Shared {
+    uint16_t q[rows * W], k[keys * W], v[keys * W];
+    int32_t query[rows];
+    KeyInterval seen[rows];
+    int32_t key[2][keys];
+  };
+
+  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
+    return x.sizes.layout.most_tiles(x.sizes.queries) * x.sizes.head_count();
+  }
+
+  static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
+                              int64_t index) {
+    const AttentionWork work(x.sizes, index, x.sizes.layout.most_tiles(x.sizes.queries), 1, true);
+    const TensorPass<T, W> common(x, work);
+    const AttentionHead& head = common.head;
+    if (work.place >= head.tiles) return;
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    const SharedRows<W> q{shared.q}, k{shared.k}, v{shared.v};
+    const int64_t first = head.tile_row(x.sizes, work.place),
+                  count = head.tile_rows(x.sizes, work.place);
+    const int lane = thread_index() % 32, own = thread_index() / 32 * 16 * m, t = lane % 4 * 2;
+    const bool active = own < count;
+
+    KeySteps<keys> steps(x.sizes, head, work.place);
+    KeyStep step;
+    bool more = steps.next(step);
+    int side = 0;
+    const auto copy_keys = [&](const HeadRows<const T>& from, const KeyStep& s,
+                               const SharedRows<W>& to) {
+      common.template copy_rows<keys, threads>(
+          from, [&](int j) { return common.valid_key(s.k0, j, s.mask); }, to);
+    };
+    const auto note_keys = [&](const KeyStep& s, int32_t* to) {
+      if (!common.ordered()) return;
+      for (int j = thread_index(); j < keys; j += threads) {
+        to[j] = static_cast<int32_t>(common.valid_key(s.k0, j, s.mask));
+      }
+    };
+    for (int r = thread_index(); r < rows; r += threads) {
+      const int64_t i = r < count ? head.query(x.sizes, first + r) : -1;
+      shared.query[r] = static_cast<int32_t>(i);
+      shared.seen[r] = i >= 0 ? head.sees(x.sizes, i) : KeyInterval{0, 0};
+    }
+    common.template copy_rows<rows, threads>(
+        x.q, [&](int r) { return common.valid_query(first + r, first + count); }, q);
+    if (more) {
+      copy_keys(x.k, step, k);
+      note_keys(step, shared.key[side]);
+    }
+    commit_copies();
+
+    const float hidden = -std::numeric_limits<float>::infinity();
+    Fragments<m, W / 8> sum;
+    clear<m, W / 8>(sum);
+    float reference[m][2], total[m][2];
+    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+      reference[i][0] = reference[i][1] = hidden;
+      total[i][0] = total[i][1] = 0;
+    }
+    while (more) {
+      wait_for_copies<0>();
+      block_barrier();  // the keys are here, and nobody reads the old values
+      copy_keys(x.v, step, v);
+      commit_copies();
+      Fragments<m, n> s;
+      clear<m, n>(s);
+      if (active) multiply_rows<T, W, m, n>(q, own, k, 0, s);
+      block_barrier();  // nobody reads the keys
+      KeyStep next;
+      more = steps.next(next);
+      if (more) {
+        copy_keys(x.k, next, k);
+        note_keys(next, shared.key[side ^ 1]);
+      }
+      commit_copies();
+      if (active) {
+        if (!step.full) hide(common, shared, step, own, side, s);
+        raise(common.factor, s, reference, total, sum);
+        LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+          LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+            const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
+            LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+              LONGSPAN_UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) {
+                s[i][j][e] = fast_exp2(fused(s[i][j][e], common.factor, -base));
+                total[i][half] += s[i][j][e];
+              }
+            }
+          }
+        }
+        if (x.sizes.draws.active) drop(common, shared, step, own, side, s);
+      }
+      wait_for_copies<1>();
+      block_barrier();  // the values are here
+      if (active) multiply_values<T, W, m, n>(s, v, 0, sum);
+      step = next;
+      side ^= 1;
+    }
+    wait_for_copies<0>();
+    block_barrier();  // where there was no step: rows were noted by other threads
+    if (!active) return;
+
+    const float kept = static_cast<float>(x.sizes.draws.scale);
+    common.template write<m>(
+        sum, x.sizes.value_width,
+        [&](int i, int half, float& scale) -> int64_t {
+          const int r = own + 16 * i + 8 * half + lane / 4;
+          float all = over_row(total[i][half], [](float a, float b) { return a + b; });
+          if (shared.query[r] < 0) return -1;
+          if (shared.seen[r].lo >= shared.seen[r].hi) all = 0;
+          scale = all == 0 ? 0.0f : kept / all;
+          if (t == 0) {
+            const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
+            const int64_t at = int64_t{common.number} * x.sizes.queries + shared.query[r];
+            x.lse[at] =
+                all == 0 ? hidden : (base + log2f(all)) * static_cast<float>(ln_2);
+          }
+          return shared.query[r] * x.out.row;
+        },
+        x.out.of(head.b, head.h));
+  }
+
+ private:
+  /// -inf where a row does not see.
+  static LONGSPAN_HD void hide(const TensorPass<T, W>& common, const Shared& shared,
+                               const KeyStep& step, int own, int side, Fragments<m, n>& s) {
+    const int lane = thread_index() % 32, t = lane % 4 * 2;
+    LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+      LONGSPAN_UNROLL for (int e = 0; e < 2; ++e) {
+        const int c = 8 * j + t + e;
+        int32_t key = common.ordered() ? shared.key[side][c] : step.k0 + c;
+        if ((step.mask >> c & 1) == 0) key = -1;
+        LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+          LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+            const KeyInterval seen = shared.seen[own + 16 * i + 8 * half + lane / 4];
+            if (key < seen.lo || key >= seen.hi) {
+              s[i][j][2 * half + e] = -std::numeric_limits<float>::infinity();
+            }
+          }
+        }
+      }
+    }
+  }
+  /// The reference of a row follows its largest score where that rises by more than 2^8.
+  static LONGSPAN_HD void raise(float factor, const Fragments<m, n>& s, float (&reference)[m][2],
+                                float (&total)[m][2], Fragments<m, W / 8>& sum) {
+    float top[m][2];
+    bool rises = false;
+    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+      LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+        float high = s[i][0][2 * half];
+        LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+          high = fmaxf(high, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
+        }
+        top[i][half] = over_row(high, [](float a, float b) { return fmaxf(a, b); }) * factor;
+        rises = rises || top[i][half] > reference[i][half] + 8;
+      }
+    }
+    if (!any_lane(rises)) return;
+    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+      LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+        const bool up = top[i][half] > reference[i][half] + 8;
+        const float change = up ? fast_exp2(reference[i][half] - top[i][half]) : 1.0f;
+        if (up) reference[i][half] = top[i][half];
+        total[i][half] *= change;
+        LONGSPAN_UNROLL for (int j = 0; j < W / 8; ++j) {
+          sum[i][j][2 * half] *= change;
+          sum[i][j][2 * half + 1] *= change;
+        }
+      }
+    }
+  }
+  /// 0 where a probability is dropped.
+  static LONGSPAN_HD void drop(const TensorPass<T, W>& common, const Shared& shared,
+                               const KeyStep& step, int own, int side, Fragments<m, n>& s) {
+    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+      const int r = own + 16 * i + thread_index() % 32 / 4;
+      const auto upper = static_cast<uint32_t>(shared.query[r]),
+                 lower = static_cast<uint32_t>(shared.query[r + 8]);
+      LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+        bool kept[4];
+        common.draw_rows(upper, lower, common.ordered() ? shared.key[side] + 8 * j : nullptr,
+                         step.k0 + 8 * j, kept);
+        LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
+          if (!kept[e]) s[i][j][e] = 0;
+        }
+      }
+    }
+  }
+};
+
+// --------------------------------------------------------------------------------------- backward
+
+/// lse in units of log 2, +inf where a row sees nothing, so that its probabilities are 0; and delta.
+template <class T, int W>
+LONGSPAN_HD inline void note_row(const TensorPass<T, W>& common, int64_t place, int64_t end,
+                                 int32_t& query, KeyInterval& seen, float& base, float& delta) {
+  const auto& x = common.x;
+  const float none = std::numeric_limits<float>::infinity();
+  const int64_t i = place < end ? common.head.query(x.sizes, place) : -1;
+  query = static_cast<int32_t>(i);
+  seen = i >= 0 ? common.head.sees(x.sizes, i) : KeyInterval{0, 0};
+  base = none;
+  delta = 0;
+  if (seen.lo >= seen.hi) return;
+  const int64_t at = int64_t{common.number} * x.sizes.queries + i;
+  if (x.lse[at] == -none) return;
+  base = x.lse[at] * static_cast<float>(log2_e);
+  delta = x.delta[at];
+}
+
+/// dq of one query tile, keys in two buffers.
+template <class T, int W>
+struct TensorRowGradients {
+  static constexpr int rows = kernels::kAttentionTileRows, keys = W == 128 ? 32 : 64, warps = 3,
+                       threads = 32 * warps, m = 2, span = 32, n = span / 8;
+  static_assert(rows == warps * 16 * m);
+  struct Shared {
+    uint16_t q[rows * W], dout[rows * W], k[2][keys * W], v[2][keys * W];
+    int32_t query[rows];
+    KeyInterval seen[rows];
+    float base[rows], delta[rows];
+    int32_t key[2][keys];
+  };
+
+  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
+    return x.sizes.layout.most_tiles(x.sizes.queries) * x.sizes.head_count();
+  }
+
+  static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
+                              int64_t index) {
+    const AttentionWork work(x.sizes, index, x.sizes.layout.most_tiles(x.sizes.queries), 1, true);
+    const TensorPass<T, W> common(x, work);
+    const AttentionHead& head = common.head;
+    if (work.place >= head.tiles) return;
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    const SharedRows<W> q{shared.q}, dout{shared.dout};
+    const int64_t first = head.tile_row(x.sizes, work.place),
+                  count = head.tile_rows(x.sizes, work.place);
+    const int lane = thread_index() % 32, own = thread_index() / 32 * 16 * m;
+    const bool active = own < count;
+
+    KeySteps<keys> steps(x.sizes, head, work.place);
+    KeyStep step;
+    bool more = steps.next(step);
+    int side = 0;
+    const auto fetch = [&](const KeyStep& s, int to) {
+      const auto key = [&](int j) { return common.valid_key(s.k0, j, s.mask); };
+      common.template copy_rows<keys, threads>(x.k, key, SharedRows<W>{shared.k[to]});
+      common.template copy_rows<keys, threads>(x.v, key, SharedRows<W>{shared.v[to]});
+      if (!common.ordered()) return;
+      for (int j = thread_index(); j < keys; j += threads) {
+        shared.key[to][j] = static_cast<int32_t>(key(j));
+      }
+    };
+    for (int r = thread_index(); r < rows; r += threads) {
+      note_row(common, first + r, first + count, shared.query[r], shared.seen[r], shared.base[r],
+               shared.delta[r]);
+    }
+    const auto query = [&](int r) { return common.valid_query(first + r, first + count); };
+    common.template copy_rows<rows, threads>(x.q, query, q);
+    common.template copy_rows<rows, threads>(x.dout, query, dout);
+    if (more) fetch(step, side);
+    commit_copies();
+
+    Fragments<m, W / 8> sum;
+    clear<m, W / 8>(sum);
+    while (more) {
+      KeyStep next;
+      more = steps.next(next);
+      if (more) fetch(next, side ^ 1);
+      commit_copies();
+      wait_for_copies<1>();
+      block_barrier();  // this step is here
+      if (active) {
+        const SharedRows<W> k{shared.k[side]}, v{shared.v[side]};
+        for (int from = 0; from < keys; from += span) {
+          if ((step.mask >> from) << (64 - span) == 0) continue;
+          Fragments<m, n> s, ds;
+          clear<m, n>(s);
+          clear<m, n>(ds);
+          multiply_rows<T, W, m, n>(q, own, k, from, s);
+          multiply_rows<T, W, m, n>(dout, own, v, from, ds);
+          differentiate(common, shared, step, own, from, side, s, ds);
+          multiply_values<T, W, m, n>(ds, k, from, sum);
+        }
+      }
+      block_barrier();  // nobody reads this step
+      step = next;
+      side ^= 1;
+    }
+    wait_for_copies<0>();
+    block_barrier();  // where there was no step: rows were noted by other threads
+    if (!active) return;
+    common.template write<m>(
+        sum, x.sizes.width,
+        [&](int i, int half, float& scale) -> int64_t {
+          const int r = own + 16 * i + 8 * half + lane / 4;
+          scale = static_cast<float>(x.sizes.scale);
+          return shared.query[r] < 0 ? -1 : shared.query[r] * x.dq.row;
+        },
+        x.dq.of(head.b, head.h));
+  }
+
+ private:
+  /// ds = dS, from dP, without the scale.
+  static LONGSPAN_HD void differentiate(const TensorPass<T, W>& common, const Shared& shared,
+                                        const KeyStep& step, int own, int from, int side,
+                                        const Fragments<m, n>& s, Fragments<m, n>& ds) {
+    const auto& x = common.x;
+    const int lane = thread_index() % 32, t = lane % 4 * 2;
+    const float scale = static_cast<float>(x.sizes.draws.scale);
+    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+      const int r = own + 16 * i + lane / 4;
+      if (x.sizes.draws.active) {
+        const auto upper = static_cast<uint32_t>(shared.query[r]),
+                   lower = static_cast<uint32_t>(shared.query[r + 8]);
+        LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+          bool kept[4];
+          common.draw_rows(upper, lower,
+                           common.ordered() ? shared.key[side] + from + 8 * j : nullptr,
+                           step.k0 + from + 8 * j, kept);
+          LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
+            ds[i][j][e] = kept[e] ? ds[i][j][e] * scale : 0.0f;
+          }
+        }
+      }
+      LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+        const float base = shared.base[r + 8 * half], delta = shared.delta[r + 8 * half];
+        LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+          LONGSPAN_UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            const float p = fast_exp2(fused(s[i][j][e], common.factor, -base));
+            ds[i][j][e] = p * (ds[i][j][e] - delta);
+          }
+        }
+      }
+    }
+    if (step.full) return;
+    LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+      LONGSPAN_UNROLL for (int e = 0; e < 2; ++e) {
+        const int c = from + 8 * j + t + e;
+        int32_t key = common.ordered() ? shared.key[side][c] : step.k0 + c;
+        if ((step.mask >> c & 1) == 0) key = -1;
+        LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+          LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+            const KeyInterval seen = shared.seen[own + 16 * i + 8 * half + lane / 4];
+            if (key < seen.lo || key >= seen.hi) ds[i][j][2 * half + e] = 0;
+          }
+        }
+      }
+    }
+  }
+};
+
+/// dk and dv of 64 places, over the query tiles that see them by 32 rows, in two buffers.
+template <class T, int W>
+struct TensorKeyGradients {
+  static constexpr int keys = 64, rows = 32, warps = 4, threads = 32 * warps, n = rows / 8;
+  static_assert(keys == 16 * warps && kernels::kAttentionTileRows % rows == 0);
+  struct Shared {
+    uint16_t k[keys * W], v[keys * W], q[2][rows * W], dout[2][rows * W];
+    int32_t query[2][rows];
+    KeyInterval seen[2][rows];
+    float base[2][rows], delta[2][rows];
+    int32_t key[keys];
+  };
+  /// Rows from .. of a tile.
+  struct Piece {
+    TileStep step;
+    int64_t from;
+  };
+
+  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
+    return ceil_div(x.sizes.keys, keys) * x.sizes.head_count();
+  }
+
+  static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
+                              int64_t index) {
+    const AttentionWork work(x.sizes, index, ceil_div(x.sizes.keys, keys), 1, false);
+    const TensorPass<T, W> common(x, work);
+    const AttentionHead& head = common.head;
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    const SharedRows<W> k{shared.k}, v{shared.v};
+    const int64_t k0 = work.place * keys;
+    const int lane = thread_index() % 32, own = thread_index() / 32 * 16;
+
+    TileSteps<keys> steps(x.sizes, head, k0);
+    Piece piece{{0, false, 0}, 0};
+    const auto advance = [&](Piece& p) {
+      p.from += rows;
+      if (p.step.mask != 0 && p.from < head.tile_rows(x.sizes, p.step.tile)) return true;
+      p.from = 0;
+      return steps.next(p.step);
+    };
+    const auto fetch = [&](const Piece& p, int to) {
+      const int64_t first = head.tile_row(x.sizes, p.step.tile),
+                    end = first + head.tile_rows(x.sizes, p.step.tile);
+      const auto query = [&](int r) { return common.valid_query(first + p.from + r, end); };
+      common.template copy_rows<rows, threads>(x.q, query, SharedRows<W>{shared.q[to]});
+      common.template copy_rows<rows, threads>(x.dout, query, SharedRows<W>{shared.dout[to]});
+      for (int r = thread_index(); r < rows; r += threads) {
+        note_row(common, first + p.from + r, end, shared.query[to][r], shared.seen[to][r],
+                 shared.base[to][r], shared.delta[to][r]);
+      }
+    };
+    const auto key = [&](int j) { return common.valid_key(k0, j, ~uint64_t{0}); };
+    common.template copy_rows<keys, threads>(x.k, key, k);
+    common.template copy_rows<keys, threads>(x.v, key, v);
+    for (int j = thread_index(); j < keys; j += threads) {
+      shared.key[j] =
+          k0 + j < x.sizes.keys ? static_cast<int32_t>(head.key(x.sizes, k0 + j)) : -1;
+    }
+    bool more = advance(piece);
+    int side = 0;
+    if (more) fetch(piece, side);
+    commit_copies();
+
+    Fragments<1, W / 8> dk, dv;
+    clear<1, W / 8>(dk);
+    clear<1, W / 8>(dv);
+    while (more) {
+      Piece next = piece;
+      more = advance(next);
+      if (more) fetch(next, side ^ 1);
+      commit_copies();
+      wait_for_copies<1>();
+      block_barrier();  // this piece is here
+      const SharedRows<W> q{shared.q[side]}, dout{shared.dout[side]};
+      Fragments<1, n> s, ds;
+      clear<1, n>(s);
+      clear<1, n>(ds);
+      multiply_rows<T, W, 1, n>(k, own, q, 0, s);
+      multiply_rows<T, W, 1, n>(v, own, dout, 0, ds);
+      differentiate(common, shared, piece.step, own, side, s, ds);
+      multiply_values<T, W, 1, n>(s, dout, 0, dv);
+      multiply_values<T, W, 1, n>(ds, q, 0, dk);
+      block_barrier();  // nobody reads this piece
+      piece = next;
+      side ^= 1;
+    }
+    wait_for_copies<0>();
+    block_barrier();  // where there was no piece: keys were noted by other threads
+    const auto write = [&](const Fragments<1, W / 8>& sum, const HeadRows<T>& to, double factor) {
+      common.template write<1>(
+          sum, to.width,
+          [&](int, int half, float& scale) -> int64_t {
+            const int32_t j = shared.key[own + 8 * half + lane / 4];
+            scale = static_cast<float>(factor);
+            return j < 0 ? -1 : j * to.row;
+          },
+          to.of(head.b, head.h));
+    };
+    write(dk, x.dk, x.sizes.scale);
+    write(dv, x.dv, x.sizes.draws.scale);
+  }
+
+ private:
+  /// s = P^T, 0 where dropped; ds = dS^T without the scale.
+  static LONGSPAN_HD void differentiate(const TensorPass<T, W>& common, const Shared& shared,
+                                        const TileStep& step, int own, int side,
+                                        Fragments<1, n>& s, Fragments<1, n>& ds) {
+    const auto& x = common.x;
+    const int lane = thread_index() % 32, t = lane % 4 * 2;
+    const float scale = static_cast<float>(x.sizes.draws.scale);
+    LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
+        const int r = 8 * j + t + e % 2, c = own + lane / 4 + (e < 2 ? 0 : 8);
+        const float p = fast_exp2(fused(s[0][j][e], common.factor, -shared.base[side][r]));
+        float dp = ds[0][j][e], dropped = p;
+        const int32_t key = shared.key[c];
+        if (x.sizes.draws.active) {
+          const bool kept =
+              x.sizes.draws.keeps(common.number, static_cast<uint32_t>(shared.query[side][r]),
+                                  static_cast<uint32_t>(key));
+          dp = kept ? dp * scale : 0.0f;
+          dropped = kept ? p : 0.0f;
+        }
+        const KeyInterval seen = shared.seen[side][r];
+        const bool hidden =
+            !step.full && ((step.mask >> c & 1) == 0 || key < seen.lo || key >= seen.hi);
+        s[0][j][e] = hidden ? 0.0f : dropped;
+        ds[0][j][e] = hidden ? 0.0f : p * (dp - shared.delta[side][r]);
+      }
+    }
+  }
+};
+
+}  // namespace longspan::cuda

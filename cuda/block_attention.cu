@@ -1,0 +1,166 @@
+#include "ops/kernels/block_attention.h"
+
+
+#include "core/memory.h"
+#include "cuda/attention_general.h"
+#include "cuda/attention_launch.h"
+#include "cuda/launch.h"
+#include "cuda/register.h"
+
+namespace longspan::cuda {
+namespace {
+
+using kernels::AttentionGradients;
+using kernels::AttentionInputs;
+
+enum class Pass : uint8_t { forward, rows, keys, tables };
+
+template <class T, Pass pass>
+__global__ void __launch_bounds__(general_threads, 1)
+    general_kernel(const __grid_constant__ AttentionArguments<T> x) {
+  using Passes = GeneralPasses<T>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto* shared = reinterpret_cast<Accumulator<T>*>(memory);
+  const int64_t index = blockIdx.x;
+  if constexpr (pass == Pass::forward) Passes::forward(x, shared, index);
+  if constexpr (pass == Pass::rows) Passes::row_gradients(x, shared, index);
+  if constexpr (pass == Pass::keys) Passes::key_gradients(x, shared, index);
+  if constexpr (pass == Pass::tables) Passes::table_gradients(x, shared, index);
+}
+
+/// delta[row] = dout . out - dlse, a warp for each row. Strides of dlse are {b, h, row}.
+template <class T, class A>
+__global__ void __launch_bounds__(general_threads)
+    delta_kernel(const __grid_constant__ AttentionArguments<T> x, const A* dlse, int64_t batch,
+                 int64_t head, int64_t row, A* delta) {
+  const int64_t rows = x.sizes.head_count() * x.sizes.queries;
+  const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32; i < rows;
+       i += step) {
+    const int64_t r = i % x.sizes.queries, bh = i / x.sizes.queries;
+    const int64_t b = bh / x.sizes.heads, h = bh % x.sizes.heads;
+    A total = delta_part<T>(x.dout, x.out, b, h, r, lane, 32);
+#pragma unroll
+    for (int s = 16; s > 0; s /= 2) total += __shfl_xor_sync(0xffffffffu, total, s);
+    if (lane != 0) continue;
+    if (dlse != nullptr) total -= dlse[b * batch + h * head + r * row];
+    delta[i] = total;
+  }
+}
+
+/// The gradient of a table [1 or H, R, width], whose sums begin at `column`.
+template <class T, class A>
+__global__ void __launch_bounds__(general_threads)
+    table_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t column, int64_t width,
+                 bool shared_by_heads, A factor, T* to, int64_t n) {
+  const int64_t step = int64_t{gridDim.x} * general_threads;
+  for (int64_t i = int64_t{blockIdx.x} * general_threads + threadIdx.x; i < n; i += step) {
+    const int64_t h = shared_by_heads ? -1 : i / width / x.ids(), id = i / width % x.ids();
+    to[i] = static_cast<T>(factor * table_sum(x, h, id, column + i % width));
+  }
+}
+
+template <Pass pass, class T>
+void launch_general(const char* name, const AttentionArguments<T>& x, int64_t blocks,
+                    int64_t bytes) {
+  launch(name, general_kernel<T, pass>, dim3(attention_grid(name, blocks)), general_threads, bytes,
+         x);
+}
+
+
+template <class T>
+void forward_of(const AttentionInputs& in, const View& out, const View& lse) {
+  using A = Accumulator<T>;
+  AttentionArguments<T> x = arguments_of<T>(in);
+  x.out = head_rows<T>(out);
+  x.lse = lse.as<A>();
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (tensor_forward_bf16(in, out, lse)) return;
+  } else if constexpr (std::is_same_v<T, f16>) {
+    if (tensor_forward_f16(in, out, lse)) return;
+  }
+  launch_general<Pass::forward>("block_attention_forward", x, GeneralPasses<T>::forward_blocks(x),
+                                GeneralTile<A>::forward_bytes);
+}
+
+template <class T>
+void table_gradients(const AttentionInputs& in, AttentionArguments<T>& x,
+                     const AttentionGradients& grads) {
+  using A = Accumulator<T>;
+  constexpr const char* name = "block_attention_backward";
+  x.splits = table_splits(x.sizes);
+  const int64_t numbers = x.sizes.head_count() * x.splits * x.ids() * x.table_width();
+  const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
+  x.sums = sums.as<A>();
+  launch_general<Pass::tables>(name, x, GeneralPasses<T>::table_blocks(x),
+                               GeneralTile<A>::tables_bytes);
+  const auto write = [&](const View& to, int64_t column, int64_t width, double factor) {
+    if (!to) return;
+    const int64_t n = to.numel();
+    launch(name, table_kernel<T, A>, dim3(blocks_for(n, general_threads)), general_threads, 0, x,
+           column, width, to.dim(0) == 1, static_cast<A>(factor), to.as<T>(), n);
+  };
+  write(grads.relation_key, 0, x.sizes.width, x.sizes.scale);
+  write(grads.relation_value, x.sizes.width, x.sizes.value_width, 1);
+  write(grads.relation_bias, x.sizes.width + x.sizes.value_width, 1, x.sizes.scale);
+}
+
+template <class T>
+void backward_of(const AttentionInputs& in, const ConstView& out, const ConstView& lse,
+                 const ConstView& dout, const ConstView& dlse, const AttentionGradients& grads) {
+  using A = Accumulator<T>;
+  using Passes = GeneralPasses<T>;
+  constexpr const char* name = "block_attention_backward";
+  AttentionArguments<T> x = arguments_of<T>(in);
+  x.out = head_rows<T>(out);
+  x.lse = const_cast<A*>(lse.as<A>());
+  x.dout = head_rows<const T>(dout);
+  x.dq = head_rows<T>(grads.q);
+  x.dk = head_rows<T>(grads.k);
+  x.dv = head_rows<T>(grads.v);
+  const int64_t rows = x.sizes.head_count() * x.sizes.queries;
+  const Scratch delta(most_of<int64_t>(rows, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
+  launch(name, delta_kernel<T, A>, dim3(blocks_for(rows, general_threads / 32)), general_threads, 0,
+         x, dlse.as<A>(), dlse ? dlse.stride(0) : 0, dlse ? dlse.stride(1) : 0,
+         dlse ? dlse.stride(2) : 0, delta.as<A>());
+  x.delta = delta.as<A>();
+  bool done = false;
+  if constexpr (std::is_same_v<T, bf16>) {
+    done = tensor_backward_bf16(in, lse, dout, delta.as<float>(), grads);
+  } else if constexpr (std::is_same_v<T, f16>) {
+    done = tensor_backward_f16(in, lse, dout, delta.as<float>(), grads);
+  }
+  if (!done && grads.q) {
+    launch_general<Pass::rows>(name, x, Passes::row_blocks(x), GeneralTile<A>::rows_bytes);
+  }
+  if (!done && grads.k) {
+    launch_general<Pass::keys>(name, x, Passes::key_blocks(x), GeneralTile<A>::keys_bytes);
+  }
+  if (grads.relation_key || grads.relation_bias || grads.relation_value) {
+    table_gradients(in, x, grads);
+  }
+}
+
+void forward(const AttentionInputs& in, View out, View lse) {
+  check_attention("block_attention_forward", in);
+  visit_floating(in.q.dtype,
+                 [&](auto tag) { forward_of<typename decltype(tag)::type>(in, out, lse); });
+}
+
+void backward(const AttentionInputs& in, ConstView out, ConstView lse, ConstView dout,
+              ConstView dlse, const AttentionGradients& grads) {
+  check_attention("block_attention_backward", in);
+  visit_floating(in.q.dtype, [&](auto tag) {
+    backward_of<typename decltype(tag)::type>(in, out, lse, dout, dlse, grads);
+  });
+}
+
+}  // namespace
+
+void register_block_attention() {
+  kernels::block_attention_forward.set(DeviceKind::cuda, forward);
+  kernels::block_attention_backward.set(DeviceKind::cuda, backward);
+}
+
+}  // namespace longspan::cuda

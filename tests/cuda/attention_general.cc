@@ -1,0 +1,124 @@
+// The tests of the op, on the general CUDA kernels run by the host.
+#include "cuda/attention_general.h"
+
+#include "tests/ops/block_attention.cc"
+
+namespace longspan {
+namespace {
+
+using namespace cuda;
+
+int64_t blocks_run = 0;
+
+// Runs f(shared, index) for every block, in an order that is not the device's.
+template <class A, class F>
+void run_blocks(int64_t blocks, int64_t bytes, F f) {
+  std::vector<char> shared(static_cast<size_t>(bytes));
+  blocks_run += blocks;
+  for (int64_t i = blocks; i-- > 0;) {
+    std::fill(shared.begin(), shared.end(), '\xff');  // NaN
+    f(reinterpret_cast<A*>(shared.data()), i);
+  }
+}
+
+template <class T>
+void simulated_forward(const kernels::AttentionInputs& in, const View& out, const View& lse) {
+  using A = Accumulator<T>;
+  using Passes = GeneralPasses<T>;
+  AttentionArguments<T> x = arguments_of<T>(in);
+  x.out = head_rows<T>(out);
+  x.lse = lse.as<A>();
+  run_blocks<A>(Passes::forward_blocks(x), GeneralTile<A>::forward_bytes,
+                [&](A* shared, int64_t i) { Passes::forward(x, shared, i); });
+}
+
+template <class T>
+void simulated_backward(const kernels::AttentionInputs& in, const ConstView& out,
+                        const ConstView& lse, const ConstView& dout, const ConstView& dlse,
+                        const kernels::AttentionGradients& grads) {
+  using A = Accumulator<T>;
+  using Passes = GeneralPasses<T>;
+  using Tile = GeneralTile<A>;
+  AttentionArguments<T> x = arguments_of<T>(in);
+  x.out = head_rows<T>(out);
+  x.lse = const_cast<A*>(lse.as<A>());
+  x.dout = head_rows<const T>(dout);
+  x.dq = head_rows<T>(grads.q);
+  x.dk = head_rows<T>(grads.k);
+  x.dv = head_rows<T>(grads.v);
+  const auto& n = x.sizes;
+  std::vector<A> delta(static_cast<size_t>(n.head_count() * n.queries));
+  for (int64_t i = 0; i < n.head_count() * n.queries; ++i) {
+    const int64_t b = i / n.queries / n.heads, h = i / n.queries % n.heads, r = i % n.queries;
+    A d = delta_part<T>(x.dout, x.out, b, h, r, 0, 1);
+    if (dlse) d -= dlse.as<A>()[b * dlse.stride(0) + h * dlse.stride(1) + r * dlse.stride(2)];
+    delta[static_cast<size_t>(i)] = d;
+  }
+  x.delta = delta.data();
+  if (grads.q) {
+    run_blocks<A>(Passes::row_blocks(x), Tile::rows_bytes,
+                  [&](A* shared, int64_t i) { Passes::row_gradients(x, shared, i); });
+  }
+  if (grads.k) {
+    run_blocks<A>(Passes::key_blocks(x), Tile::keys_bytes,
+                  [&](A* shared, int64_t i) { Passes::key_gradients(x, shared, i); });
+  }
+  if (!grads.relation_key && !grads.relation_bias && !grads.relation_value) return;
+  x.splits = table_splits(n);
+  std::vector<A> sums(static_cast<size_t>(n.head_count() * x.splits * x.ids() * x.table_width()),
+                      std::numeric_limits<A>::quiet_NaN());
+  x.sums = sums.data();
+  run_blocks<A>(Passes::table_blocks(x), Tile::tables_bytes,
+                [&](A* shared, int64_t i) { Passes::table_gradients(x, shared, i); });
+  const auto write = [&](const View& to, int64_t column, int64_t width, A factor) {
+    if (!to) return;
+    for (int64_t i = 0; i < to.numel(); ++i) {
+      const int64_t h = i / width / x.ids(), id = i / width % x.ids();
+      to.as<T>()[i] = static_cast<T>(
+          factor * table_sum(x, to.dim(0) > 1 || n.heads == 1 ? h : -1, id, column + i % width));
+    }
+  };
+  const auto scale = static_cast<A>(n.scale);
+  write(grads.relation_key, 0, n.width, scale);
+  write(grads.relation_value, n.width, n.value_width, A(1));
+  write(grads.relation_bias, n.width + n.value_width, 1, scale);
+}
+
+// The slots of the CPU, taken by the kernels under test.
+const bool taken = [] {
+  register_backends();
+  kernels::block_attention_forward.set(
+      DeviceKind::cpu, [](const kernels::AttentionInputs& in, View out, View lse) {
+        visit_floating(in.q.dtype, [&](auto tag) {
+          simulated_forward<typename decltype(tag)::type>(in, out, lse);
+        });
+      });
+  kernels::block_attention_backward.set(
+      DeviceKind::cpu, [](const kernels::AttentionInputs& in, ConstView out, ConstView lse,
+                          ConstView dout, ConstView dlse, const kernels::AttentionGradients& g) {
+        visit_floating(in.q.dtype, [&](auto tag) {
+          simulated_backward<typename decltype(tag)::type>(in, out, lse, dout, dlse, g);
+        });
+      });
+  return true;
+}();
+
+TEST(AttentionGeneral, IsWhatTheOpRuns) {
+  const int64_t before = blocks_run;
+  const Tensor x = Tensor::zeros({1, 1, 3, 2});
+  block_attention(x, x, x, patterns::causal());
+  EXPECT_GT(blocks_run, before);
+}
+
+TEST(AttentionGeneral, FitsSharedMemory) {
+  for (const int64_t bytes :
+       {GeneralTile<float>::forward_bytes, GeneralTile<float>::rows_bytes,
+        GeneralTile<float>::keys_bytes, GeneralTile<float>::tables_bytes,
+        GeneralTile<double>::forward_bytes, GeneralTile<double>::rows_bytes,
+        GeneralTile<double>::keys_bytes, GeneralTile<double>::tables_bytes}) {
+    EXPECT_LE(bytes, 99 * 1024);
+  }
+}
+
+}  // namespace
+}  // namespace longspan

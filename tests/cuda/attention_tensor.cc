@@ -1,0 +1,239 @@
+// The tests of the op in bf16 and f16, on the CUDA kernels for tensor cores run by the host. A
+// thread of the device is a context here, and the instructions are written from the manual.
+#include "cuda/attention_tensor.cuh"
+
+#include "tests/cuda/simulated.h"
+#include "tests/ops/block_attention.cc"
+
+namespace longspan {
+namespace {
+
+using namespace cuda;
+
+int64_t blocks_run = 0;
+
+template <template <class, int> class Pass, class T, int W>
+void run_pass(const AttentionArguments<T>& x) {
+  using P = Pass<T, W>;
+  static simulated::Block block(P::threads);
+  std::vector<char> memory(sizeof(typename P::Shared) + 16);
+  char* const shared = memory.data() + (16 - reinterpret_cast<uintptr_t>(memory.data()) % 16);
+  for (int64_t i = P::blocks(x); i-- > 0; ++blocks_run) {
+    std::fill(memory.begin(), memory.end(), '\xff');  // NaN
+    block.run([&] { P::run(x, reinterpret_cast<unsigned char*>(shared), i); });
+  }
+}
+
+template <template <class, int> class Pass, class T>
+void run_width(const AttentionArguments<T>& x) {
+  const int width = std::max(x.sizes.width, x.sizes.value_width);
+  if (width <= 32) {
+    run_pass<Pass, T, 32>(x);
+  } else if (width <= 64) {
+    run_pass<Pass, T, 64>(x);
+  } else {
+    run_pass<Pass, T, 128>(x);
+  }
+}
+
+// Rows of any width as rows of a multiple of 8, which is what the kernels take.
+struct Wide {
+  Tensor tensor;
+  View narrow;
+  template <class T>
+  static Wide of(const ConstView& x) {
+    const int64_t width = (x.dim(3) + 7) / 8 * 8;
+    Wide w{Tensor::zeros({x.dim(0), x.dim(1), x.dim(2), width}, x.dtype), {}};
+    w.each<T>(x, [](T* to, const T* from) { *to = *from; });
+    return w;
+  }
+  template <class T, class F>
+  void each(const ConstView& x, F f) {
+    const View y = tensor.mut();
+    for (int64_t b = 0; b < x.dim(0); ++b) {
+      for (int64_t h = 0; h < x.dim(1); ++h) {
+        for (int64_t r = 0; r < x.dim(2); ++r) {
+          for (int64_t c = 0; c < x.dim(3); ++c) {
+            f(y.as<T>() + b * y.stride(0) + h * y.stride(1) + r * y.stride(2) + c,
+              const_cast<T*>(x.as<T>()) + b * x.stride(0) + h * x.stride(1) + r * x.stride(2) + c);
+          }
+        }
+      }
+    }
+  }
+  template <class T>
+  void give(const View& to) {
+    each<T>(to, [](T* from, T* back) { *back = *from; });
+  }
+};
+
+template <class T>
+void simulated_forward(kernels::AttentionInputs in, const View& out, const View& lse) {
+  Wide q = Wide::of<T>(in.q), k = Wide::of<T>(in.k), v = Wide::of<T>(in.v), y = Wide::of<T>(out);
+  in.q = q.tensor.view();
+  in.k = k.tensor.view();
+  in.v = v.tensor.view();
+  AttentionArguments<T> x = arguments_of<T>(in);
+  x.out = head_rows<T>(y.tensor.mut());
+  x.lse = lse.as<float>();
+  run_width<TensorForward>(x);
+  y.give<T>(out);
+}
+
+template <class T>
+void simulated_backward(kernels::AttentionInputs in, const ConstView& out, const ConstView& lse,
+                        const ConstView& dout, const ConstView& dlse,
+                        const kernels::AttentionGradients& grads) {
+  Wide q = Wide::of<T>(in.q), k = Wide::of<T>(in.k), v = Wide::of<T>(in.v), y = Wide::of<T>(out),
+       dy = Wide::of<T>(dout), dq = Wide::of<T>(in.q), dk = Wide::of<T>(in.k),
+       dv = Wide::of<T>(in.v);
+  in.q = q.tensor.view();
+  in.k = k.tensor.view();
+  in.v = v.tensor.view();
+  AttentionArguments<T> x = arguments_of<T>(in);
+  x.out = head_rows<T>(y.tensor.mut());
+  x.lse = const_cast<float*>(lse.as<float>());
+  x.dout = head_rows<const T>(dy.tensor.view());
+  x.dq = head_rows<T>(dq.tensor.mut());
+  x.dk = head_rows<T>(dk.tensor.mut());
+  x.dv = head_rows<T>(dv.tensor.mut());
+  const auto& n = x.sizes;
+  std::vector<float> delta(static_cast<size_t>(n.head_count() * n.queries));
+  for (int64_t i = 0; i < n.head_count() * n.queries; ++i) {
+    const int64_t b = i / n.queries / n.heads, h = i / n.queries % n.heads, r = i % n.queries;
+    float d = delta_part<T>(x.dout, x.out, b, h, r, 0, 1);
+    if (dlse) d -= dlse.as<float>()[b * dlse.stride(0) + h * dlse.stride(1) + r * dlse.stride(2)];
+    delta[static_cast<size_t>(i)] = d;
+  }
+  x.delta = delta.data();
+  if (grads.q) {
+    run_width<TensorRowGradients>(x);
+    dq.give<T>(grads.q);
+  }
+  if (!grads.k) return;
+  run_width<TensorKeyGradients>(x);
+  dk.give<T>(grads.k);
+  dv.give<T>(grads.v);
+}
+
+// The slots of the CPU, taken by the kernels under test where they serve the call.
+const bool taken = [] {
+  register_backends();
+  kernels::block_attention_forward.set(
+      DeviceKind::cpu, [](const kernels::AttentionInputs& in, View out, View lse) {
+        if (in.q.dtype == DType::bf16) {
+          simulated_forward<bf16>(in, out, lse);
+        } else if (in.q.dtype == DType::f16) {
+          simulated_forward<f16>(in, out, lse);
+        } else {
+          FAIL() << "16 bits only";
+        }
+      });
+  kernels::block_attention_backward.set(
+      DeviceKind::cpu, [](const kernels::AttentionInputs& in, ConstView out, ConstView lse,
+                          ConstView dout, ConstView dlse, const kernels::AttentionGradients& g) {
+        if (in.q.dtype == DType::bf16) {
+          simulated_backward<bf16>(in, out, lse, dout, dlse, g);
+        } else {
+          simulated_backward<f16>(in, out, lse, dout, dlse, g);
+        }
+      });
+  return true;
+}();
+
+TEST(AttentionTensor, IsWhatTheOpRuns) {
+  const int64_t before = blocks_run;
+  const Tensor x = Tensor::zeros({1, 1, 3, 2}, DType::bf16);
+  block_attention(x, x, x, patterns::causal());
+  EXPECT_GT(blocks_run, before);
+}
+
+TEST(AttentionTensor, Widths) {
+  const auto causal = [](int64_t p, int64_t j) { return j <= p; };
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const auto& [d, dv] : {std::pair<int64_t, int64_t>{8, 24}, {32, 32}, {48, 16}, {64, 64},
+                                {80, 96}, {128, 128}}) {
+      const Problem x = problem({1, 2, 170, 230, d, dv}, causal);
+      expect_near(run(x, patterns::causal(), dtype), solve(x), dtype, fmt::format("{} {}", d, dv));
+    }
+  }
+}
+
+TEST(AttentionTensor, Dropout) {
+  for (const PatternCase& c : cases()) {
+    for (const int64_t width : {24, 64}) {
+      Problem x = problem({2, 2, 130, 203, width, width}, c.sees);
+      x.p = 0.375;
+      x.dropout_key = 0x123456789ABCDEF0u;
+      expect_near(run(x, c.pattern, DType::f16), solve(x), DType::f16, c.pattern.name);
+    }
+  }
+}
+
+TEST(AttentionTensor, Lengths) {
+  const int64_t length = 150;
+  const std::vector<int64_t> q_valid = {0, 120}, k_valid = {0, 37};
+  for (const PatternCase& c : cases()) {
+    Problem x = problem({2, 2, length, length, 8, 8}, c.sees);
+    x.sees = [&](int64_t b, int64_t i, int64_t j) {
+      return c.sees(i, j) && i < q_valid[static_cast<size_t>(b)] &&
+             j < k_valid[static_cast<size_t>(b)];
+    };
+    const AttentionPattern p =
+        with_lengths(c.pattern, Tensor::from(q_valid, {2}), Tensor::from(k_valid, {2}));
+    const Solution ours = run(x, p, DType::f16);
+    expect_near(ours, solve(x), DType::f16, c.pattern.name);
+    for (size_t b = 0; b < 2; ++b) {  // what lies beyond the lengths may hold anything
+      for (size_t h = 0; h < 2; ++h) {
+        const auto fill = [&](std::vector<double>& values, int64_t from) {
+          const auto at = values.begin() + static_cast<std::ptrdiff_t>((b * 2 + h) * 150 * 8);
+          std::fill(at + from * 8, at + 150 * 8, std::nan(""));
+        };
+        fill(x.q, q_valid[b]);
+        fill(x.dout, q_valid[b]);
+        fill(x.k, k_valid[b]);
+        fill(x.v, k_valid[b]);
+      }
+    }
+    expect_same_bits(run(x, p, DType::f16), ours, c.pattern.name);
+  }
+}
+
+TEST(AttentionTensor, FitsSharedMemory) {
+  const auto check = [](auto pass) {
+    EXPECT_LE(sizeof(typename decltype(pass)::Shared), 99u * 1024);
+    EXPECT_EQ(sizeof(typename decltype(pass)::Shared) % 16, 0u);
+  };
+  check(TensorForward<bf16, 32>{});
+  check(TensorForward<bf16, 64>{});
+  check(TensorForward<bf16, 128>{});
+  check(TensorRowGradients<bf16, 32>{});
+  check(TensorRowGradients<bf16, 64>{});
+  check(TensorRowGradients<bf16, 128>{});
+  check(TensorKeyGradients<bf16, 32>{});
+  check(TensorKeyGradients<bf16, 64>{});
+  check(TensorKeyGradients<bf16, 128>{});
+}
+
+TEST(AttentionTensor, RowsOfSharedMemoryDoNotShareBanks) {
+  const auto check = [](auto rows) {
+    using Rows = decltype(rows);
+    std::vector<int> count(static_cast<size_t>(96 * Rows::chunks));
+    for (int row = 0; row < 96; ++row) {
+      for (int chunk = 0; chunk < Rows::chunks; ++chunk) {
+        ++count[static_cast<size_t>(Rows::place(row, chunk))];
+        if (row % 8 != 0) continue;
+        unsigned banks = 0;  // groups of four
+        for (int r = row; r < row + 8; ++r) banks |= 1u << Rows::place(r, chunk) % 8;
+        EXPECT_EQ(banks, 255u) << row << " " << chunk;
+      }
+    }
+    for (const int n : count) EXPECT_EQ(n, 1);
+  };
+  check(SharedRows<32>{nullptr});
+  check(SharedRows<64>{nullptr});
+  check(SharedRows<128>{nullptr});
+}
+
+}  // namespace
+}  // namespace longspan

@@ -492,7 +492,7 @@ class General {
     A *const value_sum = sum + K * width, *const bias_sum = value_sum + K * width;
     clear(sum, 2 * K * width + K);
     const int64_t tiles = ceil_div(head.tiles, x.splits), first = split * tiles;
-    for (int64_t tile = first; tile < least_of(first + tiles, head.tiles); ++tile) {
+    for (int64_t tile = first; tile < least_of<int64_t>(first + tiles, head.tiles); ++tile) {
       const int64_t rows = head.tile_rows(x.sizes, tile);
       for (int64_t from = 0; from < rows; from += R) {
         load_rows(tile, from);

@@ -101,40 +101,40 @@ struct KeyInterval {
 
 /// One head of one sample.
 struct AttentionHead {
-  int64_t b, h;
-  int64_t first_tile, tiles, first_column;
-  int64_t queries_valid, keys_valid;  // lengths of the sample, as indices
-  int64_t key_end;                    // places from here on are invisible
+  int32_t b, h;
+  int32_t first_tile, tiles, first_column;
+  int32_t queries_valid, keys_valid;  // lengths of the sample, as indices
+  int32_t key_end;                    // places from here on are invisible
   bool exact;                         // full steps need no look at the keys
 
   LONGSPAN_HD AttentionHead(const AttentionSizes& x, int64_t sample, int64_t head)
-      : b(sample), h(head) {
+      : b(static_cast<int32_t>(sample)), h(static_cast<int32_t>(head)) {
     const LayoutTables& t = x.layout;
-    const int64_t n = t.which[b * t.which_batch + h * t.which_head];
+    const int32_t n = t.which[b * t.which_batch + h * t.which_head];
     first_tile = t.first_tile[n];
     tiles = t.first_tile[n + 1] - first_tile;
     first_column = t.first_column[n];
     const auto valid = [sample](const int64_t* lengths, int64_t all) {
-      return lengths != nullptr ? clamped(lengths[sample], 0, all) : all;
+      return static_cast<int32_t>(lengths != nullptr ? clamped(lengths[sample], 0, all) : all);
     };
     queries_valid = valid(x.bounds.q_valid, x.queries);
     keys_valid = valid(x.bounds.k_valid, x.keys);
-    key_end = t.order_k != nullptr ? x.keys : keys_valid;
+    key_end = t.order_k != nullptr ? static_cast<int32_t>(x.keys) : keys_valid;
     exact = t.order_k == nullptr || keys_valid == x.keys;
   }
 
-  LONGSPAN_HD int64_t tile_row(const AttentionSizes& x, int64_t t) const {
+  LONGSPAN_HD int32_t tile_row(const AttentionSizes& x, int64_t t) const {
     return x.layout.tiles[2 * (first_tile + t)];
   }
-  LONGSPAN_HD int64_t tile_rows(const AttentionSizes& x, int64_t t) const {
+  LONGSPAN_HD int32_t tile_rows(const AttentionSizes& x, int64_t t) const {
     return x.layout.tiles[2 * (first_tile + t) + 1];
   }
   /// The query at a place of the order, the key likewise.
-  LONGSPAN_HD int64_t query(const AttentionSizes& x, int64_t place) const {
-    return x.layout.order_q != nullptr ? x.layout.order_q[place] : place;
+  LONGSPAN_HD int32_t query(const AttentionSizes& x, int64_t place) const {
+    return x.layout.order_q != nullptr ? x.layout.order_q[place] : static_cast<int32_t>(place);
   }
-  LONGSPAN_HD int64_t key(const AttentionSizes& x, int64_t place) const {
-    return x.layout.order_k != nullptr ? x.layout.order_k[place] : place;
+  LONGSPAN_HD int32_t key(const AttentionSizes& x, int64_t place) const {
+    return x.layout.order_k != nullptr ? x.layout.order_k[place] : static_cast<int32_t>(place);
   }
   LONGSPAN_HD KeyInterval sees(const AttentionSizes& x, int64_t query) const {
     if (query >= queries_valid) return {0, 0};
@@ -153,7 +153,8 @@ struct KeyStep {
   uint64_t mask;
 };
 
-/// The steps of one query tile, ascending, each once.
+/// The steps of one query tile, ascending, each once. After the last one next() is false, whose step
+/// has no bits.
 template <int unit>
 class KeySteps {
   static_assert(unit <= 64);
@@ -168,30 +169,30 @@ class KeySteps {
 
   LONGSPAN_HD bool next(KeyStep& step) {
     while (run_ < end_) {
-      const int64_t first = most_of<int64_t>(runs_[4 * run_], at_);
-      if (first >= limit_) return false;
-      const int64_t k0 = first / unit * unit;
-      at_ = k0 + unit;
-      step.k0 = static_cast<int32_t>(k0);
+      const int32_t first = most_of(runs_[4 * run_], at_);
+      if (first >= limit_) break;
+      const int32_t k0 = first / unit * unit;
+      // The last step may end beyond 2^31 - 1 places, where no run begins.
+      at_ = k0 > INT32_MAX - unit ? INT32_MAX : k0 + unit;
+      step.k0 = k0;
       step.mask = 0;
       step.full = false;
       for (int32_t r = run_; r < end_ && runs_[4 * r] < at_; ++r) {
-        const int64_t from = runs_[4 * r], to = from + runs_[4 * r + 1];
-        const int64_t lo = most_of<int64_t>(from - k0, 0);
-        const int64_t hi = least_of<int64_t>(least_of(to, limit_) - k0, unit);
+        const int32_t from = runs_[4 * r], to = from + runs_[4 * r + 1];
+        const int32_t lo = most_of(from - k0, 0), hi = least_of(least_of(to, limit_) - k0, unit);
         step.mask |= bit_range(lo, hi);
         step.full = exact_ && lo == 0 && hi == unit && runs_[4 * r + 3] == 0;
         if (to <= at_) ++run_;
       }
       if (step.mask != 0) return true;
     }
+    step.mask = 0;
     return false;
   }
 
  private:
   const int32_t* runs_;
-  int32_t run_, end_;
-  int64_t at_ = 0, limit_;
+  int32_t run_, end_, at_ = 0, limit_;
   bool exact_;
 };
 
@@ -210,7 +211,7 @@ class TileSteps {
 
  public:
   LONGSPAN_HD TileSteps(const AttentionSizes& x, const AttentionHead& head, int64_t k0)
-      : k0_(k0), limit_(head.key_end), exact_(head.exact) {
+      : k0_(static_cast<int32_t>(k0)), limit_(head.key_end), exact_(head.exact) {
     const int64_t column = head.first_column + k0 / kernels::kAttentionColumnKeys;
     runs_ = x.layout.col_runs;
     begin_ = x.layout.col_start[column];
@@ -225,9 +226,8 @@ class TileSteps {
     bool full = false;
     for (int32_t e = begin_; e < end_ && runs_[6 * e] <= most_of(least, tile_); ++e) {
       if (last_of(e) <= tile_) continue;
-      const int64_t from = runs_[6 * e + 2], to = from + runs_[6 * e + 3];
-      const int64_t lo = most_of<int64_t>(from - k0_, 0);
-      const int64_t hi = least_of<int64_t>(least_of(to, limit_) - k0_, unit);
+      const int32_t from = runs_[6 * e + 2], to = from + runs_[6 * e + 3];
+      const int32_t lo = most_of(from - k0_, 0), hi = least_of(least_of(to, limit_) - k0_, unit);
       const uint64_t bits = bit_range(lo, hi);
       if (bits == 0) continue;
       const int32_t tile = most_of(runs_[6 * e], tile_);
@@ -250,8 +250,7 @@ class TileSteps {
   LONGSPAN_HD int32_t last_of(int32_t e) const { return runs_[6 * e] + runs_[6 * e + 1]; }
 
   const int32_t* runs_;
-  int32_t begin_, end_, tile_ = 0;
-  int64_t k0_, limit_;
+  int32_t begin_, end_, tile_ = 0, k0_, limit_;
   bool exact_;
 };
 

@@ -14,6 +14,10 @@
 /// warp owns 16 of 64 keys, whose two gradients fill its registers.
 namespace longspan::cuda {
 
+/// 0 for places, which the compiler cannot know: what depends on it is computed anew in each step,
+/// rather than kept in registers that the sums need.
+LONGSPAN_HD inline int unknown_zero(int32_t place) { return place >> 31; }
+
 /// Registers of one warp's 16 m x 8 n numbers, as multiply() leaves them.
 template <int m, int n>
 using Fragments = float[m][n][4];
@@ -35,48 +39,60 @@ class TensorPass {
   template <int rows, int threads, class Index>
   LONGSPAN_HD void copy_rows(const HeadRows<const T>& from, Index index, Rows to) const {
     const T* const base = from.of(head.b, head.h);
-    for (int i = thread_index(); i < rows * Rows::chunks; i += threads) {
+    LONGSPAN_ROLLED for (int i = thread_index(); i < rows * Rows::chunks; i += threads) {
       const int r = i / Rows::chunks, c = i % Rows::chunks;
-      const int64_t at = index(r);
+      const int32_t at = index(r);
       const bool take = at >= 0 && c * 8 < from.width;
       cuda::copy16(to.at(r, c), take ? base + at * from.row + c * 8 : base, take);
     }
   }
   /// The query at a place, -1 beyond `end` places or the length of the sample.
-  LONGSPAN_HD int64_t valid_query(int64_t place, int64_t end) const {
+  LONGSPAN_HD int32_t valid_query(int32_t place, int32_t end) const {
     if (place >= end) return -1;
-    const int64_t i = head.query(x.sizes, place);
+    const int32_t i = head.query(x.sizes, place);
     return i < head.queries_valid ? i : -1;
   }
   /// The key at place k0 + j, -1 unless its bit is set and it lies within the sample's length.
-  LONGSPAN_HD int64_t valid_key(int64_t k0, int j, uint64_t bits) const {
+  LONGSPAN_HD int32_t valid_key(int32_t k0, int j, uint64_t bits) const {
     if ((bits >> j & 1) == 0 || k0 + j >= x.sizes.keys) return -1;
-    const int64_t k = head.key(x.sizes, k0 + j);
+    const int32_t k = head.key(x.sizes, k0 + j);
     return k < head.keys_valid ? k : -1;
   }
   LONGSPAN_HD bool ordered() const { return x.sizes.layout.order_k != nullptr; }
 
-  /// Calls f(element, kept) for the four elements of a fragment of queries i, i and key k0 (of
-  /// column 0), rows g and g + 8: pairs of lanes share what they draw.
-  LONGSPAN_HD void draw_rows(uint32_t upper, uint32_t lower, const int32_t* keys, int32_t k0,
-                             bool (&kept)[4]) const {
-    const Draws& d = x.sizes.draws;
+  /// Which of 16 m x 8 n probabilities are kept: bit 4 (i n + j) + e of element e of fragment i, j.
+  /// Row 16 i + r has query queries[16 i + r], column 8 j + c key keys[8 j + c] or, without keys,
+  /// k0 + 8 j + c: pairs of lanes then share what they draw. A loop, since its registers are few.
+  template <int m, int n>
+  LONGSPAN_HD uint64_t draw(const int32_t* queries, const int32_t* keys, int32_t k0) const {
+    static_assert(m * n <= 16);
+    Draws d = x.sizes.draws;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
-    if (keys != nullptr) {
-      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
-        kept[e] = d.keeps(number, e < 2 ? upper : lower, static_cast<uint32_t>(keys[t + e % 2]));
-      }
-      return;
-    }
     const bool odd = lane % 2 != 0;  // k0 + t begins or halves four keys
-    const Philox4 w =
-        philox(d.key, static_cast<uint32_t>(k0 + t) / 4, odd ? lower : upper, number, 0);
-    const uint32_t first = exchange(odd ? w.word[0] : w.word[2], 1);
-    const uint32_t second = exchange(odd ? w.word[1] : w.word[3], 1);
-    kept[0] = (odd ? first : w.word[0]) >= d.threshold;
-    kept[1] = (odd ? second : w.word[1]) >= d.threshold;
-    kept[2] = (odd ? w.word[2] : first) >= d.threshold;
-    kept[3] = (odd ? w.word[3] : second) >= d.threshold;
+    uint64_t bits = 0;
+    LONGSPAN_ROLLED for (int at = 0; at < m * n; ++at) {
+      const int32_t* const query = queries + at / n * 16 + lane / 4;
+      const auto upper = static_cast<uint32_t>(query[0]), lower = static_cast<uint32_t>(query[8]);
+      d.key = x.sizes.draws.key + static_cast<uint64_t>(unknown_zero(query[0]));
+      uint64_t four = 0;
+      if (keys != nullptr) {
+        LONGSPAN_ROLLED for (int e = 0; e < 4; ++e) {
+          const auto key = static_cast<uint32_t>(keys[at % n * 8 + t + e % 2]);
+          four |= static_cast<uint64_t>(d.keeps(number, e < 2 ? upper : lower, key)) << e;
+        }
+      } else {
+        const auto key = static_cast<uint32_t>(k0 + at % n * 8 + t);
+        const Philox4 w = philox(d.key, key / 4, odd ? lower : upper, number, 0);
+        const uint32_t first = exchange(odd ? w.word[0] : w.word[2], 1);
+        const uint32_t second = exchange(odd ? w.word[1] : w.word[3], 1);
+        four = static_cast<uint64_t>((odd ? first : w.word[0]) >= d.threshold) |
+               static_cast<uint64_t>((odd ? second : w.word[1]) >= d.threshold) << 1 |
+               static_cast<uint64_t>((odd ? w.word[2] : first) >= d.threshold) << 2 |
+               static_cast<uint64_t>((odd ? w.word[3] : second) >= d.threshold) << 3;
+      }
+      bits |= four << (4 * at);
+    }
+    return bits;
   }
 
   /// Writes 16 m rows of W columns as T, times a factor for each half of 16 rows.
@@ -104,11 +120,33 @@ class TensorPass {
   const float factor;     // scale log2(e)
 };
 
+/// The steps of a block, in shared memory: one thread walks through the layout, two steps ahead of
+/// their use, so that its state fills nobody's registers. A step without bits is the end.
+template <class Walk, class Step>
+struct Ahead {
+  Walk walk;
+  Step steps[4];
+
+  /// The first two steps; to be followed by a barrier.
+  LONGSPAN_HD void begin(const Walk& from) {
+    if (thread_index() != 0) return;
+    walk = from;
+    walk.next(steps[0]);
+    walk.next(steps[1]);
+  }
+  /// Step t + 2, while others use t and t + 1; seen after the next barrier.
+  LONGSPAN_HD void walk_on(int t) {
+    if (thread_index() == 0) walk.next(steps[(t + 2) % 4]);
+  }
+  LONGSPAN_HD const Step& at(int t) const { return steps[t % 4]; }
+};
+
 /// a b^T of one warp: c[i][n] += rows a_row + 16 i of a times rows b_row + 8 n of b.
 template <class T, int W, int m, int n>
 LONGSPAN_HD inline void multiply_rows(const SharedRows<W>& a, int a_row, const SharedRows<W>& b,
                                       int b_row, Fragments<m, n>& c) {
-  LONGSPAN_UNROLL for (int k = 0; k < W / 16; ++k) {
+  // Unrolled further, the operands of many products at once leave too few registers for the sums.
+  LONGSPAN_UNROLL_2 for (int k = 0; k < W / 16; ++k) {
     uint32_t x[m][4];
     LONGSPAN_UNROLL for (int i = 0; i < m; ++i) a.load_a(a_row + 16 * i, k, x[i]);
     LONGSPAN_UNROLL for (int j = 0; j < n / 2; ++j) {
@@ -172,6 +210,7 @@ struct TensorForward {
   static_assert(rows == warps * 16 * m);
   struct Shared {
     uint16_t q[rows * W], k[keys * W], v[keys * W];
+    Ahead<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[rows];
     int32_t key[2][keys];
@@ -189,15 +228,13 @@ struct TensorForward {
     if (work.place >= head.tiles) return;
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const SharedRows<W> q{shared.q}, k{shared.k}, v{shared.v};
-    const int64_t first = head.tile_row(x.sizes, work.place),
+    const int32_t first = head.tile_row(x.sizes, work.place),
                   count = head.tile_rows(x.sizes, work.place);
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16 * m, t = lane % 4 * 2;
     const bool active = own < count;
 
-    KeySteps<keys> steps(x.sizes, head, work.place);
-    KeyStep step;
-    bool more = steps.next(step);
-    int side = 0;
+    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place));
+    block_barrier();
     const auto copy_keys = [&](const HeadRows<const T>& from, const KeyStep& s,
                                const SharedRows<W>& to) {
       common.template copy_rows<keys, threads>(
@@ -206,19 +243,19 @@ struct TensorForward {
     const auto note_keys = [&](const KeyStep& s, int32_t* to) {
       if (!common.ordered()) return;
       for (int j = thread_index(); j < keys; j += threads) {
-        to[j] = static_cast<int32_t>(common.valid_key(s.k0, j, s.mask));
+        to[j] = common.valid_key(s.k0, j, s.mask);
       }
     };
     for (int r = thread_index(); r < rows; r += threads) {
-      const int64_t i = r < count ? head.query(x.sizes, first + r) : -1;
-      shared.query[r] = static_cast<int32_t>(i);
+      const int32_t i = r < count ? head.query(x.sizes, first + r) : -1;
+      shared.query[r] = i;
       shared.seen[r] = i >= 0 ? head.sees(x.sizes, i) : KeyInterval{0, 0};
     }
     common.template copy_rows<rows, threads>(
         x.q, [&](int r) { return common.valid_query(first + r, first + count); }, q);
-    if (more) {
-      copy_keys(x.k, step, k);
-      note_keys(step, shared.key[side]);
+    if (shared.ahead.at(0).mask != 0) {
+      copy_keys(x.k, shared.ahead.at(0), k);
+      note_keys(shared.ahead.at(0), shared.key[0]);
     }
     commit_copies();
 
@@ -230,18 +267,20 @@ struct TensorForward {
       reference[i][0] = reference[i][1] = hidden;
       total[i][0] = total[i][1] = 0;
     }
-    while (more) {
+    for (int at = 0; shared.ahead.at(at).mask != 0; ++at) {
+      const KeyStep& step = shared.ahead.at(at);
+      const int side = at % 2, zero = unknown_zero(step.k0);
       wait_for_copies<0>();
       block_barrier();  // the keys are here, and nobody reads the old values
+      shared.ahead.walk_on(at);
       copy_keys(x.v, step, v);
       commit_copies();
       Fragments<m, n> s;
       clear<m, n>(s);
-      if (active) multiply_rows<T, W, m, n>(q, own, k, 0, s);
+      if (active) multiply_rows<T, W, m, n>(q, own + zero, k, zero, s);
       block_barrier();  // nobody reads the keys
-      KeyStep next;
-      more = steps.next(next);
-      if (more) {
+      const KeyStep& next = shared.ahead.at(at + 1);
+      if (next.mask != 0) {
         copy_keys(x.k, next, k);
         note_keys(next, shared.key[side ^ 1]);
       }
@@ -260,13 +299,21 @@ struct TensorForward {
             }
           }
         }
-        if (x.sizes.draws.active) drop(common, shared, step, own, side, s);
+        if (x.sizes.draws.active) {
+          const uint64_t kept = common.template draw<m, n>(
+              shared.query + own, common.ordered() ? shared.key[side] : nullptr, step.k0);
+          LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+            LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+              LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
+                if ((kept >> (4 * (i * n + j) + e) & 1) == 0) s[i][j][e] = 0;
+              }
+            }
+          }
+        }
       }
       wait_for_copies<1>();
       block_barrier();  // the values are here
-      if (active) multiply_values<T, W, m, n>(s, v, 0, sum);
-      step = next;
-      side ^= 1;
+      if (active) multiply_values<T, W, m, n>(s, v, zero, sum);
     }
     wait_for_copies<0>();
     block_barrier();  // where there was no step: rows were noted by other threads
@@ -287,7 +334,7 @@ struct TensorForward {
             x.lse[at] =
                 all == 0 ? hidden : (base + log2f(all)) * static_cast<float>(ln_2);
           }
-          return shared.query[r] * x.out.row;
+          return int64_t{shared.query[r]} * x.out.row;
         },
         x.out.of(head.b, head.h));
   }
@@ -342,35 +389,18 @@ struct TensorForward {
       }
     }
   }
-  /// 0 where a probability is dropped.
-  static LONGSPAN_HD void drop(const TensorPass<T, W>& common, const Shared& shared,
-                               const KeyStep& step, int own, int side, Fragments<m, n>& s) {
-    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-      const int r = own + 16 * i + thread_index() % 32 / 4;
-      const auto upper = static_cast<uint32_t>(shared.query[r]),
-                 lower = static_cast<uint32_t>(shared.query[r + 8]);
-      LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
-        bool kept[4];
-        common.draw_rows(upper, lower, common.ordered() ? shared.key[side] + 8 * j : nullptr,
-                         step.k0 + 8 * j, kept);
-        LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
-          if (!kept[e]) s[i][j][e] = 0;
-        }
-      }
-    }
-  }
 };
 
 // --------------------------------------------------------------------------------------- backward
 
 /// lse in units of log 2, +inf where a row sees nothing, so that its probabilities are 0; and delta.
 template <class T, int W>
-LONGSPAN_HD inline void note_row(const TensorPass<T, W>& common, int64_t place, int64_t end,
+LONGSPAN_HD inline void note_row(const TensorPass<T, W>& common, int32_t place, int32_t end,
                                  int32_t& query, KeyInterval& seen, float& base, float& delta) {
   const auto& x = common.x;
   const float none = std::numeric_limits<float>::infinity();
-  const int64_t i = place < end ? common.head.query(x.sizes, place) : -1;
-  query = static_cast<int32_t>(i);
+  const int32_t i = place < end ? common.head.query(x.sizes, place) : -1;
+  query = i;
   seen = i >= 0 ? common.head.sees(x.sizes, i) : KeyInterval{0, 0};
   base = none;
   delta = 0;
@@ -389,6 +419,7 @@ struct TensorRowGradients {
   static_assert(rows == warps * 16 * m);
   struct Shared {
     uint16_t q[rows * W], dout[rows * W], k[2][keys * W], v[2][keys * W];
+    Ahead<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[rows];
     float base[rows], delta[rows];
@@ -407,22 +438,20 @@ struct TensorRowGradients {
     if (work.place >= head.tiles) return;
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const SharedRows<W> q{shared.q}, dout{shared.dout};
-    const int64_t first = head.tile_row(x.sizes, work.place),
+    const int32_t first = head.tile_row(x.sizes, work.place),
                   count = head.tile_rows(x.sizes, work.place);
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16 * m;
     const bool active = own < count;
 
-    KeySteps<keys> steps(x.sizes, head, work.place);
-    KeyStep step;
-    bool more = steps.next(step);
-    int side = 0;
+    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place));
+    block_barrier();
     const auto fetch = [&](const KeyStep& s, int to) {
       const auto key = [&](int j) { return common.valid_key(s.k0, j, s.mask); };
       common.template copy_rows<keys, threads>(x.k, key, SharedRows<W>{shared.k[to]});
       common.template copy_rows<keys, threads>(x.v, key, SharedRows<W>{shared.v[to]});
       if (!common.ordered()) return;
       for (int j = thread_index(); j < keys; j += threads) {
-        shared.key[to][j] = static_cast<int32_t>(key(j));
+        shared.key[to][j] = key(j);
       }
     };
     for (int r = thread_index(); r < rows; r += threads) {
@@ -432,18 +461,19 @@ struct TensorRowGradients {
     const auto query = [&](int r) { return common.valid_query(first + r, first + count); };
     common.template copy_rows<rows, threads>(x.q, query, q);
     common.template copy_rows<rows, threads>(x.dout, query, dout);
-    if (more) fetch(step, side);
+    if (shared.ahead.at(0).mask != 0) fetch(shared.ahead.at(0), 0);
     commit_copies();
 
     Fragments<m, W / 8> sum;
     clear<m, W / 8>(sum);
-    while (more) {
-      KeyStep next;
-      more = steps.next(next);
-      if (more) fetch(next, side ^ 1);
+    for (int at = 0; shared.ahead.at(at).mask != 0; ++at) {
+      const KeyStep &step = shared.ahead.at(at), &next = shared.ahead.at(at + 1);
+      const int side = at % 2, zero = unknown_zero(step.k0);
+      if (next.mask != 0) fetch(next, side ^ 1);
       commit_copies();
       wait_for_copies<1>();
       block_barrier();  // this step is here
+      shared.ahead.walk_on(at);
       if (active) {
         const SharedRows<W> k{shared.k[side]}, v{shared.v[side]};
         for (int from = 0; from < keys; from += span) {
@@ -451,15 +481,13 @@ struct TensorRowGradients {
           Fragments<m, n> s, ds;
           clear<m, n>(s);
           clear<m, n>(ds);
-          multiply_rows<T, W, m, n>(q, own, k, from, s);
-          multiply_rows<T, W, m, n>(dout, own, v, from, ds);
+          multiply_rows<T, W, m, n>(q, own + zero, k, from, s);
+          multiply_rows<T, W, m, n>(dout, own + zero, v, from, ds);
           differentiate(common, shared, step, own, from, side, s, ds);
           multiply_values<T, W, m, n>(ds, k, from, sum);
         }
       }
       block_barrier();  // nobody reads this step
-      step = next;
-      side ^= 1;
     }
     wait_for_copies<0>();
     block_barrier();  // where there was no step: rows were noted by other threads
@@ -469,7 +497,7 @@ struct TensorRowGradients {
         [&](int i, int half, float& scale) -> int64_t {
           const int r = own + 16 * i + 8 * half + lane / 4;
           scale = static_cast<float>(x.sizes.scale);
-          return shared.query[r] < 0 ? -1 : shared.query[r] * x.dq.row;
+          return shared.query[r] < 0 ? -1 : int64_t{shared.query[r]} * x.dq.row;
         },
         x.dq.of(head.b, head.h));
   }
@@ -481,22 +509,20 @@ struct TensorRowGradients {
                                         const Fragments<m, n>& s, Fragments<m, n>& ds) {
     const auto& x = common.x;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
-    const float scale = static_cast<float>(x.sizes.draws.scale);
-    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-      const int r = own + 16 * i + lane / 4;
-      if (x.sizes.draws.active) {
-        const auto upper = static_cast<uint32_t>(shared.query[r]),
-                   lower = static_cast<uint32_t>(shared.query[r + 8]);
+    if (x.sizes.draws.active) {
+      const uint64_t kept = common.template draw<m, n>(
+          shared.query + own, common.ordered() ? shared.key[side] + from : nullptr, step.k0 + from);
+      const auto scale = static_cast<float>(x.sizes.draws.scale);
+      LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
         LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
-          bool kept[4];
-          common.draw_rows(upper, lower,
-                           common.ordered() ? shared.key[side] + from + 8 * j : nullptr,
-                           step.k0 + from + 8 * j, kept);
           LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
-            ds[i][j][e] = kept[e] ? ds[i][j][e] * scale : 0.0f;
+            ds[i][j][e] = (kept >> (4 * (i * n + j) + e) & 1) != 0 ? ds[i][j][e] * scale : 0.0f;
           }
         }
       }
+    }
+    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+      const int r = own + 16 * i + lane / 4;
       LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
         const float base = shared.base[r + 8 * half], delta = shared.delta[r + 8 * half];
         LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
@@ -529,17 +555,46 @@ template <class T, int W>
 struct TensorKeyGradients {
   static constexpr int keys = 64, rows = 32, warps = 4, threads = 32 * warps, n = rows / 8;
   static_assert(keys == 16 * warps && kernels::kAttentionTileRows % rows == 0);
+  /// Rows first .. first + rows of the places, those before end, all of one tile.
+  struct Piece {
+    int32_t first, end;
+    bool full;
+    uint64_t mask;
+  };
+  /// The pieces of the tiles that see some of the keys.
+  struct Pieces {
+    const int32_t* tiles;  // of the layout of the head
+    TileSteps<keys> steps;
+    TileStep step;
+    int32_t first, end;
+
+    LONGSPAN_HD Pieces(const AttentionSizes& x, const AttentionHead& head, int32_t k0)
+        : tiles(x.layout.tiles + 2 * head.first_tile),
+          steps(x, head, k0),
+          step{0, false, 0},
+          first(0),
+          end(0) {}
+    LONGSPAN_HD bool next(Piece& piece) {
+      first += rows;
+      if (first >= end) {
+        if (!steps.next(step)) {
+          piece.mask = 0;
+          return false;
+        }
+        first = tiles[2 * step.tile];
+        end = first + tiles[2 * step.tile + 1];
+      }
+      piece = {first, end, step.full, step.mask};
+      return true;
+    }
+  };
   struct Shared {
     uint16_t k[keys * W], v[keys * W], q[2][rows * W], dout[2][rows * W];
+    Ahead<Pieces, Piece> ahead;
     int32_t query[2][rows];
     KeyInterval seen[2][rows];
     float base[2][rows], delta[2][rows];
     int32_t key[keys];
-  };
-  /// Rows from .. of a tile.
-  struct Piece {
-    TileStep step;
-    int64_t from;
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
@@ -553,25 +608,17 @@ struct TensorKeyGradients {
     const AttentionHead& head = common.head;
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const SharedRows<W> k{shared.k}, v{shared.v};
-    const int64_t k0 = work.place * keys;
+    const auto k0 = static_cast<int32_t>(work.place * keys);
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16;
 
-    TileSteps<keys> steps(x.sizes, head, k0);
-    Piece piece{{0, false, 0}, 0};
-    const auto advance = [&](Piece& p) {
-      p.from += rows;
-      if (p.step.mask != 0 && p.from < head.tile_rows(x.sizes, p.step.tile)) return true;
-      p.from = 0;
-      return steps.next(p.step);
-    };
+    shared.ahead.begin(Pieces(x.sizes, head, k0));
+    block_barrier();
     const auto fetch = [&](const Piece& p, int to) {
-      const int64_t first = head.tile_row(x.sizes, p.step.tile),
-                    end = first + head.tile_rows(x.sizes, p.step.tile);
-      const auto query = [&](int r) { return common.valid_query(first + p.from + r, end); };
+      const auto query = [&](int r) { return common.valid_query(p.first + r, p.end); };
       common.template copy_rows<rows, threads>(x.q, query, SharedRows<W>{shared.q[to]});
       common.template copy_rows<rows, threads>(x.dout, query, SharedRows<W>{shared.dout[to]});
       for (int r = thread_index(); r < rows; r += threads) {
-        note_row(common, first + p.from + r, end, shared.query[to][r], shared.seen[to][r],
+        note_row(common, p.first + r, p.end, shared.query[to][r], shared.seen[to][r],
                  shared.base[to][r], shared.delta[to][r]);
       }
     };
@@ -579,36 +626,32 @@ struct TensorKeyGradients {
     common.template copy_rows<keys, threads>(x.k, key, k);
     common.template copy_rows<keys, threads>(x.v, key, v);
     for (int j = thread_index(); j < keys; j += threads) {
-      shared.key[j] =
-          k0 + j < x.sizes.keys ? static_cast<int32_t>(head.key(x.sizes, k0 + j)) : -1;
+      shared.key[j] = k0 + j < x.sizes.keys ? head.key(x.sizes, k0 + j) : -1;
     }
-    bool more = advance(piece);
-    int side = 0;
-    if (more) fetch(piece, side);
+    if (shared.ahead.at(0).mask != 0) fetch(shared.ahead.at(0), 0);
     commit_copies();
 
     Fragments<1, W / 8> dk, dv;
     clear<1, W / 8>(dk);
     clear<1, W / 8>(dv);
-    while (more) {
-      Piece next = piece;
-      more = advance(next);
-      if (more) fetch(next, side ^ 1);
+    for (int at = 0; shared.ahead.at(at).mask != 0; ++at) {
+      const Piece &piece = shared.ahead.at(at), &next = shared.ahead.at(at + 1);
+      const int side = at % 2, zero = unknown_zero(piece.first);
+      if (next.mask != 0) fetch(next, side ^ 1);
       commit_copies();
       wait_for_copies<1>();
       block_barrier();  // this piece is here
+      shared.ahead.walk_on(at);
       const SharedRows<W> q{shared.q[side]}, dout{shared.dout[side]};
       Fragments<1, n> s, ds;
       clear<1, n>(s);
       clear<1, n>(ds);
-      multiply_rows<T, W, 1, n>(k, own, q, 0, s);
-      multiply_rows<T, W, 1, n>(v, own, dout, 0, ds);
-      differentiate(common, shared, piece.step, own, side, s, ds);
+      multiply_rows<T, W, 1, n>(k, own + zero, q, 0, s);
+      multiply_rows<T, W, 1, n>(v, own + zero, dout, 0, ds);
+      differentiate(common, shared, piece, own, side, s, ds);
       multiply_values<T, W, 1, n>(s, dout, 0, dv);
       multiply_values<T, W, 1, n>(ds, q, 0, dk);
       block_barrier();  // nobody reads this piece
-      piece = next;
-      side ^= 1;
     }
     wait_for_copies<0>();
     block_barrier();  // where there was no piece: keys were noted by other threads
@@ -618,7 +661,7 @@ struct TensorKeyGradients {
           [&](int, int half, float& scale) -> int64_t {
             const int32_t j = shared.key[own + 8 * half + lane / 4];
             scale = static_cast<float>(factor);
-            return j < 0 ? -1 : j * to.row;
+            return j < 0 ? -1 : int64_t{j} * to.row;
           },
           to.of(head.b, head.h));
     };
@@ -629,28 +672,34 @@ struct TensorKeyGradients {
  private:
   /// s = P^T, 0 where dropped; ds = dS^T without the scale.
   static LONGSPAN_HD void differentiate(const TensorPass<T, W>& common, const Shared& shared,
-                                        const TileStep& step, int own, int side,
+                                        const Piece& step, int own, int side,
                                         Fragments<1, n>& s, Fragments<1, n>& ds) {
     const auto& x = common.x;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
-    const float scale = static_cast<float>(x.sizes.draws.scale);
+    uint32_t kept = ~0u;  // bit 4 j + e of element e of fragment j
+    if (x.sizes.draws.active) {
+      kept = 0;
+      Draws d = x.sizes.draws;
+      LONGSPAN_ROLLED for (int at = 0; at < 4 * n; ++at) {
+        const int r = at / 4 * 8 + t + at % 2, c = own + lane / 4 + (at % 4 < 2 ? 0 : 8);
+        const auto query = static_cast<uint32_t>(shared.query[side][r]),
+                   key = static_cast<uint32_t>(shared.key[c]);
+        d.key = x.sizes.draws.key + static_cast<uint64_t>(unknown_zero(shared.query[side][r]));
+        kept |= static_cast<uint32_t>(d.keeps(common.number, query, key)) << at;
+      }
+    }
+    const auto scale = static_cast<float>(x.sizes.draws.scale);
     LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
       LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
         const int r = 8 * j + t + e % 2, c = own + lane / 4 + (e < 2 ? 0 : 8);
         const float p = fast_exp2(fused(s[0][j][e], common.factor, -shared.base[side][r]));
-        float dp = ds[0][j][e], dropped = p;
+        const bool keep = (kept >> (4 * j + e) & 1) != 0;
+        const float dp = keep ? ds[0][j][e] * scale : 0.0f;
         const int32_t key = shared.key[c];
-        if (x.sizes.draws.active) {
-          const bool kept =
-              x.sizes.draws.keeps(common.number, static_cast<uint32_t>(shared.query[side][r]),
-                                  static_cast<uint32_t>(key));
-          dp = kept ? dp * scale : 0.0f;
-          dropped = kept ? p : 0.0f;
-        }
         const KeyInterval seen = shared.seen[side][r];
         const bool hidden =
             !step.full && ((step.mask >> c & 1) == 0 || key < seen.lo || key >= seen.hi);
-        s[0][j][e] = hidden ? 0.0f : dropped;
+        s[0][j][e] = hidden || !keep ? 0.0f : p;
         ds[0][j][e] = hidden ? 0.0f : p * (dp - shared.delta[side][r]);
       }
     }

@@ -9,8 +9,12 @@
 
 #if defined(__CUDA_ARCH__)
 #define LONGSPAN_UNROLL _Pragma("unroll")
+#define LONGSPAN_UNROLL_2 _Pragma("unroll 2")
+#define LONGSPAN_ROLLED _Pragma("unroll 1")
 #else
 #define LONGSPAN_UNROLL
+#define LONGSPAN_UNROLL_2
+#define LONGSPAN_ROLLED
 #endif
 
 /// Tiles of 16-bit numbers in shared memory, and the instructions that move and multiply them. On

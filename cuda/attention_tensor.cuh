@@ -37,8 +37,9 @@ class TensorPass {
 
   /// Copies `rows` rows of a head, those of index(r) or zeros where it is negative.
   template <int rows, int threads, class Index>
-  LONGSPAN_HD void copy_rows(const HeadRows<const T>& from, Index index, Rows to) const {
-    const T* const base = from.of(head.b, head.h);
+  LONGSPAN_HD void copy_rows(const HeadRows<const T>& from, Index index, Rows to,
+                             int zero = 0) const {
+    const T* const base = from.of(head.b + zero, head.h);
     LONGSPAN_ROLLED for (int i = thread_index(); i < rows * Rows::chunks; i += threads) {
       const int r = i / Rows::chunks, c = i % Rows::chunks;
       const int32_t at = index(r);
@@ -64,31 +65,32 @@ class TensorPass {
   /// Row 16 i + r has query queries[16 i + r], column 8 j + c key keys[8 j + c] or, without keys,
   /// k0 + 8 j + c: pairs of lanes then share what they draw. A loop, since its registers are few.
   template <int m, int n>
-  LONGSPAN_HD uint64_t draw(const int32_t* queries, const int32_t* keys, int32_t k0) const {
+  LONGSPAN_HD auto draw(const int32_t* queries, const int32_t* keys, int32_t k0) const {
     static_assert(m * n <= 16);
+    using Bits = std::conditional_t<(m * n > 8), uint64_t, uint32_t>;
     Draws d = x.sizes.draws;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
     const bool odd = lane % 2 != 0;  // k0 + t begins or halves four keys
-    uint64_t bits = 0;
+    Bits bits = 0;
     LONGSPAN_ROLLED for (int at = 0; at < m * n; ++at) {
       const int32_t* const query = queries + at / n * 16 + lane / 4;
       const auto upper = static_cast<uint32_t>(query[0]), lower = static_cast<uint32_t>(query[8]);
       d.key = x.sizes.draws.key + static_cast<uint64_t>(unknown_zero(query[0]));
-      uint64_t four = 0;
+      Bits four = 0;
       if (keys != nullptr) {
         LONGSPAN_ROLLED for (int e = 0; e < 4; ++e) {
           const auto key = static_cast<uint32_t>(keys[at % n * 8 + t + e % 2]);
-          four |= static_cast<uint64_t>(d.keeps(number, e < 2 ? upper : lower, key)) << e;
+          four |= static_cast<Bits>(d.keeps(number, e < 2 ? upper : lower, key)) << e;
         }
       } else {
         const auto key = static_cast<uint32_t>(k0 + at % n * 8 + t);
         const Philox4 w = philox(d.key, key / 4, odd ? lower : upper, number, 0);
         const uint32_t first = exchange(odd ? w.word[0] : w.word[2], 1);
         const uint32_t second = exchange(odd ? w.word[1] : w.word[3], 1);
-        four = static_cast<uint64_t>((odd ? first : w.word[0]) >= d.threshold) |
-               static_cast<uint64_t>((odd ? second : w.word[1]) >= d.threshold) << 1 |
-               static_cast<uint64_t>((odd ? w.word[2] : first) >= d.threshold) << 2 |
-               static_cast<uint64_t>((odd ? w.word[3] : second) >= d.threshold) << 3;
+        four = static_cast<Bits>((odd ? first : w.word[0]) >= d.threshold) |
+               static_cast<Bits>((odd ? second : w.word[1]) >= d.threshold) << 1 |
+               static_cast<Bits>((odd ? w.word[2] : first) >= d.threshold) << 2 |
+               static_cast<Bits>((odd ? w.word[3] : second) >= d.threshold) << 3;
       }
       bits |= four << (4 * at);
     }
@@ -238,7 +240,8 @@ struct TensorForward {
     const auto copy_keys = [&](const HeadRows<const T>& from, const KeyStep& s,
                                const SharedRows<W>& to) {
       common.template copy_rows<keys, threads>(
-          from, [&](int j) { return common.valid_key(s.k0, j, s.mask); }, to);
+          from, [&](int j) { return common.valid_key(s.k0, j, s.mask); }, to,
+          unknown_zero(s.k0));
     };
     const auto note_keys = [&](const KeyStep& s, int32_t* to) {
       if (!common.ordered()) return;
@@ -300,7 +303,7 @@ struct TensorForward {
           }
         }
         if (x.sizes.draws.active) {
-          const uint64_t kept = common.template draw<m, n>(
+          const auto kept = common.template draw<m, n>(
               shared.query + own, common.ordered() ? shared.key[side] : nullptr, step.k0);
           LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
             LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
@@ -446,9 +449,10 @@ struct TensorRowGradients {
     shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place));
     block_barrier();
     const auto fetch = [&](const KeyStep& s, int to) {
+      const int zero = unknown_zero(s.k0);
       const auto key = [&](int j) { return common.valid_key(s.k0, j, s.mask); };
-      common.template copy_rows<keys, threads>(x.k, key, SharedRows<W>{shared.k[to]});
-      common.template copy_rows<keys, threads>(x.v, key, SharedRows<W>{shared.v[to]});
+      common.template copy_rows<keys, threads>(x.k, key, SharedRows<W>{shared.k[to]}, zero);
+      common.template copy_rows<keys, threads>(x.v, key, SharedRows<W>{shared.v[to]}, zero);
       if (!common.ordered()) return;
       for (int j = thread_index(); j < keys; j += threads) {
         shared.key[to][j] = key(j);
@@ -478,12 +482,19 @@ struct TensorRowGradients {
         const SharedRows<W> k{shared.k[side]}, v{shared.v[side]};
         for (int from = 0; from < keys; from += span) {
           if ((step.mask >> from) << (64 - span) == 0) continue;
+          // Drawn while there are registers to spare.
+          const uint32_t kept =
+              x.sizes.draws.active
+                  ? common.template draw<m, n>(
+                        shared.query + own, common.ordered() ? shared.key[side] + from : nullptr,
+                        step.k0 + from)
+                  : ~0u;
           Fragments<m, n> s, ds;
           clear<m, n>(s);
           clear<m, n>(ds);
           multiply_rows<T, W, m, n>(q, own + zero, k, from, s);
           multiply_rows<T, W, m, n>(dout, own + zero, v, from, ds);
-          differentiate(common, shared, step, own, from, side, s, ds);
+          differentiate(common, shared, step, own, from, side, kept, s, ds);
           multiply_values<T, W, m, n>(ds, k, from, sum);
         }
       }
@@ -506,12 +517,10 @@ struct TensorRowGradients {
   /// ds = dS, from dP, without the scale.
   static LONGSPAN_HD void differentiate(const TensorPass<T, W>& common, const Shared& shared,
                                         const KeyStep& step, int own, int from, int side,
-                                        const Fragments<m, n>& s, Fragments<m, n>& ds) {
+                                        uint32_t kept, const Fragments<m, n>& s, Fragments<m, n>& ds) {
     const auto& x = common.x;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
     if (x.sizes.draws.active) {
-      const uint64_t kept = common.template draw<m, n>(
-          shared.query + own, common.ordered() ? shared.key[side] + from : nullptr, step.k0 + from);
       const auto scale = static_cast<float>(x.sizes.draws.scale);
       LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
         LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
@@ -615,8 +624,9 @@ struct TensorKeyGradients {
     block_barrier();
     const auto fetch = [&](const Piece& p, int to) {
       const auto query = [&](int r) { return common.valid_query(p.first + r, p.end); };
-      common.template copy_rows<rows, threads>(x.q, query, SharedRows<W>{shared.q[to]});
-      common.template copy_rows<rows, threads>(x.dout, query, SharedRows<W>{shared.dout[to]});
+      const int zero = unknown_zero(p.first);
+      common.template copy_rows<rows, threads>(x.q, query, SharedRows<W>{shared.q[to]}, zero);
+      common.template copy_rows<rows, threads>(x.dout, query, SharedRows<W>{shared.dout[to]}, zero);
       for (int r = thread_index(); r < rows; r += threads) {
         note_row(common, p.first + r, p.end, shared.query[to][r], shared.seen[to][r],
                  shared.base[to][r], shared.delta[to][r]);

@@ -52,18 +52,26 @@ LONGSPAN_HD inline void block_barrier() {
 #endif
 }
 
+/// Where something lies in shared memory: on the device 32 bits.
 #if defined(__CUDA_ARCH__)
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+using SharedAddress = uint32_t;
+#else
+using SharedAddress = char*;
 #endif
+LONGSPAN_HD inline SharedAddress shared_address(void* p) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+#else
+  return static_cast<char*>(p);
+#endif
+}
 
 /// Copies 16 bytes to shared memory without waiting; zeros where `take` is false, and nothing is
 /// read then.
-LONGSPAN_HD inline void copy16(void* to, const void* from, bool take) {
+LONGSPAN_HD inline void copy16(SharedAddress to, const void* from, bool take) {
 #if defined(__CUDA_ARCH__)
   const int bytes = take ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(bytes)
                : "memory");
 #else
@@ -93,17 +101,17 @@ LONGSPAN_HD inline void wait_for_copies() {
 /// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. Lane l gets of each
 /// matrix elements 2 (l % 4) and the next of row l / 4; transposed: of column l / 4.
 template <bool transposed>
-LONGSPAN_HD inline void load_matrices(const void* row, uint32_t (&x)[4]) {
+LONGSPAN_HD inline void load_matrices(SharedAddress row, uint32_t (&x)[4]) {
 #if defined(__CUDA_ARCH__)
   if constexpr (transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
   } else {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
   }
 #else
@@ -200,13 +208,14 @@ struct SharedRows {
   static constexpr int chunks = width / 8;
   static constexpr int64_t bytes(int rows) { return int64_t{rows} * width * 2; }
 
-  uint16_t* data;
+  SharedAddress start;
 
+  LONGSPAN_HD explicit SharedRows(uint16_t* data) : start(shared_address(data)) {}
   LONGSPAN_HD static int place(int row, int chunk) {
     const int turn = chunks >= 8 ? row % 8 : row / 2 % 4;
     return row * chunks + (chunk ^ turn);
   }
-  LONGSPAN_HD uint16_t* at(int row, int chunk) const { return data + place(row, chunk) * 8; }
+  LONGSPAN_HD SharedAddress at(int row, int chunk) const { return start + place(row, chunk) * 16; }
 
   /// Operand a of multiply(): rows row .. row + 16, columns 16 k ..
   LONGSPAN_HD void load_a(int row, int k, uint32_t (&a)[4]) const {

@@ -6,9 +6,10 @@
 #include "cuda/attention_schedule.h"
 #include "cuda/tile.cuh"
 
-/// Attention for every dtype, width and term, by plain arithmetic on tiles in shared memory. A block
-/// of threads goes through phases; the same code runs on the host, one thread doing all of a phase.
-/// Every sum is one chain in the order of its keys or queries, so that no bit depends on the layout.
+/// Attention for every dtype, width and term, by plain arithmetic on tiles in shared memory. A
+/// block of threads goes through phases; the same code runs on the host, one thread doing all of a
+/// phase. Every sum is one chain in the order of its keys or queries, so that no bit depends on the
+/// layout.
 namespace longspan::cuda {
 
 /// Threads of a block.
@@ -62,8 +63,8 @@ template <class A>
 struct GeneralTile {
   static constexpr int rows = sizeof(A) == 8 ? 32 : 48;
   static constexpr int keys = sizeof(A) == 8 ? 32 : 64;
-  static constexpr int depth = 32;              // columns staged at a time
-  static constexpr int pitch = keys + 1;        // of score tiles
+  static constexpr int depth = 32;        // columns staged at a time
+  static constexpr int pitch = keys + 1;  // of score tiles
   static constexpr int stage_pitch = depth + 1;
   static constexpr int parts = static_cast<int>(ceil_div(kernels::kAttentionTileRows, rows));
   /// Columns of the results that one block sums up: those of a row, and of a key or an id.
@@ -75,8 +76,8 @@ struct GeneralTile {
                (int64_t{tiles} * rows * pitch + (rows + keys) * stage_pitch + sums + 8 * rows) +
            4 * (int64_t{4} * rows + keys * 2);
   }
-  static constexpr int64_t forward_bytes = bytes(2, rows * row_sums);
-  static constexpr int64_t rows_bytes = bytes(3, rows * row_sums);
+  static constexpr int64_t forward_bytes = bytes(2, rows* row_sums);
+  static constexpr int64_t rows_bytes = bytes(3, rows* row_sums);
   static constexpr int64_t keys_bytes = bytes(3, 2 * keys * key_sums);
   static constexpr int64_t tables_bytes = bytes(3, 2 * keys * key_sums + keys);
 };
@@ -330,13 +331,12 @@ class General {
                ? static_cast<A>(x.sizes.draws.scale)
                : A(0);
   }
-  /// scores = (q . k and the terms) scale log2(e), of keys that begin at place k0.
+  /// scores = q . k and the terms, without the factor, of keys that begin at place k0.
   LONGSPAN_HD void score(int64_t k0) {
     multiply_rows(rows_of(x.q), keys_of(x.k), scores);
     if (x.key.data != nullptr || x.bias.data != nullptr) {
       add_relation(rows_of(x.q), x.key, x.bias, k0, bins, scores);
     }
-    each(R * K, [&](int i) { scores[i / K * P + i % K] *= factor; });
   }
   /// scores = P, dropped; dscores = dS, without the scale.
   LONGSPAN_HD void differentiate(int64_t k0, uint64_t bits) {
@@ -349,7 +349,7 @@ class General {
       const int r = i / K, j = i % K, at = r * P + j;
       A p = 0, ds = 0;
       if (visible(bits, r, j)) {
-        p = two_to(scores[at] - row_a[r]);
+        p = two_to(fused(scores[at], factor, -row_a[r]));
         const A kept = x.sizes.draws.active ? keep(r, j) : A(1);
         ds = p * (dscores[at] * kept - row_b[r]);
         p *= kept;
@@ -381,8 +381,8 @@ class General {
         A top = hidden;
         for (int j = i % parts * share; j < (i % parts + 1) * share; ++j) {
           A& s = scores[r * P + j];
-          if (!visible(step.mask, r, j)) s = hidden;
-          if (s > top) top = s;
+          if (!visible(step.mask, r, j)) s = factor < A(0) ? -hidden : hidden;
+          top = s * factor > top ? s * factor : top;
         }
         part[i] = top;
       });
@@ -401,7 +401,7 @@ class General {
         const A base = reference[r] == hidden ? A(0) : reference[r];
         A partial = 0;
         for (int j = i % parts * share; j < (i % parts + 1) * share; ++j) {
-          A p = two_to(scores[r * P + j] - base);
+          A p = two_to(fused(scores[r * P + j], factor, -base));
           partial += p;
           if (x.sizes.draws.active && p != A(0)) p *= keep(r, j);
           scores[r * P + j] = p;
@@ -608,7 +608,8 @@ LONGSPAN_HD Accumulator<T> delta_part(const HeadRows<const T>& dout, const HeadR
   using A = Accumulator<T>;
   const T *const x = dout.of(b, h) + row * dout.row, *const y = out.of(b, h) + row * out.row;
   A total = 0;
-  for (int c = rank; c < dout.width; c += team) total += static_cast<A>(x[c]) * static_cast<A>(y[c]);
+  for (int c = rank; c < dout.width; c += team)
+    total += static_cast<A>(x[c]) * static_cast<A>(y[c]);
   return total;
 }
 
@@ -654,9 +655,10 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   x.width = static_cast<int32_t>(in.q.dim(3));
   x.value_width = static_cast<int32_t>(in.v.dim(3));
   const int64_t rows = l.which.dim(0), columns = l.which.dim(1);
-  x.layout = {table(l.first_tile), table(l.tiles), table(l.row_start), table(l.runs),
-              table(l.first_column), table(l.col_start), table(l.col_runs), table(l.which),
-              table(l.order_q), table(l.order_k), rows > 1 ? columns : 0, columns > 1 ? 1 : 0,
+  x.layout = {table(l.first_tile),     table(l.tiles),         table(l.row_start),
+              table(l.runs),           table(l.first_column),  table(l.col_start),
+              table(l.col_runs),       table(l.which),         table(l.order_q),
+              table(l.order_k),        rows > 1 ? columns : 0, columns > 1 ? 1 : 0,
               l.first_tile.dim(0) - 1, l.tiles.dim(0)};
   x.bounds = {in.rule.q_start, in.rule.left, in.rule.right, in.rule.q_valid.as<int64_t>(),
               in.rule.k_valid.as<int64_t>()};
@@ -686,8 +688,8 @@ AttentionArguments<T> arguments_of(const kernels::AttentionInputs& in) {
   return x;
 }
 
-/// Parts of the queries whose sums of the tables' gradients are added up at the end: few, since each
-/// has memory of its own, and decided by the sizes alone.
+/// Parts of the queries whose sums of the tables' gradients are added up at the end: few, since
+/// each has memory of its own, and decided by the sizes alone.
 inline int64_t table_splits(const AttentionSizes& x) {
   return clamped(ceil_div(x.queries, 512), 1, 8);
 }

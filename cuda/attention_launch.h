@@ -15,11 +15,11 @@ unsigned attention_grid(const char* name, int64_t blocks);
 /// the call. Backward takes delta = dout . out - dlse, [B, H, L], and gives dq, dk and dv.
 bool tensor_forward_bf16(const kernels::AttentionInputs& in, const View& out, const View& lse);
 bool tensor_backward_bf16(const kernels::AttentionInputs& in, const ConstView& lse,
-                         const ConstView& dout, const float* delta,
-                         const kernels::AttentionGradients& grads);
+                          const ConstView& dout, const float* delta,
+                          const kernels::AttentionGradients& grads);
 bool tensor_forward_f16(const kernels::AttentionInputs& in, const View& out, const View& lse);
 bool tensor_backward_f16(const kernels::AttentionInputs& in, const ConstView& lse,
-                        const ConstView& dout, const float* delta,
-                        const kernels::AttentionGradients& grads);
+                         const ConstView& dout, const float* delta,
+                         const kernels::AttentionGradients& grads);
 
 }  // namespace longspan::cuda

@@ -153,8 +153,8 @@ struct KeyStep {
   uint64_t mask;
 };
 
-/// The steps of one query tile, ascending, each once. After the last one next() is false, whose step
-/// has no bits.
+/// The steps of one query tile, ascending, each once. After the last one next() is false, whose
+/// step has no bits.
 template <int unit>
 class KeySteps {
   static_assert(unit <= 64);
@@ -255,8 +255,8 @@ class TileSteps {
 };
 
 /// One unit of work of a grid: a head, a place along its queries or keys, and a chunk of columns.
-/// Neighbouring blocks take the same place of different heads; the last places, which see most under
-/// a causal rule, come first.
+/// Neighbouring blocks take the same place of different heads; the last places, which see most
+/// under a causal rule, come first.
 struct AttentionWork {
   int64_t b, h, place, chunk;
 

@@ -240,8 +240,7 @@ struct TensorForward {
     const auto copy_keys = [&](const HeadRows<const T>& from, const KeyStep& s,
                                const SharedRows<W>& to) {
       common.template copy_rows<keys, threads>(
-          from, [&](int j) { return common.valid_key(s.k0, j, s.mask); }, to,
-          unknown_zero(s.k0));
+          from, [&](int j) { return common.valid_key(s.k0, j, s.mask); }, to, unknown_zero(s.k0));
     };
     const auto note_keys = [&](const KeyStep& s, int32_t* to) {
       if (!common.ordered()) return;
@@ -334,8 +333,7 @@ struct TensorForward {
           if (t == 0) {
             const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
             const int64_t at = int64_t{common.number} * x.sizes.queries + shared.query[r];
-            x.lse[at] =
-                all == 0 ? hidden : (base + log2f(all)) * static_cast<float>(ln_2);
+            x.lse[at] = all == 0 ? hidden : (base + log2f(all)) * static_cast<float>(ln_2);
           }
           return int64_t{shared.query[r]} * x.out.row;
         },
@@ -396,7 +394,8 @@ struct TensorForward {
 
 // --------------------------------------------------------------------------------------- backward
 
-/// lse in units of log 2, +inf where a row sees nothing, so that its probabilities are 0; and delta.
+/// lse in units of log 2, +inf where a row sees nothing, so that its probabilities are 0; and
+/// delta.
 template <class T, int W>
 LONGSPAN_HD inline void note_row(const TensorPass<T, W>& common, int32_t place, int32_t end,
                                  int32_t& query, KeyInterval& seen, float& base, float& delta) {
@@ -485,9 +484,9 @@ struct TensorRowGradients {
           // Drawn while there are registers to spare.
           const uint32_t kept =
               x.sizes.draws.active
-                  ? common.template draw<m, n>(
-                        shared.query + own, common.ordered() ? shared.key[side] + from : nullptr,
-                        step.k0 + from)
+                  ? common.template draw<m, n>(shared.query + own,
+                                               common.ordered() ? shared.key[side] + from : nullptr,
+                                               step.k0 + from)
                   : ~0u;
           Fragments<m, n> s, ds;
           clear<m, n>(s);
@@ -517,7 +516,8 @@ struct TensorRowGradients {
   /// ds = dS, from dP, without the scale.
   static LONGSPAN_HD void differentiate(const TensorPass<T, W>& common, const Shared& shared,
                                         const KeyStep& step, int own, int from, int side,
-                                        uint32_t kept, const Fragments<m, n>& s, Fragments<m, n>& ds) {
+                                        uint32_t kept, const Fragments<m, n>& s,
+                                        Fragments<m, n>& ds) {
     const auto& x = common.x;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
     if (x.sizes.draws.active) {
@@ -682,8 +682,8 @@ struct TensorKeyGradients {
  private:
   /// s = P^T, 0 where dropped; ds = dS^T without the scale.
   static LONGSPAN_HD void differentiate(const TensorPass<T, W>& common, const Shared& shared,
-                                        const Piece& step, int own, int side,
-                                        Fragments<1, n>& s, Fragments<1, n>& ds) {
+                                        const Piece& step, int own, int side, Fragments<1, n>& s,
+                                        Fragments<1, n>& ds) {
     const auto& x = common.x;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
     uint32_t kept = ~0u;  // bit 4 j + e of element e of fragment j

@@ -34,8 +34,7 @@ void launch_tensor(const char* name, const AttentionArguments<T>& x) {
 
 /// Whether rows can be moved 16 bytes at a time.
 inline bool rows_fit(const ConstView& x) {
-  bool fits = x.dim(3) % 8 == 0 && x.dim(3) <= 128 &&
-              reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+  bool fits = x.dim(3) % 8 == 0 && x.dim(3) <= 128 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   for (int axis = 0; axis < 3; ++axis) fits = fits && (x.dim(axis) == 1 || x.stride(axis) % 8 == 0);
   return fits;
 }

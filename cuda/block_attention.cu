@@ -1,6 +1,5 @@
 #include "ops/kernels/block_attention.h"
 
-
 #include "core/memory.h"
 #include "cuda/attention_general.h"
 #include "cuda/attention_launch.h"
@@ -67,7 +66,6 @@ void launch_general(const char* name, const AttentionArguments<T>& x, int64_t bl
   launch(name, general_kernel<T, pass>, dim3(attention_grid(name, blocks)), general_threads, bytes,
          x);
 }
-
 
 template <class T>
 void forward_of(const AttentionInputs& in, const View& out, const View& lse) {

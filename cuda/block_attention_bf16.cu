@@ -7,8 +7,8 @@ bool tensor_forward_bf16(const kernels::AttentionInputs& in, const View& out, co
 }
 
 bool tensor_backward_bf16(const kernels::AttentionInputs& in, const ConstView& lse,
-                        const ConstView& dout, const float* delta,
-                        const kernels::AttentionGradients& grads) {
+                          const ConstView& dout, const float* delta,
+                          const kernels::AttentionGradients& grads) {
   return tensor_backward_of<bf16>(in, lse, dout, delta, grads);
 }
 

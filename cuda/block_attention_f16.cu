@@ -7,8 +7,8 @@ bool tensor_forward_f16(const kernels::AttentionInputs& in, const View& out, con
 }
 
 bool tensor_backward_f16(const kernels::AttentionInputs& in, const ConstView& lse,
-                        const ConstView& dout, const float* delta,
-                        const kernels::AttentionGradients& grads) {
+                         const ConstView& dout, const float* delta,
+                         const kernels::AttentionGradients& grads) {
   return tensor_backward_of<f16>(in, lse, dout, delta, grads);
 }
 

@@ -71,8 +71,7 @@ LONGSPAN_HD inline SharedAddress shared_address(void* p) {
 LONGSPAN_HD inline void copy16(SharedAddress to, const void* from, bool take) {
 #if defined(__CUDA_ARCH__)
   const int bytes = take ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(bytes)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 #else
   simulated::copy16(to, from, take);
@@ -119,9 +118,9 @@ LONGSPAN_HD inline void load_matrices(SharedAddress row, uint32_t (&x)[4]) {
 #endif
 }
 
-/// c += a b: 16 x 16 times 16 x 8. With g = lane / 4 and t = 2 (lane % 4): c holds rows g and g + 8,
-/// columns t and t + 1; a holds rows g, g + 8, g, g + 8, columns t, t + 1 and, the last two, 8 more;
-/// b0 holds rows t and t + 1, b1 8 more, of column g.
+/// c += a b: 16 x 16 times 16 x 8. With g = lane / 4 and t = 2 (lane % 4): c holds rows g and g +
+/// 8, columns t and t + 1; a holds rows g, g + 8, g, g + 8, columns t, t + 1 and, the last two, 8
+/// more; b0 holds rows t and t + 1, b1 8 more, of column g.
 template <class T>
 LONGSPAN_HD inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);

@@ -119,16 +119,16 @@ void simulated_backward(kernels::AttentionInputs in, const ConstView& out, const
 // The slots of the CPU, taken by the kernels under test where they serve the call.
 const bool taken = [] {
   register_backends();
-  kernels::block_attention_forward.set(
-      DeviceKind::cpu, [](const kernels::AttentionInputs& in, View out, View lse) {
-        if (in.q.dtype == DType::bf16) {
-          simulated_forward<bf16>(in, out, lse);
-        } else if (in.q.dtype == DType::f16) {
-          simulated_forward<f16>(in, out, lse);
-        } else {
-          FAIL() << "16 bits only";
-        }
-      });
+  kernels::block_attention_forward.set(DeviceKind::cpu,
+                                       [](const kernels::AttentionInputs& in, View out, View lse) {
+                                         if (in.q.dtype == DType::bf16) {
+                                           simulated_forward<bf16>(in, out, lse);
+                                         } else if (in.q.dtype == DType::f16) {
+                                           simulated_forward<f16>(in, out, lse);
+                                         } else {
+                                           FAIL() << "16 bits only";
+                                         }
+                                       });
   kernels::block_attention_backward.set(
       DeviceKind::cpu, [](const kernels::AttentionInputs& in, ConstView out, ConstView lse,
                           ConstView dout, ConstView dlse, const kernels::AttentionGradients& g) {
@@ -151,8 +151,8 @@ TEST(AttentionTensor, IsWhatTheOpRuns) {
 TEST(AttentionTensor, Widths) {
   const auto causal = [](int64_t p, int64_t j) { return j <= p; };
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    for (const auto& [d, dv] : {std::pair<int64_t, int64_t>{8, 24}, {32, 32}, {48, 16}, {64, 64},
-                                {80, 96}, {128, 128}}) {
+    for (const auto& [d, dv] :
+         {std::pair<int64_t, int64_t>{8, 24}, {32, 32}, {48, 16}, {64, 64}, {80, 96}, {128, 128}}) {
       const Problem x = problem({1, 2, 170, 230, d, dv}, causal);
       expect_near(run(x, patterns::causal(), dtype), solve(x), dtype, fmt::format("{} {}", d, dv));
     }

@@ -1,0 +1,288 @@
+#include "cuda/attention_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "cuda/attention_general.h"
+#include "ops/pattern.h"
+
+namespace longspan {
+namespace {
+
+using namespace cuda;
+
+struct Case {
+  AttentionPattern pattern;
+  int64_t queries, keys, batch = 1, heads = 1;
+};
+
+// Runs of any length and kind of place, two layouts.
+AttentionPattern ragged(int64_t queries, int64_t keys) {
+  std::vector<std::vector<TileRuns>> layouts(2);
+  for (int m = 0; m < 2; ++m) {
+    for (int32_t q0 = 0, i = 0; q0 < queries; ++i) {
+      const int32_t qn = std::min<int32_t>(m == 0 ? 96 : 31, static_cast<int32_t>(queries) - q0);
+      TileRuns t{q0, qn, {}};
+      for (int32_t k0 = (i * 7) % 13; k0 < keys && i % 5 != 2;) {
+        const int32_t kn = std::min<int32_t>(1 + (k0 * 5 + i) % (m == 0 ? 300 : 9),
+                                             static_cast<int32_t>(keys) - k0);
+        t.runs.push_back({k0, kn, 0, (k0 + i) % 3 == 0 ? RunKind::partial : RunKind::full});
+        k0 += kn + (k0 + i) % 4;
+      }
+      layouts[static_cast<size_t>(m)].push_back(t);
+      q0 += qn;
+    }
+  }
+  AttentionPattern p;
+  p.name = "ragged";
+  p.layout = make_layout(queries, keys, layouts,
+                         Tensor::from(std::vector<int32_t>{0, 1, 1, 0, 0, 1}, {2, 3}));
+  return p;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const std::vector<std::pair<int64_t, int64_t>> sizes = {
+      {1, 1},     {2, 2},   {15, 15}, {17, 17},  {64, 64},   {65, 65},  {100, 100},
+      {257, 257}, {1, 257}, {5, 130}, {130, 64}, {200, 850}, {800, 790}};
+  for (const auto& [queries, keys] : sizes) {
+    for (const AttentionPattern& p :
+         {patterns::dense(), patterns::causal(), patterns::local(1), patterns::local(100),
+          patterns::local_bidirectional(70), patterns::local_block(5), patterns::local_block(60),
+          patterns::dilated(5, 3, 3), patterns::strided(7)}) {
+      all.push_back({p, queries, keys});
+    }
+    if (queries > 1) all.push_back({ragged(queries, keys), queries, keys, 2, 3});
+  }
+  return all;
+}
+
+struct Call {
+  explicit Call(const Case& c, const std::vector<int64_t>& q_lengths = {},
+                const std::vector<int64_t>& k_lengths = {})
+      : pattern(resolve(c.pattern, c.queries, c.keys)) {
+    if (!q_lengths.empty()) {
+      const auto n = static_cast<int64_t>(q_lengths.size());
+      q_valid = Tensor::from(q_lengths, {n});
+      k_valid = Tensor::from(k_lengths, {n});
+    }
+    q = Tensor::zeros({c.batch, c.heads, c.queries, 8}, DType::bf16);
+    k = Tensor::zeros({c.batch, c.heads, c.keys, 8}, DType::bf16);
+    kernels::AttentionInputs in;
+    in.q = q.view();
+    in.k = in.v = k.view();
+    in.layout = pattern.layout->view();
+    const Rule& rule = pattern.rules.front();
+    const auto times = [&](int64_t n) {
+      return n >= kUnlimited / rule.window.dilation ? kUnlimited : n * rule.window.dilation;
+    };
+    in.rule = {rule.q_start, times(rule.window.left), rule.causal ? 0 : times(rule.window.right),
+               q_valid.view(), k_valid.view()};
+    sizes = sizes_of(in);
+  }
+
+  AttentionPattern pattern;
+  Tensor q, k, q_valid, k_valid;
+  AttentionSizes sizes{};
+};
+
+// Which pairs of places a head sees: what the runs hold, as far as rule and lengths allow.
+std::vector<std::vector<bool>> truth_of(const Call& call, int64_t b, int64_t h) {
+  const AttentionSizes& x = call.sizes;
+  std::vector<std::vector<bool>> sees(static_cast<size_t>(x.queries),
+                                      std::vector<bool>(static_cast<size_t>(x.keys)));
+  const auto which = call.pattern.layout->which.to_vector<int32_t>();
+  const auto columns = call.pattern.layout->which.dim(1);
+  const int32_t member = which[static_cast<size_t>(which.size() == 1 ? 0 : b * columns + h)];
+  const AttentionHead head(x, b, h);
+  for (const TileRuns& t : tiles_of(*call.pattern.layout, member)) {
+    for (const Run& r : t.runs) {
+      for (int32_t i = t.q0; i < t.q0 + t.qn; ++i) {
+        for (int32_t j = r.k0; j < r.k0 + r.kn; ++j) {
+          const int32_t query = head.query(x, i), key = head.key(x, j);
+          const bool rule =
+              r.kind == RunKind::full || rule_allows(call.pattern.rules.front(), query, key);
+          sees[static_cast<size_t>(i)][static_cast<size_t>(j)] =
+              rule && query < head.queries_valid && key < head.keys_valid;
+        }
+      }
+    }
+  }
+  return sees;
+}
+
+// Visits every pair of a step and counts it; checks what a full step promises.
+struct Visits {
+  const AttentionSizes& x;
+  const AttentionHead& head;
+  const std::vector<std::vector<bool>>& truth;
+  std::vector<std::vector<int>> count;
+
+  Visits(const AttentionSizes& sizes, const AttentionHead& h,
+         const std::vector<std::vector<bool>>& t)
+      : x(sizes),
+        head(h),
+        truth(t),
+        count(t.size(), std::vector<int>(static_cast<size_t>(sizes.keys))) {}
+
+  void visit(int32_t tile, int32_t k0, int unit, bool full, uint64_t mask) {
+    ASSERT_NE(mask, 0u);
+    ASSERT_EQ(k0 % unit, 0);
+    for (int32_t r = 0; r < head.tile_rows(x, tile); ++r) {
+      const int32_t row = head.tile_row(x, tile) + r, query = head.query(x, row);
+      const KeyInterval seen = head.sees(x, query);
+      for (int j = 0; j < unit; ++j) {
+        if ((mask >> j & 1) == 0) {
+          ASSERT_FALSE(full);
+          continue;
+        }
+        ASSERT_LT(k0 + j, x.keys);
+        const int32_t key = head.key(x, k0 + j);
+        const bool visible = key >= seen.lo && key < seen.hi;
+        if (full) {
+          ASSERT_TRUE(visible || query >= head.queries_valid);
+        }
+        if (visible) {
+          ++count[static_cast<size_t>(row)][static_cast<size_t>(k0 + j)];
+        }
+      }
+    }
+  }
+  void expect_each_once(const std::string& what) const {
+    for (size_t i = 0; i < truth.size(); ++i) {
+      for (size_t j = 0; j < truth[i].size(); ++j) {
+        ASSERT_EQ(count[i][j], truth[i][j] ? 1 : 0) << what << " query " << i << " key " << j;
+      }
+    }
+  }
+};
+
+template <int unit>
+void check_steps(const Call& call, const std::string& name) {
+  const AttentionSizes& x = call.sizes;
+  for (int64_t bh = 0; bh < x.head_count(); ++bh) {
+    const AttentionHead head(x, bh / x.heads, bh % x.heads);
+    const auto truth = truth_of(call, head.b, head.h);
+    Visits by_rows(x, head, truth), by_columns(x, head, truth);
+    for (int32_t tile = 0; tile < head.tiles; ++tile) {
+      KeySteps<unit> steps(x, head, tile);
+      int32_t last = -1;
+      KeyStep step;
+      while (steps.next(step)) {
+        ASSERT_GT(step.k0, last);
+        last = step.k0;
+        by_rows.visit(tile, step.k0, unit, step.full, step.mask);
+      }
+      ASSERT_EQ(step.mask, 0u);
+      ASSERT_FALSE(steps.next(step));
+    }
+    by_rows.expect_each_once(name + " by rows");
+    for (int32_t k0 = 0; k0 < x.keys; k0 += unit) {
+      TileSteps<unit> steps(x, head, k0);
+      int32_t last = -1;
+      for (TileStep step; steps.next(step);) {
+        ASSERT_GT(step.tile, last);
+        last = step.tile;
+        by_columns.visit(step.tile, k0, unit, step.full, step.mask);
+      }
+    }
+    by_columns.expect_each_once(name + " by columns");
+  }
+}
+
+TEST(AttentionSchedule, EveryPairOnce) {
+  for (const Case& c : cases()) {
+    const std::string name = fmt::format("{} {} {}", c.pattern.name, c.queries, c.keys);
+    const Call call(c);
+    check_steps<64>(call, name);
+    check_steps<32>(call, name);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(AttentionSchedule, EveryPairOnceWithLengths) {
+  for (Case c : cases()) {
+    const std::string name = fmt::format("{} {} {} lengths", c.pattern.name, c.queries, c.keys);
+    c.batch = 2;
+    const Call call(c, {c.queries / 2, c.queries}, {c.keys, c.keys * 2 / 3});
+    check_steps<64>(call, name);
+    check_steps<32>(call, name);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(AttentionSchedule, FullStepsAreFound) {
+  const Call call({patterns::dense(), 192, 256});
+  const AttentionHead head(call.sizes, 0, 0);
+  KeySteps<64> steps(call.sizes, head, 1);
+  int full = 0, all = 0;
+  for (KeyStep step; steps.next(step); ++all) full += step.full;
+  EXPECT_EQ(full, 4);
+  EXPECT_EQ(all, 4);
+  TileSteps<64> tiles(call.sizes, head, 128);
+  all = 0;
+  for (TileStep step; tiles.next(step); ++all) EXPECT_TRUE(step.full);
+  EXPECT_EQ(all, 2);
+}
+
+TEST(AttentionSchedule, ShortRunsShareAStep) {
+  // Three runs within 64 places are one step.
+  const std::vector<TileRuns> tiles = {
+      {0, 4, {{3, 5, 0, RunKind::full}, {10, 1, 0, RunKind::full}, {60, 10, 0, RunKind::full}}}};
+  AttentionPattern p;
+  p.layout = make_layout(4, 100, {tiles});
+  const Call call({p, 4, 100});
+  KeySteps<64> steps(call.sizes, AttentionHead(call.sizes, 0, 0), 0);
+  KeyStep step;
+  ASSERT_TRUE(steps.next(step));
+  EXPECT_EQ(step.mask, bit_range(3, 8) | bit_range(10, 11) | bit_range(60, 64));
+  ASSERT_TRUE(steps.next(step));
+  EXPECT_EQ(step.k0, 64);
+  EXPECT_EQ(step.mask, bit_range(0, 6));
+  EXPECT_FALSE(steps.next(step));
+}
+
+TEST(AttentionSchedule, BitRanges) {
+  for (int64_t lo = 0; lo <= 64; ++lo) {
+    for (int64_t hi = 0; hi <= 64; ++hi) {
+      uint64_t bits = 0;
+      for (int64_t i = lo; i < hi; ++i) bits |= uint64_t{1} << i;
+      EXPECT_EQ(bit_range(lo, hi), bits) << lo << " " << hi;
+    }
+  }
+}
+
+TEST(AttentionSchedule, BlocksCoverTheirWork) {
+  AttentionSizes x{};
+  x.batch = 3;
+  x.heads = 5;
+  for (const bool last_first : {false, true}) {
+    std::set<std::array<int64_t, 4>> seen;
+    for (int64_t i = 0; i < 3 * 5 * 7 * 2; ++i) {
+      const AttentionWork w(x, i, 7, 2, last_first);
+      EXPECT_TRUE(w.b < 3 && w.h < 5 && w.place >= 0 && w.place < 7 && w.chunk < 2);
+      seen.insert({w.b, w.h, w.place, w.chunk});
+      if (i == 0) {
+        EXPECT_EQ(w.place, last_first ? 6 : 0);
+      }
+    }
+    EXPECT_EQ(seen.size(), size_t{3 * 5 * 7 * 2});
+  }
+}
+
+TEST(AttentionSchedule, DrawsAreThoseOfTheContract) {
+  Draws d;
+  d.key = 0x123456789ABCDEF0u;
+  d.threshold = static_cast<uint32_t>(drop_threshold(0.3));
+  d.active = true;
+  for (uint32_t i = 0; i < 20; ++i) {
+    for (uint32_t j = 0; j < 40; ++j) {
+      const uint32_t word = philox(d.key, j / 4, i, 7, 0).word[j % 4];
+      EXPECT_EQ(d.keeps(7, i, j), word >= drop_threshold(0.3));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longspan

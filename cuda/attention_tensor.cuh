@@ -207,8 +207,9 @@ LONGSPAN_HD inline float over_row(float value, F f) {
 /// formed, the keys of the next one while probabilities meet values.
 template <class T, int W>
 struct TensorForward {
-  static constexpr int rows = kernels::kAttentionTileRows, keys = 64, warps = 3,
+  static constexpr int rows = kernels::kAttentionTileRows, keys = W == 64 ? 32 : 64, warps = 3,
                        threads = 32 * warps, m = 2, n = keys / 8;
+  static constexpr int resident = W == 128 ? 2 : 4;  // blocks of a multiprocessor, at least
   static_assert(rows == warps * 16 * m);
   struct Shared {
     uint16_t q[rows * W], k[keys * W], v[keys * W];
@@ -418,6 +419,7 @@ template <class T, int W>
 struct TensorRowGradients {
   static constexpr int rows = kernels::kAttentionTileRows, keys = W == 128 ? 32 : 64, warps = 3,
                        threads = 32 * warps, m = 2, span = 32, n = span / 8;
+  static constexpr int resident = W == 128 ? 2 : 4;  // blocks of a multiprocessor, at least
   static_assert(rows == warps * 16 * m);
   struct Shared {
     uint16_t q[rows * W], dout[rows * W], k[2][keys * W], v[2][keys * W];
@@ -480,7 +482,7 @@ struct TensorRowGradients {
       if (active) {
         const SharedRows<W> k{shared.k[side]}, v{shared.v[side]};
         for (int from = 0; from < keys; from += span) {
-          if ((step.mask >> from) << (64 - span) == 0) continue;
+          if (keys > span && (step.mask >> from) << (64 - span) == 0) continue;
           // Drawn while there are registers to spare.
           const uint32_t kept =
               x.sizes.draws.active
@@ -491,10 +493,10 @@ struct TensorRowGradients {
           Fragments<m, n> s, ds;
           clear<m, n>(s);
           clear<m, n>(ds);
-          multiply_rows<T, W, m, n>(q, own + zero, k, from, s);
-          multiply_rows<T, W, m, n>(dout, own + zero, v, from, ds);
-          differentiate(common, shared, step, own, from, side, kept, s, ds);
-          multiply_values<T, W, m, n>(ds, k, from, sum);
+          multiply_rows<T, W, m, n>(q, own + zero, k, from + zero, s);
+          multiply_rows<T, W, m, n>(dout, own + zero, v, from + zero, ds);
+          differentiate(common, shared, step, own + zero, from, side, kept, s, ds);
+          multiply_values<T, W, m, n>(ds, k, from + zero, sum);
         }
       }
       block_barrier();  // nobody reads this step
@@ -519,7 +521,7 @@ struct TensorRowGradients {
                                         uint32_t kept, const Fragments<m, n>& s,
                                         Fragments<m, n>& ds) {
     const auto& x = common.x;
-    const int lane = thread_index() % 32, t = lane % 4 * 2;
+    const int lane = thread_index() % 32, t = lane % 4 * 2 + unknown_zero(step.k0);
     if (x.sizes.draws.active) {
       const auto scale = static_cast<float>(x.sizes.draws.scale);
       LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
@@ -563,6 +565,7 @@ struct TensorRowGradients {
 template <class T, int W>
 struct TensorKeyGradients {
   static constexpr int keys = 64, rows = 32, warps = 4, threads = 32 * warps, n = rows / 8;
+  static constexpr int resident = W == 128 ? 2 : 3;  // blocks of a multiprocessor, at least
   static_assert(keys == 16 * warps && kernels::kAttentionTileRows % rows == 0);
   /// Rows first .. first + rows of the places, those before end, all of one tile.
   struct Piece {
@@ -656,11 +659,11 @@ struct TensorKeyGradients {
       Fragments<1, n> s, ds;
       clear<1, n>(s);
       clear<1, n>(ds);
-      multiply_rows<T, W, 1, n>(k, own + zero, q, 0, s);
-      multiply_rows<T, W, 1, n>(v, own + zero, dout, 0, ds);
+      multiply_rows<T, W, 1, n>(k, own + zero, q, zero, s);
+      multiply_rows<T, W, 1, n>(v, own + zero, dout, zero, ds);
       differentiate(common, shared, piece, own, side, s, ds);
-      multiply_values<T, W, 1, n>(s, dout, 0, dv);
-      multiply_values<T, W, 1, n>(ds, q, 0, dk);
+      multiply_values<T, W, 1, n>(s, dout, zero, dv);
+      multiply_values<T, W, 1, n>(ds, q, zero, dk);
       block_barrier();  // nobody reads this piece
     }
     wait_for_copies<0>();

@@ -8,7 +8,7 @@
 namespace longspan::cuda {
 
 template <template <class, int> class Pass, class T, int W>
-__global__ void __launch_bounds__((Pass<T, W>::threads), 2)
+__global__ void __launch_bounds__((Pass<T, W>::threads), (Pass<T, W>::resident))
     tensor_kernel(const __grid_constant__ AttentionArguments<T> x) {
   extern __shared__ __align__(16) unsigned char memory[];
   Pass<T, W>::run(x, memory, blockIdx.x);

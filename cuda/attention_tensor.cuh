@@ -521,7 +521,7 @@ struct TensorRowGradients {
                                         uint32_t kept, const Fragments<m, n>& s,
                                         Fragments<m, n>& ds) {
     const auto& x = common.x;
-    const int lane = thread_index() % 32, t = lane % 4 * 2 + unknown_zero(step.k0);
+    const int lane = thread_index() % 32, t = lane % 4 * 2;
     if (x.sizes.draws.active) {
       const auto scale = static_cast<float>(x.sizes.draws.scale);
       LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {

@@ -59,6 +59,12 @@ class TensorPass {
     const int32_t k = head.key(x.sizes, k0 + j);
     return k < head.keys_valid ? k : -1;
   }
+  /// Whether any of 32 rows may see any of `count` keys from k0 on: the whole warp learns it.
+  LONGSPAN_HD bool any_sees(const KeyInterval* rows, int32_t k0, int count) const {
+    if (ordered()) return true;
+    const KeyInterval s = rows[thread_index() % 32];
+    return any_lane(s.lo < k0 + count && s.hi > k0);
+  }
   LONGSPAN_HD bool ordered() const { return x.sizes.layout.order_k != nullptr; }
 
   /// Which of 16 m x 8 n probabilities are kept: bit 4 (i n + j) + e of element e of fragment i, j.
@@ -207,8 +213,9 @@ LONGSPAN_HD inline float over_row(float value, F f) {
 /// formed, the keys of the next one while probabilities meet values.
 template <class T, int W>
 struct TensorForward {
-  static constexpr int rows = kernels::kAttentionTileRows, keys = W == 64 ? 32 : 64, warps = 3,
-                       threads = 32 * warps, m = 2, n = keys / 8;
+  static constexpr int rows = kernels::kAttentionTileRows,
+                       keys = W == 32 ? 64 : (W == 64 ? 32 : 48), warps = 3, threads = 32 * warps,
+                       m = 2, n = keys / 8;
   static constexpr int resident = W == 128 ? 2 : 4;  // blocks of a multiprocessor, at least
   static_assert(rows == warps * 16 * m);
   struct Shared {
@@ -278,9 +285,11 @@ struct TensorForward {
       shared.ahead.walk_on(at);
       copy_keys(x.v, step, v);
       commit_copies();
+      const bool busy =
+          active && (step.full || common.any_sees(shared.seen + own + zero, step.k0, keys));
       Fragments<m, n> s;
       clear<m, n>(s);
-      if (active) multiply_rows<T, W, m, n>(q, own + zero, k, zero, s);
+      if (busy) multiply_rows<T, W, m, n>(q, own + zero, k, zero, s);
       block_barrier();  // nobody reads the keys
       const KeyStep& next = shared.ahead.at(at + 1);
       if (next.mask != 0) {
@@ -288,8 +297,8 @@ struct TensorForward {
         note_keys(next, shared.key[side ^ 1]);
       }
       commit_copies();
-      if (active) {
-        if (!step.full) hide(common, shared, step, own, side, s);
+      if (busy) {
+        if (!step.full) hide(common, shared, step, own + zero, side, s);
         raise(common.factor, s, reference, total, sum);
         LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
           LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
@@ -304,7 +313,7 @@ struct TensorForward {
         }
         if (x.sizes.draws.active) {
           const auto kept = common.template draw<m, n>(
-              shared.query + own, common.ordered() ? shared.key[side] : nullptr, step.k0);
+              shared.query + own + zero, common.ordered() ? shared.key[side] : nullptr, step.k0);
           LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
             LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
               LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
@@ -316,7 +325,7 @@ struct TensorForward {
       }
       wait_for_copies<1>();
       block_barrier();  // the values are here
-      if (active) multiply_values<T, W, m, n>(s, v, zero, sum);
+      if (busy) multiply_values<T, W, m, n>(s, v, zero, sum);
     }
     wait_for_copies<0>();
     block_barrier();  // where there was no step: rows were noted by other threads
@@ -482,7 +491,7 @@ struct TensorRowGradients {
       if (active) {
         const SharedRows<W> k{shared.k[side]}, v{shared.v[side]};
         for (int from = 0; from < keys; from += span) {
-          if (keys > span && (step.mask >> from) << (64 - span) == 0) continue;
+          if (!step.full && !common.any_sees(shared.seen + own, step.k0 + from, span)) continue;
           // Drawn while there are registers to spare.
           const uint32_t kept =
               x.sizes.draws.active
@@ -655,15 +664,17 @@ struct TensorKeyGradients {
       wait_for_copies<1>();
       block_barrier();  // this piece is here
       shared.ahead.walk_on(at);
-      const SharedRows<W> q{shared.q[side]}, dout{shared.dout[side]};
-      Fragments<1, n> s, ds;
-      clear<1, n>(s);
-      clear<1, n>(ds);
-      multiply_rows<T, W, 1, n>(k, own + zero, q, zero, s);
-      multiply_rows<T, W, 1, n>(v, own + zero, dout, zero, ds);
-      differentiate(common, shared, piece, own, side, s, ds);
-      multiply_values<T, W, 1, n>(s, dout, zero, dv);
-      multiply_values<T, W, 1, n>(ds, q, zero, dk);
+      if (piece.full || common.any_sees(shared.seen[side], k0 + own, 16)) {
+        const SharedRows<W> q{shared.q[side]}, dout{shared.dout[side]};
+        Fragments<1, n> s, ds;
+        clear<1, n>(s);
+        clear<1, n>(ds);
+        multiply_rows<T, W, 1, n>(k, own + zero, q, zero, s);
+        multiply_rows<T, W, 1, n>(v, own + zero, dout, zero, ds);
+        differentiate(common, shared, piece, own, side, s, ds);
+        multiply_values<T, W, 1, n>(s, dout, zero, dv);
+        multiply_values<T, W, 1, n>(ds, q, zero, dk);
+      }
       block_barrier();  // nobody reads this piece
     }
     wait_for_copies<0>();

@@ -196,6 +196,7 @@ TEST(AttentionSchedule, EveryPairOnce) {
     const std::string name = fmt::format("{} {} {}", c.pattern.name, c.queries, c.keys);
     const Call call(c);
     check_steps<64>(call, name);
+    check_steps<48>(call, name);
     check_steps<32>(call, name);
     if (HasFatalFailure()) return;
   }
@@ -207,6 +208,7 @@ TEST(AttentionSchedule, EveryPairOnceWithLengths) {
     c.batch = 2;
     const Call call(c, {c.queries / 2, c.queries}, {c.keys, c.keys * 2 / 3});
     check_steps<64>(call, name);
+    check_steps<48>(call, name);
     check_steps<32>(call, name);
     if (HasFatalFailure()) return;
   }

@@ -159,6 +159,16 @@ TEST(AttentionTensor, Widths) {
   }
 }
 
+TEST(AttentionTensor, PatternsAtTheLargestWidth) {
+  for (const PatternCase& c : cases()) {
+    Problem x = problem({1, 1, 150, 150, 128, 128}, c.sees);
+    expect_near(run(x, c.pattern, DType::bf16), solve(x), DType::bf16, c.pattern.name);
+    x.p = 0.25;
+    x.dropout_key = 42;
+    expect_near(run(x, c.pattern, DType::f16), solve(x), DType::f16, c.pattern.name);
+  }
+}
+
 TEST(AttentionTensor, Dropout) {
   for (const PatternCase& c : cases()) {
     for (const int64_t width : {24, 64}) {

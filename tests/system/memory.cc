@@ -95,7 +95,9 @@ TEST(Memory, DoesNotGrowOverAThousandSteps) {
   EXPECT_EQ(memory_tracker().live_blocks(), blocks);
   // How much scratch threads hold at one moment depends on how they meet, so a new peak may come.
   EXPECT_LE(all(), held + (1 << 20));
-  if (!sanitized) EXPECT_LE(status("VmRSS"), resident + (1 << 20));
+  if (!sanitized) {
+    EXPECT_LE(status("VmRSS"), resident + (1 << 20));
+  }
 }
 
 }  // namespace

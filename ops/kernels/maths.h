@@ -20,6 +20,7 @@ inline constexpr bool is_double = sizeof(A) == sizeof(double);
 #define LONGSPAN_MATHS(name, x) (std::name(x))
 #endif
 
+/// e^x.
 template <class A>
 LONGSPAN_HD inline A exponential(A x) {
   return LONGSPAN_MATHS(exp, x);

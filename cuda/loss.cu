@@ -77,6 +77,7 @@ struct Weights {
   const T* logits;
   Ids targets;
   int64_t n;
+  bool totals;
   T* weights;
   A* state;
 
@@ -104,7 +105,7 @@ struct Weights {
     s[0] = largest;
     s[1] = part;
     s[2] = t >= 0 && t < n ? static_cast<A>(x[t]) : A(0);
-    s[3] = total;
+    s[3] = totals ? total : A(0);
   }
 };
 
@@ -188,12 +189,12 @@ void scan(ConstView logits, ConstView targets, int64_t first, View state) {
   });
 }
 
-void weights_of(ConstView logits, ConstView targets, View weights, View state) {
+void weights_of(ConstView logits, ConstView targets, bool totals, View weights, View state) {
   visit_floating(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = logits.dim(1);
     run<Weights, T>("cross_entropy_weights", rows_are_packed<T>(n, logits.data, weights.data),
-                    logits.dim(0), n, logits.as<T>(), Ids(targets), n, weights.as<T>(),
+                    logits.dim(0), n, logits.as<T>(), Ids(targets), n, totals, weights.as<T>(),
                     state.as<Accumulator<T>>());
   });
 }

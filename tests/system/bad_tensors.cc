@@ -2,8 +2,6 @@
 // it names, say what was wrong, and leave no byte behind.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 
 #include "autograd/engine.h"
@@ -19,27 +17,13 @@
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/shape.h"
+#include "tests/harness/shadow.h"
 #include "tests/system/program.h"
 
 namespace longspan::test {
 namespace {
 
 constexpr Device other{DeviceKind::cuda, 0};
-
-/// Gives this process a second device where it has none: host memory under another name, and no
-/// kernel but those that fill and copy.
-void make_other_device() {
-  if (is_available(other)) return;
-  memory::set_source(DeviceKind::cuda,
-                     {.allocate = [](int64_t n) { return std::aligned_alloc(64, size_t(n)); },
-                      .release = [](void* data, int64_t) { std::free(data); }});
-  const auto copy = [](void* to, const void* from, int64_t n) { std::memcpy(to, from, size_t(n)); };
-  copy_to_host.set(DeviceKind::cuda, copy);
-  copy_from_host.set(DeviceKind::cuda, copy);
-  copy_within.set(DeviceKind::cuda, copy);
-  set_zero.set(DeviceKind::cuda, [](void* to, int64_t n) { std::memset(to, 0, size_t(n)); });
-  wait_for_device.set(DeviceKind::cuda, [] {});
-}
 
 Tensor x(const Shape& shape, DType dtype = DType::f32) { return Tensor::zeros(shape, dtype); }
 Tensor there(const Shape& shape, DType dtype = DType::f32) {
@@ -322,7 +306,7 @@ const std::vector<Case>& cases() {
 }
 
 TEST(BadTensors, EveryCaseOfTheTable) {
-  make_other_device();
+  if (!is_available(other)) enable_shadow_device();
   model();
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);

@@ -100,7 +100,7 @@ TEST(Log, PlainLinesWhereThereIsNoTerminal) {
 TEST(Log, RedrawsOnATerminal) {
   const Folder folder;
   const File master(posix_openpt(O_RDWR | O_NOCTTY));
-  ASSERT_TRUE(master);
+  if (!master) GTEST_SKIP() << "skipped: no pseudo-terminals here (is devpts mounted?)";
   ASSERT_EQ(grantpt(master.get()), 0);
   ASSERT_EQ(unlockpt(master.get()), 0);
   std::FILE* terminal = std::fopen(ptsname(master.get()), "w");

@@ -644,12 +644,10 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
       for (; j < n; j += width) {
         const Ahead ahead = following(after, tiles_done++);
         const int64_t columns = std::min(width, n - j);
-        const T* panel_b = panels + (j - lying) / width * apart;
-        int64_t b_row = width;
-        if (j < lying) {
-          panel_b = static_cast<const T*>(static_cast<const void*>(b_block + j));
-          b_row = g.b_row;
-        }
+        const bool lies = j < lying;
+        const T* panel_b = lies ? static_cast<const T*>(static_cast<const void*>(b_block + j))
+                                : panels + (j - lying) / width * apart;
+        const int64_t b_row = lies ? g.b_row : width;
         const Target<T> to{c + i * c_row + j, c_row,
                            bias != nullptr && k0 == 0 ? bias + j : nullptr, g.accumulate || k0 > 0,
                            columns};

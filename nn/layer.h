@@ -13,7 +13,9 @@ namespace longspan {
 
 /// What a layer sees besides its input.
 struct Given {
-  AttentionPattern pattern;     ///< which of its keys a row sees
+  AttentionPattern pattern;                      ///< which of its keys a row sees
+  std::vector<AttentionPattern> layer_patterns;  ///< the same for each layer of a stack, in place
+                                                 ///< of `pattern`; empty: all share that
   Tensor context;               ///< [B, S, D] differentiable, e.g. an encoder's output
   AttentionPattern across;      ///< which rows of the context a row sees
   LayerMemory memory;           ///< earlier states of this layer; no gradient

@@ -85,12 +85,15 @@ Stack::Result Stack::forward(const Tensor& input, const Given& given, const Segm
                              Pass pass, std::vector<Tensor>* each) const {
   require(memory.layers.empty() || memory.layers.size() == blocks_.size(), "stack",
           "memory of {} layers for {} layers", memory.layers.size(), blocks_.size());
+  require(given.layer_patterns.empty() || given.layer_patterns.size() == blocks_.size(), "stack",
+          "{} patterns for {} layers", given.layer_patterns.size(), blocks_.size());
   Result result;
   result.y = input;
   result.memory.layers.resize(blocks_.size());
   Given local = given;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Scope scope("layers", static_cast<long>(i));
+    if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[i];
     local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
     Output out = blocks_[i].forward(result.y, local, pass.at("layers").at(i));
     result.memory.layers[i] = std::move(out.memory);

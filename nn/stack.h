@@ -75,7 +75,8 @@ class Stack : public Module {
   /// Throws NotImplemented on a policy that this build lacks.
   Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm, MemoryPolicy policy);
 
-  /// `memory` is empty or has an entry for each layer, and takes the place of given.memory. With
+  /// `memory` is empty or has an entry for each layer, and takes the place of given.memory; so do
+  /// given.layer_patterns, of given.pattern. Throws ValueError where their numbers differ. With
   /// given.mem_len the result's memory holds the newest inputs of each layer. `each`, where given,
   /// takes the output of every layer.
   Result forward(const Tensor& x, const Given& given, const SegmentMemory& memory, Pass pass,

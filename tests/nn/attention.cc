@@ -260,6 +260,26 @@ Stack small_stack(NormPlace place, int64_t layers) {
   return Stack(std::move(blocks), std::nullopt, MemoryPolicy::standard);
 }
 
+TEST(Stack, LayersMayHavePatternsOfTheirOwn) {
+  const Stack stack = small_stack(NormPlace::pre, 2);
+  const Tensor x = numbers({1, 9, 8});
+  Given given;
+  given.pattern = patterns::causal();
+  const Tensor all = stack.forward(x, given, {}, Pass{}).y;
+  given.layer_patterns = {patterns::local(3), patterns::dense()};
+  const Tensor y = stack.forward(x, given, {}, Pass{}).y;
+  Tensor expected = x;
+  for (size_t i = 0; i < 2; ++i) {
+    Given one;
+    one.pattern = given.layer_patterns[i];
+    expected = stack.block(static_cast<int64_t>(i)).forward(expected, one, Pass{}).y;
+  }
+  EXPECT_TRUE(same_bits(y, expected));
+  EXPECT_GT(distance(y, all), 1e-3);
+  given.layer_patterns.pop_back();
+  EXPECT_THROW(stack.forward(x, given, {}, Pass{}), ValueError);
+}
+
 TEST(Stack, SegmentsWithMemoryAreOnePass) {
   for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
     Stack stack = small_stack(place, 3);

@@ -5,6 +5,7 @@
 
 #include "autograd/mode.h"
 #include "ops/copy.h"
+#include "ops/pattern_fixed.h"
 
 namespace longspan {
 namespace {
@@ -137,6 +138,9 @@ std::shared_ptr<const BlockLayout> build(const LayoutKey& key) {
                                       key.recipe.key_start)});
     case Recipe::Kind::classes:
       return class_layout(key.queries, key.keys, key.q_start, key.left, key.right, key.stride);
+    case Recipe::Kind::fixed:
+      return make_layout(key.queries, key.keys,
+                         {fixed_tiles(key.queries, key.keys, key.q_start, key.recipe)});
     default:
       return make_layout(key.queries, key.keys,
                          {band_tiles(key.queries, key.keys, key.q_start, key.left, key.right)});
@@ -380,21 +384,27 @@ bool rule_allows(const Rule& rule, int64_t i, int64_t j) {
 
 namespace {
 
+// The layout member of a head; heads beyond a shared row of `which` use that.
+int64_t member_of(const BlockLayout& layout, int64_t head) {
+  const auto which = layout.which.to_vector<int32_t>();  // [B or 1, H or 1]
+  return which[static_cast<size_t>(layout.which.dim(1) == 1 ? 0 : head)];
+}
+
 template <class F>
-void for_each_run(const AttentionPattern& resolved, F&& f) {
-  for (const TileRuns& t : tiles_of(*resolved.layout, 0)) {
+void for_each_run(const AttentionPattern& resolved, int64_t head, F&& f) {
+  for (const TileRuns& t : tiles_of(*resolved.layout, member_of(*resolved.layout, head))) {
     for (const Run& r : t.runs) f(t, r);
   }
 }
 
 template <class F>
-void for_each_visible(const AttentionPattern& resolved, F&& f) {
+void for_each_visible(const AttentionPattern& resolved, int64_t head, F&& f) {
   const BlockLayout& layout = *resolved.layout;
   const auto order_q =
       layout.order_q ? layout.order_q.to_vector<int32_t>() : std::vector<int32_t>{};
   const auto order_k =
       layout.order_k ? layout.order_k.to_vector<int32_t>() : std::vector<int32_t>{};
-  for_each_run(resolved, [&](const TileRuns& t, const Run& r) {
+  for_each_run(resolved, head, [&](const TileRuns& t, const Run& r) {
     for (int32_t row = t.q0; row < t.q0 + t.qn; ++row) {
       const int64_t i = order_q.empty() ? row : order_q[static_cast<size_t>(row)];
       for (int32_t place = r.k0; place < r.k0 + r.kn; ++place) {
@@ -407,17 +417,20 @@ void for_each_visible(const AttentionPattern& resolved, F&& f) {
 
 }  // namespace
 
-int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
+int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t head) {
   const AttentionPattern p = resolve(pattern, queries, keys);
   int64_t pairs = 0;
-  for_each_visible(p, [&pairs](int64_t, int64_t) { ++pairs; });
+  for_each_visible(p, head, [&pairs](int64_t, int64_t) { ++pairs; });
   return pairs;
 }
 
-int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
+int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t head) {
   const AttentionPattern p = resolve(pattern, queries, keys);
   int64_t pairs = 0;
-  for_each_run(p, [&pairs](const TileRuns& t, const Run& r) { pairs += int64_t{t.qn} * r.kn; });
+  for_each_run(p, head,
+               [&pairs](const TileRuns& t, const Run& r) { pairs += int64_t{t.qn} * r.kn; });
   return pairs;
 }
 
@@ -430,7 +443,7 @@ std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t k
   if (queries > 64 || keys > 128) return text;
   std::vector<std::string> picture(static_cast<size_t>(queries),
                                    std::string(static_cast<size_t>(keys), '.'));
-  for_each_visible(p, [&picture](int64_t i, int64_t j) {
+  for_each_visible(p, 0, [&picture](int64_t i, int64_t j) {
     picture[static_cast<size_t>(i)][static_cast<size_t>(j)] = '#';
   });
   for (const std::string& line : picture) text += line + "\n";

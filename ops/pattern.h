@@ -95,10 +95,12 @@ struct Rule {
 
 /// How to lay blocks out for whatever lengths a call has; builders fill it.
 struct Recipe {
-  enum class Kind : uint8_t { none, dense, band, blocks, classes };
+  enum class Kind : uint8_t { none, dense, band, blocks, classes, fixed };
   Kind kind = Kind::none;
-  int64_t block = 0;      // blocks: its size
-  int64_t key_start = 0;  // blocks: position of key 0
+  int64_t block = 0;                      // blocks, fixed: its size
+  int64_t key_start = 0;                  // blocks: position of key 0
+  int64_t first_column = 0, columns = 0;  // fixed: of each block, those that later rows see
+  bool own_block = false;                 // fixed: all of the own block is seen
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
@@ -122,10 +124,12 @@ AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64
 /// Whether the rule allows the pair (query i, key j), whatever the layout. `q_start` is resolved.
 bool rule_allows(const Rule& rule, int64_t i, int64_t j);
 
-/// Visible pairs, and pairs that the runs of one layout member cover. Lengths per sample are not
-/// taken into account.
-int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys);
-int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys);
+/// Visible pairs of one head, and pairs that its runs cover. Lengths per sample are not taken into
+/// account.
+int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t head = 0);
+int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t head = 0);
 
 /// Name, parameters, pairs and, up to 64 x 128, a picture with a row per query: '#' where it sees
 /// the key.
@@ -150,6 +154,20 @@ AttentionPattern local_block(int64_t block, int64_t key_start = 0);
 AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation);
 /// q - k = n stride with n >= 0.
 AttentionPattern strided(int64_t stride);
+
+/// The index sets of fixed factorised attention \cite child2019 , all causal, for blocks of
+/// `block` = l tokens. Own block: floor(k / l) = floor(q / l).
+AttentionPattern fixed_block(int64_t block);
+/// The summary columns of every block, c of them, of sub-block s: l - (s + 1) c <= k mod l <
+/// l - s c. A query before the first of them sees nothing. Throws ValueError unless 1 <= c and
+/// (s + 1) c <= l.
+AttentionPattern fixed_summary(int64_t block, int64_t columns, int64_t sub_block = 0);
+/// Both at once: the own block, and the summary columns of those before.
+AttentionPattern fixed(int64_t block, int64_t columns, int64_t sub_block = 0);
+
+/// Head h sees what heads[h] lets it see: one pattern for these lengths, with a layout of as many
+/// members as differ. Throws NotImplemented where their rules differ or one has an order of places.
+AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t queries, int64_t keys);
 
 }  // namespace patterns
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <set>
 
@@ -42,6 +43,23 @@ std::vector<PatternCase> cases() {
                    }});
     all.push_back({"strided", patterns::strided(s),
                    [s](int64_t p, int64_t j) { return j <= p && (p - j) % s == 0; }});
+  }
+  for (const auto& [l, c, s] : {std::array<int64_t, 3>{1, 1, 0},
+                                {5, 2, 0},
+                                {5, 2, 1},
+                                {16, 16, 0},
+                                {32, 8, 3},
+                                {130, 50, 1}}) {
+    const auto column = [l = l, c = c, s = s](int64_t j) {
+      return j % l >= l - (s + 1) * c && j % l < l - s * c;
+    };
+    const auto own = [l = l](int64_t p, int64_t j) { return j <= p && floor_div(p, l) == j / l; };
+    all.push_back({"fixed_block", patterns::fixed_block(l), own});
+    all.push_back({"fixed_summary", patterns::fixed_summary(l, c, s),
+                   [column](int64_t p, int64_t j) { return j <= p && column(j); }});
+    all.push_back({"fixed", patterns::fixed(l, c, s), [column, own](int64_t p, int64_t j) {
+                     return own(p, j) || (j <= p && column(j));
+                   }});
   }
   return all;
 }
@@ -191,6 +209,23 @@ TEST(Pattern, LayoutsAreSharedByContent) {
             resolve(patterns::local_block(32, 8), 200, 200).layout);
 }
 
+TEST(Pattern, HeadsSeeWhatTheirOwnPatternsSay) {
+  const std::vector<AttentionPattern> heads{
+      patterns::fixed(8, 2, 0), patterns::fixed_block(8),         patterns::fixed(8, 2, 3),
+      patterns::fixed(8, 2, 0), patterns::fixed_summary(8, 2, 1), patterns::causal()};
+  const AttentionPattern p = patterns::by_head(heads, 37, 50);
+  EXPECT_EQ(p.layout->layouts(), 5);  // two are equal
+  for (size_t h = 0; h < heads.size(); ++h) {
+    const auto head = static_cast<int64_t>(h);
+    EXPECT_EQ(visible_pairs(p, 37, 50, head), visible_pairs(heads[h], 37, 50)) << h;
+    EXPECT_EQ(tiles_of(*p.layout, p.layout->which.to_vector<int32_t>()[h]).size(),
+              tiles_of(*resolve(heads[h], 37, 50).layout, 0).size());
+  }
+  EXPECT_EQ(patterns::by_head({heads[0], heads[0]}, 37, 37).layout->layouts(), 1);
+  EXPECT_THROW(patterns::by_head({}, 4, 4), ValueError);
+  EXPECT_THROW(patterns::by_head({patterns::causal(), patterns::local(3)}, 4, 4), NotImplemented);
+}
+
 TEST(Pattern, DescribeShowsTheVisibleSet) {
   EXPECT_EQ(describe(patterns::local(2), 4, 4),
             "local(2): 4 queries, 4 keys, 7 of 16 pairs visible, 16 in runs\n"
@@ -226,6 +261,11 @@ TEST(Pattern, RejectsBadLayouts) {
   EXPECT_THROW(patterns::dilated(1, 1, 0), ValueError);
   EXPECT_THROW(patterns::dilated(-1, 1, 1), ValueError);
   EXPECT_THROW(patterns::strided(0), ValueError);
+  EXPECT_THROW(patterns::fixed_block(0), ValueError);
+  EXPECT_THROW(patterns::fixed(4, 0), ValueError);
+  EXPECT_THROW(patterns::fixed(4, 5), ValueError);
+  EXPECT_THROW(patterns::fixed(4, 2, 2), ValueError);
+  EXPECT_THROW(patterns::fixed_summary(4, 3, -1), ValueError);
 }
 
 }  // namespace

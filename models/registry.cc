@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "models/blockbert.h"
 #include "models/transformer.h"
 
 namespace longspan {
@@ -33,7 +34,7 @@ int64_t Blueprint::parameters() const {
 }
 
 std::span<const ModelEntry> models() {
-  static const std::array<ModelEntry, 2> all{transformer_entry(), local_transformer_entry()};
+  static const std::array all{transformer_entry(), local_transformer_entry(), blockbert_entry()};
   return all;
 }
 

@@ -7,7 +7,6 @@
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/loss.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -102,12 +101,7 @@ Tensor Transformer::run(const TransformerInputs& in, Pass pass, std::vector<Tens
 
 /// BERT's transform and the projection to the width of the tables, where there are any.
 Tensor Transformer::head_input(const Tensor& hidden) const {
-  Tensor h = hidden;
-  if (config_.mlm_head) {
-    const Activation f =
-        config_.activation == Activation::geglu ? Activation::gelu_erf : config_.activation;
-    h = mlm_norm_.forward(activate(f, mlm_dense_.forward(h)));
-  }
+  const Tensor h = config_.mlm_head ? mlm_.forward(hidden) : hidden;
   return config_.d_embed > 0 ? head_projection_.forward(h) : h;
 }
 
@@ -123,11 +117,11 @@ Tensor Transformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass)
     fail_with<ShapeError>(kName, "targets must be [B, L] for hidden [B, L, D]",
                           {{"hidden", hidden}, {"targets", targets}});
   }
-  return token_loss(head_input(hidden), head_, targets, 0, pass);
+  return further_loss(head_input(hidden), head_, targets, 0, pass);
 }
 
-Tensor Transformer::token_loss(Tensor h, const Linear& classifier, Tensor y, int64_t further,
-                               Pass pass) const {
+Tensor Transformer::further_loss(Tensor h, const Linear& classifier, Tensor y, int64_t further,
+                                 Pass pass) const {
   if (config_.half_loss && pass.training) {
     const int64_t from = h.dim(1) / 2;
     h = slice(h, 1, from);
@@ -138,12 +132,7 @@ Tensor Transformer::token_loss(Tensor h, const Linear& classifier, Tensor y, int
     h = slice(h, 1, 0, h.dim(1) - further);
     y = slice(y, 1, further);
   }
-  const Tensor& weight = classifier.weight;
-  if (MacCounter* macs = MacCounter::current()) macs->other += h.numel() * weight.dim(0);
-  const Tensor bias = classifier.bias ? cast(classifier.bias, h.dtype()) : Tensor{};
-  return linear_cross_entropy(
-      h, cast(weight, h.dtype()), bias, y,
-      {.smoothing = pass.training ? config_.label_smoothing : 0.0, .ignore = ignored_target});
+  return token_loss(h, classifier, y, pass.training ? config_.label_smoothing : 0.0);
 }
 
 /// Al-Rfou et al. 2019, "Auxiliary Losses". The lower a layer, the sooner it stops predicting.
@@ -161,7 +150,7 @@ Tensor Transformer::auxiliary_loss(const std::vector<Tensor>& layers, const Tens
     if (aux.norm) h = aux.norm->forward(h);
     int64_t further = last ? 1 : 0;
     for (const Linear& classifier : aux.targets) {
-      Tensor term = token_loss(h, classifier, targets, further, pass);
+      Tensor term = further_loss(h, classifier, targets, further, pass);
       if (further > 0) term = mul(term, config_.target_weight);
       sum = sum ? add(sum, term) : term;
       ++further;
@@ -172,8 +161,7 @@ Tensor Transformer::auxiliary_loss(const std::vector<Tensor>& layers, const Tens
 
 Tensor Transformer::classify(const Tensor& hidden) const {
   require<NotImplemented>(config_.classes > 0, kName, "classification needs classes > 0");
-  const Tensor first = select(hidden, 1, 0);               // [B, D]
-  return classifier_.forward(tanh(pool_.forward(first)));  // [B, classes]
+  return classes_.forward(hidden, 0, Pass{});
 }
 
 Objective Transformer::objective() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/model.h"
+#include "models/parts.h"
 #include "models/registry.h"
 #include "nn/attention.h"
 #include "nn/fields.h"
@@ -40,11 +41,6 @@ enum class Weights : uint8_t { xavier_uniform, normal, truncated_normal, orthogo
 template <>
 inline constexpr std::array<std::string_view, 4> value_names<Weights>{
     "xavier_uniform", "normal", "truncated_normal", "orthogonal"};
-
-/// What layers compute in; parameters stay f32. f64 parameters are computed with in f64.
-enum class Precision : uint8_t { f32, bf16, f16 };
-template <>
-inline constexpr std::array<std::string_view, 3> value_names<Precision>{"f32", "bf16", "f16"};
 
 /// The Transformer \cite vaswani2017 and what grew from it: relative positions \cite shaw2018,
 /// positions in every layer \cite alrfou2019, GPT-2 \cite radford2019, BERT \cite devlin2019, and
@@ -182,8 +178,8 @@ class Transformer final : public LanguageModel {
   Tensor head_input(const Tensor& hidden) const;
   /// The mean loss of predicting, from each row of h [B, L, D], the token `further` after its next
   /// one.
-  Tensor token_loss(Tensor h, const Linear& classifier, Tensor targets, int64_t further,
-                    Pass pass) const;
+  Tensor further_loss(Tensor h, const Linear& classifier, Tensor targets, int64_t further,
+                      Pass pass) const;
   Tensor auxiliary_loss(const std::vector<Tensor>& layers, const Tensor& hidden,
                         const Tensor& targets, Pass pass) const;
 
@@ -197,12 +193,11 @@ class Transformer final : public LanguageModel {
   Normalization embed_norm_;
   ShawTables encoder_shared_, shared_;
   Stack encoder_, stack_;
-  Linear mlm_dense_;
-  Normalization mlm_norm_;
+  TokenTransform mlm_;
   Linear head_projection_;                // [De, D]
   Linear head_;                           // [V, De], the token table where tied
   std::vector<AuxiliaryHead> auxiliary_;  // of each layer that has one; the last one's is the last
-  Linear pool_, classifier_;
+  PooledHead classes_;
 };
 
 /// The models of this page by the names that programs use.

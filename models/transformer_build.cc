@@ -10,24 +10,6 @@ namespace {
 
 constexpr const char* kName = "transformer";
 
-float or_default(float p, float otherwise) { return p >= 0 ? p : otherwise; }
-
-void check_share(const char* name, double p) {
-  require(p >= 0 && p < 1, kName, "{} is {}; expected 0 <= p < 1", name, p);
-}
-
-/// -1 stands for another option.
-void check_share_or_default(const char* name, double p) {
-  require(p == -1 || (p >= 0 && p < 1), kName, "{} is {}; expected 0 <= p < 1, or -1: as dropout",
-          name, p);
-}
-
-DType compute_dtype(Precision precision, DType parameters) {
-  if (parameters == DType::f64) return DType::f64;
-  if (precision == Precision::bf16) return DType::bf16;
-  return precision == Precision::f16 ? DType::f16 : DType::f32;
-}
-
 Scheme scheme_of(const TransformerConfig& c) {
   switch (c.init) {
     case Weights::xavier_uniform:
@@ -55,14 +37,14 @@ void check(const TransformerConfig& c) {
                                     {"d_ff", c.d_ff},
                                     {"n_max", c.n_max},
                                     {"n_target", c.n_target}}) {
-    require(value >= 1, kName, "{} is {}; expected 1 or more", name, value);
+    require_positive(kName, name, value);
   }
   for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
                                     {"d_embed", c.d_embed},
                                     {"source_vocab", c.source_vocab},
                                     {"token_types", c.token_types},
                                     {"classes", c.classes}}) {
-    require(value >= 0, kName, "{} is {}; expected 0 or more", name, value);
+    require_not_negative(kName, name, value);
   }
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
@@ -82,12 +64,12 @@ void check(const TransformerConfig& c) {
           "layer_loss and n_target > 1 need wiring = decoder");
   require(c.target_weight >= 0 && std::isfinite(c.target_weight), kName,
           "target_weight is {}; expected 0 or more", c.target_weight);
-  check_share("label_smoothing", c.label_smoothing);
-  check_share("dropout", c.dropout);
-  check_share("dropout_token", c.dropout_token);
-  check_share_or_default("dropout_emb", c.dropout_emb);
-  check_share_or_default("dropout_attn", c.dropout_attn);
-  check_share_or_default("dropout_ffn_act", c.dropout_ffn_act);
+  require_share(kName, "label_smoothing", c.label_smoothing);
+  require_share(kName, "dropout", c.dropout);
+  require_share(kName, "dropout_token", c.dropout_token);
+  require_share_or_default(kName, "dropout_emb", c.dropout_emb);
+  require_share_or_default(kName, "dropout_attn", c.dropout_attn);
+  require_share_or_default(kName, "dropout_ffn_act", c.dropout_ffn_act);
 }
 
 }  // namespace
@@ -191,8 +173,7 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
     stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init);
   }
   if (c.mlm_head) {
-    mlm_dense_ = Linear(c.d_model, c.d_model, true, init.at("mlm").at("dense"), scheme_of(c));
-    mlm_norm_ = Normalization(NormKind::layer, c.d_model, c.norm_eps, init.at("mlm").at("norm"));
+    mlm_ = TokenTransform(c.d_model, c.activation, c.norm_eps, init.at("mlm"), scheme_of(c));
   }
   if (c.tie_embedding) {
     head_.weight = token_.weight;
@@ -213,8 +194,7 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
     auxiliary_.push_back(std::move(aux));
   }
   if (c.classes > 0) {
-    pool_ = Linear(c.d_model, c.d_model, true, init.at("pool"), scheme_of(c));
-    classifier_ = Linear(c.d_model, c.classes, true, init.at("classifier"), scheme_of(c));
+    classes_ = PooledHead(c.d_model, c.classes, init, scheme_of(c));
   }
 }
 
@@ -228,8 +208,9 @@ void Transformer::visit(Visitor& v) {
     v("shared", shared_);
     stack_.visit(v);
   }
-  v("mlm.dense", mlm_dense_)("mlm.norm", mlm_norm_)("head.projection", head_projection_);
-  v("head", head_)("auxiliary", auxiliary_)("pool", pool_)("classifier", classifier_);
+  v("mlm", mlm_)("head.projection", head_projection_);
+  v("head", head_)("auxiliary", auxiliary_);
+  classes_.visit(v);
 }
 
 }  // namespace longspan

@@ -4,6 +4,7 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "ops/block_patterns.h"
 #include "ops/copy.h"
 #include "ops/kernels/copy.h"
 #include "ops/shape.h"
@@ -146,8 +147,9 @@ Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const 
   result.y = merge(heads);
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
-    const int64_t pairs = visible_pairs(pattern, p.q.dim(2), p.k.dim(2));
-    outer->attention += 2 * p.q.dim(0) * pairs * options_.n_head * options_.d_head;
+    outer->attention +=
+        2 * options_.d_head *
+        attended_pairs(pattern, p.q.dim(0), options_.n_head, p.q.dim(2), p.k.dim(2));
   }
   return result;
 }

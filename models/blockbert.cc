@@ -1,0 +1,153 @@
+// BlockBERT, Qiu et al. 2020 (1911.02972): BERT whose attention matrix is cut into n x n blocks, of
+// which each head keeps one in every row of blocks. Heads that keep the diagonal see what is near,
+// heads that keep a shifted diagonal see what is far. No parameter is new.
+//
+//   pi^(s)(k) = (k + s) mod n      heads 0 .. c_0 - 1 take shift 0, the next c_1 shift 1, ...
+//
+// The paper writes the formula with indices from 1, floor((i - 1) n / N + 1), and assumes n | N;
+// floor(i n / L) from 0 is the same and takes any length.
+
+#include "models/blockbert.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "models/blueprint.h"
+#include "ops/block_patterns.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "blockbert";
+
+constexpr Preset presets[] = {
+    {"small", "4 layers of 128, 2 blocks, heads 3:1; masked bytes in minutes"},
+    {"tiny", "2 layers of 16, 3 blocks, heads 2:1:1, 23 tokens; for tests"},
+    {"base512", "12 layers of 768, length 512, 2 blocks, heads 10:2"},
+    {"base512_3", "the same with 3 blocks, heads 10:1:1"},
+    {"base1024", "12 layers of 768, length 1024, 2 blocks, heads 11:1"},
+    {"base1024_3", "the same with 3 blocks, heads 10:1:1"},
+    {"finetune", "12 layers of 768, length 1024, 3 blocks, heads 8:2:2, answers as spans"},
+};
+
+TrainingDefaults defaults_of(std::string_view preset) {
+  if (preset == "small") {
+    return {.length = 512, .batch = 8, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1};
+  }
+  if (preset == "tiny") return {.length = 22, .batch = 4, .steps = 200};
+  const bool shorter = preset == "base512" || preset == "base512_3";
+  // 131,072 tokens a batch (sec. 4.1); peak and warm-up are those of RoBERTa base.
+  return {.length = shorter ? 512 : 1024,
+          .batch = shorter ? 256 : 128,
+          .steps = 500'000,
+          .lr = 6e-4,
+          .warmup = 10'000,
+          .lr_floor = 0,
+          .clip = 1,
+          .beta2 = 0.98,
+          .weight_decay = 0.01};
+}
+
+std::unique_ptr<Blueprint> make(std::string_view preset) {
+  return std::make_unique<BlueprintOf<BlockBert, BlockBertConfig>>(blockbert_preset(preset),
+                                                                   defaults_of(preset));
+}
+
+}  // namespace
+
+std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
+  const int64_t n = c.n_block;
+  require_positive(kName, "n_block", n);
+  require_not_negative(kName, "pad_to_multiple", c.pad_to_multiple);
+  std::vector<std::vector<int64_t>> pi;
+  if (!c.permutations.empty()) {
+    require(static_cast<int64_t>(c.permutations.size()) == c.n_head * n, kName,
+            "permutations has {} numbers; expected n_block = {} for each of n_head = {}",
+            c.permutations.size(), n, c.n_head);
+    for (auto p = c.permutations.begin(); p != c.permutations.end(); p += n) {
+      pi.emplace_back(p, p + n);
+    }
+    return pi;
+  }
+  std::vector<int64_t> counts = c.heads_per_shift;
+  if (counts.empty()) counts = {c.n_head};
+  require(static_cast<int64_t>(counts.size()) <= n, kName,
+          "heads_per_shift has {} shifts; n_block = {} allows at most that many", counts.size(), n);
+  for (const int64_t count : counts) require_not_negative(kName, "heads_per_shift", count);
+  const int64_t heads = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  require(heads == c.n_head, kName, "heads_per_shift {} adds up to {}; expected n_head = {}",
+          fmt::join(counts, ":"), heads, c.n_head);
+  for (size_t shift = 0; shift < counts.size(); ++shift) {
+    std::vector<int64_t> shifted;
+    for (int64_t k = 0; k < n; ++k) shifted.push_back((k + static_cast<int64_t>(shift)) % n);
+    pi.insert(pi.end(), static_cast<size_t>(counts[shift]), shifted);
+  }
+  return pi;
+}
+
+BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
+    : Encoder(kName, config, multi_heads(config, init), init),
+      config_(config),
+      permutations_(block_permutations(config)) {
+  patterns::permuted_blocks(config.n_block, permutations_);  // throws where one is none
+}
+
+Given BlockBert::given(const EncoderInputs& in) const {
+  const int64_t length = in.tokens.dim(1), unit = config_.pad_to_multiple;
+  const int64_t padded = unit > 0 ? (length + unit - 1) / unit * unit : length;
+  Given seen;
+  seen.pattern = with_lengths(patterns::permuted_blocks(length, permutations_, padded), in.lengths,
+                              in.lengths);
+  return seen;
+}
+
+BlockBertConfig blockbert_preset(std::string_view name) {
+  BlockBertConfig c;
+  if (name == "small") {
+    // Few steps learn more without dropout and from wider matrices; docs/blockbert.md.
+    c.dropout = 0;
+    c.init_std = 0.05;
+    return c;
+  }
+  if (name == "tiny") {
+    c.vocab = 23;
+    c.n_layer = 2;
+    c.d_model = 16;
+    c.d_ff = 32;
+    c.n_max = 64;
+    c.n_block = 3;
+    c.heads_per_shift = {2, 1, 1};
+    c.dropout = 0;
+    return c;
+  }
+  c.vocab = 30'522;
+  c.n_layer = c.n_head = 12;
+  c.d_model = 768;
+  c.d_ff = 3072;
+  c.n_max = name == "base512" || name == "base512_3" ? 512 : 1024;
+  if (name == "base512") {
+    c.heads_per_shift = {10, 2};
+    return c;
+  }
+  if (name == "base1024") {
+    c.heads_per_shift = {11, 1};
+    return c;
+  }
+  c.n_block = 3;
+  c.heads_per_shift = {10, 1, 1};
+  if (name == "base512_3" || name == "base1024_3") return c;
+  require(name == "finetune", kName, "there is no preset \"{}\"", name);
+  c.heads_per_shift = {8, 2, 2};
+  c.span_head = true;
+  return c;
+}
+
+const ModelEntry& blockbert_entry() {
+  static const ModelEntry entry{
+      kName, "encoder whose heads each see one block of keys from each block of queries", presets,
+      make};
+  return entry;
+}
+
+}  // namespace longspan

@@ -1,0 +1,266 @@
+#include "models/encoder.h"
+
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "ops/block_patterns.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/loss.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+void check(std::string_view model, const EncoderConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff},
+                                    {"n_max", c.n_max}}) {
+    require_positive(model, name, value);
+  }
+  for (const auto& [name, value] : {std::pair{"position_offset", c.position_offset},
+                                    {"token_types", c.token_types},
+                                    {"classes", c.classes},
+                                    {"tags", c.tags}}) {
+    require_not_negative(model, name, value);
+  }
+  require(c.d_model % c.n_head == 0, model, "d_model {} is not a multiple of n_head {}", c.d_model,
+          c.n_head);
+  require(c.mask_id >= -1 && c.mask_id < c.vocab, model,
+          "mask_id is {}; expected a token below vocab = {}, or -1: the last one", c.mask_id,
+          c.vocab);
+  require(c.norm_eps > 0, model, "norm_eps is {}; expected more than 0", c.norm_eps);
+  require(c.init_std >= 0 && std::isfinite(c.init_std), model, "init_std is {}; expected 0 or more",
+          c.init_std);
+  require_share(model, "dropout", c.dropout);
+  require_share_or_default(model, "dropout_attn", c.dropout_attn);
+  require_share_or_default(model, "dropout_classifier", c.dropout_classifier);
+}
+
+Scheme scheme_of(const EncoderConfig& c) { return Scheme::truncated_normal(c.init_std); }
+
+Normalization make_norm(const EncoderConfig& c, const Init& init) {
+  return {NormKind::layer, c.d_model, c.norm_eps, init};
+}
+
+Stack make_stack(const EncoderConfig& c, std::vector<std::unique_ptr<Layer>> attention,
+                 const Init& init) {
+  const FeedForwardOptions ff{.d_model = c.d_model,
+                              .d_ff = c.d_ff,
+                              .activation = c.activation,
+                              .weights = scheme_of(c),
+                              .out_weights = scheme_of(c)};
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const Init at = init.at("layers").at(i);
+    std::vector<Branch> branches;
+    branches.push_back(
+        {"attention", make_norm(c, at.at("norm1")), std::move(attention[static_cast<size_t>(i)])});
+    branches.push_back(
+        {"ff", make_norm(c, at.at("norm2")), std::make_unique<FeedForward>(ff, at.at("ff"))});
+    blocks.emplace_back(c.norm, c.dropout, std::move(branches));
+  }
+  std::optional<Normalization> final_norm;
+  if (c.norm == NormPlace::pre) final_norm = make_norm(c, init.at("final_norm"));
+  return Stack(std::move(blocks), std::move(final_norm), c.memory);
+}
+
+}  // namespace
+
+Init Encoder::attention_init(const Init& init, int64_t i) {
+  return init.at("layers").at(i).at("attention");
+}
+
+std::vector<std::unique_ptr<Layer>> Encoder::multi_heads(const EncoderConfig& c, const Init& init) {
+  const AttentionOptions options{.d_model = c.d_model,
+                                 .n_head = c.n_head,
+                                 .qkv_bias = c.qkv_bias,
+                                 .out_bias = c.out_bias,
+                                 .dropout = or_default(c.dropout_attn, c.dropout),
+                                 .weights = scheme_of(c),
+                                 .out_weights = scheme_of(c)};
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    layers.push_back(std::make_unique<MultiHead>(options, ShawTables{}, attention_init(init, i)));
+  }
+  return layers;
+}
+
+Encoder::Encoder(std::string name, const EncoderConfig& config,
+                 std::vector<std::unique_ptr<Layer>> attention, const Init& init)
+    : name_(std::move(name)),
+      config_(config),
+      compute_(compute_dtype(config.precision, init.dtype)) {
+  const EncoderConfig& c = config_;
+  check(name_, c);
+  require(static_cast<int64_t>(attention.size()) == c.n_layer, name_,
+          "{} attention layers for {} blocks", attention.size(), c.n_layer);
+  const Scheme weights = scheme_of(c);
+  const Init tables = init.at("embed");
+  token_ = Embedding(c.vocab, c.d_model, tables.at("token"), weights);
+  position_ =
+      LearnedPositions(c.position_offset + c.n_max, c.d_model, tables.at("position"), weights);
+  if (c.token_types > 0) {
+    type_ = Embedding(c.token_types, c.d_model, tables.at("type"), weights);
+  }
+  if (c.emb_norm) embed_norm_ = make_norm(c, tables.at("norm"));
+  stack_ = make_stack(c, std::move(attention), init);
+  if (c.mlm_head) {
+    mlm_ = TokenTransform(c.d_model, c.activation, c.norm_eps, init.at("mlm"), weights);
+    head_.weight = c.tie_embedding
+                       ? token_.weight
+                       : init.at("head").at("weight").make({c.vocab, c.d_model}, weights);
+    head_.bias = init.at("head").at("bias").make({c.vocab}, Scheme::zeros());
+  }
+  if (c.classes > 0) classes_ = PooledHead(c.d_model, c.classes, init, weights);
+  if (c.tags > 0) tags_ = Linear(c.d_model, c.tags, true, init.at("tags"), weights);
+  if (c.span_head) spans_ = Linear(c.d_model, 2, true, init.at("spans"), weights);
+}
+
+void Encoder::visit(Visitor& v) {
+  v("embed.token", token_)("embed.position", position_)("embed.type", type_)("embed.norm",
+                                                                             embed_norm_);
+  stack_.visit(v);
+  v("mlm", mlm_)("head", head_);
+  classes_.visit(v);
+  v("tags", tags_)("spans", spans_);
+}
+
+Tensor Encoder::embed(const EncoderInputs& in, Pass pass) const {
+  const Scope scope("embed");
+  const EncoderConfig& c = config_;
+  const int64_t length = in.tokens.dim(1);
+  Tensor x = token_.forward(in.tokens);  // [B, L, D]
+  if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
+  x = add(x, position_.forward(c.position_offset, length));
+  if (c.token_types > 0) {
+    x = add(x, in.types ? type_.forward(in.types) : select(type_.weight, 0, 0));
+  }
+  const Pass site = pass.at("emb");
+  if (c.emb_dropout_first) x = dropout(x, c.dropout, site);
+  if (c.emb_norm) x = embed_norm_.forward(x);
+  if (!c.emb_dropout_first) x = dropout(x, c.dropout, site);
+  return cast(x, compute_);
+}
+
+Tensor Encoder::forward(const EncoderInputs& in, Pass pass) const {
+  const Scope scope(name_);
+  if (in.tokens.rank() != 2) {
+    fail_with<ShapeError>(name_, "tokens must be [B, L]", {{"tokens", in.tokens}});
+  }
+  require(in.tokens.dim(1) <= config_.n_max, name_,
+          "{} tokens are more than the position table has; n_max is {}", in.tokens.dim(1),
+          config_.n_max);
+  require(config_.token_types > 0 || !in.types, name_, "token types need token_types > 0");
+  return stack_.forward(embed(in, pass), given(in), {}, pass).y;
+}
+
+Tensor Encoder::head(const Tensor& hidden) const {
+  const Scope scope("head");
+  require(config_.mlm_head, name_, "predicting tokens needs mlm_head");
+  return head_.forward(cast(mlm_.forward(hidden), head_.weight.dtype()));
+}
+
+Tensor Encoder::loss(const Tensor& hidden, const Tensor& targets) const {
+  const Scope scope("loss");
+  require(config_.mlm_head, name_, "predicting tokens needs mlm_head");
+  if (targets.rank() != 2 || hidden.rank() != 3 || targets.dim(0) != hidden.dim(0) ||
+      targets.dim(1) != hidden.dim(1)) {
+    fail_with<ShapeError>(name_, "targets must be [B, L] for hidden [B, L, D]",
+                          {{"hidden", hidden}, {"targets", targets}});
+  }
+  return token_loss(mlm_.forward(hidden), head_, targets);
+}
+
+Tensor Encoder::classify(const Tensor& hidden, Pass pass) const {
+  require(config_.classes > 0, name_, "classification needs classes > 0");
+  return classes_.forward(hidden, or_default(config_.dropout_classifier, config_.dropout), pass);
+}
+
+Tensor Encoder::tag(const Tensor& hidden, Pass pass) const {
+  require(config_.tags > 0, name_, "labels of tokens need tags > 0");
+  const float p = or_default(config_.dropout_classifier, config_.dropout);
+  return tags_.forward(dropout(hidden, p, pass.at("tags")));
+}
+
+SpanLogits Encoder::spans(const Tensor& hidden, const Tensor& lengths) const {
+  require(config_.span_head, name_, "answers as spans need span_head");
+  const Tensor logits = spans_.forward(hidden);  // [B, L, 2]
+  const auto side = [&](int64_t i) {
+    const Tensor x = select(logits, 2, i);  // [B, L]
+    if (!lengths) return x;
+    const Tensor valid = less(iota(x.dim(1), DType::i64, x.device()), unsqueeze(lengths, 1));
+    return where(valid, x, full_like(x.detach(), -std::numeric_limits<double>::infinity()));
+  };
+  return {side(0), side(1)};
+}
+
+int64_t Encoder::mask_token() const {
+  return config_.mask_id >= 0 ? config_.mask_id : config_.vocab - 1;
+}
+
+LanguageModel::Losses Encoder::loss(const Tensor& tokens, const Tensor& targets,
+                                    const SegmentMemory& memory, Pass pass) const {
+  require(memory.layers.empty(), name_, "got a memory of {} layers; this model keeps none",
+          memory.layers.size());
+  Losses result;
+  result.loss = loss(forward({.tokens = tokens}, pass), targets);
+  return result;
+}
+
+Tensor Encoder::logits(const Tensor& tokens, Pass pass) const {
+  return head(forward({.tokens = tokens}, pass));
+}
+
+Tensor Encoder::attention_map(const Tensor& tokens, int64_t layer) const {
+  const NoGrad off;
+  require(layer >= 0 && layer < config_.n_layer, name_, "layer {} of {}", layer, config_.n_layer);
+  const EncoderInputs in{.tokens = tokens};
+  Given seen = given(in);
+  const auto at_layer = [&seen](int64_t i) -> const Given& {
+    if (!seen.layer_patterns.empty()) seen.pattern = seen.layer_patterns[static_cast<size_t>(i)];
+    return seen;
+  };
+  Tensor x = embed(in, Pass{});
+  for (int64_t i = 0; i < layer; ++i) x = stack_.block(i).forward(x, at_layer(i), Pass{}).y;
+  const Block& block = stack_.block(layer);
+  const auto* attention = dynamic_cast<const MultiHead*>(block.branch("attention").layer.get());
+  require<NotImplemented>(attention != nullptr, name_, "this model has no attention map");
+  const Given& here = at_layer(layer);
+  const Tensor p = attention->probabilities(block.branch_input("attention", x, here), here);
+  return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
+}
+
+int64_t Encoder::attention_macs(int64_t length) const {
+  const int64_t l = length, d = config_.d_model, heads = config_.n_head;
+  const Given seen = given({.tokens = zeros({1, l}, DType::i64)});
+  int64_t n = 0;
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    const AttentionPattern& pattern =
+        seen.layer_patterns.empty() ? seen.pattern : seen.layer_patterns[static_cast<size_t>(i)];
+    n += 4 * l * d * d + 2 * attended_pairs(pattern, 1, heads, l, l) * (d / heads);
+  }
+  return n;
+}
+
+/// Attention, feed-forward 2 L D F (three halves of it with a gated activation), and the head.
+int64_t Encoder::macs(int64_t length) const {
+  const EncoderConfig& c = config_;
+  const int64_t l = length, d = c.d_model;
+  const int64_t ff = (c.activation == Activation::geglu ? 3 : 2) * l * d * c.d_ff;
+  return attention_macs(l) + c.n_layer * ff + (c.mlm_head ? l * d * (d + c.vocab) : 0);
+}
+
+Tensor span_loss(const SpanLogits& logits, const Tensor& starts, const Tensor& ends) {
+  return mul(add(cross_entropy(logits.start, starts), cross_entropy(logits.end, ends)), 0.5);
+}
+
+}  // namespace longspan

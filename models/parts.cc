@@ -1,0 +1,63 @@
+#include "models/parts.h"
+
+#include "nn/objective.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/loss.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+
+namespace longspan {
+
+DType compute_dtype(Precision precision, DType parameters) {
+  if (parameters == DType::f64) return DType::f64;
+  if (precision == Precision::bf16) return DType::bf16;
+  return precision == Precision::f16 ? DType::f16 : DType::f32;
+}
+
+void require_positive(std::string_view model, std::string_view field, int64_t value) {
+  require(value >= 1, model, "{} is {}; expected 1 or more", field, value);
+}
+
+void require_not_negative(std::string_view model, std::string_view field, int64_t value) {
+  require(value >= 0, model, "{} is {}; expected 0 or more", field, value);
+}
+
+void require_share(std::string_view model, std::string_view field, double p) {
+  require(p >= 0 && p < 1, model, "{} is {}; expected 0 <= p < 1", field, p);
+}
+
+void require_share_or_default(std::string_view model, std::string_view field, double p) {
+  require(p == -1 || (p >= 0 && p < 1), model, "{} is {}; expected 0 <= p < 1, or -1: as dropout",
+          field, p);
+}
+
+TokenTransform::TokenTransform(int64_t width, Activation f, double eps, const Init& init,
+                               const Scheme& weights)
+    : activation(f == Activation::geglu ? Activation::gelu_erf : f),
+      dense(width, width, true, init.at("dense"), weights),
+      norm(NormKind::layer, width, eps, init.at("norm")) {}
+
+Tensor TokenTransform::forward(const Tensor& hidden) const {
+  return norm.forward(activate(activation, dense.forward(hidden)));
+}
+
+PooledHead::PooledHead(int64_t width, int64_t classes, const Init& init, const Scheme& weights)
+    : pool(width, width, true, init.at("pool"), weights),
+      classifier(width, classes, true, init.at("classifier"), weights) {}
+
+Tensor PooledHead::forward(const Tensor& hidden, float p, Pass pass) const {
+  const Tensor pooled = tanh(pool.forward(select(hidden, 1, 0)));        // [B, D]
+  return classifier.forward(dropout(pooled, p, pass.at("classifier")));  // [B, classes]
+}
+
+Tensor token_loss(const Tensor& h, const Linear& classifier, const Tensor& targets,
+                  double smoothing) {
+  const Tensor& weight = classifier.weight;
+  if (MacCounter* macs = MacCounter::current()) macs->other += h.numel() * weight.dim(0);
+  const Tensor bias = classifier.bias ? cast(classifier.bias, h.dtype()) : Tensor{};
+  return linear_cross_entropy(h, cast(weight, h.dtype()), bias, targets,
+                              {.smoothing = smoothing, .ignore = ignored_target});
+}
+
+}  // namespace longspan

@@ -1,0 +1,166 @@
+#include "ops/block_patterns.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kTileRows = kernels::kAttentionTileRows;
+// Rows that the kernels compute at once.
+constexpr int64_t kRowGroup = 12;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+TileRuns tile(int64_t q0, int64_t q1, const std::vector<Run>& runs) {
+  return {static_cast<int32_t>(q0), static_cast<int32_t>(q1 - q0), runs};
+}
+
+// Rows q0 .. q1 in tiles of nearly equal height.
+void add_tiles(int64_t q0, int64_t q1, const std::vector<Run>& runs, std::vector<TileRuns>& tiles) {
+  if (q0 >= q1) return;
+  const int64_t parts = ceil_div(q1 - q0, kTileRows);
+  const int64_t rows =
+      std::min(kTileRows, ceil_div(ceil_div(q1 - q0, parts), kRowGroup) * kRowGroup);
+  for (int64_t q = q0; q < q1; q += rows) tiles.push_back(tile(q, std::min(q1, q + rows), runs));
+}
+
+// Blocks side by side make one run.
+std::vector<Run> runs_of(const BlockTable& table, const std::vector<int64_t>& blocks) {
+  std::vector<Run> runs;
+  int64_t last = -1;
+  for (const int64_t k : blocks) {
+    require<ShapeError>(k > last && k < table.blocks(), "block_lists",
+                        "block {} after {} of {}; expected them ascending, each once", k, last,
+                        table.blocks());
+    last = k;
+    const int64_t k0 = table.bounds[static_cast<size_t>(k)];
+    const int64_t k1 = table.bounds[static_cast<size_t>(k) + 1];
+    if (k0 == k1) continue;
+    if (!runs.empty() && runs.back().k0 + runs.back().kn == k0) {
+      runs.back().kn += static_cast<int32_t>(k1 - k0);
+    } else {
+      runs.push_back({static_cast<int32_t>(k0), static_cast<int32_t>(k1 - k0), 0, RunKind::full});
+    }
+  }
+  return runs;
+}
+
+std::vector<TileRuns> tiles_of_table(int64_t length, const BlockTable& table) {
+  const auto& bounds = table.bounds;
+  require<ShapeError>(bounds.size() == table.keys.size() + 1 && bounds.front() == 0 &&
+                          bounds.back() <= length && std::is_sorted(bounds.begin(), bounds.end()),
+                      "block_lists", "{} bounds up to {} for {} blocks of {} tokens", bounds.size(),
+                      bounds.empty() ? 0 : bounds.back(), table.keys.size(), length);
+  std::vector<TileRuns> tiles;
+  for (size_t i = 0; i < table.keys.size(); ++i) {
+    add_tiles(bounds[i], bounds[i + 1], runs_of(table, table.keys[i]), tiles);
+  }
+  add_tiles(bounds.back(), length, {}, tiles);
+  return tiles;
+}
+
+// floor(i n / length) = k for i from here on: ceil(k length / n).
+std::vector<int64_t> equal_bounds(int64_t length, int64_t n, int64_t padded) {
+  std::vector<int64_t> bounds;
+  for (int64_t k = 0; k <= n; ++k) bounds.push_back(std::min(length, ceil_div(k * padded, n)));
+  return bounds;
+}
+
+void require_permutation(const std::vector<int64_t>& pi, size_t n, size_t head) {
+  std::vector<int64_t> sorted = pi;
+  std::sort(sorted.begin(), sorted.end());
+  bool bijection = pi.size() == n;
+  for (size_t k = 0; bijection && k < n; ++k) bijection = sorted[k] == static_cast<int64_t>(k);
+  require(bijection, "patterns::permuted_blocks",
+          "the permutation of head {} is not one of 0 to {}: ({})", head,
+          static_cast<int64_t>(n) - 1, fmt::join(pi, ", "));
+}
+
+}  // namespace
+
+int64_t BlockTable::pairs() const {
+  const auto size = [this](size_t k) { return bounds[k + 1] - bounds[k]; };
+  int64_t n = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    int64_t seen = 0;
+    for (const int64_t k : keys[i]) seen += size(static_cast<size_t>(k));
+    n += size(i) * seen;
+  }
+  return n;
+}
+
+std::vector<int64_t> block_bounds(int64_t length, int64_t block) {
+  std::vector<int64_t> bounds;
+  for (int64_t k = 0; k < length; k += block) bounds.push_back(k);
+  bounds.push_back(length);
+  return bounds;
+}
+
+int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
+                       int64_t queries, int64_t keys) {
+  const AttentionPattern p = resolve(pattern, queries, keys);
+  const BlockLayout& layout = *p.layout;
+  const auto which = layout.which.to_vector<int32_t>();  // [B or 1, H or 1]
+  std::vector<int64_t> of_member(static_cast<size_t>(layout.layouts()), -1);
+  int64_t n = 0;
+  for (size_t i = 0; i < which.size(); ++i) {
+    int64_t& pairs = of_member[static_cast<size_t>(which[i])];
+    if (pairs < 0) {
+      AttentionPattern one = p;
+      if (layout.layouts() > 1) {
+        one.layout = make_layout(queries, keys, {tiles_of(layout, which[i])}, {}, layout.order_q,
+                                 layout.order_k);
+      }
+      pairs = visible_pairs(one, queries, keys);
+    }
+    n += pairs;
+  }
+  return n * (batch / layout.which.dim(0)) * (heads / layout.which.dim(1));
+}
+
+namespace patterns {
+
+AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& members,
+                             const Tensor& which, std::string name) {
+  std::vector<std::vector<TileRuns>> tiles;
+  for (const BlockTable& table : members) tiles.push_back(tiles_of_table(length, table));
+  AttentionPattern p;
+  p.layout = make_layout(length, length, tiles, which);
+  p.rules.emplace_back();
+  p.name = std::move(name);
+  return p;
+}
+
+AttentionPattern permuted_blocks(int64_t length,
+                                 const std::vector<std::vector<int64_t>>& permutations,
+                                 int64_t padded) {
+  require(!permutations.empty() && !permutations.front().empty(), "patterns::permuted_blocks",
+          "expected a permutation of 1 block or more for each head");
+  require(padded == 0 || padded >= length, "patterns::permuted_blocks",
+          "padded = {} is less than the length {}", padded, length);
+  const size_t n = permutations.front().size();
+  std::vector<BlockTable> members;
+  std::map<std::vector<int64_t>, int32_t> numbers;  // heads of one permutation share a layout
+  std::vector<int32_t> which;
+  for (size_t head = 0; head < permutations.size(); ++head) {
+    const std::vector<int64_t>& pi = permutations[head];
+    require_permutation(pi, n, head);
+    const auto [at, fresh] = numbers.emplace(pi, static_cast<int32_t>(members.size()));
+    which.push_back(at->second);
+    if (!fresh) continue;
+    BlockTable table;
+    table.bounds = equal_bounds(length, static_cast<int64_t>(n), padded > 0 ? padded : length);
+    for (const int64_t k : pi) table.keys.push_back({k});
+    members.push_back(std::move(table));
+  }
+  const auto heads = static_cast<int64_t>(which.size());
+  return block_lists(length, members, Tensor::from(which, {1, heads}),
+                     fmt::format("permuted_blocks({})", n));
+}
+
+}  // namespace patterns
+}  // namespace longspan

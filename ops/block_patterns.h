@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/pattern.h"
+
+namespace longspan {
+
+/// Blocks of a sequence, and which blocks of keys each block of queries sees: whole blocks, no
+/// rule.
+struct BlockTable {
+  std::vector<int64_t> bounds;  ///< block k is [bounds[k], bounds[k + 1]); it may be empty
+  std::vector<std::vector<int64_t>> keys;  ///< of each block of queries: ascending, each once
+
+  int64_t blocks() const { return static_cast<int64_t>(bounds.size()) - 1; }
+  /// Sum over the blocks of queries of its size times the sizes of the blocks that it sees.
+  int64_t pairs() const;
+};
+
+/// The bounds of blocks of `block` tokens over [0, length), the last one shorter where need be.
+std::vector<int64_t> block_bounds(int64_t length, int64_t block);
+
+/// Visible pairs of a whole call: over `batch` samples and `heads` heads, whichever layouts these
+/// have. Lengths per sample are not taken into account.
+int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
+                       int64_t queries, int64_t keys);
+
+namespace patterns {
+
+/// Self-attention over `length` tokens by tables of blocks.
+///   members  tables over [0, n), n <= length: queries from n on see nothing
+///   which    i32 [B or 1, H or 1], the member of each sample and head; undefined: member 0 for all
+/// Throws ShapeError where bounds descend or leave the sequence or a table names a block twice, out
+/// of order or that it lacks.
+AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& members,
+                             const Tensor& which, std::string name);
+
+/// BlockBERT's heads \cite qiu2020 : with blk(i) = floor(i n / length), query i of head a sees key
+/// j iff pi_a(blk(i)) = blk(j). Blocks differ by one token at most; with more blocks than tokens
+/// some are empty, and so are the key sets of whoever looks there.
+///   permutations  pi_a of each head, bijections of 0 .. n - 1
+///   padded        blocks are those of a sequence of this length, as if padding were there; 0: of
+///                 `length`
+/// Throws ValueError where a permutation is none.
+AttentionPattern permuted_blocks(int64_t length,
+                                 const std::vector<std::vector<int64_t>>& permutations,
+                                 int64_t padded = 0);
+
+}  // namespace patterns
+
+}  // namespace longspan

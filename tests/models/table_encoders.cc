@@ -1,0 +1,71 @@
+// The entries of encoders in BERT's shape in the table that tests every model.
+
+#include "models/blockbert.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+/// Symbols repeat with period 3, so that most hidden ones stand elsewhere too.
+int64_t period_three(int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; }
+/// One symbol all along: any neighbour tells it.
+int64_t constant(int64_t b, int64_t) { return philox_word(6, b) % 17; }
+
+template <class Model, class Config>
+ModelInfo encoder(const std::string& name, Config c) {
+  c.init_std = 0.3;
+  c.vocab = 18;
+  c.tie_embedding = false;  // the table shall serve the tokens alone
+  ModelInfo m;
+  m.name = name;
+  m.make = [c](const Init& init) { return std::make_unique<Model>(c, init); };
+  Config dropping = c;
+  dropping.dropout = 0.1f;
+  m.make_with_dropout = [dropping](const Init& init) {
+    return std::make_unique<Model>(dropping, init);
+  };
+  m.task = period_three;
+  m.masked = true;
+  m.decodes = false;
+  m.steps = 400;
+  return m;
+}
+
+ModelInfo blockbert(const std::string& name, const std::function<void(BlockBertConfig&)>& change) {
+  BlockBertConfig c = blockbert_preset("tiny");
+  change(c);
+  ModelInfo m = encoder<BlockBert>(name, c);
+  m.sees = [pi = block_permutations(c), n = c.n_block](int64_t i, int64_t j) {
+    for (const std::vector<int64_t>& p : pi) {
+      if (p[static_cast<size_t>(i * n / 11)] == j * n / 11) return true;
+    }
+    return false;
+  };
+  return m;
+}
+
+const RegisteredModel shifts = blockbert("blockbert_every_shift", [](BlockBertConfig&) {});
+const RegisteredModel diagonal = [] {
+  ModelInfo m = blockbert("blockbert_own_block_pre_norm", [](BlockBertConfig& c) {
+    c.heads_per_shift = {};
+    c.norm = NormPlace::pre;
+    c.token_types = 2;
+    c.position_offset = 2;
+    c.emb_dropout_first = true;
+  });
+  m.task = constant;
+  return m;
+}();
+const RegisteredModel permuted = [] {
+  ModelInfo m = blockbert("blockbert_permutations", [](BlockBertConfig& c) {
+    c.n_head = 2;
+    c.permutations = {0, 1, 2, 1, 2, 0};
+    c.activation = Activation::gelu_tanh;
+    c.emb_scale = true;
+  });
+  m.task = constant;
+  return m;
+}();
+
+}  // namespace
+}  // namespace longspan::test

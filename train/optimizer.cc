@@ -35,10 +35,14 @@ std::vector<Tensor> gradients_of(const Optimizer& optimizer) {
   return gradients;
 }
 
+double norm_of(const Tensor& x) {
+  const Tensor one[] = {x.detach()};
+  return global_norm(one);
+}
+
 double root_mean_square(const Tensor& x) {
   if (x.numel() == 0) return 0;
-  const Tensor one[] = {x.detach()};
-  return global_norm(one) / std::sqrt(static_cast<double>(x.numel()));
+  return norm_of(x) / std::sqrt(static_cast<double>(x.numel()));
 }
 
 }  // namespace
@@ -177,6 +181,38 @@ void Adam::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t 
                .correction2 = 1 - std::pow(options_.beta2, t),
                .scale = scale,
                .decoupled = decoupled_});
+}
+
+Lamb::Lamb(std::vector<ParameterGroup> groups, const LambOptions& options)
+    : Optimizer(std::move(groups)), options_(options) {
+  require_share("beta1", options.beta1);
+  require_share("beta2", options.beta2);
+  require_positive("eps", options.eps);
+  require_not_negative("weight_decay", options.weight_decay);
+  for (Slot& slot : slots_) {
+    const Shape& shape = slot.parameter.tensor.shape();
+    slot.states = {{"m", zeros(slot, shape)}, {"v", zeros(slot, shape)}};
+  }
+}
+
+void Lamb::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) {
+  const Tensor& p = slot.parameter.tensor;
+  const auto t = static_cast<double>(step);
+  // Steps of Adam and of descent from 0 leave -u, so that no kernel of its own is needed.
+  const Tensor u = Tensor::zeros(p.shape(), p.dtype(), p.device(), Category::workspace);
+  adam_update(u, g, slot.states[0].tensor, slot.states[1].tensor,
+              {.lr = 1,
+               .beta1 = options_.beta1,
+               .beta2 = options_.beta2,
+               .eps = options_.eps,
+               .correction1 = 1 - std::pow(options_.beta1, t),
+               .correction2 = 1 - std::pow(options_.beta2, t),
+               .scale = scale});
+  const double decay = slot.weight_decay ? options_.weight_decay : 0;
+  if (decay > 0) sgd_update(u, p, {}, {.lr = 1, .scale = decay});
+  const double size = norm_of(p), length = norm_of(u);
+  const double ratio = size > 0 && length > 0 ? size / length : 1;
+  sgd_update(p, u, {}, {.lr = lr * ratio, .scale = -1});
 }
 
 Adafactor::Adafactor(std::vector<ParameterGroup> groups, const AdafactorOptions& options)

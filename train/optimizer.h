@@ -140,6 +140,25 @@ class AdamW final : public Adam {
       : Adam(std::move(groups), options, true) {}
 };
 
+/// Options of Lamb.
+struct LambOptions {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-6, weight_decay = 0.01;
+};
+/// Adam's direction with the length of the parameter: with bias-corrected moments m and v,
+///   u = m / (sqrt(v) + eps) + weight_decay p,   p -= lr |p| / |u| u
+/// where |.| is the Euclidean norm of a whole tensor; the ratio is 1 where either norm is 0.
+/// \cite you2020 (algorithm 2, with phi the identity)
+class Lamb final : public Optimizer {
+ public:
+  explicit Lamb(const TensorList& parameters, const LambOptions& options = {})
+      : Lamb(one_group(parameters), options) {}
+  explicit Lamb(std::vector<ParameterGroup> groups, const LambOptions& options = {});
+
+ private:
+  void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
+  LambOptions options_;
+};
+
 /// Options of Adafactor.
 struct AdafactorOptions {
   double beta1 = 0;  ///< 0: no first moment

@@ -13,10 +13,10 @@
 namespace longspan {
 
 /// How parameters are updated.
-enum class OptimizerName : uint8_t { adam, adamw, adafactor, adagrad, sgd };
+enum class OptimizerName : uint8_t { adam, adamw, adafactor, adagrad, sgd, lamb };
 template <>
-inline constexpr std::array<std::string_view, 5> value_names<OptimizerName>{
-    "adam", "adamw", "adafactor", "adagrad", "sgd"};
+inline constexpr std::array<std::string_view, 6> value_names<OptimizerName>{
+    "adam", "adamw", "adafactor", "adagrad", "sgd", "lamb"};
 
 /// How the learning rate changes after the warm-up.
 enum class ScheduleName : uint8_t { cosine, linear, inverse_sqrt, step, constant };

@@ -44,6 +44,9 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
   switch (o.name) {
     case OptimizerName::adamw:
       return std::make_unique<AdamW>(decay_matrices(weights), adam);
+    case OptimizerName::lamb:
+      return std::make_unique<Lamb>(decay_matrices(weights),
+                                    LambOptions{o.beta1, o.beta2, o.eps, o.weight_decay});
     case OptimizerName::adafactor:
       return std::make_unique<Adafactor>(weights, AdafactorOptions{.weight_decay = o.weight_decay});
     case OptimizerName::adagrad:

@@ -163,6 +163,7 @@ const std::pair<const char*, Make> makers[] = {
     {"adagrad", [](const TensorList& p) { return std::make_unique<Adagrad>(p); }},
     {"adam", [](const TensorList& p) { return std::make_unique<Adam>(p); }},
     {"adamw", [](const TensorList& p) { return std::make_unique<AdamW>(p); }},
+    {"lamb", [](const TensorList& p) { return std::make_unique<Lamb>(p); }},
     {"adafactor", [](const TensorList& p) { return std::make_unique<Adafactor>(p); }},
     {"adafactor with a first moment",
      [](const TensorList& p) {
@@ -291,6 +292,50 @@ TEST(Optimizer, ReadsStridedGradients) {
   EXPECT_EQ(a.to_vector<double>(), (std::vector<double>{-1, -3, -5, -2, -4, -6}));
 }
 
+// ETC's optimiser, step by step as its formula says.
+TEST(Spec08, Test11_LambStepEqualsTheScalarFormula) {
+  const LambOptions options{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1};
+  const Tensor matrix = parameter({1, -2, 3, 0.5, 0, -1}, {2, 3}), bias = parameter({4, -3}, {2}),
+               zero = parameter({0, 0}, {1, 2});
+  Lamb lamb(decay_matrices({{"matrix", matrix}, {"bias", bias}, {"zero", zero}}), options);
+  struct Plain {
+    Tensor p;
+    double decay;
+    std::vector<double> x, m, v;
+  };
+  std::vector<Plain> plain;
+  for (const Tensor& p : {matrix, bias, zero}) {
+    const std::vector<double> none(static_cast<size_t>(p.numel()), 0.0);
+    plain.push_back(
+        {p, p.rank() >= 2 ? options.weight_decay : 0, p.to_vector<double>(), none, none});
+  }
+  for (int t = 1; t <= 4; ++t) {
+    for (Plain& s : plain) {
+      std::vector<double> g, u;
+      double size = 0, length = 0;
+      for (size_t i = 0; i < s.x.size(); ++i) {
+        g.push_back(std::sin(1.7 * t + static_cast<double>(i)));
+        s.m[i] = options.beta1 * s.m[i] + (1 - options.beta1) * 0.5 * g[i];
+        s.v[i] = options.beta2 * s.v[i] + (1 - options.beta2) * 0.25 * g[i] * g[i];
+        const double m = s.m[i] / (1 - std::pow(options.beta1, t));
+        const double v = s.v[i] / (1 - std::pow(options.beta2, t));
+        u.push_back(m / (std::sqrt(v) + options.eps) + s.decay * s.x[i]);
+        size += s.x[i] * s.x[i];
+        length += u[i] * u[i];
+      }
+      const double ratio = size > 0 && length > 0 ? std::sqrt(size) / std::sqrt(length) : 1;
+      for (size_t i = 0; i < s.x.size(); ++i) s.x[i] -= 0.05 * ratio * u[i];
+      set_grad(s.p, Tensor::from(g, s.p.shape()));
+    }
+    lamb.scale_gradients(0.5);
+    lamb.step(0.05);
+    for (const Plain& s : plain) {
+      const std::vector<double> got = s.p.to_vector<double>();
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], s.x[i], 1e-13) << t;
+    }
+  }
+}
+
 TEST(Optimizer, Groups) {
   const Tensor matrix = parameter({1, 1}, {1, 2}), bias = parameter({1}, {1});
   const TensorList all{{"bias", bias}, {"matrix", matrix}};
@@ -325,6 +370,8 @@ TEST(Optimizer, Rejects) {
   EXPECT_THROW(Adam(p, {.beta2 = -0.1}), ValueError);
   EXPECT_THROW(Adam(p, {.eps = 0}), ValueError);
   EXPECT_THROW(Adam(p, {.weight_decay = -1}), ValueError);
+  EXPECT_THROW(Lamb(p, {.beta1 = 1}), ValueError);
+  EXPECT_THROW(Lamb(p, {.weight_decay = -1}), ValueError);
   EXPECT_THROW(Sgd(p, {.momentum = 2}), ValueError);
   EXPECT_THROW(Sgd(p, {.nesterov = true}), ValueError);
   EXPECT_THROW(Adagrad(p, {.initial_sum = -1}), ValueError);
@@ -444,6 +491,7 @@ TEST(Optimizer, EveryOneFindsAMinimum) {
                                                   {"adagrad", 0.5},
                                                   {"adam", 0.05},
                                                   {"adamw", 0.05},
+                                                  {"lamb", 0.05},
                                                   {"adafactor", 0.05},
                                                   {"adafactor with a first moment", 0.05}};
   for (size_t k = 0; k < std::size(makers); ++k) {

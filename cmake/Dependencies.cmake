@@ -21,3 +21,7 @@ find_package(PNG REQUIRED)
 find_package(ZLIB REQUIRED)
 longspan_pkg(TOMLPLUSPLUS tomlplusplus libtomlplusplus-dev)
 longspan_pkg(XXHASH libxxhash libxxhash-dev)
+longspan_pkg(SENTENCEPIECE sentencepiece libsentencepiece-dev)
+longspan_pkg(UTF8PROC libutf8proc libutf8proc-dev)
+# Its only flag concerns Windows, and every file would be compiled with it.
+set_target_properties(PkgConfig::UTF8PROC PROPERTIES INTERFACE_COMPILE_OPTIONS "")

@@ -20,6 +20,7 @@ parts=()
 files=(libhwy-dev libhwy1 libopenblas-pthread-dev libopenblas0-pthread libgfortran5 libquadmath0
        libfmt-dev libfmt9 libcli11-dev libtomlplusplus-dev libtomlplusplus3 nlohmann-json3-dev
        libxxhash-dev libxxhash0 libpng-dev libpng16-16 zlib1g-dev zlib1g libgtest-dev
+       libsentencepiece-dev libsentencepiece0 libutf8proc-dev libutf8proc2
        libbenchmark-dev libbenchmark1debian pkgconf pkgconf-bin libpkgconf3)
 
 die() { printf '%s\n' "$*" >&2; exit 2; }

@@ -1,0 +1,387 @@
+#include "train/tokenizer.h"
+
+#include <zlib.h>
+
+#include <map>
+
+#include "core/error.h"
+#include "core/generator.h"
+#include "tests/train/scratch.h"
+#include "train/json.h"
+#include "train/unicode.h"
+
+namespace longspan {
+namespace {
+
+using test::contains;
+using test::Folder;
+using test::message_of;
+using test::read_bytes;
+using test::write_bytes;
+
+using Ids = std::vector<int32_t>;
+
+std::string golden(const std::string& name) {
+  return LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/" + name;
+}
+
+std::string tinyshakespeare() {
+  const std::string path = LONGSPAN_SOURCE_DIR "/data/tinyshakespeare.txt.gz";
+  const gzFile file = gzopen(path.c_str(), "rb");
+  std::string text(2 << 20, '\0');
+  const int count = gzread(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+  EXPECT_EQ(count, 1'115'394);
+  text.resize(static_cast<size_t>(count));
+  return text;
+}
+
+/// The tokenizers of the goldens, by the names they have there.
+const std::map<std::string, std::unique_ptr<Tokenizer>>& tokenizers() {
+  static const auto all = [] {
+    std::map<std::string, std::unique_ptr<Tokenizer>> t;
+    t["wordpiece"] = open_word_pieces(golden("wordpiece.txt"));
+    t["wordpiece_cased"] = open_word_pieces(golden("wordpiece.txt"), {.lower_case = false});
+    t["byte_pairs"] = open_byte_pairs(golden("vocab.json"), golden("merges.txt"));
+    t["byte_pairs_prefix"] =
+        open_byte_pairs(golden("vocab.json"), golden("merges.txt"), {.prefix_space = true});
+    for (const char* name : {"unigram", "bpe", "prefix"}) {
+      t[name] = open_sentence_pieces(golden(std::string(name) + ".model"));
+    }
+    return t;
+  }();
+  return all;
+}
+
+const Json& cases() {
+  static const Json json = parse_json(read_bytes(golden("cases.json")));
+  return json;
+}
+
+std::vector<int64_t> integers(const Json& array) {
+  std::vector<int64_t> all;
+  for (const Json& item : array.array()) all.push_back(item.integer());
+  return all;
+}
+
+std::vector<int64_t> wide(const Ids& ids) { return {ids.begin(), ids.end()}; }
+
+std::string fnv(const Ids& ids) {
+  uint64_t h = 0xCBF29CE484222325u;
+  for (const int32_t id : ids) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      h = (h ^ (static_cast<uint32_t>(id) >> shift & 0xFF)) * 0x100000001B3u;
+    }
+  }
+  return fmt::format("{:016x}", h);
+}
+
+std::string random_bytes(size_t count) {
+  std::string bytes(count, '\0');
+  for (size_t i = 0; i < count; ++i) {
+    bytes[i] = static_cast<char>(philox_word(5, static_cast<int64_t>(i)) & 0xFF);
+  }
+  return bytes;
+}
+
+/// Any code points but surrogates, ASCII more often than the rest.
+std::string random_utf8(size_t count) {
+  std::string text;
+  for (int64_t i = 0; text.size() < count; ++i) {
+    const uint32_t word = philox_word(6, i);
+    const uint32_t most = word & 1 ? 0x80 : word & 2 ? 0x3000 : 0x110000;
+    const auto c = static_cast<int32_t>((word >> 2) % most);
+    if (c < 0xD800 || c > 0xDFFF) append_utf8(text, c);
+  }
+  return text;
+}
+
+TEST(Tokenizer, GivesTheIdsOfTheReferences) {
+  int64_t compared = 0;
+  for (const Json& text : cases()["texts"].array()) {
+    for (const auto& [kind, tokenizer] : tokenizers()) {
+      EXPECT_EQ(wide(tokenizer->encode(text["text"].string())), integers(text[kind]))
+          << kind << " of \"" << text["text"].string() << '"';
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 200);
+}
+
+TEST(Tokenizer, GivesTheIdsOfTheReferencesOnWholeTexts) {
+  const std::map<std::string, std::string> texts = {{"tinyshakespeare", tinyshakespeare()},
+                                                    {"random", read_bytes(golden("random.txt"))}};
+  for (const auto& [name, text] : texts) {
+    for (const auto& [kind, tokenizer] : tokenizers()) {
+      const bool by_line = kind == "unigram" || kind == "bpe" || kind == "prefix";
+      Ids ids;
+      for (size_t begin = 0; begin <= text.size();) {
+        const size_t end = by_line ? std::min(text.find('\n', begin), text.size()) : text.size();
+        const Ids part = tokenizer->encode(std::string_view(text).substr(begin, end - begin));
+        ids.insert(ids.end(), part.begin(), part.end());
+        begin = end + 1;
+      }
+      const Json& expected = cases()["whole"][name][kind];
+      EXPECT_EQ(static_cast<int64_t>(ids.size()), expected["count"].integer()) << name << kind;
+      EXPECT_EQ(fnv(ids), expected["fnv1a"].string()) << name << ' ' << kind;
+    }
+  }
+}
+
+TEST(Tokenizer, LeavesOutDamagedUtf8AsTheReferenceDoes) {
+  for (const Json& damaged : cases()["damaged"].array()) {
+    std::string text;
+    const std::string& hex = damaged["hex"].string();
+    for (size_t i = 0; i < hex.size(); i += 2) {
+      text += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    }
+    EXPECT_EQ(wide(tokenizers().at("wordpiece")->encode(text)), integers(damaged["wordpiece"]))
+        << hex;
+  }
+}
+
+TEST(Tokenizer, SaysWhichBytesAPieceStandsFor) {
+  int compared = 0;
+  for (const Json& text : cases()["texts"].array()) {
+    const Json* spans = text.find("spans");
+    if (spans == nullptr) continue;
+    for (const char* kind : {"wordpiece", "byte_pairs"}) {
+      std::vector<int64_t> ours;
+      for (const Piece& p : tokenizers().at(kind)->pieces(text["text"].string())) {
+        ours.insert(ours.end(), {p.begin, p.end});
+      }
+      EXPECT_EQ(ours, integers((*spans)[kind])) << kind << " of " << text["text"].string();
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 10);
+  // Where nothing is left out, pieces lie side by side.
+  const std::string text = random_utf8(20'000) + random_bytes(2'000);
+  for (const char* kind : {"byte_pairs", "unigram", "bpe"}) {
+    int64_t end = 0;
+    for (const Piece& p : tokenizers().at(kind)->pieces(text)) {
+      EXPECT_EQ(p.begin, end);
+      EXPECT_GE(p.end, p.begin);
+      end = p.end;
+    }
+    EXPECT_EQ(end, static_cast<int64_t>(text.size())) << kind;
+  }
+}
+
+TEST(Tokenizer, DecodesAsTheReferences) {
+  const std::string& text = cases()["texts"].array()[6]["text"].string();
+  for (const char* kind : {"wordpiece", "byte_pairs"}) {
+    const Tokenizer& t = *tokenizers().at(kind);
+    EXPECT_EQ(t.decode(t.encode(text)), cases()["decoded"][kind].string());
+  }
+  const Tokenizer& prefix = *tokenizers().at("prefix");
+  EXPECT_EQ(prefix.decode(prefix.encode("Speak,  speak. ")), "Speak, speak.");
+}
+
+TEST(TasksAndData, Test2_DecodingGivesTheTextBack) {
+  const auto bytes = byte_tokenizer();
+  const std::vector<const Tokenizer*> lossless = {bytes.get(), tokenizers().at("byte_pairs").get(),
+                                                  tokenizers().at("unigram").get(),
+                                                  tokenizers().at("bpe").get()};
+  constexpr size_t megabyte = 1 << 20;
+  for (const std::string& text :
+       {random_bytes(megabyte), random_utf8(megabyte), tinyshakespeare(), std::string(),
+        std::string("\0\0", 2), std::string("\xE2\x96\x81 \xE2\x96\x81\xE2\x96"),
+        std::string(100'000, 'a'), std::string(100'000, ' ')}) {
+    for (size_t i = 0; i < lossless.size(); ++i) {
+      const std::string back = lossless[i]->decode(lossless[i]->encode(text));
+      EXPECT_TRUE(back == text) << i << ": " << text.size() << " bytes became " << back.size();
+    }
+  }
+}
+
+TEST(Tokenizer, StartsWords) {
+  const auto words = [](const Tokenizer& t, std::string_view text) {
+    std::string out;
+    for (const Piece& p : t.pieces(text)) {
+      if (p.starts_word) out += '|';
+      const auto begin = static_cast<size_t>(p.begin);
+      out += text.substr(begin, static_cast<size_t>(p.end) - begin);
+    }
+    return out;
+  };
+  EXPECT_EQ(words(*byte_tokenizer(), "No2 caf\xC3\xA9, ok"), "|No2| |caf\xC3\xA9|,| |ok");
+  EXPECT_EQ(words(*char27_tokenizer(), "the cat"), "|the| |cat");
+  EXPECT_EQ(words(*tokenizers().at("wordpiece"), "Unhappily, we"), "|Unhappily|,|we");
+  EXPECT_EQ(words(*tokenizers().at("byte_pairs"), "Unhappily, we'll"), "|Unhappily|,| we|'ll");
+  EXPECT_EQ(words(*tokenizers().at("unigram"), "Unhappily we\nthen"), "|Unhappily| we\n|then");
+}
+
+TEST(Tokenizer, SpecialIds) {
+  EXPECT_EQ(byte_tokenizer()->special(), SpecialIds{});
+  EXPECT_EQ(tokenizers().at("wordpiece")->special(),
+            (SpecialIds{.pad = 0, .unknown = 1, .begin = 2, .separator = 3, .mask = 4}));
+  EXPECT_EQ(tokenizers().at("byte_pairs")->special(),
+            (SpecialIds{.pad = 1, .unknown = 3, .begin = 0, .separator = 2, .mask = 4}));
+  EXPECT_EQ(tokenizers().at("unigram")->special(),
+            (SpecialIds{.pad = 3, .unknown = 0, .begin = 1, .separator = 2, .mask = -1}));
+  // Their names in a text are text.
+  for (const auto& [kind, t] : tokenizers()) {
+    for (const int32_t id : t->encode("<s>[CLS]<mask>[MASK]</s>[SEP]<pad>")) {
+      EXPECT_NE(id, t->special().mask) << kind;
+      EXPECT_NE(id, t->special().begin) << kind;
+      EXPECT_NE(id, t->special().pad) << kind;
+    }
+  }
+}
+
+TEST(Tokenizer, TokensAndIdsBelongTogether) {
+  std::vector<const Tokenizer*> all;
+  for (const auto& [kind, t] : tokenizers()) all.push_back(t.get());
+  const auto bytes = byte_tokenizer(), chars = char27_tokenizer(), words = word_tokenizer("a b a");
+  all.insert(all.end(), {bytes.get(), chars.get(), words.get()});
+  for (const Tokenizer* t : all) {
+    const auto count = static_cast<int32_t>(t->vocabulary());
+    for (int32_t id = 0; id < count; ++id) EXPECT_EQ(t->find(t->token(id)), id);
+    EXPECT_EQ(t->find("no such token"), -1);
+    for (const int32_t bad : {-1, count}) {
+      const Ids ids = {0, bad};
+      EXPECT_TRUE(contains(message_of<ValueError>([&] { t->decode(ids); }),
+                           fmt::format("id {} is not in the vocabulary of {}", bad, count)));
+      EXPECT_TRUE(contains(message_of<ValueError>([&] { t->token(bad); }), "vocabulary"));
+    }
+    EXPECT_EQ(t->encode(""), Ids());
+    EXPECT_EQ(t->decode(Ids()), "");
+  }
+}
+
+TEST(Tokenizer, HashesTellThemApart) {
+  std::map<uint64_t, std::string> seen;
+  const auto add = [&](const Tokenizer& t, const std::string& name) {
+    EXPECT_TRUE(seen.emplace(t.hash(), name).second) << name << " and " << seen[t.hash()];
+  };
+  for (const auto& [kind, t] : tokenizers()) add(*t, kind);
+  add(*byte_tokenizer(), "bytes");
+  add(*char27_tokenizer(), "char27");
+  add(*word_tokenizer("a b"), "a b");
+  add(*word_tokenizer("b a"), "b a");
+  EXPECT_EQ(word_tokenizer("a b")->hash(), word_tokenizer(" a  b\n")->hash());
+  EXPECT_EQ(open_word_pieces(golden("wordpiece.txt"))->hash(),
+            tokenizers().at("wordpiece")->hash());
+}
+
+TEST(Char27, IsTheAlphabetOfText8) {
+  const auto t = char27_tokenizer();
+  EXPECT_EQ(t->encode(" az"), (Ids{0, 1, 26}));
+  EXPECT_EQ(t->decode(Ids{0, 1, 26}), " az");
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([&] { t->encode("anD"); }), "byte 2 of the text is 0x44"));
+}
+
+TEST(WordTokenizer, CountsLinesAndOrdersByFrequency) {
+  const auto t = word_tokenizer(" = Title = \n \n b a a \n\n b c b");
+  // <eos> 5, b 3, =, a 2, Title, c 1, and <unk>.
+  const std::vector<std::string> order = {"<eos>", "b", "=", "a", "Title", "c", "<unk>"};
+  ASSERT_EQ(t->vocabulary(), 7);
+  for (int32_t i = 0; i < 7; ++i) EXPECT_EQ(t->token(i), order[static_cast<size_t>(i)]);
+  EXPECT_EQ(t->encode("a zebra\n\nb\n"), (Ids{3, 6, 0, 0, 1, 0}));
+  EXPECT_EQ(t->encode("a"), (Ids{3, 0}));
+  EXPECT_EQ(t->decode(t->encode(" a  b\n\nc\n")), "a b\n\nc\n");
+  EXPECT_EQ(t->special().unknown, 6);
+  EXPECT_EQ(word_tokenizer("x <unk> <unk>")->find("<unk>"), 0);
+  EXPECT_EQ(word_tokenizer("")->vocabulary(), 2);
+  const std::vector<Piece> pieces = t->pieces("a b\nc");
+  ASSERT_EQ(pieces.size(), 5u);
+  EXPECT_EQ(pieces[2], (Piece{0, true, 3, 4}));
+  EXPECT_EQ(pieces[4], (Piece{0, true, 5, 5}));
+}
+
+TEST(WordPiece, RefusesBadFiles) {
+  const Folder folder;
+  const auto message = [&](std::string_view text) {
+    write_bytes(folder / "vocab.txt", text);
+    return message_of<IoError>([&] { open_word_pieces(folder / "vocab.txt"); });
+  };
+  EXPECT_TRUE(contains(message("[PAD]\na\n"), "has no [UNK]"));
+  EXPECT_TRUE(contains(message(""), "has no [UNK]"));
+  EXPECT_TRUE(contains(message("[UNK]\na\n\nb\n"), "line 3 is empty"));
+  EXPECT_TRUE(contains(message("[UNK]\na\nb\na\n"), "line 4 repeats \"a\" of line 2"));
+  EXPECT_TRUE(contains(message_of<IoError>([&] { open_word_pieces(folder / "none.txt"); }),
+                       "none.txt: No such file"));
+  write_bytes(folder / "vocab.txt", "[UNK]\r\na\r\n##b\r\n");
+  EXPECT_EQ(open_word_pieces(folder / "vocab.txt")->encode("ab a b"), (Ids{1, 2, 1, 0}));
+}
+
+TEST(BytePairs, RefusesBadFiles) {
+  const Folder folder;
+  const std::string vocab = read_bytes(golden("vocab.json"));
+  const std::string merges = read_bytes(golden("merges.txt"));
+  const auto message = [&](std::string_view v, std::string_view m) {
+    write_bytes(folder / "vocab.json", v);
+    write_bytes(folder / "merges.txt", m);
+    return message_of<IoError>([&] { open_tokenizer(folder.path()); });
+  };
+  EXPECT_TRUE(contains(message("{", merges), "vocab.json"));
+  EXPECT_TRUE(contains(message("[1]", merges), "is an array; expected an object"));
+  EXPECT_TRUE(contains(message("{}", merges), "expected an object"));
+  EXPECT_TRUE(contains(message("{\"a\":0,\"b\":0}", merges), "\"a\" and \"b\" have the id 0"));
+  EXPECT_TRUE(contains(message("{\"a\":0,\"b\":7}", merges), "\"b\" has no id from 0 to 1"));
+  EXPECT_TRUE(contains(message("{\"a\":0,\"b\":\"1\"}", merges), "\"b\" has no id"));
+  EXPECT_TRUE(contains(message("{\"a\":0}", ""), "no token for the byte 0x00"));
+  EXPECT_TRUE(contains(message(vocab, "a b c\n"), "line 1 is \"a b c\"; expected two tokens"));
+  EXPECT_TRUE(contains(message(vocab, "#version: 0.2\nab\n"), "line 2 is \"ab\""));
+  EXPECT_TRUE(contains(message(vocab, "t q\n"), "\"tq\" is not in the vocabulary"));
+  EXPECT_TRUE(contains(message(vocab, merges + "t h\n"), "repeats \"t h\""));
+}
+
+TEST(SentencePieces, RefusesBadFiles) {
+  const Folder folder;
+  const std::string model = read_bytes(golden("bpe.model"));
+  for (const std::string& bad :
+       {std::string(), std::string("not a model"), model.substr(0, 5000), random_bytes(3000)}) {
+    write_bytes(folder / "x.model", bad);
+    EXPECT_TRUE(
+        contains(message_of<IoError>([&] { open_tokenizer(folder / "x.model"); }), "x.model"));
+  }
+}
+
+TEST(SentencePieces, Trains) {
+  const Folder folder;
+  const std::string text = tinyshakespeare().substr(0, 60'000);
+  for (const char* kind : {"unigram", "bpe"}) {
+    const SentencePieceTraining options{.kind = kind, .vocabulary = 500, .symbols = {"[MASK]"}};
+    const std::string model = train_sentence_pieces(text, options);
+    EXPECT_EQ(train_sentence_pieces(text, options), model) << kind;
+    write_bytes(folder / "m.model", model);
+    const auto t = open_tokenizer(folder.path());
+    EXPECT_EQ(t->vocabulary(), 500);
+    EXPECT_EQ(t->special(),
+              (SpecialIds{.pad = 3, .unknown = 0, .begin = 1, .separator = 2, .mask = 4}));
+    const Ids ids = t->encode(text);
+    EXPECT_LT(ids.size(), text.size() * 6 / 10);
+    EXPECT_EQ(t->decode(ids), text);
+    const std::string hostile = random_bytes(5000) + random_utf8(5000);
+    EXPECT_TRUE(t->decode(t->encode(hostile)) == hostile);
+  }
+  write_bytes(folder / "n.model",
+              train_sentence_pieces(text, {.vocabulary = 500, .lossless = false}));
+  const auto nfkc = open_tokenizer(folder / "n.model");
+  EXPECT_EQ(nfkc->decode(nfkc->encode("  \xEF\xAC\x81ne   \xEF\xBD\x81rt ")), "fine art");
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { train_sentence_pieces("a b", {}); }),
+                       "no SentencePiece model of 8000 tokens from 3 bytes"));
+  message_of<ValueError>([&] { train_sentence_pieces("", {}); });
+  message_of<ValueError>([&] { train_sentence_pieces(text, {.kind = "word"}); });
+}
+
+TEST(OpenTokenizer, KnowsNamesFilesAndFolders) {
+  EXPECT_EQ(open_tokenizer("bytes")->vocabulary(), 256);
+  EXPECT_EQ(open_tokenizer("char27")->vocabulary(), 27);
+  EXPECT_EQ(open_tokenizer(golden("wordpiece.txt"))->hash(), tokenizers().at("wordpiece")->hash());
+  EXPECT_EQ(open_tokenizer(golden("bpe.model"))->hash(), tokenizers().at("bpe")->hash());
+  const Folder folder;
+  write_bytes(folder / "vocab.txt", "[UNK]\na\n");
+  EXPECT_EQ(open_tokenizer(folder.path())->vocabulary(), 2);
+  const Folder empty;
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { open_tokenizer(empty.path()); }),
+                       "expected vocab.json and merges.txt, vocab.txt or one .model file"));
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { open_tokenizer("byte"); }),
+                       "got \"byte\"; expected bytes, char27"));
+}
+
+}  // namespace
+}  // namespace longspan

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "core/generator.h"
 #include "core/tensor.h"
@@ -32,5 +33,36 @@ Tensor sample(const Tensor& logits, const Sampling& sampling, const Generator& g
 Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
                 const Sampling& sampling, const Generator& gen,
                 const std::function<void(const Tensor&)>& each = {});
+
+/// How beam_search looks for the likeliest continuation.
+struct BeamSearch {
+  int64_t beams = 4;          ///< continuations kept at every step; 1: greedy
+  double length_penalty = 1;  ///< p in score = log-likelihood / tokens^p: above 0 favours long ones
+  int64_t no_repeat_ngram = 0;  ///< no n tokens in a row occur twice, prompt included; 0: free
+  int64_t min_count = 0;        ///< the end token is no choice before so many others
+  int64_t end = -1;             ///< the token that ends a continuation; -1: there is none
+  bool stop_early = false;      ///< stop at `beams` ended ones, though others may yet score better
+};
+
+/// Continuations of each prompt, the best first.
+struct Beams {
+  Tensor tokens;   ///< [B, beams, count] i64; `end` fills what follows the end token
+  Tensor lengths;  ///< [B, beams] i64: tokens up to and with the end token; 0: there was no other
+  Tensor scores;   ///< [B, beams] f64
+};
+
+/// Beam search: in every step the `beams` likeliest of all continuations by one token of the beams.
+/// An ended one among the first `beams` candidates leaves with its score; its place goes to the
+/// next one that goes on. A sample is done when `beams` have ended and the likeliest unended one,
+/// at its length, scores below all of them (or at once with stop_early or one beam), or after
+/// `count` tokens. Ties are broken by beam, then by token. A row does not depend on the rest of the
+/// batch.
+///   prompt   [B, n], n >= 1, integers; of an encoder-decoder what the decoder starts with
+///   state    of model.start_decoding for B rows, with nothing decoded yet
+///   throws   ValueError on beams, no_repeat_ngram, count, end or min_count out of range, on a
+///            length_penalty that is not finite, and where n + count - 1 is beyond the longest
+///            segment; ShapeError, DTypeError
+Beams beam_search(const LanguageModel& model, const Tensor& prompt,
+                  std::unique_ptr<DecodeState> state, int64_t count, const BeamSearch& search);
 
 }  // namespace longspan

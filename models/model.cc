@@ -2,6 +2,10 @@
 
 namespace longspan {
 
+void DecodeState::take_rows(const Tensor& /*rows*/, bool /*same_context*/) {
+  fail<NotImplemented>("beam_search", "the decoding state of this model cannot be reordered");
+}
+
 std::unique_ptr<DecodeState> LanguageModel::start_decoding(int64_t) const {
   fail<NotImplemented>("model", "this model does not decode step by step");
 }

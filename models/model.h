@@ -20,6 +20,10 @@ struct DecodeState {
   DecodeState(const DecodeState&) = default;
   DecodeState& operator=(const DecodeState&) = default;
   virtual ~DecodeState() = default;
+  /// Row b becomes what row rows[b] was, rows i64 [B']: how a beam search follows its beams. With
+  /// `same_context` every row keeps the context (the source) of the row in its place, so that it
+  /// need not move. Throws NotImplemented where the model cannot.
+  virtual void take_rows(const Tensor& rows, bool same_context);
   int64_t position = 0;  ///< tokens taken so far
 };
 

@@ -12,6 +12,8 @@ constexpr Preset presets[] = {
     {"big", "encoder-decoder, 6 + 6 layers of 1024 (Vaswani et al. 2017)"},
     {"gpt2", "decoder, 12 layers of 768, learned positions (GPT-2 small)"},
     {"bert", "encoder, 12 layers of 768, token types, masked tokens (BERT base)"},
+    {"bart", "encoder-decoder, 6 + 6 layers of 768, learned positions (BART base)"},
+    {"bart_large", "encoder-decoder, 12 + 12 layers of 1024 (BART large)"},
     {"t12", "decoder on bytes, 12 layers of 512, auxiliary losses (Al-Rfou et al. 2019)"},
     {"t64", "decoder on bytes, 64 layers of 512, auxiliary losses (Al-Rfou et al. 2019)"},
     {"wt103", "decoder on words, 16 layers of 1024, sinusoids"},
@@ -70,6 +72,21 @@ TransformerConfig bert() {
   return c;
 }
 
+/// Lewis et al. 2020, sec. 2.1.
+TransformerConfig bart() {
+  TransformerConfig c = bert();
+  c.wiring = Wiring::encoder_decoder;
+  c.vocab = 50'265;
+  c.n_layer = 6;
+  c.n_max = 1024;
+  c.norm_eps = 1e-5;
+  c.mlm_head = false;
+  c.token_types = 0;
+  c.position_offset = 2;
+  c.source_tables = true;
+  return c;
+}
+
 TransformerConfig al_rfou(int64_t layers) {
   TransformerConfig c;
   c.n_layer = layers;
@@ -100,7 +117,8 @@ TrainingDefaults defaults_of(std::string_view preset) {
   if (preset == "small" || preset == "encoder") return {.lr = 3e-3};
   if (preset == "tiny") return {.length = 12, .batch = 4, .steps = 200};
   int64_t length = 512;
-  if (preset == "gpt2" || preset == "performer_control") length = 1024;
+  if (preset == "gpt2" || preset.starts_with("bart") || preset == "performer_control")
+    length = 1024;
   if (preset == "performer_control_small") length = 8192;
   return {.length = length, .batch = 8, .steps = 100'000, .lr = 2.5e-4, .warmup = 4'000};
 }
@@ -147,6 +165,15 @@ TransformerConfig transformer_preset(std::string_view name) {
   }
   if (name == "gpt2") return gpt2();
   if (name == "bert") return bert();
+  if (name == "bart") return bart();
+  if (name == "bart_large") {
+    c = bart();
+    c.n_layer = 12;
+    c.n_head = 16;
+    c.d_model = 1024;
+    c.d_ff = 4096;
+    return c;
+  }
   if (name == "t12") return al_rfou(12);
   if (name == "t64") return al_rfou(64);
   if (name == "bytes12") return bytes12();

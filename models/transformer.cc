@@ -7,6 +7,7 @@
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/index.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -16,6 +17,15 @@ namespace {
 constexpr const char* kName = "transformer";
 
 struct TransformerState final : DecodeState {
+  void take_rows(const Tensor& rows, bool same_context) override {
+    memory = longspan::take_rows(memory, rows, !same_context);
+    batch = rows.dim(0);
+    if (same_context) return;
+    for (Tensor* x : {&context, &lengths}) {
+      if (*x) *x = take(*x, rows);
+    }
+  }
+
   SegmentMemory memory;
   Tensor context, lengths;  // of an encoder-decoder
   int64_t batch = 0;
@@ -37,10 +47,12 @@ AttentionPattern Transformer::pattern(bool causal, int64_t key_start) const {
 }
 
 /// Sec. 3.4 and 3.5: sqrt(D) E[token] + P[position], here with the options of later models.
-Tensor Transformer::embed(const Embedding& table, const Tensor& tokens, int64_t first,
-                          const Tensor& types, Pass pass) const {
+Tensor Transformer::embed(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
+                          Pass pass) const {
   const Scope scope("embed");
   const TransformerConfig& c = config_;
+  const Embedding& table = source && c.source_vocab > 0 ? source_ : token_;
+  const bool own = source && c.source_tables;
   if (tokens.rank() != 2)
     fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
   const int64_t length = tokens.dim(1);
@@ -56,11 +68,14 @@ Tensor Transformer::embed(const Embedding& table, const Tensor& tokens, int64_t 
                    ? narrow(sinusoid_, 0, first, length)
                    : longspan::sinusoid(first, length, c.d_model, c.sinusoid, x.dtype(), device()));
   }
-  if (c.positions == Positions::learned) x = add(x, position_.forward(first, length));
+  if (c.positions == Positions::learned) {
+    const LearnedPositions& rows = own ? source_position_ : position_;
+    x = add(x, rows.forward(c.position_offset + first, length));
+  }
   if (c.token_types > 0) {
     x = add(x, types ? type_.forward(types) : select(type_.weight, 0, 0));
   }
-  if (c.emb_norm) x = embed_norm_.forward(x);
+  if (c.emb_norm) x = (own ? source_norm_ : embed_norm_).forward(x);
   return cast(dropout(x, c.dropout_emb >= 0 ? c.dropout_emb : c.dropout, pass.at("emb")), compute_);
 }
 
@@ -72,8 +87,7 @@ Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pas
   Given given;
   given.pattern = with_lengths(pattern(false, 0), lengths, lengths);
   const Pass site = pass.at("encoder");
-  const Embedding& table = config_.source_vocab > 0 ? source_ : token_;
-  return encoder_.forward(embed(table, source, 0, {}, site), given, {}, site).y;
+  return encoder_.forward(embed(true, source, 0, {}, site), given, {}, site).y;
 }
 
 Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
@@ -95,7 +109,7 @@ Tensor Transformer::run(const TransformerInputs& in, Pass pass, std::vector<Tens
   } else if (in.lengths) {
     given.pattern = with_lengths(given.pattern, in.lengths, in.lengths);
   }
-  const Tensor x = embed(token_, in.tokens, 0, in.types, pass);
+  const Tensor x = embed(false, in.tokens, 0, in.types, pass);
   return stack_.forward(x, given, {}, pass, layers).y;
 }
 
@@ -243,7 +257,7 @@ Tensor Transformer::decode(const Tensor& tokens, DecodeState& opaque) const {
   given.context = state->context;
   given.across = with_lengths(patterns::dense(), {}, state->lengths);
   Stack::Result result =
-      stack_.forward(embed(token_, tokens, first, {}, Pass{}), given, state->memory, Pass{});
+      stack_.forward(embed(false, tokens, first, {}, Pass{}), given, state->memory, Pass{});
   state->memory = std::move(result.memory);
   state->position = first + tokens.dim(1);
   return head(select(result.y, 1, -1));  // [B, V]
@@ -256,7 +270,7 @@ Tensor Transformer::attention_map(const Tensor& tokens, int64_t layer) const {
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
   Given given;
   given.pattern = pattern(config_.wiring == Wiring::decoder, 0);
-  Tensor x = embed(token_, tokens, 0, {}, Pass{});
+  Tensor x = embed(false, tokens, 0, {}, Pass{});
   for (int64_t i = 0; i < layer; ++i) x = stack_.block(i).forward(x, given, Pass{}).y;
   const Block& block = stack_.block(layer);
   const auto& attention = dynamic_cast<const MultiHead&>(*block.branch("attention").layer);

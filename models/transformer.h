@@ -70,6 +70,8 @@ struct TransformerConfig {
   bool tie_embedding = false;
   bool emb_scale = false;  ///< tokens times sqrt(d_model)
   bool emb_norm = false;
+  int64_t position_offset = 0;  ///< learned: rows that the table has before position 0 (BART: 2)
+  bool source_tables = false;   ///< encoder_decoder: positions and emb_norm of the source's own
   int64_t source_vocab = 0;  ///< encoder_decoder: the source has a table of its own; 0: it shares
   int64_t token_types = 0;   ///< rows of the token type table
   bool mlm_head = false;     ///< dense, activation and norm before the head (BERT)
@@ -104,8 +106,9 @@ struct TransformerConfig {
         "shaw_per_head", shaw_per_head)("shaw_two_sided", shaw_two_sided)("local", local)(
         "window", window)("qkv_bias", qkv_bias)("out_bias", out_bias)("head_bias", head_bias)(
         "share_qk", share_qk)("tie_embedding", tie_embedding)("emb_scale", emb_scale)(
-        "emb_norm", emb_norm)("source_vocab", source_vocab)("token_types", token_types)(
-        "mlm_head", mlm_head)("classes", classes);
+        "emb_norm", emb_norm)("position_offset", position_offset)("source_tables", source_tables)(
+        "source_vocab", source_vocab)("token_types", token_types)("mlm_head", mlm_head)("classes",
+                                                                                        classes);
     v("dropout", dropout)("dropout_emb", dropout_emb)("dropout_attn", dropout_attn)(
         "dropout_ffn_act", dropout_ffn_act)("dropout_token", dropout_token)(
         "label_smoothing", label_smoothing)("half_loss", half_loss)("layer_loss", layer_loss)(
@@ -173,7 +176,8 @@ class Transformer final : public LanguageModel {
   /// What a row sees of rows of its own stack, the first of which has position key_start.
   AttentionPattern pattern(bool causal, int64_t key_start) const;
   Tensor run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const;
-  Tensor embed(const Embedding& table, const Tensor& tokens, int64_t first, const Tensor& types,
+  /// `source`: with the tables of the source, where it has any of its own.
+  Tensor embed(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
                Pass pass) const;
   Tensor head_input(const Tensor& hidden) const;
   /// The mean loss of predicting, from each row of h [B, L, D], the token `further` after its next
@@ -188,9 +192,10 @@ class Transformer final : public LanguageModel {
   Embedding token_, source_;   // [V, De]
   Embedding type_;             // [types, D]
   Linear embed_projection_;    // [D, De]
-  LearnedPositions position_;  // [n_max, D]
-  Tensor sinusoid_;            // [n_max, D], no parameter
-  Normalization embed_norm_;
+  LearnedPositions position_;  // [offset + n_max, D]
+  LearnedPositions source_position_;
+  Tensor sinusoid_;  // [n_max, D], no parameter
+  Normalization embed_norm_, source_norm_;
   ShawTables encoder_shared_, shared_;
   Stack encoder_, stack_;
   TokenTransform mlm_;

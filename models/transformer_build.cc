@@ -42,10 +42,15 @@ void check(const TransformerConfig& c) {
   for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
                                     {"d_embed", c.d_embed},
                                     {"source_vocab", c.source_vocab},
+                                    {"position_offset", c.position_offset},
                                     {"token_types", c.token_types},
                                     {"classes", c.classes}}) {
     require_not_negative(kName, name, value);
   }
+  require(c.position_offset == 0 || c.positions == Positions::learned, kName,
+          "position_offset needs positions = learned");
+  require(!c.source_tables || c.wiring == Wiring::encoder_decoder, kName,
+          "source_tables needs wiring = encoder_decoder");
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
           c.init_std);
@@ -154,8 +159,12 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
         Linear(c.d_model, width, false, init.at("head").at("projection"), scheme_of(c));
   }
   if (c.positions == Positions::learned) {
-    position_ =
-        LearnedPositions(c.n_max, c.d_model, embed.at("position"), Scheme::normal(c.init_std));
+    const auto rows = [&](const char* label) {
+      return LearnedPositions(c.position_offset + c.n_max, c.d_model, embed.at(label),
+                              Scheme::normal(c.init_std));
+    };
+    position_ = rows("position");
+    if (c.source_tables) source_position_ = rows("source_position");
   }
   if (c.positions == Positions::sinusoid && !init.plan) {
     sinusoid_ = longspan::sinusoid(0, c.n_max, c.d_model, c.sinusoid, init.dtype, init.device);
@@ -164,7 +173,11 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
     type_ = Embedding(c.token_types, c.d_model, embed.at("type"), Scheme::normal(c.init_std));
   }
   if (c.emb_norm) {
-    embed_norm_ = Normalization(NormKind::layer, c.d_model, c.norm_eps, embed.at("norm"));
+    const auto norm = [&](const char* label) {
+      return Normalization(NormKind::layer, c.d_model, c.norm_eps, embed.at(label));
+    };
+    embed_norm_ = norm("norm");
+    if (c.source_tables) source_norm_ = norm("source_norm");
   }
   if (c.wiring == Wiring::encoder_decoder) {
     encoder_ = make_stack(false, false, encoder_shared_, init.at("encoder"));
@@ -201,6 +214,10 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
 void Transformer::visit(Visitor& v) {
   v("embed.token", token_)("embed.source", source_)("embed.position", position_)(
       "embed.type", type_)("embed.norm", embed_norm_)("embed.projection", embed_projection_);
+  if (config_.source_tables) {
+    if (source_position_.weight) v("embed.source_position", source_position_);
+    if (config_.emb_norm) v("embed.source_norm", source_norm_);
+  }
   if (config_.wiring == Wiring::encoder_decoder) {
     v("encoder.shared", encoder_shared_)("encoder", encoder_);
     v("decoder.shared", shared_)("decoder", stack_);

@@ -4,6 +4,7 @@
 
 #include "autograd/mode.h"
 #include "ops/copy.h"
+#include "ops/index.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -15,6 +16,23 @@ Tensor latest_states(const Tensor& states, const Tensor& x, int64_t slots) {
   Tensor newest = clone(narrow(all, 1, all.dim(1) - kept, kept));
   newest.set_category(Category::memory);
   return newest;
+}
+
+SegmentMemory take_rows(const SegmentMemory& memory, const Tensor& rows, bool context) {
+  const NoGrad off;
+  const auto moved = [&](Tensor& x) {
+    if (!x) return;
+    x = take(x, rows);
+    x.set_category(Category::memory);
+  };
+  SegmentMemory result = memory;
+  for (LayerMemory& layer : result.layers) {
+    for (Tensor* x : {&layer.states, &layer.keys, &layer.values}) moved(*x);
+    if (context) {
+      for (Tensor* x : {&layer.context_keys, &layer.context_values}) moved(*x);
+    }
+  }
+  return result;
 }
 
 }  // namespace longspan

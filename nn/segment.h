@@ -29,4 +29,7 @@ struct SegmentMemory {
   std::vector<LayerMemory> layers;
 };
 
+/// Memory whose row b is row rows[b] (i64 [B']) of this one; `context` too, unless it stays put.
+SegmentMemory take_rows(const SegmentMemory& memory, const Tensor& rows, bool context);
+
 }  // namespace longspan

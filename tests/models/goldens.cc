@@ -27,7 +27,7 @@ std::vector<std::string> model_files() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().stem().string();
-    if (!name.starts_with("optimizer_")) names.push_back(name);
+    if (entry.is_regular_file() && !name.starts_with("optimizer_")) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;

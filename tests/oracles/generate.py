@@ -128,12 +128,18 @@ def collect(c, inputs, parameters):
     return tensors
 
 
+def options_of(c):
+    """The metadata of a file: the options, of the rarer ones those that are set."""
+    rare = ("position_offset", "source_tables")
+    return {k: v for k, v in asdict(c).items() if v or k not in rare}
+
+
 def golden_model(name, seed):
     c, batch, length, *padded = MODELS[name]
     generator = torch.Generator().manual_seed(seed)
     parameters = random_parameters(c, generator)
     inputs = model_inputs(c, batch, length, generator, bool(padded))
-    return collect(c, inputs, parameters), asdict(c)
+    return collect(c, inputs, parameters), options_of(c)
 
 
 # GPT-2, BERT and Marian as the transformers package computes them, with random parameters. --------
@@ -142,6 +148,10 @@ GPT2 = replace(tiny, positions="learned", activation="gelu_tanh", tie_embedding=
                out_bias=True)
 BERT = MODELS["encoder_bert"][0]
 MARIAN = replace(pair, sinusoid="halves", activation="gelu_erf", qkv_bias=True, out_bias=True)
+
+
+BART = replace(pair, positions="learned", position_offset=2, source_tables=True, emb_norm=True,
+               emb_scale=False, activation="gelu_erf", qkv_bias=True, out_bias=True, head_bias=True)
 
 
 def trained(model):
@@ -153,7 +163,7 @@ def randomise(model, generator):
     with torch.no_grad():
         for name, p in trained(model).items():
             x = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-            is_norm = any(x in name for x in ("ln_", "LayerNorm", "layer_norm"))
+            is_norm = any(x in name for x in ("ln_", "LayerNorm", "layer_norm", "layernorm"))
             p.copy_(0.1 * x + (1.0 if name.endswith("weight") else 0.0) if is_norm else 0.3 * x)
 
 
@@ -195,10 +205,11 @@ def bert_names():
     return names
 
 
-def marian_names():
+def seq2seq_names(n_layer):
+    """The blocks of Marian and BART."""
     names = {"model.shared.weight": "embed.token.weight"}
     for kind in ("weight", "bias"):
-        for i in range(MARIAN.n_layer):
+        for i in range(n_layer):
             for where in ("encoder", "decoder"):
                 theirs, ours = f"model.{where}.layers.{i}.", f"{where}.layers.{i}."
                 last = "norm3" if where == "decoder" else "norm2"
@@ -216,6 +227,15 @@ def marian_names():
     return names
 
 
+def bart_names():
+    names = seq2seq_names(BART.n_layer) | {"final_logits_bias": "head.bias"}
+    for where, side in (("encoder", "source_"), ("decoder", "")):
+        names[f"model.{where}.embed_positions.weight"] = f"embed.{side}position.weight"
+        for kind in ("weight", "bias"):
+            names[f"model.{where}.layernorm_embedding.{kind}"] = f"embed.{side}norm.{kind}"
+    return names
+
+
 def translate(model, names, values):
     """`values` maps their parameter names to tensors; returns ours, unpacked and transposed."""
     ours = {}
@@ -229,7 +249,7 @@ def translate(model, names, values):
         if isinstance(name, list):
             ours |= dict(zip(name, x.chunk(3, 0)))
         else:
-            ours[name] = x
+            ours[name] = x[0] if theirs == "final_logits_bias" else x  # [1, V]
     return {name: x.contiguous().clone() for name, x in ours.items()}
 
 
@@ -254,7 +274,7 @@ def package_model(c, names, model, inputs, call, seed):
     for name, expected in gradients.items():
         close(f"gradient of {name}", tensors[f"gradient.{name}"], expected)
         tensors[f"gradient.{name}"] = expected
-    return tensors, asdict(c)
+    return tensors, options_of(c)
 
 
 def close(what, ours, theirs, tolerance=1e-11):
@@ -328,7 +348,43 @@ def golden_marian():
                     decoder_input_ids=inputs["tokens"], output_hidden_states=True)
         return out.decoder_hidden_states[-1], out.logits
 
-    return package_model(c, marian_names(), model, inputs, call, 522)
+    return package_model(c, seq2seq_names(c.n_layer), model, inputs, call, 522)
+
+
+def bart():
+    """The package's model; its bias of the logits made a parameter, so that it has a gradient."""
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    c = BART
+    padding = c.vocab - 1  # its vector gets no gradient, so it stands nowhere
+    model = BartForConditionalGeneration(BartConfig(
+        vocab_size=c.vocab, d_model=c.d_model, encoder_layers=c.n_layer, decoder_layers=c.n_layer,
+        encoder_attention_heads=c.n_head, decoder_attention_heads=c.n_head,
+        encoder_ffn_dim=c.d_ff, decoder_ffn_dim=c.d_ff, max_position_embeddings=c.n_max,
+        activation_function="gelu", dropout=0, attention_dropout=0, activation_dropout=0,
+        pad_token_id=padding, eos_token_id=2, bos_token_id=0, forced_eos_token_id=None,
+        decoder_start_token_id=2, attn_implementation="eager"))
+    bias = model.final_logits_bias
+    del model.final_logits_bias
+    model.final_logits_bias = torch.nn.Parameter(bias)
+    return model
+
+
+def bart_inputs(length, seed):
+    return model_inputs(replace(BART, vocab=BART.vocab - 1), 2, length,
+                        torch.Generator().manual_seed(seed))
+
+
+def golden_bart():
+    inputs = bart_inputs(9, 531)
+    mask = (torch.arange(11) < inputs["lengths"][:, None]).long()
+
+    def call(model):
+        out = model(input_ids=inputs["source"], attention_mask=mask,
+                    decoder_input_ids=inputs["tokens"], output_hidden_states=True)
+        return out.decoder_hidden_states[-1], out.logits
+
+    return package_model(BART, bart_names(), bart(), inputs, call, 532)
 
 
 # PyTorch's own layers, as a second opinion on the re-derivation. ----------------------------------
@@ -439,7 +495,7 @@ def main():
 
     files = {name: golden_model(name, 100 + i) for i, name in enumerate(MODELS)}
     files |= {"package_gpt2": golden_gpt2(), "package_bert": golden_bert(),
-              "package_marian": golden_marian()}
+              "package_marian": golden_marian(), "package_bart": golden_bart()}
     files |= {f"optimizer_{name}": golden_optimizer(name, 300 + i)
               for i, name in enumerate(OPTIMIZERS)}
 

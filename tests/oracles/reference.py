@@ -45,6 +45,8 @@ class Config:
     tie_embedding: bool = False
     emb_scale: bool = False  # multiply token embeddings by sqrt(model)
     emb_norm: bool = False
+    position_offset: int = 0  # rows of learned tables before position 0
+    source_tables: bool = False  # the source has positions and a norm of its own
     d_embed: int = 0  # width of the embedding tables; 0: d_model
     source_vocab: int = 0  # 0: source and target share a table
     token_types: int = 0
@@ -107,12 +109,15 @@ def parameter_shapes(c):
     shapes["embed.token.weight"] = (c.vocab, width)
     if c.source_vocab:
         shapes["embed.source.weight"] = (c.source_vocab, width)
+    sides = ("", "source_") if c.source_tables else ("",)
     if c.positions == "learned":
-        shapes["embed.position.weight"] = (c.n_max, c.d_model)
+        for side in sides:
+            shapes[f"embed.{side}position.weight"] = (c.position_offset + c.n_max, c.d_model)
     if c.token_types:
         shapes["embed.type.weight"] = (c.token_types, c.d_model)
     if c.emb_norm:
-        norm("embed.norm")
+        for side in sides:
+            norm(f"embed.{side}norm")
     if c.d_embed:
         linear("embed.projection", c.d_model, width, False)
     if c.wiring == "encoder_decoder":
@@ -273,8 +278,9 @@ def stack(c, p, prefix, x, seen, context=None, context_seen=None):
     return layer_norm(c, p, prefix + "final_norm", x) if c.norm == "pre" else x, layers
 
 
-def embed(c, p, table, tokens, types=None):
-    x = p[f"embed.{table}.weight"][tokens]
+def embed(c, p, tokens, types=None, source=False):
+    side = "source_" if source and c.source_tables else ""
+    x = p[f"embed.{'source' if source and c.source_vocab else 'token'}.weight"][tokens]
     if c.d_embed:
         x = linear(p, "embed.projection", x)
     if c.emb_scale:
@@ -282,10 +288,10 @@ def embed(c, p, table, tokens, types=None):
     if c.positions == "sinusoid":
         x = x + sinusoid(c, tokens.shape[1])
     if c.positions == "learned":
-        x = x + p["embed.position.weight"][: tokens.shape[1]]
+        x = x + p[f"embed.{side}position.weight"][c.position_offset:][: tokens.shape[1]]
     if c.token_types:
         x = x + p["embed.type.weight"][types]
-    return layer_norm(c, p, "embed.norm", x) if c.emb_norm else x
+    return layer_norm(c, p, f"embed.{side}norm", x) if c.emb_norm else x
 
 
 def logits_of(c, p, hidden):
@@ -306,15 +312,14 @@ def run(c, p, inputs):
     if c.wiring == "encoder_decoder":
         source = inputs["source"]
         keys = source.shape[1]
-        table = "source" if c.source_vocab else "token"
-        memory, _ = stack(c, p, "encoder.", embed(c, p, table, source),
+        memory, _ = stack(c, p, "encoder.", embed(c, p, source, source=True),
                           visible(c, keys, keys, lengths, causal=False))
         across = visible(Config(), count, keys, lengths, causal=False)
-        hidden, layers = stack(c, p, "decoder.", embed(c, p, "token", tokens),
+        hidden, layers = stack(c, p, "decoder.", embed(c, p, tokens),
                                visible(c, count, count, None, causal=True), memory, across)
     else:
         seen = visible(c, count, count, lengths, causal=c.wiring == "decoder")
-        hidden, layers = stack(c, p, "", embed(c, p, "token", tokens, inputs.get("types")), seen)
+        hidden, layers = stack(c, p, "", embed(c, p, tokens, inputs.get("types")), seen)
     return hidden, logits_of(c, p, hidden), layers
 
 

@@ -1,0 +1,218 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "autograd/mode.h"
+#include "models/generate.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = "beam_search";
+constexpr double kNever = -std::numeric_limits<double>::infinity();
+
+struct Hypothesis {
+  std::vector<int64_t> tokens;
+  double score = kNever;  // log-likelihood of a running one, score of an ended one
+};
+
+struct Candidate {
+  size_t beam;
+  int64_t token;
+  double score;
+};
+
+/// Sets to `never` each token that would repeat `n` tokens of prompt and continuation.
+void forbid_repeats(const std::vector<int64_t>& text, int64_t n, double* scores) {
+  const auto size = static_cast<int64_t>(text.size());
+  if (n < 1 || size < n - 1) return;
+  const auto last = text.end() - (n - 1);
+  for (int64_t i = 0; i + n <= size; ++i) {
+    if (std::equal(last, text.end(), text.begin() + i)) {
+      scores[text[static_cast<size_t>(i + n - 1)]] = kNever;
+    }
+  }
+}
+
+/// Logits of a row to log-probabilities, in place.
+void normalise(double* row, int64_t vocab) {
+  const double largest = *std::max_element(row, row + vocab);
+  require(std::isfinite(largest), kOp, "the largest logit is {}; expected a number", largest);
+  double sum = 0;
+  for (int64_t v = 0; v < vocab; ++v) sum += std::exp(row[v] - largest);
+  const double shift = largest + std::log(sum);
+  for (int64_t v = 0; v < vocab; ++v) row[v] -= shift;
+}
+
+/// The beams of one prompt.
+class Sample {
+ public:
+  Sample(const BeamSearch& search, std::vector<int64_t> prompt, int64_t count)
+      : search_(search), prompt_(std::move(prompt)), count_(count), running_{Hypothesis{{}, 0}} {}
+
+  bool done() const { return done_; }
+  const std::vector<Hypothesis>& running() const { return running_; }
+  const std::vector<Hypothesis>& ended() const { return ended_; }
+
+  /// Takes the logits of the running beams, [beams, vocab]. Returns for each new beam the one that
+  /// it continues.
+  std::vector<size_t> step(double* logits, int64_t vocab) {
+    const std::vector<Candidate> candidates = best(logits, vocab);
+    std::vector<Hypothesis> next;
+    std::vector<size_t> from;
+    const auto beams = static_cast<size_t>(search_.beams);
+    for (size_t rank = 0; rank < candidates.size(); ++rank) {
+      const Candidate& c = candidates[rank];
+      Hypothesis h{running_[c.beam].tokens, c.score};
+      h.tokens.push_back(c.token);
+      const bool last = static_cast<int64_t>(h.tokens.size()) == count_;
+      if (c.token == search_.end || last) {
+        if (rank < beams) end(std::move(h));
+      } else if (next.size() < beams) {
+        next.push_back(std::move(h));
+        from.push_back(c.beam);
+      }
+    }
+    running_ = std::move(next);
+    done_ = running_.empty() || nothing_better();
+    return from;
+  }
+
+ private:
+  /// The likeliest continuations, twice as many as beams: if all first ones end, enough go on.
+  std::vector<Candidate> best(double* logits, int64_t vocab) const {
+    std::vector<Candidate> all;
+    for (size_t b = 0; b < running_.size(); ++b) {
+      double* row = logits + static_cast<int64_t>(b) * vocab;
+      normalise(row, vocab);
+      std::vector<int64_t> text = prompt_;
+      text.insert(text.end(), running_[b].tokens.begin(), running_[b].tokens.end());
+      forbid_repeats(text, search_.no_repeat_ngram, row);
+      const auto made = static_cast<int64_t>(running_[b].tokens.size());
+      if (search_.end >= 0 && made < search_.min_count) row[search_.end] = kNever;
+      for (int64_t v = 0; v < vocab; ++v) {
+        if (row[v] > kNever) all.push_back({b, v, running_[b].score + row[v]});
+      }
+    }
+    const auto likelier = [](const Candidate& a, const Candidate& b) {
+      if (a.score != b.score) return a.score > b.score;
+      return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
+    };
+    const size_t kept = std::min(all.size(), 2 * static_cast<size_t>(search_.beams));
+    std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(kept), all.end(),
+                      likelier);
+    all.resize(kept);
+    return all;
+  }
+
+  double scored(double log_likelihood, size_t tokens) const {
+    return log_likelihood / std::pow(static_cast<double>(tokens), search_.length_penalty);
+  }
+
+  void end(Hypothesis h) {
+    h.score = scored(h.score, h.tokens.size());
+    const auto better = [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; };
+    ended_.insert(std::upper_bound(ended_.begin(), ended_.end(), h, better), std::move(h));
+    if (static_cast<int64_t>(ended_.size()) > search_.beams) ended_.pop_back();
+  }
+
+  bool nothing_better() const {
+    if (static_cast<int64_t>(ended_.size()) < search_.beams) return false;
+    if (search_.stop_early || search_.beams == 1) return true;
+    const Hypothesis& first = running_.front();
+    return scored(first.score, first.tokens.size()) <= ended_.back().score;
+  }
+
+  const BeamSearch& search_;
+  std::vector<int64_t> prompt_;
+  int64_t count_;
+  std::vector<Hypothesis> running_, ended_;
+  bool done_ = false;
+};
+
+void check(const LanguageModel& model, const Tensor& prompt, int64_t count, const BeamSearch& s) {
+  require_integer(kOp, prompt, "prompt");
+  require_rank_is(kOp, prompt, 2, "prompt");
+  require<ShapeError>(prompt.dim(1) >= 1, kOp,
+                      "the prompt is empty; begin with at least one token");
+  require(s.beams >= 1, kOp, "beams is {}; expected 1 or more", s.beams);
+  require(std::isfinite(s.length_penalty), kOp, "length_penalty is {}; expected a number",
+          s.length_penalty);
+  require(s.no_repeat_ngram >= 0, kOp, "no_repeat_ngram is {}; expected 0 (free) or more",
+          s.no_repeat_ngram);
+  require(s.end >= -1 && s.end < model.vocab(), kOp,
+          "end is {}; expected a token below {}, or -1: there is none", s.end, model.vocab());
+  require(count >= 1, kOp, "count is {}; expected 1 or more", count);
+  require(s.min_count >= 0 && s.min_count < count, kOp,
+          "min_count is {}; expected 0 or more, and less than count = {}", s.min_count, count);
+  require(prompt.dim(1) - 1 <= model.max_length() - count, kOp,
+          "a prompt of {} and {} tokens after it are more than the {} that the model can read",
+          prompt.dim(1), count, model.max_length());
+}
+
+Beams collect(const std::vector<Sample>& samples, int64_t count, const BeamSearch& search) {
+  const auto batch = static_cast<int64_t>(samples.size());
+  std::vector<int64_t> tokens, lengths;
+  std::vector<double> scores;
+  for (const Sample& sample : samples) {
+    for (size_t i = 0; i < static_cast<size_t>(search.beams); ++i) {
+      const Hypothesis h = i < sample.ended().size() ? sample.ended()[i] : Hypothesis{};
+      lengths.push_back(static_cast<int64_t>(h.tokens.size()));
+      scores.push_back(h.score);
+      tokens.insert(tokens.end(), h.tokens.begin(), h.tokens.end());
+      const int64_t fill = std::max<int64_t>(search.end, 0);
+      tokens.insert(tokens.end(), static_cast<size_t>(count) - h.tokens.size(), fill);
+    }
+  }
+  return {Tensor::from(tokens, {batch, search.beams, count}),
+          Tensor::from(lengths, {batch, search.beams}),
+          Tensor::from(scores, {batch, search.beams})};
+}
+
+}  // namespace
+
+Beams beam_search(const LanguageModel& model, const Tensor& prompt,
+                  std::unique_ptr<DecodeState> state, int64_t count, const BeamSearch& search) {
+  check(model, prompt, count, search);
+  const NoGrad off;
+  const int64_t batch = prompt.dim(0), n = prompt.dim(1);
+  const std::vector<int64_t> words = cast(prompt, DType::i64).to_vector<int64_t>();
+  std::vector<Sample> samples;
+  for (int64_t b = 0; b < batch; ++b) {
+    samples.emplace_back(
+        search, std::vector<int64_t>(words.begin() + b * n, words.begin() + (b + 1) * n), count);
+  }
+
+  // Rows of the model: those of a sample are in a row, one each at first, then `beams`, of which
+  // the first ones are its beams.
+  int64_t width = 1;
+  Tensor fresh = cast(prompt, DType::i64);
+  while (true) {
+    const Tensor logits = cast(model.decode(fresh, *state), DType::f64);
+    const int64_t vocab = logits.dim(1);
+    std::vector<double> values = logits.to_vector<double>();
+    std::vector<int64_t> rows, tokens;
+    bool all_done = true;
+    for (int64_t b = 0; b < batch; ++b) {
+      Sample& sample = samples[static_cast<size_t>(b)];
+      std::vector<size_t> from;
+      if (!sample.done()) from = sample.step(values.data() + b * width * vocab, vocab);
+      all_done = all_done && sample.done();
+      for (size_t i = 0; i < static_cast<size_t>(search.beams); ++i) {
+        const bool live = i < from.size() && !sample.done();  // else any row will do
+        rows.push_back(b * width + (live ? static_cast<int64_t>(from[i]) : 0));
+        tokens.push_back(live ? sample.running()[i].tokens.back() : 0);
+      }
+    }
+    if (all_done) return collect(samples, count, search);
+    const Tensor order = Tensor::from(rows, {batch * search.beams}, model.device());
+    state->take_rows(order, width == search.beams);
+    width = search.beams;
+    fresh = Tensor::from(tokens, {batch * search.beams, 1}, model.device());
+  }
+}
+
+}  // namespace longspan

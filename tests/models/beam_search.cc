@@ -1,0 +1,238 @@
+// Beam search against a search of everything, against greedy decoding, and against the package's.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "autograd/mode.h"
+#include "models/generate.h"
+#include "models/transformer.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+#include "train/config.h"
+#include "train/state.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr int64_t kVocab = 7, kEnd = 2;
+
+Transformer tiny(Wiring wiring) {
+  TransformerConfig c = transformer_preset("tiny");
+  c.vocab = kVocab;
+  c.wiring = wiring;
+  c.positions = Positions::sinusoid;
+  c.head_bias = true;
+  Transformer model(c, Init{.gen = Generator{7}, .dtype = DType::f64});
+  randomise(model, 0.4, 21);
+  return model;
+}
+
+/// log p of every continuation of a prompt [1, n], ended or of `count` tokens.
+std::map<std::vector<int64_t>, double> all_continuations(const Transformer& model,
+                                                         const Tensor& prompt, int64_t count) {
+  std::map<std::vector<int64_t>, double> ended, open{{{}, 0.0}};
+  for (int64_t t = 0; t < count; ++t) {
+    std::map<std::vector<int64_t>, double> next;
+    for (const auto& [tokens, log_p] : open) {
+      std::vector<Tensor> parts{prompt};
+      if (t > 0) parts.push_back(Tensor::from(tokens, {1, t}));
+      const Tensor logits = model.logits(concat(parts, 1), Pass{});
+      const auto row = contiguous(select(logits, 1, -1)).to_vector<double>();
+      double sum = 0;
+      for (const double x : row) sum += std::exp(x);
+      for (int64_t v = 0; v < kVocab; ++v) {
+        std::vector<int64_t> longer = tokens;
+        longer.push_back(v);
+        const double p = log_p + row[static_cast<size_t>(v)] - std::log(sum);
+        (v == kEnd || t + 1 == count ? ended : next)[longer] = p;
+      }
+    }
+    open = std::move(next);
+  }
+  return ended;
+}
+
+std::vector<int64_t> sequence(const Beams& found, int64_t b, int64_t i) {
+  const int64_t n =
+      found.lengths.to_vector<int64_t>()[static_cast<size_t>(b * found.lengths.dim(1) + i)];
+  const Tensor row = select(select(found.tokens, 0, b), 0, i);
+  return contiguous(narrow(row, 0, 0, n)).to_vector<int64_t>();
+}
+
+TEST(BeamSearch, WithRoomForAllFindsTheBestOfAll) {
+  const NoGrad off;
+  const Transformer model = tiny(Wiring::decoder);
+  const Tensor prompt = some_tokens(1, 3, kVocab);
+  for (const double penalty : {0.0, 1.0, 2.0}) {
+    const BeamSearch search{.beams = 60, .length_penalty = penalty, .end = kEnd};
+    const Beams found = beam_search(model, prompt, model.start_decoding(1), 3, search);
+    std::multimap<double, std::vector<int64_t>, std::greater<>> expected;
+    for (const auto& [tokens, p] : all_continuations(model, prompt, 3)) {
+      expected.emplace(p / std::pow(static_cast<double>(tokens.size()), penalty), tokens);
+    }
+    auto best = expected.begin();
+    const auto scores = found.scores.to_vector<double>();
+    for (int64_t i = 0; i < 3; ++i, ++best) {
+      EXPECT_EQ(sequence(found, 0, i), best->second) << penalty << " " << i;
+      EXPECT_NEAR(scores[static_cast<size_t>(i)], best->first, 1e-12);
+    }
+  }
+}
+
+TEST(BeamSearch, ScoresAreThoseOfTeacherForcing) {
+  const NoGrad off;
+  const Transformer model = tiny(Wiring::encoder_decoder);
+  const Tensor source = some_tokens(2, 6, kVocab, 5), start = some_tokens(2, 2, kVocab, 9);
+  const Tensor lengths = Tensor::from(std::vector<int64_t>{6, 3}, {2});
+  const BeamSearch search{.beams = 3, .length_penalty = 0, .end = kEnd};
+  const Beams found = beam_search(model, start, model.start_decoding(source, lengths), 8, search);
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t i = 0; i < 3; ++i) {
+      const std::vector<int64_t> y = sequence(found, b, i);
+      const auto n = static_cast<int64_t>(y.size());
+      ASSERT_GE(n, 1);
+      const Tensor text = concat({narrow(start, 0, b, 1), Tensor::from(y, {1, n})}, 1);
+      const Tensor hidden = model.forward({.tokens = contiguous(narrow(text, 1, 0, n + 1)),
+                                           .lengths = contiguous(narrow(lengths, 0, b, 1)),
+                                           .source = contiguous(narrow(source, 0, b, 1))},
+                                          Pass{});
+      const auto logits = model.head(hidden).to_vector<double>();
+      double expected = 0;
+      for (int64_t t = 0; t < n; ++t) {
+        double sum = 0;
+        for (int64_t v = 0; v < kVocab; ++v) {
+          sum += std::exp(logits[static_cast<size_t>((t + 1) * kVocab + v)]);
+        }
+        expected += logits[static_cast<size_t>((t + 1) * kVocab + y[static_cast<size_t>(t)])] -
+                    std::log(sum);
+      }
+      const auto at = static_cast<size_t>(b * 3 + i);
+      EXPECT_NEAR(found.scores.to_vector<double>()[at], expected, 1e-11);
+    }
+  }
+}
+
+TEST(BeamSearch, OneBeamIsGreedy) {
+  const NoGrad off;
+  const Transformer model = tiny(Wiring::decoder);
+  const Tensor prompt = some_tokens(3, 4, kVocab);
+  const Tensor greedy = generate(model, prompt, 9, {.temperature = 0}, Generator{1});
+  const Beams one = beam_search(model, prompt, model.start_decoding(3), 9, {.beams = 1});
+  EXPECT_EQ(flatten(one.tokens).to_vector<int64_t>(), flatten(greedy).to_vector<int64_t>());
+
+  const Beams ended = beam_search(model, prompt, model.start_decoding(3), 9,
+                                  {.beams = 1, .length_penalty = 3, .end = kEnd});
+  for (int64_t b = 0; b < 3; ++b) {
+    std::vector<int64_t> y = contiguous(select(greedy, 0, b)).to_vector<int64_t>();
+    const auto end = std::find(y.begin(), y.end(), kEnd);
+    if (end != y.end()) y.erase(end + 1, y.end());
+    EXPECT_EQ(sequence(ended, b, 0), y);
+  }
+}
+
+TEST(BeamSearch, RepeatsNoNgramAndKeepsTheLeastCount) {
+  const Transformer model = tiny(Wiring::decoder);
+  const Tensor prompt = Tensor::from(std::vector<int64_t>{1, 3, 1}, {1, 3});
+  for (const int64_t n : {1, 2, 3}) {
+    const BeamSearch search{.beams = 3, .no_repeat_ngram = n, .min_count = 2, .end = kEnd};
+    const int64_t count = n == 1 ? 4 : 20;
+    const Beams found = beam_search(model, prompt, model.start_decoding(1), count, search);
+    for (int64_t i = 0; i < 3; ++i) {
+      std::vector<int64_t> text{1, 3, 1};
+      const std::vector<int64_t> y = sequence(found, 0, i);
+      ASSERT_GE(y.size(), 3u);
+      text.insert(text.end(), y.begin(), y.end());
+      std::map<std::vector<int64_t>, int> seen;
+      for (size_t t = 0; t + static_cast<size_t>(n) <= text.size(); ++t) {
+        const auto at = text.begin() + static_cast<std::ptrdiff_t>(t);
+        const bool in_prompt = t + static_cast<size_t>(n) <= 3;
+        EXPECT_LE(++seen[std::vector<int64_t>(at, at + n)], in_prompt ? 2 : 1);
+      }
+    }
+  }
+}
+
+TEST(BeamSearch, ASampleDoesNotDependOnTheOthers) {
+  const Transformer model = tiny(Wiring::decoder);
+  const Tensor prompt = some_tokens(3, 4, kVocab);
+  const BeamSearch search{.beams = 3, .end = kEnd};
+  const Beams all = beam_search(model, prompt, model.start_decoding(3), 7, search);
+  for (int64_t b = 0; b < 3; ++b) {
+    const Tensor own = contiguous(narrow(prompt, 0, b, 1));
+    const Beams one = beam_search(model, own, model.start_decoding(1), 7, search);
+    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(sequence(all, b, i), sequence(one, 0, i));
+    EXPECT_TRUE(same_bits(contiguous(select(all.scores, 0, b)), flatten(one.scores)));
+  }
+}
+
+TEST(BeamSearch, Rejects) {
+  const Transformer model = tiny(Wiring::decoder);
+  const Tensor prompt = some_tokens(1, 2, kVocab);
+  const auto run = [&](const BeamSearch& search, int64_t count = 3) {
+    beam_search(model, prompt, model.start_decoding(1), count, search);
+  };
+  EXPECT_THROW(run({.beams = 0}), ValueError);
+  EXPECT_THROW(run({.length_penalty = NAN}), ValueError);
+  EXPECT_THROW(run({.no_repeat_ngram = -1}), ValueError);
+  EXPECT_THROW(run({.end = kVocab}), ValueError);
+  EXPECT_THROW(run({.end = -2}), ValueError);
+  EXPECT_THROW(run({.min_count = 3}), ValueError);
+  EXPECT_THROW(run({}, 0), ValueError);
+  EXPECT_THROW(
+      beam_search(model, Tensor::zeros({1, 0}, DType::i64), model.start_decoding(1), 3, {}),
+      ShapeError);
+  EXPECT_THROW(beam_search(model, Tensor::zeros({1, 2}), model.start_decoding(1), 3, {}),
+               DTypeError);
+}
+
+TEST(BeamSearch, FindsWhatTransformersFinds) {
+  const std::string path =
+      std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/long_documents/beams_bart.safetensors";
+  TransformerConfig config;
+  Settings settings;
+  for (const auto& [key, value] : read_tensor_header(path).metadata) {
+    settings.push_back({key, Json(value), path, true});
+  }
+  set_fields(config, settings);
+  std::map<std::string, Tensor> golden;
+  for (NamedTensor& t : read_tensors(path)) golden[t.name] = t.tensor;
+  Transformer model(config, Init{.dtype = DType::f64});
+  for (NamedTensor& p : named_parameters(model)) {
+    assign(p.tensor, golden.at("parameter." + p.name).to_vector<double>());
+  }
+  const Tensor start = Tensor::from(std::vector<int64_t>{2, 2}, {2, 1});
+  int searches = 0;
+  for (; golden.count("search." + std::to_string(searches) + ".tokens") > 0; ++searches) {
+    const std::string name = "search." + std::to_string(searches) + ".";
+    const auto o = golden.at(name + "options").to_vector<int64_t>();
+    const BeamSearch search{.beams = o[0],
+                            .length_penalty = golden.at(name + "length_penalty").item(),
+                            .no_repeat_ngram = o[1],
+                            .min_count = o[2],
+                            .end = 2,
+                            .stop_early = o[3] != 0};
+    const Beams found = beam_search(
+        model, start, model.start_decoding(golden.at("input.source"), golden.at("input.lengths")),
+        o[4], search);
+    const Tensor expected = golden.at(name + "tokens");
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t i = 0; i < o[0]; ++i) {
+        std::vector<int64_t> y =
+            contiguous(select(select(expected, 0, b), 0, i)).to_vector<int64_t>();
+        const auto end = std::find(y.begin(), y.end(), 2);
+        if (end != y.end()) y.erase(end + 1, y.end());
+        EXPECT_EQ(sequence(found, b, i), y) << name << b << " " << i;
+      }
+    }
+    if (o[0] > 1) {
+      EXPECT_LE(distance(found.scores, golden.at(name + "scores")), 1e-5) << name;
+    }
+  }
+  EXPECT_EQ(searches, 6);
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -112,48 +112,50 @@ void transpose_tile(const W* from, int64_t from_step, W* to, int64_t to_step, in
 }
 
 /// One dtype, where axis p of x, not its last, has stride 1.
-void copy_transposed(const Merged& m, int p, const Address& from, const Address& to) {
-  const int last = m.shape.rank() - 1;
-  Merged outer = m;
-  outer.shape[p] = outer.shape[last] = 1;
-  const int64_t rows = m.shape[p], columns = m.shape[last];
+void copy_transposed(const Layouts<2>& layouts, int p, const Address& from, const Address& to) {
+  const int last = layouts.rank - 1;
+  Layouts<2> outer = layouts;
+  outer.size[p] = outer.size[last] = 1;
+  const int64_t rows = layouts.size[p], columns = layouts.size[last];
+  const int64_t a_column = layouts.step(0), b_column = layouts.step(1),
+                b_row = layouts.stride[1][p];
   const int64_t row_tiles = (rows + tile - 1) / tile, column_tiles = (columns + tile - 1) / tile;
-  const int64_t tiles = row_tiles * column_tiles;
-  parallel_ranges(
-      numel(outer.shape) * tiles, grain / (tile * tile), [&](int64_t task, int64_t end) {
-        for (; task < end; ++task) {
-          int64_t a, b;
-          row_offsets(outer, task / tiles, a, b);
-          const int64_t r = task % tiles / column_tiles * tile, c = task % column_tiles * tile;
-          const void* source = from(a + r + c * m.a[last]);
-          void* target = to(b + r * m.b[p] + c * m.b[last]);
-          const auto run = [&](auto word) {
-            using W = decltype(word);
-            transpose_tile(static_cast<const W*>(source), m.a[last], static_cast<W*>(target),
-                           m.b[last], m.b[p], std::min(tile, rows - r),
-                           std::min(tile, columns - c));
-          };
-          if (from.size == 8) run(uint64_t{});
-          if (from.size == 4) run(uint32_t{});
-          if (from.size == 2) run(uint16_t{});
-          if (from.size == 1) run(uint8_t{});
-        }
-      });
+  const int64_t tiles = row_tiles * column_tiles, count = layouts.numel / (rows * columns);
+  parallel_ranges(count * tiles, grain / (tile * tile), [&](int64_t task, int64_t end) {
+    for (; task < end; ++task) {
+      int64_t offset[2];
+      outer.row(task / tiles, offset);
+      const int64_t r = task % tiles / column_tiles * tile, c = task % column_tiles * tile;
+      const void* source = from(offset[0] + r + c * a_column);
+      void* target = to(offset[1] + r * b_row + c * b_column);
+      const auto run = [&](auto word) {
+        using W = decltype(word);
+        transpose_tile(static_cast<const W*>(source), a_column, static_cast<W*>(target), b_column,
+                       b_row, std::min(tile, rows - r), std::min(tile, columns - c));
+      };
+      if (from.size == 8) run(uint64_t{});
+      if (from.size == 4) run(uint32_t{});
+      if (from.size == 2) run(uint16_t{});
+      if (from.size == 1) run(uint8_t{});
+    }
+  });
 }
 
 void copy(ConstView x, View y) {
   if (x.numel() == 0) return;
-  const Merged m = merge_axes(x.shape, x.strides, y.strides);
-  const int last = m.shape.rank() - 1;
-  const int64_t n = m.shape[last], sa = m.a[last], sb = m.b[last], rows = numel(m.shape) / n;
+  const Layouts<2> layouts(x.shape, {&x.strides, &y.strides});
+  const int64_t sa = layouts.step(0), sb = layouts.step(1);
   const Address from{const_cast<char*>(static_cast<const char*>(x.data)), size_of(x.dtype)};
   const Address to{static_cast<char*>(y.data), size_of(y.dtype)};
   if (x.dtype == y.dtype && sa != 1 && sa != 0) {
-    for (int p = 0; p < last; ++p) {
-      if (m.a[p] == 1 && m.shape[p] >= 8 && n >= 8) return copy_transposed(m, p, from, to);
+    for (int p = 0; p < layouts.rank - 1; ++p) {
+      if (layouts.stride[0][p] == 1 && layouts.size[p] >= 8 && layouts.length() >= 8) {
+        return copy_transposed(layouts, p, from, to);
+      }
     }
   }
-  const auto span = [&](int64_t a, int64_t b, int64_t count) {
+  for_stretches(layouts, grain, [&](const auto& offset, int64_t count) {
+    const int64_t a = offset[0], b = offset[1];
     if (x.dtype == y.dtype) return move(from(a), sa, to(b), sb, count, from.size);
     alignas(8) char taken[block * 8], made[block * 8];
     for (int64_t i = 0; i < count; i += block) {
@@ -162,17 +164,6 @@ void copy(ConstView x, View y) {
       const void* source = sa == 1 ? from(a + i) : taken;
       convert(x.dtype, source, y.dtype, sb == 1 ? to(b + i) : made, k);
       if (sb != 1) move(made, 1, to(b + i * sb), sb, k, to.size);
-    }
-  };
-  if (rows == 1) {
-    parallel_ranges(n, grain, [&](int64_t i, int64_t end) { span(i * sa, i * sb, end - i); });
-    return;
-  }
-  parallel_ranges(rows, std::max<int64_t>(1, grain / n), [&](int64_t r, int64_t end) {
-    for (; r < end; ++r) {
-      int64_t a, b;
-      row_offsets(m, r, a, b);
-      span(a, b, n);
     }
   });
 }
@@ -188,28 +179,15 @@ T number(double value) {
 }
 
 void fill(View y, double value) {
-  if (y.numel() == 0) return;
   visit_dtype(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T v = number<T>(value);
-    const Merged m = merge_axes(y.shape, y.strides, y.strides);
-    const int64_t n = m.shape.back(), step = m.b.back();
-    const auto span = [&](T* to, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) to[i * step] = v;
-    };
-    if (numel(m.shape) == n) {
-      parallel_ranges(n, grain,
-                      [&](int64_t i, int64_t end) { span(y.as<T>() + i * step, end - i); });
-      return;
-    }
-    parallel_ranges(numel(m.shape) / n, std::max<int64_t>(1, grain / n),
-                    [&](int64_t r, int64_t end) {
-                      for (; r < end; ++r) {
-                        int64_t a, b;
-                        row_offsets(m, r, a, b);
-                        span(y.as<T>() + b, n);
-                      }
-                    });
+    const Layouts<1> layout(y.shape, {&y.strides});
+    const int64_t step = layout.step(0);
+    for_stretches(layout, grain, [&](const auto& offset, int64_t n) {
+      T* to = y.as<T>() + offset[0];
+      for (int64_t i = 0; i < n; ++i) to[i * step] = v;
+    });
   });
 }
 

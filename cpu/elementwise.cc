@@ -4,9 +4,9 @@
 #include <array>
 #include <cstring>
 
-#include "core/parallel.h"
 #include "cpu/register.h"
 #include "cpu/spans.h"
+#include "cpu/strided.h"
 
 namespace longspan::cpu {
 namespace {
@@ -17,64 +17,6 @@ using kernels::Unary;
 
 constexpr int64_t grain = 1 << 15;  // elements of a task
 constexpr int64_t block = 512;      // elements staged at a time
-
-/// N strided layouts of one shape, neighbouring axes merged where all of them allow it.
-template <int N>
-struct Layouts {
-  Shape shape;
-  std::array<Strides, N> strides;
-
-  Layouts(const Shape& full, const std::array<Strides, N>& given) {
-    for (int i = 0; i < full.rank(); ++i) {
-      if (full[i] == 1) continue;
-      const int last = shape.rank() - 1;
-      bool merges = last >= 0;
-      for (int k = 0; merges && k < N; ++k) {
-        merges = strides[at(k)][last] == full[i] * given[at(k)][i];
-      }
-      if (merges) {
-        shape[last] *= full[i];
-        for (int k = 0; k < N; ++k) strides[at(k)][last] = given[at(k)][i];
-      } else {
-        shape.push_back(full[i]);
-        for (int k = 0; k < N; ++k) strides[at(k)].push_back(given[at(k)][i]);
-      }
-    }
-    if (shape.rank() == 0) {
-      shape.push_back(1);
-      for (int k = 0; k < N; ++k) strides[at(k)].push_back(1);
-    }
-  }
-
-  /// Calls stretch(offsets, n) for stretches along the last axis, in parallel.
-  template <class F>
-  void for_stretches(F&& stretch) const {
-    const int64_t n = shape.back(), rows = n > 0 ? numel(shape) / n : 0;
-    if (rows == 1) {
-      parallel_ranges(n, grain, [&](int64_t i, int64_t end) {
-        std::array<int64_t, N> offset;
-        for (int k = 0; k < N; ++k) offset[at(k)] = i * strides[at(k)].back();
-        stretch(offset, end - i);
-      });
-      return;
-    }
-    parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(1, n)),
-                    [&](int64_t r, int64_t end) {
-                      for (; r < end; ++r) {
-                        std::array<int64_t, N> offset = {};
-                        int64_t rest = r;
-                        for (int i = shape.rank() - 2; i >= 0; --i) {
-                          const int64_t index = rest % shape[i];
-                          rest /= shape[i];
-                          for (int k = 0; k < N; ++k) offset[at(k)] += index * strides[at(k)][i];
-                        }
-                        stretch(offset, n);
-                      }
-                    });
-  }
-
-  static constexpr size_t at(int k) { return static_cast<size_t>(k); }
-};
 
 /// An input as consecutive numbers of type A: in place where it is stored so, else through a
 /// buffer.
@@ -141,21 +83,18 @@ template <class T, int In, int Out, class F>
 void elementwise(const Shape& shape, const std::array<ConstView, In>& inputs,
                  const std::array<View, Out>& outputs, F&& compute) {
   using A = Accumulator<T>;
-  using All = Layouts<In + Out>;
-  constexpr auto at = All::at;
-  std::array<Strides, In + Out> strides;
-  for (int k = 0; k < In; ++k) strides[at(k)] = inputs[at(k)].strides;
-  for (int k = 0; k < Out; ++k) strides[at(In + k)] = outputs[at(k)].strides;
-  const All all(shape, strides);
-  const auto reader = [&](int k) { return Reader<T, A>(inputs[at(k)], all.strides[at(k)].back()); };
-  const auto writer = [&](int k) {
-    return Writer<T, A>(outputs[at(k)], all.strides[at(In + k)].back());
-  };
+  constexpr auto at = [](int k) { return static_cast<size_t>(k); };
+  const Strides* strides[In + Out];
+  for (int k = 0; k < In; ++k) strides[k] = &inputs[at(k)].strides;
+  for (int k = 0; k < Out; ++k) strides[In + k] = &outputs[at(k)].strides;
+  const Layouts<In + Out> layouts(shape, strides);
+  const auto reader = [&](int k) { return Reader<T, A>(inputs[at(k)], layouts.step(k)); };
+  const auto writer = [&](int k) { return Writer<T, A>(outputs[at(k)], layouts.step(In + k)); };
   bool direct = true;
   for (int k = 0; k < In; ++k) direct = direct && reader(k).direct();
   for (int k = 0; k < Out; ++k) direct = direct && writer(k).direct();
 
-  all.for_stretches([&](const std::array<int64_t, In + Out>& offset, int64_t n) {
+  for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
     alignas(64) A buffers[In + Out][block];
     std::array<const A*, In> x;
     std::array<A*, Out> y;
@@ -163,16 +102,16 @@ void elementwise(const Shape& shape, const std::array<ConstView, In>& inputs,
       const int64_t count = direct ? n : std::min(block, n - first);
       for (int k = 0; k < In; ++k) {
         const Reader<T, A> r = reader(k);
-        x[at(k)] = r.get(offset[at(k)] + first * r.step(), count, buffers[k]);
+        x[at(k)] = r.get(offset[k] + first * r.step(), count, buffers[k]);
       }
       for (int k = 0; k < Out; ++k) {
         const Writer<T, A> w = writer(k);
-        y[at(k)] = w.to(offset[at(In + k)] + first * w.step(), buffers[In + k]);
+        y[at(k)] = w.to(offset[In + k] + first * w.step(), buffers[In + k]);
       }
       compute(x, y, count);
       for (int k = 0; k < Out; ++k) {
         const Writer<T, A> w = writer(k);
-        w.put(offset[at(In + k)] + first * w.step(), count, y[at(k)]);
+        w.put(offset[In + k] + first * w.step(), count, y[at(k)]);
       }
       if (direct) break;
     }
@@ -218,9 +157,9 @@ void binary(Binary f, ConstView a, ConstView b, View y) {
 /// The kinds of number that a comparison or choice distinguishes; f16 and bf16 compare as f32.
 template <class T, class F>
 void compare_as(F f, const ConstView& a, const ConstView& b, const View& y) {
-  const Layouts<3> all(a.shape, {a.strides, b.strides, y.strides});
-  const int64_t sa = all.strides[0].back(), sb = all.strides[1].back(), sy = all.strides[2].back();
-  all.for_stretches([&](const std::array<int64_t, 3>& offset, int64_t n) {
+  const Layouts<3> layouts(a.shape, {&a.strides, &b.strides, &y.strides});
+  const int64_t sa = layouts.step(0), sb = layouts.step(1), sy = layouts.step(2);
+  for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
     const T* x = a.as<T>() + offset[0];
     const T* z = b.as<T>() + offset[1];
     uint8_t* to = y.as<uint8_t>() + offset[2];
@@ -253,17 +192,17 @@ void compare(Comparison f, ConstView a, ConstView b, View y) {
 
 template <class T>
 void select_as(const ConstView& condition, const ConstView& a, const ConstView& b, const View& y) {
-  const Layouts<4> all(y.shape, {condition.strides, a.strides, b.strides, y.strides});
-  std::array<int64_t, 4> step;
-  for (size_t k = 0; k < 4; ++k) step[k] = all.strides[k].back();
-  all.for_stretches([&](const std::array<int64_t, 4>& offset, int64_t n) {
+  const Layouts<4> layouts(y.shape, {&condition.strides, &a.strides, &b.strides, &y.strides});
+  const int64_t sc = layouts.step(0), sa = layouts.step(1), sb = layouts.step(2),
+                sy = layouts.step(3);
+  for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
     const uint8_t* c = condition.as<uint8_t>() + offset[0];
     const T* p = a.as<T>() + offset[1];
     const T* q = b.as<T>() + offset[2];
     T* to = y.as<T>() + offset[3];
     for (int64_t i = 0; i < n; ++i) {
-      const T x = p[i * step[1]], z = q[i * step[2]];
-      to[i * step[3]] = c[i * step[0]] != 0 ? x : z;
+      const T x = p[i * sa], z = q[i * sb];
+      to[i * sy] = c[i * sc] != 0 ? x : z;
     }
   });
 }

@@ -25,29 +25,21 @@ int64_t id_at(const ConstView& ids, int64_t offset) {
 }
 
 void find_bad_id(ConstView ids, int64_t low, int64_t high, int64_t* position) {
-  const Merged m = merge_axes(ids.shape, ids.strides, ids.strides);
-  const int64_t n = m.shape.back(), rows = numel(m.shape) / n, step = m.a.back();
+  const Strides places = contiguous_strides(ids.shape);
+  const Layouts<2> layouts(ids.shape, {&ids.strides, &places});
+  const int64_t step = layouts.step(0);
   std::atomic<int64_t> first{ids.numel()};
-  const auto search = [&](int64_t row, int64_t i, int64_t end) {
-    int64_t start, unused;
-    row_offsets(m, row, start, unused);
-    for (; i < end; ++i) {
-      const int64_t id = id_at(ids, start + i * step);
+  for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t id = id_at(ids, offset[0] + i * step);
       if (id >= low && id < high) continue;
       int64_t so_far = first.load();
-      const int64_t here = row * n + i;
+      const int64_t here = offset[1] + i;
       while (here < so_far && !first.compare_exchange_weak(so_far, here)) {
       }
       return;
     }
-  };
-  if (rows == 1) {
-    parallel_ranges(n, grain, [&](int64_t i, int64_t end) { search(0, i, end); });
-  } else {
-    parallel_ranges(rows, std::max<int64_t>(1, grain / n), [&](int64_t row, int64_t end) {
-      for (; row < end; ++row) search(row, 0, n);
-    });
-  }
+  });
   *position = first < ids.numel() ? first.load() : -1;
 }
 

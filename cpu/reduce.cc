@@ -20,6 +20,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
+using kernels::SummedAxes;
 
 template <class T>
 using Tag = hn::ScalableTag<Accumulator<T>>;
@@ -104,65 +105,45 @@ class ColumnSums {
   alignas(64) A total_[columns] = {};
 };
 
-/// The axes that stay and the axes that are summed, each merged. y is row-major over the former.
-struct Split {
-  Merged kept, summed;
-  int64_t outputs, lines;
-
-  Split(const ConstView& x, const Shape& y)
-      : kept(merged(x, y, true)), summed(merged(x, y, false)) {
-    outputs = numel(kept.shape);
-    const int64_t n = summed.shape.back();
-    lines = n > 0 ? numel(summed.shape) / n : 0;
-  }
-
- private:
-  static Merged merged(const ConstView& x, const Shape& y, bool stays) {
-    Shape shape;
-    Strides strides;
-    for (int i = 0; i < x.rank(); ++i) {
-      if (x.shape[i] == 1 || (y[i] == x.shape[i]) != stays) continue;
-      shape.push_back(x.shape[i]);
-      strides.push_back(x.strides[i]);
-    }
-    return merge_axes(shape, strides, strides);
-  }
-};
-
 /// Long lines are summed in pieces of this length.
 int64_t piece_of(int64_t n) { return std::max(grain, (n + most_pieces - 1) / most_pieces); }
 
-/// The sum that belongs to one output, whose first element is at x.
+/// Where row r begins.
+int64_t row_start(const Layouts<1>& layout, int64_t r) {
+  int64_t offset[1];
+  layout.row(r, offset);
+  return offset[0];
+}
+
+/// The sum of the lines that belong to one output, whose first element is at x.
 template <class T>
-Accumulator<T> sum_of(const Split& s, const T* x) {
-  const int64_t n = s.summed.shape.back(), step = s.summed.a.back(), length = piece_of(n);
+Accumulator<T> sum_of(const Layouts<1>& summed, int64_t lines, const T* x) {
+  const int64_t n = summed.length(), step = summed.step(0), length = piece_of(n);
   Accumulator<T> total = 0;
-  for (int64_t l = 0; l < s.lines; ++l) {
-    int64_t offset, unused;
-    row_offsets(s.summed, l, offset, unused);
+  for (int64_t l = 0; l < lines; ++l) {
+    const T* line = x + row_start(summed, l);
     for (int64_t i = 0; i < n; i += length) {
-      total += line_sum(x + offset + i * step, std::min(length, n - i), step);
+      total += line_sum(line + i * step, std::min(length, n - i), step);
     }
   }
   return total;
 }
 
-template <class T>
-int64_t start_of(const Merged& kept, int64_t output) {
-  int64_t start, unused;
-  row_offsets(kept, output / kept.shape.back(), start, unused);
-  return start + output % kept.shape.back() * kept.a.back();
+/// Where the first element of an output lies.
+int64_t start_of(const Layouts<1>& kept, int64_t output) {
+  if (kept.rank == 1) return output * kept.step(0);
+  return row_start(kept, output / kept.length()) + output % kept.length() * kept.step(0);
 }
 
 template <class T>
-void sum_lines(const Split& s, const T* x, Accumulator<T> scale, T* y) {
-  const int64_t terms = std::max<int64_t>(1, s.lines * s.summed.shape.back());
-  const int64_t n = s.summed.shape.back(), step = s.summed.a.back();
-  if (s.lines == 1 && n > grain && s.outputs < 16) {  // few long sums: the same pieces side by side
-    const int64_t length = piece_of(n);
-    for (int64_t o = 0; o < s.outputs; ++o) {
+void sum_lines(const SummedAxes& axes, const T* x, Accumulator<T> scale, T* y) {
+  const int64_t n = axes.summed.length(), step = axes.summed.step(0), lines = axes.summed.rows();
+  const int64_t outputs = axes.kept.numel;
+  if (lines == 1 && n > grain && outputs < 16) {
+    const int64_t length = piece_of(n);  // few long sums: the same pieces side by side
+    for (int64_t o = 0; o < outputs; ++o) {
       Accumulator<T> parts[most_pieces] = {};
-      const T* from = x + start_of<T>(s.kept, o);
+      const T* from = x + start_of(axes.kept, o);
       parallel_ranges(n, length, [&](int64_t i, int64_t end) {
         parts[i / length] = line_sum(from + i * step, end - i, step);
       });
@@ -172,28 +153,27 @@ void sum_lines(const Split& s, const T* x, Accumulator<T> scale, T* y) {
     }
     return;
   }
-  parallel_ranges(s.outputs, std::max<int64_t>(1, grain / terms), [&](int64_t o, int64_t end) {
-    for (; o < end; ++o) y[o] = T(sum_of(s, x + start_of<T>(s.kept, o)) * scale);
+  const int64_t terms = std::max<int64_t>(1, axes.summed.numel);
+  parallel_ranges(outputs, std::max<int64_t>(1, grain / terms), [&](int64_t o, int64_t end) {
+    for (; o < end; ++o) y[o] = T(sum_of(axes.summed, lines, x + start_of(axes.kept, o)) * scale);
   });
 }
 
 template <class T>
-void sum_columns(const Split& s, const T* x, Accumulator<T> scale, T* y) {
-  const int64_t width = s.kept.shape.back(), step = s.kept.a.back();
+void sum_columns(const SummedAxes& axes, const T* x, Accumulator<T> scale, T* y) {
+  const int64_t width = axes.kept.length(), step = axes.kept.step(0);
   const int64_t blocks = (width + columns - 1) / columns;
-  const int64_t n = s.summed.shape.back();
-  const int64_t terms = std::max<int64_t>(1, s.lines * n * std::min(width, columns));
-  parallel_ranges(s.outputs / width * blocks, std::max<int64_t>(1, grain / terms),
+  const int64_t lines = axes.summed.rows(), n = axes.summed.length(), down = axes.summed.step(0);
+  const int64_t terms = std::max<int64_t>(1, axes.summed.numel * std::min(width, columns));
+  parallel_ranges(axes.kept.rows() * blocks, std::max<int64_t>(1, grain / terms),
                   [&](int64_t task, int64_t end) {
                     for (; task < end; ++task) {
                       const int64_t row = task / blocks, c = task % blocks * columns;
-                      const T* from = x + start_of<T>(s.kept, row * width + c);
+                      const T* from = x + start_of(axes.kept, row * width + c);
                       ColumnSums<T> sums(std::min(columns, width - c));
-                      for (int64_t l = 0; l < s.lines; ++l) {
-                        int64_t offset, unused;
-                        row_offsets(s.summed, l, offset, unused);
-                        for (int64_t i = 0; i < n; ++i)
-                          sums.add(from + offset + i * s.summed.a.back(), step);
+                      for (int64_t l = 0; l < lines; ++l) {
+                        const T* line = from + row_start(axes.summed, l);
+                        for (int64_t i = 0; i < n; ++i) sums.add(line + i * down, step);
                       }
                       sums.finish(scale, y + row * width + c);
                     }
@@ -202,17 +182,18 @@ void sum_columns(const Split& s, const T* x, Accumulator<T> scale, T* y) {
 
 void sum(const ConstView& x, double scale, const View& y) {
   if (y.numel() == 0) return;
-  const Split s(x, y.shape);
+  const SummedAxes axes(x.shape, x.strides, y.shape);
+  const Layouts<1>&kept = axes.kept, &summed = axes.summed;
   // Neighbours in memory are either terms of one sum or terms of neighbouring sums.
-  const bool along = s.kept.shape.back() == 1 ||
-                     (s.summed.a.back() == 1 && s.summed.shape.back() > 1 && s.kept.a.back() != 1);
+  const bool along =
+      kept.length() == 1 || (summed.step(0) == 1 && summed.length() > 1 && kept.step(0) != 1);
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto factor = static_cast<Accumulator<T>>(scale);
     if (along) {
-      sum_lines(s, x.as<T>(), factor, y.as<T>());
+      sum_lines(axes, x.as<T>(), factor, y.as<T>());
     } else {
-      sum_columns(s, x.as<T>(), factor, y.as<T>());
+      sum_columns(axes, x.as<T>(), factor, y.as<T>());
     }
   });
 }

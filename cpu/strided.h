@@ -1,50 +1,36 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
-#include "core/shape.h"
+#include "core/parallel.h"
+#include "ops/kernels/strided.h"
 
 namespace longspan::cpu {
 
-/// Two strided layouts of one shape with neighbouring axes merged where both allow it, so that
-/// loops are as long as can be.
-struct Merged {
-  Shape shape;
-  Strides a, b;
-};
+using kernels::Layouts;
 
-inline Merged merge_axes(const Shape& shape, const Strides& a, const Strides& b) {
-  Merged m;
-  for (int i = 0; i < shape.rank(); ++i) {
-    if (shape[i] == 1) continue;
-    const int last = m.shape.rank() - 1;
-    if (last >= 0 && m.a[last] == shape[i] * a[i] && m.b[last] == shape[i] * b[i]) {
-      m.shape[last] *= shape[i];
-      m.a[last] = a[i];
-      m.b[last] = b[i];
-    } else {
-      m.shape.push_back(shape[i]);
-      m.a.push_back(a[i]);
-      m.b.push_back(b[i]);
-    }
+/// Calls stretch(offsets, n) for stretches of about `grain` elements along the last axis of the
+/// layouts, in parallel; offsets are the places of the first element in each.
+template <int N, class F>
+void for_stretches(const Layouts<N>& layouts, int64_t grain, F&& stretch) {
+  const int64_t n = layouts.length(), rows = layouts.rows();
+  if (rows == 1) {
+    parallel_ranges(n, grain, [&](int64_t i, int64_t end) {
+      int64_t offset[N];
+      for (int k = 0; k < N; ++k) offset[k] = i * layouts.step(k);
+      stretch(offset, end - i);
+    });
+    return;
   }
-  if (m.shape.rank() == 0) {
-    m.shape.push_back(1);
-    m.a.push_back(1);
-    m.b.push_back(1);
-  }
-  return m;
-}
-
-/// Calls row(offset_a, offset_b) for row `r` of the merged layout, whose rows are its last axis.
-inline void row_offsets(const Merged& m, int64_t r, int64_t& a, int64_t& b) {
-  a = b = 0;
-  for (int i = m.shape.rank() - 2; i >= 0; --i) {
-    const int64_t index = r % m.shape[i];
-    r /= m.shape[i];
-    a += index * m.a[i];
-    b += index * m.b[i];
-  }
+  parallel_ranges(rows, std::max<int64_t>(1, grain / std::max<int64_t>(1, n)),
+                  [&](int64_t r, int64_t end) {
+                    for (; r < end; ++r) {
+                      int64_t offset[N];
+                      layouts.row(r, offset);
+                      stretch(offset, n);
+                    }
+                  });
 }
 
 }  // namespace longspan::cpu

@@ -20,30 +20,6 @@ __device__ Index place(const Walk& walk, Index i) {
   return offset[0];
 }
 
-/// The axes that stay and the axes that are summed, each merged. y is row-major over the former.
-struct Split {
-  kernels::Layouts<1> kept, summed;
-  int64_t outputs, terms;
-
-  Split(const ConstView& x, const Shape& y)
-      : kept(part(x, y, true)),
-        summed(part(x, y, false)),
-        outputs(kept.numel),
-        terms(summed.numel) {}
-
- private:
-  static kernels::Layouts<1> part(const ConstView& x, const Shape& y, bool stays) {
-    Shape shape;
-    Strides strides;
-    for (int i = 0; i < x.rank(); ++i) {
-      if (x.shape[i] == 1 || (y[i] == x.shape[i]) != stays) continue;
-      shape.push_back(x.shape[i]);
-      strides.push_back(x.strides[i]);
-    }
-    return {shape, {&strides}};
-  }
-};
-
 /// parts[piece, output] = the sum over a piece of an output's terms, whose neighbours lie side by
 /// side: a team of threads for each.
 template <class T, int size>
@@ -116,32 +92,31 @@ __global__ void __launch_bounds__(elementwise_threads)
 template <class T>
 void sum_as(const ConstView& x, double scale, const View& y) {
   using A = Accumulator<T>;
-  const Split s(x, y.shape);
-  if (s.outputs == 0) return;
+  const kernels::SummedAxes axes(x.shape, x.strides, y.shape);
+  const int64_t outputs = axes.kept.numel, terms = axes.summed.numel;
+  if (outputs == 0) return;
   // As many pieces as keep a large device busy, of at least 512 terms. Shapes alone decide.
-  const int64_t wanted = std::clamp<int64_t>(65536 / s.outputs, 1, 256);
-  const int64_t pieces = std::clamp<int64_t>(s.terms / 512, 1, wanted);
-  const int64_t length = (s.terms + pieces - 1) / pieces;
-  const Scratch parts(s.outputs * pieces * int64_t{sizeof(A)}, y.device);
-  const Walk kept(s.kept), summed(s.summed);
-  const bool side_by_side = s.kept.stride[0][s.kept.rank - 1] == 1 && s.kept.numel > 1;
-  const bool along = s.summed.stride[0][s.summed.rank - 1] == 1 && s.terms > 1;
+  const int64_t wanted = std::clamp<int64_t>(65536 / outputs, 1, 256);
+  const int64_t pieces = std::clamp<int64_t>(terms / 512, 1, wanted);
+  const int64_t length = (terms + pieces - 1) / pieces;
+  const Scratch parts(outputs * pieces * int64_t{sizeof(A)}, y.device);
+  const Walk kept(axes.kept), summed(axes.summed);
+  const bool side_by_side = axes.kept.step(0) == 1 && outputs > 1;
+  const bool along = axes.summed.step(0) == 1 && terms > 1;
   if (side_by_side && !along) {
-    const dim3 grid(static_cast<unsigned>((s.outputs + columns - 1) / columns),
+    const dim3 grid(static_cast<unsigned>((outputs + columns - 1) / columns),
                     static_cast<unsigned>(pieces));
     launch("reduce_sum", columns_kernel<T>, grid, columns * lines, 0, x.as<T>(), kept, summed,
-           s.outputs, s.terms, length, parts.as<A>());
+           outputs, terms, length, parts.as<A>());
   } else if (length <= warp_row) {
-    launch("reduce_sum", lines_kernel<T, 32>, blocks_for(s.outputs * pieces, row_threads / 32),
-           row_threads, 0, x.as<T>(), kept, summed, s.outputs, s.terms, pieces, length,
-           parts.as<A>());
+    launch("reduce_sum", lines_kernel<T, 32>, blocks_for(outputs * pieces, row_threads / 32),
+           row_threads, 0, x.as<T>(), kept, summed, outputs, terms, pieces, length, parts.as<A>());
   } else {
-    launch("reduce_sum", lines_kernel<T, row_threads>, blocks_for(s.outputs * pieces, 1),
-           row_threads, 0, x.as<T>(), kept, summed, s.outputs, s.terms, pieces, length,
-           parts.as<A>());
+    launch("reduce_sum", lines_kernel<T, row_threads>, blocks_for(outputs * pieces, 1), row_threads,
+           0, x.as<T>(), kept, summed, outputs, terms, pieces, length, parts.as<A>());
   }
-  launch("reduce_sum", fold_kernel<T>, blocks_for(s.outputs, elementwise_threads),
-         elementwise_threads, 0, static_cast<const A*>(parts.as<A>()), s.outputs, pieces,
+  launch("reduce_sum", fold_kernel<T>, blocks_for(outputs, elementwise_threads),
+         elementwise_threads, 0, static_cast<const A*>(parts.as<A>()), outputs, pieces,
          static_cast<A>(scale), y.as<T>());
 }
 

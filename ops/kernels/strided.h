@@ -63,6 +63,20 @@ struct Layouts {
     }
   }
 
+  /// Rows run along the last axis: how many there are, how long, and the distance of neighbours.
+  int64_t length() const { return size[rank - 1]; }
+  int64_t rows() const { return numel > 0 ? numel / length() : 0; }
+  int64_t step(int k) const { return stride[k][rank - 1]; }
+  /// Where row r begins in each layout.
+  void row(int64_t r, int64_t (&offset)[N]) const {
+    for (int k = 0; k < N; ++k) offset[k] = 0;
+    for (int i = rank - 2; i >= 0; --i) {
+      const int64_t index = r % size[i];
+      r /= size[i];
+      for (int k = 0; k < N; ++k) offset[k] += index * stride[k][i];
+    }
+  }
+
   /// True where all layouts are one stretch of neighbours.
   bool contiguous() const {
     if (rank != 1) return false;
@@ -83,6 +97,27 @@ struct Layouts {
       if (reach >= int64_t{1} << 31) return false;
     }
     return true;
+  }
+};
+
+/// How a sum over axes walks x: the axes that stay and those that are summed, in which y has size 1
+/// and x more, each merged. y is row-major over the former.
+struct SummedAxes {
+  Layouts<1> kept, summed;
+
+  SummedAxes(const Shape& x, const Strides& strides, const Shape& y)
+      : kept(part(x, strides, y, true)), summed(part(x, strides, y, false)) {}
+
+ private:
+  static Layouts<1> part(const Shape& x, const Strides& strides, const Shape& y, bool stays) {
+    Shape shape;
+    Strides steps;
+    for (int i = 0; i < x.rank(); ++i) {
+      if (x[i] == 1 || (y[i] == x[i]) != stays) continue;
+      shape.push_back(x[i]);
+      steps.push_back(strides[i]);
+    }
+    return {shape, {&steps}};
   }
 };
 

@@ -10,6 +10,7 @@ namespace {
 using kernels::Divider;
 using kernels::Layouts;
 using kernels::Offsets;
+using kernels::SummedAxes;
 
 TEST(Divider, DividesLikeTheOperator) {
   const auto numbers = [](uint32_t d) {
@@ -47,10 +48,16 @@ template <class Index>
 void check(const Shape& shape, const Strides& a, const Strides& b) {
   const Layouts<2> layouts(shape, {&a, &b});
   ASSERT_EQ(layouts.numel, numel(shape));
+  ASSERT_EQ(layouts.rows() * layouts.length(), layouts.numel);
   const Offsets<2, Index> offsets(layouts);
   for (int64_t i = 0; i < layouts.numel; ++i) {
     Index o[2];
     offsets.at(static_cast<Index>(i), o);
+    int64_t start[2];
+    layouts.row(i / layouts.length(), start);
+    for (int k = 0; k < 2; ++k) {
+      ASSERT_EQ(start[k] + i % layouts.length() * layouts.step(k), o[k]) << "element " << i;
+    }
     ASSERT_EQ(o[0], offset_of(shape, a, i)) << to_string(shape) << " element " << i;
     ASSERT_EQ(o[1], offset_of(shape, b, i)) << to_string(shape) << " element " << i;
   }
@@ -86,6 +93,33 @@ TEST(Layouts, NeighbouringAxesMerge) {
   const Shape empty{3, 0, 2};
   const Strides none = contiguous_strides(empty);
   EXPECT_EQ((Layouts<1>(empty, {&none}).numel), 0);
+}
+
+TEST(SummedAxes, EveryTermBelongsToOneSum) {
+  const Shape x{3, 1, 4, 5, 2};
+  const Strides strides{40, 7, 2, 8, 1};  // axes 2 and 3 swapped
+  for (const Shape& y : {Shape{3, 1, 4, 5, 2}, Shape{1, 1, 1, 1, 1}, Shape{3, 1, 1, 5, 1},
+                         Shape{1, 1, 4, 1, 2}, Shape{3, 1, 1, 1, 2}}) {
+    const SummedAxes axes(x, strides, y);
+    ASSERT_EQ(axes.kept.numel, numel(y));
+    ASSERT_EQ(axes.kept.numel * axes.summed.numel, numel(x));
+    const Offsets<1, int64_t> kept(axes.kept), summed(axes.summed);
+    Shape terms = x;
+    for (int i = 0; i < x.rank(); ++i) terms[i] = x[i] / y[i];
+    for (int64_t output = 0; output < axes.kept.numel; ++output) {
+      for (int64_t term = 0; term < axes.summed.numel; ++term) {
+        int64_t a[1], b[1];
+        kept.at(output, a);
+        summed.at(term, b);
+        ASSERT_EQ(a[0] + b[0], offset_of(y, strides, output) + offset_of(terms, strides, term))
+            << to_string(y) << " output " << output << " term " << term;
+      }
+    }
+  }
+  const Shape empty{3, 0};
+  const SummedAxes none(empty, contiguous_strides(empty), Shape{3, 1});
+  EXPECT_EQ(none.kept.numel, 3);
+  EXPECT_EQ(none.summed.rows(), 0);
 }
 
 TEST(Layouts, KnowWhere32BitsAreTooFew) {

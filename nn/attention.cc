@@ -6,6 +6,7 @@
 #include "core/scope.h"
 #include "ops/block_patterns.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/kernels/copy.h"
 #include "ops/shape.h"
 
@@ -63,18 +64,28 @@ LayerMemory remember(const LayerMemory& old, const Tensor& k, const Tensor& v, i
   return m;
 }
 
+/// Two parts of one softmax, over keys that they do not share:
+///   lse = log(exp(lse_a) + exp(lse_b)), out = out_a exp(lse_a - lse) + out_b exp(lse_b - lse)
+/// where a row of b may see nothing, but none of a.
+AttentionResult merge_parts(const AttentionResult& a, const AttentionResult& b) {
+  const Tensor share = sigmoid(sub(a.lse, b.lse));  // exp(lse_a - lse), [B, H, L]
+  const Tensor weight = unsqueeze(cast(share, a.out.dtype()), 3);
+  return {add(b.out, mul(weight, sub(a.out, b.out))), add(a.lse, softplus(sub(b.lse, a.lse)))};
+}
+
 }  // namespace
 
 MultiHead::MultiHead(const AttentionOptions& options, ShawTables tables, const Init& init)
     : options_(options), tables_(std::move(tables)) {
   AttentionOptions& o = options_;
   o.d_head = width_of(o);
-  const int64_t width = o.n_head * o.d_head;
+  if (o.d_value == 0) o.d_value = o.d_head;
+  const int64_t width = o.n_head * o.d_head, values = o.n_head * o.d_value;
   require(!(o.cross && o.share_qk), "attention", "cross-attention cannot share q and k");
   q_ = Linear(o.d_model, width, o.qkv_bias, init.at("q"), o.weights);
   if (!o.share_qk) k_ = Linear(o.d_model, width, o.qkv_bias, init.at("k"), o.weights);
-  v_ = Linear(o.d_model, width, o.qkv_bias, init.at("v"), o.weights);
-  out_ = Linear(width, o.d_model, o.out_bias, init.at("out"), o.out_weights);
+  v_ = Linear(o.d_model, values, o.qkv_bias, init.at("v"), o.weights);
+  out_ = Linear(values, o.d_model, o.out_bias, init.at("out"), o.out_weights);
 }
 
 void MultiHead::visit(Visitor& v) {
@@ -83,7 +94,8 @@ void MultiHead::visit(Visitor& v) {
 }
 
 Tensor MultiHead::split_heads(const Tensor& x) const {
-  return transpose(unflatten(x, -1, options_.n_head, options_.d_head), 1, 2);  // [B, H, L, d]
+  const int64_t width = x.dim(-1) / options_.n_head;
+  return transpose(unflatten(x, -1, options_.n_head, width), 1, 2);  // [B, H, L, d]
 }
 
 Projected MultiHead::project(const Tensor& x) const {
@@ -97,7 +109,18 @@ Projected MultiHead::project(const Tensor& x, const Tensor& z) const {
 }
 
 Tensor MultiHead::merge(const Tensor& heads) const {
-  return out_.forward(flatten(transpose(heads, 1, 2), 2, 3));  // [B, L, H d] -> [B, L, D]
+  return out_.forward(flatten(transpose(heads, 1, 2), 2, 3));  // [B, L, H dv] -> [B, L, D]
+}
+
+Tensor MultiHead::attend(const Projected& p, const Given& given, const ScoreTerms& terms,
+                         const Dropout& dropout) const {
+  const AttentionPattern& pattern = options_.cross ? given.across : given.pattern;
+  AttentionResult y = block_attention(p.q, p.k, p.v, pattern, terms, dropout);
+  if (options_.cross) return y.out;
+  for (const AttentionPattern& part : given.also) {
+    y = merge_parts(y, block_attention(p.q, p.k, p.v, part, terms, dropout));
+  }
+  return y.out;
 }
 
 ScoreTerms MultiHead::terms(DType dtype) const {
@@ -140,27 +163,27 @@ Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const 
   Output result;
   result.memory = given.memory;
   const Projected p = gather(x, given, result.memory);
-  const AttentionPattern& pattern = options_.cross ? given.across : given.pattern;
-  const Tensor heads =
-      block_attention(p.q, p.k, p.v, pattern, terms(x.dtype()), {options_.dropout, pass.at("attn")})
-          .out;  // [B, H, L, d]
-  result.y = merge(heads);
+  result.y = merge(attend(p, given, terms(x.dtype()), {options_.dropout, pass.at("attn")}));
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
-    outer->attention +=
-        2 * options_.d_head *
-        attended_pairs(pattern, p.q.dim(0), options_.n_head, p.q.dim(2), p.k.dim(2));
+    const auto pairs = [&](const AttentionPattern& part) {
+      return attended_pairs(part, p.q.dim(0), options_.n_head, p.q.dim(2), p.k.dim(2));
+    };
+    int64_t n = pairs(options_.cross ? given.across : given.pattern);
+    if (!options_.cross) {
+      for (const AttentionPattern& part : given.also) n += pairs(part);
+    }
+    outer->attention += n * (options_.d_head + options_.d_value);
   }
   return result;
 }
 
 Tensor MultiHead::probabilities(const Tensor& x, const Given& given) const {
   const NoGrad off;
-  const Projected p = options_.cross ? project(x, given.context) : project(x);
-  const AttentionPattern& pattern = options_.cross ? given.across : given.pattern;
+  Projected p = options_.cross ? project(x, given.context) : project(x);
+  const int64_t batch = p.k.dim(0), heads = p.k.dim(1), keys = p.k.dim(2);
   ScoreTerms t = terms(x.dtype());
   t.relation_value = {};
-  const int64_t batch = p.k.dim(0), heads = p.k.dim(1), keys = p.k.dim(2);
   constexpr int64_t columns = 512;
   std::vector<Tensor> parts;
   for (int64_t j = 0; j < keys; j += columns) {
@@ -169,8 +192,8 @@ Tensor MultiHead::probabilities(const Tensor& x, const Given& given) const {
     std::vector<double> unit(static_cast<size_t>(keys * n), 0.0);
     for (int64_t c = 0; c < n; ++c) unit[static_cast<size_t>((j + c) * n + c)] = 1.0;
     const Tensor v = to_device(cast(Tensor::from(unit, {keys, n}), x.dtype()), x.device());
-    parts.push_back(
-        block_attention(p.q, p.k, contiguous(expand(v, {batch, heads, keys, n})), pattern, t).out);
+    p.v = contiguous(expand(v, {batch, heads, keys, n}));
+    parts.push_back(attend(p, given, t, {}));
   }
   return concat(parts, 3);
 }

@@ -10,7 +10,8 @@ namespace longspan {
 /// What a MultiHead is made of.
 struct AttentionOptions {
   int64_t d_model = 0, n_head = 1;
-  int64_t d_head = 0;  ///< 0: d_model / n_head
+  int64_t d_head = 0;   ///< 0: d_model / n_head
+  int64_t d_value = 0;  ///< width of a head's values; 0: d_head
   bool qkv_bias = false, out_bias = false;
   bool share_qk = false;  ///< keys use the projection of queries
   bool cross = false;     ///< keys and values come from the context
@@ -27,6 +28,7 @@ struct Projected {
 ///   q = x Wq^T (+ b), k = z Wk^T, v = z Wv^T; z = x, [earlier states; x] or the context; head h
 ///   owns columns h d ... h d + d - 1; s_ij = (q_i . k_j + relative terms) / sqrt(d);
 ///   y = concat(o) Wo^T (+ b)
+/// One softmax runs over the keys of given.pattern and of given.also, which have none in common.
 /// Shared relative tables are named by whoever visits them first.
 class MultiHead : public Layer {
  public:
@@ -49,6 +51,9 @@ class MultiHead : public Layer {
   Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
   /// Queries of x, and all keys and values that there are for them; `memory` then holds these too.
   Projected gather(const Tensor& x, const Given& given, LayerMemory& memory) const;
+  /// [B, H, L, dv] of all parts of the pattern.
+  Tensor attend(const Projected& p, const Given& given, const ScoreTerms& terms,
+                const Dropout& dropout) const;
   ScoreTerms terms(DType dtype) const;
 
   AttentionOptions options_;

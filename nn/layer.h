@@ -16,10 +16,12 @@ struct Given {
   AttentionPattern pattern;                      ///< which of its keys a row sees
   std::vector<AttentionPattern> layer_patterns;  ///< the same for each layer of a stack, in place
                                                  ///< of `pattern`; empty: all share that
-  Tensor context;               ///< [B, S, D] differentiable, e.g. an encoder's output
-  AttentionPattern across;      ///< which rows of the context a row sees
-  LayerMemory memory;           ///< earlier states of this layer; no gradient
-  std::vector<Tensor> choices;  ///< in a replay: the first run's buckets or clusters
+  std::vector<AttentionPattern> also;  ///< more keys for the same softmax, none of them twice; a
+                                       ///< row sees at least one key by `pattern`
+  Tensor context;                      ///< [B, S, D] differentiable, e.g. an encoder's output
+  AttentionPattern across;             ///< which rows of the context a row sees
+  LayerMemory memory;                  ///< earlier states of this layer; no gradient
+  std::vector<Tensor> choices;         ///< in a replay: the first run's buckets or clusters
 
   int64_t mem_len = 0;    ///< rows of each layer's input that a stack keeps for the next segment
   int64_t position = 0;   ///< of the first row of x in its stream

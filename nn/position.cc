@@ -5,6 +5,7 @@
 
 #include "core/parallel.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -44,6 +45,42 @@ Tensor LearnedPositions::forward(int64_t first, int64_t length) const {
           "the model with n_max >= {}",
           first + length - 1, limit, first + length);
   return narrow(weight, 0, first, length);
+}
+
+FactorisedPositions::FactorisedPositions(const std::vector<int64_t>& shape, int64_t width,
+                                         const Init& init, const Scheme& scheme) {
+  require(!shape.empty(), "positions", "a grid of positions needs the size of at least one axis");
+  for (const int64_t size : shape) {
+    require(size >= 1, "positions", "an axis of size {}; expected 1 or more", size);
+    axes.emplace_back(size, width, init.at(static_cast<int64_t>(axes.size())), scheme);
+  }
+}
+
+int64_t FactorisedPositions::size() const {
+  int64_t places = 1;
+  for (const Embedding& axis : axes) places *= axis.weight.dim(0);
+  return places;
+}
+
+Tensor FactorisedPositions::forward(int64_t first, int64_t length) const {
+  require(first >= 0 && first + length <= size(), "positions",
+          "position {} is beyond the grid of {} positions; shorten the sequence or build the model "
+          "for {}",
+          first + length - 1, size(), first + length);
+  Tensor sum;
+  int64_t step = size();  // of a coordinate of this axis, in positions
+  for (const Embedding& axis : axes) {
+    const int64_t n = axis.weight.dim(0);
+    step /= n;
+    std::vector<int32_t> coordinate(static_cast<size_t>(length));
+    for (int64_t i = 0; i < length; ++i) {
+      coordinate[static_cast<size_t>(i)] = static_cast<int32_t>((first + i) / step % n);
+    }
+    const Tensor ids = to_device(Tensor::from(coordinate, {length}), axis.weight.device());
+    const Tensor rows = axis.forward(ids);
+    sum = sum ? add(sum, rows) : rows;
+  }
+  return sum;
 }
 
 ShawTables::ShawTables(const ShawOptions& o, int64_t heads, int64_t head_width, const Init& init,

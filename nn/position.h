@@ -3,9 +3,11 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "nn/fields.h"
 #include "nn/init.h"
+#include "nn/layers.h"
 #include "nn/module.h"
 #include "ops/block_attention.h"
 
@@ -35,6 +37,25 @@ struct LearnedPositions : Module {
   void visit(Visitor& v) override { v("weight", weight); }
 
   Tensor weight;  ///< [positions, width]
+};
+
+/// Positions as coordinates on a grid, the last axis running fastest, with a table for each axis
+/// \cite child2019 (sec. 5.3): sum_j P_j[o_j(t)], where (o_1, ..., o_n) are the coordinates of t.
+/// An image has the axes row, column and channel; a text of L tokens has ceil(L / l) and l.
+struct FactorisedPositions : Module {
+  FactorisedPositions() = default;
+  /// `shape` holds the sizes of the axes. Throws ValueError where it is empty or a size is below 1.
+  FactorisedPositions(const std::vector<int64_t>& shape, int64_t width, const Init& init,
+                      const Scheme& scheme);
+
+  /// Of the positions first to first + length - 1. Throws ValueError, naming the limit, beyond the
+  /// grid.
+  Tensor forward(int64_t first, int64_t length) const;  // [length, width]
+  void visit(Visitor& v) override { v("axes", axes); }
+  /// Places on the grid.
+  int64_t size() const;
+
+  std::vector<Embedding> axes;  ///< [size of the axis, width] each
 };
 
 /// What ShawTables hold.

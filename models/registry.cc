@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/blockbert.h"
+#include "models/sparse_transformer.h"
 #include "models/transformer.h"
 
 namespace longspan {
@@ -34,7 +35,8 @@ int64_t Blueprint::parameters() const {
 }
 
 std::span<const ModelEntry> models() {
-  static const std::array all{transformer_entry(), local_transformer_entry(), blockbert_entry()};
+  static const std::array all{transformer_entry(), local_transformer_entry(),
+                              sparse_transformer_entry(), blockbert_entry()};
   return all;
 }
 

@@ -1,0 +1,416 @@
+// Sparse Transformer, Child et al. 2019 (1904.10509): a decoder over bytes whose attention is
+// factorised into index sets of about sqrt(L) keys each, so that two layers join any two positions.
+//
+//   H_0 = W_e[x] + sum_j P_j[o_j(t)]
+//   a = drop(W_p MHA(LN(H)))     b = drop(W_2 f(W_1 LN(H + a) + b_1) + b_2)     H <- H + a + b
+//   logits = LN(H_N) W_out,      f(x) = x sigma(1.702 x)
+
+#include "models/sparse_transformer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "sparse_transformer";
+
+struct SparseState final : DecodeState {
+  SegmentMemory memory;
+  int64_t batch = 0;
+};
+
+int64_t local_width(const SparseTransformerConfig& c) {
+  return c.paper_window ? c.stride + 1 : c.stride;  // the paper's text has l + 1 keys, its code l
+}
+
+bool has(const std::vector<IndexSet>& sets, IndexSet set) {
+  return std::find(sets.begin(), sets.end(), set) != sets.end();
+}
+
+/// Whether the union of the sets is one that merged heads can have.
+bool can_merge(const std::vector<IndexSet>& sets) {
+  if (sets.size() == 1) return true;
+  const bool strided = has(sets, IndexSet::local) && has(sets, IndexSet::strided);
+  const bool fixed = has(sets, IndexSet::block) && has(sets, IndexSet::summary);
+  return sets.size() == 2 && (strided || fixed);
+}
+
+void check(const SparseTransformerConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff},
+                                    {"n_max", c.n_max},
+                                    {"stride", c.stride}}) {
+    require_positive(kName, name, value);
+  }
+  require(c.d_model % c.n_head == 0, kName, "d_model {} is not a multiple of n_head {}", c.d_model,
+          c.n_head);
+  const double width = static_cast<double>(c.d_model) * c.qk_ratio / static_cast<double>(c.n_head);
+  require(width >= 1 && width == std::floor(width), kName,
+          "qk_ratio {} gives each of {} heads {} of {} columns; expected a whole number from 1 on",
+          c.qk_ratio, c.n_head, width, c.d_model);
+  const std::vector<IndexSet> sets = c.sets();
+  require(c.integration != Integration::merged || can_merge(sets), kName,
+          "index_sets = {} cannot be merged; expected local,strided or block,summary or one set, "
+          "or integration = interleave or multihead",
+          c.index_sets);
+  if (has(sets, IndexSet::summary)) {
+    require(c.columns >= 1 && c.columns <= c.stride, kName,
+            "columns is {}; expected 1 to stride = {}", c.columns, c.stride);
+    require(c.sub_blocks >= 0 && c.sub_blocks <= c.stride / c.columns, kName,
+            "sub_blocks is {}; expected 0 to {}: stride {} has so many times {} columns",
+            c.sub_blocks, c.stride / c.columns, c.stride, c.columns);
+  }
+  int64_t places = 1;
+  for (const int64_t size : c.position_shape) places *= std::max<int64_t>(size, 0);
+  require(c.position_shape.empty() || places >= c.n_max, kName,
+          "position_shape holds {} positions; expected n_max = {} or more", places, c.n_max);
+  require(c.norm_eps > 0 && c.final_norm_eps > 0, kName,
+          "norm_eps is {} and final_norm_eps {}; expected more than 0", c.norm_eps,
+          c.final_norm_eps);
+  require_share(kName, "dropout", c.dropout);
+  require(c.embed_std >= 0 && std::isfinite(c.embed_std), kName,
+          "embed_std is {}; expected 0 or more", c.embed_std);
+}
+
+/// Sec. 6 of the paper: N(0, 0.125 / sqrt(fan-in)).
+Scheme weights(const SparseTransformerConfig& c, int64_t fan_in) {
+  const auto n = static_cast<double>(fan_in);
+  return Scheme::normal(c.init == SparseInit::code ? std::sqrt(0.125 / n) : 0.125 / std::sqrt(n));
+}
+
+/// 1 + 2 + ... + n.
+int64_t triangle(int64_t n) { return n > 0 ? n * (n + 1) / 2 : 0; }
+
+/// Pairs of one head. L = a l + r.
+int64_t pairs_of(const SparseTransformerConfig& c, IndexSet set, int64_t sub_block,
+                 int64_t length) {
+  const int64_t l = c.stride, a = length / l, r = length % l;
+  switch (set) {
+    case IndexSet::local: {
+      const int64_t width = std::min(local_width(c), length);
+      return length * width - triangle(width - 1);
+    }
+    case IndexSet::strided:
+      return l * triangle(a) + r * (a + 1);
+    case IndexSet::block:
+      return a * triangle(l) + triangle(r);
+    case IndexSet::summary: {
+      const int64_t first = l - (sub_block + 1) * c.columns;
+      const auto own = [&](int64_t rows) {  // of the first rows of a block, within it
+        const int64_t beyond = std::max<int64_t>(0, rows - first - c.columns);
+        return triangle(rows - first - beyond) + beyond * c.columns;
+      };
+      return c.columns * (l * triangle(a - 1) + a * r) + a * own(l) + own(r);
+    }
+    case IndexSet::dense:
+      break;
+  }
+  return triangle(length);
+}
+
+int64_t merged_pairs(const SparseTransformerConfig& c, const std::vector<IndexSet>& sets,
+                     int64_t sub_block, int64_t length) {
+  if (sets.size() == 1) return pairs_of(c, sets[0], sub_block, length);
+  const int64_t l = c.stride, a = length / l, r = length % l;
+  if (has(sets, IndexSet::block)) {
+    return pairs_of(c, IndexSet::block, 0, length) + c.columns * (l * triangle(a - 1) + a * r);
+  }
+  const int64_t both = length + (c.paper_window ? std::max<int64_t>(0, length - l) : 0);
+  return pairs_of(c, IndexSet::local, 0, length) + pairs_of(c, IndexSet::strided, 0, length) - both;
+}
+
+}  // namespace
+
+std::vector<IndexSet> SparseTransformerConfig::sets() const {
+  std::vector<IndexSet> list;
+  for (size_t at = 0; at <= index_sets.size();) {
+    const size_t end = std::min(index_sets.find(',', at), index_sets.size());
+    const std::string_view word = std::string_view(index_sets).substr(at, end - at);
+    const auto& names = value_names<IndexSet>;
+    const auto found = std::find(names.begin(), names.end(), word);
+    require(found != names.end(), kName,
+            "index_sets has \"{}\"; expected local, strided, block, summary and dense, separated "
+            "by commas",
+            word);
+    list.push_back(static_cast<IndexSet>(found - names.begin()));
+    at = end + 1;
+  }
+  return list;
+}
+
+int64_t SparseTransformerConfig::sub_block(int64_t head) const {
+  const int64_t n = sub_blocks > 0 ? sub_blocks : std::min(n_head, stride / columns);
+  return head % n;
+}
+
+int64_t attended_pairs(const SparseTransformerConfig& c, int64_t layer, int64_t length) {
+  const std::vector<IndexSet> sets = c.sets();
+  const auto turns = static_cast<int64_t>(sets.size());
+  int64_t pairs = 0;
+  for (int64_t h = 0; h < c.n_head; ++h) {
+    switch (c.integration) {
+      case Integration::interleave:
+        pairs += pairs_of(c, sets[static_cast<size_t>(layer % turns)], c.sub_block(h), length);
+        break;
+      case Integration::merged:
+        pairs += merged_pairs(c, sets, c.sub_block(h), length);
+        break;
+      case Integration::multihead:
+        pairs += pairs_of(c, sets[static_cast<size_t>(h % turns)], c.sub_block(h / turns), length);
+        break;
+    }
+  }
+  return pairs;
+}
+
+SparseTransformer::SparseTransformer(const SparseTransformerConfig& config, const Init& init)
+    : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
+  const SparseTransformerConfig& c = config_;
+  check(c);
+  sets_ = c.sets();
+  const Init embed = init.at("embed");
+  const auto table = [&](int64_t fan_in) {
+    return c.embed_std > 0 ? Scheme::normal(c.embed_std) : weights(c, fan_in);
+  };
+  token_ =
+      Embedding(c.vocab + (c.begin_token ? 1 : 0), c.d_model, embed.at("token"), table(c.d_model));
+  std::vector<int64_t> shape = c.position_shape;
+  if (shape.empty()) shape = {(c.n_max + c.stride - 1) / c.stride, c.stride};
+  const auto n_emb = static_cast<int64_t>(shape.size());
+  position_ = FactorisedPositions(shape, c.d_model, embed.at("position"), table(c.d_model * n_emb));
+
+  const double residual = 1 / std::sqrt(2.0 * static_cast<double>(c.n_layer));
+  const AttentionOptions attention{
+      .d_model = c.d_model,
+      .n_head = c.n_head,
+      .d_head = static_cast<int64_t>(static_cast<double>(c.d_model) * c.qk_ratio) / c.n_head,
+      .d_value = c.d_model / c.n_head,
+      .qkv_bias = true,  // the paper's formulas have biases in the feed-forward only, its code all
+      .out_bias = true,
+      .weights = weights(c, c.d_model),
+      .out_weights = weights(c, c.d_model).scaled(residual)};
+  const FeedForwardOptions ff{.d_model = c.d_model,
+                              .d_ff = c.d_ff,
+                              .activation = Activation::gelu_sigmoid,
+                              .weights = weights(c, c.d_model),
+                              .out_weights = weights(c, c.d_ff).scaled(residual)};
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const Init at = init.at("layers").at(i);
+    const auto norm = [&](const char* label) {
+      return Normalization(NormKind::layer, c.d_model, c.norm_eps, at.at(label));
+    };
+    std::vector<Branch> list;
+    list.push_back({"attention", norm("norm1"),
+                    std::make_unique<MultiHead>(attention, ShawTables{}, at.at("attention"))});
+    list.push_back({"ff", norm("norm2"), std::make_unique<FeedForward>(ff, at.at("ff"))});
+    blocks.emplace_back(NormPlace::pre, c.dropout, std::move(list));
+  }
+  stack_ = Stack(std::move(blocks),
+                 Normalization(NormKind::layer, c.d_model, c.final_norm_eps, init.at("final_norm")),
+                 c.memory);
+  if (c.tie_embedding) {
+    head_.weight = token_.weight;
+  } else {
+    head_ = Linear(c.d_model, c.vocab, false, init.at("head"), Scheme::zeros());
+  }
+}
+
+AttentionPattern SparseTransformer::pattern(IndexSet set, int64_t sub_block) const {
+  const SparseTransformerConfig& c = config_;
+  switch (set) {
+    case IndexSet::local:
+      return patterns::local(local_width(c));
+    case IndexSet::strided:
+      return patterns::strided(c.stride);
+    case IndexSet::block:
+      return patterns::fixed_block(c.stride);
+    case IndexSet::summary:
+      return patterns::fixed_summary(c.stride, c.columns, sub_block);
+    case IndexSet::dense:
+      break;
+  }
+  return patterns::causal();
+}
+
+AttentionPattern SparseTransformer::every_head(IndexSet set, int64_t queries, int64_t keys) const {
+  if (set != IndexSet::summary) return resolve(pattern(set, 0), queries, keys);
+  std::vector<AttentionPattern> heads;
+  for (int64_t h = 0; h < config_.n_head; ++h) heads.push_back(pattern(set, config_.sub_block(h)));
+  return patterns::by_head(heads, queries, keys);
+}
+
+/// Sec. 5.1. Layouts are made once for all layers, and none is larger than O(L) but that of the
+/// summaries, which has O((L / l)^2) runs.
+Given SparseTransformer::given(int64_t queries, int64_t keys) const {
+  const SparseTransformerConfig& c = config_;
+  Given given;
+  std::vector<AttentionPattern> heads;
+  switch (c.integration) {
+    case Integration::interleave: {
+      std::vector<AttentionPattern> turns;
+      for (const IndexSet set : sets_) turns.push_back(every_head(set, queries, keys));
+      for (int64_t i = 0; i < c.n_layer; ++i) {
+        given.layer_patterns.push_back(turns[static_cast<size_t>(i) % turns.size()]);
+      }
+      return given;
+    }
+    case Integration::merged:
+      if (sets_.size() == 1 || has(sets_, IndexSet::local)) {
+        given.pattern =
+            every_head(has(sets_, IndexSet::local) ? IndexSet::local : sets_[0], queries, keys);
+        if (sets_.size() == 1) return given;
+        // The local window has the first multiples of l; the strided part begins with the next.
+        AttentionPattern earlier = patterns::strided(c.stride);
+        const int64_t next = (local_width(c) + c.stride - 1) / c.stride * c.stride;
+        earlier.rules.front().q_start = keys - queries - next;
+        given.also.push_back(resolve(earlier, queries, keys));
+        return given;
+      }
+      for (int64_t h = 0; h < c.n_head; ++h) {
+        heads.push_back(patterns::fixed(c.stride, c.columns, c.sub_block(h)));
+      }
+      break;
+    case Integration::multihead: {
+      const auto turns = static_cast<int64_t>(sets_.size());
+      for (int64_t h = 0; h < c.n_head; ++h) {
+        heads.push_back(pattern(sets_[static_cast<size_t>(h % turns)], c.sub_block(h / turns)));
+      }
+      break;
+    }
+  }
+  given.pattern = patterns::by_head(heads, queries, keys);
+  return given;
+}
+
+/// Slot t holds the token before the one that it predicts. Its position is t, that of the target;
+/// in the authors' later code (pos_before_shift) that of the token, t - 1, and the first has none.
+Tensor SparseTransformer::embed(const Tensor& tokens, int64_t first) const {
+  const Scope scope("embed");
+  if (tokens.rank() != 2)
+    fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
+  const int64_t length = tokens.dim(1);
+  require(first + length <= config_.n_max, kName,
+          "position {} is beyond n_max = {}; shorten the sequence or build the model with n_max >= "
+          "{}",
+          first + length - 1, config_.n_max, first + length);
+  const Tensor x = token_.forward(tokens);  // [B, L, D]
+  if (!config_.pos_before_shift) return cast(add(x, position_.forward(first, length)), compute_);
+  if (first > 0) return cast(add(x, position_.forward(first - 1, length)), compute_);
+  const Tensor head = narrow(x, 1, 0, std::min<int64_t>(length, 1));
+  if (length <= 1) return cast(head, compute_);
+  const Tensor rest = add(narrow(x, 1, 1, length - 1), position_.forward(0, length - 1));
+  return cast(concat({head, rest}, 1), compute_);
+}
+
+Tensor SparseTransformer::forward(const Tensor& tokens, Pass pass) const {
+  const Scope scope(kName);
+  const Tensor x = embed(tokens, 0);
+  return stack_.forward(x, given(x.dim(1), x.dim(1)), {}, pass).y;
+}
+
+/// W_out; the row of the begin token is no token to predict.
+Linear SparseTransformer::classifier() const {
+  Linear head;
+  head.weight = config_.tie_embedding && config_.begin_token
+                    ? narrow(head_.weight, 0, 0, config_.vocab)
+                    : head_.weight;
+  return head;
+}
+
+Tensor SparseTransformer::loss(const Tensor& hidden, const Tensor& targets) const {
+  const Scope scope("loss");
+  if (targets.rank() != 2 || hidden.rank() != 3 || targets.dim(0) != hidden.dim(0) ||
+      targets.dim(1) != hidden.dim(1)) {
+    fail_with<ShapeError>(kName, "targets must be [B, L] for hidden [B, L, D]",
+                          {{"hidden", hidden}, {"targets", targets}});
+  }
+  return token_loss(hidden, classifier(), targets);
+}
+
+LanguageModel::Losses SparseTransformer::loss(const Tensor& tokens, const Tensor& targets,
+                                              const SegmentMemory& memory, Pass pass) const {
+  require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
+          memory.layers.size());
+  Losses result;
+  result.loss = loss(forward(tokens, pass), targets);
+  return result;
+}
+
+Tensor SparseTransformer::logits(const Tensor& tokens, Pass pass) const {
+  return classifier().forward(cast(forward(tokens, pass), head_.weight.dtype()));
+}
+
+std::unique_ptr<DecodeState> SparseTransformer::start_decoding(int64_t batch) const {
+  auto state = std::make_unique<SparseState>();
+  state->batch = batch;
+  return state;
+}
+
+Tensor SparseTransformer::decode(const Tensor& tokens, DecodeState& opaque) const {
+  const NoGrad off;
+  const Scope scope(kName);
+  auto* state = dynamic_cast<SparseState*>(&opaque);
+  require(state != nullptr, kName, "the decoding state is another model's");
+  if (tokens.rank() != 2 || tokens.dim(0) != state->batch || tokens.dim(1) < 1) {
+    fail_with<ShapeError>(kName, fmt::format("decoding takes tokens [{}, n], n >= 1", state->batch),
+                          {{"tokens", tokens}});
+  }
+  const int64_t first = state->position, length = tokens.dim(1);
+  Given given = this->given(length, first + length);
+  given.decoding = true;
+  given.position = first;
+  Stack::Result result = stack_.forward(embed(tokens, first), given, state->memory, Pass{});
+  state->memory = std::move(result.memory);
+  state->position = first + length;
+  const Tensor last = select(result.y, 1, -1);
+  return classifier().forward(cast(last, head_.weight.dtype()));  // [B, V]
+}
+
+Tensor SparseTransformer::attention_map(const Tensor& tokens, int64_t layer) const {
+  const NoGrad off;
+  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  Given given = this->given(tokens.dim(1), tokens.dim(1));
+  const auto choose = [&given](int64_t i) {
+    if (!given.layer_patterns.empty()) given.pattern = given.layer_patterns[static_cast<size_t>(i)];
+  };
+  Tensor x = embed(tokens, 0);
+  for (int64_t i = 0; i < layer; ++i) {
+    choose(i);
+    x = stack_.block(i).forward(x, given, Pass{}).y;
+  }
+  choose(layer);
+  const Block& block = stack_.block(layer);
+  const auto& attention = dynamic_cast<const MultiHead&>(*block.branch("attention").layer);
+  const Tensor p = attention.probabilities(block.branch_input("attention", x, given), given);
+  return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
+}
+
+int64_t SparseTransformer::macs(int64_t length) const {
+  const SparseTransformerConfig& c = config_;
+  const int64_t d = c.d_model;
+  const auto qk = static_cast<int64_t>(static_cast<double>(d) * c.qk_ratio);
+  int64_t n = c.n_layer * length * d * (2 * qk + 2 * d + 2 * c.d_ff) + length * d * c.vocab;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    n += attended_pairs(c, i, length) * (qk + d) / c.n_head;
+  }
+  return n;
+}
+
+void SparseTransformer::visit(Visitor& v) {
+  v("embed.token", token_)("embed.position", position_);
+  stack_.visit(v);
+  v("head", head_);
+}
+
+}  // namespace longspan

@@ -1,0 +1,75 @@
+#include "models/sparse_transformer.h"
+#include "ops/kernels/copy.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+/// A classifier that is zero, as the paper's starts, would hide what two models have in common.
+std::unique_ptr<LanguageModel> made(const SparseTransformerConfig& c, const Init& init) {
+  auto model = std::make_unique<SparseTransformer>(c, init);
+  if (init.plan) return model;
+  Tensor head = parameter(*model, "head.weight");
+  const Tensor start = init.at("head").make(head.shape(), Scheme::normal(0.1));
+  kernels::copy(head.device(), start.view(), head.mut());
+  return model;
+}
+
+ModelInfo sparse(const std::string& name, const char* sets, Integration integration,
+                 const std::function<bool(int64_t, int64_t)>& sees,
+                 const std::function<void(SparseTransformerConfig&)>& change = {}) {
+  SparseTransformerConfig c = sparse_transformer_preset("tiny");
+  c.vocab = 17;
+  c.n_max = 12;
+  c.stride = 4;
+  c.columns = 1;
+  c.index_sets = sets;
+  c.integration = integration;
+  if (change) change(c);
+  ModelInfo m;
+  m.name = name;
+  m.make = [c](const Init& init) { return made(c, init); };
+  SparseTransformerConfig dropping = c;
+  dropping.dropout = 0.1f;
+  m.make_with_dropout = [dropping](const Init& init) { return made(dropping, init); };
+  m.sees = [sees](int64_t i, int64_t j) { return j <= i && sees(i, j); };
+  m.task = [](int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; };
+  m.counted_from = 4;
+  m.steps = 400;
+  return m;
+}
+
+bool in_summary(int64_t j) { return j % 4 >= 2; }  // two heads, sub-blocks of one column
+
+const RegisteredModel fixed =
+    sparse("sparse_fixed_merged", "block,summary", Integration::merged,
+           [](int64_t i, int64_t j) { return i / 4 == j / 4 || in_summary(j); });
+const RegisteredModel strided = sparse(
+    "sparse_strided_merged", "local,strided", Integration::merged,
+    [](int64_t i, int64_t j) { return i - j < 4 || (i - j) % 4 == 0; },
+    [](SparseTransformerConfig& c) { c.pos_before_shift = true; });
+const RegisteredModel paper_window = sparse(
+    "sparse_strided_merged_paper_window", "local,strided", Integration::merged,
+    [](int64_t i, int64_t j) { return i - j <= 4 || (i - j) % 4 == 0; },
+    [](SparseTransformerConfig& c) {
+      c.paper_window = true;
+      c.qk_ratio = 0.5;
+    });
+// Two layers, in either order, join every pair.
+const RegisteredModel interleaved = sparse(
+    "sparse_strided_interleaved", "strided,local", Integration::interleave,
+    [](int64_t, int64_t) { return true; },
+    [](SparseTransformerConfig& c) {
+      c.position_shape = {2, 3, 2};
+      c.begin_token = true;
+    });
+const RegisteredModel multihead =
+    sparse("sparse_fixed_multihead", "block,summary", Integration::multihead,
+           [](int64_t i, int64_t j) { return i / 4 == j / 4 || j % 4 == 3; });
+const RegisteredModel local = sparse("sparse_local_only", "local", Integration::interleave,
+                                     [](int64_t i, int64_t j) { return i - j < 4; });
+const RegisteredModel dense =
+    sparse("sparse_dense", "dense", Integration::merged, [](int64_t, int64_t) { return true; });
+
+}  // namespace
+}  // namespace longspan::test

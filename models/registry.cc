@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "models/bigbird.h"
 #include "models/blockbert.h"
 #include "models/sparse_transformer.h"
 #include "models/transformer.h"
@@ -36,7 +37,7 @@ int64_t Blueprint::parameters() const {
 
 std::span<const ModelEntry> models() {
   static const std::array all{transformer_entry(), local_transformer_entry(),
-                              sparse_transformer_entry(), blockbert_entry()};
+                              sparse_transformer_entry(), blockbert_entry(), bigbird_entry()};
   return all;
 }
 

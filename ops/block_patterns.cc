@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace longspan {
@@ -98,6 +99,34 @@ std::vector<int64_t> block_bounds(int64_t length, int64_t block) {
   for (int64_t k = 0; k < length; k += block) bounds.push_back(k);
   bounds.push_back(length);
   return bounds;
+}
+
+BlockTable bigbird_blocks(int64_t length, int64_t block,
+                          const std::vector<std::vector<int64_t>>& random) {
+  constexpr const char* op = "bigbird_blocks";
+  BlockTable table;
+  table.bounds = block_bounds(length, block);
+  const int64_t n = table.blocks();
+  std::vector<int64_t> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  table.keys.assign(static_cast<size_t>(n), all);
+  if (random.empty()) return table;
+  require(static_cast<int64_t>(random.size()) == n - 2, op,
+          "random blocks of {} rows for {} blocks; expected {} rows", random.size(), n, n - 2);
+  for (int64_t i = 1; i + 1 < n; ++i) {
+    std::vector<int64_t>& row = table.keys[static_cast<size_t>(i)];
+    row = {0, i - 1, i, i + 1, n - 1};
+    std::sort(row.begin(), row.end());
+    row.erase(std::unique(row.begin(), row.end()), row.end());
+    for (const int64_t k : random[static_cast<size_t>(i - 1)]) {
+      const auto at = std::lower_bound(row.begin(), row.end(), k);
+      require(k >= 0 && k < n, op, "row {} has random block {} of {}", i, k, n);
+      require<NotImplemented>(at == row.end() || *at != k, op,
+                              "row {} sees block {} twice; each block may be seen once", i, k);
+      row.insert(at, k);
+    }
+  }
+  return table;
 }
 
 int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,

@@ -22,6 +22,13 @@ struct BlockTable {
 /// The bounds of blocks of `block` tokens over [0, length), the last one shorter where need be.
 std::vector<int64_t> block_bounds(int64_t length, int64_t block);
 
+/// BigBird's rows of blocks \cite zaheer2020 over [0, length), n blocks of `block` tokens, the last
+/// one shorter where need be: rows 0 and n - 1 see every block, row i between them blocks 0, i - 1,
+/// i, i + 1, n - 1 and random[i - 1]. Without `random` every row sees everything. Throws ValueError
+/// where `random` is not for n rows, or a block in it is seen already.
+BlockTable bigbird_blocks(int64_t length, int64_t block,
+                          const std::vector<std::vector<int64_t>>& random);
+
 /// Visible pairs of a whole call: over `batch` samples and `heads` heads, whichever layouts these
 /// have. Lengths per sample are not taken into account.
 int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,

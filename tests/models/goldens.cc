@@ -2,122 +2,97 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <map>
-
 #include "autograd/engine.h"
-#include "autograd/node.h"
+#include "models/bigbird.h"
+#include "models/blockbert.h"
 #include "models/transformer.h"
-#include "ops/copy.h"
-#include "ops/elementwise.h"
-#include "ops/shape.h"
-#include "tests/harness/model_info.h"
-#include "train/config.h"
-#include "train/state.h"
+#include "tests/models/golden_file.h"
 
 namespace longspan::test {
 namespace {
 
-const std::string folder = std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/golden/";
+const Pass training{.training = true, .gen = Generator{1}};
 
-/// Every file of a model, so that none can be forgotten.
-std::vector<std::string> model_files() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().stem().string();
-    if (entry.is_regular_file() && !name.starts_with("optimizer_")) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-/// One training example of a model: inputs, parameters, outputs and gradients.
-struct Golden {
-  TransformerConfig config;
-  std::map<std::string, Tensor> tensors;
-
-  explicit Golden(const std::string& name) {
-    const std::string path = folder + name + ".safetensors";
-    Settings settings;
-    for (const auto& [key, value] : read_tensor_header(path).metadata) {
-      settings.push_back({key, Json(value), name, true});
-    }
-    set_fields(config, settings);
-    for (NamedTensor& t : read_tensors(path)) tensors[t.name] = t.tensor;
-  }
-
-  /// Undefined where the file has none of that name.
-  Tensor operator[](const std::string& name) const {
-    const auto at = tensors.find(name);
-    return at == tensors.end() ? Tensor{} : at->second;
-  }
-};
-
-/// Rows beyond a sample's length are written as zero in the files.
-Tensor without_padding(const Tensor& x, const Tensor& lengths) {
-  if (!lengths) return x;
-  const Tensor place = iota(x.dim(1));                      // [L]
-  const Tensor valid = less(place, unsqueeze(lengths, 1));  // [B, L]
-  return where(unsqueeze(valid, 2), x.detach(), zeros_like(x.detach()));
-}
-
-/// Every output and every gradient, computed in dtype, within tolerance of the largest number of
-/// the tensor (or of 1, where all are smaller).
+/// Every output and every gradient of a Transformer.
 void compare(const std::string& name, DType dtype, double tolerance) {
-  const Golden golden(name);
-  const auto expect = [&](const std::string& what, const Tensor& x) {
-    const Tensor expected = golden[what];
-    ASSERT_TRUE(expected) << what;
-    double scale = 1;
-    for (const double v : expected.to_vector<double>()) scale = std::max(scale, std::abs(v));
-    EXPECT_LE(distance(x, expected), tolerance * scale) << what;
-  };
-
-  Transformer model(golden.config, Init{.gen = Generator{1}, .dtype = dtype});
-  TensorList parameters = named_parameters(model);
-  const auto given = std::count_if(golden.tensors.begin(), golden.tensors.end(),
-                                   [](const auto& t) { return t.first.starts_with("parameter."); });
-  ASSERT_EQ(static_cast<int64_t>(parameters.size()), given);
-  for (NamedTensor& p : parameters) {
-    const Tensor value = golden["parameter." + p.name];
-    ASSERT_TRUE(value) << p.name;
-    ASSERT_EQ(to_string(p.tensor.shape()), to_string(value.shape())) << p.name;
-    assign(p.tensor, value.to_vector<double>());
-  }
+  const GoldenFile golden("golden", name);
+  TransformerConfig config;
+  set_fields(config, golden.settings);
+  Transformer model(config, Init{.gen = Generator{1}, .dtype = dtype});
+  golden.set_parameters(model);
 
   const TransformerInputs in{golden["input.tokens"], golden["input.lengths"], golden["input.types"],
                              golden["input.source"]};
-  const Pass pass{.training = true, .gen = Generator{1}};
-  const Tensor hidden = model.forward(in, pass);
+  const Tensor hidden = model.forward(in, training);
   const Tensor lengths = in.source ? Tensor{} : in.lengths;
-  expect("output.hidden", without_padding(hidden, lengths));
-  expect("output.logits", without_padding(model.head(hidden), lengths));
+  golden.expect("output.hidden", without_padding(hidden, lengths), tolerance);
+  golden.expect("output.logits", without_padding(model.head(hidden), lengths), tolerance);
 
   Tensor total;
   if (golden["output.auxiliary"]) {
-    const auto losses = model.loss(in.tokens, golden["input.targets"], {}, pass);
-    expect("output.loss", losses.loss);
-    expect("output.auxiliary", losses.auxiliary);
+    const auto losses = model.loss(in.tokens, golden["input.targets"], {}, training);
+    golden.expect("output.loss", losses.loss, tolerance);
+    golden.expect("output.auxiliary", losses.auxiliary, tolerance);
     total = add(losses.loss, losses.auxiliary);
   } else {
-    total = model.loss(hidden, golden["input.targets"], pass);
-    expect("output.loss", total);
+    total = model.loss(hidden, golden["input.targets"], training);
+    golden.expect("output.loss", total, tolerance);
   }
   backward(total);
-  for (const NamedTensor& p : parameters) {
-    expect("gradient." + p.name, grad(p.tensor) ? grad(p.tensor) : zeros_like(p.tensor.detach()));
+  golden.expect_gradients(model, tolerance);
+}
+
+/// The same of an encoder in BERT's shape.
+void compare(const GoldenFile& golden, Encoder& model, double tolerance) {
+  golden.set_parameters(model);
+  const Tensor lengths = golden["input.lengths"];
+  const Tensor hidden = model.forward(
+      {.tokens = golden["input.tokens"], .lengths = lengths, .types = golden["input.types"]},
+      training);
+  golden.expect("output.hidden", without_padding(hidden, lengths), tolerance);
+  golden.expect("output.logits", without_padding(model.head(hidden), lengths), tolerance);
+  const Tensor loss = model.loss(hidden, golden["input.targets"]);
+  golden.expect("output.loss", loss, tolerance);
+  backward(loss);
+  golden.expect_gradients(model, tolerance);
+}
+
+void compare_encoder(const std::string& name, DType dtype, double tolerance) {
+  const GoldenFile golden("encoders", name);
+  const Init init{.gen = Generator{1}, .dtype = dtype};
+  if (golden.model == "bigbird") {
+    BigBirdConfig config;
+    set_fields(config, golden.settings);
+    BigBird model(config, init);
+    model.set_random_blocks(golden["input.random_blocks"]);
+    compare(golden, model, tolerance);
+  } else {
+    ASSERT_EQ(golden.model, "blockbert");
+    BlockBertConfig config;
+    set_fields(config, golden.settings);
+    BlockBert model(config, init);
+    compare(golden, model, tolerance);
   }
 }
 
-class Goldens : public testing::TestWithParam<std::string> {};
+std::vector<std::string> transformer_names() {
+  std::vector<std::string> names = golden_names("golden");
+  std::erase_if(names, [](const std::string& name) { return name.starts_with("optimizer_"); });
+  return names;
+}
 
+const auto own_name = [](const auto& param) { return param.param; };
+
+class Goldens : public testing::TestWithParam<std::string> {};
 TEST_P(Goldens, InF64) { compare(GetParam(), DType::f64, 1e-11); }
 TEST_P(Goldens, InF32) { compare(GetParam(), DType::f32, 1e-5); }
+INSTANTIATE_TEST_SUITE_P(Spec00, Goldens, testing::ValuesIn(transformer_names()), own_name);
 
-INSTANTIATE_TEST_SUITE_P(Spec00, Goldens, testing::ValuesIn(model_files()),
-                         [](const auto& param) { return param.param; });
+class EncoderGoldens : public testing::TestWithParam<std::string> {};
+TEST_P(EncoderGoldens, InF64) { compare_encoder(GetParam(), DType::f64, 1e-10); }
+TEST_P(EncoderGoldens, InF32) { compare_encoder(GetParam(), DType::f32, 1e-5); }
+INSTANTIATE_TEST_SUITE_P(Spec06And09, EncoderGoldens, testing::ValuesIn(golden_names("encoders")),
+                         own_name);
 
 }  // namespace
 }  // namespace longspan::test

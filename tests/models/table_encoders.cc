@@ -1,5 +1,8 @@
 // The entries of encoders in BERT's shape in the table that tests every model.
 
+#include <algorithm>
+
+#include "models/bigbird.h"
 #include "models/blockbert.h"
 #include "tests/harness/model_info.h"
 
@@ -66,6 +69,33 @@ const RegisteredModel permuted = [] {
   m.task = constant;
   return m;
 }();
+
+ModelInfo bigbird(const std::string& name, const std::function<void(BigBirdConfig&)>& change) {
+  BigBirdConfig c = bigbird_preset("tiny");
+  c.block = 1;
+  change(c);
+  ModelInfo m = encoder<BigBird>(name, c);
+  m.sees = [c](int64_t i, int64_t j) {
+    const BigBird model(c, Init{.plan = true});
+    for (int64_t head = 0; head < c.n_head; ++head) {
+      const BlockTable table = model.table(0, head, 11);
+      const auto& seen = table.keys[static_cast<size_t>(i / c.block)];
+      if (std::count(seen.begin(), seen.end(), j / c.block) > 0) return true;
+    }
+    return false;
+  };
+  m.task = constant;
+  return m;
+}
+
+// Layers draw their own blocks, so that what one layer sees is only known for one layer.
+const RegisteredModel one_layer =
+    bigbird("bigbird_one_layer", [](BigBirdConfig& c) { c.n_layer = 1; });
+const RegisteredModel no_random = bigbird("bigbird_without_random_blocks", [](BigBirdConfig& c) {
+  c.block = 2;
+  c.n_random = 0;
+  c.norm = NormPlace::pre;
+});
 
 }  // namespace
 }  // namespace longspan::test

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "autograd/node.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+#include "train/config.h"
+#include "train/state.h"
+
+namespace longspan::test {
+
+/// Names of the files in tests/oracles/FOLDER, in order, so that none can be forgotten.
+inline std::vector<std::string> golden_names(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(LONGSPAN_SOURCE_DIR) +
+                                                               "/tests/oracles/" + folder)) {
+    if (entry.path().extension() == ".safetensors") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// One training example of a model: configuration, inputs, parameters, outputs and gradients.
+class GoldenFile {
+ public:
+  GoldenFile(const std::string& folder, const std::string& name) {
+    const std::string path =
+        std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/" + folder + "/" + name + ".safetensors";
+    for (const auto& [key, value] : read_tensor_header(path).metadata) {
+      if (key == "model") {
+        model = value;
+      } else {
+        settings.push_back({key, Json(value), name, true});
+      }
+    }
+    for (NamedTensor& t : read_tensors(path)) tensors_[t.name] = t.tensor;
+  }
+
+  std::string model;  ///< which one, where the folder has several
+  Settings settings;  ///< of its configuration
+
+  /// Undefined where the file has none of that name.
+  Tensor operator[](const std::string& name) const {
+    const auto at = tensors_.find(name);
+    return at == tensors_.end() ? Tensor{} : at->second;
+  }
+
+  /// Gives every parameter of the module its value; none is left over on either side.
+  void set_parameters(Module& module) const {
+    TensorList parameters = named_parameters(module);
+    const auto given = std::count_if(tensors_.begin(), tensors_.end(), [](const auto& t) {
+      return t.first.starts_with("parameter.");
+    });
+    ASSERT_EQ(static_cast<int64_t>(parameters.size()), given);
+    for (NamedTensor& p : parameters) {
+      const Tensor value = (*this)["parameter." + p.name];
+      ASSERT_TRUE(value) << p.name;
+      ASSERT_EQ(to_string(p.tensor.shape()), to_string(value.shape())) << p.name;
+      assign(p.tensor, value.to_vector<double>());
+    }
+  }
+
+  /// Within tolerance of the largest number of the tensor (or of 1, where all are smaller).
+  void expect(const std::string& what, const Tensor& x, double tolerance) const {
+    const Tensor expected = (*this)[what];
+    ASSERT_TRUE(expected) << what;
+    double scale = 1;
+    for (const double v : expected.to_vector<double>()) scale = std::max(scale, std::abs(v));
+    EXPECT_LE(distance(x, expected), tolerance * scale) << what;
+  }
+
+  /// The gradients that a backward pass has left.
+  void expect_gradients(Module& module, double tolerance) const {
+    for (const NamedTensor& p : named_parameters(module)) {
+      expect("gradient." + p.name, grad(p.tensor) ? grad(p.tensor) : zeros_like(p.tensor.detach()),
+             tolerance);
+    }
+  }
+
+ private:
+  std::map<std::string, Tensor> tensors_;
+};
+
+/// Rows beyond a sample's length are written as zero in the files.
+inline Tensor without_padding(const Tensor& x, const Tensor& lengths) {
+  if (!lengths) return x;
+  const Tensor place = iota(x.dim(1));                      // [L]
+  const Tensor valid = less(place, unsqueeze(lengths, 1));  // [B, L]
+  return where(unsqueeze(valid, 2), x.detach(), zeros_like(x.detach()));
+}
+
+}  // namespace longspan::test

@@ -1,0 +1,382 @@
+// The acceptance tests of BlockBERT, by their numbers.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "autograd/mode.h"
+#include "models/blockbert.h"
+#include "models/transformer.h"
+#include "ops/block_patterns.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/shape.h"
+#include "tests/models/dense_attention.h"
+
+namespace longspan::test {
+namespace {
+
+using Permutations = std::vector<std::vector<int64_t>>;
+
+const Init f64{.gen = Generator{7}, .dtype = DType::f64};
+
+BlockBertConfig tiny() { return blockbert_preset("tiny"); }
+
+/// BERT with full attention and parameters of the same names.
+TransformerConfig dense_twin(const BlockBertConfig& c) {
+  TransformerConfig t;
+  t.wiring = Wiring::encoder;
+  t.vocab = c.vocab;
+  t.n_layer = c.n_layer;
+  t.n_head = c.n_head;
+  t.d_model = c.d_model;
+  t.d_ff = c.d_ff;
+  t.n_max = c.n_max;
+  t.norm = c.norm;
+  t.norm_eps = c.norm_eps;
+  t.activation = c.activation;
+  t.positions = Positions::learned;
+  t.qkv_bias = t.out_bias = t.head_bias = t.emb_norm = t.mlm_head = t.tie_embedding = true;
+  return t;
+}
+
+Permutations shifts(int64_t n) {
+  Permutations all;
+  for (int64_t s = 0; s < n; ++s) {
+    all.emplace_back();
+    for (int64_t k = 0; k < n; ++k) all.back().push_back((k + s) % n);
+  }
+  return all;
+}
+
+/// Every shift, and permutations that are no shift and not their own inverse.
+Permutations some_permutations(int64_t n) {
+  Permutations all = shifts(n);
+  if (n == 3) all.push_back({2, 1, 0});
+  if (n == 5) {
+    all.push_back({2, 4, 1, 0, 3});
+    all.push_back({1, 0, 4, 2, 3});
+  }
+  return all;
+}
+
+int64_t block_of(int64_t i, int64_t n, int64_t length) { return i * n / length; }
+
+Sees sees_permuted(const Permutations& pi, int64_t length) {
+  return [pi, length](int64_t, int64_t h, int64_t i, int64_t j) {
+    const auto& p = pi[static_cast<size_t>(h)];
+    const auto n = static_cast<int64_t>(p.size());
+    return p[static_cast<size_t>(block_of(i, n, length))] == block_of(j, n, length);
+  };
+}
+
+Tensor mlm_targets(const Tensor& tokens) {
+  std::vector<int64_t> ids = tokens.to_vector<int64_t>();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i % 3 != 1) ids[i] = ignored_target;
+  }
+  return Tensor::from(ids, tokens.shape());
+}
+
+// 1. One block is full attention, in every bit.
+TEST(Spec06, Test1OneBlockIsDense) {
+  BlockBertConfig c = tiny();
+  c.n_block = 1;
+  c.heads_per_shift = {};
+  BlockBert model(c, f64);
+  randomise(model, 0.3, 5);
+  Transformer dense(dense_twin(c), f64);
+  copy_parameters(model, dense);
+  for (const int64_t length : {1, 2, 7, 22, 64}) {
+    const Tensor tokens = some_tokens(2, length, c.vocab), targets = mlm_targets(tokens);
+    EXPECT_TRUE(same_bits(model.logits(tokens, Pass{}), dense.logits(tokens, Pass{})));
+    backward(model.loss(tokens, targets, {}, Pass{}).loss);
+    backward(dense.loss(tokens, targets, {}, Pass{}).loss);
+    for (const NamedTensor& p : named_parameters(model)) {
+      const Tensor twin = parameter(dense, p.name);
+      EXPECT_TRUE(same_bits(grad(p.tensor), grad(twin))) << p.name << " at " << length;
+      set_grad(p.tensor, {});
+      set_grad(twin, {});
+    }
+  }
+}
+
+// 2. Any permutation is dense attention under the mask; blocks may be empty.
+TEST(Spec06, Test2AnyPermutationEqualsTheMask) {
+  for (const int64_t length : {1, 2, 7, 22, 64, 65, 250}) {
+    for (const int64_t n : {1, 2, 3, 5}) {
+      const Permutations pi = some_permutations(n);
+      expect_dense(patterns::permuted_blocks(length, pi), sees_permuted(pi, length), 2,
+                   static_cast<int64_t>(pi.size()), length, fmt::format("L {} n {}", length, n));
+    }
+  }
+}
+
+TEST(Spec06, Test2PaddingToAMultipleKeepsItsBlocks) {
+  constexpr int64_t length = 22, padded = 30;
+  const Permutations pi = some_permutations(3);
+  expect_dense(
+      patterns::permuted_blocks(length, pi, padded),
+      [&](int64_t, int64_t h, int64_t i, int64_t j) {
+        return pi[static_cast<size_t>(h)][static_cast<size_t>(block_of(i, 3, padded))] ==
+               block_of(j, 3, padded);
+      },
+      1, static_cast<int64_t>(pi.size()), length, "padded to 30");
+}
+
+// 3. Pairs: sum_k s_k s_pi(k); N^2 / n where n divides N.
+TEST(Spec06, Test3PairCounts) {
+  for (const int64_t length : {1, 7, 22, 64, 512, 1024}) {
+    for (const int64_t n : {1, 2, 3, 5}) {
+      const auto size = [&](int64_t k) {
+        return ((k + 1) * length + n - 1) / n - (k * length + n - 1) / n;
+      };
+      for (int64_t shift = 0; shift < n; ++shift) {
+        int64_t expected = 0;
+        for (int64_t k = 0; k < n; ++k) expected += size(k) * size((k + shift) % n);
+        const Permutations pi{shifts(n)[static_cast<size_t>(shift)]};
+        const AttentionPattern p = patterns::permuted_blocks(length, pi);
+        EXPECT_EQ(attended_pairs(p, 1, 1, length, length), expected);
+        EXPECT_EQ(covered_pairs(p, length, length), expected) << "only attended pairs are computed";
+        if (length % n == 0) {
+          EXPECT_EQ(expected, length * length / n);
+        }
+      }
+    }
+  }
+  const Permutations all = shifts(3);
+  EXPECT_EQ(attended_pairs(patterns::permuted_blocks(22, all), 2, 3, 22, 22), 2 * 22 * 22);
+}
+
+// 4. Blocks of keys in another order and the identity are the permutation.
+TEST(Spec06, Test4PermutedKeysUnderTheIdentity) {
+  constexpr int64_t length = 20, n = 5, block = length / n, width = 3;
+  const std::vector<int64_t> pi{2, 4, 1, 0, 3};
+  std::vector<int64_t> rows;
+  for (const int64_t k : pi) {
+    for (int64_t i = 0; i < block; ++i) rows.push_back(k * block + i);
+  }
+  const Tensor order = Tensor::from(rows, {length});
+  const auto made = [&](uint64_t key) {
+    const Shape shape{1, 1, length, width};
+    return Tensor::from(noise(shape, key), shape);
+  };
+  const Tensor q = made(1), k = made(2), v = made(3);
+  const auto identity = patterns::permuted_blocks(length, {shifts(n).front()});
+  const Tensor a = block_attention(q, k, v, patterns::permuted_blocks(length, {pi})).out;
+  const Tensor b = block_attention(q, take(k, order, 2), take(v, order, 2), identity).out;
+  EXPECT_LE(distance(a, b), 1e-15);
+  EXPECT_GT(distance(a, block_attention(q, k, v, identity).out), 1e-3);
+}
+
+// 5. Key block m is read by query block pi^-1(m), not by pi(m).
+TEST(Spec06, Test5TheTransposeIsTheInverse) {
+  constexpr int64_t length = 22, n = 3;
+  const std::vector<int64_t> pi{1, 2, 0};
+  const Shape shape{1, 1, length, 4};
+  for (int64_t k = 0; k < n; ++k) {
+    Tensor key = Tensor::from(noise(shape, 2), shape);
+    set_requires_grad(key);
+    const Tensor q = Tensor::from(noise(shape, 1), shape);
+    const Tensor v = Tensor::from(noise(shape, 3), shape);
+    std::vector<double> dout = noise(shape, 4);
+    for (int64_t i = 0; i < length; ++i) {
+      if (block_of(i, n, length) == k) continue;
+      for (int64_t c = 0; c < 4; ++c) dout[static_cast<size_t>(i * 4 + c)] = 0;
+    }
+    backward(block_attention(q, key, v, patterns::permuted_blocks(length, {pi})).out,
+             Tensor::from(dout, shape));
+    const std::vector<double> dk = grad(key).to_vector<double>();
+    for (int64_t j = 0; j < length; ++j) {
+      const bool read = block_of(j, n, length) == pi[static_cast<size_t>(k)];
+      EXPECT_EQ(dk[static_cast<size_t>(j * 4)] != 0, read) << "key " << j << " from block " << k;
+    }
+  }
+}
+
+/// Blocks of rows whose logits change where the tokens of block m do.
+std::set<int64_t> changed_blocks(const BlockBert& model, int64_t length, int64_t m) {
+  const NoGrad off;
+  const int64_t n = model.config().n_block;
+  const Tensor tokens = some_tokens(1, length, model.vocab());
+  std::vector<int64_t> other = tokens.to_vector<int64_t>();
+  for (int64_t i = 0; i < length; ++i) {
+    auto& id = other[static_cast<size_t>(i)];
+    if (block_of(i, n, length) == m) id = (id + 1) % model.vocab();
+  }
+  const Tensor a = model.logits(tokens, Pass{});
+  const Tensor b = model.logits(Tensor::from(other, {1, length}), Pass{});
+  std::set<int64_t> changed;
+  for (int64_t i = 0; i < length; ++i) {
+    if (!same_bits(contiguous(select(a, 1, i)), contiguous(select(b, 1, i)))) {
+      changed.insert(block_of(i, n, length));
+    }
+  }
+  return changed;
+}
+
+BlockBert block_model(int64_t n, int64_t layers, const Permutations& pi) {
+  BlockBertConfig c = tiny();
+  c.n_block = n;
+  c.n_layer = layers;
+  c.n_head = static_cast<int64_t>(pi.size());
+  c.permutations.clear();
+  for (const auto& p : pi) c.permutations.insert(c.permutations.end(), p.begin(), p.end());
+  BlockBert model(c, f64);
+  randomise(model, 0.3, 9);
+  return model;
+}
+
+// 6. In one layer, a block's tokens matter to itself (the residual) and to whoever looks at it.
+TEST(Spec06, Test6OneLayerReachesWhoLooks) {
+  const Permutations pi{{0, 1, 2, 3, 4}, {2, 4, 1, 0, 3}};
+  const BlockBert model = block_model(5, 1, pi);
+  for (int64_t m = 0; m < 5; ++m) {
+    std::set<int64_t> expected{m};
+    for (const auto& p : pi) {
+      for (int64_t k = 0; k < 5; ++k) {
+        if (p[static_cast<size_t>(k)] == m) expected.insert(k);
+      }
+    }
+    EXPECT_EQ(changed_blocks(model, 22, m), expected) << m;
+  }
+}
+
+// 7. After N layers: the N-th boolean power of the matrix of who looks where.
+TEST(Spec06, Test7ReachabilityIsAMatrixPower) {
+  constexpr int64_t n = 4;
+  const Permutations all = shifts(n);
+  struct Case {
+    Permutations pi;
+    int64_t layers_to_connect;  // 0: never
+  };
+  const Case cases[] = {{all, 1}, {{all[0], all[1]}, n - 1}, {{all[0], all[0]}, 0}};
+  for (const Case& c : cases) {
+    for (int64_t layers = 1; layers <= n; ++layers) {
+      const BlockBert model = block_model(n, layers, {c.pi.begin(), c.pi.end()});
+      int64_t reached = 0;
+      for (int64_t m = 0; m < n; ++m) {
+        std::set<int64_t> expected{m};
+        for (int64_t step = 0; step < layers; ++step) {
+          std::set<int64_t> next = expected;
+          for (const auto& p : c.pi) {
+            for (int64_t k = 0; k < n; ++k) {
+              if (expected.count(p[static_cast<size_t>(k)]) > 0) next.insert(k);
+            }
+          }
+          expected = next;
+        }
+        EXPECT_EQ(changed_blocks(model, 21, m), expected);
+        reached += static_cast<int64_t>(expected.size());
+      }
+      const bool connected = c.layers_to_connect > 0 && layers >= c.layers_to_connect;
+      EXPECT_EQ(reached == n * n, connected) << layers << " layers";
+    }
+  }
+}
+
+// 8. Documents of half the length: shifted heads of block 0 see padding alone.
+TEST(Spec06, Test8PaddingGivesZerosNotNaN) {
+  constexpr int64_t length = 22;
+  const Permutations pi = shifts(2);
+  const std::vector<int64_t> valid{11, 22, 5, 0};
+  const Tensor lengths = Tensor::from(valid, {4});
+  const Sees unpadded = sees_permuted(pi, length);
+  expect_dense(
+      with_lengths(patterns::permuted_blocks(length, pi), lengths, lengths),
+      [&](int64_t b, int64_t h, int64_t i, int64_t j) {
+        const int64_t end = valid[static_cast<size_t>(b)];
+        return i < end && j < end && unpadded(b, h, i, j);
+      },
+      4, 2, length, "padded");
+
+  BlockBertConfig c = tiny();
+  c.n_block = 2;
+  c.heads_per_shift = {2, 2};
+  BlockBert model(c, f64);
+  randomise(model, 0.3, 3);
+  const NoGrad off;
+  const Tensor tokens = some_tokens(4, length, c.vocab);
+  const Tensor y = model.forward({.tokens = tokens, .lengths = lengths}, Pass{});
+  for (const double v : y.to_vector<double>()) EXPECT_TRUE(std::isfinite(v));
+  // The order of the samples does not matter, nor what stands in the padding.
+  const Tensor order = Tensor::from(std::vector<int64_t>{2, 0, 3, 1}, {4});
+  const Tensor z =
+      model.forward({.tokens = take(tokens, order), .lengths = take(lengths, order)}, Pass{});
+  EXPECT_TRUE(same_bits(take(y, order), z));
+  std::vector<int64_t> other = tokens.to_vector<int64_t>();
+  for (int64_t i = 11; i < length; ++i) other[static_cast<size_t>(i)] = 1;
+  const Tensor w =
+      model.forward({.tokens = Tensor::from(other, {4, length}), .lengths = lengths}, Pass{});
+  EXPECT_TRUE(same_bits(contiguous(narrow(select(y, 0, 0), 0, 0, 11)),
+                        contiguous(narrow(select(w, 0, 0), 0, 0, 11))));
+}
+
+// 9. Heads with every shift see everything together, and yet are not dense attention: each block
+// has a softmax of its own.
+TEST(Spec06, Test9EveryShiftIsNotDenseAttention) {
+  constexpr int64_t length = 21, n = 3, width = 4;
+  const Shape one{1, 1, length, width};
+  const auto made = [&](uint64_t key) { return Tensor::from(noise(one, key), one); };
+  const Tensor q = made(1), k = made(2), v = made(3);
+  const Tensor dense = block_attention(q, k, v, patterns::dense()).out;
+  Tensor mean;
+  for (const auto& pi : shifts(n)) {
+    const Tensor y = block_attention(q, k, v, patterns::permuted_blocks(length, {pi})).out;
+    EXPECT_GT(distance(y, dense), 1e-2);
+    mean = mean ? add(mean, y) : y;
+  }
+  EXPECT_GT(distance(mul(mean, 1.0 / n), dense), 1e-2);
+}
+
+// 10. The table of models checks gradients at length 11; here that of the paper's tiny model.
+TEST(Spec06, Test10Gradcheck) {
+  BlockBert model(tiny(), f64);
+  randomise(model, 0.3, 5);
+  const Tensor tokens = some_tokens(2, 22, model.vocab()), targets = mlm_targets(tokens);
+  EXPECT_EQ(check_parameter_gradients(
+                model, [&] { return model.loss(tokens, targets, {}, Pass{}).loss; }, 3),
+            "");
+}
+
+TEST(Spec06, HeadsGetTheirShifts) {
+  BlockBertConfig c = tiny();
+  c.n_head = 12;
+  c.heads_per_shift = {8, 2, 2};
+  const Permutations pi = block_permutations(c);
+  ASSERT_EQ(pi.size(), 12u);
+  EXPECT_EQ(pi[7], (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(pi[8], (std::vector<int64_t>{1, 2, 0}));
+  EXPECT_EQ(pi[11], (std::vector<int64_t>{2, 0, 1}));
+}
+
+TEST(Spec06, RejectsWhatDoesNotFit) {
+  const auto expect_error = [](const std::function<void(BlockBertConfig&)>& change,
+                               const std::string& part) {
+    BlockBertConfig c = tiny();
+    change(c);
+    try {
+      const BlockBert model(c, f64);
+      FAIL() << part;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  expect_error([](auto& c) { c.heads_per_shift = {2, 1}; }, "expected n_head = 4");
+  expect_error([](auto& c) { c.heads_per_shift = {1, 1, 1, 1}; }, "n_block = 3");
+  expect_error([](auto& c) { c.heads_per_shift = {5, -1}; }, "expected 0 or more");
+  expect_error([](auto& c) { c.n_block = 0; }, "n_block is 0");
+  expect_error([](auto& c) { c.permutations = {0, 1, 2}; }, "n_block = 3 for each of n_head = 4");
+  expect_error([](auto& c) { c.permutations = {0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 1}; }, "head 3");
+  expect_error([](auto& c) { c.pad_to_multiple = -1; }, "pad_to_multiple");
+  expect_error([](auto& c) { c.vocab = 0; }, "vocab is 0");
+  expect_error([](auto& c) { c.mask_id = 23; }, "mask_id");
+  const BlockBert model(tiny(), f64);
+  EXPECT_THROW(model.logits(some_tokens(1, 65, 23), Pass{}), ValueError);
+  EXPECT_THROW(model.logits(Tensor::from(std::vector<int64_t>{1, 2}, {2}), Pass{}), ShapeError);
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -1,0 +1,320 @@
+// The acceptance tests of BigBird with internal global blocks, by their numbers.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "autograd/mode.h"
+#include "models/bigbird.h"
+#include "models/transformer.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+#include "tests/models/dense_attention.h"
+
+namespace longspan::test {
+namespace {
+
+const Init f64{.gen = Generator{7}, .dtype = DType::f64};
+
+BigBirdConfig tiny() { return bigbird_preset("tiny"); }
+
+BigBird made(const BigBirdConfig& c) {
+  BigBird model(c, f64);
+  randomise(model, 0.3, 5);
+  return model;
+}
+
+/// The pattern of one layer for samples of these lengths.
+AttentionPattern layer_pattern(const BigBird& model, int64_t layer, int64_t length,
+                               const std::vector<int64_t>& valid) {
+  std::vector<BlockTable> tables;
+  std::vector<int32_t> which;
+  for (const int64_t l : valid) {
+    for (int64_t h = 0; h < model.config().n_head; ++h) {
+      which.push_back(static_cast<int32_t>(tables.size()));
+      tables.push_back(model.table(layer, h, l));
+    }
+  }
+  return patterns::block_lists(
+      length, tables,
+      Tensor::from(which, {static_cast<int64_t>(valid.size()), model.config().n_head}), "bigbird");
+}
+
+/// Sec. 2 again, token by token, from the random blocks of (head, row).
+using RandomOf = std::function<std::vector<int64_t>(int64_t head, int64_t row)>;
+bool sees_block(int64_t n, int64_t i, int64_t j, const std::vector<int64_t>& random) {
+  if (i == 0 || i == n - 1 || j == 0 || j == n - 1 || std::abs(i - j) <= 1) return true;
+  return std::count(random.begin(), random.end(), j) > 0;
+}
+
+Sees sees_bigbird(const BigBirdConfig& c, int64_t length, const RandomOf& random) {
+  const int64_t b = c.block, n = (length + b - 1) / b;
+  return [=](int64_t, int64_t h, int64_t i, int64_t j) {
+    if (n < 5 + c.n_random) return true;
+    const int64_t row = i / b;
+    return sees_block(n, row, j / b,
+                      row > 0 && row < n - 1 ? random(h, row) : std::vector<int64_t>{});
+  };
+}
+
+RandomOf drawn(const BigBirdConfig& c, int64_t layer, int64_t length) {
+  const int64_t n = (length + c.block - 1) / c.block;
+  std::vector<std::vector<std::vector<int64_t>>> all;
+  for (int64_t h = 0; n >= 5 + c.n_random && h < c.n_head; ++h) {
+    all.push_back(random_blocks(c, layer, h, n));
+  }
+  return [all](int64_t h, int64_t row) {
+    return all[static_cast<size_t>(h)][static_cast<size_t>(row - 1)];
+  };
+}
+
+// 1. Too few blocks for the pattern are dense attention, in every bit; with r = n - 5 the middle
+// rows are.
+TEST(Spec09, Test1FewBlocksAreDense) {
+  const BigBirdConfig c = tiny();
+  TransformerConfig t;
+  t.wiring = Wiring::encoder;
+  t.vocab = c.vocab;
+  t.n_layer = c.n_layer;
+  t.n_head = c.n_head;
+  t.d_model = c.d_model;
+  t.d_ff = c.d_ff;
+  t.n_max = c.n_max;
+  t.norm = NormPlace::post;
+  t.norm_eps = c.norm_eps;
+  t.activation = c.activation;
+  t.positions = Positions::learned;
+  t.qkv_bias = t.out_bias = t.head_bias = t.emb_norm = t.mlm_head = t.tie_embedding = true;
+  BigBird model = made(c);
+  Transformer dense(t, f64);
+  copy_parameters(model, dense);
+  const NoGrad off;
+  for (const int64_t length : {1, 2, 5, 24}) {  // six blocks; seven are needed
+    const Tensor tokens = some_tokens(2, length, c.vocab);
+    EXPECT_TRUE(same_bits(model.logits(tokens, Pass{}), dense.logits(tokens, Pass{}))) << length;
+  }
+  const Tensor tokens = some_tokens(2, 45, c.vocab);
+  EXPECT_FALSE(same_bits(model.logits(tokens, Pass{}), dense.logits(tokens, Pass{})));
+  const BlockTable seven = model.table(0, 0, 28);
+  for (int64_t i = 2; i < 5; ++i) EXPECT_EQ(seven.keys[static_cast<size_t>(i)].size(), 7u);
+}
+
+// 2. Dense attention under the mask, for every plan.
+TEST(Spec09, Test2EqualsTheMask) {
+  for (const int64_t length : {1, 3, 28, 29, 45, 64, 131}) {
+    BigBirdConfig c = tiny();
+    c.n_head = 4;
+    for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
+      c.random = plan;
+      const BigBird model = made(c);
+      expect_dense(layer_pattern(model, 1, length, {length}),
+                   sees_bigbird(c, length, drawn(c, 1, length)), 1, c.n_head, length,
+                   fmt::format("{} L {}", name_of_value(plan), length));
+    }
+  }
+  // Blocks of 128: the first 1,024 tokens are eight of them.
+  BigBirdConfig c = tiny();
+  c.block = 128;
+  c.random = RandomPlan::first_1024;
+  constexpr int64_t length = 128 * 12 - 5;
+  expect_dense(layer_pattern(made(c), 0, length, {length}),
+               sees_bigbird(c, length, drawn(c, 0, length)), 1, c.n_head, length, "blocks of 128");
+}
+
+TEST(Spec09, Test2EqualsTheMaskOfGivenBlocks) {
+  BigBirdConfig c = tiny();
+  c.random = RandomPlan::given;
+  constexpr int64_t length = 45, n = 12;
+  std::vector<int64_t> all;
+  std::map<std::vector<int64_t>, std::vector<int64_t>> given;  // (layer, head, row)
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    for (int64_t h = 0; h < 2; ++h) {
+      for (int64_t row = 1; row < n - 1; ++row) {
+        // Two blocks at other distances for each head and layer, out of order.
+        std::vector<int64_t> legal;
+        for (int64_t k = n - 2; k >= 1; --k) {
+          if (std::abs(k - row) > 1) legal.push_back(k);
+        }
+        const auto at = static_cast<size_t>(layer + 2 * h);
+        given[{layer, h, row}] = {legal[at], legal[at + 1]};
+        all.insert(all.end(), {legal[at], legal[at + 1]});
+      }
+    }
+  }
+  BigBird model = made(c);
+  EXPECT_THROW(model.table(0, 0, length), ValueError);
+  model.set_random_blocks(Tensor::from(all, {2, 2, n - 2, 2}));
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    const RandomOf random = [&](int64_t h, int64_t row) { return given[{layer, h, row}]; };
+    expect_dense(layer_pattern(model, layer, length, {length}), sees_bigbird(c, length, random), 1,
+                 2, length, "given");
+  }
+  EXPECT_THROW(model.table(0, 0, 60), ValueError) << "other lengths have other rows";
+  EXPECT_THROW(model.set_random_blocks(Tensor::from(all, {4, 1, n - 2, 2})), ShapeError);
+  EXPECT_THROW(made(tiny()).set_random_blocks(Tensor::from(all, {2, 2, n - 2, 2})), ValueError);
+}
+
+// 3. Pairs: the closed formula where b divides L, else the sum over rows.
+TEST(Spec09, Test3PairCounts) {
+  EXPECT_EQ(bigbird_pairs(64, 64, 3), 2'547'712);
+  for (const int64_t b : {4, 16, 64}) {
+    for (const int64_t r : {0, 1, 3}) {
+      BigBirdConfig c = tiny();
+      c.block = b;
+      c.n_random = r;
+      const BigBird model = made(c);
+      for (const int64_t n : {5 + r, 6 + r, int64_t{20}}) {
+        const AttentionPattern whole = layer_pattern(model, 0, n * b, {n * b});
+        const int64_t per_head = bigbird_pairs(n, b, r);
+        EXPECT_EQ(attended_pairs(whole, 1, 2, n * b, n * b), 2 * per_head);
+        EXPECT_EQ(model.table(0, 1, n * b).pairs(), per_head);
+        // A last block of one token.
+        const int64_t length = (n - 1) * b + 1;
+        const BlockTable table = model.table(0, 0, length);
+        const auto size = [&](int64_t k) { return k == n - 1 ? 1 : b; };
+        int64_t expected = 0;
+        for (int64_t i = 0; i < n; ++i) {
+          for (const int64_t k : table.keys[static_cast<size_t>(i)]) expected += size(i) * size(k);
+        }
+        const AttentionPattern part = layer_pattern(model, 0, length, {length});
+        EXPECT_EQ(visible_pairs(part, length, length), expected);
+        EXPECT_EQ(covered_pairs(part, length, length), expected) << "only attended pairs";
+      }
+    }
+  }
+}
+
+// 4. R(i): r distinct blocks that the row does not see yet, of each head's own, the same every
+// time.
+TEST(Spec09, Test4RandomBlocks) {
+  for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
+    for (const int64_t block : {4, 64, 512}) {
+      BigBirdConfig c = tiny();
+      c.block = block;
+      c.n_random = 3;
+      c.random = plan;
+      for (const int64_t n : {8, 9, 16, 17, 40}) {
+        std::set<std::vector<std::vector<int64_t>>> plans;
+        for (int64_t layer = 0; layer < 3; ++layer) {
+          for (int64_t head = 0; head < 4; ++head) {
+            const auto rows = random_blocks(c, layer, head, n);
+            EXPECT_EQ(rows, random_blocks(c, layer, head, n));
+            ASSERT_EQ(rows.size(), static_cast<size_t>(n - 2));
+            for (int64_t i = 1; i < n - 1; ++i) {
+              const auto& row = rows[static_cast<size_t>(i - 1)];
+              EXPECT_EQ(std::set<int64_t>(row.begin(), row.end()).size(), 3u);
+              for (const int64_t k : row) {
+                EXPECT_TRUE(k >= 1 && k <= n - 2 && std::abs(k - i) > 1) << k << " of row " << i;
+                if (plan == RandomPlan::first_1024) {
+                  EXPECT_LT(k, std::max<int64_t>(1024 / block, 8));
+                }
+              }
+            }
+            plans.insert(rows);
+          }
+        }
+        EXPECT_GT(plans.size(), n == 8 ? 6u : 11u) << "heads and layers draw their own";
+        c.random_seed = 1;
+        EXPECT_EQ(plans.count(random_blocks(c, 0, 0, n)), 0u) << "so do seeds";
+        c.random_seed = 0;
+      }
+    }
+  }
+  // Where three of many are drawn uniformly, every legal block turns up about as often.
+  BigBirdConfig c = tiny();
+  c.n_random = 3;
+  constexpr int64_t n = 24, row = 10, heads = 2000;
+  std::vector<int64_t> times(n);
+  for (int64_t head = 0; head < heads; ++head) {
+    const auto rows = random_blocks(c, 0, head, n);
+    for (const int64_t k : rows[row - 1]) ++times[static_cast<size_t>(k)];
+  }
+  const double expected = 3.0 * heads / (n - 5);
+  for (int64_t k = 1; k < n - 1; ++k) {
+    if (std::abs(k - row) <= 1) continue;
+    EXPECT_NEAR(static_cast<double>(times[static_cast<size_t>(k)]), expected,
+                5 * std::sqrt(expected));
+  }
+  EXPECT_THROW(random_blocks(c, 0, 0, 7), ValueError);
+}
+
+Tensor padded_output(const BigBird& model, const std::vector<int64_t>& tokens, int64_t length) {
+  std::vector<int64_t> padded = tokens;
+  padded.resize(static_cast<size_t>(length), 1);
+  const auto valid = static_cast<int64_t>(tokens.size());
+  const Tensor y = model.forward({.tokens = Tensor::from(padded, {1, length}),
+                                  .lengths = Tensor::from(std::vector<int64_t>{valid}, {1})},
+                                 Pass{});
+  return contiguous(narrow(y, 1, 0, valid));
+}
+
+// 5. With global_last = real the result of valid tokens does not depend on the padding; with padded
+// it does, as in the reference implementations.
+TEST(Spec09, Test5ThePaddingMattersOnlyToPadded) {
+  const NoGrad off;
+  BigBirdConfig c = tiny();
+  for (const GlobalLast last : {GlobalLast::real, GlobalLast::padded}) {
+    c.global_last = last;
+    const BigBird model = made(c);
+    const std::vector<int64_t> tokens = some_tokens(1, 37, c.vocab).to_vector<int64_t>();
+    const Tensor alone = padded_output(model, tokens, 37);
+    EXPECT_EQ(same_bits(alone, padded_output(model, tokens, 45)), last == GlobalLast::real);
+    EXPECT_EQ(same_bits(alone, padded_output(model, tokens, 64)), last == GlobalLast::real);
+  }
+}
+
+TEST(Spec09, Test5SamplesOfABatchAreAlone) {
+  const NoGrad off;
+  const BigBirdConfig c = tiny();
+  const BigBird model = made(c);
+  const std::vector<int64_t> valid{45, 13, 29, 0, 13};
+  const Tensor tokens = some_tokens(5, 45, c.vocab);
+  const Tensor y = model.forward({.tokens = tokens, .lengths = Tensor::from(valid, {5})}, Pass{});
+  for (const double v : y.to_vector<double>()) EXPECT_TRUE(std::isfinite(v));
+  const std::vector<int64_t> ids = tokens.to_vector<int64_t>();
+  for (size_t b = 0; b < valid.size(); ++b) {
+    if (valid[b] == 0) continue;
+    const auto first = ids.begin() + static_cast<int64_t>(b) * 45;
+    const Tensor one = padded_output(model, {first, first + valid[b]}, valid[b]);
+    const Tensor here = narrow(narrow(y, 0, static_cast<int64_t>(b), 1), 1, 0, valid[b]);
+    EXPECT_TRUE(same_bits(contiguous(here), one)) << b;
+  }
+}
+
+// 6. Gradients of q, k and v are part of test 2; here those of the parameters of the tiny model.
+TEST(Spec09, Test6Gradcheck) {
+  const BigBirdConfig c = tiny();
+  BigBird model = made(c);
+  const Tensor tokens = some_tokens(2, 45, c.vocab);
+  std::vector<int64_t> ids = tokens.to_vector<int64_t>();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i % 3 != 1) ids[i] = ignored_target;
+  }
+  const Tensor targets = Tensor::from(ids, {2, 45});
+  EXPECT_EQ(check_parameter_gradients(
+                model, [&] { return model.loss(tokens, targets, {}, Pass{}).loss; }, 3),
+            "");
+}
+
+TEST(Spec09, RejectsWhatDoesNotFit) {
+  const auto expect_error = [](const std::function<void(BigBirdConfig&)>& change,
+                               const std::string& part) {
+    BigBirdConfig c = tiny();
+    change(c);
+    try {
+      const BigBird model(c, f64);
+      FAIL() << part;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  expect_error([](auto& c) { c.block = 0; }, "block is 0; expected 1 or more");
+  expect_error([](auto& c) { c.n_random = -1; }, "n_random is -1; expected 0 or more");
+  expect_error([](auto& c) { c.d_model = 15; }, "n_head");
+  EXPECT_THROW(bigbird_preset("none"), ValueError);
+  EXPECT_THROW(bigbird_blocks(20, 4, {{3}, {3}, {1}}), NotImplemented) << "seen twice";
+}
+
+}  // namespace
+}  // namespace longspan::test

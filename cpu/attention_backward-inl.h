@@ -66,9 +66,9 @@ class BackwardTask {
         task_(task),
         table_sums_(sums),
         head_(call.in, task.b, task.h),
-        keys_(in_.k.dim(2)),
+        keys_(in_.segment[0].k.dim(2)),
         width_(in_.q.dim(3)),
-        value_width_(in_.v.dim(3)),
+        value_width_(in_.segment[0].v.dim(3)),
         width_panels_(ceil_div(width_, N)),
         value_panels_(ceil_div(value_width_, N)),
         // As many keys as fit in the second-level cache with their gradients.
@@ -100,8 +100,8 @@ class BackwardTask {
 
   void run() {
     const int64_t b = task_.b, h = task_.h;
-    const RowSource<T> k = head_rows<T>(in_.k, b, h, head_.order_k);
-    const RowSource<T> v = head_rows<T>(in_.v, b, h, head_.order_k);
+    const RowSource<T> k = head_rows<T>(in_.segment[0].k, b, h, head_.order_k);
+    const RowSource<T> v = head_rows<T>(in_.segment[0].v, b, h, head_.order_k);
     q_ = head_rows<T>(in_.q, b, h, head_.order_q);
     g_out_ = head_rows<T>(call_.dout, b, h, head_.order_q);
     RowSink<T> dk, dv;
@@ -110,8 +110,8 @@ class BackwardTask {
       clear_unseen();
     }
     if (call_.columns) {
-      dk = head_sink<T>(call_.grads.k, b, h, head_.order_k);
-      dv = head_sink<T>(call_.grads.v, b, h, head_.order_k);
+      dk = head_sink<T>(call_.grads.k[0], b, h, head_.order_k);
+      dv = head_sink<T>(call_.grads.v[0], b, h, head_.order_k);
     }
     std::vector<int32_t> tiles;
     std::vector<KeyRange> ranges;
@@ -519,7 +519,7 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
   row_delta<T>(in, out, dout, dlse, delta.data());
   const Buffer<T> packed(RelationPanels<T>::size(in));
   const RelationPanels<T> relations(in, packed.data());
-  const bool rows = static_cast<bool>(grads.q), columns = static_cast<bool>(grads.k);
+  const bool rows = static_cast<bool>(grads.q), columns = static_cast<bool>(grads.k[0]);
   const bool tables = grads.relation_key || grads.relation_bias || grads.relation_value;
 
   const bool whole_heads = batch * heads >= kSinglePassHeads;

@@ -107,10 +107,10 @@ class ForwardTask {
         out_(out),
         lse_(lse),
         head_(in, task.b, task.h),
-        keys_(in.k.dim(2)),
+        keys_(in.segment[0].k.dim(2)),
         width_(in.q.dim(3)),
         width_panels_(ceil_div(width_, N)),
-        value_panels_(ceil_div(in.v.dim(3), N)),
+        value_panels_(ceil_div(in.segment[0].v.dim(3), N)),
         blocks_(find_blocks(head_, task, keys_)),
         key_columns_(slab.take(blocks_.count() * kBlock * width_)),
         value_rows_(slab.take(blocks_.count() * kBlock * value_panels_ * N)),
@@ -130,8 +130,8 @@ class ForwardTask {
 
   void run() {
     q_ = head_rows<T>(in_.q, task_.b, task_.h, head_.order_q);
-    k_ = head_rows<T>(in_.k, task_.b, task_.h, head_.order_k);
-    v_ = head_rows<T>(in_.v, task_.b, task_.h, head_.order_k);
+    k_ = head_rows<T>(in_.segment[0].k, task_.b, task_.h, head_.order_k);
+    v_ = head_rows<T>(in_.segment[0].v, task_.b, task_.h, head_.order_k);
     out_sink_ = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
     T* const row_lse = lse_.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
     std::vector<KeyRange> ranges;

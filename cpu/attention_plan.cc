@@ -1,5 +1,6 @@
 #include "cpu/attention_plan.h"
 
+#include "core/error.h"
 #include "cpu/register.h"
 
 namespace longspan::cpu {
@@ -18,27 +19,31 @@ AttentionHead::AttentionHead(const AttentionInputs& in, int64_t sample, int64_t 
   run = layout.runs.as<int32_t>();
   col_start = layout.col_start.as<int32_t>();
   col_run = layout.col_runs.as<int32_t>();
-  order_q = layout.order_q.as<int32_t>();
-  order_k = layout.order_k.as<int32_t>();
+  const int32_t* member = layout.members.as<int32_t>() + 3 * n;
+  const auto order = [](const ConstView& orders, int32_t which) {
+    return which < 0 ? nullptr : orders.as<int32_t>() + which * orders.dim(1);
+  };
+  order_q = order(layout.order_q, member[1]);
+  order_k = order(layout.order_k, member[2]);
 
-  const int64_t queries = in.q.dim(2), keys = in.k.dim(2);
+  const int64_t queries = in.q.dim(2), keys = in.segment[0].k.dim(2);
   const auto valid = [sample](const ConstView& lengths, int64_t all) {
     return lengths ? std::min<int64_t>(lengths.as<int64_t>()[sample], all) : all;
   };
-  queries_valid = valid(in.rule.q_valid, queries);
-  keys_valid = valid(in.rule.k_valid, keys);
+  queries_valid = valid(in.q_valid, queries);
+  keys_valid = valid(in.segment[0].k_valid, keys);
   key_end = order_k != nullptr ? keys : keys_valid;
-  q_start = in.rule.q_start;
-  left = in.rule.left;
-  right = in.rule.right;
+  q_start = in.segment[0].q_start;
+  left = in.segment[0].windows[member[0]].left;
+  right = in.segment[0].windows[member[0]].right;
 }
 
 void AttentionHead::ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyRange>& out) const {
   out.clear();
   to = std::min(to, key_end);
   for (int64_t i = row_start[first_tile + t]; i < row_start[first_tile + t + 1]; ++i) {
-    const int64_t k0 = std::max<int64_t>(run[4 * i], from);
-    const int64_t k1 = std::min<int64_t>(run[4 * i] + run[4 * i + 1], to);
+    const int64_t k0 = std::max<int64_t>(run[kRunFields * i], from);
+    const int64_t k1 = std::min<int64_t>(run[kRunFields * i] + run[kRunFields * i + 1], to);
     if (k0 >= k1) continue;
     if (order_k == nullptr && !out.empty() && out.back().k1 == k0) {
       out.back().k1 = k1;
@@ -51,8 +56,9 @@ void AttentionHead::ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyR
 KeyRange AttentionHead::extent(int64_t t) const {
   const int64_t a = row_start[first_tile + t], e = row_start[first_tile + t + 1];
   if (a == e) return {0, 0};
-  const int64_t k1 = std::min<int64_t>(run[4 * (e - 1)] + run[4 * (e - 1) + 1], key_end);
-  const int64_t k0 = run[4 * a];
+  const int64_t k1 =
+      std::min<int64_t>(run[kRunFields * (e - 1)] + run[kRunFields * (e - 1) + 1], key_end);
+  const int64_t k0 = run[kRunFields * a];
   return k0 < k1 ? KeyRange{k0, k1} : KeyRange{0, 0};
 }
 
@@ -62,7 +68,7 @@ void AttentionHead::tiles_of_columns(int64_t from, int64_t to, std::vector<int32
   const int64_t end = std::min(columns, (to + kKeys - 1) / kKeys);
   for (int64_t c = first_column + from / kKeys; c < first_column + end; ++c) {
     for (int64_t i = col_start[c]; i < col_start[c + 1]; ++i) {
-      const int32_t* entry = col_run + 6 * i;
+      const int32_t* entry = col_run + kColumnRunFields * i;
       if (entry[2] >= to || entry[2] + entry[3] <= from) continue;
       for (int32_t t = entry[0]; t < entry[0] + entry[1]; ++t) out.push_back(t);
     }
@@ -113,7 +119,7 @@ void sort_tasks(std::vector<AttentionTask>& tasks) {
 std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows) {
   std::vector<AttentionTask> tasks;
   std::vector<KeyRange> ranges;
-  const int64_t keys = in.k.dim(2);
+  const int64_t keys = in.segment[0].k.dim(2);
   for (int64_t b = 0; b < in.q.dim(0); ++b) {
     for (int64_t h = 0; h < in.q.dim(1); ++h) {
       const AttentionHead head(in, b, h);
@@ -143,8 +149,8 @@ std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys
   for (int64_t b = 0; b < in.q.dim(0); ++b) {
     for (int64_t h = 0; h < in.q.dim(1); ++h) {
       const AttentionHead head(in, b, h);
-      for (int64_t k = 0; k < in.k.dim(2); k += keys) {
-        const int64_t end = std::min(k + keys, in.k.dim(2));
+      for (int64_t k = 0; k < in.segment[0].k.dim(2); k += keys) {
+        const int64_t end = std::min(k + keys, in.segment[0].k.dim(2));
         head.tiles_of_columns(k, end, tiles);
         tasks.push_back({b, h, 0, head.tiles, k, end, static_cast<int64_t>(tiles.size()),
                          static_cast<int64_t>(tasks.size())});
@@ -157,7 +163,26 @@ std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys
 
 namespace {
 
+void refuse(bool given, const char* what) {
+  require<NotImplemented>(!given, "block_attention", "{} is not implemented on the CPU", what);
+}
+
+void check(const AttentionInputs& in) {
+  refuse(in.segments > 1, "a second key segment");
+  const auto& s = in.segment[0];
+  refuse(static_cast<bool>(s.q_from), "bounds of rows (q_from, q_to)");
+  refuse(static_cast<bool>(s.k_hidden), "k_hidden");
+  refuse(static_cast<bool>(s.class_id), "class_id");
+  refuse(static_cast<bool>(in.terms.relation_query), "relation_query");
+  refuse(static_cast<bool>(in.terms.span), "span");
+  const bool relations = in.terms.relation_key || in.terms.relation_bias || in.terms.relation_value;
+  refuse(relations && (in.layout.order_q || in.layout.order_k),
+         "relation terms with order_q, order_k");
+  refuse(in.layout.multiplied, "a run with a multiplicity");
+}
+
 void forward(const AttentionInputs& in, View out, View lse) {
+  check(in);
   const bool wide = in.q.dtype == DType::f64;
   (wide ? block_attention_forward_f64 : block_attention_forward_f32)(in, out, lse);
 }

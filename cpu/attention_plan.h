@@ -14,6 +14,8 @@ namespace longspan::cpu {
 
 using kernels::AttentionGradients;
 using kernels::AttentionInputs;
+using kernels::kColumnRunFields;
+using kernels::kRunFields;
 
 inline constexpr int64_t kTileRows = kernels::kAttentionTileRows;
 inline constexpr int64_t kMaxWidth = kernels::kAttentionMaxWidth;
@@ -178,9 +180,9 @@ struct AttentionHead {
   int64_t key_end;                    // places from here on are invisible
   const int32_t* tile;                // [.., 2]
   const int32_t* row_start;
-  const int32_t* run;  // [.., 4]
+  const int32_t* run;  // [.., kRunFields]
   const int32_t* col_start;
-  const int32_t* col_run;  // [.., 6]
+  const int32_t* col_run;  // [.., kColumnRunFields]
   const int32_t* order_q;  // null: the identity
   const int32_t* order_k;
   int64_t q_start, left, right;

@@ -639,7 +639,7 @@ struct RelationPanels {
   RelationPanels(const AttentionInputs& in, T* buffer) {
     const auto& terms = in.terms;
     width = in.q.dim(3);
-    value_width = in.v.dim(3);
+    value_width = in.segment[0].v.dim(3);
     if (!terms.relation_key && !terms.relation_bias && !terms.relation_value) return;
     shape.init(terms.left, terms.right);
     if (terms.relation_key) {

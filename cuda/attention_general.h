@@ -651,17 +651,18 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   x.batch = in.q.dim(0);
   x.heads = in.q.dim(1);
   x.queries = in.q.dim(2);
-  x.keys = in.k.dim(2);
+  x.keys = in.segment[0].k.dim(2);
   x.width = static_cast<int32_t>(in.q.dim(3));
-  x.value_width = static_cast<int32_t>(in.v.dim(3));
+  x.value_width = static_cast<int32_t>(in.segment[0].v.dim(3));
   const int64_t rows = l.which.dim(0), columns = l.which.dim(1);
   x.layout = {table(l.first_tile),     table(l.tiles),         table(l.row_start),
               table(l.runs),           table(l.first_column),  table(l.col_start),
               table(l.col_runs),       table(l.which),         table(l.order_q),
               table(l.order_k),        rows > 1 ? columns : 0, columns > 1 ? 1 : 0,
               l.first_tile.dim(0) - 1, l.tiles.dim(0)};
-  x.bounds = {in.rule.q_start, in.rule.left, in.rule.right, in.rule.q_valid.as<int64_t>(),
-              in.rule.k_valid.as<int64_t>()};
+  const kernels::AttentionSegment& s = in.segment[0];
+  x.bounds = {s.q_start, s.windows[0].left, s.windows[0].right, in.q_valid.as<int64_t>(),
+              s.k_valid.as<int64_t>()};
   x.draws.key = in.dropout.key;
   x.draws.threshold = static_cast<uint32_t>(drop_threshold(in.dropout.p));
   x.draws.active = in.dropout.p > 0;
@@ -675,8 +676,8 @@ AttentionArguments<T> arguments_of(const kernels::AttentionInputs& in) {
   AttentionArguments<T> x;
   x.sizes = sizes_of(in);
   x.q = head_rows<const T>(in.q);
-  x.k = head_rows<const T>(in.k);
-  x.v = head_rows<const T>(in.v);
+  x.k = head_rows<const T>(in.segment[0].k);
+  x.v = head_rows<const T>(in.segment[0].v);
   const auto table = [](const ConstView& t) {
     return Table<T>{t.as<T>(), t && t.dim(0) > 1 ? t.stride(0) : 0};
   };

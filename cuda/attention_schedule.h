@@ -16,6 +16,9 @@
 /// share a step.
 namespace longspan::cuda {
 
+using kernels::kColumnRunFields;
+using kernels::kRunFields;
+
 inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
 
@@ -169,7 +172,7 @@ class KeySteps {
 
   LONGSPAN_HD bool next(KeyStep& step) {
     while (run_ < end_) {
-      const int32_t first = most_of(runs_[4 * run_], at_);
+      const int32_t first = most_of(runs_[kRunFields * run_], at_);
       if (first >= limit_) break;
       const int32_t k0 = first / unit * unit;
       // The last step may end beyond 2^31 - 1 places, where no run begins.
@@ -177,11 +180,11 @@ class KeySteps {
       step.k0 = k0;
       step.mask = 0;
       step.full = false;
-      for (int32_t r = run_; r < end_ && runs_[4 * r] < at_; ++r) {
-        const int32_t from = runs_[4 * r], to = from + runs_[4 * r + 1];
+      for (int32_t r = run_; r < end_ && runs_[kRunFields * r] < at_; ++r) {
+        const int32_t from = runs_[kRunFields * r], to = from + runs_[kRunFields * r + 1];
         const int32_t lo = most_of(from - k0, 0), hi = least_of(least_of(to, limit_) - k0, unit);
         step.mask |= bit_range(lo, hi);
-        step.full = exact_ && lo == 0 && hi == unit && runs_[4 * r + 3] == 0;
+        step.full = exact_ && lo == 0 && hi == unit && runs_[kRunFields * r + 3] == 0;
         if (to <= at_) ++run_;
       }
       if (step.mask != 0) return true;
@@ -224,13 +227,15 @@ class TileSteps {
     int32_t least = INT32_MAX;
     uint64_t mask = 0;
     bool full = false;
-    for (int32_t e = begin_; e < end_ && runs_[6 * e] <= most_of(least, tile_); ++e) {
+    for (int32_t e = begin_; e < end_ && runs_[kColumnRunFields * e] <= most_of(least, tile_);
+         ++e) {
       if (last_of(e) <= tile_) continue;
-      const int32_t from = runs_[6 * e + 2], to = from + runs_[6 * e + 3];
+      const int32_t from = runs_[kColumnRunFields * e + 2],
+                    to = from + runs_[kColumnRunFields * e + 3];
       const int32_t lo = most_of(from - k0_, 0), hi = least_of(least_of(to, limit_) - k0_, unit);
       const uint64_t bits = bit_range(lo, hi);
       if (bits == 0) continue;
-      const int32_t tile = most_of(runs_[6 * e], tile_);
+      const int32_t tile = most_of(runs_[kColumnRunFields * e], tile_);
       if (tile > least) continue;
       if (tile < least) {
         least = tile;
@@ -238,7 +243,7 @@ class TileSteps {
         full = false;
       }
       mask |= bits;
-      full = full || (exact_ && lo == 0 && hi == unit && runs_[6 * e + 5] == 0);
+      full = full || (exact_ && lo == 0 && hi == unit && runs_[kColumnRunFields * e + 5] == 0);
     }
     if (mask == 0) return false;
     step = {least, full, mask};
@@ -247,7 +252,9 @@ class TileSteps {
   }
 
  private:
-  LONGSPAN_HD int32_t last_of(int32_t e) const { return runs_[6 * e] + runs_[6 * e + 1]; }
+  LONGSPAN_HD int32_t last_of(int32_t e) const {
+    return runs_[kColumnRunFields * e] + runs_[kColumnRunFields * e + 1];
+  }
 
   const int32_t* runs_;
   int32_t begin_, end_, tile_ = 0, k0_, limit_;

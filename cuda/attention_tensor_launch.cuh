@@ -42,7 +42,7 @@ inline bool rows_fit(const ConstView& x) {
 inline bool tensor_serves(const kernels::AttentionInputs& in) {
   const auto& t = in.terms;
   return t.scale > 0 && !t.relation_key && !t.relation_bias && !t.relation_value &&
-         rows_fit(in.q) && rows_fit(in.k) && rows_fit(in.v);
+         rows_fit(in.q) && rows_fit(in.segment[0].k) && rows_fit(in.segment[0].v);
 }
 
 template <class T>
@@ -60,7 +60,7 @@ bool tensor_backward_of(const kernels::AttentionInputs& in, const ConstView& lse
                         const ConstView& dout, const float* delta,
                         const kernels::AttentionGradients& grads) {
   if (!tensor_serves(in) || !rows_fit(dout)) return false;
-  for (const View* g : {&grads.q, &grads.k, &grads.v}) {
+  for (const View* g : {&grads.q, &grads.k[0], &grads.v[0]}) {
     if (*g && !rows_fit(*g)) return false;
   }
   AttentionArguments<T> x = arguments_of<T>(in);
@@ -68,10 +68,10 @@ bool tensor_backward_of(const kernels::AttentionInputs& in, const ConstView& lse
   x.delta = delta;
   x.dout = head_rows<const T>(dout);
   x.dq = head_rows<T>(grads.q);
-  x.dk = head_rows<T>(grads.k);
-  x.dv = head_rows<T>(grads.v);
+  x.dk = head_rows<T>(grads.k[0]);
+  x.dv = head_rows<T>(grads.v[0]);
   if (grads.q) launch_tensor<TensorRowGradients>("block_attention_backward", x);
-  if (grads.k) launch_tensor<TensorKeyGradients>("block_attention_backward", x);
+  if (grads.k[0]) launch_tensor<TensorKeyGradients>("block_attention_backward", x);
   return true;
 }
 

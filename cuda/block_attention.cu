@@ -115,8 +115,8 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
   x.lse = const_cast<A*>(lse.as<A>());
   x.dout = head_rows<const T>(dout);
   x.dq = head_rows<T>(grads.q);
-  x.dk = head_rows<T>(grads.k);
-  x.dv = head_rows<T>(grads.v);
+  x.dk = head_rows<T>(grads.k[0]);
+  x.dv = head_rows<T>(grads.v[0]);
   const int64_t rows = x.sizes.head_count() * x.sizes.queries;
   const Scratch delta(most_of<int64_t>(rows, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   launch(name, delta_kernel<T, A>, dim3(blocks_for(rows, general_threads / 32)), general_threads, 0,
@@ -132,7 +132,7 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
   if (!done && grads.q) {
     launch_general<Pass::rows>(name, x, Passes::row_blocks(x), GeneralTile<A>::rows_bytes);
   }
-  if (!done && grads.k) {
+  if (!done && grads.k[0]) {
     launch_general<Pass::keys>(name, x, Passes::key_blocks(x), GeneralTile<A>::keys_bytes);
   }
   if (grads.relation_key || grads.relation_bias || grads.relation_value) {

@@ -1,9 +1,11 @@
 #include "ops/block_attention.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "autograd/record.h"
+#include "ops/index.h"
 #include "ops/kernels/copy.h"
 #include "ops/random.h"
 
@@ -34,12 +36,8 @@ Tensor heads_inside(const Tensor& like, int64_t rows, int64_t width) {
       .alias({batch, heads, rows, width}, {rows * heads * width, width, heads * width, 1}, 0);
 }
 
-void refuse(bool given, const char* field) {
-  require<NotImplemented>(!given, kOp, "{} is not implemented", field);
-}
-
-void check_table(const Tensor& q, const Tensor& table, const char* name, int64_t heads, int64_t ids,
-                 int64_t width) {
+void check_relation(const Tensor& q, const Tensor& table, const char* name, int64_t heads,
+                    int64_t ids, int64_t width) {
   if (!table) return;
   const int extra = width > 0 ? 1 : 0;
   const bool per_head = table.rank() == 2 + extra;
@@ -69,8 +67,7 @@ void check_lengths(const Tensor& q, const Tensor& lengths, const char* name) {
   require_same_device(kOp, {"q", q}, {name, lengths});
 }
 
-void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& terms,
-           const Dropout& dropout) {
+void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& first_v) {
   for (const Named& x : {Named{"q", q}, Named{"k", k}, Named{"v", v}}) {
     require<ValueError>(static_cast<bool>(x.tensor), kOp, "{} is not given", x.name);
     require_rank_is(kOp, x.tensor, 4, x.name);
@@ -85,11 +82,83 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& 
     fail_with<ShapeError>(kOp, "v must have the batch, heads and length of k",
                           {{"k", k}, {"v", v}});
   }
+  if (v.dim(3) != first_v.dim(3)) {
+    fail_with<ShapeError>(kOp, "all key segments must have values of one width",
+                          {{"first v", first_v}, {"v", v}});
+  }
   const int64_t widest = std::max(q.dim(3), v.dim(3));
   if (std::min(q.dim(3), v.dim(3)) < 1 || widest > kernels::kAttentionMaxWidth) {
     fail_with<ShapeError>(kOp, fmt::format("widths must be 1 to {}", kernels::kAttentionMaxWidth),
                           {{"q", q}, {"v", v}});
   }
+}
+
+// [1 or first, sizes...], row-major, of one dtype.
+void check_table(const Tensor& q, const Tensor& x, const char* name, DType dtype,
+                 std::initializer_list<int64_t> sizes) {
+  if (x.dtype() != dtype) {
+    fail_with<DTypeError>(kOp, fmt::format("{} is not {}", name, name_of(dtype)), {{name, x}});
+  }
+  bool fits = x.rank() == 1 + static_cast<int>(sizes.size()) && x.contiguous() &&
+              (x.dim(0) == 1 || x.dim(0) == q.dim(0));
+  std::string expected = fmt::format("[1 or {}", q.dim(0));
+  int axis = 1;
+  for (const int64_t n : sizes) {
+    fits = fits && x.dim(axis++) == n;
+    expected += fmt::format(", {}", n);
+  }
+  if (!fits) {
+    fail_with<ShapeError>(kOp,
+                          fmt::format("{} has shape {}; expected {}], row-major", name,
+                                      to_string(x.shape()), expected),
+                          {{"q", q}, {name, x}});
+  }
+  require_same_device(kOp, {"q", q}, {name, x});
+}
+
+void check(const Tensor& q, const Tensor& k, const PairMask& mask, int64_t ids) {
+  check_lengths(q, mask.k_valid, "k_valid");
+  require(static_cast<bool>(mask.q_from) == static_cast<bool>(mask.q_to), kOp,
+          "q_from and q_to bound a row together; one of them is not given");
+  if (mask.q_from) {
+    check_table(q, mask.q_from, "q_from", DType::i32, {q.dim(2)});
+    check_table(q, mask.q_to, "q_to", DType::i32, {q.dim(2)});
+    require<ShapeError>(mask.q_from.dim(0) == mask.q_to.dim(0), kOp,
+                        "q_from is for {} samples and q_to for {}", mask.q_from.dim(0),
+                        mask.q_to.dim(0));
+  }
+  if (mask.k_hidden) check_table(q, mask.k_hidden, "k_hidden", DType::u8, {k.dim(2)});
+  const int given = static_cast<int>(static_cast<bool>(mask.q_class)) +
+                    static_cast<int>(static_cast<bool>(mask.k_class)) +
+                    static_cast<int>(static_cast<bool>(mask.class_id));
+  require(given == 0 || given == 3, kOp,
+          "q_class, k_class and class_id label pairs together; {} of the three are given", given);
+  if (given == 0) return;
+  check_table(q, mask.q_class, "q_class", DType::i32, {q.dim(2)});
+  check_table(q, mask.k_class, "k_class", DType::i32, {k.dim(2)});
+  require_rank_is(kOp, mask.class_id, 3, "class_id");
+  check_table(q, mask.class_id, "class_id", DType::i32,
+              {mask.class_id.dim(1), mask.class_id.dim(2)});
+  detail::require_ids(kOp, mask.q_class, 0, mask.class_id.dim(1), "q_class");
+  detail::require_ids(kOp, mask.k_class, 0, mask.class_id.dim(2), "k_class");
+  detail::require_ids(kOp, mask.class_id, -1, ids, "class_id");
+}
+
+// Rows R of the relation tables: those of the distances, or more, where classes may reach them.
+int64_t relation_ids(const ScoreTerms& terms, bool classes) {
+  const int64_t distances = terms.id.left + terms.id.right + 1;
+  if (!classes) return distances;
+  const Tensor& table = terms.relation_key    ? terms.relation_key
+                        : terms.relation_bias ? terms.relation_bias
+                                              : terms.relation_value;
+  if (!table) return std::numeric_limits<int32_t>::max();  // labels that nothing is added for
+  const int rank_of_one = static_cast<bool>(terms.relation_key) || !terms.relation_bias ? 2 : 1;
+  if (table.rank() != rank_of_one && table.rank() != rank_of_one + 1) return distances;
+  return std::max(distances, table.dim(table.rank() - rank_of_one));
+}
+
+void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& terms, int64_t ids,
+           const Dropout& dropout) {
   require(std::isfinite(terms.scale), kOp, "scale is {}; expected a finite number", terms.scale);
   require(terms.id.left >= 0 && terms.id.right >= 0, kOp,
           "relation ids clip at {} to the left and {} to the right; expected 0 or more",
@@ -98,63 +167,85 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& 
   require<NotImplemented>(dropout.p == 0 || !dropout.pass.training || dropout.pass.row == 0, kOp,
                           "dropout.pass.row = {}: dropout of a part of the rows is not implemented",
                           dropout.pass.row);
-
-  const int64_t ids = terms.id.left + terms.id.right + 1;
-  check_table(q, terms.relation_key, "relation_key", q.dim(1), ids, q.dim(3));
-  check_table(q, terms.relation_bias, "relation_bias", q.dim(1), ids, 0);
-  check_table(q, terms.relation_value, "relation_value", q.dim(1), ids, v.dim(3));
-  refuse(static_cast<bool>(terms.relative_query), "terms.relative_query");
-  refuse(static_cast<bool>(terms.relative_key), "terms.relative_key");
-  refuse(static_cast<bool>(terms.span), "terms.span");
-  refuse(terms.ramp != 0, "terms.ramp");
-  refuse(terms.offset != 0, "terms.offset");
-}
-
-void check(const Tensor& q, const AttentionPattern& p, const ScoreTerms& terms) {
-  require<NotImplemented>(p.rules.size() == 1, kOp,
-                          "rules: {} are given, one for each layout or key segment; one for all is "
-                          "implemented",
-                          p.rules.size());
-  const Rule& rule = p.rules.front();
-  check_lengths(q, rule.q_valid, "q_valid");
-  check_lengths(q, rule.k_valid, "k_valid");
-  refuse(rule.self_last, "rule.self_last");
-  refuse(rule.q_segment || rule.k_segment, "rule.q_segment, rule.k_segment");
-  refuse(static_cast<bool>(rule.earlier), "rule.earlier");
-  refuse(rule.q_cell || rule.k_cell, "rule.q_cell, rule.k_cell");
-  refuse(rule.q_free || rule.k_free, "rule.q_free, rule.k_free");
-  refuse(rule.q_position || rule.k_position, "rule.q_position, rule.k_position");
-  const BlockLayout& layout = *p.layout;
-  const bool by_class = p.recipe.kind == Recipe::Kind::classes;
-  refuse(rule.window.dilation != 1 && !by_class, "rule.window.dilation with a layout of one's own");
-  refuse(rule.stride != 0 && !by_class, "rule.stride with a layout of one's own");
-  const bool relations = terms.relation_key || terms.relation_bias || terms.relation_value;
-  refuse(relations && (layout.order_q || layout.order_k), "relation terms with order_q, order_k");
-  require(rule.window.left >= 0 && rule.window.right >= 0, kOp,
-          "the window is {} to the left and {} to the right; expected 0 or more", rule.window.left,
-          rule.window.right);
-  const bool fits = (layout.which.dim(0) == 1 || layout.which.dim(0) == q.dim(0)) &&
-                    (layout.which.dim(1) == 1 || layout.which.dim(1) == q.dim(1));
-  require<ShapeError>(fits, kOp, "layout.which has shape {}; expected [1 or {}, 1 or {}]",
-                      to_string(layout.which.shape()), q.dim(0), q.dim(1));
+  check_relation(q, terms.relation_key, "relation_key", q.dim(1), ids, q.dim(3));
+  check_relation(q, terms.relation_bias, "relation_bias", q.dim(1), ids, 0);
+  check_relation(q, terms.relation_value, "relation_value", q.dim(1), ids, v.dim(3));
+  if (const Tensor& r = terms.relation_query) {
+    require(static_cast<bool>(terms.relation_key), kOp,
+            "relation_query is given without relation_key, which it is multiplied with");
+    require_same_dtype(kOp, {"q", q}, {"relation_query", r});
+    require_same_device(kOp, {"q", q}, {"relation_query", r});
+    if (r.shape() != q.shape()) {
+      fail_with<ShapeError>(kOp, "relation_query must have the shape of q",
+                            {{"q", q}, {"relation_query", r}});
+    }
+  }
+  const Tensor& span = terms.span;
+  if (!span) return;
+  require_same_dtype(kOp, {"q", q}, {"span", span});
+  require_same_device(kOp, {"q", q}, {"span", span});
+  const auto one_or = [&](int axis, int64_t n) {
+    return span.dim(axis) == 1 || span.dim(axis) == n;
+  };
+  if (span.rank() != 3 || !one_or(0, q.dim(0)) || !one_or(1, q.dim(1)) || !one_or(2, k.dim(2))) {
+    fail_with<ShapeError>(kOp,
+                          fmt::format("span has shape {}; expected [1 or {}, 1 or {}, 1 or {}]",
+                                      to_string(span.shape()), q.dim(0), q.dim(1), k.dim(2)),
+                          {{"q", q}, {"span", span}});
+  }
+  require(std::isfinite(terms.ramp) && terms.ramp > 0, kOp, "ramp is {}; expected more than 0",
+          terms.ramp);
+  require(std::isfinite(terms.offset), kOp, "offset is {}; expected a finite number", terms.offset);
 }
 
 int64_t times(int64_t steps, int64_t dilation) {
   return steps >= kUnlimited / dilation ? kUnlimited : steps * dilation;
 }
 
-// What forward and backward share besides the tensors that are saved.
-struct Call {
-  std::shared_ptr<const BlockLayout> layout;
-  int64_t q_start = 0, left = kUnlimited, right = kUnlimited;
-  double scale = 1;
-  Relation id;
-  kernels::AttentionDropout dropout;
-};
+// Rules of one segment as windows; one serves all members.
+void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, bool by_class,
+                  kernels::AttentionSegment& segment) {
+  const int used = p.layout->rules, given = static_cast<int>(rules.size());
+  require(given <= kernels::kAttentionRules, kOp, "{} rules of a key segment; expected at most {}",
+          given, kernels::kAttentionRules);
+  require(given == 1 || given >= used, kOp,
+          "{} rules of a key segment, of which the layout's members use {}", given, used);
+  segment.q_start = rules.front().q_start;
+  for (size_t n = 0; n < rules.size(); ++n) {
+    const Rule& rule = rules[n];
+    const Window& w = rule.window;
+    require(rule.q_start == segment.q_start, kOp,
+            "rule {} has q_start {}, rule 0 {}; positions are the same for all rules of a segment",
+            n, rule.q_start, segment.q_start);
+    require(w.dilation >= 1 && rule.stride >= 0, kOp,
+            "rule {} has dilation {} and stride {}; expected 1 or more, and 0 or more", n,
+            w.dilation, rule.stride);
+    require(by_class || (w.dilation == 1 && rule.stride == 0), kOp,
+            "rule {} has dilation {} and stride {}: that needs a layout with an order by class", n,
+            w.dilation, rule.stride);
+    const int64_t left = times(w.left, w.dilation), right = times(w.right, w.dilation);
+    segment.windows[n] = {left, rule.causal ? std::min<int64_t>(0, right) : right};
+    require(segment.windows[n].left >= -segment.windows[n].right, kOp,
+            "the window of rule {} is {} to the left and {} to the right, which holds nothing", n,
+            w.left, rule.causal ? std::min<int64_t>(0, w.right) : w.right);
+  }
+  for (int n = given; n < used; ++n) segment.windows[n] = segment.windows[0];
+}
 
-// In the order in which they are saved.
+// The tensors that forward and backward read besides those of the layout; saved in this order.
 struct Arguments {
-  Tensor q, k, v, relation_key, relation_bias, relation_value, q_valid, k_valid;
+  static constexpr int kTerms = 5, kMasks = 10, kCount = 25;
+  std::array<Tensor, kCount> x;
+
+  const Tensor& q() const { return x[0]; }
+  const Tensor& k(int s) const { return x[static_cast<size_t>(1 + 2 * s)]; }
+  const Tensor& v(int s) const { return x[static_cast<size_t>(2 + 2 * s)]; }
+  const Tensor& relation_query() const { return x[kTerms]; }
+  const Tensor& relation_key() const { return x[kTerms + 1]; }
+  const Tensor& relation_bias() const { return x[kTerms + 2]; }
+  const Tensor& relation_value() const { return x[kTerms + 3]; }
+  const Tensor& span() const { return x[kTerms + 4]; }
+  const Tensor& q_valid() const { return x[kMasks]; }
 };
 
 // A table as [1 or H, R, ...].
@@ -165,19 +256,70 @@ Tensor with_heads(const Tensor& table, int rank) {
   return table.alias(shape, contiguous_strides(shape), 0);
 }
 
+Arguments arguments_of(const Tensor& q, std::span<const Keys> keys, const AttentionPattern& p,
+                       const ScoreTerms& terms) {
+  Arguments a;
+  const auto pack = [](const Tensor& t) { return t ? packed(t) : Tensor{}; };
+  a.x[0] = with_unit_rows(q);
+  for (size_t s = 0; s < keys.size(); ++s) {
+    a.x[1 + 2 * s] = with_unit_rows(keys[s].k);
+    a.x[2 + 2 * s] = with_unit_rows(keys[s].v);
+  }
+  if (terms.relation_query) a.x[Arguments::kTerms] = with_unit_rows(terms.relation_query);
+  a.x[Arguments::kTerms + 1] = pack(terms.relation_key);
+  a.x[Arguments::kTerms + 2] = pack(terms.relation_bias);
+  a.x[Arguments::kTerms + 3] = pack(terms.relation_value);
+  a.x[Arguments::kTerms + 4] = pack(terms.span);
+  size_t at = Arguments::kMasks;
+  a.x[at++] = p.q_valid;
+  for (const PairMask* m : {&p.mask, &p.side_mask}) {
+    for (const Tensor* t : {&m->k_valid, &m->q_from, &m->q_to, &m->k_hidden, &m->q_class,
+                            &m->k_class, &m->class_id}) {
+      a.x[at++] = *t;
+    }
+  }
+  return a;
+}
+
+// What forward and backward share besides the tensors that are saved: the numbers of the contract.
+struct Call {
+  std::shared_ptr<const BlockLayout> layout;
+  int segments = 1;
+  kernels::AttentionSegment segment[kernels::kAttentionSegments];
+  double scale = 1, ramp = 1, offset = 0;
+  Relation id;
+  int64_t ids = 0;
+  kernels::AttentionDropout dropout;
+};
+
 kernels::AttentionInputs inputs_of(const Call& call, const Arguments& a) {
   kernels::AttentionInputs in;
-  in.q = a.q.view();
-  in.k = a.k.view();
-  in.v = a.v.view();
+  in.q = a.q().view();
+  in.q_valid = a.q_valid().view();
+  in.segments = call.segments;
+  size_t at = Arguments::kMasks + 1;
+  for (int s = 0; s < kernels::kAttentionSegments; ++s) {
+    kernels::AttentionSegment& segment = in.segment[s];
+    segment = call.segment[s];
+    segment.k = a.k(s).view();
+    segment.v = a.v(s).view();
+    for (ConstView* v : {&segment.k_valid, &segment.q_from, &segment.q_to, &segment.k_hidden,
+                         &segment.q_class, &segment.k_class, &segment.class_id}) {
+      *v = a.x[at++].view();
+    }
+  }
   in.layout = call.layout->view();
-  in.rule = {call.q_start, call.left, call.right, a.q_valid.view(), a.k_valid.view()};
-  in.terms = {call.scale,
-              call.id.left,
-              call.id.right,
-              with_heads(a.relation_key, 3).view(),
-              with_heads(a.relation_bias, 2).view(),
-              with_heads(a.relation_value, 3).view()};
+  in.terms.scale = call.scale;
+  in.terms.left = call.id.left;
+  in.terms.right = call.id.right;
+  in.terms.ids = call.ids;
+  in.terms.relation_query = a.relation_query().view();
+  in.terms.relation_key = with_heads(a.relation_key(), 3).view();
+  in.terms.relation_bias = with_heads(a.relation_bias(), 2).view();
+  in.terms.relation_value = with_heads(a.relation_value(), 3).view();
+  in.terms.span = a.span().view();
+  in.terms.ramp = call.ramp;
+  in.terms.offset = call.offset;
   in.dropout = call.dropout;
   return in;
 }
@@ -186,11 +328,10 @@ struct AttentionNode final : autograd::Node {
   explicit AttentionNode(const Call& c) : Node(kOp), call(c) {}
 
   Grads backward(std::span<const Tensor> dy) override {
-    const Arguments a{saved(0), saved(1), saved(2), saved(3),
-                      saved(4), saved(5), saved(6), saved(7)};
-    const Tensor& out = saved(8);
-    const Tensor& lse = saved(9);
-    const bool want_keys = wants(1) || wants(2);
+    Arguments a;
+    for (int i = 0; i < Arguments::kCount; ++i) a.x[static_cast<size_t>(i)] = saved(i);
+    const Tensor& out = saved(Arguments::kCount);
+    const Tensor& lse = saved(Arguments::kCount + 1);
     Tensor dout, dlse;
     if (dy[0]) {
       dout = with_unit_rows(dy[0]);
@@ -199,21 +340,33 @@ struct AttentionNode final : autograd::Node {
     }
     if (dy[1]) dlse = dy[1];
 
-    Tensor dq, dk, dv, dkey, dbias, dvalue;
-    if (wants(0)) dq = heads_inside(a.q, a.q.dim(2), a.q.dim(3));
-    if (want_keys) {
-      dk = heads_inside(a.k, a.k.dim(2), a.k.dim(3));
-      dv = heads_inside(a.v, a.v.dim(2), a.v.dim(3));
+    bool want_keys = false;
+    for (int i = 1; i < Arguments::kTerms; ++i) want_keys = want_keys || wants(i);
+    std::array<Tensor, Arguments::kMasks> d;
+    for (int i = 0; i < Arguments::kMasks; ++i) {
+      const Tensor& x = a.x[static_cast<size_t>(i)];
+      const bool keys = i > 0 && i < Arguments::kTerms;
+      if (!x || !(keys ? want_keys : wants(i))) continue;
+      d[static_cast<size_t>(i)] =
+          i <= Arguments::kTerms ? heads_inside(x, x.dim(2), x.dim(3)) : Tensor::like(x);
     }
-    if (wants(3)) dkey = Tensor::like(a.relation_key);
-    if (wants(4)) dbias = Tensor::like(a.relation_bias);
-    if (wants(5)) dvalue = Tensor::like(a.relation_value);
     const auto target = [](Tensor& x, int rank) { return x ? with_heads(x, rank).mut() : View{}; };
-    const kernels::AttentionGradients grads{target(dq, 4),   target(dk, 4),    target(dv, 4),
-                                            target(dkey, 3), target(dbias, 2), target(dvalue, 3)};
-    kernels::block_attention_backward(a.q.device(), inputs_of(call, a), out.view(), lse.view(),
+    Tensor* const t = d.data() + Arguments::kTerms;
+    const kernels::AttentionGradients grads{target(d[0], 4),
+                                            {target(d[1], 4), target(d[3], 4)},
+                                            {target(d[2], 4), target(d[4], 4)},
+                                            target(t[0], 4),
+                                            target(t[1], 3),
+                                            target(t[2], 2),
+                                            target(t[3], 3),
+                                            target(t[4], 3)};
+    kernels::block_attention_backward(a.q().device(), inputs_of(call, a), out.view(), lse.view(),
                                       dout.view(), dlse.view(), grads);
-    return {dq, wants(1) ? dk : Tensor{}, wants(2) ? dv : Tensor{}, dkey, dbias, dvalue};
+    Grads result;
+    for (int i = 0; i < Arguments::kMasks; ++i) {
+      result.push_back(wants(i) ? d[static_cast<size_t>(i)] : Tensor{});
+    }
+    return result;
   }
 
   void release() override {
@@ -229,32 +382,38 @@ struct AttentionNode final : autograd::Node {
 AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
                                 const AttentionPattern& pattern, const ScoreTerms& terms,
                                 const Dropout& dropout) {
-  require<NotImplemented>(keys.size() == 1, kOp, "{} key segments; one is implemented",
-                          keys.size());
-  const Tensor& k = keys[0].k;
-  const Tensor& v = keys[0].v;
-  check(q, k, v, terms, dropout);
-  const AttentionPattern resolved = resolve(pattern, q.dim(2), k.dim(2));
-  check(q, resolved, terms);
+  require(keys.size() == 1 || keys.size() == 2, kOp, "{} key segments are given; expected 1 or 2",
+          keys.size());
+  for (const Keys& s : keys) check(q, s.k, s.v, keys[0].v);
+  const Tensor &k = keys[0].k, &v = keys[0].v;
+  const AttentionPattern p =
+      resolve(pattern, q.dim(2), k.dim(2), keys.size() > 1 ? keys[1].k.dim(2) : 0);
+  const int64_t ids = relation_ids(terms, p.mask.class_id || p.side_mask.class_id);
+  check(q, k, v, terms, ids, dropout);
+  check_lengths(q, p.q_valid, "q_valid");
+  check(q, k, p.mask, ids);
+  if (keys.size() > 1) check(q, keys[1].k, p.side_mask, ids);
+  const BlockLayout& layout = *p.layout;
+  const bool fits = (layout.which.dim(0) == 1 || layout.which.dim(0) == q.dim(0)) &&
+                    (layout.which.dim(1) == 1 || layout.which.dim(1) == q.dim(1));
+  require<ShapeError>(fits, kOp, "layout.which has shape {}; expected [1 or {}, 1 or {}]",
+                      to_string(layout.which.shape()), q.dim(0), q.dim(1));
 
-  const Rule& rule = resolved.rules.front();
   Call call;
-  call.layout = on_device(resolved.layout, q.device());
-  call.q_start = rule.q_start;
-  call.left = times(rule.window.left, rule.window.dilation);
-  call.right = rule.causal ? 0 : times(rule.window.right, rule.window.dilation);
+  call.layout = on_device(p.layout, q.device());
+  call.segments = static_cast<int>(keys.size());
+  fill_windows(p, p.rules, static_cast<bool>(p.layout->order_k), call.segment[0]);
+  fill_windows(p, p.side_rules, false, call.segment[1]);
   call.scale = terms.scale != 0 ? terms.scale : 1 / std::sqrt(static_cast<double>(q.dim(3)));
   call.id = terms.id;
+  call.ids = ids;
+  call.ramp = terms.ramp;
+  call.offset = terms.offset;
   if (dropout.pass.training && dropout.p > 0) {
     DrawWatch::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
     call.dropout = {dropout.p, dropout.pass.gen.key};
   }
-  Arguments a{with_unit_rows(q), with_unit_rows(k), with_unit_rows(v), {}, {}, {}, {}, {}};
-  if (terms.relation_key) a.relation_key = packed(terms.relation_key);
-  if (terms.relation_bias) a.relation_bias = packed(terms.relation_bias);
-  if (terms.relation_value) a.relation_value = packed(terms.relation_value);
-  a.q_valid = rule.q_valid;
-  a.k_valid = rule.k_valid;
+  const Arguments a = arguments_of(q, keys, p, terms);
 
   Tensor out = heads_inside(q, q.dim(2), v.dim(3));
   Tensor lse = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)},
@@ -262,11 +421,21 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   kernels::block_attention_forward(q.device(), inputs_of(call, a), out.mut(), lse.mut());
 
   if (autograd::anomaly_mode()) autograd::check_finite(kOp, "forward", out);  // lse may be -inf
-  const Tensor inputs[] = {q, k, v, terms.relation_key, terms.relation_bias, terms.relation_value};
+  const bool two = keys.size() > 1;
+  const Tensor inputs[] = {q,
+                           k,
+                           v,
+                           two ? keys[1].k : Tensor{},
+                           two ? keys[1].v : Tensor{},
+                           terms.relation_query,
+                           terms.relation_key,
+                           terms.relation_bias,
+                           terms.relation_value,
+                           terms.span};
   if (autograd::wants_graph(inputs)) {
     auto node = std::make_shared<AttentionNode>(call);
-    node->save({a.q, a.k, a.v, a.relation_key, a.relation_bias, a.relation_value, a.q_valid,
-                a.k_valid, out, lse});
+    for (const Tensor& t : a.x) node->save({t});
+    node->save({out, lse});
     Tensor* const outputs[] = {&out, &lse};
     autograd::attach(node, inputs, outputs);
   }

@@ -14,16 +14,18 @@ struct Relation {
   int64_t left = 0, right = 0;
 };
 
-/// Optional terms of scores and values, all tensors differentiable.
+/// Optional terms of scores and values, all tensors differentiable. R = left + right + 1 of `id`;
+/// or more, where labels of classes (PairMask::class_id) reach the rest.
 struct ScoreTerms {
   double scale = 0;  ///< times everything: scale * (q . k + r); 0: 1 / sqrt(d)
   Relation id;
-  Tensor relation_key;                  ///< + q_i . a[id], [R, d] or [H, R, d] (Shaw)
-  Tensor relation_bias;                 ///< + b[id], [R] or [H, R]
-  Tensor relation_value;                ///< v_j + a_v[id], [R, dv] or [H, R, dv]
-  Tensor relative_query, relative_key;  ///< + relative_query_i . r_{i-j}
-  Tensor span;                          ///< soft mask mu
-  float ramp = 0, offset = 0;           ///< of the soft mask
+  Tensor relation_key;    ///< + r_i . a[id], [R, d] or [H, R, d] (Shaw, ETC, Transformer-XL)
+  Tensor relation_bias;   ///< + b[id], [R] or [H, R]
+  Tensor relation_value;  ///< v_j + a_v[id], [R, dv] or [H, R, dv]
+  Tensor
+      relation_query;  ///< r, [B, H, L, d]; not given: q (Transformer-XL: q + v, where q is q + u)
+  Tensor span;         ///< [1 or B, 1 or H, 1 or T]: soft mask of the first segment's keys
+  double ramp = 1, offset = 0;  ///< mu = clamp((offset + span - (q - k)) / ramp, 0, 1)
 };
 
 /// A key segment; all segments share one softmax.
@@ -43,17 +45,19 @@ struct AttentionResult {
   Tensor out, lse;
 };
 
-/// Attention over the pairs that a pattern lets each query see:
-///   S_ij  = scale (q_i . k_j + q_i . a[id(i,j)] + b[id(i,j)])
-///   lse_i = log sum_j exp(S_ij)            over visible j
-///   out_i = sum_j exp(S_ij - lse_i) keep_ij / (1 - p) (v_j + a_v[id(i,j)])
-/// A query that sees nothing gets out = 0, lse = -inf and no gradient.
+/// Attention over the pairs that a pattern lets each query see, of one or two key segments:
+///   S_ij  = scale (q_i . k_j + r_i . a[id(i,j)] + b[id(i,j)])
+///   E_ij  = mu_ij exp(S_ij)                for visible j of all segments
+///   lse_i = log sum_j E_ij
+///   out_i = sum_j E_ij exp(-lse_i) keep_ij / (1 - p) (v_j + a_v[id(i,j)])
+/// where mu is the soft mask times the multiplicity of the run. A query that sees nothing gets out
+/// = 0, lse = -inf and no gradient.
 ///   q        [B, H, L, d]   f64 f32 f16 bf16, any strides with the last one 1
-///   keys     one segment: k [B, H, T, d], v [B, H, T, dv]; dtype of q
-///   pattern  resolved for L and T
+///   keys     one or two segments: k [B, H, T, d], v [B, H, T, dv]; dtype of q
+///   pattern  resolved for L and the lengths of the segments
 ///   returns  out in the dtype of q, whose memory is [B, L, H, dv]: merging heads is a view
-///   saves    q, k, v, out, lse and the tensors of the terms
-///   throws   ShapeError, DTypeError, DeviceError; NotImplemented on a field that no kernel has yet
+///   saves    q, k, v, out, lse and the tensors of the terms and masks
+///   throws   ShapeError, DTypeError, DeviceError; NotImplemented on what a device lacks
 /// Memory and saved bytes are linear in L and T. Gradients of q, k, v lie in memory as out does.
 AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
                                 const AttentionPattern& pattern, const ScoreTerms& terms = {},

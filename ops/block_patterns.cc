@@ -139,11 +139,10 @@ int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t h
   for (size_t i = 0; i < which.size(); ++i) {
     int64_t& pairs = of_member[static_cast<size_t>(which[i])];
     if (pairs < 0) {
+      auto only = std::make_shared<BlockLayout>(layout);
+      only->which = Tensor::from(std::vector<int32_t>{which[i]}, {1, 1});
       AttentionPattern one = p;
-      if (layout.layouts() > 1) {
-        one.layout = make_layout(queries, keys, {tiles_of(layout, which[i])}, {}, layout.order_q,
-                                 layout.order_k);
-      }
+      one.layout = only;
       pairs = visible_pairs(one, queries, keys);
     }
     n += pairs;
@@ -158,7 +157,7 @@ AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& memb
   std::vector<std::vector<TileRuns>> tiles;
   for (const BlockTable& table : members) tiles.push_back(tiles_of_table(length, table));
   AttentionPattern p;
-  p.layout = make_layout(length, length, tiles, which);
+  p.layout = make_layout(length, length, tiles, {.which = which});
   p.rules.emplace_back();
   p.name = std::move(name);
   return p;

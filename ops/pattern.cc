@@ -20,7 +20,7 @@ int64_t round_down(int64_t n, int64_t unit) { return floor_div(n, unit) * unit; 
 int64_t round_up(int64_t n, int64_t unit) { return -round_down(-n, unit); }
 
 Run make_run(int64_t k0, int64_t k1, RunKind kind) {
-  return {static_cast<int32_t>(k0), static_cast<int32_t>(k1 - k0), 0, kind};
+  return {static_cast<int32_t>(k0), static_cast<int32_t>(k1 - k0), 0, kind, 1};
 }
 
 // partial [k0, full0), full [full0, full1), partial [full1, k1): parts that are empty are left out,
@@ -119,8 +119,9 @@ std::shared_ptr<const BlockLayout> class_layout(int64_t queries, int64_t keys, i
                tiles.back().runs);
     }
   }
-  return make_layout(queries, keys, {tiles}, {}, Tensor::from(q.order, {queries}),
-                     Tensor::from(k.order, {keys}));
+  return make_layout(
+      queries, keys, {tiles},
+      {.order_q = Tensor::from(q.order, {queries}), .order_k = Tensor::from(k.order, {keys})});
 }
 
 // Everything that a recipe's layout depends on.
@@ -205,11 +206,19 @@ int64_t bounded(int64_t steps, int64_t dilation) {
   return steps >= kUnlimited / dilation ? kUnlimited : steps * dilation;
 }
 
+// One of the orders, as places -> indices; empty: the identity.
+std::vector<int32_t> order_of(const Tensor& orders, int32_t which, int64_t rows) {
+  if (which < 0) return {};
+  const auto all = orders.to_vector<int32_t>();
+  return {all.begin() + which * rows, all.begin() + (which + 1) * rows};
+}
+
 }  // namespace
 
 kernels::AttentionLayoutView BlockLayout::view() const {
   return {first_tile.view(), tiles.view(),    row_start.view(), runs.view(),    first_column.view(),
-          col_start.view(),  col_runs.view(), which.view(),     order_q.view(), order_k.view()};
+          col_start.view(),  col_runs.view(), which.view(),     members.view(), order_q.view(),
+          order_k.view(),    uniform,         multiplied};
 }
 
 std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
@@ -220,9 +229,9 @@ std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLa
   if (auto known = layout->copy.lock(); known && known->tiles.device() == device) return known;
   const NoGrad off;
   auto moved = std::make_shared<BlockLayout>(*layout);
-  for (Tensor* t :
-       {&moved->first_tile, &moved->tiles, &moved->row_start, &moved->runs, &moved->first_column,
-        &moved->col_start, &moved->col_runs, &moved->which, &moved->order_q, &moved->order_k}) {
+  for (Tensor* t : {&moved->first_tile, &moved->tiles, &moved->row_start, &moved->runs,
+                    &moved->first_column, &moved->col_start, &moved->col_runs, &moved->which,
+                    &moved->members, &moved->order_q, &moved->order_k}) {
     if (*t) *t = to_device(*t, device);
   }
   moved->original = layout;
@@ -230,17 +239,99 @@ std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLa
   return moved;
 }
 
+namespace {
+
+constexpr const char* kMakeLayout = "make_layout";
+constexpr auto kFields = static_cast<size_t>(kernels::kRunFields);
+constexpr auto kColumnFields = static_cast<size_t>(kernels::kColumnRunFields);
+
+void check_runs(const TileRuns& t, int32_t number, const int64_t (&keys)[2]) {
+  constexpr const char* op = kMakeLayout;
+  int64_t end = 0;
+  uint8_t segment = 0;
+  for (const Run& r : t.runs) {
+    require<ShapeError>(r.segment < 2 && keys[r.segment] > 0, op,
+                        "run {} + {} of tile {} is of key segment {}, which has no keys", r.k0,
+                        r.kn, number, r.segment);
+    require<ShapeError>(r.segment >= segment, op,
+                        "tile {} has a run of segment 0 after those of segment 1", number);
+    if (r.segment > segment) end = 0;
+    segment = r.segment;
+    require<ShapeError>(r.k0 >= end && r.kn > 0 && r.k0 + int64_t{r.kn} <= keys[segment], op,
+                        "run {} + {} of tile {} overlaps the one before or leaves the {} keys",
+                        r.k0, r.kn, number, keys[segment]);
+    require(r.multiplicity > 0, op, "run {} + {} of tile {} has multiplicity 0", r.k0, r.kn,
+            number);
+    end = r.k0 + int64_t{r.kn};
+  }
+}
+
+// [orders, rows], of permutations.
+Tensor checked_order(const Tensor& order, int64_t rows) {
+  if (!order) return order;
+  constexpr const char* op = kMakeLayout;
+  require<ShapeError>(
+      (order.rank() == 1 || order.rank() == 2) && order.dim(-1) == rows && order.contiguous(), op,
+      "an order has shape {}; expected [{}] or [orders, {}], row-major", to_string(order.shape()),
+      rows, rows);
+  require<DTypeError>(order.dtype() == DType::i32, op, "an order is i32");
+  const auto places = order.to_vector<int32_t>();
+  std::vector<bool> seen;
+  for (size_t at = 0; at < places.size(); ++at) {
+    if (at % static_cast<size_t>(rows) == 0) seen.assign(static_cast<size_t>(rows), false);
+    const int32_t i = places[at];
+    require<NotImplemented>(i >= 0 && i < rows && !seen[static_cast<size_t>(i)], op,
+                            "an order that omits or repeats rows (order_q, order_k)");
+    seen[static_cast<size_t>(i)] = true;
+  }
+  const int64_t orders = order.rank() == 1 ? 1 : order.dim(0);
+  return order.rank() == 2 ? order : order.alias({orders, rows}, {rows, 1}, 0);
+}
+
+// The table of members, and what is known of all of them.
+void fill_members(const std::vector<LayoutMember>& given, size_t layouts, BlockLayout& layout) {
+  const Tensor &order_q = layout.order_q, &order_k = layout.order_k;
+  constexpr const char* op = kMakeLayout;
+  const LayoutMember first{0, order_q ? 0 : -1, order_k ? 0 : -1};
+  require<ShapeError>(given.empty() || given.size() == layouts, op,
+                      "{} members are described; the layout has {}", given.size(), layouts);
+  const auto orders = [](const Tensor& order) {
+    return static_cast<int32_t>(order ? order.dim(0) : 0);
+  };
+  std::vector<int32_t> table;
+  layout.uniform = orders(order_q) <= 1 && orders(order_k) <= 1;
+  for (size_t n = 0; n < layouts; ++n) {
+    const LayoutMember m = given.empty() ? first : given[n];
+    require(m.rule >= 0 && m.rule < kernels::kAttentionRules, op,
+            "member {} has rule {}; expected 0 to {}", n, m.rule, kernels::kAttentionRules - 1);
+    require(m.order_q >= -1 && m.order_q < orders(order_q), op,
+            "member {} has order_q {} of {}; -1 is the identity", n, m.order_q, orders(order_q));
+    require(m.order_k >= -1 && m.order_k < orders(order_k), op,
+            "member {} has order_k {} of {}; -1 is the identity", n, m.order_k, orders(order_k));
+    layout.uniform =
+        layout.uniform && m.rule == 0 && m.order_q == first.order_q && m.order_k == first.order_k;
+    layout.rules = std::max(layout.rules, m.rule + 1);
+    table.insert(table.end(), {m.rule, m.order_q, m.order_k});
+  }
+  layout.members = Tensor::from(table, {static_cast<int64_t>(layouts), 3});
+}
+
+}  // namespace
+
 std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
                                                const std::vector<std::vector<TileRuns>>& layouts,
-                                               const Tensor& which, const Tensor& order_q,
-                                               const Tensor& order_k) {
-  constexpr const char* op = "make_layout";
+                                               const LayoutOptions& options) {
+  constexpr const char* op = kMakeLayout;
+  const int64_t segments[] = {keys, options.side_keys};
   require<ShapeError>(!layouts.empty(), op, "needs at least one member");
-  require<ShapeError>(queries < INT32_MAX && keys < INT32_MAX, op,
-                      "{} queries and {} keys do not fit 32 bits", queries, keys);
+  for (const int64_t n : {queries, keys, options.side_keys}) {
+    require<ShapeError>(n >= 0 && n < INT32_MAX, op, "{} rows or keys do not fit 32 bits", n);
+  }
   std::vector<int32_t> first_tile{0}, tiles, row_start{0}, runs;
   std::vector<int32_t> first_column{0}, col_start{0}, col_runs;
-  const int64_t columns = (keys + kColumnKeys - 1) / kColumnKeys;
+  const int64_t main_columns = (keys + kColumnKeys - 1) / kColumnKeys;
+  bool multiplied = false;
+  const int64_t columns = main_columns + (options.side_keys + kColumnKeys - 1) / kColumnKeys;
   for (const std::vector<TileRuns>& layout : layouts) {
     std::vector<std::vector<ColumnRun>> by_column(static_cast<size_t>(columns));
     int64_t row = 0;
@@ -252,22 +343,20 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
           t.qn, row, kTileRows);
       row += t.qn;
       tiles.insert(tiles.end(), {t.q0, t.qn});
-      int64_t end = 0;
+      check_runs(t, number, segments);
       for (const Run& r : t.runs) {
-        require<ShapeError>(r.k0 >= end && r.kn > 0 && r.k0 + int64_t{r.kn} <= keys, op,
-                            "run {} + {} of tile {} overlaps the one before or leaves the {} keys",
-                            r.k0, r.kn, number, keys);
-        require<NotImplemented>(r.segment == 0, op, "runs of a second key segment (segment = {})",
-                                r.segment);
-        end = r.k0 + int64_t{r.kn};
-        runs.insert(runs.end(), {r.k0, r.kn, r.segment, static_cast<int32_t>(r.kind)});
+        const int64_t end = r.k0 + int64_t{r.kn}, first = r.segment > 0 ? main_columns : 0;
+        runs.insert(runs.end(),
+                    {r.k0, r.kn, r.segment, static_cast<int32_t>(r.kind), r.multiplicity});
+        multiplied = multiplied || r.multiplicity != 1;
         for (int64_t c = r.k0 / kColumnKeys; c * kColumnKeys < end; ++c) {
-          const int64_t k0 = std::max<int64_t>(r.k0, c * kColumnKeys);
-          const int64_t k1 = std::min(end, (c + 1) * kColumnKeys);
-          add_to_column(by_column[static_cast<size_t>(c)], number, make_run(k0, k1, r.kind));
+          Run part = r;
+          part.k0 = static_cast<int32_t>(std::max<int64_t>(r.k0, c * kColumnKeys));
+          part.kn = static_cast<int32_t>(std::min(end, (c + 1) * kColumnKeys) - part.k0);
+          add_to_column(by_column[static_cast<size_t>(first + c)], number, part);
         }
       }
-      row_start.push_back(static_cast<int32_t>(runs.size() / 4));
+      row_start.push_back(static_cast<int32_t>(runs.size() / kFields));
       ++number;
     }
     require<ShapeError>(row == queries, op, "tiles hold {} rows; expected {}", row, queries);
@@ -275,26 +364,13 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
     for (const std::vector<ColumnRun>& column : by_column) {
       for (const ColumnRun& c : column) {
         col_runs.insert(col_runs.end(), {c.tile, c.tiles, c.run.k0, c.run.kn, c.run.segment,
-                                         static_cast<int32_t>(c.run.kind)});
+                                         static_cast<int32_t>(c.run.kind), c.run.multiplicity});
       }
-      col_start.push_back(static_cast<int32_t>(col_runs.size() / 6));
+      col_start.push_back(static_cast<int32_t>(col_runs.size() / kColumnFields));
     }
     first_column.push_back(static_cast<int32_t>(col_start.size() - 1));
   }
-  for (const Tensor* order : {&order_q, &order_k}) {
-    if (!*order) continue;
-    const int64_t n = order == &order_q ? queries : keys;
-    require<ShapeError>(order->rank() == 1 && order->dim(0) == n, op, "an order needs {} entries",
-                        n);
-    require<DTypeError>(order->dtype() == DType::i32, op, "an order is i32");
-    std::vector<bool> seen(static_cast<size_t>(n));
-    for (const int32_t i : order->to_vector<int32_t>()) {
-      require<NotImplemented>(i >= 0 && i < n && !seen[static_cast<size_t>(i)], op,
-                              "an order that omits or repeats rows (order_q, order_k)");
-      seen[static_cast<size_t>(i)] = true;
-    }
-  }
-  if (which) {
+  if (const Tensor& which = options.which) {
     require<DTypeError>(which.dtype() == DType::i32, op, "which is i32");
     require<ShapeError>(which.rank() == 2 && which.contiguous(), op,
                         "which is [B or 1, H or 1], row-major");
@@ -307,16 +383,19 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
   auto layout = std::make_shared<BlockLayout>();
   layout->queries = queries;
   layout->keys = keys;
+  layout->side_keys = options.side_keys;
   layout->first_tile = table(first_tile, 1);
   layout->tiles = table(tiles, 2);
   layout->row_start = table(row_start, 1);
-  layout->runs = table(runs, 4);
+  layout->runs = table(runs, kernels::kRunFields);
   layout->first_column = table(first_column, 1);
   layout->col_start = table(col_start, 1);
-  layout->col_runs = table(col_runs, 6);
-  layout->which = which ? which : Tensor::from(std::vector<int32_t>{0}, {1, 1});
-  layout->order_q = order_q;
-  layout->order_k = order_k;
+  layout->col_runs = table(col_runs, kernels::kColumnRunFields);
+  layout->multiplied = multiplied;
+  layout->which = options.which ? options.which : Tensor::from(std::vector<int32_t>{0}, {1, 1});
+  layout->order_q = checked_order(options.order_q, queries);
+  layout->order_k = checked_order(options.order_k, keys);
+  fill_members(options.members, layouts.size(), *layout);
   return layout;
 }
 
@@ -330,8 +409,9 @@ std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member) {
        t < static_cast<size_t>(first[static_cast<size_t>(member) + 1]); ++t) {
     TileRuns tile_runs{tiles[2 * t], tiles[2 * t + 1], {}};
     for (auto i = static_cast<size_t>(start[t]); i < static_cast<size_t>(start[t + 1]); ++i) {
-      tile_runs.runs.push_back({runs[4 * i], runs[4 * i + 1], static_cast<uint8_t>(runs[4 * i + 2]),
-                                static_cast<RunKind>(runs[4 * i + 3])});
+      const int32_t* r = &runs[kFields * i];
+      tile_runs.runs.push_back({r[0], r[1], static_cast<uint8_t>(r[2]), static_cast<RunKind>(r[3]),
+                                static_cast<uint8_t>(r[4])});
     }
     out.push_back(std::move(tile_runs));
   }
@@ -340,33 +420,41 @@ std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member) {
 
 AttentionPattern with_lengths(AttentionPattern pattern, const Tensor& q_valid,
                               const Tensor& k_valid) {
-  for (Rule& rule : pattern.rules) {
-    rule.q_valid = q_valid;
-    rule.k_valid = k_valid;
-  }
+  pattern.q_valid = q_valid;
+  pattern.mask.k_valid = k_valid;
   return pattern;
 }
 
-AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
+AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                         int64_t side_keys) {
   constexpr const char* op = "attention pattern";
   AttentionPattern p = pattern;
   if (p.rules.empty()) p.rules.emplace_back();
+  if (p.side_rules.empty()) p.side_rules.push_back({.q_start = 0});
   for (Rule& rule : p.rules) {
     if (rule.q_start == Rule::align_ends) rule.q_start = keys - queries;
   }
+  for (Rule& rule : p.side_rules) {
+    if (rule.q_start == Rule::align_ends) rule.q_start = side_keys - queries;
+  }
   if (p.layout != nullptr) {
-    require<ShapeError>(p.layout->queries == queries && p.layout->keys == keys, op,
-                        "{} has a layout for {} queries and {} keys; got {} and {}", p.name,
-                        p.layout->queries, p.layout->keys, queries, keys);
+    require<ShapeError>(
+        p.layout->queries == queries && p.layout->keys == keys && p.layout->side_keys == side_keys,
+        op,
+        "{} has a layout for {} queries, {} keys and {} of a second segment; got "
+        "{}, {} and {}",
+        p.name, p.layout->queries, p.layout->keys, p.layout->side_keys, queries, keys, side_keys);
     return p;
   }
+  require(side_keys == 0, op, "{} has a recipe for one key segment, and {} keys of a second one",
+          p.name, side_keys);
   require(p.recipe.kind != Recipe::Kind::none, op, "{} has neither a layout nor a recipe for one",
           p.name);
   const Rule& rule = p.rules.front();
   // Beyond the lengths every class has one member, whatever the stride.
   const int64_t stride =
       std::min(rule.stride > 0 ? rule.stride : rule.window.dilation, queries + keys + 1);
-  const int64_t right = rule.causal ? 0 : rule.window.right;
+  const int64_t right = rule.causal ? std::min<int64_t>(0, rule.window.right) : rule.window.right;
   p.layout = shared({p.recipe, queries, keys, rule.q_start, rule.window.left, right, stride});
   return p;
 }
@@ -393,23 +481,26 @@ int64_t member_of(const BlockLayout& layout, int64_t head) {
 template <class F>
 void for_each_run(const AttentionPattern& resolved, int64_t head, F&& f) {
   for (const TileRuns& t : tiles_of(*resolved.layout, member_of(*resolved.layout, head))) {
-    for (const Run& r : t.runs) f(t, r);
+    for (const Run& r : t.runs) {
+      if (r.segment == 0) f(t, r);
+    }
   }
 }
 
 template <class F>
 void for_each_visible(const AttentionPattern& resolved, int64_t head, F&& f) {
   const BlockLayout& layout = *resolved.layout;
-  const auto order_q =
-      layout.order_q ? layout.order_q.to_vector<int32_t>() : std::vector<int32_t>{};
-  const auto order_k =
-      layout.order_k ? layout.order_k.to_vector<int32_t>() : std::vector<int32_t>{};
+  const auto members = layout.members.to_vector<int32_t>();
+  const int32_t* member = members.data() + 3 * member_of(layout, head);
+  const auto order_q = order_of(layout.order_q, member[1], layout.queries);
+  const auto order_k = order_of(layout.order_k, member[2], layout.keys);
+  const Rule& rule = resolved.rules[resolved.rules.size() > 1 ? static_cast<size_t>(member[0]) : 0];
   for_each_run(resolved, head, [&](const TileRuns& t, const Run& r) {
     for (int32_t row = t.q0; row < t.q0 + t.qn; ++row) {
       const int64_t i = order_q.empty() ? row : order_q[static_cast<size_t>(row)];
       for (int32_t place = r.k0; place < r.k0 + r.kn; ++place) {
         const int64_t j = order_k.empty() ? place : order_k[static_cast<size_t>(place)];
-        if (r.kind == RunKind::full || rule_allows(resolved.rules.front(), i, j)) f(i, j);
+        if (r.kind == RunKind::full || rule_allows(rule, i, j)) f(i, j);
       }
     }
   });

@@ -15,12 +15,13 @@ namespace longspan {
 using kernels::kUnlimited;
 using kernels::RunKind;
 
-/// Keys k0 .. k0 + kn of one segment. A full run holds visible pairs only; in a partial one the
-/// rule decides.
+/// Keys k0 .. k0 + kn of one segment, each counted `multiplicity` times. A full run holds pairs
+/// within the window only; in a partial one the rule decides.
 struct Run {
   int32_t k0, kn;
   uint8_t segment;
   RunKind kind;
+  uint8_t multiplicity = 1;
   friend bool operator==(const Run&, const Run&) = default;
 };
 
@@ -33,15 +34,19 @@ struct TileRuns {
 /// Which blocks of the score matrix exist: run-length rows and their transpose. Immutable and
 /// shared. Rows and keys are places: order_q and order_k say which query and key lies there.
 struct BlockLayout {
-  int64_t queries, keys;
-  Tensor first_tile;       // i32 [layouts + 1]
-  Tensor tiles;            // i32 [tiles, 2]: q0, qn
-  Tensor row_start, runs;  // i32 [tiles + 1], [.., 4]: k0, kn, segment, kind
-  Tensor first_column;     // i32 [layouts + 1]: column tiles of kAttentionColumnKeys keys
-  Tensor col_start,
-      col_runs;             // i32 [columns + 1], [.., 6]: first tile, tiles, k0, kn, segment, kind
-  Tensor which;             // i32 [B or 1, H or 1]: many heads share one layout
-  Tensor order_q, order_k;  // i32 [rows], permutations; undefined: the identity
+  int64_t queries, keys, side_keys;  // side_keys: of the second segment
+  Tensor first_tile;                 // i32 [layouts + 1]
+  Tensor tiles;                      // i32 [tiles, 2]: q0, qn
+  Tensor row_start, runs;  // i32 [tiles + 1], [.., 5]: k0, kn, segment, kind, multiplicity
+  // i32 [layouts + 1]: column tiles of kAttentionColumnKeys keys, of one segment after the other
+  Tensor first_column;
+  Tensor col_start, col_runs;  // i32 [columns + 1], [.., 7]: first tile, tiles, then as in runs
+  Tensor which;                // i32 [B or 1, H or 1]: many heads share one layout
+  Tensor members;              // i32 [layouts, 3]: rule, order of queries, of keys
+  Tensor order_q, order_k;     // i32 [orders, rows], permutations; undefined: none
+  int rules = 1;               // how many rules the members choose from
+  bool uniform = true;         // every member has rule 0 and the only order
+  bool multiplied = false;     // some run has a multiplicity other than 1
 
   /// What this is a copy of, and the copy on another device, while that is in use.
   std::shared_ptr<const BlockLayout> original;
@@ -55,42 +60,64 @@ struct BlockLayout {
 std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
                                              Device device);
 
+/// What one member of a layout has of its own: which of the pattern's rules, and which orders (-1:
+/// the identity).
+struct LayoutMember {
+  int32_t rule = 0, order_q = -1, order_k = -1;
+};
+
+/// Options of make_layout.
+///   which      i32 [B or 1, H or 1]: member of each head; undefined: member 0 for all
+///   order_q, order_k  i32 [queries] or [orders, queries], keys of the first segment likewise:
+///              permutations that ascend within every run and tile of the members that use them
+///   members    one entry for each member; empty: all have rule 0 and the first orders given
+///   side_keys  keys of a second segment, whose runs follow those of the first
+struct LayoutOptions {
+  Tensor which = {};
+  Tensor order_q = {}, order_k = {};
+  std::vector<LayoutMember> members = {};
+  int64_t side_keys = 0;
+};
+
 /// Builds a layout from the tiles of each of its members, and the transpose.
 ///   layouts  for each member, tiles that partition [0, queries) in order, at most
 ///            kAttentionTileRows rows each
-///   which    i32 [B or 1, H or 1], or undefined: all heads use member 0
-///   order_q, order_k  i32 [queries], [keys], permutations that ascend within every run and tile
 /// Throws ShapeError where tiles or runs overlap, leave the matrix or are not in order.
 std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
                                                const std::vector<std::vector<TileRuns>>& layouts,
-                                               const Tensor& which = {}, const Tensor& order_q = {},
-                                               const Tensor& order_k = {});
+                                               const LayoutOptions& options = {});
 /// The tiles of one member, read back.
 std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member);
 
 /// Distances q - k that a query sees: -right dilation .. left dilation, in steps of dilation.
+/// Either side may be negative: right = -n sees only what lies n steps before or earlier.
 struct Window {
   int64_t left = kUnlimited, right = kUnlimited, dilation = 1;
   friend bool operator==(const Window&, const Window&) = default;
 };
 
-/// The predicate of partial runs, on positions: query i has position i + q_start, key j has j.
-/// A pair is visible if every hard term holds and, where soft terms are set, at least one of them.
+/// The predicate of partial runs of one key segment, on positions: query i has position i +
+/// q_start, key j has j. Dilation and stride need an order by class.
 struct Rule {
   /// q_start of "queries are the last of the keys": keys - queries, the length M of a memory.
   static constexpr int64_t align_ends = std::numeric_limits<int64_t>::min();
 
-  bool causal = false;            // hard: k <= q
-  bool self_last = false;         // hard: itself only if nothing else
-  Tensor q_valid, k_valid;        // hard: i64 [B], lengths per sample
-  Tensor q_segment, k_segment;    // hard: equal ids
-  Tensor earlier;                 // hard: not a pair that an earlier round saw
-  Window window;                  // soft
-  int64_t stride = 0;             // soft: q - k is a multiple; 0: not set
-  Tensor q_cell, k_cell;          // soft: equal cells
-  Tensor q_free, k_free;          // soft: global tokens
-  Tensor q_position, k_position;  // replace the positions above
+  bool causal = false;  ///< k <= q
+  Window window = {};
+  int64_t stride = 0;  ///< q - k is a multiple; 0: not set
   int64_t q_start = align_ends;
+};
+
+/// What hides pairs of one key segment in every run, and labels them. Tensors that are not given
+/// hide nothing; those with a first size of 1 serve every sample.
+struct PairMask {
+  Tensor k_valid;           ///< i64 [B]: keys from here on do not exist
+  Tensor q_from, q_to;      ///< i32 [1 or B, L]: query i sees only keys q_from_i <= j < q_to_i
+  Tensor k_hidden;          ///< u8 [1 or B, T]: keys, other than 0, that nobody sees
+  Tensor q_class, k_class;  ///< i32 [1 or B, L], [1 or B, T]
+  /// i32 [1 or B, Cq, Ck]: label of a pair by its classes. -1 hides it; else it is the row of the
+  /// relation tables, in place of the clipped distance.
+  Tensor class_id;
 };
 
 /// How to lay blocks out for whatever lengths a call has; builders fill it.
@@ -108,7 +135,10 @@ struct Recipe {
 /// the lengths of the call.
 struct AttentionPattern {
   std::shared_ptr<const BlockLayout> layout;
-  std::vector<Rule> rules;  // per layout and key segment; one serves all
+  std::vector<Rule> rules;       // of the first key segment; the layout's members choose
+  std::vector<Rule> side_rules;  // of the second, chosen alike; none: any distance, q_start 0
+  Tensor q_valid;                // i64 [B]: queries from here on do not exist
+  PairMask mask, side_mask;      // of the first and of the second key segment
   Recipe recipe;
   std::string name = "custom";
 };
@@ -119,13 +149,14 @@ AttentionPattern with_lengths(AttentionPattern pattern, const Tensor& q_valid,
 
 /// The pattern with its layout for these lengths and q_start in numbers. Layouts of builders
 /// are shared by content while in use. Throws ShapeError where a given layout has other lengths.
-AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64_t keys);
+AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                         int64_t side_keys = 0);
 
 /// Whether the rule allows the pair (query i, key j), whatever the layout. `q_start` is resolved.
 bool rule_allows(const Rule& rule, int64_t i, int64_t j);
 
-/// Visible pairs of one head, and pairs that its runs cover. Lengths per sample are not taken into
-/// account.
+/// Visible pairs of one head, and pairs that its runs cover. Lengths and masks of samples are not
+/// taken into account, nor is a second segment.
 int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                       int64_t head = 0);
 int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,

@@ -122,7 +122,7 @@ AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t que
   }
   all.rules = members.front().rules;
   all.layout = make_layout(queries, keys, tiles,
-                           Tensor::from(which, {1, static_cast<int64_t>(which.size())}));
+                           {.which = Tensor::from(which, {1, static_cast<int64_t>(which.size())})});
   return all;
 }
 

@@ -15,40 +15,76 @@ inline constexpr int64_t kAttentionMaxWidth = 1024;
 /// A distance that bounds nothing.
 inline constexpr int64_t kUnlimited = INT64_MAX / 4;
 
-/// What a run promises: every pair is visible, or the rule decides.
+/// Key segments of a call, at most, and window rules of a segment.
+inline constexpr int kAttentionSegments = 2, kAttentionRules = 8;
+/// Numbers of a run and of a run of a column tile.
+inline constexpr int64_t kRunFields = 5, kColumnRunFields = 7;
+
+/// Full: every pair lies within the window of the layout's rule. Partial: the window decides. All
+/// else that hides pairs (lengths, bounds of rows, hidden keys, classes) applies to either kind.
 enum class RunKind : uint8_t { full = 0, partial = 1 };
 
 /// A block layout as kernels read it: contiguous i32 tensors. Rows and keys are places in the order
-/// given by order_q and order_k; without an order the place is the index.
+/// given by order_q and order_k; without an order the place is the index. Places of the second
+/// segment are its keys' indices.
 struct AttentionLayoutView {
   ConstView first_tile;  // [layouts + 1]: tiles of layout n are first_tile[n] .. first_tile[n + 1]
   ConstView tiles;       // [tiles, 2]: first row, rows
   ConstView row_start;   // [tiles + 1]: into runs
-  ConstView runs;        // [runs, 4]: first key, keys, key segment, kind; sorted, disjoint
-  ConstView first_column;      // [layouts + 1]: column tiles of each layout
-  ConstView col_start;         // [column tiles + 1]: into col_runs
-  ConstView col_runs;          // [.., 6]: first tile, tiles, first key, keys, key segment, kind
+  // [runs, kRunFields]: first key, keys, key segment, kind, multiplicity; sorted by segment and
+  // key, disjoint. The keys of a run count `multiplicity` times.
+  ConstView runs;
+  // [layouts + 1]: column tiles of each layout, those of the first segment before those of the
+  // second; no tile holds keys of both.
+  ConstView first_column;
+  ConstView col_start;  // [column tiles + 1]: into col_runs
+  // [.., kColumnRunFields]: first tile, tiles, then as in runs
+  ConstView col_runs;
   ConstView which;             // [B or 1, H or 1]: layout of each head
-  ConstView order_q, order_k;  // [rows]: gather lists, ascending within a run; empty: the identity
+  ConstView members;           // [layouts, 3]: rule, order of queries, of keys (-1: the identity)
+  ConstView order_q, order_k;  // [orders, rows]: permutations, ascending within a run; or empty
+  // Whether each layout has rule 0 and the only order there is (known without reading members).
+  bool uniform = true;
+  bool multiplied = false;  // whether some run has a multiplicity other than 1
 };
 
-/// The predicate of partial runs. Position of query i is i + q_start, of key j it is j (indices
-/// before any ordering): visible if -right <= q - k <= left, query i < q_valid[b], key j <
-/// k_valid[b].
-struct AttentionRuleView {
+/// Distances q - k, -right .. left, that a query sees in partial runs: kUnlimited where there is no
+/// bound; right = 0 is causal, right = -n sees only what lies n or more before.
+struct AttentionWindow {
+  int64_t left = kUnlimited, right = kUnlimited;
+};
+
+/// A key segment: k [B, H, T, d], v [B, H, T, dv], and which pairs exist. Position of query i is
+/// i + q_start, of key j it is j (indices before any ordering). The pair is visible where the run's
+/// window holds and
+///   j < k_valid[b],  q_from[b, i] <= j < q_to[b, i],  k_hidden[b, j] == 0,
+///   class_id[b, q_class[b, i], k_class[b, j]] >= 0,
+/// each where it is given.
+struct AttentionSegment {
+  ConstView k, v;
   int64_t q_start = 0;
-  int64_t left = kUnlimited,
-          right = kUnlimited;  // kUnlimited where there is no bound; right = 0 is causal
-  ConstView q_valid, k_valid;  // [B] i64; empty: all rows
+  AttentionWindow windows[kAttentionRules];  // by the layout's rule
+  ConstView k_valid;                         // i64 [B]
+  ConstView q_from, q_to;                    // i32 [1 or B, L], both or neither
+  ConstView k_hidden;                        // u8 [1 or B, T]
+  ConstView q_class, k_class;                // i32 [1 or B, L], [1 or B, T]
+  ConstView class_id;                        // i32 [1 or B, Cq, Ck]; all three or none
 };
 
-/// Terms added to scores and values. id(i, j) = clamp(k - q, -left, right) + left, of positions.
+/// Terms added to scores and values. id(i, j) = clamp(k - q, -left, right) + left, of positions; in
+/// a segment with classes it is class_id[b, q_class_i, k_class_j] < R.
 struct AttentionTermsView {
   double scale = 1;
-  int64_t left = 0, right = 0;  // ids 0 .. left + right
-  ConstView relation_key;       // [1 or H, R, d] or empty: scale * q . a[id]
+  int64_t left = 0, right = 0;  // ids of distances: 0 .. left + right
+  int64_t ids = 0;              // R >= left + right + 1; rows beyond are reached by classes only
+  ConstView relation_query;     // [B, H, L, d] or empty: q in its place
+  ConstView relation_key;       // [1 or H, R, d] or empty: scale * relation_query . a[id]
   ConstView relation_bias;      // [1 or H, R] or empty: scale * b[id]
   ConstView relation_value;     // [1 or H, R, dv] or empty: v + a_v[id]
+  // [1 or B, 1 or H, 1 or T] or empty: keys of the first segment count mu times,
+  // mu = clamp((offset + span - (q - k)) / ramp, 0, 1), of positions
+  ConstView span;
+  double ramp = 1, offset = 0;
 };
 
 /// Element (b, h, i, j) is kept if word j mod 4 of philox(key, {j / 4, i, b H + h, segment}) is at
@@ -58,20 +94,25 @@ struct AttentionDropout {
   uint64_t key = 0;
 };
 
-/// What forward and backward both read. q [B, H, L, d], k [B, H, T, d], v [B, H, T, dv]; one
-/// floating dtype, any strides with the last one 1.
+/// What forward and backward both read. q [B, H, L, d]; k, v and relation_query have one floating
+/// dtype with q, and any strides with the last one 1. Queries from q_valid[b] on do not exist.
 struct AttentionInputs {
-  ConstView q, k, v;
+  ConstView q;
+  ConstView q_valid;  // i64 [B]; empty: all rows
+  int segments = 1;
+  AttentionSegment segment[kAttentionSegments];
   AttentionLayoutView layout;
-  AttentionRuleView rule;
   AttentionTermsView terms;
   AttentionDropout dropout;
 };
 
-/// Where gradients go: shaped as the inputs; empty: not wanted. dq, dk and dv are wanted together.
+/// Where gradients go: shaped as the inputs; empty: not wanted. Those of keys and values are wanted
+/// together, of all segments.
 struct AttentionGradients {
-  View q, k, v;
-  View relation_key, relation_bias, relation_value;
+  View q;
+  View k[kAttentionSegments], v[kAttentionSegments];
+  View relation_query, relation_key, relation_bias, relation_value;
+  View span;
 };
 
 /// out [B, H, L, dv] in the dtype of q, lse [B, H, L] contiguous, f32 (f64 for f64): see

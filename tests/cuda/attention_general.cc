@@ -44,8 +44,8 @@ void simulated_backward(const kernels::AttentionInputs& in, const ConstView& out
   x.lse = const_cast<A*>(lse.as<A>());
   x.dout = head_rows<const T>(dout);
   x.dq = head_rows<T>(grads.q);
-  x.dk = head_rows<T>(grads.k);
-  x.dv = head_rows<T>(grads.v);
+  x.dk = head_rows<T>(grads.k[0]);
+  x.dv = head_rows<T>(grads.v[0]);
   const auto& n = x.sizes;
   std::vector<A> delta(static_cast<size_t>(n.head_count() * n.queries));
   for (int64_t i = 0; i < n.head_count() * n.queries; ++i) {
@@ -59,7 +59,7 @@ void simulated_backward(const kernels::AttentionInputs& in, const ConstView& out
     run_blocks<A>(Passes::row_blocks(x), Tile::rows_bytes,
                   [&](A* shared, int64_t i) { Passes::row_gradients(x, shared, i); });
   }
-  if (grads.k) {
+  if (grads.k[0]) {
     run_blocks<A>(Passes::key_blocks(x), Tile::keys_bytes,
                   [&](A* shared, int64_t i) { Passes::key_gradients(x, shared, i); });
   }

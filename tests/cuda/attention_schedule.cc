@@ -37,7 +37,7 @@ AttentionPattern ragged(int64_t queries, int64_t keys) {
   AttentionPattern p;
   p.name = "ragged";
   p.layout = make_layout(queries, keys, layouts,
-                         Tensor::from(std::vector<int32_t>{0, 1, 1, 0, 0, 1}, {2, 3}));
+                         {.which = Tensor::from(std::vector<int32_t>{0, 1, 1, 0, 0, 1}, {2, 3})});
   return p;
 }
 
@@ -71,14 +71,17 @@ struct Call {
     k = Tensor::zeros({c.batch, c.heads, c.keys, 8}, DType::bf16);
     kernels::AttentionInputs in;
     in.q = q.view();
-    in.k = in.v = k.view();
+    in.segment[0].k = in.segment[0].v = k.view();
+    in.q_valid = q_valid.view();
+    in.segment[0].k_valid = k_valid.view();
     in.layout = pattern.layout->view();
     const Rule& rule = pattern.rules.front();
     const auto times = [&](int64_t n) {
       return n >= kUnlimited / rule.window.dilation ? kUnlimited : n * rule.window.dilation;
     };
-    in.rule = {rule.q_start, times(rule.window.left), rule.causal ? 0 : times(rule.window.right),
-               q_valid.view(), k_valid.view()};
+    in.segment[0].q_start = rule.q_start;
+    in.segment[0].windows[0] = {times(rule.window.left),
+                                rule.causal ? 0 : times(rule.window.right)};
     sizes = sizes_of(in);
   }
 

@@ -69,10 +69,11 @@ struct Wide {
 
 template <class T>
 void simulated_forward(kernels::AttentionInputs in, const View& out, const View& lse) {
-  Wide q = Wide::of<T>(in.q), k = Wide::of<T>(in.k), v = Wide::of<T>(in.v), y = Wide::of<T>(out);
+  Wide q = Wide::of<T>(in.q), k = Wide::of<T>(in.segment[0].k), v = Wide::of<T>(in.segment[0].v),
+       y = Wide::of<T>(out);
   in.q = q.tensor.view();
-  in.k = k.tensor.view();
-  in.v = v.tensor.view();
+  in.segment[0].k = k.tensor.view();
+  in.segment[0].v = v.tensor.view();
   AttentionArguments<T> x = arguments_of<T>(in);
   x.out = head_rows<T>(y.tensor.mut());
   x.lse = lse.as<float>();
@@ -84,12 +85,12 @@ template <class T>
 void simulated_backward(kernels::AttentionInputs in, const ConstView& out, const ConstView& lse,
                         const ConstView& dout, const ConstView& dlse,
                         const kernels::AttentionGradients& grads) {
-  Wide q = Wide::of<T>(in.q), k = Wide::of<T>(in.k), v = Wide::of<T>(in.v), y = Wide::of<T>(out),
-       dy = Wide::of<T>(dout), dq = Wide::of<T>(in.q), dk = Wide::of<T>(in.k),
-       dv = Wide::of<T>(in.v);
+  Wide q = Wide::of<T>(in.q), k = Wide::of<T>(in.segment[0].k), v = Wide::of<T>(in.segment[0].v),
+       y = Wide::of<T>(out), dy = Wide::of<T>(dout), dq = Wide::of<T>(in.q),
+       dk = Wide::of<T>(in.segment[0].k), dv = Wide::of<T>(in.segment[0].v);
   in.q = q.tensor.view();
-  in.k = k.tensor.view();
-  in.v = v.tensor.view();
+  in.segment[0].k = k.tensor.view();
+  in.segment[0].v = v.tensor.view();
   AttentionArguments<T> x = arguments_of<T>(in);
   x.out = head_rows<T>(y.tensor.mut());
   x.lse = const_cast<float*>(lse.as<float>());
@@ -110,10 +111,10 @@ void simulated_backward(kernels::AttentionInputs in, const ConstView& out, const
     run_width<TensorRowGradients>(x);
     dq.give<T>(grads.q);
   }
-  if (!grads.k) return;
+  if (!grads.k[0]) return;
   run_width<TensorKeyGradients>(x);
-  dk.give<T>(grads.k);
-  dv.give<T>(grads.v);
+  dk.give<T>(grads.k[0]);
+  dv.give<T>(grads.v[0]);
 }
 
 // The slots of the CPU, taken by the kernels under test where they serve the call.

@@ -100,18 +100,25 @@ T on_cpu(T value) {
 
 kernels::AttentionInputs attention_on_cpu(kernels::AttentionInputs in) {
   kernels::AttentionLayoutView& l = in.layout;
-  for (ConstView* v : {&in.q, &in.k, &in.v, &l.first_tile, &l.tiles, &l.row_start, &l.runs,
+  for (kernels::AttentionSegment& s : in.segment) {
+    for (ConstView* v : {&s.k, &s.v, &s.k_valid, &s.q_from, &s.q_to, &s.k_hidden, &s.q_class,
+                         &s.k_class, &s.class_id}) {
+      *v = view_on_cpu(*v);
+    }
+  }
+  for (ConstView* v : {&in.q, &in.q_valid, &l.first_tile, &l.tiles, &l.row_start, &l.runs,
                        &l.first_column, &l.col_start, &l.col_runs, &l.which, &l.order_q, &l.order_k,
-                       &in.rule.q_valid, &in.rule.k_valid, &in.terms.relation_key,
-                       &in.terms.relation_bias, &in.terms.relation_value}) {
+                       &l.members, &in.terms.relation_query, &in.terms.relation_key,
+                       &in.terms.relation_bias, &in.terms.relation_value, &in.terms.span}) {
     *v = view_on_cpu(*v);
   }
   return in;
 }
 
 kernels::AttentionGradients attention_on_cpu(kernels::AttentionGradients grads) {
-  for (View* v : {&grads.q, &grads.k, &grads.v, &grads.relation_key, &grads.relation_bias,
-                  &grads.relation_value}) {
+  for (View* v :
+       {&grads.q, &grads.k[0], &grads.v[0], &grads.k[1], &grads.v[1], &grads.relation_query,
+        &grads.relation_key, &grads.relation_bias, &grads.relation_value, &grads.span}) {
     *v = view_on_cpu(*v);
   }
   return grads;

@@ -454,8 +454,8 @@ TEST(BlockAttention, Kernel1LayoutsOfOnesOwn) {
     }
   }
   AttentionPattern pattern;
-  pattern.layout =
-      make_layout(length, length, layouts, Tensor::from(std::vector<int32_t>{0, 1, 1, 0}, {2, 2}));
+  pattern.layout = make_layout(length, length, layouts,
+                               {.which = Tensor::from(std::vector<int32_t>{0, 1, 1, 0}, {2, 2})});
   Problem x = problem({2, 2, length, length, 12, 8}, [](int64_t, int64_t) { return true; });
   Solution truth = solve(x);
   for (int64_t bh = 0; bh < 4; ++bh) {
@@ -1089,40 +1089,108 @@ TEST(BlockAttention, RejectsBadInput) {
                            "relation_bias");
   expect_error<ValueError>(with(term([](auto& t) { t.id.left = -1; })), "relation ids");
   expect_error<ValueError>(with(term([](auto& t) { t.scale = NAN; })), "scale");
-  expect_error<NotImplemented>(with(term([&](auto& t) { t.span = zeros({2}); })), "terms.span");
-  expect_error<NotImplemented>(with(term([&](auto& t) { t.relative_query = zeros({2}); })),
-                               "terms.relative_query");
-  expect_error<NotImplemented>(with(term([&](auto& t) { t.relative_key = zeros({2}); })),
-                               "terms.relative_key");
-  expect_error<NotImplemented>(with(term([](auto& t) { t.ramp = 1; })), "terms.ramp");
-  expect_error<NotImplemented>(with(term([](auto& t) { t.offset = 1; })), "terms.offset");
+  expect_error<ShapeError>(with(term([&](auto& t) { t.span = zeros({2}); })),
+                           "span has shape [2]; expected [1 or 2, 1 or 2, 1 or 9]");
+  expect_error<ShapeError>(with(term([&](auto& t) { t.span = zeros({1, 3, 1}); })), "span");
+  expect_error<DTypeError>(with(term([&](auto& t) {
+                             t.span = zeros({1, 1, 1}, DType::f64);
+                           })),
+                           "span");
+  expect_error<ValueError>(with(term([&](auto& t) {
+                             t.span = zeros({1, 1, 1});
+                             t.ramp = 0;
+                           })),
+                           "ramp is 0; expected more than 0");
+  expect_error<ValueError>(with(term([&](auto& t) { t.relation_query = q; })),
+                           "relation_query is given without relation_key");
+  expect_error<ShapeError>(with(term([&](auto& t) {
+                             t.relation_key = zeros({5, 4});
+                             t.relation_query = zeros({2, 2, 9, 4});
+                           })),
+                           "relation_query must have the shape of q");
 
   const auto ruled = [&](auto change) {
     AttentionPattern p = patterns::dense();
-    change(p.rules[0]);
+    change(p);
     return [=] { block_attention(q, k, k, p); };
   };
-  const Tensor ids = zeros({9}, DType::i64);
-  expect_error<NotImplemented>(ruled([](Rule& r) { r.self_last = true; }), "self_last");
-  expect_error<NotImplemented>(ruled([&](Rule& r) { r.q_segment = ids; }), "q_segment");
-  expect_error<NotImplemented>(ruled([&](Rule& r) { r.k_segment = ids; }), "k_segment");
-  expect_error<NotImplemented>(ruled([&](Rule& r) { r.earlier = ids; }), "earlier");
-  expect_error<NotImplemented>(ruled([&](Rule& r) { r.q_cell = ids; }), "q_cell");
-  expect_error<NotImplemented>(ruled([&](Rule& r) { r.k_free = ids; }), "k_free");
-  expect_error<NotImplemented>(ruled([&](Rule& r) { r.k_position = ids; }), "k_position");
-  expect_error<NotImplemented>(ruled([](Rule& r) { r.stride = 2; }), "stride");
-  expect_error<NotImplemented>(ruled([](Rule& r) { r.window.dilation = 2; }), "dilation");
-  expect_error<ValueError>(ruled([](Rule& r) { r.window.left = -1; }), "window");
-  expect_error<DTypeError>(ruled([&](Rule& r) { r.k_valid = zeros({2}, DType::i32); }),
+  expect_error<ValueError>(ruled([](auto& p) { p.rules[0].stride = 2; }), "an order by class");
+  expect_error<ValueError>(ruled([](auto& p) { p.rules[0].window.dilation = 2; }),
+                           "an order by class");
+  expect_error<ValueError>(ruled([](auto& p) {
+                             p.rules[0].window = {-3, 2};
+                           }),
+                           "the window of rule 0 is -3 to the left and 2 to the right");
+  expect_error<ValueError>(ruled([](auto& p) { p.rules.resize(9); }), "9 rules");
+  expect_error<ValueError>(ruled([](auto& p) {
+                             p.rules.resize(2);
+                             p.rules[1].q_start = 3;
+                           }),
+                           "rule 1 has q_start 3, rule 0 1");
+  const auto i32 = [](const Shape& s) { return Tensor::zeros(s, DType::i32); };
+  expect_error<DTypeError>(ruled([&](auto& p) { p.mask.k_valid = i32({2}); }),
                            "k_valid is not i64");
-  expect_error<ShapeError>(ruled([&](Rule& r) { r.q_valid = zeros({3}, DType::i64); }),
+  expect_error<ShapeError>(ruled([&](auto& p) { p.q_valid = zeros({3}, DType::i64); }),
                            "q_valid is not [B]");
+  expect_error<ValueError>(ruled([&](auto& p) {
+                             p.mask.q_from = i32({1, 8});
+                           }),
+                           "q_from and q_to bound a row together");
+  expect_error<ShapeError>(ruled([&](auto& p) {
+                             p.mask.q_from = p.mask.q_to = i32({1, 9});
+                           }),
+                           "q_from has shape [1, 9]; expected [1 or 2, 8], row-major");
+  expect_error<DTypeError>(ruled([&](auto& p) {
+                             p.mask.q_from = p.mask.q_to = zeros({1, 8}, DType::i64);
+                           }),
+                           "q_from is not i32");
+  expect_error<ShapeError>(ruled([&](auto& p) {
+                             p.mask.q_from = i32({1, 8});
+                             p.mask.q_to = i32({2, 8});
+                           }),
+                           "q_from is for 1 samples and q_to for 2");
+  expect_error<ShapeError>(ruled([&](auto& p) {
+                             p.mask.k_hidden = zeros({2, 8}, DType::u8);
+                           }),
+                           "k_hidden has shape [2, 8]; expected [1 or 2, 9]");
+  expect_error<DTypeError>(ruled([&](auto& p) {
+                             p.mask.k_hidden = i32({1, 9});
+                           }),
+                           "k_hidden is not u8");
+  const auto classes = [&](auto change) {
+    return ruled([&](auto& p) {
+      p.mask.q_class = i32({1, 8});
+      p.mask.k_class = i32({1, 9});
+      p.mask.class_id = i32({1, 2, 3});
+      change(p.mask);
+    });
+  };
+  const auto filled = [](const Shape& s, int32_t value) {
+    return Tensor::from(std::vector<int32_t>(static_cast<size_t>(numel(s)), value), s);
+  };
+  expect_error<ValueError>(classes([](auto& m) { m.k_class = {}; }), "2 of the three are given");
+  expect_error<ShapeError>(classes([&](auto& m) { m.q_class = i32({1, 9}); }), "q_class has shape");
+  expect_error<ShapeError>(classes([&](auto& m) { m.class_id = i32({2, 3}); }), "class_id");
+  expect_error<ValueError>(classes([&](auto& m) {
+                             m.q_class = filled({1, 8}, 2);
+                           }),
+                           "q_class holds 2");
+  expect_error<ValueError>(classes([&](auto& m) {
+                             m.k_class = filled({1, 9}, -1);
+                           }),
+                           "k_class holds -1");
+  expect_error<ValueError>(classes([&](auto& m) {
+                             m.class_id = filled({1, 2, 3}, -2);
+                           }),
+                           "class_id holds -2");
 
-  AttentionPattern two = patterns::dense();
-  two.rules.resize(2);
-  expect_error<NotImplemented>([&] { block_attention(q, k, k, two); }, "rules");
-  const Keys keys[] = {{k, k}, {k, k}};
-  expect_error<NotImplemented>([&] { block_attention(q, keys, dense); }, "key segments");
+  const Keys keys[] = {{k, k}, {k, k}, {k, k}};
+  expect_error<ValueError>([&] { block_attention(q, keys, dense); }, "3 key segments are given");
+  expect_error<ValueError>([&] { block_attention(q, std::span(keys, 2), dense); },
+                           "dense has a recipe for one key segment, and 9 keys of a second one");
+  const Tensor wide = zeros({2, 2, 9, 5});
+  const Keys unequal[] = {{k, k}, {k, wide}};
+  expect_error<ShapeError>([&] { block_attention(q, unequal, dense); }, "values of one width");
   expect_error<ValueError>(
       [&] {
         block_attention(q, k, k, dense, {}, {1.0f, {true, {}}});
@@ -1133,9 +1201,6 @@ TEST(BlockAttention, RejectsBadInput) {
         block_attention(q, k, k, dense, {}, {0.5f, {true, {}, 3}});
       },
       "pass.row");
-  AttentionPattern strided = patterns::strided(2);
-  ScoreTerms shaw = term([&](auto& t) { t.relation_key = zeros({5, 4}); });
-  expect_error<NotImplemented>([&] { block_attention(q, k, k, strided, shaw); }, "order_q");
 }
 
 // ------------------------------------------------------------------------------- the table of ops

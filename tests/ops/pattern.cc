@@ -132,14 +132,16 @@ TEST(Pattern, Kernel5TransposeHoldsTheSameSet) {
       }
       const auto start = layout.col_start.to_vector<int32_t>();
       const auto runs = layout.col_runs.to_vector<int32_t>();
+      constexpr auto fields = static_cast<size_t>(kernels::kColumnRunFields);
       int64_t count = 0;
       for (size_t column = 0; column + 1 < start.size(); ++column) {
         for (auto i = static_cast<size_t>(start[column]);
              i < static_cast<size_t>(start[column + 1]); ++i) {
-          for (int32_t t = runs[6 * i]; t < runs[6 * i] + runs[6 * i + 1]; ++t) {
-            for (int32_t j = runs[6 * i + 2]; j < runs[6 * i + 2] + runs[6 * i + 3]; ++j) {
+          for (int32_t t = runs[fields * i]; t < runs[fields * i] + runs[fields * i + 1]; ++t) {
+            for (int32_t j = runs[fields * i + 2]; j < runs[fields * i + 2] + runs[fields * i + 3];
+                 ++j) {
               EXPECT_EQ(static_cast<size_t>(j / kernels::kAttentionColumnKeys), column);
-              columns.insert({t, j, runs[6 * i + 5]});
+              columns.insert({t, j, runs[fields * i + 5]});
               ++count;
             }
           }
@@ -247,10 +249,10 @@ TEST(Pattern, RejectsBadLayouts) {
   EXPECT_THROW(make_layout(4, 4, {{{0, 4, {run(0, 3), run(2, 2)}}}}), ShapeError);  // overlap
   EXPECT_THROW(make_layout(4, 4, {{{0, 4, {run(2, 1), run(0, 1)}}}}), ShapeError);  // not sorted
   const Tensor repeated = Tensor::from(std::vector<int32_t>{0, 1, 1, 2}, {4});
-  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {}, repeated), NotImplemented);
-  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {}, {}, repeated), NotImplemented);
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {.order_q = repeated}), NotImplemented);
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {.order_k = repeated}), NotImplemented);
   const Tensor which = Tensor::from(std::vector<int32_t>{1}, {1, 1});
-  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, which), ValueError);
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {.which = which}), ValueError);
   AttentionPattern fixed;
   fixed.layout = make_layout(4, 4, {{{0, 4, {run(0, 4)}}}});
   EXPECT_THROW(resolve(fixed, 4, 5), ShapeError);

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "core/memory.h"
+#include "cuda/columns.cuh"
 #include "cuda/elementwise.cuh"
 #include "cuda/ids.cuh"
 #include "cuda/register.h"
@@ -113,40 +114,28 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-constexpr int columns = 32, lines = 8;  // of a block that sums a row's terms
-
-/// y[g, r, c] += the sum of x[g, order[k], c] over the places that belong to r, several lines of
-/// which are summed beside each other. The grid: strips of columns, rows, groups.
+/// y[g, r, c] += the sum of x[g, order[k], c] over the places that belong to r. Tasks: strips of
+/// columns, rows, groups.
 template <class T>
-__global__ void __launch_bounds__(columns* lines)
+__global__ void __launch_bounds__(strip_threads)
     scatter_kernel(const T* x, const int32_t* work, int64_t list_step, int64_t n, int64_t R,
                    int64_t width, int64_t tasks, T* y) {
   using A = Accumulator<T>;
-  __shared__ A sums[lines][columns];
-  const int c = static_cast<int>(threadIdx.x) % columns;
-  const int line = static_cast<int>(threadIdx.x) / columns;
-  const int64_t strips = (width + columns - 1) / columns;
+  const int64_t strips = (width + strip_columns - 1) / strip_columns;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int64_t column = task % strips * columns + c, r = task / strips % R;
+    const int64_t column = strip_column(task % strips), r = task / strips % R;
     const int64_t g = task / (strips * R);
     const int32_t* start = work + g * list_step;
     const int32_t* order = start + R + 1;
     const int32_t first = start[r], end = start[r + 1];
     if (first == end) continue;  // the same for the whole block
-    A sum = 0;
-    if (column < width) {
-      for (int32_t k = first + line; k < end; k += lines) {
-        sum += static_cast<A>(x[(g * n + order[k]) * width + column]);
-      }
-    }
-    sums[line][c] = sum;
-    __syncthreads();
-    if (line == 0 && column < width) {
-#pragma unroll
-      for (int l = 1; l < lines; ++l) sum += sums[l][c];
+    const auto add = [&](int32_t k, A(&sum)[1]) {
+      sum[0] += static_cast<A>(x[(g * n + order[k]) * width + column]);
+    };
+    sum_columns<A>(column < width, first, end, add, [&](int, A sum) {
       T& to = y[(g * R + r) * width + column];
       to = T(static_cast<A>(to) + sum);
-    }
+    });
     __syncthreads();
   }
 }
@@ -171,10 +160,10 @@ void scatter_add_rows(ConstView x, ConstView ids, View work, View y) {
            0, static_cast<const uint64_t*>(keys), static_cast<const int64_t*>(values), lists, n, R,
            work.as<int32_t>());
   }
-  const int64_t tasks = (width + columns - 1) / columns * R * groups;
+  const int64_t tasks = int64_t{strips_of(width)} * R * groups;
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    launch(name, scatter_kernel<T>, blocks_for(tasks, 1), columns * lines, 0, x.as<T>(),
+    launch(name, scatter_kernel<T>, blocks_for(tasks, 1), strip_threads, 0, x.as<T>(),
            static_cast<const int32_t*>(work.as<int32_t>()), lists == 1 ? int64_t{0} : R + 1 + n, n,
            R, width, tasks, y.as<T>());
   });

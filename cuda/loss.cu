@@ -1,7 +1,5 @@
 #include "ops/kernels/loss.h"
 
-#include <limits>
-
 #include "core/memory.h"
 #include "cuda/ids.cuh"
 #include "cuda/register.h"
@@ -10,16 +8,6 @@
 
 namespace longspan::cuda {
 namespace {
-
-template <class A>
-__device__ constexpr A least() {
-  return -std::numeric_limits<A>::infinity();
-}
-/// What is subtracted before exponentials are taken; inf - inf would be NaN.
-template <class A>
-__device__ A shift_of(A largest) {
-  return largest == least<A>() ? A(0) : largest;
-}
 
 /// Largest number and sum of a row.
 template <int width, class T, int size, class A>
@@ -170,22 +158,13 @@ void visit_sums(DType t, F&& make) {
   }
 }
 
-/// for_rows() with F<T, width>{args...}: by packs where the rows allow it.
-template <template <class, int> class F, class T, class... Args>
-void run(const char* name, bool packed, int64_t rows, int64_t n, Args... args) {
-  if (packed) {
-    for_rows(name, rows, n, F<T, pack_width<T>>{args...});
-  } else {
-    for_rows(name, rows, n, F<T, 1>{args...});
-  }
-}
-
 void scan(ConstView logits, ConstView targets, int64_t first, View state) {
   visit_sums(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = logits.dim(1);
-    run<Scan, T>("cross_entropy_scan", rows_are_packed<T>(n, logits.data), logits.dim(0), n,
-                 logits.as<T>(), Ids(targets), n, first, state.as<T>());
+    for_packed_rows<Scan, T>("cross_entropy_scan", rows_are_packed<T>(n, logits.data),
+                             logits.dim(0), n, logits.as<T>(), Ids(targets), n, first,
+                             state.as<T>());
   });
 }
 
@@ -193,9 +172,9 @@ void weights_of(ConstView logits, ConstView targets, bool totals, View weights, 
   visit_floating(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = logits.dim(1);
-    run<Weights, T>("cross_entropy_weights", rows_are_packed<T>(n, logits.data, weights.data),
-                    logits.dim(0), n, logits.as<T>(), Ids(targets), n, totals, weights.as<T>(),
-                    state.as<Accumulator<T>>());
+    for_packed_rows<Weights, T>(
+        "cross_entropy_weights", rows_are_packed<T>(n, logits.data, weights.data), logits.dim(0), n,
+        logits.as<T>(), Ids(targets), n, totals, weights.as<T>(), state.as<Accumulator<T>>());
   });
 }
 
@@ -205,11 +184,11 @@ void weights_gradient(ConstView weights, ConstView targets, ConstView state, Con
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;
     const int64_t n = weights.dim(1);
-    run<WeightsGradient, T>("cross_entropy_weights_gradient",
-                            rows_are_packed<T>(n, weights.data, dx.data), weights.dim(0), n,
-                            weights.as<T>(), Ids(targets), state.as<A>(), scale.as<A>(), n,
-                            static_cast<A>(smoothing / static_cast<double>(n)),
-                            static_cast<A>(1 - smoothing), dx.as<T>());
+    for_packed_rows<WeightsGradient, T>(
+        "cross_entropy_weights_gradient", rows_are_packed<T>(n, weights.data, dx.data),
+        weights.dim(0), n, weights.as<T>(), Ids(targets), state.as<A>(), scale.as<A>(), n,
+        static_cast<A>(smoothing / static_cast<double>(n)), static_cast<A>(1 - smoothing),
+        dx.as<T>());
   });
 }
 
@@ -218,10 +197,11 @@ void gradient(View logits, ConstView targets, int64_t first, ConstView lse, Cons
   visit_sums(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = logits.dim(1);
-    run<Gradient, T>("cross_entropy_gradient", rows_are_packed<T>(n, logits.data), logits.dim(0), n,
-                     logits.as<T>(), Ids(targets), n, first, lse.as<T>(), scale.as<T>(),
-                     static_cast<T>(smoothing / static_cast<double>(classes > 0 ? classes : 1)),
-                     static_cast<T>(1 - smoothing));
+    for_packed_rows<Gradient, T>(
+        "cross_entropy_gradient", rows_are_packed<T>(n, logits.data), logits.dim(0), n,
+        logits.as<T>(), Ids(targets), n, first, lse.as<T>(), scale.as<T>(),
+        static_cast<T>(smoothing / static_cast<double>(classes > 0 ? classes : 1)),
+        static_cast<T>(1 - smoothing));
   });
 }
 

@@ -1,5 +1,6 @@
 #include "ops/kernels/norm.h"
 
+#include "cuda/columns.cuh"
 #include "cuda/register.h"
 #include "cuda/rows.cuh"
 
@@ -104,37 +105,22 @@ struct Backward {
   }
 };
 
-constexpr int columns = 32, lines = 8;  // of a block that sums columns
-
 /// work[run, 0, c] = sum over the run's rows of dy * h, work[run, 1, c] of dy.
 template <class T>
-__global__ void __launch_bounds__(columns* lines)
+__global__ void __launch_bounds__(strip_threads)
     columns_kernel(const T* x, const T* dy, const Accumulator<T>* mean, const Accumulator<T>* rstd,
                    Accumulator<T>* work, int64_t rows, int64_t length, int64_t n) {
   using A = Accumulator<T>;
-  __shared__ A sums[2][lines][columns];
-  const int c = static_cast<int>(threadIdx.x) % columns,
-            line = static_cast<int>(threadIdx.x) / columns;
-  const int64_t run = blockIdx.y, column = int64_t{blockIdx.x} * columns + c;
+  const int64_t run = blockIdx.y, column = strip_column(blockIdx.x);
   const int64_t first = run * length, end = first + length < rows ? first + length : rows;
-  A sum_h = 0, sum = 0;
-  if (column < n) {
-    for (int64_t r = first + line; r < end; r += lines) {
-      const A center = mean != nullptr ? mean[r] : A(0);
-      const A g = static_cast<A>(dy[r * n + column]);
-      sum_h += g * ((static_cast<A>(x[r * n + column]) - center) * rstd[r]);
-      sum += g;
-    }
-  }
-  sums[0][line][c] = sum_h;
-  sums[1][line][c] = sum;
-  __syncthreads();
-  if (line < 2 && column < n) {
-    A total = 0;
-#pragma unroll
-    for (int l = 0; l < lines; ++l) total += sums[line][l][c];
-    work[(2 * run + line) * n + column] = total;
-  }
+  const auto add = [&](int64_t r, A(&sums)[2]) {
+    const A center = mean != nullptr ? mean[r] : A(0);
+    const A g = static_cast<A>(dy[r * n + column]);
+    sums[0] += g * ((static_cast<A>(x[r * n + column]) - center) * rstd[r]);
+    sums[1] += g;
+  };
+  sum_columns<A, 2>(column < n, first, end, add,
+                    [&](int k, A sum) { work[(2 * run + k) * n + column] = sum; });
 }
 
 /// y[c] = the sum of the runs' sums, in their order.
@@ -160,17 +146,10 @@ void norm_forward(bool center, double eps, ConstView x, ConstView weight, ConstV
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;
-    const auto run = [&](auto width) {
-      for_rows("norm_forward", rows, n,
-               Forward<T, decltype(width)::value>{x.as<T>(), weight.as<T>(), bias.as<T>(),
-                                                  y.as<T>(), center ? mean.as<A>() : nullptr,
-                                                  rstd.as<A>(), n, static_cast<A>(eps)});
-    };
-    if (rows_are_packed<T>(n, x.data, weight.data, bias.data, y.data)) {
-      run(std::integral_constant<int, pack_width<T>>{});
-    } else {
-      run(std::integral_constant<int, 1>{});
-    }
+    for_packed_rows<Forward, T>(
+        "norm_forward", rows_are_packed<T>(n, x.data, weight.data, bias.data, y.data), rows, n,
+        x.as<T>(), weight.as<T>(), bias.as<T>(), y.as<T>(), center ? mean.as<A>() : nullptr,
+        rstd.as<A>(), n, static_cast<A>(eps));
   });
 }
 
@@ -183,23 +162,15 @@ void norm_backward(bool center, ConstView x, ConstView weight, ConstView mean, C
     using A = Accumulator<T>;
     const A* centers = center ? mean.as<A>() : nullptr;
     if (dx && rows > 0) {
-      const auto run = [&](auto width) {
-        for_rows("norm_backward", rows, n,
-                 Backward<T, decltype(width)::value>{x.as<T>(), weight.as<T>(), dy.as<T>(), centers,
-                                                     rstd.as<A>(), dx.as<T>(), n});
-      };
-      if (rows_are_packed<T>(n, x.data, weight.data, dy.data, dx.data)) {
-        run(std::integral_constant<int, pack_width<T>>{});
-      } else {
-        run(std::integral_constant<int, 1>{});
-      }
+      for_packed_rows<Backward, T>(
+          "norm_backward", rows_are_packed<T>(n, x.data, weight.data, dy.data, dx.data), rows, n,
+          x.as<T>(), weight.as<T>(), dy.as<T>(), centers, rstd.as<A>(), dx.as<T>(), n);
     }
     if (!dweight && !dbias) return;
     const int64_t runs = kernels::norm_work(rows);
     if (runs > 0) {
-      const dim3 grid(static_cast<unsigned>((n + columns - 1) / columns),
-                      static_cast<unsigned>(runs));
-      launch("norm_backward", columns_kernel<T>, grid, columns * lines, 0, x.as<T>(), dy.as<T>(),
+      const dim3 grid(strips_of(n), static_cast<unsigned>(runs));
+      launch("norm_backward", columns_kernel<T>, grid, strip_threads, 0, x.as<T>(), dy.as<T>(),
              centers, rstd.as<A>(), work.as<A>(), rows, (rows + runs - 1) / runs, n);
     }
     const auto blocks = static_cast<unsigned>((n + elementwise_threads - 1) / elementwise_threads);

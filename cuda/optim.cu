@@ -1,6 +1,7 @@
 #include "ops/kernels/optim.h"
 
 #include "core/memory.h"
+#include "cuda/columns.cuh"
 #include "cuda/register.h"
 #include "cuda/rows.cuh"
 
@@ -154,6 +155,12 @@ __global__ void __launch_bounds__(row_threads)
   }
 }
 
+/// A second moment after one more square.
+template <class T>
+__device__ void advance(T& moment, double square, const AdafactorStep& s) {
+  moment = static_cast<T>(s.beta2 * static_cast<double>(moment) + (1 - s.beta2) * (square + s.eps));
+}
+
 /// p and m after the update rate * u.
 template <class T>
 __device__ void apply_update(T& p, T* m, double change, const AdafactorStep& s) {
@@ -184,8 +191,7 @@ struct WholeSquare {  // advances the second moment
   Whole<T> w;
   __device__ double operator()(int64_t i) const {
     const double h = w.s.scale * static_cast<double>(w.g[i]);
-    w.v[i] = static_cast<T>(w.s.beta2 * static_cast<double>(w.v[i]) +
-                            (1 - w.s.beta2) * (h * h + w.s.eps));
+    advance(w.v[i], h * h, w.s);
     return w.change(i) * w.change(i);
   }
 };
@@ -225,9 +231,7 @@ struct Rows {
       sum += h * h;
     });
     const double mean = f.s.scale * f.s.scale * team.sum(sum) / static_cast<double>(f.C);
-    if (team.rank() != 0) return;
-    f.row[r] = static_cast<T>(f.s.beta2 * static_cast<double>(f.row[r]) +
-                              (1 - f.s.beta2) * (mean + f.s.eps));
+    if (team.rank() == 0) advance(f.row[r], mean, f.s);
   }
 };
 /// The factor of each row, matrix by matrix.
@@ -246,32 +250,19 @@ struct RowFactors {
   }
 };
 
-constexpr int columns = 32, lines = 8;  // of a block that sums columns
-
 /// The new state and the factor of each column. Blocks of the grid's y are matrices.
 template <class T>
-__global__ void __launch_bounds__(columns* lines) columns_kernel(Factored<T> f) {
-  __shared__ double sums[lines][columns];
-  const int c = static_cast<int>(threadIdx.x) % columns;
-  const int line = static_cast<int>(threadIdx.x) / columns;
-  const int64_t b = blockIdx.y, j = int64_t{blockIdx.x} * columns + c;
-  double sum = 0;
-  if (j < f.C) {
-    for (int64_t i = line; i < f.R; i += lines) {
-      const auto h = static_cast<double>(f.g[(b * f.R + i) * f.C + j]);
-      sum += h * h;
-    }
-  }
-  sums[line][c] = sum;
-  __syncthreads();
-  if (line != 0 || j >= f.C) return;
-#pragma unroll
-  for (int l = 1; l < lines; ++l) sum += sums[l][c];
-  T& state = f.column[b * f.C + j];
-  const double mean = f.s.scale * f.s.scale * sum / static_cast<double>(f.R);
-  state =
-      static_cast<T>(f.s.beta2 * static_cast<double>(state) + (1 - f.s.beta2) * (mean + f.s.eps));
-  f.column_factor[b * f.C + j] = 1 / sqrt(static_cast<double>(state));
+__global__ void __launch_bounds__(strip_threads) columns_kernel(Factored<T> f) {
+  const int64_t b = blockIdx.y, j = strip_column(blockIdx.x);
+  const auto add = [&](int64_t i, double(&sum)[1]) {
+    const auto h = static_cast<double>(f.g[(b * f.R + i) * f.C + j]);
+    sum[0] += h * h;
+  };
+  sum_columns<double>(j < f.C, int64_t{0}, f.R, add, [&](int, double sum) {
+    T& moment = f.column[b * f.C + j];
+    advance(moment, f.s.scale * f.s.scale * sum / static_cast<double>(f.R), f.s);
+    f.column_factor[b * f.C + j] = 1 / sqrt(static_cast<double>(moment));
+  });
 }
 
 void adafactor_update(View p, ConstView g, View row, View column, View m, View workspace,
@@ -301,9 +292,8 @@ void adafactor_update(View p, ConstView g, View row, View column, View m, View w
                         row_factor, column_factor, rate.as<double>(), R,         C,
                         s};
     for_rows(name, rows, C, Rows<T>{f});
-    const dim3 grid(static_cast<unsigned>((C + columns - 1) / columns),
-                    static_cast<unsigned>(rows / R));
-    launch(name, columns_kernel<T>, grid, columns * lines, 0, f);
+    const dim3 grid(strips_of(C), static_cast<unsigned>(rows / R));
+    launch(name, columns_kernel<T>, grid, strip_threads, 0, f);
     for_rows(name, rows / R, R, RowFactors<T>{f});
     sum_pieces(name, n, C, row_sums, FactoredSquare<T>{f});
     clip(row_sums, rows);

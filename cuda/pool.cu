@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/memory.h"
+#include "cuda/columns.cuh"
 #include "cuda/elementwise.cuh"
 #include "cuda/register.h"
 
@@ -161,34 +162,22 @@ struct DepthwiseBackward {
   }
 };
 
-constexpr int columns = 32, lines = 8;  // of a block that sums columns
-
 /// parts[piece, k, d] = the sum over a piece of the windows [B T]. The grid: strips of D, taps,
 /// pieces.
 template <class T>
-__global__ void __launch_bounds__(columns* lines)
+__global__ void __launch_bounds__(strip_threads)
     tap_kernel(const T* dy, const T* x, Taps w, Sizes s, int64_t length, Accumulator<T>* parts) {
   using A = Accumulator<T>;
-  __shared__ A sums[lines][columns];
-  const int c = static_cast<int>(threadIdx.x) % columns;
-  const int line = static_cast<int>(threadIdx.x) / columns;
-  const int64_t d = int64_t{blockIdx.x} * columns + c, k = blockIdx.y, piece = blockIdx.z;
+  const int64_t d = strip_column(blockIdx.x), k = blockIdx.y, piece = blockIdx.z;
   const int64_t windows = s.B * s.T, first = piece * length;
   const int64_t end = first + length < windows ? first + length : windows;
-  A sum = 0;
-  if (d < s.D) {
-    for (int64_t i = first + line; i < end; i += lines) {
-      const int64_t l = input_of(w, i % s.T, k);
-      if (l < 0 || l >= s.L) continue;
-      sum += static_cast<A>(dy[i * s.D + d]) * static_cast<A>(x[(i / s.T * s.L + l) * s.D + d]);
-    }
-  }
-  sums[line][c] = sum;
-  __syncthreads();
-  if (line != 0 || d >= s.D) return;
-#pragma unroll
-  for (int m = 1; m < lines; ++m) sum += sums[m][c];
-  parts[(piece * w.size + k) * s.D + d] = sum;
+  const auto add = [&](int64_t i, A(&sum)[1]) {
+    const int64_t l = input_of(w, i % s.T, k);
+    if (l < 0 || l >= s.L) return;
+    sum[0] += static_cast<A>(dy[i * s.D + d]) * static_cast<A>(x[(i / s.T * s.L + l) * s.D + d]);
+  };
+  sum_columns<A>(d < s.D, first, end, add,
+                 [&](int, A sum) { parts[(piece * w.size + k) * s.D + d] = sum; });
 }
 
 /// dw[k, d] = the sum of the pieces, in their order.
@@ -282,10 +271,9 @@ void depthwise_backward_w(ConstView dy, ConstView x, Taps w, View dw) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;
     const Scratch parts(pieces * dw.numel() * int64_t{sizeof(A)}, dw.device);
-    const dim3 grid(static_cast<unsigned>((s.D + columns - 1) / columns),
-                    static_cast<unsigned>(w.size), static_cast<unsigned>(pieces));
-    launch("depthwise_backward_w", tap_kernel<T>, grid, columns * lines, 0, dy.as<T>(), x.as<T>(),
-           w, s, length, parts.as<A>());
+    const dim3 grid(strips_of(s.D), static_cast<unsigned>(w.size), static_cast<unsigned>(pieces));
+    launch("depthwise_backward_w", tap_kernel<T>, grid, strip_threads, 0, dy.as<T>(), x.as<T>(), w,
+           s, length, parts.as<A>());
     View rows = dw;
     rows.shape.insert(0, 1);
     rows.strides.insert(0, dw.numel());

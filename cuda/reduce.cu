@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/memory.h"
+#include "cuda/columns.cuh"
 #include "cuda/register.h"
 #include "cuda/rows.cuh"
 #include "ops/kernels/gradient.h"
@@ -45,35 +46,20 @@ __global__ void __launch_bounds__(row_threads)
   }
 }
 
-constexpr int columns = 32, lines = 8;  // of a block that sums columns
-
-/// The same where neighbouring outputs lie side by side: a thread for each, several lines of which
-/// share an output's terms.
+/// The same where neighbouring outputs lie side by side.
 template <class T>
-__global__ void __launch_bounds__(columns* lines)
+__global__ void __launch_bounds__(strip_threads)
     columns_kernel(const T* x, const __grid_constant__ Walk kept,
                    const __grid_constant__ Walk summed, int64_t outputs, int64_t terms,
                    int64_t length, Accumulator<T>* parts) {
   using A = Accumulator<T>;
-  __shared__ A sums[lines][columns];
-  const int c = static_cast<int>(threadIdx.x) % columns;
-  const int line = static_cast<int>(threadIdx.x) / columns;
-  const int64_t output = int64_t{blockIdx.x} * columns + c, piece = blockIdx.y;
+  const int64_t output = strip_column(blockIdx.x), piece = blockIdx.y;
   const int64_t first = piece * length, end = first + length < terms ? first + length : terms;
-  A sum = 0;
-  if (output < outputs) {
-    const T* from = x + place(kept, output);
-    for (int64_t i = first + line; i < end; i += lines) {
-      sum += static_cast<A>(from[place(summed, i)]);
-    }
-  }
-  sums[line][c] = sum;
-  __syncthreads();
-  if (line == 0 && output < outputs) {
-#pragma unroll
-    for (int l = 1; l < lines; ++l) sum += sums[l][c];
-    parts[piece * outputs + output] = sum;
-  }
+  const T* from = output < outputs ? x + place(kept, output) : x;
+  sum_columns<A>(
+      output < outputs, first, end,
+      [&](int64_t i, A(&sum)[1]) { sum[0] += static_cast<A>(from[place(summed, i)]); },
+      [&](int, A sum) { parts[piece * outputs + output] = sum; });
 }
 
 /// y = scale * the sum of the pieces, in their order.
@@ -104,9 +90,8 @@ void sum_as(const ConstView& x, double scale, const View& y) {
   const bool side_by_side = axes.kept.step(0) == 1 && outputs > 1;
   const bool along = axes.summed.step(0) == 1 && terms > 1;
   if (side_by_side && !along) {
-    const dim3 grid(static_cast<unsigned>((outputs + columns - 1) / columns),
-                    static_cast<unsigned>(pieces));
-    launch("reduce_sum", columns_kernel<T>, grid, columns * lines, 0, x.as<T>(), kept, summed,
+    const dim3 grid(strips_of(outputs), static_cast<unsigned>(pieces));
+    launch("reduce_sum", columns_kernel<T>, grid, strip_threads, 0, x.as<T>(), kept, summed,
            outputs, terms, length, parts.as<A>());
   } else if (length <= warp_row) {
     launch("reduce_sum", lines_kernel<T, 32>, blocks_for(outputs * pieces, row_threads / 32),

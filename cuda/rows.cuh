@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "core/dtype.h"
 #include "cuda/elementwise.cuh"
@@ -121,11 +122,33 @@ void for_rows(const char* name, int64_t rows, int64_t n, F f) {
   }
 }
 
+/// The same with F<T, width>{args...}, for packs of `width` neighbours where the rows are packed,
+/// else for single elements.
+template <template <class, int> class F, class T, class... Args>
+void for_packed_rows(const char* name, bool packed, int64_t rows, int64_t n, Args... args) {
+  if (packed) {
+    for_rows(name, rows, n, F<T, pack_width<T>>{args...});
+  } else {
+    for_rows(name, rows, n, F<T, 1>{args...});
+  }
+}
+
 /// True where rows of n elements of T at these addresses can be moved by packs of 16 bytes.
 template <class T, class... Pointers>
 bool rows_are_packed(int64_t n, Pointers... data) {
   constexpr int width = pack_width<T>;
   return n % width == 0 && (... && (reinterpret_cast<uintptr_t>(data) % 16 == 0));
+}
+
+/// What a search for the largest number begins with.
+template <class A>
+__device__ constexpr A least() {
+  return -std::numeric_limits<A>::infinity();
+}
+/// What is subtracted before exponentials are taken; inf - inf would be NaN.
+template <class A>
+__device__ A shift_of(A largest) {
+  return largest == least<A>() ? A(0) : largest;
 }
 
 }  // namespace longspan::cuda

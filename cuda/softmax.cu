@@ -1,7 +1,5 @@
 #include "ops/kernels/softmax.h"
 
-#include <limits>
-
 #include "cuda/register.h"
 #include "cuda/rows.cuh"
 #include "ops/kernels/maths.h"
@@ -9,18 +7,11 @@
 namespace longspan::cuda {
 namespace {
 
-template <class A>
-__device__ constexpr A least() {
-  return -std::numeric_limits<A>::infinity();
-}
-
 /// The largest number so far and the sum of e^(x - largest), of all that has come.
 template <class A>
 struct Total {
   A largest = least<A>(), sum = 0;
 
-  /// What is subtracted: the largest, or 0 where that is -inf.
-  __device__ A shift() const { return largest == least<A>() ? A(0) : largest; }
   template <int width>
   __device__ void add(const A (&x)[width]) {
     A next = largest;
@@ -66,7 +57,7 @@ struct Forward {
     const T* from = x + row * n;
     T* to = y + row * n;
     const auto total = total_of<width>(team, from, n);
-    const A shift = total.shift(), factor = total.sum == 0 ? A(0) : A(1) / total.sum;
+    const A shift = shift_of(total.largest), factor = total.sum == 0 ? A(0) : A(1) / total.sum;
     A lse = shift + kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
     if (lse == least<A>()) lse = 0;
     for_row<width>(team, n, [&](int64_t i) {
@@ -123,7 +114,8 @@ struct LogSumExp {
   __device__ void operator()(int64_t row, const Team<size>& team) const {
     using A = Accumulator<T>;
     const auto total = total_of<width>(team, x + row * n, n);
-    const A lse = total.shift() + kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
+    const A lse =
+        shift_of(total.largest) + kernels::unary_value(kernels::Unary::log, A(0), A(0), total.sum);
     if (team.rank() == 0) y[row] = T(lse);
   }
 };
@@ -150,22 +142,12 @@ struct LogSumExpBackward {
   }
 };
 
-/// for_rows() with F<T, width>{args..., n, rest...}: by packs where the rows allow it.
-template <template <class, int> class F, class T, class... Args>
-void run(const char* name, bool packed, int64_t rows, int64_t n, Args... args) {
-  if (packed) {
-    for_rows(name, rows, n, F<T, pack_width<T>>{args...});
-  } else {
-    for_rows(name, rows, n, F<T, 1>{args...});
-  }
-}
-
 void softmax_forward(bool log, ConstView x, View y) {
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = x.dim(1);
-    run<Forward, T>("softmax_forward", rows_are_packed<T>(n, x.data, y.data), x.dim(0), n,
-                    x.as<T>(), y.as<T>(), n, log);
+    for_packed_rows<Forward, T>("softmax_forward", rows_are_packed<T>(n, x.data, y.data), x.dim(0),
+                                n, x.as<T>(), y.as<T>(), n, log);
   });
 }
 
@@ -173,8 +155,9 @@ void softmax_backward(bool log, ConstView y, ConstView dy, View dx) {
   visit_floating(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = y.dim(1);
-    run<Backward, T>("softmax_backward", rows_are_packed<T>(n, y.data, dy.data, dx.data), y.dim(0),
-                     n, y.as<T>(), dy.as<T>(), dx.as<T>(), n, log);
+    for_packed_rows<Backward, T>("softmax_backward",
+                                 rows_are_packed<T>(n, y.data, dy.data, dx.data), y.dim(0), n,
+                                 y.as<T>(), dy.as<T>(), dx.as<T>(), n, log);
   });
 }
 
@@ -182,8 +165,8 @@ void logsumexp_forward(ConstView x, View y) {
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = x.dim(1);
-    run<LogSumExp, T>("logsumexp_forward", rows_are_packed<T>(n, x.data), x.dim(0), n, x.as<T>(),
-                      y.as<T>(), n);
+    for_packed_rows<LogSumExp, T>("logsumexp_forward", rows_are_packed<T>(n, x.data), x.dim(0), n,
+                                  x.as<T>(), y.as<T>(), n);
   });
 }
 
@@ -191,8 +174,9 @@ void logsumexp_backward(ConstView x, ConstView y, ConstView dy, View dx) {
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = x.dim(1);
-    run<LogSumExpBackward, T>("logsumexp_backward", rows_are_packed<T>(n, x.data, dx.data),
-                              x.dim(0), n, x.as<T>(), y.as<T>(), dy.as<T>(), dx.as<T>(), n);
+    for_packed_rows<LogSumExpBackward, T>("logsumexp_backward",
+                                          rows_are_packed<T>(n, x.data, dx.data), x.dim(0), n,
+                                          x.as<T>(), y.as<T>(), dy.as<T>(), dx.as<T>(), n);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "autograd/frame.h"
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "ops/kernels/gradient.h"
@@ -41,27 +42,39 @@ GradientSpec spec_of(const Tensor& tensor) {
 
 }  // namespace
 
-SavedTensor::SavedTensor(const Tensor& tensor) {
+SavedTensor::SavedTensor(const Tensor& tensor, std::string_view op) {
   if (!tensor) return;
+  if (Frame* frame = Frame::current()) {
+    slot_ = frame->keep(op, tensor);
+    if (slot_ >= 0) frame_ = frame->shared_from_this();
+    return;
+  }
   tensor_ = tensor.detach();
   version_ = tensor_.storage().version();
   tensor_.storage().hold();
 }
 
 SavedTensor::SavedTensor(SavedTensor&& other) noexcept
-    : tensor_(std::exchange(other.tensor_, {})), version_(other.version_) {}
+    : tensor_(std::exchange(other.tensor_, {})),
+      version_(other.version_),
+      frame_(std::move(other.frame_)),
+      slot_(other.slot_) {}
 
 SavedTensor& SavedTensor::operator=(SavedTensor&& other) noexcept {
   std::swap(tensor_, other.tensor_);
   std::swap(version_, other.version_);
+  std::swap(frame_, other.frame_);
+  std::swap(slot_, other.slot_);
   return *this;
 }
 
 SavedTensor::~SavedTensor() {
   if (tensor_) tensor_.storage().unhold();
+  if (frame_) frame_->drop(slot_);
 }
 
 const Tensor& SavedTensor::get(std::string_view op) const {
+  if (frame_) return frame_->get(slot_, op);
   if (tensor_ && tensor_.storage().version() != version_) {
     fail_with<GradientError>(
         op,
@@ -81,7 +94,7 @@ Node::~Node() { drop(std::move(next)); }
 
 void Node::save(std::initializer_list<Tensor> tensors) {
   saved_.reserve(saved_.size() + tensors.size());
-  for (const Tensor& t : tensors) saved_.emplace_back(t);
+  for (const Tensor& t : tensors) saved_.emplace_back(t, name);
 }
 
 void Node::add_to(std::span<const Tensor>, Tensor&) {

@@ -24,12 +24,14 @@ struct Edge {
   int slot = 0;
 };
 
+class Frame;
+
 /// A tensor kept for the backward pass: data without history, held in Category::saved, with the
-/// version that it had.
+/// version that it had. Inside a frame it is the number of a slot, which a re-run fills.
 class SavedTensor {
  public:
   SavedTensor() = default;
-  explicit SavedTensor(const Tensor& tensor);
+  explicit SavedTensor(const Tensor& tensor, std::string_view op = "save");
   SavedTensor(SavedTensor&& other) noexcept;
   SavedTensor& operator=(SavedTensor&& other) noexcept;
   ~SavedTensor();
@@ -40,6 +42,8 @@ class SavedTensor {
  private:
   Tensor tensor_;
   uint64_t version_ = 0;
+  std::shared_ptr<Frame> frame_;
+  int64_t slot_ = -1;
 };
 
 /// What a gradient must look like: the tensor that it belongs to.

@@ -60,7 +60,9 @@ struct PlainNode final : Node {
   Grads backward(std::span<const Tensor> dy) override { return function(Context(*this), dy[0]); }
   void keep(const SaveList& list) {
     saved_.reserve(static_cast<size_t>(list.count));
-    for (int i = 0; i < list.count; ++i) saved_.emplace_back(list.tensors[static_cast<size_t>(i)]);
+    for (int i = 0; i < list.count; ++i) {
+      saved_.emplace_back(list.tensors[static_cast<size_t>(i)], name);
+    }
   }
   F function;
 };

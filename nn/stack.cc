@@ -1,6 +1,7 @@
 #include "nn/stack.h"
 
 #include "core/scope.h"
+#include "nn/checkpoint.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
@@ -73,10 +74,11 @@ Tensor Block::branch_input(std::string_view name, const Tensor& input, const Giv
 
 Stack::Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm,
              MemoryPolicy policy)
-    : blocks_(std::move(blocks)), final_norm_(std::move(final_norm)) {
-  require<NotImplemented>(policy == MemoryPolicy::standard, "stack",
-                          "memory policy \"{}\" is not available; use \"standard\"",
-                          name_of_value(policy));
+    : blocks_(std::move(blocks)), final_norm_(std::move(final_norm)), policy_(policy) {
+  require<NotImplemented>(
+      policy == MemoryPolicy::standard || policy == MemoryPolicy::checkpoint, "stack",
+      "memory policy \"{}\" is not available; use \"standard\" or \"checkpoint\"",
+      name_of_value(policy));
 }
 
 void Stack::visit(Visitor& v) { v("layers", blocks_)("final_norm", final_norm_); }
@@ -95,7 +97,9 @@ Stack::Result Stack::forward(const Tensor& input, const Given& given, const Segm
     const Scope scope("layers", static_cast<long>(i));
     if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[i];
     local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
-    Output out = blocks_[i].forward(result.y, local, pass.at("layers").at(i));
+    const Pass site = pass.at("layers").at(i);
+    Output out = policy_ == MemoryPolicy::checkpoint ? checkpoint(blocks_[i], result.y, local, site)
+                                                     : blocks_[i].forward(result.y, local, site);
     result.memory.layers[i] = std::move(out.memory);
     if (given.mem_len > 0) {
       result.memory.layers[i].states = latest_states(local.memory.states, result.y, given.mem_len);

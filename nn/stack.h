@@ -15,7 +15,8 @@
 
 namespace longspan {
 
-/// What a stack keeps for its backward pass.
+/// What a stack keeps for its backward pass: all that its ops save, or of each block the input,
+/// from which the block is run again (checkpoint.h).
 enum class MemoryPolicy : uint8_t { standard, checkpoint, reversible, reversible_exact };
 template <>
 inline constexpr std::array<std::string_view, 4> value_names<MemoryPolicy>{
@@ -89,6 +90,7 @@ class Stack : public Module {
  private:
   std::vector<Block> blocks_;
   std::optional<Normalization> final_norm_;
+  MemoryPolicy policy_ = MemoryPolicy::standard;
 };
 
 }  // namespace longspan

@@ -24,7 +24,7 @@ const Flag flags[] = {
     {"--threads", "threads", "threads; does not change results"},
     {"--device", "device", "cpu or cuda"},
     {"--dtype", "model.precision", "what layers compute in: f32 or bf16"},
-    {"--memory", "model.memory", "what is kept for the backward pass: standard"},
+    {"--memory", "model.memory", "what is kept for the backward pass: standard or checkpoint"},
     {"--save-every", "save_every", "steps between checkpoints; one is always written at the end"},
     {"--keep", "keep", "newest checkpoints that stay; 0: all"},
     {"--log-every", "log_every", "steps between rows of metrics.jsonl"},

@@ -8,6 +8,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "core/memory.h"
 #include "models/sparse_transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -334,6 +335,31 @@ TEST(Spec05, Test5TwoStepsReachEveryEarlierPosition) {
       c.integration = Integration::merged;
       const Matrix merged = matrix_of(c, 0, length);
       EXPECT_EQ(unreached(merged, merged), 0);
+    }
+  }
+}
+
+// 6. Running blocks again gives the same gradients, to the bit, with dropout on.
+TEST(Spec05, Test6RecomputationChangesNoGradient) {
+  for (SparseTransformerConfig c : every_mode()) {
+    c.dropout = 0.2f;
+    for (const Init& init : {f64, f32}) {
+      std::vector<Tensor> grads[2];
+      int64_t saved[2];
+      for (const int i : {0, 1}) {
+        c.memory = i == 0 ? MemoryPolicy::standard : MemoryPolicy::checkpoint;
+        SparseTransformer model = made(c, init);
+        const Tensor tokens = some_tokens(2, 37, c.vocab), targets = some_tokens(2, 37, c.vocab, 2);
+        const Tensor loss =
+            model.loss(tokens, targets, {}, Pass{.training = true, .gen = Generator{3}}).loss;
+        saved[i] = memory_tracker().live()[Category::saved];
+        backward(loss);
+        for (const Tensor& w : parameters(model)) grads[i].push_back(grad(w));
+      }
+      EXPECT_LT(saved[1], saved[0] / 3) << name_of(c);
+      for (size_t w = 0; w < grads[0].size(); ++w) {
+        EXPECT_TRUE(same_bits(grads[0][w], grads[1][w])) << name_of(c) << " " << w;
+      }
     }
   }
 }

@@ -352,8 +352,7 @@ TEST(Stack, GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
 }
 
 TEST(Stack, RefusesPoliciesAndMemoriesItDoesNotHave) {
-  for (const MemoryPolicy policy :
-       {MemoryPolicy::checkpoint, MemoryPolicy::reversible, MemoryPolicy::reversible_exact}) {
+  for (const MemoryPolicy policy : {MemoryPolicy::reversible, MemoryPolicy::reversible_exact}) {
     EXPECT_THROW(Stack({}, std::nullopt, policy), NotImplemented);
   }
   const Stack stack = small_stack(NormPlace::pre, 1);

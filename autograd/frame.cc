@@ -1,0 +1,92 @@
+#include "autograd/frame.h"
+
+#include "autograd/mode.h"
+#include "core/error.h"
+
+namespace longspan::autograd {
+namespace {
+
+thread_local Frame* current_frame = nullptr;
+
+/// Thrown through a re-run that has saved all that was wanted.
+struct Enough {};
+
+}  // namespace
+
+Frame* Frame::current() { return current_frame; }
+
+Frame::Run::Run(Frame* frame) : outer_(current_frame) { current_frame = frame; }
+Frame::Run::~Run() { current_frame = outer_; }
+
+int64_t Frame::keep(std::string_view op, const Tensor& tensor) {
+  const uint64_t version = tensor.storage().version();
+  if (!replaying_) {
+    slots_.push_back({op, tensor.shape(), tensor.dtype(), version, true, {}});
+    return static_cast<int64_t>(slots_.size()) - 1;
+  }
+  Slot& slot = slots_[static_cast<size_t>(next_++)];
+  if (op != slot.op || tensor.shape() != slot.shape || tensor.dtype() != slot.dtype) {
+    fail_with<GradientError>(
+        "checkpoint",
+        fmt::format("the re-run of a checkpointed part differs from its first run: save {} is of "
+                    "{}; it was {}{} of {}",
+                    next_ - 1, op, name_of(slot.dtype), to_string(slot.shape), slot.op),
+        {{"saved", tensor}});
+  }
+  if (version != slot.version) {
+    fail_with<GradientError>(
+        op,
+        fmt::format("a tensor that a checkpointed part reads was written before backward (version "
+                    "{}, now {}); write only after backward, or to a copy",
+                    slot.version, version),
+        {{"saved", tensor}});
+  }
+  if (slot.wanted && !slot.tensor) {
+    slot.tensor = tensor.detach();
+    slot.tensor.storage().hold();
+  }
+  if (next_ > last_) throw Enough{};
+  return -1;
+}
+
+void Frame::fill() {
+  next_ = 0;
+  last_ = static_cast<int64_t>(slots_.size()) - 1;
+  while (!slots_[static_cast<size_t>(last_)].wanted) --last_;
+  struct Replaying {
+    explicit Replaying(bool& flag) : flag_(flag) { flag_ = true; }
+    ~Replaying() { flag_ = false; }
+    bool& flag_;
+  };
+  const Run run(this);
+  const EnableGrad on;
+  const Replay mark;
+  const Replaying replaying(replaying_);
+  try {
+    replay();
+  } catch (const Enough&) {
+  }
+  require<GradientError>(next_ > last_, "checkpoint",
+                         "the re-run of a checkpointed part differs from its first run: it saves "
+                         "{} tensors, the first run {} or more",
+                         next_, last_ + 1);
+}
+
+const Tensor& Frame::get(int64_t i, std::string_view op) {
+  Slot& slot = slots_[static_cast<size_t>(i)];
+  if (!slot.tensor) fill();
+  if (slot.tensor.storage().version() != slot.version) {
+    fail_with<GradientError>(op, "a tensor saved for backward was written since",
+                             {{"saved", slot.tensor}});
+  }
+  return slot.tensor;
+}
+
+void Frame::drop(int64_t i) {
+  Slot& slot = slots_[static_cast<size_t>(i)];
+  slot.wanted = false;
+  if (slot.tensor) slot.tensor.storage().unhold();
+  slot.tensor = {};
+}
+
+}  // namespace longspan::autograd

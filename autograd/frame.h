@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace longspan::autograd {
+
+/// A part of a forward pass that keeps what re-running it needs in place of what its ops save. Ops
+/// record as usual, but a save inside the frame takes a numbered slot. The first backward that asks
+/// for a slot runs the part again with the same arguments; its saves, in the same order, fill the
+/// slots that are still wanted, and it ends after the last of them. Nodes, and so the order of
+/// every sum, are those of the first run. Frames nest: a save of an inner frame during an outer
+/// re-run is a slot again. Derive from it and define replay().
+class Frame : public std::enable_shared_from_this<Frame> {
+ public:
+  Frame() = default;
+  virtual ~Frame() = default;
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+
+  /// The innermost frame whose part this thread runs; null where there is none.
+  static Frame* current();
+
+  /// While it lives, saves of this thread go to the frame.
+  class Run {
+   public:
+    explicit Run(Frame* frame);
+    ~Run();
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+
+   private:
+    Frame* outer_;
+  };
+
+  /// A save of `op`: its slot, or -1 while replaying, when it fills the next one.
+  int64_t keep(std::string_view op, const Tensor& tensor);
+  /// What a slot holds; runs the part again where it is empty. Throws GradientError where the
+  /// re-run saves something else than the first run did.
+  const Tensor& get(int64_t slot, std::string_view op);
+  /// Nobody asks for the slot any more.
+  void drop(int64_t slot);
+
+ protected:
+  /// Runs the part again, recording, with the arguments of the first run.
+  virtual void replay() = 0;
+
+ private:
+  struct Slot {
+    std::string_view op;
+    Shape shape;
+    DType dtype;
+    uint64_t version;  // of the storage when it was saved
+    bool wanted;
+    Tensor tensor;  // defined once a re-run has filled it
+  };
+
+  void fill();
+
+  std::vector<Slot> slots_;
+  bool replaying_ = false;
+  int64_t next_ = 0, last_ = 0;  // while replaying: the slot to come, and the last one wanted
+};
+
+}  // namespace longspan::autograd

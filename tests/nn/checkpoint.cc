@@ -1,0 +1,325 @@
+// The acceptance tests of saving memory that concern checkpoints, by their numbers.
+
+#include "nn/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+#include "nn/attention.h"
+#include "nn/stack.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/random.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr int64_t D = 16, F = 32;
+const Pass training{.training = true, .gen = Generator{5}};
+
+Block small_block(const Init& init, bool cross) {
+  const Scheme weights = Scheme::normal(0.3);
+  const auto norm = [&](const char* label) {
+    return Normalization(NormKind::layer, D, 1e-5, init.at(label));
+  };
+  AttentionOptions options{
+      .d_model = D, .n_head = 2, .dropout = 0.2f, .weights = weights, .out_weights = weights};
+  std::vector<Branch> list;
+  list.push_back({"attention", norm("norm1"),
+                  std::make_unique<MultiHead>(options, ShawTables{}, init.at("attention"))});
+  if (cross) {
+    options.cross = true;
+    list.push_back({"cross", norm("norm2"),
+                    std::make_unique<MultiHead>(options, ShawTables{}, init.at("cross"))});
+  }
+  const FeedForwardOptions ff{.d_model = D,
+                              .d_ff = F,
+                              .activation = Activation::gelu_tanh,
+                              .dropout = 0.1f,
+                              .weights = weights,
+                              .out_weights = weights};
+  list.push_back({"ff", norm("norm3"), std::make_unique<FeedForward>(ff, init.at("ff"))});
+  return {NormPlace::pre, 0.1f, std::move(list)};
+}
+
+Stack small_stack(MemoryPolicy policy, int64_t layers, const Init& init, bool cross = false) {
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < layers; ++i) blocks.push_back(small_block(init.at(i), cross));
+  return {std::move(blocks), Normalization(NormKind::layer, D, 1e-5, init.at("final")), policy};
+}
+
+/// Several blocks as one layer; each of them checkpointed too where nested.
+struct Segment final : Layer {
+  std::vector<Block> blocks;
+  bool nested = false;
+
+  Output forward(const Tensor& input, const Given& given, Pass pass) const override {
+    Tensor x = input;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const Pass site = pass.at(static_cast<int64_t>(i));
+      x = (nested ? checkpoint(blocks[i], x, given, site) : blocks[i].forward(x, given, site)).y;
+    }
+    return x;
+  }
+  void visit(Visitor& v) override { v("blocks", blocks); }
+};
+
+Segment segment(int64_t layers, bool nested, const Init& init) {
+  Segment s;
+  s.nested = nested;
+  for (int64_t i = 0; i < layers; ++i) s.blocks.push_back(small_block(init.at(i), false));
+  return s;
+}
+
+Tensor numbers(const Shape& shape, const char* label, const Init& init) {
+  Tensor x = init.at(label).make(shape, Scheme::normal(1)).detach();
+  return x;
+}
+
+Given causal() {
+  Given given;
+  given.pattern = patterns::local(5);
+  return given;
+}
+
+void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(static_cast<bool>(a[i]), static_cast<bool>(b[i])) << i;
+    if (a[i]) {
+      EXPECT_TRUE(same_bits(a[i], b[i])) << i;
+    }
+  }
+}
+
+/// Output and gradients of the input and of every parameter.
+template <class Run>
+std::vector<Tensor> outcome(Module& module, const Init& init, Run&& run) {
+  for (const Tensor& w : parameters(module)) set_grad(w, {});
+  Tensor x = numbers({2, 13, D}, "x", init);
+  set_requires_grad(x);
+  const Tensor y = run(x);
+  backward(y, numbers(y.shape(), "dy", init));
+  std::vector<Tensor> all{y.detach(), grad(x)};
+  for (const Tensor& w : parameters(module)) all.push_back(grad(w));
+  return all;
+}
+
+const Init in_f32{.gen = Generator{7}};
+const Init in_f64{.gen = Generator{7}, .dtype = DType::f64};
+
+TEST(MemorySaving, Test3CheckpointGradientsAreBitwiseEqual) {
+  for (const Init& init : {in_f32, in_f64}) {
+    Stack plain = small_stack(MemoryPolicy::standard, 3, init);
+    Stack saving = small_stack(MemoryPolicy::checkpoint, 3, init);
+    expect_same(
+        outcome(plain, init,
+                [&](const Tensor& x) { return plain.forward(x, causal(), {}, training).y; }),
+        outcome(saving, init,
+                [&](const Tensor& x) { return saving.forward(x, causal(), {}, training).y; }));
+  }
+}
+
+TEST(MemorySaving, Test3SegmentsAndNestedCheckpointsAreBitwiseEqual) {
+  for (const int64_t layers : {2, 3}) {
+    Segment plain = segment(layers, false, in_f32), nested = segment(layers, true, in_f32);
+    const auto expected = outcome(
+        plain, in_f32, [&](const Tensor& x) { return plain.forward(x, causal(), training).y; });
+    expect_same(expected, outcome(plain, in_f32, [&](const Tensor& x) {
+                  return checkpoint(plain, x, causal(), training).y;
+                }));
+    expect_same(expected, outcome(nested, in_f32, [&](const Tensor& x) {
+                  return checkpoint(nested, x, causal(), training).y;
+                }));
+  }
+}
+
+TEST(MemorySaving, Test3ContextsGetTheirGradients) {
+  std::vector<std::vector<Tensor>> all;
+  for (const MemoryPolicy policy : {MemoryPolicy::standard, MemoryPolicy::checkpoint}) {
+    Stack stack = small_stack(policy, 2, in_f32, true);
+    Tensor encoded = numbers({2, 6, D}, "context", in_f32);
+    set_requires_grad(encoded);
+    all.push_back(outcome(stack, in_f32, [&](const Tensor& x) {
+      Given given = causal();
+      given.context = mul(encoded, 2.0);  // a result, not a leaf
+      given.across = patterns::dense();
+      return stack.forward(x, given, {}, training).y;
+    }));
+    all.back().push_back(grad(encoded));
+  }
+  expect_same(all[0], all[1]);
+}
+
+TEST(MemorySaving, Test7EachCheckpointedLayerSavesItsInput) {
+  const int64_t input = memory::block_bytes(2 * 13 * D * 4);
+  const auto saved = [&](MemoryPolicy policy, int64_t layers) {
+    const Stack stack = small_stack(policy, layers, in_f32);
+    Tensor x = numbers({2, 13, D}, "x", in_f32);
+    set_requires_grad(x);
+    const int64_t before = memory_tracker().live()[Category::saved];
+    const Stack::Result result = stack.forward(x, causal(), {}, training);
+    return memory_tracker().live()[Category::saved] - before;
+  };
+  const int64_t four = saved(MemoryPolicy::checkpoint, 4);
+  EXPECT_EQ(saved(MemoryPolicy::checkpoint, 8) - four, 4 * input);
+  EXPECT_EQ(four - saved(MemoryPolicy::checkpoint, 2), 2 * input);
+  EXPECT_GT(saved(MemoryPolicy::standard, 4), 5 * four);
+}
+
+TEST(MemorySaving, Test8MemoryDoesNotGrowFromStepToStep) {
+  Stack stack = small_stack(MemoryPolicy::checkpoint, 3, in_f32);
+  Tensor x = numbers({2, 13, D}, "x", in_f32);
+  set_requires_grad(x);
+  Usage first_live, first_peak;
+  for (int step = 0; step < 20; ++step) {
+    memory_tracker().reset_peak();
+    const Tensor y = stack.forward(x, causal(), {}, training).y;
+    backward(y, Tensor::like(y));
+    for (const Tensor& w : parameters(stack)) set_grad(w, {});
+    set_grad(x, {});
+    if (step == 1) {
+      first_live = memory_tracker().live();
+      first_peak = memory_tracker().peak();
+    }
+    if (step > 1) {
+      EXPECT_EQ(memory_tracker().live().total(), first_live.total());
+      EXPECT_EQ(memory_tracker().peak().total(), first_peak.total());
+    }
+  }
+}
+
+TEST(MemorySaving, Test11RetainedGraphsRunTwice) {
+  Segment s = segment(2, true, in_f64);
+  Tensor x = numbers({2, 13, D}, "x", in_f64);
+  set_requires_grad(x);
+  const Tensor y = checkpoint(s, x, causal(), training).y;
+  const Tensor dy = numbers(y.shape(), "dy", in_f64);
+  backward(y, dy, {.retain = true});
+  const Tensor once = clone(grad(x));
+  backward(y, dy);
+  EXPECT_LT(distance(grad(x), mul(once, 2.0)), 1e-12);  // sums are in another order
+  EXPECT_THROW(backward(y, dy), GradientError);
+}
+
+TEST(MemorySaving, Test11PartOfTheGradients) {
+  Segment s = segment(2, false, in_f32);
+  Tensor x = numbers({2, 13, D}, "x", in_f32);
+  set_requires_grad(x);
+  Tensor weight = parameter(s, "blocks.1.ff.in.weight");
+  std::vector<Tensor> part[2];
+  for (const bool saving : {false, true}) {
+    const Tensor y =
+        (saving ? checkpoint(s, x, causal(), training) : s.forward(x, causal(), training)).y;
+    const Tensor dy = numbers(y.shape(), "dy", in_f32);
+    backward(y, dy, {.inputs = {weight}});
+    EXPECT_FALSE(grad(x));
+    part[saving ? 1 : 0] = {grad(weight)};
+    set_grad(weight, {});
+  }
+  expect_same(part[0], part[1]);
+
+  // Nothing but parameters asks for a gradient.
+  std::vector<Tensor> all[2];
+  for (const bool saving : {false, true}) {
+    const Tensor data = numbers({2, 13, D}, "x", in_f32);
+    const Tensor y =
+        (saving ? checkpoint(s, data, causal(), training) : s.forward(data, causal(), training)).y;
+    backward(y, numbers(y.shape(), "dy", in_f32));
+    for (const Tensor& w : parameters(s)) {
+      all[saving ? 1 : 0].push_back(grad(w));
+      set_grad(w, {});
+    }
+  }
+  expect_same(all[0], all[1]);
+}
+
+/// y = f(x) W^T by a function that a test chooses.
+struct Odd final : Layer {
+  std::function<Tensor(const Tensor&)> f;
+  Output forward(const Tensor& x, const Given&, Pass) const override { return f(x); }
+  void visit(Visitor&) override {}
+};
+
+Tensor leaf(const Shape& shape) {
+  Tensor x = numbers(shape, "x", in_f32);
+  set_requires_grad(x);
+  return x;
+}
+
+TEST(MemorySaving, Test12AnotherReRunIsAnError) {
+  const Tensor x = leaf({3, 4});
+  int runs = 0;
+  Odd odd;
+  const auto error = [&](std::function<Tensor(const Tensor&)> f) {
+    odd.f = std::move(f);
+    runs = 0;
+    const Tensor y = checkpoint(odd, x, {}, training).y;
+    try {
+      backward(y, Tensor::zeros(y.shape()));
+    } catch (const GradientError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error([](const Tensor& z) { return exp(z); }), "");
+  EXPECT_NE(error([&](const Tensor& z) { return runs++ == 0 ? exp(z) : square(z); }).find("exp"),
+            std::string::npos);
+  EXPECT_NE(error([&](const Tensor& z) {
+              return runs++ == 0 ? exp(z) : exp(concat({z, z}, 0));
+            }).find("f32[3, 4] of exp"),
+            std::string::npos);
+  EXPECT_NE(error([&](const Tensor& z) {
+              return runs++ == 0 ? exp(exp(z)) : exp(z);
+            }).find("saves 1 tensors"),
+            std::string::npos);
+}
+
+TEST(MemorySaving, Test12WritingWhatIsReadIsAnError) {
+  Tensor weight = leaf({4, 4});
+  const Tensor x = leaf({3, 4});
+  Odd odd;
+  odd.f = [&](const Tensor& z) { return matmul(z, weight); };
+  const Tensor y = checkpoint(odd, x, {}, training).y;
+  weight.mut().as<float>()[0] = 1;
+  EXPECT_THROW(backward(y, Tensor::zeros(y.shape())), GradientError);
+
+  Tensor input = leaf({3, 4});
+  const Tensor z = checkpoint(odd, input, {}, training).y;
+  input.mut().as<float>()[0] = 1;
+  EXPECT_THROW(backward(z, Tensor::zeros(z.shape())), GradientError);
+}
+
+TEST(MemorySaving, ReRunsEndAfterTheLastSave) {
+  const Tensor x = leaf({3, 4});
+  int begun = 0, finished = 0;
+  Odd odd;
+  odd.f = [&](const Tensor& z) {
+    ++begun;
+    const Tensor y = exp(exp(z));
+    ++finished;
+    return y;
+  };
+  const Tensor y = checkpoint(odd, x, {}, training).y;
+  backward(y, Tensor::zeros(y.shape()));
+  EXPECT_EQ(begun, 2);
+  EXPECT_EQ(finished, 1);
+}
+
+TEST(MemorySaving, NothingIsKeptWhereNothingIsRecorded) {
+  Segment s = segment(2, true, in_f32);
+  const Tensor x = numbers({2, 13, D}, "x", in_f32);
+  const NoGrad off;
+  const int64_t before = memory_tracker().live()[Category::saved];
+  const Tensor y = checkpoint(s, x, causal(), Pass{}).y;
+  EXPECT_EQ(memory_tracker().live()[Category::saved], before);
+  EXPECT_TRUE(same_bits(y, s.forward(x, causal(), Pass{}).y));
+}
+
+}  // namespace
+}  // namespace longspan::test

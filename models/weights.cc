@@ -1,0 +1,253 @@
+#include "models/weights.h"
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = "checkpoint";
+
+constexpr NamePair encoder_names[] = {
+    {"embed.token", "embeddings.word_embeddings"},
+    {"embed.position", "embeddings.position_embeddings"},
+    {"embed.type", "embeddings.token_type_embeddings"},
+    {"embed.norm", "embeddings.LayerNorm"},
+    {"layers.#.attention.q", "encoder.layer.#.attention.self.query"},
+    {"layers.#.attention.k", "encoder.layer.#.attention.self.key"},
+    {"layers.#.attention.v", "encoder.layer.#.attention.self.value"},
+    {"layers.#.attention.out", "encoder.layer.#.attention.output.dense"},
+    {"layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"},
+    {"layers.#.ff.in", "encoder.layer.#.intermediate.dense"},
+    {"layers.#.ff.out", "encoder.layer.#.output.dense"},
+    {"layers.#.norm2", "encoder.layer.#.output.LayerNorm"},
+};
+
+constexpr NamePair roberta_heads[] = {
+    {"mlm.dense", "lm_head.dense"}, {"mlm.norm", "lm_head.layer_norm"},    {"head", "lm_head"},
+    {"pool", "classifier.dense"},   {"classifier", "classifier.out_proj"}, {"tags", "classifier"},
+    {"spans", "qa_outputs"},
+};
+constexpr std::string_view roberta_unused[] = {"lm_head.decoder.weight", "lm_head.decoder.bias",
+                                               "embeddings.position_ids", "pooler.dense.weight",
+                                               "pooler.dense.bias"};
+
+constexpr NamePair bert_heads[] = {
+    {"mlm.dense", "cls.predictions.transform.dense"},
+    {"mlm.norm", "cls.predictions.transform.LayerNorm"},
+    {"head", "cls.predictions"},
+    {"pool", "bert.pooler.dense"},
+    {"classifier", "classifier"},
+    {"spans", "qa_outputs"},
+};
+constexpr std::string_view bert_unused[] = {"cls.predictions.decoder.weight",
+                                            "cls.predictions.decoder.bias",
+                                            "embeddings.position_ids",
+                                            "pooler.dense.weight",
+                                            "pooler.dense.bias",
+                                            "cls.seq_relationship.weight",
+                                            "cls.seq_relationship.bias"};
+
+constexpr NamePair bigbird_heads[] = {
+    {"mlm.dense", "cls.predictions.transform.dense"},
+    {"mlm.norm", "cls.predictions.transform.LayerNorm"},
+    {"head", "cls.predictions"},
+};
+constexpr std::string_view bigbird_unused[] = {"cls.predictions.decoder.weight",
+                                               "cls.predictions.decoder.bias",
+                                               "embeddings.position_ids",
+                                               "pooler.weight",
+                                               "pooler.bias",
+                                               "cls.seq_relationship.weight",
+                                               "cls.seq_relationship.bias"};
+
+/// "layers.3.attention.q.weight" in three parts: "layers.#.attention.q", "3", ".weight".
+struct SplitName {
+  std::string stem, number, kind;
+};
+
+SplitName split(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  SplitName s{name.substr(0, dot), "", name.substr(dot)};
+  for (size_t i = 0; i < s.stem.size(); ++i) {
+    if (std::isdigit(static_cast<unsigned char>(s.stem[i])) == 0 || i == 0 ||
+        s.stem[i - 1] != '.') {
+      continue;
+    }
+    const size_t end = std::min(s.stem.find('.', i), s.stem.size());
+    s.number = s.stem.substr(i, end - i);
+    s.stem.replace(i, end - i, "#");
+    break;
+  }
+  return s;
+}
+
+const NamePair* find(std::span<const NamePair> names, std::string_view ours) {
+  for (const NamePair& pair : names) {
+    if (pair.ours == ours) return &pair;
+  }
+  return nullptr;
+}
+
+std::string theirs(const CheckpointFormat& format, const std::string& ours) {
+  const SplitName s = split(ours);
+  const NamePair* base = find(format.base, s.stem);
+  const NamePair* pair = base != nullptr ? base : find(format.heads, s.stem);
+  require<NotImplemented>(pair != nullptr, kOp, "checkpoints of {} have no name for {}",
+                          format.model_type, ours);
+  std::string name(pair->theirs);
+  if (const size_t place = name.find('#'); place != std::string::npos) {
+    name.replace(place, 1, s.number);
+  }
+  return (base != nullptr ? std::string(format.prefix) : std::string()) + name + s.kind;
+}
+
+constexpr std::pair<std::string_view, Activation> activations[] = {
+    {"gelu", Activation::gelu_erf},
+    {"gelu_new", Activation::gelu_tanh},
+    {"gelu_pytorch_tanh", Activation::gelu_tanh},
+    {"gelu_fast", Activation::gelu_tanh},
+    {"quick_gelu", Activation::gelu_sigmoid},
+    {"relu", Activation::relu},
+    {"silu", Activation::silu},
+};
+
+Activation activation_of(std::string_view name) {
+  for (const auto& [theirs, ours] : activations) {
+    if (theirs == name) return ours;
+  }
+  fail<ValueError>(kOp,
+                   "hidden_act is \"{}\"; expected gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, "
+                   "quick_gelu, relu or silu",
+                   name);
+}
+
+std::string name_of(Activation f) {
+  for (const auto& [theirs, ours] : activations) {
+    if (ours == f) return std::string(theirs);
+  }
+  fail<ValueError>(kOp, "activation = {} has no name in config.json", name_of_value(f));
+}
+
+void set_shared(const EncoderKeys& k, EncoderConfig& c) {
+  c.vocab = k.vocab_size;
+  c.n_layer = k.num_hidden_layers;
+  c.n_head = k.num_attention_heads;
+  c.d_model = k.hidden_size;
+  c.d_ff = k.intermediate_size;
+  c.n_max = k.max_position_embeddings;
+  c.token_types = k.type_vocab_size;
+  c.norm = NormPlace::post;
+  c.norm_eps = k.layer_norm_eps;
+  c.activation = activation_of(k.hidden_act);
+  c.emb_norm = c.out_bias = c.qkv_bias = true;
+  c.tie_embedding = k.tie_word_embeddings;
+  c.dropout = static_cast<float>(k.hidden_dropout_prob);
+  c.dropout_attn = static_cast<float>(k.attention_probs_dropout_prob);
+  c.init_std = k.initializer_range;
+}
+
+void get_shared(const EncoderConfig& c, EncoderKeys& k) {
+  require(c.norm == NormPlace::post && c.emb_norm && c.out_bias && c.token_types > 0, kOp,
+          "such models have norm = post, emb_norm, out_bias and token_types > 0");
+  k.vocab_size = c.vocab;
+  k.num_hidden_layers = c.n_layer;
+  k.num_attention_heads = c.n_head;
+  k.hidden_size = c.d_model;
+  k.intermediate_size = c.d_ff;
+  k.max_position_embeddings = c.n_max;
+  k.type_vocab_size = c.token_types;
+  k.layer_norm_eps = c.norm_eps;
+  k.hidden_act = name_of(c.activation);
+  k.tie_word_embeddings = c.tie_embedding;
+  k.hidden_dropout_prob = static_cast<double>(c.dropout);
+  k.attention_probs_dropout_prob = static_cast<double>(or_default(c.dropout_attn, c.dropout));
+  k.initializer_range = c.init_std;
+}
+
+/// Rows of the position table before the first position: one for padding, and those before it.
+int64_t reserved_rows(std::string_view model_type) { return model_type == "roberta" ? 2 : 0; }
+
+}  // namespace
+
+constinit const CheckpointFormat roberta_format{"roberta", "roberta.", encoder_names, roberta_heads,
+                                                roberta_unused};
+constinit const CheckpointFormat bert_format{"bert", "bert.", encoder_names, bert_heads,
+                                             bert_unused};
+constinit const CheckpointFormat bigbird_format{"big_bird", "bert.", encoder_names, bigbird_heads,
+                                                bigbird_unused};
+
+TensorList named_as(const CheckpointFormat& format, Module& model) {
+  TensorList list = named_parameters(model);
+  for (NamedTensor& p : list) p.name = theirs(format, p.name);
+  return list;
+}
+
+BigBirdKeys::BigBirdKeys() {
+  model_type = "big_bird";
+  hidden_act = "gelu_new";
+  vocab_size = 50'358;
+  max_position_embeddings = 4096;
+  type_vocab_size = 2;
+}
+
+void set_encoder(const EncoderKeys& keys, EncoderConfig& c) {
+  require(keys.model_type == "roberta" || keys.model_type == "bert", kOp,
+          "model_type is \"{}\"; expected \"roberta\" or \"bert\"", keys.model_type);
+  const int64_t reserved = reserved_rows(keys.model_type);
+  require(keys.max_position_embeddings > reserved, kOp,
+          "max_position_embeddings is {}; expected more than the {} reserved rows",
+          keys.max_position_embeddings, reserved);
+  set_shared(keys, c);
+  c.position_offset = reserved;
+  c.n_max = keys.max_position_embeddings - reserved;
+  c.emb_scale = c.emb_dropout_first = false;
+}
+
+EncoderKeys encoder_keys(const EncoderConfig& c, std::string_view model_type) {
+  const int64_t reserved = reserved_rows(model_type);
+  require(c.position_offset == reserved, kOp,
+          "position_offset is {}; a model of type {} has {} rows before the first position",
+          c.position_offset, model_type, reserved);
+  require(c.qkv_bias && !c.emb_scale && !c.emb_dropout_first, kOp,
+          "a model of type {} has qkv_bias, and neither emb_scale nor emb_dropout_first",
+          model_type);
+  EncoderKeys k;
+  get_shared(c, k);
+  k.model_type = model_type;
+  k.max_position_embeddings = c.n_max + reserved;
+  return k;
+}
+
+BigBirdConfig bigbird_config(const BigBirdKeys& k) {
+  require(k.model_type == "big_bird", kOp, "model_type is \"{}\"; expected \"big_bird\"",
+          k.model_type);
+  require(k.attention_type == "block_sparse", kOp,
+          "attention_type is \"{}\"; expected \"block_sparse\"", k.attention_type);
+  BigBirdConfig c;
+  set_shared(k, c);
+  c.block = k.block_size;
+  c.n_random = k.num_random_blocks;
+  c.random = RandomPlan::first_1024;
+  c.global_last = GlobalLast::padded;
+  c.qkv_bias = k.use_bias;
+  c.emb_scale = k.rescale_embeddings;
+  c.emb_dropout_first = true;
+  c.dropout_attn = 0;
+  return c;
+}
+
+BigBirdKeys bigbird_keys(const BigBirdConfig& c) {
+  require(c.position_offset == 0 && c.emb_dropout_first, kOp,
+          "a model of type big_bird has position_offset = 0 and emb_dropout_first");
+  BigBirdKeys k;
+  get_shared(c, k);
+  k.block_size = c.block;
+  k.num_random_blocks = c.n_random;
+  k.use_bias = c.qkv_bias;
+  k.rescale_embeddings = c.emb_scale;
+  return k;
+}
+
+}  // namespace longspan

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "models/bigbird.h"
+#include "models/encoder.h"
+#include "nn/module.h"
+
+namespace longspan {
+
+/// A parameter's name here and in another implementation, without ".weight" and ".bias"; "#" is the
+/// number of a layer.
+struct NamePair {
+  std::string_view ours, theirs;
+};
+
+/// How another implementation names the parameters of an architecture in its checkpoints. Matrices
+/// lie there as they do here.
+struct CheckpointFormat {
+  std::string_view model_type;  ///< "roberta": the value of that key of config.json
+  /// Stands before the names of the model without its heads, e.g. "roberta."; checkpoints of that
+  /// alone lack it.
+  std::string_view prefix;
+  std::span<const NamePair> base, heads;
+  /// How names of tensors end that checkpoints may have and models here need not: tied ones, tables
+  /// of constants, heads that were for pre-training.
+  std::span<const std::string_view> unused;
+};
+
+/// Checkpoints of RoBERTa \cite liu2019 , BERT \cite devlin2019 and BigBird \cite zaheer2020 as the
+/// package transformers has them.
+extern const CheckpointFormat roberta_format, bert_format, bigbird_format;
+
+/// Every parameter of a model under its name in the format. The tensors are the model's own, so
+/// reading into them loads it. Throws NotImplemented on a parameter that the format has no name
+/// for.
+TensorList named_as(const CheckpointFormat& format, Module& model);
+
+/// The keys of config.json that encoders in BERT's shape share, with the defaults of RoBERTa.
+struct EncoderKeys {
+  std::string model_type = "roberta", hidden_act = "gelu";
+  int64_t vocab_size = 50'265, hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12,
+          intermediate_size = 3072, max_position_embeddings = 514, type_vocab_size = 1;
+  double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1, initializer_range = 0.02,
+         layer_norm_eps = 1e-12;
+  bool tie_word_embeddings = true;
+
+  void visit(auto& v) {
+    v("model_type", model_type)("hidden_act", hidden_act)("vocab_size", vocab_size)(
+        "hidden_size", hidden_size)("num_hidden_layers", num_hidden_layers)(
+        "num_attention_heads", num_attention_heads)("intermediate_size", intermediate_size)(
+        "max_position_embeddings", max_position_embeddings)("type_vocab_size", type_vocab_size);
+    v("hidden_dropout_prob", hidden_dropout_prob)("attention_probs_dropout_prob",
+                                                  attention_probs_dropout_prob)(
+        "initializer_range", initializer_range)("layer_norm_eps", layer_norm_eps)(
+        "tie_word_embeddings", tie_word_embeddings);
+  }
+};
+
+/// The keys of BigBird's.
+struct BigBirdKeys : EncoderKeys {
+  BigBirdKeys();
+
+  int64_t block_size = 64, num_random_blocks = 3;
+  std::string attention_type = "block_sparse";
+  bool use_bias = true, rescale_embeddings = false;
+
+  void visit(auto& v) {
+    EncoderKeys::visit(v);
+    v("block_size", block_size)("num_random_blocks", num_random_blocks)(
+        "attention_type", attention_type)("use_bias", use_bias)("rescale_embeddings",
+                                                                rescale_embeddings);
+  }
+};
+
+/// Sets what the keys of a RoBERTa or BERT say; heads and patterns stay as they are. RoBERTa's
+/// position tables begin at row 2. Throws ValueError on another model_type or hidden_act.
+void set_encoder(const EncoderKeys& keys, EncoderConfig& config);
+/// The keys that say what the configuration says; `model_type` is "roberta" or "bert". Throws
+/// ValueError where such a model could not be as the configuration is.
+EncoderKeys encoder_keys(const EncoderConfig& config, std::string_view model_type = "roberta");
+
+/// The same for BigBird. As in the reference, the last block counts with its padding, sparse
+/// attention has no dropout, and random blocks come from the first 1,024 tokens; for the very
+/// blocks that the reference has drawn see BigBird::set_random_blocks().
+BigBirdConfig bigbird_config(const BigBirdKeys& keys);
+BigBirdKeys bigbird_keys(const BigBirdConfig& config);
+
+}  // namespace longspan

@@ -1,0 +1,192 @@
+// Checkpoints of other implementations, read and written; tests/oracles/checkpoints.py.
+
+#include "models/weights.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "autograd/mode.h"
+#include "models/blockbert.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+#include "tests/models/golden_file.h"
+#include "train/pretrained.h"
+
+namespace longspan::test {
+namespace {
+
+const std::string folder = std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/checkpoints/";
+
+/// A checkpoint's model, and the way there and back.
+struct Loaded {
+  std::unique_ptr<Encoder> model;
+  const CheckpointFormat* format = nullptr;
+  Json config;  ///< the keys as they go out again
+
+  TensorList tensors() const { return named_as(*format, *model); }
+  PretrainedNames names() const { return {.prefix = format->prefix, .unused = format->unused}; }
+};
+
+Loaded made(const std::string& name) {
+  const Init init{.gen = Generator{1}};
+  Loaded out;
+  if (name == "bigbird") {
+    BigBirdKeys keys;
+    load_pretrained_config(folder + name, keys);
+    const BigBirdConfig c = bigbird_config(keys);
+    out.model = std::make_unique<BigBird>(c, init);
+    out.format = &bigbird_format;
+    BigBirdKeys back = bigbird_keys(c);
+    out.config = to_json(back);
+    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
+    return out;
+  }
+  EncoderKeys keys;
+  load_pretrained_config(folder + name, keys);
+  BlockBertConfig c;
+  set_encoder(keys, c);
+  c.n_block = 1;
+  c.heads_per_shift = {};
+  c.mlm_head = name == "roberta" || name == "bert";
+  if (name == "roberta_classes") c.classes = 2;
+  if (name == "roberta_tags") c.tags = 2;
+  c.span_head = name == "roberta_spans";
+  out.model = std::make_unique<BlockBert>(c, init);
+  out.format = name == "bert" ? &bert_format : &roberta_format;
+  EncoderKeys back = encoder_keys(c, out.format->model_type);
+  out.config = to_json(back);
+  EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
+  return out;
+}
+
+Tensor run(const Encoder& model, const std::string& name, const Tensor& tokens,
+           const Tensor& lengths) {
+  const Tensor hidden = model.forward({.tokens = tokens, .lengths = lengths}, Pass{});
+  if (name == "roberta_classes") return model.classify(hidden, Pass{});
+  if (name == "roberta_spans") {
+    const SpanLogits s = model.spans(hidden, lengths);
+    return stack({s.start, s.end}, 2);
+  }
+  return without_padding(name == "roberta_tags" ? model.tag(hidden, Pass{}) : model.head(hidden),
+                         lengths);
+}
+
+std::map<std::string, Tensor> tensors_of(const std::string& path) {
+  std::map<std::string, Tensor> all;
+  for (NamedTensor& t : read_tensors(path + "/model.safetensors")) {
+    if (t.name.find("pooler") == std::string::npos) all[t.name] = t.tensor;  // unused by the heads
+  }
+  return all;
+}
+
+class Weights : public testing::TestWithParam<std::string> {};
+
+TEST_P(Weights, GoBothWays) {
+  const NoGrad off;
+  const std::string name = GetParam();
+  const Loaded loaded = made(name);
+  load_pretrained(folder + name, loaded.tensors(), loaded.names());
+
+  std::map<std::string, Tensor> expected;
+  for (NamedTensor& t : read_tensors(folder + name + "/expected.safetensors")) {
+    expected[t.name] = t.tensor;
+  }
+  const Tensor y = run(*loaded.model, name, expected["tokens"], expected["lengths"]);
+  EXPECT_LE(distance(y, expected["logits"]), 1e-5);
+
+  // What goes out is what came in, name by name and bit by bit. The reference implementation reads
+  // it back where the variable says where to keep it.
+  const char* keep = std::getenv("LONGSPAN_TEST_CHECKPOINTS");
+  const std::string out = (keep != nullptr ? std::string(keep) + "/" : testing::TempDir()) + name;
+  save_pretrained(out, loaded.tensors(), loaded.config);
+  const auto theirs = tensors_of(folder + name), ours = tensors_of(out);
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (const auto& [key, x] : theirs) {
+    ASSERT_EQ(ours.count(key), 1u) << key;
+    EXPECT_TRUE(same_bits(ours.at(key), x)) << key;
+  }
+  const Loaded again = made(name);
+  load_pretrained(out, again.tensors(), again.names());
+  EXPECT_TRUE(same_bits(run(*again.model, name, expected["tokens"], expected["lengths"]), y));
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, Weights,
+                         testing::Values("roberta", "roberta_classes", "roberta_spans",
+                                         "roberta_tags", "bert", "bigbird"),
+                         [](const auto& param) { return param.param; });
+
+std::string refusal(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(WeightsRefuse, WhatIsMissingUnknownOrOfAnotherShape) {
+  // A classifier's checkpoint for a model that predicts tokens.
+  const Loaded tokens = made("roberta");
+  const Tensor before = clone(parameter(*tokens.model, "embed.token.weight").detach());
+  const std::string text = refusal(
+      [&] { load_pretrained(folder + "roberta_classes", tokens.tensors(), tokens.names()); });
+  EXPECT_NE(text.find("5 missing:"), std::string::npos) << text;
+  EXPECT_NE(text.find("lm_head.layer_norm.weight"), std::string::npos) << text;
+  EXPECT_NE(text.find("4 unknown:"), std::string::npos) << text;
+  EXPECT_NE(text.find("classifier.out_proj.bias"), std::string::npos) << text;
+  EXPECT_TRUE(same_bits(before, parameter(*tokens.model, "embed.token.weight").detach()))
+      << "nothing is written where something is wrong";
+
+  // The other way round heads may be fresh.
+  const Loaded classes = made("roberta_classes");
+  PretrainedNames names = classes.names();
+  const std::string_view fresh[] = {"classifier."}, unused[] = {"weight", "bias"};
+  names.fresh = fresh;
+  EXPECT_NE(refusal([&] {
+              load_pretrained(folder + "roberta", classes.tensors(), names);
+            }).find("5 unknown"),
+            std::string::npos);
+  names.unused = unused;
+  load_pretrained(folder + "roberta", classes.tensors(), names);
+
+  BlockBertConfig wide = blockbert_preset("tiny");
+  wide.position_offset = 2;
+  wide.token_types = 1;
+  BlockBert other(wide, Init{});
+  const std::string shapes = refusal([&] {
+    load_pretrained(folder + "roberta", named_as(roberta_format, other), tokens.names());
+  });
+  EXPECT_NE(shapes.find("of another kind"), std::string::npos) << shapes;
+  EXPECT_NE(shapes.find("f32 [19, 8], expected f32 [23, 16]"), std::string::npos) << shapes;
+}
+
+TEST(WeightsRefuse, AnotherArchitecture) {
+  BigBirdKeys keys;
+  load_pretrained_config(folder + "roberta", keys);
+  EXPECT_NE(refusal([&] { bigbird_config(keys); }).find("expected \"big_bird\""),
+            std::string::npos);
+  EncoderKeys roberta;
+  load_pretrained_config(folder + "bigbird", roberta);
+  BlockBertConfig c;
+  EXPECT_NE(refusal([&] { set_encoder(roberta, c); }).find("expected \"roberta\" or \"bert\""),
+            std::string::npos);
+  roberta.model_type = "bert";
+  roberta.hidden_act = "tanhshrink";
+  EXPECT_NE(refusal([&] { set_encoder(roberta, c); }).find("expected gelu, gelu_new"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { encoder_keys(bigbird_preset("base")); }).find("position_offset is 0"),
+            std::string::npos);
+  BigBird spans = [] {
+    BigBirdConfig b = bigbird_preset("tiny");
+    b.span_head = true;
+    return BigBird(b, Init{});
+  }();
+  EXPECT_NE(refusal([&] { named_as(bigbird_format, spans); }).find("no name for spans.weight"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -1,99 +1,17 @@
 #include "train/data.h"
 
-#include <sys/mman.h>
-#include <xxhash.h>
-#include <zlib.h>
-
 #include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "core/error.h"
-#include "train/files.h"
+#include "train/bytes.h"
 
 namespace longspan {
 namespace {
-
-/// A file's bytes, mapped.
-class Mapping {
- public:
-  Mapping(const File& file, const std::string& path, int64_t bytes) : bytes_(bytes) {
-    data_ = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_PRIVATE, file.get(), 0);
-    require<IoError>(data_ != MAP_FAILED, "data", "cannot map {}: {}", path, error_text());
-  }
-  ~Mapping() { munmap(data_, static_cast<size_t>(bytes_)); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  std::span<const uint8_t> bytes() const {
-    return {static_cast<const uint8_t*>(data_), static_cast<size_t>(bytes_)};
-  }
-
- private:
-  void* data_;
-  int64_t bytes_;
-};
-
-/// Unpacks all members of a gzip file into `take(bytes, count)`. Returns the number of bytes.
-template <class F>
-int64_t inflate_all(std::span<const uint8_t> packed, const std::string& path, F&& take) {
-  z_stream stream{};
-  require<OutOfMemory>(inflateInit2(&stream, 15 + 16) == Z_OK, "data", "no memory for zlib");
-  const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
-  std::vector<uint8_t> buffer(1 << 18);
-  int64_t total = 0;
-  size_t at = 0;  // bytes of `packed` given to zlib
-  bool inside = true;
-  while (inside || at < packed.size() || stream.avail_in > 0) {
-    if (stream.avail_in == 0) {
-      const size_t count = std::min<size_t>(packed.size() - at, 1 << 30);
-      stream.next_in = const_cast<uint8_t*>(packed.data() + at);
-      stream.avail_in = static_cast<uInt>(count);
-      at += count;
-    }
-    if (!inside) {  // after a member: another one, or zeros that fill a block of a tape
-      const bool zeros = std::all_of(stream.next_in, stream.next_in + stream.avail_in,
-                                     [](uint8_t byte) { return byte == 0; });
-      if (zeros) {
-        stream.avail_in = 0;
-        continue;
-      }
-      inflateReset(&stream);
-      inside = true;
-    }
-    stream.next_out = buffer.data();
-    stream.avail_out = static_cast<uInt>(buffer.size());
-    const int result = inflate(&stream, Z_NO_FLUSH);
-    const auto count = static_cast<int64_t>(buffer.size() - stream.avail_out);
-    take(buffer.data(), count);
-    total += count;
-    if (result == Z_STREAM_END) {
-      inside = false;
-    } else if (result == Z_BUF_ERROR || (result == Z_OK && stream.avail_in == 0 &&
-                                         at == packed.size() && stream.avail_out > 0)) {
-      fail<IoError>("data", "{} is cut off: the gzip data end after {} unpacked bytes", path,
-                    total);
-    } else if (result != Z_OK) {
-      fail<IoError>("data", "{} is damaged after {} unpacked bytes: {}", path, total,
-                    stream.msg != nullptr ? stream.msg : "not gzip data");
-    }
-  }
-  return total;
-}
-
-/// The unpacked bytes. Unpacks twice, to know the size before taking the memory.
-Tensor unpack(std::span<const uint8_t> packed, const std::string& path) {
-  const int64_t bytes = inflate_all(packed, path, [](const uint8_t*, int64_t) {});
-  require<IoError>(bytes > 0, "data", "{} is empty: it unpacks to 0 bytes; choose a longer file",
-                   path);
-  Tensor data = Tensor::empty({bytes}, DType::u8, {}, Category::data);
-  auto* to = data.mut().as<uint8_t>();
-  inflate_all(packed, path,
-              [&](const uint8_t* from, int64_t count) { to = std::copy_n(from, count, to); });
-  return data;
-}
 
 void require_options(int64_t batch, int64_t length, const BatchOptions& options) {
   require(options.objective != Objective::sequence, "data",
@@ -138,19 +56,18 @@ class Rows {
 
 /// One window from byte `begin` of the part on; with next_token, targets are those bytes'
 /// followers.
-void fill(Rows& rows, int64_t row, const BytePart& part, int64_t begin, const BatchOptions& options,
+void fill(Rows& rows, int64_t row, const Part& part, int64_t begin, const BatchOptions& options,
           Generator generator) {
   const std::span<int32_t> tokens = rows.tokens(row), targets = rows.targets(row);
-  const auto byte = [&](int64_t i) {
-    return i < 0 ? part.before : int32_t{part.bytes[static_cast<size_t>(i)]};
-  };
+  const auto id = [&](int64_t i) { return i < 0 ? part.before : part[i]; };
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int64_t at = begin + static_cast<int64_t>(i);
-    tokens[i] = byte(at);
-    if (options.objective == Objective::next_token) targets[i] = byte(at + 1);
+    tokens[i] = id(at);
+    if (options.objective == Objective::next_token) targets[i] = id(at + 1);
   }
   if (options.objective == Objective::masked_token) {
-    mask_window(tokens, targets, generator, options.mask_token);
+    const Masking masking{.token = options.mask_token, .vocabulary = part.vocabulary};
+    mask_window(tokens, targets, generator, masking, options.words);
   }
 }
 
@@ -174,45 +91,46 @@ Split Split::parse(std::string_view text) {
   return {shares[0], shares[1], shares[2]};
 }
 
+std::array<int64_t, 2> Split::cuts(int64_t size) const {
+  const auto total = static_cast<double>(size);
+  const auto cut = [&](double share) {
+    return static_cast<int64_t>(std::clamp(std::floor(total * share / 100), 0.0, total));
+  };
+  const int64_t first = cut(train);
+  return {first, std::max(first, cut(train + valid))};
+}
+
+int32_t Part::operator[](int64_t i) const {
+  const uint8_t* at = bytes.data() + i * width;
+  if (width == 1) return *at;
+  uint32_t id = 0;
+  std::memcpy(&id, at, static_cast<size_t>(width));
+  return static_cast<int32_t>(id);
+}
+
 ByteCorpus ByteCorpus::open(const std::string& path, const Split& split) {
   ByteCorpus corpus;
   corpus.path_ = path;
-  const File file = open_to_read(path, "data");
-  const int64_t size = size_of_file(file, path, "data");
-  require<IoError>(size > 0, "data",
+  const FileBytes file = open_bytes(path, "data");
+  require<IoError>(!file.bytes.empty(), "data",
                    "{} is empty: 0 bytes, and a training window needs its length and one more; "
                    "choose a longer file",
                    path);
-  std::shared_ptr<const void> owner;
-  auto mapping = std::make_shared<const Mapping>(file, path, size);
-  if (size >= 2 && mapping->bytes()[0] == 0x1F && mapping->bytes()[1] == 0x8B) {
-    auto data = std::make_shared<const Tensor>(unpack(mapping->bytes(), path));
-    corpus.bytes_ = {data->view().as<uint8_t>(), static_cast<size_t>(data->numel())};
-    owner = data;
-  } else {
-    corpus.bytes_ = mapping->bytes();
-    owner = mapping;
-  }
-
-  const auto total = static_cast<double>(corpus.size());
-  const auto cut = [&](double share) {
-    return static_cast<size_t>(std::clamp(std::floor(total * share / 100), 0.0, total));
-  };
-  const size_t ends[] = {cut(split.train), cut(split.train + split.valid), corpus.bytes_.size()};
+  corpus.bytes_ = file.bytes;
+  const std::array<int64_t, 2> cuts = split.cuts(corpus.size());
+  const int64_t ends[] = {cuts[0], cuts[1], corpus.size()};
   constexpr std::string_view names[] = {"train", "valid", "test"};
-  size_t begin = 0;
+  int64_t begin = 0;
   for (size_t i = 0; i < 3; ++i) {
-    const size_t end = std::max(begin, ends[i]);
-    corpus.parts_[i] = {owner, corpus.bytes_.subspan(begin, end - begin),
-                        begin > 0 ? corpus.bytes_[begin - 1] : 0, std::string(names[i]), path};
-    begin = end;
+    const auto at = static_cast<size_t>(begin), count = static_cast<size_t>(ends[i] - begin);
+    corpus.parts_[i] = {file.owner, corpus.bytes_.subspan(at, count),
+                        begin > 0 ? corpus.bytes_[at - 1] : 0, std::string(names[i]), path};
+    begin = ends[i];
   }
   return corpus;
 }
 
-std::string ByteCorpus::checksum() const {
-  return fmt::format("{:016x}", XXH3_64bits(bytes_.data(), bytes_.size()));
-}
+std::string ByteCorpus::checksum() const { return longspan::checksum(bytes_); }
 
 Permutation::Permutation(int64_t size, Generator generator) : size_(size) {
   require(size > 0, "permutation", "size {}: expected 1 or more", size);
@@ -241,50 +159,80 @@ int64_t Permutation::operator[](int64_t i) const {
 }
 
 void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator,
-                 int64_t mask_token) {
+                 const Masking& masking, std::span<const WordRole> words) {
   const auto n = static_cast<int64_t>(tokens.size());
   if (n == 0) return;
-  constexpr uint32_t chosen_below = 644245094;  // 0.15 * 2^32
-  const uint64_t choose = generator.fork("choose").key, replace = generator.fork("replace").key;
+  const uint64_t choose_below = drop_threshold(masking.share);
+  const uint64_t choose = generator.fork("choose").key, replace = generator.fork("replace").key,
+                 other = generator.fork("other").key;
   const auto hide = [&](int64_t i) {
     int32_t& token = tokens[static_cast<size_t>(i)];
     targets[static_cast<size_t>(i)] = token;
-    const uint32_t word = philox_word(replace, i);
-    const float draw = to_uniform(word);
-    if (draw < 0.8f) {
-      token = static_cast<int32_t>(mask_token);
-    } else if (draw < 0.9f) {
-      token = static_cast<int32_t>(word & 0xFF);  // bits that the draw does not see
+    const double draw = to_uniform(philox_word(replace, i));
+    if (draw < masking.masked) {
+      token = static_cast<int32_t>(masking.token);
+    } else if (draw < masking.masked + masking.random) {
+      const uint64_t word = uint64_t{philox_word(other, i)} << 32;
+      token = static_cast<int32_t>(to_range(word, static_cast<uint64_t>(masking.vocabulary)));
     }
   };
+  const std::vector<int64_t> ends = word_ends(tokens, words);
+  // Word w is tokens [w ? ends[w - 1] : 0, ends[w]).
+  const auto hide_word = [&](size_t w) {
+    for (int64_t i = w > 0 ? ends[w - 1] : 0; i < ends[w]; ++i) hide(i);
+  };
+  std::fill(targets.begin(), targets.end(), ignored_target);
   bool any = false;
-  for (int64_t i = 0; i < n; ++i) {
-    targets[static_cast<size_t>(i)] = ignored_target;
-    if (philox_word(choose, i) < chosen_below) {
-      hide(i);
+  for (size_t w = 0; w < ends.size(); ++w) {
+    if (philox_word(choose, static_cast<int64_t>(w)) < choose_below) {
+      hide_word(w);
       any = true;
     }
   }
   if (!any) {
     const uint64_t word = philox_word(generator.fork("at least one").key, 0);
-    hide(static_cast<int64_t>(word * static_cast<uint64_t>(n) >> 32));
+    hide_word(static_cast<size_t>(word * ends.size() >> 32));
   }
 }
 
-SegmentBatches::SegmentBatches(BytePart part, int64_t batch, int64_t length,
+std::vector<int64_t> word_ends(std::span<const int32_t> tokens, std::span<const WordRole> words) {
+  const auto role = [&](size_t i) {
+    const auto id = static_cast<size_t>(tokens[i]);
+    return id < words.size() ? words[id] : WordRole::alone;
+  };
+  std::vector<int64_t> ends;
+  for (size_t i = 1; i <= tokens.size(); ++i) {
+    const bool goes_on =
+        i < tokens.size() && role(i) == WordRole::inside && role(i - 1) != WordRole::alone;
+    if (!goes_on) ends.push_back(static_cast<int64_t>(i));
+  }
+  return ends;
+}
+
+SegmentBatches::SegmentBatches(Part part, int64_t batch, int64_t length,
                                const BatchOptions& options)
     : part_(std::move(part)), batch_(batch), length_(length), options_(options) {
   require_options(batch, length, options);
-  const int64_t next = options.objective == Objective::next_token ? 1 : 0;
-  const int64_t spare = part_.size() - next - length;  // bytes beyond one window
+  const int64_t record = part_.record;
+  require(length % record == 0 || record % length == 0, "length",
+          "got {}; {} has records of {}, and a window holds whole ones or an even part of one: "
+          "choose a divisor or a multiple",
+          length, part_.path, record);
+  // The first of a record is predicted from the one before it, which need not be in the part.
+  const int64_t next = options.objective == Objective::next_token && record == 1 ? 1 : 0;
+  const int64_t spare = part_.size() - next - length;  // tokens beyond one window
   require(spare >= 0, "data",
-          "the {} part of {} has {} bytes and one window needs {}: choose a longer file, a shorter "
-          "window "
-          "(--length) or a larger training share (--split)",
-          part_.split, part_.path, part_.size(), length + next);
-  // As many as fit from any of the first `length` offsets.
+          "the {} part of {} has {} {} and one window needs {}: choose a longer file, a shorter "
+          "window (--length) or a larger training share (--split)",
+          part_.split, part_.path, part_.size(), part_.width == 1 ? "bytes" : "tokens",
+          length + next);
+  // As many as fit from any of the first `length` offsets; records stay where they are.
   windows_ = std::max<int64_t>(1, (spare + 1) / length);
   slack_ = part_.size() - next - windows_ * length;
+  if (record > 1) {
+    windows_ = part_.size() / length;
+    slack_ = 0;
+  }
 }
 
 int64_t SegmentBatches::window_begin(int64_t row) const {
@@ -293,7 +241,8 @@ int64_t SegmentBatches::window_begin(int64_t row) const {
       Generator{options_.seed}.fork("order").fork(static_cast<uint64_t>(epoch));
   const auto offset =
       static_cast<int64_t>(generator.fork("offset").key % static_cast<uint64_t>(slack_ + 1));
-  return offset + Permutation(windows_, generator)[row % windows_] * length_;
+  const bool shifted = part_.record > 1 && options_.objective == Objective::next_token;
+  return offset + Permutation(windows_, generator)[row % windows_] * length_ - (shifted ? 1 : 0);
 }
 
 Batch SegmentBatches::at(int64_t step) const {
@@ -307,7 +256,7 @@ Batch SegmentBatches::at(int64_t step) const {
   return rows.batch(options_.device);
 }
 
-EvaluationSegments::EvaluationSegments(BytePart part, int64_t batch, int64_t length,
+EvaluationSegments::EvaluationSegments(Part part, int64_t batch, int64_t length,
                                        const BatchOptions& options)
     : part_(std::move(part)), batch_(batch), length_(length), options_(options) {
   require_options(batch, length, options);

@@ -1,14 +1,17 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/generator.h"
 #include "core/tensor.h"
 #include "nn/objective.h"
+#include "train/tokenizer.h"
 
 namespace longspan {
 
@@ -19,18 +22,27 @@ struct Split {
   /// Parses "90/5/5". Throws ValueError unless there are three numbers from 0 on that add up to
   /// 100.
   static Split parse(std::string_view text);
+  /// Where the first two parts of `size` tokens end: floor(share * size / 100) of the running
+  /// total.
+  std::array<int64_t, 2> cuts(int64_t size) const;
   friend bool operator==(const Split&, const Split&) = default;
 };
 
-/// One part of a corpus. Keeps the corpus alive.
-struct BytePart {
+/// One part of a corpus: the ids of its tokens. Keeps the corpus alive.
+struct Part {
   std::shared_ptr<const void> owner;
-  std::span<const uint8_t> bytes;
-  int before = 0;     ///< the byte before the part, 0 at the start of the file
-  std::string split;  ///< "train", "valid" or "test"
-  std::string path;   ///< of the file
+  std::span<const uint8_t> bytes;  ///< ids of `width` bytes each, little endian
+  int before = 0;                  ///< the id before the part, 0 at the start of the file
+  std::string split;               ///< "train", "valid" or "test"
+  std::string path;                ///< of the file
+  int width = 1;                   ///< 1, 2 or 4
+  int64_t vocabulary = 256;        ///< ids are smaller
+  int64_t record = 1;              ///< tokens of a picture: windows do not straddle two
+  int64_t symbols = -1;            ///< what bits are counted per, where not each token; -1: size()
 
-  int64_t size() const { return static_cast<int64_t>(bytes.size()); }
+  int64_t size() const { return static_cast<int64_t>(bytes.size()) / width; }
+  /// Token i, 0 <= i < size().
+  int32_t operator[](int64_t i) const;
 };
 
 /// A file as a sequence of bytes in three parts. A plain file is mapped into memory, a gzip file is
@@ -40,10 +52,10 @@ class ByteCorpus {
   /// Throws IoError where the file is missing, unreadable, empty or a damaged or cut off gzip file.
   static ByteCorpus open(const std::string& path, const Split& split = {});
 
-  /// Sizes are floor(share * size / 100) of the running total: no byte is lost or used twice.
-  const BytePart& train() const { return parts_[0]; }
-  const BytePart& valid() const { return parts_[1]; }
-  const BytePart& test() const { return parts_[2]; }
+  /// No byte is lost or used twice.
+  const Part& train() const { return parts_[0]; }
+  const Part& valid() const { return parts_[1]; }
+  const Part& test() const { return parts_[2]; }
   /// All of the file.
   std::span<const uint8_t> bytes() const { return bytes_; }
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
@@ -54,7 +66,7 @@ class ByteCorpus {
  private:
   std::string path_;
   std::span<const uint8_t> bytes_;
-  BytePart parts_[3];
+  Part parts_[3];
 };
 
 /// An order of 0 to size-1 that is computed, not stored: a Feistel network over the next power of
@@ -87,29 +99,46 @@ struct Batch {
   Tensor targets;
 };
 
-/// Hides bytes of a window (Devlin et al. 2019, sec. 3.1): each position is chosen with probability
-/// 0.15, and one that is drawn if none was; of the chosen, 80 % become `mask_token`, 10 % a random
-/// byte and 10 % stay. Targets are the bytes where chosen, else ignored_target.
-void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator,
-                 int64_t mask_token = default_mask_token);
+/// Where words end: word w is tokens [w ? ends[w - 1] : 0, ends[w]). `words` has the role of each
+/// id; beyond it, or where it is empty, each token is a word.
+std::vector<int64_t> word_ends(std::span<const int32_t> tokens, std::span<const WordRole> words);
 
-/// What batches are made of besides bytes.
+/// What mask_window() hides, and how.
+struct Masking {
+  double share = 0.15;  ///< of words that are chosen
+  double masked = 0.8;  ///< of the tokens chosen, those that become `token`
+  double random = 0.1;  ///< those that become any token; the rest stays
+  int64_t token = default_mask_token;
+  int64_t vocabulary = 256;  ///< random tokens are below
+};
+
+/// Hides tokens of a window \cite devlin2019 (sec. 3.1): each word is chosen with probability
+/// `share`, and one that is drawn if none was; every token of a word that is chosen becomes
+/// `token`, a random one or stays. Without `words` each token is a word; with them masking is of
+/// whole words \cite ainslie2020. Targets are the tokens where chosen, else ignored_target.
+void mask_window(std::span<int32_t> tokens, std::span<int32_t> targets, Generator generator,
+                 const Masking& masking = {}, std::span<const WordRole> words = {});
+
+/// What batches are made of besides tokens.
 struct BatchOptions {
   Objective objective = Objective::next_token;  ///< sequence is refused
   uint64_t seed = 1;
   int64_t mask_token = default_mask_token;
   Device device = {};
+  std::vector<WordRole> words = {};  ///< masked_token: hide whole words; the role of each id
 };
 
-/// Training batches: windows of L bytes, every one once an epoch in an order of its own, drawn from
-/// (seed, epoch). The windows of an epoch lie side by side from an offset that is drawn too, so
-/// cuts fall elsewhere in each and at most 2 L - 2 bytes at the ends are left out. Row r of the run
-/// is row r mod B of batch r div B.
+/// Training batches: windows of L tokens, every one once an epoch in an order of its own, drawn
+/// from (seed, epoch). The windows of an epoch lie side by side from an offset that is drawn too,
+/// so cuts fall elsewhere in each and at most 2 L - 2 tokens at the ends are left out. Where the
+/// part has records, windows start where they do: targets are the tokens of the window, and the
+/// first is predicted from the token before. Row r of the run is row r mod B of batch r div B.
 class SegmentBatches {
  public:
-  /// Throws ValueError where the part is shorter than one window (L bytes, and the next one for
-  /// next_token), or batch or length is below 1.
-  SegmentBatches(BytePart part, int64_t batch, int64_t length, const BatchOptions& options = {});
+  /// Throws ValueError where the part is shorter than one window (L tokens, and the next one for
+  /// next_token), where L is neither a divisor nor a multiple of a record, or batch or length is
+  /// below 1.
+  SegmentBatches(Part part, int64_t batch, int64_t length, const BatchOptions& options = {});
 
   /// The batch of any step, in time that does not depend on it.
   Batch at(int64_t step) const;
@@ -122,11 +151,12 @@ class SegmentBatches {
   int64_t windows() const { return windows_; }
   int64_t batch() const { return batch_; }
   int64_t length() const { return length_; }
-  /// First byte, in the part, of the window in row `row` of the run.
+  /// First token, in the part, that the window in row `row` of the run is given; -1: the one
+  /// before.
   int64_t window_begin(int64_t row) const;
 
  private:
-  BytePart part_;
+  Part part_;
   int64_t batch_, length_, windows_, slack_;
   BatchOptions options_;
   int64_t position_ = 0;
@@ -139,8 +169,7 @@ class SegmentBatches {
 class EvaluationSegments {
  public:
   /// Throws ValueError where batch or length is below 1. An empty part has no batches.
-  EvaluationSegments(BytePart part, int64_t batch, int64_t length,
-                     const BatchOptions& options = {});
+  EvaluationSegments(Part part, int64_t batch, int64_t length, const BatchOptions& options = {});
 
   /// Number of batches.
   int64_t size() const { return full_batches_ + (rest_ > 0 ? 1 : 0); }
@@ -150,7 +179,7 @@ class EvaluationSegments {
   int64_t bytes() const { return part_.size(); }
 
  private:
-  BytePart part_;
+  Part part_;
   int64_t batch_, length_, full_segments_, full_batches_, rest_;
   BatchOptions options_;
 };

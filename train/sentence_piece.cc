@@ -84,6 +84,11 @@ class SentencePieces : public Tokenizer {
     return text;
   }
 
+  WordRole word_role(int32_t id) const override {
+    if (processor_.IsByte(id)) return byte_of(id) < 0x80 ? WordRole::alone : WordRole::inside;
+    if (processor_.IsControl(id) || processor_.IsUnknown(id)) return WordRole::alone;
+    return begins_with_space(id) ? WordRole::first : Tokenizer::word_role(id);
+  }
   int64_t vocabulary() const override { return processor_.GetPieceSize(); }
   int32_t find(std::string_view token) const override {
     const int id = processor_.PieceToId(token);

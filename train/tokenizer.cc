@@ -164,6 +164,7 @@ class Words : public Tokenizer {
     }
     return text;
   }
+  WordRole word_role(int32_t) const override { return WordRole::alone; }
   int64_t vocabulary() const override { return static_cast<int64_t>(words_.size()); }
   int32_t find(std::string_view token) const override {
     const auto at = ids_.find(std::string(token));
@@ -205,6 +206,19 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids(all.size());
   std::transform(all.begin(), all.end(), ids.begin(), [](const Piece& p) { return p.id; });
   return ids;
+}
+
+WordRole Tokenizer::word_role(int32_t id) const {
+  const std::string text = decode({&id, 1});
+  if (text.empty()) return WordRole::alone;
+  if (in_word(text[0])) return WordRole::inside;
+  return text.size() > 1 && in_word(text[1]) ? WordRole::first : WordRole::alone;
+}
+
+std::vector<WordRole> Tokenizer::word_roles() const {
+  std::vector<WordRole> roles(static_cast<size_t>(vocabulary()));
+  for (size_t id = 0; id < roles.size(); ++id) roles[id] = word_role(static_cast<int32_t>(id));
+  return roles;
 }
 
 void Tokenizer::set_hash(std::string_view kind, std::string_view content) {

@@ -29,6 +29,10 @@ struct Piece {
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
+/// How a token takes part in words: it stands alone (punctuation, spaces), begins one, or goes on
+/// with one where the token before is not alone.
+enum class WordRole : uint8_t { alone, first, inside };
+
 /// Turns text into ids and back. Text is any sequence of bytes; names of special tokens in it are
 /// text like any other. Objects do not change: several threads may use one.
 class Tokenizer {
@@ -48,8 +52,14 @@ class Tokenizer {
   /// How the vocabulary writes a token. Throws ValueError where there is none.
   virtual std::string token(int32_t id) const = 0;
 
+  /// How a token takes part in words: by its first byte, where the kind does not know better.
+  /// Letters, digits and bytes from 128 on go together.
+  virtual WordRole word_role(int32_t id) const;
+
   /// The ids of pieces().
   std::vector<int32_t> encode(std::string_view text) const;
+  /// word_role() of every id.
+  std::vector<WordRole> word_roles() const;
   const SpecialIds& special() const { return special_; }
   /// XXH3 of the kind and of all that decides its ids: equal tokenizers have equal hashes in every
   /// process.
@@ -85,7 +95,7 @@ struct WordPieceOptions {
   bool lower_case = true;  ///< uncased: lower case, and accents are removed
 };
 
-/// WordPiece \cite devlin2019: text is split at white space, at punctuation and around CJK
+/// WordPiece, \cite devlin2019. Text is split at white space, at punctuation and around CJK
 /// characters, and each word into the longest pieces that there are from left to right; pieces
 /// inside a word begin with "##". A word that cannot be covered, or of more than 100 characters, is
 /// one [UNK]. Damaged UTF-8 and control characters are left out. `path` is vocab.txt, a token a
@@ -98,7 +108,7 @@ struct BytePairOptions {
   bool prefix_space = false;  ///< a space is put before a text that begins with none
 };
 
-/// Byte-level BPE \cite radford2019: text is split into words, numbers, punctuation and spaces,
+/// Byte-level BPE, \cite radford2019. Text is split into words, numbers, punctuation and spaces,
 /// and in each the neighbours that `merges` names first are joined first. Any bytes decode to
 /// themselves. `vocab` is vocab.json, `merges` merges.txt, as of GPT-2, RoBERTa, Longformer and
 /// BART. Throws IoError.

@@ -26,6 +26,9 @@ bool is_ideograph(int32_t c) {
          (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
+/// Whether a token of the vocabulary belongs inside a word.
+bool goes_on(std::string_view token) { return token.size() > 2 && token.substr(0, 2) == "##"; }
+
 /// A word after lower-casing, with where each character came from.
 struct Word {
   struct Character {
@@ -109,13 +112,16 @@ class WordPieces : public Tokenizer {
     for (const int32_t id : ids) {
       require_id(id);
       const std::string_view token = tokens_[static_cast<size_t>(id)];
-      const bool inside = token.size() > 2 && token.substr(0, 2) == "##";
+      const bool inside = goes_on(token);
       if (!inside && !text.empty()) text += ' ';
       text += inside && !text.empty() ? token.substr(2) : token;
     }
     return text;
   }
 
+  WordRole word_role(int32_t id) const override {
+    return goes_on(token(id)) ? WordRole::inside : WordRole::first;
+  }
   int64_t vocabulary() const override { return static_cast<int64_t>(tokens_.size()); }
   int32_t find(std::string_view token) const override { return look_up(std::string(token)); }
   std::string token(int32_t id) const override {

@@ -11,9 +11,12 @@ namespace {
 
 const Flag flags[] = {
     {"--model", "model.name", "model, or model:preset; see longspan models"},
-    {"--task", "task", "what the data is: bytes"},
-    {"--data", "data", "bytes=FILE: the text, plain or packed with gzip"},
-    {"--split", "split", "parts of the file that train, validate and test, in per cent: 90/5/5"},
+    {"--task", "task",
+     "the data set, or what a file is: bytes, words, dna, ...; see longspan data list"},
+    {"--data", "data", "TASK=PATH: the file or folder, plain or packed with gzip"},
+    {"--data-root", "data_root", "folder of all data sets; without it LONGSPAN_DATA"},
+    {"--split", "split", "parts of the data that train, validate and test, in per cent: 90/5/5"},
+    {"--tokenizer", "tokenizer", "of bytes: a folder or file; see docs/tokenizers.md"},
     {"--length", "length", "tokens of a segment"},
     {"--batch", "batch", "segments of a step"},
     {"--layers", "model.n_layer", "layers"},

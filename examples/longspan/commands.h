@@ -8,7 +8,8 @@
 
 namespace longspan {
 
-// The commands of longspan: argv[0] is "longspan train" and the like. Each returns the exit status or throws.
+// The commands of longspan: argv[0] is "longspan train" and the like. Each returns the exit status
+// or throws.
 
 int train_command(int argc, const char* const* argv);
 int eval_command(int argc, const char* const* argv);
@@ -37,6 +38,6 @@ Trained load_run(const CommandLine& line);
 void draw_loss(const Run& run);
 /// "pictures/attention.png": how each layer and head spreads its attention over the beginning of a
 /// part.
-void draw_attention(const Run& run, const BytePart& part);
+void draw_attention(const Run& run, const Part& part);
 
 }  // namespace longspan

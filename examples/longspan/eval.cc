@@ -51,15 +51,16 @@ struct Windows {
 };
 
 /// Bits per byte where every byte but the first ones has a context of at least length - stride.
-double sliding_bits(const Run& run, const BytePart& part, int64_t stride) {
+double sliding_bits(const Run& run, const Part& part, int64_t stride) {
   require<NotImplemented>(run.model->objective() == Objective::next_token, "--stride",
                           "{} predicts hidden bytes; expected a decoder", run.config.model_name);
   std::vector<int32_t> text{part.before};
-  text.insert(text.end(), part.bytes.begin(), part.bytes.end());
+  for (int64_t i = 0; i < part.size(); ++i) text.push_back(part[i]);
   const int64_t together = std::max<int64_t>(1, 4096 / run.config.length);
-  return score_sliding(*run.model, Tensor::from(text, {part.size() + 1}), run.config.length, stride,
-                       together)
-      .bits();
+  const Score score = score_sliding(*run.model, Tensor::from(text, {part.size() + 1}),
+                                    run.config.length, stride, together);
+  const double symbols = static_cast<double>(part.symbols > 0 ? part.symbols : part.size());
+  return score.bits() * static_cast<double>(score.count) / symbols;
 }
 
 }  // namespace
@@ -74,30 +75,29 @@ int eval_command(int argc, const char* const* argv) {
       "longspan eval --out DIR: scores a checkpoint on every byte of a part of the data once.");
   Trained trained = load_run(line);
   const Run& run = trained.run;
-  const ByteCorpus corpus = run.corpus();
+  const Corpus corpus = run.corpus();
   const std::string part = line.value("--part") != nullptr ? *line.value("--part") : "valid";
-  require(part == "train" || part == "valid" || part == "test", "--part",
-          "got \"{}\"; expected train, valid or test", part);
-  const BytePart& bytes = part == "train"   ? corpus.train()
-                          : part == "valid" ? corpus.valid()
-                                            : corpus.test();
-  require(bytes.size() > 0, "--part", "the {} part of {} is empty with --split {}", part,
-          corpus.path(), run.config.split);
+  const Part& tokens = corpus.part(part);
+  require(tokens.size() > 0, "--part", "the {} part of {} is empty with --split {}", part,
+          tokens.path,
+          run.config.split.empty() ? find_data_set(corpus.id).split
+                                   : std::string_view(run.config.split));
 
   const auto start = std::chrono::steady_clock::now();
-  const double bits = bits_per_byte(run, bytes);
+  const double bits = bits_per_byte(run, corpus, tokens);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::fprintf(stderr, "step %lld, %s part of %s: %.4f bits per byte (%lld bytes in %.2f s)\n",
-               static_cast<long long>(trained.at.step), part.c_str(), corpus.path().c_str(), bits,
-               static_cast<long long>(bytes.size()), seconds);
+  std::fprintf(stderr, "step %lld, %s part of %s: %.4f bits per %s (%lld %s in %.2f s)\n",
+               static_cast<long long>(trained.at.step), part.c_str(), tokens.path.c_str(), bits,
+               corpus.unit.c_str(), static_cast<long long>(tokens.size()),
+               tokens.symbols < 0 ? (corpus.unit + "s").c_str() : "tokens", seconds);
 
   if (const std::string* stride = line.value("--stride")) {
     Windows windows;
     set_fields(windows, {{"stride", Json(*stride), "--stride", true}});
-    std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per byte\n",
+    std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per %s\n",
                  static_cast<long long>(run.config.length), static_cast<long long>(windows.stride),
-                 sliding_bits(run, bytes, windows.stride));
+                 sliding_bits(run, tokens, windows.stride), corpus.unit.c_str());
   }
 
   Members figures = summary(run, trained.at, std::nan(""));

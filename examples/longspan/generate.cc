@@ -19,6 +19,17 @@ struct Options {
   }
 };
 
+/// What turns the tokens of a run into text. Throws NotImplemented where it has none, or where it
+/// is made from the data.
+std::unique_ptr<const Tokenizer> text_tokenizer(const RunConfig& config) {
+  const DataKind kind = find_data_set(config.task).kind;
+  require<NotImplemented>(kind == DataKind::bytes || kind == DataKind::chars, "generate",
+                          "the task {} has {}s; expected bytes or characters", config.task,
+                          unit_of(kind));
+  if (kind == DataKind::chars) return char27_tokenizer();
+  return open_tokenizer(config.tokenizer.empty() ? "bytes" : config.tokenizer);
+}
+
 }  // namespace
 
 int generate_command(int argc, const char* const* argv) {
@@ -58,19 +69,24 @@ int generate_command(int argc, const char* const* argv) {
   require<NotImplemented>(model.objective() == Objective::next_token, "generate",
                           "{} predicts hidden bytes, not the next one; expected a decoder",
                           trained.run.config.model_name);
-  std::vector<int32_t> prompt;
-  for (const char c : o.prompt) prompt.push_back(static_cast<uint8_t>(c));
-  const auto print = [](int64_t byte) { std::fputc(static_cast<int>(byte), stdout); };
-  for (const int32_t byte : prompt) print(byte);
+  const std::unique_ptr<const Tokenizer> tokenizer = text_tokenizer(trained.run.config);
+  const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
+  const auto print = [&](int32_t id) {
+    // What the model has beyond the data's tokens stands for no text.
+    const std::string text =
+        id < tokenizer->vocabulary() ? tokenizer->decode({&id, 1}) : std::string();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  };
+  for (const int32_t id : prompt) print(id);
   const Tensor start =
       Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())}, trained.run.device);
   const Sampling sampling{o.temperature, o.top_k, o.top_p};
   generate(model, start, o.tokens, sampling, Generator{o.sample_seed}.fork("sample"),
            [&](const Tensor& token) {
-             print(static_cast<int64_t>(token.item()));
+             print(static_cast<int32_t>(token.item()));
              std::fflush(stdout);
            });
-  print('\n');
+  std::fputc('\n', stdout);
   return 0;
 }
 

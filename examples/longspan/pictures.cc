@@ -22,15 +22,15 @@ std::string picture(const std::string& out, const char* name) {
 
 void draw_loss(const Run& run) {
   write_loss_curve(picture(run.out, "loss.png"), run.out + "/metrics.jsonl",
-                   run.config.model_name + " on " + data_path(run.config));
+                   run.config.model_name + " on " + run.config.task);
 }
 
-void draw_attention(const Run& run, const BytePart& part) {
+void draw_attention(const Run& run, const Part& part) {
   const int64_t n = std::min({part.size(), run.config.length, drawn_tokens});
   if (n < 1) return;
-  std::vector<int32_t> bytes;
-  for (int64_t i = 0; i < n; ++i) bytes.push_back(part.bytes[static_cast<size_t>(i)]);
-  const Tensor tokens = Tensor::from(bytes, {1, n}, run.device);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(part[i]);
+  const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
 
   std::vector<Tensor> maps;  // [H, L, L] of each layer
   for (int64_t layer = 0; layer < std::min(run.model->layers(), drawn_layers); ++layer) {
@@ -49,7 +49,7 @@ void draw_attention(const Run& run, const BytePart& part) {
     }
     return v;
   };
-  HeatMap grid{.title = fmt::format("attention of {} to {} bytes", run.config.model_name, n),
+  HeatMap grid{.title = fmt::format("attention of {} to {} tokens", run.config.model_name, n),
                .x_label = fmt::format("keys 0 to {} of every head", n - 1),
                .y_label = fmt::format("queries 0 to {} of every layer", n - 1),
                .rows = begin(layers) - gap,

@@ -23,31 +23,46 @@ Run::Run(RunConfig c, std::string folder) : config(std::move(c)), out(std::move(
           "encoder",
           config.model_name, config.task);
   const bool masked = model->objective() == Objective::masked_token;
-  require(!masked || model->mask_token() >= 256, "model.vocab",
-          "got {}; expected 257 or more, the bytes and a token that hides them", model->vocab());
-  require(model->vocab() >= 256, "model.vocab", "got {}; expected 256 or more, one for each byte",
-          model->vocab());
+  require(
+      !masked || model->mask_token() >= 256 || config.task != "bytes" || !config.tokenizer.empty(),
+      "model.vocab", "got {}; expected 257 or more, the bytes and a token that hides them",
+      model->vocab());
+  require(model->vocab() >= 256 || config.task != "bytes", "model.vocab",
+          "got {}; expected 256 or more, one for each byte", model->vocab());
 }
 
-ByteCorpus Run::corpus() const {
-  return ByteCorpus::open(data_path(config), Split::parse(config.split));
+Corpus Run::corpus() const {
+  Corpus corpus = open_corpus(config.task, data_place(config), {config.split, config.tokenizer});
+  const bool masked = model->objective() == Objective::masked_token;
+  const int64_t extra = masked && batches(corpus).mask_token >= corpus.vocabulary ? 1 : 0;
+  require(model->vocab() >= corpus.vocabulary + extra, "model.vocab",
+          "got {}; {} has {} tokens{}: expected {} or more", model->vocab(), corpus.id,
+          corpus.vocabulary, extra > 0 ? " and one that hides them" : "",
+          corpus.vocabulary + extra);
+  return corpus;
 }
 
-BatchOptions Run::batches() const {
+BatchOptions Run::batches(const Corpus& corpus) const {
   BatchOptions options{.objective = model->objective(), .seed = config.seed, .device = device};
-  if (options.objective == Objective::masked_token) options.mask_token = model->mask_token();
+  if (options.objective != Objective::masked_token) return options;
+  const int32_t mask = corpus.tokenizer ? corpus.tokenizer->special().mask : -1;
+  options.mask_token = mask >= 0 ? mask : std::max(model->mask_token(), corpus.vocabulary);
+  if (config.whole_words) options.words = corpus.words;
   return options;
 }
 
-double bits_per_byte(const Run& run, const BytePart& part) {
+double bits_per_byte(const Run& run, const Corpus& corpus, const Part& part) {
   const int64_t together = std::max<int64_t>(1, 4096 / run.config.length);
-  const EvaluationSegments segments(part, together, run.config.length, run.batches());
+  const EvaluationSegments segments(part, together, run.config.length, run.batches(corpus));
   Score total;
   for (int64_t i = 0; i < segments.size(); ++i) {
     const Batch batch = segments[i];
     total += score(*run.model, batch.tokens, batch.targets);
   }
-  return total.count > 0 ? total.bits() : std::nan("");
+  if (total.count == 0) return std::nan("");
+  const bool all = run.model->objective() == Objective::next_token && part.symbols > 0;
+  const auto per = static_cast<double>(all ? part.symbols : total.count);
+  return total.bits() * static_cast<double>(total.count) / per;
 }
 
 void Position::add(double loss) {

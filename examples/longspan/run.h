@@ -10,6 +10,7 @@
 #include "examples/longspan/run_config.h"
 #include "models/model.h"
 #include "train/data.h"
+#include "train/data_sets.h"
 #include "train/json.h"
 
 namespace longspan {
@@ -26,8 +27,9 @@ struct Run {
   Run(RunConfig config, std::string out);
 
   Generator generator() const { return Generator{config.seed}; }
-  ByteCorpus corpus() const;
-  BatchOptions batches() const;
+  /// The data. Throws ValueError where the model has too few tokens for it.
+  Corpus corpus() const;
+  BatchOptions batches(const Corpus& corpus) const;
 };
 
 /// How far a run has come. With the tensors and the loss scale, all that it goes on from.
@@ -52,8 +54,8 @@ Members summary(const Run& run, const Position& at, double valid_bpb);
 /// Writes summary.json and prints the same line, the last on standard output.
 void finish(const std::string& out, const Members& figures);
 
-/// Bits per byte of a part: every byte is scored once (causal), or at least one of each window
-/// (masked). NaN where the part is empty.
-double bits_per_byte(const Run& run, const BytePart& part);
+/// Bits per byte (or what else the corpus counts) of a part: every one is scored once (causal), or
+/// at least one token of each window (masked, bits per hidden token). NaN where the part is empty.
+double bits_per_byte(const Run& run, const Corpus& corpus, const Part& part);
 
 }  // namespace longspan

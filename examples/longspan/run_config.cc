@@ -8,7 +8,8 @@
 namespace longspan {
 
 void RunConfig::visit(Fields& v) {
-  v("task", task)("data", data)("split", split);
+  v("task", task)("data", data)("data_root", data_root)("split", split);
+  v("tokenizer", tokenizer)("whole_words", whole_words);
   v("length", length)("batch", batch)("accumulate", accumulate);
   v("steps", steps)("seconds", seconds)("seed", seed);
   v("threads", threads)("device", device)("memory_limit", memory_limit);
@@ -72,19 +73,10 @@ RunConfig make_config(const Settings& settings) {
           c.steps, c.accumulate, c.batch, c.length);
   require(c.threads >= 0 && c.threads <= 1024, "threads",
           "got {}; expected 1 to 1024, or 0 for one on every processor", c.threads);
-  require(c.task == "bytes", "task", "there is no task \"{}\"; expected bytes", c.task);
+  find_data_set(c.task);
   return c;
 }
 
-std::string data_path(const RunConfig& c) {
-  require(!c.data.empty(), "data", "no data given; expected --data {}=FILE", c.task);
-  const size_t equals = c.data.find('=');
-  require(equals != std::string::npos && equals + 1 < c.data.size(), "data",
-          "got \"{}\"; expected --data {}=FILE", c.data, c.task);
-  require(c.data.substr(0, equals) == c.task, "data",
-          "got data \"{}\" for the task {}; expected --data {}=FILE", c.data.substr(0, equals),
-          c.task, c.task);
-  return c.data.substr(equals + 1);
-}
+DataPlace data_place(const RunConfig& c) { return {c.data_root, c.data}; }
 
 }  // namespace longspan

@@ -9,6 +9,7 @@
 #include "models/registry.h"
 #include "nn/fields.h"
 #include "train/config.h"
+#include "train/data_sets.h"
 
 namespace longspan {
 
@@ -26,7 +27,10 @@ inline constexpr std::array<std::string_view, 5> value_names<ScheduleName>{
 
 /// Everything that makes a run what it is: config.toml is its visit().
 struct RunConfig {
-  std::string task = "bytes", data, split = "90/5/5";
+  std::string task = "bytes", data, data_root;
+  std::string split;         ///< empty: the data set's own
+  std::string tokenizer;     ///< of bytes; empty: bytes themselves
+  bool whole_words = false;  ///< masked models hide whole words
   int64_t length = 0, batch = 0, accumulate = 1;
   int64_t steps = 0;   ///< 0: no end but `seconds`
   double seconds = 0;  ///< 0: no end but `steps`
@@ -71,7 +75,7 @@ struct RunConfig {
 /// an unknown key or model, a wrong type and a number outside its range.
 RunConfig make_config(const Settings& settings);
 
-/// FILE of "--data bytes=FILE". Throws ValueError where there is none or it is another task's.
-std::string data_path(const RunConfig& config);
+/// Where the data is.
+DataPlace data_place(const RunConfig& config);
 
 }  // namespace longspan

@@ -120,8 +120,8 @@ int train_command(int argc, const char* const* argv) {
   Run run(make_config(settings), out);
   RunConfig& c = run.config;
 
-  const ByteCorpus corpus = run.corpus();
-  const SegmentBatches batches(corpus.train(), c.batch, c.length, run.batches());
+  const Corpus corpus = run.corpus();
+  const SegmentBatches batches(corpus.train, c.batch, c.length, run.batches(corpus));
   const TensorList weights = named_parameters(*run.model);
   const std::unique_ptr<Optimizer> optimizer = make_optimizer(c.optimizer, weights);
   LossScale loss_scale = make_loss_scale(c);
@@ -143,8 +143,10 @@ int train_command(int argc, const char* const* argv) {
   Log log(out, {.resume_step = checkpoint.empty() ? -1 : at.step});
   log.write_config(to_json(c));
   for (const char* part : {"/checkpoints", "/pictures"}) sweep(out + part);
-  log.say(fmt::format("{}: {} parameters, {} bytes to train on, {} to validate", c.model_name,
-                      parameter_count(*run.model), corpus.train().size(), corpus.valid().size()));
+  for (const std::string& warning : corpus.warnings) log.say(warning);
+  const std::string unit = corpus.train.symbols < 0 ? corpus.unit + "s" : "tokens";
+  log.say(fmt::format("{}: {} parameters, {} {} to train on, {} to validate", c.model_name,
+                      parameter_count(*run.model), corpus.train.size(), unit, corpus.valid.size()));
   if (at.step > 0) log.say(fmt::format("going on from step {}", at.step));
   if (at.step > 0 && at.step == c.steps) log.say("no step is left: more with --steps");
 
@@ -166,14 +168,14 @@ int train_command(int argc, const char* const* argv) {
     saved_step = at.step;
   };
   const auto validate = [&] {
-    if (valid_step == at.step || corpus.valid().size() == 0) return;
+    if (valid_step == at.step || corpus.valid.size() == 0) return;
     at.see(tracker.peak());
-    valid = bits_per_byte(run, corpus.valid());
+    valid = bits_per_byte(run, corpus, corpus.valid);
     tracker.reset_peak();
     valid_step = at.step;
     log.row(at.step, {{"valid_bpb", valid}});
-    log.say(fmt::format("step {}: {:.4f} bits per byte on {} bytes of validation", at.step, valid,
-                        corpus.valid().size()));
+    log.say(fmt::format("step {}: {:.4f} bits per {} on {} {} of validation", at.step, valid,
+                        corpus.unit, corpus.valid.size(), unit));
   };
 
   double loss = 0, norm = 0, rate = 0, speed = 0;  // of the last step
@@ -247,7 +249,7 @@ int train_command(int argc, const char* const* argv) {
   save();
   validate();
   if (at.step > 0 || valid_step >= 0) draw_loss(run);
-  draw_attention(run, corpus.valid());
+  draw_attention(run, corpus.valid);
   finish(out, summary(run, at, valid));
   return 0;
 }

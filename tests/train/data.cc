@@ -3,6 +3,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -42,7 +43,7 @@ std::string gzip(std::string_view bytes) {
   return packed;
 }
 
-std::string text_of(const BytePart& part) { return {part.bytes.begin(), part.bytes.end()}; }
+std::string text_of(const Part& part) { return {part.bytes.begin(), part.bytes.end()}; }
 
 TEST(Split, Parses) {
   EXPECT_EQ(Split::parse("90/5/5"), Split{});
@@ -79,7 +80,7 @@ TEST(ByteCorpus, CutsWithoutLossOrOverlap) {
 TEST(ByteCorpus, PartsOutliveTheCorpus) {
   const Folder folder;
   write_bytes(folder / "x", some_bytes(1000));
-  const BytePart part = ByteCorpus::open(folder / "x").train();
+  const Part part = ByteCorpus::open(folder / "x").train();
   EXPECT_EQ(text_of(part), some_bytes(900));
 }
 
@@ -176,7 +177,7 @@ TEST(Permutation, ReachesEveryPlaceEvenly) {
 
 class Batches : public testing::Test {
  protected:
-  BytePart part(int64_t bytes) {
+  Part part(int64_t bytes) {
     text_ = some_bytes(bytes);
     write_bytes(folder_ / "x", text_);
     return ByteCorpus::open(folder_ / "x", Split{100, 0, 0}).train();
@@ -232,7 +233,7 @@ TEST_F(Batches, EveryByteOfTheFileCanBeDrawn) {
 }
 
 TEST_F(Batches, OrderDependsOnSeedAndEpochOnly) {
-  const BytePart bytes = part(4000);
+  const Part bytes = part(4000);
   SegmentBatches a(bytes, 4, 16, {.seed = 3}), b(bytes, 4, 16, {.seed = 3});
   const SegmentBatches other(bytes, 4, 16, {.seed = 4}), wide(bytes, 2, 16, {.seed = 3});
   std::vector<std::vector<int32_t>> steps;
@@ -300,7 +301,7 @@ TEST_F(Batches, MasksByTheRates) {
 }
 
 TEST_F(Batches, MasksAtLeastOneByte) {
-  const BytePart bytes = part(300);
+  const Part bytes = part(300);
   const SegmentBatches batches(bytes, 4, 2, {.objective = Objective::masked_token});
   int64_t first = 0, ones = 0;
   for (int64_t step = 0; step < 500; ++step) {
@@ -324,7 +325,7 @@ TEST_F(Batches, EvaluationScoresEveryByteOnce) {
   for (const int64_t n : {1, 5, 16, 17, 100, 128}) {
     text_ = some_bytes(2 * n);
     write_bytes(folder_ / "x", text_);
-    const BytePart valid = ByteCorpus::open(folder_ / "x", Split{50, 50, 0}).valid();
+    const Part valid = ByteCorpus::open(folder_ / "x", Split{50, 50, 0}).valid();
     ASSERT_EQ(valid.size(), n);
     for (const int64_t batch : {1, 3, 64}) {
       const EvaluationSegments segments(valid, batch, 16);
@@ -356,7 +357,7 @@ TEST_F(Batches, EvaluationAtTheStartOfTheFile) {
 }
 
 TEST_F(Batches, MaskedEvaluationDoesNotDependOnBatching) {
-  const BytePart bytes = part(150);
+  const Part bytes = part(150);
   const auto scored = [&](int64_t batch) {
     std::vector<int32_t> x, y;
     const EvaluationSegments segments(bytes, batch, 16, {.objective = Objective::masked_token});
@@ -372,6 +373,94 @@ TEST_F(Batches, MaskedEvaluationDoesNotDependOnBatching) {
   };
   EXPECT_EQ(scored(1), scored(4));
   EXPECT_EQ(scored(1), scored(100));
+}
+
+TEST(Masking, HidesWholeWords) {
+  const auto bytes = byte_tokenizer();
+  const std::vector<WordRole> roles = bytes->word_roles();
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += i % 3 == 0 ? "it, " : i % 3 == 1 ? "caf\xC3\xA9 " : "x9\n";
+  const std::vector<int32_t> original = bytes->encode(text);
+  std::vector<int32_t> tokens = original, targets(tokens.size());
+  mask_window(tokens, targets, Generator{4}, {}, roles);
+  const std::vector<int64_t> ends = word_ends(original, roles);
+  EXPECT_EQ(ends.back(), static_cast<int64_t>(text.size()));
+  int64_t begin = 0, words = 0, hidden = 0, masked = 0, other = 0, chosen = 0;
+  for (const int64_t end : ends) {
+    const std::string word =
+        text.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    EXPECT_TRUE(word == "it" || word == "," || word == " " || word == "caf\xC3\xA9" ||
+                word == "x9" || word == "\n")
+        << word;
+    const bool is_chosen = targets[static_cast<size_t>(begin)] != ignored_target;
+    for (int64_t i = begin; i < end; ++i) {
+      const auto at = static_cast<size_t>(i);
+      ASSERT_EQ(targets[at] != ignored_target, is_chosen);
+      if (!is_chosen) {
+        ASSERT_EQ(tokens[at], original[at]);
+        continue;
+      }
+      ASSERT_EQ(targets[at], original[at]);
+      ++hidden;
+      masked += tokens[at] == default_mask_token ? 1 : 0;
+      other += tokens[at] != default_mask_token && tokens[at] != original[at] ? 1 : 0;
+    }
+    ++words;
+    chosen += is_chosen ? 1 : 0;
+    begin = end;
+  }
+  // Four standard deviations.
+  const auto near = [](int64_t n, int64_t of, double p) {
+    const auto total = static_cast<double>(of);
+    EXPECT_NEAR(static_cast<double>(n), p * total, 4 * std::sqrt(p * (1 - p) * total));
+  };
+  near(chosen, words, 0.15);
+  near(masked, hidden, 0.8);
+  near(other, hidden, 0.1 * 255 / 256);
+}
+
+TEST(Masking, RandomTokensAreBelowTheVocabulary) {
+  std::vector<int32_t> tokens(20'000, 3), targets(tokens.size());
+  mask_window(tokens, targets, Generator{4},
+              {.share = 1, .masked = 0, .random = 1, .token = 9, .vocabulary = 5});
+  std::vector<double> counts(5);
+  for (const int32_t token : tokens) ++counts.at(static_cast<size_t>(token));
+  double chi = 0;
+  for (const double n : counts) chi += (n - 4000) * (n - 4000) / 4000;
+  EXPECT_LT(chi, 23.5);  // 4 degrees of freedom, p = 0.0001
+}
+
+TEST(Masking, ChoosesAWordWhereNoneWas) {
+  const auto bytes = byte_tokenizer();
+  const std::vector<WordRole> roles = bytes->word_roles();
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    std::vector<int32_t> tokens = bytes->encode("two words"), targets(tokens.size());
+    mask_window(tokens, targets, Generator{seed}, {.share = 0}, roles);
+    const auto n = std::count_if(targets.begin(), targets.end(),
+                                 [](int32_t t) { return t != ignored_target; });
+    EXPECT_TRUE(n == 3 || n == 1 || n == 5) << n;
+  }
+}
+
+TEST(WordRoles, FollowTheVocabularies) {
+  const std::string golden = LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/";
+  const auto words = [](const Tokenizer& t, std::string_view text) {
+    const std::vector<int32_t> ids = t.encode(text);
+    std::string out;
+    int64_t begin = 0;
+    for (const int64_t end : word_ends(ids, t.word_roles())) {
+      const std::span<const int32_t> all(ids);
+      out +=
+          "|" + t.decode(all.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+      begin = end;
+    }
+    return out;
+  };
+  EXPECT_EQ(words(*open_word_pieces(golden + "wordpiece.txt"), "Unhappily, I"), "|unhappily|,|i");
+  EXPECT_EQ(words(*open_tokenizer(golden), "Unhappily,  naively\n!caf\xC3\xA9"),
+            "|Unhappily|,| | naively|\n|!|caf\xC3\xA9");
+  EXPECT_EQ(words(*open_sentence_pieces(golden + "unigram.model"), "Unhappily, naively\nx"),
+            "|Unhappily|,| naively|\n|x");
 }
 
 }  // namespace

@@ -1,0 +1,156 @@
+// What the program says of data, and that it learns from every kind.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/generator.h"
+#include "tests/system/program.h"
+#include "train/json.h"
+
+namespace longspan::test {
+namespace {
+
+/// Files of every kind, small: a pattern of four that any model finds.
+class Data : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string letters, dna = ">d\n", lines, wav, images;
+    for (int i = 0; i < 4000; ++i) {
+      letters += "abc "[i % 4];
+      dna += "ACGT"[i % 4];
+      lines += "w" + std::to_string(i % 4) + (i % 10 == 9 ? "\n" : " ");
+      const auto sample = static_cast<uint16_t>(1000 * (i % 4));
+      wav += {static_cast<char>(sample & 0xFF), static_cast<char>(sample >> 8)};
+    }
+    for (int i = 0; i < 20; ++i) {
+      images += static_cast<char>(i);
+      for (int at = 0; at < 3072; ++at) images += static_cast<char>(40 * (at % 2));
+    }
+    write(folder / "letters", letters);
+    write(folder / "dna", dna + "\n");
+    write(folder / "words", lines);
+    write(folder / "images", images);
+    write(folder / "wav", "RIFF" + number(36 + 8000) + "WAVEfmt " + number(16) +
+                              std::string("\1\0\1\0", 4) + number(8000) + number(16000) +
+                              std::string("\2\0\20\0", 4) + "data" + number(8000) + wav);
+    std::string proteins;
+    for (int i = 0; i < 40; ++i) proteins += ">p\n" + std::string("ACDEFGHIKLMNPQRSTVWY") + "\n";
+    write(folder / "proteins", proteins);
+  }
+
+  static std::string number(uint32_t n) {
+    return {static_cast<char>(n & 0xFF), static_cast<char>(n >> 8 & 0xFF),
+            static_cast<char>(n >> 16 & 0xFF), static_cast<char>(n >> 24)};
+  }
+
+  Json train(const std::string& task, const std::string& file, const std::vector<std::string>& more,
+             int length = 24) {
+    std::vector<std::string> arguments = {
+        "train",
+        "--model",
+        "local_transformer",
+        "--task",
+        task,
+        "--data",
+        task + "=" + (folder / file),
+        "--length",
+        std::to_string(length),
+        "--batch",
+        "8",
+        "--layers",
+        "1",
+        "--steps",
+        "60",
+        "--lr",
+        "0.01",
+        "--seed",
+        "1",
+        "--set",
+        "model.d_model=32",
+        "--set",
+        "model.d_ff=48",
+        "--set",
+        "model.window=9",
+        "--out",
+        folder / ("run-" + task + file + std::to_string(more.size()))};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome o = run(arguments);
+    EXPECT_EQ(o.code, 0) << o.err;
+    return parse_json(o.last_line());
+  }
+
+  Folder folder;
+};
+
+TEST_F(Data, EveryKindIsLearntFrom) {
+  // Below half of what each token alone has.
+  const auto bits = [](const Json& summary) { return summary["valid_bpb"].number(); };
+  EXPECT_LT(bits(train("bytes", "letters", {})), std::log2(4) / 2);
+  EXPECT_LT(bits(train("chars", "letters", {})), std::log2(4) / 2);
+  EXPECT_LT(bits(train("dna", "dna", {})), std::log2(4) / 2);
+  EXPECT_LT(bits(train("words", "words", {})), std::log2(4.4) / 2);
+  EXPECT_LT(bits(train("wav", "wav", {})), std::log2(4) / 2);
+  EXPECT_LT(bits(train("fasta", "proteins", {})), std::log2(21) / 2);
+  EXPECT_LT(bits(train("images", "images", {}, 96)), std::log2(2) / 2);
+}
+
+TEST_F(Data, TokensOfATokenizerAreScoredPerByte) {
+  const std::string model = LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/bpe.model";
+  const Json summary = train("bytes", "letters",
+                             {"--tokenizer", model, "--set", "model.vocab=800", "--steps", "300"});
+  EXPECT_LT(summary["valid_bpb"].number(), std::log2(4) / 2);
+  const Outcome few = run({"train", "--task", "bytes", "--data", "bytes=" + (folder / "letters"),
+                           "--tokenizer", model, "--steps", "1", "--out", folder / "few"});
+  EXPECT_EQ(few.code, 1);
+  EXPECT_NE(few.err.find("model.vocab: got 256; bytes has 800 tokens: expected 800 or more"),
+            std::string::npos)
+      << few.err;
+  const Outcome text = run({"generate", "--out", folder / "run-bytesletters6", "--prompt",
+                            "abc abc", "--tokens", "8", "--temperature", "0"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.out.substr(0, 15), "abc abc abc abc");
+}
+
+TEST_F(Data, GenerateSaysWhatItCannotWrite) {
+  train("dna", "dna", {});
+  const Outcome o = run({"generate", "--out", folder / "run-dnadna0", "--prompt", "ACGT"});
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("the task dna has bases; expected bytes or characters"), std::string::npos)
+      << o.err;
+  train("chars", "letters", {});
+  const Outcome text = run({"generate", "--out", folder / "run-charsletters0", "--prompt", "abc ab",
+                            "--tokens", "6", "--temperature", "0"});
+  EXPECT_EQ(text.out, "abc abc abc \n");
+}
+
+TEST_F(Data, CheckTellsWhatIsThere) {
+  const Outcome all = run({"data", "list"});
+  EXPECT_EQ(all.code, 0);
+  for (const char* id : {"bytes", "enwik8", "photo-crops-32", "genomes"}) {
+    EXPECT_NE(all.out.find(id), std::string::npos) << id;
+  }
+  const Outcome missing = run({.arguments = {"data", "check", "enwik8"},
+                               .environment = {{"LONGSPAN_DATA", folder.path()}}});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_NE(missing.err.find("enwik8 lacks enwik8 (100000000 bytes), plain or with .gz, in " +
+                             (folder / "enwik8")),
+            std::string::npos)
+      << missing.err;
+  const Outcome short_one =
+      run({"data", "check", "enwik8", "--data", "enwik8=" + (folder / "letters")});
+  EXPECT_EQ(short_one.code, 1);
+  EXPECT_NE(short_one.out.find("4000 bytes; expected 100000000"), std::string::npos)
+      << short_one.out;
+  EXPECT_NE(short_one.out.find("the train part has 3600 bytes; expected 90000000"),
+            std::string::npos)
+      << short_one.out;
+  const Outcome stats = run({"data", "stats", "dna", "--data", "dna=" + (folder / "dna")});
+  EXPECT_EQ(stats.code, 0) << stats.err;
+  EXPECT_NE(stats.out.find("3600 train, 200 valid, 200 test"), std::string::npos) << stats.out;
+  EXPECT_NE(stats.out.find("2.000 bits per base alone, 0.000 after the one before"),
+            std::string::npos)
+      << stats.out;
+}
+
+}  // namespace
+}  // namespace longspan::test

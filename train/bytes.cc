@@ -1,0 +1,124 @@
+#include "train/bytes.h"
+
+#include <sys/mman.h>
+#include <xxhash.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+#include "core/tensor.h"
+#include "train/files.h"
+
+namespace longspan {
+namespace {
+
+/// A file's bytes, mapped.
+class Mapping {
+ public:
+  Mapping(const File& file, const std::string& path, int64_t bytes) : bytes_(bytes) {
+    data_ = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_PRIVATE, file.get(), 0);
+    require<IoError>(data_ != MAP_FAILED, "data", "cannot map {}: {}", path, error_text());
+  }
+  ~Mapping() { munmap(data_, static_cast<size_t>(bytes_)); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::span<const uint8_t> bytes() const {
+    return {static_cast<const uint8_t*>(data_), static_cast<size_t>(bytes_)};
+  }
+
+ private:
+  void* data_;
+  int64_t bytes_;
+};
+
+/// Unpacks all members of a gzip file into `take(bytes, count)`. Returns the number of bytes.
+template <class F>
+int64_t inflate_all(std::span<const uint8_t> packed, const std::string& path, F&& take) {
+  z_stream stream{};
+  require<OutOfMemory>(inflateInit2(&stream, 15 + 16) == Z_OK, "data", "no memory for zlib");
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
+  std::vector<uint8_t> buffer(1 << 18);
+  int64_t total = 0;
+  size_t at = 0;  // bytes of `packed` given to zlib
+  bool inside = true;
+  while (inside || at < packed.size() || stream.avail_in > 0) {
+    if (stream.avail_in == 0) {
+      const size_t count = std::min<size_t>(packed.size() - at, 1 << 30);
+      stream.next_in = const_cast<uint8_t*>(packed.data() + at);
+      stream.avail_in = static_cast<uInt>(count);
+      at += count;
+    }
+    if (!inside) {  // after a member: another one, or zeros that fill a block of a tape
+      const bool zeros = std::all_of(stream.next_in, stream.next_in + stream.avail_in,
+                                     [](uint8_t byte) { return byte == 0; });
+      if (zeros) {
+        stream.avail_in = 0;
+        continue;
+      }
+      inflateReset(&stream);
+      inside = true;
+    }
+    stream.next_out = buffer.data();
+    stream.avail_out = static_cast<uInt>(buffer.size());
+    const int result = inflate(&stream, Z_NO_FLUSH);
+    const auto count = static_cast<int64_t>(buffer.size() - stream.avail_out);
+    take(buffer.data(), count);
+    total += count;
+    if (result == Z_STREAM_END) {
+      inside = false;
+    } else if (result == Z_BUF_ERROR || (result == Z_OK && stream.avail_in == 0 &&
+                                         at == packed.size() && stream.avail_out > 0)) {
+      fail<IoError>("data", "{} is cut off: the gzip data end after {} unpacked bytes", path,
+                    total);
+    } else if (result != Z_OK) {
+      fail<IoError>("data", "{} is damaged after {} unpacked bytes: {}", path, total,
+                    stream.msg != nullptr ? stream.msg : "not gzip data");
+    }
+  }
+  return total;
+}
+
+/// The unpacked bytes. Unpacks twice, to know the size before taking the memory.
+Tensor unpack(std::span<const uint8_t> packed, const std::string& path) {
+  const int64_t bytes = inflate_all(packed, path, [](const uint8_t*, int64_t) {});
+  require<IoError>(bytes > 0, "data", "{} is empty: it unpacks to 0 bytes; choose a longer file",
+                   path);
+  Tensor data = Tensor::empty({bytes}, DType::u8, {}, Category::data);
+  auto* to = data.mut().as<uint8_t>();
+  inflate_all(packed, path,
+              [&](const uint8_t* from, int64_t count) { to = std::copy_n(from, count, to); });
+  return data;
+}
+
+bool is_gzip(std::span<const uint8_t> bytes) {
+  return bytes.size() >= 2 && bytes[0] == 0x1F && bytes[1] == 0x8B;
+}
+
+}  // namespace
+
+FileBytes open_bytes(const std::string& path, std::string_view op) {
+  const File file = open_to_read(path, op);
+  const int64_t size = size_of_file(file, path, op);
+  if (size == 0) return {};
+  auto mapping = std::make_shared<const Mapping>(file, path, size);
+  if (!is_gzip(mapping->bytes())) return {mapping, mapping->bytes()};
+  auto data = std::make_shared<const Tensor>(unpack(mapping->bytes(), path));
+  return {data, {data->view().as<uint8_t>(), static_cast<size_t>(data->numel())}};
+}
+
+std::string checksum(std::span<const uint8_t> bytes) {
+  return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
+}
+
+FileBytes own_bytes(std::span<const uint8_t> bytes) {
+  if (bytes.empty()) return {};
+  auto data = std::make_shared<Tensor>(
+      Tensor::empty({static_cast<int64_t>(bytes.size())}, DType::u8, {}, Category::data));
+  std::copy(bytes.begin(), bytes.end(), data->mut().as<uint8_t>());
+  return {data, {data->view().as<uint8_t>(), bytes.size()}};
+}
+
+}  // namespace longspan

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace longspan {
+
+/// Bytes and what keeps them alive.
+struct FileBytes {
+  std::shared_ptr<const void> owner;
+  std::span<const uint8_t> bytes;
+
+  std::string_view text() const {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+};
+
+/// The bytes of a file: mapped where it is plain, unpacked into Category::data where it is gzip.
+/// Throws IoError where it is missing, unreadable, or damaged or cut off gzip.
+FileBytes open_bytes(const std::string& path, std::string_view op);
+
+/// XXH3 (64 bits), 16 hexadecimal digits.
+std::string checksum(std::span<const uint8_t> bytes);
+
+/// A copy of these bytes, in Category::data.
+FileBytes own_bytes(std::span<const uint8_t> bytes);
+
+}  // namespace longspan

@@ -270,11 +270,10 @@ Given SparseTransformer::given(int64_t queries, int64_t keys) const {
         given.pattern =
             every_head(has(sets_, IndexSet::local) ? IndexSet::local : sets_[0], queries, keys);
         if (sets_.size() == 1) return given;
-        // The local window has the first multiples of l; the strided part begins with the next.
-        AttentionPattern earlier = patterns::strided(c.stride);
-        const int64_t next = (local_width(c) + c.stride - 1) / c.stride * c.stride;
-        earlier.rules.front().q_start = keys - queries - next;
-        given.also.push_back(resolve(earlier, queries, keys));
+        // The strided part begins with the first multiple of l beyond the local window.
+        const int64_t steps = (local_width(c) + c.stride - 1) / c.stride;
+        given.also.push_back(
+            resolve(patterns::dilated(kUnlimited, -steps, c.stride), queries, keys));
         return given;
       }
       for (int64_t h = 0; h < c.n_head; ++h) {

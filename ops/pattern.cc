@@ -579,8 +579,8 @@ AttentionPattern local_block(int64_t block, int64_t key_start) {
 }
 
 AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation) {
-  require(left >= 0 && right >= 0, "patterns::dilated",
-          "the window is {} to the left and {} to the right; expected 0 or more", left, right);
+  require(left >= -right, "patterns::dilated",
+          "the window is {} to the left and {} to the right, and holds nothing", left, right);
   require(dilation >= 1, "patterns::dilated", "dilation is {}; expected 1 or more", dilation);
   Rule rule;
   rule.window = {left, right, dilation};

@@ -106,6 +106,7 @@ struct Rule {
   Window window = {};
   int64_t stride = 0;  ///< q - k is a multiple; 0: not set
   int64_t q_start = align_ends;
+  friend bool operator==(const Rule&, const Rule&) = default;
 };
 
 /// What hides pairs of one key segment in every run, and labels them. Tensors that are not given
@@ -181,7 +182,7 @@ AttentionPattern local_bidirectional(int64_t width);
 /// Own block and the one before, causal: floor(k / block) in {floor(q / block) - 1,
 /// floor(q / block)}, k <= q. `key_start` is the position of key 0.
 AttentionPattern local_block(int64_t block, int64_t key_start = 0);
-/// q - k = n dilation with -right <= n <= left.
+/// q - k = n dilation with -right <= n <= left; either may be below 0, as in Window.
 AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation);
 /// q - k = n stride with n >= 0.
 AttentionPattern strided(int64_t stride);
@@ -197,7 +198,8 @@ AttentionPattern fixed_summary(int64_t block, int64_t columns, int64_t sub_block
 AttentionPattern fixed(int64_t block, int64_t columns, int64_t sub_block = 0);
 
 /// Head h sees what heads[h] lets it see: one pattern for these lengths, with a layout of as many
-/// members as differ. Throws NotImplemented where their rules differ or one has an order of places.
+/// members as differ, each with its own rule and order. Masks and lengths are not taken over.
+/// Throws NotImplemented where a pattern has several members already.
 AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t queries, int64_t keys);
 
 }  // namespace patterns

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/copy.h"
+
 namespace longspan {
 namespace {
 
@@ -50,6 +52,21 @@ Recipe recipe_of(const char* op, int64_t block, int64_t columns, int64_t sub_blo
           .block = block,
           .first_column = block - (sub_block + 1) * columns,
           .columns = columns};
+}
+
+// The place of a rule in a list, at the end of which it is put where it is new.
+int32_t place_in(std::vector<Rule>& rules, const Rule& rule) {
+  const auto known = std::find(rules.begin(), rules.end(), rule);
+  const auto place = static_cast<int32_t>(known - rules.begin());
+  if (known == rules.end()) rules.push_back(rule);
+  return place;
+}
+
+// Of the order, [1, rows], of a layout with one member; -1 without one.
+int32_t add_order(const Tensor& order, std::vector<Tensor>& orders) {
+  if (!order) return -1;
+  orders.push_back(order);
+  return static_cast<int32_t>(orders.size()) - 1;
 }
 
 }  // namespace
@@ -103,26 +120,31 @@ AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t que
   all.name = "by head:";
   for (const AttentionPattern& head : heads) {
     AttentionPattern p = resolve(head, queries, keys);
-    const auto known = std::find_if(members.begin(), members.end(),
-                                    [&](const auto& m) { return m.layout == p.layout; });
+    require<NotImplemented>(p.layout->layouts() == 1, op,
+                            "{}, whose heads or samples differ already", p.name);
+    const auto known = std::find_if(members.begin(), members.end(), [&](const auto& m) {
+      return m.layout == p.layout && m.rules == p.rules;
+    });
     which.push_back(static_cast<int32_t>(known - members.begin()));
     if (known == members.end()) members.push_back(std::move(p));
     all.name += " " + head.name;
   }
   if (members.size() == 1) return members.front();
+
   std::vector<std::vector<TileRuns>> tiles;
+  std::vector<Tensor> orders_q, orders_k;
+  LayoutOptions options;
   for (const AttentionPattern& m : members) {
-    const Rule& a = m.rules.front();
-    const Rule& b = members.front().rules.front();
-    require<NotImplemented>(a.causal == b.causal && a.window == b.window && a.stride == b.stride &&
-                                a.q_start == b.q_start && !m.layout->order_q && !m.layout->order_k,
-                            op, "heads whose rules or orders differ ({} beside {})", m.name,
-                            members.front().name);
     tiles.push_back(tiles_of(*m.layout, 0));
+    options.members.push_back({place_in(all.rules, m.rules.front()),
+                               add_order(m.layout->order_q, orders_q),
+                               add_order(m.layout->order_k, orders_k)});
+    if (m.recipe.kind == Recipe::Kind::classes) all.recipe.kind = m.recipe.kind;
   }
-  all.rules = members.front().rules;
-  all.layout = make_layout(queries, keys, tiles,
-                           {.which = Tensor::from(which, {1, static_cast<int64_t>(which.size())})});
+  options.which = Tensor::from(which, {1, static_cast<int64_t>(which.size())});
+  if (!orders_q.empty()) options.order_q = concat(orders_q, 0);
+  if (!orders_k.empty()) options.order_k = concat(orders_k, 0);
+  all.layout = make_layout(queries, keys, tiles, options);
   return all;
 }
 

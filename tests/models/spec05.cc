@@ -44,9 +44,11 @@ std::vector<SparseTransformerConfig> every_mode() {
   }
   all.push_back(all[4]);
   all.back().paper_window = true;
-  all.push_back(tiny("block,summary", Integration::multihead));
-  all.push_back(all.back());
-  all.back().n_head = 4;
+  for (const char* sets : {"local,strided", "strided,local,block,summary", "block,summary"}) {
+    all.push_back(tiny(sets, Integration::multihead));
+    all.push_back(all.back());
+    all.back().n_head = 4;
+  }
   return all;
 }
 

@@ -41,6 +41,8 @@ std::vector<PatternCase> cases() {
                      const int64_t delta = p - j;
                      return delta % s == 0 && delta <= 4 * s && -delta <= 2 * s;
                    }});
+    all.push_back({"dilated, earlier only", patterns::dilated(kUnlimited, -2, s),
+                   [s](int64_t p, int64_t j) { return j <= p - 2 * s && (p - j) % s == 0; }});
     all.push_back({"strided", patterns::strided(s),
                    [s](int64_t p, int64_t j) { return j <= p && (p - j) % s == 0; }});
   }
@@ -225,7 +227,17 @@ TEST(Pattern, HeadsSeeWhatTheirOwnPatternsSay) {
   }
   EXPECT_EQ(patterns::by_head({heads[0], heads[0]}, 37, 37).layout->layouts(), 1);
   EXPECT_THROW(patterns::by_head({}, 4, 4), ValueError);
-  EXPECT_THROW(patterns::by_head({patterns::causal(), patterns::local(3)}, 4, 4), NotImplemented);
+  EXPECT_THROW(patterns::by_head({p}, 37, 50), NotImplemented);
+
+  const std::vector<AttentionPattern> mixed{patterns::local(5), patterns::strided(5),
+                                            patterns::local(5), patterns::dilated(3, -1, 2),
+                                            patterns::causal(), patterns::strided(3)};
+  const AttentionPattern m = patterns::by_head(mixed, 37, 50);
+  EXPECT_EQ(m.layout->layouts(), 5);
+  EXPECT_EQ(m.layout->order_q.dim(0), 3);
+  for (size_t h = 0; h < mixed.size(); ++h) {
+    EXPECT_EQ(visible_pairs(m, 37, 50, static_cast<int64_t>(h)), visible_pairs(mixed[h], 37, 50));
+  }
 }
 
 TEST(Pattern, DescribeShowsTheVisibleSet) {
@@ -261,7 +273,7 @@ TEST(Pattern, RejectsBadLayouts) {
   EXPECT_THROW(patterns::local_bidirectional(-1), ValueError);
   EXPECT_THROW(patterns::local_block(0), ValueError);
   EXPECT_THROW(patterns::dilated(1, 1, 0), ValueError);
-  EXPECT_THROW(patterns::dilated(-1, 1, 1), ValueError);
+  EXPECT_THROW(patterns::dilated(-2, 1, 1), ValueError);
   EXPECT_THROW(patterns::strided(0), ValueError);
   EXPECT_THROW(patterns::fixed_block(0), ValueError);
   EXPECT_THROW(patterns::fixed(4, 0), ValueError);

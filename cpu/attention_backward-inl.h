@@ -36,9 +36,14 @@ struct BackwardCall {
   const ConstView& dout;
   const AttentionGradients& grads;
   const RelationPanels<T>& relations;
+  const SpanRows<T>& spans;
   const T* delta;              // [B, H, L]: dout . out - dlse
   bool rows, columns, tables;  // what to compute: dq; dk and dv; gradients of the tables
+  T* span_sums;  // null, or sums of gradients of mu: [B H][span_row] by key, else [tasks][lanes]
 };
+
+// Keys of a head's sums of gradients of mu, and room for whole vectors.
+inline int64_t span_row(const AttentionInputs& in) { return in.segment[0].k.dim(2) + kBlock; }
 
 // Places for the running dq of the tiles in flight: an item for each tile, a step for each `step`
 // keys.
@@ -66,7 +71,6 @@ class BackwardTask {
         task_(task),
         table_sums_(sums),
         head_(call.in, task.b, task.h),
-        keys_(in_.segment[0].k.dim(2)),
         width_(in_.q.dim(3)),
         value_width_(in_.segment[0].v.dim(3)),
         width_panels_(ceil_div(width_, N)),
@@ -81,7 +85,10 @@ class BackwardTask {
         key_sums_(slab.take(call.columns ? step_ * width_panels_ * N : 0)),
         value_sums_(slab.take(call.columns ? step_ * value_panels_ * N : 0)),
         tile_sums_(slab.take(slots_.count() * tile_size_)),
+        relation_query_(static_cast<bool>(in_.terms.relation_query)),
+        relation_sums_(slab.take(relation_query_ && call.rows ? slots_.count() * tile_size_ : 0)),
         q_rows_(slab.take(tile_size_)),
+        relation_rows_(relation_query_ ? slab.take(tile_size_) : q_rows_),
         out_rows_(slab.take(value_panels_ * kTileRows * N)),
         scores_(slab.take(kTileRows * kScoreStride)),
         dscores_(slab.take(kTileRows * kScoreStride)),
@@ -96,28 +103,39 @@ class BackwardTask {
         value_bins_(slab.take(bin_values_ ? kTileRows * relation_.stride : 0)),
         bin_panels_(slab.take(bin_ || bin_values_ ? relation_.padded() * kTileRows : 0)),
         collected_(slab.take(N * std::max(width_, value_width_))),
+        soft_(call.spans.of(in_, task.b, task.h)),
         keep_(in_.dropout, task.b * in_.q.dim(1) + task.h) {}
 
   void run() {
     const int64_t b = task_.b, h = task_.h;
-    const RowSource<T> k = head_rows<T>(in_.segment[0].k, b, h, head_.order_k);
-    const RowSource<T> v = head_rows<T>(in_.segment[0].v, b, h, head_.order_k);
+    RowSource<T> k[kernels::kAttentionSegments], v[kernels::kAttentionSegments];
+    RowSink<T> dk[kernels::kAttentionSegments], dv[kernels::kAttentionSegments];
+    for (int s = 0; s < head_.segments; ++s) {
+      const int32_t* const order = head_.segment[s].order;
+      k[s] = head_rows<T>(in_.segment[s].k, b, h, order);
+      v[s] = head_rows<T>(in_.segment[s].v, b, h, order);
+      if (!call_.columns) continue;
+      dk[s] = head_sink<T>(call_.grads.k[s], b, h, order);
+      dv[s] = head_sink<T>(call_.grads.v[s], b, h, order);
+    }
+    if (relation_query_) r_ = head_rows<T>(in_.terms.relation_query, b, h, head_.order_q);
     q_ = head_rows<T>(in_.q, b, h, head_.order_q);
     g_out_ = head_rows<T>(call_.dout, b, h, head_.order_q);
-    RowSink<T> dk, dv;
     if (call_.rows) {
-      dq_ = head_sink<T>(call_.grads.q, b, h, head_.order_q);
+      if (call_.grads.q) dq_ = head_sink<T>(call_.grads.q, b, h, head_.order_q);
+      if (call_.grads.relation_query) {
+        dr_ = head_sink<T>(call_.grads.relation_query, b, h, head_.order_q);
+      }
       clear_unseen();
-    }
-    if (call_.columns) {
-      dk = head_sink<T>(call_.grads.k[0], b, h, head_.order_k);
-      dv = head_sink<T>(call_.grads.v[0], b, h, head_.order_k);
     }
     std::vector<int32_t> tiles;
     std::vector<KeyRange> ranges;
     Visible all, seen;
     for (int64_t key = task_.key; key < task_.key_end; key += step_) {
-      const int64_t count = std::min(step_, task_.key_end - key);
+      const HeadSegment& segment = head_.at_place(key);
+      const int64_t first = key - segment.first;
+      const int64_t count = std::min({step_, task_.key_end - key, segment.keys - first});
+      if (count <= 0) continue;  // places between the segments
       if (call_.columns) {
         std::fill_n(key_sums_, step_ * width_panels_ * N, T{0});
         std::fill_n(value_sums_, step_ * value_panels_ * N, T{0});
@@ -125,7 +143,7 @@ class BackwardTask {
       head_.tiles_of_columns(key, key + count, tiles);
       const auto outside = [this](int32_t t) { return t < task_.tile || t >= task_.tile_end; };
       tiles.erase(std::remove_if(tiles.begin(), tiles.end(), outside), tiles.end());
-      if (!tiles.empty()) pack_keys(k, v, key, count);
+      if (!tiles.empty()) pack_keys(k[segment.number], v[segment.number], first, count);
       for (size_t i = 0; i < tiles.size(); ++i) {
         const int32_t t = tiles[i];
         if (i + 1 < tiles.size()) prefetch(tiles[i + 1]);
@@ -140,7 +158,8 @@ class BackwardTask {
           unite(rows_, all);
           for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
             const int64_t origin = block * kBlock;
-            clip(all, rows_, origin, std::min(kBlock, keys_ - origin), seen);
+            clip(all, rows_, origin, head_.block_keys(origin), seen);
+            enter(origin, range.times);
             do_block(origin, origin - key, seen);
           }
         }
@@ -148,8 +167,8 @@ class BackwardTask {
       }
       if (!call_.columns) continue;
       for (int64_t j = 0; j < count; ++j) {
-        write_row(key_sums_, step_, j, static_cast<T>(kLn2), dk, key + j);
-        write_row(value_sums_, step_, j, T{1}, dv, key + j);
+        write_row(key_sums_, step_, j, static_cast<T>(kLn2), dk[segment.number], first + j);
+        write_row(value_sums_, step_, j, T{1}, dv[segment.number], first + j);
       }
     }
   }
@@ -163,7 +182,10 @@ class BackwardTask {
     alignas(64) T zeros[kMaxWidth] = {};
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
       if (slots_.used(t - task_.tile)) continue;
-      for (int64_t r = 0; r < head_.tile_rows(t); ++r) dq_.write(head_.tile_row(t) + r, zeros);
+      for (int64_t r = 0; r < head_.tile_rows(t); ++r) {
+        if (dq_.base != nullptr) dq_.write(head_.tile_row(t) + r, zeros);
+        if (dr_.base != nullptr) dr_.write(head_.tile_row(t) + r, zeros);
+      }
     }
   }
 
@@ -202,15 +224,23 @@ class BackwardTask {
     if (call_.rows) {
       const int64_t item = t - task_.tile;
       const bool fresh = !slots_.has(item);
-      tile_sum_ = tile_sums_ + (fresh ? slots_.take(item) : slots_.at(item)) * tile_size_;
-      if (fresh) std::fill_n(tile_sum_, tile_size_, T{0});
+      const int64_t slot = fresh ? slots_.take(item) : slots_.at(item);
+      tile_sum_ = tile_sums_ + slot * tile_size_;
+      relation_sum_ = relation_query_ ? relation_sums_ + slot * tile_size_ : tile_sum_;
+      if (fresh) {
+        std::fill_n(tile_sum_, tile_size_, T{0});
+        std::fill_n(relation_sum_, tile_size_, T{0});
+      }
     }
     if (!shift_ && !carry_) return;
     const RelationPanels<T>& relations = call_.relations;
-    const int64_t position = row_ + head_.q_start;
-    relation_.reach(ranges.front().k0 - (position + rows_ - 1), ranges.back().k1 - 1 - position);
+    reach(head_, row_, rows_, ranges, relation_);
+    if (relation_query_) {
+      pack_rows(r_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), relation_rows_,
+                kTileRows);
+    }
     if (shift_) {
-      relation_table(relation_, padded_, q_rows_, width_, relations.key_columns_of(task_.h),
+      relation_table(relation_, padded_, relation_rows_, width_, relations.key_columns_of(task_.h),
                      relations.bias_of(task_.h), table_);
     }
     if (carry_) {
@@ -220,6 +250,23 @@ class BackwardTask {
     }
     if (bin_) clear_sums(relation_, rows_, bins_);
     if (bin_values_) clear_sums(relation_, rows_, value_bins_);
+  }
+
+  // What the block at `origin` needs besides products, of keys that count `times` times.
+  void enter(int64_t origin, int32_t times) {
+    const HeadSegment& s = head_.at_place(origin);
+    labels_.begin(s, relation_, shift_ || carry_, origin, head_.block_keys(origin));
+    more_ = times == 1 ? T{0} : std::log2(static_cast<T>(times));
+    soft_here_ = soft_.given() && s.number == 0;
+    terms_ = shift_ || carry_ || soft_here_ || times != 1 || labels_.active();
+    span_row_ = nullptr;
+    if (!soft_here_ || call_.span_sums == nullptr) return;
+    if (soft_.by_key) {
+      const int64_t head = task_.b * in_.q.dim(1) + task_.h;
+      span_row_ = call_.span_sums + head * span_row(in_) + origin;
+    } else {
+      span_row_ = call_.span_sums + task_.index * V;
+    }
   }
 
   // One score tile, `at` keys into the step.
@@ -237,7 +284,7 @@ class BackwardTask {
                      value_panels_, last_value, dscores_ + first * kScoreStride + j);
       }
     }
-    const int64_t n = std::min(kBlock, keys_ - origin);
+    const int64_t n = head_.block_keys(origin);
     for (int64_t g = 0; g * kGroup < rows_; ++g) differentiate(g, origin, n, seen);
     if (call_.columns) multiply_queries(at, n, seen);
     if (call_.rows) multiply_keys(at, seen);
@@ -260,51 +307,80 @@ class BackwardTask {
         zero_vectors(ds, n.to, vectors);
       }
       if (n.from == n.to) continue;
-      const int64_t far = origin - (row_ + r + head_.q_start);
       if (keep_.active()) {
-        keep_.fill(query(r), origin, head_.order_k, keys_, n.from * V, n.to * V, keep_row_);
-        if (shift_ || carry_) {
-          differentiate_row<true, true>(r, far, n, seen, s, ds);
+        keep_.fill(query(r), head_.at_place(origin), origin, n.from * V, n.to * V, keep_row_);
+        if (terms_) {
+          differentiate_row<true, true>(r, origin, n, seen, s, ds);
         } else {
-          differentiate_row<false, true>(r, far, n, seen, s, ds);
+          differentiate_row<false, true>(r, origin, n, seen, s, ds);
         }
-      } else if (shift_ || carry_) {
-        differentiate_row<true, false>(r, far, n, seen, s, ds);
+      } else if (terms_) {
+        differentiate_row<true, false>(r, origin, n, seen, s, ds);
       } else {
-        differentiate_row<false, false>(r, far, n, seen, s, ds);
+        differentiate_row<false, false>(r, origin, n, seen, s, ds);
       }
     }
   }
 
   template <bool kTerms, bool kDrop>
-  HWY_INLINE void differentiate_row(int64_t r, int64_t far, const Vectors& n, const Visible& seen,
-                                    T* s, T* ds) {
+  HWY_INLINE void differentiate_row(int64_t r, int64_t origin, const Vectors& n,
+                                    const Visible& seen, T* s, T* ds) {
     const Tag<T> d;
     const Vec<T> base = hn::Set(d, base_[r]), lower = hn::Set(d, lower_[r]);
     const int64_t at = r * relation_.stride;
+    const int64_t far = kTerms ? distance(origin, r) : 0;
+    const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
+    const bool by_label = kTerms && labels_.columns();
+    const auto entry = [&](const T* table, int64_t v) {
+      return by_label ? from_labels(table + at, label, v)
+                      : from_table(relation_, far + v * V, table + at);
+    };
     const auto one = [&](int64_t v, auto hide) {
       Vec<T> x = hn::Load(d, s + v * V), dp = hn::Load(d, ds + v * V);
-      if (kTerms && shift_) x = hn::Add(x, from_table(relation_, far + v * V, table_ + at));
-      if (kTerms && carry_) {
-        dp = hn::Add(dp, from_table(relation_, far + v * V, value_table_ + at));
-      }
-      Vec<T> p = exp2(d, hn::Sub(x, base));
+      if (kTerms && shift_) x = hn::Add(x, entry(table_, v));
+      if (kTerms && more_ != T{0}) x = hn::Add(x, hn::Set(d, more_));
+      if (kTerms && carry_) dp = hn::Add(dp, entry(value_table_, v));
+      x = hn::Sub(x, base);
+      // Where mu is 0 scores are not bounded by lse.
+      if (kTerms && soft_here_) x = hn::Min(x, hn::Set(d, T{64}));
+      Vec<T> p = exp2(d, x);
       if (kDrop) dp = hn::Mul(dp, hn::Load(d, keep_row_ + v * V));
-      const Vec<T> dx = hide(v, hn::Mul(p, hn::Sub(dp, lower)));
+      Vec<T> dx = hide(v, hn::Mul(p, hn::Sub(dp, lower)));
+      if (kTerms && soft_here_) {
+        const Vec<T> mu = soft_.at(v, far, origin);
+        add_span(v, mu, dx);
+        dx = hn::Mul(dx, clamped<T>(mu));
+        p = hn::Mul(p, clamped<T>(mu));
+      }
       if (kDrop) p = hn::Mul(p, hn::Load(d, keep_row_ + v * V));
       p = hide(v, p);
       hn::Store(p, d, s + v * V);
       hn::Store(dx, d, ds + v * V);
-      if (kTerms && bin_) add_to_bins(relation_, far + v * V, dx, bins_ + at);
-      if (kTerms && bin_values_) add_to_bins(relation_, far + v * V, p, value_bins_ + at);
+      if (kTerms && !by_label && bin_) add_to_bins(relation_, far + v * V, dx, bins_ + at);
+      if (kTerms && !by_label && bin_values_) {
+        add_to_bins(relation_, far + v * V, p, value_bins_ + at);
+      }
+    };
+    const auto labelled = [&](int64_t v, Vec<T> x) {
+      return kTerms && labels_.hides() ? hn::IfThenElseZero(shown<T>(label, v), x) : x;
     };
     const auto outside = [&](int64_t v, Vec<T> x) {
-      return hn::IfThenElseZero(inside<T>(v, seen.lo[r], seen.hi[r]), x);
+      return hn::IfThenElseZero(inside<T>(v, seen.lo[r], seen.hi[r]), labelled(v, x));
     };
-    const auto all = [](int64_t, Vec<T> x) { return x; };
     for (int64_t v = n.from; v < n.a; ++v) one(v, outside);
-    for (int64_t v = n.a; v < n.e; ++v) one(v, all);
+    for (int64_t v = n.a; v < n.e; ++v) one(v, labelled);
     for (int64_t v = n.e; v < n.to; ++v) one(v, outside);
+    if (by_label && bin_) labels_.add(label, n.from * V, n.to * V, ds, bins_ + at);
+    if (by_label && bin_values_) labels_.add(label, n.from * V, n.to * V, s, value_bins_ + at);
+  }
+
+  // The gradient of a vector of mu: it reaches the span where mu is on its ramp, ends included.
+  HWY_INLINE void add_span(int64_t v, Vec<T> mu, Vec<T> dmu) {
+    if (span_row_ == nullptr) return;
+    const Tag<T> d;
+    const auto on = hn::And(hn::Ge(mu, hn::Zero(d)), hn::Le(mu, hn::Set(d, T{1})));
+    T* const to = span_row_ + (soft_.by_key ? v * V : 0);
+    hn::StoreU(hn::Add(hn::LoadU(d, to), hn::IfThenElseZero(on, dmu)), d, to);
   }
 
   // dV += P^T dO and dK += dS^T Q, for each group of keys over the rows that see some of them.
@@ -336,7 +412,7 @@ class BackwardTask {
 
   // The same for keys j .. j + m, where dO or Q is not finite.
   HWY_NOINLINE void multiply_queries_seen(int64_t at, int64_t j, int64_t m, const Visible& seen) {
-    const auto sees = [&](int64_t key, int64_t row) { return seen.holds(row, j + key); };
+    const auto sees = [&](int64_t key, int64_t row) { return holds(seen, row, j + key); };
     for (int64_t p = 0; p < value_panels_; ++p) {
       product_of_seen(m, scores_ + j, 1, kScoreStride, out_rows_ + p * kTileRows * N, rows_,
                       value_sums_ + (p * step_ + at + j) * N, N, sees);
@@ -369,7 +445,7 @@ class BackwardTask {
       product_of_seen(rows_, dscores_, kScoreStride, 1,
                       key_rows_ + at * width_panels_ * N + p * kBlock * N, kBlock,
                       tile_sum_ + p * kTileRows * N, N,
-                      [&](int64_t row, int64_t key) { return seen.holds(row, key); });
+                      [&](int64_t row, int64_t key) { return holds(seen, row, key); });
     }
   }
 
@@ -379,19 +455,20 @@ class BackwardTask {
       fold_sums(relation_, rows_, bins_, bin_panels_);
       if (call_.rows && call_.relations.key_rows != nullptr) {
         add_bins_product(relation_, padded_, bin_panels_, call_.relations.key_rows_of(task_.h),
-                         width_panels_, tile_sum_);
+                         width_panels_, relation_sum_);
       }
       if (table_sums_.key != nullptr) {
-        add_table_gradient(relation_, rows_, bin_panels_, q_rows_, width_panels_, table_sums_.key);
+        add_table_gradient(relation_, rows_, bin_panels_, relation_rows_, width_panels_,
+                           table_sums_.key);
       }
       if (table_sums_.bias != nullptr) {
-        for (int64_t p = 0; p < relation_.panels(); ++p) {
+        for_panels(relation_, [&](const auto&, int64_t p, int64_t at) {
           for (int64_t r = 0; r < rows_; ++r) {
-            const T* const from = bin_panels_ + (p * kTileRows + r) * N;
-            T* const to = table_sums_.bias + (relation_.first + p) * N;
+            const T* const from = bin_panels_ + (at * kTileRows + r) * N;
+            T* const to = table_sums_.bias + p * N;
             for (int64_t c = 0; c < N; ++c) to[c] += from[c];
           }
-        }
+        });
       }
     }
     if (bin_values_ && table_sums_.value != nullptr) {
@@ -401,14 +478,22 @@ class BackwardTask {
     }
     if (call_.rows && slots_.ends(t - task_.tile, index)) {
       for (int64_t r = 0; r < rows_; ++r) {
-        write_row(tile_sum_, kTileRows, r, static_cast<T>(in_.terms.scale), dq_, row_ + r);
+        const auto scale = static_cast<T>(in_.terms.scale);
+        if (dq_.base != nullptr) write_row(tile_sum_, kTileRows, r, scale, dq_, row_ + r);
+        if (dr_.base != nullptr) write_row(relation_sum_, kTileRows, r, scale, dr_, row_ + r);
       }
       slots_.give(t - task_.tile);
     }
   }
 
-  int64_t query(int64_t r) const {
-    return head_.order_q != nullptr ? head_.order_q[row_ + r] : row_ + r;
+  int64_t query(int64_t r) const { return head_.query(row_ + r); }
+  // From row r to the first key of a block.
+  int64_t distance(int64_t origin, int64_t r) const {
+    const HeadSegment& s = head_.at_place(origin);
+    return origin - s.first - (query(r) + s.q_start);
+  }
+  bool holds(const Visible& seen, int64_t row, int64_t key) const {
+    return seen.holds(row, key) && (!terms_ || labels_.shows(query(row), key));
   }
 
   const BackwardCall<T>& call_;
@@ -416,7 +501,7 @@ class BackwardTask {
   const AttentionTask& task_;
   const RelationSums<T> table_sums_;
   const AttentionHead head_;
-  const int64_t keys_, width_, value_width_, width_panels_, value_panels_, step_, tile_size_;
+  const int64_t width_, value_width_, width_panels_, value_panels_, step_, tile_size_;
   Slots slots_;
   T* const key_columns_;         // of a step: [panels][width][NR]
   T* const value_columns_;       // of a step: [panels][value width][NR]
@@ -424,7 +509,10 @@ class BackwardTask {
   T* const key_sums_;            // dK of a step: [panels][step][NR]
   T* const value_sums_;          // dV of a step
   T* const tile_sums_;           // dQ of the tiles in flight: [panels][kTileRows][NR]
+  const bool relation_query_;    // whether that is another tensor than q
+  T* const relation_sums_;       // its gradient, as dQ
   T* const q_rows_;              // of a tile, scaled: [panels][kTileRows][NR]
+  T* const relation_rows_;       // of relation_query, likewise
   T* const out_rows_;            // dO of a tile
   T* const scores_;              // S, then P
   T* const dscores_;             // dP, then dS
@@ -437,12 +525,17 @@ class BackwardTask {
   T* const value_bins_;  // of P
   T* const bin_panels_;  // either, folded
   T* const collected_;   // rows on their way into a panel
+  const SoftMask<T> soft_;
+  Labels<T> labels_;  // of the current block
+  T more_ = 0;        // log2 of how often its keys count
+  bool soft_here_ = false, terms_ = false;
+  T* span_row_ = nullptr;  // sums of the block's gradients of mu: of each key, or by lane
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
   T base_[kTileRows], lower_[kTileRows];  // lse log2(e), delta
-  RowSource<T> q_, g_out_;
-  RowSink<T> dq_;
-  T* tile_sum_ = nullptr;
+  RowSource<T> q_, r_, g_out_;
+  RowSink<T> dq_, dr_;
+  T *tile_sum_ = nullptr, *relation_sum_ = nullptr;
   bool finite_keys_[2] = {true, true};  // of the blocks of a step
   bool finite_rows_ = true;             // Q and dO of the tile
   int64_t row_ = 0, rows_ = 0, padded_ = 0;
@@ -498,7 +591,8 @@ void write_table(const std::vector<AttentionTask>& tasks, const T* sums, int64_t
         const T* x = sums + task->index * task_size;
         for (int64_t c = 0; c < width; ++c) {
           row[static_cast<size_t>(c)] +=
-              vector ? x[id] : x[(c / N * shape.padded() + id) * N + c % N];
+              vector ? x[shape.row_of(id)]
+                     : x[(c / N * shape.padded() + shape.row_of(id)) * N + c % N];
         }
       }
       RowSink<T> sink;
@@ -511,6 +605,40 @@ void write_table(const std::vector<AttentionTask>& tasks, const T* sums, int64_t
   });
 }
 
+// Adds up the gradients of mu over what a span serves.
+template <class T>
+void write_span(const AttentionInputs& in, const std::vector<AttentionTask>& tasks, const T* sums,
+                const View& to) {
+  const int64_t batch = to.dim(0), heads = to.dim(1), keys = to.dim(2);
+  const int64_t all_heads = in.q.dim(1), row = span_row(in);
+  std::vector<double> total(static_cast<size_t>(to.numel()), 0.0);
+  const auto place = [&](int64_t b, int64_t h) {
+    return static_cast<size_t>(((batch > 1 ? b : 0) * heads + (heads > 1 ? h : 0)) * keys);
+  };
+  if (keys > 1) {
+    for (int64_t bh = 0; bh < in.q.dim(0) * all_heads; ++bh) {
+      double* const at = total.data() + place(bh / all_heads, bh % all_heads);
+      for (int64_t j = 0; j < keys; ++j) at[j] += static_cast<double>(sums[bh * row + j]);
+    }
+  } else {
+    std::vector<const AttentionTask*> ordered(tasks.size());
+    for (const AttentionTask& task : tasks) ordered[static_cast<size_t>(task.index)] = &task;
+    for (const AttentionTask* task : ordered) {
+      for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
+        total[place(task->b, task->h)] += static_cast<double>(sums[task->index * kLanes<T> + lane]);
+      }
+    }
+  }
+  RowSink<T> sink;
+  sink.base = to.as<char>();
+  sink.dtype = to.dtype;
+  sink.stride = sink.width = 1;
+  for (size_t i = 0; i < total.size(); ++i) {
+    const auto value = static_cast<T>(total[i] / in.terms.ramp);
+    sink.write(static_cast<int64_t>(i), &value);
+  }
+}
+
 template <class T>
 void backward(const AttentionInputs& in, const ConstView& out, const ConstView& lse,
               const ConstView& dout, const ConstView& dlse, const AttentionGradients& grads) {
@@ -519,7 +647,8 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
   row_delta<T>(in, out, dout, dlse, delta.data());
   const Buffer<T> packed(RelationPanels<T>::size(in));
   const RelationPanels<T> relations(in, packed.data());
-  const bool rows = static_cast<bool>(grads.q), columns = static_cast<bool>(grads.k[0]);
+  const SpanRows<T> spans(in);
+  const bool rows = grads.q || grads.relation_query, columns = static_cast<bool>(grads.k[0]);
   const bool tables = grads.relation_key || grads.relation_bias || grads.relation_value;
 
   const bool whole_heads = batch * heads >= kSinglePassHeads;
@@ -539,8 +668,17 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
                            bias_size > 0 ? at + key_size + value_size : nullptr};
   };
 
+  const bool by_key = grads.span && grads.span.dim(2) > 1;
+  const int64_t span_sizes[] = {static_cast<int64_t>(tasks.size()) * kLanes<T>,
+                                batch * heads * span_row(in)};
+  const int64_t span_size = grads.span ? span_sizes[by_key ? 1 : 0] : 0;
+  const Buffer<T> span_sums(span_size);
+  std::fill_n(span_sums.data(), span_size, T{0});
+
   const auto go = [&](const std::vector<AttentionTask>& parts, bool dq, bool dkv, bool dtables) {
-    const BackwardCall<T> call{in, lse, dout, grads, relations, delta.data(), dq, dkv, dtables};
+    T* const dspan = grads.span && (by_key ? dkv : dq) ? span_sums.data() : nullptr;
+    const BackwardCall<T> call{in,           lse, dout, grads,   relations, spans,
+                               delta.data(), dq,  dkv,  dtables, dspan};
     run_tasks<T>(parts, [&](const AttentionTask& task, Slab<T>& slab) {
       return BackwardTask<T>(call, task, dtables ? sums_of(task) : RelationSums<T>{}, slab);
     });
@@ -559,6 +697,7 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
     write_table(tasks, sums.data() + key_size, size, relations.shape, T{1}, grads.relation_value,
                 false);
   }
+  if (grads.span) write_span(in, tasks, span_sums.data(), grads.span);
   if (grads.relation_bias) {
     write_table(tasks, sums.data() + key_size + value_size, size, relations.shape,
                 static_cast<T>(in.terms.scale), grads.relation_bias, true);

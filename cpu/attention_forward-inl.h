@@ -30,9 +30,9 @@ struct BlockSlots : Slots {
   BlockSlots(int64_t from, int64_t blocks) : Slots(blocks), first(from) {}
 };
 
-inline BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& task, int64_t keys) {
+inline BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& task) {
   std::vector<KeyRange> ranges;
-  int64_t from = keys, to = 0;
+  int64_t from = head.place_end(), to = 0;
   for (int64_t t = task.tile; t < task.tile_end; ++t) {
     const KeyRange e = head.extent(t);
     if (e.k0 == e.k1) continue;
@@ -42,7 +42,7 @@ inline BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& ta
   if (from >= to) return {0, 0};
   BlockSlots blocks(from / kBlock, ceil_div(to, kBlock) - from / kBlock);
   for (int64_t t = task.tile; t < task.tile_end; ++t) {
-    head.ranges(t, 0, keys, ranges);
+    head.ranges(t, 0, head.place_end(), ranges);
     for (const KeyRange& k : ranges) {
       for (int64_t block = k.k0 / kBlock; block * kBlock < k.k1; ++block) {
         blocks.use(block - blocks.first, t - task.tile);
@@ -100,22 +100,24 @@ template <class T>
 class ForwardTask {
  public:
   ForwardTask(const AttentionInputs& in, const AttentionTask& task,
-              const RelationPanels<T>& relations, const View& out, const View& lse, Slab<T>& slab)
+              const RelationPanels<T>& relations, const SpanRows<T>& spans, const View& out,
+              const View& lse, Slab<T>& slab)
       : in_(in),
         task_(task),
         relations_(relations),
         out_(out),
         lse_(lse),
         head_(in, task.b, task.h),
-        keys_(in.segment[0].k.dim(2)),
         width_(in.q.dim(3)),
         width_panels_(ceil_div(width_, N)),
         value_panels_(ceil_div(in.segment[0].v.dim(3), N)),
-        blocks_(find_blocks(head_, task, keys_)),
+        blocks_(find_blocks(head_, task)),
         key_columns_(slab.take(blocks_.count() * kBlock * width_)),
         value_rows_(slab.take(blocks_.count() * kBlock * value_panels_ * N)),
         finite_(static_cast<size_t>(blocks_.count())),
         q_rows_(slab.take(width_panels_ * kTileRows * N)),
+        relation_rows_(in.terms.relation_query ? slab.take(width_panels_ * kTileRows * N)
+                                               : q_rows_),
         sums_(slab.take(value_panels_ * kTileRows * N)),
         scores_(slab.take(kTileRows * kScoreStride)),
         totals_(slab.take(kTileRows * V)),
@@ -126,19 +128,26 @@ class ForwardTask {
         bins_(slab.take(carry_ ? kTileRows * relation_.stride : 0)),
         bin_panels_(slab.take(carry_ ? relation_.padded() * kTileRows : 0)),
         collected_(slab.take(N * width_)),
+        soft_(spans.of(in, task.b, task.h)),
         keep_(in.dropout, task.b * in.q.dim(1) + task.h) {}
 
   void run() {
     q_ = head_rows<T>(in_.q, task_.b, task_.h, head_.order_q);
-    k_ = head_rows<T>(in_.segment[0].k, task_.b, task_.h, head_.order_k);
-    v_ = head_rows<T>(in_.segment[0].v, task_.b, task_.h, head_.order_k);
+    if (in_.terms.relation_query) {
+      r_ = head_rows<T>(in_.terms.relation_query, task_.b, task_.h, head_.order_q);
+    }
+    for (int s = 0; s < head_.segments; ++s) {
+      const int32_t* const order = head_.segment[s].order;
+      k_[s] = head_rows<T>(in_.segment[s].k, task_.b, task_.h, order);
+      v_[s] = head_rows<T>(in_.segment[s].v, task_.b, task_.h, order);
+    }
     out_sink_ = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
     T* const row_lse = lse_.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
     std::vector<KeyRange> ranges;
     Visible all, seen;
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
       look_ahead(t, ranges);
-      head_.ranges(t, 0, keys_, ranges);
+      head_.ranges(t, 0, head_.place_end(), ranges);
       begin(t, ranges);
       for (const KeyRange& range : ranges) {
         head_.visible(t, range, all.lo, all.hi);
@@ -146,11 +155,12 @@ class ForwardTask {
         for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
           const int64_t origin = block * kBlock;
           const int64_t slot = packed_block(block);
-          clip(all, rows_, origin, std::min(kBlock, keys_ - origin), seen);
+          clip(all, rows_, origin, head_.block_keys(origin), seen);
+          enter(origin, range.times);
           for (int64_t g = 0; g * kGroup < rows_; ++g) {
             if (seen.first[g] >= seen.last[g]) continue;
             multiply_keys(g, slot, seen);
-            if (shift_ || carry_) {
+            if (terms_) {
               exponentiate<true>(g, origin, seen);
             } else {
               exponentiate<false>(g, origin, seen);
@@ -176,13 +186,14 @@ class ForwardTask {
     if (t + 1 == task_.tile_end) return;
     const int64_t row = head_.tile_row(t + 1);
     ahead_.read(q_, row, row + head_.tile_rows(t + 1));
-    head_.ranges(t + 1, 0, keys_, ranges);
+    head_.ranges(t + 1, 0, head_.place_end(), ranges);
     for (const KeyRange& k : ranges) {
       for (int64_t block = k.k0 / kBlock; block * kBlock < k.k1; ++block) {
         if (blocks_.has(block - blocks_.first)) continue;
-        const int64_t end = std::min(keys_, (block + 1) * kBlock);
-        ahead_.read(k_, block * kBlock, end);
-        ahead_.read(v_, block * kBlock, end);
+        const HeadSegment& s = head_.at_place(block * kBlock);
+        const int64_t from = block * kBlock - s.first, end = std::min(s.keys, from + kBlock);
+        ahead_.read(k_[s.number], from, end);
+        ahead_.read(v_[s.number], from, end);
       }
     }
   }
@@ -192,10 +203,12 @@ class ForwardTask {
     const int64_t item = block - blocks_.first;
     if (blocks_.has(item)) return blocks_.at(item);
     const int64_t slot = blocks_.take(item);
-    const int64_t key = block * kBlock, count = std::min(kBlock, keys_ - key);
-    pack_block_columns(k_, key, count, collected_, key_columns_ + slot * kBlock * width_);
-    finite_[static_cast<size_t>(slot)] = pack_rows(
-        v_, key, count, count, T{1}, value_rows_ + slot * kBlock * value_panels_ * N, kBlock);
+    const HeadSegment& s = head_.at_place(block * kBlock);
+    const int64_t key = block * kBlock - s.first, count = head_.block_keys(block * kBlock);
+    pack_block_columns(k_[s.number], key, count, collected_, key_columns_ + slot * kBlock * width_);
+    finite_[static_cast<size_t>(slot)] =
+        pack_rows(v_[s.number], key, count, count, T{1},
+                  value_rows_ + slot * kBlock * value_panels_ * N, kBlock);
     return slot;
   }
 
@@ -219,13 +232,25 @@ class ForwardTask {
     std::fill_n(totals_, kTileRows * V, T{0});
     std::fill_n(reference_, kTileRows, kHidden);
     if ((!shift_ && !carry_) || ranges.empty()) return;
-    const int64_t position = row_ + head_.q_start;
-    relation_.reach(ranges.front().k0 - (position + rows_ - 1), ranges.back().k1 - 1 - position);
+    reach(head_, row_, rows_, ranges, relation_);
     if (shift_) {
-      relation_table(relation_, padded_, q_rows_, width_, relations_.key_columns_of(task_.h),
+      if (in_.terms.relation_query) {
+        pack_rows(r_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E),
+                  relation_rows_, kTileRows);
+      }
+      relation_table(relation_, padded_, relation_rows_, width_, relations_.key_columns_of(task_.h),
                      relations_.bias_of(task_.h), table_);
     }
     if (carry_) clear_sums(relation_, rows_, bins_);
+  }
+
+  // What the block at `origin` needs besides products, of keys that count `times` times.
+  void enter(int64_t origin, int32_t times) {
+    const HeadSegment& s = head_.at_place(origin);
+    labels_.begin(s, relation_, shift_ || carry_, origin, head_.block_keys(origin));
+    more_ = times == 1 ? T{0} : std::log2(static_cast<T>(times));
+    soft_here_ = soft_.given() && s.number == 0;
+    terms_ = shift_ || carry_ || soft_here_ || times != 1 || labels_.active();
   }
 
   // S = Q K^T log2(e) / sqrt(d) of group g, only the panels and half panels that it sees.
@@ -251,15 +276,27 @@ class ForwardTask {
       T* const s = scores_ + r * kScoreStride;
       const T* const table = kTerms && shift_ ? table_ + r * relation_.stride : nullptr;
       Vec<T> high = hn::Set(d, kHidden);
+      const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
+      const Vec<T> hidden = hn::Set(d, kHidden);
       const auto score = [&](int64_t v) {
-        const Vec<T> x = hn::Load(d, s + v * V);
-        if (!kTerms || table == nullptr) return x;
-        return hn::Add(x, from_table(relation_, far + v * V, table));
+        Vec<T> x = hn::Load(d, s + v * V);
+        if (!kTerms) return x;
+        if (table != nullptr) {
+          x = hn::Add(x, labels_.columns() ? from_labels(table, label, v)
+                                           : from_table(relation_, far + v * V, table));
+        }
+        if (more_ != T{0}) x = hn::Add(x, hn::Set(d, more_));
+        if (labels_.hides()) x = hn::IfThenElse(shown<T>(label, v), x, hidden);
+        if (soft_here_) {
+          const auto some = hn::Gt(soft_.at(v, far, origin), hn::Zero(d));
+          x = hn::IfThenElse(some, x, hidden);
+        }
+        return x;
       };
       const auto hide = [&](int64_t from, int64_t to) {
         for (int64_t v = from; v < to; ++v) {
           const auto mask = inside<T>(v, seen.lo[r], seen.hi[r]);
-          const Vec<T> x = hn::IfThenElse(mask, score(v), hn::Set(d, kHidden));
+          const Vec<T> x = hn::IfThenElse(mask, score(v), hidden);
           high = hn::Max(high, x);
           hn::Store(x, d, s + v * V);
         }
@@ -280,13 +317,14 @@ class ForwardTask {
       const Vec<T> base = hn::Set(d, reference_[r] == kHidden ? T{0} : reference_[r]);
       Vec<T> total = hn::Load(d, totals_ + r * V);
       for (int64_t v = n.from; v < n.to; ++v) {
-        const Vec<T> p = exp2(d, hn::Sub(hn::Load(d, s + v * V), base));
+        Vec<T> p = exp2(d, hn::Sub(hn::Load(d, s + v * V), base));
+        if (kTerms && soft_here_) p = hn::Mul(p, clamped<T>(soft_.at(v, far, origin)));
         total = hn::Add(total, p);
         hn::Store(p, d, s + v * V);
       }
       hn::Store(total, d, totals_ + r * V);
       if (keep_.active()) {
-        keep_.fill(query(r), origin, head_.order_k, keys_, n.from * V, n.to * V, keep_row_);
+        keep_.fill(query(r), head_.at_place(origin), origin, n.from * V, n.to * V, keep_row_);
         for (int64_t v = n.from; v < n.to; ++v) {
           const Vec<T> factor = hn::Load(d, keep_row_ + v * V);
           hn::Store(hn::Mul(hn::Load(d, s + v * V), factor), d, s + v * V);
@@ -294,6 +332,10 @@ class ForwardTask {
       }
       if (!kTerms || !carry_) continue;
       T* const bins = bins_ + r * relation_.stride;
+      if (labels_.columns()) {
+        labels_.add(labels_.of_row(query(r)), n.from * V, n.to * V, s, bins);
+        continue;
+      }
       for (int64_t v = n.from; v < n.to; ++v) {
         add_to_bins(relation_, far + v * V, hn::Load(d, s + v * V), bins);
       }
@@ -343,7 +385,10 @@ class ForwardTask {
       const T* const panel = value_rows_ + (slot * value_panels_ + p) * kBlock * N;
       product_of_seen(std::min(kGroup, rows_ - row), scores_ + row * kScoreStride + first,
                       kScoreStride, 1, panel + first * N, count, sums_ + (p * kTileRows + row) * N,
-                      N, [&](int64_t r, int64_t k) { return seen.holds(row + r, first + k); });
+                      N, [&](int64_t r, int64_t k) {
+                        return seen.holds(row + r, first + k) &&
+                               (!terms_ || labels_.shows(query(row + r), first + k));
+                      });
     }
   }
 
@@ -362,23 +407,25 @@ class ForwardTask {
     }
   }
 
-  int64_t query(int64_t r) const {
-    return head_.order_q != nullptr ? head_.order_q[row_ + r] : row_ + r;
-  }
+  int64_t query(int64_t r) const { return head_.query(row_ + r); }
   // From row r to the first key of a block.
-  int64_t distance(int64_t origin, int64_t r) const { return origin - (row_ + r + head_.q_start); }
+  int64_t distance(int64_t origin, int64_t r) const {
+    const HeadSegment& s = head_.at_place(origin);
+    return origin - s.first - (query(r) + s.q_start);
+  }
 
   const AttentionInputs& in_;
   const AttentionTask& task_;
   const RelationPanels<T>& relations_;
   const View &out_, &lse_;
   const AttentionHead head_;
-  const int64_t keys_, width_, width_panels_, value_panels_;
+  const int64_t width_, width_panels_, value_panels_;
   BlockSlots blocks_;
   T* const key_columns_;         // per block: [panels][width][NR]
   T* const value_rows_;          // per block: [panels][kBlock][NR]
   std::vector<uint8_t> finite_;  // per block: whether its values are
   T* const q_rows_;              // [panels][kTileRows][NR], scaled
+  T* const relation_rows_;       // the same of relation_query, where it is given
   T* const sums_;                // of P V: [panels][kTileRows][NR]
   T* const scores_;              // S, then P
   T* const totals_;              // sums of P by lane
@@ -388,9 +435,13 @@ class ForwardTask {
   T* const bins_;        // sums of P by id
   T* const bin_panels_;  // the same, folded
   T* const collected_;   // rows on their way into a panel
+  const SoftMask<T> soft_;
+  Labels<T> labels_;  // of the current block
+  T more_ = 0;        // log2 of how often its keys count
+  bool soft_here_ = false, terms_ = false;
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
-  RowSource<T> q_, k_, v_;
+  RowSource<T> q_, r_, k_[kernels::kAttentionSegments], v_[kernels::kAttentionSegments];
   RowSink<T> out_sink_;
   Ahead<T> ahead_;
   T reference_[kTileRows];
@@ -401,8 +452,9 @@ template <class T>
 void forward(const AttentionInputs& in, const View& out, const View& lse) {
   const Buffer<T> packed(RelationPanels<T>::size(in));
   const RelationPanels<T> relations(in, packed.data());
+  const SpanRows<T> spans(in);
   run_tasks<T>(tasks_by_rows(in, kTaskRows), [&](const AttentionTask& task, Slab<T>& slab) {
-    return ForwardTask<T>(in, task, relations, out, lse, slab);
+    return ForwardTask<T>(in, task, relations, spans, out, lse, slab);
   });
 }
 

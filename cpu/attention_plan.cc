@@ -4,6 +4,16 @@
 #include "cpu/register.h"
 
 namespace longspan::cpu {
+namespace {
+
+// The part of a [1 or B, ...] table for one sample; null where it is not given.
+template <class E>
+const E* of_sample(const ConstView& table, int64_t sample) {
+  if (!table) return nullptr;
+  return table.as<E>() + (table.dim(0) > 1 ? sample * table.stride(0) : 0);
+}
+
+}  // namespace
 
 AttentionHead::AttentionHead(const AttentionInputs& in, int64_t sample, int64_t head) {
   const auto& layout = in.layout;
@@ -24,42 +34,68 @@ AttentionHead::AttentionHead(const AttentionInputs& in, int64_t sample, int64_t 
     return which < 0 ? nullptr : orders.as<int32_t>() + which * orders.dim(1);
   };
   order_q = order(layout.order_q, member[1]);
-  order_k = order(layout.order_k, member[2]);
-
-  const int64_t queries = in.q.dim(2), keys = in.segment[0].k.dim(2);
   const auto valid = [sample](const ConstView& lengths, int64_t all) {
     return lengths ? std::min<int64_t>(lengths.as<int64_t>()[sample], all) : all;
   };
-  queries_valid = valid(in.q_valid, queries);
-  keys_valid = valid(in.segment[0].k_valid, keys);
-  key_end = order_k != nullptr ? keys : keys_valid;
-  q_start = in.segment[0].q_start;
-  left = in.segment[0].windows[member[0]].left;
-  right = in.segment[0].windows[member[0]].right;
+  queries_valid = valid(in.q_valid, in.q.dim(2));
+  segments = in.segments;
+  int64_t first = 0;
+  for (int32_t i = 0; i < segments; ++i) {
+    const kernels::AttentionSegment& from = in.segment[i];
+    HeadSegment& s = segment[i];
+    s.number = i;
+    s.keys = from.k.dim(2);
+    s.valid = valid(from.k_valid, s.keys);
+    s.first = first;
+    constexpr int64_t kUnit = kernels::kAttentionColumnKeys;
+    first = (s.keys + kUnit - 1) / kUnit * kUnit;
+    s.q_start = from.q_start;
+    s.left = from.windows[member[0]].left;
+    s.right = from.windows[member[0]].right;
+    if (i == 0) s.order = order(layout.order_k, member[2]);
+    s.from = of_sample<int32_t>(from.q_from, sample);
+    s.to = of_sample<int32_t>(from.q_to, sample);
+    s.hidden = of_sample<uint8_t>(from.k_hidden, sample);
+    s.q_class = of_sample<int32_t>(from.q_class, sample);
+    s.k_class = of_sample<int32_t>(from.k_class, sample);
+    s.class_id = of_sample<int32_t>(from.class_id, sample);
+    s.k_classes = from.class_id ? from.class_id.dim(2) : 0;
+  }
+}
+
+KeyRange AttentionHead::range_of(int64_t i) const {
+  const int32_t* r = run + kRunFields * i;
+  const HeadSegment& s = segment[r[2]];
+  const int64_t end = std::min<int64_t>(r[0] + r[1], s.order != nullptr ? s.keys : s.valid);
+  return {s.first + r[0], s.first + end, r[4]};
 }
 
 void AttentionHead::ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyRange>& out) const {
   out.clear();
-  to = std::min(to, key_end);
   for (int64_t i = row_start[first_tile + t]; i < row_start[first_tile + t + 1]; ++i) {
-    const int64_t k0 = std::max<int64_t>(run[kRunFields * i], from);
-    const int64_t k1 = std::min<int64_t>(run[kRunFields * i] + run[kRunFields * i + 1], to);
-    if (k0 >= k1) continue;
-    if (order_k == nullptr && !out.empty() && out.back().k1 == k0) {
-      out.back().k1 = k1;
+    KeyRange r = range_of(i);
+    r.k0 = std::max(r.k0, from);
+    r.k1 = std::min(r.k1, to);
+    if (r.k0 >= r.k1) continue;
+    const HeadSegment& s = at_place(r.k0);
+    if (s.order == nullptr && !out.empty() && out.back().k1 == r.k0 && r.k0 != s.first &&
+        out.back().times == r.times) {
+      out.back().k1 = r.k1;
     } else {
-      out.push_back({k0, k1});
+      out.push_back(r);
     }
   }
 }
 
 KeyRange AttentionHead::extent(int64_t t) const {
-  const int64_t a = row_start[first_tile + t], e = row_start[first_tile + t + 1];
-  if (a == e) return {0, 0};
-  const int64_t k1 =
-      std::min<int64_t>(run[kRunFields * (e - 1)] + run[kRunFields * (e - 1) + 1], key_end);
-  const int64_t k0 = run[kRunFields * a];
-  return k0 < k1 ? KeyRange{k0, k1} : KeyRange{0, 0};
+  KeyRange all{0, 0};
+  for (int64_t i = row_start[first_tile + t]; i < row_start[first_tile + t + 1]; ++i) {
+    const KeyRange r = range_of(i);
+    if (r.k0 >= r.k1) continue;
+    if (all.k0 == all.k1) all.k0 = r.k0;
+    all.k1 = r.k1;
+  }
+  return all;
 }
 
 void AttentionHead::tiles_of_columns(int64_t from, int64_t to, std::vector<int32_t>& out) const {
@@ -69,7 +105,8 @@ void AttentionHead::tiles_of_columns(int64_t from, int64_t to, std::vector<int32
   for (int64_t c = first_column + from / kKeys; c < first_column + end; ++c) {
     for (int64_t i = col_start[c]; i < col_start[c + 1]; ++i) {
       const int32_t* entry = col_run + kColumnRunFields * i;
-      if (entry[2] >= to || entry[2] + entry[3] <= from) continue;
+      const int64_t k0 = segment[entry[4]].first + entry[2];
+      if (k0 >= to || k0 + entry[3] <= from) continue;
       for (int32_t t = entry[0]; t < entry[0] + entry[1]; ++t) out.push_back(t);
     }
   }
@@ -78,23 +115,31 @@ void AttentionHead::tiles_of_columns(int64_t from, int64_t to, std::vector<int32
 }
 
 void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const {
+  const HeadSegment& s = at_place(range.k0);
   const int64_t row = tile_row(t), rows = tile_rows(t);
-  int64_t first = range.k0, last = range.k0;  // ascend with the rows, where there is an order
+  const int64_t k0 = range.k0 - s.first, k1 = range.k1 - s.first;
+  int64_t first = k0, last = k0;  // ascend with the rows, where there is an order and no bounds
   // First place of the range whose key is at least `key`; rows and keys ascend within a run.
-  const auto place = [this, range](int64_t key, int64_t& at) {
-    if (order_k == nullptr) return std::clamp(key, range.k0, range.k1);
-    while (at < range.k1 && order_k[at] < key) ++at;
-    return at;
+  const auto place = [&s, k0, k1](int64_t key, int64_t& at) {
+    if (s.order == nullptr) return std::clamp(key, k0, k1) + s.first;
+    if (s.from != nullptr) at = std::lower_bound(s.order + k0, s.order + k1, key) - s.order;
+    while (at < k1 && s.order[at] < key) ++at;
+    return at + s.first;
   };
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t i = order_q != nullptr ? order_q[row + r] : row + r;
+    const int64_t i = query(row + r);
     if (i >= queries_valid) {
       lo[r] = hi[r] = 0;
       continue;
     }
-    const int64_t p = i + q_start;
-    lo[r] = static_cast<int32_t>(place(p - left, first));
-    hi[r] = static_cast<int32_t>(place(std::min(p + right + 1, keys_valid), last));
+    const int64_t p = i + s.q_start;
+    int64_t from = p - s.left, to = std::min(p + s.right + 1, s.valid);
+    if (s.from != nullptr) {
+      from = std::max<int64_t>(from, s.from[i]);
+      to = std::min<int64_t>(to, s.to[i]);
+    }
+    lo[r] = static_cast<int32_t>(place(from, first));
+    hi[r] = static_cast<int32_t>(place(to, last));
   }
 }
 
@@ -119,10 +164,10 @@ void sort_tasks(std::vector<AttentionTask>& tasks) {
 std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows) {
   std::vector<AttentionTask> tasks;
   std::vector<KeyRange> ranges;
-  const int64_t keys = in.segment[0].k.dim(2);
   for (int64_t b = 0; b < in.q.dim(0); ++b) {
     for (int64_t h = 0; h < in.q.dim(1); ++h) {
       const AttentionHead head(in, b, h);
+      const int64_t keys = head.place_end();
       AttentionTask task{b, h, 0, 0, 0, keys, 0, static_cast<int64_t>(tasks.size())};
       if (head.tiles == 0) tasks.push_back(task);  // gradients of its keys are still to be written
       int64_t have = 0;
@@ -149,8 +194,10 @@ std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys
   for (int64_t b = 0; b < in.q.dim(0); ++b) {
     for (int64_t h = 0; h < in.q.dim(1); ++h) {
       const AttentionHead head(in, b, h);
-      for (int64_t k = 0; k < in.segment[0].k.dim(2); k += keys) {
-        const int64_t end = std::min(k + keys, in.segment[0].k.dim(2));
+      for (int64_t k = 0; k < head.place_end(); k += keys) {
+        const HeadSegment& s = head.at_place(k);
+        const int64_t end = std::min(k + keys, s.first + s.keys);
+        if (k >= end) continue;
         head.tiles_of_columns(k, end, tiles);
         tasks.push_back({b, h, 0, head.tiles, k, end, static_cast<int64_t>(tiles.size()),
                          static_cast<int64_t>(tasks.size())});
@@ -168,17 +215,7 @@ void refuse(bool given, const char* what) {
 }
 
 void check(const AttentionInputs& in) {
-  refuse(in.segments > 1, "a second key segment");
-  const auto& s = in.segment[0];
-  refuse(static_cast<bool>(s.q_from), "bounds of rows (q_from, q_to)");
-  refuse(static_cast<bool>(s.k_hidden), "k_hidden");
-  refuse(static_cast<bool>(s.class_id), "class_id");
-  refuse(static_cast<bool>(in.terms.relation_query), "relation_query");
-  refuse(static_cast<bool>(in.terms.span), "span");
-  const bool relations = in.terms.relation_key || in.terms.relation_bias || in.terms.relation_value;
-  refuse(relations && (in.layout.order_q || in.layout.order_k),
-         "relation terms with order_q, order_k");
-  refuse(in.layout.multiplied, "a run with a multiplicity");
+  refuse(in.terms.span && in.layout.order_k, "a soft mask (span) of keys with an order");
 }
 
 void forward(const AttentionInputs& in, View out, View lse) {

@@ -165,31 +165,70 @@ RowSink<T> head_sink(const View& x, int64_t b, int64_t h, const int32_t* order) 
   return s;
 }
 
-/// Keys [k0, k1), in places.
+/// Keys [k0, k1), in places of one segment, each counted `times` times.
 struct KeyRange {
   int64_t k0, k1;
+  int32_t times = 1;
 };
 
-/// One head of one sample: its layout, lengths and order, and what its rows see.
+/// The keys of one segment as one head of one sample sees them; pointers are null where nothing is
+/// given.
+struct HeadSegment {
+  int32_t number = 0;
+  int64_t keys = 0, valid = 0;  // as indices
+  int64_t first = 0;            // place of key 0
+  int64_t q_start = 0, left = 0, right = 0;
+  const int32_t* order = nullptr;                        // null: the identity
+  const int32_t *from = nullptr, *to = nullptr;          // by query
+  const uint8_t* hidden = nullptr;                       // by key
+  const int32_t *q_class = nullptr, *k_class = nullptr;  // by query, by key
+  const int32_t* class_id = nullptr;                     // [.., k_classes]
+  int64_t k_classes = 0;
+
+  int64_t key(int64_t place) const {
+    return order != nullptr ? order[place - first] : place - first;
+  }
+  /// Whether hidden keys and classes let query i see key j.
+  bool shows(int64_t i, int64_t j) const {
+    if (hidden != nullptr && hidden[j] != 0) return false;
+    return class_id == nullptr || class_id[q_class[i] * k_classes + k_class[j]] >= 0;
+  }
+};
+
+/// One head of one sample: its layout, lengths and orders, and what its rows see. The segments lie
+/// one after the other in the space of places, each from a multiple of kAttentionColumnKeys on, so
+/// that no block holds keys of both.
 struct AttentionHead {
   AttentionHead(const AttentionInputs& in, int64_t sample, int64_t head);
 
   int64_t first_tile, tiles;  // of the layout
   int64_t first_column, columns;
-  int64_t queries_valid, keys_valid;  // lengths of the sample, as indices
-  int64_t key_end;                    // places from here on are invisible
-  const int32_t* tile;                // [.., 2]
+  int64_t queries_valid;  // length of the sample, as an index
+  int segments;
+  HeadSegment segment[kernels::kAttentionSegments];
+  const int32_t* tile;  // [.., 2]
   const int32_t* row_start;
   const int32_t* run;  // [.., kRunFields]
   const int32_t* col_start;
   const int32_t* col_run;  // [.., kColumnRunFields]
   const int32_t* order_q;  // null: the identity
-  const int32_t* order_k;
-  int64_t q_start, left, right;
 
   int64_t tile_row(int64_t t) const { return tile[2 * (first_tile + t)]; }
   int64_t tile_rows(int64_t t) const { return tile[2 * (first_tile + t) + 1]; }
-  /// Appends the runs of a tile within [from, to), neighbours joined, and cut at key_end.
+  /// The segment that holds a place, and the end of all places.
+  const HeadSegment& at_place(int64_t place) const {
+    return segment[segments > 1 && place >= segment[1].first ? 1 : 0];
+  }
+  int64_t place_end() const { return segment[segments - 1].first + segment[segments - 1].keys; }
+  /// Keys of the block at `origin`.
+  int64_t block_keys(int64_t origin) const {
+    const HeadSegment& s = at_place(origin);
+    return std::min(kBlock, s.first + s.keys - origin);
+  }
+  int64_t query(int64_t place) const { return order_q != nullptr ? order_q[place] : place; }
+  /// The visible part of run i as places; empty where k0 >= k1.
+  KeyRange range_of(int64_t i) const;
+  /// Appends the runs of a tile within [from, to), neighbours joined, and cut at the lengths.
   void ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyRange>& out) const;
   /// First key and end of all runs of a tile; equal where there are none.
   KeyRange extent(int64_t t) const;

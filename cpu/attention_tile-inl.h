@@ -424,8 +424,10 @@ inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys,
   const int32_t n = static_cast<int32_t>(keys);
   bool whole = true;
   for (int64_t r = 0; r < rows; ++r) {
-    v.lo[r] = std::clamp(all.lo[r] - from, 0, n);
-    v.hi[r] = std::clamp(all.hi[r] - from, 0, n);
+    const int32_t lo = std::clamp(all.lo[r] - from, 0, n);
+    const int32_t hi = std::clamp(all.hi[r] - from, 0, n);
+    v.lo[r] = lo < hi ? lo : 0;  // rows that see nothing end before every key
+    v.hi[r] = lo < hi ? hi : 0;
     whole = whole && v.lo[r] == 0 && v.hi[r] == n;
   }
   v.whole = whole;
@@ -467,37 +469,70 @@ Vectors vectors_of(const Visible& v, int64_t g, int64_t margin, int64_t keys) {
 
 // ------------------------------------------------------------------------------------- relations
 
-// Rows of a table of distances. Column kLanes + id holds the value of id; the kLanes columns on
-// either side repeat the two ends, so that any vector of neighbouring keys is one unaligned load.
+// Ids of pairs, and rows of tables with a column for each. Ids of distances come first, then those
+// that only classes reach; each kind begins a panel of its own in packed tables, where id lies in
+// row_of(id). In a row of a table the kLanes columns on either side of the distances repeat their
+// two ends, so that any vector of neighbouring keys is one unaligned load.
 template <class T>
 struct Relation {
+  // Panels of one kind that a tile can reach, and how many ids the last one has.
+  struct Part {
+    int64_t first = 0, panels = 0, last_ids = 0;
+    int64_t ids(int64_t p) const { return p + 1 == first + panels ? last_ids : kPanel<T>; }
+    int64_t end() const { return first + panels; }
+  };
+
   int64_t left = 0, right = 0;
-  int64_t stride = 0;            // of a row: room for the ids, whole panels, and both sides
-  int64_t first = 0, last = -1;  // panels of ids that the tile can reach
-  int64_t last_ids = 0;          // how many ids of the last one
+  int64_t others = 0;  // ids beyond those of distances
+  int64_t stride = 0;  // of a row: room for whole panels and for the repeated ends
+  Part part[2];        // distances, others
 
-  int64_t ids() const { return left + right + 1; }
-  int64_t padded() const { return round_up(ids(), kPanel<T>); }
-  bool reaches_first() const { return first == 0; }
-  bool reaches_last() const { return last * kPanel<T> + last_ids == ids(); }
-  int64_t panels() const { return last - first + 1; }
+  int64_t distances() const { return left + right + 1; }
+  int64_t ids() const { return distances() + others; }
+  int64_t distance_rows() const { return round_up(distances(), kPanel<T>); }
+  int64_t padded() const { return distance_rows() + round_up(others, kPanel<T>); }
+  int64_t row_of(int64_t id) const {
+    return id < distances() ? id : distance_rows() + id - distances();
+  }
+  int64_t column_of_row(int64_t row) const {
+    return row + kLanes<T> * (row < distance_rows() ? 1 : 2);
+  }
+  bool reaches_first() const { return part[0].first == 0; }
+  bool reaches_last() const {
+    return (part[0].end() - 1) * kPanel<T> + part[0].last_ids == distances();
+  }
+  int64_t panels() const { return part[0].panels + part[1].panels; }
 
-  void init(int64_t l, int64_t r) {
+  void init(int64_t l, int64_t r, int64_t ids) {
     left = l;
     right = r;
-    stride = padded() + 2 * kLanes<T>;
+    others = ids - distances();
+    stride = padded() + 3 * kLanes<T>;
   }
-  void reach(int64_t min_distance, int64_t max_distance) {
-    first = (std::clamp(min_distance, -left, right) + left) / kPanel<T>;
-    const int64_t end = std::clamp(max_distance, -left, right) + left;
-    last = end / kPanel<T>;
-    last_ids = end % kPanel<T> + 1;
+  // A tile whose pairs lie min .. max apart, and may have any label where `all`.
+  void reach(int64_t min_distance, int64_t max_distance, bool all) {
+    constexpr int64_t N = kPanel<T>;
+    const int64_t low = all ? 0 : std::clamp(min_distance, -left, right) + left;
+    const int64_t high = all ? distances() - 1 : std::clamp(max_distance, -left, right) + left;
+    part[0] = {low / N, high / N - low / N + 1, high % N + 1};
+    part[1] = {};
+    if (all && others > 0)
+      part[1] = {distance_rows() / N, ceil_div(others, N), (others - 1) % N + 1};
   }
   // Where the vector of keys at distances distance, distance + 1, ... begins.
   int64_t column(int64_t distance) const {
     return std::clamp(distance, -left - kLanes<T>, right + 1) + left + kLanes<T>;
   }
 };
+
+// Calls f(part, panel, index) for the panels that a tile can reach; `index` counts them.
+template <class T, class F>
+HWY_INLINE void for_panels(const Relation<T>& rel, F&& f) {
+  int64_t index = 0;
+  for (const auto& part : rel.part) {
+    for (int64_t p = part.first; p < part.end(); ++p) f(part, p, index++);
+  }
+}
 
 // table[r][id] = x_r . a[id] + b[id] for reachable ids, and the repeated ends.
 template <class T>
@@ -506,9 +541,9 @@ void relation_table(const Relation<T>& rel, int64_t rows, const T* x, int64_t wi
   constexpr int64_t N = kPanel<T>;
   constexpr int64_t V = kLanes<T>;
   const int64_t panels = ceil_div(width, N), last_columns = width - (panels - 1) * N;
-  for (int64_t p = rel.first; p <= rel.last; ++p) {
-    T* column = table + V + p * N;
-    const int64_t ids = p == rel.last ? rel.last_ids : N;
+  for_panels(rel, [&](const auto& part, int64_t p, int64_t) {
+    T* column = table + rel.column_of_row(p * N);
+    const int64_t ids = part.ids(p);
     if (a != nullptr) {
       const T* const panel = a + p * N * width;
       if (ids > V) {
@@ -519,17 +554,17 @@ void relation_table(const Relation<T>& rel, int64_t rows, const T* x, int64_t wi
                       false);
       }
     }
-    if (a != nullptr && b == nullptr) continue;
+    if (a != nullptr && b == nullptr) return;
     for (int64_t r = 0; r < rows; ++r) {
       T* put = column + r * rel.stride;
       for (int64_t c = 0; c < ids; ++c) put[c] = (a != nullptr ? put[c] : T{0}) + b[p * N + c];
     }
-  }
+  });
   for (int64_t r = 0; r < rows; ++r) {
     T* row = table + r * rel.stride;
     if (rel.reaches_first()) std::fill(row, row + V, row[V]);
     if (rel.reaches_last()) {
-      T* end = row + V + rel.ids();
+      T* end = row + V + rel.distances();
       std::fill(end, end + V, end[-1]);
     }
   }
@@ -542,7 +577,12 @@ void clear_sums(const Relation<T>& rel, int64_t rows, T* sums) {
   for (int64_t r = 0; r < rows; ++r) {
     T* row = sums + r * rel.stride;
     std::fill(row, row + V, T{0});
-    std::fill(row + V + rel.first * N, row + V + (rel.last + 1) * N + V, T{0});
+    for (const auto& part : rel.part) {
+      T* const from = row + rel.column_of_row(part.first * N);
+      std::fill(from, from + part.panels * N, T{0});
+    }
+    T* const end = row + V + rel.part[0].end() * N;
+    std::fill(end, end + V, T{0});
   }
 }
 
@@ -571,13 +611,13 @@ void fold_sums(const Relation<T>& rel, int64_t rows, T* sums, T* to) {
       for (int64_t v = 0; v < V; ++v) row[V] += row[v];
     }
     if (rel.reaches_last()) {
-      T* end = row + V + rel.ids();
+      T* end = row + V + rel.distances();
       for (int64_t v = 0; v < V; ++v) end[-1] += end[v];
-      std::fill(end, row + V + rel.padded(), T{0});
+      std::fill(end, row + V + rel.distance_rows(), T{0});
     }
-    for (int64_t p = rel.first; p <= rel.last; ++p) {
-      std::copy_n(row + V + p * N, N, to + ((p - rel.first) * kTileRows + r) * N);
-    }
+    for_panels(rel, [&](const auto&, int64_t p, int64_t index) {
+      std::copy_n(row + rel.column_of_row(p * N), N, to + (index * kTileRows + r) * N);
+    });
   }
   const int64_t padded = round_up(rows, kRest);
   for (int64_t p = 0; p < rel.panels(); ++p) {
@@ -590,9 +630,13 @@ template <class T>
 void add_bins_product(const Relation<T>& rel, int64_t rows, const T* bins, const T* a,
                       int64_t panels, T* to) {
   constexpr int64_t N = kPanel<T>;
-  for (int64_t p = 0; p < panels; ++p) {
-    product<2, N>(rows, bins, 1, kTileRows * N, a + (p * rel.padded() + rel.first * N) * N,
-                  rel.panels(), N, rel.last_ids, to + p * kTileRows * N, N, true);
+  for (const auto& part : rel.part) {
+    if (part.panels == 0) continue;
+    for (int64_t p = 0; p < panels; ++p) {
+      product<2, N>(rows, bins, 1, kTileRows * N, a + (p * rel.padded() + part.first * N) * N,
+                    part.panels, N, part.last_ids, to + p * kTileRows * N, N, true);
+    }
+    bins += part.panels * kTileRows * N;
   }
 }
 
@@ -601,14 +645,189 @@ template <class T>
 void add_table_gradient(const Relation<T>& rel, int64_t rows, const T* bins, const T* x,
                         int64_t panels, T* sums) {
   constexpr int64_t N = kPanel<T>;
-  for (int64_t i = 0; i < rel.panels(); ++i) {
-    const int64_t ids = i + 1 == rel.panels() ? rel.last_ids : N;
+  for_panels(rel, [&](const auto& part, int64_t i, int64_t index) {
     for (int64_t p = 0; p < panels; ++p) {
-      product<2, 1>(ids, bins + i * kTileRows * N, N, 0, x + p * kTileRows * N, 1, 0, rows,
-                    sums + (p * rel.padded() + (rel.first + i) * N) * N, N, true);
+      product<2, 1>(part.ids(i), bins + index * kTileRows * N, N, 0, x + p * kTileRows * N, 1, 0,
+                    rows, sums + (p * rel.padded() + i * N) * N, N, true);
+    }
+  });
+}
+
+// The ids that a tile's pairs can have, of these keys.
+template <class T>
+void reach(const AttentionHead& head, int64_t row, int64_t rows,
+           const std::vector<KeyRange>& ranges, Relation<T>& relation) {
+  int64_t low = std::numeric_limits<int64_t>::max(), high = std::numeric_limits<int64_t>::min();
+  bool all = head.order_q != nullptr;
+  for (const KeyRange& k : ranges) {
+    const HeadSegment& s = head.at_place(k.k0);
+    all = all || s.class_id != nullptr || s.order != nullptr;
+    const int64_t position = row + s.q_start;
+    low = std::min(low, k.k0 - s.first - (position + rows - 1));
+    high = std::max(high, k.k1 - 1 - s.first - position);
+  }
+  relation.reach(low, high, all);
+}
+
+// ---------------------------------------------------------------------------------------- labels
+
+// What a block's pairs need beyond intervals: which are hidden, and the column of the relation
+// tables where that is not by distance.
+template <class T>
+class Labels {
+ public:
+  using Label = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
+
+  /// Of the block of `keys` keys at place `origin`. Without tables labels only hide.
+  void begin(const HeadSegment& s, const Relation<T>& relation, bool tables, int64_t origin,
+             int64_t keys) {
+    segment_ = &s;
+    relation_ = &relation;
+    origin_ = origin;
+    keys_ = keys;
+    hides_ = s.class_id != nullptr;
+    for (int64_t j = 0; s.hidden != nullptr && !hides_ && j < keys; ++j) {
+      hides_ = s.hidden[s.key(origin + j)] != 0;
+    }
+    columns_ = tables && (s.class_id != nullptr || s.order != nullptr);
+    if (!active()) return;
+    of_class_ = -1;
+    std::fill(label_ + keys, label_ + kBlock, Label{-1});
+    if (s.class_id == nullptr && !columns_) {
+      for (int64_t j = 0; j < keys; ++j) {
+        label_[j] = s.hidden[s.key(origin + j)] != 0 ? Label{-1} : Label{0};
+      }
     }
   }
+
+  bool active() const { return hides_ || columns_; }
+  /// Whether some pairs are hidden, and whether labels are columns of tables.
+  bool hides() const { return hides_; }
+  bool columns() const { return columns_; }
+
+  /// Labels of the block's keys for query i: -1 where hidden; else a column, if columns().
+  const Label* of_row(int64_t i) {
+    const HeadSegment& s = *segment_;
+    if (s.class_id != nullptr) {
+      if (s.q_class[i] != of_class_) fill_class(s, s.q_class[i]);
+    } else if (columns_) {
+      for (int64_t j = 0; j < keys_; ++j) {
+        const int64_t key = s.key(origin_ + j);
+        const int64_t distance = key - (i + s.q_start);
+        const bool hidden = s.hidden != nullptr && s.hidden[key] != 0;
+        label_[j] =
+            hidden ? Label{-1}
+                   : static_cast<Label>(std::clamp(distance, -relation_->left, relation_->right) +
+                                        relation_->left + kLanes<T>);
+      }
+    }
+    return label_;
+  }
+
+  /// Whether query i sees key j of the block, as far as labels say.
+  bool shows(int64_t i, int64_t j) const { return segment_->shows(i, segment_->key(origin_ + j)); }
+
+  /// sums[label j] += x_j for from <= j < to, where a label is not -1.
+  void add(const Label* label, int64_t from, int64_t to, const T* x, T* sums) const {
+    for (int64_t j = from; j < to;) {  // neighbours often share a label
+      const Label at = label[j];
+      T total = x[j++];
+      while (j < to && label[j] == at) total += x[j++];
+      if (at >= 0) sums[at] += total;
+    }
+  }
+
+ private:
+  HWY_NOINLINE void fill_class(const HeadSegment& s, int32_t q_class) {
+    of_class_ = q_class;
+    const int32_t* const ids = s.class_id + q_class * s.k_classes;
+    for (int64_t j = 0; j < keys_; ++j) {
+      const int64_t key = s.key(origin_ + j);
+      const int32_t id = s.hidden != nullptr && s.hidden[key] != 0 ? -1 : ids[s.k_class[key]];
+      label_[j] = id < 0 || !columns_
+                      ? static_cast<Label>(id < 0 ? -1 : 0)
+                      : static_cast<Label>(relation_->column_of_row(relation_->row_of(id)));
+    }
+  }
+
+  const HeadSegment* segment_ = nullptr;
+  const Relation<T>* relation_ = nullptr;
+  int64_t origin_ = 0, keys_ = 0;
+  int64_t of_class_ = -1;
+  bool hides_ = false, columns_ = false;
+  alignas(64) Label label_[kBlock];
+};
+
+template <class T>
+HWY_INLINE hn::Mask<Tag<T>> shown(const typename Labels<T>::Label* label, int64_t v) {
+  const hn::RebindToSigned<Tag<T>> di;
+  return hn::RebindMask(Tag<T>(), hn::Gt(hn::Load(di, label + v * kLanes<T>), hn::Set(di, -1)));
 }
+
+// The entries of a table's row at vector v of labels.
+template <class T>
+HWY_INLINE Vec<T> from_labels(const T* table, const typename Labels<T>::Label* label, int64_t v) {
+  const hn::RebindToSigned<Tag<T>> di;
+  const auto at = hn::Max(hn::Load(di, label + v * kLanes<T>), hn::Zero(di));
+  return hn::GatherIndex(Tag<T>(), table, at);
+}
+
+// ------------------------------------------------------------------------------------- soft mask
+
+// mu = clamp((offset + span - (q - k)) / ramp, 0, 1) of one head, before clamping.
+template <class T>
+struct SoftMask {
+  const T* span = nullptr;  // of each key, or one
+  bool by_key = false;
+  T inverse = 0, offset = 0;
+
+  bool given() const { return span != nullptr; }
+  /// Of vector v of keys, whose first is `distance` = k - q from the row, and number `key`.
+  HWY_INLINE Vec<T> at(int64_t v, int64_t distance, int64_t key) const {
+    const Tag<T> d;
+    const Vec<T> far = hn::Iota(d, static_cast<T>(distance + v * kLanes<T>));
+    const Vec<T> own = by_key ? hn::LoadU(d, span + key + v * kLanes<T>) : hn::Set(d, *span);
+    return hn::Mul(hn::Add(far, hn::Add(own, hn::Set(d, offset))), hn::Set(d, inverse));
+  }
+};
+
+template <class T>
+HWY_INLINE Vec<T> clamped(Vec<T> x) {
+  const Tag<T> d;
+  return hn::Min(hn::Max(x, hn::Zero(d)), hn::Set(d, T{1}));
+}
+
+// Spans of all heads, widened and with room for whole vectors at the end.
+template <class T>
+struct SpanRows {
+  int64_t batch = 0, heads = 0, keys = 0, row = 0;
+  std::vector<T> values;
+
+  explicit SpanRows(const AttentionInputs& in) {
+    const ConstView& span = in.terms.span;
+    if (!span) return;
+    batch = span.dim(0);
+    heads = span.dim(1);
+    keys = span.dim(2);
+    row = keys + kBlock;
+    values.assign(static_cast<size_t>(batch * heads * row), T{0});
+    RowSource<T> x;
+    x.base = span.template as<char>();
+    x.dtype = span.dtype;
+    x.width = 1;
+    x.stride = 1;
+    T value;
+    for (int64_t i = 0; i < span.numel(); ++i) {
+      values[static_cast<size_t>(i / keys * row + i % keys)] = *x.row(i, &value);
+    }
+  }
+  SoftMask<T> of(const AttentionInputs& in, int64_t b, int64_t h) const {
+    if (values.empty()) return {};
+    const int64_t at = (batch > 1 ? b : 0) * heads + (heads > 1 ? h : 0);
+    return {values.data() + at * row, keys > 1, static_cast<T>(1 / in.terms.ramp),
+            static_cast<T>(in.terms.offset)};
+  }
+};
 
 // The relation tables of a call, packed once for all heads.
 template <class T>
@@ -641,7 +860,7 @@ struct RelationPanels {
     width = in.q.dim(3);
     value_width = in.segment[0].v.dim(3);
     if (!terms.relation_key && !terms.relation_bias && !terms.relation_value) return;
-    shape.init(terms.left, terms.right);
+    shape.init(terms.left, terms.right, terms.ids);
     if (terms.relation_key) {
       key_heads = terms.relation_key.dim(0) > 1;
       pack(terms.relation_key, buffer, key_columns, key_rows);
@@ -660,11 +879,12 @@ struct RelationPanels {
       x.dtype = terms.relation_bias.dtype;
       x.stride = x.width = shape.ids();
       std::vector<T> temporary(static_cast<size_t>(shape.ids()));
+      std::fill_n(bias, heads * shape.padded(), T{0});
       for (int64_t h = 0; h < heads; ++h) {
         const T* row = x.row(h, temporary.data());
         T* to = bias + h * shape.padded();
-        for (int64_t i = 0; i < shape.padded(); ++i) {
-          to[i] = i < shape.ids() ? row[i] * static_cast<T>(terms.scale * kLog2E) : T{0};
+        for (int64_t i = 0; i < shape.ids(); ++i) {
+          to[shape.row_of(i)] = row[i] * static_cast<T>(terms.scale * kLog2E);
         }
       }
     }
@@ -694,10 +914,16 @@ struct RelationPanels {
       x.base = table.template as<char>() + h * ids * w * size_of(table.dtype);
       x.dtype = table.dtype;
       x.stride = x.width = w;
+      const int64_t near = shape.distances(), near_rows = shape.distance_rows();
       for (int64_t j = 0; j < padded; j += N) {
-        pack_columns(x, j, std::min(N, ids - j), collected.data(), columns + h * size + j * w);
+        const int64_t first = j < near_rows ? j : near + j - near_rows;
+        const int64_t end = j < near_rows ? near : ids;
+        pack_columns(x, first, std::min(N, end - first), collected.data(),
+                     columns + h * size + j * w);
       }
-      pack_rows(x, 0, ids, padded, T{1}, rows + h * size, padded);
+      pack_rows(x, 0, near, near_rows, T{1}, rows + h * size, padded);
+      pack_rows(x, near, ids - near, padded - near_rows, T{1}, rows + h * size + near_rows * N,
+                padded);
     }
   }
 };
@@ -719,10 +945,14 @@ class KeepRow {
 
   bool active() const { return active_; }
 
-  // keep[j] for from <= j < to: places origin + j of query `index`, 0 from place `keys` on where
-  // there is an order; `keep` has kRoom elements.
-  void fill(int64_t index, int64_t origin, const int32_t* order, int64_t keys, int64_t from,
-            int64_t to, T* keep) const {
+  // keep[j] for from <= j < to: keys at places origin + j of a segment and query `index`, 0 from
+  // its end on where there is an order; `keep` has kRoom elements.
+  void fill(int64_t index, const HeadSegment& s, int64_t origin, int64_t from, int64_t to,
+            T* keep) const {
+    const int32_t* const order = s.order;
+    const int64_t keys = s.keys;
+    const auto segment = static_cast<uint32_t>(s.number);
+    origin -= s.first;
     if (order != nullptr || HWY_TARGET == HWY_SCALAR) {
       for (int64_t j = from; j < to; ++j) {
         if (origin + j >= keys) {
@@ -730,7 +960,7 @@ class KeepRow {
           continue;
         }
         const auto key = static_cast<uint32_t>(order != nullptr ? order[origin + j] : origin + j);
-        const Philox4 words = philox(key_, key / 4, static_cast<uint32_t>(index), head_, 0);
+        const Philox4 words = philox(key_, key / 4, static_cast<uint32_t>(index), head_, segment);
         keep[j] = words.word[key % 4] >= threshold_ ? scale_ : T{0};
       }
       return;
@@ -743,7 +973,7 @@ class KeepRow {
       V c0 = hn::Iota(d, static_cast<uint32_t>((origin + j) / 4));
       V c1 = hn::Set(d, static_cast<uint32_t>(index));
       V c2 = hn::Set(d, head_);
-      V c3 = hn::Zero(d);
+      V c3 = hn::Set(d, segment);
       auto k0 = static_cast<uint32_t>(key_), k1 = static_cast<uint32_t>(key_ >> 32);
       for (int round = 0; round < 10; ++round) {
         V h0, l0, h1, l1;

@@ -340,13 +340,16 @@ struct AttentionNode final : autograd::Node {
     }
     if (dy[1]) dlse = dy[1];
 
-    bool want_keys = false;
+    // Gradients of a span come with those of keys, where it has one for each, else of queries.
+    const bool want_span = wants(9), by_key = want_span && a.span().dim(2) > 1;
+    bool want_keys = by_key;
     for (int i = 1; i < Arguments::kTerms; ++i) want_keys = want_keys || wants(i);
     std::array<Tensor, Arguments::kMasks> d;
     for (int i = 0; i < Arguments::kMasks; ++i) {
       const Tensor& x = a.x[static_cast<size_t>(i)];
       const bool keys = i > 0 && i < Arguments::kTerms;
-      if (!x || !(keys ? want_keys : wants(i))) continue;
+      const bool wanted = keys ? want_keys : wants(i) || (i == 0 && want_span && !by_key);
+      if (!x || !wanted) continue;
       d[static_cast<size_t>(i)] =
           i <= Arguments::kTerms ? heads_inside(x, x.dim(2), x.dim(3)) : Tensor::like(x);
     }

@@ -107,7 +107,8 @@ struct AttentionInputs {
 };
 
 /// Where gradients go: shaped as the inputs; empty: not wanted. Those of keys and values are wanted
-/// together, of all segments.
+/// together, of all segments; that of a span with them where it has one for each key, else with
+/// that of queries.
 struct AttentionGradients {
   View q;
   View k[kAttentionSegments], v[kAttentionSegments];

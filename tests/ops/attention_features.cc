@@ -1,0 +1,503 @@
+// What layouts, masks and terms of block attention can do beyond one rule for all heads: each as a
+// case that every law below is tested on.
+#include <gtest/gtest.h>
+
+#include "autograd/gradcheck.h"
+#include "core/parallel.h"
+#include "ops/elementwise.h"
+#include "tests/ops/attention_oracle.h"
+
+namespace longspan {
+
+using namespace attention_test;
+
+namespace {
+
+struct Case {
+  Problem x;
+  AttentionPattern pattern;
+};
+
+struct Feature {
+  std::string name;
+  std::function<Case(int64_t length, int64_t batch)> make;
+};
+
+constexpr int64_t kHeads = 2;
+
+Tensor table(const Shape& shape, const std::function<int64_t(int64_t, int64_t)>& f) {
+  std::vector<int32_t> values;  // f(row, column)
+  const int64_t columns = shape[1] * (shape.rank() > 2 ? shape[2] : 1);
+  for (int64_t i = 0; i < shape[0] * columns; ++i) {
+    values.push_back(static_cast<int32_t>(f(i / columns, i % columns)));
+  }
+  return Tensor::from(values, shape);
+}
+
+// Tiles of 40 rows that see all keys of both segments in one partial run each.
+std::vector<TileRuns> whole(int64_t queries, int64_t keys, int64_t side_keys) {
+  std::vector<TileRuns> tiles;
+  for (int64_t q = 0; q < queries; q += 40) {
+    tiles.push_back(
+        {static_cast<int32_t>(q), static_cast<int32_t>(std::min<int64_t>(40, queries - q)), {}});
+    if (keys > 0) {
+      tiles.back().runs.push_back({0, static_cast<int32_t>(keys), 0, RunKind::partial});
+    }
+    if (side_keys > 0) {
+      tiles.back().runs.push_back({0, static_cast<int32_t>(side_keys), 1, RunKind::partial});
+    }
+  }
+  return tiles;
+}
+
+AttentionPattern everything(int64_t queries, int64_t keys, int64_t side_keys) {
+  AttentionPattern p;
+  p.layout =
+      make_layout(queries, keys, {whole(queries, keys, side_keys)}, {.side_keys = side_keys});
+  p.rules.emplace_back();
+  return p;
+}
+
+Case plain(int64_t length, int64_t batch, int64_t side_keys = 0, int64_t width = 6) {
+  Case c;
+  c.x = problem({batch, kHeads, length, length, width, 5}, [](int64_t, int64_t) { return true; });
+  if (side_keys > 0) {
+    c.x.side.keys = side_keys;
+    c.x.side.k = random_values(batch * kHeads * side_keys * width, 21);
+    c.x.side.v = random_values(batch * kHeads * side_keys * 5, 22);
+  }
+  c.pattern = everything(length, length, side_keys);
+  return c;
+}
+
+// Heads 0 strided, heads 1 local; the other way round in odd samples.
+Case rules_by_head(int64_t length, int64_t batch) {
+  Case c = plain(length, batch);
+  const AttentionPattern strided = resolve(patterns::strided(3), length, length);
+  const AttentionPattern local = resolve(patterns::local(4), length, length);
+  const auto member = [](int64_t b, int64_t h) { return (b + h) % 2; };
+  c.pattern.layout =
+      make_layout(length, length, {tiles_of(*strided.layout, 0), tiles_of(*local.layout, 0)},
+                  {.which = table({batch, kHeads}, member),
+                   .order_q = strided.layout->order_q,
+                   .order_k = strided.layout->order_k,
+                   .members = {{0, 0, 0}, {1, -1, -1}}});
+  c.pattern.rules = {strided.rules[0], local.rules[0]};
+  c.x.sees = [](int64_t, int64_t i, int64_t j) { return j <= i; };
+  c.x.pair_sees = [member](int64_t b, int64_t h, int64_t i, int64_t j) {
+    return member(b, h) == 0 ? (i - j) % 3 == 0 : i - j < 4;
+  };
+  return c;
+}
+
+// Only what lies 3 or more before; the rest of the row is for another part.
+Case earlier(int64_t length, int64_t batch) {
+  Case c = plain(length, batch);
+  c.pattern.rules[0].window.right = -3;
+  c.x.sees = [](int64_t, int64_t i, int64_t j) { return j <= i - 3; };
+  return c;
+}
+
+Case side_keys(int64_t length, int64_t batch) {
+  Case c = plain(length, batch, 7);
+  c.pattern.rules[0] = {.causal = true, .window = {.left = 9}};
+  c.x.sees = [](int64_t, int64_t i, int64_t j) { return j <= i && i - j <= 9; };
+  return c;
+}
+
+Case long_side_with_a_rule(int64_t length, int64_t batch) {
+  Case c = plain(length, batch, 2 * length + 1);
+  c.pattern.side_rules = {{.window = {.left = 5, .right = 30}, .q_start = 0}};
+  c.x.side.sees = [](int64_t, int64_t i, int64_t j) { return i - j <= 5 && j - i <= 30; };
+  return c;
+}
+
+// Sentences of 7 keys in the first segment, of 2 in the second; every fifth row sees none.
+Case row_bounds(int64_t length, int64_t batch) {
+  Case c = plain(length, batch, 9);
+  const auto from = [](int64_t b, int64_t i) { return (i + b) / 7 * 7; };
+  const auto to = [from](int64_t b, int64_t i) { return i % 5 == 4 ? 0 : from(b, i) + 7; };
+  const auto side_from = [](int64_t i) { return i % 8; };
+  c.pattern.mask.q_from = table({batch, length}, from);
+  c.pattern.mask.q_to = table({batch, length}, to);
+  c.pattern.side_mask.q_from = table({1, length}, [&](int64_t, int64_t i) { return side_from(i); });
+  c.pattern.side_mask.q_to =
+      table({1, length}, [&](int64_t, int64_t i) { return i % 10 == 4 ? 0 : side_from(i) + 2; });
+  c.x.sees = [=](int64_t b, int64_t i, int64_t j) { return from(b, i) <= j && j < to(b, i); };
+  c.x.side.sees = [=](int64_t, int64_t i, int64_t j) {
+    return i % 10 != 4 && side_from(i) <= j && j < side_from(i) + 2;
+  };
+  return c;
+}
+
+Case row_bounds_with_an_order(int64_t length, int64_t batch) {
+  Case c = rules_by_head(length, batch);
+  const auto from = [](int64_t b, int64_t i) { return (i * 5 + b) % 11; };
+  const auto to = [](int64_t b, int64_t i) { return 300 - (i * 13 + b) % 290; };
+  c.pattern.mask.q_from = table({batch, length}, from);
+  c.pattern.mask.q_to = table({batch, length}, to);
+  c.x.sees = [=](int64_t b, int64_t i, int64_t j) {
+    return j <= i && from(b, i) <= j && j < to(b, i);
+  };
+  return c;
+}
+
+Tensor hidden_keys(int64_t batch, int64_t keys, const std::function<bool(int64_t, int64_t)>& f) {
+  std::vector<uint8_t> values;
+  for (int64_t i = 0; i < batch * keys; ++i) {
+    values.push_back(static_cast<uint8_t>(f(i / keys, i % keys)));
+  }
+  return Tensor::from(values, {batch, keys});
+}
+
+// Longformer: globals are hidden in the band, and come as side keys.
+Case hidden(int64_t length, int64_t batch) {
+  Case c = plain(length, batch, 3);
+  const auto hides = [](int64_t b, int64_t j) { return j % 5 == b || j % 7 == 3; };
+  c.pattern.rules[0].window = {.left = 11, .right = 11};
+  c.pattern.mask.k_hidden = hidden_keys(batch, length, hides);
+  c.pattern.side_mask.k_hidden = hidden_keys(1, 3, [](int64_t, int64_t j) { return j == 1; });
+  c.x.sees = [=](int64_t b, int64_t i, int64_t j) { return std::abs(i - j) <= 11 && !hides(b, j); };
+  c.x.side.sees = [](int64_t, int64_t, int64_t j) { return j != 1; };
+  return c;
+}
+
+struct Classes {
+  int64_t queries, keys;  // how many classes
+  std::function<int64_t(int64_t, int64_t)> of_query, of_key;
+  std::function<int64_t(int64_t, int64_t, int64_t)> id;  // sample, classes
+
+  Problem::Label label() const {
+    return [c = *this](int64_t b, int64_t i, int64_t j) {
+      return c.id(b, c.of_query(b, i), c.of_key(b, j));
+    };
+  }
+  void fill(PairMask& mask, int64_t batch, int64_t length, int64_t n) const {
+    mask.q_class = table({batch, length}, of_query);
+    mask.k_class = table({batch, n}, of_key);
+    mask.class_id = table({batch, queries, keys},
+                          [this](int64_t b, int64_t at) { return id(b, at / keys, at % keys); });
+  }
+};
+
+Case class_mask(int64_t length, int64_t batch) {
+  Case c = plain(length, batch, 6);
+  const Classes main = {3, 4, [](int64_t b, int64_t i) { return (i / 5 + b) % 3; },
+                        [](int64_t, int64_t j) { return j / 3 % 4; },
+                        [](int64_t, int64_t q, int64_t k) { return (q + k) % 3 - 1; }};
+  const Classes side = {
+      2, 6, [](int64_t, int64_t i) { return i % 2; }, [](int64_t, int64_t j) { return j; },
+      [](int64_t b, int64_t q, int64_t k) { return (q + k + b) % 2 == 0 ? 0 : -1; }};
+  main.fill(c.pattern.mask, batch, length, length);
+  side.fill(c.pattern.side_mask, batch, length, 6);
+  c.x.label = main.label();
+  c.x.side.label = side.label();
+  return c;
+}
+
+// ETC: a band with labels by distance, globals with labels by class, of shared tables whose last
+// three rows only classes reach.
+Case class_labels(int64_t length, int64_t batch) {
+  Case c = plain(length, batch, 40);
+  c.pattern.rules[0].window = {.left = 20, .right = 20};
+  c.x.sees = [](int64_t, int64_t i, int64_t j) { return std::abs(i - j) <= 20; };
+  const Classes side = {12, 40, [](int64_t, int64_t i) { return i / 6 % 12; },
+                        [](int64_t, int64_t j) { return j; },
+                        [](int64_t b, int64_t q, int64_t k) -> int64_t {
+                          if (k % 9 == 5) return -1;
+                          if (q == k + b) return 10;  // linked
+                          return k < 30 ? 9 : k == 31 ? 3 : 11;
+                        }};
+  side.fill(c.pattern.side_mask, batch, length, 40);
+  c.x.side.label = side.label();
+  c.x.ids = 4 + 4 + 1 + 3;
+  add_relations(c.x, {4, 4}, true, true, true, true);
+  return c;
+}
+
+// Labels of the first segment, and as many of them as there are panels.
+Case many_labels(int64_t length, int64_t batch) {
+  Case c = plain(length, batch);
+  const Classes main = {
+      5, 7, [](int64_t, int64_t i) { return i * 3 % 5; },
+      [](int64_t b, int64_t j) { return (j + b) % 7; },
+      [](int64_t, int64_t q, int64_t k) { return q == k ? -1 : (q * 7 + k) * 3; }};
+  main.fill(c.pattern.mask, batch, length, length);
+  c.x.label = main.label();
+  c.x.ids = 120;
+  add_relations(c.x, {2, 0}, false, true, true, true);
+  return c;
+}
+
+Case relations_with_an_order(int64_t length, int64_t batch) {
+  Case c = rules_by_head(length, batch);
+  add_relations(c.x, {6, 0}, true, true, true, true);
+  return c;
+}
+
+Case relation_query(int64_t length, int64_t batch) {
+  Case c = plain(length, batch);
+  c.pattern = patterns::local(12);
+  c.x.sees = [](int64_t, int64_t i, int64_t j) { return j <= i && i - j < 12; };
+  add_relations(c.x, {11, 0}, true, true, true, false);
+  c.x.relation_query = random_values(batch * kHeads * length * 6, 31);
+  return c;
+}
+
+// Runs of 11 keys, exact: once, twice, three times, never, and so on.
+Case multiplicity(int64_t length, int64_t batch) {
+  Case c = plain(length, batch);
+  const auto times = [](int64_t i, int64_t j) { return (j / 11 + i / 40) % 4; };
+  std::vector<TileRuns> tiles = whole(length, length, 0);
+  for (TileRuns& t : tiles) {
+    t.runs.clear();
+    for (int32_t k = 0; k < length; k += 11) {
+      const auto n = static_cast<uint8_t>(times(t.q0, k));
+      const int32_t kn = std::min<int32_t>(11, static_cast<int32_t>(length) - k);
+      if (n > 0) t.runs.push_back({k, kn, 0, RunKind::full, n});
+    }
+  }
+  c.pattern.layout = make_layout(length, length, {tiles});
+  c.x.sees = [=](int64_t, int64_t i, int64_t j) { return times(i, j) > 0; };
+  c.x.times = times;
+  return c;
+}
+
+// Adaptive span: a head has one span.
+Case span_of_heads(int64_t length, int64_t batch) {
+  Case c = plain(length, batch);
+  c.pattern = patterns::causal();
+  c.x.sees = [](int64_t, int64_t i, int64_t j) { return j <= i; };
+  c.x.span = {3.25, 40.7};
+  c.x.span_shape = {1, kHeads, 1};
+  c.x.ramp = 8.5;
+  c.x.offset = 8.5;
+  return c;
+}
+
+// Expire-span: each key of each sample has its own.
+Case span_of_keys(int64_t length, int64_t batch) {
+  Case c = plain(length, batch, 4);
+  c.pattern.rules[0].causal = true;
+  c.x.sees = [](int64_t, int64_t i, int64_t j) { return j <= i; };
+  c.x.span = random_values(batch * length, 41);
+  for (double& s : c.x.span) s = std::round(60 + 80 * s) / 4;  // exact in 16 bits
+  c.x.span_shape = {batch, 1, length};
+  c.x.ramp = 5.5;
+  c.x.offset = 5.625;  // so that no pair lies on an end of the ramp
+  return c;
+}
+
+Case all_at_once(int64_t length, int64_t batch) {
+  Case c = class_labels(length, batch);
+  const Case runs = multiplicity(length, batch);
+  std::vector<TileRuns> tiles = tiles_of(*runs.pattern.layout, 0);
+  for (TileRuns& t : tiles) t.runs.push_back({3, 30, 1, RunKind::full, 2});
+  c.pattern.layout = make_layout(length, length, {tiles}, {.side_keys = 40});
+  c.pattern.mask.q_from = table({1, length}, [](int64_t, int64_t i) { return i / 50 * 50; });
+  c.pattern.mask.q_to = table({1, length}, [](int64_t, int64_t i) { return i / 50 * 50 + 70; });
+  c.pattern.mask.k_hidden =
+      hidden_keys(batch, length, [](int64_t b, int64_t j) { return j % 6 == b; });
+  c.x.sees = [=](int64_t b, int64_t i, int64_t j) {
+    return runs.x.sees(b, i, j) && j >= i / 50 * 50 && j < i / 50 * 50 + 70 && j % 6 != b;
+  };
+  c.x.side.sees = [](int64_t, int64_t, int64_t j) { return j >= 3 && j < 33; };
+  c.pattern.rules[0] = {};
+  c.x.times = runs.x.times;
+  c.x.side_times = 2;
+  c.x.relation_query = random_values(batch * kHeads * length * 6, 31);
+  c.x.span = random_values(length, 41);
+  for (double& s : c.x.span) s = std::round(60 + 80 * s) / 4;  // exact in 16 bits
+  c.x.span_shape = {1, 1, length};
+  c.x.ramp = 5.5;
+  c.x.offset = 2.125;
+  return c;
+}
+
+const std::vector<Feature>& features() {
+  static const std::vector<Feature> all = {{"rules by head", rules_by_head},
+                                           {"earlier", earlier},
+                                           {"side keys", side_keys},
+                                           {"long side with a rule", long_side_with_a_rule},
+                                           {"row bounds", row_bounds},
+                                           {"row bounds with an order", row_bounds_with_an_order},
+                                           {"hidden keys", hidden},
+                                           {"class mask", class_mask},
+                                           {"class labels", class_labels},
+                                           {"many labels", many_labels},
+                                           {"relations with an order", relations_with_an_order},
+                                           {"relation query", relation_query},
+                                           {"multiplicity", multiplicity},
+                                           {"span of heads", span_of_heads},
+                                           {"span of keys", span_of_keys},
+                                           {"all at once", all_at_once}};
+  return all;
+}
+
+const std::vector<int64_t> kLengths = {1, 2, 15, 16, 17, 63, 64, 65, 100, 257};
+
+void check_all(DType dtype) {
+  for (const Feature& f : features()) {
+    for (const int64_t length : kLengths) {
+      for (const int64_t batch : {1, 2}) {  // four heads take the single-pass backward
+        const Case c = f.make(length, batch);
+        expect_near(run(c.x, c.pattern, dtype), solve(c.x), dtype,
+                    fmt::format("{} L {} B {}", f.name, length, batch));
+      }
+    }
+  }
+}
+
+TEST(AttentionFeatures, Kernel1EqualsMaskedOracleF64) { check_all(DType::f64); }
+TEST(AttentionFeatures, Kernel1EqualsMaskedOracleF32) { check_all(DType::f32); }
+TEST(AttentionFeatures, Kernel1EqualsMaskedOracleBf16) {
+  for (const Feature& f : features()) {
+    Case c = f.make(100, 2);
+    expect_near(run(c.x, c.pattern, DType::bf16), solve(c.x), DType::bf16, f.name);
+  }
+}
+
+TEST(AttentionFeatures, Kernel1ManyBlocks) {
+  for (const Feature& f : features()) {
+    const Case c = f.make(620, 2);
+    expect_near(run(c.x, c.pattern, DType::f64), solve(c.x), DType::f64, f.name);
+  }
+}
+
+TEST(AttentionFeatures, Kernel3Gradcheck) {
+  for (const Feature& f : features()) {
+    const Case c = f.make(13, 1);
+    const Problem& x = c.x;
+    const auto& n = x.n;
+    std::vector<Tensor> in;
+    const auto add = [&](const std::vector<double>& values, const Shape& shape) {
+      if (!values.empty()) in.push_back(Tensor::from(values, shape));
+    };
+    const auto tables = [&](int64_t width) {
+      Shape shape{x.table_rows()};
+      if (width > 0) shape.push_back(width);
+      if (x.per_head) shape.insert(0, n.heads);
+      return shape;
+    };
+    add(x.q, {1, n.heads, n.queries, n.width});
+    add(x.k, {1, n.heads, n.keys, n.width});
+    add(x.v, {1, n.heads, n.keys, n.value_width});
+    add(x.side.k, {1, n.heads, x.side.keys, n.width});
+    add(x.side.v, {1, n.heads, x.side.keys, n.value_width});
+    add(x.relation_query, {1, n.heads, n.queries, n.width});
+    add(x.key, tables(n.width));
+    add(x.bias, tables(0));
+    add(x.value, tables(n.value_width));
+    add(x.span, x.span_shape);
+    for (const double p : {0.0, 0.25}) {
+      const auto attend = [&](const std::vector<Tensor>& given) -> std::vector<Tensor> {
+        size_t at = 0;
+        const auto next = [&](const std::vector<double>& values) {
+          return values.empty() ? Tensor{} : given[at++];
+        };
+        const Tensor q = next(x.q), k = next(x.k), v = next(x.v), side_k = next(x.side.k),
+                     side_v = next(x.side.v);
+        ScoreTerms terms;
+        terms.id = x.id;
+        terms.relation_query = next(x.relation_query);
+        terms.relation_key = next(x.key);
+        terms.relation_bias = next(x.bias);
+        terms.relation_value = next(x.value);
+        terms.span = next(x.span);
+        terms.ramp = x.ramp;
+        terms.offset = x.offset;
+        const Keys keys[] = {{k, v}, {side_k, side_v}};
+        const Dropout dropout{static_cast<float>(p), {true, Generator{7}}};
+        const auto [out, lse] = block_attention(
+            q, std::span<const Keys>(keys, x.side.keys > 0 ? 2 : 1), c.pattern, terms, dropout);
+        // Of rows that see nothing lse is -inf, whatever the inputs.
+        return {out, clamp(lse, -1e3, 1e3)};
+      };
+      const GradcheckResult r = gradcheck(attend, in);
+      EXPECT_TRUE(r.ok) << f.name << " p " << p << ": " << r.message;
+      EXPECT_GT(r.checked, 100);
+    }
+  }
+}
+
+TEST(AttentionFeatures, Kernel4EmptyRowsAreZero) {
+  // Lengths per sample on top: sample 0 has no keys at all, sample 1 ends early.
+  const std::vector<int64_t> q_valid = {100, 60}, k_valid = {0, 37}, side_valid = {0, 2};
+  for (const Feature& f : features()) {
+    Case c = f.make(100, 2);
+    c.pattern.q_valid = Tensor::from(q_valid, {2});
+    c.pattern.mask.k_valid = Tensor::from(k_valid, {2});
+    if (c.x.side.keys > 0) c.pattern.side_mask.k_valid = Tensor::from(side_valid, {2});
+    const auto sees = c.x.sees, side_sees = c.x.side.sees;
+    const auto within = [&](int64_t b, int64_t i, int64_t j, const std::vector<int64_t>& keys) {
+      return i < q_valid[static_cast<size_t>(b)] && j < keys[static_cast<size_t>(b)];
+    };
+    c.x.sees = [&](int64_t b, int64_t i, int64_t j) {
+      return within(b, i, j, k_valid) && sees(b, i, j);
+    };
+    c.x.side.sees = [&](int64_t b, int64_t i, int64_t j) {
+      return within(b, i, j, side_valid) && (!side_sees || side_sees(b, i, j));
+    };
+    const Solution truth = solve(c.x), ours = run(c.x, c.pattern, DType::f32);
+    expect_near(run(c.x, c.pattern, DType::f64), truth, DType::f64, f.name);
+    expect_near(ours, truth, DType::f32, f.name);
+    int64_t empty = 0;
+    for (size_t i = 0; i < ours.lse.size(); ++i) {
+      if (truth.lse[i] != -kInfinity) continue;
+      ++empty;
+      for (size_t col = 0; col < 5; ++col) ASSERT_EQ(ours.out[i * 5 + col], 0) << f.name;
+      for (size_t col = 0; col < 6; ++col) ASSERT_EQ(ours.dq[i * 6 + col], 0) << f.name;
+    }
+    EXPECT_GE(empty, 280) << f.name;
+  }
+}
+
+TEST(AttentionFeatures, Kernel6SameBitsForAnyThreads) {
+  const int before = num_threads();
+  for (const Feature& f : features()) {
+    for (const int64_t batch : {1, 2}) {
+      Case c = f.make(700, batch);
+      c.x.p = 0.125;
+      c.x.dropout_key = 5;
+      set_num_threads(1);
+      const Solution one = run(c.x, c.pattern, DType::f32);
+      for (const int threads : {1, 2, 3}) {
+        set_num_threads(threads);
+        expect_same_bits(run(c.x, c.pattern, DType::f32), one,
+                         fmt::format("{} B {} threads {}", f.name, batch, threads));
+      }
+    }
+  }
+  set_num_threads(before);
+}
+
+TEST(AttentionFeatures, Kernel7Dropout) {
+  for (const Feature& f : features()) {
+    Case c = f.make(130, 2);
+    c.x.p = 0.375;
+    c.x.dropout_key = 0x123456789ABCDEF0u;
+    expect_near(run(c.x, c.pattern, DType::f64), solve(c.x), DType::f64, f.name);
+    expect_near(run(c.x, c.pattern, DType::f32), solve(c.x), DType::f32, f.name);
+  }
+}
+
+// What is hidden is never read for its value: NaN in it changes no bit of rows that do not see it.
+TEST(AttentionFeatures, HiddenKeysMayHoldAnything) {
+  for (const auto& [make, hides] :
+       std::vector<std::pair<std::function<Case(int64_t, int64_t)>, std::function<bool(int64_t)>>>{
+           {hidden, [](int64_t j) { return j % 5 == 0 || j % 7 == 3; }}}) {
+    Case c = make(150, 1);
+    const Solution clean = run(c.x, c.pattern, DType::f32);
+    for (int64_t h = 0; h < kHeads; ++h) {
+      for (int64_t j = 0; j < 150; ++j) {
+        if (!hides(j)) continue;
+        std::fill_n(c.x.k.begin() + (h * 150 + j) * 6, 6, std::nan(""));
+        std::fill_n(c.x.v.begin() + (h * 150 + j) * 5, 5, kInfinity);
+      }
+    }
+    expect_same_bits(run(c.x, c.pattern, DType::f32), clean, "hidden");
+  }
+}
+
+}  // namespace
+}  // namespace longspan

@@ -49,6 +49,10 @@ bool is_punctuation(int32_t c) {
   return between(category(c), UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
 }
 
+bool is_symbol(int32_t c) {
+  return between(category(c), UTF8PROC_CATEGORY_SM, UTF8PROC_CATEGORY_SO);
+}
+
 bool is_control(int32_t c) {
   const int kind = category(c);
   return kind == UTF8PROC_CATEGORY_CN || between(kind, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CO);

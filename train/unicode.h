@@ -26,6 +26,8 @@ bool is_letter(int32_t code_point);
 bool is_number(int32_t code_point);
 /// Categories P*.
 bool is_punctuation(int32_t code_point);
+/// Categories S*: of mathematics, money, and others.
+bool is_symbol(int32_t code_point);
 /// Categories C*: controls, formats, surrogates, private and unassigned.
 bool is_control(int32_t code_point);
 /// Category Mn, most accents.

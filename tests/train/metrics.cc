@@ -1,0 +1,144 @@
+#include "train/metrics.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "tests/train/scratch.h"
+#include "train/json.h"
+
+namespace longspan {
+namespace {
+
+using test::contains;
+using test::message_of;
+
+using Texts = std::vector<std::string>;
+
+const Json& golden() {
+  static const Json json =
+      parse_json(test::read_bytes(LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/metrics.json"));
+  return json;
+}
+
+Texts texts(const Json& array) {
+  Texts all;
+  for (const Json& item : array.array()) all.push_back(item.string());
+  return all;
+}
+
+template <class T>
+std::vector<T> numbers(const Json& array) {
+  std::vector<T> all;
+  for (const Json& item : array.array()) all.push_back(static_cast<T>(item.number()));
+  return all;
+}
+
+std::string joined(const Texts& sentences) {
+  std::string text;
+  for (const std::string& s : sentences) text += (text.empty() ? "" : " ") + s;
+  return text;
+}
+
+TEST(TasksAndData, Test3_RougeOfTheReference) {
+  RougeScores mean;
+  double sum = 0;
+  for (const Json& c : golden()["rouge"].array()) {
+    const Texts summary = texts(c["summary"]), reference = texts(c["reference"]);
+    const auto expect = [&](const char* name, const Overlap& ours) {
+      const std::vector<double> expected = numbers<double>(c[name]);
+      EXPECT_NEAR(ours.precision, expected[0], 1e-12) << name << ' ' << joined(summary);
+      EXPECT_NEAR(ours.recall, expected[1], 1e-12) << name << ' ' << joined(summary);
+    };
+    expect("rouge1", rouge_n(joined(summary), joined(reference), 1));
+    expect("rouge2", rouge_n(joined(summary), joined(reference), 2));
+    expect("rougeL", rouge_l(joined(summary), joined(reference)));
+    expect("rougeLsum", rouge_lsum(summary, reference));
+    mean.add(summary, reference);
+    sum += rouge_n(joined(summary), joined(reference), 2).f1();
+  }
+  EXPECT_EQ(mean.documents, 15);
+  EXPECT_NEAR(mean.rouge2, sum / 15, 1e-12);
+}
+
+TEST(Rouge, Tokens) {
+  EXPECT_EQ(rouge_tokens("The cat-sat 2x, caf\xC3\xA9!"),
+            (Texts{"the", "cat", "sat", "2x", "caf"}));
+  EXPECT_TRUE(rouge_tokens("").empty());
+  EXPECT_EQ(rouge_n("", "a", 1).f1(), 0);
+  EXPECT_EQ(rouge_n("a", "a", 2).f1(), 0);
+  EXPECT_EQ(rouge_n("a b", "b a", 1).f1(), 1);
+  EXPECT_THROW(rouge_n("a", "a", 0), ValueError);
+}
+
+TEST(TasksAndData, Test3_AnswersOfSquad) {
+  EXPECT_NEAR(answer_overlap("the cat sat", Texts{"cat sat down"}).f1(), 0.8, 1e-15);
+  EXPECT_EQ(normal_answer("The  U.S.A.'s \"An\" apple, a_b"), "usas apple ab");
+  EXPECT_EQ(normal_answer("\xC3\x89t\xC3\xA9 the\xE2\x80\x94"
+                          "a theatre"),
+            "\xC3\xA9t\xC3\xA9 \xE2\x80\x94 theatre");
+  EXPECT_TRUE(answer_matches("the Answer.", Texts{"other", "answer"}));
+  EXPECT_FALSE(answer_matches("answers", Texts{"answer"}));
+  // Counted as often as in both; the best reference counts.
+  const Overlap twice = answer_overlap("no no no yes", Texts{"maybe", "no yes no"});
+  EXPECT_EQ(twice.precision, 0.75);
+  EXPECT_EQ(twice.recall, 1);
+  EXPECT_EQ(answer_overlap("", Texts{"the"}).f1(), 1);
+  EXPECT_EQ(answer_overlap("a", Texts{"word"}).f1(), 0);
+  EXPECT_EQ(answer_overlap("word", Texts{}).f1(), 0);
+  const Overlap both = joint({0.5, 1}, {0.5, 0.25});
+  EXPECT_EQ(both.precision, 0.25);
+  EXPECT_EQ(both.recall, 0.25);
+}
+
+TEST(TasksAndData, Test3_CorrelationsOfTheReferences) {
+  for (const Json& c : golden()["numbers"].array()) {
+    const auto x = numbers<double>(c["x"]), y = numbers<double>(c["y"]);
+    const auto labels = numbers<int32_t>(c["labels"]);
+    const auto predictions = numbers<int32_t>(c["predictions"]);
+    EXPECT_NEAR(pearson(x, y), c["pearson"].number(), 1e-12);
+    EXPECT_NEAR(spearman(x, y), c["spearman"].number(), 1e-12);
+    EXPECT_NEAR(*roc_auc(numbers<double>(c["scores"]), labels), c["auc"].number(), 1e-12);
+    EXPECT_NEAR(matthews(predictions, labels), c["matthews"].number(), 1e-12);
+    EXPECT_NEAR(accuracy(predictions, labels), c["accuracy"].number(), 1e-12);
+    EXPECT_NEAR(binary_overlap(predictions, labels).f1(), c["f1"].number(), 1e-12);
+  }
+}
+
+TEST(TasksAndData, Test3_AreaUnderTheCurve) {
+  const std::vector<double> scores = {.1, .4, .35, .8}, same = {1, 1, 1, 1};
+  const std::vector<int32_t> labels = {0, 0, 1, 1}, ones = {1, 1, 1, 1};
+  EXPECT_EQ(roc_auc(scores, labels), 0.75);
+  EXPECT_EQ(roc_auc(same, labels), 0.5);
+  EXPECT_EQ(roc_auc(scores, ones), std::nullopt);
+  EXPECT_EQ(matthews(ones, labels), 0);
+  EXPECT_EQ(pearson(same, scores), 0);
+  EXPECT_DOUBLE_EQ(spearman(scores, scores), 1);
+  EXPECT_EQ(binary_overlap(std::vector<int32_t>{0}, std::vector<int32_t>{1}).f1(), 0);
+}
+
+TEST(TasksAndData, Test3_BleuOfTheReference) {
+  for (const Json& c : golden()["bleu"].array()) {
+    EXPECT_NEAR(bleu(texts(c["translations"]), texts(c["references"])), c["bleu"].number(), 1e-9);
+  }
+  const Texts same = {"a b c d e", "f g h i."};
+  EXPECT_NEAR(bleu(same, same), 100, 1e-9);
+  EXPECT_EQ(bleu_tokens("3,000.5 a.b,c $5-x"),
+            (Texts{"3,000.5", "a", ".", "b", ",", "c", "$", "5", "-", "x"}));
+}
+
+TEST(Metrics, RefuseWhatDoesNotMatch) {
+  const std::vector<int32_t> one = {1}, two = {1, 0}, three = {3};
+  const std::vector<double> x = {1}, xy = {1, 2};
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { accuracy(one, two); }),
+                       "got 1 predictions and 2 labels"));
+  EXPECT_THROW(accuracy({}, {}), ValueError);
+  EXPECT_THROW(pearson(x, xy), ValueError);
+  EXPECT_THROW(spearman({}, {}), ValueError);
+  EXPECT_THROW(roc_auc(x, two), ValueError);
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { roc_auc(x, three); }), "expected 0 or 1"));
+  EXPECT_THROW(matthews(three, one), ValueError);
+  EXPECT_THROW(bleu(Texts{"a"}, Texts{}), ValueError);
+}
+
+}  // namespace
+}  // namespace longspan

@@ -10,6 +10,7 @@
 #include "ops/block_patterns.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/kernels/copy.h"
 #include "ops/loss.h"
 #include "ops/random.h"
 #include "ops/shape.h"
@@ -108,6 +109,13 @@ Encoder::Encoder(std::string name, const EncoderConfig& config,
   token_ = Embedding(c.vocab, c.d_model, tables.at("token"), weights);
   position_ =
       LearnedPositions(c.position_offset + c.n_max, c.d_model, tables.at("position"), weights);
+  if (c.position_init == PositionInit::sinusoid && !init.plan) {
+    const NoGrad off;
+    const Tensor rows = sinusoid(0, position_.weight.dim(0), c.d_model, SinusoidLayout::interleaved,
+                                 init.dtype, init.device);
+    kernels::copy(init.device, mul(rows, std::sqrt(2.0) * c.init_std).view(),
+                  position_.weight.mut());
+  }
   if (c.token_types > 0) {
     type_ = Embedding(c.token_types, c.d_model, tables.at("type"), weights);
   }

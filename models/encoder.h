@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/model.h"
@@ -12,6 +14,12 @@
 #include "nn/stack.h"
 
 namespace longspan {
+
+/// How a learned position table starts: drawn, or as sines and cosines \cite vaswani2017 of the
+/// same variance, from which few steps learn where neighbours are.
+enum class PositionInit : uint8_t { normal, sinusoid };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<PositionInit>{"normal", "sinusoid"};
 
 /// What encoders in the shape of BERT \cite devlin2019 and RoBERTa \cite liu2019 have in common;
 /// a model's own configuration derives from it.
@@ -38,6 +46,7 @@ struct EncoderConfig {
   /// Sites emb, attn (probabilities), resid (branch outputs) and classifier; -1: as dropout.
   float dropout = 0.1f, dropout_attn = -1, dropout_classifier = -1;
   double init_std = 0.02;
+  PositionInit position_init = PositionInit::normal;
 
   Precision precision = Precision::f32;
   MemoryPolicy memory = MemoryPolicy::standard;
@@ -51,7 +60,8 @@ struct EncoderConfig {
         "out_bias", out_bias)("mlm_head", mlm_head)("tie_embedding", tie_embedding)(
         "classes", classes)("tags", tags)("span_head", span_head);
     v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_classifier", dropout_classifier)(
-        "init_std", init_std)("precision", precision)("memory", memory);
+        "init_std", init_std)("position_init", position_init)("precision", precision)("memory",
+                                                                                      memory);
   }
 };
 

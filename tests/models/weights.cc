@@ -100,7 +100,9 @@ TEST_P(Weights, GoBothWays) {
   // What goes out is what came in, name by name and bit by bit. The reference implementation reads
   // it back where the variable says where to keep it.
   const char* keep = std::getenv("LONGSPAN_TEST_CHECKPOINTS");
-  const std::string out = (keep != nullptr ? std::string(keep) + "/" : testing::TempDir()) + name;
+  const std::string out =
+      (keep != nullptr ? std::string(keep) + "/" : testing::TempDir() + "longspan_checkpoints_") +
+      name;
   save_pretrained(out, loaded.tensors(), loaded.config);
   const auto theirs = tensors_of(folder + name), ours = tensors_of(out);
   ASSERT_EQ(ours.size(), theirs.size());

@@ -33,7 +33,7 @@ constexpr Preset presets[] = {
 
 TrainingDefaults defaults_of(std::string_view preset) {
   if (preset == "small") {
-    return {.length = 1024, .batch = 4, .steps = 400, .lr = 2e-3, .warmup = 40, .clip = 1};
+    return {.length = 1024, .batch = 2, .steps = 800, .lr = 2e-3, .warmup = 80, .clip = 1};
   }
   if (preset == "tiny") return {.length = 45, .batch = 4, .steps = 200};
   // Appendix E: Adam, warm-up of 10,000 steps, linear decay.

@@ -24,6 +24,7 @@ constexpr const char* kName = "blockbert";
 constexpr Preset presets[] = {
     {"small", "4 layers of 128, 2 blocks, heads 3:1; masked bytes in minutes"},
     {"tiny", "2 layers of 16, 3 blocks, heads 2:1:1, 23 tokens; for tests"},
+    {"needle", "2 layers of 64, 2 blocks, heads 3:1, answers as spans; generated questions"},
     {"base512", "12 layers of 768, length 512, 2 blocks, heads 10:2"},
     {"base512_3", "the same with 3 blocks, heads 10:1:1"},
     {"base1024", "12 layers of 768, length 1024, 2 blocks, heads 11:1"},
@@ -33,8 +34,9 @@ constexpr Preset presets[] = {
 
 TrainingDefaults defaults_of(std::string_view preset) {
   if (preset == "small") {
-    return {.length = 512, .batch = 8, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1};
+    return {.length = 512, .batch = 4, .steps = 1000, .lr = 2e-3, .warmup = 100, .clip = 1};
   }
+  if (preset == "needle") return {.length = 64, .batch = 32, .steps = 1500};
   if (preset == "tiny") return {.length = 22, .batch = 4, .steps = 200};
   const bool shorter = preset == "base512" || preset == "base512_3";
   // 131,072 tokens a batch (sec. 4.1); peak and warm-up are those of RoBERTa base.
@@ -120,6 +122,20 @@ BlockBertConfig blockbert_preset(std::string_view name) {
     c.n_block = 3;
     c.heads_per_shift = {2, 1, 1};
     c.dropout = 0;
+    return c;
+  }
+  if (name == "needle") {
+    c.vocab = 64;
+    c.n_layer = 2;
+    c.d_model = 64;
+    c.d_ff = 256;
+    c.n_max = 64;
+    c.token_types = 2;
+    c.dropout = 0;
+    c.init_std = 0.05;
+    c.position_init = PositionInit::sinusoid;
+    c.mlm_head = false;
+    c.span_head = true;
     return c;
   }
   c.vocab = 30'522;

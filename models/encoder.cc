@@ -230,21 +230,13 @@ Tensor Encoder::logits(const Tensor& tokens, Pass pass) const {
 
 Tensor Encoder::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
-  require(layer >= 0 && layer < config_.n_layer, name_, "layer {} of {}", layer, config_.n_layer);
   const EncoderInputs in{.tokens = tokens};
-  Given seen = given(in);
-  const auto at_layer = [&seen](int64_t i) -> const Given& {
-    if (!seen.layer_patterns.empty()) seen.pattern = seen.layer_patterns[static_cast<size_t>(i)];
-    return seen;
-  };
-  Tensor x = embed(in, Pass{});
-  for (int64_t i = 0; i < layer; ++i) x = stack_.block(i).forward(x, at_layer(i), Pass{}).y;
-  const Block& block = stack_.block(layer);
-  const auto* attention = dynamic_cast<const MultiHead*>(block.branch("attention").layer.get());
-  require<NotImplemented>(attention != nullptr, name_, "this model has no attention map");
-  const Given& here = at_layer(layer);
-  const Tensor p = attention->probabilities(block.branch_input("attention", x, here), here);
-  return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
+  return stack_.attention_map(layer, embed(in, Pass{}), given(in));
+}
+
+AttentionOutline Encoder::attention_outline(int64_t layer, int64_t length) const {
+  const EncoderInputs in{.tokens = zeros({1, length}, DType::i64)};
+  return outline_of(given(in), layer, config_.n_head, length, length);
 }
 
 int64_t Encoder::attention_macs(int64_t length) const {

@@ -14,6 +14,10 @@ Tensor LanguageModel::decode(const Tensor&, DecodeState&) const {
   fail<NotImplemented>("model", "this model does not decode step by step");
 }
 
+AttentionOutline LanguageModel::attention_outline(int64_t, int64_t) const {
+  fail<NotImplemented>("model", "this model has no outline of its attention");
+}
+
 Tensor LanguageModel::attention_map(const Tensor&, int64_t) const {
   fail<NotImplemented>("model", "this model has no attention map");
 }

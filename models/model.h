@@ -10,6 +10,7 @@
 #include "core/tensor.h"
 #include "nn/module.h"
 #include "nn/objective.h"
+#include "nn/outline.h"
 #include "nn/segment.h"
 
 namespace longspan {
@@ -67,6 +68,8 @@ class LanguageModel : public Module {
 
   /// [H, L, T] f32: how layer `layer` spreads its attention over tokens [1, L]; for pictures.
   virtual Tensor attention_map(const Tensor& tokens, int64_t layer) const;
+  /// Who sees whom in layer `layer` of a segment of `length` tokens, without computing it.
+  virtual AttentionOutline attention_outline(int64_t layer, int64_t length) const;
 
   /// Multiply-accumulates of a forward pass over one segment of `length` tokens.
   virtual int64_t macs(int64_t length) const = 0;

@@ -378,21 +378,12 @@ Tensor SparseTransformer::decode(const Tensor& tokens, DecodeState& opaque) cons
 
 Tensor SparseTransformer::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
-  Given given = this->given(tokens.dim(1), tokens.dim(1));
-  const auto choose = [&given](int64_t i) {
-    if (!given.layer_patterns.empty()) given.pattern = given.layer_patterns[static_cast<size_t>(i)];
-  };
-  Tensor x = embed(tokens, 0);
-  for (int64_t i = 0; i < layer; ++i) {
-    choose(i);
-    x = stack_.block(i).forward(x, given, Pass{}).y;
-  }
-  choose(layer);
-  const Block& block = stack_.block(layer);
-  const auto& attention = dynamic_cast<const MultiHead&>(*block.branch("attention").layer);
-  const Tensor p = attention.probabilities(block.branch_input("attention", x, given), given);
-  return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
+  const int64_t length = tokens.dim(1);
+  return stack_.attention_map(layer, embed(tokens, 0), given(length, length));
+}
+
+AttentionOutline SparseTransformer::attention_outline(int64_t layer, int64_t length) const {
+  return outline_of(given(length, length), layer, config_.n_head, length, length);
 }
 
 int64_t SparseTransformer::macs(int64_t length) const {

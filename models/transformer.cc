@@ -265,17 +265,21 @@ Tensor Transformer::decode(const Tensor& tokens, DecodeState& opaque) const {
 
 Tensor Transformer::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
+  const Given given = own_given();
+  return stack_.attention_map(layer, embed(false, tokens, 0, {}, Pass{}), given);
+}
+
+AttentionOutline Transformer::attention_outline(int64_t layer, int64_t length) const {
+  return outline_of(own_given(), layer, config_.n_head, length, length);
+}
+
+/// What the rows of a decoder or an encoder see of each other.
+Given Transformer::own_given() const {
   require<NotImplemented>(config_.wiring != Wiring::encoder_decoder, kName,
                           "attention maps are for decoders and encoders");
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
   Given given;
   given.pattern = pattern(config_.wiring == Wiring::decoder, 0);
-  Tensor x = embed(false, tokens, 0, {}, Pass{});
-  for (int64_t i = 0; i < layer; ++i) x = stack_.block(i).forward(x, given, Pass{}).y;
-  const Block& block = stack_.block(layer);
-  const auto& attention = dynamic_cast<const MultiHead&>(*block.branch("attention").layer);
-  const Tensor p = attention.probabilities(block.branch_input("attention", x, given), given);
-  return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
+  return given;
 }
 
 /// Spec of the baselines, sec. 3: projections 4 L D (H d), attention 2 pairs (H d), feed-forward

@@ -168,6 +168,7 @@ class Transformer final : public LanguageModel {
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
 
@@ -175,6 +176,7 @@ class Transformer final : public LanguageModel {
   Stack make_stack(bool causal, bool cross, ShawTables& shared, const Init& init) const;
   /// What a row sees of rows of its own stack, the first of which has position key_start.
   AttentionPattern pattern(bool causal, int64_t key_start) const;
+  Given own_given() const;
   Tensor run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const;
   /// `source`: with the tables of the source, where it has any of its own.
   Tensor embed(bool source, const Tensor& tokens, int64_t first, const Tensor& types,

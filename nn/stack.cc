@@ -1,10 +1,13 @@
 #include "nn/stack.h"
 
+#include "autograd/mode.h"
 #include "core/scope.h"
+#include "nn/attention.h"
 #include "nn/checkpoint.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
+#include "ops/shape.h"
 
 namespace longspan {
 
@@ -114,6 +117,25 @@ Stack::Result Stack::forward(const Tensor& input, const Given& given, const Segm
   }
   if (final_norm_) result.y = final_norm_->forward(result.y);
   return result;
+}
+
+Tensor Stack::attention_map(int64_t layer, const Tensor& input, const Given& given) const {
+  const NoGrad off;
+  require(layer >= 0 && layer < size(), "attention map", "layer {} of {}", layer, size());
+  Given local = given;
+  Tensor x = input;
+  for (int64_t i = 0;; ++i) {
+    if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[static_cast<size_t>(i)];
+    if (i == layer) break;
+    x = block(i).forward(x, local, Pass{}).y;
+  }
+  const auto* attention =
+      dynamic_cast<const MultiHead*>(block(layer).branch("attention").layer.get());
+  require<NotImplemented>(attention != nullptr, "attention map",
+                          "the attention of this model has none");
+  const Tensor p =
+      attention->probabilities(block(layer).branch_input("attention", x, local), local);
+  return cast(select(p, 0, 0), DType::f32);  // [H, L, T]
 }
 
 }  // namespace longspan

@@ -84,6 +84,11 @@ class Stack : public Module {
                  std::vector<Tensor>* each = nullptr) const;
   void visit(Visitor& v) override;
 
+  /// [H, L, T] f32: the probabilities with which the first sample's rows attend in layer `layer`,
+  /// for the input x of the stack. Throws ValueError where there is no such layer, NotImplemented
+  /// where its attention is not a MultiHead.
+  Tensor attention_map(int64_t layer, const Tensor& x, const Given& given) const;
+
   int64_t size() const { return static_cast<int64_t>(blocks_.size()); }
   const Block& block(int64_t i) const { return blocks_[static_cast<size_t>(i)]; }
 

@@ -117,7 +117,7 @@ AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t que
   std::vector<AttentionPattern> members;  // equal patterns share a layout
   std::vector<int32_t> which;
   AttentionPattern all;
-  all.name = "by head:";
+  all.name = "";
   for (const AttentionPattern& head : heads) {
     AttentionPattern p = resolve(head, queries, keys);
     require<NotImplemented>(p.layout->layouts() == 1, op,
@@ -126,8 +126,9 @@ AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t que
       return m.layout == p.layout && m.rules == p.rules;
     });
     which.push_back(static_cast<int32_t>(known - members.begin()));
-    if (known == members.end()) members.push_back(std::move(p));
-    all.name += " " + head.name;
+    if (known != members.end()) continue;
+    all.name += (all.name.empty() ? "" : " | ") + head.name;
+    members.push_back(std::move(p));
   }
   if (members.size() == 1) return members.front();
 

@@ -72,7 +72,7 @@ Trained load_run(const CommandLine& line) {
   }
   Settings settings = read_toml(*out + "/config.toml");
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
-  Run run(make_config(settings), *out);
+  TrainingRun run(make_config(settings), *out);
   const Json values = read_parameters(checkpoint, named_parameters(*run.model));
   return {std::move(run), Position::read(values, checkpoint)};
 }

@@ -16,6 +16,7 @@ int eval_command(int argc, const char* const* argv);
 int generate_command(int argc, const char* const* argv);
 int models_command(int argc, const char* const* argv);
 int data_command(int argc, const char* const* argv);
+int draw_command(int argc, const char* const* argv);
 
 /// Flags that set what a run is made of.
 std::span<const Flag> run_flags();
@@ -26,7 +27,7 @@ CommandLine read_command_line(int argc, const char* const* argv, std::span<const
 
 /// A trained run, ready to be scored or sampled from.
 struct Trained {
-  Run run;
+  TrainingRun run;
   Position at;
 };
 
@@ -35,9 +36,9 @@ struct Trained {
 Trained load_run(const CommandLine& line);
 
 /// "pictures/loss.png": loss and validation over steps, from metrics.jsonl.
-void draw_loss(const Run& run);
+void draw_loss(const TrainingRun& run);
 /// "pictures/attention.png": how each layer and head spreads its attention over the beginning of a
 /// part.
-void draw_attention(const Run& run, const Part& part);
+void draw_attention(const TrainingRun& run, const Part& part);
 
 }  // namespace longspan

@@ -51,7 +51,7 @@ struct Windows {
 };
 
 /// Bits per byte where every byte but the first ones has a context of at least length - stride.
-double sliding_bits(const Run& run, const Part& part, int64_t stride) {
+double sliding_bits(const TrainingRun& run, const Part& part, int64_t stride) {
   require<NotImplemented>(run.model->objective() == Objective::next_token, "--stride",
                           "{} predicts hidden bytes; expected a decoder", run.config.model_name);
   std::vector<int32_t> text{part.before};
@@ -74,7 +74,7 @@ int eval_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan eval --out DIR: scores a checkpoint on every byte of a part of the data once.");
   Trained trained = load_run(line);
-  const Run& run = trained.run;
+  const TrainingRun& run = trained.run;
   const Corpus corpus = run.corpus();
   const std::string part = line.value("--part") != nullptr ? *line.value("--part") : "valid";
   const Part& tokens = corpus.part(part);

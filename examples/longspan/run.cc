@@ -10,7 +10,8 @@
 
 namespace longspan {
 
-Run::Run(RunConfig c, std::string folder) : config(std::move(c)), out(std::move(folder)) {
+TrainingRun::TrainingRun(RunConfig c, std::string folder)
+    : config(std::move(c)), out(std::move(folder)) {
   if (config.threads > 0) set_num_threads(static_cast<int>(config.threads));
   device = parse_device(config.device);
   if (config.memory_limit > 0) set_memory_limit(device, config.memory_limit);
@@ -31,7 +32,7 @@ Run::Run(RunConfig c, std::string folder) : config(std::move(c)), out(std::move(
           "got {}; expected 256 or more, one for each byte", model->vocab());
 }
 
-Corpus Run::corpus() const {
+Corpus TrainingRun::corpus() const {
   Corpus corpus = open_corpus(config.task, data_place(config), {config.split, config.tokenizer});
   const bool masked = model->objective() == Objective::masked_token;
   const int64_t extra = masked && batches(corpus).mask_token >= corpus.vocabulary ? 1 : 0;
@@ -42,7 +43,7 @@ Corpus Run::corpus() const {
   return corpus;
 }
 
-BatchOptions Run::batches(const Corpus& corpus) const {
+BatchOptions TrainingRun::batches(const Corpus& corpus) const {
   BatchOptions options{.objective = model->objective(), .seed = config.seed, .device = device};
   if (options.objective != Objective::masked_token) return options;
   const int32_t mask = corpus.tokenizer ? corpus.tokenizer->special().mask : -1;
@@ -51,7 +52,7 @@ BatchOptions Run::batches(const Corpus& corpus) const {
   return options;
 }
 
-double bits_per_byte(const Run& run, const Corpus& corpus, const Part& part) {
+double bits_per_byte(const TrainingRun& run, const Corpus& corpus, const Part& part) {
   const int64_t together = std::max<int64_t>(1, 4096 / run.config.length);
   const EvaluationSegments segments(part, together, run.config.length, run.batches(corpus));
   Score total;
@@ -104,7 +105,7 @@ Position Position::read(const Json& values, const std::string& checkpoint) {
   }
 }
 
-Members summary(const Run& run, const Position& at, double valid_bpb) {
+Members summary(const TrainingRun& run, const Position& at, double valid_bpb) {
   const double speed = at.seconds > 0 ? static_cast<double>(at.tokens) / at.seconds : 0;
   return {{"model", run.config.model_name},
           {"parameters", parameter_count(*run.model)},

@@ -16,7 +16,7 @@
 namespace longspan {
 
 /// The parts of a run that training, scoring and sampling have in common.
-struct Run {
+struct TrainingRun {
   RunConfig config;
   std::string out;  ///< the run folder
   Device device;
@@ -24,7 +24,7 @@ struct Run {
 
   /// Builds the model and applies threads, device and memory limit. Parameters are drawn from the
   /// seed.
-  Run(RunConfig config, std::string out);
+  TrainingRun(RunConfig config, std::string out);
 
   Generator generator() const { return Generator{config.seed}; }
   /// The data. Throws ValueError where the model has too few tokens for it.
@@ -50,12 +50,12 @@ struct Position {
 };
 
 /// The figures of summary.json: those of training, and a NaN `valid_bpb` as null.
-Members summary(const Run& run, const Position& at, double valid_bpb);
+Members summary(const TrainingRun& run, const Position& at, double valid_bpb);
 /// Writes summary.json and prints the same line, the last on standard output.
 void finish(const std::string& out, const Members& figures);
 
 /// Bits per byte (or what else the corpus counts) of a part: every one is scored once (causal), or
 /// at least one token of each window (masked, bits per hidden token). NaN where the part is empty.
-double bits_per_byte(const Run& run, const Corpus& corpus, const Part& part);
+double bits_per_byte(const TrainingRun& run, const Corpus& corpus, const Part& part);
 
 }  // namespace longspan

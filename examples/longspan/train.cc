@@ -70,7 +70,7 @@ LossScale make_loss_scale(const RunConfig& c) {
 
 /// The forward and backward passes of step `step` of `last`, with gradients multiplied by `factor`.
 /// Returns the mean loss in nats.
-double accumulate_gradients(const Run& run, const SegmentBatches& batches, int64_t step,
+double accumulate_gradients(const TrainingRun& run, const SegmentBatches& batches, int64_t step,
                             int64_t last, double factor) {
   const RunConfig& c = run.config;
   const Pass pass{.training = true,
@@ -117,7 +117,7 @@ int train_command(int argc, const char* const* argv) {
   const std::string config_path = out + "/config.toml";
   if (resume && std::filesystem::exists(config_path)) settings = read_toml(config_path);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
-  Run run(make_config(settings), out);
+  TrainingRun run(make_config(settings), out);
   RunConfig& c = run.config;
 
   const Corpus corpus = run.corpus();

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
@@ -123,6 +124,53 @@ void influence(const ModelInfo& m) {
         EXPECT_EQ(largest, 0.0) << "output " << i << " must not depend on input " << j;
       }
     }
+  }
+}
+
+/// How often a head of a layer attends to each pair, row by row.
+std::vector<int> pairs_of(const AttentionOutline& outline, int64_t head) {
+  std::vector<int> pairs(static_cast<size_t>(outline.rows * outline.columns), 0);
+  const OutlineCount n = count_pairs(outline, head, [&](int64_t row, int64_t column) {
+    ++pairs[static_cast<size_t>(row * outline.columns + column)];
+  });
+  EXPECT_EQ(n.attended, std::accumulate(pairs.begin(), pairs.end(), int64_t{0}));
+  EXPECT_GE(n.computed, n.attended);
+  return pairs;
+}
+
+void outline(const ModelInfo& m) {
+  const auto model = m.make(init_f64());
+  randomise(*model, 0.3, 3);
+  const auto n = static_cast<size_t>(m.length);
+  std::vector<std::vector<bool>> reached(n, std::vector<bool>(n, false));
+  for (size_t i = 0; i < n; ++i) reached[i][i] = true;
+  bool whole = true;  // whether a picture shows the tokens and nothing else
+  for (int64_t layer = 0; layer < model->layers(); ++layer) {
+    const AttentionOutline o = model->attention_outline(layer, m.length);
+    Tensor map;
+    try {
+      map = model->attention_map(unsqueeze(iota(m.length), 0), layer);  // [H, rows, columns]
+    } catch (const NotImplemented&) {
+    }
+    whole = whole && o.rows == m.length && o.columns == m.length;
+    std::vector<std::vector<bool>> next = reached;
+    for (int64_t head = 0; head < o.heads; ++head) {
+      const std::vector<int> pairs = pairs_of(o, head);
+      for (size_t at = 0; at < pairs.size(); ++at) EXPECT_LE(pairs[at], 1) << at;
+      for (size_t at = 0; whole && at < pairs.size(); ++at) {
+        for (size_t j = 0; pairs[at] > 0 && j < n; ++j) {
+          if (reached[at % n][j]) next[at / n][j] = true;
+        }
+      }
+      if (!map) continue;
+      const std::vector<float> p = contiguous(select(map, 0, head)).to_vector<float>();
+      ASSERT_EQ(p.size(), pairs.size());
+      for (size_t at = 0; at < p.size(); ++at) EXPECT_EQ(p[at] > 0, pairs[at] > 0) << at;
+    }
+    reached = std::move(next);
+  }
+  if (whole) {
+    EXPECT_EQ(reached, reach(m, model->layers()));
   }
 }
 
@@ -351,6 +399,7 @@ void register_tests() {
   for (const ModelInfo& m : table()) {
     if (device) add(m, "parity", parity);
     add(m, "influence", influence);
+    add(m, "outline", outline);
     add(m, "gradients", gradients_hold);
     add(m, "learning", learning);
     add(m, "round_trip", round_trip);

@@ -13,6 +13,8 @@ namespace longspan::test {
 
 /// The entry of a model in the table that tests every model. From it come
 ///   influence   d output i / d input j vanishes exactly where no path through the layers leads
+///   outline     attention_outline() names every pair that has a probability, once, and leads
+///               through the layers to the same influence
 ///   gradients   of every parameter, in f64, against central differences, dropout on
 ///   learning    the loss falls on `task`
 ///   round trip  a model with other weights gives the same logits, bit for bit, once it holds these

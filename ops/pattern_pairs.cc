@@ -1,0 +1,109 @@
+#include "ops/pattern_pairs.h"
+
+#include <vector>
+
+namespace longspan {
+namespace {
+
+/// Row `sample` of a tensor whose first size is 1 where all samples share it; empty if not given.
+template <class T>
+std::vector<T> row_of(const Tensor& x, int64_t sample) {
+  if (!x) return {};
+  const std::vector<T> all = x.to_vector<T>();
+  const int64_t size = x.dim(0) == 0 ? 0 : static_cast<int64_t>(all.size()) / x.dim(0);
+  const auto from = all.begin() + (x.dim(0) > 1 ? sample * size : 0);
+  return std::vector<T>(from, from + size);
+}
+
+/// What a PairMask hides from one sample.
+struct SampleMask {
+  SampleMask(const PairMask& mask, int64_t sample)
+      : valid(row_of<int64_t>(mask.k_valid, sample)),
+        from(row_of<int32_t>(mask.q_from, sample)),
+        to(row_of<int32_t>(mask.q_to, sample)),
+        q_class(row_of<int32_t>(mask.q_class, sample)),
+        k_class(row_of<int32_t>(mask.k_class, sample)),
+        class_id(row_of<int32_t>(mask.class_id, sample)),
+        hidden(row_of<uint8_t>(mask.k_hidden, sample)),
+        classes(mask.class_id ? mask.class_id.dim(2) : 0) {}
+
+  bool empty() const { return valid.empty() && from.empty() && hidden.empty() && class_id.empty(); }
+  bool allows(int64_t i, int64_t j) const {
+    const auto q = static_cast<size_t>(i), k = static_cast<size_t>(j);
+    if (!valid.empty() && j >= valid[0]) return false;
+    if (!from.empty() && (j < from[q] || j >= to[q])) return false;
+    if (!hidden.empty() && hidden[k] != 0) return false;
+    return class_id.empty() ||
+           class_id[static_cast<size_t>(q_class[q] * classes + k_class[k])] >= 0;
+  }
+
+  std::vector<int64_t> valid;
+  std::vector<int32_t> from, to, q_class, k_class, class_id;
+  std::vector<uint8_t> hidden;
+  int64_t classes;
+};
+
+/// Row `number` of [orders, places]; empty: the identity.
+std::vector<int32_t> order_of(const Tensor& orders, int32_t number) {
+  if (number < 0) return {};
+  const std::vector<int32_t> all = orders.to_vector<int32_t>();
+  const auto places = static_cast<int64_t>(all.size()) / orders.dim(0);
+  return {all.begin() + number * places, all.begin() + (number + 1) * places};
+}
+
+const Rule& choose(const std::vector<Rule>& rules, int32_t number) {
+  return rules[rules.size() > 1 ? static_cast<size_t>(number) : 0];
+}
+
+}  // namespace
+
+PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t side_keys, int64_t sample, int64_t head,
+                      const std::function<void(int64_t i, int segment, int64_t j)>& visit) {
+  const AttentionPattern p = resolve(pattern, queries, keys, side_keys);
+  const BlockLayout& layout = *p.layout;
+  const auto which = layout.which.to_vector<int32_t>();  // [B or 1, H or 1]
+  const int64_t rows = layout.which.dim(0), columns = layout.which.dim(1);
+  const int32_t number =
+      which[static_cast<size_t>((rows > 1 ? sample : 0) * columns + (columns > 1 ? head : 0))];
+  const auto members = layout.members.to_vector<int32_t>();
+  const int32_t* const member = members.data() + 3 * number;
+  const auto order_q = order_of(layout.order_q, member[1]);
+  const auto order_k = order_of(layout.order_k, member[2]);
+
+  Rule anything;
+  anything.q_start = 0;
+  const Rule rules[] = {choose(p.rules, member[0]),
+                        p.side_rules.empty() ? anything : choose(p.side_rules, member[0])};
+  const SampleMask masks[] = {{p.mask, sample}, {p.side_mask, sample}};
+  const auto valid = row_of<int64_t>(p.q_valid, sample);
+  const auto index = [](const std::vector<int32_t>& order, int64_t place) {
+    return order.empty() ? place : int64_t{order[static_cast<size_t>(place)]};
+  };
+
+  PairCount n;
+  for (const TileRuns& tile : tiles_of(layout, number)) {
+    for (const Run& run : tile.runs) {
+      const int64_t covered = int64_t{tile.qn} * run.kn;
+      n.computed += covered;
+      if (!visit && run.kind == RunKind::full && valid.empty() && masks[run.segment].empty()) {
+        n.attended += covered;
+        continue;
+      }
+      for (int64_t row = tile.q0; row < int64_t{tile.q0} + tile.qn; ++row) {
+        const int64_t i = index(order_q, row);
+        if (!valid.empty() && i >= valid[0]) continue;
+        for (int64_t place = run.k0; place < int64_t{run.k0} + run.kn; ++place) {
+          const int64_t j = run.segment == 0 ? index(order_k, place) : place;
+          const bool seen = run.kind == RunKind::full || rule_allows(rules[run.segment], i, j);
+          if (!seen || !masks[run.segment].allows(i, j)) continue;
+          ++n.attended;
+          if (visit) visit(i, run.segment, j);
+        }
+      }
+    }
+  }
+  return n;
+}
+
+}  // namespace longspan

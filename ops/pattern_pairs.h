@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "ops/pattern.h"
+
+namespace longspan {
+
+/// Pairs that a head of a sample attends to, and pairs that the runs of its layout cover.
+struct PairCount {
+  int64_t attended = 0, computed = 0;
+};
+
+/// Counts the pairs of one head of one sample, lengths and masks included, and calls
+/// visit(i, segment, j) for each that is attended to: query i, key j of a key segment. In time
+/// proportional to the pairs computed; for pictures, tables and tests.
+PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t side_keys, int64_t sample, int64_t head,
+                      const std::function<void(int64_t i, int segment, int64_t j)>& visit = {});
+
+}  // namespace longspan

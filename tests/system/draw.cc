@@ -1,0 +1,63 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/system/program.h"
+
+namespace longspan::test {
+namespace {
+
+bool is_picture(const std::string& path) {
+  return read(path).substr(0, 8) == "\x89PNG\r\n\x1a\n";
+}
+
+TEST(Draw, CountsAndDrawsAPattern) {
+  const Folder folder;
+  const Outcome o = run({"draw", "--model", "sparse_transformer:enwik8", "--length", "12288",
+                         "--layer", "29", "--out", folder / "drawn"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  // Merged fixed attention, l = 128, c = 32: block + c (l a (a - 1) / 2), a = 96; eight heads.
+  EXPECT_NE(o.out.find("   29    0 to 7        19470336 "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("  all                 155762688 "), std::string::npos) << o.out;
+  EXPECT_TRUE(is_picture(folder / "drawn/pictures/pattern.png"));
+}
+
+TEST(Draw, ShowsARun) {
+  const Folder folder;
+  write(folder / "text", std::string(4000, 'a'));
+  const std::string out = folder / "run";
+  ASSERT_EQ(run({"train", "--model", "bigbird", "--layers", "1", "--length", "128", "--batch", "1",
+                 "--steps", "1", "--data", "bytes=" + (folder / "text"), "--out", out})
+                .code,
+            0);
+  ASSERT_EQ(remove((out + "/pictures/attention.png").c_str()), 0);
+  const Outcome o = run({"draw", "--out", out});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.out.find("bigbird over 128 tokens"), std::string::npos) << o.out;
+  EXPECT_TRUE(is_picture(out + "/pictures/pattern.png"));
+  EXPECT_TRUE(is_picture(out + "/pictures/attention.png"));
+}
+
+TEST(Draw, SaysWhatIsWrong) {
+  const Folder folder;
+  const std::string out = folder / "drawn";
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--model", "bigbird"}, "--out: no folder given; expected --out DIR"},
+      {{"--out", out}, "there is no run folder"},
+      {{"--model", "bigbird", "--out", out, "--layer", "4"},
+       "--layer: got 4; bigbird has layers 0 to 3"},
+      {{"--model", "bigbird", "--out", out, "--length", "1025"},
+       "length: got 1025; bigbird takes at most 1024 tokens"},
+      {{"--model", "bigbrid", "--out", out}, "did you mean"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    std::vector<std::string> all{"draw"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const Outcome o = run(all);
+    EXPECT_EQ(o.code, 1);
+    EXPECT_NE(o.err.find(message), std::string::npos) << o.err;
+  }
+}
+
+}  // namespace
+}  // namespace longspan::test

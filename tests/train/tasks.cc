@@ -1,0 +1,144 @@
+#include "train/tasks.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/error.h"
+#include "tests/train/scratch.h"
+
+namespace longspan {
+namespace {
+
+using test::contains;
+using test::message_of;
+
+TEST(TasksAndData, Test5_SamplesAreThoseOfTheirKey) {
+  const DuplicateTask duplicate{.symbols = 20, .vocabulary = 32};
+  const CopyTask copy;
+  const NeedleTask needle;
+  const SampleKey key{.seed = 3, .split = "test", .index = 5};
+  for (const SampleKey& other :
+       {SampleKey{4, "test", 5}, SampleKey{3, "train", 5}, SampleKey{3, "test", 6}}) {
+    EXPECT_NE(duplicate.sample(key), duplicate.sample(other));
+    EXPECT_NE(copy.sample(key), copy.sample(other));
+    EXPECT_NE(needle.sample(key), needle.sample(other));
+  }
+  EXPECT_EQ(duplicate.sample(key), duplicate.sample(key));
+  // The same on every machine.
+  const std::vector<int32_t> begin =
+      DuplicateTask{.symbols = 4, .vocabulary = 128}.sample({}).tokens;
+  EXPECT_EQ(begin, (std::vector<int32_t>{0, 12, 53, 78, 44, 0, 12, 53, 78, 44}));
+}
+
+TEST(TasksAndData, Test5_DuplicatesAreSolved) {
+  const DuplicateTask task{.symbols = 50, .vocabulary = 7};
+  std::map<int32_t, int> seen;
+  for (uint64_t index = 0; index < 100; ++index) {
+    const Sample s = task.sample({.index = index});
+    ASSERT_EQ(static_cast<int64_t>(s.tokens.size()), task.length());
+    EXPECT_EQ(s.tokens[0], 0);
+    EXPECT_EQ(s.tokens[51], 0);
+    int64_t scored = 0;
+    for (size_t i = 0; i < s.targets.size(); ++i) {
+      if (s.targets[i] == ignored_target) continue;
+      ++scored;
+      EXPECT_EQ(s.targets[i], s.tokens[i + 1]);   // the next token, which
+      EXPECT_EQ(s.targets[i], s.tokens[i - 50]);  // came in the first half
+      ++seen[s.targets[i]];
+    }
+    EXPECT_EQ(scored, 50);
+  }
+  ASSERT_EQ(seen.size(), 6u);
+  for (const auto& [token, count] : seen) {
+    EXPECT_TRUE(token >= 1 && token <= 6);
+    EXPECT_NEAR(count, 5000 / 6, 4 * 26.4);  // four standard deviations
+  }
+}
+
+TEST(TasksAndData, Test5_CopiesAreSolved) {
+  const CopyTask task{.symbols = 5, .alphabet = 3, .blanks = 7};
+  const Sample s = task.sample({.index = 2});
+  ASSERT_EQ(task.length(), 17);
+  ASSERT_EQ(s.tokens.size(), 17u);
+  EXPECT_EQ(s.tokens[11], 4);
+  for (size_t i = 0; i < 17; ++i) {
+    if (i >= 5 && i != 11) {
+      EXPECT_EQ(s.tokens[i], 0);
+    }
+    EXPECT_EQ(s.targets[i], i < 12 ? ignored_target : s.tokens[i - 12]);
+  }
+}
+
+TEST(TasksAndData, Test5_NeedlesAreFound) {
+  for (const bool first : {true, false}) {
+    const NeedleTask task{.length = 60,
+                          .facts = 4,
+                          .keys = 6,
+                          .values = 5,
+                          .value_length = 3,
+                          .filler = 9,
+                          .question_first = first};
+    std::set<int32_t> places;
+    for (uint64_t index = 0; index < 300; ++index) {
+      const NeedleSample s = task.sample({.index = index});
+      ASSERT_EQ(s.tokens.size(), 60u);
+      EXPECT_EQ(s.tokens[0], 0);
+      EXPECT_EQ(std::count(s.tokens.begin(), s.tokens.end(), 1), 1);
+      EXPECT_EQ(std::count(s.tokens.begin(), s.tokens.end(), 2), 4);
+      EXPECT_EQ(std::count(s.tokens.begin(), s.tokens.end(), 3), 1);
+      EXPECT_LT(*std::max_element(s.tokens.begin(), s.tokens.end()), task.vocabulary());
+      const auto question = static_cast<size_t>(s.question_begin);
+      EXPECT_EQ(s.tokens[question], 3);
+      EXPECT_EQ(s.question_end - s.question_begin, 2);
+      // Look for the fact with the key of the question.
+      int found = 0;
+      for (size_t i = 0; i + 4 < s.tokens.size(); ++i) {
+        if (s.tokens[i] != 2) continue;
+        for (size_t v = i + 2; v < i + 5; ++v) {
+          EXPECT_TRUE(s.tokens[v] >= 10 && s.tokens[v] < 15) << s.tokens[v];
+        }
+        if (s.tokens[i + 1] != s.tokens[question + 1]) continue;
+        ++found;
+        EXPECT_EQ(s.start, static_cast<int32_t>(i) + 2);
+        EXPECT_EQ(s.end, static_cast<int32_t>(i) + 4);
+      }
+      EXPECT_EQ(found, 1);
+      places.insert(s.start);
+    }
+    EXPECT_GT(places.size(), 40u);
+  }
+  // As tight as it gets: nothing but facts.
+  const NeedleTask tight{.length = 4 + 3 * 4,
+                         .facts = 4,
+                         .keys = 4,
+                         .values = 1,
+                         .value_length = 1,
+                         .filler = 1,
+                         .question_first = true};
+  EXPECT_EQ(tight.sample({}).tokens[4], 2);
+  EXPECT_TRUE(contains(message_of<ValueError>([] { NeedleTask{.length = 20}.sample({}); }),
+                       "8 facts of 4 tokens do not fit into 20; expected 36 or more"));
+  EXPECT_THROW((NeedleTask{.facts = 5, .keys = 4}.sample({})), ValueError);
+}
+
+TEST(Tasks, RefuseSizesOfNothing) {
+  EXPECT_THROW((DuplicateTask{.symbols = 0}.sample({})), ValueError);
+  EXPECT_THROW((DuplicateTask{.vocabulary = 1}.sample({})), ValueError);
+  EXPECT_THROW((CopyTask{.blanks = 0}.sample({})), ValueError);
+}
+
+TEST(Tasks, Stack) {
+  const CopyTask task{.symbols = 2, .alphabet = 3, .blanks = 1};
+  const std::vector<Sample> samples = {task.sample({.index = 0}), task.sample({.index = 1})};
+  const Batch batch = stack(samples);
+  EXPECT_EQ(batch.tokens.shape(), (Shape{2, 5}));
+  const std::vector<int32_t> targets = batch.targets.to_vector<int32_t>();
+  EXPECT_EQ(targets[5 + 4], samples[1].targets[4]);
+  const std::vector<Sample> odd = {samples[0], CopyTask{}.sample({})};
+  EXPECT_THROW(stack(odd), ShapeError);
+  EXPECT_THROW(stack({}), ShapeError);
+}
+
+}  // namespace
+}  // namespace longspan

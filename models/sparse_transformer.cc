@@ -182,8 +182,8 @@ SparseTransformer::SparseTransformer(const SparseTransformerConfig& config, cons
   const auto table = [&](int64_t fan_in) {
     return c.embed_std > 0 ? Scheme::normal(c.embed_std) : weights(c, fan_in);
   };
-  token_ =
-      Embedding(c.vocab + (c.begin_token ? 1 : 0), c.d_model, embed.at("token"), table(c.d_model));
+  token_ = Embedding(c.vocab, c.d_model, embed.at("token"), table(c.d_model));
+  if (c.begin_vector) begin_ = embed.at("begin").make({1, 1, c.d_model}, table(c.d_model));
   std::vector<int64_t> shape = c.position_shape;
   if (shape.empty()) shape = {(c.n_max + c.stride - 1) / c.stride, c.stride};
   const auto n_emb = static_cast<int64_t>(shape.size());
@@ -303,7 +303,10 @@ Tensor SparseTransformer::embed(const Tensor& tokens, int64_t first) const {
           "position {} is beyond n_max = {}; shorten the sequence or build the model with n_max >= "
           "{}",
           first + length - 1, config_.n_max, first + length);
-  const Tensor x = token_.forward(tokens);  // [B, L, D]
+  Tensor x = token_.forward(tokens);  // [B, L, D]
+  if (begin_ && first == 0 && length > 0) {
+    x = concat({expand(begin_, {x.dim(0), 1, x.dim(2)}), slice(x, 1, 1)}, 1);
+  }
   if (!config_.pos_before_shift) return cast(add(x, position_.forward(first, length)), compute_);
   if (first > 0) return cast(add(x, position_.forward(first - 1, length)), compute_);
   const Tensor head = narrow(x, 1, 0, std::min<int64_t>(length, 1));
@@ -318,15 +321,6 @@ Tensor SparseTransformer::forward(const Tensor& tokens, Pass pass) const {
   return stack_.forward(x, given(x.dim(1), x.dim(1)), {}, pass).y;
 }
 
-/// W_out; the row of the begin token is no token to predict.
-Linear SparseTransformer::classifier() const {
-  Linear head;
-  head.weight = config_.tie_embedding && config_.begin_token
-                    ? narrow(head_.weight, 0, 0, config_.vocab)
-                    : head_.weight;
-  return head;
-}
-
 Tensor SparseTransformer::loss(const Tensor& hidden, const Tensor& targets) const {
   const Scope scope("loss");
   if (targets.rank() != 2 || hidden.rank() != 3 || targets.dim(0) != hidden.dim(0) ||
@@ -334,7 +328,7 @@ Tensor SparseTransformer::loss(const Tensor& hidden, const Tensor& targets) cons
     fail_with<ShapeError>(kName, "targets must be [B, L] for hidden [B, L, D]",
                           {{"hidden", hidden}, {"targets", targets}});
   }
-  return token_loss(hidden, classifier(), targets);
+  return token_loss(hidden, head_, targets);
 }
 
 LanguageModel::Losses SparseTransformer::loss(const Tensor& tokens, const Tensor& targets,
@@ -347,7 +341,7 @@ LanguageModel::Losses SparseTransformer::loss(const Tensor& tokens, const Tensor
 }
 
 Tensor SparseTransformer::logits(const Tensor& tokens, Pass pass) const {
-  return classifier().forward(cast(forward(tokens, pass), head_.weight.dtype()));
+  return head_.forward(cast(forward(tokens, pass), head_.weight.dtype()));
 }
 
 std::unique_ptr<DecodeState> SparseTransformer::start_decoding(int64_t batch) const {
@@ -373,7 +367,7 @@ Tensor SparseTransformer::decode(const Tensor& tokens, DecodeState& opaque) cons
   state->memory = std::move(result.memory);
   state->position = first + length;
   const Tensor last = select(result.y, 1, -1);
-  return classifier().forward(cast(last, head_.weight.dtype()));  // [B, V]
+  return head_.forward(cast(last, head_.weight.dtype()));  // [B, V]
 }
 
 Tensor SparseTransformer::attention_map(const Tensor& tokens, int64_t layer) const {
@@ -398,7 +392,7 @@ int64_t SparseTransformer::macs(int64_t length) const {
 }
 
 void SparseTransformer::visit(Visitor& v) {
-  v("embed.token", token_)("embed.position", position_);
+  v("embed.token", token_)("embed.begin", begin_)("embed.position", position_);
   stack_.visit(v);
   v("head", head_);
 }

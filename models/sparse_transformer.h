@@ -62,7 +62,9 @@ struct SparseTransformerConfig {
   /// l) and l.
   std::vector<int64_t> position_shape;
   bool pos_before_shift = false;  ///< a slot has the position of the token in it, not of its target
-  bool begin_token = false;       ///< the table has a row more, id vocab, that begins a sequence
+  /// A learned vector stands where the first token of a sequence would be read, which is then not:
+  /// for sequences with nothing before them, such as images.
+  bool begin_vector = false;
   double norm_eps = 1e-5, final_norm_eps = 1e-5;
   bool tie_embedding = false;
   float dropout = 0;  ///< of the two residual branches, and nowhere else
@@ -77,7 +79,7 @@ struct SparseTransformerConfig {
         "stride", stride)("columns", columns)("sub_blocks", sub_blocks)("paper_window",
                                                                         paper_window);
     v("position_shape", position_shape)("pos_before_shift", pos_before_shift)(
-        "begin_token", begin_token)("norm_eps", norm_eps)("final_norm_eps", final_norm_eps)(
+        "begin_vector", begin_vector)("norm_eps", norm_eps)("final_norm_eps", final_norm_eps)(
         "tie_embedding", tie_embedding)("dropout", dropout)("init", init)("embed_std", embed_std)(
         "precision", precision)("memory", memory);
   }
@@ -128,12 +130,12 @@ class SparseTransformer final : public LanguageModel {
   /// One index set for every head, each with its own sub-block.
   AttentionPattern every_head(IndexSet set, int64_t queries, int64_t keys) const;
   AttentionPattern pattern(IndexSet set, int64_t sub_block) const;
-  Linear classifier() const;
 
   SparseTransformerConfig config_;
   std::vector<IndexSet> sets_;
   DType compute_;
   Embedding token_;               // W_e [V, D]
+  Tensor begin_;                  // [1, 1, D]
   FactorisedPositions position_;  // P_j
   Stack stack_;
   Linear head_;  // W_out [V, D], W_e where tied

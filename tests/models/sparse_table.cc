@@ -61,11 +61,13 @@ const RegisteredModel interleaved = sparse(
     [](int64_t, int64_t) { return true; },
     [](SparseTransformerConfig& c) {
       c.position_shape = {2, 3, 2};
-      c.begin_token = true;
     });
 const RegisteredModel multihead =
     sparse("sparse_fixed_multihead", "block,summary", Integration::multihead,
            [](int64_t i, int64_t j) { return i / 4 == j / 4 || j % 4 == 3; });
+const RegisteredModel strided_heads =
+    sparse("sparse_strided_multihead", "local,strided", Integration::multihead,
+           [](int64_t i, int64_t j) { return i - j < 4 || (i - j) % 4 == 0; });
 const RegisteredModel local = sparse("sparse_local_only", "local", Integration::interleave,
                                      [](int64_t i, int64_t j) { return i - j < 4; });
 const RegisteredModel dense =

@@ -373,7 +373,7 @@ TEST(Spec05, Test7DecodingIsTheFullPass) {
   const size_t modes = all.size();
   for (size_t i = 0; i < modes; ++i) {
     all.push_back(all[i]);
-    all.back().pos_before_shift = all.back().begin_token = all.back().tie_embedding = true;
+    all.back().pos_before_shift = all.back().begin_vector = all.back().tie_embedding = true;
   }
   for (const SparseTransformerConfig& c : all) {
     const SparseTransformer model = made(c);
@@ -409,7 +409,7 @@ TEST(Spec05, Test8LogitsStartAtZero) {
 TEST(Spec05, Test9GradientsOfEveryMode) {
   for (SparseTransformerConfig c : every_mode()) {
     c.dropout = 0.2f;
-    c.begin_token = c.tie_embedding = c.n_head == 4;
+    c.begin_vector = c.tie_embedding = c.n_head == 4;
     SparseTransformer model = made(c);
     const Tensor tokens = some_tokens(2, 37, c.vocab), targets = some_tokens(2, 37, c.vocab, 2);
     const Pass pass{.training = true, .gen = Generator{3}};
@@ -533,6 +533,55 @@ TEST(Spec05, SlotsHaveThePositionOfTheirTargetOrToken) {
     }
   }
   EXPECT_TRUE(same_bits(standard.forward(tokens, Pass{}), shifted.forward(tokens, Pass{})));
+}
+
+TEST(Spec05, AVectorBeginsASequenceInPlaceOfItsFirstToken) {
+  const NoGrad off;
+  SparseTransformerConfig c = tiny("local,strided", Integration::merged);
+  c.begin_vector = true;
+  for (const bool before : {false, true}) {
+    c.pos_before_shift = before;
+    const SparseTransformer model = made(c);
+    Tensor tokens = some_tokens(2, 9, c.vocab);
+    const Tensor y = model.logits(tokens, Pass{});
+    tokens.mut().as<int64_t>()[0] = (tokens.view().as<int64_t>()[0] + 1) % c.vocab;
+    EXPECT_TRUE(same_bits(y, model.logits(tokens, Pass{})));
+    tokens.mut().as<int64_t>()[1] = (tokens.view().as<int64_t>()[1] + 1) % c.vocab;
+    EXPECT_FALSE(same_bits(y, model.logits(tokens, Pass{})));
+  }
+}
+
+// Section 5 of the specification, second small task: images with vertical structure. Each row is
+// the one three rows above it, 12 places before: two local layers reach back 6.
+TEST(Spec05, StridedBeatsLocalOnVerticalStructure) {
+  constexpr int64_t columns = 4, rows = 6, batch = 16;
+  const auto last_loss = [&](const char* sets) {
+    SparseTransformerConfig c = tiny(sets, Integration::interleave);
+    c.stride = columns;
+    c.position_shape = {rows, columns};
+    c.n_max = rows * columns;
+    c.embed_std = 0.5;
+    SparseTransformer model(c, f32);
+    Adam adam(named_parameters(model));
+    double loss = 0;
+    for (int64_t step = 0; step <= 300; ++step) {
+      const Tensor head =
+          some_tokens(batch, 3 * columns, c.vocab, static_cast<uint64_t>(step) + 50);
+      const Tensor image = concat({head, head}, 1);  // [B, 24]
+      Tensor targets = clone(slice(image, 1, 1));
+      for (int64_t i = 0; i < targets.numel(); ++i) {  // nobody knows the first rows
+        if (i % targets.dim(1) < 3 * columns - 1) targets.mut().as<int64_t>()[i] = ignored_target;
+      }
+      const Pass pass{.training = true, .gen = Generator{1}};
+      const Tensor mean = model.loss(slice(image, 1, 0, image.dim(1) - 1), targets, {}, pass).loss;
+      loss = mean.item();  // of images that were never seen before
+      backward(mean);
+      adam.step(1e-2);
+    }
+    return loss;
+  };
+  EXPECT_LT(last_loss("local,strided"), 0.5);
+  EXPECT_GT(last_loss("local,local"), 0.95 * std::log(11.0));
 }
 
 TEST(Spec05, EveryLengthFromOneOnTrains) {

@@ -112,6 +112,7 @@ int main(int argc, char** argv) {
   longspan::bench::add_rows();
   longspan::bench::add_optimizers();
   longspan::bench::add_steps();
+  longspan::bench::add_sparse_layers();
   longspan::bench::JsonLines reporter(threads);
   benchmark::RunSpecifiedBenchmarks(&reporter);
   return 0;

@@ -65,5 +65,6 @@ void add_elementwise();
 void add_rows();
 void add_optimizers();
 void add_steps();
+void add_sparse_layers();
 
 }  // namespace longspan::bench

@@ -1,6 +1,7 @@
 // The tests of the op, on the general CUDA kernels run by the host.
 #include "cuda/attention_general.h"
 
+#include "tests/cuda/attention_on_host.h"
 #include "tests/ops/block_attention.cc"
 
 namespace longspan {
@@ -8,13 +9,11 @@ namespace {
 
 using namespace cuda;
 
-int64_t blocks_run = 0;
-
 // Runs f(shared, index) for every block, in an order that is not the device's.
 template <class A, class F>
 void run_blocks(int64_t blocks, int64_t bytes, F f) {
   std::vector<char> shared(static_cast<size_t>(bytes));
-  blocks_run += blocks;
+  simulated::blocks_run += blocks;
   for (int64_t i = blocks; i-- > 0;) {
     std::fill(shared.begin(), shared.end(), '\xff');  // NaN
     f(reinterpret_cast<A*>(shared.data()), i);
@@ -22,39 +21,33 @@ void run_blocks(int64_t blocks, int64_t bytes, F f) {
 }
 
 template <class T>
-void simulated_forward(const kernels::AttentionInputs& in, const View& out, const View& lse) {
+struct OnHost {
   using A = Accumulator<T>;
   using Passes = GeneralPasses<T>;
+  using Tile = GeneralTile<A>;
+  static void forward(const kernels::AttentionInputs& in, const View& out, const View& lse);
+  static void backward(const kernels::AttentionInputs& in, const ConstView& out,
+                       const ConstView& lse, const ConstView& dout, const ConstView& dlse,
+                       const kernels::AttentionGradients& grads);
+};
+
+template <class T>
+void OnHost<T>::forward(const kernels::AttentionInputs& in, const View& out, const View& lse) {
   AttentionArguments<T> x = arguments_of<T>(in);
   x.out = head_rows<T>(out);
   x.lse = lse.as<A>();
-  run_blocks<A>(Passes::forward_blocks(x), GeneralTile<A>::forward_bytes,
+  run_blocks<A>(Passes::forward_blocks(x), Tile::forward_bytes,
                 [&](A* shared, int64_t i) { Passes::forward(x, shared, i); });
 }
 
 template <class T>
-void simulated_backward(const kernels::AttentionInputs& in, const ConstView& out,
-                        const ConstView& lse, const ConstView& dout, const ConstView& dlse,
-                        const kernels::AttentionGradients& grads) {
-  using A = Accumulator<T>;
-  using Passes = GeneralPasses<T>;
-  using Tile = GeneralTile<A>;
-  AttentionArguments<T> x = arguments_of<T>(in);
-  x.out = head_rows<T>(out);
-  x.lse = const_cast<A*>(lse.as<A>());
-  x.dout = head_rows<const T>(dout);
-  x.dq = head_rows<T>(grads.q);
-  x.dk = head_rows<T>(grads.k[0]);
-  x.dv = head_rows<T>(grads.v[0]);
+void OnHost<T>::backward(const kernels::AttentionInputs& in, const ConstView& out,
+                         const ConstView& lse, const ConstView& dout, const ConstView& dlse,
+                         const kernels::AttentionGradients& grads) {
+  std::vector<A> delta;
+  AttentionArguments<T> x =
+      simulated::backward_arguments<T>(in, out, lse, dout, dlse, grads, delta);
   const auto& n = x.sizes;
-  std::vector<A> delta(static_cast<size_t>(n.head_count() * n.queries));
-  for (int64_t i = 0; i < n.head_count() * n.queries; ++i) {
-    const int64_t b = i / n.queries / n.heads, h = i / n.queries % n.heads, r = i % n.queries;
-    A d = delta_part<T>(x.dout, x.out, b, h, r, 0, 1);
-    if (dlse) d -= dlse.as<A>()[b * dlse.stride(0) + h * dlse.stride(1) + r * dlse.stride(2)];
-    delta[static_cast<size_t>(i)] = d;
-  }
-  x.delta = delta.data();
   if (grads.q) {
     run_blocks<A>(Passes::row_blocks(x), Tile::rows_bytes,
                   [&](A* shared, int64_t i) { Passes::row_gradients(x, shared, i); });
@@ -84,31 +77,9 @@ void simulated_backward(const kernels::AttentionInputs& in, const ConstView& out
   write(grads.relation_bias, n.width + n.value_width, 1, scale);
 }
 
-// The slots of the CPU, taken by the kernels under test.
-const bool taken = [] {
-  register_backends();
-  kernels::block_attention_forward.set(
-      DeviceKind::cpu, [](const kernels::AttentionInputs& in, View out, View lse) {
-        visit_floating(in.q.dtype, [&](auto tag) {
-          simulated_forward<typename decltype(tag)::type>(in, out, lse);
-        });
-      });
-  kernels::block_attention_backward.set(
-      DeviceKind::cpu, [](const kernels::AttentionInputs& in, ConstView out, ConstView lse,
-                          ConstView dout, ConstView dlse, const kernels::AttentionGradients& g) {
-        visit_floating(in.q.dtype, [&](auto tag) {
-          simulated_backward<typename decltype(tag)::type>(in, out, lse, dout, dlse, g);
-        });
-      });
-  return true;
-}();
+const bool taken = simulated::take_slots<OnHost, double, float, f16, bf16>();
 
-TEST(AttentionGeneral, IsWhatTheOpRuns) {
-  const int64_t before = blocks_run;
-  const Tensor x = Tensor::zeros({1, 1, 3, 2});
-  block_attention(x, x, x, patterns::causal());
-  EXPECT_GT(blocks_run, before);
-}
+TEST(AttentionGeneral, IsWhatTheOpRuns) { simulated::expect_slots_taken(DType::f32); }
 
 TEST(AttentionGeneral, ScalesBelowZero) {
   const Problem x = problem({1, 2, 70, 90, 6, 7}, [](int64_t, int64_t) { return true; });

@@ -2,6 +2,7 @@
 // thread of the device is a context here, and the instructions are written from the manual.
 #include "cuda/attention_tensor.cuh"
 
+#include "tests/cuda/attention_on_host.h"
 #include "tests/cuda/simulated.h"
 #include "tests/ops/block_attention.cc"
 
@@ -10,15 +11,13 @@ namespace {
 
 using namespace cuda;
 
-int64_t blocks_run = 0;
-
 template <template <class, int> class Pass, class T, int W>
 void run_pass(const AttentionArguments<T>& x) {
   using P = Pass<T, W>;
   static simulated::Block block(P::threads);
   std::vector<char> memory(sizeof(typename P::Shared) + 16);
   char* const shared = memory.data() + (16 - reinterpret_cast<uintptr_t>(memory.data()) % 16);
-  for (int64_t i = P::blocks(x); i-- > 0; ++blocks_run) {
+  for (int64_t i = P::blocks(x); i-- > 0; ++simulated::blocks_run) {
     std::fill(memory.begin(), memory.end(), '\xff');  // NaN
     block.run([&] { P::run(x, reinterpret_cast<unsigned char*>(shared), i); });
   }
@@ -39,11 +38,10 @@ void run_width(const AttentionArguments<T>& x) {
 // Rows of any width as rows of a multiple of 8, which is what the kernels take.
 struct Wide {
   Tensor tensor;
-  View narrow;
   template <class T>
   static Wide of(const ConstView& x) {
     const int64_t width = (x.dim(3) + 7) / 8 * 8;
-    Wide w{Tensor::zeros({x.dim(0), x.dim(1), x.dim(2), width}, x.dtype), {}};
+    Wide w{Tensor::zeros({x.dim(0), x.dim(1), x.dim(2), width}, x.dtype)};
     w.each<T>(x, [](T* to, const T* from) { *to = *from; });
     return w;
   }
@@ -68,86 +66,60 @@ struct Wide {
 };
 
 template <class T>
-void simulated_forward(kernels::AttentionInputs in, const View& out, const View& lse) {
-  Wide q = Wide::of<T>(in.q), k = Wide::of<T>(in.segment[0].k), v = Wide::of<T>(in.segment[0].v),
-       y = Wide::of<T>(out);
-  in.q = q.tensor.view();
-  in.segment[0].k = k.tensor.view();
-  in.segment[0].v = v.tensor.view();
-  AttentionArguments<T> x = arguments_of<T>(in);
-  x.out = head_rows<T>(y.tensor.mut());
-  x.lse = lse.as<float>();
-  run_width<TensorForward>(x);
-  y.give<T>(out);
-}
+struct OnHost {
+  // The inputs with wide rows.
+  struct Inputs {
+    Wide q, k, v;
+    kernels::AttentionInputs in;
+    explicit Inputs(const kernels::AttentionInputs& narrow)
+        : q(Wide::of<T>(narrow.q)),
+          k(Wide::of<T>(narrow.segment[0].k)),
+          v(Wide::of<T>(narrow.segment[0].v)),
+          in(narrow) {
+      in.q = q.tensor.view();
+      in.segment[0].k = k.tensor.view();
+      in.segment[0].v = v.tensor.view();
+    }
+  };
 
-template <class T>
-void simulated_backward(kernels::AttentionInputs in, const ConstView& out, const ConstView& lse,
-                        const ConstView& dout, const ConstView& dlse,
-                        const kernels::AttentionGradients& grads) {
-  Wide q = Wide::of<T>(in.q), k = Wide::of<T>(in.segment[0].k), v = Wide::of<T>(in.segment[0].v),
-       y = Wide::of<T>(out), dy = Wide::of<T>(dout), dq = Wide::of<T>(in.q),
-       dk = Wide::of<T>(in.segment[0].k), dv = Wide::of<T>(in.segment[0].v);
-  in.q = q.tensor.view();
-  in.segment[0].k = k.tensor.view();
-  in.segment[0].v = v.tensor.view();
-  AttentionArguments<T> x = arguments_of<T>(in);
-  x.out = head_rows<T>(y.tensor.mut());
-  x.lse = const_cast<float*>(lse.as<float>());
-  x.dout = head_rows<const T>(dy.tensor.view());
-  x.dq = head_rows<T>(dq.tensor.mut());
-  x.dk = head_rows<T>(dk.tensor.mut());
-  x.dv = head_rows<T>(dv.tensor.mut());
-  const auto& n = x.sizes;
-  std::vector<float> delta(static_cast<size_t>(n.head_count() * n.queries));
-  for (int64_t i = 0; i < n.head_count() * n.queries; ++i) {
-    const int64_t b = i / n.queries / n.heads, h = i / n.queries % n.heads, r = i % n.queries;
-    float d = delta_part<T>(x.dout, x.out, b, h, r, 0, 1);
-    if (dlse) d -= dlse.as<float>()[b * dlse.stride(0) + h * dlse.stride(1) + r * dlse.stride(2)];
-    delta[static_cast<size_t>(i)] = d;
+  static void forward(const kernels::AttentionInputs& narrow, const View& out, const View& lse) {
+    const Inputs wide(narrow);
+    Wide y = Wide::of<T>(out);
+    AttentionArguments<T> x = arguments_of<T>(wide.in);
+    x.out = head_rows<T>(y.tensor.mut());
+    x.lse = lse.as<float>();
+    run_width<TensorForward>(x);
+    y.give<T>(out);
   }
-  x.delta = delta.data();
-  if (grads.q) {
-    run_width<TensorRowGradients>(x);
-    dq.give<T>(grads.q);
+
+  static void backward(const kernels::AttentionInputs& narrow, const ConstView& out,
+                       const ConstView& lse, const ConstView& dout, const ConstView& dlse,
+                       const kernels::AttentionGradients& grads) {
+    const Inputs wide(narrow);
+    const Wide y = Wide::of<T>(out), dy = Wide::of<T>(dout);
+    Wide dq = Wide::of<T>(narrow.q), dk = Wide::of<T>(narrow.segment[0].k),
+         dv = Wide::of<T>(narrow.segment[0].v);  // values that must go
+    kernels::AttentionGradients to;
+    to.q = dq.tensor.mut();
+    to.k[0] = dk.tensor.mut();
+    to.v[0] = dv.tensor.mut();
+    std::vector<float> delta;
+    const AttentionArguments<T> x = simulated::backward_arguments<T>(
+        wide.in, y.tensor.view(), lse, dy.tensor.view(), dlse, to, delta);
+    if (grads.q) {
+      run_width<TensorRowGradients>(x);
+      dq.give<T>(grads.q);
+    }
+    if (!grads.k[0]) return;
+    run_width<TensorKeyGradients>(x);
+    dk.give<T>(grads.k[0]);
+    dv.give<T>(grads.v[0]);
   }
-  if (!grads.k[0]) return;
-  run_width<TensorKeyGradients>(x);
-  dk.give<T>(grads.k[0]);
-  dv.give<T>(grads.v[0]);
-}
+};
 
-// The slots of the CPU, taken by the kernels under test where they serve the call.
-const bool taken = [] {
-  register_backends();
-  kernels::block_attention_forward.set(DeviceKind::cpu,
-                                       [](const kernels::AttentionInputs& in, View out, View lse) {
-                                         if (in.q.dtype == DType::bf16) {
-                                           simulated_forward<bf16>(in, out, lse);
-                                         } else if (in.q.dtype == DType::f16) {
-                                           simulated_forward<f16>(in, out, lse);
-                                         } else {
-                                           FAIL() << "16 bits only";
-                                         }
-                                       });
-  kernels::block_attention_backward.set(
-      DeviceKind::cpu, [](const kernels::AttentionInputs& in, ConstView out, ConstView lse,
-                          ConstView dout, ConstView dlse, const kernels::AttentionGradients& g) {
-        if (in.q.dtype == DType::bf16) {
-          simulated_backward<bf16>(in, out, lse, dout, dlse, g);
-        } else {
-          simulated_backward<f16>(in, out, lse, dout, dlse, g);
-        }
-      });
-  return true;
-}();
+const bool taken = simulated::take_slots<OnHost, bf16, f16>();
 
-TEST(AttentionTensor, IsWhatTheOpRuns) {
-  const int64_t before = blocks_run;
-  const Tensor x = Tensor::zeros({1, 1, 3, 2}, DType::bf16);
-  block_attention(x, x, x, patterns::causal());
-  EXPECT_GT(blocks_run, before);
-}
+TEST(AttentionTensor, IsWhatTheOpRuns) { simulated::expect_slots_taken(DType::bf16); }
 
 TEST(AttentionTensor, Widths) {
   const auto causal = [](int64_t p, int64_t j) { return j <= p; };

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cuda/attention_general.h"
+#include "ops/block_attention.h"
+
+/// The CUDA kernels of attention, run by the host in place of the CPU's.
+namespace longspan::cuda::simulated {
+
+/// Blocks of the kernels under test that have run.
+inline int64_t blocks_run = 0;
+
+/// The arguments of backward. `delta` holds what its kernels find in place of the first of them.
+template <class T>
+AttentionArguments<T> backward_arguments(const kernels::AttentionInputs& in, const ConstView& out,
+                                         const ConstView& lse, const ConstView& dout,
+                                         const ConstView& dlse,
+                                         const kernels::AttentionGradients& grads,
+                                         std::vector<Accumulator<T>>& delta) {
+  using A = Accumulator<T>;
+  AttentionArguments<T> x = arguments_of<T>(in);
+  x.out = head_rows<T>(out);
+  x.lse = const_cast<A*>(lse.as<A>());
+  x.dout = head_rows<const T>(dout);
+  x.dq = head_rows<T>(grads.q);
+  x.dk = head_rows<T>(grads.k[0]);
+  x.dv = head_rows<T>(grads.v[0]);
+  const auto& n = x.sizes;
+  delta.clear();
+  for (int64_t i = 0; i < n.head_count() * n.queries; ++i) {
+    const int64_t b = i / n.queries / n.heads, h = i / n.queries % n.heads, r = i % n.queries;
+    A d = delta_part<T>(x.dout, x.out, b, h, r, 0, 1);
+    if (dlse) d -= dlse.as<A>()[b * dlse.stride(0) + h * dlse.stride(1) + r * dlse.stride(2)];
+    delta.push_back(d);
+  }
+  x.delta = delta.data();
+  return x;
+}
+
+/// Puts Kernels<T>::forward and backward into the slots of the CPU, for every T.
+template <template <class> class Kernels, class... T>
+bool take_slots() {
+  register_backends();
+  kernels::block_attention_forward.set(
+      DeviceKind::cpu, [](const kernels::AttentionInputs& in, View out, View lse) {
+        const bool served =
+            (... || (in.q.dtype == dtype_of<T> && (Kernels<T>::forward(in, out, lse), true)));
+        EXPECT_TRUE(served) << "not a dtype of these kernels";
+      });
+  kernels::block_attention_backward.set(
+      DeviceKind::cpu, [](const kernels::AttentionInputs& in, ConstView out, ConstView lse,
+                          ConstView dout, ConstView dlse, const kernels::AttentionGradients& g) {
+        const bool served = (... || (in.q.dtype == dtype_of<T> &&
+                                     (Kernels<T>::backward(in, out, lse, dout, dlse, g), true)));
+        EXPECT_TRUE(served) << "not a dtype of these kernels";
+      });
+  return true;
+}
+
+/// The kernels under test are what the op runs.
+inline void expect_slots_taken(DType dtype) {
+  const int64_t before = blocks_run;
+  const Tensor x = Tensor::zeros({1, 1, 3, 2}, dtype);
+  block_attention(x, x, x, patterns::causal());
+  EXPECT_GT(blocks_run, before);
+}
+
+}  // namespace longspan::cuda::simulated

@@ -122,11 +122,11 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
   [[maybe_unused]] const T* p1 = a + 3 * a_row;
   [[maybe_unused]] const T* p2 = a + 6 * a_row;
   [[maybe_unused]] const T* p3 = a + 9 * a_row;
-#define LONGSPAN_STEP(i, group, member)                   \
-  if constexpr (R > i) {                                  \
-    const auto s = hn::Set(d, p##group[member * a_row]);  \
-    x##i = hn::MulAdd(s, b0, x##i);                       \
-    if constexpr (W == 2) y##i = hn::MulAdd(s, b1, y##i); \
+#define LONGSPAN_STEP(i, group, member)                    \
+  if constexpr (R > (i)) {                                 \
+    const auto s = hn::Set(d, p##group[a_row * (member)]); \
+    x##i = hn::MulAdd(s, b0, x##i);                        \
+    if constexpr (W == 2) y##i = hn::MulAdd(s, b1, y##i);  \
   }
   const char *line = ahead.line, *other = ahead.line + ahead.other;
   for (int64_t stop = line == nullptr ? 0 : k;;) {
@@ -150,7 +150,7 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
   }
 #undef LONGSPAN_STEP
 #define LONGSPAN_EACH(i, group, member)            \
-  if constexpr (R > i) {                           \
+  if constexpr (R > (i)) {                         \
     LONGSPAN_PUT(i, 0, x##i)                       \
     if constexpr (W == 2) LONGSPAN_PUT(i, N, y##i) \
     c += to.row;                                   \
@@ -158,16 +158,17 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
   T* c = to.c;
   if (HWY_UNLIKELY(to.columns != W * N || to.bias != nullptr)) {
     HWY_ALIGN T sums[R * panel<T>];
-#define LONGSPAN_PUT(i, first, sum) hn::Store(sum, d, sums + i * panel<T> + first);
+#define LONGSPAN_PUT(i, first, sum) hn::Store(sum, d, sums + panel<T> * (i) + (first));
     LONGSPAN_ROWS(LONGSPAN_EACH)
 #undef LONGSPAN_PUT
     finish(to, R, sums, panel<T>);
   } else if (to.accumulate) {
-#define LONGSPAN_PUT(i, first, sum) hn::StoreU(hn::Add(sum, hn::LoadU(d, c + first)), d, c + first);
+#define LONGSPAN_PUT(i, first, sum) \
+  hn::StoreU(hn::Add(sum, hn::LoadU(d, c + (first))), d, c + (first));
     LONGSPAN_ROWS(LONGSPAN_EACH)
 #undef LONGSPAN_PUT
   } else {
-#define LONGSPAN_PUT(i, first, sum) hn::StoreU(sum, d, c + first);
+#define LONGSPAN_PUT(i, first, sum) hn::StoreU(sum, d, c + (first));
     LONGSPAN_ROWS(LONGSPAN_EACH)
 #undef LONGSPAN_PUT
   }

@@ -203,7 +203,7 @@ SpanLogits Encoder::spans(const Tensor& hidden, const Tensor& lengths) const {
   require(config_.span_head, name_, "answers as spans need span_head");
   const Tensor logits = spans_.forward(hidden);  // [B, L, 2]
   const auto side = [&](int64_t i) {
-    const Tensor x = select(logits, 2, i);  // [B, L]
+    Tensor x = select(logits, 2, i);  // [B, L]
     if (!lengths) return x;
     const Tensor valid = less(iota(x.dim(1), DType::i64, x.device()), unsqueeze(lengths, 1));
     return where(valid, x, full_like(x.detach(), -std::numeric_limits<double>::infinity()));

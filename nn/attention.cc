@@ -137,7 +137,7 @@ Projected MultiHead::gather(const Tensor& x, const Given& given, LayerMemory& me
     if (memory.context_keys) {
       return {split_heads(q_.forward(x)), memory.context_keys, memory.context_values};
     }
-    const Projected p = project(x, given.context);
+    Projected p = project(x, given.context);
     memory.context_keys = p.k.detach();
     memory.context_values = p.v.detach();
     return p;

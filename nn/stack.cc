@@ -67,7 +67,7 @@ const Branch& Block::branch(std::string_view name) const {
 Tensor Block::branch_input(std::string_view name, const Tensor& input, const Given& given) const {
   Tensor x = with_positions(input, given);
   for (const Branch& b : branches_) {
-    const Tensor in = normed(b, x);
+    Tensor in = normed(b, x);
     if (b.name == name) return in;
     const Tensor sum = add(x, b.layer->forward(in, given, Pass{}).y);
     x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);

@@ -43,7 +43,7 @@ Tensor checked_targets(std::string_view op, const Tensor& x, const Tensor& targe
   require_shape(op, targets, expected, "targets");
   require(options.smoothing >= 0 && options.smoothing <= 1, op,
           "smoothing must be in [0, 1], not {}", options.smoothing);
-  const Tensor flat = line_of(targets);
+  Tensor flat = line_of(targets);
   int64_t bad = -1;
   kernels::find_bad_target(flat.device(), flat.view(), options.ignore, classes, &bad);
   if (bad >= 0) {
@@ -295,8 +295,8 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targ
   kernels::find_outside(t.device(), t.view(), 0, 1, &bad);
   require(bad < 0, op, "target {} at position {} is not in [0, 1]",
           bad < 0 ? 0.0 : rows_between(t, bad, bad + 1).item(), bad);
-  return pair_loss(op, PairLoss::binary_entropy, options.positive_weight, {"logits", logits}, targets,
-                   options.reduction);
+  return pair_loss(op, PairLoss::binary_entropy, options.positive_weight, {"logits", logits},
+                   targets, options.reduction);
 }
 
 }  // namespace longspan

@@ -141,7 +141,7 @@ Tensor variance(const Tensor& x, std::initializer_list<int> axes, bool keepdim,
   require(correction >= 0 && correction < r.count, "variance",
           "correction {} for {} elements; needs 0 or more, and fewer than the elements", correction,
           r.count);
-  const Tensor y = mean(square(sub(x, mean(x, axes, true))), axes, keepdim);
+  Tensor y = mean(square(sub(x, mean(x, axes, true))), axes, keepdim);
   if (correction == 0) return y;
   return mul(y, static_cast<double>(r.count) / static_cast<double>(r.count - correction));
 }

@@ -56,7 +56,7 @@ std::vector<ParameterGroup> decay_matrices(const TensorList& parameters) {
   return {std::move(matrices), std::move(others)};
 }
 
-Optimizer::Optimizer(std::vector<ParameterGroup> groups) {
+Optimizer::Optimizer(const std::vector<ParameterGroup>& groups) {
   std::unordered_set<std::string_view> names;
   std::unordered_set<const void*> places;
   for (const ParameterGroup& group : groups) {
@@ -116,8 +116,8 @@ TensorList Optimizer::state() const {
   return all;
 }
 
-Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options)
-    : Optimizer(std::move(groups)), options_(options) {
+Sgd::Sgd(const std::vector<ParameterGroup>& groups, const SgdOptions& options)
+    : Optimizer(groups), options_(options) {
   require_share("momentum", options.momentum);
   require_not_negative("weight_decay", options.weight_decay);
   require(!options.nesterov || options.momentum > 0, "optimizer",
@@ -137,8 +137,8 @@ void Sgd::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t) 
               .nesterov = options_.nesterov});
 }
 
-Adagrad::Adagrad(std::vector<ParameterGroup> groups, const AdagradOptions& options)
-    : Optimizer(std::move(groups)), options_(options) {
+Adagrad::Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions& options)
+    : Optimizer(groups), options_(options) {
   require_not_negative("eps", options.eps);
   require_not_negative("weight_decay", options.weight_decay);
   require_not_negative("initial_sum", options.initial_sum);
@@ -157,8 +157,8 @@ void Adagrad::update(Slot& slot, const Tensor& g, double lr, double scale, int64
                   .scale = scale});
 }
 
-Adam::Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool decoupled)
-    : Optimizer(std::move(groups)), options_(options), decoupled_(decoupled) {
+Adam::Adam(const std::vector<ParameterGroup>& groups, const AdamOptions& options, bool decoupled)
+    : Optimizer(groups), options_(options), decoupled_(decoupled) {
   require_share("beta1", options.beta1);
   require_share("beta2", options.beta2);
   require_positive("eps", options.eps);
@@ -183,8 +183,8 @@ void Adam::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t 
                .decoupled = decoupled_});
 }
 
-Lamb::Lamb(std::vector<ParameterGroup> groups, const LambOptions& options)
-    : Optimizer(std::move(groups)), options_(options) {
+Lamb::Lamb(const std::vector<ParameterGroup>& groups, const LambOptions& options)
+    : Optimizer(groups), options_(options) {
   require_share("beta1", options.beta1);
   require_share("beta2", options.beta2);
   require_positive("eps", options.eps);
@@ -215,8 +215,8 @@ void Lamb::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t 
   sgd_update(p, u, {}, {.lr = lr * ratio, .scale = -1});
 }
 
-Adafactor::Adafactor(std::vector<ParameterGroup> groups, const AdafactorOptions& options)
-    : Optimizer(std::move(groups)), options_(options) {
+Adafactor::Adafactor(const std::vector<ParameterGroup>& groups, const AdafactorOptions& options)
+    : Optimizer(groups), options_(options) {
   require_share("beta1", options.beta1);
   require_positive("eps", options.eps);
   require_not_negative("parameter_eps", options.parameter_eps);

@@ -56,7 +56,7 @@ class Optimizer {
 
   /// Throws ValueError where names repeat, two parameters share storage, or one is undefined or not
   /// contiguous; DTypeError unless they are f32 or f64.
-  explicit Optimizer(std::vector<ParameterGroup> groups);
+  explicit Optimizer(const std::vector<ParameterGroup>& groups);
 
   /// One update of the parameter. `step` counts from 1; `scale` multiplies g.
   virtual void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) = 0;
@@ -87,7 +87,7 @@ class Sgd final : public Optimizer {
  public:
   explicit Sgd(const TensorList& parameters, const SgdOptions& options = {})
       : Sgd(one_group(parameters), options) {}
-  explicit Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options = {});
+  explicit Sgd(const std::vector<ParameterGroup>& groups, const SgdOptions& options = {});
 
  private:
   void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
@@ -103,7 +103,7 @@ class Adagrad final : public Optimizer {
  public:
   explicit Adagrad(const TensorList& parameters, const AdagradOptions& options = {})
       : Adagrad(one_group(parameters), options) {}
-  explicit Adagrad(std::vector<ParameterGroup> groups, const AdagradOptions& options = {});
+  explicit Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions& options = {});
 
  private:
   void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
@@ -119,11 +119,11 @@ class Adam : public Optimizer {
  public:
   explicit Adam(const TensorList& parameters, const AdamOptions& options = {})
       : Adam(one_group(parameters), options) {}
-  explicit Adam(std::vector<ParameterGroup> groups, const AdamOptions& options = {})
-      : Adam(std::move(groups), options, false) {}
+  explicit Adam(const std::vector<ParameterGroup>& groups, const AdamOptions& options = {})
+      : Adam(groups, options, false) {}
 
  protected:
-  Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool decoupled);
+  Adam(const std::vector<ParameterGroup>& groups, const AdamOptions& options, bool decoupled);
 
  private:
   void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
@@ -135,9 +135,9 @@ class AdamW final : public Adam {
  public:
   explicit AdamW(const TensorList& parameters, const AdamOptions& options = {.weight_decay = 0.01})
       : AdamW(one_group(parameters), options) {}
-  explicit AdamW(std::vector<ParameterGroup> groups,
+  explicit AdamW(const std::vector<ParameterGroup>& groups,
                  const AdamOptions& options = {.weight_decay = 0.01})
-      : Adam(std::move(groups), options, true) {}
+      : Adam(groups, options, true) {}
 };
 
 /// Options of Lamb.
@@ -152,7 +152,7 @@ class Lamb final : public Optimizer {
  public:
   explicit Lamb(const TensorList& parameters, const LambOptions& options = {})
       : Lamb(one_group(parameters), options) {}
-  explicit Lamb(std::vector<ParameterGroup> groups, const LambOptions& options = {});
+  explicit Lamb(const std::vector<ParameterGroup>& groups, const LambOptions& options = {});
 
  private:
   void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
@@ -173,7 +173,8 @@ class Adafactor final : public Optimizer {
  public:
   explicit Adafactor(const TensorList& parameters, const AdafactorOptions& options = {})
       : Adafactor(one_group(parameters), options) {}
-  explicit Adafactor(std::vector<ParameterGroup> groups, const AdafactorOptions& options = {});
+  explicit Adafactor(const std::vector<ParameterGroup>& groups,
+                     const AdafactorOptions& options = {});
 
  private:
   void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;

@@ -146,7 +146,9 @@ class Picture {
   }
 
  private:
-  size_t index(int x, int y) const { return static_cast<size_t>(y * width_ + x); }
+  size_t index(int x, int y) const {
+    return static_cast<size_t>(y) * static_cast<size_t>(width_) + static_cast<size_t>(x);
+  }
 
   template <class F>
   double write(std::string_view text, double unit, Colour colour, F&& place) {
@@ -460,9 +462,11 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
   // Whole pixels a cell, about 720 along the longer side; large maps show the largest of several.
   const int64_t longer = std::max(map.rows, map.columns);
   const int64_t cell = std::max<int64_t>(1, 720 / longer), cells_of_pixel = (longer + 1439) / 1440;
-  const auto extent = [&](int64_t n) {
-    return static_cast<double>((n + cells_of_pixel - 1) / cells_of_pixel * cell);
+  const auto begin_of = [&](int64_t i) {
+    const int64_t pixels = i / cells_of_pixel * cell;
+    return static_cast<double>(pixels);
   };
+  const auto extent = [&](int64_t n) { return begin_of(n + cells_of_pixel - 1); };
   double row_width = 34;
   if (labels_fit(map.row_labels, extent(map.rows))) {
     for (const std::string& label : map.row_labels) {
@@ -485,8 +489,8 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
       }
       if (std::isnan(value)) continue;
       const double share = std::clamp((value - low) / (high - low), 0.0, 1.0);
-      const double x = frame.left + static_cast<double>(c / step * cell);
-      const double y = frame.top + static_cast<double>(r / step * cell);
+      const double x = frame.left + begin_of(c);
+      const double y = frame.top + begin_of(r);
       picture.fill(x, y, x + static_cast<double>(cell), y + static_cast<double>(cell),
                    heat(std::pow(share, map.exponent)));
     }
@@ -497,7 +501,7 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
   picture.fill(frame.right, frame.top, frame.right + 2, frame.bottom, ink);
 
   const auto middle = [&](double start, int64_t i) {
-    return start + static_cast<double>(i / step * cell) + static_cast<double>(cell) / 2;
+    return start + begin_of(i) + static_cast<double>(cell) / 2;
   };
   draw_cell_labels(map.rows, extent(map.rows), map.row_labels,
                    [&](int64_t i, const std::string& l) {

@@ -317,7 +317,7 @@ std::string write_tensor_file(const File& file, const std::string& path, const T
   require(static_cast<int64_t>(header.size()) <= max_header_bytes, "state",
           "{} tensors need a header of {} bytes; the limit is {}", tensors.size(), header.size(),
           max_header_bytes);
-  const std::string checksum = hash_of(header);
+  std::string checksum = hash_of(header);
   header.replace(header.find(header_key) + header_key.size(), checksum.size(), checksum);
 
   const uint64_t length = header.size();
@@ -526,7 +526,7 @@ std::string write_state(const std::string& run, int64_t step, const TensorList& 
   make_folders(folder, "state");
   sweep(folder);
 
-  const std::string path = checkpoint_path(run, step);
+  std::string path = checkpoint_path(run, step);
   {
     Temporary temporary(Temporary::folder, folder, "state");
     Members sums;

@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "models/blueprint.h"
+#include "models/materialized_blocks.h"
 #include "ops/block_patterns.h"
 
 namespace longspan {
@@ -56,6 +57,17 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
                                                                    defaults_of(preset));
 }
 
+std::vector<std::unique_ptr<Layer>> attention_of(const BlockBertConfig& c,
+                                                 std::vector<std::unique_ptr<Layer>> heads) {
+  if (c.attention_impl == AttentionImpl::fused) return heads;
+  const float p = or_default(c.dropout_attn, c.dropout);
+  for (std::unique_ptr<Layer>& layer : heads) {
+    layer = std::make_unique<MaterializedBlocks>(dynamic_cast<const MultiHead&>(*layer),
+                                                 block_permutations(c), c.pad_to_multiple, p);
+  }
+  return heads;
+}
+
 }  // namespace
 
 std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
@@ -89,7 +101,7 @@ std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
 }
 
 BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
-    : Encoder(kName, config, multi_heads(config, init), init),
+    : Encoder(kName, config, attention_of(config, multi_heads(config, init)), init),
       config_(config),
       permutations_(block_permutations(config)) {
   patterns::permuted_blocks(config.n_block, permutations_);  // throws where one is none

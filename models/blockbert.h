@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -9,6 +10,13 @@
 #include "models/registry.h"
 
 namespace longspan {
+
+/// fused: nothing of block by block is kept; materialized: probabilities are, as in implementations
+/// without fused kernels, for comparisons of memory.
+enum class AttentionImpl : uint8_t { fused, materialized };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<AttentionImpl>{"fused",
+                                                                            "materialized"};
 
 /// Blockwise Self-Attention for Long Document Understanding \cite qiu2020 .
 struct BlockBertConfig : EncoderConfig {
@@ -21,11 +29,12 @@ struct BlockBertConfig : EncoderConfig {
   std::vector<int64_t> permutations;
   /// Blocks as if inputs were padded to a multiple of this many tokens; 0: of the input itself.
   int64_t pad_to_multiple = 0;
+  AttentionImpl attention_impl = AttentionImpl::fused;
 
   void visit(auto& v) {
     EncoderConfig::visit(v);
     v("n_block", n_block)("heads_per_shift", heads_per_shift)("permutations", permutations)(
-        "pad_to_multiple", pad_to_multiple);
+        "pad_to_multiple", pad_to_multiple)("attention_impl", attention_impl);
   }
 };
 

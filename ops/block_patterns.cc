@@ -64,13 +64,6 @@ std::vector<TileRuns> tiles_of_table(int64_t length, const BlockTable& table) {
   return tiles;
 }
 
-// floor(i n / length) = k for i from here on: ceil(k length / n).
-std::vector<int64_t> equal_bounds(int64_t length, int64_t n, int64_t padded) {
-  std::vector<int64_t> bounds;
-  for (int64_t k = 0; k <= n; ++k) bounds.push_back(std::min(length, ceil_div(k * padded, n)));
-  return bounds;
-}
-
 void require_permutation(const std::vector<int64_t>& pi, size_t n, size_t head) {
   std::vector<int64_t> sorted = pi;
   std::sort(sorted.begin(), sorted.end());
@@ -98,6 +91,13 @@ std::vector<int64_t> block_bounds(int64_t length, int64_t block) {
   std::vector<int64_t> bounds;
   for (int64_t k = 0; k < length; k += block) bounds.push_back(k);
   bounds.push_back(length);
+  return bounds;
+}
+
+// floor(i n / padded) = k for i from ceil(k padded / n) on.
+std::vector<int64_t> equal_block_bounds(int64_t length, int64_t n, int64_t padded) {
+  std::vector<int64_t> bounds;
+  for (int64_t k = 0; k <= n; ++k) bounds.push_back(std::min(length, ceil_div(k * padded, n)));
   return bounds;
 }
 
@@ -181,7 +181,8 @@ AttentionPattern permuted_blocks(int64_t length,
     which.push_back(at->second);
     if (!fresh) continue;
     BlockTable table;
-    table.bounds = equal_bounds(length, static_cast<int64_t>(n), padded > 0 ? padded : length);
+    table.bounds =
+        equal_block_bounds(length, static_cast<int64_t>(n), padded > 0 ? padded : length);
     for (const int64_t k : pi) table.keys.push_back({k});
     members.push_back(std::move(table));
   }

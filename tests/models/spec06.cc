@@ -6,6 +6,7 @@
 #include <set>
 
 #include "autograd/mode.h"
+#include "core/memory.h"
 #include "models/blockbert.h"
 #include "models/transformer.h"
 #include "ops/block_patterns.h"
@@ -339,6 +340,73 @@ TEST(Spec06, Test10Gradcheck) {
   EXPECT_EQ(check_parameter_gradients(
                 model, [&] { return model.loss(tokens, targets, {}, Pass{}).loss; }, 3),
             "");
+}
+
+// 11. The attention that keeps its probabilities is the fused one, with padding and blocks of any
+// size.
+TEST(Spec06, Test11MaterializedEqualsFused) {
+  for (const int64_t n : {1, 3, 5}) {
+    for (const int64_t length : {2, 22, 37}) {
+      BlockBertConfig c = tiny();
+      c.n_block = n;
+      c.heads_per_shift = n == 1 ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 1, 1};
+      c.pad_to_multiple = length == 37 ? 8 : 0;
+      BlockBert fused(c, f64);
+      randomise(fused, 0.3, 5);
+      c.attention_impl = AttentionImpl::materialized;
+      BlockBert kept(c, f64);
+      copy_parameters(fused, kept);
+      const Tensor tokens = some_tokens(3, length, c.vocab), targets = mlm_targets(tokens);
+      const Tensor lengths = Tensor::from(std::vector<int64_t>{length, length / 2, 1}, {3});
+      const auto run = [&](BlockBert& model) {
+        const Tensor y = model.forward({.tokens = tokens, .lengths = lengths}, Pass{});
+        backward(model.loss(y, targets));
+        return y.detach();
+      };
+      EXPECT_LE(distance(run(fused), run(kept)), 1e-12) << n << " blocks, L " << length;
+      for (const NamedTensor& p : named_parameters(fused)) {
+        EXPECT_LE(distance(grad(p.tensor), grad(parameter(kept, p.name))), 1e-12) << p.name;
+      }
+    }
+  }
+}
+
+/// Bytes that a training pass over `batch` sequences keeps for its backward pass.
+int64_t saved_bytes(AttentionImpl impl, int64_t n, int64_t batch, int64_t length) {
+  BlockBertConfig c = tiny();
+  c.n_layer = 1;
+  c.n_max = length;
+  c.n_block = n;
+  c.heads_per_shift = n == 1 ? std::vector<int64_t>{4} : std::vector<int64_t>{3, 1};
+  c.dropout = 0.1f;
+  c.attention_impl = impl;
+  const BlockBert model(c, Init{.gen = Generator{1}});
+  const Tensor tokens = some_tokens(batch, length, c.vocab);
+  const Pass pass{.training = true, .gen = Generator{3}};
+  const Tensor loss = model.loss(tokens, mlm_targets(tokens), {}, pass).loss;
+  return memory_tracker().live()[Category::saved];
+}
+
+// Claim of sec. 5 of the paper: with as many tokens, what is kept grows linearly with the length, n
+// times slower with n blocks. The fused kernels keep nothing that grows.
+TEST(Spec06, MemoryGrowsNTimesSlower) {
+  constexpr int64_t tokens = 2048;
+  const auto slope = [](AttentionImpl impl, int64_t n) {
+    const auto at = [&](int64_t length) {
+      return static_cast<double>(saved_bytes(impl, n, tokens / length, length));
+    };
+    const double first = (at(256) - at(128)) / 128, second = (at(512) - at(256)) / 256;
+    if (impl == AttentionImpl::materialized) {
+      EXPECT_NEAR(first, second, 0.01 * second);
+    }
+    return second;
+  };
+  const double dense = slope(AttentionImpl::materialized, 1);
+  for (const int64_t n : {2, 4}) {
+    const double ratio = dense / slope(AttentionImpl::materialized, n);
+    EXPECT_NEAR(ratio, static_cast<double>(n), 0.03 * static_cast<double>(n));
+  }
+  EXPECT_LT(slope(AttentionImpl::fused, 2), 0.02 * dense);
 }
 
 TEST(Spec06, HeadsGetTheirShifts) {

@@ -48,6 +48,9 @@ ModelInfo blockbert(const std::string& name, const std::function<void(BlockBertC
 }
 
 const RegisteredModel shifts = blockbert("blockbert_every_shift", [](BlockBertConfig&) {});
+const RegisteredModel materialized = blockbert("blockbert_materialized", [](BlockBertConfig& c) {
+  c.attention_impl = AttentionImpl::materialized;
+});
 const RegisteredModel diagonal = [] {
   ModelInfo m = blockbert("blockbert_own_block_pre_norm", [](BlockBertConfig& c) {
     c.heads_per_shift = {};

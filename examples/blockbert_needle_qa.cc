@@ -11,9 +11,7 @@
 #include "train/optimizer.h"
 #include "train/schedule.h"
 #include "train/spans.h"
-
 using namespace longspan;
-
 struct Options {
   BlockBertConfig model = blockbert_preset("needle");
   int64_t batch = 32, stride = 30, steps = 1500, warmup = 100, documents = 100;

@@ -1,0 +1,60 @@
+// BigBird of Zaheer et al. 2020, sec. 4, in a size for a laptop: hidden bytes of 1,024 are guessed
+// from their neighbours, from the first and the last block and from three blocks drawn for each
+// head.
+//   bigbird_masked_bytes --data runs/data/tinyshakespeare.txt --steps 800
+#include <cstdio>
+
+#include "autograd/engine.h"
+#include "models/bigbird.h"
+#include "models/evaluate.h"
+#include "train/config.h"
+#include "train/data.h"
+#include "train/log.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+#include "train/state.h"
+using namespace longspan;
+struct Options {
+  BigBirdConfig model = bigbird_preset("small");
+  std::string data = "runs/data/tinyshakespeare.txt", split = "90/10/0", out = "runs/bigbird";
+  int64_t batch = 2, length = 1024, steps = 800, warmup = 80;
+  double lr = 2e-3, clip = 1;
+  uint64_t seed = 1;
+  void visit(auto& v) {
+    v("model", model)("data", data)("split", split)("out", out)("batch", batch);
+    v("length", length)("steps", steps)("warmup", warmup)("lr", lr)("clip", clip)("seed", seed);
+  }
+};
+
+int main(int argc, char** argv) try {
+  const Options opt = parse_flags<Options>(argc, argv, "Trains BigBird to guess hidden bytes.");
+  const Generator gen{opt.seed};
+  const auto corpus = ByteCorpus::open(opt.data, Split::parse(opt.split));
+  BigBird model(opt.model, Init{gen.fork("init")});
+  BatchOptions hiding{.objective = Objective::masked_token, .seed = opt.seed};
+  hiding.mask_token = model.mask_token();
+  SegmentBatches train(corpus.train(), opt.batch, opt.length, hiding);
+  Adam adam(named_parameters(model));
+  const Cosine schedule{.peak = opt.lr, .warmup = opt.warmup, .steps = opt.steps, .floor = 0.05};
+  Log log(opt.out, opt);
+
+  for (int64_t step = 0; step < opt.steps; ++step) {
+    const Batch batch = train.next();  // [B, L] each
+    const Pass pass{.training = true, .gen = gen.fork("step").fork(uint64_t(step))};
+    const Tensor loss = model.loss(batch.tokens, batch.targets, {}, pass).loss;
+    backward(loss);
+    clip_gradients(adam, opt.clip);
+    adam.step(schedule(step));
+    log.show({.step = step + 1, .steps = opt.steps, .loss = loss.item()});
+    if (step % 10 == 9) log.row(step + 1, {{"bpb", bits(loss.item())}});
+  }
+
+  Score all;
+  const EvaluationSegments valid(corpus.valid(), 4, opt.length, hiding);
+  for (int64_t i = 0; i < valid.size(); ++i) all += score(model, valid[i].tokens, valid[i].targets);
+  std::printf("%.4f bits per hidden byte\n", all.bits());
+  write_state(opt.out, opt.steps, named_parameters(model), adam.state());
+} catch (const Error& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
+}

@@ -6,7 +6,6 @@
 #include "core/scope.h"
 #include "ops/block_patterns.h"
 #include "ops/copy.h"
-#include "ops/elementwise.h"
 #include "ops/kernels/copy.h"
 #include "ops/shape.h"
 
@@ -64,15 +63,6 @@ LayerMemory remember(const LayerMemory& old, const Tensor& k, const Tensor& v, i
   return m;
 }
 
-/// Two parts of one softmax, over keys that they do not share:
-///   lse = log(exp(lse_a) + exp(lse_b)), out = out_a exp(lse_a - lse) + out_b exp(lse_b - lse)
-/// where a row of b may see nothing, but none of a.
-AttentionResult merge_parts(const AttentionResult& a, const AttentionResult& b) {
-  const Tensor share = sigmoid(sub(a.lse, b.lse));  // exp(lse_a - lse), [B, H, L]
-  const Tensor weight = unsqueeze(cast(share, a.out.dtype()), 3);
-  return {add(b.out, mul(weight, sub(a.out, b.out))), add(a.lse, softplus(sub(b.lse, a.lse)))};
-}
-
 }  // namespace
 
 MultiHead::MultiHead(const AttentionOptions& options, ShawTables tables, const Init& init)
@@ -115,12 +105,13 @@ Tensor MultiHead::merge(const Tensor& heads) const {
 Tensor MultiHead::attend(const Projected& p, const Given& given, const ScoreTerms& terms,
                          const Dropout& dropout) const {
   const AttentionPattern& pattern = options_.cross ? given.across : given.pattern;
-  AttentionResult y = block_attention(p.q, p.k, p.v, pattern, terms, dropout);
-  if (options_.cross) return y.out;
-  for (const AttentionPattern& part : given.also) {
-    y = merge_parts(y, block_attention(p.q, p.k, p.v, part, terms, dropout));
+  std::vector<AttentionResult> parts = {block_attention(p.q, p.k, p.v, pattern, terms, dropout)};
+  if (!options_.cross) {
+    for (const AttentionPattern& part : given.also) {
+      parts.push_back(block_attention(p.q, p.k, p.v, part, terms, dropout));
+    }
   }
-  return y.out;
+  return merge_attention(parts).out;
 }
 
 ScoreTerms MultiHead::terms(DType dtype) const {

@@ -5,9 +5,13 @@
 #include <limits>
 
 #include "autograd/record.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/kernels/copy.h"
 #include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -450,6 +454,46 @@ AttentionResult block_attention(const Tensor& q, const Tensor& k, const Tensor& 
                                 const Dropout& dropout) {
   const Keys keys{k, v};
   return block_attention(q, std::span<const Keys>(&keys, 1), pattern, terms, dropout);
+}
+
+AttentionResult merge_attention(std::span<const AttentionResult> parts) {
+  constexpr const char* op = "merge_attention";
+  require(!parts.empty(), op, "needs at least one part, got none");
+  for (const AttentionResult& part : parts) {
+    const Tensor &out = part.out, &lse = part.lse;
+    require(out && lse, op, "a part lacks out or lse");
+    require_rank_is(op, out, 4, "out");
+    if (lse.shape() != Shape{out.dim(0), out.dim(1), out.dim(2)}) {
+      fail_with<ShapeError>(op, "lse must be [B, H, L] of out", {{"out", out}, {"lse", lse}});
+    }
+    if (out.shape() != parts[0].out.shape()) {
+      fail_with<ShapeError>(op, "all parts must have one shape",
+                            {{"first out", parts[0].out}, {"out", out}});
+    }
+    require_same_dtype(op, {"first out", parts[0].out}, {"out", out});
+    require_same_dtype(op, {"first lse", parts[0].lse}, {"lse", lse});
+    require_same_device(op, {"first out", parts[0].out}, {"out", out});
+    require_same_device(op, {"out", out}, {"lse", lse});
+  }
+  if (parts.size() == 1) return parts[0];
+  // Stands for -inf, whose differences are not numbers; clamping also stops gradients of such rows.
+  constexpr double none = -1e30, all = 1e30;
+  std::vector<Tensor> columns;
+  for (const AttentionResult& part : parts) {
+    columns.push_back(unsqueeze(clamp(part.lse, none, all), 3));
+  }
+  const Tensor each = concat(columns, 3);  // [B, H, L, parts]
+  const Tensor lse = logsumexp(each, 3);
+  const Tensor share = cast(exp(sub(each, unsqueeze(lse, 3))), parts[0].out.dtype());
+  Tensor out;
+  for (size_t n = 0; n < parts.size(); ++n) {
+    const Tensor weighted = mul(parts[n].out, narrow(share, 3, static_cast<int64_t>(n), 1));
+    out = out ? add(out, weighted) : weighted;
+  }
+  const Tensor limit = full({}, none / 2, lse.dtype(), lse.device());
+  const Tensor empty =
+      full({}, -std::numeric_limits<double>::infinity(), lse.dtype(), lse.device());
+  return {out, where(less(lse, limit), empty, lse)};
 }
 
 }  // namespace longspan

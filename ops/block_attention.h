@@ -67,4 +67,15 @@ AttentionResult block_attention(const Tensor& q, const Tensor& k, const Tensor& 
                                 const AttentionPattern& pattern, const ScoreTerms& terms = {},
                                 const Dropout& dropout = {});
 
+/// One softmax from parts of it, over keys that they do not share:
+///   lse = log sum_n exp(lse_n),  out = sum_n exp(lse_n - lse) out_n
+/// A row that sees nothing in a part takes nothing from it; one that sees nothing at all gets out =
+/// 0, lse = -inf and no gradient.
+///   parts    at least one; out [B, H, L, dv] and lse [B, H, L] of one shape and dtype each
+///   returns  the same shapes; in 16 bits the shares are rounded to the dtype of out
+///   saves    the parts, their shares of each row, and a few tensors of lse's shape
+///   throws   ValueError without parts, ShapeError, DTypeError, DeviceError
+/// Dropout needs no care: lse is that of undropped scores.
+AttentionResult merge_attention(std::span<const AttentionResult> parts);
+
 }  // namespace longspan

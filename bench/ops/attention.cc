@@ -49,6 +49,27 @@ void add_pattern(const std::string& name, const AttentionPattern& pattern, int64
   measure_op(label, {4 * d * pairs}, {10 * d * pairs}, inputs, attend);
 }
 
+// Query blocks that see `seen` key blocks each, of places drawn once: BigBird's and BlockBERT's
+// kind of layout, without anything beside it.
+AttentionPattern scattered_blocks(int64_t length, int64_t block, int64_t seen) {
+  std::vector<TileRuns> tiles;
+  const int64_t blocks = length / block;
+  for (int64_t i = 0; i < blocks; ++i) {
+    tiles.push_back({static_cast<int32_t>(i * block), static_cast<int32_t>(block), {}});
+    for (int64_t n = 0; n < seen; ++n) {  // one of each part of the keys
+      const int64_t part = blocks / seen;
+      const auto draw =
+          static_cast<int64_t>(philox_word(1, i * seen + n) % static_cast<uint32_t>(part));
+      tiles.back().runs.push_back({static_cast<int32_t>((n * part + draw) * block),
+                                   static_cast<int32_t>(block), 0, RunKind::full});
+    }
+  }
+  AttentionPattern p;
+  p.layout = make_layout(length, length, {tiles});
+  p.rules.emplace_back();
+  return p;
+}
+
 }  // namespace
 
 void add_attention() {
@@ -72,6 +93,12 @@ void add_attention() {
   add_pattern("local 64, Shaw 64", patterns::local(64), 4, 4, 256, 32, {.clip = 64});
   add_pattern("causal, Shaw 64", causal, 1, 8, 1024, 64, {.clip = 64});
   add_pattern("causal, dropout", causal, 1, 8, 1024, 64, {.dropout = 0.1f});
+  for (const int64_t block : {16, 32, 64}) {
+    add_pattern(fmt::format("blocks of {}", block), scattered_blocks(8192, block, 512 / block), 1,
+                8, 8192, 64);
+  }
+  add_pattern("fixed 128, 32", patterns::fixed(128, 32), 1, 8, 8192, 64);
+  add_pattern("dense", patterns::dense(), 1, 8, 4096, 64);
   add_pattern("one query", causal, 1, 8, 1024, 64, {.queries = 1});
 }
 

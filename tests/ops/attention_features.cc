@@ -499,5 +499,80 @@ TEST(AttentionFeatures, HiddenKeysMayHoldAnything) {
   }
 }
 
+// A band, what lies before it, and side keys, each for itself, are one softmax.
+TEST(AttentionMerge, PartsEqualTheWhole) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    const Tolerance t = tolerance_of(dtype);
+    for (const int64_t length : kLengths) {
+      Case c = plain(length, 2, 3);
+      c.pattern.rules[0].causal = true;
+      c.x.sees = [](int64_t, int64_t i, int64_t j) { return j <= i; };
+      const std::vector<int64_t> lengths = {length, length / 2};  // rows beyond are empty
+      const auto side_sees = [](int64_t, int64_t, int64_t j) { return j != 1; };
+      c.x.sees = [&](int64_t b, int64_t i, int64_t j) {
+        return j <= i && i < lengths[static_cast<size_t>(b)] && i % 4 != 3;
+      };
+      c.x.side.sees = [&](int64_t b, int64_t i, int64_t j) {
+        return side_sees(b, i, j) && i < lengths[static_cast<size_t>(b)] && i % 3 != 0;
+      };
+      const Solution truth = solve(c.x);
+      const auto& n = c.x.n;
+      const Tensor q = leaf(make(c.x.q, {2, kHeads, length, n.width}, dtype));
+      const Tensor k = leaf(make(c.x.k, {2, kHeads, length, n.width}, dtype));
+      const Tensor v = leaf(make(c.x.v, {2, kHeads, length, n.value_width}, dtype));
+      const Tensor side_k = leaf(make(c.x.side.k, {2, kHeads, 3, n.width}, dtype));
+      const Tensor side_v = leaf(make(c.x.side.v, {2, kHeads, 3, n.value_width}, dtype));
+      const Tensor valid = Tensor::from(lengths, {2});
+      const auto rows = [&](int64_t period, int64_t keys) {  // those of the period see nothing
+        AttentionPattern p = everything(length, keys, 0);
+        p.q_valid = valid;
+        p.rules[0].q_start = 0;
+        p.mask.q_from = table({1, length}, [](int64_t, int64_t) { return 0; });
+        p.mask.q_to = table({1, length}, [=](int64_t, int64_t i) {
+          return i % period == period - 1 - (period == 3 ? 2 : 0) ? 0 : keys;
+        });
+        return p;
+      };
+      AttentionPattern near = rows(4, length), far = near, side = rows(3, 3);
+      near.rules[0].causal = true;
+      near.rules[0].window.left = 4;
+      far.rules[0].window.right = -5;
+      side.mask.k_hidden = hidden_keys(1, 3, [](int64_t, int64_t j) { return j == 1; });
+      const AttentionResult parts[] = {block_attention(q, k, v, far),
+                                       block_attention(q, k, v, near),
+                                       block_attention(q, side_k, side_v, side)};
+      const auto [out, lse] = merge_attention(parts);
+      const Tensor outputs[] = {out, lse};
+      const Tensor dy[] = {make(c.x.dout, out.shape(), dtype),
+                           make(c.x.dlse, lse.shape(), lse.dtype())};
+      backward(outputs, dy);
+      const std::string what = fmt::format("L {} {}", length, name_of(dtype));
+      EXPECT_LE(distance(values_of(out), truth.out), t.forward) << what;
+      EXPECT_LE(distance(values_of(lse), truth.lse), t.forward) << what;
+      EXPECT_LE(distance(values_of(grad(q)), truth.dq), t.gradient) << what;
+      EXPECT_LE(distance(values_of(grad(k)), truth.dk), t.gradient) << what;
+      EXPECT_LE(distance(values_of(grad(v)), truth.dv), t.gradient) << what;
+      EXPECT_LE(distance(values_of(grad(side_k)), truth.dside_k), t.gradient) << what;
+      EXPECT_LE(distance(values_of(grad(side_v)), truth.dside_v), t.gradient) << what;
+    }
+  }
+}
+
+TEST(AttentionMerge, RejectsBadInput) {
+  const Tensor out = Tensor::zeros({1, 2, 3, 4}), lse = Tensor::zeros({1, 2, 3});
+  EXPECT_THROW(merge_attention({}), ValueError);
+  const AttentionResult missing[] = {{out, {}}}, rank[] = {{lse, lse}},
+                        rows[] = {{out, Tensor::zeros({1, 2, 4})}},
+                        shapes[] = {{out, lse}, {Tensor::zeros({1, 2, 3, 5}), lse}},
+                        dtypes[] = {{out, lse}, {Tensor::zeros({1, 2, 3, 4}, DType::f64), lse}};
+  EXPECT_THROW(merge_attention(missing), ValueError);
+  EXPECT_THROW(merge_attention(rank), ShapeError);
+  EXPECT_THROW(merge_attention(rows), ShapeError);
+  EXPECT_THROW(merge_attention(shapes), ShapeError);
+  EXPECT_THROW(merge_attention(dtypes), DTypeError);
+  const AttentionResult one[] = {{out, lse}};
+  EXPECT_EQ(merge_attention(one).out.view().data, out.view().data);
+}
+
 }  // namespace
 }  // namespace longspan

@@ -26,6 +26,7 @@ constexpr Command commands[] = {
     {"generate", longspan::generate_command, "sample text from a checkpoint"},
     {"models", longspan::models_command, "list the models and their presets"},
     {"data", longspan::data_command, "look at a data set"},
+    {"tokens", longspan::tokens_command, "train and use tokenizers"},
     {"draw", longspan::draw_command, "draw and count which pairs a model attends to"},
 };
 

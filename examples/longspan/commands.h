@@ -16,6 +16,7 @@ int eval_command(int argc, const char* const* argv);
 int generate_command(int argc, const char* const* argv);
 int models_command(int argc, const char* const* argv);
 int data_command(int argc, const char* const* argv);
+int tokens_command(int argc, const char* const* argv);
 int draw_command(int argc, const char* const* argv);
 
 /// Flags that set what a run is made of.

@@ -111,6 +111,72 @@ TEST_F(Data, TokensOfATokenizerAreScoredPerByte) {
   EXPECT_EQ(text.out.substr(0, 15), "abc abc abc abc");
 }
 
+TEST_F(Data, WholeWordsAreHidden) {
+  const std::vector<std::string> words = {"--model", "transformer:encoder", "--set",
+                                          "whole_words=true"};
+  std::vector<std::string> arguments = {"train",
+                                        "--data",
+                                        "bytes=" + (folder / "words"),
+                                        "--length",
+                                        "24",
+                                        "--batch",
+                                        "4",
+                                        "--layers",
+                                        "1",
+                                        "--set",
+                                        "model.d_model=32",
+                                        "--set",
+                                        "model.d_ff=48",
+                                        "--steps",
+                                        "3",
+                                        "--seed",
+                                        "1",
+                                        "--out"};
+  arguments.insert(arguments.end() - 1, words.begin(), words.end());
+  std::vector<std::string> one = arguments, other = arguments;
+  one.push_back(folder / "whole");
+  other.insert(other.end() - 1, {"--set", "whole_words=false"});
+  other.push_back(folder / "single");
+  const Outcome whole = run(one), single = run(other);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  ASSERT_EQ(single.code, 0) << single.err;
+  EXPECT_NE(parse_json(whole.last_line())["valid_bpb"],
+            parse_json(single.last_line())["valid_bpb"]);
+}
+
+TEST_F(Data, TokenizersAreTrainedAndUsed) {
+  const std::string model = folder / "m.model";
+  const Outcome made = run({"tokens", "train", "--data", "bytes=" + (folder / "words"), "--kind",
+                            "bpe", "--vocabulary", "268", "--symbols", "[MASK]", "--out", model});
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_NE(made.out.find("268 tokens"), std::string::npos) << made.out;
+  const Outcome encoded =
+      run({"tokens", "encode", "--tokenizer", model, "--text", "w1 w2 \xC3\xA9"});
+  EXPECT_EQ(encoded.code, 0) << encoded.err;
+  std::vector<std::string> back = {"tokens", "decode", "--tokenizer", model};
+  std::string id;
+  for (const char c : encoded.out) {
+    if (c != ' ' && c != '\n') {
+      id += c;
+    } else if (!id.empty()) {
+      back.push_back(id);
+      id.clear();
+    }
+  }
+  EXPECT_EQ(run(back).out, "w1 w2 \xC3\xA9\n");
+  for (const std::vector<std::string>& bad :
+       {std::vector<std::string>{"tokens"},
+        {"tokens", "make"},
+        {"tokens", "decode", "x"},
+        {"tokens", "decode", "999"},
+        {"tokens", "train", "--data", "bytes=" + (folder / "words")},
+        {"tokens", "encode", "--tokenizer", folder / "none"}}) {
+    const Outcome o = run(bad);
+    EXPECT_EQ(o.code, 1);
+    EXPECT_FALSE(o.err.empty());
+  }
+}
+
 TEST_F(Data, GenerateSaysWhatItCannotWrite) {
   train("dna", "dna", {});
   const Outcome o = run({"generate", "--out", folder / "run-dnadna0", "--prompt", "ACGT"});

@@ -234,7 +234,7 @@ TEST_F(Runs, TakeTheLastValueOfAnOption) {
 
 TEST_F(Runs, DocumentEveryOption) {
   const std::string docs = read(LONGSPAN_SOURCE_DIR "/docs/options.md");
-  for (const char* command : {"train", "eval", "generate", "data"}) {
+  for (const char* command : {"train", "eval", "generate", "data", "tokens"}) {
     const std::string help = must({command, "--help"}).out;
     EXPECT_NE(help.find("Usage: longspan " + std::string(command)), std::string::npos) << help;
     size_t options = 0;

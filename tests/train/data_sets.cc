@@ -255,6 +255,30 @@ TEST(DataSets, PicturesComeWhole) {
                        "not whole pictures"));
 }
 
+TEST(TasksAndData, Test7_EveryTokenIsScoredOnce) {
+  const Folder folder;
+  std::string images, text;
+  for (int i = 0; i < 3 * 3073; ++i) images += static_cast<char>(philox_word(1, i));
+  for (int i = 0; i < 700; ++i) text += fmt::format("word{} ", philox_word(2, i) % 400);
+  write_bytes(folder / "images", images);
+  write_bytes(folder / "words", text);
+  for (const char* id : {"images", "words"}) {
+    const Part part = open(id, folder / id, {.split = "100/0/0", .tokenizer = ""}).train;
+    EXPECT_EQ(part.width, std::string(id) == "words" ? 2 : 1);
+    for (const int64_t length : {1, 7, 512, 3072, 10'000}) {
+      const EvaluationSegments segments(part, 4, length);
+      std::vector<int32_t> scored;
+      for (int64_t i = 0; i < segments.size(); ++i) {
+        const std::vector<int32_t> tokens = segments[i].tokens.to_vector<int32_t>();
+        const std::vector<int32_t> targets = segments[i].targets.to_vector<int32_t>();
+        EXPECT_EQ(tokens[0], scored.empty() ? 0 : scored.back());
+        scored.insert(scored.end(), targets.begin(), targets.end());
+      }
+      EXPECT_EQ(scored, ids_of(part)) << id << ' ' << length;
+    }
+  }
+}
+
 TEST(DataSets, DocumentsAreNoSequence) {
   const Folder folder;
   for (const char* part : {"train", "valid", "test"}) {

@@ -6,6 +6,7 @@
 
 #include "models/bigbird.h"
 #include "models/blockbert.h"
+#include "models/etc.h"
 #include "models/sparse_transformer.h"
 #include "models/transformer.h"
 
@@ -36,8 +37,9 @@ int64_t Blueprint::parameters() const {
 }
 
 std::span<const ModelEntry> models() {
-  static const std::array all{transformer_entry(), local_transformer_entry(),
-                              sparse_transformer_entry(), blockbert_entry(), bigbird_entry()};
+  static const std::array all{
+      transformer_entry(), local_transformer_entry(), sparse_transformer_entry(),
+      blockbert_entry(),   bigbird_entry(),           etc_entry()};
   return all;
 }
 

@@ -1,0 +1,239 @@
+// ETC, Ainslie et al. 2020 (2004.08483): an encoder of two streams. Long tokens X^l see their
+// neighbours and all globals X^g; globals see one another and long tokens. Labels of relations take
+// the place of positions and carry structure: which global owns a token, which context a global is
+// of.
+//
+//   z_i = sum_j alpha_ij x_j W^V,  alpha_ij = softmax of e_ij over the keys of both pieces
+//   e_ij = (x_i W^Q (x_j W^K + a_ij)^T + b_ij) / sqrt(d)                      (eq. 1, with b)
+//
+// The paper adds -(1 - M_ij) 10000 to e_ij; here a masked pair does not exist. b is the published
+// code's, and starts at 0.
+
+#include "models/etc.h"
+
+#include <algorithm>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "nn/checkpoint.h"
+#include "ops/block_attention.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "etc";
+
+/// Attention over one key segment or two; the second may have no keys.
+Tensor attend(const Tensor& q, const Keys& first, const Keys& second, const AttentionPattern& see,
+              const ScoreTerms& terms, const Dropout& drop) {
+  if (!second.k) return block_attention(q, first.k, first.v, see, terms, drop).out;
+  const Keys both[] = {first, second};
+  return block_attention(q, both, see, terms, drop).out;
+}
+
+/// Both streams behind one another, [B, n_l + n_g, D].
+Tensor joined(const EtcStreams& x) {
+  if (!x.l || !x.g) return x.l ? x.l : x.g;
+  return concat({x.l, x.g}, 1);
+}
+
+}  // namespace
+
+size_t EtcAttention::stored(Piece piece) const {
+  if (config_.share_qkv) return l2l;
+  if (config_.share_kv) return piece == l2l || piece == l2g ? l2l : g2g;
+  return piece;
+}
+
+Tensor EtcAttention::split_heads(const Tensor& x) const {
+  const int64_t heads = config_.n_head;
+  return transpose(unflatten(x, -1, heads, config_.d_model / heads), 1, 2);
+}
+
+Tensor EtcAttention::merge(const Tensor& heads, Side side) const {
+  return out_[stored_out(side)].forward(flatten(transpose(heads, 1, 2), 2, 3));  // [B, n, D]
+}
+
+Keys EtcAttention::keys(const Tensor& x, Piece piece) const {
+  const size_t at = stored(piece);
+  return {split_heads(k_[at].forward(x)), split_heads(v_[at].forward(x))};
+}
+
+/// a and b with their rows in the order of attention's ids. Without classes of pairs only those of
+/// distances are reached.
+ScoreTerms EtcAttention::terms(Side side, const AttentionPattern& see, DType dtype) const {
+  ScoreTerms t;
+  if (!config_.labels) return t;
+  const int64_t k = config_.max_distance;
+  const bool classes = see.mask.class_id || see.side_mask.class_id;
+  const Tensor rows = classes ? rows_ : narrow(rows_, 0, 0, 2 * k + 1);
+  t.id = {k, k};
+  const auto table = [&](const Tensor& x) {
+    return contiguous(transpose(cast(take(x, rows), dtype), 0, 1));  // [R, H, ..] -> [H, R, ..]
+  };
+  t.relation_key = table(a_[side]);
+  if (config_.rel_bias) t.relation_bias = table(b_[side]);
+  return t;
+}
+
+EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pass pass) const {
+  const MacCounter macs;
+  const bool globals = static_cast<bool>(x.g), tokens = static_cast<bool>(x.l);
+  const float p = or_default(config_.dropout_attn, config_.dropout);
+  Keys of_l, of_g;  // what long queries read
+  if (tokens) of_l = keys(x.l, l2l);
+  if (tokens && globals) of_g = keys(x.g, l2g);
+  EtcStreams y;
+  if (tokens) {
+    const Tensor q = split_heads(q_[stored_query(from_long)].forward(x.l));  // [B, H, n_l, d]
+    y.l = merge(attend(q, of_l, of_g, see.long_side, terms(from_long, see.long_side, q.dtype()),
+                       {p, pass.at("long")}),
+                from_long);
+  }
+  if (globals) {
+    const Tensor q = split_heads(q_[stored_query(from_global)].forward(x.g));  // [B, H, n_g, d]
+    const bool same = config_.share_qkv && tokens;
+    const Keys first = same ? of_g : keys(x.g, g2g);
+    const Keys second = same ? of_l : tokens ? keys(x.l, g2l) : Keys{};
+    y.g = merge(attend(q, first, second, see.global_side,
+                       terms(from_global, see.global_side, q.dtype()), {p, pass.at("global")}),
+                from_global);
+  }
+  if (MacCounter* outer = macs.outer()) {
+    outer->projections += macs.other;
+    outer->attention += 2 * config_.d_model * (see.long_pairs + see.global_pairs);
+  }
+  return y;
+}
+
+Tensor EtcAttention::probabilities(const EtcStreams& x, const EtcPatterns& see) const {
+  const NoGrad off;
+  const int64_t n_l = x.l.dim(1), n_g = x.g.dim(1), n = n_l + n_g;
+  constexpr int64_t columns = 512;
+  std::vector<Tensor> sides;
+  for (const Side side : {from_long, from_global}) {
+    const bool of_long = side == from_long;
+    const Tensor q = split_heads(q_[stored_query(side)].forward(of_long ? x.l : x.g));
+    Keys local = keys(x.l, of_long ? l2l : g2l), global = keys(x.g, of_long ? l2g : g2g);
+    const AttentionPattern& pattern = of_long ? see.long_side : see.global_side;
+    const ScoreTerms t = terms(side, pattern, q.dtype());
+    std::vector<Tensor> parts;
+    for (int64_t j = 0; j < n; j += columns) {
+      // Values that are the unit vectors j ... turn the weighted sum into the weights.
+      const int64_t width = std::min(columns, n - j);
+      std::vector<double> unit(static_cast<size_t>(n * width), 0.0);
+      for (int64_t c = 0; c < width; ++c) unit[static_cast<size_t>((j + c) * width + c)] = 1.0;
+      const Tensor v = to_device(cast(Tensor::from(unit, {n, width}), q.dtype()), q.device());
+      const auto part = [&](int64_t begin, int64_t count) {
+        return contiguous(
+            expand(narrow(v, 0, begin, count), {q.dim(0), config_.n_head, count, width}));
+      };
+      local.v = part(0, n_l);
+      global.v = part(n_l, n_g);
+      parts.push_back(
+          attend(q, of_long ? local : global, of_long ? global : local, pattern, t, {}));
+    }
+    sides.push_back(concat(parts, 3));
+  }
+  return concat(sides, 2);
+}
+
+EtcStreams EtcLayer::attention_input(const EtcStreams& x) const {
+  if (place_ == NormPlace::post) return x;
+  return {x.l ? norm_l_.forward(x.l) : x.l, x.g ? norm_g_.forward(x.g) : x.g};
+}
+
+EtcStreams EtcLayer::forward(EtcStreams x, const EtcPatterns& see, Pass pass) const {
+  const auto stream = [&](Tensor& y, const Tensor& z, const Normalization& norm, const Block& ff,
+                          Pass site) {
+    if (!y) return;
+    y = add(y, dropout(z, dropout_, site.at("resid")));
+    if (place_ == NormPlace::post) y = norm.forward(y);
+    y = ff.forward(y, {}, site).y;
+  };
+  const EtcStreams z = attention_.forward(attention_input(x), see, pass.at("attention"));
+  stream(x.l, z.l, norm_l_, ff_.front(), pass.at("long"));
+  stream(x.g, z.g, norm_g_, ff_.back(), pass.at("global"));
+  return x;
+}
+
+Output EtcLayer::forward(const Tensor& x, const Given& given, Pass pass) const {
+  const AttentionPattern& of_long = given.layer_patterns.front();
+  const int64_t n_l = of_long.layout ? of_long.layout->queries : 0, n_g = x.dim(1) - n_l;
+  EtcStreams both;
+  if (n_l > 0) both.l = narrow(x, 1, 0, n_l);
+  if (n_g > 0) both.g = narrow(x, 1, n_l, n_g);
+  return joined(forward(both, {of_long, given.layer_patterns.back()}, pass));
+}
+
+/// Sec. 2: tokens and segments, no absolute positions unless asked for; a norm for each stream.
+EtcStreams EtcEncoder::embed(const EtcInputs& in, Pass pass) const {
+  const Scope scope("embed");
+  const auto stream = [&](const Tensor& ids, const Tensor& types, int64_t type) {
+    Tensor x = token_.forward(ids);  // [B, n, E]
+    if (config_.d_embed > 0) x = projection_.forward(x);
+    if (config_.token_types > 0) {
+      x = add(x, types ? type_.forward(types) : select(type_.weight, 0, type));
+    }
+    return x;
+  };
+  const auto finish = [&](const Tensor& x, const Normalization& norm, const char* label) {
+    return cast(dropout(norm.forward(x), config_.dropout, pass.at(label)), compute_);
+  };
+  EtcStreams x;
+  if (in.tokens) {
+    x.l = stream(in.tokens, in.types, 1);
+    if (config_.n_positions > 0) x.l = add(x.l, position_.forward(0, in.tokens.dim(1)));
+    x.l = finish(x.l, norm_l_, "emb_long");
+  }
+  if (in.globals) {
+    x.g = stream(in.globals, in.global_types, 0);
+    if (in.global_features) x.g = add(x.g, features_.forward(in.global_features));
+    x.g = finish(x.g, norm_g_, "emb_global");
+  }
+  return x;
+}
+
+EtcPatterns EtcEncoder::patterns(const EtcInputs& in) const {
+  const Tensor& any = in.tokens ? in.tokens : in.globals;
+  require(static_cast<bool>(any), kName, "an input has neither tokens nor globals");
+  for (const Tensor& x : {in.tokens, in.globals}) {
+    if (x && (x.rank() != 2 || x.dim(0) != any.dim(0) || x.dim(1) < 1)) {
+      fail_with<ShapeError>(kName, "tokens must be [B, n_l] and globals [B, n_g], of some length",
+                            {{"tokens", in.tokens}, {"globals", in.globals}});
+    }
+  }
+  require(config_.global_features > 0 || !in.global_features, kName,
+          "features of globals need global_features > 0");
+  return etc_patterns(config_, in.structure, any.dim(0), in.tokens ? in.tokens.dim(1) : 0,
+                      in.globals ? in.globals.dim(1) : 0, token_.weight.device());
+}
+
+EtcStreams EtcEncoder::forward(const EtcInputs& in, Pass pass) const {
+  const Scope scope(kName);
+  const EtcPatterns see = patterns(in);
+  EtcStreams x = embed(in, pass);
+  Given given;
+  given.layer_patterns = {see.long_side, see.global_side};
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Scope at("layers", static_cast<long>(i));
+    const Pass site = pass.at("layers").at(static_cast<uint64_t>(i));
+    if (config_.memory == MemoryPolicy::checkpoint) {
+      const Tensor y = checkpoint(layers_[i], joined(x), given, site).y;
+      const int64_t n_l = x.l ? x.l.dim(1) : 0;
+      if (x.l) x.l = narrow(y, 1, 0, n_l);
+      if (x.g) x.g = narrow(y, 1, n_l, x.g.dim(1));
+    } else {
+      x = layers_[i].forward(x, see, site);
+    }
+  }
+  if (config_.norm == NormPlace::post) return x;
+  return {x.l ? final_norm_.forward(x.l) : x.l, x.g ? final_norm_.forward(x.g) : x.g};
+}
+
+}  // namespace longspan

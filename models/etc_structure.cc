@@ -1,0 +1,384 @@
+// Which token of ETC sees which: bounds of keys for packed examples, contexts and sentences, and
+// labels of pairs by class.
+
+#include "models/etc_structure.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "models/etc.h"
+#include "ops/copy.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "etc";
+
+/// A tensor of structure on the host: [1 or B, n], or one value for all where it is not given.
+class Ids {
+ public:
+  Ids(const char* name, const Tensor& t, int64_t batch, int64_t n, int64_t missing)
+      : given(static_cast<bool>(t)), missing_(missing) {
+    if (!given) return;
+    require_integer(kName, t, name);
+    if (t.rank() < 2 || (t.dim(0) != 1 && t.dim(0) != batch) || t.numel() != t.dim(0) * n) {
+      fail_with<ShapeError>(
+          kName, fmt::format("{} must have {} numbers for each of 1 or {} samples", name, n, batch),
+          {{name, t}});
+    }
+    rows = t.dim(0);
+    n_ = n;
+    values_ = cast(t, DType::i64).to_vector<int64_t>();
+  }
+
+  int64_t operator()(int64_t b, int64_t i) const {
+    return given ? values_[static_cast<size_t>((rows == 1 ? 0 : b) * n_ + i)] : missing_;
+  }
+  void require_range(const char* name, int64_t low, int64_t high) const {
+    for (const int64_t x : values_) {
+      require(x >= low && x < high, kName, "{} has {}; expected {} to {}", name, x, low, high - 1);
+    }
+  }
+
+  bool given;
+  int64_t rows = 1;
+
+ private:
+  int64_t missing_, n_ = 0;
+  std::vector<int64_t> values_;
+};
+
+/// Keys from .. to of a query.
+struct Interval {
+  int32_t from = 0, to = 0;
+  int64_t size() const { return to - from; }
+};
+
+/// For each of n tokens the tokens that are of one kind with it: all that have the same id, which
+/// must be neighbours. Tokens of an example below 0, the first number of the id, are padding.
+std::vector<Interval> groups(const char* name, int64_t n, const auto& id) {
+  std::vector<Interval> of(static_cast<size_t>(n));
+  std::map<std::pair<int64_t, int64_t>, int64_t> begins;
+  for (int64_t i = 0; i < n;) {
+    int64_t end = i + 1;
+    while (end < n && id(end) == id(i)) ++end;
+    if (id(i).first >= 0) {
+      const auto [at, fresh] = begins.emplace(id(i), i);
+      require(fresh, kName, "{}: tokens {} and {} are of one, and others between are not", name,
+              at->second, i);
+      std::fill(of.begin() + i, of.begin() + end,
+                Interval{static_cast<int32_t>(i), static_cast<int32_t>(end)});
+    }
+    i = end;
+  }
+  return of;
+}
+
+/// Bounds of the keys of each query, [rows, n].
+struct Bounds {
+  std::vector<int32_t> from, to;
+  void add(Interval x) {
+    from.push_back(x.from);
+    to.push_back(x.to);
+  }
+  void set(PairMask& mask, int64_t rows, int64_t n, Device device) const {
+    mask.q_from = Tensor::from(from, {rows, n}, device);
+    mask.q_to = Tensor::from(to, {rows, n}, device);
+  }
+};
+
+std::vector<int32_t> numbers(int64_t n) {
+  std::vector<int32_t> x(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) x[static_cast<size_t>(i)] = static_cast<int32_t>(i);
+  return x;
+}
+
+/// What the builders of both sides read.
+class Structure {
+ public:
+  Structure(const EtcConfig& c, const EtcStructure& s, int64_t batch, int64_t n_l, int64_t n_g,
+            Device device)
+      : c_(c),
+        batch_(batch),
+        n_l_(n_l),
+        n_g_(n_g),
+        device_(device),
+        labels_{c.max_distance},
+        classes_(s.link_labels && s.link_labels.rank() == 3 ? s.link_labels.dim(1) : n_g + 1),
+        owner_("owner", s.owner, batch, n_l, -1),
+        example_("example", s.example, batch, n_l, 0),
+        global_example_("global_example", s.global_example, batch, n_g, 0),
+        context_("context", s.context, batch, n_l, -1),
+        global_context_("global_context", s.global_context, batch, n_g, -1),
+        g2l_all_("g2l_all", s.g2l_all, batch, n_g, 0),
+        global_labels_("global_labels", s.global_labels, batch, n_g * n_g, 0),
+        link_labels_("link_labels", s.link_labels, batch, classes_ * n_g, 0),
+        link_class_("link_class", s.link_class, batch, n_l, 0) {
+    owner_.require_range("owner", -1, n_g);
+    global_labels_.require_range("global_labels", -1, c.label_count());
+    link_labels_.require_range("link_labels", -1, c.label_count());
+    link_class_.require_range("link_class", 0, classes_);
+    require(link_labels_.given == link_class_.given, kName,
+            "link_labels and link_class belong together; got one of them");
+    for (int64_t b = 0; b < batch; ++b) index(b);
+  }
+
+  EtcPatterns patterns() const {
+    EtcPatterns p;
+    if (n_l_ > 0) long_side(p);
+    if (n_g_ > 0) global_side(p);
+    return p;
+  }
+
+ private:
+  /// Finds the neighbours of each token of sample b, and the tokens of each global.
+  void index(int64_t b) {
+    const auto pair = [](int64_t a, int64_t x) { return std::pair{a, x}; };
+    examples_l_.push_back(
+        groups("example", n_l_, [&](int64_t i) { return pair(example_(b, i), 0); }));
+    examples_g_.push_back(
+        groups("global_example", n_g_, [&](int64_t i) { return pair(global_example_(b, i), 0); }));
+    contexts_.push_back(
+        groups("context", n_l_, [&](int64_t i) { return pair(example_(b, i), context_(b, i)); }));
+    std::vector<Interval> hull(static_cast<size_t>(n_g_));
+    std::vector<int64_t> owned(static_cast<size_t>(n_g_));
+    for (int64_t j = 0; j < n_l_; ++j) {
+      const int64_t m = owner_(b, j);
+      if (m < 0 || example_(b, j) < 0) continue;
+      require(example_(b, j) == global_example_(b, m), kName,
+              "long token {} of example {} has an owner of example {}", j, example_(b, j),
+              global_example_(b, m));
+      Interval& h = hull[static_cast<size_t>(m)];
+      if (owned[static_cast<size_t>(m)]++ == 0) h.from = static_cast<int32_t>(j);
+      h.to = static_cast<int32_t>(j + 1);
+    }
+    for (int64_t m = 0; m < n_g_; ++m) {
+      scattered_ |= hull[static_cast<size_t>(m)].size() != owned[static_cast<size_t>(m)];
+    }
+    hulls_.push_back(std::move(hull));
+    owned_.push_back(std::move(owned));
+    ranges_.emplace_back();
+    for (int64_t j = 0; j < n_l_; ++j) {
+      const int64_t e = example_(b, j);
+      if (e >= 0) ranges_.back()[e].first = examples_l_.back()[static_cast<size_t>(j)];
+    }
+    for (int64_t m = 0; m < n_g_; ++m) {
+      const int64_t e = global_example_(b, m);
+      if (e >= 0) ranges_.back()[e].second = examples_g_.back()[static_cast<size_t>(m)];
+    }
+  }
+
+  bool packed() const { return example_.given || global_example_.given; }
+  int64_t rows(std::initializer_list<const Ids*> all) const {
+    int64_t n = 1;
+    for (const Ids* x : all) n = std::max(n, x->rows);
+    return n;
+  }
+  int64_t class_of(int64_t b, int64_t j) const {
+    if (link_labels_.given) return link_class_(b, j);
+    return owner_(b, j) >= 0 ? owner_(b, j) : n_g_;
+  }
+  /// Label of long tokens of a class and a global, -1: hidden.
+  int64_t link(int64_t b, int64_t cls, int64_t m) const {
+    if (link_labels_.given) return link_labels_(b, cls * n_g_ + m);
+    return cls == m ? labels_.linked() : labels_.unlinked();
+  }
+  int64_t global_label(int64_t b, int64_t m, int64_t other) const {
+    if (global_labels_.given) return global_labels_(b, m * n_g_ + other);
+    const int64_t x = global_context_(b, m), y = global_context_(b, other);
+    return x >= 0 && y >= 0 && x != y ? labels_.other_context() : labels_.distance(other - m);
+  }
+  int32_t row(int64_t label) const {
+    if (label < 0) return -1;
+    return static_cast<int32_t>(c_.labels ? labels_.row(label) : 0);
+  }
+  Tensor long_classes() const {
+    const int64_t n = rows({&owner_, &link_class_});
+    std::vector<int32_t> of;
+    for (int64_t b = 0; b < n; ++b) {
+      for (int64_t j = 0; j < n_l_; ++j) of.push_back(static_cast<int32_t>(class_of(b, j)));
+    }
+    return Tensor::from(of, {n, n_l_}, device_);
+  }
+  Tensor global_classes() const { return Tensor::from(numbers(n_g_), {1, n_g_}, device_); }
+  Interval example_range(int64_t b, int64_t example, bool globals) const {
+    const auto at = ranges_[static_cast<size_t>(b)].find(example);
+    if (at == ranges_[static_cast<size_t>(b)].end()) return {};
+    return globals ? at->second.second : at->second.first;
+  }
+  /// Keys of the interval that no label hides.
+  int64_t shown(Interval x, const auto& label) const {
+    int64_t n = 0;
+    for (int64_t j = x.from; j < x.to; ++j) n += label(j) >= 0 ? 1 : 0;
+    return n;
+  }
+  static AttentionPattern with_side(AttentionPattern p, int64_t queries, int64_t side) {
+    if (side > 0) {
+      std::vector<TileRuns> tiles = tiles_of(*p.layout, 0);
+      for (TileRuns& t : tiles) {
+        t.runs.push_back({0, static_cast<int32_t>(side), 1, RunKind::full});
+      }
+      p.layout = make_layout(queries, queries, {tiles}, {.side_keys = side});
+    }
+    p.recipe = {};
+    return p;
+  }
+
+  void long_side(EtcPatterns& all) const {
+    AttentionPattern& p = all.long_side;
+    p = with_side(resolve(patterns::dilated(c_.radius, c_.radius, 1), n_l_, n_l_), n_l_, n_g_);
+    p.name = "long";
+    Bounds local, side;
+    const int64_t many = rows({&owner_, &example_, &global_example_, &context_});
+    for (int64_t b = 0; b < batch_; ++b) {
+      for (int64_t i = 0; i < n_l_; ++i) {
+        const Interval here = example_(b, i) < 0
+                                  ? Interval{}
+                                  : contexts_[static_cast<size_t>(b)][static_cast<size_t>(i)];
+        Interval global = example_range(b, example_(b, i), true);
+        const int64_t m = owner_(b, i);
+        if (c_.hard_l2g) {
+          global = m >= 0 && global.size() > 0
+                       ? Interval{static_cast<int32_t>(m), static_cast<int32_t>(m + 1)}
+                       : Interval{};
+        }
+        all.long_pairs += std::max<int64_t>(0, std::min<int64_t>(here.to, i + c_.radius + 1) -
+                                                   std::max<int64_t>(here.from, i - c_.radius));
+        const int64_t cls = class_of(b, i);
+        all.long_pairs += link_labels_.given
+                              ? shown(global, [&](int64_t g) { return link(b, cls, g); })
+                              : global.size();
+        if (b < many) {
+          local.add(here);
+          side.add(global);
+        }
+      }
+    }
+    if (packed() || context_.given) local.set(p.mask, many, n_l_, device_);
+    if (n_g_ == 0) return;
+    if (packed() || c_.hard_l2g) side.set(p.side_mask, many, n_l_, device_);
+    if (!c_.labels && !link_labels_.given) return;
+    std::vector<int32_t> table;
+    for (int64_t b = 0; b < link_labels_.rows; ++b) {
+      for (int64_t cls = 0; cls < classes_; ++cls) {
+        for (int64_t m = 0; m < n_g_; ++m) table.push_back(row(link(b, cls, m)));
+      }
+    }
+    p.side_mask.q_class = long_classes();
+    p.side_mask.k_class = global_classes();
+    p.side_mask.class_id = Tensor::from(table, {link_labels_.rows, classes_, n_g_}, device_);
+  }
+
+  void global_side(EtcPatterns& all) const {
+    AttentionPattern& p = all.global_side;
+    p = with_side(resolve(patterns::dense(), n_g_, n_g_), n_g_, n_l_);
+    p.name = "global";
+    require(!c_.hard_g2l || !link_labels_.given || !scattered_, kName,
+            "hard_g2l with link_labels needs sentences of neighbouring tokens");
+    const bool table = global_labels_.given || (global_context_.given && c_.labels);
+    Bounds global, side;
+    const int64_t many = rows({&owner_, &example_, &global_example_, &g2l_all_});
+    for (int64_t b = 0; b < batch_; ++b) {
+      for (int64_t m = 0; m < n_g_; ++m) {
+        const auto at = static_cast<size_t>(m);
+        const Interval here = examples_g_[static_cast<size_t>(b)][at];
+        const bool own = c_.hard_g2l && g2l_all_(b, m) == 0;
+        Interval tokens = example_range(b, global_example_(b, m), false);
+        if (own) tokens = here.size() > 0 ? hulls_[static_cast<size_t>(b)][at] : Interval{};
+        all.global_pairs += global_labels_.given
+                                ? shown(here, [&](int64_t o) { return global_label(b, m, o); })
+                                : here.size();
+        if (link_labels_.given) {
+          all.global_pairs += shown(tokens, [&](int64_t j) { return link(b, class_of(b, j), m); });
+        } else {
+          all.global_pairs +=
+              own && here.size() > 0 ? owned_[static_cast<size_t>(b)][at] : tokens.size();
+        }
+        if (b < many) {
+          global.add(here);
+          side.add(tokens);
+        }
+      }
+    }
+    if (packed()) global.set(p.mask, many, n_g_, device_);
+    if (table) {
+      const int64_t n = rows({&global_labels_, &global_context_});
+      std::vector<int32_t> ids;
+      for (int64_t b = 0; b < n; ++b) {
+        for (int64_t m = 0; m < n_g_; ++m) {
+          for (int64_t o = 0; o < n_g_; ++o) ids.push_back(row(global_label(b, m, o)));
+        }
+      }
+      p.mask.q_class = p.mask.k_class = global_classes();
+      p.mask.class_id = Tensor::from(ids, {n, n_g_, n_g_}, device_);
+    }
+    if (n_l_ == 0) return;
+    if (packed() || c_.hard_g2l) side.set(p.side_mask, many, n_g_, device_);
+    const bool hide = c_.hard_g2l && scattered_;
+    if (!c_.labels && !link_labels_.given && !hide) return;
+    const int64_t n = rows({&link_labels_, hide ? &g2l_all_ : &link_labels_});
+    std::vector<int32_t> ids;
+    for (int64_t b = 0; b < n; ++b) {
+      for (int64_t m = 0; m < n_g_; ++m) {
+        for (int64_t cls = 0; cls < classes_; ++cls) {
+          const bool hidden = hide && cls != m && g2l_all_(b, m) == 0;
+          ids.push_back(hidden ? -1 : row(link(b, cls, m)));
+        }
+      }
+    }
+    p.side_mask.q_class = global_classes();
+    p.side_mask.k_class = long_classes();
+    p.side_mask.class_id = Tensor::from(ids, {n, n_g_, classes_}, device_);
+  }
+
+  const EtcConfig& c_;
+  int64_t batch_, n_l_, n_g_;
+  Device device_;
+  EtcLabels labels_;
+  int64_t classes_;
+  Ids owner_, example_, global_example_, context_, global_context_, g2l_all_, global_labels_,
+      link_labels_, link_class_;
+  bool scattered_ = false;  // some sentence has others between its tokens
+  // Of each sample: neighbours of one example or context, what globals own, and where examples are.
+  std::vector<std::vector<Interval>> examples_l_, examples_g_, contexts_, hulls_;
+  std::vector<std::vector<int64_t>> owned_;
+  std::vector<std::map<int64_t, std::pair<Interval, Interval>>> ranges_;
+};
+
+}  // namespace
+
+EtcPatterns etc_patterns(const EtcConfig& config, const EtcStructure& structure, int64_t batch,
+                         int64_t n_l, int64_t n_g, Device device) {
+  return Structure(config, structure, batch, n_l, n_g, device).patterns();
+}
+
+Tensor hierarchy_labels(const EtcConfig& config, const Tensor& level, const Tensor& parent) {
+  const EtcLabels labels{config.max_distance};
+  require(config.label_count() > labels.has_part(), kName,
+          "a hierarchy needs relations >= 2 max_distance + 6 = {}; there are {}",
+          labels.has_part() + 1, config.label_count());
+  require_rank_is(kName, level, 2, "level");
+  const int64_t batch = level.dim(0), n = level.dim(1);
+  const Ids of("level", level, batch, n, 0), above("parent", parent, batch, n, -1);
+  std::vector<int32_t> table;
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t m = 0; m < n; ++m) {
+      for (int64_t o = 0; o < n; ++o) {
+        int64_t label = labels.other_context();
+        if (of(b, m) == of(b, o)) label = labels.distance(o - m);
+        if (above(b, m) == o) label = labels.part_of();
+        if (above(b, o) == m) label = labels.has_part();
+        table.push_back(static_cast<int32_t>(label));
+      }
+    }
+  }
+  return Tensor::from(table, {batch, n, n}, level.device());
+}
+
+int64_t band_pairs(int64_t n, int64_t radius) {
+  return n > radius ? n * (2 * radius + 1) - radius * (radius + 1) : n * n;
+}
+
+}  // namespace longspan

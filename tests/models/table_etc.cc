@@ -1,0 +1,60 @@
+// The entries of ETC in the table that tests every model.
+
+#include "models/etc.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+ModelInfo etc(const std::string& name, const std::function<void(EtcConfig&)>& change) {
+  EtcConfig c = etc_preset("tiny");
+  c.vocab = 19;
+  c.mask_id = 18;
+  c.global_id = 17;
+  c.init_std = 0.3;
+  c.n_long = 11;
+  c.n_global = 3;
+  c.tie_embedding = false;  // the table shall serve the tokens alone
+  change(c);
+  ModelInfo m;
+  m.name = name;
+  m.make = [c](const Init& init) { return std::make_unique<Etc>(c, init); };
+  EtcConfig dropping = c;
+  dropping.dropout = 0.1f;
+  m.make_with_dropout = [dropping](const Init& init) {
+    return std::make_unique<Etc>(dropping, init);
+  };
+  m.sees = [](int64_t, int64_t) { return true; };  // over globals, in two layers
+  m.task = [](int64_t b, int64_t t) -> int64_t { return philox_word(5, b * 3 + t % 3) % 17; };
+  m.masked = true;
+  m.decodes = false;
+  m.steps = 400;
+  return m;
+}
+
+const RegisteredModel post = etc("etc_post", [](EtcConfig&) {});
+const RegisteredModel shared = etc("etc_shared_pre_narrow", [](EtcConfig& c) {
+  c.share_qkv = c.share_out = true;
+  c.norm = NormPlace::pre;
+  c.d_embed = 6;
+  c.hard_g2l = false;
+  c.activation = Activation::geglu;
+});
+const RegisteredModel positions = etc("etc_positions_own_feed_forward", [](EtcConfig& c) {
+  c.n_positions = 29;
+  c.share_ff = false;
+  c.share_kv = true;
+  c.rel_bias = false;
+});
+/// One layer: nothing comes back over globals.
+const RegisteredModel window = [] {
+  ModelInfo m = etc("etc_one_layer", [](EtcConfig& c) {
+    c.n_layer = 1;
+    c.radius = 3;
+  });
+  m.sees = [](int64_t i, int64_t j) { return std::abs(i - j) <= 3; };
+  return m;
+}();
+
+}  // namespace
+}  // namespace longspan::test

@@ -41,20 +41,39 @@ struct Table {
   LONGSPAN_HD const T* of(int64_t h) const { return data == nullptr ? nullptr : data + h * head; }
 };
 
+/// The tensor `span` of the contract, read as [B, H, T].
+template <class T>
+struct SpanTable {
+  const T* data = nullptr;
+  int64_t batch = 0, head = 0, key = 0;  // strides, 0 where one serves all
+  double ramp = 1, offset = 0;
+
+  /// Before it is clamped to 0 .. 1: mu of the key at `distance` = q - k.
+  template <class A>
+  LONGSPAN_HD A at(int64_t b, int64_t h, int64_t j, int64_t distance) const {
+    const A span = static_cast<A>(data[b * batch + h * head + j * key]);
+    return (static_cast<A>(offset) + span - static_cast<A>(distance)) / static_cast<A>(ramp);
+  }
+};
+
 /// What the kernels of one call are given. A is what T is computed in.
 template <class T, class A = Accumulator<T>>
 struct AttentionArguments {
   AttentionSizes sizes;
-  HeadRows<const T> q, k, v, dout;
-  HeadRows<T> out, dq, dk, dv;
-  A* lse = nullptr;             // [B, H, L]
-  const A* delta = nullptr;     // [B, H, L]: dout . out - dlse
-  Table<T> key, bias, value;    // relation terms
-  int64_t left = 0, right = 0;  // their ids
-  A* sums = nullptr;            // of the tables: [B H, splits, R, d + dv + 1]
+  HeadRows<const T> q, dout, relation_query;  // the last is q where it is not given
+  HeadRows<const T> k[kernels::kAttentionSegments], v[kernels::kAttentionSegments];
+  HeadRows<T> out, dq, drelation_query;  // without data: not wanted
+  HeadRows<T> dk[kernels::kAttentionSegments], dv[kernels::kAttentionSegments];
+  bool own_relation_query = false;
+  A* lse = nullptr;                      // [B, H, L]
+  const A* delta = nullptr;              // [B, H, L]: dout . out - dlse
+  Table<T> key, bias, value;             // relation terms
+  int64_t left = 0, right = 0, ids = 0;  // their ids
+  SpanTable<T> span;
+  A* sums = nullptr;  // of the tables: [B H, splits, R, d + dv + 1]
   int64_t splits = 1;
+  A* span_sums = nullptr;  // [B H, T]: gradients of mu, times ramp
 
-  LONGSPAN_HD int64_t ids() const { return left + right + 1; }
   LONGSPAN_HD int64_t table_width() const { return sizes.width + sizes.value_width + 1; }
 };
 
@@ -73,8 +92,9 @@ struct GeneralTile {
   /// Bytes of shared memory: `tiles` score tiles, and sums.
   static constexpr int64_t bytes(int tiles, int64_t sums) {
     return static_cast<int64_t>(sizeof(A)) *
-               (int64_t{tiles} * rows * pitch + (rows + keys) * stage_pitch + sums + 8 * rows) +
-           4 * (int64_t{4} * rows + keys * 2);
+               (int64_t{tiles} * rows * pitch + (rows + keys) * stage_pitch + sums + 7 * rows +
+                2 * keys) +
+           4 * (int64_t{5} * rows + keys * 3);
   }
   static constexpr int64_t forward_bytes = bytes(2, rows* row_sums);
   static constexpr int64_t rows_bytes = bytes(3, rows* row_sums);
@@ -125,25 +145,43 @@ class General {
     row_b = take(shared, R);
     row_c = take(shared, R);
     part = take(shared, R * parts);
+    times = take(shared, K);
+    span_sum = take(shared, K);
     query = reinterpret_cast<int32_t*>(take(shared, 0));
     read = query + R;
     seen = reinterpret_cast<KeyInterval*>(read + R);
     key = reinterpret_cast<int32_t*>(seen + R);
     key_read = key + K;
+    key_class = key_read + K;
+    row_class = key_class + K;
   }
 
   // ------------------------------------------------------------------------------- loads
 
-  /// Rows from .. of a tile: their queries and what they see.
-  LONGSPAN_HD void load_rows(int64_t tile, int64_t from) {
+  /// Rows from .. of a tile: their queries. What they see is known once they enter a segment.
+  LONGSPAN_HD void load_rows(int64_t number_of_tile, int64_t from) {
+    tile = number_of_tile;
+    segment = -1;
     const int64_t row = head.tile_row(x.sizes, tile) + from;
     const int64_t rows = head.tile_rows(x.sizes, tile) - from;
-    first_position = row + x.sizes.bounds.q_start;
+    first_row = row;
     each(R, [&](int r) {
       const int64_t i = r < rows ? head.query(x.sizes, row + r) : -1;
       query[r] = static_cast<int32_t>(i);
       read[r] = i < head.queries_valid ? static_cast<int32_t>(i) : -1;
-      seen[r] = i >= 0 ? head.sees(x.sizes, i) : KeyInterval{0, 0};
+    });
+  }
+  /// The rows turn to a key segment.
+  LONGSPAN_HD void enter(int next) {
+    if (segment == next) return;
+    segment = next;
+    const SegmentTables& s = x.sizes.segment[segment];
+    labelled = s.class_id.given();
+    straight = !labelled && !head.ordered(segment) && head.order_q < 0;
+    const int32_t* const classes = labelled ? s.q_class.of(head.b) : nullptr;
+    each(R, [&](int r) {
+      seen[r] = read[r] >= 0 ? head.sees(x.sizes, segment, read[r]) : KeyInterval{0, 0};
+      if (labelled) row_class[r] = read[r] >= 0 ? classes[read[r]] * s.key_classes : 0;
     });
   }
   /// lse in units of log 2, +inf where a row sees nothing, and delta.
@@ -157,13 +195,26 @@ class General {
       row_b[r] = lse == -none ? A(0) : x.delta[at];
     });
   }
-  /// Places k0 .. k0 + K, of which `bits` matter.
-  LONGSPAN_HD void load_keys(int64_t k0, uint64_t bits) {
+  /// Places k0 .. k0 + K of a segment, of which `bits` matter.
+  LONGSPAN_HD void load_keys(int of_segment, int64_t k0, uint64_t bits) {
+    const SegmentTables& s = x.sizes.segment[of_segment];
+    const int32_t* const classes = s.class_id.given() ? s.k_class.of(head.b) : nullptr;
     each(K, [&](int j) {
-      const bool there = k0 + j < x.sizes.keys && (bits >> j & 1) != 0;
-      const int64_t index = there ? head.key(x.sizes, k0 + j) : -1;
-      key[j] = static_cast<int32_t>(index);
-      key_read[j] = index < head.keys_valid ? static_cast<int32_t>(index) : -1;
+      const bool there = k0 + j < s.keys && (bits >> j & 1) != 0;
+      const int32_t index = there ? head.key(x.sizes, of_segment, k0 + j) : -1;
+      const bool shown = index >= 0 && head.shown(x.sizes, of_segment, index);
+      key[j] = index;
+      key_read[j] = shown ? index : -1;
+      if (classes != nullptr) key_class[j] = shown ? classes[index] : 0;
+    });
+  }
+  /// How often each of those keys counts for the rows of this tile.
+  LONGSPAN_HD void load_times(int64_t k0, uint64_t bits) {
+    if (!x.sizes.layout.multiplied) return;
+    each(K, [&](int j) {
+      const auto place = static_cast<int32_t>(k0 + j);
+      const bool one = (bits >> j & 1) == 0;
+      times[j] = one ? A(1) : static_cast<A>(head.times(x.sizes, tile, segment, place));
     });
   }
   LONGSPAN_HD Source rows_of(const HeadRows<const T>& from) const {
@@ -173,7 +224,7 @@ class General {
     return {from.of(head.b, head.h), from.row, key_read, 0, 0, from.width};
   }
   LONGSPAN_HD Source ids_of(const Table<T>& from, int64_t id, int64_t width) const {
-    return {from.of(head.h), width, nullptr, id, x.ids() - id, width};
+    return {from.of(head.h), width, nullptr, id, x.ids - id, width};
   }
 
   // ---------------------------------------------------------------------------- products
@@ -272,40 +323,72 @@ class General {
   LONGSPAN_HD int64_t clip(int64_t distance) const {
     return clamped(distance, -x.left, x.right) + x.left;
   }
-  /// Ids of the rows with the keys k0 ..: first .. last.
-  LONGSPAN_HD void reach(int64_t k0, int64_t& first, int64_t& last) const {
-    first = clip(k0 - (first_position + R - 1));
-    last = clip(k0 + K - 1 - first_position);
+  /// k - q, of positions.
+  LONGSPAN_HD int64_t distance(int r, int j) const {
+    return int64_t{key_read[j]} - (read[r] + x.sizes.segment[segment].q_start);
   }
-  /// to[r][j] += a_row(r) . table[id] + bias[id].
+  /// The id of a pair; less than 0 where it is hidden by its classes or one of the two is not
+  /// there.
+  LONGSPAN_HD int64_t id_of(int r, int j) const {
+    if (read[r] < 0 || key_read[j] < 0) return -1;
+    if (!labelled) return clip(distance(r, j));
+    return x.sizes.segment[segment].class_id.of(head.b)[row_class[r] + key_class[j]];
+  }
+  /// Ids of the rows with the keys at places k0 ..: first .. last, at most.
+  LONGSPAN_HD void reach(int64_t k0, int64_t& first, int64_t& last) const {
+    first = 0;
+    last = x.ids - 1;
+    if (!straight) return;
+    const int64_t position = first_row + x.sizes.segment[segment].q_start;
+    first = clip(k0 - (position + R - 1));
+    last = clip(k0 + K - 1 - position);
+  }
+  /// to[r][j] += a_row(r) . table[id] + shift[id].
   LONGSPAN_HD void add_relation(const Source& a, const Table<T>& table, const Table<T>& shift,
                                 int64_t k0, A* room, A* to) {
-    int64_t first, last;
-    reach(k0, first, last);
     const T* const b = shift.of(head.h);
-    for (int64_t id0 = first; id0 <= last; id0 += K) {
-      if (table.data != nullptr) multiply_rows(a, ids_of(table, id0, a.columns), room);
+    if (b != nullptr) {
       each(R * K, [&](int i) {
         const int r = i / K, j = i % K;
-        const int64_t id = clip(k0 + j - (first_position + r)) - id0;
-        if (id < 0 || id >= K) return;
-        if (table.data != nullptr) to[r * P + j] += room[r * P + id];
-        if (b != nullptr) to[r * P + j] += static_cast<A>(b[id0 + id]);
+        const int64_t id = id_of(r, j);
+        if (id >= 0) to[r * P + j] += static_cast<A>(b[id]);
+      });
+    }
+    if (table.data == nullptr) return;
+    int64_t first, last;
+    reach(k0, first, last);
+    for (int64_t id0 = first; id0 <= last; id0 += K) {
+      multiply_rows(a, ids_of(table, id0, a.columns), room);
+      each(R * K, [&](int i) {
+        const int r = i / K, j = i % K;
+        const int64_t id = id_of(r, j) - id0;
+        if (id >= 0 && id < K) to[r * P + j] += room[r * P + id];
       });
     }
   }
   /// to[r][i] = the sum of p[r][j] over the keys whose id is id0 + i.
   LONGSPAN_HD void gather(const A* p, int64_t k0, int64_t id0, A* to) {
-    each(R * K, [&](int i) {
-      const int r = i / K;
-      const int64_t id = id0 + i % K, place = first_position + r - k0 + id - x.left;
-      const int64_t from = id == 0 ? 0 : clamped(place, 0, K);
-      const int64_t end = id == x.ids() - 1 ? K : clamped(place + 1, 0, K);
-      A total = 0;
-      if (id < x.ids()) {
-        for (int64_t j = from; j < end; ++j) total += p[r * P + j];
+    if (straight) {  // keys of one id are neighbours
+      const int64_t position = first_row + x.sizes.segment[segment].q_start;
+      each(R * K, [&](int i) {
+        const int r = i / K;
+        const int64_t id = id0 + i % K, place = position + r - k0 + id - x.left;
+        const int64_t from = id == 0 ? 0 : clamped(place, 0, K);
+        const int64_t end = id == x.left + x.right ? K : clamped(place + 1, 0, K);
+        A total = 0;
+        if (id <= x.left + x.right) {
+          for (int64_t j = from; j < end; ++j) total += p[r * P + j];
+        }
+        to[r * P + i % K] = total;
+      });
+      return;
+    }
+    each(R, [&](int r) {
+      for (int i = 0; i < K; ++i) to[r * P + i] = A(0);
+      for (int j = 0; j < K; ++j) {
+        const int64_t id = id_of(r, j) - id0;
+        if (id >= 0 && id < K) to[r * P + id] += p[r * P + j];
       }
-      to[r * P + i % K] = total;
     });
   }
   /// to[r][c] += sum_j p[r][j] table[id(r, j)][from + c].
@@ -322,66 +405,88 @@ class General {
   // ------------------------------------------------------------------------------ scores
 
   LONGSPAN_HD bool visible(uint64_t bits, int r, int j) const {
-    return (bits >> j & 1) != 0 && key[j] >= seen[r].lo && key[j] < seen[r].hi;
+    const bool seen_by_row =
+        (bits >> j & 1) != 0 && key_read[j] >= seen[r].lo && key_read[j] < seen[r].hi;
+    return seen_by_row && (!labelled || id_of(r, j) >= 0);
   }
+  LONGSPAN_HD bool soft() const { return x.span.data != nullptr && segment == 0; }
+  /// mu before it is clamped.
+  LONGSPAN_HD A ramp(int r, int j) const {
+    return x.span.template at<A>(head.b, head.h, key_read[j], -distance(r, j));
+  }
+  LONGSPAN_HD static A unit(A y) { return y < A(0) ? A(0) : (y > A(1) ? A(1) : y); }
   /// 1 / (1 - p) or 0.
   LONGSPAN_HD A keep(int r, int j) const {
     const auto i = static_cast<uint32_t>(query[r]), k = static_cast<uint32_t>(key[j]);
-    return x.sizes.draws.keeps(static_cast<uint32_t>(number), i, k)
+    return x.sizes.draws.keeps(static_cast<uint32_t>(number), i, k, static_cast<uint32_t>(segment))
                ? static_cast<A>(x.sizes.draws.scale)
                : A(0);
   }
   /// scores = q . k and the terms, without the factor, of keys that begin at place k0.
   LONGSPAN_HD void score(int64_t k0) {
-    multiply_rows(rows_of(x.q), keys_of(x.k), scores);
+    multiply_rows(rows_of(x.q), keys_of(x.k[segment]), scores);
     if (x.key.data != nullptr || x.bias.data != nullptr) {
-      add_relation(rows_of(x.q), x.key, x.bias, k0, bins, scores);
+      add_relation(rows_of(x.relation_query), x.key, x.bias, k0, bins, scores);
     }
   }
-  /// scores = P, dropped; dscores = dS, without the scale.
-  LONGSPAN_HD void differentiate(int64_t k0, uint64_t bits) {
+  /// scores = P, dropped; dscores = dS, without the scale; bins = gradients of mu, times its ramp,
+  /// where they are wanted.
+  LONGSPAN_HD void differentiate(int64_t k0, uint64_t bits, bool of_span = false) {
     score(k0);
-    multiply_rows(rows_of(x.dout), keys_of(x.v), dscores);
+    multiply_rows(rows_of(x.dout), keys_of(x.v[segment]), dscores);
     if (x.value.data != nullptr) {
       add_relation(rows_of(x.dout), x.value, {}, k0, bins, dscores);
     }
     each(R * K, [&](int i) {
       const int r = i / K, j = i % K, at = r * P + j;
-      A p = 0, ds = 0;
+      A p = 0, ds = 0, dmu = 0;
       if (visible(bits, r, j)) {
-        p = two_to(fused(scores[at], factor, -row_a[r]));
+        const A above = fused(scores[at], factor, -row_a[r]);
+        // Where mu is 0 nothing bounds a score by lse.
+        p = two_to(soft() && above > A(64) ? A(64) : above);
+        if (x.sizes.layout.multiplied) p *= times[j];
         const A kept = x.sizes.draws.active ? keep(r, j) : A(1);
         ds = p * (dscores[at] * kept - row_b[r]);
+        if (soft()) {
+          const A mu = ramp(r, j);
+          if (mu >= A(0) && mu <= A(1)) dmu = ds;
+          ds *= unit(mu);
+          p *= unit(mu);
+        }
         p *= kept;
       }
       scores[at] = p;
       dscores[at] = ds;
+      if (of_span) bins[at] = dmu;
     });
   }
 
   // ------------------------------------------------------------------------------ passes
 
   /// Columns chunk Tile::row_sums of out, of rows `from` .. of a tile; chunk 0 also lse.
-  LONGSPAN_HD void forward(int64_t tile, int64_t from, int64_t chunk) {
+  LONGSPAN_HD void forward(int64_t at_tile, int64_t from, int64_t chunk) {
     constexpr int width = Tile::row_sums, share = K / parts;
     const A hidden = -std::numeric_limits<A>::infinity();
     A *const reference = row_a, *const total = row_b, *const change = row_c;
-    load_rows(tile, from);
+    load_rows(at_tile, from);
     clear(sum, R * width);
     each(R, [&](int r) {
       reference[r] = hidden;
       total[r] = A(0);
     });
-    KeySteps<K> steps(x.sizes, head, tile);
+    KeySteps<K> steps(x.sizes, head, at_tile);
     for (KeyStep step; steps.next(step);) {
-      load_keys(step.k0, step.mask);
+      enter(step.segment);
+      load_keys(segment, step.k0, step.mask);
+      load_times(step.k0, step.mask);
       score(step.k0);
       each(R * parts, [&](int i) {
         const int r = i / parts;
         A top = hidden;
         for (int j = i % parts * share; j < (i % parts + 1) * share; ++j) {
           A& s = scores[r * P + j];
-          if (!visible(step.mask, r, j)) s = factor < A(0) ? -hidden : hidden;
+          const bool counts = visible(step.mask, r, j) && (!soft() || ramp(r, j) > A(0));
+          if (!counts) s = factor < A(0) ? -hidden : hidden;
           top = s * factor > top ? s * factor : top;
         }
         part[i] = top;
@@ -402,6 +507,8 @@ class General {
         A partial = 0;
         for (int j = i % parts * share; j < (i % parts + 1) * share; ++j) {
           A p = two_to(fused(scores[r * P + j], factor, -base));
+          if (p != A(0) && x.sizes.layout.multiplied) p *= times[j];
+          if (p != A(0) && soft()) p *= unit(ramp(r, j));
           partial += p;
           if (x.sizes.draws.active && p != A(0)) p *= keep(r, j);
           scores[r * P + j] = p;
@@ -412,7 +519,7 @@ class General {
         total[r] *= change[r];
         for (int i = 0; i < parts; ++i) total[r] += part[r * parts + i];
       });
-      add_keys(scores, keys_of(x.v), chunk * width, width, change, sum);
+      add_keys(scores, keys_of(x.v[segment]), chunk * width, width, change, sum);
       if (x.value.data != nullptr) {
         add_ids(scores, x.value, x.sizes.value_width, step.k0, chunk * width, width, bins, sum);
       }
@@ -434,54 +541,77 @@ class General {
     });
   }
 
-  /// Columns chunk Tile::row_sums of dq, of rows `from` .. of a tile.
-  LONGSPAN_HD void row_gradients(int64_t tile, int64_t from, int64_t chunk) {
+  /// Columns chunk Tile::row_sums of dq, or of the gradient of relation_query, of rows `from` .. of
+  /// a tile.
+  LONGSPAN_HD void row_gradients(int64_t at_tile, int64_t from, int64_t chunk, bool of_relation) {
     constexpr int width = Tile::row_sums;
-    load_rows(tile, from);
+    load_rows(at_tile, from);
     load_statistics();
     clear(sum, R * width);
-    KeySteps<K> steps(x.sizes, head, tile);
+    KeySteps<K> steps(x.sizes, head, at_tile);
     for (KeyStep step; steps.next(step);) {
-      load_keys(step.k0, step.mask);
+      enter(step.segment);
+      load_keys(segment, step.k0, step.mask);
+      load_times(step.k0, step.mask);
       differentiate(step.k0, step.mask);
-      add_keys(dscores, keys_of(x.k), chunk * width, width, nullptr, sum);
-      if (x.key.data != nullptr) {
+      if (!of_relation) {
+        add_keys(dscores, keys_of(x.k[segment]), chunk * width, width, nullptr, sum);
+      }
+      if (x.key.data != nullptr && of_relation == x.own_relation_query) {
         add_ids(dscores, x.key, x.sizes.width, step.k0, chunk * width, width, bins, sum);
       }
     }
     const A scale = static_cast<A>(x.sizes.scale);
-    T* const dq = x.dq.of(head.b, head.h);
+    const HeadRows<T>& rows = of_relation ? x.drelation_query : x.dq;
+    T* const to = rows.of(head.b, head.h);
     each(R * width, [&](int i) {
       const int64_t r = i / width, c = chunk * width + i % width;
       if (query[r] < 0 || c >= x.sizes.width) return;
-      dq[query[r] * x.dq.row + c] = static_cast<T>(sum[i] * scale);
+      to[query[r] * rows.row + c] = static_cast<T>(sum[i] * scale);
     });
   }
 
-  /// Columns chunk Tile::key_sums of dk and dv, of places k0 .. k0 + K.
-  LONGSPAN_HD void key_gradients(int64_t k0, int64_t chunk) {
+  /// Columns chunk Tile::key_sums of dk and dv, of places k0 .. k0 + K of a segment; chunk 0 also
+  /// the gradients of mu.
+  LONGSPAN_HD void key_gradients(int of_segment, int64_t k0, int64_t chunk) {
     constexpr int width = Tile::key_sums;
     A* const dv_sum = sum + K * width;
+    const bool of_span = x.span_sums != nullptr && of_segment == 0 && chunk == 0;
     clear(sum, 2 * K * width);
-    load_keys(k0, ~uint64_t{0});
-    TileSteps<K> steps(x.sizes, head, k0);
+    clear(span_sum, K);
+    load_keys(of_segment, k0, ~uint64_t{0});
+    TileSteps<K> steps(x.sizes, head, of_segment, k0);
     for (TileStep step; steps.next(step);) {
       const int64_t rows = head.tile_rows(x.sizes, step.tile);
       for (int64_t from = 0; from < rows; from += R) {
         load_rows(step.tile, from);
         load_statistics();
-        differentiate(k0, step.mask);
+        enter(of_segment);
+        load_times(k0, step.mask);
+        differentiate(k0, step.mask, of_span);
+        if (of_span) {
+          each(K, [&](int j) {
+            for (int r = 0; r < R; ++r) span_sum[j] += bins[r * P + j];
+          });
+        }
         add_rows(dscores, rows_of(x.q), chunk * width, width, sum);
         add_rows(scores, rows_of(x.dout), chunk * width, width, dv_sum);
       }
     }
+    if (of_span) {
+      each(K, [&](int j) {
+        if (key[j] >= 0) x.span_sums[number * x.sizes.segment[0].keys + key[j]] = span_sum[j];
+      });
+    }
+    const HeadRows<T>&to_k = x.dk[of_segment], &to_v = x.dv[of_segment];
+    if (to_k.data == nullptr) return;
     const A scale = static_cast<A>(x.sizes.scale);
-    T *const dk = x.dk.of(head.b, head.h), *const dv = x.dv.of(head.b, head.h);
+    T *const dk = to_k.of(head.b, head.h), *const dv = to_v.of(head.b, head.h);
     each(K * width, [&](int i) {
       const int64_t j = i / width, c = chunk * width + i % width;
       if (key[j] < 0) return;
-      if (c < x.sizes.width) dk[key[j] * x.dk.row + c] = static_cast<T>(sum[i] * scale);
-      if (c < x.sizes.value_width) dv[key[j] * x.dv.row + c] = static_cast<T>(dv_sum[i]);
+      if (c < x.sizes.width) dk[key[j] * to_k.row + c] = static_cast<T>(sum[i] * scale);
+      if (c < x.sizes.value_width) dv[key[j] * to_v.row + c] = static_cast<T>(dv_sum[i]);
     });
   }
 
@@ -492,20 +622,22 @@ class General {
     A *const value_sum = sum + K * width, *const bias_sum = value_sum + K * width;
     clear(sum, 2 * K * width + K);
     const int64_t tiles = ceil_div(head.tiles, x.splits), first = split * tiles;
-    for (int64_t tile = first; tile < least_of<int64_t>(first + tiles, head.tiles); ++tile) {
-      const int64_t rows = head.tile_rows(x.sizes, tile);
+    for (int64_t t = first; t < least_of<int64_t>(first + tiles, head.tiles); ++t) {
+      const int64_t rows = head.tile_rows(x.sizes, t);
       for (int64_t from = 0; from < rows; from += R) {
-        load_rows(tile, from);
+        load_rows(t, from);
         load_statistics();
-        KeySteps<K> steps(x.sizes, head, tile);
+        KeySteps<K> steps(x.sizes, head, t);
         for (KeyStep step; steps.next(step);) {
+          enter(step.segment);
           int64_t least, most;
           reach(step.k0, least, most);
           if (most < id0 || least >= id0 + K) continue;
-          load_keys(step.k0, step.mask);
+          load_keys(segment, step.k0, step.mask);
+          load_times(step.k0, step.mask);
           differentiate(step.k0, step.mask);
           gather(dscores, step.k0, id0, bins);
-          add_rows(bins, rows_of(x.q), chunk * width, width, sum);
+          add_rows(bins, rows_of(x.relation_query), chunk * width, width, sum);
           each(K, [&](int i) {
             for (int r = 0; r < R; ++r) bias_sum[i] += bins[r * P + i];
           });
@@ -515,10 +647,10 @@ class General {
       }
     }
     const int64_t row = x.table_width();
-    A* const to = x.sums + ((number * x.splits + split) * x.ids() + id0) * row;
+    A* const to = x.sums + ((number * x.splits + split) * x.ids + id0) * row;
     each(K * width, [&](int i) {
       const int64_t id = i / width, c = chunk * width + i % width;
-      if (id0 + id >= x.ids()) return;
+      if (id0 + id >= x.ids) return;
       if (c < x.sizes.width) to[id * row + c] = sum[i];
       if (c < x.sizes.value_width) to[id * row + x.sizes.width + c] = value_sum[i];
       if (c == 0) to[id * row + row - 1] = bias_sum[id];
@@ -529,10 +661,13 @@ class General {
   const AttentionHead head;
   const int64_t number;  // b H + h
   const A factor;
-  A *scores, *bins, *dscores, *left, *right, *sum, *row_a, *row_b, *row_c, *part;
-  int32_t *query, *read, *key, *key_read;
+  A *scores, *bins, *dscores, *left, *right, *sum, *row_a, *row_b, *row_c, *part, *times, *span_sum;
+  int32_t *query, *read, *key, *key_read, *key_class, *row_class;
   KeyInterval* seen;
-  int64_t first_position = 0;
+  int64_t first_row = 0, tile = 0;
+  int segment = -1;       // of the keys at hand
+  bool labelled = false;  // pairs have classes
+  bool straight = true;   // neighbouring places are neighbouring positions, and ids are distances
 
  private:
   LONGSPAN_HD static A* take(A*& at, int64_t n) {
@@ -558,17 +693,22 @@ struct GeneralPasses {
     return row_places(x.sizes) * x.sizes.head_count() *
            ceil_div(x.sizes.value_width, Tile::row_sums);
   }
+  /// Chunks of columns of dq, and then those of the gradient of relation_query.
+  static LONGSPAN_HD int64_t row_chunks(const Arguments& x) {
+    return ceil_div(x.sizes.width, Tile::row_sums);
+  }
   static LONGSPAN_HD int64_t row_blocks(const Arguments& x) {
-    return row_places(x.sizes) * x.sizes.head_count() * ceil_div(x.sizes.width, Tile::row_sums);
+    return row_places(x.sizes) * x.sizes.head_count() * row_chunks(x) *
+           (x.own_relation_query ? 2 : 1);
   }
   static LONGSPAN_HD int64_t key_chunks(const Arguments& x) {
     return ceil_div(most_of(x.sizes.width, x.sizes.value_width), Tile::key_sums);
   }
   static LONGSPAN_HD int64_t key_blocks(const Arguments& x) {
-    return ceil_div(x.sizes.keys, Tile::keys) * x.sizes.head_count() * key_chunks(x);
+    return x.sizes.key_steps(Tile::keys) * x.sizes.head_count() * key_chunks(x);
   }
   static LONGSPAN_HD int64_t table_blocks(const Arguments& x) {
-    return ceil_div(x.ids(), Tile::keys) * x.splits * x.sizes.head_count() * key_chunks(x);
+    return ceil_div(x.ids, Tile::keys) * x.splits * x.sizes.head_count() * key_chunks(x);
   }
 
   static LONGSPAN_HD void forward(const Arguments& x, A* shared, int64_t index) {
@@ -580,21 +720,25 @@ struct GeneralPasses {
     tile.forward(t, from, work.chunk);
   }
   static LONGSPAN_HD void row_gradients(const Arguments& x, A* shared, int64_t index) {
-    const int64_t chunks = ceil_div(x.sizes.width, Tile::row_sums);
-    const AttentionWork work(x.sizes, index, row_places(x.sizes), chunks, true);
+    const int64_t chunks = row_chunks(x);
+    const AttentionWork work(x.sizes, index, row_places(x.sizes),
+                             chunks * (x.own_relation_query ? 2 : 1), true);
+    const bool of_relation = work.chunk >= chunks;
+    if ((of_relation ? x.drelation_query : x.dq).data == nullptr) return;
     General<T> tile(x, work, shared, 3, Tile::rows * Tile::row_sums);
     const int64_t t = work.place / Tile::parts, from = work.place % Tile::parts * Tile::rows;
     if (t >= tile.head.tiles || from >= tile.head.tile_rows(x.sizes, t)) return;
-    tile.row_gradients(t, from, work.chunk);
+    tile.row_gradients(t, from, work.chunk % chunks, of_relation);
   }
   static LONGSPAN_HD void key_gradients(const Arguments& x, A* shared, int64_t index) {
-    const int64_t places = ceil_div(x.sizes.keys, Tile::keys);
-    const AttentionWork work(x.sizes, index, places, key_chunks(x), false);
+    const AttentionWork work(x.sizes, index, x.sizes.key_steps(Tile::keys), key_chunks(x), false);
+    const int64_t main = x.sizes.main_steps(Tile::keys);
+    const bool side = work.place >= main;
     General<T> tile(x, work, shared, 3, 2 * Tile::keys * Tile::key_sums);
-    tile.key_gradients(work.place * Tile::keys, work.chunk);
+    tile.key_gradients(side ? 1 : 0, (work.place - (side ? main : 0)) * Tile::keys, work.chunk);
   }
   static LONGSPAN_HD void table_gradients(const Arguments& x, A* shared, int64_t index) {
-    const int64_t panels = ceil_div(x.ids(), Tile::keys);
+    const int64_t panels = ceil_div(x.ids, Tile::keys);
     const AttentionWork work(x.sizes, index, panels * x.splits, key_chunks(x), false);
     General<T> tile(x, work, shared, 3, 2 * Tile::keys * Tile::key_sums + Tile::keys);
     tile.table_gradients(work.place % panels * Tile::keys, work.place / panels, work.chunk);
@@ -623,12 +767,31 @@ LONGSPAN_HD Accumulator<T> table_sum(const AttentionArguments<T>& x, int64_t h, 
     const int64_t first = h < 0 ? 0 : h, end = h < 0 ? x.sizes.heads : h + 1;
     for (int64_t head = first; head < end; ++head) {
       for (int64_t split = 0; split < x.splits; ++split) {
-        const int64_t row = ((b * x.sizes.heads + head) * x.splits + split) * x.ids() + id;
+        const int64_t row = ((b * x.sizes.heads + head) * x.splits + split) * x.ids + id;
         total += x.sums[row * x.table_width() + column];
       }
     }
   }
   return total;
+}
+
+/// Part `rank` of `team` of number (b, h, j) of the gradient of span: the sum over the samples,
+/// heads and keys that it serves.
+template <class T>
+LONGSPAN_HD Accumulator<T> span_part(const AttentionArguments<T>& x, int64_t b, int64_t h,
+                                     int64_t j, int rank, int team) {
+  Accumulator<T> total = 0;
+  const int64_t keys = x.sizes.segment[0].keys;
+  const int64_t b_end = x.span.batch == 0 ? x.sizes.batch : b + 1,
+                h_end = x.span.head == 0 ? x.sizes.heads : h + 1,
+                j_end = x.span.key == 0 ? keys : j + 1;
+  for (int64_t sample = b; sample < b_end; ++sample) {
+    for (int64_t head = h; head < h_end; ++head) {
+      const Accumulator<T>* const row = x.span_sums + (sample * x.sizes.heads + head) * keys;
+      for (int64_t key = j + rank; key < j_end; key += team) total += row[key];
+    }
+  }
+  return total / static_cast<Accumulator<T>>(x.span.ramp);
 }
 
 // ---------------------------------------------------------------------------------- from the views
@@ -643,6 +806,31 @@ HeadRows<T> head_rows(const ConstView& x) {
   return x ? head_rows<T>(x.data, x.strides, x.dim(3)) : HeadRows<T>{};
 }
 
+/// A table whose first axis counts samples, or is 1.
+template <class T>
+SampleTable<T> sample_table(const ConstView& x) {
+  return {x.as<T>(), x && x.dim(0) > 1 ? x.stride(0) : 0};
+}
+
+inline SegmentTables segment_of(const kernels::AttentionSegment& s) {
+  SegmentTables t;
+  t.keys = s.k.dim(2);
+  t.q_start = s.q_start;
+  for (int rule = 0; rule < kernels::kAttentionRules; ++rule) {
+    t.left[rule] = s.windows[rule].left;
+    t.right[rule] = s.windows[rule].right;
+  }
+  t.k_valid = s.k_valid.as<int64_t>();
+  t.q_from = sample_table<int32_t>(s.q_from);
+  t.q_to = sample_table<int32_t>(s.q_to);
+  t.k_hidden = sample_table<uint8_t>(s.k_hidden);
+  t.q_class = sample_table<int32_t>(s.q_class);
+  t.k_class = sample_table<int32_t>(s.k_class);
+  t.class_id = sample_table<int32_t>(s.class_id);
+  t.key_classes = s.class_id ? static_cast<int32_t>(s.class_id.dim(2)) : 0;
+  return t;
+}
+
 /// The arguments of a call, without what forward or backward adds.
 inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   const auto& l = in.layout;
@@ -651,18 +839,17 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   x.batch = in.q.dim(0);
   x.heads = in.q.dim(1);
   x.queries = in.q.dim(2);
-  x.keys = in.segment[0].k.dim(2);
   x.width = static_cast<int32_t>(in.q.dim(3));
   x.value_width = static_cast<int32_t>(in.segment[0].v.dim(3));
+  x.segments = in.segments;
+  for (int s = 0; s < in.segments; ++s) x.segment[s] = segment_of(in.segment[s]);
+  x.q_valid = in.q_valid.as<int64_t>();
   const int64_t rows = l.which.dim(0), columns = l.which.dim(1);
-  x.layout = {table(l.first_tile),     table(l.tiles),         table(l.row_start),
-              table(l.runs),           table(l.first_column),  table(l.col_start),
-              table(l.col_runs),       table(l.which),         table(l.order_q),
-              table(l.order_k),        rows > 1 ? columns : 0, columns > 1 ? 1 : 0,
-              l.first_tile.dim(0) - 1, l.tiles.dim(0)};
-  const kernels::AttentionSegment& s = in.segment[0];
-  x.bounds = {s.q_start, s.windows[0].left, s.windows[0].right, in.q_valid.as<int64_t>(),
-              s.k_valid.as<int64_t>()};
+  x.layout = {
+      table(l.first_tile),   table(l.tiles),          table(l.row_start), table(l.runs),
+      table(l.first_column), table(l.col_start),      table(l.col_runs),  table(l.which),
+      table(l.members),      table(l.order_q),        table(l.order_k),   rows > 1 ? columns : 0,
+      columns > 1 ? 1 : 0,   l.first_tile.dim(0) - 1, l.tiles.dim(0),     l.multiplied};
   x.draws.key = in.dropout.key;
   x.draws.threshold = static_cast<uint32_t>(drop_threshold(in.dropout.p));
   x.draws.active = in.dropout.p > 0;
@@ -676,17 +863,41 @@ AttentionArguments<T> arguments_of(const kernels::AttentionInputs& in) {
   AttentionArguments<T> x;
   x.sizes = sizes_of(in);
   x.q = head_rows<const T>(in.q);
-  x.k = head_rows<const T>(in.segment[0].k);
-  x.v = head_rows<const T>(in.segment[0].v);
+  for (int s = 0; s < in.segments; ++s) {
+    x.k[s] = head_rows<const T>(in.segment[s].k);
+    x.v[s] = head_rows<const T>(in.segment[s].v);
+  }
   const auto table = [](const ConstView& t) {
     return Table<T>{t.as<T>(), t && t.dim(0) > 1 ? t.stride(0) : 0};
   };
-  x.key = table(in.terms.relation_key);
-  x.bias = table(in.terms.relation_bias);
-  x.value = table(in.terms.relation_value);
-  x.left = in.terms.left;
-  x.right = in.terms.right;
+  const auto& terms = in.terms;
+  x.own_relation_query = static_cast<bool>(terms.relation_query);
+  x.relation_query = x.own_relation_query ? head_rows<const T>(terms.relation_query) : x.q;
+  x.key = table(terms.relation_key);
+  x.bias = table(terms.relation_bias);
+  x.value = table(terms.relation_value);
+  x.left = terms.left;
+  x.right = terms.right;
+  x.ids = terms.ids;
+  if (const ConstView& span = terms.span) {
+    const auto step = [&](int axis) { return span.dim(axis) > 1 ? span.stride(axis) : 0; };
+    x.span = {span.as<T>(), step(0), step(1), step(2), terms.ramp, terms.offset};
+  }
   return x;
+}
+
+/// Adds what backward is given and asked for.
+template <class T>
+void add_gradients(const kernels::AttentionInputs& in, const ConstView& lse, const ConstView& dout,
+                   const kernels::AttentionGradients& grads, AttentionArguments<T>& x) {
+  x.lse = const_cast<Accumulator<T>*>(lse.as<Accumulator<T>>());
+  x.dout = head_rows<const T>(dout);
+  x.dq = head_rows<T>(grads.q);
+  x.drelation_query = head_rows<T>(grads.relation_query);
+  for (int s = 0; s < in.segments; ++s) {
+    x.dk[s] = head_rows<T>(grads.k[s]);
+    x.dv[s] = head_rows<T>(grads.v[s]);
+  }
 }
 
 /// Parts of the queries whose sums of the tables' gradients are added up at the end: few, since

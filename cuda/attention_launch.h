@@ -5,8 +5,6 @@
 
 namespace longspan::cuda {
 
-/// Throws NotImplemented on what no kernel here can do.
-void check_attention(const char* name, const kernels::AttentionInputs& in);
 /// The number of blocks of a launch; throws where it does not fit one.
 unsigned attention_grid(const char* name, int64_t blocks);
 

@@ -53,9 +53,10 @@ struct HeadRows {
 /// The tables of a layout, see kernels::AttentionLayoutView.
 struct LayoutTables {
   const int32_t *first_tile, *tiles, *row_start, *runs, *first_column, *col_start, *col_runs,
-      *which, *order_q, *order_k;
+      *which, *members, *order_q, *order_k;
   int64_t which_batch, which_head;  // strides, 0 where there is one for all
   int64_t layouts, all_tiles;
+  bool multiplied;
 
   /// An upper bound of the tiles of one layout: the numbers themselves lie on the device.
   LONGSPAN_HD int64_t most_tiles(int64_t queries) const {
@@ -63,10 +64,27 @@ struct LayoutTables {
   }
 };
 
-/// The rule of one call.
-struct Bounds {
-  int64_t q_start, left, right;
-  const int64_t *q_valid, *k_valid;
+/// A table [1 or B, ...]: `batch` is the stride of samples, 0 where one serves all.
+template <class T>
+struct SampleTable {
+  const T* data = nullptr;
+  int64_t batch = 0;
+
+  LONGSPAN_HD bool given() const { return data != nullptr; }
+  LONGSPAN_HD const T* of(int64_t sample) const { return data + sample * batch; }
+};
+
+/// A key segment without its tensors, see kernels::AttentionSegment.
+struct SegmentTables {
+  int64_t keys = 0, q_start = 0;
+  int64_t left[kernels::kAttentionRules] = {}, right[kernels::kAttentionRules] = {};
+  const int64_t* k_valid = nullptr;
+  SampleTable<int32_t> q_from, q_to, q_class, k_class, class_id;
+  SampleTable<uint8_t> k_hidden;
+  int32_t key_classes = 0;
+
+  /// Whether a key may be hidden from a row that sees it by the window and the lengths.
+  LONGSPAN_HD bool masked() const { return q_from.given() || k_hidden.given() || class_id.given(); }
 };
 
 /// Dropout of one call, see kernels::AttentionDropout.
@@ -77,8 +95,8 @@ struct Draws {
   double scale = 1;  // 1 / (1 - p)
 
   /// Whether element (head = b H + h, i, j) is kept, all of them indices before any ordering.
-  LONGSPAN_HD bool keeps(uint32_t head, uint32_t i, uint32_t j) const {
-    const Philox4 w = philox(key, j / 4, i, head, 0);
+  LONGSPAN_HD bool keeps(uint32_t head, uint32_t i, uint32_t j, uint32_t segment) const {
+    const Philox4 w = philox(key, j / 4, i, head, segment);
     const uint32_t low = (j & 1) != 0 ? w.word[1] : w.word[0];
     const uint32_t high = (j & 1) != 0 ? w.word[3] : w.word[2];
     return ((j & 2) != 0 ? high : low) >= threshold;
@@ -87,17 +105,25 @@ struct Draws {
 
 /// Sizes and what is not a tensor of the dtype: the same for every kernel of a call.
 struct AttentionSizes {
-  int64_t batch, heads, queries, keys;
+  int64_t batch, heads, queries;
   int32_t width, value_width;
+  int32_t segments;
+  SegmentTables segment[kernels::kAttentionSegments];
+  const int64_t* q_valid;
   LayoutTables layout;
-  Bounds bounds;
   Draws draws;
   double scale;
 
   LONGSPAN_HD int64_t head_count() const { return batch * heads; }
+  /// Steps of `unit` places that hold the keys of the first segment, and of all.
+  LONGSPAN_HD int64_t main_steps(int64_t unit) const { return ceil_div(segment[0].keys, unit); }
+  LONGSPAN_HD int64_t key_steps(int64_t unit) const {
+    return main_steps(unit) + (segments > 1 ? ceil_div(segment[1].keys, unit) : 0);
+  }
 };
 
-/// Keys lo .. hi (indices) that a query sees by the rule; none where lo == hi.
+/// Keys lo .. hi (indices) that a query sees as far as window, bounds and lengths go; none where
+/// lo == hi.
 struct KeyInterval {
   int32_t lo, hi;
 };
@@ -106,9 +132,8 @@ struct KeyInterval {
 struct AttentionHead {
   int32_t b, h;
   int32_t first_tile, tiles, first_column;
-  int32_t queries_valid, keys_valid;  // lengths of the sample, as indices
-  int32_t key_end;                    // places from here on are invisible
-  bool exact;                         // full steps need no look at the keys
+  int32_t rule, order_q, order_k;                 // -1: the identity
+  int32_t queries_valid, main_valid, side_valid;  // lengths of the sample, as indices
 
   LONGSPAN_HD AttentionHead(const AttentionSizes& x, int64_t sample, int64_t head)
       : b(static_cast<int32_t>(sample)), h(static_cast<int32_t>(head)) {
@@ -117,13 +142,15 @@ struct AttentionHead {
     first_tile = t.first_tile[n];
     tiles = t.first_tile[n + 1] - first_tile;
     first_column = t.first_column[n];
+    rule = t.members[3 * n];
+    order_q = t.members[3 * n + 1];
+    order_k = t.members[3 * n + 2];
     const auto valid = [sample](const int64_t* lengths, int64_t all) {
       return static_cast<int32_t>(lengths != nullptr ? clamped(lengths[sample], 0, all) : all);
     };
-    queries_valid = valid(x.bounds.q_valid, x.queries);
-    keys_valid = valid(x.bounds.k_valid, x.keys);
-    key_end = t.order_k != nullptr ? static_cast<int32_t>(x.keys) : keys_valid;
-    exact = t.order_k == nullptr || keys_valid == x.keys;
+    queries_valid = valid(x.q_valid, x.queries);
+    main_valid = valid(x.segment[0].k_valid, x.segment[0].keys);
+    side_valid = x.segments > 1 ? valid(x.segment[1].k_valid, x.segment[1].keys) : 0;
   }
 
   LONGSPAN_HD int32_t tile_row(const AttentionSizes& x, int64_t t) const {
@@ -132,32 +159,74 @@ struct AttentionHead {
   LONGSPAN_HD int32_t tile_rows(const AttentionSizes& x, int64_t t) const {
     return x.layout.tiles[2 * (first_tile + t) + 1];
   }
+  /// Whether places of a segment are not its keys' indices.
+  LONGSPAN_HD bool ordered(int segment) const { return segment == 0 && order_k >= 0; }
+  LONGSPAN_HD int32_t keys_valid(int segment) const {
+    return segment == 0 ? main_valid : side_valid;
+  }
+  /// Places from here on are invisible.
+  LONGSPAN_HD int32_t key_end(const AttentionSizes& x, int segment) const {
+    return ordered(segment) ? static_cast<int32_t>(x.segment[0].keys) : keys_valid(segment);
+  }
+  /// Whether the keys of full steps are seen by every valid query.
+  LONGSPAN_HD bool exact(const AttentionSizes& x, int segment) const {
+    return !x.segment[segment].masked() && (!ordered(segment) || main_valid == x.segment[0].keys);
+  }
   /// The query at a place of the order, the key likewise.
   LONGSPAN_HD int32_t query(const AttentionSizes& x, int64_t place) const {
-    return x.layout.order_q != nullptr ? x.layout.order_q[place] : static_cast<int32_t>(place);
+    return order_q >= 0 ? x.layout.order_q[order_q * x.queries + place]
+                        : static_cast<int32_t>(place);
   }
-  LONGSPAN_HD int32_t key(const AttentionSizes& x, int64_t place) const {
-    return x.layout.order_k != nullptr ? x.layout.order_k[place] : static_cast<int32_t>(place);
+  LONGSPAN_HD int32_t key(const AttentionSizes& x, int segment, int64_t place) const {
+    return ordered(segment) ? x.layout.order_k[order_k * x.segment[0].keys + place]
+                            : static_cast<int32_t>(place);
   }
-  LONGSPAN_HD KeyInterval sees(const AttentionSizes& x, int64_t query) const {
+  /// Whether a key (an index) exists in this sample and is not hidden from everybody.
+  LONGSPAN_HD bool shown(const AttentionSizes& x, int segment, int32_t key) const {
+    const SampleTable<uint8_t>& hidden = x.segment[segment].k_hidden;
+    return key < keys_valid(segment) && (!hidden.given() || hidden.of(b)[key] == 0);
+  }
+  LONGSPAN_HD KeyInterval sees(const AttentionSizes& x, int segment, int64_t query) const {
     if (query >= queries_valid) return {0, 0};
-    const int64_t p = query + x.bounds.q_start;
-    const int64_t lo = clamped(p - x.bounds.left, 0, keys_valid);
-    const int64_t hi = clamped(p + x.bounds.right + 1, 0, keys_valid);
+    const SegmentTables& s = x.segment[segment];
+    const int64_t p = query + s.q_start, end = keys_valid(segment);
+    int64_t lo = clamped(p - s.left[rule], 0, end), hi = clamped(p + s.right[rule] + 1, 0, end);
+    if (s.q_from.given()) {
+      lo = most_of<int64_t>(lo, s.q_from.of(b)[query]);
+      hi = least_of<int64_t>(hi, s.q_to.of(b)[query]);
+    }
+    if (lo >= hi) return {0, 0};
     return {static_cast<int32_t>(lo), static_cast<int32_t>(hi)};
+  }
+  /// How often the key at a place counts for the rows of a tile, one of whose runs holds it.
+  LONGSPAN_HD int32_t times(const AttentionSizes& x, int64_t tile, int segment,
+                            int32_t place) const {
+    const int32_t* const runs = x.layout.runs;
+    // The last run of the tile that begins at or before the place.
+    int32_t at = x.layout.row_start[first_tile + tile];
+    int32_t end = x.layout.row_start[first_tile + tile + 1];
+    while (end - at > 1) {
+      const int32_t middle = at + (end - at) / 2;
+      const int32_t* const run = runs + kRunFields * middle;
+      const bool before = run[2] != segment ? run[2] < segment : run[0] <= place;
+      (before ? at : end) = middle;
+    }
+    return runs[kRunFields * at + 4];
   }
 };
 
-/// Places k0 .. k0 + unit of the keys, of which a tile sees those in `mask`, as far as the rule
-/// allows. Full: all of them, whatever the rule (but queries may lie beyond the sample's length).
+/// Places k0 .. k0 + unit of a segment's keys, of which a tile sees those in `mask`, as far as the
+/// window and masks allow. Full: all of them, whatever the window (but queries may lie beyond the
+/// sample's length).
 struct KeyStep {
   int32_t k0;
+  int16_t segment;
   bool full;
   uint64_t mask;
 };
 
-/// The steps of one query tile, ascending, each once. After the last one next() is false, whose
-/// step has no bits.
+/// The steps of one query tile, ascending by segment and place, each once. After the last one
+/// next() is false, whose step has no bits.
 template <int unit>
 class KeySteps {
   static_assert(unit <= 64);
@@ -167,24 +236,36 @@ class KeySteps {
       : runs_(x.layout.runs),
         run_(x.layout.row_start[head.first_tile + tile]),
         end_(x.layout.row_start[head.first_tile + tile + 1]),
-        limit_(head.key_end),
-        exact_(head.exact) {}
+        main_limit_(head.key_end(x, 0)),
+        side_limit_(head.side_valid),
+        main_exact_(head.exact(x, 0)),
+        side_exact_(head.exact(x, 1)) {}
 
   LONGSPAN_HD bool next(KeyStep& step) {
     while (run_ < end_) {
+      const int32_t segment = runs_[kRunFields * run_ + 2];
+      if (segment != segment_) at_ = 0;
+      segment_ = segment;
+      const int32_t limit = segment == 0 ? main_limit_ : side_limit_;
+      const bool exact = segment == 0 ? main_exact_ : side_exact_;
       const int32_t first = most_of(runs_[kRunFields * run_], at_);
-      if (first >= limit_) break;
+      if (first >= limit) {
+        ++run_;
+        continue;
+      }
       const int32_t k0 = first / unit * unit;
       // The last step may end beyond 2^31 - 1 places, where no run begins.
       at_ = k0 > INT32_MAX - unit ? INT32_MAX : k0 + unit;
       step.k0 = k0;
+      step.segment = static_cast<int16_t>(segment);
       step.mask = 0;
       step.full = false;
-      for (int32_t r = run_; r < end_ && runs_[kRunFields * r] < at_; ++r) {
+      for (int32_t r = run_;
+           r < end_ && runs_[kRunFields * r + 2] == segment && runs_[kRunFields * r] < at_; ++r) {
         const int32_t from = runs_[kRunFields * r], to = from + runs_[kRunFields * r + 1];
-        const int32_t lo = most_of(from - k0, 0), hi = least_of(least_of(to, limit_) - k0, unit);
+        const int32_t lo = most_of(from - k0, 0), hi = least_of(least_of(to, limit) - k0, unit);
         step.mask |= bit_range(lo, hi);
-        step.full = exact_ && lo == 0 && hi == unit && runs_[kRunFields * r + 3] == 0;
+        step.full = exact && lo == 0 && hi == unit && runs_[kRunFields * r + 3] == 0;
         if (to <= at_) ++run_;
       }
       if (step.mask != 0) return true;
@@ -195,8 +276,8 @@ class KeySteps {
 
  private:
   const int32_t* runs_;
-  int32_t run_, end_, at_ = 0, limit_;
-  bool exact_;
+  int32_t run_, end_, at_ = 0, segment_ = 0, main_limit_, side_limit_;
+  bool main_exact_, side_exact_;
 };
 
 /// A query tile that sees keys of one step of places, and which of them.
@@ -206,16 +287,19 @@ struct TileStep {
   uint64_t mask;
 };
 
-/// The query tiles that see some of the places k0 .. k0 + unit, ascending, each once. k0 is a
-/// multiple of unit.
+/// The query tiles that see some of the places k0 .. k0 + unit of a segment, ascending, each once.
+/// k0 is a multiple of unit.
 template <int unit>
 class TileSteps {
   static_assert(unit <= 64 && kernels::kAttentionColumnKeys % unit == 0);
 
  public:
-  LONGSPAN_HD TileSteps(const AttentionSizes& x, const AttentionHead& head, int64_t k0)
-      : k0_(static_cast<int32_t>(k0)), limit_(head.key_end), exact_(head.exact) {
-    const int64_t column = head.first_column + k0 / kernels::kAttentionColumnKeys;
+  LONGSPAN_HD TileSteps(const AttentionSizes& x, const AttentionHead& head, int segment, int64_t k0)
+      : k0_(static_cast<int32_t>(k0)),
+        limit_(head.key_end(x, segment)),
+        exact_(head.exact(x, segment)) {
+    constexpr int64_t keys = kernels::kAttentionColumnKeys;
+    const int64_t column = head.first_column + (segment == 0 ? 0 : x.main_steps(keys)) + k0 / keys;
     runs_ = x.layout.col_runs;
     begin_ = x.layout.col_start[column];
     end_ = x.layout.col_start[column + 1];

@@ -14,6 +14,14 @@
 /// warp owns 16 of 64 keys, whose two gradients fill its registers.
 namespace longspan::cuda {
 
+/// Whether the terms and masks of a call are among those that these kernels know.
+inline bool tensor_serves_terms(const kernels::AttentionInputs& in) {
+  const kernels::AttentionTermsView& t = in.terms;
+  const bool classes = in.segment[0].class_id || in.segment[1].class_id;
+  return t.scale > 0 && !classes && !t.relation_key && !t.relation_bias && !t.relation_value &&
+         !t.span;
+}
+
 /// 0 for places, which the compiler cannot know: what depends on it is computed anew in each step,
 /// rather than kept in registers that the sums need.
 LONGSPAN_HD inline int unknown_zero(int32_t place) { return place >> 31; }
@@ -29,10 +37,11 @@ class TensorPass {
   using Rows = SharedRows<W>;
   using Arguments = AttentionArguments<T>;
 
-  LONGSPAN_HD TensorPass(const Arguments& arguments, const AttentionWork& work)
+  /// `of` outlives this: a kernel whose registers are few keeps it in shared memory.
+  LONGSPAN_HD TensorPass(const Arguments& arguments, const AttentionHead& of)
       : x(arguments),
-        head(arguments.sizes, work.b, work.h),
-        number(static_cast<uint32_t>(work.b * arguments.sizes.heads + work.h)),
+        head(of),
+        number(static_cast<uint32_t>(of.b * arguments.sizes.heads + of.h)),
         factor(static_cast<float>(arguments.sizes.scale * log2_e)) {}
 
   /// Copies `rows` rows of a head, those of index(r) or zeros where it is negative.
@@ -53,30 +62,71 @@ class TensorPass {
     const int32_t i = head.query(x.sizes, place);
     return i < head.queries_valid ? i : -1;
   }
-  /// The key at place k0 + j, -1 unless its bit is set and it lies within the sample's length.
-  LONGSPAN_HD int32_t valid_key(int32_t k0, int j, uint64_t bits) const {
-    if ((bits >> j & 1) == 0 || k0 + j >= x.sizes.keys) return -1;
-    const int32_t k = head.key(x.sizes, k0 + j);
-    return k < head.keys_valid ? k : -1;
+  /// The key at place k0 + j of a segment, -1 unless its bit is set and it lies within the sample's
+  /// length, not hidden.
+  LONGSPAN_HD int32_t valid_key(int segment, int32_t k0, int j, uint64_t bits) const {
+    if ((bits >> j & 1) == 0 || k0 + j >= x.sizes.segment[segment].keys) return -1;
+    const int32_t k = head.key(x.sizes, segment, k0 + j);
+    return head.shown(x.sizes, segment, k) ? k : -1;
   }
   /// Whether any of 32 rows may see any of `count` keys from k0 on: the whole warp learns it.
-  LONGSPAN_HD bool any_sees(const KeyInterval* rows, int32_t k0, int count) const {
-    if (ordered()) return true;
+  LONGSPAN_HD bool any_sees(const KeyInterval* rows, int segment, int32_t k0, int count) const {
+    if (head.ordered(segment)) return true;
     const KeyInterval s = rows[thread_index() % 32];
     return any_lane(s.lo < k0 + count && s.hi > k0);
   }
-  LONGSPAN_HD bool ordered() const { return x.sizes.layout.order_k != nullptr; }
+  /// Whether the keys at places of a segment have to be noted: they are not those of the places.
+  LONGSPAN_HD bool noted(int segment) const {
+    return head.ordered(segment) || x.sizes.segment[segment].k_hidden.given();
+  }
+  /// What a key that counts more than once adds to scores.
+  LONGSPAN_HD float weight(int64_t tile, int segment, int32_t place) const {
+    return log2f(static_cast<float>(head.times(x.sizes, tile, segment, place))) / factor;
+  }
+  /// Notes what query i, in row r of a tile, sees of each segment.
+  template <int rows>
+  LONGSPAN_HD void note_seen(int32_t i, int r,
+                             KeyInterval (&seen)[kernels::kAttentionSegments][rows]) const {
+    for (int s = 0; s < x.sizes.segments; ++s) {
+      seen[s][r] = i >= 0 ? head.sees(x.sizes, s, i) : KeyInterval{0, 0};
+    }
+  }
+  /// Notes the keys of a step and their weights.
+  template <int keys, int threads>
+  LONGSPAN_HD void note_keys(int64_t tile, const KeyStep& s, int32_t* key, float* weights) const {
+    const bool multiplied = x.sizes.layout.multiplied;
+    if (!noted(s.segment) && !multiplied) return;
+    for (int j = thread_index(); j < keys; j += threads) {
+      key[j] = valid_key(s.segment, s.k0, j, s.mask);
+      if (multiplied)
+        weights[j] = (s.mask >> j & 1) != 0 ? weight(tile, s.segment, s.k0 + j) : 0.0f;
+    }
+  }
+  /// Adds the weights of keys to scores, where there are any.
+  template <int m, int n>
+  LONGSPAN_HD void weigh(const float* weights, Fragments<m, n>& s) const {
+    if (!x.sizes.layout.multiplied) return;
+    const int t = thread_index() % 4 * 2;
+    LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
+        const float w = weights[8 * j + t + e % 2];
+        LONGSPAN_UNROLL for (int i = 0; i < m; ++i) s[i][j][e] += w;
+      }
+    }
+  }
 
   /// Which of 16 m x 8 n probabilities are kept: bit 4 (i n + j) + e of element e of fragment i, j.
   /// Row 16 i + r has query queries[16 i + r], column 8 j + c key keys[8 j + c] or, without keys,
   /// k0 + 8 j + c: pairs of lanes then share what they draw. A loop, since its registers are few.
   template <int m, int n>
-  LONGSPAN_HD auto draw(const int32_t* queries, const int32_t* keys, int32_t k0) const {
+  LONGSPAN_HD auto draw(const int32_t* queries, const int32_t* keys, int segment,
+                        int32_t k0) const {
     static_assert(m * n <= 16);
     using Bits = std::conditional_t<(m * n > 8), uint64_t, uint32_t>;
     Draws d = x.sizes.draws;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
     const bool odd = lane % 2 != 0;  // k0 + t begins or halves four keys
+    const auto part = static_cast<uint32_t>(segment);
     Bits bits = 0;
     LONGSPAN_ROLLED for (int at = 0; at < m * n; ++at) {
       const int32_t* const query = queries + at / n * 16 + lane / 4;
@@ -86,11 +136,11 @@ class TensorPass {
       if (keys != nullptr) {
         LONGSPAN_ROLLED for (int e = 0; e < 4; ++e) {
           const auto key = static_cast<uint32_t>(keys[at % n * 8 + t + e % 2]);
-          four |= static_cast<Bits>(d.keeps(number, e < 2 ? upper : lower, key)) << e;
+          four |= static_cast<Bits>(d.keeps(number, e < 2 ? upper : lower, key, part)) << e;
         }
       } else {
         const auto key = static_cast<uint32_t>(k0 + at % n * 8 + t);
-        const Philox4 w = philox(d.key, key / 4, odd ? lower : upper, number, 0);
+        const Philox4 w = philox(d.key, key / 4, odd ? lower : upper, number, part);
         const uint32_t first = exchange(odd ? w.word[0] : w.word[2], 1);
         const uint32_t second = exchange(odd ? w.word[1] : w.word[3], 1);
         four = static_cast<Bits>((odd ? first : w.word[0]) >= d.threshold) |
@@ -123,7 +173,7 @@ class TensorPass {
   }
 
   const Arguments& x;
-  const AttentionHead head;
+  const AttentionHead& head;
   const uint32_t number;  // b H + h
   const float factor;     // scale log2(e)
 };
@@ -218,12 +268,14 @@ struct TensorForward {
                        m = 2, n = keys / 8;
   static constexpr int resident = W == 128 ? 2 : 4;  // blocks of a multiprocessor, at least
   static_assert(rows == warps * 16 * m);
-  struct Shared {
+  struct alignas(16) Shared {
     uint16_t q[rows * W], k[keys * W], v[keys * W];
+    AttentionHead head;
     Ahead<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
-    KeyInterval seen[rows];
+    KeyInterval seen[kernels::kAttentionSegments][rows];
     int32_t key[2][keys];
+    float weight[2][keys];
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
@@ -233,10 +285,13 @@ struct TensorForward {
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
     const AttentionWork work(x.sizes, index, x.sizes.layout.most_tiles(x.sizes.queries), 1, true);
-    const TensorPass<T, W> common(x, work);
-    const AttentionHead& head = common.head;
-    if (work.place >= head.tiles) return;
+    const AttentionHead own_head(x.sizes, work.b, work.h);
+    if (work.place >= own_head.tiles) return;
     Shared& shared = *reinterpret_cast<Shared*>(memory);
+    if (thread_index() == 0) shared.head = own_head;
+    block_barrier();
+    const AttentionHead& head = shared.head;
+    const TensorPass<T, W> common(x, head);
     const SharedRows<W> q{shared.q}, k{shared.k}, v{shared.v};
     const int32_t first = head.tile_row(x.sizes, work.place),
                   count = head.tile_rows(x.sizes, work.place);
@@ -245,27 +300,26 @@ struct TensorForward {
 
     shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place));
     block_barrier();
-    const auto copy_keys = [&](const HeadRows<const T>& from, const KeyStep& s,
+    const auto copy_keys = [&](const HeadRows<const T>* from, const KeyStep& s,
                                const SharedRows<W>& to) {
+      const int segment = s.segment;
       common.template copy_rows<keys, threads>(
-          from, [&](int j) { return common.valid_key(s.k0, j, s.mask); }, to, unknown_zero(s.k0));
+          from[segment], [&](int j) { return common.valid_key(segment, s.k0, j, s.mask); }, to,
+          unknown_zero(s.k0));
     };
-    const auto note_keys = [&](const KeyStep& s, int32_t* to) {
-      if (!common.ordered()) return;
-      for (int j = thread_index(); j < keys; j += threads) {
-        to[j] = common.valid_key(s.k0, j, s.mask);
-      }
+    const auto note_keys = [&](const KeyStep& s, int to) {
+      common.template note_keys<keys, threads>(work.place, s, shared.key[to], shared.weight[to]);
     };
     for (int r = thread_index(); r < rows; r += threads) {
       const int32_t i = r < count ? head.query(x.sizes, first + r) : -1;
       shared.query[r] = i;
-      shared.seen[r] = i >= 0 ? head.sees(x.sizes, i) : KeyInterval{0, 0};
+      common.note_seen(i, r, shared.seen);
     }
     common.template copy_rows<rows, threads>(
         x.q, [&](int r) { return common.valid_query(first + r, first + count); }, q);
     if (shared.ahead.at(0).mask != 0) {
       copy_keys(x.k, shared.ahead.at(0), k);
-      note_keys(shared.ahead.at(0), shared.key[0]);
+      note_keys(shared.ahead.at(0), 0);
     }
     commit_copies();
 
@@ -286,7 +340,8 @@ struct TensorForward {
       copy_keys(x.v, step, v);
       commit_copies();
       const bool busy =
-          active && (step.full || common.any_sees(shared.seen + own + zero, step.k0, keys));
+          active && (step.full || common.any_sees(shared.seen[step.segment] + own + zero,
+                                                  step.segment, step.k0, keys));
       Fragments<m, n> s;
       clear<m, n>(s);
       if (busy) multiply_rows<T, W, m, n>(q, own + zero, k, zero, s);
@@ -294,10 +349,11 @@ struct TensorForward {
       const KeyStep& next = shared.ahead.at(at + 1);
       if (next.mask != 0) {
         copy_keys(x.k, next, k);
-        note_keys(next, shared.key[side ^ 1]);
+        note_keys(next, side ^ 1);
       }
       commit_copies();
       if (busy) {
+        common.template weigh<m, n>(shared.weight[side], s);
         if (!step.full) hide(common, shared, step, own + zero, side, s);
         raise(common.factor, s, reference, total, sum);
         LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
@@ -313,7 +369,8 @@ struct TensorForward {
         }
         if (x.sizes.draws.active) {
           const auto kept = common.template draw<m, n>(
-              shared.query + own + zero, common.ordered() ? shared.key[side] : nullptr, step.k0);
+              shared.query + own + zero, head.ordered(step.segment) ? shared.key[side] : nullptr,
+              step.segment, step.k0);
           LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
             LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
               LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
@@ -338,7 +395,7 @@ struct TensorForward {
           const int r = own + 16 * i + 8 * half + lane / 4;
           float all = over_row(total[i][half], [](float a, float b) { return a + b; });
           if (shared.query[r] < 0) return -1;
-          if (shared.seen[r].lo >= shared.seen[r].hi) all = 0;
+          if (!sees_any(shared, x.sizes.segments, r)) all = 0;
           scale = all == 0 ? 0.0f : kept / all;
           if (t == 0) {
             const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
@@ -351,6 +408,10 @@ struct TensorForward {
   }
 
  private:
+  static LONGSPAN_HD bool sees_any(const Shared& shared, int segments, int r) {
+    const KeyInterval &main = shared.seen[0][r], &side = shared.seen[segments - 1][r];
+    return main.lo < main.hi || side.lo < side.hi;
+  }
   /// -inf where a row does not see.
   static LONGSPAN_HD void hide(const TensorPass<T, W>& common, const Shared& shared,
                                const KeyStep& step, int own, int side, Fragments<m, n>& s) {
@@ -358,11 +419,11 @@ struct TensorForward {
     LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
       LONGSPAN_UNROLL for (int e = 0; e < 2; ++e) {
         const int c = 8 * j + t + e;
-        int32_t key = common.ordered() ? shared.key[side][c] : step.k0 + c;
+        int32_t key = common.noted(step.segment) ? shared.key[side][c] : step.k0 + c;
         if ((step.mask >> c & 1) == 0) key = -1;
         LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
           LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
-            const KeyInterval seen = shared.seen[own + 16 * i + 8 * half + lane / 4];
+            const KeyInterval seen = shared.seen[step.segment][own + 16 * i + 8 * half + lane / 4];
             if (key < seen.lo || key >= seen.hi) {
               s[i][j][2 * half + e] = -std::numeric_limits<float>::infinity();
             }
@@ -408,15 +469,14 @@ struct TensorForward {
 /// delta.
 template <class T, int W>
 LONGSPAN_HD inline void note_row(const TensorPass<T, W>& common, int32_t place, int32_t end,
-                                 int32_t& query, KeyInterval& seen, float& base, float& delta) {
+                                 int32_t& query, float& base, float& delta) {
   const auto& x = common.x;
   const float none = std::numeric_limits<float>::infinity();
   const int32_t i = place < end ? common.head.query(x.sizes, place) : -1;
   query = i;
-  seen = i >= 0 ? common.head.sees(x.sizes, i) : KeyInterval{0, 0};
   base = none;
   delta = 0;
-  if (seen.lo >= seen.hi) return;
+  if (i < 0 || i >= common.head.queries_valid) return;
   const int64_t at = int64_t{common.number} * x.sizes.queries + i;
   if (x.lse[at] == -none) return;
   base = x.lse[at] * static_cast<float>(log2_e);
@@ -430,13 +490,14 @@ struct TensorRowGradients {
                        threads = 32 * warps, m = 2, span = 32, n = span / 8;
   static constexpr int resident = W == 128 ? 2 : 4;  // blocks of a multiprocessor, at least
   static_assert(rows == warps * 16 * m);
-  struct Shared {
+  struct alignas(16) Shared {
     uint16_t q[rows * W], dout[rows * W], k[2][keys * W], v[2][keys * W];
     Ahead<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
-    KeyInterval seen[rows];
+    KeyInterval seen[kernels::kAttentionSegments][rows];
     float base[rows], delta[rows];
     int32_t key[2][keys];
+    float weight[2][keys];
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
@@ -446,8 +507,8 @@ struct TensorRowGradients {
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
     const AttentionWork work(x.sizes, index, x.sizes.layout.most_tiles(x.sizes.queries), 1, true);
-    const TensorPass<T, W> common(x, work);
-    const AttentionHead& head = common.head;
+    const AttentionHead head(x.sizes, work.b, work.h);
+    const TensorPass<T, W> common(x, head);
     if (work.place >= head.tiles) return;
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const SharedRows<W> q{shared.q}, dout{shared.dout};
@@ -460,17 +521,17 @@ struct TensorRowGradients {
     block_barrier();
     const auto fetch = [&](const KeyStep& s, int to) {
       const int zero = unknown_zero(s.k0);
-      const auto key = [&](int j) { return common.valid_key(s.k0, j, s.mask); };
-      common.template copy_rows<keys, threads>(x.k, key, SharedRows<W>{shared.k[to]}, zero);
-      common.template copy_rows<keys, threads>(x.v, key, SharedRows<W>{shared.v[to]}, zero);
-      if (!common.ordered()) return;
-      for (int j = thread_index(); j < keys; j += threads) {
-        shared.key[to][j] = key(j);
-      }
+      const int segment = s.segment;
+      const auto key = [&](int j) { return common.valid_key(segment, s.k0, j, s.mask); };
+      common.template copy_rows<keys, threads>(x.k[segment], key, SharedRows<W>{shared.k[to]},
+                                               zero);
+      common.template copy_rows<keys, threads>(x.v[segment], key, SharedRows<W>{shared.v[to]},
+                                               zero);
+      common.template note_keys<keys, threads>(work.place, s, shared.key[to], shared.weight[to]);
     };
     for (int r = thread_index(); r < rows; r += threads) {
-      note_row(common, first + r, first + count, shared.query[r], shared.seen[r], shared.base[r],
-               shared.delta[r]);
+      note_row(common, first + r, first + count, shared.query[r], shared.base[r], shared.delta[r]);
+      common.note_seen(shared.query[r], r, shared.seen);
     }
     const auto query = [&](int r) { return common.valid_query(first + r, first + count); };
     common.template copy_rows<rows, threads>(x.q, query, q);
@@ -491,19 +552,24 @@ struct TensorRowGradients {
       if (active) {
         const SharedRows<W> k{shared.k[side]}, v{shared.v[side]};
         for (int from = 0; from < keys; from += span) {
-          if (!step.full && !common.any_sees(shared.seen + own, step.k0 + from, span)) continue;
+          if (!step.full && !common.any_sees(shared.seen[step.segment] + own, step.segment,
+                                             step.k0 + from, span)) {
+            continue;
+          }
           // Drawn while there are registers to spare.
           const uint32_t kept =
               x.sizes.draws.active
-                  ? common.template draw<m, n>(shared.query + own,
-                                               common.ordered() ? shared.key[side] + from : nullptr,
-                                               step.k0 + from)
+                  ? common.template draw<m, n>(
+                        shared.query + own,
+                        head.ordered(step.segment) ? shared.key[side] + from : nullptr,
+                        step.segment, step.k0 + from)
                   : ~0u;
           Fragments<m, n> s, ds;
           clear<m, n>(s);
           clear<m, n>(ds);
           multiply_rows<T, W, m, n>(q, own + zero, k, from + zero, s);
           multiply_rows<T, W, m, n>(dout, own + zero, v, from + zero, ds);
+          common.template weigh<m, n>(shared.weight[side] + from, s);
           differentiate(common, shared, step, own + zero, from, side, kept, s, ds);
           multiply_values<T, W, m, n>(ds, k, from + zero, sum);
         }
@@ -557,11 +623,11 @@ struct TensorRowGradients {
     LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
       LONGSPAN_UNROLL for (int e = 0; e < 2; ++e) {
         const int c = from + 8 * j + t + e;
-        int32_t key = common.ordered() ? shared.key[side][c] : step.k0 + c;
+        int32_t key = common.noted(step.segment) ? shared.key[side][c] : step.k0 + c;
         if ((step.mask >> c & 1) == 0) key = -1;
         LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
           LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
-            const KeyInterval seen = shared.seen[own + 16 * i + 8 * half + lane / 4];
+            const KeyInterval seen = shared.seen[step.segment][own + 16 * i + 8 * half + lane / 4];
             if (key < seen.lo || key >= seen.hi) ds[i][j][2 * half + e] = 0;
           }
         }
@@ -578,7 +644,7 @@ struct TensorKeyGradients {
   static_assert(keys == 16 * warps && kernels::kAttentionTileRows % rows == 0);
   /// Rows first .. first + rows of the places, those before end, all of one tile.
   struct Piece {
-    int32_t first, end;
+    int32_t first, end, tile;
     bool full;
     uint64_t mask;
   };
@@ -589,9 +655,9 @@ struct TensorKeyGradients {
     TileStep step;
     int32_t first, end;
 
-    LONGSPAN_HD Pieces(const AttentionSizes& x, const AttentionHead& head, int32_t k0)
+    LONGSPAN_HD Pieces(const AttentionSizes& x, const AttentionHead& head, int segment, int32_t k0)
         : tiles(x.layout.tiles + 2 * head.first_tile),
-          steps(x, head, k0),
+          steps(x, head, segment, k0),
           step{0, false, 0},
           first(0),
           end(0) {}
@@ -605,34 +671,37 @@ struct TensorKeyGradients {
         first = tiles[2 * step.tile];
         end = first + tiles[2 * step.tile + 1];
       }
-      piece = {first, end, step.full, step.mask};
+      piece = {first, end, step.tile, step.full, step.mask};
       return true;
     }
   };
-  struct Shared {
+  struct alignas(16) Shared {
     uint16_t k[keys * W], v[keys * W], q[2][rows * W], dout[2][rows * W];
     Ahead<Pieces, Piece> ahead;
     int32_t query[2][rows];
     KeyInterval seen[2][rows];
     float base[2][rows], delta[2][rows];
-    int32_t key[keys];
+    int32_t key[keys], shown[keys];  // -1: none; -1 also where it is hidden
+    float weight[2][keys];
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return ceil_div(x.sizes.keys, keys) * x.sizes.head_count();
+    return x.sizes.key_steps(keys) * x.sizes.head_count();
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
-    const AttentionWork work(x.sizes, index, ceil_div(x.sizes.keys, keys), 1, false);
-    const TensorPass<T, W> common(x, work);
-    const AttentionHead& head = common.head;
+    const AttentionWork work(x.sizes, index, x.sizes.key_steps(keys), 1, false);
+    const AttentionHead head(x.sizes, work.b, work.h);
+    const TensorPass<T, W> common(x, head);
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const SharedRows<W> k{shared.k}, v{shared.v};
-    const auto k0 = static_cast<int32_t>(work.place * keys);
+    const int64_t main = x.sizes.main_steps(keys);
+    const int segment = work.place < main ? 0 : 1;
+    const auto k0 = static_cast<int32_t>((work.place - (segment == 0 ? 0 : main)) * keys);
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16;
 
-    shared.ahead.begin(Pieces(x.sizes, head, k0));
+    shared.ahead.begin(Pieces(x.sizes, head, segment, k0));
     block_barrier();
     const auto fetch = [&](const Piece& p, int to) {
       const auto query = [&](int r) { return common.valid_query(p.first + r, p.end); };
@@ -640,15 +709,24 @@ struct TensorKeyGradients {
       common.template copy_rows<rows, threads>(x.q, query, SharedRows<W>{shared.q[to]}, zero);
       common.template copy_rows<rows, threads>(x.dout, query, SharedRows<W>{shared.dout[to]}, zero);
       for (int r = thread_index(); r < rows; r += threads) {
-        note_row(common, p.first + r, p.end, shared.query[to][r], shared.seen[to][r],
-                 shared.base[to][r], shared.delta[to][r]);
+        note_row(common, p.first + r, p.end, shared.query[to][r], shared.base[to][r],
+                 shared.delta[to][r]);
+        const int32_t i = shared.query[to][r];
+        shared.seen[to][r] = i >= 0 ? head.sees(x.sizes, segment, i) : KeyInterval{0, 0};
+      }
+      if (!x.sizes.layout.multiplied) return;
+      for (int j = thread_index(); j < keys; j += threads) {
+        shared.weight[to][j] =
+            (p.mask >> j & 1) != 0 ? common.weight(p.tile, segment, k0 + j) : 0.0f;
       }
     };
-    const auto key = [&](int j) { return common.valid_key(k0, j, ~uint64_t{0}); };
-    common.template copy_rows<keys, threads>(x.k, key, k);
-    common.template copy_rows<keys, threads>(x.v, key, v);
+    const auto key = [&](int j) { return common.valid_key(segment, k0, j, ~uint64_t{0}); };
+    common.template copy_rows<keys, threads>(x.k[segment], key, k);
+    common.template copy_rows<keys, threads>(x.v[segment], key, v);
     for (int j = thread_index(); j < keys; j += threads) {
-      shared.key[j] = k0 + j < x.sizes.keys ? head.key(x.sizes, k0 + j) : -1;
+      shared.shown[j] = key(j);
+      shared.key[j] =
+          k0 + j < x.sizes.segment[segment].keys ? head.key(x.sizes, segment, k0 + j) : -1;
     }
     if (shared.ahead.at(0).mask != 0) fetch(shared.ahead.at(0), 0);
     commit_copies();
@@ -664,14 +742,14 @@ struct TensorKeyGradients {
       wait_for_copies<1>();
       block_barrier();  // this piece is here
       shared.ahead.walk_on(at);
-      if (piece.full || common.any_sees(shared.seen[side], k0 + own, 16)) {
+      if (piece.full || common.any_sees(shared.seen[side], segment, k0 + own, 16)) {
         const SharedRows<W> q{shared.q[side]}, dout{shared.dout[side]};
         Fragments<1, n> s, ds;
         clear<1, n>(s);
         clear<1, n>(ds);
         multiply_rows<T, W, 1, n>(k, own + zero, q, zero, s);
         multiply_rows<T, W, 1, n>(v, own + zero, dout, zero, ds);
-        differentiate(common, shared, piece, own, side, s, ds);
+        differentiate(common, shared, piece, segment, own, side, s, ds);
         multiply_values<T, W, 1, n>(s, dout, zero, dv);
         multiply_values<T, W, 1, n>(ds, q, zero, dk);
       }
@@ -689,15 +767,15 @@ struct TensorKeyGradients {
           },
           to.of(head.b, head.h));
     };
-    write(dk, x.dk, x.sizes.scale);
-    write(dv, x.dv, x.sizes.draws.scale);
+    write(dk, x.dk[segment], x.sizes.scale);
+    write(dv, x.dv[segment], x.sizes.draws.scale);
   }
 
  private:
   /// s = P^T, 0 where dropped; ds = dS^T without the scale.
   static LONGSPAN_HD void differentiate(const TensorPass<T, W>& common, const Shared& shared,
-                                        const Piece& step, int own, int side, Fragments<1, n>& s,
-                                        Fragments<1, n>& ds) {
+                                        const Piece& step, int segment, int own, int side,
+                                        Fragments<1, n>& s, Fragments<1, n>& ds) {
     const auto& x = common.x;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
     uint32_t kept = ~0u;  // bit 4 j + e of element e of fragment j
@@ -709,7 +787,16 @@ struct TensorKeyGradients {
         const auto query = static_cast<uint32_t>(shared.query[side][r]),
                    key = static_cast<uint32_t>(shared.key[c]);
         d.key = x.sizes.draws.key + static_cast<uint64_t>(unknown_zero(shared.query[side][r]));
-        kept |= static_cast<uint32_t>(d.keeps(common.number, query, key)) << at;
+        kept |= static_cast<uint32_t>(
+                    d.keeps(common.number, query, key, static_cast<uint32_t>(segment)))
+                << at;
+      }
+    }
+    if (x.sizes.layout.multiplied) {
+      const float upper = shared.weight[side][own + lane / 4],
+                  lower = shared.weight[side][own + lane / 4 + 8];
+      LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+        LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) s[0][j][e] += e < 2 ? upper : lower;
       }
     }
     const auto scale = static_cast<float>(x.sizes.draws.scale);
@@ -719,7 +806,7 @@ struct TensorKeyGradients {
         const float p = fast_exp2(fused(s[0][j][e], common.factor, -shared.base[side][r]));
         const bool keep = (kept >> (4 * j + e) & 1) != 0;
         const float dp = keep ? ds[0][j][e] * scale : 0.0f;
-        const int32_t key = shared.key[c];
+        const int32_t key = shared.shown[c];
         const KeyInterval seen = shared.seen[side][r];
         const bool hidden =
             !step.full && ((step.mask >> c & 1) == 0 || key < seen.lo || key >= seen.hi);

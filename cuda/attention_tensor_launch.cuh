@@ -40,9 +40,11 @@ inline bool rows_fit(const ConstView& x) {
 }
 
 inline bool tensor_serves(const kernels::AttentionInputs& in) {
-  const auto& t = in.terms;
-  return t.scale > 0 && !t.relation_key && !t.relation_bias && !t.relation_value &&
-         rows_fit(in.q) && rows_fit(in.segment[0].k) && rows_fit(in.segment[0].v);
+  bool serves = tensor_serves_terms(in) && rows_fit(in.q);
+  for (int s = 0; s < in.segments; ++s) {
+    serves = serves && rows_fit(in.segment[s].k) && rows_fit(in.segment[s].v);
+  }
+  return serves;
 }
 
 template <class T>
@@ -60,16 +62,12 @@ bool tensor_backward_of(const kernels::AttentionInputs& in, const ConstView& lse
                         const ConstView& dout, const float* delta,
                         const kernels::AttentionGradients& grads) {
   if (!tensor_serves(in) || !rows_fit(dout)) return false;
-  for (const View* g : {&grads.q, &grads.k[0], &grads.v[0]}) {
+  for (const View* g : {&grads.q, &grads.k[0], &grads.v[0], &grads.k[1], &grads.v[1]}) {
     if (*g && !rows_fit(*g)) return false;
   }
   AttentionArguments<T> x = arguments_of<T>(in);
-  x.lse = const_cast<float*>(lse.as<float>());
+  add_gradients(in, lse, dout, grads, x);
   x.delta = delta;
-  x.dout = head_rows<const T>(dout);
-  x.dq = head_rows<T>(grads.q);
-  x.dk = head_rows<T>(grads.k[0]);
-  x.dv = head_rows<T>(grads.v[0]);
   if (grads.q) launch_tensor<TensorRowGradients>("block_attention_backward", x);
   if (grads.k[0]) launch_tensor<TensorKeyGradients>("block_attention_backward", x);
   return true;

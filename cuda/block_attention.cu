@@ -55,8 +55,25 @@ __global__ void __launch_bounds__(general_threads)
                  bool shared_by_heads, A factor, T* to, int64_t n) {
   const int64_t step = int64_t{gridDim.x} * general_threads;
   for (int64_t i = int64_t{blockIdx.x} * general_threads + threadIdx.x; i < n; i += step) {
-    const int64_t h = shared_by_heads ? -1 : i / width / x.ids(), id = i / width % x.ids();
+    const int64_t h = shared_by_heads ? -1 : i / width / x.ids, id = i / width % x.ids;
     to[i] = static_cast<T>(factor * table_sum(x, h, id, column + i % width));
+  }
+}
+
+/// The gradient of span, whose sizes are given: a warp for each number.
+template <class T>
+__global__ void __launch_bounds__(general_threads)
+    span_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t batch, int64_t heads,
+                int64_t keys, T* to) {
+  const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32;
+       i < batch * heads * keys; i += step) {
+    const int64_t b = i / keys / heads, h = i / keys % heads, j = i % keys;
+    auto total = span_part(x, b, h, j, lane, 32);
+#pragma unroll
+    for (int s = 16; s > 0; s /= 2) total += __shfl_xor_sync(0xffffffffu, total, s);
+    if (lane == 0) to[i] = static_cast<T>(total);
   }
 }
 
@@ -88,7 +105,7 @@ void table_gradients(const AttentionInputs& in, AttentionArguments<T>& x,
   using A = Accumulator<T>;
   constexpr const char* name = "block_attention_backward";
   x.splits = table_splits(x.sizes);
-  const int64_t numbers = x.sizes.head_count() * x.splits * x.ids() * x.table_width();
+  const int64_t numbers = x.sizes.head_count() * x.splits * x.ids * x.table_width();
   const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   x.sums = sums.as<A>();
   launch_general<Pass::tables>(name, x, GeneralPasses<T>::table_blocks(x),
@@ -104,6 +121,21 @@ void table_gradients(const AttentionInputs& in, AttentionArguments<T>& x,
   write(grads.relation_bias, x.sizes.width + x.sizes.value_width, 1, x.sizes.scale);
 }
 
+/// dk, dv and the gradient of span.
+template <class T>
+void key_gradients(AttentionArguments<T>& x, const AttentionGradients& grads, Device device) {
+  using A = Accumulator<T>;
+  constexpr const char* name = "block_attention_backward";
+  const View& span = grads.span;
+  const int64_t numbers = span ? x.sizes.head_count() * x.sizes.segment[0].keys : 0;
+  const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), device);
+  if (span) x.span_sums = sums.as<A>();
+  launch_general<Pass::keys>(name, x, GeneralPasses<T>::key_blocks(x), GeneralTile<A>::keys_bytes);
+  if (!span) return;
+  launch(name, span_kernel<T>, dim3(blocks_for(span.numel(), general_threads / 32)),
+         general_threads, 0, x, span.dim(0), span.dim(1), span.dim(2), span.as<T>());
+}
+
 template <class T>
 void backward_of(const AttentionInputs& in, const ConstView& out, const ConstView& lse,
                  const ConstView& dout, const ConstView& dlse, const AttentionGradients& grads) {
@@ -111,12 +143,8 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
   using Passes = GeneralPasses<T>;
   constexpr const char* name = "block_attention_backward";
   AttentionArguments<T> x = arguments_of<T>(in);
+  add_gradients(in, lse, dout, grads, x);
   x.out = head_rows<T>(out);
-  x.lse = const_cast<A*>(lse.as<A>());
-  x.dout = head_rows<const T>(dout);
-  x.dq = head_rows<T>(grads.q);
-  x.dk = head_rows<T>(grads.k[0]);
-  x.dv = head_rows<T>(grads.v[0]);
   const int64_t rows = x.sizes.head_count() * x.sizes.queries;
   const Scratch delta(most_of<int64_t>(rows, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   launch(name, delta_kernel<T, A>, dim3(blocks_for(rows, general_threads / 32)), general_threads, 0,
@@ -129,26 +157,22 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
   } else if constexpr (std::is_same_v<T, f16>) {
     done = tensor_backward_f16(in, lse, dout, delta.as<float>(), grads);
   }
-  if (!done && grads.q) {
+  if (!done && (grads.q || grads.relation_query)) {
     launch_general<Pass::rows>(name, x, Passes::row_blocks(x), GeneralTile<A>::rows_bytes);
   }
-  if (!done && grads.k[0]) {
-    launch_general<Pass::keys>(name, x, Passes::key_blocks(x), GeneralTile<A>::keys_bytes);
-  }
+  if (!done && (grads.k[0] || grads.span)) key_gradients(x, grads, in.q.device);
   if (grads.relation_key || grads.relation_bias || grads.relation_value) {
     table_gradients(in, x, grads);
   }
 }
 
 void forward(const AttentionInputs& in, View out, View lse) {
-  check_attention("block_attention_forward", in);
   visit_floating(in.q.dtype,
                  [&](auto tag) { forward_of<typename decltype(tag)::type>(in, out, lse); });
 }
 
 void backward(const AttentionInputs& in, ConstView out, ConstView lse, ConstView dout,
               ConstView dlse, const AttentionGradients& grads) {
-  check_attention("block_attention_backward", in);
   visit_floating(in.q.dtype, [&](auto tag) {
     backward_of<typename decltype(tag)::type>(in, out, lse, dout, dlse, grads);
   });

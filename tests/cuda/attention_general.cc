@@ -2,6 +2,7 @@
 #include "cuda/attention_general.h"
 
 #include "tests/cuda/attention_on_host.h"
+#include "tests/ops/attention_features.cc"
 #include "tests/ops/block_attention.cc"
 
 namespace longspan {
@@ -41,6 +42,18 @@ void OnHost<T>::forward(const kernels::AttentionInputs& in, const View& out, con
 }
 
 template <class T>
+void write_span(const AttentionArguments<T>& x, const View& to) {
+  const int64_t heads = to.dim(1), keys = to.dim(2);
+  for (int64_t i = 0; i < to.numel(); ++i) {
+    Accumulator<T> total = 0;
+    for (int rank = 0; rank < 32; ++rank) {
+      total += span_part(x, i / keys / heads, i / keys % heads, i % keys, rank, 32);
+    }
+    to.as<T>()[i] = static_cast<T>(total);
+  }
+}
+
+template <class T>
 void OnHost<T>::backward(const kernels::AttentionInputs& in, const ConstView& out,
                          const ConstView& lse, const ConstView& dout, const ConstView& dlse,
                          const kernels::AttentionGradients& grads) {
@@ -48,17 +61,21 @@ void OnHost<T>::backward(const kernels::AttentionInputs& in, const ConstView& ou
   AttentionArguments<T> x =
       simulated::backward_arguments<T>(in, out, lse, dout, dlse, grads, delta);
   const auto& n = x.sizes;
-  if (grads.q) {
+  if (grads.q || grads.relation_query) {
     run_blocks<A>(Passes::row_blocks(x), Tile::rows_bytes,
                   [&](A* shared, int64_t i) { Passes::row_gradients(x, shared, i); });
   }
-  if (grads.k[0]) {
+  if (grads.k[0] || grads.span) {
+    std::vector<A> sums(static_cast<size_t>(n.head_count() * n.segment[0].keys),
+                        std::numeric_limits<A>::quiet_NaN());
+    if (grads.span) x.span_sums = sums.data();
     run_blocks<A>(Passes::key_blocks(x), Tile::keys_bytes,
                   [&](A* shared, int64_t i) { Passes::key_gradients(x, shared, i); });
+    if (grads.span) write_span(x, grads.span);
   }
   if (!grads.relation_key && !grads.relation_bias && !grads.relation_value) return;
   x.splits = table_splits(n);
-  std::vector<A> sums(static_cast<size_t>(n.head_count() * x.splits * x.ids() * x.table_width()),
+  std::vector<A> sums(static_cast<size_t>(n.head_count() * x.splits * x.ids * x.table_width()),
                       std::numeric_limits<A>::quiet_NaN());
   x.sums = sums.data();
   run_blocks<A>(Passes::table_blocks(x), Tile::tables_bytes,
@@ -66,7 +83,7 @@ void OnHost<T>::backward(const kernels::AttentionInputs& in, const ConstView& ou
   const auto write = [&](const View& to, int64_t column, int64_t width, A factor) {
     if (!to) return;
     for (int64_t i = 0; i < to.numel(); ++i) {
-      const int64_t h = i / width / x.ids(), id = i / width % x.ids();
+      const int64_t h = i / width / x.ids, id = i / width % x.ids;
       to.as<T>()[i] = static_cast<T>(
           factor * table_sum(x, to.dim(0) > 1 || n.heads == 1 ? h : -1, id, column + i % width));
     }

@@ -22,12 +22,8 @@ AttentionArguments<T> backward_arguments(const kernels::AttentionInputs& in, con
                                          std::vector<Accumulator<T>>& delta) {
   using A = Accumulator<T>;
   AttentionArguments<T> x = arguments_of<T>(in);
+  add_gradients(in, lse, dout, grads, x);
   x.out = head_rows<T>(out);
-  x.lse = const_cast<A*>(lse.as<A>());
-  x.dout = head_rows<const T>(dout);
-  x.dq = head_rows<T>(grads.q);
-  x.dk = head_rows<T>(grads.k[0]);
-  x.dv = head_rows<T>(grads.v[0]);
   const auto& n = x.sizes;
   delta.clear();
   for (int64_t i = 0; i < n.head_count() * n.queries; ++i) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
 
 #include "cuda/attention_general.h"
@@ -14,7 +15,7 @@ using namespace cuda;
 
 struct Case {
   AttentionPattern pattern;
-  int64_t queries, keys, batch = 1, heads = 1;
+  int64_t queries, keys, batch = 1, heads = 1, side_keys = 0;
 };
 
 // Runs of any length and kind of place, two layouts.
@@ -41,6 +42,56 @@ AttentionPattern ragged(int64_t queries, int64_t keys) {
   return p;
 }
 
+Tensor table(const Shape& shape, DType dtype, const std::function<int64_t(int64_t)>& f) {
+  std::vector<int32_t> values;
+  for (int64_t i = 0; i < numel(shape); ++i) values.push_back(static_cast<int32_t>(f(i)));
+  const std::vector<uint8_t> bytes(values.begin(), values.end());
+  return dtype == DType::u8 ? Tensor::from(bytes, shape) : Tensor::from(values, shape);
+}
+
+// Two members with rules and orders of their own; a second key segment, runs that count more than
+// once, bounds of rows and hidden keys.
+AttentionPattern everything(int64_t queries, int64_t keys, int64_t side_keys) {
+  std::vector<std::vector<TileRuns>> layouts(2);
+  for (int m = 0; m < 2; ++m) {
+    for (int32_t q0 = 0, i = 0; q0 < queries; ++i) {
+      const int32_t qn = std::min<int32_t>(m == 0 ? 96 : 31, static_cast<int32_t>(queries) - q0);
+      TileRuns t{q0, qn, {}};
+      for (int32_t k0 = 0; k0 < keys && i % 5 != 2;) {
+        const int32_t kn =
+            std::min<int32_t>(1 + (k0 * 5 + i) % 40, static_cast<int32_t>(keys) - k0);
+        t.runs.push_back({k0, kn, 0, RunKind::partial, static_cast<uint8_t>(1 + (k0 + i) % 3)});
+        k0 += kn + (k0 + i) % 4;
+      }
+      for (int32_t k0 = i % 7; k0 < side_keys;) {
+        const int32_t kn =
+            std::min<int32_t>(1 + (k0 * 3 + i) % 90, static_cast<int32_t>(side_keys) - k0);
+        t.runs.push_back({k0, kn, 1, m == 0 && i % 2 == 0 ? RunKind::full : RunKind::partial,
+                          static_cast<uint8_t>(1 + i % 2)});
+        k0 += kn + i % 3;
+      }
+      layouts[static_cast<size_t>(m)].push_back(t);
+      q0 += qn;
+    }
+  }
+  AttentionPattern p;
+  p.name = "everything";
+  LayoutOptions options;
+  options.which = Tensor::from(std::vector<int32_t>{0, 1, 1, 0, 0, 1}, {2, 3});
+  options.side_keys = side_keys;
+  options.order_q = table({1, queries}, DType::i32, [&](int64_t i) { return queries - 1 - i; });
+  options.order_k = table({2, keys}, DType::i32,
+                          [&](int64_t i) { return i < keys ? keys - 1 - i : (i + 3) % keys; });
+  options.members = {{0, -1, 1}, {1, 0, 0}};
+  p.layout = make_layout(queries, keys, layouts, options);
+  p.rules = {{.window = {200, 20}}, {.causal = true}};
+  p.side_rules = {{.q_start = 0}, {.window = {kUnlimited, 50}, .q_start = 0}};
+  p.mask.q_from = table({1, queries}, DType::i32, [](int64_t i) { return i / 3 - 5; });
+  p.mask.q_to = table({1, queries}, DType::i32, [](int64_t i) { return i + 300; });
+  p.side_mask.k_hidden = table({2, side_keys}, DType::u8, [](int64_t i) { return i % 5 == 1; });
+  return p;
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all;
   const std::vector<std::pair<int64_t, int64_t>> sizes = {
@@ -54,6 +105,9 @@ std::vector<Case> cases() {
       all.push_back({p, queries, keys});
     }
     if (queries > 1) all.push_back({ragged(queries, keys), queries, keys, 2, 3});
+    if (keys > 300) continue;
+    const int64_t side = 1 + keys / 3;
+    all.push_back({everything(queries, keys, side), queries, keys, 2, 3, side});
   }
   return all;
 }
@@ -61,7 +115,7 @@ std::vector<Case> cases() {
 struct Call {
   explicit Call(const Case& c, const std::vector<int64_t>& q_lengths = {},
                 const std::vector<int64_t>& k_lengths = {})
-      : pattern(resolve(c.pattern, c.queries, c.keys)) {
+      : pattern(resolve(c.pattern, c.queries, c.keys, c.side_keys)) {
     if (!q_lengths.empty()) {
       const auto n = static_cast<int64_t>(q_lengths.size());
       q_valid = Tensor::from(q_lengths, {n});
@@ -69,45 +123,85 @@ struct Call {
     }
     q = Tensor::zeros({c.batch, c.heads, c.queries, 8}, DType::bf16);
     k = Tensor::zeros({c.batch, c.heads, c.keys, 8}, DType::bf16);
+    side_k = Tensor::zeros({c.batch, c.heads, c.side_keys, 8}, DType::bf16);
     kernels::AttentionInputs in;
     in.q = q.view();
     in.segment[0].k = in.segment[0].v = k.view();
     in.q_valid = q_valid.view();
     in.segment[0].k_valid = k_valid.view();
     in.layout = pattern.layout->view();
-    const Rule& rule = pattern.rules.front();
-    const auto times = [&](int64_t n) {
-      return n >= kUnlimited / rule.window.dilation ? kUnlimited : n * rule.window.dilation;
-    };
-    in.segment[0].q_start = rule.q_start;
-    in.segment[0].windows[0] = {times(rule.window.left),
-                                rule.causal ? 0 : times(rule.window.right)};
+    fill(pattern.rules, pattern.mask, in.segment[0]);
+    if (c.side_keys > 0) {
+      in.segments = 2;
+      in.segment[1].k = in.segment[1].v = side_k.view();
+      fill(pattern.side_rules, pattern.side_mask, in.segment[1]);
+    }
     sizes = sizes_of(in);
+  }
+  static void fill(const std::vector<Rule>& rules, const PairMask& mask,
+                   kernels::AttentionSegment& segment) {
+    segment.q_start = rules.front().q_start;
+    for (size_t n = 0; n < rules.size(); ++n) {
+      const Window& w = rules[n].window;
+      const auto times = [&](int64_t steps) {
+        return steps >= kUnlimited / w.dilation ? kUnlimited : steps * w.dilation;
+      };
+      segment.windows[n] = {times(w.left), rules[n].causal ? 0 : times(w.right)};
+    }
+    segment.q_from = mask.q_from.view();
+    segment.q_to = mask.q_to.view();
+    segment.k_hidden = mask.k_hidden.view();
   }
 
   AttentionPattern pattern;
-  Tensor q, k, q_valid, k_valid;
+  Tensor q, k, side_k, q_valid, k_valid;
   AttentionSizes sizes{};
 };
 
-// Which pairs of places a head sees: what the runs hold, as far as rule and lengths allow.
-std::vector<std::vector<bool>> truth_of(const Call& call, int64_t b, int64_t h) {
+// How often each pair of places of a head counts: those of the first segment, then of the second.
+using Pairs = std::vector<std::vector<int>>;
+
+Pairs no_pairs(const AttentionSizes& x) {
+  const int64_t side = x.segments > 1 ? x.segment[1].keys : 0;
+  return Pairs(static_cast<size_t>(x.queries),
+               std::vector<int>(static_cast<size_t>(x.segment[0].keys + side)));
+}
+size_t column_of(const AttentionSizes& x, int segment, int64_t place) {
+  return static_cast<size_t>(place + (segment == 0 ? 0 : x.segment[0].keys));
+}
+
+// What a head sees: what the runs hold, as far as rule, masks and lengths allow.
+Pairs truth_of(const Call& call, int64_t b, int64_t h) {
   const AttentionSizes& x = call.sizes;
-  std::vector<std::vector<bool>> sees(static_cast<size_t>(x.queries),
-                                      std::vector<bool>(static_cast<size_t>(x.keys)));
-  const auto which = call.pattern.layout->which.to_vector<int32_t>();
-  const auto columns = call.pattern.layout->which.dim(1);
+  const AttentionPattern& p = call.pattern;
+  Pairs sees = no_pairs(x);
+  const auto which = p.layout->which.to_vector<int32_t>();
+  const auto columns = p.layout->which.dim(1);
   const int32_t member = which[static_cast<size_t>(which.size() == 1 ? 0 : b * columns + h)];
+  const auto members = p.layout->members.to_vector<int32_t>();
+  const auto rule_number = static_cast<size_t>(members[static_cast<size_t>(3 * member)]);
   const AttentionHead head(x, b, h);
-  for (const TileRuns& t : tiles_of(*call.pattern.layout, member)) {
+  for (const TileRuns& t : tiles_of(*p.layout, member)) {
     for (const Run& r : t.runs) {
+      const auto& rules = r.segment == 0 ? p.rules : p.side_rules;
+      const PairMask& mask = r.segment == 0 ? p.mask : p.side_mask;
+      const auto hidden =
+          mask.k_hidden ? mask.k_hidden.to_vector<uint8_t>() : std::vector<uint8_t>{};
+      const auto from = mask.q_from ? mask.q_from.to_vector<int32_t>() : std::vector<int32_t>{};
+      const auto to = mask.q_to ? mask.q_to.to_vector<int32_t>() : std::vector<int32_t>{};
       for (int32_t i = t.q0; i < t.q0 + t.qn; ++i) {
         for (int32_t j = r.k0; j < r.k0 + r.kn; ++j) {
-          const int32_t query = head.query(x, i), key = head.key(x, j);
-          const bool rule =
-              r.kind == RunKind::full || rule_allows(call.pattern.rules.front(), query, key);
-          sees[static_cast<size_t>(i)][static_cast<size_t>(j)] =
-              rule && query < head.queries_valid && key < head.keys_valid;
+          const int32_t query = head.query(x, i), key = head.key(x, r.segment, j);
+          bool visible = (r.kind == RunKind::full || rule_allows(rules[rule_number], query, key)) &&
+                         query < head.queries_valid && key < head.keys_valid(r.segment);
+          const auto at = static_cast<size_t>(query);
+          if (mask.q_from) visible = visible && key >= from[at] && key < to[at];
+          if (mask.k_hidden) {
+            const int64_t sample = mask.k_hidden.dim(0) > 1 ? b : 0;
+            visible =
+                visible && hidden[static_cast<size_t>(sample * mask.k_hidden.dim(1) + key)] == 0;
+          }
+          sees[static_cast<size_t>(i)][column_of(x, r.segment, j)] = visible ? r.multiplicity : 0;
         }
       }
     }
@@ -119,35 +213,32 @@ std::vector<std::vector<bool>> truth_of(const Call& call, int64_t b, int64_t h) 
 struct Visits {
   const AttentionSizes& x;
   const AttentionHead& head;
-  const std::vector<std::vector<bool>>& truth;
-  std::vector<std::vector<int>> count;
+  const Pairs& truth;
+  Pairs count;
 
-  Visits(const AttentionSizes& sizes, const AttentionHead& h,
-         const std::vector<std::vector<bool>>& t)
-      : x(sizes),
-        head(h),
-        truth(t),
-        count(t.size(), std::vector<int>(static_cast<size_t>(sizes.keys))) {}
+  Visits(const AttentionSizes& sizes, const AttentionHead& h, const Pairs& t)
+      : x(sizes), head(h), truth(t), count(no_pairs(sizes)) {}
 
-  void visit(int32_t tile, int32_t k0, int unit, bool full, uint64_t mask) {
+  void visit(int32_t tile, int segment, int32_t k0, int unit, bool full, uint64_t mask) {
     ASSERT_NE(mask, 0u);
     ASSERT_EQ(k0 % unit, 0);
     for (int32_t r = 0; r < head.tile_rows(x, tile); ++r) {
       const int32_t row = head.tile_row(x, tile) + r, query = head.query(x, row);
-      const KeyInterval seen = head.sees(x, query);
+      const KeyInterval seen = head.sees(x, segment, query);
       for (int j = 0; j < unit; ++j) {
         if ((mask >> j & 1) == 0) {
           ASSERT_FALSE(full);
           continue;
         }
-        ASSERT_LT(k0 + j, x.keys);
-        const int32_t key = head.key(x, k0 + j);
-        const bool visible = key >= seen.lo && key < seen.hi;
+        ASSERT_LT(k0 + j, x.segment[segment].keys);
+        const int32_t key = head.key(x, segment, k0 + j);
+        const bool visible = key >= seen.lo && key < seen.hi && head.shown(x, segment, key);
         if (full) {
           ASSERT_TRUE(visible || query >= head.queries_valid);
         }
         if (visible) {
-          ++count[static_cast<size_t>(row)][static_cast<size_t>(k0 + j)];
+          count[static_cast<size_t>(row)][column_of(x, segment, k0 + j)] +=
+              head.times(x, tile, segment, k0 + j);
         }
       }
     }
@@ -155,7 +246,7 @@ struct Visits {
   void expect_each_once(const std::string& what) const {
     for (size_t i = 0; i < truth.size(); ++i) {
       for (size_t j = 0; j < truth[i].size(); ++j) {
-        ASSERT_EQ(count[i][j], truth[i][j] ? 1 : 0) << what << " query " << i << " key " << j;
+        ASSERT_EQ(count[i][j], truth[i][j]) << what << " query " << i << " key " << j;
       }
     }
   }
@@ -166,28 +257,32 @@ void check_steps(const Call& call, const std::string& name) {
   const AttentionSizes& x = call.sizes;
   for (int64_t bh = 0; bh < x.head_count(); ++bh) {
     const AttentionHead head(x, bh / x.heads, bh % x.heads);
-    const auto truth = truth_of(call, head.b, head.h);
+    const Pairs truth = truth_of(call, head.b, head.h);
     Visits by_rows(x, head, truth), by_columns(x, head, truth);
     for (int32_t tile = 0; tile < head.tiles; ++tile) {
       KeySteps<unit> steps(x, head, tile);
-      int32_t last = -1;
+      std::pair<int, int32_t> last{-1, -1};
       KeyStep step;
       while (steps.next(step)) {
-        ASSERT_GT(step.k0, last);
-        last = step.k0;
-        by_rows.visit(tile, step.k0, unit, step.full, step.mask);
+        const std::pair<int, int32_t> at{step.segment, step.k0};
+        ASSERT_GT(at, last);
+        last = at;
+        by_rows.visit(tile, step.segment, step.k0, unit, step.full, step.mask);
       }
       ASSERT_EQ(step.mask, 0u);
       ASSERT_FALSE(steps.next(step));
     }
     by_rows.expect_each_once(name + " by rows");
-    for (int32_t k0 = 0; k0 < x.keys; k0 += unit) {
-      TileSteps<unit> steps(x, head, k0);
+    for (int64_t place = 0; place < x.key_steps(unit); ++place) {
+      const int segment = place < x.main_steps(unit) ? 0 : 1;
+      const auto k0 =
+          static_cast<int32_t>((place - (segment == 0 ? 0 : x.main_steps(unit))) * unit);
+      TileSteps<unit> steps(x, head, segment, k0);
       int32_t last = -1;
       for (TileStep step; steps.next(step);) {
         ASSERT_GT(step.tile, last);
         last = step.tile;
-        by_columns.visit(step.tile, k0, unit, step.full, step.mask);
+        by_columns.visit(step.tile, segment, k0, unit, step.full, step.mask);
       }
     }
     by_columns.expect_each_once(name + " by columns");
@@ -225,7 +320,7 @@ TEST(AttentionSchedule, FullStepsAreFound) {
   for (KeyStep step; steps.next(step); ++all) full += step.full;
   EXPECT_EQ(full, 4);
   EXPECT_EQ(all, 4);
-  TileSteps<64> tiles(call.sizes, head, 128);
+  TileSteps<64> tiles(call.sizes, head, 0, 128);
   all = 0;
   for (TileStep step; tiles.next(step); ++all) EXPECT_TRUE(step.full);
   EXPECT_EQ(all, 2);
@@ -283,8 +378,10 @@ TEST(AttentionSchedule, DrawsAreThoseOfTheContract) {
   d.active = true;
   for (uint32_t i = 0; i < 20; ++i) {
     for (uint32_t j = 0; j < 40; ++j) {
-      const uint32_t word = philox(d.key, j / 4, i, 7, 0).word[j % 4];
-      EXPECT_EQ(d.keeps(7, i, j), word >= drop_threshold(0.3));
+      for (uint32_t segment = 0; segment < 2; ++segment) {
+        const uint32_t word = philox(d.key, j / 4, i, 7, segment).word[j % 4];
+        EXPECT_EQ(d.keeps(7, i, j, segment), word >= drop_threshold(0.3));
+      }
     }
   }
 }

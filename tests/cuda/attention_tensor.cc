@@ -2,8 +2,11 @@
 // thread of the device is a context here, and the instructions are written from the manual.
 #include "cuda/attention_tensor.cuh"
 
+#include <set>
+
 #include "tests/cuda/attention_on_host.h"
 #include "tests/cuda/simulated.h"
+#include "tests/ops/attention_features.cc"
 #include "tests/ops/block_attention.cc"
 
 namespace longspan {
@@ -67,18 +70,21 @@ struct Wide {
 
 template <class T>
 struct OnHost {
-  // The inputs with wide rows.
+  // The inputs with wide rows. What the device leaves to the general kernels is not to come here.
   struct Inputs {
-    Wide q, k, v;
+    Wide q;
+    std::vector<Wide> keys;  // k and v of each segment
     kernels::AttentionInputs in;
-    explicit Inputs(const kernels::AttentionInputs& narrow)
-        : q(Wide::of<T>(narrow.q)),
-          k(Wide::of<T>(narrow.segment[0].k)),
-          v(Wide::of<T>(narrow.segment[0].v)),
-          in(narrow) {
+    explicit Inputs(const kernels::AttentionInputs& narrow) : q(Wide::of<T>(narrow.q)), in(narrow) {
+      require<NotImplemented>(tensor_serves_terms(in), "tensor cores",
+                              "left to the general kernels");
       in.q = q.tensor.view();
-      in.segment[0].k = k.tensor.view();
-      in.segment[0].v = v.tensor.view();
+      for (int s = 0; s < in.segments; ++s) {
+        for (ConstView* x : {&in.segment[s].k, &in.segment[s].v}) {
+          keys.push_back(Wide::of<T>(*x));
+          *x = keys.back().tensor.view();
+        }
+      }
     }
   };
 
@@ -97,23 +103,26 @@ struct OnHost {
                        const kernels::AttentionGradients& grads) {
     const Inputs wide(narrow);
     const Wide y = Wide::of<T>(out), dy = Wide::of<T>(dout);
-    Wide dq = Wide::of<T>(narrow.q), dk = Wide::of<T>(narrow.segment[0].k),
-         dv = Wide::of<T>(narrow.segment[0].v);  // values that must go
+    Inputs gradients(narrow);  // values that must go
     kernels::AttentionGradients to;
-    to.q = dq.tensor.mut();
-    to.k[0] = dk.tensor.mut();
-    to.v[0] = dv.tensor.mut();
+    to.q = gradients.q.tensor.mut();
+    for (size_t s = 0; s < static_cast<size_t>(narrow.segments); ++s) {
+      to.k[s] = gradients.keys[2 * s].tensor.mut();
+      to.v[s] = gradients.keys[2 * s + 1].tensor.mut();
+    }
     std::vector<float> delta;
     const AttentionArguments<T> x = simulated::backward_arguments<T>(
         wide.in, y.tensor.view(), lse, dy.tensor.view(), dlse, to, delta);
     if (grads.q) {
       run_width<TensorRowGradients>(x);
-      dq.give<T>(grads.q);
+      gradients.q.template give<T>(grads.q);
     }
     if (!grads.k[0]) return;
     run_width<TensorKeyGradients>(x);
-    dk.give<T>(grads.k[0]);
-    dv.give<T>(grads.v[0]);
+    for (size_t s = 0; s < static_cast<size_t>(narrow.segments); ++s) {
+      gradients.keys[2 * s].template give<T>(grads.k[s]);
+      gradients.keys[2 * s + 1].template give<T>(grads.v[s]);
+    }
   }
 };
 
@@ -179,6 +188,24 @@ TEST(AttentionTensor, Lengths) {
       }
     }
     expect_same_bits(run(x, p, DType::f16), ours, c.pattern.name);
+  }
+}
+
+TEST(AttentionTensor, Features) {
+  const std::set<std::string> general = {
+      "class mask",     "class labels",  "many labels",  "relations with an order",
+      "relation query", "span of heads", "span of keys", "all at once"};
+  for (const Feature& f : features()) {
+    Case c = f.make(100, 2);
+    if (general.contains(f.name)) {
+      EXPECT_THROW(run(c.x, c.pattern, DType::f16), NotImplemented) << f.name;
+      continue;
+    }
+    expect_near(run(c.x, c.pattern, DType::f16), solve(c.x), DType::f16, f.name);
+    c = f.make(257, 1);
+    c.x.p = 0.375;
+    c.x.dropout_key = 0x123456789ABCDEF0u;
+    expect_near(run(c.x, c.pattern, DType::bf16), solve(c.x), DType::bf16, f.name + " dropout");
   }
 }
 

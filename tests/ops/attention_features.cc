@@ -334,8 +334,6 @@ const std::vector<Feature>& features() {
   return all;
 }
 
-const std::vector<int64_t> kLengths = {1, 2, 15, 16, 17, 63, 64, 65, 100, 257};
-
 void check_all(DType dtype) {
   for (const Feature& f : features()) {
     for (const int64_t length : kLengths) {

@@ -16,6 +16,8 @@
 namespace longspan::attention_test {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// Of the kernel spec's first test.
+inline const std::vector<int64_t> kLengths = {1, 2, 15, 16, 17, 63, 64, 65, 100, 257};
 
 // ---------------------------------------------------------------------------------------- inputs
 

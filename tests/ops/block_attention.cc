@@ -56,8 +56,6 @@ std::vector<PatternCase> cases() {
   return all;
 }
 
-const std::vector<int64_t> kLengths = {1, 2, 15, 16, 17, 63, 64, 65, 100, 257};
-
 void check_patterns(DType dtype) {
   for (const PatternCase& c : cases()) {
     for (const int64_t length : kLengths) {

@@ -130,7 +130,6 @@ class BackwardTask {
     }
     std::vector<int32_t> tiles;
     std::vector<KeyRange> ranges;
-    Visible all, seen;
     for (int64_t key = task_.key; key < task_.key_end; key += step_) {
       const HeadSegment& segment = head_.at_place(key);
       const int64_t first = key - segment.first;
@@ -151,17 +150,11 @@ class BackwardTask {
         if (ranges.empty()) continue;
         begin(t, ranges);
         for (const KeyRange& range : ranges) {
-          head_.visible(t, range, all.lo, all.hi);
-          for (int64_t r = 0; r < rows_; ++r) {
-            if (base_[r] == -std::numeric_limits<T>::infinity()) all.lo[r] = all.hi[r] = 0;
-          }
-          unite(rows_, all);
-          for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
-            const int64_t origin = block * kBlock;
-            clip(all, rows_, origin, head_.block_keys(origin), seen);
+          const auto empty = [this](int64_t r) { return base_[r] == kNothing; };
+          for_blocks(head_, t, range, some_empty_, empty, [&](int64_t origin, const Visible& seen) {
             enter(origin, range.times);
             do_block(origin, origin - key, seen);
-          }
+          });
         }
         finish(t, key / step_);
       }
@@ -176,6 +169,7 @@ class BackwardTask {
  private:
   static constexpr int64_t N = kPanel<T>;
   static constexpr int64_t V = kLanes<T>;
+  static constexpr T kNothing = -std::numeric_limits<T>::infinity();
 
   // dq of rows that see nothing.
   void clear_unseen() {
@@ -217,9 +211,11 @@ class BackwardTask {
                                     static_cast<T>(in_.terms.scale * kLog2E), q_rows_, kTileRows);
     finite_rows_ = pack_rows(g_out_, row_, rows_, padded_, T{1}, out_rows_, kTileRows) && finite_q;
     const int64_t first_row = (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
+    some_empty_ = false;
     for (int64_t r = 0; r < rows_; ++r) {
       base_[r] = call_.lse.template as<T>()[first_row + query(r)] * static_cast<T>(kLog2E);
       lower_[r] = call_.delta[first_row + query(r)];
+      some_empty_ = some_empty_ || base_[r] == kNothing;
     }
     if (call_.rows) {
       const int64_t item = t - task_.tile;
@@ -286,7 +282,7 @@ class BackwardTask {
     }
     const int64_t n = head_.block_keys(origin);
     for (int64_t g = 0; g * kGroup < rows_; ++g) differentiate(g, origin, n, seen);
-    if (call_.columns) multiply_queries(at, n, seen);
+    if (call_.columns) multiply_queries(at, seen);
     if (call_.rows) multiply_keys(at, seen);
   }
 
@@ -384,11 +380,11 @@ class BackwardTask {
   }
 
   // dV += P^T dO and dK += dS^T Q, for each group of keys over the rows that see some of them.
-  void multiply_queries(int64_t at, int64_t keys, const Visible& seen) {
-    for (int64_t j = 0; j < keys; j += kGroup) {
-      const int64_t m = std::min(kGroup, keys - j);
+  void multiply_queries(int64_t at, const Visible& seen) {
+    for (int64_t j = seen.all_first / kRest * kRest; j < seen.all_last; j += kGroup) {
+      const int64_t m = std::min(kGroup, seen.all_last - j);
       int64_t from = 0, to = rows_;
-      if (!seen.whole) {
+      if (!seen.alike) {
         while (from < to && (seen.lo[from] >= j + m || seen.hi[from] <= j)) ++from;
         while (from < to && (seen.lo[to - 1] >= j + m || seen.hi[to - 1] <= j)) --to;
         if (from == to) continue;
@@ -538,6 +534,7 @@ class BackwardTask {
   T *tile_sum_ = nullptr, *relation_sum_ = nullptr;
   bool finite_keys_[2] = {true, true};  // of the blocks of a step
   bool finite_rows_ = true;             // Q and dO of the tile
+  bool some_empty_ = false;             // whether a row of the tile sees nothing at all
   int64_t row_ = 0, rows_ = 0, padded_ = 0;
 };
 

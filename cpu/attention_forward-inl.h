@@ -144,18 +144,14 @@ class ForwardTask {
     out_sink_ = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
     T* const row_lse = lse_.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
     std::vector<KeyRange> ranges;
-    Visible all, seen;
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
       look_ahead(t, ranges);
       head_.ranges(t, 0, head_.place_end(), ranges);
       begin(t, ranges);
       for (const KeyRange& range : ranges) {
-        head_.visible(t, range, all.lo, all.hi);
-        unite(rows_, all);
-        for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
-          const int64_t origin = block * kBlock;
-          const int64_t slot = packed_block(block);
-          clip(all, rows_, origin, head_.block_keys(origin), seen);
+        const auto none = [](int64_t) { return false; };
+        for_blocks(head_, t, range, false, none, [&](int64_t origin, const Visible& seen) {
+          const int64_t slot = packed_block(origin / kBlock);
           enter(origin, range.times);
           for (int64_t g = 0; g * kGroup < rows_; ++g) {
             if (seen.first[g] >= seen.last[g]) continue;
@@ -167,7 +163,7 @@ class ForwardTask {
             }
             multiply_values(g, slot, seen);
           }
-        }
+        });
       }
       finish(row_lse, !ranges.empty());
       release(t, ranges);

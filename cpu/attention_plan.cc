@@ -114,6 +114,14 @@ void AttentionHead::tiles_of_columns(int64_t from, int64_t to, std::vector<int32
   out.erase(std::unique(out.begin(), out.end()), out.end());
 }
 
+bool AttentionHead::shows_all(int64_t t, KeyRange range) const {
+  const HeadSegment& s = at_place(range.k0);
+  if (order_q != nullptr || s.order != nullptr || s.from != nullptr) return false;
+  const int64_t first = tile_row(t) + s.q_start, last = first + tile_rows(t) - 1;
+  return last - s.q_start < queries_valid && range.k1 - s.first <= s.valid &&
+         last - s.left <= range.k0 - s.first && first + s.right + 1 >= range.k1 - s.first;
+}
+
 void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const {
   const HeadSegment& s = at_place(range.k0);
   const int64_t row = tile_row(t), rows = tile_rows(t);

@@ -235,6 +235,9 @@ struct AttentionHead {
   /// Appends, ascending and once each, the tiles that see keys of the column tiles that overlap
   /// [from, to).
   void tiles_of_columns(int64_t from, int64_t to, std::vector<int32_t>& out) const;
+  /// Whether every row of a tile sees all of `range`, as far as intervals say; false where that
+  /// takes a look at each row.
+  bool shows_all(int64_t t, KeyRange range) const;
   /// lo[r] <= j < hi[r]: what row r of a tile sees of `range`.
   void visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const;
 };

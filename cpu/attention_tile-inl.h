@@ -380,7 +380,7 @@ struct Visible {
   int32_t first[kMaxGroups], last[kMaxGroups];
   int32_t inner[kMaxGroups], outer[kMaxGroups];
   int32_t all_first, all_last;
-  bool whole;      // every row sees all of the clip
+  bool alike;      // every row sees the same
   bool ascending;  // lo and hi never fall, and rows that see nothing lie at the ends
 
   bool holds(int64_t row, int64_t key) const { return lo[row] <= key && key < hi[row]; }
@@ -422,16 +422,58 @@ inline void unite(int64_t rows, Visible& v) {
 inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys, Visible& v) {
   const int32_t from = static_cast<int32_t>(origin);
   const int32_t n = static_cast<int32_t>(keys);
-  bool whole = true;
+  int32_t differ = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const int32_t lo = std::clamp(all.lo[r] - from, 0, n);
     const int32_t hi = std::clamp(all.hi[r] - from, 0, n);
     v.lo[r] = lo < hi ? lo : 0;  // rows that see nothing end before every key
     v.hi[r] = lo < hi ? hi : 0;
-    whole = whole && v.lo[r] == 0 && v.hi[r] == n;
+    differ |= (v.lo[r] ^ v.lo[0]) | (v.hi[r] ^ v.hi[0]);
   }
-  v.whole = whole;
+  v.alike = differ == 0;
   unite(rows, v);
+}
+
+// The keys [k0, k1) of a block, counted from its origin, for every row.
+inline void show_all(int64_t rows, int64_t k0, int64_t k1, Visible& v) {
+  const auto first = static_cast<int32_t>(k0), last = static_cast<int32_t>(k1);
+  std::fill_n(v.lo, rows, first);
+  std::fill_n(v.hi, rows, last);
+  const int64_t groups = ceil_div(rows, kGroup);
+  for (int32_t* lo : {v.first, v.inner}) std::fill_n(lo, groups, first);
+  for (int32_t* hi : {v.last, v.outer}) std::fill_n(hi, groups, last);
+  v.all_first = first;
+  v.all_last = last;
+  v.alike = v.ascending = true;
+}
+
+// Calls f(origin, seen) for the blocks of a range that some row of tile t sees, `skips` telling
+// which rows see nothing. Most runs of block patterns are seen by all rows alike.
+template <class Skips, class F>
+HWY_INLINE void for_blocks(const AttentionHead& head, int64_t t, const KeyRange& range, bool skip,
+                           const Skips& skips, F&& f) {
+  const int64_t rows = head.tile_rows(t);
+  Visible seen;
+  if (!skip && head.shows_all(t, range)) {
+    for (int64_t block = range.k0 / kBlock; block * kBlock < range.k1; ++block) {
+      const int64_t origin = block * kBlock;
+      show_all(rows, std::max<int64_t>(range.k0 - origin, 0), std::min(range.k1 - origin, kBlock),
+               seen);
+      f(origin, seen);
+    }
+    return;
+  }
+  Visible all;
+  head.visible(t, range, all.lo, all.hi);
+  for (int64_t r = 0; skip && r < rows; ++r) {
+    if (skips(r)) all.lo[r] = all.hi[r] = 0;
+  }
+  unite(rows, all);
+  for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
+    const int64_t origin = block * kBlock;
+    clip(all, rows, origin, head.block_keys(origin), seen);
+    f(origin, seen);
+  }
 }
 
 // Lanes of vector i of keys that lie in [lo, hi).

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 
 #include "core/error.h"
 
@@ -70,6 +71,19 @@ void hide_words(std::span<int32_t> tokens, std::span<int32_t> targets,
   }
 }
 
+/// Whether a dot is no end: before a small letter, or after an initial or a title.
+bool in_sentence(std::span<const uint8_t> text, int64_t dot, uint8_t following) {
+  if (following >= 'a' && following <= 'z') return true;
+  int64_t begin = dot;
+  while (begin > 0 && is_word(text[static_cast<size_t>(begin - 1)])) --begin;
+  const std::string word(text.begin() + begin, text.begin() + dot);
+  if (word.size() == 1) return word[0] >= 'A' && word[0] <= 'Z' && word[0] != 'I';
+  constexpr const char* titles[] = {"Mr", "Mrs", "Ms",  "Dr",  "St", "Prof", "Gen", "Col", "Capt",
+                                    "Lt", "Rev", "Hon", "Sen", "Jr", "Sr",   "vs",  "cf"};
+  return std::any_of(std::begin(titles), std::end(titles),
+                     [&](const char* t) { return word == t; });
+}
+
 Tensor data(const auto& values, const Shape& shape) {
   Tensor t = Tensor::from(values, shape);
   t.set_category(Category::data);
@@ -95,7 +109,9 @@ std::vector<Sentence> split_sentences(std::span<const uint8_t> text, int64_t lon
       const int64_t space = j;
       while (j < n && is_space(at(j))) lines += at(j++) == '\n' ? 1 : 0;
       blank = lines > 1;
-      if (blank || (c != '\n' && (j > space || j == n))) {
+      const bool goes_on =
+          c == '.' && space == i && j > space && j < n && !blank && in_sentence(text, i - 1, at(j));
+      if (blank || (c != '\n' && (j > space || j == n) && !goes_on)) {
         i = std::min(j, begin + longest);
         blank = blank && i == j;
         ends = true;

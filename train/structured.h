@@ -17,8 +17,9 @@ struct Sentence {
 };
 
 /// Every byte of a text in sentences. A paragraph ends after a blank line; a sentence at the end of
-/// its paragraph, and after the white space that follows '.', '!' or '?' and closing quotes. What
-/// is longer than `longest` is cut there. Throws ValueError where longest is below 1.
+/// its paragraph, and after the white space that follows '.', '!' or '?' and closing quotes; but
+/// not at a dot before a small letter, or after an initial or a title (Mr. and the like). What is
+/// longer than `longest` is cut there. Throws ValueError where longest is below 1.
 std::vector<Sentence> split_sentences(std::span<const uint8_t> text, int64_t longest = 128);
 
 /// What structured windows are made of.

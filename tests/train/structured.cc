@@ -43,6 +43,23 @@ TEST(Structured, SplitsIntoSentencesWithinParagraphs) {
   EXPECT_TRUE(split_sentences({}).empty());
 }
 
+TEST(Structured, DotsOfTitlesAndInitialsEndNothing) {
+  const auto parts_of = [](const std::string& text) {
+    std::vector<std::string> parts;
+    for (const Sentence& s : split_sentences(bytes_of(text))) {
+      parts.push_back(text.substr(static_cast<size_t>(s.begin), static_cast<size_t>(s.length)));
+    }
+    return parts;
+  };
+  using Parts = std::vector<std::string>;
+  EXPECT_EQ(parts_of("Mr. J. Smith met Dr. Who. He ran."),
+            (Parts{"Mr. J. Smith met Dr. Who. ", "He ran."}));
+  EXPECT_EQ(parts_of("It was approx. five. Six came. So did I. We left."),
+            (Parts{"It was approx. five. ", "Six came. ", "So did I. ", "We left."}));
+  EXPECT_EQ(parts_of("Here is Mr.\n\nNext. \"A.\" Then"),
+            (Parts{"Here is Mr.\n\n", "Next. ", "\"A.\" ", "Then"}));
+}
+
 TEST(Structured, WindowsHoldTheirHierarchy) {
   const StructuredOptions o{
       .n_long = 64, .paragraphs = 2, .sentences = 4, .word_share = 0, .sentence_share = 0};

@@ -265,6 +265,7 @@ void check(const EtcConfig& config);
 /// where the source lacks a parameter.
 std::vector<std::string> lift(const TensorList& encoder, Etc& model);
 
+/// By the name that programs use.
 const ModelEntry& etc_entry();
 /// Throws ValueError on an unknown name.
 EtcConfig etc_preset(std::string_view name);

@@ -634,6 +634,25 @@ TEST(Etc, CheckpointsHaveTheSameGradientsAndKeepLess) {
   EXPECT_LT(saved[1], saved[0] / 4);
 }
 
+// Claim 1: linear in the long input, forward and backward.
+TEST(Spec08, MemoryIsLinearInTheLongInput) {
+  const EtcConfig c = tiny();
+  Etc model(c, Init{.gen = Generator{1}});
+  const auto peak = [&](int64_t n_l) {
+    Links s;
+    s.n_l = n_l;
+    s.n_g = 8;
+    for (int64_t j = 0; j < n_l; ++j) s.owner.push_back(j * 8 / n_l);
+    const EtcInputs in = s.inputs(c);
+    const int64_t before = memory_tracker().live().total();
+    memory_tracker().reset_peak();
+    gradients(model, weighed(model.forward(in, Pass{})));
+    return static_cast<double>(memory_tracker().peak().total() - before);
+  };
+  peak(1024);
+  EXPECT_LT(peak(4096) / peak(1024), 4.2);
+}
+
 TEST(Etc, HierarchyOfGlobals) {
   const EtcConfig c = tiny([](EtcConfig& t) { t.relations = 12; });
   // A document of two paragraphs, of one sentence and two.

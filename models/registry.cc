@@ -7,6 +7,7 @@
 #include "models/bigbird.h"
 #include "models/blockbert.h"
 #include "models/etc.h"
+#include "models/longformer.h"
 #include "models/sparse_transformer.h"
 #include "models/transformer.h"
 
@@ -39,7 +40,8 @@ int64_t Blueprint::parameters() const {
 std::span<const ModelEntry> models() {
   static const std::array all{
       transformer_entry(), local_transformer_entry(), sparse_transformer_entry(),
-      blockbert_entry(),   bigbird_entry(),           etc_entry()};
+      blockbert_entry(),   bigbird_entry(),           etc_entry(),
+      longformer_entry()};
   return all;
 }
 

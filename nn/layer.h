@@ -5,6 +5,7 @@
 
 #include "core/generator.h"
 #include "core/tensor.h"
+#include "nn/global.h"
 #include "nn/module.h"
 #include "nn/segment.h"
 #include "ops/pattern.h"
@@ -22,6 +23,8 @@ struct Given {
   AttentionPattern across;             ///< which rows of the context a row sees
   LayerMemory memory;                  ///< earlier states of this layer; no gradient
   std::vector<Tensor> choices;         ///< in a replay: the first run's buckets or clusters
+  Tensor lengths;       ///< i64 [B]: rows of x that exist, for layers that make their own patterns
+  GlobalTokens global;  ///< rows that see and are seen by all, likewise
 
   int64_t mem_len = 0;    ///< rows of each layer's input that a stack keeps for the next segment
   int64_t position = 0;   ///< of the first row of x in its stream

@@ -11,8 +11,7 @@
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
-#include "train/config.h"
-#include "train/state.h"
+#include "tests/models/golden_file.h"
 
 namespace longspan::test {
 namespace {
@@ -189,35 +188,26 @@ TEST(BeamSearch, Rejects) {
 }
 
 TEST(BeamSearch, FindsWhatTransformersFinds) {
-  const std::string path =
-      std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/long_documents/beams_bart.safetensors";
+  const GoldenFile golden("long_documents", "beams_bart");
   TransformerConfig config;
-  Settings settings;
-  for (const auto& [key, value] : read_tensor_header(path).metadata) {
-    settings.push_back({key, Json(value), path, true});
-  }
-  set_fields(config, settings);
-  std::map<std::string, Tensor> golden;
-  for (NamedTensor& t : read_tensors(path)) golden[t.name] = t.tensor;
+  set_fields(config, golden.settings);
   Transformer model(config, Init{.dtype = DType::f64});
-  for (NamedTensor& p : named_parameters(model)) {
-    assign(p.tensor, golden.at("parameter." + p.name).to_vector<double>());
-  }
+  golden.set_parameters(model);
   const Tensor start = Tensor::from(std::vector<int64_t>{2, 2}, {2, 1});
   int searches = 0;
-  for (; golden.count("search." + std::to_string(searches) + ".tokens") > 0; ++searches) {
+  for (; golden["search." + std::to_string(searches) + ".tokens"]; ++searches) {
     const std::string name = "search." + std::to_string(searches) + ".";
-    const auto o = golden.at(name + "options").to_vector<int64_t>();
+    const auto o = golden[name + "options"].to_vector<int64_t>();
     const BeamSearch search{.beams = o[0],
-                            .length_penalty = golden.at(name + "length_penalty").item(),
+                            .length_penalty = golden[name + "length_penalty"].item(),
                             .no_repeat_ngram = o[1],
                             .min_count = o[2],
                             .end = 2,
                             .stop_early = o[3] != 0};
     const Beams found = beam_search(
-        model, start, model.start_decoding(golden.at("input.source"), golden.at("input.lengths")),
-        o[4], search);
-    const Tensor expected = golden.at(name + "tokens");
+        model, start, model.start_decoding(golden["input.source"], golden["input.lengths"]), o[4],
+        search);
+    const Tensor expected = golden[name + "tokens"];
     for (int64_t b = 0; b < 2; ++b) {
       for (int64_t i = 0; i < o[0]; ++i) {
         std::vector<int64_t> y =
@@ -228,7 +218,7 @@ TEST(BeamSearch, FindsWhatTransformersFinds) {
       }
     }
     if (o[0] > 1) {
-      EXPECT_LE(distance(found.scores, golden.at(name + "scores")), 1e-5) << name;
+      EXPECT_LE(distance(found.scores, golden[name + "scores"]), 1e-5) << name;
     }
   }
   EXPECT_EQ(searches, 6);

@@ -79,11 +79,11 @@ class GoldenFile {
     EXPECT_LE(distance(x, expected), tolerance * scale) << what;
   }
 
-  /// The gradients that a backward pass has left.
-  void expect_gradients(Module& module, double tolerance) const {
+  /// The gradients that a backward pass has left, against "PREFIXgradient.NAME".
+  void expect_gradients(Module& module, double tolerance, const std::string& prefix = "") const {
     for (const NamedTensor& p : named_parameters(module)) {
-      expect("gradient." + p.name, grad(p.tensor) ? grad(p.tensor) : zeros_like(p.tensor.detach()),
-             tolerance);
+      expect(prefix + "gradient." + p.name,
+             grad(p.tensor) ? grad(p.tensor) : zeros_like(p.tensor.detach()), tolerance);
     }
   }
 

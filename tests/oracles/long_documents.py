@@ -9,11 +9,15 @@ import argparse
 import os
 import sys
 import warnings
+from dataclasses import asdict, replace
 
 import torch
+import torch.nn.functional as F
+import transformers
 
 import golden_file
-from generate import BART, bart, bart_inputs, bart_names, options_of, randomise, trained, translate
+import longformer
+from generate import BART, bart, bart_inputs, bart_names, close, options_of, randomise, trained, translate
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "long_documents")
 
@@ -57,7 +61,133 @@ def golden_beams():
     return tensors, options_of(BART)
 
 
+# name -> (configuration, lengths, global positions of each sample); the first length is the longest
+tiny = longformer.Longformer()
+LONGFORMERS = {
+    "longformer_several_globals": (tiny, [37, 37], [[0, 5], [0, 5]]),
+    "longformer_ragged": (replace(tiny, one_sided_window=(2, 4)), [29, 17, 1],
+                          [[0, 3, 4, 28], [2], []]),
+    "longformer_no_globals": (replace(tiny, n_head=4), [41, 26], [[], []]),
+    "longformer_question": (
+        replace(tiny, n_layer=1, one_sided_window=(2,)), [33, 20], [list(range(9)), [0, 1, 2]]),
+    "longformer_dilated": (
+        replace(tiny, n_head=4, dilation=(2, 3), one_sided_window=(2,)), [37, 24],
+        [[0, 7, 20], [1]]),
+    "longformer_one_token": (tiny, [1], [[0]]),
+}
+
+
+def longformer_names(c):
+    """Theirs -> ours."""
+    names = {"longformer.embeddings.word_embeddings.weight": "embed.token.weight",
+             "longformer.embeddings.position_embeddings.weight": "embed.position.weight",
+             "longformer.embeddings.token_type_embeddings.weight": "embed.type.weight",
+             "lm_head.bias": "head.bias"}
+    for kind in ("weight", "bias"):
+        names[f"longformer.embeddings.LayerNorm.{kind}"] = f"embed.norm.{kind}"
+        names[f"lm_head.dense.{kind}"] = f"mlm.dense.{kind}"
+        names[f"lm_head.layer_norm.{kind}"] = f"mlm.norm.{kind}"
+        for i in range(c.n_layer):
+            theirs, ours = f"longformer.encoder.layer.{i}.", f"layers.{i}."
+            for part, short in (("query", "q"), ("key", "k"), ("value", "v")):
+                for end in ("", "_global"):
+                    names[f"{theirs}attention.self.{part}{end}.{kind}"] = \
+                        f"{ours}attention.{short}{end}.{kind}"
+            names[f"{theirs}attention.output.dense.{kind}"] = f"{ours}attention.out.{kind}"
+            names[f"{theirs}attention.output.LayerNorm.{kind}"] = f"{ours}norm1.{kind}"
+            names[f"{theirs}intermediate.dense.{kind}"] = f"{ours}ff.in.{kind}"
+            names[f"{theirs}output.dense.{kind}"] = f"{ours}ff.out.{kind}"
+            names[f"{theirs}output.LayerNorm.{kind}"] = f"{ours}norm2.{kind}"
+    return names
+
+
+def random_values(shapes, generator):
+    values = {}
+    for name, shape in shapes.items():
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        norm = "norm" in name
+        x = 0.1 * x + (1.0 if name.endswith(".weight") else 0.0) if norm else 0.3 * x
+        values[name] = x.requires_grad_()
+    return values
+
+
+def package_longformer(c, parameters, inputs):
+    """Hidden states, logits, loss and gradients of LongformerForMaskedLM, by our names. It runs
+    in f32, for it masks with the least number of its dtype and takes that to f32 for the softmax: in
+    f64 rows that see nothing become NaN. Its windows are the same for every head."""
+    from transformers import LongformerConfig, LongformerForMaskedLM
+
+    windows = [2 * longformer.of_layer(c.one_sided_window, i) for i in range(c.n_layer)]
+    model = LongformerForMaskedLM(LongformerConfig(
+        attention_window=windows, vocab_size=c.vocab, hidden_size=c.d_model,
+        num_hidden_layers=c.n_layer, num_attention_heads=c.n_head, intermediate_size=c.d_ff,
+        hidden_act="gelu", hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+        max_position_embeddings=c.position_offset + c.n_max, type_vocab_size=c.token_types,
+        layer_norm_eps=c.norm_eps, pad_token_id=1, bos_token_id=0, eos_token_id=2))
+    model = model.train()
+    names = longformer_names(c)
+    own = dict(model.named_parameters())
+    unused = set(own) - set(names)
+    if unused:
+        raise RuntimeError(f"no name for {sorted(unused)}")
+    with torch.no_grad():
+        for theirs, ours in names.items():
+            own[theirs].copy_(parameters[ours])
+    length = inputs["tokens"].shape[1]
+    mask = (torch.arange(length) < inputs["lengths"][:, None]).long()
+    place = (torch.arange(length) + c.position_offset).expand(mask.shape)
+    out = model(inputs["tokens"], attention_mask=mask, position_ids=place,
+                global_attention_mask=inputs["global"].long() * mask, output_hidden_states=True)
+    loss = masked_loss(out.logits, inputs["targets"])
+    gradients = torch.autograd.grad(loss, [own[n] for n in names], allow_unused=True)
+    result = {"output.hidden": out.hidden_states[-1], "output.logits": out.logits,
+              "output.loss": loss}
+    for ours, x, dx in zip(names.values(), (own[n] for n in names), gradients):
+        result[f"gradient.{ours}"] = torch.zeros_like(x) if dx is None else dx
+    return result
+
+
+def masked_loss(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+
+
+def golden_longformer(name, seed):
+    """`output` and `gradient`: the dense oracle in f64; `package`: what transformers makes of it,
+    which must be near, where it can do the same."""
+    c, lengths, positions = LONGFORMERS[name]
+    generator = torch.Generator().manual_seed(seed)
+    parameters = random_values(longformer.parameter_shapes(c), generator)
+    batch, length = len(lengths), max(lengths)
+    lengths = torch.tensor(lengths)
+    valid = torch.arange(length) < lengths[:, None]
+    draw = lambda: torch.randint(2, c.vocab, (batch, length), generator=generator)
+    inputs = {"tokens": torch.where(valid, draw(), 1), "lengths": lengths,
+              "targets": torch.where(valid, draw(), -100),
+              "global": torch.zeros(batch, length, dtype=torch.int32)}
+    for b, own in enumerate(positions):
+        inputs["global"][b, own] = 1
+    hidden, logits = longformer.longformer(c, parameters, inputs["tokens"], lengths,
+                                           inputs["global"] != 0)
+    loss = masked_loss(logits, inputs["targets"])
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    tensors = {f"input.{k}": v for k, v in inputs.items()}
+    keep = lambda x: torch.where(valid[..., None], x, 0)
+    tensors |= {"output.hidden": keep(hidden), "output.logits": keep(logits), "output.loss": loss}
+    for (key, x), dx in zip(parameters.items(), gradients):
+        tensors[f"parameter.{key}"], tensors[f"gradient.{key}"] = x, dx
+    if c.dilation == (1,):
+        for key, x in package_longformer(c, parameters, inputs).items():
+            x = keep(x) if key in ("output.hidden", "output.logits") else x
+            close(f"{name}: {key} of the package", tensors[key], x.double(), 5e-6)  # f32 rounding
+            tensors[f"package.{key}"] = x.double()
+    metadata = {k: ",".join(map(str, v)) if isinstance(v, tuple) else v
+                for k, v in asdict(c).items()}
+    return tensors, metadata
+
+
 FILES = {"beams_bart": golden_beams}
+FILES |= {name: (lambda name=name, i=i: golden_longformer(name, 600 + i))
+          for i, name in enumerate(LONGFORMERS)}
 
 
 def main():
@@ -66,6 +196,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
     os.makedirs(FOLDER, exist_ok=True)
     for name, make in FILES.items():
         tensors, metadata = make()

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor.h"
+#include "nn/module.h"
+
+namespace longspan {
+
+/// A position table for n_max positions, from one for P of them, by repetition \cite beltagy2020 :
+/// new[offset + k P + r] = old[offset + r] for every k, the last copy cut where P does not divide
+/// n_max. The rows before `offset` are kept too (the authors' conversion leaves those to chance).
+///   old      [offset + P, D]
+///   returns  [offset + n_max, D], without history
+///   throws   ShapeError where old has no row beyond offset; ValueError on n_max < 1
+Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max);
+
+/// Makes a model with LongformerAttention out of a trained one with full attention. Every parameter
+/// of `to` gets the values of that of the same name in `from`; those of global projections get the
+/// values of the sliding ones, and position tables are extended.
+///   position_offset  rows of the tables before position 0
+/// Throws ValueError that lists what `from` lacks, and ShapeError where shapes differ otherwise;
+/// either before any parameter changes.
+void start_from(Module& to, Module& from, int64_t position_offset);
+
+/// Copies the sliding projections onto the global ones, which predicting masked tokens does not
+/// train: before fine-tuning.
+void copy_global_projections(Module& model);
+
+}  // namespace longspan

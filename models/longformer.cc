@@ -1,0 +1,276 @@
+// Longformer, Beltagy et al. 2020 (2004.05150): RoBERTa whose tokens see a window and a few global
+// tokens, which a task chooses and which see and are seen by all (sec. 3.1).
+//
+//   Attn(i) = softmax over {j: |i - j| <= w} and G of (W_q x_i) . (W_k x_j) / sqrt(d)
+//   Attn(g) = softmax over all j of (W_qg x_g) . (W_kg x_j) / sqrt(d),  g in G
+//
+// A layer costs L (2 w + 1) + 2 L |G| pairs or less, and nothing of size L x w is stored.
+
+#include "models/longformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "core/scope.h"
+#include "models/blueprint.h"
+#include "ops/block_attention.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/shape.h"
+#include "ops/window_patterns.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "longformer";
+
+constexpr Preset presets[] = {
+    {"small", "4 layers of 128, length 1024, windows of 32 a side; masked bytes in minutes"},
+    {"tiny", "2 layers of 16, windows of 3 a side, 18 tokens; for tests"},
+    {"base", "12 layers of 768, length 4096, windows of 256 a side (Longformer base)"},
+    {"large", "24 layers of 1024, length 4096, windows of 256 a side (Longformer large)"},
+};
+
+TrainingDefaults defaults_of(std::string_view preset) {
+  if (preset == "small") {
+    return {.length = 1024, .batch = 4, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1};
+  }
+  if (preset == "tiny") return {.length = 17, .batch = 4, .steps = 200};
+  // Sec. 5: 2^18 tokens a batch. The paper's decay is a polynomial of power 3.
+  return {.length = 4096,
+          .batch = 64,
+          .steps = 65'000,
+          .lr = 3e-5,
+          .warmup = 500,
+          .lr_floor = 0,
+          .clip = 5,
+          .weight_decay = 0.01};
+}
+
+std::unique_ptr<Blueprint> make(std::string_view preset) {
+  return std::make_unique<BlueprintOf<Longformer, LongformerConfig>>(longformer_preset(preset),
+                                                                     defaults_of(preset));
+}
+
+int64_t of_layer(const std::vector<int64_t>& values, int64_t i, const char* field) {
+  require(!values.empty(), kName, "{} is empty; expected an entry for each layer, or one for all",
+          field);
+  const int64_t value = values[std::min(static_cast<size_t>(i), values.size() - 1)];
+  require(value >= 1, kName, "{} of layer {} is {}; expected 1 or more", field, i, value);
+  return value;
+}
+
+std::vector<std::unique_ptr<Layer>> attention_layers(const LongformerConfig& c,
+                                                     const std::function<Init(int64_t)>& init) {
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    layers.push_back(std::make_unique<LongformerAttention>(longformer_attention(c, i), init(i)));
+  }
+  return layers;
+}
+
+/// Of each head.
+std::vector<int64_t> dilations(const LongformerAttentionOptions& o) {
+  if (o.dilation == 1) return {1};
+  std::vector<int64_t> s(static_cast<size_t>(o.n_head), 1);
+  std::fill_n(s.begin(), o.dilated_heads, o.dilation);
+  return s;
+}
+
+/// Summed over the heads, rows of global tokens included.
+int64_t pairs_of_heads(const LongformerAttentionOptions& o, int64_t length,
+                       const std::vector<int64_t>& globals) {
+  const std::vector<int64_t> each = dilations(o);
+  int64_t pairs = 0;
+  for (const int64_t s : each) {
+    pairs += patterns::window_and_global_pairs(length, o.one_sided_window, s, globals);
+  }
+  return pairs * o.n_head / static_cast<int64_t>(each.size());
+}
+
+}  // namespace
+
+LongformerAttention::LongformerAttention(const LongformerAttentionOptions& options,
+                                         const Init& init)
+    : options_(options) {
+  const int64_t d = options.d_model;
+  for (const auto& [linear, label] : {std::pair{&q_, "q"},
+                                      {&k_, "k"},
+                                      {&v_, "v"},
+                                      {&out_, "out"},
+                                      {&q_global_, "q_global"},
+                                      {&k_global_, "k_global"},
+                                      {&v_global_, "v_global"}}) {
+    *linear = Linear(d, d, true, init.at(label), options.weights);
+  }
+}
+
+void LongformerAttention::visit(Visitor& v) {
+  v("q", q_)("k", k_)("v", v_)("out", out_);
+  v("q_global", q_global_)("k_global", k_global_)("v_global", v_global_);
+}
+
+Tensor LongformerAttention::split_heads(const Tensor& x) const {
+  return transpose(unflatten(x, -1, options_.n_head, options_.d_model / options_.n_head), 1, 2);
+}
+
+Tensor LongformerAttention::merge(const Tensor& heads) const {
+  return flatten(transpose(heads, 1, 2), 2, 3);
+}
+
+/// Rows that are not global; the global ones come out as 0.
+Tensor LongformerAttention::sliding(const Tensor& x, const Given& given, Pass pass) const {
+  const LongformerAttentionOptions& o = options_;
+  const Tensor k = split_heads(k_.forward(x)), v = split_heads(v_.forward(x));
+  AttentionPattern pattern =
+      with_lengths(patterns::window_and_globals(x.dim(1), o.one_sided_window, dilations(o),
+                                                given.global.positions, x.device()),
+                   given.lengths, given.lengths);
+  std::vector<Keys> keys{{k, v}};
+  if (given.global) {
+    const Tensor rows = unsqueeze(given.global.rows, 1);             // [B, 1, G]
+    keys.push_back({permute_rows(k, rows), permute_rows(v, rows)});  // [B, H, G, d]
+  }
+  return merge(
+      block_attention(split_heads(q_.forward(x)), keys, pattern, {}, {o.dropout, pass.at("attn")})
+          .out);
+}
+
+/// Rows of the global tokens, [B, G, D]; rows of samples that have fewer are 0.
+Tensor LongformerAttention::global(const Tensor& x, const Given& given, Pass pass) const {
+  const Tensor rows = permute_rows(x, given.global.rows);  // [B, G, D]
+  const AttentionPattern pattern =
+      with_lengths(patterns::dense(), given.global.count, given.lengths);
+  return merge(block_attention(split_heads(q_global_.forward(rows)),
+                               split_heads(k_global_.forward(x)), split_heads(v_global_.forward(x)),
+                               pattern, {}, {options_.dropout, pass.at("attn_global")})
+                   .out);
+}
+
+Output LongformerAttention::forward(const Tensor& x, const Given& given, Pass pass) const {
+  const MacCounter macs;
+  Tensor y = sliding(x, given, pass);  // [B, L, D]
+  if (given.global) {
+    const Tensor rows = global(x, given, pass);
+    y = add(y, scatter_rows(rows, given.global.rows, x.dim(1)));  // where y is 0
+  }
+  y = out_.forward(y);
+  if (MacCounter* outer = macs.outer()) {
+    outer->projections += macs.other;
+    const int64_t width = options_.d_model / options_.n_head;
+    for (int64_t b = 0; b < x.dim(0); ++b) {
+      const std::vector<int64_t> none;
+      const auto& own = given.global ? given.global.positions[static_cast<size_t>(b)] : none;
+      outer->attention += 2 * width * pairs_of_heads(options_, x.dim(1), own);
+    }
+  }
+  return y;
+}
+
+int64_t attention_macs(const LongformerAttentionOptions& o, int64_t length,
+                       const std::vector<int64_t>& globals) {
+  const int64_t d = o.d_model;
+  const auto g = static_cast<int64_t>(globals.size());
+  const int64_t extra = g > 0 ? (2 * length + g) * d * d : 0;
+  return 4 * length * d * d + extra + 2 * (d / o.n_head) * pairs_of_heads(o, length, globals);
+}
+
+LongformerAttentionOptions longformer_attention(const LongformerConfig& c, int64_t i) {
+  require(c.dilated_heads >= 0, kName, "dilated_heads is {}; expected 0 to n_head = {}",
+          c.dilated_heads, c.n_head);
+  LongformerAttentionOptions o{
+      .d_model = c.d_model,
+      .n_head = c.n_head,
+      .one_sided_window = of_layer(c.one_sided_window, i, "one_sided_window"),
+      .dilation = of_layer(c.dilation, i, "dilation"),
+      .dilated_heads = c.dilated_heads,
+      .dropout = or_default(c.dropout_attn, c.dropout),
+      .weights = Scheme::truncated_normal(c.init_std)};
+  require(o.dilation == 1 || o.dilated_heads <= c.n_head, kName,
+          "dilated_heads is {}; expected 0 to n_head = {}", c.dilated_heads, c.n_head);
+  return o;
+}
+
+Longformer::Longformer(const LongformerConfig& config, const Init& init)
+    : Encoder(kName, config,
+              attention_layers(config, [&](int64_t i) { return attention_init(init, i); }), init),
+      config_(config) {}
+
+Given Longformer::given(const EncoderInputs& in) const {
+  const int64_t batch = in.tokens.dim(0), length = in.tokens.dim(1);
+  Given seen;
+  seen.lengths = in.lengths;
+  if (in.global) {
+    if (in.global.rank() != 2 || in.global.dim(0) != batch || in.global.dim(1) != length) {
+      fail_with<ShapeError>(kName, "global must be [B, L] as the tokens",
+                            {{"tokens", in.tokens}, {"global", in.global}});
+    }
+    seen.global = global_tokens(in.global, in.lengths);
+    return seen;
+  }
+  const bool asks = config_.classes > 0 || config_.span_head;
+  require(config_.globals != GlobalDefault::by_task || !asks, kName,
+          "which tokens are global? set EncoderInputs::global (for classes the first token, for "
+          "answers those of the question), or the option globals to first or none");
+  if (config_.globals == GlobalDefault::first) {
+    seen.global = global_tokens(global_mask(batch, length, {0}, device()), in.lengths);
+  }
+  return seen;
+}
+
+int64_t Longformer::attention_macs(int64_t length) const {
+  std::vector<int64_t> globals;
+  if (config_.globals == GlobalDefault::first) globals = {0};
+  int64_t n = 0;
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    n += longspan::attention_macs(longformer_attention(config_, i), length, globals);
+  }
+  return n;
+}
+
+LongformerConfig longformer_preset(std::string_view name) {
+  LongformerConfig c;
+  c.norm_eps = 1e-5;
+  if (name == "small") {
+    // Few steps learn more without dropout and from wider matrices; docs/longformer.md.
+    c.n_max = 1024;
+    c.dropout = 0;
+    c.init_std = 0.05;
+    return c;
+  }
+  if (name == "tiny") {
+    c.vocab = 18;
+    c.n_layer = 2;
+    c.n_head = 2;
+    c.d_model = 16;
+    c.d_ff = 32;
+    c.n_max = 64;
+    c.one_sided_window = {3};
+    c.dropout = 0;
+    return c;
+  }
+  require(name == "base" || name == "large", kName, "there is no preset \"{}\"", name);
+  const bool large = name == "large";
+  c.vocab = 50'265;
+  c.n_layer = large ? 24 : 12;
+  c.n_head = large ? 16 : 12;
+  c.d_model = large ? 1024 : 768;
+  c.d_ff = 4 * c.d_model;
+  c.n_max = 4096;
+  c.position_offset = 2;
+  c.token_types = 1;
+  c.mask_id = 50'264;
+  c.one_sided_window = {256};
+  return c;
+}
+
+const ModelEntry& longformer_entry() {
+  static const ModelEntry entry{kName, "encoder whose tokens see a window and some global tokens",
+                                presets, make};
+  return entry;
+}
+
+}  // namespace longspan

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "models/encoder.h"
+#include "models/registry.h"
+#include "nn/attention.h"
+
+namespace longspan {
+
+/// The windows of one layer, and how it starts.
+struct LongformerAttentionOptions {
+  int64_t d_model = 0, n_head = 1;
+  int64_t one_sided_window = 1;
+  int64_t dilation = 1, dilated_heads = 0;  ///< the first heads look that far apart
+  float dropout = 0;                        ///< site "attn", on both softmaxes
+  Scheme weights = {};
+};
+
+/// Attention of one layer \cite beltagy2020 (sec. 3.1), with global tokens G:
+///   rows i not in G   keys {j: |i - j| <= w s, s | i - j} and G, each once; q = W_q x_i, k = W_k
+///                     x_j, v = W_v x_j; one softmax
+///   rows i in G       all keys; q = W_qg x_i, k = W_kg x_j, v = W_vg x_j; one softmax
+/// with dilation s of the head. The paper has normal rows see global keys through the global
+/// projections; the released code, and this, through the sliding ones. Reads Given::lengths and
+/// Given::global; without global tokens the second triple has no part.
+class LongformerAttention final : public Layer {
+ public:
+  LongformerAttention(const LongformerAttentionOptions& options, const Init& init);
+
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  void visit(Visitor& v) override;
+
+ private:
+  Tensor split_heads(const Tensor& x) const;  // [B, L, D] -> [B, H, L, d]
+  Tensor merge(const Tensor& heads) const;    // [B, H, L, d] -> [B, L, D]
+  Tensor sliding(const Tensor& x, const Given& given, Pass pass) const;
+  Tensor global(const Tensor& x, const Given& given, Pass pass) const;
+
+  LongformerAttentionOptions options_;
+  Linear q_, k_, v_, out_;
+  Linear q_global_, k_global_, v_global_;
+};
+
+/// Multiply-accumulates of such a layer over one sample with these global tokens.
+int64_t attention_macs(const LongformerAttentionOptions& options, int64_t length,
+                       const std::vector<int64_t>& globals);
+
+/// What is global where an input does not say: nothing for masked tokens, while classes and spans
+/// are refused (by_task); the first token, or nothing.
+enum class GlobalDefault : uint8_t { by_task, first, none };
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<GlobalDefault>{"by_task", "first",
+                                                                            "none"};
+
+/// Longformer: The Long-Document Transformer \cite beltagy2020 .
+struct LongformerConfig : EncoderConfig {
+  /// w of each layer: |i - j| <= w, 2 w + 1 keys. The last entry repeats. (attention_window of
+  /// transformers is 2 w; that of the authors' code is w.)
+  std::vector<int64_t> one_sided_window = {32};
+  /// Distance of neighbouring keys in the window for each layer, the last entry repeating, on its
+  /// first `dilated_heads` heads; 1 is none. (Table 12 of the paper counts the gaps: this less 1.)
+  std::vector<int64_t> dilation = {1};
+  int64_t dilated_heads = 2;
+  GlobalDefault globals = GlobalDefault::by_task;
+
+  void visit(auto& v) {
+    EncoderConfig::visit(v);
+    v("one_sided_window", one_sided_window)("dilation", dilation)("dilated_heads", dilated_heads)(
+        "globals", globals);
+  }
+};
+
+/// The attention of layer i of such a configuration. Throws ValueError, naming the field, on a
+/// window or dilation below 1 and on more dilated heads than heads.
+LongformerAttentionOptions longformer_attention(const LongformerConfig& config, int64_t i);
+
+/// RoBERTa's encoder with LongformerAttention: costs grow with L (2 w + 1 + |G|).
+class Longformer final : public Encoder {
+ public:
+  /// Throws ValueError, naming the fields, where they do not fit together.
+  Longformer(const LongformerConfig& config, const Init& init);
+
+  const LongformerConfig& config() const { return config_; }
+
+ protected:
+  Given given(const EncoderInputs& in) const override;
+  int64_t attention_macs(int64_t length) const override;
+
+ private:
+  LongformerConfig config_;
+};
+
+/// The model by the name that programs use.
+const ModelEntry& longformer_entry();
+
+/// Configurations of the paper. Throws ValueError on an unknown name.
+LongformerConfig longformer_preset(std::string_view name);
+
+}  // namespace longspan

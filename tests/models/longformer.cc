@@ -1,0 +1,372 @@
+// Spec07: Longformer against the dense oracle, the package, and what its windows promise.
+
+#include "models/longformer.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "models/convert.h"
+#include "nn/attention.h"
+#include "ops/block_patterns.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/loss.h"
+#include "ops/matmul.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+#include "ops/window_patterns.h"
+#include "tests/harness/model_info.h"
+#include "tests/models/golden_file.h"
+
+namespace longspan::test {
+namespace {
+
+// ---- The table that tests every model. ----
+
+int64_t period_three(int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; }
+
+ModelInfo entry(const std::string& name, const std::function<void(LongformerConfig&)>& change) {
+  LongformerConfig c = longformer_preset("tiny");
+  c.init_std = 0.3;
+  c.tie_embedding = false;
+  change(c);
+  ModelInfo m;
+  m.name = name;
+  m.make = [c](const Init& init) { return std::make_unique<Longformer>(c, init); };
+  LongformerConfig dropping = c;
+  dropping.dropout = 0.1f;
+  m.make_with_dropout = [dropping](const Init& init) {
+    return std::make_unique<Longformer>(dropping, init);
+  };
+  m.sees = [c](int64_t i, int64_t j) {
+    if (c.globals == GlobalDefault::first && (i == 0 || j == 0)) return true;
+    const int64_t w = c.one_sided_window[0], s = c.dilation[0], distance = std::abs(i - j);
+    const bool plain = s == 1 || c.dilated_heads < c.n_head;
+    return (plain && distance <= w) || (distance % s == 0 && distance <= w * s);
+  };
+  m.task = period_three;
+  m.masked = true;
+  m.decodes = false;
+  m.steps = 400;
+  return m;
+}
+
+const RegisteredModel window = entry("longformer_window", [](LongformerConfig&) {});
+const RegisteredModel first = entry("longformer_first_token_global", [](LongformerConfig& c) {
+  c.one_sided_window = {2};
+  c.globals = GlobalDefault::first;
+  c.position_offset = 2;
+  c.token_types = 1;
+});
+const RegisteredModel dilated = entry("longformer_one_head_dilated", [](LongformerConfig& c) {
+  c.one_sided_window = {1};
+  c.dilation = {3};
+  c.dilated_heads = 1;
+});
+
+// ---- One layer. ----
+
+constexpr int64_t kWidth = 16, kHeads = 2;
+
+LongformerAttention layer(int64_t reach, int64_t dilation = 1, int64_t dilated_heads = kHeads) {
+  LongformerAttention a({.d_model = kWidth,
+                         .n_head = kHeads,
+                         .one_sided_window = reach,
+                         .dilation = dilation,
+                         .dilated_heads = dilated_heads},
+                        Init{.dtype = DType::f64});
+  randomise(a, 0.3, 11);
+  return a;
+}
+
+Tensor states(int64_t batch, int64_t length) {
+  return normal({batch, length, kWidth}, Generator{3}, 0.0, 1.0, DType::f64);
+}
+
+/// Attention with all keys and the same sliding projections.
+Tensor dense(LongformerAttention& a, const Tensor& x, const Tensor& lengths = {}) {
+  MultiHead m({.d_model = kWidth, .n_head = kHeads, .qkv_bias = true, .out_bias = true}, {},
+              Init{.dtype = DType::f64});
+  for (NamedTensor& p : named_parameters(m)) {
+    assign(p.tensor, parameter(a, p.name).to_vector<double>());
+  }
+  Given given;
+  given.pattern = with_lengths(patterns::dense(), lengths, lengths);
+  return m.forward(x, given, Pass{}).y;
+}
+
+Given with_globals(int64_t batch, int64_t length, const std::vector<int64_t>& positions) {
+  Given given;
+  given.global = global_tokens(global_mask(batch, length, positions), {});
+  return given;
+}
+
+TEST(Spec07, Test1_AWindowOverAllIsDense) {
+  const NoGrad off;
+  for (const int64_t length : {1, 2, 17, 65}) {
+    LongformerAttention a = layer(std::max<int64_t>(length - 1, 1));
+    const Tensor x = states(2, length);
+    EXPECT_LE(distance(a.forward(x, Given{}, Pass{}).y, dense(a, x)), 1e-12) << length;
+  }
+}
+
+TEST(Spec07, Test2_AllGlobalWithEqualProjectionsIsDense) {
+  const NoGrad off;
+  LongformerAttention a = layer(1);
+  copy_global_projections(a);
+  const Tensor x = states(2, 23);
+  std::vector<int64_t> all;
+  for (int64_t i = 0; i < 23; ++i) all.push_back(i);
+  EXPECT_LE(distance(a.forward(x, with_globals(2, 23, all), Pass{}).y, dense(a, x)), 1e-12);
+  // A window over all and some global tokens too.
+  LongformerAttention wide = layer(30);
+  copy_global_projections(wide);
+  EXPECT_LE(distance(wide.forward(x, with_globals(2, 23, {0, 7}), Pass{}).y, dense(wide, x)),
+            1e-12);
+}
+
+TEST(Spec07, Test4_PairsAreTheClosedFormulas) {
+  EXPECT_EQ(patterns::window_pairs(4096, 256), 2'035'456);
+  EXPECT_EQ(attended_pairs(patterns::window_and_globals(101, 7, {1, 2}, {}), 2, 2, 101, 101),
+            2 * (patterns::window_and_global_pairs(101, 7, 1, {}) +
+                 patterns::window_and_global_pairs(101, 7, 2, {})));
+  for (const int64_t length : {1, 2, 3, 47, 48, 49, 97, 130}) {
+    for (const int64_t reach : {1, 3, 60}) {
+      for (const int64_t dilation : {1, 2, 5}) {
+        for (const std::vector<int64_t>& globals :
+             {std::vector<int64_t>{}, {0}, {0, 1, 2}, {0, length / 2, length - 1}}) {
+          std::vector<int64_t> g = globals;
+          std::erase_if(g, [&](int64_t p) { return p >= length; });
+          g.erase(std::unique(g.begin(), g.end()), g.end());
+          int64_t brute = 0;
+          const auto is_global = [&](int64_t p) { return std::count(g.begin(), g.end(), p) > 0; };
+          for (int64_t i = 0; i < length; ++i) {
+            for (int64_t j = 0; j < length; ++j) {
+              const int64_t d = std::abs(i - j);
+              brute += is_global(i) || is_global(j) || (d % dilation == 0 && d <= reach * dilation);
+            }
+          }
+          const std::string at = std::to_string(length) + " " + std::to_string(reach) + " " +
+                                 std::to_string(dilation) + " " + std::to_string(g.size());
+          EXPECT_EQ(patterns::window_and_global_pairs(length, reach, dilation, g), brute) << at;
+        }
+      }
+    }
+  }
+  const int64_t l = 100, w = 4, g = 5;  // the formula for a prefix
+  EXPECT_EQ(patterns::window_and_global_pairs(l, w, 1, {0, 1, 2, 3, 4}),
+            patterns::window_pairs(l - g, w) + (l - g) * g + g * l);
+}
+
+TEST(Spec07, Test5_PaddingChangesNoBit) {
+  const NoGrad off;
+  LongformerConfig c = longformer_preset("tiny");
+  c.dilation = {1, 2};
+  c.dilated_heads = 1;
+  Longformer model(c, Init{.gen = Generator{1}});
+  randomise(model, 0.3, 5);
+  const Tensor tokens = some_tokens(1, 23, 18);
+  const Tensor global = global_mask(1, 23, {0, 9});
+  const Tensor alone = model.forward({.tokens = tokens, .global = global}, Pass{});
+  const Tensor lengths = Tensor::from(std::vector<int64_t>{23}, {1});
+  for (const int64_t more : {1, 9, 40}) {
+    // What stands in the padding, global marks included, is of no account.
+    const Tensor padded = concat({tokens, some_tokens(1, more, 18, 77)}, 1);
+    const Tensor marks = concat({global, full({1, more}, 1, DType::u8)}, 1);
+    const Tensor y = model.forward({.tokens = padded, .lengths = lengths, .global = marks}, Pass{});
+    EXPECT_TRUE(same_bits(contiguous(narrow(y, 1, 0, 23)), alone)) << more;
+  }
+}
+
+TEST(Spec07, Test6_ReceptiveFieldGrowsByTheWindowALayer) {
+  for (const int64_t s : {1, 2}) {
+    LongformerConfig c = longformer_preset("tiny");
+    c.n_layer = 3;
+    c.one_sided_window = {2};
+    c.dilation = {s};
+    Longformer model(c, Init{.dtype = DType::f64});
+    randomise(model, 0.3, 9);
+    const NoGrad off;
+    const Tensor tokens = some_tokens(1, 33, 18);
+    const Tensor before = model.forward({.tokens = tokens}, Pass{});
+    const int64_t changed = 15;
+    std::vector<int64_t> ids = cast(tokens, DType::i64).to_vector<int64_t>();
+    ids[changed] = (ids[changed] + 1) % 18;
+    const Tensor after = model.forward({.tokens = Tensor::from(ids, {1, 33})}, Pass{});
+    for (int64_t i = 0; i < 33; ++i) {
+      const int64_t d = std::abs(i - changed);
+      const bool reached = d % s == 0 && d <= 3 * 2 * s;
+      EXPECT_EQ(distance(select(before, 1, i), select(after, 1, i)) > 0, reached) << s << " " << i;
+    }
+  }
+}
+
+TEST(Spec07, Test7_DilationTwoIsTheWindowOnEitherHalf) {
+  const NoGrad off;
+  LongformerAttention two = layer(3, 2), one = layer(3);
+  for (const int64_t length : {1, 2, 37, 110}) {
+    const Tensor x = states(2, length);
+    const Tensor y = two.forward(x, Given{}, Pass{}).y;
+    for (int64_t half = 0; half < std::min<int64_t>(2, length); ++half) {
+      const Tensor expected =
+          one.forward(contiguous(slice(x, 1, half, to_end, 2)), Given{}, Pass{}).y;
+      EXPECT_LE(distance(slice(y, 1, half, to_end, 2), expected), 1e-12) << length;
+    }
+  }
+}
+
+TEST(Spec07, Test8_AGlobalKeyInsideTheWindowCountsOnce) {
+  const NoGrad off;
+  LongformerAttention a = layer(40);
+  const Tensor x = states(1, 31), y = a.forward(x, with_globals(1, 31, {12}), Pass{}).y;
+  const Tensor all = dense(a, x);
+  for (int64_t i = 0; i < 31; ++i) {
+    const double d = distance(select(y, 1, i), select(all, 1, i));
+    if (i == 12) {
+      EXPECT_GT(d, 1e-3);  // through projections of its own
+    } else {
+      EXPECT_LE(d, 1e-12) << i;
+    }
+  }
+}
+
+TEST(Spec07, Test9_PositionTablesRepeat) {
+  const Tensor old = normal({2 + 5, 3}, Generator{1}, 0.0, 1.0, DType::f64);
+  const Tensor extended = extended_positions(old, 2, 13);
+  ASSERT_EQ(to_string(extended.shape()), "[15, 3]");
+  for (int64_t r = 0; r < 15; ++r) {
+    const int64_t from = r < 2 ? r : 2 + (r - 2) % 5;
+    EXPECT_TRUE(same_bits(select(extended, 0, r), select(old, 0, from))) << r;
+  }
+  EXPECT_THROW(extended_positions(old, 7, 4), ShapeError);
+  EXPECT_THROW(extended_positions(old, 2, 0), ValueError);
+}
+
+TEST(Spec07, Test11_GradientsWithGlobalTokens) {
+  LongformerConfig c = longformer_preset("tiny");
+  c.dropout = 0.1f;
+  c.dilation = {1, 2};
+  c.dilated_heads = 1;
+  Longformer model(c, Init{.dtype = DType::f64});
+  randomise(model, 0.3, 4);
+  const Tensor tokens = some_tokens(2, 13, 18), targets = some_tokens(2, 13, 18, 8);
+  const Tensor global = Tensor::from(std::vector<uint8_t>{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0,
+                                                          0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+                                     {2, 13});
+  const Tensor lengths = Tensor::from(std::vector<int64_t>{13, 9}, {2});
+  const Pass pass{.training = true, .gen = Generator{6}};
+  EXPECT_EQ(check_parameter_gradients(
+                model,
+                [&] {
+                  const Tensor h =
+                      model.forward({.tokens = tokens, .lengths = lengths, .global = global}, pass);
+                  return model.loss(narrow(h, 1, 0, 9), contiguous(narrow(targets, 1, 0, 9)));
+                }),
+            "");
+}
+
+TEST(Spec07, NoGlobalTokensLeaveTheirProjectionsOut) {
+  Longformer model(longformer_preset("tiny"), Init{});
+  const Tensor tokens = some_tokens(2, 9, 18);
+  backward(model.loss(tokens, tokens, {}, Pass{}).loss);
+  EXPECT_FALSE(grad(parameter(model, "layers.0.attention.q_global.weight")));
+  EXPECT_TRUE(grad(parameter(model, "layers.0.attention.q.weight")));
+}
+
+TEST(Spec07, Rejects) {
+  const auto build = [](const std::function<void(LongformerConfig&)>& change) {
+    LongformerConfig c = longformer_preset("tiny");
+    change(c);
+    return Longformer(c, Init{});
+  };
+  EXPECT_THROW(build([](LongformerConfig& c) { c.one_sided_window = {0}; }), ValueError);
+  EXPECT_THROW(build([](LongformerConfig& c) { c.one_sided_window = {}; }), ValueError);
+  EXPECT_THROW(build([](LongformerConfig& c) { c.dilation = {0}; }), ValueError);
+  EXPECT_THROW(build([](LongformerConfig& c) { c.dilation = {2}, c.dilated_heads = 3; }),
+               ValueError);
+  EXPECT_THROW(global_mask(1, 4, {4}), ValueError);
+  EXPECT_THROW(patterns::window_and_globals(4, 1, {1}, {{4}}), ValueError);
+  EXPECT_THROW(patterns::window_and_globals(4, 1, {1}, {{2, 1}}), ValueError);
+
+  const Longformer model = build([](LongformerConfig& c) { c.classes = 2; });
+  const Tensor tokens = some_tokens(2, 5, 18);
+  EXPECT_THROW(model.forward({.tokens = tokens}, Pass{}), ValueError);  // which are global?
+  EXPECT_THROW(model.forward({.tokens = tokens, .global = global_mask(2, 4, {0})}, Pass{}),
+               ShapeError);
+  EXPECT_EQ(
+      model
+          .classify(model.forward({.tokens = tokens, .global = global_mask(2, 5, {0})}, Pass{}),
+                    Pass{})
+          .dim(1),
+      2);
+}
+
+// ---- Conversion. ----
+
+/// A window over everything and no global tokens: RoBERTa's encoder.
+TEST(Longformer, StartsFromAModelWithFullAttention) {
+  LongformerConfig c = longformer_preset("tiny");
+  c.position_offset = 2;
+  c.n_max = 16;
+  c.one_sided_window = {16};
+  Longformer base(c, Init{.dtype = DType::f64});
+  randomise(base, 0.3, 2);
+  LongformerConfig longer = c;
+  longer.n_max = 41;
+  Longformer model(longer, Init{.dtype = DType::f64});
+  start_from(model, base, 2);
+  const NoGrad off;
+  const Tensor tokens = some_tokens(2, 16, 18);
+  EXPECT_LE(distance(model.logits(tokens, Pass{}), base.logits(tokens, Pass{})), 1e-12);
+  for (const char* kind : {"q", "k", "v"}) {
+    const std::string name = std::string("layers.1.attention.") + kind;
+    EXPECT_TRUE(
+        same_bits(parameter(model, name + "_global.weight"), parameter(base, name + ".weight")));
+  }
+  // The windows are the same ones, wherever in the longer input they lie.
+  longer.n_layer = 3;
+  Longformer deeper(longer, Init{.dtype = DType::f64});
+  EXPECT_THROW(start_from(deeper, base, 2), ValueError);
+  longer.n_layer = 2;
+  longer.d_ff = 8;
+  Longformer narrower(longer, Init{.dtype = DType::f64});
+  EXPECT_THROW(start_from(narrower, base, 2), ShapeError);
+}
+
+// ---- Files of other implementations. ----
+
+class LongformerGoldens : public testing::TestWithParam<std::string> {
+ public:
+  static void compare(DType dtype, const std::string& prefix, double tolerance) {
+    const GoldenFile golden("long_documents", "longformer_" + GetParam());
+    if (!golden[prefix + "output.loss"]) GTEST_SKIP() << "the package has no dilation";
+    LongformerConfig config;
+    set_fields(config, golden.settings);
+    Longformer model(config, Init{.dtype = dtype});
+    golden.set_parameters(model);
+    const Tensor lengths = golden["input.lengths"];
+    const Tensor hidden = model.forward(
+        {.tokens = golden["input.tokens"], .lengths = lengths, .global = golden["input.global"]},
+        Pass{.training = true, .gen = Generator{1}});
+    golden.expect(prefix + "output.hidden", without_padding(hidden, lengths), tolerance);
+    golden.expect(prefix + "output.logits", without_padding(model.head(hidden), lengths),
+                  tolerance);
+    const Tensor loss = model.loss(hidden, golden["input.targets"]);
+    golden.expect(prefix + "output.loss", loss, tolerance);
+    backward(loss);
+    golden.expect_gradients(model, tolerance, prefix);
+  }
+};
+
+TEST_P(LongformerGoldens, Test3_OracleInF64) { compare(DType::f64, "", 1e-11); }
+TEST_P(LongformerGoldens, Test3_OracleInF32) { compare(DType::f32, "", 1e-5); }
+TEST_P(LongformerGoldens, Test3_TransformersInF32) { compare(DType::f32, "package.", 1e-5); }
+
+INSTANTIATE_TEST_SUITE_P(Spec07, LongformerGoldens,
+                         testing::Values("several_globals", "ragged", "no_globals", "question",
+                                         "dilated", "one_token"),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace longspan::test

@@ -114,9 +114,9 @@ Tensor MultiHead::attend(const Projected& p, const Given& given, const ScoreTerm
   return merge_attention(parts).out;
 }
 
-ScoreTerms MultiHead::terms(DType dtype) const {
+ScoreTerms MultiHead::terms(Projected& p) const {
   ScoreTerms t;
-  if (tables_) tables_.fill(t, dtype);
+  if (tables_) tables_.fill(t, p.q.dtype());
   return t;
 }
 
@@ -153,8 +153,9 @@ Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const 
   const MacCounter macs;
   Output result;
   result.memory = given.memory;
-  const Projected p = gather(x, given, result.memory);
-  result.y = merge(attend(p, given, terms(x.dtype()), {options_.dropout, pass.at("attn")}));
+  Projected p = gather(x, given, result.memory);
+  const ScoreTerms extra = terms(p);
+  result.y = merge(attend(p, given, extra, {options_.dropout, pass.at("attn")}));
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
     const auto pairs = [&](const AttentionPattern& part) {
@@ -173,7 +174,7 @@ Tensor MultiHead::probabilities(const Tensor& x, const Given& given) const {
   const NoGrad off;
   Projected p = options_.cross ? project(x, given.context) : project(x);
   const int64_t batch = p.k.dim(0), heads = p.k.dim(1), keys = p.k.dim(2);
-  ScoreTerms t = terms(x.dtype());
+  ScoreTerms t = terms(p);
   t.relation_value = {};
   constexpr int64_t columns = 512;
   std::vector<Tensor> parts;

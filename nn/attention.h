@@ -47,6 +47,11 @@ class MultiHead : public Layer {
   /// [B, H, L, T]: the probabilities themselves, a column block at a time; for pictures and tests.
   Tensor probabilities(const Tensor& x, const Given& given) const;
 
+ protected:
+  /// What is added to scores and values. It may add to the queries, too.
+  virtual ScoreTerms terms(Projected& p) const;
+  const AttentionOptions& options() const { return options_; }
+
  private:
   Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
   /// Queries of x, and all keys and values that there are for them; `memory` then holds these too.
@@ -54,7 +59,6 @@ class MultiHead : public Layer {
   /// [B, H, L, dv] of all parts of the pattern.
   Tensor attend(const Projected& p, const Given& given, const ScoreTerms& terms,
                 const Dropout& dropout) const;
-  ScoreTerms terms(DType dtype) const;
 
   AttentionOptions options_;
   Linear q_, k_, v_, out_;

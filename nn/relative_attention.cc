@@ -1,0 +1,47 @@
+#include "nn/relative_attention.h"
+
+#include <algorithm>
+
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+
+namespace longspan {
+
+RelativeMultiHead::RelativeMultiHead(const AttentionOptions& o, int64_t reach, const Tensor& u,
+                                     const Tensor& v, const Init& init)
+    : MultiHead(o, ShawTables{}, init),
+      reach_(reach),
+      u_(u),
+      v_(v),
+      relative_(o.d_model, options().n_head * options().d_head, false, init.at("relative"),
+                o.weights) {
+  require(reach >= 0, "attention", "the reach is {}; expected 0 or more", reach);
+  if (!init.plan) {
+    sinusoids_ =
+        flip(sinusoid(0, reach + 1, o.d_model, SinusoidLayout::halves, init.dtype, init.device), 0);
+  }
+}
+
+void RelativeMultiHead::visit(Visitor& v) {
+  MultiHead::visit(v);
+  v("relative", relative_);
+}
+
+ScoreTerms RelativeMultiHead::terms(Projected& p) const {
+  const Scope scope("relative");
+  const DType dtype = p.q.dtype();
+  const int64_t heads = p.q.dim(1), width = p.q.dim(3);
+  const int64_t left = std::min(reach_, p.k.dim(2) - 1);  // no pair is further apart
+  const Tensor rows = cast(narrow(sinusoids_, 0, reach_ - left, left + 1), dtype);
+  const Tensor r = unflatten(relative_.forward(rows), 1, heads, width);  // [left + 1, H, d]
+  ScoreTerms t;
+  t.id = {left, 0};
+  t.relation_key = contiguous(transpose(r, 0, 1));  // [H, left + 1, d]
+  t.relation_query = add(p.q, unsqueeze(cast(v_, dtype), 1));
+  p.q = add(p.q, unsqueeze(cast(u_, dtype), 1));
+  return t;
+}
+
+}  // namespace longspan

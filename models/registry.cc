@@ -7,7 +7,9 @@
 #include "models/bigbird.h"
 #include "models/blockbert.h"
 #include "models/etc.h"
+#include "models/led.h"
 #include "models/longformer.h"
+#include "models/longformer_lm.h"
 #include "models/sparse_transformer.h"
 #include "models/transformer.h"
 
@@ -41,7 +43,7 @@ std::span<const ModelEntry> models() {
   static const std::array all{
       transformer_entry(), local_transformer_entry(), sparse_transformer_entry(),
       blockbert_entry(),   bigbird_entry(),           etc_entry(),
-      longformer_entry()};
+      longformer_entry(),  longformer_lm_entry(),     led_entry()};
   return all;
 }
 

@@ -83,9 +83,13 @@ Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pas
   require<NotImplemented>(config_.wiring == Wiring::encoder_decoder, kName,
                           "only an encoder_decoder encodes a source; this is a {}",
                           name_of_value(config_.wiring));
-  const Scope scope("encoder");
   Given given;
   given.pattern = with_lengths(pattern(false, 0), lengths, lengths);
+  return encode(source, given, pass);
+}
+
+Tensor Transformer::encode(const Tensor& source, const Given& given, Pass pass) const {
+  const Scope scope("encoder");
   const Pass site = pass.at("encoder");
   return encoder_.forward(embed(true, source, 0, {}, site), given, {}, site).y;
 }
@@ -98,13 +102,13 @@ Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
 Tensor Transformer::run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const {
   const Scope scope(kName);
   const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
-  require(!seq2seq || in.source, kName, "an encoder_decoder needs a source");
-  require(seq2seq || !in.source, kName, "only an encoder_decoder takes a source");
+  require(!seq2seq || in.source || in.context, kName, "an encoder_decoder needs a source");
+  require(seq2seq || (!in.source && !in.context), kName, "only an encoder_decoder takes a source");
   const bool causal = config_.wiring != Wiring::encoder;
   Given given;
   given.pattern = pattern(causal, 0);
   if (seq2seq) {
-    given.context = encode(in.source, in.lengths, pass);
+    given.context = in.context ? in.context : encode(in.source, in.lengths, pass);
     given.across = with_lengths(patterns::dense(), {}, in.lengths);
   } else if (in.lengths) {
     given.pattern = with_lengths(given.pattern, in.lengths, in.lengths);
@@ -228,9 +232,14 @@ std::unique_ptr<DecodeState> Transformer::start_decoding(int64_t batch) const {
 std::unique_ptr<DecodeState> Transformer::start_decoding(const Tensor& source,
                                                          const Tensor& lengths) const {
   const NoGrad off;
+  return start_decoding_after(encode(source, lengths, Pass{}), lengths);
+}
+
+std::unique_ptr<DecodeState> Transformer::start_decoding_after(const Tensor& context,
+                                                               const Tensor& lengths) const {
   auto state = std::make_unique<TransformerState>();
-  state->batch = source.dim(0);
-  state->context = encode(source, lengths, Pass{});
+  state->batch = context.dim(0);
+  state->context = context.detach();
   state->lengths = lengths;
   return state;
 }

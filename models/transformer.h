@@ -48,9 +48,10 @@ inline constexpr std::array<std::string_view, 4> value_names<Weights>{
 struct TransformerConfig {
   Wiring wiring = Wiring::decoder;
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t d_head = 0;    ///< 0: d_model / n_head
-  int64_t d_embed = 0;   ///< width of the embedding tables, projected to d_model; 0: d_model
-  int64_t n_max = 1024;  ///< rows of learned position tables
+  int64_t d_head = 0;        ///< 0: d_model / n_head
+  int64_t d_embed = 0;       ///< width of the embedding tables, projected to d_model; 0: d_model
+  int64_t n_max = 1024;      ///< rows of learned position tables
+  int64_t source_n_max = 0;  ///< of the source's own table; 0: n_max
 
   NormPlace norm = NormPlace::pre;
   double norm_eps = 1e-5;
@@ -99,9 +100,9 @@ struct TransformerConfig {
 
   void visit(auto& v) {
     v("wiring", wiring)("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)(
-        "d_ff", d_ff)("d_head", d_head)("d_embed", d_embed)("n_max", n_max)("norm", norm)(
-        "norm_eps", norm_eps)("activation", activation)("positions", positions)("sinusoid",
-                                                                                sinusoid);
+        "d_ff", d_ff)("d_head", d_head)("d_embed", d_embed)("n_max", n_max)(
+        "source_n_max", source_n_max)("norm", norm)("norm_eps", norm_eps)("activation", activation)(
+        "positions", positions)("sinusoid", sinusoid);
     v("shaw_clip", shaw_clip)("shaw_values", shaw_values)("shaw_share_layers", shaw_share_layers)(
         "shaw_per_head", shaw_per_head)("shaw_two_sided", shaw_two_sided)("local", local)(
         "window", window)("qkv_bias", qkv_bias)("out_bias", out_bias)("head_bias", head_bias)(
@@ -123,6 +124,7 @@ struct TransformerInputs {
   Tensor lengths = {};  ///< valid tokens of an encoder, or of the source; undefined: all
   Tensor types = {};    ///< [B, L] token types; undefined: all 0
   Tensor source = {};   ///< [B, S] what an encoder-decoder reads
+  Tensor context = {};  ///< [B, S, D] in place of the source: what encode() made of it
 };
 
 /// The classifiers of a layer that training alone needs.
@@ -137,7 +139,10 @@ struct AuxiliaryHead : Module {
 class Transformer final : public LanguageModel {
  public:
   /// Throws ValueError, naming the fields, where they do not fit together.
-  Transformer(const TransformerConfig& config, const Init& init);
+  /// `encoder_attention`: layers in place of the encoder's own, one for each block; what they need
+  /// to see they get through encode().
+  Transformer(const TransformerConfig& config, const Init& init,
+              std::vector<std::unique_ptr<Layer>> encoder_attention = {});
 
   const TransformerConfig& config() const { return config_; }
 
@@ -145,6 +150,7 @@ class Transformer final : public LanguageModel {
   Tensor forward(const TransformerInputs& in, Pass pass) const;
   /// The encoder of an encoder-decoder: [B, S] -> [B, S, D].
   Tensor encode(const Tensor& source, const Tensor& lengths, Pass pass) const;
+  Tensor encode(const Tensor& source, const Given& given, Pass pass) const;
   /// [..., D] -> [..., V], in the dtype of the parameters.
   Tensor head(const Tensor& hidden) const;
   /// Mean over counted targets [B, L] of the (in training smoothed) negative log-likelihood,
@@ -155,6 +161,9 @@ class Transformer final : public LanguageModel {
 
   /// Decoding after a source of an encoder-decoder.
   std::unique_ptr<DecodeState> start_decoding(const Tensor& source, const Tensor& lengths) const;
+  /// The same after what encode() made of it.
+  std::unique_ptr<DecodeState> start_decoding_after(const Tensor& context,
+                                                    const Tensor& lengths) const;
 
   Objective objective() const override;
   int64_t vocab() const override { return config_.vocab; }
@@ -173,7 +182,8 @@ class Transformer final : public LanguageModel {
   void visit(Visitor& v) override;
 
  private:
-  Stack make_stack(bool causal, bool cross, ShawTables& shared, const Init& init) const;
+  Stack make_stack(bool causal, bool cross, ShawTables& shared, const Init& init,
+                   std::vector<std::unique_ptr<Layer>> attention_layers = {}) const;
   /// What a row sees of rows of its own stack, the first of which has position key_start.
   AttentionPattern pattern(bool causal, int64_t key_start) const;
   Given own_given() const;

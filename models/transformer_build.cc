@@ -43,6 +43,7 @@ void check(const TransformerConfig& c) {
                                     {"d_embed", c.d_embed},
                                     {"source_vocab", c.source_vocab},
                                     {"position_offset", c.position_offset},
+                                    {"source_n_max", c.source_n_max},
                                     {"token_types", c.token_types},
                                     {"classes", c.classes}}) {
     require_not_negative(kName, name, value);
@@ -51,6 +52,7 @@ void check(const TransformerConfig& c) {
           "position_offset needs positions = learned");
   require(!c.source_tables || c.wiring == Wiring::encoder_decoder, kName,
           "source_tables needs wiring = encoder_decoder");
+  require(c.source_n_max == 0 || c.source_tables, kName, "source_n_max needs source_tables");
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
           c.init_std);
@@ -79,7 +81,8 @@ void check(const TransformerConfig& c) {
 
 }  // namespace
 
-Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const Init& init) const {
+Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const Init& init,
+                              std::vector<std::unique_ptr<Layer>> attention_layers) const {
   const TransformerConfig& c = config_;
   const int branches = cross ? 3 : 2;
   const Scheme weights = scheme_of(c);
@@ -122,8 +125,13 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
     ShawTables own = shared;
     if (relative && !c.shaw_share_layers) own = tables(at.at("attention"));
     std::vector<Branch> list;
-    list.push_back({"attention", norm("norm1"),
-                    std::make_unique<MultiHead>(attention, own, at.at("attention"))});
+    std::unique_ptr<Layer> own_attention;
+    if (attention_layers.empty()) {
+      own_attention = std::make_unique<MultiHead>(attention, own, at.at("attention"));
+    } else {
+      own_attention = std::move(attention_layers[static_cast<size_t>(i)]);
+    }
+    list.push_back({"attention", norm("norm1"), std::move(own_attention)});
     if (cross) {
       list.push_back({"cross", norm("norm2"),
                       std::make_unique<MultiHead>(across, ShawTables{}, at.at("cross"))});
@@ -143,10 +151,15 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
   return Stack(std::move(blocks), std::move(final_norm), c.memory);
 }
 
-Transformer::Transformer(const TransformerConfig& config, const Init& init)
+Transformer::Transformer(const TransformerConfig& config, const Init& init,
+                         std::vector<std::unique_ptr<Layer>> encoder_attention)
     : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
   const TransformerConfig& c = config_;
   check(c);
+  require(
+      encoder_attention.empty() || (c.wiring == Wiring::encoder_decoder &&
+                                    static_cast<int64_t>(encoder_attention.size()) == c.n_layer),
+      kName, "{} attention layers for an encoder of {}", encoder_attention.size(), c.n_layer);
   const Init embed = init.at("embed");
   const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
   token_ = Embedding(c.vocab, width, embed.at("token"), table_scheme(c));
@@ -159,12 +172,14 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
         Linear(c.d_model, width, false, init.at("head").at("projection"), scheme_of(c));
   }
   if (c.positions == Positions::learned) {
-    const auto rows = [&](const char* label) {
-      return LearnedPositions(c.position_offset + c.n_max, c.d_model, embed.at(label),
+    const auto rows = [&](const char* label, int64_t n) {
+      return LearnedPositions(c.position_offset + n, c.d_model, embed.at(label),
                               Scheme::normal(c.init_std));
     };
-    position_ = rows("position");
-    if (c.source_tables) source_position_ = rows("source_position");
+    position_ = rows("position", c.n_max);
+    if (c.source_tables) {
+      source_position_ = rows("source_position", c.source_n_max > 0 ? c.source_n_max : c.n_max);
+    }
   }
   if (c.positions == Positions::sinusoid && !init.plan) {
     sinusoid_ = longspan::sinusoid(0, c.n_max, c.d_model, c.sinusoid, init.dtype, init.device);
@@ -180,7 +195,8 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init)
     if (c.source_tables) source_norm_ = norm("source_norm");
   }
   if (c.wiring == Wiring::encoder_decoder) {
-    encoder_ = make_stack(false, false, encoder_shared_, init.at("encoder"));
+    encoder_ =
+        make_stack(false, false, encoder_shared_, init.at("encoder"), std::move(encoder_attention));
     stack_ = make_stack(true, true, shared_, init.at("decoder"));
   } else {
     stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init);

@@ -185,7 +185,117 @@ def golden_longformer(name, seed):
     return tensors, metadata
 
 
+# name -> (configuration, lengths of the sources, length of the targets, global positions)
+led_tiny = longformer.Led()
+LEDS = {
+    "led_first_token": (led_tiny, [29, 29], 11, [[0], [0]]),
+    "led_ragged": (replace(led_tiny, one_sided_window=(2, 4), n_head=4), [37, 19, 5], 7,
+                   [[0, 9, 30], [0, 4], [0]]),
+    "led_no_globals": (replace(led_tiny, n_layer=1), [31, 17], 12, [[], []]),
+}
+
+
+def led_names(c):
+    """Theirs -> ours."""
+    names = {"led.shared.weight": "embed.token.weight", "final_logits_bias": "head.bias"}
+    for where, side in (("encoder", "source_"), ("decoder", "")):
+        names[f"led.{where}.embed_positions.weight"] = f"embed.{side}position.weight"
+        for kind in ("weight", "bias"):
+            names[f"led.{where}.layernorm_embedding.{kind}"] = f"embed.{side}norm.{kind}"
+            for i in range(c.n_layer):
+                theirs, ours = f"led.{where}.layers.{i}.", f"{where}.layers.{i}."
+                if where == "encoder":
+                    own = f"{theirs}self_attn.longformer_self_attn."
+                    for part, short in (("query", "q"), ("key", "k"), ("value", "v")):
+                        for end in ("", "_global"):
+                            names[f"{own}{part}{end}.{kind}"] = \
+                                f"{ours}attention.{short}{end}.{kind}"
+                    names[f"{theirs}self_attn.output.{kind}"] = f"{ours}attention.out.{kind}"
+                else:
+                    for part, short in (("self_attn", "attention"), ("encoder_attn", "cross")):
+                        for x in ("q", "k", "v", "out"):
+                            names[f"{theirs}{part}.{x}_proj.{kind}"] = f"{ours}{short}.{x}.{kind}"
+                    names[f"{theirs}encoder_attn_layer_norm.{kind}"] = f"{ours}norm2.{kind}"
+                last = "norm2" if where == "encoder" else "norm3"
+                names[f"{theirs}self_attn_layer_norm.{kind}"] = f"{ours}norm1.{kind}"
+                names[f"{theirs}final_layer_norm.{kind}"] = f"{ours}{last}.{kind}"
+                names[f"{theirs}fc1.{kind}"] = f"{ours}ff.in.{kind}"
+                names[f"{theirs}fc2.{kind}"] = f"{ours}ff.out.{kind}"
+    return names
+
+
+def package_led(c, parameters, inputs):
+    """Hidden states, logits, loss and gradients of LEDForConditionalGeneration, by our names."""
+    from transformers import LEDConfig, LEDForConditionalGeneration
+
+    windows = [2 * longformer.of_layer(c.one_sided_window, i) for i in range(c.n_layer)]
+    model = LEDForConditionalGeneration(LEDConfig(
+        vocab_size=c.vocab, max_encoder_position_embeddings=c.n_max,
+        max_decoder_position_embeddings=c.n_max_target, encoder_layers=c.n_layer,
+        decoder_layers=c.n_layer, encoder_attention_heads=c.n_head,
+        decoder_attention_heads=c.n_head, encoder_ffn_dim=c.d_ff, decoder_ffn_dim=c.d_ff,
+        d_model=c.d_model, activation_function="gelu", dropout=0, attention_dropout=0,
+        activation_dropout=0, attention_window=windows, pad_token_id=1, bos_token_id=0,
+        eos_token_id=2, decoder_start_token_id=2)).train()
+    bias = model.final_logits_bias
+    del model.final_logits_bias
+    model.final_logits_bias = torch.nn.Parameter(bias)
+    names, own = led_names(c), dict(model.named_parameters())
+    unused = set(own) - set(names)
+    if unused:
+        raise RuntimeError(f"no name for {sorted(unused)}")
+    with torch.no_grad():
+        for theirs, ours in names.items():
+            own[theirs].copy_(parameters[ours].view(own[theirs].shape))
+    length = inputs["source"].shape[1]
+    mask = (torch.arange(length) < inputs["lengths"][:, None]).long()
+    out = model(inputs["source"], attention_mask=mask, decoder_input_ids=inputs["tokens"],
+                global_attention_mask=inputs["global"].long() * mask, output_hidden_states=True,
+                use_cache=False)
+    loss = masked_loss(out.logits, inputs["targets"])
+    gradients = torch.autograd.grad(loss, [own[n] for n in names], allow_unused=True)
+    result = {"output.hidden": out.decoder_hidden_states[-1], "output.logits": out.logits,
+              "output.loss": loss}
+    for ours, x, dx in zip(names.values(), (own[n] for n in names), gradients):
+        result[f"gradient.{ours}"] = torch.zeros_like(parameters[ours]) if dx is None \
+            else dx.view(parameters[ours].shape)
+    return result
+
+
+def golden_led(name, seed):
+    """As golden_longformer."""
+    c, lengths, target, positions = LEDS[name]
+    generator = torch.Generator().manual_seed(seed)
+    parameters = random_values(longformer.led_shapes(c), generator)
+    batch, length = len(lengths), max(lengths)
+    lengths = torch.tensor(lengths)
+    valid = torch.arange(length) < lengths[:, None]
+    draw = lambda n: torch.randint(3, c.vocab, (batch, n), generator=generator)
+    inputs = {"source": torch.where(valid, draw(length), 1), "lengths": lengths,
+              "tokens": draw(target), "targets": draw(target),
+              "global": torch.zeros(batch, length, dtype=torch.int32)}
+    inputs["targets"][0, -1] = -100
+    for b, own in enumerate(positions):
+        inputs["global"][b, own] = 1
+    hidden, logits = longformer.led(c, parameters, inputs["source"], lengths,
+                                    inputs["global"] != 0, inputs["tokens"])
+    loss = masked_loss(logits, inputs["targets"])
+    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    tensors = {f"input.{k}": v for k, v in inputs.items()}
+    tensors |= {"output.hidden": hidden, "output.logits": logits, "output.loss": loss}
+    for (key, x), dx in zip(parameters.items(), gradients):
+        tensors[f"parameter.{key}"] = x
+        tensors[f"gradient.{key}"] = torch.zeros_like(x) if dx is None else dx
+    for key, x in package_led(c, parameters, inputs).items():
+        close(f"{name}: {key} of the package", tensors[key], x.double(), 1e-5)  # f32 rounding
+        tensors[f"package.{key}"] = x.double()
+    metadata = {k: ",".join(map(str, v)) if isinstance(v, tuple) else v
+                for k, v in asdict(c).items()}
+    return tensors, metadata
+
+
 FILES = {"beams_bart": golden_beams}
+FILES |= {name: (lambda name=name, i=i: golden_led(name, 700 + i)) for i, name in enumerate(LEDS)}
 FILES |= {name: (lambda name=name, i=i: golden_longformer(name, 600 + i))
           for i, name in enumerate(LONGFORMERS)}
 

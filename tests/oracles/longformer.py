@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from reference import Config, activation, attention, layer_norm, linear
+from reference import Config, activation, layer_norm, linear, stack, visible
 
 
 @dataclass
@@ -109,3 +109,84 @@ def longformer(c, p, tokens, lengths, is_global):
         x = layer_norm(c, p, layer + ".norm2", x + feed_forward(c, p, layer + ".ff", x))
     h = layer_norm(c, p, "mlm.norm", activation(c, linear(p, "mlm.dense", x)))
     return x, h @ p["embed.token.weight"].T + p["head.bias"]
+
+
+@dataclass
+class Led:
+    """The options of models/led.h that these files need, by the same names."""
+
+    n_layer: int = 2
+    d_model: int = 16
+    n_head: int = 2
+    d_ff: int = 32
+    vocab: int = 23
+    n_max: int = 48
+    n_max_target: int = 24
+    position_offset: int = 0
+    norm_eps: float = 1e-5
+    activation: str = "gelu_erf"
+    one_sided_window: tuple = (3,)
+    dilation: tuple = (1,)
+    dilated_heads: int = 2
+    dropout: float = 0.0
+
+
+def led_decoder(c):
+    """Its decoder as a configuration of reference.py."""
+    return Config(wiring="encoder_decoder", n_layer=c.n_layer, d_model=c.d_model, n_head=c.n_head,
+                  d_head=c.d_model // c.n_head, d_ff=c.d_ff, vocab=c.vocab, norm="post",
+                  norm_eps=c.norm_eps, activation=c.activation, qkv_bias=True, out_bias=True)
+
+
+def led_shapes(c):
+    """Every parameter of an LED: name -> shape."""
+    d, shapes = c.d_model, {}
+
+    def norm(name):
+        shapes[name + ".weight"] = shapes[name + ".bias"] = (d,)
+
+    def dense(name, out=d, into=d):
+        shapes[name + ".weight"], shapes[name + ".bias"] = (out, into), (out,)
+
+    shapes["embed.token.weight"] = (c.vocab, d)
+    for side, n in (("", c.n_max_target), ("source_", c.n_max)):
+        shapes[f"embed.{side}position.weight"] = (c.position_offset + n, d)
+        norm(f"embed.{side}norm")
+    for i in range(c.n_layer):
+        for where in ("encoder", "decoder"):
+            layer = f"{where}.layers.{i}"
+            parts = ("q", "k", "v", "out")
+            more = ("q_global", "k_global", "v_global") if where == "encoder" else ()
+            for part in parts + more:
+                dense(f"{layer}.attention.{part}")
+            if where == "decoder":
+                for part in parts:
+                    dense(f"{layer}.cross.{part}")
+                norm(f"{layer}.norm3")
+            norm(f"{layer}.norm1")
+            norm(f"{layer}.norm2")
+            dense(f"{layer}.ff.in", c.d_ff, d)
+            dense(f"{layer}.ff.out", d, c.d_ff)
+    shapes["head.bias"] = (c.vocab,)
+    return shapes
+
+
+def led(c, p, source, lengths, is_global, tokens):
+    """hidden and logits of the decoder."""
+
+    def embed(side, ids):
+        x = p["embed.token.weight"][ids]
+        x = x + p[f"embed.{side}position.weight"][c.position_offset :][: ids.shape[1]]
+        return layer_norm(c, p, f"embed.{side}norm", x)
+
+    x = embed("source_", source)
+    for i in range(c.n_layer):
+        layer = f"encoder.layers.{i}"
+        y = longformer_attention(c, p, layer + ".attention", x, lengths, is_global, i)
+        x = layer_norm(c, p, layer + ".norm1", x + y)
+        x = layer_norm(c, p, layer + ".norm2", x + feed_forward(c, p, layer + ".ff", x))
+    d = led_decoder(c)
+    across = visible(Config(), tokens.shape[1], source.shape[1], lengths, causal=False)
+    seen = visible(Config(), tokens.shape[1], tokens.shape[1], None, causal=True)
+    y, _ = stack(d, p, "decoder.", embed("", tokens), seen, x, across)
+    return y, y @ p["embed.token.weight"].T + p["head.bias"]

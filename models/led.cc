@@ -1,0 +1,210 @@
+// LED, Beltagy et al. 2020 (2004.05150), sec. 7: sequence to sequence over long documents. The
+// encoder's self-attention is Longformer's; the decoder attends to all of the encoder's output and
+// to all that it has written.
+
+#include "models/led.h"
+
+#include "autograd/mode.h"
+#include "models/blueprint.h"
+#include "nn/objective.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "led";
+
+constexpr Preset presets[] = {
+    {"small", "2 + 2 layers of 128, sources of 512, windows of 32 a side; copies marked spans"},
+    {"tiny", "2 + 2 layers of 16, windows of 3 a side, 23 tokens; for tests"},
+    {"base", "6 + 6 layers of 768, sources of 16384, windows of 512 a side (LED base)"},
+    {"large", "12 + 12 layers of 1024, sources of 16384, windows of 512 a side (LED large)"},
+};
+
+TrainingDefaults defaults_of(std::string_view preset) {
+  if (preset == "small") return {.length = 512, .batch = 8, .steps = 600, .lr = 1e-3, .clip = 1};
+  if (preset == "tiny") return {.length = 29, .batch = 4, .steps = 200};
+  return {.length = 16'384,
+          .batch = 16,
+          .steps = 60'000,
+          .lr = 3e-5,
+          .warmup = 1'000,
+          .lr_floor = 0,
+          .clip = 1};
+}
+
+std::unique_ptr<Blueprint> make(std::string_view preset) {
+  return std::make_unique<BlueprintOf<Led, LedConfig>>(led_preset(preset), defaults_of(preset));
+}
+
+/// The attention of encoder layer i.
+LongformerAttentionOptions attention_of(const LedConfig& c, int64_t i) {
+  LongformerConfig encoder;
+  encoder.n_layer = c.n_layer;
+  encoder.n_head = c.n_head;
+  encoder.d_model = c.d_model;
+  encoder.one_sided_window = c.one_sided_window;
+  encoder.dilation = c.dilation;
+  encoder.dilated_heads = c.dilated_heads;
+  encoder.dropout = c.dropout;
+  encoder.dropout_attn = c.dropout_attn;
+  encoder.init_std = c.init_std;
+  return longformer_attention(encoder, i);
+}
+
+std::vector<std::unique_ptr<Layer>> encoder_attention(const LedConfig& c, const Init& init) {
+  require_positive(kName, "n_layer", c.n_layer);
+  require_positive(kName, "n_head", c.n_head);
+  require(c.d_model % c.n_head == 0, kName, "d_model {} is not a multiple of n_head {}", c.d_model,
+          c.n_head);
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    layers.push_back(std::make_unique<LongformerAttention>(
+        attention_of(c, i), init.at("encoder").at("layers").at(i).at("attention")));
+  }
+  return layers;
+}
+
+TransformerConfig shell_of(const LedConfig& c) {
+  TransformerConfig t = bart_for(c, c.n_max_target);
+  t.source_n_max = c.n_max;
+  return t;
+}
+
+[[noreturn]] void needs_a_source() {
+  fail<NotImplemented>(kName, "an encoder-decoder needs a source; use the functions of Led itself");
+}
+
+}  // namespace
+
+Tensor shifted_right(const Tensor& targets, int64_t start) {
+  require_rank_is("shifted_right", targets, 2, "targets");
+  const int64_t batch = targets.dim(0), length = targets.dim(1);
+  const Tensor t = cast(targets, DType::i64);
+  const Tensor first = full({batch, 1}, static_cast<double>(start), DType::i64, t.device());
+  const Tensor shifted = concat({first, narrow(t, 1, 0, length - 1)}, 1);
+  return where(equal(shifted, full_like(shifted, static_cast<double>(ignored_target))),
+               zeros_like(shifted), shifted);
+}
+
+TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
+  TransformerConfig t = transformer_preset("bart");
+  t.vocab = c.vocab;
+  t.n_layer = c.n_layer;
+  t.n_head = c.n_head;
+  t.d_model = c.d_model;
+  t.d_ff = c.d_ff;
+  t.n_max = n_max;
+  t.position_offset = c.position_offset;
+  t.norm_eps = c.norm_eps;
+  t.activation = c.activation;
+  t.dropout = c.dropout;
+  t.dropout_attn = c.dropout_attn;
+  t.dropout_ffn_act = c.dropout_ffn_act;
+  t.label_smoothing = c.label_smoothing;
+  t.init_std = c.init_std;
+  t.precision = c.precision;
+  t.memory = c.memory;
+  return t;
+}
+
+Led::Led(const LedConfig& config, const Init& init)
+    : config_(config), shell_(shell_of(config), init, encoder_attention(config, init)) {}
+
+Tensor Led::encode(const LedInputs& in, Pass pass) const {
+  if (in.source.rank() != 2) {
+    fail_with<ShapeError>(kName, "the source must be [B, S]", {{"source", in.source}});
+  }
+  const int64_t batch = in.source.dim(0), length = in.source.dim(1);
+  Given given;
+  given.lengths = in.lengths;
+  if (in.global) {
+    if (in.global.shape() != in.source.shape()) {
+      fail_with<ShapeError>(kName, "global must be [B, S] as the source",
+                            {{"source", in.source}, {"global", in.global}});
+    }
+    given.global = global_tokens(in.global, in.lengths);
+  } else if (config_.globals != GlobalDefault::none) {
+    given.global = global_tokens(global_mask(batch, length, {0}, device()), in.lengths);
+  }
+  return shell_.encode(in.source, given, pass);
+}
+
+Tensor Led::forward(const LedInputs& in, Pass pass) const {
+  return shell_.forward({.tokens = in.tokens, .lengths = in.lengths, .context = encode(in, pass)},
+                        pass);
+}
+
+Tensor Led::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
+  return shell_.loss(hidden, targets, pass);
+}
+
+std::unique_ptr<DecodeState> Led::start_decoding(const LedInputs& in) const {
+  const NoGrad off;
+  return shell_.start_decoding_after(encode(in, Pass{}), in.lengths);
+}
+
+Tensor Led::decode(const Tensor& tokens, DecodeState& state) const {
+  return shell_.decode(tokens, state);
+}
+
+LanguageModel::Losses Led::loss(const Tensor&, const Tensor&, const SegmentMemory&, Pass) const {
+  needs_a_source();
+}
+Tensor Led::logits(const Tensor&, Pass) const { needs_a_source(); }
+std::unique_ptr<DecodeState> Led::start_decoding(int64_t) const { needs_a_source(); }
+
+/// What BART does, with Longformer's attention in the encoder.
+int64_t Led::macs(int64_t length) const {
+  const int64_t l = length, d = config_.d_model;
+  int64_t n = shell_.macs(l) - config_.n_layer * (4 * l * d * d + 2 * l * l * d);
+  std::vector<int64_t> globals;
+  if (config_.globals != GlobalDefault::none) globals = {0};
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    n += attention_macs(attention_of(config_, i), l, globals);
+  }
+  return n;
+}
+
+LedConfig led_preset(std::string_view name) {
+  LedConfig c;
+  if (name == "small") {
+    // Few steps learn more without dropout and from wider matrices; docs/longformer.md.
+    c.dropout = 0;
+    c.init_std = 0.05;
+    return c;
+  }
+  if (name == "tiny") {
+    c.vocab = 23;
+    c.n_head = 2;
+    c.d_model = 16;
+    c.d_ff = 32;
+    c.n_max = 48;
+    c.n_max_target = 24;
+    c.one_sided_window = {3};
+    c.dropout = 0;
+    return c;
+  }
+  require(name == "base" || name == "large", kName, "there is no preset \"{}\"", name);
+  const bool large = name == "large";
+  c.vocab = 50'265;
+  c.n_layer = large ? 12 : 6;
+  c.n_head = large ? 16 : 12;
+  c.d_model = large ? 1024 : 768;
+  c.d_ff = 4 * c.d_model;
+  c.n_max = 16'384;
+  c.n_max_target = 1024;
+  c.one_sided_window = {512};
+  return c;
+}
+
+const ModelEntry& led_entry() {
+  static const ModelEntry entry{
+      kName, "encoder-decoder over long sources: Longformer's encoder, BART's decoder", presets,
+      make};
+  return entry;
+}
+
+}  // namespace longspan

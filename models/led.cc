@@ -129,7 +129,7 @@ Tensor Led::encode(const LedInputs& in, Pass pass) const {
   } else if (config_.globals != GlobalDefault::none) {
     given.global = global_tokens(global_mask(batch, length, {0}, device()), in.lengths);
   }
-  return shell_.encode(in.source, given, pass);
+  return shell_.run_encoder(in.source, given, pass);
 }
 
 Tensor Led::forward(const LedInputs& in, Pass pass) const {

@@ -18,7 +18,6 @@
 #include "ops/block_patterns.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/index.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 

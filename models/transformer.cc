@@ -85,10 +85,10 @@ Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pas
                           name_of_value(config_.wiring));
   Given given;
   given.pattern = with_lengths(pattern(false, 0), lengths, lengths);
-  return encode(source, given, pass);
+  return run_encoder(source, given, pass);
 }
 
-Tensor Transformer::encode(const Tensor& source, const Given& given, Pass pass) const {
+Tensor Transformer::run_encoder(const Tensor& source, const Given& given, Pass pass) const {
   const Scope scope("encoder");
   const Pass site = pass.at("encoder");
   return encoder_.forward(embed(true, source, 0, {}, site), given, {}, site).y;

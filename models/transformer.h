@@ -124,7 +124,7 @@ struct TransformerInputs {
   Tensor lengths = {};  ///< valid tokens of an encoder, or of the source; undefined: all
   Tensor types = {};    ///< [B, L] token types; undefined: all 0
   Tensor source = {};   ///< [B, S] what an encoder-decoder reads
-  Tensor context = {};  ///< [B, S, D] in place of the source: what encode() made of it
+  Tensor context = {};  ///< [B, S, D] in place of the source: what the encoder made of it
 };
 
 /// The classifiers of a layer that training alone needs.
@@ -140,7 +140,7 @@ class Transformer final : public LanguageModel {
  public:
   /// Throws ValueError, naming the fields, where they do not fit together.
   /// `encoder_attention`: layers in place of the encoder's own, one for each block; what they need
-  /// to see they get through encode().
+  /// to see they get through run_encoder().
   Transformer(const TransformerConfig& config, const Init& init,
               std::vector<std::unique_ptr<Layer>> encoder_attention = {});
 
@@ -150,7 +150,8 @@ class Transformer final : public LanguageModel {
   Tensor forward(const TransformerInputs& in, Pass pass) const;
   /// The encoder of an encoder-decoder: [B, S] -> [B, S, D].
   Tensor encode(const Tensor& source, const Tensor& lengths, Pass pass) const;
-  Tensor encode(const Tensor& source, const Given& given, Pass pass) const;
+  /// The same, where the layers of the encoder see what `given` says.
+  Tensor run_encoder(const Tensor& source, const Given& given, Pass pass) const;
   /// [..., D] -> [..., V], in the dtype of the parameters.
   Tensor head(const Tensor& hidden) const;
   /// Mean over counted targets [B, L] of the (in training smoothed) negative log-likelihood,
@@ -161,7 +162,7 @@ class Transformer final : public LanguageModel {
 
   /// Decoding after a source of an encoder-decoder.
   std::unique_ptr<DecodeState> start_decoding(const Tensor& source, const Tensor& lengths) const;
-  /// The same after what encode() made of it.
+  /// The same after what the encoder made of it.
   std::unique_ptr<DecodeState> start_decoding_after(const Tensor& context,
                                                     const Tensor& lengths) const;
 

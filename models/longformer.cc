@@ -221,6 +221,18 @@ Given Longformer::given(const EncoderInputs& in) const {
   return seen;
 }
 
+AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) const {
+  require<NotImplemented>(config_.globals != GlobalDefault::first, kName,
+                          "outlines are of windows alone; set globals to none");
+  Given given;
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    const LongformerAttentionOptions o = longformer_attention(config_, i);
+    given.layer_patterns.push_back(
+        patterns::window_and_globals(length, o.one_sided_window, dilations(o), {}));
+  }
+  return outline_of(given, layer, config_.n_head, length, length);
+}
+
 int64_t Longformer::attention_macs(int64_t length) const {
   std::vector<int64_t> globals;
   if (config_.globals == GlobalDefault::first) globals = {0};

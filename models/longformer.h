@@ -87,6 +87,9 @@ class Longformer final : public Encoder {
 
   const LongformerConfig& config() const { return config_; }
 
+  /// Of the windows. Throws NotImplemented where tokens are global by default.
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+
  protected:
   Given given(const EncoderInputs& in) const override;
   int64_t attention_macs(int64_t length) const override;

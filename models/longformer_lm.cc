@@ -226,31 +226,27 @@ Tensor LongformerLM::decode(const Tensor& tokens, DecodeState& opaque) const {
 
 Tensor LongformerLM::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
-  Tensor x = embed(tokens, Pass{});
-  const std::vector<AttentionPattern> all = patterns(x.dim(1), x.dim(1));
+  const Tensor x = embed(tokens, Pass{});
   Given given;
-  for (int64_t i = 0; i < layer; ++i) {
-    given.pattern = all[static_cast<size_t>(i)];
-    x = stack_.block(i).forward(x, given, Pass{}).y;
-  }
-  given.pattern = all[static_cast<size_t>(layer)];
-  const Block& block = stack_.block(layer);
-  const auto& attention = dynamic_cast<const MultiHead&>(*block.branch("attention").layer);
-  const Tensor p = attention.probabilities(block.branch_input("attention", x, given), given);
-  return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
+  given.layer_patterns = patterns(x.dim(1), x.dim(1));
+  return stack_.attention_map(layer, x, given);
 }
 
-/// Projections 4 L D^2, the table W_R R of the distances that occur, attention, feed-forward and
-/// the head.
+AttentionOutline LongformerLM::attention_outline(int64_t layer, int64_t length) const {
+  Given given;
+  given.layer_patterns = patterns(length, length);
+  return outline_of(given, layer, config_.n_head, length, length);
+}
+
+/// Projections 4 L D^2, attention, feed-forward and the head; without the table W_R R, which a
+/// batch needs once.
 int64_t LongformerLM::macs(int64_t length) const {
   const LongformerLMConfig& c = config_;
   const int64_t l = length, d = c.d_model, width = d / c.n_head;
   int64_t n = l * d * c.vocab;
   const std::vector<AttentionPattern> all = patterns(l, l);
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    const int64_t distances = std::min(reach(c, i), l - 1) + 1;
-    n += (4 * l + distances) * d * d + 2 * l * d * c.d_ff;
+    n += 4 * l * d * d + 2 * l * d * c.d_ff;
     n += 2 * width * attended_pairs(all[static_cast<size_t>(i)], 1, c.n_head, l, l);
   }
   return n;

@@ -63,6 +63,7 @@ class LongformerLM final : public LanguageModel {
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
 

@@ -1,0 +1,196 @@
+// Spec07: the causal model's windows, dilations and relative positions.
+
+#include "models/longformer_lm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/mode.h"
+#include "models/convert.h"
+#include "models/generate.h"
+#include "nn/relative_attention.h"
+#include "ops/block_patterns.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+#include "ops/softmax.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+/// The token before is the only one that counts.
+int64_t successor(int64_t b, int64_t t) { return (b + 5 * t) % 17; }
+
+ModelInfo entry(const std::string& name, const std::function<void(LongformerLMConfig&)>& change) {
+  LongformerLMConfig c = longformer_lm_preset("tiny");
+  c.init_std = 0.3;
+  c.tie_embedding = false;
+  change(c);
+  ModelInfo m;
+  m.name = name;
+  m.make = [c](const Init& init) { return std::make_unique<LongformerLM>(c, init); };
+  LongformerLMConfig dropping = c;
+  dropping.dropout = 0.1f;
+  m.make_with_dropout = [dropping](const Init& init) {
+    return std::make_unique<LongformerLM>(dropping, init);
+  };
+  m.sees = [c](int64_t i, int64_t j) {
+    const int64_t w = c.window[0], s = c.dilation[0], d = i - j;
+    if (d < 0) return false;
+    const bool plain = s == 1 || c.dilated_heads < c.n_head;
+    return (plain && d <= w) || (d % s == 0 && d <= w * s);
+  };
+  m.task = successor;
+  m.counted_from = 1;
+  return m;
+}
+
+const RegisteredModel window = entry("longformer_lm_window", [](LongformerLMConfig& c) {
+  c.dilation = {1};
+  c.emb_scale = false;
+});
+const RegisteredModel dilated = entry("longformer_lm_dilated_head", [](LongformerLMConfig& c) {
+  c.window = {2};
+  c.dilation = {2};
+});
+
+constexpr int64_t kWidth = 16, kHeads = 2;
+
+/// The formula of the class, with all keys of `seen` [L, L] in a matrix.
+Tensor by_the_formula(RelativeMultiHead& a, const Tensor& u, const Tensor& v, const Tensor& x,
+                      const std::vector<std::vector<bool>>& seen) {
+  const int64_t n = x.dim(1), d = kWidth / kHeads;
+  const auto heads = [&](const Tensor& y) {
+    return contiguous(transpose(unflatten(y, -1, kHeads, d), 1, 2)).to_vector<double>();
+  };
+  const Projected p = a.project(x);
+  const auto q = contiguous(p.q).to_vector<double>(), k = contiguous(p.k).to_vector<double>(),
+             values = contiguous(p.v).to_vector<double>();
+  const Tensor table = sinusoid(0, n, kWidth, SinusoidLayout::halves, DType::f64, Device{});
+  const auto r = heads(unsqueeze(linear(table, parameter(a, "relative.weight"), {}), 0));
+  const auto us = u.to_vector<double>(), vs = v.to_vector<double>();
+  std::vector<double> out(static_cast<size_t>(kHeads * n * d), 0.0);
+  const auto at = [&](int64_t h, int64_t i) { return static_cast<size_t>((h * n + i) * d); };
+  for (int64_t h = 0; h < kHeads; ++h) {
+    for (int64_t i = 0; i < n; ++i) {
+      std::vector<double> e(static_cast<size_t>(n), 0.0);
+      double sum = 0;
+      for (int64_t j = 0; j <= i; ++j) {
+        if (!seen[static_cast<size_t>(i)][static_cast<size_t>(j)]) continue;
+        double s = 0;
+        for (size_t c = 0; c < static_cast<size_t>(d); ++c) {
+          const size_t hc = static_cast<size_t>(h * d) + c;
+          s += (q[at(h, i) + c] + us[hc]) * k[at(h, j) + c];
+          s += (q[at(h, i) + c] + vs[hc]) * r[at(h, i - j) + c];
+        }
+        sum += e[static_cast<size_t>(j)] = std::exp(s / std::sqrt(static_cast<double>(d)));
+      }
+      for (int64_t j = 0; j <= i; ++j) {
+        for (size_t c = 0; c < static_cast<size_t>(d); ++c) {
+          out[at(h, i) + c] += e[static_cast<size_t>(j)] / sum * values[at(h, j) + c];
+        }
+      }
+    }
+  }
+  return a.merge(Tensor::from(out, {1, kHeads, n, d}));
+}
+
+TEST(Spec07, RelativePositionsAreThoseOfTransformerXL) {
+  const NoGrad off;
+  for (const int64_t dilation : {1, 3}) {
+    const int64_t w = 4, n = 23, reach = w * dilation;
+    const Init init{.dtype = DType::f64};
+    const Tensor u = init.at("u").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
+    const Tensor v = init.at("v").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
+    RelativeMultiHead a({.d_model = kWidth, .n_head = kHeads}, reach, u, v, init);
+    randomise(a, 0.3, 3);
+    const Tensor x = normal({1, n, kWidth}, Generator{5}, 0.0, 1.0, DType::f64);
+    std::vector<std::vector<bool>> seen(static_cast<size_t>(n),
+                                        std::vector<bool>(static_cast<size_t>(n)));
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j <= i; ++j) {
+        seen[static_cast<size_t>(i)][static_cast<size_t>(j)] =
+            (i - j) % dilation == 0 && i - j <= reach;
+      }
+    }
+    Given given;
+    given.pattern = dilation == 1 ? patterns::local(w + 1) : patterns::dilated(w, 0, dilation);
+    EXPECT_LE(distance(a.forward(x, given, Pass{}).y, by_the_formula(a, u, v, x, seen)), 1e-12);
+  }
+}
+
+TEST(Spec07, Test1_ACausalWindowOverAllIsCausal) {
+  const NoGrad off;
+  LongformerLMConfig c = longformer_lm_preset("tiny");
+  c.dilation = {1};
+  c.window = {11};
+  LongformerLM narrow_one(c, Init{.dtype = DType::f64});
+  randomise(narrow_one, 0.3, 1);
+  c.window = {500};
+  LongformerLM wide(c, Init{.dtype = DType::f64});
+  start_from(wide, narrow_one, 0);
+  const Tensor tokens = some_tokens(2, 12, 17);
+  EXPECT_LE(distance(narrow_one.logits(tokens, Pass{}), wide.logits(tokens, Pass{})), 1e-12);
+}
+
+TEST(Spec07, Test4_CausalPairs) {
+  for (const int64_t n : {1, 5, 48, 97}) {
+    for (const int64_t s : {1, 2, 3}) {
+      int64_t expected = 0;
+      for (int64_t i = 0; i < n; ++i) expected += std::min<int64_t>(i / s, 7) + 1;
+      const AttentionPattern p = patterns::dilated(7, 0, s);
+      EXPECT_EQ(attended_pairs(p, 1, 1, n, n), expected) << n << " " << s;
+    }
+  }
+}
+
+TEST(Spec07, BaseModelsHaveThePublishedSizes) {
+  // 41M and 102M (table 3); ours has 256 bytes.
+  EXPECT_NEAR(static_cast<double>(find_model("longformer_lm:base")->parameters()), 41e6, 0.5e6);
+  EXPECT_NEAR(static_cast<double>(find_model("longformer_lm:large")->parameters()), 102e6, 1e6);
+}
+
+TEST(Spec07, PhasesKeepTheParameters) {
+  const NoGrad off;
+  const LongformerLMConfig c = longformer_lm_preset("tiny");
+  LongformerLM first(c, Init{.dtype = DType::f64});
+  randomise(first, 0.3, 1);
+  LongformerLM second(with_windows_times(c, 2), Init{.gen = Generator{9}, .dtype = DType::f64});
+  EXPECT_EQ(second.config().window, (std::vector<int64_t>{6}));
+  start_from(second, first, 0);
+  const Tensor tokens = some_tokens(1, 4, 17);  // fewer than either window
+  const auto logits = [&](const LongformerLM& m) { return m.logits(tokens, Pass{}); };
+  EXPECT_LE(distance(logits(first), logits(second)), 1e-12);
+  EXPECT_TRUE(same_bits(parameter(first, "layers.1.attention.relative.weight"),
+                        parameter(second, "layers.1.attention.relative.weight")));
+}
+
+TEST(Spec07, LanguageModelRejects) {
+  const auto build = [](const std::function<void(LongformerLMConfig&)>& change) {
+    LongformerLMConfig c = longformer_lm_preset("tiny");
+    change(c);
+    return LongformerLM(c, Init{});
+  };
+  EXPECT_THROW(build([](LongformerLMConfig& c) { c.window = {0}; }), ValueError);
+  EXPECT_THROW(build([](LongformerLMConfig& c) { c.window = {}; }), ValueError);
+  EXPECT_THROW(build([](LongformerLMConfig& c) { c.dilation = {-1}; }), ValueError);
+  EXPECT_THROW(build([](LongformerLMConfig& c) { c.dilated_heads = 3; }), ValueError);
+  EXPECT_THROW(build([](LongformerLMConfig& c) { c.n_head = 3; }), ValueError);
+}
+
+TEST(BeamSearch, FollowsAWindowedModel) {
+  const LongformerLM model(longformer_lm_preset("tiny"), Init{.gen = Generator{3}});
+  const Tensor prompt = some_tokens(2, 5, 17);
+  const Tensor greedy = generate(model, prompt, 9, {.temperature = 0}, Generator{1});
+  const Beams one = beam_search(model, prompt, model.start_decoding(2), 9, {.beams = 1});
+  EXPECT_EQ(flatten(one.tokens).to_vector<int64_t>(), flatten(greedy).to_vector<int64_t>());
+  const Beams three = beam_search(model, prompt, model.start_decoding(2), 9, {.beams = 3});
+  EXPECT_EQ(to_string(three.tokens.shape()), "[2, 3, 9]");
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -222,15 +222,23 @@ Given Longformer::given(const EncoderInputs& in) const {
 }
 
 AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) const {
-  require<NotImplemented>(config_.globals != GlobalDefault::first, kName,
-                          "outlines are of windows alone; set globals to none");
-  Given given;
-  for (int64_t i = 0; i < config_.n_layer; ++i) {
-    const LongformerAttentionOptions o = longformer_attention(config_, i);
-    given.layer_patterns.push_back(
-        patterns::window_and_globals(length, o.one_sided_window, dilations(o), {}));
+  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  const LongformerAttentionOptions o = longformer_attention(config_, layer);
+  std::vector<std::vector<int64_t>> globals;
+  if (config_.globals == GlobalDefault::first) globals = {{0}};
+  const auto g = static_cast<int64_t>(globals.size());  // one at most
+  AttentionOutline outline{.rows = length, .columns = length, .heads = config_.n_head, .calls = {}};
+  outline.calls.push_back(
+      {.pattern = patterns::window_and_globals(length, o.one_sided_window, dilations(o), globals),
+       .queries = length,
+       .keys = length,
+       .side_keys = g,
+       .side_at = std::vector<int32_t>(static_cast<size_t>(g), 0)});
+  if (g > 0) {
+    outline.calls.push_back(
+        {.pattern = patterns::dense(), .queries = 1, .keys = length, .query_at = {0}});
   }
-  return outline_of(given, layer, config_.n_head, length, length);
+  return outline;
 }
 
 int64_t Longformer::attention_macs(int64_t length) const {

@@ -87,7 +87,7 @@ class Longformer final : public Encoder {
 
   const LongformerConfig& config() const { return config_; }
 
-  /// Of the windows. Throws NotImplemented where tokens are global by default.
+  /// With the tokens that are global by default.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
 
  protected:

@@ -399,6 +399,37 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
   return layout;
 }
 
+std::shared_ptr<const BlockLayout> slice_layout(const BlockLayout& layout, int64_t queries,
+                                                int64_t keys, int64_t side_keys) {
+  constexpr const char* op = "slice_layout";
+  require<NotImplemented>(!layout.order_q && !layout.order_k, op,
+                          "a layout with order_q or order_k cannot be sliced");
+  require<ShapeError>(
+      0 <= queries && queries <= layout.queries && 0 <= keys && keys <= layout.keys &&
+          0 <= side_keys && side_keys <= layout.side_keys,
+      op, "{} queries, {} keys and {} of a second segment are more than the layout's {}, {} and {}",
+      queries, keys, side_keys, layout.queries, layout.keys, layout.side_keys);
+  const int64_t ends[] = {keys, side_keys};
+  std::vector<std::vector<TileRuns>> members;
+  for (int64_t n = 0; n < layout.layouts(); ++n) {
+    std::vector<TileRuns> tiles;
+    for (TileRuns& t : tiles_of(layout, n)) {
+      if (t.q0 >= queries) break;
+      t.qn = static_cast<int32_t>(std::min<int64_t>(t.qn, queries - t.q0));
+      for (Run& r : t.runs) {
+        r.kn = static_cast<int32_t>(std::min<int64_t>(r.kn, ends[r.segment] - r.k0));
+      }
+      std::erase_if(t.runs, [](const Run& r) { return r.kn <= 0; });
+      tiles.push_back(std::move(t));
+    }
+    members.push_back(std::move(tiles));
+  }
+  LayoutOptions options{.which = layout.which, .side_keys = side_keys};
+  const auto table = layout.members.to_vector<int32_t>();
+  for (size_t n = 0; n < members.size(); ++n) options.members.push_back({table[3 * n], -1, -1});
+  return make_layout(queries, keys, members, options);
+}
+
 std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member) {
   const auto first = layout.first_tile.to_vector<int32_t>();
   const auto tiles = layout.tiles.to_vector<int32_t>();

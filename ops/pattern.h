@@ -86,6 +86,11 @@ struct LayoutOptions {
 std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
                                                const std::vector<std::vector<TileRuns>>& layouts,
                                                const LayoutOptions& options = {});
+/// The same layout for the first queries and the first keys alone, of both segments; members and
+/// `which` stay. Places must be indices: a layout with orders throws NotImplemented, lengths beyond
+/// the layout's throw ShapeError.
+std::shared_ptr<const BlockLayout> slice_layout(const BlockLayout& layout, int64_t queries,
+                                                int64_t keys, int64_t side_keys = 0);
 /// The tiles of one member, read back.
 std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member);
 

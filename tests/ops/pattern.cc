@@ -240,6 +240,55 @@ TEST(Pattern, HeadsSeeWhatTheirOwnPatternsSay) {
   }
 }
 
+// A slice sees of the first rows and keys what the whole sees.
+TEST(Pattern, SlicesSeeWhatTheWholeSees) {
+  const int64_t length = 257;
+  std::vector<std::vector<TileRuns>> members(2);
+  for (int32_t q = 0; q < length; q += 50) {
+    const int32_t rows = std::min<int32_t>(50, static_cast<int32_t>(length) - q);
+    members[0].push_back({q,
+                          rows,
+                          {{q / 2, 70, 0, RunKind::full, 2},
+                           {200, 57, 0, RunKind::partial},
+                           {3, 9, 1, RunKind::full}}});
+    members[1].push_back({q, rows, {{0, 9, 1, RunKind::full}}});
+  }
+  const Tensor which = Tensor::from(std::vector<int32_t>{1, 0}, {1, 2});
+  const auto layout =
+      make_layout(length, length, members,
+                  {.which = which, .members = {{0, -1, -1}, {1, -1, -1}}, .side_keys = 12});
+  using Pair = std::array<int64_t, 4>;  // query, key, segment, kind and multiplicity
+  const auto pairs = [](const BlockLayout& of, int64_t member) {
+    std::set<Pair> all;
+    for (const TileRuns& t : tiles_of(of, member)) {
+      for (const longspan::Run& r : t.runs) {
+        for (int32_t i = t.q0; i < t.q0 + t.qn; ++i) {
+          for (int32_t j = r.k0; j < r.k0 + r.kn; ++j) {
+            all.insert({i, j, r.segment, static_cast<int64_t>(r.kind) * 10 + r.multiplicity});
+          }
+        }
+      }
+    }
+    return all;
+  };
+  for (const int64_t n : {0, 1, 49, 50, 51, 205, 257}) {
+    const auto slice = slice_layout(*layout, n, n, std::min<int64_t>(n, 5));
+    EXPECT_EQ(slice->queries, n);
+    EXPECT_EQ(slice->which.to_vector<int32_t>(), layout->which.to_vector<int32_t>());
+    EXPECT_EQ(slice->members.to_vector<int32_t>(), layout->members.to_vector<int32_t>());
+    for (const int64_t member : {0, 1}) {
+      std::set<Pair> truth = pairs(*layout, member);
+      std::erase_if(truth, [n](const Pair& p) {
+        return p[0] >= n || p[1] >= (p[2] == 0 ? n : std::min<int64_t>(n, 5));
+      });
+      EXPECT_EQ(pairs(*slice, member), truth) << n;
+    }
+  }
+  EXPECT_THROW(slice_layout(*layout, 258, 257, 0), ShapeError);
+  EXPECT_THROW(slice_layout(*layout, 257, 257, 13), ShapeError);
+  EXPECT_THROW(slice_layout(*resolve(patterns::strided(3), 9, 9).layout, 5, 5), NotImplemented);
+}
+
 TEST(Pattern, DescribeShowsTheVisibleSet) {
   EXPECT_EQ(describe(patterns::local(2), 4, 4),
             "local(2): 4 queries, 4 keys, 7 of 16 pairs visible, 16 in runs\n"

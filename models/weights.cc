@@ -24,6 +24,25 @@ constexpr NamePair encoder_names[] = {
     {"layers.#.norm2", "encoder.layer.#.output.LayerNorm"},
 };
 
+/// Those and the second triple.
+constexpr NamePair longformer_names[] = {
+    {"embed.token", "embeddings.word_embeddings"},
+    {"embed.position", "embeddings.position_embeddings"},
+    {"embed.type", "embeddings.token_type_embeddings"},
+    {"embed.norm", "embeddings.LayerNorm"},
+    {"layers.#.attention.q", "encoder.layer.#.attention.self.query"},
+    {"layers.#.attention.k", "encoder.layer.#.attention.self.key"},
+    {"layers.#.attention.v", "encoder.layer.#.attention.self.value"},
+    {"layers.#.attention.q_global", "encoder.layer.#.attention.self.query_global"},
+    {"layers.#.attention.k_global", "encoder.layer.#.attention.self.key_global"},
+    {"layers.#.attention.v_global", "encoder.layer.#.attention.self.value_global"},
+    {"layers.#.attention.out", "encoder.layer.#.attention.output.dense"},
+    {"layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"},
+    {"layers.#.ff.in", "encoder.layer.#.intermediate.dense"},
+    {"layers.#.ff.out", "encoder.layer.#.output.dense"},
+    {"layers.#.norm2", "encoder.layer.#.output.LayerNorm"},
+};
+
 constexpr NamePair roberta_heads[] = {
     {"mlm.dense", "lm_head.dense"}, {"mlm.norm", "lm_head.layer_norm"},    {"head", "lm_head"},
     {"pool", "classifier.dense"},   {"classifier", "classifier.out_proj"}, {"tags", "classifier"},
@@ -167,7 +186,7 @@ void get_shared(const EncoderConfig& c, EncoderKeys& k) {
 }
 
 /// Rows of the position table before the first position: one for padding, and those before it.
-int64_t reserved_rows(std::string_view model_type) { return model_type == "roberta" ? 2 : 0; }
+int64_t reserved_rows(std::string_view model_type) { return model_type == "bert" ? 0 : 2; }
 
 }  // namespace
 
@@ -177,6 +196,8 @@ constinit const CheckpointFormat bert_format{"bert", "bert.", encoder_names, ber
                                              bert_unused};
 constinit const CheckpointFormat bigbird_format{"big_bird", "bert.", encoder_names, bigbird_heads,
                                                 bigbird_unused};
+constinit const CheckpointFormat longformer_format{"longformer", "longformer.", longformer_names,
+                                                   roberta_heads, roberta_unused};
 
 TensorList named_as(const CheckpointFormat& format, Module& model) {
   TensorList list = named_parameters(model);
@@ -190,6 +211,11 @@ BigBirdKeys::BigBirdKeys() {
   vocab_size = 50'358;
   max_position_embeddings = 4096;
   type_vocab_size = 2;
+}
+
+LongformerKeys::LongformerKeys() {
+  model_type = "longformer";
+  max_position_embeddings = 4098;
 }
 
 void set_encoder(const EncoderKeys& keys, EncoderConfig& c) {
@@ -247,6 +273,36 @@ BigBirdKeys bigbird_keys(const BigBirdConfig& c) {
   k.num_random_blocks = c.n_random;
   k.use_bias = c.qkv_bias;
   k.rescale_embeddings = c.emb_scale;
+  return k;
+}
+
+LongformerConfig longformer_config(const LongformerKeys& k) {
+  require(k.model_type == "longformer", kOp, "model_type is \"{}\"; expected \"longformer\"",
+          k.model_type);
+  EncoderKeys shared = k;
+  shared.model_type = "roberta";  // whose tables these are
+  LongformerConfig c;
+  set_encoder(shared, c);
+  require(!k.attention_window.empty(), kOp, "attention_window is empty; expected one a layer");
+  c.one_sided_window.clear();
+  for (const int64_t window : k.attention_window) {
+    require(window >= 2 && window % 2 == 0, kOp,
+            "attention_window has {}; expected even numbers, 2 or more", window);
+    c.one_sided_window.push_back(window / 2);
+  }
+  return c;
+}
+
+LongformerKeys longformer_keys(const LongformerConfig& c) {
+  require(c.dilation == std::vector<int64_t>{1} || c.dilated_heads == 0, kOp,
+          "a model of type longformer has no dilation");
+  LongformerKeys k;
+  static_cast<EncoderKeys&>(k) = encoder_keys(c, "roberta");
+  k.model_type = "longformer";
+  k.attention_window.clear();
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    k.attention_window.push_back(2 * longformer_attention(c, i).one_sided_window);
+  }
   return k;
 }
 

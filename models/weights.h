@@ -4,9 +4,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/bigbird.h"
 #include "models/encoder.h"
+#include "models/longformer.h"
 #include "nn/module.h"
 
 namespace longspan {
@@ -30,9 +32,9 @@ struct CheckpointFormat {
   std::span<const std::string_view> unused;
 };
 
-/// Checkpoints of RoBERTa \cite liu2019 , BERT \cite devlin2019 and BigBird \cite zaheer2020 as the
-/// package transformers has them.
-extern const CheckpointFormat roberta_format, bert_format, bigbird_format;
+/// Checkpoints of RoBERTa \cite liu2019 , BERT \cite devlin2019 , BigBird \cite zaheer2020 and
+/// Longformer \cite beltagy2020 as the package transformers has them.
+extern const CheckpointFormat roberta_format, bert_format, bigbird_format, longformer_format;
 
 /// Every parameter of a model under its name in the format. The tensors are the model's own, so
 /// reading into them loads it. Throws NotImplemented on a parameter that the format has no name
@@ -76,6 +78,18 @@ struct BigBirdKeys : EncoderKeys {
   }
 };
 
+/// The keys of Longformer's.
+struct LongformerKeys : EncoderKeys {
+  LongformerKeys();
+
+  std::vector<int64_t> attention_window = {512};  ///< of each layer, both sides together
+
+  void visit(auto& v) {
+    EncoderKeys::visit(v);
+    v("attention_window", attention_window);
+  }
+};
+
 /// Sets what the keys of a RoBERTa or BERT say; heads and patterns stay as they are. RoBERTa's
 /// position tables begin at row 2. Throws ValueError on another model_type or hidden_act.
 void set_encoder(const EncoderKeys& keys, EncoderConfig& config);
@@ -88,5 +102,10 @@ EncoderKeys encoder_keys(const EncoderConfig& config, std::string_view model_typ
 /// blocks that the reference has drawn see BigBird::set_random_blocks().
 BigBirdConfig bigbird_config(const BigBirdKeys& keys);
 BigBirdKeys bigbird_keys(const BigBirdConfig& config);
+
+/// The same for Longformer, whose heads have no dilation; with one window for each layer. Throws
+/// ValueError on a window that is odd, below 2 or missing.
+LongformerConfig longformer_config(const LongformerKeys& keys);
+LongformerKeys longformer_keys(const LongformerConfig& config);
 
 }  // namespace longspan

@@ -44,6 +44,17 @@ Loaded made(const std::string& name) {
     EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
     return out;
   }
+  if (name == "longformer") {
+    LongformerKeys keys;
+    load_pretrained_config(folder + name, keys);
+    const LongformerConfig c = longformer_config(keys);
+    out.model = std::make_unique<Longformer>(c, init);
+    out.format = &longformer_format;
+    LongformerKeys back = longformer_keys(c);
+    out.config = to_json(back);
+    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
+    return out;
+  }
   EncoderKeys keys;
   load_pretrained_config(folder + name, keys);
   BlockBertConfig c;
@@ -117,7 +128,7 @@ TEST_P(Weights, GoBothWays) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Weights,
                          testing::Values("roberta", "roberta_classes", "roberta_spans",
-                                         "roberta_tags", "bert", "bigbird"),
+                                         "roberta_tags", "bert", "bigbird", "longformer"),
                          [](const auto& param) { return param.param; });
 
 std::string refusal(const std::function<void()>& f) {
@@ -169,6 +180,13 @@ TEST(WeightsRefuse, AnotherArchitecture) {
   BigBirdKeys keys;
   load_pretrained_config(folder + "roberta", keys);
   EXPECT_NE(refusal([&] { bigbird_config(keys); }).find("expected \"big_bird\""),
+            std::string::npos);
+  LongformerKeys windows;
+  windows.attention_window = {7};
+  EXPECT_NE(refusal([&] { longformer_config(windows); }).find("expected even numbers"),
+            std::string::npos);
+  windows.model_type = "bert";
+  EXPECT_NE(refusal([&] { longformer_config(windows); }).find("expected \"longformer\""),
             std::string::npos);
   EncoderKeys roberta;
   load_pretrained_config(folder + "bigbird", roberta);

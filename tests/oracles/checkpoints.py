@@ -32,6 +32,9 @@ def models():
     bigbird = t.BigBirdConfig(**SIZES, max_position_embeddings=64, type_vocab_size=2,
                               pad_token_id=0, sep_token_id=None, block_size=4,
                               num_random_blocks=1, rescale_embeddings=True)
+    longformer = t.LongformerConfig(**(SIZES | {"eos_token_id": 2}), max_position_embeddings=34,
+                                    type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5,
+                                    attention_window=[4, 8])
     return {
         "roberta": (t.RobertaForMaskedLM, roberta, [21, 13], 1),
         "roberta_classes": (t.RobertaForSequenceClassification, roberta, [21, 13], 1),
@@ -40,6 +43,8 @@ def models():
         "bert": (t.BertForMaskedLM, bert, [21, 13], 0),
         # Short enough for dense attention on both sides: random blocks are not in checkpoints.
         "bigbird": (t.BigBirdForMaskedLM, bigbird, [19, 9], 0),
+        # Without global tokens.
+        "longformer": (t.LongformerForMaskedLM, longformer, [21, 13], 1),
     }
 
 

@@ -422,13 +422,14 @@ inline void unite(int64_t rows, Visible& v) {
 inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys, Visible& v) {
   const int32_t from = static_cast<int32_t>(origin);
   const int32_t n = static_cast<int32_t>(keys);
+  const int32_t first_lo = all.lo[0], first_hi = all.hi[0];
   int32_t differ = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const int32_t lo = std::clamp(all.lo[r] - from, 0, n);
     const int32_t hi = std::clamp(all.hi[r] - from, 0, n);
     v.lo[r] = lo < hi ? lo : 0;  // rows that see nothing end before every key
     v.hi[r] = lo < hi ? hi : 0;
-    differ |= (v.lo[r] ^ v.lo[0]) | (v.hi[r] ^ v.hi[0]);
+    differ |= (lo ^ std::clamp(first_lo - from, 0, n)) | (hi ^ std::clamp(first_hi - from, 0, n));
   }
   v.alike = differ == 0;
   unite(rows, v);

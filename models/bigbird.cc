@@ -5,7 +5,8 @@
 // The paper's appendix makes the first blocks global and lets the window wrap around; the released
 // code, which this follows, takes the first and the last and does not wrap. The released code also
 // draws all random blocks from the first 1,024 tokens at the lengths of the paper (first_1024) and
-// may count a block twice; here a row sees each block once.
+// may count a block twice; here a row sees each block once, unless its blocks are given and
+// count_repeats is set.
 
 #include "models/bigbird.h"
 
@@ -55,6 +56,9 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
 void check(const BigBirdConfig& c) {
   require_positive(kName, "block", c.block);
   require_not_negative(kName, "n_random", c.n_random);
+  require(!c.count_repeats || c.random == RandomPlan::given, kName,
+          "count_repeats is for random = given; random = {} repeats no block",
+          name_of_value(c.random));
 }
 
 /// `count` of `from`, ascending: the first steps of a Fisher-Yates shuffle.
@@ -149,7 +153,7 @@ BlockTable BigBird::table(int64_t layer, int64_t head, int64_t length) const {
   std::vector<std::vector<int64_t>> random;
   auto at = all.begin() + (layer * config_.n_head + head) * rows * r;
   for (int64_t i = 0; i < rows; ++i, at += r) random.emplace_back(at, at + r);
-  return bigbird_blocks(length, b, random);
+  return bigbird_blocks(length, b, random, config_.count_repeats);
 }
 
 std::vector<AttentionPattern> BigBird::make_patterns(int64_t length,

@@ -34,11 +34,14 @@ struct BigBirdConfig : EncoderConfig {
   RandomPlan random = RandomPlan::uniform;
   uint64_t random_seed = 0;  ///< of the random blocks, which stay for good
   GlobalLast global_last = GlobalLast::real;
+  /// A given block that the row sees already counts once more, as in the reference implementations;
+  /// else it is refused.
+  bool count_repeats = false;
 
   void visit(auto& v) {
     EncoderConfig::visit(v);
     v("block", block)("n_random", n_random)("random", random)("random_seed", random_seed)(
-        "global_last", global_last);
+        "global_last", global_last)("count_repeats", count_repeats);
   }
 };
 
@@ -65,7 +68,8 @@ class BigBird final : public Encoder {
   const BigBirdConfig& config() const { return config_; }
 
   /// The random blocks of random = given, for inputs of n blocks: i64 [layers, H, n - 2, r]. Throws
-  /// ShapeError; NotImplemented where a row would see a block twice.
+  /// ShapeError. Inputs of other lengths then throw ValueError, and so do all, unless
+  /// count_repeats, where a row sees one of its blocks already.
   void set_random_blocks(const Tensor& blocks);
 
   /// What each head of a layer sees of a sample of `length` tokens.

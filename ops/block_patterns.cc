@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -29,22 +30,30 @@ void add_tiles(int64_t q0, int64_t q1, const std::vector<Run>& runs, std::vector
   for (int64_t q = q0; q < q1; q += rows) tiles.push_back(tile(q, std::min(q1, q + rows), runs));
 }
 
-// Blocks side by side make one run.
+// Blocks side by side that count as often make one run.
 std::vector<Run> runs_of(const BlockTable& table, const std::vector<int64_t>& blocks) {
+  constexpr int64_t most = std::numeric_limits<uint8_t>::max();
   std::vector<Run> runs;
-  int64_t last = -1;
-  for (const int64_t k : blocks) {
-    require<ShapeError>(k > last && k < table.blocks(), "block_lists",
-                        "block {} after {} of {}; expected them ascending, each once", k, last,
-                        table.blocks());
+  int64_t last = 0;
+  for (auto at = blocks.begin(); at != blocks.end();) {
+    const int64_t k = *at;
+    const auto next = std::find_if(at, blocks.end(), [k](int64_t other) { return other != k; });
+    const int64_t times = next - at;
+    at = next;
+    require<ShapeError>(k >= last && k < table.blocks() && times <= most, "block_lists",
+                        "block {} after {} of {}, {} times; expected them ascending, each {} times "
+                        "at most",
+                        k, last, table.blocks(), times, most);
     last = k;
     const int64_t k0 = table.bounds[static_cast<size_t>(k)];
     const int64_t k1 = table.bounds[static_cast<size_t>(k) + 1];
     if (k0 == k1) continue;
-    if (!runs.empty() && runs.back().k0 + runs.back().kn == k0) {
+    if (!runs.empty() && runs.back().k0 + runs.back().kn == k0 &&
+        runs.back().multiplicity == times) {
       runs.back().kn += static_cast<int32_t>(k1 - k0);
     } else {
-      runs.push_back({static_cast<int32_t>(k0), static_cast<int32_t>(k1 - k0), 0, RunKind::full});
+      runs.push_back({static_cast<int32_t>(k0), static_cast<int32_t>(k1 - k0), 0, RunKind::full,
+                      static_cast<uint8_t>(times)});
     }
   }
   return runs;
@@ -80,8 +89,11 @@ int64_t BlockTable::pairs() const {
   const auto size = [this](size_t k) { return bounds[k + 1] - bounds[k]; };
   int64_t n = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
-    int64_t seen = 0;
-    for (const int64_t k : keys[i]) seen += size(static_cast<size_t>(k));
+    int64_t seen = 0, last = -1;
+    for (const int64_t k : keys[i]) {
+      if (k != last) seen += size(static_cast<size_t>(k));
+      last = k;
+    }
     n += size(i) * seen;
   }
   return n;
@@ -102,7 +114,7 @@ std::vector<int64_t> equal_block_bounds(int64_t length, int64_t n, int64_t padde
 }
 
 BlockTable bigbird_blocks(int64_t length, int64_t block,
-                          const std::vector<std::vector<int64_t>>& random) {
+                          const std::vector<std::vector<int64_t>>& random, bool repeats) {
   constexpr const char* op = "bigbird_blocks";
   BlockTable table;
   table.bounds = block_bounds(length, block);
@@ -121,8 +133,10 @@ BlockTable bigbird_blocks(int64_t length, int64_t block,
     for (const int64_t k : random[static_cast<size_t>(i - 1)]) {
       const auto at = std::lower_bound(row.begin(), row.end(), k);
       require(k >= 0 && k < n, op, "row {} has random block {} of {}", i, k, n);
-      require<NotImplemented>(at == row.end() || *at != k, op,
-                              "row {} sees block {} twice; each block may be seen once", i, k);
+      require(repeats || at == row.end() || *at != k, op,
+              "row {} sees block {} already, so that random block {} would count again; name "
+              "another, or allow repeats",
+              i, k, k);
       row.insert(at, k);
     }
   }

@@ -12,10 +12,12 @@ namespace longspan {
 /// rule.
 struct BlockTable {
   std::vector<int64_t> bounds;  ///< block k is [bounds[k], bounds[k + 1]); it may be empty
-  std::vector<std::vector<int64_t>> keys;  ///< of each block of queries: ascending, each once
+  /// Of each block of queries, ascending; a block named n times has n keys for each of its tokens.
+  std::vector<std::vector<int64_t>> keys;
 
   int64_t blocks() const { return static_cast<int64_t>(bounds.size()) - 1; }
-  /// Sum over the blocks of queries of its size times the sizes of the blocks that it sees.
+  /// Sum over the blocks of queries of its size times the sizes of the blocks that it sees, each
+  /// once.
   int64_t pairs() const;
 };
 
@@ -30,9 +32,9 @@ std::vector<int64_t> equal_block_bounds(int64_t length, int64_t n, int64_t padde
 /// BigBird's rows of blocks \cite zaheer2020 over [0, length), n blocks of `block` tokens, the last
 /// one shorter where need be: rows 0 and n - 1 see every block, row i between them blocks 0, i - 1,
 /// i, i + 1, n - 1 and random[i - 1]. Without `random` every row sees everything. Throws ValueError
-/// where `random` is not for n rows, or a block in it is seen already.
+/// where `random` is not for n rows or, unless `repeats`, names a block that the row sees already.
 BlockTable bigbird_blocks(int64_t length, int64_t block,
-                          const std::vector<std::vector<int64_t>>& random);
+                          const std::vector<std::vector<int64_t>>& random, bool repeats = false);
 
 /// Visible pairs of a whole call: over `batch` samples and `heads` heads, whichever layouts these
 /// have. Lengths per sample are not taken into account.
@@ -44,8 +46,8 @@ namespace patterns {
 /// Self-attention over `length` tokens by tables of blocks.
 ///   members  tables over [0, n), n <= length: queries from n on see nothing
 ///   which    i32 [B or 1, H or 1], the member of each sample and head; undefined: member 0 for all
-/// Throws ShapeError where bounds descend or leave the sequence or a table names a block twice, out
-/// of order or that it lacks.
+/// Throws ShapeError where bounds descend or leave the sequence or a table names a block out of
+/// order, more than 255 times or that it lacks.
 AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& members,
                              const Tensor& which, std::string name);
 

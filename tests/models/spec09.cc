@@ -155,6 +155,93 @@ TEST(Spec09, Test2EqualsTheMaskOfGivenBlocks) {
   EXPECT_THROW(made(tiny()).set_random_blocks(Tensor::from(all, {2, 2, n - 2, 2})), ValueError);
 }
 
+// 2. A block that a row sees m times is one whose keys were concatenated m times: the oracle gets
+// the keys of each such block as rows of their own, and adds up what their gradients are.
+TEST(Spec09, Test2RepeatsEqualKeysConcatenated) {
+  BigBirdConfig c = tiny();
+  c.random = RandomPlan::given;
+  c.n_layer = 1;
+  constexpr int64_t length = 45, n = 12, heads = 2, width = 5;
+  std::vector<int64_t> all;
+  const auto picks = [](int64_t h, int64_t row) -> std::vector<int64_t> {
+    if (h == 0) return {0, 0};                  // block 0 three times
+    if (row % 3 == 0) return {n - 1, row - 1};  // the last one, short, and a neighbour twice
+    return {(row + 5) % n, (row + 5) % n};      // the same one drawn twice
+  };
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t row = 1; row < n - 1; ++row) {
+      const auto two = picks(h, row);
+      all.insert(all.end(), two.begin(), two.end());
+    }
+  }
+  const Tensor blocks = Tensor::from(all, {1, heads, n - 2, 2});
+  BigBird strict = made(c);
+  strict.set_random_blocks(blocks);
+  EXPECT_THROW(strict.table(0, 0, length), ValueError);
+  c.count_repeats = true;
+  BigBird model = made(c);
+  model.set_random_blocks(blocks);
+  // Copy m of key j of block k exists for a row that sees k more than m times.
+  const auto times = [&](int64_t h, int64_t i, int64_t j) -> int64_t {
+    const int64_t row = i / c.block, k = j / c.block;
+    if (row == 0 || row == n - 1) return 1;
+    const auto random = picks(h, row);
+    return static_cast<int64_t>(std::count(random.begin(), random.end(), k)) +
+           (sees_block(n, row, k, {}) ? 1 : 0);
+  };
+  constexpr int64_t copies = 3, long_length = copies * length;
+  const Shape shape{1, heads, length, width};
+  const std::vector<double> q = noise(shape, 1), k = noise(shape, 2), v = noise(shape, 3),
+                            dout = noise(shape, 4);
+  const auto repeated = [&](const std::vector<double>& x, int64_t from) {
+    std::vector<double> y;
+    for (int64_t h = 0; h < heads; ++h) {
+      const auto first = x.begin() + h * length * width;
+      for (int64_t m = 0; m < copies; ++m) {
+        if (m < from) {
+          y.insert(y.end(), first, first + length * width);
+        } else {
+          y.insert(y.end(), static_cast<size_t>(length * width), 0.0);
+        }
+      }
+    }
+    return y;
+  };
+  const AttentionValues truth = dense_attention(
+      repeated(q, 1), repeated(k, copies), repeated(v, copies), repeated(dout, 1),
+      {1, heads, long_length, width}, [&](int64_t, int64_t h, int64_t i, int64_t j) {
+        return i < length ? j / length < times(h, i, j % length) : j == 0;
+      });
+  const auto folded = [&](const std::vector<double>& x) {
+    std::vector<double> y(static_cast<size_t>(heads * length * width));
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t m = 0; m < copies; ++m) {
+        for (int64_t e = 0; e < length * width; ++e) {
+          y[static_cast<size_t>(h * length * width + e)] +=
+              x[static_cast<size_t>((h * copies + m) * length * width + e)];
+        }
+      }
+    }
+    return Tensor::from(y, shape);
+  };
+  Tensor tensors[] = {Tensor::from(q, shape), Tensor::from(k, shape), Tensor::from(v, shape)};
+  for (Tensor& x : tensors) set_requires_grad(x);
+  const AttentionPattern pattern = layer_pattern(model, 0, length, {length});
+  EXPECT_EQ(visible_pairs(pattern, length, length), model.table(0, 0, length).pairs());
+  const Tensor out = block_attention(tensors[0], tensors[1], tensors[2], pattern).out;
+  backward(out, Tensor::from(dout, shape));
+  // Rows beyond the first copy see key 0 alone, whose value is their output; they have no gradient.
+  std::vector<double> first = truth.out;
+  for (int64_t h = 0; h < heads; ++h) {
+    const auto row = first.begin() + h * long_length * width;
+    std::fill(row + length * width, row + long_length * width, 0.0);
+  }
+  EXPECT_LE(distance(out.detach(), folded(first)), 1e-12);
+  EXPECT_LE(distance(grad(tensors[0]), folded(truth.dq)), 1e-12);
+  EXPECT_LE(distance(grad(tensors[1]), folded(truth.dk)), 1e-12);
+  EXPECT_LE(distance(grad(tensors[2]), folded(truth.dv)), 1e-12);
+}
+
 // 3. Pairs: the closed formula where b divides L, else the sum over rows.
 TEST(Spec09, Test3PairCounts) {
   EXPECT_EQ(bigbird_pairs(64, 64, 3), 2'547'712);
@@ -313,7 +400,9 @@ TEST(Spec09, RejectsWhatDoesNotFit) {
   expect_error([](auto& c) { c.n_random = -1; }, "n_random is -1; expected 0 or more");
   expect_error([](auto& c) { c.d_model = 15; }, "n_head");
   EXPECT_THROW(bigbird_preset("none"), ValueError);
-  EXPECT_THROW(bigbird_blocks(20, 4, {{3}, {3}, {1}}), NotImplemented) << "seen twice";
+  expect_error([](auto& c) { c.count_repeats = true; }, "count_repeats is for random = given");
+  EXPECT_THROW(bigbird_blocks(20, 4, {{3}, {3}, {1}}), ValueError) << "seen twice";
+  EXPECT_THROW(bigbird_blocks(20, 4, {{3}, {5}, {1}}, true), ValueError) << "there is no block 5";
 }
 
 }  // namespace

@@ -97,18 +97,21 @@ def sizes(layers=2, heads=2, width=16, inner=32, vocab=23, n_max=64):
 # BigBird as the transformers package computes it, with the random blocks that it draws. ------------
 
 
-def bigbird(lengths, length, block, random, seed, types=2, bias=True, scale=False, **size):
-    """In train mode: in eval mode the package sets every random block to 0."""
+def bigbird(lengths, length, block, random, seed, types=2, bias=True, scale=False, train=True,
+            **size):
+    """In eval mode the package sets every random block to 0, which then counts 1 + r times."""
     from transformers import BigBirdConfig, BigBirdForMaskedLM
 
     ours, theirs = sizes(**size)
     ours |= {"model": "bigbird", "block": block, "n_random": random, "random": "given",
              "global_last": "padded", "token_types": types, "activation": "gelu_tanh",
              "emb_dropout_first": True, "qkv_bias": bias, "emb_scale": scale}
+    if not train:
+        ours["count_repeats"] = True
     model = BigBirdForMaskedLM(BigBirdConfig(
         **theirs, block_size=block, num_random_blocks=random, attention_type="block_sparse",
         type_vocab_size=types, use_bias=bias, rescale_embeddings=scale, hidden_act="gelu_new",
-        pad_token_id=0, bos_token_id=None, eos_token_id=None, sep_token_id=None)).double().train()
+        pad_token_id=0, bos_token_id=None, eos_token_id=None, sep_token_id=None)).double().train(train)
     randomise(model, seed)
     inputs = draw_inputs(ours["vocab"], lengths, length, types, seed + 1, padding=0)
     drawn = []
@@ -193,6 +196,8 @@ GOLDENS = {
     "bigbird_short_sample": lambda: bigbird([41, 9, 1], 41, block=4, random=1, seed=31, layers=1),
     "bigbird_wide_no_bias": lambda: bigbird([97, 70], 97, block=8, random=3, seed=41, bias=False,
                                             scale=True, heads=3, width=12, n_max=104),
+    "bigbird_eval_repeats": lambda: bigbird([45, 38], 45, block=4, random=2, seed=46, layers=1,
+                                            train=False),
     "blockbert_two_blocks": lambda: blockbert([22, 22], 22, [[0, 1], [0, 1], [1, 0]], seed=51,
                                               width=12),
     "blockbert_three_odd": lambda: blockbert([22, 19], 22, [[0, 1, 2], [1, 2, 0], [2, 0, 1]],

@@ -41,8 +41,8 @@ int main(int argc, char** argv) try {
     const Tensor mark =
         randint({b, 1}, now.fork("place"), 1, opt.source - n);  // token 1 stands there
     const Tensor source = where(equal(iota(opt.source), mark), ones_like(noise), noise);
-    const Tensor target =
-        take_along_axis(source, iota(n) + add(mark, ones_like(mark)), 1);  // [B, n]
+    const Tensor from = add(cast(mark, DType::f64), arange(1, double(n + 1), 1, DType::f64));
+    const Tensor target = take_along_axis(source, cast(from, DType::i64), 1);  // [B, n]
     if (step == opt.steps) {
       const Beams found = beam_search(model, full({b, 1}, double(start), DType::i64),
                                       model.start_decoding({.source = source}), n, opt.search);

@@ -20,8 +20,8 @@ using namespace longspan;
 
 struct Options {
   LongformerConfig model = longformer_preset("small");
-  int64_t batch = 8, length = 1024, steps = 200;
-  double lr = 1e-3;
+  int64_t batch = 16, length = 256, steps = 500;
+  double lr = 2e-3;
   Options() {
     model.n_layer = 2, model.vocab = 64, model.classes = 2, model.mlm_head = false;
     model.globals = GlobalDefault::first;
@@ -43,7 +43,10 @@ int main(int argc, char** argv) try {
     const Generator now = gen.fork("data").fork(uint64_t(step));
     const Tensor label = randint({b}, now.fork("label"), 0, 2);         // [B]
     const Tensor place = randint({b, 1}, now.fork("place"), l / 2, l);  // in the second half
-    const Tensor there = mul(equal(iota(l), place), unsqueeze(cast(label, DType::u8), 1));
+    // Nowhere is position l.
+    const Tensor nowhere = full({b, 1}, double(l), DType::i64);
+    const Tensor there = equal(iota(l), where(equal(unsqueeze(label, 1), ones_like(nowhere)), place,
+                                              nowhere));  // [B, L]
     const Tensor noise = randint({b, l}, now.fork("tokens"), 0, marker);
     const Tensor tokens = where(there, full({b, l}, double(marker), DType::i64), noise);
     const Pass pass{.training = step < opt.steps, .gen = now};

@@ -1,11 +1,13 @@
 #include "ops/pattern.h"
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
 
 #include "autograd/mode.h"
 #include "ops/copy.h"
 #include "ops/pattern_fixed.h"
+#include "ops/pattern_pairs.h"
 
 namespace longspan {
 namespace {
@@ -204,13 +206,6 @@ AttentionPattern make_pattern(std::string name, const Rule& rule, const Recipe& 
 
 int64_t bounded(int64_t steps, int64_t dilation) {
   return steps >= kUnlimited / dilation ? kUnlimited : steps * dilation;
-}
-
-// One of the orders, as places -> indices; empty: the identity.
-std::vector<int32_t> order_of(const Tensor& orders, int32_t which, int64_t rows) {
-  if (which < 0) return {};
-  const auto all = orders.to_vector<int32_t>();
-  return {all.begin() + which * rows, all.begin() + (which + 1) * rows};
 }
 
 }  // namespace
@@ -503,71 +498,40 @@ bool rule_allows(const Rule& rule, int64_t i, int64_t j) {
 
 namespace {
 
-// The layout member of a head; heads beyond a shared row of `which` use that.
-int64_t member_of(const BlockLayout& layout, int64_t head) {
-  const auto which = layout.which.to_vector<int32_t>();  // [B or 1, H or 1]
-  return which[static_cast<size_t>(layout.which.dim(1) == 1 ? 0 : head)];
-}
-
-template <class F>
-void for_each_run(const AttentionPattern& resolved, int64_t head, F&& f) {
-  for (const TileRuns& t : tiles_of(*resolved.layout, member_of(*resolved.layout, head))) {
-    for (const Run& r : t.runs) {
-      if (r.segment == 0) f(t, r);
-    }
-  }
-}
-
-template <class F>
-void for_each_visible(const AttentionPattern& resolved, int64_t head, F&& f) {
-  const BlockLayout& layout = *resolved.layout;
-  const auto members = layout.members.to_vector<int32_t>();
-  const int32_t* member = members.data() + 3 * member_of(layout, head);
-  const auto order_q = order_of(layout.order_q, member[1], layout.queries);
-  const auto order_k = order_of(layout.order_k, member[2], layout.keys);
-  const Rule& rule = resolved.rules[resolved.rules.size() > 1 ? static_cast<size_t>(member[0]) : 0];
-  for_each_run(resolved, head, [&](const TileRuns& t, const Run& r) {
-    for (int32_t row = t.q0; row < t.q0 + t.qn; ++row) {
-      const int64_t i = order_q.empty() ? row : order_q[static_cast<size_t>(row)];
-      for (int32_t place = r.k0; place < r.k0 + r.kn; ++place) {
-        const int64_t j = order_k.empty() ? place : order_k[static_cast<size_t>(place)];
-        if (r.kind == RunKind::full || rule_allows(rule, i, j)) f(i, j);
-      }
-    }
-  });
+// What layout and rules say of one head, whatever the samples' lengths and masks.
+PairCount unmasked_pairs(AttentionPattern pattern, int64_t queries, int64_t keys, int64_t head,
+                         const std::function<void(int64_t, int, int64_t)>& visit = {}) {
+  pattern.q_valid = {};
+  pattern.mask = pattern.side_mask = {};
+  return count_pairs(pattern, queries, keys, 0, 0, head, visit);
 }
 
 }  // namespace
 
 int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                       int64_t head) {
-  const AttentionPattern p = resolve(pattern, queries, keys);
-  int64_t pairs = 0;
-  for_each_visible(p, head, [&pairs](int64_t, int64_t) { ++pairs; });
-  return pairs;
+  return unmasked_pairs(pattern, queries, keys, head).attended;
 }
 
 int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                       int64_t head) {
-  const AttentionPattern p = resolve(pattern, queries, keys);
-  int64_t pairs = 0;
-  for_each_run(p, head,
-               [&pairs](const TileRuns& t, const Run& r) { pairs += int64_t{t.qn} * r.kn; });
-  return pairs;
+  return unmasked_pairs(pattern, queries, keys, head).computed;
 }
 
 std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
-  const AttentionPattern p = resolve(pattern, queries, keys);
-  const int64_t visible = visible_pairs(p, queries, keys);
-  const int64_t covered = covered_pairs(p, queries, keys);
-  std::string text = fmt::format("{}: {} queries, {} keys, {} of {} pairs visible, {} in runs\n",
-                                 p.name, queries, keys, visible, queries * keys, covered);
-  if (queries > 64 || keys > 128) return text;
-  std::vector<std::string> picture(static_cast<size_t>(queries),
+  const bool drawn = queries <= 64 && keys <= 128;
+  std::vector<std::string> picture(static_cast<size_t>(drawn ? queries : 0),
                                    std::string(static_cast<size_t>(keys), '.'));
-  for_each_visible(p, 0, [&picture](int64_t i, int64_t j) {
-    picture[static_cast<size_t>(i)][static_cast<size_t>(j)] = '#';
-  });
+  std::function<void(int64_t, int, int64_t)> draw;
+  if (drawn) {
+    draw = [&picture](int64_t i, int, int64_t j) {
+      picture[static_cast<size_t>(i)][static_cast<size_t>(j)] = '#';
+    };
+  }
+  const PairCount n = unmasked_pairs(pattern, queries, keys, 0, draw);
+  std::string text =
+      fmt::format("{}: {} queries, {} keys, {} of {} pairs visible, {} in runs\n", pattern.name,
+                  queries, keys, n.attended, queries * keys, n.computed);
   for (const std::string& line : picture) text += line + "\n";
   return text;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/copy.h"
+#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -62,10 +63,10 @@ int32_t place_in(std::vector<Rule>& rules, const Rule& rule) {
   return place;
 }
 
-// Of the order, [1, rows], of a layout with one member; -1 without one.
-int32_t add_order(const Tensor& order, std::vector<Tensor>& orders) {
-  if (!order) return -1;
-  orders.push_back(order);
+// The place of order `number` of a layout in a list, at the end of which it is put; -1 without one.
+int32_t add_order(const Tensor& all, int32_t number, std::vector<Tensor>& orders) {
+  if (number < 0) return -1;
+  orders.push_back(narrow(all, 0, number, 1));
   return static_cast<int32_t>(orders.size()) - 1;
 }
 
@@ -137,9 +138,11 @@ AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t que
   LayoutOptions options;
   for (const AttentionPattern& m : members) {
     tiles.push_back(tiles_of(*m.layout, 0));
-    options.members.push_back({place_in(all.rules, m.rules.front()),
-                               add_order(m.layout->order_q, orders_q),
-                               add_order(m.layout->order_k, orders_k)});
+    const auto member = m.layout->members.to_vector<int32_t>();  // [1, 3]
+    const Rule& rule = m.rules[m.rules.size() > 1 ? static_cast<size_t>(member[0]) : 0];
+    options.members.push_back({place_in(all.rules, rule),
+                               add_order(m.layout->order_q, member[1], orders_q),
+                               add_order(m.layout->order_k, member[2], orders_k)});
     if (m.recipe.kind == Recipe::Kind::classes) all.recipe.kind = m.recipe.kind;
   }
   options.which = Tensor::from(which, {1, static_cast<int64_t>(which.size())});

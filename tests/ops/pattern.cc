@@ -240,6 +240,16 @@ TEST(Pattern, HeadsSeeWhatTheirOwnPatternsSay) {
   }
 }
 
+TEST(Pattern, HeadsTakeTheRuleOfTheirMember) {
+  AttentionPattern p;
+  p.layout =
+      make_layout(9, 9, {{{0, 9, {{0, 9, 0, RunKind::partial}}}}}, {.members = {{1, -1, -1}}});
+  p.rules = {patterns::local(2).rules[0], patterns::causal().rules[0]};
+  const AttentionPattern heads = patterns::by_head({p, patterns::dense()}, 9, 9);
+  EXPECT_EQ(visible_pairs(heads, 9, 9, 0), 45);
+  EXPECT_EQ(visible_pairs(heads, 9, 9, 1), 81);
+}
+
 // A slice sees of the first rows and keys what the whole sees.
 TEST(Pattern, SlicesSeeWhatTheWholeSees) {
   const int64_t length = 257;

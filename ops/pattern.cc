@@ -1,6 +1,7 @@
 #include "ops/pattern.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <mutex>
 
@@ -477,9 +478,9 @@ AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64
   require(p.recipe.kind != Recipe::Kind::none, op, "{} has neither a layout nor a recipe for one",
           p.name);
   const Rule& rule = p.rules.front();
-  // Beyond the lengths every class has one member, whatever the stride.
-  const int64_t stride =
-      std::min(rule.stride > 0 ? rule.stride : rule.window.dilation, queries + keys + 1);
+  // Beyond all distances every class has one member, whatever the stride.
+  const int64_t stride = std::min(rule.stride > 0 ? rule.stride : rule.window.dilation,
+                                  queries + keys + std::abs(rule.q_start) + 1);
   const int64_t right = rule.causal ? std::min<int64_t>(0, rule.window.right) : rule.window.right;
   p.layout = shared({p.recipe, queries, keys, rule.q_start, rule.window.left, right, stride});
   return p;

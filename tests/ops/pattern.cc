@@ -250,6 +250,19 @@ TEST(Pattern, HeadsTakeTheRuleOfTheirMember) {
   EXPECT_EQ(visible_pairs(heads, 9, 9, 1), 81);
 }
 
+// Positions that lie far from those of the keys have the same classes.
+TEST(Pattern, ClassesOfDistantPositions) {
+  AttentionPattern p = patterns::strided(40);
+  p.rules[0].q_start = 80;
+  const int64_t queries = 3, keys = 3;
+  int64_t seen = 0;
+  for (int64_t i = 0; i < queries; ++i) {
+    for (int64_t j = 0; j < keys; ++j) seen += rule_allows(p.rules[0], i, j) ? 1 : 0;
+  }
+  EXPECT_EQ(seen, 3);
+  EXPECT_EQ(visible_pairs(p, queries, keys), seen);
+}
+
 // A slice sees of the first rows and keys what the whole sees.
 TEST(Pattern, SlicesSeeWhatTheWholeSees) {
   const int64_t length = 257;

@@ -312,6 +312,38 @@ void fill_members(const std::vector<LayoutMember>& given, size_t layouts, BlockL
   layout.members = Tensor::from(table, {static_cast<int64_t>(layouts), 3});
 }
 
+// How often neighbours of the orders descend, up to each of them, one order after the other.
+std::vector<int32_t> descents(const Tensor& orders) {
+  if (!orders) return {};
+  const auto places = orders.to_vector<int32_t>();
+  std::vector<int32_t> count(places.size(), 0);
+  for (size_t i = 1; i < places.size(); ++i) {
+    count[i] = count[i - 1] + (places[i] < places[i - 1] ? 1 : 0);
+  }
+  return count;
+}
+
+// Kernels search the keys of a run and follow the rows of a tile upwards.
+void check_ascent(const std::vector<std::vector<TileRuns>>& layouts, const BlockLayout& layout) {
+  if (!layout.order_q && !layout.order_k) return;
+  const auto of_q = descents(layout.order_q), of_k = descents(layout.order_k);
+  const auto ascends = [](const std::vector<int32_t>& count, int64_t from, int64_t n) {
+    return count[static_cast<size_t>(from)] == count[static_cast<size_t>(from + n - 1)];
+  };
+  const auto members = layout.members.to_vector<int32_t>();
+  for (size_t m = 0; m < layouts.size(); ++m) {
+    const int64_t order_q = members[3 * m + 1], order_k = members[3 * m + 2];
+    for (const TileRuns& t : layouts[m]) {
+      require(order_q < 0 || ascends(of_q, order_q * layout.queries + t.q0, t.qn), kMakeLayout,
+              "order_q descends within the tile of rows {} + {} of member {}", t.q0, t.qn, m);
+      for (const Run& r : t.runs) {
+        require(order_k < 0 || r.segment > 0 || ascends(of_k, order_k * layout.keys + r.k0, r.kn),
+                kMakeLayout, "order_k descends within run {} + {} of member {}", r.k0, r.kn, m);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
@@ -392,6 +424,7 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
   layout->order_q = checked_order(options.order_q, queries);
   layout->order_k = checked_order(options.order_k, keys);
   fill_members(options.members, layouts.size(), *layout);
+  check_ascent(layouts, *layout);
   return layout;
 }
 

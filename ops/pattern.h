@@ -82,7 +82,8 @@ struct LayoutOptions {
 /// Builds a layout from the tiles of each of its members, and the transpose.
 ///   layouts  for each member, tiles that partition [0, queries) in order, at most
 ///            kAttentionTileRows rows each
-/// Throws ShapeError where tiles or runs overlap, leave the matrix or are not in order.
+/// Throws ShapeError where tiles or runs overlap, leave the matrix or are not in order, ValueError
+/// where an order descends within a tile or run of a member that uses it.
 std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
                                                const std::vector<std::vector<TileRuns>>& layouts,
                                                const LayoutOptions& options = {});

@@ -52,14 +52,21 @@ Tensor table(const Shape& shape, DType dtype, const std::function<int64_t(int64_
 // Two members with rules and orders of their own; a second key segment, runs that count more than
 // once, bounds of rows and hidden keys.
 AttentionPattern everything(int64_t queries, int64_t keys, int64_t side_keys) {
+  // Orders swap the two parts of the rows and keys; no tile and no run holds some of both.
+  const int64_t row_cut = queries / 62 * 31, key_cuts[] = {keys / 2, keys - keys / 4};
+  const auto swapped = [](int64_t i, int64_t cut, int64_t n) {
+    return i < cut ? n - cut + i : i - cut;
+  };
   std::vector<std::vector<TileRuns>> layouts(2);
   for (int m = 0; m < 2; ++m) {
     for (int32_t q0 = 0, i = 0; q0 < queries; ++i) {
       const int32_t qn = std::min<int32_t>(m == 0 ? 96 : 31, static_cast<int32_t>(queries) - q0);
       TileRuns t{q0, qn, {}};
       for (int32_t k0 = 0; k0 < keys && i % 5 != 2;) {
-        const int32_t kn =
-            std::min<int32_t>(1 + (k0 * 5 + i) % 40, static_cast<int32_t>(keys) - k0);
+        int32_t kn = std::min<int32_t>(1 + (k0 * 5 + i) % 40, static_cast<int32_t>(keys) - k0);
+        for (const int64_t cut : key_cuts) {
+          if (k0 < cut) kn = std::min(kn, static_cast<int32_t>(cut) - k0);
+        }
         t.runs.push_back({k0, kn, 0, RunKind::partial, static_cast<uint8_t>(1 + (k0 + i) % 3)});
         k0 += kn + (k0 + i) % 4;
       }
@@ -79,9 +86,10 @@ AttentionPattern everything(int64_t queries, int64_t keys, int64_t side_keys) {
   LayoutOptions options;
   options.which = Tensor::from(std::vector<int32_t>{0, 1, 1, 0, 0, 1}, {2, 3});
   options.side_keys = side_keys;
-  options.order_q = table({1, queries}, DType::i32, [&](int64_t i) { return queries - 1 - i; });
+  options.order_q =
+      table({1, queries}, DType::i32, [&](int64_t i) { return swapped(i, row_cut, queries); });
   options.order_k = table({2, keys}, DType::i32,
-                          [&](int64_t i) { return i < keys ? keys - 1 - i : (i + 3) % keys; });
+                          [&](int64_t i) { return swapped(i % keys, key_cuts[i / keys], keys); });
   options.members = {{0, -1, 1}, {1, 0, 0}};
   p.layout = make_layout(queries, keys, layouts, options);
   p.rules = {{.window = {200, 20}}, {.causal = true}};

@@ -263,6 +263,17 @@ TEST(Pattern, ClassesOfDistantPositions) {
   EXPECT_EQ(visible_pairs(p, queries, keys), seen);
 }
 
+TEST(Pattern, OrdersAscendWithinTilesAndRuns) {
+  const Tensor order = Tensor::from(std::vector<int32_t>{0, 2, 1, 3}, {4});
+  const std::vector<TileRuns> whole = {{0, 4, {{0, 4, 0, RunKind::full}}}};
+  const std::vector<TileRuns> parts = {{0, 2, {{0, 2, 0, RunKind::full}, {2, 2, 0, RunKind::full}}},
+                                       {2, 2, {}}};
+  EXPECT_THROW(make_layout(4, 4, {whole}, {.order_q = order}), ValueError);
+  EXPECT_THROW(make_layout(4, 4, {whole}, {.order_k = order}), ValueError);
+  EXPECT_NO_THROW(make_layout(4, 4, {parts}, {.order_q = order, .order_k = order}));
+  EXPECT_NO_THROW(make_layout(4, 4, {whole}, {.order_q = order, .members = {{0, -1, -1}}}));
+}
+
 // A slice sees of the first rows and keys what the whole sees.
 TEST(Pattern, SlicesSeeWhatTheWholeSees) {
   const int64_t length = 257;

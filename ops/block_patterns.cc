@@ -100,6 +100,8 @@ int64_t BlockTable::pairs() const {
 }
 
 std::vector<int64_t> block_bounds(int64_t length, int64_t block) {
+  require(length >= 0 && block >= 1, "block_bounds",
+          "{} tokens in blocks of {}; expected blocks of 1 or more", length, block);
   std::vector<int64_t> bounds;
   for (int64_t k = 0; k < length; k += block) bounds.push_back(k);
   bounds.push_back(length);
@@ -108,6 +110,9 @@ std::vector<int64_t> block_bounds(int64_t length, int64_t block) {
 
 // floor(i n / padded) = k for i from ceil(k padded / n) on.
 std::vector<int64_t> equal_block_bounds(int64_t length, int64_t n, int64_t padded) {
+  require(length >= 0 && n >= 1 && padded >= length, "equal_block_bounds",
+          "{} tokens, padded to {}, in {} blocks; expected 1 block or more, padded >= length",
+          length, padded, n);
   std::vector<int64_t> bounds;
   for (int64_t k = 0; k <= n; ++k) bounds.push_back(std::min(length, ceil_div(k * padded, n)));
   return bounds;
@@ -124,7 +129,8 @@ BlockTable bigbird_blocks(int64_t length, int64_t block,
   table.keys.assign(static_cast<size_t>(n), all);
   if (random.empty()) return table;
   require(static_cast<int64_t>(random.size()) == n - 2, op,
-          "random blocks of {} rows for {} blocks; expected {} rows", random.size(), n, n - 2);
+          "random blocks of {} rows for {} blocks; expected {} rows", random.size(), n,
+          std::max<int64_t>(n - 2, 0));
   for (int64_t i = 1; i + 1 < n; ++i) {
     std::vector<int64_t>& row = table.keys[static_cast<size_t>(i)];
     row = {0, i - 1, i, i + 1, n - 1};

@@ -22,11 +22,12 @@ struct BlockTable {
 };
 
 /// The bounds of blocks of `block` tokens over [0, length), the last one shorter where need be.
+/// Throws ValueError where block < 1.
 std::vector<int64_t> block_bounds(int64_t length, int64_t block);
 
 /// The bounds of n blocks with floor(i n / length) the block of token i: they differ by one token
 /// at most, and with n > length some are empty. `padded` >= length in place of length: as if there
-/// were so many tokens.
+/// were so many tokens. Throws ValueError where n < 1 or padded < length.
 std::vector<int64_t> equal_block_bounds(int64_t length, int64_t n, int64_t padded);
 
 /// BigBird's rows of blocks \cite zaheer2020 over [0, length), n blocks of `block` tokens, the last

@@ -352,6 +352,10 @@ TEST(Pattern, RejectsBadLayouts) {
   fixed.layout = make_layout(4, 4, {{{0, 4, {run(0, 4)}}}});
   EXPECT_THROW(resolve(fixed, 4, 5), ShapeError);
   EXPECT_THROW(resolve(AttentionPattern{}, 4, 4), ValueError);
+  EXPECT_THROW(block_bounds(8, 0), ValueError);
+  EXPECT_THROW(equal_block_bounds(8, 0, 8), ValueError);
+  EXPECT_THROW(equal_block_bounds(8, 2, 7), ValueError);
+  EXPECT_THROW(bigbird_blocks(3, 4, {{0}}), ValueError);
   EXPECT_THROW(patterns::local(0), ValueError);
   EXPECT_THROW(patterns::local_bidirectional(-1), ValueError);
   EXPECT_THROW(patterns::local_block(0), ValueError);

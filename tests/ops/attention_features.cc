@@ -497,6 +497,30 @@ TEST(AttentionFeatures, HiddenKeysMayHoldAnything) {
   }
 }
 
+// A first segment without keys leaves everything to the second.
+TEST(AttentionFeatures, TheFirstSegmentMayHaveNoKeys) {
+  for (const int64_t batch : {1, 2}) {
+    const int64_t rows = 30, keys = 9;
+    const auto of = [&](int64_t n, int64_t width, uint64_t key) {
+      return leaf(make(random_values(batch * kHeads * n * width, key), {batch, kHeads, n, width},
+                       DType::f32));
+    };
+    const Tensor dy =
+        make(random_values(batch * kHeads * rows * 5, 54), {batch, kHeads, rows, 5}, DType::f32);
+    std::vector<std::vector<double>> all[2];
+    for (const bool two : {false, true}) {
+      const Tensor q = of(rows, 6, 51), k = of(keys, 6, 52), v = of(keys, 5, 53);
+      const Keys segments[] = {{of(0, 6, 1), of(0, 5, 1)}, {k, v}};
+      const AttentionResult y = two ? block_attention(q, segments, everything(rows, 0, keys))
+                                    : block_attention(q, k, v, patterns::dense());
+      backward(y.out, dy);
+      all[two ? 1 : 0] = {values_of(y.out), values_of(grad(q)), values_of(grad(k)),
+                          values_of(grad(v))};
+    }
+    EXPECT_EQ(all[0], all[1]) << batch;
+  }
+}
+
 // A band, what lies before it, and side keys, each for itself, are one softmax.
 TEST(AttentionMerge, PartsEqualTheWhole) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {

@@ -15,6 +15,7 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "nn/attention.h"
 #include "nn/checkpoint.h"
 #include "ops/block_attention.h"
 #include "ops/copy.h"
@@ -113,8 +114,7 @@ EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pa
 
 Tensor EtcAttention::probabilities(const EtcStreams& x, const EtcPatterns& see) const {
   const NoGrad off;
-  const int64_t n_l = x.l.dim(1), n_g = x.g.dim(1), n = n_l + n_g;
-  constexpr int64_t columns = 512;
+  const int64_t n_l = x.l.dim(1), n_g = x.g.dim(1);
   std::vector<Tensor> sides;
   for (const Side side : {from_long, from_global}) {
     const bool of_long = side == from_long;
@@ -122,23 +122,11 @@ Tensor EtcAttention::probabilities(const EtcStreams& x, const EtcPatterns& see) 
     Keys local = keys(x.l, of_long ? l2l : g2l), global = keys(x.g, of_long ? l2g : g2g);
     const AttentionPattern& pattern = of_long ? see.long_side : see.global_side;
     const ScoreTerms t = terms(side, pattern, q.dtype());
-    std::vector<Tensor> parts;
-    for (int64_t j = 0; j < n; j += columns) {
-      // Values that are the unit vectors j ... turn the weighted sum into the weights.
-      const int64_t width = std::min(columns, n - j);
-      std::vector<double> unit(static_cast<size_t>(n * width), 0.0);
-      for (int64_t c = 0; c < width; ++c) unit[static_cast<size_t>((j + c) * width + c)] = 1.0;
-      const Tensor v = to_device(cast(Tensor::from(unit, {n, width}), q.dtype()), q.device());
-      const auto part = [&](int64_t begin, int64_t count) {
-        return contiguous(
-            expand(narrow(v, 0, begin, count), {q.dim(0), config_.n_head, count, width}));
-      };
-      local.v = part(0, n_l);
-      global.v = part(n_l, n_g);
-      parts.push_back(
-          attend(q, of_long ? local : global, of_long ? global : local, pattern, t, {}));
-    }
-    sides.push_back(concat(parts, 3));
+    sides.push_back(attention_weights(concat({local.v, global.v}, 2), [&](const Tensor& unit) {
+      local.v = contiguous(narrow(unit, 2, 0, n_l));
+      global.v = contiguous(narrow(unit, 2, n_l, n_g));
+      return attend(q, of_long ? local : global, of_long ? global : local, pattern, t, {});
+    }));
   }
   return concat(sides, 2);
 }

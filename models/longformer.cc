@@ -13,6 +13,7 @@
 #include <functional>
 #include <string>
 
+#include "autograd/mode.h"
 #include "core/scope.h"
 #include "models/blueprint.h"
 #include "ops/block_attention.h"
@@ -121,11 +122,11 @@ Tensor LongformerAttention::merge(const Tensor& heads) const {
   return flatten(transpose(heads, 1, 2), 2, 3);
 }
 
-/// Rows that are not global; the global ones come out as 0.
-Tensor LongformerAttention::sliding(const Tensor& x, const Given& given, Pass pass) const {
+Tensor LongformerAttention::sliding(const Tensor& x, const Tensor& v, const Given& given,
+                                    const Dropout& dropout) const {
   const LongformerAttentionOptions& o = options_;
-  const Tensor k = split_heads(k_.forward(x)), v = split_heads(v_.forward(x));
-  AttentionPattern pattern =
+  const Tensor k = split_heads(k_.forward(x));
+  const AttentionPattern pattern =
       with_lengths(patterns::window_and_globals(x.dim(1), o.one_sided_window, dilations(o),
                                                 given.global.positions, x.device()),
                    given.lengths, given.lengths);
@@ -134,27 +135,27 @@ Tensor LongformerAttention::sliding(const Tensor& x, const Given& given, Pass pa
     const Tensor rows = unsqueeze(given.global.rows, 1);             // [B, 1, G]
     keys.push_back({permute_rows(k, rows), permute_rows(v, rows)});  // [B, H, G, d]
   }
-  return merge(
-      block_attention(split_heads(q_.forward(x)), keys, pattern, {}, {o.dropout, pass.at("attn")})
-          .out);
+  return block_attention(split_heads(q_.forward(x)), keys, pattern, {}, dropout).out;
 }
 
-/// Rows of the global tokens, [B, G, D]; rows of samples that have fewer are 0.
-Tensor LongformerAttention::global(const Tensor& x, const Given& given, Pass pass) const {
+/// Rows of samples that have fewer global tokens than others are 0.
+Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const Given& given,
+                                   const Dropout& dropout) const {
   const Tensor rows = permute_rows(x, given.global.rows);  // [B, G, D]
   const AttentionPattern pattern =
       with_lengths(patterns::dense(), given.global.count, given.lengths);
-  return merge(block_attention(split_heads(q_global_.forward(rows)),
-                               split_heads(k_global_.forward(x)), split_heads(v_global_.forward(x)),
-                               pattern, {}, {options_.dropout, pass.at("attn_global")})
-                   .out);
+  return block_attention(split_heads(q_global_.forward(rows)), split_heads(k_global_.forward(x)), v,
+                         pattern, {}, dropout)
+      .out;
 }
 
 Output LongformerAttention::forward(const Tensor& x, const Given& given, Pass pass) const {
   const MacCounter macs;
-  Tensor y = sliding(x, given, pass);  // [B, L, D]
+  const float p = options_.dropout;
+  Tensor y = merge(sliding(x, split_heads(v_.forward(x)), given, {p, pass.at("attn")}));
   if (given.global) {
-    const Tensor rows = global(x, given, pass);
+    const Tensor rows =
+        merge(global(x, split_heads(v_global_.forward(x)), given, {p, pass.at("attn_global")}));
     y = add(y, scatter_rows(rows, given.global.rows, x.dim(1)));  // where y is 0
   }
   y = out_.forward(y);
@@ -168,6 +169,16 @@ Output LongformerAttention::forward(const Tensor& x, const Given& given, Pass pa
     }
   }
   return y;
+}
+
+Tensor LongformerAttention::probabilities(const Tensor& x, const Given& given) const {
+  const NoGrad off;
+  return attention_weights(split_heads(x), [&](const Tensor& unit) {
+    const Tensor y = sliding(x, unit, given, {});
+    if (!given.global) return y;
+    const Tensor to = unsqueeze(given.global.rows, 1);  // [B, 1, G]
+    return add(y, scatter_rows(global(x, unit, given, {}), to, x.dim(1)));
+  });
 }
 
 int64_t attention_macs(const LongformerAttentionOptions& o, int64_t length,

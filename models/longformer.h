@@ -33,13 +33,17 @@ class LongformerAttention final : public Layer {
   LongformerAttention(const LongformerAttentionOptions& options, const Init& init);
 
   Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  Tensor probabilities(const Tensor& x, const Given& given) const override;
   void visit(Visitor& v) override;
 
  private:
   Tensor split_heads(const Tensor& x) const;  // [B, L, D] -> [B, H, L, d]
   Tensor merge(const Tensor& heads) const;    // [B, H, L, d] -> [B, L, D]
-  Tensor sliding(const Tensor& x, const Given& given, Pass pass) const;
-  Tensor global(const Tensor& x, const Given& given, Pass pass) const;
+  /// Weighted sums of values [B, H, L, n]: of rows that are not global, [B, H, L, n], where the
+  /// global ones come out as 0, and of these, [B, H, G, n].
+  Tensor sliding(const Tensor& x, const Tensor& v, const Given& given,
+                 const Dropout& dropout) const;
+  Tensor global(const Tensor& x, const Tensor& v, const Given& given, const Dropout& dropout) const;
 
   LongformerAttentionOptions options_;
   Linear q_, k_, v_, out_;

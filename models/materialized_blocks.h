@@ -21,6 +21,10 @@ class MaterializedBlocks : public Layer {
 
   /// Reads the lengths of given.pattern, and nothing else of it.
   Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  /// Those of the fused kernel, by given.pattern.
+  Tensor probabilities(const Tensor& x, const Given& given) const override {
+    return heads_.probabilities(x, given);
+  }
   void visit(Visitor& v) override { heads_.visit(v); }
 
  private:

@@ -173,19 +173,26 @@ Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const 
 Tensor MultiHead::probabilities(const Tensor& x, const Given& given) const {
   const NoGrad off;
   Projected p = options_.cross ? project(x, given.context) : project(x);
-  const int64_t batch = p.k.dim(0), heads = p.k.dim(1), keys = p.k.dim(2);
   ScoreTerms t = terms(p);
   t.relation_value = {};
+  return attention_weights(p.v, [&](const Tensor& unit) {
+    p.v = unit;
+    return attend(p, given, t, {});
+  });
+}
+
+Tensor attention_weights(const Tensor& values, const std::function<Tensor(const Tensor&)>& attend) {
+  const int64_t batch = values.dim(0), heads = values.dim(1), keys = values.dim(2);
+  const DType dtype = values.dtype();
+  const Device device = values.device();
   constexpr int64_t columns = 512;
   std::vector<Tensor> parts;
   for (int64_t j = 0; j < keys; j += columns) {
-    // Values that are the unit vectors j ... turn the weighted sum into the weights.
     const int64_t n = std::min(columns, keys - j);
     std::vector<double> unit(static_cast<size_t>(keys * n), 0.0);
     for (int64_t c = 0; c < n; ++c) unit[static_cast<size_t>((j + c) * n + c)] = 1.0;
-    const Tensor v = to_device(cast(Tensor::from(unit, {keys, n}), x.dtype()), x.device());
-    p.v = contiguous(expand(v, {batch, heads, keys, n}));
-    parts.push_back(attend(p, given, t, {}));
+    const Tensor v = to_device(cast(Tensor::from(unit, {keys, n}), dtype), device);
+    parts.push_back(attend(contiguous(expand(v, {batch, heads, keys, n}))));
   }
   return concat(parts, 3);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "nn/layers.h"
 #include "nn/position.h"
@@ -18,6 +19,12 @@ struct AttentionOptions {
   float dropout = 0;      ///< site "attn", on probabilities
   Scheme weights = {}, out_weights = {};
 };
+
+/// [B, H, L, T]: the weights of an attention, a block of columns at a time. Values that are unit
+/// vectors turn its weighted sums into the weights.
+///   values  any values [B, H, T, ..], whose sizes, dtype and device those unit vectors have
+///   attend  values [B, H, T, n] -> weighted sums [B, H, L, n]
+Tensor attention_weights(const Tensor& values, const std::function<Tensor(const Tensor&)>& attend);
 
 /// [B, H, L, d] each, views of [B, L, H d].
 struct Projected {
@@ -44,8 +51,7 @@ class MultiHead : public Layer {
   Projected project(const Tensor& x) const;
   Projected project(const Tensor& x, const Tensor& z) const;
   Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
-  /// [B, H, L, T]: the probabilities themselves, a column block at a time; for pictures and tests.
-  Tensor probabilities(const Tensor& x, const Given& given) const;
+  Tensor probabilities(const Tensor& x, const Given& given) const override;
 
  protected:
   /// What is added to scores and values. It may add to the queries, too.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/error.h"
 #include "core/generator.h"
 #include "core/tensor.h"
 #include "nn/global.h"
@@ -47,6 +48,11 @@ struct Output {
 /// [B, L, D] -> [B, L, D].
 struct Layer : Module {
   virtual Output forward(const Tensor& x, const Given& given, Pass pass) const = 0;
+  /// [B, H, L, T]: the weights with which rows of x attend, for pictures and tests. Throws
+  /// NotImplemented where the layer has none.
+  virtual Tensor probabilities(const Tensor& /*x*/, const Given& /*given*/) const {
+    fail<NotImplemented>("attention map", "the attention of this model has none");
+  }
 };
 
 }  // namespace longspan

@@ -2,7 +2,6 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
-#include "nn/attention.h"
 #include "nn/checkpoint.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -129,12 +128,8 @@ Tensor Stack::attention_map(int64_t layer, const Tensor& input, const Given& giv
     if (i == layer) break;
     x = block(i).forward(x, local, Pass{}).y;
   }
-  const auto* attention =
-      dynamic_cast<const MultiHead*>(block(layer).branch("attention").layer.get());
-  require<NotImplemented>(attention != nullptr, "attention map",
-                          "the attention of this model has none");
-  const Tensor p =
-      attention->probabilities(block(layer).branch_input("attention", x, local), local);
+  const Layer& attention = *block(layer).branch("attention").layer;
+  const Tensor p = attention.probabilities(block(layer).branch_input("attention", x, local), local);
   return cast(select(p, 0, 0), DType::f32);  // [H, L, T]
 }
 

@@ -86,7 +86,7 @@ class Stack : public Module {
 
   /// [H, L, T] f32: the probabilities with which the first sample's rows attend in layer `layer`,
   /// for the input x of the stack. Throws ValueError where there is no such layer, NotImplemented
-  /// where its attention is not a MultiHead.
+  /// where its attention has none.
   Tensor attention_map(int64_t layer, const Tensor& x, const Given& given) const;
 
   int64_t size() const { return static_cast<int64_t>(blocks_.size()); }

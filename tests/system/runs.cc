@@ -260,6 +260,21 @@ TEST_F(Runs, DocumentEveryOption) {
   EXPECT_GE(keys, 30u);
 }
 
+// No length needs padding, and every run ends with all of its pictures.
+TEST_F(Runs, TrainEveryModelAtAnyLength) {
+  for (const std::string model : {"transformer", "transformer:encoder", "local_transformer",
+                                  "sparse_transformer", "sparse_transformer:small_images",
+                                  "blockbert", "bigbird", "etc", "longformer", "longformer_lm"}) {
+    for (const std::string length : {"1", "2", "33"}) {
+      const std::string out = folder / (model + length);
+      must({"train", "--model", model, "--data", "bytes=" + text, "--length", length, "--batch",
+            "2", "--layers", "1", "--steps", "2", "--out", out});
+      EXPECT_TRUE(std::filesystem::exists(out + "/pictures/attention.png")) << model;
+      must({"eval", "--out", out});
+    }
+  }
+}
+
 TEST_F(Runs, ResumeFromTheStartWhereThereIsNothing) {
   must(small_run(text, folder / "a", 5));
   must(small_run(text, folder / "b", 5, {"--resume"}));

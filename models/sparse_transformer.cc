@@ -22,6 +22,11 @@ namespace {
 constexpr const char* kName = "sparse_transformer";
 
 struct SparseState final : DecodeState {
+  void take_rows(const Tensor& rows, bool /*same_context*/) override {
+    memory = longspan::take_rows(memory, rows, false);
+    batch = rows.dim(0);
+  }
+
   SegmentMemory memory;
   int64_t batch = 0;
 };

@@ -7,6 +7,8 @@
 
 #include "autograd/mode.h"
 #include "models/generate.h"
+#include "models/longformer_lm.h"
+#include "models/sparse_transformer.h"
 #include "models/transformer.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -129,6 +131,39 @@ TEST(BeamSearch, OneBeamIsGreedy) {
     const auto end = std::find(y.begin(), y.end(), kEnd);
     if (end != y.end()) y.erase(end + 1, y.end());
     EXPECT_EQ(sequence(ended, b, 0), y);
+  }
+}
+
+// What a beam remembers moves with it, whatever a model keeps.
+TEST(BeamSearch, MemoriesOfSparseModelsFollowTheirBeams) {
+  const NoGrad off;
+  const Init f64{.gen = Generator{7}, .dtype = DType::f64};
+  SparseTransformer sparse(sparse_transformer_preset("tiny"), f64);
+  LongformerLM windows(longformer_lm_preset("tiny"), f64);
+  for (LanguageModel* model :
+       {static_cast<LanguageModel*>(&sparse), static_cast<LanguageModel*>(&windows)}) {
+    randomise(*model, 0.4, 21);
+    const Tensor prompt = some_tokens(2, 3, model->vocab());
+    const Beams found =
+        beam_search(*model, prompt, model->start_decoding(2), 9, {.beams = 3, .length_penalty = 0});
+    const auto scores = found.scores.to_vector<double>();
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t i = 0; i < 3; ++i) {
+        const std::vector<int64_t> y = sequence(found, b, i);
+        ASSERT_EQ(y.size(), 9u);
+        const Tensor text = concat({narrow(prompt, 0, b, 1), Tensor::from(y, {1, 9})}, 1);
+        const auto logits = model->logits(text, Pass{}).to_vector<double>();
+        double expected = 0;
+        for (size_t t = 0; t < 9; ++t) {
+          const auto vocab = static_cast<size_t>(model->vocab());
+          const double* row = logits.data() + (t + 2) * vocab;
+          double sum = 0;
+          for (size_t v = 0; v < vocab; ++v) sum += std::exp(row[v]);
+          expected += row[y[t]] - std::log(sum);
+        }
+        EXPECT_NEAR(scores[static_cast<size_t>(b * 3 + i)], expected, 1e-11) << b << " " << i;
+      }
+    }
   }
 }
 

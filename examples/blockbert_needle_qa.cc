@@ -46,7 +46,7 @@ int main(int argc, char** argv) try {
   const NoGrad off;
   int64_t found = 0;
   for (int64_t i = 0; i < opt.documents; ++i) {
-    const NeedleSample s = task.sample(1, uint64_t(i));
+    const NeedleDocument s = task.sample(1, uint64_t(i));
     const auto windows = span_windows(s.question, s.document, opt.model.n_max, opt.stride);
     const SpanBatch b = span_batch(windows);
     const SpanLogits logits = model.spans(model.forward({b.tokens, b.lengths, b.types}, {}), {});

@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-int64_t Window::outputs(int64_t L) const {
+int64_t PoolWindow::outputs(int64_t L) const {
   const int64_t room = L + before + after - (size - 1) * dilation - 1;
   return room < 0 ? 0 : room / stride + 1;
 }
@@ -20,7 +20,7 @@ namespace {
 
 using kernels::Taps;
 
-Taps taps_of(const Window& w) { return {w.size, w.stride, w.dilation, w.before}; }
+Taps taps_of(const PoolWindow& w) { return {w.size, w.stride, w.dilation, w.before}; }
 
 /// The windows of which tap k exists among L inputs: [first, end).
 struct Stretch {
@@ -33,7 +33,7 @@ Stretch stretch_of(const Taps& w, int64_t k, int64_t L, int64_t T) {
   return {first, std::max(first, std::min(T, last + 1))};
 }
 
-void check(std::string_view op, const Tensor& x, const Window& w) {
+void check(std::string_view op, const Tensor& x, const PoolWindow& w) {
   require_floating(op, x);
   require_rank(op, x, 2);
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
@@ -53,7 +53,7 @@ void check(std::string_view op, const Tensor& x, const Window& w) {
 }
 
 /// Every window must hold an input.
-void check_filled(std::string_view op, const Tensor& x, const Window& w) {
+void check_filled(std::string_view op, const Tensor& x, const PoolWindow& w) {
   const int64_t L = x.dim(-2), T = w.outputs(L);
   for (int64_t t = 0; t < T; ++t) {
     const int64_t start = t * w.stride - w.before;
@@ -214,7 +214,7 @@ Grads convolution_backward(const Context& c, const Tensor& gradient, const Convo
 
 }  // namespace
 
-Tensor mean_pool(const Tensor& input, const Window& window) {
+Tensor mean_pool(const Tensor& input, const PoolWindow& window) {
   check("mean_pool", input, window);
   check_filled("mean_pool", input, window);
   const Tensor x = contiguous(input);
@@ -236,7 +236,7 @@ Tensor mean_pool(const Tensor& input, const Window& window) {
                 });
 }
 
-Tensor max_pool(const Tensor& input, const Window& window) {
+Tensor max_pool(const Tensor& input, const PoolWindow& window) {
   check("max_pool", input, window);
   check_filled("max_pool", input, window);
   const Tensor x = contiguous(input);
@@ -261,7 +261,7 @@ Tensor max_pool(const Tensor& input, const Window& window) {
                 });
 }
 
-Tensor conv1d(const Tensor& input, const Tensor& kernel, const Tensor& bias, Window window,
+Tensor conv1d(const Tensor& input, const Tensor& kernel, const Tensor& bias, PoolWindow window,
               int64_t groups) {
   require_rank_is("conv1d", kernel, 3, "weight");
   window.size = kernel.dim(1);

@@ -6,7 +6,7 @@ namespace longspan {
 
 /// Places along a sequence that are combined into one: output t sees input
 /// t * stride + k * dilation - before, for k in [0, size), where that exists.
-struct Window {
+struct PoolWindow {
   int64_t size = 1;
   int64_t stride = 1;
   int64_t dilation = 1;
@@ -21,10 +21,10 @@ struct Window {
 ///   returns [..., window.outputs(L), D]
 ///   saves   nothing
 ///   throws  ShapeError where no window fits, or one holds no input
-Tensor mean_pool(const Tensor& x, const Window& window);
+Tensor mean_pool(const Tensor& x, const PoolWindow& window);
 /// Largest input of each window; the first of equal ones gets the gradient, NaN counts as largest.
 ///   saves   a byte for each output (four beyond 256 taps)
-Tensor max_pool(const Tensor& x, const Window& window);
+Tensor max_pool(const Tensor& x, const PoolWindow& window);
 
 /// Convolution over the sequence (as a correlation, like everywhere in this field):
 ///   y[b, t, o] = bias[o] + sum over k, c of x[b, t * stride + k * dilation - before, c] w[o, k, c]
@@ -36,7 +36,7 @@ Tensor max_pool(const Tensor& x, const Window& window);
 ///   bias    [O], or not given
 ///   returns [..., window.outputs(L), O]
 ///   saves   x, weight
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, Window window,
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, PoolWindow window,
               int64_t groups = 1);
 
 }  // namespace longspan

@@ -25,7 +25,7 @@ class Draws {
 };
 
 /// The best start + end within a window, in places of the window.
-AnswerSpan best_in_window(const SpanWindow& w, const std::vector<float>& start,
+AnswerSpan best_in_window(const DocumentWindow& w, const std::vector<float>& start,
                           const std::vector<float>& end, int64_t longest) {
   AnswerSpan best{-1, -1, -std::numeric_limits<double>::infinity()};
   for (int64_t i = w.place; i < w.place + w.count; ++i) {
@@ -40,9 +40,9 @@ AnswerSpan best_in_window(const SpanWindow& w, const std::vector<float>& start,
 
 }  // namespace
 
-std::vector<SpanWindow> span_windows(std::span<const int32_t> question,
-                                     std::span<const int32_t> document, int64_t length,
-                                     int64_t stride, const SpanTokens& special) {
+std::vector<DocumentWindow> span_windows(std::span<const int32_t> question,
+                                         std::span<const int32_t> document, int64_t length,
+                                         int64_t stride, const SpanTokens& special) {
   constexpr const char* op = "span_windows";
   const int64_t place = static_cast<int64_t>(question.size()) + 2, room = length - place - 1;
   require(room >= 1, op, "a question of {} tokens leaves no room in windows of {}", question.size(),
@@ -50,9 +50,9 @@ std::vector<SpanWindow> span_windows(std::span<const int32_t> question,
   require(stride >= 1 && stride <= room, op,
           "stride is {}; expected 1 to {}, so that windows leave no gap", stride, room);
   const auto end = static_cast<int64_t>(document.size());
-  std::vector<SpanWindow> windows;
+  std::vector<DocumentWindow> windows;
   for (int64_t first = 0;; first += stride) {
-    SpanWindow w;
+    DocumentWindow w;
     w.place = place;
     w.first = first;
     w.count = std::min(room, end - first);
@@ -66,12 +66,12 @@ std::vector<SpanWindow> span_windows(std::span<const int32_t> question,
   }
 }
 
-std::optional<AnswerSpan> span_in_window(const SpanWindow& w, int64_t first, int64_t last) {
+std::optional<AnswerSpan> span_in_window(const DocumentWindow& w, int64_t first, int64_t last) {
   if (first < w.first || last >= w.first + w.count) return std::nullopt;
   return AnswerSpan{first - w.first + w.place, last - w.first + w.place, 0};
 }
 
-AnswerSpan best_span(std::span<const SpanWindow> windows,
+AnswerSpan best_span(std::span<const DocumentWindow> windows,
                      const std::vector<std::vector<float>>& start,
                      const std::vector<std::vector<float>>& end, int64_t longest,
                      bool may_have_none) {
@@ -80,7 +80,7 @@ AnswerSpan best_span(std::span<const SpanWindow> windows,
   AnswerSpan best{-1, -1, -std::numeric_limits<double>::infinity()};
   double none = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < windows.size(); ++i) {
-    const SpanWindow& w = windows[i];
+    const DocumentWindow& w = windows[i];
     const AnswerSpan here = best_in_window(w, start[i], end[i], longest);
     if (here.score > best.score) {
       best = {here.first - w.place + w.first, here.last - w.place + w.first, here.score};
@@ -90,7 +90,7 @@ AnswerSpan best_span(std::span<const SpanWindow> windows,
   return may_have_none && none > best.score ? AnswerSpan{-1, -1, none} : best;
 }
 
-NeedleSample NeedleQa::sample(uint64_t split, uint64_t i) const {
+NeedleDocument NeedleQa::sample(uint64_t split, uint64_t i) const {
   constexpr int64_t fact = 3;
   require(facts >= 1 && facts <= keys && facts * fact <= length, "needle-qa",
           "{} facts of {} keys do not fit {} tokens", facts, keys, length);
@@ -105,7 +105,7 @@ NeedleSample NeedleQa::sample(uint64_t split, uint64_t i) const {
     places.push_back(draw.below(length - facts * fact + 1));
   }
   std::sort(places.begin(), places.end());
-  NeedleSample s;
+  NeedleDocument s;
   for (int64_t t = 0; t < length; ++t) s.document.push_back(word());
   const int64_t asked = draw.below(facts);
   for (int64_t f = 0; f < facts; ++f) {
@@ -120,13 +120,13 @@ NeedleSample NeedleQa::sample(uint64_t split, uint64_t i) const {
   return s;
 }
 
-SpanBatch span_batch(std::span<const SpanWindow> windows) {
+SpanBatch span_batch(std::span<const DocumentWindow> windows) {
   const auto batch = static_cast<int64_t>(windows.size());
   size_t longest = 0;
-  for (const SpanWindow& w : windows) longest = std::max(longest, w.tokens.size());
+  for (const DocumentWindow& w : windows) longest = std::max(longest, w.tokens.size());
   std::vector<int64_t> tokens(windows.size() * longest), types(tokens.size()), lengths;
   for (size_t b = 0; b < windows.size(); ++b) {
-    const SpanWindow& w = windows[b];
+    const DocumentWindow& w = windows[b];
     for (size_t i = 0; i < w.tokens.size(); ++i) {
       tokens[b * longest + i] = w.tokens[i];
       types[b * longest + i] = static_cast<int64_t>(i) >= w.place ? 1 : 0;
@@ -144,8 +144,8 @@ SpanBatch span_batch(std::span<const SpanWindow> windows) {
 SpanBatch SpanBatches::next() {
   const auto batch = static_cast<size_t>(batch_);
   while (windows_.size() < batch) {
-    const NeedleSample s = task_.sample(0, document_++);
-    for (SpanWindow& w : span_windows(s.question, s.document, length_, stride_)) {
+    const NeedleDocument s = task_.sample(0, document_++);
+    for (DocumentWindow& w : span_windows(s.question, s.document, length_, stride_)) {
       const auto answer = span_in_window(w, s.first, s.last).value_or(AnswerSpan{0, 0, 0});
       starts_.push_back(answer.first);
       ends_.push_back(answer.last);

@@ -17,7 +17,7 @@ struct SpanTokens {
 };
 
 /// A piece of a document behind its question: [CLS] q [SEP] p [SEP].
-struct SpanWindow {
+struct DocumentWindow {
   std::vector<int32_t> tokens;
   int64_t place = 0;  ///< where the piece begins in `tokens`
   int64_t first = 0;  ///< which token of the document that is
@@ -26,9 +26,9 @@ struct SpanWindow {
 
 /// Windows of at most `length` tokens that begin every `stride` tokens of the document, until one
 /// holds its end. Throws ValueError where the question leaves no room or stride is not 1 or more.
-std::vector<SpanWindow> span_windows(std::span<const int32_t> question,
-                                     std::span<const int32_t> document, int64_t length,
-                                     int64_t stride, const SpanTokens& special = {});
+std::vector<DocumentWindow> span_windows(std::span<const int32_t> question,
+                                         std::span<const int32_t> document, int64_t length,
+                                         int64_t stride, const SpanTokens& special = {});
 
 /// Tokens first to last of a document, and the sum of the two logits; first = -1: no answer.
 struct AnswerSpan {
@@ -37,19 +37,19 @@ struct AnswerSpan {
 };
 
 /// Where tokens first .. last of the document lie in a window; none where they are not all in it.
-std::optional<AnswerSpan> span_in_window(const SpanWindow& window, int64_t first, int64_t last);
+std::optional<AnswerSpan> span_in_window(const DocumentWindow& window, int64_t first, int64_t last);
 
 /// The span of at most `longest` tokens with the largest start + end over all windows. With
 /// `may_have_none`, that of the window whose no-answer, the logits of [CLS], is least likely counts
 /// against it, and wins where it is larger \cite devlin2019 .
 ///   start, end  of each window, a logit for each of its tokens
-AnswerSpan best_span(std::span<const SpanWindow> windows,
+AnswerSpan best_span(std::span<const DocumentWindow> windows,
                      const std::vector<std::vector<float>>& start,
                      const std::vector<std::vector<float>>& end, int64_t longest,
                      bool may_have_none = false);
 
 /// A document of noise with facts in it, and a question for one of them.
-struct NeedleSample {
+struct NeedleDocument {
   std::vector<int32_t> question, document;
   int64_t first = 0, last = 0;  ///< the answer
 };
@@ -64,7 +64,7 @@ struct NeedleQa {
   static constexpr int32_t special = 4;
   int64_t vocab() const { return special + keys + words; }
   /// Throws ValueError where the facts do not fit.
-  NeedleSample sample(uint64_t split, uint64_t i) const;
+  NeedleDocument sample(uint64_t split, uint64_t i) const;
 };
 
 /// Windows side by side, padded with 0 to the longest.
@@ -75,7 +75,7 @@ struct SpanBatch {
 };
 
 /// As many windows as are given; no answers.
-SpanBatch span_batch(std::span<const SpanWindow> windows);
+SpanBatch span_batch(std::span<const DocumentWindow> windows);
 
 /// Endless batches of windows of generated documents, one document after another.
 class SpanBatches {
@@ -89,7 +89,7 @@ class SpanBatches {
   NeedleQa task_;
   int64_t batch_, length_, stride_;
   uint64_t document_ = 0;
-  std::vector<SpanWindow> windows_;  // that still wait, and their answers
+  std::vector<DocumentWindow> windows_;  // that still wait, and their answers
   std::vector<int64_t> starts_, ends_;
 };
 

@@ -9,12 +9,12 @@ namespace {
 
 /// Numbers of a sample: size, stride, dilation, before, after, and for conv1d groups.
 template <class T>
-Window window_of(const Arguments<T>& in) {
+PoolWindow window_of(const Arguments<T>& in) {
   return {in.integer(0), in.integer(1), in.integer(2), in.integer(3), in.integer(4)};
 }
 
 /// The inputs of window t that exist.
-std::vector<int64_t> inputs_of(const Window& w, int64_t t, int64_t L) {
+std::vector<int64_t> inputs_of(const PoolWindow& w, int64_t t, int64_t L) {
   std::vector<int64_t> list;
   for (int64_t k = 0; k < w.size; ++k) {
     const int64_t l = t * w.stride + k * w.dilation - w.before;
@@ -23,14 +23,14 @@ std::vector<int64_t> inputs_of(const Window& w, int64_t t, int64_t L) {
   return list;
 }
 
-int64_t windows_of(const Window& w, int64_t L) {
+int64_t windows_of(const PoolWindow& w, int64_t L) {
   int64_t T = 0;
   while ((T * w.stride) + (w.size - 1) * w.dilation < L + w.before + w.after) ++T;
   return T;
 }
 
 Array pooled(const Arrays& in, double (*combine)(const std::vector<double>&)) {
-  const Window w = window_of(in);
+  const PoolWindow w = window_of(in);
   const Array& x = in[0];
   const int rank = x.shape.rank();
   const auto axis = static_cast<size_t>(rank - 2);
@@ -127,7 +127,7 @@ OpInfo conv_entry() {
       .run = [](Inputs in) { return conv1d(in[0], in[1], in[2], window_of(in), in.integer(5)); },
       .reference =
           [](Arrays in) {
-            Window w = window_of(in);
+            PoolWindow w = window_of(in);
             const Array &x = in[0], &weight = in[1], &bias = in[2];
             w.size = weight.dim(1);
             const int rank = x.shape.rank();

@@ -19,7 +19,7 @@ TEST(Spans, WindowsHoldEveryTokenAndTheQuestion) {
       const auto windows = span_windows(question, document, 10, stride);  // room for 5
       std::set<int32_t> seen;
       for (size_t w = 0; w < windows.size(); ++w) {
-        const SpanWindow& x = windows[w];
+        const DocumentWindow& x = windows[w];
         EXPECT_LE(x.tokens.size(), 10u);
         EXPECT_EQ(x.first, static_cast<int64_t>(w) * stride);
         EXPECT_EQ(std::vector<int32_t>(x.tokens.begin(), x.tokens.begin() + 4),
@@ -46,7 +46,7 @@ TEST(Spans, TheBestSpanOverWindows) {
   const auto windows = span_windows(question, document, 8, 2);  // rooms of 4: 0..3 and 2..5
   ASSERT_EQ(windows.size(), 2u);
   std::vector<std::vector<float>> start, end;
-  for (const SpanWindow& w : windows) {
+  for (const DocumentWindow& w : windows) {
     start.emplace_back(w.tokens.size(), 0.0f);
     end.emplace_back(w.tokens.size(), 0.0f);
   }
@@ -78,7 +78,7 @@ TEST(Spans, NeedleQaIsSolvableAndRepeatable) {
   const NeedleQa task;
   std::set<int64_t> places;
   for (uint64_t i = 0; i < 200; ++i) {
-    const NeedleSample s = task.sample(0, i);
+    const NeedleDocument s = task.sample(0, i);
     EXPECT_EQ(s.document, task.sample(0, i).document);
     EXPECT_NE(s.document, task.sample(1, i).document);
     ASSERT_EQ(s.question.size(), 1u);

@@ -7,11 +7,11 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
-#include "ops/block_patterns.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/copy.h"
 #include "ops/loss.h"
+#include "ops/pattern_pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 

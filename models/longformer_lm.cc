@@ -15,9 +15,9 @@
 #include "core/scope.h"
 #include "models/blueprint.h"
 #include "nn/relative_attention.h"
-#include "ops/block_patterns.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/pattern_pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 

@@ -7,6 +7,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/pattern_pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 #include "ops/softmax.h"

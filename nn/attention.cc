@@ -4,9 +4,9 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
-#include "ops/block_patterns.h"
 #include "ops/copy.h"
 #include "ops/kernels/copy.h"
+#include "ops/pattern_pairs.h"
 #include "ops/shape.h"
 
 namespace longspan {

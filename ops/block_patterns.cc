@@ -149,27 +149,6 @@ BlockTable bigbird_blocks(int64_t length, int64_t block,
   return table;
 }
 
-int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
-                       int64_t queries, int64_t keys) {
-  const AttentionPattern p = resolve(pattern, queries, keys);
-  const BlockLayout& layout = *p.layout;
-  const auto which = layout.which.to_vector<int32_t>();  // [B or 1, H or 1]
-  std::vector<int64_t> of_member(static_cast<size_t>(layout.layouts()), -1);
-  int64_t n = 0;
-  for (size_t i = 0; i < which.size(); ++i) {
-    int64_t& pairs = of_member[static_cast<size_t>(which[i])];
-    if (pairs < 0) {
-      auto only = std::make_shared<BlockLayout>(layout);
-      only->which = Tensor::from(std::vector<int32_t>{which[i]}, {1, 1});
-      AttentionPattern one = p;
-      one.layout = only;
-      pairs = visible_pairs(one, queries, keys);
-    }
-    n += pairs;
-  }
-  return n * (batch / layout.which.dim(0)) * (heads / layout.which.dim(1));
-}
-
 namespace patterns {
 
 AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& members,

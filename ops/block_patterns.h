@@ -37,11 +37,6 @@ std::vector<int64_t> equal_block_bounds(int64_t length, int64_t n, int64_t padde
 BlockTable bigbird_blocks(int64_t length, int64_t block,
                           const std::vector<std::vector<int64_t>>& random, bool repeats = false);
 
-/// Visible pairs of a whole call: over `batch` samples and `heads` heads, whichever layouts these
-/// have. Lengths per sample are not taken into account.
-int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
-                       int64_t queries, int64_t keys);
-
 namespace patterns {
 
 /// Self-attention over `length` tokens by tables of blocks.

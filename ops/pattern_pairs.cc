@@ -106,4 +106,21 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
   return n;
 }
 
+int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
+                       int64_t queries, int64_t keys) {
+  AttentionPattern p = resolve(pattern, queries, keys);
+  p.q_valid = {};
+  p.mask = p.side_mask = {};
+  const auto which = p.layout->which.to_vector<int32_t>();
+  const int64_t rows = p.layout->which.dim(0), columns = p.layout->which.dim(1);
+  std::vector<int64_t> of_member(static_cast<size_t>(p.layout->layouts()), -1);
+  int64_t n = 0;
+  for (int64_t at = 0; at < rows * columns; ++at) {
+    int64_t& pairs = of_member[static_cast<size_t>(which[static_cast<size_t>(at)])];
+    if (pairs < 0) pairs = count_pairs(p, queries, keys, 0, at / columns, at % columns).attended;
+    n += pairs;
+  }
+  return n * (batch / rows) * (heads / columns);
+}
+
 }  // namespace longspan

@@ -19,4 +19,9 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
                       int64_t side_keys, int64_t sample, int64_t head,
                       const std::function<void(int64_t i, int segment, int64_t j)>& visit = {});
 
+/// Visible pairs of a whole call: over `batch` samples and `heads` heads, whichever layouts these
+/// have. Lengths and masks of samples are not taken into account.
+int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
+                       int64_t queries, int64_t keys);
+
 }  // namespace longspan

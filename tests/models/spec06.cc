@@ -13,6 +13,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/pattern_pairs.h"
 #include "ops/shape.h"
 #include "tests/models/dense_attention.h"
 

@@ -9,6 +9,7 @@
 #include "models/bigbird.h"
 #include "models/transformer.h"
 #include "ops/copy.h"
+#include "ops/pattern_pairs.h"
 #include "ops/shape.h"
 #include "tests/models/dense_attention.h"
 

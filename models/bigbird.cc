@@ -55,7 +55,9 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
 
 void check(const BigBirdConfig& c) {
   require_positive(kName, "block", c.block);
-  require_not_negative(kName, "n_random", c.n_random);
+  require(c.n_random >= 0 && c.n_random <= c.n_max, kName,
+          "n_random is {}; expected 0 or more, and no more blocks than n_max = {} tokens",
+          c.n_random, c.n_max);
   require(!c.count_repeats || c.random == RandomPlan::given, kName,
           "count_repeats is for random = given; random = {} repeats no block",
           name_of_value(c.random));
@@ -141,7 +143,8 @@ void BigBird::set_random_blocks(const Tensor& blocks) {
 }
 
 BlockTable BigBird::table(int64_t layer, int64_t head, int64_t length) const {
-  const int64_t b = config_.block, r = config_.n_random, n = (length + b - 1) / b;
+  const int64_t b = std::min(config_.block, std::max<int64_t>(length, 1));
+  const int64_t r = config_.n_random, n = (length + b - 1) / b;
   if (n < 5 + r) return bigbird_blocks(length, std::max<int64_t>(length, 1), {});
   if (config_.random != RandomPlan::given) {
     return bigbird_blocks(length, b, random_blocks(config_, layer, head, n));

@@ -399,8 +399,12 @@ TEST(Spec09, RejectsWhatDoesNotFit) {
   };
   expect_error([](auto& c) { c.block = 0; }, "block is 0; expected 1 or more");
   expect_error([](auto& c) { c.n_random = -1; }, "n_random is -1; expected 0 or more");
+  expect_error([](auto& c) { c.n_random = INT64_MAX; }, "no more blocks than n_max = 64 tokens");
   expect_error([](auto& c) { c.d_model = 15; }, "n_head");
   EXPECT_THROW(bigbird_preset("none"), ValueError);
+  BigBirdConfig wide = tiny();  // one block holds everything
+  wide.block = INT64_MAX;
+  EXPECT_EQ(made(wide).table(0, 0, 45).pairs(), 45 * 45);
   expect_error([](auto& c) { c.count_repeats = true; }, "count_repeats is for random = given");
   EXPECT_THROW(bigbird_blocks(20, 4, {{3}, {3}, {1}}), ValueError) << "seen twice";
   EXPECT_THROW(bigbird_blocks(20, 4, {{3}, {5}, {1}}, true), ValueError) << "there is no block 5";

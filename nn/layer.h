@@ -18,8 +18,7 @@ struct Given {
   AttentionPattern pattern;                      ///< which of its keys a row sees
   std::vector<AttentionPattern> layer_patterns;  ///< the same for each layer of a stack, in place
                                                  ///< of `pattern`; empty: all share that
-  std::vector<AttentionPattern> also;  ///< more keys for the same softmax, none of them twice; a
-                                       ///< row sees at least one key by `pattern`
+  std::vector<AttentionPattern> also;  ///< more keys for the same softmax, none of them twice
   Tensor context;                      ///< [B, S, D] differentiable, e.g. an encoder's output
   AttentionPattern across;             ///< which rows of the context a row sees
   LayerMemory memory;                  ///< earlier states of this layer; no gradient

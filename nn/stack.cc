@@ -95,6 +95,7 @@ Stack::Result Stack::forward(const Tensor& input, const Given& given, const Segm
   result.y = input;
   result.memory.layers.resize(blocks_.size());
   Given local = given;
+  local.layer_patterns.clear();  // blocks need their own only, and copy what they are given
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Scope scope("layers", static_cast<long>(i));
     if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[i];

@@ -19,6 +19,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/divide.h"
 #include "core/generator.h"
 #include "cpu/attention_plan.h"
 
@@ -48,9 +49,6 @@ inline constexpr int64_t kGroup = 6;
 inline constexpr int64_t kRest = 2;
 #endif
 inline constexpr int64_t kMaxGroups = kTileRows / kGroup;
-
-inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-inline int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
 // ------------------------------------------------------------------------------------- products
 

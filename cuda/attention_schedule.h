@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/divide.h"
 #include "core/dtype.h"
 #include "core/generator.h"
 #include "core/host_device.h"
@@ -33,7 +34,6 @@ LONGSPAN_HD constexpr I most_of(I a, I b) {
 LONGSPAN_HD constexpr int64_t clamped(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : (x > high ? high : x);
 }
-LONGSPAN_HD constexpr int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
 /// Bits lo .. hi of 64, none where hi <= lo; 0 <= lo, hi <= 64.
 LONGSPAN_HD constexpr uint64_t bit_range(int64_t lo, int64_t hi) {

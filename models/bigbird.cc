@@ -14,6 +14,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/divide.h"
 #include "models/blueprint.h"
 #include "ops/copy.h"
 
@@ -144,7 +145,7 @@ void BigBird::set_random_blocks(const Tensor& blocks) {
 
 BlockTable BigBird::table(int64_t layer, int64_t head, int64_t length) const {
   const int64_t b = std::min(config_.block, std::max<int64_t>(length, 1));
-  const int64_t r = config_.n_random, n = (length + b - 1) / b;
+  const int64_t r = config_.n_random, n = ceil_div(length, b);
   if (n < 5 + r) return bigbird_blocks(length, std::max<int64_t>(length, 1), {});
   if (config_.random != RandomPlan::given) {
     return bigbird_blocks(length, b, random_blocks(config_, layer, head, n));

@@ -8,7 +8,7 @@
 
 #include "models/encoder.h"
 #include "models/registry.h"
-#include "ops/block_patterns.h"
+#include "ops/pattern_blocks.h"
 
 namespace longspan {
 

@@ -13,9 +13,10 @@
 
 #include <numeric>
 
+#include "core/divide.h"
 #include "models/blueprint.h"
 #include "models/materialized_blocks.h"
-#include "ops/block_patterns.h"
+#include "ops/pattern_blocks.h"
 
 namespace longspan {
 namespace {
@@ -109,7 +110,7 @@ BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
 
 Given BlockBert::given(const EncoderInputs& in) const {
   const int64_t length = in.tokens.dim(1), unit = config_.pad_to_multiple;
-  const int64_t padded = unit > 0 ? (length + unit - 1) / unit * unit : length;
+  const int64_t padded = unit > 0 ? round_up(length, unit) : length;
   Given seen;
   seen.pattern = with_lengths(patterns::permuted_blocks(length, permutations_, padded), in.lengths,
                               in.lengths);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "autograd/mode.h"
+#include "core/divide.h"
 #include "core/scope.h"
 #include "models/etc.h"
 #include "ops/copy.h"
@@ -25,7 +26,7 @@ constexpr const char* kName = "etc";
 EtcInputs Etc::plain(const Tensor& tokens) const {
   require_rank_is(kName, tokens, 2, "tokens");
   const int64_t share = (config_.n_long + config_.n_global - 1) / config_.n_global;
-  const int64_t n_l = tokens.dim(1), n_g = (n_l + share - 1) / share;
+  const int64_t n_l = tokens.dim(1), n_g = ceil_div(n_l, share);
   std::vector<int32_t> owner;
   for (int64_t j = 0; j < n_l; ++j) owner.push_back(static_cast<int32_t>(j / share));
   return {.tokens = tokens,

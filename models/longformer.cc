@@ -20,8 +20,8 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/pattern_window.h"
 #include "ops/shape.h"
-#include "ops/window_patterns.h"
 
 namespace longspan {
 namespace {

@@ -3,10 +3,11 @@
 #include <cmath>
 #include <utility>
 
-#include "ops/block_patterns.h"
+#include "core/divide.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/pattern_blocks.h"
 #include "ops/pattern_pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
@@ -32,7 +33,7 @@ Tensor MaterializedBlocks::attend(const Projected& p, int64_t first, int64_t cou
                                   const Tensor& lengths, Pass pass) const {
   const std::vector<int64_t>& pi = permutations_[static_cast<size_t>(first)];
   const int64_t length = p.q.dim(2);
-  const int64_t padded = unit_ > 0 ? (length + unit_ - 1) / unit_ * unit_ : length;
+  const int64_t padded = unit_ > 0 ? round_up(length, unit_) : length;
   const auto bounds = equal_block_bounds(length, static_cast<int64_t>(pi.size()), padded);
   const double scale = 1 / std::sqrt(static_cast<double>(p.q.dim(3)));
   const auto block = [&](const Tensor& x, int64_t k) {

@@ -202,10 +202,6 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& 
   require(std::isfinite(terms.offset), kOp, "offset is {}; expected a finite number", terms.offset);
 }
 
-int64_t times(int64_t steps, int64_t dilation) {
-  return steps >= kUnlimited / dilation ? kUnlimited : steps * dilation;
-}
-
 // Rules of one segment as windows; one serves all members.
 void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, bool by_class,
                   kernels::AttentionSegment& segment) {
@@ -227,7 +223,7 @@ void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, boo
     require(by_class || (w.dilation == 1 && rule.stride == 0), kOp,
             "rule {} has dilation {} and stride {}: that needs a layout with an order by class", n,
             w.dilation, rule.stride);
-    const int64_t left = times(w.left, w.dilation), right = times(w.right, w.dilation);
+    const int64_t left = w.reach_left(), right = w.reach_right();
     segment.windows[n] = {left, rule.causal ? std::min<int64_t>(0, right) : right};
     require(segment.windows[n].left >= -segment.windows[n].right, kOp,
             "the window of rule {} is {} to the left and {} to the right, which holds nothing", n,

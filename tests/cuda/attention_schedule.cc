@@ -151,10 +151,7 @@ struct Call {
     segment.q_start = rules.front().q_start;
     for (size_t n = 0; n < rules.size(); ++n) {
       const Window& w = rules[n].window;
-      const auto times = [&](int64_t steps) {
-        return steps >= kUnlimited / w.dilation ? kUnlimited : steps * w.dilation;
-      };
-      segment.windows[n] = {times(w.left), rules[n].causal ? 0 : times(w.right)};
+      segment.windows[n] = {w.reach_left(), rules[n].causal ? 0 : w.reach_right()};
     }
     segment.q_from = mask.q_from.view();
     segment.q_to = mask.q_to.view();

@@ -13,9 +13,9 @@
 #include "ops/loss.h"
 #include "ops/matmul.h"
 #include "ops/pattern_pairs.h"
+#include "ops/pattern_window.h"
 #include "ops/random.h"
 #include "ops/shape.h"
-#include "ops/window_patterns.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/golden_file.h"
 

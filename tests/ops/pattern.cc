@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "ops/block_patterns.h"
+#include "ops/pattern_blocks.h"
 #include "ops/pattern_pairs.h"
 
 namespace longspan {

@@ -1,10 +1,11 @@
-#include "ops/window_patterns.h"
+#include "ops/pattern_window.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/divide.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 
@@ -104,7 +105,7 @@ int64_t window_and_global_pairs(int64_t length, int64_t reach, int64_t dilation,
   // Every pair of the windows, less those with a global row or key, which are counted as such.
   int64_t pairs = 0;
   for (int64_t c = 0; c < std::min(dilation, length); ++c) {
-    pairs += window_pairs((length - c + dilation - 1) / dilation, reach);
+    pairs += window_pairs(ceil_div(length - c, dilation), reach);
   }
   const auto g = static_cast<int64_t>(globals.size());
   const auto in_window = [&](int64_t i, int64_t j) {

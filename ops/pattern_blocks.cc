@@ -1,4 +1,4 @@
-#include "ops/block_patterns.h"
+#include "ops/pattern_blocks.h"
 
 #include <fmt/format.h>
 
@@ -8,26 +8,17 @@
 #include <numeric>
 #include <utility>
 
+#include "core/divide.h"
+
 namespace longspan {
 namespace {
 
-constexpr int64_t kTileRows = kernels::kAttentionTileRows;
-// Rows that the kernels compute at once.
-constexpr int64_t kRowGroup = 12;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-TileRuns tile(int64_t q0, int64_t q1, const std::vector<Run>& runs) {
-  return {static_cast<int32_t>(q0), static_cast<int32_t>(q1 - q0), runs};
-}
-
 // Rows q0 .. q1 in tiles of nearly equal height.
 void add_tiles(int64_t q0, int64_t q1, const std::vector<Run>& runs, std::vector<TileRuns>& tiles) {
-  if (q0 >= q1) return;
-  const int64_t parts = ceil_div(q1 - q0, kTileRows);
-  const int64_t rows =
-      std::min(kTileRows, ceil_div(ceil_div(q1 - q0, parts), kRowGroup) * kRowGroup);
-  for (int64_t q = q0; q < q1; q += rows) tiles.push_back(tile(q, std::min(q1, q + rows), runs));
+  const int64_t height = tile_height(q1 - q0, kRowGroup);
+  for (int64_t q = q0; q < q1; q += height) {
+    tiles.push_back(tile_of(q, std::min(q1, q + height), runs));
+  }
 }
 
 // Blocks side by side that count as often make one run.
@@ -52,8 +43,7 @@ std::vector<Run> runs_of(const BlockTable& table, const std::vector<int64_t>& bl
         runs.back().multiplicity == times) {
       runs.back().kn += static_cast<int32_t>(k1 - k0);
     } else {
-      runs.push_back({static_cast<int32_t>(k0), static_cast<int32_t>(k1 - k0), 0, RunKind::full,
-                      static_cast<uint8_t>(times)});
+      runs.push_back(run_of(k0, k1, RunKind::full, times));
     }
   }
   return runs;

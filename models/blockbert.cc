@@ -73,7 +73,7 @@ std::vector<std::unique_ptr<Layer>> attention_of(const BlockBertConfig& c,
 
 std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
   const int64_t n = c.n_block;
-  require_positive(kName, "n_block", n);
+  require(n >= 1 && n <= c.n_max, kName, "n_block is {}; expected 1 to n_max = {}", n, c.n_max);
   require_not_negative(kName, "pad_to_multiple", c.pad_to_multiple);
   std::vector<std::vector<int64_t>> pi;
   if (!c.permutations.empty()) {

@@ -22,7 +22,7 @@ struct LedConfig {
   /// Of each encoder layer, as in LongformerConfig.
   std::vector<int64_t> one_sided_window = {32};
   std::vector<int64_t> dilation = {1};
-  int64_t dilated_heads = 2;
+  int64_t dilated_heads = -1;
   /// What is global where an input does not say: the first token (<s>), or nothing.
   GlobalDefault globals = GlobalDefault::first;
   int64_t start_token = 2;  ///< what a decoder begins with: </s>

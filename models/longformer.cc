@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "autograd/mode.h"
@@ -59,9 +60,7 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
 int64_t of_layer(const std::vector<int64_t>& values, int64_t i, const char* field) {
   require(!values.empty(), kName, "{} is empty; expected an entry for each layer, or one for all",
           field);
-  const int64_t value = values[std::min(static_cast<size_t>(i), values.size() - 1)];
-  require(value >= 1, kName, "{} of layer {} is {}; expected 1 or more", field, i, value);
-  return value;
+  return values[std::min(static_cast<size_t>(i), values.size() - 1)];
 }
 
 std::vector<std::unique_ptr<Layer>> attention_layers(const LongformerConfig& c,
@@ -189,19 +188,31 @@ int64_t attention_macs(const LongformerAttentionOptions& o, int64_t length,
   return 4 * length * d * d + extra + 2 * (d / o.n_head) * pairs_of_heads(o, length, globals);
 }
 
+int64_t dilated_of(std::string_view model, int64_t dilated_heads, int64_t heads) {
+  require(dilated_heads >= -1 && dilated_heads <= heads, model,
+          "dilated_heads is {}; expected 0 to n_head = {}, or -1: two of them", dilated_heads,
+          heads);
+  return dilated_heads >= 0 ? dilated_heads : std::min<int64_t>(2, heads);
+}
+
+int64_t window_reach(std::string_view model, std::string_view option, int64_t w, int64_t s) {
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  require(s >= 1 && s <= most, model, "dilation is {}; expected 1 to {}", s, most);
+  require(w >= 1 && w <= most / s, model, "{} is {}; expected 1 to {} with a dilation of {}",
+          option, w, most / s, s);
+  return w * s;
+}
+
 LongformerAttentionOptions longformer_attention(const LongformerConfig& c, int64_t i) {
-  require(c.dilated_heads >= 0, kName, "dilated_heads is {}; expected 0 to n_head = {}",
-          c.dilated_heads, c.n_head);
   LongformerAttentionOptions o{
       .d_model = c.d_model,
       .n_head = c.n_head,
       .one_sided_window = of_layer(c.one_sided_window, i, "one_sided_window"),
       .dilation = of_layer(c.dilation, i, "dilation"),
-      .dilated_heads = c.dilated_heads,
+      .dilated_heads = dilated_of(kName, c.dilated_heads, c.n_head),
       .dropout = or_default(c.dropout_attn, c.dropout),
       .weights = Scheme::truncated_normal(c.init_std)};
-  require(o.dilation == 1 || o.dilated_heads <= c.n_head, kName,
-          "dilated_heads is {}; expected 0 to n_head = {}", c.dilated_heads, c.n_head);
+  window_reach(kName, "one_sided_window", o.one_sided_window, o.dilation);
   return o;
 }
 

@@ -68,8 +68,9 @@ struct LongformerConfig : EncoderConfig {
   std::vector<int64_t> one_sided_window = {32};
   /// Distance of neighbouring keys in the window for each layer, the last entry repeating, on its
   /// first `dilated_heads` heads; 1 is none. (Table 12 of the paper counts the gaps: this less 1.)
+  /// -1 are two heads, or one where there is no other.
   std::vector<int64_t> dilation = {1};
-  int64_t dilated_heads = 2;
+  int64_t dilated_heads = -1;
   GlobalDefault globals = GlobalDefault::by_task;
 
   void visit(auto& v) {
@@ -79,8 +80,16 @@ struct LongformerConfig : EncoderConfig {
   }
 };
 
+/// How many of `heads` heads an option `dilated_heads` means. Throws ValueError, naming the model
+/// and the option, on what is neither -1 nor 0 to `heads`.
+int64_t dilated_of(std::string_view model, int64_t dilated_heads, int64_t heads);
+
+/// The furthest key that a window reaches: w s. Throws ValueError that names the model, the options
+/// and what they may be, unless 1 <= w, s and w s < 2^31.
+int64_t window_reach(std::string_view model, std::string_view option, int64_t w, int64_t s);
+
 /// The attention of layer i of such a configuration. Throws ValueError, naming the field, on a
-/// window or dilation below 1 and on more dilated heads than heads.
+/// window or dilation below 1 or too large together, and on more dilated heads than heads.
 LongformerAttentionOptions longformer_attention(const LongformerConfig& config, int64_t i);
 
 /// RoBERTa's encoder with LongformerAttention: costs grow with L (2 w + 1 + |G|).

@@ -14,6 +14,7 @@
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "models/blueprint.h"
+#include "models/longformer.h"
 #include "nn/relative_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -65,6 +66,10 @@ int64_t of_layer(const std::vector<int64_t>& values, int64_t i) {
   return values[std::min(static_cast<size_t>(i), values.size() - 1)];
 }
 
+int64_t dilated_heads(const LongformerLMConfig& c) {
+  return dilated_of(kName, c.dilated_heads, c.n_head);
+}
+
 void check(const LongformerLMConfig& c) {
   for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
                                     {"n_layer", c.n_layer},
@@ -77,11 +82,11 @@ void check(const LongformerLMConfig& c) {
           c.n_head);
   for (const auto& [name, values] : {std::pair{"window", &c.window}, {"dilation", &c.dilation}}) {
     require(!values->empty(), kName, "{} is empty; expected an entry for each layer, or one", name);
-    for (const int64_t value : *values) require_positive(kName, name, value);
   }
-  require(c.dilated_heads >= 0 &&
-              (c.dilation == std::vector<int64_t>{1} || c.dilated_heads <= c.n_head),
-          kName, "dilated_heads is {}; expected 0 to n_head = {}", c.dilated_heads, c.n_head);
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    window_reach(kName, "window", of_layer(c.window, i), of_layer(c.dilation, i));
+  }
+  dilated_heads(c);
   require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
           c.init_std);
   require_share(kName, "dropout", c.dropout);
@@ -90,23 +95,23 @@ void check(const LongformerLMConfig& c) {
 
 /// The furthest key that a row of layer i sees.
 int64_t reach(const LongformerLMConfig& c, int64_t i) {
-  return of_layer(c.window, i) * (c.dilated_heads > 0 ? of_layer(c.dilation, i) : 1);
+  return of_layer(c.window, i) * (dilated_heads(c) > 0 ? of_layer(c.dilation, i) : 1);
 }
 
 /// The windows of the heads of layer i.
 AttentionPattern pattern_of(const LongformerLMConfig& c, int64_t i, int64_t queries, int64_t keys) {
   const int64_t w = of_layer(c.window, i), s = of_layer(c.dilation, i);
   const AttentionPattern plain = patterns::local(w + 1);
-  if (s == 1 || c.dilated_heads == 0) return plain;
+  if (s == 1 || dilated_heads(c) == 0) return plain;
   std::vector<AttentionPattern> heads(static_cast<size_t>(c.n_head), plain);
-  std::fill_n(heads.begin(), c.dilated_heads, patterns::dilated(w, 0, s));
+  std::fill_n(heads.begin(), dilated_heads(c), patterns::dilated(w, 0, s));
   return patterns::by_head(heads, queries, keys);
 }
 
 }  // namespace
 
 LongformerLMConfig with_windows_times(LongformerLMConfig config, int64_t factor) {
-  for (int64_t& w : config.window) w *= factor;
+  for (int64_t& w : config.window) w = window_reach(kName, "window", w, factor);
   return config;
 }
 

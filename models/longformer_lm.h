@@ -18,9 +18,9 @@ struct LongformerLMConfig {
   /// w of each layer, the last entry repeating: row i sees i, i - s, ..., i - w s.
   std::vector<int64_t> window = {16, 16, 32, 64};
   /// s of each layer on its first `dilated_heads` heads, the last entry repeating; 1 is none. (The
-  /// paper's table 12 counts gaps: this less 1.)
+  /// paper's table 12 counts gaps: this less 1.) -1 are two heads, or one where there is no other.
   std::vector<int64_t> dilation = {1};
-  int64_t dilated_heads = 2;
+  int64_t dilated_heads = -1;
   bool tie_embedding = true;
   bool emb_scale = true;    ///< tokens times sqrt(d_model)
   float dropout = 0;        ///< sites emb, resid and ffn_act

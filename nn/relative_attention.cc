@@ -8,6 +8,16 @@
 #include "ops/shape.h"
 
 namespace longspan {
+namespace {
+
+constexpr int64_t kKept = 1 << 14;  // rows; whatever is further apart is computed when it is seen
+
+/// Distances reach, reach - 1, ..., 0: [reach + 1, width].
+Tensor distances(int64_t reach, int64_t width, DType dtype, Device device) {
+  return flip(sinusoid(0, reach + 1, width, SinusoidLayout::halves, dtype, device), 0);
+}
+
+}  // namespace
 
 RelativeMultiHead::RelativeMultiHead(const AttentionOptions& o, int64_t reach, const Tensor& u,
                                      const Tensor& v, const Init& init)
@@ -19,8 +29,7 @@ RelativeMultiHead::RelativeMultiHead(const AttentionOptions& o, int64_t reach, c
                 o.weights) {
   require(reach >= 0, "attention", "the reach is {}; expected 0 or more", reach);
   if (!init.plan) {
-    sinusoids_ =
-        flip(sinusoid(0, reach + 1, o.d_model, SinusoidLayout::halves, init.dtype, init.device), 0);
+    sinusoids_ = distances(std::min(reach, kKept - 1), o.d_model, init.dtype, init.device);
   }
 }
 
@@ -35,7 +44,11 @@ ScoreTerms RelativeMultiHead::terms(Projected& p) const {
   const DType dtype = p.q.dtype();
   const int64_t heads = p.q.dim(1), width = p.q.dim(3);
   const int64_t left = std::min(reach_, p.k.dim(2) - 1);  // no pair is further apart
-  const Tensor rows = cast(narrow(sinusoids_, 0, reach_ - left, left + 1), dtype);
+  const int64_t kept = sinusoids_.dim(0);
+  const Tensor table =
+      left < kept ? narrow(sinusoids_, 0, kept - left - 1, left + 1)
+                  : distances(left, sinusoids_.dim(1), sinusoids_.dtype(), sinusoids_.device());
+  const Tensor rows = cast(table, dtype);
   const Tensor r = unflatten(relative_.forward(rows), 1, heads, width);  // [left + 1, H, d]
   ScoreTerms t;
   t.id = {left, 0};

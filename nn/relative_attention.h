@@ -26,7 +26,7 @@ class RelativeMultiHead final : public MultiHead {
   int64_t reach_;
   Tensor u_, v_;      // [H, d]
   Linear relative_;   // W_R [H d, D]
-  Tensor sinusoids_;  // [reach + 1, D], no parameter: row r has distance reach - r
+  Tensor sinusoids_;  // [n, D], no parameter, n <= reach + 1: row r has distance n - 1 - r
 };
 
 }  // namespace longspan

@@ -17,6 +17,7 @@
 #include "ops/random.h"
 #include "ops/shape.h"
 #include "ops/softmax.h"
+#include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 
 namespace longspan::test {
@@ -175,11 +176,34 @@ TEST(Spec07, LanguageModelRejects) {
     change(c);
     return LongformerLM(c, Init{});
   };
-  EXPECT_THROW(build([](LongformerLMConfig& c) { c.window = {0}; }), ValueError);
-  EXPECT_THROW(build([](LongformerLMConfig& c) { c.window = {}; }), ValueError);
-  EXPECT_THROW(build([](LongformerLMConfig& c) { c.dilation = {-1}; }), ValueError);
-  EXPECT_THROW(build([](LongformerLMConfig& c) { c.dilated_heads = 3; }), ValueError);
-  EXPECT_THROW(build([](LongformerLMConfig& c) { c.n_head = 3; }), ValueError);
+  const auto says = [&](const std::function<void(LongformerLMConfig&)>& change,
+                        const std::string& part) {
+    const std::string message = message_of<ValueError>([&] { build(change); });
+    EXPECT_TRUE(contains(message, part)) << message;
+  };
+  says([](auto& c) { c.window = {0}; }, "window is 0; expected 1 to");
+  says([](auto& c) { c.window = {}; }, "window is empty");
+  says([](auto& c) { c.window = {int64_t{1} << 60}; }, "expected 1 to");
+  says([](auto& c) { c.dilation = {-1}; }, "dilation is -1; expected 1 to");
+  says([](auto& c) { c.dilation = {1}, c.dilated_heads = 3; },
+       "dilated_heads is 3; expected 0 to n_head = 2");
+  says([](auto& c) { c.n_head = 3; }, "n_head 3");
+  EXPECT_THROW(with_windows_times(longformer_lm_preset("tiny"), int64_t{1} << 62), ValueError);
+  EXPECT_THROW(with_windows_times(longformer_lm_preset("tiny"), 0), ValueError);
+}
+
+// A window takes memory for the distances that there are, not for those that there could be.
+TEST(Spec07, HugeWindowsAreCausal) {
+  const NoGrad off;
+  LongformerLMConfig c = longformer_lm_preset("tiny");
+  c.n_layer = c.n_head = 1;
+  c.dilation = {1};
+  c.window = {2'000'000'000};
+  const LongformerLM huge(c, Init{});
+  c.window = {16'399};
+  const LongformerLM exact(c, Init{});
+  const Tensor tokens = some_tokens(1, 16'400, 17);  // more distances than are kept
+  EXPECT_TRUE(same_bits(huge.logits(tokens, Pass{}), exact.logits(tokens, Pass{})));
 }
 
 TEST(BeamSearch, FollowsAWindowedModel) {

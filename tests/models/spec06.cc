@@ -436,7 +436,8 @@ TEST(Spec06, RejectsWhatDoesNotFit) {
   expect_error([](auto& c) { c.heads_per_shift = {2, 1}; }, "expected n_head = 4");
   expect_error([](auto& c) { c.heads_per_shift = {1, 1, 1, 1}; }, "n_block = 3");
   expect_error([](auto& c) { c.heads_per_shift = {5, -1}; }, "expected 0 or more");
-  expect_error([](auto& c) { c.n_block = 0; }, "n_block is 0");
+  expect_error([](auto& c) { c.n_block = 0; }, "n_block is 0; expected 1 to n_max = 64");
+  expect_error([](auto& c) { c.n_block = int64_t{1} << 40; }, "expected 1 to n_max = 64");
   expect_error([](auto& c) { c.permutations = {0, 1, 2}; }, "n_block = 3 for each of n_head = 4");
   expect_error([](auto& c) { c.permutations = {0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 1}; }, "head 3");
   expect_error([](auto& c) { c.pad_to_multiple = -1; }, "pad_to_multiple");

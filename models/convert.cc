@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "ops/copy.h"
 #include "ops/index.h"
 #include "ops/kernels/copy.h"
+#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -28,6 +30,22 @@ std::map<std::string, Tensor> by_name(Module& module) {
   std::map<std::string, Tensor> result;
   for (const NamedTensor& p : named_parameters(module)) result[p.name] = p.tensor;
   return result;
+}
+
+constexpr size_t kListed = 8;  // of many names
+
+/// The first names, and how many more there are.
+std::string listed(const std::vector<std::string>& names) {
+  const size_t n = std::min(names.size(), kListed);
+  const std::string first = fmt::format("{}", fmt::join(names.begin(), names.begin() + n, ", "));
+  return names.size() > n ? fmt::format("{} and {} more", first, names.size() - n) : first;
+}
+
+/// The rows of `old` that `table` has too, then those of `table`.
+Tensor kept_positions(const Tensor& old, const Tensor& table) {
+  const int64_t n = table.dim(0), known = std::min(old.dim(0), n);
+  const Tensor first = narrow(old, 0, 0, known);
+  return known == n ? first : concat({first, narrow(table.detach(), 0, known, n - known)}, 0);
 }
 
 void write(Tensor& parameter, const Tensor& values) {
@@ -51,27 +69,28 @@ Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max) {
   return take(old.detach(), Tensor::from(rows, {n}, old.device()));
 }
 
-void start_from(Module& to, Module& from, int64_t position_offset) {
+void start_from(Module& to, Module& from, int64_t position_offset, NewPositions beyond) {
   const NoGrad off;
   const std::map<std::string, Tensor> old = by_name(from);
   TensorList fresh = named_parameters(to);
   std::vector<std::string> missing;
+  for (const NamedTensor& p : fresh) {
+    if (!old.contains(source_of(p.name))) missing.push_back(p.name);
+  }
+  require(missing.empty(), kOp, "the model to start from lacks {}", listed(missing));
   std::vector<Tensor> values;
   for (const NamedTensor& p : fresh) {
-    const auto at = old.find(source_of(p.name));
-    if (at == old.end()) {
-      missing.push_back(p.name);
-      continue;
-    }
-    Tensor value = at->second.detach();
-    if (p.name.ends_with(kTable)) {
-      value = extended_positions(value, position_offset, p.tensor.dim(0) - position_offset);
+    const Tensor there = old.at(source_of(p.name)).detach();
+    Tensor value = cast(to_device(there, p.tensor.device()), p.tensor.dtype());
+    if (p.name.ends_with(kTable) && value.rank() == 2 && value.dim(1) == p.tensor.dim(1)) {
+      value = beyond == NewPositions::keep
+                  ? kept_positions(value, p.tensor)
+                  : extended_positions(value, position_offset, p.tensor.dim(0) - position_offset);
     }
     require<ShapeError>(value.shape() == p.tensor.shape(), kOp, "{} is {} here and {} there",
                         p.name, to_string(p.tensor.shape()), to_string(value.shape()));
-    values.push_back(cast(to_device(value, p.tensor.device()), p.tensor.dtype()));
+    values.push_back(value);
   }
-  require(missing.empty(), kOp, "the model to start from lacks {}", fmt::join(missing, ", "));
   for (size_t i = 0; i < values.size(); ++i) write(fresh[i].tensor, values[i]);
 }
 

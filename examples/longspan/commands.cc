@@ -28,6 +28,9 @@ const Flag flags[] = {
     {"--device", "device", "cpu or cuda"},
     {"--dtype", "model.precision", "what layers compute in: f32 or bf16"},
     {"--memory", "model.memory", "what is kept for the backward pass: standard or checkpoint"},
+    {"--from", "start.from",
+     "train: start with the parameters of this run, whose model may be shorter; "
+     "docs/longformer.md"},
     {"--save-every", "save_every", "steps between checkpoints; one is always written at the end"},
     {"--keep", "keep", "newest checkpoints that stay; 0: all"},
     {"--log-every", "log_every", "steps between rows of metrics.jsonl"},

@@ -7,8 +7,19 @@
 #include "core/parallel.h"
 #include "models/evaluate.h"
 #include "train/log.h"
+#include "train/state.h"
 
 namespace longspan {
+namespace {
+
+/// Rows of a model's position table before the first position; none where it has no such field.
+int64_t position_offset(Blueprint& model) {
+  const Json fields = to_json(model);
+  const Json* offset = fields.find("position_offset");
+  return offset == nullptr ? 0 : offset->integer();
+}
+
+}  // namespace
 
 TrainingRun::TrainingRun(RunConfig c, std::string folder)
     : config(std::move(c)), out(std::move(folder)) {
@@ -50,6 +61,22 @@ BatchOptions TrainingRun::batches(const Corpus& corpus) const {
   options.mask_token = mask >= 0 ? mask : std::max(model->mask_token(), corpus.vocabulary);
   if (config.whole_words) options.words = corpus.words;
   return options;
+}
+
+int64_t start_from_run(const TrainingRun& run) {
+  const RunConfig::Start& start = run.config.start;
+  const std::string checkpoint = newest_checkpoint(start.from);
+  require<IoError>(!checkpoint.empty(), "--from",
+                   "{} holds no checkpoint; expected the folder of a trained run", start.from);
+  const RunConfig there = make_config(read_toml(start.from + "/config.toml"));
+  const int64_t offset = position_offset(*run.config.model);
+  require(position_offset(*there.model) == offset, "model.position_offset",
+          "got {}, and {} in {}; expected the same", offset, position_offset(*there.model),
+          start.from);
+  const std::unique_ptr<LanguageModel> other = there.model->build(Init{.device = run.device});
+  const Json values = read_parameters(checkpoint, named_parameters(*other));
+  start_from(*run.model, *other, offset, start.positions);
+  return values["step"].integer();
 }
 
 double bits_per_byte(const TrainingRun& run, const Corpus& corpus, const Part& part) {

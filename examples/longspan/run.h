@@ -32,6 +32,11 @@ struct TrainingRun {
   BatchOptions batches(const Corpus& corpus) const;
 };
 
+/// Gives the model the parameters of the newest checkpoint of the run in config.start.from, by name
+/// (start_from() of models/convert.h); returns the step of that checkpoint. Throws IoError where
+/// there is none, ValueError and ShapeError where the two models have other parameters.
+int64_t start_from_run(const TrainingRun& run);
+
 /// How far a run has come. With the tensors and the loss scale, all that it goes on from.
 struct Position {
   int64_t step = 0, tokens = 0;

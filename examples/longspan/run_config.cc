@@ -18,7 +18,7 @@ void RunConfig::visit(Fields& v) {
   v("name", model_name);
   model->visit(v);
   v.leave();
-  v("optimizer", optimizer)("schedule", schedule);
+  v("optimizer", optimizer)("schedule", schedule)("start", start);
 }
 
 RunConfig make_config(const Settings& settings) {

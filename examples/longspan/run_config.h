@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "models/convert.h"
 #include "models/registry.h"
 #include "nn/fields.h"
 #include "train/config.h"
@@ -64,6 +65,13 @@ struct RunConfig {
       v("name", name)("warmup", warmup)("floor", floor)("every", every)("factor", factor);
     }
   } schedule;
+
+  /// The parameters of another run instead of drawn ones; of use once, before the first step.
+  struct Start {
+    std::string from;  ///< its folder; empty: parameters are drawn
+    NewPositions positions = NewPositions::repeat;
+    void visit(auto& v) { v("from", from)("positions", positions); }
+  } start;
 
   std::string model_name;
   std::unique_ptr<Blueprint> model;

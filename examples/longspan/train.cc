@@ -132,6 +132,8 @@ int train_command(int argc, const char* const* argv) {
     at = Position::read(values, checkpoint);
     loss_scale.restore(values);
   }
+  const bool started = checkpoint.empty() && !c.start.from.empty();
+  const int64_t from_step = started ? start_from_run(run) : 0;
   require(c.steps == 0 || at.step <= c.steps, "steps",
           "got {}, and the run in {} has {} behind it; expected as many or more", c.steps, out,
           at.step);
@@ -147,6 +149,7 @@ int train_command(int argc, const char* const* argv) {
   const std::string unit = corpus.train.symbols < 0 ? corpus.unit + "s" : "tokens";
   log.say(fmt::format("{}: {} parameters, {} {} to train on, {} to validate", c.model_name,
                       parameter_count(*run.model), corpus.train.size(), unit, corpus.valid.size()));
+  if (started) log.say(fmt::format("starting from step {} of {}", from_step, c.start.from));
   if (at.step > 0) log.say(fmt::format("going on from step {}", at.step));
   if (at.step > 0 && at.step == c.steps) log.say("no step is left: more with --steps");
 
@@ -193,6 +196,11 @@ int train_command(int argc, const char* const* argv) {
     logged_step = at.step;
   };
 
+  if (started) {  // what the other run's parameters are worth here
+    const double pause = now();
+    validate();
+    paused += now() - pause;
+  }
   while (true) {
     const double elapsed = now() - begin;
     const bool enough = c.steps > 0 && at.step >= c.steps;

@@ -16,6 +16,7 @@
 #include "ops/pattern_window.h"
 #include "ops/random.h"
 #include "ops/shape.h"
+#include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/golden_file.h"
 
@@ -280,12 +281,25 @@ TEST(Spec07, Rejects) {
     change(c);
     return Longformer(c, Init{});
   };
-  EXPECT_THROW(build([](LongformerConfig& c) { c.one_sided_window = {0}; }), ValueError);
-  EXPECT_THROW(build([](LongformerConfig& c) { c.one_sided_window = {}; }), ValueError);
-  EXPECT_THROW(build([](LongformerConfig& c) { c.dilation = {0}; }), ValueError);
-  EXPECT_THROW(build([](LongformerConfig& c) { c.dilation = {2}, c.dilated_heads = 3; }),
-               ValueError);
-  EXPECT_THROW(global_mask(1, 4, {4}), ValueError);
+  const auto says = [&](const std::function<void(LongformerConfig&)>& change,
+                        const std::string& part) {
+    const std::string message = message_of<ValueError>([&] { build(change); });
+    EXPECT_TRUE(contains(message, part)) << message;
+  };
+  says([](auto& c) { c.one_sided_window = {0}; }, "one_sided_window is 0; expected 1 to");
+  says([](auto& c) { c.one_sided_window = {3, -1}; }, "one_sided_window is -1; expected 1 to");
+  says([](auto& c) { c.one_sided_window = {}; }, "one_sided_window is empty");
+  says([](auto& c) { c.one_sided_window = {int64_t{1} << 40}; }, "expected 1 to 2147483647");
+  says([](auto& c) { c.one_sided_window = {1 << 30}, c.dilation = {4}; }, "1 to 536870911");
+  says([](auto& c) { c.dilation = {0}; }, "dilation is 0; expected 1 to");
+  for (const int64_t dilation : {1, 2}) {  // whether there is any or not
+    says([=](auto& c) { c.dilation = {dilation}, c.dilated_heads = 3; },
+         "dilated_heads is 3; expected 0 to n_head = 2");
+    says([=](auto& c) { c.dilation = {dilation}, c.dilated_heads = -2; }, "dilated_heads is -2");
+  }
+  build([](LongformerConfig& c) { c.n_head = 1, c.dilation = {2}; });  // as many as there are
+  build([](LongformerConfig& c) { c.one_sided_window = {2'147'483'647}; });
+  EXPECT_TRUE(contains(message_of<ValueError>([] { global_mask(1, 4, {4}); }), "4"));
   EXPECT_THROW(patterns::window_and_globals(4, 1, {1}, {{4}}), ValueError);
   EXPECT_THROW(patterns::window_and_globals(4, 1, {1}, {{2, 1}}), ValueError);
 
@@ -324,10 +338,19 @@ TEST(Longformer, StartsFromAModelWithFullAttention) {
     EXPECT_TRUE(
         same_bits(parameter(model, name + "_global.weight"), parameter(base, name + ".weight")));
   }
+  // Without copies the rows that there are stay, and so does what they are worth.
+  Longformer kept(longer, Init{.dtype = DType::f64});
+  const Tensor own = contiguous(narrow(parameter(kept, "embed.position.weight"), 0, 18, 25));
+  start_from(kept, base, 2, NewPositions::keep);
+  EXPECT_LE(distance(kept.logits(tokens, Pass{}), base.logits(tokens, Pass{})), 1e-12);
+  EXPECT_TRUE(
+      same_bits(contiguous(narrow(parameter(kept, "embed.position.weight"), 0, 18, 25)), own));
   // The windows are the same ones, wherever in the longer input they lie.
   longer.n_layer = 3;
   Longformer deeper(longer, Init{.dtype = DType::f64});
-  EXPECT_THROW(start_from(deeper, base, 2), ValueError);
+  const std::string lacks = message_of<ValueError>([&] { start_from(deeper, base, 2); });
+  EXPECT_TRUE(contains(lacks, "lacks layers.2.norm1.weight, layers.2.norm1.bias, ")) << lacks;
+  EXPECT_TRUE(contains(lacks, "and 14 more")) << lacks;
   longer.n_layer = 2;
   longer.d_ff = 8;
   Longformer narrower(longer, Init{.dtype = DType::f64});

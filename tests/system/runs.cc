@@ -275,6 +275,51 @@ TEST_F(Runs, TrainEveryModelAtAnyLength) {
   }
 }
 
+TEST_F(Runs, StartFromAShorterRun) {
+  const auto training = [&](const std::string& model, const std::string& length,
+                            const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"train",
+                                          "--model",
+                                          model,
+                                          "--data",
+                                          "bytes=" + text,
+                                          "--length",
+                                          length,
+                                          "--batch",
+                                          "4",
+                                          "--layers",
+                                          "1",
+                                          "--set",
+                                          "model.d_model=16",
+                                          "--set",
+                                          "model.d_ff=16",
+                                          "--set",
+                                          "model.norm_eps=1e-5"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const std::string base = folder / "base", same = folder / "same", longer = folder / "longer";
+  const Json trained =
+      parse_json(must(training("blockbert", "16",
+                               {"--set", "model.n_block=1", "--set", "model.heads_per_shift=[4]",
+                                "--set", "model.n_max=16", "--steps", "30", "--out", base}))
+                     .last_line());
+  // A window over all is the full attention that the other run had: its score, before any step.
+  const Outcome o = must(training(
+      "longformer", "16",
+      {"--set", "model.n_max=16", "--from", base, "--lr", "0", "--steps", "1", "--out", same}));
+  EXPECT_NE(o.err.find("starting from step 30 of " + base), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("step 0: "), std::string::npos) << o.err;
+  const double bits = trained["valid_bpb"].number();
+  EXPECT_NEAR(parse_json(o.last_line())["valid_bpb"].number(), bits, 1e-5);
+  must(training("longformer", "64",
+                {"--set", "model.n_max=64", "--set", "model.one_sided_window=[8]", "--from", base,
+                 "--steps", "2", "--out", longer}));
+  // It goes on as every run does: from its own checkpoint.
+  const Outcome on = must({"train", "--out", longer, "--resume", "--steps", "3"});
+  EXPECT_EQ(on.err.find("starting from"), std::string::npos) << on.err;
+}
+
 TEST_F(Runs, ResumeFromTheStartWhereThereIsNothing) {
   must(small_run(text, folder / "a", 5));
   must(small_run(text, folder / "b", 5, {"--resume"}));

@@ -142,13 +142,13 @@ void Encoder::visit(Visitor& v) {
   v("tags", tags_)("spans", spans_);
 }
 
-Tensor Encoder::embed(const EncoderInputs& in, Pass pass) const {
+Tensor Encoder::embed(const EncoderInputs& in, Pass pass, int64_t first) const {
   const Scope scope("embed");
   const EncoderConfig& c = config_;
   const int64_t length = in.tokens.dim(1);
   Tensor x = token_.forward(in.tokens);  // [B, L, D]
   if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
-  x = add(x, position_.forward(c.position_offset, length));
+  x = add(x, position_.forward(c.position_offset + first, length));
   if (c.token_types > 0) {
     x = add(x, in.types ? type_.forward(in.types) : select(type_.weight, 0, 0));
   }
@@ -226,6 +226,18 @@ LanguageModel::Losses Encoder::loss(const Tensor& tokens, const Tensor& targets,
 
 Tensor Encoder::logits(const Tensor& tokens, Pass pass) const {
   return head(forward({.tokens = tokens}, pass));
+}
+
+Tensor Encoder::decode_rows(const Tensor& tokens, Given seen, StreamState& state) const {
+  const NoGrad off;
+  const Scope scope(name_);
+  seen.decoding = true;
+  seen.position = state.position;
+  const Tensor x = embed({.tokens = tokens}, Pass{}, state.position);
+  Stack::Result result = stack_.forward(x, seen, state.memory, Pass{});
+  state.memory = std::move(result.memory);
+  state.position += tokens.dim(1);
+  return head(select(result.y, 1, -1));  // [B, V]
 }
 
 Tensor Encoder::attention_map(const Tensor& tokens, int64_t layer) const {

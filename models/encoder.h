@@ -128,13 +128,18 @@ class Encoder : public LanguageModel {
   /// Multiply-accumulates of the attention of all blocks, projections included.
   virtual int64_t attention_macs(int64_t length) const;
 
+  /// One step of LanguageModel::decode() of a model whose rows see no later ones: `seen` is what
+  /// the rows of these tokens see of all rows so far.
+  Tensor decode_rows(const Tensor& tokens, Given seen, StreamState& state) const;
+
   /// The attention layers of most models, one MultiHead for each block, named for `init`.
   static std::vector<std::unique_ptr<Layer>> multi_heads(const EncoderConfig& c, const Init& init);
   /// The Init of the attention of block i.
   static Init attention_init(const Init& init, int64_t i);
 
  private:
-  Tensor embed(const EncoderInputs& in, Pass pass) const;
+  /// The first token has position `first`.
+  Tensor embed(const EncoderInputs& in, Pass pass, int64_t first = 0) const;
 
   std::string name_;
   EncoderConfig config_;

@@ -21,6 +21,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/pattern_pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -30,11 +31,11 @@ namespace {
 constexpr const char* kName = "etc";
 
 /// Attention over one key segment or two; the second may have no keys.
-Tensor attend(const Tensor& q, const Keys& first, const Keys& second, const AttentionPattern& see,
-              const ScoreTerms& terms, const Dropout& drop) {
-  if (!second.k) return block_attention(q, first.k, first.v, see, terms, drop).out;
+AttentionResult attend(const Tensor& q, const Keys& first, const Keys& second,
+                       const AttentionPattern& see, const ScoreTerms& terms, const Dropout& drop) {
+  if (!second.k) return block_attention(q, first.k, first.v, see, terms, drop);
   const Keys both[] = {first, second};
-  return block_attention(q, both, see, terms, drop).out;
+  return block_attention(q, both, see, terms, drop);
 }
 
 /// Both streams behind one another, [B, n_l + n_g, D].
@@ -82,6 +83,19 @@ ScoreTerms EtcAttention::terms(Side side, const AttentionPattern& see, DType dty
   return t;
 }
 
+Tensor EtcAttention::attend_long(const Tensor& q, const Keys& of_l, const Keys& of_g,
+                                 const EtcPatterns& see, Pass pass) const {
+  const float p = or_default(config_.dropout_attn, config_.dropout);
+  const ScoreTerms t = terms(from_long, see.long_side, q.dtype());
+  const AttentionResult windows = attend(q, of_l, of_g, see.long_side, t, {p, pass.at("long")});
+  if (see.random.empty()) return windows.out;
+  const AttentionPattern& random = see.random.front();
+  const ScoreTerms more = terms(from_long, random, q.dtype());
+  const AttentionResult parts[] = {
+      windows, block_attention(q, of_l.k, of_l.v, random, more, {p, pass.at("random")})};
+  return merge_attention(parts).out;
+}
+
 EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pass pass) const {
   const MacCounter macs;
   const bool globals = static_cast<bool>(x.g), tokens = static_cast<bool>(x.l);
@@ -92,9 +106,7 @@ EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pa
   EtcStreams y;
   if (tokens) {
     const Tensor q = split_heads(q_[stored_query(from_long)].forward(x.l));  // [B, H, n_l, d]
-    y.l = merge(attend(q, of_l, of_g, see.long_side, terms(from_long, see.long_side, q.dtype()),
-                       {p, pass.at("long")}),
-                from_long);
+    y.l = merge(attend_long(q, of_l, of_g, see, pass), from_long);
   }
   if (globals) {
     const Tensor q = split_heads(q_[stored_query(from_global)].forward(x.g));  // [B, H, n_g, d]
@@ -102,12 +114,18 @@ EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pa
     const Keys first = same ? of_g : keys(x.g, g2g);
     const Keys second = same ? of_l : tokens ? keys(x.l, g2l) : Keys{};
     y.g = merge(attend(q, first, second, see.global_side,
-                       terms(from_global, see.global_side, q.dtype()), {p, pass.at("global")}),
+                       terms(from_global, see.global_side, q.dtype()), {p, pass.at("global")})
+                    .out,
                 from_global);
   }
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
     outer->attention += 2 * config_.d_model * (see.long_pairs + see.global_pairs);
+    for (const AttentionPattern& more : see.random) {
+      const int64_t n_l = x.l.dim(1);
+      outer->attention += 2 * (config_.d_model / config_.n_head) *
+                          attended_pairs(more, x.l.dim(0), config_.n_head, n_l, n_l);
+    }
   }
   return y;
 }
@@ -120,12 +138,12 @@ Tensor EtcAttention::probabilities(const EtcStreams& x, const EtcPatterns& see) 
     const bool of_long = side == from_long;
     const Tensor q = split_heads(q_[stored_query(side)].forward(of_long ? x.l : x.g));
     Keys local = keys(x.l, of_long ? l2l : g2l), global = keys(x.g, of_long ? l2g : g2g);
-    const AttentionPattern& pattern = of_long ? see.long_side : see.global_side;
-    const ScoreTerms t = terms(side, pattern, q.dtype());
     sides.push_back(attention_weights(concat({local.v, global.v}, 2), [&](const Tensor& unit) {
       local.v = contiguous(narrow(unit, 2, 0, n_l));
       global.v = contiguous(narrow(unit, 2, n_l, n_g));
-      return attend(q, of_long ? local : global, of_long ? global : local, pattern, t, {});
+      if (of_long) return attend_long(q, local, global, see, Pass{});
+      return attend(q, global, local, see.global_side, terms(side, see.global_side, q.dtype()), {})
+          .out;
     }));
   }
   return concat(sides, 2);
@@ -156,7 +174,9 @@ Output EtcLayer::forward(const Tensor& x, const Given& given, Pass pass) const {
   EtcStreams both;
   if (n_l > 0) both.l = narrow(x, 1, 0, n_l);
   if (n_g > 0) both.g = narrow(x, 1, n_l, n_g);
-  return joined(forward(both, {of_long, given.layer_patterns.back()}, pass));
+  EtcPatterns see{of_long, given.layer_patterns[1]};
+  see.random.assign(given.layer_patterns.begin() + 2, given.layer_patterns.end());
+  return joined(forward(both, see, pass));
 }
 
 /// Sec. 2: tokens and segments, no absolute positions unless asked for; a norm for each stream.
@@ -204,14 +224,16 @@ EtcPatterns EtcEncoder::patterns(const EtcInputs& in) const {
 
 EtcStreams EtcEncoder::forward(const EtcInputs& in, Pass pass) const {
   const Scope scope(kName);
-  const EtcPatterns see = patterns(in);
+  const EtcPatterns all = patterns(in);
   EtcStreams x = embed(in, pass);
-  Given given;
-  given.layer_patterns = {see.long_side, see.global_side};
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Scope at("layers", static_cast<long>(i));
     const Pass site = pass.at("layers").at(static_cast<uint64_t>(i));
+    const EtcPatterns see = all.of_layer(static_cast<int64_t>(i));
     if (config_.memory == MemoryPolicy::checkpoint) {
+      Given given;
+      given.layer_patterns = {see.long_side, see.global_side};
+      given.layer_patterns.insert(given.layer_patterns.end(), see.random.begin(), see.random.end());
       const Tensor y = checkpoint(layers_[i], joined(x), given, site).y;
       const int64_t n_l = x.l ? x.l.dim(1) : 0;
       if (x.l) x.l = narrow(y, 1, 0, n_l);

@@ -31,11 +31,16 @@ inline constexpr std::array<std::string_view, 2> value_names<CpcScore>{"bilinear
 /// Defaults are the small preset: bytes 0 to 255, a mask, and the token of the globals.
 struct EtcConfig {
   int64_t vocab = 258, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  int64_t d_embed = 0;          ///< width of the token table; 0: d_model
-  int64_t n_long = 512;         ///< long tokens, and
-  int64_t n_global = 32;        ///< globals, of plain text: a global owns ceil(n_long / n_global)
-  int64_t radius = 32;          ///< r: long token i sees long tokens i - r to i + r
-  int64_t max_distance = 8;     ///< k: distances beyond share a label
+  int64_t d_embed = 0;       ///< width of the token table; 0: d_model
+  int64_t n_long = 512;      ///< long tokens, and
+  int64_t n_global = 32;     ///< globals, of plain text: a global owns ceil(n_long / n_global)
+  int64_t radius = 32;       ///< r: long token i sees long tokens i - r to i + r
+  int64_t max_distance = 8;  ///< k: distances beyond share a label
+  /// BigBird's random blocks \cite zaheer2020 of long keys for long queries, none of which a window
+  /// reaches: r of them for each block of queries, layer and head, drawn once and for all.
+  int64_t n_random = 0;
+  int64_t block = 0;            ///< tokens of such a block; 0: as many as the radius
+  uint64_t random_seed = 0;     ///< of the random blocks
   int64_t relations = 0;        ///< R, rows of the relation tables; 0: 2 k + 4, the least
   int64_t token_types = 16;     ///< rows of the table of segments; long tokens have 1, globals 0
   int64_t n_positions = 0;      ///< rows of a table of absolute positions of long tokens; 0: none
@@ -78,6 +83,7 @@ struct EtcConfig {
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
         "d_embed", d_embed)("n_long", n_long)("n_global", n_global)("radius", radius);
+    v("n_random", n_random)("block", block)("random_seed", random_seed);
     v("max_distance", max_distance)("relations", relations)("token_types", token_types)(
         "n_positions", n_positions)("global_features", global_features)("mask_id", mask_id)(
         "global_id", global_id);
@@ -127,6 +133,9 @@ class EtcAttention : public Module {
   size_t stored_out(Side side) const { return config_.share_out ? size_t{0} : side; }
   Tensor split_heads(const Tensor& x) const;  // [B, n, D] -> [B, H, n, d]
   Tensor merge(const Tensor& heads, Side side) const;
+  /// What long queries read, in one softmax.
+  Tensor attend_long(const Tensor& q, const Keys& of_l, const Keys& of_g, const EtcPatterns& see,
+                     Pass pass) const;
   Keys keys(const Tensor& x, Piece piece) const;
   ScoreTerms terms(Side side, const AttentionPattern& see, DType dtype) const;
 
@@ -142,7 +151,8 @@ class EtcLayer : public Layer {
  public:
   EtcLayer(const EtcConfig& config, const Init& init);
   EtcStreams forward(EtcStreams x, const EtcPatterns& see, Pass pass) const;
-  /// The same on both streams behind one another; given.layer_patterns are those of the two sides.
+  /// The same on both streams behind one another; given.layer_patterns are those of the two sides,
+  /// and the random one where there is one.
   Output forward(const Tensor& x, const Given& given, Pass pass) const override;
   void visit(Visitor& v) override;
   /// What attention is given for the input of the layer, and the attention.

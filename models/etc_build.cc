@@ -110,6 +110,8 @@ void check(const EtcConfig& c) {
     require_positive(kName, name, value);
   }
   for (const auto& [name, value] : {std::pair{"radius", c.radius},
+                                    {"n_random", c.n_random},
+                                    {"block", c.block},
                                     {"d_embed", c.d_embed},
                                     {"n_positions", c.n_positions},
                                     {"global_features", c.global_features},

@@ -14,6 +14,7 @@
 #include "ops/index.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
+#include "ops/pattern_pairs.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -173,9 +174,11 @@ Tensor Etc::attention_map(const Tensor& tokens, int64_t layer) const {
   const EtcInputs in = plain(tokens);
   const EtcPatterns see = encoder_.patterns(in);
   EtcStreams x = encoder_.embed(in, Pass{});
-  for (int64_t i = 0; i < layer; ++i) x = encoder_.layer(i).forward(x, see, Pass{});
+  for (int64_t i = 0; i < layer; ++i) {
+    x = encoder_.layer(i).forward(x, see.of_layer(i), Pass{});
+  }
   const EtcLayer& here = encoder_.layer(layer);
-  const Tensor p = here.attention().probabilities(here.attention_input(x), see);
+  const Tensor p = here.attention().probabilities(here.attention_input(x), see.of_layer(layer));
   return cast(select(p, 0, 0), DType::f32);  // [H, n_l + n_g, n_l + n_g]
 }
 
@@ -192,6 +195,9 @@ AttentionOutline Etc::attention_outline(int64_t layer, int64_t length) const {
                            .keys = length,
                            .side_keys = n_g,
                            .side_at = behind});
+  for (const AttentionPattern& more : see.of_layer(layer).random) {
+    outline.calls.push_back({.pattern = more, .queries = length, .keys = length});
+  }
   outline.calls.push_back({.pattern = see.global_side,
                            .queries = n_g,
                            .keys = n_g,
@@ -211,8 +217,12 @@ int64_t Etc::macs(int64_t length) const {
   const int64_t projections = (c.share_qkv ? 4 : 6) * n * d * d;
   const int64_t ff = (c.activation == Activation::geglu ? 3 : 2) * n * d * c.d_ff;
   const int64_t attention = 2 * (see.long_pairs + see.global_pairs) * d;
+  int64_t random = 0;  // of all layers and heads
+  for (const AttentionPattern& more : see.random) {
+    random += attended_pairs(more, 1, c.n_head, length, length);
+  }
   const int64_t tables = c.d_embed > 0 ? (n + length) * d * c.d_embed : 0;
-  return c.n_layer * (projections + attention + ff) + tables +
+  return c.n_layer * (projections + attention + ff) + 2 * random * (d / c.n_head) + tables +
          length * (d * d + c.width() * c.vocab);
 }
 

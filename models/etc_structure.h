@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/tensor.h"
 #include "ops/pattern.h"
@@ -56,10 +57,15 @@ struct EtcStructure {
   Tensor link_labels = {}, link_class = {};
 };
 
-/// What both sides see, for all layers.
+/// What both sides see.
 struct EtcPatterns {
   AttentionPattern long_side, global_side;   ///< keys: long, global; global, long
   int64_t long_pairs = 0, global_pairs = 0;  ///< visible pairs of a head, all samples
+  /// More long keys of long queries, none of long_side's, that each head draws: of every layer.
+  std::vector<AttentionPattern> random = {};
+
+  /// The same for one layer.
+  EtcPatterns of_layer(int64_t i) const;
 };
 
 /// Lays out a batch. Examples and contexts must be contiguous. Costs O(B (n_l + n_g + n_g^2)) on
@@ -68,6 +74,11 @@ struct EtcPatterns {
 /// Throws ShapeError and ValueError naming the tensor that does not fit.
 EtcPatterns etc_patterns(const EtcConfig& config, const EtcStructure& structure, int64_t batch,
                          int64_t n_l, int64_t n_g, Device device);
+
+/// The random blocks of every layer for n_l long tokens, within the bounds of `mask`: block i of
+/// queries sees r blocks k with |k - i| > ceil(radius / block), or all where there are fewer.
+std::vector<AttentionPattern> etc_random_blocks(const EtcConfig& config, int64_t n_l,
+                                                const PairMask& mask);
 
 /// Labels between globals of a hierarchy, such as document, paragraphs, sentences: distances within
 /// a level, part_of() and has_part() between a global and the one above it, other_context() else.

@@ -52,16 +52,6 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
       longformer_lm_preset(preset), defaults_of(preset));
 }
 
-struct LongformerLMState final : DecodeState {
-  void take_rows(const Tensor& rows, bool /*same_context*/) override {
-    memory = longspan::take_rows(memory, rows, false);
-    batch = rows.dim(0);
-  }
-
-  SegmentMemory memory;
-  int64_t batch = 0;
-};
-
 int64_t of_layer(const std::vector<int64_t>& values, int64_t i) {
   return values[std::min(static_cast<size_t>(i), values.size() - 1)];
 }
@@ -201,21 +191,14 @@ Tensor LongformerLM::logits(const Tensor& tokens, Pass pass) const {
 }
 
 std::unique_ptr<DecodeState> LongformerLM::start_decoding(int64_t batch) const {
-  auto state = std::make_unique<LongformerLMState>();
-  state->batch = batch;
-  return state;
+  return std::make_unique<StreamState>(batch);
 }
 
 Tensor LongformerLM::decode(const Tensor& tokens, DecodeState& opaque) const {
   const NoGrad off;
   const Scope scope(kName);
-  auto* state = dynamic_cast<LongformerLMState*>(&opaque);
-  require(state != nullptr, kName, "the decoding state is another model's");
-  if (tokens.rank() != 2 || tokens.dim(0) != state->batch || tokens.dim(1) < 1) {
-    fail_with<ShapeError>(kName, fmt::format("decoding takes tokens [{}, n], n >= 1", state->batch),
-                          {{"tokens", tokens}});
-  }
-  const int64_t first = state->position, n = tokens.dim(1);
+  StreamState& state = StreamState::of(opaque, kName, tokens);
+  const int64_t first = state.position, n = tokens.dim(1);
   int64_t furthest = 0;
   for (int64_t i = 0; i < config_.n_layer; ++i) furthest = std::max(furthest, reach(config_, i));
   Given given;
@@ -223,9 +206,9 @@ Tensor LongformerLM::decode(const Tensor& tokens, DecodeState& opaque) const {
   given.position = first;
   given.keep_from = std::max<int64_t>(first - furthest, 0);
   given.layer_patterns = patterns(n, first + n - given.keep_from);
-  Stack::Result result = stack_.forward(embed(tokens, Pass{}), given, state->memory, Pass{});
-  state->memory = std::move(result.memory);
-  state->position = first + n;
+  Stack::Result result = stack_.forward(embed(tokens, Pass{}), given, state.memory, Pass{});
+  state.memory = std::move(result.memory);
+  state.position = first + n;
   return head_.forward(cast(select(result.y, 1, -1), head_.weight.dtype()));  // [B, V]
 }
 

@@ -6,6 +6,21 @@ void DecodeState::take_rows(const Tensor& /*rows*/, bool /*same_context*/) {
   fail<NotImplemented>("beam_search", "the decoding state of this model cannot be reordered");
 }
 
+void StreamState::take_rows(const Tensor& rows, bool /*same_context*/) {
+  memory = longspan::take_rows(memory, rows, false);
+  batch = rows.dim(0);
+}
+
+StreamState& StreamState::of(DecodeState& opaque, std::string_view model, const Tensor& tokens) {
+  auto* state = dynamic_cast<StreamState*>(&opaque);
+  require(state != nullptr, model, "the decoding state is another model's");
+  if (tokens.rank() != 2 || tokens.dim(0) != state->batch || tokens.dim(1) < 1) {
+    fail_with<ShapeError>(model, fmt::format("decoding takes tokens [{}, n], n >= 1", state->batch),
+                          {{"tokens", tokens}});
+  }
+  return *state;
+}
+
 std::unique_ptr<DecodeState> LanguageModel::start_decoding(int64_t) const {
   fail<NotImplemented>("model", "this model does not decode step by step");
 }

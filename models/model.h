@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "core/device.h"
@@ -26,6 +27,18 @@ struct DecodeState {
   /// need not move. Throws NotImplemented where the model cannot.
   virtual void take_rows(const Tensor& rows, bool same_context);
   int64_t position = 0;  ///< tokens taken so far
+};
+
+/// The same of a model whose layers keep all that they need in their memory.
+struct StreamState final : DecodeState {
+  explicit StreamState(int64_t rows) : batch(rows) {}
+  void take_rows(const Tensor& rows, bool same_context) override;
+  /// The state of such a model. Throws ValueError where it is another model's, ShapeError unless
+  /// tokens are [batch, n], n >= 1.
+  static StreamState& of(DecodeState& state, std::string_view model, const Tensor& tokens);
+
+  SegmentMemory memory;
+  int64_t batch = 0;
 };
 
 /// What programs need of a model over tokens, whatever is inside.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/bigbird.h"
+#include "models/bigbird_etc.h"
 #include "models/blockbert.h"
 #include "models/etc.h"
 #include "models/led.h"
@@ -42,8 +43,9 @@ int64_t Blueprint::parameters() const {
 std::span<const ModelEntry> models() {
   static const std::array all{
       transformer_entry(), local_transformer_entry(), sparse_transformer_entry(),
-      blockbert_entry(),   bigbird_entry(),           etc_entry(),
-      longformer_entry(),  longformer_lm_entry(),     led_entry()};
+      blockbert_entry(),   bigbird_entry(),           bigbird_etc_entry(),
+      etc_entry(),         longformer_entry(),        longformer_lm_entry(),
+      led_entry()};
   return all;
 }
 

@@ -21,16 +21,6 @@ namespace {
 
 constexpr const char* kName = "sparse_transformer";
 
-struct SparseState final : DecodeState {
-  void take_rows(const Tensor& rows, bool /*same_context*/) override {
-    memory = longspan::take_rows(memory, rows, false);
-    batch = rows.dim(0);
-  }
-
-  SegmentMemory memory;
-  int64_t batch = 0;
-};
-
 int64_t local_width(const SparseTransformerConfig& c) {
   return c.paper_window ? c.stride + 1 : c.stride;  // the paper's text has l + 1 keys, its code l
 }
@@ -350,27 +340,20 @@ Tensor SparseTransformer::logits(const Tensor& tokens, Pass pass) const {
 }
 
 std::unique_ptr<DecodeState> SparseTransformer::start_decoding(int64_t batch) const {
-  auto state = std::make_unique<SparseState>();
-  state->batch = batch;
-  return state;
+  return std::make_unique<StreamState>(batch);
 }
 
 Tensor SparseTransformer::decode(const Tensor& tokens, DecodeState& opaque) const {
   const NoGrad off;
   const Scope scope(kName);
-  auto* state = dynamic_cast<SparseState*>(&opaque);
-  require(state != nullptr, kName, "the decoding state is another model's");
-  if (tokens.rank() != 2 || tokens.dim(0) != state->batch || tokens.dim(1) < 1) {
-    fail_with<ShapeError>(kName, fmt::format("decoding takes tokens [{}, n], n >= 1", state->batch),
-                          {{"tokens", tokens}});
-  }
-  const int64_t first = state->position, length = tokens.dim(1);
+  StreamState& state = StreamState::of(opaque, kName, tokens);
+  const int64_t first = state.position, length = tokens.dim(1);
   Given given = this->given(length, first + length);
   given.decoding = true;
   given.position = first;
-  Stack::Result result = stack_.forward(embed(tokens, first), given, state->memory, Pass{});
-  state->memory = std::move(result.memory);
-  state->position = first + length;
+  Stack::Result result = stack_.forward(embed(tokens, first), given, state.memory, Pass{});
+  state.memory = std::move(result.memory);
+  state.position = first + length;
   const Tensor last = select(result.y, 1, -1);
   return head_.forward(cast(last, head_.weight.dtype()));  // [B, V]
 }

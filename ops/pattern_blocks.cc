@@ -21,8 +21,10 @@ void add_tiles(int64_t q0, int64_t q1, const std::vector<Run>& runs, std::vector
   }
 }
 
-// Blocks side by side that count as often make one run.
-std::vector<Run> runs_of(const BlockTable& table, const std::vector<int64_t>& blocks) {
+// Blocks side by side that count as often make one run; of a causal table the own block is one
+// where the rule decides.
+std::vector<Run> runs_of(const BlockTable& table, int64_t row) {
+  const std::vector<int64_t>& blocks = table.keys[static_cast<size_t>(row)];
   constexpr int64_t most = std::numeric_limits<uint8_t>::max();
   std::vector<Run> runs;
   int64_t last = 0;
@@ -39,27 +41,30 @@ std::vector<Run> runs_of(const BlockTable& table, const std::vector<int64_t>& bl
     const int64_t k0 = table.bounds[static_cast<size_t>(k)];
     const int64_t k1 = table.bounds[static_cast<size_t>(k) + 1];
     if (k0 == k1) continue;
-    if (!runs.empty() && runs.back().k0 + runs.back().kn == k0 &&
+    const bool own = table.causal && k == row;
+    if (!own && !runs.empty() && runs.back().k0 + runs.back().kn == k0 &&
         runs.back().multiplicity == times) {
       runs.back().kn += static_cast<int32_t>(k1 - k0);
     } else {
-      runs.push_back(run_of(k0, k1, RunKind::full, times));
+      runs.push_back(run_of(k0, k1, own ? RunKind::partial : RunKind::full, times));
     }
   }
   return runs;
 }
 
-std::vector<TileRuns> tiles_of_table(int64_t length, const BlockTable& table) {
+std::vector<TileRuns> tiles_of_table(int64_t length, const BlockTable& table, int64_t first) {
   const auto& bounds = table.bounds;
   require<ShapeError>(bounds.size() == table.keys.size() + 1 && bounds.front() == 0 &&
                           bounds.back() <= length && std::is_sorted(bounds.begin(), bounds.end()),
                       "block_lists", "{} bounds up to {} for {} blocks of {} tokens", bounds.size(),
                       bounds.empty() ? 0 : bounds.back(), table.keys.size(), length);
   std::vector<TileRuns> tiles;
-  for (size_t i = 0; i < table.keys.size(); ++i) {
-    add_tiles(bounds[i], bounds[i + 1], runs_of(table, table.keys[i]), tiles);
+  for (int64_t i = 0; i < table.blocks(); ++i) {
+    const int64_t q0 = std::max(bounds[static_cast<size_t>(i)], first);
+    const int64_t q1 = bounds[static_cast<size_t>(i) + 1];
+    if (q0 < q1) add_tiles(q0 - first, q1 - first, runs_of(table, i), tiles);
   }
-  add_tiles(bounds.back(), length, {}, tiles);
+  add_tiles(std::max(bounds.back(), first) - first, length - first, {}, tiles);
   return tiles;
 }
 
@@ -85,6 +90,7 @@ int64_t BlockTable::pairs() const {
       last = k;
     }
     n += size(i) * seen;
+    if (causal && last >= 0) n -= size(i) * (size(i) - 1) / 2;
   }
   return n;
 }
@@ -142,12 +148,19 @@ BlockTable bigbird_blocks(int64_t length, int64_t block,
 namespace patterns {
 
 AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& members,
-                             const Tensor& which, std::string name) {
+                             const Tensor& which, std::string name, int64_t first) {
+  require<ShapeError>(first >= 0 && first <= length, "block_lists",
+                      "queries from {} on of {}; expected 0 to {}", first, length, length);
   std::vector<std::vector<TileRuns>> tiles;
-  for (const BlockTable& table : members) tiles.push_back(tiles_of_table(length, table));
   AttentionPattern p;
-  p.layout = make_layout(length, length, tiles, {.which = which});
   p.rules.emplace_back();
+  p.rules.front().causal = !members.empty() && members.front().causal;
+  for (const BlockTable& table : members) {
+    require<ShapeError>(table.causal == p.rules.front().causal, "block_lists",
+                        "some tables are causal and some are not; expected all or none");
+    tiles.push_back(tiles_of_table(length, table, first));
+  }
+  p.layout = make_layout(length - first, length, tiles, {.which = which});
   p.name = std::move(name);
   return p;
 }

@@ -14,10 +14,11 @@ struct BlockTable {
   std::vector<int64_t> bounds;  ///< block k is [bounds[k], bounds[k + 1]); it may be empty
   /// Of each block of queries, ascending; a block named n times has n keys for each of its tokens.
   std::vector<std::vector<int64_t>> keys;
+  bool causal = false;  ///< no token sees a later one of its own block, which counts once
 
   int64_t blocks() const { return static_cast<int64_t>(bounds.size()) - 1; }
   /// Sum over the blocks of queries of its size times the sizes of the blocks that it sees, each
-  /// once.
+  /// once; of the own block only what a token sees where causal.
   int64_t pairs() const;
 };
 
@@ -40,12 +41,13 @@ BlockTable bigbird_blocks(int64_t length, int64_t block,
 namespace patterns {
 
 /// Self-attention over `length` tokens by tables of blocks.
-///   members  tables over [0, n), n <= length: queries from n on see nothing
+///   members  tables over [0, n), n <= length: queries from n on see nothing; all causal or none
 ///   which    i32 [B or 1, H or 1], the member of each sample and head; undefined: member 0 for all
+///   first    queries are the tokens from here on, keys still all
 /// Throws ShapeError where bounds descend or leave the sequence or a table names a block out of
 /// order, more than 255 times or that it lacks.
 AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& members,
-                             const Tensor& which, std::string name);
+                             const Tensor& which, std::string name, int64_t first = 0);
 
 /// BlockBERT's heads \cite qiu2020 : with blk(i) = floor(i n / length), query i of head a sees key
 /// j iff pi_a(blk(i)) = blk(j). Blocks differ by one token at most; with more blocks than tokens

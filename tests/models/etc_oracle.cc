@@ -1,8 +1,10 @@
 #include "tests/models/etc_oracle.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
+#include "models/bigbird_blocks.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -58,8 +60,21 @@ struct Dense {
     return {};
   }
 
+  int64_t block() const { return std::max<int64_t>(c.block > 0 ? c.block : c.radius, 1); }
+  /// Blocks that long query i draws: of those of which no token of its own block has one in reach.
+  std::vector<int64_t> random_of(int64_t layer, int64_t head, int64_t i) const {
+    if (c.n_random == 0) return {};
+    const int64_t b = block(), n = (links.n_l + b - 1) / b, row = i / b;
+    std::vector<int64_t> legal;
+    for (int64_t k = 0; k < n; ++k) {
+      const int64_t gap = k > row ? k * b - (row * b + b - 1) : row * b - (k * b + b - 1);
+      if (k != row && gap > c.radius) legal.push_back(k);
+    }
+    return draw_blocks(legal, c.n_random, c.random_seed, layer, head, n, row);
+  }
+
   /// One side: all its keys behind one another, with a label for every pair.
-  Tensor side(const std::string& at, bool global, const Tensor& x, const Tensor& l,
+  Tensor side(int64_t layer, const std::string& at, bool global, const Tensor& x, const Tensor& l,
               const Tensor& g) const {
     const std::string name = global ? "global" : "long";
     const Piece on_l = global ? Piece::g2l : Piece::l2l, on_g = global ? Piece::g2g : Piece::l2g;
@@ -77,13 +92,26 @@ struct Dense {
     const int64_t n = x.dim(1), n_l = links.n_l, keys = n_l + links.n_g;
     std::vector<int64_t> ids;
     std::vector<uint8_t> visible;
+    EtcConfig wide = c;  // labels do not depend on who sees whom
+    wide.radius = n_l;
     for (int64_t b = 0; b < links.batch; ++b) {
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t j = 0; j < keys; ++j) {
-          const int64_t id =
-              j < n_l ? label_of(c, links, on_l, b, i, j) : label_of(c, links, on_g, b, i, j - n_l);
+          const int64_t id = j < n_l ? label_of(wide, links, on_l, b, i, j)
+                                     : label_of(c, links, on_g, b, i, j - n_l);
           ids.push_back(id < 0 ? 0 : id);
-          visible.push_back(id < 0 ? 0 : 1);
+        }
+      }
+      for (int64_t h = 0; h < c.n_head; ++h) {
+        for (int64_t i = 0; i < n; ++i) {
+          const std::vector<int64_t> random =
+              global ? std::vector<int64_t>{} : random_of(layer, h, i);
+          for (int64_t j = 0; j < keys; ++j) {
+            const bool drawn = j < n_l && std::count(random.begin(), random.end(), j / block()) > 0;
+            const int64_t id = j < n_l ? label_of(drawn ? wide : c, links, on_l, b, i, j)
+                                       : label_of(c, links, on_g, b, i, j - n_l);
+            visible.push_back(id < 0 ? 0 : 1);
+          }
         }
       }
     }
@@ -99,7 +127,7 @@ struct Dense {
       s = add(s, take_along_axis(qa, contiguous(expand(id, shape)), -1));
     }
     s = mul(s, 1 / std::sqrt(static_cast<double>(c.d_model / c.n_head)));
-    const Tensor mask = expand(Tensor::from(visible, {links.batch, 1, n, keys}), shape);
+    const Tensor mask = Tensor::from(visible, shape);
     const Tensor never = full(shape, -1e30, s.dtype());
     const Tensor none = zeros(shape, s.dtype());
     const Tensor w = where(mask, softmax(where(mask, s, never)), none);
@@ -115,14 +143,15 @@ struct Dense {
     return pre ? y : p.norm(at + "norm1", y, c.norm_eps);
   }
 
-  EtcStreams layer(const std::string& at, const EtcStreams& x) const {
+  EtcStreams layer(int64_t i, const EtcStreams& x) const {
+    const std::string at = "layers." + std::to_string(i) + ".";
     const bool pre = c.norm == NormPlace::pre;
     const auto norm = [&](const char* which, const Tensor& t) {
       return p.norm(at + which, t, c.norm_eps);
     };
     const Tensor l = pre ? norm("norm_long", x.l) : x.l, g = pre ? norm("norm_global", x.g) : x.g;
-    EtcStreams y{add(x.l, side(at + "attention.", false, l, l, g)),
-                 add(x.g, side(at + "attention.", true, g, l, g))};
+    EtcStreams y{add(x.l, side(i, at + "attention.", false, l, l, g)),
+                 add(x.g, side(i, at + "attention.", true, g, l, g))};
     if (!pre) y = {norm("norm_long", y.l), norm("norm_global", y.g)};
     return {feed_forward(at + (c.share_ff ? "" : "long_") + "feed_forward.", y.l),
             feed_forward(at + (c.share_ff ? "" : "global_") + "feed_forward.", y.g)};
@@ -207,9 +236,7 @@ EtcStreams dense_encoder(const EtcConfig& c, Module& model, const EtcInputs& in,
   };
   EtcStreams x{embed(in.tokens, 1, "norm_long"), embed(in.globals, 0, "norm_global")};
   const Dense dense{c, p, links};
-  for (int64_t i = 0; i < c.n_layer; ++i) {
-    x = dense.layer("layers." + std::to_string(i) + ".", x);
-  }
+  for (int64_t i = 0; i < c.n_layer; ++i) x = dense.layer(i, x);
   if (c.norm == NormPlace::post) return x;
   return {p.norm("final_norm", x.l, c.norm_eps), p.norm("final_norm", x.g, c.norm_eps)};
 }

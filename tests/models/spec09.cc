@@ -1,17 +1,24 @@
-// The acceptance tests of BigBird with internal global blocks, by their numbers.
+// The acceptance tests of BigBird, by their numbers; those of its encoder-decoder lie in
+// bigbird_pegasus.cc.
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
+#include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "models/bigbird.h"
+#include "models/bigbird_etc.h"
+#include "models/generate.h"
 #include "models/transformer.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/pattern_pairs.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/models/dense_attention.h"
+#include "tests/models/etc_oracle.h"
 
 namespace longspan::test {
 namespace {
@@ -72,7 +79,7 @@ RandomOf drawn(const BigBirdConfig& c, int64_t layer, int64_t length) {
 
 // 1. Too few blocks for the pattern are dense attention, in every bit; with r = n - 5 the middle
 // rows are.
-TEST(Spec09, Test1FewBlocksAreDense) {
+TEST(Spec09, Test1_FewBlocksAreDense) {
   const BigBirdConfig c = tiny();
   TransformerConfig t;
   t.wiring = Wiring::encoder;
@@ -102,7 +109,7 @@ TEST(Spec09, Test1FewBlocksAreDense) {
 }
 
 // 2. Dense attention under the mask, for every plan.
-TEST(Spec09, Test2EqualsTheMask) {
+TEST(Spec09, Test2_EqualsTheMask) {
   for (const int64_t length : {1, 3, 28, 29, 45, 64, 131}) {
     BigBirdConfig c = tiny();
     c.n_head = 4;
@@ -123,7 +130,7 @@ TEST(Spec09, Test2EqualsTheMask) {
                sees_bigbird(c, length, drawn(c, 0, length)), 1, c.n_head, length, "blocks of 128");
 }
 
-TEST(Spec09, Test2EqualsTheMaskOfGivenBlocks) {
+TEST(Spec09, Test2_EqualsTheMaskOfGivenBlocks) {
   BigBirdConfig c = tiny();
   c.random = RandomPlan::given;
   constexpr int64_t length = 45, n = 12;
@@ -158,7 +165,7 @@ TEST(Spec09, Test2EqualsTheMaskOfGivenBlocks) {
 
 // 2. A block that a row sees m times is one whose keys were concatenated m times: the oracle gets
 // the keys of each such block as rows of their own, and adds up what their gradients are.
-TEST(Spec09, Test2RepeatsEqualKeysConcatenated) {
+TEST(Spec09, Test2_RepeatsEqualKeysConcatenated) {
   BigBirdConfig c = tiny();
   c.random = RandomPlan::given;
   c.n_layer = 1;
@@ -244,7 +251,7 @@ TEST(Spec09, Test2RepeatsEqualKeysConcatenated) {
 }
 
 // 3. Pairs: the closed formula where b divides L, else the sum over rows.
-TEST(Spec09, Test3PairCounts) {
+TEST(Spec09, Test3_PairCounts) {
   EXPECT_EQ(bigbird_pairs(64, 64, 3), 2'547'712);
   for (const int64_t b : {4, 16, 64}) {
     for (const int64_t r : {0, 1, 3}) {
@@ -275,7 +282,7 @@ TEST(Spec09, Test3PairCounts) {
 
 // 4. R(i): r distinct blocks that the row does not see yet, of each head's own, the same every
 // time.
-TEST(Spec09, Test4RandomBlocks) {
+TEST(Spec09, Test4_RandomBlocks) {
   for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
     for (const int64_t block : {4, 64, 512}) {
       BigBirdConfig c = tiny();
@@ -339,7 +346,7 @@ Tensor padded_output(const BigBird& model, const std::vector<int64_t>& tokens, i
 
 // 5. With global_last = real the result of valid tokens does not depend on the padding; with padded
 // it does, as in the reference implementations.
-TEST(Spec09, Test5ThePaddingMattersOnlyToPadded) {
+TEST(Spec09, Test5_ThePaddingMattersOnlyToPadded) {
   const NoGrad off;
   BigBirdConfig c = tiny();
   for (const GlobalLast last : {GlobalLast::real, GlobalLast::padded}) {
@@ -352,7 +359,7 @@ TEST(Spec09, Test5ThePaddingMattersOnlyToPadded) {
   }
 }
 
-TEST(Spec09, Test5SamplesOfABatchAreAlone) {
+TEST(Spec09, Test5_SamplesOfABatchAreAlone) {
   const NoGrad off;
   const BigBirdConfig c = tiny();
   const BigBird model = made(c);
@@ -371,7 +378,7 @@ TEST(Spec09, Test5SamplesOfABatchAreAlone) {
 }
 
 // 6. Gradients of q, k and v are part of test 2; here those of the parameters of the tiny model.
-TEST(Spec09, Test6Gradcheck) {
+TEST(Spec09, Test6_Gradcheck) {
   const BigBirdConfig c = tiny();
   BigBird model = made(c);
   const Tensor tokens = some_tokens(2, 45, c.vocab);
@@ -383,6 +390,147 @@ TEST(Spec09, Test6Gradcheck) {
   EXPECT_EQ(check_parameter_gradients(
                 model, [&] { return model.loss(tokens, targets, {}, Pass{}).loss; }, 3),
             "");
+}
+
+// 7. Without random blocks the variant with global tokens is the model of ETC: the same parameters
+// and, in every bit, the same outputs and gradients, whatever the fields of the blocks say.
+TEST(Spec09, Test7_EtcModeWithoutRandomBlocksIsEtcBitForBit) {
+  EtcConfig c = bigbird_etc_preset("tiny"), plain = etc_preset("tiny");
+  c.n_random = 0;
+  c.block = 7;
+  c.random_seed = 5;
+  Etc model(c, f64), etc(plain, f64);
+  randomise(etc, 0.3, 5);
+  copy_parameters(etc, model);
+  const Tensor tokens = some_tokens(2, 29, c.vocab - 2), targets = some_tokens(2, 29, c.vocab, 2);
+  const EtcStreams y = model.forward(model.plain(tokens), Pass{});
+  const EtcStreams z = etc.forward(etc.plain(tokens), Pass{});
+  EXPECT_TRUE(same_bits(y.l, z.l));
+  EXPECT_TRUE(same_bits(y.g, z.g));
+  backward(model.loss(tokens, targets, {}, Pass{}).loss);
+  backward(etc.loss(tokens, targets, {}, Pass{}).loss);
+  for (const NamedTensor& p : named_parameters(model)) {
+    const Tensor here = grad(p.tensor), there = grad(parameter(etc, p.name));
+    ASSERT_EQ(static_cast<bool>(here), static_cast<bool>(there)) << p.name;
+    if (!here) continue;
+    EXPECT_TRUE(same_bits(here, there)) << p.name;
+  }
+  // The presets of the paper are such models.
+  for (const char* name : {"base", "large", "hotpot", "natural_questions", "trivia", "wikihop"}) {
+    EXPECT_EQ(bigbird_etc_preset(name).n_random, 0) << name;
+  }
+  EXPECT_THROW(bigbird_etc_preset("none"), ValueError);
+}
+
+// 7. With random blocks: the definition, pair by pair, with all that bounds who sees whom.
+TEST(Spec09, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
+  for (const int64_t block : {0, 1, 3, 6}) {
+    for (const int64_t n_l : {1, 9, 29, 47}) {
+      EtcConfig c = etc_preset("tiny");
+      c.n_random = 2;
+      c.block = block;
+      Links links = sentences(2, n_l);
+      if (block == 3) {  // two examples behind one another
+        const int64_t half = links.n_g / 2;
+        for (int64_t b = 0; b < 2; ++b) {
+          for (int64_t m = 0; m < links.n_g; ++m) links.global_example.push_back(m < half ? 3 : 1);
+          for (int64_t j = 0; j < n_l; ++j) {
+            links.example.push_back(links.owner[static_cast<size_t>(b * n_l + j)] < half ? 3 : 1);
+          }
+        }
+      }
+      Etc model(c, f64);
+      randomise(model, 0.3, 5);
+      const EtcInputs in = links.inputs(c);
+      const auto weighed = [](const EtcStreams& x) {
+        std::vector<double> w(static_cast<size_t>(x.l.numel()));
+        for (size_t i = 0; i < w.size(); ++i) w[i] = std::cos(static_cast<double>(i));
+        return sum(mul(x.l, Tensor::from(w, x.l.shape())));
+      };
+      const EtcStreams y = model.forward(in, Pass{}), z = dense_encoder(c, model, in, links);
+      EXPECT_LE(distance(y.l, z.l), 1e-11) << block << " " << n_l;
+      EXPECT_LE(distance(y.g, z.g), 1e-11);
+      backward(weighed(y));
+      std::map<std::string, Tensor> gradients;
+      for (const NamedTensor& p : named_parameters(model)) {
+        gradients[p.name] = grad(p.tensor);
+        set_grad(p.tensor, {});
+      }
+      backward(weighed(z));
+      for (const NamedTensor& p : named_parameters(model)) {
+        if (!grad(p.tensor)) continue;
+        EXPECT_LE(distance(gradients[p.name], grad(p.tensor)), 1e-9) << p.name;
+      }
+      if (n_l < 29) continue;
+      EtcConfig none = c;
+      none.n_random = 0;
+      Etc windows(none, f64);
+      copy_parameters(model, windows);
+      EXPECT_FALSE(same_bits(windows.forward(in, Pass{}).l, y.l)) << "random blocks are seen";
+    }
+  }
+}
+
+// 9. The lower triangle of the same blocks: brute force for outputs and gradients, and the pairs.
+TEST(Spec09, Test9_CausalRowsEqualTheMask) {
+  for (const int64_t block : {1, 4, 16}) {
+    for (const int64_t length : {1, 3, 28, 45, 131}) {
+      BigBirdConfig c = tiny();
+      c.block = block;
+      c.n_random = 3;
+      c.n_head = 4;
+      c.causal = true;
+      const BigBird model = made(c);
+      const Sees sees = [&](int64_t, int64_t h, int64_t i, int64_t j) {
+        const int64_t row = i / block, k = j / block;
+        const auto random = past_random_blocks(c, 1, h, row);
+        for (const int64_t r : random) EXPECT_TRUE(r >= 1 && r <= row - 2);
+        EXPECT_EQ(static_cast<int64_t>(random.size()), std::clamp<int64_t>(row - 2, 0, c.n_random));
+        return j <= i &&
+               (k == 0 || k >= row - 1 || std::count(random.begin(), random.end(), k) == 1);
+      };
+      const AttentionPattern pattern = layer_pattern(model, 1, length, {length});
+      expect_dense(pattern, sees, 1, 4, length, fmt::format("b {} L {}", block, length));
+      for (int64_t h = 0; h < 4; ++h) {
+        int64_t pairs = 0;
+        for (int64_t i = 0; i < length; ++i) {
+          for (int64_t j = 0; j < length; ++j) pairs += sees(0, h, i, j) ? 1 : 0;
+        }
+        EXPECT_EQ(model.table(1, h, length).pairs(), pairs);
+        EXPECT_EQ(visible_pairs(pattern, length, length, h), pairs);
+      }
+    }
+  }
+}
+
+// 9. Decoding in steps of any size is the full pass, for rows do not depend on what follows.
+TEST(Spec09, Test9_CausalDecodingEqualsTheFullPass) {
+  const NoGrad off;
+  for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
+    BigBirdConfig c = tiny();
+    c.random = plan;
+    c.causal = true;
+    const BigBird model = made(c);
+    const Tensor tokens = some_tokens(2, 45, c.vocab);
+    const Tensor full = model.logits(tokens, Pass{});
+    const auto state = model.start_decoding(2);
+    int64_t at = 0;
+    for (const int64_t n : {1, 1, 5, 1, 9, 4, 1, 1, 1, 13, 1, 1, 6}) {
+      const Tensor step = model.decode(contiguous(narrow(tokens, 1, at, n)), *state);
+      at += n;
+      EXPECT_LE(distance(step, contiguous(select(full, 1, at - 1))), 1e-12) << at;
+      const Tensor prefix = model.logits(contiguous(narrow(tokens, 1, 0, at)), Pass{});
+      EXPECT_LE(distance(contiguous(select(prefix, 1, -1)), contiguous(select(full, 1, at - 1))),
+                1e-12);
+    }
+    EXPECT_EQ(at, 45);
+    // One beam is greedy.
+    const Tensor prompt = contiguous(narrow(tokens, 1, 0, 7));
+    const Beams one = beam_search(model, prompt, model.start_decoding(2), 30, {.beams = 1});
+    const Tensor greedy = generate(model, prompt, 30, {.temperature = 0}, Generator{1});
+    EXPECT_TRUE(same_bits(contiguous(select(one.tokens, 1, 0)), greedy));
+  }
+  EXPECT_THROW(made(tiny()).start_decoding(1), NotImplemented);
 }
 
 TEST(Spec09, RejectsWhatDoesNotFit) {
@@ -406,6 +554,12 @@ TEST(Spec09, RejectsWhatDoesNotFit) {
   wide.block = INT64_MAX;
   EXPECT_EQ(made(wide).table(0, 0, 45).pairs(), 45 * 45);
   expect_error([](auto& c) { c.count_repeats = true; }, "count_repeats is for random = given");
+  expect_error(
+      [](auto& c) {
+        c.causal = true;
+        c.random = RandomPlan::given;
+      },
+      "expected uniform or first_1024");
   EXPECT_THROW(bigbird_blocks(20, 4, {{3}, {3}, {1}}), ValueError) << "seen twice";
   EXPECT_THROW(bigbird_blocks(20, 4, {{3}, {5}, {1}}, true), ValueError) << "there is no block 5";
 }

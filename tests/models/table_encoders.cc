@@ -100,5 +100,34 @@ const RegisteredModel no_random = bigbird("bigbird_without_random_blocks", [](Bi
   c.norm = NormPlace::pre;
 });
 
+/// Random blocks of the past, which layers draw for themselves.
+const RegisteredModel causal = [] {
+  ModelInfo m = bigbird("bigbird_causal", [](BigBirdConfig& c) {
+    c.n_layer = 1;
+    c.n_random = 1;
+    c.causal = true;
+  });
+  m.sees = [sees = m.sees](int64_t i, int64_t j) { return j <= i && sees(i, j); };
+  m.masked = false;
+  m.decodes = true;
+  m.counted_from = 1;
+  return m;
+}();
+/// Rows of the first four blocks see all before.
+const RegisteredModel causal_dense = [] {
+  ModelInfo m = bigbird("bigbird_causal_few_blocks", [](BigBirdConfig& c) {
+    c.block = 3;
+    c.n_random = 1;
+    c.norm = NormPlace::pre;
+    c.causal = true;
+  });
+  m.sees = [](int64_t i, int64_t j) { return j <= i; };
+  m.task = period_three;
+  m.masked = false;
+  m.decodes = true;
+  m.counted_from = 4;
+  return m;
+}();
+
 }  // namespace
 }  // namespace longspan::test

@@ -46,6 +46,15 @@ const RegisteredModel positions = etc("etc_positions_own_feed_forward", [](EtcCo
   c.share_kv = true;
   c.rel_bias = false;
 });
+const RegisteredModel random_blocks = [] {
+  ModelInfo m = etc("bigbird_etc_random_blocks", [](EtcConfig& c) {
+    c.n_random = 2;
+    c.block = 2;
+    c.radius = 1;
+  });
+  m.task = [](int64_t b, int64_t) -> int64_t { return philox_word(6, b) % 17; };
+  return m;
+}();
 /// One layer: nothing comes back over globals.
 const RegisteredModel window = [] {
   ModelInfo m = etc("etc_one_layer", [](EtcConfig& c) {

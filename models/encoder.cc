@@ -1,18 +1,22 @@
 #include "models/encoder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/index.h"
 #include "ops/kernels/copy.h"
 #include "ops/loss.h"
 #include "ops/pattern_pairs.h"
 #include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -131,6 +135,7 @@ Encoder::Encoder(std::string name, const EncoderConfig& config,
   if (c.classes > 0) classes_ = PooledHead(c.d_model, c.classes, init, weights);
   if (c.tags > 0) tags_ = Linear(c.d_model, c.tags, true, init.at("tags"), weights);
   if (c.span_head) spans_ = Linear(c.d_model, 2, true, init.at("spans"), weights);
+  if (c.choice_head) choice_ = Linear(c.d_model, 1, false, init.at("choice"), weights);
 }
 
 void Encoder::visit(Visitor& v) {
@@ -139,7 +144,7 @@ void Encoder::visit(Visitor& v) {
   stack_.visit(v);
   v("mlm", mlm_)("head", head_);
   classes_.visit(v);
-  v("tags", tags_)("spans", spans_);
+  v("tags", tags_)("spans", spans_)("choice", choice_);
 }
 
 Tensor Encoder::embed(const EncoderInputs& in, Pass pass, int64_t first) const {
@@ -211,6 +216,24 @@ SpanLogits Encoder::spans(const Tensor& hidden, const Tensor& lengths) const {
   return {side(0), side(1)};
 }
 
+Tensor Encoder::choose(const Tensor& hidden, const Tensor& places) const {
+  require(config_.choice_head, name_, "scores of candidates need choice_head");
+  if (hidden.rank() != 3 || places.rank() != 3 || places.dtype() != DType::i64) {
+    fail_with<ShapeError>(name_, "scores of candidates take hidden [B, L, D] and i64 [Q, C, m]",
+                          {{"hidden", hidden}, {"places", places}});
+  }
+  const DType dtype = hidden.dtype();
+  const Tensor there = cast(greater_equal(places, zeros_like(places)), dtype);  // [Q, C, m]
+  const Tensor count = sum(there, {-1}, true);                                  // [Q, C, 1]
+  const Tensor found = permute_rows(flatten(hidden, 0, 1), flatten(places));
+  const Tensor marks = reshape(found, {places.dim(0), places.dim(1), places.dim(2), hidden.dim(2)});
+  const Tensor mean = div(sum(marks, {2}), maximum(count, ones_like(count)));  // [Q, C, D]
+  const Tensor scores = select(choice_.forward(mean), -1, 0);                  // [Q, C]
+  const double never = -std::numeric_limits<double>::infinity();
+  return where(greater(select(count, -1, 0), zeros_like(scores.detach())), scores,
+               full_like(scores.detach(), never));
+}
+
 int64_t Encoder::mask_token() const {
   return config_.mask_id >= 0 ? config_.mask_id : config_.vocab - 1;
 }
@@ -271,8 +294,67 @@ int64_t Encoder::macs(int64_t length) const {
   return attention_macs(l) + c.n_layer * ff + (c.mlm_head ? l * d * (d + c.vocab) : 0);
 }
 
+namespace {
+
+constexpr const char* kAny = "any_span_loss";
+
+/// Right places of each sample.
+struct Marks {
+  Tensor there;           // u8 [B, L]
+  std::vector<bool> any;  // of each sample
+};
+
+Marks marks_of(const Tensor& places, const Tensor& logits, const char* name) {
+  if (logits.rank() != 2 || places.rank() != 2 || places.dim(0) != logits.dim(0)) {
+    fail_with<ShapeError>(kAny, fmt::format("{} must be [B, n] for logits [B, L]", name),
+                          {{"logits", logits}, {name, places}});
+  }
+  const int64_t batch = logits.dim(0), length = logits.dim(1), n = places.dim(1);
+  const std::vector<int64_t> at = places.to_vector<int64_t>();
+  std::vector<uint8_t> there(static_cast<size_t>(batch * length), 0);
+  Marks marks{.there = {}, .any = std::vector<bool>(static_cast<size_t>(batch), false)};
+  for (int64_t i = 0; i < batch * n; ++i) {
+    const int64_t place = at[static_cast<size_t>(i)], b = i / n;
+    if (place == ignored_target) continue;
+    require(place >= 0 && place < length, kAny, "{}[{}, {}] is {}; expected 0 to {}, or {}", name,
+            b, i % n, place, length - 1, ignored_target);
+    there[static_cast<size_t>(b * length + place)] = 1;
+    marks.any[static_cast<size_t>(b)] = true;
+  }
+  marks.there = Tensor::from(there, {batch, length}, logits.device());
+  return marks;
+}
+
+/// [B]: -log of what the probabilities at these places add up to.
+Tensor any_place_loss(const Tensor& logits, const Tensor& there) {
+  const double never = -std::numeric_limits<double>::infinity();
+  const Tensor right = where(there, logits, full_like(logits.detach(), never));
+  return sub(logsumexp(logits, -1), logsumexp(right, -1));
+}
+
+}  // namespace
+
 Tensor span_loss(const SpanLogits& logits, const Tensor& starts, const Tensor& ends) {
   return mul(add(cross_entropy(logits.start, starts), cross_entropy(logits.end, ends)), 0.5);
+}
+
+Tensor any_span_loss(const SpanLogits& logits, const Tensor& starts, const Tensor& ends) {
+  const Marks first = marks_of(starts, logits.start, "starts");
+  const Marks last = marks_of(ends, logits.end, "ends");
+  std::vector<float> share;
+  int64_t answered = 0;
+  for (size_t b = 0; b < first.any.size(); ++b) {
+    require(first.any[b] == last.any[b], kAny, "sample {} has {} alone; expected both or neither",
+            b, first.any[b] ? "starts" : "ends");
+    share.push_back(first.any[b] ? 1 : 0);
+    answered += first.any[b] ? 1 : 0;
+  }
+  const Tensor counts = Tensor::from(share, {logits.start.dim(0)}, logits.start.device());
+  const Tensor loss = add(any_place_loss(logits.start, first.there),
+                          any_place_loss(logits.end, last.there));  // [B]
+  const Tensor counted =
+      where(greater(counts, zeros_like(counts)), loss, zeros_like(loss.detach()));
+  return mul(sum(counted), 0.5 / static_cast<double>(std::max<int64_t>(answered, 1)));
 }
 
 }  // namespace longspan

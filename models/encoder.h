@@ -42,6 +42,7 @@ struct EncoderConfig {
   bool tie_embedding = true;      ///< the head\'s table is that of the tokens
   int64_t classes = 0, tags = 0;  ///< of the whole sequence, of each token
   bool span_head = false;         ///< start and end of an answer
+  bool choice_head = false;       ///< scores of candidates, of which one is the answer
 
   /// Sites emb, attn (probabilities), resid (branch outputs) and classifier; -1: as dropout.
   float dropout = 0.1f, dropout_attn = -1, dropout_classifier = -1;
@@ -58,7 +59,7 @@ struct EncoderConfig {
     v("norm", norm)("norm_eps", norm_eps)("activation", activation)("emb_scale", emb_scale)(
         "emb_norm", emb_norm)("emb_dropout_first", emb_dropout_first)("qkv_bias", qkv_bias)(
         "out_bias", out_bias)("mlm_head", mlm_head)("tie_embedding", tie_embedding)(
-        "classes", classes)("tags", tags)("span_head", span_head);
+        "classes", classes)("tags", tags)("span_head", span_head)("choice_head", choice_head);
     v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_classifier", dropout_classifier)(
         "init_std", init_std)("position_init", position_init)("precision", precision)("memory",
                                                                                       memory);
@@ -100,6 +101,14 @@ class Encoder : public LanguageModel {
   Tensor tag(const Tensor& hidden, Pass pass) const;
   /// hidden [B, L, D] -> logits of where answers start and end.
   SpanLogits spans(const Tensor& hidden, const Tensor& lengths) const;
+  /// Scores [Q, C] of the candidates of Q questions \cite beltagy2020 (sec. 6.1): w . mean of h
+  /// over the places of each, e.g. its mark in every window of a long text; -inf for one that has
+  /// none.
+  ///   hidden  [B, L, D]
+  ///   places  i64 [Q, C, m]: b L + i for place i of sample b, or -1
+  /// cross_entropy() of them and the numbers of the answers is the loss. Throws ShapeError, and
+  /// ValueError on a place out of range.
+  Tensor choose(const Tensor& hidden, const Tensor& places) const;
 
   Objective objective() const override { return Objective::masked_token; }
   int64_t vocab() const override { return config_.vocab; }
@@ -151,12 +160,21 @@ class Encoder : public LanguageModel {
   TokenTransform mlm_;
   Linear head_;  // [V, D], the token table where tied
   PooledHead classes_;
-  Linear tags_;   // [tags, D]
-  Linear spans_;  // [2, D]
+  Linear tags_;    // [tags, D]
+  Linear spans_;   // [2, D]
+  Linear choice_;  // [1, D]
 };
 
 /// Mean over the samples of -(log P(start) + log P(end)) / 2 \cite devlin2019 .
 ///   starts, ends  i64 [B]; ignored_target: the answer is not in this window
 Tensor span_loss(const SpanLogits& logits, const Tensor& starts, const Tensor& ends);
+
+/// The same where any of several spans is right \cite clark2018 : of the samples that have some,
+/// the mean of
+///   -(log sum over the starts s of P(start = s) + log sum over the ends e of P(end = e)) / 2,
+/// 0 where none has. A place counts once, however often it is named.
+///   starts, ends  i64 [B, n], ignored_target where a sample has fewer
+/// Throws ShapeError; ValueError on a place out of range and on a sample with starts or ends alone.
+Tensor any_span_loss(const SpanLogits& logits, const Tensor& starts, const Tensor& ends);
 
 }  // namespace longspan

@@ -151,6 +151,19 @@ std::vector<SpanWindow> span_windows(std::span<const Piece> question, std::span<
   }
 }
 
+std::vector<SpanPlace> answers_in(const SpanWindow& w, std::span<const Piece> text,
+                                  std::span<const Answer> answers) {
+  std::vector<SpanPlace> places;
+  for (const Answer& answer : answers) {
+    const auto [first, last] = answer_pieces(text, answer);
+    if (first < w.first || last >= w.first + w.count) continue;
+    const int64_t shift = w.text_begin - w.first;
+    const SpanPlace place{static_cast<int32_t>(first + shift), static_cast<int32_t>(last + shift)};
+    if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
+  }
+  return places;
+}
+
 BestSpan best_span(std::span<const SpanWindow> windows, std::span<const Piece> text,
                    std::span<const std::vector<float>> starts,
                    std::span<const std::vector<float>> ends, int64_t longest) {

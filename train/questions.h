@@ -57,6 +57,17 @@ std::vector<SpanWindow> span_windows(std::span<const Piece> question, std::span<
                                      const Answer* answer, const SpecialIds& special,
                                      const WindowOptions& options = {});
 
+/// Places in a window of the first and last token of an answer.
+struct SpanPlace {
+  int32_t start = 0, end = 0;
+  friend bool operator==(const SpanPlace&, const SpanPlace&) = default;
+};
+
+/// Those of every answer that the window has whole, in their order, equal ones once: where any of
+/// several spans is right. `text` is what the window was cut from.
+std::vector<SpanPlace> answers_in(const SpanWindow& window, std::span<const Piece> text,
+                                  std::span<const Answer> answers);
+
 /// A part of the text that is thought to be the answer.
 struct BestSpan {
   double score = 0;            ///< start score + end score

@@ -149,6 +149,19 @@ TEST(Spec07, Test4_CausalPairs) {
   }
 }
 
+TEST(Spec07, Test11_GradientsOfTheLanguageModel) {
+  LongformerLMConfig c = longformer_lm_preset("tiny");
+  c.dropout = 0.1f;
+  LongformerLM model(c, Init{.dtype = DType::f64});
+  randomise(model, 0.3, 4);
+  for (const char* name : {"u", "v", "layers.1.attention.relative.weight"}) parameter(model, name);
+  const Tensor tokens = some_tokens(2, 11, 17), targets = some_tokens(2, 11, 17, 8);
+  const Pass pass{.training = true, .gen = Generator{6}};
+  EXPECT_EQ(
+      check_parameter_gradients(model, [&] { return model.loss(tokens, targets, {}, pass).loss; }),
+      "");
+}
+
 TEST(Spec07, BaseModelsHaveThePublishedSizes) {
   // 41M and 102M (table 3); ours has 256 bytes.
   EXPECT_NEAR(static_cast<double>(find_model("longformer_lm:base")->parameters()), 41e6, 0.5e6);

@@ -106,6 +106,19 @@ TEST(SpanWindows, SlideOverTheText) {
   EXPECT_EQ(windows[2].end, 0);
 }
 
+TEST(SpanWindows, HaveSeveralAnswers) {
+  const std::vector<Piece> question = pieces(3, 100), text = pieces(20, 1000);
+  // Pieces 7 to 9, piece 1, pieces 7 to 9 again, the last one, and one that is not there.
+  const std::vector<Answer> answers = {
+      {"sevenandeight", 36}, {"two", 5}, {"eveandeig", 38}, {"last", 96}, {"beyond", 100}};
+  const auto windows = span_windows(question, text, nullptr, special, {.length = 14, .stride = 5});
+  const auto found = [&](size_t w) { return answers_in(windows[w], text, answers); };
+  EXPECT_EQ(found(0), (std::vector<SpanPlace>{{5 + 1, 5 + 1}}));  // from 0
+  EXPECT_EQ(found(1), (std::vector<SpanPlace>{{5 + 2, 5 + 4}}));  // from 5
+  EXPECT_TRUE(found(2).empty());
+  EXPECT_EQ(found(3), (std::vector<SpanPlace>{{5 + 4, 5 + 4}}));  // from 15
+}
+
 TEST(SpanWindows, OfShortAndOddTexts) {
   const std::vector<Piece> question = pieces(90, 100), text = pieces(4, 1000);
   const auto one = span_windows(question, text, nullptr, special);

@@ -19,6 +19,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "bench/family.h"
 #include "bench/harness.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -237,10 +238,35 @@ Workload gpt_step(const Json& request) {
   return {[step] { step(); }, check};
 }
 
+/// All gradients at once.
+template <class Run>
+Workload everything(std::shared_ptr<const Run> run) {
+  double check = 0;
+  const std::vector<Tensor> all = run->both();
+  for (const Tensor& dx : all) check += magnitude_of(dx) / static_cast<double>(all.size());
+  return {[run] { run->both(); }, check};
+}
+
+/// Attention of a family of bench/family.h, forward and backward.
+Workload family(const Json& request) {
+  const Json& shape = request.at("shape");
+  const std::string name = request.at("family");
+  const FamilyLayer layer = family_layer(name, shape.at("length"), shape.at("heads"));
+  return everything(std::make_shared<const AttentionRun>(layer, shape.at("width")));
+}
+
+/// The same with projections.
+Workload layer(const Json& request) {
+  const Json& shape = request.at("shape");
+  const std::string name = request.at("family");
+  return everything(std::make_shared<const LayerRun>(name, shape.at("length"), shape.at("heads"),
+                                                     shape.at("width")));
+}
+
 using Maker = Workload (*)(const Json&);
 const std::map<std::string, Maker> makers = {
-    {"gemm", gemm},       {"attention", attention}, {"band", band},
-    {"rowwise", rowwise}, {"adam", adam},           {"gpt_step", gpt_step},
+    {"gemm", gemm}, {"attention", attention}, {"band", band},     {"rowwise", rowwise},
+    {"adam", adam}, {"gpt_step", gpt_step},   {"family", family}, {"layer", layer},
 };
 
 struct Sample {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the peer (current PyTorch) into its own virtual environment beside this script.
+# Installs the peers (current PyTorch and transformers) into their own virtual environment beside this script.
 # LONGSPAN_PEERS_VENV names another folder for it; PYTHON another interpreter.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,0 +1,319 @@
+// What the attention of a layer of each family costs, forward and backward, in this engine alone:
+// JSON lines on standard output.
+//
+//   bench_families pairs     pairs by the closed formulas, counted one by one, and computed
+//   bench_families growth    time and workspace over the lengths, and their exponents
+//   bench_families cost      time of an attended pair of many patterns beside a dense one, by turns
+//
+// Options: --family NAME ... (as in bench/family.h; growth and pairs take all sparse families
+// otherwise), --lengths L ..., --rounds N, --heads 8, --width 64. One thread; seconds are its CPU
+// time, the best of all rounds. Growth keeps to families that fit into the budget with fewer rounds
+// where a round takes long, three at least.
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/family.h"
+#include "bench/harness.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/parallel.h"
+
+namespace longspan::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string part;
+  std::vector<std::string> family;
+  std::vector<int64_t> lengths;
+  int64_t rounds = 7, heads = 8, width = 64;
+};
+
+constexpr double least_sample = 0.05;  // seconds of a sample
+constexpr double budget = 60;          // seconds of all samples of a family's growth
+constexpr int64_t least_rounds = 3;
+constexpr double steady = 0.05;  // by how much the FMA peak may change meanwhile
+constexpr double within = 0.1;   // of an exponent's theory
+
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+void print(const Json& line) {
+  std::printf("%s\n", line.dump().c_str());
+  std::fflush(stdout);
+}
+
+/// One pattern at one length, ready to run, and its samples.
+class Subject {
+ public:
+  Subject(const std::string& name, int64_t length, const Options& o)
+      : name_(name),
+        length_(length),
+        layer_(family_layer(name, length, o.heads)),
+        run_(layer_, o.width) {
+    run_.both();  // fills the arena and the caches
+    memory_tracker().reset_peak();
+    const int64_t before = memory_tracker().live().total();
+    const double start = cpu_seconds();
+    run_.both();
+    once_ = cpu_seconds() - start;
+    workspace_ = memory_tracker().peak().total() - before;
+    calls_ = std::max<int64_t>(1, std::lround(least_sample / once_));
+  }
+
+  void sample() {
+    const double start = cpu_seconds();
+    for (int64_t i = 0; i < calls_; ++i) run_.both();
+    samples_.push_back((cpu_seconds() - start) / static_cast<double>(calls_));
+  }
+
+  const std::string& name() const { return name_; }
+  int64_t length() const { return length_; }
+  const FamilyLayer& layer() const { return layer_; }
+  int64_t workspace() const { return workspace_; }
+  double sample_seconds() const { return once_ * static_cast<double>(calls_); }
+  double best() const { return *std::min_element(samples_.begin(), samples_.end()); }
+  double spread() const { return *std::max_element(samples_.begin(), samples_.end()) / best() - 1; }
+  double pair_seconds() const { return best() / static_cast<double>(layer_.pairs); }
+
+ private:
+  std::string name_;
+  int64_t length_;
+  FamilyLayer layer_;
+  AttentionRun run_;
+  double once_ = 0;
+  int64_t workspace_ = 0, calls_ = 1;
+  std::vector<double> samples_;
+};
+
+/// Samples all in turn, `rounds` times, and says how the FMA peak was before and after.
+Json take_turns(std::vector<std::unique_ptr<Subject>>& subjects, int64_t rounds) {
+  const double before = fma_peak(1);
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (const auto& subject : subjects) subject->sample();
+  }
+  const double after = fma_peak(1);
+  return {{"rounds", rounds},
+          {"peak_before", before},
+          {"peak_after", after},
+          {"steady", std::abs(before - after) <= steady * std::max(before, after)}};
+}
+
+/// Slope of log(value) over log(length), by least squares.
+double exponent(const std::vector<int64_t>& lengths, const std::vector<double>& value) {
+  const auto n = static_cast<double>(lengths.size());
+  double mean_x = 0, mean_y = 0, covariance = 0, variance = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    mean_x += std::log(static_cast<double>(lengths[i])) / n;
+    mean_y += std::log(value[i]) / n;
+  }
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const double x = std::log(static_cast<double>(lengths[i])) - mean_x;
+    covariance += x * (std::log(value[i]) - mean_y);
+    variance += x * x;
+  }
+  return covariance / variance;
+}
+
+/// seconds = token tokens + pair pairs, by least squares of the relative errors, and the largest of
+/// these: what a row costs whatever it sees, and what each pair adds.
+Json token_and_pair(const std::vector<int64_t>& lengths, const std::vector<double>& pairs,
+                    const std::vector<double>& seconds) {
+  double tt = 0, tp = 0, pp = 0, t1 = 0, p1 = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const double t = static_cast<double>(lengths[i]) / seconds[i], p = pairs[i] / seconds[i];
+    tt += t * t, tp += t * p, pp += p * p, t1 += t, p1 += p;
+  }
+  const double det = tt * pp - tp * tp;
+  const double token = (t1 * pp - p1 * tp) / det, pair = (p1 * tt - t1 * tp) / det;
+  double worst = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const double fitted = token * static_cast<double>(lengths[i]) + pair * pairs[i];
+    worst = std::max(worst, std::abs(fitted / seconds[i] - 1));
+  }
+  return {{"token", token}, {"pair", pair}, {"worst_error", worst}};
+}
+
+std::vector<std::string> sparse_families(const Options& o) {
+  if (!o.family.empty()) return o.family;
+  std::vector<std::string> names;
+  for (const Family& family : families()) {
+    if (family.name != "dense" && family.name != "causal") names.emplace_back(family.name);
+  }
+  return names;
+}
+
+std::vector<int64_t> lengths_or(const Options& o, std::vector<int64_t> usual) {
+  return o.lengths.empty() ? usual : o.lengths;
+}
+
+void count_pairs_of_all(const Options& o) {
+  for (const std::string& name : sparse_families(o)) {
+    for (const int64_t length : lengths_or(o, {2048, 4096, 8192, 12288, 16384, 32768})) {
+      const FamilyLayer layer = family_layer(name, length, o.heads);
+      const OutlineCount n = counted_pairs(layer);
+      print({{"part", "pairs"},
+             {"family", name},
+             {"options", layer.options},
+             {"length", length},
+             {"heads", o.heads},
+             {"formula", layer.pairs},
+             {"counted", n.attended},
+             {"computed", n.computed},
+             {"equal", n.attended == layer.pairs}});
+    }
+  }
+}
+
+void grow(const std::string& name, const Options& o) {
+  const Family& family = family_of(name.substr(0, name.find(':')));
+  std::vector<std::unique_ptr<Subject>> subjects;
+  double round = 0;
+  for (const int64_t length : lengths_or(o, {2048, 4096, 8192, 16384, 32768})) {
+    subjects.push_back(std::make_unique<Subject>(name, length, o));
+    round += subjects.back()->sample_seconds();
+  }
+  const int64_t fitting = static_cast<int64_t>(budget / round);
+  const Json turns =
+      take_turns(subjects, std::min(o.rounds, std::max(fitting, std::min(least_rounds, o.rounds))));
+
+  std::vector<int64_t> lengths;
+  std::vector<std::string> options;
+  std::vector<double> seconds, spread, workspace, pairs;
+  for (const auto& s : subjects) {
+    lengths.push_back(s->length());
+    options.push_back(s->layer().options);
+    seconds.push_back(s->best());
+    spread.push_back(s->spread());
+    workspace.push_back(static_cast<double>(s->workspace()));
+    pairs.push_back(static_cast<double>(s->layer().pairs));
+  }
+  const double time = exponent(lengths, seconds), memory = exponent(lengths, workspace);
+  Json line = {{"part", "growth"},
+               {"family", name},
+               {"options", options},
+               {"heads", o.heads},
+               {"width", o.width},
+               {"lengths", lengths},
+               {"pairs", pairs},
+               {"seconds", seconds},
+               {"spread", spread},
+               {"workspace_bytes", workspace},
+               {"time_exponent", time},
+               {"time_theory", family.time_exponent},
+               {"pairs_exponent", exponent(lengths, pairs)},
+               {"seconds_fit", token_and_pair(lengths, pairs, seconds)},
+               {"workspace_exponent", memory},
+               {"workspace_theory", 1.0},
+               {"time_within", std::abs(time - family.time_exponent) <= within},
+               {"workspace_within", std::abs(memory - 1) <= within}};
+  line.update(turns);
+  print(line);
+}
+
+void compare_cost(const Options& o) {
+  std::vector<std::string> names = {"dense", "causal"};
+  for (const char* name :
+       {"band:256", "causal_band:256", "longformer_globals:256", "bigbird:64", "bigbird:32",
+        "bigbird:16", "blockbert:3", "blockbert:128", "blockbert:256", "blockbert:512", "fixed:128",
+        "fixed:64", "strided:128", "strided:64", "etc"}) {
+    if (o.family.empty()) names.emplace_back(name);
+  }
+  names.insert(names.end(), o.family.begin(), o.family.end());
+  for (const int64_t length : lengths_or(o, {8192})) {
+    std::vector<std::unique_ptr<Subject>> subjects;
+    for (const std::string& name : names) {
+      subjects.push_back(std::make_unique<Subject>(name, length, o));
+    }
+    const Json turns = take_turns(subjects, o.rounds);
+    const double peak =
+        std::max(turns["peak_before"].get<double>(), turns["peak_after"].get<double>());
+    for (const auto& s : subjects) {
+      const double share = static_cast<double>(14 * o.width) / s->pair_seconds() / peak;
+      Json line = {{"part", "cost"},
+                   {"pattern", s->name()},
+                   {"options", s->layer().options},
+                   {"length", length},
+                   {"heads", o.heads},
+                   {"width", o.width},
+                   {"pairs", s->layer().pairs},
+                   {"seconds", s->best()},
+                   {"spread", s->spread()},
+                   {"nanoseconds_a_pair", 1e9 * s->pair_seconds()},
+                   {"share_of_fma_peak", share},
+                   {"cost_beside_dense", s->pair_seconds() / subjects[0]->pair_seconds()},
+                   {"rate_beside_dense", subjects[0]->pair_seconds() / s->pair_seconds()},
+                   {"rate_beside_causal", subjects[1]->pair_seconds() / s->pair_seconds()}};
+      line.update(turns);
+      print(line);
+    }
+  }
+}
+
+Options parse(int argc, char** argv) {
+  Options o;
+  std::string key;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto number = [&word] { return std::max<int64_t>(1, std::atoll(word.c_str())); };
+    if (word.starts_with("--")) {
+      key = word.substr(2);
+    } else if (key.empty()) {
+      o.part = word;
+    } else if (key == "family") {
+      o.family.push_back(word);
+    } else if (key == "lengths") {
+      o.lengths.push_back(number());
+    } else if (key == "rounds") {
+      o.rounds = number();
+    } else if (key == "heads") {
+      o.heads = number();
+    } else if (key == "width") {
+      o.width = number();
+    } else {
+      fail("bench_families",
+           "there is no option --{}; expected family, lengths, rounds, heads or width", key);
+    }
+  }
+  return o;
+}
+
+void run(const Options& o) {
+  set_num_threads(1);
+  if (o.part == "pairs") return count_pairs_of_all(o);
+  if (o.part == "cost") return compare_cost(o);
+  if (o.part == "growth") {
+    for (const std::string& name : sparse_families(o)) grow(name, o);
+    return;
+  }
+  fail("bench_families", "there is no part \"{}\"; expected pairs, growth or cost", o.part);
+}
+
+}  // namespace
+}  // namespace longspan::bench
+
+int main(int argc, char** argv) {
+  try {
+    longspan::bench::run(longspan::bench::parse(argc, argv));
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+  return 0;
+}

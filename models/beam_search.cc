@@ -109,7 +109,9 @@ class Sample {
   }
 
   double scored(double log_likelihood, size_t tokens) const {
-    return log_likelihood / std::pow(static_cast<double>(tokens), search_.length_penalty);
+    const auto n = static_cast<double>(tokens);
+    const double length = search_.divisor == LengthDivisor::wu2016 ? (5 + n) / 6 : n;
+    return log_likelihood / std::pow(length, search_.length_penalty);
   }
 
   void end(Hypothesis h) {

@@ -1,12 +1,15 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "core/generator.h"
 #include "core/tensor.h"
 #include "models/model.h"
+#include "nn/fields.h"
 
 namespace longspan {
 
@@ -34,14 +37,21 @@ Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
                 const Sampling& sampling, const Generator& gen,
                 const std::function<void(const Tensor&)>& each = {});
 
+/// What scores of beam_search divide a log-likelihood by: tokens^p, or ((5 + tokens) / 6)^p
+/// \cite wu2016 .
+enum class LengthDivisor : uint8_t { tokens, wu2016 };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<LengthDivisor>{"tokens", "wu2016"};
+
 /// How beam_search looks for the likeliest continuation.
 struct BeamSearch {
-  int64_t beams = 4;          ///< continuations kept at every step; 1: greedy
-  double length_penalty = 1;  ///< p in score = log-likelihood / tokens^p: above 0 favours long ones
+  int64_t beams = 4;            ///< continuations kept at every step; 1: greedy
+  double length_penalty = 1;    ///< p of LengthDivisor: above 0 favours long ones
   int64_t no_repeat_ngram = 0;  ///< no n tokens in a row occur twice, prompt included; 0: free
   int64_t min_count = 0;        ///< the end token is no choice before so many others
   int64_t end = -1;             ///< the token that ends a continuation; -1: there is none
   bool stop_early = false;      ///< stop at `beams` ended ones, though others may yet score better
+  LengthDivisor divisor = LengthDivisor::tokens;
 };
 
 /// Continuations of each prompt, the best first.

@@ -6,6 +6,7 @@
 
 #include "models/bigbird.h"
 #include "models/bigbird_etc.h"
+#include "models/bigbird_pegasus.h"
 #include "models/blockbert.h"
 #include "models/etc.h"
 #include "models/led.h"
@@ -45,7 +46,7 @@ std::span<const ModelEntry> models() {
       transformer_entry(), local_transformer_entry(), sparse_transformer_entry(),
       blockbert_entry(),   bigbird_entry(),           bigbird_etc_entry(),
       etc_entry(),         longformer_entry(),        longformer_lm_entry(),
-      led_entry()};
+      led_entry(),         bigbird_pegasus_entry()};
   return all;
 }
 

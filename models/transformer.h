@@ -73,6 +73,8 @@ struct TransformerConfig {
   bool emb_norm = false;
   int64_t position_offset = 0;  ///< learned: rows that the table has before position 0 (BART: 2)
   bool source_tables = false;   ///< encoder_decoder: positions and emb_norm of the source's own
+  bool couple = false;  ///< encoder_decoder: blocks of the decoder are the encoder's, norms too,
+                        ///< but for cross-attention
   int64_t source_vocab = 0;  ///< encoder_decoder: the source has a table of its own; 0: it shares
   int64_t token_types = 0;   ///< rows of the token type table
   bool mlm_head = false;     ///< dense, activation and norm before the head (BERT)
@@ -108,8 +110,8 @@ struct TransformerConfig {
         "window", window)("qkv_bias", qkv_bias)("out_bias", out_bias)("head_bias", head_bias)(
         "share_qk", share_qk)("tie_embedding", tie_embedding)("emb_scale", emb_scale)(
         "emb_norm", emb_norm)("position_offset", position_offset)("source_tables", source_tables)(
-        "source_vocab", source_vocab)("token_types", token_types)("mlm_head", mlm_head)("classes",
-                                                                                        classes);
+        "couple", couple)("source_vocab", source_vocab)("token_types", token_types)(
+        "mlm_head", mlm_head)("classes", classes);
     v("dropout", dropout)("dropout_emb", dropout_emb)("dropout_attn", dropout_attn)(
         "dropout_ffn_act", dropout_ffn_act)("dropout_token", dropout_token)(
         "label_smoothing", label_smoothing)("half_loss", half_loss)("layer_loss", layer_loss)(
@@ -183,8 +185,10 @@ class Transformer final : public LanguageModel {
   void visit(Visitor& v) override;
 
  private:
+  /// `coupled`: blocks whose attention and feed-forward networks these share.
   Stack make_stack(bool causal, bool cross, ShawTables& shared, const Init& init,
-                   std::vector<std::unique_ptr<Layer>> attention_layers = {}) const;
+                   std::vector<std::unique_ptr<Layer>> attention_layers = {},
+                   const Stack* coupled = nullptr) const;
   /// What a row sees of rows of its own stack, the first of which has position key_start.
   AttentionPattern pattern(bool causal, int64_t key_start) const;
   Given own_given() const;

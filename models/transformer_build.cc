@@ -52,6 +52,10 @@ void check(const TransformerConfig& c) {
           "position_offset needs positions = learned");
   require(!c.source_tables || c.wiring == Wiring::encoder_decoder, kName,
           "source_tables needs wiring = encoder_decoder");
+  require(!c.couple || c.wiring == Wiring::encoder_decoder, kName,
+          "couple needs wiring = encoder_decoder");
+  require(!c.couple || c.positions != Positions::shaw, kName,
+          "couple is not for positions = shaw: what comes later has no rows in a decoder");
   require(c.source_n_max == 0 || c.source_tables, kName, "source_n_max needs source_tables");
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
@@ -79,10 +83,20 @@ void check(const TransformerConfig& c) {
   require_share_or_default(kName, "dropout_ffn_act", c.dropout_ffn_act);
 }
 
+/// A branch with the parameters of another block's.
+template <class L>
+Branch shared_branch(const Block& block, const char* name) {
+  const Branch& b = block.branch(name);
+  const auto* layer = dynamic_cast<const L*>(b.layer.get());
+  require(layer != nullptr, kName, "couple is for encoders of the Transformer's own layers");
+  return {name, b.norm, std::make_unique<L>(*layer)};
+}
+
 }  // namespace
 
 Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const Init& init,
-                              std::vector<std::unique_ptr<Layer>> attention_layers) const {
+                              std::vector<std::unique_ptr<Layer>> attention_layers,
+                              const Stack* coupled) const {
   const TransformerConfig& c = config_;
   const int branches = cross ? 3 : 2;
   const Scheme weights = scheme_of(c);
@@ -122,21 +136,28 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
     const auto norm = [&](const char* label) {
       return Normalization(NormKind::layer, c.d_model, c.norm_eps, at.at(label));
     };
+    const Block* other = coupled != nullptr ? &coupled->block(i) : nullptr;
     ShawTables own = shared;
     if (relative && !c.shaw_share_layers) own = tables(at.at("attention"));
     std::vector<Branch> list;
     std::unique_ptr<Layer> own_attention;
-    if (attention_layers.empty()) {
+    if (other != nullptr) {
+      list.push_back(shared_branch<MultiHead>(*other, "attention"));
+    } else if (attention_layers.empty()) {
       own_attention = std::make_unique<MultiHead>(attention, own, at.at("attention"));
     } else {
       own_attention = std::move(attention_layers[static_cast<size_t>(i)]);
     }
-    list.push_back({"attention", norm("norm1"), std::move(own_attention)});
+    if (other == nullptr) list.push_back({"attention", norm("norm1"), std::move(own_attention)});
     if (cross) {
       list.push_back({"cross", norm("norm2"),
                       std::make_unique<MultiHead>(across, ShawTables{}, at.at("cross"))});
     }
-    list.push_back({"ff", norm("norm3"), std::make_unique<FeedForward>(ff, at.at("ff"))});
+    if (other != nullptr) {
+      list.push_back(shared_branch<FeedForward>(*other, "ff"));
+    } else {
+      list.push_back({"ff", norm("norm3"), std::make_unique<FeedForward>(ff, at.at("ff"))});
+    }
     LearnedPositions positions;
     if (c.positions == Positions::learned_per_layer) {
       positions =
@@ -147,6 +168,7 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
   std::optional<Normalization> final_norm;
   if (c.norm == NormPlace::pre) {
     final_norm.emplace(NormKind::layer, c.d_model, c.norm_eps, init.at("final_norm"));
+    if (coupled != nullptr) final_norm = coupled->final_norm();
   }
   return Stack(std::move(blocks), std::move(final_norm), c.memory);
 }
@@ -197,7 +219,8 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
   if (c.wiring == Wiring::encoder_decoder) {
     encoder_ =
         make_stack(false, false, encoder_shared_, init.at("encoder"), std::move(encoder_attention));
-    stack_ = make_stack(true, true, shared_, init.at("decoder"));
+    stack_ =
+        make_stack(true, true, shared_, init.at("decoder"), {}, c.couple ? &encoder_ : nullptr);
   } else {
     stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init);
   }

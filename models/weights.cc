@@ -81,6 +81,40 @@ constexpr std::string_view bigbird_unused[] = {"cls.predictions.decoder.weight",
                                                "cls.seq_relationship.weight",
                                                "cls.seq_relationship.bias"};
 
+constexpr NamePair bigbird_pegasus_names[] = {
+    {"embed.token", "shared"},
+    {"embed.source_position", "encoder.embed_positions"},
+    {"embed.position", "decoder.embed_positions"},
+    {"encoder.layers.#.attention.q", "encoder.layers.#.self_attn.self.query"},
+    {"encoder.layers.#.attention.k", "encoder.layers.#.self_attn.self.key"},
+    {"encoder.layers.#.attention.v", "encoder.layers.#.self_attn.self.value"},
+    {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.output"},
+    {"encoder.layers.#.norm1", "encoder.layers.#.self_attn_layer_norm"},
+    {"encoder.layers.#.ff.in", "encoder.layers.#.fc1"},
+    {"encoder.layers.#.ff.out", "encoder.layers.#.fc2"},
+    {"encoder.layers.#.norm2", "encoder.layers.#.final_layer_norm"},
+    {"encoder.final_norm", "encoder.layernorm_embedding"},
+    {"decoder.layers.#.attention.q", "decoder.layers.#.self_attn.q_proj"},
+    {"decoder.layers.#.attention.k", "decoder.layers.#.self_attn.k_proj"},
+    {"decoder.layers.#.attention.v", "decoder.layers.#.self_attn.v_proj"},
+    {"decoder.layers.#.attention.out", "decoder.layers.#.self_attn.out_proj"},
+    {"decoder.layers.#.norm1", "decoder.layers.#.self_attn_layer_norm"},
+    {"decoder.layers.#.cross.q", "decoder.layers.#.encoder_attn.q_proj"},
+    {"decoder.layers.#.cross.k", "decoder.layers.#.encoder_attn.k_proj"},
+    {"decoder.layers.#.cross.v", "decoder.layers.#.encoder_attn.v_proj"},
+    {"decoder.layers.#.cross.out", "decoder.layers.#.encoder_attn.out_proj"},
+    {"decoder.layers.#.norm2", "decoder.layers.#.encoder_attn_layer_norm"},
+    {"decoder.layers.#.ff.in", "decoder.layers.#.fc1"},
+    {"decoder.layers.#.ff.out", "decoder.layers.#.fc2"},
+    {"decoder.layers.#.norm3", "decoder.layers.#.final_layer_norm"},
+    {"decoder.final_norm", "decoder.layernorm_embedding"},
+};
+/// A bias of tokens that such models keep as [1, V].
+constexpr std::string_view logits_bias = "final_logits_bias";
+constexpr NamePair sequence_heads[] = {{"head.bias", logits_bias}};
+constexpr std::string_view sequence_unused[] = {"encoder.embed_tokens.weight",
+                                                "decoder.embed_tokens.weight", "lm_head.weight"};
+
 /// "layers.3.attention.q.weight" in three parts: "layers.#.attention.q", "3", ".weight".
 struct SplitName {
   std::string stem, number, kind;
@@ -110,6 +144,7 @@ const NamePair* find(std::span<const NamePair> names, std::string_view ours) {
 }
 
 std::string theirs(const CheckpointFormat& format, const std::string& ours) {
+  if (const NamePair* whole = find(format.heads, ours)) return std::string(whole->theirs);
   const SplitName s = split(ours);
   const NamePair* base = find(format.base, s.stem);
   const NamePair* pair = base != nullptr ? base : find(format.heads, s.stem);
@@ -196,12 +231,20 @@ constinit const CheckpointFormat bert_format{"bert", "bert.", encoder_names, ber
                                              bert_unused};
 constinit const CheckpointFormat bigbird_format{"big_bird", "bert.", encoder_names, bigbird_heads,
                                                 bigbird_unused};
+constinit const CheckpointFormat bigbird_pegasus_format{
+    "bigbird_pegasus", "model.", bigbird_pegasus_names, sequence_heads, sequence_unused};
 constinit const CheckpointFormat longformer_format{"longformer", "longformer.", longformer_names,
                                                    roberta_heads, roberta_unused};
 
 TensorList named_as(const CheckpointFormat& format, Module& model) {
   TensorList list = named_parameters(model);
-  for (NamedTensor& p : list) p.name = theirs(format, p.name);
+  for (NamedTensor& p : list) {
+    p.name = theirs(format, p.name);
+    if (p.name == logits_bias) {
+      const int64_t vocab = p.tensor.dim(0);
+      p.tensor = p.tensor.alias({1, vocab}, Strides{vocab, 1}, 0);
+    }
+  }
   return list;
 }
 
@@ -273,6 +316,68 @@ BigBirdKeys bigbird_keys(const BigBirdConfig& c) {
   k.num_random_blocks = c.n_random;
   k.use_bias = c.qkv_bias;
   k.rescale_embeddings = c.emb_scale;
+  return k;
+}
+
+BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& k) {
+  require(k.model_type == "bigbird_pegasus", kOp,
+          "model_type is \"{}\"; expected \"bigbird_pegasus\"", k.model_type);
+  require(k.attention_type == "block_sparse", kOp,
+          "attention_type is \"{}\"; expected \"block_sparse\"", k.attention_type);
+  require(k.tie_word_embeddings, kOp, "tie_word_embeddings is false; expected one table");
+  require(k.encoder_layers == k.decoder_layers &&
+              k.encoder_attention_heads == k.decoder_attention_heads &&
+              k.encoder_ffn_dim == k.decoder_ffn_dim,
+          kOp,
+          "encoder and decoder have {} and {} layers, {} and {} heads, feed-forward widths {} and "
+          "{}; expected the same",
+          k.encoder_layers, k.decoder_layers, k.encoder_attention_heads, k.decoder_attention_heads,
+          k.encoder_ffn_dim, k.decoder_ffn_dim);
+  BigBirdPegasusConfig c;
+  c.vocab = k.vocab_size;
+  c.n_layer = k.encoder_layers;
+  c.n_head = k.encoder_attention_heads;
+  c.d_model = k.d_model;
+  c.d_ff = k.encoder_ffn_dim;
+  c.n_max = c.n_max_target = k.max_position_embeddings;
+  c.block = k.block_size;
+  c.n_random = k.num_random_blocks;
+  c.random = RandomPlan::first_1024;
+  c.global_last = GlobalLast::padded;
+  c.activation = activation_of(k.activation_function);
+  c.bias = k.use_bias;
+  c.emb_scale = k.scale_embedding;
+  c.start_token = k.decoder_start_token_id;
+  c.dropout = static_cast<float>(k.dropout);
+  c.dropout_attn = static_cast<float>(k.attention_dropout);
+  c.dropout_ffn_act = static_cast<float>(k.activation_dropout);
+  c.init_std = k.init_std;
+  return c;
+}
+
+BigBirdPegasusKeys bigbird_pegasus_keys(const BigBirdPegasusConfig& c) {
+  require(!c.couple && c.norm == NormPlace::pre && !c.emb_norm && c.n_max == c.n_max_target &&
+              c.norm_eps == 1e-5,
+          kOp,
+          "a model of type bigbird_pegasus has norm = pre, norm_eps = 1e-5, n_max = n_max_target, "
+          "and neither couple nor emb_norm");
+  BigBirdPegasusKeys k;
+  k.vocab_size = c.vocab;
+  k.encoder_layers = k.decoder_layers = c.n_layer;
+  k.encoder_attention_heads = k.decoder_attention_heads = c.n_head;
+  k.d_model = c.d_model;
+  k.encoder_ffn_dim = k.decoder_ffn_dim = c.d_ff;
+  k.max_position_embeddings = c.n_max;
+  k.block_size = c.block;
+  k.num_random_blocks = c.n_random;
+  k.activation_function = name_of(c.activation);
+  k.use_bias = c.bias;
+  k.scale_embedding = c.emb_scale;
+  k.decoder_start_token_id = c.start_token;
+  k.dropout = static_cast<double>(c.dropout);
+  k.attention_dropout = static_cast<double>(or_default(c.dropout_attn, c.dropout));
+  k.activation_dropout = static_cast<double>(or_default(c.dropout_ffn_act, c.dropout));
+  k.init_std = c.init_std;
   return k;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/bigbird.h"
+#include "models/bigbird_pegasus.h"
 #include "models/encoder.h"
 #include "models/longformer.h"
 #include "nn/module.h"
@@ -14,7 +15,7 @@
 namespace longspan {
 
 /// A parameter's name here and in another implementation, without ".weight" and ".bias"; "#" is the
-/// number of a layer.
+/// number of a layer. A name with them stands for that parameter alone.
 struct NamePair {
   std::string_view ours, theirs;
 };
@@ -32,9 +33,10 @@ struct CheckpointFormat {
   std::span<const std::string_view> unused;
 };
 
-/// Checkpoints of RoBERTa \cite liu2019 , BERT \cite devlin2019 , BigBird \cite zaheer2020 and
-/// Longformer \cite beltagy2020 as the package transformers has them.
-extern const CheckpointFormat roberta_format, bert_format, bigbird_format, longformer_format;
+/// Checkpoints of RoBERTa \cite liu2019 , BERT \cite devlin2019 , BigBird and BigBird-Pegasus
+/// \cite zaheer2020 and Longformer \cite beltagy2020 as the package transformers has them.
+extern const CheckpointFormat roberta_format, bert_format, bigbird_format, bigbird_pegasus_format,
+    longformer_format;
 
 /// Every parameter of a model under its name in the format. The tensors are the model's own, so
 /// reading into them loads it. Throws NotImplemented on a parameter that the format has no name
@@ -102,6 +104,37 @@ EncoderKeys encoder_keys(const EncoderConfig& config, std::string_view model_typ
 /// blocks that the reference has drawn see BigBird::set_random_blocks().
 BigBirdConfig bigbird_config(const BigBirdKeys& keys);
 BigBirdKeys bigbird_keys(const BigBirdConfig& config);
+
+/// The keys of BigBird-Pegasus'.
+struct BigBirdPegasusKeys {
+  std::string model_type = "bigbird_pegasus", activation_function = "gelu_new",
+              attention_type = "block_sparse";
+  int64_t vocab_size = 96'103, d_model = 1024, max_position_embeddings = 4096, encoder_layers = 16,
+          decoder_layers = 16, encoder_attention_heads = 16, decoder_attention_heads = 16,
+          encoder_ffn_dim = 4096, decoder_ffn_dim = 4096, block_size = 64, num_random_blocks = 3,
+          decoder_start_token_id = 2;
+  double dropout = 0.1, attention_dropout = 0, activation_dropout = 0, init_std = 0.02;
+  bool scale_embedding = true, use_bias = false, tie_word_embeddings = true;
+
+  void visit(auto& v) {
+    v("model_type", model_type)("activation_function", activation_function)(
+        "attention_type", attention_type)("vocab_size", vocab_size)("d_model", d_model)(
+        "max_position_embeddings", max_position_embeddings)("encoder_layers", encoder_layers)(
+        "decoder_layers", decoder_layers)("encoder_attention_heads", encoder_attention_heads)(
+        "decoder_attention_heads", decoder_attention_heads)("encoder_ffn_dim", encoder_ffn_dim)(
+        "decoder_ffn_dim", decoder_ffn_dim)("block_size", block_size)(
+        "num_random_blocks", num_random_blocks)("decoder_start_token_id", decoder_start_token_id);
+    v("dropout", dropout)("attention_dropout", attention_dropout)(
+        "activation_dropout", activation_dropout)("init_std", init_std)(
+        "scale_embedding", scale_embedding)("use_bias", use_bias)("tie_word_embeddings",
+                                                                  tie_word_embeddings);
+  }
+};
+
+/// The same for BigBird-Pegasus, blocks as for BigBird. Both tables of positions have
+/// max_position_embeddings rows. Throws ValueError where encoder and decoder differ in size.
+BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& keys);
+BigBirdPegasusKeys bigbird_pegasus_keys(const BigBirdPegasusConfig& config);
 
 /// The same for Longformer, whose heads have no dilation; with one window for each layer. Throws
 /// ValueError on a window that is odd, below 2 or missing.

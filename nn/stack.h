@@ -90,6 +90,7 @@ class Stack : public Module {
   Tensor attention_map(int64_t layer, const Tensor& x, const Given& given) const;
 
   int64_t size() const { return static_cast<int64_t>(blocks_.size()); }
+  const std::optional<Normalization>& final_norm() const { return final_norm_; }
   const Block& block(int64_t i) const { return blocks_[static_cast<size_t>(i)]; }
 
  private:

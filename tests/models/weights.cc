@@ -22,7 +22,7 @@ const std::string folder = std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/ch
 
 /// A checkpoint's model, and the way there and back.
 struct Loaded {
-  std::unique_ptr<Encoder> model;
+  std::unique_ptr<LanguageModel> model;
   const CheckpointFormat* format = nullptr;
   Json config;  ///< the keys as they go out again
 
@@ -33,6 +33,17 @@ struct Loaded {
 Loaded made(const std::string& name) {
   const Init init{.gen = Generator{1}};
   Loaded out;
+  if (name == "bigbird_pegasus") {
+    BigBirdPegasusKeys keys;
+    load_pretrained_config(folder + name, keys);
+    const BigBirdPegasusConfig c = bigbird_pegasus_config(keys);
+    out.model = std::make_unique<BigBirdPegasus>(c, init);
+    out.format = &bigbird_pegasus_format;
+    BigBirdPegasusKeys back = bigbird_pegasus_keys(c);
+    out.config = to_json(back);
+    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
+    return out;
+  }
   if (name == "bigbird") {
     BigBirdKeys keys;
     load_pretrained_config(folder + name, keys);
@@ -73,8 +84,13 @@ Loaded made(const std::string& name) {
   return out;
 }
 
-Tensor run(const Encoder& model, const std::string& name, const Tensor& tokens,
+Tensor run(const LanguageModel& any, const std::string& name, const Tensor& tokens,
            const Tensor& lengths) {
+  if (const auto* model = dynamic_cast<const EncoderDecoder*>(&any)) {
+    return model->head(
+        model->forward({.source = tokens, .lengths = lengths, .tokens = tokens}, {}));
+  }
+  const auto& model = dynamic_cast<const Encoder&>(any);
   const Tensor hidden = model.forward({.tokens = tokens, .lengths = lengths}, Pass{});
   if (name == "roberta_classes") return model.classify(hidden, Pass{});
   if (name == "roberta_spans") {
@@ -128,7 +144,8 @@ TEST_P(Weights, GoBothWays) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Weights,
                          testing::Values("roberta", "roberta_classes", "roberta_spans",
-                                         "roberta_tags", "bert", "bigbird", "longformer"),
+                                         "roberta_tags", "bert", "bigbird", "bigbird_pegasus",
+                                         "longformer"),
                          [](const auto& param) { return param.param; });
 
 std::string refusal(const std::function<void()>& f) {
@@ -180,6 +197,14 @@ TEST(WeightsRefuse, AnotherArchitecture) {
   BigBirdKeys keys;
   load_pretrained_config(folder + "roberta", keys);
   EXPECT_NE(refusal([&] { bigbird_config(keys); }).find("expected \"big_bird\""),
+            std::string::npos);
+  BigBirdPegasusKeys pegasus;
+  pegasus.decoder_layers = 3;
+  EXPECT_NE(refusal([&] { bigbird_pegasus_config(pegasus); }).find("16 and 3 layers"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] {
+              bigbird_pegasus_keys(bigbird_pegasus_preset("base"));
+            }).find("neither couple nor emb_norm"),
             std::string::npos);
   LongformerKeys windows;
   windows.attention_window = {7};

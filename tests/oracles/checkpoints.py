@@ -35,6 +35,10 @@ def models():
     longformer = t.LongformerConfig(**(SIZES | {"eos_token_id": 2}), max_position_embeddings=34,
                                     type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5,
                                     attention_window=[4, 8])
+    pegasus = t.BigBirdPegasusConfig(
+        vocab_size=19, d_model=8, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=12, decoder_ffn_dim=12, dropout=0.0,
+        max_position_embeddings=64, block_size=4, num_random_blocks=1)
     return {
         "roberta": (t.RobertaForMaskedLM, roberta, [21, 13], 1),
         "roberta_classes": (t.RobertaForSequenceClassification, roberta, [21, 13], 1),
@@ -45,6 +49,7 @@ def models():
         "bigbird": (t.BigBirdForMaskedLM, bigbird, [19, 9], 0),
         # Without global tokens.
         "longformer": (t.LongformerForMaskedLM, longformer, [21, 13], 1),
+        "bigbird_pegasus": (t.BigBirdPegasusForConditionalGeneration, pegasus, [19, 9], 0),
     }
 
 
@@ -52,6 +57,8 @@ def run(model, tokens, lengths):
     """What a model says, [B, ...]; of padding it means nothing and is zero."""
     mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
     with torch.no_grad():
+        if model.config.is_encoder_decoder:  # what is read is also what is written
+            return model.eval()(tokens, attention_mask=mask, decoder_input_ids=tokens).logits
         out = model.eval()(tokens, attention_mask=mask)
     if hasattr(out, "start_logits"):
         return torch.stack([out.start_logits, out.end_logits], -1)
@@ -63,15 +70,22 @@ def randomise(model, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = torch.randn(p.shape, generator=generator)
-            norm = ("LayerNorm" in name or "layer_norm" in name) and name.endswith("weight")
+            norm = "norm" in name.lower() and name.endswith("weight")
             p.copy_(1 + 0.1 * x if norm else 0.3 * x)
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.copy_(0.3 * torch.randn(model.final_logits_bias.shape,
+                                                            generator=generator))
 
 
-def write():
+def write(only):
     for seed, (name, (kind, config, lengths, pad)) in enumerate(models().items()):
+        if only and name != only:
+            continue
         model = kind(config)
         randomise(model, seed)
         model.save_pretrained(os.path.join(FOLDER, name))
+        if model.can_generate():
+            os.remove(os.path.join(FOLDER, name, "generation_config.json"))
         lengths = torch.tensor(lengths)
         length = int(lengths.max())
         generator = torch.Generator().manual_seed(100 + seed)
@@ -101,9 +115,10 @@ def load(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--load", metavar="FOLDER")
+    parser.add_argument("--only", metavar="NAME", help="writes that one alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    load(options.load) if options.load else write()
+    load(options.load) if options.load else write(options.only)
 
 
 if __name__ == "__main__":

@@ -208,6 +208,23 @@ GOLDENS = {
 }
 
 
+def keep(path, tensors, metadata, check):
+    """Writes the file, or compares with it to 1e-10."""
+    name = os.path.splitext(os.path.basename(path))[0]
+    if check:
+        kept, kept_metadata = golden_file.read(path)
+        if kept.keys() != tensors.keys():
+            sys.exit(f"{name}: other tensors than in the file")
+        if kept_metadata != {k: golden_file.text(v) for k, v in metadata.items()}:
+            sys.exit(f"{name}: other metadata than in the file")
+        for key, x in tensors.items():
+            if (kept[key].double() - x.detach().double()).abs().max() > 1e-10:
+                sys.exit(f"{name}: {key} differs from the file")
+    else:
+        golden_file.write(path, tensors, metadata)
+    print(f"{name}: {os.path.getsize(path) / 1024:.0f} KiB")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
@@ -216,19 +233,7 @@ def main():
     os.makedirs(FOLDER, exist_ok=True)
     for name, make in GOLDENS.items():
         tensors, metadata = make()
-        path = os.path.join(FOLDER, name + ".safetensors")
-        if options.check:
-            kept, kept_metadata = golden_file.read(path)
-            if kept.keys() != tensors.keys():
-                sys.exit(f"{name}: other tensors than in the file")
-            if kept_metadata != {k: golden_file.text(v) for k, v in metadata.items()}:
-                sys.exit(f"{name}: other metadata than in the file")
-            for key, x in tensors.items():
-                if (kept[key].double() - x.detach().double()).abs().max() > 1e-10:
-                    sys.exit(f"{name}: {key} differs from the file")
-        else:
-            golden_file.write(path, tensors, metadata)
-        print(f"{name}: {os.path.getsize(path) / 1024:.0f} KiB")
+        keep(os.path.join(FOLDER, name + ".safetensors"), tensors, metadata, options.check)
 
 
 if __name__ == "__main__":

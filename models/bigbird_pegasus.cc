@@ -1,0 +1,182 @@
+// BigBird as an encoder-decoder, Zaheer et al. 2020 (2007.14062), sec. 4.1 and appendix E: sparse
+// attention in the encoder, whose input is long, and full attention in the decoder.
+//
+// What is coupled follows the released code, whose decoder has the encoder's variables wherever
+// their names are the same; the paper does not say.
+
+#include "models/bigbird_pegasus.h"
+
+#include <cmath>
+
+#include "models/blueprint.h"
+#include "nn/objective.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/pattern_pairs.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "bigbird_pegasus";
+
+constexpr Preset presets[] = {
+    {"small", "2 + 2 layers of 128, sources of 1024 in blocks of 16"},
+    {"coupled", "small with the base's shape: one set of parameters, post-norm"},
+    {"tiny", "2 + 2 layers of 16, blocks of 4, 23 tokens; for tests"},
+    {"base", "12 + 12 coupled layers of 768, sources of 4096, starts from RoBERTa"},
+    {"large", "16 + 16 layers of 1024, sources of 4096, starts from Pegasus"},
+};
+
+/// Appendix E: Adam at 1e-5, Adafactor at 1e-4, each with a warm-up of 10,000 steps.
+TrainingDefaults defaults_of(std::string_view preset) {
+  if (preset == "small" || preset == "coupled") {
+    return {.length = 1024, .batch = 4, .steps = 600, .lr = 1e-3, .clip = 1};
+  }
+  if (preset == "tiny") return {.length = 45, .batch = 4, .steps = 200};
+  return {.length = 3072,
+          .batch = 128,
+          .steps = 100'000,
+          .lr = preset == "large" ? 1e-4 : 1e-5,
+          .warmup = 10'000,
+          .lr_floor = 0,
+          .clip = 1};
+}
+
+std::unique_ptr<Blueprint> make(std::string_view preset) {
+  return std::make_unique<BlueprintOf<BigBirdPegasus, BigBirdPegasusConfig>>(
+      bigbird_pegasus_preset(preset), defaults_of(preset));
+}
+
+/// -sum_v q_v log q_v: 1 - s at one of V classes, the rest shared.
+double entropy(double s, int64_t vocab) {
+  if (s == 0) return 0;
+  return -(1 - s) * std::log(1 - s) - s * std::log(s / static_cast<double>(vocab - 1));
+}
+
+TransformerConfig shell_of(const BigBirdPegasusConfig& c) {
+  require(c.vocab >= 2, kName, "vocab is {}; expected 2 or more", c.vocab);
+  require(!c.couple || c.n_max_target <= c.n_max, kName,
+          "n_max_target is {}, and with couple both sides have one table of n_max = {} positions",
+          c.n_max_target, c.n_max);
+  TransformerConfig t = transformer_preset("bart");
+  t.vocab = c.vocab;
+  t.n_layer = c.n_layer;
+  t.n_head = c.n_head;
+  t.d_model = c.d_model;
+  t.d_ff = c.d_ff;
+  t.couple = c.couple;
+  t.source_tables = !c.couple;
+  t.n_max = c.couple ? c.n_max : c.n_max_target;
+  t.source_n_max = c.couple ? 0 : c.n_max;
+  t.position_offset = 0;
+  t.norm = c.norm;
+  t.norm_eps = c.norm_eps;
+  t.activation = c.activation;
+  t.qkv_bias = t.out_bias = c.bias;
+  t.emb_scale = c.emb_scale;
+  t.emb_norm = c.emb_norm;
+  t.dropout = c.dropout;
+  t.dropout_attn = c.dropout_attn;
+  t.dropout_ffn_act = c.dropout_ffn_act;
+  // s / (V - 1) for each other class is s V / (V - 1) for all classes together.
+  t.label_smoothing =
+      c.label_smoothing * static_cast<double>(c.vocab) / static_cast<double>(c.vocab - 1);
+  t.init_std = c.init_std;
+  t.precision = c.precision;
+  t.memory = c.memory;
+  return t;
+}
+
+}  // namespace
+
+BigBirdPegasus::BigBirdPegasus(const BigBirdPegasusConfig& config, const Init& init)
+    : EncoderDecoder(kName, shell_of(config), init),
+      config_(config),
+      patterns_(kName, config, config.n_layer, config.n_head, config.n_max) {}
+
+Given BigBirdPegasus::given(const SequenceInputs& in) const {
+  require(!in.global, kName, "global tokens are the first and the last block; expected none");
+  Given seen;
+  seen.layer_patterns = patterns_.of(in.source.dim(1), in.lengths);
+  return seen;
+}
+
+Tensor BigBirdPegasus::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
+  if (!pass.training) return EncoderDecoder::loss(hidden, targets, pass);
+  const double least = entropy(config_.label_smoothing, config_.vocab);
+  int64_t counted = 0;
+  if (config_.count_pad_loss) {
+    for (const int64_t y : cast(targets, DType::i64).to_vector<int64_t>()) {
+      counted += y != ignored_target ? 1 : 0;
+    }
+  }
+  if (counted == 0) return add(EncoderDecoder::loss(hidden, targets, pass), -least);
+  const Tensor ignored = equal(targets, full_like(targets, ignored_target));
+  const Tensor all = where(ignored, zeros_like(targets), targets);
+  return mul(add(EncoderDecoder::loss(hidden, all, pass), -least),
+             static_cast<double>(targets.numel()) / static_cast<double>(counted));
+}
+
+int64_t BigBirdPegasus::max_length() const { return config_.n_max_target; }
+
+int64_t BigBirdPegasus::encoder_attention_macs(int64_t length) const {
+  const int64_t l = length, d = config_.d_model, heads = config_.n_head;
+  int64_t n = config_.n_layer * 4 * l * d * d;
+  for (const AttentionPattern& pattern : patterns_.of(l, {})) {
+    n += 2 * attended_pairs(pattern, 1, heads, l, l) * (d / heads);
+  }
+  return n;
+}
+
+BigBirdPegasusConfig bigbird_pegasus_preset(std::string_view name) {
+  BigBirdPegasusConfig c;
+  const bool coupled = name == "coupled" || name == "base";
+  if (coupled) {
+    c.couple = c.bias = c.emb_norm = true;
+    c.emb_scale = false;
+    c.norm = NormPlace::post;
+    c.norm_eps = 1e-12;
+  }
+  if (name == "small" || name == "coupled") {
+    // Few steps learn more without dropout and from wider matrices.
+    c.block = 16;
+    c.dropout = 0;
+    c.init_std = 0.05;
+    return c;
+  }
+  if (name == "tiny") {
+    c.vocab = 23;
+    c.n_head = 2;
+    c.d_model = 16;
+    c.d_ff = 32;
+    c.n_max = 64;
+    c.n_max_target = 24;
+    c.block = 4;
+    c.n_random = 2;
+    c.dropout = 0;
+    return c;
+  }
+  c.n_max = 4096;
+  c.n_max_target = 256;
+  if (coupled) {
+    c.vocab = 50'358;
+    c.n_layer = c.n_head = 12;
+    c.d_model = 768;
+    c.d_ff = 3072;
+    return c;
+  }
+  require(name == "large", kName, "there is no preset \"{}\"", name);
+  c.vocab = 96'103;
+  c.n_layer = c.n_head = 16;
+  c.d_model = 1024;
+  c.d_ff = 4096;
+  return c;
+}
+
+const ModelEntry& bigbird_pegasus_entry() {
+  static const ModelEntry entry{
+      kName, "encoder-decoder over long sources: BigBird's encoder, dense decoder", presets, make};
+  return entry;
+}
+
+}  // namespace longspan

@@ -1,0 +1,305 @@
+// Spec09: BigBird's encoder-decoder against the package, coupling, decoding and its loss.
+
+#include "models/bigbird_pegasus.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "models/generate.h"
+#include "models/led.h"
+#include "nn/objective.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+#include "tests/models/golden_file.h"
+
+namespace longspan::test {
+namespace {
+
+BigBirdPegasusConfig tiny(const std::function<void(BigBirdPegasusConfig&)>& change = {}) {
+  BigBirdPegasusConfig c = bigbird_pegasus_preset("tiny");
+  if (change) change(c);
+  return c;
+}
+
+BigBirdPegasus made(const BigBirdPegasusConfig& c) {
+  BigBirdPegasus model(c, Init{.gen = Generator{1}, .dtype = DType::f64});
+  randomise(model, 0.3, 7);
+  return model;
+}
+
+void couple(BigBirdPegasusConfig& c) {
+  c.couple = c.bias = c.emb_norm = true;
+  c.emb_scale = false;
+  c.norm = NormPlace::post;
+}
+
+/// A source of 12 blocks, the last one short, and padding.
+SequenceInputs inputs() {
+  return {.source = some_tokens(2, 45, 23),
+          .lengths = Tensor::from(std::vector<int64_t>{45, 31}, {2}),
+          .tokens = some_tokens(2, 11, 23, 5)};
+}
+
+Tensor some_targets() {
+  std::vector<int64_t> ids = some_tokens(2, 11, 23, 8).to_vector<int64_t>();
+  for (const size_t i : {9, 10, 20, 21}) ids[i] = ignored_target;
+  return Tensor::from(ids, {2, 11});
+}
+
+class BigBirdPegasusGoldens : public testing::TestWithParam<std::string> {
+ public:
+  static void compare(DType dtype, double tolerance) {
+    const GoldenFile golden("bigbird_pegasus", GetParam());
+    BigBirdPegasusConfig config;
+    set_fields(config, golden.settings);
+    BigBirdPegasus model(config, Init{.gen = Generator{1}, .dtype = dtype});
+    model.set_random_blocks(golden["input.random_blocks"]);
+    golden.set_parameters(model);
+    const Pass pass{.training = true, .gen = Generator{1}};
+    const SequenceInputs in{.source = golden["input.source"],
+                            .lengths = golden["input.lengths"],
+                            .tokens = golden["input.tokens"]};
+    golden.expect("output.context", without_padding(model.encode(in, pass), in.lengths), tolerance);
+    const Tensor hidden = model.forward(in, pass);
+    golden.expect("output.hidden", hidden, tolerance);
+    golden.expect("output.logits", model.head(hidden), tolerance);
+    const Tensor loss = model.loss(hidden, golden["input.targets"], pass);
+    golden.expect("output.loss", loss, tolerance);
+    backward(loss);
+    golden.expect_gradients(model, tolerance);
+  }
+};
+
+TEST_P(BigBirdPegasusGoldens, InF64) { compare(DType::f64, 1e-10); }
+TEST_P(BigBirdPegasusGoldens, InF32) { compare(DType::f32, 1e-5); }
+INSTANTIATE_TEST_SUITE_P(Spec09, BigBirdPegasusGoldens,
+                         testing::ValuesIn(golden_names("bigbird_pegasus")),
+                         [](const auto& param) { return param.param; });
+
+/// The name that a shared parameter of the encoder has in a decoder of its own; empty: it has none.
+std::string twin(std::string name) {
+  if (name == "embed.position.weight") return "embed.source_position.weight";
+  if (name.starts_with("embed.norm")) return name.replace(6, 4, "source_norm");
+  if (!name.starts_with("encoder.")) return {};
+  name.replace(0, 7, "decoder");
+  if (const size_t at = name.find("norm2"); at != std::string::npos) name.replace(at, 5, "norm3");
+  return name;
+}
+
+// 8. What both sides share gets the sum of what two sets of the same values get; cross-attention is
+// the decoder's alone.
+TEST(Spec09, Test8_SharedTensorsGetTheSumOfGradients) {
+  for (const NormPlace norm : {NormPlace::post, NormPlace::pre}) {
+    BigBirdPegasusConfig c = tiny(couple);
+    c.norm = norm;
+    c.label_smoothing = 0;
+    BigBirdPegasus coupled = made(c);
+    c.couple = false;
+    c.n_max_target = c.n_max;  // tables as long as the shared one
+    BigBirdPegasus apart = made(c);
+    std::map<std::string, Tensor> own;
+    for (const NamedTensor& p : named_parameters(apart)) own[p.name] = p.tensor;
+    int shared = 0, cross = 0;
+    for (const NamedTensor& p : named_parameters(coupled)) {
+      assign(own.at(p.name), p.tensor.to_vector<double>());
+      if (own.contains(twin(p.name))) {
+        assign(own.at(twin(p.name)), p.tensor.to_vector<double>());
+        ++shared;
+      }
+      cross += p.name.find(".cross.") != std::string::npos ? 1 : 0;
+    }
+    EXPECT_EQ(parameter_count(coupled) < parameter_count(apart), true);
+    const int layers = 2 * (8 + 4 + 2 * 2);  // projections, feed-forward, two norms
+    EXPECT_EQ(shared, layers + 3 + (norm == NormPlace::pre ? 2 : 0)) << "tables and norms";
+    EXPECT_EQ(cross, 2 * 8);
+    EXPECT_EQ(named_parameters(apart).size(), named_parameters(coupled).size() + size_t(shared));
+
+    const SequenceInputs in = inputs();
+    const Pass pass{.training = true, .gen = Generator{3}};
+    const Tensor y = coupled.forward(in, pass), z = apart.forward(in, pass);
+    EXPECT_TRUE(same_bits(y, z));
+    backward(coupled.loss(y, some_targets(), pass));
+    backward(apart.loss(z, some_targets(), pass));
+    for (const NamedTensor& p : named_parameters(coupled)) {
+      Tensor expected = grad(own.at(p.name));
+      if (own.contains(twin(p.name))) {
+        const Tensor other = grad(own.at(twin(p.name)));
+        EXPECT_TRUE(other) << p.name;
+        expected = add(expected, other);
+      }
+      EXPECT_LE(distance(grad(p.tensor), expected), 1e-12) << p.name;
+    }
+  }
+}
+
+TEST(Spec09, Test8_CoupledGradientsAreThoseOfTheLoss) {
+  BigBirdPegasusConfig c = tiny(couple);
+  c.dropout = 0.1f;
+  BigBirdPegasus model = made(c);
+  const SequenceInputs in = inputs();
+  const Pass pass{.training = true, .gen = Generator{6}};
+  EXPECT_EQ(
+      check_parameter_gradients(
+          model, [&] { return model.loss(model.forward(in, pass), some_targets(), pass); }, 3),
+      "");
+}
+
+// 9. Decoding token by token after a long source is teacher forcing.
+TEST(Spec09, Test9_DecodingAfterASourceEqualsTheFullPass) {
+  const NoGrad off;
+  for (const bool coupled : {false, true}) {
+    const BigBirdPegasus model = made(coupled ? tiny(couple) : tiny());
+    const SequenceInputs in = inputs();
+    const Tensor logits = model.head(model.forward(in, Pass{}));  // [B, L, V]
+    const auto state = model.start_decoding(in);
+    for (int64_t t = 0; t < 11; ++t) {
+      const Tensor step = model.decode(contiguous(narrow(in.tokens, 1, t, 1)), *state);
+      EXPECT_LE(distance(step, contiguous(select(logits, 1, t))), 1e-12) << t;
+    }
+    // One beam is greedy.
+    const Tensor start = full({2, 1}, 2, DType::i64);
+    const Beams one = beam_search(model, start, model.start_decoding(in), 9, {.beams = 1});
+    const auto greedy = model.start_decoding(in);
+    Tensor token = start;
+    for (int64_t t = 0; t < 9; ++t) {
+      token = unsqueeze(sample(model.decode(token, *greedy), {.temperature = 0}, Generator{1}), 1);
+      EXPECT_EQ(flatten(token).to_vector<int64_t>(),
+                contiguous(select(select(one.tokens, 1, 0), 1, t)).to_vector<int64_t>());
+    }
+  }
+}
+
+// 9. score = log P / ((5 + tokens) / 6)^alpha, with log P from one pass over what was found.
+TEST(Spec09, Test9_LengthPenaltyIsTheFormula) {
+  const NoGrad off;
+  const BigBirdPegasus model = made(tiny());
+  const SequenceInputs in = inputs();
+  const Tensor start = full({2, 1}, 2, DType::i64);
+  std::set<int64_t> seen;
+  for (int64_t end = 0; end < 23; ++end) {
+    const double alphas[] = {0.0, 0.7, 0.8, 2.0}, alpha = alphas[end % 4];
+    const Beams beams = beam_search(
+        model, start, model.start_decoding(in), 9,
+        {.beams = 5, .length_penalty = alpha, .end = end, .divisor = LengthDivisor::wu2016});
+    const auto lengths = beams.lengths.to_vector<int64_t>();
+    const auto scores = beams.scores.to_vector<double>();
+    for (int64_t i = 0; i < 5; ++i) {
+      SequenceInputs forced = in;
+      const Tensor found = contiguous(select(beams.tokens, 1, i));  // [B, 9]
+      forced.tokens = shifted_right(found, 2);
+      const auto logits = model.head(model.forward(forced, Pass{})).to_vector<double>();
+      const auto tokens = found.to_vector<int64_t>();
+      for (int64_t b = 0; b < 2; ++b) {
+        const int64_t n = lengths[static_cast<size_t>(b * 5 + i)];
+        seen.insert(n);
+        double likelihood = 0;
+        for (int64_t t = 0; t < n; ++t) {
+          const double* row = &logits[static_cast<size_t>((b * 9 + t) * 23)];
+          double sum = 0;
+          for (int64_t v = 0; v < 23; ++v) sum += std::exp(row[v]);
+          likelihood += row[tokens[static_cast<size_t>(b * 9 + t)]] - std::log(sum);
+        }
+        EXPECT_NEAR(scores[static_cast<size_t>(b * 5 + i)],
+                    likelihood / std::pow((5.0 + static_cast<double>(n)) / 6.0, alpha), 1e-10);
+      }
+    }
+  }
+  EXPECT_GT(seen.size(), 1u) << "continuations of several lengths";
+}
+
+/// The released loss, scalar by scalar, of targets that count; those that do not cost as token 0
+/// where `pad`.
+double smoothed(const Tensor& logits, const Tensor& targets, double s, bool pad) {
+  const auto z = logits.to_vector<double>();
+  const auto y = targets.to_vector<int64_t>();
+  const auto vocab = static_cast<size_t>(logits.dim(-1));
+  double total = 0, count = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (y[i] != ignored_target) ++count;
+    if (y[i] == ignored_target && !pad) continue;
+    double sum = 0;
+    for (size_t v = 0; v < vocab; ++v) sum += std::exp(z[i * vocab + v]);
+    for (size_t v = 0; v < vocab; ++v) {
+      const bool target = static_cast<int64_t>(v) == std::max<int64_t>(y[i], 0);
+      const double q = target ? 1 - s : s / static_cast<double>(vocab - 1);
+      if (q > 0) total += q * (std::log(q) - (z[i * vocab + v] - std::log(sum)));
+    }
+  }
+  return total / count;
+}
+
+// 10. Label smoothing over the V - 1 other classes, less the entropy; at 0 it is cross-entropy.
+TEST(Spec09, Test10_LabelSmoothingEqualsTheScalarReference) {
+  const Pass pass{.training = true, .gen = Generator{6}};
+  const SequenceInputs in = inputs();
+  const Tensor targets = some_targets();
+  for (const double s : {0.0, 0.1, 0.35}) {
+    for (const bool pad : {false, true}) {
+      BigBirdPegasusConfig c = tiny();
+      c.label_smoothing = s;
+      c.count_pad_loss = pad;
+      BigBirdPegasus model = made(c);
+      const Tensor hidden = model.forward(in, pass).detach();
+      const Tensor logits = model.head(hidden).detach();
+      EXPECT_NEAR(model.loss(hidden, targets, pass).item(), smoothed(logits, targets, s, pad),
+                  1e-11);
+      EXPECT_NEAR(model.loss(hidden, targets, Pass{}).item(), smoothed(logits, targets, 0, false),
+                  1e-11)
+          << "scores are not smoothed";
+      if (s == 0.1) {
+        EXPECT_EQ(check_parameter_gradients(
+                      model, [&] { return model.loss(model.forward(in, pass), targets, pass); }, 2),
+                  "");
+      }
+    }
+  }
+}
+
+TEST(Spec09, Test5_PaddingOfTheSourceChangesNoBit) {
+  const NoGrad off;
+  const BigBirdPegasus model = made(tiny());
+  SequenceInputs in = inputs();
+  const Tensor before = model.forward(in, Pass{});
+  in.source = concat({in.source, some_tokens(2, 9, 23, 3)}, 1);
+  EXPECT_TRUE(same_bits(model.forward(in, Pass{}), before));
+}
+
+TEST(BigBirdPegasus, Rejects) {
+  EXPECT_THROW(made(tiny([](auto& c) { c.block = 0; })), ValueError);
+  EXPECT_THROW(made(tiny([](auto& c) { c.n_head = 3; })), ValueError);
+  EXPECT_THROW(made(tiny([](auto& c) { c.vocab = 1; })), ValueError);
+  EXPECT_THROW(made(tiny([](auto& c) { c.label_smoothing = 1; })), ValueError);
+  EXPECT_THROW(made(tiny([](auto& c) {
+                 couple(c);
+                 c.n_max_target = 65;
+               })),
+               ValueError);
+  const BigBirdPegasus model = made(tiny());
+  SequenceInputs in = inputs();
+  in.global = zeros({2, 45}, DType::i32);
+  EXPECT_THROW(model.forward(in, Pass{}), ValueError);
+  in.global = {};
+  in.source = some_tokens(2, 65, 23);
+  EXPECT_THROW(model.forward(in, Pass{}), ValueError);  // beyond the position table
+  EXPECT_THROW(model.start_decoding(2), NotImplemented);
+  EXPECT_THROW(bigbird_pegasus_preset("none"), ValueError);
+}
+
+// A forward pass costs what macs() says, with a source as long as the target.
+TEST(BigBirdPegasus, Macs) {
+  const NoGrad off;
+  const BigBirdPegasus model = made(tiny([](auto& c) { c.n_max_target = 64; }));
+  MacCounter counted;
+  const Tensor source = some_tokens(1, 45, 23), tokens = some_tokens(1, 45, 23, 2);
+  model.head(model.forward({.source = source, .tokens = tokens}, Pass{}));
+  EXPECT_EQ(counted.total(), model.macs(45));
+}
+
+}  // namespace
+}  // namespace longspan::test

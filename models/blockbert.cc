@@ -31,6 +31,8 @@ constexpr Preset presets[] = {
     {"base512_3", "the same with 3 blocks, heads 10:1:1"},
     {"base1024", "12 layers of 768, length 1024, 2 blocks, heads 11:1"},
     {"base1024_3", "the same with 3 blocks, heads 10:1:1"},
+    {"sparse512", "BERT with fixed factorised attention, 12 layers of 768, length 512"},
+    {"sparse1024", "the same, length 1024"},
     {"finetune", "12 layers of 768, length 1024, 3 blocks, heads 8:2:2, answers as spans"},
 };
 
@@ -40,7 +42,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
   }
   if (preset == "needle") return {.length = 64, .batch = 32, .steps = 1500};
   if (preset == "tiny") return {.length = 22, .batch = 4, .steps = 200};
-  const bool shorter = preset == "base512" || preset == "base512_3";
+  const bool shorter = preset.ends_with("512") || preset.ends_with("512_3");
   // 131,072 tokens a batch (sec. 4.1); peak and warm-up are those of RoBERTa base.
   return {.length = shorter ? 512 : 1024,
           .batch = shorter ? 256 : 128,
@@ -106,14 +108,24 @@ BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
       config_(config),
       permutations_(block_permutations(config)) {
   patterns::permuted_blocks(config.n_block, permutations_);  // throws where one is none
+  require_positive(kName, "columns", config.columns);
+  require(config.columns <= config.stride, kName, "columns is {}; expected 1 to stride = {}",
+          config.columns, config.stride);
+  require(
+      config.pattern == BlockBertPattern::blocks || config.attention_impl == AttentionImpl::fused,
+      kName, "pattern = fixed has no materialized attention; expected attention_impl = fused");
 }
 
 Given BlockBert::given(const EncoderInputs& in) const {
   const int64_t length = in.tokens.dim(1), unit = config_.pad_to_multiple;
   const int64_t padded = unit > 0 ? round_up(length, unit) : length;
   Given seen;
-  seen.pattern = with_lengths(patterns::permuted_blocks(length, permutations_, padded), in.lengths,
-                              in.lengths);
+  seen.pattern = config_.pattern == BlockBertPattern::fixed
+                     ? patterns::block_lists(
+                           length, {fixed_blocks(length, config_.stride, config_.columns)}, {},
+                           fmt::format("fixed both ways({}, {})", config_.stride, config_.columns))
+                     : patterns::permuted_blocks(length, permutations_, padded);
+  seen.pattern = with_lengths(seen.pattern, in.lengths, in.lengths);
   return seen;
 }
 
@@ -155,7 +167,12 @@ BlockBertConfig blockbert_preset(std::string_view name) {
   c.n_layer = c.n_head = 12;
   c.d_model = 768;
   c.d_ff = 3072;
-  c.n_max = name == "base512" || name == "base512_3" ? 512 : 1024;
+  c.n_max = name.ends_with("512") || name.ends_with("512_3") ? 512 : 1024;
+  if (name == "sparse512" || name == "sparse1024") {
+    c.heads_per_shift = {};
+    c.pattern = BlockBertPattern::fixed;
+    return c;
+  }
   if (name == "base512") {
     c.heads_per_shift = {10, 2};
     return c;

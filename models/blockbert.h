@@ -18,6 +18,12 @@ template <>
 inline constexpr std::array<std::string_view, 2> value_names<AttentionImpl>{"fused",
                                                                             "materialized"};
 
+/// blocks: BlockBERT's; fixed: the sparse attention that the paper compares with, fixed factorised
+/// attention \cite child2019 in both directions ("SparseBERT").
+enum class BlockBertPattern : uint8_t { blocks, fixed };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<BlockBertPattern>{"blocks", "fixed"};
+
 /// Blockwise Self-Attention for Long Document Understanding \cite qiu2020 .
 struct BlockBertConfig : EncoderConfig {
   int64_t n_block = 2;  ///< n: blocks of a sequence
@@ -30,11 +36,16 @@ struct BlockBertConfig : EncoderConfig {
   /// Blocks as if inputs were padded to a multiple of this many tokens; 0: of the input itself.
   int64_t pad_to_multiple = 0;
   AttentionImpl attention_impl = AttentionImpl::fused;
+  /// With fixed the blocks above mean nothing: a row sees its own `stride` tokens and the last
+  /// `columns` of every block of so many.
+  BlockBertPattern pattern = BlockBertPattern::blocks;
+  int64_t stride = 128, columns = 32;
 
   void visit(auto& v) {
     EncoderConfig::visit(v);
     v("n_block", n_block)("heads_per_shift", heads_per_shift)("permutations", permutations)(
-        "pad_to_multiple", pad_to_multiple)("attention_impl", attention_impl);
+        "pad_to_multiple", pad_to_multiple)("attention_impl", attention_impl)("pattern", pattern)(
+        "stride", stride)("columns", columns);
   }
 };
 

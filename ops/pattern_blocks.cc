@@ -145,6 +145,30 @@ BlockTable bigbird_blocks(int64_t length, int64_t block,
   return table;
 }
 
+BlockTable fixed_blocks(int64_t length, int64_t stride, int64_t columns) {
+  require(
+      length >= 0 && columns >= 1 && stride >= columns, "fixed_blocks",
+      "{} tokens in blocks of {}, of which all rows see {}; expected 1 or more, and no more than "
+      "a block has",
+      length, stride, columns);
+  BlockTable table;
+  const std::vector<int64_t> starts = block_bounds(length, stride);
+  const int64_t n = static_cast<int64_t>(starts.size()) - 1;
+  for (int64_t k = 0; k < n; ++k) {
+    const int64_t start = k * stride;
+    table.bounds.push_back(start);
+    table.bounds.push_back(std::min(length, start + stride - columns));
+    std::vector<int64_t> row;
+    for (int64_t m = 0; m < n; ++m) {
+      if (m == k) row.push_back(2 * m);
+      row.push_back(2 * m + 1);
+    }
+    table.keys.insert(table.keys.end(), 2, row);
+  }
+  table.bounds.push_back(length);
+  return table;
+}
+
 namespace patterns {
 
 AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& members,

@@ -38,6 +38,13 @@ std::vector<int64_t> equal_block_bounds(int64_t length, int64_t n, int64_t padde
 BlockTable bigbird_blocks(int64_t length, int64_t block,
                           const std::vector<std::vector<int64_t>>& random, bool repeats = false);
 
+/// The fixed factorised attention of \cite child2019 without its causal mask, SparseBERT in
+/// \cite qiu2020 : over [0, length) in blocks of `stride` tokens, every row sees its own block and
+/// the last `columns` of every block; of a block cut short only what is left of them. Blocks 2 k
+/// and 2 k + 1 of the table are the two parts of block k. Throws ValueError unless 1 <= columns <=
+/// stride.
+BlockTable fixed_blocks(int64_t length, int64_t stride, int64_t columns);
+
 namespace patterns {
 
 /// Self-attention over `length` tokens by tables of blocks.

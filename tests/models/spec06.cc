@@ -152,6 +152,23 @@ TEST(Spec06, Test3PairCounts) {
   EXPECT_EQ(attended_pairs(patterns::permuted_blocks(22, all), 2, 3, 22, 22), 2 * 22 * 22);
 }
 
+// SparseBERT: own block and the last columns of every block, under a mask and by the closed form.
+TEST(Spec06, SparseBertEqualsTheMask) {
+  constexpr int64_t stride = 8, columns = 3;
+  for (const int64_t length : {1, 7, 8, 14, 22, 64, 250}) {
+    const AttentionPattern p =
+        patterns::block_lists(length, {fixed_blocks(length, stride, columns)}, {}, "fixed");
+    const auto sees = [](int64_t, int64_t, int64_t i, int64_t j) {
+      return i / stride == j / stride || j % stride >= stride - columns;
+    };
+    expect_dense(p, sees, 2, 3, length, fmt::format("L {}", length));
+    EXPECT_EQ(attended_pairs(p, 1, 1, length, length), covered_pairs(p, length, length));
+  }
+  const int64_t n = 512 / 128;
+  EXPECT_EQ(fixed_blocks(512, 128, 32).pairs(), 512 * (128 + (n - 1) * 32));
+  EXPECT_THROW(fixed_blocks(8, 4, 5), ValueError);
+}
+
 // 4. Blocks of keys in another order and the identity are the permutation.
 TEST(Spec06, Test4PermutedKeysUnderTheIdentity) {
   constexpr int64_t length = 20, n = 5, block = length / n, width = 3;
@@ -441,6 +458,14 @@ TEST(Spec06, RejectsWhatDoesNotFit) {
   expect_error([](auto& c) { c.permutations = {0, 1, 2}; }, "n_block = 3 for each of n_head = 4");
   expect_error([](auto& c) { c.permutations = {0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 1}; }, "head 3");
   expect_error([](auto& c) { c.pad_to_multiple = -1; }, "pad_to_multiple");
+  expect_error([](auto& c) { c.columns = 129; }, "stride = 128");
+  expect_error([](auto& c) { c.stride = c.columns = 0; }, "columns is 0");
+  expect_error(
+      [](auto& c) {
+        c.pattern = BlockBertPattern::fixed;
+        c.attention_impl = AttentionImpl::materialized;
+      },
+      "attention_impl = fused");
   expect_error([](auto& c) { c.vocab = 0; }, "vocab is 0");
   expect_error([](auto& c) { c.mask_id = 23; }, "mask_id");
   const BlockBert model(tiny(), f64);

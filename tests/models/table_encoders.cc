@@ -51,6 +51,15 @@ const RegisteredModel shifts = blockbert("blockbert_every_shift", [](BlockBertCo
 const RegisteredModel materialized = blockbert("blockbert_materialized", [](BlockBertConfig& c) {
   c.attention_impl = AttentionImpl::materialized;
 });
+const RegisteredModel sparse_bert = [] {
+  ModelInfo m = blockbert("blockbert_fixed", [](BlockBertConfig& c) {
+    c.pattern = BlockBertPattern::fixed;
+    c.stride = 4;
+    c.columns = 1;
+  });
+  m.sees = [](int64_t i, int64_t j) { return i / 4 == j / 4 || j % 4 == 3; };
+  return m;
+}();
 const RegisteredModel diagonal = [] {
   ModelInfo m = blockbert("blockbert_own_block_pre_norm", [](BlockBertConfig& c) {
     c.heads_per_shift = {};

@@ -20,7 +20,7 @@
 #include "models/sparse_transformer.h"
 #include "nn/attention.h"
 #include "ops/kernels/copy.h"
-#include "ops/window_patterns.h"
+#include "ops/pattern_window.h"
 
 namespace longspan::bench {
 namespace {

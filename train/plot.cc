@@ -72,7 +72,9 @@ struct Colour {
 };
 
 constexpr Colour paper{255, 255, 255}, ink{40, 44, 52}, grey{222, 225, 230}, dim{110, 116, 126};
-constexpr Colour palette[] = {{31, 100, 180}, {217, 95, 14}, {38, 140, 80}, {140, 80, 170}};
+constexpr Colour palette[] = {{31, 100, 180}, {217, 95, 14},  {38, 140, 80},
+                              {140, 80, 170}, {190, 30, 60},  {20, 150, 170},
+                              {150, 110, 40}, {220, 90, 160}, {90, 95, 105}};
 
 Colour mix(Colour a, Colour b, double share) {
   const auto one = [&](uint8_t x, uint8_t y) {
@@ -251,6 +253,28 @@ std::string tick_label(double value, double step) {
   return fmt::format("{:.{}f}", value, std::max(0, static_cast<int>(digits)));
 }
 
+/// An axis of a line plot: a value's place before it is scaled to pixels, and the marks.
+struct Axis {
+  bool logarithmic = false;
+  double low = HUGE_VAL, high = -HUGE_VAL;  // of places
+  Ticks ticks = {};
+
+  double place(double value) const { return logarithmic ? std::log2(value) : value; }
+  void include(double value) {
+    low = std::min(low, place(value)), high = std::max(high, place(value));
+  }
+  void mark(int count) {
+    ticks = make_ticks(low, high, count);
+    if (logarithmic && ticks.step < 1) ticks = make_ticks(low, high, static_cast<int>(high - low));
+  }
+  /// Powers of two from 2^10 on are counted in their thousands, as lengths are.
+  std::string label(double place) const {
+    if (!logarithmic) return tick_label(place, ticks.step);
+    if (place >= 10) return fmt::format("{:g}k", std::exp2(place - 10));
+    return fmt::format("{:.3g}", std::exp2(place));
+  }
+};
+
 /// The rectangle of a chart's data.
 struct Frame {
   double left, top, right, bottom;
@@ -327,48 +351,53 @@ void draw_cell_labels(int64_t count, double length, const std::vector<std::strin
 void write_line_plot(const std::string& path, const LinePlot& plot) {
   require(plot.width >= 200 && plot.height >= 150 && plot.width <= 10'000 && plot.height <= 10'000,
           "plot", "{} x {} pixels: expected 200 x 150 to 10000 x 10000", plot.width, plot.height);
-  double x0 = HUGE_VAL, x1 = -HUGE_VAL, y0 = HUGE_VAL, y1 = -HUGE_VAL;
+  Axis across{.logarithmic = plot.log_x}, up{.logarithmic = plot.log_y};
+  const auto drawn = [&](const Series& s, size_t i) {
+    return std::isfinite(across.place(s.x[i])) && std::isfinite(up.place(s.y[i]));
+  };
   for (const Series& s : plot.series) {
     require(s.x.size() == s.y.size(), "plot", "\"{}\" has {} x and {} y", s.name, s.x.size(),
             s.y.size());
     for (size_t i = 0; i < s.x.size(); ++i) {
-      if (!std::isfinite(s.x[i]) || !std::isfinite(s.y[i])) continue;
-      x0 = std::min(x0, s.x[i]), x1 = std::max(x1, s.x[i]);
-      y0 = std::min(y0, s.y[i]), y1 = std::max(y1, s.y[i]);
+      if (drawn(s, i)) across.include(s.x[i]), up.include(s.y[i]);
     }
   }
-  require(x0 <= x1, "plot", "there is no point to draw");
-  if (x0 > 0 && x0 < 0.05 * x1) x0 = 0;
-  if (x1 == x0) x0 -= 0.5, x1 += 0.5;
-  const double room = y1 > y0 ? 0.05 * (y1 - y0) : std::max(0.5, 0.05 * std::abs(y1));
-  y0 -= room, y1 += room;
+  require(across.low <= across.high, "plot", "there is no point to draw");
+  if (across.low > 0 && across.low < 0.05 * across.high) across.low = 0;
+  if (across.high == across.low) across.low -= 0.5, across.high += 0.5;
+  const double room =
+      up.high > up.low ? 0.05 * (up.high - up.low) : std::max(0.5, 0.05 * std::abs(up.high));
+  up.low -= room, up.high += room;
 
   Picture picture(plot.width, plot.height);
-  const Ticks rows = make_ticks(y0, y1, plot.height / 90),
-              columns = make_ticks(x0, x1, plot.width / 130);
+  up.mark(plot.height / 90);
+  across.mark(plot.width / 130);
   double labels = 0;
-  for (const double y : rows.at) {
-    labels = std::max(labels, Picture::width_of(tick_label(y, rows.step), small));
+  for (const double y : up.ticks.at) {
+    labels = std::max(labels, Picture::width_of(up.label(y), small));
   }
   const Frame frame{58 + labels, 62, plot.width - 34.0, plot.height - 76.0};
-  const auto to_x = [&](double x) {
-    return frame.left + (x - x0) / (x1 - x0) * (frame.right - frame.left);
+  const auto at_x = [&](double place) {
+    return frame.left +
+           (place - across.low) / (across.high - across.low) * (frame.right - frame.left);
   };
-  const auto to_y = [&](double y) {
-    return frame.bottom - (y - y0) / (y1 - y0) * (frame.bottom - frame.top);
+  const auto at_y = [&](double place) {
+    return frame.bottom - (place - up.low) / (up.high - up.low) * (frame.bottom - frame.top);
   };
+  const auto to_x = [&](double x) { return at_x(across.place(x)); };
+  const auto to_y = [&](double y) { return at_y(up.place(y)); };
 
-  for (const double y : rows.at) {
-    const double at = std::floor(to_y(y));
+  for (const double y : up.ticks.at) {
+    const double at = std::floor(at_y(y));
     picture.fill(frame.left, at, frame.right, at + 1, grey);
-    const std::string label = tick_label(y, rows.step);
+    const std::string label = up.label(y);
     picture.text(frame.left - 12 - Picture::width_of(label, small), at + 3 * small, label, small,
                  dim);
   }
-  for (const double x : columns.at) {
-    const double at = std::floor(to_x(x));
+  for (const double x : across.ticks.at) {
+    const double at = std::floor(at_x(x));
     picture.fill(at, frame.top, at + 1, frame.bottom, grey);
-    const std::string label = tick_label(x, columns.step);
+    const std::string label = across.label(x);
     picture.text(at - Picture::width_of(label, small) / 2, frame.bottom + 24, label, small, dim);
   }
   picture.fill(frame.left, frame.bottom, frame.right, frame.bottom + 2, ink);
@@ -381,7 +410,7 @@ void write_line_plot(const std::string& path, const LinePlot& plot) {
       const Colour colour = faint ? mix(full, paper, 0.65) : full;
       std::vector<Point> run;
       for (size_t i = 0; i <= s.x.size(); ++i) {
-        if (i < s.x.size() && std::isfinite(s.x[i]) && std::isfinite(s.y[i])) {
+        if (i < s.x.size() && drawn(s, i)) {
           run.push_back({to_x(s.x[i]), to_y(s.y[i])});
           if (s.markers) picture.stroke({run.back()}, 9, colour);
         } else if (!run.empty()) {

@@ -19,6 +19,8 @@ struct Series {
 struct LinePlot {
   std::string title = {}, x_label = {}, y_label = {};
   std::vector<Series> series = {};
+  bool log_x = false,
+       log_y = false;  ///< equal ratios are equal distances; values from 0 down are gaps
   int width = 1200, height = 720;
 };
 

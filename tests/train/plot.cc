@@ -2,6 +2,7 @@
 
 #include <png.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -44,6 +45,32 @@ Pixels read_png(const std::string& path) {
 }
 
 constexpr std::array<uint8_t, 3> white{255, 255, 255}, blue{31, 100, 180};
+
+/// Whether the pixel in the middle of all blue ones is blue.
+bool middle_is_blue(const Pixels& pixels) {
+  int left = pixels.width, right = 0, top = pixels.height, bottom = 0;
+  for (int y = 0; y < pixels.height; ++y) {
+    for (int x = 0; x < pixels.width; ++x) {
+      if (pixels.at(x, y) != blue) continue;
+      left = std::min(left, x), right = std::max(right, x);
+      top = std::min(top, y), bottom = std::max(bottom, y);
+    }
+  }
+  return pixels.at((left + right) / 2, (top + bottom) / 2) == blue;
+}
+
+TEST(Plot, LogarithmicAxesMakePowersStraight) {
+  const Folder folder;
+  LinePlot plot{.title = "cubes", .x_label = "x", .y_label = "y"};
+  plot.series = {{.x = {-1, 1, 2, 4, 8, 16}, .y = {5, 1, 8, 64, 512, 4096}}};
+  plot.log_x = plot.log_y = true;
+  write_line_plot(folder / "log.png", plot);
+  EXPECT_TRUE(middle_is_blue(read_png(folder / "log.png")));
+  plot.series = {{.x = {1, 2, 4, 8, 16}, .y = {1, 8, 64, 512, 4096}}};
+  plot.log_x = plot.log_y = false;
+  write_line_plot(folder / "linear.png", plot);
+  EXPECT_FALSE(middle_is_blue(read_png(folder / "linear.png")));
+}
 
 TEST(Plot, LinesWithAxes) {
   const Folder folder;

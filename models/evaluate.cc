@@ -14,6 +14,17 @@ struct Span {
   int64_t begin, length, counted;
 };
 
+/// Of what losses() says of these targets.
+Score score_of(const Tensor& targets, auto losses) {
+  const NoGrad off;
+  Score s;
+  for (const int64_t y : cast(targets, DType::i64).to_vector<int64_t>()) {
+    s.count += y != ignored_target ? 1 : 0;
+  }
+  if (s.count > 0) s.nats = losses().loss.item() * static_cast<double>(s.count);
+  return s;
+}
+
 Score score_spans(const LanguageModel& model, const Tensor& text, const std::vector<Span>& spans,
                   int64_t batch) {
   require_integer("score", text, "text");
@@ -42,15 +53,14 @@ Score score_spans(const LanguageModel& model, const Tensor& text, const std::vec
 }  // namespace
 
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets) {
-  const NoGrad off;
-  Score s;
-  for (const int64_t y : cast(targets, DType::i64).to_vector<int64_t>()) {
-    s.count += y != ignored_target ? 1 : 0;
-  }
-  if (s.count == 0) return s;
-  const SegmentMemory memory = model.empty_memory(tokens.dim(0));
-  s.nats = model.loss(tokens, targets, memory, Pass{}).loss.item() * static_cast<double>(s.count);
-  return s;
+  return score_of(targets, [&] {
+    return model.loss(tokens, targets, model.empty_memory(tokens.dim(0)), Pass{});
+  });
+}
+
+Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
+            const Tensor& targets) {
+  return score_of(targets, [&] { return model.sequence_loss(source, tokens, targets, Pass{}); });
 }
 
 Score score_segments(const LanguageModel& model, const Tensor& text, int64_t length,

@@ -25,6 +25,10 @@ struct Score {
 /// Of the counted targets of one batch, tokens and targets [B, L].
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets);
 
+/// The same of what follows a source; LanguageModel::sequence_loss().
+Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
+            const Tensor& targets);
+
 /// The two ways to evaluate a model of limited length over a long text, next token by next token.
 /// Token i of `text`, i >= 1, is predicted exactly once from earlier ones; token 0 is context only.
 /// Both run `batch` windows at a time; that changes no result beyond rounding.

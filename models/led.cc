@@ -18,6 +18,7 @@ constexpr const char* kName = "led";
 
 constexpr Preset presets[] = {
     {"small", "2 + 2 layers of 128, sources of 512, windows of 32 a side; copies marked spans"},
+    {"summaries", "2 + 2 layers of 128, sources of 1024, summaries of 1280 out of 4096 tokens"},
     {"tiny", "2 + 2 layers of 16, windows of 3 a side, 23 tokens; for tests"},
     {"base", "6 + 6 layers of 768, sources of 16384, windows of 512 a side (LED base)"},
     {"large", "12 + 12 layers of 1024, sources of 16384, windows of 512 a side (LED large)"},
@@ -25,6 +26,8 @@ constexpr Preset presets[] = {
 
 TrainingDefaults defaults_of(std::string_view preset) {
   if (preset == "small") return {.length = 512, .batch = 8, .steps = 600, .lr = 1e-3, .clip = 1};
+  if (preset == "summaries")
+    return {.length = 512, .batch = 4, .steps = 1000, .lr = 1e-3, .clip = 1};
   if (preset == "tiny") return {.length = 29, .batch = 4, .steps = 200};
   return {.length = 16'384,
           .batch = 16,
@@ -113,7 +116,7 @@ TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
 Led::Led(const LedConfig& config, const Init& init)
     : config_(config), shell_(shell_of(config), init, encoder_attention(config, init)) {}
 
-Tensor Led::encode(const LedInputs& in, Pass pass) const {
+Given Led::given(const LedInputs& in) const {
   if (in.source.rank() != 2) {
     fail_with<ShapeError>(kName, "the source must be [B, S]", {{"source", in.source}});
   }
@@ -129,7 +132,11 @@ Tensor Led::encode(const LedInputs& in, Pass pass) const {
   } else if (config_.globals != GlobalDefault::none) {
     given.global = global_tokens(global_mask(batch, length, {0}, device()), in.lengths);
   }
-  return shell_.run_encoder(in.source, given, pass);
+  return given;
+}
+
+Tensor Led::encode(const LedInputs& in, Pass pass) const {
+  return shell_.run_encoder(in.source, given(in), pass);
 }
 
 Tensor Led::forward(const LedInputs& in, Pass pass) const {
@@ -148,6 +155,28 @@ std::unique_ptr<DecodeState> Led::start_decoding(const LedInputs& in) const {
 
 Tensor Led::decode(const Tensor& tokens, DecodeState& state) const {
   return shell_.decode(tokens, state);
+}
+
+LanguageModel::Losses Led::sequence_loss(const SourceTokens& source, const Tensor& tokens,
+                                         const Tensor& targets, Pass pass) const {
+  const LedInputs in{.source = source.tokens, .lengths = source.lengths, .tokens = tokens};
+  Losses result;
+  result.loss = loss(forward(in, pass), targets, pass);
+  return result;
+}
+
+std::unique_ptr<DecodeState> Led::start_after(const SourceTokens& source) const {
+  return start_decoding({.source = source.tokens, .lengths = source.lengths});
+}
+
+Tensor Led::attention_map(const Tensor& source, int64_t layer) const {
+  return shell_.encoder_attention_map(source, layer, given({.source = source}));
+}
+
+AttentionOutline Led::attention_outline(int64_t layer, int64_t length) const {
+  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  return longformer_outline(attention_of(config_, layer), length,
+                            config_.globals != GlobalDefault::none);
 }
 
 LanguageModel::Losses Led::loss(const Tensor&, const Tensor&, const SegmentMemory&, Pass) const {
@@ -170,10 +199,14 @@ int64_t Led::macs(int64_t length) const {
 
 LedConfig led_preset(std::string_view name) {
   LedConfig c;
-  if (name == "small") {
+  if (name == "small" || name == "summaries") {
     // Few steps learn more without dropout and from wider matrices; docs/longformer.md.
     c.dropout = 0;
     c.init_std = 0.05;
+    if (name == "small") return c;
+    c.vocab = 4096;
+    c.n_max = 1024;
+    c.n_max_target = 1280;
     return c;
   }
   if (name == "tiny") {

@@ -83,6 +83,7 @@ class Led final : public LanguageModel {
   Objective objective() const override { return Objective::sequence; }
   int64_t vocab() const override { return config_.vocab; }
   int64_t max_length() const override { return config_.n_max_target; }
+  int64_t max_source_length() const override { return config_.n_max; }
   Device device() const override { return shell_.device(); }
   int64_t layers() const override { return config_.n_layer; }
   /// Throw NotImplemented: without a source there is nothing to do.
@@ -90,12 +91,21 @@ class Led final : public LanguageModel {
               Pass pass) const override;
   Tensor logits(const Tensor& tokens, Pass pass) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
+  /// With the global tokens that LedConfig::globals says.
+  Losses sequence_loss(const SourceTokens& source, const Tensor& tokens, const Tensor& targets,
+                       Pass pass) const override;
+  std::unique_ptr<DecodeState> start_after(const SourceTokens& source) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
+  Tensor attention_map(const Tensor& source, int64_t layer) const override;
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   /// Of a source and a target of the same length.
   int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override { shell_.visit(v); }
 
  private:
+  /// What the encoder's layers see.
+  Given given(const LedInputs& in) const;
+
   LedConfig config_;
   Transformer shell_;
 };

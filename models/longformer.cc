@@ -243,13 +243,12 @@ Given Longformer::given(const EncoderInputs& in) const {
   return seen;
 }
 
-AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) const {
-  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
-  const LongformerAttentionOptions o = longformer_attention(config_, layer);
+AttentionOutline longformer_outline(const LongformerAttentionOptions& o, int64_t length,
+                                    bool first_global) {
   std::vector<std::vector<int64_t>> globals;
-  if (config_.globals == GlobalDefault::first) globals = {{0}};
+  if (first_global) globals = {{0}};
   const auto g = static_cast<int64_t>(globals.size());  // one at most
-  AttentionOutline outline{.rows = length, .columns = length, .heads = config_.n_head, .calls = {}};
+  AttentionOutline outline{.rows = length, .columns = length, .heads = o.n_head, .calls = {}};
   outline.calls.push_back(
       {.pattern = patterns::window_and_globals(length, o.one_sided_window, dilations(o), globals),
        .queries = length,
@@ -261,6 +260,12 @@ AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) co
         {.pattern = patterns::dense(), .queries = 1, .keys = length, .query_at = {0}});
   }
   return outline;
+}
+
+AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) const {
+  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  return longformer_outline(longformer_attention(config_, layer), length,
+                            config_.globals == GlobalDefault::first);
 }
 
 int64_t Longformer::attention_macs(int64_t length) const {

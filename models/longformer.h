@@ -54,6 +54,10 @@ class LongformerAttention final : public Layer {
 int64_t attention_macs(const LongformerAttentionOptions& options, int64_t length,
                        const std::vector<int64_t>& globals);
 
+/// Who sees whom in such a layer over `length` tokens, the first of which may be global.
+AttentionOutline longformer_outline(const LongformerAttentionOptions& options, int64_t length,
+                                    bool first_global);
+
 /// What is global where an input does not say: nothing for masked tokens, while classes and spans
 /// are refused (by_task); the first token, or nothing.
 enum class GlobalDefault : uint8_t { by_task, first, none };

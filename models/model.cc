@@ -21,6 +21,15 @@ StreamState& StreamState::of(DecodeState& opaque, std::string_view model, const 
   return *state;
 }
 
+LanguageModel::Losses LanguageModel::sequence_loss(const SourceTokens&, const Tensor&,
+                                                   const Tensor&, Pass) const {
+  fail<NotImplemented>("model", "this model reads no source; expected an encoder-decoder");
+}
+
+std::unique_ptr<DecodeState> LanguageModel::start_after(const SourceTokens&) const {
+  fail<NotImplemented>("model", "this model reads no source; expected an encoder-decoder");
+}
+
 std::unique_ptr<DecodeState> LanguageModel::start_decoding(int64_t) const {
   fail<NotImplemented>("model", "this model does not decode step by step");
 }

@@ -41,6 +41,12 @@ struct StreamState final : DecodeState {
   int64_t batch = 0;
 };
 
+/// What an encoder-decoder reads before its decoder says anything.
+struct SourceTokens {
+  Tensor tokens;        ///< [B, S] of an integer dtype
+  Tensor lengths = {};  ///< i64 [B]: the valid ones of each row; undefined: all
+};
+
 /// What programs need of a model over tokens, whatever is inside.
 class LanguageModel : public Module {
  public:
@@ -55,8 +61,10 @@ class LanguageModel : public Module {
   virtual int64_t vocab() const = 0;
   /// The id that hides a token from a masked objective, -1 where there is none.
   virtual int64_t mask_token() const { return -1; }
-  /// Most tokens that a segment may have.
+  /// Most tokens that a segment may have; of an encoder-decoder those that it may write.
   virtual int64_t max_length() const { return std::numeric_limits<int64_t>::max(); }
+  /// Most tokens that it may be given to read: the source of an encoder-decoder, else a segment.
+  virtual int64_t max_source_length() const { return max_length(); }
   virtual Device device() const = 0;
   virtual int64_t layers() const = 0;
 
@@ -67,6 +75,11 @@ class LanguageModel : public Module {
   /// ShapeError, DTypeError, DeviceError, and ValueError on an id out of range.
   virtual Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
                       Pass pass) const = 0;
+  /// The same for what follows a source, with teacher forcing: the decoder is given tokens [B, L],
+  /// and targets [B, L] say what comes after each. Only with Objective::sequence; else
+  /// NotImplemented.
+  virtual Losses sequence_loss(const SourceTokens& source, const Tensor& tokens,
+                               const Tensor& targets, Pass pass) const;
   /// Applies the statistics that a training pass returned, once.
   virtual void absorb(const std::vector<Tensor>& /*states*/) {}
 
@@ -77,11 +90,14 @@ class LanguageModel : public Module {
   /// returns the logits [B, V] after the last one. Throws NotImplemented where the model does not
   /// decode.
   virtual std::unique_ptr<DecodeState> start_decoding(int64_t batch) const;
+  /// The state of an encoder-decoder that has read a source. Throws NotImplemented otherwise.
+  virtual std::unique_ptr<DecodeState> start_after(const SourceTokens& source) const;
   virtual Tensor decode(const Tensor& tokens, DecodeState& state) const;
 
-  /// [H, L, T] f32: how layer `layer` spreads its attention over tokens [1, L]; for pictures.
+  /// [H, L, T] f32: how layer `layer` spreads its attention over tokens [1, L]; for pictures. Of an
+  /// encoder-decoder the encoder's, over the source.
   virtual Tensor attention_map(const Tensor& tokens, int64_t layer) const;
-  /// Who sees whom in layer `layer` of a segment of `length` tokens, without computing it.
+  /// Who sees whom in layer `layer` (as above) of `length` tokens, without computing it.
   virtual AttentionOutline attention_outline(int64_t layer, int64_t length) const;
 
   /// Multiply-accumulates of a forward pass over one segment of `length` tokens.

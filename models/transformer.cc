@@ -204,6 +204,12 @@ int64_t Transformer::max_length() const {
   return table ? config_.n_max : LanguageModel::max_length();
 }
 
+/// Of the source alone: the decoder's table may have another size.
+int64_t Transformer::max_source_length() const {
+  const bool own = config_.source_tables && config_.positions == Positions::learned;
+  return own && config_.source_n_max > 0 ? config_.source_n_max : max_length();
+}
+
 LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targets,
                                         const SegmentMemory& memory, Pass pass) const {
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
@@ -217,6 +223,15 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
   return result;
 }
 
+LanguageModel::Losses Transformer::sequence_loss(const SourceTokens& source, const Tensor& tokens,
+                                                 const Tensor& targets, Pass pass) const {
+  Losses result;
+  const Tensor hidden =
+      forward({.tokens = tokens, .lengths = source.lengths, .source = source.tokens}, pass);
+  result.loss = loss(hidden, targets, pass);
+  return result;
+}
+
 Tensor Transformer::logits(const Tensor& tokens, Pass pass) const {
   return head(forward({.tokens = tokens}, pass));
 }
@@ -227,6 +242,10 @@ std::unique_ptr<DecodeState> Transformer::start_decoding(int64_t batch) const {
   auto state = std::make_unique<TransformerState>();
   state->batch = batch;
   return state;
+}
+
+std::unique_ptr<DecodeState> Transformer::start_after(const SourceTokens& source) const {
+  return start_decoding(source.tokens, source.lengths);
 }
 
 std::unique_ptr<DecodeState> Transformer::start_decoding(const Tensor& source,
@@ -273,19 +292,24 @@ Tensor Transformer::decode(const Tensor& tokens, DecodeState& opaque) const {
 }
 
 Tensor Transformer::attention_map(const Tensor& tokens, int64_t layer) const {
-  const NoGrad off;
   const Given given = own_given();
+  if (config_.wiring == Wiring::encoder_decoder) return encoder_attention_map(tokens, layer, given);
+  const NoGrad off;
   return stack_.attention_map(layer, embed(false, tokens, 0, {}, Pass{}), given);
+}
+
+Tensor Transformer::encoder_attention_map(const Tensor& source, int64_t layer,
+                                          const Given& given) const {
+  const NoGrad off;
+  return encoder_.attention_map(layer, embed(true, source, 0, {}, Pass{}), given);
 }
 
 AttentionOutline Transformer::attention_outline(int64_t layer, int64_t length) const {
   return outline_of(own_given(), layer, config_.n_head, length, length);
 }
 
-/// What the rows of a decoder or an encoder see of each other.
+/// What the rows of a decoder or an encoder see of each other; of both, those of the encoder.
 Given Transformer::own_given() const {
-  require<NotImplemented>(config_.wiring != Wiring::encoder_decoder, kName,
-                          "attention maps are for decoders and encoders");
   Given given;
   given.pattern = pattern(config_.wiring == Wiring::decoder, 0);
   return given;

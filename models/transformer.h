@@ -172,14 +172,20 @@ class Transformer final : public LanguageModel {
   int64_t vocab() const override { return config_.vocab; }
   int64_t mask_token() const override;
   int64_t max_length() const override;
+  int64_t max_source_length() const override;
   Device device() const override { return token_.weight.device(); }
   int64_t layers() const override { return config_.n_layer; }
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
               Pass pass) const override;
+  Losses sequence_loss(const SourceTokens& source, const Tensor& tokens, const Tensor& targets,
+                       Pass pass) const override;
   Tensor logits(const Tensor& tokens, Pass pass) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
+  std::unique_ptr<DecodeState> start_after(const SourceTokens& source) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
+  /// The same of an encoder whose layers see what `given` says.
+  Tensor encoder_attention_map(const Tensor& source, int64_t layer, const Given& given) const;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;

@@ -17,8 +17,12 @@ const Flag flags[] = {
     {"--data-root", "data_root", "folder of all data sets; without it LONGSPAN_DATA"},
     {"--split", "split", "parts of the data that train, validate and test, in per cent: 90/5/5"},
     {"--tokenizer", "tokenizer", "of bytes: a folder or file; see docs/tokenizers.md"},
-    {"--length", "length", "tokens of a segment"},
-    {"--batch", "batch", "segments of a step"},
+    {"--length", "length", "tokens of a segment, or of a source"},
+    {"--target-length", "target_length", "encoder-decoders: most tokens to write"},
+    {"--documents", "documents", "encoder-decoders: train on so many; 0: all"},
+    {"--gap-sentences", "gap_sentences",
+     "encoder-decoders: leave out this share of the sentences and write them; 0: summaries"},
+    {"--batch", "batch", "segments, or pairs, of a step"},
     {"--layers", "model.n_layer", "layers"},
     {"--steps", "steps", "steps to train"},
     {"--seconds", "seconds", "stop after so many seconds"},
@@ -37,6 +41,21 @@ const Flag flags[] = {
     {"--eval-every", "eval_every", "steps between validations; 0: only at the end"},
 };
 
+const Flag beam_flags[] = {
+    {"--beams", "search.beams", "texts that beam search follows at a time; 1: greedy"},
+    {"--length-penalty", "search.length_penalty", "above 0 favours long texts"},
+    {"--no-repeat-ngram", "search.no_repeat_ngram", "no so many tokens occur twice; 0: free"},
+    {"--min-tokens", "search.min_count", "no end before so many tokens"},
+};
+
+struct SearchOptions {
+  BeamSearch search;
+  void visit(auto& v) {
+    v("beams", search.beams)("length_penalty", search.length_penalty)(
+        "no_repeat_ngram", search.no_repeat_ngram)("min_count", search.min_count);
+  }
+};
+
 }  // namespace
 
 std::span<const Flag> run_flags() { return flags; }
@@ -50,6 +69,31 @@ CommandLine read_command_line(int argc, const char* const* argv, std::span<const
   require(line.others.size() <= words, argv[0], "\"{}\" belongs to no option; see {} --help",
           line.others.size() > words ? line.others[words] : "", argv[0]);
   return line;
+}
+
+Settings taken(CommandLine& line, std::string_view prefix) {
+  Settings mine, others;
+  for (Setting& s : line.settings) {
+    const bool match = s.key.starts_with(prefix);
+    if (match) s.key = s.key.substr(prefix.size());
+    (match ? mine : others).push_back(s);
+  }
+  line.settings = others;
+  return mine;
+}
+
+std::span<const Flag> search_flags() { return beam_flags; }
+
+BeamSearch taken_search(CommandLine& line) {
+  SearchOptions o;
+  set_fields(o, taken(line, "search."));
+  constexpr double many = 1e6;
+  const Range ranges[] = {{"beams", 0, many},
+                          {"length_penalty", -many, many},
+                          {"no_repeat_ngram", 0, many},
+                          {"min_count", 0, many}};
+  check_ranges(to_json(o), ranges);
+  return o.search;
 }
 
 Trained load_run(const CommandLine& line) {

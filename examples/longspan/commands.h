@@ -2,7 +2,9 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
+#include "examples/longspan/material.h"
 #include "examples/longspan/run.h"
 #include "train/config.h"
 
@@ -26,6 +28,13 @@ std::span<const Flag> run_flags();
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
                               const std::string& about, size_t words = 0);
 
+/// The settings whose keys begin with `prefix`, without it; the line keeps the others.
+Settings taken(CommandLine& line, std::string_view prefix);
+
+/// Flags of beam search, and what they say. Throws ValueError on numbers out of range.
+std::span<const Flag> search_flags();
+BeamSearch taken_search(CommandLine& line);
+
 /// A trained run, ready to be scored or sampled from.
 struct Trained {
   TrainingRun run;
@@ -38,8 +47,8 @@ Trained load_run(const CommandLine& line);
 
 /// "pictures/loss.png": loss and validation over steps, from metrics.jsonl.
 void draw_loss(const TrainingRun& run);
-/// "pictures/attention.png": how each layer and head spreads its attention over the beginning of a
-/// part.
-void draw_attention(const TrainingRun& run, const Part& part);
+/// "pictures/attention.png": how each layer and head spreads its attention over the beginning of
+/// the validation part.
+void draw_attention(const TrainingRun& run, const Material& material);
 
 }  // namespace longspan

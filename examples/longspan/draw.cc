@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "examples/longspan/commands.h"
+#include "examples/longspan/material.h"
 #include "examples/longspan/panels.h"
 #include "train/files.h"
 
@@ -88,33 +89,24 @@ int draw_command(int argc, const char* const* argv) {
       "to, "
       "as a table and as pictures/pattern.png. With the folder of a run, and no --model, of that "
       "run, and pictures/attention.png of its newest checkpoint.");
-  Settings draw_settings, settings;
-  for (Setting& s : line.settings) {
-    const bool mine = s.key.starts_with("draw.");
-    if (mine) s.key = s.key.substr(5);
-    (mine ? draw_settings : settings).push_back(s);
-  }
-  line.settings = settings;
   Options o;
-  set_fields(o, draw_settings);
+  set_fields(o, taken(line, "draw."));
   const std::string* const out = line.value("--out");
   require(out != nullptr, "--out", "no folder given; expected --out DIR");
 
   RunConfig config;
-  if (last_setting(settings, "model.name") != nullptr) {
-    config = make_config(settings);
+  if (last_setting(line.settings, "model.name") != nullptr) {
+    config = make_config(line.settings);
   } else {
     Trained trained = load_run(line);
-    draw_attention(trained.run, trained.run.corpus().valid);
+    draw_attention(trained.run, *open_material(trained.run));
     std::fprintf(stderr, "attention on the validation part: %s/pictures/attention.png\n",
                  out->c_str());
     config = std::move(trained.run.config);
   }
   // Parameters of one element: the outline of attention needs none of them.
   const std::unique_ptr<LanguageModel> model = config.model->build(Init{.plan = true});
-  require(config.length <= model->max_length(), "length",
-          "got {}; {} takes at most {} tokens: choose a shorter --length or a larger model.n_max",
-          config.length, config.model_name, model->max_length());
+  require_length(config, *model);
   require(o.layer >= -1 && o.layer < model->layers(), "--layer", "got {}; {} has layers 0 to {}",
           o.layer, config.model_name, model->layers() - 1);
   const int64_t first = o.layer >= 0 ? o.layer : 0;

@@ -12,11 +12,9 @@
 namespace longspan {
 namespace {
 
-constexpr const char* scores[] = {"valid_bpb", "test_bpb", "train_part_bpb"};
-
-/// The key of summary.json for a part: train_bpb is the mean over the last steps.
-const char* key_of(const std::string& part) {
-  return part == "valid" ? scores[0] : part == "test" ? scores[1] : scores[2];
+/// The key of summary.json for a score of a part: train_bpb is the mean over the last steps.
+std::string key_of(const std::string& part, const char* score) {
+  return (part == "train" ? "train_part" : part) + "_" + score;
 }
 
 void set(Members& figures, const std::string& key, const Json& value) {
@@ -40,8 +38,11 @@ void keep_scores(const std::string& out, Members& figures) {
   const Json now(figures);
   const Json* step = before.find("steps");
   if (step == nullptr || !(*step == now["steps"])) return;
-  for (const char* key : scores) {
-    if (const Json* score = before.find(key)) set(figures, key, *score);
+  for (const char* part : {"valid", "test", "train"}) {
+    for (const char* score : {"bpb", "rouge", "lead3", "lead10"}) {
+      const std::string key = key_of(part, score);
+      if (const Json* known = before.find(key)) set(figures, key, *known);
+    }
   }
 }
 
@@ -63,46 +64,79 @@ double sliding_bits(const TrainingRun& run, const Part& part, int64_t stride) {
   return score.bits() * static_cast<double>(score.count) / symbols;
 }
 
+/// Scores a part again where --stride asks for it.
+void score_windows(const TrainingRun& run, const Material& material, const std::string& part,
+                   const std::string& stride) {
+  const auto* text = dynamic_cast<const TextMaterial*>(&material);
+  require<NotImplemented>(text != nullptr, "--stride", "{} reads sources; expected a decoder",
+                          run.config.model_name);
+  Windows windows;
+  set_fields(windows, {{"stride", Json(stride), "--stride", true}});
+  std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per %s\n",
+               static_cast<long long>(run.config.length), static_cast<long long>(windows.stride),
+               sliding_bits(run, text->corpus().part(part), windows.stride),
+               material.unit().c_str());
+}
+
+/// Mean F1 in per cent, as it is printed and as summary.json has it.
+Json percent(const char* name, const RougeScores& scores) {
+  const double one = 100 * scores.rouge1, two = 100 * scores.rouge2, sum = 100 * scores.rouge_lsum;
+  std::fprintf(stderr, "%-20s %7.2f %7.2f %10.2f\n", name, one, two, sum);
+  return Members{{"rouge1", one}, {"rouge2", two}, {"rouge_lsum", sum}};
+}
+
+/// ROUGE of what the model writes, beside that of the first sentences.
+void score_summaries(const PairMaterial& material, const std::string& part,
+                     const BeamSearch& search, Members& figures) {
+  const SummaryScores scores = material.scores(part, search);
+  std::fprintf(stderr, "%-20s %7s %7s %10s\n", "", "ROUGE-1", "ROUGE-2", "ROUGE-Lsum");
+  set(figures, key_of(part, "rouge"), percent("summaries", scores.summaries));
+  set(figures, key_of(part, "lead3"), percent("first 3 sentences", scores.lead3));
+  set(figures, key_of(part, "lead10"), percent("first 10 sentences", scores.lead10));
+}
+
 }  // namespace
 
 int eval_command(int argc, const char* const* argv) {
-  const Flag own[] = {{"--out", "", "the run folder"},
-                      {"--step", "", "step of the checkpoint; without it the newest"},
-                      {"--part", "", "train, valid or test; without it valid"},
-                      {"--stride", "", "score again in windows that move by so many bytes"}};
-  const CommandLine line = read_command_line(
+  std::vector<Flag> own = {{"--out", "", "the run folder"},
+                           {"--step", "", "step of the checkpoint; without it the newest"},
+                           {"--part", "", "train, valid or test; without it valid"},
+                           {"--stride", "", "score again in windows that move by so many bytes"}};
+  own.insert(own.end(), search_flags().begin(), search_flags().end());
+  CommandLine line = read_command_line(
       argc, argv, own,
-      "longspan eval --out DIR: scores a checkpoint on every byte of a part of the data once.");
+      "longspan eval --out DIR: scores a checkpoint on every byte of a part of the data once; "
+      "summaries by ROUGE too.");
+  const BeamSearch search = taken_search(line);
   Trained trained = load_run(line);
   const TrainingRun& run = trained.run;
-  const Corpus corpus = run.corpus();
+  const std::unique_ptr<Material> material = open_material(run);
   const std::string part = line.value("--part") != nullptr ? *line.value("--part") : "valid";
-  const Part& tokens = corpus.part(part);
-  require(tokens.size() > 0, "--part", "the {} part of {} is empty with --split {}", part,
-          tokens.path,
-          run.config.split.empty() ? find_data_set(corpus.id).split
-                                   : std::string_view(run.config.split));
+  const int64_t size = material->size(part);
+  const std::string_view split =
+      run.config.split.empty() ? find_data_set(run.config.task).split : run.config.split;
+  require(size > 0, "--part", "the {} part of {} is empty with --split {}", part, run.config.task,
+          split);
 
   const auto start = std::chrono::steady_clock::now();
-  const double bits = bits_per_byte(run, corpus, tokens);
+  const double bits = material->bits(part);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::fprintf(stderr, "step %lld, %s part of %s: %.4f bits per %s (%lld %s in %.2f s)\n",
-               static_cast<long long>(trained.at.step), part.c_str(), tokens.path.c_str(), bits,
-               corpus.unit.c_str(), static_cast<long long>(tokens.size()),
-               tokens.symbols < 0 ? (corpus.unit + "s").c_str() : "tokens", seconds);
-
+               static_cast<long long>(trained.at.step), part.c_str(), run.config.task.c_str(), bits,
+               material->unit().c_str(), static_cast<long long>(size), material->items().c_str(),
+               seconds);
   if (const std::string* stride = line.value("--stride")) {
-    Windows windows;
-    set_fields(windows, {{"stride", Json(*stride), "--stride", true}});
-    std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per %s\n",
-                 static_cast<long long>(run.config.length), static_cast<long long>(windows.stride),
-                 sliding_bits(run, tokens, windows.stride), corpus.unit.c_str());
+    score_windows(run, *material, part, *stride);
   }
 
   Members figures = summary(run, trained.at, std::nan(""));
   keep_scores(run.out, figures);
-  set(figures, key_of(part), bits);
+  set(figures, key_of(part, "bpb"), bits);
+  const auto* pairs = dynamic_cast<const PairMaterial*>(material.get());
+  if (pairs != nullptr && run.config.gap_sentences == 0 && search.beams > 0) {
+    score_summaries(*pairs, part, search, figures);
+  }
   finish(run.out, figures);
   return 0;
 }

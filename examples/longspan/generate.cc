@@ -1,21 +1,23 @@
 #include "models/generate.h"
 
 #include <cstdio>
+#include <vector>
 
 #include "core/error.h"
 #include "examples/longspan/commands.h"
+#include "train/files.h"
 
 namespace longspan {
 namespace {
 
 struct Options {
   std::string prompt = "\n";
-  int64_t tokens = 500, top_k = 0;
+  int64_t tokens = 500, top_k = 0, index = -1;
   double temperature = 1, top_p = 1;
   uint64_t sample_seed = 1;
   void visit(auto& v) {
     v("prompt", prompt)("tokens", tokens)("temperature", temperature)("top_k", top_k)(
-        "top_p", top_p)("sample_seed", sample_seed);
+        "top_p", top_p)("index", index)("sample_seed", sample_seed);
   }
 };
 
@@ -30,45 +32,47 @@ std::unique_ptr<const Tokenizer> text_tokenizer(const RunConfig& config) {
   return open_tokenizer(config.tokenizer.empty() ? "bytes" : config.tokenizer);
 }
 
-}  // namespace
+std::string read_stream(std::FILE* stream) {
+  std::string text;
+  char some[4096];
+  while (const size_t n = std::fread(some, 1, sizeof some, stream)) text.append(some, n);
+  return text;
+}
 
-int generate_command(int argc, const char* const* argv) {
-  const Flag own[] = {{"--out", "", "the run folder"},
-                      {"--step", "", "step of the checkpoint; without it the newest"},
-                      {"--prompt", "sample.prompt", "text to go on from"},
-                      {"--tokens", "sample.tokens", "bytes to draw"},
-                      {"--temperature", "sample.temperature", "0: always the most likely byte"},
-                      {"--top-k", "sample.top_k", "draw from the k most likely bytes; 0: all"},
-                      {"--top-p", "sample.top_p", "draw from the fewest bytes that reach p"}};
-  CommandLine line = read_command_line(
-      argc, argv, own, "longspan generate --out DIR: text from a trained model, byte by byte.");
-  // What concerns the sample is no part of the run; its seed is the sample's too.
-  Settings sample_settings, run_settings;
-  for (Setting& s : line.settings) {
-    if (s.key.starts_with("sample.")) {
-      s.key = s.key.substr(7);
-      sample_settings.push_back(s);
-    } else if (s.key == "seed") {
-      s.key = "sample_seed";
-      sample_settings.push_back(s);
-    } else {
-      run_settings.push_back(s);
-    }
+/// The text of a file without its line breaks, "-" standard input.
+std::string read_text(const std::string& path) {
+  std::string text = path == "-" ? read_stream(stdin) : read_file(path, "--document");
+  for (char& c : text) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
   }
-  line.settings = run_settings;
-  Options o;
-  set_fields(o, sample_settings);
-  constexpr double many = 1e15;
-  const Range ranges[] = {
-      {"tokens", 0, many}, {"temperature", 0, many}, {"top_k", 0, many}, {"top_p", 0, 1}};
-  check_ranges(to_json(o), ranges);
-  require(!o.prompt.empty(), "prompt", "got nothing; expected at least one byte");
+  return text;
+}
 
-  const Trained trained = load_run(line);
+/// Prints a summary, a sentence a line: of a file, or of an article of the data.
+void summarise(const Trained& trained, const CommandLine& line, const Options& o,
+               const BeamSearch& search) {
+  const PairMaterial material(trained.run);
+  const std::string* file = line.value("--document");
+  const std::string* part = line.value("--part");
+  require(file != nullptr || o.index >= 0, "generate",
+          "{} writes after reading: expected --document FILE, or --index N of --part",
+          trained.run.config.model_name);
+  std::string text;
+  if (file != nullptr) {
+    text = read_text(*file);
+  } else {
+    const auto& all = material.documents(part != nullptr ? *part : "valid");
+    const auto count = static_cast<int64_t>(all.size());
+    require(o.index < count, "--index", "got {}; expected 0 to {}", o.index, count - 1);
+    text = article_text(all[static_cast<size_t>(o.index)]);
+  }
+  const std::vector<std::vector<std::string>> written = material.summaries({text}, search);
+  for (const std::string& sentence : written[0]) std::puts(sentence.c_str());
+}
+
+/// Prints a prompt and what is drawn after it.
+void go_on(const Trained& trained, const Options& o) {
   const LanguageModel& model = *trained.run.model;
-  require<NotImplemented>(model.objective() == Objective::next_token, "generate",
-                          "{} predicts hidden bytes, not the next one; expected a decoder",
-                          trained.run.config.model_name);
   const std::unique_ptr<const Tokenizer> tokenizer = text_tokenizer(trained.run.config);
   const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
   const auto print = [&](int32_t id) {
@@ -87,6 +91,55 @@ int generate_command(int argc, const char* const* argv) {
              std::fflush(stdout);
            });
   std::fputc('\n', stdout);
+}
+
+}  // namespace
+
+int generate_command(int argc, const char* const* argv) {
+  std::vector<Flag> own = {
+      {"--out", "", "the run folder"},
+      {"--step", "", "step of the checkpoint; without it the newest"},
+      {"--prompt", "sample.prompt", "text to go on from"},
+      {"--tokens", "sample.tokens", "bytes to draw"},
+      {"--temperature", "sample.temperature", "0: always the most likely byte"},
+      {"--top-k", "sample.top_k", "draw from the k most likely bytes; 0: all"},
+      {"--top-p", "sample.top_p", "draw from the fewest bytes that reach p"},
+      {"--document", "", "encoder-decoders: a text to summarise, - for standard input"},
+      {"--index", "sample.index", "encoder-decoders: summarise this article of --part, from 0"},
+      {"--part", "", "train, valid or test; without it valid"}};
+  own.insert(own.end(), search_flags().begin(), search_flags().end());
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan generate --out DIR: text from a trained model, byte by byte; from an "
+      "encoder-decoder the summary of a document.");
+  // What concerns the sample is no part of the run; its seed is the sample's too.
+  Settings sample_settings = taken(line, "sample.");
+  for (const Setting& s : line.settings) {
+    if (s.key == "seed") sample_settings.push_back({"sample_seed", s.value, s.origin, s.text});
+  }
+  std::erase_if(line.settings, [](const Setting& s) { return s.key == "seed"; });
+  const BeamSearch search = taken_search(line);
+  Options o;
+  set_fields(o, sample_settings);
+  constexpr double many = 1e15;
+  const Range ranges[] = {{"tokens", 0, many},
+                          {"temperature", 0, many},
+                          {"top_k", 0, many},
+                          {"top_p", 0, 1},
+                          {"index", -1, many}};
+  check_ranges(to_json(o), ranges);
+  require(!o.prompt.empty(), "prompt", "got nothing; expected at least one byte");
+
+  const Trained trained = load_run(line);
+  const Objective objective = trained.run.model->objective();
+  require<NotImplemented>(objective != Objective::masked_token, "generate",
+                          "{} predicts hidden bytes, not the next one; expected a decoder",
+                          trained.run.config.model_name);
+  if (objective == Objective::sequence) {
+    summarise(trained, line, o, search);
+  } else {
+    go_on(trained, o);
+  }
   return 0;
 }
 

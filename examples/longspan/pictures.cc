@@ -26,11 +26,10 @@ void draw_loss(const TrainingRun& run) {
                    run.config.model_name + " on " + run.config.task);
 }
 
-void draw_attention(const TrainingRun& run, const Part& part) {
-  const int64_t n = std::min({part.size(), run.config.length, drawn_tokens});
+void draw_attention(const TrainingRun& run, const Material& material) {
+  const std::vector<int32_t> ids = material.first_tokens(std::min(run.config.length, drawn_tokens));
+  const auto n = static_cast<int64_t>(ids.size());
   if (n < 1) return;
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(part[i]);
   const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
 
   std::vector<Tensor> maps;  // [H, L, L] of each layer

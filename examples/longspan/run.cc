@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "models/evaluate.h"
+#include "train/data_sets.h"
 #include "train/log.h"
 #include "train/state.h"
 
@@ -27,13 +27,17 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
   device = parse_device(config.device);
   if (config.memory_limit > 0) set_memory_limit(device, config.memory_limit);
   model = config.model->build(Init{generator().fork("init"), device});
-  require(config.length <= model->max_length(), "length",
-          "got {}; {} takes at most {} tokens: choose a shorter --length or a larger model.n_max",
-          config.length, config.model_name, model->max_length());
-  require(model->objective() != Objective::sequence, "task",
+  require_length(config, *model);
+  const bool documents = find_data_set(config.task).kind == DataKind::documents;
+  const bool sequence = model->objective() == Objective::sequence;
+  require(documents || !sequence, "task",
           "{} maps a sequence to another and the task {} has only one; choose a decoder or an "
-          "encoder",
+          "encoder, or a task with documents and summaries such as wiki-leads",
           config.model_name, config.task);
+  require(sequence || !documents, "task",
+          "{} has documents and summaries, and {} reads one sequence; choose an encoder-decoder "
+          "such as led or transformer:base",
+          config.task, config.model_name);
   const bool masked = model->objective() == Objective::masked_token;
   require(
       !masked || model->mask_token() >= 256 || config.task != "bytes" || !config.tokenizer.empty(),
@@ -41,26 +45,6 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
       model->vocab());
   require(model->vocab() >= 256 || config.task != "bytes", "model.vocab",
           "got {}; expected 256 or more, one for each byte", model->vocab());
-}
-
-Corpus TrainingRun::corpus() const {
-  Corpus corpus = open_corpus(config.task, data_place(config), {config.split, config.tokenizer});
-  const bool masked = model->objective() == Objective::masked_token;
-  const int64_t extra = masked && batches(corpus).mask_token >= corpus.vocabulary ? 1 : 0;
-  require(model->vocab() >= corpus.vocabulary + extra, "model.vocab",
-          "got {}; {} has {} tokens{}: expected {} or more", model->vocab(), corpus.id,
-          corpus.vocabulary, extra > 0 ? " and one that hides them" : "",
-          corpus.vocabulary + extra);
-  return corpus;
-}
-
-BatchOptions TrainingRun::batches(const Corpus& corpus) const {
-  BatchOptions options{.objective = model->objective(), .seed = config.seed, .device = device};
-  if (options.objective != Objective::masked_token) return options;
-  const int32_t mask = corpus.tokenizer ? corpus.tokenizer->special().mask : -1;
-  options.mask_token = mask >= 0 ? mask : std::max(model->mask_token(), corpus.vocabulary);
-  if (config.whole_words) options.words = corpus.words;
-  return options;
 }
 
 int64_t start_from_run(const TrainingRun& run) {
@@ -79,18 +63,10 @@ int64_t start_from_run(const TrainingRun& run) {
   return values["step"].integer();
 }
 
-double bits_per_byte(const TrainingRun& run, const Corpus& corpus, const Part& part) {
-  const int64_t together = std::max<int64_t>(1, 4096 / run.config.length);
-  const EvaluationSegments segments(part, together, run.config.length, run.batches(corpus));
-  Score total;
-  for (int64_t i = 0; i < segments.size(); ++i) {
-    const Batch batch = segments[i];
-    total += score(*run.model, batch.tokens, batch.targets);
-  }
-  if (total.count == 0) return std::nan("");
-  const bool all = run.model->objective() == Objective::next_token && part.symbols > 0;
-  const auto per = static_cast<double>(all ? part.symbols : total.count);
-  return total.bits() * static_cast<double>(total.count) / per;
+void require_length(const RunConfig& config, const LanguageModel& model) {
+  require(config.length <= model.max_source_length(), "length",
+          "got {}; {} takes at most {} tokens: choose a shorter --length or a larger model.n_max",
+          config.length, config.model_name, model.max_source_length());
 }
 
 void Position::add(double loss) {

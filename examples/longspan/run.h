@@ -9,8 +9,6 @@
 #include "core/memory.h"
 #include "examples/longspan/run_config.h"
 #include "models/model.h"
-#include "train/data.h"
-#include "train/data_sets.h"
 #include "train/json.h"
 
 namespace longspan {
@@ -27,15 +25,15 @@ struct TrainingRun {
   TrainingRun(RunConfig config, std::string out);
 
   Generator generator() const { return Generator{config.seed}; }
-  /// The data. Throws ValueError where the model has too few tokens for it.
-  Corpus corpus() const;
-  BatchOptions batches(const Corpus& corpus) const;
 };
 
 /// Gives the model the parameters of the newest checkpoint of the run in config.start.from, by name
 /// (start_from() of models/convert.h); returns the step of that checkpoint. Throws IoError where
 /// there is none, ValueError and ShapeError where the two models have other parameters.
 int64_t start_from_run(const TrainingRun& run);
+
+/// Throws ValueError where segments, or sources, are longer than the model takes.
+void require_length(const RunConfig& config, const LanguageModel& model);
 
 /// How far a run has come. With the tensors and the loss scale, all that it goes on from.
 struct Position {
@@ -58,9 +56,5 @@ struct Position {
 Members summary(const TrainingRun& run, const Position& at, double valid_bpb);
 /// Writes summary.json and prints the same line, the last on standard output.
 void finish(const std::string& out, const Members& figures);
-
-/// Bits per byte (or what else the corpus counts) of a part: every one is scored once (causal), or
-/// at least one token of each window (masked, bits per hidden token). NaN where the part is empty.
-double bits_per_byte(const TrainingRun& run, const Corpus& corpus, const Part& part);
 
 }  // namespace longspan

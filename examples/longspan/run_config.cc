@@ -10,6 +10,7 @@ namespace longspan {
 void RunConfig::visit(Fields& v) {
   v("task", task)("data", data)("data_root", data_root)("split", split);
   v("tokenizer", tokenizer)("whole_words", whole_words);
+  v("documents", documents)("target_length", target_length)("gap_sentences", gap_sentences);
   v("length", length)("batch", batch)("accumulate", accumulate);
   v("steps", steps)("seconds", seconds)("seed", seed);
   v("threads", threads)("device", device)("memory_limit", memory_limit);
@@ -50,17 +51,31 @@ RunConfig make_config(const Settings& settings) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   constexpr double many = std::numeric_limits<int32_t>::max();
   const Range ranges[] = {
-      {"length", 1, many},          {"batch", 1, many},
-      {"accumulate", 1, many},      {"steps", 0, inf},
-      {"seconds", 0, inf},          {"memory_limit", 0, inf},
-      {"save_every", 0, inf},       {"keep", 0, many},
-      {"log_every", 1, inf},        {"eval_every", 0, inf},
-      {"optimizer.lr", 0, inf},     {"optimizer.beta1", 0, 1},
-      {"optimizer.beta2", 0, 1},    {"optimizer.eps", 0, inf},
-      {"optimizer.momentum", 0, 1}, {"optimizer.weight_decay", 0, inf},
-      {"optimizer.clip", 0, inf},   {"optimizer.loss_scale", 0, inf},
-      {"schedule.warmup", 0, inf},  {"schedule.floor", 0, 1},
-      {"schedule.every", 1, inf},   {"schedule.factor", 0, 1},
+      {"length", 1, many},
+      {"batch", 1, many},
+      {"documents", 0, many},
+      {"target_length", 0, many},
+      {"gap_sentences", 0, 0.99},
+      {"accumulate", 1, many},
+      {"steps", 0, inf},
+      {"seconds", 0, inf},
+      {"memory_limit", 0, inf},
+      {"save_every", 0, inf},
+      {"keep", 0, many},
+      {"log_every", 1, inf},
+      {"eval_every", 0, inf},
+      {"optimizer.lr", 0, inf},
+      {"optimizer.beta1", 0, 1},
+      {"optimizer.beta2", 0, 1},
+      {"optimizer.eps", 0, inf},
+      {"optimizer.momentum", 0, 1},
+      {"optimizer.weight_decay", 0, inf},
+      {"optimizer.clip", 0, inf},
+      {"optimizer.loss_scale", 0, inf},
+      {"schedule.warmup", 0, inf},
+      {"schedule.floor", 0, 1},
+      {"schedule.every", 1, inf},
+      {"schedule.factor", 0, 1},
   };
   check_ranges(to_json(c), ranges);
   int64_t tokens = c.batch;

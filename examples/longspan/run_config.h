@@ -29,9 +29,13 @@ inline constexpr std::array<std::string_view, 5> value_names<ScheduleName>{
 /// Everything that makes a run what it is: config.toml is its visit().
 struct RunConfig {
   std::string task = "bytes", data, data_root;
-  std::string split;         ///< empty: the data set's own
-  std::string tokenizer;     ///< of bytes; empty: bytes themselves
-  bool whole_words = false;  ///< masked models hide whole words
+  std::string split;          ///< empty: the data set's own
+  std::string tokenizer;      ///< of bytes; empty: bytes themselves
+  bool whole_words = false;   ///< masked models hide whole words
+  int64_t documents = 0;      ///< encoder-decoders: train on the first ones alone; 0: all
+  int64_t target_length = 0;  ///< and write so many tokens at most; 0: 512, or what the model can
+  double gap_sentences = 0;   ///< this share of an article's sentences is left out and written; 0:
+                              ///< summaries
   int64_t length = 0, batch = 0, accumulate = 1;
   int64_t steps = 0;   ///< 0: no end but `seconds`
   double seconds = 0;  ///< 0: no end but `steps`

@@ -33,24 +33,39 @@ std::vector<std::string> split(const std::string& list) {
   return all;
 }
 
-/// A SentencePiece model of the training part of a text.
+/// The training part of a text, or of documents: their sentences, one a line.
+std::string training_text(const Options& o) {
+  const DataPlace place{o.data_root, o.data};
+  const DataKind kind = find_data_set(o.task).kind;
+  require(kind == DataKind::bytes || kind == DataKind::documents, "tokens",
+          "{} has {}s; expected a text or documents", o.task, unit_of(kind));
+  if (kind == DataKind::bytes) {
+    const Corpus corpus = open_corpus(o.task, place);
+    return std::string(FileBytes{corpus.train.owner, corpus.train.bytes}.text());
+  }
+  std::string text;
+  for (const Document& document : open_documents(o.task, place, 0)) {
+    for (const auto* sentences : {&document.article, &document.summary}) {
+      for (const std::string& sentence : *sentences) text += sentence + "\n";
+    }
+  }
+  return text;
+}
+
+/// A SentencePiece model of a training part.
 void train(const Options& o, const std::string& out) {
   require(!out.empty(), "tokens", "no file given; expected --out FILE.model");
-  const Corpus corpus = open_corpus(o.task, {o.data_root, o.data});
-  require(corpus.kind == DataKind::bytes, "tokens", "{} has {}s; expected a text", o.task,
-          corpus.unit);
-  const FileBytes text{corpus.train.owner, corpus.train.bytes};
-  const std::string model = train_sentence_pieces(text.text(), {.kind = o.kind,
-                                                                .vocabulary = o.vocabulary,
-                                                                .lossless = o.lossless,
-                                                                .symbols = split(o.symbols)});
+  const std::string text = training_text(o);
+  const std::string model = train_sentence_pieces(text, {.kind = o.kind,
+                                                         .vocabulary = o.vocabulary,
+                                                         .lossless = o.lossless,
+                                                         .symbols = split(o.symbols)});
   replace_file(out, model, "tokens");
   const std::unique_ptr<Tokenizer> tokenizer = open_sentence_pieces(out);
-  const auto tokens = static_cast<double>(tokenizer->encode(text.text()).size());
+  const auto tokens = static_cast<double>(tokenizer->encode(text).size());
   std::printf("%s: %lld tokens, %.3f bytes each on %lld bytes of training\n", out.c_str(),
               static_cast<long long>(tokenizer->vocabulary()),
-              static_cast<double>(text.bytes.size()) / tokens,
-              static_cast<long long>(text.bytes.size()));
+              static_cast<double>(text.size()) / tokens, static_cast<long long>(text.size()));
 }
 
 void encode(const Options& o) {

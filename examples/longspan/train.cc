@@ -68,27 +68,30 @@ LossScale make_loss_scale(const RunConfig& c) {
   return f16 ? LossScale::dynamic() : LossScale::fixed(1);
 }
 
+struct StepResult {
+  double loss = 0;  // in nats
+  int64_t tokens = 0;
+};
+
 /// The forward and backward passes of step `step` of `last`, with gradients multiplied by `factor`.
-/// Returns the mean loss in nats.
-double accumulate_gradients(const TrainingRun& run, const SegmentBatches& batches, int64_t step,
-                            int64_t last, double factor) {
+StepResult accumulate_gradients(const TrainingRun& run, const Material& material, int64_t step,
+                                int64_t last, double factor) {
   const RunConfig& c = run.config;
   const Pass pass{.training = true,
                   .gen = run.generator().fork("step").fork(uint64_t(step)),
                   .progress = static_cast<float>(step) / static_cast<float>(last)};
   const double share = 1.0 / static_cast<double>(c.accumulate);
-  double sum = 0;
+  StepResult done;
   for (int64_t i = 0; i < c.accumulate; ++i) {
-    const Batch batch = batches.at(step * c.accumulate + i);
-    const LanguageModel::Losses result =
-        run.model->loss(batch.tokens, batch.targets, run.model->empty_memory(c.batch), pass.at(i));
+    const auto [result, tokens] = material.forward(step * c.accumulate + i, pass.at(i));
     Tensor loss = result.auxiliary ? add(result.loss, result.auxiliary) : result.loss;
     if (share * factor != 1) loss = mul(loss, share * factor);
     backward(loss);
     run.model->absorb(result.states);
-    sum += result.loss.item() * share;
+    done.loss += result.loss.item() * share;
+    done.tokens += tokens;
   }
-  return sum;
+  return done;
 }
 
 }  // namespace
@@ -120,8 +123,8 @@ int train_command(int argc, const char* const* argv) {
   TrainingRun run(make_config(settings), out);
   RunConfig& c = run.config;
 
-  const Corpus corpus = run.corpus();
-  const SegmentBatches batches(corpus.train, c.batch, c.length, run.batches(corpus));
+  const std::unique_ptr<Material> material = open_material(run);
+  material->prepare();
   const TensorList weights = named_parameters(*run.model);
   const std::unique_ptr<Optimizer> optimizer = make_optimizer(c.optimizer, weights);
   LossScale loss_scale = make_loss_scale(c);
@@ -145,10 +148,11 @@ int train_command(int argc, const char* const* argv) {
   Log log(out, {.resume_step = checkpoint.empty() ? -1 : at.step});
   log.write_config(to_json(c));
   for (const char* part : {"/checkpoints", "/pictures"}) sweep(out + part);
-  for (const std::string& warning : corpus.warnings) log.say(warning);
-  const std::string unit = corpus.train.symbols < 0 ? corpus.unit + "s" : "tokens";
+  for (const std::string& warning : material->warnings()) log.say(warning);
+  const int64_t to_validate = material->size("valid");
   log.say(fmt::format("{}: {} parameters, {} {} to train on, {} to validate", c.model_name,
-                      parameter_count(*run.model), corpus.train.size(), unit, corpus.valid.size()));
+                      parameter_count(*run.model), material->size("train"), material->items(),
+                      to_validate));
   if (started) log.say(fmt::format("starting from step {} of {}", from_step, c.start.from));
   if (at.step > 0) log.say(fmt::format("going on from step {}", at.step));
   if (at.step > 0 && at.step == c.steps) log.say("no step is left: more with --steps");
@@ -157,7 +161,6 @@ int train_command(int argc, const char* const* argv) {
   tracker.reset_peak();
   at.see(tracker.peak());
   const Position first = at;
-  const int64_t step_tokens = c.accumulate * c.batch * c.length;
   const double begin = now();
   double paused = 0;  // time that is not training's
   double valid = std::nan("");
@@ -171,14 +174,14 @@ int train_command(int argc, const char* const* argv) {
     saved_step = at.step;
   };
   const auto validate = [&] {
-    if (valid_step == at.step || corpus.valid.size() == 0) return;
+    if (valid_step == at.step || to_validate == 0) return;
     at.see(tracker.peak());
-    valid = bits_per_byte(run, corpus, corpus.valid);
+    valid = material->bits("valid");
     tracker.reset_peak();
     valid_step = at.step;
     log.row(at.step, {{"valid_bpb", valid}});
     log.say(fmt::format("step {}: {:.4f} bits per {} on {} {} of validation", at.step, valid,
-                        corpus.unit, corpus.valid.size(), unit));
+                        material->unit(), to_validate, material->items()));
   };
 
   double loss = 0, norm = 0, rate = 0, speed = 0;  // of the last step
@@ -215,7 +218,8 @@ int train_command(int argc, const char* const* argv) {
       last = std::max(last, at.step + 1);
     }
     rate = learning_rate(c, at.step, last);
-    loss = accumulate_gradients(run, batches, at.step, last, loss_scale.value());
+    const StepResult done = accumulate_gradients(run, *material, at.step, last, loss_scale.value());
+    loss = done.loss;
     require(std::isfinite(loss), "train",
             "the loss of step {} is {}; go on from a checkpoint with --resume and a lower --lr",
             at.step, loss);
@@ -225,7 +229,7 @@ int train_command(int argc, const char* const* argv) {
       optimizer->step(rate);
     }
     ++at.step;
-    at.tokens += step_tokens;
+    at.tokens += done.tokens;
     at.add(loss);
     at.see(tracker.peak());
     at.seconds = first.seconds + (now() - begin - paused);
@@ -233,8 +237,10 @@ int train_command(int argc, const char* const* argv) {
     speed =
         static_cast<double>(at.tokens - first.tokens) / std::max(1e-9, at.seconds - first.seconds);
     if (at.step % c.log_every == 0) log_step();
-    const double left_by_steps =
-        c.steps > 0 ? static_cast<double>((c.steps - at.step) * step_tokens) / speed : HUGE_VAL;
+    const double left_by_steps = c.steps > 0 ? static_cast<double>(c.steps - at.step) *
+                                                   (at.seconds - first.seconds) /
+                                                   static_cast<double>(at.step - first.step)
+                                             : HUGE_VAL;
     const double left_by_time = c.seconds > 0 ? c.seconds - (now() - begin) : HUGE_VAL;
     log.show({.step = at.step,
               .steps = c.steps,
@@ -257,7 +263,7 @@ int train_command(int argc, const char* const* argv) {
   save();
   validate();
   if (at.step > 0 || valid_step >= 0) draw_loss(run);
-  draw_attention(run, corpus.valid);
+  draw_attention(run, *material);
   finish(out, summary(run, at, valid));
   return 0;
 }

@@ -7,6 +7,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "models/convert.h"
+#include "models/evaluate.h"
 #include "models/generate.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
@@ -105,6 +106,40 @@ TEST(Led, StartsFromBart) {
   EXPECT_LE(distance(model.forward({.source = source, .global = global, .tokens = tokens}, Pass{}),
                      expected),
             1e-12);
+}
+
+TEST(Led, IsASequenceModel) {
+  const NoGrad off;
+  const Led model = tiny();
+  const LanguageModel& general = model;
+  const LedInputs in = inputs();
+  const SourceTokens source{in.source, in.lengths};
+  const Tensor targets = some_tokens(2, 11, 23, 8);
+  EXPECT_TRUE(same_bits(general.sequence_loss(source, in.tokens, targets, Pass{}).loss,
+                        model.loss(model.forward(in, Pass{}), targets, Pass{})));
+  const Score s = score(general, source, in.tokens, targets);
+  EXPECT_EQ(s.count, 22);
+  const Tensor first = contiguous(narrow(in.tokens, 1, 0, 1));
+  EXPECT_TRUE(same_bits(general.decode(first, *general.start_after(source)),
+                        model.decode(first, *model.start_decoding(in))));
+  EXPECT_EQ(general.max_source_length(), 48);
+  EXPECT_EQ(general.max_length(), 24);
+}
+
+TEST(Led, OutlinesTheAttentionOfItsEncoder) {
+  for (const GlobalDefault globals : {GlobalDefault::first, GlobalDefault::none}) {
+    const Led model = tiny([&](LedConfig& c) { c.globals = globals; });
+    const Tensor p = model.attention_map(some_tokens(1, 29, 23), 1);  // [H, L, L]
+    const std::vector<float> shares = p.to_vector<float>();
+    const AttentionOutline outline = model.attention_outline(1, 29);
+    for (int64_t head = 0; head < 2; ++head) {
+      std::vector<int> seen(29 * 29, 0);
+      count_pairs(outline, head, [&](int64_t i, int64_t j) { ++seen[size_t(i * 29 + j)]; });
+      for (size_t i = 0; i < seen.size(); ++i) {
+        EXPECT_EQ(seen[i], shares[size_t(head) * seen.size() + i] > 0 ? 1 : 0) << head << " " << i;
+      }
+    }
+  }
 }
 
 TEST(Led, ShiftsTargetsToTheRight) {

@@ -7,9 +7,7 @@
 namespace longspan::test {
 namespace {
 
-bool is_picture(const std::string& path) {
-  return read(path).substr(0, 8) == "\x89PNG\r\n\x1a\n";
-}
+bool is_picture(const std::string& path) { return read(path).substr(0, 8) == "\x89PNG\r\n\x1a\n"; }
 
 TEST(Draw, CountsAndDrawsAPattern) {
   const Folder folder;
@@ -20,6 +18,20 @@ TEST(Draw, CountsAndDrawsAPattern) {
   EXPECT_NE(o.out.find("   29    0 to 7        19470336 "), std::string::npos) << o.out;
   EXPECT_NE(o.out.find("  all                 155762688 "), std::string::npos) << o.out;
   EXPECT_TRUE(is_picture(folder / "drawn/pictures/pattern.png"));
+}
+
+TEST(Draw, ShowsTheEncoderOfAnEncoderDecoder) {
+  const Folder folder;
+  const Outcome o = run({"draw", "--model", "led", "--length", "100", "--out", folder / "drawn"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  // L (2 w + 1) - w (w + 1) pairs of the window and those of the first token that it lacks.
+  EXPECT_NE(o.out.find("    1    0 to 3            " + std::to_string(100 * 65 - 32 * 33 + 2 * 67)),
+            std::string::npos)
+      << o.out;
+  EXPECT_TRUE(is_picture(folder / "drawn/pictures/pattern.png"));
+  EXPECT_EQ(run({"draw", "--model", "transformer:base", "--out", folder / "other"}).code, 0);
+  const Outcome beyond = run({"draw", "--model", "led", "--length", "513", "--out", folder / "no"});
+  EXPECT_NE(beyond.err.find("led takes at most 512 tokens"), std::string::npos) << beyond.err;
 }
 
 TEST(Draw, ShowsARun) {

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "examples/longspan/run.h"
+#include "models/generate.h"
+#include "train/metrics.h"
+#include "train/sequence_pairs.h"
+
+namespace longspan {
+
+/// The data of a run, as a model of its objective is trained on it and scored.
+class Material {
+ public:
+  virtual ~Material() = default;
+
+  /// What to say before training: counts that are not those of the data set.
+  virtual const std::vector<std::string>& warnings() const = 0;
+  /// How many items a part has, and what they are: "bytes", "tokens", "pairs".
+  virtual int64_t size(const std::string& part) const = 0;
+  virtual std::string items() const = 0;
+  /// What bits are counted per: "byte".
+  virtual std::string unit() const = 0;
+
+  /// A forward pass in training, and the tokens that it reads.
+  struct Forward {
+    LanguageModel::Losses losses;
+    int64_t tokens = 0;
+  };
+  /// Before the first forward(). Throws ValueError where there is too little to train on.
+  virtual void prepare() = 0;
+  /// Of batch `i` of the run.
+  virtual Forward forward(int64_t i, Pass pass) const = 0;
+  /// The bits of a part per unit(); NaN where it is empty.
+  virtual double bits(const std::string& part) const = 0;
+  /// Up to `count` of the first tokens of the validation part, for pictures; may be none.
+  virtual std::vector<int32_t> first_tokens(int64_t count) const = 0;
+};
+
+/// The data of a run whose model predicts the tokens of one text.
+class TextMaterial final : public Material {
+ public:
+  /// Throws ValueError where the model has too few tokens for the data.
+  explicit TextMaterial(const TrainingRun& run);
+
+  const Corpus& corpus() const { return corpus_; }
+
+  const std::vector<std::string>& warnings() const override { return corpus_.warnings; }
+  int64_t size(const std::string& part) const override { return corpus_.part(part).size(); }
+  std::string items() const override;
+  std::string unit() const override { return corpus_.unit; }
+  void prepare() override;
+  Forward forward(int64_t i, Pass pass) const override;
+  /// Every token is scored once (causal), or at least one of each window (masked, bits per hidden
+  /// token).
+  double bits(const std::string& part) const override;
+  std::vector<int32_t> first_tokens(int64_t count) const override;
+
+ private:
+  BatchOptions options() const;
+
+  const TrainingRun& run_;
+  Corpus corpus_;
+  std::unique_ptr<SegmentBatches> batches_;  // once it is trained on
+};
+
+/// ROUGE of the summaries of a part, and of the first sentences of its articles.
+struct SummaryScores {
+  RougeScores summaries, lead3, lead10;
+};
+
+/// The data of a run whose model writes a sequence after reading another: documents and their
+/// summaries, or with `gap_sentences` documents and sentences left out of them.
+class PairMaterial final : public Material {
+ public:
+  /// Throws ValueError where the model has too few tokens for the data.
+  explicit PairMaterial(const TrainingRun& run);
+
+  const std::vector<std::string>& warnings() const override { return warnings_; }
+  int64_t size(const std::string& part) const override;
+  std::string items() const override { return "pairs"; }
+  std::string unit() const override { return "byte"; }
+  void prepare() override;
+  Forward forward(int64_t i, Pass pass) const override;
+  /// Bits of every target, its end too, per byte of their texts.
+  double bits(const std::string& part) const override;
+  std::vector<int32_t> first_tokens(int64_t count) const override;
+
+  /// The documents of a part; of training those that the run has.
+  const std::vector<Document>& documents(const std::string& part) const;
+  /// The sentences that beam search writes after each of these texts; `search.end` is set here.
+  std::vector<std::vector<std::string>> summaries(const std::vector<std::string>& texts,
+                                                  BeamSearch search) const;
+  /// Of a part with those summaries.
+  SummaryScores scores(const std::string& part, const BeamSearch& search) const;
+
+ private:
+  std::vector<SequencePair> pairs(const std::string& part) const;
+
+  const TrainingRun& run_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
+  SequenceIds ids_;
+  std::vector<Document> documents_[3];
+  std::vector<std::string> warnings_;
+  SequenceLimits limits_;
+  std::unique_ptr<SequenceBatches> batches_;  // once it is trained on
+};
+
+/// The one for the run's task and model. Throws ValueError where they do not go together.
+std::unique_ptr<Material> open_material(const TrainingRun& run);
+
+}  // namespace longspan

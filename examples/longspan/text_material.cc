@@ -1,0 +1,71 @@
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "examples/longspan/material.h"
+#include "models/evaluate.h"
+
+namespace longspan {
+
+TextMaterial::TextMaterial(const TrainingRun& run)
+    : run_(run),
+      corpus_(open_corpus(run.config.task, data_place(run.config),
+                          {run.config.split, run.config.tokenizer})) {
+  const bool masked = run.model->objective() == Objective::masked_token;
+  const int64_t extra = masked && options().mask_token >= corpus_.vocabulary ? 1 : 0;
+  require(run.model->vocab() >= corpus_.vocabulary + extra, "model.vocab",
+          "got {}; {} has {} tokens{}: expected {} or more", run.model->vocab(), corpus_.id,
+          corpus_.vocabulary, extra > 0 ? " and one that hides them" : "",
+          corpus_.vocabulary + extra);
+}
+
+BatchOptions TextMaterial::options() const {
+  BatchOptions options{
+      .objective = run_.model->objective(), .seed = run_.config.seed, .device = run_.device};
+  if (options.objective != Objective::masked_token) return options;
+  const int32_t mask = corpus_.tokenizer ? corpus_.tokenizer->special().mask : -1;
+  options.mask_token = mask >= 0 ? mask : std::max(run_.model->mask_token(), corpus_.vocabulary);
+  if (run_.config.whole_words) options.words = corpus_.words;
+  return options;
+}
+
+std::string TextMaterial::items() const {
+  return corpus_.train.symbols < 0 ? corpus_.unit + "s" : "tokens";
+}
+
+void TextMaterial::prepare() {
+  const RunConfig& c = run_.config;
+  batches_ = std::make_unique<SegmentBatches>(corpus_.train, c.batch, c.length, options());
+}
+
+Material::Forward TextMaterial::forward(int64_t i, Pass pass) const {
+  const RunConfig& c = run_.config;
+  const Batch batch = batches_->at(i);
+  return {run_.model->loss(batch.tokens, batch.targets, run_.model->empty_memory(c.batch), pass),
+          c.batch * c.length};
+}
+
+double TextMaterial::bits(const std::string& name) const {
+  const Part& part = corpus_.part(name);
+  const int64_t together = std::max<int64_t>(1, 4096 / run_.config.length);
+  const EvaluationSegments segments(part, together, run_.config.length, options());
+  Score total;
+  for (int64_t i = 0; i < segments.size(); ++i) {
+    const Batch batch = segments[i];
+    total += score(*run_.model, batch.tokens, batch.targets);
+  }
+  if (total.count == 0) return std::nan("");
+  const bool all = run_.model->objective() == Objective::next_token && part.symbols > 0;
+  const auto per = static_cast<double>(all ? part.symbols : total.count);
+  return total.bits() * static_cast<double>(total.count) / per;
+}
+
+std::vector<int32_t> TextMaterial::first_tokens(int64_t count) const {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < std::min(count, corpus_.valid.size()); ++i) {
+    ids.push_back(corpus_.valid[i]);
+  }
+  return ids;
+}
+
+}  // namespace longspan

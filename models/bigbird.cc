@@ -25,6 +25,9 @@ constexpr Preset presets[] = {
     {"base", "12 layers of 768, blocks of 64, 3 random blocks, length 4096"},
     {"large", "24 layers of 1024, blocks of 64, 3 random blocks, length 4096"},
     {"dna", "the base model with 32,000 tokens, for pieces of genomes"},
+    {"promoter", "dna with one yes-or-no answer"},
+    {"chromatin", "dna with 919 yes-or-no answers"},
+    {"motif", "2 layers of 64 over runs of 6 bases, one answer; learns motif-dna in minutes"},
 };
 
 TrainingDefaults defaults_of(std::string_view preset) {
@@ -32,6 +35,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
     return {.length = 1024, .batch = 2, .steps = 800, .lr = 2e-3, .warmup = 80, .clip = 1};
   }
   if (preset == "tiny") return {.length = 45, .batch = 4, .steps = 200};
+  if (preset == "motif") return {.length = 512, .batch = 16, .steps = 500, .lr = 2e-3, .clip = 1};
   // Appendix E: Adam, warm-up of 10,000 steps, linear decay.
   return {.length = 4096,
           .batch = preset == "large" ? 2048 : 256,
@@ -104,6 +108,20 @@ BigBirdConfig bigbird_preset(std::string_view name) {
     c.dropout = 0;
     return c;
   }
+  if (name == "motif") {
+    c.vocab = (1 << 2 * 6) + 1;  // MotifTask::vocabulary() of 6 bases a token
+    c.n_layer = 2;
+    c.d_model = 64;
+    c.d_ff = 128;
+    c.n_max = 1536;
+    c.block = 16;
+    c.dropout = 0;
+    c.init_std = 0.05;
+    c.position_init = PositionInit::sinusoid;
+    c.mlm_head = false;
+    c.classes = 1;
+    return c;
+  }
   c.vocab = 50'358;
   c.mask_id = 67;  // of the released vocabulary
   c.token_types = 2;
@@ -112,9 +130,10 @@ BigBirdConfig bigbird_preset(std::string_view name) {
   c.d_ff = 3072;
   c.n_max = 4096;
   if (name == "base") return c;
-  if (name == "dna") {
+  if (name == "dna" || name == "promoter" || name == "chromatin") {
     c.vocab = 32'000;
     c.mask_id = -1;
+    if (name != "dna") c.classes = name == "promoter" ? 1 : 919;
     return c;
   }
   require(name == "large", kName, "there is no preset \"{}\"", name);

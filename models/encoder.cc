@@ -334,6 +334,11 @@ Tensor any_place_loss(const Tensor& logits, const Tensor& there) {
 
 }  // namespace
 
+Tensor profile_loss(const Tensor& logits, const Tensor& labels, double positive_weight) {
+  return binary_cross_entropy_with_logits(logits, cast(labels, logits.dtype()),
+                                          {.positive_weight = positive_weight});
+}
+
 Tensor span_loss(const SpanLogits& logits, const Tensor& starts, const Tensor& ends) {
   return mul(add(cross_entropy(logits.start, starts), cross_entropy(logits.end, ends)), 0.5);
 }

@@ -165,6 +165,13 @@ class Encoder : public LanguageModel {
   Linear choice_;  // [1, D]
 };
 
+/// Mean over samples and answers of the cross-entropy of independent yes-or-no answers
+/// \cite zhou2015 : 919 features of chromatin, or one of promoters.
+///   logits           [B, answers], of Encoder::classify()
+///   labels           [B, answers] of an integer dtype, 0 or 1
+///   positive_weight  factor on what positive labels cost; 8 in BigBird's profiles
+Tensor profile_loss(const Tensor& logits, const Tensor& labels, double positive_weight = 1);
+
 /// Mean over the samples of -(log P(start) + log P(end)) / 2 \cite devlin2019 .
 ///   starts, ends  i64 [B]; ignored_target: the answer is not in this window
 Tensor span_loss(const SpanLogits& logits, const Tensor& starts, const Tensor& ends);

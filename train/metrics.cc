@@ -325,6 +325,31 @@ std::optional<double> roc_auc(std::span<const double> scores, std::span<const in
   return (sum - ones * (ones + 1) / 2) / (ones * zeros);
 }
 
+MedianAuc median_auc(std::span<const double> scores, std::span<const int32_t> labels,
+                     int64_t answers) {
+  require_pairs("median_auc", scores.size(), labels.size());
+  const auto n = static_cast<size_t>(std::max<int64_t>(answers, 0));
+  require(n >= 1 && scores.size() % n == 0, "median_auc", "got {} scores of {} answers each",
+          scores.size(), answers);
+  std::vector<double> areas;
+  for (size_t a = 0; a < n; ++a) {
+    std::vector<double> own_scores;
+    std::vector<int32_t> own_labels;
+    for (size_t i = a; i < scores.size(); i += n) {
+      own_scores.push_back(scores[i]);
+      own_labels.push_back(labels[i]);
+    }
+    if (const auto area = roc_auc(own_scores, own_labels)) areas.push_back(*area);
+  }
+  MedianAuc result{.median = std::nan(""),
+                   .answers = static_cast<int64_t>(areas.size()),
+                   .skipped = answers - static_cast<int64_t>(areas.size())};
+  if (areas.empty()) return result;
+  std::sort(areas.begin(), areas.end());
+  result.median = (areas[(areas.size() - 1) / 2] + areas[areas.size() / 2]) / 2;
+  return result;
+}
+
 Tokens bleu_tokens(std::string_view text) {
   std::vector<int32_t> in, out;
   for (size_t at = 0; at < text.size();) {

@@ -71,6 +71,17 @@ double spearman(std::span<const double> x, std::span<const double> y);
 /// nothing where the labels are all the same.
 std::optional<double> roc_auc(std::span<const double> scores, std::span<const int32_t> labels);
 
+/// The median of roc_auc() over several answers, and of how many it is: answers whose labels are
+/// all the same have none.
+struct MedianAuc {
+  double median = 0;  ///< NaN where no answer has one
+  int64_t answers = 0, skipped = 0;
+};
+/// scores and labels are [samples, answers], row by row. Throws as roc_auc(), and ValueError unless
+/// answers >= 1 divides their number.
+MedianAuc median_auc(std::span<const double> scores, std::span<const int32_t> labels,
+                     int64_t answers);
+
 /// Corpus BLEU, 0 to 100: clipped n-grams up to 4, brevity penalty, exponential smoothing, case
 /// kept, Unicode punctuation and symbols apart but not between digits ("intl" of \cite post2018 ).
 /// One reference for each. Throws ValueError where their numbers differ or there are none.

@@ -129,4 +129,103 @@ NeedleSample NeedleTask::sample(const SampleKey& key) const {
   return s;
 }
 
+namespace {
+
+/// Places where all but `mismatches` bases are those of the motif.
+std::vector<int64_t> places_of(const std::vector<int32_t>& motif, const std::vector<int32_t>& bases,
+                               int64_t mismatches) {
+  std::vector<int64_t> places;
+  for (size_t i = 0; i + motif.size() <= bases.size(); ++i) {
+    int64_t wrong = 0;
+    for (size_t j = 0; j < motif.size() && wrong <= mismatches; ++j) {
+      wrong += bases[i + j] != motif[j] ? 1 : 0;
+    }
+    if (wrong <= mismatches) places.push_back(static_cast<int64_t>(i));
+  }
+  return places;
+}
+
+bool stand_apart(const std::vector<int64_t>& first, const std::vector<int64_t>& second,
+                 int64_t nearest, int64_t furthest) {
+  for (const int64_t i : first) {
+    const auto at = std::lower_bound(second.begin(), second.end(), i + nearest);
+    if (at != second.end() && *at <= i + furthest) return true;
+  }
+  return false;
+}
+
+void check(const MotifTask& t) {
+  require(t.motif >= 1 && t.pairs >= 1 && t.mismatches >= 0 && t.mismatches < t.motif, "motif-dna",
+          "got {} pairs of motifs of {} bases with {} mismatches; expected 1 or more, and fewer "
+          "mismatches than bases",
+          t.pairs, t.motif, t.mismatches);
+  require(t.nearest >= t.motif && t.nearest <= t.furthest && t.nearest + t.motif <= t.length,
+          "motif-dna",
+          "got motifs of {} bases {} to {} bases apart in {}; expected them to fit one after the "
+          "other",
+          t.motif, t.nearest, t.furthest, t.length);
+  require(t.kmer >= 1 && t.kmer <= 8 && t.kmer <= t.length, "motif-dna",
+          "got tokens of {} bases; expected 1 to 8", t.kmer);
+}
+
+}  // namespace
+
+std::array<std::vector<int32_t>, 2> MotifTask::motifs(uint64_t seed, int64_t p) const {
+  Draws draws("motifs", {.seed = seed, .split = "", .index = static_cast<uint64_t>(p)});
+  std::array<std::vector<int32_t>, 2> both;
+  for (std::vector<int32_t>& m : both) {
+    for (int64_t i = 0; i < motif; ++i) m.push_back(static_cast<int32_t>(draws.below(4)));
+  }
+  return both;
+}
+
+LabelledSample MotifTask::sample(const SampleKey& key) const {
+  check(*this);
+  // What is wanted may be undone by chance or by other pairs: then the bases are drawn again.
+  constexpr int tries = 32;
+  Draws draws("motif-dna", key);
+  LabelledSample s;
+  std::vector<int32_t> bases(static_cast<size_t>(length));
+  for (int round = 0; round < tries; ++round) {
+    for (int32_t& base : bases) base = static_cast<int32_t>(draws.below(4));
+    bool as_wanted = true;
+    s.labels.clear();
+    std::vector<int32_t> wanted;
+    for (int64_t p = 0; p < pairs; ++p) {
+      const auto both = motifs(key.seed, p);
+      wanted.push_back(static_cast<int32_t>(draws.below(2)));
+      const int64_t form = draws.below(3);  // of a decoy: the first alone, the second, both
+      const bool reversed = wanted.back() == 0 && form == 2;
+      const int64_t reach = std::min(furthest, length - motif);
+      const int64_t gap = nearest + draws.below(reach - nearest + 1);
+      const int64_t begin = draws.below(length - motif - gap + 1);
+      for (size_t m = 0; m < 2; ++m) {
+        if (wanted.back() == 0 && form != 2 && form != static_cast<int64_t>(m)) continue;
+        const int64_t at = begin + ((m == 1) != reversed ? gap : 0);
+        std::copy(both[m].begin(), both[m].end(), bases.begin() + at);
+        for (int64_t n = draws.below(mismatches + 1); n > 0; --n) {
+          bases[static_cast<size_t>(at + draws.below(motif))] =
+              static_cast<int32_t>(draws.below(4));
+        }
+      }
+    }
+    for (int64_t p = 0; p < pairs; ++p) {
+      const auto both = motifs(key.seed, p);
+      s.labels.push_back(stand_apart(places_of(both[0], bases, mismatches),
+                                     places_of(both[1], bases, mismatches), nearest, furthest)
+                             ? 1
+                             : 0);
+      as_wanted = as_wanted && s.labels.back() == wanted[static_cast<size_t>(p)];
+    }
+    if (as_wanted) break;
+  }
+  s.tokens.push_back(static_cast<int32_t>(first_token()));
+  for (int64_t i = 0; i + kmer <= length; ++i) {
+    int32_t token = 0;
+    for (int64_t j = 0; j < kmer; ++j) token = 4 * token + bases[static_cast<size_t>(i + j)];
+    s.tokens.push_back(token);
+  }
+  return s;
+}
+
 }  // namespace longspan

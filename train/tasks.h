@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -69,6 +70,32 @@ struct NeedleTask {
   int64_t vocabulary() const { return 4 + keys + values + filler; }
   /// Throws ValueError where the facts do not fit or need more keys than there are.
   NeedleSample sample(const SampleKey& key) const;
+};
+
+/// A sequence and yes-or-no answers about it.
+struct LabelledSample {
+  std::vector<int32_t> tokens, labels;
+  friend bool operator==(const LabelledSample&, const LabelledSample&) = default;
+};
+
+/// Motifs in random bases, a stand-in for promoters (one pair) and for profiles of chromatin
+/// (many): label p is 1 iff the first motif of pair p stands somewhere, with at most so many other
+/// bases, and `nearest` to `furthest` bases later the second one. In half of the samples a pair is
+/// planted so; in the others its first motif, its second one, or both in the wrong order. The
+/// motifs depend on the seed alone.
+struct MotifTask {
+  int64_t length = 1200;  ///< bases
+  int64_t pairs = 1, motif = 8, mismatches = 1, nearest = 200, furthest = 1000;
+  /// Token i + 1 names the bases i to i + k - 1 as a number to the base of 4 (A C G T).
+  int64_t kmer = 1;
+
+  int64_t tokens() const { return length - kmer + 2; }
+  int64_t first_token() const { return int64_t{1} << 2 * kmer; }  ///< stands before all others
+  int64_t vocabulary() const { return first_token() + 1; }
+  /// The two motifs of pair p, in bases 0 to 3.
+  std::array<std::vector<int32_t>, 2> motifs(uint64_t seed, int64_t p) const;
+  /// Throws ValueError where a size is too small or the pairs do not fit.
+  LabelledSample sample(const SampleKey& key) const;
 };
 
 }  // namespace longspan

@@ -140,5 +140,22 @@ TEST(Metrics, RefuseWhatDoesNotMatch) {
   EXPECT_THROW(bleu(Texts{"a"}, Texts{}), ValueError);
 }
 
+TEST(TasksAndData, Test3_MedianAreaUnderTheCurve) {
+  // Three answers: 0.75 as in test 3, 1, and one whose labels are all the same.
+  const std::vector<double> scores = {.1, .1, 5, .4, .2, 5, .35, .3, 5, .8, .9, 5};
+  const std::vector<int32_t> labels = {0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1};
+  const MedianAuc m = median_auc(scores, labels, 3);
+  EXPECT_DOUBLE_EQ(m.median, (0.75 + 1) / 2);
+  EXPECT_EQ(m.answers, 2);
+  EXPECT_EQ(m.skipped, 1);
+  EXPECT_DOUBLE_EQ(
+      median_auc(std::vector<double>{.1, .4, .35, .8}, std::vector<int32_t>{0, 0, 1, 1}, 1).median,
+      0.75);
+  EXPECT_TRUE(
+      std::isnan(median_auc(std::vector<double>{1, 2}, std::vector<int32_t>{1, 1}, 1).median));
+  EXPECT_THROW(median_auc(scores, labels, 5), ValueError);
+  EXPECT_THROW(median_auc(scores, labels, 0), ValueError);
+}
+
 }  // namespace
 }  // namespace longspan

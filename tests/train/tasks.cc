@@ -56,6 +56,58 @@ TEST(TasksAndData, Test5_DuplicatesAreSolved) {
   }
 }
 
+/// Whether `motif` stands at `at` with at most `wrong` other bases.
+bool stands(const std::vector<int32_t>& bases, int64_t at, const std::vector<int32_t>& motif,
+            int64_t wrong) {
+  for (size_t j = 0; j < motif.size(); ++j) {
+    wrong -= bases[static_cast<size_t>(at) + j] != motif[j] ? 1 : 0;
+  }
+  return wrong >= 0;
+}
+
+TEST(TasksAndData, Test5_MotifsAreSolved) {
+  for (const MotifTask& task :
+       {MotifTask{}, MotifTask{.length = 300, .pairs = 3, .nearest = 40, .furthest = 90, .kmer = 3},
+        MotifTask{.length = 90, .motif = 5, .mismatches = 0, .nearest = 30, .furthest = 1000}}) {
+    std::vector<int64_t> positive(static_cast<size_t>(task.pairs));
+    constexpr int64_t samples = 200;
+    for (uint64_t index = 0; index < samples; ++index) {
+      const LabelledSample s = task.sample({.seed = 5, .index = index});
+      ASSERT_EQ(static_cast<int64_t>(s.tokens.size()), task.tokens());
+      EXPECT_EQ(s.tokens[0], task.first_token());
+      EXPECT_LT(*std::max_element(s.tokens.begin(), s.tokens.end()), task.vocabulary());
+      // Bases again: the first of each token, and of the last token all.
+      std::vector<int32_t> bases;
+      const auto base = [&](int32_t token, int64_t j) {
+        return token >> 2 * (task.kmer - 1 - j) & 3;
+      };
+      for (size_t i = 1; i < s.tokens.size(); ++i) bases.push_back(base(s.tokens[i], 0));
+      for (int64_t j = 1; j < task.kmer; ++j) bases.push_back(base(s.tokens.back(), j));
+      ASSERT_EQ(static_cast<int64_t>(bases.size()), task.length);
+      for (int64_t p = 0; p < task.pairs; ++p) {
+        const auto motifs = task.motifs(5, p);
+        bool found = false;
+        for (int64_t i = 0; i + task.motif <= task.length; ++i) {
+          if (!stands(bases, i, motifs[0], task.mismatches)) continue;
+          const int64_t last = std::min(i + task.furthest, task.length - task.motif);
+          for (int64_t j = i + task.nearest; j <= last; ++j) {
+            found = found || stands(bases, j, motifs[1], task.mismatches);
+          }
+        }
+        EXPECT_EQ(s.labels[static_cast<size_t>(p)], found ? 1 : 0) << index;
+        positive[static_cast<size_t>(p)] += found ? 1 : 0;
+      }
+    }
+    for (const int64_t n : positive) EXPECT_NEAR(n, samples / 2, 4 * 7.1) << "half of them";
+  }
+  EXPECT_EQ(MotifTask{}.sample({.index = 3}), MotifTask{}.sample({.index = 3}));
+  EXPECT_NE(MotifTask{}.motifs(1, 0), MotifTask{}.motifs(2, 0));
+  EXPECT_NE(MotifTask{}.motifs(1, 0), MotifTask{}.motifs(1, 1));
+  EXPECT_THROW((MotifTask{.length = 100}.sample({})), ValueError) << "200 bases apart in 100";
+  EXPECT_THROW((MotifTask{.mismatches = 8}.sample({})), ValueError);
+  EXPECT_THROW((MotifTask{.kmer = 9}.sample({})), ValueError);
+}
+
 TEST(TasksAndData, Test5_CopiesAreSolved) {
   const CopyTask task{.symbols = 5, .alphabet = 3, .blanks = 7};
   const Sample s = task.sample({.index = 2});

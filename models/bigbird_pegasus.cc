@@ -21,6 +21,7 @@ constexpr const char* kName = "bigbird_pegasus";
 
 constexpr Preset presets[] = {
     {"small", "2 + 2 layers of 128, sources of 1024 in blocks of 16"},
+    {"summaries", "small for summaries of 1280 out of 4096 tokens"},
     {"coupled", "small with the base's shape: one set of parameters, post-norm"},
     {"tiny", "2 + 2 layers of 16, blocks of 4, 23 tokens; for tests"},
     {"base", "12 + 12 coupled layers of 768, sources of 4096, starts from RoBERTa"},
@@ -29,7 +30,7 @@ constexpr Preset presets[] = {
 
 /// Appendix E: Adam at 1e-5, Adafactor at 1e-4, each with a warm-up of 10,000 steps.
 TrainingDefaults defaults_of(std::string_view preset) {
-  if (preset == "small" || preset == "coupled") {
+  if (preset == "small" || preset == "summaries" || preset == "coupled") {
     return {.length = 1024, .batch = 4, .steps = 600, .lr = 1e-3, .clip = 1};
   }
   if (preset == "tiny") return {.length = 45, .batch = 4, .steps = 200};
@@ -117,8 +118,6 @@ Tensor BigBirdPegasus::loss(const Tensor& hidden, const Tensor& targets, Pass pa
              static_cast<double>(targets.numel()) / static_cast<double>(counted));
 }
 
-int64_t BigBirdPegasus::max_length() const { return config_.n_max_target; }
-
 int64_t BigBirdPegasus::encoder_attention_macs(int64_t length) const {
   const int64_t l = length, d = config_.d_model, heads = config_.n_head;
   int64_t n = config_.n_layer * 4 * l * d * d;
@@ -137,11 +136,14 @@ BigBirdPegasusConfig bigbird_pegasus_preset(std::string_view name) {
     c.norm = NormPlace::post;
     c.norm_eps = 1e-12;
   }
-  if (name == "small" || name == "coupled") {
+  if (name == "small" || name == "summaries" || name == "coupled") {
     // Few steps learn more without dropout and from wider matrices.
     c.block = 16;
     c.dropout = 0;
     c.init_std = 0.05;
+    if (name != "summaries") return c;
+    c.vocab = 4096;
+    c.n_max_target = 1280;
     return c;
   }
   if (name == "tiny") {

@@ -69,7 +69,7 @@ class BigBirdPegasus final : public EncoderDecoder {
   ///   sum over targets of sum_v q_v (log q_v - log p_v) / number of targets that count
   Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass) const override;
 
-  int64_t max_length() const override;
+  int64_t max_length() const override { return config_.n_max_target; }
 
  protected:
   Given given(const SequenceInputs& in) const override;

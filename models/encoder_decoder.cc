@@ -3,8 +3,22 @@
 #include <utility>
 
 #include "autograd/mode.h"
+#include "nn/objective.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
 
 namespace longspan {
+
+Tensor shifted_right(const Tensor& targets, int64_t start) {
+  require_rank_is("shifted_right", targets, 2, "targets");
+  const int64_t batch = targets.dim(0), length = targets.dim(1);
+  const Tensor t = cast(targets, DType::i64);
+  const Tensor first = full({batch, 1}, static_cast<double>(start), DType::i64, t.device());
+  const Tensor shifted = concat({first, narrow(t, 1, 0, length - 1)}, 1);
+  return where(equal(shifted, full_like(shifted, static_cast<double>(ignored_target))),
+               zeros_like(shifted), shifted);
+}
 
 EncoderDecoder::EncoderDecoder(std::string name, const TransformerConfig& shell, const Init& init,
                                std::vector<std::unique_ptr<Layer>> encoder_attention)
@@ -29,6 +43,28 @@ Tensor EncoderDecoder::loss(const Tensor& hidden, const Tensor& targets, Pass pa
 std::unique_ptr<DecodeState> EncoderDecoder::start_decoding(const SequenceInputs& in) const {
   const NoGrad off;
   return shell_.start_decoding_after(encode(in, Pass{}), in.lengths);
+}
+
+LanguageModel::Losses EncoderDecoder::sequence_loss(const SourceTokens& source,
+                                                    const Tensor& tokens, const Tensor& targets,
+                                                    Pass pass) const {
+  const SequenceInputs in{.source = source.tokens, .lengths = source.lengths, .tokens = tokens};
+  Losses result;
+  result.loss = loss(forward(in, pass), targets, pass);
+  return result;
+}
+
+std::unique_ptr<DecodeState> EncoderDecoder::start_after(const SourceTokens& source) const {
+  return start_decoding({.source = source.tokens, .lengths = source.lengths});
+}
+
+Tensor EncoderDecoder::attention_map(const Tensor& source, int64_t layer) const {
+  return shell_.encoder_attention_map(source, layer, given({.source = source}));
+}
+
+AttentionOutline EncoderDecoder::attention_outline(int64_t layer, int64_t length) const {
+  const Given seen = given({.source = zeros({1, length}, DType::i64)});
+  return outline_of(seen, layer, shell_.config().n_head, length, length);
 }
 
 Tensor EncoderDecoder::decode(const Tensor& tokens, DecodeState& state) const {

@@ -18,6 +18,10 @@ struct SequenceInputs {
   Tensor tokens = {};   ///< [B, L] what the decoder reads; see shifted_right()
 };
 
+/// The decoder's input for targets [B, L]: `start`, then all targets but the last, with 0 in place
+/// of those that do not count.
+Tensor shifted_right(const Tensor& targets, int64_t start);
+
 /// The shell of encoder-decoders over long sources: a Transformer whose encoder sees what a model
 /// says in given(); the decoder attends to all of the encoder's output and to all that it has
 /// written.
@@ -35,6 +39,8 @@ class EncoderDecoder : public LanguageModel {
 
   Objective objective() const override { return Objective::sequence; }
   int64_t vocab() const override { return shell_.vocab(); }
+  int64_t max_length() const override { return shell_.max_length(); }
+  int64_t max_source_length() const override { return shell_.max_source_length(); }
   Device device() const override { return shell_.device(); }
   int64_t layers() const override { return shell_.layers(); }
   /// Throw NotImplemented: without a source there is nothing to do.
@@ -42,7 +48,13 @@ class EncoderDecoder : public LanguageModel {
               Pass pass) const override;
   Tensor logits(const Tensor& tokens, Pass pass) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
+  /// What is global is what the model says where an input does not.
+  Losses sequence_loss(const SourceTokens& source, const Tensor& tokens, const Tensor& targets,
+                       Pass pass) const override;
+  std::unique_ptr<DecodeState> start_after(const SourceTokens& source) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
+  Tensor attention_map(const Tensor& source, int64_t layer) const override;
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   /// Of a source and a target of the same length.
   int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override { shell_.visit(v); }
@@ -57,7 +69,6 @@ class EncoderDecoder : public LanguageModel {
   virtual Given given(const SequenceInputs& in) const = 0;
   /// Multiply-accumulates of the encoder's attention, projections included.
   virtual int64_t encoder_attention_macs(int64_t length) const = 0;
-  const std::string& name() const { return name_; }
 
  private:
   std::string name_;

@@ -4,12 +4,7 @@
 
 #include "models/led.h"
 
-#include "autograd/mode.h"
 #include "models/blueprint.h"
-#include "nn/objective.h"
-#include "ops/copy.h"
-#include "ops/elementwise.h"
-#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -76,21 +71,7 @@ TransformerConfig shell_of(const LedConfig& c) {
   return t;
 }
 
-[[noreturn]] void needs_a_source() {
-  fail<NotImplemented>(kName, "an encoder-decoder needs a source; use the functions of Led itself");
-}
-
 }  // namespace
-
-Tensor shifted_right(const Tensor& targets, int64_t start) {
-  require_rank_is("shifted_right", targets, 2, "targets");
-  const int64_t batch = targets.dim(0), length = targets.dim(1);
-  const Tensor t = cast(targets, DType::i64);
-  const Tensor first = full({batch, 1}, static_cast<double>(start), DType::i64, t.device());
-  const Tensor shifted = concat({first, narrow(t, 1, 0, length - 1)}, 1);
-  return where(equal(shifted, full_like(shifted, static_cast<double>(ignored_target))),
-               zeros_like(shifted), shifted);
-}
 
 TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
   TransformerConfig t = transformer_preset("bart");
@@ -114,12 +95,10 @@ TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
 }
 
 Led::Led(const LedConfig& config, const Init& init)
-    : config_(config), shell_(shell_of(config), init, encoder_attention(config, init)) {}
+    : EncoderDecoder(kName, shell_of(config), init, encoder_attention(config, init)),
+      config_(config) {}
 
-Given Led::given(const LedInputs& in) const {
-  if (in.source.rank() != 2) {
-    fail_with<ShapeError>(kName, "the source must be [B, S]", {{"source", in.source}});
-  }
+Given Led::given(const SequenceInputs& in) const {
   const int64_t batch = in.source.dim(0), length = in.source.dim(1);
   Given given;
   given.lengths = in.lengths;
@@ -135,64 +114,18 @@ Given Led::given(const LedInputs& in) const {
   return given;
 }
 
-Tensor Led::encode(const LedInputs& in, Pass pass) const {
-  return shell_.run_encoder(in.source, given(in), pass);
-}
-
-Tensor Led::forward(const LedInputs& in, Pass pass) const {
-  return shell_.forward({.tokens = in.tokens, .lengths = in.lengths, .context = encode(in, pass)},
-                        pass);
-}
-
-Tensor Led::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
-  return shell_.loss(hidden, targets, pass);
-}
-
-std::unique_ptr<DecodeState> Led::start_decoding(const LedInputs& in) const {
-  const NoGrad off;
-  return shell_.start_decoding_after(encode(in, Pass{}), in.lengths);
-}
-
-Tensor Led::decode(const Tensor& tokens, DecodeState& state) const {
-  return shell_.decode(tokens, state);
-}
-
-LanguageModel::Losses Led::sequence_loss(const SourceTokens& source, const Tensor& tokens,
-                                         const Tensor& targets, Pass pass) const {
-  const LedInputs in{.source = source.tokens, .lengths = source.lengths, .tokens = tokens};
-  Losses result;
-  result.loss = loss(forward(in, pass), targets, pass);
-  return result;
-}
-
-std::unique_ptr<DecodeState> Led::start_after(const SourceTokens& source) const {
-  return start_decoding({.source = source.tokens, .lengths = source.lengths});
-}
-
-Tensor Led::attention_map(const Tensor& source, int64_t layer) const {
-  return shell_.encoder_attention_map(source, layer, given({.source = source}));
-}
-
 AttentionOutline Led::attention_outline(int64_t layer, int64_t length) const {
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
   return longformer_outline(attention_of(config_, layer), length,
                             config_.globals != GlobalDefault::none);
 }
 
-LanguageModel::Losses Led::loss(const Tensor&, const Tensor&, const SegmentMemory&, Pass) const {
-  needs_a_source();
-}
-Tensor Led::logits(const Tensor&, Pass) const { needs_a_source(); }
-std::unique_ptr<DecodeState> Led::start_decoding(int64_t) const { needs_a_source(); }
-
-/// What BART does, with Longformer's attention in the encoder.
-int64_t Led::macs(int64_t length) const {
-  const int64_t l = length, d = config_.d_model;
-  int64_t n = shell_.macs(l) - config_.n_layer * (4 * l * d * d + 2 * l * l * d);
+int64_t Led::encoder_attention_macs(int64_t length) const {
   std::vector<int64_t> globals;
   if (config_.globals != GlobalDefault::none) globals = {0};
+  int64_t n = 0;
   for (int64_t i = 0; i < config_.n_layer; ++i) {
-    n += attention_macs(attention_of(config_, i), l, globals);
+    n += attention_macs(attention_of(config_, i), length, globals);
   }
   return n;
 }

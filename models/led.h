@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string_view>
 #include <vector>
 
+#include "models/encoder_decoder.h"
 #include "models/longformer.h"
-#include "models/model.h"
 #include "models/registry.h"
-#include "models/transformer.h"
 
 namespace longspan {
 
@@ -47,67 +45,25 @@ struct LedConfig {
   }
 };
 
-/// What a forward pass reads.
-struct LedInputs {
-  Tensor source = {};   ///< [B, S]
-  Tensor lengths = {};  ///< i64 [B]: valid tokens of the source; undefined: all
-  Tensor global = {};   ///< [B, S] not 0 at global tokens; undefined: LedConfig::globals
-  Tensor tokens = {};   ///< [B, L] what the decoder reads; see shifted_right()
-};
-
-/// The decoder's input for targets [B, L]: `start`, then all targets but the last, with 0 in place
-/// of those that do not count.
-Tensor shifted_right(const Tensor& targets, int64_t start);
-
 /// The encoder of a Longformer, and BART's decoder, which sees all of it:
 ///   encoder  x <- norm(x + LongformerAttention x);  x <- norm(x + FF x)
 ///   decoder  y <- norm(y + causal attention y);  y <- norm(y + attention to x);  y <- norm(y + FF
 ///   y) logits   E y + b, E the table of the tokens
-class Led final : public LanguageModel {
+class Led final : public EncoderDecoder {
  public:
   /// Throws ValueError, naming the fields, where they do not fit together.
   Led(const LedConfig& config, const Init& init);
 
   const LedConfig& config() const { return config_; }
 
-  /// [B, S] -> [B, S, D].
-  Tensor encode(const LedInputs& in, Pass pass) const;
-  /// [B, L, D], what the head sees.
-  Tensor forward(const LedInputs& in, Pass pass) const;
-  Tensor head(const Tensor& hidden) const { return shell_.head(hidden); }
-  /// Mean over the targets [B, L] that count of the (in training smoothed) negative log-likelihood.
-  Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass) const;
-  /// Decoding after a source; `in.tokens` has no part.
-  std::unique_ptr<DecodeState> start_decoding(const LedInputs& in) const;
-
-  Objective objective() const override { return Objective::sequence; }
-  int64_t vocab() const override { return config_.vocab; }
-  int64_t max_length() const override { return config_.n_max_target; }
-  int64_t max_source_length() const override { return config_.n_max; }
-  Device device() const override { return shell_.device(); }
-  int64_t layers() const override { return config_.n_layer; }
-  /// Throw NotImplemented: without a source there is nothing to do.
-  Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
-              Pass pass) const override;
-  Tensor logits(const Tensor& tokens, Pass pass) const override;
-  std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
-  /// With the global tokens that LedConfig::globals says.
-  Losses sequence_loss(const SourceTokens& source, const Tensor& tokens, const Tensor& targets,
-                       Pass pass) const override;
-  std::unique_ptr<DecodeState> start_after(const SourceTokens& source) const override;
-  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
-  Tensor attention_map(const Tensor& source, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  /// Of a source and a target of the same length.
-  int64_t macs(int64_t length) const override;
-  void visit(Visitor& v) override { shell_.visit(v); }
+
+ protected:
+  Given given(const SequenceInputs& in) const override;
+  int64_t encoder_attention_macs(int64_t length) const override;
 
  private:
-  /// What the encoder's layers see.
-  Given given(const LedInputs& in) const;
-
   LedConfig config_;
-  Transformer shell_;
 };
 
 /// BART in the shape that start_from() turns into such an LED: the same sizes, full attention, and

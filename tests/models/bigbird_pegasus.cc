@@ -9,7 +9,6 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "models/generate.h"
-#include "models/led.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"

@@ -27,7 +27,7 @@ Led tiny(const std::function<void(LedConfig&)>& change = [](LedConfig&) {}) {
   return model;
 }
 
-LedInputs inputs() {
+SequenceInputs inputs() {
   return {.source = some_tokens(2, 29, 23),
           .lengths = Tensor::from(std::vector<int64_t>{29, 13}, {2}),
           .tokens = some_tokens(2, 11, 23, 5)};
@@ -36,7 +36,7 @@ LedInputs inputs() {
 TEST(Spec07, Test10_DecodingStepByStepIsTeacherForcing) {
   const NoGrad off;
   const Led model = tiny();
-  const LedInputs in = inputs();
+  const SequenceInputs in = inputs();
   const Tensor logits = model.head(model.forward(in, Pass{}));  // [B, L, V]
   const auto state = model.start_decoding(in);
   for (int64_t t = 0; t < 11; ++t) {
@@ -48,7 +48,7 @@ TEST(Spec07, Test10_DecodingStepByStepIsTeacherForcing) {
 TEST(Spec07, Test10_OneBeamIsGreedy) {
   const NoGrad off;
   const Led model = tiny();
-  const LedInputs in = inputs();
+  const SequenceInputs in = inputs();
   const Tensor start = full({2, 1}, 2, DType::i64);
   const Beams one = beam_search(model, start, model.start_decoding(in), 9, {.beams = 1});
   const auto state = model.start_decoding(in);
@@ -66,7 +66,7 @@ TEST(Spec07, Test10_OneBeamIsGreedy) {
 TEST(Spec07, Test10_PaddingOfTheSourceChangesNoBit) {
   const NoGrad off;
   const Led model = tiny();
-  LedInputs in = inputs();
+  SequenceInputs in = inputs();
   const Tensor before = model.forward(in, Pass{});
   in.source = concat({in.source, some_tokens(2, 9, 23, 3)}, 1);
   EXPECT_TRUE(same_bits(model.forward(in, Pass{}), before));
@@ -78,7 +78,7 @@ TEST(Spec07, LedGradients) {
     c.label_smoothing = 0.1;
     c.position_offset = 2;
   });
-  const LedInputs in = inputs();
+  const SequenceInputs in = inputs();
   const Tensor targets = some_tokens(2, 11, 23, 8);
   const Pass pass{.training = true, .gen = Generator{6}};
   EXPECT_EQ(check_parameter_gradients(
@@ -112,7 +112,7 @@ TEST(Led, IsASequenceModel) {
   const NoGrad off;
   const Led model = tiny();
   const LanguageModel& general = model;
-  const LedInputs in = inputs();
+  const SequenceInputs in = inputs();
   const SourceTokens source{in.source, in.lengths};
   const Tensor targets = some_tokens(2, 11, 23, 8);
   EXPECT_TRUE(same_bits(general.sequence_loss(source, in.tokens, targets, Pass{}).loss,
@@ -153,7 +153,7 @@ TEST(Led, Rejects) {
   EXPECT_THROW(tiny([](LedConfig& c) { c.n_head = 3; }), ValueError);
   EXPECT_THROW(tiny([](LedConfig& c) { c.dropout = 1; }), ValueError);
   const Led model = tiny();
-  LedInputs in = inputs();
+  SequenceInputs in = inputs();
   in.global = global_mask(2, 5, {0});
   EXPECT_THROW(model.forward(in, Pass{}), ShapeError);
   in.global = {};

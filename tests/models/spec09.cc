@@ -533,6 +533,96 @@ TEST(Spec09, Test9_CausalDecodingEqualsTheFullPass) {
   EXPECT_THROW(made(tiny()).start_decoding(1), NotImplemented);
 }
 
+/// Steps from block i to block j, at least, where rows see what `sees` says; -1: there is no way.
+std::vector<int64_t> steps_from(int64_t i, const std::vector<std::set<int64_t>>& sees) {
+  std::vector<int64_t> steps(sees.size(), -1), front{i};
+  steps[static_cast<size_t>(i)] = 0;
+  for (int64_t far = 1; !front.empty(); ++far) {
+    std::vector<int64_t> next;
+    for (const int64_t k : front) {
+      for (const int64_t j : sees[static_cast<size_t>(k)]) {
+        if (steps[static_cast<size_t>(j)] >= 0) continue;
+        steps[static_cast<size_t>(j)] = far;
+        next.push_back(j);
+      }
+    }
+    front = std::move(next);
+  }
+  return steps;
+}
+
+// Sec. 2: two layers connect every pair of tokens, through the global blocks; without these, random
+// edges make paths of a few steps out of paths of many.
+TEST(Spec09, Claim3_TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
+  constexpr int64_t n = 64;
+  BigBirdConfig c = tiny();
+  c.n_random = 3;
+  const BigBird model = made(c);
+  const BlockTable table = model.table(0, 0, n * c.block);
+  const auto random = random_blocks(c, 0, 0, n);
+  double mean[2] = {0, 0};  // with random edges, and without; windows alone otherwise
+  for (int64_t i = 0; i < n; ++i) {
+    std::vector<std::set<int64_t>> all(n), local(n), both(n);
+    for (int64_t k = 0; k < n; ++k) {
+      const auto at = static_cast<size_t>(k);
+      all[at].insert(table.keys[at].begin(), table.keys[at].end());
+      local[at] = {std::max<int64_t>(k - 1, 0), k, std::min(k + 1, n - 1)};
+      both[at] = local[at];
+      if (k > 0 && k < n - 1) both[at].insert(random[at - 1].begin(), random[at - 1].end());
+    }
+    for (const int64_t far : steps_from(i, all)) EXPECT_LE(far, 2);
+    for (const int64_t far : steps_from(i, both)) mean[0] += static_cast<double>(far) / (n * n);
+    for (const int64_t far : steps_from(i, local)) mean[1] += static_cast<double>(far) / (n * n);
+  }
+  EXPECT_NEAR(mean[1], (n * n - 1) / (3.0 * n), 1e-9) << "of a path";
+  EXPECT_LT(mean[0], 5);
+}
+
+// Sec. 3.4, task 1: for each unit vector the one furthest away. One layer of full attention with
+// Q = -a, K = V = a and large logits says it exactly; where the pattern hides it no weights can.
+TEST(Spec09, Claim4_TheFurthestVectorNeedsFullAttention) {
+  constexpr int64_t length = 180, width = 8;
+  std::vector<double> a = noise({1, 1, length, width}, 3);
+  for (int64_t i = 0; i < length; ++i) {
+    double norm = 0;
+    for (int64_t e = 0; e < width; ++e) norm += a[i * width + e] * a[i * width + e];
+    for (int64_t e = 0; e < width; ++e) a[i * width + e] /= std::sqrt(norm);
+  }
+  BigBirdConfig c = tiny();
+  c.n_head = 1;
+  const BigBird model = made(c);
+  const Tensor x = Tensor::from(a, {1, 1, length, width});
+  const AttentionPattern sparse = layer_pattern(model, 0, length, {length});
+  std::set<std::pair<int64_t, int64_t>> visible;
+  count_pairs(sparse, length, length, 0, 0, 0,
+              [&](int64_t i, int, int64_t j) { visible.emplace(i, j); });
+  ScoreTerms large;
+  large.scale = 1e9;
+  for (const bool full : {true, false}) {
+    const auto y = block_attention(mul(x, -1), x, x, full ? patterns::dense() : sparse, large)
+                       .out.to_vector<double>();
+    int64_t right = 0, seen = 0;
+    for (int64_t i = 0; i < length; ++i) {
+      int64_t furthest = 0;
+      double least = 2;
+      for (int64_t j = 0; j < length; ++j) {
+        double dot = 0;
+        for (int64_t e = 0; e < width; ++e) dot += a[i * width + e] * a[j * width + e];
+        if (dot < least) furthest = j;
+        least = std::min(least, dot);
+      }
+      double error = 0;
+      for (int64_t e = 0; e < width; ++e) {
+        error = std::max(error, std::abs(y[i * width + e] - a[furthest * width + e]));
+      }
+      right += error < 1e-6 ? 1 : 0;
+      seen += visible.contains({i, furthest}) ? 1 : 0;
+    }
+    EXPECT_EQ(right, full ? length : seen);
+    EXPECT_EQ(right < length / 3, !full) << "the pattern shows few of them";
+  }
+}
+
 TEST(Spec09, RejectsWhatDoesNotFit) {
   const auto expect_error = [](const std::function<void(BigBirdConfig&)>& change,
                                const std::string& part) {

@@ -109,7 +109,7 @@ TEST_F(Sequences, LearnByHeartAndAreScoredBesideTheLead) {
 }
 
 TEST_F(Sequences, GoOnBitwiseWhereTheyStopped) {
-  for (const std::string model : {"led", "transformer:base"}) {
+  for (const std::string model : {"led", "transformer:base", "bigbird_pegasus"}) {
     const std::string whole = folder / (model + " whole"), parts = folder / (model + " parts");
     const std::vector<std::string> dropout = {"--set", "model.dropout=0.1"};
     must(small_run(model, whole, 6, dropout));
@@ -127,6 +127,8 @@ TEST_F(Sequences, TakeAnyLengthAndLeaveSentencesOut) {
     const std::string out = folder / ("length" + length);
     must(small_run("led", out, 2, {"--length", length, "--target-length", length}));
     must({"eval", "--out", out, "--beams", "3"});
+    must(small_run("bigbird_pegasus:coupled", out + "coupled", 2,
+                   {"--length", length, "--target-length", length, "--set", "model.block=4"}));
   }
   const std::string out = folder / "gaps";
   const Outcome gaps =

@@ -24,6 +24,7 @@ enum class DataKind : uint8_t {
   wav,        ///< 16-bit WAV: codes of mu_law()
   images,     ///< CIFAR-10's layout: values of pixels, red, green and blue of each
   pixels,     ///< nothing but pixels, 64 x 64
+  motifs,     ///< samples of MotifTask, made as they are asked for: there are no files
   documents,  ///< articles and summaries; read by open_documents()
 };
 

@@ -44,6 +44,7 @@ const Flag flags[] = {
 const Flag beam_flags[] = {
     {"--beams", "search.beams", "texts that beam search follows at a time; 1: greedy"},
     {"--length-penalty", "search.length_penalty", "above 0 favours long texts"},
+    {"--length-divisor", "search.divisor", "what the penalty is of: tokens, or wu2016"},
     {"--no-repeat-ngram", "search.no_repeat_ngram", "no so many tokens occur twice; 0: free"},
     {"--min-tokens", "search.min_count", "no end before so many tokens"},
 };
@@ -51,7 +52,7 @@ const Flag beam_flags[] = {
 struct SearchOptions {
   BeamSearch search;
   void visit(auto& v) {
-    v("beams", search.beams)("length_penalty", search.length_penalty)(
+    v("beams", search.beams)("length_penalty", search.length_penalty)("divisor", search.divisor)(
         "no_repeat_ngram", search.no_repeat_ngram)("min_count", search.min_count);
   }
 };

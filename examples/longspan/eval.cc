@@ -39,7 +39,7 @@ void keep_scores(const std::string& out, Members& figures) {
   const Json* step = before.find("steps");
   if (step == nullptr || !(*step == now["steps"])) return;
   for (const char* part : {"valid", "test", "train"}) {
-    for (const char* score : {"bpb", "rouge", "lead3", "lead10"}) {
+    for (const char* score : {"bpb", "rouge", "lead3", "lead10", "accuracy", "auc"}) {
       const std::string key = key_of(part, score);
       if (const Json* known = before.find(key)) set(figures, key, *known);
     }
@@ -95,6 +95,16 @@ void score_summaries(const PairMaterial& material, const std::string& part,
   set(figures, key_of(part, "lead10"), percent("first 10 sentences", scores.lead10));
 }
 
+/// Accuracy, and the median area under the curve, in per cent.
+void score_labels(const LabelMaterial& material, const std::string& part, Members& figures) {
+  const LabelScores scores = material.scores(part);
+  std::fprintf(stderr, "%.2f %% of answers right, median area under the curve %.2f %% of %lld\n",
+               100 * scores.accuracy, 100 * scores.auc.median,
+               static_cast<long long>(scores.auc.answers));
+  set(figures, key_of(part, "accuracy"), 100 * scores.accuracy);
+  set(figures, key_of(part, "auc"), 100 * scores.auc.median);
+}
+
 }  // namespace
 
 int eval_command(int argc, const char* const* argv) {
@@ -136,6 +146,9 @@ int eval_command(int argc, const char* const* argv) {
   const auto* pairs = dynamic_cast<const PairMaterial*>(material.get());
   if (pairs != nullptr && run.config.gap_sentences == 0 && search.beams > 0) {
     score_summaries(*pairs, part, search, figures);
+  }
+  if (const auto* labels = dynamic_cast<const LabelMaterial*>(material.get())) {
+    score_labels(*labels, part, figures);
   }
   finish(run.out, figures);
   return 0;

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "examples/longspan/run.h"
+#include "models/encoder.h"
 #include "models/generate.h"
 #include "train/metrics.h"
 #include "train/sequence_pairs.h"
+#include "train/tasks.h"
 
 namespace longspan {
 
@@ -107,6 +109,44 @@ class PairMaterial final : public Material {
   std::vector<std::string> warnings_;
   SequenceLimits limits_;
   std::unique_ptr<SequenceBatches> batches_;  // once it is trained on
+};
+
+/// How well yes-or-no answers are given.
+struct LabelScores {
+  double nats = 0;      ///< mean cross-entropy of an answer
+  double accuracy = 0;  ///< of all answers together
+  MedianAuc auc;
+};
+
+/// The data of a run whose model answers yes or no about whole sequences: motif-dna, whose samples
+/// are made as they are asked for.
+class LabelMaterial final : public Material {
+ public:
+  /// Throws ValueError where the model has no head for the answers or too few tokens.
+  explicit LabelMaterial(const TrainingRun& run);
+
+  const std::vector<std::string>& warnings() const override { return warnings_; }
+  int64_t size(const std::string& part) const override;
+  std::string items() const override { return "samples"; }
+  std::string unit() const override { return "answer"; }
+  void prepare() override {}
+  Forward forward(int64_t i, Pass pass) const override;
+  double bits(const std::string& part) const override;
+  std::vector<int32_t> first_tokens(int64_t count) const override;
+
+  LabelScores scores(const std::string& part) const;
+
+ private:
+  struct Labelled {
+    Tensor tokens, labels;  // [B, L], [B, pairs]
+  };
+  Labelled samples(const std::string& part, int64_t first, int64_t count) const;
+  Tensor logits(const Tensor& tokens, Pass pass) const;
+
+  const TrainingRun& run_;
+  MotifTask task_;
+  const Encoder& encoder_;
+  std::vector<std::string> warnings_;  // there are none
 };
 
 /// The one for the run's task and model. Throws ValueError where they do not go together.

@@ -15,6 +15,7 @@ void RunConfig::visit(Fields& v) {
   v("steps", steps)("seconds", seconds)("seed", seed);
   v("threads", threads)("device", device)("memory_limit", memory_limit);
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
+  v("motifs", motifs);
   v.enter("model");
   v("name", model_name);
   model->visit(v);
@@ -76,6 +77,13 @@ RunConfig make_config(const Settings& settings) {
       {"schedule.floor", 0, 1},
       {"schedule.every", 1, inf},
       {"schedule.factor", 0, 1},
+      {"motifs.pairs", 1, many},
+      {"motifs.motif", 1, many},
+      {"motifs.kmer", 1, 8},
+      {"motifs.nearest", 1, many},
+      {"motifs.furthest", 1, many},
+      {"motifs.positive_weight", 0, inf},
+      {"motifs.held_out", 0, many},
   };
   check_ranges(to_json(c), ranges);
   int64_t tokens = c.batch;

@@ -11,6 +11,7 @@
 #include "nn/fields.h"
 #include "train/config.h"
 #include "train/data_sets.h"
+#include "train/tasks.h"
 
 namespace longspan {
 
@@ -47,6 +48,18 @@ struct RunConfig {
   int64_t save_every = 0;  ///< steps; 0: at the end only
   int64_t keep = 0;        ///< newest checkpoints that stay; 0: all
   int64_t log_every = 10, eval_every = 0;
+
+  /// Of motif-dna; the length of its samples is `length`.
+  struct Motifs {
+    MotifTask task{.kmer = 6};
+    double positive_weight = 1;  ///< factor on what positive answers cost
+    int64_t held_out = 512;      ///< samples of the validation and of the test part
+    void visit(auto& v) {
+      v("pairs", task.pairs)("motif", task.motif)("mismatches", task.mismatches)(
+          "nearest", task.nearest)("furthest", task.furthest)("kmer", task.kmer)(
+          "positive_weight", positive_weight)("held_out", held_out);
+    }
+  } motifs;
 
   struct Optimizer {
     OptimizerName name = OptimizerName::adam;

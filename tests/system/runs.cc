@@ -275,6 +275,52 @@ TEST_F(Runs, TrainEveryModelAtAnyLength) {
   }
 }
 
+TEST_F(Runs, AnswerYesOrNoAboutMotifs) {
+  const std::string out = folder / "motifs";
+  const std::vector<std::string> arguments = {"train",
+                                              "--model",
+                                              "bigbird:motif",
+                                              "--task",
+                                              "motif-dna",
+                                              "--length",
+                                              "80",
+                                              "--batch",
+                                              "3",
+                                              "--steps",
+                                              "4",
+                                              "--layers",
+                                              "1",
+                                              "--set",
+                                              "motifs.nearest=20",
+                                              "--set",
+                                              "motifs.kmer=3",
+                                              "--set",
+                                              "motifs.held_out=7",
+                                              "--out",
+                                              out};
+  const Outcome trained = must(arguments);
+  EXPECT_NE(trained.err.find("12 samples to train on, 7 to validate"), std::string::npos)
+      << trained.err;
+  EXPECT_TRUE(std::filesystem::exists(out + "/pictures/attention.png"));
+  const Json figures = parse_json(must({"eval", "--out", out}).last_line());
+  EXPECT_GT(figures["valid_bpb"].number(), 0);
+  EXPECT_GE(figures["valid_accuracy"].number(), 0);
+  EXPECT_LE(figures["valid_auc"].number(), 100);
+  // Profiles: an answer for each pair of motifs.
+  std::vector<std::string> more = arguments;
+  more.back() = folder / "profiles";
+  more.insert(more.end(), {"--set", "motifs.pairs=5", "--set", "motifs.positive_weight=8"});
+  EXPECT_NE(run(more).err.find("model.classes: got 1; expected motifs.pairs = 5"),
+            std::string::npos);
+  more.insert(more.end(), {"--set", "model.classes=5"});
+  must(more);
+  EXPECT_NE(run({"train", "--model", "local_transformer", "--task", "motif-dna", "--out",
+                 folder / "none"})
+                .err.find("choose an encoder such as bigbird:motif"),
+            std::string::npos);
+  EXPECT_EQ(run({"data", "check", "motif-dna"}).code, 0);
+}
+
 TEST_F(Runs, StartFromAShorterRun) {
   const auto training = [&](const std::string& model, const std::string& length,
                             const std::vector<std::string>& more) {

@@ -1,7 +1,9 @@
 #include "models/weights.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <iterator>
 #include <utility>
 
 namespace longspan {
@@ -81,19 +83,15 @@ constexpr std::string_view bigbird_unused[] = {"cls.predictions.decoder.weight",
                                                "cls.seq_relationship.weight",
                                                "cls.seq_relationship.bias"};
 
-constexpr NamePair bigbird_pegasus_names[] = {
+/// What encoder-decoders in BART's shape share.
+constexpr NamePair sequence_names[] = {
     {"embed.token", "shared"},
     {"embed.source_position", "encoder.embed_positions"},
     {"embed.position", "decoder.embed_positions"},
-    {"encoder.layers.#.attention.q", "encoder.layers.#.self_attn.self.query"},
-    {"encoder.layers.#.attention.k", "encoder.layers.#.self_attn.self.key"},
-    {"encoder.layers.#.attention.v", "encoder.layers.#.self_attn.self.value"},
-    {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.output"},
     {"encoder.layers.#.norm1", "encoder.layers.#.self_attn_layer_norm"},
     {"encoder.layers.#.ff.in", "encoder.layers.#.fc1"},
     {"encoder.layers.#.ff.out", "encoder.layers.#.fc2"},
     {"encoder.layers.#.norm2", "encoder.layers.#.final_layer_norm"},
-    {"encoder.final_norm", "encoder.layernorm_embedding"},
     {"decoder.layers.#.attention.q", "decoder.layers.#.self_attn.q_proj"},
     {"decoder.layers.#.attention.k", "decoder.layers.#.self_attn.k_proj"},
     {"decoder.layers.#.attention.v", "decoder.layers.#.self_attn.v_proj"},
@@ -107,8 +105,49 @@ constexpr NamePair bigbird_pegasus_names[] = {
     {"decoder.layers.#.ff.in", "decoder.layers.#.fc1"},
     {"decoder.layers.#.ff.out", "decoder.layers.#.fc2"},
     {"decoder.layers.#.norm3", "decoder.layers.#.final_layer_norm"},
-    {"decoder.final_norm", "decoder.layernorm_embedding"},
 };
+
+/// Those and what is a model's own.
+template <size_t N>
+constexpr auto with_sequence_names(const NamePair (&own)[N]) {
+  std::array<NamePair, N + std::size(sequence_names)> all;
+  std::copy(std::begin(own), std::end(own), all.begin());
+  std::copy(std::begin(sequence_names), std::end(sequence_names), all.begin() + N);
+  return all;
+}
+
+constexpr auto bigbird_pegasus_names = with_sequence_names({
+    {"encoder.layers.#.attention.q", "encoder.layers.#.self_attn.self.query"},
+    {"encoder.layers.#.attention.k", "encoder.layers.#.self_attn.self.key"},
+    {"encoder.layers.#.attention.v", "encoder.layers.#.self_attn.self.value"},
+    {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.output"},
+    {"encoder.final_norm", "encoder.layernorm_embedding"},
+    {"decoder.final_norm", "decoder.layernorm_embedding"},
+});
+
+constexpr auto bart_names = with_sequence_names({
+    {"embed.source_norm", "encoder.layernorm_embedding"},
+    {"embed.norm", "decoder.layernorm_embedding"},
+    {"encoder.layers.#.attention.q", "encoder.layers.#.self_attn.q_proj"},
+    {"encoder.layers.#.attention.k", "encoder.layers.#.self_attn.k_proj"},
+    {"encoder.layers.#.attention.v", "encoder.layers.#.self_attn.v_proj"},
+    {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.out_proj"},
+});
+
+constexpr auto led_names = with_sequence_names({
+    {"embed.source_norm", "encoder.layernorm_embedding"},
+    {"embed.norm", "decoder.layernorm_embedding"},
+    {"encoder.layers.#.attention.q", "encoder.layers.#.self_attn.longformer_self_attn.query"},
+    {"encoder.layers.#.attention.k", "encoder.layers.#.self_attn.longformer_self_attn.key"},
+    {"encoder.layers.#.attention.v", "encoder.layers.#.self_attn.longformer_self_attn.value"},
+    {"encoder.layers.#.attention.q_global",
+     "encoder.layers.#.self_attn.longformer_self_attn.query_global"},
+    {"encoder.layers.#.attention.k_global",
+     "encoder.layers.#.self_attn.longformer_self_attn.key_global"},
+    {"encoder.layers.#.attention.v_global",
+     "encoder.layers.#.self_attn.longformer_self_attn.value_global"},
+    {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.output"},
+});
 /// A bias of tokens that such models keep as [1, V].
 constexpr std::string_view logits_bias = "final_logits_bias";
 constexpr NamePair sequence_heads[] = {{"head.bias", logits_bias}};
@@ -220,6 +259,54 @@ void get_shared(const EncoderConfig& c, EncoderKeys& k) {
   k.initializer_range = c.init_std;
 }
 
+/// What the configurations of encoder-decoders share.
+void set_sequence(const auto& k, auto& c) {
+  require(k.tie_word_embeddings, kOp, "tie_word_embeddings is false; expected one table");
+  require(k.encoder_layers == k.decoder_layers &&
+              k.encoder_attention_heads == k.decoder_attention_heads &&
+              k.encoder_ffn_dim == k.decoder_ffn_dim,
+          kOp,
+          "encoder and decoder have {} and {} layers, {} and {} heads, feed-forward widths {} and "
+          "{}; expected the same",
+          k.encoder_layers, k.decoder_layers, k.encoder_attention_heads, k.decoder_attention_heads,
+          k.encoder_ffn_dim, k.decoder_ffn_dim);
+  c.vocab = k.vocab_size;
+  c.n_layer = k.encoder_layers;
+  c.n_head = k.encoder_attention_heads;
+  c.d_model = k.d_model;
+  c.d_ff = k.encoder_ffn_dim;
+  c.activation = activation_of(k.activation_function);
+  c.dropout = static_cast<float>(k.dropout);
+  c.dropout_attn = static_cast<float>(k.attention_dropout);
+  c.dropout_ffn_act = static_cast<float>(k.activation_dropout);
+  c.init_std = k.init_std;
+}
+
+void get_sequence(const auto& c, auto& k) {
+  k.vocab_size = c.vocab;
+  k.encoder_layers = k.decoder_layers = c.n_layer;
+  k.encoder_attention_heads = k.decoder_attention_heads = c.n_head;
+  k.d_model = c.d_model;
+  k.encoder_ffn_dim = k.decoder_ffn_dim = c.d_ff;
+  k.activation_function = name_of(c.activation);
+  k.dropout = static_cast<double>(c.dropout);
+  k.attention_dropout = static_cast<double>(or_default(c.dropout_attn, c.dropout));
+  k.activation_dropout = static_cast<double>(or_default(c.dropout_ffn_act, c.dropout));
+  k.init_std = c.init_std;
+}
+
+/// One-sided windows from sums of both sides.
+std::vector<int64_t> one_sided(const std::vector<int64_t>& windows) {
+  require(!windows.empty(), kOp, "attention_window is empty; expected one a layer");
+  std::vector<int64_t> sides;
+  for (const int64_t window : windows) {
+    require(window >= 2 && window % 2 == 0, kOp,
+            "attention_window has {}; expected even numbers, 2 or more", window);
+    sides.push_back(window / 2);
+  }
+  return sides;
+}
+
 /// Rows of the position table before the first position: one for padding, and those before it.
 int64_t reserved_rows(std::string_view model_type) { return model_type == "bert" ? 0 : 2; }
 
@@ -233,6 +320,10 @@ constinit const CheckpointFormat bigbird_format{"big_bird", "bert.", encoder_nam
                                                 bigbird_unused};
 constinit const CheckpointFormat bigbird_pegasus_format{
     "bigbird_pegasus", "model.", bigbird_pegasus_names, sequence_heads, sequence_unused};
+constinit const CheckpointFormat bart_format{"bart", "model.", bart_names, sequence_heads,
+                                             sequence_unused};
+constinit const CheckpointFormat led_format{"led", "led.", led_names, sequence_heads,
+                                            sequence_unused};
 constinit const CheckpointFormat longformer_format{"longformer", "longformer.", longformer_names,
                                                    roberta_heads, roberta_unused};
 
@@ -324,34 +415,16 @@ BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& k) {
           "model_type is \"{}\"; expected \"bigbird_pegasus\"", k.model_type);
   require(k.attention_type == "block_sparse", kOp,
           "attention_type is \"{}\"; expected \"block_sparse\"", k.attention_type);
-  require(k.tie_word_embeddings, kOp, "tie_word_embeddings is false; expected one table");
-  require(k.encoder_layers == k.decoder_layers &&
-              k.encoder_attention_heads == k.decoder_attention_heads &&
-              k.encoder_ffn_dim == k.decoder_ffn_dim,
-          kOp,
-          "encoder and decoder have {} and {} layers, {} and {} heads, feed-forward widths {} and "
-          "{}; expected the same",
-          k.encoder_layers, k.decoder_layers, k.encoder_attention_heads, k.decoder_attention_heads,
-          k.encoder_ffn_dim, k.decoder_ffn_dim);
   BigBirdPegasusConfig c;
-  c.vocab = k.vocab_size;
-  c.n_layer = k.encoder_layers;
-  c.n_head = k.encoder_attention_heads;
-  c.d_model = k.d_model;
-  c.d_ff = k.encoder_ffn_dim;
+  set_sequence(k, c);
   c.n_max = c.n_max_target = k.max_position_embeddings;
   c.block = k.block_size;
   c.n_random = k.num_random_blocks;
   c.random = RandomPlan::first_1024;
   c.global_last = GlobalLast::padded;
-  c.activation = activation_of(k.activation_function);
   c.bias = k.use_bias;
   c.emb_scale = k.scale_embedding;
   c.start_token = k.decoder_start_token_id;
-  c.dropout = static_cast<float>(k.dropout);
-  c.dropout_attn = static_cast<float>(k.attention_dropout);
-  c.dropout_ffn_act = static_cast<float>(k.activation_dropout);
-  c.init_std = k.init_std;
   return c;
 }
 
@@ -362,22 +435,71 @@ BigBirdPegasusKeys bigbird_pegasus_keys(const BigBirdPegasusConfig& c) {
           "a model of type bigbird_pegasus has norm = pre, norm_eps = 1e-5, n_max = n_max_target, "
           "and neither couple nor emb_norm");
   BigBirdPegasusKeys k;
-  k.vocab_size = c.vocab;
-  k.encoder_layers = k.decoder_layers = c.n_layer;
-  k.encoder_attention_heads = k.decoder_attention_heads = c.n_head;
-  k.d_model = c.d_model;
-  k.encoder_ffn_dim = k.decoder_ffn_dim = c.d_ff;
+  get_sequence(c, k);
   k.max_position_embeddings = c.n_max;
   k.block_size = c.block;
   k.num_random_blocks = c.n_random;
-  k.activation_function = name_of(c.activation);
   k.use_bias = c.bias;
   k.scale_embedding = c.emb_scale;
   k.decoder_start_token_id = c.start_token;
-  k.dropout = static_cast<double>(c.dropout);
-  k.attention_dropout = static_cast<double>(or_default(c.dropout_attn, c.dropout));
-  k.activation_dropout = static_cast<double>(or_default(c.dropout_ffn_act, c.dropout));
-  k.init_std = c.init_std;
+  return k;
+}
+
+TransformerConfig bart_config(const BartKeys& k) {
+  require(k.model_type == "bart", kOp, "model_type is \"{}\"; expected \"bart\"", k.model_type);
+  TransformerConfig c = transformer_preset("bart");
+  set_sequence(k, c);
+  c.n_max = k.max_position_embeddings;
+  c.emb_scale = k.scale_embedding;
+  return c;
+}
+
+BartKeys bart_keys(const TransformerConfig& c) {
+  require(c.wiring == Wiring::encoder_decoder && c.norm == NormPlace::post && c.norm_eps == 1e-5 &&
+              c.positions == Positions::learned && c.position_offset == 2 && c.source_tables &&
+              (c.source_n_max == 0 || c.source_n_max == c.n_max),
+          kOp,
+          "a model of type bart has wiring = encoder_decoder, norm = post, norm_eps = 1e-5, "
+          "positions = learned, position_offset = 2 and source_tables of n_max rows");
+  require(c.tie_embedding && c.emb_norm && c.qkv_bias && c.out_bias && c.head_bias &&
+              c.d_embed == 0 && c.source_vocab == 0,
+          kOp,
+          "a model of type bart has tie_embedding, emb_norm, qkv_bias, out_bias and head_bias, and "
+          "neither d_embed nor source_vocab");
+  BartKeys k;
+  get_sequence(c, k);
+  k.max_position_embeddings = c.n_max;
+  k.scale_embedding = c.emb_scale;
+  return k;
+}
+
+LedConfig led_config(const LedKeys& k) {
+  require(k.model_type == "led", kOp, "model_type is \"{}\"; expected \"led\"", k.model_type);
+  LedConfig c = led_preset("base");
+  set_sequence(k, c);
+  c.n_max = k.max_encoder_position_embeddings;
+  c.n_max_target = k.max_decoder_position_embeddings;
+  c.one_sided_window = one_sided(k.attention_window);
+  c.start_token = k.decoder_start_token_id;
+  return c;
+}
+
+LedKeys led_keys(const LedConfig& c) {
+  require(c.position_offset == 0 && c.norm_eps == 1e-5, kOp,
+          "a model of type led has position_offset = 0 and norm_eps = 1e-5, not {} and {}",
+          c.position_offset, c.norm_eps);
+  require(c.dilation == std::vector<int64_t>{1} || c.dilated_heads == 0, kOp,
+          "a model of type led has no dilation");
+  LedKeys k;
+  get_sequence(c, k);
+  k.max_encoder_position_embeddings = c.n_max;
+  k.max_decoder_position_embeddings = c.n_max_target;
+  k.attention_window.clear();
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const auto last = static_cast<int64_t>(c.one_sided_window.size()) - 1;
+    k.attention_window.push_back(2 * c.one_sided_window[static_cast<size_t>(std::min(i, last))]);
+  }
+  k.decoder_start_token_id = c.start_token;
   return k;
 }
 
@@ -388,13 +510,7 @@ LongformerConfig longformer_config(const LongformerKeys& k) {
   shared.model_type = "roberta";  // whose tables these are
   LongformerConfig c;
   set_encoder(shared, c);
-  require(!k.attention_window.empty(), kOp, "attention_window is empty; expected one a layer");
-  c.one_sided_window.clear();
-  for (const int64_t window : k.attention_window) {
-    require(window >= 2 && window % 2 == 0, kOp,
-            "attention_window has {}; expected even numbers, 2 or more", window);
-    c.one_sided_window.push_back(window / 2);
-  }
+  c.one_sided_window = one_sided(k.attention_window);
   return c;
 }
 

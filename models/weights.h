@@ -9,7 +9,9 @@
 #include "models/bigbird.h"
 #include "models/bigbird_pegasus.h"
 #include "models/encoder.h"
+#include "models/led.h"
 #include "models/longformer.h"
+#include "models/transformer.h"
 #include "nn/module.h"
 
 namespace longspan {
@@ -34,9 +36,10 @@ struct CheckpointFormat {
 };
 
 /// Checkpoints of RoBERTa \cite liu2019 , BERT \cite devlin2019 , BigBird and BigBird-Pegasus
-/// \cite zaheer2020 and Longformer \cite beltagy2020 as the package transformers has them.
+/// \cite zaheer2020 , Longformer and LED \cite beltagy2020 and BART \cite lewis2020 as the package
+/// transformers has them.
 extern const CheckpointFormat roberta_format, bert_format, bigbird_format, bigbird_pegasus_format,
-    longformer_format;
+    longformer_format, led_format, bart_format;
 
 /// Every parameter of a model under its name in the format. The tensors are the model's own, so
 /// reading into them loads it. Throws NotImplemented on a parameter that the format has no name
@@ -135,6 +138,65 @@ struct BigBirdPegasusKeys {
 /// max_position_embeddings rows. Throws ValueError where encoder and decoder differ in size.
 BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& keys);
 BigBirdPegasusKeys bigbird_pegasus_keys(const BigBirdPegasusConfig& config);
+
+/// The keys that BART's and LED's have in common.
+struct SequenceKeys {
+  std::string model_type, activation_function = "gelu";
+  int64_t vocab_size = 50'265, d_model = 1024, encoder_layers = 12, decoder_layers = 12,
+          encoder_attention_heads = 16, decoder_attention_heads = 16, encoder_ffn_dim = 4096,
+          decoder_ffn_dim = 4096;
+  double dropout = 0.1, attention_dropout = 0, activation_dropout = 0, init_std = 0.02;
+  bool tie_word_embeddings = true;
+
+  void visit(auto& v) {
+    v("model_type", model_type)("activation_function", activation_function)(
+        "vocab_size", vocab_size)("d_model", d_model)("encoder_layers", encoder_layers)(
+        "decoder_layers", decoder_layers)("encoder_attention_heads", encoder_attention_heads)(
+        "decoder_attention_heads", decoder_attention_heads)("encoder_ffn_dim", encoder_ffn_dim)(
+        "decoder_ffn_dim", decoder_ffn_dim);
+    v("dropout", dropout)("attention_dropout", attention_dropout)(
+        "activation_dropout", activation_dropout)("init_std", init_std)("tie_word_embeddings",
+                                                                        tie_word_embeddings);
+  }
+};
+
+/// The keys of BART's.
+struct BartKeys : SequenceKeys {
+  BartKeys() { model_type = "bart"; }
+
+  int64_t max_position_embeddings = 1024;
+  bool scale_embedding = false;
+
+  void visit(auto& v) {
+    SequenceKeys::visit(v);
+    v("max_position_embeddings", max_position_embeddings)("scale_embedding", scale_embedding);
+  }
+};
+
+/// The keys of LED's.
+struct LedKeys : SequenceKeys {
+  LedKeys() { model_type = "led"; }
+
+  int64_t max_encoder_position_embeddings = 16'384, max_decoder_position_embeddings = 1024,
+          decoder_start_token_id = 2;
+  std::vector<int64_t> attention_window = {512};  ///< of each layer, both sides together
+
+  void visit(auto& v) {
+    SequenceKeys::visit(v);
+    v("max_encoder_position_embeddings", max_encoder_position_embeddings)(
+        "max_decoder_position_embeddings", max_decoder_position_embeddings)(
+        "decoder_start_token_id", decoder_start_token_id)("attention_window", attention_window);
+  }
+};
+
+/// The same for BART, whose tables of positions begin at row 2. Throws ValueError where encoder and
+/// decoder differ in size, or where such a model could not be as the configuration is.
+TransformerConfig bart_config(const BartKeys& keys);
+BartKeys bart_keys(const TransformerConfig& config);
+
+/// The same for LED, whose tables begin with the first position; the first token is global.
+LedConfig led_config(const LedKeys& keys);
+LedKeys led_keys(const LedConfig& config);
 
 /// The same for Longformer, whose heads have no dilation; with one window for each layer. Throws
 /// ValueError on a window that is odd, below 2 or missing.

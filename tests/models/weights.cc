@@ -9,6 +9,9 @@
 
 #include "autograd/mode.h"
 #include "models/blockbert.h"
+#include "models/convert.h"
+#include "models/led.h"
+#include "models/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/shape.h"
@@ -33,6 +36,28 @@ struct Loaded {
 Loaded made(const std::string& name) {
   const Init init{.gen = Generator{1}};
   Loaded out;
+  if (name == "bart") {
+    BartKeys keys;
+    load_pretrained_config(folder + name, keys);
+    const TransformerConfig c = bart_config(keys);
+    out.model = std::make_unique<Transformer>(c, init);
+    out.format = &bart_format;
+    BartKeys back = bart_keys(c);
+    out.config = to_json(back);
+    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
+    return out;
+  }
+  if (name == "led") {
+    LedKeys keys;
+    load_pretrained_config(folder + name, keys);
+    const LedConfig c = led_config(keys);
+    out.model = std::make_unique<Led>(c, init);
+    out.format = &led_format;
+    LedKeys back = led_keys(c);
+    out.config = to_json(back);
+    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
+    return out;
+  }
   if (name == "bigbird_pegasus") {
     BigBirdPegasusKeys keys;
     load_pretrained_config(folder + name, keys);
@@ -87,6 +112,14 @@ Loaded made(const std::string& name) {
 Tensor run(const LanguageModel& any, const std::string& name, const Tensor& tokens,
            const Tensor& lengths) {
   if (const auto* model = dynamic_cast<const EncoderDecoder*>(&any)) {
+    return model->head(
+        model->forward({.source = tokens, .lengths = lengths, .tokens = tokens}, {}));
+  }
+  if (const auto* model = dynamic_cast<const Transformer*>(&any)) {
+    return model->head(
+        model->forward({.tokens = tokens, .lengths = lengths, .source = tokens}, {}));
+  }
+  if (const auto* model = dynamic_cast<const Led*>(&any)) {
     return model->head(
         model->forward({.source = tokens, .lengths = lengths, .tokens = tokens}, {}));
   }
@@ -145,8 +178,35 @@ TEST_P(Weights, GoBothWays) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Weights,
                          testing::Values("roberta", "roberta_classes", "roberta_spans",
                                          "roberta_tags", "bert", "bigbird", "bigbird_pegasus",
-                                         "longformer"),
+                                         "longformer", "bart", "led"),
                          [](const auto& param) { return param.param; });
+
+TEST(Checkpoints, LedStartsFromOneOfBart) {
+  const NoGrad off;
+  const Loaded bart = made("bart");
+  load_pretrained(folder + "bart", bart.tensors(), bart.names());
+  std::map<std::string, Tensor> expected;
+  for (NamedTensor& t : read_tensors(folder + "bart/expected.safetensors")) {
+    expected[t.name] = t.tensor;
+  }
+  BartKeys keys;
+  load_pretrained_config(folder + "bart", keys);
+  const TransformerConfig small = bart_config(keys);
+  LedConfig c = led_preset("tiny");
+  c.vocab = small.vocab;
+  c.n_head = small.n_head;
+  c.d_model = small.d_model;
+  c.d_ff = small.d_ff;
+  c.activation = small.activation;
+  c.n_max = 100;
+  c.n_max_target = small.n_max;
+  c.position_offset = 2;
+  c.one_sided_window = {21};  // all of the source
+  Led led(c, Init{});
+  start_from(led, *bart.model, 2);
+  EXPECT_LE(distance(run(led, "", expected["tokens"], expected["lengths"]), expected["logits"]),
+            1e-5);
+}
 
 std::string refusal(const std::function<void()>& f) {
   try {
@@ -206,6 +266,17 @@ TEST(WeightsRefuse, AnotherArchitecture) {
               bigbird_pegasus_keys(bigbird_pegasus_preset("base"));
             }).find("neither couple nor emb_norm"),
             std::string::npos);
+  BartKeys bart;
+  bart.encoder_ffn_dim = 3;
+  EXPECT_NE(refusal([&] { bart_config(bart); }).find("widths 3 and 4096"), std::string::npos);
+  EXPECT_NE(refusal([&] { bart_keys(transformer_preset("base")); }).find("positions = learned"),
+            std::string::npos);
+  LedKeys led;
+  load_pretrained_config(folder + "bart", led);
+  EXPECT_NE(refusal([&] { led_config(led); }).find("expected \"led\""), std::string::npos);
+  LedConfig offset = led_preset("tiny");
+  offset.position_offset = 2;
+  EXPECT_NE(refusal([&] { led_keys(offset); }).find("position_offset = 0"), std::string::npos);
   LongformerKeys windows;
   windows.attention_window = {7};
   EXPECT_NE(refusal([&] { longformer_config(windows); }).find("expected even numbers"),

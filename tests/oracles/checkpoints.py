@@ -35,10 +35,14 @@ def models():
     longformer = t.LongformerConfig(**(SIZES | {"eos_token_id": 2}), max_position_embeddings=34,
                                     type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5,
                                     attention_window=[4, 8])
-    pegasus = t.BigBirdPegasusConfig(
-        vocab_size=19, d_model=8, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=12, decoder_ffn_dim=12, dropout=0.0,
-        max_position_embeddings=64, block_size=4, num_random_blocks=1)
+    sequence = {"vocab_size": 19, "d_model": 8, "encoder_layers": 2, "decoder_layers": 2,
+                "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 12,
+                "decoder_ffn_dim": 12, "dropout": 0.0}
+    bart = t.BartConfig(**sequence, max_position_embeddings=32, activation_function="relu")
+    led = t.LEDConfig(**sequence, max_encoder_position_embeddings=32,
+                      max_decoder_position_embeddings=24, attention_window=[4, 8])
+    pegasus = t.BigBirdPegasusConfig(**sequence, max_position_embeddings=64, block_size=4,
+                                     num_random_blocks=1)
     return {
         "roberta": (t.RobertaForMaskedLM, roberta, [21, 13], 1),
         "roberta_classes": (t.RobertaForSequenceClassification, roberta, [21, 13], 1),
@@ -50,6 +54,9 @@ def models():
         # Without global tokens.
         "longformer": (t.LongformerForMaskedLM, longformer, [21, 13], 1),
         "bigbird_pegasus": (t.BigBirdPegasusForConditionalGeneration, pegasus, [19, 9], 0),
+        "bart": (t.BartForConditionalGeneration, bart, [21, 13], 1),
+        # The first token is global.
+        "led": (t.LEDForConditionalGeneration, led, [21, 13], 1),
     }
 
 
@@ -58,7 +65,10 @@ def run(model, tokens, lengths):
     mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
     with torch.no_grad():
         if model.config.is_encoder_decoder:  # what is read is also what is written
-            return model.eval()(tokens, attention_mask=mask, decoder_input_ids=tokens).logits
+            more = {}
+            if model.config.model_type == "led":
+                more["global_attention_mask"] = (torch.arange(tokens.shape[1]) == 0).long() * mask
+            return model.eval()(tokens, attention_mask=mask, decoder_input_ids=tokens, **more).logits
         out = model.eval()(tokens, attention_mask=mask)
     if hasattr(out, "start_logits"):
         return torch.stack([out.start_logits, out.end_logits], -1)

@@ -376,7 +376,16 @@ void write_line_plot(const std::string& path, const LinePlot& plot) {
   for (const double y : up.ticks.at) {
     labels = std::max(labels, Picture::width_of(up.label(y), small));
   }
-  const Frame frame{58 + labels, 62, plot.width - 34.0, plot.height - 76.0};
+  double widest = 0;
+  int entries = 0;
+  for (const Series& s : plot.series) {
+    if (s.name.empty()) continue;
+    widest = std::max(widest, Picture::width_of(s.name, small));
+    ++entries;
+  }
+  const double legend = widest + 76;
+  const bool beside = entries > 4;  // too many to find room among the curves
+  const Frame frame{58 + labels, 62, plot.width - 34.0 - (beside ? legend : 0), plot.height - 76.0};
   const auto at_x = [&](double place) {
     return frame.left +
            (place - across.low) / (across.high - across.low) * (frame.right - frame.left);
@@ -421,18 +430,11 @@ void write_line_plot(const std::string& path, const LinePlot& plot) {
     }
   }
 
-  double widest = 0;
-  int entries = 0;
-  for (const Series& s : plot.series) {
-    if (s.name.empty()) continue;
-    widest = std::max(widest, Picture::width_of(s.name, small));
-    ++entries;
-  }
   if (entries > 0) {
-    const double width = widest + 76, height = 26 * entries + 12;
+    const double width = legend, height = 26 * entries + 12;
     // In the corner that hides the fewest points.
-    double left = 0, top = 0;
-    int64_t least = std::numeric_limits<int64_t>::max();
+    double left = frame.right + 24, top = frame.top;
+    int64_t least = beside ? 0 : std::numeric_limits<int64_t>::max();
     for (const double y : {frame.top + 10, frame.bottom - 10 - height}) {
       for (const double x : {frame.right - 6 - width, frame.left + 12}) {
         int64_t hidden = 0;

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Trains the small model of a family on real data, the runs of bench/results, and scores it.
+#   LONGSPAN_DATA=DIR bench/learning.sh FAMILY [OUT]     into OUT, runs/learning/FAMILY without it
+#   bench/learning.sh --list                             the families
+# Each run has a fixed number of steps and a seed, so that its figures depend neither on the load of
+# the machine nor on the number of threads. One that was stopped goes on from its last checkpoint.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+longspan=${LONGSPAN:-build/dev/longspan}
+case "${1:-}" in
+  --list) sed -n 's/^  \([a-z_-]*\)) # .*/\1/p' "$0"; exit 0 ;;
+  "" | -* ) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 1 ;;
+esac
+family=$1
+out=${2:-runs/learning/$family}
+run=(--model "${family%%-*}" --seed 1 --log-every 50 --save-every 200 --keep 1)
+
+# train_to STEP OPTION...: a stage of the run. What the run has behind it is left out.
+train_to() {
+  local newest step=$1
+  shift
+  newest=$(find "$out" -maxdepth 2 -path '*/checkpoints/step-*' 2>/dev/null | sed 's/.*step-//' |
+    sort -n | tail -n 1 || true)
+  if [ "${newest:-0}" -lt "$step" ]; then
+    "$longspan" train "${run[@]}" --resume --out "$out" --steps "$step" "$@"
+  fi
+}
+
+# double_to LENGTH STEPS: masked models with tables of positions begin with 16 tokens, 2,048 in a
+# batch, and double the length. Where every row sees hundreds of keys from the start, the share of a
+# neighbour in the gradient is too small to be found for thousands of steps, and the loss stays near
+# the entropy of a byte; twice the length is a small step from where neighbours are known.
+double_to() {
+  local last=$1 steps=$2 length=16 step=300
+  while [ "$length" -lt "$last" ]; do
+    train_to "$step" --length "$length" --batch $((2048 / length)) --set schedule.name=constant \
+      --set model.position_init=sinusoid
+    length=$((2 * length))
+    step=$((step + 150))
+  done
+  train_to "$steps" --length "$last" --batch $((2048 / last)) --set schedule.name=cosine
+}
+score() { "$longspan" eval --out "$out" --part "$1"; }
+
+case "$family" in
+  blockbert) # masked bytes
+    run+=(--task wikixml)
+    double_to 512 2000
+    score test ;;
+  blockbert-dense) # the same steps with full attention
+    run+=(--task wikixml --set model.n_block=1 --set 'model.heads_per_shift=[4]')
+    double_to 512 2000
+    score test ;;
+  blockbert-sparse) # the same steps with fixed factorised attention (SparseBERT)
+    run+=(--task wikixml --set model.pattern=fixed)
+    double_to 512 2000
+    score test ;;
+  bigbird) # masked bytes
+    run+=(--task wikixml)
+    double_to 1024 2000
+    score test ;;
+  longformer) # masked bytes
+    run+=(--task wikixml)
+    double_to 1024 2000
+    score test ;;
+  longformer_lm) # next bytes; length and windows double
+    run+=(--task wikixml --lr 3e-3)
+    train_to 4000 --length 256 --batch 4
+    train_to 6000 --length 512 --batch 2 --set 'model.window=[32,32,64,128]'
+    score test ;;
+  etc) # masked bytes
+    run+=(--task tinyshakespeare)
+    train_to 500
+    score valid ;;
+  *)
+    echo "unknown family $family; there are:" $("$0" --list) >&2
+    exit 1 ;;
+esac

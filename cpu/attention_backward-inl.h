@@ -13,7 +13,9 @@
 
 #include "core/parallel.h"
 #include "cpu/attention_plan.h"
+#include "cpu/attention_terms-inl.h"
 #include "cpu/attention_tile-inl.h"
+#include "cpu/attention_visit-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {
@@ -75,6 +77,8 @@ class BackwardTask {
         value_width_(in_.segment[0].v.dim(3)),
         width_panels_(ceil_div(width_, N)),
         value_panels_(ceil_div(value_width_, N)),
+        over_width_(over_panels<T>(width_, kTileRows * N)),
+        over_value_width_(over_panels<T>(value_width_, kTileRows * N)),
         // As many keys as fit in the second-level cache with their gradients.
         step_(std::max(width_, value_width_) <= 64 ? 2 * kBlock : kBlock),
         tile_size_(width_panels_ * kTileRows * N),
@@ -130,6 +134,7 @@ class BackwardTask {
     }
     std::vector<int32_t> tiles;
     std::vector<KeyRange> ranges;
+    const auto process = [this](int64_t n) { do_spans(n); };
     for (int64_t key = task_.key; key < task_.key_end; key += step_) {
       const HeadSegment& segment = head_.at_place(key);
       const int64_t first = key - segment.first;
@@ -151,11 +156,12 @@ class BackwardTask {
         begin(t, ranges);
         for (const KeyRange& range : ranges) {
           const auto empty = [this](int64_t r) { return base_[r] == kNothing; };
-          for_blocks(head_, t, range, some_empty_, empty, [&](int64_t origin, const Visible& seen) {
-            enter(origin, range.times);
-            do_block(origin, origin - key, seen);
+          for_blocks(head_, t, range, some_empty_, empty, visit_, [&](Span& span) {
+            span.at = span.origin - key;
+            take(span, process);
           });
         }
+        visit_.finish(process);
         finish(t, key / step_);
       }
       if (!call_.columns) continue;
@@ -248,83 +254,119 @@ class BackwardTask {
     if (bin_values_) clear_sums(relation_, rows_, value_bins_);
   }
 
-  // What the block at `origin` needs besides products, of keys that count `times` times.
-  void enter(int64_t origin, int32_t times) {
-    const HeadSegment& s = head_.at_place(origin);
-    labels_.begin(s, relation_, shift_ || carry_, origin, head_.block_keys(origin));
-    more_ = times == 1 ? T{0} : std::log2(static_cast<T>(times));
+  // Whether a span needs nothing besides products, so that others may stand beside it.
+  bool plain(const Span& span) const {
+    const HeadSegment& s = head_.at_place(span.origin);
+    return !shift_ && !carry_ && !soft_.given() && s.hidden == nullptr && s.class_id == nullptr &&
+           span.times == 1;
+  }
+
+  // What a span needs besides products.
+  void enter(const Span& span) {
+    const HeadSegment& s = head_.at_place(span.origin);
+    labels_.begin(s, relation_, shift_ || carry_, span.origin, head_.block_keys(span.origin));
+    more_ = span.times == 1 ? T{0} : std::log2(static_cast<T>(span.times));
     soft_here_ = soft_.given() && s.number == 0;
-    terms_ = shift_ || carry_ || soft_here_ || times != 1 || labels_.active();
+    terms_ = shift_ || carry_ || soft_here_ || span.times != 1 || labels_.active();
     span_row_ = nullptr;
     if (!soft_here_ || call_.span_sums == nullptr) return;
     if (soft_.by_key) {
       const int64_t head = task_.b * in_.q.dim(1) + task_.h;
-      span_row_ = call_.span_sums + head * span_row(in_) + origin;
+      span_row_ = call_.span_sums + head * span_row(in_) + span.origin;
     } else {
       span_row_ = call_.span_sums + task_.index * V;
     }
   }
 
-  // One score tile, `at` keys into the step.
-  void do_block(int64_t origin, int64_t at, const Visible& seen) {
-    const int64_t last = width_ - (width_panels_ - 1) * N;
-    const int64_t last_value = value_width_ - (value_panels_ - 1) * N;
-    for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {  // S = Q K^T, dP = dO V^T
-      const T* const k_panel = key_columns_ + (at + j) * width_;
-      const T* const v_panel = value_columns_ + (at + j) * value_width_;
+  // Products over rows read scores of keys that a row does not see, up to kGroup - 1 beside those
+  // that it does where rows differ.
+  template <class Process>
+  void take(const Span& span, Process&& process) {
+    const Visible& seen = span.seen;
+    const int64_t beside = seen.alike ? 0 : kGroup - 1;
+    visit_.take(!plain(span), std::max<int64_t>(0, seen.all_first - beside),
+                std::min<int64_t>(head_.block_keys(span.origin), seen.all_last + beside), process);
+  }
+
+  // The first n spans of the visit.
+  void do_spans(int64_t n) {
+    terms_ = false;
+    if (!plain(visit_[0])) enter(visit_[0]);
+    for (int64_t i = 0; i < n; ++i) multiply_panels(visit_[i]);
+    for (int64_t g = 0; g * kGroup < rows_; ++g) {
+      for (int64_t i = 0; i < n; ++i) differentiate(g, visit_[i]);
+    }
+    for (int64_t i = 0; call_.columns && i < n; ++i) multiply_queries(visit_[i]);
+    if (call_.rows) multiply_keys(n);
+  }
+
+  // S = Q K^T and dP = dO V^T
+  void multiply_panels(const Span& span) {
+    const Visible& seen = span.seen;
+    for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {
+      const T* const k_panel = key_columns_ + (span.at + j) * width_;
+      const T* const v_panel = value_columns_ + (span.at + j) * value_width_;
       for (int64_t g = 0; g * kGroup < rows_; ++g) {
-        const int64_t m = std::min(kGroup, padded_ - g * kGroup), first = g * kGroup;
-        product_seen(seen.first[g] - j, seen.last[g] - j, m, q_rows_ + first * N, k_panel,
-                     width_panels_, last, scores_ + first * kScoreStride + j);
-        product_seen(seen.first[g] - j, seen.last[g] - j, m, out_rows_ + first * N, v_panel,
-                     value_panels_, last_value, dscores_ + first * kScoreStride + j);
+        const int64_t m = std::min(kGroup, padded_ - g * kGroup), row = g * kGroup;
+        const int64_t to = row * kScoreStride + span.column + j;
+        const int64_t first = seen.first[g] - j, last = seen.last[g] - j;
+        product_seen<kScoreStride>(first, last, m, q_rows_ + row * N, k_panel, over_width_,
+                                   scores_ + to);
+        product_seen<kScoreStride>(first, last, m, out_rows_ + row * N, v_panel, over_value_width_,
+                                   dscores_ + to);
       }
     }
-    const int64_t n = head_.block_keys(origin);
-    for (int64_t g = 0; g * kGroup < rows_; ++g) differentiate(g, origin, n, seen);
-    if (call_.columns) multiply_queries(at, seen);
-    if (call_.rows) multiply_keys(at, seen);
   }
 
   // P = 2^(S - lse) and dS = P (dP - delta) for the rows of group g, both 0 where a row does not
   // see, as far as the products over rows look.
-  void differentiate(int64_t g, int64_t origin, int64_t keys, const Visible& seen) {
+  void differentiate(int64_t g, const Span& span) {
+    const Visible& seen = span.seen;
     const int64_t first = g * kGroup, end = std::min(first + kGroup, rows_);
-    const int64_t vectors = ceil_div(keys, V);
-    Vectors n{0, 0, 0, 0};
-    if (seen.first[g] < seen.last[g]) n = vectors_of<T>(seen, g, kGroup - 1, keys);
+    const Vectors n = vectors_of<T>(seen, g);
+    int64_t from = span.from / V, to = span.to / V;
+    if (seen.ascending) {
+      if (n.from == n.to) return;
+      from = std::max(from, std::max<int64_t>(0, seen.first[g] - (kGroup - 1)) / V);
+      to = std::min(to, ceil_div(seen.last[g] + kGroup - 1, V));
+    }
     for (int64_t r = first; r < end; ++r) {
       T* const s = scores_ + r * kScoreStride;
       T* const ds = dscores_ + r * kScoreStride;
-      if (!seen.ascending) {
-        zero_vectors(s, 0, n.from);
-        zero_vectors(ds, 0, n.from);
-        zero_vectors(s, n.to, vectors);
-        zero_vectors(ds, n.to, vectors);
+      const auto clear = [&](int64_t v0, int64_t v1) {
+        zero_vectors(s, span.column + v0 * V, v1 - v0);
+        zero_vectors(ds, span.column + v0 * V, v1 - v0);
+      };
+      if (n.from == n.to) {
+        clear(from, to);
+        continue;
       }
-      if (n.from == n.to) continue;
+      clear(from, n.from);
+      clear(n.to, to);
       if (keep_.active()) {
-        keep_.fill(query(r), head_.at_place(origin), origin, n.from * V, n.to * V, keep_row_);
+        keep_.fill(query(r), head_.at_place(span.origin), span.origin, n.from * V, n.to * V,
+                   keep_row_);
         if (terms_) {
-          differentiate_row<true, true>(r, origin, n, seen, s, ds);
+          differentiate_row<true, true>(r, span, n);
         } else {
-          differentiate_row<false, true>(r, origin, n, seen, s, ds);
+          differentiate_row<false, true>(r, span, n);
         }
       } else if (terms_) {
-        differentiate_row<true, false>(r, origin, n, seen, s, ds);
+        differentiate_row<true, false>(r, span, n);
       } else {
-        differentiate_row<false, false>(r, origin, n, seen, s, ds);
+        differentiate_row<false, false>(r, span, n);
       }
     }
   }
 
   template <bool kTerms, bool kDrop>
-  HWY_INLINE void differentiate_row(int64_t r, int64_t origin, const Vectors& n,
-                                    const Visible& seen, T* s, T* ds) {
+  HWY_INLINE void differentiate_row(int64_t r, const Span& span, const Vectors& n) {
     const Tag<T> d;
+    const Visible& seen = span.seen;
+    const int64_t column = r * kScoreStride + span.column;
     const Vec<T> base = hn::Set(d, base_[r]), lower = hn::Set(d, lower_[r]);
     const int64_t at = r * relation_.stride;
-    const int64_t far = kTerms ? distance(origin, r) : 0;
+    const int64_t far = kTerms ? distance(span.origin, r) : 0;
     const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
     const bool by_label = kTerms && labels_.columns();
     const auto entry = [&](const T* table, int64_t v) {
@@ -332,7 +374,8 @@ class BackwardTask {
                       : from_table(relation_, far + v * V, table + at);
     };
     const auto one = [&](int64_t v, auto hide) {
-      Vec<T> x = hn::Load(d, s + v * V), dp = hn::Load(d, ds + v * V);
+      T *const s = scores_ + (column + v * V), *const ds = dscores_ + (column + v * V);
+      Vec<T> x = hn::Load(d, s), dp = hn::Load(d, ds);
       if (kTerms && shift_) x = hn::Add(x, entry(table_, v));
       if (kTerms && more_ != T{0}) x = hn::Add(x, hn::Set(d, more_));
       if (kTerms && carry_) dp = hn::Add(dp, entry(value_table_, v));
@@ -343,15 +386,15 @@ class BackwardTask {
       if (kDrop) dp = hn::Mul(dp, hn::Load(d, keep_row_ + v * V));
       Vec<T> dx = hide(v, hn::Mul(p, hn::Sub(dp, lower)));
       if (kTerms && soft_here_) {
-        const Vec<T> mu = soft_.at(v, far, origin);
+        const Vec<T> mu = soft_.at(v, far, span.origin);
         add_span(v, mu, dx);
         dx = hn::Mul(dx, clamped<T>(mu));
         p = hn::Mul(p, clamped<T>(mu));
       }
       if (kDrop) p = hn::Mul(p, hn::Load(d, keep_row_ + v * V));
       p = hide(v, p);
-      hn::Store(p, d, s + v * V);
-      hn::Store(dx, d, ds + v * V);
+      hn::Store(p, d, s);
+      hn::Store(dx, d, ds);
       if (kTerms && !by_label && bin_) add_to_bins(relation_, far + v * V, dx, bins_ + at);
       if (kTerms && !by_label && bin_values_) {
         add_to_bins(relation_, far + v * V, p, value_bins_ + at);
@@ -366,8 +409,12 @@ class BackwardTask {
     for (int64_t v = n.from; v < n.a; ++v) one(v, outside);
     for (int64_t v = n.a; v < n.e; ++v) one(v, labelled);
     for (int64_t v = n.e; v < n.to; ++v) one(v, outside);
-    if (by_label && bin_) labels_.add(label, n.from * V, n.to * V, ds, bins_ + at);
-    if (by_label && bin_values_) labels_.add(label, n.from * V, n.to * V, s, value_bins_ + at);
+    if (by_label && bin_) {
+      labels_.add(label, n.from * V, n.to * V, dscores_ + column, bins_ + at);
+    }
+    if (by_label && bin_values_) {
+      labels_.add(label, n.from * V, n.to * V, scores_ + column, value_bins_ + at);
+    }
   }
 
   // The gradient of a vector of mu: it reaches the span where mu is on its ramp, ends included.
@@ -380,7 +427,8 @@ class BackwardTask {
   }
 
   // dV += P^T dO and dK += dS^T Q, for each group of keys over the rows that see some of them.
-  void multiply_queries(int64_t at, const Visible& seen) {
+  void multiply_queries(const Span& span) {
+    const Visible& seen = span.seen;
     for (int64_t j = seen.all_first / kRest * kRest; j < seen.all_last; j += kGroup) {
       const int64_t m = std::min(kGroup, seen.all_last - j);
       int64_t from = 0, to = rows_;
@@ -390,58 +438,75 @@ class BackwardTask {
         if (from == to) continue;
       }
       if (!finite_rows_) {
-        multiply_queries_seen(at, j, m, seen);
+        multiply_queries_seen(span, j, m);
         continue;
       }
+      const int64_t column = span.column + j;
+      const Stretch over[] = {{from * kScoreStride, from * N, to - from}};
       for (int64_t p = 0; p < value_panels_; ++p) {
-        product<2, 1>(m, scores_ + from * kScoreStride + j, kScoreStride, 0,
-                      out_rows_ + (p * kTileRows + from) * N, 1, 0, to - from,
-                      value_sums_ + (p * step_ + at + j) * N, N, true);
+        product<2, 1, T>(m, scores_ + column, kScoreStride, out_rows_ + p * kTileRows * N, over,
+                         value_sums_ + (p * step_ + span.at + j) * N, N, true);
       }
       for (int64_t p = 0; p < width_panels_; ++p) {
-        product<2, 1>(m, dscores_ + from * kScoreStride + j, kScoreStride, 0,
-                      q_rows_ + (p * kTileRows + from) * N, 1, 0, to - from,
-                      key_sums_ + (p * step_ + at + j) * N, N, true);
+        product<2, 1, T>(m, dscores_ + column, kScoreStride, q_rows_ + p * kTileRows * N, over,
+                         key_sums_ + (p * step_ + span.at + j) * N, N, true);
       }
     }
   }
 
   // The same for keys j .. j + m, where dO or Q is not finite.
-  HWY_NOINLINE void multiply_queries_seen(int64_t at, int64_t j, int64_t m, const Visible& seen) {
-    const auto sees = [&](int64_t key, int64_t row) { return holds(seen, row, j + key); };
+  HWY_NOINLINE void multiply_queries_seen(const Span& span, int64_t j, int64_t m) {
+    const int64_t column = span.column + j, key = span.at + j;
+    const auto sees = [&](int64_t k, int64_t row) { return holds(span.seen, row, j + k); };
     for (int64_t p = 0; p < value_panels_; ++p) {
-      product_of_seen(m, scores_ + j, 1, kScoreStride, out_rows_ + p * kTileRows * N, rows_,
-                      value_sums_ + (p * step_ + at + j) * N, N, sees);
+      product_of_seen(m, scores_ + column, 1, kScoreStride, out_rows_ + p * kTileRows * N, rows_,
+                      value_sums_ + (p * step_ + key) * N, N, sees);
     }
     for (int64_t p = 0; p < width_panels_; ++p) {
-      product_of_seen(m, dscores_ + j, 1, kScoreStride, q_rows_ + p * kTileRows * N, rows_,
-                      key_sums_ + (p * step_ + at + j) * N, N, sees);
+      product_of_seen(m, dscores_ + column, 1, kScoreStride, q_rows_ + p * kTileRows * N, rows_,
+                      key_sums_ + (p * step_ + key) * N, N, sees);
     }
   }
 
-  // dQ += dS K
-  void multiply_keys(int64_t at, const Visible& seen) {
-    if (!finite_keys_[at / kBlock]) return multiply_keys_seen(at, seen);
-    for (int64_t p = 0; p < width_panels_; ++p) {
-      const T* const panel = key_rows_ + at * width_panels_ * N + p * kBlock * N;
-      for (int64_t g = 0; g * kGroup < rows_; ++g) {
-        const int64_t first = seen.first[g], last = seen.last[g];
-        if (first >= last) continue;
-        product<2, kScoreStride>(std::min(kGroup, padded_ - g * kGroup),
-                                 dscores_ + g * kGroup * kScoreStride + first, 1, 0,
-                                 panel + first * N, 1, 0, last - first,
-                                 tile_sum_ + (p * kTileRows + g * kGroup) * N, N, true);
+  // dQ += dS K over n spans
+  void multiply_keys(int64_t n) {
+    for (int64_t g = 0; g * kGroup < rows_; ++g) {
+      over_keys_.clear();
+      for (int64_t i = 0; i < n; ++i) {
+        const Span& span = visit_[i];
+        const int64_t first = span.seen.first[g], count = span.seen.last[g] - first;
+        if (count <= 0) continue;
+        if (!finite_keys_[span.at / kBlock]) {
+          multiply_stretches(g);
+          over_keys_.clear();
+          multiply_keys_seen(g, span);
+          continue;
+        }
+        over_keys_.push_back({span.column + first, (span.at * width_panels_ + first) * N, count});
       }
+      multiply_stretches(g);
+    }
+  }
+
+  void multiply_stretches(int64_t g) {
+    if (over_keys_.empty()) return;
+    for (int64_t p = 0; p < width_panels_; ++p) {
+      product<2, kScoreStride, T>(std::min(kGroup, padded_ - g * kGroup),
+                                  dscores_ + g * kGroup * kScoreStride, 1,
+                                  key_rows_ + p * kBlock * N, over_keys_,
+                                  tile_sum_ + (p * kTileRows + g * kGroup) * N, N, true);
     }
   }
 
   // The same for keys that are not finite.
-  HWY_NOINLINE void multiply_keys_seen(int64_t at, const Visible& seen) {
+  HWY_NOINLINE void multiply_keys_seen(int64_t g, const Span& span) {
+    const int64_t first = span.seen.first[g], count = span.seen.last[g] - first, row = g * kGroup;
     for (int64_t p = 0; p < width_panels_; ++p) {
-      product_of_seen(rows_, dscores_, kScoreStride, 1,
-                      key_rows_ + at * width_panels_ * N + p * kBlock * N, kBlock,
-                      tile_sum_ + p * kTileRows * N, N,
-                      [&](int64_t row, int64_t key) { return holds(seen, row, key); });
+      const T* const panel = key_rows_ + (span.at * width_panels_ + p * kBlock) * N;
+      product_of_seen(
+          std::min(kGroup, rows_ - row), dscores_ + (row * kScoreStride + span.column + first),
+          kScoreStride, 1, panel + first * N, count, tile_sum_ + (p * kTileRows + row) * N, N,
+          [&](int64_t r, int64_t key) { return holds(span.seen, row + r, first + key); });
     }
   }
 
@@ -497,7 +562,9 @@ class BackwardTask {
   const AttentionTask& task_;
   const RelationSums<T> table_sums_;
   const AttentionHead head_;
-  const int64_t width_, value_width_, width_panels_, value_panels_, step_, tile_size_;
+  const int64_t width_, value_width_, width_panels_, value_panels_;
+  const std::vector<Stretch> over_width_, over_value_width_;
+  const int64_t step_, tile_size_;
   Slots slots_;
   T* const key_columns_;         // of a step: [panels][width][NR]
   T* const value_columns_;       // of a step: [panels][value width][NR]
@@ -522,8 +589,10 @@ class BackwardTask {
   T* const bin_panels_;  // either, folded
   T* const collected_;   // rows on their way into a panel
   const SoftMask<T> soft_;
-  Labels<T> labels_;  // of the current block
-  T more_ = 0;        // log2 of how often its keys count
+  Visit<T> visit_{kBlock};
+  std::vector<Stretch> over_keys_;  // of a product with keys
+  Labels<T> labels_;                // of the current block
+  T more_ = 0;                      // log2 of how often its keys count
   bool soft_here_ = false, terms_ = false;
   T* span_row_ = nullptr;  // sums of the block's gradients of mu: of each key, or by lane
   const KeepRow<T> keep_;

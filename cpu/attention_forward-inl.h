@@ -13,7 +13,9 @@
 
 #include "core/parallel.h"
 #include "cpu/attention_plan.h"
+#include "cpu/attention_terms-inl.h"
 #include "cpu/attention_tile-inl.h"
+#include "cpu/attention_visit-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {
@@ -22,6 +24,10 @@ namespace {
 
 // How far (in powers of two) a row's scores may rise above its reference before sums are rescaled.
 inline constexpr double kSlack = 8;
+
+// Keys whose scores a group of rows holds at a time: two blocks, which stay in the nearest cache.
+inline constexpr int64_t kColumns = 2 * kBlock;
+inline constexpr int64_t kStride = kColumns + 16;  // keeps rows in different cache sets
 
 // Blocks of keys that a task needs, from `first` on: an item for each, a step for each tile.
 struct BlockSlots : Slots {
@@ -110,6 +116,7 @@ class ForwardTask {
         head_(in, task.b, task.h),
         width_(in.q.dim(3)),
         width_panels_(ceil_div(width_, N)),
+        over_width_(over_panels<T>(width_, kTileRows * N)),
         value_panels_(ceil_div(in.segment[0].v.dim(3), N)),
         blocks_(find_blocks(head_, task)),
         key_columns_(slab.take(blocks_.count() * kBlock * width_)),
@@ -119,7 +126,7 @@ class ForwardTask {
         relation_rows_(in.terms.relation_query ? slab.take(width_panels_ * kTileRows * N)
                                                : q_rows_),
         sums_(slab.take(value_panels_ * kTileRows * N)),
-        scores_(slab.take(kTileRows * kScoreStride)),
+        scores_(slab.take(kGroup * kStride)),
         totals_(slab.take(kTileRows * V)),
         shift_(relations.key_columns != nullptr || relations.bias != nullptr),
         carry_(relations.value_rows != nullptr),
@@ -148,23 +155,15 @@ class ForwardTask {
       look_ahead(t, ranges);
       head_.ranges(t, 0, head_.place_end(), ranges);
       begin(t, ranges);
+      const auto process = [this](int64_t n) { attend(n); };
       for (const KeyRange& range : ranges) {
         const auto none = [](int64_t) { return false; };
-        for_blocks(head_, t, range, false, none, [&](int64_t origin, const Visible& seen) {
-          const int64_t slot = packed_block(origin / kBlock);
-          enter(origin, range.times);
-          for (int64_t g = 0; g * kGroup < rows_; ++g) {
-            if (seen.first[g] >= seen.last[g]) continue;
-            multiply_keys(g, slot, seen);
-            if (terms_) {
-              exponentiate<true>(g, origin, seen);
-            } else {
-              exponentiate<false>(g, origin, seen);
-            }
-            multiply_values(g, slot, seen);
-          }
+        for_blocks(head_, t, range, false, none, visit_, [&](Span& span) {
+          span.at = packed_block(span.origin / kBlock) * kBlock;
+          visit_.take(!plain(span), span.seen.all_first, span.seen.all_last, process);
         });
       }
+      visit_.finish(process);
       finish(row_lse, !ranges.empty());
       release(t, ranges);
     }
@@ -174,6 +173,12 @@ class ForwardTask {
   static constexpr int64_t N = kPanel<T>;
   static constexpr int64_t V = kLanes<T>;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+
+  // What a group of rows sees of a span.
+  struct Part {
+    const Span* span;
+    Vectors vectors;
+  };
 
   // What the tile writes, and what the next one reads for the first time.
   void look_ahead(int64_t t, std::vector<KeyRange>& ranges) {
@@ -240,101 +245,204 @@ class ForwardTask {
     if (carry_) clear_sums(relation_, rows_, bins_);
   }
 
-  // What the block at `origin` needs besides products, of keys that count `times` times.
-  void enter(int64_t origin, int32_t times) {
-    const HeadSegment& s = head_.at_place(origin);
-    labels_.begin(s, relation_, shift_ || carry_, origin, head_.block_keys(origin));
-    more_ = times == 1 ? T{0} : std::log2(static_cast<T>(times));
+  // Whether a span needs nothing besides products, so that others may stand beside it.
+  bool plain(const Span& span) const {
+    const HeadSegment& s = head_.at_place(span.origin);
+    return !shift_ && !carry_ && !soft_.given() && s.hidden == nullptr && s.class_id == nullptr &&
+           span.times == 1;
+  }
+
+  // What a span needs besides products.
+  void enter(const Span& span) {
+    const HeadSegment& s = head_.at_place(span.origin);
+    labels_.begin(s, relation_, shift_ || carry_, span.origin, head_.block_keys(span.origin));
+    more_ = span.times == 1 ? T{0} : std::log2(static_cast<T>(span.times));
     soft_here_ = soft_.given() && s.number == 0;
-    terms_ = shift_ || carry_ || soft_here_ || times != 1 || labels_.active();
+    terms_ = shift_ || carry_ || soft_here_ || span.times != 1 || labels_.active();
+  }
+
+  // The first n spans of the visit.
+  void attend(int64_t n) {
+    terms_ = false;
+    if (!plain(visit_[0])) enter(visit_[0]);
+    for (int64_t g = 0; g * kGroup < rows_; ++g) {
+      parts_.clear();
+      for (int64_t i = 0; i < n; ++i) {
+        const Vectors v = vectors_of<T>(visit_[i].seen, g);
+        if (v.from < v.to) parts_.push_back({&visit_[i], v});
+      }
+      if (parts_.empty()) continue;
+      multiply_keys(g);
+      if (terms_) {
+        weigh<true>(g);
+      } else {
+        weigh<false>(g);
+      }
+    }
   }
 
   // S = Q K^T log2(e) / sqrt(d) of group g, only the panels and half panels that it sees.
-  void multiply_keys(int64_t g, int64_t slot, const Visible& seen) {
-    const int64_t last = width_ - (width_panels_ - 1) * N;
-    for (int64_t j = seen.first[g] / N * N; j < seen.last[g]; j += N) {
-      product_seen(seen.first[g] - j, seen.last[g] - j, std::min(kGroup, padded_ - g * kGroup),
-                   q_rows_ + g * kGroup * N, key_columns_ + (slot * kBlock + j) * width_,
-                   width_panels_, last, scores_ + g * kGroup * kScoreStride + j);
-      ahead_.step();
+  void multiply_keys(int64_t g) {
+    const int64_t m = std::min(kGroup, padded_ - g * kGroup);
+    for (const Part& part : parts_) {
+      const Span& span = *part.span;
+      const int64_t first = span.seen.first[g], last = span.seen.last[g];
+      for (int64_t j = first / N * N; j < last; j += N) {
+        product_seen<kStride>(first - j, last - j, m, q_rows_ + g * kGroup * N,
+                              key_columns_ + (span.at + j) * width_, over_width_,
+                              scores_ + (span.column + j));
+        ahead_.step();
+      }
     }
   }
 
-  // P = 2^(S - reference) for the rows of group g, 0 where a row does not see.
+  // P and sums += P V of group g. References rise block by block, whatever was taken together; as
+  // a rule none does.
   template <bool kTerms>
-  void exponentiate(int64_t g, int64_t origin, const Visible& seen) {
+  void weigh(int64_t g) {
+    const size_t all = parts_.size();
+    if (!mask<kTerms>(g)) {
+      exponentiate<kTerms>(g, 0, all);
+      multiply_values(g, 0, all);
+      return;
+    }
+    for (size_t from = 0, to = 0; from < all; from = to) {
+      while (to < all && parts_[to].span->origin == parts_[from].span->origin) ++to;
+      raise_rows(g, from, to);
+      exponentiate<kTerms>(g, from, to);
+      multiply_values(g, from, to);
+    }
+  }
+
+  // Completes the scores of group g, -inf where a row does not see. Rows that saw nothing before
+  // take their reference from the first block in which they do. Returns whether a score lies too
+  // far above its row's reference.
+  template <bool kTerms>
+  bool mask(int64_t g) {
+    const Tag<T> d;
+    const Vec<T> hidden = hn::Set(d, kHidden);
+    const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
+    bool rises = false;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t r = first + i;
+      const T* const table = kTerms && shift_ ? table_ + r * relation_.stride : nullptr;
+      const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
+      Vec<T> high = hidden;
+      int64_t origin = parts_[0].span->origin;
+      for (const Part& part : parts_) {
+        const Span& span = *part.span;
+        const Vectors& n = part.vectors;
+        const int64_t far = kTerms ? distance(span.origin, r) : 0;
+        if (span.origin != origin && reference_[r] == kHidden) {
+          reference_[r] = hn::GetLane(hn::MaxOfLanes(d, high));
+        }
+        origin = span.origin;
+        const int64_t row = i * kStride + span.column;
+        const auto score = [&](int64_t v) {
+          Vec<T> x = hn::Load(d, scores_ + (row + v * V));
+          if (!kTerms) return x;
+          if (table != nullptr) {
+            x = hn::Add(x, labels_.columns() ? from_labels(table, label, v)
+                                             : from_table(relation_, far + v * V, table));
+          }
+          if (more_ != T{0}) x = hn::Add(x, hn::Set(d, more_));
+          if (labels_.hides()) x = hn::IfThenElse(shown<T>(label, v), x, hidden);
+          if (soft_here_) {
+            const auto some = hn::Gt(soft_.at(v, far, span.origin), hn::Zero(d));
+            x = hn::IfThenElse(some, x, hidden);
+          }
+          return x;
+        };
+        const auto hide = [&](int64_t from, int64_t to) {
+          for (int64_t v = from; v < to; ++v) {
+            const auto seen = inside<T>(v, span.seen.lo[r], span.seen.hi[r]);
+            const Vec<T> x = hn::IfThenElse(seen, score(v), hidden);
+            high = hn::Max(high, x);
+            hn::Store(x, d, scores_ + (row + v * V));
+          }
+        };
+        hide(n.from, n.a);
+        for (int64_t v = n.a; v < n.e; ++v) {
+          const Vec<T> x = score(v);
+          high = hn::Max(high, x);
+          if (kTerms) hn::Store(x, d, scores_ + (row + v * V));
+        }
+        hide(n.e, n.to);
+      }
+      if (reference_[r] == kHidden) reference_[r] = hn::GetLane(hn::MaxOfLanes(d, high));
+      const Vec<T> most = hn::Set(d, reference_[r] + static_cast<T>(kSlack));
+      rises = rises || !hn::AllFalse(d, hn::Gt(high, most));
+    }
+    return rises;
+  }
+
+  // Lets references follow the scores of some parts, all of one block.
+  HWY_NOINLINE void raise_rows(int64_t g, size_t from, size_t to) {
     const Tag<T> d;
     const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
-    const Vectors n = vectors_of<T>(seen, g, 0, kBlock);
-    T top[kGroup];
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = first + i, far = distance(origin, r);
-      T* const s = scores_ + r * kScoreStride;
-      const T* const table = kTerms && shift_ ? table_ + r * relation_.stride : nullptr;
       Vec<T> high = hn::Set(d, kHidden);
-      const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
-      const Vec<T> hidden = hn::Set(d, kHidden);
-      const auto score = [&](int64_t v) {
-        Vec<T> x = hn::Load(d, s + v * V);
-        if (!kTerms) return x;
-        if (table != nullptr) {
-          x = hn::Add(x, labels_.columns() ? from_labels(table, label, v)
-                                           : from_table(relation_, far + v * V, table));
+      for (size_t p = from; p < to; ++p) {
+        const T* const s = scores_ + (i * kStride + parts_[p].span->column);
+        for (int64_t v = parts_[p].vectors.from; v < parts_[p].vectors.to; ++v) {
+          high = hn::Max(high, hn::Load(d, s + v * V));
         }
-        if (more_ != T{0}) x = hn::Add(x, hn::Set(d, more_));
-        if (labels_.hides()) x = hn::IfThenElse(shown<T>(label, v), x, hidden);
-        if (soft_here_) {
-          const auto some = hn::Gt(soft_.at(v, far, origin), hn::Zero(d));
-          x = hn::IfThenElse(some, x, hidden);
-        }
-        return x;
-      };
-      const auto hide = [&](int64_t from, int64_t to) {
-        for (int64_t v = from; v < to; ++v) {
-          const auto mask = inside<T>(v, seen.lo[r], seen.hi[r]);
-          const Vec<T> x = hn::IfThenElse(mask, score(v), hidden);
-          high = hn::Max(high, x);
-          hn::Store(x, d, s + v * V);
-        }
-      };
-      hide(n.from, n.a);
-      for (int64_t v = n.a; v < n.e; ++v) {
-        const Vec<T> x = score(v);
-        high = hn::Max(high, x);
-        if (kTerms) hn::Store(x, d, s + v * V);
       }
-      hide(n.e, n.to);
-      top[i] = hn::GetLane(hn::MaxOfLanes(d, high));
+      raise(first + i, hn::GetLane(hn::MaxOfLanes(d, high)));
     }
-    for (int64_t i = 0; i < count; ++i) raise(first + i, top[i]);
+  }
+
+  // P = 2^(S - reference) of some parts for the rows of group g, 0 where a row does not see.
+  template <bool kTerms>
+  void exponentiate(int64_t g, size_t from, size_t to) {
+    const Tag<T> d;
+    const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = first + i, far = distance(origin, r);
-      T* const s = scores_ + r * kScoreStride;
+      const int64_t r = first + i;
       const Vec<T> base = hn::Set(d, reference_[r] == kHidden ? T{0} : reference_[r]);
       Vec<T> total = hn::Load(d, totals_ + r * V);
-      for (int64_t v = n.from; v < n.to; ++v) {
-        Vec<T> p = exp2(d, hn::Sub(hn::Load(d, s + v * V), base));
-        if (kTerms && soft_here_) p = hn::Mul(p, clamped<T>(soft_.at(v, far, origin)));
-        total = hn::Add(total, p);
-        hn::Store(p, d, s + v * V);
-      }
-      hn::Store(total, d, totals_ + r * V);
-      if (keep_.active()) {
-        keep_.fill(query(r), head_.at_place(origin), origin, n.from * V, n.to * V, keep_row_);
-        for (int64_t v = n.from; v < n.to; ++v) {
-          const Vec<T> factor = hn::Load(d, keep_row_ + v * V);
-          hn::Store(hn::Mul(hn::Load(d, s + v * V), factor), d, s + v * V);
+      for (size_t p = from; p < to; ++p) {
+        const Span& span = *parts_[p].span;
+        const int64_t row = i * kStride + span.column;
+        const int64_t far = kTerms ? distance(span.origin, r) : 0;
+        for (int64_t v = parts_[p].vectors.from; v < parts_[p].vectors.to; ++v) {
+          Vec<T> x = exp2(d, hn::Sub(hn::Load(d, scores_ + (row + v * V)), base));
+          if (kTerms && soft_here_) x = hn::Mul(x, clamped<T>(soft_.at(v, far, span.origin)));
+          total = hn::Add(total, x);
+          hn::Store(x, d, scores_ + (row + v * V));
         }
       }
-      if (!kTerms || !carry_) continue;
-      T* const bins = bins_ + r * relation_.stride;
-      if (labels_.columns()) {
-        labels_.add(labels_.of_row(query(r)), n.from * V, n.to * V, s, bins);
-        continue;
+      hn::Store(total, d, totals_ + r * V);
+      for (size_t p = from; (keep_.active() || (kTerms && carry_)) && p < to; ++p) {
+        drop_and_sum<kTerms>(i, r, parts_[p]);
       }
+    }
+  }
+
+  // Dropout of row r, the i-th of its group, and its sums of P by id.
+  template <bool kTerms>
+  HWY_INLINE void drop_and_sum(int64_t i, int64_t r, const Part& part) {
+    const Tag<T> d;
+    const Span& span = *part.span;
+    const Vectors& n = part.vectors;
+    const int64_t row = i * kStride + span.column;
+    if (keep_.active()) {
+      keep_.fill(query(r), head_.at_place(span.origin), span.origin, n.from * V, n.to * V,
+                 keep_row_);
       for (int64_t v = n.from; v < n.to; ++v) {
-        add_to_bins(relation_, far + v * V, hn::Load(d, s + v * V), bins);
+        T* const x = scores_ + (row + v * V);
+        hn::Store(hn::Mul(hn::Load(d, x), hn::Load(d, keep_row_ + v * V)), d, x);
       }
+    }
+    if (!kTerms || !carry_) return;
+    T* const bins = bins_ + r * relation_.stride;
+    if (labels_.columns()) {
+      labels_.add(labels_.of_row(query(r)), n.from * V, n.to * V, scores_ + row, bins);
+      return;
+    }
+    const int64_t far = distance(span.origin, r);
+    for (int64_t v = n.from; v < n.to; ++v) {
+      add_to_bins(relation_, far + v * V, hn::Load(d, scores_ + (row + v * V)), bins);
     }
   }
 
@@ -361,27 +469,43 @@ class ForwardTask {
     reference_[r] = top;
   }
 
-  // sums += P V of group g
-  void multiply_values(int64_t g, int64_t slot, const Visible& seen) {
-    if (!finite_[static_cast<size_t>(slot)]) return multiply_values_seen(g, slot, seen);
-    const int64_t first = seen.first[g], last = seen.last[g];
+  // sums += P V of some parts for group g
+  void multiply_values(int64_t g, size_t from, size_t to) {
+    over_keys_.clear();
+    for (size_t p = from; p < to; ++p) {
+      const Span& span = *parts_[p].span;
+      if (!finite_[static_cast<size_t>(span.at / kBlock)]) {
+        multiply_stretches(g);
+        over_keys_.clear();
+        multiply_values_seen(g, span);
+        continue;
+      }
+      const int64_t first = span.seen.first[g];
+      over_keys_.push_back({span.column + first, span.at * value_panels_ * N + first * N,
+                            span.seen.last[g] - first});
+    }
+    multiply_stretches(g);
+  }
+
+  void multiply_stretches(int64_t g) {
+    if (over_keys_.empty()) return;
     for (int64_t p = 0; p < value_panels_; ++p) {
-      const T* const panel = value_rows_ + (slot * value_panels_ + p) * kBlock * N;
-      product<2, kScoreStride>(
-          std::min(kGroup, padded_ - g * kGroup), scores_ + g * kGroup * kScoreStride + first, 1, 0,
-          panel + first * N, 1, 0, last - first, sums_ + (p * kTileRows + g * kGroup) * N, N, true);
+      product<2, kStride, T>(std::min(kGroup, padded_ - g * kGroup), scores_, 1,
+                             value_rows_ + p * kBlock * N, over_keys_,
+                             sums_ + (p * kTileRows + g * kGroup) * N, N, true);
       ahead_.step();
     }
   }
 
   // The same for values that are not finite.
-  HWY_NOINLINE void multiply_values_seen(int64_t g, int64_t slot, const Visible& seen) {
+  HWY_NOINLINE void multiply_values_seen(int64_t g, const Span& span) {
+    const Visible& seen = span.seen;
     const int64_t first = seen.first[g], count = seen.last[g] - first, row = g * kGroup;
     for (int64_t p = 0; p < value_panels_; ++p) {
-      const T* const panel = value_rows_ + (slot * value_panels_ + p) * kBlock * N;
-      product_of_seen(std::min(kGroup, rows_ - row), scores_ + row * kScoreStride + first,
-                      kScoreStride, 1, panel + first * N, count, sums_ + (p * kTileRows + row) * N,
-                      N, [&](int64_t r, int64_t k) {
+      const T* const panel = value_rows_ + (span.at * value_panels_ + p * kBlock) * N;
+      product_of_seen(std::min(kGroup, rows_ - row), scores_ + (span.column + first), kStride, 1,
+                      panel + first * N, count, sums_ + (p * kTileRows + row) * N, N,
+                      [&](int64_t r, int64_t k) {
                         return seen.holds(row + r, first + k) &&
                                (!terms_ || labels_.shows(query(row + r), first + k));
                       });
@@ -415,7 +539,9 @@ class ForwardTask {
   const RelationPanels<T>& relations_;
   const View &out_, &lse_;
   const AttentionHead head_;
-  const int64_t width_, width_panels_, value_panels_;
+  const int64_t width_, width_panels_;
+  const std::vector<Stretch> over_width_;
+  const int64_t value_panels_;
   BlockSlots blocks_;
   T* const key_columns_;         // per block: [panels][width][NR]
   T* const value_rows_;          // per block: [panels][kBlock][NR]
@@ -423,7 +549,7 @@ class ForwardTask {
   T* const q_rows_;              // [panels][kTileRows][NR], scaled
   T* const relation_rows_;       // the same of relation_query, where it is given
   T* const sums_;                // of P V: [panels][kTileRows][NR]
-  T* const scores_;              // S, then P
+  T* const scores_;              // of a group: S, then P
   T* const totals_;              // sums of P by lane
   const bool shift_, carry_;     // terms of scores; of values
   Relation<T> relation_;
@@ -432,8 +558,11 @@ class ForwardTask {
   T* const bin_panels_;  // the same, folded
   T* const collected_;   // rows on their way into a panel
   const SoftMask<T> soft_;
-  Labels<T> labels_;  // of the current block
-  T more_ = 0;        // log2 of how often its keys count
+  Visit<T> visit_{kColumns};
+  std::vector<Part> parts_;         // of the current group of rows
+  std::vector<Stretch> over_keys_;  // of a product with values
+  Labels<T> labels_;                // of the current block
+  T more_ = 0;                      // log2 of how often its keys count
   bool soft_here_ = false, terms_ = false;
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];

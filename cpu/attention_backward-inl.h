@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "cpu/attention_ahead.h"
 #include "cpu/attention_plan.h"
 #include "cpu/attention_terms-inl.h"
 #include "cpu/attention_tile-inl.h"
@@ -112,15 +113,13 @@ class BackwardTask {
 
   void run() {
     const int64_t b = task_.b, h = task_.h;
-    RowSource<T> k[kernels::kAttentionSegments], v[kernels::kAttentionSegments];
-    RowSink<T> dk[kernels::kAttentionSegments], dv[kernels::kAttentionSegments];
     for (int s = 0; s < head_.segments; ++s) {
       const int32_t* const order = head_.segment[s].order;
-      k[s] = head_rows<T>(in_.segment[s].k, b, h, order);
-      v[s] = head_rows<T>(in_.segment[s].v, b, h, order);
+      k_[s] = head_rows<T>(in_.segment[s].k, b, h, order);
+      v_[s] = head_rows<T>(in_.segment[s].v, b, h, order);
       if (!call_.columns) continue;
-      dk[s] = head_sink<T>(call_.grads.k[s], b, h, order);
-      dv[s] = head_sink<T>(call_.grads.v[s], b, h, order);
+      dk_[s] = head_sink<T>(call_.grads.k[s], b, h, order);
+      dv_[s] = head_sink<T>(call_.grads.v[s], b, h, order);
     }
     if (relation_query_) r_ = head_rows<T>(in_.terms.relation_query, b, h, head_.order_q);
     q_ = head_rows<T>(in_.q, b, h, head_.order_q);
@@ -132,43 +131,15 @@ class BackwardTask {
       }
       clear_unseen();
     }
-    std::vector<int32_t> tiles;
-    std::vector<KeyRange> ranges;
-    const auto process = [this](int64_t n) { do_spans(n); };
-    for (int64_t key = task_.key; key < task_.key_end; key += step_) {
-      const HeadSegment& segment = head_.at_place(key);
-      const int64_t first = key - segment.first;
-      const int64_t count = std::min({step_, task_.key_end - key, segment.keys - first});
-      if (count <= 0) continue;  // places between the segments
-      if (call_.columns) {
-        std::fill_n(key_sums_, step_ * width_panels_ * N, T{0});
-        std::fill_n(value_sums_, step_ * value_panels_ * N, T{0});
-      }
-      head_.tiles_of_columns(key, key + count, tiles);
-      const auto outside = [this](int32_t t) { return t < task_.tile || t >= task_.tile_end; };
-      tiles.erase(std::remove_if(tiles.begin(), tiles.end(), outside), tiles.end());
-      if (!tiles.empty()) pack_keys(k[segment.number], v[segment.number], first, count);
-      for (size_t i = 0; i < tiles.size(); ++i) {
-        const int32_t t = tiles[i];
-        if (i + 1 < tiles.size()) prefetch(tiles[i + 1]);
-        head_.ranges(t, key, key + count, ranges);
-        if (ranges.empty()) continue;
-        begin(t, ranges);
-        for (const KeyRange& range : ranges) {
-          const auto empty = [this](int64_t r) { return base_[r] == kNothing; };
-          for_blocks(head_, t, range, some_empty_, empty, visit_, [&](Span& span) {
-            span.at = span.origin - key;
-            take(span, process);
-          });
-        }
-        visit_.finish(process);
-        finish(t, key / step_);
-      }
-      if (!call_.columns) continue;
-      for (int64_t j = 0; j < count; ++j) {
-        write_row(key_sums_, step_, j, static_cast<T>(kLn2), dk[segment.number], first + j);
-        write_row(value_sums_, step_, j, T{1}, dv[segment.number], first + j);
-      }
+    std::vector<int32_t> tiles, next;
+    Step step = step_at(task_.key);
+    tiles_of(step, tiles);
+    while (step.key < task_.key_end) {
+      const Step after = step_at(step.key + step_);
+      tiles_of(after, next);
+      do_step(step, tiles, after, next);
+      step = after;
+      tiles.swap(next);
     }
   }
 
@@ -176,6 +147,89 @@ class BackwardTask {
   static constexpr int64_t N = kPanel<T>;
   static constexpr int64_t V = kLanes<T>;
   static constexpr T kNothing = -std::numeric_limits<T>::infinity();
+
+  // The keys that are near at a time: [first, first + count) of a segment, none of them between the
+  // segments and behind the last.
+  struct Step {
+    int64_t key = 0;  // place of the first
+    int segment = 0;
+    int64_t first = 0, count = 0;
+  };
+
+  Step step_at(int64_t key) const {
+    if (key >= task_.key_end) return {key, 0, 0, 0};
+    const HeadSegment& s = head_.at_place(key);
+    const int64_t first = key - s.first;
+    const int64_t count = std::min({step_, task_.key_end - key, s.keys - first});
+    return {key, s.number, first, std::max<int64_t>(0, count)};
+  }
+
+  // The task's tiles that see keys of a step.
+  void tiles_of(const Step& step, std::vector<int32_t>& tiles) const {
+    tiles.clear();
+    if (step.count == 0) return;
+    head_.tiles_of_columns(step.key, step.key + step.count, tiles);
+    const auto outside = [this](int32_t t) { return t < task_.tile || t >= task_.tile_end; };
+    tiles.erase(std::remove_if(tiles.begin(), tiles.end(), outside), tiles.end());
+  }
+
+  void do_step(const Step& step, const std::vector<int32_t>& tiles, const Step& after,
+               const std::vector<int32_t>& next) {
+    if (step.count == 0) return;
+    if (call_.columns) {
+      std::fill_n(key_sums_, step_ * width_panels_ * N, T{0});
+      std::fill_n(value_sums_, step_ * value_panels_ * N, T{0});
+    }
+    if (!tiles.empty()) {
+      pack_keys(k_[step.segment], v_[step.segment], step.first, step.count);
+    }
+    const auto process = [this](int64_t n) { do_spans(n); };
+    const auto empty = [this](int64_t r) { return base_[r] == kNothing; };
+    const auto all = static_cast<int64_t>(tiles.size());
+    for (int64_t i = 0; i < all; ++i) {
+      const int32_t t = tiles[static_cast<size_t>(i)];
+      head_.ranges(t, step.key, step.key + step.count, ranges_);
+      if (ranges_.empty()) continue;
+      begin(t, ranges_);
+      const int64_t last = next.empty() ? -1 : next.front();
+      look_ahead(step, after, i, all, i + 1 < all ? tiles[static_cast<size_t>(i + 1)] : last);
+      for (const KeyRange& range : ranges_) {
+        for_blocks(head_, t, range, some_empty_, empty, visit_, [&](Span& span) {
+          span.at = span.origin - step.key;
+          take(span, process);
+        });
+      }
+      visit_.finish(process);
+      finish(t, step.key / step_);
+    }
+    if (!call_.columns) return;
+    for (int64_t j = 0; j < step.count; ++j) {
+      const int64_t key = step.first + j;
+      write_row(key_sums_, step_, j, static_cast<T>(kLn2), dk_[step.segment], key);
+      write_row(value_sums_, step_, j, T{1}, dv_[step.segment], key);
+    }
+  }
+
+  // Asks, while the products of tile i of n run, for the rows of the next tile (-1: there is none),
+  // and for the tile's share of what the step writes and of the keys of the next step.
+  void look_ahead(const Step& step, const Step& after, int64_t i, int64_t n, int64_t next_tile) {
+    ahead_.clear();
+    if (next_tile >= 0) {
+      const int64_t row = head_.tile_row(next_tile), end = row + head_.tile_rows(next_tile);
+      ahead_.add(q_, row, end);
+      ahead_.add(g_out_, row, end);
+    }
+    const auto share = [this, i, n](const Step& of, const auto* one, const auto* other) {
+      const int64_t from = of.first + of.count * i / n, to = of.first + of.count * (i + 1) / n;
+      ahead_.add(one[of.segment], from, to);
+      ahead_.add(other[of.segment], from, to);
+    };
+    share(after, k_, v_);
+    share(step, dk_, dv_);
+    int64_t panels = 0;
+    for (const KeyRange& range : ranges_) panels += ceil_div(range.k1 - range.k0, N);
+    ahead_.spread(panels * ceil_div(rows_, kGroup));
+  }
 
   // dq of rows that see nothing.
   void clear_unseen() {
@@ -198,14 +252,6 @@ class BackwardTask {
         finite_keys_[j / kBlock] =
             pack_rows(k, key + j, n, n, T{1}, key_rows_ + j * width_panels_ * N, kBlock);
       }
-    }
-  }
-
-  void prefetch(int64_t t) const {
-    const int64_t first = head_.tile_row(t);
-    for (int64_t r = first; r < first + head_.tile_rows(t); ++r) {
-      q_.prefetch(r);
-      g_out_.prefetch(r);
     }
   }
 
@@ -312,6 +358,7 @@ class BackwardTask {
         const int64_t first = seen.first[g] - j, last = seen.last[g] - j;
         product_seen<kScoreStride>(first, last, m, q_rows_ + row * N, k_panel, over_width_,
                                    scores_ + to);
+        ahead_.step();
         product_seen<kScoreStride>(first, last, m, out_rows_ + row * N, v_panel, over_value_width_,
                                    dscores_ + to);
       }
@@ -598,8 +645,10 @@ class BackwardTask {
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
   T base_[kTileRows], lower_[kTileRows];  // lse log2(e), delta
-  RowSource<T> q_, r_, g_out_;
-  RowSink<T> dq_, dr_;
+  RowSource<T> q_, r_, g_out_, k_[kernels::kAttentionSegments], v_[kernels::kAttentionSegments];
+  RowSink<T> dq_, dr_, dk_[kernels::kAttentionSegments], dv_[kernels::kAttentionSegments];
+  std::vector<KeyRange> ranges_;  // of the tile in the step
+  Ahead ahead_;
   T *tile_sum_ = nullptr, *relation_sum_ = nullptr;
   bool finite_keys_[2] = {true, true};  // of the blocks of a step
   bool finite_rows_ = true;             // Q and dO of the tile

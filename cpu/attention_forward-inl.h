@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "cpu/attention_ahead.h"
 #include "cpu/attention_plan.h"
 #include "cpu/attention_terms-inl.h"
 #include "cpu/attention_tile-inl.h"
@@ -58,47 +59,6 @@ inline BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& ta
   blocks.plan(task.tile_end - task.tile);
   return blocks;
 }
-
-// Asks for rows ahead of time, a few after each product, so that memory works while products do.
-template <class T>
-class Ahead {
- public:
-  void clear() { parts_ = next_ = 0; }
-  void read(const RowSource<T>& x, int64_t from, int64_t to) { push({&x, nullptr, from, to}); }
-  void write(const RowSink<T>& x, int64_t from, int64_t to) { push({nullptr, &x, from, to}); }
-
-  HWY_INLINE void step() {
-    if (next_ < parts_) ask();
-  }
-
- private:
-  struct Part {
-    const RowSource<T>* source;
-    const RowSink<T>* sink;
-    int64_t from, to;
-  };
-  static constexpr int kParts = 8;
-  static constexpr int64_t kRows = 5;
-
-  void push(const Part& part) {
-    if (parts_ < kParts && part.from < part.to) part_[parts_++] = part;
-  }
-  HWY_NOINLINE void ask() {
-    Part& p = part_[next_];
-    const int64_t end = std::min(p.from + kRows, p.to);
-    for (; p.from < end; ++p.from) {
-      if (p.source != nullptr) {
-        p.source->prefetch(p.from);
-      } else {
-        p.sink->prefetch(p.from);
-      }
-    }
-    if (p.from == p.to) ++next_;
-  }
-
-  Part part_[kParts];
-  int parts_ = 0, next_ = 0;
-};
 
 // The tiles of one task, one after the other, with an online softmax. Keys are packed when the
 // first tile needs them and kept until the last has.
@@ -150,10 +110,10 @@ class ForwardTask {
     }
     out_sink_ = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
     T* const row_lse = lse_.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
-    std::vector<KeyRange> ranges;
+    std::vector<KeyRange> ranges, next;
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
-      look_ahead(t, ranges);
       head_.ranges(t, 0, head_.place_end(), ranges);
+      look_ahead(t, ranges, next);
       begin(t, ranges);
       const auto process = [this](int64_t n) { attend(n); };
       for (const KeyRange& range : ranges) {
@@ -180,23 +140,30 @@ class ForwardTask {
     Vectors vectors;
   };
 
-  // What the tile writes, and what the next one reads for the first time.
-  void look_ahead(int64_t t, std::vector<KeyRange>& ranges) {
+  // What the tile writes, and what the next one reads for the first time, asked for while the
+  // products of the tile's `ranges` run.
+  void look_ahead(int64_t t, const std::vector<KeyRange>& ranges, std::vector<KeyRange>& next) {
     ahead_.clear();
-    ahead_.write(out_sink_, head_.tile_row(t), head_.tile_row(t) + head_.tile_rows(t));
-    if (t + 1 == task_.tile_end) return;
-    const int64_t row = head_.tile_row(t + 1);
-    ahead_.read(q_, row, row + head_.tile_rows(t + 1));
-    head_.ranges(t + 1, 0, head_.place_end(), ranges);
-    for (const KeyRange& k : ranges) {
-      for (int64_t block = k.k0 / kBlock; block * kBlock < k.k1; ++block) {
-        if (blocks_.has(block - blocks_.first)) continue;
-        const HeadSegment& s = head_.at_place(block * kBlock);
-        const int64_t from = block * kBlock - s.first, end = std::min(s.keys, from + kBlock);
-        ahead_.read(k_[s.number], from, end);
-        ahead_.read(v_[s.number], from, end);
+    const int64_t row = head_.tile_row(t), end = row + head_.tile_rows(t);
+    ahead_.add(out_sink_, row, end);
+    if (t + 1 < task_.tile_end) {
+      ahead_.add(q_, end, end + head_.tile_rows(t + 1));
+      head_.ranges(t + 1, 0, head_.place_end(), next);
+      int64_t done = -1;
+      for (const KeyRange& k : next) {
+        for (int64_t block = std::max(k.k0 / kBlock, done + 1); block * kBlock < k.k1; ++block) {
+          done = block;
+          if (blocks_.has(block - blocks_.first)) continue;
+          const HeadSegment& s = head_.at_place(block * kBlock);
+          const int64_t from = block * kBlock - s.first, to = std::min(s.keys, from + kBlock);
+          ahead_.add(k_[s.number], from, to);
+          ahead_.add(v_[s.number], from, to);
+        }
       }
     }
+    int64_t panels = 0;
+    for (const KeyRange& k : ranges) panels += ceil_div(k.k1 - k.k0, N);
+    ahead_.spread(panels * ceil_div(head_.tile_rows(t), kGroup));
   }
 
   // Where a block lies; packs it at its first use.
@@ -493,7 +460,6 @@ class ForwardTask {
       product<2, kStride, T>(std::min(kGroup, padded_ - g * kGroup), scores_, 1,
                              value_rows_ + p * kBlock * N, over_keys_,
                              sums_ + (p * kTileRows + g * kGroup) * N, N, true);
-      ahead_.step();
     }
   }
 
@@ -568,7 +534,7 @@ class ForwardTask {
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
   RowSource<T> q_, r_, k_[kernels::kAttentionSegments], v_[kernels::kAttentionSegments];
   RowSink<T> out_sink_;
-  Ahead<T> ahead_;
+  Ahead ahead_;
   T reference_[kTileRows];
   int64_t row_ = 0, rows_ = 0, padded_ = 0;
 };
@@ -578,7 +544,11 @@ void forward(const AttentionInputs& in, const View& out, const View& lse) {
   const Buffer<T> packed(RelationPanels<T>::size(in));
   const RelationPanels<T> relations(in, packed.data());
   const SpanRows<T> spans(in);
-  run_tasks<T>(tasks_by_rows(in, kTaskRows), [&](const AttentionTask& task, Slab<T>& slab) {
+  // A task packs the keys that it sees, so it should be long; rows do not depend on it.
+  constexpr int64_t kTasks = 4;  // of a thread
+  const int64_t all_rows = in.q.dim(0) * in.q.dim(1) * in.q.dim(2);
+  const int64_t rows = std::max(kTaskRows, all_rows / (kTasks * num_threads()));
+  run_tasks<T>(tasks_by_rows(in, rows), [&](const AttentionTask& task, Slab<T>& slab) {
     return ForwardTask<T>(in, task, relations, spans, out, lse, slab);
   });
 }

@@ -24,7 +24,7 @@ inline constexpr int64_t kMaxWidth = kernels::kAttentionMaxWidth;
 inline constexpr int64_t kBlock = 192;
 inline constexpr int64_t kScoreStride = kBlock + 16;  // keeps rows in different cache sets
 
-// Rows of a task, about; packing keys once per task costs little from here on.
+// Rows of a task, about, where results depend on it.
 inline constexpr int64_t kTaskRows = 1024;
 
 // Heads from which a backward task owns a whole head.
@@ -128,11 +128,6 @@ struct RowSink {
   DType dtype = DType::f32;
   int64_t stride = 0, width = 0;
   const int32_t* order = nullptr;
-
-  void prefetch(int64_t r) const {
-    prefetch_bytes(base + (order != nullptr ? order[r] : r) * stride * size_of(dtype),
-                   width * size_of(dtype), true);
-  }
 
   /// Row r in place, where nothing needs to be narrowed; else null.
   T* direct(int64_t r) const {

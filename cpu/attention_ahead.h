@@ -28,9 +28,16 @@ class Ahead {
     add({x.base, x.order, x.stride * size_of(x.dtype), x.width * size_of(x.dtype), from, to, true});
   }
 
-  /// All of it will have been asked for after `steps` calls of step().
+  /// `rows` neighbouring rows of `width` elements, to write.
+  template <class T>
+  void add(const T* x, int64_t rows, int64_t width) {
+    const int64_t bytes = width * static_cast<int64_t>(sizeof(T));
+    add({reinterpret_cast<const char*>(x), nullptr, bytes, bytes, 0, rows, true});
+  }
+
+  /// All of it will be asked for in `steps` calls of step(), where that is not too much at a time.
   void spread(int64_t steps) {
-    pace_ = std::max<int64_t>(kLeast, rows_ / std::max<int64_t>(1, steps) + 1);
+    pace_ = std::clamp(rows_ / std::max<int64_t>(1, steps) + 1, kLeast, kMost);
   }
 
   void step() {
@@ -45,7 +52,7 @@ class Ahead {
     int64_t from, to;
     bool write;
   };
-  static constexpr int64_t kLeast = 4;
+  static constexpr int64_t kLeast = 5, kMost = 8;  // rows of a step
 
   void add(const Part& part) {
     if (part.from >= part.to || part.base == nullptr) return;

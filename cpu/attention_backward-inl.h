@@ -218,6 +218,10 @@ class BackwardTask {
       const int64_t row = head_.tile_row(next_tile), end = row + head_.tile_rows(next_tile);
       ahead_.add(q_, row, end);
       ahead_.add(g_out_, row, end);
+      const int64_t item = next_tile - task_.tile;
+      for (int64_t p = 0; call_.rows && slots_.has(item) && p < width_panels_; ++p) {
+        ahead_.add(tile_sums_ + slots_.at(item) * tile_size_ + p * kTileRows * N, end - row, N);
+      }
     }
     const auto share = [this, i, n](const Step& of, const auto* one, const auto* other) {
       const int64_t from = of.first + of.count * i / n, to = of.first + of.count * (i + 1) / n;
@@ -338,7 +342,7 @@ class BackwardTask {
   void do_spans(int64_t n) {
     terms_ = false;
     if (!plain(visit_[0])) enter(visit_[0]);
-    for (int64_t i = 0; i < n; ++i) multiply_panels(visit_[i]);
+    multiply_panels(n);
     for (int64_t g = 0; g * kGroup < rows_; ++g) {
       for (int64_t i = 0; i < n; ++i) differentiate(g, visit_[i]);
     }
@@ -346,21 +350,17 @@ class BackwardTask {
     if (call_.rows) multiply_keys(n);
   }
 
-  // S = Q K^T and dP = dO V^T
-  void multiply_panels(const Span& span) {
-    const Visible& seen = span.seen;
-    for (int64_t j = seen.all_first / N * N; j < seen.all_last; j += N) {
-      const T* const k_panel = key_columns_ + (span.at + j) * width_;
-      const T* const v_panel = value_columns_ + (span.at + j) * value_width_;
+  // S = Q K^T and dP = dO V^T over n spans, only the vectors that a group sees
+  void multiply_panels(int64_t n) {
+    const int64_t vectors = visit_.vectors(n);
+    for (int64_t v = 0; v < vectors; v += 2) {
       for (int64_t g = 0; g * kGroup < rows_; ++g) {
-        const int64_t m = std::min(kGroup, padded_ - g * kGroup), row = g * kGroup;
-        const int64_t to = row * kScoreStride + span.column + j;
-        const int64_t first = seen.first[g] - j, last = seen.last[g] - j;
-        product_seen<kScoreStride>(first, last, m, q_rows_ + row * N, k_panel, over_width_,
-                                   scores_ + to);
+        const int64_t m = std::min(kGroup, padded_ - g * kGroup), to = g * kGroup * kScoreStride;
+        product_seen<kScoreStride>(visit_, v, vectors, g, m, q_rows_, key_columns_, width_,
+                                   over_width_, scores_ + to);
         ahead_.step();
-        product_seen<kScoreStride>(first, last, m, out_rows_ + row * N, v_panel, over_value_width_,
-                                   dscores_ + to);
+        product_seen<kScoreStride>(visit_, v, vectors, g, m, out_rows_, value_columns_,
+                                   value_width_, over_value_width_, dscores_ + to);
       }
     }
   }

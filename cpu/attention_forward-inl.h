@@ -161,7 +161,7 @@ class ForwardTask {
         }
       }
     }
-    int64_t panels = 0;
+    int64_t panels = value_panels_;
     for (const KeyRange& k : ranges) panels += ceil_div(k.k1 - k.k0, N);
     ahead_.spread(panels * ceil_div(head_.tile_rows(t), kGroup));
   }
@@ -239,7 +239,7 @@ class ForwardTask {
         if (v.from < v.to) parts_.push_back({&visit_[i], v});
       }
       if (parts_.empty()) continue;
-      multiply_keys(g);
+      multiply_keys(g, n);
       if (terms_) {
         weigh<true>(g);
       } else {
@@ -248,18 +248,13 @@ class ForwardTask {
     }
   }
 
-  // S = Q K^T log2(e) / sqrt(d) of group g, only the panels and half panels that it sees.
-  void multiply_keys(int64_t g) {
-    const int64_t m = std::min(kGroup, padded_ - g * kGroup);
-    for (const Part& part : parts_) {
-      const Span& span = *part.span;
-      const int64_t first = span.seen.first[g], last = span.seen.last[g];
-      for (int64_t j = first / N * N; j < last; j += N) {
-        product_seen<kStride>(first - j, last - j, m, q_rows_ + g * kGroup * N,
-                              key_columns_ + (span.at + j) * width_, over_width_,
-                              scores_ + (span.column + j));
-        ahead_.step();
-      }
+  // S = Q K^T log2(e) / sqrt(d) of group g over n spans, only the vectors that it sees.
+  void multiply_keys(int64_t g, int64_t n) {
+    const int64_t vectors = visit_.vectors(n), m = std::min(kGroup, padded_ - g * kGroup);
+    for (int64_t v = 0; v < vectors; v += 2) {
+      product_seen<kStride>(visit_, v, vectors, g, m, q_rows_, key_columns_, width_, over_width_,
+                            scores_);
+      ahead_.step();
     }
   }
 
@@ -460,6 +455,7 @@ class ForwardTask {
       product<2, kStride, T>(std::min(kGroup, padded_ - g * kGroup), scores_, 1,
                              value_rows_ + p * kBlock * N, over_keys_,
                              sums_ + (p * kTileRows + g * kGroup) * N, N, true);
+      ahead_.step();
     }
   }
 

@@ -72,8 +72,18 @@ KeyRange AttentionHead::range_of(int64_t i) const {
 
 void AttentionHead::ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyRange>& out) const {
   out.clear();
-  for (int64_t i = row_start[first_tile + t]; i < row_start[first_tile + t + 1]; ++i) {
+  int64_t i = row_start[first_tile + t];
+  const int64_t end = row_start[first_tile + t + 1];
+  for (int64_t n = end - i; n > 0;) {  // to the first run that ends after `from`
+    const int64_t half = n / 2;
+    const int32_t* const r = run + kRunFields * (i + half);
+    const bool before = segment[r[2]].first + r[0] + r[1] <= from;
+    i += before ? half + 1 : 0;
+    n = before ? n - half - 1 : half;
+  }
+  for (; i < end; ++i) {
     KeyRange r = range_of(i);
+    if (r.k0 >= to) break;
     r.k0 = std::max(r.k0, from);
     r.k1 = std::min(r.k1, to);
     if (r.k0 >= r.k1) continue;

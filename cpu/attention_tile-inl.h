@@ -77,9 +77,10 @@ std::vector<Stretch> over_panels(int64_t width, int64_t a_panel) {
 }
 
 // C[r][0..w) (+)= sum_k A(r, k) B[k][0..w), w = kVectors vectors (1: half a panel), over the k of
-// some stretches, with A(r, k) = a[r * kRowStride + k * step]. Every element is one chain of fused
-// multiply-adds in the order of k, so its bits do not depend on the rows beside it, nor on how the
-// k are cut into stretches and calls. Named accumulators: GCC 12 spills arrays of vectors.
+// some stretches, with A(r, k) = a[r * kRowStride + k * step]; B's second vector lies `second`
+// after its first. Every element is one chain of fused multiply-adds in the order of k, so its bits
+// do not depend on the rows beside it, nor on how the k are cut into stretches and calls. Named
+// accumulators: GCC 12 spills arrays of vectors.
 #define LONGSPAN_ZERO(r) Vec<T> c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);
 #define LONGSPAN_LOAD(r)               \
   c##r##a = hn::LoadU(d, c + (r)*ldc); \
@@ -94,28 +95,28 @@ std::vector<Stretch> over_panels(int64_t width, int64_t a_panel) {
   hn::StoreU(c##r##a, d, c + (r)*ldc); \
   if constexpr (kVectors == 2) hn::StoreU(c##r##b, d, c + (r)*ldc + kLanes<T>);
 
-#define LONGSPAN_PRODUCT(name, ROWS)                                                     \
-  template <int kVectors, int64_t kRowStride, class T>                                   \
-  HWY_NOINLINE void name(const T* HWY_RESTRICT a, int64_t step, const T* HWY_RESTRICT b, \
-                         std::span<const Stretch> over, T* HWY_RESTRICT c, int64_t ldc,  \
-                         bool add) {                                                     \
-    const Tag<T> d;                                                                      \
-    ROWS(LONGSPAN_ZERO)                                                                  \
-    if (add) {                                                                           \
-      ROWS(LONGSPAN_LOAD)                                                                \
-    }                                                                                    \
-    for (const Stretch& part : over) {                                                   \
-      const T* HWY_RESTRICT ak = a + part.a;                                             \
-      const T* HWY_RESTRICT bk = b + part.b;                                             \
-      for (int64_t k = part.count; k > 0; --k) {                                         \
-        const Vec<T> b0 = hn::Load(d, bk);                                               \
-        const Vec<T> b1 = kVectors == 2 ? hn::Load(d, bk + kLanes<T>) : b0;              \
-        ROWS(LONGSPAN_STEP)                                                              \
-        ak += step;                                                                      \
-        bk += kPanel<T>;                                                                 \
-      }                                                                                  \
-    }                                                                                    \
-    ROWS(LONGSPAN_STORE)                                                                 \
+#define LONGSPAN_PRODUCT(name, ROWS)                                                       \
+  template <int kVectors, int64_t kRowStride, class T>                                     \
+  HWY_NOINLINE void name(const T* HWY_RESTRICT a, int64_t step, const T* HWY_RESTRICT b,   \
+                         int64_t second, std::span<const Stretch> over, T* HWY_RESTRICT c, \
+                         int64_t ldc, bool add) {                                          \
+    const Tag<T> d;                                                                        \
+    ROWS(LONGSPAN_ZERO)                                                                    \
+    if (add) {                                                                             \
+      ROWS(LONGSPAN_LOAD)                                                                  \
+    }                                                                                      \
+    for (const Stretch& part : over) {                                                     \
+      const T* HWY_RESTRICT ak = a + part.a;                                               \
+      const T* HWY_RESTRICT bk = b + part.b;                                               \
+      for (int64_t k = part.count; k > 0; --k) {                                           \
+        const Vec<T> b0 = hn::Load(d, bk);                                                 \
+        const Vec<T> b1 = kVectors == 2 ? hn::Load(d, bk + second) : b0;                   \
+        ROWS(LONGSPAN_STEP)                                                                \
+        ak += step;                                                                        \
+        bk += kPanel<T>;                                                                   \
+      }                                                                                    \
+    }                                                                                      \
+    ROWS(LONGSPAN_STORE)                                                                   \
   }
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 LONGSPAN_PRODUCT(product_group, LONGSPAN_ROWS_12)
@@ -137,13 +138,16 @@ LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_2)
 // One panel of columns for `rows` rows; a and c have room for rows rounded up to kRest.
 template <int kVectors, int64_t kRowStride, class T>
 HWY_NOINLINE void product(int64_t rows, const T* a, int64_t step, const T* b,
-                          std::span<const Stretch> over, T* c, int64_t ldc, bool add) {
+                          std::span<const Stretch> over, T* c, int64_t ldc, bool add,
+                          int64_t second = kLanes<T>) {
   int64_t r = 0;
   for (; r + kGroup <= rows; r += kGroup) {
-    product_group<kVectors, kRowStride>(a + r * kRowStride, step, b, over, c + r * ldc, ldc, add);
+    product_group<kVectors, kRowStride>(a + r * kRowStride, step, b, second, over, c + r * ldc, ldc,
+                                        add);
   }
   for (; r < rows; r += kRest) {
-    product_rest<kVectors, kRowStride>(a + r * kRowStride, step, b, over, c + r * ldc, ldc, add);
+    product_rest<kVectors, kRowStride>(a + r * kRowStride, step, b, second, over, c + r * ldc, ldc,
+                                       add);
   }
 }
 
@@ -164,23 +168,6 @@ HWY_NOINLINE void product_of_seen(int64_t rows, const T* a, int64_t row_stride, 
     }
     hn::StoreU(low, d, c);
     hn::StoreU(high, d, c + kLanes<T>);
-  }
-}
-
-// The part of a score panel whose keys [first, last) are seen, counted from the panel's first key:
-// nothing, one of its halves, or all. x are rows as panels [panels][kTileRows][NR], and `over` is
-// over_panels() of their width; rows of scores lie kStride apart.
-template <int64_t kStride, class T>
-HWY_INLINE void product_seen(int64_t first, int64_t last, int64_t rows, const T* x, const T* panel,
-                             std::span<const Stretch> over, T* scores) {
-  constexpr int64_t N = kPanel<T>;
-  constexpr int64_t V = kLanes<T>;
-  if (first >= N || last <= 0) return;
-  if (first < V && last > V) {
-    product<2, N>(rows, x, 1, panel, over, scores, kStride, false);
-  } else {
-    const int64_t half = first < V ? 0 : V;
-    product<1, N>(rows, x, 1, panel + half, over, scores + half, kStride, false);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cpu/attention_plan.h"
@@ -120,6 +121,9 @@ class Visit {
   explicit Visit(int64_t columns) : columns_(columns) { add(); }
 
   int64_t size() const { return size_; }
+  /// Columns of the first n spans, in vectors; and the one that column v is of.
+  int64_t vectors(int64_t n) const { return ((*this)[n - 1].column + (*this)[n - 1].to) / V; }
+  const Span& of_vector(int64_t v) const { return (*this)[of_vector_[static_cast<size_t>(v)]]; }
   const Span& operator[](int64_t i) const { return *spans_[static_cast<size_t>(i)]; }
   /// The span to come, whose origin, at, times and seen take() reads.
   Span& open() { return *spans_[static_cast<size_t>(size_)]; }
@@ -139,10 +143,8 @@ class Visit {
     if (size_ == 0 || span.origin != last_origin()) block_ = size_;
     span.from = from;
     span.to = to;
-    span.column = used_ - from;
-    used_ += to - from;
     alone_ = alone;
-    ++size_;
+    place(size_++);
     if (spans_.size() == static_cast<size_t>(size_)) add();
   }
 
@@ -153,7 +155,8 @@ class Visit {
   }
 
  private:
-  static constexpr int64_t kUnit = std::max(kLanes<T>, kRest);
+  static constexpr int64_t V = kLanes<T>;
+  static constexpr int64_t kUnit = std::max(V, kRest);
 
   void add() { spans_.push_back(std::make_unique<Span>()); }
   int64_t last_origin() const { return (*this)[size_ - 1].origin; }
@@ -162,17 +165,22 @@ class Visit {
     process(n);
     std::rotate(spans_.begin(), spans_.begin() + n, spans_.begin() + size_ + 1);
     size_ -= n;
+    of_vector_.clear();
     used_ = 0;
     block_ = 0;
-    for (int64_t i = 0; i < size_; ++i) {
-      Span& span = *spans_[static_cast<size_t>(i)];
-      span.column = used_ - span.from;
-      used_ += span.to - span.from;
-    }
+    for (int64_t i = 0; i < size_; ++i) place(i);
+  }
+  // Gives span i the next columns.
+  void place(int64_t i) {
+    Span& span = *spans_[static_cast<size_t>(i)];
+    span.column = used_ - span.from;
+    used_ += span.to - span.from;
+    of_vector_.resize(static_cast<size_t>(used_ / V), static_cast<int32_t>(i));
   }
 
   int64_t columns_;
   std::vector<std::unique_ptr<Span>> spans_;
+  std::vector<int32_t> of_vector_;
   int64_t size_ = 0, used_ = 0;  // spans taken, columns used
   int64_t block_ = 0;            // the first span of the last one's block
   bool alone_ = false;           // whether the last one lets no other beside it
@@ -227,6 +235,32 @@ template <class T>
 HWY_INLINE void zero_vectors(T* s, int64_t at, int64_t vectors) {
   const Tag<T> d;
   for (int64_t v = 0; v < vectors; ++v) hn::Store(hn::Zero(d), d, s + (at + v * kLanes<T>));
+}
+
+// Vectors v and v + 1 of a visit's columns below `vectors`, as far as group g sees their keys: rows
+// x, as panels [panels][kTileRows][NR], times the keys' columns in `packed`; `over` is
+// over_panels() of their width. Rows of scores lie kStride apart.
+template <int64_t kStride, class T>
+HWY_INLINE void product_seen(const Visit<T>& visit, int64_t v, int64_t vectors, int64_t g,
+                             int64_t rows, const T* x, const T* packed, int64_t width,
+                             std::span<const Stretch> over, T* scores) {
+  constexpr int64_t N = kPanel<T>;
+  constexpr int64_t V = kLanes<T>;
+  const T* b[2] = {nullptr, nullptr};
+  for (int64_t i = 0; i < std::min<int64_t>(2, vectors - v); ++i) {
+    const Span& span = visit.of_vector(v + i);
+    const int64_t first = (v + i) * V - span.column;  // key of the block
+    if (span.seen.first[g] >= first + V || span.seen.last[g] <= first) continue;
+    const int64_t key = span.at + first;
+    b[i] = packed + (key / N * N * width + key % N);
+  }
+  x += g * kGroup * N;
+  if (b[0] != nullptr && b[1] != nullptr) {
+    product<2, N>(rows, x, 1, b[0], over, scores + v * V, kStride, false, b[1] - b[0]);
+  } else if (b[0] != nullptr || b[1] != nullptr) {
+    const int64_t i = b[0] != nullptr ? 0 : 1;
+    product<1, N>(rows, x, 1, b[i], over, scores + (v + i) * V, kStride, false);
+  }
 }
 
 // Vectors [from, to) of a span's block that some row of a group sees, of which [a, e) are visible

@@ -56,6 +56,26 @@ std::vector<PatternCase> cases() {
   return all;
 }
 
+// Runs of all sizes, several in some blocks of keys.
+std::vector<Run> scattered_runs() {
+  std::vector<Run> runs;
+  for (const auto& [k0, kn] : {std::pair{3, 17},
+                               {40, 16},
+                               {64, 16},
+                               {100, 80},
+                               {185, 15},
+                               {200, 70},
+                               {383, 17},
+                               {420, 90},
+                               {590, 1},
+                               {620, 200},
+                               {850, 110},
+                               {990, 10}}) {
+    runs.push_back({k0, kn, 0, RunKind::full});
+  }
+  return runs;
+}
+
 void check_patterns(DType dtype) {
   for (const PatternCase& c : cases()) {
     for (const int64_t length : kLengths) {
@@ -562,6 +582,37 @@ TEST(BlockAttention, HeadsTogetherAndAloneAgreeInEveryBit) {
       expect_same_bits(cut(all.dk), alone.dk, what + " dk");
       expect_same_bits(cut(all.dv), alone.dv, what + " dv");
     }
+  }
+}
+
+TEST(BlockAttention, BitsDependOnTheKeysSeenAndNotOnRunsAndTiles) {
+  // The same keys as runs of tiles of several heights, and as all keys with the others hidden.
+  // Scores are large, so that references rise again and again.
+  const int64_t queries = 200, keys = 1000, width = 16;
+  const auto runs = scattered_runs();
+  std::vector<uint8_t> hidden(static_cast<size_t>(keys), 1);
+  for (const auto& r : runs) std::fill_n(hidden.begin() + r.k0, r.kn, uint8_t{0});
+  const auto sees = [&](int64_t, int64_t j) { return hidden[static_cast<size_t>(j)] == 0; };
+  Problem x = problem({1, 4, queries, keys, width, width}, sees);
+  for (double& q : x.q) q *= 30;
+  AttentionPattern whole = patterns::dense();
+  whole.mask.k_hidden = Tensor::from(hidden, {1, keys});
+  const Solution truth = run(x, whole, DType::f32);
+  for (const int32_t height : {7, 16, 32, 96}) {
+    std::vector<TileRuns> tiles;
+    for (int32_t q0 = 0; q0 < queries; q0 += height) {
+      tiles.push_back({q0, std::min(height, static_cast<int32_t>(queries) - q0), runs});
+    }
+    AttentionPattern apart;
+    apart.layout = make_layout(queries, keys, {tiles});
+    apart.rules.emplace_back();
+    const Solution y = run(x, apart, DType::f32);
+    const std::string what = fmt::format("tiles of {}", height);
+    expect_same_bits(y.out, truth.out, what + " out");
+    expect_same_bits(y.lse, truth.lse, what + " lse");
+    expect_same_bits(y.dq, truth.dq, what + " dq");
+    expect_same_bits(y.dk, truth.dk, what + " dk");
+    expect_same_bits(y.dv, truth.dv, what + " dv");
   }
 }
 

@@ -128,6 +128,17 @@ std::vector<SequencePair> gap_pairs(const Document& document, double share,
   return pairs;
 }
 
+std::string written_text(std::span<const int64_t> ids, const Tokenizer& tokenizer,
+                         const SequenceIds& special) {
+  std::vector<int32_t> text;
+  for (const int64_t id : ids) {
+    if (id == special.end) break;
+    const bool other = id == special.begin || id == special.mask || id >= tokenizer.vocabulary();
+    if (!other) text.push_back(static_cast<int32_t>(id));
+  }
+  return tokenizer.decode(text);
+}
+
 SequenceBatch stack(std::span<const SequencePair* const> pairs, const SequenceIds& ids,
                     Device device) {
   require<ShapeError>(!pairs.empty(), kOp, "there are no pairs to stack");

@@ -57,6 +57,11 @@ SequencePair summary_pair(const Document& document, const Tokenizer& tokenizer,
 std::vector<SequencePair> gap_pairs(const Document& document, double share,
                                     const Tokenizer& tokenizer, const SequenceLimits& limits);
 
+/// The text that ids stand for, up to the first `end`; ids that are no text of the tokenizer are
+/// left out.
+std::string written_text(std::span<const int64_t> ids, const Tokenizer& tokenizer,
+                         const SequenceIds& special);
+
 /// Pairs side by side. Rows are as long as the longest; what follows a shorter one counts nowhere.
 struct SequenceBatch {
   Tensor source;      ///< i32 [B, S]

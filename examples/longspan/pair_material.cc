@@ -135,14 +135,9 @@ std::vector<std::vector<std::string>> PairMaterial::summaries(const std::vector<
                     limits_.target, search);
     const std::vector<int64_t> ids = contiguous(select(beams.tokens, 1, 0)).to_vector<int64_t>();
     for (int64_t row = 0; row < b.source.dim(0); ++row) {
-      std::vector<int32_t> text;
-      for (int64_t i = 0; i < limits_.target; ++i) {
-        const auto id = static_cast<int32_t>(ids[static_cast<size_t>(row * limits_.target + i)]);
-        if (id == ids_.end) break;
-        const bool other = id == ids_.begin || id == ids_.mask || id >= tokenizer_->vocabulary();
-        if (!other) text.push_back(id);
-      }
-      result.push_back(summary_sentences(tokenizer_->decode(text)));
+      const auto own = std::span(ids).subspan(static_cast<size_t>(row * limits_.target),
+                                              static_cast<size_t>(limits_.target));
+      result.push_back(summary_sentences(written_text(own, *tokenizer_, ids_)));
     }
   }
   return result;

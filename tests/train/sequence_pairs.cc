@@ -56,6 +56,13 @@ TEST(SequencePairs, AreAnArticleAndItsSummary) {
   EXPECT_EQ(empty.target, std::vector<int32_t>{ids.end});
 }
 
+TEST(SequencePairs, AreReadBackUpToTheirEnd) {
+  const SequenceIds ids(*bytes);
+  const std::vector<int64_t> said = {'a', ids.mask, 300, 'b', ids.begin, '\n', 'c', ids.end, 'd'};
+  EXPECT_EQ(written_text(said, *bytes, ids), "ab\nc");
+  EXPECT_EQ(written_text(std::vector<int64_t>{'x'}, *bytes, ids), "x");
+}
+
 TEST(SequencePairs, LeaveGapSentencesOut) {
   const SequenceIds ids(*bytes);
   // All four sentences fit: the two that say most of the rest are left out.

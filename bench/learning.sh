@@ -41,7 +41,17 @@ double_to() {
   done
   train_to "$steps" --length "$last" --batch $((2048 / last)) --set schedule.name=cosine
 }
-score() { "$longspan" eval --out "$out" --part "$1"; }
+score() { "$longspan" eval --out "$out" --part "$@"; }
+
+# pieces: encoder-decoders read and write 4,000 byte pairs of the articles. 3.7 bytes each: a summary
+# is a fourth as many tokens as in bytes, and a source of 512 holds 1,900 bytes.
+pieces() {
+  run+=(--model led:summaries --task wiki-leads --batch 1 --tokenizer "$out.model")
+  [ -e "$out.model" ] && return
+  mkdir -p "$(dirname "$out")"
+  "$longspan" tokens train --task wiki-leads --kind bpe --vocabulary 4000 --symbols '[MASK]' \
+    --out "$out.model"
+}
 
 case "$family" in
   blockbert) # masked bytes
@@ -73,6 +83,20 @@ case "$family" in
     run+=(--task tinyshakespeare)
     train_to 500
     score valid ;;
+  led-overfit) # eight articles and their summaries by heart
+    pieces
+    run+=(--documents 8 --target-length 1280)
+    train_to 600
+    score train --beams 1 ;;
+  led) # sentences left out of articles, then summaries
+    pieces
+    run+=(--set model.dropout=0.1)
+    [ -e "$out-gaps/summary.json" ] || "$longspan" train "${run[@]}" --resume --out "$out-gaps" \
+      --gap-sentences 0.3 --steps 1500
+    run+=(--from "$out-gaps" --lr 5e-4 --set model.label_smoothing=0.1 --target-length 1280)
+    train_to 1000
+    score valid --no-repeat-ngram 3
+    score test --no-repeat-ngram 3 ;;
   *)
     echo "unknown family $family; there are:" $("$0" --list) >&2
     exit 1 ;;

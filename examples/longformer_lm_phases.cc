@@ -75,7 +75,7 @@ int main(int argc, char** argv) try {
     model = std::move(next);
     SegmentBatches train(corpus.train(), now.batch, now.length,
                          {.seed = opt.seed + static_cast<uint64_t>(phase)});
-    Adam adam(named_parameters(*model), {.weight_decay = 0.01});
+    AdamW adam(decay_matrices(named_parameters(*model)), {.weight_decay = 0.01});
     const double lr = opt.lr / static_cast<double>(int64_t{1} << phase);
     const int64_t warmup = now.steps / 10;  // then constant
     for (int64_t step = 0; step < now.steps; ++step, ++done) {

@@ -40,6 +40,8 @@ RunConfig make_config(const Settings& settings) {
   c.optimizer.beta2 = d.beta2;
   c.optimizer.clip = d.clip;
   c.optimizer.weight_decay = d.weight_decay;
+  // Papers decay weights beside Adam, not within its gradient, where it would outweigh the loss.
+  if (d.weight_decay > 0) c.optimizer.name = OptimizerName::adamw;
   c.schedule.warmup = d.warmup;
   c.schedule.floor = d.lr_floor;
   set_fields(c, settings);

@@ -322,6 +322,21 @@ TEST_F(Runs, AnswerYesOrNoAboutMotifs) {
   EXPECT_EQ(run({"data", "check", "motif-dna"}).code, 0);
 }
 
+TEST_F(Runs, DecayWeightsAsPapersDo) {
+  const auto optimizer_of = [&](const std::string& model) {
+    const std::string out = folder / ("run-" + model);
+    must({"train", "--model", model, "--data", "bytes=" + text, "--length", "8", "--batch", "1",
+          "--layers", "1", "--set", "model.d_model=16", "--set", "model.d_ff=16", "--steps", "1",
+          "--out", out});
+    const std::string config = read(out + "/config.toml");
+    return config.substr(config.find("[optimizer]"));
+  };
+  EXPECT_NE(optimizer_of("longformer_lm").find("name = \"adam\"\n"), std::string::npos);
+  const std::string base = optimizer_of("longformer_lm:base");
+  EXPECT_NE(base.find("name = \"adamw\"\n"), std::string::npos) << base;
+  EXPECT_NE(base.find("weight_decay = 0.01\n"), std::string::npos) << base;
+}
+
 TEST_F(Runs, StartFromAShorterRun) {
   const auto training = [&](const std::string& model, const std::string& length,
                             const std::vector<std::string>& more) {

@@ -69,7 +69,8 @@ Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max) {
   return take(old.detach(), Tensor::from(rows, {n}, old.device()));
 }
 
-void start_from(Module& to, Module& from, int64_t position_offset, NewPositions beyond) {
+void start_from(Module& to, Module& from, int64_t position_offset, NewPositions beyond,
+                int64_t dropped_rows) {
   const NoGrad off;
   const std::map<std::string, Tensor> old = by_name(from);
   TensorList fresh = named_parameters(to);
@@ -83,6 +84,10 @@ void start_from(Module& to, Module& from, int64_t position_offset, NewPositions 
     const Tensor there = old.at(source_of(p.name)).detach();
     Tensor value = cast(to_device(there, p.tensor.device()), p.tensor.dtype());
     if (p.name.ends_with(kTable) && value.rank() == 2 && value.dim(1) == p.tensor.dim(1)) {
+      require<ShapeError>(dropped_rows >= 0 && dropped_rows < value.dim(0), kOp,
+                          "{} has {} rows, of which {} cannot be dropped", p.name, value.dim(0),
+                          dropped_rows);
+      value = slice(value, 0, dropped_rows);
       value = beyond == NewPositions::keep
                   ? kept_positions(value, p.tensor)
                   : extended_positions(value, position_offset, p.tensor.dim(0) - position_offset);

@@ -30,10 +30,12 @@ inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repe
 ///   position_offset  rows of the tables before position 0
 ///   beyond           what further positions get; `keep` is for comparison \cite beltagy2020
 ///                    (table 5: 10.3 bits instead of 1.96 before any further training)
+///   dropped_rows     first rows of a table in `from` that `to` has none of: 2 where an LED whose
+///                    tables begin with position 0, as those of transformers do, starts from BART
 /// Throws ValueError that lists what `from` lacks, and ShapeError where shapes differ otherwise;
 /// either before any parameter changes.
 void start_from(Module& to, Module& from, int64_t position_offset,
-                NewPositions beyond = NewPositions::repeat);
+                NewPositions beyond = NewPositions::repeat, int64_t dropped_rows = 0);
 
 /// Copies the sliding projections onto the global ones, which predicting masked tokens does not
 /// train: before fine-tuning.

@@ -200,12 +200,18 @@ TEST(Checkpoints, LedStartsFromOneOfBart) {
   c.activation = small.activation;
   c.n_max = 100;
   c.n_max_target = small.n_max;
-  c.position_offset = 2;
   c.one_sided_window = {21};  // all of the source
-  Led led(c, Init{});
-  start_from(led, *bart.model, 2);
-  EXPECT_LE(distance(run(led, "", expected["tokens"], expected["lengths"]), expected["logits"]),
-            1e-5);
+  // With BART's reserved rows, and without them, as LED's checkpoints are.
+  for (const int64_t offset : {2, 0}) {
+    c.position_offset = offset;
+    Led led(c, Init{});
+    start_from(led, *bart.model, offset, NewPositions::repeat, 2 - offset);
+    EXPECT_LE(distance(run(led, "", expected["tokens"], expected["lengths"]), expected["logits"]),
+              1e-5)
+        << offset;
+  }
+  c.position_offset = 0;
+  EXPECT_EQ(led_keys(c).attention_window, (std::vector<int64_t>{42, 42}));
 }
 
 std::string refusal(const std::function<void()>& f) {

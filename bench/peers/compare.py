@@ -124,8 +124,23 @@ def step_items():
                    agree=2e-2)  # first losses, from other draws of the same distribution
 
 
+def long_step_items():
+    layers, model, length, vocabulary, window = 6, 256, 8192, 256, 256
+    pairs = length * window - window * (window - 1) / 2
+    forward = 2 * length * (12 * layers * model**2 + vocabulary * model)
+    forward += 4 * layers * model * pairs
+    shape = {"layers": layers, "model": model, "heads": 8, "length": length, "batch": 1,
+             "vocabulary": vocabulary, "window": window}
+    chunked = [(peer, variant) for peer in ("torch", "torch-active")
+               for variant in ("sdpa-64", "sdpa-256", "hand-64-compile")]
+    yield item(12, f"GPT step, band of {window}, L={length}, 2 threads",
+               {"workload": "gpt_step", "shape": shape}, {"chunks": chunked}, threads=2,
+               flops=3 * forward, ratio={"chunks": (2.5, 3.5)}, agree=2e-2)
+
+
 def all_items():
-    for make in (gemm_items, attention_items, band_items, rowwise_items, adam_items, step_items):
+    for make in (gemm_items, attention_items, band_items, rowwise_items, adam_items, step_items,
+                 long_step_items):
         yield from make()
 
 

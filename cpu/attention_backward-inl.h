@@ -435,8 +435,9 @@ class BackwardTask {
       if (kTerms && soft_here_) {
         const Vec<T> mu = soft_.at(v, far, span.origin);
         add_span(v, mu, dx);
-        dx = hn::Mul(dx, clamped<T>(mu));
-        p = hn::Mul(p, clamped<T>(mu));
+        const auto some = hn::Gt(mu, hn::Zero(d));
+        dx = hn::IfThenElseZero(some, hn::Mul(dx, clamped<T>(mu)));
+        p = hn::IfThenElseZero(some, hn::Mul(p, clamped<T>(mu)));
       }
       if (kDrop) p = hn::Mul(p, hn::Load(d, keep_row_ + v * V));
       p = hide(v, p);
@@ -464,11 +465,13 @@ class BackwardTask {
     }
   }
 
-  // The gradient of a vector of mu: it reaches the span where mu is on its ramp, ends included.
+  // The gradient of a vector of mu: it reaches the span where mu is on its ramp, ends included, but
+  // nothing that is not finite does where mu is 0.
   HWY_INLINE void add_span(int64_t v, Vec<T> mu, Vec<T> dmu) {
     if (span_row_ == nullptr) return;
     const Tag<T> d;
-    const auto on = hn::And(hn::Ge(mu, hn::Zero(d)), hn::Le(mu, hn::Set(d, T{1})));
+    const auto ramp = hn::And(hn::Ge(mu, hn::Zero(d)), hn::Le(mu, hn::Set(d, T{1})));
+    const auto on = hn::And(ramp, hn::Or(hn::Gt(mu, hn::Zero(d)), hn::IsFinite(dmu)));
     T* const to = span_row_ + (soft_.by_key ? v * V : 0);
     hn::StoreU(hn::Add(hn::LoadU(d, to), hn::IfThenElseZero(on, dmu)), d, to);
   }
@@ -504,7 +507,7 @@ class BackwardTask {
   // The same for keys j .. j + m, where dO or Q is not finite.
   HWY_NOINLINE void multiply_queries_seen(const Span& span, int64_t j, int64_t m) {
     const int64_t column = span.column + j, key = span.at + j;
-    const auto sees = [&](int64_t k, int64_t row) { return holds(span.seen, row, j + k); };
+    const auto sees = [&](int64_t k, int64_t row) { return holds(span, row, j + k); };
     for (int64_t p = 0; p < value_panels_; ++p) {
       product_of_seen(m, scores_ + column, 1, kScoreStride, out_rows_ + p * kTileRows * N, rows_,
                       value_sums_ + (p * step_ + key) * N, N, sees);
@@ -550,10 +553,10 @@ class BackwardTask {
     const int64_t first = span.seen.first[g], count = span.seen.last[g] - first, row = g * kGroup;
     for (int64_t p = 0; p < width_panels_; ++p) {
       const T* const panel = key_rows_ + (span.at * width_panels_ + p * kBlock) * N;
-      product_of_seen(
-          std::min(kGroup, rows_ - row), dscores_ + (row * kScoreStride + span.column + first),
-          kScoreStride, 1, panel + first * N, count, tile_sum_ + (p * kTileRows + row) * N, N,
-          [&](int64_t r, int64_t key) { return holds(span.seen, row + r, first + key); });
+      product_of_seen(std::min(kGroup, rows_ - row),
+                      dscores_ + (row * kScoreStride + span.column + first), kScoreStride, 1,
+                      panel + first * N, count, tile_sum_ + (p * kTileRows + row) * N, N,
+                      [&](int64_t r, int64_t key) { return holds(span, row + r, first + key); });
     }
   }
 
@@ -600,8 +603,9 @@ class BackwardTask {
     const HeadSegment& s = head_.at_place(origin);
     return origin - s.first - (query(r) + s.q_start);
   }
-  bool holds(const Visible& seen, int64_t row, int64_t key) const {
-    return seen.holds(row, key) && (!terms_ || labels_.shows(query(row), key));
+  bool holds(const Span& span, int64_t row, int64_t key) const {
+    return span.seen.holds(row, key) && (!terms_ || labels_.shows(query(row), key)) &&
+           (!soft_here_ || soft_.shows(key, distance(span.origin, row), span.origin));
   }
 
   const BackwardCall<T>& call_;

@@ -465,12 +465,15 @@ class ForwardTask {
     const int64_t first = seen.first[g], count = seen.last[g] - first, row = g * kGroup;
     for (int64_t p = 0; p < value_panels_; ++p) {
       const T* const panel = value_rows_ + (span.at * value_panels_ + p * kBlock) * N;
-      product_of_seen(std::min(kGroup, rows_ - row), scores_ + (span.column + first), kStride, 1,
-                      panel + first * N, count, sums_ + (p * kTileRows + row) * N, N,
-                      [&](int64_t r, int64_t k) {
-                        return seen.holds(row + r, first + k) &&
-                               (!terms_ || labels_.shows(query(row + r), first + k));
-                      });
+      product_of_seen(
+          std::min(kGroup, rows_ - row), scores_ + (span.column + first), kStride, 1,
+          panel + first * N, count, sums_ + (p * kTileRows + row) * N, N,
+          [&](int64_t r, int64_t k) {
+            return seen.holds(row + r, first + k) &&
+                   (!terms_ || labels_.shows(query(row + r), first + k)) &&
+                   (!soft_here_ ||
+                    soft_.shows(first + k, distance(span.origin, row + r), span.origin));
+          });
     }
   }
 

@@ -346,6 +346,11 @@ struct SoftMask {
     const Vec<T> own = by_key ? hn::LoadU(d, span + key + v * kLanes<T>) : hn::Set(d, *span);
     return hn::Mul(hn::Add(far, hn::Add(own, hn::Set(d, offset))), hn::Set(d, inverse));
   }
+  /// Whether a row sees the key at place `origin` + k, `distance` + k from it, at all.
+  bool shows(int64_t k, int64_t distance, int64_t origin) const {
+    const T far = static_cast<T>(distance + k), own = by_key ? span[origin + k] : *span;
+    return (far + (own + offset)) * inverse > T{0};
+  }
 };
 
 template <class T>

@@ -94,7 +94,7 @@ struct GeneralTile {
     return static_cast<int64_t>(sizeof(A)) *
                (int64_t{tiles} * rows * pitch + (rows + keys) * stage_pitch + sums + 7 * rows +
                 2 * keys) +
-           4 * (int64_t{5} * rows + keys * 3);
+           4 * (int64_t{5} * rows + keys * 3 + 1);
   }
   static constexpr int64_t forward_bytes = bytes(2, rows* row_sums);
   static constexpr int64_t rows_bytes = bytes(3, rows* row_sums);
@@ -154,6 +154,7 @@ class General {
     key_read = key + K;
     key_class = key_read + K;
     row_class = key_class + K;
+    spoilt = row_class + R;
   }
 
   // ------------------------------------------------------------------------------- loads
@@ -167,6 +168,7 @@ class General {
     first_row = row;
     each(R, [&](int r) {
       const int64_t i = r < rows ? head.query(x.sizes, row + r) : -1;
+      if (r == 0) *spoilt = 0;
       query[r] = static_cast<int32_t>(i);
       read[r] = i < head.queries_valid ? static_cast<int32_t>(i) : -1;
     });
@@ -266,12 +268,21 @@ class General {
     }
   }
 
+  /// Notes that the operand of product number `stage` holds what is not finite: then the pairs
+  /// whose weight is 0 are passed over, for there the product would not be 0.
+  LONGSPAN_HD A noted(A value) {
+    if (value - value != A(0)) *spoilt = stage;
+    return value;
+  }
+
   /// to[r][c] = to[r][c] f_r + sum_j p[r][j] b(j, from + c), c < width; f: row factors or null.
   LONGSPAN_HD void add_keys(const A* p, const Source& b, int64_t from, int width, const A* f,
                             A* to) {
     constexpr int m = R / 16;
     for (int c0 = 0; c0 < width && from + c0 < b.columns; c0 += D) {
-      each(K * D, [&](int i) { right[i / D * S + i % D] = b.at(i / D, from + c0 + i % D); });
+      ++stage;
+      each(K * D, [&](int i) { right[i / D * S + i % D] = noted(b.at(i / D, from + c0 + i % D)); });
+      const bool careful = *spoilt == stage;
       each(256, [&](int i) {
         const int y = i / 16, z = i % 16;
         LONGSPAN_UNROLL for (int u = 0; u < m; ++u) {
@@ -283,6 +294,7 @@ class General {
             two *= f[r];
           }
           for (int j = 0; j < K; ++j) {
+            if (careful && p[r * P + j] == A(0)) continue;
             one = fused(p[r * P + j], right[j * S + z], one);
             two = fused(p[r * P + j], right[j * S + z + 16], two);
           }
@@ -297,7 +309,9 @@ class General {
   LONGSPAN_HD void add_rows(const A* p, const Source& b, int64_t from, int width, A* to) {
     constexpr int n = K / 16;
     for (int c0 = 0; c0 < width && from + c0 < b.columns; c0 += D) {
-      each(R * D, [&](int i) { left[i / D * S + i % D] = b.at(i / D, from + c0 + i % D); });
+      ++stage;
+      each(R * D, [&](int i) { left[i / D * S + i % D] = noted(b.at(i / D, from + c0 + i % D)); });
+      const bool careful = *spoilt == stage;
       each(256, [&](int i) {
         const int y = i / 16, z = i % 16;
         LONGSPAN_UNROLL for (int u = 0; u < n; ++u) {
@@ -305,6 +319,7 @@ class General {
           A* const at = to + j * width + c0 + z;
           A one = at[0], two = at[16];
           for (int r = 0; r < R; ++r) {
+            if (careful && p[r * P + j] == A(0)) continue;
             one = fused(p[r * P + j], left[r * S + z], one);
             two = fused(p[r * P + j], left[r * S + z + 16], two);
           }
@@ -449,9 +464,10 @@ class General {
         ds = p * (dscores[at] * kept - row_b[r]);
         if (soft()) {
           const A mu = ramp(r, j);
-          if (mu >= A(0) && mu <= A(1)) dmu = ds;
-          ds *= unit(mu);
-          p *= unit(mu);
+          const bool some = mu > A(0);
+          if (some ? mu <= A(1) : mu == A(0) && ds - ds == A(0)) dmu = ds;
+          ds = some ? ds * unit(mu) : A(0);
+          p = some ? p * unit(mu) : A(0);
         }
         p *= kept;
       }
@@ -663,6 +679,8 @@ class General {
   const A factor;
   A *scores, *bins, *dscores, *left, *right, *sum, *row_a, *row_b, *row_c, *part, *times, *span_sum;
   int32_t *query, *read, *key, *key_read, *key_class, *row_class;
+  int32_t* spoilt;    // the latest product with an operand that is not finite
+  int32_t stage = 0;  // number of the product at hand
   KeyInterval* seen;
   int64_t first_row = 0, tile = 0;
   int segment = -1;       // of the keys at hand

@@ -2,6 +2,8 @@
 // case that every law below is tested on.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "autograd/gradcheck.h"
 #include "core/parallel.h"
 #include "ops/elementwise.h"
@@ -494,6 +496,73 @@ TEST(AttentionFeatures, HiddenKeysMayHoldAnything) {
       }
     }
     expect_same_bits(run(c.x, c.pattern, DType::f32), clean, "hidden");
+  }
+}
+
+// So it is where mu is 0: of keys that nobody sees for that reason, no bit of anything changes.
+TEST(AttentionFeatures, KeysWithMuOfZeroMayHoldAnything) {
+  constexpr int64_t length = 150;
+  for (const int64_t batch : {1, 2}) {  // both schedules of backward
+    Case c = span_of_keys(length, batch);
+    const auto gone = [](int64_t j) { return j % 7 == 3; };
+    for (int64_t at = 0; at < batch * length; ++at) {
+      if (gone(at % length)) c.x.span[static_cast<size_t>(at)] = -1000;
+    }
+    const Solution clean = run(c.x, c.pattern, DType::f32);
+    for (int64_t at = 0; at < batch * kHeads * length; ++at) {
+      if (!gone(at % length)) continue;
+      std::fill_n(c.x.k.begin() + at * 6, 6, std::nan(""));
+      std::fill_n(c.x.v.begin() + at * 5, 5, at % 2 == 0 ? std::nan("") : kInfinity);
+    }
+    expect_same_bits(run(c.x, c.pattern, DType::f32), clean, "mu of 0");
+  }
+}
+
+// Rows and keys that see one another with a mu of 0 or less keep their bits, on the end of the ramp
+// too, whatever the other holds.
+TEST(AttentionFeatures, PairsWithMuOfZeroKeepTheirBits) {
+  constexpr int64_t length = 150, spoilt_key = 5, spoilt_query = 140;
+  for (const int64_t batch : {1, 2}) {
+    Case c = span_of_heads(length, batch);
+    c.x.span = {3.5, 40.5};  // with the offset, mu is 0 at distances of 12 and 49
+    const Solution clean = run(c.x, c.pattern, DType::f32);
+    const Case given = c;
+    const auto expect_kept = [](const std::vector<double>& a, const std::vector<double>& b,
+                                int64_t row, int64_t width, const std::string& what) {
+      EXPECT_EQ(std::memcmp(a.data() + row * width, b.data() + row * width,
+                            static_cast<size_t>(width) * sizeof(double)),
+                0)
+          << what << " " << row;
+    };
+    for (const double bad : {std::nan(""), kInfinity}) {
+      c = given;
+      for (int64_t bh = 0; bh < batch * kHeads; ++bh) {
+        std::fill_n(c.x.k.begin() + (bh * length + spoilt_key) * 6, 6, bad);
+        std::fill_n(c.x.v.begin() + (bh * length + spoilt_key) * 5, 5, bad);
+      }
+      Solution y = run(c.x, c.pattern, DType::f32);
+      for (int64_t bh = 0; bh < batch * kHeads; ++bh) {
+        EXPECT_FALSE(std::isfinite(y.out[static_cast<size_t>((bh * length + spoilt_key) * 5)]));
+        for (int64_t i = spoilt_key + (bh % 2 == 0 ? 12 : 49); i < length; ++i) {
+          const int64_t row = bh * length + i;
+          expect_kept(y.out, clean.out, row, 5, "out");
+          expect_kept(y.lse, clean.lse, row, 1, "lse");
+          expect_kept(y.dq, clean.dq, row, 6, "dq");
+        }
+      }
+      c = given;
+      for (int64_t bh = 0; bh < batch * kHeads; ++bh) {
+        std::fill_n(c.x.q.begin() + (bh * length + spoilt_query) * 6, 6, bad);
+        std::fill_n(c.x.dout.begin() + (bh * length + spoilt_query) * 5, 5, bad);
+      }
+      y = run(c.x, c.pattern, DType::f32);
+      for (int64_t bh = 0; bh < batch * kHeads; ++bh) {
+        for (int64_t j = 0; j <= spoilt_query - (bh % 2 == 0 ? 12 : 49); ++j) {
+          expect_kept(y.dk, clean.dk, bh * length + j, 6, "dk");
+          expect_kept(y.dv, clean.dv, bh * length + j, 5, "dv");
+        }
+      }
+    }
   }
 }
 

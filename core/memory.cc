@@ -36,8 +36,8 @@ std::string bytes_text(int64_t bytes) {
 }  // namespace
 
 std::string_view name_of(Category category) {
-  constexpr std::string_view names[] = {"parameter", "gradient", "optimizer", "saved",
-                                        "workspace", "memory",   "data",      "other"};
+  constexpr std::string_view names[] = {"parameter", "gradient", "optimizer", "saved", "workspace",
+                                        "memory",    "data",     "cache",     "other"};
   return names[static_cast<size_t>(category)];
 }
 
@@ -118,7 +118,8 @@ void fail_allocation_after(Device device, int64_t n) {
 
 void LeakCheck::step() {
   const Usage now = memory_tracker(device_).live();
-  if (!started_ || now.total() <= last_.total()) {
+  const auto uncached = [](const Usage& usage) { return usage.total() - usage[Category::cache]; };
+  if (!started_ || uncached(now) <= uncached(last_)) {
     grown_ = 0;
     first_ = now;
     started_ = true;

@@ -10,7 +10,8 @@
 
 namespace longspan {
 
-/// What bytes are for. `other` becomes `saved` while an op keeps it for its backward.
+/// What bytes are for. `other` becomes `saved` while an op keeps it for its backward; `cache` is
+/// kept for later calls within a bound, and could be made anew.
 enum class Category : uint8_t {
   parameter,
   gradient,
@@ -19,9 +20,10 @@ enum class Category : uint8_t {
   workspace,
   memory,
   data,
+  cache,
   other
 };
-inline constexpr int category_count = 8;
+inline constexpr int category_count = 9;
 /// "parameter" and so on: the keys of files and tables.
 std::string_view name_of(Category category);
 
@@ -67,8 +69,8 @@ void set_memory_limit(Device device, int64_t bytes);
 /// For tests of what survives a failure.
 void fail_allocation_after(Device device, int64_t n);
 
-/// Throws Error once live bytes have grown in each of `patience` consecutive steps: a leak from
-/// step to step. The message holds the growth by category.
+/// Throws Error once live bytes, Category::cache left out, have grown in each of `patience`
+/// consecutive steps: a leak from step to step. The message holds the growth by category.
 class LeakCheck {
  public:
   explicit LeakCheck(Device device = {}, int patience = 16)

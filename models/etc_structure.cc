@@ -216,21 +216,15 @@ class Structure {
     for (int64_t j = x.from; j < x.to; ++j) n += label(j) >= 0 ? 1 : 0;
     return n;
   }
-  static AttentionPattern with_side(AttentionPattern p, int64_t queries, int64_t side) {
-    if (side > 0) {
-      std::vector<TileRuns> tiles = tiles_of(*p.layout, 0);
-      for (TileRuns& t : tiles) {
-        t.runs.push_back({0, static_cast<int32_t>(side), 1, RunKind::full});
-      }
-      p.layout = make_layout(queries, queries, {tiles}, {.side_keys = side});
-    }
+  static AttentionPattern with_side(AttentionPattern p, int64_t side) {
+    p.layout = with_side_keys(p.layout, side);
     p.recipe = {};
     return p;
   }
 
   void long_side(EtcPatterns& all) const {
     AttentionPattern& p = all.long_side;
-    p = with_side(resolve(patterns::dilated(c_.radius, c_.radius, 1), n_l_, n_l_), n_l_, n_g_);
+    p = with_side(resolve(patterns::local_bidirectional(2 * c_.radius), n_l_, n_l_), n_g_);
     p.name = "long";
     Bounds local, side;
     const int64_t many = rows({&owner_, &example_, &global_example_, &context_});
@@ -275,7 +269,7 @@ class Structure {
 
   void global_side(EtcPatterns& all) const {
     AttentionPattern& p = all.global_side;
-    p = with_side(resolve(patterns::dense(), n_g_, n_g_), n_g_, n_l_);
+    p = with_side(resolve(patterns::dense(), n_g_, n_g_), n_l_);
     p.name = "global";
     require(!c_.hard_g2l || !link_labels_.given || !scattered_, kName,
             "hard_g2l with link_labels needs sentences of neighbouring tokens");

@@ -7,6 +7,7 @@
 #include "autograd/mode.h"
 #include "core/divide.h"
 #include "ops/copy.h"
+#include "ops/layout_cache.h"
 
 namespace longspan {
 namespace {
@@ -67,13 +68,13 @@ std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLa
   if (auto known = layout->copy.lock(); known && known->tiles.device() == device) return known;
   const NoGrad off;
   auto moved = std::make_shared<BlockLayout>(*layout);
-  for (Tensor* t : {&moved->first_tile, &moved->tiles, &moved->row_start, &moved->runs,
-                    &moved->first_column, &moved->col_start, &moved->col_runs, &moved->which,
-                    &moved->members, &moved->order_q, &moved->order_k}) {
+  for (Tensor* t : moved->tensors()) {
     if (*t) *t = to_device(*t, device);
   }
   moved->original = layout;
+  moved->key = {};
   layout->copy = moved;
+  keep_copy(*layout, moved);
   return moved;
 }
 
@@ -123,7 +124,7 @@ Tensor checked_order(const Tensor& order, int64_t rows) {
     seen[static_cast<size_t>(i)] = true;
   }
   const int64_t orders = order.rank() == 1 ? 1 : order.dim(0);
-  return order.rank() == 2 ? order : order.alias({orders, rows}, {rows, 1}, 0);
+  return Tensor::from(places, {orders, rows});
 }
 
 // The table of members, and what is known of all of them.
@@ -262,13 +263,28 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
   layout->col_start = table(col_start, 1);
   layout->col_runs = table(col_runs, kernels::kColumnRunFields);
   layout->multiplied = multiplied;
-  layout->which = options.which ? options.which : Tensor::from(std::vector<int32_t>{0}, {1, 1});
+  layout->which = options.which
+                      ? Tensor::from(options.which.to_vector<int32_t>(), options.which.shape())
+                      : Tensor::from(std::vector<int32_t>{0}, {1, 1});
   layout->order_q = checked_order(options.order_q, queries);
   layout->order_k = checked_order(options.order_k, keys);
   fill_members(options.members, layouts.size(), *layout);
   check_ascent(layouts, *layout);
   return layout;
 }
+
+namespace {
+
+std::vector<LayoutMember> members_of(const BlockLayout& layout) {
+  const auto table = layout.members.to_vector<int32_t>();
+  std::vector<LayoutMember> members;
+  for (size_t n = 0; n < table.size(); n += 3) {
+    members.push_back({table[n], table[n + 1], table[n + 2]});
+  }
+  return members;
+}
+
+}  // namespace
 
 std::shared_ptr<const BlockLayout> slice_layout(const BlockLayout& layout, int64_t queries,
                                                 int64_t keys, int64_t side_keys) {
@@ -295,10 +311,32 @@ std::shared_ptr<const BlockLayout> slice_layout(const BlockLayout& layout, int64
     }
     members.push_back(std::move(tiles));
   }
-  LayoutOptions options{.which = layout.which, .side_keys = side_keys};
-  const auto table = layout.members.to_vector<int32_t>();
-  for (size_t n = 0; n < members.size(); ++n) options.members.push_back({table[3 * n], -1, -1});
-  return make_layout(queries, keys, members, options);
+  return make_layout(
+      queries, keys, members,
+      {.which = layout.which, .members = members_of(layout), .side_keys = side_keys});
+}
+
+std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const BlockLayout>& layout,
+                                                  int64_t side_keys) {
+  constexpr const char* op = "with_side_keys";
+  require<ShapeError>(layout->side_keys == 0, op, "the layout has {} keys of a second segment",
+                      layout->side_keys);
+  if (side_keys == 0) return layout;
+  return cached_layout(LayoutKey(op).add(*layout).add(side_keys), [&] {
+    std::vector<std::vector<TileRuns>> tiles;
+    for (int64_t n = 0; n < layout->layouts(); ++n) {
+      tiles.push_back(tiles_of(*layout, n));
+      for (TileRuns& t : tiles.back()) {
+        t.runs.push_back({0, static_cast<int32_t>(side_keys), 1, RunKind::full});
+      }
+    }
+    return make_layout(layout->queries, layout->keys, tiles,
+                       {.which = layout->which,
+                        .order_q = layout->order_q,
+                        .order_k = layout->order_k,
+                        .members = members_of(*layout),
+                        .side_keys = side_keys});
+  });
 }
 
 std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -55,12 +56,18 @@ struct BlockLayout {
   int rules = 1;               // how many rules the members choose from
   bool uniform = true;         // every member has rule 0 and the only order
   bool multiplied = false;     // some run has a multiplicity other than 1
+  Tensor key;                  // i64: what it was made from (layout_cache.h); undefined: tiles
 
   /// What this is a copy of, and the copy on another device, while that is in use.
   std::shared_ptr<const BlockLayout> original;
   mutable std::weak_ptr<const BlockLayout> copy;
 
   int64_t layouts() const { return first_tile.dim(0) - 1; }
+  /// The tensors that lie on its device; orders may be undefined.
+  std::array<Tensor*, 11> tensors() {
+    return {&first_tile, &tiles, &row_start, &runs,    &first_column, &col_start,
+            &col_runs,   &which, &members,   &order_q, &order_k};
+  }
   kernels::AttentionLayoutView view() const;
 };
 
@@ -87,7 +94,8 @@ struct LayoutOptions {
   int64_t side_keys = 0;
 };
 
-/// Builds a layout from the tiles of each of its members, and the transpose.
+/// Builds a layout from the tiles of each of its members, and the transpose. It holds copies of the
+/// tensors given.
 ///   layouts  for each member, tiles that partition [0, queries) in order, at most
 ///            kAttentionTileRows rows each
 /// Throws ShapeError where tiles or runs overlap, leave the matrix or are not in order, ValueError
@@ -100,6 +108,10 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
 /// the layout's throw ShapeError.
 std::shared_ptr<const BlockLayout> slice_layout(const BlockLayout& layout, int64_t queries,
                                                 int64_t keys, int64_t side_keys = 0);
+/// The same layout where every row sees, after what it saw, all of `side_keys` keys of a second
+/// segment; the same where these are 0. From the cache. Throws ShapeError where it has side keys.
+std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const BlockLayout>& layout,
+                                                  int64_t side_keys);
 /// The tiles of one member, read back.
 std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member);
 

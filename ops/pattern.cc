@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "ops/copy.h"
+#include "ops/layout_cache.h"
 #include "ops/pattern_pairs.h"
 #include "ops/pattern_recipe.h"
 #include "ops/shape.h"
@@ -52,6 +53,25 @@ int32_t add_order(const Tensor& all, int32_t number, std::vector<Tensor>& orders
   if (number < 0) return -1;
   orders.push_back(narrow(all, 0, number, 1));
   return static_cast<int32_t>(orders.size()) - 1;
+}
+
+// One layout with the only member of each pattern's, which has this rule.
+std::shared_ptr<const BlockLayout> merged(const std::vector<AttentionPattern>& patterns,
+                                          const std::vector<int32_t>& rules, const Tensor& which) {
+  std::vector<std::vector<TileRuns>> tiles;
+  std::vector<Tensor> orders_q, orders_k;
+  LayoutOptions options{.which = which};
+  for (size_t n = 0; n < patterns.size(); ++n) {
+    const BlockLayout& layout = *patterns[n].layout;
+    const auto member = layout.members.to_vector<int32_t>();  // [1, 3]
+    tiles.push_back(tiles_of(layout, 0));
+    options.members.push_back({rules[n], add_order(layout.order_q, member[1], orders_q),
+                               add_order(layout.order_k, member[2], orders_k)});
+  }
+  if (!orders_q.empty()) options.order_q = concat(orders_q, 0);
+  if (!orders_k.empty()) options.order_k = concat(orders_k, 0);
+  const BlockLayout& first = *patterns.front().layout;
+  return make_layout(first.queries, first.keys, tiles, options);
 }
 
 }  // namespace
@@ -111,11 +131,10 @@ bool rule_allows(const Rule& rule, int64_t i, int64_t j) {
 namespace {
 
 // What layout and rules say of one head, whatever the samples' lengths and masks.
-PairCount unmasked_pairs(AttentionPattern pattern, int64_t queries, int64_t keys, int64_t head,
+PairCount unmasked_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                         int64_t head,
                          const std::function<void(int64_t, int, int64_t)>& visit = {}) {
-  pattern.q_valid = {};
-  pattern.mask = pattern.side_mask = {};
-  return count_pairs(pattern, queries, keys, 0, 0, head, visit);
+  return count_pairs(without_masks(pattern), queries, keys, side_keys_of(pattern), 0, head, visit);
 }
 
 }  // namespace
@@ -131,19 +150,21 @@ int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
 }
 
 std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
-  const bool drawn = queries <= 64 && keys <= 128;
-  std::vector<std::string> picture(static_cast<size_t>(drawn ? queries : 0),
-                                   std::string(static_cast<size_t>(keys), '.'));
+  const int64_t side = side_keys_of(pattern), width = side > 0 ? keys + 1 + side : keys;
+  const bool drawn = queries <= 64 && width <= 128;
+  std::string blank(static_cast<size_t>(width), '.');
+  if (side > 0) blank[static_cast<size_t>(keys)] = '|';
+  std::vector<std::string> picture(static_cast<size_t>(drawn ? queries : 0), blank);
   std::function<void(int64_t, int, int64_t)> draw;
   if (drawn) {
-    draw = [&picture](int64_t i, int, int64_t j) {
-      picture[static_cast<size_t>(i)][static_cast<size_t>(j)] = '#';
+    draw = [&picture, keys](int64_t i, int segment, int64_t j) {
+      picture[static_cast<size_t>(i)][static_cast<size_t>(segment > 0 ? keys + 1 + j : j)] = '#';
     };
   }
   const PairCount n = unmasked_pairs(pattern, queries, keys, 0, draw);
   std::string text =
       fmt::format("{}: {} queries, {} keys, {} of {} pairs visible, {} in runs\n", pattern.name,
-                  queries, keys, n.attended, queries * keys, n.computed);
+                  queries, keys + side, n.attended, queries * (keys + side), n.computed);
   for (const std::string& line : picture) text += line + "\n";
   return text;
 }
@@ -186,7 +207,7 @@ AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation) {
   Rule rule;
   rule.window = {left, right, dilation};
   return make_pattern(fmt::format("dilated({}, {}, {})", left, right, dilation), rule,
-                      {.kind = Recipe::Kind::classes});
+                      {.kind = dilation > 1 ? Recipe::Kind::classes : Recipe::Kind::band});
 }
 
 AttentionPattern strided(int64_t stride) {
@@ -236,22 +257,17 @@ AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t que
   }
   if (members.size() == 1) return members.front();
 
-  std::vector<std::vector<TileRuns>> tiles;
-  std::vector<Tensor> orders_q, orders_k;
-  LayoutOptions options;
+  LayoutKey key("by_head");
+  std::vector<int32_t> rules;
   for (const AttentionPattern& m : members) {
-    tiles.push_back(tiles_of(*m.layout, 0));
-    const auto member = m.layout->members.to_vector<int32_t>();  // [1, 3]
-    const Rule& rule = m.rules[m.rules.size() > 1 ? static_cast<size_t>(member[0]) : 0];
-    options.members.push_back({place_in(all.rules, rule),
-                               add_order(m.layout->order_q, member[1], orders_q),
-                               add_order(m.layout->order_k, member[2], orders_k)});
+    const int32_t own = m.layout->members.to_vector<int32_t>()[0];
+    rules.push_back(
+        place_in(all.rules, m.rules[m.rules.size() > 1 ? static_cast<size_t>(own) : 0]));
     if (m.recipe.kind == Recipe::Kind::classes) all.recipe.kind = m.recipe.kind;
+    key.add(*m.layout).add(rules.back());
   }
-  options.which = Tensor::from(which, {1, static_cast<int64_t>(which.size())});
-  if (!orders_q.empty()) options.order_q = concat(orders_q, 0);
-  if (!orders_k.empty()) options.order_k = concat(orders_k, 0);
-  all.layout = make_layout(queries, keys, tiles, options);
+  const Tensor chosen = Tensor::from(which, {1, static_cast<int64_t>(which.size())});
+  all.layout = cached_layout(key.add(chosen), [&] { return merged(members, rules, chosen); });
   return all;
 }
 

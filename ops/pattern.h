@@ -87,15 +87,15 @@ AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64
 /// Whether the rule allows the pair (query i, key j), whatever the layout. `q_start` is resolved.
 bool rule_allows(const Rule& rule, int64_t i, int64_t j);
 
-/// Visible pairs of one head, and pairs that its runs cover. Lengths and masks of samples are not
-/// taken into account, nor is a second segment.
+/// Visible pairs of one head, and pairs that its runs cover, those of a layout's second segment
+/// included. Lengths and masks of samples are not taken into account.
 int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                       int64_t head = 0);
 int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                       int64_t head = 0);
 
 /// Name, parameters, pairs and, up to 64 x 128, a picture with a row per query: '#' where it sees
-/// the key.
+/// the key; those of a second segment follow after a bar.
 std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t keys);
 
 /// Builders, for any lengths. Where there are more keys than queries, the queries are the last:

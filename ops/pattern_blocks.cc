@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/divide.h"
+#include "ops/layout_cache.h"
 
 namespace longspan {
 namespace {
@@ -173,18 +174,25 @@ namespace patterns {
 
 AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& members,
                              const Tensor& which, std::string name, int64_t first) {
-  require<ShapeError>(first >= 0 && first <= length, "block_lists",
+  constexpr const char* op = "block_lists";
+  require<ShapeError>(first >= 0 && first <= length, op,
                       "queries from {} on of {}; expected 0 to {}", first, length, length);
-  std::vector<std::vector<TileRuns>> tiles;
+  LayoutKey key(op);
+  key.add(length).add(first).add(which).add(static_cast<int64_t>(members.size()));
   AttentionPattern p;
   p.rules.emplace_back();
   p.rules.front().causal = !members.empty() && members.front().causal;
   for (const BlockTable& table : members) {
-    require<ShapeError>(table.causal == p.rules.front().causal, "block_lists",
+    require<ShapeError>(table.causal == p.rules.front().causal, op,
                         "some tables are causal and some are not; expected all or none");
-    tiles.push_back(tiles_of_table(length, table, first));
+    key.add(table.causal ? 1 : 0).add(table.bounds).add(static_cast<int64_t>(table.keys.size()));
+    for (const std::vector<int64_t>& blocks : table.keys) key.add(blocks);
   }
-  p.layout = make_layout(length - first, length, tiles, {.which = which});
+  p.layout = cached_layout(key, [&] {
+    std::vector<std::vector<TileRuns>> tiles;
+    for (const BlockTable& table : members) tiles.push_back(tiles_of_table(length, table, first));
+    return make_layout(length - first, length, tiles, {.which = which});
+  });
   p.name = std::move(name);
   return p;
 }

@@ -57,6 +57,16 @@ const Rule& choose(const std::vector<Rule>& rules, int32_t number) {
 
 }  // namespace
 
+int64_t side_keys_of(const AttentionPattern& pattern) {
+  return pattern.layout != nullptr ? pattern.layout->side_keys : 0;
+}
+
+AttentionPattern without_masks(AttentionPattern pattern) {
+  pattern.q_valid = {};
+  pattern.mask = pattern.side_mask = {};
+  return pattern;
+}
+
 PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                       int64_t side_keys, int64_t sample, int64_t head,
                       const std::function<void(int64_t i, int segment, int64_t j)>& visit) {
@@ -108,16 +118,17 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
 
 int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
                        int64_t queries, int64_t keys) {
-  AttentionPattern p = resolve(pattern, queries, keys);
-  p.q_valid = {};
-  p.mask = p.side_mask = {};
+  const int64_t side_keys = side_keys_of(pattern);
+  const AttentionPattern p = resolve(without_masks(pattern), queries, keys, side_keys);
   const auto which = p.layout->which.to_vector<int32_t>();
   const int64_t rows = p.layout->which.dim(0), columns = p.layout->which.dim(1);
   std::vector<int64_t> of_member(static_cast<size_t>(p.layout->layouts()), -1);
   int64_t n = 0;
   for (int64_t at = 0; at < rows * columns; ++at) {
     int64_t& pairs = of_member[static_cast<size_t>(which[static_cast<size_t>(at)])];
-    if (pairs < 0) pairs = count_pairs(p, queries, keys, 0, at / columns, at % columns).attended;
+    if (pairs < 0) {
+      pairs = count_pairs(p, queries, keys, side_keys, at / columns, at % columns).attended;
+    }
     n += pairs;
   }
   return n * (batch / rows) * (heads / columns);

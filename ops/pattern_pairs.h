@@ -7,6 +7,11 @@
 
 namespace longspan {
 
+/// Keys of the second segment: those of the layout, where one is given.
+int64_t side_keys_of(const AttentionPattern& pattern);
+/// The pattern without the lengths and masks of samples.
+AttentionPattern without_masks(AttentionPattern pattern);
+
 /// Pairs that a head of a sample attends to, and pairs that the runs of its layout cover.
 struct PairCount {
   int64_t attended = 0, computed = 0;
@@ -20,7 +25,8 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
                       const std::function<void(int64_t i, int segment, int64_t j)>& visit = {});
 
 /// Visible pairs of a whole call: over `batch` samples and `heads` heads, whichever layouts these
-/// have. Lengths and masks of samples are not taken into account.
+/// have, those of a layout's second segment included. Lengths and masks of samples are not taken
+/// into account.
 int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
                        int64_t queries, int64_t keys);
 

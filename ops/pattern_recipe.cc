@@ -1,9 +1,9 @@
 #include "ops/pattern_recipe.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include "core/divide.h"
+#include "ops/layout_cache.h"
 
 namespace longspan {
 namespace {
@@ -119,11 +119,12 @@ void add_run(int64_t k0, int64_t k1, RunKind kind, std::vector<Run>& runs) {
   runs.push_back(run_of(k0, k1, kind));
 }
 
-// What rows of block `number` see, the last of them at position `last`.
+// What rows of block `number` see, up to key `last`.
 std::vector<Run> fixed_runs(int64_t number, int64_t last, const Recipe& r) {
   std::vector<Run> runs;
-  for (int64_t start = 0; start < number * r.block; start += r.block) {
-    add_run(start + r.first_column, start + r.first_column + r.columns, RunKind::full, runs);
+  for (int64_t start = 0; start < number * r.block && start <= last; start += r.block) {
+    const int64_t k0 = start + r.first_column;
+    add_run(k0, std::min(k0 + r.columns, last + 1), RunKind::full, runs);
   }
   const int64_t start = number * r.block;
   const int64_t k0 = r.own_block ? start : start + r.first_column;
@@ -172,24 +173,14 @@ std::shared_ptr<const BlockLayout> build(const RecipeCall& call) {
 }  // namespace
 
 std::shared_ptr<const BlockLayout> layout_of(const RecipeCall& call) {
-  struct Entry {
-    RecipeCall call;
-    std::weak_ptr<const BlockLayout> layout;
-  };
-  static std::mutex mutex;
-  static std::vector<Entry> entries;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<const BlockLayout> found;
-  std::erase_if(entries, [&](const Entry& e) {
-    auto layout = e.layout.lock();
-    if (layout != nullptr && e.call == call) found = std::move(layout);
-    return e.layout.expired();
-  });
-  if (found == nullptr) {
-    found = build(call);
-    entries.push_back({call, found});
+  const Recipe& r = call.recipe;
+  LayoutKey key("recipe");
+  for (const int64_t n : {static_cast<int64_t>(r.kind), r.block, r.key_start, r.first_column,
+                          r.columns, int64_t{r.own_block}, call.queries, call.keys, call.q_start,
+                          call.left, call.right, call.stride}) {
+    key.add(n);
   }
-  return found;
+  return cached_layout(key, [&call] { return build(call); });
 }
 
 }  // namespace longspan

@@ -12,11 +12,9 @@ namespace longspan {
 struct RecipeCall {
   Recipe recipe;
   int64_t queries, keys, q_start, left, right, stride;
-  friend bool operator==(const RecipeCall&, const RecipeCall&) = default;
 };
 
-/// The layout of a recipe. Those in use are shared by content; building one is cheap beside a call
-/// that reads it, so nothing is kept for later.
+/// The layout of a recipe, from the cache.
 std::shared_ptr<const BlockLayout> layout_of(const RecipeCall& call);
 
 }  // namespace longspan

@@ -7,7 +7,6 @@
 
 #include "core/divide.h"
 #include "ops/copy.h"
-#include "ops/shape.h"
 
 namespace longspan::patterns {
 namespace {
@@ -55,42 +54,13 @@ AttentionPattern window_and_globals(int64_t length, int64_t reach,
   require(!dilation.empty(), kOp, "there is no dilation; expected one for each head, or one");
   size_t side_keys = 0;
   for (const std::vector<int64_t>& own : globals) side_keys = std::max(side_keys, own.size());
-
-  // A member for each dilation: the tiles of its window, each with all of the second segment.
-  std::vector<int64_t> members;
-  std::vector<int32_t> which;
+  std::vector<AttentionPattern> heads;
   for (const int64_t s : dilation) {
     require(s >= 1, kOp, "the dilation is {}; expected 1 (none) or more", s);
-    const auto at = std::find(members.begin(), members.end(), s);
-    which.push_back(static_cast<int32_t>(at - members.begin()));
-    if (at == members.end()) members.push_back(s);
+    heads.push_back(s == 1 ? local_bidirectional(2 * reach) : dilated(reach, reach, s));
   }
-  AttentionPattern p;
-  std::vector<std::vector<TileRuns>> tiles;
-  std::vector<Tensor> orders;
-  LayoutOptions options{.which = Tensor::from(which, {1, static_cast<int64_t>(which.size())}),
-                        .side_keys = static_cast<int64_t>(side_keys)};
-  for (const int64_t s : members) {
-    const AttentionPattern window =
-        resolve(s == 1 ? local_bidirectional(2 * reach) : dilated(reach, reach, s), length, length);
-    tiles.push_back(tiles_of(*window.layout, 0));
-    if (side_keys > 0) {
-      const Run side{0, static_cast<int32_t>(side_keys), 1, RunKind::full};
-      for (TileRuns& tile : tiles.back()) tile.runs.push_back(side);
-    }
-    int32_t order = -1;
-    if (s > 1) {
-      order = static_cast<int32_t>(orders.size());
-      orders.push_back(reshape(window.layout->order_q, {1, length}));
-    }
-    options.members.push_back({static_cast<int32_t>(p.rules.size()), order, order});
-    Rule rule;
-    rule.window.left = rule.window.right = reach * s;  // runs hold keys of one class only
-    rule.q_start = 0;
-    p.rules.push_back(rule);
-  }
-  if (!orders.empty()) options.order_q = options.order_k = concat(orders, 0);
-  p.layout = make_layout(length, length, tiles, options);
+  AttentionPattern p = by_head(heads, length, length);
+  p.layout = with_side_keys(p.layout, static_cast<int64_t>(side_keys));
   p.name = fmt::format("window_and_globals({})", reach);
   if (side_keys > 0) mask_globals(length, globals, device, p);
   return p;

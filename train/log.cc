@@ -208,8 +208,10 @@ Usage to_usage(const Json& members) {
   Usage usage;
   for (int i = 0; i < category_count; ++i) {
     const auto category = static_cast<Category>(i);
-    usage[category] = members[name_of(category)].integer();
+    if (const Json* bytes = members.find(name_of(category))) usage[category] = bytes->integer();
   }
+  const int64_t total = members["total"].integer();
+  require(usage.total() == total, "log", "categories hold {} of {} bytes", usage.total(), total);
   return usage;
 }
 

@@ -278,6 +278,28 @@ TEST(Pattern, ClassesOfDistantPositions) {
   EXPECT_EQ(visible_pairs(p, queries, keys), seen);
 }
 
+// Nothing of a block that lies beyond the keys, or only begins there, is seen.
+TEST(Pattern, FixedWithPositionsBeyondTheKeys) {
+  constexpr int64_t l = 8, c = 2, queries = 13, keys = 11;
+  for (const int64_t q_start : {-20, -5, 0, 7, 11, 12, 40, 1000}) {
+    for (const bool own : {false, true}) {
+      for (const int64_t sub_block : {0, 3}) {
+        AttentionPattern p =
+            own ? patterns::fixed(l, c, sub_block) : patterns::fixed_summary(l, c, sub_block);
+        p.rules[0].q_start = q_start;
+        std::vector<std::array<int64_t, 2>> truth;
+        for (int64_t i = 0; i < queries; ++i) {
+          for (int64_t j = 0; j <= std::min(keys - 1, i + q_start); ++j) {
+            const bool column = j % l >= l - (sub_block + 1) * c && j % l < l - sub_block * c;
+            if (column || (own && j / l == (i + q_start) / l)) truth.push_back({i, j});
+          }
+        }
+        EXPECT_EQ(pairs_of(p, queries, keys), truth) << p.name << " from " << q_start;
+      }
+    }
+  }
+}
+
 TEST(Pattern, OrdersAscendWithinTilesAndRuns) {
   const Tensor order = Tensor::from(std::vector<int32_t>{0, 2, 1, 3}, {4});
   const std::vector<TileRuns> whole = {{0, 4, {{0, 4, 0, RunKind::full}}}};
@@ -347,6 +369,11 @@ TEST(Pattern, DescribeShowsTheVisibleSet) {
             "#....\n##...\n###..\n####.\n..###\n");
   EXPECT_NE(describe(patterns::strided(2), 2, 4).find("#.#.\n.#.#\n"), std::string::npos);
   EXPECT_EQ(describe(patterns::causal(), 100, 100).find('#'), std::string::npos);
+  AttentionPattern side = resolve(patterns::local(2), 3, 3);
+  side.layout = with_side_keys(side.layout, 2);
+  EXPECT_EQ(describe(side, 3, 3),
+            "local(2): 3 queries, 5 keys, 11 of 15 pairs visible, 15 in runs\n"
+            "#..|##\n##.|##\n.##|##\n");
 }
 
 TEST(Pattern, RejectsBadLayouts) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/generator.h"
+#include "ops/pattern_window.h"
 
 namespace longspan {
 namespace {
@@ -44,6 +45,20 @@ TEST(CountPairs, HeadsHaveTheirOwn) {
   const AttentionPattern p = patterns::by_head({patterns::local(2), patterns::causal()}, 9, 9);
   EXPECT_EQ(count_pairs(p, 9, 9, 0, 0, 0).attended, 17);
   EXPECT_EQ(count_pairs(p, 9, 9, 0, 0, 1).attended, 45);
+}
+
+// Keys of a second segment count as those of the first, in every count.
+TEST(CountPairs, OfLayoutsWithSideKeys) {
+  AttentionPattern p = patterns::by_head({patterns::local(2), patterns::causal()}, 9, 9);
+  p.layout = with_side_keys(p.layout, 4);
+  EXPECT_EQ(visible_pairs(p, 9, 9, 0), 17 + 36);
+  EXPECT_EQ(visible_pairs(p, 9, 9, 1), 45 + 36);
+  EXPECT_EQ(covered_pairs(p, 9, 9, 1), count_pairs(p, 9, 9, 4, 0, 1).computed);
+  EXPECT_EQ(attended_pairs(p, 3, 2, 9, 9), 3 * (17 + 45 + 2 * 36));
+  EXPECT_THROW(with_side_keys(p.layout, 1), ShapeError);
+
+  p = patterns::window_and_globals(9, 1, {1}, {{0, 4}, {3}});
+  EXPECT_EQ(attended_pairs(p, 1, 1, 9, 9), 25 + 2 * 9);  // without the masks of samples
 }
 
 // Every mask at once, on both segments and two samples, against the words of PairMask.

@@ -122,7 +122,7 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   }
   EXPECT_EQ(categories,
             (std::vector<std::string>{"total", "parameter", "gradient", "optimizer", "saved",
-                                      "workspace", "memory", "data", "other"}));
+                                      "workspace", "memory", "data", "cache", "other"}));
   EXPECT_EQ(summary["peak_bytes"]["total"].integer(), sum);
   EXPECT_GE(summary["peak_bytes"]["parameter"].integer(), 4 * summary["parameters"].integer());
 

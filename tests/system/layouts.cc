@@ -1,0 +1,42 @@
+#include <gtest/gtest.h>
+
+#include "core/memory.h"
+#include "ops/layout_cache.h"
+#include "ops/pattern.h"
+#include "tests/harness/shadow.h"
+
+namespace longspan::test {
+namespace {
+
+// The copy on a device is kept with its layout, counts there, and goes with it.
+TEST(LayoutCache, CopiesOnADeviceAreKept) {
+  const Device other{DeviceKind::cuda, 0};
+  if (!is_available(other)) enable_shadow_device();
+  clear_layout_cache();
+  const MemoryTracker& there = memory_tracker(other);
+  const int64_t before = there.live().total();
+  const auto copy_of = [other](int64_t length) {
+    return on_device(resolve(patterns::causal(), length, length).layout, other).get();
+  };
+  const BlockLayout* const first = copy_of(200);
+  const int64_t bytes = there.live()[Category::cache], copies = there.allocations();
+  EXPECT_GT(bytes, 0);
+  EXPECT_EQ(there.live().total() - before, bytes);
+  EXPECT_EQ(layout_cache_state().bytes, bytes + memory_tracker().live()[Category::cache]);
+  EXPECT_EQ(copy_of(200), first);
+  EXPECT_EQ(there.allocations(), copies);
+
+  // With room for no more than one of them, each takes the other's place on both devices.
+  const int64_t limit = set_layout_cache_limit(layout_cache_state().bytes);
+  for (int64_t step = 0; step < 100; ++step) {
+    copy_of(100 + step % 50);
+    ASSERT_LE(layout_cache_state().bytes, 3 * bytes);
+    ASSERT_EQ(there.live().total() - before, there.live()[Category::cache]);
+  }
+  set_layout_cache_limit(limit);
+  clear_layout_cache();
+  EXPECT_EQ(there.live().total(), before);
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -27,6 +27,19 @@ void require_positive(std::string_view name, double value) {
           value);
 }
 
+// What Adam and LAMB begin with: two moments of each parameter.
+template <class Options, class Slots, class Zeros>
+void begin_moments(const Options& options, Slots& slots, const Zeros& zeros) {
+  require_share("beta1", options.beta1);
+  require_share("beta2", options.beta2);
+  require_positive("eps", options.eps);
+  require_not_negative("weight_decay", options.weight_decay);
+  for (auto& slot : slots) {
+    const Shape& shape = slot.parameter.tensor.shape();
+    slot.states = {{"m", zeros(slot, shape)}, {"v", zeros(slot, shape)}};
+  }
+}
+
 std::vector<Tensor> gradients_of(const Optimizer& optimizer) {
   std::vector<Tensor> gradients;
   for (const NamedTensor& p : optimizer.parameters()) {
@@ -159,14 +172,7 @@ void Adagrad::update(Slot& slot, const Tensor& g, double lr, double scale, int64
 
 Adam::Adam(const std::vector<ParameterGroup>& groups, const AdamOptions& options, bool decoupled)
     : Optimizer(groups), options_(options), decoupled_(decoupled) {
-  require_share("beta1", options.beta1);
-  require_share("beta2", options.beta2);
-  require_positive("eps", options.eps);
-  require_not_negative("weight_decay", options.weight_decay);
-  for (Slot& slot : slots_) {
-    const Shape& shape = slot.parameter.tensor.shape();
-    slot.states = {{"m", zeros(slot, shape)}, {"v", zeros(slot, shape)}};
-  }
+  begin_moments(options, slots_, zeros);
 }
 
 void Adam::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) {
@@ -185,14 +191,7 @@ void Adam::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t 
 
 Lamb::Lamb(const std::vector<ParameterGroup>& groups, const LambOptions& options)
     : Optimizer(groups), options_(options) {
-  require_share("beta1", options.beta1);
-  require_share("beta2", options.beta2);
-  require_positive("eps", options.eps);
-  require_not_negative("weight_decay", options.weight_decay);
-  for (Slot& slot : slots_) {
-    const Shape& shape = slot.parameter.tensor.shape();
-    slot.states = {{"m", zeros(slot, shape)}, {"v", zeros(slot, shape)}};
-  }
+  begin_moments(options, slots_, zeros);
 }
 
 void Lamb::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) {

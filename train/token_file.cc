@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <vector>
@@ -17,20 +18,26 @@ struct Header {
   char magic[8];
   uint64_t tokenizer, text;
   int64_t count, width, vocabulary;
-  uint64_t checksum;  // of the ids
+  uint64_t checksum;  // of what stands before it and of the ids
 };
-constexpr char magic[] = {'L', 'S', 'T', 'O', 'K', 'E', 'N', '1'};
+constexpr char magic[] = {'L', 'S', 'T', 'O', 'K', 'E', 'N', '2'};
+constexpr size_t family = sizeof magic - 1;  // then the version
 
 int width_of(int64_t vocabulary) { return vocabulary <= 256 ? 1 : vocabulary <= 65'536 ? 2 : 4; }
 
 uint64_t hash(std::span<const uint8_t> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
+uint64_t checksum(const Header& header, std::span<const uint8_t> ids) {
+  const uint64_t seed = XXH3_64bits(&header, offsetof(Header, checksum));
+  return XXH3_64bits_withSeed(ids.data(), ids.size(), seed);
+}
+
 }  // namespace
 
 void write_tokens(const std::string& path, const Part& part, const TokenSource& source) {
-  Header header{{},         source.tokenizer, source.text,     part.size(),
-                part.width, part.vocabulary,  hash(part.bytes)};
+  Header header{{}, source.tokenizer, source.text, part.size(), part.width, part.vocabulary, 0};
   std::memcpy(header.magic, magic, sizeof magic);
+  header.checksum = checksum(header, part.bytes);
   std::string text(reinterpret_cast<const char*>(&header), sizeof header);
   text.append(reinterpret_cast<const char*>(part.bytes.data()), part.bytes.size());
   replace_file(path, text, "tokens");
@@ -40,16 +47,17 @@ std::optional<Part> read_tokens(const std::string& path, const TokenSource& sour
   if (!std::filesystem::exists(path)) return std::nullopt;
   const FileBytes file = open_bytes(path, "tokens");
   Header header;
-  const bool known = file.bytes.size() >= sizeof header &&
-                     std::memcmp(file.bytes.data(), magic, sizeof magic) == 0;
+  const bool known =
+      file.bytes.size() >= sizeof header && std::memcmp(file.bytes.data(), magic, family) == 0;
   require<IoError>(known, "tokens", "{} is not a file of tokens: remove it", path);
   std::memcpy(&header, file.bytes.data(), sizeof header);
+  if (std::memcmp(header.magic, magic, sizeof magic) != 0) return std::nullopt;
   if (header.tokenizer != source.tokenizer || header.text != source.text) return std::nullopt;
   const std::span<const uint8_t> ids = file.bytes.subspan(sizeof header);
   const bool whole = header.width == width_of(header.vocabulary) && header.count >= 0 &&
                      header.count == static_cast<int64_t>(ids.size()) / header.width &&
                      ids.size() % static_cast<size_t>(header.width) == 0;
-  require<IoError>(whole && hash(ids) == header.checksum, "tokens",
+  require<IoError>(whole && checksum(header, ids) == header.checksum, "tokens",
                    "{} is damaged or cut off: remove it, and it is made again", path);
   Part part;
   part.owner = file.owner;

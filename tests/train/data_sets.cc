@@ -131,6 +131,18 @@ TEST(DataSets, WordsAndTheirCache) {
   bad.back() ^= 1;
   write_bytes(cache, bad);
   EXPECT_TRUE(contains(message_of<IoError>([&] { open("words", folder / "x"); }), "damaged"));
+  for (size_t at = 24; at < 56; ++at) {  // the count, the width, the vocabulary, the checksum
+    bad = kept;
+    bad[at] ^= 1;
+    write_bytes(cache, bad);
+    EXPECT_TRUE(contains(message_of<IoError>([&] { open("words", folder / "x"); }), "damaged"))
+        << at;
+  }
+  bad = kept;
+  bad[7] = '1';  // an earlier format is made again
+  write_bytes(cache, bad);
+  EXPECT_EQ(ids_of(open("words", folder / "x").train), ids_of(corpus.train));
+  EXPECT_EQ(read_bytes(cache), kept);
   write_bytes(cache, kept.substr(0, kept.size() - 1));
   EXPECT_TRUE(contains(message_of<IoError>([&] { open("words", folder / "x"); }), "cut off"));
   write_bytes(cache, "x");

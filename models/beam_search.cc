@@ -43,6 +43,7 @@ void normalise(double* row, int64_t vocab) {
   require(std::isfinite(largest), kOp, "the largest logit is {}; expected a number", largest);
   double sum = 0;
   for (int64_t v = 0; v < vocab; ++v) sum += std::exp(row[v] - largest);
+  require(!std::isnan(sum), kOp, "a logit is nan; expected numbers");
   const double shift = largest + std::log(sum);
   for (int64_t v = 0; v < vocab; ++v) row[v] -= shift;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "autograd/mode.h"
@@ -220,6 +221,37 @@ TEST(BeamSearch, Rejects) {
       ShapeError);
   EXPECT_THROW(beam_search(model, Tensor::zeros({1, 2}), model.start_decoding(1), 3, {}),
                DTypeError);
+}
+
+// A logit that is no number is an error, wherever in the row it is; -inf is a token that never
+// comes.
+TEST(BeamSearch, RejectsLogitsThatAreNoNumbers) {
+  const Tensor prompt = some_tokens(2, 2, kVocab);
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto run = [&](int64_t token, double logit) {
+    Transformer model = tiny(Wiring::decoder);
+    int changed = 0;
+    for (NamedTensor& p : named_parameters(model)) {
+      if (p.name != "head.bias") continue;
+      static_cast<double*>(p.tensor.mut().data)[token] = logit;
+      ++changed;
+    }
+    EXPECT_EQ(changed, 1);
+    return beam_search(model, prompt, model.start_decoding(2), 3, {.beams = 2});
+  };
+  for (const int64_t token : {int64_t{0}, int64_t{3}, kVocab - 1}) {
+    for (const double bad : {std::nan(""), infinity}) {
+      try {
+        run(token, bad);
+        ADD_FAILURE() << bad << " at " << token << " was taken";
+      } catch (const ValueError& e) {
+        EXPECT_NE(std::string(e.what()).find("beam_search: "), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find("logit"), std::string::npos) << e.what();
+      }
+    }
+    const Beams found = run(token, -infinity);
+    for (const int64_t made : found.tokens.to_vector<int64_t>()) EXPECT_NE(made, token);
+  }
 }
 
 TEST(BeamSearch, FindsWhatTransformersFinds) {

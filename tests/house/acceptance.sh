@@ -1,0 +1,50 @@
+#!/bin/sh
+# acceptance.sh ROOT: every numbered acceptance test of the sparse models and of the attention
+# kernels has a test that bears its number: TEST(Spec05, Test3_...), TEST(Pattern, Kernel2...).
+# acceptance.sh --self-test: proves that it finds a number that is missing.
+set -eu
+
+# name in the source, as a regular expression, and how many there are
+wanted='Spec05,.Test 11
+Spec06,.Test 11
+(Spec07|LongformerGoldens),.Test 11
+Spec08,.Test 11
+Spec09,.Test 10
+[A-Za-z]+,.Kernel 10'
+
+check() {
+  echo "$wanted" | (
+    bad=0
+    while read -r name count; do
+      n=1
+      while [ "$n" -le "$count" ]; do
+        if ! grep -rqE --include='*.cc' "^TEST(_P)?\(${name}${n}[^0-9]" "$1/tests"; then
+          echo "no test is called TEST(${name}${n}...)"
+          bad=1
+        fi
+        n=$((n + 1))
+      done
+    done
+    exit $bad)
+}
+
+if [ "${1:-}" != --self-test ]; then
+  check "$1"
+  echo "every acceptance test has its number"
+  exit 0
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir -p "$folder/tests"
+for spec in 05 06 07 08 09; do
+  for n in 1 2 3 4 5 6 7 8 9 10 11; do echo "TEST(Spec$spec, Test${n}_Holds) {"; done
+done > "$folder/tests/models.cc"
+for n in 1 2 3 4 5 6 7 8 9 10; do echo "TEST(Pattern, Kernel${n}Holds) {"; done > "$folder/tests/ops.cc"
+(check "$folder") || { echo "misses what is there"; exit 1; }
+sed -i.was 's/Spec07, Test1_/Spec07, Also1_/' "$folder/tests/models.cc"
+if (check "$folder" > /dev/null); then echo "does not miss a test"; exit 1; fi
+mv "$folder/tests/models.cc.was" "$folder/tests/models.cc"
+sed -i.was 's/Kernel10/Kernel11/' "$folder/tests/ops.cc"
+if (check "$folder" > /dev/null); then echo "does not miss a test of the kernels"; exit 1; fi
+echo "finds what it should"

@@ -209,6 +209,8 @@ TEST(AttentionTensor, Features) {
   }
 }
 
+TEST(AttentionTensor, TheFirstSegmentMayHaveNoKeys) { expect_no_first_keys(DType::bf16); }
+
 TEST(AttentionTensor, FitsSharedMemory) {
   const auto check = [](auto pass) {
     EXPECT_LE(sizeof(typename decltype(pass)::Shared), 99u * 1024);

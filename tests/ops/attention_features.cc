@@ -567,15 +567,15 @@ TEST(AttentionFeatures, PairsWithMuOfZeroKeepTheirBits) {
 }
 
 // A first segment without keys leaves everything to the second.
-TEST(AttentionFeatures, TheFirstSegmentMayHaveNoKeys) {
+void expect_no_first_keys(DType dtype) {
   for (const int64_t batch : {1, 2}) {
     const int64_t rows = 30, keys = 9;
     const auto of = [&](int64_t n, int64_t width, uint64_t key) {
-      return leaf(make(random_values(batch * kHeads * n * width, key), {batch, kHeads, n, width},
-                       DType::f32));
+      return leaf(
+          make(random_values(batch * kHeads * n * width, key), {batch, kHeads, n, width}, dtype));
     };
     const Tensor dy =
-        make(random_values(batch * kHeads * rows * 5, 54), {batch, kHeads, rows, 5}, DType::f32);
+        make(random_values(batch * kHeads * rows * 5, 54), {batch, kHeads, rows, 5}, dtype);
     std::vector<std::vector<double>> all[2];
     for (const bool two : {false, true}) {
       const Tensor q = of(rows, 6, 51), k = of(keys, 6, 52), v = of(keys, 5, 53);
@@ -589,6 +589,8 @@ TEST(AttentionFeatures, TheFirstSegmentMayHaveNoKeys) {
     EXPECT_EQ(all[0], all[1]) << batch;
   }
 }
+
+TEST(AttentionFeatures, TheFirstSegmentMayHaveNoKeys) { expect_no_first_keys(DType::f32); }
 
 // A band, what lies before it, and side keys, each for itself, are one softmax.
 TEST(AttentionMerge, PartsEqualTheWhole) {

@@ -196,6 +196,19 @@ TEST(Pattern, Kernel2CoveredPairsAreBounded) {
   EXPECT_DOUBLE_EQ(ratio(patterns::dense()), 1.0);
 }
 
+// Time is measured, not tested (bench/growth.py); what it is made of is counted here.
+TEST(Pattern, Kernel10WorkOfABandDoublesWithTheLength) {
+  for (const AttentionPattern& p : {patterns::local(256), patterns::local_bidirectional(512),
+                                    patterns::dilated(128, 128, 4), patterns::local_block(128)}) {
+    for (const int64_t length : {2048, 4096, 8192, 16384}) {
+      const auto ratio = static_cast<double>(covered_pairs(p, 2 * length, 2 * length)) /
+                         static_cast<double>(covered_pairs(p, length, length));
+      EXPECT_GT(ratio, 1.8) << p.name << " " << length;
+      EXPECT_LT(ratio, 2.2) << p.name << " " << length;
+    }
+  }
+}
+
 TEST(Pattern, LayoutGrowsLinearly) {
   const auto entries = [](const AttentionPattern& p, int64_t length) {
     const auto layout = resolve(p, length, length).layout;

@@ -43,7 +43,7 @@ struct Options {
 };
 
 constexpr double least_sample = 0.05;  // seconds of a sample
-constexpr double budget = 60;          // seconds of all samples of a family's growth
+constexpr double budget = 45;          // seconds of all samples of a family's growth
 constexpr int64_t least_rounds = 3;
 constexpr double steady = 0.05;  // by how much the FMA peak may change meanwhile
 constexpr int64_t attempts = 3;  // while it does

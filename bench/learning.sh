@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 longspan=${LONGSPAN:-build/dev/longspan}
 case "${1:-}" in
-  --list) sed -n 's/^  \([a-z_-]*\)) # .*/\1/p' "$0"; exit 0 ;;
+  --list) sed -n 's/^  \([a-z_-]*\)) # /\1: /p' "$0"; exit 0 ;;
   "" | -* ) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 1 ;;
 esac
 family=$1
@@ -79,6 +79,22 @@ case "$family" in
     train_to 4000 --length 256 --batch 4
     train_to 6000 --length 512 --batch 2 --set 'model.window=[32,32,64,128]'
     score test ;;
+  longformer_lm-dna) # next bases
+    run+=(--task genomes)
+    train_to 2500 --length 256 --batch 8
+    score test ;;
+  bigbird-dna) # masked bases
+    run+=(--task genomes)
+    double_to 1024 1500
+    score test ;;
+  sparse_transformer-images) # next value of a pixel
+    run+=(--model sparse_transformer:small_images --task photo-crops-32)
+    train_to 3600
+    score test ;;
+  sparse_transformer-audio) # next sample
+    run+=(--model sparse_transformer:small_audio --task spoken-digits)
+    train_to 4500
+    score test ;;
   etc) # masked bytes
     run+=(--task tinyshakespeare)
     train_to 500
@@ -98,6 +114,6 @@ case "$family" in
     score valid --no-repeat-ngram 3
     score test --no-repeat-ngram 3 ;;
   *)
-    echo "unknown family $family; there are:" $("$0" --list) >&2
+    echo "unknown family $family; bench/learning.sh --list shows them" >&2
     exit 1 ;;
 esac

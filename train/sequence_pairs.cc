@@ -119,6 +119,7 @@ std::vector<SequencePair> gap_pairs(const Document& document, double share,
     const std::vector<int64_t> chosen = gap_sentences(run, share);
     if (chosen.empty()) continue;
     std::vector<std::string> said;
+    said.reserve(chosen.size());
     for (const int64_t i : chosen) said.push_back(run[static_cast<size_t>(i)]);
     SequencePair pair;
     pair.source = framed(gap_pair(run, chosen, tokenizer, ids.mask).source, ids, limits.source);

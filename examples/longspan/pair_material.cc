@@ -122,6 +122,7 @@ std::vector<std::vector<std::string>> PairMaterial::summaries(const std::vector<
                                                               BeamSearch search) const {
   search.end = ids_.end;
   std::vector<SequencePair> all;
+  all.reserve(texts.size());
   for (const std::string& text : texts) {
     all.push_back(
         {.source = source_tokens(text, *tokenizer_, limits_.source), .target = {ids_.end}});

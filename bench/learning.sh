@@ -87,6 +87,22 @@ case "$family" in
     run+=(--task genomes)
     double_to 1024 1500
     score test ;;
+  sparse_transformer) # next bytes, scored again with more and more bytes before each
+    run+=(--task wikixml)
+    train_to 6000
+    score test
+    for stride in 512 256 64; do
+      "$longspan" eval --out "$out" --part test --stride "$stride" 2>&1 | tee -a "$out/strides.txt"
+    done ;;
+  sparse_transformer-strided) # the same steps with strided attention
+    run+=(--task wikixml --set 'model.index_sets=local,strided')
+    train_to 6000
+    score test ;;
+  sparse_transformer-images-fixed) # as the next, with fixed attention
+    run+=(--model sparse_transformer:small_images --task photo-crops-32)
+    run+=(--set 'model.index_sets=block,summary')
+    train_to 3600
+    score test ;;
   sparse_transformer-images) # next value of a pixel
     run+=(--model sparse_transformer:small_images --task photo-crops-32)
     train_to 3600

@@ -28,16 +28,26 @@ LIMIT_OF_BAND = 1.3
 LIMITS_AT_12288 = {"fixed, merged": 0.60, "strided, merged": 0.45}
 
 
+def lines_of(folder, name):
+    path = os.path.join(folder, name + ".jsonl")
+    if not os.path.exists(path):
+        return []
+    with open(path) as lines:
+        return list(map(json.loads, lines))
+
+
 def read(folder, name, *keys):
     """Lines of a part by the given keys, or {}."""
-    path = os.path.join(folder, name + ".jsonl")
-    found = {}
-    if os.path.exists(path):
-        with open(path) as lines:
-            for line in map(json.loads, lines):
-                if all(k in line for k in keys):
-                    found[tuple(line[k] for k in keys)] = line
-    return found
+    return {tuple(line[k] for k in keys): line for line in lines_of(folder, name)
+            if all(k in line for k in keys)}
+
+
+def peers(folder):
+    for line in lines_of(folder, "lengths"):
+        if "machine" in line:
+            m = line["machine"]
+            return f" Peers: {m['peer']} ({m['capability']}), transformers {m['transformers']}."
+    return ""
 
 
 def table(head, rows):
@@ -253,7 +263,7 @@ def main():
              (pairs, read(options.results, "pairs", "family", "length"))]
     page = ("# Families of sparse attention\n\nWritten by `bench/report.py` from the JSON lines "
             "beside it, which `bench/families.sh` measures; bench/README.md says how. One thread, "
-            "f32, 8 heads of 64.\n")
+            f"f32, 8 heads of 64.{peers(options.results)}\n")
     pictures = []
     for write, found in parts:
         if found:

@@ -120,6 +120,13 @@ def differing(result):
     return [label for label, own in pairs if not math.isclose(check[label], check[own], rel_tol=near)]
 
 
+def describe():
+    worker = torch_worker(first_cpus(1))
+    peer = worker.ask(workload="describe")
+    worker.close()
+    return {**peer, "settings": TUNED}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--groups", nargs="*", default=["dense", *LAYERS])
@@ -139,6 +146,8 @@ def main():
         with open(options.out) as lines:
             done = {(r["group"], r["length"]) for r in map(json.loads, lines) if "group" in r}
     out = open(options.out, "a") if options.out else None
+    if out and not done:
+        out.write(json.dumps({"machine": describe()}) + "\n")
     for name in options.groups:
         left = [n for n in options.lengths if (name, n) not in done]
         if not left:

@@ -13,6 +13,7 @@ with the other worker's. bench/worker.cc speaks the same protocol.
 
 import ctypes
 import gc
+import importlib.metadata
 import json
 import math
 import os
@@ -307,6 +308,13 @@ def answer(request, cache):
     return result
 
 
+def transformers_version():
+    try:
+        return importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        return None  # only the layers of sparse.py need it
+
+
 def main():
     gc.disable()
     replies = os.fdopen(os.dup(1), "w")
@@ -318,6 +326,7 @@ def main():
             if request["workload"] == "describe":
                 reply = {
                     "peer": "torch " + torch.__version__,
+                    "transformers": transformers_version(),
                     "capability": torch.backends.cpu.get_cpu_capability(),
                 }
             else:

@@ -35,7 +35,9 @@ TrainingDefaults defaults_of(std::string_view preset) {
     return {.length = 1024, .batch = 2, .steps = 800, .lr = 2e-3, .warmup = 80, .clip = 1};
   }
   if (preset == "tiny") return {.length = 45, .batch = 4, .steps = 200};
-  if (preset == "motif") return {.length = 512, .batch = 16, .steps = 500, .lr = 2e-3, .clip = 1};
+  if (preset == "motif") {
+    return {.length = 512, .batch = 16, .steps = 1000, .lr = 3e-3, .warmup = 40, .clip = 1};
+  }
   // Appendix E: Adam, warm-up of 10,000 steps, linear decay.
   return {.length = 4096,
           .batch = preset == "large" ? 2048 : 256,
@@ -118,6 +120,7 @@ BigBirdConfig bigbird_preset(std::string_view name) {
     c.dropout = 0;
     c.init_std = 0.05;
     c.position_init = PositionInit::sinusoid;
+    c.norm = NormPlace::pre;  // post-norm needs more steps; docs/bigbird.md
     c.mlm_head = false;
     c.classes = 1;
     return c;

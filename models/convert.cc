@@ -52,6 +52,57 @@ void write(Tensor& parameter, const Tensor& values) {
   kernels::copy(parameter.device(), contiguous(values).view(), parameter.mut());
 }
 
+/// The name in an encoder whose values a parameter of an encoder-decoder takes; empty: it has none.
+std::string encoder_name(std::string name) {
+  constexpr std::string_view source = "embed.source_";
+  const bool cross = name.starts_with("decoder.") && (name.find(".cross.") != std::string::npos ||
+                                                      name.find(".norm2.") != std::string::npos);
+  if (cross || name == "head.bias") return {};
+  if (name.starts_with(source)) return "embed." + name.substr(source.size());
+  for (const std::string_view side : {"encoder.", "decoder."}) {
+    if (name.starts_with(side)) name = name.substr(side.size());
+  }
+  const size_t third = name.find(".norm3.");
+  return third == std::string::npos ? name : name.replace(third, 7, ".norm2.");
+}
+
+/// What becomes of position tables.
+struct PositionRows {
+  int64_t offset = 0;  // before position 0
+  NewPositions beyond = NewPositions::repeat;
+  int64_t dropped = 0;  // first ones of the other model's that it has not
+};
+
+/// Gives each parameter of `to` the values of what `name_of` calls its own in `from`.
+void copy_values(TensorList to, Module& from, std::string (*name_of)(std::string),
+                 const PositionRows& rows) {
+  const NoGrad off;
+  const std::map<std::string, Tensor> old = by_name(from);
+  std::vector<std::string> missing;
+  for (const NamedTensor& p : to) {
+    if (!old.contains(name_of(p.name))) missing.push_back(p.name);
+  }
+  require(missing.empty(), kOp, "the model to start from lacks {}", listed(missing));
+  std::vector<Tensor> values;
+  for (const NamedTensor& p : to) {
+    const Tensor there = old.at(name_of(p.name)).detach();
+    Tensor value = cast(to_device(there, p.tensor.device()), p.tensor.dtype());
+    if (p.name.ends_with(kTable) && value.rank() == 2 && value.dim(1) == p.tensor.dim(1)) {
+      require<ShapeError>(rows.dropped >= 0 && rows.dropped < value.dim(0), kOp,
+                          "{} has {} rows, of which {} cannot be dropped", p.name, value.dim(0),
+                          rows.dropped);
+      value = slice(value, 0, rows.dropped);
+      value = rows.beyond == NewPositions::keep
+                  ? kept_positions(value, p.tensor)
+                  : extended_positions(value, rows.offset, p.tensor.dim(0) - rows.offset);
+    }
+    require<ShapeError>(value.shape() == p.tensor.shape(), kOp, "{} is {} here and {} there",
+                        p.name, to_string(p.tensor.shape()), to_string(value.shape()));
+    values.push_back(value);
+  }
+  for (size_t i = 0; i < values.size(); ++i) write(to[i].tensor, values[i]);
+}
+
 }  // namespace
 
 Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max) {
@@ -71,32 +122,21 @@ Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max) {
 
 void start_from(Module& to, Module& from, int64_t position_offset, NewPositions beyond,
                 int64_t dropped_rows) {
-  const NoGrad off;
-  const std::map<std::string, Tensor> old = by_name(from);
-  TensorList fresh = named_parameters(to);
-  std::vector<std::string> missing;
-  for (const NamedTensor& p : fresh) {
-    if (!old.contains(source_of(p.name))) missing.push_back(p.name);
-  }
-  require(missing.empty(), kOp, "the model to start from lacks {}", listed(missing));
-  std::vector<Tensor> values;
-  for (const NamedTensor& p : fresh) {
-    const Tensor there = old.at(source_of(p.name)).detach();
-    Tensor value = cast(to_device(there, p.tensor.device()), p.tensor.dtype());
-    if (p.name.ends_with(kTable) && value.rank() == 2 && value.dim(1) == p.tensor.dim(1)) {
-      require<ShapeError>(dropped_rows >= 0 && dropped_rows < value.dim(0), kOp,
-                          "{} has {} rows, of which {} cannot be dropped", p.name, value.dim(0),
-                          dropped_rows);
-      value = slice(value, 0, dropped_rows);
-      value = beyond == NewPositions::keep
-                  ? kept_positions(value, p.tensor)
-                  : extended_positions(value, position_offset, p.tensor.dim(0) - position_offset);
+  copy_values(named_parameters(to), from, source_of, {position_offset, beyond, dropped_rows});
+}
+
+std::vector<std::string> start_from_encoder(Module& to, Module& from, int64_t position_offset) {
+  TensorList known;
+  std::vector<std::string> others;
+  for (const NamedTensor& p : named_parameters(to)) {
+    if (encoder_name(p.name).empty()) {
+      others.push_back(p.name);
+    } else {
+      known.push_back(p);
     }
-    require<ShapeError>(value.shape() == p.tensor.shape(), kOp, "{} is {} here and {} there",
-                        p.name, to_string(p.tensor.shape()), to_string(value.shape()));
-    values.push_back(value);
   }
-  for (size_t i = 0; i < values.size(); ++i) write(fresh[i].tensor, values[i]);
+  copy_values(std::move(known), from, encoder_name, {.offset = position_offset});
+  return others;
 }
 
 void copy_global_projections(Module& model) {

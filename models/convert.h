@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/tensor.h"
 #include "nn/fields.h"
@@ -36,6 +38,12 @@ inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repe
 /// either before any parameter changes.
 void start_from(Module& to, Module& from, int64_t position_offset,
                 NewPositions beyond = NewPositions::repeat, int64_t dropped_rows = 0);
+
+/// Makes an encoder-decoder out of a trained encoder in BERT's shape, as BigBird's base starts from
+/// RoBERTa \cite zaheer2020 : encoder, decoder and tables get the values of the encoder, but for
+/// cross-attention, its norms and the bias of the head, whose names are returned. Positions as in
+/// start_from(), which throws as this does.
+std::vector<std::string> start_from_encoder(Module& to, Module& from, int64_t position_offset);
 
 /// Copies the sliding projections onto the global ones, which predicting masked tokens does not
 /// train: before fine-tuning.

@@ -8,6 +8,8 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "models/bigbird.h"
+#include "models/convert.h"
 #include "models/generate.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
@@ -267,6 +269,36 @@ TEST(Spec09, Test5_PaddingOfTheSourceChangesNoBit) {
   const Tensor before = model.forward(in, Pass{});
   in.source = concat({in.source, some_tokens(2, 9, 23, 3)}, 1);
   EXPECT_TRUE(same_bits(model.forward(in, Pass{}), before));
+}
+
+// Sec. 4.1: the base model starts from an encoder; cross-attention is new.
+TEST(BigBirdPegasus, StartsFromAnEncoder) {
+  BigBirdConfig e = bigbird_preset("tiny");
+  BigBird encoder(e, Init{.gen = Generator{1}, .dtype = DType::f64});
+  randomise(encoder, 0.3, 3);
+  for (const bool coupled : {true, false}) {
+    BigBirdPegasusConfig c = tiny(couple);
+    c.couple = coupled;
+    c.norm_eps = e.norm_eps;
+    BigBirdPegasus model = made(c);
+    const Tensor cross = clone(parameter(model, "decoder.layers.1.cross.q.weight").detach());
+    const std::vector<std::string> kept = start_from_encoder(model, encoder, 0);
+    EXPECT_EQ(kept.size(), size_t(2 * (8 + 2) + 1)) << "cross-attention, its norm, and a bias";
+    const NoGrad off;
+    const SequenceInputs in = inputs();
+    const Tensor x = encoder.forward({.tokens = in.source, .lengths = in.lengths}, Pass{});
+    EXPECT_LE(distance(without_padding(model.encode(in, Pass{}), in.lengths),
+                       without_padding(x, in.lengths)),
+              1e-12);
+    EXPECT_TRUE(same_bits(parameter(model, "decoder.layers.1.cross.q.weight").detach(), cross));
+    if (coupled) continue;
+    EXPECT_TRUE(same_bits(parameter(model, "decoder.layers.1.ff.in.weight").detach(),
+                          parameter(encoder, "layers.1.ff.in.weight").detach()));
+    EXPECT_TRUE(same_bits(parameter(model, "decoder.layers.0.norm3.bias").detach(),
+                          parameter(encoder, "layers.0.norm2.bias").detach()));
+  }
+  BigBirdPegasus wide = made(tiny([](auto& c) { c.d_ff = 40; }));
+  EXPECT_THROW(start_from_encoder(wide, encoder, 0), ValueError) << "a final norm is missing";
 }
 
 TEST(BigBirdPegasus, Rejects) {

@@ -36,7 +36,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
   }
   if (preset == "tiny") return {.length = 45, .batch = 4, .steps = 200};
   if (preset == "motif") {
-    return {.length = 512, .batch = 16, .steps = 1000, .lr = 3e-3, .warmup = 40, .clip = 1};
+    return {.length = 512, .batch = 16, .steps = 600, .lr = 2e-3, .warmup = 40, .clip = 1};
   }
   // Appendix E: Adam, warm-up of 10,000 steps, linear decay.
   return {.length = 4096,

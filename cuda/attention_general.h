@@ -268,8 +268,11 @@ class General {
     }
   }
 
-  /// Notes that the operand of product number `stage` holds what is not finite: then the pairs
-  /// whose weight is 0 are passed over, for there the product would not be 0.
+  /// The weight of a pair that is not there: a zero with a sign, which those that are never have.
+  LONGSPAN_HD static A absent() { return -A(0); }
+  LONGSPAN_HD static bool is_absent(A weight) { return weight == A(0) && A(1) / weight < A(0); }
+  /// Notes that the operand of product number `stage` holds what is not finite: then pairs that are
+  /// not there are passed over, for their products would not be 0.
   LONGSPAN_HD A noted(A value) {
     if (value - value != A(0)) *spoilt = stage;
     return value;
@@ -294,7 +297,7 @@ class General {
             two *= f[r];
           }
           for (int j = 0; j < K; ++j) {
-            if (careful && p[r * P + j] == A(0)) continue;
+            if (careful && is_absent(p[r * P + j])) continue;
             one = fused(p[r * P + j], right[j * S + z], one);
             two = fused(p[r * P + j], right[j * S + z + 16], two);
           }
@@ -319,7 +322,7 @@ class General {
           A* const at = to + j * width + c0 + z;
           A one = at[0], two = at[16];
           for (int r = 0; r < R; ++r) {
-            if (careful && p[r * P + j] == A(0)) continue;
+            if (careful && is_absent(p[r * P + j])) continue;
             one = fused(p[r * P + j], left[r * S + z], one);
             two = fused(p[r * P + j], left[r * S + z + 16], two);
           }
@@ -429,6 +432,10 @@ class General {
   LONGSPAN_HD A ramp(int r, int j) const {
     return x.span.template at<A>(head.b, head.h, key_read[j], -distance(r, j));
   }
+  /// Whether a pair is there at all.
+  LONGSPAN_HD bool counts(uint64_t bits, int r, int j) const {
+    return visible(bits, r, j) && (!soft() || ramp(r, j) > A(0));
+  }
   LONGSPAN_HD static A unit(A y) { return y < A(0) ? A(0) : (y > A(1) ? A(1) : y); }
   /// 1 / (1 - p) or 0.
   LONGSPAN_HD A keep(int r, int j) const {
@@ -454,20 +461,20 @@ class General {
     }
     each(R * K, [&](int i) {
       const int r = i / K, j = i % K, at = r * P + j;
-      A p = 0, ds = 0, dmu = 0;
+      A p = absent(), ds = absent(), dmu = 0;
       if (visible(bits, r, j)) {
         const A above = fused(scores[at], factor, -row_a[r]);
         // Where mu is 0 nothing bounds a score by lse.
         p = two_to(soft() && above > A(64) ? A(64) : above);
         if (x.sizes.layout.multiplied) p *= times[j];
         const A kept = x.sizes.draws.active ? keep(r, j) : A(1);
-        ds = p * (dscores[at] * kept - row_b[r]);
+        ds = p * (dscores[at] * kept - row_b[r]) + A(0);  // no zero with a sign
         if (soft()) {
           const A mu = ramp(r, j);
           const bool some = mu > A(0);
           if (some ? mu <= A(1) : mu == A(0) && ds - ds == A(0)) dmu = ds;
-          ds = some ? ds * unit(mu) : A(0);
-          p = some ? p * unit(mu) : A(0);
+          ds = some ? ds * unit(mu) + A(0) : absent();
+          p = some ? p * unit(mu) : absent();
         }
         p *= kept;
       }
@@ -501,8 +508,7 @@ class General {
         A top = hidden;
         for (int j = i % parts * share; j < (i % parts + 1) * share; ++j) {
           A& s = scores[r * P + j];
-          const bool counts = visible(step.mask, r, j) && (!soft() || ramp(r, j) > A(0));
-          if (!counts) s = factor < A(0) ? -hidden : hidden;
+          if (!counts(step.mask, r, j)) s = factor < A(0) ? -hidden : hidden;
           top = s * factor > top ? s * factor : top;
         }
         part[i] = top;
@@ -527,7 +533,7 @@ class General {
           if (p != A(0) && soft()) p *= unit(ramp(r, j));
           partial += p;
           if (x.sizes.draws.active && p != A(0)) p *= keep(r, j);
-          scores[r * P + j] = p;
+          scores[r * P + j] = p == A(0) && !counts(step.mask, r, j) ? absent() : p;
         }
         part[i] = partial;
       });
@@ -545,7 +551,8 @@ class General {
       const int r = i / width;
       const int64_t c = chunk * width + i % width;
       if (query[r] < 0 || c >= x.sizes.value_width) return;
-      const A y = total[r] == A(0) ? A(0) : sum[i] / total[r];
+      // Without weights sums are 0, or come of a value that is not finite.
+      const A y = total[r] == A(0) ? sum[i] * A(0) : sum[i] / total[r];
       out[query[r] * x.out.row + c] = static_cast<T>(y);
     });
     if (chunk != 0) return;

@@ -214,9 +214,7 @@ class ForwardTask {
 
   // Whether a span needs nothing besides products, so that others may stand beside it.
   bool plain(const Span& span) const {
-    const HeadSegment& s = head_.at_place(span.origin);
-    return !shift_ && !carry_ && !soft_.given() && s.hidden == nullptr && s.class_id == nullptr &&
-           span.times == 1;
+    return !shift_ && !carry_ && !soft_.given() && has_intervals_only(head_, span);
   }
 
   // What a span needs besides products.

@@ -186,6 +186,12 @@ class Visit {
   bool alone_ = false;           // whether the last one lets no other beside it
 };
 
+// Whether nothing but intervals decides what rows see of a span, and its keys count once.
+inline bool has_intervals_only(const AttentionHead& head, const Span& span) {
+  const HeadSegment& s = head.at_place(span.origin);
+  return s.hidden == nullptr && s.class_id == nullptr && span.times == 1;
+}
+
 // Calls f(span) for the blocks of a range that some row of tile t sees, with origin, times and seen
 // of the visit's open span filled in; `skips` tells which rows see nothing. Most runs of block
 // patterns are seen by all rows alike.

@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "autograd/engine.h"
-#include "autograd/mode.h"
 #include "models/longformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"

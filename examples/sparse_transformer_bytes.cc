@@ -37,7 +37,6 @@ int main(int argc, char** argv) try {
   AdamW adam(decay_matrices(named_parameters(model)), {.weight_decay = 0.01});
   const Cosine schedule{.peak = opt.lr, .warmup = 200, .steps = opt.steps};
   Log log(opt.out, opt);
-
   for (int64_t step = 0; step < opt.steps; ++step) {
     const auto [tokens, targets] = train.next();  // [B, L] each
     const Pass pass{.training = true, .gen = gen.fork("step").fork(uint64_t(step))};
@@ -49,10 +48,9 @@ int main(int argc, char** argv) try {
   }
   write_state(opt.out, opt.steps, named_parameters(model), adam.state());
 
-  const Part valid = corpus.valid();
-  const std::vector<uint8_t> bytes(valid.bytes.begin(), valid.bytes.end());
+  const std::span<const uint8_t> bytes = corpus.valid().bytes;
+  const Tensor text = Tensor::from(bytes, {std::ssize(bytes)});
   for (int64_t stride = opt.length; stride >= opt.length / 4; stride /= 2) {
-    const Tensor text = Tensor::from(bytes, {valid.size()});
     const double score = score_sliding(model, text, opt.length, stride, 4).bits();
     std::printf("least context %5ld: %.4f bits per byte\n", long(opt.length - stride), score);
   }

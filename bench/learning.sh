@@ -56,15 +56,15 @@ pieces() {
 case "$family" in
   blockbert) # masked bytes
     run+=(--task wikixml)
-    double_to 512 2000
+    double_to 512 1500
     score test ;;
   blockbert-dense) # the same steps with full attention
     run+=(--task wikixml --set model.n_block=1 --set 'model.heads_per_shift=[4]')
-    double_to 512 2000
+    double_to 512 1500
     score test ;;
   blockbert-sparse) # the same steps with fixed factorised attention (SparseBERT)
     run+=(--task wikixml --set model.pattern=fixed)
-    double_to 512 2000
+    double_to 512 1500
     score test ;;
   bigbird) # masked bytes
     run+=(--task wikixml)

@@ -25,6 +25,7 @@ class Ahead {
   }
   template <class T>
   void add(const RowSink<T>& x, int64_t from, int64_t to) {
+    if (x.stream) return;
     add({x.base, x.order, x.stride * size_of(x.dtype), x.width * size_of(x.dtype), from, to, true});
   }
 

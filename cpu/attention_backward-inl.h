@@ -7,6 +7,7 @@
 #define LONGSPAN_CPU_ATTENTION_BACKWARD_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <vector>
@@ -141,6 +142,7 @@ class BackwardTask {
       step = after;
       tiles.swap(next);
     }
+    hwy::FlushStream();
   }
 
  private:

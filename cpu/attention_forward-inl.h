@@ -7,6 +7,7 @@
 #define LONGSPAN_CPU_ATTENTION_FORWARD_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <vector>
@@ -127,6 +128,7 @@ class ForwardTask {
       finish(row_lse, !ranges.empty());
       release(t, ranges);
     }
+    hwy::FlushStream();
   }
 
  private:

@@ -27,6 +27,10 @@ inline constexpr int64_t kScoreStride = kBlock + 16;  // keeps rows in different
 // Rows of a task, about, where results depend on it.
 inline constexpr int64_t kTaskRows = 1024;
 
+// Bytes of a result from which it will have left the caches before it is read: it is written past
+// them.
+inline constexpr int64_t kStreamBytes = int64_t{4} << 20;
+
 // Heads from which a backward task owns a whole head.
 inline constexpr int64_t kSinglePassHeads = 4;
 
@@ -128,6 +132,7 @@ struct RowSink {
   DType dtype = DType::f32;
   int64_t stride = 0, width = 0;
   const int32_t* order = nullptr;
+  bool stream = false;  // whole cache lines that go past the caches
 
   /// Row r in place, where nothing needs to be narrowed; else null.
   T* direct(int64_t r) const {
@@ -157,6 +162,10 @@ RowSink<T> head_sink(const View& x, int64_t b, int64_t h, const int32_t* order) 
   s.stride = x.stride(2);
   s.width = x.dim(3);
   s.order = order;
+  const auto whole_lines = [](int64_t bytes) { return bytes % 64 == 0; };
+  s.stream = x.numel() * size_of(x.dtype) >= kStreamBytes &&
+             whole_lines(static_cast<int64_t>(reinterpret_cast<uintptr_t>(s.base))) &&
+             whole_lines(s.stride * size_of(x.dtype)) && whole_lines(s.width * size_of(x.dtype));
   return s;
 }
 

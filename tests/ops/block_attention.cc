@@ -558,31 +558,38 @@ TEST(BlockAttention, Baselines8OneKeyReturnsItsValue) {
 
 // ------------------------------------------------------------------------------------------ laws
 
-TEST(BlockAttention, HeadsTogetherAndAloneAgreeInEveryBit) {
-  // Four heads go through the single pass, one head through two.
-  for (const PatternCase& c : cases()) {
-    const int64_t length = 500, width = 16;
-    const Problem x = problem({1, 4, length, length, width, width}, c.sees);
-    const Solution all = run(x, c.pattern, DType::f32);
-    for (int64_t h = 0; h < 4; ++h) {
-      Problem one = problem({1, 1, length, length, width, width}, c.sees);
-      const auto cut = [h](const std::vector<double>& values) {
-        const auto n = static_cast<std::ptrdiff_t>(values.size() / 4);
-        return std::vector<double>(values.begin() + h * n, values.begin() + (h + 1) * n);
-      };
-      one.q = cut(x.q);
-      one.k = cut(x.k);
-      one.v = cut(x.v);
-      one.dout = cut(x.dout);
-      one.dlse = cut(x.dlse);
-      const Solution alone = run(one, c.pattern, DType::f32);
-      const std::string what = fmt::format("{} head {}", c.pattern.name, h);
-      expect_same_bits(cut(all.out), alone.out, what + " out");
-      expect_same_bits(cut(all.dq), alone.dq, what + " dq");
-      expect_same_bits(cut(all.dk), alone.dk, what + " dk");
-      expect_same_bits(cut(all.dv), alone.dv, what + " dv");
-    }
+// Four heads go through the single pass, one head through two.
+void expect_heads_alone_agree(const PatternCase& c, int64_t length, int64_t width) {
+  const Problem x = problem({1, 4, length, length, width, width}, c.sees);
+  const Solution all = run(x, c.pattern, DType::f32);
+  for (int64_t h = 0; h < 4; ++h) {
+    Problem one = problem({1, 1, length, length, width, width}, c.sees);
+    const auto cut = [h](const std::vector<double>& values) {
+      const auto n = static_cast<std::ptrdiff_t>(values.size() / 4);
+      return std::vector<double>(values.begin() + h * n, values.begin() + (h + 1) * n);
+    };
+    one.q = cut(x.q);
+    one.k = cut(x.k);
+    one.v = cut(x.v);
+    one.dout = cut(x.dout);
+    one.dlse = cut(x.dlse);
+    const Solution alone = run(one, c.pattern, DType::f32);
+    const std::string what = fmt::format("{} head {}", c.pattern.name, h);
+    expect_same_bits(cut(all.out), alone.out, what + " out");
+    expect_same_bits(cut(all.dq), alone.dq, what + " dq");
+    expect_same_bits(cut(all.dk), alone.dk, what + " dk");
+    expect_same_bits(cut(all.dv), alone.dv, what + " dv");
   }
+}
+
+TEST(BlockAttention, HeadsTogetherAndAloneAgreeInEveryBit) {
+  for (const PatternCase& c : cases()) expect_heads_alone_agree(c, 500, 16);
+}
+
+TEST(BlockAttention, LargeResultsAreWrittenAlike) {
+  // 4 MiB of each result together go past the caches, 1 MiB alone does not.
+  expect_heads_alone_agree(
+      {patterns::local(20), [](int64_t p, int64_t j) { return j <= p && p - j < 20; }}, 4096, 64);
 }
 
 TEST(BlockAttention, BitsDependOnTheKeysSeenAndNotOnRunsAndTiles) {

@@ -19,8 +19,8 @@ namespace {
 constexpr const char* kOp = "start_from";
 constexpr std::string_view kGlobal = "_global.", kTable = "position.weight";
 
-/// The name whose values a parameter takes: "q_global.weight" those of "q.weight".
-std::string source_of(std::string name) {
+/// The sliding projection of a global one: "q.weight" of "q_global.weight"; any other name itself.
+std::string sliding_of(std::string name) {
   const size_t at = name.find(kGlobal);
   if (at != std::string::npos) name.replace(at, kGlobal.size(), ".");
   return name;
@@ -30,6 +30,13 @@ std::map<std::string, Tensor> by_name(Module& module) {
   std::map<std::string, Tensor> result;
   for (const NamedTensor& p : named_parameters(module)) result[p.name] = p.tensor;
   return result;
+}
+
+/// What has that name, or is the sliding projection of it; nullptr where there is neither.
+const Tensor* find(const std::map<std::string, Tensor>& all, const std::string& name) {
+  const auto own = all.find(name);
+  const auto at = own != all.end() ? own : all.find(sliding_of(name));
+  return at != all.end() ? &at->second : nullptr;
 }
 
 constexpr size_t kListed = 8;  // of many names
@@ -80,12 +87,12 @@ void copy_values(TensorList to, Module& from, std::string (*name_of)(std::string
   const std::map<std::string, Tensor> old = by_name(from);
   std::vector<std::string> missing;
   for (const NamedTensor& p : to) {
-    if (!old.contains(name_of(p.name))) missing.push_back(p.name);
+    if (find(old, name_of(p.name)) == nullptr) missing.push_back(p.name);
   }
   require(missing.empty(), kOp, "the model to start from lacks {}", listed(missing));
   std::vector<Tensor> values;
   for (const NamedTensor& p : to) {
-    const Tensor there = old.at(name_of(p.name)).detach();
+    const Tensor there = find(old, name_of(p.name))->detach();
     Tensor value = cast(to_device(there, p.tensor.device()), p.tensor.dtype());
     if (p.name.ends_with(kTable) && value.rank() == 2 && value.dim(1) == p.tensor.dim(1)) {
       require<ShapeError>(rows.dropped >= 0 && rows.dropped < value.dim(0), kOp,
@@ -122,7 +129,8 @@ Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max) {
 
 void start_from(Module& to, Module& from, int64_t position_offset, NewPositions beyond,
                 int64_t dropped_rows) {
-  copy_values(named_parameters(to), from, source_of, {position_offset, beyond, dropped_rows});
+  const auto same = [](std::string name) { return name; };
+  copy_values(named_parameters(to), from, same, {position_offset, beyond, dropped_rows});
 }
 
 std::vector<std::string> start_from_encoder(Module& to, Module& from, int64_t position_offset) {
@@ -143,7 +151,7 @@ void copy_global_projections(Module& model) {
   const NoGrad off;
   const std::map<std::string, Tensor> parameters = by_name(model);
   for (const NamedTensor& p : named_parameters(model)) {
-    const std::string name = source_of(p.name);
+    const std::string name = sliding_of(p.name);
     Tensor target = p.tensor;
     if (name != p.name) write(target, parameters.at(name).detach());
   }

@@ -26,9 +26,10 @@ enum class NewPositions : uint8_t { repeat, keep };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repeat", "keep"};
 
-/// Makes a model with LongformerAttention out of a trained one with full attention. Every parameter
-/// of `to` gets the values of that of the same name in `from`; those of global projections get the
-/// values of the sliding ones, and position tables are extended.
+/// Makes a model with LongformerAttention out of a trained one with full attention, or a longer one
+/// out of a shorter one. Every parameter of `to` gets the values of that of the same name in
+/// `from`; global projections get those of the sliding ones where `from` has none, and position
+/// tables are extended.
 ///   position_offset  rows of the tables before position 0
 ///   beyond           what further positions get; `keep` is for comparison \cite beltagy2020
 ///                    (table 5: 10.3 bits instead of 1.96 before any further training)

@@ -38,6 +38,9 @@ std::vector<Run> runs_of(const BlockTable& table, int64_t row) {
                         "block {} after {} of {}, {} times; expected them ascending, each {} times "
                         "at most",
                         k, last, table.blocks(), times, most);
+    require<ShapeError>(!table.causal || k <= row, "block_lists",
+                        "row {} of a causal table has block {}; expected none after its own", row,
+                        k);
     last = k;
     const int64_t k0 = table.bounds[static_cast<size_t>(k)];
     const int64_t k1 = table.bounds[static_cast<size_t>(k) + 1];
@@ -85,13 +88,13 @@ int64_t BlockTable::pairs() const {
   const auto size = [this](size_t k) { return bounds[k + 1] - bounds[k]; };
   int64_t n = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
-    int64_t seen = 0, last = -1;
+    int64_t last = -1;
     for (const int64_t k : keys[i]) {
-      if (k != last) seen += size(static_cast<size_t>(k));
+      if (k == last) continue;
       last = k;
+      const bool own = causal && k == static_cast<int64_t>(i);
+      n += own ? size(i) * (size(i) + 1) / 2 : size(i) * size(static_cast<size_t>(k));
     }
-    n += size(i) * seen;
-    if (causal && last >= 0) n -= size(i) * (size(i) - 1) / 2;
   }
   return n;
 }

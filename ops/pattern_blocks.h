@@ -14,7 +14,8 @@ struct BlockTable {
   std::vector<int64_t> bounds;  ///< block k is [bounds[k], bounds[k + 1]); it may be empty
   /// Of each block of queries, ascending; a block named n times has n keys for each of its tokens.
   std::vector<std::vector<int64_t>> keys;
-  bool causal = false;  ///< no token sees a later one of its own block, which counts once
+  /// No token sees a later one of its own block, which counts once; no block is after that one.
+  bool causal = false;
 
   int64_t blocks() const { return static_cast<int64_t>(bounds.size()) - 1; }
   /// Sum over the blocks of queries of its size times the sizes of the blocks that it sees, each
@@ -52,7 +53,7 @@ namespace patterns {
 ///   which    i32 [B or 1, H or 1], the member of each sample and head; undefined: member 0 for all
 ///   first    queries are the tokens from here on, keys still all
 /// Throws ShapeError where bounds descend or leave the sequence or a table names a block out of
-/// order, more than 255 times or that it lacks.
+/// order, more than 255 times, that it lacks or, where causal, after the row's own.
 AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& members,
                              const Tensor& which, std::string name, int64_t first = 0);
 

@@ -278,6 +278,17 @@ TEST(Pattern, HeadsTakeTheRuleOfTheirMember) {
   EXPECT_EQ(visible_pairs(heads, 9, 9, 1), 81);
 }
 
+TEST(Pattern, CausalTablesOfBlocks) {
+  // Row 1 sees none of its own block, row 2 all up to itself.
+  BlockTable table{.bounds = {0, 3, 5, 9}, .keys = {{0}, {0}, {0, 1, 2}}, .causal = true};
+  EXPECT_EQ(table.pairs(), 6 + 6 + 20 + 10);
+  EXPECT_EQ(visible_pairs(patterns::block_lists(9, {table}, {}, "causal"), 9, 9), table.pairs());
+  table.keys[1] = {0, 2};
+  EXPECT_THROW(patterns::block_lists(9, {table}, {}, "causal"), ShapeError);
+  table.causal = false;
+  EXPECT_NO_THROW(patterns::block_lists(9, {table}, {}, "not causal"));
+}
+
 // Positions that lie far from those of the keys have the same classes.
 TEST(Pattern, ClassesOfDistantPositions) {
   AttentionPattern p = patterns::strided(40);

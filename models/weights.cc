@@ -210,10 +210,11 @@ Activation activation_of(std::string_view name) {
   for (const auto& [theirs, ours] : activations) {
     if (theirs == name) return ours;
   }
-  fail<ValueError>(kOp,
-                   "hidden_act is \"{}\"; expected gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, "
-                   "quick_gelu, relu or silu",
-                   name);
+  fail<ValueError>(
+      kOp,
+      "the activation is \"{}\"; expected gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, "
+      "quick_gelu, relu or silu",
+      name);
 }
 
 std::string name_of(Activation f) {
@@ -462,10 +463,10 @@ BartKeys bart_keys(const TransformerConfig& c) {
           "a model of type bart has wiring = encoder_decoder, norm = post, norm_eps = 1e-5, "
           "positions = learned, position_offset = 2 and source_tables of n_max rows");
   require(c.tie_embedding && c.emb_norm && c.qkv_bias && c.out_bias && c.head_bias &&
-              c.d_embed == 0 && c.source_vocab == 0,
+              c.d_embed == 0 && c.source_vocab == 0 && !c.couple,
           kOp,
           "a model of type bart has tie_embedding, emb_norm, qkv_bias, out_bias and head_bias, and "
-          "neither d_embed nor source_vocab");
+          "none of d_embed, source_vocab and couple");
   BartKeys k;
   get_sequence(c, k);
   k.max_position_embeddings = c.n_max;
@@ -490,6 +491,8 @@ LedKeys led_keys(const LedConfig& c) {
           c.position_offset, c.norm_eps);
   require(c.dilation == std::vector<int64_t>{1} || c.dilated_heads == 0, kOp,
           "a model of type led has no dilation");
+  require(!c.one_sided_window.empty(), kOp,
+          "one_sided_window is empty; expected an entry for each layer, or one for all");
   LedKeys k;
   get_sequence(c, k);
   k.max_encoder_position_embeddings = c.n_max;

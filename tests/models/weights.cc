@@ -277,12 +277,20 @@ TEST(WeightsRefuse, AnotherArchitecture) {
   EXPECT_NE(refusal([&] { bart_config(bart); }).find("widths 3 and 4096"), std::string::npos);
   EXPECT_NE(refusal([&] { bart_keys(transformer_preset("base")); }).find("positions = learned"),
             std::string::npos);
+  TransformerConfig coupled = transformer_preset("bart");
+  coupled.couple = true;
+  EXPECT_NE(refusal([&] { bart_keys(coupled); }).find("source_vocab and couple"),
+            std::string::npos);
   LedKeys led;
   load_pretrained_config(folder + "bart", led);
   EXPECT_NE(refusal([&] { led_config(led); }).find("expected \"led\""), std::string::npos);
   LedConfig offset = led_preset("tiny");
   offset.position_offset = 2;
   EXPECT_NE(refusal([&] { led_keys(offset); }).find("position_offset = 0"), std::string::npos);
+  offset.position_offset = 0;
+  offset.one_sided_window = {};
+  EXPECT_NE(refusal([&] { led_keys(offset); }).find("one_sided_window is empty"),
+            std::string::npos);
   LongformerKeys windows;
   windows.attention_window = {7};
   EXPECT_NE(refusal([&] { longformer_config(windows); }).find("expected even numbers"),

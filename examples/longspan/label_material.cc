@@ -37,7 +37,7 @@ LabelMaterial::LabelMaterial(const TrainingRun& run)
 
 int64_t LabelMaterial::size(const std::string& part) const {
   const RunConfig& c = run_.config;
-  return part == "train" ? c.steps * c.batch * c.accumulate : c.motifs.held_out;
+  return part_index(part) == 0 ? c.steps * c.batch * c.accumulate : c.motifs.held_out;
 }
 
 LabelMaterial::Labelled LabelMaterial::samples(const std::string& part, int64_t first,

@@ -14,6 +14,9 @@
 
 namespace longspan {
 
+/// The number of a part: 0 to 2 of train, valid, test. Throws ValueError on another name.
+size_t part_index(const std::string& part);
+
 /// The data of a run, as a model of its objective is trained on it and scored.
 class Material {
  public:

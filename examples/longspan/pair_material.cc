@@ -13,13 +13,6 @@ namespace {
 constexpr const char* parts[] = {"train", "valid", "test"};
 constexpr int64_t default_target = 512;
 
-size_t index_of(const std::string& part) {
-  for (size_t i = 0; i < 3; ++i) {
-    if (part == parts[i]) return i;
-  }
-  fail("--part", "got \"{}\"; expected train, valid or test", part);
-}
-
 SequenceLimits limits_of(const TrainingRun& run) {
   const int64_t longest = run.model->max_length();
   const int64_t wanted = run.config.target_length;
@@ -38,6 +31,13 @@ SequenceBatch some_of(const std::vector<SequencePair>& pairs, size_t from, size_
 }
 
 }  // namespace
+
+size_t part_index(const std::string& part) {
+  for (size_t i = 0; i < 3; ++i) {
+    if (part == parts[i]) return i;
+  }
+  fail("--part", "got \"{}\"; expected train, valid or test", part);
+}
 
 PairMaterial::PairMaterial(const TrainingRun& run)
     : run_(run),
@@ -66,7 +66,7 @@ PairMaterial::PairMaterial(const TrainingRun& run)
 }
 
 const std::vector<Document>& PairMaterial::documents(const std::string& part) const {
-  return documents_[index_of(part)];
+  return documents_[part_index(part)];
 }
 
 int64_t PairMaterial::size(const std::string& part) const {

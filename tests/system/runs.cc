@@ -307,6 +307,8 @@ TEST_F(Runs, AnswerYesOrNoAboutMotifs) {
   EXPECT_GT(figures["valid_bpb"].number(), 0);
   EXPECT_GE(figures["valid_accuracy"].number(), 0);
   EXPECT_LE(figures["valid_auc"].number(), 100);
+  EXPECT_NE(run({"eval", "--out", out, "--part", "dev"}).err.find("expected train, valid or test"),
+            std::string::npos);
   // Profiles: an answer for each pair of motifs.
   std::vector<std::string> more = arguments;
   more.back() = folder / "profiles";

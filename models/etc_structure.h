@@ -70,7 +70,8 @@ struct EtcPatterns {
 
 /// Lays out a batch. Examples and contexts must be contiguous. Costs O(B (n_l + n_g + n_g^2)) on
 /// the host: nothing of n_l by n_l or n_l by n_g is made, but a table of labels by owner has n_g^2
-/// entries, as attention among globals has pairs.
+/// entries, as attention among globals has pairs. Random blocks besides cost as many steps for each
+/// layer and head as there are pairs of blocks.
 /// Throws ShapeError and ValueError naming the tensor that does not fit.
 EtcPatterns etc_patterns(const EtcConfig& config, const EtcStructure& structure, int64_t batch,
                          int64_t n_l, int64_t n_g, Device device);

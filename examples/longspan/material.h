@@ -132,7 +132,8 @@ class LabelMaterial final : public Material {
   int64_t size(const std::string& part) const override;
   std::string items() const override { return "samples"; }
   std::string unit() const override { return "answer"; }
-  void prepare() override {}
+  /// Throws ValueError where motifs of these sizes cannot be made.
+  void prepare() override { samples("train", 0, 1); }
   Forward forward(int64_t i, Pass pass) const override;
   double bits(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;

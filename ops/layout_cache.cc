@@ -66,10 +66,11 @@ class Cache {
     const auto at = std::find_if(kept_.begin(), kept_.end(),
                                  [&](const Entry& e) { return e.kept.get() == &layout; });
     if (at == kept_.end()) return;
-    if (at->bytes + bytes > limit_) return drop(at, dropped);
+    const int64_t more = bytes - std::exchange(at->copy_bytes, bytes);  // it replaces another
+    at->bytes += more;
+    bytes_ += more;
     std::swap(at->copy, copy);
-    at->bytes += bytes;
-    bytes_ += bytes;
+    if (at->bytes > limit_) return drop(at, dropped);
     shrink(dropped);
   }
 
@@ -97,7 +98,8 @@ class Cache {
     uint64_t hash;
     std::weak_ptr<const BlockLayout> layout;
     LayoutPointer kept, copy;  // null where it is only in use
-    int64_t bytes;
+    int64_t bytes;             // of both
+    int64_t copy_bytes = 0;
   };
   using Place = std::list<Entry>::iterator;
 
@@ -131,7 +133,7 @@ class Cache {
     bytes_ -= at->bytes;
     used_.splice(used_.begin(), kept_, at);
     dropped.push_back({0, {}, std::move(at->kept), std::move(at->copy), 0});
-    at->bytes = 0;
+    at->bytes = at->copy_bytes = 0;
   }
 
   void forget(Place at, std::list<Entry>& from, std::list<Entry>& dropped) {
@@ -147,9 +149,10 @@ class Cache {
   int64_t bytes_ = 0, made_ = 0, limit_ = int64_t{64} << 20;
 };
 
+// Never destroyed: what it keeps on a device cannot be given back once the driver is gone.
 Cache& cache() {
-  static Cache instance;
-  return instance;
+  static auto* instance = new Cache;
+  return *instance;
 }
 
 }  // namespace

@@ -33,64 +33,36 @@ struct Loaded {
   PretrainedNames names() const { return {.prefix = format->prefix, .unused = format->unused}; }
 };
 
+/// Of a checkpoint whose keys say all of its model's configuration.
+template <typename Model, typename Keys, typename Config>
+Loaded made_of(const std::string& name, Config (*config_of)(const Keys&),
+               Keys (*keys_of)(const Config&), const CheckpointFormat& format) {
+  Keys keys;
+  load_pretrained_config(folder + name, keys);
+  const Config c = config_of(keys);
+  Keys back = keys_of(c);
+  Loaded out{.model = std::make_unique<Model>(c, Init{.gen = Generator{1}}),
+             .format = &format,
+             .config = to_json(back)};
+  EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
+  return out;
+}
+
 Loaded made(const std::string& name) {
-  const Init init{.gen = Generator{1}};
-  Loaded out;
-  if (name == "bart") {
-    BartKeys keys;
-    load_pretrained_config(folder + name, keys);
-    const TransformerConfig c = bart_config(keys);
-    out.model = std::make_unique<Transformer>(c, init);
-    out.format = &bart_format;
-    BartKeys back = bart_keys(c);
-    out.config = to_json(back);
-    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
-    return out;
-  }
-  if (name == "led") {
-    LedKeys keys;
-    load_pretrained_config(folder + name, keys);
-    const LedConfig c = led_config(keys);
-    out.model = std::make_unique<Led>(c, init);
-    out.format = &led_format;
-    LedKeys back = led_keys(c);
-    out.config = to_json(back);
-    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
-    return out;
+  if (name == "bart") return made_of<Transformer>(name, bart_config, bart_keys, bart_format);
+  if (name == "led") return made_of<Led>(name, led_config, led_keys, led_format);
+  if (name == "bigbird") {
+    return made_of<BigBird>(name, bigbird_config, bigbird_keys, bigbird_format);
   }
   if (name == "bigbird_pegasus") {
-    BigBirdPegasusKeys keys;
-    load_pretrained_config(folder + name, keys);
-    const BigBirdPegasusConfig c = bigbird_pegasus_config(keys);
-    out.model = std::make_unique<BigBirdPegasus>(c, init);
-    out.format = &bigbird_pegasus_format;
-    BigBirdPegasusKeys back = bigbird_pegasus_keys(c);
-    out.config = to_json(back);
-    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
-    return out;
-  }
-  if (name == "bigbird") {
-    BigBirdKeys keys;
-    load_pretrained_config(folder + name, keys);
-    const BigBirdConfig c = bigbird_config(keys);
-    out.model = std::make_unique<BigBird>(c, init);
-    out.format = &bigbird_format;
-    BigBirdKeys back = bigbird_keys(c);
-    out.config = to_json(back);
-    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
-    return out;
+    return made_of<BigBirdPegasus>(name, bigbird_pegasus_config, bigbird_pegasus_keys,
+                                   bigbird_pegasus_format);
   }
   if (name == "longformer") {
-    LongformerKeys keys;
-    load_pretrained_config(folder + name, keys);
-    const LongformerConfig c = longformer_config(keys);
-    out.model = std::make_unique<Longformer>(c, init);
-    out.format = &longformer_format;
-    LongformerKeys back = longformer_keys(c);
-    out.config = to_json(back);
-    EXPECT_EQ(out.config, to_json(keys)) << "keys go out as they came in";
-    return out;
+    return made_of<Longformer>(name, longformer_config, longformer_keys, longformer_format);
   }
+  const Init init{.gen = Generator{1}};
+  Loaded out;
   EncoderKeys keys;
   load_pretrained_config(folder + name, keys);
   BlockBertConfig c;
@@ -118,10 +90,6 @@ Tensor run(const LanguageModel& any, const std::string& name, const Tensor& toke
   if (const auto* model = dynamic_cast<const Transformer*>(&any)) {
     return model->head(
         model->forward({.tokens = tokens, .lengths = lengths, .source = tokens}, {}));
-  }
-  if (const auto* model = dynamic_cast<const Led*>(&any)) {
-    return model->head(
-        model->forward({.source = tokens, .lengths = lengths, .tokens = tokens}, {}));
   }
   const auto& model = dynamic_cast<const Encoder&>(any);
   const Tensor hidden = model.forward({.tokens = tokens, .lengths = lengths}, Pass{});

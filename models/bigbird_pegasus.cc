@@ -13,6 +13,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/pattern_pairs.h"
+#include "ops/reduce.h"
 
 namespace longspan {
 namespace {
@@ -111,8 +112,13 @@ Tensor BigBirdPegasus::loss(const Tensor& hidden, const Tensor& targets, Pass pa
       counted += y != ignored_target ? 1 : 0;
     }
   }
-  if (counted == 0) return add(EncoderDecoder::loss(hidden, targets, pass), -least);
   const Tensor ignored = equal(targets, full_like(targets, ignored_target));
+  if (counted == 0) {
+    const Tensor counts = where(ignored, zeros_like(targets), full_like(targets, 1));
+    const Tensor loss = EncoderDecoder::loss(hidden, targets, pass);
+    const Tensor any = clamp(sum(cast(counts, loss.dtype())), 0, 1);  // none costs nothing
+    return sub(loss, mul(any, least));
+  }
   const Tensor all = where(ignored, zeros_like(targets), targets);
   return mul(add(EncoderDecoder::loss(hidden, all, pass), -least),
              static_cast<double>(targets.numel()) / static_cast<double>(counted));

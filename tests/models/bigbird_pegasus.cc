@@ -253,6 +253,8 @@ TEST(Spec09, Test10_LabelSmoothingEqualsTheScalarReference) {
       EXPECT_NEAR(model.loss(hidden, targets, Pass{}).item(), smoothed(logits, targets, 0, false),
                   1e-11)
           << "scores are not smoothed";
+      const Tensor none = full_like(targets, static_cast<double>(ignored_target));
+      EXPECT_EQ(model.loss(hidden, none, pass).item(), 0) << "no target counts";
       if (s == 0.1) {
         EXPECT_EQ(check_parameter_gradients(
                       model, [&] { return model.loss(model.forward(in, pass), targets, pass); }, 2),

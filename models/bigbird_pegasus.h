@@ -35,7 +35,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   bool count_pad_loss = false;
   double init_std = 0.02;
   Precision precision = Precision::f32;
-  MemoryPolicy memory = MemoryPolicy::standard;
+  MemoryPolicy memory;
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -45,7 +45,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
         "emb_scale", emb_scale)("emb_norm", emb_norm)("start_token", start_token);
     v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_ffn_act", dropout_ffn_act)(
         "label_smoothing", label_smoothing)("count_pad_loss", count_pad_loss)("init_std", init_std)(
-        "precision", precision)("memory", memory);
+        "precision", precision)("memory", memory)("chunks", memory.chunks);
   }
 };
 

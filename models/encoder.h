@@ -50,7 +50,7 @@ struct EncoderConfig {
   PositionInit position_init = PositionInit::normal;
 
   Precision precision = Precision::f32;
-  MemoryPolicy memory = MemoryPolicy::standard;
+  MemoryPolicy memory;
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -61,8 +61,8 @@ struct EncoderConfig {
         "out_bias", out_bias)("mlm_head", mlm_head)("tie_embedding", tie_embedding)(
         "classes", classes)("tags", tags)("span_head", span_head)("choice_head", choice_head);
     v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_classifier", dropout_classifier)(
-        "init_std", init_std)("position_init", position_init)("precision", precision)("memory",
-                                                                                      memory);
+        "init_std", init_std)("position_init", position_init)("precision", precision)(
+        "memory", memory)("chunks", memory.chunks);
   }
 };
 

@@ -230,7 +230,7 @@ EtcStreams EtcEncoder::forward(const EtcInputs& in, Pass pass) const {
     const Scope at("layers", static_cast<long>(i));
     const Pass site = pass.at("layers").at(static_cast<uint64_t>(i));
     const EtcPatterns see = all.of_layer(static_cast<int64_t>(i));
-    if (config_.memory == MemoryPolicy::checkpoint) {
+    if (config_.memory.kind == MemoryKind::checkpoint) {
       Given given;
       given.layer_patterns = {see.long_side, see.global_side};
       given.layer_patterns.insert(given.layer_patterns.end(), see.random.begin(), see.random.end());

@@ -141,9 +141,11 @@ void check(const EtcConfig& c) {
   require_share(kName, "dropout", c.dropout);
   require_share_or_default(kName, "dropout_attn", c.dropout_attn);
   require<NotImplemented>(
-      c.memory == MemoryPolicy::standard || c.memory == MemoryPolicy::checkpoint, kName,
+      c.memory.kind == MemoryKind::standard || c.memory.segments == std::vector<int64_t>{1}, kName,
       "memory policy \"{}\" is not for two streams; use \"standard\" or \"checkpoint\"",
-      name_of_value(c.memory));
+      c.memory.text());
+  require<NotImplemented>(c.memory.chunks == 1, kName,
+                          "chunks is {}; layers of two streams run whole", c.memory.chunks);
 }
 
 EtcAttention::EtcAttention(const EtcConfig& config, const Init& init) : config_(config) {

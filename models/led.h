@@ -31,7 +31,7 @@ struct LedConfig {
   double label_smoothing = 0;
   double init_std = 0.02;
   Precision precision = Precision::f32;
-  MemoryPolicy memory = MemoryPolicy::standard;
+  MemoryPolicy memory;
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -40,8 +40,8 @@ struct LedConfig {
         "globals", globals)("start_token", start_token);
     v("norm_eps", norm_eps)("activation", activation)("dropout", dropout)(
         "dropout_attn", dropout_attn)("dropout_ffn_act", dropout_ffn_act)(
-        "label_smoothing", label_smoothing)("init_std", init_std)("precision", precision)("memory",
-                                                                                          memory);
+        "label_smoothing", label_smoothing)("init_std", init_std)("precision", precision)(
+        "memory", memory)("chunks", memory.chunks);
   }
 };
 

@@ -27,14 +27,14 @@ struct LongformerLMConfig {
   float dropout_attn = -1;  ///< -1: as dropout
   double init_std = 0.02;
   Precision precision = Precision::f32;
-  MemoryPolicy memory = MemoryPolicy::standard;
+  MemoryPolicy memory;
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
         "window", window)("dilation", dilation)("dilated_heads", dilated_heads)(
         "tie_embedding", tie_embedding)("emb_scale", emb_scale);
     v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
-        "precision", precision)("memory", memory);
+        "precision", precision)("memory", memory)("chunks", memory.chunks);
   }
 };
 

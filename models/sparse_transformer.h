@@ -71,7 +71,7 @@ struct SparseTransformerConfig {
   SparseInit init = SparseInit::code;
   double embed_std = 0;  ///< of tokens and positions; 0: as init says
   Precision precision = Precision::f32;
-  MemoryPolicy memory = MemoryPolicy::standard;
+  MemoryPolicy memory;
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -81,7 +81,7 @@ struct SparseTransformerConfig {
     v("position_shape", position_shape)("pos_before_shift", pos_before_shift)(
         "begin_vector", begin_vector)("norm_eps", norm_eps)("final_norm_eps", final_norm_eps)(
         "tie_embedding", tie_embedding)("dropout", dropout)("init", init)("embed_std", embed_std)(
-        "precision", precision)("memory", memory);
+        "precision", precision)("memory", memory)("chunks", memory.chunks);
   }
 
   /// index_sets as a list. Throws ValueError on an empty one or an unknown name.

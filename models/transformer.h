@@ -98,7 +98,7 @@ struct TransformerConfig {
   bool init_residual_scale = true;  ///< output weights of branches times 1 / sqrt(branches)
 
   Precision precision = Precision::f32;
-  MemoryPolicy memory = MemoryPolicy::standard;
+  MemoryPolicy memory;
 
   void visit(auto& v) {
     v("wiring", wiring)("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)(
@@ -116,7 +116,8 @@ struct TransformerConfig {
         "dropout_ffn_act", dropout_ffn_act)("dropout_token", dropout_token)(
         "label_smoothing", label_smoothing)("half_loss", half_loss)("layer_loss", layer_loss)(
         "n_target", n_target)("target_weight", target_weight)("init", init)("init_std", init_std)(
-        "init_residual_scale", init_residual_scale)("precision", precision)("memory", memory);
+        "init_residual_scale", init_residual_scale)("precision", precision)("memory", memory)(
+        "chunks", memory.chunks);
   }
 };
 

@@ -42,6 +42,10 @@ class Fields {
   /// One of several names; `index` is its place among them.
   virtual void choice(std::string_view name, int& index,
                       std::span<const std::string_view> names) = 0;
+  /// The text of a value that has a written form of its own; `valid` says of others whether they
+  /// are one, `expected` which ones are, for messages.
+  virtual void written(std::string_view name, std::string& text, bool (*valid)(std::string_view),
+                       std::string_view expected) = 0;
   /// Around the fields of a nested configuration.
   virtual void enter(std::string_view name) = 0;
   virtual void leave() = 0;
@@ -53,6 +57,10 @@ class Fields {
       int index = static_cast<int>(value);
       choice(name, index, value_names<T>);
       value = static_cast<T>(index);
+    } else if constexpr (requires { value.set(value.text()); }) {
+      std::string text = value.text();
+      written(name, text, T::valid, T::expected);
+      value.set(text);
     } else if constexpr (requires { value.visit(*this); }) {
       enter(name);
       value.visit(*this);

@@ -76,11 +76,13 @@ Tensor Block::branch_input(std::string_view name, const Tensor& input, const Giv
 
 Stack::Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm,
              MemoryPolicy policy)
-    : blocks_(std::move(blocks)), final_norm_(std::move(final_norm)), policy_(policy) {
+    : blocks_(std::move(blocks)), final_norm_(std::move(final_norm)), policy_(std::move(policy)) {
   require<NotImplemented>(
-      policy == MemoryPolicy::standard || policy == MemoryPolicy::checkpoint, "stack",
-      "memory policy \"{}\" is not available; use \"standard\" or \"checkpoint\"",
-      name_of_value(policy));
+      policy_.kind == MemoryKind::standard || policy_.segments == std::vector<int64_t>{1}, "stack",
+      "memory policy \"{}\" is not available; use \"standard\" or \"checkpoint\"", policy_.text());
+  require(policy_.chunks >= 1, "stack", "chunks is {}; expected 1 or more", policy_.chunks);
+  require<NotImplemented>(policy_.chunks == 1, "stack",
+                          "layers in {} chunks are not available; use 1", policy_.chunks);
 }
 
 void Stack::visit(Visitor& v) { v("layers", blocks_)("final_norm", final_norm_); }
@@ -101,8 +103,9 @@ Stack::Result Stack::forward(const Tensor& input, const Given& given, const Segm
     if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[i];
     local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
     const Pass site = pass.at("layers").at(i);
-    Output out = policy_ == MemoryPolicy::checkpoint ? checkpoint(blocks_[i], result.y, local, site)
-                                                     : blocks_[i].forward(result.y, local, site);
+    Output out = policy_.kind == MemoryKind::checkpoint
+                     ? checkpoint(blocks_[i], result.y, local, site)
+                     : blocks_[i].forward(result.y, local, site);
     result.memory.layers[i] = std::move(out.memory);
     if (given.mem_len > 0) {
       result.memory.layers[i].states = latest_states(local.memory.states, result.y, given.mem_len);

@@ -11,16 +11,10 @@
 #include "nn/fields.h"
 #include "nn/layer.h"
 #include "nn/layers.h"
+#include "nn/memory_policy.h"
 #include "nn/position.h"
 
 namespace longspan {
-
-/// What a stack keeps for its backward pass: all that its ops save, or of each block the input,
-/// from which the block is run again (checkpoint.h).
-enum class MemoryPolicy : uint8_t { standard, checkpoint, reversible, reversible_exact };
-template <>
-inline constexpr std::array<std::string_view, 4> value_names<MemoryPolicy>{
-    "standard", "checkpoint", "reversible", "reversible:exact"};
 
 /// Whether a branch normalises its input or its sum with the stream.
 enum class NormPlace : uint8_t { pre, post };
@@ -96,7 +90,7 @@ class Stack : public Module {
  private:
   std::vector<Block> blocks_;
   std::optional<Normalization> final_norm_;
-  MemoryPolicy policy_ = MemoryPolicy::standard;
+  MemoryPolicy policy_;
 };
 
 }  // namespace longspan

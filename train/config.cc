@@ -329,6 +329,14 @@ void FieldSetter::choice(std::string_view name, int& index,
   refuse(*s, all);
 }
 
+void FieldSetter::written(std::string_view name, std::string& text, bool (*valid)(std::string_view),
+                          std::string_view expected) {
+  const Setting* s = setting(name);
+  if (s == nullptr) return;
+  if (!s->value.is_string() || !valid(s->value.string())) refuse(*s, expected);
+  text = s->value.string();
+}
+
 void FieldReader::field(std::string_view name, float& value) {
   // By way of its shortest text, so that 0.1f is 0.1 and not 0.10000000149.
   add(name, std::isfinite(value) ? *parse_number<double>(fmt::format("{}", value)) : value);

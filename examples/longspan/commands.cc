@@ -31,7 +31,8 @@ const Flag flags[] = {
     {"--threads", "threads", "threads; does not change results"},
     {"--device", "device", "cpu or cuda"},
     {"--dtype", "model.precision", "what layers compute in: f32 or bf16"},
-    {"--memory", "model.memory", "what is kept for the backward pass: standard or checkpoint"},
+    {"--memory", "model.memory", "what is kept for the backward pass; docs/memory.md"},
+    {"--chunks", "model.chunks", "pieces in which feed-forward layers run; docs/memory.md"},
     {"--from", "start.from",
      "train: start with the parameters of this run, whose model may be shorter; "
      "docs/longformer.md"},

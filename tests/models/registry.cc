@@ -35,6 +35,11 @@ class Set final : public Fields {
     EXPECT_FALSE(names.empty());
     take(n, x);
   }
+  void written(std::string_view, std::string& text, bool (*valid)(std::string_view),
+               std::string_view) override {
+    EXPECT_TRUE(valid(text));
+    ++fields;
+  }
   void enter(std::string_view) override {}
   void leave() override {}
 
@@ -178,7 +183,7 @@ TEST(TransformerRejects, Configurations) {
        },
        "width 17 is odd"},
       {"negative clip", [](auto& c) { c.shaw_clip = -1; }, "clip is -1"},
-      {"policy", [](auto& c) { c.memory = MemoryPolicy::reversible; },
+      {"policy", [](auto& c) { c.memory = "reversible"; },
        "memory policy \"reversible\" is not available"},
   };
   for (const Wrong& w : cases) {

@@ -47,7 +47,8 @@ Block small_block(const Init& init, bool cross) {
   return {NormPlace::pre, 0.1f, std::move(list)};
 }
 
-Stack small_stack(MemoryPolicy policy, int64_t layers, const Init& init, bool cross = false) {
+Stack small_stack(const MemoryPolicy& policy, int64_t layers, const Init& init,
+                  bool cross = false) {
   std::vector<Block> blocks;
   for (int64_t i = 0; i < layers; ++i) blocks.push_back(small_block(init.at(i), cross));
   return {std::move(blocks), Normalization(NormKind::layer, D, 1e-5, init.at("final")), policy};
@@ -115,8 +116,8 @@ const Init in_f64{.gen = Generator{7}, .dtype = DType::f64};
 
 TEST(MemorySaving, Test3CheckpointGradientsAreBitwiseEqual) {
   for (const Init& init : {in_f32, in_f64}) {
-    Stack plain = small_stack(MemoryPolicy::standard, 3, init);
-    Stack saving = small_stack(MemoryPolicy::checkpoint, 3, init);
+    Stack plain = small_stack("standard", 3, init);
+    Stack saving = small_stack("checkpoint", 3, init);
     expect_same(
         outcome(plain, init,
                 [&](const Tensor& x) { return plain.forward(x, causal(), {}, training).y; }),
@@ -141,7 +142,7 @@ TEST(MemorySaving, Test3SegmentsAndNestedCheckpointsAreBitwiseEqual) {
 
 TEST(MemorySaving, Test3ContextsGetTheirGradients) {
   std::vector<std::vector<Tensor>> all;
-  for (const MemoryPolicy policy : {MemoryPolicy::standard, MemoryPolicy::checkpoint}) {
+  for (const char* policy : {"standard", "checkpoint"}) {
     Stack stack = small_stack(policy, 2, in_f32, true);
     Tensor encoded = numbers({2, 6, D}, "context", in_f32);
     set_requires_grad(encoded);
@@ -158,7 +159,7 @@ TEST(MemorySaving, Test3ContextsGetTheirGradients) {
 
 TEST(MemorySaving, Test7EachCheckpointedLayerSavesItsInput) {
   const int64_t input = memory::block_bytes(2 * 13 * D * 4);
-  const auto saved = [&](MemoryPolicy policy, int64_t layers) {
+  const auto saved = [&](const MemoryPolicy& policy, int64_t layers) {
     const Stack stack = small_stack(policy, layers, in_f32);
     Tensor x = numbers({2, 13, D}, "x", in_f32);
     set_requires_grad(x);
@@ -166,14 +167,14 @@ TEST(MemorySaving, Test7EachCheckpointedLayerSavesItsInput) {
     const Stack::Result result = stack.forward(x, causal(), {}, training);
     return memory_tracker().live()[Category::saved] - before;
   };
-  const int64_t four = saved(MemoryPolicy::checkpoint, 4);
-  EXPECT_EQ(saved(MemoryPolicy::checkpoint, 8) - four, 4 * input);
-  EXPECT_EQ(four - saved(MemoryPolicy::checkpoint, 2), 2 * input);
-  EXPECT_GT(saved(MemoryPolicy::standard, 4), 5 * four);
+  const int64_t four = saved("checkpoint", 4);
+  EXPECT_EQ(saved("checkpoint", 8) - four, 4 * input);
+  EXPECT_EQ(four - saved("checkpoint", 2), 2 * input);
+  EXPECT_GT(saved("standard", 4), 5 * four);
 }
 
 TEST(MemorySaving, Test8MemoryDoesNotGrowFromStepToStep) {
-  Stack stack = small_stack(MemoryPolicy::checkpoint, 3, in_f32);
+  Stack stack = small_stack("checkpoint", 3, in_f32);
   Tensor x = numbers({2, 13, D}, "x", in_f32);
   set_requires_grad(x);
   Usage first_live, first_peak;

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "core/error.h"
 #include "nn/fields.h"
 #include "nn/layers.h"
+#include "nn/memory_policy.h"
 
 namespace longspan {
 namespace {
@@ -80,8 +82,11 @@ struct Outer {
   bool flag = false;
   Activation f = Activation::geglu;
   std::vector<int64_t> list{1, 2};
+  MemoryPolicy memory;
   Inner inner;
-  void visit(auto& v) { v("count", count)("flag", flag)("f", f)("list", list)("inner", inner); }
+  void visit(auto& v) {
+    v("count", count)("flag", flag)("f", f)("list", list)("memory", memory)("inner", inner);
+  }
 };
 
 /// Writes "path=value" lines and sets one field.
@@ -103,6 +108,12 @@ class Texts final : public Fields {
     line(n, std::string(names[static_cast<size_t>(i)]));
     i = 0;
   }
+  void written(std::string_view n, std::string& x, bool (*valid)(std::string_view),
+               std::string_view) override {
+    line(n, x);
+    EXPECT_TRUE(valid("checkpoint:4"));
+    x = "checkpoint:4";
+  }
   void enter(std::string_view n) override { path += std::string(n) + "."; }
   void leave() override { path.clear(); }
   void line(std::string_view n, const std::string& x) {
@@ -111,15 +122,36 @@ class Texts final : public Fields {
   std::string path, text;
 };
 
+TEST(MemoryPolicy, IsReadAndWritten) {
+  for (const char* text : {"standard", "lean", "selective", "checkpoint", "checkpoint:3",
+                           "checkpoint:12:4:1", "reversible", "reversible:exact"}) {
+    EXPECT_EQ(MemoryPolicy(text).text(), text);
+  }
+  EXPECT_EQ(MemoryPolicy("checkpoint:1").text(), "checkpoint");
+  for (const char* text : {"", "standart", "checkpoint:", "checkpoint:0", "checkpoint:-1",
+                           "checkpoint:2:2", "checkpoint:2:3", "checkpoint:2x", "checkpoint:2:",
+                           "checkpoint:99999999999999999999", "lean:2", "reversible:float:"}) {
+    EXPECT_FALSE(MemoryPolicy::valid(text)) << text;
+    EXPECT_THROW(MemoryPolicy{text}, ValueError) << text;
+  }
+  MemoryPolicy policy;
+  policy.chunks = 7;
+  policy.set("checkpoint:2");
+  policy.set("lean");
+  EXPECT_EQ(policy.chunks, 7);
+  EXPECT_TRUE(policy.segments.empty());
+}
+
 TEST(Fields, SeesEveryKindByName) {
   Outer outer;
   Texts t;
   t("outer", outer);
   EXPECT_EQ(t.text,
-            "outer.count=1\nouter.flag=false\nouter.f=geglu\nouter.list=2\n"
+            "outer.count=1\nouter.flag=false\nouter.f=geglu\nouter.list=2\nouter.memory=standard\n"
             "outer.inner.rate=0.5\n");
   EXPECT_EQ(outer.count, 2);
   EXPECT_EQ(outer.f, Activation::relu);
+  EXPECT_EQ(outer.memory.segments, std::vector<int64_t>{4});
   EXPECT_EQ(name_of_value(Activation::silu), "silu");
 }
 

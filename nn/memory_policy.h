@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+enum class MemoryKind : uint8_t {
+  standard,         ///< keep all that ops save
+  lean,             ///< run norms and elementwise functions again, but no product and no attention
+  selective,        ///< the same and the last product of each branch
+  checkpoint,       ///< keep the inputs of segments of blocks, and run these again
+  reversible,       ///< keep two streams of the last block alone, and invert block by block
+  reversible_exact  ///< the same on a grid, where inverting is exact
+};
+
+/// What a stack of blocks keeps for its backward pass, a value with a written form:
+///   standard, lean, selective, checkpoint, reversible, reversible:exact
+///   checkpoint:K      segments of K blocks
+///   checkpoint:K:J    and within them segments of J blocks, and so on
+/// and into how many pieces of its rows a feed-forward layer is cut, a field beside it.
+struct MemoryPolicy {
+  static constexpr std::string_view expected =
+      "standard, lean, selective, checkpoint, checkpoint:K (K blocks to a segment), "
+      "checkpoint:K:J (segments of J within those of K), reversible or reversible:exact";
+
+  MemoryPolicy() = default;
+  MemoryPolicy(const char* text) { set(text); }  // NOLINT(google-explicit-constructor)
+
+  static bool valid(std::string_view text);
+  /// Takes the written form; `chunks` stays. Throws ValueError with those above.
+  void set(std::string_view text);
+  std::string text() const;
+
+  MemoryKind kind = MemoryKind::standard;
+  std::vector<int64_t> segments;  ///< checkpoint: blocks to a segment, falling; the outermost first
+  int64_t chunks = 1;
+};
+
+}  // namespace longspan

@@ -43,6 +43,7 @@ void register_kernels() {
   register_gradient();
   register_index();
   register_loss();
+  register_lsh();
   register_matmul();
   register_norm();
   register_optim();

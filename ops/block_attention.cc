@@ -7,6 +7,7 @@
 #include "autograd/record.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/heads.h"
 #include "ops/index.h"
 #include "ops/kernels/copy.h"
 #include "ops/random.h"
@@ -16,28 +17,16 @@
 namespace longspan {
 namespace {
 
-constexpr const char* kOp = "block_attention";
+using detail::heads_inside;
+using detail::with_unit_rows;
 
-// Rows in one piece: the last stride 1.
-Tensor with_unit_rows(const Tensor& x) {
-  if (x.dim(-1) <= 1 || x.strides().back() == 1) return x.detach();
-  Tensor y = Tensor::like(x);
-  kernels::copy(x.device(), x.view(), y.mut());
-  return y;
-}
+constexpr const char* kOp = "block_attention";
 
 Tensor packed(const Tensor& x) {
   if (x.contiguous()) return x.detach();
   Tensor y = Tensor::like(x);
   kernels::copy(x.device(), x.view(), y.mut());
   return y;
-}
-
-// [B, H, L, width] over memory [B, L, H, width].
-Tensor heads_inside(const Tensor& like, int64_t rows, int64_t width) {
-  const int64_t batch = like.dim(0), heads = like.dim(1);
-  return Tensor::empty({batch, rows, heads, width}, like.dtype(), like.device())
-      .alias({batch, heads, rows, width}, {rows * heads * width, width, heads * width, 1}, 0);
 }
 
 void check_relation(const Tensor& q, const Tensor& table, const char* name, int64_t heads,

@@ -285,8 +285,8 @@ LshPairs count_lsh_pairs(const Tensor& ids, const LshOptions& options) {
   check_options(options);
   require<ValueError>(static_cast<bool>(ids), op, "ids are not given");
   require_rank_is(op, ids, 4, "ids");
-  const LshOrder sorted = lsh_sort(ids, options.buckets + 1);
-  const Tensor from = contiguous(ids.detach());
+  const Tensor from = Tensor::from(ids.to_vector<int32_t>(), ids.shape());  // on the host
+  const LshOrder sorted = lsh_sort(from, options.buckets + 1);
   const kernels::LshInputs in = inputs_of({rule_of(options, 1), {}, false}, {}, {}, from, sorted);
   LshPairs pairs;
   for (int64_t b = 0; b < ids.dim(0); ++b) {

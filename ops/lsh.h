@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-// Attention by locality-sensitive hashing, \cite kitaev2020reformer: tokens are sorted by the
+// Attention by locality-sensitive hashing, \cite kitaev2020: tokens are sorted by the
 // bucket that they hash to, cut into chunks, and a chunk attends to itself and its neighbours.
 // Buckets are drawn, sorted and kept apart from the attention, so that a replay reuses them.
 
@@ -42,7 +42,7 @@ Tensor lsh_rotations(Generator gen, int64_t heads, int64_t rounds, int64_t width
                      const LshBuckets& buckets, DType dtype = DType::f32, Device device = {},
                      int64_t batch = 1);
 
-/// Buckets by angle (eq. 4 of \cite kitaev2020reformer): p = q R, id = argmax of (p, -p), the first
+/// Buckets by angle (eq. 4 of \cite kitaev2020): p = q R, id = argmax of (p, -p), the first
 /// where several are largest; with two factors id = argmax(p1, -p1) + first * argmax(p2, -p2) of
 /// the first and the other columns of R. No gradient reaches q.
 ///   q          [B, H, L, d]  f64 f32 f16 bf16, the last stride 1 or copied

@@ -16,6 +16,7 @@
 #include "ops/kernels/gradient.h"
 #include "ops/kernels/index.h"
 #include "ops/kernels/loss.h"
+#include "ops/kernels/lsh.h"
 #include "ops/kernels/matmul.h"
 #include "ops/kernels/norm.h"
 #include "ops/kernels/optim.h"
@@ -150,6 +151,24 @@ void attention_backward(const kernels::AttentionInputs& in, ConstView out, Const
                                     attention_on_cpu(grads));
 }
 
+kernels::LshInputs lsh_on_cpu(kernels::LshInputs in) {
+  for (ConstView* v : {&in.q, &in.v, &in.ids, &in.order, &in.place}) *v = view_on_cpu(*v);
+  return in;
+}
+
+void lsh_forward(const kernels::LshInputs& in, View out, View lse) {
+  const Open open;
+  kernels::lsh_attention_forward(Device{}, lsh_on_cpu(in), view_on_cpu(out), view_on_cpu(lse));
+}
+
+void lsh_backward(const kernels::LshInputs& in, ConstView out, ConstView lse, ConstView dout,
+                  ConstView dlse, View dq, View dv) {
+  const Open open;
+  kernels::lsh_attention_backward(Device{}, lsh_on_cpu(in), view_on_cpu(out), view_on_cpu(lse),
+                                  view_on_cpu(dout), view_on_cpu(dlse), view_on_cpu(dq),
+                                  view_on_cpu(dv));
+}
+
 template <auto&... list>
 void enable_all() {
   (Shadowed<list>::enable(), ...);
@@ -171,11 +190,13 @@ void enable_shadow_device() {
   enable_all<count_devices, wait_for_device, copy_to_host, copy_from_host, copy_within, set_zero>();
   kernels::block_attention_forward.set(DeviceKind::cuda, attention_forward);
   kernels::block_attention_backward.set(DeviceKind::cuda, attention_backward);
+  kernels::lsh_attention_forward.set(DeviceKind::cuda, lsh_forward);
+  kernels::lsh_attention_backward.set(DeviceKind::cuda, lsh_backward);
   using namespace kernels;
   enable_all<copy, fill, arange, unary_forward, unary_backward, unary_slope, binary, compare,
              kernels::select, gated_forward, gated_backward, accumulate, sum_to, all_finite>();
   enable_all<find_bad_id, gather_rows, scatter_add_rows, bincount, matmul, sum_rows, norm_forward,
-             norm_backward, argsort, topk, invert_permutation>();
+             norm_backward, argsort, topk, invert_permutation, lsh_hash, kernels::lsh_sort>();
   enable_all<cross_entropy_scan, cross_entropy_weights, cross_entropy_weights_gradient,
              cross_entropy_finish, cross_entropy_gradient, cross_entropy_scale, cross_entropy_total,
              find_bad_target, pair_loss, pair_loss_gradient, find_outside>();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "autograd/mode.h"
 #include "autograd/node.h"
@@ -49,10 +50,28 @@ struct Target {
   Tensor* to;
 };
 
+/// Whom the gradients of leaves are for.
+enum class For {
+  leaves,       ///< all of them
+  targets,      ///< targets alone
+  surrounding,  ///< targets; of other leaves, whom the surrounding engine's are for
+};
+
 class Engine {
  public:
-  Engine(bool retain, std::vector<Target> targets, bool only_targets)
-      : retain_(retain), only_targets_(only_targets), targets_(std::move(targets)) {}
+  Engine(bool retain, std::vector<Target> targets, For whom)
+      : retain_(retain),
+        only_targets_(whom == For::targets),
+        targets_(std::move(targets)),
+        surrounding_(whom == For::surrounding ? current() : nullptr) {}
+
+  /// The innermost engine that runs in this thread; null where there is none.
+  static Engine*& current() {
+    thread_local Engine* engine = nullptr;
+    return engine;
+  }
+
+  bool retains() const { return retain_; }
 
   void seed(const Edge& edge, const Tensor& dy) {
     roots_.push_back(edge.node);
@@ -60,6 +79,7 @@ class Engine {
   }
 
   void run() {
+    const Running running(this);
     if (only_targets_) find_paths();
     for (auto& [edge, dy] : seeds_) deliver(edge, std::move(dy));
     seeds_.clear();
@@ -75,6 +95,17 @@ class Engine {
   }
 
  private:
+  class Running {
+   public:
+    explicit Running(Engine* engine) : outer_(std::exchange(current(), engine)) {}
+    ~Running() { current() = outer_; }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+   private:
+    Engine* outer_;
+  };
+
   static bool before(const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) {
     return a->sequence < b->sequence;
   }
@@ -163,11 +194,12 @@ class Engine {
 
   Place place_of(const Edge& edge) {
     if (const auto* leaf = dynamic_cast<const LeafNode*>(edge.node.get())) {
-      if (!only_targets_) return {&leaf->leaf->grad, true};
       for (const Target& t : targets_) {
         if (t.node == edge.node.get()) return {t.to, true};
       }
-      return {};
+      if (only_targets_) return {};
+      if (surrounding_ != nullptr) return surrounding_->place_of(edge);
+      return {&leaf->leaf->grad, true};
     }
     if (only_targets_ && !leads_on(*edge.node) && !is_target(*edge.node)) return {};
     auto [entry, fresh] = pending_.try_emplace(edge.node.get());
@@ -210,6 +242,7 @@ class Engine {
 
   bool retain_, only_targets_;
   std::vector<Target> targets_;
+  Engine* surrounding_;
   std::vector<std::shared_ptr<Node>> roots_;
   std::vector<std::pair<Edge, Tensor>> seeds_;
   std::vector<std::shared_ptr<Node>> heap_;  // by sequence, highest first
@@ -218,10 +251,10 @@ class Engine {
 };
 
 void run(std::span<const Tensor> outputs, std::span<const Tensor> dy, std::vector<Target> targets,
-         bool only_targets, bool retain) {
+         For whom, bool retain) {
   require<GradientError>(dy.size() == outputs.size() || dy.empty(), "backward",
                          "{} outputs but {} gradients", outputs.size(), dy.size());
-  Engine engine(retain, std::move(targets), only_targets);
+  Engine engine(retain, std::move(targets), whom);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& y = outputs[i];
     require<GradientError>(static_cast<bool>(y), "backward", "output {} is undefined", i);
@@ -253,6 +286,35 @@ void run(std::span<const Tensor> outputs, std::span<const Tensor> dy, std::vecto
   engine.run();
 }
 
+/// Gradients of the inputs, whom those of other leaves are for besides.
+std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
+                              std::span<const Tensor> inputs, For whom, bool retain) {
+  std::vector<Tensor> result(inputs.size());
+  std::vector<Edge> alive;  // keeps the nodes of unreached leaves
+  std::vector<Target> targets;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    alive.push_back(edge_of(inputs[i]));
+    if (!alive.back().node) {
+      fail_with<GradientError>("gradients", "the input does not require gradients",
+                               {{"input", inputs[i]}});
+    }
+    targets.push_back({alive.back().node.get(), alive.back().slot, &result[i]});
+  }
+  // An input that is given twice is found once; the others get the same gradient.
+  std::vector<size_t> first(inputs.size());
+  std::vector<Target> distinct;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    first[i] = i;
+    for (size_t j = 0; j < i && first[i] == i; ++j) {
+      if (targets[j].node == targets[i].node && targets[j].slot == targets[i].slot) first[i] = j;
+    }
+    if (first[i] == i) distinct.push_back(targets[i]);
+  }
+  run(outputs, dy, std::move(distinct), whom, retain);
+  for (size_t i = 0; i < result.size(); ++i) result[i] = result[first[i]];
+  return result;
+}
+
 }  // namespace
 }  // namespace autograd
 
@@ -261,7 +323,7 @@ void backward(std::span<const Tensor> outputs, std::span<const Tensor> dy,
   require<NotImplemented>(!options.create_graph, "backward",
                           "gradients of gradients are not supported (create_graph)");
   if (options.inputs.empty()) {
-    autograd::run(outputs, dy, {}, false, options.retain);
+    autograd::run(outputs, dy, {}, autograd::For::leaves, options.retain);
     return;
   }
   for (const Tensor& x : options.inputs) {
@@ -282,30 +344,19 @@ void backward(const Tensor& loss, const Tensor& dy, const BackwardOptions& optio
 
 std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
                               std::span<const Tensor> inputs, bool retain) {
-  std::vector<Tensor> result(inputs.size());
-  std::vector<autograd::Edge> alive;  // keeps the nodes of unreached leaves
-  std::vector<autograd::Target> targets;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    alive.push_back(autograd::edge_of(inputs[i]));
-    if (!alive.back().node) {
-      fail_with<GradientError>("gradients", "the input does not require gradients",
-                               {{"input", inputs[i]}});
-    }
-    targets.push_back({alive.back().node.get(), alive.back().slot, &result[i]});
-  }
-  // An input that is given twice is found once; the others get the same gradient.
-  std::vector<size_t> first(inputs.size());
-  std::vector<autograd::Target> distinct;
-  for (size_t i = 0; i < targets.size(); ++i) {
-    first[i] = i;
-    for (size_t j = 0; j < i && first[i] == i; ++j) {
-      if (targets[j].node == targets[i].node && targets[j].slot == targets[i].slot) first[i] = j;
-    }
-    if (first[i] == i) distinct.push_back(targets[i]);
-  }
-  autograd::run(outputs, dy, std::move(distinct), true, retain);
-  for (size_t i = 0; i < result.size(); ++i) result[i] = result[first[i]];
-  return result;
+  return autograd::gradients(outputs, dy, inputs, autograd::For::targets, retain);
+}
+
+bool graph_is_retained() {
+  const autograd::Engine* engine = autograd::Engine::current();
+  return engine != nullptr && engine->retains();
+}
+
+std::vector<Tensor> gradients_within(std::span<const Tensor> outputs, std::span<const Tensor> dy,
+                                     std::span<const Tensor> inputs) {
+  require<GradientError>(autograd::Engine::current() != nullptr, "gradients_within",
+                         "no backward() runs around it");
+  return autograd::gradients(outputs, dy, inputs, autograd::For::surrounding, false);
 }
 
 }  // namespace longspan

@@ -31,4 +31,12 @@ void backward(std::span<const Tensor> outputs, std::span<const Tensor> dy,
 std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
                               std::span<const Tensor> inputs, bool retain = false);
 
+/// For nodes: whether another backward() may follow the one that runs.
+bool graph_is_retained();
+/// gradients() for wrappers, inside the backward() of a node, of what it has run again: leaves
+/// other than `inputs` get their gradients as they would from the surrounding backward(), each
+/// contribution when it arrives. Throws GradientError outside of one.
+std::vector<Tensor> gradients_within(std::span<const Tensor> outputs, std::span<const Tensor> dy,
+                                     std::span<const Tensor> inputs);
+
 }  // namespace longspan

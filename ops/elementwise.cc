@@ -1,6 +1,7 @@
 #include "ops/elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "autograd/record.h"
 #include "ops/kernels/elementwise.h"
@@ -211,6 +212,16 @@ Tensor pow(const Tensor& x, double p) { return unary("pow", Unary::power, Keep::
 Tensor clamp(const Tensor& x, double low, double high) {
   require(low <= high, "clamp", "low {} is above high {}", low, high);
   return unary("clamp", Unary::clamp, Keep::x, x, low, high);
+}
+
+Tensor round_to_grid(const Tensor& x, int bits) {
+  require(bits >= 0 && bits <= 100, "round_to_grid", "bits is {}; expected 0 to 100", bits);
+  require_floating("round_to_grid", x);
+  Tensor y = Tensor::like(x);
+  kernels::unary_forward(x.device(), Unary::grid, std::ldexp(1.0, bits), std::ldexp(1.0, -bits),
+                         x.view(), y.mut());
+  return record("round_to_grid", {x}, y, save(),
+                [](const Context&, const Tensor& dy) -> Grads { return {dy}; });
 }
 
 Tensor tanh(const Tensor& x) { return unary("tanh", Unary::tanh, Keep::y, x); }

@@ -71,6 +71,12 @@ Tensor pow(const Tensor& x, double p);
 /// where low > high.
 Tensor clamp(const Tensor& x, double low, double high);
 
+/// y = rint(x 2^bits) 2^-bits, ties to even: the nearest multiple of 2^-bits, never -0. The
+/// gradient passes as if nothing had been rounded. Saves nothing. In f32 sums and differences of
+/// such multiples are exact while their size is at most 2^(24 - bits). Throws ValueError unless 0
+/// <= bits <= 100.
+Tensor round_to_grid(const Tensor& x, int bits);
+
 /// tanh x and s(x) = 1 / (1 + e^-x). Save y.
 Tensor tanh(const Tensor& x);
 Tensor sigmoid(const Tensor& x);

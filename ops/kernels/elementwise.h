@@ -32,7 +32,8 @@ enum class Unary : uint8_t {
   silu,          // x s(x)                                          | x
   gelu_erf,      // x Phi(x), the normal distribution               | x
   gelu_tanh,     // x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) / 2  | x
-  gelu_sigmoid   // x s(1.702 x)                                    | x
+  gelu_sigmoid,  // x s(1.702 x)                                    | x
+  grid           // rint(x alpha) beta, ties to even, never -0      | nothing: dx = dy
 };
 
 /// Functions of two numbers, and comparisons of them.
@@ -49,7 +50,7 @@ inline constinit Kernel<void(Unary f, double alpha, double beta, ConstView x_or_
     unary_backward{"unary_backward"};
 /// y = f(x), slope = f'(x), for silu and the gelus, where the two share their costly part.
 inline constinit Kernel<void(Unary f, ConstView x, View y, View slope)> unary_slope{"unary_slope"};
-/// y = f(a, b). maximum and minimum give NaN where one of the two is.
+/// y = f(a, b). maximum and minimum give NaN where one of the two is. y may be a or b.
 inline constinit Kernel<void(Binary f, ConstView a, ConstView b, View y)> binary{"binary"};
 /// y = a f b ? 1 : 0. a and b of one dtype, any; y u8.
 inline constinit Kernel<void(Comparison f, ConstView a, ConstView b, View y)> compare{"compare"};

@@ -95,6 +95,8 @@ LONGSPAN_HD inline A unary_value(Unary f, A alpha, A beta, A x) {
       return x * logistic(x * A(1.59576912160573071176) * (A(1) + A(0.044715) * x * x));
     case Unary::gelu_sigmoid:
       return x * logistic(A(1.702) * x);
+    case Unary::grid:
+      return LONGSPAN_MATHS(rint, x * alpha) * beta + A(0);
   }
   return x;
 }
@@ -169,6 +171,8 @@ LONGSPAN_HD inline A unary_slope_of(Unary f, A alpha, A beta, A v) {
       return v > 0 ? A(1) : alpha;
     case Unary::elu:
       return v > 0 ? A(1) : v + alpha;
+    case Unary::grid:
+      return A(1);
     default: {
       A y, slope;
       unary_both(f, v, y, slope);

@@ -1,0 +1,360 @@
+#include "nn/reversible.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/record.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/kernels/elementwise.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "reversible";
+
+/// What a layer's result adds to a stream.
+Tensor residual_of(const Tensor& y, DType dtype, const ReversibleOptions& options) {
+  const Tensor r = cast(y, dtype);
+  return options.exact ? round_to_grid(r, options.grid) : r;
+}
+
+/// x with a place of its own in the graph, where the gradients of all that reads it are summed
+/// before they join others: as where a layer is run again by itself.
+Tensor apart(const Tensor& x) {
+  if (!x) return x;
+  return record("reversible_input", {x}, x.detach(), save(),
+                [](const Context&, const Tensor& dy) -> Grads { return {dy}; });
+}
+
+/// x without history, as a leaf where its gradient is wanted.
+Tensor leaf_of(const Tensor& x, bool wanted) {
+  if (!x) return x;
+  Tensor leaf = x.detach();
+  if (wanted) set_requires_grad(leaf);
+  return leaf;
+}
+
+/// a -= b, in place.
+void subtract(Tensor& a, const Tensor& b) {
+  const ConstView before = a.view();
+  kernels::binary(a.device(), kernels::Binary::sub, before, b.view(), a.mut());
+}
+
+double squared_sum(const Tensor& x) { return sum(square(cast(x, DType::f64))).item(); }
+
+/// |a - b| / |a|.
+double relative_error(const Tensor& a, const Tensor& b) {
+  const double scale = squared_sum(a);
+  const double error = squared_sum(sub(cast(a, DType::f64), cast(b, DType::f64)));
+  return error == 0 ? 0 : std::sqrt(error / scale);
+}
+
+/// `count` rows of x, evenly spaced (all: -1).
+Tensor some_rows(const Tensor& x, int64_t count) {
+  const Tensor rows = x.detach().alias({x.numel() / x.dim(-1), x.dim(-1)}, {x.dim(-1), 1}, 0);
+  if (count < 0 || count >= rows.dim(0)) return rows;
+  return clone(slice(rows, 0, 0, count * (rows.dim(0) / count), rows.dim(0) / count));
+}
+
+}  // namespace
+
+InversionReport& inversion_report() {
+  thread_local InversionReport report;
+  return report;
+}
+
+/// What is kept of a forward pass, and where backward is in it.
+class Reversible::Graph {
+ public:
+  struct Step {
+    std::shared_ptr<Layer> layer;
+    Given given;  // without context and choices
+    Pass pass;
+    autograd::SavedTensor context;
+    std::vector<autograd::SavedTensor> choices;
+  };
+  /// A step that is run again: its leaves and results.
+  struct Run {
+    Tensor x, context, residual, loss;
+  };
+
+  Graph(const ReversibleOptions& options, DType dtype) : options_(options), dtype_(dtype) {}
+
+  int64_t size() const { return static_cast<int64_t>(steps_.size()); }
+  void add(Step step) { steps_.push_back(std::make_unique<Step>(std::move(step))); }
+  void drop(int64_t i) {
+    steps_[static_cast<size_t>(i)].reset();
+    kept_.erase(i + 1);
+  }
+  void keep(const Halves& x) {
+    if (kept_.count(size()) > 0) return;
+    kept_[size()] = {autograd::SavedTensor(x.x1, kName), autograd::SavedTensor(x.x2, kName)};
+  }
+  void watch(const Halves& x) {
+    if (options_.watch == 0) return;
+    const Tensor first = some_rows(x.x1, options_.watch);
+    const Tensor second = x.x1.shares_storage(x.x2) ? first : some_rows(x.x2, options_.watch);
+    begin_ = {autograd::SavedTensor(first, kName), autograd::SavedTensor(second, kName)};
+  }
+
+  /// Makes now() the streams after `count` steps.
+  void reach(int64_t count) {
+    if (at_ < count || kept_.count(count) > 0) start(count);
+    while (at_ > count) {
+      const NoGrad off;
+      undo(run(at_ - 1, false, false).residual);
+    }
+  }
+  Halves& now() { return now_; }
+
+  /// The step after which are the streams now, once more.
+  Run run(int64_t i, bool wants_x, bool wants_context) const {
+    const Step* step = steps_[static_cast<size_t>(i)].get();
+    require<GradientError>(
+        step != nullptr, kName,
+        "a step that backward must undo is gone: backward ran through it before; "
+        "call the first one with retain, or run forward again");
+    const Replay mark;
+    Run r;
+    r.x = leaf_of(now_.x1, wants_x);
+    r.context = leaf_of(step->context.get(kName), wants_context);
+    Given given = step->given;
+    given.context = r.context;
+    for (const autograd::SavedTensor& c : step->choices) given.choices.push_back(c.get(kName));
+    const Output out = step->layer->forward(cast(r.x, options_.layers), given, step->pass);
+    r.residual = residual_of(out.y, dtype_, options_);
+    r.loss = out.loss;
+    return r;
+  }
+
+  /// Takes back the step whose result was `residual`.
+  void undo(const Tensor& residual) {
+    subtract(now_.x2, residual);
+    std::swap(now_.x1, now_.x2);
+    --at_;
+    if (at_ == 0) arrive();
+  }
+  /// Nobody asks for the streams now.
+  void forget() {
+    now_ = {};
+    at_ = -1;
+  }
+
+ private:
+  struct Kept {
+    autograd::SavedTensor x1, x2;
+  };
+
+  /// Begins at the nearest streams that are kept, after `count` steps or more. They are
+  /// overwritten, unless others may want them.
+  void start(int64_t count) {
+    const auto found = kept_.lower_bound(count);
+    require<GradientError>(found != kept_.end(), kName,
+                           "the streams that were kept are gone: backward ran through this graph "
+                           "before; call the first one with retain, or run forward again");
+    at_ = found->first;
+    now_ = {found->second.x1.get(kName), found->second.x2.get(kName)};
+    if (at_ == count && !graph_is_retained()) kept_.erase(found);
+    for (Tensor* x : {&now_.x1, &now_.x2}) {
+      if (!x->unique()) *x = clone(*x);
+    }
+  }
+
+  /// At the first step: what came of the input.
+  void arrive() {
+    if (options_.watch == 0) return;
+    const NoGrad off;
+    InversionReport& report = inversion_report();
+    report.last =
+        std::max(relative_error(begin_.x1.get(kName), some_rows(now_.x1, options_.watch)),
+                 relative_error(begin_.x2.get(kName), some_rows(now_.x2, options_.watch)));
+    report.largest = std::max(report.largest, report.last);
+    ++report.watched;
+  }
+
+  const ReversibleOptions options_;
+  const DType dtype_;
+  std::vector<std::unique_ptr<Step>> steps_;
+  std::map<int64_t, Kept> kept_;  // streams by the number of steps before them
+  Kept begin_;                    // rows that are watched
+  Halves now_;                    // x1: what step at_ reads
+  int64_t at_ = -1;
+};
+
+/// Inputs: the stream that is added to, the one that is read, the context, and the parameters of
+/// the layer, which get their gradients inside. Outputs: the sum, and the auxiliary loss.
+struct Reversible::StepNode final : autograd::Node {
+  StepNode(std::shared_ptr<Graph> g, int64_t i) : Node(kName), graph(std::move(g)), index(i) {}
+
+  Grads backward(std::span<const Tensor> dy) override {
+    graph->reach(index + 1);
+    Grads grads(next.size());
+    {
+      const Graph::Run r = [&] {
+        const EnableGrad on;
+        return graph->run(index, wants(1), wants(2));
+      }();
+      graph->undo(r.residual);
+      into_step(r, dy, grads);
+    }
+    if (index == 0) graph->forget();
+    if (wants(0)) grads[0] = dy[0];
+    return grads;
+  }
+
+  void release() override {
+    graph->drop(index);
+    Node::release();
+  }
+
+  std::shared_ptr<Graph> graph;
+  int64_t index;
+
+ private:
+  static void into_step(const Graph::Run& r, std::span<const Tensor> dy, Grads& grads) {
+    std::vector<Tensor> outputs, upstream, leaves;
+    const auto with = [&](const Tensor& y, size_t slot) {
+      if (slot >= dy.size() || !dy[slot] || !y || !requires_grad(y)) return;
+      outputs.push_back(y);
+      upstream.push_back(dy[slot]);
+    };
+    with(r.residual, 0);
+    with(r.loss, 1);
+    if (outputs.empty()) return;
+    for (const Tensor& x : {r.x, r.context}) {
+      if (x && requires_grad(x)) leaves.push_back(x);
+    }
+    std::vector<Tensor> dx = gradients_within(outputs, upstream, leaves);
+    size_t i = 0;
+    if (requires_grad(r.x)) grads[1] = std::move(dx[i++]);
+    if (r.context && requires_grad(r.context)) grads[2] = std::move(dx[i]);
+  }
+};
+
+Reversible::Reversible(Halves x, const ReversibleOptions& options)
+    : options_(options), dtype_(x.x1.dtype()), now_(std::move(x)) {
+  for (const Tensor& h : {now_.x1, now_.x2}) {
+    if (h.dtype() != DType::f32 && h.dtype() != DType::f64) {
+      fail_with<DTypeError>(kName,
+                            "the streams must be in f32 or f64: in fewer bits their sums lose what "
+                            "the inversion needs; layers may compute in bf16 (options.layers)",
+                            {{"stream", h}});
+    }
+  }
+  require_same_shape(kName, {"x1", now_.x1}, {"x2", now_.x2});
+  require_same_dtype(kName, {"x1", now_.x1}, {"x2", now_.x2});
+  require_same_device(kName, {"x1", now_.x1}, {"x2", now_.x2});
+  require(options.grid >= 0 && options.grid <= 23, kName, "grid is {}; expected 0 to 23",
+          options.grid);
+  require(options.checkpoint_every >= 0, kName, "checkpoint_every is {}; expected 0 or more",
+          options.checkpoint_every);
+  for (Tensor* h : {&now_.x1, &now_.x2}) {
+    *h = contiguous(*h);
+    watch_size(*h);
+  }
+  if (autograd::recording() && !options.stored) {
+    graph_ = std::make_shared<Graph>(options, dtype_);
+    graph_->watch(now_);
+  }
+}
+
+Tensor Reversible::input() const { return cast(now_.x2, options_.layers); }
+
+Tensor Reversible::residual(const Tensor& y) const { return residual_of(y, dtype_, options_); }
+
+void Reversible::watch_size(const Tensor& x) {
+  if (!options_.exact || !autograd::recording() || x.numel() == 0) return;
+  const NoGrad off;
+  const Tensor size = max(flatten(max(abs(x.detach()), -1).values), 0).values;
+  largest_ = largest_ ? maximum(largest_, size) : size;
+}
+
+Output Reversible::step(std::shared_ptr<Layer> f, const Given& given, Pass pass) {
+  Output out;
+  Tensor sum;
+  if (graph_ == nullptr) {
+    Given own = given;
+    own.context = apart(given.context);
+    out = f->forward(cast(apart(now_.x2), options_.layers), own, pass);
+    sum = add(now_.x1, residual(out.y));
+    out.y = out.y.detach();
+  } else {
+    {
+      const NoGrad off;
+      out = f->forward(input(), given, pass);
+      sum = add(now_.x1, residual(out.y));
+    }
+    std::vector<Tensor> inputs{now_.x1, now_.x2, given.context};
+    for (const Tensor& w : parameters(*f)) inputs.push_back(w);
+    Tensor* const outputs[] = {&sum, &out.loss};
+    const int64_t index = graph_->size();
+    Graph::Step step{std::move(f), given, pass, autograd::SavedTensor(given.context, kName), {}};
+    step.given.context = {};
+    for (const Tensor& c : out.choices) step.choices.emplace_back(c, kName);
+    graph_->add(std::move(step));
+    record_node(kName, inputs, std::span(outputs, out.loss ? 2 : 1),
+                [&] { return std::make_shared<StepNode>(graph_, index); });
+  }
+  now_ = {now_.x2, sum};
+  watch_size(sum);
+  const int64_t every = options_.checkpoint_every;
+  if (graph_ != nullptr && every > 0 && graph_->size() % every == 0) graph_->keep(now_);
+  return out;
+}
+
+Halves Reversible::finish() {
+  if (largest_) {
+    const double largest = largest_.item();
+    const int digits = dtype_ == DType::f32 ? 24 : 53;
+    const double limit = std::ldexp(1.0, digits - options_.grid);
+    if (largest > limit) {
+      fail<ValueError>(kName,
+                       "a stream reached {}, and multiples of 2^-{} are exact in {} up to {} only; "
+                       "use a grid of at most {} bits, or the float mode",
+                       largest, options_.grid, name_of(dtype_), limit,
+                       std::max(0, digits - std::ilogb(largest) - 1));
+    }
+  }
+  if (graph_ != nullptr) {
+    graph_->keep(now_);
+    graph_ = nullptr;
+  }
+  return now_;
+}
+
+ReversibleOutput reversible(std::span<const Coupling> couplings, Halves x, const Given& given,
+                            Pass pass, ReversibleOptions options) {
+  if (options.layers == DType::f32) options.layers = x.x1.dtype();
+  Reversible streams(std::move(x), options);
+  ReversibleOutput result;
+  int64_t index = 0;
+  for (const Coupling& c : couplings) {
+    for (Layer* layer : {c.f.get(), c.g.get()}) {
+      const std::shared_ptr<Layer> unowned(std::shared_ptr<void>(), layer);
+      Output out = streams.step(unowned, given, pass.at(index++));
+      if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
+      result.outputs.push_back(std::move(out));
+    }
+  }
+  result.y = streams.finish();
+  return result;
+}
+
+Halves enter_reversible(const Tensor& x, const ReversibleOptions& options) {
+  Tensor e = x.dtype() == DType::f64 ? x : cast(x, DType::f32);
+  if (options.exact) e = round_to_grid(e, options.grid);
+  return {e, e};
+}
+
+Tensor mean_of(const Halves& x) { return mul(add(x.x1, x.x2), 0.5); }
+
+Tensor concat_of(const Halves& x) { return concat({x.x1, x.x2}, -1); }
+
+}  // namespace longspan

@@ -1,0 +1,603 @@
+// The acceptance tests of saving memory that concern reversible stacks, by their numbers.
+
+#include "nn/reversible.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+#include "nn/attention.h"
+#include "nn/checkpoint.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+#include "tests/harness/messages.h"
+#include "tests/harness/model_info.h"
+#include "train/optimizer.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr int64_t B = 2, L = 13, D = 16, F = 32;
+const Pass training{.training = true, .gen = Generator{5}};
+const Init in_f32{.gen = Generator{7}};
+const Init in_f64{.gen = Generator{7}, .dtype = DType::f64};
+
+/// Drop(layer(norm(x))).
+struct Branch final : Layer {
+  Normalization norm;
+  std::unique_ptr<Layer> layer;
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+    Output out = layer->forward(norm.forward(x), given, pass);
+    out.y = dropout(out.y, 0.1, pass.at("resid"));
+    return out;
+  }
+  void visit(Visitor& v) override { v("norm", norm)("layer", layer); }
+};
+
+/// One step after another, as a module.
+struct Steps final : Module {
+  std::vector<std::shared_ptr<Layer>> list;
+  void visit(Visitor& v) override {
+    for (size_t i = 0; i < list.size(); ++i) v(std::to_string(i), *list[i]);
+  }
+};
+
+std::shared_ptr<Layer> branch(std::unique_ptr<Layer> layer, const Init& init) {
+  auto b = std::make_shared<Branch>();
+  b->norm = Normalization(NormKind::layer, D, 1e-5, init.at("norm"));
+  b->layer = std::move(layer);
+  return b;
+}
+
+/// Blocks of attention, cross-attention where wanted, and feed-forward.
+Steps blocks(int64_t count, const Init& init, bool cross = false, double gain = 0.25) {
+  const Scheme weights = Scheme::normal(gain);
+  AttentionOptions attention{
+      .d_model = D, .n_head = 2, .dropout = 0.2f, .weights = weights, .out_weights = weights};
+  AttentionOptions across = attention;
+  across.cross = true;
+  const FeedForwardOptions ff{.d_model = D,
+                              .d_ff = F,
+                              .activation = Activation::gelu_tanh,
+                              .dropout = 0.1f,
+                              .weights = weights,
+                              .out_weights = weights};
+  Steps s;
+  for (int64_t i = 0; i < count; ++i) {
+    const Init at = init.at(i);
+    const auto heads = [&](const AttentionOptions& o, const char* label) {
+      s.list.push_back(
+          branch(std::make_unique<MultiHead>(o, ShawTables{}, at.at(label)), at.at(label)));
+    };
+    heads(attention, "attention");
+    if (cross) heads(across, "cross");
+    s.list.push_back(branch(std::make_unique<FeedForward>(ff, at.at("ff")), at.at("ff")));
+  }
+  return s;
+}
+
+Tensor numbers(const Shape& shape, const char* label, const Init& init) {
+  return init.at(label).make(shape, Scheme::normal(1)).detach();
+}
+
+Tensor leaf(const Shape& shape, const char* label, const Init& init) {
+  Tensor x = numbers(shape, label, init);
+  set_requires_grad(x);
+  return x;
+}
+
+Given local() {
+  Given given;
+  given.pattern = patterns::local(5);
+  given.across = patterns::dense();
+  return given;
+}
+
+/// Through all steps, from both streams equal to x to their mean.
+struct Passed {
+  Tensor y, loss;
+  std::vector<Output> outputs;
+};
+Passed pass_through(const Steps& steps, const Tensor& x, const Given& given,
+                    ReversibleOptions options, const Pass& pass = training) {
+  if (options.layers == DType::f32) options.layers = x.dtype();
+  Reversible streams(enter_reversible(x, options), options);
+  Passed p;
+  for (size_t i = 0; i < steps.list.size(); ++i) {
+    Output out = streams.step(steps.list[i], given, pass.at(static_cast<uint64_t>(i)));
+    if (out.loss) p.loss = p.loss ? add(p.loss, out.loss) : out.loss;
+    p.outputs.push_back(std::move(out));
+  }
+  p.y = mean_of(streams.finish());
+  return p;
+}
+
+/// Output and gradients of the input, the context and every parameter.
+std::vector<Tensor> outcome(Steps& steps, const Init& init, const ReversibleOptions& options,
+                            bool cross = false) {
+  for (const Tensor& w : parameters(steps)) set_grad(w, {});
+  const Tensor x = leaf({B, L, D}, "x", init), context = leaf({B, 6, D}, "context", init);
+  Given given = local();
+  if (cross) given.context = mul(cast(context, options.layers), 2.0);  // a result, not a leaf
+  if (options.layers == DType::f32 && cross) given.context = mul(context, 2.0);
+  const Tensor y = pass_through(steps, x, given, options).y;
+  backward(y, numbers(y.shape(), "dy", init));
+  std::vector<Tensor> all{y.detach(), grad(x), grad(context)};
+  for (const Tensor& w : parameters(steps)) all.push_back(grad(w));
+  return all;
+}
+
+void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(static_cast<bool>(a[i]), static_cast<bool>(b[i])) << i;
+    if (a[i]) {
+      EXPECT_TRUE(same_bits(a[i], b[i])) << i;
+    }
+  }
+}
+
+/// Largest |a - b| / |b| over the tensors, in the norm of L2.
+double difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  const NoGrad off;
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(static_cast<bool>(a[i]), static_cast<bool>(b[i])) << i;
+    if (!a[i] || !b[i]) continue;
+    const Tensor p = cast(a[i].detach(), DType::f64), q = cast(b[i].detach(), DType::f64);
+    const double error = sum(square(p - q)).item(), scale = sum(square(q)).item();
+    if (error > 0) largest = std::max(largest, std::sqrt(error / scale));
+  }
+  return largest;
+}
+
+ReversibleOptions stored(ReversibleOptions options) {
+  options.stored = true;
+  return options;
+}
+const ReversibleOptions exact{.exact = true};
+const ReversibleOptions exact_in_bf16{.layers = DType::bf16, .exact = true};
+
+/// The error with which the inversion of `count` blocks arrives at the input.
+double inversion_error(int64_t count, const Init& init, ReversibleOptions options) {
+  options.watch = -1;
+  Steps steps = blocks(count, init);
+  inversion_report() = {};
+  outcome(steps, init, options);
+  EXPECT_EQ(inversion_report().watched, 1);
+  return inversion_report().last;
+}
+
+TEST(Memory, Test1_InvertsToRounding) {
+  EXPECT_LE(inversion_error(24, in_f64, {}), 1e-12);
+  const double in_single = inversion_error(24, in_f32, {});
+  EXPECT_GT(in_single, 0);
+  EXPECT_LE(in_single, 1e-5);
+}
+
+TEST(Memory, Test1_InvertsBitwiseOnTheGrid) {
+  EXPECT_EQ(inversion_error(64, in_f32, exact), 0);
+  EXPECT_EQ(inversion_error(64, in_f32, exact_in_bf16), 0);
+  EXPECT_EQ(inversion_error(8, in_f64, exact), 0);
+}
+
+/// Of `count` blocks of two feed-forward layers D = 64, F = 128 with weights of unit gain: the
+/// network of the table of inversion errors.
+double drift(int64_t count, ReversibleOptions options, DType dtype = DType::f32) {
+  constexpr int64_t width = 64, inner = 128;
+  const Init init{.gen = Generator{11}, .dtype = dtype};
+  const auto unit = [](int64_t fan_in) {
+    return Scheme::normal(1 / std::sqrt(static_cast<double>(fan_in)));
+  };
+  const FeedForwardOptions ff{.d_model = width,
+                              .d_ff = inner,
+                              .activation = Activation::gelu_tanh,
+                              .weights = unit(width),
+                              .out_weights = unit(inner)};
+  Steps steps;
+  for (int64_t i = 0; i < 2 * count; ++i) {
+    auto b = std::make_shared<Branch>();
+    b->norm = Normalization(NormKind::layer, width, 1e-5, init.at(i).at("norm"));
+    b->layer = std::make_unique<FeedForward>(ff, init.at(i));
+    steps.list.push_back(b);
+  }
+  options.watch = -1;
+  inversion_report() = {};
+  const Tensor y = pass_through(steps, leaf({1, 32, width}, "x", init), {}, options, Pass{}).y;
+  backward(y, numbers(y.shape(), "dy", init));
+  EXPECT_EQ(inversion_report().watched, 1);
+  return inversion_report().last;
+}
+
+TEST(Memory, Test1_ErrorsOfInversionAreThoseOfTheTable) {
+  for (const auto& [count, largest] : {std::pair{6, 1e-14}, {24, 5e-14}, {96, 2.5e-13}}) {
+    EXPECT_LE(drift(count, {}, DType::f64), largest) << count;
+  }
+  for (const auto& [count, largest] : {std::pair{6, 7e-6}, {24, 2.6e-5}, {96, 1.4e-4}}) {
+    EXPECT_LE(drift(count, {}), largest) << count;
+    EXPECT_EQ(drift(count, exact), 0) << count;
+    EXPECT_EQ(drift(count, exact_in_bf16), 0) << count;
+  }
+}
+
+TEST(Memory, Test1_DriftOfLayersInBf16IsSeenAndBoundByTrueStreams) {
+  const double far = drift(48, {.layers = DType::bf16});
+  EXPECT_GT(far, 1e-4);
+  EXPECT_LT(drift(48, {.layers = DType::bf16, .checkpoint_every = 4}), far / 100);
+}
+
+TEST(Memory, Test2_GradientsAreThoseOfTheStoredStreams) {
+  Steps in_double = blocks(24, in_f64), in_single = blocks(24, in_f32);
+  EXPECT_LE(difference(outcome(in_double, in_f64, {}), outcome(in_double, in_f64, stored({}))),
+            1e-10);
+  EXPECT_LE(difference(outcome(in_single, in_f32, {}), outcome(in_single, in_f32, stored({}))),
+            1e-4);
+}
+
+TEST(Memory, Test2_GradientsOnTheGridAreBitwiseThoseOfTheStoredStreams) {
+  for (const ReversibleOptions& options : {exact, exact_in_bf16}) {
+    for (const bool cross : {false, true}) {
+      Steps steps = blocks(5, in_f32, cross);  // with `cross` an odd number of steps
+      expect_same(outcome(steps, in_f32, options, cross),
+                  outcome(steps, in_f32, stored(options), cross));
+    }
+  }
+}
+
+TEST(Memory, Test2_TrueStreamsInBetweenChangeNothingOnTheGrid) {
+  Steps steps = blocks(5, in_f32);
+  for (const int64_t every : {1, 3, 10}) {
+    ReversibleOptions options = exact;
+    options.checkpoint_every = every;
+    expect_same(outcome(steps, in_f32, options), outcome(steps, in_f32, stored(exact)));
+  }
+}
+
+TEST(Memory, Test2_BitwiseAtDepth96After200Steps) {
+  Steps steps = blocks(96, in_f32, false, 0.1);
+  Adam adam(named_parameters(steps));
+  double first = 0, last = 0;
+  for (int64_t step = 0; step < 200; ++step) {
+    const Init at = in_f32.at(step);
+    const Tensor x = numbers({1, 8, D}, "x", at);
+    const Pass pass{.training = true, .gen = Generator{3}.fork(static_cast<uint64_t>(step))};
+    const Tensor y = pass_through(steps, x, local(), exact_in_bf16, pass).y;
+    const Tensor loss = mean(square(y - flip(x, 2)));
+    (step == 0 ? first : last) = loss.item();
+    backward(loss);
+    adam.step(3e-3);
+  }
+  EXPECT_LT(last, 0.8 * first);
+  expect_same(outcome(steps, in_f32, exact_in_bf16), outcome(steps, in_f32, stored(exact_in_bf16)));
+}
+
+/// Adds the number of layers that share it: weights used by several steps.
+TEST(Memory, Test2_SharedLayersGetEveryGradient) {
+  Steps one = blocks(1, in_f32), shared;
+  for (int i = 0; i < 6; ++i) shared.list.push_back(one.list[static_cast<size_t>(i % 2)]);
+  const auto run = [&](const ReversibleOptions& options) {
+    for (const Tensor& w : parameters(one)) set_grad(w, {});
+    const Tensor y = pass_through(shared, numbers({B, L, D}, "x", in_f32), local(), options).y;
+    backward(y, numbers(y.shape(), "dy", in_f32));
+    std::vector<Tensor> all{y.detach()};
+    for (const Tensor& w : parameters(one)) all.push_back(grad(w));
+    return all;
+  };
+  expect_same(run(exact), run(stored(exact)));
+}
+
+/// A layer made of a function that a test chooses.
+struct Odd final : Layer {
+  std::function<Output(const Tensor&, const Given&, Pass)> f;
+  Tensor weight;
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+    return f(x, given, pass);
+  }
+  void visit(Visitor& v) override { v("weight", weight); }
+};
+
+TEST(Memory, Test4_MasksAreTheSameWhenDrawnAgain) {
+  std::vector<std::vector<float>> masks;
+  Steps steps;
+  for (int i = 0; i < 3; ++i) {
+    auto odd = std::make_shared<Odd>();
+    odd->f = [&](const Tensor& x, const Given&, Pass pass) {
+      masks.push_back(dropout(ones_like(x.detach()), 0.5, pass).to_vector<float>());
+      return dropout(x, 0.5, pass);
+    };
+    steps.list.push_back(odd);
+  }
+  const Tensor x = leaf({B, L, D}, "x", in_f32);
+  backward(sum(pass_through(steps, x, {}, {}).y));
+  ASSERT_EQ(masks.size(), 6u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(masks[i], masks[5 - i]);
+  EXPECT_NE(masks[0], masks[1]);
+}
+
+TEST(Memory, Test7_SavedBytesDoNotDependOnDepth) {
+  const int64_t stream = memory::block_bytes(B * L * D * 4);
+  const auto saved = [&](int64_t count, const ReversibleOptions& options) {
+    const Steps steps = blocks(count, in_f32);
+    const Tensor x = leaf({B, L, D}, "x", in_f32);
+    const int64_t before = memory_tracker().live()[Category::saved];
+    const Tensor y = pass_through(steps, x, local(), options).y;
+    return memory_tracker().live()[Category::saved] - before;
+  };
+  for (const int64_t count : {4, 16, 64}) {
+    EXPECT_EQ(saved(count, {}), 2 * stream);
+    EXPECT_EQ(saved(count, exact), 2 * stream);
+  }
+  // Of the streams kept in between, each but the last is shared by two of them.
+  EXPECT_EQ(saved(16, {.checkpoint_every = 8}), 2 * 4 * stream);
+  EXPECT_GT(saved(16, stored({})), 50 * stream);
+}
+
+TEST(Memory, Test7_BackwardHoldsFourStreamsAndOneStep) {
+  const auto peak = [&](int64_t count) {
+    Steps steps = blocks(count, in_f32);
+    const Tensor x = leaf({B, 8 * L, D}, "x", in_f32);
+    for (const Tensor& w : parameters(steps)) set_grad(w, zeros_like(w.detach()));
+    const Tensor y = pass_through(steps, x, local(), {}).y;
+    const Tensor dy = numbers(y.shape(), "dy", in_f32);
+    const int64_t before = memory_tracker().live().total();
+    memory_tracker().reset_peak();
+    backward(y, dy);
+    return memory_tracker().peak().total() - before;
+  };
+  EXPECT_EQ(peak(3), peak(12));
+}
+
+TEST(Memory, Test8_ReversibleMemoryDoesNotGrowFromStepToStep) {
+  Steps steps = blocks(3, in_f32);
+  const Tensor x = leaf({B, L, D}, "x", in_f32);
+  Usage first_live, first_peak;
+  for (int step = 0; step < 20; ++step) {
+    memory_tracker().reset_peak();
+    const Tensor y = pass_through(steps, x, local(), exact).y;
+    backward(y, Tensor::like(y));
+    for (const Tensor& w : parameters(steps)) set_grad(w, {});
+    set_grad(x, {});
+    if (step == 1) {
+      first_live = memory_tracker().live();
+      first_peak = memory_tracker().peak();
+    }
+    if (step > 1) {
+      EXPECT_EQ(memory_tracker().live().total(), first_live.total());
+      EXPECT_EQ(memory_tracker().peak().total(), first_peak.total());
+    }
+  }
+}
+
+/// Sends each row to the neighbour that `choices` names, and keeps a mean for absorb().
+std::shared_ptr<Odd> chooser(int* decided) {
+  auto odd = std::make_shared<Odd>();
+  odd->weight = leaf({D, D}, "weight", in_f32);
+  odd->f = [decided, odd = odd.get()](const Tensor& x, const Given& given, Pass) {
+    Output out;
+    Tensor choice;
+    if (given.choices.empty()) {
+      ++*decided;
+      choice = argmax(x.detach(), -1);  // [B, L]
+      out.state = mean(x.detach(), {0, 1});
+    } else {
+      choice = given.choices[0];
+    }
+    const Tensor scale = unsqueeze(cast(choice, DType::f32), -1);
+    out.y = matmul(mul(x, mul(scale, 0.01)), odd->weight);
+    out.choices = {choice};
+    return out;
+  };
+  return odd;
+}
+
+TEST(Memory, Test9_StatisticsAndDecisionsAreMadeOnce) {
+  int decided = 0;
+  Steps steps;
+  for (int i = 0; i < 4; ++i) steps.list.push_back(chooser(&decided));
+  const Tensor x = leaf({B, L, D}, "x", in_f32);
+  const auto run = [&](const ReversibleOptions& options) {
+    set_grad(x, {});
+    for (const Tensor& w : parameters(steps)) set_grad(w, {});
+    const int64_t before = memory_tracker().live()[Category::saved];
+    Passed p = pass_through(steps, x, {}, options);
+    std::vector<Tensor> all;
+    if (!options.stored) {
+      EXPECT_EQ(memory_tracker().live()[Category::saved] - before,
+                2 * memory::block_bytes(B * L * D * 4) + 4 * memory::block_bytes(B * L * 8));
+    }
+    for (const Output& out : p.outputs) {
+      all.push_back(out.state);
+      all.push_back(out.choices[0]);
+    }
+    backward(sum(square(p.y)));
+    all.push_back(grad(x));
+    for (const Tensor& w : parameters(steps)) all.push_back(grad(w));
+    return all;
+  };
+  const auto expected = run(stored(exact));
+  EXPECT_EQ(decided, 4);
+  expect_same(run(exact), expected);
+  EXPECT_EQ(decided, 8);
+}
+
+TEST(Memory, Test10_AuxiliaryLossesAndContextAreDifferentiable) {
+  Steps steps = blocks(2, in_f64, true);
+  for (size_t i : {1u, 3u}) {
+    auto odd = std::make_shared<Odd>();
+    odd->weight = leaf({D}, "weight", in_f64.at(static_cast<int64_t>(i)));
+    odd->f = [odd = odd.get()](const Tensor& x, const Given& given, Pass) {
+      Output out(tanh(mul(x, odd->weight)));
+      out.loss = mean(square(add(mul(x, odd->weight), mean(given.context, {1}, true))));
+      return out;
+    };
+    steps.list.insert(steps.list.begin() + static_cast<int64_t>(i), odd);
+  }
+  struct Inputs final : Module {
+    Steps& steps;
+    Tensor x = leaf({B, L, D}, "x", in_f64), context = leaf({B, 6, D}, "context", in_f64);
+    explicit Inputs(Steps& s) : steps(s) {}
+    void visit(Visitor& v) override { v("steps", steps)("x", x)("context", context); }
+  } inputs(steps);
+  const auto loss = [&] {
+    Given given = local();
+    given.context = mul(inputs.context, 0.5);
+    const Passed p = pass_through(steps, inputs.x, given, {});
+    return add(mean(square(p.y)), mul(p.loss, 0.7));
+  };
+  EXPECT_EQ(check_parameter_gradients(inputs, loss), "");
+}
+
+TEST(Memory, Test11_ReversibleGraphsMayBeRetained) {
+  Steps steps = blocks(3, in_f64);
+  const Tensor x = leaf({B, L, D}, "x", in_f64);
+  const Tensor y = pass_through(steps, x, local(), exact).y;
+  const Tensor dy = numbers(y.shape(), "dy", in_f64);
+  backward(y, dy, {.retain = true});
+  const Tensor once = clone(grad(x));
+  backward(y, dy);
+  EXPECT_LT(distance(grad(x), mul(once, 2.0)), 1e-12);
+  EXPECT_THROW(backward(y, dy), GradientError);
+}
+
+TEST(Memory, Test11_PartOfTheReversibleGradients) {
+  Steps steps = blocks(3, in_f32);
+  const Tensor x = leaf({B, L, D}, "x", in_f32);
+  const Tensor inside = parameter(steps, "2.layer.q.weight");
+  const auto only = [&](const Tensor& wanted, const ReversibleOptions& options) {
+    const Tensor y = pass_through(steps, x, local(), options).y;
+    backward(y, numbers(y.shape(), "dy", in_f32), {.inputs = {wanted}});
+    for (const NamedTensor& w : named_parameters(steps)) {
+      if (!w.tensor.shares_storage(wanted)) {
+        EXPECT_FALSE(grad(w.tensor)) << w.name;
+      }
+    }
+    const Tensor g = grad(wanted);
+    set_grad(wanted, {});
+    return std::vector<Tensor>{g};
+  };
+  for (const Tensor& wanted : {inside, x}) {
+    expect_same(only(wanted, exact), only(wanted, stored(exact)));
+    EXPECT_FALSE(grad(x));
+  }
+  // Parameters alone ask for gradients.
+  const Tensor data = numbers({B, L, D}, "x", in_f32);
+  std::vector<std::vector<Tensor>> all;
+  for (const ReversibleOptions& options : {exact, stored(exact)}) {
+    for (const Tensor& w : parameters(steps)) set_grad(w, {});
+    const Tensor y = pass_through(steps, data, local(), options).y;
+    backward(y, numbers(y.shape(), "dy", in_f32));
+    all.emplace_back();
+    for (const Tensor& w : parameters(steps)) all.back().push_back(grad(w));
+  }
+  expect_same(all[0], all[1]);
+}
+
+TEST(Memory, Test11_AGradientMayComeFromTheMiddle) {
+  Steps steps = blocks(3, in_f32);
+  const Tensor x = leaf({B, L, D}, "x", in_f32);
+  const auto run = [&](const ReversibleOptions& options) {
+    set_grad(x, {});
+    Reversible streams(enter_reversible(x, options), options);
+    Tensor middle;
+    for (size_t i = 0; i < steps.list.size(); ++i) {
+      streams.step(steps.list[i], local(), training.at(static_cast<uint64_t>(i)));
+      if (i == 2) middle = mean_of(streams.streams());
+    }
+    const Tensor y = mean_of(streams.finish());
+    backward(sum(square(middle)), {}, {.retain = true});
+    const Tensor first = clone(grad(x));
+    backward(sum(square(y)));
+    return std::vector<Tensor>{first, grad(x)};
+  };
+  expect_same(run(exact), run(stored(exact)));
+}
+
+TEST(Memory, ReversibleStreamsInsideACheckpoint) {
+  struct Whole final : Layer {
+    Steps steps = blocks(2, in_f32);
+    Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+      return pass_through(steps, x, given, exact, pass).y;
+    }
+    void visit(Visitor& v) override { v("steps", steps); }
+  } whole;
+  std::vector<std::vector<Tensor>> all;
+  for (const bool saving : {false, true}) {
+    const Tensor x = leaf({B, L, D}, "x", in_f32);
+    for (const Tensor& w : parameters(whole)) set_grad(w, {});
+    const Tensor y =
+        (saving ? checkpoint(whole, x, local(), training) : whole.forward(x, local(), training)).y;
+    backward(sum(square(y)));
+    all.push_back({y.detach(), grad(x)});
+    for (const Tensor& w : parameters(whole)) all.back().push_back(grad(w));
+  }
+  expect_same(all[0], all[1]);
+}
+
+TEST(Memory, CouplingsAreTwoSteps) {
+  std::vector<Coupling> couplings(2);
+  Steps steps;
+  const FeedForwardOptions ff{.d_model = D, .d_ff = F, .dropout = 0.1f};
+  for (int64_t i = 0; i < 4; ++i) {
+    auto layer = std::make_unique<FeedForward>(ff, in_f32.at(i));
+    steps.list.push_back(std::make_shared<FeedForward>(*layer));
+    Coupling& c = couplings[static_cast<size_t>(i / 2)];
+    (i % 2 == 0 ? c.f : c.g) = std::move(layer);
+  }
+  const Tensor x = leaf({B, L, D}, "x", in_f32);
+  const ReversibleOutput out = reversible(couplings, {x, x}, {}, training);
+  EXPECT_TRUE(same_bits(mean_of(out.y), pass_through(steps, x, {}, {}).y));
+  EXPECT_EQ(concat_of(out.y).shape(), (Shape{B, L, 2 * D}));
+
+  const NoGrad off;  // the paper's formulas
+  const auto f = [&](size_t i, const Tensor& z) {
+    return steps.list[i]->forward(z, {}, training.at(static_cast<uint64_t>(i))).y;
+  };
+  const Tensor x1 = add(x, f(0, x)), x2 = add(x, f(1, x1));
+  const Tensor y1 = add(x1, f(2, x2)), y2 = add(x2, f(3, y1));
+  EXPECT_TRUE(same_bits(out.y.x1, y1));
+  EXPECT_TRUE(same_bits(out.y.x2, y2));
+}
+
+TEST(Memory, ReversibleRefusesWhatItCannotInvert) {
+  const Tensor x = numbers({B, L, D}, "x", in_f32);
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const Tensor h = cast(x, dtype);
+    EXPECT_NE(message_of<DTypeError>([&] {
+                Reversible({h, h}, {});
+              }).find("must be in f32 or f64"),
+              std::string::npos);
+  }
+  EXPECT_THROW(Reversible({x, numbers({B, L, D + 1}, "x", in_f32)}, {}), ShapeError);
+  const Tensor large = full({B, L, D}, 300.0);
+  const auto run = [&](int grid) {
+    const ReversibleOptions options{.exact = true, .grid = grid};
+    Reversible streams(enter_reversible(large, options), options);
+    streams.finish();
+  };
+  EXPECT_NE(message_of<ValueError>([&] { run(16); }).find("a grid of at most 15 bits"),
+            std::string::npos);
+  EXPECT_NO_THROW(run(15));
+}
+
+TEST(Memory, NothingOfReversibleStreamsIsKeptWhereNothingIsRecorded) {
+  const Steps steps = blocks(2, in_f32);
+  const Tensor x = leaf({B, L, D}, "x", in_f32);
+  const Tensor recorded = pass_through(steps, x, local(), exact).y;
+  const NoGrad off;
+  const int64_t before = memory_tracker().live().total();
+  const Tensor y = pass_through(steps, x, local(), exact).y;
+  EXPECT_EQ(memory_tracker().live().total() - before, memory::block_bytes(B * L * D * 4));
+  EXPECT_TRUE(same_bits(y, recorded));
+}
+
+}  // namespace
+}  // namespace longspan::test

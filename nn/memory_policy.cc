@@ -33,20 +33,42 @@ bool read_segments(std::string_view text, std::vector<int64_t>& sizes) {
   return true;
 }
 
+/// ":K", ":exact", ":exact:G", each with or without ":stored" after it.
+bool read_reversible(std::string_view text, MemoryPolicy& policy) {
+  constexpr std::string_view stored = ":stored", exact = ":exact";
+  policy.kind = MemoryKind::reversible;
+  policy.stored = text.ends_with(stored);
+  if (policy.stored) text.remove_suffix(stored.size());
+  if (!text.starts_with(exact)) {
+    return read_segments(text, policy.segments) && policy.segments.size() <= 1;
+  }
+  policy.kind = MemoryKind::reversible_exact;
+  text.remove_prefix(exact.size());
+  if (text.empty()) return true;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data() + 1, end, policy.grid);
+  return text[0] == ':' && read.ec == std::errc() && read.ptr == end && policy.grid >= 0 &&
+         policy.grid <= 23;
+}
+
 /// False where the text is no policy.
 bool read(std::string_view text, MemoryPolicy& policy) {
+  const int64_t chunks = policy.chunks;
+  policy = {};
+  policy.chunks = chunks;
   for (const auto& [name, kind] : names) {
     if (text != name) continue;
     policy.kind = kind;
-    policy.segments.clear();
     if (kind == MemoryKind::checkpoint) policy.segments = {1};
     return true;
   }
-  constexpr std::string_view segmented = "checkpoint:";
-  if (!text.starts_with(segmented)) return false;
+  constexpr std::string_view reversible = "reversible", checkpoint = "checkpoint";
+  if (text.starts_with(reversible)) {
+    return read_reversible(text.substr(reversible.size()), policy);
+  }
+  if (!text.starts_with(checkpoint)) return false;
   policy.kind = MemoryKind::checkpoint;
-  policy.segments.clear();
-  return read_segments(text.substr(segmented.size() - 1), policy.segments);
+  return read_segments(text.substr(checkpoint.size()), policy.segments);
 }
 
 }  // namespace
@@ -65,8 +87,11 @@ std::string MemoryPolicy::text() const {
   for (const auto& [name, of] : names) {
     if (of == kind) text = name;
   }
-  if (segments == std::vector<int64_t>{1}) return text;
-  for (const int64_t size : segments) text += fmt::format(":{}", size);
+  if (kind != MemoryKind::checkpoint || segments != std::vector<int64_t>{1}) {
+    for (const int64_t size : segments) text += fmt::format(":{}", size);
+  }
+  if (grid != MemoryPolicy{}.grid) text += fmt::format(":{}", grid);
+  if (stored) text += ":stored";
   return text;
 }
 

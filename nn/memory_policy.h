@@ -20,11 +20,16 @@ enum class MemoryKind : uint8_t {
 ///   standard, lean, selective, checkpoint, reversible, reversible:exact
 ///   checkpoint:K      segments of K blocks
 ///   checkpoint:K:J    and within them segments of J blocks, and so on
+///   reversible:K      true streams are kept after every K blocks too
+///   reversible:exact:G     multiples of 2^-G, in place of 2^-16
+///   ...:stored        of reversible ones: the same function, with all that its ops save kept
 /// and into how many pieces of its rows a feed-forward layer is cut, a field beside it.
 struct MemoryPolicy {
   static constexpr std::string_view expected =
       "standard, lean, selective, checkpoint, checkpoint:K (K blocks to a segment), "
-      "checkpoint:K:J (segments of J within those of K), reversible or reversible:exact";
+      "checkpoint:K:J (segments of J within those of K), reversible, reversible:K (true streams "
+      "every K blocks), reversible:exact, reversible:exact:G (multiples of 2^-G, G from 0 to 23), "
+      "and the last four with :stored at the end";
 
   MemoryPolicy() = default;
   MemoryPolicy(const char* text) { set(text); }  // NOLINT(google-explicit-constructor)
@@ -35,7 +40,11 @@ struct MemoryPolicy {
   std::string text() const;
 
   MemoryKind kind = MemoryKind::standard;
-  std::vector<int64_t> segments;  ///< checkpoint: blocks to a segment, falling; the outermost first
+  /// checkpoint: blocks to a segment, falling; the outermost first. reversible: blocks from one
+  /// kept pair of streams to the next; empty: the last pair alone.
+  std::vector<int64_t> segments;
+  int grid = 16;        ///< reversible_exact: streams are multiples of 2^-grid
+  bool stored = false;  ///< reversible: nothing is inverted
   int64_t chunks = 1;
 };
 

@@ -63,12 +63,18 @@ Tensor some_rows(const Tensor& x, int64_t count) {
   return clone(slice(rows, 0, 0, count * (rows.dim(0) / count), rows.dim(0) / count));
 }
 
+InversionWatch*& innermost() {
+  thread_local InversionWatch* watch = nullptr;
+  return watch;
+}
+
 }  // namespace
 
-InversionReport& inversion_report() {
-  thread_local InversionReport report;
-  return report;
+InversionWatch::InversionWatch(int64_t rows) : rows_(rows), outer_(innermost()) {
+  innermost() = this;
 }
+InversionWatch::~InversionWatch() { innermost() = outer_; }
+InversionWatch* InversionWatch::current() { return innermost(); }
 
 /// What is kept of a forward pass, and where backward is in it.
 class Reversible::Graph {
@@ -97,10 +103,11 @@ class Reversible::Graph {
     if (kept_.count(size()) > 0) return;
     kept_[size()] = {autograd::SavedTensor(x.x1, kName), autograd::SavedTensor(x.x2, kName)};
   }
-  void watch(const Halves& x) {
-    if (options_.watch == 0) return;
-    const Tensor first = some_rows(x.x1, options_.watch);
-    const Tensor second = x.x1.shares_storage(x.x2) ? first : some_rows(x.x2, options_.watch);
+  void begin(const Halves& x) {
+    if (InversionWatch::current() == nullptr) return;
+    rows_ = InversionWatch::current()->rows();
+    const Tensor first = some_rows(x.x1, rows_);
+    const Tensor second = x.x1.shares_storage(x.x2) ? first : some_rows(x.x2, rows_);
     begin_ = {autograd::SavedTensor(first, kName), autograd::SavedTensor(second, kName)};
   }
 
@@ -169,22 +176,22 @@ class Reversible::Graph {
 
   /// At the first step: what came of the input.
   void arrive() {
-    if (options_.watch == 0) return;
+    InversionWatch* watch = InversionWatch::current();
+    if (rows_ == 0 || watch == nullptr) return;
     const NoGrad off;
-    InversionReport& report = inversion_report();
-    report.last =
-        std::max(relative_error(begin_.x1.get(kName), some_rows(now_.x1, options_.watch)),
-                 relative_error(begin_.x2.get(kName), some_rows(now_.x2, options_.watch)));
-    report.largest = std::max(report.largest, report.last);
-    ++report.watched;
+    watch->last = std::max(relative_error(begin_.x1.get(kName), some_rows(now_.x1, rows_)),
+                           relative_error(begin_.x2.get(kName), some_rows(now_.x2, rows_)));
+    watch->largest = std::max(watch->largest, watch->last);
+    ++watch->inversions;
   }
 
   const ReversibleOptions options_;
   const DType dtype_;
   std::vector<std::unique_ptr<Step>> steps_;
   std::map<int64_t, Kept> kept_;  // streams by the number of steps before them
-  Kept begin_;                    // rows that are watched
-  Halves now_;                    // x1: what step at_ reads
+  int64_t rows_ = 0;
+  Kept begin_;  // rows that are watched
+  Halves now_;  // x1: what step at_ reads
   int64_t at_ = -1;
 };
 
@@ -261,7 +268,7 @@ Reversible::Reversible(Halves x, const ReversibleOptions& options)
   }
   if (autograd::recording() && !options.stored) {
     graph_ = std::make_shared<Graph>(options, dtype_);
-    graph_->watch(now_);
+    graph_->begin(now_);
   }
 }
 

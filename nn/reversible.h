@@ -20,17 +20,30 @@ struct ReversibleOptions {
   bool exact = false;         ///< streams are multiples of 2^-grid, so inversion has no error
   int grid = 16;
   int64_t checkpoint_every = 0;  ///< steps after which the true streams are kept too; 0: never
-  int64_t watch = 0;    ///< rows of the input kept to measure the error of the inversion; -1: all
   bool stored = false;  ///< the same streams with all that the ops save kept: nothing is run again
 };
 
-/// What the inversions of this thread that were watched (ReversibleOptions) arrived at: the
-/// relative error |x - x'| / |x| of the input's streams, in the norm of L2, for the rows watched.
-struct InversionReport {
-  int64_t watched = 0;           ///< inversions
-  double last = 0, largest = 0;  ///< errors of the streams, the larger of both
+/// Measures what inverting costs. While it lives, reversible stacks of this thread keep `rows` rows
+/// of their input (-1: all of them), and once backward has come back to it compare: the error is
+/// |x - x'| / |x| over these rows, in the norm of L2, of the stream where it is larger.
+class InversionWatch {
+ public:
+  explicit InversionWatch(int64_t rows = 8);
+  ~InversionWatch();
+  InversionWatch(const InversionWatch&) = delete;
+  InversionWatch& operator=(const InversionWatch&) = delete;
+
+  int64_t inversions = 0;        ///< seen so far
+  double last = 0, largest = 0;  ///< their errors
+
+  int64_t rows() const { return rows_; }
+  /// The innermost one of this thread; null where there is none.
+  static InversionWatch* current();
+
+ private:
+  int64_t rows_;
+  InversionWatch* outer_;
 };
-InversionReport& inversion_report();
 
 /// Residual layers over two streams of which one can be computed from what comes after it:
 ///   y1 = x1 + f(x2), y2 = x2 + g(y1)          x2 = y2 - g(y1), x1 = y1 - f(x2)

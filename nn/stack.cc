@@ -77,9 +77,12 @@ Tensor Block::branch_input(std::string_view name, const Tensor& input, const Giv
 Stack::Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm,
              MemoryPolicy policy)
     : blocks_(std::move(blocks)), final_norm_(std::move(final_norm)), policy_(std::move(policy)) {
-  require<NotImplemented>(
-      policy_.kind == MemoryKind::standard || policy_.segments == std::vector<int64_t>{1}, "stack",
-      "memory policy \"{}\" is not available; use \"standard\" or \"checkpoint\"", policy_.text());
+  require<NotImplemented>(policy_.kind == MemoryKind::standard || two_streams() ||
+                              policy_.segments == std::vector<int64_t>{1},
+                          "stack",
+                          "memory policy \"{}\" is not available; use \"standard\", "
+                          "\"checkpoint\" or \"reversible\"",
+                          policy_.text());
   require(policy_.chunks >= 1, "stack", "chunks is {}; expected 1 or more", policy_.chunks);
   require<NotImplemented>(policy_.chunks == 1, "stack",
                           "layers in {} chunks are not available; use 1", policy_.chunks);
@@ -87,12 +90,17 @@ Stack::Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm,
 
 void Stack::visit(Visitor& v) { v("layers", blocks_)("final_norm", final_norm_); }
 
-Stack::Result Stack::forward(const Tensor& input, const Given& given, const SegmentMemory& memory,
-                             Pass pass, std::vector<Tensor>* each) const {
+void Stack::check_numbers(const Given& given, const SegmentMemory& memory) const {
   require(memory.layers.empty() || memory.layers.size() == blocks_.size(), "stack",
           "memory of {} layers for {} layers", memory.layers.size(), blocks_.size());
   require(given.layer_patterns.empty() || given.layer_patterns.size() == blocks_.size(), "stack",
           "{} patterns for {} layers", given.layer_patterns.size(), blocks_.size());
+}
+
+Stack::Result Stack::forward(const Tensor& input, const Given& given, const SegmentMemory& memory,
+                             Pass pass, std::vector<Tensor>* each) const {
+  check_numbers(given, memory);
+  if (two_streams()) return forward_reversible(input, given, memory, pass, each);
   Result result;
   result.y = input;
   result.memory.layers.resize(blocks_.size());
@@ -126,14 +134,19 @@ Tensor Stack::attention_map(int64_t layer, const Tensor& input, const Given& giv
   const NoGrad off;
   require(layer >= 0 && layer < size(), "attention map", "layer {} of {}", layer, size());
   Given local = given;
-  Tensor x = input;
-  for (int64_t i = 0;; ++i) {
+  const auto see = [&](int64_t i) {
     if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[static_cast<size_t>(i)];
-    if (i == layer) break;
+  };
+  Tensor x = input;
+  for (int64_t i = 0; i < layer && !two_streams(); ++i) {
+    see(i);
     x = block(i).forward(x, local, Pass{}).y;
   }
+  see(layer);
   const Layer& attention = *block(layer).branch("attention").layer;
-  const Tensor p = attention.probabilities(block(layer).branch_input("attention", x, local), local);
+  const Tensor in = two_streams() ? reversible_attention_input(layer, input, given)
+                                  : block(layer).branch_input("attention", x, local);
+  const Tensor p = attention.probabilities(in, local);
   return cast(select(p, 0, 0), DType::f32);  // [H, L, T]
 }
 

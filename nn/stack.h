@@ -44,6 +44,16 @@ class Block : public Layer {
   /// What that branch's layer is given as x, for the input of the block.
   Tensor branch_input(std::string_view name, const Tensor& x, const Given& given) const;
 
+  /// One branch by itself, x -> Drop(layer(norm(x))): what it adds to a stream.
+  struct Residual;
+  /// The branches by themselves, as steps of a reversible stack. With pre-norm each has its own
+  /// norm; with post-norm that of the branch before it, through which it reads the stream there
+  /// too: `before`, where there is one, is that of the block before.
+  std::vector<std::shared_ptr<Residual>> residuals(const Normalization* before) const;
+  size_t size() const { return branches_.size(); }
+  NormPlace place() const { return place_; }
+  const Normalization& last_norm() const { return branches_.back().norm; }
+
  private:
   Tensor with_positions(const Tensor& x, const Given& given) const;
   /// What a branch is given: x through its norm, or x itself.
@@ -56,7 +66,11 @@ class Block : public Layer {
 };
 
 /// Blocks in sequence and, with pre-norm, a final norm. It alone knows about memory policies:
-/// models contain no memory logic.
+/// models contain no memory logic. With a reversible policy it is another function, of two streams
+/// (reversible.h): both begin as x, the branches of all blocks in turn add to the one what they
+/// make of the other, and the result is their mean, through the final norm. What a norm behind a
+/// sum drops could not be brought back, so that the norms of blocks with post-norm stand before
+/// what reads the sum there, branches and result.
 class Stack : public Module {
  public:
   struct Result {
@@ -72,8 +86,8 @@ class Stack : public Module {
 
   /// `memory` is empty or has an entry for each layer, and takes the place of given.memory; so do
   /// given.layer_patterns, of given.pattern. Throws ValueError where their numbers differ. With
-  /// given.mem_len the result's memory holds the newest inputs of each layer. `each`, where given,
-  /// takes the output of every layer.
+  /// given.mem_len the result's memory holds the newest inputs of each layer; of two streams, of
+  /// the one that it reads. `each`, where given, takes the output of every layer.
   Result forward(const Tensor& x, const Given& given, const SegmentMemory& memory, Pass pass,
                  std::vector<Tensor>* each = nullptr) const;
   void visit(Visitor& v) override;
@@ -88,6 +102,14 @@ class Stack : public Module {
   const Block& block(int64_t i) const { return blocks_[static_cast<size_t>(i)]; }
 
  private:
+  bool two_streams() const {
+    return policy_.kind == MemoryKind::reversible || policy_.kind == MemoryKind::reversible_exact;
+  }
+  Result forward_reversible(const Tensor& x, const Given& given, const SegmentMemory& memory,
+                            Pass pass, std::vector<Tensor>* each) const;
+  Tensor reversible_attention_input(int64_t layer, const Tensor& x, const Given& given) const;
+  void check_numbers(const Given& given, const SegmentMemory& memory) const;
+
   std::vector<Block> blocks_;
   std::optional<Normalization> final_norm_;
   MemoryPolicy policy_;

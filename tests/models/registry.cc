@@ -183,8 +183,6 @@ TEST(TransformerRejects, Configurations) {
        },
        "width 17 is odd"},
       {"negative clip", [](auto& c) { c.shaw_clip = -1; }, "clip is -1"},
-      {"policy", [](auto& c) { c.memory = "reversible"; },
-       "memory policy \"reversible\" is not available"},
   };
   for (const Wrong& w : cases) {
     TransformerConfig c = transformer_preset("tiny");

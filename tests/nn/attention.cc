@@ -351,10 +351,7 @@ TEST(Stack, GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
   }
 }
 
-TEST(Stack, RefusesPoliciesAndMemoriesItDoesNotHave) {
-  for (const char* policy : {"reversible", "reversible:exact"}) {
-    EXPECT_THROW(Stack({}, std::nullopt, policy), NotImplemented);
-  }
+TEST(Stack, RefusesMemoriesItDoesNotHave) {
   const Stack stack = small_stack(NormPlace::pre, 1);
   EXPECT_EQ(stack.size(), 1);
   SegmentMemory memory;

@@ -123,14 +123,35 @@ class Texts final : public Fields {
 };
 
 TEST(MemoryPolicy, IsReadAndWritten) {
-  for (const char* text : {"standard", "lean", "selective", "checkpoint", "checkpoint:3",
-                           "checkpoint:12:4:1", "reversible", "reversible:exact"}) {
+  for (const char* text :
+       {"standard", "lean", "selective", "checkpoint", "checkpoint:3", "checkpoint:12:4:1",
+        "reversible", "reversible:1", "reversible:4", "reversible:stored", "reversible:2:stored",
+        "reversible:exact", "reversible:exact:14", "reversible:exact:14:stored",
+        "reversible:exact:stored"}) {
     EXPECT_EQ(MemoryPolicy(text).text(), text);
   }
   EXPECT_EQ(MemoryPolicy("checkpoint:1").text(), "checkpoint");
-  for (const char* text : {"", "standart", "checkpoint:", "checkpoint:0", "checkpoint:-1",
-                           "checkpoint:2:2", "checkpoint:2:3", "checkpoint:2x", "checkpoint:2:",
-                           "checkpoint:99999999999999999999", "lean:2", "reversible:float:"}) {
+  for (const char* text : {"",
+                           "standart",
+                           "checkpoint:",
+                           "checkpoint:0",
+                           "checkpoint:-1",
+                           "checkpoint:2:2",
+                           "checkpoint:2:3",
+                           "checkpoint:2x",
+                           "checkpoint:2:",
+                           "checkpoint:99999999999999999999",
+                           "lean:2",
+                           "reversible:float:",
+                           "reversible:",
+                           "reversible:4:2",
+                           "reversible:0",
+                           "reversible:exact:",
+                           "reversible:exact:24",
+                           "reversible:exact:-1",
+                           "reversible:exact:8:8",
+                           "reversible:stored:exact",
+                           "checkpoint:stored"}) {
     EXPECT_FALSE(MemoryPolicy::valid(text)) << text;
     EXPECT_THROW(MemoryPolicy{text}, ValueError) << text;
   }
@@ -140,6 +161,11 @@ TEST(MemoryPolicy, IsReadAndWritten) {
   policy.set("lean");
   EXPECT_EQ(policy.chunks, 7);
   EXPECT_TRUE(policy.segments.empty());
+  policy.set("reversible:exact:12:stored");
+  EXPECT_EQ(policy.grid, 12);
+  EXPECT_TRUE(policy.stored);
+  policy.set("reversible:exact");
+  EXPECT_EQ(policy.text(), "reversible:exact");
 }
 
 TEST(Fields, SeesEveryKindByName) {

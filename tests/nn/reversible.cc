@@ -168,13 +168,12 @@ const ReversibleOptions exact{.exact = true};
 const ReversibleOptions exact_in_bf16{.layers = DType::bf16, .exact = true};
 
 /// The error with which the inversion of `count` blocks arrives at the input.
-double inversion_error(int64_t count, const Init& init, ReversibleOptions options) {
-  options.watch = -1;
+double inversion_error(int64_t count, const Init& init, const ReversibleOptions& options) {
   Steps steps = blocks(count, init);
-  inversion_report() = {};
+  const InversionWatch watch(-1);
   outcome(steps, init, options);
-  EXPECT_EQ(inversion_report().watched, 1);
-  return inversion_report().last;
+  EXPECT_EQ(watch.inversions, 1);
+  return watch.last;
 }
 
 TEST(Memory, Test1_InvertsToRounding) {
@@ -192,7 +191,7 @@ TEST(Memory, Test1_InvertsBitwiseOnTheGrid) {
 
 /// Of `count` blocks of two feed-forward layers D = 64, F = 128 with weights of unit gain: the
 /// network of the table of inversion errors.
-double drift(int64_t count, ReversibleOptions options, DType dtype = DType::f32) {
+double drift(int64_t count, const ReversibleOptions& options, DType dtype = DType::f32) {
   constexpr int64_t width = 64, inner = 128;
   const Init init{.gen = Generator{11}, .dtype = dtype};
   const auto unit = [](int64_t fan_in) {
@@ -210,12 +209,11 @@ double drift(int64_t count, ReversibleOptions options, DType dtype = DType::f32)
     b->layer = std::make_unique<FeedForward>(ff, init.at(i));
     steps.list.push_back(b);
   }
-  options.watch = -1;
-  inversion_report() = {};
+  const InversionWatch watch(-1);
   const Tensor y = pass_through(steps, leaf({1, 32, width}, "x", init), {}, options, Pass{}).y;
   backward(y, numbers(y.shape(), "dy", init));
-  EXPECT_EQ(inversion_report().watched, 1);
-  return inversion_report().last;
+  EXPECT_EQ(watch.inversions, 1);
+  return watch.last;
 }
 
 TEST(Memory, Test1_ErrorsOfInversionAreThoseOfTheTable) {
@@ -339,6 +337,8 @@ TEST(Memory, Test7_SavedBytesDoNotDependOnDepth) {
   // Of the streams kept in between, each but the last is shared by two of them.
   EXPECT_EQ(saved(16, {.checkpoint_every = 8}), 2 * 4 * stream);
   EXPECT_GT(saved(16, stored({})), 50 * stream);
+  const InversionWatch watch;  // eight rows of the input, which is both streams
+  EXPECT_EQ(saved(16, {}), 2 * stream + memory::block_bytes(8 * D * 4));
 }
 
 TEST(Memory, Test7_BackwardHoldsFourStreamsAndOneStep) {

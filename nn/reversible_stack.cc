@@ -1,0 +1,153 @@
+// Stacks whose memory policy is reversible: the branches of their blocks as steps of two streams.
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "nn/reversible.h"
+#include "nn/stack.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+
+namespace longspan {
+
+/// The first branch of a block adds the block's positions to what it reads, as nothing but a
+/// function of the other stream can be added to a stream; it alone sees earlier states.
+struct Block::Residual final : Layer {
+  Residual(const Block& b, size_t i, const Normalization* before)
+      : block(b), branch(b.branches_[i]), first(i == 0) {
+    if (block.place_ == NormPlace::pre) {
+      norm = branch.norm;
+    } else if (i > 0) {
+      norm = b.branches_[i - 1].norm;
+    } else if (before != nullptr) {
+      norm = *before;
+    }
+    if (first) positions = b.positions_;
+  }
+
+  Tensor through_norm(const Tensor& x) const { return norm && x ? norm->forward(x) : x; }
+  /// What the layer is given as x, for the stream that is read.
+  Tensor input(const Tensor& x, const Given& given) const {
+    return through_norm(first ? block.with_positions(x, given) : x);
+  }
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+    const Scope scope(branch.name);
+    Given local = given;
+    local.memory.states = through_norm(given.memory.states);
+    const Pass site = pass.at(branch.name);
+    Output out = branch.layer->forward(input(x, given), local, site);
+    out.y = longspan::dropout(out.y, block.dropout_, site.at("resid"));
+    return out;
+  }
+  void visit(Visitor& v) override {
+    v("norm", norm)(branch.name, *branch.layer);
+    if (positions.weight) v("position", positions);
+  }
+
+  const Block& block;
+  const Branch& branch;
+  const bool first;
+  std::optional<Normalization> norm;
+  LearnedPositions positions;
+};
+
+std::vector<std::shared_ptr<Block::Residual>> Block::residuals(const Normalization* before) const {
+  std::vector<std::shared_ptr<Residual>> all;
+  for (size_t i = 0; i < branches_.size(); ++i) {
+    all.push_back(std::make_shared<Residual>(*this, i, before));
+  }
+  return all;
+}
+
+namespace {
+
+/// Two streams on their way through the blocks of a stack.
+class Walk {
+ public:
+  Walk(const Tensor& x, const MemoryPolicy& policy, size_t steps_of_a_block)
+      : layers_(x.dtype()), streams_(make(x, policy, steps_of_a_block)) {}
+
+  /// The branches of the next block, and their norms.
+  std::vector<std::shared_ptr<Block::Residual>> enter(const Block& block) {
+    std::vector<std::shared_ptr<Block::Residual>> steps = block.residuals(before_);
+    before_ = block.place() == NormPlace::post ? &block.last_norm() : nullptr;
+    return steps;
+  }
+  Reversible& streams() { return streams_; }
+  /// What comes out where the streams are x.
+  Tensor result(const Halves& x) const {
+    const Tensor y = cast(mean_of(x), layers_);
+    return before_ != nullptr ? before_->forward(y) : y;
+  }
+
+ private:
+  static Reversible make(const Tensor& x, const MemoryPolicy& policy, size_t steps_of_a_block) {
+    const ReversibleOptions options{
+        .layers = x.dtype(),
+        .exact = policy.kind == MemoryKind::reversible_exact,
+        .grid = policy.grid,
+        .checkpoint_every = policy.segments.empty()
+                                ? 0
+                                : policy.segments[0] * static_cast<int64_t>(steps_of_a_block),
+        .stored = policy.stored};
+    return {enter_reversible(x, options), options};
+  }
+
+  DType layers_;
+  Reversible streams_;
+  const Normalization* before_ = nullptr;  // of the last branch, where it stands behind the sum
+};
+
+}  // namespace
+
+Stack::Result Stack::forward_reversible(const Tensor& input, const Given& given,
+                                        const SegmentMemory& memory, Pass pass,
+                                        std::vector<Tensor>* each) const {
+  Result result;
+  result.memory.layers.resize(blocks_.size());
+  Walk walk(input, policy_, blocks_.empty() ? 1 : blocks_[0].size());
+  Given local = given;
+  local.layer_patterns.clear();
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const Scope scope("layers", static_cast<long>(i));
+    if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[i];
+    local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
+    const Tensor states = local.memory.states;
+    const Tensor read = given.mem_len > 0 ? walk.streams().input() : Tensor{};
+    const Pass site = pass.at("layers").at(i);
+    for (auto& step : walk.enter(blocks_[i])) {
+      Output out = walk.streams().step(std::move(step), local, site);
+      if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
+      if (out.state) {
+        result.states.resize(blocks_.size());
+        result.states[i] = std::move(out.state);
+      }
+      if (out.memory.keys || out.memory.context_keys) local.memory = std::move(out.memory);
+      local.memory.states = {};
+    }
+    result.memory.layers[i] = std::move(local.memory);
+    result.memory.layers[i].states = read ? latest_states(states, read, given.mem_len) : states;
+    if (each != nullptr) each->push_back(walk.result(walk.streams().streams()));
+  }
+  result.y = walk.result(walk.streams().finish());
+  if (final_norm_) result.y = final_norm_->forward(result.y);
+  return result;
+}
+
+Tensor Stack::reversible_attention_input(int64_t layer, const Tensor& x, const Given& given) const {
+  Walk walk(x, policy_, 1);
+  Given local = given;
+  local.layer_patterns.clear();
+  for (int64_t i = 0;; ++i) {
+    if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[static_cast<size_t>(i)];
+    for (auto& step : walk.enter(block(i))) {
+      if (i == layer && step->branch.name == "attention") {
+        return step->input(walk.streams().input(), local);
+      }
+      walk.streams().step(std::move(step), local, Pass{});
+    }
+    require(i < layer, "attention map", "layer {} has no attention", layer);
+  }
+}
+
+}  // namespace longspan

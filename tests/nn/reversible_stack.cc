@@ -1,0 +1,207 @@
+// Stacks whose memory policy is reversible.
+
+#include <gtest/gtest.h>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+#include "nn/attention.h"
+#include "nn/reversible.h"
+#include "nn/stack.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr int64_t B = 2, L = 9, D = 8;
+const Pass training{.training = true, .gen = Generator{5}};
+const Init in_f32{.gen = Generator{7}};
+
+struct Made {
+  NormPlace place = NormPlace::pre;
+  int64_t layers = 3;
+  bool cross = false, positions = false;
+  float dropout = 0.1f;
+};
+
+Normalization norm_of(const Init& init) { return {NormKind::layer, D, 1e-5, init}; }
+
+/// Every norm with a gain of its own, so that none passes for another.
+Stack make(const Made& m, const MemoryPolicy& policy) {
+  const Scheme weights = Scheme::normal(0.3);
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < m.layers; ++i) {
+    const Init at = in_f32.at(i);
+    AttentionOptions attention{.d_model = D,
+                               .n_head = 2,
+                               .dropout = m.dropout,
+                               .weights = weights,
+                               .out_weights = weights};
+    std::vector<Branch> list;
+    const auto heads = [&](const char* name) {
+      list.push_back({name, norm_of(at.at(name).at("norm")),
+                      std::make_unique<MultiHead>(attention, ShawTables{}, at.at(name))});
+    };
+    heads("attention");
+    attention.cross = true;
+    if (m.cross) heads("cross");
+    const FeedForwardOptions ff{
+        .d_model = D, .d_ff = 2 * D, .weights = weights, .out_weights = weights};
+    list.push_back({"ff", norm_of(at.at("norm")), std::make_unique<FeedForward>(ff, at.at("ff"))});
+    LearnedPositions positions;
+    if (m.positions) positions = LearnedPositions(64, D, at.at("position"), Scheme::normal(0.3));
+    blocks.emplace_back(m.place, m.dropout, std::move(list), std::move(positions));
+  }
+  std::optional<Normalization> final_norm;
+  if (m.place == NormPlace::pre) final_norm = norm_of(in_f32.at("final"));
+  Stack stack(std::move(blocks), std::move(final_norm), policy);
+  randomise(stack, 0.3, 5);
+  return stack;
+}
+
+Tensor numbers(const Shape& shape, const char* label) {
+  return in_f32.at(label).make(shape, Scheme::normal(1)).detach();
+}
+Tensor leaf(const Shape& shape, const char* label) {
+  Tensor x = numbers(shape, label);
+  set_requires_grad(x);
+  return x;
+}
+
+/// Everything that a training step gives: outputs of all layers, memory, gradients.
+std::vector<Tensor> step(const Made& m, const MemoryPolicy& policy, DType compute = DType::f32) {
+  Stack stack = make(m, policy);
+  const Tensor x = leaf({B, L, D}, "x"), context = leaf({B, 4, D}, "context");
+  Given given;
+  given.pattern = patterns::local(4);
+  given.across = patterns::dense();
+  if (m.cross) given.context = cast(mul(context, 0.5), compute);
+  SegmentMemory memory;
+  given.mem_len = 3;
+  memory.layers.resize(static_cast<size_t>(m.layers));
+  for (LayerMemory& l : memory.layers) l.states = numbers({B, 2, D}, "states");
+  std::vector<Tensor> each;
+  const Stack::Result r = stack.forward(cast(x, compute), given, memory, training, &each);
+  backward(add(sum(square(cast(r.y, DType::f32))), sum(cast(each[0], DType::f32))));
+  std::vector<Tensor> all{r.y.detach(), grad(x), grad(context)};
+  for (const Tensor& y : each) all.push_back(y.detach());
+  for (const LayerMemory& l : r.memory.layers) all.push_back(l.states);
+  for (const Tensor& w : parameters(stack)) all.push_back(grad(w));
+  return all;
+}
+
+void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(static_cast<bool>(a[i]), static_cast<bool>(b[i])) << i;
+    if (a[i]) {
+      EXPECT_TRUE(same_bits(a[i], b[i])) << i;
+    }
+  }
+}
+
+TEST(Memory, Test2_StacksOfTwoStreamsHaveTheGradientsOfTheStoredOnes) {
+  for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
+    for (const bool more : {false, true}) {
+      const Made m{.place = place, .cross = more, .positions = more};
+      const auto expected = step(m, "reversible:exact:stored");
+      expect_same(step(m, "reversible:exact"), expected);
+      expect_same(step(m, "reversible:exact", DType::bf16),
+                  step(m, "reversible:exact:stored", DType::bf16));
+      const auto inverted = step(m, "reversible"), other = step(m, "reversible:stored");
+      ASSERT_EQ(inverted.size(), other.size());
+      for (size_t i = 0; i < inverted.size(); ++i) {
+        if (!other[i]) continue;
+        const double scale = 1e-2 + max(flatten(abs(other[i].detach())), 0).values.item();
+        EXPECT_LE(distance(inverted[i], other[i]), 1e-5 * scale) << i;
+        EXPECT_LE(distance(expected[i], other[i]), 1e-3 * scale) << i;  // the grid is fine
+      }
+    }
+  }
+}
+
+TEST(Memory, NormsBehindSumsStandBeforeWhatReadsThem) {
+  for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
+    const Made m{.place = place, .layers = 2};
+    const Stack stack = make(m, "reversible");
+    const Tensor x = numbers({B, L, D}, "x");
+    Given given;
+    given.pattern = patterns::causal();
+    const NoGrad off;
+    const bool pre = place == NormPlace::pre;
+    const auto f = [&](int64_t i, const char* name, const Normalization* norm, const Tensor& z) {
+      const Layer& layer = *stack.block(i).branch(name).layer;
+      return layer.forward(norm != nullptr ? norm->forward(z) : z, given, Pass{}).y;
+    };
+    const auto norm = [&](int64_t i, const char* name) {
+      return &stack.block(i).branch(name).norm;
+    };
+    Tensor x1 = x, x2 = x;
+    x1 = x1 + f(0, "attention", pre ? norm(0, "attention") : nullptr, x2);
+    x2 = x2 + f(0, "ff", pre ? norm(0, "ff") : norm(0, "attention"), x1);
+    const Tensor in = (pre ? norm(1, "attention") : norm(0, "ff"))->forward(x2);
+    x1 = x1 + f(1, "attention", pre ? norm(1, "attention") : norm(0, "ff"), x2);
+    x2 = x2 + f(1, "ff", pre ? norm(1, "ff") : norm(1, "attention"), x1);
+    const Tensor y = (pre ? &*stack.final_norm() : norm(1, "ff"))->forward(mul(x1 + x2, 0.5));
+    EXPECT_TRUE(same_bits(stack.forward(x, given, {}, Pass{}).y, y));
+    const Layer& attention = *stack.block(1).branch("attention").layer;
+    EXPECT_TRUE(same_bits(stack.attention_map(1, x, given),
+                          contiguous(select(attention.probabilities(in, given), 0, 0))));
+  }
+}
+
+TEST(Memory, TwoStreamsDecodeTokenByToken) {
+  for (const char* policy : {"reversible", "reversible:exact"}) {
+    const Stack stack = make({.cross = true, .positions = true, .dropout = 0}, policy);
+    const Tensor x = numbers({B, L, D}, "x");
+    Given given;
+    given.pattern = patterns::causal();
+    given.across = patterns::dense();
+    given.context = numbers({B, 4, D}, "context");
+    const NoGrad off;
+    const Tensor whole = stack.forward(x, given, {}, Pass{}).y;
+    SegmentMemory memory;
+    given.decoding = true;
+    for (int64_t t = 0; t < L; ++t) {
+      given.position = t;
+      Stack::Result r = stack.forward(narrow(x, 1, t, 1), given, memory, Pass{});
+      memory = std::move(r.memory);
+      EXPECT_LT(distance(r.y, narrow(whole, 1, t, 1)), 1e-4) << t;
+    }
+  }
+}
+
+TEST(Memory, Test7_SavedBytesOfStacksDoNotDependOnDepth) {
+  const int64_t stream = memory::block_bytes(B * L * D * 4);
+  const auto saved = [&](int64_t layers, const char* policy) {
+    const Stack stack = make({.place = NormPlace::post, .layers = layers}, policy);
+    const Tensor x = leaf({B, L, D}, "x");
+    Given given;
+    given.pattern = patterns::local(4);
+    const int64_t before = memory_tracker().live()[Category::saved];
+    const Stack::Result r = stack.forward(x, given, {}, training);
+    return memory_tracker().live()[Category::saved] - before;
+  };
+  const int64_t four = saved(4, "reversible:exact");
+  EXPECT_EQ(saved(64, "reversible:exact"), four);
+  EXPECT_EQ(saved(64, "reversible"), four);
+  EXPECT_EQ(saved(64, "reversible:16"), four + 3 * 2 * stream);
+  EXPECT_GT(saved(4, "reversible:stored"), 8 * four);
+}
+
+TEST(Memory, NumbersBeyondTheGridAreAnError) {
+  const Tensor x = mul(leaf({B, L, D}, "x"), 1000.0);
+  Given given;
+  given.pattern = patterns::causal();
+  const Stack fine = make({}, "reversible:exact"), coarse = make({}, "reversible:exact:8");
+  EXPECT_THROW(fine.forward(x, given, {}, training), ValueError);
+  EXPECT_NO_THROW(coarse.forward(x, given, {}, training));
+}
+
+}  // namespace
+}  // namespace longspan::test

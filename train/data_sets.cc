@@ -26,6 +26,7 @@ const std::vector<DataSet>& table() {
       {"images", "", images, {}, "90/5/5", {-1, -1, -1}, "pictures in the layout of CIFAR-10"},
       {"pixels", "", pixels, {}, "90/5/5", {-1, -1, -1}, "pictures as u8[N, 64, 64, 3]"},
       {"motif-dna", "", motifs, {}, "", {-1, -1, -1}, "generated: pairs of motifs in random bases"},
+      {"duplicate", "", duplicates, {}, "", {-1, -1, -1}, "generated: 0 w 0 w, w to be repeated"},
       {"enwik8",
        "enwik8",
        bytes,
@@ -437,8 +438,9 @@ const DataSet& find_data_set(const std::string& id) {
 }
 
 std::string_view unit_of(DataKind kind) {
-  constexpr std::string_view units[] = {"byte",   "character", "word",  "base",   "residue",
-                                        "sample", "value",     "value", "answer", "document"};
+  constexpr std::string_view units[] = {"byte",    "character", "word",    "base",
+                                        "residue", "sample",    "value",   "value",
+                                        "answer",  "symbol",    "document"};
   return units[static_cast<size_t>(kind)];
 }
 
@@ -477,7 +479,7 @@ const Part& Corpus::part(std::string_view name) const {
 
 Corpus open_corpus(const std::string& id, const DataPlace& place, const CorpusOptions& options) {
   const DataSet& set = find_data_set(id);
-  require<NotImplemented>(set.kind != DataKind::motifs, "data",
+  require<NotImplemented>(set.kind != DataKind::motifs && set.kind != DataKind::duplicates, "data",
                           "{} is generated and has no files; train on it with --task {}", id, id);
   require<NotImplemented>(set.kind != DataKind::documents, "data",
                           "{} has documents with summaries, which are no single sequence", id);

@@ -16,16 +16,17 @@ namespace longspan {
 
 /// What the files of a data set hold, and so what a token is.
 enum class DataKind : uint8_t {
-  bytes,      ///< any file: bytes, or the tokens of a tokenizer
-  chars,      ///< a to z and space: the alphabet of text8
-  words,      ///< text: words, and the end of each line
-  dna,        ///< FASTA, or bases alone: `bases`, headers left out
-  fasta,      ///< FASTA of proteins: `residues`, and an end after each record
-  wav,        ///< 16-bit WAV: codes of mu_law()
-  images,     ///< CIFAR-10's layout: values of pixels, red, green and blue of each
-  pixels,     ///< nothing but pixels, 64 x 64
-  motifs,     ///< samples of MotifTask, made as they are asked for: there are no files
-  documents,  ///< articles and summaries; read by open_documents()
+  bytes,       ///< any file: bytes, or the tokens of a tokenizer
+  chars,       ///< a to z and space: the alphabet of text8
+  words,       ///< text: words, and the end of each line
+  dna,         ///< FASTA, or bases alone: `bases`, headers left out
+  fasta,       ///< FASTA of proteins: `residues`, and an end after each record
+  wav,         ///< 16-bit WAV: codes of mu_law()
+  images,      ///< CIFAR-10's layout: values of pixels, red, green and blue of each
+  pixels,      ///< nothing but pixels, 64 x 64
+  motifs,      ///< samples of MotifTask, made as they are asked for: there are no files
+  duplicates,  ///< samples of DuplicateTask, likewise
+  documents,   ///< articles and summaries; read by open_documents()
 };
 
 /// A file of a data set.
@@ -50,7 +51,8 @@ struct DataSet {
 std::span<const DataSet> data_sets();
 /// The one of that name. Throws ValueError that names the nearest.
 const DataSet& find_data_set(const std::string& id);
-/// "byte", "character", "word", "base", "residue", "sample", "value" or "document".
+/// "byte", "character", "word", "base", "residue", "sample", "value", "answer", "symbol" or
+/// "document".
 std::string_view unit_of(DataKind kind);
 
 /// Where the user has data.

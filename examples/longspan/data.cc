@@ -128,7 +128,7 @@ int documents(const DataSet& set, const DataPlace& place, bool statistics) {
 }
 
 int look(const DataSet& set, const Options& o, bool statistics) {
-  if (set.kind == DataKind::motifs) {
+  if (set.kind == DataKind::motifs || set.kind == DataKind::duplicates) {
     print("generated  there are no files");
     return 0;
   }

@@ -150,6 +150,11 @@ int eval_command(int argc, const char* const* argv) {
   if (const auto* labels = dynamic_cast<const LabelMaterial*>(material.get())) {
     score_labels(*labels, part, figures);
   }
+  if (const auto* words = dynamic_cast<const DuplicateMaterial*>(material.get())) {
+    const double accuracy = words->accuracy(part);
+    std::fprintf(stderr, "%.2f %% of symbols right\n", 100 * accuracy);
+    set(figures, key_of(part, "accuracy"), 100 * accuracy);
+  }
   finish(run.out, figures);
   return 0;
 }

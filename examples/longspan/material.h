@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -150,6 +151,36 @@ class LabelMaterial final : public Material {
   const TrainingRun& run_;
   MotifTask task_;
   const Encoder& encoder_;
+  std::vector<std::string> warnings_;  // there are none
+};
+
+/// The data of a run whose model reads a word and says it again: duplicate, whose samples are made
+/// as they are asked for. Only the second word counts.
+class DuplicateMaterial final : public Material {
+ public:
+  /// Throws ValueError where the model does not predict next tokens, or the length holds no two
+  /// words.
+  explicit DuplicateMaterial(const TrainingRun& run);
+
+  const std::vector<std::string>& warnings() const override { return warnings_; }
+  int64_t size(const std::string& part) const override;
+  std::string items() const override { return "samples"; }
+  std::string unit() const override { return "symbol"; }
+  void prepare() override {}
+  Forward forward(int64_t i, Pass pass) const override;
+  double bits(const std::string& part) const override;
+  std::vector<int32_t> first_tokens(int64_t count) const override;
+
+  /// Share of the symbols of second words that the model finds likeliest.
+  double accuracy(const std::string& part) const;
+
+ private:
+  Batch samples(const std::string& part, int64_t first, int64_t count) const;
+  /// Calls visit(batch) for all samples of a part.
+  void each(const std::string& part, const std::function<void(const Batch&)>& visit) const;
+
+  const TrainingRun& run_;
+  DuplicateTask task_;
   std::vector<std::string> warnings_;  // there are none
 };
 

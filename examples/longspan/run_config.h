@@ -61,6 +61,12 @@ struct RunConfig {
     }
   } motifs;
 
+  /// Of duplicate: its words have (length - 2) / 2 symbols of the model's vocabulary.
+  struct Duplicate {
+    int64_t held_out = 256;  ///< samples of the validation and of the test part
+    void visit(auto& v) { v("held_out", held_out); }
+  } duplicate;
+
   struct Optimizer {
     OptimizerName name = OptimizerName::adam;
     double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0;

@@ -276,6 +276,29 @@ TEST_F(Runs, TrainEveryModelAtAnyLength) {
   }
 }
 
+TEST_F(Runs, SayAWordAgain) {
+  const std::string out = folder / "duplicate";
+  const Outcome trained =
+      must({"train", "--model", "transformer:tiny", "--task", "duplicate", "--length", "10",
+            "--batch", "3", "--steps", "4", "--set", "duplicate.held_out=7", "--out", out});
+  EXPECT_NE(trained.err.find("12 samples to train on, 7 to validate"), std::string::npos)
+      << trained.err;
+  EXPECT_NE(trained.err.find("bits per symbol"), std::string::npos) << trained.err;
+  const Outcome scored = must({"eval", "--out", out, "--part", "test"});
+  EXPECT_NE(scored.err.find("% of symbols right"), std::string::npos) << scored.err;
+  const Json figures = parse_json(scored.last_line());
+  EXPECT_GT(figures["test_bpb"].number(), 0);
+  EXPECT_GE(figures["test_accuracy"].number(), 0);
+  EXPECT_LE(figures["test_accuracy"].number(), 100);
+  EXPECT_NE(run({"eval", "--out", out, "--length", "9"}).err.find("an even number from 4 on"),
+            std::string::npos);
+  EXPECT_NE(
+      run({"train", "--model", "bigbird:tiny", "--task", "duplicate", "--out", folder / "none"})
+          .err.find("is for decoders"),
+      std::string::npos);
+  EXPECT_EQ(run({"data", "check", "duplicate"}).code, 0);
+}
+
 TEST_F(Runs, AnswerYesOrNoAboutMotifs) {
   const std::string out = folder / "motifs";
   const std::vector<std::string> arguments = {"train",

@@ -4,8 +4,8 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "nn/decoding_memory.h"
 #include "ops/copy.h"
-#include "ops/kernels/copy.h"
 #include "ops/pattern_pairs.h"
 #include "ops/shape.h"
 
@@ -18,49 +18,6 @@ int64_t width_of(const AttentionOptions& o) {
   require(o.d_model % o.n_head == 0, "attention",
           "d_model {} is not a multiple of n_head {}; set d_head", o.d_model, o.n_head);
   return o.d_model / o.n_head;
-}
-
-/// Slots begin to begin + length - 1 of [B, H, slots, d].
-Tensor slots(const Tensor& cache, int64_t begin, int64_t length) {
-  Shape shape = cache.shape();
-  shape[2] = length;
-  return cache.alias(shape, cache.strides(), begin * cache.strides()[2]);
-}
-
-/// `kept` slots of old from `begin` on, followed by those of `fresh`: in the free slots of old
-/// where there is room and nothing to drop, else in memory of its own.
-Tensor append(const Tensor& old, int64_t begin, int64_t kept, const Tensor& fresh, bool fits) {
-  const int64_t n = fresh.dim(2);
-  Tensor cache = old;
-  if (!fits) {
-    Shape shape = fresh.shape();
-    shape[2] = 2 * (kept + n) + 14;
-    cache = Tensor::empty(shape, fresh.dtype(), fresh.device(), Category::memory);
-    if (kept > 0) {
-      kernels::copy(cache.device(), slots(old, begin, kept).view(), slots(cache, 0, kept).mut());
-    }
-    begin = 0;
-  }
-  kernels::copy(cache.device(), fresh.view(), slots(cache, begin + kept, n).mut());
-  return cache;
-}
-
-/// The memory with the keys and values of rows position to position + n - 1 appended.
-LayerMemory remember(const LayerMemory& old, const Tensor& k, const Tensor& v, int64_t position,
-                     int64_t keep_from) {
-  require(!old.keys || old.first + old.count == position, "attention",
-          "the memory ends at position {}, the input begins at {}", old.first + old.count,
-          position);
-  const int64_t n = k.dim(2);
-  const int64_t first = old.keys ? std::clamp(keep_from, old.first, position) : position;
-  const int64_t kept = position - first;
-  const bool fits = old.keys && old.count + n <= old.keys.dim(2);
-  LayerMemory m = old;
-  m.keys = append(old.keys, first - old.first, kept, k, fits);
-  m.values = append(old.values, first - old.first, kept, v, fits);
-  m.first = fits ? old.first : first;
-  m.count = position + n - m.first;
-  return m;
 }
 
 }  // namespace
@@ -143,8 +100,8 @@ Projected MultiHead::gather(const Tensor& x, const Given& given, LayerMemory& me
     memory = remember(memory, p.k, p.v, given.position, given.keep_from);
     const int64_t begin = std::max(given.keep_from, memory.first);
     const int64_t seen = memory.first + memory.count - begin;
-    p.k = slots(memory.keys, begin - memory.first, seen);
-    p.v = slots(memory.values, begin - memory.first, seen);
+    p.k = memory_slots(memory.keys, begin - memory.first, seen);
+    p.v = memory_slots(memory.values, begin - memory.first, seen);
   }
   return p;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "nn/axial.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/shape.h"
@@ -56,30 +57,11 @@ FactorisedPositions::FactorisedPositions(const std::vector<int64_t>& shape, int6
   }
 }
 
-int64_t FactorisedPositions::size() const {
-  int64_t places = 1;
-  for (const Embedding& axis : axes) places *= axis.weight.dim(0);
-  return places;
-}
+int64_t FactorisedPositions::size() const { return grid_places(axes); }
 
 Tensor FactorisedPositions::forward(int64_t first, int64_t length) const {
-  require(first >= 0 && first + length <= size(), "positions",
-          "position {} is beyond the grid of {} positions; shorten the sequence or build the model "
-          "for {}",
-          first + length - 1, size(), first + length);
   Tensor sum;
-  int64_t step = size();  // of a coordinate of this axis, in positions
-  for (const Embedding& axis : axes) {
-    const int64_t n = axis.weight.dim(0);
-    step /= n;
-    std::vector<int32_t> coordinate(static_cast<size_t>(length));
-    for (int64_t i = 0; i < length; ++i) {
-      coordinate[static_cast<size_t>(i)] = static_cast<int32_t>((first + i) / step % n);
-    }
-    const Tensor ids = to_device(Tensor::from(coordinate, {length}), axis.weight.device());
-    const Tensor rows = axis.forward(ids);
-    sum = sum ? add(sum, rows) : rows;
-  }
+  for (const Tensor& rows : grid_rows(axes, first, length)) sum = sum ? add(sum, rows) : rows;
   return sum;
 }
 

@@ -1,0 +1,69 @@
+#include "nn/axial.h"
+
+#include "core/divide.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+
+namespace longspan {
+
+int64_t grid_places(const std::vector<Embedding>& axes) {
+  int64_t places = 1;
+  for (const Embedding& axis : axes) places *= axis.weight.dim(0);
+  return places;
+}
+
+std::vector<Tensor> grid_rows(const std::vector<Embedding>& axes, int64_t first, int64_t length) {
+  const int64_t places = grid_places(axes);
+  require(first >= 0 && first + length <= places, "positions",
+          "position {} is beyond the grid of {} positions; shorten the sequence or build the model "
+          "for {}",
+          first + length - 1, places, first + length);
+  std::vector<Tensor> rows;
+  int64_t step = places;  // of a coordinate of this axis, in positions
+  for (const Embedding& axis : axes) {
+    const int64_t n = axis.weight.dim(0);
+    step /= n;
+    std::vector<int32_t> coordinate(static_cast<size_t>(length));
+    for (int64_t i = 0; i < length; ++i) {
+      coordinate[static_cast<size_t>(i)] = static_cast<int32_t>((first + i) / step % n);
+    }
+    const Tensor ids = to_device(Tensor::from(coordinate, {length}), axis.weight.device());
+    rows.push_back(axis.forward(ids));
+  }
+  return rows;
+}
+
+std::vector<int64_t> default_axial_shape(int64_t length) {
+  require(length >= 1, "positions", "got {} positions; expected 1 or more", length);
+  int64_t n = 1;
+  while (n * n < length) n *= 2;
+  return {n, ceil_div(length, n)};
+}
+
+AxialPositions::AxialPositions(const std::vector<int64_t>& shape,
+                               const std::vector<int64_t>& widths, const Init& init,
+                               const Scheme& scheme) {
+  require(!shape.empty() && shape.size() == widths.size(), "positions",
+          "a grid of {} axes with {} widths; expected one for each of 1 axis or more", shape.size(),
+          widths.size());
+  for (size_t k = 0; k < shape.size(); ++k) {
+    require(shape[k] >= 1 && widths[k] >= 1, "positions",
+            "an axis of size {} and width {}; expected 1 or more", shape[k], widths[k]);
+    axes.emplace_back(shape[k], widths[k], init.at(static_cast<int64_t>(k)), scheme);
+  }
+}
+
+Tensor AxialPositions::forward(int64_t first, int64_t length, float dropout, Pass pass) const {
+  return dropout_columns(concat(grid_rows(axes, first, length), -1), dropout, pass.at("axial"));
+}
+
+Tensor dropout_columns(const Tensor& x, double p, Pass pass) {
+  if (p == 0 || !pass.training) return x;
+  pass.row = 0;  // the draw has a column each, whichever rows are here
+  Shape one = x.shape();
+  for (int axis = 0; axis < x.rank() - 1; ++axis) one[axis] = 1;
+  return mul(x, dropout(ones(one, x.dtype(), x.device()), p, pass));
+}
+
+}  // namespace longspan

@@ -1,0 +1,117 @@
+#include "nn/axial.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+const Init f64{.gen = Generator{5}, .dtype = DType::f64};
+
+/// Row i of the whole table, written out by its definition.
+std::vector<double> materialised(const AxialPositions& grid) {
+  std::vector<std::vector<double>> tables;
+  for (const Embedding& axis : grid.axes) tables.push_back(axis.weight.to_vector<double>());
+  std::vector<double> all;
+  for (int64_t i = 0; i < grid.size(); ++i) {
+    int64_t rest = i, after = grid.size();
+    for (size_t k = 0; k < tables.size(); ++k) {
+      const int64_t width = grid.axes[k].weight.dim(1);
+      after /= grid.axes[k].weight.dim(0);
+      const int64_t row = rest / after;
+      rest %= after;
+      for (int64_t c = 0; c < width; ++c) {
+        all.push_back(tables[k][static_cast<size_t>(row * width + c)]);
+      }
+    }
+  }
+  return all;
+}
+
+TEST(Spec10, Test9_AxialEqualsAMaterialisedTable) {
+  const std::vector<std::vector<int64_t>> shapes = {{4, 6}, {1, 5}, {3, 2, 4}, {7}};
+  for (const std::vector<int64_t>& shape : shapes) {
+    std::vector<int64_t> widths;
+    int64_t numbers = 0, width = 0;
+    for (size_t k = 0; k < shape.size(); ++k) {
+      widths.push_back(static_cast<int64_t>(3 + 2 * k));
+      numbers += shape[k] * widths[k];
+      width += widths[k];
+    }
+    AxialPositions grid(shape, widths, f64, Scheme::normal(1));
+    EXPECT_EQ(parameter_count(grid), numbers);
+    const int64_t places = grid.size();
+    const Tensor table = Tensor::from(materialised(grid), {places, width});
+    EXPECT_TRUE(same_bits(grid.forward(0, places), table));
+    // Fewer positions than places are the first ones; and a part of them is that part.
+    EXPECT_TRUE(same_bits(grid.forward(0, places - 1), contiguous(slice(table, 0, 0, places - 1))));
+    EXPECT_TRUE(same_bits(grid.forward(1, 2), contiguous(narrow(table, 0, 1, 2))));
+    EXPECT_THROW(grid.forward(2, places), ValueError);
+  }
+}
+
+TEST(Spec10, Test12_AxialGradients) {
+  AxialPositions grid({3, 2, 4}, {2, 3, 1}, f64, Scheme::normal(1));
+  const Tensor weights = normal({9, 6}, Generator{8}, 0, 1, DType::f64);
+  const Pass pass{.training = true, .gen = Generator{3}};
+  for (const float dropout : {0.0f, 0.4f}) {
+    // Nine of 24 positions, from the fifth on, so that rows repeat and some are never read.
+    const auto loss = [&] { return sum(mul(square(grid.forward(5, 9, dropout, pass)), weights)); };
+    EXPECT_EQ(check_parameter_gradients(grid, loss, 24), "");
+  }
+}
+
+TEST(AxialPositions, DefaultShapesHoldEveryPosition) {
+  using Sizes = std::vector<int64_t>;
+  EXPECT_EQ(default_axial_shape(65536), (Sizes{256, 256}));
+  EXPECT_EQ(default_axial_shape(128), (Sizes{16, 8}));
+  EXPECT_EQ(default_axial_shape(12288), (Sizes{128, 96}));
+  EXPECT_EQ(default_axial_shape(1), (Sizes{1, 1}));
+  for (int64_t length = 1; length < 300; ++length) {
+    const Sizes shape = default_axial_shape(length);
+    EXPECT_GE(shape[0] * shape[1], length);
+    EXPECT_LT(shape[0] * (shape[1] - 1), length);
+  }
+  EXPECT_THROW(default_axial_shape(0), ValueError);
+}
+
+TEST(AxialPositions, DropoutDropsColumnsForAllPositions) {
+  AxialPositions grid({4, 4}, {32, 32}, f64, Scheme::normal(1));
+  const Pass pass{.training = true, .gen = Generator{3}};
+  const Tensor whole = grid.forward(0, 16);
+  const std::vector<double> shares =
+      div(grid.forward(0, 16, 0.25f, pass), whole).to_vector<double>();
+  int64_t dropped = 0;
+  for (size_t c = 0; c < 64; ++c) {
+    for (size_t i = 1; i < 16; ++i) EXPECT_NEAR(shares[i * 64 + c], shares[c], 1e-12);
+    dropped += shares[c] == 0 ? 1 : 0;
+    EXPECT_LE(std::abs(shares[c] * (shares[c] - 1 / 0.75)), 1e-12);
+  }
+  EXPECT_GT(dropped, 4);
+  EXPECT_LT(dropped, 32);
+  // The rows that are asked for make no difference, nor does where a chunk begins.
+  Pass later = pass;
+  later.row = 5;
+  EXPECT_TRUE(same_bits(contiguous(narrow(grid.forward(0, 16, 0.25f, pass), 0, 5, 3)),
+                        grid.forward(5, 3, 0.25f, later)));
+  EXPECT_TRUE(same_bits(grid.forward(0, 16, 0.25f, Pass{}), whole));
+}
+
+TEST(AxialPositions, RefusesWhatIsNoGrid) {
+  const Scheme scheme = Scheme::normal(1);
+  EXPECT_THROW(AxialPositions({}, {}, f64, scheme), ValueError);
+  EXPECT_THROW(AxialPositions({4}, {2, 2}, f64, scheme), ValueError);
+  EXPECT_THROW(AxialPositions({4, 0}, {2, 2}, f64, scheme), ValueError);
+  EXPECT_THROW(AxialPositions({4, 4}, {2, 0}, f64, scheme), ValueError);
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -12,6 +12,7 @@
 #include "models/led.h"
 #include "models/longformer.h"
 #include "models/longformer_lm.h"
+#include "models/reformer.h"
 #include "models/sparse_transformer.h"
 #include "models/transformer.h"
 
@@ -46,7 +47,7 @@ std::span<const ModelEntry> models() {
       transformer_entry(), local_transformer_entry(), sparse_transformer_entry(),
       blockbert_entry(),   bigbird_entry(),           bigbird_etc_entry(),
       etc_entry(),         longformer_entry(),        longformer_lm_entry(),
-      led_entry(),         bigbird_pegasus_entry()};
+      led_entry(),         bigbird_pegasus_entry(),   reformer_entry()};
   return all;
 }
 

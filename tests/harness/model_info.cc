@@ -399,7 +399,7 @@ void register_tests() {
   for (const ModelInfo& m : table()) {
     if (device) add(m, "parity", parity);
     add(m, "influence", influence);
-    add(m, "outline", outline);
+    if (m.outlined) add(m, "outline", outline);
     add(m, "gradients", gradients_hold);
     add(m, "learning", learning);
     add(m, "round_trip", round_trip);

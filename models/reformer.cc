@@ -1,0 +1,471 @@
+// Reformer, Kitaev et al. 2020 (2001.04451): reversible blocks around attention that sees, of all
+// keys, those near a query in the order of their hash buckets.
+//
+//   x1 = x2 = W_e[t] + [E1[i1(t)]; E2[i2(t)]]
+//   y1 = x1 + drop(Attention(LN(x2)))     y2 = x2 + drop(W2 f(drop(W1 LN(y1) + b1)) + b2)
+//   logits = drop(LN([x1; x2])) W_out + b
+//
+// The layers are in nn: LshAttention, and MultiHead with a pattern of chunks for local layers.
+
+#include "models/reformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "autograd/mode.h"
+#include "core/divide.h"
+#include "core/scope.h"
+#include "nn/attention.h"
+#include "nn/checkpoint.h"
+#include "nn/reversible.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/pattern_chunks.h"
+#include "ops/pattern_pairs.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "reformer";
+
+int64_t head_width(const ReformerConfig& c) {
+  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+}
+
+int64_t local_chunk(const ReformerConfig& c) { return c.local_chunk > 0 ? c.local_chunk : c.chunk; }
+
+void check(const ReformerConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff},
+                                    {"n_max", c.n_max},
+                                    {"rounds", c.rounds},
+                                    {"chunk", c.chunk},
+                                    {"local_chunk", local_chunk(c)}}) {
+    require_positive(kName, name, value);
+  }
+  for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
+                                    {"look_back", c.look_back},
+                                    {"look_ahead", c.look_ahead},
+                                    {"local_back", c.local_back},
+                                    {"local_ahead", c.local_ahead}}) {
+    require_not_negative(kName, name, value);
+  }
+  require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
+          "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
+  bool even = c.buckets.size() <= 2;
+  for (const int64_t factor : c.buckets) even = even && factor >= 2 && factor % 2 == 0;
+  require(even, kName,
+          "buckets are at most two even numbers from 2 on; got {} of them, the first {}",
+          c.buckets.size(), c.buckets.empty() ? 0 : c.buckets.front());
+  int64_t places = 1, width = 0;
+  for (const int64_t n : c.position_shape) places *= std::max<int64_t>(n, 0);
+  for (const int64_t d : c.position_widths) width += d;
+  require(c.position_shape.empty() || places >= c.n_max, kName,
+          "position_shape holds {} positions; expected n_max = {} or more", places, c.n_max);
+  require(c.position_widths.empty() || width == c.d_model, kName,
+          "position_widths are {} together; expected d_model = {}", width, c.d_model);
+  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
+  require_share(kName, "dropout", c.dropout);
+  require_share(kName, "dropout_attn", c.dropout_attn);
+  require_share(kName, "dropout_local", c.dropout_local);
+  for (int64_t i = 0; i < c.n_layer; ++i) c.layer(i);
+  const MemoryKind kind = c.memory.kind;
+  require<NotImplemented>(kind != MemoryKind::lean && kind != MemoryKind::selective, kName,
+                          "memory = {} is for stacks of one stream; use reversible, checkpoint or "
+                          "standard",
+                          c.memory.text());
+}
+
+/// W2 f(Drop(W1 x + b1)) + b2: in the authors' code dropout stands before the activation.
+class ReformerFeedForward : public Layer {
+ public:
+  ReformerFeedForward(const ReformerConfig& c, const Init& init, const Scheme& weights)
+      : activation_(c.activation),
+        p_(c.dropout),
+        columns_(c.dropout_broadcast),
+        in_(c.d_model, c.d_ff * (c.activation == Activation::geglu ? 2 : 1), true, init.at("in"),
+            weights),
+        out_(c.d_ff, c.d_model, true, init.at("out"), weights) {}
+
+  Output forward(const Tensor& x, const Given&, Pass pass) const override {
+    const Tensor h = in_.forward(x);  // [B, L, F]
+    const Pass site = pass.at("ffn_in");
+    return out_.forward(
+        activate(activation_, columns_ ? dropout_columns(h, p_, site) : dropout(h, p_, site)));
+  }
+  void visit(Visitor& v) override { v("in", in_)("out", out_); }
+
+ private:
+  Activation activation_;
+  float p_;
+  bool columns_;
+  Linear in_, out_;
+};
+
+Scheme weights_of(const ReformerConfig& c) {
+  return c.init_std > 0 ? Scheme::normal(c.init_std) : Scheme::xavier_uniform();
+}
+
+std::unique_ptr<Layer> make_attention(const ReformerConfig& c, int64_t layer, const Init& init) {
+  if (c.layer(layer) == ReformerLayer::local) {
+    const AttentionOptions o{.d_model = c.d_model,
+                             .n_head = c.n_head,
+                             .d_head = head_width(c),
+                             .dropout = c.dropout_local,
+                             .weights = weights_of(c),
+                             .out_weights = weights_of(c)};
+    return std::make_unique<MultiHead>(o, ShawTables{}, init);
+  }
+  LshAttentionOptions o{
+      .d_model = c.d_model,
+      .n_head = c.n_head,
+      .d_head = head_width(c),
+      .rounds = c.rounds,
+      .rule = c.bucket_rule,
+      .n_max = c.n_max,
+      .dense_when_short = c.whole_chunks,
+      .evaluation = Generator{c.hash_seed}.fork("rotations").fork(static_cast<uint64_t>(layer)),
+      .weights = weights_of(c)};
+  if (!c.buckets.empty()) o.buckets = {c.buckets[0], c.buckets.size() > 1 ? c.buckets[1] : 1};
+  o.pairs = {.chunk = c.chunk,
+             .before = c.look_back,
+             .after = c.look_ahead,
+             .wrap = c.wrap,
+             .duplicates = c.duplicates,
+             .same_bucket = c.same_bucket,
+             .causal = c.causal,
+             .repeat_chunks = c.whole_chunks,
+             .scale = c.logit_scale,
+             .self = c.self_logit,
+             .dropout = c.dropout_attn,
+             .pass = {},
+             .dropout_broadcast = c.dropout_broadcast};
+  return std::make_unique<LshAttention>(o, init);
+}
+
+}  // namespace
+
+/// Drop(layer(LN(x))); what one stream adds to the other.
+struct Reformer::Branch final : Layer {
+  Branch(Normalization n, std::unique_ptr<Layer> l, const ReformerConfig& c)
+      : norm(std::move(n)), layer(std::move(l)), p(c.dropout), columns(c.dropout_broadcast) {}
+
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+    Output out = layer->forward(norm.forward(x), given, pass);
+    const Pass site = pass.at("out");
+    out.y = columns ? dropout_columns(out.y, p, site) : dropout(out.y, p, site);
+    return out;
+  }
+  void visit(Visitor& v) override { v("norm", norm)("layer", *layer); }
+
+  Normalization norm;
+  std::unique_ptr<Layer> layer;
+  float p;
+  bool columns;
+};
+
+namespace {
+
+/// The same layer, which keeps its input alone and is run again in backward.
+class CheckpointedLayer final : public Layer {
+ public:
+  explicit CheckpointedLayer(std::shared_ptr<Layer> layer) : layer_(std::move(layer)) {}
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+    return checkpoint(*layer_, x, given, pass);
+  }
+  void visit(Visitor& v) override { layer_->visit(v); }
+
+ private:
+  std::shared_ptr<Layer> layer_;
+};
+
+}  // namespace
+
+void Reformer::Block::visit(Visitor& v) {
+  v("norm1", attention->norm)("attention", *attention->layer);
+  v("norm2", ff->norm)("ff", *ff->layer);
+}
+
+ReformerLayer ReformerConfig::layer(int64_t i) const {
+  std::vector<ReformerLayer> turns;
+  for (size_t at = 0; at <= layers.size();) {
+    const size_t end = std::min(layers.find(',', at), layers.size());
+    const std::string_view word = std::string_view(layers).substr(at, end - at);
+    const auto& names = value_names<ReformerLayer>;
+    const auto found = std::find(names.begin(), names.end(), word);
+    require(found != names.end(), kName,
+            "layers has \"{}\"; expected lsh and local, separated by commas", word);
+    turns.push_back(static_cast<ReformerLayer>(found - names.begin()));
+    at = end + 1;
+  }
+  return turns[static_cast<size_t>(i) % turns.size()];
+}
+
+Reformer::Reformer(const ReformerConfig& config, const Init& init)
+    : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
+  const ReformerConfig& c = config_;
+  check(c);
+  const Init embed = init.at("embed");
+  token_ = Embedding(c.vocab, c.d_model, embed.at("token"), Scheme::normal(c.embed_std));
+  const std::vector<int64_t> shape =
+      c.position_shape.empty() ? default_axial_shape(c.n_max) : c.position_shape;
+  std::vector<int64_t> widths = c.position_widths;
+  if (widths.empty()) {
+    const auto axes = static_cast<int64_t>(shape.size());
+    widths.assign(shape.size(), c.d_model / axes);
+    widths.back() += c.d_model % axes;
+  }
+  position_ = AxialPositions(shape, widths, embed.at("position"), Scheme::normal(c.position_std));
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const Init at = init.at("layers").at(i);
+    const auto branch = [&](const char* norm, std::unique_ptr<Layer> layer) {
+      return std::make_shared<Branch>(
+          Normalization(NormKind::layer, c.d_model, c.norm_eps, at.at(norm)), std::move(layer), c);
+    };
+    Block block;
+    block.attention = branch("norm1", make_attention(c, i, at.at("attention")));
+    block.ff =
+        branch("norm2", std::make_unique<ReformerFeedForward>(c, at.at("ff"), weights_of(c)));
+    blocks_.push_back(std::move(block));
+  }
+  const int64_t width = c.mean_exit ? c.d_model : 2 * c.d_model;
+  final_norm_ = Normalization(NormKind::layer, width, c.norm_eps, init.at("final_norm"));
+  head_ = Linear(width, c.vocab, c.head_bias, init.at("head"), weights_of(c));
+}
+
+LshAttention* Reformer::lsh(int64_t layer) const {
+  return dynamic_cast<LshAttention*>(blocks_[static_cast<size_t>(layer)].attention->layer.get());
+}
+
+void Reformer::set_rotations(const Tensor& rotations) {
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    if (LshAttention* layer = lsh(i)) layer->set_rotations(rotations);
+  }
+}
+
+Objective Reformer::objective() const {
+  return config_.causal ? Objective::next_token : Objective::masked_token;
+}
+
+int64_t Reformer::padded(int64_t length) const {
+  const ReformerConfig& c = config_;
+  if (!c.whole_chunks) return length;
+  int64_t unit = 1, least = length;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const int64_t m = c.layer(i) == ReformerLayer::lsh ? c.chunk : local_chunk(c);
+    unit = std::lcm(unit, m);
+    least = std::min(least, m);
+  }
+  return length > least ? round_up(length, unit) : length;
+}
+
+Given Reformer::given(int64_t queries, int64_t keys, const Tensor& lengths) const {
+  const ReformerConfig& c = config_;
+  Given given;
+  given.lengths = lengths;
+  if (c.layers.find(name_of_value(ReformerLayer::local)) == std::string::npos) return given;
+  given.pattern = patterns::chunks(queries, keys,
+                                   {.chunk = local_chunk(c),
+                                    .before = c.local_back,
+                                    .after = c.local_ahead,
+                                    .causal = c.causal,
+                                    .circle = c.whole_chunks});
+  if (lengths) given.pattern = with_lengths(given.pattern, lengths, lengths);
+  return given;
+}
+
+Tensor Reformer::embed(const Tensor& tokens, int64_t first, Pass pass) const {
+  const Scope scope("embed");
+  const ReformerConfig& c = config_;
+  if (tokens.rank() != 2)
+    fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
+  const int64_t length = tokens.dim(1);
+  require(first + length <= c.n_max, kName,
+          "position {} is beyond n_max = {}; shorten the sequence or build the model with n_max >= "
+          "{}",
+          first + length - 1, c.n_max, first + length);
+  const Pass site = pass.at("embed");
+  const Tensor x = token_.forward(tokens);  // [B, L, D]
+  const Tensor kept =
+      c.dropout_broadcast ? dropout_columns(x, c.dropout, site) : dropout(x, c.dropout, site);
+  return cast(add(kept, position_.forward(first, length, c.dropout, pass.at("position"))),
+              compute_);
+}
+
+struct Reformer::Run {
+  Reversible streams;
+  SegmentMemory memory;
+  std::vector<Tensor> buckets;
+};
+
+Reformer::Run Reformer::run(const Tensor& x, const Given& given, const SegmentMemory& memory,
+                            const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const {
+  const MemoryKind kind = config_.memory.kind;
+  const ReversibleOptions options{
+      .layers = compute_,
+      .exact = kind == MemoryKind::reversible_exact,
+      .stored = kind == MemoryKind::standard || kind == MemoryKind::checkpoint};
+  Run r{Reversible(enter_reversible(x, options), options), {}, {}};
+  r.memory.layers.resize(blocks_.size());
+  r.buckets.resize(blocks_.size());
+  const auto step = [&](const std::shared_ptr<Branch>& f, const Given& local, Pass site) {
+    const bool replayed = kind == MemoryKind::checkpoint;
+    return r.streams.step(
+        replayed ? std::shared_ptr<Layer>(std::make_shared<CheckpointedLayer>(f)) : f, local, site);
+  };
+  for (size_t i = 0; i < static_cast<size_t>(blocks); ++i) {
+    const Scope scope("layers", static_cast<long>(i));
+    const Pass site = pass.at("layers").at(static_cast<int64_t>(i));
+    Given local = given;
+    if (!memory.layers.empty()) local.memory = memory.layers[i];
+    if (!buckets.empty() && buckets[i]) local.choices = {buckets[i]};
+    Output out = step(blocks_[i].attention, local, site.at("attention"));
+    step(blocks_[i].ff, given, site.at("ff"));
+    r.memory.layers[i] = std::move(out.memory);
+    if (!out.choices.empty()) r.buckets[i] = out.choices.front();
+  }
+  return r;
+}
+
+Tensor Reformer::exit(Run& r, int64_t length, Pass pass) const {
+  const Halves x = r.streams.finish();
+  const Tensor both = config_.mean_exit ? mean_of(x) : concat_of(x);  // [B, L, D or 2 D]
+  const Tensor h = final_norm_.forward(cast(narrow(both, 1, 0, length), compute_));
+  const Pass site = pass.at("final");
+  return config_.dropout_broadcast ? dropout_columns(h, config_.dropout, site)
+                                   : dropout(h, config_.dropout, site);
+}
+
+Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
+  const Scope scope(kName);
+  require(in.buckets.empty() || in.buckets.size() == blocks_.size(), kName,
+          "got buckets of {} layers; expected {}", in.buckets.size(), blocks_.size());
+  Tensor x = embed(in.tokens, 0, pass);
+  const int64_t length = x.dim(1), whole = padded(length);
+  Tensor lengths = in.lengths;
+  if (whole > length) {
+    x = pad(x, 1, 0, whole - length);
+    if (!lengths) lengths = full({x.dim(0)}, static_cast<double>(length), DType::i64, x.device());
+  }
+  Run r = run(x, given(whole, whole, lengths), {}, in.buckets, pass, config_.n_layer);
+  return {exit(r, length, pass), std::move(r.buckets)};
+}
+
+Tensor Reformer::loss(const Tensor& hidden, const Tensor& targets) const {
+  const Scope scope("loss");
+  if (targets.rank() != 2 || hidden.rank() != 3 || targets.dim(0) != hidden.dim(0) ||
+      targets.dim(1) != hidden.dim(1)) {
+    fail_with<ShapeError>(kName, "targets must be [B, L] for hidden [B, L, W]",
+                          {{"hidden", hidden}, {"targets", targets}});
+  }
+  return token_loss(hidden, head_, targets);
+}
+
+Tensor Reformer::head(const Tensor& hidden) const {
+  return head_.forward(cast(hidden, head_.weight.dtype()));
+}
+
+LanguageModel::Losses Reformer::loss(const Tensor& tokens, const Tensor& targets,
+                                     const SegmentMemory& memory, Pass pass) const {
+  require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
+          memory.layers.size());
+  Losses result;
+  result.loss = loss(forward({.tokens = tokens}, pass).hidden, targets);
+  return result;
+}
+
+Tensor Reformer::logits(const Tensor& tokens, Pass pass) const {
+  return head(forward({.tokens = tokens}, pass).hidden);
+}
+
+namespace {
+
+/// Keys and values, and the buckets of all tokens for each layer.
+struct BucketState final : DecodeState {
+  explicit BucketState(int64_t rows) : stream(rows) {}
+  void take_rows(const Tensor& rows, bool same_context) override {
+    stream.take_rows(rows, same_context);
+    for (Tensor& ids : buckets) {
+      if (ids) ids = take(ids, rows);
+    }
+  }
+
+  StreamState stream;
+  std::vector<Tensor> buckets;
+};
+
+}  // namespace
+
+std::unique_ptr<DecodeState> Reformer::start_decoding(int64_t batch) const {
+  require<NotImplemented>(config_.causal, kName, "a model that is not causal does not decode");
+  return std::make_unique<BucketState>(batch);
+}
+
+Tensor Reformer::decode(const Tensor& tokens, DecodeState& opaque) const {
+  const NoGrad off;
+  const Scope scope(kName);
+  auto* known = dynamic_cast<BucketState*>(&opaque);
+  require(known != nullptr, kName, "the decoding state is another model's");
+  StreamState& state = StreamState::of(known->stream, kName, tokens);
+  const int64_t first = opaque.position, length = tokens.dim(1);
+  Given given = this->given(length, first + length, {});
+  given.decoding = true;
+  given.position = first;
+  Run r = run(embed(tokens, first, Pass{}), given, state.memory, known->buckets, Pass{},
+              config_.n_layer);
+  state.memory = std::move(r.memory);
+  known->buckets = std::move(r.buckets);
+  opaque.position = first + length;
+  return head(select(exit(r, length, Pass{}), 1, -1));  // [B, V]
+}
+
+Tensor Reformer::attention_map(const Tensor& tokens, int64_t layer) const {
+  const NoGrad off;
+  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  const int64_t length = tokens.dim(1);
+  const Given given = this->given(length, length, {});
+  const Run r = run(embed(tokens, 0, Pass{}), given, {}, {}, Pass{}, layer);
+  const Branch& f = *blocks_[static_cast<size_t>(layer)].attention;
+  const Tensor p = f.layer->probabilities(f.norm.forward(r.streams.input()), given);
+  return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
+}
+
+AttentionOutline Reformer::attention_outline(int64_t layer, int64_t length) const {
+  require<NotImplemented>(config_.layer(layer) == ReformerLayer::local, kName,
+                          "which keys layer {} sees depends on the tokens; draw a trained run",
+                          layer);
+  return outline_of(given(length, length, {}), layer, config_.n_head, length, length);
+}
+
+int64_t Reformer::macs(int64_t length) const {
+  const ReformerConfig& c = config_;
+  const int64_t rows = padded(length), d = c.d_model, heads = c.n_head,
+                width = heads * head_width(c);
+  const int64_t inner = c.d_ff * (c.activation == Activation::geglu ? 3 : 2);
+  int64_t n = length * c.vocab * (c.mean_exit ? d : 2 * d);
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    n += rows * d * inner;
+    if (const LshAttention* layer = lsh(i)) {
+      n += rows * d * 3 * width + heads * layer->hashing_macs(rows) +
+           layer->computed_pairs(rows) * 2 * width;
+    } else {
+      n += rows * d * 4 * width +
+           visible_pairs(given(rows, rows, {}).pattern, rows, rows) * 2 * width;
+    }
+  }
+  return n;
+}
+
+void Reformer::visit(Visitor& v) {
+  v("embed.token", token_)("embed.position", position_)("layers", blocks_);
+  v("final_norm", final_norm_)("head", head_);
+}
+
+}  // namespace longspan

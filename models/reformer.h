@@ -1,0 +1,190 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/model.h"
+#include "models/parts.h"
+#include "models/registry.h"
+#include "nn/axial.h"
+#include "nn/fields.h"
+#include "nn/layers.h"
+#include "nn/lsh_attention.h"
+#include "nn/memory_policy.h"
+
+namespace longspan {
+
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<LshWrap>{"none", "round", "global"};
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<LshDuplicates>{"first", "log_count",
+                                                                            "off"};
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<LshScale>{"official", "rsqrt_d"};
+
+/// What a layer of Reformer attends with.
+enum class ReformerLayer : uint8_t { lsh, local };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<ReformerLayer>{"lsh", "local"};
+
+/// What the code of transformers does besides, and the paper does not: `whole_chunks` pads
+/// sequences of more than one chunk to whole chunks of every layer, sees sequences up to a chunk in
+/// full, and lets windows of bidirectional layers reach around a circle.
+///
+/// Reformer: The Efficient Transformer. \cite kitaev2020 Fields of LSH attention have the paper's
+/// values; reformer_variant() sets those of other code.
+struct ReformerConfig {
+  int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
+  int64_t d_head = 0;          ///< 0: d_model / n_head
+  int64_t n_max = 1024;        ///< L, the longest sequence
+  bool causal = true;          ///< predicts the next token; else hidden ones
+  std::string layers = "lsh";  ///< lsh or local of each layer, separated by commas, in turns
+
+  int64_t rounds = 4;                     ///< R
+  int64_t chunk = 64;                     ///< m
+  int64_t look_back = 1, look_ahead = 0;  ///< a, z
+  std::vector<int64_t> buckets;           ///< nb, or its two factors; empty: as bucket_rule says
+  BucketRule bucket_rule = BucketRule::paper;
+  bool same_bucket = true;  ///< keys of other buckets are hidden
+  LshDuplicates duplicates = LshDuplicates::first;
+  LshWrap wrap = LshWrap::none;
+  LshScale logit_scale = LshScale::official;
+  double self_logit = -1e5;
+  bool whole_chunks = false;
+  uint64_t hash_seed = 0;  ///< of the rotations outside training
+
+  int64_t local_chunk = 0;  ///< of local layers; 0: chunk
+  int64_t local_back = 1, local_ahead = 0;
+
+  std::vector<int64_t> position_shape;   ///< n_1, n_2[, n_3]; empty: as default_axial_shape()
+  std::vector<int64_t> position_widths;  ///< d_1, d_2[, d_3]; empty: d_model in equal shares
+
+  Activation activation = Activation::relu;
+  double norm_eps = 1e-6;
+  bool mean_exit = false;  ///< the head reads the mean of both streams, not both
+  bool head_bias = true;
+  float dropout = 0;        ///< of embeddings, positions, branches and in feed-forward layers
+  float dropout_attn = 0;   ///< of probabilities of LSH attention
+  float dropout_local = 0;  ///< of local attention
+  /// One mask of columns for all positions and samples, and of LSH probabilities one for all
+  /// chunks, as trax does.
+  bool dropout_broadcast = false;
+  double init_std = 0;   ///< of all matrices; 0: Glorot's uniform
+  double embed_std = 1;  ///< of tokens
+  double position_std = 1;
+  Precision precision = Precision::f32;
+  MemoryPolicy memory;
+
+  void visit(auto& v) {
+    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
+        "d_head", d_head)("n_max", n_max)("causal", causal)("layers", layers);
+    v("rounds", rounds)("chunk", chunk)("look_back", look_back)("look_ahead", look_ahead)(
+        "buckets", buckets)("bucket_rule", bucket_rule)("same_bucket", same_bucket)(
+        "duplicates", duplicates)("wrap", wrap)("logit_scale", logit_scale)(
+        "self_logit", self_logit)("whole_chunks", whole_chunks)("hash_seed", hash_seed);
+    v("local_chunk", local_chunk)("local_back", local_back)("local_ahead", local_ahead)(
+        "position_shape", position_shape)("position_widths", position_widths);
+    v("activation", activation)("norm_eps", norm_eps)("mean_exit", mean_exit)(
+        "head_bias", head_bias)("dropout", dropout)("dropout_attn", dropout_attn)(
+        "dropout_local", dropout_local)("dropout_broadcast", dropout_broadcast);
+    v("init_std", init_std)("embed_std", embed_std)("position_std", position_std)(
+        "precision", precision)("memory", memory)("chunks", memory.chunks);
+  }
+
+  /// What layer i attends with. Throws ValueError on an empty list or an unknown name.
+  ReformerLayer layer(int64_t i) const;
+};
+
+/// What implementations disagree in (models/reformer_presets.cc): `paper` and trax until April
+/// 2020; `trax2`, trax since; `hf`, transformers; `lucid`, lucidrains' reformer-pytorch.
+enum class ReformerVariant : uint8_t { paper, trax2, hf, lucid };
+ReformerConfig reformer_variant(ReformerConfig config, ReformerVariant variant);
+
+/// What a Reformer reads.
+struct ReformerInputs {
+  Tensor tokens;                     ///< [B, L] of an integer dtype
+  Tensor lengths = {};               ///< i64 [B]: the valid ones of each row; undefined: all
+  std::vector<Tensor> buckets = {};  ///< of each layer, instead of hashing: i32 [B, H, R, L]
+};
+
+/// A language model of reversible blocks, y1 = x1 + Attention(LN(x2)), y2 = x2 + FF(LN(y1)), whose
+/// attention sees those keys alone that fall into a query's bucket.
+class Reformer final : public LanguageModel {
+ public:
+  /// Throws ValueError, naming the fields, where they do not fit together.
+  Reformer(const ReformerConfig& config, const Init& init);
+
+  const ReformerConfig& config() const { return config_; }
+
+  /// Hidden states after the final norm [B, L, 2 D], D with mean_exit, and the buckets of each
+  /// layer; those of local layers are undefined.
+  struct Result {
+    Tensor hidden;
+    std::vector<Tensor> buckets;
+  };
+  Result forward(const ReformerInputs& in, Pass pass) const;
+  /// Mean over counted targets [B, L], in nats.
+  Tensor loss(const Tensor& hidden, const Tensor& targets) const;
+  Tensor head(const Tensor& hidden) const;  // [B, L, 2 D] -> [B, L, V]
+  /// Rotations for every LSH layer, [1 or B, 1 or H, R, d, w], instead of drawn ones.
+  void set_rotations(const Tensor& rotations);
+
+  Objective objective() const override;
+  int64_t vocab() const override { return config_.vocab; }
+  int64_t mask_token() const override { return config_.causal ? -1 : config_.vocab - 1; }
+  int64_t max_length() const override { return config_.n_max; }
+  Device device() const override { return token_.weight.device(); }
+  int64_t layers() const override { return config_.n_layer; }
+  Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
+              Pass pass) const override;
+  Tensor logits(const Tensor& tokens, Pass pass) const override;
+  std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
+  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
+  Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
+  /// Of a local layer. Throws NotImplemented for LSH, where it depends on the tokens.
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  /// Counts the scores that LSH layers compute, masked ones included, and hashing.
+  int64_t macs(int64_t length) const override;
+  void visit(Visitor& v) override;
+
+ private:
+  struct Branch;
+  struct Run;
+  struct Block : Module {
+    void visit(Visitor& v) override;
+    std::shared_ptr<Branch> attention, ff;
+  };
+
+  Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const;
+  /// Length with padding to whole chunks, where that is asked for.
+  int64_t padded(int64_t length) const;
+  /// What local layers see where `queries` are the last of `keys` tokens.
+  Given given(int64_t queries, int64_t keys, const Tensor& lengths) const;
+  /// The streams after the first `blocks` blocks.
+  Run run(const Tensor& x, const Given& given, const SegmentMemory& memory,
+          const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const;
+  /// The first `length` rows of both streams for the head.
+  Tensor exit(Run& run, int64_t length, Pass pass) const;
+  LshAttention* lsh(int64_t layer) const;  // null: it is local
+
+  ReformerConfig config_;
+  DType compute_;
+  Embedding token_;
+  AxialPositions position_;
+  std::vector<Block> blocks_;
+  Normalization final_norm_;
+  Linear head_;
+};
+
+/// The model by the name that programs use.
+const ModelEntry& reformer_entry();
+
+/// Configurations of the paper and of released code; models/reformer_presets.cc. Throws ValueError
+/// on an unknown name.
+ReformerConfig reformer_preset(std::string_view name);
+
+}  // namespace longspan

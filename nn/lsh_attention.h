@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "nn/fields.h"
+#include "nn/layers.h"
+#include "ops/lsh.h"
+
+namespace longspan {
+
+/// How many buckets a round has where the options name none, for L tokens in chunks of m:
+///   paper     2 max(1, floor(L / m)), two factors above 128
+///   hf        the same rounded down to a power of two (transformers)
+///   chunks    floor(L / m), rounded down to an even number (lucidrains' reformer-pytorch)
+enum class BucketRule : uint8_t { paper, hf, chunks };
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<BucketRule>{"paper", "hf", "chunks"};
+
+/// What an LshAttention is made of.
+struct LshAttentionOptions {
+  int64_t d_model = 0, n_head = 1, d_head = 0;
+  int64_t rounds = 1;           ///< R
+  LshBuckets buckets = {0, 1};  ///< of a round; first = 0: as `rule` says
+  BucketRule rule = BucketRule::paper;
+  int64_t n_max = 0;              ///< longest sequence: decoding has the buckets of that
+  bool dense_when_short = false;  ///< L <= m: every token sees every other, without hashing
+  LshOptions pairs = {};          ///< chunk, neighbours and rules; buckets and pass are set here
+  Generator evaluation;           ///< of the rotations outside training
+  Scheme weights = {};
+};
+
+/// Attention by locality-sensitive hashing \cite kitaev2020 (sec. 2): queries and keys share a
+/// projection, and a token sees those of its bucket near it in sorted order, in any of R rounds.
+///   q = x Wqk^T, v = x Wv^T; ids by fresh rotations in every training pass; y = concat(o) Wo^T
+/// Ids come back as the only element of Output::choices and are taken from Given::choices. Rows
+/// from Given::lengths on do not exist. Chunk borders depend on all tokens, also where attention is
+/// causal: no value flows back, but which earlier tokens are seen does depend on later ones.
+class LshAttention : public Layer {
+ public:
+  LshAttention(const LshAttentionOptions& options, const Init& init);
+
+  /// x [B, L, D] -> [B, L, D]. Decoding appends q and v of x to those in given.memory, and ids to
+  /// those in given.choices, which then come back whole: a prompt is attended to as above, and then
+  /// each token to the last (1 + a + z) m before it in sorted order, of its own bucket where that
+  /// is asked for, in any round. That is one pass over all where attention is causal with
+  /// same_bucket and no bucket has more than m tokens; else it is another choice of keys. Throws
+  /// ShapeError, DTypeError; GradientError on decoding with recording on.
+  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  void visit(Visitor& v) override { v("qk", q_)("v", v_)("out", out_); }
+  Tensor probabilities(const Tensor& x, const Given& given) const override;
+
+  /// Rotations [1 or B, 1 or H, R, d, w] instead of drawn ones, until an undefined tensor comes.
+  void set_rotations(const Tensor& rotations) { rotations_ = rotations; }
+  /// Scores that are computed for `length` tokens of a head, masked ones included: with full
+  /// windows, L m (1 + a + z) R.
+  int64_t computed_pairs(int64_t length) const;
+  /// Multiply-accumulates of hashing for a head.
+  int64_t hashing_macs(int64_t length) const;
+
+ private:
+  bool dense(int64_t length) const;
+  LshBuckets buckets_of(int64_t length) const;
+  Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
+  Tensor hash(const Tensor& q, const LshBuckets& buckets, const Tensor& lengths, Pass pass) const;
+  LshOptions pairs_of(const LshBuckets& buckets, int64_t length, Pass pass) const;
+  Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
+  Output decode(const Tensor& x, const Given& given) const;
+  /// Of one token with all before it, which `memory` holds: [B, H, 1, d]. ids: [B, H, R, known],
+  /// perhaps of later ones too.
+  Tensor attend_last(const LayerMemory& memory, const std::vector<int32_t>& ids, int64_t known,
+                     const LshBuckets& buckets) const;
+
+  LshAttentionOptions options_;
+  Linear q_, v_, out_;
+  Tensor rotations_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,62 @@
+#include "ops/pattern_chunks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "core/divide.h"
+
+namespace longspan::patterns {
+namespace {
+
+/// Runs of a tile whose rows, up to position `last`, lie in chunk c of `count`.
+std::vector<Run> runs_of(int64_t c, int64_t count, int64_t last, int64_t keys,
+                         const ChunkWindow& w) {
+  const int64_t m = w.chunk;
+  if (w.causal) {
+    std::vector<Run> runs;
+    const int64_t begin = std::max<int64_t>(0, c - w.before) * m;
+    if (begin < c * m) runs.push_back(run_of(begin, c * m, RunKind::full));
+    runs.push_back(run_of(c * m, last + 1, RunKind::partial));
+    return runs;
+  }
+  std::map<int64_t, int64_t> times;  // of each chunk
+  for (int64_t k = c - w.before; k <= c + w.after; ++k) {
+    const bool inside = k >= 0 && k < count;
+    if (inside || (w.circle && count > 1)) ++times[(k % count + count) % count];
+  }
+  std::vector<Run> runs;
+  for (const auto& [k, n] : times) {
+    runs.push_back(run_of(k * m, std::min((k + 1) * m, keys), RunKind::full, n));
+  }
+  return runs;
+}
+
+}  // namespace
+
+AttentionPattern chunks(int64_t queries, int64_t keys, const ChunkWindow& w) {
+  require(w.chunk >= 1 && w.before >= 0 && w.after >= 0, "patterns::chunks",
+          "chunks of {}, {} before and {} after; expected 1 or more, and 0 or more", w.chunk,
+          w.before, w.after);
+  require(keys >= queries, "patterns::chunks", "{} queries of {} keys; expected as many or fewer",
+          queries, keys);
+  const int64_t first = keys - queries;  // position of query 0
+  const int64_t height = tile_height(w.chunk), count = ceil_div(keys, w.chunk);
+  std::vector<TileRuns> tiles;
+  for (int64_t i = 0; i < queries;) {
+    const int64_t c = (first + i) / w.chunk;
+    const int64_t end = std::min({queries, (c + 1) * w.chunk - first, i + height});
+    tiles.push_back(tile_of(i, end, runs_of(c, count, first + end - 1, keys, w)));
+    i = end;
+  }
+  AttentionPattern p;
+  p.layout = make_layout(queries, keys, {tiles});
+  p.rules = {Rule{.causal = w.causal}};
+  p.name = fmt::format("chunks({}, {} before, {} after{})", w.chunk, w.before, w.after,
+                       w.causal ? ", causal" : "");
+  return p;
+}
+
+}  // namespace longspan::patterns

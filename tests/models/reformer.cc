@@ -1,0 +1,281 @@
+// Reformer against transformers, and the laws of its attention in a whole model.
+
+#include "models/reformer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "core/memory.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+#include "tests/models/golden_file.h"
+
+namespace longspan::test {
+namespace {
+
+const Pass training{.training = true, .gen = Generator{1}};
+
+class ReformerGoldens : public testing::TestWithParam<std::string> {};
+
+/// Every output and, where the file has them, every gradient.
+void compare(const std::string& name, DType dtype, double tolerance) {
+  const GoldenFile golden("reformer", name);
+  ReformerConfig config;
+  set_fields(config, golden.settings);
+  Reformer model(config, Init{.gen = Generator{1}, .dtype = dtype});
+  golden.set_parameters(model);
+  // The file has [H, d, R, w].
+  const Tensor rotations = contiguous(permute(golden["input.rotations"], {0, 2, 1, 3}));
+  model.set_rotations(unsqueeze(rotations, 0));
+
+  const Tensor lengths = golden["input.lengths"];
+  const Tensor hidden =
+      model.forward({.tokens = golden["input.tokens"], .lengths = lengths}, training).hidden;
+  golden.expect("output.hidden", without_padding(hidden, lengths), tolerance);
+  golden.expect("output.logits", without_padding(model.head(hidden), lengths), tolerance);
+  const Tensor loss = model.loss(hidden, golden["input.targets"]);
+  golden.expect("output.loss", loss, tolerance);
+  if (!golden["gradient.head.weight"]) return;
+  backward(loss);
+  golden.expect_gradients(model, tolerance);
+}
+
+TEST_P(ReformerGoldens, EveryOutputAndGradient) { compare(GetParam(), DType::f64, 1e-10); }
+TEST_P(ReformerGoldens, InF32) { compare(GetParam(), DType::f32, 1e-5); }
+
+INSTANTIATE_TEST_SUITE_P(Spec10, ReformerGoldens, testing::ValuesIn(golden_names("reformer")),
+                         [](const auto& param) { return param.param; });
+
+ReformerConfig alternating() {
+  ReformerConfig c = reformer_preset("tiny");
+  c.vocab = 32;
+  c.layers = "lsh,local";
+  c.local_chunk = 5;
+  return c;
+}
+
+Reformer made(const ReformerConfig& c, DType dtype = DType::f64) {
+  Reformer model(c, Init{.gen = Generator{4}, .dtype = dtype});
+  randomise(model, 0.3, 9);
+  return model;
+}
+
+TEST(Spec10, Test7_NothingFlowsBackInAWholeModelWithBucketsFrozen) {
+  for (const char* layers : {"lsh", "local", "lsh,local"}) {
+    ReformerConfig c = alternating();
+    c.layers = layers;
+    Reformer model = made(c);
+    const Tensor tokens = unsqueeze(iota(27), 0);  // each token once
+    const std::vector<Tensor> buckets = model.forward({.tokens = tokens}, Pass{}).buckets;
+    Tensor table = parameter(model, "embed.token.weight");
+    for (const int64_t i : {0, 1, 7, 20, 26}) {
+      set_grad(table, {});
+      const Tensor h = model.forward({tokens, {}, buckets}, Pass{}).hidden;
+      backward(sum(square(select(h, 1, i))));
+      const std::vector<double> dx = grad(table).to_vector<double>();
+      for (size_t at = 0; at < dx.size(); ++at) {
+        if (static_cast<int64_t>(at) / 16 <= i) continue;
+        ASSERT_EQ(dx[at], 0.0) << i << " from " << at / 16;
+      }
+    }
+  }
+}
+
+TEST(Spec10, Test8_PaddingLeavesAWholeModelAlone) {
+  const NoGrad off;
+  for (const bool causal : {true, false}) {
+    ReformerConfig c = alternating();
+    c.causal = causal;
+    c.look_ahead = c.local_ahead = causal ? 0 : 1;
+    const Reformer model = made(c);
+    const Tensor tokens = some_tokens(2, 32, 32);
+    for (const int64_t length : {5, 16, 27}) {
+      const Tensor part = contiguous(narrow(tokens, 1, 0, length));
+      const Tensor lengths = full({2}, static_cast<double>(length), DType::i64);
+      const Tensor alone = model.forward({.tokens = part}, Pass{}).hidden;
+      const Tensor with = model.forward({tokens, lengths, {}}, Pass{}).hidden;
+      EXPECT_LE(distance(contiguous(narrow(with, 1, 0, length)), alone), 1e-13) << length;
+    }
+  }
+}
+
+TEST(Spec10, Test12_GradientsOfTheWholeTinyModel) {
+  for (const ReformerVariant variant : {ReformerVariant::paper, ReformerVariant::trax2,
+                                        ReformerVariant::hf, ReformerVariant::lucid}) {
+    ReformerConfig c = reformer_variant(alternating(), variant);
+    c.activation = Activation::gelu_erf;  // differences do not see the corners of relu
+    Reformer model = made(c);
+    const Tensor tokens = some_tokens(2, 32, 32), targets = some_tokens(2, 32, 32, 5);
+    const std::vector<Tensor> buckets = model.forward({.tokens = tokens}, training).buckets;
+    const auto loss = [&] {
+      return model.loss(model.forward({tokens, {}, buckets}, training).hidden, targets);
+    };
+    EXPECT_EQ(check_parameter_gradients(model, loss), "") << static_cast<int>(variant);
+  }
+}
+
+/// The loss and the gradients of every parameter with a memory policy, dropout on.
+std::vector<Tensor> step_with(const char* memory, DType dtype, int64_t layers) {
+  ReformerConfig c = alternating();
+  c.n_layer = layers;
+  c.dropout = c.dropout_attn = c.dropout_local = 0.1f;
+  c.memory = memory;
+  Reformer model = made(c, dtype);
+  const Tensor tokens = some_tokens(2, 32, 32), targets = some_tokens(2, 32, 32, 5);
+  const Tensor loss = model.loss(tokens, targets, {}, training).loss;
+  backward(loss);
+  std::vector<Tensor> all = {loss.detach()};
+  for (const Tensor& p : parameters(model)) all.push_back(grad(p));
+  return all;
+}
+
+double largest(const Tensor& x) {
+  double most = 0;
+  for (const double v : cast(x, DType::f64).to_vector<double>()) most = std::max(most, std::abs(v));
+  return most;
+}
+
+TEST(Spec10, Test10_ReversibleGradientsAreThoseOfTheStoredStreams) {
+  const std::vector<Tensor> stored = step_with("standard", DType::f64, 6);
+  const std::vector<Tensor> inverted = step_with("reversible", DType::f64, 6);
+  for (size_t i = 0; i < stored.size(); ++i) {
+    EXPECT_LE(distance(inverted[i], stored[i]), 1e-10 * std::max(1e-3, largest(stored[i]))) << i;
+  }
+  // Checkpoints repeat what was done, buckets included: the same bits.
+  const std::vector<Tensor> repeated = step_with("checkpoint", DType::f64, 6);
+  for (size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(repeated[i], stored[i])) << i;
+  // In f32 to rounding; on the grid inversion is exact, so that the forward pass is replayed.
+  const std::vector<Tensor> f32 = step_with("standard", DType::f32, 6);
+  const std::vector<Tensor> back = step_with("reversible", DType::f32, 6);
+  for (size_t i = 0; i < f32.size(); ++i) {
+    EXPECT_LE(distance(back[i], f32[i]), 1e-4 * std::max(1e-2, largest(f32[i]))) << i;
+  }
+  const std::vector<Tensor> grid = step_with("reversible:exact", DType::f32, 6);
+  for (size_t i = 0; i < f32.size(); ++i) {
+    EXPECT_LE(distance(grid[i], f32[i]), 5e-3 * std::max(1e-1, largest(f32[i]))) << i;
+  }
+}
+
+TEST(Spec10, Test11_SavedBytesGrowWithDepthByBucketsAlone) {
+  const auto saved = [](const char* memory, int64_t layers) {
+    ReformerConfig c = alternating();
+    c.layers = "lsh";
+    c.n_layer = layers;
+    c.memory = memory;
+    Reformer model = made(c, DType::f32);
+    const Tensor tokens = some_tokens(2, 32, 32), targets = some_tokens(2, 32, 32, 5);
+    MemoryTracker& tracker = memory_tracker({});
+    const int64_t before = tracker.live()[Category::saved];
+    const Tensor loss = model.loss(tokens, targets, {}, training).loss;
+    const int64_t bytes = tracker.live()[Category::saved] - before;
+    backward(loss);
+    EXPECT_EQ(tracker.live()[Category::saved], before);
+    return bytes;
+  };
+  const int64_t ids = 2 * 2 * 2 * 32 * 4;  // B H R L, i32
+  for (const char* memory : {"reversible", "reversible:exact"}) {
+    const int64_t two = saved(memory, 2);
+    for (const int64_t layers : {4, 8, 16}) {
+      EXPECT_EQ(saved(memory, layers), two + (layers - 2) * ids) << memory << " " << layers;
+    }
+  }
+  EXPECT_GT(saved("standard", 4), saved("standard", 2) + 20 * ids);
+}
+
+TEST(Reformer, RotationsAreFreshInTrainingAndFixedOtherwise) {
+  const NoGrad off;
+  ReformerConfig c = alternating();
+  c.layers = "lsh";
+  const Reformer model = made(c);
+  const Tensor tokens = some_tokens(2, 32, 32);
+  const auto buckets = [&](const Reformer& m, Pass pass) {
+    return m.forward({.tokens = tokens}, pass).buckets;
+  };
+  const std::vector<Tensor> a = buckets(model, training), b = buckets(model, training);
+  const std::vector<Tensor> next = buckets(model, {.training = true, .gen = Generator{2}});
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(same_bits(a[i], b[i])) << "the same pass hashes the same way";
+    EXPECT_FALSE(same_bits(a[i], next[i]));
+  }
+  const std::vector<Tensor> still = buckets(model, Pass{});
+  EXPECT_TRUE(same_bits(still[0], buckets(model, {.gen = Generator{77}})[0]));
+  c.hash_seed = 5;
+  EXPECT_FALSE(same_bits(still[0], buckets(made(c), Pass{})[0]));
+  c.hash_seed = 0;
+  c.rounds = 5;  // more rounds begin with the ones that there were
+  const Tensor more = buckets(made(c), Pass{})[0];
+  EXPECT_TRUE(same_bits(still[0], contiguous(narrow(more, 2, 0, 2))));
+}
+
+/// Largest difference of what token by token gives from one pass over all tokens so far.
+double decoding_error(const Reformer& model, const Tensor& tokens, int64_t prompt) {
+  const NoGrad off;
+  const auto state = model.start_decoding(tokens.dim(0));
+  double worst = 0;
+  for (int64_t t = 0; t < tokens.dim(1);) {
+    const int64_t n = t == 0 ? prompt : 1;
+    const Tensor y = model.decode(contiguous(narrow(tokens, 1, t, n)), *state);
+    t += n;
+    const Tensor all = model.logits(contiguous(narrow(tokens, 1, 0, t)), Pass{});
+    worst = std::max(worst, distance(y, contiguous(select(all, 1, -1))));
+  }
+  return worst;
+}
+
+TEST(Reformer, DecodesAsOnePassDoesWhereBucketsFitIntoChunks) {
+  ReformerConfig c = alternating();
+  c.rounds = 3;
+  c.buckets = {2};
+  c.chunk = 32;  // no bucket is larger
+  const Tensor tokens = some_tokens(2, 32, 32);
+  EXPECT_LE(decoding_error(made(c), tokens, 1), 1e-12);
+  EXPECT_LE(decoding_error(made(c), tokens, 11), 1e-12);
+  // A single layer sees exactly what the last row of a pass over all tokens so far sees, whatever
+  // the windows are: other code's rules, which hide no bucket.
+  for (const ReformerVariant variant :
+       {ReformerVariant::trax2, ReformerVariant::hf, ReformerVariant::lucid}) {
+    ReformerConfig other = reformer_variant(c, variant);
+    other.n_layer = 1;
+    other.chunk = 4;
+    EXPECT_LE(decoding_error(made(other), tokens, 1), 1e-12) << static_cast<int>(variant);
+  }
+  // Small chunks: the keys differ, and so do the results; they stay finite.
+  c.chunk = 4;
+  const double error = decoding_error(made(c), tokens, 1);
+  EXPECT_GT(error, 1e-6);
+  EXPECT_TRUE(std::isfinite(error));
+}
+
+TEST(Reformer, SaysWhatDoesNotFitTogether) {
+  const auto refuses = [](const auto& change) {
+    ReformerConfig c = reformer_preset("tiny");
+    change(c);
+    EXPECT_THROW(Reformer(c, Init{}), ValueError);
+  };
+  refuses([](ReformerConfig& c) { c.layers = "lsh,global"; });
+  refuses([](ReformerConfig& c) { c.layers = ""; });
+  refuses([](ReformerConfig& c) { c.buckets = {3}; });
+  refuses([](ReformerConfig& c) { c.buckets = {2, 2, 2}; });
+  refuses([](ReformerConfig& c) { c.position_shape = {4, 4}; });
+  refuses([](ReformerConfig& c) { c.position_widths = {4, 4}; });
+  refuses([](ReformerConfig& c) { c.n_head = 3; });
+  refuses([](ReformerConfig& c) { c.dropout = 1; });
+  refuses([](ReformerConfig& c) { c.chunk = 0; });
+  ReformerConfig lean = reformer_preset("tiny");
+  lean.memory = "lean";
+  EXPECT_THROW(Reformer(lean, Init{}), NotImplemented);
+  Reformer model = made(reformer_preset("tiny"));
+  EXPECT_THROW(model.logits(some_tokens(1, 33, 17), Pass{}), ValueError);
+  EXPECT_THROW(model.attention_outline(0, 8), NotImplemented);
+  ReformerConfig both = reformer_preset("tiny");
+  both.causal = false;
+  EXPECT_THROW(made(both).start_decoding(1), NotImplemented);
+}
+
+}  // namespace
+}  // namespace longspan::test

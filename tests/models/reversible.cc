@@ -1,0 +1,137 @@
+// Every model as two reversible streams.
+
+#include <gtest/gtest.h>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+#include "models/registry.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr int64_t B = 2, L = 33;
+
+/// Makes a configuration small, lets it drop, and sets its policy.
+class Adapted final : public Fields {
+ public:
+  Adapted(std::string_view policy, std::string_view precision)
+      : policy_(policy), precision_(precision) {}
+
+ private:
+  void field(std::string_view, bool&) override {}
+  void field(std::string_view n, int64_t& x) override {
+    if (n == "n_layer") x = 3;
+    if (n == "vocab") x = 64;
+    if (n == "mask_id") x = 63;
+  }
+  void field(std::string_view, uint64_t&) override {}
+  void field(std::string_view n, float& x) override {
+    if (n == "dropout") x = 0.1f;
+  }
+  void field(std::string_view, double&) override {}
+  void field(std::string_view, std::string&) override {}
+  void field(std::string_view, std::vector<int64_t>&) override {}
+  void choice(std::string_view n, int& x, std::span<const std::string_view> names) override {
+    for (size_t i = 0; n == "precision" && i < names.size(); ++i) {
+      if (names[i] == precision_) x = static_cast<int>(i);
+    }
+  }
+  void written(std::string_view n, std::string& text, bool (*)(std::string_view),
+               std::string_view) override {
+    if (n == "memory") text = policy_;
+  }
+  void enter(std::string_view) override {}
+  void leave() override {}
+
+  std::string policy_, precision_;
+};
+
+std::unique_ptr<LanguageModel> adapted(const ModelEntry& entry, std::string_view policy,
+                                       std::string_view precision = "f32") {
+  const auto blueprint = entry.make(entry.presets.front().name);
+  Adapted fields(policy, precision);
+  blueprint->visit(fields);
+  return blueprint->build(Init{.gen = Generator{1}});
+}
+
+Tensor loss_of(const LanguageModel& model, const Pass& pass) {
+  const Tensor tokens = some_tokens(B, L, model.vocab()), targets = some_tokens(B, L, 64, 2);
+  if (model.objective() == Objective::sequence) {
+    return model.sequence_loss({tokens}, tokens, targets, pass).loss;
+  }
+  const LanguageModel::Losses l = model.loss(tokens, targets, model.empty_memory(B), pass);
+  return l.auxiliary ? add(l.loss, l.auxiliary) : l.loss;
+}
+
+/// The loss of a training step, and the gradients of every parameter.
+std::vector<Tensor> step(const ModelEntry& entry, std::string_view policy,
+                         std::string_view precision = "f32") {
+  const auto model = adapted(entry, policy, precision);
+  const Pass pass{.training = true, .gen = Generator{11}};
+  const Tensor loss = loss_of(*model, pass);
+  backward(loss);
+  std::vector<Tensor> all{loss.detach()};
+  for (const Tensor& w : parameters(*model)) all.push_back(grad(w));
+  return all;
+}
+
+bool is_reversible(const ModelEntry& entry) {
+  return entry.name != "etc" && entry.name != "bigbird_etc";
+}
+
+TEST(Memory, Test2_EveryModelHasTheGradientsOfItsStoredStreams) {
+  for (const ModelEntry& entry : models()) {
+    if (!is_reversible(entry)) {
+      EXPECT_THROW(adapted(entry, "reversible"), NotImplemented) << entry.name;
+      continue;
+    }
+    for (const char* precision : {"f32", "bf16"}) {
+      const auto expected = step(entry, "reversible:exact:stored", precision);
+      const auto found = step(entry, "reversible:exact", precision);
+      ASSERT_EQ(found.size(), expected.size()) << entry.name;
+      for (size_t i = 0; i < found.size(); ++i) {
+        ASSERT_EQ(static_cast<bool>(found[i]), static_cast<bool>(expected[i])) << entry.name;
+        if (found[i]) {
+          EXPECT_TRUE(same_bits(found[i], expected[i])) << entry.name << " " << i;
+        }
+      }
+    }
+    const auto inverted = step(entry, "reversible"), other = step(entry, "reversible:stored");
+    ASSERT_EQ(inverted.size(), other.size()) << entry.name;
+    for (size_t i = 0; i < inverted.size(); ++i) {
+      if (!other[i]) continue;
+      const double norm = std::sqrt(sum(square(other[i])).item());
+      EXPECT_LE(std::sqrt(sum(square(sub(inverted[i], other[i]))).item()), 1e-4 * norm + 1e-6)
+          << entry.name << " " << i;
+    }
+  }
+}
+
+TEST(Memory, EveryReversibleModelDecodesWhatItWasTrainedAs) {
+  int decoded = 0;
+  for (const ModelEntry& entry : models()) {
+    if (!is_reversible(entry)) continue;
+    const auto model = adapted(entry, "reversible:exact");
+    if (model->objective() != Objective::next_token) continue;
+    const NoGrad off;
+    const Tensor tokens = some_tokens(B, L, model->vocab());
+    const Tensor whole = model->logits(tokens, Pass{});
+    const auto state = model->start_decoding(B);
+    for (int64_t t = 0; t < L; ++t) {
+      const Tensor row = model->decode(contiguous(narrow(tokens, 1, t, 1)), *state);
+      EXPECT_LT(distance(row, select(whole, 1, t)), 1e-3) << entry.name << " " << t;
+    }
+    ++decoded;
+  }
+  EXPECT_GE(decoded, 3);
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -226,7 +226,9 @@ EtcStreams EtcEncoder::forward(const EtcInputs& in, Pass pass) const {
   const Scope scope(kName);
   const EtcPatterns all = patterns(in);
   EtcStreams x = embed(in, pass);
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  const bool two = is_reversible(config_.memory);
+  if (two) x = forward_reversible(x, all, pass);
+  for (size_t i = 0; i < layers_.size() && !two; ++i) {
     const Scope at("layers", static_cast<long>(i));
     const Pass site = pass.at("layers").at(static_cast<uint64_t>(i));
     const EtcPatterns see = all.of_layer(static_cast<int64_t>(i));
@@ -244,6 +246,14 @@ EtcStreams EtcEncoder::forward(const EtcInputs& in, Pass pass) const {
   }
   if (config_.norm == NormPlace::post) return x;
   return {x.l ? final_norm_.forward(x.l) : x.l, x.g ? final_norm_.forward(x.g) : x.g};
+}
+
+EtcStreams EtcEncoder::attention_input(int64_t index, const EtcInputs& in,
+                                       const EtcPatterns& all) const {
+  EtcStreams x = embed(in, Pass{});
+  if (is_reversible(config_.memory)) return reversible_attention_input(index, x, all);
+  for (int64_t i = 0; i < index; ++i) x = layer(i).forward(x, all.of_layer(i), Pass{});
+  return layer(index).attention_input(x);
 }
 
 }  // namespace longspan

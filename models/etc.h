@@ -160,6 +160,9 @@ class EtcLayer : public Layer {
   const EtcAttention& attention() const { return attention_; }
 
  private:
+  friend class EtcEncoder;
+  struct Residual;
+
   NormPlace place_;
   float dropout_;
   EtcAttention attention_;
@@ -177,10 +180,18 @@ class EtcEncoder : public Module {
   EtcStreams forward(const EtcInputs& in, Pass pass) const;
   void visit(Visitor& v) override;
 
+  /// What the attention of a layer is given.
+  EtcStreams attention_input(int64_t layer, const EtcInputs& in, const EtcPatterns& all) const;
   const EtcLayer& layer(int64_t i) const { return layers_[static_cast<size_t>(i)]; }
   const Embedding& tokens() const { return token_; }
 
  private:
+  struct Walk;
+  Walk walk(const EtcStreams& x, const EtcPatterns& all, Pass pass, int64_t count) const;
+  EtcStreams forward_reversible(const EtcStreams& x, const EtcPatterns& all, Pass pass) const;
+  EtcStreams reversible_attention_input(int64_t layer, const EtcStreams& x,
+                                        const EtcPatterns& all) const;
+
   EtcConfig config_;
   DType compute_;
   Embedding token_, type_;     // [V, E], [types, D]

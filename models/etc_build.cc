@@ -141,8 +141,10 @@ void check(const EtcConfig& c) {
   require_share(kName, "dropout", c.dropout);
   require_share_or_default(kName, "dropout_attn", c.dropout_attn);
   require<NotImplemented>(
-      c.memory.kind == MemoryKind::standard || c.memory.segments == std::vector<int64_t>{1}, kName,
-      "memory policy \"{}\" is not for two streams; use \"standard\" or \"checkpoint\"",
+      c.memory.kind == MemoryKind::standard || is_reversible(c.memory) ||
+          c.memory.segments == std::vector<int64_t>{1},
+      kName,
+      "memory policy \"{}\" is not available; use \"standard\", \"checkpoint\" or \"reversible\"",
       c.memory.text());
   require<NotImplemented>(c.memory.chunks == 1, kName,
                           "chunks is {}; layers of two streams run whole", c.memory.chunks);

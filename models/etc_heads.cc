@@ -173,12 +173,8 @@ Tensor Etc::attention_map(const Tensor& tokens, int64_t layer) const {
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
   const EtcInputs in = plain(tokens);
   const EtcPatterns see = encoder_.patterns(in);
-  EtcStreams x = encoder_.embed(in, Pass{});
-  for (int64_t i = 0; i < layer; ++i) {
-    x = encoder_.layer(i).forward(x, see.of_layer(i), Pass{});
-  }
-  const EtcLayer& here = encoder_.layer(layer);
-  const Tensor p = here.attention().probabilities(here.attention_input(x), see.of_layer(layer));
+  const EtcStreams x = encoder_.attention_input(layer, in, see);
+  const Tensor p = encoder_.layer(layer).attention().probabilities(x, see.of_layer(layer));
   return cast(select(p, 0, 0), DType::f32);  // [H, n_l + n_g, n_l + n_g]
 }
 

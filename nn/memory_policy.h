@@ -48,4 +48,8 @@ struct MemoryPolicy {
   int64_t chunks = 1;
 };
 
+inline bool is_reversible(const MemoryPolicy& policy) {
+  return policy.kind == MemoryKind::reversible || policy.kind == MemoryKind::reversible_exact;
+}
+
 }  // namespace longspan

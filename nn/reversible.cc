@@ -70,6 +70,17 @@ InversionWatch*& innermost() {
 
 }  // namespace
 
+ReversibleOptions reversible_options(const MemoryPolicy& policy, DType layers,
+                                     int64_t steps_of_a_block) {
+  ReversibleOptions o;
+  o.layers = layers;
+  o.exact = policy.kind == MemoryKind::reversible_exact;
+  o.grid = policy.grid;
+  if (!policy.segments.empty()) o.checkpoint_every = policy.segments[0] * steps_of_a_block;
+  o.stored = policy.stored;
+  return o;
+}
+
 InversionWatch::InversionWatch(int64_t rows) : rows_(rows), outer_(innermost()) {
   innermost() = this;
 }
@@ -81,7 +92,7 @@ class Reversible::Graph {
  public:
   struct Step {
     std::shared_ptr<Layer> layer;
-    Given given;  // without context and choices
+    Given given;  // without the context, and choices but those of the first run
     Pass pass;
     autograd::SavedTensor context;
     std::vector<autograd::SavedTensor> choices;
@@ -304,6 +315,7 @@ Output Reversible::step(std::shared_ptr<Layer> f, const Given& given, Pass pass)
     const int64_t index = graph_->size();
     Graph::Step step{std::move(f), given, pass, autograd::SavedTensor(given.context, kName), {}};
     step.given.context = {};
+    if (!out.choices.empty()) step.given.choices.clear();
     for (const Tensor& c : out.choices) step.choices.emplace_back(c, kName);
     graph_->add(std::move(step));
     record_node(kName, inputs, std::span(outputs, out.loss ? 2 : 1),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/layer.h"
+#include "nn/memory_policy.h"
 
 namespace longspan {
 
@@ -22,6 +23,10 @@ struct ReversibleOptions {
   int64_t checkpoint_every = 0;  ///< steps after which the true streams are kept too; 0: never
   bool stored = false;  ///< the same streams with all that the ops save kept: nothing is run again
 };
+
+/// Those of a reversible policy, for layers in a dtype and blocks of so many steps.
+ReversibleOptions reversible_options(const MemoryPolicy& policy, DType layers,
+                                     int64_t steps_of_a_block);
 
 /// Measures what inverting costs. While it lives, reversible stacks of this thread keep `rows` rows
 /// of their input (-1: all of them), and once backward has come back to it compare: the error is

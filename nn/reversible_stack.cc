@@ -82,14 +82,8 @@ class Walk {
 
  private:
   static Reversible make(const Tensor& x, const MemoryPolicy& policy, size_t steps_of_a_block) {
-    const ReversibleOptions options{
-        .layers = x.dtype(),
-        .exact = policy.kind == MemoryKind::reversible_exact,
-        .grid = policy.grid,
-        .checkpoint_every = policy.segments.empty()
-                                ? 0
-                                : policy.segments[0] * static_cast<int64_t>(steps_of_a_block),
-        .stored = policy.stored};
+    const ReversibleOptions options =
+        reversible_options(policy, x.dtype(), static_cast<int64_t>(steps_of_a_block));
     return {enter_reversible(x, options), options};
   }
 

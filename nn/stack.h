@@ -102,9 +102,7 @@ class Stack : public Module {
   const Block& block(int64_t i) const { return blocks_[static_cast<size_t>(i)]; }
 
  private:
-  bool two_streams() const {
-    return policy_.kind == MemoryKind::reversible || policy_.kind == MemoryKind::reversible_exact;
-  }
+  bool two_streams() const { return is_reversible(policy_); }
   Result forward_reversible(const Tensor& x, const Given& given, const SegmentMemory& memory,
                             Pass pass, std::vector<Tensor>* each) const;
   Tensor reversible_attention_input(int64_t layer, const Tensor& x, const Given& given) const;

@@ -5,6 +5,7 @@
 #include "autograd/engine.h"
 #include "core/error.h"
 #include "examples/longspan/commands.h"
+#include "nn/reversible.h"
 #include "ops/elementwise.h"
 #include "train/files.h"
 #include "train/log.h"
@@ -14,6 +15,9 @@
 
 namespace longspan {
 namespace {
+
+/// Relative error of the inversion of reversible layers beyond which a run says so.
+constexpr double kDrift = 1e-2;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -186,16 +190,29 @@ int train_command(int argc, const char* const* argv) {
 
   double loss = 0, norm = 0, rate = 0, speed = 0;  // of the last step
   int64_t logged_step = at.step;
+  InversionWatch inversion;
+  bool drift_said = false;
   const auto log_step = [&] {
     if (logged_step == at.step) return;
-    log.row(at.step, {{"loss", loss},
-                      {"bpb", bits(loss)},
-                      {"gradient_norm", norm},
-                      {"lr", rate},
-                      {"tokens", at.tokens},
-                      {"seconds", at.seconds},
-                      {"tokens_per_second", speed},
-                      {"peak_bytes", at.peak.total()}});
+    Members values{{"loss", loss},
+                   {"bpb", bits(loss)},
+                   {"gradient_norm", norm},
+                   {"lr", rate},
+                   {"tokens", at.tokens},
+                   {"seconds", at.seconds},
+                   {"tokens_per_second", speed},
+                   {"peak_bytes", at.peak.total()}};
+    if (inversion.inversions > 0) values.emplace_back("inversion_error", inversion.largest);
+    log.row(at.step, values);
+    if (inversion.largest > kDrift && !drift_said) {
+      drift_said = true;
+      log.say(
+          fmt::format("inverting the layers ends {:.2g} beside their input, relative to it, and "
+                      "gradients are no better: --memory reversible:exact, or reversible:K "
+                      "with a small K, prevents it",
+                      inversion.largest));
+    }
+    inversion.largest = 0;
     logged_step = at.step;
   };
 

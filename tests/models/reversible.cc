@@ -82,16 +82,8 @@ std::vector<Tensor> step(const ModelEntry& entry, std::string_view policy,
   return all;
 }
 
-bool is_reversible(const ModelEntry& entry) {
-  return entry.name != "etc" && entry.name != "bigbird_etc";
-}
-
 TEST(Memory, Test2_EveryModelHasTheGradientsOfItsStoredStreams) {
   for (const ModelEntry& entry : models()) {
-    if (!is_reversible(entry)) {
-      EXPECT_THROW(adapted(entry, "reversible"), NotImplemented) << entry.name;
-      continue;
-    }
     for (const char* precision : {"f32", "bf16"}) {
       const auto expected = step(entry, "reversible:exact:stored", precision);
       const auto found = step(entry, "reversible:exact", precision);
@@ -114,10 +106,32 @@ TEST(Memory, Test2_EveryModelHasTheGradientsOfItsStoredStreams) {
   }
 }
 
+/// Attention of the first layer is that of one stream, for both begin as the embedding.
+TEST(Memory, EveryReversibleModelShowsItsAttention) {
+  int drawn = 0;
+  for (const ModelEntry& entry : models()) {
+    const auto two = adapted(entry, "reversible:exact"), one = adapted(entry, "standard");
+    const Tensor tokens = some_tokens(1, L, two->vocab());
+    Tensor maps[2];
+    try {
+      maps[0] = one->attention_map(tokens, 0);
+      maps[1] = two->attention_map(tokens, 0);
+    } catch (const NotImplemented&) {
+      continue;
+    }
+    EXPECT_LT(distance(maps[0], maps[1]), 1e-4) << entry.name;
+    const Tensor second = one->attention_map(tokens, 1);
+    EXPECT_GT(distance(second, two->attention_map(tokens, 1)), 1e-6) << entry.name;
+    EXPECT_LT(distance(sum(two->attention_map(tokens, 2)), sum(second)), 1e-2 * sum(second).item())
+        << entry.name;
+    ++drawn;
+  }
+  EXPECT_GE(drawn, 8);
+}
+
 TEST(Memory, EveryReversibleModelDecodesWhatItWasTrainedAs) {
   int decoded = 0;
   for (const ModelEntry& entry : models()) {
-    if (!is_reversible(entry)) continue;
     const auto model = adapted(entry, "reversible:exact");
     if (model->objective() != Objective::next_token) continue;
     const NoGrad off;

@@ -308,10 +308,8 @@ struct Reformer::Run {
 Reformer::Run Reformer::run(const Tensor& x, const Given& given, const SegmentMemory& memory,
                             const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const {
   const MemoryKind kind = config_.memory.kind;
-  const ReversibleOptions options{
-      .layers = compute_,
-      .exact = kind == MemoryKind::reversible_exact,
-      .stored = kind == MemoryKind::standard || kind == MemoryKind::checkpoint};
+  ReversibleOptions options = reversible_options(config_.memory, compute_, 2);
+  if (!is_reversible(config_.memory)) options = {.layers = compute_, .stored = true};
   Run r{Reversible(enter_reversible(x, options), options), {}, {}};
   r.memory.layers.resize(blocks_.size());
   r.buckets.resize(blocks_.size());

@@ -39,6 +39,7 @@ class Fields {
   virtual void field(std::string_view name, double& value) = 0;
   virtual void field(std::string_view name, std::string& value) = 0;
   virtual void field(std::string_view name, std::vector<int64_t>& value) = 0;
+  virtual void field(std::string_view name, std::vector<std::string>& value) = 0;
   /// One of several names; `index` is its place among them.
   virtual void choice(std::string_view name, int& index,
                       std::span<const std::string_view> names) = 0;

@@ -72,6 +72,23 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+/// What stands between the commas of a list, with or without brackets; "[]" has nothing.
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::string_view rest = trimmed(text);
+  if (rest.size() >= 2 && rest.front() == '[' && rest.back() == ']') {
+    rest = trimmed(rest.substr(1, rest.size() - 2));
+    if (rest.empty()) return {};
+  }
+  std::vector<std::string_view> words;
+  for (bool more = true; more;) {
+    const size_t comma = rest.find(',');
+    more = comma != std::string_view::npos;
+    words.push_back(trimmed(rest.substr(0, comma)));
+    if (more) rest.remove_prefix(comma + 1);
+  }
+  return words;
+}
+
 bool is_bare_key(std::string_view key) {
   return !key.empty() && std::all_of(key.begin(), key.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -288,27 +305,32 @@ void FieldSetter::field(std::string_view name, std::vector<int64_t>& value) {
   if (s == nullptr) return;
   std::vector<int64_t> items;
   if (s->text) {
-    std::string_view rest = trimmed(s->value.string());
-    if (rest.size() >= 2 && rest.front() == '[' && rest.back() == ']') {
-      rest = trimmed(rest.substr(1, rest.size() - 2));
-      if (rest.empty()) {
-        value.clear();
-        return;
-      }
-    }
-    for (bool more = true; more;) {
-      const size_t comma = rest.find(',');
-      more = comma != std::string_view::npos;
-      const std::optional<int64_t> item = parse_number<int64_t>(trimmed(rest.substr(0, comma)));
+    for (const std::string_view word : words_of(s->value.string())) {
+      const std::optional<int64_t> item = parse_number<int64_t>(word);
       if (!item) refuse(*s, "integers with commas between them");
       items.push_back(*item);
-      if (more) rest.remove_prefix(comma + 1);
     }
   } else {
     if (!s->value.is_array()) refuse(*s, "an array of integers");
     for (const Json& item : s->value.array()) {
       if (!item.is_integer()) refuse(*s, "an array of integers");
       items.push_back(item.integer());
+    }
+  }
+  value = std::move(items);
+}
+
+void FieldSetter::field(std::string_view name, std::vector<std::string>& value) {
+  const Setting* s = setting(name);
+  if (s == nullptr) return;
+  std::vector<std::string> items;
+  if (s->text) {
+    for (const std::string_view word : words_of(s->value.string())) items.emplace_back(word);
+  } else {
+    if (!s->value.is_array()) refuse(*s, "an array of texts in quotes");
+    for (const Json& item : s->value.array()) {
+      if (!item.is_string()) refuse(*s, "an array of texts in quotes");
+      items.push_back(item.string());
     }
   }
   value = std::move(items);
@@ -343,6 +365,10 @@ void FieldReader::field(std::string_view name, float& value) {
 }
 
 void FieldReader::field(std::string_view name, std::vector<int64_t>& value) {
+  add(name, Json::Array(value.begin(), value.end()));
+}
+
+void FieldReader::field(std::string_view name, std::vector<std::string>& value) {
   add(name, Json::Array(value.begin(), value.end()));
 }
 

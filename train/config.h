@@ -88,6 +88,7 @@ class FieldSetter final : public Fields {
   void field(std::string_view name, double& value) override;
   void field(std::string_view name, std::string& value) override;
   void field(std::string_view name, std::vector<int64_t>& value) override;
+  void field(std::string_view name, std::vector<std::string>& value) override;
   void choice(std::string_view name, int& index, std::span<const std::string_view> names) override;
   void written(std::string_view name, std::string& text, bool (*valid)(std::string_view),
                std::string_view expected) override;
@@ -115,6 +116,7 @@ class FieldReader final : public Fields {
   void field(std::string_view name, double& value) override { add(name, value); }
   void field(std::string_view name, std::string& value) override { add(name, value); }
   void field(std::string_view name, std::vector<int64_t>& value) override;
+  void field(std::string_view name, std::vector<std::string>& value) override;
   void choice(std::string_view name, int& index, std::span<const std::string_view> names) override;
   void written(std::string_view name, std::string& text, bool (*)(std::string_view),
                std::string_view) override {

@@ -108,8 +108,10 @@ Settings read_pretrained_config(const std::string& path, const Json& known) {
   const Json given = parse_json(read_file(file, kOp));
   Settings settings;
   for (const JsonMember& m : given.object()) {
-    if (m.value.is_null() || known.find(m.name) == nullptr) continue;
-    settings.push_back({m.name, m.value, file});
+    const Json* ours = known.find(m.name);
+    if (m.value.is_null() || ours == nullptr) continue;
+    const bool alone = ours->is_array() && m.value.is_integer();  // a list of one, as num_buckets
+    settings.push_back({m.name, alone ? Json(Json::Array{m.value}) : m.value, file});
   }
   return settings;
 }

@@ -32,7 +32,8 @@ void load_pretrained(const std::string& path, const TensorList& into,
 void save_pretrained(const std::string& folder, const TensorList& tensors, const Json& config);
 
 /// The members of FOLDER/config.json, or of a file, as settings. Members that are null or no field
-/// of `known` are passed over. Throws IoError, ValueError.
+/// of `known` are passed over; an integer where that has an array is an array of one. Throws
+/// IoError, ValueError.
 Settings read_pretrained_config(const std::string& path, const Json& known);
 
 /// Sets those fields that config.json has. Throws IoError, ValueError on a value that does not fit.

@@ -31,6 +31,7 @@ class Set final : public Fields {
   void field(std::string_view n, double& x) override { take(n, x); }
   void field(std::string_view, std::string&) override { ++fields; }
   void field(std::string_view, std::vector<int64_t>&) override { ++fields; }
+  void field(std::string_view, std::vector<std::string>&) override { ++fields; }
   void choice(std::string_view n, int& x, std::span<const std::string_view> names) override {
     EXPECT_FALSE(names.empty());
     take(n, x);

@@ -38,6 +38,7 @@ class Adapted final : public Fields {
   void field(std::string_view, double&) override {}
   void field(std::string_view, std::string&) override {}
   void field(std::string_view, std::vector<int64_t>&) override {}
+  void field(std::string_view, std::vector<std::string>&) override {}
   void choice(std::string_view n, int& x, std::span<const std::string_view> names) override {
     for (size_t i = 0; n == "precision" && i < names.size(); ++i) {
       if (names[i] == precision_) x = static_cast<int>(i);

@@ -104,6 +104,9 @@ class Texts final : public Fields {
   void field(std::string_view n, std::vector<int64_t>& x) override {
     line(n, std::to_string(x.size()));
   }
+  void field(std::string_view n, std::vector<std::string>& x) override {
+    line(n, std::to_string(x.size()));
+  }
   void choice(std::string_view n, int& i, std::span<const std::string_view> names) override {
     line(n, std::string(names[static_cast<size_t>(i)]));
     i = 0;

@@ -148,6 +148,29 @@ constexpr auto led_names = with_sequence_names({
      "encoder.layers.#.self_attn.longformer_self_attn.value_global"},
     {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.output"},
 });
+constexpr NamePair reformer_names[] = {
+    {"embed.token", "embeddings.word_embeddings"},
+    {"layers.#.norm1", "encoder.layers.#.attention.layer_norm"},
+    {"layers.#.attention.qk", "encoder.layers.#.attention.self_attention.query_key"},
+    {"layers.#.attention.q", "encoder.layers.#.attention.self_attention.query"},
+    {"layers.#.attention.k", "encoder.layers.#.attention.self_attention.key"},
+    {"layers.#.attention.v", "encoder.layers.#.attention.self_attention.value"},
+    {"layers.#.attention.out", "encoder.layers.#.attention.output.dense"},
+    {"layers.#.norm2", "encoder.layers.#.feed_forward.layer_norm"},
+    {"layers.#.ff.in", "encoder.layers.#.feed_forward.dense.dense"},
+    {"layers.#.ff.out", "encoder.layers.#.feed_forward.output.dense"},
+    {"final_norm", "encoder.layer_norm"},
+};
+/// Tables of axial positions lie along their axis: [n1, 1, d1] and [1, n2, d2].
+constexpr NamePair reformer_heads[] = {
+    {"embed.position.axes.0.weight", "reformer.embeddings.position_embeddings.weights.0"},
+    {"embed.position.axes.1.weight", "reformer.embeddings.position_embeddings.weights.1"},
+    {"head.weight", "lm_head.decoder.weight"},
+    {"head.bias", "lm_head.bias"},
+};
+constexpr std::string_view axial_table = "position_embeddings.weights.";
+constexpr std::string_view reformer_unused[] = {"lm_head.decoder.bias"};
+
 /// A bias of tokens that such models keep as [1, V].
 constexpr std::string_view logits_bias = "final_logits_bias";
 constexpr NamePair sequence_heads[] = {{"head.bias", logits_bias}};
@@ -325,6 +348,8 @@ constinit const CheckpointFormat bart_format{"bart", "model.", bart_names, seque
                                              sequence_unused};
 constinit const CheckpointFormat led_format{"led", "led.", led_names, sequence_heads,
                                             sequence_unused};
+constinit const CheckpointFormat reformer_format{"reformer", "reformer.", reformer_names,
+                                                 reformer_heads, reformer_unused};
 constinit const CheckpointFormat longformer_format{"longformer", "longformer.", longformer_names,
                                                    roberta_heads, roberta_unused};
 
@@ -335,6 +360,12 @@ TensorList named_as(const CheckpointFormat& format, Module& model) {
     if (p.name == logits_bias) {
       const int64_t vocab = p.tensor.dim(0);
       p.tensor = p.tensor.alias({1, vocab}, Strides{vocab, 1}, 0);
+    }
+    if (p.name.find(axial_table) != std::string::npos) {
+      const int64_t n = p.tensor.dim(0), d = p.tensor.dim(1);
+      const bool first = p.name.back() == '0';
+      p.tensor = first ? p.tensor.alias({n, 1, d}, Strides{d, d, 1}, 0)
+                       : p.tensor.alias({1, n, d}, Strides{n * d, d, 1}, 0);
     }
   }
   return list;
@@ -503,6 +534,85 @@ LedKeys led_keys(const LedConfig& c) {
     k.attention_window.push_back(2 * c.one_sided_window[static_cast<size_t>(std::min(i, last))]);
   }
   k.decoder_start_token_id = c.start_token;
+  return k;
+}
+
+ReformerConfig reformer_config(const ReformerKeys& k) {
+  require(k.model_type == "reformer", kOp, "model_type is \"{}\"; expected \"reformer\"",
+          k.model_type);
+  require(k.axial_pos_embds && k.axial_pos_shape.size() == 2 && !k.tie_word_embeddings, kOp,
+          "expected axial positions of two axes, and tables that are not tied");
+  ReformerConfig c = reformer_variant({}, ReformerVariant::hf);
+  c.vocab = k.vocab_size;
+  c.n_layer = static_cast<int64_t>(k.attn_layers.size());
+  c.n_head = k.num_attention_heads;
+  c.d_model = k.hidden_size;
+  c.d_ff = k.feed_forward_size;
+  c.d_head = k.attention_head_size;
+  c.n_max = k.max_position_embeddings;
+  c.causal = k.is_decoder;
+  c.layers.clear();
+  for (const std::string& layer : k.attn_layers) {
+    c.layers += (c.layers.empty() ? "" : ",") + layer;
+  }
+  c.rounds = k.num_hashes;
+  c.chunk = k.lsh_attn_chunk_length;
+  c.look_back = k.lsh_num_chunks_before;
+  c.look_ahead = k.lsh_num_chunks_after;
+  c.buckets = k.num_buckets;
+  c.local_chunk = k.local_attn_chunk_length;
+  c.local_back = k.local_num_chunks_before;
+  c.local_ahead = k.local_num_chunks_after;
+  c.position_shape = k.axial_pos_shape;
+  c.position_widths = k.axial_pos_embds_dim;
+  c.activation = activation_of(k.hidden_act);
+  c.norm_eps = k.layer_norm_eps;
+  c.head_bias = true;
+  c.dropout = static_cast<float>(k.hidden_dropout_prob);
+  c.dropout_attn = static_cast<float>(k.lsh_attention_probs_dropout_prob);
+  c.dropout_local = static_cast<float>(k.local_attention_probs_dropout_prob);
+  c.init_std = c.embed_std = k.initializer_range;
+  c.position_std = k.axial_norm_std;
+  return c;
+}
+
+ReformerKeys reformer_keys(const ReformerConfig& c) {
+  require(!c.same_bucket && c.duplicates == LshDuplicates::off && c.wrap == LshWrap::global &&
+              c.whole_chunks && c.logit_scale == LshScale::official && !c.mean_exit &&
+              c.position_shape.size() == 2 && c.head_bias,
+          kOp,
+          "such models attend as reformer_variant(hf), with head_bias and a position_shape of two "
+          "axes");
+  ReformerKeys k;
+  k.vocab_size = c.vocab;
+  k.num_attention_heads = c.n_head;
+  k.hidden_size = c.d_model;
+  k.feed_forward_size = c.d_ff;
+  k.attention_head_size = c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+  k.max_position_embeddings = c.n_max;
+  k.is_decoder = c.causal;
+  k.attn_layers.clear();
+  for (int64_t i = 0; i < c.n_layer; ++i) k.attn_layers.emplace_back(name_of_value(c.layer(i)));
+  k.num_hashes = c.rounds;
+  k.lsh_attn_chunk_length = c.chunk;
+  k.lsh_num_chunks_before = c.look_back;
+  k.lsh_num_chunks_after = c.look_ahead;
+  const LshBuckets by_rule = lsh_auto_buckets_hf(c.n_max, c.chunk, c.n_max);
+  k.num_buckets = c.buckets;
+  if (c.buckets.empty()) k.num_buckets = {by_rule.first};
+  if (c.buckets.empty() && by_rule.second > 1) k.num_buckets.push_back(by_rule.second);
+  k.local_attn_chunk_length = c.local_chunk > 0 ? c.local_chunk : c.chunk;
+  k.local_num_chunks_before = c.local_back;
+  k.local_num_chunks_after = c.local_ahead;
+  k.axial_pos_shape = c.position_shape;
+  k.axial_pos_embds_dim = c.position_widths;
+  k.hidden_act = name_of(c.activation);
+  k.layer_norm_eps = c.norm_eps;
+  k.hidden_dropout_prob = static_cast<double>(c.dropout);
+  k.lsh_attention_probs_dropout_prob = static_cast<double>(c.dropout_attn);
+  k.local_attention_probs_dropout_prob = static_cast<double>(c.dropout_local);
+  k.initializer_range = c.init_std;
+  k.axial_norm_std = c.position_std;
   return k;
 }
 

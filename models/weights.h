@@ -11,6 +11,7 @@
 #include "models/encoder.h"
 #include "models/led.h"
 #include "models/longformer.h"
+#include "models/reformer.h"
 #include "models/transformer.h"
 #include "nn/module.h"
 
@@ -35,11 +36,11 @@ struct CheckpointFormat {
   std::span<const std::string_view> unused;
 };
 
-/// Checkpoints of RoBERTa \cite liu2019 , BERT \cite devlin2019 , BigBird and BigBird-Pegasus
-/// \cite zaheer2020 , Longformer and LED \cite beltagy2020 and BART \cite lewis2020 as the package
-/// transformers has them.
+/// Checkpoints of Reformer \cite kitaev2020 , RoBERTa \cite liu2019 , BERT \cite devlin2019 ,
+/// BigBird and BigBird-Pegasus \cite zaheer2020 , Longformer and LED \cite beltagy2020 and BART
+/// \cite lewis2020 as the package transformers has them.
 extern const CheckpointFormat roberta_format, bert_format, bigbird_format, bigbird_pegasus_format,
-    longformer_format, led_format, bart_format;
+    longformer_format, led_format, bart_format, reformer_format;
 
 /// Every parameter of a model under its name in the format. The tensors are the model's own, so
 /// reading into them loads it. Throws NotImplemented on a parameter that the format has no name
@@ -197,6 +198,51 @@ BartKeys bart_keys(const TransformerConfig& config);
 /// The same for LED, whose tables begin with the first position; the first token is global.
 LedConfig led_config(const LedKeys& keys);
 LedKeys led_keys(const LedConfig& config);
+
+/// The keys of Reformer's.
+struct ReformerKeys {
+  std::string model_type = "reformer", hidden_act = "relu";
+  int64_t vocab_size = 320, hidden_size = 256, feed_forward_size = 512, num_attention_heads = 12,
+          attention_head_size = 64, num_hashes = 1, lsh_attn_chunk_length = 64,
+          lsh_num_chunks_before = 1, lsh_num_chunks_after = 0, local_attn_chunk_length = 64,
+          local_num_chunks_before = 1, local_num_chunks_after = 0, max_position_embeddings = 4096;
+  std::vector<std::string> attn_layers = {"local", "lsh", "local", "lsh", "local", "lsh"};
+  std::vector<int64_t> num_buckets;  ///< empty: by the length
+  std::vector<int64_t> axial_pos_shape = {64, 64}, axial_pos_embds_dim = {64, 192};
+  bool axial_pos_embds = true, is_decoder = false, tie_word_embeddings = false;
+  double hidden_dropout_prob = 0.05, lsh_attention_probs_dropout_prob = 0,
+         local_attention_probs_dropout_prob = 0.05, layer_norm_eps = 1e-12, axial_norm_std = 1,
+         initializer_range = 0.02;
+
+  void visit(auto& v) {
+    v("model_type", model_type)("hidden_act", hidden_act)("vocab_size", vocab_size)(
+        "hidden_size", hidden_size)("feed_forward_size", feed_forward_size)(
+        "num_attention_heads", num_attention_heads)("attention_head_size", attention_head_size)(
+        "num_hashes", num_hashes)("lsh_attn_chunk_length", lsh_attn_chunk_length)(
+        "lsh_num_chunks_before", lsh_num_chunks_before)("lsh_num_chunks_after",
+                                                        lsh_num_chunks_after);
+    v("local_attn_chunk_length", local_attn_chunk_length)(
+        "local_num_chunks_before", local_num_chunks_before)("local_num_chunks_after",
+                                                            local_num_chunks_after)(
+        "max_position_embeddings", max_position_embeddings)("attn_layers", attn_layers)(
+        "num_buckets", num_buckets)("axial_pos_shape", axial_pos_shape)("axial_pos_embds_dim",
+                                                                        axial_pos_embds_dim);
+    v("axial_pos_embds", axial_pos_embds)("is_decoder", is_decoder)(
+        "tie_word_embeddings", tie_word_embeddings)("hidden_dropout_prob", hidden_dropout_prob)(
+        "lsh_attention_probs_dropout_prob", lsh_attention_probs_dropout_prob)(
+        "local_attention_probs_dropout_prob", local_attention_probs_dropout_prob)(
+        "layer_norm_eps", layer_norm_eps)("axial_norm_std", axial_norm_std)("initializer_range",
+                                                                            initializer_range);
+  }
+};
+
+/// The same for Reformer with axial positions, as transformers computes it; the bias of the head,
+/// which newer versions keep and do not add, is added. Without num_buckets each length has its own,
+/// where the reference keeps those of the first sequence that it sees; the keys of such a model
+/// have those of n_max. Throws ValueError on position tables of another kind and on rules other
+/// than those of reformer_variant(hf).
+ReformerConfig reformer_config(const ReformerKeys& keys);
+ReformerKeys reformer_keys(const ReformerConfig& config);
 
 /// The same for Longformer, whose heads have no dilation; with one window for each layer. Throws
 /// ValueError on a window that is odd, below 2 or missing.

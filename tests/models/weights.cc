@@ -49,6 +49,9 @@ Loaded made_of(const std::string& name, Config (*config_of)(const Keys&),
 }
 
 Loaded made(const std::string& name) {
+  if (name == "reformer") {
+    return made_of<Reformer>(name, reformer_config, reformer_keys, reformer_format);
+  }
   if (name == "bart") return made_of<Transformer>(name, bart_config, bart_keys, bart_format);
   if (name == "led") return made_of<Led>(name, led_config, led_keys, led_format);
   if (name == "bigbird") {
@@ -86,6 +89,10 @@ Tensor run(const LanguageModel& any, const std::string& name, const Tensor& toke
   if (const auto* model = dynamic_cast<const EncoderDecoder*>(&any)) {
     return model->head(
         model->forward({.source = tokens, .lengths = lengths, .tokens = tokens}, {}));
+  }
+  if (const auto* model = dynamic_cast<const Reformer*>(&any)) {
+    const Tensor hidden = model->forward({.tokens = tokens, .lengths = lengths}, {}).hidden;
+    return without_padding(model->head(hidden), lengths);
   }
   if (const auto* model = dynamic_cast<const Transformer*>(&any)) {
     return model->head(
@@ -146,7 +153,7 @@ TEST_P(Weights, GoBothWays) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Weights,
                          testing::Values("roberta", "roberta_classes", "roberta_spans",
                                          "roberta_tags", "bert", "bigbird", "bigbird_pegasus",
-                                         "longformer", "bart", "led"),
+                                         "longformer", "bart", "led", "reformer"),
                          [](const auto& param) { return param.param; });
 
 TEST(Checkpoints, LedStartsFromOneOfBart) {

@@ -43,6 +43,12 @@ def models():
                       max_decoder_position_embeddings=24, attention_window=[4, 8])
     pegasus = t.BigBirdPegasusConfig(**sequence, max_position_embeddings=64, block_size=4,
                                      num_random_blocks=1)
+    reformer = t.ReformerConfig(
+        attn_layers=["local", "lsh"], vocab_size=19, hidden_size=8, feed_forward_size=12,
+        num_attention_heads=2, attention_head_size=4, axial_pos_shape=[6, 8],
+        axial_pos_embds_dim=[3, 5], max_position_embeddings=48, is_decoder=True, num_buckets=4,
+        lsh_attn_chunk_length=32, local_attn_chunk_length=32, hidden_dropout_prob=0.0,
+        local_attention_probs_dropout_prob=0.0)
     return {
         "roberta": (t.RobertaForMaskedLM, roberta, [21, 13], 1),
         "roberta_classes": (t.RobertaForSequenceClassification, roberta, [21, 13], 1),
@@ -57,6 +63,8 @@ def models():
         "bart": (t.BartForConditionalGeneration, bart, [21, 13], 1),
         # The first token is global.
         "led": (t.LEDForConditionalGeneration, led, [21, 13], 1),
+        # Short enough for dense attention: rotations are not in checkpoints.
+        "reformer": (t.ReformerModelWithLMHead, reformer, [21, 13], 0),
     }
 
 
@@ -82,6 +90,8 @@ def randomise(model, seed):
             x = torch.randn(p.shape, generator=generator)
             norm = "norm" in name.lower() and name.endswith("weight")
             p.copy_(1 + 0.1 * x if norm else 0.3 * x)
+        if model.config.model_type == "reformer":  # not added by the package
+            model.lm_head.bias.zero_()
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.copy_(0.3 * torch.randn(model.final_logits_bias.shape,
                                                             generator=generator))

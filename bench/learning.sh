@@ -111,6 +111,22 @@ case "$family" in
     run+=(--model sparse_transformer:small_audio --task spoken-digits)
     train_to 4500
     score test ;;
+  reformer) # next bytes
+    run+=(--task wikixml)
+    train_to 4000
+    score test ;;
+  reformer-duplication) # 0 w 0 w with four rounds of hashing, scored with more and fewer
+    run+=(--model reformer:duplication_small --task duplicate)
+    train_to 600
+    for rounds in 1 2 4 8; do
+      echo "rounds $rounds" | tee -a "$out/rounds.txt"
+      score test --set "model.rounds=$rounds" 2>&1 | tee -a "$out/rounds.txt"
+    done ;;
+  reformer-duplication-full) # the same, each token seeing all before it
+    run+=(--model reformer:duplication_small --task duplicate --set model.chunk=128)
+    run+=(--set model.rounds=1 --set 'model.buckets=[2]' --set model.same_bucket=false)
+    train_to 600
+    score test ;;
   etc) # masked bytes
     run+=(--task tinyshakespeare)
     train_to 500

@@ -229,15 +229,16 @@ OpInfo elu_info() {
   return op;
 }
 
+double on_grid(double x, const Arrays& in) {
+  const int bits = static_cast<int>(in.number(0));
+  return std::ldexp(std::nearbyint(std::ldexp(x, bits)), -bits);
+}
+
 /// The gradient is not the derivative, which only a fine grid hides from differences.
 OpInfo coarse_grid_info() {
   OpInfo op = with_numbers(
       "round_to_coarse_grid", [](Inputs in) { return round_to_grid(in[0], in.integer(0)); },
-      [](double x, const Arrays& in) {
-        return std::nearbyint(x * std::ldexp(1.0, static_cast<int>(in.number(0)))) *
-               std::ldexp(1.0, -static_cast<int>(in.number(0)));
-      },
-      {{3}, {0}}, Saves::nothing);
+      on_grid, {{3}, {0}}, Saves::nothing);
   op.samples.push_back({"ties", {values({7}, {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5})}, {0}});
   op.rejects.push_back(
       rejects<ValueError>("bits below 0", {randn({2})}, "expected 0 to 100", {-1}));
@@ -249,7 +250,7 @@ const Registered parameter_infos[] = {
     coarse_grid_info(),
     with_numbers(
         "round_to_fine_grid", [](Inputs in) { return round_to_grid(in[0], in.integer(0)); },
-        [](double x, const Arrays&) { return x; }, {{40}}, Saves::nothing),
+        on_grid, {{40}}, Saves::nothing),
     clamp_info(),
     elu_info(),
     with_numbers(

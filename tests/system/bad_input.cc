@@ -147,7 +147,7 @@ const std::vector<Case>& cases() {
       {"device that is not there", train({"--device", "cuda"}), {"cuda", "not available"}},
       {"unknown dtype", train({"--dtype", "f33"}), {"f33", "f32", "bf16"}},
       {"unknown memory policy", train({"--memory", "standart"}), {"standart", "standard"}},
-      {"memory policy not built yet", train({"--memory", "reversible"}), {"reversible"}},
+      {"memory policy without blocks", train({"--memory", "reversible:0"}), {"reversible:K"}},
       {"unknown model",
        train({"--model", "local_transfomer"}),
        {"local_transfomer", "local_transformer"}},

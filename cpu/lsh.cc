@@ -1,4 +1,4 @@
-#include "ops/kernels/lsh.h"
+#include "cpu/lsh.h"
 
 #include <algorithm>
 #include <vector>
@@ -79,12 +79,23 @@ void sort(ConstView ids, int64_t values, View work, View order, View place) {
   });
 }
 
+void forward(const kernels::LshInputs& in, View out, View lse) {
+  (in.q.dtype == DType::f64 ? lsh_forward_f64 : lsh_forward_f32)(in, out, lse);
+}
+
+void backward(const kernels::LshInputs& in, ConstView out, ConstView lse, ConstView dout,
+              ConstView dlse, View dq, View dv) {
+  (in.q.dtype == DType::f64 ? lsh_backward_f64 : lsh_backward_f32)(in, out, lse, dout, dlse, dq,
+                                                                   dv);
+}
+
 }  // namespace
 
 void register_lsh() {
   kernels::lsh_hash.set(DeviceKind::cpu, hash);
   kernels::lsh_sort.set(DeviceKind::cpu, sort);
-  register_lsh_attention();
+  kernels::lsh_attention_forward.set(DeviceKind::cpu, forward);
+  kernels::lsh_attention_backward.set(DeviceKind::cpu, backward);
 }
 
 }  // namespace longspan::cpu

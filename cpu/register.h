@@ -10,7 +10,6 @@ void register_gradient();
 void register_index();
 void register_loss();
 void register_lsh();
-void register_lsh_attention();
 void register_matmul();
 void register_norm();
 void register_optim();

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "ops/kernels/lsh.h"
+
+namespace longspan::cpu {
+
+// Each computes in the dtype of its name, whatever the tensors store.
+void lsh_forward_f32(const kernels::LshInputs& in, const View& out, const View& lse);
+void lsh_forward_f64(const kernels::LshInputs& in, const View& out, const View& lse);
+void lsh_backward_f32(const kernels::LshInputs& in, const ConstView& out, const ConstView& lse,
+                      const ConstView& dout, const ConstView& dlse, const View& dq, const View& dv);
+void lsh_backward_f64(const kernels::LshInputs& in, const ConstView& out, const ConstView& lse,
+                      const ConstView& dout, const ConstView& dlse, const View& dq, const View& dv);
+
+}  // namespace longspan::cpu

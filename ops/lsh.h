@@ -82,7 +82,7 @@ struct LshOptions {
   LshScale scale = LshScale::official;
   double self = -1e5;  ///< logit of a token with itself, in place of its product
   float dropout = 0;   ///< of probabilities, where pass.training
-  Pass pass;
+  Pass pass = {};
   /// One mask [m, W] for all chunks and rounds of a head, as trax does; else each pair has its own.
   bool dropout_broadcast = false;
 };

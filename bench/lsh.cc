@@ -1,0 +1,280 @@
+// What LSH attention costs, hash, sort and gathers included. All cases take turns in one process;
+// the best turn of each counts, in CPU time of one thread. One JSON line per case.
+//
+//   bench_lsh share [--turns N] [--length L] [--heads H] [--match TEXT]
+//     useful FLOPs (4 d per attended pair forward, 10 d backward) per second, as a share of the
+//     rate of our dense attention in the same run (at 4,096 tokens) and of the FMA peak
+//   bench_lsh flat [--turns N] [--tokens T] [--longest L] [--full 0]
+//     seconds of a layer, forward and backward, from 1,024 tokens on at a constant number of
+//     tokens, beside full attention: qk and v from D = 256, 4 heads of 64, and the projection of
+//     the result
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "autograd/node.h"
+#include "bench/harness.h"
+#include "core/parallel.h"
+#include "ops/block_attention.h"
+#include "ops/lsh.h"
+#include "ops/matmul.h"
+#include "ops/shape.h"
+
+namespace longspan::bench {
+namespace {
+
+constexpr int64_t kWidth = 64;
+
+double thread_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+void best(double& seconds, const std::function<void()>& work) {
+  const double start = thread_seconds();
+  work();
+  const double now = thread_seconds() - start;
+  seconds = seconds == 0 ? now : std::min(seconds, now);
+}
+
+struct Case {
+  std::string name;
+  LshOptions options = {};  // chunk 0: dense attention
+  int64_t rounds = 1, length = 0, heads = 0;
+  LshBuckets buckets = {};
+  Tensor rotations = {}, out = {}, dout = {};
+  std::vector<Tensor> leaves = {};
+  double pairs = 0;
+  double hash = 0, sort = 0, forward = 0, backward = 0;  // seconds of the best turn
+
+  bool dense() const { return options.chunk == 0; }
+  Tensor ids() const { return lsh_buckets(leaves[0], rotations, buckets); }
+  Tensor attend() const {
+    if (dense()) {
+      return block_attention(leaves[0], leaves[1], leaves[2], patterns::dense()).out;
+    }
+    return lsh_attention(leaves[0], leaves[1], ids(), options).out;
+  }
+};
+
+void prepare(Case& c) {
+  for (uint32_t seed = 1; seed <= (c.dense() ? 3u : 2u); ++seed) {
+    Tensor leaf = values({1, c.heads, c.length, kWidth}, seed, 2.0f);
+    c.leaves.push_back(set_requires_grad(leaf));
+  }
+  if (c.dense()) {
+    c.pairs = static_cast<double>(c.heads * c.length * c.length);
+  } else {
+    c.buckets = lsh_auto_buckets(c.length, c.options.chunk);
+    c.options.buckets = c.buckets.count();
+    c.rotations = lsh_rotations(Generator{1}, c.heads, c.rounds, kWidth, c.buckets);
+    const LshPairs pairs = count_lsh_pairs(c.ids(), c.options);
+    c.pairs = static_cast<double>(c.options.duplicates == LshDuplicates::off ? pairs.visits
+                                                                             : pairs.distinct);
+  }
+  c.out = c.attend();
+  c.dout = values(c.out.shape(), 90);
+}
+
+void take_turn(Case& c) {
+  {
+    const NoGrad none;
+    if (!c.dense()) {
+      Tensor ids;
+      best(c.hash, [&] { ids = c.ids(); });
+      best(c.sort, [&] { lsh_sort(ids, c.options.buckets + 1); });
+    }
+    best(c.forward, [&] { c.attend(); });
+  }
+  const std::vector<Tensor> out = {c.out}, dout = {c.dout};
+  best(c.backward, [&] { gradients(out, dout, c.leaves, true); });
+}
+
+std::vector<Case> all_cases(int64_t length, int64_t heads) {
+  std::vector<Case> cases = {{.name = "dense", .options = {.chunk = 0}, .length = 4096}};
+  for (const int64_t chunk : {64, 128}) {
+    for (const bool causal : {false, true}) {
+      for (const int64_t rounds : {1, 2, 4, 8}) {
+        const std::string kind =
+            fmt::format("chunks of {}, {} rounds{}", chunk, rounds, causal ? ", causal" : "");
+        LshOptions o;
+        o.chunk = chunk;
+        o.causal = causal;
+        cases.push_back({.name = "paper, " + kind, .options = o, .rounds = rounds});
+        o.same_bucket = false;
+        cases.push_back({.name = "all buckets, " + kind, .options = o, .rounds = rounds});
+        o.duplicates = LshDuplicates::off;
+        cases.push_back({.name = "trax2, " + kind, .options = o, .rounds = rounds});
+      }
+    }
+  }
+  for (Case& c : cases) {
+    if (c.length == 0) c.length = length;
+    c.heads = heads;
+  }
+  return cases;
+}
+
+struct Rates {
+  double forward, backward, both;
+};
+Rates rates_of(const Case& c) {
+  const double unit = c.pairs * static_cast<double>(kWidth);
+  return {4 * unit / c.forward, 10 * unit / c.backward, 14 * unit / (c.forward + c.backward)};
+}
+nlohmann::ordered_json shares(const Rates& r, const Rates& of) {
+  return {{"forward", r.forward / of.forward},
+          {"backward", r.backward / of.backward},
+          {"both", r.both / of.both}};
+}
+
+void share(int64_t turns, int64_t length, int64_t heads, const std::string& match) {
+  std::vector<Case> cases = all_cases(length, heads);
+  cases.erase(std::remove_if(cases.begin(), cases.end(),
+                             [&](const Case& c) {
+                               return !c.dense() && c.name.find(match) == std::string::npos;
+                             }),
+              cases.end());
+  const double before = fma_peak(1);
+  for (Case& c : cases) prepare(c);
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    for (Case& c : cases) take_turn(c);
+  }
+  const double after = fma_peak(1), peak = std::max(before, after);
+  const Rates dense = rates_of(cases.front());
+  for (const Case& c : cases) {
+    const Rates r = rates_of(c);
+    const auto rows = static_cast<double>(c.heads * c.length);
+    const nlohmann::ordered_json line = {
+        {"name", c.name},
+        {"length", c.length},
+        {"heads", c.heads},
+        {"pairs_per_query", c.pairs / rows},
+        {"hash_seconds", c.hash},
+        {"sort_seconds", c.sort},
+        {"forward_seconds", c.forward},
+        {"backward_seconds", c.backward},
+        {"microseconds_per_token_and_head", 1e6 * (c.forward + c.backward) / rows},
+        {"share_of_dense", shares(r, dense)},
+        {"share_of_fma_peak", shares(r, {peak, peak, peak})},
+        {"peak_after", after / before}};
+    std::printf("%s\n", line.dump().c_str());
+  }
+}
+
+// ------------------------------------------------------------------------------------------ flat
+
+constexpr int64_t kModel = 256, kHeads = kModel / kWidth;
+
+/// A layer at one length; rounds 0: full attention.
+struct Layer {
+  int64_t rounds, length, batch;
+  std::vector<Tensor> leaves = {};  // x, projections
+  Tensor dout = {};
+  double seconds = 0;
+
+  Tensor heads(const Tensor& x, const Tensor& w) const {
+    return transpose(reshape(matmul(x, w), {batch, length, kHeads, kWidth}), 1, 2);
+  }
+  void run() {
+    const Tensor& x = leaves[0];
+    const Tensor q = heads(x, leaves[1]), v = heads(x, leaves[2]);
+    Tensor out;
+    if (rounds == 0) {
+      out = block_attention(q, heads(x, leaves[4]), v, patterns::causal()).out;
+    } else {
+      LshOptions o;
+      o.causal = true;
+      const LshBuckets buckets = lsh_auto_buckets(length, o.chunk);
+      o.buckets = buckets.count();
+      const Tensor rotations = lsh_rotations(Generator{1}, kHeads, rounds, kWidth, buckets);
+      out = lsh_attention(q, v, lsh_buckets(q.detach(), rotations, buckets), o).out;
+    }
+    const Tensor y = matmul(reshape(transpose(out, 1, 2), {batch * length, kModel}), leaves[3]);
+    const std::vector<Tensor> result = {y}, dy = {dout};
+    gradients(result, dy, leaves, false);
+  }
+};
+
+void flat(int64_t turns, int64_t tokens, int64_t longest, bool full) {
+  std::vector<Layer> layers;
+  for (int64_t length = 1024; length <= longest; length *= 2) {
+    for (const int64_t rounds : {0, 1, 2, 4, 8}) {
+      if (rounds == 0 && !full) continue;
+      layers.push_back({rounds, length, std::max<int64_t>(1, tokens / length)});
+    }
+  }
+  for (Layer& layer : layers) {
+    const int64_t rows = layer.batch * layer.length;
+    for (uint32_t i = 0; i < (layer.rounds == 0 ? 5u : 4u); ++i) {
+      Tensor leaf =
+          values(i == 0 ? Shape{rows, kModel} : Shape{kModel, kModel}, i + 1, i == 0 ? 3.5f : 0.2f);
+      layer.leaves.push_back(set_requires_grad(leaf));
+    }
+    layer.dout = values({rows, kModel}, 90);
+  }
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    for (Layer& layer : layers) best(layer.seconds, [&] { layer.run(); });
+  }
+  for (const int64_t rounds : {0, 1, 2, 4, 8}) {
+    double least = 0, most = 0;
+    nlohmann::ordered_json each;
+    for (const Layer& layer : layers) {
+      if (layer.rounds != rounds) continue;
+      const double cost = layer.seconds / static_cast<double>(layer.batch * layer.length);
+      least = least == 0 ? cost : std::min(least, cost);
+      most = std::max(most, cost);
+      each[std::to_string(layer.length)] = 1e6 * cost;
+    }
+    if (each.empty()) continue;
+    const nlohmann::ordered_json line = {
+        {"name", rounds == 0 ? std::string("full") : fmt::format("LSH, {} rounds", rounds)},
+        {"microseconds_per_token", each},
+        {"most_over_least", most / least}};
+    std::printf("%s\n", line.dump().c_str());
+  }
+}
+
+}  // namespace
+}  // namespace longspan::bench
+
+int main(int argc, char** argv) {
+  using namespace longspan;
+  using namespace longspan::bench;
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  int64_t turns = 5, length = 16384, heads = 4, tokens = 32768, longest = 32768, full = 1;
+  std::string match;
+  for (int i = 2; i + 1 < argc; i += 2) {
+    const std::string_view option = argv[i];
+    const int64_t number = std::max(0, std::atoi(argv[i + 1]));
+    if (option == "--turns") turns = number;
+    if (option == "--length") length = number;
+    if (option == "--heads") heads = number;
+    if (option == "--tokens") tokens = number;
+    if (option == "--longest") longest = number;
+    if (option == "--full") full = number;
+    if (option == "--match") match = argv[i + 1];
+  }
+  set_num_threads(1);
+  if (what == "share") {
+    share(turns, length, heads, match);
+  } else if (what == "flat") {
+    flat(turns, tokens, longest, full != 0);
+  } else {
+    std::fprintf(stderr, "bench_lsh: say share or flat\n");
+    return 1;
+  }
+  return 0;
+}

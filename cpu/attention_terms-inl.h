@@ -17,6 +17,7 @@
 #include "core/generator.h"
 #include "cpu/attention_plan.h"
 #include "cpu/attention_tile-inl.h"
+#include "cpu/philox-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {
@@ -536,18 +537,7 @@ class KeepRow {
       V c1 = hn::Set(d, static_cast<uint32_t>(index));
       V c2 = hn::Set(d, head_);
       V c3 = hn::Set(d, segment);
-      auto k0 = static_cast<uint32_t>(key_), k1 = static_cast<uint32_t>(key_ >> 32);
-      for (int round = 0; round < 10; ++round) {
-        V h0, l0, h1, l1;
-        multiply(c0, 0xD2511F53u, h0, l0);
-        multiply(c2, 0xCD9E8D57u, h1, l1);
-        c0 = hn::Xor(hn::Xor(h1, c1), hn::Set(d, k0));
-        c1 = l1;
-        c2 = hn::Xor(hn::Xor(h0, c3), hn::Set(d, k1));
-        c3 = l0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-      }
+      philox_lanes(key_, c0, c1, c2, c3);
       if constexpr (sizeof(T) == 4) {
         const Tag<T> df;
         const Vec<T> scale = hn::Set(df, scale_);
@@ -566,19 +556,6 @@ class KeepRow {
   }
 
  private:
-#if HWY_TARGET != HWY_SCALAR
-  template <class V>
-  static HWY_INLINE void multiply(V a, uint32_t m, V& high, V& low) {
-    const hn::ScalableTag<uint32_t> d;
-    const hn::ScalableTag<uint64_t> dd;
-    const V b = hn::Set(d, m);
-    const auto even = hn::MulEven(a, b);
-    const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(dd, a))), b);
-    low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
-    high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
-  }
-#endif
-
   uint64_t key_;
   uint32_t threshold_, head_;
   T scale_;

@@ -90,7 +90,9 @@ class LshBackward {
  private:
   static constexpr int64_t N = kPanel<T>;
   static constexpr int64_t V = kLanes<T>;
-  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  struct Range {
+    int64_t from, to;
+  };
 
   int64_t token(int64_t r) const { return data_.order(chunk_.round)[begin_ + tile_ + r]; }
   int64_t stride() const { return keys_.entries * keys_.padded; }  // rows of a panel of keys
@@ -163,10 +165,13 @@ class LshBackward {
 
   // One score tile.
   void visit(std::span<LshPiece> pieces, LshSight<T>& sight) {
+    ranges_.resize(pieces.size() * kMaxGroups);
     for (int64_t first = 0; first < rows_; first += kGroup) {
       const int64_t count = std::min(kGroup, rows_ - first);
       for (LshPiece& p : pieces) {
         keys_.narrow(p, chunk_, tile_ + first, tile_ + first + count);
+        ranges_[static_cast<size_t>(&p - pieces.data()) * kMaxGroups + first / kGroup] = {p.from,
+                                                                                          p.to};
         if (!p.empty()) multiply(first, p);
       }
       for (int64_t i = first; i < first + count; ++i) weigh(i, pieces, sight);
@@ -175,7 +180,9 @@ class LshBackward {
       }
       multiply_keys(first, pieces);
     }
-    for (const LshPiece& p : pieces) multiply_queries(p, sight);
+    for (size_t n = 0; n < pieces.size(); ++n) {
+      multiply_queries(pieces[n], std::span(ranges_).subspan(n * kMaxGroups));
+    }
   }
 
   // S = Q K^T log2(e) and dP = dO V^T of a group of rows.
@@ -207,6 +214,13 @@ class LshBackward {
     std::fill(dscores_ + at + from * V, dscores_ + at + to * V, T{0});
   }
 
+  T self_probability(const LshSight<T>& sight, T log_sum) const {
+    if (!sight.self_counts() && !data_.by_pair()) return T{0};
+    if (data_.head.alone(log_sum)) return 1 / static_cast<T>(data_.head.self_weight(sight.query));
+    const T above = static_cast<T>(data_.in.rule.self) - log_sum;
+    return above < T{-800} ? T{0} : std::exp(above);  // most tokens see others
+  }
+
   // P and dS of row i of the tile.
   void weigh(int64_t i, std::span<const LshPiece> pieces, LshSight<T>& sight) {
     const Tag<T> d;
@@ -215,10 +229,7 @@ class LshBackward {
     const T log_sum = lse_[query];
     const Vec<T> base = hn::Set(d, log_sum * static_cast<T>(kLog2E));
     const Vec<T> delta = hn::Set(d, delta_[query]);
-    const T self = data_.head.alone(log_sum)
-                       ? 1 / static_cast<T>(data_.head.self_weight(query))
-                       : std::exp(static_cast<T>(data_.in.rule.self) - log_sum);
-    const Vec<T> own_p = hn::Set(d, self);
+    const Vec<T> own_p = hn::Set(d, self_probability(sight, log_sum));
     alignas(64) T weights[kScoreStride], factors[kScoreStride];
     for (const LshPiece& p : pieces) {
       clear_columns(i, p, 0, p.empty() ? ceil_div(p.count, V) : p.vector<T>());
@@ -294,44 +305,43 @@ class LshBackward {
     }
   }
 
-  // dV += P^T dO and dK += dS^T Q of the keys of a piece, over the rows that may see some.
-  void multiply_queries(LshPiece p, const LshSight<T>&) {
-    keys_.narrow(p, chunk_, tile_, tile_ + rows_);
-    for (int64_t j = p.from / kRest * kRest; j < p.to; j += kGroup) {
-      const int64_t m = std::min(kGroup, p.to - j);
-      const Stretch rows = seeing(p, j, m);
-      if (rows.count <= 0) continue;
-      const int64_t at = rows.a * kScoreStride + p.column + j;
+  // dV += P^T dO and dK += dS^T Q of the keys of a piece, over the groups of rows that may see
+  // some.
+  void multiply_queries(const LshPiece& p, std::span<const Range> groups) {
+    int64_t begin = p.count, end = 0;
+    for (int64_t g = 0; g * kGroup < rows_; ++g) {
+      const Range& seen = groups[static_cast<size_t>(g)];
+      if (seen.from >= seen.to) continue;
+      begin = std::min(begin, seen.from);
+      end = std::max(end, seen.to);
+    }
+    for (int64_t j = begin / kRest * kRest; j < end; j += kGroup) {
+      const int64_t m = std::min(kGroup, end - j);
+      int64_t from = rows_, to = 0;
+      for (int64_t g = 0; g * kGroup < rows_; ++g) {
+        const Range& seen = groups[static_cast<size_t>(g)];
+        if (seen.from >= seen.to || seen.from >= j + m || seen.to <= j) continue;
+        from = std::min(from, g * kGroup);
+        to = std::min(rows_, (g + 1) * kGroup);
+      }
+      if (from >= to) continue;
+      const int64_t at = from * kScoreStride + p.column + j;
       const int64_t key = p.entry * keys_.padded + p.first + j;
+      const Stretch rows{0, from * N, to - from};
       multiply_rows(scores_ + at, m, out_rows_, keys_.value_panels, rows, value_sums_ + key * N);
       multiply_rows(dscores_ + at, m, q_rows_, keys_.width_panels, rows, key_sums_ + key * N);
     }
   }
-  // Rows of the tile whose groups may see keys j .. j + m of a piece: first (a, b) and count.
-  Stretch seeing(const LshPiece& piece, int64_t j, int64_t m) const {
-    int64_t from = rows_, to = 0;
-    if (!data_.in.rule.same_bucket) return {0, 0, rows_};
-    LshPiece p = piece;
-    for (int64_t first = 0; first < rows_; first += kGroup) {
-      const int64_t end = std::min(first + kGroup, rows_);
-      keys_.narrow(p, chunk_, tile_ + first, tile_ + end);
-      if (p.empty() || p.from >= j + m || p.to <= j) continue;
-      from = std::min(from, first);
-      to = end;
-    }
-    return {from, from, to - from};
-  }
   void multiply_rows(const T* a, int64_t keys, const T* rows, int64_t panels, Stretch over, T* to) {
-    const Stretch all[] = {{0, over.b * N, over.count}};
+    const Stretch all[] = {over};
     for (int64_t p = 0; p < panels; ++p) {
       const T* const panel = rows + p * kTileRows * N;
       if (finite_rows_) {
         product<2, 1, T>(keys, a, kScoreStride, panel, all, to + p * stride() * N, N, true);
         continue;
       }
-      product_of_seen(keys, a, 1, kScoreStride, panel + over.b * N, over.count,
-                      to + p * stride() * N, N,
-                      [a](int64_t k, int64_t r) { return a[r * kScoreStride + k] != T{0}; });
+      product_of_seen(keys, a, 1, kScoreStride, panel + over.b, over.count, to + p * stride() * N,
+                      N, [a](int64_t k, int64_t r) { return a[r * kScoreStride + k] != T{0}; });
     }
   }
 
@@ -343,29 +353,39 @@ class LshBackward {
     }
   }
   // to += factor * row r of panels.
-  static void add_row(const T* panels, int64_t panel_rows, int64_t r, T factor, int64_t width,
-                      T* to) {
-    for (int64_t p = 0; p * N < width; ++p, to += N) {
-      const T* const from = panels + (p * panel_rows + r) * N;
-      const int64_t n = std::min(N, width - p * N);
-      for (int64_t c = 0; c < n; ++c) to[c] += factor * from[c];
+  static HWY_INLINE void add_row(const T* panels, int64_t panel_rows, int64_t r, T factor,
+                                 int64_t width, T* to) {
+    const Tag<T> d;
+    const Vec<T> f = hn::Set(d, factor);
+    for (int64_t c = 0; c < width; c += V) {
+      const T* const from = panels + (c / N * panel_rows + r) * N + c % N;
+      if (c + V <= width) {
+        hn::StoreU(hn::MulAdd(f, hn::Load(d, from), hn::LoadU(d, to + c)), d, to + c);
+        continue;
+      }
+      for (int64_t n = 0; n < width - c; ++n) to[c + n] += factor * from[n];
     }
   }
 
   // Hands the sums of a chunk of keys to their tokens: dq_j += (dk - k (k . dk)) / rho, k of unit
   // length but for epsilon.
   void leave(int64_t entry) {
+    const Tag<T> d;
     const LshChunk c = keys_.chunk(entry);
     const int64_t begin = c.chunk * data_.in.rule.chunk;
     const int64_t keys = data_.head.chunk_end(c.chunk) - begin;
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t i = data_.order(c.round)[begin + j], row = entry * keys_.padded + j;
       add_row(value_sums_, stride(), row, T{1}, data_.value_width, dv_.row(i));
-      T along = 0;
+      Vec<T> sums = hn::Zero(d);
       for (int64_t p = 0; p < keys_.width_panels; ++p) {
         const int64_t at = (p * stride() + row) * N;
-        for (int64_t n = 0; n < N; ++n) along += keys_.key_rows[at + n] * key_sums_[at + n];
+        for (int64_t n = 0; n < N; n += V) {
+          sums = hn::MulAdd(hn::Load(d, keys_.key_rows + at + n), hn::Load(d, key_sums_ + at + n),
+                            sums);
+        }
       }
+      const T along = hn::GetLane(hn::SumOfLanes(d, sums));
       const T factor = data_.inverse[i] * static_cast<T>(kLn2);  // q_rows_ are times log2(e)
       T* const to = dq_.row(i);
       add_row(key_sums_, stride(), row, factor, data_.width, to);
@@ -391,6 +411,7 @@ class LshBackward {
   RowSource<T> q_, dout_;
   Ahead ahead_;
   std::vector<Stretch> over_keys_;
+  std::vector<Range> ranges_;  // keys of each piece that each group of rows may see
   LshChunk chunk_{};
   int64_t begin_ = 0, tile_ = 0, rows_ = 0, padded_ = 0;
   bool finite_rows_ = true;

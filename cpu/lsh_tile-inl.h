@@ -18,6 +18,7 @@
 #include "cpu/attention_ahead.h"
 #include "cpu/attention_plan.h"
 #include "cpu/attention_tile-inl.h"
+#include "cpu/philox-inl.h"
 #include "ops/kernels/lsh_maths.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -421,6 +422,11 @@ class LshSight {
   /// What dropout multiplies the probabilities of a piece with, where they are not 0.
   void drop(const LshKeys<T>& keys, const LshPiece& p, const T* probabilities, T* factors) const {
     const Int<T>* const token = keys.tokens(p);
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (sizeof(T) == 4) {
+      if (!data_.keep.broadcast) return drop_vectors(token, p, factors);
+    }
+#endif
     for (int64_t j = p.vector<T>() * V; j < p.vector_end<T>() * V; ++j) {
       factors[j] = 0;
       if (probabilities[j] == T{0} || j >= p.count) continue;
@@ -433,6 +439,30 @@ class LshSight {
   int64_t query = 0;
 
  private:
+#if HWY_TARGET != HWY_SCALAR
+  // The same for f32, whose lanes have room for the words of their own draws.
+  HWY_INLINE void drop_vectors(const Int<T>* token, const LshPiece& p, T* factors) const {
+    const hn::RebindToUnsigned<Tag<T>> d;
+    const LshKeep& keep = data_.keep;
+    const auto least = hn::Set(d, static_cast<uint32_t>(keep.threshold));
+    const auto kept = hn::Set(Tag<T>(), static_cast<T>(keep.kept));
+    for (int64_t v = p.vector<T>(); v < p.vector_end<T>(); ++v) {
+      const auto key = hn::And(hn::BitCast(d, hn::LoadU(IntTag<T>(), token + v * V)),
+                               hn::Set(d, static_cast<uint32_t>(kAbsent - 1)));
+      auto c0 = hn::ShiftRight<2>(key), c1 = hn::Set(d, static_cast<uint32_t>(query));
+      auto c2 = hn::Set(d, keep.head);
+      auto c3 = hn::Set(d, LshKeep::number(data_.head, queries_.round, p.slot));
+      philox_lanes(keep.key, c0, c1, c2, c3);
+      const auto which = hn::And(key, hn::Set(d, 3));
+      const auto low = hn::IfThenElse(hn::Eq(which, hn::Zero(d)), c0, c1);
+      const auto high = hn::IfThenElse(hn::Eq(which, hn::Set(d, 2)), c2, c3);
+      const auto word = hn::IfThenElse(hn::Lt(which, hn::Set(d, 2)), low, high);
+      const auto dropped = hn::RebindMask(Tag<T>(), hn::Lt(word, least));
+      hn::Store(hn::IfThenZeroElse(dropped, kept), Tag<T>(), factors + v * V);
+    }
+  }
+#endif
+
   static constexpr int64_t V = kLanes<T>;
   struct Before {
     Int<T> first, id;  // first place of its window in an earlier round, and its bucket there

@@ -46,6 +46,37 @@ HWY_INLINE void philox_block(uint64_t key, uint64_t first, uint32_t* words) {
 }
 #endif
 
+#if HWY_TARGET != HWY_SCALAR
+/// Both halves of a * m, by lane.
+template <class V>
+HWY_INLINE void multiply_words(V a, uint32_t m, V& high, V& low) {
+  const hn::ScalableTag<uint32_t> d;
+  const hn::ScalableTag<uint64_t> dd;
+  const V b = hn::Set(d, m);
+  const auto even = hn::MulEven(a, b);
+  const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(dd, a))), b);
+  low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
+  high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
+}
+/// philox() of a counter in each lane: its words take the counter's place.
+template <class V>
+HWY_INLINE void philox_lanes(uint64_t key, V& c0, V& c1, V& c2, V& c3) {
+  const hn::ScalableTag<uint32_t> d;
+  auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    V h0, l0, h1, l1;
+    multiply_words(c0, 0xD2511F53u, h0, l0);
+    multiply_words(c2, 0xCD9E8D57u, h1, l1);
+    c0 = hn::Xor(hn::Xor(h1, c1), hn::Set(d, k0));
+    c1 = l1;
+    c2 = hn::Xor(hn::Xor(h0, c3), hn::Set(d, k1));
+    c3 = l0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+}
+#endif
+
 /// The words of `counters` counters from `first` on. Writes up to a vector's worth beyond them.
 HWY_INLINE void philox_words(uint64_t key, uint64_t first, int64_t counters, uint32_t* words) {
 #if HWY_TARGET != HWY_SCALAR

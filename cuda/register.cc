@@ -10,6 +10,7 @@ void register_kernels() {
   register_elementwise();
   register_index();
   register_loss();
+  register_lsh();
   register_matmul();
   register_memory();
   register_norm();

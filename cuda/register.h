@@ -7,6 +7,7 @@ void register_copy();
 void register_elementwise();
 void register_index();
 void register_loss();
+void register_lsh();
 void register_matmul();
 void register_memory();
 void register_norm();

@@ -13,7 +13,11 @@ namespace longspan {
 // bucket that they hash to, cut into chunks, and a chunk attends to itself and its neighbours.
 // Buckets are drawn, sorted and kept apart from the attention, so that a replay reuses them.
 
+/// Pairs that several rounds see: `first` and `log_count` make one softmax over the union, `off`
+/// counts them each time.
 using kernels::LshDuplicates;
+/// What a window sees beyond the ends of a round: `none`, the other end (`round`), or chunks of the
+/// rounds beside it (`global`).
 using kernels::LshWrap;
 
 /// Buckets of a round: first * second, each factor hashed by projections of its own. Both are even;

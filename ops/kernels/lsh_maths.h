@@ -128,6 +128,11 @@ struct LshKeep {
   uint32_t head = 0;
 
   LONGSPAN_HD bool active() const { return threshold != 0; }
+  /// Tells the visits of a pair apart, where it has several.
+  LONGSPAN_HD static uint32_t number(const LshHead& x, int64_t round, int64_t slot) {
+    if (x.rule.duplicates == LshDuplicates::first) return 0;
+    return static_cast<uint32_t>(round * x.slots() + slot);
+  }
   /// `slot` is the slot of the key's chunk in the window of query i in `round`.
   LONGSPAN_HD double factor(const LshHead& x, int64_t round, int64_t i, int64_t key_round,
                             int64_t j, int64_t slot) const {
@@ -136,13 +141,14 @@ struct LshKeep {
     if (broadcast) {
       row = static_cast<uint32_t>(x.place_of(round, i) % x.rule.chunk);
       column = static_cast<uint32_t>(slot * x.rule.chunk + x.place_of(key_round, j) % x.rule.chunk);
-    } else if (x.rule.duplicates != LshDuplicates::first) {
-      visit = static_cast<uint32_t>(round * x.slots() + slot);
+    } else {
+      visit = number(x, round, slot);
     }
     return philox(key, column / 4, row, head, visit).word[column % 4] >= threshold ? kept : 0;
   }
 };
 
+/// The dropout of a call, of one head.
 inline LshKeep lsh_keep(const LshInputs& in, int64_t head) {
   if (in.dropout.p <= 0) return {};
   return {in.dropout.key, drop_threshold(in.dropout.p), 1 / (1 - in.dropout.p),
@@ -161,22 +167,32 @@ inline LshHead lsh_head(const LshInputs& in, int64_t b, int64_t h) {
           in.rule};
 }
 
-/// Index of the largest of (p, -p) [2 n], the first where several are; 0 where p holds only NaN.
-template <class T>
-LONGSPAN_HD int32_t lsh_argmax(const T* p, int64_t n) {
-  int64_t high = 0, low = 0;
+/// Index of the largest of (p, -p) [2 n] with p_k = p(from + k), the first where several are; 0
+/// where p_0 is NaN.
+template <class P>
+LONGSPAN_HD int32_t lsh_argmax(const P& p, int64_t from, int64_t n) {
+  auto high = p(from), low = high;
+  int64_t at_high = 0, at_low = 0;
   for (int64_t k = 1; k < n; ++k) {
-    if (p[k] > p[high]) high = k;
-    if (p[k] < p[low]) low = k;
+    const auto x = p(from + k);
+    if (x > high) {
+      high = x;
+      at_high = k;
+    }
+    if (x < low) {
+      low = x;
+      at_low = k;
+    }
   }
-  return static_cast<int32_t>(-p[low] > p[high] ? n + low : high);
+  return static_cast<int32_t>(-low > high ? n + at_low : at_high);
 }
 
-/// The bucket of projections p, first / 2 of them and second / 2 more where second > 1.
-template <class T>
-LONGSPAN_HD int32_t lsh_bucket(const T* p, int64_t first, int64_t second) {
-  int32_t id = lsh_argmax(p, first / 2);
-  if (second > 1) id += static_cast<int32_t>(first) * lsh_argmax(p + first / 2, second / 2);
+/// The bucket of projections p(0), p(1), ..: first / 2 of them, and second / 2 more where second
+/// > 1.
+template <class P>
+LONGSPAN_HD int32_t lsh_bucket(const P& p, int64_t first, int64_t second) {
+  int32_t id = lsh_argmax(p, 0, first / 2);
+  if (second > 1) id += static_cast<int32_t>(first) * lsh_argmax(p, first / 2, second / 2);
   return id;
 }
 

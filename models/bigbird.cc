@@ -59,7 +59,13 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
 BigBird::BigBird(const BigBirdConfig& config, const Init& init)
     : Encoder(kName, config, multi_heads(config, init), init),
       config_(config),
-      patterns_(kName, config, config.n_layer, config.n_head, config.n_max, config.causal) {}
+      patterns_(kName, config, config.n_layer, config.n_head, config.n_max, config.causal) {
+  // Their answers need rows that see the whole text; the first one, of classes, would see itself.
+  require(!config.causal || (config.classes == 0 && !config.span_head), kName,
+          "classes = {} and span_head = {} with causal = true; heads of classes and spans need "
+          "causal = false",
+          config.classes, config.span_head);
+}
 
 Given BigBird::given(const EncoderInputs& in) const {
   Given seen;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -38,6 +39,14 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
           "{} has documents and summaries, and {} reads one sequence; choose an encoder-decoder "
           "such as led or transformer:base",
           config.task, config.model_name);
+  for (const auto& [name, given] : {std::pair{"documents", config.documents > 0},
+                                    {"target_length", config.target_length > 0},
+                                    {"gap_sentences", config.gap_sentences > 0}}) {
+    require(documents || !given, name,
+            "is for tasks with documents and summaries such as wiki-leads; {} has none: leave it "
+            "out",
+            config.task);
+  }
   const bool masked = model->objective() == Objective::masked_token;
   require(
       !masked || model->mask_token() >= 256 || config.task != "bytes" || !config.tokenizer.empty(),

@@ -639,6 +639,8 @@ TEST(Spec09, RejectsWhatDoesNotFit) {
   expect_error([](auto& c) { c.n_random = -1; }, "n_random is -1; expected 0 or more");
   expect_error([](auto& c) { c.n_random = INT64_MAX; }, "no more blocks than n_max = 64 tokens");
   expect_error([](auto& c) { c.d_model = 15; }, "n_head");
+  expect_error([](auto& c) { c.causal = true, c.classes = 2; }, "need causal = false");
+  expect_error([](auto& c) { c.causal = c.span_head = true; }, "need causal = false");
   EXPECT_THROW(bigbird_preset("none"), ValueError);
   BigBirdConfig wide = tiny();  // one block holds everything
   wide.block = INT64_MAX;

@@ -149,6 +149,11 @@ TEST_F(Sequences, SayWhatIsWrong) {
   refused({"train", "--model", "longformer", "--task", "wiki-leads", "--out", out},
           "task: wiki-leads has documents and summaries, and longformer reads one sequence; choose "
           "an encoder-decoder such as led");
+  for (const char* option : {"--documents", "--target-length", "--gap-sentences"}) {
+    const char* value = option == std::string_view("--gap-sentences") ? "0.5" : "5";
+    refused({"train", "--model", "longformer", "--out", out, option, value},
+            "is for tasks with documents and summaries such as wiki-leads; bytes has none");
+  }
   refused({"train", "--model", "led", "--out", out, "--set", "model.vocab=259", "--data",
            "bytes=" + (data / "train.article")},
           "task: led maps a sequence to another and the task bytes has only one");

@@ -1,6 +1,5 @@
-// What global tokens are for: does a marker stand anywhere in a long sequence? The first token
-// alone decides. With --global none it sees layers x window tokens, and guesses where the marker is
-// further away (Beltagy et al. 2020, sec. 3.1).
+// What global tokens are for: the first token alone says whether a marker stands anywhere. With
+// --model.globals=none it sees layers x window tokens (Beltagy et al. 2020, sec. 3.1).
 #include <cstdio>
 
 #include "autograd/engine.h"
@@ -20,14 +19,11 @@ using namespace longspan;
 struct Options {
   LongformerConfig model = longformer_preset("small");
   int64_t batch = 16, length = 256, steps = 500;
-  double lr = 2e-3;
   Options() {
     model.n_layer = 2, model.vocab = 64, model.classes = 2, model.mlm_head = false;
     model.globals = GlobalDefault::first;
   }
-  void visit(auto& v) {
-    v("model", model)("batch", batch)("length", length)("steps", steps)("lr", lr);
-  }
+  void visit(auto& v) { v("model", model)("batch", batch)("length", length)("steps", steps); }
 };
 
 int main(int argc, char** argv) try {
@@ -36,18 +32,15 @@ int main(int argc, char** argv) try {
   const Generator gen{1};
   Longformer model(opt.model, Init{gen.fork("init")});
   Adam adam(named_parameters(model));
-  const Cosine schedule{.peak = opt.lr, .warmup = opt.steps / 10, .steps = opt.steps};
+  const Cosine schedule{.peak = 2e-3, .warmup = opt.steps / 10, .steps = opt.steps};
   double right = 0;
   for (int64_t step = 0; step < opt.steps + 20; ++step) {  // the last 20 are a test
     const Generator now = gen.fork("data").fork(uint64_t(step));
-    const Tensor label = randint({b}, now.fork("label"), 0, 2);         // [B]
+    const Tensor label = randint({b}, now.fork("label"), 0, 2);
     const Tensor place = randint({b, 1}, now.fork("place"), l / 2, l);  // in the second half
-    // Nowhere is position l.
-    const Tensor nowhere = full({b, 1}, double(l), DType::i64);
-    const Tensor there = equal(iota(l), where(equal(unsqueeze(label, 1), ones_like(nowhere)), place,
-                                              nowhere));  // [B, L]
     const Tensor noise = randint({b, l}, now.fork("tokens"), 0, marker);
-    const Tensor tokens = where(there, full({b, l}, double(marker), DType::i64), noise);
+    const Tensor marked = where(equal(iota(l), place), full({b, l}, marker, DType::i64), noise);
+    const Tensor tokens = where(equal(unsqueeze(label, 1), ones_like(place)), marked, noise);
     const Pass pass{.training = step < opt.steps, .gen = now};
     const Tensor logits = model.classify(model.forward({.tokens = tokens}, pass), pass);  // [B, 2]
     if (step >= opt.steps) {

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "models/blueprint.h"
+#include "models/evaluate.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -106,12 +107,7 @@ Given BigBirdPegasus::given(const SequenceInputs& in) const {
 Tensor BigBirdPegasus::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
   if (!pass.training) return EncoderDecoder::loss(hidden, targets, pass);
   const double least = entropy(config_.label_smoothing, config_.vocab);
-  int64_t counted = 0;
-  if (config_.count_pad_loss) {
-    for (const int64_t y : cast(targets, DType::i64).to_vector<int64_t>()) {
-      counted += y != ignored_target ? 1 : 0;
-    }
-  }
+  const int64_t counted = config_.count_pad_loss ? count_targets(targets) : 0;
   const Tensor ignored = equal(targets, full_like(targets, ignored_target));
   if (counted == 0) {
     const Tensor counts = where(ignored, zeros_like(targets), full_like(targets, 1));

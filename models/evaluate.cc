@@ -17,10 +17,7 @@ struct Span {
 /// Of what losses() says of these targets.
 Score score_of(const Tensor& targets, auto losses) {
   const NoGrad off;
-  Score s;
-  for (const int64_t y : cast(targets, DType::i64).to_vector<int64_t>()) {
-    s.count += y != ignored_target ? 1 : 0;
-  }
+  Score s{.count = count_targets(targets)};
   if (s.count > 0) s.nats = losses().loss.item() * static_cast<double>(s.count);
   return s;
 }
@@ -51,6 +48,11 @@ Score score_spans(const LanguageModel& model, const Tensor& text, const std::vec
 }
 
 }  // namespace
+
+int64_t count_targets(const Tensor& targets) {
+  const std::vector<int64_t> y = cast(targets, DType::i64).to_vector<int64_t>();
+  return std::ssize(y) - std::count(y.begin(), y.end(), ignored_target);
+}
 
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets) {
   return score_of(targets, [&] {

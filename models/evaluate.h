@@ -22,6 +22,9 @@ struct Score {
   }
 };
 
+/// Targets that count; of an integer dtype.
+int64_t count_targets(const Tensor& targets);
+
 /// Of the counted targets of one batch, tokens and targets [B, L].
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets);
 

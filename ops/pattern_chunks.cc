@@ -14,14 +14,6 @@ namespace {
 /// Runs of a tile whose rows, up to position `last`, lie in chunk c of `count`.
 std::vector<Run> runs_of(int64_t c, int64_t count, int64_t last, int64_t keys,
                          const ChunkWindow& w) {
-  const int64_t m = w.chunk;
-  if (w.causal) {
-    std::vector<Run> runs;
-    const int64_t begin = std::max<int64_t>(0, c - w.before) * m;
-    if (begin < c * m) runs.push_back(run_of(begin, c * m, RunKind::full));
-    runs.push_back(run_of(c * m, last + 1, RunKind::partial));
-    return runs;
-  }
   std::map<int64_t, int64_t> times;  // of each chunk
   for (int64_t k = c - w.before; k <= c + w.after; ++k) {
     const bool inside = k >= 0 && k < count;
@@ -29,7 +21,10 @@ std::vector<Run> runs_of(int64_t c, int64_t count, int64_t last, int64_t keys,
   }
   std::vector<Run> runs;
   for (const auto& [k, n] : times) {
-    runs.push_back(run_of(k * m, std::min((k + 1) * m, keys), RunKind::full, n));
+    if (w.causal && k > c) break;
+    const bool cut = w.causal && k == c;
+    const int64_t begin = k * w.chunk, end = cut ? last + 1 : std::min(begin + w.chunk, keys);
+    runs.push_back(run_of(begin, end, cut ? RunKind::partial : RunKind::full, n));
   }
   return runs;
 }

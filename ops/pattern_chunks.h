@@ -12,7 +12,7 @@ struct ChunkWindow {
   int64_t before = 1, after = 0;  ///< a, z
   bool causal = false;            ///< and of these keys those up to its own position
   /// Chunks before the first are the last ones and the other way round, where there are several
-  /// chunks. One that is met twice counts twice. Causal queries see none of them.
+  /// chunks. One that is met twice counts twice.
   bool circle = false;
 };
 

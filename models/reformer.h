@@ -18,6 +18,7 @@
 
 namespace longspan {
 
+/// How the options of hashed attention are written.
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<LshWrap>{"none", "round", "global"};
 template <>

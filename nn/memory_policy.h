@@ -7,6 +7,7 @@
 
 namespace longspan {
 
+/// What a stack keeps of its forward pass.
 enum class MemoryKind : uint8_t {
   standard,         ///< keep all that ops save
   lean,             ///< run norms and elementwise functions again, but no product and no attention
@@ -48,6 +49,7 @@ struct MemoryPolicy {
   int64_t chunks = 1;
 };
 
+/// Whether the stack is one of two streams.
 inline bool is_reversible(const MemoryPolicy& policy) {
   return policy.kind == MemoryKind::reversible || policy.kind == MemoryKind::reversible_exact;
 }

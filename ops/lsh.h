@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-// Attention by locality-sensitive hashing, \cite kitaev2020: tokens are sorted by the
+// Attention by locality-sensitive hashing \cite kitaev2020 : tokens are sorted by the
 // bucket that they hash to, cut into chunks, and a chunk attends to itself and its neighbours.
 // Buckets are drawn, sorted and kept apart from the attention, so that a replay reuses them.
 

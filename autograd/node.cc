@@ -52,6 +52,9 @@ SavedTensor::SavedTensor(const Tensor& tensor, std::string_view op) {
   tensor_ = tensor.detach();
   version_ = tensor_.storage().version();
   tensor_.storage().hold();
+  if (MemoryTrace* trace = MemoryTrace::of(tensor_.device())) {
+    trace->kept(tensor_.storage().data(), op, tensor_.shape(), tensor_.dtype());
+  }
 }
 
 SavedTensor::SavedTensor(SavedTensor&& other) noexcept

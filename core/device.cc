@@ -8,7 +8,8 @@
 namespace longspan {
 
 std::string name_of(Device device) {
-  return device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
+  if (device.kind == DeviceKind::cuda) return fmt::format("cuda:{}", device.index);
+  return device.kind == DeviceKind::cpu ? "cpu" : "plan";
 }
 
 Device parse_device(const std::string& text) {

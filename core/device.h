@@ -5,9 +5,10 @@
 
 namespace longspan {
 
-/// The kinds of device that a kernel has a slot for.
-enum class DeviceKind : uint8_t { cpu, cuda };
-inline constexpr int device_kind_count = 2;
+/// The kinds of device that a kernel has a slot for. `plan` counts and does not compute: its blocks
+/// have sizes and no bytes, so that a step on it says what memory the CPU would need.
+enum class DeviceKind : uint8_t { cpu, cuda, plan };
+inline constexpr int device_kind_count = 3;
 
 /// Where bytes live and kernels run. `Device{}` is the CPU.
 struct Device {
@@ -17,7 +18,10 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// "cpu" or "cuda:0".
+/// Where what a run would need is counted, in place of running it.
+inline constexpr Device plan_device{DeviceKind::plan, 0};
+
+/// "cpu", "cuda:0" or "plan".
 std::string name_of(Device device);
 
 /// Parses "cpu", "cuda" or "cuda:N". Throws ValueError on anything else and DeviceError where the

@@ -16,6 +16,7 @@ struct Ledger {
   memory::Source source;
   Usage live, peak;
   int64_t total = 0, peak_total = 0, blocks = 0, allocations = 0, fail_after = -1;
+  MemoryTrace* trace = nullptr;
 };
 
 Ledger& ledger(Device device) {
@@ -97,7 +98,8 @@ MemoryTracker& memory_tracker(Device device) {
   require<DeviceError>(is_available(device), "memory_tracker", "{} is not available",
                        name_of(device));
   static MemoryTracker trackers[] = {MemoryTracker(Device{DeviceKind::cpu, 0}),
-                                     MemoryTracker(Device{DeviceKind::cuda, 0})};
+                                     MemoryTracker(Device{DeviceKind::cuda, 0}),
+                                     MemoryTracker(plan_device)};
   return trackers[static_cast<size_t>(device.kind)];
 }
 
@@ -114,6 +116,58 @@ void fail_allocation_after(Device device, int64_t n) {
   Ledger& l = ledger(device);
   const std::lock_guard lock(l.mutex);
   l.fail_after = n;
+}
+
+MemoryTrace::MemoryTrace(Device device) : device_(device) {
+  Ledger& l = ledger(device);
+  const std::lock_guard lock(l.mutex);
+  require(l.trace == nullptr, "memory trace", "{} has one already", name_of(device));
+  l.trace = this;
+}
+
+MemoryTrace::~MemoryTrace() {
+  Ledger& l = ledger(device_);
+  const std::lock_guard lock(l.mutex);
+  l.trace = nullptr;
+}
+
+MemoryTrace* MemoryTrace::of(Device device) { return ledger(device).trace; }
+
+void MemoryTrace::came(const void* data, int64_t bytes, Category category) {
+  at_[data] = blocks_.size();
+  add(blocks_.size(), category, bytes);
+  blocks_.push_back({bytes, category, true, Scope::path(), ""});
+}
+
+void MemoryTrace::changed(const void* data, Category to) {
+  const auto found = at_.find(data);
+  if (found == at_.end()) return;  // older than the trace
+  Block& block = blocks_[found->second];
+  add(found->second, block.category, -block.bytes);
+  add(found->second, to, block.bytes);
+  block.category = to;
+}
+
+void MemoryTrace::went(const void* data) {
+  const auto found = at_.find(data);
+  if (found == at_.end()) return;
+  Block& block = blocks_[found->second];
+  add(found->second, block.category, -block.bytes);
+  block.live = false;
+  at_.erase(found);
+}
+
+void MemoryTrace::kept(const void* data, std::string_view op, const Shape& shape, DType dtype) {
+  const auto found = at_.find(data);
+  if (found == at_.end()) return;
+  Block& block = blocks_[found->second];
+  const bool whole = memory::block_bytes(numel(shape) * size_of(dtype)) == block.bytes;
+  const bool known = !block.op.empty() &&
+                     memory::block_bytes(numel(block.shape) * size_of(block.dtype)) == block.bytes;
+  if (known || (!block.op.empty() && !whole)) return;
+  block.op = op;
+  block.shape = shape;
+  block.dtype = dtype;
 }
 
 void LeakCheck::step() {
@@ -162,6 +216,7 @@ void* allocate(Device device, int64_t bytes, Category category) {
         l.peak_total = l.total;
         l.peak = snapshot(l, l.live);
       }
+      if (l.trace != nullptr) l.trace->came(data, block, category);
       return data;
     }
     usage = snapshot(l, l.live);
@@ -180,15 +235,18 @@ void release(Device device, void* data, int64_t bytes, Category category) noexce
   l.live[category] -= block;
   l.total -= block;
   --l.blocks;
+  if (l.trace != nullptr) l.trace->went(data);
   l.source.release(data, block);
 }
 
-void recategorize(Device device, int64_t bytes, Category from, Category to) noexcept {
+void recategorize(Device device, const void* data, int64_t bytes, Category from,
+                  Category to) noexcept {
   const int64_t block = block_bytes(bytes);
   Ledger& l = ledger(device);
   const std::lock_guard lock(l.mutex);
   l.live[from] -= block;
   l.live[to] += block;
+  if (l.trace != nullptr) l.trace->changed(data, to);
 }
 
 }  // namespace memory

@@ -4,9 +4,13 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "core/device.h"
+#include "core/dtype.h"
 #include "core/kernel.h"
+#include "core/shape.h"
 
 namespace longspan {
 
@@ -65,6 +69,54 @@ MemoryTracker& memory_tracker(Device device = {});
 /// Allocations beyond it throw OutOfMemory with the tracker's table.
 void set_memory_limit(Device device, int64_t bytes);
 
+/// What happens to every block of a device while it lives: which part of the program asked for it
+/// (its Scope), what op keeps it, and when it came, changed its category and went. For tables of
+/// terms and pictures over time; one for each device at a time.
+class MemoryTrace {
+ public:
+  struct Block {
+    int64_t bytes;      ///< as the arena counts them
+    Category category;  ///< now, or when it went
+    bool live = true;
+    std::string scope;  ///< where it was made
+    std::string op;     ///< what first kept it for its backward; empty: nothing did
+    Shape shape = {};   ///< what that op saw
+    DType dtype = DType::f32;
+  };
+  /// `bytes` more (or fewer) of a category, by a block.
+  struct Event {
+    size_t block;
+    Category category;
+    int64_t bytes;
+  };
+
+  explicit MemoryTrace(Device device);
+  ~MemoryTrace();
+  MemoryTrace(const MemoryTrace&) = delete;
+  MemoryTrace& operator=(const MemoryTrace&) = delete;
+
+  const std::vector<Block>& blocks() const { return blocks_; }
+  const std::vector<Event>& events() const { return events_; }
+
+  // What the tracker and SavedTensor tell it.
+  void came(const void* data, int64_t bytes, Category category);
+  void changed(const void* data, Category to);
+  void went(const void* data);
+  void kept(const void* data, std::string_view op, const Shape& shape, DType dtype);
+  /// The one of a device; null where there is none.
+  static MemoryTrace* of(Device device);
+
+ private:
+  void add(size_t block, Category category, int64_t bytes) {
+    events_.push_back({block, category, bytes});
+  }
+
+  Device device_;
+  std::vector<Block> blocks_;
+  std::vector<Event> events_;
+  std::unordered_map<const void*, size_t> at_;  // blocks that are live
+};
+
 /// Fails the n-th allocation from now with OutOfMemory (0: the next one); negative: never.
 /// For tests of what survives a failure.
 void fail_allocation_after(Device device, int64_t n);
@@ -90,7 +142,8 @@ namespace memory {  // what Storage and Scratch stand on
 /// 64-byte aligned block of at least `bytes` (> 0). Throws OutOfMemory.
 void* allocate(Device device, int64_t bytes, Category category);
 void release(Device device, void* data, int64_t bytes, Category category) noexcept;
-void recategorize(Device device, int64_t bytes, Category from, Category to) noexcept;
+void recategorize(Device device, const void* data, int64_t bytes, Category from,
+                  Category to) noexcept;
 /// Bytes of the block that serves a request of `bytes`.
 constexpr int64_t block_bytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 

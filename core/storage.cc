@@ -12,7 +12,7 @@ Storage::~Storage() { memory::release(device_, data_, bytes_ > 0 ? bytes_ : 1, c
 
 void Storage::set_category(Category category) {
   if (category == category_) return;
-  memory::recategorize(device_, bytes_ > 0 ? bytes_ : 1, category_, category);
+  memory::recategorize(device_, data_, bytes_ > 0 ? bytes_ : 1, category_, category);
   category_ = category;
 }
 

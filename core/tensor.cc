@@ -103,7 +103,7 @@ double Tensor::item() const {
     fail_with<ShapeError>("item", "needs exactly one element", {{"x", *this}});
   }
   return visit_dtype(dtype_, [&](auto tag) {
-    typename decltype(tag)::type value;
+    typename decltype(tag)::type value{};
     to_host(&value, dtype_);
     return static_cast<double>(value);
   });

@@ -762,9 +762,11 @@ template <class T>
 void backward(const AttentionInputs& in, const ConstView& out, const ConstView& lse,
               const ConstView& dout, const ConstView& dlse, const AttentionGradients& grads) {
   const int64_t batch = in.q.dim(0), heads = in.q.dim(1);
-  const Buffer<T> delta(batch * heads * in.q.dim(2));
-  row_delta<T>(in, out, dout, dlse, delta.data());
-  const Buffer<T> packed(RelationPanels<T>::size(in));
+  const Device on = in.q.device;
+  const bool runs = on != plan_device;
+  const Buffer<T> delta(batch * heads * in.q.dim(2), on);
+  if (runs) row_delta<T>(in, out, dout, dlse, delta.data());
+  const Buffer<T> packed(RelationPanels<T>::size(in), on);
   const RelationPanels<T> relations(in, packed.data());
   const SpanRows<T> spans(in);
   const bool rows = grads.q || grads.relation_query, columns = static_cast<bool>(grads.k[0]);
@@ -779,8 +781,8 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
   const int64_t value_size = grads.relation_value ? round_up(relations.value_size(), 64) : 0;
   const int64_t bias_size = grads.relation_bias ? round_up(relations.shape.padded(), 64) : 0;
   const int64_t size = key_size + value_size + bias_size;
-  const Buffer<T> sums(size * static_cast<int64_t>(tasks.size()));
-  std::fill_n(sums.data(), size * static_cast<int64_t>(tasks.size()), T{0});
+  const Buffer<T> sums(size * static_cast<int64_t>(tasks.size()), on);
+  if (runs) std::fill_n(sums.data(), size * static_cast<int64_t>(tasks.size()), T{0});
   const auto sums_of = [&](const AttentionTask& task) {
     T* const at = sums.data() + task.index * size;
     return RelationSums<T>{key_size > 0 ? at : nullptr, value_size > 0 ? at + key_size : nullptr,
@@ -791,14 +793,14 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
   const int64_t span_sizes[] = {static_cast<int64_t>(tasks.size()) * kLanes<T>,
                                 batch * heads * span_row(in)};
   const int64_t span_size = grads.span ? span_sizes[by_key ? 1 : 0] : 0;
-  const Buffer<T> span_sums(span_size);
-  std::fill_n(span_sums.data(), span_size, T{0});
+  const Buffer<T> span_sums(span_size, on);
+  if (runs) std::fill_n(span_sums.data(), span_size, T{0});
 
   const auto go = [&](const std::vector<AttentionTask>& parts, bool dq, bool dkv, bool dtables) {
     T* const dspan = grads.span && (by_key ? dkv : dq) ? span_sums.data() : nullptr;
     const BackwardCall<T> call{in,           lse, dout, grads,   relations, spans,
                                delta.data(), dq,  dkv,  dtables, dspan};
-    run_tasks<T>(parts, [&](const AttentionTask& task, Slab<T>& slab) {
+    run_tasks<T>(parts, on, [&](const AttentionTask& task, Slab<T>& slab) {
       return BackwardTask<T>(call, task, dtables ? sums_of(task) : RelationSums<T>{}, slab);
     });
   };
@@ -808,6 +810,7 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
     if (rows || tables) go(tasks, rows, false, tables);
     if (columns) go(tasks_by_keys(in, kernels::kAttentionColumnKeys), false, true, false);
   }
+  if (!runs) return;
   if (grads.relation_key) {
     write_table(tasks, sums.data(), size, relations.shape, static_cast<T>(kLn2), grads.relation_key,
                 false);

@@ -540,16 +540,17 @@ class ForwardTask {
 
 template <class T>
 void forward(const AttentionInputs& in, const View& out, const View& lse) {
-  const Buffer<T> packed(RelationPanels<T>::size(in));
+  const Buffer<T> packed(RelationPanels<T>::size(in), in.q.device);
   const RelationPanels<T> relations(in, packed.data());
   const SpanRows<T> spans(in);
   // A task packs the keys that it sees, so it should be long; rows do not depend on it.
   constexpr int64_t kTasks = 4;  // of a thread
   const int64_t all_rows = in.q.dim(0) * in.q.dim(1) * in.q.dim(2);
   const int64_t rows = std::max(kTaskRows, all_rows / (kTasks * num_threads()));
-  run_tasks<T>(tasks_by_rows(in, rows), [&](const AttentionTask& task, Slab<T>& slab) {
+  const auto make = [&](const AttentionTask& task, Slab<T>& slab) {
     return ForwardTask<T>(in, task, relations, spans, out, lse, slab);
-  });
+  };
+  run_tasks<T>(tasks_by_rows(in, rows), in.q.device, make);
 }
 
 }  // namespace

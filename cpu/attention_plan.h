@@ -41,8 +41,8 @@ inline constexpr double kLn2 = 0.69314718055994530942;
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(int64_t count)
-      : scratch_(std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(T))) {}
+  explicit Buffer(int64_t count, Device on = {})
+      : scratch_(std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(T)), on) {}
   T* data() const { return scratch_.as<T>(); }
 
  private:
@@ -294,16 +294,18 @@ struct AttentionTask {
 };
 
 /// Runs tasks with a slab for each thread, as large as the largest task needs. The memory does not
-/// depend on which thread runs what. make(task, slab) constructs a task, which takes its pieces.
+/// depend on which thread runs what. make(task, slab) constructs a task, which takes its pieces. On
+/// the plan it is taken, and nothing runs.
 template <class T, class Make>
-void run_tasks(const std::vector<AttentionTask>& tasks, Make make) {
+void run_tasks(const std::vector<AttentionTask>& tasks, Device on, Make make) {
   int64_t size = 0;
   for (const AttentionTask& task : tasks) {
     Slab<T> count(nullptr);
     make(task, count);
     size = std::max(size, count.used());
   }
-  const Buffer<T> workspace(size * num_threads());
+  const Buffer<T> workspace(size * num_threads(), on);
+  if (on == plan_device) return;
   parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
     Slab<T> slab(workspace.data() + size * worker_index());
     make(tasks[static_cast<size_t>(i)], slab).run();

@@ -374,6 +374,7 @@ struct SpanRows {
     keys = span.dim(2);
     row = keys + kBlock;
     values.assign(static_cast<size_t>(batch * heads * row), T{0});
+    if (span.device == plan_device) return;
     RowSource<T> x;
     x.base = span.template as<char>();
     x.dtype = span.dtype;
@@ -470,7 +471,7 @@ struct RelationPanels {
     const int64_t size = padded * round_up(w, N);
     columns = take(buffer, table.dim(0) * size);
     rows = take(buffer, table.dim(0) * size);
-    if (buffer == nullptr) return;
+    if (buffer == nullptr || table.device == plan_device) return;
     const Buffer<T> collected(N * w);
     for (int64_t h = 0; h < table.dim(0); ++h) {
       RowSource<T> x;

@@ -45,6 +45,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   const int64_t batch = M * N == 0 ? 0 : c.numel() / (M * N);
   if (batch == 0) return;
   if (K == 0) {
+    if (c.device == plan_device) return;
     for (int64_t i = 0; i < batch; ++i) {
       visit_floating(c.dtype, [&](auto tag) {
         store_empty<typename decltype(tag)::type>(bias, c, batch_offset(c.shape, c.strides, i),
@@ -56,8 +57,9 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
 
   const DType sums = a.dtype == DType::f64 ? DType::f64 : DType::f32;
   const bool packed_bias = bias && (bias.dtype != sums || bias.stride(0) != 1);
-  Scratch wide_bias(packed_bias ? N * size_of(sums) : 0);
-  if (packed_bias) {
+  const bool runs = c.device != plan_device;  // there, only the room is taken
+  Scratch wide_bias(packed_bias ? N * size_of(sums) : 0, c.device);
+  if (packed_bias && runs) {
     visit_floating(bias.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       auto* to = wide_bias.as<Accumulator<T>>();
@@ -89,7 +91,8 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   constexpr int64_t near = 32 << 10;
   const bool fits = threads == 1 && bytes <= near;
   alignas(64) char nearby[near];
-  Scratch scratch(fits ? 0 : bytes * threads);
+  Scratch scratch(fits ? 0 : bytes * threads, c.device);
+  if (!runs) return;
   char* space = fits ? nearby : scratch.as<char>();
   const auto task = [&](int64_t index) {
     Gemm one = g;
@@ -115,7 +118,8 @@ void sum_rows_as(const ConstView& x, const View& y) {
   using A = Accumulator<T>;
   const int64_t rows = x.dim(0), n = x.dim(1);
   const int64_t parts = std::max<int64_t>(1, (rows + rows_of_partial - 1) / rows_of_partial);
-  Scratch scratch(parts * n * static_cast<int64_t>(sizeof(A)));
+  Scratch scratch(parts * n * static_cast<int64_t>(sizeof(A)), x.device);
+  if (x.device == plan_device) return;
   parallel_for(parts, [&](int64_t part) {
     A* sum = scratch.as<A>() + part * n;
     std::fill(sum, sum + n, A{0});
@@ -143,8 +147,10 @@ void sum_rows(ConstView x, View y) {
 }  // namespace
 
 void register_matmul() {
-  kernels::matmul.set(DeviceKind::cpu, matmul);
-  kernels::sum_rows.set(DeviceKind::cpu, sum_rows);
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::plan}) {
+    kernels::matmul.set(kind, matmul);
+    kernels::sum_rows.set(kind, sum_rows);
+  }
 }
 
 }  // namespace longspan::cpu

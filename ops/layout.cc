@@ -62,7 +62,8 @@ kernels::AttentionLayoutView BlockLayout::view() const {
 
 std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
                                              Device device) {
-  if (layout->tiles.device() == device) return layout;
+  // Kernels of the plan read layouts as those of the host do.
+  if (layout->tiles.device() == device || device == plan_device) return layout;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (auto known = layout->copy.lock(); known && known->tiles.device() == device) return known;

@@ -28,6 +28,8 @@ constexpr Command commands[] = {
     {"data", longspan::data_command, "look at a data set"},
     {"tokens", longspan::tokens_command, "train and use tokenizers"},
     {"draw", longspan::draw_command, "draw and count which pairs a model attends to"},
+    {"memory", longspan::memory_command, "what training will need, before it runs"},
+    {"study", longspan::study_command, "measure it: longspan study memory"},
 };
 
 std::string usage() {

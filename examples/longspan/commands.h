@@ -20,6 +20,8 @@ int models_command(int argc, const char* const* argv);
 int data_command(int argc, const char* const* argv);
 int tokens_command(int argc, const char* const* argv);
 int draw_command(int argc, const char* const* argv);
+int memory_command(int argc, const char* const* argv);
+int study_command(int argc, const char* const* argv);
 
 /// Flags that set what a run is made of.
 std::span<const Flag> run_flags();

@@ -56,6 +56,27 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
           "got {}; expected 256 or more, one for each byte", model->vocab());
 }
 
+std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
+                                          const TensorList& weights) {
+  const AdamOptions adam{o.beta1, o.beta2, o.eps, o.weight_decay};
+  switch (o.name) {
+    case OptimizerName::adamw:
+      return std::make_unique<AdamW>(decay_matrices(weights), adam);
+    case OptimizerName::lamb:
+      return std::make_unique<Lamb>(decay_matrices(weights),
+                                    LambOptions{o.beta1, o.beta2, o.eps, o.weight_decay});
+    case OptimizerName::adafactor:
+      return std::make_unique<Adafactor>(weights, AdafactorOptions{.weight_decay = o.weight_decay});
+    case OptimizerName::adagrad:
+      return std::make_unique<Adagrad>(weights, AdagradOptions{.weight_decay = o.weight_decay});
+    case OptimizerName::sgd:
+      return std::make_unique<Sgd>(weights, SgdOptions{o.momentum, o.weight_decay});
+    case OptimizerName::adam:
+      break;
+  }
+  return std::make_unique<Adam>(weights, adam);
+}
+
 int64_t start_from_run(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
   const std::string checkpoint = newest_checkpoint(start.from);

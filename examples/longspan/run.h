@@ -10,6 +10,7 @@
 #include "examples/longspan/run_config.h"
 #include "models/model.h"
 #include "train/json.h"
+#include "train/optimizer.h"
 
 namespace longspan {
 
@@ -26,6 +27,10 @@ struct TrainingRun {
 
   Generator generator() const { return Generator{config.seed}; }
 };
+
+/// The optimiser that a configuration names.
+std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& options,
+                                          const TensorList& weights);
 
 /// Gives the model the parameters of the newest checkpoint of the run in config.start.from, by name
 /// (start_from() of models/convert.h); returns the step of that checkpoint. Throws IoError where

@@ -42,27 +42,6 @@ double learning_rate(const RunConfig& c, int64_t step, int64_t steps) {
   return Constant{peak, s.warmup}(step);
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
-                                          const TensorList& weights) {
-  const AdamOptions adam{o.beta1, o.beta2, o.eps, o.weight_decay};
-  switch (o.name) {
-    case OptimizerName::adamw:
-      return std::make_unique<AdamW>(decay_matrices(weights), adam);
-    case OptimizerName::lamb:
-      return std::make_unique<Lamb>(decay_matrices(weights),
-                                    LambOptions{o.beta1, o.beta2, o.eps, o.weight_decay});
-    case OptimizerName::adafactor:
-      return std::make_unique<Adafactor>(weights, AdafactorOptions{.weight_decay = o.weight_decay});
-    case OptimizerName::adagrad:
-      return std::make_unique<Adagrad>(weights, AdagradOptions{.weight_decay = o.weight_decay});
-    case OptimizerName::sgd:
-      return std::make_unique<Sgd>(weights, SgdOptions{o.momentum, o.weight_decay});
-    case OptimizerName::adam:
-      break;
-  }
-  return std::make_unique<Adam>(weights, adam);
-}
-
 /// f16 needs a factor on the loss; f32 and bf16 do not.
 LossScale make_loss_scale(const RunConfig& c) {
   if (c.optimizer.loss_scale > 0) return LossScale::fixed(c.optimizer.loss_scale);

@@ -1,0 +1,193 @@
+// longspan memory: what training steps will need, before anything runs.
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/error.h"
+#include "examples/longspan/commands.h"
+#include "examples/longspan/step.h"
+#include "train/log.h"
+
+namespace longspan {
+namespace {
+
+struct Options {
+  std::string budget;
+  bool json = false, terms = false;
+  void visit(auto& v) { v("budget", budget)("json", json)("terms", terms); }
+};
+
+/// What fits in a budget with a strategy; -1: not asked.
+struct Largest {
+  int64_t length = -1, layers = -1;
+};
+
+constexpr int64_t most_layers = 1024;
+
+Largest largest_within(const StepPlanner& planner, const StepShape& shape, int64_t budget) {
+  constexpr int64_t longest = int64_t{1} << 22;
+  const int64_t length = std::min(planner.longest_possible(), longest);
+  return {planner.largest(shape, &StepShape::length, std::min<int64_t>(64, shape.length), length,
+                          budget),
+          planner.largest(shape, &StepShape::layers, 1, most_layers, budget)};
+}
+
+Members members_of(const Strategy& s, const Largest& most) {
+  Members row{{"memory", s.shape.memory},
+              {"chunks", s.shape.chunks},
+              {"layers", s.shape.layers},
+              {"length", s.shape.length},
+              {"batch", s.shape.batch}};
+  if (!s.memory) {
+    row.push_back({"refused", s.refused});
+    return row;
+  }
+  const StepMemory& m = *s.memory;
+  const std::pair<const char*, int64_t> bytes[] = {{"saved", m.saved},
+                                                   {"peak", m.peak()},
+                                                   {"parameter", m.parameter},
+                                                   {"gradient", m.gradient},
+                                                   {"optimizer", m.optimizer},
+                                                   {"forward_peak", m.forward_peak},
+                                                   {"backward_peak", m.backward_peak},
+                                                   {"update_peak", m.update_peak},
+                                                   {"macs", m.macs},
+                                                   {"macs_again", m.again}};
+  for (const auto& [name, value] : bytes) row.push_back({name, value});
+  if (most.length >= 0) row.push_back({"longest", most.length});
+  if (most.layers >= 0) row.push_back({"deepest", most.layers});
+  return row;
+}
+
+/// The first line of a message, without what names the op.
+std::string reason(const std::string& message) { return message.substr(0, message.find('\n')); }
+
+std::string count_text(int64_t n, int64_t limit) {
+  if (n < 0) return "";
+  return n == 0 ? "-" : fmt::format("{}{}", n >= limit ? ">= " : "", n);
+}
+
+/// Letters of the papers for the sizes of a configuration.
+Letters letters_of(const Json& fields) {
+  Letters letters;
+  const auto add = [&](const char* name, const char* letter, int64_t factor = 1) {
+    const Json* value = fields.find(name);
+    if (value != nullptr && value->is_integer() && value->integer() > 1) {
+      letters.push_back(
+          {value->integer() * factor, factor == 1 ? letter : fmt::format("{}{}", factor, letter)});
+    }
+  };
+  add("d_model", "D");
+  add("d_ff", "F");
+  add("d_ff", "F", 2);
+  add("n_head", "H");
+  const int64_t heads = fields["n_head"].integer();
+  const Json* width = fields.find("d_head");
+  const bool own = width != nullptr && width->integer() > 0;
+  letters.push_back({own ? width->integer() : fields["d_model"].integer() / heads, "d"});
+  add("vocab", "V");
+  add("d_embed", "De");
+  add("window", "w");
+  add("block", "b");
+  return letters;
+}
+
+DType element_of(const Json& fields) {
+  const Json* precision = fields.find("precision");
+  const bool narrow = precision != nullptr && precision->string() != "f32";
+  return !narrow ? DType::f32 : precision->string() == "bf16" ? DType::bf16 : DType::f16;
+}
+
+void print_terms(const StepPlanner& planner, const StepMemory& m) {
+  const RunConfig& c = planner.config();
+  const Json fields = to_json(*c.model);
+  const Letters letters = letters_of(fields);
+  const DType element = element_of(fields);
+  std::puts(fmt::format("\nsaved with --memory {}, term by term; u = {} bytes, T = B L",
+                        planner.own().memory, size_of(element))
+                .c_str());
+  std::string text = fmt::format("  {:<44} {:<22} {:<16} {:>11} {:>6} {:>11}\n", "part", "kept by",
+                                 "formula", "bytes", "times", "together");
+  for (const SavedTerm& t : m.terms) {
+    text += fmt::format("  {:<44} {:<22} {:<16} {:>11} {:>6} {:>11}\n", t.part, t.op,
+                        formula(t, c.batch, c.length, letters, element), bytes_text(t.bytes),
+                        t.count, bytes_text(t.count * t.bytes));
+  }
+  text += fmt::format("  {:<44} {:<22} {:<16} {:>11} {:>6} {:>11}", "all", "", "", "", "",
+                      bytes_text(m.saved));
+  std::puts(text.c_str());
+}
+
+void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& most,
+                 const StepPlanner& planner, int64_t budget) {
+  const StepShape& own = planner.own();
+  const RunConfig& c = planner.config();
+  std::puts(fmt::format("{}: {} layers, {} tokens x {}, {}", c.model_name, own.layers, own.length,
+                        own.batch, name_of_value(c.optimizer.name))
+                .c_str());
+  std::string text = fmt::format("{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8}", "memory",
+                                 "saved", "peak", "parameter", "gradient", "optimizer", "again");
+  if (budget > 0) text += fmt::format(" {:>10} {:>8}", "longest", "deepest");
+  const int64_t longest = budget > 0 ? planner.longest_possible() : 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Strategy& s = all[i];
+    if (!s.memory) {
+      text += fmt::format("\n{:<22} {}", s.name(), reason(s.refused));
+      continue;
+    }
+    const StepMemory& m = *s.memory;
+    text += fmt::format("\n{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8.2f}", s.name(),
+                        bytes_text(m.saved), bytes_text(m.peak()), bytes_text(m.parameter),
+                        bytes_text(m.gradient), bytes_text(m.optimizer), m.extra_forward());
+    if (budget > 0) {
+      text += fmt::format(" {:>10} {:>8}", count_text(most[i].length, longest),
+                          count_text(most[i].layers, most_layers));
+    }
+  }
+  std::puts(text.c_str());
+  std::puts("again: multiply-accumulates that the backward pass runs again, in forward passes");
+  if (budget > 0) {
+    std::puts(fmt::format("longest and deepest: tokens and layers that train within {}",
+                          bytes_text(budget))
+                  .c_str());
+  }
+}
+
+}  // namespace
+
+int memory_command(int argc, const char* const* argv) {
+  const Flag own[] = {
+      {"--budget", "memory.budget", "bytes that a step may need, as 4GiB: adds what fits"},
+      {"--terms", "memory.terms", "also what the forward pass keeps, as formulas", true},
+      {"--json", "memory.json", "a JSON line for each strategy, in bytes", true}};
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan memory --model NAME [--length L] [--batch B] [--budget 4GiB]: what a training "
+      "step will keep and need at its peak with each strategy of --memory, and what that costs; "
+      "before anything is allocated.");
+  Options o;
+  set_fields(o, taken(line, "memory."));
+  const int64_t budget = o.budget.empty() ? 0 : parse_bytes(o.budget);
+  RunConfig config = make_config(line.settings);
+  const StepPlanner planner(config);
+  const std::vector<Strategy> all = strategies(planner);
+  std::vector<Largest> most(all.size());
+  for (size_t i = 0; i < all.size() && budget > 0; ++i) {
+    if (all[i].memory) most[i] = largest_within(planner, all[i].shape, budget);
+  }
+  if (o.json) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      std::puts(to_string(Json(members_of(all[i], most[i]))).c_str());
+    }
+    return 0;
+  }
+  print_table(all, most, planner, budget);
+  if (o.terms) {
+    const StepMemory m =
+        planner.step(planner.own(), plan_device, [](const MemoryTrace&, const Usage&) {});
+    print_terms(planner, m);
+  }
+  return 0;
+}
+
+}  // namespace longspan

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/longspan/run_config.h"
+#include "train/step_memory.h"
+
+namespace longspan {
+
+/// Where a run stands in what memory depends on; the rest of its configuration stays as it is.
+struct StepShape {
+  std::string memory;
+  int64_t chunks = 1, layers = 0, length = 0, batch = 0;
+};
+/// That of a configuration.
+StepShape shape_of(RunConfig& config);
+
+/// The memory of training steps of one configuration in other shapes.
+class StepPlanner {
+ public:
+  /// Gives the configuration other shapes while it lives, and its own back at the end.
+  explicit StepPlanner(RunConfig& config) : config_(config), own_(shape_of(config)) {}
+  ~StepPlanner() { apply(own_); }
+  StepPlanner(const StepPlanner&) = delete;
+  StepPlanner& operator=(const StepPlanner&) = delete;
+
+  const StepShape& own() const { return own_; }
+  const RunConfig& config() const { return config_; }
+
+  /// Builds the model on the device and takes a step: on plan_device a prediction, elsewhere a
+  /// measurement, of the second step, after one that fills caches. `look`, where given, sees what
+  /// happened in it, and what was live before. Throws where the model cannot be built in this
+  /// shape.
+  StepMemory step(
+      const StepShape& shape, Device device = plan_device,
+      const std::function<void(const MemoryTrace&, const Usage& before)>& look = {}) const;
+  /// The same on the plan, but nothing where the model cannot be built so; `reason` is the message.
+  std::optional<StepMemory> predict(const StepShape& shape, std::string* reason = nullptr) const;
+
+  /// The largest multiple of `unit` up to `limit` of a part of the shape with which the peak stays
+  /// within `budget`; 0: none does.
+  int64_t largest(StepShape shape, int64_t StepShape::*part, int64_t unit, int64_t limit,
+                  int64_t budget) const;
+  /// Most tokens that the model takes.
+  int64_t longest_possible() const;
+
+ private:
+  void apply(const StepShape& shape) const;
+
+  RunConfig& config_;
+  StepShape own_;
+};
+
+/// A strategy of --memory, and what a step needs with it.
+struct Strategy {
+  StepShape shape;
+  std::optional<StepMemory> memory;
+  std::string refused;  ///< why there is none
+  /// "checkpoint:2, 4 chunks".
+  std::string name() const;
+};
+
+/// Every strategy that suits the depth of a configuration, with its prediction, in the order in
+/// which tables list them.
+std::vector<Strategy> strategies(const StepPlanner& planner);
+
+/// Sets config.model's policy to the one that fits in `budget` bytes and runs the least again.
+/// Throws ValueError where none does, with settings that would fit. Returns the choice.
+Strategy choose_strategy(RunConfig& config, int64_t budget, bool any_strategy);
+
+}  // namespace longspan

@@ -437,7 +437,7 @@ struct RelationPanels {
       bias_heads = terms.relation_bias.dim(0) > 1;
       const int64_t heads = terms.relation_bias.dim(0);
       bias = take(buffer, heads * shape.padded());
-      if (buffer == nullptr) return;
+      if (buffer == nullptr || in.q.device == plan_device) return;
       RowSource<T> x;
       x.base = terms.relation_bias.template as<char>();
       x.dtype = terms.relation_bias.dtype;
@@ -471,7 +471,7 @@ struct RelationPanels {
     const int64_t size = padded * round_up(w, N);
     columns = take(buffer, table.dim(0) * size);
     rows = take(buffer, table.dim(0) * size);
-    if (buffer == nullptr || table.device == plan_device) return;
+    if (buffer == nullptr || table.device == plan_device) return;  // only the room
     const Buffer<T> collected(N * w);
     for (int64_t h = 0; h < table.dim(0); ++h) {
       RowSource<T> x;

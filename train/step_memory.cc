@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "autograd/engine.h"
@@ -46,6 +47,59 @@ std::string without_numbers(const std::string& scope) {
     part += '*';
   }
   return part;
+}
+
+/// What is in Category::saved now, by a trace.
+std::vector<SavedTerm> saved_terms(const MemoryTrace& trace) {
+  std::vector<SavedTerm> terms;
+  for (const MemoryTrace::Block& b : trace.blocks()) {
+    if (!b.live || b.category != Category::saved) continue;
+    terms.push_back({b.scope, b.op, b.shape, b.dtype, b.bytes, 1, ""});
+  }
+  return terms;
+}
+
+/// A size that grows with the tokens: "T", "L", "2 L", "L/4".
+std::string rows_text(int64_t size, const TermNames& n) {
+  const int64_t all = n.batch * n.length;
+  if (size == n.length) return "L";
+  if (size % all == 0) return size == all ? "T" : fmt::format("{} T", size / all);
+  if (all % size == 0 && n.length % size != 0) return fmt::format("T/{}", all / size);
+  if (size % n.length == 0) return fmt::format("{} L", size / n.length);
+  if (n.length % size == 0) return fmt::format("L/{}", n.length / size);
+  return std::to_string(size);
+}
+
+/// The bytes of a term as a product; `longer` is its shape in a longer step.
+std::string formula(const SavedTerm& term, const Shape& longer, const TermNames& names) {
+  std::vector<std::string> tokens, others;
+  bool batched = false;
+  for (int i = 0; i < term.shape.rank(); ++i) {
+    const int64_t size = term.shape[i];
+    const bool grows = longer.rank() == term.shape.rank() && longer[i] != size;
+    if (size == 1) continue;
+    if (grows) {
+      tokens.push_back(rows_text(size, names));
+    } else if (i == 0 && size == names.batch) {
+      batched = true;
+    } else {
+      const auto fits = [&](const auto& l) { return l.first == size; };
+      const auto at = std::find_if(names.letters.begin(), names.letters.end(), fits);
+      others.push_back(at == names.letters.end() ? std::to_string(size) : at->second);
+    }
+  }
+  if (batched || names.batch == 1) {  // B L is T
+    const auto at = std::find(tokens.begin(), tokens.end(), "L");
+    if (at != tokens.end()) {
+      *at = "T";
+    } else if (batched) {
+      tokens.insert(tokens.begin(), "B");
+    }
+  }
+  std::string text = term.dtype == names.element ? "u" : std::to_string(size_of(term.dtype));
+  for (const std::string& factor : tokens) text += " " + factor;
+  for (const std::string& factor : others) text += " " + factor;
+  return text;
 }
 
 /// Bytes of optimiser states that are not on the device: its step count.
@@ -90,60 +144,56 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   return m;
 }
 
-std::vector<SavedTerm> saved_terms(const MemoryTrace& trace) {
-  using Key = std::tuple<std::string, std::string, std::string, DType, int64_t>;
-  std::map<Key, SavedTerm> terms;
-  for (const MemoryTrace::Block& b : trace.blocks()) {
-    if (!b.live || b.category != Category::saved) continue;
-    const std::string part = without_numbers(b.scope);
-    SavedTerm& term = terms[{part, b.op, to_string(b.shape), b.dtype, b.bytes}];
-    if (term.count++ == 0) term = {part, b.op, b.shape, b.dtype, 1, b.bytes};
-  }
+std::vector<SavedTerm> collect_terms(const std::vector<SavedTerm>& terms, const TermNames& names) {
+  const bool paired = names.longer != nullptr && names.longer->size() == terms.size();
+  std::map<std::tuple<std::string, std::string, std::string, int64_t>, size_t> known;
   std::vector<SavedTerm> list;
-  for (const auto& [key, term] : terms) list.push_back(term);
+  for (size_t i = 0; i < terms.size(); ++i) {
+    SavedTerm term = terms[i];
+    term.part = without_numbers(term.part);
+    term.formula = formula(term, paired ? (*names.longer)[i].shape : term.shape, names);
+    const auto [at, added] =
+        known.try_emplace({term.part, term.op, term.formula, term.bytes}, list.size());
+    if (added) {
+      list.push_back(term);
+    } else {
+      ++list[at->second].count;
+    }
+  }
   std::stable_sort(list.begin(), list.end(), [](const SavedTerm& a, const SavedTerm& b) {
     return a.count * a.bytes > b.count * b.bytes;
   });
   return list;
 }
 
-std::string formula(const SavedTerm& term, int64_t batch, int64_t length, const Letters& letters,
-                    DType element) {
-  std::string text = term.dtype == element ? "u" : std::to_string(size_of(term.dtype));
-  const auto put = [&text](const std::string& factor) { text += " " + factor; };
-  const auto letter_of = [&](int64_t size) {
-    for (const auto& [number, letter] : letters) {
-      if (number == size) return letter;
+std::string formula_of(const std::vector<SavedTerm>& collected, int64_t layers) {
+  std::vector<std::pair<std::string, int64_t>> each, once;
+  for (const SavedTerm& term : collected) {
+    const bool layered = term.part.find("layers.*") != std::string::npos && layers > 0;
+    auto& sums = layered ? each : once;
+    const auto same = [&](const auto& s) { return s.first == term.formula; };
+    auto at = std::find_if(sums.begin(), sums.end(), same);
+    if (at == sums.end()) at = sums.insert(sums.end(), {term.formula, 0});
+    at->second += term.count;
+  }
+  // What is not in every layer stands outside the bracket.
+  for (auto& [text, count] : each) {
+    const int64_t rest = count % layers;
+    count /= layers;
+    if (rest > 0) once.push_back({text, rest});
+  }
+  const auto sum_of = [](const auto& sums) {
+    std::string text;
+    for (const auto& [formula, count] : sums) {
+      if (count == 0) continue;
+      text += text.empty() ? "" : " + ";
+      text += count == 1 ? formula : fmt::format("{} {}", count, formula);
     }
-    return std::string();
+    return text;
   };
-  bool batched = false, rows = false;  // whether B and L are among the factors already
-  std::vector<std::string> others;
-  for (int i = 0; i < term.shape.rank(); ++i) {
-    const int64_t size = term.shape[i];
-    const bool last = i + 1 == term.shape.rank() && term.shape.rank() > 1;
-    if (i == 0 && size == batch * length) {
-      batched = rows = true;
-    } else if (i == 0 && size == batch) {
-      batched = true;
-    } else if (!rows && !last && size == length) {
-      rows = true;
-    } else if (!rows && size == length && letter_of(size).empty()) {
-      rows = true;
-    } else if (size != 1) {
-      const std::string letter = letter_of(size);
-      others.push_back(letter.empty() ? std::to_string(size) : letter);
-    }
-  }
-  if (batched && rows) {
-    put("T");
-  } else if (batched) {
-    put("B");
-  } else if (rows) {
-    put("L");
-  }
-  for (const std::string& factor : others) put(factor);
-  return text;
+  const std::string inner = sum_of(each), outer = sum_of(once);
+  if (inner.empty()) return outer;
+  return fmt::format("N ({}){}{}", inner, outer.empty() ? "" : " + ", outer);
 }
 
 std::string bytes_text(int64_t bytes) {

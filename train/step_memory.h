@@ -13,14 +13,15 @@
 
 namespace longspan {
 
-/// What the forward pass keeps under one name, as a formula: `count` tensors of `bytes` each.
+/// Something that the forward pass keeps: `count` tensors of `bytes` each.
 struct SavedTerm {
-  std::string part;  ///< "layers.*.attention": the scope, the numbers of layers left out
-  std::string op;    ///< what keeps it
+  std::string part;  ///< the scope that made it: "layers.3.attention"
+  std::string op;    ///< what first kept it
   Shape shape;
   DType dtype = DType::f32;
-  int64_t count = 0;
   int64_t bytes = 0;  ///< of one, as the arena counts them
+  int64_t count = 1;
+  std::string formula;  ///< in collected terms
 };
 
 /// The bytes of one training step on one device, and what they cost.
@@ -49,16 +50,23 @@ struct StepMemory {
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
                         double clip = 0, const Usage& base = {}, MemoryTrace* trace = nullptr);
 
-/// The terms of what is in Category::saved now, by a trace.
-std::vector<SavedTerm> saved_terms(const MemoryTrace& trace);
-
 /// Letters for sizes, e.g. {{512, "D"}, {2048, "F"}}; the first that fits is taken.
 using Letters = std::vector<std::pair<int64_t, std::string>>;
 
-/// A term as a product: "u T D" for f32[B, L, D] (u: bytes of an element of `element`), with a
-/// number for what has no letter.
-std::string formula(const SavedTerm& term, int64_t batch, int64_t length, const Letters& letters,
-                    DType element);
+/// What formulas need to know of a step. `longer` are the terms of one that differs in its length
+/// alone: sizes that differ there are of tokens, the others of the model.
+struct TermNames {
+  int64_t batch = 0, length = 0;
+  DType element = DType::f32;  ///< of activations; its bytes are called u
+  Letters letters;
+  const std::vector<SavedTerm>* longer = nullptr;
+};
+
+/// Equal terms of all layers as one, the largest first, with the number of a layer left out
+/// ("layers.*.attention") and their bytes as a product: "u T D" for f32[B, L, D].
+std::vector<SavedTerm> collect_terms(const std::vector<SavedTerm>& terms, const TermNames& names);
+/// All of them as a sum: "N (4 u T H d + 3 u T D) + u T D", for N layers.
+std::string formula_of(const std::vector<SavedTerm>& collected, int64_t layers);
 
 /// "64 B", "1.5 KiB", "12.0 MiB", "3.25 GiB": for people.
 std::string bytes_text(int64_t bytes);

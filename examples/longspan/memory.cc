@@ -98,23 +98,33 @@ DType element_of(const Json& fields) {
   return !narrow ? DType::f32 : precision->string() == "bf16" ? DType::bf16 : DType::f16;
 }
 
-void print_terms(const StepPlanner& planner, const StepMemory& m) {
+/// The terms of a step in another length tell which sizes are of tokens.
+void print_terms(const StepPlanner& planner) {
   const RunConfig& c = planner.config();
+  const auto terms_at = [&](int64_t length) {
+    StepShape shape = planner.own();
+    shape.length = length;
+    return planner.step(shape, plan_device, [](const MemoryTrace&, const Usage&) {}).terms;
+  };
+  const int64_t length = planner.own().length, longest = planner.longest_possible();
+  const std::vector<SavedTerm> other = terms_at(2 * length <= longest ? 2 * length : length / 2);
+  const std::vector<SavedTerm> all = terms_at(length);
   const Json fields = to_json(*c.model);
-  const Letters letters = letters_of(fields);
-  const DType element = element_of(fields);
-  std::puts(fmt::format("\nsaved with --memory {}, term by term; u = {} bytes, T = B L",
-                        planner.own().memory, size_of(element))
-                .c_str());
-  std::string text = fmt::format("  {:<44} {:<22} {:<16} {:>11} {:>6} {:>11}\n", "part", "kept by",
-                                 "formula", "bytes", "times", "together");
-  for (const SavedTerm& t : m.terms) {
-    text += fmt::format("  {:<44} {:<22} {:<16} {:>11} {:>6} {:>11}\n", t.part, t.op,
-                        formula(t, c.batch, c.length, letters, element), bytes_text(t.bytes),
-                        t.count, bytes_text(t.count * t.bytes));
+  const TermNames names{planner.own().batch, length, element_of(fields), letters_of(fields),
+                        &other};
+  const std::vector<SavedTerm> terms = collect_terms(all, names);
+  std::string text = fmt::format(
+      "\nsaved with --memory {} = {}\nu: {} bytes of an element; T = B L\n", planner.own().memory,
+      formula_of(terms, planner.own().layers), size_of(names.element));
+  constexpr const char* line = "\n{:<44} {:<22} {:<14} {:>10} {:>6} {:>10}";
+  text += fmt::format(line, "part", "kept by", "formula", "bytes", "times", "together");
+  int64_t sum = 0;
+  for (const SavedTerm& t : terms) {
+    sum += t.count * t.bytes;
+    text += fmt::format(line, t.part, t.op, t.formula, bytes_text(t.bytes), t.count,
+                        bytes_text(t.count * t.bytes));
   }
-  text += fmt::format("  {:<44} {:<22} {:<16} {:>11} {:>6} {:>11}", "all", "", "", "", "",
-                      bytes_text(m.saved));
+  text += fmt::format(line, "all", "", "", "", "", bytes_text(sum));
   std::puts(text.c_str());
 }
 
@@ -182,11 +192,7 @@ int memory_command(int argc, const char* const* argv) {
     return 0;
   }
   print_table(all, most, planner, budget);
-  if (o.terms) {
-    const StepMemory m =
-        planner.step(planner.own(), plan_device, [](const MemoryTrace&, const Usage&) {});
-    print_terms(planner, m);
-  }
+  if (o.terms) print_terms(planner);
   return 0;
 }
 

@@ -40,9 +40,12 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
   };
 }
 
-int64_t field_of(const Json& fields, const char* name, int64_t otherwise) {
-  const Json* value = fields.find(name);
-  return value == nullptr ? otherwise : value->integer();
+void apply(RunConfig& config, const StepShape& shape) {
+  set_fields(*config.model, Settings{{"memory", Json(shape.memory), "--memory"},
+                                     {"chunks", Json(shape.chunks), "--chunks"},
+                                     {"n_layer", Json(shape.layers), "--layers"}});
+  config.length = shape.length;
+  config.batch = shape.batch;
 }
 
 /// What a step runs again, and then what it needs: of two strategies that fit the first is better.
@@ -57,28 +60,19 @@ StepShape shape_of(RunConfig& c) {
   const Json fields = to_json(*c.model);
   StepShape s;
   s.memory = fields["memory"].string();
-  s.chunks = field_of(fields, "chunks", 1);
+  s.chunks = fields["chunks"].integer();
   s.layers = fields["n_layer"].integer();
   s.length = c.length;
   s.batch = c.batch;
   return s;
 }
 
-void StepPlanner::apply(const StepShape& shape) const {
-  Settings settings{{"memory", Json(shape.memory), "--memory"},
-                    {"n_layer", Json(shape.layers), "--layers"}};
-  if (to_json(*config_.model).find("chunks") != nullptr) {
-    settings.push_back({"chunks", Json(shape.chunks), "--chunks"});
-  }
-  set_fields(*config_.model, settings);
-  config_.length = shape.length;
-  config_.batch = shape.batch;
-}
+StepPlanner::~StepPlanner() { apply(config_, own_); }
 
 StepMemory StepPlanner::step(
     const StepShape& shape, Device device,
     const std::function<void(const MemoryTrace&, const Usage&)>& look) const {
-  apply(shape);
+  apply(config_, shape);
   const RunConfig& c = config_;
   const Usage base = memory_tracker(device).live();
   const std::unique_ptr<LanguageModel> model =
@@ -153,6 +147,12 @@ int64_t StepPlanner::longest_possible() const {
   return config_.model->build(Init{.plan = true})->max_source_length();
 }
 
+int64_t usual_chunks(const RunConfig& config) {
+  const Json fields = to_json(*config.model);
+  const int64_t inner = fields["d_ff"].integer(), width = fields["d_model"].integer();
+  return std::max<int64_t>(2, (inner + width - 1) / width);
+}
+
 std::string Strategy::name() const {
   return shape.chunks > 1 ? fmt::format("{}, {} chunks", shape.memory, shape.chunks) : shape.memory;
 }
@@ -177,58 +177,90 @@ std::vector<Strategy> strategies(const StepPlanner& planner) {
 
 namespace {
 
-/// "--length 4096", for messages.
-std::string setting(const char* flag, int64_t value) { return fmt::format("{} {}", flag, value); }
+/// Strategies that compute what the configuration's own does: a reversible stack is another
+/// function. Each also with feed-forward layers in chunks.
+std::vector<Strategy> same_function(const StepPlanner& planner) {
+  const StepShape& own = planner.own();
+  std::vector<Strategy> all;
+  for (Strategy& s : strategies(planner)) {
+    const bool reversible = s.shape.memory.starts_with("reversible");
+    if (reversible && s.shape.memory != own.memory) continue;
+    if (!reversible && own.memory.starts_with("reversible")) continue;
+    all.push_back(s);
+    if (own.chunks > 1) continue;
+    s.shape.chunks = usual_chunks(planner.config());
+    s.memory = planner.predict(s.shape, &s.refused);
+    all.push_back(std::move(s));
+  }
+  return all;
+}
+
+const Strategy* cheapest_within(const std::vector<Strategy>& all, int64_t budget) {
+  const Strategy* best = nullptr;
+  for (const Strategy& s : all) {
+    if (!s.memory || s.memory->peak() > budget) continue;
+    if (best == nullptr || cheaper(*s.memory, *best->memory)) best = &s;
+  }
+  return best;
+}
+
+const Strategy* smallest(const std::vector<Strategy>& all) {
+  const Strategy* best = nullptr;
+  for (const Strategy& s : all) {
+    if (s.memory && (best == nullptr || s.memory->peak() < best->memory->peak())) best = &s;
+  }
+  return best;
+}
+
+/// The message where nothing fits: what would.
+[[noreturn]] void refuse(const StepPlanner& planner, const Strategy& least, int64_t budget) {
+  const StepShape& shape = least.shape;
+  std::string offers;
+  const auto offer = [&](const char* flag, int64_t StepShape::*part, int64_t unit) {
+    const int64_t n = planner.largest(shape, part, unit, shape.*part, budget);
+    if (n > 0) offers += fmt::format("\n  --memory {} {} {}", shape.memory, flag, n);
+    if (n > 0 && shape.chunks > 1) offers += fmt::format(" --chunks {}", shape.chunks);
+  };
+  offer("--length", &StepShape::length, std::min<int64_t>(64, shape.length));
+  offer("--batch", &StepShape::batch, 1);
+  offer("--layers", &StepShape::layers, 1);
+  fail<ValueError>("--budget", "a step needs {} at least (--memory {}), and the budget is {}; {}{}",
+                   bytes_text(least.memory->peak()), least.name(), bytes_text(budget),
+                   offers.empty() ? "shorter, smaller batches or fewer layers are not enough: "
+                                    "expected a smaller model.d_model or vocabulary"
+                                  : "expected a larger one, or one of",
+                   offers);
+}
 
 }  // namespace
 
-Strategy choose_strategy(RunConfig& config, int64_t budget, bool any_strategy) {
-  std::optional<Strategy> best, smallest;
-  StepShape shape;
-  std::vector<std::string> fits;
-  {
+Strategy choose_strategy(RunConfig& config, int64_t budget, bool any) {
+  const auto choose = [&] {
     const StepPlanner planner(config);
-    shape = planner.own();
     std::vector<Strategy> all;
-    if (any_strategy) {
-      all = strategies(planner);
+    if (any) {
+      all = same_function(planner);
     } else {
-      Strategy own{shape, {}, ""};
-      own.memory = planner.predict(shape, &own.refused);
+      Strategy own{planner.own(), {}, ""};
+      own.memory = planner.predict(own.shape, &own.refused);
       all = {own};
     }
-    for (const Strategy& s : all) {
-      if (!s.memory) continue;
-      if (!smallest || s.memory->peak() < smallest->memory->peak()) smallest = s;
-      const bool within = s.memory->peak() <= budget;
-      if (within && (!best || cheaper(*s.memory, *best->memory))) best = s;
-    }
-    require(smallest.has_value(), "--budget", "no strategy builds this model: {}", all[0].refused);
-    if (!best) {
-      const StepShape& s = smallest->shape;
-      const auto offer = [&](const char* flag, int64_t StepShape::*part, int64_t unit) {
-        const int64_t n = planner.largest(s, part, unit, s.*part, budget);
-        if (n > 0) fits.push_back(setting(flag, n));
-      };
-      offer("--length", &StepShape::length, std::min<int64_t>(64, s.length));
-      offer("--batch", &StepShape::batch, 1);
-      offer("--layers", &StepShape::layers, 1);
-    }
-  }
-  if (!best) {
-    std::string text;
-    for (const std::string& f : fits) {
-      text += fmt::format("\n  --memory {} {}", smallest->shape.memory, f);
-    }
-    fail<ValueError>("--budget",
-                     "a step needs {} with {}, the least of all strategies; the budget is {}. {}{}",
-                     bytes_text(smallest->memory->peak()), smallest->name(), bytes_text(budget),
-                     fits.empty() ? "Its parameters alone pass that: choose a smaller model"
-                                  : "These would fit:",
-                     text);
-  }
-  set_fields(*config.model, {{"memory", Json(best->shape.memory), "--budget"}});
-  return *best;
+    const Strategy* least = smallest(all);
+    require(least != nullptr, "--budget", "{}", all[0].refused);
+    const Strategy* best = cheapest_within(all, budget);
+    if (best == nullptr) refuse(planner, *least, budget);
+    return *best;
+  };
+  Strategy best = choose();
+  apply(config, best.shape);
+  return best;
+}
+
+bool take_auto(Settings& settings) {
+  const Setting* last = last_setting(settings, "model.memory");
+  if (last == nullptr || last->value != Json("auto")) return false;
+  std::erase_if(settings, [](const Setting& s) { return s.key == "model.memory"; });
+  return true;
 }
 
 }  // namespace longspan

@@ -23,7 +23,7 @@ class StepPlanner {
  public:
   /// Gives the configuration other shapes while it lives, and its own back at the end.
   explicit StepPlanner(RunConfig& config) : config_(config), own_(shape_of(config)) {}
-  ~StepPlanner() { apply(own_); }
+  ~StepPlanner();
   StepPlanner(const StepPlanner&) = delete;
   StepPlanner& operator=(const StepPlanner&) = delete;
 
@@ -48,11 +48,12 @@ class StepPlanner {
   int64_t longest_possible() const;
 
  private:
-  void apply(const StepShape& shape) const;
-
   RunConfig& config_;
   StepShape own_;
 };
+
+/// ceil(F / D): chunks in which a feed-forward layer needs no more room than the stream.
+int64_t usual_chunks(const RunConfig& config);
 
 /// A strategy of --memory, and what a step needs with it.
 struct Strategy {
@@ -67,8 +68,12 @@ struct Strategy {
 /// which tables list them.
 std::vector<Strategy> strategies(const StepPlanner& planner);
 
-/// Sets config.model's policy to the one that fits in `budget` bytes and runs the least again.
-/// Throws ValueError where none does, with settings that would fit. Returns the choice.
-Strategy choose_strategy(RunConfig& config, int64_t budget, bool any_strategy);
+/// Sets config.model to the strategy that fits in `budget` bytes and runs the least again: of its
+/// own, or, if `any`, of all that compute the same function. Throws ValueError where none does,
+/// with settings that would fit. Returns the choice.
+Strategy choose_strategy(RunConfig& config, int64_t budget, bool any);
+
+/// Whether the last setting of the memory policy is "auto", which the settings then lose.
+bool take_auto(Settings& settings);
 
 }  // namespace longspan

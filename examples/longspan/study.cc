@@ -31,13 +31,12 @@ struct Measured {
 };
 
 /// "reversible+chunks" is "reversible" with feed-forward layers in F / D chunks.
-StepShape shape_with(StepShape shape, const std::string& strategy, const Json& fields) {
+StepShape shape_with(StepShape shape, const std::string& strategy, const RunConfig& config) {
   constexpr std::string_view chunked = "+chunks";
   shape.memory = strategy;
   if (strategy.ends_with(chunked)) {
     shape.memory.resize(strategy.size() - chunked.size());
-    const int64_t inner = fields["d_ff"].integer(), width = fields["d_model"].integer();
-    shape.chunks = std::max<int64_t>(2, (inner + width - 1) / width);
+    shape.chunks = usual_chunks(config);
   }
   return shape;
 }
@@ -133,7 +132,6 @@ int study_command(int argc, const char* const* argv) {
   RunConfig config = make_config(line.settings);
   if (config.threads > 0) set_num_threads(static_cast<int>(config.threads));
   const Device device = parse_device(config.device);
-  const Json fields = to_json(*config.model);
   const StepPlanner planner(config);
   const StepShape& usual = planner.own();
   if (o.depths.empty()) o.depths = {2, 4, 8, 16};
@@ -148,7 +146,7 @@ int study_command(int argc, const char* const* argv) {
                         "again")
                 .c_str());
   for (const std::string& strategy : strategies) {
-    const StepShape base = shape_with(usual, strategy, fields);
+    const StepShape base = shape_with(usual, strategy, config);
     std::string reason;
     if (!planner.predict(base, &reason)) {
       std::puts(fmt::format("{:<20} {}", strategy, reason.substr(0, reason.find('\n'))).c_str());

@@ -5,6 +5,7 @@
 #include "autograd/engine.h"
 #include "core/error.h"
 #include "examples/longspan/commands.h"
+#include "examples/longspan/step.h"
 #include "nn/reversible.h"
 #include "ops/elementwise.h"
 #include "train/files.h"
@@ -80,8 +81,12 @@ StepResult accumulate_gradients(const TrainingRun& run, const Material& material
 }  // namespace
 
 int train_command(int argc, const char* const* argv) {
-  const Flag own[] = {{"--out", "", "the run folder"},
-                      {"--resume", "", "go on from the newest checkpoint in --out", true}};
+  const Flag own[] = {
+      {"--out", "", "the run folder"},
+      {"--resume", "", "go on from the newest checkpoint in --out", true},
+      {"--budget", "",
+       "bytes that a step may need, as 4GiB: choose the --memory that fits and runs "
+       "the least again"}};
   const CommandLine line = read_command_line(
       argc, argv, own,
       "longspan train --model NAME --data bytes=FILE --out DIR: trains a model and leaves a run "
@@ -103,7 +108,20 @@ int train_command(int argc, const char* const* argv) {
   const std::string config_path = out + "/config.toml";
   if (resume && std::filesystem::exists(config_path)) settings = read_toml(config_path);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
-  TrainingRun run(make_config(settings), out);
+  const bool any_strategy = take_auto(settings);
+  RunConfig config = make_config(settings);
+  const std::string* budget = line.value("--budget");
+  require(!any_strategy || budget != nullptr, "--memory",
+          "auto needs to know what may be used; expected --budget SIZE, as 4GiB");
+  std::string chosen;
+  if (budget != nullptr) {
+    const bool open = any_strategy || last_setting(settings, "model.memory") == nullptr;
+    const Strategy s = choose_strategy(config, parse_bytes(*budget), open);
+    chosen =
+        fmt::format("--memory {}: a step needs {} of {}, and runs {:.2f} forward passes again",
+                    s.name(), bytes_text(s.memory->peak()), *budget, s.memory->extra_forward());
+  }
+  TrainingRun run(std::move(config), out);
   RunConfig& c = run.config;
 
   const std::unique_ptr<Material> material = open_material(run);
@@ -136,6 +154,7 @@ int train_command(int argc, const char* const* argv) {
   log.say(fmt::format("{}: {} parameters, {} {} to train on, {} to validate", c.model_name,
                       parameter_count(*run.model), material->size("train"), material->items(),
                       to_validate));
+  if (!chosen.empty()) log.say(chosen);
   if (started) log.say(fmt::format("starting from step {} of {}", from_step, c.start.from));
   if (at.step > 0) log.say(fmt::format("going on from step {}", at.step));
   if (at.step > 0 && at.step == c.steps) log.say("no step is left: more with --steps");

@@ -1,0 +1,147 @@
+#include "train/step_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "models/registry.h"
+#include "models/transformer.h"
+#include "nn/objective.h"
+#include "train/config.h"
+
+namespace longspan {
+namespace {
+
+Tensor some_ids(int64_t batch, int64_t length, Device device) {
+  std::vector<int32_t> ids(static_cast<size_t>(batch * length));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 5 % 11 + 5);
+  Tensor x = Tensor::from(ids, {batch, length}, device);
+  x.set_category(Category::data);
+  return x;
+}
+
+/// `steps` training steps of a model, and the memory of the last one.
+StepMemory step_of(const Blueprint& blueprint, Device device, int64_t batch, int64_t length,
+                   int steps, bool traced = false) {
+  const Usage base = memory_tracker(device).live();
+  const auto model = blueprint.build(Init{Generator{1}, device});
+  Adam adam(named_parameters(*model));
+  const Tensor tokens = some_ids(batch, length, device), targets = some_ids(batch, length, device);
+  const auto loss = [&] {
+    const Pass pass{.training = true, .gen = Generator{2}};
+    if (model->objective() == Objective::sequence) {
+      return model->sequence_loss({tokens}, tokens, targets, pass).loss;
+    }
+    return model->loss(tokens, targets, model->empty_memory(batch), pass).loss;
+  };
+  for (int i = 1; i < steps; ++i) measure_step(device, adam, loss, 1.0, base);
+  std::optional<MemoryTrace> trace;
+  if (traced) trace.emplace(device);
+  return measure_step(device, adam, loss, 1.0, base, traced ? &*trace : nullptr);
+}
+
+class MemoryOfModels : public testing::TestWithParam<std::string_view> {};
+
+/// What is predicted on a device without bytes is what the host measures: parameters, gradients,
+/// optimiser and saved bytes exactly, peaks of live bytes within 2 %.
+TEST_P(MemoryOfModels, Test7_PredictedBytesAreThoseMeasured) {
+  for (const ModelEntry& entry : models()) {
+    for (const int64_t layers : {2, 4, 8}) {
+      for (const int64_t length : {128, 256, 512}) {
+        SCOPED_TRACE(fmt::format("{} N {} L {}", entry.name, layers, length));
+        const auto blueprint = entry.make(entry.presets[0].name);
+        const Json fields = to_json(*blueprint);
+        Settings small{{"memory", Json(std::string(GetParam())), ""}};
+        const std::pair<const char*, int64_t> sizes[] = {{"n_layer", layers},
+                                                         {"d_model", 32},
+                                                         {"d_ff", 48},
+                                                         {"n_max", 512},
+                                                         {"n_max_target", 512}};
+        for (const auto& [name, size] : sizes) {
+          if (fields.find(name) != nullptr) small.push_back({name, Json(size), ""});
+        }
+        set_fields(*blueprint, small);
+        const StepMemory predicted = step_of(*blueprint, plan_device, 2, length, 1);
+        const StepMemory measured = step_of(*blueprint, {}, 2, length, 2);
+        EXPECT_GT(measured.saved, 0);
+        EXPECT_EQ(predicted.saved, measured.saved);
+        EXPECT_EQ(predicted.parameter, measured.parameter);
+        EXPECT_EQ(predicted.gradient, measured.gradient);
+        EXPECT_EQ(predicted.optimizer, measured.optimizer);
+        EXPECT_EQ(predicted.macs, measured.macs);
+        EXPECT_EQ(predicted.again, measured.again);
+        const auto near = [](int64_t a, int64_t b) {
+          EXPECT_LE(std::abs(static_cast<double>(a) / static_cast<double>(b) - 1), 0.02)
+              << a << " predicted, " << b << " measured";
+        };
+        near(predicted.forward_peak, measured.forward_peak);
+        near(predicted.backward_peak, measured.backward_peak);
+        near(predicted.update_peak, measured.update_peak);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, MemoryOfModels, testing::Values("standard", "checkpoint"));
+
+/// Section 4: A_att = u T (D + D + 3 H d + H d) + 4 T (2 + H), A_ff = u T (2 D + 2 F) + 8 T; the
+/// stack adds the final norm's input and statistics, the loss its input and lse.
+TEST(Memory, Test7_SavedBytesAreTheFormulasOfALayer) {
+  for (const bool narrow : {false, true}) {
+    const int64_t B = 2, L = 64, T = B * L, D = 32, F = 48, H = 2, u = narrow ? 2 : 4;
+    const auto blueprint = find_model("transformer");
+    for (const int64_t N : {1, 3}) {
+      set_fields(*blueprint, Settings{{"n_layer", Json(N), ""},
+                                      {"d_model", Json(D), ""},
+                                      {"d_ff", Json(F), ""},
+                                      {"n_head", Json(H), ""},
+                                      {"activation", Json("gelu_erf"), ""},
+                                      {"positions", Json("none"), ""},
+                                      {"precision", Json(narrow ? "bf16" : "f32"), ""}});
+      const int64_t a_att = u * T * (D + D + 3 * D + D) + 4 * T * (2 + H);
+      const int64_t a_ff = u * T * (2 * D + 2 * F) + 8 * T;
+      // bf16: the weights as they are multiplied by, and the gains and biases of norms.
+      const int64_t casts = narrow ? 2 * (4 * D * D + 2 * D * F) : 0;
+      const int64_t ends = u * T * D + 8 * T + u * T * D + 4 * T;
+      const StepMemory m = step_of(*blueprint, plan_device, B, L, 1, true);
+      int64_t sum = 0;
+      for (const SavedTerm& t : m.terms) sum += t.bytes;
+      EXPECT_EQ(sum, m.saved);
+      if (!narrow) EXPECT_EQ(m.saved, N * (a_att + a_ff) + ends);
+      if (narrow) EXPECT_GE(m.saved, N * (a_att + a_ff + casts));
+    }
+  }
+}
+
+TEST(Memory, TermsAreFormulas) {
+  const auto blueprint = find_model("local_transformer");
+  set_fields(*blueprint, Settings{{"n_layer", Json(3), ""}});
+  const int64_t B = 2, L = 128;
+  const StepMemory m = step_of(*blueprint, plan_device, B, L, 1, true);
+  const StepMemory longer = step_of(*blueprint, plan_device, B, 2 * L, 1, true);
+  const TermNames names{
+      B, L, DType::f32, {{128, "D"}, {512, "F"}, {4, "H"}, {32, "d"}}, &longer.terms};
+  EXPECT_EQ(formula_of(collect_terms(m.terms, names), 3),
+            "N (4 u T H d + u T F + 4 u T D + u T H + 4 u T) + 2 u T D + 3 u T");
+}
+
+TEST(Memory, SizesAreReadAndWritten) {
+  EXPECT_EQ(parse_bytes("4GiB"), int64_t{4} << 30);
+  EXPECT_EQ(parse_bytes("1.5 MiB"), 3 << 19);
+  EXPECT_EQ(parse_bytes("64K"), 65536);
+  EXPECT_EQ(parse_bytes("1000"), 1000);
+  for (const char* bad : {"", "GiB", "-1", "4 parsecs", "0", "1e30"}) {
+    EXPECT_THROW(parse_bytes(bad), ValueError) << bad;
+  }
+  EXPECT_EQ(bytes_text(1000), "1000 B");
+  EXPECT_EQ(bytes_text(3 << 19), "1.5 MiB");
+  EXPECT_EQ(bytes_text(int64_t{13} << 28), "3.25 GiB");
+}
+
+TEST(Memory, NothingOfThePlanHasBytes) {
+  const Usage host = memory_tracker().live();
+  const Tensor x = Tensor::zeros({1 << 20, 1 << 20}, DType::f32, plan_device);
+  EXPECT_EQ(memory_tracker(plan_device).live()[Category::other], int64_t{4} << 40);
+  EXPECT_EQ(memory_tracker().live().total(), host.total());
+}
+
+}  // namespace
+}  // namespace longspan

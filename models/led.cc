@@ -109,7 +109,7 @@ Given Led::given(const SequenceInputs& in) const {
     }
     given.global = global_tokens(in.global, in.lengths);
   } else if (config_.globals != GlobalDefault::none) {
-    given.global = global_tokens(global_mask(batch, length, {0}, device()), in.lengths);
+    given.global = global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device());
   }
   return given;
 }

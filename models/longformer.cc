@@ -238,7 +238,7 @@ Given Longformer::given(const EncoderInputs& in) const {
           "which tokens are global? set EncoderInputs::global (for classes the first token, for "
           "answers those of the question), or the option globals to first or none");
   if (config_.globals == GlobalDefault::first) {
-    seen.global = global_tokens(global_mask(batch, length, {0}, device()), in.lengths);
+    seen.global = global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device());
   }
   return seen;
 }

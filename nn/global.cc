@@ -7,6 +7,10 @@
 namespace longspan {
 
 GlobalTokens global_tokens(const Tensor& mask, const Tensor& lengths) {
+  return global_tokens(mask, lengths, mask.device());
+}
+
+GlobalTokens global_tokens(const Tensor& mask, const Tensor& lengths, Device device) {
   constexpr const char* op = "global_tokens";
   require_rank_is(op, mask, 2, "global");
   const int64_t batch = mask.dim(0), length = mask.dim(1);
@@ -31,8 +35,8 @@ GlobalTokens global_tokens(const Tensor& mask, const Tensor& lengths) {
     rows.insert(rows.end(), own.begin(), own.end());
     rows.insert(rows.end(), most - own.size(), -1);
   }
-  g.rows = Tensor::from(rows, {batch, static_cast<int64_t>(most)}, mask.device());
-  g.count = Tensor::from(count, {batch}, mask.device());
+  g.rows = Tensor::from(rows, {batch, static_cast<int64_t>(most)}, device);
+  g.count = Tensor::from(count, {batch}, device);
   return g;
 }
 

@@ -20,6 +20,8 @@ struct GlobalTokens {
 /// any in the whole batch the result is empty.
 ///   lengths  i64 [B], or undefined: all of L
 GlobalTokens global_tokens(const Tensor& mask, const Tensor& lengths);
+/// The same from a mask that may be on another device, so that a known one stays on the host.
+GlobalTokens global_tokens(const Tensor& mask, const Tensor& lengths, Device device);
 
 /// A mask u8 [B, L] that makes one position global in every sample. Throws ValueError on a position
 /// out of range.

@@ -187,7 +187,8 @@ std::string formula_of(const std::vector<SavedTerm>& collected, int64_t layers) 
     for (const auto& [formula, count] : sums) {
       if (count == 0) continue;
       text += text.empty() ? "" : " + ";
-      text += count == 1 ? formula : fmt::format("{} {}", count, formula);
+      const bool number = formula[0] != 'u';
+      text += count == 1 ? formula : fmt::format(number ? "{} ({})" : "{} {}", count, formula);
     }
     return text;
   };

@@ -8,6 +8,7 @@
 #include "examples/longspan/run.h"
 #include "ops/elementwise.h"
 #include "train/config.h"
+#include "train/segments.h"
 
 namespace longspan {
 namespace {
@@ -144,6 +145,7 @@ int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t 
 }
 
 int64_t StepPlanner::longest_possible() const {
+  apply(config_, own_);
   return config_.model->build(Init{.plan = true})->max_source_length();
 }
 
@@ -177,11 +179,72 @@ std::vector<Strategy> strategies(const StepPlanner& planner) {
 
 namespace {
 
+/// Bytes that each block saves with the strategy `standard`, and all that saves outside blocks.
+struct BlockBytes {
+  std::vector<BlockCost> blocks;
+  int64_t outside = 0;
+};
+
+BlockBytes block_bytes_of(const StepPlanner& planner, StepShape shape) {
+  BlockBytes bytes;
+  bytes.blocks.resize(static_cast<size_t>(shape.layers));
+  shape.memory = "standard";
+  const auto look = [](const MemoryTrace&, const Usage&) {};
+  for (const SavedTerm& t : planner.step(shape, plan_device, look).terms) {
+    constexpr std::string_view layers = "layers.";
+    const size_t at = t.part.find(layers);
+    const int64_t block = at == std::string::npos
+                              ? shape.layers
+                              : std::strtoll(t.part.c_str() + at + layers.size(), nullptr, 10);
+    (block < shape.layers ? bytes.blocks[static_cast<size_t>(block)].kept : bytes.outside) +=
+        t.bytes;
+  }
+  shape.memory = "checkpoint";
+  const std::optional<StepMemory> cut = planner.predict(shape);
+  const int64_t inputs = cut ? cut->saved - bytes.outside : 0;
+  for (BlockCost& b : bytes.blocks) b.input = inputs / shape.layers;
+  return bytes;
+}
+
+/// Segments of blocks, as many and as long as the budget asks for: plan_segments() by the room that
+/// the rest of a step leaves, which is looked for by predictions.
+std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int64_t budget) {
+  const BlockBytes bytes = block_bytes_of(planner, shape);
+  int64_t low = 0, high = bytes.outside;
+  for (const BlockCost& b : bytes.blocks) high += b.kept;
+  std::optional<Strategy> best;
+  for (int tries = 0; tries < 16 && low < high; ++tries) {
+    const int64_t room = low + (high - low + 1) / 2;
+    const std::vector<int64_t> sizes = plan_segments(bytes.blocks, room);
+    if (sizes == std::vector<int64_t>{0}) {
+      low = room;
+      continue;
+    }
+    shape.memory = sizes.empty() ? "standard" : "checkpoint:";
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      shape.memory += fmt::format("{}{}", i > 0 ? "+" : "", sizes[i]);
+    }
+    Strategy s{shape, {}, ""};
+    s.memory = planner.predict(shape, &s.refused);
+    if (s.memory && s.memory->peak() <= budget) {
+      low = room;
+      best = s;
+    } else {
+      high = room - 1;
+    }
+  }
+  return best;
+}
+
 /// Strategies that compute what the configuration's own does: a reversible stack is another
 /// function. Each also with feed-forward layers in chunks.
-std::vector<Strategy> same_function(const StepPlanner& planner) {
+std::vector<Strategy> same_function(const StepPlanner& planner, int64_t budget) {
   const StepShape& own = planner.own();
   std::vector<Strategy> all;
+  if (!own.memory.starts_with("reversible")) {
+    std::optional<Strategy> cut = cut_to(planner, own, budget);
+    if (cut) all.push_back(std::move(*cut));
+  }
   for (Strategy& s : strategies(planner)) {
     const bool reversible = s.shape.memory.starts_with("reversible");
     if (reversible && s.shape.memory != own.memory) continue;
@@ -239,7 +302,7 @@ Strategy choose_strategy(RunConfig& config, int64_t budget, bool any) {
     const StepPlanner planner(config);
     std::vector<Strategy> all;
     if (any) {
-      all = same_function(planner);
+      all = same_function(planner, budget);
     } else {
       Strategy own{planner.own(), {}, ""};
       own.memory = planner.predict(own.shape, &own.refused);
@@ -254,6 +317,24 @@ Strategy choose_strategy(RunConfig& config, int64_t budget, bool any) {
   Strategy best = choose();
   apply(config, best.shape);
   return best;
+}
+
+std::string largest_terms(const StepPlanner& planner) {
+  const auto look = [](const MemoryTrace&, const Usage&) {};
+  const StepMemory m = planner.step(planner.own(), plan_device, look);
+  const TermNames names{planner.own().batch, planner.own().length, DType::f32, {}, nullptr};
+  std::string text = fmt::format(
+      "a step needs {} forward, {} backward and {} in the update; of what "
+      "the forward pass keeps most are",
+      bytes_text(m.forward_peak), bytes_text(m.backward_peak), bytes_text(m.update_peak));
+  std::vector<SavedTerm> terms = collect_terms(m.terms, names);
+  constexpr size_t shown = 6;
+  if (terms.size() > shown) terms.resize(shown);
+  for (const SavedTerm& t : terms) {
+    text += fmt::format("\n  {:>10}  {} x {}{} kept by {} in {}", bytes_text(t.count * t.bytes),
+                        t.count, name_of(t.dtype), to_string(t.shape), t.op, t.part);
+  }
+  return text;
 }
 
 bool take_auto(Settings& settings) {

@@ -73,6 +73,10 @@ std::vector<Strategy> strategies(const StepPlanner& planner);
 /// with settings that would fit. Returns the choice.
 Strategy choose_strategy(RunConfig& config, int64_t budget, bool any);
 
+/// The phases of a step of the configuration and the largest of what its forward pass keeps, for
+/// messages where memory runs out.
+std::string largest_terms(const StepPlanner& planner);
+
 /// Whether the last setting of the memory policy is "auto", which the settings then lose.
 bool take_auto(Settings& settings);
 

@@ -74,7 +74,7 @@ LinePlot plot_of(const std::vector<Measured>& rows, const std::vector<std::strin
   plot.title = what + " of a training step: predicted (lines) and measured (discs)";
   plot.x_label = over_depth ? "layers" : "tokens";
   plot.y_label = "MiB";
-  plot.log_x = plot.log_y = true;
+  plot.log_x = plot.log_y = !over_depth;
   for (size_t i = 0; i < strategies.size(); ++i) {
     Series lines{.name = strategies[i], .colour = static_cast<int>(i)};
     Series discs{.markers = true, .colour = static_cast<int>(i)};

@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-constexpr size_t columns = 800;  // of a picture
+constexpr size_t columns = 500;  // of a picture
 
 /// "layer 3", "encoder layer 3", "embed", or "backward" for what no scope names.
 std::string part_of(const std::string& scope) {
@@ -99,14 +99,12 @@ std::string svg_of(const Timeline::Picture& p) {
   for (size_t b = 0; b < p.bands.size(); ++b) {
     std::string up, down;
     for (size_t i = 0; i < p.points.size(); ++i) {
-      down = fmt::format("L{:.1f} {:.1f}L{:.1f} {:.1f}", x(i + 1), y(floor[i]), x(i), y(floor[i])) +
-             down;
+      down = fmt::format("V{:.1f}H{:.1f}", y(floor[i]), x(i)) + down;
       floor[i] += p.points[i].bytes[b];
-      up += fmt::format("L{:.1f} {:.1f}L{:.1f} {:.1f}", x(i), y(floor[i]), x(i + 1), y(floor[i]));
+      up += fmt::format("V{:.1f}H{:.1f}", y(floor[i]), x(i + 1));
     }
-    up[0] = 'M';
-    text += fmt::format("<path fill=\"{}\" d=\"{}{}Z\"><title>{}</title></path>\n",
-                        colour(b, p.bands.size()), up, down, p.bands[b]);
+    text += fmt::format("<path fill=\"{}\" d=\"M{} {}{}{}Z\"><title>{}</title></path>\n",
+                        colour(b, p.bands.size()), left, top + height, up, down, p.bands[b]);
   }
   for (int i = 0; i <= 4; ++i) {
     const double bytes = most * i / 4;

@@ -233,7 +233,13 @@ int train_command(int argc, const char* const* argv) {
       last = std::max(last, at.step + 1);
     }
     rate = learning_rate(c, at.step, last);
-    const StepResult done = accumulate_gradients(run, *material, at.step, last, loss_scale.value());
+    const StepResult done = [&] {
+      try {
+        return accumulate_gradients(run, *material, at.step, last, loss_scale.value());
+      } catch (const OutOfMemory& e) {
+        throw OutOfMemory(fmt::format("{}\n{}", e.what(), largest_terms(StepPlanner(c))));
+      }
+    }();
     loss = done.loss;
     require(std::isfinite(loss), "train",
             "the loss of step {} is {}; go on from a checkpoint with --resume and a lower --lr",

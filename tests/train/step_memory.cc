@@ -98,15 +98,15 @@ TEST(Memory, Test7_SavedBytesAreTheFormulasOfALayer) {
                                       {"precision", Json(narrow ? "bf16" : "f32"), ""}});
       const int64_t a_att = u * T * (D + D + 3 * D + D) + 4 * T * (2 + H);
       const int64_t a_ff = u * T * (2 * D + 2 * F) + 8 * T;
-      // bf16: the weights as they are multiplied by, and the gains and biases of norms.
-      const int64_t casts = narrow ? 2 * (4 * D * D + 2 * D * F) : 0;
-      const int64_t ends = u * T * D + 8 * T + u * T * D + 4 * T;
+      // bf16: the weights of products and the gains of norms, as they are multiplied by.
+      const int64_t casts = narrow ? u * (4 * D * D + 2 * D * F + 2 * D) : 0;
+      const int64_t V = 256, end_casts = narrow ? u * (V * D + D) : 0;
+      const int64_t ends = u * T * D + 8 * T + u * T * D + 4 * T + end_casts;
       const StepMemory m = step_of(*blueprint, plan_device, B, L, 1, true);
       int64_t sum = 0;
       for (const SavedTerm& t : m.terms) sum += t.bytes;
       EXPECT_EQ(sum, m.saved);
-      if (!narrow) EXPECT_EQ(m.saved, N * (a_att + a_ff) + ends);
-      if (narrow) EXPECT_GE(m.saved, N * (a_att + a_ff + casts));
+      EXPECT_EQ(m.saved, N * (a_att + a_ff + casts) + ends) << (narrow ? "bf16" : "f32");
     }
   }
 }

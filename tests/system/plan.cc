@@ -1,0 +1,119 @@
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+
+#include "tests/system/program.h"
+#include "train/json.h"
+
+namespace longspan::test {
+namespace {
+
+std::vector<std::string> with(std::vector<std::string> list, const std::vector<std::string>& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> list;
+  for (std::string word; in >> word;) list.push_back(word);
+  return list;
+}
+
+/// The rows of longspan memory --json by their strategy.
+Json row_of(const std::string& lines, const std::string& strategy) {
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) {
+    const Json row = parse_json(line);
+    if (row["memory"] == Json(strategy)) return row;
+  }
+  return {};
+}
+
+TEST(Plan, ARunNeedsWhatWasPredicted) {
+  const Folder folder;
+  write(folder / "text", some_text(4000));
+  const std::vector<std::string> shape = {
+      "--model", "local_transformer", "--length", "256", "--batch", "2", "--layers", "3"};
+  const Outcome told = run(with({"memory", "--json"}, shape));
+  ASSERT_EQ(told.code, 0) << told.err;
+  for (const std::string strategy : {"standard", "checkpoint"}) {
+    const Json row = row_of(told.out, strategy);
+    const std::string out = folder / strategy;
+    const Outcome o = run(with({"train", "--data", "bytes=" + folder / "text", "--out", out,
+                                "--steps", "3", "--memory", strategy, "--split", "100/0/0"},
+                               shape));
+    ASSERT_EQ(o.code, 0) << o.err;
+    const Json peak = parse_json(o.last_line())["peak_bytes"];
+    const double measured = peak["total"].number() - peak["cache"].number();
+    EXPECT_NEAR(row["peak"].number() / measured, 1, 0.02) << strategy;
+    EXPECT_EQ(peak["parameter"], row["parameter"]);
+    EXPECT_EQ(peak["optimizer"], row["optimizer"]);
+  }
+}
+
+TEST(Plan, ABudgetChoosesAStrategyOrRefusesWithOnesThatFit) {
+  const Folder folder;
+  write(folder / "text", some_text(20000));
+  const std::vector<std::string> train = {
+      "train",    "--model", "transformer", "--data", "bytes=" + folder / "text",
+      "--length", "512",     "--batch",     "4",      "--steps",
+      "1",        "--split", "100/0/0"};
+  const auto budget = [&](const std::string& size, const std::string& out) {
+    return run(with(train, {"--budget", size, "--out", folder / out}));
+  };
+  Outcome o = budget("1GiB", "ample");
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.err.find("--memory standard"), std::string::npos) << o.err;
+  o = budget("50MiB", "tight");
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(o.err.find("--memory standard"), std::string::npos) << o.err;
+  EXPECT_LE(parse_json(o.last_line())["peak_bytes"]["total"].integer(), 50 << 20);
+
+  o = budget("24MiB", "none");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_FALSE(exists(folder / "none"));
+  std::istringstream lines(o.err);
+  int offers = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("  --memory")) continue;
+    const Outcome again =
+        run(with(with(train, words(line)), {"--out", folder / ("offer" + std::to_string(offers))}));
+    EXPECT_EQ(again.code, 0) << line << again.err;
+    const Json peak = parse_json(again.last_line())["peak_bytes"];
+    EXPECT_LE(peak["total"].integer() - peak["cache"].integer(), 24 << 20) << line;
+    ++offers;
+  }
+  EXPECT_EQ(offers, 3) << o.err;
+}
+
+TEST(Plan, AStudyMeasuresWhatWasPredicted) {
+  const Folder folder;
+  const Outcome o = run({"study", "memory", "--model", "local_transformer", "--length", "128",
+                         "--batch", "1", "--depths", "2,3", "--lengths", "64,128", "--strategies",
+                         "standard checkpoint", "--out", folder / "study"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(names_in(folder / "study"),
+            (std::vector<std::string>{"memory.csv", "peak_depth.png", "peak_length.png",
+                                      "saved_depth.png", "saved_length.png", "timeline.html"}));
+  std::istringstream rows(read(folder / "study/memory.csv"));
+  std::string line;
+  std::getline(rows, line);
+  int count = 0;
+  for (; std::getline(rows, line); ++count) {
+    std::vector<std::string> cells;
+    std::istringstream in(line);
+    for (std::string cell; std::getline(in, cell, ',');) cells.push_back(cell);
+    ASSERT_EQ(cells.size(), 15U) << line;
+    EXPECT_EQ(cells[7], cells[8]) << line;
+    EXPECT_NEAR(std::stod(cells[9]) / std::stod(cells[10]), 1, 0.02) << line;
+  }
+  EXPECT_EQ(count, 8);
+  const std::string page = read(folder / "study/timeline.html");
+  EXPECT_NE(page.find("<svg"), std::string::npos);
+  EXPECT_EQ(page.find("http"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace longspan::test

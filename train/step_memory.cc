@@ -187,8 +187,9 @@ std::string formula_of(const std::vector<SavedTerm>& collected, int64_t layers) 
     for (const auto& [formula, count] : sums) {
       if (count == 0) continue;
       text += text.empty() ? "" : " + ";
-      const bool number = formula[0] != 'u';
-      text += count == 1 ? formula : fmt::format(number ? "{} ({})" : "{} {}", count, formula);
+      const bool letter = formula[0] == 'u';  // else a number, which another may not stand before
+      const std::string factor = letter ? formula : "(" + formula + ")";
+      text += count == 1 ? formula : fmt::format("{} {}", count, factor);
     }
     return text;
   };

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "models/registry.h"
 #include "models/transformer.h"
 #include "nn/objective.h"
@@ -43,14 +45,16 @@ class MemoryOfModels : public testing::TestWithParam<std::string_view> {};
 /// What is predicted on a device without bytes is what the host measures: parameters, gradients,
 /// optimiser and saved bytes exactly, peaks of live bytes within 2 %.
 TEST_P(MemoryOfModels, Test7_PredictedBytesAreThoseMeasured) {
+  const std::string_view strategy = GetParam();
   for (const ModelEntry& entry : models()) {
     for (const int64_t layers : {2, 4, 8}) {
       for (const int64_t length : {128, 256, 512}) {
+        if (length == 256 && layers != 4) continue;
         const int64_t batch = length == 128 ? 2 : 1;
         SCOPED_TRACE(fmt::format("{} N {} L {}", entry.name, layers, length));
         const auto blueprint = entry.make(entry.presets[0].name);
         const Json fields = to_json(*blueprint);
-        Settings small{{"memory", Json(std::string(GetParam())), ""}};
+        Settings small{{"memory", Json(std::string(strategy)), ""}};
         const std::pair<const char*, int64_t> sizes[] = {{"n_layer", layers},
                                                          {"d_model", 32},
                                                          {"d_ff", 48},
@@ -60,6 +64,10 @@ TEST_P(MemoryOfModels, Test7_PredictedBytesAreThoseMeasured) {
           if (fields.find(name) != nullptr) small.push_back({name, Json(size), ""});
         }
         set_fields(*blueprint, small);
+        if (strategy.starts_with("reversible") && entry.name.ends_with("etc")) {  // two inputs
+          EXPECT_THROW(blueprint->build(Init{.device = plan_device}), Error);
+          continue;
+        }
         const StepMemory predicted = step_of(*blueprint, plan_device, batch, length, 1);
         const StepMemory measured = step_of(*blueprint, {}, batch, length, 2);
         EXPECT_GT(measured.saved, 0);
@@ -81,7 +89,14 @@ TEST_P(MemoryOfModels, Test7_PredictedBytesAreThoseMeasured) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, MemoryOfModels, testing::Values("standard", "checkpoint"));
+INSTANTIATE_TEST_SUITE_P(Strategies, MemoryOfModels,
+                         testing::Values("standard", "checkpoint", "reversible", "reversible:2",
+                                         "reversible:exact"),
+                         [](const auto& of) {
+                           std::string name(of.param);
+                           std::replace(name.begin(), name.end(), ':', '_');
+                           return name;
+                         });
 
 /// Section 4: A_att = u T (D + D + 3 H d + H d) + 4 T (2 + H), A_ff = u T (2 D + 2 F) + 8 T; the
 /// stack adds the final norm's input and statistics, the loss its input and lse.

@@ -249,26 +249,9 @@ void backward(const AttentionInputs& in, ConstView out, ConstView lse, ConstView
                                                                        grads);
 }
 
-/// On the plan there are no lengths to read: the room is that of rows and keys that all exist.
-AttentionInputs without_lengths(const AttentionInputs& in) {
-  AttentionInputs all = in;
-  all.q_valid = {};
-  for (kernels::AttentionSegment& s : all.segment) s.k_valid = {};
-  return all;
-}
-
 }  // namespace
 
 void register_block_attention() {
-  kernels::block_attention_forward.set(DeviceKind::plan,
-                                       [](const AttentionInputs& in, View out, View lse) {
-                                         forward(without_lengths(in), out, lse);
-                                       });
-  kernels::block_attention_backward.set(
-      DeviceKind::plan, [](const AttentionInputs& in, ConstView out, ConstView lse, ConstView dout,
-                           ConstView dlse, const AttentionGradients& grads) {
-        backward(without_lengths(in), out, lse, dout, dlse, grads);
-      });
   kernels::block_attention_forward.set(DeviceKind::cpu, forward);
   kernels::block_attention_backward.set(DeviceKind::cpu, backward);
 }

@@ -37,16 +37,36 @@ inline constexpr int64_t kSinglePassHeads = 4;
 inline constexpr double kLog2E = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
+/// Bytes of this thread's buffers on the plan.
+struct PlanRoom {
+  int64_t live = 0, most = 0;
+  static PlanRoom& current();
+};
+
 /// 64-byte aligned elements, counted as workspace, released with the object.
 template <class T>
 class Buffer {
  public:
   explicit Buffer(int64_t count, Device on = {})
-      : scratch_(std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(T)), on) {}
+      : scratch_(std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(T)), on), on_(on) {
+    if (on_ == plan_device) note(memory::block_bytes(scratch_.bytes()));
+  }
+  ~Buffer() {
+    if (on_ == plan_device) note(-memory::block_bytes(scratch_.bytes()));
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
   T* data() const { return scratch_.as<T>(); }
 
  private:
+  static void note(int64_t bytes) {
+    PlanRoom& room = PlanRoom::current();
+    room.live += bytes;
+    room.most = std::max(room.most, room.live);
+  }
+
   Scratch scratch_;
+  Device on_;
 };
 
 /// Hands out 64-byte aligned pieces of one buffer; without a base it only counts.

@@ -38,6 +38,7 @@ void restrict_simd() {
 void register_kernels() {
   restrict_simd();
   register_block_attention();
+  register_attention_room();
   register_copy();
   register_elementwise();
   register_gradient();

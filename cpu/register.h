@@ -4,6 +4,7 @@ namespace longspan::cpu {
 
 // Each fills the kernel slots of one file.
 void register_block_attention();
+void register_attention_room();
 void register_copy();
 void register_elementwise();
 void register_gradient();

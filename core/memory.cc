@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "core/error.h"
@@ -16,7 +17,7 @@ struct Ledger {
   memory::Source source;
   Usage live, peak;
   int64_t total = 0, peak_total = 0, blocks = 0, allocations = 0, fail_after = -1;
-  MemoryTrace* trace = nullptr;
+  std::atomic<MemoryTrace*> trace = nullptr;
 };
 
 Ledger& ledger(Device device) {
@@ -216,7 +217,7 @@ void* allocate(Device device, int64_t bytes, Category category) {
         l.peak_total = l.total;
         l.peak = snapshot(l, l.live);
       }
-      if (l.trace != nullptr) l.trace->came(data, block, category);
+      if (MemoryTrace* t = l.trace) t->came(data, block, category);
       return data;
     }
     usage = snapshot(l, l.live);
@@ -235,7 +236,7 @@ void release(Device device, void* data, int64_t bytes, Category category) noexce
   l.live[category] -= block;
   l.total -= block;
   --l.blocks;
-  if (l.trace != nullptr) l.trace->went(data);
+  if (MemoryTrace* t = l.trace) t->went(data);
   l.source.release(data, block);
 }
 
@@ -246,7 +247,7 @@ void recategorize(Device device, const void* data, int64_t bytes, Category from,
   const std::lock_guard lock(l.mutex);
   l.live[from] -= block;
   l.live[to] += block;
-  if (l.trace != nullptr) l.trace->changed(data, to);
+  if (MemoryTrace* t = l.trace) t->changed(data, to);
 }
 
 }  // namespace memory

@@ -24,9 +24,14 @@ struct Largest {
 
 constexpr int64_t most_layers = 1024;
 
+/// Where the search for lengths ends.
+int64_t longest_of(const StepPlanner& planner) {
+  constexpr int64_t enough = int64_t{1} << 22;
+  return std::min(planner.longest_possible(), enough);
+}
+
 Largest largest_within(const StepPlanner& planner, const StepShape& shape, int64_t budget) {
-  constexpr int64_t longest = int64_t{1} << 22;
-  const int64_t length = std::min(planner.longest_possible(), longest);
+  const int64_t length = longest_of(planner);
   return {planner.largest(shape, &StepShape::length, std::min<int64_t>(64, shape.length), length,
                           budget),
           planner.largest(shape, &StepShape::layers, 1, most_layers, budget)};
@@ -138,7 +143,7 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
   std::string text = fmt::format("{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8}", "memory",
                                  "saved", "peak", "parameter", "gradient", "optimizer", "again");
   if (budget > 0) text += fmt::format(" {:>10} {:>8}", "longest", "deepest");
-  const int64_t longest = budget > 0 ? planner.longest_possible() : 0;
+  const int64_t longest = budget > 0 ? longest_of(planner) : 0;
   for (size_t i = 0; i < all.size(); ++i) {
     const Strategy& s = all[i];
     if (!s.memory) {

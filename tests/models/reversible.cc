@@ -12,6 +12,7 @@
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
+#include "train/optimizer.h"
 
 namespace longspan::test {
 namespace {
@@ -105,6 +106,30 @@ TEST(Memory, Test2_EveryModelHasTheGradientsOfItsStoredStreams) {
           << entry.name << " " << i;
     }
   }
+}
+
+/// The losses of 200 steps of training.
+std::vector<Tensor> curve(std::string_view policy) {
+  const auto model = adapted(models().front(), policy);
+  Adam adam(named_parameters(*model));
+  std::vector<Tensor> losses;
+  for (uint64_t i = 0; i < 200; ++i) {
+    const Tensor tokens = some_tokens(1, 9, model->vocab(), i % 4);
+    const Pass pass{.training = true, .gen = Generator{11}.fork(i)};
+    const Tensor loss =
+        model->loss(narrow(tokens, 1, 0, 8), narrow(tokens, 1, 1, 8), {}, pass).loss;
+    backward(loss);
+    adam.step(1e-3);
+    losses.push_back(loss.detach());
+  }
+  EXPECT_LT(losses.back().item(), 0.5 * losses.front().item());
+  return losses;
+}
+
+TEST(Memory, CurvesOf200StepsAreThoseOfTheStoredStreams) {
+  const std::vector<Tensor> inverted = curve("reversible:exact"),
+                            stored = curve("reversible:exact:stored");
+  for (size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(inverted[i], stored[i])) << i;
 }
 
 /// Attention of the first layer is that of one stream, for both begin as the embedding.

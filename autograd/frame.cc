@@ -1,5 +1,7 @@
 #include "autograd/frame.h"
 
+#include <algorithm>
+
 #include "autograd/mode.h"
 #include "core/error.h"
 
@@ -7,6 +9,11 @@ namespace longspan::autograd {
 namespace {
 
 thread_local Frame* current_frame = nullptr;
+
+size_t defined(std::span<const Tensor> tensors) {
+  return static_cast<size_t>(std::count_if(tensors.begin(), tensors.end(),
+                                           [](const Tensor& t) { return static_cast<bool>(t); }));
+}
 
 /// Thrown through a re-run that has saved all that was wanted.
 struct Enough {};
@@ -49,8 +56,46 @@ int64_t Frame::keep(std::string_view op, const Tensor& tensor) {
   return -1;
 }
 
+void Frame::offer(std::string_view op, std::span<const Tensor> saves) {
+  if (!replaying_) return;
+  if (next_ + static_cast<int64_t>(defined(saves)) <= last_) return;
+  for (const Tensor& t : saves) {
+    if (t) keep(op, t);
+  }
+}
+
+Tensor Frame::recall(std::string_view op) {
+  if (!replaying_ || kept_ == Results::none) return {};
+  const size_t i = next_result_++;
+  require<GradientError>(i < results_.size() && results_[i].op == op, "checkpoint",
+                         "the re-run of a checkpointed part differs from its first run: result {} "
+                         "is of {}; it was {}",
+                         i, op, i < results_.size() ? results_[i].op : "none");
+  return results_[i].tensor.get(op);
+}
+
+void Frame::remember(std::string_view op, const Tensor& result, std::span<const Tensor> saves) {
+  if (replaying_ || kept_ == Results::none) return;
+  const Run outside(nullptr);
+  results_.push_back({op, SavedTensor(result, op), slots_.size() + defined(saves)});
+}
+
+void Frame::forget_last() {
+  for (size_t i = results_.size(); i > 0 && results_[i - 1].slots == slots_.size(); --i) {
+    results_[i - 1].tensor = {};
+  }
+}
+
+void Frame::end_branch() {
+  Frame* const frame = current_frame;
+  if (frame != nullptr && !frame->replaying_ && frame->kept_ == Results::inner) {
+    frame->forget_last();
+  }
+}
+
 void Frame::fill() {
   next_ = 0;
+  next_result_ = 0;
   last_ = static_cast<int64_t>(slots_.size()) - 1;
   while (!slots_[static_cast<size_t>(last_)].wanted) --last_;
   struct Replaying {
@@ -70,6 +115,7 @@ void Frame::fill() {
                          "the re-run of a checkpointed part differs from its first run: it saves "
                          "{} tensors, the first run {} or more",
                          next_, last_ + 1);
+  results_.clear();
 }
 
 const Tensor& Frame::get(int64_t i, std::string_view op) {

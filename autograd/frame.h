@@ -2,12 +2,21 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
-#include "core/tensor.h"
+#include "autograd/node.h"
 
 namespace longspan::autograd {
+
+/// Which results of dear ops, products and attention, a frame keeps, so that a re-run takes them
+/// and does not compute them again. The last of a part, after which nothing is saved, never is.
+enum class Results : uint8_t {
+  none,
+  inner,  ///< all but the last of each branch of a residual block
+  all
+};
 
 /// A part of a forward pass that keeps what re-running it needs in place of what its ops save. Ops
 /// record as usual, but a save inside the frame takes a numbered slot. The first backward that asks
@@ -17,7 +26,7 @@ namespace longspan::autograd {
 /// re-run is a slot again. Derive from it and define replay().
 class Frame : public std::enable_shared_from_this<Frame> {
  public:
-  Frame() = default;
+  explicit Frame(Results kept = Results::none) : kept_(kept) {}
   virtual ~Frame() = default;
   Frame(const Frame&) = delete;
   Frame& operator=(const Frame&) = delete;
@@ -45,9 +54,20 @@ class Frame : public std::enable_shared_from_this<Frame> {
   /// Nobody asks for the slot any more.
   void drop(int64_t slot);
 
+  /// What a dear op does in a frame. Before it computes: a re-run that wants nothing beyond `saves`
+  /// takes them and ends; recall() is the op's result of the first run, undefined where it is not
+  /// kept. After it has computed: remember(), with what it will save.
+  void offer(std::string_view op, std::span<const Tensor> saves);
+  Tensor recall(std::string_view op);
+  void remember(std::string_view op, const Tensor& result, std::span<const Tensor> saves);
+  /// The part of the current frame that ends here is a branch of a residual block.
+  static void end_branch();
+
  protected:
   /// Runs the part again, recording, with the arguments of the first run.
   virtual void replay() = 0;
+  /// Nothing is saved after the results since the last save: no re-run comes to them.
+  void forget_last();
 
  private:
   struct Slot {
@@ -59,11 +79,20 @@ class Frame : public std::enable_shared_from_this<Frame> {
     Tensor tensor;  // defined once a re-run has filled it
   };
 
+  struct Result {
+    std::string_view op;
+    SavedTensor tensor;
+    size_t slots;  // that there are once its op has saved
+  };
+
   void fill();
 
+  const Results kept_;
   std::vector<Slot> slots_;
+  std::vector<Result> results_;
   bool replaying_ = false;
   int64_t next_ = 0, last_ = 0;  // while replaying: the slot to come, and the last one wanted
+  size_t next_result_ = 0;       // while replaying
 };
 
 }  // namespace longspan::autograd

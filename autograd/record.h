@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "autograd/frame.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
 
@@ -52,6 +53,24 @@ SaveList save(const T&... tensors) {
 }
 
 namespace autograd {
+
+/// The N results of a dear op: computed, or where a frame re-runs a part, those that it kept. A
+/// re-run that wants nothing beyond what the op saves ends here. For the last place, `saved` names
+/// what record() will keep, where that is known before the results are.
+template <size_t N, class Compute>
+std::array<Tensor, N> kept_or(std::string_view op, std::span<const Tensor> inputs,
+                              const SaveList& saved, Compute compute) {
+  Frame* const frame = Frame::current();
+  if (frame == nullptr || !wants_graph(inputs)) return compute();
+  const auto saves = std::span(saved.tensors).first(static_cast<size_t>(saved.count));
+  frame->offer(op, saves);
+  std::array<Tensor, N> results;
+  for (Tensor& y : results) y = frame->recall(op);
+  if (results[0]) return results;
+  results = compute();
+  for (const Tensor& y : results) frame->remember(op, y, saves);
+  return results;
+}
 
 /// The node of an op whose backward is a plain function.
 template <class F>

@@ -12,7 +12,9 @@
 #include "models/etc.h"
 
 #include <algorithm>
+#include <memory>
 
+#include "autograd/frame.h"
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "nn/attention.h"
@@ -36,12 +38,6 @@ AttentionResult attend(const Tensor& q, const Keys& first, const Keys& second,
   if (!second.k) return block_attention(q, first.k, first.v, see, terms, drop);
   const Keys both[] = {first, second};
   return block_attention(q, both, see, terms, drop);
-}
-
-/// Both streams behind one another, [B, n_l + n_g, D].
-Tensor joined(const EtcStreams& x) {
-  if (!x.l || !x.g) return x.l ? x.l : x.g;
-  return concat({x.l, x.g}, 1);
 }
 
 }  // namespace
@@ -163,20 +159,10 @@ EtcStreams EtcLayer::forward(EtcStreams x, const EtcPatterns& see, Pass pass) co
     y = ff.forward(y, {}, site).y;
   };
   const EtcStreams z = attention_.forward(attention_input(x), see, pass.at("attention"));
+  autograd::Frame::end_branch();
   stream(x.l, z.l, norm_l_, ff_.front(), pass.at("long"));
   stream(x.g, z.g, norm_g_, ff_.back(), pass.at("global"));
   return x;
-}
-
-Output EtcLayer::forward(const Tensor& x, const Given& given, Pass pass) const {
-  const AttentionPattern& of_long = given.layer_patterns.front();
-  const int64_t n_l = of_long.layout ? of_long.layout->queries : 0, n_g = x.dim(1) - n_l;
-  EtcStreams both;
-  if (n_l > 0) both.l = narrow(x, 1, 0, n_l);
-  if (n_g > 0) both.g = narrow(x, 1, n_l, n_g);
-  EtcPatterns see{of_long, given.layer_patterns[1]};
-  see.random.assign(given.layer_patterns.begin() + 2, given.layer_patterns.end());
-  return joined(forward(both, see, pass));
 }
 
 /// Sec. 2: tokens and segments, no absolute positions unless asked for; a norm for each stream.
@@ -224,25 +210,20 @@ EtcPatterns EtcEncoder::patterns(const EtcInputs& in) const {
 
 EtcStreams EtcEncoder::forward(const EtcInputs& in, Pass pass) const {
   const Scope scope(kName);
-  const EtcPatterns all = patterns(in);
+  const auto all = std::make_shared<const EtcPatterns>(patterns(in));
   EtcStreams x = embed(in, pass);
-  const bool two = is_reversible(config_.memory);
-  if (two) x = forward_reversible(x, all, pass);
-  for (size_t i = 0; i < layers_.size() && !two; ++i) {
+  std::vector<Tensor> streams{x.l, x.g};
+  const auto step = [this, all, pass](int64_t i, std::vector<Tensor>& both, bool) {
     const Scope at("layers", static_cast<long>(i));
-    const Pass site = pass.at("layers").at(static_cast<uint64_t>(i));
-    const EtcPatterns see = all.of_layer(static_cast<int64_t>(i));
-    if (config_.memory.kind == MemoryKind::checkpoint) {
-      Given given;
-      given.layer_patterns = {see.long_side, see.global_side};
-      given.layer_patterns.insert(given.layer_patterns.end(), see.random.begin(), see.random.end());
-      const Tensor y = checkpoint(layers_[i], joined(x), given, site).y;
-      const int64_t n_l = x.l ? x.l.dim(1) : 0;
-      if (x.l) x.l = narrow(y, 1, 0, n_l);
-      if (x.g) x.g = narrow(y, 1, n_l, x.g.dim(1));
-    } else {
-      x = layers_[i].forward(x, see, site);
-    }
+    const EtcStreams y =
+        layer(i).forward({both[0], both[1]}, all->of_layer(i), pass.at("layers").at(i));
+    both = {y.l, y.g};
+  };
+  if (is_reversible(config_.memory)) {
+    x = forward_reversible(x, *all, pass);
+  } else {
+    run_layers(config_.n_layer, streams, config_.memory, step);
+    x = {streams[0], streams[1]};
   }
   if (config_.norm == NormPlace::post) return x;
   return {x.l ? final_norm_.forward(x.l) : x.l, x.g ? final_norm_.forward(x.g) : x.g};

@@ -147,13 +147,10 @@ class EtcAttention : public Module {
 };
 
 /// Attention and a feed-forward network that both streams share, each with residual and norm.
-class EtcLayer : public Layer {
+class EtcLayer : public Module {
  public:
   EtcLayer(const EtcConfig& config, const Init& init);
   EtcStreams forward(EtcStreams x, const EtcPatterns& see, Pass pass) const;
-  /// The same on both streams behind one another; given.layer_patterns are those of the two sides,
-  /// and the random one where there is one.
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
   void visit(Visitor& v) override;
   /// What attention is given for the input of the layer, and the attention.
   EtcStreams attention_input(const EtcStreams& x) const;

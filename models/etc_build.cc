@@ -140,14 +140,6 @@ void check(const EtcConfig& c) {
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require_share(kName, "dropout", c.dropout);
   require_share_or_default(kName, "dropout_attn", c.dropout_attn);
-  require<NotImplemented>(
-      c.memory.kind == MemoryKind::standard || is_reversible(c.memory) ||
-          c.memory.segments == std::vector<int64_t>{1},
-      kName,
-      "memory policy \"{}\" is not available; use \"standard\", \"checkpoint\" or \"reversible\"",
-      c.memory.text());
-  require<NotImplemented>(c.memory.chunks == 1, kName,
-                          "chunks is {}; layers of two streams run whole", c.memory.chunks);
 }
 
 EtcAttention::EtcAttention(const EtcConfig& config, const Init& init) : config_(config) {
@@ -198,6 +190,7 @@ EtcLayer::EtcLayer(const EtcConfig& c, const Init& init)
   } else {
     for (const char* s : sides) ff_.push_back(feed_forward(c, init.at(s)));
   }
+  for (Block& ff : ff_) ff.set_chunks(c.memory.chunks);
 }
 
 void EtcLayer::visit(Visitor& v) {

@@ -7,6 +7,7 @@
 
 #include "core/scope.h"
 #include "models/etc.h"
+#include "nn/chunked.h"
 #include "nn/reversible.h"
 #include "ops/copy.h"
 #include "ops/random.h"
@@ -76,7 +77,9 @@ struct EtcLayer::Residual final : Layer {
   }
 
   static Tensor feed_forward(const Block& block, const Tensor& x, Pass pass) {
-    return x ? block.branch("ff").layer->forward(x, {}, pass).y : x;
+    const Layer& layer = *block.branch("ff").layer;
+    if (!x || block.chunks() == 1) return x ? layer.forward(x, {}, pass).y : x;
+    return chunked(layer, x, block.chunks(), pass).y;
   }
 
   const EtcLayer& layer;

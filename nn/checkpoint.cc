@@ -1,64 +1,97 @@
 #include "nn/checkpoint.h"
 
+#include <algorithm>
 #include <memory>
 
-#include "autograd/frame.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
 
 namespace longspan {
 namespace {
 
-/// An argument of a layer: its data, and whether its gradient is wanted.
-class Argument {
- public:
-  Argument() = default;
-  explicit Argument(const Tensor& x) : data_(x, "checkpoint"), wanted_(requires_grad(x)) {}
+using detail::Argument;
+using detail::Part;
 
-  /// The same data as a leaf of a graph of its own.
-  Tensor again() const {
-    Tensor x = data_.get("checkpoint");
-    if (wanted_) set_requires_grad(x);
-    return x;
-  }
-
- private:
-  autograd::SavedTensor data_;
-  bool wanted_ = false;
+/// Sizes of segments, outermost first, and what their frames keep.
+struct Plan {
+  std::vector<int64_t> segments;
+  autograd::Results kept = autograd::Results::none;
 };
 
-class LayerFrame final : public autograd::Frame {
- public:
-  LayerFrame(const Layer& layer, const Tensor& x, const Given& given, Pass pass)
-      : layer_(layer), x_(x), context_(given.context), given_(given), pass_(pass) {
-    given_.context = {};
+Plan plan_of(const MemoryPolicy& policy) {
+  switch (policy.kind) {
+    case MemoryKind::lean:
+      return {{1}, autograd::Results::all};
+    case MemoryKind::selective:
+      return {{1}, autograd::Results::inner};
+    default:
+      return {policy.segments};
   }
+}
 
-  Output run(const Tensor& x, const Given& given) {
-    const Run inside(this);
-    Output out = layer_.forward(x, given, pass_);
-    if (!out.choices.empty()) given_.choices = out.choices;
-    return out;
+/// Layers [begin, end), in segments from `level` on.
+void run_range(int64_t begin, int64_t end, size_t level, std::vector<Tensor>& streams,
+               const Plan& plan, const LayerStep& step, bool again) {
+  if (level == plan.segments.size()) {
+    for (int64_t i = begin; i < end; ++i) step(i, streams, again);
+    return;
   }
-
- private:
-  void replay() override {
-    Given given = given_;
-    given.context = context_.again();
-    layer_.forward(x_.again(), given, pass_);
+  for (int64_t i = begin; i < end; i += plan.segments[level]) {
+    const int64_t stop = std::min(end, i + plan.segments[level]);
+    const auto arguments = std::make_shared<std::vector<Argument>>();
+    for (const Tensor& x : streams) arguments->emplace_back(x);
+    const auto part = std::make_shared<Part>(plan.kept, [=] {
+      std::vector<Tensor> x;
+      for (const Argument& a : *arguments) x.push_back(a.again());
+      run_range(i, stop, level + 1, x, plan, step, true);
+    });
+    part->first([&] { run_range(i, stop, level + 1, streams, plan, step, again); });
   }
-
-  const Layer& layer_;
-  const Argument x_, context_;
-  Given given_;
-  const Pass pass_;
-};
+}
 
 }  // namespace
 
-Output checkpoint(const Layer& layer, const Tensor& x, const Given& given, Pass pass) {
+Tensor detail::Argument::again() const {
+  Tensor x = data_.get("checkpoint");
+  if (wanted_) set_requires_grad(x);
+  return x;
+}
+
+Output Choices::run(const Layer& layer, const Tensor& x, Given given, Pass pass) {
+  const bool first = kept_.empty();
+  if (!first) given.choices.clear();
+  for (const autograd::SavedTensor& c : kept_) given.choices.push_back(c.get("choices"));
+  Output out = layer.forward(x, given, pass);
+  const autograd::Frame::Run outside(nullptr);  // a frame would ask for them by running again
+  if (first) {
+    for (const Tensor& c : out.choices) kept_.emplace_back(c, "choices");
+  }
+  return out;
+}
+
+void run_layers(int64_t count, std::vector<Tensor>& streams, const MemoryPolicy& policy,
+                const LayerStep& step) {
+  run_range(0, count, 0, streams, autograd::recording() ? plan_of(policy) : Plan{}, step, false);
+}
+
+Output checkpoint(const Layer& layer, const Tensor& x, const Given& given, Pass pass,
+                  autograd::Results kept) {
   if (!autograd::recording()) return layer.forward(x, given, pass);
-  return std::make_shared<LayerFrame>(layer, x, given, pass)->run(x, given);
+  struct Whole {
+    Argument x, context;
+    Given given;
+    Choices choices;
+  };
+  const auto all = std::make_shared<Whole>(Whole{Argument(x), Argument(given.context), given, {}});
+  all->given.context = {};
+  const auto part = std::make_shared<Part>(kept, [all, &layer, pass] {
+    Given again = all->given;
+    again.context = all->context.again();
+    all->choices.run(layer, all->x.again(), again, pass);
+  });
+  Output out;
+  part->first([&] { out = all->choices.run(layer, x, given, pass); });
+  return out;
 }
 
 }  // namespace longspan

@@ -47,6 +47,8 @@ struct Output {
 /// [B, L, D] -> [B, L, D].
 struct Layer : Module {
   virtual Output forward(const Tensor& x, const Given& given, Pass pass) const = 0;
+  /// Whether row i of the output depends on row i of x alone, and on nothing of Given.
+  virtual bool position_wise() const { return false; }
   /// [B, H, L, T]: the weights with which rows of x attend, for pictures and tests. Throws
   /// NotImplemented where the layer has none.
   virtual Tensor probabilities(const Tensor& /*x*/, const Given& /*given*/) const {

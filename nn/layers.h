@@ -103,6 +103,7 @@ class FeedForward : public Layer {
   FeedForward(const FeedForwardOptions& options, const Init& init);
 
   Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  bool position_wise() const override { return true; }
   void visit(Visitor& v) override { v("in", in_)("out", out_); }
 
  private:

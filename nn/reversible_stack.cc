@@ -6,7 +6,6 @@
 #include "nn/stack.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/random.h"
 
 namespace longspan {
 
@@ -26,18 +25,17 @@ struct Block::Residual final : Layer {
   }
 
   Tensor through_norm(const Tensor& x) const { return norm && x ? norm->forward(x) : x; }
-  /// What the layer is given as x, for the stream that is read.
-  Tensor input(const Tensor& x, const Given& given) const {
-    return through_norm(first ? block.with_positions(x, given) : x);
+  Tensor placed(const Tensor& x, const Given& given) const {
+    return first ? block.with_positions(x, given) : x;
   }
+  /// What the layer is given as x, for the stream that is read.
+  Tensor input(const Tensor& x, const Given& given) const { return through_norm(placed(x, given)); }
   Output forward(const Tensor& x, const Given& given, Pass pass) const override {
     const Scope scope(branch.name);
     Given local = given;
     local.memory.states = through_norm(given.memory.states);
-    const Pass site = pass.at(branch.name);
-    Output out = branch.layer->forward(input(x, given), local, site);
-    out.y = longspan::dropout(out.y, block.dropout_, site.at("resid"));
-    return out;
+    return block.branch_output(branch, norm ? &*norm : nullptr, placed(x, given), local,
+                               pass.at(branch.name));
   }
   void visit(Visitor& v) override {
     v("norm", norm)(branch.name, *branch.layer);

@@ -1,8 +1,12 @@
 #include "nn/stack.h"
 
+#include <algorithm>
+
+#include "autograd/frame.h"
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "nn/checkpoint.h"
+#include "nn/chunked.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
@@ -34,6 +38,21 @@ Tensor Block::normed(const Branch& b, const Tensor& x) const {
   return place_ == NormPlace::pre && x ? b.norm.forward(x) : x;
 }
 
+Output Block::branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
+                            const Given& given, Pass pass) const {
+  if (chunks_ > 1 && b.layer->position_wise()) {
+    const auto own = norm != nullptr ? std::optional(*norm) : std::nullopt;
+    return chunked(x, chunks_, pass, [this, &b, own](const Tensor& rows, Pass site) {
+      const Tensor y = b.layer->forward(own ? own->forward(rows) : rows, {}, site).y;
+      return longspan::dropout(y, dropout_, site.at("resid"));
+    });
+  }
+  Output out = b.layer->forward(norm != nullptr ? norm->forward(x) : x, given, pass);
+  autograd::Frame::end_branch();
+  out.y = longspan::dropout(out.y, dropout_, pass.at("resid"));
+  return out;
+}
+
 Output Block::forward(const Tensor& input, const Given& given, Pass pass) const {
   Output result(with_positions(input, given));
   Tensor& x = result.y;
@@ -41,9 +60,9 @@ Output Block::forward(const Tensor& input, const Given& given, Pass pass) const 
   local.memory.states = normed(branches_.front(), given.memory.states);
   for (const Branch& b : branches_) {
     const Scope scope(b.name);
-    const Pass site = pass.at(b.name);
-    Output out = b.layer->forward(normed(b, x), local, site);
-    const Tensor sum = add(x, longspan::dropout(out.y, dropout_, site.at("resid")));
+    const Normalization* const norm = place_ == NormPlace::pre ? &b.norm : nullptr;
+    Output out = branch_output(b, norm, x, local, pass.at(b.name));
+    const Tensor sum = add(x, out.y);
     x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
     if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
     if (out.state) result.state = out.state;
@@ -54,6 +73,13 @@ Output Block::forward(const Tensor& input, const Given& given, Pass pass) const 
   result.memory = std::move(local.memory);
   result.memory.states = given.memory.states;
   return result;
+}
+
+bool Block::set_chunks(int64_t chunks) {
+  require(chunks >= 1, "block", "chunks is {}; expected 1 or more", chunks);
+  chunks_ = chunks;
+  return std::any_of(branches_.begin(), branches_.end(),
+                     [](const Branch& b) { return b.layer->position_wise(); });
 }
 
 const Branch& Block::branch(std::string_view name) const {
@@ -77,15 +103,10 @@ Tensor Block::branch_input(std::string_view name, const Tensor& input, const Giv
 Stack::Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm,
              MemoryPolicy policy)
     : blocks_(std::move(blocks)), final_norm_(std::move(final_norm)), policy_(std::move(policy)) {
-  require<NotImplemented>(policy_.kind == MemoryKind::standard || two_streams() ||
-                              policy_.segments == std::vector<int64_t>{1},
-                          "stack",
-                          "memory policy \"{}\" is not available; use \"standard\", "
-                          "\"checkpoint\" or \"reversible\"",
-                          policy_.text());
-  require(policy_.chunks >= 1, "stack", "chunks is {}; expected 1 or more", policy_.chunks);
-  require<NotImplemented>(policy_.chunks == 1, "stack",
-                          "layers in {} chunks are not available; use 1", policy_.chunks);
+  bool any = policy_.chunks == 1 || blocks_.empty();
+  for (Block& b : blocks_) any = b.set_chunks(policy_.chunks) || any;
+  require(any, "stack", "chunks is {}, but no layer works position by position; use 1",
+          policy_.chunks);
 }
 
 void Stack::visit(Visitor& v) { v("layers", blocks_)("final_norm", final_norm_); }
@@ -102,30 +123,43 @@ Stack::Result Stack::forward(const Tensor& input, const Given& given, const Segm
   check_numbers(given, memory);
   if (two_streams()) return forward_reversible(input, given, memory, pass, each);
   Result result;
-  result.y = input;
   result.memory.layers.resize(blocks_.size());
-  Given local = given;
-  local.layer_patterns.clear();  // blocks need their own only, and copy what they are given
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const Scope scope("layers", static_cast<long>(i));
-    if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[i];
-    local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
-    const Pass site = pass.at("layers").at(i);
-    Output out = policy_.kind == MemoryKind::checkpoint
-                     ? checkpoint(blocks_[i], result.y, local, site)
-                     : blocks_[i].forward(result.y, local, site);
+  // Frames hold it until they have been run again.
+  struct Shared {
+    Given given;
+    std::vector<AttentionPattern> patterns;
+    SegmentMemory memory;
+    std::vector<Choices> choices;
+  };
+  const auto all = std::make_shared<Shared>(
+      Shared{given, given.layer_patterns, memory, std::vector<Choices>(blocks_.size())});
+  all->given.layer_patterns.clear();  // blocks need their own only, and copy what they are given
+  const auto step = [this, all, pass, each, &result](int64_t layer, std::vector<Tensor>& streams,
+                                                     bool again) {
+    const auto i = static_cast<size_t>(layer);
+    const Scope scope("layers", static_cast<long>(layer));
+    Given local = all->given;
+    if (!all->patterns.empty()) local.pattern = all->patterns[i];
+    local.memory = all->memory.layers.empty() ? LayerMemory{} : all->memory.layers[i];
+    local.context = streams[1];
+    const Tensor states = local.memory.states, x = streams[0];
+    Output out = all->choices[i].run(blocks_[i], x, std::move(local), pass.at("layers").at(i));
+    streams[0] = out.y;
+    if (again) return;
     result.memory.layers[i] = std::move(out.memory);
-    if (given.mem_len > 0) {
-      result.memory.layers[i].states = latest_states(local.memory.states, result.y, given.mem_len);
+    if (all->given.mem_len > 0) {
+      result.memory.layers[i].states = latest_states(states, x, all->given.mem_len);
     }
-    result.y = std::move(out.y);
-    if (each != nullptr) each->push_back(result.y);
+    if (each != nullptr) each->push_back(out.y);
     if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
     if (out.state) {
       result.states.resize(blocks_.size());
       result.states[i] = std::move(out.state);
     }
-  }
+  };
+  std::vector<Tensor> streams{input, given.context};
+  run_layers(size(), streams, policy_, step);
+  result.y = streams[0];
   if (final_norm_) result.y = final_norm_->forward(result.y);
   return result;
 }

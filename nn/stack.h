@@ -41,6 +41,10 @@ class Block : public Layer {
   void visit(Visitor& v) override;
   /// The layer of a branch. Throws ValueError where there is none of that name.
   const Branch& branch(std::string_view name) const;
+  /// Runs position-wise branches, each with its norm and dropout, in so many pieces (chunked.h).
+  /// Returns whether there is one.
+  bool set_chunks(int64_t chunks);
+  int64_t chunks() const { return chunks_; }
   /// What that branch's layer is given as x, for the input of the block.
   Tensor branch_input(std::string_view name, const Tensor& x, const Given& given) const;
 
@@ -58,9 +62,13 @@ class Block : public Layer {
   Tensor with_positions(const Tensor& x, const Given& given) const;
   /// What a branch is given: x through its norm, or x itself.
   Tensor normed(const Branch& b, const Tensor& x) const;
+  /// Drop(layer(norm(x))), or without a norm Drop(layer(x)): what is added to a stream.
+  Output branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
+                       const Given& given, Pass pass) const;
 
   NormPlace place_;
   float dropout_;  // site "resid"
+  int64_t chunks_ = 1;
   std::vector<Branch> branches_;
   LearnedPositions positions_;
 };
@@ -81,7 +89,8 @@ class Stack : public Module {
   };
 
   Stack() = default;
-  /// Throws NotImplemented on a policy that this build lacks.
+  /// Throws NotImplemented on a policy that this build lacks, ValueError on chunks where no branch
+  /// is position-wise.
   Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm, MemoryPolicy policy);
 
   /// `memory` is empty or has an entry for each layer, and takes the place of given.memory; so do

@@ -407,12 +407,6 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   }
   const Arguments a = arguments_of(q, keys, p, terms);
 
-  Tensor out = heads_inside(q, q.dim(2), v.dim(3));
-  Tensor lse = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)},
-                             q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
-  kernels::block_attention_forward(q.device(), inputs_of(call, a), out.mut(), lse.mut());
-
-  if (autograd::anomaly_mode()) autograd::check_finite(kOp, "forward", out);  // lse may be -inf
   const bool two = keys.size() > 1;
   const Tensor inputs[] = {q,
                            k,
@@ -424,6 +418,14 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
                            terms.relation_bias,
                            terms.relation_value,
                            terms.span};
+  auto [out, lse] = autograd::kept_or<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
+    Tensor y = heads_inside(q, q.dim(2), v.dim(3));
+    Tensor sums = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)},
+                                q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
+    kernels::block_attention_forward(q.device(), inputs_of(call, a), y.mut(), sums.mut());
+    return {y, sums};
+  });
+  if (autograd::anomaly_mode()) autograd::check_finite(kOp, "forward", out);  // lse may be -inf
   if (autograd::wants_graph(inputs)) {
     auto node = std::make_shared<AttentionNode>(call);
     for (const Tensor& t : a.x) node->save({t});

@@ -130,19 +130,24 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   Shape shape = batch;
   shape.push_back(a.dim(-2));
   shape.push_back(b.dim(-1));
-  Tensor y = Tensor::empty(shape, a.dtype(), a.device());
-  kernels::matmul(y.device(), repeat(a.view(), batch), repeat(b.view(), batch), {}, y.mut(), false);
+  const Tensor inputs[] = {a, b};
+  const SaveList keep = save(a, b);
+  const auto [y] = autograd::kept_or<1>("matmul", inputs, keep, [&]() -> std::array<Tensor, 1> {
+    Tensor result = Tensor::empty(shape, a.dtype(), a.device());
+    kernels::matmul(result.device(), repeat(a.view(), batch), repeat(b.view(), batch), {},
+                    result.mut(), false);
+    return {result};
+  });
 
-  return record("matmul", {a, b}, y, save(a, b),
-                [batch](const Context& c, const Tensor& dy) -> Grads {
-                  const auto saved = c.saved<2>();
-                  const ConstView a_t = swap_last(repeat(saved[0].view(), batch));
-                  const ConstView b_t = swap_last(repeat(saved[1].view(), batch));
-                  Grads grads(2);
-                  if (c.wants(0)) grads[0] = operand_gradient(dy.view(), b_t, saved[0], batch);
-                  if (c.wants(1)) grads[1] = operand_gradient(a_t, dy.view(), saved[1], batch);
-                  return grads;
-                });
+  return record("matmul", {a, b}, y, keep, [batch](const Context& c, const Tensor& dy) -> Grads {
+    const auto saved = c.saved<2>();
+    const ConstView a_t = swap_last(repeat(saved[0].view(), batch));
+    const ConstView b_t = swap_last(repeat(saved[1].view(), batch));
+    Grads grads(2);
+    if (c.wants(0)) grads[0] = operand_gradient(dy.view(), b_t, saved[0], batch);
+    if (c.wants(1)) grads[1] = operand_gradient(a_t, dy.view(), saved[1], batch);
+    return grads;
+  });
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -162,35 +167,39 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const Tensor rows = as_rows(x);  // [rows, in]
   Shape shape = x.shape();
   shape[shape.rank() - 1] = weight.dim(0);
-  Tensor y = Tensor::empty(shape, x.dtype(), x.device());
-  Tensor out = y.alias({rows.dim(0), weight.dim(0)}, {weight.dim(0), 1}, 0);
-  kernels::matmul(y.device(), rows.view(), swap_last(weight.view()),
-                  bias ? bias.view() : ConstView{}, out.mut(), false);
+  const Tensor inputs[] = {x, weight, bias};
+  const SaveList keep = save(rows, weight);
+  const auto [y] = autograd::kept_or<1>("linear", inputs, keep, [&]() -> std::array<Tensor, 1> {
+    Tensor result = Tensor::empty(shape, x.dtype(), x.device());
+    Tensor out = result.alias({rows.dim(0), weight.dim(0)}, {weight.dim(0), 1}, 0);
+    kernels::matmul(result.device(), rows.view(), swap_last(weight.view()),
+                    bias ? bias.view() : ConstView{}, out.mut(), false);
+    return {result};
+  });
 
   const Shape x_shape = x.shape();
-  return record("linear", {x, weight, bias}, y, save(rows, weight),
-                [x_shape](const Context& c, const Tensor& dy) -> Grads {
-                  const auto saved = c.saved<2>();
-                  const Tensor &in = saved[0], &w = saved[1];
-                  const Tensor g = as_rows(dy);  // [rows, out]
-                  Grads grads(3);
-                  if (c.wants(0)) {
-                    Tensor dx = Tensor::empty(x_shape, in.dtype(), in.device());
-                    Tensor flat = dx.alias(in.shape(), contiguous_strides(in.shape()), 0);
-                    kernels::matmul(dx.device(), g.view(), w.view(), {}, flat.mut(), false);
-                    grads[0] = dx;
-                  }
-                  if (c.wants(1)) {
-                    grads[1] = Tensor::like(w);
-                    kernels::matmul(w.device(), swap_last(g.view()), in.view(), {}, grads[1].mut(),
-                                    false);
-                  }
-                  if (c.wants(2)) {
-                    grads[2] = Tensor::empty({w.dim(0)}, w.dtype(), w.device());
-                    kernels::sum_rows(w.device(), g.view(), grads[2].mut());
-                  }
-                  return grads;
-                });
+  return record(
+      "linear", {x, weight, bias}, y, keep, [x_shape](const Context& c, const Tensor& dy) -> Grads {
+        const auto saved = c.saved<2>();
+        const Tensor &in = saved[0], &w = saved[1];
+        const Tensor g = as_rows(dy);  // [rows, out]
+        Grads grads(3);
+        if (c.wants(0)) {
+          Tensor dx = Tensor::empty(x_shape, in.dtype(), in.device());
+          Tensor flat = dx.alias(in.shape(), contiguous_strides(in.shape()), 0);
+          kernels::matmul(dx.device(), g.view(), w.view(), {}, flat.mut(), false);
+          grads[0] = dx;
+        }
+        if (c.wants(1)) {
+          grads[1] = Tensor::like(w);
+          kernels::matmul(w.device(), swap_last(g.view()), in.view(), {}, grads[1].mut(), false);
+        }
+        if (c.wants(2)) {
+          grads[2] = Tensor::empty({w.dim(0)}, w.dtype(), w.device());
+          kernels::sum_rows(w.device(), g.view(), grads[2].mut());
+        }
+        return grads;
+      });
 }
 
 }  // namespace longspan

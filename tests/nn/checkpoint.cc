@@ -4,55 +4,15 @@
 
 #include <gtest/gtest.h>
 
-#include "autograd/engine.h"
 #include "autograd/mode.h"
-#include "autograd/node.h"
 #include "core/memory.h"
-#include "nn/attention.h"
-#include "nn/stack.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
-#include "ops/random.h"
-#include "tests/harness/model_info.h"
+#include "tests/nn/small_stack.h"
 
 namespace longspan::test {
 namespace {
-
-constexpr int64_t D = 16, F = 32;
-const Pass training{.training = true, .gen = Generator{5}};
-
-Block small_block(const Init& init, bool cross) {
-  const Scheme weights = Scheme::normal(0.3);
-  const auto norm = [&](const char* label) {
-    return Normalization(NormKind::layer, D, 1e-5, init.at(label));
-  };
-  AttentionOptions options{
-      .d_model = D, .n_head = 2, .dropout = 0.2f, .weights = weights, .out_weights = weights};
-  std::vector<Branch> list;
-  list.push_back({"attention", norm("norm1"),
-                  std::make_unique<MultiHead>(options, ShawTables{}, init.at("attention"))});
-  if (cross) {
-    options.cross = true;
-    list.push_back({"cross", norm("norm2"),
-                    std::make_unique<MultiHead>(options, ShawTables{}, init.at("cross"))});
-  }
-  const FeedForwardOptions ff{.d_model = D,
-                              .d_ff = F,
-                              .activation = Activation::gelu_tanh,
-                              .dropout = 0.1f,
-                              .weights = weights,
-                              .out_weights = weights};
-  list.push_back({"ff", norm("norm3"), std::make_unique<FeedForward>(ff, init.at("ff"))});
-  return {NormPlace::pre, 0.1f, std::move(list)};
-}
-
-Stack small_stack(const MemoryPolicy& policy, int64_t layers, const Init& init,
-                  bool cross = false) {
-  std::vector<Block> blocks;
-  for (int64_t i = 0; i < layers; ++i) blocks.push_back(small_block(init.at(i), cross));
-  return {std::move(blocks), Normalization(NormKind::layer, D, 1e-5, init.at("final")), policy};
-}
 
 /// Several blocks as one layer; each of them checkpointed too where nested.
 struct Segment final : Layer {
@@ -77,44 +37,7 @@ Segment segment(int64_t layers, bool nested, const Init& init) {
   return s;
 }
 
-Tensor numbers(const Shape& shape, const char* label, const Init& init) {
-  Tensor x = init.at(label).make(shape, Scheme::normal(1)).detach();
-  return x;
-}
-
-Given causal() {
-  Given given;
-  given.pattern = patterns::local(5);
-  return given;
-}
-
-void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(static_cast<bool>(a[i]), static_cast<bool>(b[i])) << i;
-    if (a[i]) {
-      EXPECT_TRUE(same_bits(a[i], b[i])) << i;
-    }
-  }
-}
-
-/// Output and gradients of the input and of every parameter.
-template <class Run>
-std::vector<Tensor> outcome(Module& module, const Init& init, Run&& run) {
-  for (const Tensor& w : parameters(module)) set_grad(w, {});
-  Tensor x = numbers({2, 13, D}, "x", init);
-  set_requires_grad(x);
-  const Tensor y = run(x);
-  backward(y, numbers(y.shape(), "dy", init));
-  std::vector<Tensor> all{y.detach(), grad(x)};
-  for (const Tensor& w : parameters(module)) all.push_back(grad(w));
-  return all;
-}
-
-const Init in_f32{.gen = Generator{7}};
-const Init in_f64{.gen = Generator{7}, .dtype = DType::f64};
-
-TEST(MemorySaving, Test3CheckpointGradientsAreBitwiseEqual) {
+TEST(Memory, Test3_CheckpointGradientsAreBitwiseEqual) {
   for (const Init& init : {in_f32, in_f64}) {
     Stack plain = small_stack("standard", 3, init);
     Stack saving = small_stack("checkpoint", 3, init);
@@ -126,7 +49,7 @@ TEST(MemorySaving, Test3CheckpointGradientsAreBitwiseEqual) {
   }
 }
 
-TEST(MemorySaving, Test3SegmentsAndNestedCheckpointsAreBitwiseEqual) {
+TEST(Memory, Test3_SegmentsAndNestedCheckpointsAreBitwiseEqual) {
   for (const int64_t layers : {2, 3}) {
     Segment plain = segment(layers, false, in_f32), nested = segment(layers, true, in_f32);
     const auto expected = outcome(
@@ -140,7 +63,7 @@ TEST(MemorySaving, Test3SegmentsAndNestedCheckpointsAreBitwiseEqual) {
   }
 }
 
-TEST(MemorySaving, Test3ContextsGetTheirGradients) {
+TEST(Memory, Test3_ContextsGetTheirGradients) {
   std::vector<std::vector<Tensor>> all;
   for (const char* policy : {"standard", "checkpoint"}) {
     Stack stack = small_stack(policy, 2, in_f32, true);
@@ -157,7 +80,7 @@ TEST(MemorySaving, Test3ContextsGetTheirGradients) {
   expect_same(all[0], all[1]);
 }
 
-TEST(MemorySaving, Test7EachCheckpointedLayerSavesItsInput) {
+TEST(Memory, Test7_EachCheckpointedLayerSavesItsInput) {
   const int64_t input = memory::block_bytes(2 * 13 * D * 4);
   const auto saved = [&](const MemoryPolicy& policy, int64_t layers) {
     const Stack stack = small_stack(policy, layers, in_f32);
@@ -173,7 +96,7 @@ TEST(MemorySaving, Test7EachCheckpointedLayerSavesItsInput) {
   EXPECT_GT(saved("standard", 4), 5 * four);
 }
 
-TEST(MemorySaving, Test8MemoryDoesNotGrowFromStepToStep) {
+TEST(Memory, Test8_MemoryDoesNotGrowFromStepToStep) {
   Stack stack = small_stack("checkpoint", 3, in_f32);
   Tensor x = numbers({2, 13, D}, "x", in_f32);
   set_requires_grad(x);
@@ -195,7 +118,7 @@ TEST(MemorySaving, Test8MemoryDoesNotGrowFromStepToStep) {
   }
 }
 
-TEST(MemorySaving, Test11RetainedGraphsRunTwice) {
+TEST(Memory, Test11_RetainedGraphsRunTwice) {
   Segment s = segment(2, true, in_f64);
   Tensor x = numbers({2, 13, D}, "x", in_f64);
   set_requires_grad(x);
@@ -208,7 +131,7 @@ TEST(MemorySaving, Test11RetainedGraphsRunTwice) {
   EXPECT_THROW(backward(y, dy), GradientError);
 }
 
-TEST(MemorySaving, Test11PartOfTheGradients) {
+TEST(Memory, Test11_PartOfTheGradients) {
   Segment s = segment(2, false, in_f32);
   Tensor x = numbers({2, 13, D}, "x", in_f32);
   set_requires_grad(x);
@@ -253,7 +176,7 @@ Tensor leaf(const Shape& shape) {
   return x;
 }
 
-TEST(MemorySaving, Test12AnotherReRunIsAnError) {
+TEST(Memory, Test12_AnotherReRunIsAnError) {
   const Tensor x = leaf({3, 4});
   int runs = 0;
   Odd odd;
@@ -281,7 +204,7 @@ TEST(MemorySaving, Test12AnotherReRunIsAnError) {
             std::string::npos);
 }
 
-TEST(MemorySaving, Test12WritingWhatIsReadIsAnError) {
+TEST(Memory, Test12_WritingWhatIsReadIsAnError) {
   Tensor weight = leaf({4, 4});
   const Tensor x = leaf({3, 4});
   Odd odd;
@@ -296,7 +219,7 @@ TEST(MemorySaving, Test12WritingWhatIsReadIsAnError) {
   EXPECT_THROW(backward(z, Tensor::zeros(z.shape())), GradientError);
 }
 
-TEST(MemorySaving, ReRunsEndAfterTheLastSave) {
+TEST(Memory, ReRunsEndAfterTheLastSave) {
   const Tensor x = leaf({3, 4});
   int begun = 0, finished = 0;
   Odd odd;
@@ -312,7 +235,7 @@ TEST(MemorySaving, ReRunsEndAfterTheLastSave) {
   EXPECT_EQ(finished, 1);
 }
 
-TEST(MemorySaving, NothingIsKeptWhereNothingIsRecorded) {
+TEST(Memory, NothingIsKeptWhereNothingIsRecorded) {
   Segment s = segment(2, true, in_f32);
   const Tensor x = numbers({2, 13, D}, "x", in_f32);
   const NoGrad off;

@@ -1,0 +1,100 @@
+#include "nn/chunked.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "autograd/mode.h"
+#include "nn/checkpoint.h"
+#include "ops/kernels/copy.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr std::string_view kOp = "chunked";
+
+/// Its inputs are runs of its rows, one after another.
+struct JoinNode final : autograd::Node {
+  JoinNode() : Node(kOp) {}
+  Grads backward(std::span<const Tensor> dy) override {
+    Grads parts;
+    int64_t row = 0;
+    for (const autograd::Edge& piece : next) {
+      const int64_t n = piece.node->outputs[static_cast<size_t>(piece.slot)].shape[1];
+      parts.push_back(narrow(dy[0], 1, row, n));
+      row += n;
+    }
+    return parts;
+  }
+};
+
+/// Pieces of [1, T, E] written into one tensor as they come, so that no more than one of them
+/// lives.
+class Join {
+ public:
+  explicit Join(int64_t rows) : rows_(rows) {}
+
+  void add(const Tensor& piece) {
+    if (!y_) y_ = Tensor::empty({1, rows_, piece.dim(2)}, piece.dtype(), piece.device());
+    Tensor to = y_.alias(piece.shape(), y_.strides(), at_ * piece.dim(2));
+    kernels::copy(y_.device(), piece.view(), to.mut());
+    at_ += piece.dim(1);
+    pieces_.push_back(autograd::edge_of(piece));
+  }
+
+  Tensor take() {
+    if (pieces_.front().node) {
+      const auto node = std::make_shared<JoinNode>();
+      Tensor* const made[] = {&y_};
+      autograd::attach(node, {}, made);
+      node->next = std::move(pieces_);
+    }
+    return y_;
+  }
+
+ private:
+  int64_t rows_, at_ = 0;
+  Tensor y_;
+  std::vector<autograd::Edge> pieces_;
+};
+
+}  // namespace
+
+Tensor chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f) {
+  require(chunks >= 1, kOp, "{} chunks; expected 1 or more", chunks);
+  require_rank_is(kOp, x, 3);
+  const int64_t total = x.dim(0) * x.dim(1);
+  const int64_t size = std::max<int64_t>(1, (total + chunks - 1) / chunks);
+  const Tensor rows = reshape(x, {1, total, x.dim(2)});
+  // Before the first piece: a frame around all of it, which is run again, ends here.
+  const auto input = std::make_shared<const detail::Argument>(rows);
+  Join join(total);
+  int64_t begin = 0;
+  do {
+    const int64_t n = std::min(size, total - begin);
+    Pass site = pass;
+    site.row += begin;
+    if (autograd::recording()) {
+      const auto part = std::make_shared<detail::Part>(
+          autograd::Results::none, [=] { f(narrow(input->again(), 1, begin, n), site); });
+      const Tensor piece = narrow(rows, 1, begin, n);
+      part->first([&] { join.add(f(piece, site)); });
+    } else {
+      join.add(f(narrow(rows, 1, begin, n), site));
+    }
+    begin += n;
+  } while (begin < total);
+  const Tensor y = join.take();
+  return reshape(y, {x.dim(0), x.dim(1), y.dim(2)});
+}
+
+Output chunked(const Layer& layer, const Tensor& x, int64_t chunks, Pass pass) {
+  require(layer.position_wise(), kOp,
+          "the layer looks at other rows than its own; only position-wise ones run in pieces");
+  return chunked(x, chunks, pass, [&layer](const Tensor& rows, Pass site) {
+    return layer.forward(rows, {}, site).y;
+  });
+}
+
+}  // namespace longspan

@@ -77,9 +77,9 @@ struct EtcLayer::Residual final : Layer {
   }
 
   static Tensor feed_forward(const Block& block, const Tensor& x, Pass pass) {
-    const Layer& layer = *block.branch("ff").layer;
-    if (!x || block.chunks() == 1) return x ? layer.forward(x, {}, pass).y : x;
-    return chunked(layer, x, block.chunks(), pass).y;
+    const Layer& ff = *block.branch("ff").layer;
+    if (!x) return x;
+    return (block.chunks() == 1 ? ff.forward(x, {}, pass) : chunked(ff, x, block.chunks(), pass)).y;
   }
 
   const EtcLayer& layer;

@@ -18,6 +18,7 @@
 #include "core/scope.h"
 #include "nn/attention.h"
 #include "nn/checkpoint.h"
+#include "nn/chunked.h"
 #include "nn/reversible.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -81,6 +82,11 @@ void check(const ReformerConfig& c) {
                           "memory = {} is for stacks of one stream; use reversible, checkpoint or "
                           "standard",
                           c.memory.text());
+  require(c.memory.chunks >= 1, kName, "chunks is {}; expected 1 or more", c.memory.chunks);
+  require(c.memory.chunks == 1 || !c.dropout_broadcast || c.dropout == 0, kName,
+          "chunks = {} do not go with dropout_broadcast, which draws once for a whole sequence; "
+          "use 1",
+          c.memory.chunks);
 }
 
 /// W2 f(Drop(W1 x + b1)) + b2: in the authors' code dropout stands before the activation.
@@ -100,6 +106,7 @@ class ReformerFeedForward : public Layer {
     return out_.forward(
         activate(activation_, columns_ ? dropout_columns(h, p_, site) : dropout(h, p_, site)));
   }
+  bool position_wise() const override { return true; }
   void visit(Visitor& v) override { v("in", in_)("out", out_); }
 
  private:
@@ -155,9 +162,18 @@ std::unique_ptr<Layer> make_attention(const ReformerConfig& c, int64_t layer, co
 /// Drop(layer(LN(x))); what one stream adds to the other.
 struct Reformer::Branch final : Layer {
   Branch(Normalization n, std::unique_ptr<Layer> l, const ReformerConfig& c)
-      : norm(std::move(n)), layer(std::move(l)), p(c.dropout), columns(c.dropout_broadcast) {}
+      : norm(std::move(n)),
+        layer(std::move(l)),
+        p(c.dropout),
+        columns(c.dropout_broadcast),
+        chunks(layer->position_wise() ? c.memory.chunks : 1) {}
 
   Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+    if (chunks == 1) return whole(x, given, pass);
+    return chunked(x, chunks, pass,
+                   [this](const Tensor& rows, Pass site) { return whole(rows, {}, site).y; });
+  }
+  Output whole(const Tensor& x, const Given& given, Pass pass) const {
     Output out = layer->forward(norm.forward(x), given, pass);
     const Pass site = pass.at("out");
     out.y = columns ? dropout_columns(out.y, p, site) : dropout(out.y, p, site);
@@ -169,6 +185,7 @@ struct Reformer::Branch final : Layer {
   std::unique_ptr<Layer> layer;
   float p;
   bool columns;
+  int64_t chunks;
 };
 
 namespace {

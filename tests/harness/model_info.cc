@@ -175,7 +175,7 @@ void outline(const ModelInfo& m) {
 }
 
 void gradients_hold(const ModelInfo& m) {
-  const auto model = m.make_with_dropout(init_f64());
+  const auto model = m.make_with_dropout(init_f64(), {});
   randomise(*model, 0.3, 5);
   const Example e = random_example(m, *model, 2);
   const Pass pass{.training = true, .gen = Generator{11}};
@@ -286,7 +286,7 @@ void macs(const ModelInfo& m) {
 }
 
 void draws(const ModelInfo& m) {
-  const auto model = m.make_with_dropout(Init{.gen = Generator{1}});
+  const auto model = m.make_with_dropout(Init{.gen = Generator{1}}, {});
   const Example e = random_example(m, *model, 2);
   const Pass pass{.training = true, .gen = Generator{11}};
   const DrawWatch watch;
@@ -295,12 +295,57 @@ void draws(const ModelInfo& m) {
   EXPECT_THROW(loss_of(*model, e, pass), ValueError) << "the watch does not see the draws";
 }
 
+/// The loss and the gradients of a training pass.
+std::vector<Tensor> trained(const ModelInfo& m, const MemoryPolicy& memory) {
+  const auto model = m.make_with_dropout(Init{.gen = Generator{1}}, memory);
+  const Example e = random_example(m, *model, 2);
+  const Tensor loss = loss_of(*model, e, {.training = true, .gen = Generator{11}});
+  backward(loss);
+  std::vector<Tensor> all{loss.detach()};
+  for (const Tensor& p : parameters(*model)) {
+    if (grad(p)) all.push_back(grad(p));
+  }
+  return all;
+}
+
+void policies(const ModelInfo& m) {
+  const auto same = [](const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << i;
+  };
+  const std::vector<Tensor> expected = trained(m, "standard");
+  const auto unless_refused = [&](const MemoryPolicy& policy, auto&& test) {
+    SCOPED_TRACE(policy.text());
+    try {
+      test(trained(m, policy));
+    } catch (const NotImplemented& e) {
+      EXPECT_NE(std::string(e.what()).find(policy.text()), std::string::npos) << e.what();
+    }
+  };
+  same(expected, trained(m, "checkpoint"));
+  for (const char* policy : {"checkpoint:2", "checkpoint:2:1", "lean", "selective"}) {
+    unless_refused(policy, [&](const std::vector<Tensor>& all) { same(expected, all); });
+  }
+  for (const char* policy : {"standard", "checkpoint", "lean"}) {
+    MemoryPolicy pieces = policy;
+    pieces.chunks = 3;
+    unless_refused(pieces, [&](const std::vector<Tensor>& all) {
+      ASSERT_EQ(all.size(), expected.size());
+      EXPECT_TRUE(same_bits(all[0], expected[0]));
+      for (size_t i = 1; i < all.size(); ++i) EXPECT_LT(distance(all[i], expected[i]), 1e-5) << i;
+    });
+  }
+  unless_refused("reversible:exact", [&](const std::vector<Tensor>& all) {
+    same(trained(m, "reversible:exact:stored"), all);
+  });
+}
+
 void threads(const ModelInfo& m) {
   const int before = num_threads();
   std::vector<std::vector<Tensor>> runs;
   for (const int n : {1, 2, 3}) {
     set_num_threads(n);
-    const auto model = m.make_with_dropout(Init{.gen = Generator{1}});
+    const auto model = m.make_with_dropout(Init{.gen = Generator{1}}, {});
     const Example e = random_example(m, *model, 3);
     const Pass pass{.training = true, .gen = Generator{11}};
     const Tensor loss = loss_of(*model, e, pass);
@@ -406,6 +451,7 @@ void register_tests() {
     add(m, "bytes", bytes);
     add(m, "macs", macs);
     add(m, "draws", draws);
+    add(m, "policies", policies);
     add(m, "threads", threads);
     if (m.decodes) add(m, "decoding", decoding);
   }

@@ -8,6 +8,7 @@
 
 #include "models/model.h"
 #include "nn/init.h"
+#include "nn/memory_policy.h"
 
 namespace longspan::test {
 
@@ -21,14 +22,17 @@ namespace longspan::test {
 ///   bytes       bytes visited are bytes tracked as parameters, and none stay behind
 ///   macs        the count of a forward pass is macs(length)
 ///   draws       no two sites of a forward pass draw the same random numbers
+///   policies    losses and gradients are the same bits under every memory policy that keeps the
+///               function, and of weights to rounding in chunks; reversible ones have those of the
+///               same streams stored, or are refused
 ///   threads     losses and gradients are the same bits for 1, 2 and 3 threads
 ///   decoding    token by token gives the logits of one pass; only where the model decodes
 struct ModelInfo {
   std::string name;
   /// Small, with an embedding table of its own named "embed.token.weight"; at least 16 tokens.
   std::function<std::unique_ptr<LanguageModel>(const Init&)> make;
-  /// The same with every dropout that it has.
-  std::function<std::unique_ptr<LanguageModel>(const Init&)> make_with_dropout;
+  /// The same with every dropout that it has, under a memory policy.
+  std::function<std::unique_ptr<LanguageModel>(const Init&, const MemoryPolicy&)> make_with_dropout;
   /// Whether one layer lets row i read row j != i directly.
   std::function<bool(int64_t i, int64_t j)> sees;
   int64_t length = 11;  ///< of the sequences of the tests; at most the vocabulary

@@ -38,7 +38,8 @@ ModelInfo entry(const std::string& name, const std::function<void(LongformerConf
   m.make = [c](const Init& init) { return std::make_unique<Longformer>(c, init); };
   LongformerConfig dropping = c;
   dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init) {
+  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
+    dropping.memory = memory;
     return std::make_unique<Longformer>(dropping, init);
   };
   m.sees = [c](int64_t i, int64_t j) {

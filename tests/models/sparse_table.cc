@@ -31,7 +31,10 @@ ModelInfo sparse(const std::string& name, const char* sets, Integration integrat
   m.make = [c](const Init& init) { return made(c, init); };
   SparseTransformerConfig dropping = c;
   dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init) { return made(dropping, init); };
+  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
+    dropping.memory = memory;
+    return made(dropping, init);
+  };
   m.sees = [sees](int64_t i, int64_t j) { return j <= i && sees(i, j); };
   m.task = [](int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; };
   m.counted_from = 4;

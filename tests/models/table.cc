@@ -22,7 +22,10 @@ ModelInfo decoder(const std::string& name, const std::function<void(TransformerC
   TransformerConfig dropping = c;
   if (dropping.dropout == 0) dropping.dropout = 0.1f;
   if (dropping.dropout_token == 0) dropping.dropout_token = 0.05f;
-  m.make_with_dropout = [dropping](const Init& init) { return tiny(dropping, init); };
+  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
+    dropping.memory = memory;
+    return tiny(dropping, init);
+  };
   m.sees = [c](int64_t i, int64_t j) {
     if (j > i && c.wiring == Wiring::decoder) return false;
     if (c.local == Locality::block) return i / c.window - j / c.window <= 1;

@@ -24,7 +24,8 @@ ModelInfo encoder(const std::string& name, Config c) {
   m.make = [c](const Init& init) { return std::make_unique<Model>(c, init); };
   Config dropping = c;
   dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init) {
+  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
+    dropping.memory = memory;
     return std::make_unique<Model>(dropping, init);
   };
   m.task = period_three;

@@ -21,7 +21,8 @@ ModelInfo etc(const std::string& name, const std::function<void(EtcConfig&)>& ch
   m.make = [c](const Init& init) { return std::make_unique<Etc>(c, init); };
   EtcConfig dropping = c;
   dropping.dropout = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init) {
+  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
+    dropping.memory = memory;
     return std::make_unique<Etc>(dropping, init);
   };
   m.sees = [](int64_t, int64_t) { return true; };  // over globals, in two layers

@@ -23,7 +23,8 @@ ModelInfo entry(const std::string& name, const ReformerConfig& c) {
   m.make = [c](const Init& init) { return std::make_unique<Reformer>(c, init); };
   ReformerConfig dropping = c;
   dropping.dropout = dropping.dropout_attn = dropping.dropout_local = 0.1f;
-  m.make_with_dropout = [dropping](const Init& init) {
+  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
+    dropping.memory = memory;
     return std::make_unique<Reformer>(dropping, init);
   };
   m.sees = [](int64_t i, int64_t j) { return j <= i; };

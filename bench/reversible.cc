@@ -1,4 +1,4 @@
-// What reversible stacks cost and save: JSON lines on standard output.
+// What memory policies cost and save: JSON lines on standard output.
 //   bench_reversible steps [rounds]   CPU seconds of training steps by policy, as ratios to
 //   standard bench_reversible depth            bytes kept for the backward pass, by depth and
 //   policy bench_reversible errors           errors of the inversion, by depth, dtype of layers and
@@ -30,7 +30,8 @@ namespace longspan::bench {
 namespace {
 
 constexpr int64_t kLength = 1024;
-const char* const kPolicies[] = {"standard", "checkpoint", "reversible", "reversible:exact"};
+const char* const kPolicies[] = {"standard",     "lean",       "selective",       "checkpoint",
+                                 "checkpoint:4", "reversible", "reversible:exact"};
 
 /// The decoder of the specification's small measurements: D = 128, F = 512, V = 8192.
 TransformerConfig small(int64_t layers, const std::string& policy) {

@@ -1,0 +1,142 @@
+// Memory policies on every model that programs can name, and steps that run out of memory.
+
+#include <gtest/gtest.h>
+
+#include "autograd/engine.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+#include "models/registry.h"
+#include "models/transformer.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "tests/harness/model_info.h"
+#include "train/config.h"
+#include "train/optimizer.h"
+
+namespace longspan::test {
+namespace {
+
+/// The loss and the gradients of one training step of a model's tiny configuration.
+std::vector<Tensor> trained(const ModelEntry& entry, const char* policy, int64_t chunks = 1) {
+  const auto blueprint = entry.make("tiny");
+  set_fields(*blueprint,
+             {{"memory", policy, "test"}, {"chunks", chunks, "test"}, {"dropout", 0.2, "test"}});
+  const auto model = blueprint->build(Init{.gen = Generator{1}});
+  const int64_t length = blueprint->defaults().length;
+  const Tensor tokens = some_tokens(2, length, model->vocab());
+  const Pass pass{.training = true, .gen = Generator{2}};
+  const LanguageModel::Losses l =
+      model->objective() == Objective::sequence
+          ? model->sequence_loss({some_tokens(2, length, model->vocab(), 3)}, tokens, tokens, pass)
+          : model->loss(tokens, tokens, model->empty_memory(2), pass);
+  backward(l.auxiliary ? add(l.loss, l.auxiliary) : l.loss);
+  std::vector<Tensor> all{l.loss.detach()};
+  for (const Tensor& w : parameters(*model)) {
+    if (grad(w)) all.push_back(grad(w));
+  }
+  return all;
+}
+
+TEST(Memory, Test3_EveryModelOfTheRegistryTrainsUnderEveryPolicy) {
+  for (const ModelEntry& entry : models()) {
+    SCOPED_TRACE(entry.name);
+    const std::vector<Tensor> standard = trained(entry, "standard");
+    const std::vector<Tensor> streams = trained(entry, "reversible:exact:stored");
+    int refused = 0;
+    for (const char* policy : {"checkpoint", "checkpoint:2", "checkpoint:2:1", "lean", "selective",
+                               "reversible:exact"}) {
+      SCOPED_TRACE(policy);
+      const auto& expected =
+          MemoryPolicy(policy).kind == MemoryKind::reversible_exact ? streams : standard;
+      try {
+        const std::vector<Tensor> all = trained(entry, policy);
+        ASSERT_EQ(all.size(), expected.size());
+        for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(same_bits(all[i], expected[i])) << i;
+      } catch (const NotImplemented& e) {
+        EXPECT_NE(std::string(e.what()).find(policy), std::string::npos) << e.what();
+        ++refused;
+      }
+    }
+    EXPECT_LE(refused, entry.name == "reformer" ? 2 : 0);
+    for (const char* policy : {"standard", "checkpoint", "reversible:exact:stored"}) {
+      SCOPED_TRACE(policy);
+      const auto& expected = MemoryPolicy(policy).stored ? streams : standard;
+      const std::vector<Tensor> all = trained(entry, policy, 3);
+      ASSERT_EQ(all.size(), expected.size());
+      EXPECT_TRUE(same_bits(all[0], expected[0]));
+      for (size_t i = 1; i < all.size(); ++i) EXPECT_LT(distance(all[i], expected[i]), 1e-5) << i;
+    }
+  }
+}
+
+/// A model, its optimiser and one batch.
+struct Training {
+  explicit Training(const MemoryPolicy& policy) : model(config(policy), Init{.gen = gen}) {}
+
+  static TransformerConfig config(const MemoryPolicy& policy) {
+    TransformerConfig c = transformer_preset("tiny");
+    c.n_layer = 2;
+    c.dropout = 0.2f;
+    c.memory = policy;
+    return c;
+  }
+  void step() {
+    const Pass pass{.training = true, .gen = gen.fork(static_cast<uint64_t>(adam.steps()))};
+    backward(model.loss(tokens, tokens, {}, pass).loss);
+    clip_gradients(adam, 0.1);
+    adam.step(1e-2);
+  }
+  /// Copies of parameters, moments and the count of steps.
+  std::vector<Tensor> state() {
+    std::vector<Tensor> all;
+    for (const Tensor& w : parameters(model)) all.push_back(clone(w));
+    for (const NamedTensor& s : adam.state()) all.push_back(clone(s.tensor));
+    return all;
+  }
+
+  const Generator gen{3};
+  Transformer model;
+  AdamW adam{named_parameters(model)};
+  const Tensor tokens = some_tokens(2, 7, 16);
+};
+
+void expect_equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << i;
+}
+
+TEST(OutOfMemory, AtAnyAllocationOfAStepChangesNothing) {
+  for (const char* text : {"standard", "checkpoint:2:1", "lean", "selective", "reversible:exact"}) {
+    SCOPED_TRACE(text);
+    MemoryPolicy policy = text;
+    if (policy.kind == MemoryKind::checkpoint) policy.chunks = 2;
+    Training plain(policy), unlucky(policy);
+    plain.step();
+    unlucky.step();
+    const std::vector<Tensor> before = unlucky.state();
+    plain.step();
+    const std::vector<Tensor> after = plain.state();
+    const Usage live = memory_tracker().live();
+    int64_t failures = 0;
+    for (bool failed = true; failed; failures += failed ? 1 : 0) {
+      fail_allocation_after({}, failures);
+      try {
+        unlucky.step();
+        failed = false;
+      } catch (const OutOfMemory&) {
+        unlucky.adam.clear_gradients();
+      }
+      fail_allocation_after({}, -1);
+      if (!failed) break;
+      EXPECT_EQ(memory_tracker().live().total() - memory_tracker().live()[Category::cache],
+                live.total() - live[Category::cache])
+          << failures;
+      if (failures % 16 == 0) expect_equal(unlucky.state(), before);
+    }
+    EXPECT_GT(failures, 100);
+    expect_equal(unlucky.state(), after);  // the retry, from what the last failure left
+  }
+}
+
+}  // namespace
+}  // namespace longspan::test

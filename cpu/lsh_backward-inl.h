@@ -34,6 +34,11 @@ class LshGradient {
         own_(dtype_of<T> == to.dtype ? nullptr : slab.take(length_ * to.dim(3))) {}
 
   T* row(int64_t i) const { return own_ != nullptr ? own_ + i * sink_.width : sink_.direct(i); }
+  // All rows, through an order.
+  RowSink<T> through(const int32_t* order) const {
+    const int64_t stride = own_ != nullptr ? sink_.width : sink_.stride;
+    return {reinterpret_cast<char*>(row(0)), dtype_of<T>, stride, sink_.width, order, false};
+  }
   void clear() const {
     for (int64_t i = 0; i < length_; ++i) std::fill_n(row(i), sink_.width, T{0});
   }
@@ -149,7 +154,8 @@ class LshBackward {
     }
   }
 
-  // Rows that the next chunk brings, asked for while this one's products run.
+  // The rows that sums of this chunk go to and those that the next one brings, asked for while
+  // products run.
   void look_ahead(bool last) {
     ahead_.clear();
     if (!last) return;
@@ -157,10 +163,13 @@ class LshBackward {
     const int64_t end = data_.head.chunk_end(chunk_.chunk), next = std::min(end + chunk, length);
     const int64_t keys = data_.in.rule.after * chunk;
     const RowSource<T> v = head_rows<T>(call_.in.v, data_.batch, data_.number, q_.order);
+    ahead_.add(dq_.through(q_.order), begin_, end);
+    ahead_.add(dv_.through(q_.order), begin_, end);
     ahead_.add(q_, std::min(end + keys, length), std::min(next + keys, length));
     ahead_.add(v, std::min(end + keys, length), std::min(next + keys, length));
     ahead_.add(dout_, end, next);
-    ahead_.spread(ceil_div(rows_, kGroup) * ceil_div(data_.head.window(), N) * 2);
+    ahead_.spread(ceil_div(rows_, kGroup) *
+                  (ceil_div(data_.head.window(), N) + keys_.width_panels));
   }
 
   // One score tile.

@@ -166,8 +166,8 @@ class LshKeys {
     const LshHead& x = data_.head;
     needed_.clear();
     for (int64_t slot = 0; slot < x.slots(); ++slot) {
-      LshChunk keys;
-      if (x.keys_of(queries, slot, keys)) needed_.push_back({slot, keys, tag(keys)});
+      const LshChunk keys = x.keys_of(queries, slot);
+      if (keys.exists()) needed_.push_back({slot, keys, tag(keys)});
     }
     pieces.clear();
     blocks.clear();

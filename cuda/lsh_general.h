@@ -216,8 +216,8 @@ class LshToken {
   LONGSPAN_HD void as_query(F f) const {
     for (int64_t r = 0; r < head.rounds; ++r) {
       for (int64_t slot = 0; slot < head.slots(); ++slot) {
-        kernels::LshChunk keys;
-        if (!head.keys_of({r, head.chunk_of(r, token)}, slot, keys)) continue;
+        const kernels::LshChunk keys = head.keys_of({r, head.chunk_of(r, token)}, slot);
+        if (!keys.exists()) continue;
         const int64_t end = head.chunk_end(keys.chunk);
         for (int64_t p = keys.chunk * head.rule.chunk; p < end; p += lsh_pairs) {
           f(r, keys, slot, p, static_cast<int>(least_of<int64_t>(lsh_pairs, end - p)));
@@ -230,8 +230,8 @@ class LshToken {
   LONGSPAN_HD void as_key(F f) const {
     for (int64_t r = 0; r < head.rounds; ++r) {
       for (int64_t slot = 0; slot < head.slots(); ++slot) {
-        kernels::LshChunk queries;
-        if (!head.queries_of({r, head.chunk_of(r, token)}, slot, queries)) continue;
+        const kernels::LshChunk queries = head.queries_of({r, head.chunk_of(r, token)}, slot);
+        if (!queries.exists()) continue;
         const int64_t end = head.chunk_end(queries.chunk);
         for (int64_t p = queries.chunk * head.rule.chunk; p < end; p += lsh_pairs) {
           f(queries, r, slot, p, static_cast<int>(least_of<int64_t>(lsh_pairs, end - p)));

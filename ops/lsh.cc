@@ -292,12 +292,12 @@ LshPairs count_lsh_pairs(const Tensor& ids, const LshOptions& options) {
   for (int64_t b = 0; b < ids.dim(0); ++b) {
     for (int64_t h = 0; h < ids.dim(1); ++h) {
       const kernels::LshHead head = kernels::lsh_head(in, b, h);
-      kernels::LshChunk keys;
       for (int64_t i = 0; i < head.length; ++i) {
         std::set<int64_t> seen;
         for (int64_t r = 0; r < head.rounds; ++r) {
           for (int64_t slot = 0; slot < head.slots(); ++slot) {
-            if (!head.keys_of({r, head.chunk_of(r, i)}, slot, keys)) continue;
+            const kernels::LshChunk keys = head.keys_of({r, head.chunk_of(r, i)}, slot);
+            if (!keys.exists()) continue;
             const int64_t end = head.chunk_end(keys.chunk);
             for (int64_t p = keys.chunk * options.chunk; p < end; ++p) {
               const int64_t j = head.at(keys.round, p);

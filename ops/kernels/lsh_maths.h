@@ -9,9 +9,10 @@
 /// Which pairs LSH attention sees, for one pair, on the host and on the device.
 namespace longspan::kernels {
 
-/// The place of a chunk: its round and its number there.
+/// The place of a chunk: its round and its number there; a round of -1 where there is none.
 struct LshChunk {
   int64_t round, chunk;
+  LONGSPAN_HD bool exists() const { return round >= 0; }
 };
 
 /// One head of one sample: its ids and orders [R, L], and the rule.
@@ -46,26 +47,22 @@ struct LshHead {
     const int64_t all = rule.before + 1 + rule.after, around = circle();
     return around == 0 || rule.repeat_chunks || all < around ? all : around;
   }
-  /// The chunk `offset` after another one; false where there is none.
-  LONGSPAN_HD bool neighbour(LshChunk from, int64_t offset, LshChunk& to) const {
-    const int64_t n = chunks();
-    to = {from.round, from.chunk + offset};
-    if (rule.wrap == LshWrap::none) return to.chunk >= 0 && to.chunk < n;
-    if (rule.wrap == LshWrap::round) {
-      to.chunk = ((to.chunk % n) + n) % n;
-      return true;
+  /// The chunk `offset` after another one, if there is one.
+  LONGSPAN_HD LshChunk neighbour(LshChunk from, int64_t offset) const {
+    const int64_t n = chunks(), chunk = from.chunk + offset;
+    if (rule.wrap == LshWrap::none) {
+      return {chunk >= 0 && chunk < n ? from.round : -1, chunk};
     }
-    const int64_t all = rounds * n, flat = (from.round * n + to.chunk) % all;
-    const int64_t wrapped = (flat + all) % all;
-    to = {wrapped / n, wrapped % n};
-    return true;
+    if (rule.wrap == LshWrap::round) return {from.round, ((chunk % n) + n) % n};
+    const int64_t all = rounds * n, flat = (((from.round * n + chunk) % all) + all) % all;
+    return {flat / n, flat % n};
   }
   /// The chunk in a slot of a query chunk's window, and the query chunk whose slot holds a chunk.
-  LONGSPAN_HD bool keys_of(LshChunk queries, int64_t slot, LshChunk& keys) const {
-    return neighbour(queries, slot - rule.before, keys);
+  LONGSPAN_HD LshChunk keys_of(LshChunk queries, int64_t slot) const {
+    return neighbour(queries, slot - rule.before);
   }
-  LONGSPAN_HD bool queries_of(LshChunk keys, int64_t slot, LshChunk& queries) const {
-    return neighbour(keys, rule.before - slot, queries);
+  LONGSPAN_HD LshChunk queries_of(LshChunk keys, int64_t slot) const {
+    return neighbour(keys, rule.before - slot);
   }
 
   /// How many slots of query i's window in a round hold key j's place in key_round.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "bench/harness.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "models/reformer.h"
 #include "models/transformer.h"
 #include "ops/block_attention.h"
 #include "ops/copy.h"
@@ -62,6 +64,7 @@ double magnitude_of(const Tensor& x) {
 struct Workload {
   std::function<void()> run;
   double check = 0;
+  int64_t peak_bytes = 0;  // 0: not measured
 };
 
 /// A workload from forward(inputs): its forward, its backward, or both. Floating inputs get
@@ -238,6 +241,58 @@ Workload gpt_step(const Json& request) {
   return {[step] { step(); }, check};
 }
 
+/// VmRSS or VmHWM of this process, in bytes.
+int64_t resident(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(field, 0) == 0) return 1024 * std::stoll(line.substr(field.size() + 1));
+  }
+  return 0;
+}
+
+/// One training step of a Reformer with the rules of transformers, and its axial positions:
+/// forward, backward, AdamW. The peak is that of the second step, above what the process held
+/// before.
+Workload reformer_step(const Json& request) {
+  const Json& shape = request.at("shape");
+  const int64_t length = shape.at("length"), model_width = shape.at("model");
+  const int64_t before = resident("VmRSS");
+  ReformerConfig config = reformer_variant({}, ReformerVariant::hf);
+  config.vocab = shape.at("vocabulary");
+  config.n_layer = shape.at("layers");
+  config.n_head = shape.at("heads");
+  config.d_head = shape.at("width");
+  config.d_model = model_width;
+  config.d_ff = 2 * model_width;
+  config.n_max = length;
+  config.layers = "local,lsh";
+  config.rounds = shape.at("rounds");
+  config.position_shape = {128, length / 128};
+  config.position_widths = {model_width / 4, model_width - model_width / 4};
+  config.init_std = config.embed_std = 0.02;
+  config.memory = "reversible";
+  const auto model = std::make_shared<Reformer>(config, Init{.device = place.device});
+  const auto optimizer = std::make_shared<AdamW>(named_parameters(*model));
+  std::vector<int64_t> token(static_cast<size_t>(length)), target(token.size());
+  for (size_t i = 0; i < token.size(); ++i) {
+    token[i] = static_cast<int64_t>(i) * 7919 % config.vocab;
+    target[i] = (token[i] + 7919) % config.vocab;
+  }
+  const Tensor tokens = there(Tensor::from(token, {1, length}));
+  const Tensor targets = there(Tensor::from(target, {1, length}));
+  const auto step = [=] {
+    const Pass pass{.training = true, .gen = {}, .row = 0};
+    const Tensor loss = model->loss(tokens, targets, {}, pass).loss;
+    backward(loss);
+    optimizer->step(1e-3);
+    return loss.item();
+  };
+  const double check = step();
+  std::ofstream("/proc/self/clear_refs") << "5";  // the high-water mark begins again
+  step();
+  return {[step] { step(); }, check, resident("VmHWM") - before};
+}
+
 /// All gradients at once.
 template <class Run>
 Workload everything(std::shared_ptr<const Run> run) {
@@ -265,8 +320,9 @@ Workload layer(const Json& request) {
 
 using Maker = Workload (*)(const Json&);
 const std::map<std::string, Maker> makers = {
-    {"gemm", gemm}, {"attention", attention}, {"band", band},     {"rowwise", rowwise},
-    {"adam", adam}, {"gpt_step", gpt_step},   {"family", family}, {"layer", layer},
+    {"gemm", gemm},       {"attention", attention}, {"band", band},
+    {"rowwise", rowwise}, {"adam", adam},           {"gpt_step", gpt_step},
+    {"family", family},   {"layer", layer},         {"reformer_step", reformer_step},
 };
 
 struct Sample {
@@ -347,6 +403,7 @@ Json answer(const Json& request, Prepared& prepared) {
     reply[field] = *std::min_element(x.begin(), x.end());
     reply[field + "_median"] = median(x);
   };
+  if (prepared.workload.peak_bytes > 0) reply["peak_bytes"] = prepared.workload.peak_bytes;
   put("cpu", cpu);
   put("cpu_total", cpu_total);
   put("wall", wall);

@@ -138,9 +138,19 @@ def long_step_items():
                flops=3 * forward, ratio={"chunks": (2.5, 3.5)}, agree=2e-2)
 
 
+def reformer_items():
+    shape = {"layers": 4, "model": 256, "heads": 4, "width": 64, "rounds": 2, "vocabulary": 256}
+    for length in (4096, 16384):
+        for threads in (1, 2):
+            yield item(13, f"Reformer step, L={length}, {threads} thread{'s' if threads > 1 else ''}",
+                       {"workload": "reformer_step", "shape": {**shape, "length": length}},
+                       {"transformers": [("torch", "eager")]}, threads=threads, elements=length,
+                       ratio={"transformers": (3.0, 4.0)}, agree=2e-2)  # first losses
+
+
 def all_items():
     for make in (gemm_items, attention_items, band_items, rowwise_items, adam_items, step_items,
-                 long_step_items):
+                 long_step_items, reformer_items):
         yield from make()
 
 
@@ -191,7 +201,8 @@ class Contest:
         after = self.peak(threads)
         best = {label: {k: min(a[k] for a in got) for k in ("cpu", "cpu_total", "wall")}
                 | {"wall_median": statistics.median(a["wall_median"] for a in got),
-                   "check": got[0]["check"]} for label, got in answers.items()}
+                   "check": got[0]["check"]}
+                | {k: got[0][k] for k in ("peak_bytes",) if k in got[0]} for label, got in answers.items()}
         return best, before, after
 
     def run(self, entry):
@@ -257,6 +268,9 @@ def show(result, elements):
             line += f" {100 * result['share'][rival]:.1f} %"
         line += f" x{ratio:.2f}{verdict(ratio, result['goal']['ratio'].get(rival))}"
         line += f" (wall x{result['ratio_wall'][rival]:.2f}; {result['variants'][rival]})"
+    if "peak_bytes" in own:
+        peaks = [f"{k} {b['peak_bytes'] / 2**20:.0f}" for k, b in result["best"].items()]
+        line += f" | peak MiB: {', '.join(peaks)}"
     if not result["steady"]:
         line += "  UNSTEADY"
     if not result["agree"]:

@@ -8,7 +8,7 @@ Reads one JSON request per line on standard input and answers with one JSON line
 Every repeat runs the workload as often as fills `seconds`. The answer gives seconds per call, best
 and median over the repeats: `cpu` is the CPU time of the busiest thread, `cpu_total` that of all
 threads, `wall` the wall-clock time. `check` is the mean magnitude of the results, to be compared
-with the other worker's. bench/worker.cc speaks the same protocol.
+with the other worker's; `peak_bytes`, where a workload has it, what it holds at most. bench/worker.cc speaks the same protocol.
 """
 
 import ctypes
@@ -25,6 +25,7 @@ import torch
 import torch._inductor.config
 import torch.nn.functional as F
 
+import reformer
 import sparse
 from inputs import differentiable, magnitude, values
 
@@ -256,6 +257,7 @@ WORKLOADS = {
     "adam": adam,
     "gpt_step": gpt_step,
     **sparse.WORKLOADS,
+    **reformer.WORKLOADS,
 }
 
 
@@ -302,6 +304,8 @@ def answer(request, cache):
     run, check, calls = cache[key]
     samples = [measure(run, calls) for _ in range(request["repeats"])]
     result = {"check": check, "calls": calls}
+    if hasattr(run, "peak_bytes"):
+        result["peak_bytes"] = run.peak_bytes
     for name in ("cpu", "cpu_total", "wall"):
         result[name] = min(s[name] for s in samples)
         result[name + "_median"] = statistics.median(s[name] for s in samples)

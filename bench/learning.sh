@@ -113,7 +113,7 @@ case "$family" in
     score test ;;
   reformer) # next bytes
     run+=(--task wikixml)
-    train_to 4000
+    train_to 4500
     score test ;;
   reformer-duplication) # 0 w 0 w with four rounds of hashing, scored with more and fewer
     run+=(--model reformer:duplication_small --task duplicate)

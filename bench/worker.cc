@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +22,7 @@
 #include "bench/family.h"
 #include "bench/harness.h"
 #include "core/error.h"
+#include "core/memory.h"
 #include "core/parallel.h"
 #include "models/reformer.h"
 #include "models/transformer.h"
@@ -241,22 +241,12 @@ Workload gpt_step(const Json& request) {
   return {[step] { step(); }, check};
 }
 
-/// VmRSS or VmHWM of this process, in bytes.
-int64_t resident(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(field, 0) == 0) return 1024 * std::stoll(line.substr(field.size() + 1));
-  }
-  return 0;
-}
-
 /// One training step of a Reformer with the rules of transformers, and its axial positions:
 /// forward, backward, AdamW. The peak is that of the second step, above what the process held
 /// before.
 Workload reformer_step(const Json& request) {
   const Json& shape = request.at("shape");
   const int64_t length = shape.at("length"), model_width = shape.at("model");
-  const int64_t before = resident("VmRSS");
   ReformerConfig config = reformer_variant({}, ReformerVariant::hf);
   config.vocab = shape.at("vocabulary");
   config.n_layer = shape.at("layers");
@@ -288,9 +278,10 @@ Workload reformer_step(const Json& request) {
     return loss.item();
   };
   const double check = step();
-  std::ofstream("/proc/self/clear_refs") << "5";  // the high-water mark begins again
+  MemoryTracker& tracker = memory_tracker(place.device);
+  tracker.reset_peak();
   step();
-  return {[step] { step(); }, check, resident("VmHWM") - before};
+  return {[step] { step(); }, check, tracker.peak().total()};
 }
 
 /// All gradients at once.

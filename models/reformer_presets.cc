@@ -26,7 +26,7 @@ constexpr Preset presets[] = {
 /// Optimisers of the papers that this has none of (Adafactor) are left to options.
 TrainingDefaults defaults_of(std::string_view preset) {
   if (preset.starts_with("small")) {
-    return {.length = 512, .batch = 2, .steps = 4000, .lr = 2e-3, .clip = 1};
+    return {.length = 512, .batch = 2, .steps = 4500, .lr = 2e-3, .clip = 1};
   }
   if (preset == "tiny") return {.length = 16, .batch = 4, .steps = 200};
   if (preset == "duplication_small") {

@@ -22,13 +22,14 @@ constexpr int64_t B = 2, L = 33;
 /// Makes a configuration small, lets it drop, and sets its policy.
 class Adapted final : public Fields {
  public:
-  Adapted(std::string_view policy, std::string_view precision)
-      : policy_(policy), precision_(precision) {}
+  Adapted(std::string_view policy, std::string_view precision, int64_t chunks)
+      : policy_(policy), precision_(precision), chunks_(chunks) {}
 
  private:
   void field(std::string_view, bool&) override {}
   void field(std::string_view n, int64_t& x) override {
     if (n == "n_layer") x = 3;
+    if (n == "chunks") x = chunks_;
     if (n == "vocab") x = 300;
     if (n == "mask_id") x = 299;
   }
@@ -53,12 +54,13 @@ class Adapted final : public Fields {
   void leave() override {}
 
   std::string policy_, precision_;
+  int64_t chunks_;
 };
 
 std::unique_ptr<LanguageModel> adapted(const ModelEntry& entry, std::string_view policy,
-                                       std::string_view precision = "f32") {
+                                       std::string_view precision = "f32", int64_t chunks = 1) {
   const auto blueprint = entry.make(entry.presets.front().name);
-  Adapted fields(policy, precision);
+  Adapted fields(policy, precision, chunks);
   blueprint->visit(fields);
   return blueprint->build(Init{.gen = Generator{1}});
 }
@@ -74,8 +76,8 @@ Tensor loss_of(const LanguageModel& model, const Pass& pass) {
 
 /// The loss of a training step, and the gradients of every parameter.
 std::vector<Tensor> step(const ModelEntry& entry, std::string_view policy,
-                         std::string_view precision = "f32") {
-  const auto model = adapted(entry, policy, precision);
+                         std::string_view precision = "f32", int64_t chunks = 1) {
+  const auto model = adapted(entry, policy, precision, chunks);
   const Pass pass{.training = true, .gen = Generator{11}};
   const Tensor loss = loss_of(*model, pass);
   backward(loss);
@@ -86,9 +88,9 @@ std::vector<Tensor> step(const ModelEntry& entry, std::string_view policy,
 
 TEST(Memory, Test2_EveryModelHasTheGradientsOfItsStoredStreams) {
   for (const ModelEntry& entry : models()) {
-    for (const char* precision : {"f32", "bf16"}) {
-      const auto expected = step(entry, "reversible:exact:stored", precision);
-      const auto found = step(entry, "reversible:exact", precision);
+    for (const auto& [precision, chunks] : {std::pair{"f32", 1}, {"f32", 3}, {"bf16", 1}}) {
+      const auto expected = step(entry, "reversible:exact:stored", precision, chunks);
+      const auto found = step(entry, "reversible:exact", precision, chunks);
       ASSERT_EQ(found.size(), expected.size()) << entry.name;
       for (size_t i = 0; i < found.size(); ++i) {
         ASSERT_EQ(static_cast<bool>(found[i]), static_cast<bool>(expected[i])) << entry.name;

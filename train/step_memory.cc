@@ -116,25 +116,27 @@ int64_t states_elsewhere(const Optimizer& optimizer, Device device) {
 int64_t StepMemory::peak() const { return std::max({forward_peak, backward_peak, update_peak}); }
 
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
-                        double clip, const Usage& base, MemoryTrace* trace) {
+                        const MeasureOptions& options) {
+  const Usage& base = options.base;
   MemoryTracker& tracker = memory_tracker(device);
   StepMemory m;
   const Usage before = tracker.live();
   m.parameter = before[Category::parameter] - base[Category::parameter];
   tracker.reset_peak();
   {
-    MacCounter macs;
+    std::optional<MacCounter> macs;
+    if (options.macs) macs.emplace();
     const Tensor y = loss();
     m.saved = tracker.live()[Category::saved] - before[Category::saved];
-    if (trace != nullptr) m.terms = saved_terms(*trace);
-    m.macs = macs.total();
+    if (options.trace != nullptr) m.terms = saved_terms(*options.trace);
+    if (macs) m.macs = macs->total();
     m.forward_peak = phase_peak(device, base, m);
     backward(y);
-    m.again = macs.total() - m.macs;
+    if (macs) m.again = macs->total() - m.macs;
     m.backward_peak = phase_peak(device, base, m);
   }
   m.gradient = tracker.live()[Category::gradient] - base[Category::gradient];
-  if (clip > 0) clip_gradients(optimizer, clip);
+  if (options.clip > 0) clip_gradients(optimizer, options.clip);
   optimizer.step(0);
   m.update_peak = phase_peak(device, base, m);
   const int64_t elsewhere = states_elsewhere(optimizer, device);

@@ -43,12 +43,20 @@ struct StepMemory {
   }
 };
 
-/// Takes a training step: loss() forward, backward, clipping where `clip` > 0, and an update with
-/// the learning rate 0; and says what it needed. On plan_device this is a prediction, in which
-/// every op adds up the closed form of what it makes, keeps and frees, and nothing is computed or
-/// allocated; elsewhere it is the measurement. `base` is what was live before the model was built.
+/// How a step is measured.
+struct MeasureOptions {
+  double clip = 0;               ///< of gradients, where it is above 0
+  Usage base = {};               ///< what was live before the model was built
+  MemoryTrace* trace = nullptr;  ///< for StepMemory::terms
+  bool macs = true;  ///< whether to count them, which takes time where sequences are long
+};
+
+/// Takes a training step: loss() forward, backward, clipping, and an update with the learning rate
+/// 0; and says what it needed. On plan_device this is a prediction, in which every op adds up the
+/// closed form of what it makes, keeps and frees, and nothing is computed or allocated; elsewhere
+/// it is the measurement.
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
-                        double clip = 0, const Usage& base = {}, MemoryTrace* trace = nullptr);
+                        const MeasureOptions& options = {});
 
 /// Letters for sizes, e.g. {{512, "D"}, {2048, "F"}}; the first that fits is taken.
 using Letters = std::vector<std::pair<int64_t, std::string>>;

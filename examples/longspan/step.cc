@@ -70,9 +70,9 @@ StepShape shape_of(RunConfig& c) {
 
 StepPlanner::~StepPlanner() { apply(config_, own_); }
 
-StepMemory StepPlanner::step(
-    const StepShape& shape, Device device,
-    const std::function<void(const MemoryTrace&, const Usage&)>& look) const {
+StepMemory StepPlanner::step(const StepShape& shape, Device device,
+                             const std::function<void(const MemoryTrace&, const Usage&)>& look,
+                             bool macs) const {
   apply(config_, shape);
   const RunConfig& c = config_;
   const Usage base = memory_tracker(device).live();
@@ -82,21 +82,23 @@ StepMemory StepPlanner::step(
   const std::unique_ptr<Optimizer> optimizer =
       make_optimizer(c.optimizer, named_parameters(*model));
   const std::function<Tensor()> forward = forward_of(*model, c, device);
-  if (device != plan_device) measure_step(device, *optimizer, forward, c.optimizer.clip, base);
+  MeasureOptions options{.clip = c.optimizer.clip, .base = base, .macs = macs};
+  if (device != plan_device) measure_step(device, *optimizer, forward, options);
   if (c.accumulate > 1) backward(forward());
   Usage before = memory_tracker(device).live();
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
   std::optional<MemoryTrace> trace;
   if (look) trace.emplace(device);
-  StepMemory m =
-      measure_step(device, *optimizer, forward, c.optimizer.clip, base, trace ? &*trace : nullptr);
+  options.trace = trace ? &*trace : nullptr;
+  StepMemory m = measure_step(device, *optimizer, forward, options);
   if (look) look(*trace, before);
   return m;
 }
 
-std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::string* reason) const {
+std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::string* reason,
+                                               bool macs) const {
   try {
-    return step(shape);
+    return step(shape, plan_device, {}, macs);
   } catch (const Error& e) {
     if (reason != nullptr) *reason = e.what();
     return std::nullopt;
@@ -110,7 +112,7 @@ int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t 
   limit -= limit % unit;
   const auto peak = [&](int64_t size) {
     shape.*part = size;
-    const std::optional<StepMemory> m = predict(shape);
+    const std::optional<StepMemory> m = predict(shape, nullptr, false);
     return m ? m->peak() : -1;
   };
   int64_t low = 0, low_bytes = 0, high = -1, high_bytes = 0;
@@ -200,7 +202,7 @@ BlockBytes block_bytes_of(const StepPlanner& planner, StepShape shape) {
         t.bytes;
   }
   shape.memory = "checkpoint";
-  const std::optional<StepMemory> cut = planner.predict(shape);
+  const std::optional<StepMemory> cut = planner.predict(shape, nullptr, false);
   const int64_t inputs = cut ? cut->saved - bytes.outside : 0;
   for (BlockCost& b : bytes.blocks) b.input = inputs / shape.layers;
   return bytes;
@@ -225,7 +227,7 @@ std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int6
       shape.memory += fmt::format("{}{}", i > 0 ? "+" : "", sizes[i]);
     }
     Strategy s{shape, {}, ""};
-    s.memory = planner.predict(shape, &s.refused);
+    s.memory = planner.predict(shape, &s.refused, false);
     if (s.memory && s.memory->peak() <= budget) {
       low = room;
       best = s;
@@ -233,6 +235,7 @@ std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int6
       high = room - 1;
     }
   }
+  if (best) best->memory = planner.predict(best->shape);
   return best;
 }
 
@@ -275,24 +278,47 @@ const Strategy* smallest(const std::vector<Strategy>& all) {
   return best;
 }
 
+/// Up to three shapes that fit, as command lines: fewer tokens, samples or layers, and where one of
+/// these is not enough, two.
+std::vector<std::string> offers_within(const StepPlanner& planner, const StepShape& least,
+                                       int64_t budget) {
+  struct Offer {
+    int64_t StepShape::*part;
+    int64_t StepShape::*halved;
+  };
+  constexpr auto length = &StepShape::length, batch = &StepShape::batch,
+                 layers = &StepShape::layers;
+  constexpr Offer ways[] = {{length, nullptr}, {batch, nullptr}, {layers, nullptr},
+                            {length, batch},   {length, layers}, {batch, layers}};
+  std::vector<std::string> offers;
+  for (const Offer& way : ways) {
+    if (offers.size() == 3) break;
+    StepShape shape = least;
+    if (way.halved != nullptr) shape.*way.halved = std::max<int64_t>(1, shape.*way.halved / 2);
+    const int64_t unit = way.part == length ? std::min<int64_t>(64, shape.length) : 1;
+    shape.*way.part = planner.largest(shape, way.part, unit, shape.*way.part, budget);
+    if (shape.*way.part == 0) continue;
+    std::string text = "--memory " + shape.memory;
+    if (shape.chunks > 1) text += fmt::format(" --chunks {}", shape.chunks);
+    if (shape.length != least.length) text += fmt::format(" --length {}", shape.length);
+    if (shape.batch != least.batch) text += fmt::format(" --batch {}", shape.batch);
+    if (shape.layers != least.layers) text += fmt::format(" --layers {}", shape.layers);
+    if (std::find(offers.begin(), offers.end(), text) == offers.end()) offers.push_back(text);
+  }
+  return offers;
+}
+
 /// The message where nothing fits: what would.
 [[noreturn]] void refuse(const StepPlanner& planner, const Strategy& least, int64_t budget) {
-  const StepShape& shape = least.shape;
-  std::string offers;
-  const auto offer = [&](const char* flag, int64_t StepShape::*part, int64_t unit) {
-    const int64_t n = planner.largest(shape, part, unit, shape.*part, budget);
-    if (n > 0) offers += fmt::format("\n  --memory {} {} {}", shape.memory, flag, n);
-    if (n > 0 && shape.chunks > 1) offers += fmt::format(" --chunks {}", shape.chunks);
-  };
-  offer("--length", &StepShape::length, std::min<int64_t>(64, shape.length));
-  offer("--batch", &StepShape::batch, 1);
-  offer("--layers", &StepShape::layers, 1);
-  fail<ValueError>("--budget", "a step needs {} at least (--memory {}), and the budget is {}; {}{}",
-                   bytes_text(least.memory->peak()), least.name(), bytes_text(budget),
-                   offers.empty() ? "shorter, smaller batches or fewer layers are not enough: "
-                                    "expected a smaller model.d_model or vocabulary"
-                                  : "expected a larger one, or one of",
-                   offers);
+  const std::vector<std::string> offers = offers_within(planner, least.shape, budget);
+  std::string text =
+      fmt::format("a step needs {} at least (--memory {}), and the budget is {}; ",
+                  bytes_text(least.memory->peak()), least.name(), bytes_text(budget));
+  text += offers.empty() ? "fewer tokens, samples or layers are not enough: expected a smaller "
+                           "model.d_model or vocabulary"
+                         : "expected a larger one, or one of";
+  for (const std::string& offer : offers) text += "\n  " + offer;
+  fail<ValueError>("--budget", "{}", text);
 }
 
 }  // namespace

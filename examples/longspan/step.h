@@ -34,11 +34,12 @@ class StepPlanner {
   /// measurement, of the second step, after one that fills caches. `look`, where given, sees what
   /// happened in it, and what was live before. Throws where the model cannot be built in this
   /// shape.
-  StepMemory step(
-      const StepShape& shape, Device device = plan_device,
-      const std::function<void(const MemoryTrace&, const Usage& before)>& look = {}) const;
+  StepMemory step(const StepShape& shape, Device device = plan_device,
+                  const std::function<void(const MemoryTrace&, const Usage& before)>& look = {},
+                  bool macs = true) const;
   /// The same on the plan, but nothing where the model cannot be built so; `reason` is the message.
-  std::optional<StepMemory> predict(const StepShape& shape, std::string* reason = nullptr) const;
+  std::optional<StepMemory> predict(const StepShape& shape, std::string* reason = nullptr,
+                                    bool macs = true) const;
 
   /// The largest multiple of `unit` up to `limit` of a part of the shape with which the peak stays
   /// within `budget`; 0: none does.

@@ -34,10 +34,11 @@ StepMemory step_of(const Blueprint& blueprint, Device device, int64_t batch, int
     }
     return model->loss(tokens, targets, model->empty_memory(batch), pass).loss;
   };
-  for (int i = 1; i < steps; ++i) measure_step(device, adam, loss, 1.0, base);
+  for (int i = 1; i < steps; ++i) measure_step(device, adam, loss, {.clip = 1.0, .base = base});
   std::optional<MemoryTrace> trace;
   if (traced) trace.emplace(device);
-  return measure_step(device, adam, loss, 1.0, base, traced ? &*trace : nullptr);
+  return measure_step(device, adam, loss,
+                      {.clip = 1.0, .base = base, .trace = traced ? &*trace : nullptr});
 }
 
 /// A strategy, and the models that refuse it.

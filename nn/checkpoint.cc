@@ -71,7 +71,15 @@ Output Choices::run(const Layer& layer, const Tensor& x, Given given, Pass pass)
 
 void run_layers(int64_t count, std::vector<Tensor>& streams, const MemoryPolicy& policy,
                 const LayerStep& step) {
-  run_range(0, count, 0, streams, autograd::recording() ? plan_of(policy) : Plan{}, step, false);
+  if (!autograd::recording()) return run_range(0, count, 0, streams, {}, step, false);
+  if (policy.cut.empty()) return run_range(0, count, 0, streams, plan_of(policy), step, false);
+  int64_t begin = 0;
+  for (const int64_t size : policy.cut) {
+    const int64_t end = std::min(count, begin + size);
+    if (begin < end) run_range(begin, end, 0, streams, {{size}}, step, false);
+    begin = end;
+  }
+  run_range(begin, count, 0, streams, {}, step, false);
 }
 
 Output checkpoint(const Layer& layer, const Tensor& x, const Given& given, Pass pass,

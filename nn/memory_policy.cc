@@ -33,6 +33,21 @@ bool read_segments(std::string_view text, std::vector<int64_t>& sizes) {
   return true;
 }
 
+/// ":K+J+rest".
+bool read_cut(std::string_view text, std::vector<int64_t>& sizes) {
+  constexpr std::string_view rest = "rest";
+  while (text.substr(text.empty() ? 0 : 1) != rest) {
+    int64_t size = 0;
+    const char* const end = text.data() + text.size();
+    if (text.empty() || text[0] != (sizes.empty() ? ':' : '+')) return false;
+    const auto read = std::from_chars(text.data() + 1, end, size);
+    if (read.ec != std::errc() || size < 1) return false;
+    sizes.push_back(size);
+    text.remove_prefix(static_cast<size_t>(read.ptr - text.data()));
+  }
+  return text[0] == '+' && !sizes.empty();
+}
+
 /// ":K", ":exact", ":exact:G", each with or without ":stored" after it.
 bool read_reversible(std::string_view text, MemoryPolicy& policy) {
   constexpr std::string_view stored = ":stored", exact = ":exact";
@@ -68,7 +83,9 @@ bool read(std::string_view text, MemoryPolicy& policy) {
   }
   if (!text.starts_with(checkpoint)) return false;
   policy.kind = MemoryKind::checkpoint;
-  return read_segments(text.substr(checkpoint.size()), policy.segments);
+  text.remove_prefix(checkpoint.size());
+  if (text.ends_with("rest")) return read_cut(text, policy.cut);
+  return read_segments(text, policy.segments);
 }
 
 }  // namespace
@@ -90,6 +107,8 @@ std::string MemoryPolicy::text() const {
   if (kind != MemoryKind::checkpoint || segments != std::vector<int64_t>{1}) {
     for (const int64_t size : segments) text += fmt::format(":{}", size);
   }
+  for (size_t i = 0; i < cut.size(); ++i) text += fmt::format("{}{}", i == 0 ? ":" : "+", cut[i]);
+  if (!cut.empty()) text += "+rest";
   if (grid != MemoryPolicy{}.grid) text += fmt::format(":{}", grid);
   if (stored) text += ":stored";
   return text;

@@ -21,6 +21,7 @@ enum class MemoryKind : uint8_t {
 ///   standard, lean, selective, checkpoint, reversible, reversible:exact
 ///   checkpoint:K      segments of K blocks
 ///   checkpoint:K:J    and within them segments of J blocks, and so on
+///   checkpoint:K+J+rest    segments of K and of J blocks, from the first on; the rest keep all
 ///   reversible:K      true streams are kept after every K blocks too
 ///   reversible:exact:G     multiples of 2^-G, in place of 2^-16
 ///   ...:stored        of reversible ones: the same function, with all that its ops save kept
@@ -28,7 +29,9 @@ enum class MemoryKind : uint8_t {
 struct MemoryPolicy {
   static constexpr std::string_view expected =
       "standard, lean, selective, checkpoint, checkpoint:K (K blocks to a segment), "
-      "checkpoint:K:J (segments of J within those of K), reversible, reversible:K (true streams "
+      "checkpoint:K:J (segments of J within those of K), checkpoint:K+J+rest (segments of K and of "
+      "J "
+      "blocks, the rest keep all), reversible, reversible:K (true streams "
       "every K blocks), reversible:exact, reversible:exact:G (multiples of 2^-G, G from 0 to 23), "
       "and the last four with :stored at the end";
 
@@ -44,8 +47,9 @@ struct MemoryPolicy {
   /// checkpoint: blocks to a segment, falling; the outermost first. reversible: blocks from one
   /// kept pair of streams to the next; empty: the last pair alone.
   std::vector<int64_t> segments;
-  int grid = 16;        ///< reversible_exact: streams are multiples of 2^-grid
-  bool stored = false;  ///< reversible: nothing is inverted
+  std::vector<int64_t> cut;  ///< checkpoint: segments one after another, in place of equal ones
+  int grid = 16;             ///< reversible_exact: streams are multiples of 2^-grid
+  bool stored = false;       ///< reversible: nothing is inverted
   int64_t chunks = 1;
 };
 

@@ -90,6 +90,7 @@ Letters letters_of(const Json& fields) {
   const Json* width = fields.find("d_head");
   const bool own = width != nullptr && width->integer() > 0;
   letters.push_back({own ? width->integer() : fields["d_model"].integer() / heads, "d"});
+  add("d_model", "D", 2);
   add("vocab", "V");
   add("d_embed", "De");
   add("window", "w");

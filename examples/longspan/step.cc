@@ -6,6 +6,7 @@
 #include "autograd/engine.h"
 #include "core/error.h"
 #include "examples/longspan/run.h"
+#include "nn/memory_policy.h"
 #include "ops/elementwise.h"
 #include "train/config.h"
 #include "train/segments.h"
@@ -222,10 +223,10 @@ std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int6
       low = room;
       continue;
     }
-    shape.memory = sizes.empty() ? "standard" : "checkpoint:";
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      shape.memory += fmt::format("{}{}", i > 0 ? "+" : "", sizes[i]);
-    }
+    MemoryPolicy policy;
+    if (!sizes.empty()) policy.kind = MemoryKind::checkpoint;
+    policy.cut = sizes;
+    shape.memory = policy.text();
     Strategy s{shape, {}, ""};
     s.memory = planner.predict(shape, &s.refused, false);
     if (s.memory && s.memory->peak() <= budget) {

@@ -128,9 +128,9 @@ class Texts final : public Fields {
 TEST(MemoryPolicy, IsReadAndWritten) {
   for (const char* text :
        {"standard", "lean", "selective", "checkpoint", "checkpoint:3", "checkpoint:12:4:1",
-        "reversible", "reversible:1", "reversible:4", "reversible:stored", "reversible:2:stored",
-        "reversible:exact", "reversible:exact:14", "reversible:exact:14:stored",
-        "reversible:exact:stored"}) {
+        "checkpoint:3+1+rest", "checkpoint:2+rest", "reversible", "reversible:1", "reversible:4",
+        "reversible:stored", "reversible:2:stored", "reversible:exact", "reversible:exact:14",
+        "reversible:exact:14:stored", "reversible:exact:stored"}) {
     EXPECT_EQ(MemoryPolicy(text).text(), text);
   }
   EXPECT_EQ(MemoryPolicy("checkpoint:1").text(), "checkpoint");
@@ -138,6 +138,10 @@ TEST(MemoryPolicy, IsReadAndWritten) {
                            "standart",
                            "checkpoint:",
                            "checkpoint:0",
+                           "checkpoint:rest",
+                           "checkpoint:0+rest",
+                           "checkpoint:2+rest+1",
+                           "checkpoint:2+1",
                            "checkpoint:-1",
                            "checkpoint:2:2",
                            "checkpoint:2:3",

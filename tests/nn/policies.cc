@@ -23,8 +23,8 @@ namespace {
 constexpr int64_t B = 2, L = 13, T = B * L, H = 2;  // of small_stack.h
 
 const std::vector<const char*> bitwise_policies = {
-    "checkpoint",     "checkpoint:2",     "checkpoint:3", "checkpoint:5", "checkpoint:9",
-    "checkpoint:4:2", "checkpoint:3:2:1", "lean",         "selective"};
+    "checkpoint",          "checkpoint:2",   "checkpoint:3",     "checkpoint:5", "checkpoint:9",
+    "checkpoint:2+1+rest", "checkpoint:4:2", "checkpoint:3:2:1", "lean",         "selective"};
 
 /// Everything that a pass through a stack gives: outputs, memories, losses, and all gradients.
 std::vector<Tensor> everything(const MemoryPolicy& policy, const Init& init, DType dtype) {

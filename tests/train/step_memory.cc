@@ -111,17 +111,19 @@ TEST_P(MemoryOfModels, Test7_PredictedBytesAreThoseMeasured) {
   EXPECT_EQ(refused, strategy.refused);
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, MemoryOfModels,
-                         testing::Values(Strategy7{"standard"}, Strategy7{"checkpoint"},
-                                         Strategy7{"reversible"}, Strategy7{"reversible:2"},
-                                         Strategy7{"reversible:exact"}),
-                         [](const auto& of) {
-                           std::string name =
-                               fmt::format("{}_{}", of.param.memory, of.param.chunks);
-                           for (char& c : name)
-                             c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, MemoryOfModels,
+    testing::Values(Strategy7{"standard"}, Strategy7{"lean", 1, {"reformer"}},
+                    Strategy7{"selective", 1, {"reformer"}}, Strategy7{"checkpoint"},
+                    Strategy7{"checkpoint:2"}, Strategy7{"checkpoint:2+1+rest"},
+                    Strategy7{"checkpoint", 2}, Strategy7{"reversible", 1, {}},
+                    Strategy7{"reversible", 2, {}}, Strategy7{"reversible:2", 1, {}},
+                    Strategy7{"reversible:exact", 1, {}}),
+    [](const auto& of) {
+      std::string name = fmt::format("{}_{}", of.param.memory, of.param.chunks);
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+      return name;
+    });
 
 /// Section 4: A_att = u T (D + D + 3 H d + H d) + 4 T (2 + H), A_ff = u T (2 D + 2 F) + 8 T; the
 /// stack adds the final norm's input and statistics, the loss its input and lse.

@@ -83,15 +83,15 @@ class LshToken {
       statistics[0] = -std::numeric_limits<A>::infinity();  // reference
       statistics[1] = statistics[2] = statistics[3] = A(0);
     });
-    as_query([&](int64_t round, kernels::LshChunk keys, int64_t slot, int64_t first, int count) {
+    as_query([&](int64_t round, int64_t key_round, int64_t slot, int64_t first, int count) {
       each(count, [&](int n) {
-        const int64_t j = head.at(keys.round, first + n);
-        const auto weight = static_cast<A>(head.weight(round, token, keys.round, j));
+        const int64_t j = head.at(key_round, first + n);
+        const auto weight = static_cast<A>(head.weight(round, token, key_round, j));
         other[n] = weight > A(0) ? static_cast<int32_t>(j) : -1;
         if (other[n] < 0) return;
         score[n] = logit(j, false);
         second[n] = weight;
-        factor[n] = static_cast<A>(keep.factor(head, round, token, keys.round, j, slot));
+        factor[n] = static_cast<A>(keep.factor(head, round, token, key_round, j, slot));
       });
       each(1, [&](int) { add_probabilities(count); });
       each(value_width, [&](int c) {
@@ -116,14 +116,14 @@ class LshToken {
     load(x.dout, token, value_width, gradient);
     each(width, [&](int c) { dq[c] = dk[c] = A(0); });
     each(value_width, [&](int c) { sums[c] = A(0); });
-    as_query([&](int64_t round, kernels::LshChunk keys, int64_t slot, int64_t first, int count) {
+    as_query([&](int64_t round, int64_t key_round, int64_t slot, int64_t first, int count) {
       each(count, [&](int n) {
-        const int64_t j = head.at(keys.round, first + n);
+        const int64_t j = head.at(key_round, first + n);
         other[n] = -1;
         if (j == token) return;
-        const auto weight = static_cast<A>(head.weight(round, token, keys.round, j));
+        const auto weight = static_cast<A>(head.weight(round, token, key_round, j));
         if (weight == A(0)) return;
-        const auto kept = static_cast<A>(keep.factor(head, round, token, keys.round, j, slot));
+        const auto kept = static_cast<A>(keep.factor(head, round, token, key_round, j, slot));
         const A p = weight * probability(token, j, logit(j, false));
         other[n] = static_cast<int32_t>(j);
         score[n] = p * (kept * dot(x.v, j, gradient, value_width) - delta(token)) * inverse(j);
@@ -134,32 +134,30 @@ class LshToken {
         }
       });
     });
-    as_key(
-        [&](kernels::LshChunk queries, int64_t key_round, int64_t slot, int64_t first, int count) {
-          each(count, [&](int n) {
-            const int64_t i = head.at(queries.round, first + n);
-            const auto weight = static_cast<A>(head.weight(queries.round, i, key_round, token));
-            other[n] = weight > A(0) ? static_cast<int32_t>(i) : -1;
-            if (other[n] < 0) return;
-            const auto kept =
-                static_cast<A>(keep.factor(head, queries.round, i, key_round, token, slot));
-            const A p = weight * probability(i, token, logit(i, true));
-            score[n] = p * kept;
-            second[n] = i == token
-                            ? A(0)
-                            : p * scale() * (kept * dot(x.dout, i, value, value_width) - delta(i));
-          });
-          each(value_width, [&](int c) {
-            for (int n = 0; n < count; ++n) {
-              if (other[n] >= 0) sums[c] = fused(score[n], at(x.dout, other[n], c), sums[c]);
-            }
-          });
-          each(width, [&](int c) {
-            for (int n = 0; n < count; ++n) {
-              if (other[n] >= 0) dk[c] = fused(second[n], at(x.q, other[n], c), dk[c]);
-            }
-          });
-        });
+    as_key([&](int64_t round, int64_t key_round, int64_t slot, int64_t first, int count) {
+      each(count, [&](int n) {
+        const int64_t i = head.at(round, first + n);
+        const auto weight = static_cast<A>(head.weight(round, i, key_round, token));
+        other[n] = weight > A(0) ? static_cast<int32_t>(i) : -1;
+        if (other[n] < 0) return;
+        const auto kept = static_cast<A>(keep.factor(head, round, i, key_round, token, slot));
+        const A p = weight * probability(i, token, logit(i, true));
+        score[n] = p * kept;
+        second[n] = i == token
+                        ? A(0)
+                        : p * scale() * (kept * dot(x.dout, i, value, value_width) - delta(i));
+      });
+      each(value_width, [&](int c) {
+        for (int n = 0; n < count; ++n) {
+          if (other[n] >= 0) sums[c] = fused(score[n], at(x.dout, other[n], c), sums[c]);
+        }
+      });
+      each(width, [&](int c) {
+        for (int n = 0; n < count; ++n) {
+          if (other[n] >= 0) dk[c] = fused(second[n], at(x.q, other[n], c), dk[c]);
+        }
+      });
+    });
     each(1, [&](int) {
       A along = 0;
       for (int64_t c = 0; c < width; ++c) along = fused(q[c], dk[c], along);
@@ -211,7 +209,7 @@ class LshToken {
     return natural_exp(s - lse);
   }
 
-  /// f(round, chunk of keys, slot, first place, count) over the window of this token.
+  /// f(round, round of the keys, slot, first place, count) over the window of this token.
   template <class F>
   LONGSPAN_HD void as_query(F f) const {
     for (int64_t r = 0; r < head.rounds; ++r) {
@@ -220,12 +218,12 @@ class LshToken {
         if (!keys.exists()) continue;
         const int64_t end = head.chunk_end(keys.chunk);
         for (int64_t p = keys.chunk * head.rule.chunk; p < end; p += lsh_pairs) {
-          f(r, keys, slot, p, static_cast<int>(least_of<int64_t>(lsh_pairs, end - p)));
+          f(r, keys.round, slot, p, static_cast<int>(least_of<int64_t>(lsh_pairs, end - p)));
         }
       }
     }
   }
-  /// f(chunk of queries, round of the key, slot, first place, count) over windows with this token.
+  /// f(round, round of the key, slot, first place, count) over the windows that hold this token.
   template <class F>
   LONGSPAN_HD void as_key(F f) const {
     for (int64_t r = 0; r < head.rounds; ++r) {
@@ -234,7 +232,7 @@ class LshToken {
         if (!queries.exists()) continue;
         const int64_t end = head.chunk_end(queries.chunk);
         for (int64_t p = queries.chunk * head.rule.chunk; p < end; p += lsh_pairs) {
-          f(queries, r, slot, p, static_cast<int>(least_of<int64_t>(lsh_pairs, end - p)));
+          f(queries.round, r, slot, p, static_cast<int>(least_of<int64_t>(lsh_pairs, end - p)));
         }
       }
     }

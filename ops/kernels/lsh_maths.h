@@ -141,7 +141,11 @@ struct LshKeep {
     } else {
       visit = number(x, round, slot);
     }
-    return philox(key, column / 4, row, head, visit).word[column % 4] >= threshold ? kept : 0;
+    const Philox4 words = philox(key, column / 4, row, head, visit);
+    // Without an index, which would put the words into a device's local memory.
+    const uint32_t low = column % 2 == 0 ? words.word[0] : words.word[1];
+    const uint32_t high = column % 2 == 0 ? words.word[2] : words.word[3];
+    return (column % 4 < 2 ? low : high) >= threshold ? kept : 0;
   }
 };
 

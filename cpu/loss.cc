@@ -59,7 +59,7 @@ void scan(const ConstView& logits, const ConstView& targets, int64_t first, cons
 
 template <class T>
 void gradient(const View& logits, const ConstView& targets, int64_t first, const ConstView& lse,
-              const ConstView& scale, double smoothing, int64_t classes) {
+              const ConstView& scale, double smoothing, double z_loss, int64_t classes) {
   const int64_t rows = logits.dim(0), n = logits.dim(1);
   const hn::ScalableTag<T> d;
   const auto N = static_cast<int64_t>(hn::Lanes(d));
@@ -75,11 +75,14 @@ void gradient(const View& logits, const ConstView& targets, int64_t first, const
                       }
                       const auto shift = hn::Set(d, lse.as<T>()[i]), factor = hn::Set(d, g);
                       const auto less = hn::Set(d, uniform);
+                      const auto of_z = z_loss == 0 ? 0 : 2 * z_loss * lse.as<T>()[i];
+                      const auto more = hn::Set(d, static_cast<T>(1 + of_z));
                       for (int64_t j = 0; j < n; j += N) {
                         const auto left = static_cast<size_t>(n - j);
                         const auto z = hn::Sub(simd::load(d, x + j, left), shift);
                         const auto p = simd::exp_nonpositive(d, z);  // z <= 0 up to rounding
-                        simd::store(hn::Mul(factor, hn::Sub(p, less)), d, x + j, left);
+                        const auto q = hn::Sub(hn::Mul(more, p), less);
+                        simd::store(hn::Mul(factor, q), d, x + j, left);
                       }
                       const int64_t t = id_at(targets, i) - first;
                       if (t >= 0 && t < n) x[t] -= g * static_cast<T>(1 - smoothing);
@@ -134,7 +137,7 @@ void weights_gradient_rows(const T* w, const Accumulator<T>* state, const Accumu
 
 template <class T>
 void finish_rows(const T* state, const ConstView& targets, int64_t ignore, double smoothing,
-                 int64_t classes, T* lse, T* loss, int64_t row, int64_t end) {
+                 double z_loss, int64_t classes, T* lse, T* loss, int64_t row, int64_t end) {
   const hn::ScalableTag<T> d;
   const auto step = static_cast<int64_t>(hn::Lanes(d));
   const auto all = hn::Set(d, static_cast<T>(classes));
@@ -152,6 +155,10 @@ void finish_rows(const T* state, const ConstView& targets, int64_t ignore, doubl
       const auto mean = hn::Sub(z, hn::Div(total, all));
       value = hn::Add(hn::Mul(keep, value), hn::Mul(spread, mean));
     }
+    if (z_loss != 0) {
+      const auto square = hn::Mul(z, z);
+      value = hn::Add(value, hn::Mul(hn::Set(d, static_cast<T>(z_loss)), square));
+    }
     simd::store(z, d, lse + row, left);
     simd::store(value, d, loss + row, left);
     for (int64_t i = row; i < row + static_cast<int64_t>(left); ++i) {
@@ -161,12 +168,13 @@ void finish_rows(const T* state, const ConstView& targets, int64_t ignore, doubl
 }
 
 void CrossEntropyFinish(const ConstView& state, const ConstView& targets, int64_t ignore,
-                        double smoothing, int64_t classes, const View& lse, const View& loss) {
+                        double smoothing, double z_loss, int64_t classes, const View& lse,
+                        const View& loss) {
   const auto run = [&](auto zero) {
     using T = decltype(zero);
     parallel_ranges(state.dim(0), 4096, [&](int64_t row, int64_t end) {
-      finish_rows(state.as<T>(), targets, ignore, smoothing, classes, lse.as<T>(), loss.as<T>(),
-                  row, end);
+      finish_rows(state.as<T>(), targets, ignore, smoothing, z_loss, classes, lse.as<T>(),
+                  loss.as<T>(), row, end);
     });
   };
   if (state.dtype == DType::f64) {
@@ -213,11 +221,11 @@ void CrossEntropyScan(ConstView logits, ConstView targets, int64_t first, View s
 }
 
 void CrossEntropyGradient(View logits, ConstView targets, int64_t first, ConstView lse,
-                          ConstView scale, double smoothing, int64_t classes) {
+                          ConstView scale, double smoothing, double z_loss, int64_t classes) {
   if (logits.dtype == DType::f64) {
-    gradient<double>(logits, targets, first, lse, scale, smoothing, classes);
+    gradient<double>(logits, targets, first, lse, scale, smoothing, z_loss, classes);
   } else {
-    gradient<float>(logits, targets, first, lse, scale, smoothing, classes);
+    gradient<float>(logits, targets, first, lse, scale, smoothing, z_loss, classes);
   }
 }
 
@@ -386,9 +394,9 @@ void register_loss() {
       });
   kernels::cross_entropy_gradient.set(
       DeviceKind::cpu, [](View logits, ConstView targets, int64_t first, ConstView lse,
-                          ConstView scale, double smoothing, int64_t classes) {
+                          ConstView scale, double smoothing, double z_loss, int64_t classes) {
         HWY_DYNAMIC_DISPATCH(CrossEntropyGradient)
-        (logits, targets, first, lse, scale, smoothing, classes);
+        (logits, targets, first, lse, scale, smoothing, z_loss, classes);
       });
   kernels::cross_entropy_weights.set(DeviceKind::cpu, [](ConstView logits, ConstView targets,
                                                          bool totals, View weights, View state) {
@@ -402,9 +410,9 @@ void register_loss() {
       });
   kernels::cross_entropy_finish.set(
       DeviceKind::cpu, [](ConstView state, ConstView targets, int64_t ignore, double smoothing,
-                          int64_t classes, View lse, View loss) {
+                          double z_loss, int64_t classes, View lse, View loss) {
         HWY_DYNAMIC_DISPATCH(CrossEntropyFinish)
-        (state, targets, ignore, smoothing, classes, lse, loss);
+        (state, targets, ignore, smoothing, z_loss, classes, lse, loss);
       });
   kernels::cross_entropy_scale.set(DeviceKind::cpu, scale_rows);
   kernels::cross_entropy_total.set(DeviceKind::cpu, total);

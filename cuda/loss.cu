@@ -129,18 +129,18 @@ struct Gradient {
   Ids targets;
   int64_t n, first;
   const T *lse, *scale;
-  T uniform, own;  // smoothing / classes, 1 - smoothing
+  T uniform, own, z_loss;  // smoothing / classes, 1 - smoothing
 
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
-    const T g = scale[row], shift = lse[row];
+    const T g = scale[row], shift = lse[row], more = z_loss == 0 ? T(1) : 1 + 2 * z_loss * shift;
     const int64_t t = targets[row] - first;
     for_row<width>(team, n, [&](int64_t i) {
       T v[width];
       load_pack(logits + row * n + i, v);
 #pragma unroll
       for (int k = 0; k < width; ++k) {
-        const T p = kernels::exponential(v[k] - shift) - uniform;
+        const T p = more * kernels::exponential(v[k] - shift) - uniform;
         v[k] = g == 0 ? T(0) : g * p - (i + k == t ? g * own : T(0));
       }
       store_pack(v, logits + row * n + i);
@@ -193,7 +193,7 @@ void weights_gradient(ConstView weights, ConstView targets, ConstView state, Con
 }
 
 void gradient(View logits, ConstView targets, int64_t first, ConstView lse, ConstView scale,
-              double smoothing, int64_t classes) {
+              double smoothing, double z_loss, int64_t classes) {
   visit_sums(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = logits.dim(1);
@@ -201,14 +201,14 @@ void gradient(View logits, ConstView targets, int64_t first, ConstView lse, Cons
         "cross_entropy_gradient", rows_are_packed<T>(n, logits.data), logits.dim(0), n,
         logits.as<T>(), Ids(targets), n, first, lse.as<T>(), scale.as<T>(),
         static_cast<T>(smoothing / static_cast<double>(classes > 0 ? classes : 1)),
-        static_cast<T>(1 - smoothing));
+        static_cast<T>(1 - smoothing), static_cast<T>(z_loss));
   });
 }
 
 template <class T>
 __global__ void __launch_bounds__(elementwise_threads)
-    finish_kernel(const T* state, Ids targets, int64_t ignore, T smoothing, T classes, T* lse,
-                  T* loss, int64_t rows) {
+    finish_kernel(const T* state, Ids targets, int64_t ignore, T smoothing, T z_loss, T classes,
+                  T* lse, T* loss, int64_t rows) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows; i += step) {
     const T* s = state + 4 * i;
@@ -216,18 +216,18 @@ __global__ void __launch_bounds__(elementwise_threads)
     lse[i] = z;
     const T own = z - s[2];
     const T value = smoothing == 0 ? own : (1 - smoothing) * own + smoothing * (z - s[3] / classes);
-    loss[i] = targets[i] == ignore ? T(0) : value;
+    loss[i] = targets[i] == ignore ? T(0) : z_loss == 0 ? value : value + z_loss * z * z;
   }
 }
 
-void finish(ConstView state, ConstView targets, int64_t ignore, double smoothing, int64_t classes,
-            View lse, View loss) {
+void finish(ConstView state, ConstView targets, int64_t ignore, double smoothing, double z_loss,
+            int64_t classes, View lse, View loss) {
   visit_sums(state.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t rows = state.dim(0);
     launch("cross_entropy_finish", finish_kernel<T>, blocks_for(rows, elementwise_threads),
            elementwise_threads, 0, state.as<T>(), Ids(targets), ignore, static_cast<T>(smoothing),
-           static_cast<T>(classes), lse.as<T>(), loss.as<T>(), rows);
+           static_cast<T>(z_loss), static_cast<T>(classes), lse.as<T>(), loss.as<T>(), rows);
   });
 }
 

@@ -1,10 +1,12 @@
 #include "ops/loss.h"
 
 #include <algorithm>
+#include <array>
 
 #include "autograd/record.h"
 #include "ops/copy.h"
 #include "ops/kernels/copy.h"
+#include "ops/kernels/elementwise.h"
 #include "ops/kernels/gradient.h"
 #include "ops/kernels/loss.h"
 #include "ops/kernels/matmul.h"
@@ -14,8 +16,11 @@
 namespace longspan {
 namespace {
 
+using kernels::Unary;
+
 constexpr int64_t most_logits = int64_t{1} << 19;  // of a stretch
 constexpr int64_t most_classes = 4096;
+constexpr int64_t most_logits_at_once = int64_t{1} << 24;  // of a stretch of all classes
 
 DType sums_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
@@ -73,15 +78,20 @@ Tensor row_scale(const Tensor& dy, const Tensor& targets, const CrossEntropyOpti
   return scale;
 }
 
-/// The logits of tokens [t0, t1) and classes [v0, v1), in `room`.
+/// The logits of tokens [t0, t1) and classes [v0, v1), in memory that the next ones take over.
 class Stretch {
  public:
-  Stretch(const Tensor& x, const Tensor& weight, const Tensor& bias)
-      : x_(x), weight_(weight), bias_(bias), sums_(sums_of(x.dtype())) {
-    classes = std::min(weight.dim(0), most_classes);
-    tokens = std::clamp<int64_t>(most_logits / std::max<int64_t>(classes, 1), 1,
-                                 std::max<int64_t>(x.dim(0), 1));
+  Stretch(const Tensor& x, const Tensor& weight, const Tensor& bias,
+          const CrossEntropyOptions& options, bool all_classes)
+      : x_(x), weight_(weight), bias_(bias), sums_(sums_of(x.dtype())), cap_(options.soft_cap) {
+    const int64_t all = weight.dim(0);
+    classes = all_classes ? all : std::min(all, most_classes);
+    const int64_t size = all_classes ? most_logits_at_once : most_logits;
+    tokens = size / std::max<int64_t>(classes, 1);
+    if (all_classes) tokens = std::clamp<int64_t>(tokens, 64, 1024);
+    tokens = std::clamp<int64_t>(tokens, 1, std::max<int64_t>(x.dim(0), 1));
     room_ = Tensor::empty({tokens * classes}, sums_, x.device(), Category::workspace);
+    if (cap_ != 0) tanh_ = Tensor::empty(room_.shape(), sums_, x.device(), Category::workspace);
   }
 
   Tensor logits(int64_t t0, int64_t t1, int64_t v0, int64_t v1) {
@@ -89,9 +99,23 @@ class Stretch {
     ConstView w = rows_between(weight_, v0, v1).view();
     std::swap(w.shape[0], w.shape[1]);
     std::swap(w.strides[0], w.strides[1]);
-    kernels::matmul(x_.device(), rows_between(x_, t0, t1).view(), w,
+    const Device on = x_.device();
+    kernels::matmul(on, rows_between(x_, t0, t1).view(), w,
                     bias_ ? rows_between(bias_, v0, v1).view() : ConstView{}, z.mut(), false);
+    if (cap_ != 0) {
+      Tensor y = tanh_.alias(z.shape(), z.strides(), 0);
+      kernels::unary_forward(on, Unary::affine, 1 / cap_, 0, z.view(), z.mut());
+      kernels::unary_forward(on, Unary::tanh, 0, 0, z.view(), y.mut());
+      kernels::unary_forward(on, Unary::affine, cap_, 0, y.view(), z.mut());
+    }
     return z;
+  }
+
+  /// From the gradient of the last logits to that of what was capped, in place.
+  void through_cap(Tensor& dz) const {
+    if (cap_ == 0) return;
+    const Tensor y = tanh_.alias(dz.shape(), dz.strides(), 0);
+    kernels::unary_backward(x_.device(), Unary::tanh, 0, 0, y.view(), dz.view(), dz.mut());
   }
 
   int64_t tokens, classes;
@@ -99,7 +123,8 @@ class Stretch {
  private:
   Tensor x_, weight_, bias_;
   DType sums_;
-  Tensor room_;
+  double cap_;
+  Tensor room_, tanh_;
 };
 
 /// f(t0, t1) over stretches of tokens.
@@ -108,11 +133,111 @@ void for_stretches(int64_t n, int64_t size, F&& f) {
   for (int64_t i = 0; i < n; i += size) f(i, std::min(n, i + size));
 }
 
+/// A linear layer under a cross-entropy: x as [T, D], and what it is given.
+struct Head {
+  Tensor h, weight, bias, targets;
+  CrossEntropyOptions options;
+  std::array<bool, 3> wants;  // gradients of h, weight and bias
+};
+
+/// Gradients of a head, summed stretch by stretch.
+class HeadGradients {
+ public:
+  explicit HeadGradients(const Head& head) : head_(head), sums_(sums_of(head.h.dtype())) {
+    const Tensor* const inputs[] = {&head.h, &head.weight, &head.bias};
+    for (size_t i = 0; i < 3; ++i) {
+      if (head.wants[i]) sum_[i] = Tensor::zeros(inputs[i]->shape(), sums_, head.h.device());
+    }
+  }
+
+  /// z: the logits of a stretch, which become their gradient; lse and scale of its tokens.
+  void add(const Stretch& stretch, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1,
+           const Tensor& lse, const Tensor& scale) {
+    const Device on = z.device();
+    const CrossEntropyOptions& o = head_.options;
+    kernels::cross_entropy_gradient(on, z.mut(), rows_between(head_.targets, t0, t1).view(), v0,
+                                    lse.view(), scale.view(), o.smoothing, o.z_loss,
+                                    head_.weight.dim(0));
+    stretch.through_cap(z);
+    if (sum_[2]) {
+      Tensor part = Tensor::empty({v1 - v0}, sums_, on, Category::workspace);
+      kernels::sum_rows(on, z.view(), part.mut());
+      Tensor to = rows_between(sum_[2], v0, v1);
+      kernels::accumulate(on, part.view(), to.mut());
+    }
+    const Tensor g = head_.h.dtype() == sums_ ? z : cast(z, head_.h.dtype());
+    if (sum_[0]) {
+      kernels::matmul(on, g.view(), rows_between(head_.weight, v0, v1).view(), {},
+                      rows_between(sum_[0], t0, t1).mut(), true);
+    }
+    if (sum_[1]) {
+      ConstView g_t = g.view();  // [v, t]
+      std::swap(g_t.shape[0], g_t.shape[1]);
+      std::swap(g_t.strides[0], g_t.strides[1]);
+      kernels::matmul(on, g_t, rows_between(head_.h, t0, t1).view(), {},
+                      rows_between(sum_[1], v0, v1).mut(), true);
+    }
+  }
+
+  /// The sum of input i in the dtype of x, in that shape.
+  Tensor take(size_t i, const Shape& shape) const {
+    if (!sum_[i]) return {};
+    return cast(sum_[i].alias(shape, contiguous_strides(shape), 0), head_.h.dtype());
+  }
+
+ private:
+  const Head& head_;
+  DType sums_;
+  std::array<Tensor, 3> sum_;
+};
+
+/// Losses of the rows and their log-sums; with `gradients` and the scales of rows the gradients,
+/// too.
+struct RowLosses {
+  Tensor loss, lse;
+};
+RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& scale) {
+  const Device on = head.h.device();
+  const DType sums = sums_of(head.h.dtype());
+  const int64_t T = head.h.dim(0), V = head.weight.dim(0);
+  const CrossEntropyOptions& o = head.options;
+  Tensor lse = Tensor::empty({T}, sums, on), loss = Tensor::like(lse);
+  Stretch stretch(head.h, head.weight, head.bias, o, gradients != nullptr);
+  Tensor state = Tensor::empty({stretch.tokens, 4}, sums, on, Category::workspace);
+  for_stretches(T, stretch.tokens, [&](int64_t t0, int64_t t1) {
+    const ConstView ids = rows_between(head.targets, t0, t1).view();
+    Tensor s = rows_between(state, 0, t1 - t0), z;
+    for_stretches(V, stretch.classes, [&](int64_t v0, int64_t v1) {
+      z = stretch.logits(t0, t1, v0, v1);
+      kernels::cross_entropy_scan(on, z.view(), ids, v0, s.mut());
+    });
+    Tensor to = rows_between(lse, t0, t1);
+    kernels::cross_entropy_finish(on, s.view(), ids, o.ignore, o.smoothing, o.z_loss, V, to.mut(),
+                                  rows_between(loss, t0, t1).mut());
+    if (gradients != nullptr && z) {
+      gradients->add(stretch, z, t0, t1, 0, V, to, rows_between(scale, t0, t1));
+    }
+  });
+  return {loss, lse};
+}
+
+/// x dy for a scalar dy.
+Tensor scaled(const Tensor& x, const Tensor& dy) {
+  if (!x) return x;
+  const Tensor factor = cast(dy, x.dtype());
+  const Tensor all = factor.alias(x.shape(), Strides::filled(x.rank(), 0), 0);
+  Tensor y = Tensor::like(x);
+  kernels::binary(x.device(), kernels::Binary::mul, x.view(), all.view(), y.mut());
+  return y;
+}
+
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options) {
   require_rank("cross_entropy", logits, 1, "logits");
+  require(options.z_loss == 0 && options.soft_cap == 0, "cross_entropy",
+          "z_loss and soft_cap are for linear_cross_entropy");
   const int64_t V = logits.dim(-1);
   const Tensor t = checked_targets("cross_entropy", logits, targets, V, options);
   const int64_t rows = t.dim(0);
@@ -126,7 +251,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                                  graph ? weights.mut() : View{}, state.mut());
   Tensor lse = Tensor::empty({rows}, sums, z.device()), loss = Tensor::like(lse);
   kernels::cross_entropy_finish(z.device(), state.view(), t.view(), options.ignore,
-                                options.smoothing, V, lse.mut(), loss.mut());
+                                options.smoothing, 0, V, lse.mut(), loss.mut());
 
   return record(
       "cross_entropy", {logits}, reduce(loss, t, targets.shape(), options), save(weights, t, state),
@@ -158,77 +283,48 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
     require_same_device(op, {"x", x}, {"bias", bias});
     require_shape(op, bias, {weight.dim(0)}, "bias");
   }
-  const int64_t V = weight.dim(0);
-  const Tensor t = checked_targets(op, x, targets, V, options);
-  const int64_t T = t.dim(0);
-  const DType sums = sums_of(x.dtype());
-  const Tensor h = rows_of(x);  // [T, D]
-  const Tensor b = bias ? contiguous(bias.detach()) : Tensor{};
-  const Device device = x.device();
+  require(options.soft_cap >= 0, op, "soft_cap is {}; needs 0 or more", options.soft_cap);
+  const Tensor t = checked_targets(op, x, targets, weight.dim(0), options);
+  const Tensor inputs[] = {x, weight, bias};
+  const Head head{
+      rows_of(x), weight.detach(), bias ? contiguous(bias.detach()) : Tensor{},
+      t,          options,         {requires_grad(x), requires_grad(weight), requires_grad(bias)}};
+  const Shape shape = x.shape();
 
-  Tensor lse = Tensor::empty({T}, sums, device), loss = Tensor::like(lse);
-  {
-    Stretch stretch(h, weight, b);
-    Tensor state = Tensor::empty({stretch.tokens, 4}, sums, device, Category::workspace);
-    for_stretches(T, stretch.tokens, [&](int64_t t0, int64_t t1) {
-      const ConstView ids = rows_between(t, t0, t1).view();
-      Tensor s = rows_between(state, 0, t1 - t0);
-      for_stretches(V, stretch.classes, [&](int64_t v0, int64_t v1) {
-        kernels::cross_entropy_scan(device, stretch.logits(t0, t1, v0, v1).view(), ids, v0,
-                                    s.mut());
-      });
-      kernels::cross_entropy_finish(device, s.view(), ids, options.ignore, options.smoothing, V,
-                                    rows_between(lse, t0, t1).mut(),
-                                    rows_between(loss, t0, t1).mut());
-    });
+  if (options.gradient == LossGradient::in_forward && autograd::wants_graph(inputs)) {
+    require(options.reduction != Reduction::none, op,
+            "gradients in forward need one loss; use Reduction::mean or sum, or recompute");
+    const Tensor one = full({}, 1.0, sums_of(x.dtype()), x.device());
+    HeadGradients gradients(head);
+    const RowLosses rows = losses_of(head, &gradients, row_scale(one, t, options));
+    return record(op, {x, weight, bias}, reduce(rows.loss, t, targets.shape(), options),
+                  save(gradients.take(0, shape), gradients.take(1, weight.shape()),
+                       gradients.take(2, {weight.dim(0)})),
+                  [](const Context& c, const Tensor& dy) -> Grads {
+                    const auto saved = c.saved<3>();
+                    return {scaled(saved[0], dy), scaled(saved[1], dy), scaled(saved[2], dy)};
+                  });
   }
 
-  const Shape shape = x.shape();
-  return record(op, {x, weight, bias}, reduce(loss, t, targets.shape(), options),
-                save(h, weight, b, t, lse),
-                [options, shape, sums](const Context& c, const Tensor& dy) -> Grads {
+  const RowLosses rows = losses_of(head, nullptr, {});
+  return record(op, {x, weight, bias}, reduce(rows.loss, t, targets.shape(), options),
+                save(head.h, weight, head.bias, t, rows.lse),
+                [options, shape](const Context& c, const Tensor& dy) -> Grads {
                   const auto saved = c.saved<5>();
-                  const Tensor &h_ = saved[0], &w = saved[1], &t_ = saved[3], &lse_ = saved[4];
-                  const Device on = h_.device();
-                  const int64_t classes = w.dim(0), tokens = h_.dim(0);
-                  const bool direct = h_.dtype() == sums;
-                  const Tensor scale = row_scale(dy, t_, options);
-                  Stretch stretch(h_, w, saved[2]);
-                  Tensor dh = c.wants(0) ? Tensor::zeros(h_.shape(), sums, on) : Tensor{};
-                  Tensor dw = c.wants(1) ? Tensor::zeros(w.shape(), sums, on) : Tensor{};
-                  Tensor db = c.wants(2) ? Tensor::zeros({classes}, sums, on) : Tensor{};
-                  for_stretches(tokens, stretch.tokens, [&](int64_t t0, int64_t t1) {
-                    const ConstView ids = rows_between(t_, t0, t1).view();
+                  const Head again{saved[0], saved[1], saved[2],
+                                   saved[3], options,  {c.wants(0), c.wants(1), c.wants(2)}};
+                  const Tensor scale = row_scale(dy, again.targets, options);
+                  Stretch stretch(again.h, again.weight, again.bias, options, false);
+                  HeadGradients gradients(again);
+                  const int64_t classes = again.weight.dim(0);
+                  for_stretches(again.h.dim(0), stretch.tokens, [&](int64_t t0, int64_t t1) {
                     for_stretches(classes, stretch.classes, [&](int64_t v0, int64_t v1) {
-                      Tensor dz = stretch.logits(t0, t1, v0, v1);  // [t, v]
-                      kernels::cross_entropy_gradient(
-                          on, dz.mut(), ids, v0, rows_between(lse_, t0, t1).view(),
-                          rows_between(scale, t0, t1).view(), options.smoothing, classes);
-                      if (db) {
-                        Tensor part = Tensor::empty({v1 - v0}, sums, on, Category::workspace);
-                        kernels::sum_rows(on, dz.view(), part.mut());
-                        Tensor to = rows_between(db, v0, v1);
-                        kernels::accumulate(on, part.view(), to.mut());
-                      }
-                      const Tensor g = direct ? dz : cast(dz, h_.dtype());
-                      if (dh) {
-                        kernels::matmul(on, g.view(), rows_between(w, v0, v1).view(), {},
-                                        rows_between(dh, t0, t1).mut(), true);
-                      }
-                      if (dw) {
-                        ConstView g_t = g.view();  // [v, t]
-                        std::swap(g_t.shape[0], g_t.shape[1]);
-                        std::swap(g_t.strides[0], g_t.strides[1]);
-                        kernels::matmul(on, g_t, rows_between(h_, t0, t1).view(), {},
-                                        rows_between(dw, v0, v1).mut(), true);
-                      }
+                      gradients.add(stretch, stretch.logits(t0, t1, v0, v1), t0, t1, v0, v1,
+                                    rows_between(saved[4], t0, t1), rows_between(scale, t0, t1));
                     });
                   });
-                  const auto finish = [&](const Tensor& sum, const Shape& as) {
-                    if (!sum) return sum;
-                    return cast(sum.alias(as, contiguous_strides(as), 0), h_.dtype());
-                  };
-                  return {finish(dh, shape), finish(dw, w.shape()), finish(db, {classes})};
+                  return {gradients.take(0, shape), gradients.take(1, again.weight.shape()),
+                          gradients.take(2, {classes})};
                 });
 }
 

@@ -13,11 +13,20 @@ enum class Reduction : uint8_t {
   none  ///< one loss for each target, 0 where it is ignored
 };
 
-/// How cross-entropies are formed.
+/// When linear_cross_entropy forms the gradients of its inputs.
+enum class LossGradient : uint8_t {
+  recompute,  ///< in backward, from logits that it computes anew: four products, x and lse saved
+  in_forward  ///< while the logits are there: three products, but gradients are saved
+};
+
+/// How cross-entropies are formed. The last three are for linear_cross_entropy.
 struct CrossEntropyOptions {
   double smoothing = 0;   ///< weight of the uniform distribution, in [0, 1]
   int64_t ignore = -100;  ///< targets of this value take no part
   Reduction reduction = Reduction::mean;
+  double z_loss = 0;    ///< weight of lse^2, which is added to each loss
+  double soft_cap = 0;  ///< c > 0: logits are c tanh(z / c)
+  LossGradient gradient = LossGradient::recompute;
 };
 
 /// Cross-entropy in nats: loss_i = lse_i - (1 - s) z_{i,t} - s mean_j z_ij,  lse_i = log sum_j exp
@@ -30,12 +39,14 @@ struct CrossEntropyOptions {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& = {});
 
 /// cross_entropy(linear(x, weight, bias), targets) in stretches of tokens and classes: neither the
-/// forward nor the backward pass ever holds more than 2^19 logits, which backward computes anew.
+/// forward nor the backward pass ever holds more than 2^19 logits (twice that with a soft cap);
+/// with gradients in forward, of all classes of clamp(2^24 / V, 64, 1024) tokens.
 ///   x        [..., D]  f64 f32 f16 bf16
 ///   weight   [V, D]    dtype of x;  bias [V] or undefined
 ///   targets  [...]     i64 i32 u8
 ///   returns  as cross_entropy; for f16 and bf16 the logits are f32
-///   saves    x, weight, bias, targets, lse [rows]
+///   saves    x, weight, bias, targets, lse [rows]; or the gradients of x, weight and bias that
+///            are wanted
 ///   throws   as cross_entropy
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             const Tensor& targets, const CrossEntropyOptions& = {});

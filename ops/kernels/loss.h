@@ -30,15 +30,16 @@ inline constinit Kernel<void(ConstView weights, ConstView targets, ConstView sta
     cross_entropy_weights_gradient{"cross_entropy_weights_gradient"};
 
 /// lse[i] = log sum exp of row i; loss[i] = (1 - smoothing) (lse - target logit)
-/// + smoothing (lse - mean logit), 0 where the target is `ignore`.
+/// + smoothing (lse - mean logit) + z_loss lse^2, 0 where the target is `ignore`.
 inline constinit Kernel<void(ConstView state, ConstView targets, int64_t ignore, double smoothing,
-                             int64_t classes, View lse, View loss)>
+                             double z_loss, int64_t classes, View lse, View loss)>
     cross_entropy_finish{"cross_entropy_finish"};
 
-/// logits[i, j] = scale[i] (exp(logits[i, j] - lse[i]) - (1 - smoothing) [first + j = target]
-/// - smoothing / classes), in place; rows of scale 0 become 0.
+/// logits[i, j] = scale[i] ((1 + 2 z_loss lse[i]) exp(logits[i, j] - lse[i])
+/// - (1 - smoothing) [first + j = target] - smoothing / classes), in place; rows of scale 0 become
+/// 0.
 inline constinit Kernel<void(View logits, ConstView targets, int64_t first, ConstView lse,
-                             ConstView scale, double smoothing, int64_t classes)>
+                             ConstView scale, double smoothing, double z_loss, int64_t classes)>
     cross_entropy_gradient{"cross_entropy_gradient"};
 
 /// scale[i] = dy / kept, or 0 where targets[i] is `ignore`. dy [1] or [rows]; kept counts the

@@ -7,20 +7,27 @@
 
 #include "autograd/engine.h"
 #include "autograd/record.h"
+#include "core/generator.h"
 #include "core/memory.h"
+#include "ops/copy.h"
+#include "ops/index.h"
 #include "ops/matmul.h"
+#include "ops/shape.h"
 #include "tests/harness/op_info.h"
 
 namespace longspan::test {
 namespace {
 
-/// Numbers of a sample: smoothing, ignored target, reduction.
+/// Numbers of a sample: smoothing, ignored target, reduction, weight of lse^2, cap, gradient.
 template <class A>
 CrossEntropyOptions options_of(const A& in) {
   CrossEntropyOptions options;
   if (in.numbers() > 0) options.smoothing = in.number(0);
   if (in.numbers() > 1) options.ignore = in.integer(1);
   if (in.numbers() > 2) options.reduction = static_cast<Reduction>(in.integer(2));
+  if (in.numbers() > 3) options.z_loss = in.number(3);
+  if (in.numbers() > 4) options.soft_cap = in.number(4);
+  if (in.numbers() > 5) options.gradient = static_cast<LossGradient>(in.integer(5));
   return options;
 }
 
@@ -42,7 +49,7 @@ Array reference(const Array& logits, const Array& targets, const CrossEntropyOpt
           (j == t ? 1 - options.smoothing : 0) + options.smoothing / static_cast<double>(V);
       if (q != 0) loss += q * (lse - logits[i * V + j]);
     }
-    each[i] = loss;
+    each[i] = loss += options.z_loss * lse * lse;
     sum += loss;
     ++kept;
   }
@@ -51,7 +58,8 @@ Array reference(const Array& logits, const Array& targets, const CrossEntropyOpt
   return Array({}, std::vector<double>{sum});
 }
 
-Array product(const Array& x, const Array& w, const Array& b) {
+/// x w^T + b, capped.
+Array product(const Array& x, const Array& w, const Array& b, double cap) {
   Shape shape = x.shape;
   const int64_t D = w.dim(1), V = w.dim(0);
   shape[shape.rank() - 1] = V;
@@ -60,7 +68,7 @@ Array product(const Array& x, const Array& w, const Array& b) {
     for (int64_t j = 0; j < V; ++j) {
       double sum = b ? b[j] : 0;
       for (int64_t k = 0; k < D; ++k) sum += x[i * D + k] * w[j * D + k];
-      y[i * V + j] = sum;
+      y[i * V + j] = cap != 0 ? cap * std::tanh(sum / cap) : sum;
     }
   }
   return y;
@@ -126,9 +134,16 @@ const Registered cross_entropy_info = OpInfo{
     .expandable = false,
 };
 
+const std::vector<Variant> linear_variants = {{" z", {0, -100, 0, 0.3}},
+                                              {" z smooth each", {0.2, 2, 2, 1e-2}},
+                                              {" cap", {0, -100, 0, 0, 1.5}},
+                                              {" z cap smooth", {0.1, 1, 0, 0.2, 2}}};
+
 std::vector<Sample> linear_samples() {
   std::vector<Sample> list;
-  for (const Variant& v : variants) {
+  std::vector<Variant> all = variants;
+  all.insert(all.end(), linear_variants.begin(), linear_variants.end());
+  for (const Variant& v : all) {
     list.push_back(
         {"rows" + v.name, {randn({5, 3}), randn({7, 3}), randn({7}), ids({5}, 7)}, v.numbers});
     list.push_back({"tokens" + v.name,
@@ -145,7 +160,10 @@ const Registered linear_cross_entropy_info = OpInfo{
     .run =
         [](Inputs in) { return linear_cross_entropy(in[0], in[1], in[2], in[3], options_of(in)); },
     .reference =
-        [](Arrays in) { return reference(product(in[0], in[1], in[2]), in[3], options_of(in)); },
+        [](Arrays in) {
+          const CrossEntropyOptions options = options_of(in);
+          return reference(product(in[0], in[1], in[2], options.soft_cap), in[3], options);
+        },
     .samples = linear_samples(),
     // More classes than a stretch holds, and more tokens.
     .large = {{"many classes",
@@ -290,17 +308,116 @@ const Registered binary_cross_entropy_info = OpInfo{
         },
 };
 
-TEST(LinearCrossEntropy, NeverHoldsTokensTimesClasses) {
-  const int64_t T = 4096, V = 8192, D = 8;
-  const Tensor targets = Tensor::zeros({T}, DType::i32);
-  Tensor x = Tensor::zeros({T, D}), w = Tensor::zeros({V, D});
-  set_requires_grad(x);
-  set_requires_grad(w);
-  MemoryTracker& tracker = memory_tracker();
-  tracker.reset_peak();
-  const int64_t before = tracker.live().total();
-  backward(linear_cross_entropy(x, w, {}, targets));
-  EXPECT_LT(tracker.peak().total() - before, T * V * 4 / 16);
+TEST(Memory, Test6_NoAllocationHoldsTokensTimesClasses) {
+  const int64_t V = 8192, D = 8;
+  for (const LossGradient gradient : {LossGradient::recompute, LossGradient::in_forward}) {
+    const auto peak = [&](int64_t T) {
+      const Tensor targets = Tensor::zeros({T}, DType::i32);
+      Tensor x = Tensor::zeros({T, D}), w = Tensor::zeros({V, D});
+      set_requires_grad(x);
+      set_requires_grad(w);
+      MemoryTracker& tracker = memory_tracker();
+      tracker.reset_peak();
+      const int64_t before = tracker.live().total();
+      backward(linear_cross_entropy(x, w, {}, targets, {.gradient = gradient}));
+      return tracker.peak().total() - before;
+    };
+    const bool whole = gradient == LossGradient::in_forward;  // 2^24 / V tokens at a time
+    const int64_t T = whole ? 16384 : 4096;
+    EXPECT_LT(peak(T), T * V * 4 / (whole ? 7 : 16));
+    // Twice the tokens add their rows and nothing of V.
+    EXPECT_LT(peak(2 * T) - peak(T), T * 4 * (4 * D + 16));
+  }
+}
+
+/// Numbers in (-1/2, 1/2).
+Tensor some(const Shape& shape, uint64_t key, DType dtype) {
+  std::vector<double> v(static_cast<size_t>(numel(shape)));
+  for (size_t i = 0; i < v.size(); ++i) {
+    v[i] = to_uniform(philox_word(key, static_cast<int64_t>(i))) - 0.5;
+  }
+  return cast(Tensor::from(v, shape), dtype);
+}
+
+/// The loss, and gradients of x, weight and bias times 3.
+std::vector<Tensor> head_of(int64_t T, int64_t V, DType dtype, const CrossEntropyOptions& options,
+                            const Tensor& targets) {
+  const int64_t D = 24;
+  Tensor x = some({T, D}, 1, dtype), w = some({V, D}, 2, dtype), b = some({V}, 3, dtype);
+  for (Tensor* leaf : {&x, &w, &b}) set_requires_grad(*leaf);
+  const Tensor loss = linear_cross_entropy(x, w, b, targets, options);
+  backward(loss, full({}, 3.0, loss.dtype()));
+  return {loss.detach(), grad(x), grad(w), grad(b)};
+}
+
+Tensor modulo(int64_t T, int64_t V, int64_t ignored_every) {
+  std::vector<int32_t> ids(static_cast<size_t>(T));
+  for (int64_t i = 0; i < T; ++i) {
+    ids[static_cast<size_t>(i)] =
+        static_cast<int32_t>(ignored_every > 0 && i % ignored_every == 0 ? -100 : i * 7 % V);
+  }
+  return Tensor::from(ids, {T});
+}
+
+TEST(Memory, Test6_GradientsInForwardAreThoseOfBackward) {
+  for (const int64_t V : {33, 9001}) {  // one stretch of classes, or three
+    const Tensor targets = modulo(700, V, 3);
+    for (const double cap : {0.0, 2.0}) {
+      CrossEntropyOptions options{.smoothing = 0.1, .z_loss = 0.01, .soft_cap = cap};
+      const auto expected = head_of(700, V, DType::f64, options, targets);
+      options.gradient = LossGradient::in_forward;
+      const auto got = head_of(700, V, DType::f64, options, targets);
+      for (size_t i = 0; i < got.size(); ++i) {
+        const std::vector<double> a = flatten(got[i]).to_vector<double>(),
+                                  e = flatten(expected[i]).to_vector<double>();
+        for (size_t j = 0; j < a.size(); ++j) ASSERT_NEAR(a[j], e[j], 1e-14) << i << " " << j;
+      }
+    }
+  }
+  CrossEntropyOptions each{.reduction = Reduction::none, .gradient = LossGradient::in_forward};
+  EXPECT_THROW(head_of(5, 7, DType::f64, each, modulo(5, 7, 0)), ValueError);
+}
+
+TEST(Memory, Test6_IgnoredRowsGiveNothing) {
+  for (const LossGradient gradient : {LossGradient::recompute, LossGradient::in_forward}) {
+    const CrossEntropyOptions options{.z_loss = 0.1, .soft_cap = 3, .gradient = gradient};
+    const auto none = head_of(9, 31, DType::f32, options, modulo(9, 31, 1));
+    for (const Tensor& t : none) {
+      for (const float v : flatten(t).to_vector<float>()) EXPECT_EQ(v, 0.0f);
+    }
+    const auto some_rows = head_of(9, 31, DType::f32, options, modulo(9, 31, 4));
+    const std::vector<float> dx = flatten(some_rows[1]).to_vector<float>();
+    for (size_t i = 0; i < dx.size(); ++i) EXPECT_EQ(dx[i] == 0.0f, i / 24 % 4 == 0) << i;
+  }
+}
+
+TEST(Memory, Test6_LargeLogitsAreStable) {
+  for (const LossGradient gradient : {LossGradient::recompute, LossGradient::in_forward}) {
+    Tensor x = Tensor::from(std::vector<float>{1e4f, -1e4f, 0}, {3, 1});
+    Tensor w = Tensor::from(std::vector<float>{1, -1}, {2, 1});
+    set_requires_grad(x);
+    const Tensor loss = linear_cross_entropy(x, w, {}, modulo(3, 2, 0), {.gradient = gradient});
+    // Targets 0, 1, 0: no loss, none, ln 2.
+    EXPECT_NEAR(loss.item(), std::log(2.0) / 3, 1e-6);
+    backward(loss);
+    for (const float v : flatten(grad(x)).to_vector<float>()) EXPECT_TRUE(std::isfinite(v));
+  }
+}
+
+TEST(Memory, Test6_TiedWeightsGetBothGradients) {
+  const Tensor ids = modulo(11, 13, 0);
+  std::vector<Tensor> grads;
+  for (const bool dense : {true, false}) {
+    Tensor table = some({13, 6}, 5, DType::f64);
+    set_requires_grad(table);
+    const Tensor x = embedding(table, ids);
+    backward(dense
+                 ? cross_entropy(linear(x, table), ids)
+                 : linear_cross_entropy(x, table, {}, ids, {.gradient = LossGradient::in_forward}));
+    grads.push_back(grad(table));
+  }
+  const auto a = flatten(grads[0]).to_vector<double>(), b = flatten(grads[1]).to_vector<double>();
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-15);
 }
 
 TEST(LinearCrossEntropy, EqualsLinearThenCrossEntropy) {

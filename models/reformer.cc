@@ -77,16 +77,12 @@ void check(const ReformerConfig& c) {
   require_share(kName, "dropout_attn", c.dropout_attn);
   require_share(kName, "dropout_local", c.dropout_local);
   for (int64_t i = 0; i < c.n_layer; ++i) c.layer(i);
-  const MemoryKind kind = c.memory.kind;
-  require<NotImplemented>(kind != MemoryKind::lean && kind != MemoryKind::selective, kName,
-                          "memory = {} is for stacks of one stream; use reversible, checkpoint or "
-                          "standard",
-                          c.memory.text());
   require(c.memory.chunks >= 1, kName, "chunks is {}; expected 1 or more", c.memory.chunks);
-  require(c.memory.chunks == 1 || !c.dropout_broadcast || c.dropout == 0, kName,
-          "chunks = {} do not go with dropout_broadcast, which draws once for a whole sequence; "
-          "use 1",
-          c.memory.chunks);
+  require<NotImplemented>(
+      c.memory.chunks == 1 || !c.dropout_broadcast || c.dropout == 0, kName,
+      "chunks = {} do not go with dropout_broadcast, which draws once for a whole sequence; "
+      "use 1",
+      c.memory.chunks);
 }
 
 /// W2 f(Drop(W1 x + b1)) + b2: in the authors' code dropout stands before the activation.
@@ -190,17 +186,20 @@ struct Reformer::Branch final : Layer {
 
 namespace {
 
-/// The same layer, which keeps its input alone and is run again in backward.
+/// The same layer, which keeps its input, and results that it is told to keep, and is run again in
+/// backward.
 class CheckpointedLayer final : public Layer {
  public:
-  explicit CheckpointedLayer(std::shared_ptr<Layer> layer) : layer_(std::move(layer)) {}
+  CheckpointedLayer(std::shared_ptr<Layer> layer, autograd::Results kept)
+      : layer_(std::move(layer)), kept_(kept) {}
   Output forward(const Tensor& x, const Given& given, Pass pass) const override {
-    return checkpoint(*layer_, x, given, pass);
+    return checkpoint(*layer_, x, given, pass, kept_);
   }
   void visit(Visitor& v) override { layer_->visit(v); }
 
  private:
   std::shared_ptr<Layer> layer_;
+  autograd::Results kept_;
 };
 
 }  // namespace
@@ -331,9 +330,13 @@ Reformer::Run Reformer::run(const Tensor& x, const Given& given, const SegmentMe
   r.memory.layers.resize(blocks_.size());
   r.buckets.resize(blocks_.size());
   const auto step = [&](const std::shared_ptr<Branch>& f, const Given& local, Pass site) {
-    const bool replayed = kind == MemoryKind::checkpoint;
-    return r.streams.step(
-        replayed ? std::shared_ptr<Layer>(std::make_shared<CheckpointedLayer>(f)) : f, local, site);
+    if (kind == MemoryKind::standard || is_reversible(config_.memory)) {
+      return r.streams.step(f, local, site);
+    }
+    // A branch is a part of its own, so that with either of them its last product is left out.
+    const bool products = kind == MemoryKind::lean || kind == MemoryKind::selective;
+    const auto kept = products ? autograd::Results::all : autograd::Results::none;
+    return r.streams.step(std::make_shared<CheckpointedLayer>(f, kept), local, site);
   };
   for (size_t i = 0; i < static_cast<size_t>(blocks); ++i) {
     const Scope scope("layers", static_cast<long>(i));

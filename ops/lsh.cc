@@ -265,13 +265,17 @@ AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& id
   }
   const Tensor x = detail::with_unit_rows(q), y = detail::with_unit_rows(v);
   const Tensor buckets = contiguous(ids.detach());
-  Tensor out = detail::heads_inside(q, q.dim(2), v.dim(3));
-  Tensor lse = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)}, wide(q.dtype()), q.device());
-  if (lse.numel() > 0) {
-    const LshOrder sorted = lsh_sort(buckets, options.buckets + 1);
-    kernels::lsh_attention_forward(q.device(), inputs_of(call, x, y, buckets, sorted), out.mut(),
-                                   lse.mut());
-  }
+  const Tensor inputs[] = {q, v};
+  auto [out, lse] = autograd::kept_or<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
+    Tensor z = detail::heads_inside(q, q.dim(2), v.dim(3));
+    Tensor sums = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)}, wide(q.dtype()), q.device());
+    if (sums.numel() > 0) {
+      const LshOrder sorted = lsh_sort(buckets, options.buckets + 1);
+      kernels::lsh_attention_forward(q.device(), inputs_of(call, x, y, buckets, sorted), z.mut(),
+                                     sums.mut());
+    }
+    return {z, sums};
+  });
   record_node(kOp, {q, v}, {&out, &lse}, [&] {
     auto node = std::make_shared<LshNode>(call);
     node->save({x, y, buckets, out, lse});

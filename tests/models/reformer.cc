@@ -266,9 +266,6 @@ TEST(Reformer, SaysWhatDoesNotFitTogether) {
   refuses([](ReformerConfig& c) { c.n_head = 3; });
   refuses([](ReformerConfig& c) { c.dropout = 1; });
   refuses([](ReformerConfig& c) { c.chunk = 0; });
-  ReformerConfig lean = reformer_preset("tiny");
-  lean.memory = "lean";
-  EXPECT_THROW(Reformer(lean, Init{}), NotImplemented);
   Reformer model = made(reformer_preset("tiny"));
   EXPECT_THROW(model.logits(some_tokens(1, 33, 17), Pass{}), ValueError);
   EXPECT_THROW(model.attention_outline(0, 8), NotImplemented);

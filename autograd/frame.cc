@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "autograd/mode.h"
+#include "autograd/recalls.h"
 #include "core/error.h"
 
 namespace longspan::autograd {
 namespace {
 
 thread_local Frame* current_frame = nullptr;
+thread_local Recalls recalled;
 
 size_t defined(std::span<const Tensor> tensors) {
   return static_cast<size_t>(std::count_if(tensors.begin(), tensors.end(),
@@ -19,6 +21,8 @@ size_t defined(std::span<const Tensor> tensors) {
 struct Enough {};
 
 }  // namespace
+
+const Recalls& recalls() { return recalled; }
 
 Frame* Frame::current() { return current_frame; }
 
@@ -71,7 +75,9 @@ Tensor Frame::recall(std::string_view op) {
                          "the re-run of a checkpointed part differs from its first run: result {} "
                          "is of {}; it was {}",
                          i, op, i < results_.size() ? results_[i].op : "none");
-  return results_[i].tensor.get(op);
+  const Tensor& result = results_[i].tensor.get(op);
+  if (result) ++(op.ends_with("attention") ? recalled.attention : recalled.products);
+  return result;
 }
 
 void Frame::remember(std::string_view op, const Tensor& result, std::span<const Tensor> saves) {

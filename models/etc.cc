@@ -16,6 +16,7 @@
 
 #include "autograd/frame.h"
 #include "autograd/mode.h"
+#include "autograd/recalls.h"
 #include "core/scope.h"
 #include "nn/attention.h"
 #include "nn/checkpoint.h"
@@ -94,6 +95,7 @@ Tensor EtcAttention::attend_long(const Tensor& q, const Keys& of_l, const Keys& 
 
 EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pass pass) const {
   const MacCounter macs;
+  const int64_t recalled = autograd::recalls().attention;
   const bool globals = static_cast<bool>(x.g), tokens = static_cast<bool>(x.l);
   const float p = or_default(config_.dropout_attn, config_.dropout);
   Keys of_l, of_g;  // what long queries read
@@ -116,6 +118,7 @@ EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pa
   }
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
+    if (autograd::recalls().attention != recalled) return y;
     outer->attention += 2 * config_.d_model * (see.long_pairs + see.global_pairs);
     for (const AttentionPattern& more : see.random) {
       const int64_t n_l = x.l.dim(1);

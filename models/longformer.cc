@@ -15,6 +15,7 @@
 #include <string>
 
 #include "autograd/mode.h"
+#include "autograd/recalls.h"
 #include "core/scope.h"
 #include "models/blueprint.h"
 #include "ops/block_attention.h"
@@ -150,6 +151,7 @@ Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const Given
 
 Output LongformerAttention::forward(const Tensor& x, const Given& given, Pass pass) const {
   const MacCounter macs;
+  const int64_t recalled = autograd::recalls().attention;
   const float p = options_.dropout;
   Tensor y = merge(sliding(x, split_heads(v_.forward(x)), given, {p, pass.at("attn")}));
   if (given.global) {
@@ -160,6 +162,7 @@ Output LongformerAttention::forward(const Tensor& x, const Given& given, Pass pa
   y = out_.forward(y);
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
+    if (autograd::recalls().attention != recalled) return y;
     const int64_t width = options_.d_model / options_.n_head;
     for (int64_t b = 0; b < x.dim(0); ++b) {
       const std::vector<int64_t> none;

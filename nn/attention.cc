@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/mode.h"
+#include "autograd/recalls.h"
 #include "core/scope.h"
 #include "nn/decoding_memory.h"
 #include "ops/copy.h"
@@ -108,6 +109,7 @@ Projected MultiHead::gather(const Tensor& x, const Given& given, LayerMemory& me
 
 Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const {
   const MacCounter macs;
+  const int64_t recalled = autograd::recalls().attention;
   Output result;
   result.memory = given.memory;
   Projected p = gather(x, given, result.memory);
@@ -115,6 +117,7 @@ Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const 
   result.y = merge(attend(p, given, extra, {options_.dropout, pass.at("attn")}));
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
+    if (autograd::recalls().attention != recalled) return result;
     const auto pairs = [&](const AttentionPattern& part) {
       return attended_pairs(part, p.q.dim(0), options_.n_head, p.q.dim(2), p.k.dim(2));
     };

@@ -1,5 +1,6 @@
 #include "nn/layers.h"
 
+#include "autograd/recalls.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -27,9 +28,14 @@ Linear::Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const 
 }
 
 Tensor Linear::forward(const Tensor& x) const {
-  if (MacCounter* counter = MacCounter::current()) counter->other += x.numel() * weight.dim(0);
   const Tensor b = bias ? cast(bias, x.dtype()) : Tensor{};
-  return linear(x, cast(weight, x.dtype()), b);
+  const int64_t recalled = autograd::recalls().products;
+  Tensor y = linear(x, cast(weight, x.dtype()), b);
+  MacCounter* const counter = MacCounter::current();
+  if (counter != nullptr && autograd::recalls().products == recalled) {
+    counter->other += x.numel() * weight.dim(0);
+  }
+  return y;
 }
 
 Embedding::Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme)

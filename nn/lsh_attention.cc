@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "autograd/mode.h"
+#include "autograd/recalls.h"
 #include "core/divide.h"
 #include "core/scope.h"
 #include "nn/attention.h"
@@ -177,6 +178,7 @@ LshOptions LshAttention::pairs_of(const LshBuckets& buckets, int64_t length, Pas
 Output LshAttention::forward(const Tensor& x, const Given& given, Pass pass) const {
   if (given.decoding) return decode(x, given);
   const MacCounter macs;
+  const int64_t recalled = autograd::recalls().attention;
   const int64_t length = x.dim(1);
   const LshBuckets buckets = buckets_of(length);
   const Tensor q = split_heads(q_.forward(x)), v = split_heads(v_.forward(x));
@@ -199,6 +201,7 @@ Output LshAttention::forward(const Tensor& x, const Given& given, Pass pass) con
   result.memory = given.memory;
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
+    if (autograd::recalls().attention != recalled) return result;
     outer->attention += q.dim(0) * options_.n_head *
                         (computed_pairs(length) * 2 * options_.d_head + hashing_macs(length));
   }

@@ -154,6 +154,29 @@ TEST(Memory, Test7_SavedBytesAreTheFormulasOfALayer) {
   }
 }
 
+/// Kept results of products are not computed again: of lean none, of selective those of attention's
+/// last product, of checkpoints all but each segment's last.
+TEST(Memory, WhatIsRunAgainIsCounted) {
+  const int64_t B = 1, L = 64, T = B * L, D = 32, F = 48, N = 3;
+  const auto again = [&](const char* memory) {
+    const auto blueprint = find_model("transformer");
+    set_fields(*blueprint, Settings{{"n_layer", Json(N), ""},
+                                    {"d_model", Json(D), ""},
+                                    {"d_ff", Json(F), ""},
+                                    {"positions", Json("none"), ""},
+                                    {"memory", Json(memory), ""}});
+    return step_of(*blueprint, plan_device, B, L, 1).again;
+  };
+  const int64_t pairs = L * (L + 1) / 2;
+  const int64_t block = 4 * T * D * D + 2 * pairs * D + 2 * T * D * F;
+  EXPECT_EQ(again("standard"), 0);
+  EXPECT_EQ(again("lean"), 0);
+  EXPECT_EQ(again("selective"), N * T * D * D);
+  EXPECT_EQ(again("checkpoint"), N * (block - T * D * F));
+  EXPECT_EQ(again("checkpoint:3"), N * block - T * D * F);
+  EXPECT_EQ(again("checkpoint:1+rest"), block - T * D * F);
+}
+
 TEST(Memory, TermsAreFormulas) {
   const auto blueprint = find_model("local_transformer");
   set_fields(*blueprint, Settings{{"n_layer", Json(3), ""}});

@@ -272,37 +272,34 @@ AttentionRun::AttentionRun(const FamilyLayer& layer, int64_t width) {
   };
   for (size_t i = 0; i < layer.outline.calls.size(); ++i) {
     const AttentionCall& from = layer.outline.calls[i];
-    Call call{.pattern = from.pattern, .q = {}, .keys = {}, .terms = {}};
-    call.joins = i > 0 && from.query_at.empty();
-    if (call.joins) {
-      call.q = calls_.back().q;
-      call.keys = calls_.back().keys;
-    } else {
-      call.q = leaf({1, heads, from.queries, width});
-      for (const int64_t n : {from.keys, from.side_keys}) {
-        if (n == 0) continue;
-        const Tensor k = leaf({1, heads, n, width});
-        call.keys.push_back({k, leaf({1, heads, n, width})});
-      }
+    if (i > 0 && from.query_at.empty()) {  // more pairs of the call before it
+      calls_.back().parts.push_back(from.pattern);
+      continue;
+    }
+    Call call{.parts = {from.pattern},
+              .q = leaf({1, heads, from.queries, width}),
+              .keys = {},
+              .terms = {}};
+    for (const int64_t n : {from.keys, from.side_keys}) {
+      if (n == 0) continue;
+      const Tensor k = leaf({1, heads, n, width});
+      call.keys.push_back({k, leaf({1, heads, n, width})});
     }
     if (const int64_t ids = i < layer.ids.size() ? layer.ids[i] : 0; ids > 0) {
       call.terms.id = {layer.max_distance, layer.max_distance};
       call.terms.relation_key = leaf({heads, ids, width});
       call.terms.relation_bias = leaf({heads, ids});
     }
-    if (!call.joins) dy_.push_back(values({1, heads, from.queries, width}, 90));
+    dy_.push_back(values({1, heads, from.queries, width}, 90));
     calls_.push_back(std::move(call));
   }
 }
 
 std::vector<Tensor> AttentionRun::forward() const {
-  std::vector<std::vector<AttentionResult>> parts;
-  for (const Call& call : calls_) {
-    if (!call.joins) parts.emplace_back();
-    parts.back().push_back(block_attention(call.q, call.keys, call.pattern, call.terms));
-  }
   std::vector<Tensor> out;
-  for (const std::vector<AttentionResult>& each : parts) out.push_back(merge_attention(each).out);
+  for (const Call& call : calls_) {
+    out.push_back(block_attention(call.q, call.keys, call.parts, call.terms).out);
+  }
   return out;
 }
 

@@ -67,11 +67,10 @@ class AttentionRun {
 
  private:
   struct Call {
-    AttentionPattern pattern;
+    std::vector<AttentionPattern> parts;  // of one softmax
     Tensor q;
     std::vector<Keys> keys;
     ScoreTerms terms;
-    bool joins = false;  // the softmax of the call before it
   };
 
   std::vector<Call> calls_;

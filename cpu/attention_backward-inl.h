@@ -119,18 +119,18 @@ class BackwardTask {
       k_[s] = head_rows<T>(in_.segment[s].k, b, h, order);
       v_[s] = head_rows<T>(in_.segment[s].v, b, h, order);
       if (!call_.columns) continue;
-      dk_[s] = head_sink<T>(call_.grads.k[s], b, h, order);
-      dv_[s] = head_sink<T>(call_.grads.v[s], b, h, order);
+      dk_[s] = head_sink<T>(call_.grads.k[s], b, h, order, in_.more);
+      dv_[s] = head_sink<T>(call_.grads.v[s], b, h, order, in_.more);
     }
     if (relation_query_) r_ = head_rows<T>(in_.terms.relation_query, b, h, head_.order_q);
     q_ = head_rows<T>(in_.q, b, h, head_.order_q);
     g_out_ = head_rows<T>(call_.dout, b, h, head_.order_q);
     if (call_.rows) {
-      if (call_.grads.q) dq_ = head_sink<T>(call_.grads.q, b, h, head_.order_q);
+      if (call_.grads.q) dq_ = head_sink<T>(call_.grads.q, b, h, head_.order_q, in_.more);
       if (call_.grads.relation_query) {
-        dr_ = head_sink<T>(call_.grads.relation_query, b, h, head_.order_q);
+        dr_ = head_sink<T>(call_.grads.relation_query, b, h, head_.order_q, in_.more);
       }
-      clear_unseen();
+      if (!in_.more) clear_unseen();
     }
     std::vector<int32_t> tiles, next;
     Step step = step_at(task_.key);
@@ -177,7 +177,7 @@ class BackwardTask {
 
   void do_step(const Step& step, const std::vector<int32_t>& tiles, const Step& after,
                const std::vector<int32_t>& next) {
-    if (step.count == 0) return;
+    if (step.count == 0 || (in_.more && tiles.empty())) return;
     if (call_.columns) {
       std::fill_n(key_sums_, step_ * width_panels_ * N, T{0});
       std::fill_n(value_sums_, step_ * value_panels_ * N, T{0});
@@ -220,6 +220,7 @@ class BackwardTask {
       const int64_t row = head_.tile_row(next_tile), end = row + head_.tile_rows(next_tile);
       ahead_.add(q_, row, end);
       ahead_.add(g_out_, row, end);
+      if (in_.more) ahead_.add(dq_, row, end);
       const int64_t item = next_tile - task_.tile;
       for (int64_t p = 0; call_.rows && slots_.has(item) && p < width_panels_; ++p) {
         ahead_.add(tile_sums_ + slots_.at(item) * tile_size_ + p * kTileRows * N, end - row, N);
@@ -695,7 +696,7 @@ void row_delta(const AttentionInputs& in, const ConstView& out, const ConstView&
 // Adds the sums of all tasks of a table in the order of the tasks, and writes the gradient.
 template <class T>
 void write_table(const std::vector<AttentionTask>& tasks, const T* sums, int64_t task_size,
-                 const Relation<T>& shape, T factor, const View& to, bool vector) {
+                 const Relation<T>& shape, T factor, const View& to, bool vector, bool add) {
   constexpr int64_t N = kPanel<T>;
   const int64_t heads = to.dim(0), ids = shape.ids(), width = vector ? 1 : to.dim(2);
   std::vector<const AttentionTask*> ordered(tasks.size());
@@ -718,6 +719,7 @@ void write_table(const std::vector<AttentionTask>& tasks, const T* sums, int64_t
       sink.base = to.as<char>() + i * width * size_of(to.dtype);
       sink.dtype = to.dtype;
       sink.width = width;
+      sink.add = add;
       for (T& value : row) value *= factor;
       sink.write(0, row.data());
     }
@@ -752,6 +754,7 @@ void write_span(const AttentionInputs& in, const std::vector<AttentionTask>& tas
   sink.base = to.as<char>();
   sink.dtype = to.dtype;
   sink.stride = sink.width = 1;
+  sink.add = in.more;
   for (size_t i = 0; i < total.size(); ++i) {
     const auto value = static_cast<T>(total[i] / in.terms.ramp);
     sink.write(static_cast<int64_t>(i), &value);
@@ -813,16 +816,16 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
   if (!runs) return;
   if (grads.relation_key) {
     write_table(tasks, sums.data(), size, relations.shape, static_cast<T>(kLn2), grads.relation_key,
-                false);
+                false, in.more);
   }
   if (grads.relation_value) {
     write_table(tasks, sums.data() + key_size, size, relations.shape, T{1}, grads.relation_value,
-                false);
+                false, in.more);
   }
   if (grads.span) write_span(in, tasks, span_sums.data(), grads.span);
   if (grads.relation_bias) {
     write_table(tasks, sums.data() + key_size + value_size, size, relations.shape,
-                static_cast<T>(in.terms.scale), grads.relation_bias, true);
+                static_cast<T>(in.terms.scale), grads.relation_bias, true, in.more);
   }
 }
 

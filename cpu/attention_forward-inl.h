@@ -110,10 +110,15 @@ class ForwardTask {
       v_[s] = head_rows<T>(in_.segment[s].v, task_.b, task_.h, order);
     }
     out_sink_ = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
-    T* const row_lse = lse_.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
+    if (in_.more) {
+      out_sink_.stream = false;
+      before_ = head_rows<T>(out_, task_.b, task_.h, head_.order_q);
+    }
+    row_lse_ = lse_.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
     std::vector<KeyRange> ranges, next;
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
       head_.ranges(t, 0, head_.place_end(), ranges);
+      if (in_.more && ranges.empty()) continue;
       look_ahead(t, ranges, next);
       begin(t, ranges);
       const auto process = [this](int64_t n) { attend(n); };
@@ -125,7 +130,7 @@ class ForwardTask {
         });
       }
       visit_.finish(process);
-      finish(row_lse, !ranges.empty());
+      finish(!ranges.empty());
       release(t, ranges);
     }
     hwy::FlushStream();
@@ -147,9 +152,11 @@ class ForwardTask {
   void look_ahead(int64_t t, const std::vector<KeyRange>& ranges, std::vector<KeyRange>& next) {
     ahead_.clear();
     const int64_t row = head_.tile_row(t), end = row + head_.tile_rows(t);
-    ahead_.add(out_sink_, row, end);
+    if (!in_.more) ahead_.add(out_sink_, row, end);
     if (t + 1 < task_.tile_end) {
-      ahead_.add(q_, end, end + head_.tile_rows(t + 1));
+      const int64_t next_end = end + head_.tile_rows(t + 1);
+      ahead_.add(q_, end, next_end);
+      if (in_.more) ahead_.add(out_sink_, end, next_end);
       head_.ranges(t + 1, 0, head_.place_end(), next);
       int64_t done = -1;
       for (const KeyRange& k : next) {
@@ -198,9 +205,13 @@ class ForwardTask {
     padded_ = round_up(rows_, kRest);
     pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_,
               kTileRows);
-    std::fill_n(sums_, value_panels_ * kTileRows * N, T{0});
     std::fill_n(totals_, kTileRows * V, T{0});
     std::fill_n(reference_, kTileRows, kHidden);
+    if (in_.more) {
+      go_on();
+    } else {
+      std::fill_n(sums_, value_panels_ * kTileRows * N, T{0});
+    }
     if ((!shift_ && !carry_) || ranges.empty()) return;
     reach(head_, row_, rows_, ranges, relation_);
     if (shift_) {
@@ -212,6 +223,17 @@ class ForwardTask {
                      relations_.bias_of(task_.h), table_);
     }
     if (carry_) clear_sums(relation_, rows_, bins_);
+  }
+
+  // The state that earlier keys left: out = sums / total with total = 1 and lse for a reference.
+  void go_on() {
+    pack_rows(before_, row_, rows_, padded_, T{1}, sums_, kTileRows);
+    for (int64_t r = 0; r < rows_; ++r) {
+      const T lse = row_lse_[query(r)];
+      if (lse == kHidden) continue;
+      reference_[r] = lse * static_cast<T>(kLog2E);
+      totals_[r * V] = T{1};
+    }
   }
 
   // Whether a span needs nothing besides products, so that others may stand beside it.
@@ -477,7 +499,7 @@ class ForwardTask {
     }
   }
 
-  void finish(T* row_lse, bool sees) {
+  void finish(bool sees) {
     const Tag<T> d;
     if (carry_ && sees) {
       fold_sums(relation_, rows_, bins_, bin_panels_);
@@ -487,8 +509,13 @@ class ForwardTask {
     for (int64_t r = 0; r < rows_; ++r) {
       const T total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, totals_ + r * V)));
       write_row(sums_, kTileRows, r, total == T{0} ? T{0} : T{1} / total, out_sink_, row_ + r);
-      row_lse[query(r)] =
-          total == T{0} ? kHidden : reference_[r] * static_cast<T>(kLn2) + std::log(total);
+      T& lse = row_lse_[query(r)];
+      const T before = in_.more ? lse * static_cast<T>(kLog2E) : kHidden;
+      if (before == kHidden) {
+        lse = total == T{0} ? kHidden : reference_[r] * static_cast<T>(kLn2) + std::log(total);
+      } else {  // what sees nothing more keeps its bits
+        lse += (reference_[r] - before) * static_cast<T>(kLn2) + std::log(total);
+      }
     }
   }
 
@@ -533,6 +560,8 @@ class ForwardTask {
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
   RowSource<T> q_, r_, k_[kernels::kAttentionSegments], v_[kernels::kAttentionSegments];
   RowSink<T> out_sink_;
+  RowSource<T> before_;  // out over earlier keys
+  T* row_lse_ = nullptr;
   Ahead ahead_;
   T reference_[kTileRows];
   int64_t row_ = 0, rows_ = 0, padded_ = 0;

@@ -153,6 +153,7 @@ struct RowSink {
   int64_t stride = 0, width = 0;
   const int32_t* order = nullptr;
   bool stream = false;  // whole cache lines that go past the caches
+  bool add = false;     // to what is there
 
   /// Row r in place, where nothing needs to be narrowed; else null.
   T* direct(int64_t r) const {
@@ -163,27 +164,37 @@ struct RowSink {
   void write(int64_t r, const T* values) const {
     const int64_t at = (order != nullptr ? order[r] : r) * stride;
     if (dtype == dtype_of<T>) {
-      std::copy_n(values, width, reinterpret_cast<T*>(base) + at);
+      put(values, reinterpret_cast<T*>(base) + at);
     } else if (dtype == DType::bf16) {
-      bf16* to = reinterpret_cast<bf16*>(base) + at;
-      for (int64_t c = 0; c < width; ++c) to[c] = bf16(static_cast<float>(values[c]));
+      put(values, reinterpret_cast<bf16*>(base) + at);
     } else {
-      f16* to = reinterpret_cast<f16*>(base) + at;
-      for (int64_t c = 0; c < width; ++c) to[c] = f16(static_cast<float>(values[c]));
+      put(values, reinterpret_cast<f16*>(base) + at);
+    }
+  }
+
+ private:
+  template <class E>
+  void put(const T* values, E* to) const {
+    using Wide = std::conditional_t<std::is_same_v<E, T>, T, float>;
+    for (int64_t c = 0; c < width; ++c) {
+      const auto x = static_cast<Wide>(values[c]);
+      to[c] = static_cast<E>(add ? static_cast<Wide>(to[c]) + x : x);
     }
   }
 };
 
+/// Rows of one head; what is added to others is read, so it stays near.
 template <class T>
-RowSink<T> head_sink(const View& x, int64_t b, int64_t h, const int32_t* order) {
+RowSink<T> head_sink(const View& x, int64_t b, int64_t h, const int32_t* order, bool add = false) {
   RowSink<T> s;
   s.base = x.as<char>() + (b * x.stride(0) + h * x.stride(1)) * size_of(x.dtype);
   s.dtype = x.dtype;
   s.stride = x.stride(2);
   s.width = x.dim(3);
   s.order = order;
+  s.add = add;
   const auto whole_lines = [](int64_t bytes) { return bytes % 64 == 0; };
-  s.stream = x.numel() * size_of(x.dtype) >= kStreamBytes &&
+  s.stream = !add && x.numel() * size_of(x.dtype) >= kStreamBytes &&
              whole_lines(static_cast<int64_t>(reinterpret_cast<uintptr_t>(s.base))) &&
              whole_lines(s.stride * size_of(x.dtype)) && whole_lines(s.width * size_of(x.dtype));
   return s;

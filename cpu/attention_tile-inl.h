@@ -256,7 +256,7 @@ bool pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded,
   return hn::AllTrue(d, hn::Eq(hn::Add(low, high), hn::Zero(d)));
 }
 
-// Row r of panels [panels][panel_rows][NR], times factor, to row `to` of a tensor;
+// Row r of panels [panels][panel_rows][NR], times factor, to or onto row `to` of a tensor;
 // hwy::FlushStream() is due after the last one.
 template <class T>
 void write_row(const T* panels, int64_t panel_rows, int64_t r, T factor, const RowSink<T>& sink,
@@ -271,7 +271,8 @@ void write_row(const T* panels, int64_t panel_rows, int64_t r, T factor, const R
   const Vec<T> f = hn::Set(d, factor);
   for (int64_t c = 0; c < sink.width; c += V) {
     const T* from = panels + (c / N * panel_rows + r) * N + c % N;
-    const Vec<T> y = hn::Mul(hn::Load(d, from), f);
+    Vec<T> y = hn::Mul(hn::Load(d, from), f);
+    if (sink.add && !copy) y = hn::Add(hn::LoadU(d, put + c), y);
     if (sink.stream && !copy) {
       hn::Stream(y, d, put + c);
     } else {

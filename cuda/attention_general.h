@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cuda/attention_parts.h"
 #include "cuda/attention_schedule.h"
 #include "cuda/tile.cuh"
 
@@ -780,6 +781,23 @@ LONGSPAN_HD Accumulator<T> delta_part(const HeadRows<const T>& dout, const HeadR
   for (int c = rank; c < dout.width; c += team)
     total += static_cast<A>(x[c]) * static_cast<A>(y[c]);
   return total;
+}
+
+/// Row i of [B, H, L] of out as the sum of two parts, of which x.out holds the first: columns rank,
+/// rank + team, ... of it.
+template <class T>
+LONGSPAN_HD void join_row(const AttentionArguments<T>& x, const JoinedParts<Accumulator<T>>& joined,
+                          const HeadRows<const T>& part, int64_t i, int rank, int team) {
+  using A = Accumulator<T>;
+  if (joined.part == A(0)) return;
+  const int64_t row = i % x.sizes.queries, bh = i / x.sizes.queries;
+  const int64_t b = bh / x.sizes.heads, h = bh % x.sizes.heads;
+  T* const to = x.out.of(b, h) + row * x.out.row;
+  const T* const from = part.of(b, h) + row * part.row;
+  for (int c = rank; c < part.width; c += team) {
+    to[c] = static_cast<T>(static_cast<A>(to[c]) * joined.before +
+                           static_cast<A>(from[c]) * joined.part);
+  }
 }
 
 /// Entry (h, id, c) of the gradient of a table whose columns begin at `column` of x.sums; h is -1

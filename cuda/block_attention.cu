@@ -3,6 +3,7 @@
 #include "core/memory.h"
 #include "cuda/attention_general.h"
 #include "cuda/attention_launch.h"
+#include "cuda/attention_parts.h"
 #include "cuda/launch.h"
 #include "cuda/register.h"
 
@@ -45,6 +46,24 @@ __global__ void __launch_bounds__(general_threads)
     if (lane != 0) continue;
     if (dlse != nullptr) total -= dlse[b * batch + h * head + r * row];
     delta[i] = total;
+  }
+}
+
+/// Adds a part of a softmax, out and lse, to x.out and x.lse, which hold those of the parts before
+/// it: a warp for each row.
+template <class T, class A>
+__global__ void __launch_bounds__(general_threads)
+    join_kernel(const __grid_constant__ AttentionArguments<T> x, HeadRows<const T> part_out,
+                const A* part_lse) {
+  const int64_t rows = x.sizes.head_count() * x.sizes.queries;
+  const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32; i < rows;
+       i += step) {
+    const JoinedParts<A> joined = join(x.lse[i], part_lse[i]);
+    join_row(x, joined, part_out, i, lane, 32);
+    __syncwarp();
+    if (lane == 0) x.lse[i] = joined.lse;
   }
 }
 
@@ -166,15 +185,36 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
   }
 }
 
+template <class T>
+void join_part(const AttentionInputs& in, const View& out, const View& lse, const View& part_out,
+               const View& part_lse) {
+  using A = Accumulator<T>;
+  AttentionArguments<T> x = arguments_of<T>(in);
+  x.out = head_rows<T>(out);
+  x.lse = lse.as<A>();
+  const int64_t rows = x.sizes.head_count() * x.sizes.queries;
+  launch("block_attention_forward", join_kernel<T, A>, dim3(blocks_for(rows, general_threads / 32)),
+         general_threads, 0, x, head_rows<const T>(part_out), part_lse.as<const A>());
+}
+
 void forward(const AttentionInputs& in, View out, View lse) {
-  visit_floating(in.q.dtype,
-                 [&](auto tag) { forward_of<typename decltype(tag)::type>(in, out, lse); });
+  visit_floating(in.q.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (!in.more) return forward_of<T>(in, out, lse);
+    forward_of_part(in, out, lse, forward_of<T>, [&](const View& part_out, const View& part_lse) {
+      join_part<T>(in, out, lse, part_out, part_lse);
+    });
+  });
 }
 
 void backward(const AttentionInputs& in, ConstView out, ConstView lse, ConstView dout,
               ConstView dlse, const AttentionGradients& grads) {
   visit_floating(in.q.dtype, [&](auto tag) {
-    backward_of<typename decltype(tag)::type>(in, out, lse, dout, dlse, grads);
+    using T = typename decltype(tag)::type;
+    if (!in.more) return backward_of<T>(in, out, lse, dout, dlse, grads);
+    backward_of_part(in, grads, [&](const AttentionInputs& part, const AttentionGradients& to) {
+      backward_of<T>(part, out, lse, dout, dlse, to);
+    });
   });
 }
 

@@ -62,14 +62,10 @@ Tensor MultiHead::merge(const Tensor& heads) const {
 
 Tensor MultiHead::attend(const Projected& p, const Given& given, const ScoreTerms& terms,
                          const Dropout& dropout) const {
-  const AttentionPattern& pattern = options_.cross ? given.across : given.pattern;
-  std::vector<AttentionResult> parts = {block_attention(p.q, p.k, p.v, pattern, terms, dropout)};
-  if (!options_.cross) {
-    for (const AttentionPattern& part : given.also) {
-      parts.push_back(block_attention(p.q, p.k, p.v, part, terms, dropout));
-    }
-  }
-  return merge_attention(parts).out;
+  std::vector<AttentionPattern> parts = {options_.cross ? given.across : given.pattern};
+  if (!options_.cross) parts.insert(parts.end(), given.also.begin(), given.also.end());
+  const Keys keys[] = {{p.k, p.v}};
+  return block_attention(p.q, keys, parts, terms, dropout).out;
 }
 
 ScoreTerms MultiHead::terms(Projected& p) const {

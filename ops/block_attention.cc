@@ -221,9 +221,21 @@ void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, boo
   for (int n = given; n < used; ++n) segment.windows[n] = segment.windows[0];
 }
 
-// The tensors that forward and backward read besides those of the layout; saved in this order.
+// A resolved pattern for the rows and keys of a call.
+void check(const Tensor& q, std::span<const Keys> keys, const AttentionPattern& p, int64_t ids) {
+  check_lengths(q, p.q_valid, "q_valid");
+  check(q, keys[0].k, p.mask, ids);
+  if (keys.size() > 1) check(q, keys[1].k, p.side_mask, ids);
+  const Tensor& which = p.layout->which;
+  require<ShapeError>((which.dim(0) == 1 || which.dim(0) == q.dim(0)) &&
+                          (which.dim(1) == 1 || which.dim(1) == q.dim(1)),
+                      kOp, "layout.which has shape {}; expected [1 or {}, 1 or {}]",
+                      to_string(which.shape()), q.dim(0), q.dim(1));
+}
+
+// The tensors that forward and backward read besides those of the patterns; saved in this order.
 struct Arguments {
-  static constexpr int kTerms = 5, kMasks = 10, kCount = 25;
+  static constexpr int kTerms = 5, kCount = 10;
   std::array<Tensor, kCount> x;
 
   const Tensor& q() const { return x[0]; }
@@ -234,8 +246,10 @@ struct Arguments {
   const Tensor& relation_bias() const { return x[kTerms + 2]; }
   const Tensor& relation_value() const { return x[kTerms + 3]; }
   const Tensor& span() const { return x[kTerms + 4]; }
-  const Tensor& q_valid() const { return x[kMasks]; }
 };
+
+// The tensors of a pattern's masks: q_valid, and seven of each segment; saved in this order.
+using Masks = std::array<Tensor, 15>;
 
 // A table as [1 or H, R, ...].
 Tensor with_heads(const Tensor& table, int rank) {
@@ -245,8 +259,7 @@ Tensor with_heads(const Tensor& table, int rank) {
   return table.alias(shape, contiguous_strides(shape), 0);
 }
 
-Arguments arguments_of(const Tensor& q, std::span<const Keys> keys, const AttentionPattern& p,
-                       const ScoreTerms& terms) {
+Arguments arguments_of(const Tensor& q, std::span<const Keys> keys, const ScoreTerms& terms) {
   Arguments a;
   const auto pack = [](const Tensor& t) { return t ? packed(t) : Tensor{}; };
   a.x[0] = with_unit_rows(q);
@@ -259,45 +272,66 @@ Arguments arguments_of(const Tensor& q, std::span<const Keys> keys, const Attent
   a.x[Arguments::kTerms + 2] = pack(terms.relation_bias);
   a.x[Arguments::kTerms + 3] = pack(terms.relation_value);
   a.x[Arguments::kTerms + 4] = pack(terms.span);
-  size_t at = Arguments::kMasks;
-  a.x[at++] = p.q_valid;
+  return a;
+}
+
+Masks masks_of(const AttentionPattern& p) {
+  Masks masks;
+  size_t at = 0;
+  masks[at++] = p.q_valid;
   for (const PairMask* m : {&p.mask, &p.side_mask}) {
     for (const Tensor* t : {&m->k_valid, &m->q_from, &m->q_to, &m->k_hidden, &m->q_class,
                             &m->k_class, &m->class_id}) {
-      a.x[at++] = *t;
+      masks[at++] = *t;
     }
   }
-  return a;
+  return masks;
+}
+
+// A pattern: its layout and the numbers of its rules.
+struct Part {
+  std::shared_ptr<const BlockLayout> layout;
+  kernels::AttentionSegment segment[kernels::kAttentionSegments];
+};
+
+Part part_of(const AttentionPattern& p, Device device) {
+  Part part;
+  part.layout = on_device(p.layout, device);
+  fill_windows(p, p.rules, static_cast<bool>(p.layout->order_k), part.segment[0]);
+  fill_windows(p, p.side_rules, false, part.segment[1]);
+  return part;
 }
 
 // What forward and backward share besides the tensors that are saved: the numbers of the contract.
 struct Call {
-  std::shared_ptr<const BlockLayout> layout;
+  std::vector<Part> parts;
   int segments = 1;
-  kernels::AttentionSegment segment[kernels::kAttentionSegments];
   double scale = 1, ramp = 1, offset = 0;
   Relation id;
   int64_t ids = 0;
   kernels::AttentionDropout dropout;
 };
 
-kernels::AttentionInputs inputs_of(const Call& call, const Arguments& a) {
+// What the kernels read for part n, whose masks are given.
+kernels::AttentionInputs inputs_of(const Call& call, size_t n, const Arguments& a,
+                                   const Masks& masks) {
+  const Part& part = call.parts[n];
   kernels::AttentionInputs in;
   in.q = a.q().view();
-  in.q_valid = a.q_valid().view();
+  in.q_valid = masks[0].view();
   in.segments = call.segments;
-  size_t at = Arguments::kMasks + 1;
+  size_t at = 1;
   for (int s = 0; s < kernels::kAttentionSegments; ++s) {
     kernels::AttentionSegment& segment = in.segment[s];
-    segment = call.segment[s];
+    segment = part.segment[s];
     segment.k = a.k(s).view();
     segment.v = a.v(s).view();
     for (ConstView* v : {&segment.k_valid, &segment.q_from, &segment.q_to, &segment.k_hidden,
                          &segment.q_class, &segment.k_class, &segment.class_id}) {
-      *v = a.x[at++].view();
+      *v = masks[at++].view();
     }
   }
-  in.layout = call.layout->view();
+  in.layout = part.layout->view();
   in.terms.scale = call.scale;
   in.terms.left = call.id.left;
   in.terms.right = call.id.right;
@@ -310,17 +344,19 @@ kernels::AttentionInputs inputs_of(const Call& call, const Arguments& a) {
   in.terms.ramp = call.ramp;
   in.terms.offset = call.offset;
   in.dropout = call.dropout;
+  in.more = n > 0;
   return in;
 }
 
 struct AttentionNode final : autograd::Node {
-  explicit AttentionNode(const Call& c) : Node(kOp), call(c) {}
+  explicit AttentionNode(Call c) : Node(kOp), call(std::move(c)) {}
 
   Grads backward(std::span<const Tensor> dy) override {
+    int at = 0;
+    const Tensor& out = saved(at++);
+    const Tensor& lse = saved(at++);
     Arguments a;
-    for (int i = 0; i < Arguments::kCount; ++i) a.x[static_cast<size_t>(i)] = saved(i);
-    const Tensor& out = saved(Arguments::kCount);
-    const Tensor& lse = saved(Arguments::kCount + 1);
+    for (Tensor& x : a.x) x = saved(at++);
     Tensor dout, dlse;
     if (dy[0]) {
       dout = with_unit_rows(dy[0]);
@@ -333,8 +369,8 @@ struct AttentionNode final : autograd::Node {
     const bool want_span = wants(9), by_key = want_span && a.span().dim(2) > 1;
     bool want_keys = by_key;
     for (int i = 1; i < Arguments::kTerms; ++i) want_keys = want_keys || wants(i);
-    std::array<Tensor, Arguments::kMasks> d;
-    for (int i = 0; i < Arguments::kMasks; ++i) {
+    std::array<Tensor, Arguments::kCount> d;
+    for (int i = 0; i < Arguments::kCount; ++i) {
       const Tensor& x = a.x[static_cast<size_t>(i)];
       const bool keys = i > 0 && i < Arguments::kTerms;
       const bool wanted = keys ? want_keys : wants(i) || (i == 0 && want_span && !by_key);
@@ -352,10 +388,14 @@ struct AttentionNode final : autograd::Node {
                                             target(t[2], 2),
                                             target(t[3], 3),
                                             target(t[4], 3)};
-    kernels::block_attention_backward(a.q().device(), inputs_of(call, a), out.view(), lse.view(),
-                                      dout.view(), dlse.view(), grads);
+    for (size_t n = 0; n < call.parts.size(); ++n) {
+      Masks masks;
+      for (Tensor& x : masks) x = saved(at++);
+      kernels::block_attention_backward(a.q().device(), inputs_of(call, n, a, masks), out.view(),
+                                        lse.view(), dout.view(), dlse.view(), grads);
+    }
     Grads result;
-    for (int i = 0; i < Arguments::kMasks; ++i) {
+    for (int i = 0; i < Arguments::kCount; ++i) {
       result.push_back(wants(i) ? d[static_cast<size_t>(i)] : Tensor{});
     }
     return result;
@@ -363,7 +403,7 @@ struct AttentionNode final : autograd::Node {
 
   void release() override {
     Node::release();
-    call.layout = nullptr;
+    call.parts.clear();
   }
 
   Call call;
@@ -372,42 +412,39 @@ struct AttentionNode final : autograd::Node {
 }  // namespace
 
 AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
-                                const AttentionPattern& pattern, const ScoreTerms& terms,
+                                std::span<const AttentionPattern> parts, const ScoreTerms& terms,
                                 const Dropout& dropout) {
   require(keys.size() == 1 || keys.size() == 2, kOp, "{} key segments are given; expected 1 or 2",
           keys.size());
+  require(!parts.empty(), kOp, "no pattern is given; expected at least one");
   for (const Keys& s : keys) check(q, s.k, s.v, keys[0].v);
+  const bool two = keys.size() > 1;
   const Tensor &k = keys[0].k, &v = keys[0].v;
-  const AttentionPattern p =
-      resolve(pattern, q.dim(2), k.dim(2), keys.size() > 1 ? keys[1].k.dim(2) : 0);
-  const int64_t ids = relation_ids(terms, p.mask.class_id || p.side_mask.class_id);
-  check(q, k, v, terms, ids, dropout);
-  check_lengths(q, p.q_valid, "q_valid");
-  check(q, k, p.mask, ids);
-  if (keys.size() > 1) check(q, keys[1].k, p.side_mask, ids);
-  const BlockLayout& layout = *p.layout;
-  const bool fits = (layout.which.dim(0) == 1 || layout.which.dim(0) == q.dim(0)) &&
-                    (layout.which.dim(1) == 1 || layout.which.dim(1) == q.dim(1));
-  require<ShapeError>(fits, kOp, "layout.which has shape {}; expected [1 or {}, 1 or {}]",
-                      to_string(layout.which.shape()), q.dim(0), q.dim(1));
-
+  std::vector<AttentionPattern> patterns;
+  bool classes = false;
+  for (const AttentionPattern& part : parts) {
+    const AttentionPattern& p =
+        patterns.emplace_back(resolve(part, q.dim(2), k.dim(2), two ? keys[1].k.dim(2) : 0));
+    classes = classes || p.mask.class_id || p.side_mask.class_id;
+  }
   Call call;
-  call.layout = on_device(p.layout, q.device());
+  call.ids = relation_ids(terms, classes);
+  check(q, k, v, terms, call.ids, dropout);
+  for (const AttentionPattern& p : patterns) {
+    check(q, keys, p, call.ids);
+    call.parts.push_back(part_of(p, q.device()));
+  }
   call.segments = static_cast<int>(keys.size());
-  fill_windows(p, p.rules, static_cast<bool>(p.layout->order_k), call.segment[0]);
-  fill_windows(p, p.side_rules, false, call.segment[1]);
   call.scale = terms.scale != 0 ? terms.scale : 1 / std::sqrt(static_cast<double>(q.dim(3)));
   call.id = terms.id;
-  call.ids = ids;
   call.ramp = terms.ramp;
   call.offset = terms.offset;
   if (dropout.pass.training && dropout.p > 0) {
     DrawWatch::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
     call.dropout = {dropout.p, dropout.pass.gen.key};
   }
-  const Arguments a = arguments_of(q, keys, p, terms);
+  const Arguments a = arguments_of(q, keys, terms);
 
-  const bool two = keys.size() > 1;
   const Tensor inputs[] = {q,
                            k,
                            v,
@@ -422,18 +459,30 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
     Tensor y = heads_inside(q, q.dim(2), v.dim(3));
     Tensor sums = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)},
                                 q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
-    kernels::block_attention_forward(q.device(), inputs_of(call, a), y.mut(), sums.mut());
+    for (size_t n = 0; n < patterns.size(); ++n) {
+      kernels::block_attention_forward(q.device(), inputs_of(call, n, a, masks_of(patterns[n])),
+                                       y.mut(), sums.mut());
+    }
     return {y, sums};
   });
   if (autograd::anomaly_mode()) autograd::check_finite(kOp, "forward", out);  // lse may be -inf
   if (autograd::wants_graph(inputs)) {
-    auto node = std::make_shared<AttentionNode>(call);
-    for (const Tensor& t : a.x) node->save({t});
+    auto node = std::make_shared<AttentionNode>(std::move(call));
     node->save({out, lse});
+    for (const Tensor& t : a.x) node->save({t});
+    for (const AttentionPattern& p : patterns) {
+      for (const Tensor& t : masks_of(p)) node->save({t});
+    }
     Tensor* const outputs[] = {&out, &lse};
     autograd::attach(node, inputs, outputs);
   }
   return {out, lse};
+}
+
+AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
+                                const AttentionPattern& pattern, const ScoreTerms& terms,
+                                const Dropout& dropout) {
+  return block_attention(q, keys, std::span<const AttentionPattern>(&pattern, 1), terms, dropout);
 }
 
 AttentionResult block_attention(const Tensor& q, const Tensor& k, const Tensor& v,

@@ -62,12 +62,18 @@ struct AttentionResult {
 AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
                                 const AttentionPattern& pattern, const ScoreTerms& terms = {},
                                 const Dropout& dropout = {});
-/// The same with one key segment.
+/// The same over the pairs of all parts, at least one, of which no two may have a pair in common:
+/// one softmax, for which nothing is kept that one pattern would not need.
+AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
+                                std::span<const AttentionPattern> parts,
+                                const ScoreTerms& terms = {}, const Dropout& dropout = {});
+/// One pattern and one key segment.
 AttentionResult block_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const AttentionPattern& pattern, const ScoreTerms& terms = {},
                                 const Dropout& dropout = {});
 
-/// One softmax from parts of it, over keys that they do not share:
+/// One softmax from parts of it that have queries, keys or terms of their own, over keys that they
+/// do not share:
 ///   lse = log sum_n exp(lse_n),  out = sum_n exp(lse_n - lse) out_n
 /// A row that sees nothing in a part takes nothing from it; one that sees nothing at all gets out =
 /// 0, lse = -inf and no gradient.

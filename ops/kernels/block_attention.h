@@ -104,6 +104,9 @@ struct AttentionInputs {
   AttentionLayoutView layout;
   AttentionTermsView terms;
   AttentionDropout dropout;
+  // Whether the softmax goes on from other keys: out and lse hold what these gave, and become the
+  // result over all; gradients are added to what their places hold.
+  bool more = false;
 };
 
 /// Where gradients go: shaped as the inputs; empty: not wanted. Those of keys and values are wanted
@@ -121,7 +124,8 @@ struct AttentionGradients {
 inline constinit Kernel<void(const AttentionInputs& in, View out, View lse)>
     block_attention_forward{"block_attention_forward"};
 
-/// Gradients of out and lse, whose gradients are dout and dlse (either may be empty: zero).
+/// Gradients of out and lse, whose gradients are dout and dlse (either may be empty: zero). Where
+/// the softmax has several parts, out and lse are those over all of them.
 inline constinit Kernel<void(const AttentionInputs& in, ConstView out, ConstView lse,
                              ConstView dout, ConstView dlse, const AttentionGradients& grads)>
     block_attention_backward{"block_attention_backward"};

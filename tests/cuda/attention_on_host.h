@@ -36,21 +36,52 @@ AttentionArguments<T> backward_arguments(const kernels::AttentionInputs& in, con
   return x;
 }
 
+/// What the host of the device's kernels does about parts.
+template <template <class> class Kernels, class T>
+void forward_on_host(const kernels::AttentionInputs& in, const View& out, const View& lse) {
+  if (!in.more) return Kernels<T>::forward(in, out, lse);
+  const auto add = [&](const View& part_out, const View& part_lse) {
+    using A = Accumulator<T>;
+    AttentionArguments<T> x = arguments_of<T>(in);
+    x.out = head_rows<T>(out);
+    x.lse = lse.as<A>();
+    for (int64_t i = 0; i < lse.numel(); ++i) {
+      const JoinedParts<A> joined = join(x.lse[i], part_lse.as<A>()[i]);
+      for (int rank = 0; rank < 32; ++rank) {
+        join_row(x, joined, head_rows<const T>(part_out), i, rank, 32);
+      }
+      x.lse[i] = joined.lse;
+    }
+  };
+  forward_of_part(in, out, lse, Kernels<T>::forward, add);
+}
+
+template <template <class> class Kernels, class T>
+void backward_on_host(const kernels::AttentionInputs& in, const ConstView& out,
+                      const ConstView& lse, const ConstView& dout, const ConstView& dlse,
+                      const kernels::AttentionGradients& grads) {
+  if (!in.more) return Kernels<T>::backward(in, out, lse, dout, dlse, grads);
+  backward_of_part(in, grads, [&](const auto& part, const auto& to) {
+    Kernels<T>::backward(part, out, lse, dout, dlse, to);
+  });
+}
+
 /// Puts Kernels<T>::forward and backward into the slots of the CPU, for every T.
 template <template <class> class Kernels, class... T>
 bool take_slots() {
   register_backends();
-  kernels::block_attention_forward.set(
-      DeviceKind::cpu, [](const kernels::AttentionInputs& in, View out, View lse) {
-        const bool served =
-            (... || (in.q.dtype == dtype_of<T> && (Kernels<T>::forward(in, out, lse), true)));
-        EXPECT_TRUE(served) << "not a dtype of these kernels";
-      });
+  kernels::block_attention_forward.set(DeviceKind::cpu, [](const kernels::AttentionInputs& in,
+                                                           View out, View lse) {
+    const bool served =
+        (... || (in.q.dtype == dtype_of<T> && (forward_on_host<Kernels, T>(in, out, lse), true)));
+    EXPECT_TRUE(served) << "not a dtype of these kernels";
+  });
   kernels::block_attention_backward.set(
       DeviceKind::cpu, [](const kernels::AttentionInputs& in, ConstView out, ConstView lse,
                           ConstView dout, ConstView dlse, const kernels::AttentionGradients& g) {
-        const bool served = (... || (in.q.dtype == dtype_of<T> &&
-                                     (Kernels<T>::backward(in, out, lse, dout, dlse, g), true)));
+        const bool served =
+            (... || (in.q.dtype == dtype_of<T> &&
+                     (backward_on_host<Kernels, T>(in, out, lse, dout, dlse, g), true)));
         EXPECT_TRUE(served) << "not a dtype of these kernels";
       });
   return true;

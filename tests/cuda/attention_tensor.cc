@@ -206,6 +206,7 @@ TEST(AttentionTensor, Features) {
     c.x.p = 0.375;
     c.x.dropout_key = 0x123456789ABCDEF0u;
     expect_near(run(c.x, c.pattern, DType::bf16), solve(c.x), DType::bf16, f.name + " dropout");
+    expect_near(run(c.x, parts_of(c), DType::bf16), solve(c.x), DType::bf16, f.name + " parts");
   }
 }
 

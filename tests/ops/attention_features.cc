@@ -592,6 +592,102 @@ void expect_no_first_keys(DType dtype) {
 
 TEST(AttentionFeatures, TheFirstSegmentMayHaveNoKeys) { expect_no_first_keys(DType::f32); }
 
+// The pairs of a pattern as two parts: of one tile in three each has some of every run, of the
+// others one has all.
+std::vector<AttentionPattern> parts_of(const AttentionPattern& whole, int64_t queries, int64_t keys,
+                                       int64_t side_keys) {
+  const AttentionPattern p = resolve(whole, queries, keys, side_keys);
+  const BlockLayout& layout = *p.layout;
+  std::vector<LayoutMember> members;
+  const auto table = layout.members.to_vector<int32_t>();
+  for (size_t n = 0; n < table.size(); n += 3) {
+    members.push_back({table[n], table[n + 1], table[n + 2]});
+  }
+  std::vector<AttentionPattern> parts;
+  for (const bool first : {true, false}) {
+    std::vector<std::vector<TileRuns>> tiles;
+    for (int64_t n = 0; n < layout.layouts(); ++n) {
+      tiles.push_back(tiles_of(layout, n));
+      for (size_t t = 0; t < tiles.back().size(); ++t) {
+        std::vector<Run>& runs = tiles.back()[t].runs;
+        for (Run& r : runs) {
+          const int32_t some = t % 3 == 0 ? r.kn / 3 : t % 3 == 1 ? r.kn : 0;
+          if (!first) r.k0 += some;
+          r.kn = first ? some : r.kn - some;
+        }
+        std::erase_if(runs, [](const Run& r) { return r.kn == 0; });
+      }
+    }
+    parts.push_back(p);
+    parts.back().layout = make_layout(queries, keys, tiles,
+                                      {.which = layout.which,
+                                       .order_q = layout.order_q,
+                                       .order_k = layout.order_k,
+                                       .members = members,
+                                       .side_keys = side_keys});
+  }
+  return parts;
+}
+
+std::vector<AttentionPattern> parts_of(const Case& c) {
+  return parts_of(c.pattern, c.x.n.queries, c.x.n.keys, c.x.side.keys);
+}
+
+// Parts that have no pair in common are one softmax, in either order.
+TEST(AttentionFeatures, PartsEqualTheWhole) {
+  for (const Feature& f : features()) {
+    for (const int64_t batch : {1, 2}) {  // both schedules of backward
+      Case c = f.make(257, batch);
+      c.x.p = 0.125;
+      c.x.dropout_key = 5;
+      const Solution truth = solve(c.x);
+      std::vector<AttentionPattern> parts = parts_of(c);
+      for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+        expect_near(run(c.x, parts, dtype), truth, dtype, fmt::format("{} B {}", f.name, batch));
+        std::swap(parts[0], parts[1]);
+      }
+    }
+  }
+}
+
+TEST(AttentionFeatures, PartsGiveTheSameBitsForAnyThreads) {
+  const int before = num_threads();
+  for (const Feature& f : features()) {
+    for (const int64_t batch : {1, 2}) {
+      const Case c = f.make(700, batch);
+      const std::vector<AttentionPattern> parts = parts_of(c);
+      set_num_threads(1);
+      const Solution one = run(c.x, parts, DType::f32);
+      set_num_threads(3);
+      expect_same_bits(run(c.x, parts, DType::f32), one, fmt::format("{} B {}", f.name, batch));
+    }
+  }
+  set_num_threads(before);
+}
+
+// Rows that see nothing of a later part keep every bit, whatever their neighbours see.
+TEST(AttentionFeatures, PartsLeaveOtherRowsAlone) {
+  for (const int64_t batch : {1, 2}) {
+    const Case c = plain(150, batch);
+    std::vector<AttentionPattern> parts = {patterns::local(5),
+                                           resolve(patterns::dilated(60, -5, 1), 150, 150)};
+    const Solution alone = run(c.x, parts[0], DType::f32);
+    const auto sees_more = [](int64_t i) { return i % 7 == 3; };
+    parts[1].mask.q_from = table({1, 150}, [](int64_t, int64_t) { return 0; });
+    parts[1].mask.q_to =
+        table({1, 150}, [&](int64_t, int64_t i) { return sees_more(i) ? i + 1 : 0; });
+    const Solution both = run(c.x, parts, DType::f32);
+    for (int64_t i = 0; i < batch * kHeads * 150; ++i) {
+      const bool same =
+          std::memcmp(&both.lse[static_cast<size_t>(i)], &alone.lse[static_cast<size_t>(i)],
+                      sizeof(double)) == 0 &&
+          std::memcmp(&both.out[static_cast<size_t>(5 * i)], &alone.out[static_cast<size_t>(5 * i)],
+                      5 * sizeof(double)) == 0;
+      EXPECT_EQ(same, i % 150 < 5 || !sees_more(i % 150)) << i;
+    }
+  }
+}
+
 // A band, what lies before it, and side keys, each for itself, are one softmax.
 TEST(AttentionMerge, PartsEqualTheWhole) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {

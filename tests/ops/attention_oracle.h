@@ -304,8 +304,8 @@ inline void add_relations(Problem& x, const Relation& id, bool per_head, bool ke
   if (value) x.value = random_values(rows * x.n.value_width, 8);
 }
 
-// The op on a problem, gradients and all.
-inline Solution run(const Problem& x, const AttentionPattern& pattern, DType dtype) {
+// The op on a problem, gradients and all, in as many parts as there are patterns.
+inline Solution run(const Problem& x, std::span<const AttentionPattern> parts, DType dtype) {
   const auto& n = x.n;
   const auto tensor = [&](const std::vector<double>& values, const Shape& shape) {
     return values.empty() && numel(shape) > 0 ? Tensor{} : leaf(make(values, shape, dtype));
@@ -340,7 +340,7 @@ inline Solution run(const Problem& x, const AttentionPattern& pattern, DType dty
   if (x.p > 0) dropout = {static_cast<float>(x.p), {true, {x.dropout_key}}};
 
   const auto [out, lse] = block_attention(q, std::span<const Keys>(keys, x.side.keys > 0 ? 2 : 1),
-                                          pattern, terms, dropout);
+                                          parts, terms, dropout);
   const Tensor outputs[] = {out, lse};
   const Tensor dy[] = {make(x.dout, out.shape(), dtype), make(x.dlse, lse.shape(), lse.dtype())};
   backward(outputs, dy);
@@ -359,6 +359,10 @@ inline Solution run(const Problem& x, const AttentionPattern& pattern, DType dty
           gradient(keys[1].v),
           gradient(terms.relation_query),
           gradient(terms.span)};
+}
+
+inline Solution run(const Problem& x, const AttentionPattern& pattern, DType dtype) {
+  return run(x, std::span<const AttentionPattern>(&pattern, 1), dtype);
 }
 
 // Largest difference relative to the largest value; infinities must agree.

@@ -50,12 +50,6 @@ void apply(RunConfig& config, const StepShape& shape) {
   config.batch = shape.batch;
 }
 
-/// What a step runs again, and then what it needs: of two strategies that fit the first is better.
-bool cheaper(const StepMemory& a, const StepMemory& b) {
-  if (a.again != b.again) return a.again < b.again;
-  return a.peak() < b.peak();
-}
-
 }  // namespace
 
 StepShape shape_of(RunConfig& c) {
@@ -262,11 +256,12 @@ std::vector<Strategy> same_function(const StepPlanner& planner, int64_t budget) 
   return all;
 }
 
+/// The one that runs the least again; of equal ones the first, which keeps more.
 const Strategy* cheapest_within(const std::vector<Strategy>& all, int64_t budget) {
   const Strategy* best = nullptr;
   for (const Strategy& s : all) {
     if (!s.memory || s.memory->peak() > budget) continue;
-    if (best == nullptr || cheaper(*s.memory, *best->memory)) best = &s;
+    if (best == nullptr || s.memory->again < best->memory->again) best = &s;
   }
   return best;
 }

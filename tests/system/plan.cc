@@ -65,10 +65,10 @@ TEST(Plan, ABudgetChoosesAStrategyOrRefusesWithOnesThatFit) {
   };
   Outcome o = budget("1GiB", "ample");
   EXPECT_EQ(o.code, 0) << o.err;
-  EXPECT_NE(o.err.find("--memory standard"), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("--memory standard: "), std::string::npos) << o.err;
   o = budget("50MiB", "tight");
   EXPECT_EQ(o.code, 0) << o.err;
-  EXPECT_EQ(o.err.find("--memory standard"), std::string::npos) << o.err;
+  EXPECT_EQ(o.err.find("--memory standard: "), std::string::npos) << o.err;
   EXPECT_LE(parse_json(o.last_line())["peak_bytes"]["total"].integer(), 50 << 20);
 
   o = budget("24MiB", "none");

@@ -432,9 +432,10 @@ void lsh_backward(const LshGradientCall& call) {
   const int64_t heads = call.in.q.dim(1), all = call.in.q.dim(0) * heads;
   Slab<T> count(nullptr);
   { LshBackward<T>(call, 0, 0, count); }
-  const Buffer<T> memory(count.used() * std::min<int64_t>(num_threads(), all));
+  const bool each_its_own = all <= num_threads();  // any of the threads may take any head
+  const Buffer<T> memory(count.used() * (each_its_own ? all : num_threads()));
   parallel_for(all, [&](int64_t bh) {
-    Slab<T> slab(memory.data() + count.used() * worker_index());
+    Slab<T> slab(memory.data() + count.used() * (each_its_own ? bh : worker_index()));
     LshBackward<T>(call, bh / heads, bh % heads, slab).run();
   });
 }

@@ -69,15 +69,15 @@ class HashTask {
     const Tag<T> d;
     alignas(64) T found[N];
     const int64_t half = call_.first / 2;
-    for (int64_t v = 0; v < N; v += V) {
-      Vec<T> id = argmax(0, half, v);
-      if (call_.second > 1) {
-        const Vec<T> more = argmax(half, call_.second / 2, v);
-        id = hn::MulAdd(more, hn::Set(d, static_cast<T>(call_.first)), id);
-      }
-      hn::Store(id, d, found + v);
-    }
-    for (int64_t j = 0; j < count; ++j) ids[j] = static_cast<int32_t>(found[j]);
+    const auto write_factor = [&](int64_t from, int64_t n, auto store) {
+      for (int64_t v = 0; v < N; v += V) hn::Store(argmax(from, n, v), d, found + v);
+      for (int64_t j = 0; j < count; ++j) store(ids[j], static_cast<int32_t>(found[j]));
+    };
+    write_factor(0, half, [](int32_t& id, int32_t one) { id = one; });
+    if (call_.second == 1) return;
+    // Their sum may be too large for an f32 to be exact.
+    const auto first = static_cast<int32_t>(call_.first);
+    write_factor(half, call_.second / 2, [first](int32_t& id, int32_t two) { id += first * two; });
   }
 
   // Index of the largest of (p, -p) of projections from .. from + n, by lane.

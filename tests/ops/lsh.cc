@@ -339,6 +339,22 @@ TEST(Spec10, Test6_HashIsTheArgmaxOfItsProjections) {
   }
 }
 
+TEST(Spec10, Test6_IdsBeyondTheDigitsOfF32AreExact) {
+  const LshBuckets buckets{4098, 8196};  // 33.6 million
+  ASSERT_GT(buckets.count(), 1 << 24);
+  const Tensor q = normal({1, 1, 300, 3}, Generator{3});
+  const Tensor rotations = lsh_rotations(Generator{4}, 1, 1, 3, buckets);
+  const Tensor first = contiguous(narrow(rotations, 4, 0, buckets.first / 2));
+  const Tensor second = contiguous(narrow(rotations, 4, buckets.first / 2, buckets.second / 2));
+  const auto ids = lsh_buckets(q, rotations, buckets).to_vector<int32_t>();
+  const auto one = lsh_buckets(q, first, {buckets.first, 1}).to_vector<int32_t>();
+  const auto two = lsh_buckets(q, second, {buckets.second, 1}).to_vector<int32_t>();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(ids[i], one[i] + static_cast<int32_t>(buckets.first) * two[i]);
+  }
+  EXPECT_GT(*std::max_element(ids.begin(), ids.end()), 1 << 24);
+}
+
 TEST(Spec10, Test6_TiesGoToTheFirstAndPaddingToABucketOfItsOwn) {
   const LshBuckets buckets{8, 4};
   const Tensor rotations = lsh_rotations(Generator{4}, 1, 2, 4, buckets);

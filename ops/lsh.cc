@@ -79,6 +79,10 @@ void check_options(const LshOptions& o) {
   require(o.before >= 0 && o.after >= 0, kOp,
           "a query sees {} chunks before and {} after its own; expected 0 or more", o.before,
           o.after);
+  constexpr int64_t most = 1 << 30;  // places in a window fit an i32
+  require(o.before < most && o.after < most && o.chunk <= most / (1 + o.before + o.after), kOp,
+          "a window of {} + 1 + {} chunks of {}; expected 2^30 keys or fewer", o.before, o.after,
+          o.chunk);
   require(!o.repeat_chunks || o.duplicates == LshDuplicates::off, kOp,
           "repeat_chunks counts a chunk twice, which needs duplicates = off");
   require(std::isfinite(o.self), kOp, "self is {}; expected a finite number", o.self);

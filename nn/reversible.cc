@@ -82,6 +82,8 @@ ReversibleOptions reversible_options(const MemoryPolicy& policy, DType layers,
 }
 
 InversionWatch::InversionWatch(int64_t rows) : rows_(rows), outer_(innermost()) {
+  require(rows == -1 || rows >= 1, "InversionWatch", "rows is {}; expected 1 or more, or -1: all",
+          rows);
   innermost() = this;
 }
 InversionWatch::~InversionWatch() { innermost() = outer_; }
@@ -177,12 +179,15 @@ class Reversible::Graph {
     require<GradientError>(found != kept_.end(), kName,
                            "the streams that were kept are gone: backward ran through this graph "
                            "before; call the first one with retain, or run forward again");
-    at_ = found->first;
-    now_ = {found->second.x1.get(kName), found->second.x2.get(kName)};
-    if (at_ == count && !graph_is_retained()) kept_.erase(found);
-    for (Tensor* x : {&now_.x1, &now_.x2}) {
-      if (!x->unique()) *x = clone(*x);
+    forget();
+    Halves x{found->second.x1.get(kName), found->second.x2.get(kName)};
+    const int64_t at = found->first;
+    if (at == count && !graph_is_retained()) kept_.erase(found);
+    for (Tensor* h : {&x.x1, &x.x2}) {
+      if (!h->unique()) *h = clone(*h);
     }
+    now_ = std::move(x);
+    at_ = at;
   }
 
   /// At the first step: what came of the input.
@@ -222,7 +227,8 @@ struct Reversible::StepNode final : autograd::Node {
       graph->undo(r.residual);
       into_step(r, dy, grads);
     }
-    if (index == 0) graph->forget();
+    // Of steps before this one, none is there or none has a gradient.
+    if (index == 0 || (!wants(0) && !wants(1))) graph->forget();
     if (wants(0)) grads[0] = dy[0];
     return grads;
   }

@@ -501,6 +501,58 @@ TEST(Memory, Test11_PartOfTheReversibleGradients) {
   expect_same(all[0], all[1]);
 }
 
+TEST(Memory, StreamsAreGoneAfterBackwardAlsoWhereTheFirstLayersAreFrozen) {
+  Steps steps = blocks(4, in_f32);
+  for (size_t i = 0; i < 3; ++i) {
+    for (Tensor w : parameters(*steps.list[i])) set_requires_grad(w, false);
+  }
+  const Tensor x = numbers({B, L, D}, "x", in_f32);
+  const auto run = [&](const ReversibleOptions& options) {
+    for (size_t i = 3; i < steps.list.size(); ++i) {
+      for (const Tensor& w : parameters(*steps.list[i])) set_grad(w, {});
+    }
+    const int64_t before = memory_tracker().live().total();
+    Tensor y = pass_through(steps, x, local(), options).y;
+    backward(y, numbers(y.shape(), "dy", in_f32));
+    std::vector<Tensor> all{y.detach()};
+    int64_t bytes = memory::block_bytes(y.nbytes());
+    for (const Tensor& w : parameters(steps)) {
+      all.push_back(grad(w));
+      if (grad(w)) bytes += memory::block_bytes(grad(w).nbytes());
+    }
+    EXPECT_EQ(memory_tracker().live().total() - before, bytes);  // y still holds the graph
+    return all;
+  };
+  expect_same(run(exact), run(stored(exact)));
+}
+
+TEST(Memory, BackwardThatRunsOutOfMemoryLeavesTheStreamsAlone) {
+  Steps steps = blocks(1, in_f32);
+  const Tensor x = leaf({B, L, D}, "x", in_f32);
+  bool failed = true;
+  for (int64_t allocations = 0; failed; ++allocations) {
+    Reversible streams(enter_reversible(x, {}), {});
+    for (size_t i = 0; i < steps.list.size(); ++i) {
+      streams.step(steps.list[i], local(), training.at(static_cast<uint64_t>(i)));
+    }
+    const Halves y = streams.finish();
+    const Tensor loss = sum(square(mean_of(y))), first = clone(y.x1), second = clone(y.x2);
+    failed = false;
+    fail_allocation_after({}, allocations);
+    try {
+      backward(loss);
+    } catch (const OutOfMemory&) {
+      failed = true;
+    }
+    fail_allocation_after({}, -1);
+    try {
+      backward(loss);  // goes on, or is refused
+    } catch (const GradientError&) {
+    }
+    EXPECT_TRUE(same_bits(y.x1, first) && same_bits(y.x2, second)) << allocations;
+  }
+}
+
 TEST(Memory, Test11_AGradientMayComeFromTheMiddle) {
   Steps steps = blocks(3, in_f32);
   const Tensor x = leaf({B, L, D}, "x", in_f32);
@@ -577,6 +629,7 @@ TEST(Memory, ReversibleRefusesWhatItCannotInvert) {
               std::string::npos);
   }
   EXPECT_THROW(Reversible({x, numbers({B, L, D + 1}, "x", in_f32)}, {}), ShapeError);
+  EXPECT_THROW(InversionWatch(0), ValueError);
   const Tensor large = full({B, L, D}, 300.0);
   const auto run = [&](int grid) {
     const ReversibleOptions options{.exact = true, .grid = grid};

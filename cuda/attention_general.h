@@ -783,16 +783,17 @@ LONGSPAN_HD Accumulator<T> delta_part(const HeadRows<const T>& dout, const HeadR
   return total;
 }
 
-/// Row i of [B, H, L] of out as the sum of two parts, of which x.out holds the first: columns rank,
+/// Row i of out [B, H, L] as the sum of two parts, of which it holds the first: columns rank,
 /// rank + team, ... of it.
 template <class T>
-LONGSPAN_HD void join_row(const AttentionArguments<T>& x, const JoinedParts<Accumulator<T>>& joined,
-                          const HeadRows<const T>& part, int64_t i, int rank, int team) {
+LONGSPAN_HD void join_row(const HeadRows<T>& out, int64_t heads, int64_t queries,
+                          const JoinedParts<Accumulator<T>>& joined, const HeadRows<const T>& part,
+                          int64_t i, int rank, int team) {
   using A = Accumulator<T>;
   if (joined.part == A(0)) return;
-  const int64_t row = i % x.sizes.queries, bh = i / x.sizes.queries;
-  const int64_t b = bh / x.sizes.heads, h = bh % x.sizes.heads;
-  T* const to = x.out.of(b, h) + row * x.out.row;
+  const int64_t row = i % queries, bh = i / queries;
+  const int64_t b = bh / heads, h = bh % heads;
+  T* const to = out.of(b, h) + row * out.row;
   const T* const from = part.of(b, h) + row * part.row;
   for (int c = rank; c < part.width; c += team) {
     to[c] = static_cast<T>(static_cast<A>(to[c]) * joined.before +

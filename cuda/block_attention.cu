@@ -49,21 +49,20 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
-/// Adds a part of a softmax, out and lse, to x.out and x.lse, which hold those of the parts before
-/// it: a warp for each row.
+/// Adds a part of a softmax to out and lse, which hold those of the parts before it: a warp for
+/// each of the rows [B, H, L].
 template <class T, class A>
 __global__ void __launch_bounds__(general_threads)
-    join_kernel(const __grid_constant__ AttentionArguments<T> x, HeadRows<const T> part_out,
-                const A* part_lse) {
-  const int64_t rows = x.sizes.head_count() * x.sizes.queries;
+    join_kernel(HeadRows<T> out, A* lse, HeadRows<const T> part_out, const A* part_lse,
+                int64_t heads, int64_t queries, int64_t rows) {
   const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32; i < rows;
        i += step) {
-    const JoinedParts<A> joined = join(x.lse[i], part_lse[i]);
-    join_row(x, joined, part_out, i, lane, 32);
+    const JoinedParts<A> joined = join(lse[i], part_lse[i]);
+    join_row(out, heads, queries, joined, part_out, i, lane, 32);
     __syncwarp();
-    if (lane == 0) x.lse[i] = joined.lse;
+    if (lane == 0) lse[i] = joined.lse;
   }
 }
 
@@ -189,12 +188,11 @@ template <class T>
 void join_part(const AttentionInputs& in, const View& out, const View& lse, const View& part_out,
                const View& part_lse) {
   using A = Accumulator<T>;
-  AttentionArguments<T> x = arguments_of<T>(in);
-  x.out = head_rows<T>(out);
-  x.lse = lse.as<A>();
-  const int64_t rows = x.sizes.head_count() * x.sizes.queries;
+  const int64_t heads = in.q.dim(1), queries = in.q.dim(2);
+  const int64_t rows = in.q.dim(0) * heads * queries;
   launch("block_attention_forward", join_kernel<T, A>, dim3(blocks_for(rows, general_threads / 32)),
-         general_threads, 0, x, head_rows<const T>(part_out), part_lse.as<const A>());
+         general_threads, 0, head_rows<T>(out), lse.as<A>(), head_rows<const T>(part_out),
+         part_lse.as<const A>(), heads, queries, rows);
 }
 
 void forward(const AttentionInputs& in, View out, View lse) {

@@ -42,15 +42,13 @@ void forward_on_host(const kernels::AttentionInputs& in, const View& out, const 
   if (!in.more) return Kernels<T>::forward(in, out, lse);
   const auto add = [&](const View& part_out, const View& part_lse) {
     using A = Accumulator<T>;
-    AttentionArguments<T> x = arguments_of<T>(in);
-    x.out = head_rows<T>(out);
-    x.lse = lse.as<A>();
     for (int64_t i = 0; i < lse.numel(); ++i) {
-      const JoinedParts<A> joined = join(x.lse[i], part_lse.as<A>()[i]);
+      const JoinedParts<A> joined = join(lse.as<A>()[i], part_lse.as<A>()[i]);
       for (int rank = 0; rank < 32; ++rank) {
-        join_row(x, joined, head_rows<const T>(part_out), i, rank, 32);
+        join_row(head_rows<T>(out), in.q.dim(1), in.q.dim(2), joined, head_rows<const T>(part_out),
+                 i, rank, 32);
       }
-      x.lse[i] = joined.lse;
+      lse.as<A>()[i] = joined.lse;
     }
   };
   forward_of_part(in, out, lse, Kernels<T>::forward, add);

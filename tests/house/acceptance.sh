@@ -1,6 +1,7 @@
 #!/bin/sh
-# acceptance.sh ROOT: every numbered acceptance test of the sparse models and of the attention
-# kernels has a test that bears its number: TEST(Spec05, Test3_...), TEST(Pattern, Kernel2...).
+# acceptance.sh ROOT: every numbered acceptance test of the sparse models, of the attention kernels
+# and of memory saving has a test that bears its number: TEST(Spec05, Test3_...), TEST(Pattern,
+# Kernel2...), TEST(Memory, Test1_...).
 # acceptance.sh --self-test: proves that it finds a number that is missing.
 set -eu
 
@@ -10,6 +11,8 @@ Spec06,.Test 11
 (Spec07|LongformerGoldens),.Test 11
 Spec08,.Test 11
 Spec09,.Test 10
+Spec10,.Test 12
+Memory(OfModels)?,.Test 12
 [A-Za-z]+,.Kernel 10'
 
 check() {
@@ -37,8 +40,8 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/tests"
-for spec in 05 06 07 08 09; do
-  for n in 1 2 3 4 5 6 7 8 9 10 11; do echo "TEST(Spec$spec, Test${n}_Holds) {"; done
+for set in Spec05 Spec06 Spec07 Spec08 Spec09 Spec10 Memory; do
+  for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo "TEST($set, Test${n}_Holds) {"; done
 done > "$folder/tests/models.cc"
 for n in 1 2 3 4 5 6 7 8 9 10; do echo "TEST(Pattern, Kernel${n}Holds) {"; done > "$folder/tests/ops.cc"
 (check "$folder") || { echo "misses what is there"; exit 1; }

@@ -224,21 +224,26 @@ ReformerLayer ReformerConfig::layer(int64_t i) const {
   return turns[static_cast<size_t>(i) % turns.size()];
 }
 
+std::vector<int64_t> ReformerConfig::axes() const {
+  return position_shape.empty() ? default_axial_shape(n_max) : position_shape;
+}
+
+std::vector<int64_t> ReformerConfig::axis_widths() const {
+  if (!position_widths.empty()) return position_widths;
+  const auto count = static_cast<int64_t>(axes().size());
+  std::vector<int64_t> widths(static_cast<size_t>(count), d_model / count);
+  widths.back() += d_model % count;
+  return widths;
+}
+
 Reformer::Reformer(const ReformerConfig& config, const Init& init)
     : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
   const ReformerConfig& c = config_;
   check(c);
   const Init embed = init.at("embed");
   token_ = Embedding(c.vocab, c.d_model, embed.at("token"), Scheme::normal(c.embed_std));
-  const std::vector<int64_t> shape =
-      c.position_shape.empty() ? default_axial_shape(c.n_max) : c.position_shape;
-  std::vector<int64_t> widths = c.position_widths;
-  if (widths.empty()) {
-    const auto axes = static_cast<int64_t>(shape.size());
-    widths.assign(shape.size(), c.d_model / axes);
-    widths.back() += c.d_model % axes;
-  }
-  position_ = AxialPositions(shape, widths, embed.at("position"), Scheme::normal(c.position_std));
+  position_ = AxialPositions(c.axes(), c.axis_widths(), embed.at("position"),
+                             Scheme::normal(c.position_std));
   for (int64_t i = 0; i < c.n_layer; ++i) {
     const Init at = init.at("layers").at(i);
     const auto branch = [&](const char* norm, std::unique_ptr<Layer> layer) {

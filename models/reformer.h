@@ -98,6 +98,9 @@ struct ReformerConfig {
 
   /// What layer i attends with. Throws ValueError on an empty list or an unknown name.
   ReformerLayer layer(int64_t i) const;
+  /// The grid of positions: position_shape and position_widths, or what stands for them.
+  std::vector<int64_t> axes() const;
+  std::vector<int64_t> axis_widths() const;
 };
 
 /// What implementations disagree in (models/reformer_presets.cc): `paper` and trax until April

@@ -577,9 +577,10 @@ ReformerConfig reformer_config(const ReformerKeys& k) {
 }
 
 ReformerKeys reformer_keys(const ReformerConfig& c) {
+  const bool by_hf_rule = !c.buckets.empty() || c.bucket_rule == BucketRule::hf;
   require(!c.same_bucket && c.duplicates == LshDuplicates::off && c.wrap == LshWrap::global &&
-              c.whole_chunks && c.logit_scale == LshScale::official && !c.mean_exit &&
-              c.position_shape.size() == 2 && c.head_bias,
+              c.whole_chunks && by_hf_rule && c.logit_scale == LshScale::official &&
+              c.self_logit == -1e5 && !c.mean_exit && c.axes().size() == 2 && c.head_bias,
           kOp,
           "such models attend as reformer_variant(hf), with head_bias and a position_shape of two "
           "axes");
@@ -604,8 +605,8 @@ ReformerKeys reformer_keys(const ReformerConfig& c) {
   k.local_attn_chunk_length = c.local_chunk > 0 ? c.local_chunk : c.chunk;
   k.local_num_chunks_before = c.local_back;
   k.local_num_chunks_after = c.local_ahead;
-  k.axial_pos_shape = c.position_shape;
-  k.axial_pos_embds_dim = c.position_widths;
+  k.axial_pos_shape = c.axes();
+  k.axial_pos_embds_dim = c.axis_widths();
   k.hidden_act = name_of(c.activation);
   k.layer_norm_eps = c.norm_eps;
   k.hidden_dropout_prob = static_cast<double>(c.dropout);

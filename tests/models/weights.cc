@@ -156,6 +156,21 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, Weights,
                                          "longformer", "bart", "led", "reformer"),
                          [](const auto& param) { return param.param; });
 
+TEST(Checkpoints, ReformerWritesTheGridThatStandsForNone) {
+  ReformerConfig c = reformer_preset("small_hf");
+  c.head_bias = true;
+  const ReformerKeys keys = reformer_keys(c);
+  EXPECT_EQ(keys.axial_pos_shape, (std::vector<int64_t>{32, 32}));
+  EXPECT_EQ(keys.axial_pos_embds_dim, (std::vector<int64_t>{64, 64}));
+  Reformer one(c, Init{.gen = Generator{1}}), other(reformer_config(keys), Init{});
+  const TensorList a = named_as(reformer_format, one), b = named_as(reformer_format, other);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].name, b[i].name);
+    EXPECT_EQ(a[i].tensor.shape(), b[i].tensor.shape()) << a[i].name;
+  }
+}
+
 TEST(Checkpoints, LedStartsFromOneOfBart) {
   const NoGrad off;
   const Loaded bart = made("bart");
@@ -266,6 +281,18 @@ TEST(WeightsRefuse, AnotherArchitecture) {
   offset.one_sided_window = {};
   EXPECT_NE(refusal([&] { led_keys(offset); }).find("one_sided_window is empty"),
             std::string::npos);
+  const ReformerConfig hashed = reformer_preset("small_hf");
+  const auto refuses_reformer = [&](const auto& change) {
+    ReformerConfig c = hashed;
+    c.head_bias = true;
+    change(c);
+    EXPECT_NE(refusal([&] { reformer_keys(c); }).find("as reformer_variant(hf)"),
+              std::string::npos);
+  };
+  refuses_reformer([](ReformerConfig& c) { c.head_bias = false; });
+  refuses_reformer([](ReformerConfig& c) { c.self_logit = -5e4; });
+  refuses_reformer([](ReformerConfig& c) { c.bucket_rule = BucketRule::paper; });
+  refuses_reformer([](ReformerConfig& c) { c.position_shape = {c.n_max}; });
   LongformerKeys windows;
   windows.attention_window = {7};
   EXPECT_NE(refusal([&] { longformer_config(windows); }).find("expected even numbers"),

@@ -266,10 +266,11 @@ Tensor LshAttention::attend_last(const LayerMemory& memory, const std::vector<in
   const LshOptions pairs = pairs_of(buckets, tokens, Pass{});
   std::vector<std::vector<int32_t>> times;
   int64_t widest = 0;
+  const size_t each =
+      ids.size() / static_cast<size_t>(std::max<int64_t>(1, batch * heads));  // R known
   for (int64_t row = 0; row < batch * heads; ++row) {
     const std::span<const int32_t> own =
-        std::span(ids).subspan(static_cast<size_t>(row * options_.rounds * known),
-                               static_cast<size_t>(options_.rounds * known));
+        std::span(ids).subspan(static_cast<size_t>(row) * each, each);
     times.push_back(dense(tokens) ? std::vector<int32_t>(static_cast<size_t>(tokens), 1)
                                   : LastWindow(own, known, tokens, pairs).times());
     const auto seen = tokens - std::count(times.back().begin(), times.back().end(), 0);

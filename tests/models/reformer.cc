@@ -235,6 +235,12 @@ TEST(Reformer, DecodesAsOnePassDoesWhereBucketsFitIntoChunks) {
   const Tensor tokens = some_tokens(2, 32, 32);
   EXPECT_LE(decoding_error(made(c), tokens, 1), 1e-12);
   EXPECT_LE(decoding_error(made(c), tokens, 11), 1e-12);
+  // Rotations may be of other rounds than the configuration has.
+  for (const int64_t rounds : {1, 5}) {
+    Reformer model = made(c);
+    model.set_rotations(lsh_rotations(Generator{6}, 2, rounds, 8, {2, 1}, DType::f64));
+    EXPECT_LE(decoding_error(model, tokens, 3), 1e-12) << rounds;
+  }
   // A single layer sees exactly what the last row of a pass over all tokens so far sees, whatever
   // the windows are: other code's rules, which hide no bucket.
   for (const ReformerVariant variant :

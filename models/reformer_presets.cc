@@ -79,7 +79,6 @@ ReformerConfig trax(ReformerConfig c) {
   c = reformer_variant(c, ReformerVariant::trax2);
   c.rounds = 2;
   c.activation = Activation::gelu_tanh;
-  c.dropout_broadcast = true;
   return c;
 }
 
@@ -102,6 +101,7 @@ ReformerConfig reformer_variant(ReformerConfig c, ReformerVariant variant) {
   c.same_bucket = false;
   c.duplicates = LshDuplicates::off;
   c.wrap = LshWrap::global;
+  c.dropout_broadcast = variant == ReformerVariant::trax2;
   if (variant == ReformerVariant::hf) {
     c.bucket_rule = BucketRule::hf;
     c.whole_chunks = true;

@@ -202,8 +202,9 @@ Output LshAttention::forward(const Tensor& x, const Given& given, Pass pass) con
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
     if (autograd::recalls().attention != recalled) return result;
-    outer->attention += q.dim(0) * options_.n_head *
-                        (computed_pairs(length) * 2 * options_.d_head + hashing_macs(length));
+    const int64_t hashing = given.choices.empty() ? hashing_macs(length) : 0;
+    outer->attention +=
+        q.dim(0) * options_.n_head * (computed_pairs(length) * 2 * options_.d_head + hashing);
   }
   return result;
 }

@@ -36,8 +36,8 @@ void run_range(int64_t begin, int64_t end, size_t level, std::vector<Tensor>& st
     for (int64_t i = begin; i < end; ++i) step(i, streams, again);
     return;
   }
-  for (int64_t i = begin; i < end; i += plan.segments[level]) {
-    const int64_t stop = std::min(end, i + plan.segments[level]);
+  for (int64_t i = begin, stop = begin; i < end; i = stop) {
+    stop = i + std::min(end - i, plan.segments[level]);
     const auto arguments = std::make_shared<std::vector<Argument>>();
     for (const Tensor& x : streams) arguments->emplace_back(x);
     const auto part = std::make_shared<Part>(plan.kept, [=] {
@@ -75,7 +75,7 @@ void run_layers(int64_t count, std::vector<Tensor>& streams, const MemoryPolicy&
   if (policy.cut.empty()) return run_range(0, count, 0, streams, plan_of(policy), step, false);
   int64_t begin = 0;
   for (const int64_t size : policy.cut) {
-    const int64_t end = std::min(count, begin + size);
+    const int64_t end = begin + std::min(count - begin, size);
     if (begin < end) run_range(begin, end, 0, streams, {{size}}, step, false);
     begin = end;
   }

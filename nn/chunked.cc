@@ -65,7 +65,7 @@ Tensor chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f)
   require(chunks >= 1, kOp, "{} chunks; expected 1 or more", chunks);
   require_rank_is(kOp, x, 3);
   const int64_t total = x.dim(0) * x.dim(1);
-  const int64_t size = std::max<int64_t>(1, (total + chunks - 1) / chunks);
+  const int64_t size = std::max<int64_t>(1, total / chunks + (total % chunks != 0 ? 1 : 0));
   const Tensor rows = reshape(x, {1, total, x.dim(2)});
   // Before the first piece: a frame around all of it, which is run again, ends here.
   const auto input = std::make_shared<const detail::Argument>(rows);

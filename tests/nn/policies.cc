@@ -1,5 +1,6 @@
 // The acceptance tests of memory policies and chunks on stacks of blocks, by their numbers.
 
+#include <limits>
 #include <map>
 
 #include "autograd/mode.h"
@@ -22,9 +23,17 @@ namespace {
 
 constexpr int64_t B = 2, L = 13, T = B * L, H = 2;  // of small_stack.h
 
-const std::vector<const char*> bitwise_policies = {
-    "checkpoint",          "checkpoint:2",   "checkpoint:3",     "checkpoint:5", "checkpoint:9",
-    "checkpoint:2+1+rest", "checkpoint:4:2", "checkpoint:3:2:1", "lean",         "selective"};
+const std::vector<const char*> bitwise_policies = {"checkpoint",
+                                                   "checkpoint:2",
+                                                   "checkpoint:3",
+                                                   "checkpoint:5",
+                                                   "checkpoint:9",
+                                                   "checkpoint:2+1+rest",
+                                                   "checkpoint:4:2",
+                                                   "checkpoint:3:2:1",
+                                                   "lean",
+                                                   "selective",
+                                                   "checkpoint:2+9223372036854775807+rest"};
 
 /// Everything that a pass through a stack gives: outputs, memories, losses, and all gradients.
 std::vector<Tensor> everything(const MemoryPolicy& policy, const Init& init, DType dtype) {
@@ -263,7 +272,8 @@ TEST(Memory, Test5_ChunkedFeedForwardIsTheSameToTheBit) {
       FeedForward layer = feed_forward(init, f);
       const auto whole =
           outcome(layer, init, [&](const Tensor& x) { return layer.forward(x, {}, training).y; });
-      for (const int64_t c : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{7}, T, 2 * T}) {
+      constexpr int64_t most = std::numeric_limits<int64_t>::max();
+      for (const int64_t c : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{7}, T, 2 * T, most}) {
         const auto parts =
             outcome(layer, init, [&](const Tensor& x) { return chunked(layer, x, c, training).y; });
         expect_same({whole[0], whole[1]}, {parts[0], parts[1]});

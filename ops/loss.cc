@@ -221,14 +221,14 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
   return {loss, lse};
 }
 
-/// x dy for a scalar dy.
+/// x dy for a scalar dy, multiplied in the dtype of dy: factors on a loss may be beyond that of x.
 Tensor scaled(const Tensor& x, const Tensor& dy) {
   if (!x) return x;
-  const Tensor factor = cast(dy, x.dtype());
-  const Tensor all = factor.alias(x.shape(), Strides::filled(x.rank(), 0), 0);
-  Tensor y = Tensor::like(x);
-  kernels::binary(x.device(), kernels::Binary::mul, x.view(), all.view(), y.mut());
-  return y;
+  const Tensor wide = cast(x, dy.dtype());
+  const Tensor all = dy.alias(x.shape(), Strides::filled(x.rank(), 0), 0);
+  Tensor y = Tensor::like(wide);
+  kernels::binary(x.device(), kernels::Binary::mul, wide.view(), all.view(), y.mut());
+  return cast(y, x.dtype());
 }
 
 }  // namespace

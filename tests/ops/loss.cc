@@ -378,6 +378,22 @@ TEST(Memory, Test6_GradientsInForwardAreThoseOfBackward) {
   EXPECT_THROW(head_of(5, 7, DType::f64, each, modulo(5, 7, 0)), ValueError);
 }
 
+/// A factor on the loss may be beyond f16: what comes of it is within.
+TEST(Memory, Test6_GradientsInForwardTakeFactorsBeyondTheirDtype) {
+  Tensor x = some({64, 24}, 1, DType::f16);
+  set_requires_grad(x);
+  const Tensor w = some({31, 24}, 2, DType::f16), targets = modulo(64, 31, 0);
+  std::vector<Tensor> dx;
+  for (const LossGradient gradient : {LossGradient::in_forward, LossGradient::recompute}) {
+    backward(linear_cross_entropy(x, w, {}, targets, {.gradient = gradient}),
+             longspan::full({}, 131072.0, DType::f32));
+    dx.push_back(flatten(cast(grad(x), DType::f64)));
+    set_grad(x, {});
+  }
+  const auto got = dx[0].to_vector<double>(), expected = dx[1].to_vector<double>();
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 8) << i;  // of 2,000
+}
+
 TEST(Memory, Test6_IgnoredRowsGiveNothing) {
   for (const LossGradient gradient : {LossGradient::recompute, LossGradient::in_forward}) {
     const CrossEntropyOptions options{.z_loss = 0.1, .soft_cap = 3, .gradient = gradient};

@@ -16,10 +16,12 @@ namespace {
 
 constexpr int64_t default_target = 512;
 
-/// Ids that every model has, as a batch of a run would be: i32[rows, length].
-Tensor some_ids(int64_t rows, int64_t length, Device device) {
+/// Ids below `vocab`, as a batch of a run would be: i32[rows, length].
+Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
   std::vector<int32_t> ids(static_cast<size_t>(rows * length));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % 13 + 5);
+  const auto some = static_cast<size_t>(std::min<int64_t>(13, vocab));
+  const size_t first = std::min<size_t>(5, static_cast<size_t>(vocab) - some);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % some + first);
   Tensor x = Tensor::from(ids, {rows, length}, device);
   x.set_category(Category::data);
   return x;
@@ -30,9 +32,9 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
   const int64_t longest = std::min(default_target, model.max_length());
   const bool sequence = model.objective() == Objective::sequence;
   const int64_t length = !sequence ? c.length : c.target_length > 0 ? c.target_length : longest;
-  const Tensor tokens = some_ids(c.batch, length, device);
-  const Tensor targets = some_ids(c.batch, length, device);
-  const Tensor source = sequence ? some_ids(c.batch, c.length, device) : Tensor{};
+  const Tensor tokens = some_ids(c.batch, length, model.vocab(), device);
+  const Tensor targets = some_ids(c.batch, length, model.vocab(), device);
+  const Tensor source = sequence ? some_ids(c.batch, c.length, model.vocab(), device) : Tensor{};
   const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
   return [=, &model, batch = c.batch]() -> Tensor {
     const LanguageModel::Losses l =

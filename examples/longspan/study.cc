@@ -135,7 +135,11 @@ int study_command(int argc, const char* const* argv) {
   const StepPlanner planner(config);
   const StepShape& usual = planner.own();
   if (o.depths.empty()) o.depths = {2, 4, 8, 16};
-  if (o.lengths.empty()) o.lengths = {usual.length / 2, usual.length, 2 * usual.length};
+  if (o.lengths.empty()) {
+    o.lengths = {usual.length};
+    if (usual.length > 1) o.lengths.insert(o.lengths.begin(), usual.length / 2);
+    if (2 * usual.length <= planner.longest_possible()) o.lengths.push_back(2 * usual.length);
+  }
   make_folders(*out, "study");
 
   std::vector<std::string> strategies = words_of(o.strategies);

@@ -115,5 +115,24 @@ TEST(Plan, AStudyMeasuresWhatWasPredicted) {
   EXPECT_EQ(page.find("http"), std::string::npos);
 }
 
+TEST(Plan, AStudyStaysWithinLengthsAndVocabularyOfItsModel) {
+  const Folder folder;
+  const Outcome o = run({"study",        "memory",
+                         "--model",      "blockbert",
+                         "--set",        "model.vocab=12",
+                         "--set",        "model.mask_id=3",
+                         "--set",        "model.n_max=64",
+                         "--length",     "64",
+                         "--batch",      "1",
+                         "--depths",     "2",
+                         "--strategies", "checkpoint",
+                         "--out",        folder / "study"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::string table = read(folder / "study/memory.csv");
+  EXPECT_NE(table.find("\nlength,checkpoint,checkpoint,1,4,32,1,"), std::string::npos) << table;
+  EXPECT_NE(table.find("\nlength,checkpoint,checkpoint,1,4,64,1,"), std::string::npos) << table;
+  EXPECT_EQ(table.find(",128,1,"), std::string::npos) << table;
+}
+
 }  // namespace
 }  // namespace longspan::test

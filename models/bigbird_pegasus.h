@@ -35,7 +35,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   bool count_pad_loss = false;
   double init_std = 0.02;
   Precision precision = Precision::f32;
-  MemoryPolicy memory;
+  MemoryPolicy memory = {};
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(

@@ -50,7 +50,7 @@ struct EncoderConfig {
   PositionInit position_init = PositionInit::normal;
 
   Precision precision = Precision::f32;
-  MemoryPolicy memory;
+  MemoryPolicy memory = {};
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(

@@ -75,7 +75,7 @@ struct EtcConfig {
   float dropout = 0.1f, dropout_attn = -1;
   double init_std = 0.02;
   Precision precision = Precision::f32;
-  MemoryPolicy memory;
+  MemoryPolicy memory = {};
 
   int64_t label_count() const { return relations > 0 ? relations : 2 * max_distance + 4; }
   int64_t width() const { return d_embed > 0 ? d_embed : d_model; }

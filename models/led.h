@@ -31,7 +31,7 @@ struct LedConfig {
   double label_smoothing = 0;
   double init_std = 0.02;
   Precision precision = Precision::f32;
-  MemoryPolicy memory;
+  MemoryPolicy memory = {};
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(

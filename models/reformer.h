@@ -78,7 +78,7 @@ struct ReformerConfig {
   double embed_std = 1;  ///< of tokens
   double position_std = 1;
   Precision precision = Precision::f32;
-  MemoryPolicy memory;
+  MemoryPolicy memory = {};
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(

@@ -71,7 +71,7 @@ struct SparseTransformerConfig {
   SparseInit init = SparseInit::code;
   double embed_std = 0;  ///< of tokens and positions; 0: as init says
   Precision precision = Precision::f32;
-  MemoryPolicy memory;
+  MemoryPolicy memory = {};
 
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(

@@ -98,7 +98,7 @@ struct TransformerConfig {
   bool init_residual_scale = true;  ///< output weights of branches times 1 / sqrt(branches)
 
   Precision precision = Precision::f32;
-  MemoryPolicy memory;
+  MemoryPolicy memory = {};
 
   void visit(auto& v) {
     v("wiring", wiring)("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)(

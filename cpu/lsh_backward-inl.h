@@ -433,7 +433,8 @@ void lsh_backward(const LshGradientCall& call) {
   Slab<T> count(nullptr);
   { LshBackward<T>(call, 0, 0, count); }
   const bool each_its_own = all <= num_threads();  // any of the threads may take any head
-  const Buffer<T> memory(count.used() * (each_its_own ? all : num_threads()));
+  const Buffer<T> memory(count.used() * (each_its_own ? all : num_threads()), call.in.q.device);
+  if (call.in.q.device == plan_device) return;  // only the room
   parallel_for(all, [&](int64_t bh) {
     Slab<T> slab(memory.data() + count.used() * (each_its_own ? bh : worker_index()));
     LshBackward<T>(call, bh / heads, bh % heads, slab).run();

@@ -340,8 +340,9 @@ void lsh_forward(const LshInputs& in, const View& out, const View& lse) {
     LshForward<T>(data, sums, task_count);
   }
   const bool together = all >= num_threads();
-  const Buffer<T> head_memory(head_count.used() * (together ? num_threads() : 1));
-  const Buffer<T> task_memory(task_count.used() * num_threads());
+  const Buffer<T> head_memory(head_count.used() * (together ? num_threads() : 1), in.q.device);
+  const Buffer<T> task_memory(task_count.used() * num_threads(), in.q.device);
+  if (in.q.device == plan_device) return;  // only the room
   const auto run_head = [&](int64_t bh) {
     Slab<T> slab(head_memory.data() + head_count.used() * (together ? worker_index() : 0));
     LshData<T> data(in, bh / heads, bh % heads, slab);

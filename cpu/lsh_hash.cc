@@ -111,7 +111,8 @@ void hash(const LshHashCall& call) {
   const int64_t heads = call.q.dim(1), length = call.q.dim(2), blocks = ceil_div(length, kTokens);
   Slab<T> size(nullptr);
   { HashTask<T>(call, size); }
-  const Buffer<T> memory(size.used() * num_threads());
+  const Buffer<T> memory(size.used() * num_threads(), call.q.device);
+  if (call.q.device == plan_device) return;  // only the room
   parallel_for(call.q.dim(0) * heads * blocks, [&](int64_t task) {
     Slab<T> slab(memory.data() + size.used() * worker_index());
     const int64_t bh = task / blocks, first = task % blocks * kTokens;

@@ -165,15 +165,19 @@ struct Reformer::Branch final : Layer {
         chunks(layer->position_wise() ? c.memory.chunks : 1) {}
 
   Output forward(const Tensor& x, const Given& given, Pass pass) const override {
-    if (chunks == 1) return whole(x, given, pass);
-    return chunked(x, chunks, pass,
-                   [this](const Tensor& rows, Pass site) { return whole(rows, {}, site).y; });
-  }
-  Output whole(const Tensor& x, const Given& given, Pass pass) const {
+    if (chunks > 1) {
+      return chunked(x, chunks, pass, [this](const Tensor& rows, Pass site) {
+        return dropped(layer->forward(norm.forward(rows), {}, site).y, site);
+      });
+    }
     Output out = layer->forward(norm.forward(x), given, pass);
-    const Pass site = pass.at("out");
-    out.y = columns ? dropout_columns(out.y, p, site) : dropout(out.y, p, site);
+    autograd::Frame::end_branch();
+    out.y = dropped(out.y, pass);
     return out;
+  }
+  Tensor dropped(const Tensor& y, Pass pass) const {
+    const Pass site = pass.at("out");
+    return columns ? dropout_columns(y, p, site) : dropout(y, p, site);
   }
   void visit(Visitor& v) override { v("norm", norm)("layer", *layer); }
 
@@ -186,20 +190,19 @@ struct Reformer::Branch final : Layer {
 
 namespace {
 
-/// The same layer, which keeps its input, and results that it is told to keep, and is run again in
-/// backward.
-class CheckpointedLayer final : public Layer {
+/// The same layer, which decides once only where it hashes.
+class DecidedOnce final : public Layer {
  public:
-  CheckpointedLayer(std::shared_ptr<Layer> layer, autograd::Results kept)
-      : layer_(std::move(layer)), kept_(kept) {}
+  DecidedOnce(std::shared_ptr<Layer> layer, Choices& choices)
+      : layer_(std::move(layer)), choices_(choices) {}
   Output forward(const Tensor& x, const Given& given, Pass pass) const override {
-    return checkpoint(*layer_, x, given, pass, kept_);
+    return choices_.run(*layer_, x, given, pass);
   }
   void visit(Visitor& v) override { layer_->visit(v); }
 
  private:
   std::shared_ptr<Layer> layer_;
-  autograd::Results kept_;
+  Choices& choices_;
 };
 
 }  // namespace
@@ -328,32 +331,48 @@ struct Reformer::Run {
 
 Reformer::Run Reformer::run(const Tensor& x, const Given& given, const SegmentMemory& memory,
                             const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const {
-  const MemoryKind kind = config_.memory.kind;
-  ReversibleOptions options = reversible_options(config_.memory, compute_, 2);
-  if (!is_reversible(config_.memory)) options = {.layers = compute_, .stored = true};
+  const bool inverted = is_reversible(config_.memory);
+  const ReversibleOptions options = inverted
+                                        ? reversible_options(config_.memory, compute_, 2)
+                                        : ReversibleOptions{.layers = compute_, .stored = true};
   Run r{Reversible(enter_reversible(x, options), options), {}, {}};
   r.memory.layers.resize(blocks_.size());
   r.buckets.resize(blocks_.size());
-  const auto step = [&](const std::shared_ptr<Branch>& f, const Given& local, Pass site) {
-    if (kind == MemoryKind::standard || is_reversible(config_.memory)) {
-      return r.streams.step(f, local, site);
-    }
-    // A branch is a part of its own, so that with either of them its last product is left out.
-    const bool products = kind == MemoryKind::lean || kind == MemoryKind::selective;
-    const auto kept = products ? autograd::Results::all : autograd::Results::none;
-    return r.streams.step(std::make_shared<CheckpointedLayer>(f, kept), local, site);
+  // Frames hold it until they have been run again.
+  struct Shared {
+    Given given;
+    SegmentMemory memory;
+    std::vector<Tensor> buckets;
+    std::vector<Choices> choices;
   };
-  for (size_t i = 0; i < static_cast<size_t>(blocks); ++i) {
+  const auto all = std::make_shared<Shared>(
+      Shared{given, memory, buckets, std::vector<Choices>(blocks_.size())});
+  const auto step = [this, all, pass, &r](size_t i, Reversible& streams, bool once, bool again) {
     const Scope scope("layers", static_cast<long>(i));
     const Pass site = pass.at("layers").at(static_cast<int64_t>(i));
-    Given local = given;
-    if (!memory.layers.empty()) local.memory = memory.layers[i];
-    if (!buckets.empty() && buckets[i]) local.choices = {buckets[i]};
-    Output out = step(blocks_[i].attention, local, site.at("attention"));
-    step(blocks_[i].ff, given, site.at("ff"));
+    Given local = all->given;
+    if (!all->memory.layers.empty()) local.memory = all->memory.layers[i];
+    if (!all->buckets.empty() && all->buckets[i]) local.choices = {all->buckets[i]};
+    std::shared_ptr<Layer> attention = blocks_[i].attention;
+    if (once) attention = std::make_shared<DecidedOnce>(attention, all->choices[i]);
+    Output out = streams.step(std::move(attention), local, site.at("attention"));
+    streams.step(blocks_[i].ff, all->given, site.at("ff"));
+    if (again) return;
     r.memory.layers[i] = std::move(out.memory);
     if (!out.choices.empty()) r.buckets[i] = out.choices.front();
+  };
+  if (inverted) {
+    for (int64_t i = 0; i < blocks; ++i) step(static_cast<size_t>(i), r.streams, false, false);
+    return r;
   }
+  std::vector<Tensor> both{r.streams.streams().x1, r.streams.streams().x2};
+  run_layers(blocks, both, config_.memory,
+             [step, options](int64_t i, std::vector<Tensor>& x12, bool again) {
+               Reversible streams({x12[0], x12[1]}, options);
+               step(static_cast<size_t>(i), streams, true, again);
+               x12 = {streams.streams().x1, streams.streams().x2};
+             });
+  r.streams = Reversible({both[0], both[1]}, options);
   return r;
 }
 

@@ -149,6 +149,10 @@ TEST(Spec10, Test10_ReversibleGradientsAreThoseOfTheStoredStreams) {
   // Checkpoints repeat what was done, buckets included: the same bits.
   const std::vector<Tensor> repeated = step_with("checkpoint", DType::f64, 6);
   for (size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(repeated[i], stored[i])) << i;
+  for (const char* policy : {"checkpoint:2", "checkpoint:4:1", "lean", "selective"}) {
+    const std::vector<Tensor> all = step_with(policy, DType::f64, 6);
+    for (size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(all[i], stored[i])) << policy;
+  }
   // In f32 to rounding; on the grid inversion is exact, so that the forward pass is replayed.
   const std::vector<Tensor> f32 = step_with("standard", DType::f32, 6);
   const std::vector<Tensor> back = step_with("reversible", DType::f32, 6);
@@ -183,6 +187,11 @@ TEST(Spec10, Test11_SavedBytesGrowWithDepthByBucketsAlone) {
     for (const int64_t layers : {4, 8, 16}) {
       EXPECT_EQ(saved(memory, layers), two + (layers - 2) * ids) << memory << " " << layers;
     }
+  }
+  // Segments of K layers keep the two streams between them, and the buckets of all.
+  const int64_t stream = 2 * 32 * 16 * 4;
+  for (const auto& [memory, k] : {std::pair{"checkpoint", 1}, {"checkpoint:4", 4}}) {
+    EXPECT_EQ(saved(memory, 16) - saved(memory, 8), 8 / k * 2 * stream + 8 * ids) << memory;
   }
   EXPECT_GT(saved("standard", 4), saved("standard", 2) + 20 * ids);
 }

@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 
 #include "autograd/engine.h"
@@ -76,6 +77,15 @@ StepResult accumulate_gradients(const TrainingRun& run, const Material& material
     done.tokens += tokens;
   }
   return done;
+}
+
+/// A line for each of the tensors that take most, to go on with a message.
+std::string what_takes_it(RunConfig& c) {
+  try {
+    return "\n" + largest_terms(StepPlanner(c));
+  } catch (const std::exception&) {  // the message is good without
+    return {};
+  }
 }
 
 }  // namespace
@@ -237,7 +247,7 @@ int train_command(int argc, const char* const* argv) {
       try {
         return accumulate_gradients(run, *material, at.step, last, loss_scale.value());
       } catch (const OutOfMemory& e) {
-        throw OutOfMemory(fmt::format("{}\n{}", e.what(), largest_terms(StepPlanner(c))));
+        throw OutOfMemory(e.what() + what_takes_it(c));
       }
     }();
     loss = done.loss;

@@ -185,11 +185,7 @@ Tensor Encoder::head(const Tensor& hidden) const {
 Tensor Encoder::loss(const Tensor& hidden, const Tensor& targets) const {
   const Scope scope("loss");
   require(config_.mlm_head, name_, "predicting tokens needs mlm_head");
-  if (targets.rank() != 2 || hidden.rank() != 3 || targets.dim(0) != hidden.dim(0) ||
-      targets.dim(1) != hidden.dim(1)) {
-    fail_with<ShapeError>(name_, "targets must be [B, L] for hidden [B, L, D]",
-                          {{"hidden", hidden}, {"targets", targets}});
-  }
+  require_token_targets(name_, hidden, targets);
   return token_loss(mlm_.forward(hidden), head_, targets);
 }
 

@@ -51,6 +51,15 @@ Tensor PooledHead::forward(const Tensor& hidden, float p, Pass pass) const {
   return classifier.forward(dropout(pooled, p, pass.at("classifier")));  // [B, classes]
 }
 
+void require_token_targets(std::string_view model, const Tensor& hidden, const Tensor& targets) {
+  if (targets.rank() == 2 && hidden.rank() == 3 && targets.dim(0) == hidden.dim(0) &&
+      targets.dim(1) == hidden.dim(1)) {
+    return;
+  }
+  fail_with<ShapeError>(model, "targets must be [B, L] for hidden [B, L, D]",
+                        {{"hidden", hidden}, {"targets", targets}});
+}
+
 Tensor token_loss(const Tensor& h, const Linear& classifier, const Tensor& targets,
                   double smoothing) {
   const Tensor& weight = classifier.weight;

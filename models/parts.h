@@ -54,6 +54,9 @@ struct PooledHead : Module {
   Linear classifier;  ///< [classes, D]
 };
 
+/// Throws ShapeError unless targets are [B, L] for hidden [B, L, ..].
+void require_token_targets(std::string_view model, const Tensor& hidden, const Tensor& targets);
+
 /// Mean negative log-likelihood of the targets that count, from what a classifier reads.
 ///   h        [..., D]   targets  [...], ignored_target does not count
 ///   returns  scalar in nats; [..., V] is never made

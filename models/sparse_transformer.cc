@@ -318,11 +318,7 @@ Tensor SparseTransformer::forward(const Tensor& tokens, Pass pass) const {
 
 Tensor SparseTransformer::loss(const Tensor& hidden, const Tensor& targets) const {
   const Scope scope("loss");
-  if (targets.rank() != 2 || hidden.rank() != 3 || targets.dim(0) != hidden.dim(0) ||
-      targets.dim(1) != hidden.dim(1)) {
-    fail_with<ShapeError>(kName, "targets must be [B, L] for hidden [B, L, D]",
-                          {{"hidden", hidden}, {"targets", targets}});
-  }
+  require_token_targets(kName, hidden, targets);
   return token_loss(hidden, head_, targets);
 }
 

@@ -130,11 +130,7 @@ Tensor Transformer::head(const Tensor& hidden) const {
 
 Tensor Transformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
   const Scope scope("loss");
-  if (targets.rank() != 2 || hidden.rank() != 3 || targets.dim(0) != hidden.dim(0) ||
-      targets.dim(1) != hidden.dim(1)) {
-    fail_with<ShapeError>(kName, "targets must be [B, L] for hidden [B, L, D]",
-                          {{"hidden", hidden}, {"targets", targets}});
-  }
+  require_token_targets(kName, hidden, targets);
   return further_loss(head_input(hidden), head_, targets, 0, pass);
 }
 

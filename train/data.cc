@@ -150,6 +150,12 @@ uint64_t Permutation::encrypt(uint64_t x) const {
   return left << half_bits_ | right;
 }
 
+int64_t item_of_row(int64_t row, int64_t size, uint64_t seed) {
+  require(row >= 0, "data", "row {} is negative", row);
+  const auto epoch = static_cast<uint64_t>(size > 0 ? row / size : 0);
+  return Permutation(size, Generator{seed}.fork("order").fork(epoch))[row % size];
+}
+
 int64_t Permutation::operator[](int64_t i) const {
   auto x = static_cast<uint64_t>(i);
   do {

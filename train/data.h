@@ -88,6 +88,11 @@ class Permutation {
   uint64_t keys_[rounds];
 };
 
+/// Which of `size` items row `row` of a run is: every item once an epoch, in an order of its own
+/// drawn from (seed, epoch), in time that does not depend on the row. Throws ValueError unless
+/// size > 0 and row >= 0.
+int64_t item_of_row(int64_t row, int64_t size, uint64_t seed);
+
 /// The token that stands for a hidden byte where the model does not say otherwise: masked models of
 /// bytes have a vocabulary of 257.
 inline constexpr int64_t default_mask_token = 256;

@@ -156,6 +156,20 @@ const std::vector<DataSet>& table() {
        "",
        {70, 8, 8},
        "articles of Wikipedia, to be summarised by their leads"},
+      {"promoter",
+       "promoter",
+       promoters,
+       {{"positive.fasta", -1, -1}, {"negative.fasta", -1, -1, true}},
+       "80/10/10",
+       {-1, -1, -1},
+       "windows of genomes: is it a promoter?"},
+      {"chromatin",
+       "chromatin",
+       profiles,
+       {{"train.npz", -1, 0}, {"valid.npz", -1, 1}, {"test.npz", -1, 2}},
+       "90/5/5",
+       {4'400'000, 8'000, 455'024},
+       "windows of genomes: which of 919 features of chromatin are there?"},
   };
   return sets;
 }
@@ -188,6 +202,24 @@ std::string place_of(const DataSet& set, const DataPlace& place) {
           "no place given for {}; expected --data {}=PATH, --data-root DIR or LONGSPAN_DATA",
           set.id, set.id);
   return root + "/" + std::string(set.folder);
+}
+
+/// The path, or that with ".gz" behind it, or nothing where neither is a file.
+std::string plain_or_packed(const std::string& plain) {
+  for (const std::string& path : {plain, plain + ".gz"}) {
+    if (std::filesystem::is_regular_file(path)) return path;
+  }
+  return {};
+}
+
+/// Adds NAME_x.npy and NAME_y.npy where one of them stands in place of NAME.npz.
+bool add_pair(const DataFile& file, const std::string& npz, std::vector<FoundFile>& files) {
+  const std::string stem = npz.substr(0, npz.rfind(".npz"));
+  const std::string x = plain_or_packed(stem + "_x.npy"), y = plain_or_packed(stem + "_y.npy");
+  if (x.empty() && y.empty()) return false;
+  files.push_back({file, x});
+  files.push_back({file, y});
+  return true;
 }
 
 std::string expected(const DataFile& file) {
@@ -438,24 +470,24 @@ const DataSet& find_data_set(const std::string& id) {
 }
 
 std::string_view unit_of(DataKind kind) {
-  constexpr std::string_view units[] = {"byte",    "character", "word",    "base",
-                                        "residue", "sample",    "value",   "value",
-                                        "answer",  "symbol",    "document"};
+  constexpr std::string_view units[] = {"byte",     "character", "word",  "base",   "residue",
+                                        "sample",   "value",     "value", "answer", "symbol",
+                                        "document", "answer",    "answer"};
   return units[static_cast<size_t>(kind)];
 }
 
 std::vector<FoundFile> find_files(const DataSet& set, const DataPlace& place) {
   const std::string at = place_of(set, place);
   if (set.folder.empty()) return {{DataFile{set.id, -1, -1}, at}};
+  const bool labelled = set.kind == DataKind::promoters || set.kind == DataKind::profiles;
+  if (labelled && std::filesystem::is_regular_file(at)) return {{DataFile{set.id, -1, -1}, at}};
   std::vector<FoundFile> all;
   for (const DataFile& file : set.files) {
-    FoundFile found{file, ""};
     const std::string plain = at + "/" + std::string(file.name);
-    for (const std::string& path : {plain, plain + ".gz"}) {
-      if (found.path.empty() && std::filesystem::is_regular_file(path)) found.path = path;
-    }
-    if (set.files.size() == 1 && std::filesystem::is_regular_file(at)) found.path = at;
-    all.push_back(found);
+    const std::string path = plain_or_packed(plain);
+    if (path.empty() && set.kind == DataKind::profiles && add_pair(file, plain, all)) continue;
+    const bool itself = set.files.size() == 1 && std::filesystem::is_regular_file(at);
+    all.push_back({file, itself ? at : path});
   }
   return all;
 }
@@ -464,7 +496,7 @@ std::string missing_files(const DataSet& set, const DataPlace& place) {
   if (set.folder.empty()) return {};
   std::string names;
   for (const FoundFile& found : find_files(set, place)) {
-    if (!found.path.empty()) continue;
+    if (!found.path.empty() || found.file.optional) continue;
     names += (names.empty() ? "" : ", ") + expected(found.file);
   }
   if (names.empty()) return {};
@@ -483,6 +515,8 @@ Corpus open_corpus(const std::string& id, const DataPlace& place, const CorpusOp
                           "{} is generated and has no files; train on it with --task {}", id, id);
   require<NotImplemented>(set.kind != DataKind::documents, "data",
                           "{} has documents with summaries, which are no single sequence", id);
+  require<NotImplemented>(set.kind != DataKind::promoters && set.kind != DataKind::profiles, "data",
+                          "{} has samples with answers, which are no single sequence", id);
   return Opening(set, place, options).open();
 }
 

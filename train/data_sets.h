@@ -27,6 +27,8 @@ enum class DataKind : uint8_t {
   motifs,      ///< samples of MotifTask, made as they are asked for: there are no files
   duplicates,  ///< samples of DuplicateTask, likewise
   documents,   ///< articles and summaries; read by open_documents()
+  promoters,   ///< FASTA with a yes-or-no answer for each record; read by open_labelled()
+  profiles,    ///< arrays of bases and of yes-or-no answers; likewise
 };
 
 /// A file of a data set.
@@ -34,6 +36,7 @@ struct DataFile {
   std::string_view name;  ///< plain, or with ".gz" behind it
   int64_t bytes = -1;     ///< unpacked, where that is fixed
   int part = -1;          ///< 0 train, 1 validation, 2 test; -1: all, to be split
+  bool optional = false;  ///< whether the data set is complete without it
 };
 
 /// A data set that the program knows: where it lies below the folder of all data, and how much
@@ -51,8 +54,8 @@ struct DataSet {
 std::span<const DataSet> data_sets();
 /// The one of that name. Throws ValueError that names the nearest.
 const DataSet& find_data_set(const std::string& id);
-/// "byte", "character", "word", "base", "residue", "sample", "value", "answer", "symbol" or
-/// "document".
+/// What bits are counted per: "byte", "character", "word", "base" and so on; "document" of
+/// documents.
 std::string_view unit_of(DataKind kind);
 
 /// Where the user has data.
@@ -67,7 +70,8 @@ struct FoundFile {
   std::string path;  ///< empty: missing
 };
 
-/// The files of a data set, in order. Throws ValueError where neither place has been given.
+/// The files of a data set, in order; of profiles, NAME_x.npy and NAME_y.npy where these stand in
+/// place of NAME.npz. Throws ValueError where neither place has been given.
 std::vector<FoundFile> find_files(const DataSet& set, const DataPlace& place);
 /// One line on what is missing: id, names looked for, bytes expected, folder searched; else empty.
 std::string missing_files(const DataSet& set, const DataPlace& place);
@@ -96,7 +100,7 @@ struct CorpusOptions {
 /// Opens a data set. Texts are split at bytes, words at the next end of a line, records and
 /// recordings at records and samples. Tokens of words and of a tokenizer are kept beside the files
 /// as ID.PART.tokens, where these can be written. Throws IoError with missing_files(), and on files
-/// that are cut off or of another kind; NotImplemented on documents.
+/// that are cut off or of another kind; NotImplemented on what is no single sequence.
 Corpus open_corpus(const std::string& id, const DataPlace& place,
                    const CorpusOptions& options = {});
 

@@ -64,17 +64,21 @@ Sequences read_fasta(std::string_view text, std::string_view alphabet, char othe
   }
   Sequences out;
   size_t header = 0;  // line
+  std::string_view name;
   int64_t begin = 0;  // of the record
   const auto close = [&] {
     const auto end = static_cast<int64_t>(out.ids.size());
     require<IoError>(end > begin, "fasta", "{}: the record of line {} is empty", path, header);
     out.ends.push_back(end);
+    out.headers.emplace_back(name);
+    out.lines.push_back(static_cast<int64_t>(header));
     begin = end;
   };
   for_each_line(text, [&](std::string_view line, size_t number) {
     if (!line.empty() && line[0] == '>') {
       if (header > 0 || !out.ids.empty()) close();
       header = number;
+      name = line.substr(1);
       return;
     }
     for (const char c : line) {
@@ -85,6 +89,7 @@ Sequences read_fasta(std::string_view text, std::string_view alphabet, char othe
       if (id < 0) {
         id = ids[static_cast<uint8_t>(other)];
         ++out.unknown;
+        if (out.others.find(upper(c)) == std::string::npos) out.others += upper(c);
       }
       out.ids.push_back(static_cast<uint8_t>(id));
     }

@@ -11,8 +11,18 @@ namespace longspan {
 /// Sequences of letters, as ids, one after the other.
 struct Sequences {
   std::vector<uint8_t> ids;
-  std::vector<int64_t> ends;  ///< of each sequence in `ids`
-  int64_t unknown = 0;        ///< letters that the alphabet does not have
+  std::vector<int64_t> ends;         ///< of each sequence in `ids`
+  int64_t unknown = 0;               ///< letters that the alphabet does not have
+  std::vector<std::string> headers;  ///< of each, without the ">"
+  std::vector<int64_t> lines;        ///< line of each header, from 1
+  std::string others;                ///< the letters that were unknown, in capitals, each once
+
+  int64_t size() const { return static_cast<int64_t>(ends.size()); }
+  /// The ids of sequence i.
+  std::span<const uint8_t> operator[](int64_t i) const {
+    const auto begin = static_cast<size_t>(i == 0 ? 0 : ends[static_cast<size_t>(i - 1)]);
+    return {ids.data() + begin, static_cast<size_t>(ends[static_cast<size_t>(i)]) - begin};
+  }
 };
 
 /// Ids of bases: A 0, C 1, G 2, T 3, and N 4 for every other code of a base.

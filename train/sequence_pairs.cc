@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/generator.h"
 #include "nn/objective.h"
 #include "train/data.h"
 #include "train/gap_sentences.h"
@@ -182,10 +181,7 @@ SequenceBatch SequenceBatches::at(int64_t step) const {
   require(step >= 0, kOp, "step {} is negative", step);
   std::vector<const SequencePair*> rows;
   for (int64_t b = 0; b < batch_; ++b) {
-    const int64_t row = step * batch_ + b;
-    const auto epoch = static_cast<uint64_t>(row / size());
-    const Permutation order(size(), Generator{seed_}.fork("order").fork(epoch));
-    rows.push_back(&pairs_[static_cast<size_t>(order[row % size()])]);
+    rows.push_back(&pairs_[static_cast<size_t>(item_of_row(step * batch_ + b, size(), seed_))]);
   }
   return stack(rows, ids_, device_);
 }

@@ -3,35 +3,24 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "train/draws.h"
 
 namespace longspan {
 namespace {
 
-/// Draws numbers one after the other from a key of their own.
-class Draws {
- public:
-  Draws(std::string_view task, const SampleKey& key)
-      : generator_(Generator{key.seed}.fork(task).fork(key.split).fork(key.index)) {}
+/// What a sample is drawn from.
+Draws draws_of(std::string_view task, const SampleKey& key) {
+  return Draws(Generator{key.seed}.fork(task).fork(key.split).fork(key.index));
+}
 
-  /// Below `range`.
-  int64_t below(int64_t range) {
-    const uint64_t high = philox_word(generator_.key, next_),
-                   low = philox_word(generator_.key, next_ + 1);
-    next_ += 2;
-    return static_cast<int64_t>(to_range(high << 32 | low, static_cast<uint64_t>(range)));
-  }
-  /// `count` different numbers below `range`, in random order.
-  std::vector<int64_t> different(int64_t count, int64_t range, std::string_view what) const {
-    const Permutation order(range, generator_.fork(what));
-    std::vector<int64_t> all;
-    for (int64_t i = 0; i < count; ++i) all.push_back(order[i]);
-    return all;
-  }
-
- private:
-  Generator generator_;
-  int64_t next_ = 0;
-};
+/// `count` different numbers below `range`, in random order.
+std::vector<int64_t> different(const Draws& draws, int64_t count, int64_t range,
+                               std::string_view what) {
+  const Permutation order(range, draws.generator().fork(what));
+  std::vector<int64_t> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(order[i]);
+  return all;
+}
 
 }  // namespace
 
@@ -54,7 +43,7 @@ Batch stack(std::span<const Sample> samples, Device device) {
 Sample DuplicateTask::sample(const SampleKey& key) const {
   require(symbols >= 1 && vocabulary >= 2, "duplicate",
           "got {} symbols of {} tokens; expected 1 or more of 2 or more", symbols, vocabulary);
-  Draws draws("duplicate", key);
+  Draws draws = draws_of("duplicate", key);
   Sample s;
   s.tokens.assign(static_cast<size_t>(length()), 0);
   s.targets.assign(s.tokens.size(), ignored_target);
@@ -71,7 +60,7 @@ Sample CopyTask::sample(const SampleKey& key) const {
   require(symbols >= 1 && alphabet >= 1 && blanks >= 1, "copy",
           "got {} symbols of {} and {} blanks; expected 1 or more of each", symbols, alphabet,
           blanks);
-  Draws draws("copy", key);
+  Draws draws = draws_of("copy", key);
   Sample s;
   s.tokens.assign(static_cast<size_t>(length()), 0);
   s.targets.assign(s.tokens.size(), ignored_target);
@@ -93,7 +82,7 @@ NeedleSample NeedleTask::sample(const SampleKey& key) const {
   require(text >= facts * fact, "needle",
           "{} facts of {} tokens do not fit into {}; expected {} or more", facts, fact, length,
           facts * fact + 4);
-  Draws draws("needle", key);
+  Draws draws = draws_of("needle", key);
   const auto key_token = [&](int64_t k) { return static_cast<int32_t>(4 + k); };
   const auto at = [](int64_t i) { return static_cast<size_t>(i); };
 
@@ -105,9 +94,9 @@ NeedleSample NeedleTask::sample(const SampleKey& key) const {
   const int64_t text_begin = question_first ? 4 : 1;
   s.question_begin = question_first ? 1 : length - 2;
   s.question_end = s.question_begin + 2;
-  const std::vector<int64_t> named = draws.different(facts, keys, "keys");
+  const std::vector<int64_t> named = different(draws, facts, keys, "keys");
   // With all but one token of each fact taken away, any places do; they come back in order.
-  std::vector<int64_t> places = draws.different(facts, text - facts * (fact - 1), "places");
+  std::vector<int64_t> places = different(draws, facts, text - facts * (fact - 1), "places");
   std::sort(places.begin(), places.end());
   const int64_t asked = draws.below(facts);
   for (int64_t f = 0; f < facts; ++f) {
@@ -171,7 +160,7 @@ void check(const MotifTask& t) {
 }  // namespace
 
 std::array<std::vector<int32_t>, 2> MotifTask::motifs(uint64_t seed, int64_t p) const {
-  Draws draws("motifs", {.seed = seed, .split = "", .index = static_cast<uint64_t>(p)});
+  Draws draws = draws_of("motifs", {.seed = seed, .split = "", .index = static_cast<uint64_t>(p)});
   std::array<std::vector<int32_t>, 2> both;
   for (std::vector<int32_t>& m : both) {
     for (int64_t i = 0; i < motif; ++i) m.push_back(static_cast<int32_t>(draws.below(4)));
@@ -183,7 +172,7 @@ LabelledSample MotifTask::sample(const SampleKey& key) const {
   check(*this);
   // What is wanted may be undone by chance or by other pairs: then the bases are drawn again.
   constexpr int tries = 32;
-  Draws draws("motif-dna", key);
+  Draws draws = draws_of("motif-dna", key);
   LabelledSample s;
   std::vector<int32_t> bases(static_cast<size_t>(length));
   for (int round = 0; round < tries; ++round) {

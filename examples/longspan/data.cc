@@ -9,6 +9,7 @@
 #include "examples/longspan/commands.h"
 #include "train/bytes.h"
 #include "train/data_sets.h"
+#include "train/profiles.h"
 
 namespace longspan {
 namespace {
@@ -44,6 +45,10 @@ bool check_files(const DataSet& set, const DataPlace& place) {
   bool good = true;
   for (const FoundFile& found : find_files(set, place)) {
     const int64_t expected = found.file.bytes;
+    if (found.path.empty() && found.file.optional) {
+      print(fmt::format("file      {}: not there, which is no fault", found.file.name));
+      continue;
+    }
     if (found.path.empty()) {
       good = false;
       print(fmt::format("file      {}: missing{}", found.file.name,
@@ -127,6 +132,30 @@ int documents(const DataSet& set, const DataPlace& place, bool statistics) {
   return 0;
 }
 
+/// Reads every sample with answers.
+int labelled(const DataSet& set, const Options& o, bool statistics) {
+  constexpr const char* parts[] = {"train", "valid", "test"};
+  const auto data = open_labelled(set, o.place(), o.split, 1);
+  print(fmt::format("samples   {} bases, {} answers each", data->length(), data->answers()));
+  bool good = true;
+  for (size_t part = 0; part < 3; ++part) {
+    int64_t yes = 0, unknown = 0;
+    for (int64_t i = 0; i < data->size(part); ++i) {
+      const LabelledSample s = data->sample(part, i);
+      for (const int32_t label : s.labels) yes += label;
+      for (const int32_t base : s.tokens) unknown += base > 3 ? 1 : 0;
+    }
+    const int64_t expected = set.counts[part];
+    const bool right = expected < 0 || expected == data->size(part);
+    good = good && right;
+    print(fmt::format("{:<8}  {} samples{}", parts[part], data->size(part),
+                      right ? "" : fmt::format("; expected {}", expected)));
+    if (statistics)
+      print(fmt::format("          {} answers are yes, {} bases unknown", yes, unknown));
+  }
+  return good ? 0 : 1;
+}
+
 int look(const DataSet& set, const Options& o, bool statistics) {
   if (set.kind == DataKind::motifs || set.kind == DataKind::duplicates) {
     print("generated  there are no files");
@@ -137,6 +166,10 @@ int look(const DataSet& set, const Options& o, bool statistics) {
   require<IoError>(missing.empty(), "data", "{}", missing);
   if (set.kind == DataKind::documents) {
     const int status = documents(set, o.place(), statistics);
+    return good ? status : 1;
+  }
+  if (set.kind == DataKind::promoters || set.kind == DataKind::profiles) {
+    const int status = labelled(set, o, statistics);
     return good ? status : 1;
   }
   const Corpus corpus = open_corpus(std::string(set.id), o.place(), {o.split, o.tokenizer});

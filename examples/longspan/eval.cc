@@ -39,7 +39,8 @@ void keep_scores(const std::string& out, Members& figures) {
   const Json* step = before.find("steps");
   if (step == nullptr || !(*step == now["steps"])) return;
   for (const char* part : {"valid", "test", "train"}) {
-    for (const char* score : {"bpb", "rouge", "lead3", "lead10", "accuracy", "auc"}) {
+    for (const char* score : {"bpb", "rouge", "lead3", "lead10", "accuracy", "auc", "f1", "exact",
+                              "auc_dhs", "auc_tf", "auc_hm"}) {
       const std::string key = key_of(part, score);
       if (const Json* known = before.find(key)) set(figures, key, *known);
     }
@@ -95,14 +96,25 @@ void score_summaries(const PairMaterial& material, const std::string& part,
   set(figures, key_of(part, "lead10"), percent("first 10 sentences", scores.lead10));
 }
 
-/// Accuracy, and the median area under the curve, in per cent.
+/// Accuracy, F1 of a single answer, and the median areas under the curve, in per cent.
 void score_labels(const LabelMaterial& material, const std::string& part, Members& figures) {
   const LabelScores scores = material.scores(part);
+  const auto answers = static_cast<long long>(scores.auc.answers + scores.auc.skipped);
   std::fprintf(stderr, "%.2f %% of answers right, median area under the curve %.2f %% of %lld\n",
                100 * scores.accuracy, 100 * scores.auc.median,
                static_cast<long long>(scores.auc.answers));
   set(figures, key_of(part, "accuracy"), 100 * scores.accuracy);
   set(figures, key_of(part, "auc"), 100 * scores.auc.median);
+  if (answers == 1) {
+    std::fprintf(stderr, "F1 %.2f %%\n", 100 * scores.f1);
+    set(figures, key_of(part, "f1"), 100 * scores.f1);
+  }
+  for (const auto& [kind, auc] : scores.kinds) {
+    std::fprintf(stderr, "%s: median area %.2f %% of %lld, %lld without both answers\n",
+                 kind.c_str(), 100 * auc.median, static_cast<long long>(auc.answers),
+                 static_cast<long long>(auc.skipped));
+    set(figures, key_of(part, ("auc_" + kind).c_str()), 100 * auc.median);
+  }
 }
 
 }  // namespace

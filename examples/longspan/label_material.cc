@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/mode.h"
@@ -5,77 +6,211 @@
 #include "examples/longspan/material.h"
 #include "ops/copy.h"
 #include "train/metrics.h"
+#include "train/profiles.h"
 
 namespace longspan {
 namespace {
 
-const Encoder& encoder_of(const TrainingRun& run, const MotifTask& task) {
+constexpr const char* parts[] = {"train", "valid", "test"};
+
+/// motif-dna.
+class MotifSource final : public LabelSource {
+ public:
+  explicit MotifSource(const RunConfig& c) : config_(c), task_(c.motifs.task) {
+    task_.length = c.length + task_.kmer - 2;  // so that there are `length` tokens
+  }
+
+  int64_t size(size_t part) const override {
+    return part == 0 ? config_.steps * config_.batch * config_.accumulate : config_.motifs.held_out;
+  }
+  LabelledSample sample(size_t part, int64_t i) const override {
+    return task_.sample(
+        {.seed = config_.seed, .split = parts[part], .index = static_cast<uint64_t>(i)});
+  }
+  LabelledSample training(int64_t row) const override { return sample(0, row); }
+  int64_t answers() const override { return task_.pairs; }
+  int64_t vocabulary() const override { return task_.vocabulary(); }
+  std::string answers_text() const override {
+    return fmt::format("motifs.pairs = {}", task_.pairs);
+  }
+  std::string vocabulary_text() const override {
+    return fmt::format("runs of motifs.kmer = {} bases and the token before them", task_.kmer);
+  }
+
+ private:
+  const RunConfig& config_;
+  MotifTask task_;
+};
+
+/// promoter and chromatin.
+class FileSource final : public LabelSource {
+ public:
+  explicit FileSource(const RunConfig& c)
+      : config_(c),
+        data_(open_labelled(find_data_set(c.task), data_place(c), c.split, c.seed)),
+        kmers_(c.profiles.tokens) {
+    if (!c.tokenizer.empty()) {
+      tokenizer_ = open_tokenizer(c.tokenizer);
+      return;
+    }
+    const int64_t tokens = kmers_.count(data_->length());
+    require(tokens <= c.length, "length",
+            "got {}; {} bases are {} tokens: choose --length {}, or a larger profiles.stride than "
+            "{}",
+            c.length, data_->length(), tokens, tokens, kmers_.stride);
+  }
+
+  int64_t size(size_t part) const override { return data_->size(part); }
+  LabelledSample sample(size_t part, int64_t i) const override {
+    LabelledSample s = data_->sample(part, i);
+    s.tokens = tokenizer_ ? pieces(s.tokens) : kmers_.tokens(s.tokens);
+    return s;
+  }
+  LabelledSample training(int64_t row) const override {
+    return sample(0, item_of_row(row, size(0), config_.seed));
+  }
+  int64_t answers() const override { return data_->answers(); }
+  int64_t vocabulary() const override {
+    if (!tokenizer_) return kmers_.vocabulary();
+    return tokenizer_->vocabulary() + (tokenizer_->special().begin < 0 ? 1 : 0);
+  }
+  std::string answers_text() const override {
+    return fmt::format("{}, as many as {} has", answers(), config_.task);
+  }
+  std::string vocabulary_text() const override {
+    return tokenizer_ ? config_.tokenizer + " and the token before a sequence"
+                      : fmt::format("runs of profiles.kmer = {} bases and two more", kmers_.k);
+  }
+
+ private:
+  /// As many pieces of a tokenizer as fit, behind its token that begins a text.
+  std::vector<int32_t> pieces(const std::vector<int32_t>& ids) const {
+    std::string letters;
+    for (const int32_t id : ids) letters += bases[static_cast<size_t>(id)];
+    const int32_t begin = tokenizer_->special().begin;
+    std::vector<int32_t> tokens{begin >= 0 ? begin
+                                           : static_cast<int32_t>(tokenizer_->vocabulary())};
+    for (const int32_t id : tokenizer_->encode(letters)) tokens.push_back(id);
+    tokens.resize(std::min(tokens.size(), static_cast<size_t>(config_.length)));
+    return tokens;
+  }
+
+  const RunConfig& config_;
+  std::unique_ptr<const LabelledSequences> data_;
+  KmerTokens kmers_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
+};
+
+std::unique_ptr<const LabelSource> source_of(const RunConfig& c) {
+  if (find_data_set(c.task).kind == DataKind::motifs) return std::make_unique<MotifSource>(c);
+  return std::make_unique<FileSource>(c);
+}
+
+const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
   const auto* encoder = dynamic_cast<const Encoder*>(run.model.get());
   require(encoder != nullptr, "task",
           "{} asks for answers about a whole sequence, and {} has no "
           "head for them; choose an encoder such as bigbird:motif",
           run.config.task, run.config.model_name);
-  require(encoder->encoder_config().classes == task.pairs, "model.classes",
-          "got {}; expected motifs.pairs = {}, an answer for each",
-          encoder->encoder_config().classes, task.pairs);
-  require(encoder->vocab() >= task.vocabulary(), "model.vocab",
-          "got {}; runs of motifs.kmer = {} bases and the token before them are {}",
-          encoder->vocab(), task.kmer, task.vocabulary());
+  require(encoder->encoder_config().classes == source.answers(), "model.classes",
+          "got {}; expected {}, an answer for each", encoder->encoder_config().classes,
+          source.answers_text());
+  require(encoder->vocab() >= source.vocabulary(), "model.vocab", "got {}; {} are {}",
+          encoder->vocab(), source.vocabulary_text(), source.vocabulary());
   return *encoder;
 }
 
-MotifTask task_of(const RunConfig& c) {
-  MotifTask task = c.motifs.task;
-  task.length = c.length + task.kmer - 2;  // so that there are `length` tokens
-  return task;
+/// Answers [begin, end) of each sample alone.
+template <class T>
+std::vector<T> columns(const std::vector<T>& rows, int64_t answers, int64_t begin, int64_t end) {
+  std::vector<T> some;
+  for (size_t at = 0; at < rows.size(); at += static_cast<size_t>(answers)) {
+    const auto row = rows.begin() + static_cast<std::ptrdiff_t>(at);
+    some.insert(some.end(), row + begin, row + end);
+  }
+  return some;
 }
 
 }  // namespace
 
 LabelMaterial::LabelMaterial(const TrainingRun& run)
-    : run_(run), task_(task_of(run.config)), encoder_(encoder_of(run, task_)) {}
-
-int64_t LabelMaterial::size(const std::string& part) const {
-  const RunConfig& c = run_.config;
-  return part_index(part) == 0 ? c.steps * c.batch * c.accumulate : c.motifs.held_out;
+    : run_(run),
+      source_(source_of(run.config)),
+      encoder_(encoder_of(run, *source_)),
+      positive_weight_(find_data_set(run.config.task).kind == DataKind::motifs
+                           ? run.config.motifs.positive_weight
+                           : run.config.profiles.positive_weight) {
+  const DataSet& set = find_data_set(run.config.task);
+  for (size_t part = 0; part < 3; ++part) {
+    const int64_t expected = set.counts[part], found = source_->size(part);
+    if (expected >= 0 && found != expected) {
+      warnings_.push_back(fmt::format("{}: the {} part has {} samples; expected {}", set.id,
+                                      parts[part], found, expected));
+    }
+  }
 }
 
-LabelMaterial::Labelled LabelMaterial::samples(const std::string& part, int64_t first,
-                                               int64_t count) const {
+void LabelMaterial::prepare() {
+  require(source_->size(0) > 0, "split", "the training part of {} has no samples",
+          run_.config.task);
+  for (size_t part = 0; part < 3; ++part) {
+    if (source_->size(part) > 0) source_->sample(part, source_->size(part) - 1);
+  }
+}
+
+LabelMaterial::Labelled LabelMaterial::stacked(const std::vector<LabelledSample>& samples) const {
+  size_t longest = 0;
+  bool equal = true;
+  for (const LabelledSample& s : samples) {
+    equal = equal && s.tokens.size() == samples[0].tokens.size();
+    longest = std::max(longest, s.tokens.size());
+  }
   std::vector<int32_t> tokens, labels;
-  for (int64_t i = first; i < first + count; ++i) {
-    const LabelledSample s =
-        task_.sample({.seed = run_.config.seed, .split = part, .index = static_cast<uint64_t>(i)});
+  std::vector<int64_t> lengths;
+  for (const LabelledSample& s : samples) {
     tokens.insert(tokens.end(), s.tokens.begin(), s.tokens.end());
+    tokens.resize(tokens.size() + longest - s.tokens.size());
+    lengths.push_back(static_cast<int64_t>(s.tokens.size()));
     labels.insert(labels.end(), s.labels.begin(), s.labels.end());
   }
-  return {Tensor::from(tokens, {count, task_.tokens()}, run_.device),
-          Tensor::from(labels, {count, task_.pairs}, run_.device)};
+  const auto rows = static_cast<int64_t>(samples.size());
+  return {Tensor::from(tokens, {rows, static_cast<int64_t>(longest)}, run_.device),
+          equal ? Tensor{} : Tensor::from(lengths, {rows}, run_.device),
+          Tensor::from(labels, {rows, source_->answers()}, run_.device)};
 }
 
-Tensor LabelMaterial::logits(const Tensor& tokens, Pass pass) const {
-  return encoder_.classify(encoder_.forward({.tokens = tokens}, pass), pass);
+Tensor LabelMaterial::logits(const Labelled& rows, Pass pass) const {
+  return encoder_.classify(encoder_.forward({.tokens = rows.tokens, .lengths = rows.lengths}, pass),
+                           pass);
 }
 
 Material::Forward LabelMaterial::forward(int64_t i, Pass pass) const {
   const int64_t batch = run_.config.batch;
-  const Labelled rows = samples("train", i * batch, batch);
+  std::vector<LabelledSample> samples;
+  for (int64_t row = i * batch; row < (i + 1) * batch; ++row) {
+    samples.push_back(source_->training(row));
+  }
+  const Labelled rows = stacked(samples);
   Forward f;
-  f.losses.loss =
-      profile_loss(logits(rows.tokens, pass), rows.labels, run_.config.motifs.positive_weight);
-  f.tokens = rows.tokens.numel();
+  f.losses.loss = profile_loss(logits(rows, pass), rows.labels, positive_weight_);
+  for (const LabelledSample& s : samples) f.tokens += static_cast<int64_t>(s.tokens.size());
   return f;
 }
 
 LabelScores LabelMaterial::scores(const std::string& part) const {
   const NoGrad off;
   std::vector<double> all;
-  std::vector<int32_t> labels, answers;
+  std::vector<int32_t> labels, said;
+  const size_t which = part_index(part);
   for (int64_t i = 0; i < size(part); i += run_.config.batch) {
-    const Labelled rows = samples(part, i, std::min(run_.config.batch, size(part) - i));
-    for (const double z : cast(logits(rows.tokens, Pass{}), DType::f64).to_vector<double>()) {
+    std::vector<LabelledSample> samples;
+    for (int64_t row = i; row < std::min(i + run_.config.batch, size(part)); ++row) {
+      samples.push_back(source_->sample(which, row));
+    }
+    const Labelled rows = stacked(samples);
+    for (const double z : cast(logits(rows, Pass{}), DType::f64).to_vector<double>()) {
       all.push_back(z);
-      answers.push_back(z > 0 ? 1 : 0);
+      said.push_back(z > 0 ? 1 : 0);
     }
     for (const int32_t y : rows.labels.to_vector<int32_t>()) labels.push_back(y);
   }
@@ -84,8 +219,21 @@ LabelScores LabelMaterial::scores(const std::string& part) const {
     const double z = labels[i] == 1 ? -all[i] : all[i];
     s.nats += (std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)))) / double(all.size());
   }
-  s.accuracy = accuracy(answers, labels);
-  s.auc = median_auc(all, labels, task_.pairs);
+  const int64_t answers = source_->answers();
+  s.accuracy = accuracy(said, labels);
+  s.f1 = binary_overlap(said, labels).f1();
+  s.auc = median_auc(all, labels, answers);
+  if (answers == 919) {  // in the order of the published data
+    struct Kind {
+      const char* name;
+      int64_t begin, end;
+    };
+    for (const Kind& k : {Kind{"dhs", 0, 125}, Kind{"tf", 125, 815}, Kind{"hm", 815, 919}}) {
+      s.kinds.emplace_back(k.name,
+                           median_auc(columns(all, answers, k.begin, k.end),
+                                      columns(labels, answers, k.begin, k.end), k.end - k.begin));
+    }
+  }
   return s;
 }
 
@@ -94,8 +242,9 @@ double LabelMaterial::bits(const std::string& part) const {
 }
 
 std::vector<int32_t> LabelMaterial::first_tokens(int64_t count) const {
-  std::vector<int32_t> tokens = samples("valid", 0, 1).tokens.to_vector<int32_t>();
-  tokens.resize(static_cast<size_t>(std::min<int64_t>(count, task_.tokens())));
+  if (source_->size(1) == 0) return {};
+  std::vector<int32_t> tokens = source_->sample(1, 0).tokens;
+  tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
   return tokens;
 }
 

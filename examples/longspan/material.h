@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "examples/longspan/run.h"
@@ -119,22 +120,41 @@ class PairMaterial final : public Material {
 struct LabelScores {
   double nats = 0;      ///< mean cross-entropy of an answer
   double accuracy = 0;  ///< of all answers together
+  double f1 = 0;        ///< of the positive ones
   MedianAuc auc;
+  /// The same of answers of a kind, where these are the 919 of \cite zhou2015 .
+  std::vector<std::pair<std::string, MedianAuc>> kinds;
+};
+
+/// Where samples with yes-or-no answers come from, as tokens.
+class LabelSource {
+ public:
+  virtual ~LabelSource() = default;
+  virtual int64_t size(size_t part) const = 0;
+  virtual LabelledSample sample(size_t part, int64_t i) const = 0;
+  /// Row `row` of training.
+  virtual LabelledSample training(int64_t row) const = 0;
+  virtual int64_t answers() const = 0;
+  virtual int64_t vocabulary() const = 0;
+  /// What decides how many answers there are, and tokens, for messages.
+  virtual std::string answers_text() const = 0;
+  virtual std::string vocabulary_text() const = 0;
 };
 
 /// The data of a run whose model answers yes or no about whole sequences: motif-dna, whose samples
-/// are made as they are asked for.
+/// are made as they are asked for, promoter and chromatin.
 class LabelMaterial final : public Material {
  public:
-  /// Throws ValueError where the model has no head for the answers or too few tokens.
+  /// Throws ValueError where the model has no head for the answers or too few tokens, and where
+  /// samples are longer than the run's.
   explicit LabelMaterial(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
-  int64_t size(const std::string& part) const override;
+  int64_t size(const std::string& part) const override { return source_->size(part_index(part)); }
   std::string items() const override { return "samples"; }
   std::string unit() const override { return "answer"; }
   /// Throws ValueError where motifs of these sizes cannot be made.
-  void prepare() override { samples("train", 0, 1); }
+  void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
   double bits(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
@@ -143,15 +163,16 @@ class LabelMaterial final : public Material {
 
  private:
   struct Labelled {
-    Tensor tokens, labels;  // [B, L], [B, pairs]
+    Tensor tokens, lengths, labels;  // [B, L], [B] or undefined: all of L, [B, answers]
   };
-  Labelled samples(const std::string& part, int64_t first, int64_t count) const;
-  Tensor logits(const Tensor& tokens, Pass pass) const;
+  Labelled stacked(const std::vector<LabelledSample>& samples) const;
+  Tensor logits(const Labelled& rows, Pass pass) const;
 
   const TrainingRun& run_;
-  MotifTask task_;
+  std::unique_ptr<const LabelSource> source_;
   const Encoder& encoder_;
-  std::vector<std::string> warnings_;  // there are none
+  double positive_weight_;
+  std::vector<std::string> warnings_;
 };
 
 /// The data of a run whose model reads a word and says it again: duplicate, whose samples are made

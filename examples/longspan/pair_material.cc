@@ -161,7 +161,9 @@ SummaryScores PairMaterial::scores(const std::string& part, const BeamSearch& se
 
 std::unique_ptr<Material> open_material(const TrainingRun& run) {
   const DataKind kind = find_data_set(run.config.task).kind;
-  if (kind == DataKind::motifs) return std::make_unique<LabelMaterial>(run);
+  if (kind == DataKind::motifs || kind == DataKind::promoters || kind == DataKind::profiles) {
+    return std::make_unique<LabelMaterial>(run);
+  }
   if (kind == DataKind::duplicates) return std::make_unique<DuplicateMaterial>(run);
   if (run.model->objective() == Objective::sequence) return std::make_unique<PairMaterial>(run);
   return std::make_unique<TextMaterial>(run);

@@ -15,7 +15,7 @@ void RunConfig::visit(Fields& v) {
   v("steps", steps)("seconds", seconds)("seed", seed);
   v("threads", threads)("device", device)("memory_limit", memory_limit);
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
-  v("motifs", motifs)("duplicate", duplicate);
+  v("motifs", motifs)("profiles", profiles)("duplicate", duplicate);
   v.enter("model");
   v("name", model_name);
   model->visit(v);
@@ -86,6 +86,9 @@ RunConfig make_config(const Settings& settings) {
       {"motifs.furthest", 1, many},
       {"motifs.positive_weight", 0, inf},
       {"motifs.held_out", 0, many},
+      {"profiles.kmer", 1, 8},
+      {"profiles.stride", 1, many},
+      {"profiles.positive_weight", 0, inf},
       {"duplicate.held_out", 0, many},
   };
   check_ranges(to_json(c), ranges);

@@ -11,6 +11,7 @@
 #include "nn/fields.h"
 #include "train/config.h"
 #include "train/data_sets.h"
+#include "train/profiles.h"
 #include "train/tasks.h"
 
 namespace longspan {
@@ -60,6 +61,15 @@ struct RunConfig {
           "positive_weight", positive_weight)("held_out", held_out);
     }
   } motifs;
+
+  /// Of promoter and chromatin.
+  struct Profiles {
+    KmerTokens tokens;           ///< of bases, where there is no tokenizer
+    double positive_weight = 1;  ///< as above
+    void visit(auto& v) {
+      v("kmer", tokens.k)("stride", tokens.stride)("positive_weight", positive_weight);
+    }
+  } profiles;
 
   /// Of duplicate: its words have (length - 2) / 2 symbols of the model's vocabulary.
   struct Duplicate {

@@ -486,14 +486,11 @@ TEST(LossScale, Fixed) {
 
 TEST(Optimizer, EveryOneFindsAMinimum) {
   // f(x) = sum (x - target)^2 / 2, whose gradient is x - target.
-  const std::pair<const char*, double> rates[] = {{"sgd", 0.2},
-                                                  {"momentum", 0.05},
-                                                  {"adagrad", 0.5},
-                                                  {"adam", 0.05},
-                                                  {"adamw", 0.05},
-                                                  {"lamb", 0.05},
-                                                  {"adafactor", 0.05},
-                                                  {"adafactor with a first moment", 0.05}};
+  const std::pair<const char*, double> rates[] = {
+      {"sgd", 0.2},        {"momentum", 0.05},
+      {"adagrad", 0.5},    {"adam", 0.05},
+      {"adamw", 0.05},     {"lamb", 0.05},
+      {"adafactor", 0.05}, {"adafactor with a first moment", 0.05}};
   for (size_t k = 0; k < std::size(makers); ++k) {
     ASSERT_STREQ(makers[k].first, rates[k].first);
     Tensor p = Tensor::from(noise(1, 12), {3, 4});

@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* kOp = "start_from";
 constexpr std::string_view kGlobal = "_global.", kTable = "position.weight";
+constexpr std::string_view kTokens = "embed.token.weight";
 
 /// The sliding projection of a global one: "q.weight" of "q_global.weight"; any other name itself.
 std::string sliding_of(std::string name) {
@@ -48,8 +49,16 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > n ? fmt::format("{} and {} more", first, names.size() - n) : first;
 }
 
+/// Whether a parameter is of a head for a task, which models that predict tokens lack.
+bool of_task(const std::string& name) {
+  for (const std::string_view head : {"pool.", "classifier.", "tags.", "spans.", "choice."}) {
+    if (name.starts_with(head)) return true;
+  }
+  return false;
+}
+
 /// The rows of `old` that `table` has too, then those of `table`.
-Tensor kept_positions(const Tensor& old, const Tensor& table) {
+Tensor kept_rows(const Tensor& old, const Tensor& table) {
   const int64_t n = table.dim(0), known = std::min(old.dim(0), n);
   const Tensor first = narrow(old, 0, 0, known);
   return known == n ? first : concat({first, narrow(table.detach(), 0, known, n - known)}, 0);
@@ -100,9 +109,12 @@ void copy_values(TensorList to, Module& from, std::string (*name_of)(std::string
                           rows.dropped);
       value = slice(value, 0, rows.dropped);
       value = rows.beyond == NewPositions::keep
-                  ? kept_positions(value, p.tensor)
+                  ? kept_rows(value, p.tensor)
                   : extended_positions(value, rows.offset, p.tensor.dim(0) - rows.offset);
     }
+    const bool more_tokens =
+        p.name == kTokens && value.dim(0) < p.tensor.dim(0) && value.dim(1) == p.tensor.dim(1);
+    if (more_tokens) value = kept_rows(value, p.tensor);
     require<ShapeError>(value.shape() == p.tensor.shape(), kOp, "{} is {} here and {} there",
                         p.name, to_string(p.tensor.shape()), to_string(value.shape()));
     values.push_back(value);
@@ -127,10 +139,21 @@ Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max) {
   return take(old.detach(), Tensor::from(rows, {n}, old.device()));
 }
 
-void start_from(Module& to, Module& from, int64_t position_offset, NewPositions beyond,
-                int64_t dropped_rows) {
+std::vector<std::string> start_from(Module& to, Module& from, int64_t position_offset,
+                                    NewPositions beyond, int64_t dropped_rows) {
   const auto same = [](std::string name) { return name; };
-  copy_values(named_parameters(to), from, same, {position_offset, beyond, dropped_rows});
+  const std::map<std::string, Tensor> old = by_name(from);
+  TensorList known;
+  std::vector<std::string> heads;
+  for (const NamedTensor& p : named_parameters(to)) {
+    if (of_task(p.name) && find(old, p.name) == nullptr) {
+      heads.push_back(p.name);
+    } else {
+      known.push_back(p);
+    }
+  }
+  copy_values(std::move(known), from, same, {position_offset, beyond, dropped_rows});
+  return heads;
 }
 
 std::vector<std::string> start_from_encoder(Module& to, Module& from, int64_t position_offset) {

@@ -35,10 +35,13 @@ inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repe
 ///                    (table 5: 10.3 bits instead of 1.96 before any further training)
 ///   dropped_rows     first rows of a table in `from` that `to` has none of: 2 where an LED whose
 ///                    tables begin with position 0, as those of transformers do, starts from BART
-/// Throws ValueError that lists what `from` lacks, and ShapeError where shapes differ otherwise;
-/// either before any parameter changes.
-void start_from(Module& to, Module& from, int64_t position_offset,
-                NewPositions beyond = NewPositions::repeat, int64_t dropped_rows = 0);
+/// Heads of an encoder for classes, tags, spans and choices that `from` lacks stay as they were
+/// drawn, and their names are returned; so do the last rows of a table of tokens that has more.
+/// Throws ValueError that lists what else `from` lacks, and ShapeError where shapes differ
+/// otherwise; either before any parameter changes.
+std::vector<std::string> start_from(Module& to, Module& from, int64_t position_offset,
+                                    NewPositions beyond = NewPositions::repeat,
+                                    int64_t dropped_rows = 0);
 
 /// Makes an encoder-decoder out of a trained encoder in BERT's shape, as BigBird's base starts from
 /// RoBERTa \cite zaheer2020 : encoder, decoder and tables get the values of the encoder, but for

@@ -260,8 +260,11 @@ Tensor Encoder::decode_rows(const Tensor& tokens, Given seen, StreamState& state
 }
 
 Tensor Encoder::attention_map(const Tensor& tokens, int64_t layer) const {
+  return attention_map_of({.tokens = tokens}, layer);
+}
+
+Tensor Encoder::attention_map_of(const EncoderInputs& in, int64_t layer) const {
   const NoGrad off;
-  const EncoderInputs in{.tokens = tokens};
   return stack_.attention_map(layer, embed(in, Pass{}), given(in));
 }
 

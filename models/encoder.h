@@ -137,6 +137,9 @@ class Encoder : public LanguageModel {
   /// Multiply-accumulates of the attention of all blocks, projections included.
   virtual int64_t attention_macs(int64_t length) const;
 
+  /// attention_map() of such an input of one sample.
+  Tensor attention_map_of(const EncoderInputs& in, int64_t layer) const;
+
   /// One step of LanguageModel::decode() of a model whose rows see no later ones: `seen` is what
   /// the rows of these tokens see of all rows so far.
   Tensor decode_rows(const Tensor& tokens, Given seen, StreamState& state) const;

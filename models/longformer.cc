@@ -35,6 +35,8 @@ constexpr Preset presets[] = {
     {"tiny", "2 layers of 16, windows of 3 a side, 18 tokens; for tests"},
     {"base", "12 layers of 768, length 4096, windows of 256 a side (Longformer base)"},
     {"large", "24 layers of 1024, length 4096, windows of 256 a side (Longformer large)"},
+    {"wikihop", "base that chooses one of some candidates, with the paper's steps and rates"},
+    {"triviaqa", "base that finds answers in documents, with the paper's steps and rates"},
 };
 
 TrainingDefaults defaults_of(std::string_view preset) {
@@ -42,6 +44,16 @@ TrainingDefaults defaults_of(std::string_view preset) {
     return {.length = 1024, .batch = 4, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1};
   }
   if (preset == "tiny") return {.length = 17, .batch = 4, .steps = 200};
+  if (preset == "wikihop" || preset == "triviaqa") {  // Table 14: 15 and 5 epochs
+    const bool hop = preset == "wikihop";
+    return {.length = 4096,
+            .batch = 32,
+            .steps = hop ? 20'500 : 9'670,
+            .lr = 3e-5,
+            .warmup = hop ? 200 : 1000,
+            .lr_floor = 0,
+            .weight_decay = 0.01};
+  }
   // Sec. 5: 2^18 tokens a batch. The paper's decay is a polynomial of power 3.
   return {.length = 4096,
           .batch = 64,
@@ -236,7 +248,7 @@ Given Longformer::given(const EncoderInputs& in) const {
     seen.global = global_tokens(in.global, in.lengths);
     return seen;
   }
-  const bool asks = config_.classes > 0 || config_.span_head;
+  const bool asks = config_.classes > 0 || config_.span_head || config_.choice_head;
   require(config_.globals != GlobalDefault::by_task || !asks, kName,
           "which tokens are global? set EncoderInputs::global (for classes the first token, for "
           "answers those of the question), or the option globals to first or none");
@@ -263,6 +275,14 @@ AttentionOutline longformer_outline(const LongformerAttentionOptions& o, int64_t
         {.pattern = patterns::dense(), .queries = 1, .keys = length, .query_at = {0}});
   }
   return outline;
+}
+
+Tensor Longformer::attention_map(const Tensor& tokens, int64_t layer) const {
+  EncoderInputs in{.tokens = tokens};
+  if (config_.globals == GlobalDefault::by_task) {
+    in.global = zeros({tokens.dim(0), tokens.dim(1)}, DType::u8);
+  }
+  return attention_map_of(in, layer);
 }
 
 AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) const {
@@ -302,7 +322,9 @@ LongformerConfig longformer_preset(std::string_view name) {
     c.dropout = 0;
     return c;
   }
-  require(name == "base" || name == "large", kName, "there is no preset \"{}\"", name);
+  const bool wikihop = name == "wikihop", triviaqa = name == "triviaqa";
+  require(name == "base" || name == "large" || wikihop || triviaqa, kName,
+          "there is no preset \"{}\"", name);
   const bool large = name == "large";
   c.vocab = 50'265;
   c.n_layer = large ? 24 : 12;
@@ -314,6 +336,10 @@ LongformerConfig longformer_preset(std::string_view name) {
   c.token_types = 1;
   c.mask_id = 50'264;
   c.one_sided_window = {256};
+  if (wikihop) c.vocab += 4;  // marks of questions and candidates
+  c.mlm_head = !wikihop && !triviaqa;
+  c.choice_head = wikihop;
+  c.span_head = triviaqa;
   return c;
 }
 

@@ -104,7 +104,8 @@ class Longformer final : public Encoder {
 
   const LongformerConfig& config() const { return config_; }
 
-  /// With the tokens that are global by default.
+  /// With the tokens that are global by default; where the option leaves these to the task, none.
+  Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
 
  protected:

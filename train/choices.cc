@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "train/json.h"
+#include "train/questions.h"
 
 namespace longspan {
 namespace {
@@ -60,6 +61,23 @@ ChoiceWindow head_of(const ChoicePieces& question, const ChoiceTokens& special) 
 
 }  // namespace
 
+ChoiceIds::ChoiceIds(const Tokenizer& tokenizer) {
+  const QuestionIds ids(tokenizer);
+  tokens.begin = ids.special.begin;
+  tokens.separator = ids.special.separator;
+  vocabulary = ids.vocabulary;
+  for (int32_t* id :
+       {&tokens.question, &tokens.question_end, &tokens.candidate, &tokens.candidate_end}) {
+    *id = static_cast<int32_t>(vocabulary++);
+  }
+}
+
+int64_t choice_overhead(const ChoicePieces& question) {
+  size_t n = question.query.size() + 5;  // begin, marks of the query, two separators
+  for (const std::vector<Piece>& c : question.candidates) n += c.size() + 2;
+  return static_cast<int64_t>(n);
+}
+
 std::vector<ChoiceQuestion> read_wikihop(std::string_view json, const std::string& path) {
   std::vector<ChoiceQuestion> all;
   try {
@@ -98,7 +116,7 @@ std::vector<ChoiceWindow> choice_windows(const ChoicePieces& question, const Cho
     append(text, s);
   }
   const ChoiceWindow head = head_of(question, special);
-  const auto taken = static_cast<int64_t>(head.tokens.size()) + 1;  // a separator ends a window
+  const int64_t taken = choice_overhead(question);
   const int64_t room = length - taken, total = static_cast<int64_t>(text.size());
   require(room >= 1, "windows",
           "a window of {} has no room for text beside a query and {} candidates of {} tokens; "

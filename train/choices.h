@@ -37,6 +37,14 @@ struct ChoiceTokens {
   int32_t question = -1, question_end = -1, candidate = -1, candidate_end = -1;
 };
 
+/// Those of a tokenizer, and behind its vocabulary those that it lacks: always the four of choices.
+struct ChoiceIds {
+  explicit ChoiceIds(const Tokenizer& tokenizer);
+
+  ChoiceTokens tokens;
+  int64_t vocabulary = 0;  ///< all ids are below
+};
+
 /// A window: begin, [question] query [/question], [candidate] c [/candidate] of each candidate,
 /// separator, part of the supports with separators between them, separator.
 struct ChoiceWindow {
@@ -50,6 +58,9 @@ struct ChoiceWindow {
 /// no room.
 std::vector<ChoiceWindow> choice_windows(const ChoicePieces& question, const ChoiceTokens& special,
                                          int64_t length);
+
+/// Tokens of a window that hold no support: query, candidates and what stands around them.
+int64_t choice_overhead(const ChoicePieces& question);
 
 /// All windows of some questions side by side, padded with 0.
 struct ChoiceBatch {

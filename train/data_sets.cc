@@ -170,6 +170,20 @@ const std::vector<DataSet>& table() {
        "90/5/5",
        {4'400'000, 8'000, 455'024},
        "windows of genomes: which of 919 features of chromatin are there?"},
+      {"wikihop",
+       "wikihop",
+       choices,
+       {{"train.json", -1, 0}, {"dev.json", -1, 1}},
+       "",
+       {43'738, 5'129, 0},
+       "questions over several articles, one of some candidates answers each"},
+      {"triviaqa",
+       "triviaqa",
+       trivia,
+       {{"qa/wikipedia-train.json", -1, 0}, {"qa/wikipedia-dev.json", -1, 1}},
+       "",
+       {61'888, 7'993, 0},
+       "trivia questions, answered within articles of evidence/wikipedia"},
   };
   return sets;
 }
@@ -515,9 +529,21 @@ Corpus open_corpus(const std::string& id, const DataPlace& place, const CorpusOp
                           "{} is generated and has no files; train on it with --task {}", id, id);
   require<NotImplemented>(set.kind != DataKind::documents, "data",
                           "{} has documents with summaries, which are no single sequence", id);
-  require<NotImplemented>(set.kind != DataKind::promoters && set.kind != DataKind::profiles, "data",
+  const bool labelled = set.kind == DataKind::promoters || set.kind == DataKind::profiles;
+  require<NotImplemented>(!labelled, "data",
                           "{} has samples with answers, which are no single sequence", id);
+  require<NotImplemented>(set.kind != DataKind::choices && set.kind != DataKind::trivia, "data",
+                          "{} has questions and texts, which are no single sequence", id);
   return Opening(set, place, options).open();
+}
+
+PartFile open_part(const DataSet& set, const DataPlace& place, int part) {
+  const std::string problem = missing_files(set, place);
+  require<IoError>(problem.empty(), "data", "{}", problem);
+  for (const FoundFile& found : find_files(set, place)) {
+    if (found.file.part == part) return {found.path, open_bytes(found.path, "data")};
+  }
+  return {};
 }
 
 std::vector<Document> open_documents(const std::string& id, const DataPlace& place, int part) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "train/bytes.h"
 #include "train/data.h"
 #include "train/formats.h"
 #include "train/tokenizer.h"
@@ -29,6 +30,8 @@ enum class DataKind : uint8_t {
   documents,   ///< articles and summaries; read by open_documents()
   promoters,   ///< FASTA with a yes-or-no answer for each record; read by open_labelled()
   profiles,    ///< arrays of bases and of yes-or-no answers; likewise
+  choices,     ///< WikiHop: questions with candidates; read by read_wikihop()
+  trivia,      ///< TriviaQA: questions and documents; read by read_triviaqa()
 };
 
 /// A file of a data set.
@@ -103,6 +106,14 @@ struct CorpusOptions {
 /// that are cut off or of another kind; NotImplemented on what is no single sequence.
 Corpus open_corpus(const std::string& id, const DataPlace& place,
                    const CorpusOptions& options = {});
+
+/// Bytes of the file of a part, and its path; none where the data set has no such part. Throws
+/// IoError with missing_files().
+struct PartFile {
+  std::string path;
+  FileBytes content;
+};
+PartFile open_part(const DataSet& set, const DataPlace& place, int part);
 
 /// The documents of a part (0 train, 1 validation, 2 test). Throws as open_corpus().
 std::vector<Document> open_documents(const std::string& id, const DataPlace& place, int part);

@@ -56,6 +56,13 @@ std::pair<int64_t, int64_t> answer_pieces(std::span<const Piece> text, const Ans
 
 }  // namespace
 
+QuestionIds::QuestionIds(const Tokenizer& tokenizer)
+    : special(tokenizer.special()), vocabulary(tokenizer.vocabulary()) {
+  for (int32_t* id : {&special.begin, &special.separator}) {
+    if (*id < 0) *id = static_cast<int32_t>(vocabulary++);
+  }
+}
+
 std::vector<Question> read_squad(std::string_view json, const std::string& path) {
   std::vector<Question> all;
   read_json(path, [&] {

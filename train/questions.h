@@ -10,6 +10,15 @@
 
 namespace longspan {
 
+/// The ids around questions and texts: those of the tokenizer, and behind its vocabulary those that
+/// it lacks.
+struct QuestionIds {
+  explicit QuestionIds(const Tokenizer& tokenizer);
+
+  SpecialIds special;      ///< of which begin and separator are there
+  int64_t vocabulary = 0;  ///< all ids are below
+};
+
 /// An answer that stands in a text.
 struct Answer {
   std::string text;

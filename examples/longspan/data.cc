@@ -8,8 +8,10 @@
 #include "core/error.h"
 #include "examples/longspan/commands.h"
 #include "train/bytes.h"
+#include "train/choices.h"
 #include "train/data_sets.h"
 #include "train/profiles.h"
+#include "train/trivia.h"
 
 namespace longspan {
 namespace {
@@ -156,6 +158,41 @@ int labelled(const DataSet& set, const Options& o, bool statistics) {
   return good ? 0 : 1;
 }
 
+/// Reads every question.
+int questions(const DataSet& set, const DataPlace& place, bool statistics) {
+  constexpr const char* parts[] = {"train", "valid", "test"};
+  bool good = true;
+  for (int part = 0; part < 3; ++part) {
+    const PartFile file = open_part(set, place, part);
+    if (file.path.empty()) continue;
+    size_t count = 0, texts = 0, answers = 0;
+    const auto add = [&](size_t texts_here, size_t answers_here) {
+      ++count;
+      texts += texts_here;
+      answers += answers_here;
+    };
+    if (set.kind == DataKind::choices) {
+      for (const ChoiceQuestion& q : read_wikihop(file.content.text(), file.path)) {
+        add(q.supports.size(), q.candidates.size());
+      }
+    } else {
+      for (const TriviaQuestion& q : read_triviaqa(file.content.text(), file.path)) {
+        add(q.documents.size(), q.aliases.size());
+      }
+    }
+    const int64_t expected = set.counts[static_cast<size_t>(part)];
+    const bool right = static_cast<int64_t>(count) == expected;
+    good = good && right;
+    print(fmt::format("{:<8}  {} questions{}", parts[part], count,
+                      right ? "" : fmt::format("; expected {}", expected)));
+    if (statistics) {
+      print(fmt::format("          {} texts, {} {}", texts, answers,
+                        set.kind == DataKind::choices ? "candidates" : "ways to write answers"));
+    }
+  }
+  return good ? 0 : 1;
+}
+
 int look(const DataSet& set, const Options& o, bool statistics) {
   if (set.kind == DataKind::motifs || set.kind == DataKind::duplicates) {
     print("generated  there are no files");
@@ -170,6 +207,10 @@ int look(const DataSet& set, const Options& o, bool statistics) {
   }
   if (set.kind == DataKind::promoters || set.kind == DataKind::profiles) {
     const int status = labelled(set, o, statistics);
+    return good ? status : 1;
+  }
+  if (set.kind == DataKind::choices || set.kind == DataKind::trivia) {
+    const int status = questions(set, o.place(), statistics);
     return good ? status : 1;
   }
   const Corpus corpus = open_corpus(std::string(set.id), o.place(), {o.split, o.tokenizer});

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "examples/longspan/commands.h"
+#include "examples/longspan/question_material.h"
 #include "models/evaluate.h"
 #include "train/files.h"
 
@@ -161,6 +162,18 @@ int eval_command(int argc, const char* const* argv) {
   }
   if (const auto* labels = dynamic_cast<const LabelMaterial*>(material.get())) {
     score_labels(*labels, part, figures);
+  }
+  if (const auto* choices = dynamic_cast<const ChoiceMaterial*>(material.get())) {
+    const double accuracy = 100 * choices->scores(part).accuracy;
+    std::fprintf(stderr, "%.2f %% of questions right\n", accuracy);
+    set(figures, key_of(part, "accuracy"), accuracy);
+  }
+  if (const auto* spans = dynamic_cast<const SpanMaterial*>(material.get())) {
+    const SpanMaterial::Scores scores = spans->scores(part);
+    std::fprintf(stderr, "exact %.2f %%, F1 %.2f %% of %lld questions\n", 100 * scores.exact,
+                 100 * scores.f1, static_cast<long long>(scores.questions));
+    set(figures, key_of(part, "exact"), 100 * scores.exact);
+    set(figures, key_of(part, "f1"), 100 * scores.f1);
   }
   if (const auto* words = dynamic_cast<const DuplicateMaterial*>(material.get())) {
     const double accuracy = words->accuracy(part);

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "examples/longspan/material.h"
+#include "examples/longspan/question_material.h"
 #include "models/evaluate.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -164,6 +164,8 @@ std::unique_ptr<Material> open_material(const TrainingRun& run) {
   if (kind == DataKind::motifs || kind == DataKind::promoters || kind == DataKind::profiles) {
     return std::make_unique<LabelMaterial>(run);
   }
+  if (kind == DataKind::choices) return std::make_unique<ChoiceMaterial>(run);
+  if (kind == DataKind::trivia) return std::make_unique<SpanMaterial>(run);
   if (kind == DataKind::duplicates) return std::make_unique<DuplicateMaterial>(run);
   if (run.model->objective() == Objective::sequence) return std::make_unique<PairMaterial>(run);
   return std::make_unique<TextMaterial>(run);

@@ -77,7 +77,7 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
   return std::make_unique<Adam>(weights, adam);
 }
 
-int64_t start_from_run(const TrainingRun& run) {
+Started start_from_run(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
   const std::string checkpoint = newest_checkpoint(start.from);
   require<IoError>(!checkpoint.empty(), "--from",
@@ -89,8 +89,8 @@ int64_t start_from_run(const TrainingRun& run) {
           start.from);
   const std::unique_ptr<LanguageModel> other = there.model->build(Init{.device = run.device});
   const Json values = read_parameters(checkpoint, named_parameters(*other));
-  start_from(*run.model, *other, offset, start.positions);
-  return values["step"].integer();
+  std::vector<std::string> heads = start_from(*run.model, *other, offset, start.positions);
+  return {values["step"].integer(), std::move(heads)};
 }
 
 void require_length(const RunConfig& config, const LanguageModel& model) {

@@ -33,9 +33,14 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& options,
                                           const TensorList& weights);
 
 /// Gives the model the parameters of the newest checkpoint of the run in config.start.from, by name
-/// (start_from() of models/convert.h); returns the step of that checkpoint. Throws IoError where
+/// (start_from() of models/convert.h); returns the step of that checkpoint, and the names of heads
+/// that are new. Throws IoError where
 /// there is none, ValueError and ShapeError where the two models have other parameters.
-int64_t start_from_run(const TrainingRun& run);
+struct Started {
+  int64_t step = 0;
+  std::vector<std::string> heads;
+};
+Started start_from_run(const TrainingRun& run);
 
 /// Throws ValueError where segments, or sources, are longer than the model takes.
 void require_length(const RunConfig& config, const LanguageModel& model);

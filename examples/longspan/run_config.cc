@@ -15,7 +15,7 @@ void RunConfig::visit(Fields& v) {
   v("steps", steps)("seconds", seconds)("seed", seed);
   v("threads", threads)("device", device)("memory_limit", memory_limit);
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
-  v("motifs", motifs)("profiles", profiles)("duplicate", duplicate);
+  v("motifs", motifs)("profiles", profiles)("questions", questions)("duplicate", duplicate);
   v.enter("model");
   v("name", model_name);
   model->visit(v);
@@ -89,6 +89,8 @@ RunConfig make_config(const Settings& settings) {
       {"profiles.kmer", 1, 8},
       {"profiles.stride", 1, many},
       {"profiles.positive_weight", 0, inf},
+      {"questions.most", 1, many},
+      {"questions.longest", 1, many},
       {"duplicate.held_out", 0, many},
   };
   check_ranges(to_json(c), ranges);

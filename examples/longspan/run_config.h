@@ -71,6 +71,14 @@ struct RunConfig {
     }
   } profiles;
 
+  /// Of triviaqa.
+  struct Questions {
+    int64_t most = 64;            ///< tokens of a question; what is beyond is left out
+    int64_t longest = 30;         ///< tokens of an answer that is looked for
+    bool two_separators = false;  ///< between question and text, as of RoBERTa
+    void visit(auto& v) { v("most", most)("longest", longest)("two_separators", two_separators); }
+  } questions;
+
   /// Of duplicate: its words have (length - 2) / 2 symbols of the model's vocabulary.
   struct Duplicate {
     int64_t held_out = 256;  ///< samples of the validation and of the test part

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cmath>
 #include <exception>
@@ -147,7 +149,7 @@ int train_command(int argc, const char* const* argv) {
     loss_scale.restore(values);
   }
   const bool started = checkpoint.empty() && !c.start.from.empty();
-  const int64_t from_step = started ? start_from_run(run) : 0;
+  const Started from = started ? start_from_run(run) : Started{};
   require(c.steps == 0 || at.step <= c.steps, "steps",
           "got {}, and the run in {} has {} behind it; expected as many or more", c.steps, out,
           at.step);
@@ -165,7 +167,10 @@ int train_command(int argc, const char* const* argv) {
                       parameter_count(*run.model), material->size("train"), material->items(),
                       to_validate));
   if (!chosen.empty()) log.say(chosen);
-  if (started) log.say(fmt::format("starting from step {} of {}", from_step, c.start.from));
+  if (started) log.say(fmt::format("starting from step {} of {}", from.step, c.start.from));
+  if (!from.heads.empty()) {
+    log.say(fmt::format("drawn anew: {}", fmt::join(from.heads.begin(), from.heads.end(), ", ")));
+  }
   if (at.step > 0) log.say(fmt::format("going on from step {}", at.step));
   if (at.step > 0 && at.step == c.steps) log.say("no step is left: more with --steps");
 

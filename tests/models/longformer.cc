@@ -354,6 +354,36 @@ TEST(Longformer, StartsFromAModelWithFullAttention) {
   EXPECT_THROW(start_from(narrower, base, 2), ShapeError);
 }
 
+TEST(Longformer, StartsWithHeadsAndTokensOfItsOwn) {
+  LongformerConfig c = longformer_preset("tiny");
+  Longformer base(c, Init{.dtype = DType::f64});
+  randomise(base, 0.3, 2);
+  LongformerConfig asked = c;
+  asked.mlm_head = false;
+  asked.vocab = 20;
+  asked.choice_head = asked.span_head = true;
+  asked.classes = 3;
+  Longformer model(asked, Init{.dtype = DType::f64});
+  const Tensor own = contiguous(narrow(parameter(model, "embed.token.weight"), 0, 18, 2));
+  const Tensor head = parameter(model, "choice.weight").detach();
+  const std::vector<std::string> drawn = start_from(model, base, 0);
+  EXPECT_NE(std::find(drawn.begin(), drawn.end(), "choice.weight"), drawn.end());
+  EXPECT_EQ(drawn.size(), 7u);  // weight and bias of pool, classifier and spans; weight of choice
+  EXPECT_TRUE(same_bits(parameter(model, "choice.weight"), head));
+  const Tensor tokens = parameter(model, "embed.token.weight");
+  EXPECT_TRUE(same_bits(contiguous(narrow(tokens, 0, 18, 2)), own));
+  EXPECT_TRUE(
+      same_bits(contiguous(narrow(tokens, 0, 0, 18)), parameter(base, "embed.token.weight")));
+  EXPECT_TRUE(same_bits(parameter(model, "layers.1.norm1.weight"),
+                        parameter(base, "layers.1.norm1.weight")));
+  // From one that has the heads they come along; fewer tokens are no model to start from.
+  randomise(model, 0.3, 5);
+  Longformer again(asked, Init{.dtype = DType::f64});
+  EXPECT_TRUE(start_from(again, model, 0).empty());
+  EXPECT_TRUE(same_bits(parameter(again, "choice.weight"), parameter(model, "choice.weight")));
+  EXPECT_THROW(start_from(base, model, 0), Error);
+}
+
 TEST(Longformer, StartsWithTheGlobalProjectionsThatThereAre) {
   LongformerConfig c = longformer_preset("tiny");
   c.position_offset = 2;

@@ -207,5 +207,212 @@ TEST_F(Answers, AboutProfilesOfChromatin) {
   refused(joined(training, {"--out", folder / "never"}), "valid_x.npy is cut off");
 }
 
+/// Questions in the layout of WikiHop, whose supports are longer than a window.
+class WikiHop : public Answers {
+ protected:
+  void SetUp() override {
+    const char* names[] = {"anna", "bert", "cleo", "dora", "emil", "fred"};
+    const char* places[] = {"rome", "oslo", "bonn"};
+    for (const auto& [part, count] : {std::pair{"train", 6}, {"dev", 3}}) {
+      std::string text;
+      for (int i = 0; i < count; ++i) {
+        const std::string name = names[i], place = places[i % 3];
+        text += std::string(i == 0 ? "[" : ", ") + R"({"id": "WH_)" + part + std::to_string(i) +
+                R"(", "query": "home )" + name + R"(", "answer": ")" + place +
+                R"(", "candidates": [")" + (i < 4 ? "rome\", \"oslo\", \"bonn" : "bonn\", \"oslo") +
+                (i == 3 ? "\", \"rome"
+                          "2"
+                        : "") +
+                R"("], "supports": [")" + name + " lives in " + place +
+                R"(.", "It rains there, as it does nearly everywhere."]})";
+      }
+      write(data / (std::string(part) + ".json"), text + "]");
+    }
+  }
+
+  std::vector<std::string> training(const std::string& model,
+                                    const std::vector<std::string>& more = {}) const {
+    return joined({"train",
+                   "--model",
+                   model,
+                   "--task",
+                   "wikihop",
+                   "--data",
+                   "wikihop=" + data.path(),
+                   "--layers",
+                   "1",
+                   "--set",
+                   "model.choice_head=true",
+                   "--set",
+                   "model.mlm_head=false",
+                   "--set",
+                   "model.vocab=262",
+                   "--set",
+                   "model.d_model=32",
+                   "--set",
+                   "model.d_ff=32",
+                   "--length",
+                   "64",
+                   "--batch",
+                   "3",
+                   "--lr",
+                   "0.01"},
+                  more);
+  }
+};
+
+TEST_F(WikiHop, IsLearntByHeart) {
+  for (const std::string model : {"longformer", "bigbird", "blockbert"}) {
+    const std::string out = folder / model;
+    const Outcome trained = must(training(
+        model, {"--steps", "150", "--lr", "5e-3", "--set", "schedule.warmup=5", "--out", out}));
+    EXPECT_NE(trained.err.find("6 questions to train on, 3 to validate"), std::string::npos)
+        << trained.err;
+    EXPECT_NE(trained.err.find("bits per question"), std::string::npos) << trained.err;
+    EXPECT_TRUE(exists(out + "/pictures/attention.png"));
+    const Outcome scored = must({"eval", "--out", out, "--part", "train"});
+    EXPECT_NE(scored.err.find("100.00 % of questions right"), std::string::npos) << scored.err;
+    EXPECT_EQ(parse_json(scored.last_line())["train_part_accuracy"].number(), 100);
+    EXPECT_LT(parse_json(scored.last_line())["train_part_bpb"].number(), 0.5);
+  }
+}
+
+TEST_F(WikiHop, StartsFromMaskedTokens) {
+  write(folder / "text", some_text(4000));
+  const std::string base = folder / "base", out = folder / "run";
+  must({"train", "--model", "longformer", "--data", "bytes=" + (folder / "text"), "--layers", "1",
+        "--set", "model.d_model=32", "--set", "model.d_ff=32", "--length", "64", "--batch", "2",
+        "--steps", "3", "--out", base});
+  const Outcome o = must(training("longformer", {"--from", base, "--steps", "2", "--out", out}));
+  EXPECT_NE(o.err.find("starting from step 3 of " + base), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("drawn anew: choice."), std::string::npos) << o.err;
+}
+
+TEST_F(WikiHop, GoesOnBitwise) { expect_same_bits(training("longformer")); }
+
+TEST_F(WikiHop, SaysWhatIsWrong) {
+  const std::string out = folder / "run";
+  const auto with = [&](const std::vector<std::string>& more) {
+    return training("longformer", joined({"--out", out}, more));
+  };
+  refused(with({"--set", "model.choice_head=false"}),
+          "model.choice_head: got false; wikihop needs");
+  refused(with({"--set", "model.vocab=261"}), "model.vocab: got 261; bytes has 262 tokens");
+  refused(with({"--length", "32"}),
+          "and its 3 candidates are 32 tokens, which leaves no room for "
+          "texts: expected 33 or more");
+  refused({"train", "--model", "transformer", "--task", "wikihop", "--out", out},
+          "choose an encoder such as longformer:wikihop");
+  refused({"data", "check", "wikihop", "--data", "wikihop=" + folder.path()},
+          "wikihop lacks train.json, dev.json, plain or with .gz, in ");
+  const Outcome stats = run({"data", "stats", "wikihop", "--data", "wikihop=" + data.path()});
+  EXPECT_NE(stats.out.find("train     6 questions; expected 43738"), std::string::npos)
+      << stats.out;
+  EXPECT_NE(stats.out.find("12 texts, 17 candidates"), std::string::npos) << stats.out;
+  write(data / "dev.json", "[{\"id\": \"x\"}]");
+  refused(with({}), "dev.json: question x: ");
+  EXPECT_FALSE(exists(out));
+}
+
+/// Questions in the layout of TriviaQA: one of two documents has the answer.
+class TriviaQa : public Answers {
+ protected:
+  void SetUp() override {
+    const char* names[] = {"Anna", "Bert", "Cleo", "Dora"};
+    const char* places[] = {"Rome", "Oslo", "Bonn", "Bern"};
+    const std::string filler =
+        " It rains there, as it does nearly everywhere, and after the rain the sun comes out "
+        "again.";
+    write(data / "evidence/wikipedia/Rain.txt", "Rain falls." + filler);
+    for (const auto& [part, count] : {std::pair{"train", 4}, {"dev", 2}}) {
+      std::string text = "{\"Data\": [";
+      for (int i = 0; i < count; ++i) {
+        const std::string name = names[i], place = places[i];
+        write(data / ("evidence/wikipedia/" + name + ".txt"),
+              name + " lives in " + place + "." + filler);
+        text += std::string(i == 0 ? "" : ", ") + R"({"QuestionId": "tc_)" + std::to_string(i) +
+                R"(", "Question": "Home of )" + name + R"(?", "Answer": {"Value": ")" + place +
+                R"(", "Aliases": [")" + place + R"(", "city of )" + place +
+                R"("]}, "EntityPages": [{"Filename": "Rain.txt"}, {"Filename": ")" + name +
+                R"(.txt"}]})";
+      }
+      write(data / ("qa/wikipedia-" + std::string(part) + ".json"), text + "]}");
+    }
+  }
+
+  std::vector<std::string> training(const std::string& model,
+                                    const std::vector<std::string>& more = {}) const {
+    return joined({"train",
+                   "--model",
+                   model,
+                   "--task",
+                   "triviaqa",
+                   "--data",
+                   "triviaqa=" + data.path(),
+                   "--layers",
+                   "1",
+                   "--set",
+                   "model.span_head=true",
+                   "--set",
+                   "model.mlm_head=false",
+                   "--set",
+                   "model.vocab=258",
+                   "--set",
+                   "model.d_model=32",
+                   "--set",
+                   "model.d_ff=32",
+                   "--length",
+                   "72",
+                   "--set",
+                   "questions.most=20",
+                   "--set",
+                   "questions.longest=8",
+                   "--batch",
+                   "4",
+                   "--lr",
+                   "0.01"},
+                  more);
+  }
+};
+
+TEST_F(TriviaQa, IsLearntByHeart) {
+  for (const std::string model : {"longformer", "bigbird"}) {
+    const std::string out = folder / model;
+    const Outcome trained =
+        must(training(model, {"--steps", "60", "--set", "schedule.warmup=5", "--out", out}));
+    EXPECT_NE(trained.err.find("8 documents of questions to train on, 4 to validate"),
+              std::string::npos)
+        << trained.err;
+    EXPECT_NE(trained.err.find("bits per place"), std::string::npos) << trained.err;
+    const Json figures = parse_json(must({"eval", "--out", out, "--part", "train"}).last_line());
+    EXPECT_LT(figures["train_part_bpb"].number(), 0.5);
+    // Documents without the answer are not trained on, and may yet win.
+    EXPECT_GE(figures["train_part_exact"].number(), 25);
+    EXPECT_GE(figures["train_part_f1"].number(), figures["train_part_exact"].number());
+  }
+}
+
+TEST_F(TriviaQa, GoesOnBitwise) { expect_same_bits(training("longformer", {"--batch", "1"})); }
+
+TEST_F(TriviaQa, SaysWhatIsWrong) {
+  const std::string out = folder / "run";
+  const auto with = [&](const std::vector<std::string>& more) {
+    return training("longformer", joined({"--out", out}, more));
+  };
+  refused(with({"--set", "model.span_head=false"}), "model.span_head: got false; triviaqa needs");
+  refused(with({"--set", "model.vocab=257"}), "model.vocab: got 257; bytes has 258 tokens");
+  refused(with({"--length", "24"}),
+          "length: got 24; questions have up to questions.most = 20 tokens, and some stand around "
+          "them: expected 25 or more");
+  refused(with({"--set", "questions.longest=0"}), "questions.longest is 0: expected 1 to");
+  refused({"train", "--task", "triviaqa", "--out", out},
+          "choose an encoder such as longformer:triviaqa");
+  std::filesystem::remove(data / "evidence/wikipedia/Cleo.txt");
+  refused(with({}), "question tc_2 has a document ");
+  EXPECT_FALSE(exists(out));
+  const Outcome stats = run({"data", "stats", "triviaqa", "--data", "triviaqa=" + data.path()});
+  EXPECT_NE(stats.out.find("8 texts, 8 ways to write answers"), std::string::npos) << stats.out;
+}
+
 }  // namespace
 }  // namespace longspan::test

@@ -26,6 +26,15 @@ TEST(WikiHop, ReadsQuestions) {
   EXPECT_TRUE(read_wikihop("[]", "x.json").empty());
 }
 
+TEST(WikiHop, HasIdsThatATokenizerLacks) {
+  const ChoiceIds ids(*byte_tokenizer());
+  EXPECT_EQ(ids.tokens.begin, 256);
+  EXPECT_EQ(ids.tokens.separator, 257);
+  EXPECT_EQ(ids.tokens.question, 258);
+  EXPECT_EQ(ids.tokens.candidate_end, 261);
+  EXPECT_EQ(ids.vocabulary, 262);
+}
+
 TEST(WikiHop, RefusesBadFiles) {
   const auto message = [](const std::string& from, const std::string& to) {
     std::string text = wikihop;

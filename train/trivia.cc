@@ -1,0 +1,106 @@
+#include "train/trivia.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "train/json.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = "triviaqa";
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](char c) { return lower(c); });
+  return out;
+}
+
+/// Letters, digits, and all bytes of characters beyond ASCII.
+bool in_word(char c) {
+  return (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z') ||
+         static_cast<uint8_t>(c) >= 0x80;
+}
+
+void add(std::vector<std::string>& all, const std::string& one) {
+  if (!one.empty() && std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
+}
+
+TriviaQuestion read_question(const Json& row, const std::string& path) {
+  TriviaQuestion q;
+  q.id = row["QuestionId"].string();
+  q.text = row["Question"].string();
+  for (const Json& page : row["EntityPages"].array()) {
+    const std::string& file = page["Filename"].string();
+    const bool inside = !file.empty() && file[0] != '/' && file.find("..") == std::string::npos;
+    require<IoError>(inside, kOp, "{}: question {}: \"{}\" is no file of the evidence", path, q.id,
+                     file);
+    add(q.documents, file);
+  }
+  if (const Json* answer = row.find("Answer")) {
+    add(q.aliases, (*answer)["Value"].string());
+    for (const Json& alias : (*answer)["Aliases"].array()) add(q.aliases, alias.string());
+  }
+  return q;
+}
+
+}  // namespace
+
+std::vector<TriviaQuestion> read_triviaqa(std::string_view json, const std::string& path) {
+  std::vector<TriviaQuestion> all;
+  try {
+    const Json file = parse_json(json);
+    for (const Json& row : file["Data"].array()) {
+      try {
+        all.push_back(read_question(row, path));
+      } catch (const ValueError& error) {
+        const Json* id = row.find("QuestionId");
+        const bool named = id != nullptr && id->is_string();
+        fail<IoError>(kOp, "{}: question {}: {}", path,
+                      named ? id->string() : fmt::format("{} of the file", all.size()),
+                      error.what());
+      }
+    }
+  } catch (const ValueError& error) {
+    fail<IoError>(kOp, "{}: {}", path, error.what());
+  }
+  return all;
+}
+
+std::vector<Answer> find_aliases(std::string_view text, std::span<const std::string> aliases) {
+  const std::string where = lower(text);
+  std::vector<Answer> found;
+  for (const std::string& alias : aliases) {
+    const std::string what = lower(alias);
+    if (what.empty()) continue;
+    for (size_t at = where.find(what); at != std::string::npos; at = where.find(what, at + 1)) {
+      const size_t end = at + what.size();
+      const bool begins = at == 0 || !in_word(where[at - 1]) || !in_word(what.front());
+      const bool ends = end == where.size() || !in_word(where[end]) || !in_word(what.back());
+      const Answer one{std::string(text.substr(at, what.size())), static_cast<int64_t>(at)};
+      if (begins && ends && std::find(found.begin(), found.end(), one) == found.end()) {
+        found.push_back(one);
+      }
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Answer& a, const Answer& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.text.size() < b.text.size();
+  });
+  return found;
+}
+
+std::vector<Piece> first_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t count) {
+  // Where a text ends decides the pieces before it, but not those of earlier words.
+  constexpr size_t beyond = 64;
+  const size_t wanted = static_cast<size_t>(std::max<int64_t>(count, 0));
+  for (size_t bytes = 8 * wanted + 64;; bytes *= 2) {
+    std::vector<Piece> pieces = tokenizer.pieces(text.substr(0, bytes));
+    if (bytes < text.size() && pieces.size() < wanted + beyond) continue;
+    pieces.resize(std::min(pieces.size(), wanted));
+    return pieces;
+  }
+}
+
+}  // namespace longspan

@@ -712,26 +712,26 @@ struct GeneralPasses {
   using Tile = GeneralTile<A>;
   using Arguments = AttentionArguments<T>;
 
-  static LONGSPAN_HD int64_t row_places(const AttentionSizes& x) {
-    return x.layout.most_tiles(x.queries) * Tile::parts;
-  }
+  /// Pieces of the keys of one item of the layout's list.
+  static constexpr int64_t key_parts = kernels::kAttentionWorkKeys / Tile::keys;
+
   static LONGSPAN_HD int64_t forward_blocks(const Arguments& x) {
-    return row_places(x.sizes) * x.sizes.head_count() *
-           ceil_div(x.sizes.value_width, Tile::row_sums);
+    return units_of(x.sizes, x.sizes.layout.row_items,
+                    ceil_div(x.sizes.value_width, Tile::row_sums) * Tile::parts);
   }
   /// Chunks of columns of dq, and then those of the gradient of relation_query.
   static LONGSPAN_HD int64_t row_chunks(const Arguments& x) {
     return ceil_div(x.sizes.width, Tile::row_sums);
   }
   static LONGSPAN_HD int64_t row_blocks(const Arguments& x) {
-    return row_places(x.sizes) * x.sizes.head_count() * row_chunks(x) *
-           (x.own_relation_query ? 2 : 1);
+    return units_of(x.sizes, x.sizes.layout.row_items,
+                    row_chunks(x) * (x.own_relation_query ? 2 : 1) * Tile::parts);
   }
   static LONGSPAN_HD int64_t key_chunks(const Arguments& x) {
     return ceil_div(most_of(x.sizes.width, x.sizes.value_width), Tile::key_sums);
   }
   static LONGSPAN_HD int64_t key_blocks(const Arguments& x) {
-    return x.sizes.key_steps(Tile::keys) * x.sizes.head_count() * key_chunks(x);
+    return units_of(x.sizes, x.sizes.layout.column_items, key_chunks(x) * key_parts);
   }
   static LONGSPAN_HD int64_t table_blocks(const Arguments& x) {
     return ceil_div(x.ids, Tile::keys) * x.splits * x.sizes.head_count() * key_chunks(x);
@@ -739,33 +739,35 @@ struct GeneralPasses {
 
   static LONGSPAN_HD void forward(const Arguments& x, A* shared, int64_t index) {
     const int64_t chunks = ceil_div(x.sizes.value_width, Tile::row_sums);
-    const AttentionWork work(x.sizes, index, row_places(x.sizes), chunks, true);
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, chunks * Tile::parts);
     General<T> tile(x, work, shared, 2, Tile::rows * Tile::row_sums);
-    const int64_t t = work.place / Tile::parts, from = work.place % Tile::parts * Tile::rows;
-    if (t >= tile.head.tiles || from >= tile.head.tile_rows(x.sizes, t)) return;
-    tile.forward(t, from, work.chunk);
+    const int64_t from = work.chunk / chunks * Tile::rows;
+    if (from >= tile.head.tile_rows(x.sizes, work.place)) return;
+    tile.forward(work.place, from, work.chunk % chunks);
   }
   static LONGSPAN_HD void row_gradients(const Arguments& x, A* shared, int64_t index) {
     const int64_t chunks = row_chunks(x);
-    const AttentionWork work(x.sizes, index, row_places(x.sizes),
-                             chunks * (x.own_relation_query ? 2 : 1), true);
-    const bool of_relation = work.chunk >= chunks;
+    const int64_t results = chunks * (x.own_relation_query ? 2 : 1);
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, results * Tile::parts);
+    const bool of_relation = work.chunk % results >= chunks;
     if ((of_relation ? x.drelation_query : x.dq).data == nullptr) return;
     General<T> tile(x, work, shared, 3, Tile::rows * Tile::row_sums);
-    const int64_t t = work.place / Tile::parts, from = work.place % Tile::parts * Tile::rows;
-    if (t >= tile.head.tiles || from >= tile.head.tile_rows(x.sizes, t)) return;
-    tile.row_gradients(t, from, work.chunk % chunks, of_relation);
+    const int64_t from = work.chunk / results * Tile::rows;
+    if (from >= tile.head.tile_rows(x.sizes, work.place)) return;
+    tile.row_gradients(work.place, from, work.chunk % chunks, of_relation);
   }
   static LONGSPAN_HD void key_gradients(const Arguments& x, A* shared, int64_t index) {
-    const AttentionWork work(x.sizes, index, x.sizes.key_steps(Tile::keys), key_chunks(x), false);
-    const int64_t main = x.sizes.main_steps(Tile::keys);
-    const bool side = work.place >= main;
+    const int64_t chunks = key_chunks(x);
+    const AttentionWork work(x.sizes, x.sizes.layout.column_work, index, chunks * key_parts);
+    const WorkPlace at(x.sizes, work.place);
+    const int64_t k0 = at.k0 + work.chunk / chunks * Tile::keys;
+    if (k0 >= x.sizes.segment[at.segment].keys) return;
     General<T> tile(x, work, shared, 3, 2 * Tile::keys * Tile::key_sums);
-    tile.key_gradients(side ? 1 : 0, (work.place - (side ? main : 0)) * Tile::keys, work.chunk);
+    tile.key_gradients(at.segment, k0, work.chunk % chunks);
   }
   static LONGSPAN_HD void table_gradients(const Arguments& x, A* shared, int64_t index) {
     const int64_t panels = ceil_div(x.ids, Tile::keys);
-    const AttentionWork work(x.sizes, index, panels * x.splits, key_chunks(x), false);
+    const AttentionWork work(x.sizes, index, key_chunks(x));
     General<T> tile(x, work, shared, 3, 2 * Tile::keys * Tile::key_sums + Tile::keys);
     tile.table_gradients(work.place % panels * Tile::keys, work.place / panels, work.chunk);
   }
@@ -889,11 +891,24 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   for (int s = 0; s < in.segments; ++s) x.segment[s] = segment_of(in.segment[s]);
   x.q_valid = in.q_valid.as<int64_t>();
   const int64_t rows = l.which.dim(0), columns = l.which.dim(1);
-  x.layout = {
-      table(l.first_tile),   table(l.tiles),          table(l.row_start), table(l.runs),
-      table(l.first_column), table(l.col_start),      table(l.col_runs),  table(l.which),
-      table(l.members),      table(l.order_q),        table(l.order_k),   rows > 1 ? columns : 0,
-      columns > 1 ? 1 : 0,   l.first_tile.dim(0) - 1, l.tiles.dim(0),     l.multiplied};
+  x.layout = {table(l.first_tile),
+              table(l.tiles),
+              table(l.row_start),
+              table(l.runs),
+              table(l.first_column),
+              table(l.col_start),
+              table(l.col_runs),
+              table(l.which),
+              table(l.members),
+              table(l.order_q),
+              table(l.order_k),
+              table(l.row_work),
+              table(l.column_work),
+              l.row_work.dim(0),
+              l.column_work.dim(0),
+              rows,
+              columns,
+              l.multiplied};
   x.draws.key = in.dropout.key;
   x.draws.threshold = static_cast<uint32_t>(drop_threshold(in.dropout.p));
   x.draws.active = in.dropout.p > 0;

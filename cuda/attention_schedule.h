@@ -53,14 +53,14 @@ struct HeadRows {
 /// The tables of a layout, see kernels::AttentionLayoutView.
 struct LayoutTables {
   const int32_t *first_tile, *tiles, *row_start, *runs, *first_column, *col_start, *col_runs,
-      *which, *members, *order_q, *order_k;
-  int64_t which_batch, which_head;  // strides, 0 where there is one for all
-  int64_t layouts, all_tiles;
+      *which, *members, *order_q, *order_k, *row_work, *column_work;
+  int64_t row_items, column_items;    // of the lists of work
+  int64_t which_rows, which_columns;  // 1 where there is one for all samples, for all heads
   bool multiplied;
 
-  /// An upper bound of the tiles of one layout: the numbers themselves lie on the device.
-  LONGSPAN_HD int64_t most_tiles(int64_t queries) const {
-    return layouts == 1 ? all_tiles : least_of(all_tiles, queries);
+  /// The member of a head.
+  LONGSPAN_HD int32_t member(int64_t b, int64_t h) const {
+    return which[(which_rows > 1 ? b * which_columns : 0) + (which_columns > 1 ? h : 0)];
   }
 };
 
@@ -138,7 +138,7 @@ struct AttentionHead {
   LONGSPAN_HD AttentionHead(const AttentionSizes& x, int64_t sample, int64_t head)
       : b(static_cast<int32_t>(sample)), h(static_cast<int32_t>(head)) {
     const LayoutTables& t = x.layout;
-    const int32_t n = t.which[b * t.which_batch + h * t.which_head];
+    const int32_t n = t.member(b, h);
     first_tile = t.first_tile[n];
     tiles = t.first_tile[n + 1] - first_tile;
     first_column = t.first_column[n];
@@ -345,21 +345,52 @@ class TileSteps {
   bool exact_;
 };
 
-/// One unit of work of a grid: a head, a place along its queries or keys, and a chunk of columns.
-/// Neighbouring blocks take the same place of different heads; the last places, which see most
-/// under a causal rule, come first.
+/// One unit of work of a grid: a head, a place along its queries or keys, and one of several
+/// chunks.
 struct AttentionWork {
   int64_t b, h, place, chunk;
 
-  LONGSPAN_HD AttentionWork(const AttentionSizes& x, int64_t index, int64_t places, int64_t chunks,
-                            bool last_first) {
-    const int64_t head = index % x.head_count();
-    b = head / x.heads;
-    h = head % x.heads;
-    index /= x.head_count();
+  /// Places in order. Neighbouring units take the same place of different heads.
+  LONGSPAN_HD AttentionWork(const AttentionSizes& x, int64_t index, int64_t chunks)
+      : b(index % x.head_count() / x.heads),
+        h(index % x.heads),
+        place(index / x.head_count() / chunks),
+        chunk(index / x.head_count() % chunks) {}
+
+  /// Those of a list of the layout in its order, so that the longest begin first; neighbouring
+  /// units are the heads that an item stands for.
+  LONGSPAN_HD AttentionWork(const AttentionSizes& x, const int32_t* list, int64_t index,
+                            int64_t chunks) {
+    const LayoutTables& t = x.layout;
+    const int64_t heads = t.which_columns > 1 ? 1 : x.heads, served = served_by_item(x);
+    const int64_t one = index % served;
+    index /= served;
     chunk = index % chunks;
-    place = index / chunks;
-    if (last_first) place = places - 1 - place;
+    const int32_t* const item = list + 2 * (index / chunks);
+    b = t.which_rows > 1 ? item[0] / t.which_columns : one / heads;
+    h = t.which_columns > 1 ? item[0] % t.which_columns : one % heads;
+    place = item[1];
+  }
+  /// Heads of samples that one item stands for.
+  LONGSPAN_HD static int64_t served_by_item(const AttentionSizes& x) {
+    return (x.layout.which_rows > 1 ? 1 : x.batch) * (x.layout.which_columns > 1 ? 1 : x.heads);
+  }
+};
+
+/// Units of a list of `items`.
+LONGSPAN_HD inline int64_t units_of(const AttentionSizes& x, int64_t items, int64_t chunks = 1) {
+  return items * AttentionWork::served_by_item(x) * chunks;
+}
+
+/// The segment of a step of the list of columns, and its first place.
+struct WorkPlace {
+  int segment;
+  int32_t k0;
+
+  LONGSPAN_HD WorkPlace(const AttentionSizes& x, int64_t step) {
+    const int64_t main = x.main_steps(kernels::kAttentionWorkKeys);
+    segment = step < main ? 0 : 1;
+    k0 = static_cast<int32_t>((step - (segment == 0 ? 0 : main)) * kernels::kAttentionWorkKeys);
   }
 };
 

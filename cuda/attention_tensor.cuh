@@ -279,16 +279,14 @@ struct TensorForward {
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return x.sizes.layout.most_tiles(x.sizes.queries) * x.sizes.head_count();
+    return units_of(x.sizes, x.sizes.layout.row_items);
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
-    const AttentionWork work(x.sizes, index, x.sizes.layout.most_tiles(x.sizes.queries), 1, true);
-    const AttentionHead own_head(x.sizes, work.b, work.h);
-    if (work.place >= own_head.tiles) return;
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, 1);
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (thread_index() == 0) shared.head = own_head;
+    if (thread_index() == 0) shared.head = AttentionHead(x.sizes, work.b, work.h);
     block_barrier();
     const AttentionHead& head = shared.head;
     const TensorPass<T, W> common(x, head);
@@ -501,15 +499,14 @@ struct TensorRowGradients {
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return x.sizes.layout.most_tiles(x.sizes.queries) * x.sizes.head_count();
+    return units_of(x.sizes, x.sizes.layout.row_items);
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
-    const AttentionWork work(x.sizes, index, x.sizes.layout.most_tiles(x.sizes.queries), 1, true);
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, 1);
     const AttentionHead head(x.sizes, work.b, work.h);
     const TensorPass<T, W> common(x, head);
-    if (work.place >= head.tiles) return;
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const SharedRows<W> q{shared.q}, dout{shared.dout};
     const int32_t first = head.tile_row(x.sizes, work.place),
@@ -641,7 +638,8 @@ template <class T, int W>
 struct TensorKeyGradients {
   static constexpr int keys = 64, rows = 32, warps = 4, threads = 32 * warps, n = rows / 8;
   static constexpr int resident = W == 128 ? 2 : 3;  // blocks of a multiprocessor, at least
-  static_assert(keys == 16 * warps && kernels::kAttentionTileRows % rows == 0);
+  static_assert(keys == 16 * warps && keys == kernels::kAttentionWorkKeys &&
+                kernels::kAttentionTileRows % rows == 0);
   /// Rows first .. first + rows of the places, those before end, all of one tile.
   struct Piece {
     int32_t first, end, tile;
@@ -686,19 +684,19 @@ struct TensorKeyGradients {
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return x.sizes.key_steps(keys) * x.sizes.head_count();
+    return units_of(x.sizes, x.sizes.layout.column_items);
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
-    const AttentionWork work(x.sizes, index, x.sizes.key_steps(keys), 1, false);
+    const AttentionWork work(x.sizes, x.sizes.layout.column_work, index, 1);
     const AttentionHead head(x.sizes, work.b, work.h);
     const TensorPass<T, W> common(x, head);
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const SharedRows<W> k{shared.k}, v{shared.v};
-    const int64_t main = x.sizes.main_steps(keys);
-    const int segment = work.place < main ? 0 : 1;
-    const auto k0 = static_cast<int32_t>((work.place - (segment == 0 ? 0 : main)) * keys);
+    const WorkPlace at_keys(x.sizes, work.place);
+    const int segment = at_keys.segment;
+    const int32_t k0 = at_keys.k0;
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16;
 
     shared.ahead.begin(Pieces(x.sizes, head, segment, k0));

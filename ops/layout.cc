@@ -8,6 +8,7 @@
 #include "core/divide.h"
 #include "ops/copy.h"
 #include "ops/layout_cache.h"
+#include "ops/layout_work.h"
 
 namespace longspan {
 namespace {
@@ -55,9 +56,10 @@ int64_t tile_height(int64_t rows, int64_t unit) {
 }
 
 kernels::AttentionLayoutView BlockLayout::view() const {
-  return {first_tile.view(), tiles.view(),    row_start.view(), runs.view(),    first_column.view(),
-          col_start.view(),  col_runs.view(), which.view(),     members.view(), order_q.view(),
-          order_k.view(),    uniform,         multiplied};
+  return {first_tile.view(),   tiles.view(),     row_start.view(), runs.view(),
+          first_column.view(), col_start.view(), col_runs.view(),  which.view(),
+          members.view(),      order_q.view(),   order_k.view(),   row_work.view(),
+          column_work.view(),  uniform,          multiplied};
 }
 
 std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
@@ -69,6 +71,11 @@ std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLa
   if (auto known = layout->copy.lock(); known && known->tiles.device() == device) return known;
   const NoGrad off;
   auto moved = std::make_shared<BlockLayout>(*layout);
+  if (layout->tiles.device() == Device{}) {
+    const LayoutWork work = work_of(layout->view(), layout->keys, layout->side_keys);
+    moved->row_work = work.rows;
+    moved->column_work = work.columns;
+  }
   for (Tensor* t : moved->tensors()) {
     if (*t) *t = to_device(*t, device);
   }

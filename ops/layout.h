@@ -53,20 +53,22 @@ struct BlockLayout {
   Tensor which;                // i32 [B or 1, H or 1]: many heads share one layout
   Tensor members;              // i32 [layouts, 3]: rule, order of queries, of keys
   Tensor order_q, order_k;     // i32 [orders, rows], permutations; undefined: none
-  int rules = 1;               // how many rules the members choose from
-  bool uniform = true;         // every member has rule 0 and the only order
-  bool multiplied = false;     // some run has a multiplicity other than 1
-  Tensor key;                  // i64: what it was made from (layout_cache.h); undefined: tiles
+  // i32 [.., 2]: the order of a device's work (layout_work.h); undefined on the host
+  Tensor row_work, column_work;
+  int rules = 1;            // how many rules the members choose from
+  bool uniform = true;      // every member has rule 0 and the only order
+  bool multiplied = false;  // some run has a multiplicity other than 1
+  Tensor key;               // i64: what it was made from (layout_cache.h); undefined: tiles
 
   /// What this is a copy of, and the copy on another device, while that is in use.
   std::shared_ptr<const BlockLayout> original;
   mutable std::weak_ptr<const BlockLayout> copy;
 
   int64_t layouts() const { return first_tile.dim(0) - 1; }
-  /// The tensors that lie on its device; orders may be undefined.
-  std::array<Tensor*, 11> tensors() {
-    return {&first_tile, &tiles, &row_start, &runs,    &first_column, &col_start,
-            &col_runs,   &which, &members,   &order_q, &order_k};
+  /// The tensors that lie on its device; orders and work may be undefined.
+  std::array<Tensor*, 13> tensors() {
+    return {&first_tile, &tiles,   &row_start, &runs,    &first_column, &col_start,  &col_runs,
+            &which,      &members, &order_q,   &order_k, &row_work,     &column_work};
   }
   kernels::AttentionLayoutView view() const;
 };

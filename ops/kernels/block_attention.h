@@ -10,6 +10,8 @@ namespace longspan::kernels {
 /// Rows of a query tile, at most; and keys of a column tile (the last one of a layout is shorter).
 inline constexpr int64_t kAttentionTileRows = 96;
 inline constexpr int64_t kAttentionColumnKeys = 384;
+/// Keys of an entry of column_work.
+inline constexpr int64_t kAttentionWorkKeys = 64;
 /// Largest width of queries, keys and values.
 inline constexpr int64_t kAttentionMaxWidth = 1024;
 /// A distance that bounds nothing.
@@ -43,6 +45,11 @@ struct AttentionLayoutView {
   ConstView which;             // [B or 1, H or 1]: layout of each head
   ConstView members;           // [layouts, 3]: rule, order of queries, of keys (-1: the identity)
   ConstView order_q, order_k;  // [orders, rows]: permutations, ascending within a run; or empty
+  // Empty on the host. The order in which a device takes its work, most of it first: [.., 2], an
+  // entry of `which`, row-major, and one of its layout's tiles; or one of its steps of
+  // kAttentionWorkKeys places, those of the second segment after all of the first. An entry stands
+  // for all samples or heads where `which` has 1 of them. Every tile and step is there once.
+  ConstView row_work, column_work;
   // Whether each layout has rule 0 and the only order there is (known without reading members).
   bool uniform = true;
   bool multiplied = false;  // whether some run has a multiplicity other than 1

@@ -6,6 +6,7 @@
 
 #include "cuda/attention_general.h"
 #include "ops/block_attention.h"
+#include "ops/layout_work.h"
 
 /// The CUDA kernels of attention, run by the host in place of the CPU's.
 namespace longspan::cuda::simulated {
@@ -35,6 +36,19 @@ AttentionArguments<T> backward_arguments(const kernels::AttentionInputs& in, con
   x.delta = delta.data();
   return x;
 }
+
+/// The inputs with the lists of work that a layout on a device has.
+struct WithWork {
+  LayoutWork work;
+  kernels::AttentionInputs in;
+  explicit WithWork(const kernels::AttentionInputs& without)
+      : work(work_of(without.layout, without.segment[0].k.dim(2),
+                     without.segments > 1 ? without.segment[1].k.dim(2) : 0)),
+        in(without) {
+    in.layout.row_work = work.rows.view();
+    in.layout.column_work = work.columns.view();
+  }
+};
 
 /// What the host of the device's kernels does about parts.
 template <template <class> class Kernels, class T>
@@ -68,15 +82,19 @@ void backward_on_host(const kernels::AttentionInputs& in, const ConstView& out,
 template <template <class> class Kernels, class... T>
 bool take_slots() {
   register_backends();
-  kernels::block_attention_forward.set(DeviceKind::cpu, [](const kernels::AttentionInputs& in,
+  kernels::block_attention_forward.set(DeviceKind::cpu, [](const kernels::AttentionInputs& given,
                                                            View out, View lse) {
+    const WithWork with(given);
+    const kernels::AttentionInputs& in = with.in;
     const bool served =
         (... || (in.q.dtype == dtype_of<T> && (forward_on_host<Kernels, T>(in, out, lse), true)));
     EXPECT_TRUE(served) << "not a dtype of these kernels";
   });
   kernels::block_attention_backward.set(
-      DeviceKind::cpu, [](const kernels::AttentionInputs& in, ConstView out, ConstView lse,
+      DeviceKind::cpu, [](const kernels::AttentionInputs& given, ConstView out, ConstView lse,
                           ConstView dout, ConstView dlse, const kernels::AttentionGradients& g) {
+        const WithWork with(given);
+        const kernels::AttentionInputs& in = with.in;
         const bool served =
             (... || (in.q.dtype == dtype_of<T> &&
                      (backward_on_host<Kernels, T>(in, out, lse, dout, dlse, g), true)));

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cuda/attention_general.h"
+#include "ops/layout_work.h"
 #include "ops/pattern.h"
 
 namespace longspan {
@@ -144,6 +145,9 @@ struct Call {
       in.segment[1].k = in.segment[1].v = side_k.view();
       fill(pattern.side_rules, pattern.side_mask, in.segment[1]);
     }
+    work = work_of(in.layout, c.keys, c.side_keys);
+    in.layout.row_work = work.rows.view();
+    in.layout.column_work = work.columns.view();
     sizes = sizes_of(in);
   }
   static void fill(const std::vector<Rule>& rules, const PairMask& mask,
@@ -160,6 +164,7 @@ struct Call {
 
   AttentionPattern pattern;
   Tensor q, k, side_k, q_valid, k_valid;
+  LayoutWork work;
   AttentionSizes sizes{};
 };
 
@@ -358,21 +363,74 @@ TEST(AttentionSchedule, BitRanges) {
   }
 }
 
-TEST(AttentionSchedule, BlocksCoverTheirWork) {
+TEST(AttentionSchedule, PlacesInOrderAreCovered) {
   AttentionSizes x{};
   x.batch = 3;
   x.heads = 5;
-  for (const bool last_first : {false, true}) {
-    std::set<std::array<int64_t, 4>> seen;
-    for (int64_t i = 0; i < 3 * 5 * 7 * 2; ++i) {
-      const AttentionWork w(x, i, 7, 2, last_first);
-      EXPECT_TRUE(w.b < 3 && w.h < 5 && w.place >= 0 && w.place < 7 && w.chunk < 2);
-      seen.insert({w.b, w.h, w.place, w.chunk});
-      if (i == 0) {
-        EXPECT_EQ(w.place, last_first ? 6 : 0);
-      }
+  std::set<std::array<int64_t, 4>> seen;
+  for (int64_t i = 0; i < 3 * 5 * 7 * 2; ++i) {
+    const AttentionWork w(x, i, 2);
+    EXPECT_TRUE(w.b < 3 && w.h < 5 && w.place >= 0 && w.place < 7 && w.chunk >= 0 && w.chunk < 2);
+    seen.insert({w.b, w.h, w.place, w.chunk});
+  }
+  EXPECT_EQ(seen.size(), size_t{3 * 5 * 7 * 2});
+}
+
+// Of a list of work: every unit once, those of most steps first, equals in order of their places.
+struct Worked {
+  std::set<std::array<int64_t, 4>> units;
+  std::array<int64_t, 2> last{INT64_MIN, -1};  // -cost, and the place within all members
+
+  void take(const AttentionWork& w, int64_t cost, int64_t place) {
+    EXPECT_TRUE(units.insert({w.b, w.h, w.place, w.chunk}).second);
+    const std::array<int64_t, 2> at{-cost, place};
+    EXPECT_LE(last, at);
+    last = at;
+  }
+};
+
+TEST(AttentionSchedule, WorkIsDoneOnceAndTheLongestFirst) {
+  constexpr int64_t unit = kernels::kAttentionWorkKeys, chunks = 2;
+  for (const Case& c : cases()) {
+    const Call call(c);
+    const AttentionSizes& x = call.sizes;
+    Worked rows, columns;
+    for (int64_t i = 0; i < units_of(x, x.layout.row_items, chunks); ++i) {
+      const AttentionWork w(x, x.layout.row_work, i, chunks);
+      const AttentionHead head(x, w.b, w.h);
+      ASSERT_LT(w.place, head.tiles);
+      KeySteps<unit> steps(x, head, w.place);
+      int64_t cost = 0;
+      for (KeyStep step; steps.next(step);) ++cost;
+      rows.take(w, cost, head.first_tile + w.place);
     }
-    EXPECT_EQ(seen.size(), size_t{3 * 5 * 7 * 2});
+    for (int64_t i = 0; i < units_of(x, x.layout.column_items, chunks); ++i) {
+      const AttentionWork w(x, x.layout.column_work, i, chunks);
+      const AttentionHead head(x, w.b, w.h);
+      const WorkPlace at(x, w.place);
+      ASSERT_LT(at.k0, x.segment[at.segment].keys);
+      TileSteps<unit> steps(x, head, at.segment, at.k0);
+      int64_t cost = 0;
+      for (TileStep step; steps.next(step);) cost += ceil_div(head.tile_rows(x, step.tile), 32);
+      columns.take(w, cost, x.layout.member(w.b, w.h) * x.key_steps(unit) + w.place);
+    }
+    size_t all_rows = 0;
+    for (int64_t bh = 0; bh < x.head_count(); ++bh) {
+      all_rows += static_cast<size_t>(AttentionHead(x, bh / x.heads, bh % x.heads).tiles) * chunks;
+    }
+    EXPECT_EQ(rows.units.size(), all_rows);
+    EXPECT_EQ(columns.units.size(),
+              static_cast<size_t>(x.head_count() * x.key_steps(unit)) * chunks);
+    if (HasFailure()) FAIL() << c.pattern.name << " " << c.queries << " " << c.keys;
+  }
+}
+
+TEST(AttentionSchedule, CausalWorkBeginsWithTheLastRowsAndTheFirstKeys) {
+  const Call call({patterns::causal(), 960, 960, 2, 3});
+  const AttentionSizes& x = call.sizes;
+  for (int64_t i = 0; i < 6; ++i) {  // neighbours are the heads
+    EXPECT_EQ(AttentionWork(x, x.layout.row_work, i, 1).place, 9);
+    EXPECT_EQ(AttentionWork(x, x.layout.column_work, i, 1).place, 0);
   }
 }
 

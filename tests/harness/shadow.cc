@@ -107,10 +107,26 @@ kernels::AttentionInputs attention_on_cpu(kernels::AttentionInputs in) {
       *v = view_on_cpu(*v);
     }
   }
-  for (ConstView* v : {&in.q, &in.q_valid, &l.first_tile, &l.tiles, &l.row_start, &l.runs,
-                       &l.first_column, &l.col_start, &l.col_runs, &l.which, &l.order_q, &l.order_k,
-                       &l.members, &in.terms.relation_query, &in.terms.relation_key,
-                       &in.terms.relation_bias, &in.terms.relation_value, &in.terms.span}) {
+  for (ConstView* v : {&in.q,
+                       &in.q_valid,
+                       &l.first_tile,
+                       &l.tiles,
+                       &l.row_start,
+                       &l.runs,
+                       &l.first_column,
+                       &l.col_start,
+                       &l.col_runs,
+                       &l.which,
+                       &l.order_q,
+                       &l.order_k,
+                       &l.members,
+                       &l.row_work,
+                       &l.column_work,
+                       &in.terms.relation_query,
+                       &in.terms.relation_key,
+                       &in.terms.relation_bias,
+                       &in.terms.relation_value,
+                       &in.terms.span}) {
     *v = view_on_cpu(*v);
   }
   return in;

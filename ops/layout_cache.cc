@@ -184,7 +184,8 @@ LayoutKey& LayoutKey::add(const Tensor& numbers) {
 LayoutKey& LayoutKey::add(const BlockLayout& layout) {
   if (layout.key) return add(int64_t{1}).add(layout.key);
   add(int64_t{0}).add(layout.queries).add(layout.keys).add(layout.side_keys);
-  for (const Tensor* t : BlockLayout(layout).tensors()) add(*t);
+  BlockLayout all = layout;
+  for (const Tensor* t : all.tensors()) add(*t);
   return *this;
 }
 

@@ -242,8 +242,8 @@ Workload gpt_step(const Json& request) {
 }
 
 /// One training step of a Reformer with the rules of transformers, and its axial positions:
-/// forward, backward, AdamW. The peak is that of the second step, above what the process held
-/// before.
+/// forward, backward, AdamW, with a memory policy. The peak is that of the second step, above what
+/// the process held before.
 Workload reformer_step(const Json& request) {
   const Json& shape = request.at("shape");
   const int64_t length = shape.at("length"), model_width = shape.at("model");
@@ -260,7 +260,7 @@ Workload reformer_step(const Json& request) {
   config.position_shape = {128, length / 128};
   config.position_widths = {model_width / 4, model_width - model_width / 4};
   config.init_std = config.embed_std = 0.02;
-  config.memory = "reversible";
+  config.memory = shape.value("memory", std::string("reversible")).c_str();
   const auto model = std::make_shared<Reformer>(config, Init{.device = place.device});
   const auto optimizer = std::make_shared<AdamW>(named_parameters(*model));
   std::vector<int64_t> token(static_cast<size_t>(length)), target(token.size());

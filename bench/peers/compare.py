@@ -139,14 +139,19 @@ def long_step_items():
 
 
 def reformer_items():
-    # The sizes that transformers has unasked, longer.
+    # The sizes that transformers has unasked, longer. It inverts its blocks in any case; ours keep
+    # what a policy says.
     shape = {"layers": 6, "model": 256, "heads": 12, "width": 64, "rounds": 1, "vocabulary": 320}
-    for length in (4096, 16384):
-        for threads in (1, 2):
-            yield item(13, f"Reformer step, L={length}, {threads} thread{'s' if threads > 1 else ''}",
-                       {"workload": "reformer_step", "shape": {**shape, "length": length}},
-                       {"transformers": [("torch", "eager")]}, threads=threads, elements=length,
-                       ratio={"transformers": (3.0, 4.0)}, agree=2e-2)  # first losses
+    for memory in ("lean", "reversible"):
+        for length in (4096, 16384):
+            for threads in (1, 2):
+                yield item(13, f"Reformer step, {memory}, L={length}, {threads} "
+                               f"thread{'s' if threads > 1 else ''}",
+                           {"workload": "reformer_step",
+                            "shape": {**shape, "length": length, "memory": memory}},
+                           {"transformers": [("torch", "eager")]}, threads=threads,
+                           elements=length, ratio={"transformers": (3.0, 4.0)},
+                           agree=2e-2)  # first losses
 
 
 def all_items():

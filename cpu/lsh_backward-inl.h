@@ -77,7 +77,7 @@ class LshBackward {
 
   void run() {
     data_.prepare(0, data_.head.length);
-    find_delta();
+    for (int64_t round = 0; round < data_.head.rounds; ++round) data_.sort_chunks(round);
     dq_.clear();
     dv_.clear();
     for (int64_t n = 0; n < keys_.entries; ++n) clear_sums(n);
@@ -85,6 +85,7 @@ class LshBackward {
       const int32_t* const order = data_.order(round);
       q_ = head_rows<T>(call_.in.q, data_.batch, data_.number, order);
       dout_ = head_rows<T>(call_.dout, data_.batch, data_.number, order);
+      out_ = head_rows<T>(call_.out, data_.batch, data_.number, order);
       for (int64_t chunk = 0; chunk < data_.head.chunks(); ++chunk) attend({round, chunk});
     }
     keys_.leave_all([this](int64_t entry) { leave(entry); });
@@ -102,14 +103,18 @@ class LshBackward {
   int64_t token(int64_t r) const { return data_.order(chunk_.round)[begin_ + tile_ + r]; }
   int64_t stride() const { return keys_.entries * keys_.padded; }  // rows of a panel of keys
 
-  // delta_i = dO_i . out_i - dlse_i
+  // delta_i = dO_i . out_i - dlse_i of the rows of the tile; all of them are met in the first
+  // round.
   void find_delta() {
-    const RowSource<T> dout = head_rows<T>(call_.dout, data_.batch, data_.number, nullptr);
-    const RowSource<T> out = head_rows<T>(call_.out, data_.batch, data_.number, nullptr);
+    const T* const dlse =
+        call_.dlse ? call_.dlse.as<T>() +
+                         (data_.batch * call_.in.q.dim(1) + data_.number) * data_.head.length
+                   : nullptr;
     alignas(64) T temporary[2][kMaxWidth];
     const Tag<T> d;
-    for (int64_t i = 0; i < data_.head.length; ++i) {
-      const T *const x = dout.row(i, temporary[0]), *const y = out.row(i, temporary[1]);
+    for (int64_t r = 0; r < rows_; ++r) {
+      const T* const x = dout_.row(begin_ + tile_ + r, temporary[0]);
+      const T* const y = out_.row(begin_ + tile_ + r, temporary[1]);
       Vec<T> sums = hn::Zero(d);
       int64_t c = 0;
       for (; c + V <= data_.value_width; c += V) {
@@ -117,12 +122,8 @@ class LshBackward {
       }
       T sum = hn::GetLane(hn::SumOfLanes(d, sums));
       for (; c < data_.value_width; ++c) sum += x[c] * y[c];
-      if (call_.dlse) {
-        sum -=
-            call_.dlse
-                .as<T>()[(data_.batch * call_.in.q.dim(1) + data_.number) * data_.head.length + i];
-      }
-      delta_[i] = sum;
+      const int64_t i = token(r);
+      delta_[i] = dlse != nullptr ? sum - dlse[i] : sum;
     }
   }
 
@@ -147,6 +148,7 @@ class LshBackward {
       finite_rows_ = pack_rows(q_, begin_ + tile_, rows_, padded_, scale, q_rows_, kTileRows);
       finite_rows_ = pack_rows(dout_, begin_ + tile_, rows_, padded_, T{1}, out_rows_, kTileRows) &&
                      finite_rows_;
+      if (chunk.round == 0) find_delta();
       std::fill_n(tile_sums_, keys_.width_panels * kTileRows * N, T{0});
       look_ahead(tile_ + rows_ == all);
       for (int64_t n = 0; n < keys_.blocks_count(); ++n) visit(keys_.block(n), sight);
@@ -168,6 +170,7 @@ class LshBackward {
     ahead_.add(q_, std::min(end + keys, length), std::min(next + keys, length));
     ahead_.add(v, std::min(end + keys, length), std::min(next + keys, length));
     ahead_.add(dout_, end, next);
+    if (chunk_.round == 0) ahead_.add(out_, end, next);
     ahead_.spread(ceil_div(rows_, kGroup) *
                   (ceil_div(data_.head.window(), N) + keys_.width_panels));
   }
@@ -208,7 +211,7 @@ class LshBackward {
                                 keys_.value_columns + key * data_.value_width, over_value_width_,
                                 dscores_ + at, kScoreStride, false);
       };
-      if (p.count - j > V) {
+      if (p.to - j > V) {
         both(std::integral_constant<int, 2>());
       } else {
         both(std::integral_constant<int, 1>());
@@ -395,7 +398,7 @@ class LshBackward {
         }
       }
       const T along = hn::GetLane(hn::SumOfLanes(d, sums));
-      const T factor = data_.inverse[i] * static_cast<T>(kLn2);  // q_rows_ are times log2(e)
+      const T factor = keys_.inverse[row] * static_cast<T>(kLn2);  // q_rows_ are times log2(e)
       T* const to = dq_.row(i);
       add_row(key_sums_, stride(), row, factor, data_.width, to);
       add_row(keys_.key_rows, stride(), row, -factor * along, data_.width, to);
@@ -417,7 +420,7 @@ class LshBackward {
   T* const value_sums_;  // dV
   T* const scores_;      // S, then P
   T* const dscores_;     // dP, then dS
-  RowSource<T> q_, dout_;
+  RowSource<T> q_, dout_, out_;
   Ahead ahead_;
   std::vector<Stretch> over_keys_;
   std::vector<Range> ranges_;  // keys of each piece that each group of rows may see

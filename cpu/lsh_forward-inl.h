@@ -162,7 +162,7 @@ class LshForward {
         const T* const panel =
             keys_.key_columns + (p.entry * keys_.padded + p.first + j) * data_.width;
         T* const to = scores_ + p.column + j;
-        if (p.count - j > V) {
+        if (p.to - j > V) {
           product<2, N, T>(rows, q, 1, panel, over_width_, to, kLshStride, false);
         } else {
           product<1, N, T>(rows, q, 1, panel, over_width_, to, kLshStride, false);
@@ -350,6 +350,7 @@ void lsh_forward(const LshInputs& in, const View& out, const View& lse) {
     constexpr int64_t kRows = 1024;
     parallel_ranges(data.head.length, kRows,
                     [&](int64_t from, int64_t to) { data.prepare(from, to); });
+    parallel_for(data.head.rounds, [&](int64_t round) { data.sort_chunks(round); });
     const int64_t chunks = data.head.chunks();
     const int64_t step = std::max<int64_t>(1, kRows / in.rule.chunk);  // of a task
     for (int64_t round = 0; round < data.head.rounds; ++round) {

@@ -54,9 +54,10 @@ class LshData {
         number(h),
         width(in.q.dim(3)),
         value_width(in.v.dim(3)),
-        inverse(slab.take(head.length)),
         records_(
-            reinterpret_cast<int32_t*>(slab.take(earlier() ? 2 * head.rounds * head.length : 0))) {}
+            reinterpret_cast<int32_t*>(slab.take(earlier() ? 2 * head.rounds * head.length : 0))),
+        orders_(reinterpret_cast<int32_t*>(slab.take(ascends() ? head.rounds * head.length : 0))),
+        ends_(reinterpret_cast<int32_t*>(slab.take(ascends() ? head.rounds * head.chunks() : 0))) {}
 
   /// Whether a visible pair may have been seen in an earlier round, as far as one round at a time
   /// can tell.
@@ -69,24 +70,13 @@ class LshData {
            (in.rule.duplicates == LshDuplicates::first && mixed());
   }
 
-  /// 1 / rho of rows [from, to), and where each token is in every round.
+  /// Whether the tokens of a chunk are taken in their own order, not by bucket: where the rule does
+  /// not ask for buckets it asks nothing of their order, and a query sees the first keys of a
+  /// chunk.
+  bool ascends() const { return in.rule.causal && !in.rule.same_bucket; }
+
+  /// Where tokens [from, to) are in every round.
   void prepare(int64_t from, int64_t to) {
-    const RowSource<T> rows = head_rows<T>(in.q, batch, number, nullptr);
-    const auto least = static_cast<T>(static_cast<double>(width) * in.rule.epsilon);
-    alignas(64) T temporary[kMaxWidth];
-    const Tag<T> d;
-    for (int64_t i = from; i < to; ++i) {
-      const T* const x = rows.row(i, temporary);
-      Vec<T> sums = hn::Zero(d);
-      int64_t c = 0;
-      for (; c + kLanes<T> <= width; c += kLanes<T>) {
-        const Vec<T> part = hn::LoadU(d, x + c);
-        sums = hn::MulAdd(part, part, sums);
-      }
-      T sum = least + hn::GetLane(hn::SumOfLanes(d, sums));
-      for (; c < width; ++c) sum += x[c] * x[c];
-      inverse[i] = 1 / std::sqrt(sum);
-    }
     if (!earlier()) return;
     for (int64_t r = 0; r < head.rounds; ++r) {
       for (int64_t i = from; i < to; ++i) {
@@ -102,18 +92,42 @@ class LshData {
     return records_ + 2 * (i * head.rounds + round);
   }
   int32_t token(int64_t i) const { return static_cast<int32_t>(i) + (head.valid(i) ? 0 : kAbsent); }
-  const int32_t* order(int64_t round) const { return head.order + round * head.length; }
+  /// The tokens of all chunks of a round.
+  const int32_t* order(int64_t round) const {
+    return (ascends() ? orders_ : head.order) + round * head.length;
+  }
+  /// Makes that order, by token(), where it is not the one by bucket.
+  void sort_chunks(int64_t round) {
+    if (!ascends()) return;
+    const auto chunk = static_cast<int32_t>(in.rule.chunk);
+    const int32_t* const place = head.place + round * head.length;
+    int32_t* const order = orders_ + round * head.length;
+    int32_t* const end = ends_ + round * head.chunks();
+    for (int64_t c = 0; c < head.chunks(); ++c) end[c] = static_cast<int32_t>(c) * chunk;
+    bool all = true;
+    for (int64_t i = 0; i < head.length; ++i) {
+      if (head.valid(i)) {
+        order[end[place[i] / chunk]++] = static_cast<int32_t>(i);
+      } else {
+        all = false;
+      }
+    }
+    for (int64_t i = 0; !all && i < head.length; ++i) {
+      if (!head.valid(i)) order[end[place[i] / chunk]++] = static_cast<int32_t>(i);
+    }
+  }
 
   const LshInputs& in;
   const LshHead head;
   const LshKeep keep;
   const int64_t batch, number, width, value_width;
-  T* const inverse;
 
  private:
   bool mixed() const { return in.rule.wrap == LshWrap::global; }
 
   int32_t* const records_;  // [L, R, 2]
+  int32_t* const orders_;   // [R, L]
+  int32_t* const ends_;     // [R, chunks], while they are made
 };
 
 /// Keys of a window that lie side by side in one score tile.
@@ -154,6 +168,7 @@ class LshKeys {
         value_rows(slab.take(gradients ? 0 : entries * padded * value_panels * N)),
         key_rows(slab.take(gradients ? entries * padded * width_panels * N : 0)),
         value_columns(slab.take(gradients ? entries * padded * data.value_width : 0)),
+        inverse(slab.take(entries * padded)),
         rows_(slab.take(N * std::max(data.width, data.value_width))),
         facts_(reinterpret_cast<Int<T>*>(slab.take(entries * facts() * padded))),
         tags_(static_cast<size_t>(entries), -1),
@@ -225,6 +240,12 @@ class LshKeys {
     p.from = 0;
     p.to = p.count;
     const kernels::LshRule& rule = data_.in.rule;
+    if (data_.ascends()) {
+      const Int<T>* const key = tokens(p);
+      const Int<T> last =
+          data_.token(data_.order(queries.round)[queries.chunk * rule.chunk + t1 - 1]);
+      p.to = std::upper_bound(key, key + p.count, last) - key;
+    }
     if (!rule.same_bucket) return;
     const int32_t* const order = data_.order(queries.round) + queries.chunk * rule.chunk;
     const Int<T> low = data_.head.id(queries.round, order[t0]);
@@ -275,8 +296,10 @@ class LshKeys {
     bool finite = true;
     for (int64_t j = 0; j < count; j += N) {
       const int64_t keys = std::min(N, count - j), at = entry * padded + j;
-      for (int64_t n = 0; n < N; ++n)
-        scaled_row(q, order, begin + j + n, n < keys, rows_ + n * data_.width);
+      for (int64_t n = 0; n < keys; ++n) {
+        inverse[at + n] = scaled_row(q, begin + j + n, rows_ + n * data_.width);
+      }
+      std::fill(rows_ + keys * data_.width, rows_ + N * data_.width, T{0});
       transpose(key_columns + at * data_.width);
       if (gradients_) {
         const RowSource<T> normed{reinterpret_cast<const char*>(rows_), dtype_of<T>, data_.width,
@@ -293,17 +316,24 @@ class LshKeys {
     learn(entry, c, order + begin, count);
   }
 
-  // Row `place` of an order times 1 / rho, or zeros.
-  void scaled_row(const RowSource<T>& q, const int32_t* order, int64_t place, bool exists,
-                  T* HWY_RESTRICT to) const {
-    if (!exists) {
-      std::fill_n(to, data_.width, T{0});
-      return;
-    }
+  // Row `place` of q times 1 / rho; returns that factor.
+  T scaled_row(const RowSource<T>& q, int64_t place, T* HWY_RESTRICT to) const {
+    const Tag<T> d;
     alignas(64) T temporary[kMaxWidth];
     const T* HWY_RESTRICT from = q.row(place, temporary);
-    const T factor = data_.inverse[order[place]];
-    for (int64_t c = 0; c < data_.width; ++c) to[c] = from[c] * factor;
+    const int64_t width = data_.width;
+    const auto least = static_cast<T>(static_cast<double>(width) * data_.in.rule.epsilon);
+    Vec<T> sums = hn::Zero(d);
+    int64_t c = 0;
+    for (; c + V <= width; c += V) {
+      const Vec<T> part = hn::LoadU(d, from + c);
+      sums = hn::MulAdd(part, part, sums);
+    }
+    T sum = least + hn::GetLane(hn::SumOfLanes(d, sums));
+    for (; c < width; ++c) sum += from[c] * from[c];
+    const T factor = 1 / std::sqrt(sum);
+    for (c = 0; c < width; ++c) to[c] = from[c] * factor;
+    return factor;
   }
   void transpose(T* HWY_RESTRICT to) const {
     const int64_t width = data_.width;
@@ -341,6 +371,7 @@ class LshKeys {
   T* const value_rows;     // [panels][entries * padded][NR]
   T* const key_rows;       // likewise; for gradients
   T* const value_columns;  // [entries][panels][value width][NR]; for gradients
+  T* const inverse;        // 1 / rho of the keys
   std::vector<LshPiece> pieces;
   std::vector<size_t> blocks;  // first piece of each score tile, and the end
 

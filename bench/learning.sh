@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 longspan=${LONGSPAN:-build/dev/longspan}
 case "${1:-}" in
-  --list) sed -n 's/^  \([a-z_-]*\)) # /\1: /p' "$0"; exit 0 ;;
+  --list) sed -n 's/^  \([a-z_| -]*\)) # /\1: /p' "$0"; exit 0 ;;
   "" | -* ) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 1 ;;
 esac
 family=$1
@@ -46,12 +46,22 @@ score() { "$longspan" eval --out "$out" --part "$@"; }
 # pieces: encoder-decoders read and write 4,000 byte pairs of the articles. 3.7 bytes each: a summary
 # is a fourth as many tokens as in bytes, and a source of 512 holds 1,900 bytes.
 pieces() {
-  run+=(--model led:summaries --task wiki-leads --batch 1 --tokenizer "$out.model")
+  run+=(--model "${family%%-*}:summaries" --task wiki-leads --batch 1 --tokenizer "$out.model")
   [ -e "$out.model" ] && return
   mkdir -p "$(dirname "$out")"
   "$longspan" tokens train --task wiki-leads --kind bpe --vocabulary 4000 --symbols '[MASK]' \
     --out "$out.model"
 }
+
+# summaries: first the sentences left out of articles, then their summaries from there.
+summaries() {
+  pieces
+  run+=(--set model.dropout=0.1)
+  out="$out-gaps" train_to 1500 --gap-sentences 0.3
+  run+=(--from "$out-gaps" --lr 5e-4 --set model.label_smoothing=0.1 --target-length 1280)
+  train_to 1000
+}
+paper=(--beams 5 --length-divisor wu2016 --length-penalty 0.8 --no-repeat-ngram 3)
 
 case "$family" in
   blockbert) # masked bytes
@@ -131,20 +141,20 @@ case "$family" in
     run+=(--task tinyshakespeare)
     train_to 500
     score valid ;;
-  led-overfit) # eight articles and their summaries by heart
+  led-overfit | bigbird_pegasus-overfit) # eight articles and their summaries by heart
     pieces
     run+=(--documents 8 --target-length 1280)
-    train_to 600
-    score train --beams 1 ;;
+    if [ "$family" = led-overfit ]; then train_to 600; else train_to 900; fi
+    score train --beams 1
+    score test ;;
   led) # sentences left out of articles, then summaries
-    pieces
-    run+=(--set model.dropout=0.1)
-    [ -e "$out-gaps/summary.json" ] || "$longspan" train "${run[@]}" --resume --out "$out-gaps" \
-      --gap-sentences 0.3 --steps 1500
-    run+=(--from "$out-gaps" --lr 5e-4 --set model.label_smoothing=0.1 --target-length 1280)
-    train_to 1000
+    summaries
     score valid --no-repeat-ngram 3
     score test --no-repeat-ngram 3 ;;
+  bigbird_pegasus) # the same, written as the paper does
+    summaries
+    score valid "${paper[@]}"
+    score test "${paper[@]}" ;;
   *)
     echo "unknown family $family; bench/learning.sh --list shows them" >&2
     exit 1 ;;

@@ -10,7 +10,7 @@
 #include "train/config.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
-#include "train/spans.h"
+#include "train/tasks.h"
 using namespace longspan;
 struct Options {
   BlockBertConfig model = blockbert_preset("needle");
@@ -26,11 +26,12 @@ struct Options {
 int main(int argc, char** argv) try {
   const Options opt = parse_flags<Options>(argc, argv, "Trains BlockBERT to find answers.");
   const Generator gen{opt.seed};
-  const NeedleQa task{.seed = opt.seed};
+  const NeedleTask task{.length = 104, .facts = 4, .keys = 16, .values = 22, .filler = 22};
   BlockBert model(opt.model, Init{gen.fork("init")});
   AdamW adam(named_parameters(model));
   const Cosine schedule{.peak = opt.lr, .warmup = opt.warmup, .steps = opt.steps, .floor = 0.05};
-  SpanBatches train(task, opt.batch, opt.model.n_max, opt.stride);
+  const WindowOptions cut{.length = opt.model.n_max, .stride = opt.stride};
+  NeedleBatches train(task, opt.batch, cut, opt.seed);
 
   for (int64_t step = 0; step < opt.steps; ++step) {
     const SpanBatch b = train.next();
@@ -42,16 +43,15 @@ int main(int argc, char** argv) try {
     adam.step(schedule(step));
     if (step % 100 == 99) std::printf("step %ld  loss %.3f\n", long(step + 1), loss.item());
   }
-
   const NoGrad off;
   int64_t found = 0;
   for (int64_t i = 0; i < opt.documents; ++i) {
-    const NeedleDocument s = task.sample(1, uint64_t(i));
-    const auto windows = span_windows(s.question, s.document, opt.model.n_max, opt.stride);
+    const auto [question, text, answer] = question_of(task.sample({opt.seed, "test", uint64_t(i)}));
+    const auto windows = span_windows(question, text, nullptr, needle_ids, cut);
     const SpanBatch b = span_batch(windows);
-    const SpanLogits logits = model.spans(model.forward({b.tokens, b.lengths, b.types}, {}), {});
-    const AnswerSpan answer = best_span(windows, rows_of(logits.start), rows_of(logits.end), 4);
-    found += answer.first == s.first && answer.last == s.last;
+    const SpanLogits z = model.spans(model.forward({b.tokens, b.lengths, b.types}, {}), b.lengths);
+    const BestSpan best = best_span(windows, text, score_rows(z.start), score_rows(z.end), 4);
+    found += best.begin == answer.begin && best.end == best.begin + int64_t(answer.text.size());
   }
   std::printf("%ld of %ld answers exactly right\n", long(found), long(opt.documents));
 } catch (const Error& e) {

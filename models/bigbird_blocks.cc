@@ -1,7 +1,6 @@
 #include "models/bigbird_blocks.h"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "core/divide.h"
@@ -18,8 +17,9 @@ constexpr int64_t kFirstTokens = 1024;
 
 }  // namespace
 
-/// The first steps of a Fisher-Yates shuffle.
-std::vector<int64_t> draw_blocks(std::vector<int64_t> from, int64_t count, uint64_t seed,
+/// The first steps of a Fisher-Yates shuffle of the numbers below `size`, of which only those are
+/// stored that have moved.
+std::vector<int64_t> draw_blocks(std::span<const BlockRange> from, int64_t count, uint64_t seed,
                                  int64_t layer, int64_t head, int64_t n, int64_t row) {
   const Generator gen = Generator{seed}
                             .fork("bigbird")
@@ -27,16 +27,32 @@ std::vector<int64_t> draw_blocks(std::vector<int64_t> from, int64_t count, uint6
                             .fork(static_cast<uint64_t>(head))
                             .fork(static_cast<uint64_t>(n))
                             .fork(static_cast<uint64_t>(row));
-  const auto size = static_cast<int64_t>(from.size());
-  count = std::min(count, size);
-  for (int64_t i = 0; i < count; ++i) {
-    const uint64_t pick =
-        (uint64_t{philox_word(gen.key, i)} * static_cast<uint64_t>(size - i)) >> 32;
-    std::swap(from[static_cast<size_t>(i)], from[static_cast<size_t>(i) + pick]);
+  int64_t size = 0;
+  for (const BlockRange& r : from) size += std::max<int64_t>(r.end - r.begin, 0);
+  std::vector<std::pair<int64_t, int64_t>> moved;  // place, and the number that is there now
+  const auto at = [&](int64_t place) {
+    for (const auto& [where, number] : moved) {
+      if (where == place) return number;
+    }
+    return place;
+  };
+  std::vector<int64_t> blocks;
+  for (int64_t i = 0; i < std::min(count, size); ++i) {
+    const auto pick = static_cast<int64_t>(
+        (uint64_t{philox_word(gen.key, i)} * static_cast<uint64_t>(size - i)) >> 32);
+    int64_t number = at(i + pick);
+    moved.insert(moved.begin(), {i + pick, at(i)});  // the latest of a place comes first
+    for (const BlockRange& r : from) {
+      const int64_t own = std::max<int64_t>(r.end - r.begin, 0);
+      if (number < own) {
+        blocks.push_back(r.begin + number);
+        break;
+      }
+      number -= own;
+    }
   }
-  from.resize(static_cast<size_t>(count));
-  std::sort(from.begin(), from.end());
-  return from;
+  std::sort(blocks.begin(), blocks.end());
+  return blocks;
 }
 
 std::vector<std::vector<int64_t>> random_blocks(const BigBirdBlocks& c, int64_t layer, int64_t head,
@@ -51,11 +67,8 @@ std::vector<std::vector<int64_t>> random_blocks(const BigBirdBlocks& c, int64_t 
   }
   std::vector<std::vector<int64_t>> rows;
   for (int64_t i = 1; i + 1 < n; ++i) {
-    std::vector<int64_t> legal;
-    for (int64_t k = 1; k < end; ++k) {
-      if (k < i - 1 || k > i + 1) legal.push_back(k);
-    }
-    rows.push_back(draw_blocks(std::move(legal), r, c.random_seed, layer, head, n, i));
+    const BlockRange legal[] = {{1, std::min(end, i - 1)}, {i + 2, end}};
+    rows.push_back(draw_blocks(legal, r, c.random_seed, layer, head, n, i));
   }
   return rows;
 }
@@ -66,25 +79,13 @@ std::vector<int64_t> past_random_blocks(const BigBirdBlocks& c, int64_t layer, i
   if (c.random == RandomPlan::first_1024) {
     end = std::min(end, ceil_div(kFirstTokens, c.block));
   }
-  std::vector<int64_t> legal;
-  for (int64_t k = 1; k < end; ++k) legal.push_back(k);
-  return draw_blocks(std::move(legal), c.n_random, c.random_seed, layer, head, 0, row);
+  const BlockRange legal[] = {{1, end}};
+  return draw_blocks(legal, c.n_random, c.random_seed, layer, head, 0, row);
 }
 
 int64_t bigbird_pairs(int64_t n, int64_t b, int64_t r) {
   return b * b * (2 * n + 2 * (4 + r) + (n - 4) * (5 + r));
 }
-
-struct BigBirdPatterns::Kept {
-  static constexpr size_t most = 4;
-  struct Entry {
-    int64_t length;
-    std::vector<int64_t> valid;
-    std::vector<AttentionPattern> patterns;
-  };
-  std::mutex mutex;
-  std::vector<Entry> entries;
-};
 
 BigBirdPatterns::BigBirdPatterns(std::string model, const BigBirdBlocks& blocks, int64_t n_layer,
                                  int64_t n_head, int64_t n_max, bool causal)
@@ -92,8 +93,7 @@ BigBirdPatterns::BigBirdPatterns(std::string model, const BigBirdBlocks& blocks,
       blocks_(blocks),
       n_layer_(n_layer),
       n_head_(n_head),
-      causal_(causal),
-      kept_(std::make_shared<Kept>()) {
+      causal_(causal) {
   const BigBirdBlocks& c = blocks_;
   require_positive(model_, "block", c.block);
   require(c.n_random >= 0 && c.n_random <= n_max, model_,
@@ -119,7 +119,6 @@ void BigBirdPatterns::set_random_blocks(const Tensor& blocks) {
                           {{"random_blocks", blocks}});
   }
   random_blocks_ = blocks;
-  kept_ = std::make_shared<Kept>();
 }
 
 BlockTable BigBirdPatterns::table(int64_t layer, int64_t head, int64_t length) const {
@@ -192,21 +191,7 @@ std::vector<AttentionPattern> BigBirdPatterns::of(int64_t length, const Tensor& 
     valid = to_device(lengths, {}).to_vector<int64_t>();
     for (int64_t& l : valid) l = std::clamp<int64_t>(l, 0, length);
   }
-  std::vector<AttentionPattern> seen;
-  {
-    const std::lock_guard lock(kept_->mutex);
-    auto& entries = kept_->entries;
-    const auto known = std::find_if(entries.begin(), entries.end(), [&](const auto& e) {
-      return e.length == length && e.valid == valid;
-    });
-    if (known == entries.end()) {
-      if (entries.size() == Kept::most) entries.erase(entries.begin());
-      entries.push_back({length, valid, make(length, valid, 0)});
-      seen = entries.back().patterns;
-    } else {
-      seen = known->patterns;
-    }
-  }
+  std::vector<AttentionPattern> seen = make(length, valid, 0);
   for (AttentionPattern& p : seen) p = with_lengths(p, lengths, lengths);
   return seen;
 }

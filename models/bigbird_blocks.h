@@ -2,7 +2,7 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,8 +44,13 @@ struct BigBirdBlocks {
   }
 };
 
-/// `count` of `from`, or all where there are fewer, ascending; they depend on the rest alone.
-std::vector<int64_t> draw_blocks(std::vector<int64_t> from, int64_t count, uint64_t seed,
+/// Blocks begin to end - 1; none where end <= begin.
+struct BlockRange {
+  int64_t begin = 0, end = 0;
+};
+/// `count` blocks of these ranges, or all where there are fewer, ascending; they depend on the rest
+/// alone. Takes time that grows with count, not with the ranges.
+std::vector<int64_t> draw_blocks(std::span<const BlockRange> from, int64_t count, uint64_t seed,
                                  int64_t layer, int64_t head, int64_t n, int64_t row);
 
 /// R(i) of rows 1 .. n - 2 of a head: r distinct blocks each, ascending, none of which the row's
@@ -83,14 +88,11 @@ class BigBirdPatterns {
   /// What each head of a layer sees of a sample of `length` tokens.
   BlockTable table(int64_t layer, int64_t head, int64_t length) const;
   /// Of all layers, for [B, length] of which each sample has `lengths` (i64 [B]; undefined: all).
-  /// The latest few are kept, since building them is not free.
   std::vector<AttentionPattern> of(int64_t length, const Tensor& lengths) const;
   /// Of all layers, for queries `first` to length - 1 over all `length` keys; only where causal.
   std::vector<AttentionPattern> rows(int64_t first, int64_t length) const;
 
  private:
-  struct Kept;
-
   BlockTable causal_table(int64_t layer, int64_t head, int64_t first, int64_t length) const;
   std::vector<AttentionPattern> make(int64_t length, const std::vector<int64_t>& valid,
                                      int64_t first) const;
@@ -99,8 +101,7 @@ class BigBirdPatterns {
   BigBirdBlocks blocks_;
   int64_t n_layer_, n_head_;
   bool causal_;
-  Tensor random_blocks_;        // of random = given
-  std::shared_ptr<Kept> kept_;  // the latest
+  Tensor random_blocks_;  // of random = given
 };
 
 }  // namespace longspan

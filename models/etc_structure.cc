@@ -374,12 +374,9 @@ std::vector<AttentionPattern> etc_random_blocks(const EtcConfig& c, int64_t n_l,
     std::vector<BlockTable> tables(static_cast<size_t>(c.n_head), empty);
     for (int64_t h = 0; h < c.n_head; ++h) {
       for (int64_t i = 0; i < n; ++i) {
-        std::vector<int64_t> legal;
-        for (int64_t k = 0; k < n; ++k) {
-          if (k < i - near || k > i + near) legal.push_back(k);
-        }
+        const BlockRange legal[] = {{0, i - near}, {i + near + 1, n}};
         tables[static_cast<size_t>(h)].keys.push_back(
-            draw_blocks(std::move(legal), c.n_random, c.random_seed, layer, h, n, i));
+            draw_blocks(legal, c.n_random, c.random_seed, layer, h, n, i));
       }
     }
     layers.push_back(patterns::block_lists(n_l, tables, which, "random"));

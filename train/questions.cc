@@ -158,6 +158,43 @@ std::vector<SpanWindow> span_windows(std::span<const Piece> question, std::span<
   }
 }
 
+SpanBatch span_batch(std::span<const SpanWindow> windows) {
+  require<ShapeError>(!windows.empty(), "span_batch", "got no windows; expected one or more");
+  size_t longest = 0;
+  for (const SpanWindow& w : windows) longest = std::max(longest, w.tokens.size());
+  std::vector<int64_t> tokens, types, lengths, starts, ends;
+  std::vector<uint8_t> global;
+  for (const SpanWindow& w : windows) {
+    const size_t padding = longest - w.tokens.size();
+    tokens.insert(tokens.end(), w.tokens.begin(), w.tokens.end());
+    tokens.resize(tokens.size() + padding);
+    types.insert(types.end(), w.types.begin(), w.types.end());
+    types.resize(tokens.size());
+    global.resize(global.size() + static_cast<size_t>(w.question_end), 1);
+    global.resize(tokens.size());
+    lengths.push_back(static_cast<int64_t>(w.tokens.size()));
+    starts.push_back(w.start);
+    ends.push_back(w.end);
+  }
+  const auto b = static_cast<int64_t>(windows.size());
+  const Shape shape{b, static_cast<int64_t>(longest)};
+  return {.tokens = Tensor::from(tokens, shape),
+          .types = Tensor::from(types, shape),
+          .lengths = Tensor::from(lengths, {b}),
+          .global = Tensor::from(global, shape),
+          .starts = Tensor::from(starts, {b}),
+          .ends = Tensor::from(ends, {b})};
+}
+
+std::vector<std::vector<float>> score_rows(const Tensor& scores) {
+  const std::vector<float> all = scores.to_vector<float>();
+  std::vector<std::vector<float>> rows;
+  for (auto at = all.begin(); at != all.end(); at += scores.dim(1)) {
+    rows.emplace_back(at, at + scores.dim(1));
+  }
+  return rows;
+}
+
 std::vector<SpanPlace> answers_in(const SpanWindow& w, std::span<const Piece> text,
                                   std::span<const Answer> answers) {
   std::vector<SpanPlace> places;
@@ -183,7 +220,7 @@ BestSpan best_span(std::span<const SpanWindow> windows, std::span<const Piece> t
   best.none = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < windows.size(); ++i) {
     const SpanWindow& w = windows[i];
-    require<ShapeError>(starts[i].size() == w.tokens.size() && ends[i].size() == w.tokens.size(),
+    require<ShapeError>(starts[i].size() >= w.tokens.size() && ends[i].size() >= w.tokens.size(),
                         "best_span", "window {} has {} tokens, {} starts and {} ends", i,
                         w.tokens.size(), starts[i].size(), ends[i].size());
     best.none = std::min(best.none, double{starts[i][0]} + double{ends[i][0]});

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/tensor.h"
 #include "train/tokenizer.h"
 
 namespace longspan {
@@ -66,6 +67,19 @@ std::vector<SpanWindow> span_windows(std::span<const Piece> question, std::span<
                                      const Answer* answer, const SpecialIds& special,
                                      const WindowOptions& options = {});
 
+/// Windows side by side, padded with 0 to the longest.
+struct SpanBatch {
+  Tensor tokens, types;  ///< i64 [B, L]
+  Tensor lengths;        ///< i64 [B]
+  Tensor global;         ///< u8 [B, L]: [CLS] and the question
+  Tensor starts, ends;   ///< i64 [B]: of the answer, or of [CLS] where the window has none
+};
+/// Throws ShapeError where there are no windows.
+SpanBatch span_batch(std::span<const SpanWindow> windows);
+
+/// The rows of scores [B, L].
+std::vector<std::vector<float>> score_rows(const Tensor& scores);
+
 /// Places in a window of the first and last token of an answer.
 struct SpanPlace {
   int32_t start = 0, end = 0;
@@ -86,8 +100,8 @@ struct BestSpan {
 };
 
 /// The best of all spans of at most `longest` tokens that lie within the text of a window.
-/// `starts[w]` and `ends[w]` have a score for each token of window w; the first of equal spans
-/// wins. Throws ShapeError where they do not.
+/// `starts[w]` and `ends[w]` have a score for each token of window w, and maybe padding; the first
+/// of equal spans wins. Throws ShapeError where they have fewer.
 BestSpan best_span(std::span<const SpanWindow> windows, std::span<const Piece> text,
                    std::span<const std::vector<float>> starts,
                    std::span<const std::vector<float>> ends, int64_t longest = 30);

@@ -118,6 +118,42 @@ NeedleSample NeedleTask::sample(const SampleKey& key) const {
   return s;
 }
 
+NeedleQuestion question_of(const NeedleSample& sample) {
+  require(sample.question_begin == 1, "needle", "the question comes last; expected it first");
+  const auto pieces = [&](int64_t begin, int64_t end) {
+    std::vector<Piece> all;
+    for (int64_t i = begin; i < end; ++i) {
+      all.push_back({sample.tokens[static_cast<size_t>(i)], true, i - begin, i - begin + 1});
+    }
+    return all;
+  };
+  const int64_t text = sample.question_end + 1;  // behind the separator
+  const auto answer = static_cast<size_t>(sample.end - sample.start + 1);
+  return {pieces(sample.question_begin, sample.question_end),
+          pieces(text, static_cast<int64_t>(sample.tokens.size())),
+          {std::string(answer, ' '), sample.start - text}};
+}
+
+NeedleBatches::NeedleBatches(const NeedleTask& task, int64_t batch, const WindowOptions& windows,
+                             uint64_t seed)
+    : task_(task), batch_(batch), options_(windows), key_{.seed = seed} {
+  const NeedleQuestion q = question_of(task_.sample(key_));
+  span_windows(q.question, q.text, nullptr, needle_ids, options_);
+}
+
+SpanBatch NeedleBatches::next() {
+  const auto batch = static_cast<size_t>(batch_);
+  for (; waiting_.size() < batch; ++key_.index) {
+    const NeedleQuestion q = question_of(task_.sample(key_));
+    for (SpanWindow& w : span_windows(q.question, q.text, &q.answer, needle_ids, options_)) {
+      waiting_.push_back(std::move(w));
+    }
+  }
+  const SpanBatch out = span_batch({waiting_.data(), batch});
+  waiting_.erase(waiting_.begin(), waiting_.begin() + batch_);
+  return out;
+}
+
 namespace {
 
 /// Places where all but `mismatches` bases are those of the motif.

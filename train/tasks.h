@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/data.h"
+#include "train/questions.h"
 
 namespace longspan {
 
@@ -70,6 +71,31 @@ struct NeedleTask {
   int64_t vocabulary() const { return 4 + keys + values + filler; }
   /// Throws ValueError where the facts do not fit or need more keys than there are.
   NeedleSample sample(const SampleKey& key) const;
+};
+
+/// The question and the text of a sample whose question comes first, a byte for each token, as
+/// train/questions.h cuts them into windows. Its begin is 0, its separator 1.
+struct NeedleQuestion {
+  std::vector<Piece> question, text;
+  Answer answer;
+};
+NeedleQuestion question_of(const NeedleSample& sample);
+inline constexpr SpecialIds needle_ids{.begin = 0, .separator = 1};
+
+/// Endless batches of windows of generated texts, one text after another.
+class NeedleBatches {
+ public:
+  /// Throws ValueError unless the question comes first and windows have room for text.
+  NeedleBatches(const NeedleTask& task, int64_t batch, const WindowOptions& windows, uint64_t seed);
+  /// Of "train".
+  SpanBatch next();
+
+ private:
+  NeedleTask task_;
+  int64_t batch_;
+  WindowOptions options_;
+  SampleKey key_;
+  std::vector<SpanWindow> waiting_;
 };
 
 /// A sequence and yes-or-no answers about it.

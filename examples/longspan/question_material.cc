@@ -220,42 +220,33 @@ SpanMaterial::Window SpanMaterial::window(const Item& item, size_t part) const {
 }
 
 SpanMaterial::Rows SpanMaterial::stacked(const std::vector<Window>& windows) const {
-  size_t longest = 0, most = 1;
-  for (const Window& w : windows) {
-    longest = std::max(longest, w.window.tokens.size());
-    most = std::max(most, w.places.size());
-  }
+  std::vector<SpanWindow> some;
+  size_t most = 1;
   Rows rows;
-  std::vector<int32_t> tokens, types;
-  std::vector<int64_t> lengths, starts, ends;
-  std::vector<uint8_t> global;
   for (const Window& w : windows) {
-    const std::vector<int32_t>& own = w.window.tokens;
-    tokens.insert(tokens.end(), own.begin(), own.end());
-    tokens.resize(tokens.size() + longest - own.size());
-    types.insert(types.end(), w.window.types.begin(), w.window.types.end());
-    types.resize(tokens.size());
-    global.insert(global.end(), static_cast<size_t>(w.window.question_end), uint8_t{1});
-    global.resize(tokens.size());
-    lengths.push_back(static_cast<int64_t>(own.size()));
+    some.push_back(w.window);
+    most = std::max(most, w.places.size());
+    rows.tokens += static_cast<int64_t>(w.window.tokens.size());
+    rows.answered += w.places.empty() ? 0 : 1;
+  }
+  std::vector<int64_t> starts, ends;
+  for (const Window& w : windows) {
     for (size_t i = 0; i < most; ++i) {
       const bool there = i < w.places.size();
       starts.push_back(there ? w.places[i].start : ignored_target);
       ends.push_back(there ? w.places[i].end : ignored_target);
     }
-    rows.tokens += static_cast<int64_t>(own.size());
-    rows.answered += w.places.empty() ? 0 : 1;
   }
-  const auto b = static_cast<int64_t>(windows.size()), l = static_cast<int64_t>(longest),
-             n = static_cast<int64_t>(most);
-  rows.in.tokens = Tensor::from(tokens, {b, l}, run_.device);
-  rows.in.lengths = Tensor::from(lengths, {b}, run_.device);
+  const SpanBatch batch = span_batch(some);
+  rows.in.tokens = to_device(batch.tokens, run_.device);
+  rows.in.lengths = to_device(batch.lengths, run_.device);
   if (encoder_.encoder_config().token_types > 1) {
-    rows.in.types = Tensor::from(types, {b, l}, run_.device);
+    rows.in.types = to_device(batch.types, run_.device);
   }
-  rows.in.global = for_globals(encoder_, Tensor::from(global, {b, l}));
-  rows.starts = Tensor::from(starts, {b, n});
-  rows.ends = Tensor::from(ends, {b, n});
+  rows.in.global = for_globals(encoder_, batch.global);
+  const Shape places{static_cast<int64_t>(windows.size()), static_cast<int64_t>(most)};
+  rows.starts = Tensor::from(starts, places);
+  rows.ends = Tensor::from(ends, places);
   return rows;
 }
 
@@ -302,9 +293,9 @@ SpanMaterial::Scores SpanMaterial::scores(const std::string& part) const {
     const Window w = window(item, which);
     const SpanLogits z = spans(stacked({w}), Pass{});
     const std::vector<SpanWindow> windows{w.window};
-    const std::vector<std::vector<float>> starts{cast(z.start, DType::f32).to_vector<float>()},
-        ends{cast(z.end, DType::f32).to_vector<float>()};
-    const BestSpan span = best_span(windows, w.pieces, starts, ends, run_.config.questions.longest);
+    const BestSpan span =
+        best_span(windows, w.pieces, score_rows(cast(z.start, DType::f32)),
+                  score_rows(cast(z.end, DType::f32)), run_.config.questions.longest);
     Said& said = best[item.question];
     if (span.window < 0 || span.score <= said.score) continue;
     said = {span.score, w.text.substr(static_cast<size_t>(span.begin),

@@ -65,10 +65,10 @@ struct Dense {
   std::vector<int64_t> random_of(int64_t layer, int64_t head, int64_t i) const {
     if (c.n_random == 0) return {};
     const int64_t b = block(), n = (links.n_l + b - 1) / b, row = i / b;
-    std::vector<int64_t> legal;
+    std::vector<BlockRange> legal;
     for (int64_t k = 0; k < n; ++k) {
       const int64_t gap = k > row ? k * b - (row * b + b - 1) : row * b - (k * b + b - 1);
-      if (k != row && gap > c.radius) legal.push_back(k);
+      if (k != row && gap > c.radius) legal.push_back({k, k + 1});
     }
     return draw_blocks(legal, c.n_random, c.random_seed, layer, head, n, row);
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -14,6 +15,7 @@
 #include "models/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/layout_cache.h"
 #include "ops/pattern_pairs.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
@@ -75,6 +77,37 @@ RandomOf drawn(const BigBirdConfig& c, int64_t layer, int64_t length) {
   return [all](int64_t h, int64_t row) {
     return all[static_cast<size_t>(h)][static_cast<size_t>(row - 1)];
   };
+}
+
+// What draw_blocks() does without the list, on the list.
+TEST(BigBirdBlocks, AreDrawnAsByShufflingAList) {
+  for (const int64_t size : {0, 1, 2, 5, 40}) {
+    for (const int64_t count : {0, 1, 3, 40}) {
+      std::vector<int64_t> list;
+      for (int64_t k = 3; k < 3 + size; ++k) list.push_back(k < 5 ? k : k + 4);
+      const std::vector<BlockRange> legal{
+          {3, std::min<int64_t>(5, 3 + size)}, {8, 7}, {9, 7 + size}};
+      const Generator gen = Generator{7}.fork("bigbird").fork(1u).fork(2u).fork(50u).fork(4u);
+      const int64_t steps = std::min(count, size);
+      for (int64_t i = 0; i < steps; ++i) {
+        const auto pick = uint64_t{philox_word(gen.key, i)} * static_cast<uint64_t>(size - i) >> 32;
+        std::swap(list[static_cast<size_t>(i)], list[static_cast<size_t>(i) + pick]);
+      }
+      list.resize(static_cast<size_t>(steps));
+      std::sort(list.begin(), list.end());
+      EXPECT_EQ(draw_blocks(legal, count, 7, 1, 2, 50, 4), list) << size << " " << count;
+    }
+  }
+}
+
+TEST(BigBirdBlocks, HaveTheirLayoutsFromTheCache) {
+  const BigBird model = made(tiny());
+  const NoGrad off;
+  const Tensor tokens = some_tokens(2, 45, tiny().vocab);
+  const Tensor first = model.logits(tokens, Pass{});
+  const int64_t layouts = layout_cache_state().made;
+  EXPECT_TRUE(same_bits(model.logits(tokens, Pass{}), first));
+  EXPECT_EQ(layout_cache_state().made, layouts);
 }
 
 // 1. Too few blocks for the pattern are dense attention, in every bit; with r = n - 5 the middle

@@ -141,6 +141,27 @@ TEST(SpanWindows, OfShortAndOddTexts) {
   EXPECT_THROW(span_windows(question, text, nullptr, SpecialIds{}), ValueError);
 }
 
+TEST(SpanBatch, IsPaddedToTheLongest) {
+  const std::vector<Piece> question = pieces(2, 100), text = pieces(7, 1000);
+  const Answer answer{"56", 5 * 5};
+  const auto windows = span_windows(question, text, &answer, special, {.length = 9, .stride = 4});
+  ASSERT_EQ(windows.size(), 2u);  // rooms of 4: pieces 0 to 3 and 4 to 6
+  const SpanBatch b = span_batch(windows);
+  EXPECT_EQ(b.tokens.to_vector<int64_t>(),
+            (std::vector<int64_t>{2, 100, 101, 3, 1000, 1001, 1002, 1003, 3,  //
+                                  2, 100, 101, 3, 1004, 1005, 1006, 3, 0}));
+  EXPECT_EQ(b.types.to_vector<int64_t>(),
+            (std::vector<int64_t>{0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0}));
+  EXPECT_EQ(b.global.to_vector<uint8_t>(),
+            (std::vector<uint8_t>{1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(b.lengths.to_vector<int64_t>(), (std::vector<int64_t>{9, 8}));
+  EXPECT_EQ(b.starts.to_vector<int64_t>(), (std::vector<int64_t>{0, 5}));
+  EXPECT_EQ(b.ends.to_vector<int64_t>(), (std::vector<int64_t>{0, 5}));
+  EXPECT_THROW(span_batch({}), ShapeError);
+  EXPECT_EQ(score_rows(Tensor::from(std::vector<float>{1, 2, 3, 4}, {2, 2})),
+            (std::vector<std::vector<float>>{{1, 2}, {3, 4}}));
+}
+
 TEST(BestSpan, IsThatOfAllWindows) {
   const std::vector<Piece> question = pieces(2, 100), text = pieces(40, 1000);
   const auto windows = span_windows(question, text, nullptr, special, {.length = 20, .stride = 6});

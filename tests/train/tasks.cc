@@ -174,6 +174,38 @@ TEST(TasksAndData, Test5_NeedlesAreFound) {
   EXPECT_THROW((NeedleTask{.facts = 5, .keys = 4}.sample({})), ValueError);
 }
 
+TEST(Tasks, NeedlesAreQuestionsInWindows) {
+  const NeedleTask task{.length = 44, .facts = 3, .keys = 6, .values = 5, .filler = 9};
+  const WindowOptions options{.length = 20, .stride = 7};  // room 15
+  std::vector<SpanWindow> expected;
+  for (uint64_t index = 0; index < 5; ++index) {
+    const NeedleSample s = task.sample({.seed = 3, .index = index});
+    const NeedleQuestion q = question_of(s);
+    EXPECT_EQ(q.question.size(), 2u);
+    EXPECT_EQ(q.text.size(), 40u);
+    EXPECT_EQ(q.text[static_cast<size_t>(q.answer.begin)].id,
+              s.tokens[static_cast<size_t>(s.start)]);
+    for (const SpanWindow& w : span_windows(q.question, q.text, &q.answer, needle_ids, options)) {
+      expected.push_back(w);
+      EXPECT_EQ(w.tokens[0], 0);
+      EXPECT_EQ(w.tokens[1], 3);  // the mark of a question
+      if (w.start == 0) continue;
+      EXPECT_EQ(w.tokens[static_cast<size_t>(w.start) - 1], q.question[1].id);
+      EXPECT_EQ(w.end - w.start + 1, task.value_length);
+    }
+  }
+  NeedleBatches batches(task, 4, options, 3);
+  for (size_t b = 0; b + 4 <= expected.size(); b += 4) {
+    const SpanBatch got = batches.next(), wanted = span_batch({expected.data() + b, 4});
+    EXPECT_EQ(got.tokens.to_vector<int64_t>(), wanted.tokens.to_vector<int64_t>());
+    EXPECT_EQ(got.starts.to_vector<int64_t>(), wanted.starts.to_vector<int64_t>());
+    EXPECT_EQ(got.ends.to_vector<int64_t>(), wanted.ends.to_vector<int64_t>());
+  }
+  const NeedleTask last{.question_first = false};
+  EXPECT_THROW(NeedleBatches(last, 4, options, 3), ValueError);
+  EXPECT_THROW(NeedleBatches(task, 4, {.length = 5}, 3), ValueError);
+}
+
 TEST(Tasks, RefuseSizesOfNothing) {
   EXPECT_THROW((DuplicateTask{.symbols = 0}.sample({})), ValueError);
   EXPECT_THROW((DuplicateTask{.vocabulary = 1}.sample({})), ValueError);

@@ -1,5 +1,4 @@
-// LED (Beltagy et al. 2020, sec. 7) learns to summarise articles by their leads; it writes those
-// of held-out ones greedily.
+// LED (Beltagy et al. 2020, sec. 7) learns to summarise articles by their leads, and writes some.
 #include <cstdio>
 
 #include "autograd/engine.h"
@@ -11,9 +10,7 @@
 #include "train/optimizer.h"
 #include "train/schedule.h"
 #include "train/sequence_pairs.h"
-
 using namespace longspan;
-
 struct Options {
   LedConfig model = led_preset("summaries");
   std::string data_root, tokenizer = "bytes";
@@ -29,12 +26,10 @@ int main(int argc, char** argv) try {
   const Options opt = parse_flags<Options>(argc, argv, "Teaches LED to summarise articles.");
   const auto tokenizer = open_tokenizer(opt.tokenizer);
   const SequenceIds ids(*tokenizer);
-  std::vector<SequencePair> pairs;
-  for (const Document& d : open_documents("wiki-leads", {opt.data_root, ""}, 0)) {
-    pairs.push_back(summary_pair(d, *tokenizer, {opt.source, opt.target}));
-  }
+  const auto documents = open_documents("wiki-leads", {opt.data_root, ""}, 0);
   const Generator gen{1};
-  const SequenceBatches train(std::move(pairs), opt.batch, ids, gen.key);
+  const SequenceBatches train(summary_pairs(documents, *tokenizer, {opt.source, opt.target}),
+                              opt.batch, ids, gen.key);
   Led model(opt.model, Init{gen.fork("init")});
   Adam adam(named_parameters(model));
   const Cosine schedule{.peak = opt.lr, .warmup = 100, .steps = opt.steps};

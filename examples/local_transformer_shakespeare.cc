@@ -49,9 +49,8 @@ int main(int argc, char** argv) try {
     if (step % 10 == 9) log.row(step + 1, {{"bpb", bits(loss.item())}});
   }
 
-  Score all;
   const EvaluationSegments valid(corpus.valid(), 16, opt.length);
-  for (int64_t i = 0; i < valid.size(); ++i) all += score(model, valid[i].tokens, valid[i].targets);
+  const Score all = score_all(model, valid);
   std::printf("%.4f bits per byte\n", all.bits());
   write_state(opt.out, opt.steps, named_parameters(model), adam.state());
 } catch (const Error& e) {

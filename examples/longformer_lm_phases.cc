@@ -3,9 +3,7 @@
 // every phase has length, windows and batch of the last, and as many steps as cost the same.
 //   longformer_lm_phases --data runs/data/tinyshakespeare.txt
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <memory>
 
 #include "autograd/engine.h"
 #include "models/convert.h"
@@ -13,91 +11,49 @@
 #include "models/longformer_lm.h"
 #include "train/config.h"
 #include "train/data.h"
-#include "train/log.h"
 #include "train/optimizer.h"
-#include "train/schedule.h"
-#include "train/state.h"
-
 using namespace longspan;
-
 struct Options {
   LongformerLMConfig model = longformer_lm_preset("small");
-  std::string data = "runs/data/tinyshakespeare.txt", split = "90/10/0", out = "runs/longformer_lm";
-  int64_t phases = 3, batch = 4, length = 256, steps = 1200;  // of the first phase
-  double lr = 2e-3, clip = 0.25;
+  std::string data = "runs/data/tinyshakespeare.txt";
+  TrainingPhase first{.windows = 1, .length = 256, .batch = 4, .steps = 1200, .lr = 2e-3};
+  int64_t phases = 3;
   bool direct = false;
   uint64_t seed = 1;
   void visit(auto& v) {
-    v("model", model)("data", data)("split", split)("out", out)("phases", phases)("batch", batch);
-    v("length", length)("steps", steps)("lr", lr)("clip", clip)("direct", direct);
-    v("seed", seed);
+    v("model", model)("data", data)("direct", direct)("phases", phases)("seed", seed);
+    v("length", first.length)("batch", first.batch)("steps", first.steps)("lr", first.lr);
   }
 };
-
-struct Phase {
-  int64_t factor, length, batch, steps;
-  /// Multiply-accumulates of a forward pass over one batch.
-  double cost(const LongformerLMConfig& c) const {
-    const LongformerLM model(with_windows_times(c, factor), Init{.plan = true});
-    return static_cast<double>(batch * model.macs(length));
-  }
-};
-
-Phase make_phase(const Options& opt, int64_t phase) {
-  const auto of = [&](int64_t p) {
-    const int64_t factor = int64_t{1} << p;
-    return Phase{factor, opt.length * factor, std::max<int64_t>(opt.batch / factor, 1),
-                 std::max<int64_t>(opt.steps / (p == 0 ? 1 : 3 * p), 1)};
-  };
-  const Phase staged = of(phase);
-  if (!opt.direct) return staged;
-  Phase direct = of(opt.phases - 1);
-  const double each = direct.cost(opt.model);
-  const double all = static_cast<double>(staged.steps) * staged.cost(opt.model);
-  direct.steps = std::max<int64_t>(std::llround(all / each), 1);
-  return direct;
-}
 
 int main(int argc, char** argv) try {
   const Options opt = parse_flags<Options>(argc, argv, "Trains Longformer's LM in phases.");
   const Generator gen{opt.seed};
-  const auto corpus = ByteCorpus::open(opt.data, Split::parse(opt.split));
-  std::unique_ptr<LongformerLM> model;
-  Log log(opt.out, opt);
-  int64_t done = 0;
-  double cost = 0;  // forward and backward
-  for (int64_t phase = 0; phase < opt.phases; ++phase) {
-    const Phase now = make_phase(opt, phase);
-    cost += 3e-12 * double(now.steps) * now.cost(opt.model);
-    auto next = std::make_unique<LongformerLM>(with_windows_times(opt.model, now.factor),
-                                               Init{gen.fork("init")});
-    if (model) start_from(*next, *model, 0);
-    model = std::move(next);
-    SegmentBatches train(corpus.train(), now.batch, now.length,
-                         {.seed = opt.seed + static_cast<uint64_t>(phase)});
-    AdamW adam(decay_matrices(named_parameters(*model)), {.weight_decay = 0.01});
-    const double lr = opt.lr / static_cast<double>(int64_t{1} << phase);
-    const int64_t warmup = now.steps / 10;  // then constant
-    for (int64_t step = 0; step < now.steps; ++step, ++done) {
+  const auto corpus = ByteCorpus::open(opt.data, {.train = 90, .valid = 10, .test = 0});
+  LongformerLM model(opt.model, Init{gen.fork("init")});
+  uint64_t order = opt.seed, done = 0;
+  double macs = 0;
+  for (const TrainingPhase& phase : opt.direct ? direct_phases(opt.model, opt.first, opt.phases)
+                                               : staged_phases(opt.first, opt.phases)) {
+    LongformerLM shorter = std::move(model);
+    model = LongformerLM(with_windows_times(opt.model, phase.windows), Init{gen.fork("init")});
+    start_from(model, shorter, 0);
+    SegmentBatches train(corpus.train(), phase.batch, phase.length, {.seed = order++});
+    AdamW adam(decay_matrices(named_parameters(model)), {.weight_decay = 0.01});
+    for (int64_t step = 0; step < phase.steps; ++step) {
       const auto [tokens, targets] = train.next();  // [B, L] each
-      const Pass pass{.training = true, .gen = gen.fork("step").fork(uint64_t(done))};
-      const Tensor loss = model->loss(tokens, targets, {}, pass).loss;
+      const Pass pass{.training = true, .gen = gen.fork("step").fork(done++)};
+      const Tensor loss = model.loss(tokens, targets, {}, pass).loss;
       backward(loss);
-      clip_gradients(adam, opt.clip);
-      adam.step(lr * std::min(1.0, double(step + 1) / double(warmup + 1)));
-      log.show({.step = step + 1, .steps = now.steps, .loss = loss.item()});
-      if (done % 10 == 9) log.row(done + 1, {{"bpb", bits(loss.item())}});
+      clip_gradients(adam, 0.25);
+      adam.step(phase.lr * std::min(1.0, double(step + 1) / double(phase.steps / 10 + 1)));
+      if (step % 50 == 49) std::printf("step %ld  loss %.3f\n", long(step + 1), loss.item());
     }
-    Score all;
-    const EvaluationSegments valid(corpus.valid(), 4, now.length);
-    for (int64_t i = 0; i < valid.size(); ++i) {
-      all += score(*model, valid[i].tokens, valid[i].targets);
-    }
-    std::printf(
-        "phase %ld: length %ld, %ld steps, %.2f T multiply-accumulates, %.4f bits per byte\n",
-        long(phase + 1), long(now.length), long(now.steps), cost, all.bits());
+    macs += 3 * phase_macs(opt.model, phase);  // forward and backward
+    std::printf("length %ld, %ld steps, %.2f T multiply-accumulates, %.4f bits per byte\n",
+                long(phase.length), long(phase.steps), 1e-12 * macs,
+                score_all(model, EvaluationSegments(corpus.valid(), 4, phase.length)).bits());
   }
-  write_state(opt.out, done, named_parameters(*model), {});
 } catch (const Error& e) {
   std::fprintf(stderr, "%s\n", e.what());
   return 1;

@@ -28,7 +28,18 @@ int64_t count_targets(const Tensor& targets);
 /// Of the counted targets of one batch, tokens and targets [B, L].
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets);
 
-/// The same of what follows a source; LanguageModel::sequence_loss().
+/// Of all batches of something with a size() and batches [i], e.g. EvaluationSegments.
+template <class Batches>
+Score score_all(const LanguageModel& model, const Batches& batches) {
+  Score all;
+  for (int64_t i = 0; i < batches.size(); ++i) {
+    const auto batch = batches[i];
+    all += score(model, batch.tokens, batch.targets);
+  }
+  return all;
+}
+
+/// Of what follows a source; LanguageModel::sequence_loss().
 Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
             const Tensor& targets);
 

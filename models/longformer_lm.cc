@@ -106,6 +106,40 @@ LongformerLMConfig with_windows_times(LongformerLMConfig config, int64_t factor)
   return config;
 }
 
+double phase_macs(const LongformerLMConfig& config, const TrainingPhase& phase) {
+  const LongformerLM model(with_windows_times(config, phase.windows), Init{.plan = true});
+  return static_cast<double>(phase.steps) *
+         static_cast<double>(phase.batch * model.macs(phase.length));
+}
+
+std::vector<TrainingPhase> staged_phases(const TrainingPhase& first, int64_t phases) {
+  constexpr int64_t most = 20;  // lengths of a million times the first
+  require(phases >= 1 && phases <= most, kName, "got {} phases; expected 1 to {}", phases, most);
+  std::vector<TrainingPhase> all;
+  for (int64_t p = 0; p < phases; ++p) {
+    const int64_t factor = int64_t{1} << p;
+    all.push_back({first.windows * factor, first.length * factor,
+                   std::max<int64_t>(first.batch / factor, 1),
+                   std::max<int64_t>(first.steps / (p == 0 ? 1 : 3 * p), 1),
+                   first.lr / static_cast<double>(factor)});
+  }
+  return all;
+}
+
+std::vector<TrainingPhase> direct_phases(const LongformerLMConfig& config,
+                                         const TrainingPhase& first, int64_t phases) {
+  std::vector<TrainingPhase> all = staged_phases(first, phases);
+  TrainingPhase last = all.back();
+  last.steps = 1;
+  const double each = phase_macs(config, last);
+  for (TrainingPhase& p : all) {
+    last.steps = std::max<int64_t>(std::llround(phase_macs(config, p) / each), 1);
+    last.lr = p.lr;
+    p = last;
+  }
+  return all;
+}
+
 LongformerLM::LongformerLM(const LongformerLMConfig& config, const Init& init)
     : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
   const LongformerLMConfig& c = config_;

@@ -42,6 +42,22 @@ struct LongformerLMConfig {
 /// Parameters do not depend on the windows, so that start_from() carries them over.
 LongformerLMConfig with_windows_times(LongformerLMConfig config, int64_t factor);
 
+/// A phase of training (sec. 4.2): the windows of the configuration times `windows`, and so many
+/// steps of so many segments.
+struct TrainingPhase {
+  int64_t windows = 1, length = 1, batch = 1, steps = 1;
+  double lr = 0;
+};
+/// Multiply-accumulates of the forward passes of a phase.
+double phase_macs(const LongformerLMConfig& config, const TrainingPhase& phase);
+/// The phases of the staged schedule: each has twice the length and the windows of the one before,
+/// and half its rate and batch; the later ones have fewer steps, those of the first over 3 p.
+std::vector<TrainingPhase> staged_phases(const TrainingPhase& first, int64_t phases);
+/// What they are compared with: phases at the same rates that have length, windows and batch of the
+/// last from the start, and as many steps as cost the same.
+std::vector<TrainingPhase> direct_phases(const LongformerLMConfig& config,
+                                         const TrainingPhase& first, int64_t phases);
+
 /// Transformer-XL's block without a memory, with a window that may be dilated in some heads:
 ///   x <- x + Attn(norm x);  x <- x + W_2 gelu(W_1 norm x)
 ///   s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d),  j = i - s k, 0 <= k <= w

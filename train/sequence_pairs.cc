@@ -105,6 +105,13 @@ SequencePair summary_pair(const Document& document, const Tokenizer& tokenizer,
   return pair;
 }
 
+std::vector<SequencePair> summary_pairs(std::span<const Document> documents,
+                                        const Tokenizer& tokenizer, const SequenceLimits& limits) {
+  std::vector<SequencePair> all;
+  for (const Document& d : documents) all.push_back(summary_pair(d, tokenizer, limits));
+  return all;
+}
+
 std::vector<SequencePair> gap_pairs(const Document& document, double share,
                                     const Tokenizer& tokenizer, const SequenceLimits& limits) {
   require_limits(limits);

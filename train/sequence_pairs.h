@@ -51,6 +51,10 @@ std::vector<int32_t> source_tokens(std::string_view text, const Tokenizer& token
 SequencePair summary_pair(const Document& document, const Tokenizer& tokenizer,
                           const SequenceLimits& limits);
 
+/// The same of several documents.
+std::vector<SequencePair> summary_pairs(std::span<const Document> documents,
+                                        const Tokenizer& tokenizer, const SequenceLimits& limits);
+
 /// Gap sentences of an article, \cite zhang2020 : the article is taken apart into runs of whole
 /// sentences, as many each as fit a source; of each run the `share` of sentences that say most of
 /// it (gap_sentences()) become masks and are the target. A run of one sentence gives no pair.

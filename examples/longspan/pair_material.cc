@@ -76,14 +76,11 @@ int64_t PairMaterial::size(const std::string& part) const {
 
 std::vector<SequencePair> PairMaterial::pairs(const std::string& part) const {
   const double share = run_.config.gap_sentences;
+  if (share == 0) return summary_pairs(documents(part), *tokenizer_, limits_);
   std::vector<SequencePair> all;
   for (const Document& document : documents(part)) {
-    if (share > 0) {
-      for (SequencePair& pair : gap_pairs(document, share, *tokenizer_, limits_)) {
-        all.push_back(std::move(pair));
-      }
-    } else {
-      all.push_back(summary_pair(document, *tokenizer_, limits_));
+    for (SequencePair& pair : gap_pairs(document, share, *tokenizer_, limits_)) {
+      all.push_back(std::move(pair));
     }
   }
   return all;

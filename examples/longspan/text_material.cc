@@ -49,11 +49,7 @@ double TextMaterial::bits(const std::string& name) const {
   const Part& part = corpus_.part(name);
   const int64_t together = std::max<int64_t>(1, 4096 / run_.config.length);
   const EvaluationSegments segments(part, together, run_.config.length, options());
-  Score total;
-  for (int64_t i = 0; i < segments.size(); ++i) {
-    const Batch batch = segments[i];
-    total += score(*run_.model, batch.tokens, batch.targets);
-  }
+  const Score total = score_all(*run_.model, segments);
   if (total.count == 0) return std::nan("");
   const bool all = run_.model->objective() == Objective::next_token && part.symbols > 0;
   const auto per = static_cast<double>(all ? part.symbols : total.count);

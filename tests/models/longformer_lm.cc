@@ -230,5 +230,36 @@ TEST(BeamSearch, FollowsAWindowedModel) {
   EXPECT_EQ(to_string(three.tokens.shape()), "[2, 3, 9]");
 }
 
+TEST(LongformerLM, PhasesDoubleOrCostTheSame) {
+  const LongformerLMConfig c = longformer_lm_preset("tiny");
+  const TrainingPhase first{.windows = 1, .length = 8, .batch = 4, .steps = 90, .lr = 0.5};
+  const std::vector<TrainingPhase> staged = staged_phases(first, 4);
+  ASSERT_EQ(staged.size(), 4u);
+  const int64_t batch[] = {4, 2, 1, 1}, steps[] = {90, 30, 15, 10};
+  for (size_t p = 0; p < 4; ++p) {
+    EXPECT_EQ(staged[p].windows, int64_t{1} << p);
+    EXPECT_EQ(staged[p].length, int64_t{8} << p);
+    EXPECT_EQ(staged[p].batch, batch[p]);
+    EXPECT_EQ(staged[p].steps, steps[p]);
+    EXPECT_EQ(staged[p].lr, 0.5 / static_cast<double>(int64_t{1} << p));
+  }
+  const std::vector<TrainingPhase> direct = direct_phases(c, first, 4);
+  ASSERT_EQ(direct.size(), 4u);
+  TrainingPhase step = staged.back();
+  step.steps = 1;
+  const double one = phase_macs(c, step);
+  EXPECT_EQ(one, static_cast<double>(
+                     LongformerLM(with_windows_times(c, 8), Init{.plan = true}).macs(64)));
+  for (size_t p = 0; p < 4; ++p) {
+    EXPECT_EQ(direct[p].length, 64);
+    EXPECT_EQ(direct[p].windows, 8);
+    EXPECT_EQ(direct[p].lr, staged[p].lr);
+    EXPECT_LE(std::abs(phase_macs(c, direct[p]) - phase_macs(c, staged[p])), one / 2);
+  }
+  EXPECT_EQ(direct[3].steps, staged[3].steps);
+  EXPECT_THROW(staged_phases(first, 0), ValueError);
+  EXPECT_THROW(staged_phases(first, 21), ValueError);
+}
+
 }  // namespace
 }  // namespace longspan::test

@@ -34,6 +34,13 @@ LONGSPAN_HD inline double fused(double a, double b, double c) { return fma(a, b,
 LONGSPAN_HD inline float log_two(float x) { return log2f(x); }
 LONGSPAN_HD inline double log_two(double x) { return log2(x); }
 
+/// lse from the reference of a row, in units of log 2, and the sum of its weights.
+template <class A>
+LONGSPAN_HD A lse_of(A reference, A total) {
+  return total == A(0) ? -std::numeric_limits<A>::infinity()
+                       : (reference + log_two(total)) * static_cast<A>(ln_2);
+}
+
 /// A relation table [1 or H, R, width].
 template <class T>
 struct Table {
@@ -74,8 +81,14 @@ struct AttentionArguments {
   A* sums = nullptr;  // of the tables: [B H, splits, R, d + dv + 1]
   int64_t splits = 1;
   A* span_sums = nullptr;  // [B H, T]: gradients of mu, times ramp
+  // Where keys are cut into stretches, results of rows go here instead: [stretches, B H L,
+  // columns], in forward without the division by the sum of weights, and [stretches, B H L, 2]: the
+  // reference of a row in units of log 2, and that sum.
+  A *wide = nullptr, *statistics = nullptr;
 
   LONGSPAN_HD int64_t table_width() const { return sizes.width + sizes.value_width + 1; }
+  /// Columns of `wide` in the pass for dq: also those of the gradient of relation_query.
+  LONGSPAN_HD int64_t row_columns() const { return sizes.width * (own_relation_query ? 2 : 1); }
 };
 
 /// Sizes of the tiles. A thread of 16 x 16 computes every 16th row and column of a product.
@@ -487,8 +500,9 @@ class General {
 
   // ------------------------------------------------------------------------------ passes
 
-  /// Columns chunk Tile::row_sums of out, of rows `from` .. of a tile; chunk 0 also lse.
-  LONGSPAN_HD void forward(int64_t at_tile, int64_t from, int64_t chunk) {
+  /// Columns chunk Tile::row_sums of out, of rows `from` .. of a tile and the keys of a stretch;
+  /// chunk 0 also lse.
+  LONGSPAN_HD void forward(int64_t at_tile, int64_t from, int64_t stretch, int64_t chunk) {
     constexpr int width = Tile::row_sums, share = K / parts;
     const A hidden = -std::numeric_limits<A>::infinity();
     A *const reference = row_a, *const total = row_b, *const change = row_c;
@@ -498,7 +512,7 @@ class General {
       reference[r] = hidden;
       total[r] = A(0);
     });
-    KeySteps<K> steps(x.sizes, head, at_tile);
+    KeySteps<K> steps(x.sizes, head, at_tile, stretch);
     for (KeyStep step; steps.next(step);) {
       enter(step.segment);
       load_keys(segment, step.k0, step.mask);
@@ -553,26 +567,36 @@ class General {
       const int64_t c = chunk * width + i % width;
       if (query[r] < 0 || c >= x.sizes.value_width) return;
       // Without weights sums are 0, or come of a value that is not finite.
-      const A y = total[r] == A(0) ? sum[i] * A(0) : sum[i] / total[r];
-      out[query[r] * x.out.row + c] = static_cast<T>(y);
+      const A y = total[r] == A(0) ? sum[i] * A(0) : sum[i];
+      if (x.wide != nullptr) {
+        x.wide[x.sizes.stretch_row(stretch, number, query[r]) * x.sizes.value_width + c] = y;
+      } else {
+        out[query[r] * x.out.row + c] = static_cast<T>(total[r] == A(0) ? y : y / total[r]);
+      }
     });
     if (chunk != 0) return;
     each(R, [&](int r) {
       if (query[r] < 0) return;
       const A base = reference[r] == hidden ? A(0) : reference[r];
-      const A lse = total[r] == A(0) ? hidden : (base + log_two(total[r])) * static_cast<A>(ln_2);
-      x.lse[number * x.sizes.queries + query[r]] = lse;
+      const int64_t row = x.sizes.stretch_row(stretch, number, query[r]);
+      if (x.wide != nullptr) {
+        x.statistics[2 * row] = base;
+        x.statistics[2 * row + 1] = total[r];
+      } else {
+        x.lse[row] = lse_of(base, total[r]);
+      }
     });
   }
 
   /// Columns chunk Tile::row_sums of dq, or of the gradient of relation_query, of rows `from` .. of
-  /// a tile.
-  LONGSPAN_HD void row_gradients(int64_t at_tile, int64_t from, int64_t chunk, bool of_relation) {
+  /// a tile and the keys of a stretch.
+  LONGSPAN_HD void row_gradients(int64_t at_tile, int64_t from, int64_t stretch, int64_t chunk,
+                                 bool of_relation) {
     constexpr int width = Tile::row_sums;
     load_rows(at_tile, from);
     load_statistics();
     clear(sum, R * width);
-    KeySteps<K> steps(x.sizes, head, at_tile);
+    KeySteps<K> steps(x.sizes, head, at_tile, stretch);
     for (KeyStep step; steps.next(step);) {
       enter(step.segment);
       load_keys(segment, step.k0, step.mask);
@@ -591,7 +615,12 @@ class General {
     each(R * width, [&](int i) {
       const int64_t r = i / width, c = chunk * width + i % width;
       if (query[r] < 0 || c >= x.sizes.width) return;
-      to[query[r] * rows.row + c] = static_cast<T>(sum[i] * scale);
+      if (x.wide != nullptr) {
+        const int64_t row = x.sizes.stretch_row(stretch, number, query[r]);
+        x.wide[row * x.row_columns() + (of_relation ? x.sizes.width : 0) + c] = sum[i] * scale;
+      } else {
+        to[query[r] * rows.row + c] = static_cast<T>(sum[i] * scale);
+      }
     });
   }
 
@@ -651,7 +680,7 @@ class General {
       for (int64_t from = 0; from < rows; from += R) {
         load_rows(t, from);
         load_statistics();
-        KeySteps<K> steps(x.sizes, head, t);
+        KeySteps<K> steps(x.sizes, head, t, all_stretches);
         for (KeyStep step; steps.next(step);) {
           enter(step.segment);
           int64_t least, most;
@@ -716,16 +745,18 @@ struct GeneralPasses {
   static constexpr int64_t key_parts = kernels::kAttentionWorkKeys / Tile::keys;
 
   static LONGSPAN_HD int64_t forward_blocks(const Arguments& x) {
-    return units_of(x.sizes, x.sizes.layout.row_items,
-                    ceil_div(x.sizes.value_width, Tile::row_sums) * Tile::parts);
+    return units_of(
+        x.sizes, x.sizes.layout.row_items,
+        ceil_div(x.sizes.value_width, Tile::row_sums) * Tile::parts * x.sizes.stretches());
   }
   /// Chunks of columns of dq, and then those of the gradient of relation_query.
   static LONGSPAN_HD int64_t row_chunks(const Arguments& x) {
     return ceil_div(x.sizes.width, Tile::row_sums);
   }
   static LONGSPAN_HD int64_t row_blocks(const Arguments& x) {
-    return units_of(x.sizes, x.sizes.layout.row_items,
-                    row_chunks(x) * (x.own_relation_query ? 2 : 1) * Tile::parts);
+    return units_of(
+        x.sizes, x.sizes.layout.row_items,
+        row_chunks(x) * (x.own_relation_query ? 2 : 1) * Tile::parts * x.sizes.stretches());
   }
   static LONGSPAN_HD int64_t key_chunks(const Arguments& x) {
     return ceil_div(most_of(x.sizes.width, x.sizes.value_width), Tile::key_sums);
@@ -739,22 +770,24 @@ struct GeneralPasses {
 
   static LONGSPAN_HD void forward(const Arguments& x, A* shared, int64_t index) {
     const int64_t chunks = ceil_div(x.sizes.value_width, Tile::row_sums);
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, chunks * Tile::parts);
+    const int64_t pieces = chunks * Tile::parts;
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, pieces * x.sizes.stretches());
     General<T> tile(x, work, shared, 2, Tile::rows * Tile::row_sums);
-    const int64_t from = work.chunk / chunks * Tile::rows;
+    const int64_t from = work.chunk % pieces / chunks * Tile::rows;
     if (from >= tile.head.tile_rows(x.sizes, work.place)) return;
-    tile.forward(work.place, from, work.chunk % chunks);
+    tile.forward(work.place, from, work.chunk / pieces, work.chunk % chunks);
   }
   static LONGSPAN_HD void row_gradients(const Arguments& x, A* shared, int64_t index) {
     const int64_t chunks = row_chunks(x);
     const int64_t results = chunks * (x.own_relation_query ? 2 : 1);
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, results * Tile::parts);
+    const int64_t pieces = results * Tile::parts;
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, pieces * x.sizes.stretches());
     const bool of_relation = work.chunk % results >= chunks;
     if ((of_relation ? x.drelation_query : x.dq).data == nullptr) return;
     General<T> tile(x, work, shared, 3, Tile::rows * Tile::row_sums);
-    const int64_t from = work.chunk / results * Tile::rows;
+    const int64_t from = work.chunk % pieces / results * Tile::rows;
     if (from >= tile.head.tile_rows(x.sizes, work.place)) return;
-    tile.row_gradients(work.place, from, work.chunk % chunks, of_relation);
+    tile.row_gradients(work.place, from, work.chunk / pieces, work.chunk % chunks, of_relation);
   }
   static LONGSPAN_HD void key_gradients(const Arguments& x, A* shared, int64_t index) {
     const int64_t chunks = key_chunks(x);
@@ -803,6 +836,50 @@ LONGSPAN_HD void join_row(const HeadRows<T>& out, int64_t heads, int64_t queries
   }
 }
 
+/// Row i of out and lse [B, H, L] from what the stretches gave: columns rank, rank + team, ... of
+/// it. Every sum goes over the stretches in their order.
+template <class T>
+LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
+  using A = Accumulator<T>;
+  const A none = -std::numeric_limits<A>::infinity();
+  const int64_t stretches = x.sizes.stretches(), rows = x.sizes.head_count() * x.sizes.queries;
+  const auto base = [&](int64_t s) { return x.statistics[2 * (s * rows + i)]; };
+  const auto weights = [&](int64_t s) { return x.statistics[2 * (s * rows + i) + 1]; };
+  A top = none, total = 0;
+  for (int64_t s = 0; s < stretches; ++s) {
+    if (weights(s) != A(0)) top = most_of(top, base(s));
+  }
+  const auto share = [&](int64_t s) { return weights(s) == A(0) ? A(1) : two_to(base(s) - top); };
+  for (int64_t s = 0; s < stretches; ++s) total += weights(s) * share(s);
+  const int64_t row = i % x.sizes.queries, bh = i / x.sizes.queries, width = x.sizes.value_width;
+  T* const out = x.out.of(bh / x.sizes.heads, bh % x.sizes.heads) + row * x.out.row;
+  for (int64_t c = rank; c < width; c += team) {
+    A sum = 0;
+    for (int64_t s = 0; s < stretches; ++s) {
+      sum = fused(x.wide[(s * rows + i) * width + c], share(s), sum);
+    }
+    out[c] = static_cast<T>(total == A(0) ? sum : sum / total);
+  }
+  if (rank == 0) x.lse[i] = lse_of(top, total);
+}
+
+/// Row i of `to` [B, H, L, d] as the sum of columns `column` .. of the stretches, in their order.
+template <class T>
+LONGSPAN_HD void add_stretches(const AttentionArguments<T>& x, int64_t column,
+                               const HeadRows<T>& to, int64_t i, int rank, int team) {
+  using A = Accumulator<T>;
+  const int64_t stretches = x.sizes.stretches(), rows = x.sizes.head_count() * x.sizes.queries;
+  const int64_t row = i % x.sizes.queries, bh = i / x.sizes.queries;
+  T* const out = to.of(bh / x.sizes.heads, bh % x.sizes.heads) + row * to.row;
+  for (int64_t c = rank; c < to.width; c += team) {
+    A sum = 0;
+    for (int64_t s = 0; s < stretches; ++s) {
+      sum += x.wide[(s * rows + i) * x.row_columns() + column + c];
+    }
+    out[c] = static_cast<T>(sum);
+  }
+}
+
 /// Entry (h, id, c) of the gradient of a table whose columns begin at `column` of x.sums; h is -1
 /// where heads share it.
 template <class T>
@@ -839,6 +916,27 @@ LONGSPAN_HD Accumulator<T> span_part(const AttentionArguments<T>& x, int64_t b, 
   }
   return total / static_cast<Accumulator<T>>(x.span.ramp);
 }
+
+/// Memory for what the stretches of keys give, while the object lives; none where all keys are one.
+template <class T>
+class StretchRoom {
+ public:
+  /// Room for rows of `columns`, and in forward for their statistics.
+  StretchRoom(AttentionArguments<T>& x, int64_t columns, bool forward, Device device) {
+    if (x.sizes.stretch == 0) return;
+    const int64_t rows = x.sizes.stretches() * x.sizes.head_count() * x.sizes.queries;
+    x.wide = take(rows * columns, device);
+    if (forward) x.statistics = take(rows * 2, device);
+  }
+
+ private:
+  Accumulator<T>* take(int64_t numbers, Device device) {
+    const auto bytes = most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(Accumulator<T>));
+    room_.push_back(std::make_unique<Scratch>(bytes, device));
+    return room_.back()->template as<Accumulator<T>>();
+  }
+  std::vector<std::unique_ptr<Scratch>> room_;
+};
 
 // ---------------------------------------------------------------------------------- from the views
 
@@ -914,6 +1012,7 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   x.draws.active = in.dropout.p > 0;
   x.draws.scale = 1 / (1 - in.dropout.p);
   x.scale = in.terms.scale;
+  x.stretch = keys_of_stretch(x.queries, x.segment[0].keys, x.segment[1].keys);
   return x;
 }
 

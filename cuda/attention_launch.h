@@ -1,7 +1,6 @@
 #pragma once
 
-#include "core/view.h"
-#include "ops/kernels/block_attention.h"
+#include "cuda/attention_general.h"
 
 namespace longspan::cuda {
 
@@ -9,15 +8,15 @@ namespace longspan::cuda {
 unsigned attention_grid(const char* name, int64_t blocks);
 
 /// Attention on tensor cores, where widths are multiples of 8 up to 128, rows begin at multiples of
-/// 16 bytes, the scale is positive and there are no relation terms. Each returns whether it served
-/// the call. Backward takes delta = dout . out - dlse, [B, H, L], and gives dq, dk and dv.
-bool tensor_forward_bf16(const kernels::AttentionInputs& in, const View& out, const View& lse);
-bool tensor_backward_bf16(const kernels::AttentionInputs& in, const ConstView& lse,
-                          const ConstView& dout, const float* delta,
-                          const kernels::AttentionGradients& grads);
-bool tensor_forward_f16(const kernels::AttentionInputs& in, const View& out, const View& lse);
-bool tensor_backward_f16(const kernels::AttentionInputs& in, const ConstView& lse,
-                         const ConstView& dout, const float* delta,
-                         const kernels::AttentionGradients& grads);
+/// 16 bytes, the scale is positive and there are no relation terms, from the arguments that the
+/// general path is given. Each returns whether it served the call. Backward gives dq, dk and dv.
+bool tensor_forward(const kernels::AttentionInputs& in, const View& out,
+                    const AttentionArguments<bf16>& x);
+bool tensor_forward(const kernels::AttentionInputs& in, const View& out,
+                    const AttentionArguments<f16>& x);
+bool tensor_backward(const kernels::AttentionInputs& in, const ConstView& dout,
+                     const kernels::AttentionGradients& grads, const AttentionArguments<bf16>& x);
+bool tensor_backward(const kernels::AttentionInputs& in, const ConstView& dout,
+                     const kernels::AttentionGradients& grads, const AttentionArguments<f16>& x);
 
 }  // namespace longspan::cuda

@@ -40,6 +40,20 @@ LONGSPAN_HD constexpr uint64_t bit_range(int64_t lo, int64_t hi) {
   return hi <= lo ? 0 : (~uint64_t{0} >> (64 - (hi - lo))) << lo;
 }
 
+/// Few queries before many keys are too few blocks for a device: their keys are then cut into
+/// stretches of places, whose results are joined in their order. The keys of a stretch, or 0 where
+/// all are one. Counts of a single head decide, so that no sample's bits depend on the others, and
+/// all stretches' results take an eighth of the elements of k and v at most.
+LONGSPAN_HD constexpr int64_t keys_of_stretch(int64_t queries, int64_t keys, int64_t side_keys) {
+  constexpr int64_t tile = kernels::kAttentionTileRows, least = 8 * tile;
+  if (queries > 4 * tile) return 0;
+  const int64_t stretch = least * most_of<int64_t>(ceil_div(queries, tile), 1);
+  return keys + side_keys >= 2 * stretch ? stretch : 0;
+}
+
+/// In place of the number of one.
+inline constexpr int64_t all_stretches = -1;
+
 /// Rows of [B, H, rows, width] with unit last stride.
 template <class T>
 struct HeadRows {
@@ -113,12 +127,19 @@ struct AttentionSizes {
   LayoutTables layout;
   Draws draws;
   double scale;
+  int64_t stretch;  // keys of a stretch, 0: all
 
   LONGSPAN_HD int64_t head_count() const { return batch * heads; }
   /// Steps of `unit` places that hold the keys of the first segment, and of all.
   LONGSPAN_HD int64_t main_steps(int64_t unit) const { return ceil_div(segment[0].keys, unit); }
   LONGSPAN_HD int64_t key_steps(int64_t unit) const {
     return main_steps(unit) + (segments > 1 ? ceil_div(segment[1].keys, unit) : 0);
+  }
+  /// Stretches that keys are cut into; none holds keys of both segments.
+  LONGSPAN_HD int64_t stretches() const { return stretch == 0 ? 1 : key_steps(stretch); }
+  /// A row of [stretches, B, H, L], head = b H + h.
+  LONGSPAN_HD int64_t stretch_row(int64_t number, int64_t head, int64_t query) const {
+    return (number * head_count() + head) * queries + query;
   }
 };
 
@@ -198,20 +219,27 @@ struct AttentionHead {
     if (lo >= hi) return {0, 0};
     return {static_cast<int32_t>(lo), static_cast<int32_t>(hi)};
   }
+  /// The first run of a tile that begins after a place.
+  LONGSPAN_HD int32_t run_after(const AttentionSizes& x, int64_t tile, int segment,
+                                int32_t place) const {
+    int32_t at = x.layout.row_start[first_tile + tile];
+    int32_t end = x.layout.row_start[first_tile + tile + 1];
+    while (at < end) {
+      const int32_t middle = at + (end - at) / 2;
+      const int32_t* const run = x.layout.runs + kRunFields * middle;
+      const bool before = run[2] != segment ? run[2] < segment : run[0] <= place;
+      if (before) {
+        at = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return at;
+  }
   /// How often the key at a place counts for the rows of a tile, one of whose runs holds it.
   LONGSPAN_HD int32_t times(const AttentionSizes& x, int64_t tile, int segment,
                             int32_t place) const {
-    const int32_t* const runs = x.layout.runs;
-    // The last run of the tile that begins at or before the place.
-    int32_t at = x.layout.row_start[first_tile + tile];
-    int32_t end = x.layout.row_start[first_tile + tile + 1];
-    while (end - at > 1) {
-      const int32_t middle = at + (end - at) / 2;
-      const int32_t* const run = runs + kRunFields * middle;
-      const bool before = run[2] != segment ? run[2] < segment : run[0] <= place;
-      (before ? at : end) = middle;
-    }
-    return runs[kRunFields * at + 4];
+    return x.layout.runs[kRunFields * (run_after(x, tile, segment, place) - 1) + 4];
   }
 };
 
@@ -225,21 +253,24 @@ struct KeyStep {
   uint64_t mask;
 };
 
-/// The steps of one query tile, ascending by segment and place, each once. After the last one
-/// next() is false, whose step has no bits.
+/// The steps of one query tile in a stretch, ascending by segment and place, each once. After the
+/// last one next() is false, whose step has no bits.
 template <int unit>
 class KeySteps {
   static_assert(unit <= 64);
 
  public:
-  LONGSPAN_HD KeySteps(const AttentionSizes& x, const AttentionHead& head, int64_t tile)
+  LONGSPAN_HD KeySteps(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
+                       int64_t stretch)
       : runs_(x.layout.runs),
         run_(x.layout.row_start[head.first_tile + tile]),
         end_(x.layout.row_start[head.first_tile + tile + 1]),
         main_limit_(head.key_end(x, 0)),
         side_limit_(head.side_valid),
         main_exact_(head.exact(x, 0)),
-        side_exact_(head.exact(x, 1)) {}
+        side_exact_(head.exact(x, 1)) {
+    if (x.stretch > 0 && stretch != all_stretches) restrict_to(x, head, tile, stretch);
+  }
 
   LONGSPAN_HD bool next(KeyStep& step) {
     while (run_ < end_) {
@@ -275,6 +306,26 @@ class KeySteps {
   }
 
  private:
+  LONGSPAN_HD void restrict_to(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
+                               int64_t stretch) {
+    const int64_t main = x.main_steps(x.stretch);
+    segment_ = stretch < main ? 0 : 1;
+    const int64_t from = (segment_ == 0 ? stretch : stretch - main) * x.stretch;
+    at_ = static_cast<int32_t>(from);  // a multiple of every unit
+    const auto limit = static_cast<int32_t>(
+        least_of<int64_t>(segment_ == 0 ? main_limit_ : side_limit_, from + x.stretch));
+    if (segment_ == 0) {
+      main_limit_ = limit;
+    } else {
+      side_limit_ = limit;
+    }
+    const int32_t first = run_;
+    run_ = head.run_after(x, tile, segment_, at_);
+    const int32_t* const before = runs_ + kRunFields * (run_ - 1);
+    if (run_ > first && before[2] == segment_ && before[0] + before[1] > at_) --run_;
+    end_ = most_of(run_, head.run_after(x, tile, segment_, limit - 1));
+  }
+
   const int32_t* runs_;
   int32_t run_, end_, at_ = 0, segment_ = 0, main_limit_, side_limit_;
   bool main_exact_, side_exact_;

@@ -153,9 +153,9 @@ class TensorPass {
     return bits;
   }
 
-  /// Writes 16 m rows of W columns as T, times a factor for each half of 16 rows.
-  template <int m, class Row>
-  LONGSPAN_HD void write(const Fragments<m, W / 8>& sum, int32_t width, Row row, T* to) const {
+  /// Writes 16 m rows of W columns, as T or as they are, times a factor for each half of 16 rows.
+  template <int m, class To, class Row>
+  LONGSPAN_HD void write(const Fragments<m, W / 8>& sum, int32_t width, Row row, To* to) const {
     const int t = thread_index() % 4 * 2;
     LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
       LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
@@ -164,9 +164,14 @@ class TensorPass {
         if (at < 0) continue;
         LONGSPAN_UNROLL for (int n = 0; n < W / 8; ++n) {
           if (8 * n >= width) continue;
-          const uint32_t pair =
-              pack<T>(sum[i][n][2 * half] * scale, sum[i][n][2 * half + 1] * scale);
-          memcpy(to + at + 8 * n + t, &pair, 4);
+          const float x0 = sum[i][n][2 * half] * scale, x1 = sum[i][n][2 * half + 1] * scale;
+          if constexpr (std::is_same_v<To, float>) {
+            to[at + 8 * n + t] = x0;
+            to[at + 8 * n + t + 1] = x1;
+          } else {
+            const uint32_t pair = pack<T>(x0, x1);
+            memcpy(to + at + 8 * n + t, &pair, 4);
+          }
         }
       }
     }
@@ -271,6 +276,7 @@ struct TensorForward {
   struct alignas(16) Shared {
     uint16_t q[rows * W], k[keys * W], v[keys * W];
     AttentionHead head;
+    int64_t stretch;
     Ahead<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[kernels::kAttentionSegments][rows];
@@ -279,14 +285,17 @@ struct TensorForward {
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return units_of(x.sizes, x.sizes.layout.row_items);
+    return units_of(x.sizes, x.sizes.layout.row_items, x.sizes.stretches());
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, 1);
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, x.sizes.stretches());
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (thread_index() == 0) shared.head = AttentionHead(x.sizes, work.b, work.h);
+    if (thread_index() == 0) {
+      shared.head = AttentionHead(x.sizes, work.b, work.h);
+      shared.stretch = work.chunk;
+    }
     block_barrier();
     const AttentionHead& head = shared.head;
     const TensorPass<T, W> common(x, head);
@@ -296,7 +305,7 @@ struct TensorForward {
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16 * m, t = lane % 4 * 2;
     const bool active = own < count;
 
-    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place));
+    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.chunk));
     block_barrier();
     const auto copy_keys = [&](const HeadRows<const T>* from, const KeyStep& s,
                                const SharedRows<W>& to) {
@@ -386,23 +395,31 @@ struct TensorForward {
     block_barrier();  // where there was no step: rows were noted by other threads
     if (!active) return;
 
-    const float kept = static_cast<float>(x.sizes.draws.scale);
-    common.template write<m>(
-        sum, x.sizes.value_width,
-        [&](int i, int half, float& scale) -> int64_t {
-          const int r = own + 16 * i + 8 * half + lane / 4;
-          float all = over_row(total[i][half], [](float a, float b) { return a + b; });
-          if (shared.query[r] < 0) return -1;
-          if (!sees_any(shared, x.sizes.segments, r)) all = 0;
-          scale = all == 0 ? 0.0f : kept / all;
-          if (t == 0) {
-            const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
-            const int64_t at = int64_t{common.number} * x.sizes.queries + shared.query[r];
-            x.lse[at] = all == 0 ? hidden : (base + log2f(all)) * static_cast<float>(ln_2);
-          }
-          return int64_t{shared.query[r]} * x.out.row;
-        },
-        x.out.of(head.b, head.h));
+    const auto row = [&](int i, int half, float& scale) -> int64_t {
+      const auto kept = static_cast<float>(x.sizes.draws.scale);
+      const int r = own + 16 * i + 8 * half + lane / 4;
+      float all = over_row(total[i][half], [](float a, float b) { return a + b; });
+      if (shared.query[r] < 0) return -1;
+      if (!sees_any(shared, x.sizes.segments, r)) all = 0;
+      const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
+      const int64_t at = x.sizes.stretch_row(shared.stretch, common.number, shared.query[r]);
+      if (x.wide != nullptr) {
+        scale = all == 0 ? 0.0f : kept;
+        if (t == 0) {
+          x.statistics[2 * at] = base;
+          x.statistics[2 * at + 1] = all;
+        }
+        return at * x.sizes.value_width;
+      }
+      scale = all == 0 ? 0.0f : kept / all;
+      if (t == 0) x.lse[at] = lse_of(base, all);
+      return int64_t{shared.query[r]} * x.out.row;
+    };
+    if (x.wide != nullptr) {
+      common.template write<m>(sum, x.sizes.value_width, row, x.wide);
+    } else {
+      common.template write<m>(sum, x.sizes.value_width, row, x.out.of(head.b, head.h));
+    }
   }
 
  private:
@@ -490,6 +507,7 @@ struct TensorRowGradients {
   static_assert(rows == warps * 16 * m);
   struct alignas(16) Shared {
     uint16_t q[rows * W], dout[rows * W], k[2][keys * W], v[2][keys * W];
+    int64_t stretch;
     Ahead<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[kernels::kAttentionSegments][rows];
@@ -499,22 +517,23 @@ struct TensorRowGradients {
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return units_of(x.sizes, x.sizes.layout.row_items);
+    return units_of(x.sizes, x.sizes.layout.row_items, x.sizes.stretches());
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, 1);
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, x.sizes.stretches());
     const AttentionHead head(x.sizes, work.b, work.h);
     const TensorPass<T, W> common(x, head);
     Shared& shared = *reinterpret_cast<Shared*>(memory);
+    if (thread_index() == 0) shared.stretch = work.chunk;
     const SharedRows<W> q{shared.q}, dout{shared.dout};
     const int32_t first = head.tile_row(x.sizes, work.place),
                   count = head.tile_rows(x.sizes, work.place);
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16 * m;
     const bool active = own < count;
 
-    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place));
+    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.chunk));
     block_barrier();
     const auto fetch = [&](const KeyStep& s, int to) {
       const int zero = unknown_zero(s.k0);
@@ -576,14 +595,19 @@ struct TensorRowGradients {
     wait_for_copies<0>();
     block_barrier();  // where there was no step: rows were noted by other threads
     if (!active) return;
-    common.template write<m>(
-        sum, x.sizes.width,
-        [&](int i, int half, float& scale) -> int64_t {
-          const int r = own + 16 * i + 8 * half + lane / 4;
-          scale = static_cast<float>(x.sizes.scale);
-          return shared.query[r] < 0 ? -1 : int64_t{shared.query[r]} * x.dq.row;
-        },
-        x.dq.of(head.b, head.h));
+    const auto row = [&](int i, int half, float& scale) -> int64_t {
+      const int32_t of = shared.query[own + 16 * i + 8 * half + lane / 4];
+      scale = static_cast<float>(x.sizes.scale);
+      if (of < 0) return -1;
+      return x.wide != nullptr
+                 ? x.sizes.stretch_row(shared.stretch, common.number, of) * x.sizes.width
+                 : int64_t{of} * x.dq.row;
+    };
+    if (x.wide != nullptr) {
+      common.template write<m>(sum, x.sizes.width, row, x.wide);
+    } else {
+      common.template write<m>(sum, x.sizes.width, row, x.dq.of(head.b, head.h));
+    }
   }
 
  private:

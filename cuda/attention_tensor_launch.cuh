@@ -48,26 +48,20 @@ inline bool tensor_serves(const kernels::AttentionInputs& in) {
 }
 
 template <class T>
-bool tensor_forward_of(const kernels::AttentionInputs& in, const View& out, const View& lse) {
+bool tensor_forward_of(const kernels::AttentionInputs& in, const View& out,
+                       const AttentionArguments<T>& x) {
   if (!tensor_serves(in) || !rows_fit(out)) return false;
-  AttentionArguments<T> x = arguments_of<T>(in);
-  x.out = head_rows<T>(out);
-  x.lse = lse.as<float>();
   launch_tensor<TensorForward>("block_attention_forward", x);
   return true;
 }
 
 template <class T>
-bool tensor_backward_of(const kernels::AttentionInputs& in, const ConstView& lse,
-                        const ConstView& dout, const float* delta,
-                        const kernels::AttentionGradients& grads) {
+bool tensor_backward_of(const kernels::AttentionInputs& in, const ConstView& dout,
+                        const kernels::AttentionGradients& grads, const AttentionArguments<T>& x) {
   if (!tensor_serves(in) || !rows_fit(dout)) return false;
   for (const View* g : {&grads.q, &grads.k[0], &grads.v[0], &grads.k[1], &grads.v[1]}) {
     if (*g && !rows_fit(*g)) return false;
   }
-  AttentionArguments<T> x = arguments_of<T>(in);
-  add_gradients(in, lse, dout, grads, x);
-  x.delta = delta;
   if (grads.q) launch_tensor<TensorRowGradients>("block_attention_backward", x);
   if (grads.k[0]) launch_tensor<TensorKeyGradients>("block_attention_backward", x);
   return true;

@@ -66,6 +66,31 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
+/// out and lse from what the stretches of keys gave: a warp for each row.
+template <class T>
+__global__ void __launch_bounds__(general_threads)
+    join_stretches_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t rows) {
+  const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32; i < rows;
+       i += step) {
+    join_stretches(x, i, lane, 32);
+  }
+}
+
+/// Rows `to` of a gradient, whose sums begin at `column` of what the stretches gave.
+template <class T>
+__global__ void __launch_bounds__(general_threads)
+    add_stretches_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t column,
+                         HeadRows<T> to, int64_t rows) {
+  const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32; i < rows;
+       i += step) {
+    add_stretches(x, column, to, i, lane, 32);
+  }
+}
+
 /// The gradient of a table [1 or H, R, width], whose sums begin at `column`.
 template <class T, class A>
 __global__ void __launch_bounds__(general_threads)
@@ -106,15 +131,20 @@ template <class T>
 void forward_of(const AttentionInputs& in, const View& out, const View& lse) {
   using A = Accumulator<T>;
   AttentionArguments<T> x = arguments_of<T>(in);
+  constexpr const char* name = "block_attention_forward";
   x.out = head_rows<T>(out);
   x.lse = lse.as<A>();
-  if constexpr (std::is_same_v<T, bf16>) {
-    if (tensor_forward_bf16(in, out, lse)) return;
-  } else if constexpr (std::is_same_v<T, f16>) {
-    if (tensor_forward_f16(in, out, lse)) return;
+  const StretchRoom<T> room(x, x.sizes.value_width, true, in.q.device);
+  bool done = false;
+  if constexpr (sizeof(T) == 2) done = tensor_forward(in, out, x);
+  if (!done) {
+    launch_general<Pass::forward>(name, x, GeneralPasses<T>::forward_blocks(x),
+                                  GeneralTile<A>::forward_bytes);
   }
-  launch_general<Pass::forward>("block_attention_forward", x, GeneralPasses<T>::forward_blocks(x),
-                                GeneralTile<A>::forward_bytes);
+  if (x.wide == nullptr) return;
+  const int64_t rows = x.sizes.head_count() * x.sizes.queries;
+  launch(name, join_stretches_kernel<T>, dim3(blocks_for(rows, general_threads / 32)),
+         general_threads, 0, x, rows);
 }
 
 template <class T>
@@ -169,15 +199,19 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
          x, dlse.as<A>(), dlse ? dlse.stride(0) : 0, dlse ? dlse.stride(1) : 0,
          dlse ? dlse.stride(2) : 0, delta.as<A>());
   x.delta = delta.as<A>();
+  const StretchRoom<T> room(x, x.row_columns(), false, in.q.device);
   bool done = false;
-  if constexpr (std::is_same_v<T, bf16>) {
-    done = tensor_backward_bf16(in, lse, dout, delta.as<float>(), grads);
-  } else if constexpr (std::is_same_v<T, f16>) {
-    done = tensor_backward_f16(in, lse, dout, delta.as<float>(), grads);
-  }
+  if constexpr (sizeof(T) == 2) done = tensor_backward(in, dout, grads, x);
   if (!done && (grads.q || grads.relation_query)) {
     launch_general<Pass::rows>(name, x, Passes::row_blocks(x), GeneralTile<A>::rows_bytes);
   }
+  const auto add = [&](const HeadRows<T>& to, int64_t column) {
+    if (x.wide == nullptr || to.data == nullptr) return;
+    launch(name, add_stretches_kernel<T>, dim3(blocks_for(rows, general_threads / 32)),
+           general_threads, 0, x, column, to, rows);
+  };
+  add(x.dq, 0);
+  add(x.drelation_query, x.sizes.width);
   if (!done && (grads.k[0] || grads.span)) key_gradients(x, grads, in.q.device);
   if (grads.relation_key || grads.relation_bias || grads.relation_value) {
     table_gradients(in, x, grads);

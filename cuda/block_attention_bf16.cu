@@ -2,14 +2,14 @@
 
 namespace longspan::cuda {
 
-bool tensor_forward_bf16(const kernels::AttentionInputs& in, const View& out, const View& lse) {
-  return tensor_forward_of<bf16>(in, out, lse);
+bool tensor_forward(const kernels::AttentionInputs& in, const View& out,
+                    const AttentionArguments<bf16>& x) {
+  return tensor_forward_of(in, out, x);
 }
 
-bool tensor_backward_bf16(const kernels::AttentionInputs& in, const ConstView& lse,
-                          const ConstView& dout, const float* delta,
-                          const kernels::AttentionGradients& grads) {
-  return tensor_backward_of<bf16>(in, lse, dout, delta, grads);
+bool tensor_backward(const kernels::AttentionInputs& in, const ConstView& dout,
+                     const kernels::AttentionGradients& grads, const AttentionArguments<bf16>& x) {
+  return tensor_backward_of(in, dout, grads, x);
 }
 
 }  // namespace longspan::cuda

@@ -37,8 +37,10 @@ void OnHost<T>::forward(const kernels::AttentionInputs& in, const View& out, con
   AttentionArguments<T> x = arguments_of<T>(in);
   x.out = head_rows<T>(out);
   x.lse = lse.as<A>();
+  const StretchRoom<T> room(x, x.sizes.value_width, true, {});
   run_blocks<A>(Passes::forward_blocks(x), Tile::forward_bytes,
                 [&](A* shared, int64_t i) { Passes::forward(x, shared, i); });
+  simulated::join_rows(x);
 }
 
 template <class T>
@@ -62,8 +64,11 @@ void OnHost<T>::backward(const kernels::AttentionInputs& in, const ConstView& ou
       simulated::backward_arguments<T>(in, out, lse, dout, dlse, grads, delta);
   const auto& n = x.sizes;
   if (grads.q || grads.relation_query) {
+    const StretchRoom<T> room(x, x.row_columns(), false, {});
     run_blocks<A>(Passes::row_blocks(x), Tile::rows_bytes,
                   [&](A* shared, int64_t i) { Passes::row_gradients(x, shared, i); });
+    simulated::add_rows(x, x.dq, 0);
+    simulated::add_rows(x, x.drelation_query, x.sizes.width);
   }
   if (grads.k[0] || grads.span) {
     std::vector<A> sums(static_cast<size_t>(n.head_count() * n.segment[0].keys),

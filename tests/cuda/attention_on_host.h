@@ -50,6 +50,22 @@ struct WithWork {
   }
 };
 
+/// What joins the stretches of keys, where there are several.
+template <class T>
+void join_rows(const AttentionArguments<T>& x) {
+  if (x.wide == nullptr) return;
+  for (int64_t i = 0; i < x.sizes.head_count() * x.sizes.queries; ++i) {
+    for (int rank = 0; rank < 32; ++rank) join_stretches(x, i, rank, 32);
+  }
+}
+template <class T>
+void add_rows(const AttentionArguments<T>& x, const HeadRows<T>& to, int64_t column) {
+  if (x.wide == nullptr || to.data == nullptr) return;
+  for (int64_t i = 0; i < x.sizes.head_count() * x.sizes.queries; ++i) {
+    for (int rank = 0; rank < 32; ++rank) add_stretches(x, column, to, i, rank, 32);
+  }
+}
+
 /// What the host of the device's kernels does about parts.
 template <template <class> class Kernels, class T>
 void forward_on_host(const kernels::AttentionInputs& in, const View& out, const View& lse) {

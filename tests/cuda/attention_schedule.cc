@@ -270,7 +270,7 @@ void check_steps(const Call& call, const std::string& name) {
     const Pairs truth = truth_of(call, head.b, head.h);
     Visits by_rows(x, head, truth), by_columns(x, head, truth);
     for (int32_t tile = 0; tile < head.tiles; ++tile) {
-      KeySteps<unit> steps(x, head, tile);
+      KeySteps<unit> steps(x, head, tile, all_stretches);
       std::pair<int, int32_t> last{-1, -1};
       KeyStep step;
       while (steps.next(step)) {
@@ -325,7 +325,7 @@ TEST(AttentionSchedule, EveryPairOnceWithLengths) {
 TEST(AttentionSchedule, FullStepsAreFound) {
   const Call call({patterns::dense(), 192, 256});
   const AttentionHead head(call.sizes, 0, 0);
-  KeySteps<64> steps(call.sizes, head, 1);
+  KeySteps<64> steps(call.sizes, head, 1, all_stretches);
   int full = 0, all = 0;
   for (KeyStep step; steps.next(step); ++all) full += step.full;
   EXPECT_EQ(full, 4);
@@ -343,7 +343,7 @@ TEST(AttentionSchedule, ShortRunsShareAStep) {
   AttentionPattern p;
   p.layout = make_layout(4, 100, {tiles});
   const Call call({p, 4, 100});
-  KeySteps<64> steps(call.sizes, AttentionHead(call.sizes, 0, 0), 0);
+  KeySteps<64> steps(call.sizes, AttentionHead(call.sizes, 0, 0), 0, all_stretches);
   KeyStep step;
   ASSERT_TRUE(steps.next(step));
   EXPECT_EQ(step.mask, bit_range(3, 8) | bit_range(10, 11) | bit_range(60, 64));
@@ -376,6 +376,61 @@ TEST(AttentionSchedule, PlacesInOrderAreCovered) {
   EXPECT_EQ(seen.size(), size_t{3 * 5 * 7 * 2});
 }
 
+// The stretches of a tile hold its steps, each once.
+template <int unit>
+void check_stretches(const Call& call) {
+  const AttentionSizes& x = call.sizes;
+  ASSERT_EQ(x.stretch % unit, 0);
+  for (int64_t bh = 0; bh < x.head_count(); ++bh) {
+    const AttentionHead head(x, bh / x.heads, bh % x.heads);
+    for (int32_t tile = 0; tile < head.tiles; ++tile) {
+      KeySteps<unit> whole(x, head, tile, all_stretches);
+      KeyStep expected, step;
+      for (int64_t n = 0; n < x.stretches(); ++n) {
+        const int64_t main = x.main_steps(x.stretch);
+        const int segment = n < main ? 0 : 1;
+        const int64_t from = (n - (segment == 0 ? 0 : main)) * x.stretch;
+        KeySteps<unit> steps(x, head, tile, n);
+        while (steps.next(step)) {
+          ASSERT_TRUE(whole.next(expected));
+          ASSERT_EQ(step.k0, expected.k0);
+          ASSERT_EQ(step.segment, expected.segment);
+          ASSERT_EQ(step.full, expected.full);
+          ASSERT_EQ(step.mask, expected.mask);
+          ASSERT_TRUE(step.segment == segment && step.k0 >= from && step.k0 < from + x.stretch);
+        }
+      }
+      ASSERT_FALSE(whole.next(expected));
+    }
+  }
+}
+
+TEST(AttentionSchedule, StretchesHoldEveryStepOnce) {
+  for (const int64_t queries : {1, 40, 100}) {
+    for (const int64_t keys : {1536, 1537, 3100, 5000}) {
+      for (const Case& c :
+           {Case{patterns::dense(), queries, keys}, Case{patterns::causal(), queries, keys},
+            Case{patterns::local(900), queries, keys},
+            Case{patterns::dilated(40, 0, 2), queries, keys},
+            Case{ragged(queries, keys), queries, keys, 2, 3},
+            Case{everything(queries, keys, keys / 2), queries, keys, 2, 3, keys / 2},
+            Case{everything(queries, 300, keys), queries, 300, 2, 3, keys}}) {
+        const Call call(c);
+        ASSERT_EQ(call.sizes.stretch > 0,
+                  c.keys + c.side_keys >= 1536 * ceil_div(queries, kernels::kAttentionTileRows));
+        if (call.sizes.stretch == 0) continue;
+        check_stretches<64>(call);
+        check_stretches<48>(call);
+        check_stretches<32>(call);
+        if (HasFatalFailure()) FAIL() << c.pattern.name << " " << queries << " " << keys;
+      }
+    }
+  }
+  EXPECT_EQ(keys_of_stretch(384, 1 << 20, 0), 4 * 768);
+  EXPECT_EQ(keys_of_stretch(385, 1 << 20, 0), 0);
+  EXPECT_EQ(keys_of_stretch(1, 1535, 0), 0);
+}
+
 // Of a list of work: every unit once, those of most steps first, equals in order of their places.
 struct Worked {
   std::set<std::array<int64_t, 4>> units;
@@ -399,7 +454,7 @@ TEST(AttentionSchedule, WorkIsDoneOnceAndTheLongestFirst) {
       const AttentionWork w(x, x.layout.row_work, i, chunks);
       const AttentionHead head(x, w.b, w.h);
       ASSERT_LT(w.place, head.tiles);
-      KeySteps<unit> steps(x, head, w.place);
+      KeySteps<unit> steps(x, head, w.place, all_stretches);
       int64_t cost = 0;
       for (KeyStep step; steps.next(step);) ++cost;
       rows.take(w, cost, head.first_tile + w.place);

@@ -94,7 +94,9 @@ struct OnHost {
     AttentionArguments<T> x = arguments_of<T>(wide.in);
     x.out = head_rows<T>(y.tensor.mut());
     x.lse = lse.as<float>();
+    const StretchRoom<T> room(x, x.sizes.value_width, true, {});
     run_width<TensorForward>(x);
+    simulated::join_rows(x);
     y.give<T>(out);
   }
 
@@ -111,10 +113,12 @@ struct OnHost {
       to.v[s] = gradients.keys[2 * s + 1].tensor.mut();
     }
     std::vector<float> delta;
-    const AttentionArguments<T> x = simulated::backward_arguments<T>(
-        wide.in, y.tensor.view(), lse, dy.tensor.view(), dlse, to, delta);
+    AttentionArguments<T> x = simulated::backward_arguments<T>(wide.in, y.tensor.view(), lse,
+                                                               dy.tensor.view(), dlse, to, delta);
     if (grads.q) {
+      const StretchRoom<T> room(x, x.row_columns(), false, {});
       run_width<TensorRowGradients>(x);
+      simulated::add_rows(x, x.dq, 0);
       gradients.q.template give<T>(grads.q);
     }
     if (!grads.k[0]) return;
@@ -211,6 +215,11 @@ TEST(AttentionTensor, Features) {
 }
 
 TEST(AttentionTensor, TheFirstSegmentMayHaveNoKeys) { expect_no_first_keys(DType::bf16); }
+
+TEST(AttentionTensor, FewQueries) {
+  EXPECT_GT(keys_of_stretch(1, 1536, 0), 0);
+  expect_few_queries(DType::bf16, false);
+}
 
 TEST(AttentionTensor, FitsSharedMemory) {
   const auto check = [](auto pass) {

@@ -592,6 +592,53 @@ void expect_no_first_keys(DType dtype) {
 
 TEST(AttentionFeatures, TheFirstSegmentMayHaveNoKeys) { expect_no_first_keys(DType::f32); }
 
+// Few queries before many keys: devices cut the keys into stretches, and join what these give.
+void expect_few_queries(DType dtype, bool relations) {
+  struct Counts {
+    int64_t batch, queries, keys, side_keys;
+  };
+  const auto all = [](int64_t, int64_t) { return true; };
+  for (const Counts& n :
+       {Counts{2, 1, 1536, 0}, {1, 40, 1700, 900}, {1, 100, 3100, 0}, {1, 3, 200, 1800}}) {
+    const std::string what = fmt::format("L {} T {} + {}", n.queries, n.keys, n.side_keys);
+    Problem x = problem({n.batch, kHeads, n.queries, n.keys, 6, 5}, all);
+    if (n.side_keys > 0) {
+      x.side.keys = n.side_keys;
+      x.side.k = random_values(n.batch * kHeads * n.side_keys * 6, 21);
+      x.side.v = random_values(n.batch * kHeads * n.side_keys * 5, 22);
+    }
+    const AttentionPattern p = everything(n.queries, n.keys, n.side_keys);
+    expect_near(run(x, p, dtype), solve(x), dtype, what);
+    x.p = 0.375;
+    x.dropout_key = 42;
+    expect_near(run(x, p, dtype), solve(x), dtype, what + " dropout");
+    if (!relations || n.side_keys > 0) continue;
+    add_relations(x, {1000, 3}, true, true, true, true);
+    x.relation_query = random_values(n.batch * kHeads * n.queries * 6, 31);
+    expect_near(run(x, p, dtype), solve(x), dtype, what + " relations");
+  }
+  // Stretches that hold nothing, for some rows or for all; runs that begin before a stretch.
+  const auto near = [](int64_t p, int64_t j) { return j <= p && p - j < 50; };
+  const auto strided = [](int64_t p, int64_t j) { return j <= p && (p - j) % 7 == 0; };
+  Problem x = problem({1, kHeads, 20, 1600, 6, 5}, near);
+  expect_near(run(x, patterns::local(50), dtype), solve(x), dtype, "local");
+  x = problem({1, kHeads, 20, 1600, 6, 5}, strided);
+  expect_near(run(x, patterns::strided(7), dtype), solve(x), dtype, "strided");
+  const std::vector<int64_t> q_valid = {20, 10, 20}, k_valid = {700, 1600, 0};
+  x = problem({3, kHeads, 20, 1600, 6, 5}, all);
+  x.sees = [&](int64_t b, int64_t i, int64_t j) {
+    const auto n = static_cast<size_t>(b);
+    return i < q_valid[n] && j < k_valid[n];
+  };
+  const AttentionPattern lengths =
+      with_lengths(patterns::dense(), Tensor::from(q_valid, {3}), Tensor::from(k_valid, {3}));
+  expect_near(run(x, lengths, dtype), solve(x), dtype, "lengths");
+}
+
+TEST(AttentionFeatures, FewQueries) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) expect_few_queries(dtype, true);
+}
+
 // The pairs of a pattern as two parts: of one tile in three each has some of every run, of the
 // others one has all.
 std::vector<AttentionPattern> parts_of(const AttentionPattern& whole, int64_t queries, int64_t keys,

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "core/best_fit.h"
+#include "core/divide.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define LONGSPAN_ASAN 1
@@ -33,6 +34,16 @@ void unpoison([[maybe_unused]] char* at, [[maybe_unused]] int64_t bytes) {
 #endif
 }
 
+/// Returns the whole pages among the free addresses [from, to) to the system: they come back empty.
+int64_t give_up(char* from, char* to) {
+  static const int64_t page = sysconf(_SC_PAGESIZE);
+  const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(from) % uintptr_t(page));
+  from += round_up(beyond, page) - beyond;
+  const int64_t bytes = round_down(to - from, page);
+  if (bytes <= 0 || madvise(from, static_cast<size_t>(bytes), MADV_DONTNEED) != 0) return 0;
+  return bytes;
+}
+
 struct Arena {
   int64_t physical;
   BestFit blocks;
@@ -48,7 +59,7 @@ struct Arena {
         start += huge_page - static_cast<int64_t>(misalignment);
         size -= huge_page - static_cast<int64_t>(misalignment);
       }
-      blocks = BestFit(start, size, physical);
+      blocks = BestFit(start, size, physical, nullptr, give_up);
       madvise(start, static_cast<size_t>(size), MADV_HUGEPAGE);
       break;
     }

@@ -1,5 +1,6 @@
 #include "core/best_fit.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace longspan {
@@ -11,7 +12,7 @@ char* BestFit::allocate(int64_t bytes) {
     if (!list.empty()) {
       at = list.back();
       list.pop_back();
-      free_ -= bytes;
+      free_ -= bytes;  // none of these is ever given up
     }
   }
   if (at == nullptr) at = from_free(bytes);
@@ -34,13 +35,33 @@ void BestFit::release(char* at, int64_t bytes) {
 
 char* BestFit::from_free(int64_t bytes) {
   const auto fit = by_size_.lower_bound({bytes, nullptr});
-  if (fit == by_size_.end()) return nullptr;
+  if (fit == by_size_.end() || !fits(0, bytes)) return nullptr;
   const auto [size, at] = *fit;
   by_size_.erase(fit);
   by_address_.erase(at);
-  free_ -= size;
+  take_free(bytes);
+  free_ -= size - bytes;
   if (size > bytes) insert_free(at + bytes, size - bytes);
   return at;
+}
+
+/// Whether so many bytes may be taken from beyond the top and of free blocks; gives up what is free
+/// where they may not.
+bool BestFit::fits(int64_t fresh, int64_t again) {
+  const auto within = [&] {
+    return top_ - begin_ - given_up_ + fresh + std::min(again, given_up_) <= limit_;
+  };
+  if (give_up_ == nullptr) return fresh == 0 || within();
+  if (within()) return true;
+  given_up_ = 0;
+  for (const auto& [at, bytes] : by_address_) given_up_ += give_up_(at, at + bytes);
+  return within();
+}
+
+/// Bytes of a free block are no longer free; those given up first, as it may be so.
+void BestFit::take_free(int64_t bytes) {
+  free_ -= bytes;
+  given_up_ -= std::min(bytes, given_up_);
 }
 
 char* BestFit::from_top(int64_t bytes) {
@@ -54,12 +75,12 @@ char* BestFit::from_top(int64_t bytes) {
       have = last->second;
     }
   }
-  if (end_ - at < bytes || at + bytes - begin_ > limit_) return nullptr;
+  if (end_ - at < bytes || !fits(bytes - have, have)) return nullptr;
   if (back_ != nullptr && !back_(top_, at + bytes)) return nullptr;
   if (have > 0) {
     by_size_.erase({have, at});
     by_address_.erase(at);
-    free_ -= have;
+    take_free(have);
   }
   top_ = at + bytes;
   return at;

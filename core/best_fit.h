@@ -16,18 +16,27 @@ class BestFit {
  public:
   /// Makes the addresses [from, to) usable; false where there is no room. They follow one another.
   using Back = bool (*)(char* from, char* to);
+  /// Gives up what lies behind the free addresses [from, to), which stay usable; how many bytes.
+  using GiveUp = int64_t (*)(char* from, char* to);
 
   BestFit() = default;
-  BestFit(char* begin, int64_t size, int64_t limit, Back back = nullptr)
-      : begin_(begin), top_(begin), end_(begin + size), limit_(limit), back_(back) {}
+  BestFit(char* begin, int64_t size, int64_t limit, Back back = nullptr, GiveUp give_up = nullptr)
+      : begin_(begin),
+        top_(begin),
+        end_(begin + size),
+        limit_(limit),
+        back_(back),
+        give_up_(give_up) {}
 
-  /// Never goes beyond `bytes` from the start.
+  /// Blocks and what is held free never are more than `bytes` together. Where no free block fits,
+  /// and the next addresses would be beyond it, free ones are given up: their places are used
+  /// again, and gaps between blocks do not count.
   void set_limit(int64_t bytes) { limit_ = bytes; }
   /// A block of `bytes`, a multiple of 64; null where there is no room.
   char* allocate(int64_t bytes);
   void release(char* at, int64_t bytes);
-  /// Bytes below the highest address ever handed out that are free.
-  int64_t held_free() const { return free_; }
+  /// Bytes below the highest address ever handed out that are free, and not given up.
+  int64_t held_free() const { return free_ - given_up_; }
 
  private:
   static constexpr int64_t small_limit = 2048;  // requests up to here: lists of equal blocks
@@ -36,10 +45,14 @@ class BestFit {
   char* from_top(int64_t bytes);
   void insert_free(char* at, int64_t bytes);
   bool drain_small();
+  bool fits(int64_t fresh, int64_t again);
+  void take_free(int64_t bytes);
 
   char *begin_ = nullptr, *top_ = nullptr, *end_ = nullptr;
   int64_t limit_ = 0, free_ = 0;
+  int64_t given_up_ = 0;  // of the free bytes, at least
   Back back_ = nullptr;
+  GiveUp give_up_ = nullptr;
   std::map<char*, int64_t> by_address_;
   std::set<std::pair<int64_t, char*>> by_size_;
   std::array<std::vector<char*>, small_limit / 64 + 1> small_;

@@ -244,6 +244,38 @@ TEST(Limit, BeyondItIsOutOfMemoryWithTheTable) {
   EXPECT_TRUE(large);
 }
 
+// Four blocks, of which two that are not neighbours are freed, leave room for one as large as both.
+TEST(Limit, GapsBetweenBlocksDoNotCount) {
+  constexpr int64_t size = 6 << 20;
+  Tensor::empty({1}, DType::u8);
+  const Usage before = memory_tracker().live();
+  const int64_t limit = before.total() + before.held_free + 4 * size;
+  set_memory_limit({}, limit);
+  const auto block = [](int64_t bytes) {
+    return Tensor::from(std::vector<uint8_t>(static_cast<size_t>(bytes), 7), {bytes});
+  };
+  const auto held = [] {
+    const Usage now = memory_tracker().live();
+    return now.total() + now.held_free;
+  };
+  std::vector<Tensor> blocks;
+  for (int64_t left = before.held_free + 4 * size; left >= size; left -= size) {
+    blocks.push_back(block(size));
+  }
+  const size_t last = blocks.size() - 1;
+  blocks[last - 3] = blocks[last - 1] = {};
+  for (int turn = 0; turn < 3; ++turn) {  // what was given up and is used again counts
+    const Tensor both = block(2 * size);
+    EXPECT_LE(held(), limit);
+    EXPECT_THROW(Tensor::empty({2 * size}, DType::u8), OutOfMemory);
+  }
+  const Tensor one = block(size), other = block(size);
+  EXPECT_LE(held(), limit);
+  EXPECT_THROW(Tensor::empty({size}, DType::u8), OutOfMemory);
+  EXPECT_EQ(blocks[last].to_vector<uint8_t>()[size - 1], 7);
+  set_memory_limit({}, 0);
+}
+
 TEST(Limit, InjectedFailuresCountDown) {
   const int64_t before = memory_tracker().live().total();
   fail_allocation_after({}, 0);

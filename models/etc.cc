@@ -123,7 +123,7 @@ EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pa
     for (const AttentionPattern& more : see.random) {
       const int64_t n_l = x.l.dim(1);
       outer->attention += 2 * (config_.d_model / config_.n_head) *
-                          attended_pairs(more, x.l.dim(0), config_.n_head, n_l, n_l);
+                          outer->pairs(more, x.l.dim(0), config_.n_head, n_l, n_l);
     }
   }
   return y;

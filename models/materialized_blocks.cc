@@ -84,7 +84,7 @@ Output MaterializedBlocks::forward(const Tensor& x, const Given& given, Pass pas
   }
   if (MacCounter* counter = MacCounter::current()) {
     counter->attention +=
-        2 * p.q.dim(3) * attended_pairs(given.pattern, x.dim(0), heads, x.dim(1), x.dim(1));
+        2 * p.q.dim(3) * counter->pairs(given.pattern, x.dim(0), heads, x.dim(1), x.dim(1));
   }
   return heads_.merge(y);
 }

@@ -115,7 +115,7 @@ Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const 
     outer->projections += macs.other;
     if (autograd::recalls().attention != recalled) return result;
     const auto pairs = [&](const AttentionPattern& part) {
-      return attended_pairs(part, p.q.dim(0), options_.n_head, p.q.dim(2), p.k.dim(2));
+      return outer->pairs(part, p.q.dim(0), options_.n_head, p.q.dim(2), p.k.dim(2));
     };
     int64_t n = pairs(options_.cross ? given.across : given.pattern);
     if (!options_.cross) {

@@ -22,6 +22,12 @@ MacCounter::MacCounter() : outer_(innermost()) { innermost() = this; }
 MacCounter::~MacCounter() { innermost() = outer_; }
 MacCounter* MacCounter::current() { return innermost(); }
 
+int64_t MacCounter::pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
+                          int64_t queries, int64_t keys) {
+  if (outer_ != nullptr) return outer_->pairs(pattern, batch, heads, queries, keys);
+  return known_.count(pattern, batch, heads, queries, keys);
+}
+
 Linear::Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const Scheme& scheme)
     : weight(init.at("weight").make({out, in}, scheme)) {
   if (with_bias) bias = init.at("bias").make({out}, Scheme::zeros());

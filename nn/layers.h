@@ -8,6 +8,7 @@
 #include "nn/init.h"
 #include "nn/layer.h"
 #include "nn/module.h"
+#include "ops/pattern_pairs.h"
 
 namespace longspan {
 
@@ -26,12 +27,17 @@ class MacCounter {
   int64_t other = 0;        ///< linear layers elsewhere: feed-forward, heads
   int64_t total() const { return projections + attention + other; }
 
+  /// attended_pairs(), for which it and those around it look at equal layouts once.
+  int64_t pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads, int64_t queries,
+                int64_t keys);
+
   MacCounter* outer() const { return outer_; }
   /// The innermost one of this thread; null where there is none.
   static MacCounter* current();
 
  private:
   MacCounter* outer_;
+  PairsOfLayouts known_;
 };
 
 /// y = x W^T + b, W [out, in]. The weight is cast to the dtype of x.

@@ -1,6 +1,10 @@
 #include "ops/pattern_pairs.h"
 
+#include <algorithm>
+#include <numeric>
 #include <vector>
+
+#include "core/divide.h"
 
 namespace longspan {
 namespace {
@@ -55,6 +59,24 @@ const Rule& choose(const std::vector<Rule>& rules, int32_t number) {
   return rules[rules.size() > 1 ? static_cast<size_t>(number) : 0];
 }
 
+/// The period of the distances that a rule allows.
+int64_t period_of(const Rule& rule) {
+  const int64_t a = rule.window.dilation, b = std::max<int64_t>(1, rule.stride);
+  const int64_t more = b / std::gcd(a, b);
+  return more > kUnlimited / a ? kUnlimited : a * more;
+}
+
+/// How many keys of [j0, j1) query i may see: those of allowed distances, without a look at each.
+int64_t allowed_keys(const Rule& rule, int64_t period, int64_t i, int64_t j0, int64_t j1) {
+  const int64_t place = i + rule.q_start;
+  int64_t least = std::max(place - j1 + 1, -rule.window.reach_right());
+  if (rule.causal) least = std::max<int64_t>(least, 0);
+  const int64_t most = std::min(place - j0, rule.window.reach_left());
+  if (most < least) return 0;
+  // Of the multiples of the period below a number, from any fixed one on.
+  return ceil_div(most + 1, period) - ceil_div(least, period);
+}
+
 }  // namespace
 
 int64_t side_keys_of(const AttentionPattern& pattern) {
@@ -87,6 +109,7 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
                         p.side_rules.empty() ? anything : choose(p.side_rules, member[0])};
   const SampleMask masks[] = {{p.mask, sample}, {p.side_mask, sample}};
   const auto valid = row_of<int64_t>(p.q_valid, sample);
+  const int64_t periods[] = {period_of(rules[0]), period_of(rules[1])};
   const auto index = [](const std::vector<int32_t>& order, int64_t place) {
     return order.empty() ? place : int64_t{order[static_cast<size_t>(place)]};
   };
@@ -96,8 +119,16 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
     for (const Run& run : tile.runs) {
       const int64_t covered = int64_t{tile.qn} * run.kn;
       n.computed += covered;
-      if (!visit && run.kind == RunKind::full && valid.empty() && masks[run.segment].empty()) {
+      const bool all_rows = !visit && valid.empty() && masks[run.segment].empty();
+      if (all_rows && run.kind == RunKind::full) {
         n.attended += covered;
+        continue;
+      }
+      if (all_rows && (run.segment > 0 || order_k.empty())) {
+        for (int64_t row = tile.q0; row < int64_t{tile.q0} + tile.qn; ++row) {
+          n.attended += allowed_keys(rules[run.segment], periods[run.segment], index(order_q, row),
+                                     run.k0, int64_t{run.k0} + run.kn);
+        }
         continue;
       }
       for (int64_t row = tile.q0; row < int64_t{tile.q0} + tile.qn; ++row) {
@@ -132,6 +163,20 @@ int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t h
     n += pairs;
   }
   return n * (batch / rows) * (heads / columns);
+}
+
+int64_t PairsOfLayouts::count(const AttentionPattern& pattern, int64_t batch, int64_t heads,
+                              int64_t queries, int64_t keys) {
+  const AttentionPattern p = resolve(without_masks(pattern), queries, keys, side_keys_of(pattern));
+  std::erase_if(known_, [](const Known& k) { return k.layout.expired(); });
+  const auto at = std::find_if(known_.begin(), known_.end(), [&](const Known& k) {
+    return k.layout.lock() == p.layout && k.rules == p.rules && k.side_rules == p.side_rules &&
+           k.batch == batch && k.heads == heads;
+  });
+  if (at != known_.end()) return at->pairs;
+  known_.push_back({p.layout, p.rules, p.side_rules, batch, heads,
+                    attended_pairs(p, batch, heads, queries, keys)});
+  return known_.back().pairs;
 }
 
 }  // namespace longspan

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "ops/pattern.h"
 
@@ -18,8 +20,8 @@ struct PairCount {
 };
 
 /// Counts the pairs of one head of one sample, lengths and masks included, and calls
-/// visit(i, segment, j) for each that is attended to: query i, key j of a key segment. In time
-/// proportional to the pairs computed; for pictures, tables and tests.
+/// visit(i, segment, j) for each that is attended to: query i, key j of a key segment. With visit,
+/// masks or an order of keys in time proportional to the pairs computed, else to the rows of runs.
 PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                       int64_t side_keys, int64_t sample, int64_t head,
                       const std::function<void(int64_t i, int segment, int64_t j)>& visit = {});
@@ -29,5 +31,20 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
 /// into account.
 int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
                        int64_t queries, int64_t keys);
+
+/// attended_pairs(), counted once for each layout in use and rules that it is asked about.
+class PairsOfLayouts {
+ public:
+  int64_t count(const AttentionPattern& pattern, int64_t batch, int64_t heads, int64_t queries,
+                int64_t keys);
+
+ private:
+  struct Known {
+    std::weak_ptr<const BlockLayout> layout;
+    std::vector<Rule> rules, side_rules;
+    int64_t batch, heads, pairs;
+  };
+  std::vector<Known> known_;
+};
 
 }  // namespace longspan

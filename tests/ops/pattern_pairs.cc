@@ -37,8 +37,47 @@ TEST(CountPairs, AgreesWithVisiblePairs) {
       const PairCount n = count_pairs(p, queries, keys, 0, 0, 0);
       EXPECT_EQ(n.attended, visible_pairs(p, queries, keys)) << p.name;
       EXPECT_EQ(n.computed, covered_pairs(p, queries, keys)) << p.name;
+      pairs_of(p, queries, keys, 0, 0, 0);
     }
   }
+}
+
+// Rules over runs that hold all pairs: counted by distance, and pair by pair.
+TEST(CountPairs, ByDistanceOrOneByOne) {
+  constexpr int64_t queries = 29, keys = 41;
+  const auto everything = make_layout(
+      queries, keys,
+      {{tile_of(0, 16, {run_of(0, keys, RunKind::partial)}),
+        tile_of(16, queries, {run_of(3, 20, RunKind::partial), run_of(22, keys, RunKind::full)})}});
+  for (const bool causal : {false, true}) {
+    for (const int64_t left : {int64_t{0}, int64_t{3}, int64_t{-2}, kUnlimited}) {
+      for (const int64_t right : {int64_t{2}, int64_t{-1}, kUnlimited}) {
+        for (const auto& [dilation, stride] : {std::pair{1, 0}, {1, 4}, {3, 0}, {2, 3}, {4, 6}}) {
+          for (const int64_t start : {-7, 0, 5, 100}) {
+            Rule rule{causal, {left, right, dilation}, stride, start};
+            AttentionPattern p = patterns::dense();
+            p.layout = everything;
+            p.rules = {rule};
+            pairs_of(p, queries, keys, 0, 0, 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CountPairs, OfKnownLayoutsAreCountedOnce) {
+  PairsOfLayouts known;
+  const AttentionPattern mine = patterns::by_head({patterns::local(2), patterns::causal()}, 9, 9);
+  EXPECT_EQ(known.count(mine, 3, 2, 9, 9), 3 * (17 + 45));
+  EXPECT_EQ(known.count(mine, 3, 2, 9, 9), 3 * (17 + 45));
+  EXPECT_EQ(known.count(mine, 1, 2, 9, 9), 17 + 45);
+  AttentionPattern other = mine;  // the same layout, and rules of its own
+  for (Rule& rule : other.rules) rule.window.left = 0;
+  EXPECT_EQ(known.count(other, 3, 2, 9, 9), attended_pairs(other, 3, 2, 9, 9));
+  EXPECT_NE(known.count(other, 3, 2, 9, 9), 3 * (17 + 45));
+  EXPECT_EQ(known.count(patterns::causal(), 1, 1, 9, 9), 45);
+  EXPECT_EQ(known.count(patterns::causal(), 1, 1, 10, 10), 55);
 }
 
 TEST(CountPairs, HeadsHaveTheirOwn) {

@@ -1,6 +1,7 @@
 #include "autograd/frame.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "autograd/mode.h"
 #include "autograd/recalls.h"
@@ -11,6 +12,23 @@ namespace {
 
 thread_local Frame* current_frame = nullptr;
 thread_local Recalls recalled;
+thread_local bool checking = false;
+
+/// Of the elements of x in row-major order, bit by bit.
+uint64_t checksum_of(const Tensor& x) {
+  return visit_dtype(x.dtype(), [&](auto tag) {
+    const auto values = x.to_vector<typename decltype(tag)::type>();
+    const auto* bytes = reinterpret_cast<const char*>(values.data());
+    uint64_t sum = 0x9e3779b97f4a7c15;
+    for (int64_t at = 0; at < x.nbytes(); at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, bytes + at, static_cast<size_t>(std::min<int64_t>(8, x.nbytes() - at)));
+      sum = (sum ^ word) * 0xff51afd7ed558ccd;
+      sum ^= sum >> 32;
+    }
+    return sum;
+  });
+}
 
 size_t defined(std::span<const Tensor> tensors) {
   return static_cast<size_t>(std::count_if(tensors.begin(), tensors.end(),
@@ -24,6 +42,10 @@ struct Enough {};
 
 const Recalls& recalls() { return recalled; }
 
+CheckReplays::CheckReplays() : outer_(checking) { checking = true; }
+CheckReplays::~CheckReplays() { checking = outer_; }
+bool CheckReplays::on() { return checking; }
+
 Frame* Frame::current() { return current_frame; }
 
 Frame::Run::Run(Frame* frame) : outer_(current_frame) { current_frame = frame; }
@@ -32,7 +54,13 @@ Frame::Run::~Run() { current_frame = outer_; }
 int64_t Frame::keep(std::string_view op, const Tensor& tensor) {
   const uint64_t version = tensor.storage().version();
   if (!replaying_) {
-    slots_.push_back({op, tensor.shape(), tensor.dtype(), version, true, {}});
+    slots_.push_back({op,
+                      tensor.shape(),
+                      tensor.dtype(),
+                      version,
+                      true,
+                      checking ? std::optional(checksum_of(tensor)) : std::nullopt,
+                      {}});
     return static_cast<int64_t>(slots_.size()) - 1;
   }
   Slot& slot = slots_[static_cast<size_t>(next_++)];
@@ -50,6 +78,14 @@ int64_t Frame::keep(std::string_view op, const Tensor& tensor) {
         fmt::format("a tensor that a checkpointed part reads was written before backward (version "
                     "{}, now {}); write only after backward, or to a copy",
                     slot.version, version),
+        {{"saved", tensor}});
+  }
+  if (slot.checksum && checksum_of(tensor) != *slot.checksum) {
+    fail_with<GradientError>(
+        "checkpoint",
+        fmt::format("the re-run of a checkpointed part differs from its first run: save {}, of {}, "
+                    "holds other numbers; a layer must do the same for equal arguments and Pass",
+                    next_ - 1, op),
         {{"saved", tensor}});
   }
   if (slot.wanted && !slot.tensor) {

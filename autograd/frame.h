@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,22 @@ enum class Results : uint8_t {
   none,
   inner,  ///< all but the last of each branch of a residual block
   all
+};
+
+/// While it lives, frames of this thread note a checksum of all that the ops of their first runs
+/// save, and re-runs, whenever they come, are held against it: for layers that may not do the same
+/// again, whose gradients would be wrong without a word. Reads every saved tensor on the host.
+class CheckReplays {
+ public:
+  CheckReplays();
+  ~CheckReplays();
+  CheckReplays(const CheckReplays&) = delete;
+  CheckReplays& operator=(const CheckReplays&) = delete;
+
+  static bool on();
+
+ private:
+  bool outer_;
 };
 
 /// A part of a forward pass that keeps what re-running it needs in place of what its ops save. Ops
@@ -49,7 +66,8 @@ class Frame : public std::enable_shared_from_this<Frame> {
   /// A save of `op`: its slot, or -1 while replaying, when it fills the next one.
   int64_t keep(std::string_view op, const Tensor& tensor);
   /// What a slot holds; runs the part again where it is empty. Throws GradientError where the
-  /// re-run saves something else than the first run did.
+  /// re-run saves something else than the first run did: another op, shape or dtype, and with
+  /// CheckReplays other numbers.
   const Tensor& get(int64_t slot, std::string_view op);
   /// Nobody asks for the slot any more.
   void drop(int64_t slot);
@@ -76,7 +94,8 @@ class Frame : public std::enable_shared_from_this<Frame> {
     DType dtype;
     uint64_t version;  // of the storage when it was saved
     bool wanted;
-    Tensor tensor;  // defined once a re-run has filled it
+    std::optional<uint64_t> checksum;  // of the first run, where it is checked
+    Tensor tensor;                     // defined once a re-run has filled it
   };
 
   struct Result {

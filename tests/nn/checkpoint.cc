@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/shape.h"
 #include "tests/nn/small_stack.h"
 
 namespace longspan::test {
@@ -202,6 +203,33 @@ TEST(Memory, Test12_AnotherReRunIsAnError) {
               return runs++ == 0 ? exp(exp(z)) : exp(z);
             }).find("saves 1 tensors"),
             std::string::npos);
+}
+
+// Equal ops and shapes, but other numbers: seen by their checksums, where these are taken.
+TEST(Memory, Test12_OtherNumbersAreAnErrorWhereTheyAreChecked) {
+  const Tensor x = leaf({3, 4});
+  int runs = 0;
+  Odd odd;
+  const auto error = [&](bool check, std::function<Tensor(const Tensor&)> f) {
+    odd.f = std::move(f);
+    runs = 0;
+    Tensor y;
+    {
+      const auto guard = check ? std::make_unique<autograd::CheckReplays>() : nullptr;
+      y = checkpoint(odd, x, {}, training).y;
+    }
+    try {
+      backward(y, Tensor::zeros(y.shape()));
+    } catch (const GradientError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto same = [](const Tensor& z) { return exp(transpose(exp(z))); };
+  const auto other = [&](const Tensor& z) { return exp(exp(runs++ == 0 ? z : add(z, 1e-6))); };
+  EXPECT_EQ(error(true, same), "");
+  EXPECT_EQ(error(false, other), "");
+  EXPECT_NE(error(true, other).find("save 0, of exp, holds other numbers"), std::string::npos);
 }
 
 TEST(Memory, Test12_WritingWhatIsReadIsAnError) {

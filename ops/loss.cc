@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "autograd/record.h"
 #include "ops/copy.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/elementwise.h"
 #include "ops/kernels/gradient.h"
+#include "ops/kernels/index.h"
 #include "ops/kernels/loss.h"
 #include "ops/kernels/matmul.h"
 #include "ops/kernels/reduce.h"
@@ -78,20 +80,119 @@ Tensor row_scale(const Tensor& dy, const Tensor& targets, const CrossEntropyOpti
   return scale;
 }
 
-/// The logits of tokens [t0, t1) and classes [v0, v1), in memory that the next ones take over.
+/// The rows whose targets count, in order, where some do not. On the plan all do.
+struct Counted {
+  Counted(const Tensor& targets, int64_t ignore) : total(targets.dim(0)) {
+    if (targets.device() == plan_device) return;
+    switch (targets.dtype()) {
+      case DType::i64:
+        read<int64_t>(targets, ignore);
+        break;
+      case DType::i32:
+        read<int32_t>(targets, ignore);
+        break;
+      default:
+        read<uint8_t>(targets, ignore);
+    }
+  }
+
+  int64_t count() const { return all ? total : static_cast<int64_t>(rows.size()); }
+  /// Those of x [total, ...], or of a scalar itself.
+  Tensor of(const Tensor& x) const {
+    if (all || x.numel() == 1) return x;
+    return gathered(x, Tensor::from(rows, {1, count()}, x.device()));
+  }
+  /// y [count] back in its places of [total], 0 elsewhere.
+  Tensor spread(const Tensor& y) const {
+    if (all) return y;
+    std::vector<int64_t> from(static_cast<size_t>(total), -1);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      from[static_cast<size_t>(rows[i])] = static_cast<int64_t>(i);
+    }
+    if (rows.empty()) return Tensor::zeros({total}, y.dtype(), y.device());
+    return gathered(y, Tensor::from(from, {1, total}, y.device()));
+  }
+
+  int64_t total;
+  bool all = true;
+  std::vector<int64_t> rows;
+
+ private:
+  template <class T>
+  void read(const Tensor& targets, int64_t ignore) {
+    const std::vector<T> ids = targets.to_vector<T>();
+    for (int64_t i = 0; i < total; ++i) {
+      if (int64_t{ids[static_cast<size_t>(i)]} != ignore) rows.push_back(i);
+    }
+    all = std::ssize(rows) == total;
+    if (all) rows.clear();
+  }
+  /// x [n] by ids [1, m], 0 where these are negative.
+  static Tensor gathered(const Tensor& x, const Tensor& ids) {
+    Tensor y = Tensor::empty({ids.dim(1)}, x.dtype(), x.device());
+    Tensor to = y.alias({1, ids.dim(1), 1}, {ids.dim(1), 1, 1}, 0);
+    const int64_t n = x.dim(0);
+    if (y.numel() > 0) {
+      kernels::gather_rows(x.device(), x.alias({1, n, 1}, {n, 1, 1}, 0).view(), ids.view(),
+                           to.mut());
+    }
+    return y;
+  }
+};
+
+/// A linear layer under a cross-entropy: x as [T, D], the targets of the rows that count, and what
+/// it is given.
+struct Head {
+  Tensor h, weight, bias, targets;
+  const Counted& counted;
+  CrossEntropyOptions options;
+  std::array<bool, 3> wants;  // gradients of h, weight and bias
+};
+
+/// Tokens [t0, t1) of those that count, and their logits for classes [v0, v1), in memory that the
+/// next ones take over.
 class Stretch {
  public:
-  Stretch(const Tensor& x, const Tensor& weight, const Tensor& bias,
-          const CrossEntropyOptions& options, bool all_classes)
-      : x_(x), weight_(weight), bias_(bias), sums_(sums_of(x.dtype())), cap_(options.soft_cap) {
-    const int64_t all = weight.dim(0);
+  Stretch(const Head& head, bool all_classes)
+      : head_(head),
+        x_(head.h),
+        weight_(head.weight),
+        bias_(head.bias),
+        sums_(sums_of(x_.dtype())),
+        cap_(head.options.soft_cap) {
+    const int64_t all = weight_.dim(0);
     classes = all_classes ? all : std::min(all, most_classes);
     const int64_t size = all_classes ? most_logits_at_once : most_logits;
     tokens = size / std::max<int64_t>(classes, 1);
     if (all_classes) tokens = std::clamp<int64_t>(tokens, 64, 1024);
-    tokens = std::clamp<int64_t>(tokens, 1, std::max<int64_t>(x.dim(0), 1));
-    room_ = Tensor::empty({tokens * classes}, sums_, x.device(), Category::workspace);
-    if (cap_ != 0) tanh_ = Tensor::empty(room_.shape(), sums_, x.device(), Category::workspace);
+    tokens = std::clamp<int64_t>(tokens, 1, std::max<int64_t>(head.counted.count(), 1));
+    const Device on = x_.device();
+    room_ = Tensor::empty({tokens * classes}, sums_, on, Category::workspace);
+    if (cap_ != 0) tanh_ = Tensor::empty(room_.shape(), sums_, on, Category::workspace);
+    if (!head.counted.all) {
+      rows_ = Tensor::empty({tokens, x_.dim(1)}, x_.dtype(), on, Category::workspace);
+    }
+  }
+
+  /// [t1 - t0, D]
+  Tensor inputs(int64_t t0, int64_t t1) {
+    if (head_.counted.all) return rows_between(x_, t0, t1);
+    const Tensor rows = rows_between(rows_, 0, t1 - t0);
+    if (t0 == at_) return rows;
+    const Tensor from = reach(x_, t0, t1);
+    Tensor to = as_group(rows);
+    kernels::gather_rows(x_.device(), from.view(), places(t0, t1).view(), to.mut());
+    at_ = t0;
+    return rows;
+  }
+
+  /// Adds what belongs to these tokens to their rows of a sum [T, D].
+  void add_to_rows(const Tensor& part, Tensor& sum, int64_t t0, int64_t t1) const {
+    Tensor to = reach(sum, t0, t1);
+    Tensor work =
+        Tensor::empty({1, to.dim(1) + 1 + t1 - t0}, DType::i32, sum.device(), Category::workspace);
+    kernels::scatter_add_rows(sum.device(), as_group(part).view(), places(t0, t1).view(),
+                              work.mut(), to.mut());
   }
 
   Tensor logits(int64_t t0, int64_t t1, int64_t v0, int64_t v1) {
@@ -100,7 +201,7 @@ class Stretch {
     std::swap(w.shape[0], w.shape[1]);
     std::swap(w.strides[0], w.strides[1]);
     const Device on = x_.device();
-    kernels::matmul(on, rows_between(x_, t0, t1).view(), w,
+    kernels::matmul(on, inputs(t0, t1).view(), w,
                     bias_ ? rows_between(bias_, v0, v1).view() : ConstView{}, z.mut(), false);
     if (cap_ != 0) {
       Tensor y = tanh_.alias(z.shape(), z.strides(), 0);
@@ -121,10 +222,26 @@ class Stretch {
   int64_t tokens, classes;
 
  private:
+  static Tensor as_group(const Tensor& x) {
+    return x.alias({1, x.dim(0), x.dim(1)}, {x.numel(), x.dim(1), 1}, 0);
+  }
+  int64_t row(int64_t t) const { return head_.counted.rows[static_cast<size_t>(t)]; }
+  /// The rows of x from the first to the last of these tokens, and where they lie in there.
+  Tensor reach(const Tensor& x, int64_t t0, int64_t t1) const {
+    return as_group(rows_between(x, row(t0), row(t1 - 1) + 1));
+  }
+  Tensor places(int64_t t0, int64_t t1) const {
+    std::vector<int64_t> at;
+    for (int64_t t = t0; t < t1; ++t) at.push_back(row(t) - row(t0));
+    return Tensor::from(at, {1, t1 - t0}, x_.device());
+  }
+
+  const Head& head_;
   Tensor x_, weight_, bias_;
   DType sums_;
   double cap_;
-  Tensor room_, tanh_;
+  Tensor room_, tanh_, rows_;
+  int64_t at_ = -1;  // the first token of rows_
 };
 
 /// f(t0, t1) over stretches of tokens.
@@ -132,13 +249,6 @@ template <class F>
 void for_stretches(int64_t n, int64_t size, F&& f) {
   for (int64_t i = 0; i < n; i += size) f(i, std::min(n, i + size));
 }
-
-/// A linear layer under a cross-entropy: x as [T, D], and what it is given.
-struct Head {
-  Tensor h, weight, bias, targets;
-  CrossEntropyOptions options;
-  std::array<bool, 3> wants;  // gradients of h, weight and bias
-};
 
 /// Gradients of a head, summed stretch by stretch.
 class HeadGradients {
@@ -151,7 +261,7 @@ class HeadGradients {
   }
 
   /// z: the logits of a stretch, which become their gradient; lse and scale of its tokens.
-  void add(const Stretch& stretch, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1,
+  void add(Stretch& stretch, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1,
            const Tensor& lse, const Tensor& scale) {
     const Device on = z.device();
     const CrossEntropyOptions& o = head_.options;
@@ -167,14 +277,17 @@ class HeadGradients {
     }
     const Tensor g = head_.h.dtype() == sums_ ? z : cast(z, head_.h.dtype());
     if (sum_[0]) {
-      kernels::matmul(on, g.view(), rows_between(head_.weight, v0, v1).view(), {},
-                      rows_between(sum_[0], t0, t1).mut(), true);
+      const bool all = head_.counted.all;
+      if (!all && v0 == 0) part_ = Tensor::zeros({t1 - t0, head_.h.dim(1)}, sums_, on);
+      Tensor to = all ? rows_between(sum_[0], t0, t1) : part_;
+      kernels::matmul(on, g.view(), rows_between(head_.weight, v0, v1).view(), {}, to.mut(), true);
+      if (!all && v1 == head_.weight.dim(0)) stretch.add_to_rows(part_, sum_[0], t0, t1);
     }
     if (sum_[1]) {
       ConstView g_t = g.view();  // [v, t]
       std::swap(g_t.shape[0], g_t.shape[1]);
       std::swap(g_t.strides[0], g_t.strides[1]);
-      kernels::matmul(on, g_t, rows_between(head_.h, t0, t1).view(), {},
+      kernels::matmul(on, g_t, stretch.inputs(t0, t1).view(), {},
                       rows_between(sum_[1], v0, v1).mut(), true);
     }
   }
@@ -189,6 +302,7 @@ class HeadGradients {
   const Head& head_;
   DType sums_;
   std::array<Tensor, 3> sum_;
+  Tensor part_;  // of the rows of a stretch, where not all count
 };
 
 /// Losses of the rows and their log-sums; with `gradients` and the scales of rows the gradients,
@@ -199,10 +313,10 @@ struct RowLosses {
 RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& scale) {
   const Device on = head.h.device();
   const DType sums = sums_of(head.h.dtype());
-  const int64_t T = head.h.dim(0), V = head.weight.dim(0);
+  const int64_t T = head.counted.count(), V = head.weight.dim(0);
   const CrossEntropyOptions& o = head.options;
   Tensor lse = Tensor::empty({T}, sums, on), loss = Tensor::like(lse);
-  Stretch stretch(head.h, head.weight, head.bias, o, gradients != nullptr);
+  Stretch stretch(head, gradients != nullptr);
   Tensor state = Tensor::empty({stretch.tokens, 4}, sums, on, Category::workspace);
   for_stretches(T, stretch.tokens, [&](int64_t t0, int64_t t1) {
     const ConstView ids = rows_between(head.targets, t0, t1).view();
@@ -219,6 +333,22 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
     }
   });
   return {loss, lse};
+}
+
+/// Gradients from logits that are computed anew, with the log-sums of the rows that count.
+Grads gradients_again(const Head& head, const Tensor& lse, const Tensor& dy, const Shape& shape) {
+  const Tensor scale = row_scale(head.counted.of(line_of(dy)), head.targets, head.options);
+  Stretch stretch(head, false);
+  HeadGradients gradients(head);
+  const int64_t classes = head.weight.dim(0);
+  for_stretches(head.counted.count(), stretch.tokens, [&](int64_t t0, int64_t t1) {
+    for_stretches(classes, stretch.classes, [&](int64_t v0, int64_t v1) {
+      gradients.add(stretch, stretch.logits(t0, t1, v0, v1), t0, t1, v0, v1,
+                    rows_between(lse, t0, t1), rows_between(scale, t0, t1));
+    });
+  });
+  return {gradients.take(0, shape), gradients.take(1, head.weight.shape()),
+          gradients.take(2, {classes})};
 }
 
 /// x dy for a scalar dy, multiplied in the dtype of dy: factors on a loss may be beyond that of x.
@@ -286,18 +416,26 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   require(options.soft_cap >= 0, op, "soft_cap is {}; needs 0 or more", options.soft_cap);
   const Tensor t = checked_targets(op, x, targets, weight.dim(0), options);
   const Tensor inputs[] = {x, weight, bias};
-  const Head head{
-      rows_of(x), weight.detach(), bias ? contiguous(bias.detach()) : Tensor{},
-      t,          options,         {requires_grad(x), requires_grad(weight), requires_grad(bias)}};
+  const Counted counted(t, options.ignore);
+  const Head head{rows_of(x),
+                  weight.detach(),
+                  bias ? contiguous(bias.detach()) : Tensor{},
+                  counted.of(t),
+                  counted,
+                  options,
+                  {requires_grad(x), requires_grad(weight), requires_grad(bias)}};
   const Shape shape = x.shape();
+  const auto total = [&](const Tensor& losses) {
+    return reduce(counted.spread(losses), t, targets.shape(), options);
+  };
 
   if (options.gradient == LossGradient::in_forward && autograd::wants_graph(inputs)) {
     require(options.reduction != Reduction::none, op,
             "gradients in forward need one loss; use Reduction::mean or sum, or recompute");
     const Tensor one = full({}, 1.0, sums_of(x.dtype()), x.device());
     HeadGradients gradients(head);
-    const RowLosses rows = losses_of(head, &gradients, row_scale(one, t, options));
-    return record(op, {x, weight, bias}, reduce(rows.loss, t, targets.shape(), options),
+    const RowLosses rows = losses_of(head, &gradients, row_scale(one, head.targets, options));
+    return record(op, {x, weight, bias}, total(rows.loss),
                   save(gradients.take(0, shape), gradients.take(1, weight.shape()),
                        gradients.take(2, {weight.dim(0)})),
                   [](const Context& c, const Tensor& dy) -> Grads {
@@ -307,24 +445,19 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   }
 
   const RowLosses rows = losses_of(head, nullptr, {});
-  return record(op, {x, weight, bias}, reduce(rows.loss, t, targets.shape(), options),
+  return record(op, {x, weight, bias}, total(rows.loss),
                 save(head.h, weight, head.bias, t, rows.lse),
                 [options, shape](const Context& c, const Tensor& dy) -> Grads {
                   const auto saved = c.saved<5>();
-                  const Head again{saved[0], saved[1], saved[2],
-                                   saved[3], options,  {c.wants(0), c.wants(1), c.wants(2)}};
-                  const Tensor scale = row_scale(dy, again.targets, options);
-                  Stretch stretch(again.h, again.weight, again.bias, options, false);
-                  HeadGradients gradients(again);
-                  const int64_t classes = again.weight.dim(0);
-                  for_stretches(again.h.dim(0), stretch.tokens, [&](int64_t t0, int64_t t1) {
-                    for_stretches(classes, stretch.classes, [&](int64_t v0, int64_t v1) {
-                      gradients.add(stretch, stretch.logits(t0, t1, v0, v1), t0, t1, v0, v1,
-                                    rows_between(saved[4], t0, t1), rows_between(scale, t0, t1));
-                    });
-                  });
-                  return {gradients.take(0, shape), gradients.take(1, again.weight.shape()),
-                          gradients.take(2, {classes})};
+                  const Counted counts(saved[3], options.ignore);
+                  const Head again{saved[0],
+                                   saved[1],
+                                   saved[2],
+                                   counts.of(saved[3]),
+                                   counts,
+                                   options,
+                                   {c.wants(0), c.wants(1), c.wants(2)}};
+                  return gradients_again(again, saved[4], dy, shape);
                 });
 }
 

@@ -40,12 +40,15 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 
 /// cross_entropy(linear(x, weight, bias), targets) in stretches of tokens and classes: neither the
 /// forward nor the backward pass ever holds more than 2^19 logits (twice that with a soft cap);
-/// with gradients in forward, of all classes of clamp(2^24 / V, 64, 1024) tokens.
+/// with gradients in forward, of all classes of clamp(2^24 / V, 64, 1024) tokens. Rows whose target
+/// is ignored are left out of every product: they cost nothing, and what they hold, be it NaN,
+/// reaches no result. Reads the targets on the host.
 ///   x        [..., D]  f64 f32 f16 bf16
 ///   weight   [V, D]    dtype of x;  bias [V] or undefined
 ///   targets  [...]     i64 i32 u8
 ///   returns  as cross_entropy; for f16 and bf16 the logits are f32
-///   saves    x, weight, bias, targets, lse [rows]; or the gradients of x, weight and bias that
+///   saves    x, weight, bias, targets, lse [rows that count]; or the gradients of x, weight and
+///   bias that
 ///            are wanted
 ///   throws   as cross_entropy
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias,

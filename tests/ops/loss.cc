@@ -339,14 +339,14 @@ Tensor some(const Shape& shape, uint64_t key, DType dtype) {
   return cast(Tensor::from(v, shape), dtype);
 }
 
-/// The loss, and gradients of x, weight and bias times 3.
+/// The loss, and gradients of x, weight and bias times dy.
 std::vector<Tensor> head_of(int64_t T, int64_t V, DType dtype, const CrossEntropyOptions& options,
-                            const Tensor& targets) {
+                            const Tensor& targets, double dy = 3) {
   const int64_t D = 24;
   Tensor x = some({T, D}, 1, dtype), w = some({V, D}, 2, dtype), b = some({V}, 3, dtype);
   for (Tensor* leaf : {&x, &w, &b}) set_requires_grad(*leaf);
   const Tensor loss = linear_cross_entropy(x, w, b, targets, options);
-  backward(loss, full({}, 3.0, loss.dtype()));
+  backward(loss, full({}, dy, loss.dtype()));
   return {loss.detach(), grad(x), grad(w), grad(b)};
 }
 
@@ -404,6 +404,84 @@ TEST(Memory, Test6_IgnoredRowsGiveNothing) {
     const auto some_rows = head_of(9, 31, DType::f32, options, modulo(9, 31, 4));
     const std::vector<float> dx = flatten(some_rows[1]).to_vector<float>();
     for (size_t i = 0; i < dx.size(); ++i) EXPECT_EQ(dx[i] == 0.0f, i / 24 % 4 == 0) << i;
+  }
+}
+
+std::vector<float> floats(const Tensor& x) { return flatten(x).to_vector<float>(); }
+
+/// Rows of x, [rows, ...].
+Tensor rows_of(const Tensor& x, const std::vector<int64_t>& rows) {
+  return take(x.detach(), Tensor::from(rows, {static_cast<int64_t>(rows.size())}));
+}
+
+// Rows whose target is ignored come near no product, be they NaN: losses and all gradients are, bit
+// for bit, those of the other rows by themselves.
+TEST(Memory, Test6_IgnoredRowsAreLeftOut) {
+  constexpr int64_t T = 300, D = 24;
+  std::vector<int64_t> counted;
+  for (int64_t i = 0; i < T; ++i) {
+    if (i % 3 != 0) counted.push_back(i);
+  }
+  const auto run = [](const Tensor& x, int64_t V, const Tensor& targets, const Tensor& dy,
+                      const CrossEntropyOptions& options) {
+    std::vector<Tensor> leaves{x.detach(), some({V, D}, 2, DType::f32), some({V}, 3, DType::f32)};
+    for (Tensor& leaf : leaves) set_requires_grad(leaf);
+    const Tensor loss = linear_cross_entropy(leaves[0], leaves[1], leaves[2], targets, options);
+    backward(loss, dy);
+    return std::vector<Tensor>{loss.detach(), grad(leaves[0]), grad(leaves[1]), grad(leaves[2])};
+  };
+  for (const int64_t V : {33, 9001}) {
+    std::vector<float> values = floats(some({T, D}, 1, DType::f32));
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (i / D % 3 == 0) values[i] = NAN;
+    }
+    const Tensor x = Tensor::from(values, {T, D}), targets = modulo(T, V, 3);
+    for (const bool each : {false, true}) {
+      for (const LossGradient gradient : {LossGradient::recompute, LossGradient::in_forward}) {
+        if (each && gradient == LossGradient::in_forward) continue;
+        const CrossEntropyOptions options{.smoothing = 0.1,
+                                          .reduction = each ? Reduction::none : Reduction::mean,
+                                          .z_loss = 0.01,
+                                          .soft_cap = 3,
+                                          .gradient = gradient};
+        const Tensor dy = each ? some({T}, 5, DType::f32) : longspan::full({}, 3.0);
+        const auto all = run(x, V, targets, dy, options);
+        const auto own = run(rows_of(x, counted), V, rows_of(targets, counted),
+                             each ? rows_of(dy, counted) : dy, options);
+        EXPECT_EQ(floats(each ? rows_of(all[0], counted) : all[0]), floats(own[0]));
+        EXPECT_EQ(floats(rows_of(all[1], counted)), floats(own[1]));
+        EXPECT_EQ(floats(all[2]), floats(own[2]));
+        EXPECT_EQ(floats(all[3]), floats(own[3]));
+        const std::vector<float> dx = floats(all[1]);
+        for (size_t i = 0; i < dx.size(); ++i) {
+          if (i / D % 3 == 0) {
+            ASSERT_EQ(dx[i], 0.0f) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Losses and dh of several stretches are those of one: a row by itself, and all rows at once, as
+// gradients in forward have them.
+TEST(Memory, Test6_StretchesOfTokensHaveTheBitsOfOne) {
+  constexpr int64_t T = 300, V = 4000;  // 131 tokens to a stretch
+  const Tensor targets = modulo(T, V, 7);
+  CrossEntropyOptions options{.smoothing = 0.1, .reduction = Reduction::sum, .z_loss = 0.01};
+  const auto stretches = head_of(T, V, DType::f32, options, targets, 1);
+  options.gradient = LossGradient::in_forward;
+  const auto one = head_of(T, V, DType::f32, options, targets, 1);
+  EXPECT_EQ(floats(stretches[0]), floats(one[0]));
+  EXPECT_EQ(floats(stretches[1]), floats(one[1]));
+
+  options.gradient = LossGradient::recompute;
+  options.reduction = Reduction::none;
+  const Tensor x = some({T, 24}, 1, DType::f32), w = some({V, 24}, 2, DType::f32);
+  const std::vector<float> all = floats(linear_cross_entropy(x, w, {}, targets, options));
+  for (const int64_t i : {0, 1, 130, 131, 262, 299}) {
+    const Tensor own = linear_cross_entropy(rows_of(x, {i}), w, {}, rows_of(targets, {i}), options);
+    EXPECT_EQ(floats(own)[0], all[static_cast<size_t>(i)]) << i;
   }
 }
 

@@ -8,6 +8,9 @@
 //     seconds of a layer, forward and backward, from 1,024 tokens on at a constant number of
 //     tokens, beside full attention: qk and v from D = 256, 4 heads of 64, and the projection of
 //     the result
+//   bench_lsh short [--turns N] [--tokens T]
+//     the same layer at short lengths, hashed and with every token seen, as models do below
+//     full_below: from which length on hashing is quicker, beside the keys that it shows a query
 
 #include <fmt/format.h>
 #include <time.h>
@@ -178,7 +181,7 @@ void share(int64_t turns, int64_t length, int64_t heads, const std::string& matc
 
 constexpr int64_t kModel = 256, kHeads = kModel / kWidth;
 
-/// A layer at one length; rounds 0: full attention.
+/// A layer at one length; rounds 0: full attention; -1: hashed attention's, with all in one chunk.
 struct Layer {
   int64_t rounds, length, batch;
   std::vector<Tensor> leaves = {};  // x, projections
@@ -199,14 +202,63 @@ struct Layer {
       o.causal = true;
       const LshBuckets buckets = lsh_auto_buckets(length, o.chunk);
       o.buckets = buckets.count();
-      const Tensor rotations = lsh_rotations(Generator{1}, kHeads, rounds, kWidth, buckets);
-      out = lsh_attention(q, v, lsh_buckets(q.detach(), rotations, buckets), o).out;
+      if (rounds < 0) {
+        o.chunk = length;
+        o.before = 0;
+        o.same_bucket = false;
+        out = lsh_attention(q, v, Tensor::zeros({batch, kHeads, 1, length}, DType::i32), o).out;
+      } else {
+        const Tensor rotations = lsh_rotations(Generator{1}, kHeads, rounds, kWidth, buckets);
+        out = lsh_attention(q, v, lsh_buckets(q.detach(), rotations, buckets), o).out;
+      }
     }
     const Tensor y = matmul(reshape(transpose(out, 1, 2), {batch * length, kModel}), leaves[3]);
     const std::vector<Tensor> result = {y}, dy = {dout};
     gradients(result, dy, leaves, false);
   }
 };
+
+void draw_leaves(Layer& layer) {
+  const int64_t rows = layer.batch * layer.length;
+  for (uint32_t i = 0; i < (layer.rounds == 0 ? 5u : 4u); ++i) {
+    Tensor leaf =
+        values(i == 0 ? Shape{rows, kModel} : Shape{kModel, kModel}, i + 1, i == 0 ? 3.5f : 0.2f);
+    layer.leaves.push_back(set_requires_grad(leaf));
+  }
+  layer.dout = values({rows, kModel}, 90);
+}
+
+void short_lengths(int64_t turns, int64_t tokens) {
+  std::vector<Layer> layers;
+  constexpr int64_t rounds[] = {-1, 1, 2, 4, 8};
+  for (const int64_t length : {128, 192, 256, 384, 512, 768, 1024, 1536, 2048}) {
+    for (const int64_t r : rounds) layers.push_back({r, length, tokens / length});
+  }
+  for (Layer& layer : layers) draw_leaves(layer);
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    for (Layer& layer : layers) best(layer.seconds, [&] { layer.run(); });
+  }
+  for (const int64_t r : rounds) {
+    nlohmann::ordered_json each;
+    int64_t quicker = 0;
+    for (const Layer& layer : layers) {
+      if (layer.rounds != r) continue;
+      const auto same = [&](const Layer& l) { return l.rounds == -1 && l.length == layer.length; };
+      const double full = std::find_if(layers.begin(), layers.end(), same)->seconds;
+      each[std::to_string(layer.length)] =
+          1e6 * layer.seconds / static_cast<double>(layer.batch * layer.length);
+      if (quicker == 0 && layer.seconds < full) quicker = layer.length;
+    }
+    nlohmann::ordered_json line = {
+        {"name", r < 0 ? std::string("all in one chunk") : fmt::format("LSH, {} rounds", r)},
+        {"microseconds_per_token", each}};
+    if (r > 0) {
+      line["keys_shown"] = r * 2 * LshOptions{}.chunk;
+      line["quicker_from"] = quicker;
+    }
+    std::printf("%s\n", line.dump().c_str());
+  }
+}
 
 void flat(int64_t turns, int64_t tokens, int64_t longest, bool full) {
   std::vector<Layer> layers;
@@ -216,15 +268,7 @@ void flat(int64_t turns, int64_t tokens, int64_t longest, bool full) {
       layers.push_back({rounds, length, std::max<int64_t>(1, tokens / length)});
     }
   }
-  for (Layer& layer : layers) {
-    const int64_t rows = layer.batch * layer.length;
-    for (uint32_t i = 0; i < (layer.rounds == 0 ? 5u : 4u); ++i) {
-      Tensor leaf =
-          values(i == 0 ? Shape{rows, kModel} : Shape{kModel, kModel}, i + 1, i == 0 ? 3.5f : 0.2f);
-      layer.leaves.push_back(set_requires_grad(leaf));
-    }
-    layer.dout = values({rows, kModel}, 90);
-  }
+  for (Layer& layer : layers) draw_leaves(layer);
   for (int64_t turn = 0; turn < turns; ++turn) {
     for (Layer& layer : layers) best(layer.seconds, [&] { layer.run(); });
   }
@@ -272,8 +316,10 @@ int main(int argc, char** argv) {
     share(turns, length, heads, match);
   } else if (what == "flat") {
     flat(turns, tokens, longest, full != 0);
+  } else if (what == "short") {
+    short_lengths(turns, std::max<int64_t>(2048, tokens));
   } else {
-    std::fprintf(stderr, "bench_lsh: say share or flat\n");
+    std::fprintf(stderr, "bench_lsh: say share, flat or short\n");
     return 1;
   }
   return 0;

@@ -86,6 +86,7 @@ TransformerConfig shell_of(const BigBirdPegasusConfig& c) {
       c.label_smoothing * static_cast<double>(c.vocab) / static_cast<double>(c.vocab - 1);
   t.init_std = c.init_std;
   t.precision = c.precision;
+  t.token_head = c.token_head;
   t.memory = c.memory;
   return t;
 }

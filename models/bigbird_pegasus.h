@@ -35,6 +35,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   bool count_pad_loss = false;
   double init_std = 0.02;
   Precision precision = Precision::f32;
+  HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
@@ -46,6 +47,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
     v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_ffn_act", dropout_ffn_act)(
         "label_smoothing", label_smoothing)("count_pad_loss", count_pad_loss)("init_std", init_std)(
         "precision", precision)("memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
   }
 };
 

@@ -46,6 +46,7 @@ void check(std::string_view model, const EncoderConfig& c) {
   require(c.init_std >= 0 && std::isfinite(c.init_std), model, "init_std is {}; expected 0 or more",
           c.init_std);
   require_share(model, "dropout", c.dropout);
+  require_head(model, c.token_head);
   require_share_or_default(model, "dropout_attn", c.dropout_attn);
   require_share_or_default(model, "dropout_classifier", c.dropout_classifier);
 }
@@ -179,14 +180,14 @@ Tensor Encoder::forward(const EncoderInputs& in, Pass pass) const {
 Tensor Encoder::head(const Tensor& hidden) const {
   const Scope scope("head");
   require(config_.mlm_head, name_, "predicting tokens needs mlm_head");
-  return head_.forward(cast(mlm_.forward(hidden), head_.weight.dtype()));
+  return token_logits(mlm_.forward(hidden), head_, config_.token_head);
 }
 
-Tensor Encoder::loss(const Tensor& hidden, const Tensor& targets) const {
+Tensor Encoder::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
   const Scope scope("loss");
   require(config_.mlm_head, name_, "predicting tokens needs mlm_head");
   require_token_targets(name_, hidden, targets);
-  return token_loss(mlm_.forward(hidden), head_, targets);
+  return token_loss(mlm_.forward(hidden), head_, targets, config_.token_head, pass.training);
 }
 
 Tensor Encoder::classify(const Tensor& hidden, Pass pass) const {
@@ -239,7 +240,7 @@ LanguageModel::Losses Encoder::loss(const Tensor& tokens, const Tensor& targets,
   require(memory.layers.empty(), name_, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
-  result.loss = loss(forward({.tokens = tokens}, pass), targets);
+  result.loss = loss(forward({.tokens = tokens}, pass), targets, pass);
   return result;
 }
 

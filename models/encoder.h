@@ -50,6 +50,7 @@ struct EncoderConfig {
   PositionInit position_init = PositionInit::normal;
 
   Precision precision = Precision::f32;
+  HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
@@ -63,6 +64,7 @@ struct EncoderConfig {
     v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_classifier", dropout_classifier)(
         "init_std", init_std)("position_init", position_init)("precision", precision)(
         "memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
   }
 };
 
@@ -94,7 +96,7 @@ class Encoder : public LanguageModel {
   /// Masked tokens: [..., D] -> [..., V] in the dtype of the parameters, and the mean loss of those
   /// targets [B, L] that count.
   Tensor head(const Tensor& hidden) const;
-  Tensor loss(const Tensor& hidden, const Tensor& targets) const;
+  Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
   /// hidden [B, L, D] -> [B, classes].
   Tensor classify(const Tensor& hidden, Pass pass) const;
   /// hidden [B, L, D] -> [B, L, tags].

@@ -75,6 +75,7 @@ struct EtcConfig {
   float dropout = 0.1f, dropout_attn = -1;
   double init_std = 0.02;
   Precision precision = Precision::f32;
+  HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   int64_t label_count() const { return relations > 0 ? relations : 2 * max_distance + 4; }
@@ -95,6 +96,7 @@ struct EtcConfig {
         "cpc_stop_gradient", cpc_stop_gradient)("mlm_weight", mlm_weight)("cpc_weight", cpc_weight);
     v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
         "precision", precision)("memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
   }
 };
 
@@ -224,7 +226,7 @@ class Etc : public LanguageModel {
 
   /// Masked tokens: [..., D] -> [..., V], and the mean loss of the targets [B, n_l] that count.
   Tensor head(const Tensor& hidden) const;
-  Tensor mlm_loss(const Tensor& hidden, const Tensor& targets) const;
+  Tensor mlm_loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
   /// Contrastive predictive coding: with h_s the summary of hidden sentence s in the main input
   /// and t_s its summary on its own,
   ///   L = -mean_s log softmax_u(score(h_s, t_u))[u = s]

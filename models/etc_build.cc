@@ -139,6 +139,7 @@ void check(const EtcConfig& c) {
   }
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require_share(kName, "dropout", c.dropout);
+  require_head(kName, c.token_head);
   require_share_or_default(kName, "dropout_attn", c.dropout_attn);
 }
 

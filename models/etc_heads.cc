@@ -64,12 +64,12 @@ Tensor Etc::head_input(const Tensor& hidden) const {
 
 Tensor Etc::head(const Tensor& hidden) const {
   const Scope scope("head");
-  return head_.forward(cast(head_input(hidden), head_.weight.dtype()));
+  return token_logits(head_input(hidden), head_, config_.token_head);
 }
 
-Tensor Etc::mlm_loss(const Tensor& hidden, const Tensor& targets) const {
+Tensor Etc::mlm_loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
   const Scope scope("mlm");
-  return token_loss(head_input(hidden), head_, targets);
+  return token_loss(head_input(hidden), head_, targets, config_.token_head, pass.training);
 }
 
 /// Sec. 2.5. Its score function and its positives are ours: the paper gives the idea only.
@@ -105,7 +105,7 @@ Etc::Pretraining Etc::pretraining_loss(const EtcInputs& in, const Tensor& target
                                        const EtcHidden& hidden, Pass pass) const {
   const EtcStreams x = forward(in, pass);
   Pretraining all;
-  all.mlm = mlm_loss(x.l, targets);
+  all.mlm = mlm_loss(x.l, targets, pass);
   all.loss = mul(all.mlm, config_.mlm_weight);
   if (hidden.places && hidden.places.numel() > 0) {
     all.cpc = cpc_loss(x, hidden, pass);
@@ -160,7 +160,7 @@ LanguageModel::Losses Etc::loss(const Tensor& tokens, const Tensor& targets,
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
-  result.loss = mlm_loss(forward(plain(tokens), pass).l, targets);
+  result.loss = mlm_loss(forward(plain(tokens), pass).l, targets, pass);
   return result;
 }
 

@@ -90,6 +90,7 @@ TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
   t.label_smoothing = c.label_smoothing;
   t.init_std = c.init_std;
   t.precision = c.precision;
+  t.token_head = c.token_head;
   t.memory = c.memory;
   return t;
 }

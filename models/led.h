@@ -31,6 +31,7 @@ struct LedConfig {
   double label_smoothing = 0;
   double init_std = 0.02;
   Precision precision = Precision::f32;
+  HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
@@ -42,6 +43,7 @@ struct LedConfig {
         "dropout_attn", dropout_attn)("dropout_ffn_act", dropout_ffn_act)(
         "label_smoothing", label_smoothing)("init_std", init_std)("precision", precision)(
         "memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
   }
 };
 

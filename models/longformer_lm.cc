@@ -81,6 +81,7 @@ void check(const LongformerLMConfig& c) {
   require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
           c.init_std);
   require_share(kName, "dropout", c.dropout);
+  require_head(kName, c.token_head);
   require_share_or_default(kName, "dropout_attn", c.dropout_attn);
 }
 
@@ -217,12 +218,13 @@ LanguageModel::Losses LongformerLM::loss(const Tensor& tokens, const Tensor& tar
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
-  result.loss = token_loss(forward(tokens, pass), head_, targets);
+  result.loss =
+      token_loss(forward(tokens, pass), head_, targets, config_.token_head, pass.training);
   return result;
 }
 
 Tensor LongformerLM::logits(const Tensor& tokens, Pass pass) const {
-  return head_.forward(cast(forward(tokens, pass), head_.weight.dtype()));
+  return token_logits(forward(tokens, pass), head_, config_.token_head);
 }
 
 std::unique_ptr<DecodeState> LongformerLM::start_decoding(int64_t batch) const {
@@ -244,7 +246,7 @@ Tensor LongformerLM::decode(const Tensor& tokens, DecodeState& opaque) const {
   Stack::Result result = stack_.forward(embed(tokens, Pass{}), given, state.memory, Pass{});
   state.memory = std::move(result.memory);
   state.position = first + n;
-  return head_.forward(cast(select(result.y, 1, -1), head_.weight.dtype()));  // [B, V]
+  return token_logits(select(result.y, 1, -1), head_, config_.token_head);  // [B, V]
 }
 
 Tensor LongformerLM::attention_map(const Tensor& tokens, int64_t layer) const {

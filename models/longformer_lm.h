@@ -27,6 +27,7 @@ struct LongformerLMConfig {
   float dropout_attn = -1;  ///< -1: as dropout
   double init_std = 0.02;
   Precision precision = Precision::f32;
+  HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
@@ -35,6 +36,7 @@ struct LongformerLMConfig {
         "tie_embedding", tie_embedding)("emb_scale", emb_scale);
     v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
         "precision", precision)("memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
   }
 };
 

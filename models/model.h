@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -99,6 +100,12 @@ class LanguageModel : public Module {
   virtual Tensor attention_map(const Tensor& tokens, int64_t layer) const;
   /// Who sees whom in layer `layer` (as above) of `length` tokens, without computing it.
   virtual AttentionOutline attention_outline(int64_t layer, int64_t length) const;
+
+  /// Whether layers are reversible with every memory policy: `reversible` is then the function of
+  /// `standard`, with gradients equal to rounding, and no other network.
+  virtual bool reversible_layers() const { return false; }
+  /// What programs should say of a run over segments of `length` tokens; empty: nothing.
+  virtual std::string remark(int64_t /*length*/) const { return {}; }
 
   /// Multiply-accumulates of a forward pass over one segment of `length` tokens.
   virtual int64_t macs(int64_t length) const = 0;

@@ -32,6 +32,11 @@ void require_share_or_default(std::string_view model, std::string_view field, do
           field, p);
 }
 
+void require_head(std::string_view model, const HeadOptions& head) {
+  require(head.z_loss >= 0, model, "z_loss is {}; expected 0 or more", head.z_loss);
+  require(head.soft_cap >= 0, model, "soft_cap is {}; expected 0 or more", head.soft_cap);
+}
+
 TokenTransform::TokenTransform(int64_t width, Activation f, double eps, const Init& init,
                                const Scheme& weights)
     : activation(f == Activation::geglu ? Activation::gelu_erf : f),
@@ -61,12 +66,21 @@ void require_token_targets(std::string_view model, const Tensor& hidden, const T
 }
 
 Tensor token_loss(const Tensor& h, const Linear& classifier, const Tensor& targets,
-                  double smoothing) {
+                  const HeadOptions& head, bool training, double smoothing) {
   const Tensor& weight = classifier.weight;
   if (MacCounter* macs = MacCounter::current()) macs->other += h.numel() * weight.dim(0);
   const Tensor bias = classifier.bias ? cast(classifier.bias, h.dtype()) : Tensor{};
   return linear_cross_entropy(h, cast(weight, h.dtype()), bias, targets,
-                              {.smoothing = smoothing, .ignore = ignored_target});
+                              {.smoothing = training ? smoothing : 0,
+                               .ignore = ignored_target,
+                               .z_loss = training ? head.z_loss : 0,
+                               .soft_cap = head.soft_cap,
+                               .gradient = head.loss_gradient});
+}
+
+Tensor token_logits(const Tensor& h, const Linear& classifier, const HeadOptions& head) {
+  const Tensor z = classifier.forward(cast(h, classifier.weight.dtype()));
+  return head.soft_cap > 0 ? mul(tanh(mul(z, 1 / head.soft_cap)), head.soft_cap) : z;
 }
 
 }  // namespace longspan

@@ -6,6 +6,7 @@
 
 #include "nn/fields.h"
 #include "nn/layers.h"
+#include "ops/loss.h"
 
 namespace longspan {
 
@@ -13,6 +14,18 @@ namespace longspan {
 enum class Precision : uint8_t { f32, bf16, f16 };
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<Precision>{"f32", "bf16", "f16"};
+
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<LossGradient>{"recompute",
+                                                                           "in_forward"};
+
+/// How logits of tokens are formed and trained.
+struct HeadOptions {
+  double z_loss = 0;    ///< weight of lse^2, added to each loss in training \cite chowdhery2022
+  double soft_cap = 0;  ///< c > 0: logits are c tanh(z / c) \cite gemma2
+  LossGradient loss_gradient = LossGradient::recompute;
+  void visit(auto& v) { v("z_loss", z_loss)("soft_cap", soft_cap)("loss_gradient", loss_gradient); }
+};
 
 /// The dtype of activations.
 DType compute_dtype(Precision precision, DType parameters);
@@ -26,6 +39,8 @@ void require_not_negative(std::string_view model, std::string_view field, int64_
 /// 0 <= p < 1; a share that may stand for another option may be -1 too.
 void require_share(std::string_view model, std::string_view field, double p);
 void require_share_or_default(std::string_view model, std::string_view field, double p);
+
+void require_head(std::string_view model, const HeadOptions& head);
 
 /// What stands between hidden states and the projection to tokens in BERT \cite devlin2019 :
 /// norm(f(W h + b)).
@@ -57,10 +72,13 @@ struct PooledHead : Module {
 /// Throws ShapeError unless targets are [B, L] for hidden [B, L, ..].
 void require_token_targets(std::string_view model, const Tensor& hidden, const Tensor& targets);
 
-/// Mean negative log-likelihood of the targets that count, from what a classifier reads.
+/// Mean negative log-likelihood of the targets that count, from what a classifier reads; smoothing
+/// and z-loss only where `training`.
 ///   h        [..., D]   targets  [...], ignored_target does not count
 ///   returns  scalar in nats; [..., V] is never made
 Tensor token_loss(const Tensor& h, const Linear& classifier, const Tensor& targets,
-                  double smoothing = 0);
+                  const HeadOptions& head, bool training, double smoothing = 0);
+/// The logits that it is the loss of: h [..., D] -> [..., V] in the dtype of the classifier.
+Tensor token_logits(const Tensor& h, const Linear& classifier, const HeadOptions& head);
 
 }  // namespace longspan

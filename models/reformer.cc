@@ -60,6 +60,8 @@ void check(const ReformerConfig& c) {
   }
   require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
           "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
+  require(c.full_below >= -1, kName, "full_below is {}; expected tokens, 0, or -1: by itself",
+          c.full_below);
   bool even = c.buckets.size() <= 2;
   for (const int64_t factor : c.buckets) even = even && factor >= 2 && factor % 2 == 0;
   require(even, kName,
@@ -74,6 +76,7 @@ void check(const ReformerConfig& c) {
           "position_widths are {} together; expected d_model = {}", width, c.d_model);
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require_share(kName, "dropout", c.dropout);
+  require_head(kName, c.token_head);
   require_share(kName, "dropout_attn", c.dropout_attn);
   require_share(kName, "dropout_local", c.dropout_local);
   for (int64_t i = 0; i < c.n_layer; ++i) c.layer(i);
@@ -133,7 +136,7 @@ std::unique_ptr<Layer> make_attention(const ReformerConfig& c, int64_t layer, co
       .rounds = c.rounds,
       .rule = c.bucket_rule,
       .n_max = c.n_max,
-      .dense_when_short = c.whole_chunks,
+      .full_up_to = c.full_up_to(),
       .evaluation = Generator{c.hash_seed}.fork("rotations").fork(static_cast<uint64_t>(layer)),
       .weights = weights_of(c)};
   if (!c.buckets.empty()) o.buckets = {c.buckets[0], c.buckets.size() > 1 ? c.buckets[1] : 1};
@@ -227,6 +230,11 @@ ReformerLayer ReformerConfig::layer(int64_t i) const {
   return turns[static_cast<size_t>(i) % turns.size()];
 }
 
+int64_t ReformerConfig::full_up_to() const {
+  const int64_t shown = rounds * chunk * (1 + look_back + look_ahead);
+  return std::max(full_below < 0 ? shown : full_below - 1, whole_chunks ? chunk : 0);
+}
+
 std::vector<int64_t> ReformerConfig::axes() const {
   return position_shape.empty() ? default_axial_shape(n_max) : position_shape;
 }
@@ -276,6 +284,21 @@ void Reformer::set_rotations(const Tensor& rotations) {
 
 Objective Reformer::objective() const {
   return config_.causal ? Objective::next_token : Objective::masked_token;
+}
+
+std::string Reformer::remark(int64_t length) const {
+  const ReformerConfig& c = config_;
+  int64_t hashed = 0;
+  while (hashed < c.n_layer && lsh(hashed) == nullptr) ++hashed;
+  if (hashed == c.n_layer) return {};
+  const int64_t limit = c.full_up_to();
+  if (length <= limit) {
+    return fmt::format(
+        "{}: {} tokens are attended to in full, without hashing, as are all "
+        "sequences up to {}",
+        kName, length, limit);
+  }
+  return fmt::format("{}: {} tokens are hashed into {} rounds of buckets", kName, length, c.rounds);
 }
 
 int64_t Reformer::padded(int64_t length) const {
@@ -400,14 +423,14 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
   return {exit(r, length, pass), std::move(r.buckets)};
 }
 
-Tensor Reformer::loss(const Tensor& hidden, const Tensor& targets) const {
+Tensor Reformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
   const Scope scope("loss");
   require_token_targets(kName, hidden, targets);
-  return token_loss(hidden, head_, targets);
+  return token_loss(hidden, head_, targets, config_.token_head, pass.training);
 }
 
 Tensor Reformer::head(const Tensor& hidden) const {
-  return head_.forward(cast(hidden, head_.weight.dtype()));
+  return token_logits(hidden, head_, config_.token_head);
 }
 
 LanguageModel::Losses Reformer::loss(const Tensor& tokens, const Tensor& targets,
@@ -415,7 +438,7 @@ LanguageModel::Losses Reformer::loss(const Tensor& tokens, const Tensor& targets
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
-  result.loss = loss(forward({.tokens = tokens}, pass).hidden, targets);
+  result.loss = loss(forward({.tokens = tokens}, pass).hidden, targets, pass);
   return result;
 }
 

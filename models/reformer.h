@@ -56,6 +56,9 @@ struct ReformerConfig {
   LshScale logit_scale = LshScale::official;
   double self_logit = -1e5;
   bool whole_chunks = false;
+  /// Sequences of fewer tokens are seen in full, without hashing; -1: of those for which that is
+  /// quicker, up to the keys that hashing shows a query, full_up_to(). 0: none.
+  int64_t full_below = 0;
   uint64_t hash_seed = 0;  ///< of the rotations outside training
 
   int64_t local_chunk = 0;  ///< of local layers; 0: chunk
@@ -78,6 +81,7 @@ struct ReformerConfig {
   double embed_std = 1;  ///< of tokens
   double position_std = 1;
   Precision precision = Precision::f32;
+  HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
@@ -86,7 +90,8 @@ struct ReformerConfig {
     v("rounds", rounds)("chunk", chunk)("look_back", look_back)("look_ahead", look_ahead)(
         "buckets", buckets)("bucket_rule", bucket_rule)("same_bucket", same_bucket)(
         "duplicates", duplicates)("wrap", wrap)("logit_scale", logit_scale)(
-        "self_logit", self_logit)("whole_chunks", whole_chunks)("hash_seed", hash_seed);
+        "self_logit", self_logit)("whole_chunks", whole_chunks)("full_below", full_below)(
+        "hash_seed", hash_seed);
     v("local_chunk", local_chunk)("local_back", local_back)("local_ahead", local_ahead)(
         "position_shape", position_shape)("position_widths", position_widths);
     v("activation", activation)("norm_eps", norm_eps)("mean_exit", mean_exit)(
@@ -94,10 +99,13 @@ struct ReformerConfig {
         "dropout_local", dropout_local)("dropout_broadcast", dropout_broadcast);
     v("init_std", init_std)("embed_std", embed_std)("position_std", position_std)(
         "precision", precision)("memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
   }
 
   /// What layer i attends with. Throws ValueError on an empty list or an unknown name.
   ReformerLayer layer(int64_t i) const;
+  /// The longest sequence that hashed layers see in full.
+  int64_t full_up_to() const;
   /// The grid of positions: position_shape and position_widths, or what stands for them.
   std::vector<int64_t> axes() const;
   std::vector<int64_t> axis_widths() const;
@@ -132,7 +140,7 @@ class Reformer final : public LanguageModel {
   };
   Result forward(const ReformerInputs& in, Pass pass) const;
   /// Mean over counted targets [B, L], in nats.
-  Tensor loss(const Tensor& hidden, const Tensor& targets) const;
+  Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
   Tensor head(const Tensor& hidden) const;  // [B, L, 2 D] -> [B, L, V]
   /// Rotations for every LSH layer, [1 or B, 1 or H, R, d, w], instead of drawn ones.
   void set_rotations(const Tensor& rotations);
@@ -143,6 +151,9 @@ class Reformer final : public LanguageModel {
   int64_t max_length() const override { return config_.n_max; }
   Device device() const override { return token_.weight.device(); }
   int64_t layers() const override { return config_.n_layer; }
+  bool reversible_layers() const override { return true; }
+  /// Which way hashed layers attend to such a sequence.
+  std::string remark(int64_t length) const override;
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
               Pass pass) const override;
   Tensor logits(const Tensor& tokens, Pass pass) const override;

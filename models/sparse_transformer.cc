@@ -73,6 +73,7 @@ void check(const SparseTransformerConfig& c) {
           "norm_eps is {} and final_norm_eps {}; expected more than 0", c.norm_eps,
           c.final_norm_eps);
   require_share(kName, "dropout", c.dropout);
+  require_head(kName, c.token_head);
   require(c.embed_std >= 0 && std::isfinite(c.embed_std), kName,
           "embed_std is {}; expected 0 or more", c.embed_std);
 }
@@ -316,10 +317,10 @@ Tensor SparseTransformer::forward(const Tensor& tokens, Pass pass) const {
   return stack_.forward(x, given(x.dim(1), x.dim(1)), {}, pass).y;
 }
 
-Tensor SparseTransformer::loss(const Tensor& hidden, const Tensor& targets) const {
+Tensor SparseTransformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
   const Scope scope("loss");
   require_token_targets(kName, hidden, targets);
-  return token_loss(hidden, head_, targets);
+  return token_loss(hidden, head_, targets, config_.token_head, pass.training);
 }
 
 LanguageModel::Losses SparseTransformer::loss(const Tensor& tokens, const Tensor& targets,
@@ -327,12 +328,12 @@ LanguageModel::Losses SparseTransformer::loss(const Tensor& tokens, const Tensor
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
-  result.loss = loss(forward(tokens, pass), targets);
+  result.loss = loss(forward(tokens, pass), targets, pass);
   return result;
 }
 
 Tensor SparseTransformer::logits(const Tensor& tokens, Pass pass) const {
-  return head_.forward(cast(forward(tokens, pass), head_.weight.dtype()));
+  return token_logits(forward(tokens, pass), head_, config_.token_head);
 }
 
 std::unique_ptr<DecodeState> SparseTransformer::start_decoding(int64_t batch) const {
@@ -350,8 +351,7 @@ Tensor SparseTransformer::decode(const Tensor& tokens, DecodeState& opaque) cons
   Stack::Result result = stack_.forward(embed(tokens, first), given, state.memory, Pass{});
   state.memory = std::move(result.memory);
   state.position = first + length;
-  const Tensor last = select(result.y, 1, -1);
-  return head_.forward(cast(last, head_.weight.dtype()));  // [B, V]
+  return token_logits(select(result.y, 1, -1), head_, config_.token_head);  // [B, V]
 }
 
 Tensor SparseTransformer::attention_map(const Tensor& tokens, int64_t layer) const {

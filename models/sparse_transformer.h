@@ -71,6 +71,7 @@ struct SparseTransformerConfig {
   SparseInit init = SparseInit::code;
   double embed_std = 0;  ///< of tokens and positions; 0: as init says
   Precision precision = Precision::f32;
+  HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
@@ -82,6 +83,7 @@ struct SparseTransformerConfig {
         "begin_vector", begin_vector)("norm_eps", norm_eps)("final_norm_eps", final_norm_eps)(
         "tie_embedding", tie_embedding)("dropout", dropout)("init", init)("embed_std", embed_std)(
         "precision", precision)("memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
   }
 
   /// index_sets as a list. Throws ValueError on an empty one or an unknown name.
@@ -106,7 +108,7 @@ class SparseTransformer final : public LanguageModel {
   /// tokens [B, L] -> [B, L, D], after the final norm.
   Tensor forward(const Tensor& tokens, Pass pass) const;
   /// Mean over counted targets [B, L], in nats.
-  Tensor loss(const Tensor& hidden, const Tensor& targets) const;
+  Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
   /// What each layer's rows see where `queries` are the last of `keys` tokens.
   Given given(int64_t queries, int64_t keys) const;
 

@@ -125,7 +125,7 @@ Tensor Transformer::head_input(const Tensor& hidden) const {
 
 Tensor Transformer::head(const Tensor& hidden) const {
   const Scope scope("head");
-  return head_.forward(cast(head_input(hidden), head_.weight.dtype()));
+  return token_logits(head_input(hidden), head_, config_.token_head);
 }
 
 Tensor Transformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
@@ -146,7 +146,7 @@ Tensor Transformer::further_loss(Tensor h, const Linear& classifier, Tensor y, i
     h = slice(h, 1, 0, h.dim(1) - further);
     y = slice(y, 1, further);
   }
-  return token_loss(h, classifier, y, pass.training ? config_.label_smoothing : 0.0);
+  return token_loss(h, classifier, y, config_.token_head, pass.training, config_.label_smoothing);
 }
 
 /// Al-Rfou et al. 2019, "Auxiliary Losses". The lower a layer, the sooner it stops predicting.

@@ -98,6 +98,7 @@ struct TransformerConfig {
   bool init_residual_scale = true;  ///< output weights of branches times 1 / sqrt(branches)
 
   Precision precision = Precision::f32;
+  HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
   void visit(auto& v) {
@@ -118,6 +119,7 @@ struct TransformerConfig {
         "n_target", n_target)("target_weight", target_weight)("init", init)("init_std", init_std)(
         "init_residual_scale", init_residual_scale)("precision", precision)("memory", memory)(
         "chunks", memory.chunks);
+    token_head.visit(v);
   }
 };
 

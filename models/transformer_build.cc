@@ -77,6 +77,7 @@ void check(const TransformerConfig& c) {
           "target_weight is {}; expected 0 or more", c.target_weight);
   require_share(kName, "label_smoothing", c.label_smoothing);
   require_share(kName, "dropout", c.dropout);
+  require_head(kName, c.token_head);
   require_share(kName, "dropout_token", c.dropout_token);
   require_share_or_default(kName, "dropout_emb", c.dropout_emb);
   require_share_or_default(kName, "dropout_attn", c.dropout_attn);

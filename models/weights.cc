@@ -579,8 +579,9 @@ ReformerConfig reformer_config(const ReformerKeys& k) {
 ReformerKeys reformer_keys(const ReformerConfig& c) {
   const bool by_hf_rule = !c.buckets.empty() || c.bucket_rule == BucketRule::hf;
   require(!c.same_bucket && c.duplicates == LshDuplicates::off && c.wrap == LshWrap::global &&
-              c.whole_chunks && by_hf_rule && c.logit_scale == LshScale::official &&
-              c.self_logit == -1e5 && !c.mean_exit && c.axes().size() == 2 && c.head_bias,
+              c.whole_chunks && c.full_below == 0 && by_hf_rule &&
+              c.logit_scale == LshScale::official && c.self_logit == -1e5 && !c.mean_exit &&
+              c.axes().size() == 2 && c.head_bias,
           kOp,
           "such models attend as reformer_variant(hf), with head_bias and a position_shape of two "
           "axes");

@@ -126,9 +126,7 @@ LshAttention::LshAttention(const LshAttentionOptions& options, const Init& init)
   out_ = Linear(width, o.d_model, false, init.at("out"), o.weights);
 }
 
-bool LshAttention::dense(int64_t length) const {
-  return options_.dense_when_short && length <= options_.pairs.chunk;
-}
+bool LshAttention::dense(int64_t length) const { return length <= options_.full_up_to; }
 
 LshBuckets LshAttention::buckets_of(int64_t length) const {
   const LshAttentionOptions& o = options_;
@@ -168,7 +166,8 @@ LshOptions LshAttention::pairs_of(const LshBuckets& buckets, int64_t length, Pas
   LshOptions pairs = options_.pairs;
   pairs.buckets = buckets.count();
   pairs.pass = pass;
-  if (dense(length)) {  // one chunk, which is its own neighbour
+  if (dense(length)) {  // one chunk
+    pairs.chunk = std::max(pairs.chunk, length);
     pairs.before = pairs.after = 0;
     pairs.same_bucket = false;
   }

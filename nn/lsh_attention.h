@@ -25,10 +25,10 @@ struct LshAttentionOptions {
   int64_t rounds = 1;           ///< R
   LshBuckets buckets = {0, 1};  ///< of a round; first = 0: as `rule` says
   BucketRule rule = BucketRule::paper;
-  int64_t n_max = 0;              ///< longest sequence: decoding has the buckets of that
-  bool dense_when_short = false;  ///< L <= m: every token sees every other, without hashing
-  LshOptions pairs = {};          ///< chunk, neighbours and rules; buckets and pass are set here
-  Generator evaluation;           ///< of the rotations outside training
+  int64_t n_max = 0;       ///< longest sequence: decoding has the buckets of that
+  int64_t full_up_to = 0;  ///< L up to here: every token sees every other, without hashing
+  LshOptions pairs = {};   ///< chunk, neighbours and rules; buckets and pass are set here
+  Generator evaluation;    ///< of the rotations outside training
   Scheme weights = {};
 };
 

@@ -104,6 +104,42 @@ TEST(Spec10, Test8_PaddingLeavesAWholeModelAlone) {
   }
 }
 
+// Section 10: short sequences in full, and said so. It is what one chunk of all tokens sees.
+TEST(Spec10, Test2_ShortSequencesAreSeenInFullWhereAsked) {
+  ReformerConfig c = alternating();
+  c.n_max = 64;
+  const auto gradients_of = [](const ReformerConfig& config, const Tensor& tokens) {
+    const Reformer model = made(config);
+    const Tensor loss = model.loss(tokens, tokens, {}, training).loss;
+    backward(loss);
+    std::vector<Tensor> all{loss.detach()};
+    for (const Tensor& p : parameters(const_cast<Reformer&>(model))) all.push_back(grad(p));
+    return all;
+  };
+  const Tensor tokens = some_tokens(2, 27, 32);
+  ReformerConfig whole = c;
+  whole.chunk = 27;
+  whole.rounds = 1;
+  whole.look_back = whole.look_ahead = 0;
+  whole.same_bucket = false;
+  const std::vector<Tensor> expected = gradients_of(whole, tokens);
+  const std::vector<Tensor> hashed = gradients_of(c, tokens);
+  EXPECT_FALSE(same_bits(hashed[0], expected[0]));
+  for (const int64_t below : {-1, 28}) {  // -1: 2 rounds of 2 chunks of 8 are 32 keys
+    c.full_below = below;
+    const std::vector<Tensor> full = gradients_of(c, tokens);
+    for (size_t i = 0; i < full.size(); ++i) EXPECT_TRUE(same_bits(full[i], expected[i])) << i;
+    EXPECT_NE(made(c).remark(27).find("27 tokens are attended to in full"), std::string::npos);
+  }
+  c.full_below = 27;
+  EXPECT_TRUE(same_bits(gradients_of(c, tokens)[0], hashed[0]));
+  EXPECT_NE(made(c).remark(27).find("hashed into 2 rounds"), std::string::npos);
+  c.layers = "local";
+  EXPECT_EQ(made(c).remark(27), "");
+  c.full_below = -2;
+  EXPECT_THROW(made(c), ValueError);
+}
+
 TEST(Spec10, Test12_GradientsOfTheWholeTinyModel) {
   for (const ReformerVariant variant : {ReformerVariant::paper, ReformerVariant::trax2,
                                         ReformerVariant::hf, ReformerVariant::lucid}) {

@@ -22,7 +22,7 @@ struct Largest {
   int64_t length = -1, layers = -1;
 };
 
-constexpr int64_t most_layers = 1024;
+constexpr int64_t most_layers = 4096;
 
 /// Where the search for lengths ends.
 int64_t longest_of(const StepPlanner& planner) {
@@ -98,12 +98,6 @@ Letters letters_of(const Json& fields) {
   return letters;
 }
 
-DType element_of(const Json& fields) {
-  const Json* precision = fields.find("precision");
-  const bool narrow = precision != nullptr && precision->string() != "f32";
-  return !narrow ? DType::f32 : precision->string() == "bf16" ? DType::bf16 : DType::f16;
-}
-
 /// The terms of a step in another length tell which sizes are of tokens.
 void print_terms(const StepPlanner& planner) {
   const RunConfig& c = planner.config();
@@ -162,6 +156,7 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
   }
   std::puts(text.c_str());
   std::puts("again: multiply-accumulates that the backward pass runs again, in forward passes");
+  std::puts(reversible_note(planner).c_str());
   if (budget > 0) {
     std::puts(fmt::format("longest and deepest: tokens and layers that train within {}",
                           bytes_text(budget))

@@ -44,7 +44,8 @@ struct RunConfig {
   uint64_t seed = 1;
   int64_t threads = 0;  ///< 0: the processors that there are
   std::string device = "cpu";
-  int64_t memory_limit = 0;  ///< bytes; 0: what the machine has
+  int64_t memory_limit = 0;    ///< bytes; 0: what the machine has
+  bool check_replays = false;  ///< layers that run again are held to the numbers of their first run
 
   int64_t save_every = 0;  ///< steps; 0: at the end only
   int64_t keep = 0;        ///< newest checkpoints that stay; 0: all

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "examples/longspan/run.h"
 #include "nn/memory_policy.h"
+#include "nn/reversible.h"
 #include "ops/elementwise.h"
 #include "train/config.h"
 #include "train/segments.h"
@@ -82,6 +83,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   const std::unique_ptr<Optimizer> optimizer =
       make_optimizer(c.optimizer, named_parameters(*model));
   const std::function<Tensor()> forward = forward_of(*model, c, device);
+  const InversionWatch inversion;  // as runs have one
   MeasureOptions options{.clip = c.optimizer.clip, .base = base, .macs = macs};
   if (device != plan_device) measure_step(device, *optimizer, forward, options);
   if (c.accumulate > 1) backward(forward());
@@ -149,6 +151,17 @@ int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t 
 int64_t StepPlanner::longest_possible() const {
   apply(config_, own_);
   return config_.model->build(Init{.plan = true})->max_source_length();
+}
+
+bool StepPlanner::reversible_layers() const {
+  apply(config_, own_);
+  return config_.model->build(Init{.plan = true})->reversible_layers();
+}
+
+DType element_of(const Json& fields) {
+  const Json* precision = fields.find("precision");
+  const bool narrow = precision != nullptr && precision->string() != "f32";
+  return !narrow ? DType::f32 : precision->string() == "bf16" ? DType::bf16 : DType::f16;
 }
 
 int64_t usual_chunks(const RunConfig& config) {
@@ -239,19 +252,42 @@ std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int6
   return best;
 }
 
-/// Strategies that compute what the configuration's own does: a reversible stack is another
-/// function. Each also with feed-forward layers in chunks.
-std::vector<Strategy> same_function(const StepPlanner& planner, int64_t budget) {
+bool is_reversible_name(const std::string& memory) { return memory.starts_with("reversible"); }
+
+/// Which strategies may stand for a configuration's own.
+struct Candidates {
+  Candidates(const StepPlanner& planner, Choice choice)
+      : own(planner.own().memory),
+        from(choice),
+        natural(planner.reversible_layers()),
+        narrow(element_of(to_json(*planner.config().model)) != DType::f32) {}
+
+  /// Streams beside layers in bf16 drift unless they are on the grid, which rounds them: that is
+  /// another function also where layers are reversible ones.
+  bool allow(const std::string& memory) const {
+    if (memory == own) return true;
+    const bool all_equal = natural && own.find(":exact") == std::string::npos;
+    if (!is_reversible_name(memory)) return !is_reversible_name(own) || all_equal;
+    const bool exact = memory == "reversible:exact";
+    return exact == narrow && (from == Choice::any || (all_equal && !exact));
+  }
+
+  std::string own;
+  Choice from;
+  bool natural, narrow;
+};
+
+/// Strategies that may be chosen, each also with feed-forward layers in chunks.
+std::vector<Strategy> candidates(const StepPlanner& planner, int64_t budget, Choice from) {
   const StepShape& own = planner.own();
+  const Candidates may(planner, from);
   std::vector<Strategy> all;
-  if (!own.memory.starts_with("reversible")) {
+  if (may.allow("checkpoint")) {
     std::optional<Strategy> cut = cut_to(planner, own, budget);
     if (cut) all.push_back(std::move(*cut));
   }
   for (Strategy& s : strategies(planner)) {
-    const bool reversible = s.shape.memory.starts_with("reversible");
-    if (reversible && s.shape.memory != own.memory) continue;
-    if (!reversible && own.memory.starts_with("reversible")) continue;
+    if (!may.allow(s.shape.memory)) continue;
     all.push_back(s);
     if (own.chunks > 1) continue;
     s.shape.chunks = usual_chunks(planner.config());
@@ -310,11 +346,20 @@ std::vector<std::string> offers_within(const StepPlanner& planner, const StepSha
 }
 
 /// The message where nothing fits: what would.
-[[noreturn]] void refuse(const StepPlanner& planner, const Strategy& least, int64_t budget) {
-  const std::vector<std::string> offers = offers_within(planner, least.shape, budget);
+[[noreturn]] void refuse(const StepPlanner& planner, const Strategy& least, int64_t budget,
+                         Choice from) {
   std::string text =
       fmt::format("a step needs {} at least (--memory {}), and the budget is {}; ",
                   bytes_text(least.memory->peak()), least.name(), bytes_text(budget));
+  const std::vector<Strategy> any =
+      from == Choice::same ? candidates(planner, budget, Choice::any) : std::vector<Strategy>{};
+  if (const Strategy* other = cheapest_within(any, budget)) {
+    text += fmt::format(
+        "as another network, of two streams, it would fit with --memory {} (or "
+        "auto:reversible); ",
+        other->name());
+  }
+  const std::vector<std::string> offers = offers_within(planner, least.shape, budget);
   text += offers.empty() ? "fewer tokens, samples or layers are not enough: expected a smaller "
                            "model.d_model or vocabulary"
                          : "expected a larger one, or one of";
@@ -324,26 +369,40 @@ std::vector<std::string> offers_within(const StepPlanner& planner, const StepSha
 
 }  // namespace
 
-Strategy choose_strategy(RunConfig& config, int64_t budget, bool any) {
+Strategy choose_strategy(RunConfig& config, int64_t budget, Choice from) {
   const auto choose = [&] {
     const StepPlanner planner(config);
     std::vector<Strategy> all;
-    if (any) {
-      all = same_function(planner, budget);
-    } else {
+    if (from == Choice::own) {
       Strategy own{planner.own(), {}, ""};
       own.memory = planner.predict(own.shape, &own.refused);
       all = {own};
+    } else {
+      all = candidates(planner, budget, from);
     }
     const Strategy* least = smallest(all);
     require(least != nullptr, "--budget", "{}", all[0].refused);
     const Strategy* best = cheapest_within(all, budget);
-    if (best == nullptr) refuse(planner, *least, budget);
+    if (best == nullptr) refuse(planner, *least, budget, from);
     return *best;
   };
   Strategy best = choose();
   apply(config, best.shape);
   return best;
+}
+
+std::string reversible_note(const StepPlanner& planner) {
+  const Candidates of(planner, Choice::same);
+  if (!of.natural) {
+    return "reversible: another network than standard, of two streams, with the same parameters; "
+           "auto takes it only as auto:reversible";
+  }
+  if (of.narrow) {
+    return "reversible: the function of standard, but inverting beside layers in fewer bits than "
+           "f32 drifts; reversible:exact rounds the streams: auto takes it only as auto:reversible";
+  }
+  return "reversible: the function of standard, with gradients equal to rounding, not to the bit; "
+         "auto may take it. reversible:exact rounds the streams";
 }
 
 std::string largest_terms(const StepPlanner& planner) {
@@ -364,11 +423,13 @@ std::string largest_terms(const StepPlanner& planner) {
   return text;
 }
 
-bool take_auto(Settings& settings) {
+std::optional<Choice> take_auto(Settings& settings) {
   const Setting* last = last_setting(settings, "model.memory");
-  if (last == nullptr || last->value != Json("auto")) return false;
+  if (last == nullptr) return std::nullopt;
+  const bool any = last->value == Json("auto:reversible");
+  if (!any && last->value != Json("auto")) return std::nullopt;
   std::erase_if(settings, [](const Setting& s) { return s.key == "model.memory"; });
-  return true;
+  return any ? Choice::any : Choice::same;
 }
 
 }  // namespace longspan

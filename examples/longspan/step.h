@@ -47,11 +47,16 @@ class StepPlanner {
                   int64_t budget) const;
   /// Most tokens that the model takes.
   int64_t longest_possible() const;
+  /// LanguageModel::reversible_layers().
+  bool reversible_layers() const;
 
  private:
   RunConfig& config_;
   StepShape own_;
 };
+
+/// What layers compute in, by the fields of a model.
+DType element_of(const Json& fields);
 
 /// ceil(F / D): chunks in which a feed-forward layer needs no more room than the stream.
 int64_t usual_chunks(const RunConfig& config);
@@ -69,16 +74,26 @@ struct Strategy {
 /// which tables list them.
 std::vector<Strategy> strategies(const StepPlanner& planner);
 
-/// Sets config.model to the strategy that fits in `budget` bytes and runs the least again: of its
-/// own, or, if `any`, of all that compute the same function. Throws ValueError where none does,
-/// with settings that would fit. Returns the choice.
-Strategy choose_strategy(RunConfig& config, int64_t budget, bool any);
+/// What a strategy is chosen from.
+enum class Choice : uint8_t {
+  own,   ///< the configuration's own alone
+  same,  ///< all that compute the same function: --memory auto
+  any    ///< reversible ones as well, though they make another network: --memory auto:reversible
+};
+
+/// Sets config.model to the strategy that fits in `budget` bytes and runs the least again. Throws
+/// ValueError where none does, with settings that would fit. Returns the choice.
+Strategy choose_strategy(RunConfig& config, int64_t budget, Choice from);
+
+/// What `reversible` would mean for the model of the plan, and whether auto may take it.
+std::string reversible_note(const StepPlanner& planner);
 
 /// The phases of a step of the configuration and the largest of what its forward pass keeps, for
 /// messages where memory runs out.
 std::string largest_terms(const StepPlanner& planner);
 
-/// Whether the last setting of the memory policy is "auto", which the settings then lose.
-bool take_auto(Settings& settings);
+/// What the last setting of the memory policy lets be chosen, if it is "auto" or "auto:reversible",
+/// which the settings then lose.
+std::optional<Choice> take_auto(Settings& settings);
 
 }  // namespace longspan

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "autograd/engine.h"
+#include "autograd/frame.h"
 #include "core/error.h"
 #include "examples/longspan/commands.h"
 #include "examples/longspan/step.h"
@@ -120,18 +121,22 @@ int train_command(int argc, const char* const* argv) {
   const std::string config_path = out + "/config.toml";
   if (resume && std::filesystem::exists(config_path)) settings = read_toml(config_path);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
-  const bool any_strategy = take_auto(settings);
+  const std::optional<Choice> automatic = take_auto(settings);
   RunConfig config = make_config(settings);
   const std::string* budget = line.value("--budget");
-  require(!any_strategy || budget != nullptr, "--memory",
+  require(!automatic || budget != nullptr, "--memory",
           "auto needs to know what may be used; expected --budget SIZE, as 4GiB");
   std::string chosen;
   if (budget != nullptr) {
-    const bool open = any_strategy || last_setting(settings, "model.memory") == nullptr;
-    const Strategy s = choose_strategy(config, parse_bytes(*budget), open);
+    const bool given = last_setting(settings, "model.memory") != nullptr;
+    const Choice from = automatic.value_or(given ? Choice::own : Choice::same);
+    const Strategy s = choose_strategy(config, parse_bytes(*budget), from);
     chosen =
         fmt::format("--memory {}: a step needs {} of {}, and runs {:.2f} forward passes again",
                     s.name(), bytes_text(s.memory->peak()), *budget, s.memory->extra_forward());
+    if (automatic && s.shape.memory.starts_with("reversible")) {
+      chosen += "\n" + reversible_note(StepPlanner(config));
+    }
   }
   TrainingRun run(std::move(config), out);
   RunConfig& c = run.config;
@@ -167,6 +172,7 @@ int train_command(int argc, const char* const* argv) {
                       parameter_count(*run.model), material->size("train"), material->items(),
                       to_validate));
   if (!chosen.empty()) log.say(chosen);
+  if (const std::string remark = run.model->remark(c.length); !remark.empty()) log.say(remark);
   if (started) log.say(fmt::format("starting from step {} of {}", from.step, c.start.from));
   if (!from.heads.empty()) {
     log.say(fmt::format("drawn anew: {}", fmt::join(from.heads.begin(), from.heads.end(), ", ")));
@@ -204,6 +210,8 @@ int train_command(int argc, const char* const* argv) {
   double loss = 0, norm = 0, rate = 0, speed = 0;  // of the last step
   int64_t logged_step = at.step;
   InversionWatch inversion;
+  std::optional<autograd::CheckReplays> replays;
+  if (c.check_replays) replays.emplace();
   bool drift_said = false;
   const auto log_step = [&] {
     if (logged_step == at.step) return;

@@ -38,19 +38,65 @@ TEST(Plan, ARunNeedsWhatWasPredicted) {
       "--model", "local_transformer", "--length", "256", "--batch", "2", "--layers", "3"};
   const Outcome told = run(with({"memory", "--json"}, shape));
   ASSERT_EQ(told.code, 0) << told.err;
-  for (const std::string strategy : {"standard", "checkpoint"}) {
+  int64_t apart[3] = {};
+  size_t at = 0;
+  for (const std::string strategy : {"standard", "checkpoint", "reversible"}) {
     const Json row = row_of(told.out, strategy);
     const std::string out = folder / strategy;
-    const Outcome o = run(with({"train", "--data", "bytes=" + folder / "text", "--out", out,
-                                "--steps", "3", "--memory", strategy, "--split", "100/0/0"},
-                               shape));
+    const Outcome o =
+        run(with({"train", "--data", "bytes=" + folder / "text", "--out", out, "--steps", "3",
+                  "--memory", strategy, "--split", "100/0/0", "--set", "check_replays=true"},
+                 shape));
     ASSERT_EQ(o.code, 0) << o.err;
     const Json peak = parse_json(o.last_line())["peak_bytes"];
     const double measured = peak["total"].number() - peak["cache"].number();
     EXPECT_NEAR(row["peak"].number() / measured, 1, 0.02) << strategy;
     EXPECT_EQ(peak["parameter"], row["parameter"]);
     EXPECT_EQ(peak["optimizer"], row["optimizer"]);
+    apart[at++] = row["peak"].integer() - peak["total"].integer() + peak["cache"].integer();
   }
+  EXPECT_EQ(apart[2], apart[0]) << "the rows that a run watches are not planned for";
+}
+
+/// Peaks of longspan memory --json by strategy.
+int64_t peak_of(const std::vector<std::string>& shape, const std::string& strategy) {
+  const Outcome told = run(with({"memory", "--json"}, shape));
+  EXPECT_EQ(told.code, 0) << told.err;
+  return row_of(told.out, strategy)["peak"].integer();
+}
+
+// Reformer's layers are reversible whatever the policy; of others they are another network.
+TEST(Plan, AutoTakesReversibleWhereItIsTheSameFunctionOrAllowed) {
+  const Folder folder;
+  write(folder / "text", some_text(20000));
+  const auto train = [&](const std::vector<std::string>& shape, int64_t budget, const char* memory,
+                         const char* out) {
+    return run(
+        with({"train", "--data", "bytes=" + folder / "text", "--steps", "1", "--split", "100/0/0",
+              "--budget", std::to_string(budget), "--memory", memory, "--out", folder / out},
+             shape));
+  };
+  const std::vector<std::string> own = {"--model", "reformer", "--length", "512",      "--batch",
+                                        "2",       "--layers", "24",       "--chunks", "4"};
+  Outcome o = train(own, peak_of(own, "reversible"), "auto", "own");
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.err.find("--memory reversible"), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("gradients equal to rounding, not to the bit"), std::string::npos) << o.err;
+
+  const std::vector<std::string> other = {
+      "--model", "transformer",    "--length", "1024",  "--batch",
+      "4",       "--layers",       "12",       "--set", "model.d_model=64",
+      "--set",   "model.d_ff=256", "--chunks", "4"};
+  const int64_t budget = peak_of(other, "reversible");
+  o = train(other, budget, "auto", "refused");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("it would fit with --memory reversible"), std::string::npos) << o.err;
+  o = train(other, budget, "auto:reversible", "allowed");
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.err.find("another network than standard"), std::string::npos) << o.err;
+
+  o = run(with({"memory", "--dtype", "bf16"}, own));
+  EXPECT_NE(o.out.find("drifts"), std::string::npos) << o.out;
 }
 
 TEST(Plan, ABudgetChoosesAStrategyOrRefusesWithOnesThatFit) {

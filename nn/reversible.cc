@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/record.h"
+#include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/elementwise.h"
@@ -98,6 +100,7 @@ class Reversible::Graph {
     Pass pass;
     autograd::SavedTensor context;
     std::vector<autograd::SavedTensor> choices;
+    std::string scope;  // of the first run, which names what the others make
   };
   /// A step that is run again: its leaves and results.
   struct Run {
@@ -142,6 +145,7 @@ class Reversible::Graph {
         "a step that backward must undo is gone: backward ran through it before; "
         "call the first one with retain, or run forward again");
     const Replay mark;
+    const Scope scope(step->scope);
     Run r;
     r.x = leaf_of(now_.x1, wants_x);
     r.context = leaf_of(step->context.get(kName), wants_context);
@@ -319,7 +323,8 @@ Output Reversible::step(std::shared_ptr<Layer> f, const Given& given, Pass pass)
     for (const Tensor& w : parameters(*f)) inputs.push_back(w);
     Tensor* const outputs[] = {&sum, &out.loss};
     const int64_t index = graph_->size();
-    Graph::Step step{std::move(f), given, pass, autograd::SavedTensor(given.context, kName), {}};
+    Graph::Step step{std::move(f), given,        pass, autograd::SavedTensor(given.context, kName),
+                     {},           Scope::path()};
     step.given.context = {};
     if (!out.choices.empty()) step.given.choices.clear();
     for (const Tensor& c : out.choices) step.choices.emplace_back(c, kName);

@@ -91,6 +91,13 @@ LinePlot plot_of(const std::vector<Measured>& rows, const std::vector<std::strin
       discs.y.push_back(value(r.measured));
     }
     if (lines.x.empty()) continue;
+    const auto same = std::find_if(plot.series.begin(), plot.series.end(), [&](const Series& s) {
+      return !s.name.empty() && s.x == lines.x && s.y == lines.y;
+    });
+    if (same != plot.series.end()) {  // one would hide the other
+      same->name += ", " + lines.name;
+      continue;
+    }
     plot.series.push_back(lines);
     plot.series.push_back(discs);
   }

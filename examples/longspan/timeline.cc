@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 
@@ -81,6 +82,34 @@ std::string colour(size_t i, size_t count) {
   return fmt::format("hsl({},55%,{}%)", i * 360 / count, i % 2 == 0 ? 50 : 62);
 }
 
+/// Steps through columns `from` to `to`, either way, along a line, from where the path is.
+std::string steps_of(const std::vector<int64_t>& line, int64_t from, int64_t to) {
+  const int64_t by = from < to ? 1 : -1;
+  std::string text;
+  for (int64_t begin = from, i = from + by;; i += by) {
+    const auto height = [&](int64_t column) { return line[static_cast<size_t>(column)]; };
+    if (i != to && height(i) == height(i - by)) continue;
+    text += fmt::format("h{}", i - begin);
+    if (i == to) return text;
+    text += fmt::format("v{}", height(i) - height(i - by));
+    begin = i;
+  }
+}
+
+/// The columns where `above` is not `below`, in whole numbers: as short a path as can be.
+std::string outline_of(const std::vector<int64_t>& below, const std::vector<int64_t>& above) {
+  std::string text;
+  for (size_t from = 0, to = 0; from < below.size(); from = to) {
+    to = from + 1;
+    if (above[from] == below[from]) continue;
+    while (to < below.size() && above[to] != below[to]) ++to;
+    const auto first = static_cast<int64_t>(from), last = static_cast<int64_t>(to);
+    text += fmt::format("M{} {}{}V{}{}Z", from, above[from], steps_of(above, first, last),
+                        below[to - 1], steps_of(below, last - 1, first - 1));
+  }
+  return text;
+}
+
 std::string svg_of(const Timeline::Picture& p) {
   constexpr double width = 860, height = 260, left = 80, top = 10;
   double most = 1;
@@ -89,23 +118,26 @@ std::string svg_of(const Timeline::Picture& p) {
     for (const double b : point.bytes) sum += b;
     most = std::max(most, sum);
   }
-  const auto x = [&](size_t i) {
-    return left + (width - left) * static_cast<double>(i) / static_cast<double>(p.points.size());
-  };
   const auto y = [&](double bytes) { return top + height * (1 - bytes / most); };
+  const auto thousandths = [&](double bytes) {
+    return static_cast<int64_t>(std::lround(1000 * (1 - bytes / most)));
+  };
   std::string text = fmt::format("<h3>{}</h3>\n<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", p.title,
                                  width + 10, height + 2 * top + 14);
+  text += fmt::format("<g transform=\"translate({},{}) scale({:.5f},{})\">\n", left, top,
+                      (width - left) / static_cast<double>(p.points.size()), height / 1000);
   std::vector<double> floor(p.points.size(), 0.0);
   for (size_t b = 0; b < p.bands.size(); ++b) {
-    std::string up, down;
+    std::vector<int64_t> below, above;
     for (size_t i = 0; i < p.points.size(); ++i) {
-      down = fmt::format("V{:.1f}H{:.1f}", y(floor[i]), x(i)) + down;
+      below.push_back(thousandths(floor[i]));
       floor[i] += p.points[i].bytes[b];
-      up += fmt::format("V{:.1f}H{:.1f}", y(floor[i]), x(i + 1));
+      above.push_back(thousandths(floor[i]));
     }
-    text += fmt::format("<path fill=\"{}\" d=\"M{} {}{}{}Z\"><title>{}</title></path>\n",
-                        colour(b, p.bands.size()), left, top + height, up, down, p.bands[b]);
+    text += fmt::format("<path fill=\"{}\" d=\"{}\"><title>{}</title></path>\n",
+                        colour(b, p.bands.size()), outline_of(below, above), p.bands[b]);
   }
+  text += "</g>\n";
   for (int i = 0; i <= 4; ++i) {
     const double bytes = most * i / 4;
     text += fmt::format(

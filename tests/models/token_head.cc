@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "autograd/engine.h"
+#include "autograd/node.h"
 #include "models/registry.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"

@@ -57,7 +57,7 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
 }  // namespace
 
 BigBird::BigBird(const BigBirdConfig& config, const Init& init)
-    : Encoder(kName, config, multi_heads(config, init), init),
+    : Encoder(kName, config, multi_heads(kName, config, init), init),
       config_(config),
       patterns_(kName, config, config.n_layer, config.n_head, config.n_max, config.causal) {
   // Their answers need rows that see the whole text; the first one, of classes, would see itself.

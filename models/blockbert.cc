@@ -104,7 +104,7 @@ std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& c) {
 }
 
 BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
-    : Encoder(kName, config, attention_of(config, multi_heads(config, init)), init),
+    : Encoder(kName, config, attention_of(config, multi_heads(kName, config, init)), init),
       config_(config),
       permutations_(block_permutations(config)) {
   patterns::permuted_blocks(config.n_block, permutations_);  // throws where one is none

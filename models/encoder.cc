@@ -37,8 +37,7 @@ void check(std::string_view model, const EncoderConfig& c) {
                                     {"tags", c.tags}}) {
     require_not_negative(model, name, value);
   }
-  require(c.d_model % c.n_head == 0, model, "d_model {} is not a multiple of n_head {}", c.d_model,
-          c.n_head);
+  require_heads(model, c.d_model, c.n_head);
   require(c.mask_id >= -1 && c.mask_id < c.vocab, model,
           "mask_id is {}; expected a token below vocab = {}, or -1: the last one", c.mask_id,
           c.vocab);
@@ -85,7 +84,9 @@ Init Encoder::attention_init(const Init& init, int64_t i) {
   return init.at("layers").at(i).at("attention");
 }
 
-std::vector<std::unique_ptr<Layer>> Encoder::multi_heads(const EncoderConfig& c, const Init& init) {
+std::vector<std::unique_ptr<Layer>> Encoder::multi_heads(std::string_view model,
+                                                         const EncoderConfig& c, const Init& init) {
+  require_heads(model, c.d_model, c.n_head);
   const AttentionOptions options{.d_model = c.d_model,
                                  .n_head = c.n_head,
                                  .qkv_bias = c.qkv_bias,

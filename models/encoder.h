@@ -146,8 +146,10 @@ class Encoder : public LanguageModel {
   /// the rows of these tokens see of all rows so far.
   Tensor decode_rows(const Tensor& tokens, Given seen, StreamState& state) const;
 
-  /// The attention layers of most models, one MultiHead for each block, named for `init`.
-  static std::vector<std::unique_ptr<Layer>> multi_heads(const EncoderConfig& c, const Init& init);
+  /// The attention layers of most models, one MultiHead for each block, named for `init`. Throws
+  /// ValueError, naming the model, where heads do not fit.
+  static std::vector<std::unique_ptr<Layer>> multi_heads(std::string_view model,
+                                                         const EncoderConfig& c, const Init& init);
   /// The Init of the attention of block i.
   static Init attention_init(const Init& init, int64_t i);
 

@@ -120,8 +120,7 @@ void check(const EtcConfig& c) {
                                     {"phrases", c.phrases}}) {
     require_not_negative(kName, name, value);
   }
-  require(c.d_model % c.n_head == 0, kName, "d_model {} is not a multiple of n_head {}", c.d_model,
-          c.n_head);
+  require_heads(kName, c.d_model, c.n_head);
   require(c.relations == 0 || c.relations >= 2 * c.max_distance + 4, kName,
           "relations is {}; expected 2 max_distance + 4 = {} or more, or 0: as many", c.relations,
           2 * c.max_distance + 4);

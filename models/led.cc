@@ -49,14 +49,13 @@ LongformerAttentionOptions attention_of(const LedConfig& c, int64_t i) {
   encoder.dropout = c.dropout;
   encoder.dropout_attn = c.dropout_attn;
   encoder.init_std = c.init_std;
-  return longformer_attention(encoder, i);
+  return longformer_attention(encoder, i, kName);
 }
 
 std::vector<std::unique_ptr<Layer>> encoder_attention(const LedConfig& c, const Init& init) {
   require_positive(kName, "n_layer", c.n_layer);
   require_positive(kName, "n_head", c.n_head);
-  require(c.d_model % c.n_head == 0, kName, "d_model {} is not a multiple of n_head {}", c.d_model,
-          c.n_head);
+  require_heads(kName, c.d_model, c.n_head);
   std::vector<std::unique_ptr<Layer>> layers;
   for (int64_t i = 0; i < c.n_layer; ++i) {
     layers.push_back(std::make_unique<LongformerAttention>(

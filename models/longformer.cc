@@ -70,8 +70,9 @@ std::unique_ptr<Blueprint> make(std::string_view preset) {
                                                                      defaults_of(preset));
 }
 
-int64_t of_layer(const std::vector<int64_t>& values, int64_t i, const char* field) {
-  require(!values.empty(), kName, "{} is empty; expected an entry for each layer, or one for all",
+int64_t of_layer(const std::vector<int64_t>& values, int64_t i, std::string_view model,
+                 const char* field) {
+  require(!values.empty(), model, "{} is empty; expected an entry for each layer, or one for all",
           field);
   return values[std::min(static_cast<size_t>(i), values.size() - 1)];
 }
@@ -218,16 +219,17 @@ int64_t window_reach(std::string_view model, std::string_view option, int64_t w,
   return w * s;
 }
 
-LongformerAttentionOptions longformer_attention(const LongformerConfig& c, int64_t i) {
+LongformerAttentionOptions longformer_attention(const LongformerConfig& c, int64_t i,
+                                                std::string_view model) {
   LongformerAttentionOptions o{
       .d_model = c.d_model,
       .n_head = c.n_head,
-      .one_sided_window = of_layer(c.one_sided_window, i, "one_sided_window"),
-      .dilation = of_layer(c.dilation, i, "dilation"),
-      .dilated_heads = dilated_of(kName, c.dilated_heads, c.n_head),
+      .one_sided_window = of_layer(c.one_sided_window, i, model, "one_sided_window"),
+      .dilation = of_layer(c.dilation, i, model, "dilation"),
+      .dilated_heads = dilated_of(model, c.dilated_heads, c.n_head),
       .dropout = or_default(c.dropout_attn, c.dropout),
       .weights = Scheme::truncated_normal(c.init_std)};
-  window_reach(kName, "one_sided_window", o.one_sided_window, o.dilation);
+  window_reach(model, "one_sided_window", o.one_sided_window, o.dilation);
   return o;
 }
 

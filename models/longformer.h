@@ -92,9 +92,11 @@ int64_t dilated_of(std::string_view model, int64_t dilated_heads, int64_t heads)
 /// and what they may be, unless 1 <= w, s and w s < 2^31.
 int64_t window_reach(std::string_view model, std::string_view option, int64_t w, int64_t s);
 
-/// The attention of layer i of such a configuration. Throws ValueError, naming the field, on a
-/// window or dilation below 1 or too large together, and on more dilated heads than heads.
-LongformerAttentionOptions longformer_attention(const LongformerConfig& config, int64_t i);
+/// The attention of layer i of such a configuration. Throws ValueError, naming the model and the
+/// field, on a window or dilation below 1 or too large together, and on more dilated heads than
+/// heads.
+LongformerAttentionOptions longformer_attention(const LongformerConfig& config, int64_t i,
+                                                std::string_view model = "longformer");
 
 /// RoBERTa's encoder with LongformerAttention: costs grow with L (2 w + 1 + |G|).
 class Longformer final : public Encoder {

@@ -69,8 +69,7 @@ void check(const LongformerLMConfig& c) {
                                     {"d_ff", c.d_ff}}) {
     require_positive(kName, name, value);
   }
-  require(c.d_model % c.n_head == 0, kName, "d_model {} is not a multiple of n_head {}", c.d_model,
-          c.n_head);
+  require_heads(kName, c.d_model, c.n_head);
   for (const auto& [name, values] : {std::pair{"window", &c.window}, {"dilation", &c.dilation}}) {
     require(!values->empty(), kName, "{} is empty; expected an entry for each layer, or one", name);
   }

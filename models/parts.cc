@@ -23,6 +23,18 @@ void require_not_negative(std::string_view model, std::string_view field, int64_
   require(value >= 0, model, "{} is {}; expected 0 or more", field, value);
 }
 
+void require_heads(std::string_view model, int64_t d_model, int64_t n_head) {
+  require_positive(model, "d_model", d_model);
+  require_positive(model, "n_head", n_head);
+  if (d_model % n_head == 0) return;
+  std::string divisors;
+  for (int64_t h = 1; h <= d_model; ++h) {
+    if (d_model % h == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(h);
+  }
+  fail(model, "d_model {} is not a multiple of n_head {}; expected n_head = one of {}", d_model,
+       n_head, divisors);
+}
+
 void require_share(std::string_view model, std::string_view field, double p) {
   require(p >= 0 && p < 1, model, "{} is {}; expected 0 <= p < 1", field, p);
 }

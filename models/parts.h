@@ -36,6 +36,8 @@ inline float or_default(float p, float otherwise) { return p >= 0 ? p : otherwis
 /// Checks of a configuration; they throw ValueError that names the model and the field.
 void require_positive(std::string_view model, std::string_view field, int64_t value);
 void require_not_negative(std::string_view model, std::string_view field, int64_t value);
+/// n_head >= 1 divides d_model; else the message has those that do.
+void require_heads(std::string_view model, int64_t d_model, int64_t n_head);
 /// 0 <= p < 1; a share that may stand for another option may be -1 too.
 void require_share(std::string_view model, std::string_view field, double p);
 void require_share_or_default(std::string_view model, std::string_view field, double p);

@@ -47,8 +47,7 @@ void check(const SparseTransformerConfig& c) {
                                     {"stride", c.stride}}) {
     require_positive(kName, name, value);
   }
-  require(c.d_model % c.n_head == 0, kName, "d_model {} is not a multiple of n_head {}", c.d_model,
-          c.n_head);
+  require_heads(kName, c.d_model, c.n_head);
   const double width = static_cast<double>(c.d_model) * c.qk_ratio / static_cast<double>(c.n_head);
   require(width >= 1 && width == std::floor(width), kName,
           "qk_ratio {} gives each of {} heads {} of {} columns; expected a whole number from 1 on",

@@ -62,8 +62,8 @@ void check(const TransformerConfig& c) {
           c.init_std);
   require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
           "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
-  require(c.local == Locality::none || c.window >= 1, kName, "local = {} needs window >= 1, got {}",
-          name_of_value(c.local), c.window);
+  require(c.local == Locality::none || c.window >= 1, kName,
+          "window is {}; expected 1 or more with local = {}", c.window, name_of_value(c.local));
   require(c.local == Locality::none || c.wiring != Wiring::encoder_decoder, kName,
           "local attention is for decoders and encoders, not for encoder_decoder");
   require(c.local != Locality::block || c.wiring == Wiring::decoder, kName,

@@ -120,6 +120,7 @@ Trained load_run(const CommandLine& line) {
     checkpoint = checkpoint_path(*out, std::stoll(*step));
   }
   Settings settings = read_toml(*out + "/config.toml");
+  require_same_model(settings, line.settings, *out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   TrainingRun run(make_config(settings), *out);
   const Json values = read_parameters(checkpoint, named_parameters(*run.model));

@@ -47,6 +47,10 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
             "out",
             config.task);
   }
+  const Json fields = to_json(*config.model);
+  const Json* random = fields.find("random");
+  require(random == nullptr || !(*random == Json("given")), "model.random",
+          "got given, whose blocks a program sets; expected uniform or first_1024");
   const bool masked = model->objective() == Objective::masked_token;
   require(
       !masked || model->mask_token() >= 256 || config.task != "bytes" || !config.tokenizer.empty(),
@@ -89,8 +93,26 @@ Started start_from_run(const TrainingRun& run) {
           start.from);
   const std::unique_ptr<LanguageModel> other = there.model->build(Init{.device = run.device});
   const Json values = read_parameters(checkpoint, named_parameters(*other));
-  std::vector<std::string> heads = start_from(*run.model, *other, offset, start.positions);
-  return {values["step"].integer(), std::move(heads)};
+  try {
+    std::vector<std::string> heads = start_from(*run.model, *other, offset, start.positions);
+    return {values["step"].integer(), std::move(heads)};
+  } catch (const Error& e) {
+    fail("--from", "{} cannot start from {}, a run of {}: {}", run.config.model_name, start.from,
+         there.model_name, e.what());
+  }
+}
+
+void require_same_model(const Settings& stored, const Settings& asked, const std::string& out) {
+  const auto name = [](const Setting* s) {
+    const std::string all = s != nullptr && s->value.is_string() ? s->value.string() : "";
+    return all.substr(0, all.find(':'));
+  };
+  const std::string there = name(last_setting(stored, "model.name")),
+                    here = name(last_setting(asked, "model.name"));
+  require(here.empty() || there.empty() || here == there, "--model",
+          "got {}, and {} holds a run of {}; expected the same: leave --model out, or choose "
+          "another --out",
+          here, out, there);
 }
 
 void require_length(const RunConfig& config, const LanguageModel& model) {

@@ -42,6 +42,10 @@ struct Started {
 };
 Started start_from_run(const TrainingRun& run);
 
+/// Throws ValueError where the model of a run, in the settings of its config.toml, is another than
+/// the one that the command line asks for; presets of one model are the same.
+void require_same_model(const Settings& stored, const Settings& asked, const std::string& out);
+
 /// Throws ValueError where segments, or sources, are longer than the model takes.
 void require_length(const RunConfig& config, const LanguageModel& model);
 

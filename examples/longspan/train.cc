@@ -120,6 +120,7 @@ int train_command(int argc, const char* const* argv) {
   Settings settings;
   const std::string config_path = out + "/config.toml";
   if (resume && std::filesystem::exists(config_path)) settings = read_toml(config_path);
+  require_same_model(settings, line.settings, out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   const std::optional<Choice> automatic = take_auto(settings);
   RunConfig config = make_config(settings);

@@ -154,7 +154,7 @@ TEST(TransformerRejects, Configurations) {
       {"heads do not divide", [](auto& c) { c.n_head = 3; },
        "d_model 16 is not a multiple of n_head 3; set d_head"},
       {"local without window", [](auto& c) { c.local = Locality::exact; },
-       "local = exact needs window >= 1, got 0"},
+       "window is 0; expected 1 or more with local = exact"},
       {"block encoder",
        [](auto& c) {
          c.local = Locality::block;

@@ -14,7 +14,7 @@ namespace longspan {
 enum class Precision : uint8_t { f32, bf16, f16 };
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<Precision>{"f32", "bf16", "f16"};
-
+/// How options write it.
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<LossGradient>{"recompute",
                                                                            "in_forward"};
@@ -41,7 +41,7 @@ void require_heads(std::string_view model, int64_t d_model, int64_t n_head);
 /// 0 <= p < 1; a share that may stand for another option may be -1 too.
 void require_share(std::string_view model, std::string_view field, double p);
 void require_share_or_default(std::string_view model, std::string_view field, double p);
-
+/// No number is negative.
 void require_head(std::string_view model, const HeadOptions& head);
 
 /// What stands between hidden states and the projection to tokens in BERT \cite devlin2019 :

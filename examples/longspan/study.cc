@@ -186,7 +186,7 @@ int study_command(int argc, const char* const* argv) {
   for (const bool depth : {true, false}) {
     const std::string axis = depth ? "depth" : "length";
     write_line_plot(*out + "/saved_" + axis + ".png",
-                    plot_of(rows, strategies, depth, &StepMemory::saved, "Bytes saved"));
+                    plot_of(rows, strategies, depth, &StepMemory::saved, "Saved bytes"));
     write_line_plot(*out + "/peak_" + axis + ".png",
                     plot_of(rows, strategies, depth, nullptr, "Peak"));
   }

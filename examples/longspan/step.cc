@@ -31,16 +31,17 @@ Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
   return x;
 }
 
-/// The forward passes of the steps of a run, on made-up tokens.
+/// The forward passes of the steps of a run, on made-up tokens, which no one but the graph holds
+/// afterwards.
 std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device) {
   const int64_t longest = std::min(default_target, model.max_length());
   const bool sequence = model.objective() == Objective::sequence;
   const int64_t length = !sequence ? c.length : c.target_length > 0 ? c.target_length : longest;
-  const Tensor tokens = some_ids(c.batch, length, model.vocab(), device);
-  const Tensor targets = some_ids(c.batch, length, model.vocab(), device);
-  const Tensor source = sequence ? some_ids(c.batch, c.length, model.vocab(), device) : Tensor{};
   const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
-  return [=, &model, batch = c.batch]() -> Tensor {
+  return [=, &model, batch = c.batch, source_length = c.length]() -> Tensor {
+    const auto ids = [&](int64_t n) { return some_ids(batch, n, model.vocab(), device); };
+    const Tensor tokens = ids(length), targets = ids(length);
+    const Tensor source = sequence ? ids(source_length) : Tensor{};
     const LanguageModel::Losses l =
         sequence ? model.sequence_loss({source}, tokens, targets, pass)
                  : model.loss(tokens, targets, model.empty_memory(batch), pass);

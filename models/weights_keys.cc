@@ -1,0 +1,53 @@
+#include "models/weights_keys.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace longspan::detail {
+namespace {
+
+constexpr const char* kOp = checkpoint_op;
+
+constexpr std::pair<std::string_view, Activation> activations[] = {
+    {"gelu", Activation::gelu_erf},
+    {"gelu_new", Activation::gelu_tanh},
+    {"gelu_pytorch_tanh", Activation::gelu_tanh},
+    {"gelu_fast", Activation::gelu_tanh},
+    {"quick_gelu", Activation::gelu_sigmoid},
+    {"relu", Activation::relu},
+    {"silu", Activation::silu},
+};
+
+}  // namespace
+
+Activation activation_of(std::string_view name) {
+  for (const auto& [theirs, ours] : activations) {
+    if (theirs == name) return ours;
+  }
+  fail<ValueError>(
+      kOp,
+      "the activation is \"{}\"; expected gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, "
+      "quick_gelu, relu or silu",
+      name);
+}
+
+std::string activation_name(Activation f) {
+  for (const auto& [theirs, ours] : activations) {
+    if (ours == f) return std::string(theirs);
+  }
+  fail<ValueError>(kOp, "activation = {} has no name in config.json", name_of_value(f));
+}
+
+std::vector<int64_t> one_sided(const std::vector<int64_t>& windows) {
+  require(!windows.empty(), kOp, "attention_window is empty; expected one a layer");
+  std::vector<int64_t> sides;
+  for (const int64_t window : windows) {
+    require(window >= 2 && window % 2 == 0, kOp,
+            "attention_window has {}; expected even numbers, 2 or more", window);
+    sides.push_back(window / 2);
+  }
+  return sides;
+}
+
+}  // namespace longspan::detail

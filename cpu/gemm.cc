@@ -543,26 +543,29 @@ GemmPlan plan_for(const Gemm& g, int threads) {
   return plan;
 }
 
-/// The lines of a, from the strips that come after, that a tile fetches: where its rows lie side by
-/// side, each column on lines of its own. Rows that lie one after the other come by themselves.
+/// The lines of a, from the strips that come after, that a tile fetches. Where its rows lie side by
+/// side, each column is on lines of its own; where they lie one after the other, a tile takes two.
 template <class S>
 class Following {
  public:
   /// Of k columns.
   Following(const Gemm& g, int64_t k)
-      : column_(g.a_row == 1 && g.a_col != 1 ? g.a_col * size : 0), columns_(k) {}
+      : column_(g.a_row == 1 && g.a_col != 1 ? g.a_col * size : 0),
+        row_(g.a_col == 1 ? g.a_row * size : 0),
+        columns_(k) {}
   /// What tile t fetches of the strips that begin at `a`: two of the four lines of k / pace
-  /// columns.
+  /// columns, or rows 2 t and 2 t + 1.
   Ahead operator()(const S* a, int64_t t) const {
-    if (column_ == 0) return {nullptr, 0, 0};
     const auto* base = static_cast<const char*>(static_cast<const void*>(a));
+    if (row_ != 0 && 2 * t < tile_rows) return {base + 2 * t * row_, row_, pace * size};
+    if (column_ == 0) return {nullptr, 0, 0};
     const int64_t first = std::min(t / 2 * (columns_ / pace), columns_ - 1);
     return {base + first * column_ + t % 2 * 128, 64, column_};
   }
 
  private:
   static constexpr auto size = static_cast<int64_t>(sizeof(S));
-  int64_t column_, columns_;
+  int64_t column_, row_, columns_;
 };
 
 template <class T, class S>

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "core/deferred.h"
 #include "core/error.h"
 #include "core/memory.h"
 
@@ -44,6 +45,9 @@ Device best_device() {
   return is_available(cuda) ? cuda : Device{};
 }
 
-void synchronize(Device device) { wait_for_device(device); }
+void synchronize(Device device) {
+  deferred::settle(device);
+  wait_for_device(device);
+}
 
 }  // namespace longspan

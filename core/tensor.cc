@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/deferred.h"
 #include "core/kernel.h"
 
 namespace longspan {
@@ -84,6 +85,7 @@ void Tensor::to_host(void* values, DType dtype) const {
                           {{"x", *this}});
   }
   if (numel() == 0) return;
+  deferred::settle(device());
   const ConstView v = view();
   if (v.contiguous()) {
     copy_to_host(device(), values, v.data, nbytes());

@@ -24,7 +24,21 @@ int64_t id_at(const ConstView& ids, int64_t offset) {
   }
 }
 
-void find_bad_id(ConstView ids, int64_t low, int64_t high, int64_t* position) {
+void set_id(const View& ids, int64_t offset, int64_t id) {
+  switch (ids.dtype) {
+    case DType::i32:
+      ids.as<int32_t>()[offset] = static_cast<int32_t>(id);
+      break;
+    case DType::u8:
+      ids.as<uint8_t>()[offset] = static_cast<uint8_t>(id);
+      break;
+    default:
+      ids.as<int64_t>()[offset] = id;
+  }
+}
+
+void check_ids(ConstView ids, int64_t low, int64_t high, std::optional<int64_t> ignore,
+               View checked, View found) {
   const Strides places = contiguous_strides(ids.shape);
   const Layouts<2> layouts(ids.shape, {&ids.strides, &places});
   const int64_t step = layouts.step(0);
@@ -32,15 +46,24 @@ void find_bad_id(ConstView ids, int64_t low, int64_t high, int64_t* position) {
   for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t id = id_at(ids, offset[0] + i * step);
-      if (id >= low && id < high) continue;
-      int64_t so_far = first.load();
+      const bool good = (id >= low && id < high) || id == ignore;
       const int64_t here = offset[1] + i;
+      if (checked) set_id(checked, here, good ? id : std::max<int64_t>(low, 0));
+      if (good) continue;
+      int64_t so_far = first.load();
       while (here < so_far && !first.compare_exchange_weak(so_far, here)) {
       }
-      return;
+      if (!checked) return;
     }
   });
-  *position = first < ids.numel() ? first.load() : -1;
+  const bool all_good = first == ids.numel();
+  found.as<int64_t>()[0] = all_good ? -1 : first.load();
+  int64_t offset = 0, rest = all_good ? 0 : first.load();
+  for (int axis = ids.rank() - 1; axis >= 0; --axis) {
+    offset += rest % ids.dim(axis) * ids.stride(axis);
+    rest /= ids.dim(axis);
+  }
+  found.as<int64_t>()[1] = id_at(ids, offset);
 }
 
 void gather_rows(ConstView x, ConstView ids, View y) {
@@ -151,7 +174,7 @@ void bincount(ConstView ids, View y) {
 }  // namespace
 
 void register_index() {
-  kernels::find_bad_id.set(DeviceKind::cpu, find_bad_id);
+  kernels::check_ids.set(DeviceKind::cpu, check_ids);
   kernels::gather_rows.set(DeviceKind::cpu, gather_rows);
   kernels::scatter_add_rows.set(DeviceKind::cpu, scatter_add_rows);
   kernels::bincount.set(DeviceKind::cpu, bincount);

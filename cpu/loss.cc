@@ -359,19 +359,6 @@ void total(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y)
   });
 }
 
-void find_bad_target(ConstView targets, int64_t ignore, int64_t classes, int64_t* position) {
-  *position = -1;
-  visit_ids(targets, [&](const auto* t) {
-    for (int64_t i = 0; i < targets.dim(0); ++i) {
-      const auto id = static_cast<int64_t>(t[i]);
-      if (id != ignore && (id < 0 || id >= classes)) {
-        *position = i;
-        return;
-      }
-    }
-  });
-}
-
 void find_outside(ConstView x, double low, double high, int64_t* position) {
   *position = -1;
   visit_floating(x.dtype, [&](auto tag) {
@@ -416,7 +403,6 @@ void register_loss() {
       });
   kernels::cross_entropy_scale.set(DeviceKind::cpu, scale_rows);
   kernels::cross_entropy_total.set(DeviceKind::cpu, total);
-  kernels::find_bad_target.set(DeviceKind::cpu, find_bad_target);
   kernels::pair_loss.set(
       DeviceKind::cpu, [](kernels::PairLoss f, double weight, ConstView x, ConstView t, View loss) {
         HWY_DYNAMIC_DISPATCH(PairLossForward)(f, weight, x, t, loss);

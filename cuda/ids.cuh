@@ -24,6 +24,27 @@ struct Ids {
   }
 };
 
+/// The same to write; without data nothing is.
+struct IdsToWrite {
+  void* data;
+  DType dtype;
+
+  explicit IdsToWrite(const View& view) : data(view.data), dtype(view.dtype) {}
+  __device__ void set(int64_t i, int64_t id) const {
+    if (data == nullptr) return;
+    switch (dtype) {
+      case DType::i64:
+        static_cast<int64_t*>(data)[i] = id;
+        break;
+      case DType::i32:
+        static_cast<int32_t*>(data)[i] = static_cast<int32_t>(id);
+        break;
+      default:
+        static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(id);
+    }
+  }
+};
+
 /// Lowers *least to `value`, which is not negative; -1 counts as the largest.
 __device__ inline void lower(int64_t* least, int64_t value) {
   atomicMin(reinterpret_cast<unsigned long long*>(least), static_cast<unsigned long long>(value));

@@ -12,26 +12,43 @@
 namespace longspan::cuda {
 namespace {
 
+/// checked = ids, those that are wrong replaced by max(low, 0); *first = the least place of such.
 __global__ void __launch_bounds__(elementwise_threads)
-    bad_id_kernel(Ids ids, const __grid_constant__ kernels::Offsets<1, int64_t> offsets, int64_t n,
-                  int64_t low, int64_t high, int64_t* first) {
+    check_ids_kernel(Ids ids, const __grid_constant__ kernels::Offsets<1, int64_t> offsets,
+                     int64_t n, int64_t low, int64_t high, bool ignores, int64_t ignore,
+                     IdsToWrite checked, int64_t* first) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
     int64_t o[1];
     offsets.at(i, o);
     const int64_t id = ids[o[0]];
-    if (id < low || id >= high) lower(first, i);
+    const bool good = (id >= low && id < high) || (ignores && id == ignore);
+    checked.set(i, good ? id : (low > 0 ? low : 0));
+    if (!good) lower(first, i);
   }
 }
 
-void find_bad_id(ConstView ids, int64_t low, int64_t high, int64_t* position) {
+/// found[1] = the id at place found[0], where there is one.
+__global__ void name_bad_id_kernel(Ids ids,
+                                   const __grid_constant__ kernels::Offsets<1, int64_t> offsets,
+                                   int64_t* found) {
+  if (found[0] < 0) return;
+  int64_t o[1];
+  offsets.at(found[0], o);
+  found[1] = ids[o[0]];
+}
+
+void check_ids(ConstView ids, int64_t low, int64_t high, std::optional<int64_t> ignore,
+               View checked, View found) {
+  constexpr const char* name = "check_ids";
   const kernels::Layouts<1> layout(ids.shape, {&ids.strides});
-  const Scratch first(sizeof(int64_t), ids.device);
-  check(cudaMemsetAsync(first.data(), 0xff, sizeof(int64_t), stream()), "find_bad_id");
-  launch("find_bad_id", bad_id_kernel, blocks_for(layout.numel, elementwise_threads),
-         elementwise_threads, 0, Ids(ids), kernels::Offsets<1, int64_t>(layout), layout.numel, low,
-         high, first.as<int64_t>());
-  copy_to_host(ids.device, position, first.data(), sizeof(int64_t));  // -1 where there is none
+  const kernels::Offsets<1, int64_t> offsets(layout);
+  auto* const to = found.as<int64_t>();
+  check(cudaMemsetAsync(to, 0xff, 2 * sizeof(int64_t), stream()), name);  // -1
+  launch(name, check_ids_kernel, blocks_for(layout.numel, elementwise_threads), elementwise_threads,
+         0, Ids(ids), offsets, layout.numel, low, high, ignore.has_value(), ignore.value_or(0),
+         IdsToWrite(checked), to);
+  launch(name, name_bad_id_kernel, dim3(1), 1, 0, Ids(ids), offsets, to);
 }
 
 /// Rows of `words` words W, of which x has strides in words.
@@ -187,7 +204,7 @@ void bincount(ConstView ids, View y) {
 }  // namespace
 
 void register_index() {
-  kernels::find_bad_id.set(DeviceKind::cuda, find_bad_id);
+  kernels::check_ids.set(DeviceKind::cuda, check_ids);
   kernels::gather_rows.set(DeviceKind::cuda, gather_rows);
   kernels::scatter_add_rows.set(DeviceKind::cuda, scatter_add_rows);
   kernels::bincount.set(DeviceKind::cuda, bincount);

@@ -309,24 +309,6 @@ void total(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y)
   });
 }
 
-__global__ void __launch_bounds__(elementwise_threads)
-    bad_target_kernel(Ids targets, int64_t ignore, int64_t classes, int64_t rows, int64_t* first) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows; i += step) {
-    const int64_t id = targets[i];
-    if (id != ignore && (id < 0 || id >= classes)) lower(first, i);
-  }
-}
-
-void find_bad_target(ConstView targets, int64_t ignore, int64_t classes, int64_t* position) {
-  const int64_t rows = targets.dim(0);
-  const Scratch first(sizeof(int64_t), targets.device);
-  check(cudaMemsetAsync(first.data(), 0xff, sizeof(int64_t), stream()), "find_bad_target");
-  launch("find_bad_target", bad_target_kernel, blocks_for(rows, elementwise_threads),
-         elementwise_threads, 0, Ids(targets), ignore, classes, rows, first.as<int64_t>());
-  copy_to_host(targets.device, position, first.data(), sizeof(int64_t));  // -1 where there is none
-}
-
 using kernels::PairLoss;
 
 /// Value and slope of a loss of x and its target t.
@@ -416,7 +398,6 @@ void register_loss() {
   kernels::cross_entropy_finish.set(DeviceKind::cuda, finish);
   kernels::cross_entropy_scale.set(DeviceKind::cuda, scale_rows);
   kernels::cross_entropy_total.set(DeviceKind::cuda, total);
-  kernels::find_bad_target.set(DeviceKind::cuda, find_bad_target);
   kernels::pair_loss.set(DeviceKind::cuda, pair_loss);
   kernels::pair_loss_gradient.set(DeviceKind::cuda, pair_loss_gradient);
   kernels::find_outside.set(DeviceKind::cuda, find_outside);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/record.h"
+#include "core/deferred.h"
 #include "ops/kernels/copy.h"
 #include "ops/shape.h"
 
@@ -68,6 +69,7 @@ Tensor to_device(const Tensor& input, Device device) {
   Tensor y = Tensor::empty(x.shape(), x.dtype(), device);
   const int64_t bytes = x.nbytes();
   if (bytes > 0) {
+    deferred::settle(before);
     const void* from = x.view().data;
     void* to = y.mut().data;
     if (before.kind == DeviceKind::cpu) {

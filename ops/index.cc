@@ -1,7 +1,11 @@
 #include "ops/index.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "autograd/record.h"
 #include "ops/copy.h"
@@ -12,32 +16,52 @@
 namespace longspan {
 namespace detail {
 
+Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<int64_t> ignore,
+                   deferred::Complaint complain) {
+  const Device device = ids.device();
+  if (ids.numel() == 0 || device == plan_device) return ids;
+  if (device.kind == DeviceKind::cpu) {
+    int64_t found[] = {-1, 0};
+    kernels::check_ids(device, ids.view(), low, high, ignore, {},
+                       {found, DType::i64, device, {2}, {1}});
+    if (found[0] >= 0) complain(found[0], found[1]);
+    return ids;
+  }
+  Tensor checked = Tensor::empty(ids.shape(), ids.dtype(), device);
+  kernels::check_ids(device, ids.view(), low, high, ignore, checked.mut(),
+                     deferred::add(device, std::move(complain)));
+  if (high <= std::max<int64_t>(low, 0)) deferred::settle(device);
+  return checked;
+}
+
+Tensor checked_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
+                   std::string_view name) {
+  require_integer(op, ids, name);
+  // What is said later must not keep the tensor.
+  const auto complain = [op = std::string(op), name = std::string(name), line = describe(name, ids),
+                         shape = ids.shape(), low, high](int64_t at, int64_t id) {
+    Shape place = shape;
+    for (int i = shape.rank() - 1; i >= 0; --i) {
+      place[i] = at % shape[i];
+      at /= shape[i];
+    }
+    fail<ValueError>(op, "{} holds {} at {}; it must be at least {} and less than {}\n{}", name, id,
+                     to_string(place), low, high, line);
+  };
+  return checked_ids(ids, low, high, std::nullopt, complain);
+}
+
 void require_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
                  std::string_view name) {
-  require_integer(op, ids, name);
-  if (ids.numel() == 0) return;
-  int64_t at = -1;
-  kernels::find_bad_id(ids.device(), ids.view(), low, high, &at);
-  if (at < 0) return;
-  Shape place = ids.shape();
-  int64_t offset = 0, rest = at;
-  for (int i = ids.rank() - 1; i >= 0; --i) {
-    place[i] = rest % ids.shape()[i];
-    rest /= ids.shape()[i];
-    offset += place[i] * ids.strides()[i];
-  }
-  const auto id = static_cast<int64_t>(ids.alias({}, {}, offset).item());
-  fail_with<ValueError>(op,
-                        fmt::format("{} holds {} at {}; it must be at least {} and less than {}",
-                                    name, id, to_string(place), low, high),
-                        {{name, ids}});
+  checked_ids(op, ids, low, high, name);
+  deferred::settle(ids.device());
 }
 
 }  // namespace detail
 
 namespace {
 
-using detail::require_ids;
+using detail::checked_ids;
 
 /// x seen as G tables of R rows of W elements, and n ids for each.
 struct Rows {
@@ -110,8 +134,8 @@ Rows around(const Tensor& x, int axis) {
 }
 
 /// Lists [..., n] for tensors whose axes before the rows are `lead`: as they are where they serve
-/// all, else expanded and contiguous.
-Tensor fitted(std::string_view op, const Tensor& x, const Tensor& order, Rows& rows) {
+/// all, else expanded and contiguous. They lie in [-1, high).
+Tensor fitted(std::string_view op, const Tensor& x, const Tensor& order, int64_t high, Rows& rows) {
   const int lead = x.rank() - 2;
   require_rank(op, order, 1, "order");
   require_integer(op, order, "order");
@@ -129,6 +153,7 @@ Tensor fitted(std::string_view op, const Tensor& x, const Tensor& order, Rows& r
                           "last two",
                           {{"x", x}, {"order", order}});
   }
+  const Tensor ids = checked_ids(op, order, -1, high, "order");
   rows.n = order.dim(-1);
   rows.G = 1;
   Shape shape;
@@ -137,9 +162,9 @@ Tensor fitted(std::string_view op, const Tensor& x, const Tensor& order, Rows& r
     rows.G *= x.dim(i);
   }
   rows.W = x.dim(-1);
-  if (rows.common) return contiguous(order);
+  if (rows.common) return contiguous(ids);
   shape.push_back(rows.n);
-  return contiguous(expand(order, shape));
+  return contiguous(expand(ids, shape));
 }
 
 }  // namespace
@@ -148,12 +173,12 @@ Tensor embedding(const Tensor& weight, const Tensor& ids) {
   require_rank("embedding", weight, 1, "weight");
   require_integer("embedding", ids, "ids");
   require_same_device("embedding", {"weight", weight}, {"ids", ids});
-  require_ids("embedding", ids, 0, weight.dim(0));
+  const Tensor checked = checked_ids("embedding", ids, 0, weight.dim(0));
   Rows rows = around(weight, 0);
   rows.n = ids.numel();
   Shape shape = ids.shape();
   for (int i = 1; i < weight.rank(); ++i) shape.push_back(weight.dim(i));
-  return gather("embedding", weight, ids, rows, shape);
+  return gather("embedding", weight, checked, rows, shape);
 }
 
 Tensor take(const Tensor& x, const Tensor& ids, int axis) {
@@ -162,12 +187,12 @@ Tensor take(const Tensor& x, const Tensor& ids, int axis) {
   require_rank_is("take", ids, 1, "ids");
   require_same_device("take", {"x", x}, {"ids", ids});
   const int a = x.checked_axis(axis);
-  require_ids("take", ids, 0, x.dim(a));
+  const Tensor checked = checked_ids("take", ids, 0, x.dim(a));
   Rows rows = around(x, a);
   rows.n = ids.numel();
   Shape shape = x.shape();
   shape[a] = rows.n;
-  return gather("take", x, ids, rows, shape);
+  return gather("take", x, checked, rows, shape);
 }
 
 Tensor take_along_axis(const Tensor& x, const Tensor& ids, int axis) {
@@ -178,23 +203,22 @@ Tensor take_along_axis(const Tensor& x, const Tensor& ids, int axis) {
   Shape expected = x.shape();
   if (ids.rank() == x.rank()) expected[a] = ids.dim(a);
   require_shape("take_along_axis", ids, expected, "ids");
-  require_ids("take_along_axis", ids, 0, x.dim(a));
+  const Tensor checked = checked_ids("take_along_axis", ids, 0, x.dim(a));
   if (a != last) {
-    return transpose(take_along_axis(transpose(x, a, last), transpose(ids, a, last), last), a,
+    return transpose(take_along_axis(transpose(x, a, last), transpose(checked, a, last), last), a,
                      last);
   }
   Rows rows = around(x, last);
   rows.n = ids.dim(last);
   rows.common = rows.G == 1;
-  return gather("take_along_axis", x, contiguous(ids), rows, ids.shape());
+  return gather("take_along_axis", x, contiguous(checked), rows, ids.shape());
 }
 
 Tensor permute_rows(const Tensor& x, const Tensor& order) {
   require_rank("permute_rows", x, 2);
   Rows rows;
-  const Tensor ids = fitted("permute_rows", x, order, rows);
+  const Tensor ids = fitted("permute_rows", x, order, x.dim(-2), rows);
   rows.R = x.dim(-2);
-  require_ids("permute_rows", order, -1, rows.R, "order");
   Shape shape = x.shape();
   shape[x.rank() - 2] = rows.n;
   return gather("permute_rows", x, ids, rows, shape);
@@ -205,13 +229,12 @@ Tensor scatter_rows(const Tensor& x, const Tensor& order, int64_t count) {
   require_floating("scatter_rows", x);
   require(count >= 0, "scatter_rows", "{} rows", count);
   Rows rows;
-  const Tensor ids = fitted("scatter_rows", x, order, rows);
+  const Tensor ids = fitted("scatter_rows", x, order, count, rows);
   rows.R = count;
   if (rows.n != x.dim(-2)) {
     fail_with<ShapeError>("scatter_rows", fmt::format("{} ids for {} rows", rows.n, x.dim(-2)),
                           {{"x", x}, {"order", order}});
   }
-  require_ids("scatter_rows", order, -1, count, "order");
   require_sizes("scatter_rows", rows);
   Shape shape = x.shape();
   shape[x.rank() - 2] = count;
@@ -235,13 +258,13 @@ Tensor scatter_add(const Tensor& x, const Tensor& ids, const Tensor& updates, in
   Shape expected = x.shape();
   expected[a] = ids.dim(0);
   require_shape("scatter_add", updates, expected, "updates");
-  require_ids("scatter_add", ids, 0, x.dim(a));
+  const Tensor checked = checked_ids("scatter_add", ids, 0, x.dim(a));
   Rows rows = around(x, a);
   rows.n = ids.dim(0);
   require_sizes("scatter_add", rows);
   Tensor y = clone(x.detach());
-  scatter_into(updates, ids, rows, y);
-  return record("scatter_add", {x, updates}, y, save(ids),
+  scatter_into(updates, checked, rows, y);
+  return record("scatter_add", {x, updates}, y, save(checked),
                 [a](const Context& c, const Tensor& dy) -> Grads {
                   const auto [list] = c.saved<1>();
                   return {dy, c.wants(1) ? take(dy, list, a) : Tensor{}};
@@ -251,13 +274,13 @@ Tensor scatter_add(const Tensor& x, const Tensor& ids, const Tensor& updates, in
 Tensor bincount(const Tensor& ids, int64_t values) {
   require_rank("bincount", ids, 1, "ids");
   require(values >= 0, "bincount", "{} values", values);
-  require_ids("bincount", ids, 0, values);
+  const Tensor checked = checked_ids("bincount", ids, 0, values);
   Shape shape = ids.shape();
   shape[ids.rank() - 1] = values;
   Tensor y = Tensor::zeros(shape, DType::i64, ids.device());
   if (ids.numel() == 0) return y;
   const int64_t n = ids.dim(-1), rows = ids.numel() / n;
-  const Tensor flat = contiguous(ids).alias({rows, n}, {n, 1}, 0);
+  const Tensor flat = contiguous(checked).alias({rows, n}, {n, 1}, 0);
   Tensor to = y.alias({rows, values}, {values, 1}, 0);
   kernels::bincount(ids.device(), flat.view(), to.mut());
   return y;

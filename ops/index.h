@@ -1,12 +1,16 @@
 #pragma once
 
+#include <optional>
+
+#include "core/deferred.h"
 #include "core/tensor.h"
 
 namespace longspan {
 
 // Ids are i64, i32 or u8. One out of range is a ValueError that names its place, its value and the
-// range, thrown before any work. Gradients of repeated ids are summed in the order of their places
-// and added to the input's gradient in place: they cost what was taken, not the size of the table.
+// range, thrown before any work on the host; on a device see detail::checked_ids. Gradients of
+// repeated ids are summed in the order of their places and added to the input's gradient in place:
+// they cost what was taken, not the size of the table.
 
 /// y[..., :] = weight[ids[...], :].
 ///   weight  [V, ...]  any dtype
@@ -58,7 +62,16 @@ Tensor scatter_add(const Tensor& x, const Tensor& ids, const Tensor& updates, in
 Tensor bincount(const Tensor& ids, int64_t values);
 
 namespace detail {
-/// Throws ValueError unless every id lies in [low, high).
+/// The ids to work with: every one lies in [low, high), or is `ignore`. Else complains, on the host
+/// at once; on a device when the host next reads from it or waits for it (core/deferred.h), and
+/// then these are a copy in which such ids are replaced by max(low, 0), so that nothing is read out
+/// of range. Ids of an empty range are complained of at once.
+Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<int64_t> ignore,
+                   deferred::Complaint complain);
+/// The same, complaining by a ValueError that names the op and the ids.
+Tensor checked_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
+                   std::string_view name = "ids");
+/// The same at once, waiting for the device.
 void require_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
                  std::string_view name = "ids");
 }  // namespace detail

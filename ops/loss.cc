@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <vector>
 
 #include "autograd/record.h"
 #include "ops/copy.h"
+#include "ops/index.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/elementwise.h"
 #include "ops/kernels/gradient.h"
@@ -50,15 +52,13 @@ Tensor checked_targets(std::string_view op, const Tensor& x, const Tensor& targe
   require_shape(op, targets, expected, "targets");
   require(options.smoothing >= 0 && options.smoothing <= 1, op,
           "smoothing must be in [0, 1], not {}", options.smoothing);
-  Tensor flat = line_of(targets);
-  int64_t bad = -1;
-  kernels::find_bad_target(flat.device(), flat.view(), options.ignore, classes, &bad);
-  if (bad >= 0) {
-    const double id = rows_between(flat, bad, bad + 1).item();
-    fail<ValueError>(op, "target {} at position {} is not in [0, {}) and not the ignored value {}",
-                     static_cast<int64_t>(id), bad, classes, options.ignore);
-  }
-  return flat;
+  return detail::checked_ids(
+      line_of(targets), 0, classes, options.ignore,
+      [op = std::string(op), classes, ignore = options.ignore](int64_t at, int64_t id) {
+        fail<ValueError>(op,
+                         "target {} at position {} is not in [0, {}) and not the ignored value {}",
+                         id, at, classes, ignore);
+      });
 }
 
 /// The result from the losses of the rows.

@@ -92,7 +92,7 @@ void check_options(const LshOptions& o) {
                           o.pass.row);
 }
 
-void check_inputs(const Tensor& q, const Tensor& v, const Tensor& ids, const LshOptions& options) {
+void check_inputs(const Tensor& q, const Tensor& v, const Tensor& ids) {
   for (const Named& x : {Named{"q", q}, Named{"v", v}}) {
     require<ValueError>(static_cast<bool>(x.tensor), kOp, "{} is not given", x.name);
     require_rank_is(kOp, x.tensor, 4, x.name);
@@ -121,7 +121,6 @@ void check_inputs(const Tensor& q, const Tensor& v, const Tensor& ids, const Lsh
         kOp, fmt::format("ids must be [{}, {}, R, {}], R rounds", q.dim(0), q.dim(1), q.dim(2)),
         {{"q", q}, {"ids", ids}});
   }
-  detail::require_ids(kOp, ids, 0, options.buckets + 1, "ids");
 }
 
 kernels::LshRule rule_of(const LshOptions& o, int64_t width) {
@@ -243,12 +242,11 @@ LshOrder lsh_sort(const Tensor& ids, int64_t values) {
   const int64_t n = ids.dim(-1);
   require<NotImplemented>(n < std::numeric_limits<int32_t>::max(), op,
                           "{} tokens; at most 2^31 - 2 are supported", n);
-  const Tensor from = contiguous(ids.detach());
+  const Tensor from = detail::checked_ids(op, contiguous(ids.detach()), 0, values);
   LshOrder result;
   result.order = Tensor::empty(ids.shape(), DType::i32, ids.device());
   result.place = Tensor::empty(ids.shape(), DType::i32, ids.device());
   if (ids.numel() == 0) return result;
-  detail::require_ids(op, from, 0, values, "ids");
   const int64_t rows = from.numel() / n;
   Tensor work = Tensor::empty({rows, values + 1}, DType::i32, ids.device(), Category::workspace);
   const auto as_rows = [&](const Tensor& x) { return x.alias({rows, n}, {n, 1}, 0); };
@@ -261,14 +259,14 @@ LshOrder lsh_sort(const Tensor& ids, int64_t values) {
 AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& ids,
                               const LshOptions& options) {
   check_options(options);
-  check_inputs(q, v, ids, options);
+  check_inputs(q, v, ids);
   Call call{rule_of(options, q.dim(3)), {}, options.dropout_broadcast};
   if (options.pass.training && options.dropout > 0) {
     DrawWatch::note(kOp, options.pass.gen, 0, std::numeric_limits<int64_t>::max());
     call.dropout = {options.dropout, options.pass.gen.key};
   }
   const Tensor x = detail::with_unit_rows(q), y = detail::with_unit_rows(v);
-  const Tensor buckets = contiguous(ids.detach());
+  const Tensor buckets = detail::checked_ids(kOp, contiguous(ids.detach()), 0, options.buckets + 1);
   const Tensor inputs[] = {q, v};
   auto [out, lse] = autograd::kept_or<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
     Tensor z = detail::heads_inside(q, q.dim(2), v.dim(3));

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/deferred.h"
 #include "core/error.h"
 #include "train/files.h"
 
@@ -254,6 +255,7 @@ std::string write_data(const Tensor& tensor, const File* to, const std::string& 
   const auto* from = static_cast<const char*>(view.data);
   const int64_t bytes = tensor.nbytes();
   const bool on_host = tensor.device().kind == DeviceKind::cpu;
+  deferred::settle(tensor.device());
   std::vector<char> buffer(on_host ? 0 : static_cast<size_t>(std::min(piece, bytes)));
   Hash hash;
   for (int64_t at = 0; at < bytes; at += piece) {

@@ -1,16 +1,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/kernel.h"
 #include "core/view.h"
 
 namespace longspan::kernels {
 
-/// *position = row-major place of the first id outside [low, high), -1 where there is none. ids:
-/// any integers, any strides. Waits for the device.
-inline constinit Kernel<void(ConstView ids, int64_t low, int64_t high, int64_t* position)>
-    find_bad_id{"find_bad_id"};
+/// found = the row-major place of the first id that is neither `ignore`, where there is one, nor in
+/// [low, high), -1 where there is none, and that id. checked, unless empty: ids with all such
+/// replaced by max(low, 0). ids: any integers, any strides, at least one; checked: of its dtype and
+/// shape, contiguous; found: i64 [2].
+inline constinit Kernel<void(ConstView ids, int64_t low, int64_t high,
+                             std::optional<int64_t> ignore, View checked, View found)>
+    check_ids{"check_ids"};
 
 /// y[g, i] = x[g, ids[g, i]]; zeros where the id is negative.
 ///   x [G, R, W] with rows of stride 1, any dtype; ids [G, n], any integers and strides;

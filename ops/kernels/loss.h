@@ -53,10 +53,6 @@ inline constinit Kernel<void(ConstView dy, ConstView targets, int64_t ignore, bo
 inline constinit Kernel<void(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y)>
     cross_entropy_total{"cross_entropy_total"};
 
-/// *position = the first row whose target is neither `ignore` nor in [0, classes), else -1. Waits.
-inline constinit Kernel<void(ConstView targets, int64_t ignore, int64_t classes, int64_t* position)>
-    find_bad_target{"find_bad_target"};
-
 /// Losses of a number x and its target t. `weight` is that of positive targets.
 enum class PairLoss : uint8_t {
   squared,        // (x - t)^2

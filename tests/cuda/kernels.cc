@@ -5,8 +5,14 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
+#include "core/memory.h"
+#include "core/scope.h"
 #include "models/transformer.h"
 #include "ops/copy.h"
+#include "ops/index.h"
+#include "ops/loss.h"
+#include "ops/matmul.h"
+#include "ops/shape.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/shadow.h"
 #include "train/optimizer.h"
@@ -70,6 +76,97 @@ TEST(Kernels, GiveTheSameBitsTwentyTimes) {
     const Bytes first = run(window, 100);
     for (int i = 1; i < 20; ++i) ASSERT_TRUE(run(window, 100) == first) << "run " << i;
   }
+}
+
+// The message of what f throws; empty where it throws nothing.
+template <class F>
+std::string complaint_of(F f) {
+  try {
+    f();
+  } catch (const ValueError& e) {
+    return e.what();
+  }
+  return {};
+}
+
+// Ids and targets are checked where they lie; the host learns of it when it next reads.
+TEST(Kernels, AStepWaitsForNoCheck) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  Tensor weight = full({61, 16}, 0.5, DType::f32, cuda);
+  set_requires_grad(weight);
+  const Tensor tokens = to_device(test::some_tokens(3, 32, 61), cuda);
+  const Tensor targets = to_device(test::some_tokens(3, 32, 61, 2), cuda);
+  const long before = copy_to_host.calls(cuda.kind), waits = wait_for_device.calls(cuda.kind);
+  const Tensor logits = matmul(embedding(weight, tokens), transpose(weight));
+  const Tensor loss = cross_entropy(logits, targets);
+  backward(loss);
+  EXPECT_EQ(copy_to_host.calls(cuda.kind), before);
+  EXPECT_EQ(wait_for_device.calls(cuda.kind), waits);
+  EXPECT_GT(loss.item(), 0);
+  EXPECT_EQ(copy_to_host.calls(cuda.kind), before + 2);  // of the checks, and the value
+}
+
+TEST(Kernels, BadIdsAreNamedAtTheNextRead) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  const Tensor weight = to_device(Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6}, {3, 2}), cuda);
+  const auto ids_of = [](auto bad) {
+    using T = decltype(bad);
+    const std::vector<T> ids = {2, 1, 0, 1, bad, 2};
+    return to_device(Tensor::from(ids, {2, 3}), cuda);
+  };
+  const std::string expected = "embedding: ids holds 3 at [1, 1]; it must be at least 0";
+  const int64_t before = memory_tracker(cuda).live().total();
+  for (const Tensor& ids : {ids_of(int64_t{3}), ids_of(int32_t{3}), ids_of(uint8_t{3})}) {
+    Tensor y;
+    EXPECT_EQ(complaint_of([&] { y = embedding(weight, ids); }), "");
+    EXPECT_EQ(complaint_of([&] { y.to_vector<float>(); }).find(expected), 0u);
+    // Said once; what was read in place of the missing row exists.
+    EXPECT_EQ(y.to_vector<float>(), (std::vector<float>{5, 6, 3, 4, 1, 2, 3, 4, 1, 2, 5, 6}));
+    EXPECT_EQ(ids.dtype() == DType::i64 ? ids.to_vector<int64_t>()[4] : 3, 3);  // not changed
+    const Tensor turned = embedding(weight, transpose(ids));
+    EXPECT_NE(complaint_of([] { synchronize(cuda); }).find("ids holds 3 at [1, 1]"),
+              std::string::npos);
+  }
+  // The first of several, within the scope where it was found.
+  {
+    const Scope scope("model");
+    embedding(weight, ids_of(int64_t{7}));
+  }
+  embedding(weight, ids_of(int64_t{8}));
+  const std::string first = complaint_of([] { synchronize(cuda); });
+  EXPECT_NE(first.find("holds 7"), std::string::npos) << first;
+  EXPECT_NE(first.find("in model"), std::string::npos) << first;
+  EXPECT_EQ(complaint_of([] { synchronize(cuda); }), "");
+  // Nothing can stand in for a row of no rows.
+  const auto from_no_rows = [&] {
+    embedding(Tensor::zeros({0, 2}, DType::f32, cuda), ids_of(int64_t{0}));
+  };
+  EXPECT_NE(complaint_of(from_no_rows).find("less than 0"), std::string::npos);
+  EXPECT_EQ(memory_tracker(cuda).live().total(), before);
+}
+
+TEST(Kernels, BadTargetsAndOrdersAreNamedAtTheNextRead) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  const Tensor x = to_device(Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6}, {3, 2}), cuda);
+  const auto on_device = [](const std::vector<int64_t>& ids) {
+    return to_device(Tensor::from(ids, {static_cast<int64_t>(ids.size())}), cuda);
+  };
+  const Tensor loss = cross_entropy(x, on_device({0, -100, 2}), {.ignore = -100});
+  EXPECT_EQ(complaint_of([&] { loss.item(); }).find("cross_entropy: target 2 at position 2 is not"),
+            0u);
+  EXPECT_EQ(complaint_of([&] {
+              cross_entropy(x, on_device({0, -100, 1}), {.ignore = -100}).item();
+            }),
+            "");
+  const Tensor rows = permute_rows(x, on_device({0, 5, -1}));
+  EXPECT_NE(complaint_of([&] { to_device(rows, {}); }).find("order holds 5 at [1]"),
+            std::string::npos);
+  // Very many without a read are looked at on the way.
+  const std::string text = complaint_of([&] {
+    for (int i = 0; i < 1000; ++i) take(x, on_device({i == 3 ? 9 : 0}));
+  });
+  EXPECT_NE(text.find("ids holds 9"), std::string::npos) << text;
+  synchronize(cuda);
 }
 
 }  // namespace

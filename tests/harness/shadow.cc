@@ -211,11 +211,11 @@ void enable_shadow_device() {
   using namespace kernels;
   enable_all<copy, fill, arange, unary_forward, unary_backward, unary_slope, binary, compare,
              kernels::select, gated_forward, gated_backward, accumulate, sum_to, all_finite>();
-  enable_all<find_bad_id, gather_rows, scatter_add_rows, bincount, matmul, sum_rows, norm_forward,
+  enable_all<check_ids, gather_rows, scatter_add_rows, bincount, matmul, sum_rows, norm_forward,
              norm_backward, argsort, topk, invert_permutation, lsh_hash, kernels::lsh_sort>();
   enable_all<cross_entropy_scan, cross_entropy_weights, cross_entropy_weights_gradient,
              cross_entropy_finish, cross_entropy_gradient, cross_entropy_scale, cross_entropy_total,
-             find_bad_target, pair_loss, pair_loss_gradient, find_outside>();
+             pair_loss, pair_loss_gradient, find_outside>();
   enable_all<sgd_update, adagrad_update, adam_update, adafactor_update, squared_sums,
              mean_pool_forward, mean_pool_backward, max_pool_forward, max_pool_backward,
              depthwise_forward, depthwise_backward_x, depthwise_backward_w>();

@@ -97,6 +97,12 @@ case "$family" in
     run+=(--task genomes)
     double_to 1024 1500
     score test ;;
+  bigbird-motifs) # pairs of motifs, then such with a wrong base in each
+    run+=(--model bigbird:motif --task motif-dna)
+    train_to 600
+    score test
+    train_to 1200 --set motifs.mismatches=1
+    score test ;;
   sparse_transformer) # next bytes, scored again with more and more bytes before each
     run+=(--task wikixml)
     train_to 6000

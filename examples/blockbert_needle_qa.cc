@@ -1,7 +1,7 @@
 // BlockBERT answers questions about facts that are hidden in noise, sec. 4.2 of Qiu et al. 2020:
 // documents are longer than the model's input, so they are read in windows that overlap, and the
 // best span of all windows is the answer.
-//   blockbert_needle_qa --steps 1500
+//   blockbert_needle_qa --steps 3000
 #include <cstdio>
 
 #include "autograd/engine.h"
@@ -14,8 +14,8 @@
 using namespace longspan;
 struct Options {
   BlockBertConfig model = blockbert_preset("needle");
-  int64_t batch = 32, stride = 30, steps = 1500, warmup = 100, documents = 100;
-  double lr = 1e-3, clip = 1;
+  int64_t batch = 32, stride = 30, steps = 3000, warmup = 100, documents = 100;
+  double lr = 2e-3, clip = 1;
   uint64_t seed = 1;
   void visit(auto& v) {
     v("model", model)("batch", batch)("stride", stride)("steps", steps)("warmup", warmup);

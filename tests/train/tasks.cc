@@ -1,6 +1,8 @@
 #include "train/tasks.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -172,6 +174,58 @@ TEST(TasksAndData, Test5_NeedlesAreFound) {
   EXPECT_TRUE(contains(message_of<ValueError>([] { NeedleTask{.length = 20}.sample({}); }),
                        "8 facts of 4 tokens do not fit into 20; expected 36 or more"));
   EXPECT_THROW((NeedleTask{.facts = 5, .keys = 4}.sample({})), ValueError);
+}
+
+/// Places where a motif would begin whose runs of k bases stand in a sample.
+std::vector<int64_t> begins(const std::vector<int32_t>& tokens, const std::vector<int32_t>& motif,
+                            int64_t k) {
+  std::set<int64_t> places;
+  for (int64_t o = 0; o + k <= static_cast<int64_t>(motif.size()); ++o) {
+    int32_t run = 0;
+    for (int64_t j = o; j < o + k; ++j) run = 4 * run + motif[static_cast<size_t>(j)];
+    for (size_t i = 1; i < tokens.size(); ++i) {
+      if (tokens[i] == run) places.insert(static_cast<int64_t>(i) - 1 - o);
+    }
+  }
+  return {places.begin(), places.end()};
+}
+
+/// Bits of an answer that the frequencies behind each of some observations leave.
+double bits_left(const std::map<std::vector<bool>, std::array<double, 2>>& seen, double samples) {
+  double bits = 0;
+  for (const auto& [what, n] : seen) {
+    for (const double one : n) bits -= one > 0 ? one / samples * std::log2(one / (n[0] + n[1])) : 0;
+  }
+  return bits;
+}
+
+// docs/bigbird.md says what follows for learning. A motif with another base in its middle has no
+// run of 6 bases left, so that exact runs tell less; and less still does which runs are there at
+// all, with which learning begins.
+TEST(Tasks, MotifsWithMismatchesHideFromRunsOfBases) {
+  struct Expected {
+    int64_t mismatches;
+    double there, order;
+  };
+  for (const Expected e : {Expected{0, 0.69, 0.18}, Expected{1, 0.91, 0.60}}) {
+    const MotifTask task{.length = 516, .mismatches = e.mismatches, .kmer = 6};
+    constexpr uint64_t samples = 3000;
+    const auto motifs = task.motifs(1, 0);
+    std::map<std::vector<bool>, std::array<double, 2>> there, order;
+    for (uint64_t index = 0; index < samples; ++index) {
+      const LabelledSample s = task.sample({.seed = 1, .split = "test", .index = index});
+      const auto first = begins(s.tokens, motifs[0], 6), second = begins(s.tokens, motifs[1], 6);
+      const auto follows = [&](const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+        return !a.empty() && !b.empty() && b.back() - a.front() >= task.nearest;
+      };
+      const std::vector<bool> which{!first.empty(), !second.empty()};
+      const auto yes = static_cast<size_t>(s.labels[0]);
+      ++there[which][yes];
+      ++order[{which[0], which[1], follows(first, second), follows(second, first)}][yes];
+    }
+    EXPECT_NEAR(bits_left(there, samples), e.there, 0.03) << e.mismatches;
+    EXPECT_NEAR(bits_left(order, samples), e.order, 0.04) << e.mismatches;
+  }
 }
 
 TEST(Tasks, NeedlesAreQuestionsInWindows) {

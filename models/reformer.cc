@@ -232,7 +232,7 @@ ReformerLayer ReformerConfig::layer(int64_t i) const {
 
 int64_t ReformerConfig::full_up_to() const {
   const int64_t shown = rounds * chunk * (1 + look_back + look_ahead);
-  return std::max(full_below < 0 ? shown : full_below - 1, whole_chunks ? chunk : 0);
+  return std::max((full_below < 0 ? shown : full_below) - 1, whole_chunks ? chunk : 0);
 }
 
 std::vector<int64_t> ReformerConfig::axes() const {

@@ -56,8 +56,8 @@ struct ReformerConfig {
   LshScale logit_scale = LshScale::official;
   double self_logit = -1e5;
   bool whole_chunks = false;
-  /// Sequences of fewer tokens are seen in full, without hashing; -1: of those for which that is
-  /// quicker, up to the keys that hashing shows a query, full_up_to(). 0: none.
+  /// Sequences of fewer tokens are seen in full, without hashing; 0: none; -1: of fewer than the
+  /// keys that hashing shows a query, R m (1 + a + z), from which on it is quicker.
   int64_t full_below = 0;
   uint64_t hash_seed = 0;  ///< of the rotations outside training
 

@@ -6,9 +6,11 @@
 #include <mutex>
 #include <tuple>
 
+#include "core/divide.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "cuda/elementwise.cuh"
+#include "cuda/grid.h"
 #include "cuda/register.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/gradient.h"
@@ -168,45 +170,47 @@ const Plan& plan_for(const Problem& problem) {
 constexpr int tile = 16;  // rows and columns of a block of the plain kernel
 
 /// Any strides, without tensor cores: for matrices that cuBLAS cannot take. Sums run over k in
-/// order. The grid: tiles of columns, tiles of rows, matrices.
+/// order. Blocks stride over the tiles of columns, those of rows, and the matrices.
 template <class T, class C>
 __global__ void __launch_bounds__(tile* tile)
     plain_kernel(const T* a, int64_t a_row, int64_t a_k, const T* b, int64_t b_k, int64_t b_column,
                  C* c, int64_t c_row, int64_t M, int64_t N, int64_t K, bool accumulate,
-                 const __grid_constant__ kernels::Offsets<3, int64_t> matrices) {
+                 const __grid_constant__ kernels::Offsets<3, int64_t> matrices, int64_t tasks) {
   using A = Accumulator<T>;
   __shared__ A left[tile][tile], right[tile][tile + 1];
-  int64_t offset[3];
-  matrices.at(blockIdx.z, offset);
   const int x = static_cast<int>(threadIdx.x) % tile, y = static_cast<int>(threadIdx.x) / tile;
-  const int64_t row = int64_t{blockIdx.y} * tile + y, column = int64_t{blockIdx.x} * tile + x;
-  A sum = 0;
-  for (int64_t k = 0; k < K; k += tile) {
-    left[y][x] =
-        row < M && k + x < K ? static_cast<A>(a[offset[0] + row * a_row + (k + x) * a_k]) : A(0);
-    right[y][x] = column < N && k + y < K
-                      ? static_cast<A>(b[offset[1] + (k + y) * b_k + column * b_column])
-                      : A(0);
-    __syncthreads();
+  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    const GridPlace place(task, ceil_div(N, tile), ceil_div(M, tile));
+    int64_t offset[3];
+    matrices.at(place.z, offset);
+    const int64_t row = place.y * tile + y, column = place.x * tile + x;
+    A sum = 0;
+    for (int64_t k = 0; k < K; k += tile) {
+      left[y][x] =
+          row < M && k + x < K ? static_cast<A>(a[offset[0] + row * a_row + (k + x) * a_k]) : A(0);
+      right[y][x] = column < N && k + y < K
+                        ? static_cast<A>(b[offset[1] + (k + y) * b_k + column * b_column])
+                        : A(0);
+      __syncthreads();
 #pragma unroll
-    for (int i = 0; i < tile; ++i) sum += left[y][i] * right[i][x];
-    __syncthreads();
+      for (int i = 0; i < tile; ++i) sum += left[y][i] * right[i][x];
+      __syncthreads();
+    }
+    if (row >= M || column >= N) continue;
+    C& to = c[offset[2] + row * c_row + column];
+    to = C(accumulate ? static_cast<A>(to) + sum : sum);
   }
-  if (row >= M || column >= N) return;
-  C& to = c[offset[2] + row * c_row + column];
-  to = C(accumulate ? static_cast<A>(to) + sum : sum);
 }
 
 template <class T, class C>
 void run_plain(const ConstView& a, const ConstView& b, const View& c, bool accumulate,
                const kernels::Layouts<3>& matrices) {
   const int64_t M = c.dim(-2), N = c.dim(-1);
-  const dim3 grid(static_cast<unsigned>((N + tile - 1) / tile),
-                  static_cast<unsigned>((M + tile - 1) / tile),
-                  static_cast<unsigned>(matrices.numel));
+  const int64_t tasks = ceil_div(N, tile) * ceil_div(M, tile) * matrices.numel;
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(tasks, INT32_MAX)));
   launch(name, plain_kernel<T, C>, grid, tile * tile, 0, a.as<T>(), a.stride(-2), a.stride(-1),
          b.as<T>(), b.stride(-2), b.stride(-1), c.as<C>(), c.stride(-2), M, N, a.dim(-1),
-         accumulate, kernels::Offsets<3, int64_t>(matrices));
+         accumulate, kernels::Offsets<3, int64_t>(matrices), tasks);
 }
 
 void run_plain(const ConstView& a, const ConstView& b, const View& c, bool accumulate,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/generator.h"
+#include "cuda/grid.h"
 
 namespace longspan {
 namespace {
@@ -131,6 +132,21 @@ TEST(Layouts, KnowWhere32BitsAreTooFew) {
   const Shape large{int64_t{1} << 16, int64_t{1} << 16};
   const Strides repeated{0, 0};
   EXPECT_FALSE((Layouts<1>(large, {&repeated}).small()));
+}
+
+TEST(GridPlace, EveryPlaceOnceTheFirstAxisFastest) {
+  int64_t index = 0;
+  for (int64_t z = 0; z < 3; ++z) {
+    for (int64_t y = 0; y < 5; ++y) {
+      for (int64_t x = 0; x < 4; ++x, ++index) {
+        const cuda::GridPlace p(index, 4, 5);
+        ASSERT_TRUE(p.x == x && p.y == y && p.z == z) << index;
+      }
+    }
+  }
+  const int64_t rows = int64_t{1} << 20;  // more than a launch allows along its second axis
+  const cuda::GridPlace last(3 * rows * 70'000 - 1, 3, rows);
+  EXPECT_TRUE(last.x == 2 && last.y == rows - 1 && last.z == 69'999);
 }
 
 }  // namespace

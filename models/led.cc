@@ -107,7 +107,7 @@ Given Led::given(const SequenceInputs& in) const {
       fail_with<ShapeError>(kName, "global must be [B, S] as the source",
                             {{"source", in.source}, {"global", in.global}});
     }
-    given.global = global_tokens(in.global, in.lengths);
+    given.global = global_tokens(in.global, in.lengths, device());
   } else if (config_.globals != GlobalDefault::none) {
     given.global = global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device());
   }

@@ -247,7 +247,7 @@ Given Longformer::given(const EncoderInputs& in) const {
       fail_with<ShapeError>(kName, "global must be [B, L] as the tokens",
                             {{"tokens", in.tokens}, {"global", in.global}});
     }
-    seen.global = global_tokens(in.global, in.lengths);
+    seen.global = global_tokens(in.global, in.lengths, device());
     return seen;
   }
   const bool asks = config_.classes > 0 || config_.span_head || config_.choice_head;

@@ -109,7 +109,7 @@ Tensor ChoiceMaterial::choose(const ChoiceBatch& b, Pass pass) const {
                          .lengths = to_device(b.lengths, device),
                          .types = {},
                          .global = for_globals(encoder_, b.global)};
-  return encoder_.choose(encoder_.forward(in, pass), b.places);
+  return encoder_.choose(encoder_.forward(in, pass), to_device(b.places, device));
 }
 
 Material::Forward ChoiceMaterial::forward(int64_t i, Pass pass) const {

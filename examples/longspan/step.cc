@@ -6,9 +6,12 @@
 #include "autograd/engine.h"
 #include "core/error.h"
 #include "examples/longspan/run.h"
+#include "models/longformer.h"
 #include "nn/memory_policy.h"
 #include "nn/reversible.h"
 #include "ops/elementwise.h"
+#include "ops/loss.h"
+#include "ops/shape.h"
 #include "train/config.h"
 #include "train/segments.h"
 
@@ -31,9 +34,40 @@ Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
   return x;
 }
 
+/// Those of an encoder that predicts no tokens, through the first head that it has.
+std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c, Device device) {
+  const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
+  return [=, &model, batch = c.batch, length = c.length]() -> Tensor {
+    const EncoderConfig& e = model.encoder_config();
+    EncoderInputs in{.tokens = some_ids(batch, length, e.vocab, device)};
+    std::vector<int64_t> begins;  // of each row, twice
+    for (int64_t b = 0; b < batch; ++b) begins.insert(begins.end(), 2, b * length);
+    if (dynamic_cast<const Longformer*>(&model) != nullptr) {
+      std::vector<uint8_t> first(static_cast<size_t>(batch * length), 0);
+      for (const int64_t at : begins) first[static_cast<size_t>(at)] = 1;
+      in.global = Tensor::from(first, {batch, length});
+    }
+    const Tensor hidden = model.forward(in, pass);
+    if (e.classes > 0) {
+      return profile_loss(model.classify(hidden, pass), some_ids(batch, e.classes, 1, device));
+    }
+    const Tensor answers = reshape(some_ids(batch, 1, 1, device), {batch});
+    if (e.span_head) return span_loss(model.spans(hidden, {}), answers, answers);
+    const Shape two{batch, 2, 1};  // candidates, marked at the beginning of each row
+    const Tensor places = device == plan_device ? Tensor::empty(two, DType::i64, device)
+                                                : Tensor::from(begins, two, device);
+    return cross_entropy(model.choose(hidden, places), answers);
+  };
+}
+
 /// The forward passes of the steps of a run, on made-up tokens, which no one but the graph holds
 /// afterwards.
 std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device) {
+  if (const auto* encoder = dynamic_cast<const Encoder*>(&model)) {
+    const EncoderConfig& e = encoder->encoder_config();
+    const bool asks = e.classes > 0 || e.span_head || e.choice_head;
+    if (asks && !e.mlm_head) return forward_of_head(*encoder, c, device);
+  }
   const int64_t longest = std::min(default_target, model.max_length());
   const bool sequence = model.objective() == Objective::sequence;
   const int64_t length = !sequence ? c.length : c.target_length > 0 ? c.target_length : longest;

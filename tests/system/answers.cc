@@ -207,6 +207,28 @@ TEST_F(Answers, AboutProfilesOfChromatin) {
   refused(joined(training, {"--out", folder / "never"}), "valid_x.npy is cut off");
 }
 
+// Encoders without a head for tokens are planned through the head that they have.
+TEST_F(Answers, AreWithinTheMemoryThatIsPlanned) {
+  const std::vector<std::string> small = {"--layers", "2", "--length", "64", "--batch", "2"};
+  for (const std::vector<std::string>& model : std::vector<std::vector<std::string>>{
+           {"--model", "bigbird:motif", "--task", "motif-dna"},
+           {"--model", "longformer", "--set", "model.span_head=true", "--set",
+            "model.mlm_head=false"},
+           {"--model", "blockbert", "--set", "model.choice_head=true", "--set",
+            "model.mlm_head=false"}}) {
+    const Outcome o = must(joined(joined({"memory"}, model), small));
+    EXPECT_EQ(o.out.find("needs mlm_head"), std::string::npos) << o.out;
+    EXPECT_NE(o.out.find("KiB"), std::string::npos) << o.out;
+  }
+  const std::vector<std::string> motifs =
+      joined({"train", "--model", "bigbird:motif", "--task", "motif-dna", "--set",
+              "motifs.nearest=20", "--steps", "2", "--out", folder / "run"},
+             small);
+  refused(joined(motifs, {"--budget", "1KiB"}), "the budget is 1.0 KiB");
+  const Outcome o = must(joined(motifs, {"--budget", "64MiB"}));
+  EXPECT_NE(o.err.find("--memory standard: a step needs "), std::string::npos) << o.err;
+}
+
 /// Questions in the layout of WikiHop, whose supports are longer than a window.
 class WikiHop : public Answers {
  protected:

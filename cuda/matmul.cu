@@ -239,83 +239,130 @@ V moved(V view, int64_t offset) {
   return view;
 }
 
+/// c = bias in every row, or c += bias where `accumulate`.
+void begin_with(const ConstView& bias, const View& c, bool accumulate) {
+  const Scratch converted(bias.dtype == c.dtype ? 0 : bias.dim(0) * size_of(c.dtype), c.device);
+  ConstView rows = bias;
+  if (bias.dtype != c.dtype) {
+    const View same{converted.data(), c.dtype, c.device, bias.shape, {1}};
+    kernels::copy(c.device, bias, same);
+    rows = same;
+  }
+  const int64_t step = rows.strides[0];
+  rows.shape = c.shape;
+  rows.strides = Strides::filled(c.rank(), 0);
+  rows.strides[c.rank() - 1] = step;
+  if (accumulate) {
+    kernels::accumulate(c.device, rows, c);
+  } else {
+    kernels::copy(c.device, rows, c);
+  }
+}
+
+/// The products of one call as cuBLAS takes them: those of the last axis of the matrices at once.
+class Products {
+ public:
+  Products(const ConstView& a, const ConstView& b, const View& c,
+           const kernels::Layouts<3>& matrices, bool bias, bool accumulate)
+      : a_(a), b_(b), c_(c), offsets_(outer(matrices)) {
+    const int64_t M = c.dim(-2), N = c.dim(-1), K = a.dim(-1);
+    const int last = matrices.rank - 1;
+    // cuBLAS sees c^T = b^T a^T.
+    problem_.m = N;
+    problem_.n = M;
+    problem_.k = K;
+    problem_.a = Operand::of(N, K, b.stride(-1), b.stride(-2));
+    problem_.b = Operand::of(K, M, a.stride(-1), a.stride(-2));
+    problem_.ldc = M == 1 ? N : c.stride(-2);
+    problem_.in = a.dtype;
+    problem_.out = c.dtype;
+    problem_.bias = bias;
+    problem_.accumulate = accumulate;
+    problem_.batch = matrices.size[last];
+    problem_.a_step = matrices.stride[1][last];
+    problem_.b_step = matrices.stride[0][last];
+    problem_.c_step = matrices.stride[2][last];
+    calls_ = matrices.numel / problem_.batch;
+  }
+
+  /// Whether cuBLAS takes all of them: asked before anything is written.
+  bool fit() {
+    if (!problem_.a.fits || !problem_.b.fits || problem_.ldc < problem_.m) return false;
+    for (int64_t i = 0; i < calls_; ++i) {
+      if (!plan_for(of(i).problem).found) return false;
+    }
+    return true;
+  }
+  void run(const ConstView& bias) {
+    for (int64_t i = 0; i < calls_; ++i) {
+      const Part part = of(i);
+      const Plan& plan = plan_for(part.problem);
+      if (problem_.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.data);
+      const Scratch room(static_cast<int64_t>(plan.workspace), c_.device);
+      const double one = 1, zero = 0;
+      const float one_f = 1, zero_f = 0;
+      const bool wide = a_.dtype == DType::f64;
+      const void* alpha = wide ? static_cast<const void*>(&one) : &one_f;
+      const void* none = wide ? static_cast<const void*>(&zero) : &zero_f;
+      const void* beta = problem_.accumulate ? alpha : none;
+      check_blas(cublasLtMatmul(handle(), plan.operation, alpha, part.b, plan.a, part.a, plan.b,
+                                beta, part.c, plan.c, part.c, plan.c, &plan.algorithm, room.data(),
+                                plan.workspace, stream()),
+                 name);
+    }
+  }
+
+ private:
+  struct Part {
+    const void *a, *b;
+    void* c;
+    Problem problem;
+  };
+
+  static kernels::Layouts<3> outer(kernels::Layouts<3> matrices) {
+    matrices.size[matrices.rank - 1] = 1;
+    return matrices;
+  }
+  Part of(int64_t i) const {
+    int64_t offset[3];
+    offsets_.at(i, offset);
+    Part part{moved(a_, offset[0]).data, moved(b_, offset[1]).data, moved(c_, offset[2]).data,
+              problem_};
+    part.problem.a_alignment = alignment_of(part.b);
+    part.problem.b_alignment = alignment_of(part.a);
+    part.problem.c_alignment = alignment_of(part.c);
+    return part;
+  }
+
+  ConstView a_, b_;
+  View c_;
+  kernels::Offsets<3, int64_t> offsets_;
+  Problem problem_;
+  int64_t calls_ = 0;
+};
+
 void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
-  const int64_t M = c.dim(-2), N = c.dim(-1), K = a.dim(-1);
+  const int64_t K = a.dim(-1);
   if (c.numel() == 0) return;
+  const Dims a_lead = leading(a.strides), b_lead = leading(b.strides), c_lead = leading(c.strides);
+  const kernels::Layouts<3> matrices(leading(c.shape), {&a_lead, &b_lead, &c_lead});
   const bool fused = bias && bias.dtype == c.dtype && c.dtype == a.dtype && a.dtype != DType::f64 &&
                      bias.stride(0) == 1 && !accumulate && K > 0;
-  if (bias && !fused) {  // first into c, to which the product is then added
-    const Scratch converted(bias.dtype == c.dtype ? 0 : N * size_of(c.dtype), c.device);
-    ConstView rows = bias;
-    if (bias.dtype != c.dtype) {
-      const View same{converted.data(), c.dtype, c.device, bias.shape, {1}};
-      kernels::copy(c.device, bias, same);
-      rows = same;
-    }
-    const int64_t step = rows.strides[0];
-    rows.shape = c.shape;
-    rows.strides = Strides::filled(c.rank(), 0);
-    rows.strides[c.rank() - 1] = step;
-    if (accumulate) {
-      kernels::accumulate(c.device, rows, c);
-    } else {
-      kernels::copy(c.device, rows, c);
-    }
+  if (fused) {
+    Products products(a, b, c, matrices, true, false);
+    if (products.fit()) return products.run(bias);
+  }
+  if (bias) {  // first into c, to which the product is then added
+    begin_with(bias, c, accumulate);
     accumulate = true;
   }
   if (K == 0) {
     if (!accumulate) kernels::fill(c.device, c, 0);
     return;
   }
-
-  const Dims a_lead = leading(a.strides), b_lead = leading(b.strides), c_lead = leading(c.strides);
-  const kernels::Layouts<3> matrices(leading(c.shape), {&a_lead, &b_lead, &c_lead});
-  // cuBLAS sees c^T = b^T a^T.
-  Problem p;
-  p.m = N;
-  p.n = M;
-  p.k = K;
-  p.a = Operand::of(N, K, b.stride(-1), b.stride(-2));
-  p.b = Operand::of(K, M, a.stride(-1), a.stride(-2));
-  p.ldc = M == 1 ? N : c.stride(-2);
-  p.in = a.dtype;
-  p.out = c.dtype;
-  p.bias = fused;
-  p.accumulate = accumulate;
-  if (!p.a.fits || !p.b.fits || p.ldc < N) {
-    return run_plain(a, b, c, accumulate, matrices);
-  }
-  const int last = matrices.rank - 1;
-  p.batch = matrices.size[last];
-  p.a_step = matrices.stride[1][last];
-  p.b_step = matrices.stride[0][last];
-  p.c_step = matrices.stride[2][last];
-  const int64_t calls = matrices.numel / p.batch;
-  kernels::Layouts<3> outer = matrices;
-  outer.size[last] = 1;
-  const kernels::Offsets<3, int64_t> offsets(outer);
-  for (int64_t i = 0; i < calls; ++i) {
-    int64_t offset[3];
-    offsets.at(i, offset);
-    const ConstView x = moved(a, offset[0]), y = moved(b, offset[1]);
-    const View z = moved(c, offset[2]);
-    p.a_alignment = alignment_of(y.data);
-    p.b_alignment = alignment_of(x.data);
-    p.c_alignment = alignment_of(z.data);
-    const Plan& plan = plan_for(p);
-    if (!plan.found) return run_plain(a, b, c, accumulate, matrices);  // none for any part
-    if (fused) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.data);
-    const Scratch room(static_cast<int64_t>(plan.workspace), c.device);
-    const double one = 1, zero = 0;
-    const float one_f = 1, zero_f = 0;
-    const bool wide = a.dtype == DType::f64;
-    const void* alpha = wide ? static_cast<const void*>(&one) : &one_f;
-    const void* beta = accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zero_f;
-    check_blas(cublasLtMatmul(handle(), plan.operation, alpha, y.data, plan.a, x.data, plan.b, beta,
-                              z.data, plan.c, z.data, plan.c, &plan.algorithm, room.data(),
-                              plan.workspace, stream()),
-               name);
-  }
+  Products products(a, b, c, matrices, false, accumulate);
+  if (products.fit()) return products.run({});
+  run_plain(a, b, c, accumulate, matrices);
 }
 
 }  // namespace

@@ -109,7 +109,8 @@ void check_table(const Tensor& q, const Tensor& x, const char* name, DType dtype
   require_same_device(kOp, {"q", q}, {name, x});
 }
 
-void check(const Tensor& q, const Tensor& k, const PairMask& mask, int64_t ids) {
+// Puts labels that kernels can work with in the place of those given.
+void check(const Tensor& q, const Tensor& k, PairMask& mask, int64_t ids) {
   check_lengths(q, mask.k_valid, "k_valid");
   require(static_cast<bool>(mask.q_from) == static_cast<bool>(mask.q_to), kOp,
           "q_from and q_to bound a row together; one of them is not given");
@@ -132,9 +133,9 @@ void check(const Tensor& q, const Tensor& k, const PairMask& mask, int64_t ids) 
   require_rank_is(kOp, mask.class_id, 3, "class_id");
   check_table(q, mask.class_id, "class_id", DType::i32,
               {mask.class_id.dim(1), mask.class_id.dim(2)});
-  detail::require_ids(kOp, mask.q_class, 0, mask.class_id.dim(1), "q_class");
-  detail::require_ids(kOp, mask.k_class, 0, mask.class_id.dim(2), "k_class");
-  detail::require_ids(kOp, mask.class_id, -1, ids, "class_id");
+  mask.q_class = detail::checked_ids(kOp, mask.q_class, 0, mask.class_id.dim(1), "q_class");
+  mask.k_class = detail::checked_ids(kOp, mask.k_class, 0, mask.class_id.dim(2), "k_class");
+  mask.class_id = detail::checked_ids(kOp, mask.class_id, -1, ids, "class_id");
 }
 
 // Rows R of the relation tables: those of the distances, or more, where classes may reach them.
@@ -222,7 +223,7 @@ void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, boo
 }
 
 // A resolved pattern for the rows and keys of a call.
-void check(const Tensor& q, std::span<const Keys> keys, const AttentionPattern& p, int64_t ids) {
+void check(const Tensor& q, std::span<const Keys> keys, AttentionPattern& p, int64_t ids) {
   check_lengths(q, p.q_valid, "q_valid");
   check(q, keys[0].k, p.mask, ids);
   if (keys.size() > 1) check(q, keys[1].k, p.side_mask, ids);
@@ -430,7 +431,7 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   Call call;
   call.ids = relation_ids(terms, classes);
   check(q, k, v, terms, call.ids, dropout);
-  for (const AttentionPattern& p : patterns) {
+  for (AttentionPattern& p : patterns) {
     check(q, keys, p, call.ids);
     call.parts.push_back(part_of(p, q.device()));
   }

@@ -8,6 +8,7 @@
 #include "core/memory.h"
 #include "core/scope.h"
 #include "models/transformer.h"
+#include "ops/block_attention.h"
 #include "ops/copy.h"
 #include "ops/index.h"
 #include "ops/loss.h"
@@ -160,6 +161,17 @@ TEST(Kernels, BadTargetsAndOrdersAreNamedAtTheNextRead) {
             "");
   const Tensor rows = permute_rows(x, on_device({0, 5, -1}));
   EXPECT_NE(complaint_of([&] { to_device(rows, {}); }).find("order holds 5 at [1]"),
+            std::string::npos);
+  AttentionPattern labelled = patterns::dense();
+  const auto labels = [](const std::vector<int32_t>& values, const Shape& shape) {
+    return to_device(Tensor::from(values, shape), cuda);
+  };
+  labelled.mask.q_class = labels({0, 1, 0}, {1, 3});
+  labelled.mask.k_class = labels({0, 2, 1}, {1, 3});
+  labelled.mask.class_id = labels({0, -1, 0, 0}, {1, 2, 2});
+  const Tensor q = Tensor::zeros({1, 1, 3, 4}, DType::f32, cuda);
+  EXPECT_EQ(complaint_of([&] { block_attention(q, q, q, labelled); }), "");
+  EXPECT_NE(complaint_of([] { synchronize(cuda); }).find("k_class holds 2 at [0, 1]"),
             std::string::npos);
   // Very many without a read are looked at on the way.
   const std::string text = complaint_of([&] {

@@ -90,7 +90,8 @@ Solution solve(const Sizes& n, const std::vector<double>& q, const std::vector<d
   y.dq.assign(q.size(), 0);
   y.dv.assign(v.size(), 0);
   for (int64_t h = 0; h < n.all_heads(); ++h) {
-    const std::vector<double> count = count_pairs(&ids[at(h * n.rounds * L)], n.rounds, L, o);
+    const std::vector<double> count =
+        count_pairs(ids.data() + at(h * n.rounds * L), n.rounds, L, o);
     const double *x = q.data() + h * L * d, *value = v.data() + h * L * e;
     double *dx = y.dq.data() + h * L * d, *dvalue = y.dv.data() + h * L * e;
     std::vector<double> rho(at(L)), dkey(at(L * d), 0);

@@ -182,6 +182,8 @@ int memory_command(int argc, const char* const* argv) {
   RunConfig config = make_config(line.settings);
   const StepPlanner planner(config);
   const std::vector<Strategy> all = strategies(planner);
+  const auto fits = [](const Strategy& s) { return s.memory.has_value(); };
+  require(std::any_of(all.begin(), all.end(), fits), "memory", "{}", all[0].refused);
   std::vector<Largest> most(all.size());
   for (size_t i = 0; i < all.size() && budget > 0; ++i) {
     if (all[i].memory) most[i] = largest_within(planner, all[i].shape, budget);

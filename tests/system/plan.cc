@@ -94,6 +94,15 @@ TEST(Plan, AutoTakesReversibleWhereItIsTheSameFunctionOrAllowed) {
   EXPECT_NE(o.out.find("drifts"), std::string::npos) << o.out;
 }
 
+TEST(Plan, WhatNoStrategyCanDoIsSaidOnce) {
+  const Outcome o = run({"memory", "--model", "reformer", "--length", "65536"});
+  EXPECT_EQ(o.code, 1);
+  EXPECT_TRUE(o.out.empty()) << o.out;
+  const size_t at = o.err.find("choose a shorter --length or a larger model.n_max");
+  ASSERT_NE(at, std::string::npos) << o.err;
+  EXPECT_EQ(o.err.find("choose a shorter", at + 1), std::string::npos) << o.err;
+}
+
 TEST(Plan, ABudgetChoosesAStrategyOrRefusesWithOnesThatFit) {
   const Folder folder;
   write(folder / "text", some_text(20000));

@@ -1,7 +1,6 @@
 #include "core/deferred.h"
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,25 +22,15 @@ struct Pending {
   std::vector<std::string> scopes;  // where they were added
 };
 
-std::mutex mutex;
-
-// Of the one device that is not the host; outlives every static tensor.
-Pending& pending() {
-  static auto* instance = new Pending;
-  return *instance;
-}
-
-bool is_full(Device device) {
-  const std::lock_guard lock(mutex);
-  return device.kind == DeviceKind::cuda && pending().complaints.size() == kMost;
-}
+// Of the one device that is not the host. Each thread has its own, so that what a check writes is
+// read behind it in the stream, and a complaint reaches the thread that asked.
+thread_local Pending pending;
 
 }  // namespace
 
 View add(Device device, Complaint complain) {
-  if (is_full(device)) settle(device);
-  const std::lock_guard lock(mutex);
-  Pending& p = pending();
+  Pending& p = pending;
+  if (device.kind == DeviceKind::cuda && p.complaints.size() == kMost) settle(device);
   if (p.outcomes == nullptr) {
     p.outcomes = std::make_unique<Scratch>(static_cast<int64_t>(kMost) * kBytes, device);
   }
@@ -59,10 +48,7 @@ View add(Device device, Complaint complain) {
 void settle(Device device) {
   if (device.kind != DeviceKind::cuda) return;
   Pending done;
-  {
-    const std::lock_guard lock(mutex);
-    std::swap(done, pending());
-  }
+  std::swap(done, pending);
   if (done.complaints.empty()) return;
   std::vector<int64_t> found(2 * done.complaints.size());
   copy_to_host(device, found.data(), done.outcomes->data(),

@@ -68,6 +68,7 @@ void check_ids(ConstView ids, int64_t low, int64_t high, std::optional<int64_t> 
 
 void gather_rows(ConstView x, ConstView ids, View y) {
   const int64_t groups = y.dim(0), n = y.dim(1), width = y.dim(2), size = size_of(x.dtype);
+  if (width == 0) return;
   const auto bytes = static_cast<size_t>(width * size);
   const auto* from = static_cast<const char*>(x.data);
   auto* to = static_cast<char*>(y.data);

@@ -291,7 +291,8 @@ std::string Reformer::remark(int64_t length) const {
   int64_t hashed = 0;
   while (hashed < c.n_layer && lsh(hashed) == nullptr) ++hashed;
   if (hashed == c.n_layer) return {};
-  const int64_t limit = c.full_up_to();
+  int64_t limit = c.full_up_to();
+  while (limit > 0 && padded(limit) > c.full_up_to()) --limit;
   if (length <= limit) {
     return fmt::format(
         "{}: {} tokens are attended to in full, without hashing, as are all "

@@ -209,6 +209,12 @@ std::string Strategy::name() const {
   return shape.chunks > 1 ? fmt::format("{}, {} chunks", shape.memory, shape.chunks) : shape.memory;
 }
 
+std::string Strategy::options() const {
+  std::string text = "--memory " + shape.memory;
+  if (shape.chunks > 1) text += fmt::format(" --chunks {}", shape.chunks);
+  return text;
+}
+
 std::vector<Strategy> strategies(const StepPlanner& planner) {
   const StepShape& own = planner.own();
   std::vector<std::string> names = {"standard", "lean", "selective", "checkpoint"};
@@ -370,8 +376,7 @@ std::vector<std::string> offers_within(const StepPlanner& planner, const StepSha
     const int64_t unit = way.part == length ? std::min<int64_t>(64, shape.length) : 1;
     shape.*way.part = planner.largest(shape, way.part, unit, shape.*way.part, budget);
     if (shape.*way.part == 0) continue;
-    std::string text = "--memory " + shape.memory;
-    if (shape.chunks > 1) text += fmt::format(" --chunks {}", shape.chunks);
+    std::string text = Strategy{shape, {}, ""}.options();
     if (shape.length != least.length) text += fmt::format(" --length {}", shape.length);
     if (shape.batch != least.batch) text += fmt::format(" --batch {}", shape.batch);
     if (shape.layers != least.layers) text += fmt::format(" --layers {}", shape.layers);
@@ -384,15 +389,15 @@ std::vector<std::string> offers_within(const StepPlanner& planner, const StepSha
 [[noreturn]] void refuse(const StepPlanner& planner, const Strategy& least, int64_t budget,
                          Choice from) {
   std::string text =
-      fmt::format("a step needs {} at least (--memory {}), and the budget is {}; ",
-                  bytes_text(least.memory->peak()), least.name(), bytes_text(budget));
+      fmt::format("a step needs {} at least ({}), and the budget is {}; ",
+                  bytes_text(least.memory->peak()), least.options(), bytes_text(budget));
   const std::vector<Strategy> any =
       from == Choice::same ? candidates(planner, budget, Choice::any) : std::vector<Strategy>{};
   if (const Strategy* other = cheapest_within(any, budget)) {
     text += fmt::format(
-        "as another network, of two streams, it would fit with --memory {} (or "
-        "auto:reversible); ",
-        other->name());
+        "as another network, of two streams, it would fit with {} (or "
+        "--memory auto:reversible); ",
+        other->options());
   }
   const std::vector<std::string> offers = offers_within(planner, least.shape, budget);
   text += offers.empty() ? "fewer tokens, samples or layers are not enough: expected a smaller "
@@ -461,9 +466,15 @@ std::string largest_terms(const StepPlanner& planner) {
 std::optional<Choice> take_auto(Settings& settings) {
   const Setting* last = last_setting(settings, "model.memory");
   if (last == nullptr) return std::nullopt;
+  const auto automatic = [](const Json& value) {
+    return value.is_string() && value.string().starts_with("auto");
+  };
+  if (!automatic(last->value)) return std::nullopt;
   const bool any = last->value == Json("auto:reversible");
-  if (!any && last->value != Json("auto")) return std::nullopt;
-  std::erase_if(settings, [](const Setting& s) { return s.key == "model.memory"; });
+  require(any || last->value == Json("auto"), "--memory",
+          "got {}; expected auto, auto:reversible or a policy", last->value.string());
+  std::erase_if(settings,
+                [&](const Setting& s) { return s.key == "model.memory" && automatic(s.value); });
   return any ? Choice::any : Choice::same;
 }
 

@@ -68,6 +68,8 @@ struct Strategy {
   std::string refused;  ///< why there is none
   /// "checkpoint:2, 4 chunks".
   std::string name() const;
+  /// "--memory checkpoint:2 --chunks 4".
+  std::string options() const;
 };
 
 /// Every strategy that suits the depth of a configuration, with its prediction, in the order in
@@ -93,7 +95,8 @@ std::string reversible_note(const StepPlanner& planner);
 std::string largest_terms(const StepPlanner& planner);
 
 /// What the last setting of the memory policy lets be chosen, if it is "auto" or "auto:reversible",
-/// which the settings then lose.
+/// which the settings then lose; a policy that stands before it stays, as the function to keep.
+/// Throws ValueError on any other that begins with "auto".
 std::optional<Choice> take_auto(Settings& settings);
 
 }  // namespace longspan

@@ -123,6 +123,11 @@ int train_command(int argc, const char* const* argv) {
   require_same_model(settings, line.settings, out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   const std::optional<Choice> automatic = take_auto(settings);
+  require(
+      automatic != Choice::any || checkpoint.empty(), "--memory",
+      "auto:reversible may choose another network than that of the run in {}; expected auto, or "
+      "the policy it has",
+      out);
   RunConfig config = make_config(settings);
   const std::string* budget = line.value("--budget");
   require(!automatic || budget != nullptr, "--memory",
@@ -133,9 +138,9 @@ int train_command(int argc, const char* const* argv) {
     const Choice from = automatic.value_or(given ? Choice::own : Choice::same);
     const Strategy s = choose_strategy(config, parse_bytes(*budget), from);
     chosen =
-        fmt::format("--memory {}: a step needs {} of {}, and runs {:.2f} forward passes again",
-                    s.name(), bytes_text(s.memory->peak()), *budget, s.memory->extra_forward());
-    if (automatic && s.shape.memory.starts_with("reversible")) {
+        fmt::format("{}: a step needs {} of {}, and runs {:.2f} forward passes again", s.options(),
+                    bytes_text(s.memory->peak()), *budget, s.memory->extra_forward());
+    if (from != Choice::own && s.shape.memory.starts_with("reversible")) {
       chosen += "\n" + reversible_note(StepPlanner(config));
     }
   }

@@ -134,6 +134,12 @@ TEST(Spec10, Test2_ShortSequencesAreSeenInFullWhereAsked) {
   c.full_below = 27;
   EXPECT_TRUE(same_bits(gradients_of(c, tokens)[0], hashed[0]));
   EXPECT_NE(made(c).remark(27).find("hashed into 2 rounds"), std::string::npos);
+  ReformerConfig filled = c;  // up to whole chunks, which is what counts
+  filled.layers = "lsh";
+  filled.whole_chunks = true;
+  filled.full_below = 28;
+  EXPECT_NE(made(filled).remark(24).find("sequences up to 24"), std::string::npos);
+  EXPECT_NE(made(filled).remark(25).find("hashed into 2 rounds"), std::string::npos);
   c.layers = "local";
   EXPECT_EQ(made(c).remark(27), "");
   c.full_below = -2;

@@ -416,6 +416,12 @@ Tensor rows_of(const Tensor& x, const std::vector<int64_t>& rows) {
 
 // Rows whose target is ignored come near no product, be they NaN: losses and all gradients are, bit
 // for bit, those of the other rows by themselves.
+TEST(LinearCrossEntropy, RowsWithoutColumnsHaveTheLossOfEqualClasses) {
+  const Tensor x = Tensor::zeros({2, 0}), weight = Tensor::zeros({3, 0});
+  const Tensor targets = Tensor::from<int64_t>({1, -100}, {2});
+  EXPECT_NEAR(linear_cross_entropy(x, weight, {}, targets).item(), std::log(3.0), 1e-6);
+}
+
 TEST(Memory, Test6_IgnoredRowsAreLeftOut) {
   constexpr int64_t T = 300, D = 24;
   std::vector<int64_t> counted;

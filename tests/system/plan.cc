@@ -90,6 +90,20 @@ TEST(Plan, AutoTakesReversibleWhereItIsTheSameFunctionOrAllowed) {
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_NE(o.err.find("another network than standard"), std::string::npos) << o.err;
 
+  const auto go_on = [&](const char* memory) {
+    return run({"train", "--resume", "--out", folder / "allowed", "--steps", "2", "--budget",
+                "4GiB", "--memory", memory});
+  };
+  o = go_on("auto:reversible");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("another network than that of the run"), std::string::npos) << o.err;
+  o = go_on("auto");  // of the network that the run has
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.err.find("--memory reversible"), std::string::npos) << o.err;
+  o = go_on("auto:rev");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("expected auto, auto:reversible or a policy"), std::string::npos) << o.err;
+
   o = run(with({"memory", "--dtype", "bf16"}, own));
   EXPECT_NE(o.out.find("drifts"), std::string::npos) << o.out;
 }

@@ -25,8 +25,10 @@ std::vector<TriviaQuestion> read_triviaqa(std::string_view json, const std::stri
 
 /// Where any of the aliases stands in a text: letters A to Z of either case, no letter or digit
 /// beside it. In the order of the text, each place once; what is found is a guess, since an alias
-/// may be there by chance \cite clark2018 .
-std::vector<Answer> find_aliases(std::string_view text, std::span<const std::string> aliases);
+/// may be there by chance \cite clark2018 . Only those within the first `read` bytes; what follows
+/// these still says whether a word ends there.
+std::vector<Answer> find_aliases(std::string_view text, std::span<const std::string> aliases,
+                                 size_t read = std::string_view::npos);
 
 /// The first `count` pieces of a text, or all; reads no more of a long text than it must.
 std::vector<Piece> first_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t count);

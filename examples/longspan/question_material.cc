@@ -213,8 +213,7 @@ SpanMaterial::Window SpanMaterial::window(const Item& item, size_t part) const {
   w.window = span_windows(tokenizer_->pieces(q.text), w.pieces, nullptr, ids_.special, options)[0];
   w.pieces.resize(static_cast<size_t>(w.window.count));
   const int64_t end = w.pieces.empty() ? 0 : w.pieces.back().end;
-  const std::vector<Answer> found =
-      find_aliases(std::string_view(w.text).substr(0, static_cast<size_t>(end)), q.aliases);
+  const std::vector<Answer> found = find_aliases(w.text, q.aliases, static_cast<size_t>(end));
   w.places = answers_in(w.window, w.pieces, found);
   return w;
 }

@@ -27,6 +27,12 @@ TEST(TriviaQa, ReadsQuestions) {
   EXPECT_TRUE(all[1].aliases.empty());  // of a test set
 }
 
+TEST(TriviaQa, TakesDotsWithinNames) {
+  std::string text = trivia;
+  text.replace(text.find("Beatles.txt"), 11, "a../Apple_Inc..txt");
+  EXPECT_EQ(read_triviaqa(text, "x.json")[0].documents[0], "a../Apple_Inc..txt");
+}
+
 TEST(TriviaQa, RefusesBadFiles) {
   const auto message = [](const std::string& from, const std::string& to) {
     std::string text = trivia;
@@ -38,6 +44,8 @@ TEST(TriviaQa, RefusesBadFiles) {
   EXPECT_TRUE(contains(message("\"Help!.txt\"", "\"../Help!.txt\""),
                        "x.json: question tc_1: \"../Help!.txt\" is no file of the evidence"));
   EXPECT_TRUE(contains(message("\"Beatles.txt\"", "\"/etc/hosts\""), "no file of the evidence"));
+  EXPECT_TRUE(contains(message("\"Beatles.txt\"", "\"a/..\""), "no file of the evidence"));
+  EXPECT_TRUE(contains(message("\"Beatles.txt\"", "\"a/../b\""), "no file of the evidence"));
   EXPECT_TRUE(contains(message("\"Value\"", "\"Values\""), "x.json: question tc_1: "));
   EXPECT_TRUE(contains(message("\"Question\": \"Why?\"", "\"Question\": 1"), "question tc_2: "));
   EXPECT_TRUE(contains(message("\"QuestionId\": \"tc_2\"", "\"Id\": 1"), "question 1 of the file"));
@@ -59,6 +67,11 @@ TEST(TriviaQa, FindsAliases) {
   }
   EXPECT_TRUE(find_aliases("", aliases).empty());
   EXPECT_TRUE(find_aliases(text, {}).empty());
+  // The end of what is read ends no word: "beatle" of "beatlesque" is none.
+  const size_t cut = text.find("sque");
+  EXPECT_EQ(find_aliases(text, std::vector<std::string>{"beatle"}, cut).size(), 0u);
+  EXPECT_EQ(find_aliases(text, aliases, 11).size(), 2u);
+  EXPECT_EQ(find_aliases(text, aliases, 10).size(), 0u);
   // An alias that ends in punctuation has no word after it.
   EXPECT_EQ(find_aliases("Help!me Help!", std::vector<std::string>{"help!"}).size(), 2u);
 }

@@ -109,6 +109,17 @@ NumpyArray read_npy(FileBytes file, const std::string& path, const std::string& 
   return array;
 }
 
+constexpr uint64_t zlib_most = 1 << 30;  // bytes of a call; zlib counts in 32 bits
+
+uint64_t crc_of(std::span<const uint8_t> bytes) {
+  uLong crc = crc32(0, nullptr, 0);
+  for (uint64_t at = 0; at < bytes.size(); at += zlib_most) {
+    crc = crc32(crc, bytes.data() + at,
+                static_cast<uInt>(std::min<uint64_t>(bytes.size() - at, zlib_most)));
+  }
+  return crc;
+}
+
 /// A file within a ZIP archive.
 struct Entry {
   std::string name;
@@ -147,11 +158,19 @@ class Zip {
   /// What is in a file of the archive, as it is or unpacked.
   FileBytes content(const Entry& e) const {
     require_there(e.at, 30);
+    require<IoError>(is(e.at, "PK\x03\x04"), kOp,
+                     "{}: {} is damaged: it does not begin where the directory says", path_,
+                     e.name);
     const uint64_t begin = e.at + 30 + number(e.at + 26, 2) + number(e.at + 28, 2);
     require_there(begin, e.packed);
     const std::span<const uint8_t> packed =
         file_.bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(e.packed));
-    if (e.method == 0) return {file_.owner, packed};
+    if (e.method == 0) {
+      require<IoError>(e.packed == e.size && crc_of(packed) == e.crc, kOp,
+                       "{}: {} is damaged: its {} bytes are not those of its checksum", path_,
+                       e.name, e.packed);
+      return {file_.owner, packed};
+    }
     require<IoError>(e.method == 8, kOp, "{}: {} is packed by method {}; expected 0 or 8", path_,
                      e.name, e.method);
     return unpacked(e, packed);
@@ -211,27 +230,23 @@ class Zip {
     z_stream stream{};
     require<OutOfMemory>(inflateInit2(&stream, -15) == Z_OK, kOp, "no memory for zlib");
     const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
-    constexpr uint64_t most = 1 << 30;  // zlib counts in 32 bits
     uint64_t read = 0, written = 0;
     int result = Z_OK;
     while (result == Z_OK) {
       stream.next_in = const_cast<uint8_t*>(packed.data() + read);
-      stream.avail_in = static_cast<uInt>(std::min<uint64_t>(packed.size() - read, most));
+      stream.avail_in = static_cast<uInt>(std::min<uint64_t>(packed.size() - read, zlib_most));
       stream.next_out = to + written;
-      stream.avail_out = static_cast<uInt>(std::min<uint64_t>(e.size - written, most));
+      stream.avail_out = static_cast<uInt>(std::min<uint64_t>(e.size - written, zlib_most));
       const uint64_t in = stream.avail_in, out = stream.avail_out;
       result = inflate(&stream, Z_NO_FLUSH);
       read += in - stream.avail_in;
       written += out - stream.avail_out;
     }
-    uLong crc = crc32(0, nullptr, 0);
-    for (uint64_t at = 0; at < written; at += most) {
-      crc = crc32(crc, to + at, static_cast<uInt>(std::min(written - at, most)));
-    }
-    require<IoError>(result == Z_STREAM_END && written == e.size && crc == e.crc, kOp,
+    const std::span<const uint8_t> all{to, static_cast<size_t>(e.size)};
+    require<IoError>(result == Z_STREAM_END && written == e.size && crc_of(all) == e.crc, kOp,
                      "{}: {} is damaged after {} of {} unpacked bytes", path_, e.name, written,
                      e.size);
-    return {data, {to, static_cast<size_t>(e.size)}};
+    return {data, all};
   }
 
   const FileBytes& file_;

@@ -26,9 +26,10 @@ struct NumpyArray {
 
 /// The arrays of an .npy file (one, without a name) or of an .npz file (np.savez and
 /// np.savez_compressed), each of which begins with its own magic bytes. Plain arrays stay in the
-/// mapped file. Taken are bool, integers and f32 and f64 in the order of bytes of this machine and
-/// of rows. Throws IoError that names the file, and what to call in NumPy: on files of another
-/// kind, cut off or damaged ones, on other dtypes and on Fortran order.
+/// mapped file; those of an .npz file are read once, for their checksums. Taken are bool, integers
+/// and f32 and f64 in the order of bytes of this machine and of rows. Throws IoError that names the
+/// file, and what to call in NumPy: on files of another kind, cut off or damaged ones, on other
+/// dtypes and on Fortran order.
 std::vector<NumpyArray> read_numpy(const std::string& path);
 
 /// The array of that name. Throws IoError that lists those that there are.

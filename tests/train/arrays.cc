@@ -157,6 +157,15 @@ TEST(Numpy, RefusesBadFiles) {
   std::string damaged = archive;
   damaged[60] ^= 0x55;  // within the packed bytes
   EXPECT_TRUE(contains(message(damaged), "x.npy is damaged"));
+  std::string stored = zip({{"x.npy", npy("|u1", "(100,)", std::string(100, '\1'))}});
+  const size_t directory = stored.find("PK\1\2");
+  for (const size_t at : {directory - 1, directory + 24}) {  // a number; the size unpacked
+    std::string flipped = stored;
+    flipped[at] ^= 1;
+    EXPECT_TRUE(contains(message(flipped), "x.npy is damaged: its")) << at;
+  }
+  stored[2] ^= 1;  // the file's own header
+  EXPECT_TRUE(contains(message(stored), "x.npy is damaged: it does not begin where"));
   std::string strange = archive;
   strange[strange.find("PK\1\2") + 10] = 12;
   EXPECT_TRUE(contains(message(strange), "packed by method 12"));

@@ -231,14 +231,15 @@ bool add_pair(const DataFile& file, const std::string& npz, std::vector<FoundFil
   const std::string stem = npz.substr(0, npz.rfind(".npz"));
   const std::string x = plain_or_packed(stem + "_x.npy"), y = plain_or_packed(stem + "_y.npy");
   if (x.empty() && y.empty()) return false;
-  files.push_back({file, x});
-  files.push_back({file, y});
+  const std::string name(file.name.substr(0, file.name.rfind(".npz")));
+  files.push_back({file, x, name + "_x.npy"});
+  files.push_back({file, y, name + "_y.npy"});
   return true;
 }
 
-std::string expected(const DataFile& file) {
-  return file.bytes < 0 ? std::string(file.name)
-                        : fmt::format("{} ({} bytes)", file.name, file.bytes);
+std::string expected(const FoundFile& found) {
+  const int64_t bytes = found.file.bytes;
+  return bytes < 0 ? std::string(found.name()) : fmt::format("{} ({} bytes)", found.name(), bytes);
 }
 
 /// Moves the ends of the first two parts to the end of a line.
@@ -511,7 +512,7 @@ std::string missing_files(const DataSet& set, const DataPlace& place) {
   std::string names;
   for (const FoundFile& found : find_files(set, place)) {
     if (!found.path.empty() || found.file.optional) continue;
-    names += (names.empty() ? "" : ", ") + expected(found.file);
+    names += (names.empty() ? "" : ", ") + expected(found);
   }
   if (names.empty()) return {};
   return fmt::format("{} lacks {}, plain or with .gz, in {}", set.id, names, place_of(set, place));

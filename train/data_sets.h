@@ -70,7 +70,11 @@ struct DataPlace {
 /// A file of a data set as it was found.
 struct FoundFile {
   DataFile file;
-  std::string path;  ///< empty: missing
+  std::string path;       ///< empty: missing
+  std::string half = {};  ///< the name, where it is one of two that stand in place of the file
+
+  /// What was looked for.
+  std::string_view name() const { return half.empty() ? file.name : std::string_view(half); }
 };
 
 /// The files of a data set, in order; of profiles, NAME_x.npy and NAME_y.npy where these stand in

@@ -89,7 +89,10 @@ Sequences read_fasta(std::string_view text, std::string_view alphabet, char othe
       if (id < 0) {
         id = ids[static_cast<uint8_t>(other)];
         ++out.unknown;
-        if (out.others.find(upper(c)) == std::string::npos) out.others += upper(c);
+        if (out.others.find(upper(c)) == std::string::npos) {
+          out.others += upper(c);
+          out.other_lines.push_back(static_cast<int64_t>(number));
+        }
       }
       out.ids.push_back(static_cast<uint8_t>(id));
     }

@@ -16,6 +16,7 @@ struct Sequences {
   std::vector<std::string> headers;  ///< of each, without the ">"
   std::vector<int64_t> lines;        ///< line of each header, from 1
   std::string others;                ///< the letters that were unknown, in capitals, each once
+  std::vector<int64_t> other_lines;  ///< the first line of each of `others`
 
   int64_t size() const { return static_cast<int64_t>(ends.size()); }
   /// The ids of sequence i.

@@ -25,11 +25,13 @@ Records read_records(const std::string& path) {
   require<IoError>(!file.bytes.empty(), "promoters", "{} is empty; expected records of FASTA",
                    path);
   r.sequences = read_fasta(file.text(), bases, 'N', path);
-  for (const char c : r.sequences.others) {
+  for (size_t i = 0; i < r.sequences.others.size(); ++i) {
     constexpr std::string_view codes = "URYSWKMBDHVX";
-    require<IoError>(codes.find(c) != std::string_view::npos, "promoters",
-                     "{} has the letter {}; expected bases: A C G T, N and {} for unknown ones",
-                     path, c, codes);
+    const char c = r.sequences.others[i];
+    require<IoError>(
+        codes.find(c) != std::string_view::npos, "promoters",
+        "{}: line {} has the letter {}; expected bases: A C G T, N and {} for unknown ones", path,
+        r.sequences.other_lines[i], c, codes);
   }
   return r;
 }
@@ -135,6 +137,14 @@ void require_shapes(const Profile& p) {
                    p.y.text(), p.x.shape[0]);
 }
 
+/// The array of a file that is to have a single one.
+NumpyArray only_array(const std::string& path) {
+  std::vector<NumpyArray> arrays = read_numpy(path);
+  require<IoError>(arrays.size() == 1, "profiles",
+                   "{} has {} arrays; expected one, as numpy.save writes it", path, arrays.size());
+  return std::move(arrays[0]);
+}
+
 class Profiles final : public LabelledSequences {
  public:
   Profiles(const DataPlace& place, std::string_view split) {
@@ -143,17 +153,16 @@ class Profiles final : public LabelledSequences {
     require<IoError>(problem.empty(), "profiles", "{}", problem);
     const std::vector<FoundFile> found = find_files(set, place);
     for (size_t i = 0; i < found.size(); ++i) {
-      const std::vector<NumpyArray> arrays = read_numpy(found[i].path);
-      const bool alone = arrays.size() == 1 && arrays[0].name.empty();  // x here, y in the next
-      require<IoError>(!alone || i + 1 < found.size(), "profiles",
-                       "{} has one array; expected an .npz file with x and y", found[i].path);
-      if (alone) {
-        add({arrays[0], read_numpy(found[i + 1].path).front()}, found[i].file.part, split);
+      const auto& [file, path, half] = found[i];
+      if (!half.empty()) {  // x here, y in the next
+        add({only_array(path), only_array(found[i + 1].path)}, file.part, split);
         ++i;
-      } else {
-        add({find_array(arrays, "x", found[i].path), find_array(arrays, "y", found[i].path)},
-            found[i].file.part, split);
+        continue;
       }
+      const std::vector<NumpyArray> arrays = read_numpy(path);
+      require<IoError>(arrays.size() != 1 || !arrays[0].name.empty(), "profiles",
+                       "{} has one array; expected an .npz file with x and y", path);
+      add({find_array(arrays, "x", path), find_array(arrays, "y", path)}, file.part, split);
     }
   }
 

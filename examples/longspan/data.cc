@@ -48,12 +48,12 @@ bool check_files(const DataSet& set, const DataPlace& place) {
   for (const FoundFile& found : find_files(set, place)) {
     const int64_t expected = found.file.bytes;
     if (found.path.empty() && found.file.optional) {
-      print(fmt::format("file      {}: not there, which is no fault", found.file.name));
+      print(fmt::format("file      {}: not there, which is no fault", found.name()));
       continue;
     }
     if (found.path.empty()) {
       good = false;
-      print(fmt::format("file      {}: missing{}", found.file.name,
+      print(fmt::format("file      {}: missing{}", found.name(),
                         expected < 0 ? "" : fmt::format("; expected {} bytes", expected)));
       continue;
     }

@@ -137,7 +137,8 @@ TEST(Promoters, RefuseBadFiles) {
   EXPECT_TRUE(contains(message(">a label=1\nACGT\n>b\nACGT\n"),
                        "the header of line 3 does not end in label=0 or label=1: \">b\""));
   EXPECT_TRUE(contains(message(">a label=2\nACGT\n"), "label=0 or label=1"));
-  EXPECT_TRUE(contains(message(">a label=1\nACGTE\n"), "has the letter E; expected bases"));
+  EXPECT_TRUE(
+      contains(message(">a label=1\nACGTE\n"), path + ": line 2 has the letter E; expected bases"));
   EXPECT_TRUE(contains(message(">a label=1\nAC7T\n"), "line 2 has the byte 0x37"));
   EXPECT_TRUE(contains(message("ACGT\n"), "does not end in label=0"));
   EXPECT_TRUE(contains(message(""), "is empty"));
@@ -183,7 +184,7 @@ TEST(Profiles, AreReadFromArrays) {
   std::filesystem::remove(folder / "valid_y.npy");
   EXPECT_TRUE(contains(
       message_of<IoError>([&] { open_profiles(at("chromatin", folder.path()), "90/5/5"); }),
-      "chromatin lacks valid.npz"));
+      "chromatin lacks valid_y.npy, plain"));
 }
 
 TEST(Profiles, RefuseBadArrays) {
@@ -214,6 +215,14 @@ TEST(Profiles, RefuseBadArrays) {
       contains(message(npy("<U4", "(1, 2, 4)", one_hot("AC")), y), "numbers of type '<U4'"));
   EXPECT_TRUE(contains(message(npy("|u1", "(0, 2, 4)", ""), npy("|u1", "(0, 2)", "")),
                        "expected one sample or more"));
+  // An archive of nothing.
+  const std::string empty = "PK\5\6" + std::string(18, '\0');
+  EXPECT_TRUE(contains(message(x, empty), "train_y.npy has 0 arrays; expected one"));
+  EXPECT_TRUE(contains(message(empty, y), "train_x.npy has 0 arrays; expected one"));
+  // A file of one array is not taken with that of the next part.
+  write_bytes(folder / "train.npz", x);
+  EXPECT_TRUE(contains(message(x, y), "train.npz has one array; expected an .npz file"));
+  std::filesystem::remove(folder / "train.npz");
   write_all(x, y);
   write_bytes(folder / "test_y.npy", npy("|u1", "(1, 1)", "\1"));
   EXPECT_TRUE(contains(

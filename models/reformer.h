@@ -57,7 +57,7 @@ struct ReformerConfig {
   double self_logit = -1e5;
   bool whole_chunks = false;
   /// Sequences of fewer tokens are seen in full, without hashing; 0: none; -1: of fewer than the
-  /// keys that hashing shows a query, R m (1 + a + z), from which on it is quicker.
+  /// keys that hashing shows a query, R m (1 + a + z), near which it becomes quicker.
   int64_t full_below = 0;
   uint64_t hash_seed = 0;  ///< of the rotations outside training
 

@@ -79,24 +79,7 @@ int64_t choice_overhead(const ChoicePieces& question) {
 }
 
 std::vector<ChoiceQuestion> read_wikihop(std::string_view json, const std::string& path) {
-  std::vector<ChoiceQuestion> all;
-  try {
-    const Json file = parse_json(json);
-    for (const Json& row : file.array()) {
-      try {
-        all.push_back(read_question(row, path));
-      } catch (const ValueError& error) {
-        const Json* id = row.find("id");
-        const bool named = id != nullptr && id->is_string();
-        fail<IoError>(kOp, "{}: question {}: {}", path,
-                      named ? id->string() : fmt::format("{} of the file", all.size()),
-                      error.what());
-      }
-    }
-  } catch (const ValueError& error) {
-    fail<IoError>(kOp, "{}: {}", path, error.what());
-  }
-  return all;
+  return read_rows<ChoiceQuestion>(kOp, json, path, "", "id", read_question);
 }
 
 std::vector<ChoiceWindow> choice_windows(const ChoicePieces& question, const ChoiceTokens& special,

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "core/tensor.h"
+#include "train/json.h"
 #include "train/tokenizer.h"
 
 namespace longspan {
@@ -76,6 +78,32 @@ struct SpanBatch {
 };
 /// Throws ShapeError where there are no windows.
 SpanBatch span_batch(std::span<const SpanWindow> windows);
+
+/// What read(row, path) makes of each row of a JSON file, which is an array or has it in its field
+/// `list`. Throws IoError that names `path` and the row, by its field `id`, where something is
+/// missing or of another kind.
+template <class T, class Read>
+std::vector<T> read_rows(const char* op, std::string_view json, const std::string& path,
+                         const std::string& list, const std::string& id, Read read) {
+  std::vector<T> all;
+  try {
+    const Json file = parse_json(json);
+    for (const Json& row : (list.empty() ? file : file[list]).array()) {
+      try {
+        all.push_back(read(row, path));
+      } catch (const ValueError& error) {
+        const Json* name = row.find(id);
+        const bool named = name != nullptr && name->is_string();
+        fail<IoError>(op, "{}: question {}: {}", path,
+                      named ? name->string() : fmt::format("{} of the file", all.size()),
+                      error.what());
+      }
+    }
+  } catch (const ValueError& error) {
+    fail<IoError>(op, "{}: {}", path, error.what());
+  }
+  return all;
+}
 
 /// The rows of scores [B, L].
 std::vector<std::vector<float>> score_rows(const Tensor& scores);

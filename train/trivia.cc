@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "train/json.h"
+#include "train/questions.h"
 
 namespace longspan {
 namespace {
@@ -58,24 +59,7 @@ TriviaQuestion read_question(const Json& row, const std::string& path) {
 }  // namespace
 
 std::vector<TriviaQuestion> read_triviaqa(std::string_view json, const std::string& path) {
-  std::vector<TriviaQuestion> all;
-  try {
-    const Json file = parse_json(json);
-    for (const Json& row : file["Data"].array()) {
-      try {
-        all.push_back(read_question(row, path));
-      } catch (const ValueError& error) {
-        const Json* id = row.find("QuestionId");
-        const bool named = id != nullptr && id->is_string();
-        fail<IoError>(kOp, "{}: question {}: {}", path,
-                      named ? id->string() : fmt::format("{} of the file", all.size()),
-                      error.what());
-      }
-    }
-  } catch (const ValueError& error) {
-    fail<IoError>(kOp, "{}: {}", path, error.what());
-  }
-  return all;
+  return read_rows<TriviaQuestion>(kOp, json, path, "Data", "QuestionId", read_question);
 }
 
 std::vector<Answer> find_aliases(std::string_view text, std::span<const std::string> aliases,

@@ -15,9 +15,9 @@ using Complaint = std::function<void(int64_t place, int64_t value)>;
 /// wrong, and the number. What the check guards must be safe whatever it finds.
 View add(Device device, Complaint complain);
 
-/// Looks at what this thread's checks on `device` have found, all of which are forgotten then, and complains
-/// of the first that found something. Waits for the device where there were any. Called before the
-/// host reads from the device or waits for it, and by add() once there are very many.
+/// Looks at what this thread's checks on `device` have found, all of which are forgotten then, and
+/// complains of the first that found something. Waits for the device where there were any. Called
+/// before the host reads from the device or waits for it, and by add() once there are very many.
 void settle(Device device);
 
 }  // namespace longspan::deferred

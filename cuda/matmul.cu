@@ -347,7 +347,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   const Dims a_lead = leading(a.strides), b_lead = leading(b.strides), c_lead = leading(c.strides);
   const kernels::Layouts<3> matrices(leading(c.shape), {&a_lead, &b_lead, &c_lead});
   const bool fused = bias && bias.dtype == c.dtype && c.dtype == a.dtype && a.dtype != DType::f64 &&
-                     bias.stride(0) == 1 && !accumulate && K > 0;
+                     bias.stride(0) == 1 && alignment_of(bias.data) >= 16 && !accumulate && K > 0;
   if (fused) {
     Products products(a, b, c, matrices, true, false);
     if (products.fit()) return products.run(bias);

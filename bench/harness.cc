@@ -98,7 +98,7 @@ Chains best_chains() {
 #if defined(__x86_64__)
   const char* text = std::getenv("LONGSPAN_SIMD");
   const std::string limit = text != nullptr ? text : "";
-  if (__builtin_cpu_supports("avx512f") && (limit.empty() || limit == "avx512")) {
+  if (__builtin_cpu_supports("avx512f") && (limit.empty() || limit.rfind("avx512", 0) == 0)) {
     return {chains_avx512, 16, "avx512"};
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && limit != "portable") {

@@ -2,38 +2,66 @@
 
 #include <hwy/highway.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string_view>
 
 #include "core/error.h"
+#include "cpu/bf16_dot.h"
 
 namespace longspan::cpu {
 namespace {
 
-/// LONGSPAN_SIMD: kernels use no wider vectors than it says.
+constexpr int64_t avx512 = HWY_AVX3 | HWY_AVX3_DL;
+
+bool has_bf16_dot() {
+#if HWY_ARCH_X86
+  return (avx512 & HWY_TARGETS & hwy::SupportedTargets()) != 0 &&
+         __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+std::atomic<bool> bf16_dot_allowed{false};
+
+/// LONGSPAN_SIMD: kernels use no wider vectors, and no newer instructions, than it says.
 void restrict_simd() {
+  set_bf16_dot(true);
   const char* text = std::getenv("LONGSPAN_SIMD");
   if (text == nullptr || *text == '\0') return;
   struct Level {
     std::string_view name;
     int64_t targets;
+    bool bf16_dot = false;
   };
-  constexpr Level levels[] = {{"avx512", HWY_AVX3 | HWY_AVX3_DL},
+  constexpr Level levels[] = {{"avx512-bf16", avx512, true},
+                              {"avx512", avx512},
                               {"avx2", HWY_AVX2},
                               {"portable", HWY_SSSE3 | HWY_SSE4 | HWY_EMU128 | HWY_SCALAR}};
   std::string usable;
   for (const Level& level : levels) {
     if ((level.targets & HWY_TARGETS & hwy::SupportedTargets()) == 0) continue;
-    if (level.name == text) return hwy::DisableTargets(~level.targets);
+    if (level.bf16_dot && !bf16_dot()) continue;
+    if (level.name == text) {
+      set_bf16_dot(level.bf16_dot);
+      return hwy::DisableTargets(~level.targets);
+    }
     usable += (usable.empty() ? "" : ", ") + std::string(level.name);
   }
   fail("cpu",
        "LONGSPAN_SIMD={}: with this build and processor it can be {}; the release preset builds "
-       "avx512, avx2 and portable",
+       "avx512-bf16, avx512, avx2 and portable",
        text, usable);
 }
 
 }  // namespace
+
+bool bf16_dot() { return bf16_dot_allowed.load(std::memory_order_relaxed); }
+
+void set_bf16_dot(bool allowed) {
+  bf16_dot_allowed.store(allowed && has_bf16_dot(), std::memory_order_relaxed);
+}
 
 void register_kernels() {
   restrict_simd();

@@ -9,6 +9,7 @@
 #include "core/divide.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/precision.h"
 #include "cuda/elementwise.cuh"
 #include "cuda/grid.h"
 #include "cuda/register.h"
@@ -39,6 +40,21 @@ constexpr cudaDataType_t data_type(DType t) {
          : t == DType::f32 ? CUDA_R_32F
          : t == DType::f16 ? CUDA_R_16F
                            : CUDA_R_16BF;
+}
+
+/// How products of operands in `in` are to be computed, by the setting of the process.
+cublasComputeType_t compute_type(DType in) {
+  if (in == DType::f64) return CUBLAS_COMPUTE_64F;
+  if (in != DType::f32) return CUBLAS_COMPUTE_32F;
+  switch (matmul_precision()) {
+    case MatmulPrecision::tf32:
+      return CUBLAS_COMPUTE_32F_FAST_TF32;
+    case MatmulPrecision::bf16:
+      return CUBLAS_COMPUTE_32F_FAST_16BF;
+    case MatmulPrecision::f32:
+      break;
+  }
+  return CUBLAS_COMPUTE_32F;
 }
 
 /// A matrix as cuBLAS, which counts by columns, sees it: neighbours along one axis, `ld` apart
@@ -77,13 +93,14 @@ struct Problem {
   Operand a, b;
   int64_t ldc = 0, a_step = 0, b_step = 0, c_step = 0;
   DType in = DType::f32, out = DType::f32;
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   bool bias = false, accumulate = false;
   int a_alignment = 1, b_alignment = 1, c_alignment = 1;
 
   auto key() const {
     return std::make_tuple(m, n, k, batch, a.transposed, a.ld, b.transposed, b.ld, ldc, a_step,
-                           b_step, c_step, in, out, bias, accumulate, a_alignment, b_alignment,
-                           c_alignment);
+                           b_step, c_step, in, out, compute, bias, accumulate, a_alignment,
+                           b_alignment, c_alignment);
   }
 };
 
@@ -96,10 +113,8 @@ struct Plan {
   bool found = false;
 
   explicit Plan(const Problem& p) {
-    const bool wide = p.in == DType::f64;
-    check_blas(cublasLtMatmulDescCreate(&operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                        wide ? CUDA_R_64F : CUDA_R_32F),
-               name);
+    const cudaDataType_t scale = p.in == DType::f64 ? CUDA_R_64F : CUDA_R_32F;
+    check_blas(cublasLtMatmulDescCreate(&operation, p.compute, scale), name);
     const cublasOperation_t op_a = p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t op_b = p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     set(CUBLASLT_MATMUL_DESC_TRANSA, op_a);
@@ -276,6 +291,7 @@ class Products {
     problem_.ldc = M == 1 ? N : c.stride(-2);
     problem_.in = a.dtype;
     problem_.out = c.dtype;
+    problem_.compute = compute_type(a.dtype);
     problem_.bias = bias;
     problem_.accumulate = accumulate;
     problem_.batch = matrices.size[last];

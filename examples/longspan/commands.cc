@@ -31,6 +31,8 @@ const Flag flags[] = {
     {"--threads", "threads", "threads; does not change results"},
     {"--device", "device", "cpu or cuda"},
     {"--dtype", "model.precision", "what layers compute in: f32 or bf16"},
+    {"--precision", "matmul_precision",
+     "what products of f32 matrices round to: f32, tf32 or bf16; docs/options.md"},
     {"--memory", "model.memory", "what is kept for the backward pass; docs/memory.md"},
     {"--chunks", "model.chunks", "pieces in which feed-forward layers run; docs/memory.md"},
     {"--from", "start.from",

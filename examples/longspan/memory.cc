@@ -180,6 +180,7 @@ int memory_command(int argc, const char* const* argv) {
   set_fields(o, taken(line, "memory."));
   const int64_t budget = o.budget.empty() ? 0 : parse_bytes(o.budget);
   RunConfig config = make_config(line.settings);
+  set_process(config);  // workspace depends on it
   const StepPlanner planner(config);
   const std::vector<Strategy> all = strategies(planner);
   const auto fits = [](const Strategy& s) { return s.memory.has_value(); };

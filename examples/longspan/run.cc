@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/parallel.h"
 #include "train/data_sets.h"
 #include "train/log.h"
 #include "train/state.h"
@@ -24,7 +23,7 @@ int64_t position_offset(Blueprint& model) {
 
 TrainingRun::TrainingRun(RunConfig c, std::string folder)
     : config(std::move(c)), out(std::move(folder)) {
-  if (config.threads > 0) set_num_threads(static_cast<int>(config.threads));
+  set_process(config);
   device = parse_device(config.device);
   if (config.memory_limit > 0) set_memory_limit(device, config.memory_limit);
   model = config.model->build(Init{generator().fork("init"), device});

@@ -21,8 +21,8 @@ struct TrainingRun {
   Device device;
   std::unique_ptr<LanguageModel> model;
 
-  /// Builds the model and applies threads, device and memory limit. Parameters are drawn from the
-  /// seed.
+  /// Builds the model and applies threads, precision, device and memory limit. Parameters are drawn
+  /// from the seed.
   TrainingRun(RunConfig config, std::string out);
 
   Generator generator() const { return Generator{config.seed}; }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/parallel.h"
 
 namespace longspan {
 
@@ -13,8 +14,8 @@ void RunConfig::visit(Fields& v) {
   v("documents", documents)("target_length", target_length)("gap_sentences", gap_sentences);
   v("length", length)("batch", batch)("accumulate", accumulate);
   v("steps", steps)("seconds", seconds)("seed", seed);
-  v("threads", threads)("device", device)("memory_limit", memory_limit)("check_replays",
-                                                                        check_replays);
+  v("threads", threads)("device", device)("matmul_precision", matmul_precision);
+  v("memory_limit", memory_limit)("check_replays", check_replays);
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
   v("motifs", motifs)("profiles", profiles)("questions", questions)("duplicate", duplicate);
   v.enter("model");
@@ -107,6 +108,11 @@ RunConfig make_config(const Settings& settings) {
           "got {}; expected 1 to 1024, or 0 for one on every processor", c.threads);
   find_data_set(c.task);
   return c;
+}
+
+void set_process(const RunConfig& c) {
+  if (c.threads > 0) set_num_threads(static_cast<int>(c.threads));
+  set_matmul_precision(c.matmul_precision);
 }
 
 DataPlace data_place(const RunConfig& c) { return {c.data_root, c.data}; }

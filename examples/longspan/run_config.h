@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/precision.h"
 #include "models/convert.h"
 #include "models/registry.h"
 #include "nn/fields.h"
@@ -15,6 +16,10 @@
 #include "train/tasks.h"
 
 namespace longspan {
+
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<MatmulPrecision>{"f32", "tf32",
+                                                                              "bf16"};
 
 /// How parameters are updated.
 enum class OptimizerName : uint8_t { adam, adamw, adafactor, adagrad, sgd, lamb };
@@ -44,6 +49,7 @@ struct RunConfig {
   uint64_t seed = 1;
   int64_t threads = 0;  ///< 0: the processors that there are
   std::string device = "cpu";
+  MatmulPrecision matmul_precision = MatmulPrecision::f32;
   int64_t memory_limit = 0;    ///< bytes; 0: what the machine has
   bool check_replays = false;  ///< layers that run again are held to the numbers of their first run
 
@@ -124,6 +130,9 @@ struct RunConfig {
 /// The defaults of the model that the settings name, changed by the settings. Throws ValueError on
 /// an unknown key or model, a wrong type and a number outside its range.
 RunConfig make_config(const Settings& settings);
+
+/// Gives the process the threads and the precision of products of a configuration.
+void set_process(const RunConfig& config);
 
 /// Where the data is.
 DataPlace data_place(const RunConfig& config);

@@ -6,7 +6,6 @@
 #include <cstdio>
 
 #include "core/error.h"
-#include "core/parallel.h"
 #include "examples/longspan/commands.h"
 #include "examples/longspan/step.h"
 #include "examples/longspan/timeline.h"
@@ -137,7 +136,7 @@ int study_command(int argc, const char* const* argv) {
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "study", "no folder given; expected --out DIR");
   RunConfig config = make_config(line.settings);
-  if (config.threads > 0) set_num_threads(static_cast<int>(config.threads));
+  set_process(config);
   const Device device = parse_device(config.device);
   const StepPlanner planner(config);
   const StepShape& usual = planner.own();

@@ -129,6 +129,7 @@ int train_command(int argc, const char* const* argv) {
       "the policy it has",
       out);
   RunConfig config = make_config(settings);
+  set_process(config);  // what a step needs depends on it
   const std::string* budget = line.value("--budget");
   require(!automatic || budget != nullptr, "--memory",
           "auto needs to know what may be used; expected --budget SIZE, as 4GiB");

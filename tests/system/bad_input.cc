@@ -141,6 +141,7 @@ const std::vector<Case>& cases() {
       {"seconds negative", train({"--seconds", "-3"}), {"seconds", "-3"}},
       {"seconds not a number", train({"--seconds", "nan"}), {"seconds", "nan"}},
       {"threads negative", train({"--threads", "-1"}), {"threads", "-1", "1024"}},
+      {"precision", train({"--precision", "f16"}), {"precision", "f16", "f32", "tf32", "bf16"}},
       {"threads too many", train({"--threads", "5000"}), {"threads", "5000", "1024"}},
       {"seed negative", train({"--seed", "-1"}), {"seed", "-1"}},
       {"unknown device", train({"--device", "tpu"}), {"tpu", "cpu"}},
@@ -685,7 +686,7 @@ TEST(Environment, SimdIsOneThatIsThere) {
   EXPECT_EQ(o.code, 1);
   EXPECT_NE(o.err.find("LONGSPAN_SIMD=sse9"), std::string::npos) << o.err;
   int usable = 0;
-  for (const std::string name : {"avx512", "avx2", "portable"}) {
+  for (const std::string name : {"avx512-bf16", "avx512", "avx2", "portable"}) {
     const std::string list = o.err.substr(0, o.err.find(';'));
     const bool offered = list.find(name) != std::string::npos;
     usable += offered;

@@ -484,6 +484,27 @@ TEST_F(Runs, GoOnBitwiseWhereTheyStopped) {
   }
 }
 
+/// The line of a key of config.toml.
+std::string setting_of(const std::string& out, const std::string& key) {
+  std::ifstream file(out + "/config.toml");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key + " =", 0) == 0) return line;
+  }
+  return {};
+}
+
+TEST_F(Runs, KeepThePrecisionOfTheirProducts) {
+  const std::string whole = folder / "whole", parts = folder / "parts";
+  must(small_run(text, whole, 12, {"--precision", "bf16"}));
+  must(small_run(text, parts, 12, {"--precision", "bf16", "--save-every", "5"}));
+  std::filesystem::remove_all(checkpoint_path(parts, 12));
+  std::filesystem::remove_all(checkpoint_path(parts, 10));
+  must(small_run(text, parts, 12, {"--resume"}));
+  EXPECT_EQ(setting_of(parts, "matmul_precision"), "matmul_precision = \"bf16\"");
+  EXPECT_TRUE(weights_of(whole, 12) == weights_of(parts, 12));
+  must({"eval", "--out", parts});
+}
+
 TEST_F(Runs, SignalsSaveAndLeave) {
   const std::string whole = folder / "whole";
   must(small_run(text, whole, 400));

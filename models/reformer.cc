@@ -10,7 +10,6 @@
 #include "models/reformer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "autograd/mode.h"
@@ -32,61 +31,6 @@ namespace longspan {
 namespace {
 
 constexpr const char* kName = "reformer";
-
-int64_t head_width(const ReformerConfig& c) {
-  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
-}
-
-int64_t local_chunk(const ReformerConfig& c) { return c.local_chunk > 0 ? c.local_chunk : c.chunk; }
-
-void check(const ReformerConfig& c) {
-  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
-                                    {"n_layer", c.n_layer},
-                                    {"n_head", c.n_head},
-                                    {"d_model", c.d_model},
-                                    {"d_ff", c.d_ff},
-                                    {"n_max", c.n_max},
-                                    {"rounds", c.rounds},
-                                    {"chunk", c.chunk},
-                                    {"local_chunk", local_chunk(c)}}) {
-    require_positive(kName, name, value);
-  }
-  for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
-                                    {"look_back", c.look_back},
-                                    {"look_ahead", c.look_ahead},
-                                    {"local_back", c.local_back},
-                                    {"local_ahead", c.local_ahead}}) {
-    require_not_negative(kName, name, value);
-  }
-  require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
-          "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
-  require(c.full_below >= -1, kName, "full_below is {}; expected tokens, 0, or -1: by itself",
-          c.full_below);
-  bool even = c.buckets.size() <= 2;
-  for (const int64_t factor : c.buckets) even = even && factor >= 2 && factor % 2 == 0;
-  require(even, kName,
-          "buckets are at most two even numbers from 2 on; got {} of them, the first {}",
-          c.buckets.size(), c.buckets.empty() ? 0 : c.buckets.front());
-  int64_t places = 1, width = 0;
-  for (const int64_t n : c.position_shape) places *= std::max<int64_t>(n, 0);
-  for (const int64_t d : c.position_widths) width += d;
-  require(c.position_shape.empty() || places >= c.n_max, kName,
-          "position_shape holds {} positions; expected n_max = {} or more", places, c.n_max);
-  require(c.position_widths.empty() || width == c.d_model, kName,
-          "position_widths are {} together; expected d_model = {}", width, c.d_model);
-  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require_share(kName, "dropout", c.dropout);
-  require_head(kName, c.token_head);
-  require_share(kName, "dropout_attn", c.dropout_attn);
-  require_share(kName, "dropout_local", c.dropout_local);
-  for (int64_t i = 0; i < c.n_layer; ++i) c.layer(i);
-  require(c.memory.chunks >= 1, kName, "chunks is {}; expected 1 or more", c.memory.chunks);
-  require<NotImplemented>(
-      c.memory.chunks == 1 || !c.dropout_broadcast || c.dropout == 0, kName,
-      "chunks = {} do not go with dropout_broadcast, which draws once for a whole sequence; "
-      "use 1",
-      c.memory.chunks);
-}
 
 /// W2 f(Drop(W1 x + b1)) + b2: in the authors' code dropout stands before the activation.
 class ReformerFeedForward : public Layer {
@@ -123,7 +67,7 @@ std::unique_ptr<Layer> make_attention(const ReformerConfig& c, int64_t layer, co
   if (c.layer(layer) == ReformerLayer::local) {
     const AttentionOptions o{.d_model = c.d_model,
                              .n_head = c.n_head,
-                             .d_head = head_width(c),
+                             .d_head = c.head_width(),
                              .dropout = c.dropout_local,
                              .weights = weights_of(c),
                              .out_weights = weights_of(c)};
@@ -132,7 +76,7 @@ std::unique_ptr<Layer> make_attention(const ReformerConfig& c, int64_t layer, co
   LshAttentionOptions o{
       .d_model = c.d_model,
       .n_head = c.n_head,
-      .d_head = head_width(c),
+      .d_head = c.head_width(),
       .rounds = c.rounds,
       .rule = c.bucket_rule,
       .n_max = c.n_max,
@@ -215,42 +159,10 @@ void Reformer::Block::visit(Visitor& v) {
   v("norm2", ff->norm)("ff", *ff->layer);
 }
 
-ReformerLayer ReformerConfig::layer(int64_t i) const {
-  std::vector<ReformerLayer> turns;
-  for (size_t at = 0; at <= layers.size();) {
-    const size_t end = std::min(layers.find(',', at), layers.size());
-    const std::string_view word = std::string_view(layers).substr(at, end - at);
-    const auto& names = value_names<ReformerLayer>;
-    const auto found = std::find(names.begin(), names.end(), word);
-    require(found != names.end(), kName,
-            "layers has \"{}\"; expected lsh and local, separated by commas", word);
-    turns.push_back(static_cast<ReformerLayer>(found - names.begin()));
-    at = end + 1;
-  }
-  return turns[static_cast<size_t>(i) % turns.size()];
-}
-
-int64_t ReformerConfig::full_up_to() const {
-  const int64_t shown = rounds * chunk * (1 + look_back + look_ahead);
-  return std::max((full_below < 0 ? shown : full_below) - 1, whole_chunks ? chunk : 0);
-}
-
-std::vector<int64_t> ReformerConfig::axes() const {
-  return position_shape.empty() ? default_axial_shape(n_max) : position_shape;
-}
-
-std::vector<int64_t> ReformerConfig::axis_widths() const {
-  if (!position_widths.empty()) return position_widths;
-  const auto count = static_cast<int64_t>(axes().size());
-  std::vector<int64_t> widths(static_cast<size_t>(count), d_model / count);
-  widths.back() += d_model % count;
-  return widths;
-}
-
 Reformer::Reformer(const ReformerConfig& config, const Init& init)
     : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
   const ReformerConfig& c = config_;
-  check(c);
+  c.check();
   const Init embed = init.at("embed");
   token_ = Embedding(c.vocab, c.d_model, embed.at("token"), Scheme::normal(c.embed_std));
   position_ = AxialPositions(c.axes(), c.axis_widths(), embed.at("position"),
@@ -307,7 +219,7 @@ int64_t Reformer::padded(int64_t length) const {
   if (!c.whole_chunks) return length;
   int64_t unit = 1, least = length;
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    const int64_t m = c.layer(i) == ReformerLayer::lsh ? c.chunk : local_chunk(c);
+    const int64_t m = c.layer(i) == ReformerLayer::lsh ? c.chunk : c.local_keys();
     unit = std::lcm(unit, m);
     least = std::min(least, m);
   }
@@ -320,7 +232,7 @@ Given Reformer::given(int64_t queries, int64_t keys, const Tensor& lengths) cons
   given.lengths = lengths;
   if (c.layers.find(name_of_value(ReformerLayer::local)) == std::string::npos) return given;
   given.pattern = patterns::chunks(queries, keys,
-                                   {.chunk = local_chunk(c),
+                                   {.chunk = c.local_keys(),
                                     .before = c.local_back,
                                     .after = c.local_ahead,
                                     .causal = c.causal,
@@ -509,7 +421,7 @@ AttentionOutline Reformer::attention_outline(int64_t layer, int64_t length) cons
 int64_t Reformer::macs(int64_t length) const {
   const ReformerConfig& c = config_;
   const int64_t rows = padded(length), d = c.d_model, heads = c.n_head,
-                width = heads * head_width(c);
+                width = heads * c.head_width();
   const int64_t inner = c.d_ff * (c.activation == Activation::geglu ? 3 : 2);
   int64_t n = length * c.vocab * (c.mean_exit ? d : 2 * d);
   for (int64_t i = 0; i < c.n_layer; ++i) {

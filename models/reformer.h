@@ -102,6 +102,11 @@ struct ReformerConfig {
     token_head.visit(v);
   }
 
+  /// Throws ValueError, naming the fields, where they do not fit together.
+  void check() const;
+  /// d, d_head or what stands for it, and m of local layers.
+  int64_t head_width() const;
+  int64_t local_keys() const;
   /// What layer i attends with. Throws ValueError on an empty list or an unknown name.
   ReformerLayer layer(int64_t i) const;
   /// The longest sequence that hashed layers see in full.

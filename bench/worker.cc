@@ -24,6 +24,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "core/precision.h"
 #include "models/reformer.h"
 #include "models/transformer.h"
 #include "ops/block_attention.h"
@@ -58,6 +59,14 @@ Tensor made(const Shape& shape, uint32_t seed, float scale = 1.0f) {
 double magnitude_of(const Tensor& x) {
   const NoGrad off;
   return magnitude(to_device(cast(x.detach(), DType::f32), Device{}));
+}
+
+/// What products of f32 round to: the request's `precision`.
+MatmulPrecision precision_of(const Json& request) {
+  const std::string name = request.value("precision", "f32");
+  if (name == "bf16") return MatmulPrecision::bf16;
+  if (name != "f32") throw std::invalid_argument("unknown precision " + name);
+  return MatmulPrecision::f32;
 }
 
 /// One workload, ready to run. `check` is the mean magnitude of its results.
@@ -367,6 +376,7 @@ Json answer(const Json& request, Prepared& prepared) {
     prepared = {};
     place.device = parse_device(request.value("device", "cpu"));
     place.dtype = request.value("dtype", "f32") == "bf16" ? DType::bf16 : DType::f32;
+    set_matmul_precision(precision_of(request));
     const auto maker = makers.find(name);
     if (maker == makers.end()) throw std::invalid_argument("unknown workload " + name);
     prepared.workload = maker->second(request);

@@ -9,7 +9,8 @@
 
 namespace longspan {
 
-/// Element types. f16 and bf16 are storage formats on the CPU: kernels widen them to f32.
+/// Element types. f16 and bf16 are storage formats on the CPU: kernels widen them to f32, except
+/// that matrix products multiply bf16 as it is where the processor can.
 enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, u8 };
 inline constexpr int dtype_count = 7;
 

@@ -4,6 +4,8 @@
 
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "core/precision.h"
+#include "cpu/bf16_dot.h"
 #include "cpu/gemm.h"
 #include "cpu/register.h"
 
@@ -38,6 +40,12 @@ void store_empty(const ConstView& bias, const View& c, int64_t offset, bool accu
                                 : Accumulator<T>{0}));
     }
   }
+}
+
+/// Whether products of operands in `dtype` run as dot products of bf16.
+bool by_dot(DType dtype) {
+  const bool rounded = dtype == DType::f32 && matmul_precision() == MatmulPrecision::bf16;
+  return (dtype == DType::bf16 || rounded) && bf16_dot();
 }
 
 void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
@@ -82,7 +90,8 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
          c.stride(-2),
          a.dtype,
          c.dtype,
-         accumulate};
+         accumulate,
+         by_dot(a.dtype)};
   const bool parallel = batch * M * N * K >= least_parallel;
   const int threads = parallel ? num_threads() : 1;
   const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);

@@ -1,0 +1,320 @@
+// Products of bf16, and of f32 rounded to bf16: with the processor's dot products where it has
+// them, and without.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "autograd/engine.h"
+#include "autograd/record.h"
+#include "core/parallel.h"
+#include "core/precision.h"
+#include "cpu/bf16_dot.h"
+#include "ops/copy.h"
+#include "ops/kernels/matmul.h"
+#include "ops/matmul.h"
+#include "ops/shape.h"
+#include "tests/harness/recipe.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+/// How products are computed. f32 operands are multiplied with MatmulPrecision::bf16.
+struct Way {
+  const char* name;
+  DType operands, result;
+  bool dot;
+};
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+
+class MatmulBf16 : public testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override {
+    cpu::set_bf16_dot(GetParam().dot);
+    if (GetParam().dot && !cpu::bf16_dot()) GTEST_SKIP() << "the processor has no such products";
+  }
+  void TearDown() override { cpu::set_bf16_dot(true); }
+
+  /// What an operand is after the rounding that this way prescribes.
+  float rounded(float x) const {
+    return GetParam().operands == DType::bf16 || GetParam().dot ? float{bf16(x)} : x;
+  }
+  const WithMatmulPrecision precision{MatmulPrecision::bf16};
+};
+INSTANTIATE_TEST_SUITE_P(Ways, MatmulBf16,
+                         testing::Values(Way{"bf16_by_dot", DType::bf16, DType::bf16, true},
+                                         Way{"bf16_to_f32_by_dot", DType::bf16, DType::f32, true},
+                                         Way{"f32_by_dot", DType::f32, DType::f32, true},
+                                         Way{"bf16_widened", DType::bf16, DType::bf16, false},
+                                         Way{"bf16_to_f32_widened", DType::bf16, DType::f32, false},
+                                         Way{"f32", DType::f32, DType::f32, false}),
+                         [](const auto& way) { return std::string(way.param.name); });
+
+std::vector<float> draw(int64_t n, uint64_t seed) {
+  const Making plain{DType::f32, DType::f32, Layout::contiguous, {}};
+  return make(randn({n}), Generator{seed}, plain).to_vector<float>();
+}
+
+/// How a matrix lies in memory: neighbours in a row, in a column, or apart in both.
+enum class Lies { rows, columns, apart };
+
+/// Values [rows, columns] lying so, at an odd place amid NaN that nobody may read.
+Tensor laid(const std::vector<float>& values, int64_t rows, int64_t columns, Lies how,
+            DType dtype) {
+  int64_t row = columns + 3, column = 1;
+  if (how == Lies::columns) row = 1, column = rows + 4;
+  if (how == Lies::apart) row = 2 * columns + 1, column = 2;
+  std::vector<float> all(static_cast<size_t>(rows * row + columns * column + 8), nan);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      all[static_cast<size_t>(1 + i * row + j * column)] =
+          values[static_cast<size_t>(i * columns + j)];
+    }
+  }
+  const Tensor buffer = cast(Tensor::from(all, {static_cast<int64_t>(all.size())}), dtype);
+  return buffer.alias({rows, columns}, {row, column}, 1);
+}
+
+std::vector<float> numbers(const Tensor& x) { return cast(x, DType::f32).to_vector<float>(); }
+
+void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+}
+
+struct Size {
+  int64_t m, n, k;
+};
+
+/// A product in every layout against the sum in f64 of the products of the rounded operands.
+class Checked {
+ public:
+  Checked(const Way& way, Size size, float (*round)(float))
+      : way_(way),
+        s_(size),
+        a_(draw(s_.m * s_.k, 1)),
+        b_(draw(s_.k * s_.n, 2)),
+        bias_(draw(s_.n, 3)),
+        before_(draw(s_.m * s_.n, 4)),
+        sums_(before_.size(), 0),
+        sizes_(before_.size(), 0) {
+    if (way.result == DType::bf16) {
+      for (float& x : bias_) x = float{bf16(x)};
+      for (float& x : before_) x = float{bf16(x)};
+    }
+    for (int64_t i = 0; i < s_.m; ++i) {
+      for (int64_t p = 0; p < s_.k; ++p) {
+        const double a = round(a_[static_cast<size_t>(i * s_.k + p)]);
+        for (int64_t j = 0; j < s_.n; ++j) {
+          const double product = a * round(b_[static_cast<size_t>(p * s_.n + j)]);
+          sums_[static_cast<size_t>(i * s_.n + j)] += product;
+          sizes_[static_cast<size_t>(i * s_.n + j)] += std::abs(product);
+        }
+      }
+    }
+  }
+
+  void check(Lies how_a, Lies how_b, bool with_bias, bool accumulate) const {
+    const Tensor a = laid(a_, s_.m, s_.k, how_a, way_.operands);
+    const Tensor b = laid(b_, s_.k, s_.n, how_b, way_.operands);
+    const Tensor bias = cast(Tensor::from(bias_, {s_.n}), way_.result);
+    Tensor c = cast(Tensor::from(before_, {s_.m, s_.n}), way_.result);
+    kernels::matmul(c.device(), a.view(), b.view(), with_bias ? bias.view() : ConstView{}, c.mut(),
+                    accumulate);
+    const std::vector<float> got = numbers(c);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double bias_here = with_bias ? bias_[i % bias_.size()] : 0;
+      const double before = accumulate ? before_[i] : 0;
+      const double want = sums_[i] + bias_here + before;
+      const double size = sizes_[i] + std::abs(bias_here) + std::abs(before);
+      // Roundings of a sum in f32 are as good as random: their sum grows as the root.
+      double bound = (2 + std::sqrt(static_cast<double>(s_.k))) * 0x1p-24 * size;
+      if (way_.result == DType::bf16) bound += 0x1p-8 * std::abs(want);
+      ASSERT_NEAR(got[i], want, bound) << fmt::format(
+          "{} x {} x {}, element {}, a {} b {}{}{}", s_.m, s_.n, s_.k, i, static_cast<int>(how_a),
+          static_cast<int>(how_b), with_bias ? ", bias" : "", accumulate ? ", added" : "");
+    }
+  }
+
+ private:
+  Way way_;
+  Size s_;
+  std::vector<float> a_, b_, bias_, before_;
+  std::vector<double> sums_, sizes_;
+};
+
+TEST_P(MatmulBf16, EverySizeInEveryLayout) {
+  std::vector<Size> sizes = {{30, 40, 2051}, {100, 300, 1027}, {3, 257, 1100}, {2, 4100, 33},
+                             {150, 20, 90},  {61, 520, 7},     {12, 64, 1024}, {49, 33, 1025}};
+  for (const int64_t m : {1, 2, 3, 4, 5, 13, 37}) {
+    for (const int64_t n : {1, 9, 32, 33, 70}) {
+      for (const int64_t k : {1, 2, 3, 16, 31, 64, 130}) sizes.push_back({m, n, k});
+    }
+  }
+  const bool rounds = rounded(1.001f) != 1.001f;
+  int turn = 0;
+  for (const Size& size : sizes) {
+    const Checked product(GetParam(), size, [](float x) { return x; });
+    const Checked of_rounded(GetParam(), size, [](float x) { return float{bf16(x)}; });
+    for (const Lies a : {Lies::rows, Lies::columns, Lies::apart}) {
+      for (const Lies b : {Lies::rows, Lies::columns, Lies::apart}) {
+        (rounds ? of_rounded : product).check(a, b, turn % 2 == 1, turn % 3 == 1);
+        ++turn;
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(MatmulBf16, NothingGivesTheBias) {
+  for (const Size& size : {Size{3, 5, 0}, Size{0, 5, 3}, Size{3, 0, 5}}) {
+    const Checked product(GetParam(), size, [](float x) { return x; });
+    for (const bool accumulate : {false, true}) {
+      product.check(Lies::rows, Lies::columns, true, accumulate);
+    }
+  }
+}
+
+// A row has the same bits beside any number of other rows, in every layout.
+TEST_P(MatmulBf16, RowDependsOnItsRowAlone) {
+  const int64_t rows = 150;
+  for (const int64_t n : {1, 31, 100}) {
+    for (const int64_t k : {1, 64, 257, 1201}) {
+      const std::vector<float> values = draw(rows * k, 1), others = draw(k * n, 2);
+      std::vector<float> first;
+      for (const Lies how_a : {Lies::rows, Lies::columns, Lies::apart}) {
+        for (const Lies how_b : {Lies::rows, Lies::columns}) {
+          const Tensor a = laid(values, rows, k, how_a, GetParam().operands);
+          const Tensor b = laid(others, k, n, how_b, GetParam().operands);
+          const auto product = [&](const Tensor& left) {
+            Tensor c = Tensor::empty({left.dim(0), n}, GetParam().result, Device{});
+            kernels::matmul(c.device(), left.view(), b.view(), {}, c.mut(), false);
+            return numbers(c);
+          };
+          const std::vector<float> all = product(a);
+          if (first.empty()) first = all;
+          SCOPED_TRACE(fmt::format("n {} k {} a {} b {}", n, k, static_cast<int>(how_a),
+                                   static_cast<int>(how_b)));
+          expect_same_bits(all, first);  // layouts do not matter either
+          for (const int64_t m : {1, 2, 3, 4, 5, 11, 12, 13, 24, 29, 64, 149}) {
+            const std::vector<float> last(all.begin() + (rows - m) * n, all.end());
+            SCOPED_TRACE(m);
+            expect_same_bits(product(narrow(a, 0, rows - m, m)), last);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulBf16, MatricesOfABatchAreThoseAlone) {
+  const DType dtype = GetParam().operands;
+  const Tensor a = cast(Tensor::from(draw(3 * 13 * 37, 1), {3, 13, 37}), dtype);
+  const Tensor b = cast(Tensor::from(draw(3 * 37 * 21, 2), {3, 37, 21}), dtype);
+  const Tensor all = matmul(a, b), one = matmul(a, select(b, 0, 1));
+  for (int64_t i = 0; i < 3; ++i) {
+    expect_same_bits(numbers(contiguous(select(all, 0, i))),
+                     numbers(matmul(select(a, 0, i), select(b, 0, i))));
+    expect_same_bits(numbers(contiguous(select(one, 0, i))),
+                     numbers(matmul(select(a, 0, i), select(b, 0, 1))));
+  }
+}
+
+TEST_P(MatmulBf16, BitsForAnyNumberOfThreads) {
+  const int before = num_threads();
+  const int64_t rows = 1111, in = 601, out = 520;
+  const DType dtype = GetParam().operands;
+  std::vector<std::vector<float>> first;
+  for (const int threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    Tensor x = cast(Tensor::from(draw(rows * in, 1), {rows, in}), dtype);
+    Tensor weight = cast(Tensor::from(draw(out * in, 2), {out, in}), dtype);
+    for (Tensor* t : {&x, &weight}) set_requires_grad(*t);
+    const Tensor y = linear(x, weight);
+    backward(y, cast(Tensor::from(draw(rows * out, 3), {rows, out}), dtype));
+    const std::vector<std::vector<float>> all = {numbers(y), numbers(grad(x)),
+                                                 numbers(grad(weight))};
+    if (threads == 1) first = all;
+    for (size_t i = 0; i < all.size(); ++i) {
+      SCOPED_TRACE(fmt::format("{} threads, result {}", threads, i));
+      expect_same_bits(all[i], first[i]);
+    }
+  }
+  set_num_threads(before);
+}
+
+TEST_P(MatmulBf16, WhatIsNotFiniteStaysInItsRow) {
+  for (const int64_t k : {20, 21}) {
+    std::vector<float> values(static_cast<size_t>(13 * k), 1.0f);
+    values[static_cast<size_t>(3 * k + 5)] = nan;
+    values[static_cast<size_t>(6 * k + k - 1)] = infinity;
+    values[static_cast<size_t>(8 * k)] = -infinity;
+    for (const Lies how : {Lies::rows, Lies::columns, Lies::apart}) {
+      const Tensor a = laid(values, 13, k, how, GetParam().operands);
+      const Tensor b = laid(std::vector<float>(static_cast<size_t>(k * 33), 1.0f), k, 33, how,
+                            GetParam().operands);
+      const std::vector<float> y = numbers(matmul(a, b));
+      for (int64_t i = 0; i < 13; ++i) {
+        for (int64_t j = 0; j < 33; ++j) {
+          const float v = y[static_cast<size_t>(i * 33 + j)];
+          const float want = i == 6 ? infinity : i == 8 ? -infinity : static_cast<float>(k);
+          EXPECT_TRUE(i == 3 ? std::isnan(v) : v == want) << i << ", " << j << ": " << v;
+        }
+      }
+    }
+  }
+}
+
+/// x times 1 by f32 operands.
+float times_one(float x, int64_t k) {
+  std::vector<float> a(static_cast<size_t>(k), 0.0f);
+  a.back() = x;
+  const std::vector<float> ones(static_cast<size_t>(k), 1.0f);
+  return numbers(matmul(Tensor::from(a, {1, k}), Tensor::from(ones, {k, 1})))[0];
+}
+
+TEST(MatmulPrecision, Bf16RoundsToNearestEvenAndDropsSubnormals) {
+  if (!cpu::bf16_dot()) GTEST_SKIP() << "the processor has no such products";
+  const WithMatmulPrecision precision(MatmulPrecision::bf16);
+  for (const int64_t k : {1, 2, 16, 33}) {
+    EXPECT_EQ(times_one(1 + 0x1p-8f, k), 1);
+    EXPECT_EQ(times_one(1 + 0x3p-8f, k), 1 + 0x1p-6f);
+    EXPECT_EQ(times_one(1 + 0x1p-8f + 0x1p-20f, k), 1 + 0x1p-7f);
+    EXPECT_EQ(times_one(-3.14159274f, k), -3.140625f);
+    EXPECT_EQ(times_one(std::numeric_limits<float>::max(), k), infinity);
+    EXPECT_EQ(times_one(std::numeric_limits<float>::min(), k), 0x1p-126f);
+    EXPECT_EQ(times_one(0x1p-127f, k), 0);
+  }
+}
+
+TEST(MatmulPrecision, SaysWhatF32ProductsRoundTo) {
+  const Tensor a = Tensor::from(draw(30 * 50, 1), {30, 50});
+  const Tensor b = Tensor::from(draw(50 * 40, 2), {50, 40});
+  const auto product = [&](MatmulPrecision precision, DType dtype) {
+    const WithMatmulPrecision with(precision);
+    const Tensor y = matmul(cast(a, dtype), cast(b, dtype));
+    EXPECT_EQ(y.dtype(), dtype);
+    return cast(y, DType::f64).to_vector<double>();
+  };
+  const auto f32 = product(MatmulPrecision::f32, DType::f32);
+  EXPECT_EQ(product(MatmulPrecision::tf32, DType::f32), f32);
+  EXPECT_EQ(product(MatmulPrecision::bf16, DType::f32) == f32, !cpu::bf16_dot());
+  for (const DType dtype : {DType::f64, DType::f16, DType::bf16}) {  // no other dtype changes
+    EXPECT_EQ(product(MatmulPrecision::bf16, dtype), product(MatmulPrecision::f32, dtype));
+  }
+  // Its own bits, not those of other rounded operands: bf16 tensors give the same f32 sums.
+  if (cpu::bf16_dot()) {
+    Tensor c = Tensor::empty({30, 40}, DType::f32, Device{});
+    kernels::matmul(c.device(), cast(a, DType::bf16).view(), cast(b, DType::bf16).view(), {},
+                    c.mut(), false);
+    EXPECT_EQ(cast(c, DType::f64).to_vector<double>(), product(MatmulPrecision::bf16, DType::f32));
+  }
+}
+
+}  // namespace
+}  // namespace longspan::test

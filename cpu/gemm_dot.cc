@@ -16,16 +16,21 @@
 #include "cpu/gemm_dot.h"
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#define LONGSPAN_BF16_DOT 1
 // All that is compiled below may use the instructions; it runs where bf16_dot() says so. (AVX3_DL
 // occurs only where the whole build is for such a processor, whose other features come with it.)
 #undef HWY_TARGET_STR
 #define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512bf16"
+#else
+#define LONGSPAN_BF16_DOT 0
+#endif
 
 #include "cpu/gemm_task-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {
 namespace HWY_NAMESPACE {
+#if LONGSPAN_BF16_DOT
 namespace {
 
 /// Two neighbours along k.
@@ -132,15 +137,7 @@ void RunGemmDot(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch
 
 GemmPlan PlanGemmDot(const Gemm& g, int threads) { return plan_for<Pair>(g, threads); }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace longspan::cpu
-HWY_AFTER_NAMESPACE();
-
 #else
-
-HWY_BEFORE_NAMESPACE();
-namespace longspan::cpu {
-namespace HWY_NAMESPACE {
 
 void RunGemmDot(const Gemm& /*g*/, const GemmPlan& /*plan*/, int64_t /*task*/, void* /*scratch*/) {
   fail("matmul", "no dot products of bf16 in these vectors");
@@ -149,11 +146,11 @@ GemmPlan PlanGemmDot(const Gemm& /*g*/, int /*threads*/) {
   fail("matmul", "no dot products of bf16 in these vectors");
 }
 
+#endif
+#undef LONGSPAN_BF16_DOT
 }  // namespace HWY_NAMESPACE
 }  // namespace longspan::cpu
 HWY_AFTER_NAMESPACE();
-
-#endif
 
 #if HWY_ONCE
 namespace longspan::cpu {

@@ -1,7 +1,6 @@
 #include "core/deferred.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,8 +55,7 @@ void settle(Device device) {
   done.outcomes.reset();
   for (size_t i = 0; i < done.complaints.size(); ++i) {
     if (found[2 * i] < 0) continue;
-    std::optional<Scope> scope;
-    if (!done.scopes[i].empty()) scope.emplace(done.scopes[i]);
+    const ScopeAt scope(done.scopes[i]);
     done.complaints[i](found[2 * i], found[2 * i + 1]);
   }
 }

@@ -1,5 +1,7 @@
 #include "core/scope.h"
 
+#include <utility>
+
 namespace longspan {
 namespace {
 
@@ -24,5 +26,9 @@ Scope::Scope(std::string_view name, long index) : Scope(name) {
 Scope::~Scope() { stack().resize(length_); }
 
 const std::string& Scope::path() { return stack(); }
+
+ScopeAt::ScopeAt(std::string path) : here_(std::move(path)) { here_.swap(stack()); }
+
+ScopeAt::~ScopeAt() { here_.swap(stack()); }
 
 }  // namespace longspan

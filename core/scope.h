@@ -22,4 +22,17 @@ class Scope {
   size_t length_;  // of the path before this scope
 };
 
+/// Makes `path` the whole of this thread's stack for as long as it lives: work that was begun at
+/// one place and goes on at another is named by the first.
+class ScopeAt {
+ public:
+  explicit ScopeAt(std::string path);
+  ~ScopeAt();
+  ScopeAt(const ScopeAt&) = delete;
+  ScopeAt& operator=(const ScopeAt&) = delete;
+
+ private:
+  std::string here_;  // what the stack is again
+};
+
 }  // namespace longspan

@@ -145,7 +145,7 @@ class Reversible::Graph {
         "a step that backward must undo is gone: backward ran through it before; "
         "call the first one with retain, or run forward again");
     const Replay mark;
-    const Scope scope(step->scope);
+    const ScopeAt scope(step->scope);
     Run r;
     r.x = leaf_of(now_.x1, wants_x);
     r.context = leaf_of(step->context.get(kName), wants_context);

@@ -96,5 +96,21 @@ TEST(Scope, IsAStackForEachThread) {
   EXPECT_EQ(Scope::path(), "");
 }
 
+TEST(Scope, MayBeThatOfAnotherPlace) {
+  const Scope a("a");
+  {
+    const ScopeAt elsewhere("model.layers.3");
+    EXPECT_EQ(Scope::path(), "model.layers.3");
+    const Scope inner("inner");
+    EXPECT_EQ(Scope::path(), "model.layers.3.inner");
+    {
+      const ScopeAt top("");
+      EXPECT_EQ(Scope::path(), "");
+    }
+    EXPECT_EQ(Scope::path(), "model.layers.3.inner");
+  }
+  EXPECT_EQ(Scope::path(), "a");
+}
+
 }  // namespace
 }  // namespace longspan

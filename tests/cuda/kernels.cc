@@ -134,9 +134,15 @@ TEST(Kernels, BadIdsAreNamedAtTheNextRead) {
     embedding(weight, ids_of(int64_t{7}));
   }
   embedding(weight, ids_of(int64_t{8}));
-  const std::string first = complaint_of([] { synchronize(cuda); });
+  const auto settled_within_a_scope = [] {
+    const Scope scope("head");
+    return complaint_of([] { synchronize(cuda); });
+  };
+  const std::string first = settled_within_a_scope();
   EXPECT_NE(first.find("holds 7"), std::string::npos) << first;
-  EXPECT_NE(first.find("in model"), std::string::npos) << first;
+  EXPECT_TRUE(first.ends_with("\n  in model")) << first;
+  embedding(weight, ids_of(int64_t{8}));
+  EXPECT_EQ(settled_within_a_scope().find("  in "), std::string::npos);
   EXPECT_EQ(complaint_of([] { synchronize(cuda); }), "");
   // Nothing can stand in for a row of no rows.
   const auto from_no_rows = [&] {

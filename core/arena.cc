@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "core/best_fit.h"
 #include "core/divide.h"
 
@@ -34,14 +36,29 @@ void unpoison([[maybe_unused]] char* at, [[maybe_unused]] int64_t bytes) {
 #endif
 }
 
-/// Returns the whole pages among the free addresses [from, to) to the system: they come back empty.
-int64_t give_up(char* from, char* to) {
-  static const int64_t page = sysconf(_SC_PAGESIZE);
-  const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(from) % uintptr_t(page));
-  from += round_up(beyond, page) - beyond;
-  const int64_t bytes = round_down(to - from, page);
-  if (bytes <= 0 || madvise(from, static_cast<size_t>(bytes), MADV_DONTNEED) != 0) return 0;
+int64_t page_bytes() {
+  static const int64_t bytes = sysconf(_SC_PAGESIZE);
   return bytes;
+}
+
+/// The next multiples of `bytes` at or before and at or after `at`.
+char* aligned_down(char* at, int64_t bytes) {
+  return at - static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) % static_cast<uintptr_t>(bytes));
+}
+char* aligned_up(char* at, int64_t bytes) { return aligned_down(at + bytes - 1, bytes); }
+
+/// Returns the whole pages among the free addresses [from, to) to the system: they come back empty,
+/// one by one, since a huge page would bring back more than the block that is put there.
+int64_t give_up(char* from, char* to) {
+  from = aligned_up(from, page_bytes());
+  const int64_t bytes = round_down(to - from, page_bytes());
+  if (bytes <= 0) return 0;
+  char* const first = aligned_down(from, huge_page);
+  char* const last = aligned_up(from + bytes, huge_page);
+  const bool small = madvise(first, static_cast<size_t>(last - first), MADV_NOHUGEPAGE) == 0 ||
+                     errno == EINVAL;  // a system without huge pages
+  if (!small) return 0;
+  return madvise(from, static_cast<size_t>(bytes), MADV_DONTNEED) == 0 ? bytes : 0;
 }
 
 struct Arena {
@@ -53,13 +70,9 @@ struct Arena {
       void* range = mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (range == MAP_FAILED) continue;
-      auto* start = static_cast<char*>(range);
-      const auto misalignment = reinterpret_cast<uintptr_t>(start) % huge_page;
-      if (misalignment != 0) {
-        start += huge_page - static_cast<int64_t>(misalignment);
-        size -= huge_page - static_cast<int64_t>(misalignment);
-      }
-      blocks = BestFit(start, size, physical, nullptr, give_up);
+      char* const start = aligned_up(static_cast<char*>(range), huge_page);
+      size = round_down(size - (start - static_cast<char*>(range)), huge_page);
+      blocks = BestFit(start, size, physical, nullptr, give_up, page_bytes());
       madvise(start, static_cast<size_t>(size), MADV_HUGEPAGE);
       break;
     }

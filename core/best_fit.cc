@@ -35,12 +35,14 @@ void BestFit::release(char* at, int64_t bytes) {
 
 char* BestFit::from_free(int64_t bytes) {
   const auto fit = by_size_.lower_bound({bytes, nullptr});
-  if (fit == by_size_.end() || !fits(0, bytes)) return nullptr;
+  if (fit == by_size_.end()) return nullptr;
   const auto [size, at] = *fit;
+  const int64_t back = std::min(size, bytes + page_);  // a block that is cut brings its last page
+  if (!fits(0, back)) return nullptr;
   by_size_.erase(fit);
   by_address_.erase(at);
-  take_free(bytes);
-  free_ -= size - bytes;
+  take_back(back);
+  free_ -= size;
   if (size > bytes) insert_free(at + bytes, size - bytes);
   return at;
 }
@@ -58,11 +60,8 @@ bool BestFit::fits(int64_t fresh, int64_t again) {
   return within();
 }
 
-/// Bytes of a free block are no longer free; those given up first, as it may be so.
-void BestFit::take_free(int64_t bytes) {
-  free_ -= bytes;
-  given_up_ -= std::min(bytes, given_up_);
-}
+/// Free bytes are used again; those given up first, as it may be so.
+void BestFit::take_back(int64_t bytes) { given_up_ -= std::min(bytes, given_up_); }
 
 char* BestFit::from_top(int64_t bytes) {
   char* at = top_;
@@ -80,7 +79,8 @@ char* BestFit::from_top(int64_t bytes) {
   if (have > 0) {
     by_size_.erase({have, at});
     by_address_.erase(at);
-    take_free(have);
+    take_back(have);
+    free_ -= have;
   }
   top_ = at + bytes;
   return at;

@@ -17,14 +17,17 @@ class BestFit {
   /// Makes the addresses [from, to) usable; false where there is no room. They follow one another.
   using Back = bool (*)(char* from, char* to);
   /// Gives up what lies behind the free addresses [from, to), which stay usable; how many bytes.
+  /// It comes back with the first use of an address on its page.
   using GiveUp = int64_t (*)(char* from, char* to);
 
   BestFit() = default;
-  BestFit(char* begin, int64_t size, int64_t limit, Back back = nullptr, GiveUp give_up = nullptr)
+  BestFit(char* begin, int64_t size, int64_t limit, Back back = nullptr, GiveUp give_up = nullptr,
+          int64_t page = 0)
       : begin_(begin),
         top_(begin),
         end_(begin + size),
         limit_(limit),
+        page_(page),
         back_(back),
         give_up_(give_up) {}
 
@@ -46,10 +49,10 @@ class BestFit {
   void insert_free(char* at, int64_t bytes);
   bool drain_small();
   bool fits(int64_t fresh, int64_t again);
-  void take_free(int64_t bytes);
+  void take_back(int64_t bytes);
 
   char *begin_ = nullptr, *top_ = nullptr, *end_ = nullptr;
-  int64_t limit_ = 0, free_ = 0;
+  int64_t limit_ = 0, page_ = 0, free_ = 0;
   int64_t given_up_ = 0;  // of the free bytes, at least
   Back back_ = nullptr;
   GiveUp give_up_ = nullptr;

@@ -1,11 +1,17 @@
 #include "core/memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "core/arena.h"
+#include "core/best_fit.h"
+#include "core/divide.h"
 #include "core/error.h"
 #include "core/generator.h"
 #include "core/tensor.h"
@@ -274,6 +280,75 @@ TEST(Limit, GapsBetweenBlocksDoNotCount) {
   EXPECT_THROW(Tensor::empty({size}, DType::u8), OutOfMemory);
   EXPECT_EQ(blocks[last].to_vector<uint8_t>()[size - 1], 7);
   set_memory_limit({}, 0);
+}
+
+/// Bytes of [from, from + bytes) that lie in memory.
+int64_t resident(char* from, int64_t bytes) {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  char* const first = from - reinterpret_cast<uintptr_t>(from) % static_cast<uintptr_t>(page);
+  std::vector<unsigned char> present(static_cast<size_t>(ceil_div(from + bytes - first, page)));
+  EXPECT_EQ(mincore(first, static_cast<size_t>(from + bytes - first), present.data()), 0);
+  return page * std::count_if(present.begin(), present.end(), [](auto p) { return p & 1; });
+}
+
+TEST(Limit, WhatWasGivenUpBesideABlockStaysAway) {
+  constexpr int64_t size = 4 << 20, part = 5 << 19;
+  const memory::Source arena = host_arena();
+  const auto block = [&](int64_t bytes) {
+    auto* at = static_cast<char*>(arena.allocate(bytes));
+    if (at != nullptr) std::memset(at, 1, static_cast<size_t>(bytes));
+    return at;
+  };
+  std::vector<char*> blocks, parts;
+  for (int i = 0; i < 17; ++i) blocks.push_back(block(size));
+  for (size_t i = 1; i < blocks.size(); i += 2) arena.release(blocks[i], size);
+  arena.set_limit(1);
+  EXPECT_EQ(arena.allocate(size), nullptr);  // having given up what it can
+  EXPECT_EQ(resident(blocks[1], size), 0);
+  arena.set_limit(0);
+  int64_t highest = 0;
+  for (size_t i = 1; i < blocks.size(); i += 2) {
+    parts.push_back(block(part));
+    if (std::count(blocks.begin(), blocks.end(), parts.back()) != 0) {
+      highest = std::max(highest, resident(parts.back(), size));
+    }
+  }
+  EXPECT_GE(highest, part);
+  EXPECT_LE(highest, part + sysconf(_SC_PAGESIZE));
+  for (char* at : parts) arena.release(at, part);
+  for (size_t i = 0; i < blocks.size(); i += 2) arena.release(blocks[i], size);
+}
+
+// The system's pages are counted: one comes back with the first byte of it that is used.
+TEST(Limit, HoldsForPagesToo) {
+  constexpr int64_t page = 4096, range = 4096 * page, limit = 600 * page;
+  static std::vector<char> bytes(static_cast<size_t>(range));
+  static std::set<int64_t> pages;  // that are there
+  BestFit blocks(
+      bytes.data(), range, limit, nullptr,
+      [](char* from, char* to) {
+        const int64_t first = round_up(from - bytes.data(), page);
+        const int64_t last = round_down(to - bytes.data(), page);
+        for (int64_t at = first; at < last; at += page) pages.erase(at);
+        return std::max<int64_t>(last - first, 0);
+      },
+      page);
+  const auto use = [&](int64_t wanted) {
+    char* at = blocks.allocate(wanted);
+    if (at == nullptr) return at;
+    for (int64_t p = (at - bytes.data()) / page; p * page < at + wanted - bytes.data(); ++p) {
+      pages.insert(p * page);
+    }
+    return at;
+  };
+  std::vector<char*> pairs;
+  for (int i = 0; i < 300; ++i) pairs.push_back(use(2 * page));
+  for (size_t i = 1; i < pairs.size(); i += 2) blocks.release(pairs[i], 2 * page);
+  EXPECT_NE(use(2 * page + 64), nullptr);  // beyond them, where gaps were given up
+  int64_t cut = 0;
+  while (use(page + 64) != nullptr) ++cut;  // a gap's second page comes back for 64 bytes
+  EXPECT_GT(cut, 100);
+  EXPECT_LE(std::ssize(pages), limit / page);
 }
 
 TEST(Limit, InjectedFailuresCountDown) {

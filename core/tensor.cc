@@ -23,6 +23,12 @@ void gather(const char* from, const Strides& strides, const Shape& shape, int ax
 
 }  // namespace
 
+Tensor::Tensor(const Tensor& other) = default;
+Tensor::Tensor(Tensor&& other) noexcept = default;
+Tensor& Tensor::operator=(const Tensor& other) = default;
+Tensor& Tensor::operator=(Tensor&& other) noexcept = default;
+Tensor::~Tensor() = default;
+
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device, Category category) {
   const int64_t bytes = checked_numel("tensor", shape) * size_of(dtype);
   Tensor t;

@@ -23,6 +23,13 @@ struct Meta;
 class Tensor {
  public:
   Tensor() = default;
+  // Out of line: two counted handles in the code of everything that holds a tensor are much to
+  // compile, and a call is little beside what a tensor is for.
+  Tensor(const Tensor& other);
+  Tensor(Tensor&& other) noexcept;
+  Tensor& operator=(const Tensor& other);
+  Tensor& operator=(Tensor&& other) noexcept;
+  ~Tensor();
 
   /// Uninitialised, row-major. Throws ShapeError on a negative size, OutOfMemory.
   static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {},

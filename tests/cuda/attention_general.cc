@@ -2,12 +2,12 @@
 #include "cuda/attention_general.h"
 
 #include "tests/cuda/attention_on_host.h"
-#include "tests/ops/attention_features.cc"
-#include "tests/ops/block_attention.cc"
+#include "tests/ops/attention_laws.h"
 
 namespace longspan {
 namespace {
 
+using namespace attention_test;
 using namespace cuda;
 
 // Runs f(shared, index) for every block, in an order that is not the device's.

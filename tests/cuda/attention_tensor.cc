@@ -6,12 +6,12 @@
 
 #include "tests/cuda/attention_on_host.h"
 #include "tests/cuda/simulated.h"
-#include "tests/ops/attention_features.cc"
-#include "tests/ops/block_attention.cc"
+#include "tests/ops/attention_laws.h"
 
 namespace longspan {
 namespace {
 
+using namespace attention_test;
 using namespace cuda;
 
 template <template <class, int> class Pass, class T, int W>

@@ -7,23 +7,13 @@
 #include "autograd/gradcheck.h"
 #include "core/parallel.h"
 #include "ops/elementwise.h"
-#include "tests/ops/attention_oracle.h"
+#include "tests/ops/attention_laws.h"
 
 namespace longspan {
 
 using namespace attention_test;
 
 namespace {
-
-struct Case {
-  Problem x;
-  AttentionPattern pattern;
-};
-
-struct Feature {
-  std::string name;
-  std::function<Case(int64_t length, int64_t batch)> make;
-};
 
 constexpr int64_t kHeads = 2;
 
@@ -316,7 +306,9 @@ Case all_at_once(int64_t length, int64_t batch) {
   return c;
 }
 
-const std::vector<Feature>& features() {
+}  // namespace
+
+const std::vector<Feature>& attention_test::features() {
   static const std::vector<Feature> all = {{"rules by head", rules_by_head},
                                            {"earlier", earlier},
                                            {"side keys", side_keys},
@@ -335,6 +327,8 @@ const std::vector<Feature>& features() {
                                            {"all at once", all_at_once}};
   return all;
 }
+
+namespace {
 
 void check_all(DType dtype) {
   for (const Feature& f : features()) {
@@ -566,8 +560,9 @@ TEST(AttentionFeatures, PairsWithMuOfZeroKeepTheirBits) {
   }
 }
 
-// A first segment without keys leaves everything to the second.
-void expect_no_first_keys(DType dtype) {
+}  // namespace
+
+void attention_test::expect_no_first_keys(DType dtype) {
   for (const int64_t batch : {1, 2}) {
     const int64_t rows = 30, keys = 9;
     const auto of = [&](int64_t n, int64_t width, uint64_t key) {
@@ -590,10 +585,13 @@ void expect_no_first_keys(DType dtype) {
   }
 }
 
+namespace {
+
 TEST(AttentionFeatures, TheFirstSegmentMayHaveNoKeys) { expect_no_first_keys(DType::f32); }
 
-// Few queries before many keys: devices cut the keys into stretches, and join what these give.
-void expect_few_queries(DType dtype, bool relations) {
+}  // namespace
+
+void attention_test::expect_few_queries(DType dtype, bool relations) {
   struct Counts {
     int64_t batch, queries, keys, side_keys;
   };
@@ -635,14 +633,16 @@ void expect_few_queries(DType dtype, bool relations) {
   expect_near(run(x, lengths, dtype), solve(x), dtype, "lengths");
 }
 
+namespace {
+
 TEST(AttentionFeatures, FewQueries) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) expect_few_queries(dtype, true);
 }
 
 // The pairs of a pattern as two parts: of one tile in three each has some of every run, of the
 // others one has all.
-std::vector<AttentionPattern> parts_of(const AttentionPattern& whole, int64_t queries, int64_t keys,
-                                       int64_t side_keys) {
+std::vector<AttentionPattern> two_parts(const AttentionPattern& whole, int64_t queries,
+                                        int64_t keys, int64_t side_keys) {
   const AttentionPattern p = resolve(whole, queries, keys, side_keys);
   const BlockLayout& layout = *p.layout;
   std::vector<LayoutMember> members;
@@ -676,9 +676,13 @@ std::vector<AttentionPattern> parts_of(const AttentionPattern& whole, int64_t qu
   return parts;
 }
 
-std::vector<AttentionPattern> parts_of(const Case& c) {
-  return parts_of(c.pattern, c.x.n.queries, c.x.n.keys, c.x.side.keys);
+}  // namespace
+
+std::vector<AttentionPattern> attention_test::parts_of(const Case& c) {
+  return two_parts(c.pattern, c.x.n.queries, c.x.n.keys, c.x.side.keys);
 }
+
+namespace {
 
 // Parts that have no pair in common are one softmax, in either order.
 TEST(AttentionFeatures, PartsEqualTheWhole) {

@@ -13,24 +13,13 @@
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "tests/harness/op_info.h"
-#include "tests/ops/attention_oracle.h"
+#include "tests/ops/attention_laws.h"
 
 namespace longspan {
 
 using namespace attention_test;
 
-namespace {
-
-std::vector<double> first_head(const std::vector<double>& x, int64_t heads) {
-  return {x.begin(), x.begin() + static_cast<int64_t>(x.size()) / heads};
-}
-
-struct PatternCase {
-  AttentionPattern pattern;
-  std::function<bool(int64_t, int64_t)> sees;  // position of the query, key
-};
-
-std::vector<PatternCase> cases() {
+std::vector<PatternCase> attention_test::cases() {
   std::vector<PatternCase> all;
   all.push_back({patterns::dense(), [](int64_t, int64_t) { return true; }});
   all.push_back({patterns::causal(), [](int64_t p, int64_t j) { return j <= p; }});
@@ -54,6 +43,12 @@ std::vector<PatternCase> cases() {
   all.push_back(
       {patterns::strided(7), [](int64_t p, int64_t j) { return j <= p && (p - j) % 7 == 0; }});
   return all;
+}
+
+namespace {
+
+std::vector<double> first_head(const std::vector<double>& x, int64_t heads) {
+  return {x.begin(), x.begin() + static_cast<int64_t>(x.size()) / heads};
 }
 
 // Runs of all sizes, several in some blocks of keys.

@@ -253,6 +253,21 @@ class Zip {
   const std::string& path_;
 };
 
+/// Of the array that an entry is; empty where it is none.
+std::string_view array_name(const Entry& e) {
+  constexpr std::string_view end = ".npy";
+  const std::string_view name = e.name;
+  return name.ends_with(end) ? name.substr(0, name.size() - end.size()) : std::string_view();
+}
+
+std::string array_names(const std::vector<Entry>& entries) {
+  std::vector<std::string_view> names;
+  for (const Entry& e : entries) {
+    if (!array_name(e).empty()) names.push_back(array_name(e));
+  }
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names.begin(), names.end(), ", "));
+}
+
 }  // namespace
 
 int64_t NumpyArray::numel() const {
@@ -293,20 +308,30 @@ std::vector<NumpyArray> read_numpy(const std::string& path) {
   const Zip zip(file, path);
   std::vector<NumpyArray> arrays;
   for (const Entry& e : zip.entries()) {
-    const bool npy = e.name.size() > 4 && e.name.compare(e.name.size() - 4, 4, ".npy") == 0;
-    if (npy) arrays.push_back(read_npy(zip.content(e), path, e.name.substr(0, e.name.size() - 4)));
+    if (!array_name(e).empty()) {
+      arrays.push_back(read_npy(zip.content(e), path, std::string(array_name(e))));
+    }
   }
   return arrays;
 }
 
-const NumpyArray& find_array(const std::vector<NumpyArray>& arrays, const std::string& name,
-                             const std::string& path) {
-  std::string names;
-  for (const NumpyArray& a : arrays) {
-    if (a.name == name) return a;
-    names += (names.empty() ? "" : ", ") + a.name;
+std::vector<NumpyArray> read_numpy(const std::string& path,
+                                   std::span<const std::string_view> names) {
+  const FileBytes file = open_bytes(path, kOp);
+  require<IoError>(begins_with(file.bytes, 0, "PK"), kOp,
+                   "{} has one array; expected an .npz file with {}", path,
+                   fmt::join(names.begin(), names.end(), ", "));
+  const Zip zip(file, path);
+  const std::vector<Entry> entries = zip.entries();
+  std::vector<NumpyArray> arrays;
+  for (const std::string_view name : names) {
+    const auto found = std::find_if(entries.begin(), entries.end(),
+                                    [&](const Entry& e) { return array_name(e) == name; });
+    require<IoError>(found != entries.end(), kOp, "{} has no array {}; it has {}", path, name,
+                     array_names(entries));
+    arrays.push_back(read_npy(zip.content(*found), path, std::string(name)));
   }
-  fail<IoError>(kOp, "{} has no array {}; it has {}", path, name, names.empty() ? "none" : names);
+  return arrays;
 }
 
 }  // namespace longspan

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "train/bytes.h"
@@ -31,9 +33,9 @@ struct NumpyArray {
 /// file, and what to call in NumPy: on files of another kind, cut off or damaged ones, on other
 /// dtypes and on Fortran order.
 std::vector<NumpyArray> read_numpy(const std::string& path);
-
-/// The array of that name. Throws IoError that lists those that there are.
-const NumpyArray& find_array(const std::vector<NumpyArray>& arrays, const std::string& name,
-                             const std::string& path);
+/// Those of an .npz file with these names, in this order; others are neither unpacked nor looked
+/// at. Throws IoError as above, and where there is none of a name, with those that there are.
+std::vector<NumpyArray> read_numpy(const std::string& path,
+                                   std::span<const std::string_view> names);
 
 }  // namespace longspan

@@ -56,7 +56,7 @@ std::vector<std::string> sentences(std::string_view line) {
 }  // namespace
 
 Sequences read_fasta(std::string_view text, std::string_view alphabet, char other,
-                     const std::string& path) {
+                     const std::string& path, Headers headers) {
   std::array<int16_t, 256> ids;
   ids.fill(-1);
   for (size_t id = 0; id < alphabet.size(); ++id) {
@@ -70,7 +70,7 @@ Sequences read_fasta(std::string_view text, std::string_view alphabet, char othe
     const auto end = static_cast<int64_t>(out.ids.size());
     require<IoError>(end > begin, "fasta", "{}: the record of line {} is empty", path, header);
     out.ends.push_back(end);
-    out.headers.emplace_back(name);
+    if (headers == Headers::keep) out.headers.emplace_back(name);
     out.lines.push_back(static_cast<int64_t>(header));
     begin = end;
   };

@@ -13,7 +13,7 @@ struct Sequences {
   std::vector<uint8_t> ids;
   std::vector<int64_t> ends;         ///< of each sequence in `ids`
   int64_t unknown = 0;               ///< letters that the alphabet does not have
-  std::vector<std::string> headers;  ///< of each, without the ">"
+  std::vector<std::string> headers;  ///< of each, without the ">", where they were asked for
   std::vector<int64_t> lines;        ///< line of each header, from 1
   std::string others;                ///< the letters that were unknown, in capitals, each once
   std::vector<int64_t> other_lines;  ///< the first line of each of `others`
@@ -35,8 +35,9 @@ inline constexpr std::string_view residues = "ACDEFGHIKLMNPQRSTVWYBOUXZ";
 /// "*" and "-" are left out. A text without any ">" is one record. What `alphabet` lacks becomes
 /// `other`. Throws IoError that names `path` and the line on a character that is no letter, and on
 /// a record without any.
+enum class Headers { skip, keep };
 Sequences read_fasta(std::string_view text, std::string_view alphabet, char other,
-                     const std::string& path);
+                     const std::string& path, Headers headers = Headers::skip);
 
 /// A recording.
 struct Recording {

@@ -19,12 +19,12 @@ struct Records {
   Sequences sequences;
 };
 
-Records read_records(const std::string& path) {
+Records read_records(const std::string& path, Headers headers) {
   Records r{path, {}};
   const FileBytes file = open_bytes(path, "promoters");
   require<IoError>(!file.bytes.empty(), "promoters", "{} is empty; expected records of FASTA",
                    path);
-  r.sequences = read_fasta(file.text(), bases, 'N', path);
+  r.sequences = read_fasta(file.text(), bases, 'N', path, headers);
   for (size_t i = 0; i < r.sequences.others.size(); ++i) {
     constexpr std::string_view codes = "URYSWKMBDHVX";
     const char c = r.sequences.others[i];
@@ -54,10 +54,12 @@ class Promoters final : public LabelledSequences {
     const DataSet& set = find_data_set("promoter");
     const std::string problem = missing_files(set, place);
     require<IoError>(problem.empty(), "promoters", "{}", problem);
-    for (const FoundFile& found : find_files(set, place)) {
-      if (!found.path.empty()) files_.push_back(read_records(found.path));
+    const std::vector<FoundFile> found = find_files(set, place);
+    const bool both_in_one = found.size() == 1;
+    for (const FoundFile& f : found) {
+      if (f.path.empty()) continue;
+      files_.push_back(read_records(f.path, both_in_one ? Headers::keep : Headers::skip));
     }
-    const bool both_in_one = find_files(set, place).size() == 1;
     std::vector<Record> of[2];  // negative, positive
     for (size_t f = 0; f < files_.size(); ++f) {
       const Sequences& s = files_[f].sequences;
@@ -69,6 +71,7 @@ class Promoters final : public LabelledSequences {
         require_length(f, i);
         of[label].push_back({f, i, label, false});
       }
+      files_[f].sequences.headers = {};  // they have been read
     }
     if (!both_in_one && files_.size() == 1) {
       for (Record r : of[1]) of[0].push_back({r.file, r.index, 0, true});
@@ -159,10 +162,9 @@ class Profiles final : public LabelledSequences {
         ++i;
         continue;
       }
-      const std::vector<NumpyArray> arrays = read_numpy(path);
-      require<IoError>(arrays.size() != 1 || !arrays[0].name.empty(), "profiles",
-                       "{} has one array; expected an .npz file with x and y", path);
-      add({find_array(arrays, "x", path), find_array(arrays, "y", path)}, file.part, split);
+      constexpr std::string_view names[] = {"x", "y"};
+      std::vector<NumpyArray> arrays = read_numpy(path, names);
+      add({std::move(arrays[0]), std::move(arrays[1])}, file.part, split);
     }
   }
 

@@ -29,6 +29,9 @@ TEST(Fasta, ReadsRecords) {
   const Sequences s = read_fasta(">one first\nACGT\nacgtn\r\n\n>two\nRYACGT", bases, 'N', "x");
   EXPECT_EQ(letters_of(s, bases), "ACGTACGTN|NNACGT|");
   EXPECT_EQ(s.unknown, 2);
+  EXPECT_TRUE(s.headers.empty());  // nobody asked for them
+  EXPECT_EQ(read_fasta(">one first\nACGT\n>two\nA", bases, 'N', "x", Headers::keep).headers,
+            (std::vector<std::string>{"one first", "two"}));
   EXPECT_EQ(letters_of(read_fasta("acg\nt\n", bases, 'N', "x"), bases), "ACGT|");
   const Sequences p = read_fasta(">p Split=0\nMKV*JX-\n", residues, 'X', "x");
   EXPECT_EQ(letters_of(p, residues), "MKVXX|");

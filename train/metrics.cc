@@ -114,21 +114,13 @@ void require_pairs(std::string_view op, size_t a, size_t b) {
           b);
 }
 
-/// How often each pair of a prediction and a label of 0 or 1 occurs.
-struct Table {
-  double hit = 0, false_alarm = 0, miss = 0, right_rejection = 0;
-
-  Table(std::string_view op, std::span<const int32_t> predictions,
-        std::span<const int32_t> labels) {
-    require_pairs(op, predictions.size(), labels.size());
-    for (size_t i = 0; i < labels.size(); ++i) {
-      const int32_t p = predictions[i], l = labels[i];
-      require((p == 0 || p == 1) && (l == 0 || l == 1), op,
-              "got the prediction {} and the label {}; expected 0 or 1", p, l);
-      ++(p == 1 ? (l == 1 ? hit : false_alarm) : (l == 1 ? miss : right_rejection));
-    }
-  }
-};
+BinaryCounts counts_of(std::string_view op, std::span<const int32_t> predictions,
+                       std::span<const int32_t> labels) {
+  require_pairs(op, predictions.size(), labels.size());
+  BinaryCounts counts;
+  for (size_t i = 0; i < labels.size(); ++i) counts.add(predictions[i], labels[i]);
+  return counts;
+}
 
 /// Ranks from 1; equal values share the mean of theirs.
 std::vector<double> ranks(std::span<const double> x) {
@@ -268,6 +260,24 @@ bool answer_matches(std::string_view answer, std::span<const std::string> refere
                      [&](const std::string& r) { return normal_answer(r) == normal; });
 }
 
+void BinaryCounts::add(int32_t prediction, int32_t label) {
+  require((prediction == 0 || prediction == 1) && (label == 0 || label == 1), "binary counts",
+          "got the prediction {} and the label {}; expected 0 or 1", prediction, label);
+  if (prediction == 1) {
+    ++(label == 1 ? hit : false_alarm);
+  } else {
+    ++(label == 1 ? miss : right_rejection);
+  }
+}
+
+double BinaryCounts::accuracy() const {
+  return (hit + right_rejection) / (hit + right_rejection + false_alarm + miss);
+}
+
+Overlap BinaryCounts::overlap() const {
+  return {hit > 0 ? hit / (hit + false_alarm) : 0, hit > 0 ? hit / (hit + miss) : 0};
+}
+
 double accuracy(std::span<const int32_t> predictions, std::span<const int32_t> labels) {
   require_pairs("accuracy", predictions.size(), labels.size());
   int64_t right = 0;
@@ -276,13 +286,11 @@ double accuracy(std::span<const int32_t> predictions, std::span<const int32_t> l
 }
 
 Overlap binary_overlap(std::span<const int32_t> predictions, std::span<const int32_t> labels) {
-  const Table t("f1", predictions, labels);
-  return {t.hit > 0 ? t.hit / (t.hit + t.false_alarm) : 0,
-          t.hit > 0 ? t.hit / (t.hit + t.miss) : 0};
+  return counts_of("f1", predictions, labels).overlap();
 }
 
 double matthews(std::span<const int32_t> predictions, std::span<const int32_t> labels) {
-  const Table t("matthews", predictions, labels);
+  const BinaryCounts t = counts_of("matthews", predictions, labels);
   const double given = t.hit + t.false_alarm, right = t.hit + t.miss,
                not_given = t.right_rejection + t.miss, wrong = t.right_rejection + t.false_alarm;
   const double scale =
@@ -323,31 +331,6 @@ std::optional<double> roc_auc(std::span<const double> scores, std::span<const in
   const double zeros = static_cast<double>(labels.size()) - ones;
   if (ones == 0 || zeros == 0) return std::nullopt;
   return (sum - ones * (ones + 1) / 2) / (ones * zeros);
-}
-
-MedianAuc median_auc(std::span<const double> scores, std::span<const int32_t> labels,
-                     int64_t answers) {
-  require_pairs("median_auc", scores.size(), labels.size());
-  const auto n = static_cast<size_t>(std::max<int64_t>(answers, 0));
-  require(n >= 1 && scores.size() % n == 0, "median_auc", "got {} scores of {} answers each",
-          scores.size(), answers);
-  std::vector<double> areas;
-  for (size_t a = 0; a < n; ++a) {
-    std::vector<double> own_scores;
-    std::vector<int32_t> own_labels;
-    for (size_t i = a; i < scores.size(); i += n) {
-      own_scores.push_back(scores[i]);
-      own_labels.push_back(labels[i]);
-    }
-    if (const auto area = roc_auc(own_scores, own_labels)) areas.push_back(*area);
-  }
-  MedianAuc result{.median = std::nan(""),
-                   .answers = static_cast<int64_t>(areas.size()),
-                   .skipped = answers - static_cast<int64_t>(areas.size())};
-  if (areas.empty()) return result;
-  std::sort(areas.begin(), areas.end());
-  result.median = (areas[(areas.size() - 1) / 2] + areas[areas.size() / 2]) / 2;
-  return result;
 }
 
 Tokens bleu_tokens(std::string_view text) {

@@ -55,6 +55,18 @@ Overlap answer_overlap(std::string_view answer, std::span<const std::string> ref
 /// Whether it is one of the references, after normal_answer().
 bool answer_matches(std::string_view answer, std::span<const std::string> references);
 
+/// How often each pair of a prediction and a label of 0 or 1 occurs.
+struct BinaryCounts {
+  double hit = 0, false_alarm = 0, miss = 0, right_rejection = 0;
+
+  /// Throws ValueError on other numbers than 0 and 1.
+  void add(int32_t prediction, int32_t label);
+  /// Share of right predictions; NaN of none.
+  double accuracy() const;
+  /// Of class 1.
+  Overlap overlap() const;
+};
+
 // Of n predictions. Each throws ValueError where the lengths differ or there are none.
 
 /// Share of equal pairs.
@@ -70,17 +82,6 @@ double spearman(std::span<const double> x, std::span<const double> y);
 /// The probability that a 1 has a higher score than a 0, ties counted as a half (Mann and Whitney);
 /// nothing where the labels are all the same.
 std::optional<double> roc_auc(std::span<const double> scores, std::span<const int32_t> labels);
-
-/// The median of roc_auc() over several answers, and of how many it is: answers whose labels are
-/// all the same have none.
-struct MedianAuc {
-  double median = 0;  ///< NaN where no answer has one
-  int64_t answers = 0, skipped = 0;
-};
-/// scores and labels are [samples, answers], row by row. Throws as roc_auc(), and ValueError unless
-/// answers >= 1 divides their number.
-MedianAuc median_auc(std::span<const double> scores, std::span<const int32_t> labels,
-                     int64_t answers);
 
 /// Corpus BLEU, 0 to 100: clipped n-grams up to 4, brevity penalty, exponential smoothing, case
 /// kept, Unicode punctuation and symbols apart but not between digits ("intl" of \cite post2018 ).

@@ -7,6 +7,7 @@
 #include "ops/copy.h"
 #include "train/metrics.h"
 #include "train/profiles.h"
+#include "train/roc_areas.h"
 
 namespace longspan {
 namespace {
@@ -120,17 +121,6 @@ const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
   return *encoder;
 }
 
-/// Answers [begin, end) of each sample alone.
-template <class T>
-std::vector<T> columns(const std::vector<T>& rows, int64_t answers, int64_t begin, int64_t end) {
-  std::vector<T> some;
-  for (size_t at = 0; at < rows.size(); at += static_cast<size_t>(answers)) {
-    const auto row = rows.begin() + static_cast<std::ptrdiff_t>(at);
-    some.insert(some.end(), row + begin, row + end);
-  }
-  return some;
-}
-
 }  // namespace
 
 LabelMaterial::LabelMaterial(const TrainingRun& run)
@@ -199,39 +189,38 @@ Material::Forward LabelMaterial::forward(int64_t i, Pass pass) const {
 
 LabelScores LabelMaterial::scores(const std::string& part) const {
   const NoGrad off;
-  std::vector<double> all;
-  std::vector<int32_t> labels, said;
   const size_t which = part_index(part);
+  const int64_t answers = source_->answers();
+  const auto all = static_cast<double>(size(part) * answers);
+  LabelScores s;
+  RocAreas areas(answers);
+  BinaryCounts counts;
   for (int64_t i = 0; i < size(part); i += run_.config.batch) {
     std::vector<LabelledSample> samples;
     for (int64_t row = i; row < std::min(i + run_.config.batch, size(part)); ++row) {
       samples.push_back(source_->sample(which, row));
     }
     const Labelled rows = stacked(samples);
-    for (const double z : cast(logits(rows, Pass{}), DType::f64).to_vector<double>()) {
-      all.push_back(z);
-      said.push_back(z > 0 ? 1 : 0);
+    const std::vector<double> scores = cast(logits(rows, Pass{}), DType::f64).to_vector<double>();
+    const std::vector<int32_t> labels = rows.labels.to_vector<int32_t>();
+    for (size_t k = 0; k < scores.size(); ++k) {
+      const double z = labels[k] == 1 ? -scores[k] : scores[k];
+      s.nats += (std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)))) / all;
+      counts.add(scores[k] > 0 ? 1 : 0, labels[k]);
     }
-    for (const int32_t y : rows.labels.to_vector<int32_t>()) labels.push_back(y);
+    areas.add(scores, labels);
   }
-  LabelScores s;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const double z = labels[i] == 1 ? -all[i] : all[i];
-    s.nats += (std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)))) / double(all.size());
-  }
-  const int64_t answers = source_->answers();
-  s.accuracy = accuracy(said, labels);
-  s.f1 = binary_overlap(said, labels).f1();
-  s.auc = median_auc(all, labels, answers);
+  s.accuracy = counts.accuracy();
+  s.f1 = counts.overlap().f1();
+  const std::vector<std::optional<double>> found = areas.areas();
+  s.auc = median_auc(found);
   if (answers == 919) {  // in the order of the published data
     struct Kind {
       const char* name;
-      int64_t begin, end;
+      size_t begin, end;
     };
     for (const Kind& k : {Kind{"dhs", 0, 125}, Kind{"tf", 125, 815}, Kind{"hm", 815, 919}}) {
-      s.kinds.emplace_back(k.name,
-                           median_auc(columns(all, answers, k.begin, k.end),
-                                      columns(labels, answers, k.begin, k.end), k.end - k.begin));
+      s.kinds.emplace_back(k.name, median_auc(std::span(found).subspan(k.begin, k.end - k.begin)));
     }
   }
   return s;

@@ -11,6 +11,7 @@
 #include "models/encoder.h"
 #include "models/generate.h"
 #include "train/metrics.h"
+#include "train/roc_areas.h"
 #include "train/sequence_pairs.h"
 #include "train/tasks.h"
 

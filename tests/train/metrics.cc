@@ -3,8 +3,11 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/generator.h"
+#include "core/memory.h"
 #include "tests/train/scratch.h"
 #include "train/json.h"
+#include "train/roc_areas.h"
 
 namespace longspan {
 namespace {
@@ -144,17 +147,57 @@ TEST(TasksAndData, Test3_MedianAreaUnderTheCurve) {
   // Three answers: 0.75 as in test 3, 1, and one whose labels are all the same.
   const std::vector<double> scores = {.1, .1, 5, .4, .2, 5, .35, .3, 5, .8, .9, 5};
   const std::vector<int32_t> labels = {0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1};
-  const MedianAuc m = median_auc(scores, labels, 3);
-  EXPECT_DOUBLE_EQ(m.median, (0.75 + 1) / 2);
-  EXPECT_EQ(m.answers, 2);
-  EXPECT_EQ(m.skipped, 1);
-  EXPECT_DOUBLE_EQ(
-      median_auc(std::vector<double>{.1, .4, .35, .8}, std::vector<int32_t>{0, 0, 1, 1}, 1).median,
-      0.75);
-  EXPECT_TRUE(
-      std::isnan(median_auc(std::vector<double>{1, 2}, std::vector<int32_t>{1, 1}, 1).median));
-  EXPECT_THROW(median_auc(scores, labels, 5), ValueError);
-  EXPECT_THROW(median_auc(scores, labels, 0), ValueError);
+  for (const int64_t most : {int64_t{100}, int64_t{0}, int64_t{6}}) {
+    RocAreas areas(3, most);
+    const auto half = std::span(scores).first(6);
+    areas.add(half, std::span(labels).first(6));
+    areas.add(std::span(scores).subspan(6), std::span(labels).subspan(6));
+    const MedianAuc m = median_auc(areas.areas());
+    EXPECT_EQ(m.answers, 2);
+    EXPECT_EQ(m.skipped, 1);
+    if (most == 100) {
+      EXPECT_DOUBLE_EQ(m.median, (0.75 + 1) / 2);
+    }
+  }
+  EXPECT_TRUE(std::isnan(median_auc(RocAreas(2).areas()).median));
+  EXPECT_THROW(RocAreas(0), ValueError);
+  RocAreas areas(3);
+  EXPECT_THROW(areas.add(std::span(scores).first(4), std::span(labels).first(4)), ValueError);
+  EXPECT_THROW(areas.add(scores, std::span(labels).first(3)), ValueError);
+  EXPECT_THROW(areas.add(std::vector<double>{1, 2, 3}, std::vector<int32_t>{0, 1, 2}), ValueError);
+}
+
+// As many scores as are kept, ten times over: memory stays, and areas are those of all scores.
+TEST(RocAreas, AreBoundedInMemory) {
+  constexpr int64_t answers = 7, rows = 1000, batches = 100, most = 10 * rows * answers;
+  const Generator gen{3};
+  std::vector<std::vector<double>> scores(answers);
+  std::vector<std::vector<int32_t>> labels(answers);
+  RocAreas areas(answers, most);
+  const int64_t before = memory_tracker().live()[Category::data];
+  memory_tracker().reset_peak();
+  for (int64_t b = 0; b < batches; ++b) {
+    std::vector<double> z;
+    std::vector<int32_t> y;
+    for (int64_t i = 0; i < rows * answers; ++i) {
+      const auto a = static_cast<size_t>(i % answers);
+      const int64_t at = b * rows * answers + i;
+      y.push_back(to_uniform(philox_word(gen.fork("y").key, at)) < 0.1 ? 1 : 0);
+      // Of a few distinct values, all nearly equal, or far apart.
+      const double u = to_uniform(philox_word(gen.fork("z").key, at)) + 0.3 * y.back();
+      z.push_back(double{static_cast<float>(a == 0   ? std::floor(4 * u)
+                                            : a == 1 ? 1e-3 * u - 5
+                                                     : 10.0 * u * static_cast<double>(a))});
+      scores[a].push_back(z.back());
+      labels[a].push_back(y.back());
+    }
+    areas.add(z, y);
+  }
+  EXPECT_LT(memory_tracker().peak()[Category::data] - before,
+            most * 6 + answers * 4096 * (4 + 2 * 8));
+  const std::vector<std::optional<double>> found = areas.areas();
+  for (size_t a = 0; a < answers; ++a) EXPECT_NEAR(*found[a], *roc_auc(scores[a], labels[a]), 1e-5);
+  EXPECT_DOUBLE_EQ(*found[0], *roc_auc(scores[0], labels[0]));  // of few values none is lost
 }
 
 }  // namespace

@@ -118,6 +118,18 @@ void score_labels(const LabelMaterial& material, const std::string& part, Member
   }
 }
 
+/// What may be done about an empty part.
+std::string why_empty(const RunConfig& config, const Material& material) {
+  const std::string_view split =
+      config.split.empty() ? find_data_set(config.task).split : config.split;
+  if (!split.empty()) return fmt::format(" with --split {}", split);
+  std::string others;
+  for (const char* part : {"train", "valid", "test"}) {
+    if (material.size(part) > 0) others += fmt::format("{}{}", others.empty() ? "" : " or ", part);
+  }
+  return fmt::format(": there is no file of it; expected --part {}", others);
+}
+
 }  // namespace
 
 int eval_command(int argc, const char* const* argv) {
@@ -136,10 +148,8 @@ int eval_command(int argc, const char* const* argv) {
   const std::unique_ptr<Material> material = open_material(run);
   const std::string part = line.value("--part") != nullptr ? *line.value("--part") : "valid";
   const int64_t size = material->size(part);
-  const std::string_view split =
-      run.config.split.empty() ? find_data_set(run.config.task).split : run.config.split;
-  require(size > 0, "--part", "the {} part of {} is empty with --split {}", part, run.config.task,
-          split);
+  require(size > 0, "--part", "the {} part of {} is empty{}", part, run.config.task,
+          why_empty(run.config, *material));
 
   const auto start = std::chrono::steady_clock::now();
   const double bits = material->bits(part);

@@ -80,12 +80,52 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
   return std::make_unique<Adam>(weights, adam);
 }
 
+namespace {
+
+/// What the numbers of a run's tokens stand for.
+struct TokenKind {
+  std::string name;
+  std::string identity;  // equal where they stand for the same
+};
+
+TokenKind tokens_of(const RunConfig& c) {
+  const DataSet& set = find_data_set(c.task);
+  const std::string tokenizer = set.kind == DataKind::chars ? "char27" : c.tokenizer;
+  if (!tokenizer.empty() && tokenizer != "bytes") {
+    return {tokenizer, fmt::format("{:x}", open_tokenizer(tokenizer)->hash())};
+  }
+  const auto plain = [](const std::string& name) { return TokenKind{name, name}; };
+  switch (set.kind) {
+    case DataKind::bytes:
+    case DataKind::documents:
+    case DataKind::choices:
+    case DataKind::trivia:
+      return plain("bytes");
+    case DataKind::words:
+      return plain(fmt::format("words of {}", set.id));
+    case DataKind::motifs:
+      return plain(fmt::format("runs of {} bases", c.motifs.task.kmer));
+    case DataKind::promoters:
+    case DataKind::profiles:
+      return plain(fmt::format("runs of {} bases", c.profiles.tokens.k));
+    default:
+      return plain(fmt::format("{}s", unit_of(set.kind)));
+  }
+}
+
+}  // namespace
+
 Started start_from_run(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
   const std::string checkpoint = newest_checkpoint(start.from);
   require<IoError>(!checkpoint.empty(), "--from",
                    "{} holds no checkpoint; expected the folder of a trained run", start.from);
   const RunConfig there = make_config(read_toml(start.from + "/config.toml"));
+  const TokenKind here = tokens_of(run.config), others = tokens_of(there);
+  require(here.identity == others.identity, "--from",
+          "the tokens of this run are {}, and those of {} are {}, whose numbers stand for other "
+          "things; expected --tokenizer and data as there, or another run",
+          here.name, start.from, others.name);
   const int64_t offset = position_offset(*run.config.model);
   require(position_offset(*there.model) == offset, "model.position_offset",
           "got {}, and {} in {}; expected the same", offset, position_offset(*there.model),
@@ -95,6 +135,8 @@ Started start_from_run(const TrainingRun& run) {
   try {
     std::vector<std::string> heads = start_from(*run.model, *other, offset, start.positions);
     return {values["step"].integer(), std::move(heads)};
+  } catch (const OutOfMemory&) {
+    throw;
   } catch (const Error& e) {
     fail("--from", "{} cannot start from {}, a run of {}: {}", run.config.model_name, start.from,
          there.model_name, e.what());

@@ -35,7 +35,8 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& options,
 /// Gives the model the parameters of the newest checkpoint of the run in config.start.from, by name
 /// (start_from() of models/convert.h); returns the step of that checkpoint, and the names of heads
 /// that are new. Throws IoError where
-/// there is none, ValueError and ShapeError where the two models have other parameters.
+/// there is none, ValueError and ShapeError where the two models have other parameters, or the two
+/// runs other tokens.
 struct Started {
   int64_t step = 0;
   std::vector<std::string> heads;

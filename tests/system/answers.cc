@@ -296,6 +296,9 @@ TEST_F(WikiHop, IsLearntByHeart) {
     EXPECT_NE(scored.err.find("100.00 % of questions right"), std::string::npos) << scored.err;
     EXPECT_EQ(parse_json(scored.last_line())["train_part_accuracy"].number(), 100);
     EXPECT_LT(parse_json(scored.last_line())["train_part_bpb"].number(), 0.5);
+    refused({"eval", "--out", out, "--part", "test"},
+            {"--part: the test part of wikihop is empty: there is no file of it; expected --part "
+             "train or valid"});
   }
 }
 

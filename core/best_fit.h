@@ -40,6 +40,11 @@ class BestFit {
   void release(char* at, int64_t bytes);
   /// Bytes below the highest address ever handed out that are free, and not given up.
   int64_t held_free() const { return free_ - given_up_; }
+  /// Ends the range where the highest address ever handed out is; how many bytes it has left.
+  int64_t trim() {
+    end_ = top_;
+    return end_ - begin_;
+  }
 
  private:
   static constexpr int64_t small_limit = 2048;  // requests up to here: lists of equal blocks

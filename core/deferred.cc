@@ -1,5 +1,6 @@
 #include "core/deferred.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,54 +11,113 @@
 #include "core/shape.h"
 
 namespace longspan::deferred {
+
 namespace {
 
 constexpr size_t kMost = 256;
 constexpr int64_t kBytes = 2 * static_cast<int64_t>(sizeof(int64_t));  // of an outcome
 
-struct Pending {
-  std::unique_ptr<Scratch> outcomes;
+}  // namespace
+
+struct Batch {
+  explicit Batch(Device on) : device(on), outcomes(static_cast<int64_t>(kMost) * kBytes, on) {}
+
+  bool full() const { return complaints.size() == kMost; }
+  View add(Complaint complain) {
+    View found;
+    found.data = outcomes.as<int64_t>() + 2 * complaints.size();
+    found.dtype = DType::i64;
+    found.device = device;
+    found.shape = {2};
+    found.strides = {1};
+    complaints.push_back(std::move(complain));
+    scopes.push_back(Scope::path());
+    return found;
+  }
+
+  Device device;
+  Scratch outcomes;
   std::vector<Complaint> complaints;
   std::vector<std::string> scopes;  // where they were added
 };
 
+namespace {
+
+using Batches = std::vector<std::shared_ptr<Batch>>;
+
 // Of the one device that is not the host. Each thread has its own, so that what a check writes is
-// read behind it in the stream, and a complaint reaches the thread that asked.
-thread_local Pending pending;
+// read behind it in the stream, and a complaint reaches the thread that asked. The last one may get
+// more checks, unless it is that of a replay.
+thread_local Batches pending;
+thread_local Batch* open = nullptr;          // the last of `pending`, where it may
+thread_local Batches* recording = nullptr;  // where checks go instead
 
-}  // namespace
-
-View add(Device device, Complaint complain) {
-  Pending& p = pending;
-  if (device.kind == DeviceKind::cuda && p.complaints.size() == kMost) settle(device);
-  if (p.outcomes == nullptr) {
-    p.outcomes = std::make_unique<Scratch>(static_cast<int64_t>(kMost) * kBytes, device);
+void complain_of(const Batch& batch, const std::vector<int64_t>& found) {
+  for (size_t i = 0; i < batch.complaints.size(); ++i) {
+    if (found[2 * i] < 0) continue;
+    const ScopeAt scope(batch.scopes[i]);
+    batch.complaints[i](found[2 * i], found[2 * i + 1]);
   }
-  View found;
-  found.data = p.outcomes->as<int64_t>() + 2 * p.complaints.size();
-  found.dtype = DType::i64;
-  found.device = device;
-  found.shape = {2};
-  found.strides = {1};
-  p.complaints.push_back(std::move(complain));
-  p.scopes.push_back(Scope::path());
+}
+
+std::vector<int64_t> outcomes_of(const Batch& batch) {
+  std::vector<int64_t> found(2 * batch.complaints.size());
+  copy_to_host(batch.device, found.data(), batch.outcomes.data(),
+               static_cast<int64_t>(found.size() * sizeof(int64_t)));
   return found;
 }
 
-void settle(Device device) {
-  if (device.kind != DeviceKind::cuda) return;
-  Pending done;
-  std::swap(done, pending);
-  if (done.complaints.empty()) return;
-  std::vector<int64_t> found(2 * done.complaints.size());
-  copy_to_host(device, found.data(), done.outcomes->data(),
-               static_cast<int64_t>(done.complaints.size()) * kBytes);
-  done.outcomes.reset();
-  for (size_t i = 0; i < done.complaints.size(); ++i) {
-    if (found[2 * i] < 0) continue;
-    const ScopeAt scope(done.scopes[i]);
-    done.complaints[i](found[2 * i], found[2 * i + 1]);
+View place_for(Device device, Complaint complain) {
+  if (recording != nullptr) {
+    if (recording->empty() || recording->back()->full()) {
+      recording->push_back(std::make_shared<Batch>(device));
+    }
+    return recording->back()->add(std::move(complain));
   }
+  if (open != nullptr && open->full()) settle(device);
+  if (open == nullptr) {
+    pending.push_back(std::make_shared<Batch>(device));
+    open = pending.back().get();
+  }
+  return open->add(std::move(complain));
+}
+
+}  // namespace
+
+void check(Device device, const std::function<void(View found)>& run, Complaint complain) {
+  if (device.kind == DeviceKind::cuda) return run(place_for(device, std::move(complain)));
+  int64_t found[] = {-1, 0};
+  run({found, DType::i64, device, {2}, {1}});
+  if (found[0] >= 0) complain(found[0], found[1]);
+}
+
+void settle(Device device) {
+  if (device.kind != DeviceKind::cuda || recording != nullptr) return;
+  open = nullptr;
+  const Batches done = std::exchange(pending, {});
+  // All are read before the first complaint.
+  std::vector<std::vector<int64_t>> found;
+  for (const auto& batch : done) found.push_back(outcomes_of(*batch));
+  for (size_t i = 0; i < done.size(); ++i) complain_of(*done[i], found[i]);
+}
+
+Recorded::Recorded() = default;
+Recorded::~Recorded() = default;
+
+void Recorded::start() { recording = &batches_; }
+void Recorded::stop() { recording = nullptr; }
+
+void Recorded::settle() {
+  for (const auto& batch : batches_) {
+    if (std::find(pending.begin(), pending.end(), batch) == pending.end()) continue;
+    return deferred::settle(batch->device);
+  }
+}
+
+void Recorded::pend() {
+  if (batches_.empty()) return;
+  pending.insert(pending.end(), batches_.begin(), batches_.end());
+  open = nullptr;
 }
 
 }  // namespace longspan::deferred

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/host_device.h"
+#include "core/live.h"
 
 namespace longspan {
 
@@ -156,24 +157,38 @@ LONGSPAN_HD inline uint64_t drop_threshold(double p) {
 /// philox_word(key, i) on every device; several draws from one key are the same numbers, so fork.
 struct Generator {
   uint64_t key = 0;
+  /// Which generator of the step that is being recorded this is, and of what it was forked; 0 where
+  /// none is (core/graph.h).
+  uint32_t recorded = 0;
 
   /// An independent generator for a number or a name.
-  constexpr Generator fork(uint64_t n) const { return {mix(key ^ mix(n + 0x9E3779B97F4A7C15u))}; }
+  constexpr Generator fork(uint64_t n) const { return forked(mix(n + 0x9E3779B97F4A7C15u)); }
   constexpr Generator fork(std::string_view name) const {
     uint64_t h = 0xCBF29CE484222325u;  // FNV-1a
     for (const char c : name) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-    return {mix(key ^ mix(h ^ 0x5851F42D4C957F2Du))};
+    return forked(mix(h ^ 0x5851F42D4C957F2Du));
   }
+  /// The key of the fork that `tag` stands for.
+  static constexpr uint64_t forked_key(uint64_t key, uint64_t tag) { return mix(key ^ tag); }
+
+  /// The key as kernels are given it: in a recorded step, that of the step which is replayed.
+  Live<uint64_t> live_key() const { return recorded == 0 ? Live<uint64_t>(key) : recorded_key(); }
+
+  friend bool operator==(const Generator&, const Generator&) = default;
 
  private:
+  constexpr Generator forked(uint64_t tag) const {
+    const uint64_t next = forked_key(key, tag);
+    return {next, recorded == 0 ? 0 : recorded_fork(tag)};
+  }
+  uint32_t recorded_fork(uint64_t tag) const;  // these two: core/graph.cc
+  Live<uint64_t> recorded_key() const;
+
   static constexpr uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64, a bijection
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
   }
-
- public:
-  friend bool operator==(const Generator&, const Generator&) = default;
 };
 
 /// What a forward pass is told besides its inputs. Seed, step, layer and site are forked into

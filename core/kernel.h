@@ -2,17 +2,25 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
+#include <cstdint>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/device.h"
 
 namespace longspan {
 
+/// How many threads record the calls of kernels (core/graph.h).
+inline constinit std::atomic<int> recording_threads{0};
+
 /// What all kernels have in common: a name and a count of calls for each kind of device.
 class KernelBase {
  public:
-  explicit constexpr KernelBase(const char* name) : name_(name) {}
+  /// `host`: whether the host reads or gives something in the call, so that no recording can hold
+  /// it (core/graph.h).
+  explicit constexpr KernelBase(const char* name, bool host = false) : name_(name), host_(host) {}
   KernelBase(const KernelBase&) = delete;
   KernelBase& operator=(const KernelBase&) = delete;
 
@@ -33,8 +41,28 @@ class KernelBase {
   [[noreturn]] void fail_missing(Device device) const;
   void count(size_t i) { calls_[i].fetch_add(1, std::memory_order_relaxed); }
 
+  /// Throws NotImplemented where this thread records the device and the host has a part in the
+  /// call. `sum` is what tells this call from others, as far as its numbers do.
+  void note_recorded(Device device, uint64_t sum) const;
+
+  template <class T>
+  static void mix(uint64_t& sum, const T& argument) {
+    if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+      uint64_t bits = 0;
+      if constexpr (std::is_floating_point_v<T>) {
+        bits = std::bit_cast<uint64_t>(static_cast<double>(argument));
+      } else {
+        bits = static_cast<uint64_t>(argument);
+      }
+      sum = (sum ^ bits) * 0x100000001B3u;
+    } else if constexpr (requires { argument.numel(); }) {
+      sum = (sum ^ static_cast<uint64_t>(argument.numel())) * 0x100000001B3u;
+    }
+  }
+
  private:
   const char* name_;
+  bool host_;
   std::array<std::atomic<long>, device_kind_count> calls_{};
 };
 
@@ -50,7 +78,7 @@ class Kernel<void(Args...)> final : public KernelBase {
  public:
   using Function = void (*)(Args...);
 
-  explicit constexpr Kernel(const char* name) : KernelBase(name) {}
+  explicit constexpr Kernel(const char* name, bool host = false) : KernelBase(name, host) {}
 
   void set(DeviceKind kind, Function f) {
     slots_[static_cast<size_t>(kind)] = f;
@@ -65,6 +93,11 @@ class Kernel<void(Args...)> final : public KernelBase {
       fail_missing(device);
     }
     count(i);
+    if (recording_threads.load(std::memory_order_relaxed) > 0) {
+      uint64_t sum = 0;
+      (mix(sum, args), ...);
+      note_recorded(device, sum);
+    }
     slots_[i](args...);
   }
 

@@ -2,18 +2,41 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
+#include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
 
+#include "core/best_fit.h"
 #include "core/error.h"
 #include "core/scope.h"
 
 namespace longspan {
+
+struct memory::RegionState {
+  int64_t first_bytes;  // of its first chunk
+  int64_t bytes = 0;    // of its chunks
+  int64_t blocks = 0;   // that live in them
+  bool ended = false;   // whether the Region is gone
+  std::vector<std::pair<void*, int64_t>> kept;  // blocks of others
+};
+
 namespace {
+
+/// Addresses that a Region has taken.
+struct Chunk {
+  int64_t bytes;
+  BestFit blocks;
+  memory::RegionState* owner;
+};
 
 /// The counts of one device; everything under its mutex.
 struct Ledger {
   std::mutex mutex;
+  std::map<char*, Chunk> chunks;
   memory::Source source;
   Usage live, peak;
   int64_t total = 0, peak_total = 0, blocks = 0, allocations = 0, fail_after = -1;
@@ -39,7 +62,8 @@ std::string bytes_text(int64_t bytes) {
 
 std::string_view name_of(Category category) {
   constexpr std::string_view names[] = {"parameter", "gradient", "optimizer", "saved", "workspace",
-                                        "memory",    "data",     "cache",     "other"};
+                                        "memory",    "data",     "cache",     "graph",
+                                        "other"};
   return names[static_cast<size_t>(category)];
 }
 
@@ -194,6 +218,124 @@ void LeakCheck::step() {
 }
 
 namespace memory {
+namespace {
+
+// Where this thread's blocks come from, and of what device.
+thread_local RegionState* entered = nullptr;
+thread_local DeviceKind entered_kind = DeviceKind::cpu;
+
+bool enters(Device device) { return entered != nullptr && entered_kind == device.kind; }
+
+// Bytes of the device that are set apart (or, below 0, no longer).
+void set_apart(Ledger& l, int64_t bytes) {
+  l.live[Category::graph] += bytes;
+  l.total += bytes;
+  if (l.total > l.peak_total) {
+    l.peak_total = l.total;
+    l.peak = snapshot(l, l.live);
+  }
+}
+
+// A block of the region, from the device where it needs more; null where there is no room.
+void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
+  constexpr int64_t least = int64_t{1} << 20;
+  char* data = nullptr;
+  for (auto& [at, chunk] : l.chunks) {
+    if (chunk.owner == &region) data = chunk.blocks.allocate(block);
+    if (data != nullptr) break;
+  }
+  if (data == nullptr) {
+    const int64_t wanted = region.bytes == 0 ? region.first_bytes : region.bytes / 8;
+    int64_t bytes = block_bytes(std::max({block, wanted, least}));
+    void* at = l.source.allocate(bytes);
+    if (at == nullptr) at = l.source.allocate(bytes = block);
+    if (at == nullptr) return nullptr;
+    auto* const begin = static_cast<char*>(at);
+    Chunk& chunk = l.chunks[begin] = {bytes, BestFit(begin, bytes, bytes), &region};
+    region.bytes += bytes;
+    set_apart(l, bytes);
+    data = chunk.blocks.allocate(block);
+  }
+  ++region.blocks;
+  l.live[Category::graph] -= block;
+  l.total -= block;  // it is counted as a block instead
+  return data;
+}
+
+// Gives back what an ended region has.
+void give_back(Ledger& l, RegionState* region) {
+  for (auto at = l.chunks.begin(); at != l.chunks.end();) {
+    if (at->second.owner != region) {
+      ++at;
+      continue;
+    }
+    l.source.release(at->first, at->second.bytes);
+    set_apart(l, -at->second.bytes);
+    at = l.chunks.erase(at);
+  }
+  for (const auto& [data, bytes] : region->kept) {
+    l.source.release(data, bytes);
+    set_apart(l, -bytes);
+  }
+  delete region;
+}
+
+// Whether a block has come from a region, or is kept by the one that this thread is in.
+bool release_apart(Ledger& l, Device device, void* data, int64_t block) {
+  auto at = l.chunks.upper_bound(static_cast<char*>(data));
+  RegionState* region = nullptr;
+  if (at != l.chunks.begin() && std::prev(at)->first + std::prev(at)->second.bytes > data) {
+    Chunk& chunk = std::prev(at)->second;
+    chunk.blocks.release(static_cast<char*>(data), block);
+    region = chunk.owner;
+    --region->blocks;
+  } else if (enters(device)) {
+    entered->kept.emplace_back(data, block);
+  } else {
+    return false;
+  }
+  set_apart(l, block);
+  if (region != nullptr && region->ended && region->blocks == 0) give_back(l, region);
+  return true;
+}
+
+}  // namespace
+
+Region::Region(Device device, int64_t bytes) : device_(device), state_(new RegionState{bytes, 0, 0, false, {}}) {}
+
+Region::~Region() {
+  Ledger& l = ledger(device_);
+  const std::lock_guard lock(l.mutex);
+  state_->ended = true;
+  if (state_->blocks == 0) give_back(l, state_);
+}
+
+void Region::enter() {
+  require(entered == nullptr, "memory region", "this thread is in one already");
+  entered = state_;
+  entered_kind = device_.kind;
+}
+
+void Region::leave() { entered = nullptr; }
+
+void Region::trim() {
+  Ledger& l = ledger(device_);
+  const std::lock_guard lock(l.mutex);
+  for (auto& [at, chunk] : l.chunks) {
+    if (chunk.owner != state_) continue;
+    const int64_t used = chunk.blocks.trim(), rest = chunk.bytes - used;
+    if (rest == 0 || used == 0) continue;
+    l.source.release(at + used, rest);
+    chunk.bytes = used;
+    state_->bytes -= rest;
+    set_apart(l, -rest);
+  }
+}
+
+int64_t Region::bytes() const {
+  const std::lock_guard lock(ledger(device_).mutex);
+  return state_->bytes;
+}
 
 void set_source(DeviceKind kind, const Source& source) { ledger({kind, 0}).source = source; }
 
@@ -207,7 +349,9 @@ void* allocate(Device device, int64_t bytes, Category category) {
     void* data = nullptr;
     const bool injected = l.fail_after == 0;
     if (l.fail_after >= 0) --l.fail_after;
-    if (!injected && l.source.allocate != nullptr) data = l.source.allocate(block);
+    if (!injected && l.source.allocate != nullptr) {
+      data = enters(device) ? allocate_apart(l, *entered, block) : l.source.allocate(block);
+    }
     if (data != nullptr) {
       l.live[category] += block;
       l.total += block;
@@ -237,7 +381,9 @@ void release(Device device, void* data, int64_t bytes, Category category) noexce
   l.total -= block;
   --l.blocks;
   if (MemoryTrace* t = l.trace) t->went(data);
-  l.source.release(data, block);
+  if ((l.chunks.empty() && !enters(device)) || !release_apart(l, device, data, block)) {
+    l.source.release(data, block);
+  }
 }
 
 void recategorize(Device device, const void* data, int64_t bytes, Category from,

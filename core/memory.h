@@ -15,7 +15,8 @@
 namespace longspan {
 
 /// What bytes are for. `other` becomes `saved` while an op keeps it for its backward; `cache` is
-/// kept for later calls within a bound, and could be made anew.
+/// kept for later calls within a bound, and could be made anew; `graph` is set apart for a recorded
+/// step and holds no block now.
 enum class Category : uint8_t {
   parameter,
   gradient,
@@ -25,9 +26,10 @@ enum class Category : uint8_t {
   memory,
   data,
   cache,
+  graph,
   other
 };
-inline constexpr int category_count = 9;
+inline constexpr int category_count = 10;
 /// "parameter" and so on: the keys of files and tables.
 std::string_view name_of(Category category);
 
@@ -156,16 +158,41 @@ struct Source {
 };
 void set_source(DeviceKind kind, const Source& source);
 
+struct RegionState;
+/// Memory of one device that is set apart. What a thread asks for between enter() and leave() comes
+/// from it, and goes back to it alone, whenever that is; what others had before and release in
+/// between is kept as well. All of it is given back with the Region, or, where some of its blocks
+/// live on, with the last of them. Counts as Category::graph where no block lives.
+class Region {
+ public:
+  /// Its first request takes `bytes` from the device.
+  Region(Device device, int64_t bytes);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  void enter();
+  void leave();
+  /// Gives back what none of its blocks has reached. Blocks may come from it afterwards, too.
+  void trim();
+  /// What it has taken from the device, without what it keeps of others.
+  int64_t bytes() const;
+
+ private:
+  Device device_;
+  RegionState* state_;
+};
+
 }  // namespace memory
 
 /// Copies bytes between devices, in order with the work submitted before.
 inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_to_host{
-    "copy_to_host"};
+    "copy_to_host", true};
 inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_from_host{
-    "copy_from_host"};
+    "copy_from_host", true};
 inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_within{"copy_within"};
 inline constinit Kernel<void(void* to, int64_t bytes)> set_zero{"set_zero"};
-inline constinit Kernel<void()> wait_for_device{"wait_for_device"};
+inline constinit Kernel<void()> wait_for_device{"wait_for_device", true};
 /// *count = how many devices of the kind this process can use; a backend may be built in without.
 inline constinit Kernel<void(int* count)> count_devices{"count_devices"};
 

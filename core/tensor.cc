@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/deferred.h"
+#include "core/graph.h"
 #include "core/kernel.h"
 
 namespace longspan {
@@ -50,7 +51,7 @@ Tensor Tensor::from_bytes(const void* values, int64_t count, const Shape& shape,
   require<ShapeError>(count == checked_numel("tensor", shape), "tensor",
                       "{} values for the shape {}", count, to_string(shape));
   Tensor t = empty(shape, dtype, device);
-  if (count > 0) copy_from_host(device, t.storage_->data(), values, t.nbytes());
+  if (count > 0) graph::upload(device, t.storage_->data(), values, t.nbytes());
   return t;
 }
 

@@ -6,6 +6,7 @@
 #include "cpu/simd-inl.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -359,14 +360,16 @@ void total(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y)
   });
 }
 
-void find_outside(ConstView x, double low, double high, int64_t* position) {
-  *position = -1;
+void find_outside(ConstView x, double low, double high, View found) {
+  auto* const to = found.as<int64_t>();
+  to[0] = -1;
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     for (int64_t i = 0; i < x.dim(0); ++i) {
       const auto value = static_cast<double>(static_cast<Accumulator<T>>(x.as<T>()[i]));
       if (value >= low && value <= high) continue;
-      *position = i;
+      to[0] = i;
+      to[1] = std::bit_cast<int64_t>(value);
       return;
     }
   });

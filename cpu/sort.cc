@@ -103,7 +103,7 @@ void topk(ConstView x, bool descending, View work, View indices) {
   });
 }
 
-void invert_permutation(ConstView order, View inverse, int64_t* twice) {
+void invert_permutation(ConstView order, View inverse, View found) {
   const int64_t rows = order.dim(0), n = order.dim(1);
   std::atomic<int64_t> bad{rows * n};
   visit_dtype(order.dtype, [&](auto tag) {
@@ -123,8 +123,9 @@ void invert_permutation(ConstView order, View inverse, int64_t* twice) {
         place = i;
       }
     });
+    if (bad < rows * n) found.as<int64_t>()[1] = static_cast<int64_t>(order.as<T>()[bad]);
   });
-  *twice = bad < rows * n ? bad.load() : -1;
+  found.as<int64_t>()[0] = bad < rows * n ? bad.load() : -1;
 }
 
 }  // namespace

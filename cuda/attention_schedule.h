@@ -103,7 +103,7 @@ struct SegmentTables {
 
 /// Dropout of one call, see kernels::AttentionDropout.
 struct Draws {
-  uint64_t key = 0;
+  Live<uint64_t> key;
   uint32_t threshold = 0;
   bool active = false;
   double scale = 1;  // 1 / (1 - p)

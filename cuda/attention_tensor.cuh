@@ -131,7 +131,7 @@ class TensorPass {
     LONGSPAN_ROLLED for (int at = 0; at < m * n; ++at) {
       const int32_t* const query = queries + at / n * 16 + lane / 4;
       const auto upper = static_cast<uint32_t>(query[0]), lower = static_cast<uint32_t>(query[8]);
-      d.key = x.sizes.draws.key + static_cast<uint64_t>(unknown_zero(query[0]));
+      d.key = uint64_t{x.sizes.draws.key} + static_cast<uint64_t>(unknown_zero(query[0]));
       Bits four = 0;
       if (keys != nullptr) {
         LONGSPAN_ROLLED for (int e = 0; e < 4; ++e) {
@@ -808,7 +808,7 @@ struct TensorKeyGradients {
         const int r = at / 4 * 8 + t + at % 2, c = own + lane / 4 + (at % 4 < 2 ? 0 : 8);
         const auto query = static_cast<uint32_t>(shared.query[side][r]),
                    key = static_cast<uint32_t>(shared.key[c]);
-        d.key = x.sizes.draws.key + static_cast<uint64_t>(unknown_zero(shared.query[side][r]));
+        d.key = uint64_t{x.sizes.draws.key} + static_cast<uint64_t>(unknown_zero(shared.query[side][r]));
         kept |= static_cast<uint32_t>(
                     d.keeps(common.number, query, key, static_cast<uint32_t>(segment)))
                 << at;

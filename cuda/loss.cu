@@ -377,15 +377,23 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-void find_outside(ConstView x, double low, double high, int64_t* position) {
-  const Scratch first(sizeof(int64_t), x.device);
-  check(cudaMemsetAsync(first.data(), 0xff, sizeof(int64_t), stream()), "find_outside");
+/// found[1] = the bits of the number at place found[0], where there is one.
+template <class T>
+__global__ void name_outside_kernel(const T* x, int64_t* found) {
+  if (found[0] < 0) return;
+  found[1] = __double_as_longlong(static_cast<double>(static_cast<Accumulator<T>>(x[found[0]])));
+}
+
+void find_outside(ConstView x, double low, double high, View found) {
+  constexpr const char* name = "find_outside";
+  auto* const to = found.as<int64_t>();
+  check(cudaMemsetAsync(to, 0xff, 2 * sizeof(int64_t), stream()), name);  // -1
   visit_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    launch("find_outside", outside_kernel<T>, blocks_for(x.dim(0), elementwise_threads),
-           elementwise_threads, 0, x.as<T>(), low, high, x.dim(0), first.as<int64_t>());
+    launch(name, outside_kernel<T>, blocks_for(x.dim(0), elementwise_threads), elementwise_threads,
+           0, x.as<T>(), low, high, x.dim(0), to);
+    launch(name, name_outside_kernel<T>, dim3(1), 1, 0, x.as<T>(), to);
   });
-  copy_to_host(x.device, position, first.data(), sizeof(int64_t));
 }
 
 }  // namespace

@@ -118,28 +118,32 @@ __global__ void __launch_bounds__(elementwise_threads)
 }
 
 __global__ void __launch_bounds__(elementwise_threads)
-    twice_kernel(Ids order, int64_t count, int64_t n, const int64_t* inverse, int64_t* first) {
+    twice_kernel(Ids order, int64_t count, int64_t n, const int64_t* inverse, int64_t* found) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    if (inverse[i / n * n + order[i]] != i % n) lower(first, i);
+    if (inverse[i / n * n + order[i]] != i % n) lower(found, i);
   }
 }
 
-void invert_permutation(ConstView order, View inverse, int64_t* twice) {
+/// found[1] = the id at place found[0], where there is one.
+__global__ void name_twice_kernel(Ids order, int64_t* found) {
+  if (found[0] >= 0) found[1] = order[found[0]];
+}
+
+void invert_permutation(ConstView order, View inverse, View found) {
   constexpr const char* name = "invert_permutation";
   const int64_t n = order.dim(1), count = order.numel();
-  *twice = -1;
+  auto* const to = found.as<int64_t>();
+  check(cudaMemsetAsync(to, 0xff, 2 * sizeof(int64_t), stream()), name);  // -1
   if (count == 0) return;
-  const Scratch first(sizeof(int64_t), inverse.device);
-  check(cudaMemsetAsync(first.data(), 0xff, sizeof(int64_t), stream()), name);
   check(cudaMemsetAsync(inverse.data, 0xff, static_cast<size_t>(count) * sizeof(int64_t), stream()),
         name);
   const unsigned blocks = blocks_for(count, elementwise_threads);
   launch(name, invert_kernel, blocks, elementwise_threads, 0, Ids(order), count, n,
          inverse.as<int64_t>());
   launch(name, twice_kernel, blocks, elementwise_threads, 0, Ids(order), count, n,
-         static_cast<const int64_t*>(inverse.as<int64_t>()), first.as<int64_t>());
-  copy_to_host(inverse.device, twice, first.data(), sizeof(int64_t));
+         static_cast<const int64_t*>(inverse.as<int64_t>()), to);
+  launch(name, name_twice_kernel, dim3(1), 1, 0, Ids(order), to);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/mode.h"
+#include "core/graph.h"
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -158,6 +159,7 @@ Tensor Transformer::auxiliary_loss(const std::vector<Tensor>& layers, const Tens
   for (int64_t layer = first + 1; layer <= config_.n_layer; ++layer) {
     const bool last = layer == config_.n_layer;
     const double until = static_cast<double>(layer) / (2.0 * static_cast<double>(config_.n_layer));
+    if (!last) graph::refuse("auxiliary losses", "layers stop predicting as training goes on");
     if (!last && pass.progress >= until) continue;
     const AuxiliaryHead& aux = auxiliary_[static_cast<size_t>(layer - first - 1)];
     Tensor h = last ? hidden : layers[static_cast<size_t>(layer - 1)];

@@ -1,6 +1,7 @@
 #include "nn/reversible.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <string>
@@ -9,10 +10,13 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/record.h"
+#include "core/deferred.h"
+#include "core/graph.h"
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/elementwise.h"
+#include "ops/kernels/loss.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
 
@@ -120,7 +124,8 @@ class Reversible::Graph {
     kept_[size()] = {autograd::SavedTensor(x.x1, kName), autograd::SavedTensor(x.x2, kName)};
   }
   void begin(const Halves& x) {
-    if (InversionWatch::current() == nullptr) return;
+    // A recording has no part for the host, which would read the error.
+    if (InversionWatch::current() == nullptr || longspan::graph::recording()) return;
     rows_ = InversionWatch::current()->rows();
     const Tensor first = some_rows(x.x1, rows_);
     const Tensor second = x.x1.shares_storage(x.x2) ? first : some_rows(x.x2, rows_);
@@ -341,16 +346,21 @@ Output Reversible::step(std::shared_ptr<Layer> f, const Given& given, Pass pass)
 
 Halves Reversible::finish() {
   if (largest_) {
-    const double largest = largest_.item();
     const int digits = dtype_ == DType::f32 ? 24 : 53;
     const double limit = std::ldexp(1.0, digits - options_.grid);
-    if (largest > limit) {
-      fail<ValueError>(kName,
-                       "a stream reached {}, and multiples of 2^-{} are exact in {} up to {} only; "
-                       "use a grid of at most {} bits, or the float mode",
-                       largest, options_.grid, name_of(dtype_), limit,
-                       std::max(0, digits - std::ilogb(largest) - 1));
-    }
+    const ConstView largest = largest_.alias({1}, {1}, 0).view();
+    deferred::check(
+        largest.device,
+        [&](View found) { kernels::find_outside(largest.device, largest, 0, limit, found); },
+        [digits, limit, grid = options_.grid, dtype = dtype_](int64_t, int64_t bits) {
+          const auto reached = std::bit_cast<double>(bits);
+          if (std::isnan(reached)) return;  // what made it is for others to say
+          fail<ValueError>(kName,
+                           "a stream reached {}, and multiples of 2^-{} are exact in {} up to {} "
+                           "only; use a grid of at most {} bits, or the float mode",
+                           reached, grid, name_of(dtype), limit,
+                           std::max(0, digits - std::ilogb(reached) - 1));
+        });
   }
   if (graph_ != nullptr) {
     graph_->keep(now_);

@@ -442,7 +442,7 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   call.offset = terms.offset;
   if (dropout.pass.training && dropout.p > 0) {
     DrawWatch::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
-    call.dropout = {dropout.p, dropout.pass.gen.key};
+    call.dropout = {dropout.p, dropout.pass.gen.live_key()};
   }
   const Arguments a = arguments_of(q, keys, terms);
 

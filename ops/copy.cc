@@ -6,6 +6,7 @@
 
 #include "autograd/record.h"
 #include "core/deferred.h"
+#include "core/graph.h"
 #include "ops/kernels/copy.h"
 #include "ops/shape.h"
 
@@ -73,7 +74,7 @@ Tensor to_device(const Tensor& input, Device device) {
     const void* from = x.view().data;
     void* to = y.mut().data;
     if (before.kind == DeviceKind::cpu) {
-      copy_from_host(device, to, from, bytes);
+      graph::upload(device, to, from, bytes);
     } else if (device.kind == DeviceKind::cpu) {
       copy_to_host(before, to, from, bytes);
     } else {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "autograd/record.h"
+#include "core/graph.h"
 #include "ops/copy.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/index.h"
@@ -20,17 +21,19 @@ Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<i
                    deferred::Complaint complain) {
   const Device device = ids.device();
   if (ids.numel() == 0 || device == plan_device) return ids;
-  if (device.kind == DeviceKind::cpu) {
-    int64_t found[] = {-1, 0};
-    kernels::check_ids(device, ids.view(), low, high, ignore, {},
-                       {found, DType::i64, device, {2}, {1}});
-    if (found[0] >= 0) complain(found[0], found[1]);
-    return ids;
+  const bool on_host = device.kind == DeviceKind::cpu;
+  Tensor checked = on_host ? ids : Tensor::empty(ids.shape(), ids.dtype(), device);
+  deferred::check(
+      device,
+      [&](View found) {
+        kernels::check_ids(device, ids.view(), low, high, ignore,
+                           on_host ? View{} : checked.mut(), found);
+      },
+      std::move(complain));
+  if (high <= std::max<int64_t>(low, 0)) {  // no id exists that could take a bad one's place
+    graph::refuse("checked_ids", "the host looks whether a table without rows is asked for one");
+    deferred::settle(device);
   }
-  Tensor checked = Tensor::empty(ids.shape(), ids.dtype(), device);
-  kernels::check_ids(device, ids.view(), low, high, ignore, checked.mut(),
-                     deferred::add(device, std::move(complain)));
-  if (high <= std::max<int64_t>(low, 0)) deferred::settle(device);
   return checked;
 }
 

@@ -6,6 +6,7 @@
 
 #include "autograd/mode.h"
 #include "core/divide.h"
+#include "core/graph.h"
 #include "ops/copy.h"
 #include "ops/layout_cache.h"
 #include "ops/layout_work.h"
@@ -68,7 +69,12 @@ std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLa
   if (layout->tiles.device() == device || device == plan_device) return layout;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  if (auto known = layout->copy.lock(); known && known->tiles.device() == device) return known;
+  if (auto known = layout->copy.lock(); known && known->tiles.device() == device) {
+    graph::keep(known);
+    return known;
+  }
+  graph::refuse("layout", "it is not on the device yet; run the step once before, and where that "
+                          "does not help its layouts depend on its data");
   const NoGrad off;
   auto moved = std::make_shared<BlockLayout>(*layout);
   if (layout->tiles.device() == Device{}) {

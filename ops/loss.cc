@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <string>
 #include <vector>
 
@@ -80,10 +81,34 @@ Tensor row_scale(const Tensor& dy, const Tensor& targets, const CrossEntropyOpti
   return scale;
 }
 
-/// The rows whose targets count, in order, where some do not. On the plan all do.
+/// For each target its place, -1 where it is `ignore`: i64, computed where the targets lie.
+Tensor places_but(const Tensor& targets, int64_t ignore) {
+  const Device on = targets.device();
+  const Shape shape = targets.shape();
+  const auto everywhere = [&](double value, DType dtype) {
+    return full({}, value, dtype, on).alias(shape, Strides::filled(shape.rank(), 0), 0);
+  };
+  // In i64 an ignored value beyond the targets' own dtype equals none of them.
+  const Tensor wide = cast(targets, DType::i64);
+  Tensor ignored = Tensor::empty(shape, DType::u8, on), places = Tensor::empty(shape, DType::i64, on);
+  kernels::compare(on, kernels::Comparison::equal, wide.view(),
+                   everywhere(static_cast<double>(ignore), DType::i64).view(), ignored.mut());
+  kernels::arange(on, places.mut(), 0, 1);
+  kernels::select(on, ignored.view(), everywhere(-1, DType::i64).view(), places.view(),
+                  places.mut());
+  return places;
+}
+
+/// The rows whose targets count, in order, where some do not. On the plan all do. A device keeps
+/// all rows, so that the host need not wait for their number: those that do not count are read as
+/// zeros, and the gradients of their losses are 0.
 struct Counted {
   Counted(const Tensor& targets, int64_t ignore) : total(targets.dim(0)) {
     if (targets.device() == plan_device) return;
+    if (targets.device().kind != DeviceKind::cpu) {
+      read_as = places_but(targets, ignore);
+      return;
+    }
     switch (targets.dtype()) {
       case DType::i64:
         read<int64_t>(targets, ignore);
@@ -116,6 +141,7 @@ struct Counted {
   int64_t total;
   bool all = true;
   std::vector<int64_t> rows;
+  Tensor read_as;  // i64 [total], on a device: each row's own place, -1 where it does not count
 
  private:
   template <class T>
@@ -169,19 +195,21 @@ class Stretch {
     const Device on = x_.device();
     room_ = Tensor::empty({tokens * classes}, sums_, on, Category::workspace);
     if (cap_ != 0) tanh_ = Tensor::empty(room_.shape(), sums_, on, Category::workspace);
-    if (!head.counted.all) {
+    if (!head.counted.all || head.counted.read_as) {
       rows_ = Tensor::empty({tokens, x_.dim(1)}, x_.dtype(), on, Category::workspace);
     }
   }
 
   /// [t1 - t0, D]
   Tensor inputs(int64_t t0, int64_t t1) {
-    if (head_.counted.all) return rows_between(x_, t0, t1);
+    const Tensor& read_as = head_.counted.read_as;
+    if (head_.counted.all && !read_as) return rows_between(x_, t0, t1);
     const Tensor rows = rows_between(rows_, 0, t1 - t0);
     if (t0 == at_) return rows;
-    const Tensor from = reach(x_, t0, t1);
+    const Tensor from = read_as ? as_group(x_) : reach(x_, t0, t1);
+    const Tensor ids = read_as ? read_as.alias({1, t1 - t0}, {head_.counted.total, 1}, t0) : places(t0, t1);
     Tensor to = as_group(rows);
-    kernels::gather_rows(x_.device(), from.view(), places(t0, t1).view(), to.mut());
+    kernels::gather_rows(x_.device(), from.view(), ids.view(), to.mut());
     at_ = t0;
     return rows;
   }
@@ -520,10 +548,12 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targ
   require(options.positive_weight >= 0, op, "a positive weight of {}; needs 0 or more",
           options.positive_weight);
   const Tensor t = line_of(targets);
-  int64_t bad = -1;
-  kernels::find_outside(t.device(), t.view(), 0, 1, &bad);
-  require(bad < 0, op, "target {} at position {} is not in [0, 1]",
-          bad < 0 ? 0.0 : rows_between(t, bad, bad + 1).item(), bad);
+  deferred::check(
+      t.device(), [&](View found) { kernels::find_outside(t.device(), t.view(), 0, 1, found); },
+      [op](int64_t at, int64_t bits) {
+        fail<ValueError>(op, "target {} at position {} is not in [0, 1]",
+                         std::bit_cast<double>(bits), at);
+      });
   return pair_loss(op, PairLoss::binary_entropy, options.positive_weight, {"logits", logits},
                    targets, options.reduction);
 }

@@ -263,7 +263,7 @@ AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& id
   Call call{rule_of(options, q.dim(3)), {}, options.dropout_broadcast};
   if (options.pass.training && options.dropout > 0) {
     DrawWatch::note(kOp, options.pass.gen, 0, std::numeric_limits<int64_t>::max());
-    call.dropout = {options.dropout, options.pass.gen.key};
+    call.dropout = {options.dropout, options.pass.gen.live_key()};
   }
   const Tensor x = detail::with_unit_rows(q), y = detail::with_unit_rows(v);
   const Tensor buckets = detail::checked_ids(kOp, contiguous(ids.detach()), 0, options.buckets + 1);

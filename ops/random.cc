@@ -20,7 +20,7 @@ void require_floating_type(std::string_view op, DType dtype) {
                       name_of(dtype));
 }
 
-Tensor drop(const Tensor& input, uint64_t key, int64_t first, double p) {
+Tensor drop(const Tensor& input, Live<uint64_t> key, int64_t first, double p) {
   const Tensor x = contiguous(input);
   Tensor y = Tensor::like(x);
   if (x.numel() > 0) kernels::dropout(x.device(), x.view(), key, first, p, y.mut());
@@ -56,7 +56,7 @@ Tensor dropout(const Tensor& x, double p, const Pass& pass) {
   const int64_t width = x.rank() > 0 ? x.dim(-1) : 1;
   const int64_t first = pass.row * width;
   DrawWatch::note("dropout", pass.gen, first, first + x.numel());
-  return drop(x, pass.gen.key, first, p);
+  return drop(x, pass.gen.live_key(), first, p);
 }
 
 Tensor uniform(const Shape& shape, Generator gen, double low, double high, DType dtype,
@@ -66,7 +66,7 @@ Tensor uniform(const Shape& shape, Generator gen, double low, double high, DType
           high);
   Tensor y = Tensor::empty(shape, dtype, device);
   DrawWatch::note("uniform", gen, 0, y.numel());
-  if (y.numel() > 0) kernels::uniform(device, gen.key, low, high, y.mut());
+  if (y.numel() > 0) kernels::uniform(device, gen.live_key(), low, high, y.mut());
   return y;
 }
 
@@ -81,7 +81,7 @@ Tensor truncated_normal(const Shape& shape, Generator gen, double mean, double d
           low, high, 100 * likely);
   Tensor y = Tensor::empty(shape, dtype, device);
   DrawWatch::note("normal", gen, 0, y.numel());
-  if (y.numel() > 0) kernels::normal(device, gen.key, mean, deviation, low, high, y.mut());
+  if (y.numel() > 0) kernels::normal(device, gen.live_key(), mean, deviation, low, high, y.mut());
   return y;
 }
 
@@ -95,7 +95,7 @@ Tensor bernoulli(const Shape& shape, Generator gen, double p, DType dtype, Devic
   require(p >= 0.0 && p <= 1.0, "bernoulli", "a probability of {}; needs 0 <= p <= 1", p);
   Tensor y = Tensor::empty(shape, dtype, device);
   DrawWatch::note("bernoulli", gen, 0, y.numel());
-  if (y.numel() > 0) kernels::bernoulli(device, gen.key, p, y.mut());
+  if (y.numel() > 0) kernels::bernoulli(device, gen.live_key(), p, y.mut());
   return y;
 }
 
@@ -113,7 +113,7 @@ Tensor randint(const Shape& shape, Generator gen, int64_t low, int64_t high, DTy
           "from {} to below {} is empty or beyond {}", low, high, name_of(dtype));
   Tensor y = Tensor::empty(shape, dtype, device);
   DrawWatch::note("randint", gen, 0, y.numel());
-  if (y.numel() > 0) kernels::randint(device, gen.key, low, high, y.mut());
+  if (y.numel() > 0) kernels::randint(device, gen.live_key(), low, high, y.mut());
   return y;
 }
 

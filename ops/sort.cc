@@ -77,20 +77,22 @@ Sorted topk(const Tensor& x, int64_t k, int axis, bool largest) {
 Tensor inverse_permutation(const Tensor& order) {
   require_rank("inverse_permutation", order, 1, "order");
   const int64_t n = order.dim(-1);
-  detail::require_ids("inverse_permutation", order, 0, n, "order");
+  const Tensor ids = detail::checked_ids("inverse_permutation", order, 0, n, "order");
   Tensor inverse = Tensor::empty(order.shape(), DType::i64, order.device());
   if (order.numel() == 0) return inverse;
   const int64_t rows = order.numel() / n;
-  const Tensor from = contiguous(order).alias({rows, n}, {n, 1}, 0);
+  const Tensor from = contiguous(ids).alias({rows, n}, {n, 1}, 0);
   Tensor to = inverse.alias({rows, n}, {n, 1}, 0);
-  int64_t twice = -1;
-  kernels::invert_permutation(order.device(), from.view(), to.mut(), &twice);
-  if (twice >= 0) {
-    fail_with<ValueError>(
-        "inverse_permutation",
-        fmt::format("row {} names one place twice, the second time at {}", twice / n, twice % n),
-        {{"order", order}});
-  }
+  deferred::check(
+      order.device(),
+      [&](View found) {
+        kernels::invert_permutation(order.device(), from.view(), to.mut(), found);
+      },
+      [n, line = describe("order", order)](int64_t at, int64_t) {
+        fail<ValueError>("inverse_permutation",
+                         "row {} names one place twice, the second time at {}\n{}", at / n, at % n,
+                         line);
+      });
   return inverse;
 }
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <unordered_set>
 
 #include "autograd/node.h"
 #include "core/error.h"
+#include "core/graph.h"
 #include "ops/copy.h"
 #include "ops/kernels/gradient.h"
 #include "ops/optim.h"
@@ -25,6 +27,13 @@ void require_not_negative(std::string_view name, double value) {
 void require_positive(std::string_view name, double value) {
   require(value > 0 && std::isfinite(value), "optimizer", "{} is {}: expected above 0", name,
           value);
+}
+
+/// What a moment that began at 0 is divided by: 1 - beta^t.
+Live<double> bias_correction(const Optimizer& optimizer, double beta) {
+  return live([&optimizer, beta] {
+    return 1 - std::pow(beta, static_cast<double>(optimizer.steps()));
+  });
 }
 
 // What Adam and LAMB begin with: two moments of each parameter.
@@ -96,14 +105,30 @@ Tensor Optimizer::zeros(const Slot& slot, const Shape& shape) {
 }
 
 void Optimizer::step(double lr) {
+  count_step(lr);
+  update_all();
+  clear_gradients();
+}
+
+void Optimizer::count_step(double lr) {
   require_not_negative("lr", lr);
-  const int64_t count = steps() + 1;
-  *step_.mut().as<int64_t>() = count;
+  ++*step_.mut().as<int64_t>();
+  lr_ = lr;
+}
+
+void Optimizer::update_all() {
+  begin_update();
+  const Live<double> scale = live([this] { return scale_; });
+  std::map<double, Live<double>> rates;  // by lr_scale
   for (Slot& slot : slots_) {
     const Tensor g = grad(slot.parameter.tensor);
-    if (g) update(slot, g, lr * slot.lr_scale, scale_, count);
+    if (!g) continue;
+    auto known = rates.find(slot.lr_scale);
+    if (known == rates.end()) {
+      known = rates.emplace(slot.lr_scale, live([this, &slot] { return rate(slot); })).first;
+    }
+    update(slot, g, known->second, scale);
   }
-  clear_gradients();
 }
 
 void Optimizer::clear_gradients() {
@@ -141,7 +166,7 @@ Sgd::Sgd(const std::vector<ParameterGroup>& groups, const SgdOptions& options)
   }
 }
 
-void Sgd::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t) {
+void Sgd::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) {
   sgd_update(slot.parameter.tensor, g, slot.states.empty() ? Tensor() : slot.states[0].tensor,
              {.lr = lr,
               .momentum = options_.momentum,
@@ -162,7 +187,7 @@ Adagrad::Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions
   }
 }
 
-void Adagrad::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t) {
+void Adagrad::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) {
   adagrad_update(slot.parameter.tensor, g, slot.states[0].tensor,
                  {.lr = lr,
                   .eps = options_.eps,
@@ -175,16 +200,20 @@ Adam::Adam(const std::vector<ParameterGroup>& groups, const AdamOptions& options
   begin_moments(options, slots_, zeros);
 }
 
-void Adam::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) {
-  const auto t = static_cast<double>(step);
+void Adam::begin_update() {
+  correction1_ = bias_correction(*this, options_.beta1);
+  correction2_ = bias_correction(*this, options_.beta2);
+}
+
+void Adam::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) {
   adam_update(slot.parameter.tensor, g, slot.states[0].tensor, slot.states[1].tensor,
               {.lr = lr,
                .beta1 = options_.beta1,
                .beta2 = options_.beta2,
                .eps = options_.eps,
                .weight_decay = slot.weight_decay ? options_.weight_decay : 0,
-               .correction1 = 1 - std::pow(options_.beta1, t),
-               .correction2 = 1 - std::pow(options_.beta2, t),
+               .correction1 = correction1_,
+               .correction2 = correction2_,
                .scale = scale,
                .decoupled = decoupled_});
 }
@@ -194,9 +223,14 @@ Lamb::Lamb(const std::vector<ParameterGroup>& groups, const LambOptions& options
   begin_moments(options, slots_, zeros);
 }
 
-void Lamb::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) {
+void Lamb::begin_update() {
+  correction1_ = bias_correction(*this, options_.beta1);
+  correction2_ = bias_correction(*this, options_.beta2);
+}
+
+void Lamb::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) {
+  graph::refuse("lamb", "the host reads the norms of every parameter and of its update");
   const Tensor& p = slot.parameter.tensor;
-  const auto t = static_cast<double>(step);
   // Steps of Adam and of descent from 0 leave -u, so that no kernel of its own is needed.
   const Tensor u = Tensor::zeros(p.shape(), p.dtype(), p.device(), Category::workspace);
   adam_update(u, g, slot.states[0].tensor, slot.states[1].tensor,
@@ -204,8 +238,8 @@ void Lamb::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t 
                .beta1 = options_.beta1,
                .beta2 = options_.beta2,
                .eps = options_.eps,
-               .correction1 = 1 - std::pow(options_.beta1, t),
-               .correction2 = 1 - std::pow(options_.beta2, t),
+               .correction1 = correction1_,
+               .correction2 = correction2_,
                .scale = scale});
   const double decay = slot.weight_decay ? options_.weight_decay : 0;
   if (decay > 0) sgd_update(u, p, {}, {.lr = 1, .scale = decay});
@@ -238,19 +272,30 @@ Adafactor::Adafactor(const std::vector<ParameterGroup>& groups, const AdafactorO
   }
 }
 
-void Adafactor::update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) {
+void Adafactor::update(Slot& slot, const Tensor& g, Live<double>, Live<double> scale) {
   const Tensor& p = slot.parameter.tensor;
-  const auto t = static_cast<double>(step);
-  if (options_.relative_step) {
-    lr *= std::min(options_.warmup_init ? 1e-6 * t : 1e-2, 1 / std::sqrt(t));
+  double factor = 1;
+  if (options_.scale_parameter) {
+    graph::refuse("adafactor", "with scale_parameter the host reads the size of every parameter");
+    factor = std::max(options_.parameter_eps, root_mean_square(p));
   }
-  if (options_.scale_parameter) lr *= std::max(options_.parameter_eps, root_mean_square(p));
+  const Live<double> lr = live([this, &slot, factor] {
+    const auto t = static_cast<double>(steps());
+    double share = 1;
+    if (options_.relative_step) {
+      share = std::min(options_.warmup_init ? 1e-6 * t : 1e-2, 1 / std::sqrt(t));
+    }
+    return rate(slot) * share * factor;
+  });
+  const Live<double> beta2 = live([this] {
+    return 1 - std::pow(static_cast<double>(steps()), -options_.decay_exponent);
+  });
   const bool factored = p.rank() >= 2;
   adafactor_update(p, g, slot.states[0].tensor, factored ? slot.states[1].tensor : Tensor(),
                    options_.beta1 > 0 ? slot.states.back().tensor : Tensor(),
                    {.lr = lr,
                     .beta1 = options_.beta1,
-                    .beta2 = 1 - std::pow(t, -options_.decay_exponent),
+                    .beta2 = beta2,
                     .eps = options_.eps,
                     .clip = options_.clip,
                     .weight_decay = slot.weight_decay ? options_.weight_decay : 0,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/live.h"
 #include "core/named_tensor.h"
 #include "train/json.h"
 
@@ -58,8 +59,14 @@ class Optimizer {
   /// contiguous; DTypeError unless they are f32 or f64.
   explicit Optimizer(const std::vector<ParameterGroup>& groups);
 
-  /// One update of the parameter. `step` counts from 1; `scale` multiplies g.
-  virtual void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) = 0;
+  /// Once a step, before update(): steps() counts it already.
+  virtual void begin_update() {}
+  /// One update of the parameter; `scale` multiplies g. Numbers that change from step to step are
+  /// live(), so that a recording of it can be replayed.
+  virtual void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) = 0;
+
+  /// The learning rate of this step.
+  double rate(const Slot& slot) const { return lr_ * slot.lr_scale; }
 
   /// Zeros of the parameter's dtype and device.
   static Tensor zeros(const Slot& slot, const Shape& shape);
@@ -67,8 +74,13 @@ class Optimizer {
   std::vector<Slot> slots_;
 
  private:
+  friend class StepGraph;
+  // The parts of step(): what the host does, and the kernels.
+  void count_step(double lr);
+  void update_all();
+
   Tensor step_;  // i64, rank 0, on the CPU
-  double scale_ = 1;
+  double scale_ = 1, lr_ = 0;
 };
 
 /// One group of all of them.
@@ -90,7 +102,7 @@ class Sgd final : public Optimizer {
   explicit Sgd(const std::vector<ParameterGroup>& groups, const SgdOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
   SgdOptions options_;
 };
 
@@ -106,7 +118,7 @@ class Adagrad final : public Optimizer {
   explicit Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
   AdagradOptions options_;
 };
 
@@ -126,9 +138,11 @@ class Adam : public Optimizer {
   Adam(const std::vector<ParameterGroup>& groups, const AdamOptions& options, bool decoupled);
 
  private:
-  void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
+  void begin_update() override;
   AdamOptions options_;
   bool decoupled_;
+  Live<double> correction1_ = 1, correction2_ = 1;  // of this step
 };
 /// Adam with decoupled weight decay: p -= lr weight_decay p. \cite loshchilov2019
 class AdamW final : public Adam {
@@ -155,8 +169,10 @@ class Lamb final : public Optimizer {
   explicit Lamb(const std::vector<ParameterGroup>& groups, const LambOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
+  void begin_update() override;
   LambOptions options_;
+  Live<double> correction1_ = 1, correction2_ = 1;  // of this step
 };
 
 /// Options of Adafactor.
@@ -177,7 +193,7 @@ class Adafactor final : public Optimizer {
                      const AdafactorOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, double lr, double scale, int64_t step) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
   AdafactorOptions options_;
 };
 

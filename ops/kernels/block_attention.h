@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/kernel.h"
+#include "core/live.h"
 #include "core/view.h"
 
 namespace longspan::kernels {
@@ -98,7 +99,7 @@ struct AttentionTermsView {
 /// least p 2^32, and then scaled by 1 / (1 - p).
 struct AttentionDropout {
   double p = 0;
-  uint64_t key = 0;
+  Live<uint64_t> key;
 };
 
 /// What forward and backward both read. q [B, H, L, d]; k, v and relation_query have one floating

@@ -67,9 +67,9 @@ inline constinit Kernel<void(PairLoss f, double weight, ConstView x, ConstView t
 inline constinit Kernel<void(PairLoss f, double weight, ConstView x, ConstView t, ConstView dy,
                              double scale, View dx)>
     pair_loss_gradient{"pair_loss_gradient"};
-/// *position = the first x[i] that is not in [low, high], -1 where there is none; NaN is not. x
-/// [n], floating, contiguous. Waits.
-inline constinit Kernel<void(ConstView x, double low, double high, int64_t* position)> find_outside{
+/// found = the first i for which x[i] is not in [low, high] (NaN is not), -1 where there is none,
+/// and the bits of x[i] as f64. x [n], floating, contiguous; found: i64 [2].
+inline constinit Kernel<void(ConstView x, double low, double high, View found)> find_outside{
     "find_outside"};
 
 }  // namespace longspan::kernels

@@ -119,7 +119,8 @@ struct LshHead {
 
 /// What a probability is multiplied with: 0, or 1 / (1 - p).
 struct LshKeep {
-  uint64_t key = 0, threshold = 0;  // threshold 0: nothing is dropped
+  Live<uint64_t> key;
+  uint64_t threshold = 0;  // 0: nothing is dropped
   double kept = 1;
   bool broadcast = false;
   uint32_t head = 0;

@@ -22,9 +22,9 @@ inline constinit Kernel<void(ConstView x, bool descending, View work, View indic
 ///   indices i64 [rows, k], k <= n, contiguous; work as for argsort
 inline constinit Kernel<void(ConstView x, bool descending, View work, View indices)> topk{"topk"};
 /// inverse[r, order[r, i]] = i. order: integers in [0, n), [rows, n], contiguous; inverse i64 of
-/// that shape. *twice is the place (row-major) of an id that an earlier place of its row holds too,
-/// -1 where there is none. Waits for the device.
-inline constinit Kernel<void(ConstView order, View inverse, int64_t* twice)> invert_permutation{
+/// that shape, -1 where no i is, and any of them where several are. found: i64 [2], the place
+/// (row-major) of an id that an earlier place of its row holds too, -1 where there is none, and it.
+inline constinit Kernel<void(ConstView order, View inverse, View found)> invert_permutation{
     "invert_permutation"};
 
 }  // namespace longspan::kernels

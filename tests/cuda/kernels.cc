@@ -1,6 +1,7 @@
 // Training on the device: small enough for a sanitizer, and again and again for the bits.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "autograd/engine.h"
@@ -12,8 +13,12 @@
 #include "ops/copy.h"
 #include "ops/index.h"
 #include "ops/loss.h"
+#include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
+#include "ops/sort.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/shadow.h"
 #include "train/optimizer.h"
@@ -99,12 +104,50 @@ TEST(Kernels, AStepWaitsForNoCheck) {
   const Tensor targets = to_device(test::some_tokens(3, 32, 61, 2), cuda);
   const long before = copy_to_host.calls(cuda.kind), waits = wait_for_device.calls(cuda.kind);
   const Tensor logits = matmul(embedding(weight, tokens), transpose(weight));
-  const Tensor loss = cross_entropy(logits, targets);
+  const Tensor direct = cross_entropy(logits, targets);
+  const Tensor head = linear_cross_entropy(embedding(weight, tokens), weight, {}, targets,
+                                           {.ignore = 7});
+  const Tensor some = tokens.alias({32}, {1}, 0);
+  const Tensor moved = permute_rows(take(weight, some), inverse_permutation(argsort(some)));
+  const Tensor pairs = binary_cross_entropy_with_logits(
+      logits, full(logits.shape(), 0.5, DType::f32, cuda));
+  const Tensor loss = add(add(direct, head), add(pairs, mean(moved)));
   backward(loss);
   EXPECT_EQ(copy_to_host.calls(cuda.kind), before);
   EXPECT_EQ(wait_for_device.calls(cuda.kind), waits);
   EXPECT_GT(loss.item(), 0);
   EXPECT_EQ(copy_to_host.calls(cuda.kind), before + 2);  // of the checks, and the value
+}
+
+// Rows without a target are in the product on a device, as zeros: what they hold reaches nothing.
+TEST(Kernels, RowsWithoutATargetReachNoGradient) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  for (const LossGradient when : {LossGradient::recompute, LossGradient::in_forward}) {
+    const auto gradients_of = [&](float ignored, Device device) {
+      std::vector<float> values(6 * 4);
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = i / 4 % 2 == 0 ? ignored : 0.1f * static_cast<float>(i);
+      }
+      Tensor x = to_device(Tensor::from(values, {6, 4}), device);
+      Tensor weight = to_device(normal({5, 4}, Generator{1}), device);
+      set_requires_grad(x);
+      set_requires_grad(weight);
+      const Tensor targets = to_device(
+          Tensor::from(std::vector<int64_t>{-100, 1, -100, 4, -100, 0}, {6}), device);
+      backward(linear_cross_entropy(x, weight, {}, targets, {.gradient = when}));
+      Bytes all;
+      keep(grad(x), all);
+      keep(grad(weight), all);
+      const std::vector<float> dx = grad(x).to_vector<float>();
+      for (size_t i = 0; i < dx.size(); ++i) {
+        if (i / 4 % 2 == 0) {
+          EXPECT_EQ(dx[i], 0);
+        }
+      }
+      return all;
+    };
+    EXPECT_TRUE(gradients_of(NAN, cuda) == gradients_of(3, cuda));
+  }
 }
 
 TEST(Kernels, BadIdsAreNamedAtTheNextRead) {
@@ -167,6 +210,18 @@ TEST(Kernels, BadTargetsAndOrdersAreNamedAtTheNextRead) {
             "");
   const Tensor rows = permute_rows(x, on_device({0, 5, -1}));
   EXPECT_NE(complaint_of([&] { to_device(rows, {}); }).find("order holds 5 at [1]"),
+            std::string::npos);
+  const Tensor inverse = inverse_permutation(on_device({2, 0, 2}));
+  EXPECT_EQ(complaint_of([&] { take(x, inverse); }), "");
+  EXPECT_NE(complaint_of([] { synchronize(cuda); })
+                .find("row 0 names one place twice, the second time at 2"),
+            std::string::npos);
+  inverse_permutation(on_device({2, 0, 3}));
+  EXPECT_NE(complaint_of([] { synchronize(cuda); }).find("order holds 3 at [2]"),
+            std::string::npos);
+  const Tensor above = to_device(Tensor::from(std::vector<float>{0, 1, 1.5f}, {3}), cuda);
+  binary_cross_entropy_with_logits(above, above);
+  EXPECT_NE(complaint_of([] { synchronize(cuda); }).find("target 1.5 at position 2 is not in"),
             std::string::npos);
   AttentionPattern labelled = patterns::dense();
   const auto labels = [](const std::vector<int32_t>& values, const Shape& shape) {

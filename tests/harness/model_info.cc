@@ -20,6 +20,7 @@
 #include "tests/harness/hooks.h"
 #include "tests/harness/shadow.h"
 #include "train/optimizer.h"
+#include "train/step_graph.h"
 
 namespace longspan::test {
 namespace {
@@ -65,10 +66,11 @@ Example example(const ModelInfo& m, const LanguageModel& model, int64_t batch, i
   return {Tensor::from(tokens, {batch, length}), Tensor::from(targets, {batch, length})};
 }
 
-Example random_example(const ModelInfo& m, const LanguageModel& model, int64_t batch) {
+Example random_example(const ModelInfo& m, const LanguageModel& model, int64_t batch,
+                       uint64_t seed = 99) {
   const int64_t symbols = m.masked ? model.vocab() - 1 : model.vocab();
   const auto text = [&](int64_t b, int64_t t) {
-    return static_cast<int64_t>(philox_word(99, b * 1000 + t) % static_cast<uint64_t>(symbols));
+    return static_cast<int64_t>(philox_word(seed, b * 1000 + t) % static_cast<uint64_t>(symbols));
   };
   return example(m, model, batch, m.length, text, 0);
 }
@@ -433,6 +435,75 @@ void parity(const ModelInfo& m) {
   compare(here.parameters, there.parameters, 2e-2, "parameter");
 }
 
+/// Steps of training on batches of their own, with a rate and gradients' norms that change, each of
+/// two forward passes: losses, and parameters in the end. `graph` says whether steps are replayed.
+struct Trained {
+  std::vector<Tensor> losses, parameters;
+  std::string refusal;
+};
+Trained train_on_device(const ModelInfo& m, const MemoryPolicy& policy, bool replay) {
+  constexpr Device device{DeviceKind::cuda, 0};
+  Trained t;
+  const auto model = m.make_with_dropout(Init{.gen = Generator{1}, .device = device}, policy);
+  AdamW optimizer(named_parameters(*model));
+  StepGraph graph(device, optimizer);
+  const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
+    std::vector<Tensor> losses;
+    for (size_t i = 0; i < in.size(); i += 2) {
+      const Pass pass{.training = true, .gen = gen.fork(i)};
+      const Tensor loss = loss_of(*model, {in[i], in[i + 1]}, pass);
+      backward(mul(loss, 0.5));
+      losses.push_back(loss.detach());
+    }
+    return losses;
+  };
+  for (uint64_t step = 0; step < 6; ++step) {
+    std::vector<Tensor> in;
+    for (uint64_t i = 0; i < 2; ++i) {
+      const Example e = random_example(m, *model, 3, 2 * step + i);
+      in.push_back(to_device(e.tokens, device));
+      in.push_back(to_device(e.targets, device));
+    }
+    const Generator gen = Generator{11}.fork(step);
+    for (const Tensor& loss : replay ? graph.gradients(in, gen, body) : body(in, gen)) {
+      t.losses.push_back(to_device(loss, {}));
+    }
+    clip_gradients(optimizer, 0.5);
+    const double lr = 1e-2 / static_cast<double>(step + 1);
+    replay ? graph.update(lr) : optimizer.step(lr);
+  }
+  EXPECT_EQ(graph.update_refusal(), "");
+  EXPECT_EQ(graph.replays(), replay && graph.refusal().empty());
+  t.refusal = graph.refusal();
+  for (const Tensor& p : parameters(*model)) t.parameters.push_back(to_device(p.detach(), {}));
+  return t;
+}
+
+void recorded(const ModelInfo& m) {
+  for (const char* policy : {"standard", "checkpoint", "lean", "reversible", "reversible:exact"}) {
+    SCOPED_TRACE(policy);
+    Trained run;
+    try {
+      run = train_on_device(m, policy, false);
+    } catch (const NotImplemented&) {
+      continue;  // the model has no such policy
+    }
+    const Trained again = train_on_device(m, policy, true);
+    if (m.unrecorded.empty()) {
+      EXPECT_EQ(again.refusal, "");
+    } else {
+      EXPECT_NE(again.refusal.find(m.unrecorded), std::string::npos) << again.refusal;
+    }
+    ASSERT_EQ(run.losses.size(), again.losses.size());
+    for (size_t i = 0; i < run.losses.size(); ++i) {
+      EXPECT_TRUE(same_bits(run.losses[i], again.losses[i])) << "loss " << i;
+    }
+    for (size_t i = 0; i < run.parameters.size(); ++i) {
+      EXPECT_TRUE(same_bits(run.parameters[i], again.parameters[i])) << "parameter " << i;
+    }
+  }
+}
+
 void add(const ModelInfo& m, const char* what, void (*test)(const ModelInfo&)) {
   testing::RegisterTest(
       "Models", (m.name + "_" + what).c_str(), nullptr, nullptr, __FILE__, __LINE__,
@@ -444,6 +515,7 @@ void register_tests() {
   const bool device = is_available({DeviceKind::cuda, 0});
   for (const ModelInfo& m : table()) {
     if (device) add(m, "parity", parity);
+    if (device) add(m, "recorded", recorded);
     add(m, "influence", influence);
     if (m.outlined) add(m, "outline", outline);
     add(m, "gradients", gradients_hold);

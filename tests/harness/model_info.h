@@ -26,6 +26,8 @@ namespace longspan::test {
 ///               function, and of weights to rounding in chunks; reversible ones have those of the
 ///               same streams stored, or are refused
 ///   threads     losses and gradients are the same bits for 1, 2 and 3 threads
+///   recorded    training steps that are replayed on a device have the bits of those that are run,
+///               dropout on; or the recording is refused for the reason given
 ///   decoding    token by token gives the logits of one pass; only where the model decodes
 struct ModelInfo {
   std::string name;
@@ -45,6 +47,7 @@ struct ModelInfo {
   bool masked = false;  ///< tokens at random places are hidden instead of predicting the next one
   bool decodes = true;
   bool outlined = true;  ///< who sees whom is known before there are tokens
+  std::string unrecorded = {};  ///< part of the reason why its steps cannot be; empty: they can
 };
 
 /// Adds an entry to the table; made as a static object.

@@ -13,10 +13,12 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "core/graph.h"
 #include "core/kernel.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "ops/kernels/copy.h"
+#include "ops/kernels/elementwise.h"
 #include "ops/layout_cache.h"
 #include "tests/harness/hooks.h"
 #include "tests/harness/shadow.h"
@@ -445,6 +447,56 @@ void test_saved(const OpInfo& op) {
   }
 }
 
+/// Floating inputs become others, where they are.
+void change(const Made& arguments) {
+  for (Tensor x : arguments.tensors) {
+    if (!x || !is_floating(x.dtype()) || x.numel() == 0) continue;
+    Tensor all = x.detach();
+    kernels::unary_forward(x.device(), kernels::Unary::affine, 0.75, 0, all.view(), all.mut());
+  }
+}
+
+void test_recorded(const OpInfo& op, Device device) {
+  for (const DType dtype : op.dtypes) {
+    for (const Sample& sample : op.samples) {
+      SCOPED_TRACE(place(op, sample, dtype, Layout::contiguous));
+      const bool gradients = any_gradient(op, sample);
+      const Making how{dtype, dtype, Layout::contiguous, device};
+      const Made in = make_all(op, sample, how, gradients);
+      const auto bits = [&](const Run& run) {
+        std::vector<std::vector<uint8_t>> all;
+        for (const auto* list : {&run.y, &run.dx}) {
+          for (const Tensor& x : *list) all.push_back(bytes_of(x));
+        }
+        return all;
+      };
+      const auto run = [&] {
+        for (const Tensor& x : in.tensors) {
+          if (x && requires_grad(x)) set_grad(x, {});
+        }
+        return run_op(op, in, gradients, dtype);
+      };
+      run();  // layouts and tables
+      Run recorded;
+      std::unique_ptr<Graph> graph;
+      try {
+        graph = Graph::record(device, [&] { recorded = run(); });
+      } catch (const NotImplemented& e) {
+        if (std::string(e.what()).find("cannot be recorded") == std::string::npos) throw;
+        EXPECT_TRUE(op.unrecorded) << e.what();
+        continue;
+      }
+      EXPECT_FALSE(op.unrecorded);
+      for (int i = 0; i < 2; ++i) {
+        graph->replay();
+        const auto replayed = bits(recorded);
+        EXPECT_TRUE(replayed == bits(run())) << "replay " << i;
+        change(in);
+      }
+    }
+  }
+}
+
 void test_parity(const OpInfo& op, Device device) {
   for (const DType dtype : op.dtypes) {
     std::vector<const Sample*> samples;
@@ -599,6 +651,7 @@ void register_tests() {
     if (!op.rejects.empty()) add_test(op.name, "rejects", [&op] { test_rejects(op); });
     if (have_cuda) {
       add_test(op.name, "parity", [&op, cuda] { test_parity(op, cuda); });
+      add_test(op.name, "recorded", [&op, cuda] { test_recorded(op, cuda); });
     } else if (!op.many_devices) {
       add_test(op.name, "devices", [&op] { test_devices(op); });
     }

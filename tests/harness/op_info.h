@@ -76,6 +76,7 @@ inline std::vector<DType> floating_types() {
 ///   backward   f32, f16 and bf16 gradients against those in f64
 ///   bitwise    again, and with 1, 2 and 3 threads: results and gradients have the same bits
 ///   rows       where `row_inputs` is given: a row's bits do not depend on the other rows
+///   recorded   on a device: replays, on inputs that change, have the bits of calls
 ///   rejects    the right exception and message, and no byte left behind
 ///   saved      what a graph holds is what `saved_bytes` says
 ///   parity     CPU and CUDA agree (skipped where there is no device)
@@ -95,6 +96,7 @@ struct OpInfo {
   std::function<std::vector<int64_t>(Inputs)> saved_bytes = {};
   std::vector<DType> dtypes = floating_types();
   bool differentiable = true;
+  bool unrecorded = false;  ///< the host has a part in it, so that no recording holds it
   /// Inputs whose first axis are rows of which each result's first axis has one.
   std::vector<size_t> row_inputs = {};
   /// Errors are measured against |value| + scale * rms of all values.

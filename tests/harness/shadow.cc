@@ -4,11 +4,15 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "core/best_fit.h"
 #include "core/error.h"
+#include "core/graph.h"
 #include "core/memory.h"
 #include "ops/kernels/block_attention.h"
 #include "ops/kernels/copy.h"
@@ -141,30 +145,43 @@ kernels::AttentionGradients attention_on_cpu(kernels::AttentionGradients grads) 
   return grads;
 }
 
+/// The calls of a recording, in order.
+using Tape = std::vector<std::function<void()>>;
+Tape* tape = nullptr;  // of the one that is going on
+
+/// Runs a call of the device, or records it: then it is not run before a replay.
+void submit(std::function<void()> call) {
+  if (tape != nullptr) {
+    tape->push_back(std::move(call));
+    return;
+  }
+  const Open open;
+  call();
+}
+
 /// Fills the device's slot of a kernel with the CPU's function.
 template <auto& kernel, class Signature = std::remove_cvref_t<decltype(kernel)>>
 struct Shadowed;
 template <auto& kernel, class... Args>
 struct Shadowed<kernel, Kernel<void(Args...)>> {
   static void run(Args... args) {
-    const Open open;
-    kernel(Device{}, on_cpu(args)...);
+    submit([... on_host = on_cpu(args)] { kernel(Device{}, on_host...); });
   }
   static void enable() { kernel.set(DeviceKind::cuda, run); }
 };
 
 void attention_forward(const kernels::AttentionInputs& in, View out, View lse) {
-  const Open open;
-  kernels::block_attention_forward(Device{}, attention_on_cpu(in), view_on_cpu(out),
-                                   view_on_cpu(lse));
+  submit([in = attention_on_cpu(in), out = view_on_cpu(out), lse = view_on_cpu(lse)] {
+    kernels::block_attention_forward(Device{}, in, out, lse);
+  });
 }
 
 void attention_backward(const kernels::AttentionInputs& in, ConstView out, ConstView lse,
                         ConstView dout, ConstView dlse, const kernels::AttentionGradients& grads) {
-  const Open open;
-  kernels::block_attention_backward(Device{}, attention_on_cpu(in), view_on_cpu(out),
-                                    view_on_cpu(lse), view_on_cpu(dout), view_on_cpu(dlse),
-                                    attention_on_cpu(grads));
+  submit([in = attention_on_cpu(in), out = view_on_cpu(out), lse = view_on_cpu(lse),
+          dout = view_on_cpu(dout), dlse = view_on_cpu(dlse), grads = attention_on_cpu(grads)] {
+    kernels::block_attention_backward(Device{}, in, out, lse, dout, dlse, grads);
+  });
 }
 
 kernels::LshInputs lsh_on_cpu(kernels::LshInputs in) {
@@ -173,16 +190,30 @@ kernels::LshInputs lsh_on_cpu(kernels::LshInputs in) {
 }
 
 void lsh_forward(const kernels::LshInputs& in, View out, View lse) {
-  const Open open;
-  kernels::lsh_attention_forward(Device{}, lsh_on_cpu(in), view_on_cpu(out), view_on_cpu(lse));
+  submit([in = lsh_on_cpu(in), out = view_on_cpu(out), lse = view_on_cpu(lse)] {
+    kernels::lsh_attention_forward(Device{}, in, out, lse);
+  });
 }
 
 void lsh_backward(const kernels::LshInputs& in, ConstView out, ConstView lse, ConstView dout,
                   ConstView dlse, View dq, View dv) {
-  const Open open;
-  kernels::lsh_attention_backward(Device{}, lsh_on_cpu(in), view_on_cpu(out), view_on_cpu(lse),
-                                  view_on_cpu(dout), view_on_cpu(dlse), view_on_cpu(dq),
-                                  view_on_cpu(dv));
+  submit([in = lsh_on_cpu(in), out = view_on_cpu(out), lse = view_on_cpu(lse),
+          dout = view_on_cpu(dout), dlse = view_on_cpu(dlse), dq = view_on_cpu(dq),
+          dv = view_on_cpu(dv)] {
+    kernels::lsh_attention_backward(Device{}, in, out, lse, dout, dlse, dq, dv);
+  });
+}
+
+void enable_recordings() {
+  begin_recording.set(DeviceKind::cuda, [] { tape = new Tape; });
+  end_recording.set(DeviceKind::cuda,
+                    [](void** recorded) { *recorded = std::exchange(tape, nullptr); });
+  abandon_recording.set(DeviceKind::cuda, [] { delete std::exchange(tape, nullptr); });
+  replay_recording.set(DeviceKind::cuda, [](void* recorded) {
+    const Open open;
+    for (const auto& call : *static_cast<Tape*>(recorded)) call();
+  });
+  drop_recording.set(DeviceKind::cuda, [](void* recorded) { delete static_cast<Tape*>(recorded); });
 }
 
 template <auto&... list>
@@ -203,7 +234,9 @@ void enable_shadow_device() {
        .held_free = [] { return range().blocks.held_free(); },
        .set_limit =
            [](int64_t bytes) { range().blocks.set_limit(bytes > 0 ? bytes : range_bytes); }});
-  enable_all<count_devices, wait_for_device, copy_to_host, copy_from_host, copy_within, set_zero>();
+  count_devices.set(DeviceKind::cuda, [](int* count) { *count = 1; });
+  enable_all<wait_for_device, copy_to_host, copy_from_host, copy_within, set_zero>();
+  enable_recordings();
   kernels::block_attention_forward.set(DeviceKind::cuda, attention_forward);
   kernels::block_attention_backward.set(DeviceKind::cuda, attention_backward);
   kernels::lsh_attention_forward.set(DeviceKind::cuda, lsh_forward);

@@ -1,0 +1,253 @@
+#include "core/graph.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/deferred.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/scope.h"
+
+namespace longspan {
+namespace {
+
+constexpr size_t kNumbersOfBlock = 512;  // live numbers that come over in one piece
+
+constexpr uint64_t mixed(uint64_t sum, uint64_t with) {
+  return ((sum ^ with) * 0xff51afd7ed558ccdu) ^ (sum >> 29);
+}
+
+uint64_t mixed(uint64_t sum, std::string_view text) {
+  for (const char c : text) sum = mixed(sum, static_cast<uint8_t>(c));
+  return sum;
+}
+
+}  // namespace
+
+struct Graph::Parts {
+  /// Blocks of 8-byte numbers on the device, and what they are to hold.
+  struct Numbers {
+    std::unique_ptr<Scratch> there;
+    std::vector<uint64_t> here;
+  };
+  /// A generator: one of outside, or forked of another.
+  struct Key {
+    const Generator* source;
+    uint32_t parent;
+    uint64_t tag;
+    uint64_t value = 0;
+    size_t number = SIZE_MAX;  // where kernels read it, if they do
+  };
+  struct Constant {
+    std::unique_ptr<Scratch> there;
+    std::vector<char> bytes;
+  };
+
+  Parts(Device on, int64_t bytes) : device(on), region(on, bytes) {}
+
+  Device device;
+  memory::Region region;  // outlives what lies in it
+  void* recorded = nullptr;
+  std::vector<Numbers> numbers;
+  size_t count = 0;                                              // of live numbers
+  std::vector<std::pair<size_t, std::function<double()>>> asked;  // number and what gives it
+  std::vector<Key> keys{{nullptr, 0, 0}};                        // 0: none
+  std::vector<Constant> constants;
+  std::vector<std::shared_ptr<const void>> kept;
+  deferred::Recorded checks;
+  uint64_t signature = 0;
+
+  void note(uint64_t what) { signature = mixed(signature, what); }
+
+  size_t new_number() {
+    if (count % kNumbersOfBlock == 0) {
+      const auto bytes = static_cast<int64_t>(kNumbersOfBlock * sizeof(uint64_t));
+      numbers.push_back(
+          {std::make_unique<Scratch>(bytes, device), std::vector<uint64_t>(kNumbersOfBlock)});
+    }
+    return count++;
+  }
+  template <class T>
+  const T* place_of(size_t number) const {
+    return numbers[number / kNumbersOfBlock].there->as<T>() + number % kNumbersOfBlock;
+  }
+  void set(size_t number, uint64_t bits) {
+    numbers[number / kNumbersOfBlock].here[number % kNumbersOfBlock] = bits;
+  }
+
+  void refresh() {
+    for (Key& key : keys) {
+      if (key.source != nullptr) {
+        key.value = key.source->key;
+      } else if (key.parent != 0) {
+        key.value = Generator::forked_key(keys[key.parent].value, key.tag);
+      }
+      if (key.number != SIZE_MAX) set(key.number, key.value);
+    }
+    for (const auto& [number, now] : asked) set(number, std::bit_cast<uint64_t>(now()));
+    size_t left = count;
+    for (const Numbers& block : numbers) {
+      const size_t used = std::min(left, kNumbersOfBlock);
+      copy_from_host(device, block.there->data(), block.here.data(),
+                     static_cast<int64_t>(used * sizeof(uint64_t)));
+      left -= used;
+    }
+  }
+};
+
+namespace {
+
+thread_local Graph::Parts* current = nullptr;  // what this thread records
+
+/// From the first kernel that is recorded to the last.
+class Recording {
+ public:
+  explicit Recording(Graph::Parts& parts) : parts_(parts) {
+    begin_recording(parts.device);
+    parts.region.enter();
+    parts.checks.start();
+    current = &parts;
+    ++recording_threads;
+  }
+  ~Recording() {
+    if (current == nullptr) return;
+    leave();
+    abandon_recording(parts_.device);
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  void* end() {
+    void* recorded = nullptr;
+    leave();
+    end_recording(parts_.device, &recorded);
+    return recorded;
+  }
+
+ private:
+  void leave() {
+    --recording_threads;
+    current = nullptr;
+    parts_.checks.stop();
+    parts_.region.leave();
+  }
+
+  Graph::Parts& parts_;
+};
+
+std::string place() { return Scope::path().empty() ? "" : " in " + Scope::path(); }
+
+}  // namespace
+
+void KernelBase::note_recorded(Device device, uint64_t sum) const {
+  if (current == nullptr || device != current->device) return;
+  if (host_) graph::refuse(name_, "the host waits for the device, or gives it numbers of its own");
+  current->signature = mixed(mixed(current->signature, name_), sum);
+}
+
+Graph::Graph(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+std::unique_ptr<Graph> Graph::record(Device device, const std::function<void()>& f,
+                                     int64_t bytes) {
+  register_backends();
+  require<NotImplemented>(begin_recording.has(device.kind), "graph",
+                          "{} has no recordings: its kernels run as they are called",
+                          name_of(device));
+  require(current == nullptr, "graph", "this thread is recording already");
+  auto parts = std::make_unique<Parts>(device, bytes);
+  {
+    Recording recording(*parts);
+    f();
+    parts->recorded = recording.end();
+  }
+  std::unique_ptr<Graph> graph(new Graph(std::move(parts)));
+  graph->parts_->region.trim();
+  for (Parts::Constant& constant : graph->parts_->constants) {
+    copy_from_host(device, constant.there->data(), constant.bytes.data(),
+                   static_cast<int64_t>(constant.bytes.size()));
+    constant.bytes = {};
+  }
+  return graph;
+}
+
+Graph::~Graph() {
+  if (parts_->recorded != nullptr) drop_recording(parts_->device, parts_->recorded);
+}
+
+void Graph::replay() {
+  require(current == nullptr, "graph", "a replay within a recording");
+  parts_->checks.settle();
+  parts_->refresh();
+  replay_recording(parts_->device, parts_->recorded);
+  parts_->checks.pend();
+}
+
+int64_t Graph::bytes() const { return parts_->region.bytes(); }
+uint64_t Graph::signature() const { return parts_->signature; }
+
+Live<double> live(std::function<double()> now) {
+  const double value = now();
+  if (current == nullptr) return value;
+  const size_t number = current->new_number();
+  current->asked.emplace_back(number, std::move(now));
+  return {value, current->place_of<double>(number)};
+}
+
+Generator live(const Generator& source) {
+  if (current == nullptr) return source;
+  current->keys.push_back({&source, 0, 0});
+  return {source.key, static_cast<uint32_t>(current->keys.size() - 1)};
+}
+
+uint32_t Generator::recorded_fork(uint64_t tag) const {
+  if (current == nullptr || recorded >= current->keys.size()) return 0;
+  current->keys.push_back({nullptr, recorded, tag});
+  return static_cast<uint32_t>(current->keys.size() - 1);
+}
+
+Live<uint64_t> Generator::recorded_key() const {
+  if (current == nullptr || recorded >= current->keys.size()) return key;
+  size_t& number = current->keys[recorded].number;
+  if (number == SIZE_MAX) number = current->new_number();
+  return {key, current->place_of<uint64_t>(number)};
+}
+
+namespace graph {
+
+bool recording() { return current != nullptr; }
+
+void refuse(std::string_view op, std::string_view reason) {
+  require<NotImplemented>(current == nullptr, op, "cannot be recorded{}: {}", place(), reason);
+}
+
+void upload(Device device, void* to, const void* from, int64_t bytes) {
+  if (current == nullptr || device != current->device) {
+    copy_from_host(device, to, from, bytes);
+    return;
+  }
+  const auto* const begin = static_cast<const char*>(from);
+  current->note(static_cast<uint64_t>(bytes));
+  for (int64_t i = 0; i < bytes; i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, begin + i, static_cast<size_t>(std::min<int64_t>(8, bytes - i)));
+    current->note(word);
+  }
+  Graph::Parts::Constant constant{std::make_unique<Scratch>(bytes, device),
+                                  std::vector<char>(begin, begin + bytes)};
+  copy_within(device, to, constant.there->data(), bytes);
+  current->constants.push_back(std::move(constant));
+}
+
+void keep(std::shared_ptr<const void> used) {
+  if (current == nullptr) return;
+  current->note(std::bit_cast<uintptr_t>(used.get()));
+  current->kept.push_back(std::move(used));
+}
+
+}  // namespace graph
+}  // namespace longspan

@@ -1,0 +1,383 @@
+// Recordings of a device's work: on the second device of harness/shadow.h, or on a real one.
+#include "core/graph.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "autograd/engine.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/kernels/copy.h"
+#include "ops/kernels/gradient.h"
+#include "ops/loss.h"
+#include "ops/matmul.h"
+#include "ops/optim.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "tests/harness/shadow.h"
+#include "train/step_graph.h"
+
+namespace longspan {
+namespace {
+
+constexpr Device cuda{DeviceKind::cuda, 0};
+
+class Graphs : public testing::Test {
+ protected:
+  void SetUp() override {
+    test::enable_shadow_device_if_asked();
+    if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
+  }
+};
+
+Tensor there(const std::vector<float>& values) {
+  return to_device(Tensor::from(values, {static_cast<int64_t>(values.size())}), cuda);
+}
+
+using Floats = std::vector<float>;
+
+/// The message of what f throws; empty where it throws nothing.
+template <class E, class F>
+std::string complaint_of(F f) {
+  try {
+    f();
+  } catch (const E& e) {
+    return e.what();
+  }
+  return {};
+}
+
+int64_t live_there() { return memory_tracker(cuda).live().total(); }
+
+TEST_F(Graphs, RunNothingBeforeAReplay) {
+  const Tensor x = there({1, 2, 3});
+  Tensor sums = there({0, 0, 0}), y;
+  const auto graph = Graph::record(cuda, [&] {
+    y = mul(x, 2.0);
+    Tensor to = sums.detach();
+    kernels::copy(cuda, add(sums, y).view(), to.mut());
+  });
+  EXPECT_EQ(sums.to_vector<float>(), Floats({0, 0, 0}));
+  graph->replay();
+  EXPECT_EQ(y.to_vector<float>(), Floats({2, 4, 6}));
+  graph->replay();
+  EXPECT_EQ(sums.to_vector<float>(), Floats({4, 8, 12}));
+}
+
+TEST_F(Graphs, ReadLiveNumbersAtEachReplay) {
+  Tensor p = there({1, 1});
+  const Tensor g = there({1, 2});
+  double lr = 0.5;
+  const auto graph = Graph::record(cuda, [&] {
+    sgd_update(p, g, {}, {.lr = live([&] { return lr; }), .scale = live([&] { return 2 * lr; })});
+  });
+  graph->replay();  // 1 - 0.5 * 1 * g
+  EXPECT_EQ(p.to_vector<float>(), Floats({0.5f, 0}));
+  lr = 0.25;
+  graph->replay();  // - 0.25 * 0.5 * g
+  EXPECT_EQ(p.to_vector<float>(), Floats({0.375f, -0.25f}));
+}
+
+// More than fit into one block of live numbers.
+TEST_F(Graphs, DrawAnewAtEachReplay) {
+  Generator source{1};
+  std::vector<Tensor> drawn;
+  const auto draw = [&](Generator gen) {
+    std::vector<Tensor> all;
+    const Pass pass{.training = true, .gen = gen.fork("layers")};
+    for (int i = 0; i < 700; ++i) {
+      all.push_back(dropout(full({5}, 1, DType::f32, cuda), 0.5, pass.at("drop").at(i)));
+    }
+    all.push_back(uniform({7}, gen.fork(7), -1, 1, DType::f32, cuda));
+    all.push_back(normal({7}, gen, 0, 1, DType::f32, cuda));
+    all.push_back(cast(randint({7}, gen.fork(8), 0, 1000, DType::i64, cuda), DType::f32));
+    all.push_back(bernoulli({7}, gen.fork(9), 0.5, DType::f32, cuda));
+    return all;
+  };
+  const auto graph = Graph::record(cuda, [&] { drawn = draw(live(source)); });
+  Floats before;
+  for (uint64_t key = 1; key < 4; ++key) {
+    source = Generator{key};
+    graph->replay();
+    const std::vector<Tensor> expected = draw(source);
+    Floats all;
+    for (size_t i = 0; i < drawn.size(); ++i) {
+      const Floats row = drawn[i].to_vector<float>();
+      ASSERT_EQ(row, expected[i].to_vector<float>()) << i;
+      all.insert(all.end(), row.begin(), row.end());
+    }
+    EXPECT_NE(all, before);
+    before = all;
+  }
+}
+
+TEST_F(Graphs, RefuseAHostThatReads) {
+  const Tensor x = there({1, 2, 3});
+  const int64_t before = live_there();
+  const auto refused = [&](const std::function<void()>& f) {
+    const Scope scope("model");
+    const std::string text = complaint_of<NotImplemented>([&] { Graph::record(cuda, f); });
+    EXPECT_NE(text.find("cannot be recorded in model"), std::string::npos) << text;
+    EXPECT_EQ(live_there(), before);
+  };
+  refused([&] { sum(x).item(); });
+  refused([&] { mul(x, 2.0).to_vector<float>(); });
+  refused([&] { to_device(x, {}); });
+  refused([&] { synchronize(cuda); });
+  refused([&] {
+    bool finite = false;
+    kernels::all_finite(cuda, x.view(), &finite);
+  });
+  refused([&] { embedding(Tensor::zeros({0, 2}, DType::f32, cuda), cast(x, DType::i64)); });
+  // The device works on.
+  EXPECT_EQ(mul(x, 2.0).to_vector<float>(), Floats({2, 4, 6}));
+  EXPECT_NE(complaint_of<NotImplemented>([] { Graph::record({}, [] {}); }).find("no recordings"),
+            std::string::npos);
+  EXPECT_NE(complaint_of<ValueError>([] {
+              Graph::record(cuda, [] { Graph::record(cuda, [] {}); });
+            }).find("is recording already"),
+            std::string::npos);
+  EXPECT_EQ(live_there(), before);
+}
+
+TEST_F(Graphs, KeepTheirMemoryToThemselves) {
+  const int64_t before = live_there();
+  {
+    const Tensor x = full({1000}, 1, DType::f32, cuda);
+    Tensor y;
+    const auto graph = Graph::record(cuda, [&] { y = add(exp(mul(x, 2.0)), sum(x)); });
+    const int64_t with = live_there();
+    EXPECT_EQ(with, before + graph->bytes() + memory::block_bytes(x.nbytes()));
+    EXPECT_GT(memory_tracker(cuda).live()[Category::graph], 0);
+    graph->replay();
+    const Floats expected = y.to_vector<float>();
+    for (int i = 0; i < 3; ++i) {
+      // Whatever others are given now, and write, the next replay finds its own.
+      std::vector<Tensor> others;
+      for (int n = 1; n < 3000; n += 100) {
+        others.push_back(full({n}, std::nan(""), DType::f32, cuda));
+      }
+      graph->replay();
+      EXPECT_EQ(y.to_vector<float>(), expected);
+      for (const Tensor& other : others) EXPECT_TRUE(std::isnan(other.to_vector<float>()[0]));
+    }
+    EXPECT_EQ(live_there(), with);
+  }
+  EXPECT_EQ(live_there(), before);
+}
+
+// A tensor of outside that is dropped in a recording may be read by what was recorded; a result may
+// live longer than its graph.
+TEST_F(Graphs, KeepWhatTheyRead) {
+  const int64_t before = live_there();
+  {
+    Tensor x = full({4096}, 3, DType::f32, cuda), y;
+    auto graph = Graph::record(cuda, [&] {
+      y = mul(x, 2.0);
+      x = {};
+    });
+    const Tensor other = full({4096}, 5, DType::f32, cuda);
+    graph->replay();
+    EXPECT_EQ(y.to_vector<float>()[9], 6);
+    graph.reset();
+    const Tensor next = full({4096}, 7, DType::f32, cuda);
+    EXPECT_EQ(y.to_vector<float>()[9], 6);
+    y = {};
+  }
+  EXPECT_EQ(live_there(), before);
+}
+
+TEST_F(Graphs, TakeConstantsAlong) {
+  const Tensor x = there({1, 2, 3, 4});
+  Tensor y;
+  const auto graph = Graph::record(cuda, [&] {
+    {
+      const Tensor first = there({1, 10, 100, 1000});
+      y = mul(x, first);
+    }
+    y = add(y, there({5, 6, 7, 8}));  // may lie where `first` lay
+  });
+  for (int i = 0; i < 2; ++i) {
+    graph->replay();
+    EXPECT_EQ(y.to_vector<float>(), Floats({6, 26, 307, 4008}));
+  }
+}
+
+TEST_F(Graphs, TellRecordingsApart) {
+  const Tensor x = there({1, 2, 3, 4});
+  const auto signature = [&](double factor, const Floats& constant, int64_t rows) {
+    return Graph::record(cuda, [&] {
+             const Tensor y = mul(add(x, there(constant)), factor);
+             exp(y.alias({rows}, {1}, 0));
+           })
+        ->signature();
+  };
+  const uint64_t first = signature(2, {1, 2, 3, 4}, 3);
+  EXPECT_EQ(signature(2, {1, 2, 3, 4}, 3), first);
+  EXPECT_NE(signature(3, {1, 2, 3, 4}, 3), first);
+  EXPECT_NE(signature(2, {1, 2, 3, 5}, 3), first);
+  EXPECT_NE(signature(2, {1, 2, 3, 4}, 2), first);
+}
+
+TEST_F(Graphs, CheckAtEachReplay) {
+  const Tensor weight = there({1, 2, 3});
+  Tensor ids = to_device(Tensor::from(std::vector<int64_t>{0, 1}, {2}), cuda), y;
+  const auto graph = Graph::record(cuda, [&] { y = take(weight, ids); });
+  const auto set = [&](std::vector<int64_t> values) {
+    copy_from_host(cuda, ids.mut().data, values.data(), 16);
+  };
+  graph->replay();
+  EXPECT_EQ(y.to_vector<float>(), Floats({1, 2}));
+  set({2, 9});
+  graph->replay();
+  EXPECT_NE(complaint_of<ValueError>([&] { y.to_vector<float>(); }).find("ids holds 9 at [1]"),
+            std::string::npos);
+  EXPECT_EQ(y.to_vector<float>(), Floats({3, 1}));
+  // Nobody looked: the next replay does before it writes over what was found.
+  graph->replay();
+  set({1, 1});
+  EXPECT_NE(complaint_of<ValueError>([&] { graph->replay(); }).find("ids holds 9"),
+            std::string::npos);
+  graph->replay();
+  EXPECT_EQ(y.to_vector<float>(), Floats({2, 2}));
+}
+
+/// A classifier with every part that changes from step to step.
+struct Small {
+  Tensor weight = [] {
+    Tensor w = normal({12, 6}, Generator{1}, 0, 1, DType::f32, cuda);
+    set_requires_grad(w);
+    return w;
+  }();
+  AdamW optimizer{TensorList{{"weight", weight}}};
+
+  std::vector<Tensor> step(const std::vector<Tensor>& in, Generator gen) const {
+    const Pass pass{.training = true, .gen = gen};
+    const Tensor loss = cross_entropy(dropout(embedding(weight, in[0]), 0.3, pass), in[1]);
+    backward(loss);
+    return {loss.detach()};
+  }
+  static std::vector<Tensor> batch(int64_t rows, uint64_t seed) {
+    const Generator gen = Generator{seed}.fork("batch");
+    return {randint({rows}, gen, 0, 12, DType::i64, cuda),
+            randint({rows}, gen.fork(1), 0, 6, DType::i64, cuda)};
+  }
+  Floats parameters() const { return weight.to_vector<float>(); }
+};
+
+/// Six steps; `rows` of the batch of each step, and a failure of the n-th request for memory of it.
+Floats six_steps(bool replay, const std::vector<int64_t>& rows, StepGraph* given = nullptr,
+                 Small* model = nullptr) {
+  std::optional<Small> own;
+  if (model == nullptr) model = &own.emplace();
+  std::optional<StepGraph> graph;
+  if (given == nullptr) given = &graph.emplace(cuda, model->optimizer);
+  const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
+    return model->step(in, gen);
+  };
+  Floats all;
+  for (uint64_t i = 0; i < 6; ++i) {
+    const auto in = Small::batch(rows[i % rows.size()], i);
+    const Generator gen = Generator{3}.fork(i);
+    const Tensor loss = replay ? given->gradients(in, gen, body)[0] : body(in, gen)[0];
+    all.push_back(static_cast<float>(loss.item()));
+    clip_gradients(model->optimizer, 0.1);
+    const double lr = 0.1 / static_cast<double>(i + 1);
+    replay ? given->update(lr) : model->optimizer.step(lr);
+  }
+  const Floats parameters = model->parameters();
+  all.insert(all.end(), parameters.begin(), parameters.end());
+  return all;
+}
+
+TEST_F(Graphs, StepsHaveTheirBits) {
+  const Floats expected = six_steps(false, {9});
+  const int64_t before = live_there();
+  Small model;
+  StepGraph graph(cuda, model.optimizer);
+  EXPECT_EQ(six_steps(true, {9}, &graph, &model), expected);
+  EXPECT_TRUE(graph.replays());
+  EXPECT_GT(graph.bytes(), 0);
+  EXPECT_EQ(graph.refusal() + graph.update_refusal(), "");
+  EXPECT_GT(live_there(), before);
+}
+
+TEST_F(Graphs, BatchesOfOtherShapesRunAsEver) {
+  const std::vector<int64_t> rows = {9, 9, 9, 5, 9, 7};
+  EXPECT_EQ(six_steps(true, rows), six_steps(false, rows));
+}
+
+TEST_F(Graphs, ABodyThatDependsOnItsDataIsRefused) {
+  Small model;
+  StepGraph graph(cuda, model.optimizer);
+  int step = 0;
+  for (uint64_t i = 0; i < 4; ++i) {
+    graph.gradients(Small::batch(9, i), Generator{i}, [&](const auto& in, Generator gen) {
+      auto losses = model.step(in, gen);
+      return std::vector<Tensor>{mul(losses[0], 1.0 + ++step)};
+    });
+    graph.update(0.1);
+  }
+  EXPECT_NE(graph.refusal().find("depends on its data"), std::string::npos) << graph.refusal();
+  EXPECT_FALSE(graph.replays());
+}
+
+TEST_F(Graphs, OptimizersThatReadAreRefusedForUpdatesAlone) {
+  Small model;
+  Lamb lamb(model.optimizer.parameters());
+  StepGraph graph(cuda, lamb);
+  for (uint64_t i = 0; i < 4; ++i) {
+    graph.gradients(Small::batch(9, i), Generator{i}, [&](const auto& in, Generator gen) {
+      return model.step(in, gen);
+    });
+    graph.update(0.1);
+  }
+  EXPECT_TRUE(graph.replays());
+  EXPECT_NE(graph.update_refusal().find("lamb: cannot be recorded"), std::string::npos);
+}
+
+// Whichever request for memory fails, steps go on with the same bits, and no byte stays behind.
+TEST_F(Graphs, AFailureLeavesEverythingUsable) {
+  const Floats expected = six_steps(false, {9});
+  const int64_t before = live_there();
+  int refused = 0;
+  for (int64_t n = 0; n < 60; ++n) {
+    SCOPED_TRACE(n);
+    {
+      Small model;
+      StepGraph graph(cuda, model.optimizer);
+      const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
+        if (graph::recording() && n >= 0) fail_allocation_after(cuda, n);
+        auto losses = model.step(in, gen);
+        fail_allocation_after(cuda, -1);
+        return losses;
+      };
+      Floats all;
+      for (uint64_t i = 0; i < 6; ++i) {
+        const auto in = Small::batch(9, i);
+        all.push_back(
+            static_cast<float>(graph.gradients(in, Generator{3}.fork(i), body)[0].item()));
+        fail_allocation_after(cuda, -1);
+        clip_gradients(model.optimizer, 0.1);
+        graph.update(0.1 / static_cast<double>(i + 1));
+      }
+      const Floats parameters = model.parameters();
+      all.insert(all.end(), parameters.begin(), parameters.end());
+      EXPECT_EQ(all, expected);
+      if (!graph.refusal().empty()) ++refused;
+      EXPECT_EQ(graph.refusal().empty(), graph.replays());
+    }
+    EXPECT_EQ(live_there(), before);
+  }
+  EXPECT_GT(refused, 5);
+  EXPECT_LT(refused, 60);  // the last ones have room for all
+}
+
+}  // namespace
+}  // namespace longspan

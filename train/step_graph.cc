@@ -1,0 +1,115 @@
+#include "train/step_graph.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "autograd/node.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "ops/copy.h"
+
+namespace longspan {
+namespace {
+
+constexpr int kRecordings = 2;  // that must agree
+
+void copy_into(Tensor& to, const Tensor& from) {
+  if (to.numel() == 0) return;
+  copy_within(to.device(), to.mut().data, contiguous(from.detach()).view().data, to.nbytes());
+}
+
+}  // namespace
+
+bool StepGraph::fits(const std::vector<Tensor>& inputs) const {
+  return std::equal(inputs.begin(), inputs.end(), inputs_.begin(), inputs_.end(),
+                    [](const Tensor& a, const Tensor& b) {
+                      return a.shape() == b.shape() && a.dtype() == b.dtype();
+                    });
+}
+
+std::vector<Tensor> StepGraph::gradients(const std::vector<Tensor>& inputs, Generator gen,
+                                         const Body& body) {
+  for (const NamedTensor& p : optimizer_.parameters()) {
+    require(!grad(p.tensor), "step graph", "\"{}\" has a gradient already: update() or clear it",
+            p.name);
+  }
+  replayed_ = false;
+  const bool first = steps_++ == 0;
+  if (!refusal_.empty() || (!first && recordings_ > 0 && !fits(inputs))) return body(inputs, gen);
+  if (first) {
+    const int64_t before = memory_tracker(device_).live().total();
+    std::vector<Tensor> results = body(inputs, gen);
+    needed_ = std::max<int64_t>(0, memory_tracker(device_).peak().total() - before);
+    return results;
+  }
+  gen_ = gen;
+  if (recordings_ < kRecordings) record(inputs, body);
+  if (!refusal_.empty()) {
+    optimizer_.clear_gradients();  // those of a recording that failed hold nothing
+    return body(inputs, gen);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) copy_into(inputs_[i], inputs[i]);
+  graph_->replay();
+  replayed_ = true;
+  const TensorList parameters = optimizer_.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) set_grad(parameters[i].tensor, gradients_[i]);
+  return results_;
+}
+
+void StepGraph::record(const std::vector<Tensor>& inputs, const Body& body) {
+  const uint64_t before = signature_;
+  drop();
+  try {
+    for (const Tensor& x : inputs) inputs_.push_back(clone(x.detach()));
+    graph_ = Graph::record(device_, [&] { results_ = body(inputs_, live(gen_)); }, needed_);
+    for (const NamedTensor& p : optimizer_.parameters()) gradients_.push_back(grad(p.tensor));
+    signature_ = graph_->signature();
+    if (++recordings_ > 1 && signature_ != before) {
+      fail<NotImplemented>("step graph",
+                           "two recordings of it differ: what it does depends on its data");
+    }
+  } catch (const Error& e) {
+    drop();
+    refusal_ = e.what();
+  }
+}
+
+void StepGraph::update(double lr) {
+  if (!replays() || !replayed_ || !update_refusal_.empty()) return optimizer_.step(lr);
+  optimizer_.count_step(lr);
+  if (update_ == nullptr) {
+    try {
+      update_ = Graph::record(device_, [this] { optimizer_.update_all(); });
+    } catch (const Error& e) {
+      update_refusal_ = e.what();
+    }
+  }
+  if (update_ != nullptr) {
+    update_->replay();
+    for (NamedTensor p : optimizer_.parameters()) p.tensor.mut();  // counts as a write
+  } else {
+    optimizer_.update_all();
+  }
+  optimizer_.clear_gradients();
+}
+
+void StepGraph::forget() {
+  drop();
+  recordings_ = 0;
+  refusal_.clear();
+  update_refusal_.clear();
+}
+
+void StepGraph::drop() {
+  update_.reset();
+  results_.clear();
+  gradients_.clear();
+  inputs_.clear();
+  graph_.reset();
+}
+
+int64_t StepGraph::bytes() const {
+  return (graph_ != nullptr ? graph_->bytes() : 0) + (update_ != nullptr ? update_->bytes() : 0);
+}
+
+}  // namespace longspan

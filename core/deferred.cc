@@ -49,7 +49,7 @@ using Batches = std::vector<std::shared_ptr<Batch>>;
 // read behind it in the stream, and a complaint reaches the thread that asked. The last one may get
 // more checks, unless it is that of a replay.
 thread_local Batches pending;
-thread_local Batch* open = nullptr;          // the last of `pending`, where it may
+thread_local Batch* open = nullptr;         // the last of `pending`, where it may
 thread_local Batches* recording = nullptr;  // where checks go instead
 
 void complain_of(const Batch& batch, const std::vector<int64_t>& found) {

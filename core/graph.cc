@@ -43,7 +43,7 @@ struct Graph::Parts {
     uint64_t value = 0;
     size_t number = SIZE_MAX;  // where kernels read it, if they do
   };
-  struct Constant {
+  struct Constant {  // copied from there to where it is used, by each replay
     std::unique_ptr<Scratch> there;
     std::vector<char> bytes;
   };
@@ -54,21 +54,33 @@ struct Graph::Parts {
   memory::Region region;  // outlives what lies in it
   void* recorded = nullptr;
   std::vector<Numbers> numbers;
-  size_t count = 0;                                              // of live numbers
+  size_t count = 0;                                               // of live numbers
   std::vector<std::pair<size_t, std::function<double()>>> asked;  // number and what gives it
-  std::vector<Key> keys{{nullptr, 0, 0}};                        // 0: none
+  std::vector<Key> keys{{nullptr, 0, 0}};                         // 0: none
   std::vector<Constant> constants;
   std::vector<std::shared_ptr<const void>> kept;
   deferred::Recorded checks;
   uint64_t signature = 0;
+
+  /// Memory that nothing recorded has used before: it holds its numbers when a replay begins.
+  std::unique_ptr<Scratch> own(int64_t bytes) {
+    region.leave();
+    try {
+      auto memory = std::make_unique<Scratch>(bytes, device);
+      region.enter();
+      return memory;
+    } catch (...) {
+      region.enter();
+      throw;
+    }
+  }
 
   void note(uint64_t what) { signature = mixed(signature, what); }
 
   size_t new_number() {
     if (count % kNumbersOfBlock == 0) {
       const auto bytes = static_cast<int64_t>(kNumbersOfBlock * sizeof(uint64_t));
-      numbers.push_back(
-          {std::make_unique<Scratch>(bytes, device), std::vector<uint64_t>(kNumbersOfBlock)});
+      numbers.push_back({own(bytes), std::vector<uint64_t>(kNumbersOfBlock)});
     }
     return count++;
   }
@@ -152,8 +164,7 @@ void KernelBase::note_recorded(Device device, uint64_t sum) const {
 
 Graph::Graph(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-std::unique_ptr<Graph> Graph::record(Device device, const std::function<void()>& f,
-                                     int64_t bytes) {
+std::unique_ptr<Graph> Graph::record(Device device, const std::function<void()>& f, int64_t bytes) {
   register_backends();
   require<NotImplemented>(begin_recording.has(device.kind), "graph",
                           "{} has no recordings: its kernels run as they are called",
@@ -187,7 +198,12 @@ void Graph::replay() {
   parts_->checks.pend();
 }
 
-int64_t Graph::bytes() const { return parts_->region.bytes(); }
+int64_t Graph::bytes() const {
+  int64_t bytes = parts_->region.bytes();
+  for (const Parts::Numbers& n : parts_->numbers) bytes += memory::block_bytes(n.there->bytes());
+  for (const Parts::Constant& c : parts_->constants) bytes += memory::block_bytes(c.there->bytes());
+  return bytes;
+}
 uint64_t Graph::signature() const { return parts_->signature; }
 
 Live<double> live(std::function<double()> now) {
@@ -237,8 +253,7 @@ void upload(Device device, void* to, const void* from, int64_t bytes) {
     std::memcpy(&word, begin + i, static_cast<size_t>(std::min<int64_t>(8, bytes - i)));
     current->note(word);
   }
-  Graph::Parts::Constant constant{std::make_unique<Scratch>(bytes, device),
-                                  std::vector<char>(begin, begin + bytes)};
+  Graph::Parts::Constant constant{current->own(bytes), std::vector<char>(begin, begin + bytes)};
   copy_within(device, to, constant.there->data(), bytes);
   current->constants.push_back(std::move(constant));
 }

@@ -52,8 +52,8 @@ class Graph {
 
 /// now(); for a kernel of a recorded step, asked again by each replay.
 Live<double> live(std::function<double()> now);
-/// `source`; in a recorded step, read again by each replay: what is forked and drawn from it has the
-/// bits that `source` gives then. It stays where it is while the Graph lives.
+/// `source`; in a recorded step, read again by each replay: what is forked and drawn from it has
+/// the bits that `source` gives then. It stays where it is while the Graph lives.
 Generator live(const Generator& source);
 
 namespace graph {  // what ops stand on

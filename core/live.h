@@ -6,8 +6,8 @@
 
 namespace longspan {
 
-/// A number that a kernel is given: `value`, or, in a recorded step, what lies at `at` on the device
-/// when the kernel runs (core/graph.h). Only kernels may read it.
+/// A number that a kernel is given: `value`, or, in a recorded step, what lies at `at` on the
+/// device when the kernel runs (core/graph.h). Only kernels may read it.
 template <class T>
 struct Live {
   T value{};

@@ -17,10 +17,10 @@
 namespace longspan {
 
 struct memory::RegionState {
-  int64_t first_bytes;  // of its first chunk
-  int64_t bytes = 0;    // of its chunks
-  int64_t blocks = 0;   // that live in them
-  bool ended = false;   // whether the Region is gone
+  int64_t first_bytes;                          // of its first chunk
+  int64_t bytes = 0;                            // of its chunks
+  int64_t blocks = 0;                           // that live in them
+  bool ended = false;                           // whether the Region is gone
   std::vector<std::pair<void*, int64_t>> kept;  // blocks of others
 };
 
@@ -62,8 +62,7 @@ std::string bytes_text(int64_t bytes) {
 
 std::string_view name_of(Category category) {
   constexpr std::string_view names[] = {"parameter", "gradient", "optimizer", "saved", "workspace",
-                                        "memory",    "data",     "cache",     "graph",
-                                        "other"};
+                                        "memory",    "data",     "cache",     "graph", "other"};
   return names[static_cast<size_t>(category)];
 }
 
@@ -301,7 +300,8 @@ bool release_apart(Ledger& l, Device device, void* data, int64_t block) {
 
 }  // namespace
 
-Region::Region(Device device, int64_t bytes) : device_(device), state_(new RegionState{bytes, 0, 0, false, {}}) {}
+Region::Region(Device device, int64_t bytes)
+    : device_(device), state_(new RegionState{bytes, 0, 0, false, {}}) {}
 
 Region::~Region() {
   Ledger& l = ledger(device_);

@@ -79,10 +79,11 @@ struct Operand {
   }
 };
 
-/// Bytes that an address is a multiple of, at most 256.
+/// Bytes that an address is a multiple of, at most the 64 that every block is: where a block lies
+/// must not choose the algorithm, and with it the bits.
 int alignment_of(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  int bytes = 256;
+  int bytes = 64;
   while (bytes > 1 && address % static_cast<uintptr_t>(bytes) != 0) bytes /= 2;
   return bytes;
 }

@@ -1,5 +1,8 @@
 #include <cuda.h>
 
+#include <cstring>
+#include <mutex>
+
 #include "core/best_fit.h"
 #include "core/error.h"
 #include "core/memory.h"
@@ -109,6 +112,49 @@ void copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const 
   check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream()), name);
 }
 
+/// Pinned memory that batches and numbers of steps pass through on their way to the device: the
+/// bytes are taken at once, and the host waits for nothing that was submitted before. Each half is
+/// used up from its start; it is used again once the copies from it have run.
+class Staging {
+ public:
+  static constexpr int64_t half = int64_t{4} << 20;
+
+  static Staging& staging() {
+    static auto* instance = new Staging;
+    return *instance;
+  }
+
+  void copy(void* to, const void* from, int64_t bytes, const char* name) {
+    const std::lock_guard lock(mutex_);
+    if (used_ + bytes > half) {
+      check(cudaEventRecord(copied_[now_], stream()), name);
+      now_ = 1 - now_;
+      used_ = 0;
+      check(cudaEventSynchronize(copied_[now_]), name);
+    }
+    char* const here = memory_ + now_ * half + used_;
+    std::memcpy(here, from, static_cast<size_t>(bytes));
+    cuda::copy(to, here, bytes, cudaMemcpyHostToDevice, name);
+    used_ += memory::block_bytes(bytes);
+  }
+
+ private:
+  Staging() {
+    stream();  // opens the device
+    check(cudaHostAlloc(reinterpret_cast<void**>(&memory_), 2 * half, cudaHostAllocDefault),
+          "cudaHostAlloc");
+    for (cudaEvent_t& event : copied_) {
+      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+    }
+  }
+
+  std::mutex mutex_;
+  char* memory_ = nullptr;
+  int64_t used_ = 0;
+  int now_ = 0;
+  cudaEvent_t copied_[2] = {};
+};
+
 }  // namespace
 
 void register_memory() {
@@ -128,9 +174,13 @@ void register_memory() {
     copy(to, from, bytes, cudaMemcpyDeviceToHost, "copy_to_host");
     wait("copy_to_host");
   });
-  // From pageable memory: the call returns once the bytes have been taken.
+  // Of very many bytes from pageable memory: the call returns once they have been taken.
   copy_from_host.set(DeviceKind::cuda, [](void* to, const void* from, int64_t bytes) {
-    copy(to, from, bytes, cudaMemcpyHostToDevice, "copy_from_host");
+    if (bytes <= Staging::half) {
+      Staging::staging().copy(to, from, bytes, "copy_from_host");
+    } else {
+      copy(to, from, bytes, cudaMemcpyHostToDevice, "copy_from_host");
+    }
   });
   copy_within.set(DeviceKind::cuda, [](void* to, const void* from, int64_t bytes) {
     copy(to, from, bytes, cudaMemcpyDeviceToDevice, "copy_within");

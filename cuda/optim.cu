@@ -10,7 +10,8 @@ namespace {
 
 using kernels::AdafactorStep;
 
-/// Everything of one update that a parameter's element needs, in its own type.
+// Everything of one update that a parameter's element needs, in its own type. What is launched is
+// the update beside it, which makes that when it runs: only then is a live number known.
 template <class T>
 struct Sgd {
   T *p, *b;
@@ -27,6 +28,15 @@ struct Sgd {
     p[i] -= lr * h;
   }
 };
+template <class T>
+struct SgdUpdate {
+  T *p, *b;
+  const T* g;
+  kernels::SgdStep s;
+  __device__ Sgd<T> ready() const {
+    return {p, b, g, T(s.scale), T(s.weight_decay), T(s.lr), T(s.momentum), s.nesterov};
+  }
+};
 
 template <class T>
 struct Adagrad {
@@ -37,6 +47,15 @@ struct Adagrad {
     const T h = decay * p[i] + scale * g[i], next = sum[i] + h * h;
     sum[i] = next;
     p[i] -= lr * h / (sqrt(next) + eps);
+  }
+};
+template <class T>
+struct AdagradUpdate {
+  T *p, *sum;
+  const T* g;
+  kernels::AdagradStep s;
+  __device__ Adagrad<T> ready() const {
+    return {p, sum, g, T(s.scale), T(s.weight_decay), T(s.lr), T(s.eps)};
   }
 };
 
@@ -53,16 +72,40 @@ struct Adam {
     p[i] = keep * x - rate * mean / (sqrt(square) * root + eps);
   }
 };
+template <class T>
+struct AdamUpdate {
+  T *p, *m, *v;
+  const T* g;
+  kernels::AdamStep s;
+  __device__ Adam<T> ready() const {
+    const double lr = s.lr;
+    return {p,
+            m,
+            v,
+            g,
+            T(s.scale),
+            T(s.decoupled ? 0 : s.weight_decay),
+            T(s.decoupled ? 1 - lr * s.weight_decay : 1),
+            T(s.beta1),
+            T(1 - s.beta1),
+            T(s.beta2),
+            T(1 - s.beta2),
+            T(lr / s.correction1),
+            T(1 / sqrt(double{s.correction2})),
+            T(s.eps)};
+  }
+};
 
-template <class F>
-__global__ void __launch_bounds__(elementwise_threads) update_kernel(F f, int64_t n) {
+template <class U>
+__global__ void __launch_bounds__(elementwise_threads) update_kernel(U u, int64_t n) {
+  const auto f = u.ready();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) f(i);
 }
 
-template <class F>
-void update(const char* name, int64_t n, F f) {
-  launch(name, update_kernel<F>, blocks_for(n, elementwise_threads), elementwise_threads, 0, f, n);
+template <class U>
+void update(const char* name, int64_t n, U u) {
+  launch(name, update_kernel<U>, blocks_for(n, elementwise_threads), elementwise_threads, 0, u, n);
 }
 
 /// f(TypeTag<T>{}) for a parameter's dtype.
@@ -78,30 +121,21 @@ void visit(DType t, F&& f) {
 void sgd_update(View p, ConstView g, View b, kernels::SgdStep s) {
   visit(p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    update("sgd_update", p.numel(),
-           Sgd<T>{p.as<T>(), b.as<T>(), g.as<T>(), T(s.scale), T(s.weight_decay), T(s.lr),
-                  T(s.momentum), s.nesterov});
+    update("sgd_update", p.numel(), SgdUpdate<T>{p.as<T>(), b.as<T>(), g.as<T>(), s});
   });
 }
 
 void adagrad_update(View p, ConstView g, View sum, kernels::AdagradStep s) {
   visit(p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    update("adagrad_update", p.numel(),
-           Adagrad<T>{p.as<T>(), sum.as<T>(), g.as<T>(), T(s.scale), T(s.weight_decay), T(s.lr),
-                      T(s.eps)});
+    update("adagrad_update", p.numel(), AdagradUpdate<T>{p.as<T>(), sum.as<T>(), g.as<T>(), s});
   });
 }
 
 void adam_update(View p, ConstView g, View m, View v, kernels::AdamStep s) {
   visit(p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    update(
-        "adam_update", p.numel(),
-        Adam<T>{p.as<T>(), m.as<T>(), v.as<T>(), g.as<T>(), T(s.scale),
-                T(s.decoupled ? 0 : s.weight_decay), T(s.decoupled ? 1 - s.lr * s.weight_decay : 1),
-                T(s.beta1), T(1 - s.beta1), T(s.beta2), T(1 - s.beta2), T(s.lr / s.correction1),
-                T(1 / std::sqrt(s.correction2)), T(s.eps)});
+    update("adam_update", p.numel(), AdamUpdate<T>{p.as<T>(), m.as<T>(), v.as<T>(), g.as<T>(), s});
   });
 }
 
@@ -143,7 +177,8 @@ void squared_sums(ConstView x, View sums) {
 
 /// *rate = lr, or less where the root mean square of the update exceeds the limit.
 __global__ void __launch_bounds__(row_threads)
-    rate_kernel(const double* sums, int64_t count, double n, double lr, double clip, double* rate) {
+    rate_kernel(const double* sums, int64_t count, double n, Live<double> lr, double clip,
+                double* rate) {
   __shared__ double shared[team_numbers];
   const Team<row_threads> team{shared};
   double sum = 0;
@@ -151,7 +186,7 @@ __global__ void __launch_bounds__(row_threads)
   sum = team.sum(sum);
   if (team.rank() == 0) {
     const double excess = sqrt(sum / n) / clip;
-    *rate = lr / (excess > 1 ? excess : 1.0);
+    *rate = double{lr} / (excess > 1 ? excess : 1.0);
   }
 }
 
@@ -179,6 +214,7 @@ struct Whole {
   const T* g;
   const double* rate;
   AdafactorStep s;
+  __device__ const Whole& ready() const { return *this; }
   __device__ double change(int64_t i) const {
     return s.scale * static_cast<double>(g[i]) / sqrt(static_cast<double>(v[i]));
   }
@@ -205,6 +241,7 @@ struct Factored {
   const double* rate;
   int64_t R, C;
   AdafactorStep s;
+  __device__ const Factored& ready() const { return *this; }
   __device__ double change(int64_t i) const {
     const int64_t r = i / C;
     return static_cast<double>(g[i]) * row_factor[r] * column_factor[r / R * C + i % C];

@@ -26,8 +26,8 @@ Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<i
   deferred::check(
       device,
       [&](View found) {
-        kernels::check_ids(device, ids.view(), low, high, ignore,
-                           on_host ? View{} : checked.mut(), found);
+        kernels::check_ids(device, ids.view(), low, high, ignore, on_host ? View{} : checked.mut(),
+                           found);
       },
       std::move(complain));
   if (high <= std::max<int64_t>(low, 0)) {  // no id exists that could take a bad one's place

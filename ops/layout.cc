@@ -73,8 +73,9 @@ std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLa
     graph::keep(known);
     return known;
   }
-  graph::refuse("layout", "it is not on the device yet; run the step once before, and where that "
-                          "does not help its layouts depend on its data");
+  graph::refuse("layout",
+                "it is not on the device yet; run the step once before, and where that "
+                "does not help its layouts depend on its data");
   const NoGrad off;
   auto moved = std::make_shared<BlockLayout>(*layout);
   if (layout->tiles.device() == Device{}) {

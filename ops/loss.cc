@@ -90,7 +90,8 @@ Tensor places_but(const Tensor& targets, int64_t ignore) {
   };
   // In i64 an ignored value beyond the targets' own dtype equals none of them.
   const Tensor wide = cast(targets, DType::i64);
-  Tensor ignored = Tensor::empty(shape, DType::u8, on), places = Tensor::empty(shape, DType::i64, on);
+  Tensor ignored = Tensor::empty(shape, DType::u8, on),
+         places = Tensor::empty(shape, DType::i64, on);
   kernels::compare(on, kernels::Comparison::equal, wide.view(),
                    everywhere(static_cast<double>(ignore), DType::i64).view(), ignored.mut());
   kernels::arange(on, places.mut(), 0, 1);
@@ -207,7 +208,8 @@ class Stretch {
     const Tensor rows = rows_between(rows_, 0, t1 - t0);
     if (t0 == at_) return rows;
     const Tensor from = read_as ? as_group(x_) : reach(x_, t0, t1);
-    const Tensor ids = read_as ? read_as.alias({1, t1 - t0}, {head_.counted.total, 1}, t0) : places(t0, t1);
+    const Tensor ids =
+        read_as ? read_as.alias({1, t1 - t0}, {head_.counted.total, 1}, t0) : places(t0, t1);
     Tensor to = as_group(rows);
     kernels::gather_rows(x_.device(), from.view(), ids.view(), to.mut());
     at_ = t0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/divide.h"
+#include "ops/layout_cache.h"
 
 namespace longspan::patterns {
 namespace {
@@ -37,17 +38,22 @@ AttentionPattern chunks(int64_t queries, int64_t keys, const ChunkWindow& w) {
           w.before, w.after);
   require(keys >= queries, "patterns::chunks", "{} queries of {} keys; expected as many or fewer",
           queries, keys);
-  const int64_t first = keys - queries;  // position of query 0
-  const int64_t height = tile_height(w.chunk), count = ceil_div(keys, w.chunk);
-  std::vector<TileRuns> tiles;
-  for (int64_t i = 0; i < queries;) {
-    const int64_t c = (first + i) / w.chunk;
-    const int64_t end = std::min({queries, (c + 1) * w.chunk - first, i + height});
-    tiles.push_back(tile_of(i, end, runs_of(c, count, first + end - 1, keys, w)));
-    i = end;
-  }
+  LayoutKey key("patterns::chunks");
+  for (const int64_t n : {queries, keys, w.chunk, w.before, w.after}) key.add(n);
+  key.add(w.circle ? 1 : 0).add(w.causal ? 1 : 0);
   AttentionPattern p;
-  p.layout = make_layout(queries, keys, {tiles});
+  p.layout = cached_layout(key, [&] {
+    const int64_t first = keys - queries;  // position of query 0
+    const int64_t height = tile_height(w.chunk), count = ceil_div(keys, w.chunk);
+    std::vector<TileRuns> tiles;
+    for (int64_t i = 0; i < queries;) {
+      const int64_t c = (first + i) / w.chunk;
+      const int64_t end = std::min({queries, (c + 1) * w.chunk - first, i + height});
+      tiles.push_back(tile_of(i, end, runs_of(c, count, first + end - 1, keys, w)));
+      i = end;
+    }
+    return make_layout(queries, keys, {tiles});
+  });
   p.rules = {Rule{.causal = w.causal}};
   p.name = fmt::format("chunks({}, {} before, {} after{})", w.chunk, w.before, w.after,
                        w.causal ? ", causal" : "");

@@ -31,9 +31,8 @@ void require_positive(std::string_view name, double value) {
 
 /// What a moment that began at 0 is divided by: 1 - beta^t.
 Live<double> bias_correction(const Optimizer& optimizer, double beta) {
-  return live([&optimizer, beta] {
-    return 1 - std::pow(beta, static_cast<double>(optimizer.steps()));
-  });
+  return live(
+      [&optimizer, beta] { return 1 - std::pow(beta, static_cast<double>(optimizer.steps())); });
 }
 
 // What Adam and LAMB begin with: two moments of each parameter.
@@ -287,9 +286,8 @@ void Adafactor::update(Slot& slot, const Tensor& g, Live<double>, Live<double> s
     }
     return rate(slot) * share * factor;
   });
-  const Live<double> beta2 = live([this] {
-    return 1 - std::pow(static_cast<double>(steps()), -options_.decay_exponent);
-  });
+  const Live<double> beta2 =
+      live([this] { return 1 - std::pow(static_cast<double>(steps()), -options_.decay_exponent); });
   const bool factored = p.rank() >= 2;
   adafactor_update(p, g, slot.states[0].tensor, factored ? slot.states[1].tensor : Tensor(),
                    options_.beta1 > 0 ? slot.states.back().tensor : Tensor(),

@@ -24,14 +24,13 @@ namespace longspan {
 ///   }
 /// Parameters, losses and draws have the bits of the same steps without it. The first step runs as
 /// ever, so that layouts, tables and plans are where they are to stay; the second and third are
-/// recorded, and where the two recordings differ the step has no fixed shape. Where a step cannot be
-/// recorded, or there is no room for it, it goes on as ever, and refusal() says why.
+/// recorded, and where the two recordings differ the step has no fixed shape. Where a step cannot
+/// be recorded, or there is no room for it, it goes on as ever, and refusal() says why.
 class StepGraph {
  public:
   /// Forward and backward passes: leaves gradients of the optimizer's parameters and returns what
   /// the step is to give. All that changes from step to step comes from its arguments.
-  using Body =
-      std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs, Generator gen)>;
+  using Body = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs, Generator gen)>;
 
   StepGraph(Device device, Optimizer& optimizer) : device_(device), optimizer_(optimizer) {}
   StepGraph(const StepGraph&) = delete;

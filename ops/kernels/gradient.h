@@ -11,7 +11,6 @@ inline constinit Kernel<void(ConstView x, View y)> accumulate{"accumulate"};
 /// only. One rank and floating dtype; y contiguous, x of any strides.
 inline constinit Kernel<void(ConstView x, View y)> sum_to{"sum_to"};
 /// *finite = no element of x is NaN or Inf. x floating, any strides. Waits for the device.
-inline constinit Kernel<void(ConstView x, bool* finite)> all_finite{"all_finite",
-                                                                               true};
+inline constinit Kernel<void(ConstView x, bool* finite)> all_finite{"all_finite", true};
 
 }  // namespace longspan::kernels

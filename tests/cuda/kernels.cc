@@ -11,9 +11,9 @@
 #include "models/transformer.h"
 #include "ops/block_attention.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/loss.h"
-#include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -105,12 +105,12 @@ TEST(Kernels, AStepWaitsForNoCheck) {
   const long before = copy_to_host.calls(cuda.kind), waits = wait_for_device.calls(cuda.kind);
   const Tensor logits = matmul(embedding(weight, tokens), transpose(weight));
   const Tensor direct = cross_entropy(logits, targets);
-  const Tensor head = linear_cross_entropy(embedding(weight, tokens), weight, {}, targets,
-                                           {.ignore = 7});
+  const Tensor head =
+      linear_cross_entropy(embedding(weight, tokens), weight, {}, targets, {.ignore = 7});
   const Tensor some = tokens.alias({32}, {1}, 0);
   const Tensor moved = permute_rows(take(weight, some), inverse_permutation(argsort(some)));
-  const Tensor pairs = binary_cross_entropy_with_logits(
-      logits, full(logits.shape(), 0.5, DType::f32, cuda));
+  const Tensor pairs =
+      binary_cross_entropy_with_logits(logits, full(logits.shape(), 0.5, DType::f32, cuda));
   const Tensor loss = add(add(direct, head), add(pairs, mean(moved)));
   backward(loss);
   EXPECT_EQ(copy_to_host.calls(cuda.kind), before);
@@ -132,8 +132,8 @@ TEST(Kernels, RowsWithoutATargetReachNoGradient) {
       Tensor weight = to_device(normal({5, 4}, Generator{1}), device);
       set_requires_grad(x);
       set_requires_grad(weight);
-      const Tensor targets = to_device(
-          Tensor::from(std::vector<int64_t>{-100, 1, -100, 4, -100, 0}, {6}), device);
+      const Tensor targets =
+          to_device(Tensor::from(std::vector<int64_t>{-100, 1, -100, 4, -100, 0}, {6}), device);
       backward(linear_cross_entropy(x, weight, {}, targets, {.gradient = when}));
       Bytes all;
       keep(grad(x), all);
@@ -213,8 +213,9 @@ TEST(Kernels, BadTargetsAndOrdersAreNamedAtTheNextRead) {
             std::string::npos);
   const Tensor inverse = inverse_permutation(on_device({2, 0, 2}));
   EXPECT_EQ(complaint_of([&] { take(x, inverse); }), "");
-  EXPECT_NE(complaint_of([] { synchronize(cuda); })
-                .find("row 0 names one place twice, the second time at 2"),
+  EXPECT_NE(complaint_of([] {
+              synchronize(cuda);
+            }).find("row 0 names one place twice, the second time at 2"),
             std::string::npos);
   inverse_permutation(on_device({2, 0, 3}));
   EXPECT_NE(complaint_of([] { synchronize(cuda); }).find("order holds 3 at [2]"),

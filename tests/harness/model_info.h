@@ -46,7 +46,7 @@ struct ModelInfo {
   double lr = 1e-2, reach = 0.5;
   bool masked = false;  ///< tokens at random places are hidden instead of predicting the next one
   bool decodes = true;
-  bool outlined = true;  ///< who sees whom is known before there are tokens
+  bool outlined = true;         ///< who sees whom is known before there are tokens
   std::string unrecorded = {};  ///< part of the reason why its steps cannot be; empty: they can
 };
 

@@ -457,6 +457,7 @@ void change(const Made& arguments) {
 }
 
 void test_recorded(const OpInfo& op, Device device) {
+  std::string refusal;
   for (const DType dtype : op.dtypes) {
     for (const Sample& sample : op.samples) {
       SCOPED_TRACE(place(op, sample, dtype, Layout::contiguous));
@@ -482,11 +483,11 @@ void test_recorded(const OpInfo& op, Device device) {
       try {
         graph = Graph::record(device, [&] { recorded = run(); });
       } catch (const NotImplemented& e) {
-        if (std::string(e.what()).find("cannot be recorded") == std::string::npos) throw;
-        EXPECT_TRUE(op.unrecorded) << e.what();
+        const std::string text = e.what();
+        if (text.find("cannot be recorded") == std::string::npos) throw;
+        if (text.find("a table without rows") == std::string::npos) refusal = text;
         continue;
       }
-      EXPECT_FALSE(op.unrecorded);
       for (int i = 0; i < 2; ++i) {
         graph->replay();
         const auto replayed = bits(recorded);
@@ -495,6 +496,7 @@ void test_recorded(const OpInfo& op, Device device) {
       }
     }
   }
+  EXPECT_EQ(!refusal.empty(), op.unrecorded) << refusal;
 }
 
 void test_parity(const OpInfo& op, Device device) {

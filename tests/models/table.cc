@@ -88,12 +88,16 @@ const RegisteredModel per_layer = decoder("decoder_learned_per_layer", [](Transf
   c.positions = Positions::learned_per_layer;
   c.activation = Activation::gelu_sigmoid;
 });
-const RegisteredModel auxiliary = decoder("decoder_auxiliary_losses", [](TransformerConfig& c) {
-  c.positions = Positions::learned_per_layer;
-  c.layer_loss = true;
-  c.n_target = 2;
-  c.dropout_token = 0.05f;
-});
+const RegisteredModel auxiliary = [] {
+  ModelInfo m = decoder("decoder_auxiliary_losses", [](TransformerConfig& c) {
+    c.positions = Positions::learned_per_layer;
+    c.layer_loss = true;
+    c.n_target = 2;
+    c.dropout_token = 0.05f;
+  });
+  m.unrecorded = "layers stop predicting as training goes on";
+  return m;
+}();
 const RegisteredModel shared = decoder("decoder_shaw_shared_per_head", [](TransformerConfig& c) {
   c.shaw_share_layers = c.shaw_per_head = c.shaw_two_sided = true;
   c.share_qk = true;

@@ -92,6 +92,7 @@ const Registered to_device_info = OpInfo{
                                      [](Inputs in) {
                                        to_device(in[0], {DeviceKind::cpu, 1});
                                      })},
+    .unrecorded = true,
 };
 
 Array joined(const Arrays& in, int axis) {

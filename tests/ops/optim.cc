@@ -14,8 +14,8 @@ Recipe fixed(const Shape& shape) { return constant(randn(shape)); }
 /// A second moment.
 Recipe positive(const Shape& shape) { return constant(uniform(shape, 0.1, 2.0)); }
 
-/// A copy to update; on a device without kernels x itself, since nothing will be written there.
-Tensor own(const Tensor& x) { return x.device() == Device{} ? clone(x) : x; }
+/// A copy to update; on the plan x itself, since nothing will be written there.
+Tensor own(const Tensor& x) { return x.device() == plan_device ? x : clone(x); }
 
 /// f(p, g, states...) for every element.
 template <class F>
@@ -319,6 +319,7 @@ const OpInfo norm_info = {
                 rejects<DTypeError>("undefined", {none()}, "f32 or f64")},
     .dtypes = {DType::f64, DType::f32},
     .differentiable = false,
+    .unrecorded = true,
     .many_devices = true,
     .expandable = false,
 };

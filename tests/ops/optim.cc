@@ -14,8 +14,8 @@ Recipe fixed(const Shape& shape) { return constant(randn(shape)); }
 /// A second moment.
 Recipe positive(const Shape& shape) { return constant(uniform(shape, 0.1, 2.0)); }
 
-/// A copy to update; on the plan x itself, since nothing will be written there.
-Tensor own(const Tensor& x) { return x.device() == plan_device ? x : clone(x); }
+/// A copy to update; on a device that is not here x itself, since nothing will be written there.
+Tensor own(const Tensor& x) { return is_available(x.device()) ? clone(x) : x; }
 
 /// f(p, g, states...) for every element.
 template <class F>

@@ -154,7 +154,7 @@ TEST(Log, Summary) {
       write_summary(run.path(), {{"model", "x"}, {"peak_bytes", to_members(usage)}});
   EXPECT_EQ(line,
             R"({"model":"x","peak_bytes":{"total":15,"parameter":10,"gradient":0,"optimizer":0,)"
-            R"("saved":5,"workspace":0,"memory":0,"data":0,"cache":0,"other":0}})");
+            R"("saved":5,"workspace":0,"memory":0,"data":0,"cache":0,"graph":0,"other":0}})");
   EXPECT_EQ(read_bytes(run / "summary.json"), line + "\n");
   EXPECT_EQ(to_usage(parse_json(line)["peak_bytes"]).bytes, usage.bytes);
   EXPECT_EQ(to_usage(parse_json(R"({"total":3,"data":3})"))[Category::data], 3);

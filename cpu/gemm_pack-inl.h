@@ -190,6 +190,9 @@ void transpose_rows(int64_t m, int64_t k, const S* HWY_RESTRICT from, int64_t fr
   }
 }
 
+// Rows of b come from far away, each on pages of its own, which processors fetch only when asked.
+constexpr int64_t rows_ahead = 8;
+
 /// Panels of b, `apart` from each other: columns [0, n) of k rows; what the last one lacks up to
 /// its width are zeros.
 template <class T, class S>
@@ -205,9 +208,15 @@ void pack_panels(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* 
     for (int64_t p = 0; p < steps; ++p) {
       const S* from = b + p * group<T> * row;
       const int64_t have = numbers_at<T>(p, k);
+      const S* later = b + std::min(p * group<T> + rows_ahead, k - have) * row;
       T* t = to + p * width;
       for (int64_t j = 0; j < full; j += width, t += apart) {
         constexpr int64_t N = lanes<T>;
+        constexpr int64_t line = 64 / sizeof(S);
+        for (int64_t i = 0; i < width; i += line) {
+          __builtin_prefetch(later + j + i);
+          if (group<T> > 1) __builtin_prefetch(later + row + j + i);
+        }
         hn::StoreU(Pack<T>::across(from + j, row, have, N), d, as_lanes(t));
         hn::StoreU(Pack<T>::across(from + j + N, row, have, N), d, as_lanes(t) + N);
       }

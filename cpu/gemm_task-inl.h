@@ -170,14 +170,15 @@ class Following {
     const auto* base = static_cast<const char*>(static_cast<const void*>(a));
     if (row_ != 0 && 2 * t < tile_rows) return {base + 2 * t * row_, row_, line, pace};
     if (column_ == 0) return {nullptr, 0, 0, pace};
-    const int64_t first = std::min(t / 2 * (columns_ / (group<T> * pace)), columns_ - 1);
+    const int64_t first = std::min(t / 2 * (columns_ / (group<T> * uses)), columns_ - 1);
     return {base + first * column_ + t % 2 * (2 * line), line, column_, pace};
   }
 
  private:
   static constexpr auto size = static_cast<int64_t>(sizeof(S));
   static constexpr int64_t line = 64;
-  static constexpr int64_t pace = line / (size * group<T>);  // steps that use up a line of a row
+  static constexpr int64_t uses = line / (size * group<T>);  // steps that use up a line of a row
+  static constexpr int64_t pace = uses / 2;
   int64_t column_, row_, columns_;
 };
 

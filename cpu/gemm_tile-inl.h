@@ -117,14 +117,14 @@ HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const Sum<T>* sums, 
   X(3, 1, 0)             \
   X(4, 1, 1) X(5, 1, 2) X(6, 2, 0) X(7, 2, 1) X(8, 2, 2) X(9, 3, 0) X(10, 3, 1) X(11, 3, 2)
 
-/// Two lines that will be needed for every `pace` steps, brought closer on the way.
+/// Two lines that will be needed for every 2 `pace` steps, brought closer on the way.
 struct Ahead {
   const char* line;     // null where there are none
   int64_t other, step;  // bytes to the second line, and to the next two
   int64_t pace;
 };
 // c is fetched before a sum of that length, which hides the way; a shorter one would only wait.
-constexpr int64_t fetch_from = 192;
+constexpr int64_t fetch_from = 96;
 
 /// R rows and W vectors of c from k columns of a and k rows of b, in T, of any strides; b reaches W
 /// vectors far.
@@ -174,7 +174,7 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
     const char* after = line + ahead.step;
     line = other;
     other = after;
-    stop = std::max<int64_t>(k - ahead.pace / 2, 0);
+    stop = std::max<int64_t>(k - ahead.pace, 0);
   }
 #undef LONGSPAN_STEP
 #define LONGSPAN_EACH(i, pointer, member)          \

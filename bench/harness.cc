@@ -46,6 +46,30 @@ __attribute__((target("avx512f"))) float chains_avx512(int64_t n) {
   return sum[0] + sum[5] + sum[10] + sum[15];
 }
 
+/// Each instruction takes two products for each of its sums.
+__attribute__((target("avx512f,avx512bf16"))) float chains_dot(int64_t n) {
+  const __m512i bits = _mm512_set1_epi32(0x3c003c00);
+  const auto a = (__m512bh)bits, b = (__m512bh)bits;
+  __m512 x0 = _mm512_set1_ps(0.001f), x1 = x0, x2 = x0, x3 = x0, x4 = x0, x5 = x0, x6 = x0, x7 = x0,
+         x8 = x0, x9 = x0;
+  for (int64_t i = 0; i < n; ++i) {
+    x0 = _mm512_dpbf16_ps(x0, a, b);
+    x1 = _mm512_dpbf16_ps(x1, a, b);
+    x2 = _mm512_dpbf16_ps(x2, a, b);
+    x3 = _mm512_dpbf16_ps(x3, a, b);
+    x4 = _mm512_dpbf16_ps(x4, a, b);
+    x5 = _mm512_dpbf16_ps(x5, a, b);
+    x6 = _mm512_dpbf16_ps(x6, a, b);
+    x7 = _mm512_dpbf16_ps(x7, a, b);
+    x8 = _mm512_dpbf16_ps(x8, a, b);
+    x9 = _mm512_dpbf16_ps(x9, a, b);
+    asm volatile("" : "+v"(x0), "+v"(x1), "+v"(x2), "+v"(x3), "+v"(x4));
+    asm volatile("" : "+v"(x5), "+v"(x6), "+v"(x7), "+v"(x8), "+v"(x9));
+  }
+  const __m512 sum = x0 + x1 + x2 + x3 + x4 + x5 + x6 + x7 + x8 + x9;
+  return sum[0] + sum[5] + sum[10] + sum[15];
+}
+
 __attribute__((target("avx2,fma"))) float chains_avx2(int64_t n) {
   const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
   __m256 x0 = a, x1 = a, x2 = a, x3 = a, x4 = a, x5 = a, x6 = a, x7 = a, x8 = a, x9 = a;
@@ -89,7 +113,7 @@ void triad(int64_t n, float* __restrict x, const float* __restrict y, const floa
 
 struct Chains {
   float (*run)(int64_t);
-  int lanes;
+  int products;  // of each of the ten instructions
   const char* name;
 };
 
@@ -124,12 +148,19 @@ std::vector<double> on_threads(int threads, F body) {
   return seconds;
 }
 
-}  // namespace
+/// Twice the products of best_chains() where there are dot products of bf16.
+Chains dot_chains() {
+#if defined(__x86_64__)
+  const char* text = std::getenv("LONGSPAN_SIMD");
+  const std::string limit = text != nullptr ? text : "";
+  if (__builtin_cpu_supports("avx512bf16") && (limit.empty() || limit == "avx512-bf16")) {
+    return {chains_dot, 32, "avx512-bf16"};
+  }
+#endif
+  return best_chains();
+}
 
-std::string instructions() { return best_chains().name; }
-
-double fma_peak(int threads) {
-  const Chains chains = best_chains();
+double peak_of(const Chains& chains, int threads) {
   constexpr int64_t n = 2'000'000;
   double best = 0;
   for (int repeat = 0; repeat < 4; ++repeat) {
@@ -137,11 +168,17 @@ double fma_peak(int threads) {
     const std::vector<double> seconds =
         on_threads(threads, [&](int i) { sinks[static_cast<size_t>(i)] = chains.run(n); });
     double total = 0;
-    for (const double s : seconds) total += 2.0 * 10 * chains.lanes * static_cast<double>(n) / s;
+    for (const double s : seconds) total += 2.0 * 10 * chains.products * static_cast<double>(n) / s;
     if (std::isfinite(sinks[0])) best = std::max(best, total);
   }
   return best;
 }
+
+}  // namespace
+
+std::string instructions() { return best_chains().name; }
+double fma_peak(int threads) { return peak_of(best_chains(), threads); }
+double dot_peak(int threads) { return peak_of(dot_chains(), threads); }
 
 double triad_bandwidth(int threads) {
   constexpr int64_t n = 16'000'000;  // three arrays of 64 MB

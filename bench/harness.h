@@ -13,6 +13,10 @@ namespace longspan::bench {
 /// About 20 ms per call and thread.
 double fma_peak(int threads);
 
+/// The same of products of bf16: of dot products of pairs where the processor has them and
+/// LONGSPAN_SIMD allows them, else fma_peak().
+double dot_peak(int threads);
+
 /// Bytes per second of a triad a = b + s c over arrays far larger than the caches, 3 x 4 bytes per
 /// element, by CPU time of the busiest thread.
 double triad_bandwidth(int threads);

@@ -366,6 +366,7 @@ Json answer(const Json& request, Prepared& prepared) {
     return {{"peer", "longspan"}, {"capability", instructions()}};
   }
   if (name == "fma_peak") return {{"flops", fma_peak(request.at("threads"))}};
+  if (name == "dot_peak") return {{"flops", dot_peak(request.at("threads"))}};
   if (name == "triad") return {{"bytes_per_second", triad_bandwidth(request.at("threads"))}};
 
   if (num_threads() != request.at("threads")) set_num_threads(request.at("threads"));

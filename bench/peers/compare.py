@@ -33,12 +33,12 @@ SDPA = [("torch", "sdpa")]
 
 
 def item(row, name, request, rivals, threads=1, flops=0, elements=0, share=None, ratio=None,
-         agree=2e-3):
-    """share: fractions of FMA peak, good and wanted; ratio: rival -> ratios, good and wanted;
-    agree: how near the results must be, relatively."""
+         agree=2e-3, peak="fma"):
+    """share: fractions of the peak, of FMA or of dot products of bf16, good and wanted; ratio: rival
+    -> ratios, good and wanted; agree: how near the results must be, relatively."""
     return {"row": row, "name": name, "request": {**request, "threads": threads}, "rivals": rivals,
             "flops": flops, "elements": elements, "share": share, "ratio": ratio or {},
-            "agree": agree}
+            "agree": agree, "peak": peak}
 
 
 def gemm_items():
@@ -62,6 +62,21 @@ def gemm_items():
                             "shape": {"m": m, "n": n, "k": k, "layout": layout}},
                            rivals, flops=2 * m * n * k,
                            share=(0.90, 0.95), ratio={"openblas": (1.0, 1.0)})
+
+
+def bf16_gemm_items():
+    """Products of bf16, and of f32 rounded to it: those of linear layers, a Reformer's among them."""
+    for kind, how in (("bf16", {"dtype": "bf16"}), ("f32 by bf16", {"precision": "bf16"})):
+        for into, out, rows in ((256, 256, 2048), (256, 1024, 2048), (1024, 256, 2048),
+                                (1024, 1024, 2048), (256, 768, 16384), (768, 256, 16384),
+                                (256, 512, 16384), (512, 256, 16384)):
+            for layout, m, n, k in (("NT", rows, out, into), ("NN", rows, into, out),
+                                    ("TN", out, into, rows)):
+                yield item(14, f"{kind}: linear {into}->{out}, {rows} rows: {layout}",
+                           {"workload": "gemm", **how,
+                            "shape": {"m": m, "n": n, "k": k, "layout": layout}},
+                           {"torch": [("torch", "torch")]}, flops=2 * m * n * k, peak="dot",
+                           share=(0.80, 0.85), ratio={"torch": (1.0, 1.2)})
 
 
 def attention_items():
@@ -140,23 +155,25 @@ def long_step_items():
 
 def reformer_items():
     # The sizes that transformers has unasked, longer. It inverts its blocks in any case; ours keep
-    # what a policy says.
+    # what a policy says. With products in bf16, parameters and sums are f32 on both sides.
     shape = {"layers": 6, "model": 256, "heads": 12, "width": 64, "rounds": 1, "vocabulary": 320}
-    for memory in ("lean", "reversible"):
-        for length in (4096, 16384):
-            for threads in (1, 2):
-                yield item(13, f"Reformer step, {memory}, L={length}, {threads} "
-                               f"thread{'s' if threads > 1 else ''}",
-                           {"workload": "reformer_step",
-                            "shape": {**shape, "length": length, "memory": memory}},
-                           {"transformers": [("torch", "eager")]}, threads=threads,
-                           elements=length, ratio={"transformers": (3.0, 4.0)},
-                           agree=2e-2)  # first losses
+    rivals = {"f32": [("torch", "eager")], "bf16": [("torch", "eager"), ("torch", "autocast")]}
+    for precision in ("f32", "bf16"):
+        for memory in ("lean", "reversible"):
+            for length in (4096, 16384):
+                for threads in (1, 2):
+                    yield item(13, f"Reformer step, {precision}, {memory}, L={length}, {threads} "
+                                   f"thread{'s' if threads > 1 else ''}",
+                               {"workload": "reformer_step", "precision": precision,
+                                "shape": {**shape, "length": length, "memory": memory}},
+                               {"transformers": rivals[precision]}, threads=threads,
+                               elements=length, ratio={"transformers": (3.0, 4.0)},
+                               agree=2e-2)  # first losses
 
 
 def all_items():
     for make in (gemm_items, attention_items, band_items, rowwise_items, adam_items, step_items,
-                 long_step_items, reformer_items):
+                 long_step_items, reformer_items, bf16_gemm_items):
         yield from make()
 
 
@@ -183,8 +200,8 @@ class Contest:
         return self.worker(name).ask(**request, variant=variant, repeats=repeats,
                                      seconds=self.options.seconds)
 
-    def peak(self, threads):
-        return self.worker("longspan").ask(workload="fma_peak", threads=threads)["flops"]
+    def peak(self, threads, kind="fma"):
+        return self.worker("longspan").ask(workload=f"{kind}_peak", threads=threads)["flops"]
 
     def heat(self, candidates, request):
         """The fastest candidate; those that cannot run the workload are out."""
@@ -197,14 +214,14 @@ class Contest:
                 print(f"  {candidate[0]} {candidate[1]}: {error}", file=sys.stderr)
         return min(times, key=times.get) if times else None
 
-    def turns(self, contestants, request, threads):
+    def turns(self, contestants, request, threads, peak):
         """label -> answers, best of all rounds, between two samples of the peak."""
         answers = {label: [] for label in contestants}
-        before = self.peak(threads)
+        before = self.peak(threads, peak)
         for _ in range(self.options.rounds):
             for label, contestant in contestants.items():
                 answers[label].append(self.ask(contestant, request, self.options.repeats))
-        after = self.peak(threads)
+        after = self.peak(threads, peak)
         best = {label: {k: min(a[k] for a in got) for k in ("cpu", "cpu_total", "wall")}
                 | {"wall_median": statistics.median(a["wall_median"] for a in got),
                    "check": got[0]["check"]}
@@ -219,7 +236,7 @@ class Contest:
             if fastest:
                 contestants[label] = fastest
         for attempt in range(1, self.options.attempts + 1):
-            best, before, after = self.turns(contestants, request, threads)
+            best, before, after = self.turns(contestants, request, threads, entry["peak"])
             steady = abs(before - after) <= STEADY * max(before, after)
             if steady:
                 break
@@ -321,6 +338,7 @@ def main():
             "capability": own["capability"], "processors": len(contest.cpus),
             "settings": {**TUNED, **(AVX2 if options.avx2 else {})},
             "peak_1": contest.peak(1), "peak_2": contest.peak(2),
+            "dot_peak_1": contest.peak(1, "dot"), "dot_peak_2": contest.peak(2, "dot"),
             "triad_1": contest.worker("longspan").ask(workload="triad", threads=1),
             "triad_2": contest.worker("longspan").ask(workload="triad", threads=2)}
     print(f"{head['peer']}; FMA peak {head['peak_1'] / 1e9:.1f} and {head['peak_2'] / 1e9:.1f} GF/s "

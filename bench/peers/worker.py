@@ -42,14 +42,15 @@ def compiled(function, variant):
     return torch.compile(function, mode=mode, dynamic=False)
 
 
-def gemm(shape, variant, **_):
+def gemm(shape, variant, dtype="f32", **_):
     """c = a b with layouts as in y = x W^T (NT), dx = dy W (NN) and dW = dy^T x (TN)."""
+    of = torch.bfloat16 if dtype == "bf16" else torch.float32
     m, n, k, layout = shape["m"], shape["n"], shape["k"], shape["layout"]
-    a = values((k, m) if layout[0] == "T" else (m, k), 1)
-    b = values((n, k) if layout[1] == "T" else (k, n), 2)
+    a = values((k, m) if layout[0] == "T" else (m, k), 1).to(of)
+    b = values((n, k) if layout[1] == "T" else (k, n), 2).to(of)
     left = a.t() if layout[0] == "T" else a
     right = b.t() if layout[1] == "T" else b
-    c = torch.empty(m, n)
+    c = torch.empty(m, n, dtype=of)
 
     if variant == "torch":
         run = lambda: torch.mm(left, right, out=c)
@@ -288,7 +289,10 @@ def measure(run, calls):
 
 def answer(request, cache):
     torch.set_num_threads(request["threads"])
-    keys = ("workload", "op", "shape", "pass", "variant", "threads")
+    # With autocast, the tensors themselves are in bf16 where products take them.
+    rounds = request.get("precision") == "bf16" and request["variant"] != "autocast"
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16" if rounds else "ieee"
+    keys = ("workload", "op", "shape", "pass", "variant", "threads", "dtype", "precision")
     key = json.dumps([request.get(k) for k in keys])
     if key not in cache:
         cache.clear()

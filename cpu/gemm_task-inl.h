@@ -125,10 +125,19 @@ int64_t panel_elements(const Gemm& g, const GemmPlan& plan) {
   return pieces(columns, panel<T>) * (steps * panel<T> + panel_gap);
 }
 
+/// Where the sums of a c in fewer bits wait in scratch: those of a strip where one block holds all
+/// of k, else those of a task.
+enum class Wait { nowhere, strip, task };
+template <class T>
+Wait waiting(const Gemm& g) {
+  if (g.c_dtype == dtype_of<Sum<T>>) return Wait::nowhere;
+  return g.k <= depth<T> * group<T> ? Wait::strip : Wait::task;
+}
+
 template <class T>
 GemmPlan plan_for(const Gemm& g, int threads) {
   GemmPlan plan;
-  const bool narrow = g.c_dtype != dtype_of<Sum<T>>;  // sums of a task wait in scratch
+  const Wait wait = waiting<T>(g);
   const int64_t wanted = threads > 1 ? 4 * threads : 1;
   const int64_t fewest = 8 * tile_rows;  // rows that are worth packing b for
   plan.columns = std::min(most_columns<T>, round_up(g.n, panel<T>));
@@ -145,11 +154,13 @@ GemmPlan plan_for(const Gemm& g, int threads) {
     }
   } else {
     const int64_t down = pieces(wanted, pieces(g.n, plan.columns));
-    plan.rows = std::clamp(pieces(g.m, down), fewest, narrow ? 240 : most_rows);
+    plan.rows = std::clamp(pieces(g.m, down), fewest, wait == Wait::task ? 240 : most_rows);
     plan.rows = round_up(pieces(g.m, pieces(g.m, plan.rows)), tile_rows);
   }
   int64_t elements = strip_elements<T>(g) + panel_elements<T>(g, plan);
-  if (narrow) elements += plan.rows * plan.columns;
+  if (wait != Wait::nowhere) {
+    elements += (wait == Wait::strip ? tile_rows : plan.rows) * plan.columns;
+  }
   plan.scratch = elements * static_cast<int64_t>(sizeof(T));
   return plan;
 }
@@ -182,6 +193,18 @@ class Following {
   int64_t column_, row_, columns_;
 };
 
+/// From c to the sums that are to be added to it, and back.
+template <class T, class S>
+void widen_sums(const Gemm& g, const S* c, int64_t m, int64_t n, Sum<T>* sums) {
+  if constexpr (!std::is_same_v<Sum<T>, S>) {
+    if (g.accumulate) convert_rows(m, n, c, g.c_row, sums, n);
+  }
+}
+template <class T, class S>
+void narrow_sums(const Gemm& g, const Sum<T>* sums, int64_t m, int64_t n, S* c) {
+  if constexpr (!std::is_same_v<Sum<T>, S>) convert_rows(m, n, sums, n, c, g.c_row);
+}
+
 template <class T, class S>
 void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   constexpr int64_t width = panel<T>;
@@ -199,19 +222,11 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   T* panels = strip + strip_elements<T>(g);
   Sum<T>* wide = as_lanes(panels + panel_elements<T>(g, plan));
 
-  Sum<T>* c = nullptr;
-  int64_t c_row = g.c_row;
-  const bool narrow = g.c_dtype != dtype_of<Sum<T>>;
-  if constexpr (!std::is_same_v<Sum<T>, S>) {
-    if (narrow) {
-      c = wide;
-      c_row = n;
-      if (g.accumulate) {
-        convert_rows(m, n, static_cast<const S*>(g.c) + i0 * g.c_row + j0, g.c_row, c, c_row);
-      }
-    }
-  }
-  if (!narrow) c = static_cast<Sum<T>*>(g.c) + i0 * g.c_row + j0;
+  const Wait wait = waiting<T>(g);
+  const int64_t c_first = i0 * g.c_row + j0, c_row = wait == Wait::nowhere ? g.c_row : n;
+  S* narrow_c = static_cast<S*>(g.c) + c_first;  // where sums wait
+  Sum<T>* c = wait == Wait::nowhere ? static_cast<Sum<T>*>(g.c) + c_first : wide;
+  if (wait == Wait::task) widen_sums<T>(g, narrow_c, m, n, c);
 
   // Strips of almost equal height: a low one would not keep the units busy.
   const auto strips = static_cast<int>(pieces(m, tile_rows));
@@ -249,44 +264,46 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
         i_packed = i + packed;
         tiles_done = 0;
       }
+      Sum<T>* sums = wait == Wait::strip ? c : c + i * c_row;
+      if (wait == Wait::strip) widen_sums<T>(g, narrow_c + i * g.c_row, rows, n, sums);
       const S* after = i_packed < m ? a_block + i_packed * g.a_row : next_block;
       int64_t j = 0;
 #if HWY_TARGET != HWY_SCALAR
       if constexpr (sizeof(T) == sizeof(float)) {
         for (; few_of_a && j < lying; j += few_width) {
-          const Target<T> to{c + j, c_row, bias != nullptr && k0 == 0 ? bias + j : nullptr,
+          const Target<T> to{sums + j, c_row, bias != nullptr && k0 == 0 ? bias + j : nullptr,
                              g.accumulate || k0 > 0, few_width};
           few_across_rows(rows, k, strip_a, steps.row, b_block + j * g.b_col, g.b_col, to);
         }
       }
 #endif
       for (; j < n; j += width) {
+        if (wait == Wait::strip) {  // tile() does so where c takes the sums themselves
+          for (int64_t r = i; r < i + rows; ++r) {
+            __builtin_prefetch(narrow_c + r * g.c_row + j, 1);
+          }
+        }
         const Ahead ahead = following(after, tiles_done++);
         const int64_t columns = std::min(width, n - j);
         const bool lies = j < lying;
         const T* panel_b = lies ? static_cast<const T*>(static_cast<const void*>(b_block + j))
                                 : panels + (j - lying) / width * apart;
         const int64_t b_row = lies ? g.b_row : width;
-        const Target<T> to{c + i * c_row + j, c_row,
-                           bias != nullptr && k0 == 0 ? bias + j : nullptr, g.accumulate || k0 > 0,
-                           columns};
+        const Target<T> to{sums + j, c_row, bias != nullptr && k0 == 0 ? bias + j : nullptr,
+                           g.accumulate || k0 > 0, columns};
         if (columns > lanes<T>) {
           tiles<T, 2>(rows, steps_of_k, strip_a, steps.row, steps.col, panel_b, b_row, to, ahead);
         } else {
           tiles<T, 1>(rows, steps_of_k, strip_a, steps.row, steps.col, panel_b, b_row, to, ahead);
         }
       }
+      if (wait == Wait::strip) narrow_sums<T>(g, sums, rows, n, narrow_c + i * g.c_row);
       i += rows;
       strip_a += rows * steps.row;
     }
   }
 
-  if constexpr (!std::is_same_v<Sum<T>, S>) {
-    if (narrow) {
-      S* to = static_cast<S*>(g.c) + i0 * g.c_row + j0;
-      convert_rows(m, n, c, c_row, to, g.c_row);
-    }
-  }
+  if (wait == Wait::task) narrow_sums<T>(g, c, m, n, narrow_c);
 }
 
 }  // namespace

@@ -66,7 +66,9 @@ def gemm_items():
 
 def bf16_gemm_items():
     """Products of bf16, and of f32 rounded to it: those of linear layers, a Reformer's among them."""
-    for kind, how in (("bf16", {"dtype": "bf16"}), ("f32 by bf16", {"precision": "bf16"})):
+    ways = (("bf16", {"dtype": "bf16"}, ["torch"]),
+            ("f32 by bf16", {"precision": "bf16"}, ["torch", "autocast"]))
+    for kind, how, variants in ways:
         for into, out, rows in ((256, 256, 2048), (256, 1024, 2048), (1024, 256, 2048),
                                 (1024, 1024, 2048), (256, 768, 16384), (768, 256, 16384),
                                 (256, 512, 16384), (512, 256, 16384)):
@@ -75,7 +77,7 @@ def bf16_gemm_items():
                 yield item(14, f"{kind}: linear {into}->{out}, {rows} rows: {layout}",
                            {"workload": "gemm", **how,
                             "shape": {"m": m, "n": n, "k": k, "layout": layout}},
-                           {"torch": [("torch", "torch")]}, flops=2 * m * n * k, peak="dot",
+                           {"torch": [("torch", v) for v in variants]}, flops=2 * m * n * k, peak="dot",
                            share=(0.80, 0.85), ratio={"torch": (1.0, 1.2)})
 
 

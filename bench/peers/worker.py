@@ -54,6 +54,9 @@ def gemm(shape, variant, dtype="f32", **_):
 
     if variant == "torch":
         run = lambda: torch.mm(left, right, out=c)
+    elif variant == "autocast":  # what autocast does to operands in f32
+        c = c.bfloat16()
+        run = lambda: torch.mm(left.bfloat16(), right.bfloat16(), out=c)
     elif variant == "onednn":
         packed = torch.ops.mkldnn._reorder_linear_weight(right.t().contiguous(), m)
         rows = left.contiguous()

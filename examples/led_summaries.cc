@@ -34,7 +34,7 @@ int main(int argc, char** argv) try {
   Adam adam(named_parameters(model));
   const Cosine schedule{.peak = opt.lr, .warmup = 100, .steps = opt.steps};
   for (int64_t step = 0; step < opt.steps; ++step) {
-    const auto [source, lengths, tokens, targets, count] = train.at(step);
+    const auto [source, lengths, tokens, targets, count, counted] = train.at(step);
     const Pass pass{.training = true, .gen = gen.fork("step").fork(uint64_t(step))};
     const Tensor loss = model.sequence_loss({source, lengths}, tokens, targets, pass).loss;
     backward(loss);

@@ -167,6 +167,7 @@ SequenceBatch stack(std::span<const SequencePair* const> pairs, const SequenceId
     targets.insert(targets.end(), p->target.begin(), p->target.end());
     targets.resize(targets.size() + target - p->target.size(), ignored_target);
     batch.count += static_cast<int64_t>(p->source.size() + p->target.size());
+    batch.counted += static_cast<int64_t>(p->target.size());
   }
   const auto rows = static_cast<int64_t>(pairs.size());
   const auto s = static_cast<int64_t>(source), l = static_cast<int64_t>(target);

@@ -68,11 +68,12 @@ std::string written_text(std::span<const int64_t> ids, const Tokenizer& tokenize
 
 /// Pairs side by side. Rows are as long as the longest; what follows a shorter one counts nowhere.
 struct SequenceBatch {
-  Tensor source;      ///< i32 [B, S]
-  Tensor lengths;     ///< i64 [B], of the sources
-  Tensor tokens;      ///< i32 [B, L]: end, then all of the target but its last token
-  Tensor targets;     ///< i32 [B, L]; ignored_target after the target
-  int64_t count = 0;  ///< tokens of sources and targets, without padding
+  Tensor source;        ///< i32 [B, S]
+  Tensor lengths;       ///< i64 [B], of the sources
+  Tensor tokens;        ///< i32 [B, L]: end, then all of the target but its last token
+  Tensor targets;       ///< i32 [B, L]; ignored_target after the target
+  int64_t count = 0;    ///< tokens of sources and targets, without padding
+  int64_t counted = 0;  ///< targets that are not ignored
 };
 
 /// Throws ShapeError where there are no pairs.

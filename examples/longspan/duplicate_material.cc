@@ -43,7 +43,7 @@ Material::Forward DuplicateMaterial::forward(int64_t i, Pass pass) const {
   const int64_t batch = run_.config.batch;
   const Batch rows = samples("train", i * batch, batch);
   return {run_.model->loss(rows.tokens, rows.targets, run_.model->empty_memory(batch), pass),
-          rows.tokens.numel()};
+          rows.tokens.numel(), batch * task_.symbols};
 }
 
 void DuplicateMaterial::each(const std::string& part,

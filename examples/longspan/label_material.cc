@@ -184,6 +184,7 @@ Material::Forward LabelMaterial::forward(int64_t i, Pass pass) const {
   Forward f;
   f.losses.loss = profile_loss(logits(rows, pass), rows.labels, positive_weight_);
   for (const LabelledSample& s : samples) f.tokens += static_cast<int64_t>(s.tokens.size());
+  f.counted = batch;
   return f;
 }
 

@@ -33,10 +33,11 @@ class Material {
   /// What bits are counted per: "byte".
   virtual std::string unit() const = 0;
 
-  /// A forward pass in training, and the tokens that it reads.
+  /// A forward pass in training, the tokens that it reads, and how many targets, answers or
+  /// questions its loss is the mean over.
   struct Forward {
     LanguageModel::Losses losses;
-    int64_t tokens = 0;
+    int64_t tokens = 0, counted = 0;
   };
   /// Before the first forward(). Throws ValueError where there is too little to train on.
   virtual void prepare() = 0;

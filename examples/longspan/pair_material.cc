@@ -93,7 +93,8 @@ void PairMaterial::prepare() {
 
 Material::Forward PairMaterial::forward(int64_t i, Pass pass) const {
   const SequenceBatch b = batches_->at(i);
-  return {run_.model->sequence_loss({b.source, b.lengths}, b.tokens, b.targets, pass), b.count};
+  return {run_.model->sequence_loss({b.source, b.lengths}, b.tokens, b.targets, pass), b.count,
+          b.counted};
 }
 
 double PairMaterial::bits(const std::string& part) const {

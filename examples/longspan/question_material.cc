@@ -125,6 +125,7 @@ Material::Forward ChoiceMaterial::forward(int64_t i, Pass pass) const {
   }
   const Tensor right = Tensor::from(answers, {run_.config.batch}, run_.device);
   f.losses.loss = cross_entropy(choose(choice_batch(rows), pass), right);
+  f.counted = run_.config.batch;
   return f;
 }
 
@@ -263,6 +264,7 @@ Material::Forward SpanMaterial::forward(int64_t i, Pass pass) const {
   Forward f;
   f.losses.loss = any_span_loss(spans(rows, pass), rows.starts, rows.ends);
   f.tokens = rows.tokens;
+  f.counted = rows.answered;
   return f;
 }
 

@@ -6,6 +6,14 @@
 #include "models/evaluate.h"
 
 namespace longspan {
+namespace {
+
+int64_t counted_targets(const Tensor& targets) {
+  const std::vector<int32_t> all = targets.to_vector<int32_t>();
+  return std::ssize(all) - std::count(all.begin(), all.end(), ignored_target);
+}
+
+}  // namespace
 
 TextMaterial::TextMaterial(const TrainingRun& run)
     : run_(run),
@@ -41,8 +49,11 @@ void TextMaterial::prepare() {
 Material::Forward TextMaterial::forward(int64_t i, Pass pass) const {
   const RunConfig& c = run_.config;
   const Batch batch = batches_->at(i);
+  // Counting reads from the device: only where batches differ, and are added up.
+  const bool alike = run_.model->objective() == Objective::next_token || c.accumulate == 1;
+  const int64_t all = c.batch * c.length;
   return {run_.model->loss(batch.tokens, batch.targets, run_.model->empty_memory(c.batch), pass),
-          c.batch * c.length};
+          all, alike ? all : counted_targets(batch.targets)};
 }
 
 double TextMaterial::bits(const std::string& name) const {

@@ -59,9 +59,12 @@ LossScale make_loss_scale(const RunConfig& c) {
 struct StepResult {
   double loss = 0;  // in nats
   int64_t tokens = 0;
+  double rescale = 1;  // what the gradients are still to be multiplied by
 };
 
 /// The forward and backward passes of step `step` of `last`, with gradients multiplied by `factor`.
+/// The loss is the mean over all that counts in the batches together: each weighs as many targets
+/// as it has. How many all have is known after the last; until then the unit is the first's.
 StepResult accumulate_gradients(const TrainingRun& run, const Material& material, int64_t step,
                                 int64_t last, double factor) {
   const RunConfig& c = run.config;
@@ -70,15 +73,21 @@ StepResult accumulate_gradients(const TrainingRun& run, const Material& material
                   .progress = static_cast<float>(step) / static_cast<float>(last)};
   const double share = 1.0 / static_cast<double>(c.accumulate);
   StepResult done;
+  double unit = 0, all = 0;
   for (int64_t i = 0; i < c.accumulate; ++i) {
-    const auto [result, tokens] = material.forward(step * c.accumulate + i, pass.at(i));
+    const auto [result, tokens, counted] = material.forward(step * c.accumulate + i, pass.at(i));
+    if (unit == 0) unit = static_cast<double>(counted);
+    all += static_cast<double>(counted);
+    const double weight = unit > 0 ? share * (static_cast<double>(counted) / unit) : 0;
     Tensor loss = result.auxiliary ? add(result.loss, result.auxiliary) : result.loss;
-    if (share * factor != 1) loss = mul(loss, share * factor);
+    if (weight * factor != 1) loss = mul(loss, weight * factor);
     backward(loss);
     run.model->absorb(result.states);
-    done.loss += result.loss.item() * share;
+    done.loss += result.loss.item() * weight;
     done.tokens += tokens;
   }
+  if (all > 0) done.rescale = static_cast<double>(c.accumulate) * unit / all;
+  done.loss *= done.rescale;
   return done;
 }
 
@@ -276,6 +285,7 @@ int train_command(int argc, const char* const* argv) {
             at.step, loss);
     norm = std::nan("");
     if (loss_scale.accept(*optimizer)) {
+      optimizer->scale_gradients(done.rescale);
       norm = clip_gradients(*optimizer, c.optimizer.clip);
       optimizer->step(rate);
     }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "tests/harness/numpy_file.h"
 #include "tests/system/program.h"
@@ -415,6 +416,28 @@ TEST_F(TriviaQa, IsLearntByHeart) {
     EXPECT_GE(figures["train_part_exact"].number(), 25);
     EXPECT_GE(figures["train_part_f1"].number(), figures["train_part_exact"].number());
   }
+}
+
+// A step is the mean over what has an answer, however its documents are shared out among batches;
+// half of them have none.
+TEST_F(TriviaQa, AccumulatesWhatHasAnAnswer) {
+  const auto losses = [&](const std::string& batch, const std::string& accumulate) {
+    const std::string out = folder / ("run" + batch);
+    must(training("longformer",
+                  {"--set", "optimizer.name=sgd", "--lr", "0.1", "--set", "schedule.warmup=0",
+                   "--set", "model.dropout=0", "--set", "log_every=1", "--steps", "4", "--batch",
+                   batch, "--set", "accumulate=" + accumulate, "--out", out}));
+    std::vector<double> all;
+    std::istringstream lines(read(out + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      if (const Json* loss = parse_json(line).find("loss")) all.push_back(loss->number());
+    }
+    return all;
+  };
+  const std::vector<double> whole = losses("5", "1"), cut = losses("1", "5");
+  ASSERT_EQ(whole.size(), 4u);
+  ASSERT_EQ(cut.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(cut[i], whole[i], 1e-4) << i;
 }
 
 TEST_F(TriviaQa, GoesOnBitwise) { expect_same_bits(training("longformer", {"--batch", "1"})); }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the CUDA backend for the GPU of this machine, tests it and measures it beside PyTorch.
 #   scripts/gpu_check.sh                     every part, about ten minutes
-#   scripts/gpu_check.sh --part NAME ...     some: build tests repeat sanitizer bench
+#   scripts/gpu_check.sh --part NAME ...     some: build tests repeat graphs sanitizer bench
 #   scripts/gpu_check.sh --out DIR           where logs and JSON lines go (runs/gpu-check)
 #   scripts/gpu_check.sh --packages DIR      Debian packages' files for a machine without network
 #   scripts/gpu_check.sh --gather DIR        puts these files into DIR, on a Debian machine with network
@@ -39,7 +39,7 @@ while [ $# -gt 0 ]; do
     *) die "unknown option $1; see scripts/gpu_check.sh --help" ;;
   esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(build tests repeat sanitizer bench)
+[ ${#parts[@]} -gt 0 ] || parts=(build tests repeat graphs sanitizer bench)
 
 mkdir -p "$out" && out=$(cd "$out" && pwd) || die "cannot write $out"
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
@@ -121,6 +121,15 @@ part_repeat() {
   run 120 repeat $build/tests/test_cuda --gtest_filter='*TheSameBits*'
 }
 
+# Recorded steps have the bits of those run kernel by kernel; what the host spends on either.
+part_graphs() {
+  run 120 graphs $build/tests/test_cuda --gtest_filter='Graphs*' &&
+    run 120 graph_models $build/tests/test_models --gtest_filter='*recorded*' &&
+    run 120 graph_steps $build/bench/bench_graph || return 1
+  grep '^{' "$out/graph_steps.log" >"$out/graph_steps.jsonl"
+  detail=$(grep -v '^{' "$out/graph_steps.log" | tail -n 1)
+}
+
 part_sanitizer() {
   command -v compute-sanitizer >/dev/null || { skip "no compute-sanitizer"; return; }
   local failed=0 tool
@@ -143,7 +152,7 @@ part_bench() {
 table=()
 failures=0
 for part in "${parts[@]}"; do
-  declare -F "part_$part" >/dev/null || die "no part $part; there are build, tests, repeat, sanitizer and bench"
+  declare -F "part_$part" >/dev/null || die "no part $part; there are build, tests, repeat, graphs, sanitizer and bench"
   if [ $again = no ] && grep -qs "\"part\": \"$part\", \"commit\": \"$commit\", \"state\": \"passed\"" "$record"; then
     table+=("$part|passed before|")
     continue

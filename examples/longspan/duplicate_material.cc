@@ -40,10 +40,12 @@ Batch DuplicateMaterial::samples(const std::string& part, int64_t first, int64_t
 }
 
 Material::Forward DuplicateMaterial::forward(int64_t i, Pass pass) const {
-  const int64_t batch = run_.config.batch;
-  const Batch rows = samples("train", i * batch, batch);
-  return {run_.model->loss(rows.tokens, rows.targets, run_.model->empty_memory(batch), pass),
-          rows.tokens.numel(), batch * task_.symbols};
+  const Batch rows = *batch(i);
+  return {losses_of(run_, rows, pass), rows.tokens.numel(), run_.config.batch * task_.symbols};
+}
+
+std::optional<Batch> DuplicateMaterial::batch(int64_t i) const {
+  return samples("train", i * run_.config.batch, run_.config.batch);
 }
 
 void DuplicateMaterial::each(const std::string& part,

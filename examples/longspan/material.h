@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,9 @@ namespace longspan {
 
 /// The number of a part: 0 to 2 of train, valid, test. Throws ValueError on another name.
 size_t part_index(const std::string& part);
+
+/// The losses of a batch of a run whose model starts each with nothing behind it.
+LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch, Pass pass);
 
 /// The data of a run, as a model of its objective is trained on it and scored.
 class Material {
@@ -43,6 +47,9 @@ class Material {
   virtual void prepare() = 0;
   /// Of batch `i` of the run.
   virtual Forward forward(int64_t i, Pass pass) const = 0;
+  /// Batch `i`, where tokens and targets of one shape are all that forward() reads of it, and as
+  /// many count in each.
+  virtual std::optional<Batch> batch(int64_t /*i*/) const { return std::nullopt; }
   /// The bits of a part per unit(); NaN where it is empty.
   virtual double bits(const std::string& part) const = 0;
   /// Up to `count` of the first tokens of the validation part, for pictures; may be none.
@@ -63,6 +70,7 @@ class TextMaterial final : public Material {
   std::string unit() const override { return corpus_.unit; }
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
+  std::optional<Batch> batch(int64_t i) const override;
   /// Every token is scored once (causal), or at least one of each window (masked, bits per hidden
   /// token).
   double bits(const std::string& part) const override;
@@ -70,6 +78,7 @@ class TextMaterial final : public Material {
 
  private:
   BatchOptions options() const;
+  bool alike() const;  // whether as many targets count in each batch
 
   const TrainingRun& run_;
   Corpus corpus_;
@@ -191,6 +200,7 @@ class DuplicateMaterial final : public Material {
   std::string unit() const override { return "symbol"; }
   void prepare() override {}
   Forward forward(int64_t i, Pass pass) const override;
+  std::optional<Batch> batch(int64_t i) const override;
   double bits(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 

@@ -15,7 +15,7 @@ void RunConfig::visit(Fields& v) {
   v("length", length)("batch", batch)("accumulate", accumulate);
   v("steps", steps)("seconds", seconds)("seed", seed);
   v("threads", threads)("device", device)("matmul_precision", matmul_precision);
-  v("memory_limit", memory_limit)("check_replays", check_replays);
+  v("memory_limit", memory_limit)("graph", graph)("check_replays", check_replays);
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
   v("motifs", motifs)("profiles", profiles)("questions", questions)("duplicate", duplicate);
   v.enter("model");

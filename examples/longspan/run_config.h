@@ -51,6 +51,7 @@ struct RunConfig {
   std::string device = "cpu";
   MatmulPrecision matmul_precision = MatmulPrecision::f32;
   int64_t memory_limit = 0;    ///< bytes; 0: what the machine has
+  bool graph = false;          ///< submit steps of one shape to a device as a whole
   bool check_replays = false;  ///< layers that run again are held to the numbers of their first run
 
   int64_t save_every = 0;  ///< steps; 0: at the end only

@@ -15,6 +15,11 @@ int64_t counted_targets(const Tensor& targets) {
 
 }  // namespace
 
+LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch, Pass pass) {
+  const SegmentMemory memory = run.model->empty_memory(batch.tokens.dim(0));
+  return run.model->loss(batch.tokens, batch.targets, memory, pass);
+}
+
 TextMaterial::TextMaterial(const TrainingRun& run)
     : run_(run),
       corpus_(open_corpus(run.config.task, data_place(run.config),
@@ -47,13 +52,19 @@ void TextMaterial::prepare() {
 }
 
 Material::Forward TextMaterial::forward(int64_t i, Pass pass) const {
-  const RunConfig& c = run_.config;
   const Batch batch = batches_->at(i);
-  // Counting reads from the device: only where batches differ, and are added up.
-  const bool alike = run_.model->objective() == Objective::next_token || c.accumulate == 1;
-  const int64_t all = c.batch * c.length;
-  return {run_.model->loss(batch.tokens, batch.targets, run_.model->empty_memory(c.batch), pass),
-          all, alike ? all : counted_targets(batch.targets)};
+  const int64_t all = batch.tokens.numel();
+  return {losses_of(run_, batch, pass), all, alike() ? all : counted_targets(batch.targets)};
+}
+
+std::optional<Batch> TextMaterial::batch(int64_t i) const {
+  if (!alike()) return std::nullopt;
+  return batches_->at(i);
+}
+
+// Counting reads from the device: only where batches differ, and are added up.
+bool TextMaterial::alike() const {
+  return run_.model->objective() == Objective::next_token || run_.config.accumulate == 1;
 }
 
 double TextMaterial::bits(const std::string& name) const {

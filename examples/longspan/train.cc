@@ -4,10 +4,13 @@
 #include <cmath>
 #include <exception>
 #include <filesystem>
+#include <utility>
+#include <vector>
 
 #include "autograd/engine.h"
 #include "autograd/frame.h"
 #include "core/error.h"
+#include "core/graph.h"
 #include "examples/longspan/commands.h"
 #include "examples/longspan/step.h"
 #include "nn/reversible.h"
@@ -17,6 +20,7 @@
 #include "train/optimizer.h"
 #include "train/schedule.h"
 #include "train/state.h"
+#include "train/step_graph.h"
 
 namespace longspan {
 namespace {
@@ -62,34 +66,95 @@ struct StepResult {
   double rescale = 1;  // what the gradients are still to be multiplied by
 };
 
-/// The forward and backward passes of step `step` of `last`, with gradients multiplied by `factor`.
-/// The loss is the mean over all that counts in the batches together: each weighs as many targets
-/// as it has. How many all have is known after the last; until then the unit is the first's.
-StepResult accumulate_gradients(const TrainingRun& run, const Material& material, int64_t step,
-                                int64_t last, double factor) {
-  const RunConfig& c = run.config;
-  const Pass pass{.training = true,
-                  .gen = run.generator().fork("step").fork(uint64_t(step)),
-                  .progress = static_cast<float>(step) / static_cast<float>(last)};
-  const double share = 1.0 / static_cast<double>(c.accumulate);
-  StepResult done;
-  double unit = 0, all = 0;
-  for (int64_t i = 0; i < c.accumulate; ++i) {
-    const auto [result, tokens, counted] = material.forward(step * c.accumulate + i, pass.at(i));
-    if (unit == 0) unit = static_cast<double>(counted);
-    all += static_cast<double>(counted);
-    const double weight = unit > 0 ? share * (static_cast<double>(counted) / unit) : 0;
-    Tensor loss = result.auxiliary ? add(result.loss, result.auxiliary) : result.loss;
-    if (weight * factor != 1) loss = mul(loss, weight * factor);
-    backward(loss);
-    run.model->absorb(result.states);
-    done.loss += result.loss.item() * weight;
-    done.tokens += tokens;
+/// The forward and backward passes of the steps of a run.
+class Steps {
+ public:
+  Steps(const TrainingRun& run, const Material& material, Optimizer& optimizer)
+      : run_(run), material_(material), graph_(run.device, optimizer) {}
+
+  /// Of step `step` of `last`, with gradients multiplied by `factor`.
+  StepResult gradients(int64_t step, int64_t last, double factor) {
+    const RunConfig& c = run_.config;
+    const Pass pass{.training = true,
+                    .gen = run_.generator().fork("step").fork(uint64_t(step)),
+                    .progress = static_cast<float>(step) / static_cast<float>(last)};
+    return c.graph ? recorded(step, pass, factor) : run(step, pass, factor);
   }
-  if (all > 0) done.rescale = static_cast<double>(c.accumulate) * unit / all;
-  done.loss *= done.rescale;
-  return done;
-}
+
+  void update(double lr) { graph_.update(lr); }
+  const StepGraph& graph() const { return graph_; }
+
+ private:
+  /// The loss is the mean over all that counts in the batches together: each weighs as many targets
+  /// as it has. How many all have is known after the last; until then the unit is the first's.
+  StepResult run(int64_t step, const Pass& pass, double factor) const {
+    const RunConfig& c = run_.config;
+    StepResult done;
+    double unit = 0, all = 0;
+    for (int64_t i = 0; i < c.accumulate; ++i) {
+      const auto [result, tokens, counted] = material_.forward(step * c.accumulate + i, pass.at(i));
+      if (unit == 0) unit = static_cast<double>(counted);
+      all += static_cast<double>(counted);
+      const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
+      done.loss += backward_of(result, weight * factor).item() * weight;
+      done.tokens += tokens;
+    }
+    if (all > 0) done.rescale = static_cast<double>(c.accumulate) * unit / all;
+    done.loss *= done.rescale;
+    return done;
+  }
+
+  /// The same where all batches weigh alike.
+  StepResult recorded(int64_t step, const Pass& pass, double factor) {
+    const RunConfig& c = run_.config;
+    StepResult done;
+    std::vector<Tensor> inputs;
+    for (int64_t i = 0; i < c.accumulate; ++i) {
+      const auto batch = material_.batch(step * c.accumulate + i);
+      require<NotImplemented>(
+          batch.has_value(), "graph",
+          "the batches of {} differ in shape, are more than tokens and targets, "
+          "or weigh differently in a step; leave graph out",
+          c.task);
+      done.tokens += batch->tokens.numel();
+      inputs.insert(inputs.end(), {batch->tokens, batch->targets});
+    }
+    if (std::exchange(factor_, factor) != factor) graph_.forget();  // it is a part of the step
+    const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
+      std::vector<Tensor> losses;
+      for (size_t i = 0; i < in.size() / 2; ++i) {
+        Pass own = pass;
+        own.gen = gen;
+        const auto result = losses_of(run_, {in[2 * i], in[2 * i + 1]}, own.at(uint64_t{i}));
+        losses.push_back(backward_of(result, share() * factor));
+      }
+      return losses;
+    };
+    for (const Tensor& loss : graph_.gradients(inputs, pass.gen, body)) {
+      done.loss += loss.item() * share();
+    }
+    return done;
+  }
+
+  double share() const { return 1.0 / static_cast<double>(run_.config.accumulate); }
+
+  /// Adds the gradients of a batch, multiplied; returns its loss.
+  Tensor backward_of(const LanguageModel::Losses& result, double by) const {
+    Tensor loss = result.auxiliary ? add(result.loss, result.auxiliary) : result.loss;
+    if (by != 1) loss = mul(loss, by);
+    backward(loss);
+    if (!result.states.empty()) {
+      graph::refuse("absorb", "the model takes statistics in on the host");
+      run_.model->absorb(result.states);
+    }
+    return result.loss.detach();
+  }
+
+  const TrainingRun& run_;
+  const Material& material_;
+  StepGraph graph_;
+  double factor_ = 1;
+};
 
 /// A line for each of the tensors that take most, to go on with a message.
 std::string what_takes_it(RunConfig& c) {
@@ -228,6 +293,15 @@ int train_command(int argc, const char* const* argv) {
   InversionWatch inversion;
   std::optional<autograd::CheckReplays> replays;
   if (c.check_replays) replays.emplace();
+  Steps steps(run, *material, *optimizer);
+  std::string unsaid;  // why steps are not replayed, or updates are not, once it has been said
+  const auto say_why_not = [&](const StepGraph& graph) {
+    const std::string& why = graph.refusal().empty() ? graph.update_refusal() : graph.refusal();
+    if (why == unsaid) return;
+    unsaid = why;
+    log.say(fmt::format("{} run kernel by kernel: {}",
+                        graph.refusal().empty() ? "updates" : "steps", why));
+  };
   bool drift_said = false;
   const auto log_step = [&] {
     if (logged_step == at.step) return;
@@ -274,7 +348,7 @@ int train_command(int argc, const char* const* argv) {
     rate = learning_rate(c, at.step, last);
     const StepResult done = [&] {
       try {
-        return accumulate_gradients(run, *material, at.step, last, loss_scale.value());
+        return steps.gradients(at.step, last, loss_scale.value());
       } catch (const OutOfMemory& e) {
         throw OutOfMemory(e.what() + what_takes_it(c));
       }
@@ -287,8 +361,9 @@ int train_command(int argc, const char* const* argv) {
     if (loss_scale.accept(*optimizer)) {
       optimizer->scale_gradients(done.rescale);
       norm = clip_gradients(*optimizer, c.optimizer.clip);
-      optimizer->step(rate);
+      steps.update(rate);
     }
+    if (c.graph) say_why_not(steps.graph());
     ++at.step;
     at.tokens += done.tokens;
     at.add(loss);

@@ -10,6 +10,7 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "core/scope.h"
+#include "models/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -20,6 +21,7 @@
 #include "ops/optim.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "tests/harness/model_info.h"
 #include "tests/harness/shadow.h"
 #include "train/step_graph.h"
 
@@ -307,6 +309,46 @@ TEST_F(Graphs, StepsHaveTheirBits) {
   EXPECT_GT(graph.bytes(), 0);
   EXPECT_EQ(graph.refusal() + graph.update_refusal(), "");
   EXPECT_GT(live_there(), before);
+}
+
+/// Losses and parameters of 24 steps of a decoder with dropout, in its elements and in attention.
+std::vector<Floats> steps_of_a_decoder(bool replay) {
+  TransformerConfig c;
+  c.vocab = 61;
+  c.n_layer = 2;
+  c.n_head = 2;
+  c.d_model = 64;
+  c.d_ff = 96;
+  c.n_max = 37;
+  c.dropout = 0.1f;  // of elements and of probabilities
+  Transformer model(c, Init{.gen = Generator{3}, .device = cuda});
+  AdamW optimizer(named_parameters(model));
+  StepGraph graph(cuda, optimizer);
+  const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
+    const Tensor loss = model.loss(in[0], in[1], {}, {.training = true, .gen = gen}).loss;
+    backward(loss);
+    return std::vector<Tensor>{loss.detach()};
+  };
+  std::vector<Floats> all(1);
+  for (uint64_t step = 0; step < 24; ++step) {
+    std::vector<Tensor> in;
+    for (uint64_t i = 0; i < 2; ++i) {
+      in.push_back(to_device(test::some_tokens(3, 37, c.vocab, 2 * step + i), cuda));
+    }
+    const Generator gen = Generator{5}.fork(step);
+    const Tensor loss = replay ? graph.gradients(in, gen, body)[0] : body(in, gen)[0];
+    all[0].push_back(loss.to_vector<float>()[0]);
+    clip_gradients(optimizer, 0.5);
+    const double lr = 1e-3 * static_cast<double>(24 - step);
+    replay ? graph.update(lr) : optimizer.step(lr);
+  }
+  EXPECT_EQ(graph.replays(), replay) << graph.refusal();
+  for (const Tensor& p : parameters(model)) all.push_back(p.detach().to_vector<float>());
+  return all;
+}
+
+TEST_F(Graphs, TwentyReplaysOfADecoderHaveTheBitsOfItsSteps) {
+  EXPECT_EQ(steps_of_a_decoder(true), steps_of_a_decoder(false));
 }
 
 TEST_F(Graphs, BatchesOfOtherShapesRunAsEver) {

@@ -122,7 +122,7 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   }
   EXPECT_EQ(categories,
             (std::vector<std::string>{"total", "parameter", "gradient", "optimizer", "saved",
-                                      "workspace", "memory", "data", "cache", "other"}));
+                                      "workspace", "memory", "data", "cache", "graph", "other"}));
   EXPECT_EQ(summary["peak_bytes"]["total"].integer(), sum);
   EXPECT_GE(summary["peak_bytes"]["parameter"].integer(), 4 * summary["parameters"].integer());
 
@@ -569,6 +569,32 @@ void kill_and_resume(const std::string& text, const Folder& folder, int kills) {
 TEST_F(Runs, SurviveBeingKilled) { kill_and_resume(text, folder, 8); }
 
 TEST_F(Runs, SlowSurviveBeingKilledAHundredTimes) { kill_and_resume(text, folder, 100); }
+
+// Steps of a device that are recorded have the bits of those that are not; where there are no
+// recordings, or an update cannot be recorded, the run says so.
+TEST_F(Runs, RecordedStepsAreTheSameSteps) {
+  const auto train = [&](const std::string& name, std::vector<std::string> more, bool device) {
+    more.insert(more.end(), {"--set", "accumulate=2", "--set", "optimizer.clip=0.3"});
+    if (device) more.insert(more.end(), {"--device", "cuda"});
+    Start start;
+    start.shadowed = device;
+    start.arguments = small_run(text, folder / name, 6, more);
+    const Outcome o = run(start);
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o.err;
+  };
+  const std::string said = "run kernel by kernel: ";
+  train("eager", {}, true);
+  EXPECT_EQ(train("graph", {"--set", "graph=true"}, true).find(said), std::string::npos);
+  EXPECT_TRUE(weights_of(folder / "eager", 6) == weights_of(folder / "graph", 6));
+  EXPECT_EQ(losses_of(folder / "eager"), losses_of(folder / "graph"));
+  EXPECT_NE(train("host", {"--set", "graph=true"}, false)
+                .find("steps " + said + "graph: cpu has no recordings"),
+            std::string::npos);
+  EXPECT_NE(train("lamb", {"--set", "graph=true", "--set", "optimizer.name=lamb"}, true)
+                .find("updates " + said + "lamb: cannot be recorded"),
+            std::string::npos);
+}
 
 }  // namespace
 }  // namespace longspan::test

@@ -85,6 +85,7 @@ struct AttentionArguments {
   // columns], in forward without the division by the sum of weights, and [stretches, B H L, 2]: the
   // reference of a row in units of log 2, and that sum.
   A *wide = nullptr, *statistics = nullptr;
+  int32_t* spoilt = nullptr;  // on tensor cores: whether a block met what is not finite
 
   LONGSPAN_HD int64_t table_width() const { return sizes.width + sizes.value_width + 1; }
   /// Columns of `wide` in the pass for dq: also those of the gradient of relation_query.

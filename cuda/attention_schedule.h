@@ -433,6 +433,14 @@ LONGSPAN_HD inline int64_t units_of(const AttentionSizes& x, int64_t items, int6
   return items * AttentionWork::served_by_item(x) * chunks;
 }
 
+/// Those of tiles and stretches of keys, and of steps of keys.
+LONGSPAN_HD inline int64_t row_units(const AttentionSizes& x) {
+  return units_of(x, x.layout.row_items, x.stretches());
+}
+LONGSPAN_HD inline int64_t column_units(const AttentionSizes& x) {
+  return units_of(x, x.layout.column_items);
+}
+
 /// The segment of a step of the list of columns, and its first place.
 struct WorkPlace {
   int segment;

@@ -14,12 +14,12 @@
 /// warp owns 16 of 64 keys, whose two gradients fill its registers.
 namespace longspan::cuda {
 
-/// Whether the terms and masks of a call are among those that these kernels know.
-inline bool tensor_serves_terms(const kernels::AttentionInputs& in) {
+/// Whether the kernels below know all terms and masks of a call. Those of attention_terms.cuh know
+/// the others.
+inline bool plain_terms(const kernels::AttentionInputs& in) {
   const kernels::AttentionTermsView& t = in.terms;
   const bool classes = in.segment[0].class_id || in.segment[1].class_id;
-  return t.scale > 0 && !classes && !t.relation_key && !t.relation_bias && !t.relation_value &&
-         !t.span;
+  return !classes && !t.relation_key && !t.relation_bias && !t.relation_value && !t.span;
 }
 
 /// 0 for places, which the compiler cannot know: what depends on it is computed anew in each step,
@@ -153,6 +153,42 @@ class TensorPass {
     return bits;
   }
 
+  /// The same of 16 keys before 8 n rows: bit 4 j + e of element e of fragment j.
+  template <int n>
+  LONGSPAN_HD uint32_t draw_turned(const int32_t* queries, const int32_t* keys, int segment) const {
+    static_assert(n <= 8);
+    const int lane = thread_index() % 32, t = lane % 4 * 2;
+    Draws d = x.sizes.draws;
+    uint32_t kept = 0;
+    LONGSPAN_ROLLED for (int at = 0; at < 4 * n; ++at) {
+      const int r = at / 4 * 8 + t + at % 2, c = lane / 4 + (at % 4 < 2 ? 0 : 8);
+      const auto query = static_cast<uint32_t>(queries[r]), key = static_cast<uint32_t>(keys[c]);
+      d.key = uint64_t{x.sizes.draws.key} + static_cast<uint64_t>(unknown_zero(queries[r]));
+      kept |= static_cast<uint32_t>(d.keeps(number, query, key, static_cast<uint32_t>(segment)))
+              << at;
+    }
+    return kept;
+  }
+
+  /// Where the sums of a query go in forward, and their factor; the first lane of a row notes the
+  /// sum of its weights and what they are relative to.
+  LONGSPAN_HD int64_t output_row(int64_t stretch, int32_t query, float base, float all, bool first,
+                                 float& scale) const {
+    const auto kept = static_cast<float>(x.sizes.draws.scale);
+    const int64_t at = x.sizes.stretch_row(stretch, number, query);
+    if (x.wide != nullptr) {
+      scale = all == 0 ? 0.0f : kept;
+      if (first) {
+        x.statistics[2 * at] = base;
+        x.statistics[2 * at + 1] = all;
+      }
+      return at * x.sizes.value_width;
+    }
+    scale = all == 0 ? 0.0f : kept / all;
+    if (first) x.lse[at] = lse_of(base, all);
+    return int64_t{query} * x.out.row;
+  }
+
   /// Writes 16 m rows of W columns, as T or as they are, times a factor for each half of 16 rows.
   template <int m, class To, class Row>
   LONGSPAN_HD void write(const Fragments<m, W / 8>& sum, int32_t width, Row row, To* to) const {
@@ -262,6 +298,57 @@ LONGSPAN_HD inline float over_row(float value, F f) {
   return f(value, exchange(value, 2));
 }
 
+/// The reference of a row follows its largest score where that rises by more than 2^8.
+template <int W, int m, int n>
+LONGSPAN_HD inline void raise(float factor, const Fragments<m, n>& s, float (&reference)[m][2],
+                              float (&total)[m][2], Fragments<m, W / 8>& sum) {
+  float top[m][2];
+  bool rises = false;
+  LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+    LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+      float high = s[i][0][2 * half];
+      LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+        high = fmaxf(high, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
+      }
+      top[i][half] = over_row(high, [](float a, float b) { return fmaxf(a, b); }) * factor;
+      rises = rises || top[i][half] > reference[i][half] + 8;
+    }
+  }
+  if (!any_lane(rises)) return;
+  LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+    LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+      const bool up = top[i][half] > reference[i][half] + 8;
+      const float change = up ? fast_exp2(reference[i][half] - top[i][half]) : 1.0f;
+      if (up) reference[i][half] = top[i][half];
+      total[i][half] *= change;
+      LONGSPAN_UNROLL for (int j = 0; j < W / 8; ++j) {
+        sum[i][j][2 * half] *= change;
+        sum[i][j][2 * half + 1] *= change;
+      }
+    }
+  }
+}
+
+/// Whether a sum is not finite.
+template <int m, int n>
+LONGSPAN_HD inline bool spoilt(const Fragments<m, n>& sum) {
+  float zero = 0;
+  LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
+    LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
+      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) zero = fused(sum[i][j][e], 0.0f, zero);
+    }
+  }
+  return zero != 0;  // NaN
+}
+
+/// Notes whether a sum of a block is not finite: it may hold what no row of it sees, and is then
+/// computed anew. A barrier.
+template <class T>
+LONGSPAN_HD inline void note_spoilt(const AttentionArguments<T>& x, int64_t block, bool spoilt) {
+  const bool any = any_thread(spoilt);
+  if (thread_index() == 0) x.spoilt[block] = any ? 1 : 0;
+}
+
 // ---------------------------------------------------------------------------------------- forward
 
 /// One query tile. K and V have one buffer each: the values of a step arrive while its scores are
@@ -284,9 +371,7 @@ struct TensorForward {
     float weight[2][keys];
   };
 
-  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return units_of(x.sizes, x.sizes.layout.row_items, x.sizes.stretches());
-  }
+  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) { return row_units(x.sizes); }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
@@ -362,7 +447,7 @@ struct TensorForward {
       if (busy) {
         common.template weigh<m, n>(shared.weight[side], s);
         if (!step.full) hide(common, shared, step, own + zero, side, s);
-        raise(common.factor, s, reference, total, sum);
+        raise<W, m, n>(common.factor, s, reference, total, sum);
         LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
           LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
             const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
@@ -392,28 +477,16 @@ struct TensorForward {
       if (busy) multiply_values<T, W, m, n>(s, v, zero, sum);
     }
     wait_for_copies<0>();
-    block_barrier();  // where there was no step: rows were noted by other threads
+    note_spoilt(x, index, spoilt(sum));
     if (!active) return;
 
     const auto row = [&](int i, int half, float& scale) -> int64_t {
-      const auto kept = static_cast<float>(x.sizes.draws.scale);
       const int r = own + 16 * i + 8 * half + lane / 4;
       float all = over_row(total[i][half], [](float a, float b) { return a + b; });
       if (shared.query[r] < 0) return -1;
       if (!sees_any(shared, x.sizes.segments, r)) all = 0;
       const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
-      const int64_t at = x.sizes.stretch_row(shared.stretch, common.number, shared.query[r]);
-      if (x.wide != nullptr) {
-        scale = all == 0 ? 0.0f : kept;
-        if (t == 0) {
-          x.statistics[2 * at] = base;
-          x.statistics[2 * at + 1] = all;
-        }
-        return at * x.sizes.value_width;
-      }
-      scale = all == 0 ? 0.0f : kept / all;
-      if (t == 0) x.lse[at] = lse_of(base, all);
-      return int64_t{shared.query[r]} * x.out.row;
+      return common.output_row(shared.stretch, shared.query[r], base, all, t == 0, scale);
     };
     if (x.wide != nullptr) {
       common.template write<m>(sum, x.sizes.value_width, row, x.wide);
@@ -443,35 +516,6 @@ struct TensorForward {
               s[i][j][2 * half + e] = -std::numeric_limits<float>::infinity();
             }
           }
-        }
-      }
-    }
-  }
-  /// The reference of a row follows its largest score where that rises by more than 2^8.
-  static LONGSPAN_HD void raise(float factor, const Fragments<m, n>& s, float (&reference)[m][2],
-                                float (&total)[m][2], Fragments<m, W / 8>& sum) {
-    float top[m][2];
-    bool rises = false;
-    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-      LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
-        float high = s[i][0][2 * half];
-        LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
-          high = fmaxf(high, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
-        }
-        top[i][half] = over_row(high, [](float a, float b) { return fmaxf(a, b); }) * factor;
-        rises = rises || top[i][half] > reference[i][half] + 8;
-      }
-    }
-    if (!any_lane(rises)) return;
-    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-      LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
-        const bool up = top[i][half] > reference[i][half] + 8;
-        const float change = up ? fast_exp2(reference[i][half] - top[i][half]) : 1.0f;
-        if (up) reference[i][half] = top[i][half];
-        total[i][half] *= change;
-        LONGSPAN_UNROLL for (int j = 0; j < W / 8; ++j) {
-          sum[i][j][2 * half] *= change;
-          sum[i][j][2 * half + 1] *= change;
         }
       }
     }
@@ -516,9 +560,7 @@ struct TensorRowGradients {
     float weight[2][keys];
   };
 
-  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return units_of(x.sizes, x.sizes.layout.row_items, x.sizes.stretches());
-  }
+  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) { return row_units(x.sizes); }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
@@ -593,7 +635,7 @@ struct TensorRowGradients {
       block_barrier();  // nobody reads this step
     }
     wait_for_copies<0>();
-    block_barrier();  // where there was no step: rows were noted by other threads
+    note_spoilt(x, index, spoilt(sum));
     if (!active) return;
     const auto row = [&](int i, int half, float& scale) -> int64_t {
       const int32_t of = shared.query[own + 16 * i + 8 * half + lane / 4];
@@ -708,7 +750,7 @@ struct TensorKeyGradients {
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return units_of(x.sizes, x.sizes.layout.column_items);
+    return column_units(x.sizes);
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
@@ -778,7 +820,7 @@ struct TensorKeyGradients {
       block_barrier();  // nobody reads this piece
     }
     wait_for_copies<0>();
-    block_barrier();  // where there was no piece: keys were noted by other threads
+    note_spoilt(x, index, spoilt(dk) || spoilt(dv));
     const auto write = [&](const Fragments<1, W / 8>& sum, const HeadRows<T>& to, double factor) {
       common.template write<1>(
           sum, to.width,
@@ -800,20 +842,9 @@ struct TensorKeyGradients {
                                         Fragments<1, n>& s, Fragments<1, n>& ds) {
     const auto& x = common.x;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
-    uint32_t kept = ~0u;  // bit 4 j + e of element e of fragment j
-    if (x.sizes.draws.active) {
-      kept = 0;
-      Draws d = x.sizes.draws;
-      LONGSPAN_ROLLED for (int at = 0; at < 4 * n; ++at) {
-        const int r = at / 4 * 8 + t + at % 2, c = own + lane / 4 + (at % 4 < 2 ? 0 : 8);
-        const auto query = static_cast<uint32_t>(shared.query[side][r]),
-                   key = static_cast<uint32_t>(shared.key[c]);
-        d.key = uint64_t{x.sizes.draws.key} + static_cast<uint64_t>(unknown_zero(shared.query[side][r]));
-        kept |= static_cast<uint32_t>(
-                    d.keeps(common.number, query, key, static_cast<uint32_t>(segment)))
-                << at;
-      }
-    }
+    const uint32_t kept = x.sizes.draws.active ? common.template draw_turned<n>(
+                                                     shared.query[side], shared.key + own, segment)
+                                               : ~0u;
     if (x.sizes.layout.multiplied) {
       const float upper = shared.weight[side][own + lane / 4],
                   lower = shared.weight[side][own + lane / 4 + 8];

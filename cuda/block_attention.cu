@@ -13,7 +13,7 @@ namespace {
 using kernels::AttentionGradients;
 using kernels::AttentionInputs;
 
-enum class Pass : uint8_t { forward, rows, keys, tables };
+using Pass = AttentionPass;
 
 template <class T, Pass pass>
 __global__ void __launch_bounds__(general_threads, 1)
@@ -120,11 +120,23 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
+/// A pass on tensor cores, or by the general path.
 template <Pass pass, class T>
-void launch_general(const char* name, const AttentionArguments<T>& x, int64_t blocks,
-                    int64_t bytes) {
-  launch(name, general_kernel<T, pass>, dim3(attention_grid(name, blocks)), general_threads, bytes,
-         x);
+void run_pass(const char* name, const AttentionInputs& in, bool on_tensor_cores,
+              const AttentionArguments<T>& x) {
+  if constexpr (sizeof(T) == 2) {
+    if (on_tensor_cores) return run_tensor(name, pass, in, x);
+  }
+  const auto go = [&](int64_t blocks, int64_t bytes) {
+    launch(name, general_kernel<T, pass>, dim3(attention_grid(name, blocks)), general_threads,
+           bytes, x);
+  };
+  using Passes = GeneralPasses<T>;
+  using Tile = GeneralTile<Accumulator<T>>;
+  if constexpr (pass == Pass::forward) go(Passes::forward_blocks(x), Tile::forward_bytes);
+  if constexpr (pass == Pass::rows) go(Passes::row_blocks(x), Tile::rows_bytes);
+  if constexpr (pass == Pass::keys) go(Passes::key_blocks(x), Tile::keys_bytes);
+  if constexpr (pass == Pass::tables) go(Passes::table_blocks(x), Tile::tables_bytes);
 }
 
 template <class T>
@@ -135,12 +147,7 @@ void forward_of(const AttentionInputs& in, const View& out, const View& lse) {
   x.out = head_rows<T>(out);
   x.lse = lse.as<A>();
   const StretchRoom<T> room(x, x.sizes.value_width, true, in.q.device);
-  bool done = false;
-  if constexpr (sizeof(T) == 2) done = tensor_forward(in, out, x);
-  if (!done) {
-    launch_general<Pass::forward>(name, x, GeneralPasses<T>::forward_blocks(x),
-                                  GeneralTile<A>::forward_bytes);
-  }
+  run_pass<Pass::forward>(name, in, tensor_serves_forward(in, out), x);
   if (x.wide == nullptr) return;
   const int64_t rows = x.sizes.head_count() * x.sizes.queries;
   launch(name, join_stretches_kernel<T>, dim3(blocks_for(rows, general_threads / 32)),
@@ -148,7 +155,7 @@ void forward_of(const AttentionInputs& in, const View& out, const View& lse) {
 }
 
 template <class T>
-void table_gradients(const AttentionInputs& in, AttentionArguments<T>& x,
+void table_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionArguments<T>& x,
                      const AttentionGradients& grads) {
   using A = Accumulator<T>;
   constexpr const char* name = "block_attention_backward";
@@ -156,8 +163,7 @@ void table_gradients(const AttentionInputs& in, AttentionArguments<T>& x,
   const int64_t numbers = x.sizes.head_count() * x.splits * x.ids * x.table_width();
   const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   x.sums = sums.as<A>();
-  launch_general<Pass::tables>(name, x, GeneralPasses<T>::table_blocks(x),
-                               GeneralTile<A>::tables_bytes);
+  run_pass<Pass::tables>(name, in, on_tensor_cores, x);
   const auto write = [&](const View& to, int64_t column, int64_t width, double factor) {
     if (!to) return;
     const int64_t n = to.numel();
@@ -171,14 +177,15 @@ void table_gradients(const AttentionInputs& in, AttentionArguments<T>& x,
 
 /// dk, dv and the gradient of span.
 template <class T>
-void key_gradients(AttentionArguments<T>& x, const AttentionGradients& grads, Device device) {
+void key_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionArguments<T>& x,
+                   const AttentionGradients& grads) {
   using A = Accumulator<T>;
   constexpr const char* name = "block_attention_backward";
   const View& span = grads.span;
   const int64_t numbers = span ? x.sizes.head_count() * x.sizes.segment[0].keys : 0;
-  const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), device);
+  const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   if (span) x.span_sums = sums.as<A>();
-  launch_general<Pass::keys>(name, x, GeneralPasses<T>::key_blocks(x), GeneralTile<A>::keys_bytes);
+  run_pass<Pass::keys>(name, in, on_tensor_cores, x);
   if (!span) return;
   launch(name, span_kernel<T>, dim3(blocks_for(span.numel(), general_threads / 32)),
          general_threads, 0, x, span.dim(0), span.dim(1), span.dim(2), span.as<T>());
@@ -188,8 +195,8 @@ template <class T>
 void backward_of(const AttentionInputs& in, const ConstView& out, const ConstView& lse,
                  const ConstView& dout, const ConstView& dlse, const AttentionGradients& grads) {
   using A = Accumulator<T>;
-  using Passes = GeneralPasses<T>;
   constexpr const char* name = "block_attention_backward";
+  const bool on_tensor_cores = tensor_serves_backward(in, dout, grads);
   AttentionArguments<T> x = arguments_of<T>(in);
   add_gradients(in, lse, dout, grads, x);
   x.out = head_rows<T>(out);
@@ -200,11 +207,7 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
          dlse ? dlse.stride(2) : 0, delta.as<A>());
   x.delta = delta.as<A>();
   const StretchRoom<T> room(x, x.row_columns(), false, in.q.device);
-  bool done = false;
-  if constexpr (sizeof(T) == 2) done = tensor_backward(in, dout, grads, x);
-  if (!done && (grads.q || grads.relation_query)) {
-    launch_general<Pass::rows>(name, x, Passes::row_blocks(x), GeneralTile<A>::rows_bytes);
-  }
+  if (grads.q || grads.relation_query) run_pass<Pass::rows>(name, in, on_tensor_cores, x);
   const auto add = [&](const HeadRows<T>& to, int64_t column) {
     if (x.wide == nullptr || to.data == nullptr) return;
     launch(name, add_stretches_kernel<T>, dim3(blocks_for(rows, general_threads / 32)),
@@ -212,9 +215,9 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
   };
   add(x.dq, 0);
   add(x.drelation_query, x.sizes.width);
-  if (!done && (grads.k[0] || grads.span)) key_gradients(x, grads, in.q.device);
+  if (grads.k[0] || grads.span) key_gradients(in, on_tensor_cores, x, grads);
   if (grads.relation_key || grads.relation_bias || grads.relation_value) {
-    table_gradients(in, x, grads);
+    table_gradients(in, on_tensor_cores, x, grads);
   }
 }
 

@@ -2,14 +2,8 @@
 
 namespace longspan::cuda {
 
-bool tensor_forward(const kernels::AttentionInputs& in, const View& out,
-                    const AttentionArguments<bf16>& x) {
-  return tensor_forward_of(in, out, x);
-}
-
-bool tensor_backward(const kernels::AttentionInputs& in, const ConstView& dout,
-                     const kernels::AttentionGradients& grads, const AttentionArguments<bf16>& x) {
-  return tensor_backward_of(in, dout, grads, x);
+void launch_plain(const char* name, AttentionPass pass, const AttentionArguments<bf16>& x) {
+  launch_plain_of(name, pass, x);
 }
 
 }  // namespace longspan::cuda

@@ -25,6 +25,8 @@ namespace longspan::cuda {
 namespace simulated {
 int thread();
 void barrier();
+void warp_barrier();
+bool any_thread(bool value);
 void copy16(void* to, const void* from, bool take);
 void commit();
 void wait(int pending);
@@ -49,6 +51,24 @@ LONGSPAN_HD inline void block_barrier() {
   __syncthreads();
 #else
   simulated::barrier();
+#endif
+}
+
+/// Lets the lanes of a warp see what the others have written.
+LONGSPAN_HD inline void warp_barrier() {
+#if defined(__CUDA_ARCH__)
+  __syncwarp();
+#else
+  simulated::warp_barrier();
+#endif
+}
+
+/// Whether it holds in any thread of the block; a barrier.
+LONGSPAN_HD inline bool any_thread(bool value) {
+#if defined(__CUDA_ARCH__)
+  return __syncthreads_or(static_cast<int>(value)) != 0;
+#else
+  return simulated::any_thread(value);
 #endif
 }
 

@@ -44,18 +44,6 @@ void OnHost<T>::forward(const kernels::AttentionInputs& in, const View& out, con
 }
 
 template <class T>
-void write_span(const AttentionArguments<T>& x, const View& to) {
-  const int64_t heads = to.dim(1), keys = to.dim(2);
-  for (int64_t i = 0; i < to.numel(); ++i) {
-    Accumulator<T> total = 0;
-    for (int rank = 0; rank < 32; ++rank) {
-      total += span_part(x, i / keys / heads, i / keys % heads, i % keys, rank, 32);
-    }
-    to.as<T>()[i] = static_cast<T>(total);
-  }
-}
-
-template <class T>
 void OnHost<T>::backward(const kernels::AttentionInputs& in, const ConstView& out,
                          const ConstView& lse, const ConstView& dout, const ConstView& dlse,
                          const kernels::AttentionGradients& grads) {
@@ -76,7 +64,7 @@ void OnHost<T>::backward(const kernels::AttentionInputs& in, const ConstView& ou
     if (grads.span) x.span_sums = sums.data();
     run_blocks<A>(Passes::key_blocks(x), Tile::keys_bytes,
                   [&](A* shared, int64_t i) { Passes::key_gradients(x, shared, i); });
-    if (grads.span) write_span(x, grads.span);
+    if (grads.span) simulated::write_span(x, grads.span);
   }
   if (!grads.relation_key && !grads.relation_bias && !grads.relation_value) return;
   x.splits = table_splits(n);
@@ -85,18 +73,7 @@ void OnHost<T>::backward(const kernels::AttentionInputs& in, const ConstView& ou
   x.sums = sums.data();
   run_blocks<A>(Passes::table_blocks(x), Tile::tables_bytes,
                 [&](A* shared, int64_t i) { Passes::table_gradients(x, shared, i); });
-  const auto write = [&](const View& to, int64_t column, int64_t width, A factor) {
-    if (!to) return;
-    for (int64_t i = 0; i < to.numel(); ++i) {
-      const int64_t h = i / width / x.ids, id = i / width % x.ids;
-      to.as<T>()[i] = static_cast<T>(
-          factor * table_sum(x, to.dim(0) > 1 || n.heads == 1 ? h : -1, id, column + i % width));
-    }
-  };
-  const auto scale = static_cast<A>(n.scale);
-  write(grads.relation_key, 0, n.width, scale);
-  write(grads.relation_value, n.width, n.value_width, A(1));
-  write(grads.relation_bias, n.width + n.value_width, 1, scale);
+  simulated::write_tables(x, grads);
 }
 
 const bool taken = simulated::take_slots<OnHost, double, float, f16, bf16>();

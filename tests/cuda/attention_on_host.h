@@ -66,6 +66,37 @@ void add_rows(const AttentionArguments<T>& x, const HeadRows<T>& to, int64_t col
   }
 }
 
+/// The gradients of a span and of relation tables from their sums.
+template <class T>
+void write_span(const AttentionArguments<T>& x, const View& to) {
+  const int64_t heads = to.dim(1), keys = to.dim(2);
+  for (int64_t i = 0; i < to.numel(); ++i) {
+    Accumulator<T> total = 0;
+    for (int rank = 0; rank < 32; ++rank) {
+      total += span_part(x, i / keys / heads, i / keys % heads, i % keys, rank, 32);
+    }
+    to.as<T>()[i] = static_cast<T>(total);
+  }
+}
+
+template <class T>
+void write_tables(const AttentionArguments<T>& x, const kernels::AttentionGradients& grads) {
+  using A = Accumulator<T>;
+  const auto& n = x.sizes;
+  const auto write = [&](const View& to, int64_t column, int64_t width, A factor) {
+    if (!to) return;
+    for (int64_t i = 0; i < to.numel(); ++i) {
+      const int64_t h = i / width / x.ids, id = i / width % x.ids;
+      to.as<T>()[i] = static_cast<T>(
+          factor * table_sum(x, to.dim(0) > 1 || n.heads == 1 ? h : -1, id, column + i % width));
+    }
+  };
+  const auto scale = static_cast<A>(n.scale);
+  write(grads.relation_key, 0, n.width, scale);
+  write(grads.relation_value, n.width, n.value_width, A(1));
+  write(grads.relation_bias, n.width + n.value_width, 1, scale);
+}
+
 /// What the host of the device's kernels does about parts.
 template <template <class> class Kernels, class T>
 void forward_on_host(const kernels::AttentionInputs& in, const View& out, const View& lse) {

@@ -1,8 +1,6 @@
 // The tests of the op in bf16 and f16, on the CUDA kernels for tensor cores run by the host. A
 // thread of the device is a context here, and the instructions are written from the manual.
-#include "cuda/attention_tensor.cuh"
-
-#include <set>
+#include "cuda/attention_terms.cuh"
 
 #include "tests/cuda/attention_on_host.h"
 #include "tests/cuda/simulated.h"
@@ -14,28 +12,56 @@ namespace {
 using namespace attention_test;
 using namespace cuda;
 
-template <template <class, int> class Pass, class T, int W>
-void run_pass(const AttentionArguments<T>& x) {
-  using P = Pass<T, W>;
+// Runs f(memory, index) for every block of a pass, in an order that is not the device's.
+template <class P, class F>
+void run_blocks(int64_t blocks, F f) {
   static simulated::Block block(P::threads);
   std::vector<char> memory(sizeof(typename P::Shared) + 16);
   char* const shared = memory.data() + (16 - reinterpret_cast<uintptr_t>(memory.data()) % 16);
-  for (int64_t i = P::blocks(x); i-- > 0; ++simulated::blocks_run) {
+  simulated::blocks_run += blocks;
+  for (int64_t i = blocks; i-- > 0;) {
     std::fill(memory.begin(), memory.end(), '\xff');  // NaN
-    block.run([&] { P::run(x, reinterpret_cast<unsigned char*>(shared), i); });
+    block.run([&] { f(reinterpret_cast<unsigned char*>(shared), i); });
   }
 }
 
-template <template <class, int> class Pass, class T>
-void run_width(const AttentionArguments<T>& x) {
-  const int width = std::max(x.sizes.width, x.sizes.value_width);
+template <class F>
+void visit_width(const AttentionSizes& x, F f) {
+  const int width = std::max(x.width, x.value_width);
   if (width <= 32) {
-    run_pass<Pass, T, 32>(x);
+    f(std::integral_constant<int, 32>{});
   } else if (width <= 64) {
-    run_pass<Pass, T, 64>(x);
+    f(std::integral_constant<int, 64>{});
   } else {
-    run_pass<Pass, T, 128>(x);
+    f(std::integral_constant<int, 128>{});
   }
+}
+
+// Blocks that the plain kernels left to be repaired.
+int64_t repaired = 0;
+
+template <template <class, int> class Pass, class T>
+void run_terms_of(const AttentionArguments<T>& x, int64_t spoilable) {
+  visit_width(x.sizes, [&](auto width) {
+    using P = Pass<T, decltype(width)::value>;
+    run_blocks<P>(spoilable > 0 ? ceil_div(spoilable, spoilt_units) : P::blocks(x),
+                  [&](unsigned char* memory, int64_t i) { run_terms<P>(x, memory, i, spoilable); });
+  });
+}
+
+// A pass in the way of run_tensor().
+template <template <class, int> class Plain, template <class, int> class Terms, class T>
+void run_pass(const kernels::AttentionInputs& in, AttentionArguments<T> x) {
+  if (!plain_terms(in)) return run_terms_of<Terms>(x, 0);
+  std::vector<int32_t> spoilt;
+  visit_width(x.sizes, [&](auto width) {
+    using P = Plain<T, decltype(width)::value>;
+    spoilt.assign(static_cast<size_t>(P::blocks(x)), -1);
+    x.spoilt = spoilt.data();
+    run_blocks<P>(P::blocks(x), [&](unsigned char* memory, int64_t i) { P::run(x, memory, i); });
+  });
+  for (const int32_t n : spoilt) repaired += n;
+  run_terms_of<Terms>(x, static_cast<int64_t>(spoilt.size()));
 }
 
 // Rows of any width as rows of a multiple of 8, which is what the kernels take.
@@ -66,24 +92,56 @@ struct Wide {
   void give(const View& to) {
     each<T>(to, [](T* from, T* back) { *back = *from; });
   }
+  // The same of a table [1 or H, R, width].
+  static ConstView with_batch(const ConstView& x) {
+    return {x.data,
+            x.dtype,
+            x.device,
+            {1, x.dim(0), x.dim(1), x.dim(2)},
+            {0, x.stride(0), x.stride(1), x.stride(2)}};
+  }
+  static View with_batch(const View& x) {
+    return {x.data,
+            x.dtype,
+            x.device,
+            {1, x.dim(0), x.dim(1), x.dim(2)},
+            {0, x.stride(0), x.stride(1), x.stride(2)}};
+  }
+  View table() {
+    const View y = tensor.mut();
+    return {y.data,
+            y.dtype,
+            y.device,
+            {y.dim(1), y.dim(2), y.dim(3)},
+            {y.stride(1), y.stride(2), y.stride(3)}};
+  }
 };
 
 template <class T>
 struct OnHost {
-  // The inputs with wide rows. What the device leaves to the general kernels is not to come here.
+  // The inputs with wide rows.
   struct Inputs {
     Wide q;
-    std::vector<Wide> keys;  // k and v of each segment
+    std::vector<Wide> keys;   // k and v of each segment
+    std::vector<Wide> terms;  // relation_query and the tables for keys and values, where given
     kernels::AttentionInputs in;
     explicit Inputs(const kernels::AttentionInputs& narrow) : q(Wide::of<T>(narrow.q)), in(narrow) {
-      require<NotImplemented>(tensor_serves_terms(in), "tensor cores",
-                              "left to the general kernels");
+      EXPECT_GT(in.terms.scale, 0) << "left to the general kernels";
       in.q = q.tensor.view();
       for (int s = 0; s < in.segments; ++s) {
         for (ConstView* x : {&in.segment[s].k, &in.segment[s].v}) {
           keys.push_back(Wide::of<T>(*x));
           *x = keys.back().tensor.view();
         }
+      }
+      if (ConstView& x = in.terms.relation_query) {
+        terms.push_back(Wide::of<T>(x));
+        x = terms.back().tensor.view();
+      }
+      for (ConstView* x : {&in.terms.relation_key, &in.terms.relation_value}) {
+        if (!*x) continue;
+        terms.push_back(Wide::of<T>(Wide::with_batch(*x)));
+        *x = terms.back().table();
       }
     }
   };
@@ -95,7 +153,7 @@ struct OnHost {
     x.out = head_rows<T>(y.tensor.mut());
     x.lse = lse.as<float>();
     const StretchRoom<T> room(x, x.sizes.value_width, true, {});
-    run_width<TensorForward>(x);
+    run_pass<TensorForward, TermsForward>(wide.in, x);
     simulated::join_rows(x);
     y.give<T>(out);
   }
@@ -106,27 +164,54 @@ struct OnHost {
     const Inputs wide(narrow);
     const Wide y = Wide::of<T>(out), dy = Wide::of<T>(dout);
     Inputs gradients(narrow);  // values that must go
-    kernels::AttentionGradients to;
-    to.q = gradients.q.tensor.mut();
+    kernels::AttentionGradients to = grads;
+    const auto widen = [&](View& narrow_view, Wide& with) {
+      if (narrow_view) narrow_view = with.tensor.mut();
+    };
+    widen(to.q, gradients.q);
     for (size_t s = 0; s < static_cast<size_t>(narrow.segments); ++s) {
-      to.k[s] = gradients.keys[2 * s].tensor.mut();
-      to.v[s] = gradients.keys[2 * s + 1].tensor.mut();
+      widen(to.k[s], gradients.keys[2 * s]);
+      widen(to.v[s], gradients.keys[2 * s + 1]);
+    }
+    size_t term = 0;
+    if (narrow.terms.relation_query) widen(to.relation_query, gradients.terms[term++]);
+    std::vector<std::pair<View, Wide>> tables;
+    for (View* table : {&to.relation_key, &to.relation_value}) {
+      if (!*table) continue;
+      tables.emplace_back(*table, Wide::of<T>(Wide::with_batch(*table)));
+      *table = tables.back().second.table();
     }
     std::vector<float> delta;
     AttentionArguments<T> x = simulated::backward_arguments<T>(wide.in, y.tensor.view(), lse,
                                                                dy.tensor.view(), dlse, to, delta);
-    if (grads.q) {
+    if (to.q || to.relation_query) {
       const StretchRoom<T> room(x, x.row_columns(), false, {});
-      run_width<TensorRowGradients>(x);
+      run_pass<TensorRowGradients, TermsRowGradients>(wide.in, x);
       simulated::add_rows(x, x.dq, 0);
-      gradients.q.template give<T>(grads.q);
+      simulated::add_rows(x, x.drelation_query, x.sizes.width);
+      if (to.q) gradients.q.template give<T>(grads.q);
+      if (to.relation_query) gradients.terms[0].template give<T>(grads.relation_query);
     }
-    if (!grads.k[0]) return;
-    run_width<TensorKeyGradients>(x);
-    for (size_t s = 0; s < static_cast<size_t>(narrow.segments); ++s) {
-      gradients.keys[2 * s].template give<T>(grads.k[s]);
-      gradients.keys[2 * s + 1].template give<T>(grads.v[s]);
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    if (to.k[0] || to.span) {
+      std::vector<float> sums(static_cast<size_t>(x.sizes.head_count() * x.sizes.segment[0].keys),
+                              nan);
+      if (to.span) x.span_sums = sums.data();
+      run_pass<TensorKeyGradients, TermsKeyGradients>(wide.in, x);
+      if (to.span) simulated::write_span(x, to.span);
+      for (size_t s = 0; s < static_cast<size_t>(narrow.segments) && to.k[s]; ++s) {
+        gradients.keys[2 * s].template give<T>(grads.k[s]);
+        gradients.keys[2 * s + 1].template give<T>(grads.v[s]);
+      }
     }
+    if (!to.relation_key && !to.relation_bias && !to.relation_value) return;
+    x.splits = table_splits(x.sizes);
+    std::vector<float> sums(
+        static_cast<size_t>(x.sizes.head_count() * x.splits * x.ids * x.table_width()), nan);
+    x.sums = sums.data();
+    run_terms_of<TermsTableGradients>(x, 0);
+    simulated::write_tables(x, to);
+    for (auto& [narrow_view, with] : tables) with.template give<T>(Wide::with_batch(narrow_view));
   }
 };
 
@@ -196,21 +281,16 @@ TEST(AttentionTensor, Lengths) {
 }
 
 TEST(AttentionTensor, Features) {
-  const std::set<std::string> general = {
-      "class mask",     "class labels",  "many labels",  "relations with an order",
-      "relation query", "span of heads", "span of keys", "all at once"};
   for (const Feature& f : features()) {
     Case c = f.make(100, 2);
-    if (general.contains(f.name)) {
-      EXPECT_THROW(run(c.x, c.pattern, DType::f16), NotImplemented) << f.name;
-      continue;
-    }
     expect_near(run(c.x, c.pattern, DType::f16), solve(c.x), DType::f16, f.name);
-    c = f.make(257, 1);
-    c.x.p = 0.375;
-    c.x.dropout_key = 0x123456789ABCDEF0u;
-    expect_near(run(c.x, c.pattern, DType::bf16), solve(c.x), DType::bf16, f.name + " dropout");
-    expect_near(run(c.x, parts_of(c), DType::bf16), solve(c.x), DType::bf16, f.name + " parts");
+    for (const bool parts : {false, true}) {
+      c = f.make(parts ? 203 : 150, 1);
+      c.x.p = 0.375;
+      c.x.dropout_key = 0x123456789ABCDEF0u;
+      expect_near(parts ? run(c.x, parts_of(c), DType::bf16) : run(c.x, c.pattern, DType::bf16),
+                  solve(c.x), DType::bf16, f.name + (parts ? " parts" : " dropout"));
+    }
   }
 }
 
@@ -219,6 +299,134 @@ TEST(AttentionTensor, TheFirstSegmentMayHaveNoKeys) { expect_no_first_keys(DType
 TEST(AttentionTensor, FewQueries) {
   EXPECT_GT(keys_of_stretch(1, 1536, 0), 0);
   expect_few_queries(DType::bf16, false);
+  Problem x = problem({1, 2, 40, 1536, 6, 5}, [](int64_t, int64_t) { return true; });
+  add_relations(x, {100, 3}, true, true, true, true);
+  x.relation_query = random_values(2 * 40 * 6, 31);
+  expect_near(run(x, patterns::dense(), DType::bf16), solve(x), DType::bf16, "relations");
+}
+
+TEST(AttentionTensor, TermsAtEveryWidth) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const auto& [d, dv] : {std::pair<int64_t, int64_t>{40, 64}, {128, 104}}) {
+      Problem x = problem({1, 2, 110, 131, d, dv}, [](int64_t p, int64_t j) { return j <= p; });
+      add_relations(x, {60, 0}, false, true, true, true);
+      x.relation_query = random_values(2 * 110 * d, 31);
+      x.span = {3.25, 70.5};
+      x.span_shape = {1, 2, 1};
+      x.ramp = x.offset = 8;
+      x.p = 0.25;
+      x.dropout_key = 42;
+      const Solution ours = run(x, patterns::causal(), dtype);
+      expect_near(ours, solve(x), dtype, fmt::format("{} {}", d, dv));
+      expect_same_bits(run(x, patterns::causal(), dtype), ours, "again");
+    }
+  }
+}
+
+constexpr int64_t kHeads = 2;  // of the features
+
+// Whether query i of head h of the first sample sees key j of the first segment.
+bool sees_at_all(const Problem& x, int64_t h, int64_t i, int64_t j) {
+  if (!x.sees(0, i, j) || (x.pair_sees && !x.pair_sees(0, h, i, j))) return false;
+  if (x.label && x.label(0, i, j) < 0) return false;
+  if (x.times && x.times(i, j) == 0) return false;
+  if (x.span.empty()) return true;
+  const int64_t heads = x.span_shape[1], keys = x.span_shape[2];
+  const double span = x.span[static_cast<size_t>((heads > 1 ? h * keys : 0) + (keys > 1 ? j : 0))];
+  return x.offset + span - static_cast<double>(i + x.n.keys - x.n.queries - j) > 0;
+}
+
+// Keys that are not finite change nothing for rows that do not see them, nor queries for keys.
+// Blocks that the plain kernels leave to others keep their values to rounding, the rest every bit.
+TEST(AttentionTensor, WhatIsHiddenMayHoldAnything) {
+  std::vector<Feature> all = features();
+  const auto causal = [](int64_t p, int64_t j) { return j <= p; };
+  all.push_back(
+      {"causal", [&](int64_t length, int64_t batch) {
+         return Case{problem({batch, kHeads, length, length, 6, 5}, causal), patterns::causal()};
+       }});
+  const int64_t length = 100, spoilt_key = 40, spoilt_query = 58;
+  int64_t hidden = 0, number = 0;
+  for (const Feature& f : all) {
+    const Case given = f.make(length, 1);
+    const Solution clean = run(given.x, given.pattern, DType::f16);
+    const auto expect_kept = [&](const std::vector<double>& a, const std::vector<double>& b,
+                                 int64_t row, int64_t width, bool exact, const std::string& what) {
+      const auto part = [&](const std::vector<double>& x) {
+        return std::vector<double>(x.begin() + row * width, x.begin() + (row + 1) * width);
+      };
+      ++hidden;
+      if (exact) return expect_same_bits(part(a), part(b), what);
+      for (int64_t c = row * width; c < (row + 1) * width; ++c) {
+        const double one = a[static_cast<size_t>(c)], two = b[static_cast<size_t>(c)];
+        if (one != two) {  // -inf is the same
+          EXPECT_NEAR(one, two, 6e-3) << what;
+        }
+      }
+    };
+    const double bad = ++number % 2 == 0 ? std::nan("") : -kInfinity;
+    const std::string what = fmt::format("{} {}", f.name, bad);
+    Case c = given;
+    for (int64_t h = 0; h < kHeads; ++h) {
+      std::fill_n(c.x.k.begin() + (h * length + spoilt_key) * 6, 6, bad);
+      std::fill_n(c.x.v.begin() + (h * length + spoilt_key) * 5, 5, bad);
+    }
+    int64_t before = repaired;
+    Solution y = run(c.x, c.pattern, DType::f16);
+    bool exact = repaired == before;
+    for (int64_t h = 0; h < kHeads; ++h) {
+      for (int64_t i = 0; i < length; ++i) {
+        if (sees_at_all(c.x, h, i, spoilt_key)) continue;
+        const int64_t row = h * length + i;
+        expect_kept(y.out, clean.out, row, 5, exact, what + " out");
+        expect_kept(y.lse, clean.lse, row, 1, exact, what + " lse");
+        expect_kept(y.dq, clean.dq, row, 6, exact, what + " dq");
+      }
+    }
+    c = given;
+    for (int64_t h = 0; h < kHeads; ++h) {
+      std::fill_n(c.x.q.begin() + (h * length + spoilt_query) * 6, 6, bad);
+      std::fill_n(c.x.dout.begin() + (h * length + spoilt_query) * 5, 5, bad);
+    }
+    before = repaired;
+    y = run(c.x, c.pattern, DType::f16);
+    exact = repaired == before;
+    for (int64_t h = 0; h < kHeads; ++h) {
+      for (int64_t j = 0; j < length; ++j) {
+        if (sees_at_all(c.x, h, spoilt_query, j)) continue;
+        expect_kept(y.dk, clean.dk, h * length + j, 6, exact, what + " dk");
+        expect_kept(y.dv, clean.dv, h * length + j, 5, exact, what + " dv");
+      }
+    }
+  }
+  EXPECT_GT(hidden, 1000);
+  EXPECT_GT(repaired, 0);
+}
+
+// An infinity that rows see is one in their sums, a NaN too: care changes nothing there.
+TEST(AttentionTensor, WhatIsSeenIsFelt) {
+  Problem x = problem({1, 1, 64, 64, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
+  const double bad[] = {kInfinity, -kInfinity, std::nan("")};
+  for (size_t c = 0; c < 3; ++c) x.v[8 * 20 + c] = bad[c];
+  for (const bool terms : {false, true}) {
+    if (terms) {
+      x.span = {1000};
+      x.span_shape = {1, 1, 1};
+    }
+    const Solution y = run(x, patterns::causal(), DType::bf16);
+    for (size_t i = 0; i < 64; ++i) {
+      for (size_t c = 0; c < 8; ++c) {
+        const double value = y.out[8 * i + c];
+        if (i < 20 || c > 2) {
+          EXPECT_TRUE(std::isfinite(value)) << i << " " << c;
+        } else if (c < 2) {
+          EXPECT_EQ(value, bad[c]) << i << " " << c;
+        } else {
+          EXPECT_TRUE(std::isnan(value)) << i << " " << c;
+        }
+      }
+    }
+  }
 }
 
 TEST(AttentionTensor, FitsSharedMemory) {
@@ -226,6 +434,11 @@ TEST(AttentionTensor, FitsSharedMemory) {
     EXPECT_LE(sizeof(typename decltype(pass)::Shared), 99u * 1024);
     EXPECT_EQ(sizeof(typename decltype(pass)::Shared) % 16, 0u);
   };
+  check(TermsForward<bf16, 128>{});
+  check(TermsRowGradients<bf16, 128>{});
+  check(TermsKeyGradients<bf16, 64>{});
+  check(TermsKeyGradients<bf16, 128>{});
+  check(TermsTableGradients<bf16, 128>{});
   check(TensorForward<bf16, 32>{});
   check(TensorForward<bf16, 64>{});
   check(TensorForward<bf16, 128>{});

@@ -44,6 +44,7 @@ struct Block {
   ucontext_t main;
   int running = 0, live = 0, at_barrier = 0;
   long barriers = 0;
+  bool vote = false, decision = false;
 
   explicit Block(int count) : threads(static_cast<size_t>(count)), warps(threads.size() / 32) {
     for (Thread& t : threads) t.stack = std::make_unique<char[]>(stack_bytes);
@@ -119,6 +120,21 @@ inline void barrier() {
     return;
   }
   while (b.barriers == before) b.yield();
+}
+
+inline bool any_thread(bool value) {
+  Block& b = *Block::current;
+  b.vote = b.vote || value;
+  if (b.at_barrier + 1 == b.live) {
+    b.decision = b.vote;
+    b.vote = false;
+  }
+  barrier();
+  return b.decision;
+}
+
+inline void warp_barrier() {
+  Block::current->meet(nullptr, [](const std::array<void*, 32>&) {});
 }
 
 inline void copy16(void* to, const void* from, bool take) {

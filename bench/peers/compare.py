@@ -159,7 +159,7 @@ def reformer_items():
     # The sizes that transformers has unasked, longer. It inverts its blocks in any case; ours keep
     # what a policy says. With products in bf16, parameters and sums are f32 on both sides.
     shape = {"layers": 6, "model": 256, "heads": 12, "width": 64, "rounds": 1, "vocabulary": 320}
-    rivals = {"f32": [("torch", "eager")], "bf16": [("torch", "eager"), ("torch", "autocast")]}
+    variants = {"f32": ["eager"], "bf16": ["eager", "autocast", "autocast-both"]}
     for precision in ("f32", "bf16"):
         for memory in ("lean", "reversible"):
             for length in (4096, 16384):
@@ -168,7 +168,8 @@ def reformer_items():
                                    f"thread{'s' if threads > 1 else ''}",
                                {"workload": "reformer_step", "precision": precision,
                                 "shape": {**shape, "length": length, "memory": memory}},
-                               {"transformers": rivals[precision]}, threads=threads,
+                               {"transformers": [("torch", v) for v in variants[precision]]},
+                               threads=threads,
                                elements=length, ratio={"transformers": (3.0, 4.0)},
                                agree=2e-2)  # first losses
 

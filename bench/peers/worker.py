@@ -293,7 +293,7 @@ def measure(run, calls):
 def answer(request, cache):
     torch.set_num_threads(request["threads"])
     # With autocast, the tensors themselves are in bf16 where products take them.
-    rounds = request.get("precision") == "bf16" and request["variant"] != "autocast"
+    rounds = request.get("precision") == "bf16" and not request["variant"].startswith("autocast")
     torch.backends.mkldnn.matmul.fp32_precision = "bf16" if rounds else "ieee"
     keys = ("workload", "op", "shape", "pass", "variant", "threads", "dtype", "precision")
     key = json.dumps([request.get(k) for k in keys])

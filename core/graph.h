@@ -69,13 +69,17 @@ void keep(std::shared_ptr<const void> used);
 
 }  // namespace graph
 
-// Of a backend that has recordings. Kernels between the first two are recorded; the last two are
-// given what the second gave.
+// Of a backend that has recordings.
+
+/// From here on calls are recorded, and not run.
 inline constinit Kernel<void()> begin_recording{"begin_recording"};
+/// Up to here; *recorded is what the last two are given.
 inline constinit Kernel<void(void** recorded)> end_recording{"end_recording"};
 /// In place of end_recording, after a failure: must not throw.
 inline constinit Kernel<void()> abandon_recording{"abandon_recording"};
+/// Submits all that was recorded, in order.
 inline constinit Kernel<void(void* recorded)> replay_recording{"replay_recording"};
+/// Gives it back, once it does not run any more.
 inline constinit Kernel<void(void* recorded)> drop_recording{"drop_recording"};
 
 }  // namespace longspan

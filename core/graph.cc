@@ -120,8 +120,13 @@ thread_local Graph::Parts* current = nullptr;  // what this thread records
 class Recording {
  public:
   explicit Recording(Graph::Parts& parts) : parts_(parts) {
-    begin_recording(parts.device);
     parts.region.enter();
+    try {
+      begin_recording(parts.device);
+    } catch (...) {
+      parts.region.leave();
+      throw;
+    }
     parts.checks.start();
     current = &parts;
     ++recording_threads;

@@ -1,5 +1,5 @@
-// Matrix products by dot products of pairs (AVX512_BF16): sum + a0 b0 + a1 b1 for two neighbours
-// along k at a time, twice what FMA does. Operands are bf16, or f32 rounded to bf16 while they are
+// Matrix products by dot products of pairs (AVX512_BF16): two neighbours along k are added to a sum
+// at a time, twice what FMA does. Operands are bf16, or f32 rounded to bf16 while they are
 // packed, to nearest even. The products are exact; each is added to the sum in f32, to nearest
 // even. The instructions take subnormal numbers for zero, and give zero for them. An odd k ends in
 // a zero.

@@ -16,8 +16,10 @@ constexpr int64_t avx512 = HWY_AVX3 | HWY_AVX3_DL;
 
 bool has_bf16_dot() {
 #if HWY_ARCH_X86
-  return (avx512 & HWY_TARGETS & hwy::SupportedTargets()) != 0 &&
-         __builtin_cpu_supports("avx512bf16");
+  // Of the targets the best is taken, which has the lowest bit: only those of AVX-512 as such have
+  // kernels for it.
+  const int64_t usable = HWY_TARGETS & hwy::SupportedTargets();
+  return (usable & -usable & avx512) != 0 && __builtin_cpu_supports("avx512bf16");
 #else
   return false;
 #endif

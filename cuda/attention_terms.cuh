@@ -598,7 +598,9 @@ struct TermsForward : TermRows<T, W> {
       LONGSPAN_UNROLL for (int j = 0; j < Pass::n; ++j) {
         LONGSPAN_UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) {
           float p = fast_exp2(fused(s[0][j][e], pass.factor, -base));
-          if (id[j][e] >= 0 && pass.soft(segment)) p *= pass.unit(pass.ramp(segment, j, e));
+          if (p != 0 && id[j][e] >= 0 && pass.soft(segment)) {
+            p *= pass.unit(pass.ramp(segment, j, e));
+          }
           total[0][half] += p;
           s[0][j][e] = (kept >> (4 * j + e) & 1) != 0 ? p : 0.0f;
         }
@@ -874,6 +876,7 @@ struct TermsTableGradients : TermRows<T, W> {
           if (lane < 16) {
             for (int r = 0; r < rows; ++r) bias += shared.numbers[r * term_pitch + own + lane];
           }
+          warp_barrier();
           add_rows(shared,
                    of_values ? SharedRows<W>{shared.dout} : Half::relation_rows(pass, shared), own,
                    careful, sum);

@@ -88,6 +88,21 @@ int alignment_of(const void* data) {
   return bytes;
 }
 
+/// Memory for an algorithm, at a multiple of the 256 bytes that cublasLtMatmul asks for.
+class Workspace {
+ public:
+  Workspace(size_t bytes, Device device)
+      : room_(bytes > 0 ? static_cast<int64_t>(bytes + multiple - 1) : 0, device) {}
+  void* data() const {
+    const auto address = reinterpret_cast<uintptr_t>(room_.data());
+    return reinterpret_cast<void*>((address + multiple - 1) / multiple * multiple);
+  }
+
+ private:
+  static constexpr uintptr_t multiple = 256;
+  Scratch room_;
+};
+
 /// What an algorithm is chosen by.
 struct Problem {
   int64_t m = 0, n = 0, k = 0, batch = 1;  // as cuBLAS sees them: m = N, n = M
@@ -315,7 +330,7 @@ class Products {
       const Part part = of(i);
       const Plan& plan = plan_for(part.problem);
       if (problem_.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.data);
-      const Scratch room(static_cast<int64_t>(plan.workspace), c_.device);
+      const Workspace room(plan.workspace, c_.device);
       const double one = 1, zero = 0;
       const float one_f = 1, zero_f = 0;
       const bool wide = a_.dtype == DType::f64;

@@ -318,9 +318,11 @@ std::vector<NumpyArray> read_numpy(const std::string& path) {
 std::vector<NumpyArray> read_numpy(const std::string& path,
                                    std::span<const std::string_view> names) {
   const FileBytes file = open_bytes(path, kOp);
-  require<IoError>(begins_with(file.bytes, 0, "PK"), kOp,
-                   "{} has one array; expected an .npz file with {}", path,
-                   fmt::join(names.begin(), names.end(), ", "));
+  if (!begins_with(file.bytes, 0, "PK")) {
+    read_npy(file, path, "");  // says what is wrong with it, if it is none
+    fail<IoError>(kOp, "{} has one array; expected an .npz file with {}", path,
+                  fmt::join(names.begin(), names.end(), ", "));
+  }
   const Zip zip(file, path);
   const std::vector<Entry> entries = zip.entries();
   std::vector<NumpyArray> arrays;

@@ -27,7 +27,6 @@ void RocAreas::add(std::span<const double> scores, std::span<const int32_t> labe
     require(y == 0 || y == 1, kOp, "got the label {}; expected 0 or 1", y);
   }
   samples_ += n / answers_;
-  if (!counts_ && samples_ * answers_ > most_) begin_counting();
   if (counts_) {
     for (int64_t i = 0; i < n; ++i) {
       count(i % answers_, scores[static_cast<size_t>(i)], labels[static_cast<size_t>(i)]);
@@ -42,6 +41,7 @@ void RocAreas::add(std::span<const double> scores, std::span<const int32_t> labe
   std::transform(labels.begin(), labels.end(), kept.labels.mut().as<uint8_t>(),
                  [](int32_t y) { return static_cast<uint8_t>(y); });
   kept_.push_back(std::move(kept));
+  if (samples_ * answers_ > most_) begin_counting();
 }
 
 RocAreas::Column RocAreas::column(int64_t answer) const {
@@ -66,8 +66,8 @@ void RocAreas::begin_counting() {
     std::sort(sorted.begin(), sorted.end());
     const auto n = static_cast<int64_t>(sorted.size());
     auto* edges = edges_.mut().as<float>() + a * (kBins - 1);
-    for (int64_t b = 1; b < kBins; ++b) {  // of nothing yet: all are alike
-      edges[b - 1] = n > 0 ? static_cast<float>(sorted[static_cast<size_t>(b * n / kBins)]) : 0;
+    for (int64_t b = 1; b < kBins; ++b) {
+      edges[b - 1] = static_cast<float>(sorted[static_cast<size_t>(b * n / kBins)]);
     }
     for (size_t i = 0; i < c.scores.size(); ++i) count(a, c.scores[i], c.labels[i]);
   }

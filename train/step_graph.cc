@@ -34,12 +34,13 @@ std::vector<Tensor> StepGraph::gradients(const std::vector<Tensor>& inputs, Gene
             p.name);
   }
   replayed_ = false;
-  const bool first = steps_++ == 0;
+  const bool first = !warm_;
   if (!refusal_.empty() || (!first && recordings_ > 0 && !fits(inputs))) return body(inputs, gen);
   if (first) {
     const int64_t before = memory_tracker(device_).live().total();
     std::vector<Tensor> results = body(inputs, gen);
     needed_ = std::max<int64_t>(0, memory_tracker(device_).peak().total() - before);
+    warm_ = true;
     return results;
   }
   gen_ = gen;
@@ -60,7 +61,12 @@ void StepGraph::record(const std::vector<Tensor>& inputs, const Body& body) {
   const uint64_t before = signature_;
   drop();
   try {
-    for (const Tensor& x : inputs) inputs_.push_back(clone(x.detach()));
+    for (const Tensor& x : inputs) {
+      require<NotImplemented>(x.device() == device_, "step graph",
+                              "an input is on {}; only what lies on {} is read anew by a replay",
+                              name_of(x.device()), name_of(device_));
+      inputs_.push_back(clone(x.detach()));
+    }
     graph_ = Graph::record(
         device_, [&] { results_ = body(inputs_, live(gen_)); }, needed_);
     for (const NamedTensor& p : optimizer_.parameters()) gradients_.push_back(grad(p.tensor));

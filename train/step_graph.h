@@ -37,7 +37,8 @@ class StepGraph {
   StepGraph& operator=(const StepGraph&) = delete;
 
   /// What body(inputs, gen) returns: in tensors that the next step writes again. There are no
-  /// gradients before. Inputs of other shapes than those of the recording are not replayed.
+  /// gradients before. Inputs lie on the device; those
+  /// of other shapes than the recording's are not replayed.
   std::vector<Tensor> gradients(const std::vector<Tensor>& inputs, Generator gen, const Body& body);
   /// optimizer.step(lr)
   void update(double lr);
@@ -59,7 +60,8 @@ class StepGraph {
 
   Device device_;
   Optimizer& optimizer_;
-  int64_t steps_ = 0, needed_ = 0;  // bytes of a step
+  bool warm_ = false;   // whether a step has run
+  int64_t needed_ = 0;  // bytes of a step
   int recordings_ = 0;
   bool replayed_ = false;  // whether the gradients are those of a replay
   std::string refusal_, update_refusal_;

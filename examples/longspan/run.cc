@@ -107,6 +107,7 @@ TokenKind tokens_of(const RunConfig& c) {
       return plain(fmt::format("runs of {} bases", c.motifs.task.kmer));
     case DataKind::promoters:
     case DataKind::profiles:
+      if (!c.tokenizer.empty()) return plain("bytes");
       return plain(fmt::format("runs of {} bases", c.profiles.tokens.k));
     default:
       return plain(fmt::format("{}s", unit_of(set.kind)));
@@ -121,7 +122,13 @@ Started start_from_run(const TrainingRun& run) {
   require<IoError>(!checkpoint.empty(), "--from",
                    "{} holds no checkpoint; expected the folder of a trained run", start.from);
   const RunConfig there = make_config(read_toml(start.from + "/config.toml"));
-  const TokenKind here = tokens_of(run.config), others = tokens_of(there);
+  const TokenKind here = tokens_of(run.config), others = [&] {
+    try {
+      return tokens_of(there);
+    } catch (const Error& e) {
+      fail("--from", "what the tokens of {} are cannot be told: {}", start.from, e.what());
+    }
+  }();
   require(here.identity == others.identity, "--from",
           "the tokens of this run are {}, and those of {} are {}, whose numbers stand for other "
           "things; expected --tokenizer and data as there, or another run",

@@ -82,7 +82,9 @@ class Steps {
   }
 
   void update(double lr) { graph_.update(lr); }
-  const StepGraph& graph() const { return graph_; }
+  /// Why passes, or updates, are not submitted as a whole.
+  const std::string& refusal() const { return refusal_.empty() ? graph_.refusal() : refusal_; }
+  const std::string& update_refusal() const { return graph_.update_refusal(); }
 
  private:
   /// The loss is the mean over all that counts in the batches together: each weighs as many targets
@@ -111,11 +113,13 @@ class Steps {
     std::vector<Tensor> inputs;
     for (int64_t i = 0; i < c.accumulate; ++i) {
       const auto batch = material_.batch(step * c.accumulate + i);
-      require<NotImplemented>(
-          batch.has_value(), "graph",
-          "the batches of {} differ in shape, are more than tokens and targets, "
-          "or weigh differently in a step; leave graph out",
-          c.task);
+      if (!batch.has_value()) {
+        refusal_ = fmt::format(
+            "the batches of {} differ in shape, are more than tokens and targets, or weigh "
+            "differently in a step",
+            c.task);
+        return run(step, pass, factor);
+      }
       done.tokens += batch->tokens.numel();
       inputs.insert(inputs.end(), {batch->tokens, batch->targets});
     }
@@ -153,6 +157,7 @@ class Steps {
   const TrainingRun& run_;
   const Material& material_;
   StepGraph graph_;
+  std::string refusal_;  // why nothing is recorded
   double factor_ = 1;
 };
 
@@ -295,12 +300,12 @@ int train_command(int argc, const char* const* argv) {
   if (c.check_replays) replays.emplace();
   Steps steps(run, *material, *optimizer);
   std::string unsaid;  // why steps are not replayed, or updates are not, once it has been said
-  const auto say_why_not = [&](const StepGraph& graph) {
-    const std::string& why = graph.refusal().empty() ? graph.update_refusal() : graph.refusal();
+  const auto say_why_not = [&] {
+    const bool steps_run = !steps.refusal().empty();
+    const std::string& why = steps_run ? steps.refusal() : steps.update_refusal();
     if (why == unsaid) return;
     unsaid = why;
-    log.say(fmt::format("{} run kernel by kernel: {}",
-                        graph.refusal().empty() ? "updates" : "steps", why));
+    log.say(fmt::format("{} run kernel by kernel: {}", steps_run ? "steps" : "updates", why));
   };
   bool drift_said = false;
   const auto log_step = [&] {
@@ -324,6 +329,7 @@ int train_command(int argc, const char* const* argv) {
                       inversion.largest));
     }
     inversion.largest = 0;
+    inversion.inversions = 0;  // replayed steps are not watched
     logged_step = at.step;
   };
 
@@ -363,7 +369,7 @@ int train_command(int argc, const char* const* argv) {
       norm = clip_gradients(*optimizer, c.optimizer.clip);
       steps.update(rate);
     }
-    if (c.graph) say_why_not(steps.graph());
+    if (c.graph) say_why_not();
     ++at.step;
     at.tokens += done.tokens;
     at.add(loss);

@@ -429,6 +429,20 @@ TEST(AttentionTensor, WhatIsSeenIsFelt) {
   }
 }
 
+TEST(AttentionTensor, ASpanThatIsNoNumberHidesItsKey) {
+  Problem x = problem({1, 1, 64, 64, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
+  x.span_shape = {1, 1, 64};
+  x.span.assign(64, 1000);
+  x.span[20] = -1e6;
+  const Solution hidden = run(x, patterns::causal(), DType::bf16);
+  x.span[20] = std::nan("");
+  const Solution y = run(x, patterns::causal(), DType::bf16);
+  EXPECT_TRUE(std::isfinite(y.out.back()));
+  expect_same_bits(y.out, hidden.out, "out");
+  expect_same_bits(y.lse, hidden.lse, "lse");
+  expect_same_bits(y.dv, hidden.dv, "dv");
+}
+
 TEST(AttentionTensor, FitsSharedMemory) {
   const auto check = [](auto pass) {
     EXPECT_LE(sizeof(typename decltype(pass)::Shared), 99u * 1024);

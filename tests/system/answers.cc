@@ -121,6 +121,19 @@ TEST_F(Promoters, AreReadThroughATokenizer) {
   must(training({"--tokenizer", folder / "dna.model", "--set", "model.vocab=270", "--length", "20",
                  "--steps", "3", "--out", folder / "run"}));
   must({"eval", "--out", folder / "run", "--part", "test"});
+  // Bytes are no runs of bases.
+  must(training({"--steps", "1", "--out", folder / "runs"}));
+  refused(training({"--tokenizer", "bytes", "--set", "model.vocab=270", "--from", folder / "runs",
+                    "--out", folder / "bytes"}),
+          "--from: the tokens of this run are bytes, and those of " + (folder / "runs") +
+              " are runs of 2 bases");
+}
+
+TEST_F(Promoters, SayWhyTheyAreNotRecorded) {
+  const Outcome o =
+      must(training({"--steps", "1", "--set", "graph=true", "--out", folder / "run"}));
+  EXPECT_NE(o.err.find("steps run kernel by kernel: the batches of promoter"), std::string::npos)
+      << o.err;
 }
 
 TEST_F(Promoters, SayWhatIsWrong) {

@@ -144,6 +144,9 @@ TEST(Numpy, UnpacksWhatIsAskedFor) {
   EXPECT_TRUE(contains(message_of<IoError>([&] { read_numpy(path, other); }),
                        path + " has no array z; it has large, y"));
   EXPECT_TRUE(contains(message_of<IoError>([&] { read_numpy(path); }), "large.npy is damaged"));
+  write_bytes(path, "<html>");
+  EXPECT_TRUE(contains(message_of<IoError>([&] { read_numpy(path, other); }),
+                       path + " is no array of NumPy"));
   write_bytes(path, y);
   EXPECT_TRUE(contains(message_of<IoError>([&] { read_numpy(path, other); }),
                        "has one array; expected an .npz file with y, z"));

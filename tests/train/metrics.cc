@@ -158,6 +158,9 @@ TEST(TasksAndData, Test3_MedianAreaUnderTheCurve) {
     if (most == 100) {
       EXPECT_DOUBLE_EQ(m.median, (0.75 + 1) / 2);
     }
+    RocAreas at_once(3, most);
+    at_once.add(scores, labels);
+    EXPECT_DOUBLE_EQ(median_auc(at_once.areas()).median, (0.75 + 1) / 2);
   }
   EXPECT_TRUE(std::isnan(median_auc(RocAreas(2).areas()).median));
   EXPECT_THROW(RocAreas(0), ValueError);

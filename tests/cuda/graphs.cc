@@ -21,6 +21,7 @@
 #include "ops/optim.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "tests/harness/shadow.h"
 #include "train/step_graph.h"
@@ -43,17 +44,6 @@ Tensor there(const std::vector<float>& values) {
 }
 
 using Floats = std::vector<float>;
-
-/// The message of what f throws; empty where it throws nothing.
-template <class E, class F>
-std::string complaint_of(F f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  }
-  return {};
-}
 
 int64_t live_there() { return memory_tracker(cuda).live().total(); }
 
@@ -125,7 +115,7 @@ TEST_F(Graphs, RefuseAHostThatReads) {
   const int64_t before = live_there();
   const auto refused = [&](const std::function<void()>& f) {
     const Scope scope("model");
-    const std::string text = complaint_of<NotImplemented>([&] { Graph::record(cuda, f); });
+    const std::string text = test::message_of<NotImplemented>([&] { Graph::record(cuda, f); });
     EXPECT_NE(text.find("cannot be recorded in model"), std::string::npos) << text;
     EXPECT_EQ(live_there(), before);
   };
@@ -140,9 +130,10 @@ TEST_F(Graphs, RefuseAHostThatReads) {
   refused([&] { embedding(Tensor::zeros({0, 2}, DType::f32, cuda), cast(x, DType::i64)); });
   // The device works on.
   EXPECT_EQ(mul(x, 2.0).to_vector<float>(), Floats({2, 4, 6}));
-  EXPECT_NE(complaint_of<NotImplemented>([] { Graph::record({}, [] {}); }).find("no recordings"),
-            std::string::npos);
-  EXPECT_NE(complaint_of<ValueError>([] {
+  EXPECT_NE(
+      test::message_of<NotImplemented>([] { Graph::record({}, [] {}); }).find("no recordings"),
+      std::string::npos);
+  EXPECT_NE(test::message_of<ValueError>([] {
               Graph::record(cuda, [] { Graph::record(cuda, [] {}); });
             }).find("is recording already"),
             std::string::npos);
@@ -239,13 +230,13 @@ TEST_F(Graphs, CheckAtEachReplay) {
   EXPECT_EQ(y.to_vector<float>(), Floats({1, 2}));
   set({2, 9});
   graph->replay();
-  EXPECT_NE(complaint_of<ValueError>([&] { y.to_vector<float>(); }).find("ids holds 9 at [1]"),
+  EXPECT_NE(test::message_of<ValueError>([&] { y.to_vector<float>(); }).find("ids holds 9 at [1]"),
             std::string::npos);
   EXPECT_EQ(y.to_vector<float>(), Floats({3, 1}));
   // Nobody looked: the next replay does before it writes over what was found.
   graph->replay();
   set({1, 1});
-  EXPECT_NE(complaint_of<ValueError>([&] { graph->replay(); }).find("ids holds 9"),
+  EXPECT_NE(test::message_of<ValueError>([&] { graph->replay(); }).find("ids holds 9"),
             std::string::npos);
   graph->replay();
   EXPECT_EQ(y.to_vector<float>(), Floats({2, 2}));

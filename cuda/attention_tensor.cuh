@@ -4,7 +4,7 @@
 
 #include "cuda/attention_general.h"
 #include "cuda/attention_schedule.h"
-#include "cuda/tile.cuh"
+#include "cuda/fragments.cuh"
 
 /// Attention on tensor cores: 16-bit queries, keys and values, f32 sums. Widths are padded with
 /// zeros to W = 32, 64 or 128 in shared memory.
@@ -21,14 +21,6 @@ inline bool plain_terms(const kernels::AttentionInputs& in) {
   const bool classes = in.segment[0].class_id || in.segment[1].class_id;
   return !classes && !t.relation_key && !t.relation_bias && !t.relation_value && !t.span;
 }
-
-/// 0 for places, which the compiler cannot know: what depends on it is computed anew in each step,
-/// rather than kept in registers that the sums need.
-LONGSPAN_HD inline int unknown_zero(int32_t place) { return place >> 31; }
-
-/// Registers of one warp's 16 m x 8 n numbers, as multiply() leaves them.
-template <int m, int n>
-using Fragments = float[m][n][4];
 
 /// What the three passes have in common. T is bf16 or f16.
 template <class T, int W>
@@ -48,13 +40,8 @@ class TensorPass {
   template <int rows, int threads, class Index>
   LONGSPAN_HD void copy_rows(const HeadRows<const T>& from, Index index, Rows to,
                              int zero = 0) const {
-    const T* const base = from.of(head.b + zero, head.h);
-    LONGSPAN_ROLLED for (int i = thread_index(); i < rows * Rows::chunks; i += threads) {
-      const int r = i / Rows::chunks, c = i % Rows::chunks;
-      const int32_t at = index(r);
-      const bool take = at >= 0 && c * 8 < from.width;
-      cuda::copy16(to.at(r, c), take ? base + at * from.row + c * 8 : base, take);
-    }
+    cuda::copy_rows<T, W, rows, threads>(from.of(head.b + zero, head.h), from.row, from.width,
+                                         index, to);
   }
   /// The query at a place, -1 beyond `end` places or the length of the sample.
   LONGSPAN_HD int32_t valid_query(int32_t place, int32_t end) const {
@@ -189,28 +176,10 @@ class TensorPass {
     return int64_t{query} * x.out.row;
   }
 
-  /// Writes 16 m rows of W columns, as T or as they are, times a factor for each half of 16 rows.
+  /// See write_rows().
   template <int m, class To, class Row>
   LONGSPAN_HD void write(const Fragments<m, W / 8>& sum, int32_t width, Row row, To* to) const {
-    const int t = thread_index() % 4 * 2;
-    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-      LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
-        float scale = 1;
-        const int64_t at = row(i, half, scale);
-        if (at < 0) continue;
-        LONGSPAN_UNROLL for (int n = 0; n < W / 8; ++n) {
-          if (8 * n >= width) continue;
-          const float x0 = sum[i][n][2 * half] * scale, x1 = sum[i][n][2 * half + 1] * scale;
-          if constexpr (std::is_same_v<To, float>) {
-            to[at + 8 * n + t] = x0;
-            to[at + 8 * n + t + 1] = x1;
-          } else {
-            const uint32_t pair = pack<T>(x0, x1);
-            memcpy(to + at + 8 * n + t, &pair, 4);
-          }
-        }
-      }
-    }
+    write_rows<T, W, m>(sum, width, row, to);
   }
 
   const Arguments& x;
@@ -218,128 +187,6 @@ class TensorPass {
   const uint32_t number;  // b H + h
   const float factor;     // scale log2(e)
 };
-
-/// The steps of a block, in shared memory: one thread walks through the layout, two steps ahead of
-/// their use, so that its state fills nobody's registers. A step without bits is the end.
-template <class Walk, class Step>
-struct Ahead {
-  Walk walk;
-  Step steps[4];
-
-  /// The first two steps; to be followed by a barrier.
-  LONGSPAN_HD void begin(const Walk& from) {
-    if (thread_index() != 0) return;
-    walk = from;
-    walk.next(steps[0]);
-    walk.next(steps[1]);
-  }
-  /// Step t + 2, while others use t and t + 1; seen after the next barrier.
-  LONGSPAN_HD void walk_on(int t) {
-    if (thread_index() == 0) walk.next(steps[(t + 2) % 4]);
-  }
-  LONGSPAN_HD const Step& at(int t) const { return steps[t % 4]; }
-};
-
-/// a b^T of one warp: c[i][n] += rows a_row + 16 i of a times rows b_row + 8 n of b.
-template <class T, int W, int m, int n>
-LONGSPAN_HD inline void multiply_rows(const SharedRows<W>& a, int a_row, const SharedRows<W>& b,
-                                      int b_row, Fragments<m, n>& c) {
-  // Unrolled further, the operands of many products at once leave too few registers for the sums.
-  LONGSPAN_UNROLL_2 for (int k = 0; k < W / 16; ++k) {
-    uint32_t x[m][4];
-    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) a.load_a(a_row + 16 * i, k, x[i]);
-    LONGSPAN_UNROLL for (int j = 0; j < n / 2; ++j) {
-      uint32_t y[4];
-      b.load_b(b_row + 16 * j, k, y);
-      LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-        multiply<T>(c[i][2 * j], x[i], y[0], y[1]);
-        multiply<T>(c[i][2 * j + 1], x[i], y[2], y[3]);
-      }
-    }
-  }
-}
-
-/// c += p b, p [16 m, 8 n] rounded to T, b rows b_row .. b_row + 8 n.
-template <class T, int W, int m, int n>
-LONGSPAN_HD inline void multiply_values(const Fragments<m, n>& p, const SharedRows<W>& b, int b_row,
-                                        Fragments<m, W / 8>& c) {
-  LONGSPAN_UNROLL for (int k = 0; k < n / 2; ++k) {
-    uint32_t x[m][4];
-    LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-      x[i][0] = pack<T>(p[i][2 * k][0], p[i][2 * k][1]);
-      x[i][1] = pack<T>(p[i][2 * k][2], p[i][2 * k][3]);
-      x[i][2] = pack<T>(p[i][2 * k + 1][0], p[i][2 * k + 1][1]);
-      x[i][3] = pack<T>(p[i][2 * k + 1][2], p[i][2 * k + 1][3]);
-    }
-    LONGSPAN_UNROLL for (int j = 0; j < W / 16; ++j) {
-      uint32_t y[4];
-      b.load_b_rows(b_row + 16 * k, j, y);
-      LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-        multiply<T>(c[i][2 * j], x[i], y[0], y[1]);
-        multiply<T>(c[i][2 * j + 1], x[i], y[2], y[3]);
-      }
-    }
-  }
-}
-
-template <int m, int n>
-LONGSPAN_HD inline void clear(Fragments<m, n>& c) {
-  LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-    LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
-      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) c[i][j][e] = 0;
-    }
-  }
-}
-
-/// A value of the four lanes that share a row, folded.
-template <class F>
-LONGSPAN_HD inline float over_row(float value, F f) {
-  value = f(value, exchange(value, 1));
-  return f(value, exchange(value, 2));
-}
-
-/// The reference of a row follows its largest score where that rises by more than 2^8.
-template <int W, int m, int n>
-LONGSPAN_HD inline void raise(float factor, const Fragments<m, n>& s, float (&reference)[m][2],
-                              float (&total)[m][2], Fragments<m, W / 8>& sum) {
-  float top[m][2];
-  bool rises = false;
-  LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-    LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
-      float high = s[i][0][2 * half];
-      LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
-        high = fmaxf(high, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
-      }
-      top[i][half] = over_row(high, [](float a, float b) { return fmaxf(a, b); }) * factor;
-      rises = rises || top[i][half] > reference[i][half] + 8;
-    }
-  }
-  if (!any_lane(rises)) return;
-  LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-    LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
-      const bool up = top[i][half] > reference[i][half] + 8;
-      const float change = up ? fast_exp2(reference[i][half] - top[i][half]) : 1.0f;
-      if (up) reference[i][half] = top[i][half];
-      total[i][half] *= change;
-      LONGSPAN_UNROLL for (int j = 0; j < W / 8; ++j) {
-        sum[i][j][2 * half] *= change;
-        sum[i][j][2 * half + 1] *= change;
-      }
-    }
-  }
-}
-
-/// Whether a sum is not finite.
-template <int m, int n>
-LONGSPAN_HD inline bool spoilt(const Fragments<m, n>& sum) {
-  float zero = 0;
-  LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
-    LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
-      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) zero = fused(sum[i][j][e], 0.0f, zero);
-    }
-  }
-  return zero != 0;  // NaN
-}
 
 /// Notes whether a sum of a block is not finite: it may hold what no row of it sees, and is then
 /// computed anew. A barrier.

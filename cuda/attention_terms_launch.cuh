@@ -15,7 +15,7 @@ __global__ void __launch_bounds__((Pass<T, W>::threads), (Pass<T, W>::resident))
 
 template <template <class, int> class Pass, class T>
 void launch_terms_of(const char* name, const AttentionArguments<T>& x, int64_t spoilable) {
-  visit_width(x.sizes, [&](auto width) {
+  visit_width(most_of(x.sizes.width, x.sizes.value_width), [&](auto width) {
     constexpr int W = decltype(width)::value;
     using P = Pass<T, W>;
     const int64_t blocks = spoilable > 0 ? ceil_div(spoilable, spoilt_units) : P::blocks(x);

@@ -287,10 +287,10 @@ struct RowFactors {
   }
 };
 
-/// The new state and the factor of each column. Blocks of the grid's y are matrices.
+/// The new state and the factor of each column: a block to a strip of a matrix.
 template <class T>
-__global__ void __launch_bounds__(strip_threads) columns_kernel(Factored<T> f) {
-  const int64_t b = blockIdx.y, j = strip_column(blockIdx.x);
+__global__ void __launch_bounds__(strip_threads) columns_kernel(Factored<T> f, unsigned strips) {
+  const int64_t b = blockIdx.x / strips, j = strip_column(blockIdx.x % strips);
   const auto add = [&](int64_t i, double(&sum)[1]) {
     const auto h = static_cast<double>(f.g[(b * f.R + i) * f.C + j]);
     sum[0] += h * h;
@@ -329,8 +329,9 @@ void adafactor_update(View p, ConstView g, View row, View column, View m, View w
                         row_factor, column_factor, rate.as<double>(), R,         C,
                         s};
     for_rows(name, rows, C, Rows<T>{f});
-    const dim3 grid(strips_of(C), static_cast<unsigned>(rows / R));
-    launch(name, columns_kernel<T>, grid, strip_threads, 0, f);
+    const unsigned strips = strips_of(C);
+    launch(name, columns_kernel<T>, dim3(strips * static_cast<unsigned>(rows / R)), strip_threads,
+           0, f, strips);
     for_rows(name, rows / R, R, RowFactors<T>{f});
     sum_pieces(name, n, C, row_sums, FactoredSquare<T>{f});
     clip(row_sums, rows);

@@ -271,7 +271,10 @@ const OpInfo adafactor_info = {
                {fixed({401, 251}), fixed({401, 251}), positive({401}), positive({251}),
                 fixed({401, 251})}},
               {"large vector",
-               {fixed({100'003}), fixed({100'003}), positive({100'003}), none(), none()}}},
+               {fixed({100'003}), fixed({100'003}), positive({100'003}), none(), none()}},
+              {"many matrices",
+               {fixed({70'000, 2, 1}), fixed({70'000, 2, 1}), positive({70'000, 2}),
+                positive({70'000, 1}), none()}}},
     .rejects =
         {
             rejects<ShapeError>(

@@ -213,6 +213,22 @@ void squared_sums(ConstView x, View sums) {
   });
 }
 
+double sum_of(ConstView sums) {
+  double sum = 0;
+  for (int64_t i = 0; i < sums.numel(); ++i) sum += sums.as<double>()[i];
+  return sum;
+}
+
+void lamb_rate(ConstView p_sums, ConstView u_sums, Live<double> lr, View rate) {
+  const double size = std::sqrt(sum_of(p_sums)), length = std::sqrt(sum_of(u_sums));
+  *rate.as<double>() = lr * (size > 0 && length > 0 ? size / length : 1);
+}
+
+void adafactor_rate(ConstView p_sums, int64_t n, double least, Live<double> lr, View rate) {
+  const double size = std::sqrt(sum_of(p_sums)) / std::sqrt(static_cast<double>(n));
+  *rate.as<double>() = lr * std::max(least, size);
+}
+
 /// lr, or less where the root mean square of the update exceeds the limit.
 double clipped_rate(const double* sums, int64_t count, int64_t n, const kernels::AdafactorStep& s) {
   double sum = 0;
@@ -349,6 +365,8 @@ void register_optim() {
   kernels::adam_update.set(DeviceKind::cpu, adam_update);
   kernels::adafactor_update.set(DeviceKind::cpu, adafactor_update);
   kernels::squared_sums.set(DeviceKind::cpu, squared_sums);
+  kernels::lamb_rate.set(DeviceKind::cpu, lamb_rate);
+  kernels::adafactor_rate.set(DeviceKind::cpu, adafactor_rate);
 }
 
 }  // namespace longspan::cpu

@@ -175,15 +175,48 @@ void squared_sums(ConstView x, View sums) {
   });
 }
 
+/// The sum of x; every thread of the block gets it.
+__device__ double sum_of(const Team<row_threads>& team, const double* x, int64_t count) {
+  double sum = 0;
+  for (int64_t i = team.rank(); i < count; i += row_threads) sum += x[i];
+  return team.sum(sum);
+}
+
+__global__ void __launch_bounds__(row_threads)
+    lamb_rate_kernel(const double* p, int64_t p_count, const double* u, int64_t u_count,
+                     Live<double> lr, double* rate) {
+  __shared__ double shared[team_numbers];
+  const Team<row_threads> team{shared};
+  const double size = sqrt(sum_of(team, p, p_count)), length = sqrt(sum_of(team, u, u_count));
+  if (team.rank() == 0) *rate = lr * (size > 0 && length > 0 ? size / length : 1.0);
+}
+
+void lamb_rate(ConstView p_sums, ConstView u_sums, Live<double> lr, View rate) {
+  launch("lamb_rate", lamb_rate_kernel, dim3(1), row_threads, 0, p_sums.as<double>(),
+         p_sums.numel(), u_sums.as<double>(), u_sums.numel(), lr, rate.as<double>());
+}
+
+__global__ void __launch_bounds__(row_threads)
+    adafactor_rate_kernel(const double* p, int64_t count, double n, double least, Live<double> lr,
+                          double* rate) {
+  __shared__ double shared[team_numbers];
+  const Team<row_threads> team{shared};
+  const double size = sqrt(sum_of(team, p, count)) / sqrt(n);
+  if (team.rank() == 0) *rate = lr * (least < size ? size : least);
+}
+
+void adafactor_rate(ConstView p_sums, int64_t n, double least, Live<double> lr, View rate) {
+  launch("adafactor_rate", adafactor_rate_kernel, dim3(1), row_threads, 0, p_sums.as<double>(),
+         p_sums.numel(), static_cast<double>(n), least, lr, rate.as<double>());
+}
+
 /// *rate = lr, or less where the root mean square of the update exceeds the limit.
 __global__ void __launch_bounds__(row_threads)
     rate_kernel(const double* sums, int64_t count, double n, Live<double> lr, double clip,
                 double* rate) {
   __shared__ double shared[team_numbers];
   const Team<row_threads> team{shared};
-  double sum = 0;
-  for (int64_t i = team.rank(); i < count; i += row_threads) sum += sums[i];
-  sum = team.sum(sum);
+  const double sum = sum_of(team, sums, count);
   if (team.rank() == 0) {
     const double excess = sqrt(sum / n) / clip;
     *rate = double{lr} / (excess > 1 ? excess : 1.0);
@@ -347,6 +380,8 @@ void register_optim() {
   kernels::adam_update.set(DeviceKind::cuda, adam_update);
   kernels::adafactor_update.set(DeviceKind::cuda, adafactor_update);
   kernels::squared_sums.set(DeviceKind::cuda, squared_sums);
+  kernels::lamb_rate.set(DeviceKind::cuda, lamb_rate);
+  kernels::adafactor_rate.set(DeviceKind::cuda, adafactor_rate);
 }
 
 }  // namespace longspan::cuda

@@ -37,6 +37,21 @@ void require_parameter(std::string_view op, const Tensor& p, const Tensor& g) {
 
 View writable(Tensor& x) { return x ? x.mut() : View{}; }
 
+/// Sums of squares of pieces of x, f64.
+Tensor squares(const Tensor& x) {
+  constexpr int64_t piece = kernels::squared_sum_piece;
+  Tensor sums =
+      Tensor::empty({(x.numel() + piece - 1) / piece}, DType::f64, x.device(), Category::workspace);
+  if (x.numel() > 0) {
+    kernels::squared_sums(x.device(), contiguous(x.detach()).view(), sums.mut());
+  }
+  return sums;
+}
+
+Tensor one_number(Device device) {
+  return Tensor::empty({1}, DType::f64, device, Category::workspace);
+}
+
 }  // namespace
 
 void sgd_update(Tensor p, const Tensor& g, Tensor b, const SgdStep& step) {
@@ -84,16 +99,34 @@ void adafactor_update(Tensor p, const Tensor& g, Tensor row, Tensor column, Tens
                             writable(column), writable(m), workspace.mut(), step);
 }
 
+Tensor lamb_rate(const Tensor& p, const Tensor& u, Live<double> lr) {
+  require_f32_or_f64("lamb_rate", {"p", p});
+  require_f32_or_f64("lamb_rate", {"u", u});
+  require_same_device("lamb_rate", {"p", p}, {"u", u});
+  const Tensor p_sums = squares(p), u_sums = squares(u);
+  Tensor rate = one_number(p.device());
+  kernels::lamb_rate(p.device(), p_sums.view(), u_sums.view(), lr, rate.mut());
+  return rate;
+}
+
+Tensor adafactor_rate(const Tensor& p, double least, Live<double> lr) {
+  require_f32_or_f64("adafactor_rate", {"p", p});
+  const Tensor sums = squares(p);
+  Tensor rate = one_number(p.device());
+  kernels::adafactor_rate(p.device(), sums.view(), p.numel(), least, lr, rate.mut());
+  return rate;
+}
+
+Live<double> live_number(const Tensor& x) {
+  require(x.dtype() == DType::f64 && x.numel() == 1, "live_number", "expected one number, f64");
+  return {0, x.view().as<double>()};
+}
+
 double global_norm(std::span<const Tensor> x) {
-  constexpr int64_t piece = kernels::squared_sum_piece;
   double sum = 0;
   for (const Tensor& t : x) {
     require_f32_or_f64("global_norm", {"x", t});
-    if (t.numel() == 0) continue;
-    Tensor parts = Tensor::empty({(t.numel() + piece - 1) / piece}, DType::f64, t.device(),
-                                 Category::workspace);
-    kernels::squared_sums(t.device(), contiguous(t.detach()).view(), parts.mut());
-    for (const double part : parts.to_vector<double>()) sum += part;
+    for (const double part : squares(t).to_vector<double>()) sum += part;
   }
   return std::sqrt(sum);
 }

@@ -41,6 +41,18 @@ void adam_update(Tensor p, const Tensor& g, Tensor m, Tensor v, const AdamStep& 
 void adafactor_update(Tensor p, const Tensor& g, Tensor row, Tensor column, Tensor m,
                       const AdafactorStep& step);
 
+// Rates of updates that go by the sizes of whole tensors: f64 [1] on the device of p, where an
+// update reads it with live_number(); the host waits for nothing. Norms are global_norm's.
+//   p, u       f32 or f64, any strides
+//   throws     DTypeError, DeviceError
+
+/// lr |p| / |u|, with the Euclidean norms of the tensors, or lr where either is 0. \cite you2020
+Tensor lamb_rate(const Tensor& p, const Tensor& u, Live<double> lr);
+/// lr max(least, root mean square of p). \cite shazeer2018
+Tensor adafactor_rate(const Tensor& p, double least, Live<double> lr);
+/// The number in x, f64 of one element, for kernels on its device; x outlives their calls.
+Live<double> live_number(const Tensor& x);
+
 /// Square root of the sum of squares of all tensors, in f64; the order of the sum depends on their
 /// shapes alone. NaN and Inf pass through. Waits for the device.
 ///   x  f32 or f64, any strides

@@ -56,16 +56,6 @@ std::vector<Tensor> gradients_of(const Optimizer& optimizer) {
   return gradients;
 }
 
-double norm_of(const Tensor& x) {
-  const Tensor one[] = {x.detach()};
-  return global_norm(one);
-}
-
-double root_mean_square(const Tensor& x) {
-  if (x.numel() == 0) return 0;
-  return norm_of(x) / std::sqrt(static_cast<double>(x.numel()));
-}
-
 }  // namespace
 
 std::vector<ParameterGroup> decay_matrices(const TensorList& parameters) {
@@ -228,7 +218,6 @@ void Lamb::begin_update() {
 }
 
 void Lamb::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) {
-  graph::refuse("lamb", "the host reads the norms of every parameter and of its update");
   const Tensor& p = slot.parameter.tensor;
   // Steps of Adam and of descent from 0 leave -u, so that no kernel of its own is needed.
   const Tensor u = Tensor::zeros(p.shape(), p.dtype(), p.device(), Category::workspace);
@@ -242,9 +231,8 @@ void Lamb::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> sca
                .scale = scale});
   const double decay = slot.weight_decay ? options_.weight_decay : 0;
   if (decay > 0) sgd_update(u, p, {}, {.lr = 1, .scale = decay});
-  const double size = norm_of(p), length = norm_of(u);
-  const double ratio = size > 0 && length > 0 ? size / length : 1;
-  sgd_update(p, u, {}, {.lr = lr * ratio, .scale = -1});
+  const Tensor rate = lamb_rate(p, u, lr);
+  sgd_update(p, u, {}, {.lr = live_number(rate), .scale = -1});
 }
 
 Adafactor::Adafactor(const std::vector<ParameterGroup>& groups, const AdafactorOptions& options)
@@ -273,19 +261,19 @@ Adafactor::Adafactor(const std::vector<ParameterGroup>& groups, const AdafactorO
 
 void Adafactor::update(Slot& slot, const Tensor& g, Live<double>, Live<double> scale) {
   const Tensor& p = slot.parameter.tensor;
-  double factor = 1;
-  if (options_.scale_parameter) {
-    graph::refuse("adafactor", "with scale_parameter the host reads the size of every parameter");
-    factor = std::max(options_.parameter_eps, root_mean_square(p));
-  }
-  const Live<double> lr = live([this, &slot, factor] {
+  Live<double> lr = live([this, &slot] {
     const auto t = static_cast<double>(steps());
     double share = 1;
     if (options_.relative_step) {
       share = std::min(options_.warmup_init ? 1e-6 * t : 1e-2, 1 / std::sqrt(t));
     }
-    return rate(slot) * share * factor;
+    return rate(slot) * share;
   });
+  Tensor scaled;  // the rate that goes by the size of p
+  if (options_.scale_parameter) {
+    scaled = adafactor_rate(p, options_.parameter_eps, lr);
+    lr = live_number(scaled);
+  }
   const Live<double> beta2 =
       live([this] { return 1 - std::pow(static_cast<double>(steps()), -options_.decay_exponent); });
   const bool factored = p.rank() >= 2;

@@ -71,4 +71,14 @@ inline constexpr int64_t squared_sum_piece = 32768;
 /// sums[i] = sum of x^2 over piece i, in f64.  x f32 or f64, contiguous.
 inline constinit Kernel<void(ConstView x, View sums)> squared_sums{"squared_sums"};
 
+// Rates that go by sizes of whole tensors, which the host need not know. Of a tensor they are given
+// its squared_sums, which they add.
+
+/// *rate = lr |p| / |u|, or lr where either norm is 0.
+inline constinit Kernel<void(ConstView p_sums, ConstView u_sums, Live<double> lr, View rate)>
+    lamb_rate{"lamb_rate"};
+/// *rate = lr max(least, root mean square of p), for p of n elements.
+inline constinit Kernel<void(ConstView p_sums, int64_t n, double least, Live<double> lr, View rate)>
+    adafactor_rate{"adafactor_rate"};
+
 }  // namespace longspan::kernels

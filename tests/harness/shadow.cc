@@ -250,8 +250,9 @@ void enable_shadow_device() {
              cross_entropy_finish, cross_entropy_gradient, cross_entropy_scale, cross_entropy_total,
              pair_loss, pair_loss_gradient, find_outside>();
   enable_all<sgd_update, adagrad_update, adam_update, adafactor_update, squared_sums,
-             mean_pool_forward, mean_pool_backward, max_pool_forward, max_pool_backward,
-             depthwise_forward, depthwise_backward_x, depthwise_backward_w>();
+             kernels::lamb_rate, kernels::adafactor_rate, mean_pool_forward, mean_pool_backward,
+             max_pool_forward, max_pool_backward, depthwise_forward, depthwise_backward_x,
+             depthwise_backward_w>();
   enable_all<kernels::dropout, uniform, normal, bernoulli, randint, orthonormalize, reduce_sum,
              reduce_extremum, reduce_extremum_backward, cumulative_sum, softmax_forward,
              softmax_backward, logsumexp_forward, logsumexp_backward>();

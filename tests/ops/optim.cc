@@ -302,14 +302,61 @@ const OpInfo adafactor_info = {
 };
 const Registered adafactor_entry = adafactor_info;
 
+double norm_of(const Array& x) {
+  double sum = 0;
+  for (const double value : x.values) sum += value * value;
+  return std::sqrt(sum);
+}
+
+const OpInfo lamb_rate_info = {
+    .name = "lamb_rate",
+    .run = [](Inputs in) -> Results<Tensor> {
+      return cast(lamb_rate(in[0], in[1], 0.25), in[0].dtype());
+    },
+    .reference = [](Arrays in) -> Results<Array> {
+      const double size = norm_of(in[0]), length = norm_of(in[1]);
+      return Array({1}, 0.25 * (size > 0 && length > 0 ? size / length : 1));
+    },
+    .samples = {{"matrices", {fixed({5, 7}), 0.1 * fixed({5, 7})}},
+                {"of a parameter of zeros", {0 * fixed({4}), fixed({4})}},
+                {"of an update of zeros", {fixed({4}), 0 * fixed({4})}},
+                {"empty", {fixed({0}), fixed({0})}}},
+    .large = {{"large", {fixed({401, 251}), positive({401, 251})}}},
+    .rejects = {rejects<DTypeError>("integers", {iota({3}), fixed({3})}, "f32 or f64"),
+                rejects<DTypeError>("undefined", {fixed({3}), none()}, "f32 or f64")},
+    .dtypes = {DType::f64, DType::f32},
+    .differentiable = false,
+    .expandable = false,
+};
+const Registered lamb_rate_entry = lamb_rate_info;
+
+const OpInfo adafactor_rate_info = {
+    .name = "adafactor_rate",
+    .run = [](Inputs in) -> Results<Tensor> {
+      return cast(adafactor_rate(in[0], 1e-3, 0.25), in[0].dtype());
+    },
+    .reference = [](Arrays in) -> Results<Array> {
+      const double n = static_cast<double>(std::max<int64_t>(in[0].size(), 1));
+      return Array({1}, 0.25 * std::max(1e-3, norm_of(in[0]) / std::sqrt(n)));
+    },
+    .samples = {{"matrix", {fixed({5, 7})}},
+                {"small numbers", {1e-5 * fixed({5, 7})}},
+                {"scalar", {fixed({})}},
+                {"empty", {fixed({0, 2})}}},
+    .large = {{"large", {fixed({401, 251})}}},
+    .rejects = {rejects<DTypeError>("integers", {iota({3})}, "f32 or f64")},
+    .dtypes = {DType::f64, DType::f32},
+    .differentiable = false,
+    .expandable = false,
+};
+const Registered adafactor_rate_entry = adafactor_rate_info;
+
 const OpInfo norm_info = {
     .name = "global_norm",
     .run = [](Inputs in) -> Results<Tensor> { return Tensor::scalar(global_norm(in.all())); },
     .reference = [](Arrays in) -> Results<Array> {
       double sum = 0;
-      for (const Array& x : in.all()) {
-        for (const double value : x.values) sum += value * value;
-      }
+      for (const Array& x : in.all()) sum += norm_of(x) * norm_of(x);
       return Array({}, std::sqrt(sum));
     },
     .samples = {{"one", {fixed({5, 7})}},

@@ -8,9 +8,8 @@
 #include "cuda/tile.cuh"
 
 /// Attention for every dtype, width and term, by plain arithmetic on tiles in shared memory. A
-/// block of threads goes through phases; the same code runs on the host, one thread doing all of a
-/// phase. Every sum is one chain in the order of its keys or queries, so that no bit depends on the
-/// layout.
+/// block of threads goes through phases, and meets after each. Every sum is one chain in the order
+/// of its keys or queries, so that no bit depends on the layout.
 namespace longspan::cuda {
 
 /// Threads of a block.
@@ -19,12 +18,8 @@ inline constexpr int general_threads = 256;
 /// f(0) .. f(n - 1), shared out among the threads of a block, which then wait for each other.
 template <class F>
 LONGSPAN_HD void each(int n, F f) {
-#if defined(__CUDA_ARCH__)
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += general_threads) f(i);
-  __syncthreads();
-#else
-  for (int i = 0; i < n; ++i) f(i);
-#endif
+  for (int i = thread_index(); i < n; i += general_threads) f(i);
+  block_barrier();
 }
 
 LONGSPAN_HD inline float two_to(float x) { return exp2f(x); }

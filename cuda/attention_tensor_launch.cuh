@@ -11,8 +11,7 @@ namespace longspan::cuda {
 template <class P, class Arguments>
 __global__ void __launch_bounds__((P::threads), (P::resident))
     tensor_kernel(const __grid_constant__ Arguments x) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  P::run(x, memory, blockIdx.x);
+  P::run(x, block_memory(), blockIdx.x);
 }
 
 template <template <class, int> class Pass, class T>

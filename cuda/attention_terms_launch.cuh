@@ -9,8 +9,7 @@ namespace longspan::cuda {
 template <template <class, int> class Pass, class T, int W>
 __global__ void __launch_bounds__((Pass<T, W>::threads), (Pass<T, W>::resident))
     terms_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t spoilable) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  run_terms<Pass<T, W>>(x, memory, blockIdx.x, spoilable);
+  run_terms<Pass<T, W>>(x, block_memory(), blockIdx.x, spoilable);
 }
 
 template <template <class, int> class Pass, class T>

@@ -19,8 +19,7 @@ template <class T, Pass pass>
 __global__ void __launch_bounds__(general_threads, 1)
     general_kernel(const __grid_constant__ AttentionArguments<T> x) {
   using Passes = GeneralPasses<T>;
-  extern __shared__ __align__(16) unsigned char memory[];
-  auto* shared = reinterpret_cast<Accumulator<T>*>(memory);
+  auto* shared = reinterpret_cast<Accumulator<T>*>(block_memory());
   const int64_t index = blockIdx.x;
   if constexpr (pass == Pass::forward) Passes::forward(x, shared, index);
   if constexpr (pass == Pass::rows) Passes::row_gradients(x, shared, index);

@@ -22,9 +22,9 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// A tile read along x's neighbours and written along y's, through shared memory. Blocks of the
-/// grid's x run over the other axes, y and z over the tiles. The extra column keeps the banks
-/// apart.
+/// A tile read along x's neighbours and written along y's, through shared memory. Blocks take
+/// the tiles of one place of the other axes after those of the last. The extra column keeps the
+/// banks apart.
 template <class W>
 __global__ void __launch_bounds__(tile* tile_rows)
     transpose_kernel(const W* x, W* y, const __grid_constant__ kernels::Offsets<2, int64_t> outer,
@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(tile* tile_rows)
   __shared__ W buffer[tile][tile + 1];
   const int64_t row_tiles = (rows + tile - 1) / tile, column_tiles = (columns + tile - 1) / tile;
   const int64_t tiles = row_tiles * column_tiles;
-  const int lane = static_cast<int>(threadIdx.x), band = static_cast<int>(threadIdx.y);
+  const int lane = static_cast<int>(threadIdx.x) % tile;
+  const int band = static_cast<int>(threadIdx.x) / tile;
   for (int64_t task = blockIdx.x; task < count * tiles; task += gridDim.x) {
     int64_t o[2];
     outer.at(task / tiles, o);
@@ -71,10 +72,9 @@ void move(const ConstView& x, const View& y) {
     const int64_t count = layouts.numel / (rows * columns);
     const int64_t tiles = ((rows + tile - 1) / tile) * ((columns + tile - 1) / tile);
     const unsigned blocks = blocks_for(count * tiles, 1);
-    transpose_kernel<W><<<blocks, dim3(tile, tile_rows), 0, stream()>>>(
-        x.as<W>(), y.as<W>(), kernels::Offsets<2, int64_t>(outer), count, rows, columns,
-        layouts.stride[0][last], layouts.stride[1][p], layouts.stride[1][last]);
-    check(cudaGetLastError(), "copy");
+    launch("copy", transpose_kernel<W>, blocks, tile * tile_rows, 0, x.as<W>(), y.as<W>(),
+           kernels::Offsets<2, int64_t>(outer), count, rows, columns, layouts.stride[0][last],
+           layouts.stride[1][p], layouts.stride[1][last]);
     return;
   }
   const auto run = [&](auto kernel, auto offsets) {

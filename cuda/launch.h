@@ -10,8 +10,8 @@ namespace longspan::cuda {
 /// Shared memory that a block gets without asking.
 inline constexpr int64_t plain_shared_bytes = 48 * 1024;
 
-/// Submits kernel<<<grid, threads, shared>>>(args...) under a name for errors. Nothing to do where
-/// the grid is empty.
+/// Submits a kernel under a name for errors: `grid` blocks of `threads` threads and `shared` bytes
+/// that block_memory() finds. Nothing to do where the grid is empty.
 template <class... Parameters, class... Args>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared,
             Args&&... args) {
@@ -21,9 +21,12 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int thre
                                static_cast<int>(shared)),
           name);
   }
-  kernel<<<grid, static_cast<unsigned>(threads), static_cast<size_t>(shared), stream()>>>(
-      std::forward<Args>(args)...);
-  check(cudaGetLastError(), name);
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.stream = stream();
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
 }
 
 /// Blocks for `tasks` in a loop that strides by the grid: as many as can be resident at once, or

@@ -14,8 +14,7 @@ using kernels::LshInputs;
 template <class T, bool gradients>
 __global__ void __launch_bounds__(general_threads, 1)
     lsh_kernel(const __grid_constant__ LshArguments<T> x) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  LshToken<T> token(x, reinterpret_cast<Accumulator<T>*>(memory), blockIdx.x);
+  LshToken<T> token(x, reinterpret_cast<Accumulator<T>*>(block_memory()), blockIdx.x);
   if constexpr (gradients) {
     token.backward();
   } else {

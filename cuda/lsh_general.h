@@ -7,8 +7,8 @@
 #include "ops/kernels/lsh_maths.h"
 
 /// LSH attention by plain arithmetic: a block of threads for each token, which first attends as a
-/// query and, in backward, then gathers as a key. The same code runs on the host, one thread doing
-/// all of a phase (each()). Every sum is one chain in an order that ids decide.
+/// query and, in backward, then gathers as a key. Every sum is one chain in an order that ids
+/// decide.
 namespace longspan::cuda {
 
 LONGSPAN_HD inline float natural_exp(float x) { return expf(x); }
@@ -330,21 +330,16 @@ LshHashArguments<T> lsh_hash_arguments(const ConstView& q, const ConstView& rota
 
 /// Stable counting sort of a row by one block: `start` [values + 1] counts, `shared` holds
 /// lsh_pairs ids and ranks.
-LONGSPAN_HD inline void lsh_sort_row(const int32_t* ids, int64_t n, int64_t values, int32_t* start,
-                                     int32_t* order, int32_t* place, int32_t* shared) {
+__device__ inline void lsh_sort_row(const int32_t* ids, int64_t n, int64_t values, int32_t* start,
+                                    int32_t* order, int32_t* place, int32_t* shared) {
   int32_t *const id = shared, *const rank = shared + lsh_pairs;
   for (int64_t v = 0; v <= values; v += lsh_pairs) {
     each(static_cast<int>(least_of<int64_t>(lsh_pairs, values + 1 - v)),
          [&](int k) { start[v + k] = 0; });
   }
   for (int64_t i = 0; i < n; i += lsh_pairs) {
-    each(static_cast<int>(least_of<int64_t>(lsh_pairs, n - i)), [&](int k) {
-#if defined(__CUDA_ARCH__)
-      atomicAdd(start + ids[i + k] + 1, 1);
-#else
-      ++start[ids[i + k] + 1];
-#endif
-    });
+    each(static_cast<int>(least_of<int64_t>(lsh_pairs, n - i)),
+         [&](int k) { atomicAdd(start + ids[i + k] + 1, 1); });
   }
   each(1, [&](int) {
     for (int64_t v = 0; v < values; ++v) start[v + 1] += start[v];

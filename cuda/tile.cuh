@@ -18,11 +18,12 @@
 #endif
 
 /// Tiles of 16-bit numbers in shared memory, and the instructions that move and multiply them. On
-/// the host the instructions are functions that tests define, after the words of the manual.
+/// the host the instructions are functions that the emulated device of the tests defines.
 namespace longspan::cuda {
 
 /// What the device's instructions are on the host. Threads take turns; collectives meet all lanes.
 namespace simulated {
+unsigned char* block_memory();
 int thread();
 void barrier();
 void warp_barrier();
@@ -37,6 +38,16 @@ bool any(bool value);
 float exp2(float x);
 uint32_t pack(float low, float high, bool is_bf16);
 }  // namespace simulated
+
+/// The shared memory that a launch asks for; it begins at a multiple of 16 bytes.
+LONGSPAN_HD inline unsigned char* block_memory() {
+#if defined(__CUDA_ARCH__)
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+#else
+  return simulated::block_memory();
+#endif
+}
 
 LONGSPAN_HD inline int thread_index() {
 #if defined(__CUDA_ARCH__)

@@ -1,9 +1,8 @@
-// The tests of the op in bf16 and f16, on the CUDA kernels for tensor cores run by the host. A
-// thread of the device is a context here, and the instructions are written from the manual.
+// The tests of the op in bf16 and f16, on the CUDA kernels for tensor cores.
+#include "cuda/attention_launch.h"
 #include "cuda/attention_terms.cuh"
 
-#include "tests/cuda/attention_on_host.h"
-#include "tests/cuda/simulated.h"
+#include "tests/cuda/attention_on_device.h"
 #include "tests/ops/attention_laws.h"
 
 namespace longspan {
@@ -11,58 +10,6 @@ namespace {
 
 using namespace attention_test;
 using namespace cuda;
-
-// Runs f(memory, index) for every block of a pass, in an order that is not the device's.
-template <class P, class F>
-void run_blocks(int64_t blocks, F f) {
-  static simulated::Block block(P::threads);
-  std::vector<char> memory(sizeof(typename P::Shared) + 16);
-  char* const shared = memory.data() + (16 - reinterpret_cast<uintptr_t>(memory.data()) % 16);
-  simulated::blocks_run += blocks;
-  for (int64_t i = blocks; i-- > 0;) {
-    std::fill(memory.begin(), memory.end(), '\xff');  // NaN
-    block.run([&] { f(reinterpret_cast<unsigned char*>(shared), i); });
-  }
-}
-
-template <class F>
-void visit_width(const AttentionSizes& x, F f) {
-  const int width = std::max(x.width, x.value_width);
-  if (width <= 32) {
-    f(std::integral_constant<int, 32>{});
-  } else if (width <= 64) {
-    f(std::integral_constant<int, 64>{});
-  } else {
-    f(std::integral_constant<int, 128>{});
-  }
-}
-
-// Blocks that the plain kernels left to be repaired.
-int64_t repaired = 0;
-
-template <template <class, int> class Pass, class T>
-void run_terms_of(const AttentionArguments<T>& x, int64_t spoilable) {
-  visit_width(x.sizes, [&](auto width) {
-    using P = Pass<T, decltype(width)::value>;
-    run_blocks<P>(spoilable > 0 ? ceil_div(spoilable, spoilt_units) : P::blocks(x),
-                  [&](unsigned char* memory, int64_t i) { run_terms<P>(x, memory, i, spoilable); });
-  });
-}
-
-// A pass in the way of run_tensor().
-template <template <class, int> class Plain, template <class, int> class Terms, class T>
-void run_pass(const kernels::AttentionInputs& in, AttentionArguments<T> x) {
-  if (!plain_terms(in)) return run_terms_of<Terms>(x, 0);
-  std::vector<int32_t> spoilt;
-  visit_width(x.sizes, [&](auto width) {
-    using P = Plain<T, decltype(width)::value>;
-    spoilt.assign(static_cast<size_t>(P::blocks(x)), -1);
-    x.spoilt = spoilt.data();
-    run_blocks<P>(P::blocks(x), [&](unsigned char* memory, int64_t i) { P::run(x, memory, i); });
-  });
-  for (const int32_t n : spoilt) repaired += n;
-  run_terms_of<Terms>(x, static_cast<int64_t>(spoilt.size()));
-}
 
 // Rows of any width as rows of a multiple of 8, which is what the kernels take.
 struct Wide {
@@ -117,107 +64,109 @@ struct Wide {
   }
 };
 
+/// A call whose rows are a multiple of 8 wide, as the kernels for tensor cores take them.
 template <class T>
-struct OnHost {
-  // The inputs with wide rows.
-  struct Inputs {
-    Wide q;
-    std::vector<Wide> keys;   // k and v of each segment
-    std::vector<Wide> terms;  // relation_query and the tables for keys and values, where given
-    kernels::AttentionInputs in;
-    explicit Inputs(const kernels::AttentionInputs& narrow) : q(Wide::of<T>(narrow.q)), in(narrow) {
-      EXPECT_GT(in.terms.scale, 0) << "left to the general kernels";
-      in.q = q.tensor.view();
-      for (int s = 0; s < in.segments; ++s) {
-        for (ConstView* x : {&in.segment[s].k, &in.segment[s].v}) {
-          keys.push_back(Wide::of<T>(*x));
-          *x = keys.back().tensor.view();
-        }
-      }
-      if (ConstView& x = in.terms.relation_query) {
-        terms.push_back(Wide::of<T>(x));
-        x = terms.back().tensor.view();
-      }
-      for (ConstView* x : {&in.terms.relation_key, &in.terms.relation_value}) {
-        if (!*x) continue;
-        terms.push_back(Wide::of<T>(Wide::with_batch(*x)));
-        *x = terms.back().table();
+class WideCall {
+ public:
+  explicit WideCall(const kernels::AttentionInputs& narrow)
+      : in(narrow), q_(Wide::of<T>(narrow.q)) {
+    EXPECT_GT(in.terms.scale, 0) << "left to the general kernels";
+    in.q = q_.tensor.view();
+    for (int s = 0; s < in.segments; ++s) {
+      for (ConstView* x : {&in.segment[s].k, &in.segment[s].v}) {
+        keys_.push_back(Wide::of<T>(*x));
+        *x = keys_.back().tensor.view();
       }
     }
-  };
-
-  static void forward(const kernels::AttentionInputs& narrow, const View& out, const View& lse) {
-    const Inputs wide(narrow);
-    Wide y = Wide::of<T>(out);
-    AttentionArguments<T> x = arguments_of<T>(wide.in);
-    x.out = head_rows<T>(y.tensor.mut());
-    x.lse = lse.as<float>();
-    const StretchRoom<T> room(x, x.sizes.value_width, true, {});
-    run_pass<TensorForward, TermsForward>(wide.in, x);
-    simulated::join_rows(x);
-    y.give<T>(out);
+    if (ConstView& x = in.terms.relation_query) {
+      terms_.push_back(Wide::of<T>(x));
+      x = terms_.back().tensor.view();
+    }
+    for (ConstView* x : {&in.terms.relation_key, &in.terms.relation_value}) {
+      if (!*x) continue;
+      terms_.push_back(Wide::of<T>(Wide::with_batch(*x)));
+      *x = terms_.back().table();
+    }
   }
 
-  static void backward(const kernels::AttentionInputs& narrow, const ConstView& out,
-                       const ConstView& lse, const ConstView& dout, const ConstView& dlse,
-                       const kernels::AttentionGradients& grads) {
-    const Inputs wide(narrow);
-    const Wide y = Wide::of<T>(out), dy = Wide::of<T>(dout);
-    Inputs gradients(narrow);  // values that must go
-    kernels::AttentionGradients to = grads;
-    const auto widen = [&](View& narrow_view, Wide& with) {
-      if (narrow_view) narrow_view = with.tensor.mut();
-    };
-    widen(to.q, gradients.q);
-    for (size_t s = 0; s < static_cast<size_t>(narrow.segments); ++s) {
-      widen(to.k[s], gradients.keys[2 * s]);
-      widen(to.v[s], gradients.keys[2 * s + 1]);
-    }
-    size_t term = 0;
-    if (narrow.terms.relation_query) widen(to.relation_query, gradients.terms[term++]);
-    std::vector<std::pair<View, Wide>> tables;
-    for (View* table : {&to.relation_key, &to.relation_value}) {
-      if (!*table) continue;
-      tables.emplace_back(*table, Wide::of<T>(Wide::with_batch(*table)));
-      *table = tables.back().second.table();
-    }
-    std::vector<float> delta;
-    AttentionArguments<T> x = simulated::backward_arguments<T>(wide.in, y.tensor.view(), lse,
-                                                               dy.tensor.view(), dlse, to, delta);
-    if (to.q || to.relation_query) {
-      const StretchRoom<T> room(x, x.row_columns(), false, {});
-      run_pass<TensorRowGradients, TermsRowGradients>(wide.in, x);
-      simulated::add_rows(x, x.dq, 0);
-      simulated::add_rows(x, x.drelation_query, x.sizes.width);
-      if (to.q) gradients.q.template give<T>(grads.q);
-      if (to.relation_query) gradients.terms[0].template give<T>(grads.relation_query);
-    }
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    if (to.k[0] || to.span) {
-      std::vector<float> sums(static_cast<size_t>(x.sizes.head_count() * x.sizes.segment[0].keys),
-                              nan);
-      if (to.span) x.span_sums = sums.data();
-      run_pass<TensorKeyGradients, TermsKeyGradients>(wide.in, x);
-      if (to.span) simulated::write_span(x, to.span);
-      for (size_t s = 0; s < static_cast<size_t>(narrow.segments) && to.k[s]; ++s) {
-        gradients.keys[2 * s].template give<T>(grads.k[s]);
-        gradients.keys[2 * s + 1].template give<T>(grads.v[s]);
-      }
-    }
-    if (!to.relation_key && !to.relation_bias && !to.relation_value) return;
-    x.splits = table_splits(x.sizes);
-    std::vector<float> sums(
-        static_cast<size_t>(x.sizes.head_count() * x.splits * x.ids * x.table_width()), nan);
-    x.sums = sums.data();
-    run_terms_of<TermsTableGradients>(x, 0);
-    simulated::write_tables(x, to);
-    for (auto& [narrow_view, with] : tables) with.template give<T>(Wide::with_batch(narrow_view));
-  }
+  kernels::AttentionInputs in;
+
+ private:
+  Wide q_;
+  std::vector<Wide> keys_;   // k and v of each segment
+  std::vector<Wide> terms_;  // relation_query and the tables for keys and values, where given
 };
 
-const bool taken = simulated::take_slots<OnHost, bf16, f16>();
+/// Gradients with wide rows, and back.
+template <class T>
+class WideGradients {
+ public:
+  explicit WideGradients(const kernels::AttentionGradients& narrow) : to(narrow) {
+    for (View* x : {&to.q, &to.k[0], &to.v[0], &to.k[1], &to.v[1], &to.relation_query}) {
+      if (!*x) continue;
+      rows_.emplace_back(*x, Wide::of<T>(*x));
+      *x = rows_.back().second.tensor.mut();
+    }
+    for (View* x : {&to.relation_key, &to.relation_value}) {
+      if (!*x) continue;
+      tables_.emplace_back(*x, Wide::of<T>(Wide::with_batch(*x)));
+      *x = tables_.back().second.table();
+    }
+  }
+  void give() {
+    for (auto& [narrow, wide] : rows_) wide.template give<T>(narrow);
+    for (auto& [narrow, wide] : tables_) wide.template give<T>(Wide::with_batch(narrow));
+  }
 
-TEST(AttentionTensor, IsWhatTheOpRuns) { simulated::expect_slots_taken(DType::bf16); }
+  kernels::AttentionGradients to;
+
+ private:
+  std::vector<std::pair<View, Wide>> rows_, tables_;
+};
+
+// Whether the last call was one for the plain kernels, which leave some blocks to be repaired.
+bool was_plain = false;
+
+template <class F>
+void visit_half(DType dtype, F f) {
+  if (dtype == DType::bf16) return f(bf16{});
+  ASSERT_EQ(dtype, DType::f16) << "not a dtype of these kernels";
+  f(f16{});
+}
+
+void forward(const kernels::AttentionInputs& narrow, View out, View lse) {
+  visit_half(narrow.q.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const WideCall<T> call(narrow);
+    Wide y = Wide::of<T>(out);
+    EXPECT_TRUE(tensor_serves_forward(call.in, y.tensor.mut()));
+    was_plain = plain_terms(call.in);
+    emulated::attention_forward(call.in, y.tensor.mut(), lse);
+    y.give<T>(out);
+  });
+}
+
+void backward(const kernels::AttentionInputs& narrow, ConstView out, ConstView lse, ConstView dout,
+              ConstView dlse, const kernels::AttentionGradients& grads) {
+  visit_half(narrow.q.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const WideCall<T> call(narrow);
+    const Wide y = Wide::of<T>(out), dy = Wide::of<T>(dout);
+    WideGradients<T> wide(grads);
+    EXPECT_TRUE(tensor_serves_backward(call.in, dy.tensor.view(), wide.to));
+    emulated::attention_backward(call.in, y.tensor.view(), lse, dy.tensor.view(), dlse, wide.to);
+    wide.give();
+  });
+}
+
+const bool taken = [] {
+  emulated::enable();
+  kernels::block_attention_forward.set(DeviceKind::cpu, forward);
+  kernels::block_attention_backward.set(DeviceKind::cpu, backward);
+  return true;
+}();
+
+TEST(AttentionTensor, IsWhatTheOpRuns) { emulated::expect_attention_taken(DType::bf16); }
 
 TEST(AttentionTensor, Widths) {
   const auto causal = [](int64_t p, int64_t j) { return j <= p; };
@@ -337,7 +286,8 @@ bool sees_at_all(const Problem& x, int64_t h, int64_t i, int64_t j) {
 }
 
 // Keys that are not finite change nothing for rows that do not see them, nor queries for keys.
-// Blocks that the plain kernels leave to others keep their values to rounding, the rest every bit.
+// Rows of the plain kernels, some of which leave them to others, keep their values to rounding, the
+// rest every bit.
 TEST(AttentionTensor, WhatIsHiddenMayHoldAnything) {
   std::vector<Feature> all = features();
   const auto causal = [](int64_t p, int64_t j) { return j <= p; };
@@ -371,9 +321,8 @@ TEST(AttentionTensor, WhatIsHiddenMayHoldAnything) {
       std::fill_n(c.x.k.begin() + (h * length + spoilt_key) * 6, 6, bad);
       std::fill_n(c.x.v.begin() + (h * length + spoilt_key) * 5, 5, bad);
     }
-    int64_t before = repaired;
     Solution y = run(c.x, c.pattern, DType::f16);
-    bool exact = repaired == before;
+    const bool exact = !was_plain;
     for (int64_t h = 0; h < kHeads; ++h) {
       for (int64_t i = 0; i < length; ++i) {
         if (sees_at_all(c.x, h, i, spoilt_key)) continue;
@@ -388,9 +337,7 @@ TEST(AttentionTensor, WhatIsHiddenMayHoldAnything) {
       std::fill_n(c.x.q.begin() + (h * length + spoilt_query) * 6, 6, bad);
       std::fill_n(c.x.dout.begin() + (h * length + spoilt_query) * 5, 5, bad);
     }
-    before = repaired;
     y = run(c.x, c.pattern, DType::f16);
-    exact = repaired == before;
     for (int64_t h = 0; h < kHeads; ++h) {
       for (int64_t j = 0; j < length; ++j) {
         if (sees_at_all(c.x, h, spoilt_query, j)) continue;
@@ -400,7 +347,6 @@ TEST(AttentionTensor, WhatIsHiddenMayHoldAnything) {
     }
   }
   EXPECT_GT(hidden, 1000);
-  EXPECT_GT(repaired, 0);
 }
 
 // An infinity that rows see is one in their sums, a NaN too: care changes nothing there.

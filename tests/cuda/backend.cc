@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "core/tensor.h"
 #include "ops/kernels/copy.h"
+#include "tests/harness/device.h"
 
 namespace longspan {
 namespace {
@@ -11,7 +12,13 @@ namespace {
 constexpr Device cuda{DeviceKind::cuda, 0};
 
 /// Whether this build has the backend, with or without a device to run it.
-bool built_in() { return (register_backends(), count_devices.has(DeviceKind::cuda)); }
+bool built_in() {
+  register_backends();
+  test::enable_device_if_asked();
+  return count_devices.has(DeviceKind::cuda);
+}
+
+bool has_device() { return built_in() && is_available(cuda); }
 
 TEST(CudaBackend, EveryKernelOfTheCpuIsThere) {
   if (!built_in()) GTEST_SKIP() << "skipped: this build has no CUDA backend";
@@ -30,7 +37,7 @@ TEST(CudaBackend, WithoutADeviceEveryCallSaysSo) {
 }
 
 TEST(CudaBackend, BytesGoThereAndBack) {
-  if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
   const Tensor x = Tensor::from(std::vector<float>{1, -2, 3.5f}, {3}, cuda);
   std::vector<float> back(3);
   copy_to_host(cuda, back.data(), x.view().data, 12);
@@ -38,7 +45,7 @@ TEST(CudaBackend, BytesGoThereAndBack) {
 }
 
 TEST(CudaBackend, MemoryIsCountedAndReused) {
-  if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
   const MemoryTracker& tracker = memory_tracker(cuda);
   const int64_t before = tracker.live().total();
   const void* first = nullptr;
@@ -52,7 +59,7 @@ TEST(CudaBackend, MemoryIsCountedAndReused) {
 }
 
 TEST(CudaBackend, RunningOutLeavesADeviceThatWorks) {
-  if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
   const int64_t before = memory_tracker(cuda).live().total();
   EXPECT_THROW(Tensor::empty({int64_t{1} << 45}, DType::f32, cuda), OutOfMemory);
   EXPECT_EQ(memory_tracker(cuda).live().total(), before);

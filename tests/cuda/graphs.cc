@@ -21,9 +21,9 @@
 #include "ops/optim.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
-#include "tests/harness/shadow.h"
 #include "train/step_graph.h"
 
 namespace longspan {
@@ -34,7 +34,7 @@ constexpr Device cuda{DeviceKind::cuda, 0};
 class Graphs : public testing::Test {
  protected:
   void SetUp() override {
-    test::enable_shadow_device_if_asked();
+    test::enable_device_if_asked();
     if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
   }
 };

@@ -19,9 +19,9 @@
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "ops/sort.h"
+#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
-#include "tests/harness/shadow.h"
 #include "train/optimizer.h"
 
 namespace longspan {
@@ -30,7 +30,7 @@ namespace {
 constexpr Device cuda{DeviceKind::cuda, 0};
 
 bool has_device() {
-  test::enable_shadow_device_if_asked();
+  test::enable_device_if_asked();
   return is_available(cuda);
 }
 

@@ -20,8 +20,8 @@
 #include "ops/kernels/copy.h"
 #include "ops/kernels/elementwise.h"
 #include "ops/layout_cache.h"
+#include "tests/harness/device.h"
 #include "tests/harness/hooks.h"
-#include "tests/harness/shadow.h"
 
 namespace longspan::test {
 namespace {
@@ -631,7 +631,7 @@ void summary() {
 }
 
 void register_tests() {
-  enable_shadow_device_if_asked();
+  enable_device_if_asked();
   const Device cuda{DeviceKind::cuda, 0};
   const bool have_cuda = is_available(cuda);
   for (const OpInfo& op : table().ops) {

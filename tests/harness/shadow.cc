@@ -262,11 +262,4 @@ void enable_shadow_device() {
   }
 }
 
-void enable_shadow_device_if_asked() {
-  static const bool asked = std::getenv("LONGSPAN_TEST_SHADOW") != nullptr;
-  static bool enabled = false;
-  if (asked && !enabled) enable_shadow_device();
-  enabled = true;
-}
-
 }  // namespace longspan::test

@@ -9,7 +9,4 @@ namespace longspan::test {
 /// (core/graph.h): what is recorded is not run before a replay.
 void enable_shadow_device();
 
-/// Does so where the environment has LONGSPAN_TEST_SHADOW; once.
-void enable_shadow_device_if_asked();
-
 }  // namespace longspan::test

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "core/memory.h"
+#include "ops/block_attention.h"
+#include "ops/layout_work.h"
+#include "tests/cuda/emulated/device.h"
+
+/// The CUDA kernels of attention in place of the CPU's, run by the emulated device: what tests ask
+/// of the op on the CPU they ask of them.
+namespace longspan::emulated {
+
+inline constexpr Device cuda{DeviceKind::cuda, 0};
+
+/// The same memory as a kernel of the device takes it.
+template <class V>
+V there(V view) {
+  view.device = cuda;
+  return view;
+}
+
+/// The inputs with the lists of work that a layout on a device has.
+struct AttentionThere {
+  LayoutWork work;
+  kernels::AttentionInputs in;
+  explicit AttentionThere(const kernels::AttentionInputs& given)
+      : work(work_of(given.layout, given.segment[0].k.dim(2),
+                     given.segments > 1 ? given.segment[1].k.dim(2) : 0)),
+        in(given) {
+    in.layout.row_work = work.rows.view();
+    in.layout.column_work = work.columns.view();
+    in.q = there(in.q);
+  }
+};
+
+inline kernels::AttentionGradients there(kernels::AttentionGradients grads) {
+  for (View* x :
+       {&grads.q, &grads.k[0], &grads.k[1], &grads.v[0], &grads.v[1], &grads.relation_query,
+        &grads.relation_key, &grads.relation_bias, &grads.relation_value, &grads.span}) {
+    *x = there(*x);
+  }
+  return grads;
+}
+
+inline void attention_forward(const kernels::AttentionInputs& given, View out, View lse) {
+  const AttentionThere call(given);
+  kernels::block_attention_forward(cuda, call.in, there(out), there(lse));
+  wait_for_device(cuda);
+}
+
+inline void attention_backward(const kernels::AttentionInputs& given, ConstView out, ConstView lse,
+                               ConstView dout, ConstView dlse,
+                               const kernels::AttentionGradients& grads) {
+  const AttentionThere call(given);
+  kernels::block_attention_backward(cuda, call.in, out, lse, dout, dlse, there(grads));
+  wait_for_device(cuda);
+}
+
+/// Puts the device's kernels into the slots of the CPU.
+inline bool take_attention() {
+  enable();
+  kernels::block_attention_forward.set(DeviceKind::cpu, attention_forward);
+  kernels::block_attention_backward.set(DeviceKind::cpu, attention_backward);
+  return true;
+}
+
+/// The kernels under test are what the op runs.
+inline void expect_attention_taken(DType dtype) {
+  const int64_t before = launches();
+  const Tensor x = Tensor::zeros({1, 1, 3, 8}, dtype);
+  block_attention(x, x, x, patterns::causal());
+  EXPECT_GT(launches(), before);
+}
+
+}  // namespace longspan::emulated

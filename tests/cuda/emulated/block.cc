@@ -1,0 +1,392 @@
+#include "tests/cuda/emulated/block.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "core/dtype.h"
+#include "cuda/tile.cuh"
+#include "tests/cuda/emulated/cuda_runtime.h"
+
+namespace longspan::emulated {
+namespace {
+
+constexpr size_t stack_bytes = 256 * 1024;
+constexpr int lanes = 32;
+
+[[noreturn]] void stop(const char* complaint) {
+  std::fprintf(stderr, "emulated device: %s (thread %u of block %u, %u, %u)\n", complaint,
+               threadIdx.x, blockIdx.x, blockIdx.y, blockIdx.z);
+  std::abort();
+}
+
+/// Where a context was left. The compiler's own jumps: those of the C library look for handlers of
+/// threads to run, at several times the cost.
+struct Place {
+  void* words[5];
+};
+[[gnu::noinline, noreturn]] void jump(Place& to) { __builtin_longjmp(to.words, 1); }
+
+/// A context that threads of a block run on, one after the other; one that waits keeps it.
+struct Fiber {
+  Place at;
+  ucontext_t start;
+  bool started = false;
+  char* stack = nullptr;
+
+  Fiber() {
+    void* memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) stop("no memory for a stack");
+    stack = static_cast<char*>(memory);
+  }
+  Fiber(const Fiber&) = delete;
+  ~Fiber() { munmap(stack, stack_bytes); }
+};
+
+struct Copy {
+  void* to;
+  const void* from;
+  bool take;
+};
+
+/// One thread's place in its block.
+struct Thread {
+  enum State { ready, in_warp, at_barrier, done } state = ready;
+  Fiber* fiber = nullptr;
+  std::vector<std::vector<Copy>> groups;  // of copies that have not arrived
+  std::vector<Copy> open;
+};
+
+struct Warp {
+  std::array<void*, lanes> arguments;
+  int arrived = 0;
+};
+
+/// A host thread that runs blocks.
+class Processor {
+ public:
+  static Processor& current() {
+    static thread_local Processor instance;
+    return instance;
+  }
+
+  void run(int count, size_t shared, bool from_last, const std::function<void()>& body) {
+    body_ = &body;
+    from_last_ = from_last;
+    threads_.resize(static_cast<size_t>(count));
+    warps_.assign((threads_.size() + lanes - 1) / lanes, {});
+    for (Thread& t : threads_) {
+      t.state = Thread::ready;
+      t.fiber = nullptr;
+      t.groups.clear();
+      t.open.clear();
+    }
+    shared_.assign(shared + 16, '\xff');
+    live_ = count;
+    at_barrier_ = 0;
+    ready_.clear();
+    for (int i = 0; i < count; ++i) ready_.push_back(ordered(i));
+    while (live_ > 0) {
+      const int next = ready_.front();
+      ready_.pop_front();
+      resume(next);
+    }
+  }
+
+  /// Meets the other lanes of the warp; the last to come calls act on all their arguments.
+  template <class F>
+  void meet(void* argument, F act) {
+    const auto self = static_cast<size_t>(running_);
+    Warp& w = warps_[self / lanes];
+    w.arguments[self % lanes] = argument;
+    if (++w.arrived == lanes) {
+      w.arrived = 0;
+      act(w.arguments);
+      const int first = running_ / lanes * lanes;
+      for (int i = 0; i < lanes; ++i) {  // the warp goes on before others do
+        const int other = first + (from_last_ ? i : lanes - 1 - i);
+        if (other == running_) continue;
+        thread(other).state = Thread::ready;
+        ready_.push_front(other);
+      }
+      return;
+    }
+    thread(running_).state = Thread::in_warp;
+    suspend();
+  }
+
+  void barrier() {
+    thread(running_).state = Thread::at_barrier;
+    ++at_barrier_;
+    suspend();
+  }
+
+  Thread& self() { return thread(running_); }
+  unsigned char* shared() {
+    const auto address = reinterpret_cast<uintptr_t>(shared_.data());
+    return reinterpret_cast<unsigned char*>((address + 15) / 16 * 16);
+  }
+  bool vote = false, decision = false;
+
+ private:
+  Thread& thread(int i) { return threads_[static_cast<size_t>(i)]; }
+  int ordered(int i) const { return from_last_ ? static_cast<int>(threads_.size()) - 1 - i : i; }
+
+  void release_barrier() {
+    if (at_barrier_ < live_) {
+      stop("threads wait for lanes of their warp that have ended or wait at a barrier");
+    }
+    at_barrier_ = 0;
+    decision = std::exchange(vote, false);
+    for (int i = 0; i < static_cast<int>(threads_.size()); ++i) {
+      Thread& t = thread(ordered(i));
+      if (t.state != Thread::at_barrier) continue;
+      t.state = Thread::ready;
+      ready_.push_back(ordered(i));
+    }
+  }
+
+  void take(int i) {
+    running_ = i;
+    threadIdx.x = static_cast<unsigned>(i);
+  }
+
+  /// Runs thread i until it waits or all that can run without a context of their own have ended.
+  [[gnu::noinline]] void resume(int i) {
+    take(i);
+    Thread& t = thread(i);
+    if (t.fiber == nullptr) t.fiber = free_fiber();
+    Fiber& f = *t.fiber;
+    if (__builtin_setjmp(back_.words) != 0) return;
+    if (f.started) jump(f.at);
+    f.started = true;
+    getcontext(&f.start);
+    f.start.uc_stack.ss_sp = f.stack;
+    f.start.uc_stack.ss_size = stack_bytes;
+    f.start.uc_link = nullptr;
+    makecontext(&f.start, &Processor::enter, 0);
+    setcontext(&f.start);
+  }
+
+  /// What a context does: threads, one after the other, for ever.
+  static void enter() {
+    for (;;) current().run_threads();
+  }
+  void run_threads() {
+    Fiber* const fiber = thread(running_).fiber;
+    for (;;) {
+      (*body_)();
+      Thread& t = thread(running_);
+      t.state = Thread::done;
+      t.fiber = nullptr;
+      --live_;
+      if (ready_.empty() || thread(ready_.front()).fiber != nullptr) break;
+      take(ready_.front());
+      ready_.pop_front();
+      thread(running_).fiber = fiber;
+    }
+    free_.push_back(fiber);
+    leave(*fiber);
+  }
+
+  void suspend() { leave(*thread(running_).fiber); }
+  [[gnu::noinline]] void leave(Fiber& f) {
+    if (__builtin_setjmp(f.at.words) == 0) go_on();
+  }
+  /// To the next thread that has begun, else to the loop of run().
+  [[noreturn]] void go_on() {
+    if (ready_.empty() && live_ > 0) release_barrier();
+    if (ready_.empty() || thread(ready_.front()).fiber == nullptr) jump(back_);
+    take(ready_.front());
+    ready_.pop_front();
+    jump(thread(running_).fiber->at);
+  }
+
+  Fiber* free_fiber() {
+    if (free_.empty()) {
+      fibers_.push_back(std::make_unique<Fiber>());
+      return fibers_.back().get();
+    }
+    Fiber* const f = free_.back();
+    free_.pop_back();
+    return f;
+  }
+
+  const std::function<void()>* body_ = nullptr;
+  bool from_last_ = false;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<unsigned char> shared_;
+  std::deque<int> ready_;
+  int running_ = 0, live_ = 0, at_barrier_ = 0;
+  Place back_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> free_;
+};
+
+}  // namespace
+
+void run_block(int threads, size_t shared, bool from_last, const std::function<void()>& body) {
+  Processor::current().run(threads, shared, from_last, body);
+}
+
+void exchange(void* value, size_t bytes, const std::function<int(int)>& source) {
+  constexpr size_t most = 16;
+  if (bytes > most) stop("too many bytes for an exchange between lanes");
+  struct Lane {
+    alignas(16) char value[most];
+  } mine;
+  std::memcpy(mine.value, value, bytes);
+  Processor::current().meet(&mine, [&](const std::array<void*, lanes>& all) {
+    std::array<Lane, lanes> before;
+    for (int i = 0; i < lanes; ++i)
+      before[static_cast<size_t>(i)] = *static_cast<Lane*>(all[static_cast<size_t>(i)]);
+    for (int i = 0; i < lanes; ++i) {
+      const int from = source(i);
+      if (from >= 0)
+        *static_cast<Lane*>(all[static_cast<size_t>(i)]) = before[static_cast<size_t>(from)];
+    }
+  });
+  std::memcpy(value, mine.value, bytes);
+}
+
+}  // namespace longspan::emulated
+
+namespace {
+using longspan::emulated::Processor;
+}
+
+void __syncthreads() { Processor::current().barrier(); }
+int __syncthreads_or(int value) {
+  Processor& p = Processor::current();
+  p.vote = p.vote || value != 0;
+  p.barrier();
+  return p.decision ? 1 : 0;
+}
+void __syncwarp(unsigned) {
+  Processor::current().meet(nullptr, [](const auto&) {});
+}
+int __any_sync(unsigned, int value) {
+  int mine = value;
+  Processor::current().meet(&mine, [](const auto& all) {
+    bool any = false;
+    for (void* x : all) any = any || *static_cast<int*>(x) != 0;
+    for (void* x : all) *static_cast<int*>(x) = any ? 1 : 0;
+  });
+  return mine;
+}
+
+// The instructions of cuda/tile.cuh, after the words of the manual. Copies arrive as late as the
+// program allows, and their targets hold NaN until then.
+namespace longspan::cuda::simulated {
+
+using emulated::Copy;
+using emulated::lanes;
+using emulated::Processor;
+using Arguments = std::array<void*, lanes>;
+
+unsigned char* block_memory() { return Processor::current().shared(); }
+int thread() { return static_cast<int>(threadIdx.x); }
+void barrier() { __syncthreads(); }
+void warp_barrier() { __syncwarp(); }
+bool any_thread(bool value) { return __syncthreads_or(value ? 1 : 0) != 0; }
+bool any(bool value) { return __any_sync(0xffffffffu, value ? 1 : 0) != 0; }
+uint32_t exchange(uint32_t value, int bits) { return __shfl_xor_sync(0xffffffffu, value, bits); }
+
+void copy16(void* to, const void* from, bool take) {
+  memset(to, 0xff, 16);
+  Processor::current().self().open.push_back({to, from, take});
+}
+void commit() {
+  emulated::Thread& t = Processor::current().self();
+  t.groups.push_back(std::move(t.open));
+  t.open.clear();
+}
+void wait(int pending) {
+  emulated::Thread& t = Processor::current().self();
+  while (static_cast<int>(t.groups.size()) > pending) {
+    for (const Copy& c : t.groups.front()) {
+      if (c.take) {
+        memcpy(c.to, c.from, 16);
+      } else {
+        memset(c.to, 0, 16);
+      }
+    }
+    t.groups.erase(t.groups.begin());
+  }
+}
+
+void load_matrices(const void* row, bool transposed, uint32_t (&x)[4]) {
+  struct Lane {
+    const void* row;
+    uint32_t* x;
+  } mine{row, x};
+  Processor::current().meet(&mine, [transposed](const Arguments& all) {
+    for (size_t matrix = 0; matrix < 4; ++matrix) {
+      uint16_t m[8][8];
+      for (size_t r = 0; r < 8; ++r) {
+        memcpy(m[r], static_cast<Lane*>(all[8 * matrix + r])->row, 16);
+      }
+      for (size_t lane = 0; lane < lanes; ++lane) {
+        const size_t g = lane / 4, t = lane % 4 * 2;
+        const uint16_t low = transposed ? m[t][g] : m[g][t],
+                       high = transposed ? m[t + 1][g] : m[g][t + 1];
+        static_cast<Lane*>(all[lane])->x[matrix] = low | static_cast<uint32_t>(high) << 16;
+      }
+    }
+  });
+}
+
+void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool is_bf16) {
+  struct Lane {
+    float* c;
+    const uint32_t* a;
+    uint32_t b[2];
+  } mine{c, a, {b0, b1}};
+  Processor::current().meet(&mine, [is_bf16](const Arguments& all) {
+    const auto number = [is_bf16](uint32_t word, size_t half) {
+      const auto bits = static_cast<uint16_t>(half == 0 ? word : word >> 16);
+      return is_bf16 ? bf16::to_float(bits) : f16::to_float(bits);
+    };
+    float x[16][16], y[16][8];
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      const Lane& l = *static_cast<Lane*>(all[lane]);
+      const size_t g = lane / 4, t = lane % 4 * 2;
+      for (size_t h = 0; h < 2; ++h) {
+        x[g][t + h] = number(l.a[0], h);
+        x[g + 8][t + h] = number(l.a[1], h);
+        x[g][t + 8 + h] = number(l.a[2], h);
+        x[g + 8][t + 8 + h] = number(l.a[3], h);
+        y[t + h][g] = number(l.b[0], h);
+        y[t + 8 + h][g] = number(l.b[1], h);
+      }
+    }
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      float* const to = static_cast<Lane*>(all[lane])->c;
+      for (size_t e = 0; e < 4; ++e) {
+        const size_t r = lane / 4 + (e < 2 ? 0 : 8), col = lane % 4 * 2 + e % 2;
+        for (size_t k = 0; k < 16; ++k) to[e] += x[r][k] * y[k][col];
+      }
+    }
+  });
+}
+
+float exp2(float x) { return x < -126 ? 0.0f : std::exp2(x); }
+
+uint32_t pack(float low, float high, bool is_bf16) {
+  const uint16_t a = is_bf16 ? bf16::from_float(low) : f16::from_float(low),
+                 b = is_bf16 ? bf16::from_float(high) : f16::from_float(high);
+  return a | static_cast<uint32_t>(b) << 16;
+}
+
+}  // namespace longspan::cuda::simulated

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+/// A CUDA device that the host plays. The backend's own sources, compiled as C++ against the
+/// headers of this folder, run on it: their launches, kernels, memory, stream and recordings. What
+/// it holds programs to:
+///
+/// - Threads of a block are contexts of their own, each running until it must wait for others, in
+///   turns from the first and from the last: what is read before the barrier that it needs is
+///   found wrong in one of the two. Blocks run in any order, on all processors.
+/// - A collective of a warp needs all 32 lanes; threads that wait for what cannot come are named.
+/// - Launches keep the limits of a device of capability 8.0: threads, grid, shared memory,
+///   parameters.
+/// - Work of the stream runs as late as the program allows, so that what a copy reads must live.
+/// - Shared memory that a block asks for, new memory and the workspaces of libraries begin as NaN.
+///
+/// Not covered: speed, two blocks at the same time in one address, and the order in which the
+/// processors of a device see each other's writes.
+namespace longspan::emulated {
+
+/// Appends work to the stream, or to its recording.
+void submit(std::function<void()> work);
+
+/// Launches since the start of the process.
+int64_t launches();
+
+/// Puts the device behind DeviceKind::cuda.
+void enable();
+
+}  // namespace longspan::emulated

@@ -20,6 +20,7 @@ void enable_device_if_asked() {
   if (name == "shadow") return enable_shadow_device();
 #if LONGSPAN_EMULATED
   if (name == "emulated") return emulated::enable();
+  if (name == "guarded") return emulated::enable_guarded();
 #endif
   fail<ValueError>("LONGSPAN_TEST_DEVICE", "there is no {} in this build", name);
 }

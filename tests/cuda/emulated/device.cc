@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/kernel.h"
+#include "core/memory.h"
 #include "core/parallel.h"
 #include "tests/cuda/emulated/block.h"
 #include "tests/cuda/emulated/cuda.h"
@@ -45,6 +46,7 @@ struct State {
   std::map<const char*, const char*> pinned;  // begin -> end
   std::map<void (*)(), int> shared_allowed;
   size_t backed = 0;
+  std::vector<std::pair<char*, size_t>> retired;  // guarded blocks that work may still use
   int64_t launches = 0;
 };
 
@@ -63,7 +65,29 @@ void drain() {
   State& s = state();
   Recording work = std::exchange(s.queue, {});
   for (const Work& w : work) w();
+  for (const auto& [memory, bytes] : std::exchange(s.retired, {})) munmap(memory, bytes);
 }
+
+/// A block's bytes between pages that cannot be touched, ending at the second of them.
+struct Guarded {
+  static constexpr size_t page = 4096;
+  size_t room;
+  explicit Guarded(int64_t bytes) : room((static_cast<size_t>(bytes) + page - 1) / page * page) {}
+  size_t all() const { return room + 2 * page; }
+
+  void* allocate(int64_t bytes) const {
+    void* const memory = mmap(nullptr, all(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    char* const begin = static_cast<char*>(memory) + page;
+    if (mprotect(begin, room, PROT_READ | PROT_WRITE) != 0) return nullptr;
+    std::memset(begin, 0xff, room);
+    return begin + room - bytes;
+  }
+  void release(void* at, int64_t bytes) const {
+    const std::lock_guard lock(state().mutex);
+    state().retired.emplace_back(static_cast<char*>(at) + bytes - room - page, all());
+  }
+};
 
 /// What waits for the device; not while recording.
 cudaError_t wait_for_all() {
@@ -139,6 +163,18 @@ cudaError_t submit_kernel(const cudaLaunchConfig_t& config, void (*kernel)(), si
 void enable() {
   register_backends();
   cuda::register_kernels();
+}
+
+void enable_guarded() {
+  enable();
+  memory::set_source(DeviceKind::cuda,
+                     {.allocate = [](int64_t bytes) -> void* {
+                        return bytes <= int64_t{memory_bytes} ? Guarded(bytes).allocate(bytes)
+                                                              : nullptr;
+                      },
+                      .release = [](void* at, int64_t bytes) { Guarded(bytes).release(at, bytes); },
+                      .held_free = [] { return int64_t{0}; },
+                      .set_limit = [](int64_t) {}});
 }
 
 }  // namespace longspan::emulated

@@ -29,4 +29,9 @@ int64_t launches();
 /// Puts the device behind DeviceKind::cuda.
 void enable();
 
+/// The same without the backend's pool: every block ends before a page that cannot be touched, and
+/// is gone once what used it has run, so that a kernel that reads or writes beyond it dies of a
+/// segmentation fault.
+void enable_guarded();
+
 }  // namespace longspan::emulated

@@ -7,13 +7,6 @@
 namespace longspan::cuda {
 namespace {
 
-/// Whether rows can be moved 16 bytes at a time.
-bool rows_fit(const ConstView& x) {
-  bool fits = x.dim(3) % 8 == 0 && x.dim(3) <= 128 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
-  for (int axis = 0; axis < 3; ++axis) fits = fits && (x.dim(axis) == 1 || x.stride(axis) % 8 == 0);
-  return fits;
-}
-
 bool tensor_serves(const kernels::AttentionInputs& in) {
   bool serves = size_of(in.q.dtype) == 2 && in.terms.scale > 0 && rows_fit(in.q);
   for (int s = 0; s < in.segments; ++s) {
@@ -43,6 +36,12 @@ void run(const char* name, AttentionPass pass, const kernels::AttentionInputs& i
 unsigned attention_grid(const char* name, int64_t blocks) {
   require(blocks <= INT32_MAX, name, "{} blocks of threads do not fit a launch", blocks);
   return static_cast<unsigned>(blocks);
+}
+
+bool rows_fit(const ConstView& x) {
+  bool fits = x.dim(3) % 8 == 0 && x.dim(3) <= 128 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+  for (int axis = 0; axis < 3; ++axis) fits = fits && (x.dim(axis) == 1 || x.stride(axis) % 8 == 0);
+  return fits;
 }
 
 bool tensor_serves_forward(const kernels::AttentionInputs& in, const View& out) {

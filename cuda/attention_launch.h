@@ -7,6 +7,10 @@ namespace longspan::cuda {
 /// The number of blocks of a launch; throws where it does not fit one.
 unsigned attention_grid(const char* name, int64_t blocks);
 
+/// Whether rows of [B, H, rows, width] can be moved 16 bytes at a time: multiples of 8 columns, up
+/// to 128, that begin at multiples of 16 bytes.
+bool rows_fit(const ConstView& x);
+
 /// What a call is made of: out; dq and the gradient of relation_query; dk, dv and the gradient of a
 /// span; the gradients of relation tables.
 enum class AttentionPass : uint8_t { forward, rows, keys, tables };

@@ -4,6 +4,7 @@
 #include "cuda/attention_launch.h"
 #include "cuda/launch.h"
 #include "cuda/lsh_general.h"
+#include "cuda/lsh_tensor.h"
 #include "cuda/register.h"
 
 namespace longspan::cuda {
@@ -43,10 +44,17 @@ void launch_tokens(const char* name, const LshArguments<T>& x) {
 
 template <class T>
 void forward_of(const LshInputs& in, const View& out, const View& lse) {
+  constexpr const char* name = "lsh_attention_forward";
+  if constexpr (sizeof(T) == 2) {
+    if (lsh_tensor_knows(in) && rows_fit(in.q) && rows_fit(in.v) && rows_fit(out)) {
+      return lsh_forward_in_rounds<T>(
+          in, out, lse, [](LshPass pass, const auto& x) { launch_lsh(name, pass, x); });
+    }
+  }
   LshArguments<T> x = lsh_arguments<T>(in);
   x.out = head_rows<T>(out);
   x.lse = lse.as<Accumulator<T>>();
-  launch_tokens<false>("lsh_attention_forward", x);
+  launch_tokens<false>(name, x);
 }
 
 template <class T>
@@ -54,6 +62,17 @@ void backward_of(const LshInputs& in, const ConstView& out, const ConstView& lse
                  const ConstView& dout, const ConstView& dlse, const View& dq, const View& dv) {
   using A = Accumulator<T>;
   constexpr const char* name = "lsh_attention_backward";
+  if constexpr (sizeof(T) == 2) {
+    bool fit = lsh_tensor_knows(in);
+    for (const ConstView& x : {in.q, in.v, out, dout, ConstView(dq), ConstView(dv)}) {
+      fit = fit && rows_fit(x);
+    }
+    if (fit) {
+      return lsh_backward_in_rounds<T>(
+          in, out, lse, dout, dlse, dq, dv,
+          [](LshPass pass, const auto& x) { launch_lsh(name, pass, x); });
+    }
+  }
   LshArguments<T> x = lsh_arguments<T>(in);
   x.out = head_rows<T>(out);
   x.dout = head_rows<const T>(dout);

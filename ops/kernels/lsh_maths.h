@@ -142,11 +142,15 @@ struct LshKeep {
     } else {
       visit = number(x, round, slot);
     }
-    const Philox4 words = philox(key, column / 4, row, head, visit);
+    return keeps(key, row, column, visit) ? kept : 0;
+  }
+  /// Whether an element of the head is kept; `from` is the key.
+  LONGSPAN_HD bool keeps(uint64_t from, uint32_t row, uint32_t column, uint32_t visit) const {
+    const Philox4 words = philox(from, column / 4, row, head, visit);
     // Without an index, which would put the words into a device's local memory.
     const uint32_t low = column % 2 == 0 ? words.word[0] : words.word[1];
     const uint32_t high = column % 2 == 0 ? words.word[2] : words.word[3];
-    return (column % 4 < 2 ? low : high) >= threshold ? kept : 0;
+    return (column % 4 < 2 ? low : high) >= threshold;
   }
 };
 

@@ -16,7 +16,7 @@ awk '
   /bytes stack frame/ {
     frame = $1; spilled = $5
     limit = name ~ /(Id|Ed|dL|dE|ddE)/ || name ~ /strided_kernel|contiguous_kernel|update_kernel/ ? 64 : 8
-    if (name ~ /ttention/) limit = 0
+    if (name ~ /ttention|LshTensor/) limit = 0
     if (frame > limit || spilled > 2 * limit) {
       printf "%s (%s): %d bytes of local memory, %d spilled\n", name, arch, frame, spilled; bad = 1
     }

@@ -1,10 +1,18 @@
-// The objects of longspan with the second device of harness/shadow.h behind --device cuda.
+// The objects of longspan with a second device behind --device cuda: that of LONGSPAN_TEST_DEVICE,
+// else the one of harness/shadow.h.
+#include <cstdlib>
+
+#include "tests/harness/device.h"
 #include "tests/harness/shadow.h"
 
 namespace {
 
 [[maybe_unused]] const bool enabled = [] {
-  longspan::test::enable_shadow_device();
+  if (std::getenv("LONGSPAN_TEST_DEVICE") != nullptr) {
+    longspan::test::enable_device_if_asked();
+  } else {
+    longspan::test::enable_shadow_device();
+  }
   return true;
 }();
 

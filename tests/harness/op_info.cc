@@ -499,31 +499,33 @@ void test_recorded(const OpInfo& op, Device device) {
   EXPECT_EQ(!refusal.empty(), op.unrecorded) << refusal;
 }
 
+void check_parity(const OpInfo& op, const Sample& sample, DType dtype, Layout layout,
+                  Device device) {
+  SCOPED_TRACE(place(op, sample, dtype, layout));
+  const bool gradients = any_gradient(op, sample) && layout != Layout::expanded;
+  const Made here = make_all(op, sample, {dtype, dtype, layout, {}}, gradients);
+  const Made there = make_all(op, sample, {dtype, dtype, layout, device}, gradients);
+  const Run want = run_op(op, here, gradients, dtype);
+  const Run got = run_op(op, there, gradients, dtype);
+  ASSERT_EQ(want.y.size(), got.y.size());
+  for (size_t o = 0; o < want.y.size(); ++o) {
+    const DType type = is_floating(got.y[o].dtype()) ? dtype : DType::f64;
+    EXPECT_TRUE(close(to_array(got.y[o]), to_array(want.y[o]), type, 4 * op.tolerance,
+                      std::max(op.scale, 1.0)));
+  }
+  for (size_t i = 0; i < want.dx.size(); ++i) {
+    if (!want.dx[i]) continue;
+    EXPECT_TRUE(close(to_array(got.dx[i]), to_array(want.dx[i]), dtype, 8 * op.gradient_tolerance,
+                      std::max(op.scale, 1.0)));
+  }
+}
+
 void test_parity(const OpInfo& op, Device device) {
   for (const DType dtype : op.dtypes) {
-    std::vector<const Sample*> samples;
-    for (const Sample& s : op.samples) samples.push_back(&s);
-    for (const Sample& s : op.large) samples.push_back(&s);
-    for (const Sample* sample : samples) {
-      const bool gradients = any_gradient(op, *sample);
-      SCOPED_TRACE(place(op, *sample, dtype, Layout::contiguous));
-      const Made here = make_all(op, *sample, {dtype, dtype, Layout::contiguous, {}}, gradients);
-      const Made there =
-          make_all(op, *sample, {dtype, dtype, Layout::contiguous, device}, gradients);
-      const Run want = run_op(op, here, gradients, dtype);
-      const Run got = run_op(op, there, gradients, dtype);
-      ASSERT_EQ(want.y.size(), got.y.size());
-      for (size_t o = 0; o < want.y.size(); ++o) {
-        const DType type = is_floating(got.y[o].dtype()) ? dtype : DType::f64;
-        EXPECT_TRUE(close(to_array(got.y[o]), to_array(want.y[o]), type, 4 * op.tolerance,
-                          std::max(op.scale, 1.0)));
-      }
-      for (size_t i = 0; i < want.dx.size(); ++i) {
-        if (!want.dx[i]) continue;
-        EXPECT_TRUE(close(to_array(got.dx[i]), to_array(want.dx[i]), dtype,
-                          8 * op.gradient_tolerance, std::max(op.scale, 1.0)));
-      }
+    for (const Sample& s : op.samples) {
+      for (const Layout layout : layouts_for(op, s)) check_parity(op, s, dtype, layout, device);
     }
+    for (const Sample& s : op.large) check_parity(op, s, dtype, Layout::contiguous, device);
   }
 }
 

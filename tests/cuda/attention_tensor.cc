@@ -189,6 +189,98 @@ TEST(AttentionTensor, PatternsAtTheLargestWidth) {
   }
 }
 
+// What products of matrices that are rounded to T after each step give.
+template <class T>
+Solution rounded_at_each_step(const Problem& x) {
+  const auto& n = x.n;
+  const auto at = [](int64_t i) { return static_cast<size_t>(i); };
+  const auto round = [](double value) {
+    return static_cast<double>(float{T(static_cast<float>(value))});
+  };
+  const double scale = 1 / std::sqrt(static_cast<double>(n.width));
+  Solution y;
+  y.out.resize(x.dout.size());
+  y.dq.resize(x.q.size());
+  y.dk.resize(x.k.size());
+  y.dv.resize(x.v.size());
+  for (int64_t bh = 0; bh < n.batch * n.heads; ++bh) {
+    for (int64_t i = 0; i < n.queries; ++i) {
+      const double* q = &x.q[at((bh * n.queries + i) * n.width)];
+      const double* dout = &x.dout[at((bh * n.queries + i) * n.value_width)];
+      std::vector<double> s(at(n.keys), -kInfinity), dp(at(n.keys));
+      double top = -kInfinity, sum = 0, delta = 0;
+      for (int64_t j = 0; j < n.keys; ++j) {
+        if (!x.sees(0, i, j)) continue;
+        double product = 0, with_value = 0;
+        for (int64_t c = 0; c < n.width; ++c) {
+          product += q[c] * x.k[at((bh * n.keys + j) * n.width + c)];
+        }
+        for (int64_t c = 0; c < n.value_width; ++c) {
+          with_value += dout[c] * x.v[at((bh * n.keys + j) * n.value_width + c)];
+        }
+        s[at(j)] = round(scale * product);
+        dp[at(j)] = round(with_value);
+        top = std::max(top, s[at(j)]);
+      }
+      for (double& score : s) sum += score = std::exp(score - top);
+      for (int64_t j = 0; j < n.keys; ++j) {
+        s[at(j)] = round(s[at(j)] / sum);
+        delta += s[at(j)] * dp[at(j)];
+      }
+      for (int64_t j = 0; j < n.keys; ++j) {
+        const double p = s[at(j)], ds = round(round(p * (dp[at(j)] - delta)) * scale);
+        for (int64_t c = 0; c < n.width; ++c) {
+          y.dq[at((bh * n.queries + i) * n.width + c)] +=
+              ds * x.k[at((bh * n.keys + j) * n.width + c)];
+          y.dk[at((bh * n.keys + j) * n.width + c)] += ds * q[c];
+        }
+        for (int64_t c = 0; c < n.value_width; ++c) {
+          y.out[at((bh * n.queries + i) * n.value_width + c)] +=
+              p * x.v[at((bh * n.keys + j) * n.value_width + c)];
+          y.dv[at((bh * n.keys + j) * n.value_width + c)] += p * dout[c];
+        }
+      }
+    }
+  }
+  for (std::vector<double>* values : {&y.out, &y.dq, &y.dk, &y.dv}) {
+    for (double& value : *values) value = round(value);
+  }
+  return y;
+}
+
+// At most twice the error of a computation that rounds after each step.
+template <class T>
+void expect_small_errors() {
+  const auto causal = [](int64_t p, int64_t j) { return j <= p; };
+  const auto local = [](int64_t p, int64_t j) { return p - 48 < j && j <= p; };
+  for (const bool window : {false, true}) {
+    for (const int64_t width : {32, 64, 128}) {
+      Problem x = window ? problem({1, 2, 200, 200, width, width}, local)
+                         : problem({1, 2, 200, 200, width, width}, causal);
+      for (std::vector<double>* values : {&x.q, &x.k, &x.v, &x.dout}) {
+        for (double& value : *values) value = float{T(static_cast<float>(value))};
+      }
+      std::fill(x.dlse.begin(), x.dlse.end(), 0.0);
+      const AttentionPattern pattern = window ? patterns::local(48) : patterns::causal();
+      const Solution exact = solve(x), naive = rounded_at_each_step<T>(x),
+                     ours = run(x, pattern, dtype_of<T>);
+      const auto check = [&](const auto& of, const char* what) {
+        EXPECT_LE(distance(of(ours), of(exact)), 2 * distance(of(naive), of(exact)))
+            << what << " " << width << (window ? " local" : " causal");
+      };
+      check([](const Solution& y) { return y.out; }, "out");
+      check([](const Solution& y) { return y.dq; }, "dq");
+      check([](const Solution& y) { return y.dk; }, "dk");
+      check([](const Solution& y) { return y.dv; }, "dv");
+    }
+  }
+}
+
+TEST(AttentionTensor, ErrorsAreAtMostTwiceThoseOfRoundingAtEachStep) {
+  expect_small_errors<bf16>();
+  expect_small_errors<f16>();
+}
+
 TEST(AttentionTensor, Dropout) {
   for (const PatternCase& c : cases()) {
     for (const int64_t width : {24, 64}) {

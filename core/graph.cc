@@ -1,6 +1,7 @@
 #include "core/graph.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -116,10 +117,40 @@ namespace {
 
 thread_local Graph::Parts* current = nullptr;  // what this thread records
 
+/// Which thread records a device, by the address of its `current`; null: none does.
+std::atomic<const void*>& recorder_of(Device device) {
+  static std::array<std::atomic<const void*>, device_kind_count> recorders{};
+  return recorders[static_cast<size_t>(device.kind)];
+}
+
+constexpr const char* kUsedInBetween =
+    "another thread records a step of {}, of which this would become a part: wait until it has "
+    "done so";
+
+/// Makes this thread the one that records the device, while it lives.
+class Recorder {
+ public:
+  explicit Recorder(Device device) : recorder_(recorder_of(device)) {
+    const void* none = nullptr;
+    require<DeviceError>(recorder_.compare_exchange_strong(none, &current), "graph", kUsedInBetween,
+                         name_of(device));
+    ++recording_threads;
+  }
+  ~Recorder() {
+    --recording_threads;
+    recorder_ = nullptr;
+  }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+ private:
+  std::atomic<const void*>& recorder_;
+};
+
 /// From the first kernel that is recorded to the last.
 class Recording {
  public:
-  explicit Recording(Graph::Parts& parts) : parts_(parts) {
+  explicit Recording(Graph::Parts& parts) : parts_(parts), recorder_(parts.device) {
     parts.region.enter();
     try {
       begin_recording(parts.device);
@@ -129,7 +160,6 @@ class Recording {
     }
     parts.checks.start();
     current = &parts;
-    ++recording_threads;
   }
   ~Recording() {
     if (current == nullptr) return;
@@ -148,13 +178,13 @@ class Recording {
 
  private:
   void leave() {
-    --recording_threads;
     current = nullptr;
     parts_.checks.stop();
     parts_.region.leave();
   }
 
   Graph::Parts& parts_;
+  Recorder recorder_;
 };
 
 std::string place() { return Scope::path().empty() ? "" : " in " + Scope::path(); }
@@ -162,6 +192,10 @@ std::string place() { return Scope::path().empty() ? "" : " in " + Scope::path()
 }  // namespace
 
 void KernelBase::note_recorded(Device device, uint64_t sum) const {
+  if (this == &drop_recording || this == &count_devices) return;  // they submit nothing
+  const void* const recorder = recorder_of(device);
+  require<DeviceError>(recorder == nullptr || recorder == &current, name_, kUsedInBetween,
+                       name_of(device));
   if (current == nullptr || device != current->device) return;
   if (host_) graph::refuse(name_, "the host waits for the device, or gives it numbers of its own");
   current->signature = mixed(mixed(current->signature, name_), sum);

@@ -21,7 +21,9 @@ namespace longspan {
 ///   tensors that f returned are gone;
 /// - numbers that change from replay to replay come from live();
 /// - the host may not read from the device in f, nor give it more than small or constant tensors,
-///   which are taken to be the same in every replay. f's decisions are those of the recording.
+///   which are taken to be the same in every replay. f's decisions are those of the recording;
+/// - no other thread uses the device while f runs: what it calls throws DeviceError.
+/// Graphs may be dropped at any time, in a recording of another too.
 class Graph {
  public:
   /// Calls f; its kernels on `device` are recorded and not run, so replay() to have results. Its
@@ -79,7 +81,8 @@ inline constinit Kernel<void(void** recorded)> end_recording{"end_recording"};
 inline constinit Kernel<void()> abandon_recording{"abandon_recording"};
 /// Submits all that was recorded, in order.
 inline constinit Kernel<void(void* recorded)> replay_recording{"replay_recording"};
-/// Gives it back, once it does not run any more.
+/// Gives it back, once it does not run any more, without waiting for that; while others are
+/// recorded, too. Must not throw.
 inline constinit Kernel<void(void* recorded)> drop_recording{"drop_recording"};
 
 }  // namespace longspan

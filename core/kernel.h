@@ -41,8 +41,8 @@ class KernelBase {
   [[noreturn]] void fail_missing(Device device) const;
   void count(size_t i) { calls_[i].fetch_add(1, std::memory_order_relaxed); }
 
-  /// Throws NotImplemented where this thread records the device and the host has a part in the
-  /// call. `sum` is what tells this call from others, as far as its numbers do.
+  /// Throws where the device is recorded: NotImplemented if by this thread and the host has a part
+  /// in the call, DeviceError if by another. `sum` tells calls apart as far as their numbers do.
   void note_recorded(Device device, uint64_t sum) const;
 
   template <class T>

@@ -261,6 +261,23 @@ void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
   return data;
 }
 
+// The chunk that a block lies in; null where it is the device's own.
+Chunk* chunk_of(Ledger& l, const void* data) {
+  auto at = l.chunks.upper_bound(const_cast<char*>(static_cast<const char*>(data)));
+  if (at == l.chunks.begin()) return nullptr;
+  --at;
+  return at->first + at->second.bytes > data ? &at->second : nullptr;
+}
+
+void give_back(Ledger& l, RegionState* region);
+
+// A block back to its chunk.
+void release_in(Ledger& l, Chunk& chunk, void* data, int64_t block) {
+  RegionState* const region = chunk.owner;
+  chunk.blocks.release(static_cast<char*>(data), block);
+  if (--region->blocks == 0 && region->ended) give_back(l, region);
+}
+
 // Gives back what an ended region has.
 void give_back(Ledger& l, RegionState* region) {
   for (auto at = l.chunks.begin(); at != l.chunks.end();) {
@@ -273,28 +290,27 @@ void give_back(Ledger& l, RegionState* region) {
     at = l.chunks.erase(at);
   }
   for (const auto& [data, bytes] : region->kept) {
-    l.source.release(data, bytes);
-    set_apart(l, -bytes);
+    if (Chunk* chunk = chunk_of(l, data)) {
+      release_in(l, *chunk, data, bytes);
+    } else {
+      l.source.release(data, bytes);
+      set_apart(l, -bytes);
+    }
   }
   delete region;
 }
 
-// Whether a block has come from a region, or is kept by the one that this thread is in.
+// Whether a block goes back to its region, or is kept by the one that this thread is in.
 bool release_apart(Ledger& l, Device device, void* data, int64_t block) {
-  auto at = l.chunks.upper_bound(static_cast<char*>(data));
-  RegionState* region = nullptr;
-  if (at != l.chunks.begin() && std::prev(at)->first + std::prev(at)->second.bytes > data) {
-    Chunk& chunk = std::prev(at)->second;
-    chunk.blocks.release(static_cast<char*>(data), block);
-    region = chunk.owner;
-    --region->blocks;
-  } else if (enters(device)) {
+  Chunk* const chunk = chunk_of(l, data);
+  const bool inside = enters(device);
+  if (chunk == nullptr && !inside) return false;
+  set_apart(l, block);
+  if (inside && (chunk == nullptr || chunk->owner != entered)) {
     entered->kept.emplace_back(data, block);
   } else {
-    return false;
+    release_in(l, *chunk, data, block);
   }
-  set_apart(l, block);
-  if (region != nullptr && region->ended && region->blocks == 0) give_back(l, region);
   return true;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
@@ -183,6 +184,60 @@ TEST_F(Graphs, KeepWhatTheyRead) {
     const Tensor next = full({4096}, 7, DType::f32, cuda);
     EXPECT_EQ(y.to_vector<float>()[9], 6);
     y = {};
+  }
+  EXPECT_EQ(live_there(), before);
+}
+
+// What others call while a thread records would be recorded as well.
+TEST_F(Graphs, TellOtherThreadsToWait) {
+  const Tensor x = there({1, 2, 3});
+  Tensor y;
+  auto other = Graph::record(cuda, [&] { mul(x, 5.0); });
+  other->replay();
+  const auto on_a_thread = [](const std::function<void()>& f) { std::thread(f).join(); };
+  const auto graph = Graph::record(cuda, [&] {
+    y = mul(x, 2.0);
+    on_a_thread([&] {
+      for (const std::function<void()>& use : std::initializer_list<std::function<void()>>{
+               [&] { add(x, x); }, [&] { x.to_vector<float>(); },
+               [&] { Graph::record(cuda, [] {}); }}) {
+        const std::string text = test::message_of<DeviceError>(use);
+        EXPECT_NE(text.find("another thread records a step of cuda"), std::string::npos) << text;
+      }
+      EXPECT_TRUE(is_available(cuda));
+      other.reset();
+    });
+    y = add(y, x);
+  });
+  graph->replay();
+  EXPECT_EQ(y.to_vector<float>(), Floats({3, 6, 9}));
+  on_a_thread([&] { EXPECT_EQ(add(x, x).to_vector<float>(), Floats({2, 4, 6})); });
+  EXPECT_EQ(test::message_of<ValueError>([] {
+              Graph::record(cuda, [] { fail("f", "is broken"); });
+            }).find("f: is broken"),
+            0u);
+  on_a_thread([&] { EXPECT_EQ(mul(x, 2.0).to_vector<float>(), Floats({2, 4, 6})); });
+}
+
+// One whose result is read by what is recorded, and then dropped too.
+TEST_F(Graphs, AreDroppedInARecordingOfAnother) {
+  const int64_t before = live_there();
+  {
+    const Tensor x = there({1, 2, 3});
+    Tensor y, z;
+    auto first = Graph::record(cuda, [&] { y = mul(x, 2.0); });
+    first->replay();
+    const auto second = Graph::record(cuda, [&] {
+      z = add(y, x);
+      y = {};
+      first.reset();
+    });
+    std::vector<Tensor> others;
+    for (int i = 0; i < 100; ++i) others.push_back(full({3}, std::nan(""), DType::f32, cuda));
+    for (int i = 0; i < 2; ++i) {
+      second->replay();
+      EXPECT_EQ(z.to_vector<float>(), Floats({3, 6, 9}));
+    }
   }
   EXPECT_EQ(live_there(), before);
 }

@@ -102,6 +102,39 @@ std::string formula(const SavedTerm& term, const Shape& longer, const TermNames&
   return text;
 }
 
+/// Where a phase asks for memory: of a region, where there is one.
+class Within {
+ public:
+  explicit Within(std::optional<memory::Region>& region) : region_(region) {
+    if (region_) region_->enter();
+  }
+  ~Within() {
+    if (region_) region_->leave();
+  }
+  Within(const Within&) = delete;
+  Within& operator=(const Within&) = delete;
+
+ private:
+  std::optional<memory::Region>& region_;
+};
+
+/// What the two recordings of a step have set apart.
+struct Regions {
+  std::optional<memory::Region> gradients, update;
+
+  /// As StepGraph: a step that runs kernel by kernel tells what the first needs.
+  Regions(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
+          MeasureOptions options) {
+    if (!options.graph) return;
+    options.base = memory_tracker(device).live();
+    options.graph = options.macs = false;
+    options.trace = nullptr;
+    const StepMemory m = measure_step(device, optimizer, loss, options);
+    gradients.emplace(device, std::max(m.forward_peak, m.backward_peak));
+    update.emplace(device, 0);
+  }
+};
+
 /// Bytes of optimiser states that are not on the device: its step count.
 int64_t states_elsewhere(const Optimizer& optimizer, Device device) {
   int64_t bytes = 0;
@@ -120,14 +153,18 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   const Usage& base = options.base;
   MemoryTracker& tracker = memory_tracker(device);
   StepMemory m;
+  int64_t batch = 0;  // that is held twice
+  Regions regions(device, optimizer, loss, options);
   const Usage before = tracker.live();
   m.parameter = before[Category::parameter] - base[Category::parameter];
   tracker.reset_peak();
   {
+    const Within phase(regions.gradients);
     std::optional<MacCounter> macs;
     if (options.macs) macs.emplace();
     const Tensor y = loss();
     m.saved = tracker.live()[Category::saved] - before[Category::saved];
+    if (options.graph) batch = tracker.live()[Category::data] - before[Category::data];
     if (options.trace != nullptr) m.terms = saved_terms(*options.trace);
     if (macs) m.macs = macs->total();
     m.forward_peak = phase_peak(device, base, m);
@@ -137,12 +174,24 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   }
   m.gradient = tracker.live()[Category::gradient] - base[Category::gradient];
   if (options.clip > 0) clip_gradients(optimizer, options.clip);
-  optimizer.step(0);
+  if (regions.gradients) regions.gradients->trim();
+  {
+    const Within phase(regions.update);
+    optimizer.step(0);
+  }
   m.update_peak = phase_peak(device, base, m);
   const int64_t elsewhere = states_elsewhere(optimizer, device);
   m.optimizer = tracker.live()[Category::optimizer] - base[Category::optimizer] + elsewhere;
-  for (int64_t* peak : {&m.forward_peak, &m.backward_peak, &m.update_peak}) *peak += elsewhere;
+  for (int64_t* peak : {&m.forward_peak, &m.backward_peak, &m.update_peak}) {
+    *peak += elsewhere + batch;
+  }
   m.at_peak[Category::optimizer] += elsewhere;
+  m.at_peak[Category::data] += batch;
+  for (std::optional<memory::Region>* region : {&regions.gradients, &regions.update}) {
+    if (!*region) continue;
+    (*region)->trim();
+    m.graph += (*region)->bytes();
+  }
   return m;
 }
 

@@ -32,6 +32,8 @@ struct StepMemory {
   /// phase.
   int64_t forward_peak = 0, backward_peak = 0, update_peak = 0;
   Usage at_peak;  ///< the split at the instant of the largest
+  /// What a recorded step has set apart for good, in all peaks; 0: it runs kernel by kernel.
+  int64_t graph = 0;
   /// Multiply-accumulates of the forward pass, and those that backward runs again.
   int64_t macs = 0, again = 0;
   std::vector<SavedTerm>
@@ -49,6 +51,10 @@ struct MeasureOptions {
   Usage base = {};               ///< what was live before the model was built
   MemoryTrace* trace = nullptr;  ///< for StepMemory::terms
   bool macs = true;  ///< whether to count them, which takes time where sequences are long
+  /// Whether the step is one that StepGraph records: its forward and backward passes, and its
+  /// update, have memory of their own each, and it holds its batch a second time. Numbers that the
+  /// host sends are left out: some KiB, and the constants of the step.
+  bool graph = false;
 };
 
 /// Takes a training step: loss() forward, backward, clipping, and an update with the learning rate

@@ -56,6 +56,7 @@ Members members_of(const Strategy& s, const Largest& most) {
                                                    {"forward_peak", m.forward_peak},
                                                    {"backward_peak", m.backward_peak},
                                                    {"update_peak", m.update_peak},
+                                                   {"graph", m.graph},
                                                    {"macs", m.macs},
                                                    {"macs_again", m.again}};
   for (const auto& [name, value] : bytes) row.push_back({name, value});
@@ -137,6 +138,7 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
                 .c_str());
   std::string text = fmt::format("{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8}", "memory",
                                  "saved", "peak", "parameter", "gradient", "optimizer", "again");
+  if (c.graph) text += fmt::format(" {:>10}", "graph");
   if (budget > 0) text += fmt::format(" {:>10} {:>8}", "longest", "deepest");
   const int64_t longest = budget > 0 ? longest_of(planner) : 0;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -149,6 +151,7 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
     text += fmt::format("\n{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8.2f}", s.name(),
                         bytes_text(m.saved), bytes_text(m.peak()), bytes_text(m.parameter),
                         bytes_text(m.gradient), bytes_text(m.optimizer), m.extra_forward());
+    if (c.graph) text += fmt::format(" {:>10}", bytes_text(m.graph));
     if (budget > 0) {
       text += fmt::format(" {:>10} {:>8}", count_text(most[i].length, longest),
                           count_text(most[i].layers, most_layers));
@@ -156,6 +159,9 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
   }
   std::puts(text.c_str());
   std::puts("again: multiply-accumulates that the backward pass runs again, in forward passes");
+  if (c.graph) {
+    std::puts("graph: set apart for good where a device records the step; the peak has it");
+  }
   std::puts(reversible_note(planner).c_str());
   if (budget > 0) {
     std::puts(fmt::format("longest and deepest: tokens and layers that train within {}",

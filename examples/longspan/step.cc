@@ -119,7 +119,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
       make_optimizer(c.optimizer, named_parameters(*model));
   const std::function<Tensor()> forward = forward_of(*model, c, device);
   const InversionWatch inversion;  // as runs have one
-  MeasureOptions options{.clip = c.optimizer.clip, .base = base, .macs = macs};
+  MeasureOptions options{.clip = c.optimizer.clip, .base = base, .macs = macs, .graph = c.graph && !look};
   if (device != plan_device) measure_step(device, *optimizer, forward, options);
   if (c.accumulate > 1) backward(forward());
   Usage before = memory_tracker(device).live();

@@ -26,6 +26,7 @@
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "train/step_graph.h"
+#include "train/step_memory.h"
 
 namespace longspan {
 namespace {
@@ -375,8 +376,8 @@ TEST_F(Graphs, StepsHaveTheirBits) {
   EXPECT_GT(live_there(), before);
 }
 
-/// Losses and parameters of 24 steps of a decoder with dropout, in its elements and in attention.
-std::vector<Floats> steps_of_a_decoder(bool replay) {
+/// A decoder with dropout, in its elements and in attention.
+Transformer decoder(Device device) {
   TransformerConfig c;
   c.vocab = 61;
   c.n_layer = 2;
@@ -384,8 +385,13 @@ std::vector<Floats> steps_of_a_decoder(bool replay) {
   c.d_model = 64;
   c.d_ff = 96;
   c.n_max = 37;
-  c.dropout = 0.1f;  // of elements and of probabilities
-  Transformer model(c, Init{.gen = Generator{3}, .device = cuda});
+  c.dropout = 0.1f;
+  return Transformer(c, Init{.gen = Generator{3}, .device = device});
+}
+
+/// Losses and parameters of 24 steps of a decoder.
+std::vector<Floats> steps_of_a_decoder(bool replay) {
+  Transformer model = decoder(cuda);
   AdamW optimizer(named_parameters(model));
   StepGraph graph(cuda, optimizer);
   const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
@@ -397,7 +403,7 @@ std::vector<Floats> steps_of_a_decoder(bool replay) {
   for (uint64_t step = 0; step < 24; ++step) {
     std::vector<Tensor> in;
     for (uint64_t i = 0; i < 2; ++i) {
-      in.push_back(to_device(test::some_tokens(3, 37, c.vocab, 2 * step + i), cuda));
+      in.push_back(to_device(test::some_tokens(3, 37, model.vocab(), 2 * step + i), cuda));
     }
     const Generator gen = Generator{5}.fork(step);
     const Tensor loss = replay ? graph.gradients(in, gen, body)[0] : body(in, gen)[0];
@@ -413,6 +419,63 @@ std::vector<Floats> steps_of_a_decoder(bool replay) {
 
 TEST_F(Graphs, TwentyReplaysOfADecoderHaveTheBitsOfItsSteps) {
   EXPECT_EQ(steps_of_a_decoder(true), steps_of_a_decoder(false));
+}
+
+TEST_F(Graphs, RecordedStepsNeedWhatIsMeasured) {
+  const std::pair<const char*, Make> makers[] = {{"adamw", made<AdamW>()}, {"lamb", made<Lamb>()}};
+  for (const auto& [name, make] : makers) {
+    for (const int64_t rows : {1, 16}) {
+      SCOPED_TRACE(fmt::format("{}, {} rows", name, rows));
+      const auto loss_of = [](const Transformer& model, const std::vector<Tensor>& in) {
+        return model.loss(in[0], in[1], {}, {.training = true, .gen = Generator{5}}).loss;
+      };
+      const auto batch = [&] {
+        std::vector<Tensor> in(2);
+        for (Tensor& x : in) {
+          x = to_device(test::some_tokens(rows, 37, 61), cuda);
+          x.set_category(Category::data);
+        }
+        return in;
+      };
+      const int64_t before = live_there();
+      StepMemory measured[2];
+      for (const bool graph : {false, true}) {
+        Transformer model = decoder(cuda);
+        const auto optimizer = make(named_parameters(model));
+        const auto loss = [&] { return loss_of(model, batch()); };
+        MeasureOptions options{.clip = 1};
+        measure_step(cuda, *optimizer, loss, options);  // fills caches
+        options.base = memory_tracker(cuda).live();
+        for (const Category c : {Category::parameter, Category::optimizer}) options.base[c] = 0;
+        options.graph = graph;
+        measured[graph] = measure_step(cuda, *optimizer, loss, options);
+      }
+      EXPECT_EQ(measured[0].graph, 0);
+      EXPECT_EQ(measured[1].saved, measured[0].saved);
+      Transformer model = decoder(cuda);
+      const auto optimizer = make(named_parameters(model));
+      StepGraph graph(cuda, *optimizer);
+      int64_t peak = 0;
+      for (uint64_t step = 0; step < 5; ++step) {
+        memory_tracker(cuda).reset_peak();
+        graph.gradients(batch(), Generator{step}, [&](const auto& in, Generator) {
+          const Tensor loss = loss_of(model, in);
+          backward(loss);
+          return std::vector<Tensor>{loss.detach()};
+        });
+        clip_gradients(*optimizer, 1);
+        graph.update(1e-3);
+        const Usage usage = memory_tracker(cuda).peak();
+        peak = std::max(peak, usage.total() - usage[Category::cache] - before);
+      }
+      ASSERT_TRUE(graph.replays()) << graph.refusal();
+      const int64_t numbers = 64 << 10;  // and constants
+      EXPECT_NEAR(static_cast<double>(measured[1].peak()), static_cast<double>(peak), numbers);
+      EXPECT_NEAR(static_cast<double>(measured[1].graph), static_cast<double>(graph.bytes()),
+                  numbers);
+      EXPECT_GT(peak, measured[0].peak());
+    }
+  }
 }
 
 TEST_F(Graphs, BatchesOfOtherShapesRunAsEver) {

@@ -53,6 +53,27 @@ TEST(Plan, ARunNeedsWhatWasPredicted) {
   }
 }
 
+// What a recorded step has set apart holds all but parameters and optimizer.
+TEST(Plan, ARecordedStepIsCountedWithItsGraph) {
+  const std::vector<std::string> shape = {"memory",   "--json", "--model", "local_transformer",
+                                          "--length", "256",    "--batch", "2"};
+  const Outcome plain = run(shape), recorded = run(with(shape, {"--set", "graph=true"}));
+  ASSERT_EQ(plain.code + recorded.code, 0) << plain.err << recorded.err;
+  for (const std::string strategy : {"standard", "checkpoint", "reversible"}) {
+    const Json a = row_of(plain.out, strategy), b = row_of(recorded.out, strategy);
+    EXPECT_EQ(a["graph"].integer(), 0);
+    EXPECT_EQ(a["saved"], b["saved"]);
+    EXPECT_GE(b["peak"].integer(), a["peak"].integer());
+    EXPECT_GE(b["graph"].integer(),
+              a["peak"].integer() - a["parameter"].integer() - a["optimizer"].integer());
+    EXPECT_LE(b["graph"].integer() + b["parameter"].integer() + b["optimizer"].integer(),
+              b["peak"].integer());
+  }
+  const Outcome table =
+      run({"memory", "--model", "local_transformer", "--length", "256", "--set", "graph=true"});
+  EXPECT_NE(table.out.find("graph: set apart for good"), std::string::npos) << table.out;
+}
+
 /// Peaks of longspan memory --json by strategy.
 int64_t peak_of(const std::vector<std::string>& shape, const std::string& strategy) {
   const Outcome told = run(with({"memory", "--json"}, shape));

@@ -9,7 +9,8 @@
 
 /// Attention for every dtype, width and term, by plain arithmetic on tiles in shared memory. A
 /// block of threads goes through phases, and meets after each. Every sum is one chain in the order
-/// of its keys or queries, so that no bit depends on the layout.
+/// of its keys or queries, so that no bit depends on the layout, but for where it cuts long chains
+/// into stretches (ops/layout_work.h).
 namespace longspan::cuda {
 
 /// Threads of a block.
@@ -76,15 +77,17 @@ struct AttentionArguments {
   A* sums = nullptr;  // of the tables: [B H, splits, R, d + dv + 1]
   int64_t splits = 1;
   A* span_sums = nullptr;  // [B H, T]: gradients of mu, times ramp
-  // Where keys are cut into stretches, results of rows go here instead: [stretches, B H L,
-  // columns], in forward without the division by the sum of weights, and [stretches, B H L, 2]: the
-  // reference of a row in units of log 2, and that sum.
+  // The room of stretches, where their results go instead: [rows or keys, columns], in forward
+  // without the division by the sum of weights, and [rows, 2]: the reference of a row in units of
+  // log 2, and that sum.
   A *wide = nullptr, *statistics = nullptr;
   int32_t* spoilt = nullptr;  // on tensor cores: whether a block met what is not finite
 
   LONGSPAN_HD int64_t table_width() const { return sizes.width + sizes.value_width + 1; }
   /// Columns of `wide` in the pass for dq: also those of the gradient of relation_query.
   LONGSPAN_HD int64_t row_columns() const { return sizes.width * (own_relation_query ? 2 : 1); }
+  /// In the pass over keys: those of dk, of dv, and the gradient of mu, times its ramp.
+  LONGSPAN_HD int64_t key_columns() const { return table_width(); }
 };
 
 /// Sizes of the tiles. A thread of 16 x 16 computes every 16th row and column of a product.
@@ -139,11 +142,12 @@ class General {
   };
 
   /// `shared` holds Tile::bytes(tiles, sums); a pass over gradients needs three tiles.
-  LONGSPAN_HD General(const AttentionArguments<T>& arguments, const AttentionWork& work, A* shared,
+  LONGSPAN_HD General(const AttentionArguments<T>& arguments, const AttentionWork& of, A* shared,
                       int tiles, int64_t sums)
       : x(arguments),
-        head(arguments.sizes, work.b, work.h),
-        number(work.b * arguments.sizes.heads + work.h),
+        work(of),
+        head(arguments.sizes, of.b, of.h),
+        number(of.b * arguments.sizes.heads + of.h),
         factor(static_cast<A>(arguments.sizes.scale * log2_e)) {
     scores = take(shared, R * P);
     bins = take(shared, R * P);
@@ -496,19 +500,18 @@ class General {
 
   // ------------------------------------------------------------------------------ passes
 
-  /// Columns chunk Tile::row_sums of out, of rows `from` .. of a tile and the keys of a stretch;
-  /// chunk 0 also lse.
-  LONGSPAN_HD void forward(int64_t at_tile, int64_t from, int64_t stretch, int64_t chunk) {
+  /// Columns chunk Tile::row_sums of out, of rows `from` .. of a tile; chunk 0 also lse.
+  LONGSPAN_HD void forward(int64_t from, int64_t chunk) {
     constexpr int width = Tile::row_sums, share = K / parts;
     const A hidden = -std::numeric_limits<A>::infinity();
     A *const reference = row_a, *const total = row_b, *const change = row_c;
-    load_rows(at_tile, from);
+    load_rows(work.place, from);
     clear(sum, R * width);
     each(R, [&](int r) {
       reference[r] = hidden;
       total[r] = A(0);
     });
-    KeySteps<K> steps(x.sizes, head, at_tile, stretch);
+    KeySteps<K> steps(x.sizes, head, tile, work.range);
     for (KeyStep step; steps.next(step);) {
       enter(step.segment);
       load_keys(segment, step.k0, step.mask);
@@ -564,8 +567,8 @@ class General {
       if (query[r] < 0 || c >= x.sizes.value_width) return;
       // Without weights sums are 0, or come of a value that is not finite.
       const A y = total[r] == A(0) ? sum[i] * A(0) : sum[i];
-      if (x.wide != nullptr) {
-        x.wide[x.sizes.stretch_row(stretch, number, query[r]) * x.sizes.value_width + c] = y;
+      if (work.room >= 0) {
+        x.wide[(work.room + from + r) * x.sizes.value_width + c] = y;
       } else {
         out[query[r] * x.out.row + c] = static_cast<T>(total[r] == A(0) ? y : y / total[r]);
       }
@@ -574,25 +577,24 @@ class General {
     each(R, [&](int r) {
       if (query[r] < 0) return;
       const A base = reference[r] == hidden ? A(0) : reference[r];
-      const int64_t row = x.sizes.stretch_row(stretch, number, query[r]);
-      if (x.wide != nullptr) {
-        x.statistics[2 * row] = base;
-        x.statistics[2 * row + 1] = total[r];
+      if (work.room >= 0) {
+        A* const to = x.statistics + 2 * (work.room + from + r);
+        to[0] = base;
+        to[1] = total[r];
       } else {
-        x.lse[row] = lse_of(base, total[r]);
+        x.lse[number * x.sizes.queries + query[r]] = lse_of(base, total[r]);
       }
     });
   }
 
   /// Columns chunk Tile::row_sums of dq, or of the gradient of relation_query, of rows `from` .. of
-  /// a tile and the keys of a stretch.
-  LONGSPAN_HD void row_gradients(int64_t at_tile, int64_t from, int64_t stretch, int64_t chunk,
-                                 bool of_relation) {
+  /// a tile.
+  LONGSPAN_HD void row_gradients(int64_t from, int64_t chunk, bool of_relation) {
     constexpr int width = Tile::row_sums;
-    load_rows(at_tile, from);
+    load_rows(work.place, from);
     load_statistics();
     clear(sum, R * width);
-    KeySteps<K> steps(x.sizes, head, at_tile, stretch);
+    KeySteps<K> steps(x.sizes, head, tile, work.range);
     for (KeyStep step; steps.next(step);) {
       enter(step.segment);
       load_keys(segment, step.k0, step.mask);
@@ -611,8 +613,8 @@ class General {
     each(R * width, [&](int i) {
       const int64_t r = i / width, c = chunk * width + i % width;
       if (query[r] < 0 || c >= x.sizes.width) return;
-      if (x.wide != nullptr) {
-        const int64_t row = x.sizes.stretch_row(stretch, number, query[r]);
+      if (work.room >= 0) {
+        const int64_t row = work.room + from + r;
         x.wide[row * x.row_columns() + (of_relation ? x.sizes.width : 0) + c] = sum[i] * scale;
       } else {
         to[query[r] * rows.row + c] = static_cast<T>(sum[i] * scale);
@@ -620,20 +622,23 @@ class General {
     });
   }
 
-  /// Columns chunk Tile::key_sums of dk and dv, of places k0 .. k0 + K of a segment; chunk 0 also
-  /// the gradients of mu.
-  LONGSPAN_HD void key_gradients(int of_segment, int64_t k0, int64_t chunk) {
+  /// Columns chunk Tile::key_sums of dk and dv, of places `from` .. from + K of a step; chunk 0
+  /// also the gradients of mu.
+  LONGSPAN_HD void key_gradients(int64_t from, int64_t chunk) {
     constexpr int width = Tile::key_sums;
+    const WorkPlace place(x.sizes, work.place);
+    const int of_segment = place.segment;
+    const int64_t k0 = place.k0 + from;
     A* const dv_sum = sum + K * width;
     const bool of_span = x.span_sums != nullptr && of_segment == 0 && chunk == 0;
     clear(sum, 2 * K * width);
     clear(span_sum, K);
     load_keys(of_segment, k0, ~uint64_t{0});
-    TileSteps<K> steps(x.sizes, head, of_segment, k0);
+    TileSteps<K> steps(x.sizes, head, of_segment, k0, work.range);
     for (TileStep step; steps.next(step);) {
       const int64_t rows = head.tile_rows(x.sizes, step.tile);
-      for (int64_t from = 0; from < rows; from += R) {
-        load_rows(step.tile, from);
+      for (int64_t row = 0; row < rows; row += R) {
+        load_rows(step.tile, row);
         load_statistics();
         enter(of_segment);
         load_times(k0, step.mask);
@@ -647,9 +652,14 @@ class General {
         add_rows(scores, rows_of(x.dout), chunk * width, width, dv_sum);
       }
     }
+    const bool stretch = work.room >= 0;
+    A* const room = stretch ? x.wide + (work.room + from) * x.key_columns() : nullptr;
     if (of_span) {
       each(K, [&](int j) {
-        if (key[j] >= 0) x.span_sums[number * x.sizes.segment[0].keys + key[j]] = span_sum[j];
+        if (key[j] < 0) return;
+        A& to = stretch ? room[(j + 1) * x.key_columns() - 1]
+                        : x.span_sums[number * x.sizes.segment[0].keys + key[j]];
+        to = span_sum[j];
       });
     }
     const HeadRows<T>&to_k = x.dk[of_segment], &to_v = x.dv[of_segment];
@@ -659,6 +669,12 @@ class General {
     each(K * width, [&](int i) {
       const int64_t j = i / width, c = chunk * width + i % width;
       if (key[j] < 0) return;
+      if (stretch) {
+        A* const to = room + j * x.key_columns() + c;
+        if (c < x.sizes.width) to[0] = sum[i] * scale;
+        if (c < x.sizes.value_width) to[x.sizes.width] = dv_sum[i];
+        return;
+      }
       if (c < x.sizes.width) dk[key[j] * to_k.row + c] = static_cast<T>(sum[i] * scale);
       if (c < x.sizes.value_width) dv[key[j] * to_v.row + c] = static_cast<T>(dv_sum[i]);
     });
@@ -676,7 +692,7 @@ class General {
       for (int64_t from = 0; from < rows; from += R) {
         load_rows(t, from);
         load_statistics();
-        KeySteps<K> steps(x.sizes, head, t, all_stretches);
+        KeySteps<K> steps(x.sizes, head, t);
         for (KeyStep step; steps.next(step);) {
           enter(step.segment);
           int64_t least, most;
@@ -707,6 +723,7 @@ class General {
   }
 
   const AttentionArguments<T>& x;
+  const AttentionWork work;
   const AttentionHead head;
   const int64_t number;  // b H + h
   const A factor;
@@ -741,24 +758,22 @@ struct GeneralPasses {
   static constexpr int64_t key_parts = kernels::kAttentionWorkKeys / Tile::keys;
 
   static LONGSPAN_HD int64_t forward_blocks(const Arguments& x) {
-    return units_of(
-        x.sizes, x.sizes.layout.row_items,
-        ceil_div(x.sizes.value_width, Tile::row_sums) * Tile::parts * x.sizes.stretches());
+    return units_of(x.sizes, x.sizes.layout.row_work,
+                    ceil_div(x.sizes.value_width, Tile::row_sums) * Tile::parts);
   }
   /// Chunks of columns of dq, and then those of the gradient of relation_query.
   static LONGSPAN_HD int64_t row_chunks(const Arguments& x) {
     return ceil_div(x.sizes.width, Tile::row_sums);
   }
   static LONGSPAN_HD int64_t row_blocks(const Arguments& x) {
-    return units_of(
-        x.sizes, x.sizes.layout.row_items,
-        row_chunks(x) * (x.own_relation_query ? 2 : 1) * Tile::parts * x.sizes.stretches());
+    return units_of(x.sizes, x.sizes.layout.row_work,
+                    row_chunks(x) * (x.own_relation_query ? 2 : 1) * Tile::parts);
   }
   static LONGSPAN_HD int64_t key_chunks(const Arguments& x) {
     return ceil_div(most_of(x.sizes.width, x.sizes.value_width), Tile::key_sums);
   }
   static LONGSPAN_HD int64_t key_blocks(const Arguments& x) {
-    return units_of(x.sizes, x.sizes.layout.column_items, key_chunks(x) * key_parts);
+    return units_of(x.sizes, x.sizes.layout.column_work, key_chunks(x) * key_parts);
   }
   static LONGSPAN_HD int64_t table_blocks(const Arguments& x) {
     return ceil_div(x.ids, Tile::keys) * x.splits * x.sizes.head_count() * key_chunks(x);
@@ -766,33 +781,31 @@ struct GeneralPasses {
 
   static LONGSPAN_HD void forward(const Arguments& x, A* shared, int64_t index) {
     const int64_t chunks = ceil_div(x.sizes.value_width, Tile::row_sums);
-    const int64_t pieces = chunks * Tile::parts;
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, pieces * x.sizes.stretches());
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, chunks * Tile::parts);
     General<T> tile(x, work, shared, 2, Tile::rows * Tile::row_sums);
-    const int64_t from = work.chunk % pieces / chunks * Tile::rows;
+    const int64_t from = work.chunk / chunks * Tile::rows;
     if (from >= tile.head.tile_rows(x.sizes, work.place)) return;
-    tile.forward(work.place, from, work.chunk / pieces, work.chunk % chunks);
+    tile.forward(from, work.chunk % chunks);
   }
   static LONGSPAN_HD void row_gradients(const Arguments& x, A* shared, int64_t index) {
     const int64_t chunks = row_chunks(x);
     const int64_t results = chunks * (x.own_relation_query ? 2 : 1);
-    const int64_t pieces = results * Tile::parts;
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, pieces * x.sizes.stretches());
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, results * Tile::parts);
     const bool of_relation = work.chunk % results >= chunks;
     if ((of_relation ? x.drelation_query : x.dq).data == nullptr) return;
     General<T> tile(x, work, shared, 3, Tile::rows * Tile::row_sums);
-    const int64_t from = work.chunk % pieces / results * Tile::rows;
+    const int64_t from = work.chunk / results * Tile::rows;
     if (from >= tile.head.tile_rows(x.sizes, work.place)) return;
-    tile.row_gradients(work.place, from, work.chunk / pieces, work.chunk % chunks, of_relation);
+    tile.row_gradients(from, work.chunk % chunks, of_relation);
   }
   static LONGSPAN_HD void key_gradients(const Arguments& x, A* shared, int64_t index) {
     const int64_t chunks = key_chunks(x);
     const AttentionWork work(x.sizes, x.sizes.layout.column_work, index, chunks * key_parts);
     const WorkPlace at(x.sizes, work.place);
-    const int64_t k0 = at.k0 + work.chunk / chunks * Tile::keys;
-    if (k0 >= x.sizes.segment[at.segment].keys) return;
+    const int64_t from = work.chunk / chunks * Tile::keys;
+    if (at.k0 + from >= x.sizes.segment[at.segment].keys) return;
     General<T> tile(x, work, shared, 3, 2 * Tile::keys * Tile::key_sums);
-    tile.key_gradients(at.segment, k0, work.chunk % chunks);
+    tile.key_gradients(from, work.chunk % chunks);
   }
   static LONGSPAN_HD void table_gradients(const Arguments& x, A* shared, int64_t index) {
     const int64_t panels = ceil_div(x.ids, Tile::keys);
@@ -832,48 +845,103 @@ LONGSPAN_HD void join_row(const HeadRows<T>& out, int64_t heads, int64_t queries
   }
 }
 
-/// Row i of out and lse [B, H, L] from what the stretches gave: columns rank, rank + team, ... of
-/// it. Every sum goes over the stretches in their order.
+/// Row or key `at` of a place that was cut, as its stretches give it.
+struct StretchedRow {
+  int64_t first, step, stretches;
+
+  /// Its row in the room of a stretch.
+  LONGSPAN_HD int64_t of(int64_t stretch) const { return first + stretch * step; }
+  /// The sum of a column of the room, over the stretches in their order.
+  template <class A>
+  LONGSPAN_HD A sum(const A* room, int64_t columns, int64_t column) const {
+    A total = 0;
+    for (int64_t s = 0; s < stretches; ++s) total += room[of(s) * columns + column];
+    return total;
+  }
+};
+
+/// f(cut, query, row) of row i of the tiles that were cut, if there is one: kAttentionTileRows to a
+/// tile.
+template <class F>
+LONGSPAN_HD void visit_cut_row(const AttentionSizes& x, int64_t i, F f) {
+  constexpr int64_t most = kernels::kAttentionTileRows;
+  const CutWork cut(x, x.layout.row_work, i / most);
+  const AttentionHead head(x, cut.b, cut.h);
+  const int64_t at = i % most, rows = head.tile_rows(x, cut.place);
+  if (at >= rows) return;
+  f(cut, head.query(x, head.tile_row(x, cut.place) + at),
+    StretchedRow{cut.room + at, rows, cut.stretches});
+}
+
+/// Row i of those that were cut, of out and lse: columns rank, rank + team, ... of it. Every sum
+/// goes over the stretches in their order.
 template <class T>
 LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
   using A = Accumulator<T>;
-  const A none = -std::numeric_limits<A>::infinity();
-  const int64_t stretches = x.sizes.stretches(), rows = x.sizes.head_count() * x.sizes.queries;
-  const auto base = [&](int64_t s) { return x.statistics[2 * (s * rows + i)]; };
-  const auto weights = [&](int64_t s) { return x.statistics[2 * (s * rows + i) + 1]; };
-  A top = none, total = 0;
-  for (int64_t s = 0; s < stretches; ++s) {
-    if (weights(s) != A(0)) top = most_of(top, base(s));
-  }
-  const auto share = [&](int64_t s) { return weights(s) == A(0) ? A(1) : two_to(base(s) - top); };
-  for (int64_t s = 0; s < stretches; ++s) total += weights(s) * share(s);
-  const int64_t row = i % x.sizes.queries, bh = i / x.sizes.queries, width = x.sizes.value_width;
-  T* const out = x.out.of(bh / x.sizes.heads, bh % x.sizes.heads) + row * x.out.row;
-  for (int64_t c = rank; c < width; c += team) {
-    A sum = 0;
-    for (int64_t s = 0; s < stretches; ++s) {
-      sum = fused(x.wide[(s * rows + i) * width + c], share(s), sum);
+  visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const StretchedRow& row) {
+    const A none = -std::numeric_limits<A>::infinity();
+    const auto base = [&](int64_t s) { return x.statistics[2 * row.of(s)]; };
+    const auto weights = [&](int64_t s) { return x.statistics[2 * row.of(s) + 1]; };
+    A top = none, total = 0;
+    for (int64_t s = 0; s < row.stretches; ++s) {
+      if (weights(s) != A(0)) top = most_of(top, base(s));
     }
-    out[c] = static_cast<T>(total == A(0) ? sum : sum / total);
-  }
-  if (rank == 0) x.lse[i] = lse_of(top, total);
+    const auto share = [&](int64_t s) { return weights(s) == A(0) ? A(1) : two_to(base(s) - top); };
+    for (int64_t s = 0; s < row.stretches; ++s) total += weights(s) * share(s);
+    const int64_t width = x.sizes.value_width;
+    T* const out = x.out.of(cut.b, cut.h) + query * x.out.row;
+    for (int64_t c = rank; c < width; c += team) {
+      A sum = 0;
+      for (int64_t s = 0; s < row.stretches; ++s) {
+        sum = fused(x.wide[row.of(s) * width + c], share(s), sum);
+      }
+      out[c] = static_cast<T>(total == A(0) ? sum : sum / total);
+    }
+    if (rank == 0) {
+      x.lse[(cut.b * x.sizes.heads + cut.h) * x.sizes.queries + query] = lse_of(top, total);
+    }
+  });
 }
 
-/// Row i of `to` [B, H, L, d] as the sum of columns `column` .. of the stretches, in their order.
+/// The same of dq and of the gradient of relation_query.
 template <class T>
-LONGSPAN_HD void add_stretches(const AttentionArguments<T>& x, int64_t column,
-                               const HeadRows<T>& to, int64_t i, int rank, int team) {
-  using A = Accumulator<T>;
-  const int64_t stretches = x.sizes.stretches(), rows = x.sizes.head_count() * x.sizes.queries;
-  const int64_t row = i % x.sizes.queries, bh = i / x.sizes.queries;
-  T* const out = to.of(bh / x.sizes.heads, bh % x.sizes.heads) + row * to.row;
-  for (int64_t c = rank; c < to.width; c += team) {
-    A sum = 0;
-    for (int64_t s = 0; s < stretches; ++s) {
-      sum += x.wide[(s * rows + i) * x.row_columns() + column + c];
+LONGSPAN_HD void add_row_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
+  visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const StretchedRow& row) {
+    const auto write = [&](const HeadRows<T>& to, int64_t column) {
+      if (to.data == nullptr) return;
+      T* const out = to.of(cut.b, cut.h) + query * to.row;
+      for (int64_t c = rank; c < to.width; c += team) {
+        out[c] = static_cast<T>(row.sum(x.wide, x.row_columns(), column + c));
+      }
+    };
+    write(x.dq, 0);
+    write(x.drelation_query, x.sizes.width);
+  });
+}
+
+/// The same of key i of the steps that were cut: of dk, dv and the sums of a span.
+template <class T>
+LONGSPAN_HD void add_key_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
+  constexpr int64_t unit = kernels::kAttentionWorkKeys;
+  const CutWork cut(x.sizes, x.sizes.layout.column_work, i / unit);
+  const AttentionHead head(x.sizes, cut.b, cut.h);
+  const WorkPlace at(x.sizes, cut.place);
+  const SegmentTables& segment = x.sizes.segment[at.segment];
+  if (at.k0 + i % unit >= segment.keys) return;
+  const int64_t key = head.key(x.sizes, at.segment, at.k0 + i % unit), columns = x.key_columns();
+  const StretchedRow row{cut.room + i % unit, unit, cut.stretches};
+  const auto write = [&](const HeadRows<T>& to, int64_t column) {
+    if (to.data == nullptr) return;
+    T* const out = to.of(cut.b, cut.h) + key * to.row;
+    for (int64_t c = rank; c < to.width; c += team) {
+      out[c] = static_cast<T>(row.sum(x.wide, columns, column + c));
     }
-    out[c] = static_cast<T>(sum);
-  }
+  };
+  write(x.dk[at.segment], 0);
+  write(x.dv[at.segment], x.sizes.width);
+  if (rank != 0 || x.span_sums == nullptr || at.segment != 0) return;
+  x.span_sums[(cut.b * x.sizes.heads + cut.h) * segment.keys + key] =
+      row.sum(x.wide, columns, columns - 1);
 }
 
 /// Entry (h, id, c) of the gradient of a table whose columns begin at `column` of x.sums; h is -1
@@ -913,21 +981,22 @@ LONGSPAN_HD Accumulator<T> span_part(const AttentionArguments<T>& x, int64_t b, 
   return total / static_cast<Accumulator<T>>(x.span.ramp);
 }
 
-/// Memory for what the stretches of keys give, while the object lives; none where all keys are one.
+/// The room of the stretches of a list, while the object lives; none where nothing is cut.
 template <class T>
 class StretchRoom {
  public:
   /// Room for rows of `columns`, and in forward for their statistics.
-  StretchRoom(AttentionArguments<T>& x, int64_t columns, bool forward, Device device) {
-    if (x.sizes.stretch == 0) return;
-    const int64_t rows = x.sizes.stretches() * x.sizes.head_count() * x.sizes.queries;
+  StretchRoom(AttentionArguments<T>& x, const WorkTable& list, int64_t columns, bool forward,
+              Device device) {
+    const int64_t rows = list.room * x.sizes.served_by_item();
+    if (rows == 0) return;
     x.wide = take(rows * columns, device);
     if (forward) x.statistics = take(rows * 2, device);
   }
 
  private:
   Accumulator<T>* take(int64_t numbers, Device device) {
-    const auto bytes = most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(Accumulator<T>));
+    const auto bytes = numbers * static_cast<int64_t>(sizeof(Accumulator<T>));
     room_.push_back(std::make_unique<Scratch>(bytes, device));
     return room_.back()->template as<Accumulator<T>>();
   }
@@ -975,6 +1044,9 @@ inline SegmentTables segment_of(const kernels::AttentionSegment& s) {
 inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   const auto& l = in.layout;
   const auto table = [](const ConstView& x) { return x.as<int32_t>(); };
+  const auto work = [&](const kernels::AttentionWorkView& w) {
+    return WorkTable{table(w.items), table(w.cuts), w.items.dim(0), w.cuts.dim(0), w.room};
+  };
   AttentionSizes x;
   x.batch = in.q.dim(0);
   x.heads = in.q.dim(1);
@@ -996,10 +1068,8 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
               table(l.members),
               table(l.order_q),
               table(l.order_k),
-              table(l.row_work),
-              table(l.column_work),
-              l.row_work.dim(0),
-              l.column_work.dim(0),
+              work(l.row_work),
+              work(l.column_work),
               rows,
               columns,
               l.multiplied};
@@ -1008,7 +1078,6 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   x.draws.active = in.dropout.p > 0;
   x.draws.scale = 1 / (1 - in.dropout.p);
   x.scale = in.terms.scale;
-  x.stretch = keys_of_stretch(x.queries, x.segment[0].keys, x.segment[1].keys);
   return x;
 }
 

@@ -23,7 +23,9 @@ template <class T>
 void run(const char* name, AttentionPass pass, const kernels::AttentionInputs& in,
          AttentionArguments<T> x) {
   if (!plain_terms(in)) return launch_terms(name, pass, x, 0);
-  const int64_t blocks = pass == AttentionPass::keys ? column_units(x.sizes) : row_units(x.sizes);
+  const LayoutTables& layout = x.sizes.layout;
+  const int64_t blocks =
+      units_of(x.sizes, pass == AttentionPass::keys ? layout.column_work : layout.row_work);
   const Scratch spoilt(most_of<int64_t>(blocks, 1) * static_cast<int64_t>(sizeof(int32_t)),
                        in.q.device);
   x.spoilt = spoilt.as<int32_t>();

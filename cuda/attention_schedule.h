@@ -40,19 +40,10 @@ LONGSPAN_HD constexpr uint64_t bit_range(int64_t lo, int64_t hi) {
   return hi <= lo ? 0 : (~uint64_t{0} >> (64 - (hi - lo))) << lo;
 }
 
-/// Few queries before many keys are too few blocks for a device: their keys are then cut into
-/// stretches of places, whose results are joined in their order. The keys of a stretch, or 0 where
-/// all are one. Counts of a single head decide, so that no sample's bits depend on the others, and
-/// all stretches' results take an eighth of the elements of k and v at most.
-LONGSPAN_HD constexpr int64_t keys_of_stretch(int64_t queries, int64_t keys, int64_t side_keys) {
-  constexpr int64_t tile = kernels::kAttentionTileRows, least = 8 * tile;
-  if (queries > 4 * tile) return 0;
-  const int64_t stretch = least * most_of<int64_t>(ceil_div(queries, tile), 1);
-  return keys + side_keys >= 2 * stretch ? stretch : 0;
-}
-
-/// In place of the number of one.
-inline constexpr int64_t all_stretches = -1;
+/// Steps of kAttentionWorkKeys places that a tile meets, or tiles that a step meets.
+struct WorkRange {
+  int32_t first = 0, end = kernels::kAllWork;
+};
 
 /// Rows of [B, H, rows, width] with unit last stride.
 template <class T>
@@ -64,11 +55,17 @@ struct HeadRows {
   LONGSPAN_HD T* of(int64_t b, int64_t h) const { return data + b * batch + h * head; }
 };
 
+/// A list of work of a layout, see kernels::AttentionWorkView.
+struct WorkTable {
+  const int32_t *items, *cuts;
+  int64_t item_count, cut_count, room;
+};
+
 /// The tables of a layout, see kernels::AttentionLayoutView.
 struct LayoutTables {
   const int32_t *first_tile, *tiles, *row_start, *runs, *first_column, *col_start, *col_runs,
-      *which, *members, *order_q, *order_k, *row_work, *column_work;
-  int64_t row_items, column_items;    // of the lists of work
+      *which, *members, *order_q, *order_k;
+  WorkTable row_work, column_work;
   int64_t which_rows, which_columns;  // 1 where there is one for all samples, for all heads
   bool multiplied;
 
@@ -127,19 +124,13 @@ struct AttentionSizes {
   LayoutTables layout;
   Draws draws;
   double scale;
-  int64_t stretch;  // keys of a stretch, 0: all
 
   LONGSPAN_HD int64_t head_count() const { return batch * heads; }
-  /// Steps of `unit` places that hold the keys of the first segment, and of all.
+  /// Steps of `unit` places that hold the keys of the first segment.
   LONGSPAN_HD int64_t main_steps(int64_t unit) const { return ceil_div(segment[0].keys, unit); }
-  LONGSPAN_HD int64_t key_steps(int64_t unit) const {
-    return main_steps(unit) + (segments > 1 ? ceil_div(segment[1].keys, unit) : 0);
-  }
-  /// Stretches that keys are cut into; none holds keys of both segments.
-  LONGSPAN_HD int64_t stretches() const { return stretch == 0 ? 1 : key_steps(stretch); }
-  /// A row of [stretches, B, H, L], head = b H + h.
-  LONGSPAN_HD int64_t stretch_row(int64_t number, int64_t head, int64_t query) const {
-    return (number * head_count() + head) * queries + query;
+  /// Heads of samples that an item of a list of work stands for.
+  LONGSPAN_HD int64_t served_by_item() const {
+    return (layout.which_rows > 1 ? 1 : batch) * (layout.which_columns > 1 ? 1 : heads);
   }
 };
 
@@ -243,6 +234,18 @@ struct AttentionHead {
   }
 };
 
+/// The segment of a step of kAttentionWorkKeys places, and its first place.
+struct WorkPlace {
+  int segment;
+  int32_t k0;
+
+  LONGSPAN_HD WorkPlace(const AttentionSizes& x, int64_t step) {
+    const int64_t main = x.main_steps(kernels::kAttentionWorkKeys);
+    segment = step < main ? 0 : 1;
+    k0 = static_cast<int32_t>((step - (segment == 0 ? 0 : main)) * kernels::kAttentionWorkKeys);
+  }
+};
+
 /// Places k0 .. k0 + unit of a segment's keys, of which a tile sees those in `mask`, as far as the
 /// window and masks allow. Full: all of them, whatever the window (but queries may lie beyond the
 /// sample's length).
@@ -253,15 +256,15 @@ struct KeyStep {
   uint64_t mask;
 };
 
-/// The steps of one query tile in a stretch, ascending by segment and place, each once. After the
+/// The steps of one query tile in a range, ascending by segment and place, each once. After the
 /// last one next() is false, whose step has no bits.
 template <int unit>
 class KeySteps {
-  static_assert(unit <= 64);
+  static_assert(unit <= 64 && kernels::kAttentionStretchKeys % unit == 0);
 
  public:
   LONGSPAN_HD KeySteps(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
-                       int64_t stretch)
+                       WorkRange range = {})
       : runs_(x.layout.runs),
         run_(x.layout.row_start[head.first_tile + tile]),
         end_(x.layout.row_start[head.first_tile + tile + 1]),
@@ -269,7 +272,8 @@ class KeySteps {
         side_limit_(head.side_valid),
         main_exact_(head.exact(x, 0)),
         side_exact_(head.exact(x, 1)) {
-    if (x.stretch > 0 && stretch != all_stretches) restrict_to(x, head, tile, stretch);
+    if (range.first > 0) begin_at(x, head, tile, range.first);
+    if (range.end != kernels::kAllWork) end_at(x, head, tile, range.end);
   }
 
   LONGSPAN_HD bool next(KeyStep& step) {
@@ -306,24 +310,25 @@ class KeySteps {
   }
 
  private:
-  LONGSPAN_HD void restrict_to(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
-                               int64_t stretch) {
-    const int64_t main = x.main_steps(x.stretch);
-    segment_ = stretch < main ? 0 : 1;
-    const int64_t from = (segment_ == 0 ? stretch : stretch - main) * x.stretch;
-    at_ = static_cast<int32_t>(from);  // a multiple of every unit
-    const auto limit = static_cast<int32_t>(
-        least_of<int64_t>(segment_ == 0 ? main_limit_ : side_limit_, from + x.stretch));
-    if (segment_ == 0) {
-      main_limit_ = limit;
-    } else {
-      side_limit_ = limit;
-    }
+  /// Steps before the one of this number are left out, whose place is a multiple of every unit.
+  LONGSPAN_HD void begin_at(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
+                            int32_t step) {
+    const WorkPlace from(x, step);
+    segment_ = from.segment;
+    at_ = from.k0;
     const int32_t first = run_;
     run_ = head.run_after(x, tile, segment_, at_);
     const int32_t* const before = runs_ + kRunFields * (run_ - 1);
     if (run_ > first && before[2] == segment_ && before[0] + before[1] > at_) --run_;
-    end_ = most_of(run_, head.run_after(x, tile, segment_, limit - 1));
+  }
+  /// And those from this one on.
+  LONGSPAN_HD void end_at(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
+                          int32_t step) {
+    const WorkPlace to(x, step);
+    const int32_t limit = least_of(to.segment == 0 ? main_limit_ : side_limit_, to.k0);
+    if (to.segment == 0) main_limit_ = limit;
+    if (to.segment == 1) side_limit_ = limit;
+    end_ = most_of(run_, head.run_after(x, tile, to.segment, limit - 1));
   }
 
   const int32_t* runs_;
@@ -338,15 +343,18 @@ struct TileStep {
   uint64_t mask;
 };
 
-/// The query tiles that see some of the places k0 .. k0 + unit of a segment, ascending, each once.
-/// k0 is a multiple of unit.
+/// The query tiles of a range that see some of the places k0 .. k0 + unit of a segment, ascending,
+/// each once. k0 is a multiple of unit.
 template <int unit>
 class TileSteps {
   static_assert(unit <= 64 && kernels::kAttentionColumnKeys % unit == 0);
 
  public:
-  LONGSPAN_HD TileSteps(const AttentionSizes& x, const AttentionHead& head, int segment, int64_t k0)
-      : k0_(static_cast<int32_t>(k0)),
+  LONGSPAN_HD TileSteps(const AttentionSizes& x, const AttentionHead& head, int segment, int64_t k0,
+                        WorkRange range = {})
+      : tile_(range.first),
+        last_(range.end),
+        k0_(static_cast<int32_t>(k0)),
         limit_(head.key_end(x, segment)),
         exact_(head.exact(x, segment)) {
     constexpr int64_t keys = kernels::kAttentionColumnKeys;
@@ -359,7 +367,7 @@ class TileSteps {
   LONGSPAN_HD bool next(TileStep& step) {
     // Entries ascend by their first tile; those before begin_ have ended.
     while (begin_ < end_ && last_of(begin_) <= tile_) ++begin_;
-    int32_t least = INT32_MAX;
+    int32_t least = last_;
     uint64_t mask = 0;
     bool full = false;
     for (int32_t e = begin_; e < end_ && runs_[kColumnRunFields * e] <= most_of(least, tile_);
@@ -380,7 +388,7 @@ class TileSteps {
       mask |= bits;
       full = full || (exact_ && lo == 0 && hi == unit && runs_[kColumnRunFields * e + 5] == 0);
     }
-    if (mask == 0) return false;
+    if (least == last_) return false;
     step = {least, full, mask};
     tile_ = least + 1;
     return true;
@@ -392,14 +400,16 @@ class TileSteps {
   }
 
   const int32_t* runs_;
-  int32_t begin_, end_, tile_ = 0, k0_, limit_;
+  int32_t begin_, end_, tile_, last_, k0_, limit_;
   bool exact_;
 };
 
 /// One unit of work of a grid: a head, a place along its queries or keys, and one of several
 /// chunks.
 struct AttentionWork {
-  int64_t b, h, place, chunk;
+  int64_t b = 0, h = 0, place = 0, chunk = 0;
+  WorkRange range;    // of what the place meets
+  int64_t room = -1;  // the first row of its results in the room of stretches; -1: it is whole
 
   /// Places in order. Neighbouring units take the same place of different heads.
   LONGSPAN_HD AttentionWork(const AttentionSizes& x, int64_t index, int64_t chunks)
@@ -408,49 +418,53 @@ struct AttentionWork {
         place(index / x.head_count() / chunks),
         chunk(index / x.head_count() % chunks) {}
 
-  /// Those of a list of the layout in its order, so that the longest begin first; neighbouring
-  /// units are the heads that an item stands for.
-  LONGSPAN_HD AttentionWork(const AttentionSizes& x, const int32_t* list, int64_t index,
+  /// The items of a list in its order, so that the longest begin first; neighbouring units are the
+  /// heads that an item stands for.
+  LONGSPAN_HD AttentionWork(const AttentionSizes& x, const WorkTable& list, int64_t index,
                             int64_t chunks) {
-    const LayoutTables& t = x.layout;
-    const int64_t heads = t.which_columns > 1 ? 1 : x.heads, served = served_by_item(x);
-    const int64_t one = index % served;
+    const int64_t served = x.served_by_item(), one = index % served;
     index /= served;
     chunk = index % chunks;
-    const int32_t* const item = list + 2 * (index / chunks);
-    b = t.which_rows > 1 ? item[0] / t.which_columns : one / heads;
-    h = t.which_columns > 1 ? item[0] % t.which_columns : one % heads;
+    const int32_t* const item = list.items + kernels::kWorkFields * (index / chunks);
+    set_head(x, item[0], one);
     place = item[1];
+    range = {item[2], item[3]};
+    if (item[4] >= 0) room = one * list.room + item[4];
   }
-  /// Heads of samples that one item stands for.
-  LONGSPAN_HD static int64_t served_by_item(const AttentionSizes& x) {
-    return (x.layout.which_rows > 1 ? 1 : x.batch) * (x.layout.which_columns > 1 ? 1 : x.heads);
+
+ protected:
+  AttentionWork() = default;
+  /// One of the heads that an entry of `which` stands for.
+  LONGSPAN_HD void set_head(const AttentionSizes& x, int32_t entry, int64_t one) {
+    const LayoutTables& t = x.layout;
+    const int64_t heads = t.which_columns > 1 ? 1 : x.heads;
+    b = t.which_rows > 1 ? entry / t.which_columns : one / heads;
+    h = t.which_columns > 1 ? entry % t.which_columns : one % heads;
+  }
+};
+
+/// A place that was cut: its stretches' results lie one after the other.
+struct CutWork : AttentionWork {
+  int64_t stretches = 0;
+
+  LONGSPAN_HD CutWork(const AttentionSizes& x, const WorkTable& list, int64_t index) {
+    const int64_t served = x.served_by_item(), one = index % served;
+    const int32_t* const cut = list.cuts + kernels::kCutFields * (index / served);
+    set_head(x, cut[0], one);
+    place = cut[1];
+    room = one * list.room + cut[2];
+    stretches = cut[3];
   }
 };
 
-/// Units of a list of `items`.
-LONGSPAN_HD inline int64_t units_of(const AttentionSizes& x, int64_t items, int64_t chunks = 1) {
-  return items * AttentionWork::served_by_item(x) * chunks;
+/// Units of a list.
+LONGSPAN_HD inline int64_t units_of(const AttentionSizes& x, const WorkTable& list,
+                                    int64_t chunks = 1) {
+  return list.item_count * x.served_by_item() * chunks;
 }
-
-/// Those of tiles and stretches of keys, and of steps of keys.
-LONGSPAN_HD inline int64_t row_units(const AttentionSizes& x) {
-  return units_of(x, x.layout.row_items, x.stretches());
+/// Places that were cut, of all heads.
+LONGSPAN_HD inline int64_t cuts_of(const AttentionSizes& x, const WorkTable& list) {
+  return list.cut_count * x.served_by_item();
 }
-LONGSPAN_HD inline int64_t column_units(const AttentionSizes& x) {
-  return units_of(x, x.layout.column_items);
-}
-
-/// The segment of a step of the list of columns, and its first place.
-struct WorkPlace {
-  int segment;
-  int32_t k0;
-
-  LONGSPAN_HD WorkPlace(const AttentionSizes& x, int64_t step) {
-    const int64_t main = x.main_steps(kernels::kAttentionWorkKeys);
-    segment = step < main ? 0 : 1;
-    k0 = static_cast<int32_t>((step - (segment == 0 ? 0 : main)) * kernels::kAttentionWorkKeys);
-  }
-};
 
 }  // namespace longspan::cuda

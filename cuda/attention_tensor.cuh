@@ -158,24 +158,40 @@ class TensorPass {
   }
 
   /// Where the sums of a query go in forward, and their factor; the first lane of a row notes the
-  /// sum of its weights and what they are relative to.
-  LONGSPAN_HD int64_t output_row(int64_t stretch, int32_t query, float base, float all, bool first,
+  /// sum of its weights and what they are relative to. `room`: its row in the room of stretches.
+  LONGSPAN_HD int64_t output_row(int64_t room, int32_t query, float base, float all, bool first,
                                  float& scale) const {
     const auto kept = static_cast<float>(x.sizes.draws.scale);
-    const int64_t at = x.sizes.stretch_row(stretch, number, query);
-    if (x.wide != nullptr) {
+    if (room >= 0) {
       scale = all == 0 ? 0.0f : kept;
       if (first) {
-        x.statistics[2 * at] = base;
-        x.statistics[2 * at + 1] = all;
+        x.statistics[2 * room] = base;
+        x.statistics[2 * room + 1] = all;
       }
-      return at * x.sizes.value_width;
+      return room * x.sizes.value_width;
     }
     scale = all == 0 ? 0.0f : kept / all;
-    if (first) x.lse[at] = lse_of(base, all);
+    if (first) x.lse[int64_t{number} * x.sizes.queries + query] = lse_of(base, all);
     return int64_t{query} * x.out.row;
   }
 
+  /// Gradients of a warp's 16 keys, from `own` on of those of a block, by a factor; of a stretch
+  /// to columns `column` .. of its room.
+  LONGSPAN_HD void write_keys(const Fragments<1, W / 8>& sum, const HeadRows<T>& to, double times,
+                              const int32_t* keys, int own, int64_t room, int32_t column) const {
+    if (to.data == nullptr) return;
+    const auto row = [&](int, int half, float& scale) -> int64_t {
+      const int at = own + 8 * half + thread_index() % 32 / 4;
+      scale = static_cast<float>(times);
+      if (keys[at] < 0) return -1;
+      return room >= 0 ? (room + at) * x.key_columns() + column : int64_t{keys[at]} * to.row;
+    };
+    if (room >= 0) {
+      write<1>(sum, to.width, row, x.wide);
+    } else {
+      write<1>(sum, to.width, row, to.of(head.b, head.h));
+    }
+  }
   /// See write_rows().
   template <int m, class To, class Row>
   LONGSPAN_HD void write(const Fragments<m, W / 8>& sum, int32_t width, Row row, To* to) const {
@@ -210,7 +226,7 @@ struct TensorForward {
   struct alignas(16) Shared {
     uint16_t q[rows * W], k[keys * W], v[keys * W];
     AttentionHead head;
-    int64_t stretch;
+    int64_t room;
     Ahead<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[kernels::kAttentionSegments][rows];
@@ -218,15 +234,17 @@ struct TensorForward {
     float weight[2][keys];
   };
 
-  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) { return row_units(x.sizes); }
+  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
+    return units_of(x.sizes, x.sizes.layout.row_work);
+  }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, x.sizes.stretches());
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, 1);
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (thread_index() == 0) {
       shared.head = AttentionHead(x.sizes, work.b, work.h);
-      shared.stretch = work.chunk;
+      shared.room = work.room;
     }
     block_barrier();
     const AttentionHead& head = shared.head;
@@ -237,7 +255,7 @@ struct TensorForward {
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16 * m, t = lane % 4 * 2;
     const bool active = own < count;
 
-    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.chunk));
+    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.range));
     block_barrier();
     const auto copy_keys = [&](const HeadRows<const T>* from, const KeyStep& s,
                                const SharedRows<W>& to) {
@@ -333,9 +351,10 @@ struct TensorForward {
       if (shared.query[r] < 0) return -1;
       if (!sees_any(shared, x.sizes.segments, r)) all = 0;
       const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
-      return common.output_row(shared.stretch, shared.query[r], base, all, t == 0, scale);
+      const int64_t room = shared.room >= 0 ? shared.room + r : -1;
+      return common.output_row(room, shared.query[r], base, all, t == 0, scale);
     };
-    if (x.wide != nullptr) {
+    if (shared.room >= 0) {
       common.template write<m>(sum, x.sizes.value_width, row, x.wide);
     } else {
       common.template write<m>(sum, x.sizes.value_width, row, x.out.of(head.b, head.h));
@@ -398,7 +417,7 @@ struct TensorRowGradients {
   static_assert(rows == warps * 16 * m);
   struct alignas(16) Shared {
     uint16_t q[rows * W], dout[rows * W], k[2][keys * W], v[2][keys * W];
-    int64_t stretch;
+    int64_t room;
     Ahead<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[kernels::kAttentionSegments][rows];
@@ -407,22 +426,24 @@ struct TensorRowGradients {
     float weight[2][keys];
   };
 
-  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) { return row_units(x.sizes); }
+  static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
+    return units_of(x.sizes, x.sizes.layout.row_work);
+  }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
                               int64_t index) {
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, x.sizes.stretches());
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, 1);
     const AttentionHead head(x.sizes, work.b, work.h);
     const TensorPass<T, W> common(x, head);
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (thread_index() == 0) shared.stretch = work.chunk;
+    if (thread_index() == 0) shared.room = work.room;
     const SharedRows<W> q{shared.q}, dout{shared.dout};
     const int32_t first = head.tile_row(x.sizes, work.place),
                   count = head.tile_rows(x.sizes, work.place);
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16 * m;
     const bool active = own < count;
 
-    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.chunk));
+    shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.range));
     block_barrier();
     const auto fetch = [&](const KeyStep& s, int to) {
       const int zero = unknown_zero(s.k0);
@@ -485,14 +506,13 @@ struct TensorRowGradients {
     note_spoilt(x, index, spoilt(sum));
     if (!active) return;
     const auto row = [&](int i, int half, float& scale) -> int64_t {
-      const int32_t of = shared.query[own + 16 * i + 8 * half + lane / 4];
+      const int r = own + 16 * i + 8 * half + lane / 4;
+      const int32_t of = shared.query[r];
       scale = static_cast<float>(x.sizes.scale);
       if (of < 0) return -1;
-      return x.wide != nullptr
-                 ? x.sizes.stretch_row(shared.stretch, common.number, of) * x.sizes.width
-                 : int64_t{of} * x.dq.row;
+      return shared.room >= 0 ? (shared.room + r) * x.sizes.width : int64_t{of} * x.dq.row;
     };
-    if (x.wide != nullptr) {
+    if (shared.room >= 0) {
       common.template write<m>(sum, x.sizes.width, row, x.wide);
     } else {
       common.template write<m>(sum, x.sizes.width, row, x.dq.of(head.b, head.h));
@@ -566,9 +586,10 @@ struct TensorKeyGradients {
     TileStep step;
     int32_t first, end;
 
-    LONGSPAN_HD Pieces(const AttentionSizes& x, const AttentionHead& head, int segment, int32_t k0)
+    LONGSPAN_HD Pieces(const AttentionSizes& x, const AttentionHead& head, int segment, int32_t k0,
+                       WorkRange range)
         : tiles(x.layout.tiles + 2 * head.first_tile),
-          steps(x, head, segment, k0),
+          steps(x, head, segment, k0, range),
           step{0, false, 0},
           first(0),
           end(0) {}
@@ -588,6 +609,7 @@ struct TensorKeyGradients {
   };
   struct alignas(16) Shared {
     uint16_t k[keys * W], v[keys * W], q[2][rows * W], dout[2][rows * W];
+    int64_t room;
     Ahead<Pieces, Piece> ahead;
     int32_t query[2][rows];
     KeyInterval seen[2][rows];
@@ -597,7 +619,7 @@ struct TensorKeyGradients {
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return column_units(x.sizes);
+    return units_of(x.sizes, x.sizes.layout.column_work);
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory,
@@ -610,9 +632,10 @@ struct TensorKeyGradients {
     const WorkPlace at_keys(x.sizes, work.place);
     const int segment = at_keys.segment;
     const int32_t k0 = at_keys.k0;
-    const int lane = thread_index() % 32, own = thread_index() / 32 * 16;
+    const int own = thread_index() / 32 * 16;
 
-    shared.ahead.begin(Pieces(x.sizes, head, segment, k0));
+    if (thread_index() == 0) shared.room = work.room;
+    shared.ahead.begin(Pieces(x.sizes, head, segment, k0, work.range));
     block_barrier();
     const auto fetch = [&](const Piece& p, int to) {
       const auto query = [&](int r) { return common.valid_query(p.first + r, p.end); };
@@ -668,18 +691,9 @@ struct TensorKeyGradients {
     }
     wait_for_copies<0>();
     note_spoilt(x, index, spoilt(dk) || spoilt(dv));
-    const auto write = [&](const Fragments<1, W / 8>& sum, const HeadRows<T>& to, double factor) {
-      common.template write<1>(
-          sum, to.width,
-          [&](int, int half, float& scale) -> int64_t {
-            const int32_t j = shared.key[own + 8 * half + lane / 4];
-            scale = static_cast<float>(factor);
-            return j < 0 ? -1 : int64_t{j} * to.row;
-          },
-          to.of(head.b, head.h));
-    };
-    write(dk, x.dk[segment], x.sizes.scale);
-    write(dv, x.dv[segment], x.sizes.draws.scale);
+    common.write_keys(dk, x.dk[segment], x.sizes.scale, shared.key, own, shared.room, 0);
+    common.write_keys(dv, x.dv[segment], x.sizes.draws.scale, shared.key, own, shared.room,
+                      x.sizes.width);
   }
 
  private:

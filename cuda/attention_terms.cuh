@@ -429,16 +429,15 @@ struct TermsForward : TermRows<T, W> {
   using typename Half::Shared;
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return units_of(x.sizes, x.sizes.layout.row_items, pieces * x.sizes.stretches());
+    return units_of(x.sizes, x.sizes.layout.row_work, pieces);
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory, int64_t index,
                               bool careful) {
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, pieces * x.sizes.stretches());
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, pieces);
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const AttentionHead& head = Half::head_of(x, shared, work);
-    const int from = static_cast<int>(work.chunk % pieces) * rows;
-    const int64_t stretch = work.chunk / pieces;
+    const int from = static_cast<int>(work.chunk) * rows;
     const int count = head.tile_rows(x.sizes, work.place) - from;
     if (count <= 0) return;
     const int32_t first = head.tile_row(x.sizes, work.place) + from;
@@ -453,7 +452,7 @@ struct TermsForward : TermRows<T, W> {
       clear<1, W / 8>(sum);
       reference[0][0] = reference[0][1] = hidden;
       total[0][0] = total[0][1] = 0;
-      shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, stretch));
+      shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.range));
       block_barrier();
       int segment = -1;
       for (int at = 0; shared.ahead.at(at).mask != 0; ++at) {
@@ -481,9 +480,10 @@ struct TermsForward : TermRows<T, W> {
       const float all = over_row(total[0][half], [](float a, float b) { return a + b; });
       if (query < 0) return -1;
       const float base = reference[0][half] == hidden ? 0.0f : reference[0][half];
-      return pass.output_row(stretch, query, base, all, lane % 4 == 0, scale);
+      const int64_t room = work.room >= 0 ? work.room + from + own + 8 * half + lane / 4 : -1;
+      return pass.output_row(room, query, base, all, lane % 4 == 0, scale);
     };
-    if (x.wide != nullptr) {
+    if (work.room >= 0) {
       pass.template write<1>(sum, x.sizes.value_width, row, x.wide);
     } else {
       pass.template write<1>(sum, x.sizes.value_width, row, x.out.of(head.b, head.h));
@@ -538,20 +538,18 @@ struct TermsRowGradients : TermRows<T, W> {
     return x.own_relation_query ? 2 : 1;
   }
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return units_of(x.sizes, x.sizes.layout.row_items, pieces * results(x) * x.sizes.stretches());
+    return units_of(x.sizes, x.sizes.layout.row_work, pieces * results(x));
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory, int64_t index,
                               bool careful) {
-    const int64_t chunks = pieces * results(x);
-    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, chunks * x.sizes.stretches());
-    const bool of_relation = work.chunk % chunks >= pieces;
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, pieces * results(x));
+    const bool of_relation = work.chunk >= pieces;
     const HeadRows<T>& to = of_relation ? x.drelation_query : x.dq;
     if (to.data == nullptr) return;
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const AttentionHead& head = Half::head_of(x, shared, work);
     const int from = static_cast<int>(work.chunk % pieces) * rows;
-    const int64_t stretch = work.chunk / chunks;
     const int count = head.tile_rows(x.sizes, work.place) - from;
     if (count <= 0) return;
     const int32_t first = head.tile_row(x.sizes, work.place) + from;
@@ -562,7 +560,7 @@ struct TermsRowGradients : TermRows<T, W> {
     Fragments<1, W / 8> sum;
     for (;; careful = true) {
       clear<1, W / 8>(sum);
-      shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, stretch));
+      shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.range));
       block_barrier();
       int segment = -1;
       for (int at = 0; shared.ahead.at(at).mask != 0; ++at) {
@@ -588,11 +586,11 @@ struct TermsRowGradients : TermRows<T, W> {
       const int32_t query = shared.notes.query[own + 8 * half + lane / 4];
       scale = static_cast<float>(x.sizes.scale);
       if (query < 0) return -1;
-      if (x.wide == nullptr) return int64_t{query} * to.row;
-      return x.sizes.stretch_row(stretch, pass.number, query) * x.row_columns() +
+      if (work.room < 0) return int64_t{query} * to.row;
+      return (work.room + from + own + 8 * half + lane / 4) * x.row_columns() +
              (of_relation ? x.sizes.width : 0);
     };
-    if (x.wide != nullptr) {
+    if (work.room >= 0) {
       pass.template write<1>(sum, x.sizes.width, row, x.wide);
     } else {
       pass.template write<1>(sum, x.sizes.width, row, to.of(head.b, head.h));
@@ -617,7 +615,7 @@ struct TermsKeyGradients {
   };
 
   static LONGSPAN_HD int64_t blocks(const AttentionArguments<T>& x) {
-    return column_units(x.sizes);
+    return units_of(x.sizes, x.sizes.layout.column_work);
   }
 
   static LONGSPAN_HD void run(const AttentionArguments<T>& x, unsigned char* memory, int64_t index,
@@ -644,7 +642,7 @@ struct TermsKeyGradients {
       clear<1, W / 8>(dk);
       clear<1, W / 8>(dv);
       dmu[0] = dmu[1] = 0;
-      TileSteps<keys> steps(x.sizes, head, segment, k0);
+      TileSteps<keys> steps(x.sizes, head, segment, k0, work.range);
       for (TileStep step; steps.next(step);) {
         const int32_t begin = head.tile_row(x.sizes, step.tile),
                       end = begin + head.tile_rows(x.sizes, step.tile);
@@ -673,20 +671,10 @@ struct TermsKeyGradients {
       if (!any_thread(spoilt(dk) || spoilt(dv)) || careful) break;
     }
     wait_for_copies<0>();  // where there was no row
-    if (x.span_sums != nullptr && segment == 0) write_span(pass, dmu);
-    const auto write = [&](const Fragments<1, W / 8>& sum, const HeadRows<T>& to, double factor) {
-      if (to.data == nullptr) return;
-      pass.template write<1>(
-          sum, to.width,
-          [&](int, int half, float& scale) -> int64_t {
-            const int32_t j = shared.notes.key[own + 8 * half + thread_index() % 32 / 4];
-            scale = static_cast<float>(factor);
-            return j < 0 ? -1 : int64_t{j} * to.row;
-          },
-          to.of(head.b, head.h));
-    };
-    write(dk, x.dk[segment], x.sizes.scale);
-    write(dv, x.dv[segment], x.sizes.draws.scale);
+    if (x.span_sums != nullptr && segment == 0) write_span(pass, work.room, dmu);
+    const int32_t* const noted = shared.notes.key;
+    pass.write_keys(dk, x.dk[segment], x.sizes.scale, noted, own, work.room, 0);
+    pass.write_keys(dv, x.dv[segment], x.sizes.draws.scale, noted, own, work.room, x.sizes.width);
   }
 
  private:
@@ -709,13 +697,17 @@ struct TermsKeyGradients {
     wait_for_copies<0>();
     block_barrier();
   }
-  static LONGSPAN_HD void write_span(const Pass& pass, const float (&dmu)[2]) {
+  static LONGSPAN_HD void write_span(const Pass& pass, int64_t room, const float (&dmu)[2]) {
+    const auto& x = pass.x;
     LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
       const int lane = thread_index() % 32;
       const float total = over_row(dmu[half], [](float a, float b) { return a + b; });
-      const int32_t j = pass.notes.key[pass.own + 8 * half + lane / 4];
+      const int at = pass.own + 8 * half + lane / 4;
+      const int32_t j = pass.notes.key[at];
       if (lane % 4 != 0 || j < 0) continue;
-      pass.x.span_sums[int64_t{pass.number} * pass.x.sizes.segment[0].keys + j] = total;
+      float& to = room >= 0 ? x.wide[(room + at + 1) * x.key_columns() - 1]
+                            : x.span_sums[int64_t{pass.number} * x.sizes.segment[0].keys + j];
+      to = total;
     }
   }
 };
@@ -767,7 +759,7 @@ struct TermsTableGradients : TermRows<T, W> {
         wait_for_copies<0>();  // where no step followed
         block_barrier();       // nobody reads the rows before
         Half::load_rows(pass, shared, first, first + count, true);
-        KeySteps<keys> steps(x.sizes, head, at / 2, all_stretches);
+        KeySteps<keys> steps(x.sizes, head, at / 2);
         int segment = -1;
         for (KeyStep step; steps.next(step);) {
           if (!reaches(pass, first, step, id0)) continue;
@@ -862,7 +854,7 @@ LONGSPAN_HD inline void run_terms(const AttentionArguments<T>& x, unsigned char*
   }
   while (unit < end) {
     if (!again || x.spoilt[unit] != 0) {
-      const int64_t served = AttentionWork::served_by_item(x.sizes);
+      const int64_t served = x.sizes.served_by_item();
       const int64_t index = (unit / served * P::pieces + piece) * served + unit % served;
       P::run(x, memory, again ? index : block, again);
       block_barrier();

@@ -65,28 +65,17 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
-/// out and lse from what the stretches of keys gave: a warp for each row.
-template <class T>
+/// The results of a pass from those of its stretches: a warp for each row or key that was cut.
+template <class T, Pass pass>
 __global__ void __launch_bounds__(general_threads)
-    join_stretches_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t rows) {
+    stretches_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t rows) {
   const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32; i < rows;
        i += step) {
-    join_stretches(x, i, lane, 32);
-  }
-}
-
-/// Rows `to` of a gradient, whose sums begin at `column` of what the stretches gave.
-template <class T>
-__global__ void __launch_bounds__(general_threads)
-    add_stretches_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t column,
-                         HeadRows<T> to, int64_t rows) {
-  const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32; i < rows;
-       i += step) {
-    add_stretches(x, column, to, i, lane, 32);
+    if constexpr (pass == Pass::forward) join_stretches(x, i, lane, 32);
+    if constexpr (pass == Pass::rows) add_row_stretches(x, i, lane, 32);
+    if constexpr (pass == Pass::keys) add_key_stretches(x, i, lane, 32);
   }
 }
 
@@ -119,10 +108,10 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
-/// A pass on tensor cores, or by the general path.
+/// A pass on tensor cores, or by the general path, but for what joins its stretches.
 template <Pass pass, class T>
-void run_pass(const char* name, const AttentionInputs& in, bool on_tensor_cores,
-              const AttentionArguments<T>& x) {
+void run_pieces(const char* name, const AttentionInputs& in, bool on_tensor_cores,
+                const AttentionArguments<T>& x) {
   if constexpr (sizeof(T) == 2) {
     if (on_tensor_cores) return run_tensor(name, pass, in, x);
   }
@@ -138,6 +127,20 @@ void run_pass(const char* name, const AttentionInputs& in, bool on_tensor_cores,
   if constexpr (pass == Pass::tables) go(Passes::table_blocks(x), Tile::tables_bytes);
 }
 
+/// A pass over rows or keys, given all but the room of its stretches, of rows of so many columns.
+template <Pass pass, class T>
+void run_pass(const char* name, const AttentionInputs& in, bool on_tensor_cores,
+              AttentionArguments<T>& x, int64_t columns) {
+  constexpr bool of_keys = pass == Pass::keys;
+  const WorkTable& list = of_keys ? x.sizes.layout.column_work : x.sizes.layout.row_work;
+  const StretchRoom<T> room(x, list, columns, pass == Pass::forward, in.q.device);
+  run_pieces<pass>(name, in, on_tensor_cores, x);
+  const int64_t rows = cuts_of(x.sizes, list) *
+                       (of_keys ? kernels::kAttentionWorkKeys : kernels::kAttentionTileRows);
+  launch(name, stretches_kernel<T, pass>, dim3(blocks_for(rows, general_threads / 32)),
+         general_threads, 0, x, rows);
+}
+
 template <class T>
 void forward_of(const AttentionInputs& in, const View& out, const View& lse) {
   using A = Accumulator<T>;
@@ -145,12 +148,7 @@ void forward_of(const AttentionInputs& in, const View& out, const View& lse) {
   constexpr const char* name = "block_attention_forward";
   x.out = head_rows<T>(out);
   x.lse = lse.as<A>();
-  const StretchRoom<T> room(x, x.sizes.value_width, true, in.q.device);
-  run_pass<Pass::forward>(name, in, tensor_serves_forward(in, out), x);
-  if (x.wide == nullptr) return;
-  const int64_t rows = x.sizes.head_count() * x.sizes.queries;
-  launch(name, join_stretches_kernel<T>, dim3(blocks_for(rows, general_threads / 32)),
-         general_threads, 0, x, rows);
+  run_pass<Pass::forward>(name, in, tensor_serves_forward(in, out), x, x.sizes.value_width);
 }
 
 template <class T>
@@ -162,7 +160,7 @@ void table_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionA
   const int64_t numbers = x.sizes.head_count() * x.splits * x.ids * x.table_width();
   const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   x.sums = sums.as<A>();
-  run_pass<Pass::tables>(name, in, on_tensor_cores, x);
+  run_pieces<Pass::tables>(name, in, on_tensor_cores, x);
   const auto write = [&](const View& to, int64_t column, int64_t width, double factor) {
     if (!to) return;
     const int64_t n = to.numel();
@@ -184,7 +182,7 @@ void key_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionArg
   const int64_t numbers = span ? x.sizes.head_count() * x.sizes.segment[0].keys : 0;
   const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   if (span) x.span_sums = sums.as<A>();
-  run_pass<Pass::keys>(name, in, on_tensor_cores, x);
+  run_pass<Pass::keys>(name, in, on_tensor_cores, x, x.key_columns());
   if (!span) return;
   launch(name, span_kernel<T>, dim3(blocks_for(span.numel(), general_threads / 32)),
          general_threads, 0, x, span.dim(0), span.dim(1), span.dim(2), span.as<T>());
@@ -205,15 +203,9 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
          x, dlse.as<A>(), dlse ? dlse.stride(0) : 0, dlse ? dlse.stride(1) : 0,
          dlse ? dlse.stride(2) : 0, delta.as<A>());
   x.delta = delta.as<A>();
-  const StretchRoom<T> room(x, x.row_columns(), false, in.q.device);
-  if (grads.q || grads.relation_query) run_pass<Pass::rows>(name, in, on_tensor_cores, x);
-  const auto add = [&](const HeadRows<T>& to, int64_t column) {
-    if (x.wide == nullptr || to.data == nullptr) return;
-    launch(name, add_stretches_kernel<T>, dim3(blocks_for(rows, general_threads / 32)),
-           general_threads, 0, x, column, to, rows);
-  };
-  add(x.dq, 0);
-  add(x.drelation_query, x.sizes.width);
+  if (grads.q || grads.relation_query) {
+    run_pass<Pass::rows>(name, in, on_tensor_cores, x, x.row_columns());
+  }
   if (grads.k[0] || grads.span) key_gradients(in, on_tensor_cores, x, grads);
   if (grads.relation_key || grads.relation_bias || grads.relation_value) {
     table_gradients(in, on_tensor_cores, x, grads);

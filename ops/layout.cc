@@ -79,9 +79,9 @@ std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLa
   const NoGrad off;
   auto moved = std::make_shared<BlockLayout>(*layout);
   if (layout->tiles.device() == Device{}) {
-    const LayoutWork work = work_of(layout->view(), layout->keys, layout->side_keys);
-    moved->row_work = work.rows;
-    moved->column_work = work.columns;
+    LayoutWork work = work_of(layout->view(), layout->queries, layout->keys, layout->side_keys);
+    moved->row_work = std::move(work.rows);
+    moved->column_work = std::move(work.columns);
   }
   for (Tensor* t : moved->tensors()) {
     if (*t) *t = to_device(*t, device);

@@ -40,6 +40,14 @@ inline constexpr int64_t kRowGroup = 12;
 /// multiple of `unit` where it is not the last one's.
 int64_t tile_height(int64_t rows, int64_t unit = 1);
 
+/// The list of a device's work (layout_work.h), see AttentionWorkView; undefined on the host.
+struct BlockWork {
+  Tensor items, cuts;
+  int64_t room = 0;
+
+  kernels::AttentionWorkView view() const { return {items.view(), cuts.view(), room}; }
+};
+
 /// Which blocks of the score matrix exist: run-length rows and their transpose. Immutable and
 /// shared. Rows and keys are places: order_q and order_k say which query and key lies there.
 struct BlockLayout {
@@ -53,8 +61,7 @@ struct BlockLayout {
   Tensor which;                // i32 [B or 1, H or 1]: many heads share one layout
   Tensor members;              // i32 [layouts, 3]: rule, order of queries, of keys
   Tensor order_q, order_k;     // i32 [orders, rows], permutations; undefined: none
-  // i32 [.., 2]: the order of a device's work (layout_work.h); undefined on the host
-  Tensor row_work, column_work;
+  BlockWork row_work, column_work;
   int rules = 1;            // how many rules the members choose from
   bool uniform = true;      // every member has rule 0 and the only order
   bool multiplied = false;  // some run has a multiplicity other than 1
@@ -66,9 +73,15 @@ struct BlockLayout {
 
   int64_t layouts() const { return first_tile.dim(0) - 1; }
   /// The tensors that lie on its device; orders and work may be undefined.
-  std::array<Tensor*, 13> tensors() {
-    return {&first_tile, &tiles,   &row_start, &runs,    &first_column, &col_start,  &col_runs,
-            &which,      &members, &order_q,   &order_k, &row_work,     &column_work};
+  std::array<Tensor*, 15> tensors() {
+    return {&first_tile,      &tiles,
+            &row_start,       &runs,
+            &first_column,    &col_start,
+            &col_runs,        &which,
+            &members,         &order_q,
+            &order_k,         &row_work.items,
+            &row_work.cuts,   &column_work.items,
+            &column_work.cuts};
   }
   kernels::AttentionLayoutView view() const;
 };

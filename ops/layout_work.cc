@@ -1,82 +1,211 @@
 #include "ops/layout_work.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/divide.h"
+#include "core/error.h"
 
 namespace longspan {
 namespace {
 
 constexpr int64_t kUnit = kernels::kAttentionWorkKeys;
+constexpr int64_t kGroup = kernels::kAttentionStretchKeys / kUnit;
 constexpr int64_t kPieceRows = 32;
+// Of a stretch: steps of keys, and pieces of rows.
+constexpr int64_t kLeastSteps = 12, kLeastPieces = 24;
 
 using Numbers = std::vector<int32_t>;
 
-// What the places of all members cost: those of member n are first[n] .. first[n + 1].
-struct Costs {
-  std::vector<int64_t> first{0}, cost;
-
-  void begin(int64_t places) {
-    first.push_back(first.back() + places);
-    cost.resize(static_cast<size_t>(first.back()), 0);
-  }
+// What a tile or a step of a member costs, and the rows or keys that it has.
+struct Place {
+  int64_t cost = 0, height = 0;
 };
 
-// The members' places by cost, each for all entries of `which` that name its member.
-Tensor list_of(const Costs& costs, const Numbers& which) {
-  const auto members = costs.first.size() - 1;
-  std::vector<Numbers> entries(members);
-  for (size_t w = 0; w < which.size(); ++w) {
-    entries[static_cast<size_t>(which[w])].push_back(static_cast<int32_t>(w));
+// A part of the cost of a place: a step of a tile, a tile of a step. One that ends a stretch is
+// followed by a stretch that begins at `start` or before.
+struct Part {
+  int64_t start, cost;
+};
+
+// A place of a member or a stretch of one, whose room counts from the member's on.
+struct Piece {
+  int64_t cost = 0;
+  int32_t member = 0, place = 0, first = 0, end = kernels::kAllWork;
+  int64_t room = -1;
+};
+
+// The stretches of a member's place.
+struct Cut {
+  int32_t member, place;
+  int64_t room, stretches;
+};
+
+// How much a stretch costs at least, see work_of(); 0 where nothing is to be cut.
+int64_t stretch_of(const std::vector<Place>& places, int64_t least, int64_t most_room) {
+  int64_t all = 0;
+  for (const Place& p : places) all = std::max(all, p.cost);
+  for (int64_t stretch = least;; stretch += ceil_div(stretch, 4)) {
+    int64_t room = 0, longest = 0;
+    for (const Place& p : places) {
+      const int64_t stretches = std::max<int64_t>(p.cost / stretch, 1);
+      longest = std::max(longest, ceil_div(p.cost, stretches));
+      if (stretches > 1) room += stretches * p.height;
+    }
+    if (3 * longest > 2 * all) return 0;
+    if (room <= most_room) return stretch;
   }
-  std::vector<int64_t> order(costs.cost.size());
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return costs.cost[static_cast<size_t>(a)] > costs.cost[static_cast<size_t>(b)];
-  });
-  Numbers list;
-  for (const int64_t at : order) {
-    const auto above = std::upper_bound(costs.first.begin(), costs.first.end(), at);
-    const auto member = static_cast<size_t>(above - costs.first.begin()) - 1;
-    const auto place = static_cast<int32_t>(at - costs.first[member]);
-    for (const int32_t w : entries[member]) list.insert(list.end(), {w, place});
-  }
-  return Tensor::from(list, {static_cast<int64_t>(list.size()) / 2, 2});
 }
+
+// A place's parts in so many stretches, or fewer where too many parts begin at once.
+std::vector<Piece> cut(const std::vector<Part>& parts, int64_t cost, int64_t stretches) {
+  std::vector<Piece> pieces(1);
+  int64_t done = 0, last = 0;
+  for (const Part& p : parts) {
+    const auto begun = static_cast<int64_t>(pieces.size());
+    if (p.start > last && done * stretches >= cost * begun) {
+      pieces.back().end = static_cast<int32_t>(p.start);
+      pieces.emplace_back().first = static_cast<int32_t>(p.start);
+    }
+    last = p.start;
+    done += p.cost;
+    pieces.back().cost += p.cost;
+  }
+  return pieces;
+}
+
+// Collects the pieces of all members.
+class List {
+ public:
+  // The places of the next member; parts_of(place) are those of its cost, ascending.
+  template <class F>
+  void add(const std::vector<Place>& places, int64_t least, int64_t most_room, F parts_of) {
+    const auto member = static_cast<int32_t>(rooms_.size());
+    const int64_t stretch = stretch_of(places, least, most_room);
+    int64_t room = 0;
+    for (size_t at = 0; at < places.size(); ++at) {
+      const Place& p = places[at];
+      const auto place = static_cast<int32_t>(at);
+      std::vector<Piece> pieces(1);
+      pieces[0].cost = p.cost;
+      if (stretch > 0 && p.cost >= 2 * stretch) {
+        pieces = cut(parts_of(place), p.cost, p.cost / stretch);
+      }
+      const bool whole = pieces.size() == 1;
+      if (!whole) cuts_.push_back({member, place, room, static_cast<int64_t>(pieces.size())});
+      for (Piece& piece : pieces) {
+        piece.member = member;
+        piece.place = place;
+        if (!whole) {
+          piece.room = room;
+          room += p.height;
+        }
+        pieces_.push_back(piece);
+      }
+    }
+    rooms_.push_back(room);
+  }
+
+  // The pieces by cost, each for all entries of `which` that name its member.
+  BlockWork finish(const Numbers& which) {
+    std::vector<Numbers> entries(rooms_.size());
+    std::vector<int64_t> room_of;  // of each entry
+    int64_t room = 0;
+    for (const int32_t member : which) {
+      entries[static_cast<size_t>(member)].push_back(static_cast<int32_t>(room_of.size()));
+      room_of.push_back(room);
+      room += rooms_[static_cast<size_t>(member)];
+    }
+    require(room <= INT32_MAX, "layout", "its stretches have {} rows, which is too many", room);
+    std::stable_sort(pieces_.begin(), pieces_.end(),
+                     [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
+    const auto at = [&](int32_t entry, int64_t place) {
+      return static_cast<int32_t>(room_of[static_cast<size_t>(entry)] + place);
+    };
+    Numbers items, cuts;
+    for (const Piece& p : pieces_) {
+      for (const int32_t entry : entries[static_cast<size_t>(p.member)]) {
+        const int32_t own = p.room < 0 ? -1 : at(entry, p.room);
+        items.insert(items.end(), {entry, p.place, p.first, p.end, own});
+      }
+    }
+    for (const Cut& c : cuts_) {
+      for (const int32_t entry : entries[static_cast<size_t>(c.member)]) {
+        cuts.insert(cuts.end(),
+                    {entry, c.place, at(entry, c.room), static_cast<int32_t>(c.stretches)});
+      }
+    }
+    const auto table = [](const Numbers& numbers, int64_t fields) {
+      return Tensor::from(numbers, {static_cast<int64_t>(numbers.size()) / fields, fields});
+    };
+    return {table(items, kernels::kWorkFields), table(cuts, kernels::kCutFields), room};
+  }
+
+ private:
+  std::vector<Piece> pieces_;
+  std::vector<Cut> cuts_;
+  std::vector<int64_t> rooms_;
+};
 
 }  // namespace
 
-LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t keys, int64_t side_keys) {
+LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, int64_t keys,
+                   int64_t side_keys) {
   const auto* const first_tile = layout.first_tile.as<int32_t>();
   const auto* const tiles = layout.tiles.as<int32_t>();
   const auto* const start = layout.row_start.as<int32_t>();
   const int64_t main = ceil_div(keys, kUnit), steps = main + ceil_div(side_keys, kUnit);
-  Costs rows, columns;
+  const int64_t most_room = (queries + keys + side_keys) / 8;
+  // f(from, end) of the steps that a tile touches, ascending.
+  const auto touched = [&](int64_t t, auto f) {
+    int64_t counted = 0;  // steps below are
+    for (int32_t r = start[t]; r < start[t + 1]; ++r) {
+      const int32_t* const run = layout.runs.as<int32_t>() + kernels::kRunFields * r;
+      const int64_t base = run[2] == 0 ? 0 : main, last = int64_t{run[0]} + run[1] - 1;
+      const int64_t from = std::max(counted, base + run[0] / kUnit);
+      counted = base + last / kUnit + 1;
+      if (counted > from) f(from, counted);
+    }
+  };
+  const auto pieces = [&](int64_t t) { return ceil_div(int64_t{tiles[2 * t + 1]}, kPieceRows); };
+  List rows, columns;
   for (int64_t n = 0; n + 1 < layout.first_tile.dim(0); ++n) {
-    rows.begin(first_tile[n + 1] - first_tile[n]);
-    columns.begin(steps);
+    const int64_t first = first_tile[n], end = first_tile[n + 1];
+    std::vector<Place> by_tile, by_step(static_cast<size_t>(steps), {0, kUnit});
     // What the cost changes by from each step to the next.
     std::vector<int64_t> change(static_cast<size_t>(steps) + 1, 0);
-    for (int32_t t = first_tile[n]; t < first_tile[n + 1]; ++t) {
-      const int64_t pieces = ceil_div(int64_t{tiles[2 * t + 1]}, kPieceRows);
-      int64_t counted = 0;  // steps below are
-      for (int32_t r = start[t]; r < start[t + 1]; ++r) {
-        const int32_t* const run = layout.runs.as<int32_t>() + kernels::kRunFields * r;
-        const int64_t base = run[2] == 0 ? 0 : main, last = int64_t{run[0]} + run[1] - 1;
-        const int64_t from = std::max(counted, base + run[0] / kUnit);
-        counted = base + last / kUnit + 1;
-        if (counted <= from) continue;
-        rows.cost[static_cast<size_t>(t)] += counted - from;
-        change[static_cast<size_t>(from)] += pieces;
-        change[static_cast<size_t>(counted)] -= pieces;
-      }
+    for (int64_t t = first; t < end; ++t) {
+      by_tile.push_back({0, tiles[2 * t + 1]});
+      touched(t, [&](int64_t from, int64_t to) {
+        by_tile.back().cost += to - from;
+        change[static_cast<size_t>(from)] += pieces(t);
+        change[static_cast<size_t>(to)] -= pieces(t);
+      });
     }
-    std::partial_sum(change.begin(), change.end() - 1, columns.cost.end() - steps);
+    int64_t cost = 0;
+    for (size_t s = 0; s < by_step.size(); ++s) by_step[s].cost = cost += change[s];
+    rows.add(by_tile, kLeastSteps, most_room, [&](int64_t tile) {
+      std::vector<Part> parts;
+      touched(first + tile, [&](int64_t from, int64_t to) {
+        for (int64_t s = from; s < to; ++s) {
+          const int64_t base = s < main ? 0 : main;
+          parts.push_back({base + round_down(s - base, kGroup), 1});
+        }
+      });
+      return parts;
+    });
+    columns.add(by_step, kLeastPieces, most_room, [&](int64_t step) {
+      std::vector<Part> parts;
+      for (int64_t t = first; t < end; ++t) {
+        touched(t, [&](int64_t from, int64_t to) {
+          if (from <= step && step < to) parts.push_back({t - first, pieces(t)});
+        });
+      }
+      return parts;
+    });
   }
   const auto* const which = layout.which.as<int32_t>();
   const Numbers entries(which, which + layout.which.numel());
-  return {list_of(rows, entries), list_of(columns, entries)};
+  return {rows.finish(entries), columns.finish(entries)};
 }
 
 }  // namespace longspan

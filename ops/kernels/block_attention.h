@@ -11,8 +11,13 @@ namespace longspan::kernels {
 /// Rows of a query tile, at most; and keys of a column tile (the last one of a layout is shorter).
 inline constexpr int64_t kAttentionTileRows = 96;
 inline constexpr int64_t kAttentionColumnKeys = 384;
-/// Keys of an entry of column_work.
-inline constexpr int64_t kAttentionWorkKeys = 64;
+/// Keys of a step, by which a device's work is counted; stretches of keys begin at multiples of the
+/// second number.
+inline constexpr int64_t kAttentionWorkKeys = 64, kAttentionStretchKeys = 192;
+/// Numbers of an item of a list of work, and of what was cut.
+inline constexpr int64_t kWorkFields = 5, kCutFields = 4;
+/// The end of an item that goes through all there is.
+inline constexpr int32_t kAllWork = INT32_MAX;
 /// Largest width of queries, keys and values.
 inline constexpr int64_t kAttentionMaxWidth = 1024;
 /// A distance that bounds nothing.
@@ -26,6 +31,21 @@ inline constexpr int64_t kRunFields = 5, kColumnRunFields = 7;
 /// Full: every pair lies within the window of the layout's rule. Partial: the window decides. All
 /// else that hides pairs (lengths, bounds of rows, hidden keys, classes) applies to either kind.
 enum class RunKind : uint8_t { full = 0, partial = 1 };
+
+/// The order in which a device takes the tiles of a layout, or its steps of kAttentionWorkKeys
+/// places (those of the second segment after all of the first), most work first. Long ones are cut:
+/// a tile by steps of keys, a step of keys by tiles. An item stands for all samples or heads where
+/// `which` has 1 of them. Every tile and step is there once, whole or in stretches.
+struct AttentionWorkView {
+  // i32 [.., kWorkFields]: an entry of `which`, row-major; a tile or step of its layout; the steps
+  // or tiles first .. end that it meets; and its room, -1 where it is whole
+  ConstView items;
+  // i32 [.., kCutFields]: an entry of `which`, what was cut, its room, its stretches
+  ConstView cuts;
+  // Rows, or keys, of the results of all stretches. What was cut has those of its stretches one
+  // after the other from its room on. Where an item stands for several heads, each has a room.
+  int64_t room = 0;
+};
 
 /// A block layout as kernels read it: contiguous i32 tensors. Rows and keys are places in the order
 /// given by order_q and order_k; without an order the place is the index. Places of the second
@@ -46,11 +66,7 @@ struct AttentionLayoutView {
   ConstView which;             // [B or 1, H or 1]: layout of each head
   ConstView members;           // [layouts, 3]: rule, order of queries, of keys (-1: the identity)
   ConstView order_q, order_k;  // [orders, rows]: permutations, ascending within a run; or empty
-  // Empty on the host. The order in which a device takes its work, most of it first: [.., 2], an
-  // entry of `which`, row-major, and one of its layout's tiles; or one of its steps of
-  // kAttentionWorkKeys places, those of the second segment after all of the first. An entry stands
-  // for all samples or heads where `which` has 1 of them. Every tile and step is there once.
-  ConstView row_work, column_work;
+  AttentionWorkView row_work, column_work;  // of tiles, of steps of keys; empty on the host
   // Whether each layout has rule 0 and the only order there is (known without reading members).
   bool uniform = true;
   bool multiplied = false;  // whether some run has a multiplicity other than 1

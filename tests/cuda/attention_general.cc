@@ -14,6 +14,12 @@ const bool taken = emulated::take_attention();
 
 TEST(AttentionGeneral, IsWhatTheOpRuns) { emulated::expect_attention_taken(DType::f32); }
 
+TEST(AttentionGeneral, GlobalsAreCut) {
+  const int64_t before = emulated::cuts;
+  expect_globals_beside_windows(DType::f32);
+  EXPECT_GT(emulated::cuts, before);
+}
+
 TEST(AttentionGeneral, ScalesBelowZero) {
   const Problem x = problem({1, 2, 70, 90, 6, 7}, [](int64_t, int64_t) { return true; });
   const auto tensors = [&](double sign) {

@@ -20,16 +20,20 @@ V there(V view) {
   return view;
 }
 
+/// Tiles and steps of keys that the lists of calls cut.
+inline int64_t cuts = 0;
+
 /// The inputs with the lists of work that a layout on a device has.
 struct AttentionThere {
   LayoutWork work;
   kernels::AttentionInputs in;
   explicit AttentionThere(const kernels::AttentionInputs& given)
-      : work(work_of(given.layout, given.segment[0].k.dim(2),
+      : work(work_of(given.layout, given.q.dim(2), given.segment[0].k.dim(2),
                      given.segments > 1 ? given.segment[1].k.dim(2) : 0)),
         in(given) {
     in.layout.row_work = work.rows.view();
     in.layout.column_work = work.columns.view();
+    cuts += work.rows.cuts.dim(0) + work.columns.cuts.dim(0);
     in.q = there(in.q);
   }
 };

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "cuda/attention_general.h"
@@ -145,7 +148,7 @@ struct Call {
       in.segment[1].k = in.segment[1].v = side_k.view();
       fill(pattern.side_rules, pattern.side_mask, in.segment[1]);
     }
-    work = work_of(in.layout, c.keys, c.side_keys);
+    work = work_of(in.layout, c.queries, c.keys, c.side_keys);
     in.layout.row_work = work.rows.view();
     in.layout.column_work = work.columns.view();
     sizes = sizes_of(in);
@@ -178,6 +181,10 @@ Pairs no_pairs(const AttentionSizes& x) {
 }
 size_t column_of(const AttentionSizes& x, int segment, int64_t place) {
   return static_cast<size_t>(place + (segment == 0 ? 0 : x.segment[0].keys));
+}
+
+int64_t key_steps(const AttentionSizes& x, int64_t unit) {
+  return x.main_steps(unit) + (x.segments > 1 ? ceil_div(x.segment[1].keys, unit) : 0);
 }
 
 // What a head sees: what the runs hold, as far as rule, masks and lengths allow.
@@ -270,7 +277,7 @@ void check_steps(const Call& call, const std::string& name) {
     const Pairs truth = truth_of(call, head.b, head.h);
     Visits by_rows(x, head, truth), by_columns(x, head, truth);
     for (int32_t tile = 0; tile < head.tiles; ++tile) {
-      KeySteps<unit> steps(x, head, tile, all_stretches);
+      KeySteps<unit> steps(x, head, tile);
       std::pair<int, int32_t> last{-1, -1};
       KeyStep step;
       while (steps.next(step)) {
@@ -283,7 +290,7 @@ void check_steps(const Call& call, const std::string& name) {
       ASSERT_FALSE(steps.next(step));
     }
     by_rows.expect_each_once(name + " by rows");
-    for (int64_t place = 0; place < x.key_steps(unit); ++place) {
+    for (int64_t place = 0; place < key_steps(x, unit); ++place) {
       const int segment = place < x.main_steps(unit) ? 0 : 1;
       const auto k0 =
           static_cast<int32_t>((place - (segment == 0 ? 0 : x.main_steps(unit))) * unit);
@@ -325,7 +332,7 @@ TEST(AttentionSchedule, EveryPairOnceWithLengths) {
 TEST(AttentionSchedule, FullStepsAreFound) {
   const Call call({patterns::dense(), 192, 256});
   const AttentionHead head(call.sizes, 0, 0);
-  KeySteps<64> steps(call.sizes, head, 1, all_stretches);
+  KeySteps<64> steps(call.sizes, head, 1);
   int full = 0, all = 0;
   for (KeyStep step; steps.next(step); ++all) full += step.full;
   EXPECT_EQ(full, 4);
@@ -343,7 +350,7 @@ TEST(AttentionSchedule, ShortRunsShareAStep) {
   AttentionPattern p;
   p.layout = make_layout(4, 100, {tiles});
   const Call call({p, 4, 100});
-  KeySteps<64> steps(call.sizes, AttentionHead(call.sizes, 0, 0), 0, all_stretches);
+  KeySteps<64> steps(call.sizes, AttentionHead(call.sizes, 0, 0), 0);
   KeyStep step;
   ASSERT_TRUE(steps.next(step));
   EXPECT_EQ(step.mask, bit_range(3, 8) | bit_range(10, 11) | bit_range(60, 64));
@@ -376,36 +383,35 @@ TEST(AttentionSchedule, PlacesInOrderAreCovered) {
   EXPECT_EQ(seen.size(), size_t{3 * 5 * 7 * 2});
 }
 
-// The stretches of a tile hold its steps, each once.
-template <int unit>
-void check_stretches(const Call& call) {
-  const AttentionSizes& x = call.sizes;
-  ASSERT_EQ(x.stretch % unit, 0);
-  for (int64_t bh = 0; bh < x.head_count(); ++bh) {
-    const AttentionHead head(x, bh / x.heads, bh % x.heads);
-    for (int32_t tile = 0; tile < head.tiles; ++tile) {
-      KeySteps<unit> whole(x, head, tile, all_stretches);
-      KeyStep expected, step;
-      for (int64_t n = 0; n < x.stretches(); ++n) {
-        const int64_t main = x.main_steps(x.stretch);
-        const int segment = n < main ? 0 : 1;
-        const int64_t from = (n - (segment == 0 ? 0 : main)) * x.stretch;
-        KeySteps<unit> steps(x, head, tile, n);
-        while (steps.next(step)) {
-          ASSERT_TRUE(whole.next(expected));
-          ASSERT_EQ(step.k0, expected.k0);
-          ASSERT_EQ(step.segment, expected.segment);
-          ASSERT_EQ(step.full, expected.full);
-          ASSERT_EQ(step.mask, expected.mask);
-          ASSERT_TRUE(step.segment == segment && step.k0 >= from && step.k0 < from + x.stretch);
-        }
-      }
-      ASSERT_FALSE(whole.next(expected));
+// A window of each tile beside rows that see all and keys that all see, of the first segment and of
+// the second.
+AttentionPattern globals(int64_t length, int64_t reach, int64_t rows, int64_t keys,
+                         int64_t side_keys) {
+  std::vector<TileRuns> tiles;
+  for (int64_t q0 = 0; q0 < length;) {
+    const int64_t q1 = std::min(q0 < rows ? rows : length, q0 + kernels::kAttentionTileRows);
+    TileRuns t = tile_of(q0, q1);
+    if (q0 < rows) {
+      t.runs.push_back(run_of(0, length, RunKind::full));
+    } else {
+      if (keys > 0) t.runs.push_back(run_of(0, keys, RunKind::full));
+      const int64_t from = std::max(keys, q0 - reach), to = std::min(length, q1 + reach);
+      if (from < to) t.runs.push_back(run_of(from, to, RunKind::full));
     }
+    if (side_keys > 0) t.runs.push_back({0, static_cast<int32_t>(side_keys), 1, RunKind::full});
+    tiles.push_back(t);
+    q0 = q1;
   }
+  AttentionPattern p;
+  p.name = "globals";
+  p.layout = make_layout(length, length, {tiles}, {.side_keys = side_keys});
+  p.rules = p.side_rules = {{}};
+  return p;
 }
 
-TEST(AttentionSchedule, StretchesHoldEveryStepOnce) {
+// What is cut, of these or few queries before many keys.
+std::vector<Case> long_cases() {
+  std::vector<Case> all;
   for (const int64_t queries : {1, 40, 100}) {
     for (const int64_t keys : {1536, 1537, 3100, 5000}) {
       for (const Case& c :
@@ -415,68 +421,229 @@ TEST(AttentionSchedule, StretchesHoldEveryStepOnce) {
             Case{ragged(queries, keys), queries, keys, 2, 3},
             Case{everything(queries, keys, keys / 2), queries, keys, 2, 3, keys / 2},
             Case{everything(queries, 300, keys), queries, 300, 2, 3, keys}}) {
-        const Call call(c);
-        ASSERT_EQ(call.sizes.stretch > 0,
-                  c.keys + c.side_keys >= 1536 * ceil_div(queries, kernels::kAttentionTileRows));
-        if (call.sizes.stretch == 0) continue;
-        check_stretches<64>(call);
-        check_stretches<48>(call);
-        check_stretches<32>(call);
-        if (HasFatalFailure()) FAIL() << c.pattern.name << " " << queries << " " << keys;
+        all.push_back(c);
       }
     }
   }
-  EXPECT_EQ(keys_of_stretch(384, 1 << 20, 0), 4 * 768);
-  EXPECT_EQ(keys_of_stretch(385, 1 << 20, 0), 0);
-  EXPECT_EQ(keys_of_stretch(1, 1535, 0), 0);
+  for (const int64_t length : {1600, 2500}) {
+    all.push_back({globals(length, 50, 1, 1, 0), length, length, 2, 2});
+    all.push_back({globals(length, 50, 0, 0, 7), length, length, 2, 1, 7});
+    all.push_back({globals(length, 50, 96, 70, 130), length, length, 1, 1, 130});
+    all.push_back({patterns::causal(), length, length});
+  }
+  return all;
 }
 
-// Of a list of work: every unit once, those of most steps first, equals in order of their places.
+// The steps of each tile or tiles of each step that the items of a list meet: every one once, and
+// rooms that do not meet. Costs by the length of a walk.
 struct Worked {
-  std::set<std::array<int64_t, 4>> units;
-  std::array<int64_t, 2> last{INT64_MIN, -1};  // -cost, and the place within all members
+  const AttentionSizes& x;
+  const WorkTable& list;
+  bool in_order;  // costs are those of the list: no sample is shorter than others
+  std::map<std::array<int64_t, 3>, std::vector<std::pair<int64_t, int64_t>>> met = {};  // ranges
+  std::map<std::array<int64_t, 3>, std::vector<std::array<int64_t, 2>>> rooms = {};     // by first
+  std::array<int64_t, 3> last{INT64_MIN, -1, -1};  // -cost, place within all members, first
+  int64_t total = 0, longest = 0;
 
   void take(const AttentionWork& w, int64_t cost, int64_t place) {
-    EXPECT_TRUE(units.insert({w.b, w.h, w.place, w.chunk}).second);
-    const std::array<int64_t, 2> at{-cost, place};
-    EXPECT_LE(last, at);
+    const std::array<int64_t, 3> at{-cost, place, w.range.first}, key{w.b, w.h, w.place};
+    if (in_order) {
+      EXPECT_LE(last, at);
+    }
     last = at;
+    met[key].emplace_back(w.range.first, w.range.end);
+    if (w.room >= 0) rooms[key].push_back({w.range.first, w.room});
+    total += cost;
+    longest = std::max(longest, cost);
+  }
+  // `height` of a place: its rows or keys.
+  template <class F>
+  void check(F height) {
+    for (auto& [key, ranges] : met) {
+      std::sort(ranges.begin(), ranges.end());
+      EXPECT_EQ(ranges.front().first, 0);
+      EXPECT_EQ(ranges.back().second, kernels::kAllWork);
+      for (size_t i = 1; i < ranges.size(); ++i) {
+        EXPECT_EQ(ranges[i].first, ranges[i - 1].second);
+        EXPECT_GT(ranges[i].first, ranges[i - 1].first);
+      }
+      EXPECT_EQ(rooms.count(key), ranges.size() > 1 ? 1u : 0u);
+      if (ranges.size() > 1) {
+        EXPECT_EQ(rooms[key].size(), ranges.size());
+      }
+    }
+    const int64_t room = list.room * x.served_by_item();
+    std::vector<bool> used(static_cast<size_t>(room), false);
+    size_t cuts = 0;
+    for (int64_t i = 0; i < cuts_of(x, list); ++i, ++cuts) {
+      const CutWork cut(x, list, i);
+      auto& stretches = rooms[{cut.b, cut.h, cut.place}];
+      std::sort(stretches.begin(), stretches.end());
+      ASSERT_EQ(stretches.size(), static_cast<size_t>(cut.stretches));
+      for (size_t s = 0; s < stretches.size(); ++s) {
+        const int64_t rows = height(cut);
+        ASSERT_EQ(stretches[s][1], cut.room + static_cast<int64_t>(s) * rows);
+        ASSERT_LE(stretches[s][1] + rows, room);
+        for (int64_t r = 0; r < rows; ++r) {
+          auto taken = used[static_cast<size_t>(stretches[s][1] + r)];
+          ASSERT_FALSE(taken);
+          taken = true;
+        }
+      }
+    }
+    EXPECT_EQ(cuts, rooms.size());
+    EXPECT_EQ(std::count(used.begin(), used.end(), true), room);
+    const int64_t side = x.segments > 1 ? x.segment[1].keys : 0;
+    EXPECT_LE(room, x.head_count() * ((x.queries + x.segment[0].keys + side) / 8));
   }
 };
 
-TEST(AttentionSchedule, WorkIsDoneOnceAndTheLongestFirst) {
-  constexpr int64_t unit = kernels::kAttentionWorkKeys, chunks = 2;
-  for (const Case& c : cases()) {
-    const Call call(c);
+// The pieces that the lists of a call are made of.
+struct BothLists {
+  Worked rows, columns;
+
+  explicit BothLists(const Call& call, bool in_order = true)
+      : rows{call.sizes, call.sizes.layout.row_work, in_order},
+        columns{call.sizes, call.sizes.layout.column_work, in_order} {
+    constexpr int64_t unit = kernels::kAttentionWorkKeys;
     const AttentionSizes& x = call.sizes;
-    Worked rows, columns;
-    for (int64_t i = 0; i < units_of(x, x.layout.row_items, chunks); ++i) {
-      const AttentionWork w(x, x.layout.row_work, i, chunks);
+    for (int64_t i = 0; i < units_of(x, rows.list); ++i) {
+      const AttentionWork w(x, rows.list, i, 1);
       const AttentionHead head(x, w.b, w.h);
-      ASSERT_LT(w.place, head.tiles);
-      KeySteps<unit> steps(x, head, w.place, all_stretches);
+      KeySteps<unit> steps(x, head, w.place, w.range);
       int64_t cost = 0;
       for (KeyStep step; steps.next(step);) ++cost;
       rows.take(w, cost, head.first_tile + w.place);
     }
-    for (int64_t i = 0; i < units_of(x, x.layout.column_items, chunks); ++i) {
-      const AttentionWork w(x, x.layout.column_work, i, chunks);
+    for (int64_t i = 0; i < units_of(x, columns.list); ++i) {
+      const AttentionWork w(x, columns.list, i, 1);
       const AttentionHead head(x, w.b, w.h);
       const WorkPlace at(x, w.place);
-      ASSERT_LT(at.k0, x.segment[at.segment].keys);
-      TileSteps<unit> steps(x, head, at.segment, at.k0);
+      TileSteps<unit> steps(x, head, at.segment, at.k0, w.range);
       int64_t cost = 0;
       for (TileStep step; steps.next(step);) cost += ceil_div(head.tile_rows(x, step.tile), 32);
-      columns.take(w, cost, x.layout.member(w.b, w.h) * x.key_steps(unit) + w.place);
+      columns.take(w, cost, x.layout.member(w.b, w.h) * key_steps(x, unit) + w.place);
     }
-    size_t all_rows = 0;
+    rows.check(
+        [&](const CutWork& cut) { return AttentionHead(x, cut.b, cut.h).tile_rows(x, cut.place); });
+    columns.check([](const CutWork&) { return unit; });
+    size_t tiles = 0;
     for (int64_t bh = 0; bh < x.head_count(); ++bh) {
-      all_rows += static_cast<size_t>(AttentionHead(x, bh / x.heads, bh % x.heads).tiles) * chunks;
+      tiles += static_cast<size_t>(AttentionHead(x, bh / x.heads, bh % x.heads).tiles);
     }
-    EXPECT_EQ(rows.units.size(), all_rows);
-    EXPECT_EQ(columns.units.size(),
-              static_cast<size_t>(x.head_count() * x.key_steps(unit)) * chunks);
-    if (HasFailure()) FAIL() << c.pattern.name << " " << c.queries << " " << c.keys;
+    EXPECT_EQ(rows.met.size(), tiles);
+    EXPECT_EQ(columns.met.size(), static_cast<size_t>(x.head_count() * key_steps(x, unit)));
+  }
+};
+
+TEST(AttentionSchedule, WorkIsDoneOnceAndTheLongestFirst) {
+  for (const auto& list : {cases(), long_cases()}) {
+    for (const Case& c : list) {
+      const Call call(c);
+      const BothLists lists(call);
+      if (HasFailure()) FAIL() << c.pattern.name << " " << c.queries << " " << c.keys;
+    }
+  }
+}
+
+// The stretches of a tile hold its steps, each once; those of a step its tiles.
+template <int unit>
+void check_stretches(const Call& call) {
+  const AttentionSizes& x = call.sizes;
+  const auto ranges_of = [&](const Worked& list, const AttentionHead& head, int64_t place) {
+    return list.met.at({head.b, head.h, place});
+  };
+  const BothLists lists(call, !call.q_valid);
+  for (int64_t bh = 0; bh < x.head_count(); ++bh) {
+    const AttentionHead head(x, bh / x.heads, bh % x.heads);
+    for (int32_t tile = 0; tile < head.tiles; ++tile) {
+      KeySteps<unit> whole(x, head, tile);
+      KeyStep expected, step;
+      for (const auto& [first, end] : ranges_of(lists.rows, head, tile)) {
+        const WorkRange range{static_cast<int32_t>(first), static_cast<int32_t>(end)};
+        KeySteps<unit> steps(x, head, tile, range);
+        while (steps.next(step)) {
+          ASSERT_TRUE(whole.next(expected));
+          ASSERT_EQ(step.k0, expected.k0);
+          ASSERT_EQ(step.segment, expected.segment);
+          ASSERT_EQ(step.full, expected.full);
+          ASSERT_EQ(step.mask, expected.mask);
+        }
+      }
+      ASSERT_FALSE(whole.next(expected));
+    }
+    for (int64_t place = 0; place < key_steps(x, kernels::kAttentionWorkKeys); ++place) {
+      const WorkPlace at(x, place);
+      for (int32_t k0 = at.k0; k0 < at.k0 + kernels::kAttentionWorkKeys; k0 += unit) {
+        if (k0 >= x.segment[at.segment].keys || kernels::kAttentionWorkKeys % unit != 0) continue;
+        TileSteps<unit> whole(x, head, at.segment, k0);
+        TileStep expected, step;
+        for (const auto& [first, end] : ranges_of(lists.columns, head, place)) {
+          const WorkRange range{static_cast<int32_t>(first), static_cast<int32_t>(end)};
+          TileSteps<unit> steps(x, head, at.segment, k0, range);
+          while (steps.next(step)) {
+            ASSERT_TRUE(whole.next(expected));
+            ASSERT_EQ(step.tile, expected.tile);
+            ASSERT_EQ(step.full, expected.full);
+            ASSERT_EQ(step.mask, expected.mask);
+          }
+        }
+        ASSERT_FALSE(whole.next(expected));
+      }
+    }
+  }
+}
+
+TEST(AttentionSchedule, StretchesHoldEveryStepOnce) {
+  for (Case c : long_cases()) {
+    for (const bool lengths : {false, true}) {
+      if (lengths) c.batch = 2;
+      const Call call =
+          lengths ? Call(c, {c.queries / 2, c.queries}, {c.keys, c.keys * 2 / 3}) : Call(c);
+      check_stretches<64>(call);
+      check_stretches<48>(call);
+      check_stretches<32>(call);
+      if (HasFatalFailure()) FAIL() << c.pattern.name << " " << c.queries << " " << c.keys;
+    }
+  }
+}
+
+// No piece is long beside the rest, and what is balanced stays whole.
+TEST(AttentionSchedule, LongPiecesAreCut) {
+  const auto lists_of = [](const AttentionPattern& p, int64_t queries, int64_t keys,
+                           int64_t side_keys = 0) {
+    const Call call({p, queries, keys, 1, 1, side_keys});
+    const BothLists lists(call);
+    return std::array<int64_t, 4>{lists.rows.longest, call.sizes.layout.row_work.cut_count,
+                                  lists.columns.longest, call.sizes.layout.column_work.cut_count};
+  };
+  for (const int64_t length : {2048, 4096, 16384}) {
+    const int64_t steps = length / 64, pieces = length / 32, bound = 20;
+    for (const int64_t number : {1, 64}) {  // in the sequence
+      const auto [row, row_cuts, column, column_cuts] =
+          lists_of(globals(length, 256, number, number, 0), length, length);
+      EXPECT_TRUE(row_cuts == 1 && row <= bound && row < steps) << length << " " << row;
+      EXPECT_TRUE(column_cuts == 1 && column <= 2 * bound && column < pieces) << column;
+    }
+    for (const int64_t number : {1, 64, 128}) {  // packed
+      const auto [row, row_cuts, column, column_cuts] =
+          lists_of(globals(length, 256, 0, 0, number), length, length, number);
+      EXPECT_EQ(row_cuts, 0);
+      EXPECT_EQ(column_cuts, ceil_div(number, 64));
+      EXPECT_LE(column, 2 * bound);
+    }
+    // Their rows, and one that is decoded.
+    for (const int64_t rows : {1, 64}) {
+      const auto [row, row_cuts, column, column_cuts] = lists_of(patterns::dense(), rows, length);
+      EXPECT_EQ(row_cuts, 1);
+      EXPECT_LE(row, bound);
+      EXPECT_EQ(column_cuts, 0);
+    }
+    for (const AttentionPattern& p :
+         {patterns::dense(), patterns::causal(), patterns::local(512), patterns::strided(128)}) {
+      const auto [row, row_cuts, column, column_cuts] = lists_of(p, length, length);
+      EXPECT_EQ(row_cuts + column_cuts, 0) << p.name << " " << length;
+    }
   }
 }
 

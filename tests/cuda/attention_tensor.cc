@@ -338,12 +338,40 @@ TEST(AttentionTensor, Features) {
 TEST(AttentionTensor, TheFirstSegmentMayHaveNoKeys) { expect_no_first_keys(DType::bf16); }
 
 TEST(AttentionTensor, FewQueries) {
-  EXPECT_GT(keys_of_stretch(1, 1536, 0), 0);
+  const int64_t before = emulated::cuts;
   expect_few_queries(DType::bf16, false);
   Problem x = problem({1, 2, 40, 1536, 6, 5}, [](int64_t, int64_t) { return true; });
   add_relations(x, {100, 3}, true, true, true, true);
   x.relation_query = random_values(2 * 40 * 6, 31);
   expect_near(run(x, patterns::dense(), DType::bf16), solve(x), DType::bf16, "relations");
+  EXPECT_GT(emulated::cuts, before);
+}
+
+TEST(AttentionTensor, GlobalsBesideWindows) {
+  const int64_t before = emulated::cuts;
+  expect_globals_beside_windows(DType::bf16);
+  EXPECT_GT(emulated::cuts, before);
+}
+
+// Stretches are repaired as what is whole is.
+TEST(AttentionTensor, StretchesMayMeetAnything) {
+  Case c = globals_beside_windows(0);
+  const Solution clean = run(c.x, c.pattern, DType::bf16);
+  ASSERT_TRUE(was_plain);
+  constexpr int64_t length = 1600, query = 500;
+  for (int64_t h = 0; h < 2; ++h) {
+    std::fill_n(c.x.q.begin() + (h * length + query) * 6, 6, std::nan(""));
+    std::fill_n(c.x.dout.begin() + (h * length + query) * 5, 5, kInfinity);
+  }
+  const Solution y = run(c.x, c.pattern, DType::bf16);
+  for (int64_t h = 0; h < 2; ++h) {
+    for (int64_t j = 0; j < length; ++j) {
+      if (c.x.pair_sees(0, h, query, j)) continue;
+      for (int64_t at = (h * length + j) * 6; at < (h * length + j + 1) * 6; ++at) {
+        EXPECT_NEAR(y.dk[static_cast<size_t>(at)], clean.dk[static_cast<size_t>(at)], 4e-3);
+      }
+    }
+  }
 }
 
 TEST(AttentionTensor, TermsAtEveryWidth) {

@@ -633,7 +633,62 @@ void attention_test::expect_few_queries(DType dtype, bool relations) {
   expect_near(run(x, lengths, dtype), solve(x), dtype, "lengths");
 }
 
+Case attention_test::globals_beside_windows(int64_t side_keys) {
+  constexpr int64_t length = 1600, rows = kernels::kAttentionTileRows, globals = 70, reach = 40;
+  // Keys of the window of a row, by the tile that it lies in; and whether a row is global, a key.
+  const auto window_of = [=](int64_t i) {
+    return std::pair{std::max<int64_t>(i / rows * rows - reach, 0),
+                     std::min((i / rows + 1) * rows + reach, length)};
+  };
+  const auto row = [](int64_t h, int64_t i) { return i / rows == (h == 0 ? 0 : length / rows); };
+  const auto key = [](int64_t h, int64_t j) {
+    return h == 0 ? j < globals : j >= length - globals;
+  };
+  Case c = plain(length, 1, side_keys);
+  c.x.pair_sees = [=](int64_t, int64_t h, int64_t i, int64_t j) {
+    const auto [from, to] = window_of(i);
+    return row(h, i) || key(h, j) || (j >= from && j < to);
+  };
+  std::vector<std::vector<TileRuns>> layouts(2);
+  for (size_t h = 0; h < 2; ++h) {
+    for (int64_t q0 = 0; q0 < length; q0 += rows) {
+      TileRuns t = tile_of(q0, std::min(q0 + rows, length));
+      for (int64_t j = 0; j < length; ++j) {
+        if (!c.x.pair_sees(0, static_cast<int64_t>(h), q0, j)) continue;
+        if (t.runs.empty() || t.runs.back().k0 + t.runs.back().kn < j) {
+          t.runs.push_back(run_of(j, j, RunKind::full));
+        }
+        ++t.runs.back().kn;
+      }
+      if (side_keys > 0) t.runs.push_back({0, static_cast<int32_t>(side_keys), 1, RunKind::full});
+      layouts[h].push_back(t);
+    }
+  }
+  c.pattern.layout = make_layout(length, length, layouts,
+                                 {.which = table({1, 2}, [](int64_t, int64_t h) { return h; }),
+                                  .members = {{}, {}},
+                                  .side_keys = side_keys});
+  return c;
+}
+
+void attention_test::expect_globals_beside_windows(DType dtype) {
+  Case c = globals_beside_windows(33);
+  expect_near(run(c.x, c.pattern, dtype), solve(c.x), dtype, "globals");
+  c = globals_beside_windows(0);
+  add_relations(c.x, {60, 20}, true, true, true, true);
+  c.x.relation_query = random_values(kHeads * 1600 * 6, 31);
+  c.x.span = random_values(1600, 32);
+  c.x.span_shape = {1, 1, 1600};
+  c.x.ramp = 30;
+  c.x.offset = 35;
+  c.x.p = 0.375;
+  c.x.dropout_key = 42;
+  expect_near(run(c.x, c.pattern, dtype), solve(c.x), dtype, "terms");
+}
+
 namespace {
+
+TEST(AttentionFeatures, GlobalsBesideWindows) { expect_globals_beside_windows(DType::f64); }
 
 TEST(AttentionFeatures, FewQueries) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) expect_few_queries(dtype, true);

@@ -34,5 +34,9 @@ const std::vector<Feature>& features();
 void expect_no_first_keys(DType dtype);
 /// Few queries before many keys: devices cut the keys into stretches, and join what these give.
 void expect_few_queries(DType dtype, bool relations);
+/// Windows beside some rows that see all and some keys that all see, first of head 0, last of head
+/// 1, and a second segment that all see: devices cut what is so much longer than the rest.
+Case globals_beside_windows(int64_t side_keys);
+void expect_globals_beside_windows(DType dtype);
 
 }  // namespace longspan::attention_test

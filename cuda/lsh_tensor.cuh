@@ -112,9 +112,8 @@ class LshPairs {
   LONGSPAN_HD LshPairs(const Arguments& arguments, unsigned char* memory, int64_t index)
       : x(arguments),
         shared(*reinterpret_cast<Shared*>(memory)),
-        met(reinterpret_cast<LshMeeting*>(memory + sizeof(Shared))),
         chunk(static_cast<int32_t>(index / tiles(arguments) % arguments.head.chunks())),
-        bh(index / tiles(arguments) / arguments.head.chunks()),
+        bh(static_cast<int32_t>(index / tiles(arguments) / arguments.head.chunks())),
         first(static_cast<int32_t>(chunk * arguments.head.rule.chunk +
                                    index % tiles(arguments) * lsh_tile)),
         end(static_cast<int32_t>(
@@ -127,7 +126,7 @@ class LshPairs {
 
   /// Notes the tile and copies its rows.
   LONGSPAN_HD void begin() const {
-    note(x.round, first, end, lsh_tile, turned, shared.tile, met);
+    note(x.round, first, end, lsh_tile, turned, shared.tile, met());
     for (int i = thread_index(); i <= lsh_noted_rounds; i += lsh_threads) {
       shared.share[i] = i == 0 ? 0.0f : 1 / static_cast<float>(i);
     }
@@ -177,7 +176,7 @@ class LshPairs {
     return x.head.rule.duplicates == kernels::LshDuplicates::log_count;
   }
   /// Which row of tensors of all heads a token is.
-  LONGSPAN_HD int64_t place_of(int32_t token) const { return bh * x.head.length + token; }
+  LONGSPAN_HD int64_t place_of(int32_t token) const { return int64_t{bh} * x.head.length + token; }
   LONGSPAN_HD int32_t token_of(int half) const { return shared.tile.token[row_of(2 * half)]; }
   template <class U>
   LONGSPAN_HD U* rows_of(const HeadRows<U>& from) const {
@@ -220,13 +219,13 @@ class LshPairs {
 
   const Arguments& x;
   Shared& shared;
-  LshMeeting* const met;  // [noted rounds][tile], then likewise of three steps
-  const int32_t chunk;
-  const int64_t bh;
+  const int32_t chunk, bh;
   const int32_t first, end;  // places of the tile
   const int own;             // first row of this warp
 
  private:
+  /// [noted rounds][tile], then likewise of three steps.
+  LONGSPAN_HD LshMeeting* met() const { return reinterpret_cast<LshMeeting*>(&shared + 1); }
   LONGSPAN_HD kernels::LshHead head_of() const {
     kernels::LshHead head = x.head;
     const int64_t ids = bh * head.rounds * head.length;
@@ -279,7 +278,9 @@ class LshPairs {
     }
   }
 
-  LONGSPAN_HD LshMeeting* met_of(int step) const { return met + x.noted() * (lsh_tile + step * n); }
+  LONGSPAN_HD LshMeeting* met_of(int step) const {
+    return met() + x.noted() * (lsh_tile + step * n);
+  }
   LONGSPAN_HD void note_step(int at) const {
     const LshStep& step = shared.ahead.at(at);
     if (step.end == 0) return;
@@ -311,7 +312,7 @@ class LshPairs {
     const kernels::LshHead head = head_of();
     const int lane = thread_index() % 32, r = own + lane % 16, from = lane / 16 * (n / 2);
     const LshNotes<n, backward>& notes = shared.step[of];
-    const LshMeeting *const mine = met + r, *const others = met_of(of);
+    const LshMeeting *const mine = met() + r, *const others = met_of(of);
     const int32_t token = shared.tile.token[r], bucket = shared.tile.bucket[r],
                   reach = shared.tile.reach[r];
     const int noted = x.noted();

@@ -32,6 +32,7 @@
 #include "ops/elementwise.h"
 #include "ops/kernels/matmul.h"
 #include "ops/loss.h"
+#include "ops/lsh.h"
 #include "ops/norm.h"
 #include "ops/optim.h"
 #include "ops/pattern.h"
@@ -162,6 +163,32 @@ Workload band(const Json& request) {
     return block_attention(in[0], in[1], in[2], patterns::local(window)).out;
   };
   return differentiable(forward, heads(request.at("shape")), request.at("pass"));
+}
+
+/// LSH attention of shared queries and keys to hashed chunks and those before them, hash and sort
+/// included. Rule `paper`: keys of the own bucket, earlier ones, each once; else all keys of the
+/// window, in each round.
+Workload lsh(const Json& request) {
+  const Json& shape = request.at("shape");
+  const std::vector<Tensor> all = heads(shape);
+  LshOptions options;
+  options.chunk = shape.at("chunk");
+  if (request.at("rule") == "paper") {
+    options.causal = true;
+  } else {
+    options.same_bucket = false;
+    options.duplicates = LshDuplicates::off;
+    options.wrap = LshWrap::round;
+  }
+  const LshBuckets buckets = lsh_auto_buckets(shape.at("length"), options.chunk);
+  options.buckets = buckets.count();
+  const Tensor rotations = lsh_rotations(Generator{1}, shape.at("heads"), shape.at("rounds"),
+                                         shape.at("width"), buckets, DType::f32, place.device);
+  const auto forward = [=](const std::vector<Tensor>& in) {
+    const Tensor ids = lsh_buckets(in[0].detach(), rotations, buckets);
+    return lsh_attention(in[0], in[1], ids, options).out;
+  };
+  return differentiable(forward, {all[0], all[1]}, request.at("pass"));
 }
 
 /// softmax, layer_norm, gelu and cross_entropy on [rows, n].
@@ -323,6 +350,7 @@ const std::map<std::string, Maker> makers = {
     {"gemm", gemm},       {"attention", attention}, {"band", band},
     {"rowwise", rowwise}, {"adam", adam},           {"gpt_step", gpt_step},
     {"family", family},   {"layer", layer},         {"reformer_step", reformer_step},
+    {"lsh", lsh},
 };
 
 struct Sample {

@@ -143,7 +143,7 @@ part_sanitizer() {
 part_bench() {
   python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null ||
     { skip "python3 has no PyTorch that sees the device"; return; }
-  run 240 bench python3 bench/peers/gpu.py --worker $build/bench/bench_worker --out "$out/bench.jsonl"
+  run 300 bench python3 bench/peers/gpu.py --worker $build/bench/bench_worker --out "$out/bench.jsonl"
   local status=$?
   grep -v '^{' "$out/bench.log" | tail -n 60
   return $status

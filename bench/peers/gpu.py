@@ -92,6 +92,38 @@ class Torch:
         return both_ways(lambda q, k, v: flex(q, k, v, block_mask=mask),
                          self.heads(request["shape"], dtype), request["pass"])
 
+    def lsh(self, request, dtype, variant):
+        shape = request["shape"]
+        rounds, chunk, length, width = (shape[x] for x in ("rounds", "chunk", "length", "width"))
+        rotations = torch.randn(shape["heads"], rounds, width, length // chunk, device=self.device,
+                                dtype=dtype)
+        qk, v, _ = self.heads(shape, dtype)
+
+        def forward(qk, v):
+            """Each round sorts tokens by bucket and sees two chunks; rounds join by their lse."""
+            with torch.no_grad():
+                p = torch.einsum("bhld,hrdk->bhrlk", qk, rotations)
+                order = torch.cat([p, -p], -1).argmax(-1).argsort(dim=-1, stable=True)
+                back = order.argsort(-1)
+            def chunks(x):
+                x = x.unsqueeze(2).expand(-1, -1, rounds, -1, -1)
+                x = x.gather(3, order.unsqueeze(-1).expand(*order.shape, x.shape[-1]))
+                return x.unflatten(3, (-1, chunk))
+            def window(x):
+                return torch.cat([x.roll(1, 3), x], 4)
+            q, key = chunks(qk), chunks(F.normalize(qk.float(), dim=-1).to(dtype))
+            places = order.unflatten(3, (-1, chunk))
+            s = (q @ window(key).transpose(-1, -2)).float()
+            s = s.masked_fill(places.unsqueeze(-1) == window(places.unsqueeze(-1)).transpose(-1, -2), -1e5)
+            lse = s.logsumexp(-1, keepdim=True)
+            y = (s - lse).exp().to(dtype) @ window(chunks(v))
+            y, lse = y.flatten(3, 4), lse.flatten(3, 4)
+            y = y.gather(3, back.unsqueeze(-1).expand(*back.shape, y.shape[-1]))
+            share = lse.gather(3, back.unsqueeze(-1)).softmax(2)
+            return (y * share.to(dtype)).sum(2)
+        return both_ways(torch.compile(forward) if variant == "compile" else forward, [qk, v],
+                         request["pass"])
+
     def rowwise(self, request, dtype, variant):
         rows, n, op = request["shape"]["rows"], request["shape"]["n"], request["op"]
         x = self.tensor(rows, n, dtype=dtype)
@@ -191,6 +223,13 @@ def all_items(small):
                    {"workload": "band", "pass": "both",
                     "shape": {"heads": 16, "length": length, "width": 64, "window": window}},
                    flops=14 * pairs * 64)
+    for rule, rounds in (("windows", 1), ("windows", 4), ("paper", 4)):
+        length, chunk, heads = (96, 16, 2) if small else (16384, 64, 16)
+        shape = {"heads": heads, "length": length, "width": 64, "chunk": chunk, "rounds": rounds}
+        pairs = heads * rounds * length * 2 * chunk if rule == "windows" else 0
+        yield item(f"LSH {rule}, {rounds} rounds of {chunk}, both ways, {heads} heads of 64, L={length}",
+                   {"workload": "lsh", "rule": rule, "pass": "both", "shape": shape},
+                   flops=14 * pairs * 64, variants=("eager", "compile") if rule == "windows" else ())
     rows, n = (32, 48) if small else (16384, 1024)
     for op in ("softmax", "layer_norm", "gelu_erf", "cross_entropy"):
         classes = n if small or op != "cross_entropy" else 32000

@@ -152,6 +152,43 @@ TEST(LshTensor, HoldsForEveryLengthWidthAndChunk) {
   }
 }
 
+// Rules that take more than the kernels note of a pair, by the general kernels as a whole.
+TEST(LshTensor, LeavesOtherRulesToTheGeneralKernels) {
+  const auto launches_of = [](const Problem& x) {
+    const int64_t before = emulated::launches();
+    expect_solved(x, DType::bf16);
+    return emulated::launches() - before;
+  };
+  LshOptions o;
+  o.buckets = 3;
+  o.chunk = 4;
+  const int64_t general = launches_of(problem({1, 1, 3, 13, 7, 8}, o));
+  EXPECT_EQ(launches_of(problem({1, 1, 17, 13, 8, 8}, o)), general);
+  o.same_bucket = false;
+  o.wrap = LshWrap::global;
+  EXPECT_EQ(launches_of(problem({1, 1, 3, 13, 8, 8}, o)), general);
+  o.duplicates = LshDuplicates::off;
+  EXPECT_GT(launches_of(problem({1, 1, 3, 13, 8, 8}, o)), general);
+}
+
+// Heads that lie inside of tokens, as projections leave them.
+TEST(LshTensor, TakesRowsThatLieApart) {
+  LshOptions o;
+  o.buckets = 4;
+  o.chunk = 16;
+  const Problem x = problem({2, 3, 2, 40, 16, 8}, o);
+  const auto apart = [&](const std::vector<double>& values, int64_t width) {
+    const Tensor whole = make(values, {2, 3, 40, width}, DType::bf16);
+    return leaf(transpose(contiguous(transpose(whole, 1, 2)), 1, 2));
+  };
+  const Tensor q = apart(x.q, 16), v = apart(x.v, 8);
+  const AttentionResult y = lsh_attention(q, v, x.ids_tensor(), o);
+  backward(add(sum(mul(y.out, make(x.dout, {2, 3, 40, 8}, DType::bf16))),
+               cast(sum(mul(y.lse, make(x.dlse, {2, 3, 40}, DType::f32))), DType::bf16)));
+  expect_same({values_of(y.out), values_of(y.lse), values_of(grad(q)), values_of(grad(v))},
+              run(x, DType::bf16), "apart");
+}
+
 // What dropout leaves of a pair: the mean over its visits, which each have a draw.
 TEST(LshTensor, DropsWhatTheContractSays) {
   for (const LshDuplicates duplicates : kDuplicates) {

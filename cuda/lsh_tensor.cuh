@@ -445,8 +445,8 @@ struct LshFacts {
 /// the weights, and 1 where it has seen another token.
 template <class T, int W>
 struct LshTensorForward {
-  static constexpr int n = W == 32 ? 64 : 32, threads = lsh_threads;
-  static constexpr int resident = W == 64 ? 4 : 3;  // blocks of a multiprocessor, at least
+  static constexpr int n = 32, threads = lsh_threads;
+  static constexpr int resident = W == 128 ? 3 : 4;  // blocks of a multiprocessor, at least
   using Pairs = LshPairs<T, W, n, false, false>;
   using Arguments = LshTensorArguments<T>;
   using Scores = typename Pairs::Scores;

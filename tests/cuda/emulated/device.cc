@@ -44,7 +44,7 @@ struct State {
   bool spoilt = false;  // the recording, by something that may not be recorded
   cudaError_t last = cudaSuccess;
   std::map<const char*, const char*> pinned;  // begin -> end
-  std::map<void (*)(), int> shared_allowed;
+  std::map<void (*)(), int> shared_allowed, runs;
   size_t backed = 0;
   std::vector<std::pair<char*, size_t>> retired;  // guarded blocks that work may still use
   int64_t launches = 0;
@@ -154,7 +154,8 @@ cudaError_t submit_kernel(const cudaLaunchConfig_t& config, void (*kernel)(), si
                     block.y == 1 && block.z == 1 && config.dynamicSmemBytes <= allowed &&
                     parameters <= parameter_limit;
   if (!fits) return noted(cudaErrorInvalidConfiguration);
-  const bool reverse = ++s.launches % 2 == 0;
+  const bool reverse = s.runs[kernel]++ % 2 != 0;
+  ++s.launches;
   submit([grid, threads = static_cast<int>(block.x), shared = config.dynamicSmemBytes, reverse,
           thread = std::move(thread)] { run_launch(grid, threads, shared, reverse, thread); });
   return cudaSuccess;

@@ -359,13 +359,16 @@ void* allocate(Device device, int64_t bytes, Category category) {
   register_backends();
   const int64_t block = block_bytes(bytes);
   Ledger& l = ledger(device);
+  require<DeviceError>(device.index == 0 && l.source.allocate != nullptr, "memory",
+                       "{} is not available in this build or on this machine; use cpu",
+                       name_of(device));
   Usage usage;
   {
     const std::lock_guard lock(l.mutex);
     void* data = nullptr;
     const bool injected = l.fail_after == 0;
     if (l.fail_after >= 0) --l.fail_after;
-    if (!injected && l.source.allocate != nullptr) {
+    if (!injected) {
       data = enters(device) ? allocate_apart(l, *entered, block) : l.source.allocate(block);
     }
     if (data != nullptr) {

@@ -159,7 +159,7 @@ TEST(Device, Names) {
   }
   EXPECT_TRUE(is_available({}));
   EXPECT_FALSE(is_available({DeviceKind::cpu, 1}));
-  EXPECT_THROW(Tensor::empty({1}, DType::f32, {DeviceKind::cuda, 100}), Error);
+  EXPECT_THROW(Tensor::empty({1}, DType::f32, {DeviceKind::cuda, 100}), DeviceError);
   synchronize({});
 }
 

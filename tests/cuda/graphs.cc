@@ -22,7 +22,6 @@
 #include "ops/optim.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
-#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "train/step_graph.h"
@@ -36,7 +35,6 @@ constexpr Device cuda{DeviceKind::cuda, 0};
 class Graphs : public testing::Test {
  protected:
   void SetUp() override {
-    test::enable_device_if_asked();
     if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
   }
 };

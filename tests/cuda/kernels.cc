@@ -19,7 +19,6 @@
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "ops/sort.h"
-#include "tests/harness/device.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "train/optimizer.h"
@@ -29,10 +28,7 @@ namespace {
 
 constexpr Device cuda{DeviceKind::cuda, 0};
 
-bool has_device() {
-  test::enable_device_if_asked();
-  return is_available(cuda);
-}
+bool has_device() { return is_available(cuda); }
 
 using test::message_of;
 using Bytes = std::vector<std::vector<uint8_t>>;

@@ -12,8 +12,6 @@
 namespace longspan::test {
 
 void enable_device_if_asked() {
-  static bool enabled = false;
-  if (std::exchange(enabled, true)) return;
   const char* const asked = std::getenv("LONGSPAN_TEST_DEVICE");
   if (asked == nullptr) return;
   const std::string_view name = asked;

@@ -17,7 +17,6 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
-#include "tests/harness/device.h"
 #include "tests/harness/hooks.h"
 #include "train/optimizer.h"
 #include "train/step_graph.h"
@@ -512,7 +511,6 @@ void add(const ModelInfo& m, const char* what, void (*test)(const ModelInfo&)) {
 }
 
 void register_tests() {
-  enable_device_if_asked();
   const bool device = is_available({DeviceKind::cuda, 0});
   for (const ModelInfo& m : table()) {
     if (device) add(m, "parity", parity);

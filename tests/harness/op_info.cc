@@ -20,7 +20,6 @@
 #include "ops/kernels/copy.h"
 #include "ops/kernels/elementwise.h"
 #include "ops/layout_cache.h"
-#include "tests/harness/device.h"
 #include "tests/harness/hooks.h"
 
 namespace longspan::test {
@@ -633,7 +632,6 @@ void summary() {
 }
 
 void register_tests() {
-  enable_device_if_asked();
   const Device cuda{DeviceKind::cuda, 0};
   const bool have_cuda = is_available(cuda);
   for (const OpInfo& op : table().ops) {

@@ -10,17 +10,13 @@
 #include "ops/lsh.h"
 #include "ops/random.h"
 #include "ops/shape.h"
-#include "tests/harness/device.h"
 
 namespace longspan::test {
 namespace {
 
 constexpr Device device{DeviceKind::cuda, 0};
 
-bool has_device() {
-  enable_device_if_asked();
-  return is_available(device);
-}
+bool has_device() { return is_available(device); }
 
 std::vector<uint8_t> bytes_of(const Tensor& x) {
   std::vector<uint8_t> bytes(static_cast<size_t>(x.nbytes()));

@@ -35,6 +35,11 @@ struct LshNotes : LshStatistics<n, backward> {
   float inverse[n];  // 1 / rho times what turns products into logits in units of log 2
 };
 
+/// What is known of a token in backward, see LshTensorArguments::facts_of().
+struct alignas(16) LshFour {
+  float value[4];
+};
+
 /// Where a token was in another round: its chunk or, of a query, the first one of its window.
 struct LshMeeting {
   int32_t chunk, bucket;
@@ -101,21 +106,29 @@ class LshPairs {
     return bytes_of(x.noted());
   }
 
-  /// Tiles of a chunk.
-  LONGSPAN_HD static int64_t tiles(const Arguments& x) {
-    return ceil_div(least_of(x.head.rule.chunk, x.head.length), int64_t{lsh_tile});
+  /// Chunks of a round, tiles of a chunk: 32 bits, whose divisions are quick.
+  LONGSPAN_HD static uint32_t chunks(const Arguments& x) {
+    const auto length = static_cast<uint32_t>(x.head.length),
+               chunk = static_cast<uint32_t>(x.head.rule.chunk);
+    return (length + chunk - 1) / chunk;
+  }
+  LONGSPAN_HD static uint32_t tiles(const Arguments& x) {
+    return (static_cast<uint32_t>(least_of(x.head.rule.chunk, x.head.length)) + lsh_tile - 1) /
+           lsh_tile;
   }
   LONGSPAN_HD static int64_t blocks(const Arguments& x) {
-    return x.head_count * x.head.chunks() * tiles(x);
+    return x.head_count * chunks(x) * tiles(x);
   }
 
   LONGSPAN_HD LshPairs(const Arguments& arguments, unsigned char* memory, int64_t index)
       : x(arguments),
         shared(*reinterpret_cast<Shared*>(memory)),
-        chunk(static_cast<int32_t>(index / tiles(arguments) % arguments.head.chunks())),
-        bh(static_cast<int32_t>(index / tiles(arguments) / arguments.head.chunks())),
+        chunk(static_cast<int32_t>(static_cast<uint32_t>(index) / tiles(arguments) %
+                                   chunks(arguments))),
+        bh(static_cast<int32_t>(static_cast<uint32_t>(index) / tiles(arguments) /
+                                chunks(arguments))),
         first(static_cast<int32_t>(chunk * arguments.head.rule.chunk +
-                                   index % tiles(arguments) * lsh_tile)),
+                                   static_cast<uint32_t>(index) % tiles(arguments) * lsh_tile)),
         end(static_cast<int32_t>(
             least_of<int64_t>(first + lsh_tile, arguments.head.chunk_end(chunk)))),
         own(thread_index() / 32 * 16) {}
@@ -257,19 +270,22 @@ class LshPairs {
       } else {
         notes.reach[r] = valid ? (head.rule.causal ? token : INT32_MAX - 1) : -1;
       }
-      notes.inverse[r] = there ? x.inverse()[place_of(token)] * factor : 0.0f;
+      const float* const facts = x.facts_of(place_of(there ? token : 0));
       if constexpr (backward) {
-        const int64_t at = place_of(there ? token : 0);
-        notes.base[r] = x.lse[at] * static_cast<float>(log2_e);
-        notes.delta[r] = x.deltas()[at];
-        notes.self[r] = x.selves()[at];
+        const auto four = *reinterpret_cast<const LshFour*>(facts);
+        notes.inverse[r] = four.value[0] * factor;
+        notes.base[r] = four.value[1];
+        notes.delta[r] = four.value[2];
+        notes.self[r] = four.value[3];
+      } else {
+        notes.inverse[r] = facts[0] * factor;
       }
       LONGSPAN_ROLLED for (int s = 0; there && s < x.noted(); ++s) {
         auto in = static_cast<int32_t>(head.place_of(s, token)) / of_chunk;
         if (!as_keys) {
           in -= static_cast<int32_t>(head.rule.before);
           if (head.rule.wrap == kernels::LshWrap::round) {
-            const auto around = static_cast<int32_t>(head.chunks());
+            const auto around = static_cast<int32_t>(chunks(x));
             in = (in % around + around) % around;
           }
         }
@@ -317,8 +333,8 @@ class LshPairs {
                   reach = shared.tile.reach[r];
     const int noted = x.noted();
     const bool first_counts = head.rule.duplicates == kernels::LshDuplicates::first;
-    const auto around = static_cast<int32_t>(
-                   head.rule.wrap == kernels::LshWrap::round ? head.chunks() : 0),
+    const auto around =
+                   static_cast<int32_t>(head.rule.wrap == kernels::LshWrap::round ? chunks(x) : 0),
                slots = static_cast<int32_t>(head.slots());
     const auto of_chunk = static_cast<int32_t>(head.rule.chunk);
     kernels::LshKeep keep = x.keep;
@@ -401,19 +417,20 @@ struct LshFacts {
       }
       if (i != at || thread_index() % lanes != 0) continue;
       const auto least = static_cast<float>(static_cast<double>(x.q.width) * x.head.rule.epsilon);
-      x.inverse()[at] = 1 / root(least + squares);
+      float* const facts = x.facts_of(at);
+      facts[0] = 1 / root(least + squares);
       if (!backward) continue;
-      if (x.dlse != nullptr) delta -= x.dlse[at];
-      x.deltas()[at] = delta;
       kernels::LshHead head = x.head;
       const int64_t ids = bh * head.rounds * head.length;
       head.ids += ids;
       head.order += ids;
       head.place += ids;
       const float lse = x.lse[at];
-      x.selves()[at] = head.alone(static_cast<double>(lse))
-                           ? 1 / static_cast<float>(head.self_weight(token))
-                           : natural_exp(static_cast<float>(head.rule.self) - lse);
+      facts[1] = lse * static_cast<float>(log2_e);
+      facts[2] = x.dlse == nullptr ? delta : delta - x.dlse[at];
+      facts[3] = head.alone(static_cast<double>(lse))
+                     ? 1 / static_cast<float>(head.self_weight(token))
+                     : natural_exp(static_cast<float>(head.rule.self) - lse);
     }
   }
 
@@ -721,7 +738,7 @@ struct LshTensorKeys {
     LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
       const int r = pairs.row_of(2 * half);
       const int32_t token = pairs.token_of(half);
-      const float inverse = token < 0 ? 0.0f : x.inverse()[pairs.place_of(token)];
+      const float inverse = token < 0 ? 0.0f : *x.facts_of(pairs.place_of(token));
       const auto key = [&](int k, int e) {
         T value;
         memcpy(&value, pairs.shared.q + SharedRows<W>::place(r, k) * 8 + t + e, sizeof(T));

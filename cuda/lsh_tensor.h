@@ -18,17 +18,18 @@ inline constexpr int64_t lsh_noted_rounds = 16;
 template <class T>
 struct LshTensorArguments : LshArguments<T> {
   int32_t round = 0;
-  float* facts = nullptr;       // [1 or 3, B H L], see below
+  float* facts = nullptr;       // [B H L, 1 or 4], see facts_of()
   float* sums = nullptr;        // [B H L, dv] of out, [B H L, d] of dq
   float* value_sums = nullptr;  // [B H L, dv] of dv
   float* states = nullptr;      // [B H L, 3], see LshTensorForward
 
   LONGSPAN_HD bool first() const { return round == 0; }
   LONGSPAN_HD bool last() const { return round + 1 == this->head.rounds; }
-  /// 1 / rho of each token; in backward dout . out - dlse; its probability to see itself.
-  LONGSPAN_HD float* inverse() const { return facts; }
-  LONGSPAN_HD float* deltas() const { return facts + this->blocks(); }
-  LONGSPAN_HD float* selves() const { return facts + 2 * this->blocks(); }
+  /// Of a token: 1 / rho; in backward also lse in units of log 2, dout . out - dlse, and its
+  /// probability to see itself: 16 bytes that lie together, since tokens are met in any order.
+  LONGSPAN_HD float* facts_of(int64_t token) const {
+    return facts + token * (this->dout.data == nullptr ? 1 : 4);
+  }
   const float* dlse = nullptr;  // [B, H, L] or null
 
   /// Rounds in which a pair may have met that a block has to know of.
@@ -94,7 +95,7 @@ void lsh_backward_in_rounds(const kernels::LshInputs& in, const ConstView& out,
   const auto room = [&](int64_t numbers) {
     return Scratch(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(float)), in.q.device);
   };
-  const Scratch facts = room(3 * rows), sums = room(rows * x.q.width),
+  const Scratch facts = room(4 * rows), sums = room(rows * x.q.width),
                 value_sums = room(between * x.v.width);
   x.facts = facts.template as<float>();
   x.sums = sums.template as<float>();

@@ -329,10 +329,13 @@ struct TermRows {
   static constexpr int rows = kernels::kAttentionTileRows / 2, keys = 32, warps = 3,
                        threads = 32 * warps, pieces = 2;
   static constexpr int resident = W == 128 ? 2 : 4;  // blocks of a multiprocessor, at least
+  // Buffers of keys: with two the keys of a step arrive while the one before is computed with.
+  static constexpr int sides = W == 128 ? 1 : 2;
   static_assert(rows == warps * 16);
   using Pass = TermsPass<T, W, rows, keys, false>;
   struct alignas(16) Shared {
-    uint16_t q[rows * W], relation[rows * W], dout[rows * W], k[keys * W], v[keys * W];
+    uint16_t q[rows * W], relation[rows * W], dout[rows * W], k[sides][keys * W],
+        v[sides][keys * W];
     uint16_t stage[warps][term_stage * W];
     float numbers[rows * term_pitch];
     AttentionHead head;
@@ -368,19 +371,46 @@ struct TermRows {
     }
     commit_copies();
   }
-  /// The keys of a step, after which all is there. `turn`: rows are new to its segment.
-  static LONGSPAN_HD void load_keys(const Pass& pass, Shared& shared, int64_t tile,
-                                    const KeyStep& step, bool turn) {
+  static LONGSPAN_HD SharedRows<W> keys_of(Shared& shared, int side) {
+    return SharedRows<W>{shared.k[side]};
+  }
+  static LONGSPAN_HD SharedRows<W> values_of(Shared& shared, int side) {
+    return SharedRows<W>{shared.v[side]};
+  }
+  static LONGSPAN_HD void copy_keys(const Pass& pass, Shared& shared, const KeyStep& step,
+                                    int side) {
     const auto& x = pass.x;
+    const int segment = step.segment;
+    const auto key = [&](int j) { return pass.valid_key(segment, step.k0, j, step.mask); };
+    pass.template copy_rows<keys, threads>(x.k[segment], key, keys_of(shared, side));
+    pass.template copy_rows<keys, threads>(x.v[segment], key, values_of(shared, side));
+    commit_copies();
+  }
+  /// The steps of a range of a tile, of which the first is on its way where there are two buffers.
+  static LONGSPAN_HD void begin(const Pass& pass, Shared& shared, const AttentionWork& work) {
+    shared.ahead.begin(KeySteps<keys>(pass.x.sizes, pass.head, work.place, work.range));
+    block_barrier();
+    if (sides > 1 && shared.ahead.at(0).mask != 0) copy_keys(pass, shared, shared.ahead.at(0), 0);
+  }
+  /// The keys of step `at` of those, which lie in buffer at % sides: see load_keys(). The next one
+  /// is then on its way.
+  static LONGSPAN_HD void load_step(const Pass& pass, Shared& shared, int64_t tile, int at,
+                                    bool turn) {
+    load_keys(pass, shared, tile, shared.ahead.at(at), turn, sides > 1);
+    const KeyStep& next = shared.ahead.at(at + 1);
+    if (sides > 1 && next.mask != 0) copy_keys(pass, shared, next, (at + 1) % sides);
+    shared.ahead.walk_on(at);
+  }
+  /// The keys of a step, after which all is there. `turn`: rows are new to its segment. `copied`:
+  /// they are on their way.
+  static LONGSPAN_HD void load_keys(const Pass& pass, Shared& shared, int64_t tile,
+                                    const KeyStep& step, bool turn, bool copied) {
     const int segment = step.segment;
     block_barrier();  // nobody reads the step before
     if (turn) pass.template turn_to<threads>(segment);
     pass.template note_places<threads>(segment, step.k0, step.mask);
     pass.template note_weights<threads>(tile, segment, step.k0, step.mask);
-    const auto key = [&](int j) { return pass.valid_key(segment, step.k0, j, step.mask); };
-    pass.template copy_rows<keys, threads>(x.k[segment], key, SharedRows<W>{shared.k});
-    pass.template copy_rows<keys, threads>(x.v[segment], key, SharedRows<W>{shared.v});
-    commit_copies();
+    if (!copied) copy_keys(pass, shared, step, 0);
     wait_for_copies<0>();
     block_barrier();
   }
@@ -395,25 +425,24 @@ struct TermRows {
     return SharedRows<W>{pass.x.own_relation_query ? shared.relation : shared.q};
   }
   /// s = q . k and its terms.
-  static LONGSPAN_HD void score(const Pass& pass, Shared& shared, const typename Pass::Ids& id,
-                                typename Pass::Scores& s) {
+  static LONGSPAN_HD void score(const Pass& pass, Shared& shared, int side,
+                                const typename Pass::Ids& id, typename Pass::Scores& s) {
     const auto& x = pass.x;
     clear<1, Pass::n>(s);
-    multiply_rows<T, W, 1, Pass::n>(SharedRows<W>{shared.q}, pass.own, SharedRows<W>{shared.k}, 0,
-                                    s);
+    multiply_rows<T, W, 1, Pass::n>(SharedRows<W>{shared.q}, pass.own, keys_of(shared, side), 0, s);
     pass.add_relation(relation_rows(pass, shared), pass.own, x.key, x.bias, x.sizes.width, id, s);
     pass.weigh_pairs(s);
   }
   /// s = P, ds = dS: see TermsPass::differentiate().
-  static LONGSPAN_HD void differentiate(const Pass& pass, Shared& shared, const KeyStep& step,
-                                        const typename Pass::Ids& id, typename Pass::Scores& s,
-                                        typename Pass::Scores& ds) {
+  static LONGSPAN_HD void differentiate(const Pass& pass, Shared& shared, int side,
+                                        const KeyStep& step, const typename Pass::Ids& id,
+                                        typename Pass::Scores& s, typename Pass::Scores& ds) {
     const auto& x = pass.x;
     const SharedRows<W> dout{shared.dout};
     const uint32_t kept = draw(pass, step);
-    score(pass, shared, id, s);
+    score(pass, shared, side, id, s);
     clear<1, Pass::n>(ds);
-    multiply_rows<T, W, 1, Pass::n>(dout, pass.own, SharedRows<W>{shared.v}, 0, ds);
+    multiply_rows<T, W, 1, Pass::n>(dout, pass.own, values_of(shared, side), 0, ds);
     pass.add_relation(dout, pass.own, x.value, {}, x.sizes.value_width, id, ds);
     pass.differentiate(step.segment, kept, id, s, ds, [](int, float) {});
   }
@@ -424,7 +453,7 @@ struct TermRows {
 template <class T, int W>
 struct TermsForward : TermRows<T, W> {
   using Half = TermRows<T, W>;
-  using Half::keys, Half::pieces, Half::rows, Half::threads;
+  using Half::keys, Half::pieces, Half::rows, Half::sides, Half::threads;
   using typename Half::Pass;
   using typename Half::Shared;
 
@@ -452,22 +481,20 @@ struct TermsForward : TermRows<T, W> {
       clear<1, W / 8>(sum);
       reference[0][0] = reference[0][1] = hidden;
       total[0][0] = total[0][1] = 0;
-      shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.range));
-      block_barrier();
+      Half::begin(pass, shared, work);
       int segment = -1;
       for (int at = 0; shared.ahead.at(at).mask != 0; ++at) {
         const KeyStep& step = shared.ahead.at(at);
-        Half::load_keys(pass, shared, work.place, step, segment != step.segment);
-        shared.ahead.walk_on(at);
+        Half::load_step(pass, shared, work.place, at, segment != step.segment);
         segment = step.segment;
         typename Pass::Ids id;
         if (!pass.find(segment, step.mask, id)) continue;
         typename Pass::Scores s;
-        Half::score(pass, shared, id, s);
+        Half::score(pass, shared, at % sides, id, s);
         hide(pass, segment, id, s);
         raise<W, 1, Pass::n>(pass.factor, s, reference, total, sum);
         weights(pass, segment, Half::draw(pass, step), id, reference, total, s);
-        multiply_weights<T, W, Pass::n>(s, SharedRows<W>{shared.v}, careful, sum);
+        multiply_weights<T, W, Pass::n>(s, Half::values_of(shared, at % sides), careful, sum);
         if (x.value.data != nullptr) {
           pass.add_ids(s, id, segment, x.value, x.sizes.value_width, careful, sum);
         }
@@ -530,7 +557,7 @@ struct TermsForward : TermRows<T, W> {
 template <class T, int W>
 struct TermsRowGradients : TermRows<T, W> {
   using Half = TermRows<T, W>;
-  using Half::keys, Half::pieces, Half::rows, Half::threads;
+  using Half::keys, Half::pieces, Half::rows, Half::sides, Half::threads;
   using typename Half::Pass;
   using typename Half::Shared;
 
@@ -560,20 +587,18 @@ struct TermsRowGradients : TermRows<T, W> {
     Fragments<1, W / 8> sum;
     for (;; careful = true) {
       clear<1, W / 8>(sum);
-      shared.ahead.begin(KeySteps<keys>(x.sizes, head, work.place, work.range));
-      block_barrier();
+      Half::begin(pass, shared, work);
       int segment = -1;
       for (int at = 0; shared.ahead.at(at).mask != 0; ++at) {
         const KeyStep& step = shared.ahead.at(at);
-        Half::load_keys(pass, shared, work.place, step, segment != step.segment);
-        shared.ahead.walk_on(at);
+        Half::load_step(pass, shared, work.place, at, segment != step.segment);
         segment = step.segment;
         typename Pass::Ids id;
         if (!pass.find(segment, step.mask, id)) continue;
         typename Pass::Scores s, ds;
-        Half::differentiate(pass, shared, step, id, s, ds);
+        Half::differentiate(pass, shared, at % sides, step, id, s, ds);
         if (!of_relation) {
-          multiply_weights<T, W, Pass::n>(ds, SharedRows<W>{shared.k}, careful, sum);
+          multiply_weights<T, W, Pass::n>(ds, Half::keys_of(shared, at % sides), careful, sum);
         }
         if (x.key.data != nullptr && of_relation == x.own_relation_query) {
           pass.add_ids(ds, id, segment, x.key, x.sizes.width, careful, sum);
@@ -763,12 +788,12 @@ struct TermsTableGradients : TermRows<T, W> {
         int segment = -1;
         for (KeyStep step; steps.next(step);) {
           if (!reaches(pass, first, step, id0)) continue;
-          Half::load_keys(pass, shared, at / 2, step, segment != step.segment);
+          Half::load_keys(pass, shared, at / 2, step, segment != step.segment, false);
           segment = step.segment;
           typename Pass::Ids id;
           typename Pass::Scores s, ds;
           if (pass.find(segment, step.mask, id)) {
-            Half::differentiate(pass, shared, step, id, s, ds);
+            Half::differentiate(pass, shared, 0, step, id, s, ds);
           } else {
             clear<1, Pass::n>(s);
             clear<1, Pass::n>(ds);

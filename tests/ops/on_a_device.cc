@@ -1,14 +1,20 @@
 // What the table of ops does not reach on a device: draws, which have the same bits there, LSH's
-// hash, and the search for what is not finite.
+// hash, the search for what is not finite, long rows, tensor cores and other precisions.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
+#include "autograd/engine.h"
+#include "autograd/node.h"
+#include "core/precision.h"
+#include "ops/block_attention.h"
 #include "ops/copy.h"
 #include "ops/kernels/gradient.h"
 #include "ops/lsh.h"
+#include "ops/matmul.h"
 #include "ops/random.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 
 namespace longspan::test {
@@ -112,6 +118,85 @@ TEST(OnADevice, WhatIsNotFiniteIsFound_parity) {
         EXPECT_EQ(finite(values, t, true), at % 2 != 0 || at == 1000) << at;
       }
     }
+  }
+}
+
+// Rows that several warps share.
+TEST(OnADevice, ExtremaOfLongRows_parity) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  for (const DType t : {DType::f32, DType::bf16, DType::i64}) {
+    std::vector<float> values(3 * 3001);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(philox_word(7, static_cast<int64_t>(i)) % 50);
+    }
+    if (t != DType::i64) values[3001 + 2500] = values[3001 + 2600] = NAN;
+    const Tensor x = cast(Tensor::from(values, {3, 3001}), t), there = to_device(x, device);
+    EXPECT_EQ(argmax(x, 1).to_vector<int64_t>(), argmax(there, 1).to_vector<int64_t>());
+    EXPECT_EQ(argmin(x, 1).to_vector<int64_t>(), argmin(there, 1).to_vector<int64_t>());
+  }
+}
+
+// Largest difference relative to the largest number.
+double apart(const Tensor& a, const Tensor& b) {
+  const std::vector<float> x = cast(to_device(a, {}), DType::f32).to_vector<float>(),
+                           y = cast(to_device(b, {}), DType::f32).to_vector<float>();
+  double worst = 0, largest = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    worst = std::max(worst, static_cast<double>(std::abs(x[i] - y[i])));
+    largest = std::max(largest, static_cast<double>(std::abs(y[i])));
+  }
+  return worst / largest;
+}
+
+// Rows of 16 bytes and their multiples go to tensor cores.
+TEST(OnADevice, AttentionOnTensorCores_parity) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  struct Call {
+    const char* name;
+    AttentionPattern pattern;
+    int64_t queries, keys;
+    double p;
+  };
+  const Call calls[] = {{"causal", patterns::causal(), 150, 150, 0},
+                        {"dropout", patterns::causal(), 150, 150, 0.25},
+                        {"local", patterns::local(20), 203, 203, 0},
+                        {"few queries", patterns::dense(), 3, 1700, 0},
+                        {"few keys", patterns::dense(), 1700, 3, 0}};
+  for (const DType t : {DType::bf16, DType::f16}) {
+    for (const Call& c : calls) {
+      const auto run = [&](Device where) {
+        std::vector<Tensor> all;
+        for (const int64_t rows : {c.queries, c.keys, c.keys}) {
+          const Generator gen = Generator{9}.fork(all.size());
+          all.push_back(to_device(cast(normal({2, 2, rows, 40}, gen), t), where));
+          set_requires_grad(all.back());
+        }
+        Dropout dropout;
+        if (c.p > 0) dropout = {static_cast<float>(c.p), {true, {42}}};
+        const Tensor out = block_attention(all[0], all[1], all[2], c.pattern, {}, dropout).out;
+        backward(out, to_device(cast(normal(out.shape(), Generator{10}), t), where));
+        std::vector<Tensor> results = {out.detach()};
+        for (const Tensor& x : all) results.push_back(grad(x));
+        return results;
+      };
+      const std::vector<Tensor> here = run({}), there = run(device);
+      for (size_t i = 0; i < here.size(); ++i) {
+        EXPECT_LE(apart(there[i], here[i]), t == DType::bf16 ? 2e-2 : 3e-3)
+            << c.name << " " << name_of(t) << " " << i;
+      }
+    }
+  }
+}
+
+TEST(OnADevice, ProductsInEveryPrecision_parity) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  const Tensor a = normal({33, 50}, Generator{1}), b = normal({50, 21}, Generator{2});
+  const Tensor exact = matmul(a, b);
+  for (const auto& [precision, tolerance] : {std::pair{MatmulPrecision::f32, 1e-6},
+                                             {MatmulPrecision::tf32, 2e-3},
+                                             {MatmulPrecision::bf16, 1e-2}}) {
+    const WithMatmulPrecision with(precision);
+    EXPECT_LE(apart(matmul(to_device(a, device), to_device(b, device)), exact), tolerance);
   }
 }
 

@@ -289,13 +289,14 @@ struct TensorForward {
       total[i][0] = total[i][1] = 0;
     }
     for (int at = 0; shared.ahead.at(at).mask != 0; ++at) {
-      const KeyStep& step = shared.ahead.at(at);
+      const KeyStep &step = shared.ahead.at(at), &next = shared.ahead.at(at + 1);
       const int side = at % 2, zero = unknown_zero(step.k0);
       wait_for_copies<0>();
       block_barrier();  // the keys are here, and nobody reads the old values
       shared.ahead.walk_on(at);
       copy_keys(x.v, step, v);
       commit_copies();
+      if (next.mask != 0) note_keys(next, side ^ 1);  // while no scores fill registers
       const bool busy =
           active && (step.full || common.any_sees(shared.seen[step.segment] + own + zero,
                                                   step.segment, step.k0, keys));
@@ -303,11 +304,7 @@ struct TensorForward {
       clear<m, n>(s);
       if (busy) multiply_rows<T, W, m, n>(q, own + zero, k, zero, s);
       block_barrier();  // nobody reads the keys
-      const KeyStep& next = shared.ahead.at(at + 1);
-      if (next.mask != 0) {
-        copy_keys(x.k, next, k);
-        note_keys(next, side ^ 1);
-      }
+      if (next.mask != 0) copy_keys(x.k, next, k);
       commit_copies();
       if (busy) {
         common.template weigh<m, n>(shared.weight[side], s);
@@ -370,11 +367,12 @@ struct TensorForward {
   static LONGSPAN_HD void hide(const TensorPass<T, W>& common, const Shared& shared,
                                const KeyStep& step, int own, int side, Fragments<m, n>& s) {
     const int lane = thread_index() % 32, t = lane % 4 * 2;
+    const uint64_t mask = step.mask >> t;
     LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
       LONGSPAN_UNROLL for (int e = 0; e < 2; ++e) {
         const int c = 8 * j + t + e;
         int32_t key = common.noted(step.segment) ? shared.key[side][c] : step.k0 + c;
-        if ((step.mask >> c & 1) == 0) key = -1;
+        if ((mask >> (8 * j + e) & 1) == 0) key = -1;
         LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
           LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
             const KeyInterval seen = shared.seen[step.segment][own + 16 * i + 8 * half + lane / 4];

@@ -34,6 +34,10 @@ struct Batch {
     scopes.push_back(Scope::path());
     return found;
   }
+  void take_back() {
+    complaints.pop_back();
+    scopes.pop_back();
+  }
 
   Device device;
   Scratch outcomes;
@@ -85,7 +89,16 @@ View place_for(Device device, Complaint complain) {
 }  // namespace
 
 void check(Device device, const std::function<void(View found)>& run, Complaint complain) {
-  if (device.kind == DeviceKind::cuda) return run(place_for(device, std::move(complain)));
+  if (device.kind == DeviceKind::cuda) {
+    const View found = place_for(device, std::move(complain));
+    try {
+      run(found);
+    } catch (...) {  // nothing was submitted that would write there
+      (recording != nullptr ? *recording->back() : *open).take_back();
+      throw;
+    }
+    return;
+  }
   int64_t found[] = {-1, 0};
   run({found, DType::i64, device, {2}, {1}});
   if (found[0] >= 0) complain(found[0], found[1]);
@@ -94,10 +107,10 @@ void check(Device device, const std::function<void(View found)>& run, Complaint 
 void settle(Device device) {
   if (device.kind != DeviceKind::cuda || recording != nullptr) return;
   open = nullptr;
-  const Batches done = std::exchange(pending, {});
-  // All are read before the first complaint.
+  // All are read before the first complaint, and before they are forgotten.
   std::vector<std::vector<int64_t>> found;
-  for (const auto& batch : done) found.push_back(outcomes_of(*batch));
+  for (const auto& batch : pending) found.push_back(outcomes_of(*batch));
+  const Batches done = std::exchange(pending, {});
   for (size_t i = 0; i < done.size(); ++i) complain_of(*done[i], found[i]);
 }
 

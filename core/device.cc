@@ -10,7 +10,8 @@ namespace longspan {
 
 std::string name_of(Device device) {
   if (device.kind == DeviceKind::cuda) return fmt::format("cuda:{}", device.index);
-  return device.kind == DeviceKind::cpu ? "cpu" : "plan";
+  const std::string name = device.kind == DeviceKind::cpu ? "cpu" : "plan";
+  return device.index == 0 ? name : fmt::format("{}:{}", name, device.index);
 }
 
 Device parse_device(const std::string& text) {

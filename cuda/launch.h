@@ -17,9 +17,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int thre
             Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   if (shared > plain_shared_bytes) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared)),
-          name);
+    allow_shared(name, reinterpret_cast<const void*>(kernel), shared);
   }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;

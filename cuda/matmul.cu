@@ -329,6 +329,8 @@ class Products {
     for (int64_t i = 0; i < calls_; ++i) {
       const Part part = of(i);
       const Plan& plan = plan_for(part.problem);
+      static std::mutex mutex;  // a plan's bias is that of one call at a time
+      const std::lock_guard lock(mutex);
       if (problem_.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.data);
       const Workspace room(plan.workspace, c_.device);
       const double one = 1, zero = 0;

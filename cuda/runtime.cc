@@ -1,5 +1,8 @@
 #include "cuda/runtime.h"
 
+#include <map>
+#include <mutex>
+
 #include "core/error.h"
 
 namespace longspan::cuda {
@@ -35,6 +38,18 @@ const Opened& opened() {
 
 cudaStream_t stream() { return opened().stream; }
 const Limits& limits() { return opened().limits; }
+
+void allow_shared(const char* name, const void* kernel, int64_t bytes) {
+  static std::mutex mutex;
+  static auto* allowed = new std::map<const void*, int64_t>;
+  const std::lock_guard lock(mutex);
+  int64_t& most = (*allowed)[kernel];
+  if (bytes <= most) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        name);
+  most = bytes;
+}
 
 int devices() {
   static const int count = [] {

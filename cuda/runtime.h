@@ -24,6 +24,10 @@ struct Limits {
 };
 const Limits& limits();
 
+/// Lets launches of a kernel ask for so many bytes of shared memory. What it was let have before
+/// stays: other threads may be about to launch it, and recordings hold launches.
+void allow_shared(const char* name, const void* kernel, int64_t bytes);
+
 /// How many devices this process can use: 1, or 0 where there is no driver or no device.
 int devices();
 

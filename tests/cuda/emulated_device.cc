@@ -153,6 +153,54 @@ TEST(EmulatedDevice, RunsWorkAsLateAsItMay) {
   EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{2, 1}));
 }
 
+// Lanes on either side of a branch do not meet.
+__global__ void branch_kernel(float* y) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i % 2 == 0) {
+    y[i] = __shfl_xor_sync(0xffffffffu, y[i], 2);
+  } else {
+    __syncwarp();
+  }
+}
+
+TEST(EmulatedDevice, TellsCollectivesApart) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Tensor y = there(counted());
+  EXPECT_DEATH(
+      {
+        launch("branch", branch_kernel, dim3(1), threads, 0, y.mut().as<float>());
+        wait("branch");
+      },
+      "lanes of a warp are at different collectives");
+}
+
+TEST(EmulatedDevice, RecordsWhatMayBeRecorded) {
+  Tensor count = Tensor::from(std::vector<int32_t>{0}, {1}, device);
+  const auto submit = [&] { launch("count", count_kernel, dim3(1), 1, 0, count.mut().as<int>()); };
+  wait("count");
+  ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed), cudaSuccess);
+  EXPECT_NE(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed), cudaSuccess);
+  submit();
+  submit();
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream(), &graph), cudaSuccess);
+  cudaGraphExec_t runnable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&runnable, graph, 0), cudaSuccess);
+  cudaGraphDestroy(graph);
+  EXPECT_EQ(count.to_vector<int32_t>()[0], 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaGraphLaunch(runnable, stream()), cudaSuccess);
+  cudaGraphExecDestroy(runnable);  // what is on its way runs
+  EXPECT_EQ(count.to_vector<int32_t>()[0], 6);
+
+  ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed), cudaSuccess);
+  submit();
+  EXPECT_EQ(cudaStreamSynchronize(stream()), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaStreamEndCapture(stream(), &graph), cudaErrorStreamCaptureInvalidated);
+  EXPECT_EQ(graph, nullptr);
+  cudaGetLastError();
+  EXPECT_EQ(count.to_vector<int32_t>()[0], 6);
+}
+
 TEST(EmulatedDevice, GuardsItsBlocks) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Tensor x = there(counted());

@@ -6,6 +6,8 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
+#include "core/deferred.h"
+#include "core/error.h"
 #include "core/memory.h"
 #include "core/scope.h"
 #include "models/transformer.h"
@@ -228,6 +230,25 @@ TEST(Kernels, BadTargetsAndOrdersAreNamedAtTheNextRead) {
   });
   EXPECT_NE(text.find("ids holds 9"), std::string::npos) << text;
   synchronize(cuda);
+}
+
+TEST(Kernels, AFailedCheckLeavesNoComplaint) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  const auto check = [](bool fails) {
+    deferred::check(
+        cuda,
+        [&](View found) {
+          const int64_t outcome[] = {3, 7};
+          copy_from_host(cuda, found.data, outcome, sizeof outcome);
+          require<DeviceError>(!fails, "check", "refused");
+        },
+        [](int64_t at, int64_t what) { fail<ValueError>("check", "{} at {}", what, at); });
+  };
+  EXPECT_THROW(check(true), DeviceError);
+  synchronize(cuda);
+  check(false);
+  EXPECT_THROW(check(true), DeviceError);
+  EXPECT_EQ(test::message_of<ValueError>([] { synchronize(cuda); }).find("check: 7 at 3"), 0u);
 }
 
 }  // namespace

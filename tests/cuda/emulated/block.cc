@@ -67,9 +67,13 @@ struct Thread {
   std::vector<Copy> open;
 };
 
+/// What threads meet at. Lanes of a warp, and threads of a block, must all be at the same.
+enum class Meeting { sync, vote, exchange, load, load_transposed, multiply_bf16, multiply_f16 };
+
 struct Warp {
   std::array<void*, lanes> arguments;
   int arrived = 0;
+  Meeting at = Meeting::sync;
 };
 
 /// A host thread that runs blocks.
@@ -105,9 +109,11 @@ class Processor {
 
   /// Meets the other lanes of the warp; the last to come calls act on all their arguments.
   template <class F>
-  void meet(void* argument, F act) {
+  void meet(Meeting at, void* argument, F act) {
     const auto self = static_cast<size_t>(running_);
     Warp& w = warps_[self / lanes];
+    if (w.arrived > 0 && w.at != at) stop("lanes of a warp are at different collectives");
+    w.at = at;
     w.arguments[self % lanes] = argument;
     if (++w.arrived == lanes) {
       w.arrived = 0;
@@ -125,7 +131,9 @@ class Processor {
     suspend();
   }
 
-  void barrier() {
+  void barrier(Meeting at) {
+    if (at_barrier_ > 0 && barrier_ != at) stop("threads of a block are at different barriers");
+    barrier_ = at;
     thread(running_).state = Thread::at_barrier;
     ++at_barrier_;
     suspend();
@@ -229,6 +237,7 @@ class Processor {
   std::vector<unsigned char> shared_;
   std::deque<int> ready_;
   int running_ = 0, live_ = 0, at_barrier_ = 0;
+  Meeting barrier_ = Meeting::sync;
   Place back_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
@@ -245,16 +254,17 @@ void exchange(void* value, size_t bytes, const std::function<int(int)>& source) 
   if (bytes > most) stop("too many bytes for an exchange between lanes");
   struct Lane {
     alignas(16) char value[most];
+    int from;
   } mine;
   std::memcpy(mine.value, value, bytes);
-  Processor::current().meet(&mine, [&](const std::array<void*, lanes>& all) {
+  mine.from = source(static_cast<int>(threadIdx.x) % lanes);
+  Processor::current().meet(Meeting::exchange, &mine, [](const std::array<void*, lanes>& all) {
     std::array<Lane, lanes> before;
-    for (int i = 0; i < lanes; ++i)
-      before[static_cast<size_t>(i)] = *static_cast<Lane*>(all[static_cast<size_t>(i)]);
-    for (int i = 0; i < lanes; ++i) {
-      const int from = source(i);
-      if (from >= 0)
-        *static_cast<Lane*>(all[static_cast<size_t>(i)]) = before[static_cast<size_t>(from)];
+    for (size_t i = 0; i < lanes; ++i) before[i] = *static_cast<Lane*>(all[i]);
+    for (size_t i = 0; i < lanes; ++i) {
+      const int from = before[i].from;
+      if (from < 0) continue;
+      std::memcpy(static_cast<Lane*>(all[i])->value, before[static_cast<size_t>(from)].value, most);
     }
   });
   std::memcpy(value, mine.value, bytes);
@@ -263,22 +273,23 @@ void exchange(void* value, size_t bytes, const std::function<int(int)>& source) 
 }  // namespace longspan::emulated
 
 namespace {
+using longspan::emulated::Meeting;
 using longspan::emulated::Processor;
-}
+}  // namespace
 
-void __syncthreads() { Processor::current().barrier(); }
+void __syncthreads() { Processor::current().barrier(Meeting::sync); }
 int __syncthreads_or(int value) {
   Processor& p = Processor::current();
   p.vote = p.vote || value != 0;
-  p.barrier();
+  p.barrier(Meeting::vote);
   return p.decision ? 1 : 0;
 }
 void __syncwarp(unsigned) {
-  Processor::current().meet(nullptr, [](const auto&) {});
+  Processor::current().meet(Meeting::sync, nullptr, [](const auto&) {});
 }
 int __any_sync(unsigned, int value) {
   int mine = value;
-  Processor::current().meet(&mine, [](const auto& all) {
+  Processor::current().meet(Meeting::vote, &mine, [](const auto& all) {
     bool any = false;
     for (void* x : all) any = any || *static_cast<int*>(x) != 0;
     for (void* x : all) *static_cast<int*>(x) = any ? 1 : 0;
@@ -292,6 +303,7 @@ namespace longspan::cuda::simulated {
 
 using emulated::Copy;
 using emulated::lanes;
+using emulated::Meeting;
 using emulated::Processor;
 using Arguments = std::array<void*, lanes>;
 
@@ -303,7 +315,16 @@ bool any_thread(bool value) { return __syncthreads_or(value ? 1 : 0) != 0; }
 bool any(bool value) { return __any_sync(0xffffffffu, value ? 1 : 0) != 0; }
 uint32_t exchange(uint32_t value, int bits) { return __shfl_xor_sync(0xffffffffu, value, bits); }
 
+/// The instructions that move 16 bytes fault at other addresses.
+void expect_aligned(const void* address) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
+    emulated::stop("16 bytes at an address that is not a multiple of 16");
+  }
+}
+
 void copy16(void* to, const void* from, bool take) {
+  expect_aligned(to);
+  if (take) expect_aligned(from);
   memset(to, 0xff, 16);
   Processor::current().self().open.push_back({to, from, take});
 }
@@ -331,7 +352,9 @@ void load_matrices(const void* row, bool transposed, uint32_t (&x)[4]) {
     const void* row;
     uint32_t* x;
   } mine{row, x};
-  Processor::current().meet(&mine, [transposed](const Arguments& all) {
+  const Meeting at = transposed ? Meeting::load_transposed : Meeting::load;
+  expect_aligned(row);
+  Processor::current().meet(at, &mine, [transposed](const Arguments& all) {
     for (size_t matrix = 0; matrix < 4; ++matrix) {
       uint16_t m[8][8];
       for (size_t r = 0; r < 8; ++r) {
@@ -353,7 +376,8 @@ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, b
     const uint32_t* a;
     uint32_t b[2];
   } mine{c, a, {b0, b1}};
-  Processor::current().meet(&mine, [is_bf16](const Arguments& all) {
+  const Meeting at = is_bf16 ? Meeting::multiply_bf16 : Meeting::multiply_f16;
+  Processor::current().meet(at, &mine, [is_bf16](const Arguments& all) {
     const auto number = [is_bf16](uint32_t word, size_t half) {
       const auto bits = static_cast<uint16_t>(half == 0 ? word : word >> 16);
       return is_bf16 ? bf16::to_float(bits) : f16::to_float(bits);

@@ -157,30 +157,31 @@ struct cudaLaunchConfig_t {
   cudaStream_t stream = nullptr;
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 
 namespace longspan::emulated {
 
-/// Bytes of the kernel's parameters.
+/// Bytes of the kernel's parameters, each at a multiple of its alignment.
 template <class... Parameters>
-constexpr size_t parameter_bytes = (size_t{0} + ... + sizeof(Parameters));
+constexpr size_t parameter_bytes() {
+  size_t bytes = 0;
+  ((bytes = (bytes + alignof(Parameters) - 1) / alignof(Parameters) * alignof(Parameters) +
+            sizeof(Parameters)),
+   ...);
+  return bytes;
+}
 
-cudaError_t set_shared_bytes(void (*kernel)(), int bytes);
-cudaError_t submit_kernel(const cudaLaunchConfig_t& config, void (*kernel)(), size_t parameters,
+cudaError_t submit_kernel(const cudaLaunchConfig_t& config, const void* kernel, size_t parameters,
                           std::function<void()> thread);
 
 }  // namespace longspan::emulated
-
-template <class... Parameters>
-cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute, int value) {
-  return longspan::emulated::set_shared_bytes(reinterpret_cast<void (*)()>(kernel), value);
-}
 
 template <class... Parameters, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Args&&... args) {
   return longspan::emulated::submit_kernel(
-      *config, reinterpret_cast<void (*)()>(kernel),
-      longspan::emulated::parameter_bytes<Parameters...>,
+      *config, reinterpret_cast<const void*>(kernel),
+      longspan::emulated::parameter_bytes<Parameters...>(),
       [kernel, kept = std::tuple<Parameters...>(std::forward<Args>(args)...)] {
         std::apply(kernel, kept);
       });

@@ -44,7 +44,7 @@ struct State {
   bool spoilt = false;  // the recording, by something that may not be recorded
   cudaError_t last = cudaSuccess;
   std::map<const char*, const char*> pinned;  // begin -> end
-  std::map<void (*)(), int> shared_allowed, runs;
+  std::map<const void*, int> shared_allowed, runs;
   size_t backed = 0;
   std::vector<std::pair<char*, size_t>> retired;  // guarded blocks that work may still use
   int64_t launches = 0;
@@ -56,6 +56,7 @@ State& state() {
 }
 
 cudaError_t noted(cudaError_t status) {
+  const std::lock_guard lock(state().mutex);
   if (status != cudaSuccess) state().last = status;
   return status;
 }
@@ -68,25 +69,45 @@ void drain() {
   for (const auto& [memory, bytes] : std::exchange(s.retired, {})) munmap(memory, bytes);
 }
 
-/// A block's bytes between pages that cannot be touched, ending at the second of them.
-struct Guarded {
-  static constexpr size_t page = 4096;
-  size_t room;
-  explicit Guarded(int64_t bytes) : room((static_cast<size_t>(bytes) + page - 1) / page * page) {}
-  size_t all() const { return room + 2 * page; }
+/// Blocks between pages that cannot be touched, each ending at the second of them.
+class Guarded {
+ public:
+  static Guarded& guarded() {
+    static auto* instance = new Guarded;
+    return *instance;
+  }
 
-  void* allocate(int64_t bytes) const {
-    void* const memory = mmap(nullptr, all(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* allocate(int64_t bytes) {
+    const size_t room = (static_cast<size_t>(bytes) + page - 1) / page * page;
+    void* const memory =
+        mmap(nullptr, room + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     char* const begin = static_cast<char*>(memory) + page;
     if (mprotect(begin, room, PROT_READ | PROT_WRITE) != 0) return nullptr;
     std::memset(begin, 0xff, room);
-    return begin + room - bytes;
-  }
-  void release(void* at, int64_t bytes) const {
+    char* const block = begin + room - bytes;
     const std::lock_guard lock(state().mutex);
-    state().retired.emplace_back(static_cast<char*>(at) + bytes - room - page, all());
+    blocks_[block] = {static_cast<char*>(memory), room + 2 * page, bytes};
+    return block;
   }
+  /// Of a block, or of the end of one, which then is shorter.
+  void release(void* at, int64_t bytes) {
+    const std::lock_guard lock(state().mutex);
+    const auto block = std::prev(blocks_.upper_bound(static_cast<char*>(at)));
+    block->second.bytes -= bytes;
+    if (block->second.bytes > 0) return;
+    state().retired.emplace_back(block->second.memory, block->second.all);
+    blocks_.erase(block);
+  }
+
+ private:
+  static constexpr size_t page = 4096;
+  struct Block {
+    char* memory;
+    size_t all;
+    int64_t bytes;
+  };
+  std::map<char*, Block> blocks_;
 };
 
 /// What waits for the device; not while recording.
@@ -134,14 +155,7 @@ void submit(Work work) {
 
 int64_t launches() { return state().launches; }
 
-cudaError_t set_shared_bytes(void (*kernel)(), int bytes) {
-  if (bytes > shared_bytes) return noted(cudaErrorInvalidValue);
-  const std::lock_guard lock(state().mutex);
-  state().shared_allowed[kernel] = bytes;
-  return cudaSuccess;
-}
-
-cudaError_t submit_kernel(const cudaLaunchConfig_t& config, void (*kernel)(), size_t parameters,
+cudaError_t submit_kernel(const cudaLaunchConfig_t& config, const void* kernel, size_t parameters,
                           Work thread) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
@@ -168,14 +182,15 @@ void enable() {
 
 void enable_guarded() {
   enable();
-  memory::set_source(DeviceKind::cuda,
-                     {.allocate = [](int64_t bytes) -> void* {
-                        return bytes <= int64_t{memory_bytes} ? Guarded(bytes).allocate(bytes)
-                                                              : nullptr;
-                      },
-                      .release = [](void* at, int64_t bytes) { Guarded(bytes).release(at, bytes); },
-                      .held_free = [] { return int64_t{0}; },
-                      .set_limit = [](int64_t) {}});
+  memory::set_source(
+      DeviceKind::cuda,
+      {.allocate = [](int64_t bytes) -> void* {
+         if (bytes > int64_t{memory_bytes}) return nullptr;
+         return Guarded::guarded().allocate(bytes);
+       },
+       .release = [](void* at, int64_t bytes) { Guarded::guarded().release(at, bytes); },
+       .held_free = [] { return int64_t{0}; },
+       .set_limit = [](int64_t) {}});
 }
 
 }  // namespace longspan::emulated
@@ -202,7 +217,10 @@ const char* cudaGetErrorName(cudaError_t status) {
   return "unknown";
 }
 const char* cudaGetErrorString(cudaError_t status) { return cudaGetErrorName(status); }
-cudaError_t cudaGetLastError() { return std::exchange(state().last, cudaSuccess); }
+cudaError_t cudaGetLastError() {
+  const std::lock_guard lock(state().mutex);
+  return std::exchange(state().last, cudaSuccess);
+}
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
@@ -251,6 +269,13 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   if (*memory == nullptr) return noted(cudaErrorMemoryAllocation);
   const std::lock_guard lock(state().mutex);
   state().pinned[static_cast<char*>(*memory)] = static_cast<char*>(*memory) + bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+  if (value > shared_bytes) return noted(cudaErrorInvalidValue);
+  const std::lock_guard lock(state().mutex);
+  state().shared_allowed[kernel] = value;
   return cudaSuccess;
 }
 
@@ -310,6 +335,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t runnable, cudaStream_t) {
+  const std::lock_guard lock(state().mutex);
   if (state().recording) {
     state().spoilt = true;
     return noted(cudaErrorStreamCaptureUnsupported);

@@ -629,7 +629,7 @@ LONGSPAN_HD inline void lsh_differentiate(const Pairs& pairs, const Notes& step,
       float p = itself ? self : fast_exp2(fused(s[0][j][e], inverse, -base));
       if (shares) p *= pairs.shared.share[pair & lsh_count];
       float g = p * ((dropped ? 0.0f : ds[0][j][e] * kept) - delta);
-      if constexpr (!Pairs::keys_own) g *= inverse;
+      if constexpr (!Pairs::keys_own) g *= inverse * pairs.x.lift;
       s[0][j][e] = pair != 0 && !dropped ? p : 0.0f;
       ds[0][j][e] = pair != 0 && !itself ? g : 0.0f;
     }
@@ -670,8 +670,8 @@ struct LshTensorQueries {
     }
     if (!pairs.active()) return;
     LONGSPAN_UNROLL for (int k = 0; k < W / 8; ++k) {
-      // What dS was multiplied with holds the scale in units of log 2.
-      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) sum[0][k][e] *= static_cast<float>(ln_2);
+      // What dS was multiplied with holds the scale in units of log 2, and the lift.
+      LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) sum[0][k][e] *= x.unlift;
     }
     if (!x.first()) pairs.add_numbers(x.sums, x.q.width, sum);
     pairs.write_numbers(sum, x.q.width, x.sums);

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/memory.h"
 #include "cuda/lsh_general.h"
 
@@ -31,6 +34,9 @@ struct LshTensorArguments : LshArguments<T> {
     return facts + token * (this->dout.data == nullptr ? 1 : 4);
   }
   const float* dlse = nullptr;  // [B, H, L] or null
+  /// What dS 1/rho is multiplied with before it is rounded to T, and what undoes that: a power of
+  /// two that brings a usual 1/rho back to 1, since f16 has few small numbers.
+  float lift = 1, unlift = 1;
 
   /// Rounds in which a pair may have met that a block has to know of.
   LONGSPAN_HD int noted() const {
@@ -90,6 +96,10 @@ void lsh_backward_in_rounds(const kernels::LshInputs& in, const ConstView& out,
   x.dv = head_rows<T>(dv);
   x.lse = const_cast<float*>(lse.as<float>());  // backward only reads it
   x.dlse = dlse.as<float>();
+  const double usual = x.head.rule.scale * log2_e / std::sqrt(static_cast<double>(x.q.width));
+  const auto exponent = static_cast<int>(std::lround(std::clamp(std::log2(usual), -20.0, 20.0)));
+  x.lift = std::ldexp(1.0f, -exponent);
+  x.unlift = static_cast<float>(std::ldexp(ln_2, exponent));
   const auto rounds = static_cast<int32_t>(x.head.rounds);
   const int64_t rows = x.blocks(), between = rounds > 1 ? rows : 0;
   const auto room = [&](int64_t numbers) {

@@ -172,6 +172,25 @@ TEST(LshTensor, LeavesOtherRulesToTheGeneralKernels) {
 }
 
 // Heads that lie inside of tokens, as projections leave them.
+// f16 has few numbers below 2^-14.
+TEST(LshTensor, SmallGradientsKeepTheirDigits) {
+  LshOptions o;
+  o.buckets = 5;
+  o.chunk = 16;
+  o.before = 1;
+  for (const int64_t width : {8, 64, 128}) {
+    Problem x = problem({1, 2, 2, 96, width, 16}, o);
+    for (std::vector<double>* values : {&x.dout, &x.dlse}) {
+      for (double& value : *values) value /= 4096;
+    }
+    Solution ours = run(x, DType::f16), exact = solve(x);
+    for (std::vector<double>* values : {&ours.dq, &exact.dq}) {
+      for (double& value : *values) value *= 4096;
+    }
+    EXPECT_LE(distance(ours.dq, exact.dq), 1e-3) << width;
+  }
+}
+
 TEST(LshTensor, TakesRowsThatLieApart) {
   LshOptions o;
   o.buckets = 4;

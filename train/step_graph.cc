@@ -45,7 +45,7 @@ std::vector<Tensor> StepGraph::gradients(const std::vector<Tensor>& inputs, Gene
   }
   gen_ = gen;
   if (recordings_ < kRecordings) record(inputs, body);
-  if (!refusal_.empty()) {
+  if (graph_ == nullptr) {
     optimizer_.clear_gradients();  // those of a recording that failed hold nothing
     return body(inputs, gen);
   }
@@ -75,6 +75,9 @@ void StepGraph::record(const std::vector<Tensor>& inputs, const Body& body) {
       fail<NotImplemented>("step graph",
                            "two recordings of it differ: what it does depends on its data");
     }
+  } catch (const DeviceError&) {  // another thread records: a later step may
+    drop();
+    recordings_ = 0;
   } catch (const Error& e) {
     drop();
     refusal_ = e.what();
@@ -87,6 +90,7 @@ void StepGraph::update(double lr) {
   if (update_ == nullptr) {
     try {
       update_ = Graph::record(device_, [this] { optimizer_.update_all(); });
+    } catch (const DeviceError&) {  // another thread records: a later update may be
     } catch (const Error& e) {
       update_refusal_ = e.what();
     }

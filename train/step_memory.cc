@@ -17,6 +17,10 @@
 namespace longspan {
 namespace {
 
+/// The first finds no gradients, the second those of the first; later ones find what the third
+/// does.
+constexpr int64_t different_passes = 3;
+
 int64_t total(const Usage& usage, const Usage& base) {
   return usage.total() - usage[Category::cache] - (base.total() - base[Category::cache]);
 }
@@ -153,24 +157,25 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   const Usage& base = options.base;
   MemoryTracker& tracker = memory_tracker(device);
   StepMemory m;
-  int64_t batch = 0;  // that is held twice
+  int64_t batches = 0;  // that are held besides the one of a pass
   Regions regions(device, optimizer, loss, options);
   const Usage before = tracker.live();
   m.parameter = before[Category::parameter] - base[Category::parameter];
   tracker.reset_peak();
-  {
+  for (int64_t pass = 0; pass < std::min(options.passes, different_passes); ++pass) {
     const Within phase(regions.gradients);
     std::optional<MacCounter> macs;
     if (options.macs) macs.emplace();
     const Tensor y = loss();
     m.saved = tracker.live()[Category::saved] - before[Category::saved];
-    if (options.graph) batch = tracker.live()[Category::data] - before[Category::data];
+    const int64_t batch = tracker.live()[Category::data] - before[Category::data];
+    if (options.graph) batches = (2 * options.passes - 1) * batch;
     if (options.trace != nullptr) m.terms = saved_terms(*options.trace);
     if (macs) m.macs = macs->total();
-    m.forward_peak = phase_peak(device, base, m);
+    m.forward_peak = std::max(m.forward_peak, phase_peak(device, base, m));
     backward(y);
     if (macs) m.again = macs->total() - m.macs;
-    m.backward_peak = phase_peak(device, base, m);
+    m.backward_peak = std::max(m.backward_peak, phase_peak(device, base, m));
   }
   m.gradient = tracker.live()[Category::gradient] - base[Category::gradient];
   if (options.clip > 0) clip_gradients(optimizer, options.clip);
@@ -183,10 +188,10 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   const int64_t elsewhere = states_elsewhere(optimizer, device);
   m.optimizer = tracker.live()[Category::optimizer] - base[Category::optimizer] + elsewhere;
   for (int64_t* peak : {&m.forward_peak, &m.backward_peak, &m.update_peak}) {
-    *peak += elsewhere + batch;
+    *peak += elsewhere + batches;
   }
   m.at_peak[Category::optimizer] += elsewhere;
-  m.at_peak[Category::data] += batch;
+  m.at_peak[Category::data] += batches;
   for (std::optional<memory::Region>* region : {&regions.gradients, &regions.update}) {
     if (!*region) continue;
     (*region)->trim();

@@ -51,16 +51,20 @@ struct MeasureOptions {
   Usage base = {};               ///< what was live before the model was built
   MemoryTrace* trace = nullptr;  ///< for StepMemory::terms
   bool macs = true;  ///< whether to count them, which takes time where sequences are long
-  /// Whether the step is one that StepGraph records: its forward and backward passes, and its
-  /// update, have memory of their own each, and it holds its batch a second time. Numbers that the
-  /// host sends are left out: some KiB, and the constants of the step.
+  /// Forward and backward passes before the update. At most three are taken: later ones find what
+  /// the third does.
+  int64_t passes = 1;
+  /// Whether the step is one that StepGraph records: its forward and backward passes together, and
+  /// its update, have memory of their own each, and it holds the batches of all passes, twice.
+  /// Numbers that the host sends are left out: some KiB, and the constants of the step.
   bool graph = false;
 };
 
 /// Takes a training step: loss() forward, backward, clipping, and an update with the learning rate
-/// 0; and says what it needed. On plan_device this is a prediction, in which every op adds up the
-/// closed form of what it makes, keeps and frees, and nothing is computed or allocated; elsewhere
-/// it is the measurement.
+/// 0; and says what it needed. Of `passes` the largest peaks count, and of what else differs
+/// between them the last. On plan_device this is a prediction, in which every op adds up the closed
+/// form of what it makes, keeps and frees, and nothing is computed or allocated; elsewhere it is
+/// the measurement.
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
                         const MeasureOptions& options = {});
 

@@ -5,6 +5,7 @@
 
 #include "autograd/engine.h"
 #include "core/error.h"
+#include "core/graph.h"
 #include "examples/longspan/run.h"
 #include "models/longformer.h"
 #include "nn/memory_policy.h"
@@ -119,9 +120,14 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
       make_optimizer(c.optimizer, named_parameters(*model));
   const std::function<Tensor()> forward = forward_of(*model, c, device);
   const InversionWatch inversion;  // as runs have one
-  MeasureOptions options{.clip = c.optimizer.clip, .base = base, .macs = macs, .graph = c.graph && !look};
+  const bool graph = recorded_ && !look;
+  MeasureOptions options{.clip = c.optimizer.clip,
+                         .base = base,
+                         .macs = macs,
+                         .passes = graph ? c.accumulate : 1,
+                         .graph = graph};
   if (device != plan_device) measure_step(device, *optimizer, forward, options);
-  if (c.accumulate > 1) backward(forward());
+  if (c.accumulate > 1 && !graph) backward(forward());  // the largest pass finds gradients
   Usage before = memory_tracker(device).live();
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
   std::optional<MemoryTrace> trace;
@@ -407,11 +413,16 @@ std::vector<std::string> offers_within(const StepPlanner& planner, const StepSha
   fail<ValueError>("--budget", "{}", text);
 }
 
+/// Whether the device of a run records steps.
+bool has_recordings(const RunConfig& config) {
+  return begin_recording.has(parse_device(config.device).kind);
+}
+
 }  // namespace
 
 Strategy choose_strategy(RunConfig& config, int64_t budget, Choice from) {
   const auto choose = [&] {
-    const StepPlanner planner(config);
+    const StepPlanner planner(config, config.graph && has_recordings(config));
     std::vector<Strategy> all;
     if (from == Choice::own) {
       Strategy own{planner.own(), {}, ""};

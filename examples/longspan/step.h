@@ -21,8 +21,11 @@ StepShape shape_of(RunConfig& config);
 /// The memory of training steps of one configuration in other shapes.
 class StepPlanner {
  public:
-  /// Gives the configuration other shapes while it lives, and its own back at the end.
-  explicit StepPlanner(RunConfig& config) : config_(config), own_(shape_of(config)) {}
+  /// Gives the configuration other shapes while it lives, and its own back at the end. `recorded`:
+  /// whether steps are those of a device that records them (MeasureOptions::graph).
+  StepPlanner(RunConfig& config, bool recorded)
+      : config_(config), own_(shape_of(config)), recorded_(recorded) {}
+  explicit StepPlanner(RunConfig& config) : StepPlanner(config, config.graph) {}
   ~StepPlanner();
   StepPlanner(const StepPlanner&) = delete;
   StepPlanner& operator=(const StepPlanner&) = delete;
@@ -53,6 +56,7 @@ class StepPlanner {
  private:
   RunConfig& config_;
   StepShape own_;
+  bool recorded_;
 };
 
 /// What layers compute in, by the fields of a model.

@@ -422,13 +422,15 @@ TEST_F(Graphs, TwentyReplaysOfADecoderHaveTheBitsOfItsSteps) {
 TEST_F(Graphs, RecordedStepsNeedWhatIsMeasured) {
   const std::pair<const char*, Make> makers[] = {{"adamw", made<AdamW>()}, {"lamb", made<Lamb>()}};
   for (const auto& [name, make] : makers) {
-    for (const int64_t rows : {1, 16}) {
-      SCOPED_TRACE(fmt::format("{}, {} rows", name, rows));
-      const auto loss_of = [](const Transformer& model, const std::vector<Tensor>& in) {
-        return model.loss(in[0], in[1], {}, {.training = true, .gen = Generator{5}}).loss;
+    for (const auto& [rows, passes] : {std::pair{1, 1}, std::pair{16, 1}, std::pair{1, 3}}) {
+      SCOPED_TRACE(fmt::format("{}, {} rows, {} passes", name, rows, passes));
+      const auto loss_of = [](const Transformer& model, const std::vector<Tensor>& in,
+                              size_t pass = 0) {
+        const Pass train{.training = true, .gen = Generator{5}};
+        return model.loss(in[2 * pass], in[2 * pass + 1], {}, train).loss;
       };
-      const auto batch = [&] {
-        std::vector<Tensor> in(2);
+      const auto batches = [&, rows = rows](int64_t count) {
+        std::vector<Tensor> in(static_cast<size_t>(2 * count));
         for (Tensor& x : in) {
           x = to_device(test::some_tokens(rows, 37, 61), cuda);
           x.set_category(Category::data);
@@ -440,8 +442,8 @@ TEST_F(Graphs, RecordedStepsNeedWhatIsMeasured) {
       for (const bool graph : {false, true}) {
         Transformer model = decoder(cuda);
         const auto optimizer = make(named_parameters(model));
-        const auto loss = [&] { return loss_of(model, batch()); };
-        MeasureOptions options{.clip = 1};
+        const auto loss = [&] { return loss_of(model, batches(1)); };
+        MeasureOptions options{.clip = 1, .passes = passes};
         measure_step(cuda, *optimizer, loss, options);  // fills caches
         options.base = memory_tracker(cuda).live();
         for (const Category c : {Category::parameter, Category::optimizer}) options.base[c] = 0;
@@ -456,10 +458,14 @@ TEST_F(Graphs, RecordedStepsNeedWhatIsMeasured) {
       int64_t peak = 0;
       for (uint64_t step = 0; step < 5; ++step) {
         memory_tracker(cuda).reset_peak();
-        graph.gradients(batch(), Generator{step}, [&](const auto& in, Generator) {
-          const Tensor loss = loss_of(model, in);
-          backward(loss);
-          return std::vector<Tensor>{loss.detach()};
+        graph.gradients(batches(passes), Generator{step}, [&](const auto& in, Generator) {
+          std::vector<Tensor> losses;
+          for (size_t pass = 0; pass < in.size() / 2; ++pass) {
+            const Tensor loss = loss_of(model, in, pass);
+            backward(loss);
+            losses.push_back(loss.detach());
+          }
+          return losses;
         });
         clip_gradients(*optimizer, 1);
         graph.update(1e-3);
@@ -474,6 +480,52 @@ TEST_F(Graphs, RecordedStepsNeedWhatIsMeasured) {
       EXPECT_GT(peak, measured[0].peak());
     }
   }
+}
+
+// What is not recorded for that is recorded later.
+TEST_F(Graphs, StepsAreNotRefusedForGoodWhereAnotherThreadRecords) {
+  const Floats expected = six_steps(false, {9});
+  const auto on_another_thread_in_a_recording = [](const std::function<void()>& f) {
+    std::string text;
+    Graph::record(cuda,
+                  [&] { std::thread([&] { text = test::message_of<DeviceError>(f); }).join(); });
+    EXPECT_NE(text.find("another thread records a step"), std::string::npos) << text;
+  };
+  for (const uint64_t busy : {1, 2}) {  // the steps that are to be recorded
+    SCOPED_TRACE(busy);
+    Small model;
+    StepGraph graph(cuda, model.optimizer);
+    Floats all;
+    for (uint64_t i = 0; i < 6; ++i) {
+      const auto in = Small::batch(9, i);
+      const auto gradients = [&] {
+        return graph.gradients(in, Generator{3}.fork(i), [&](const auto& inputs, Generator gen) {
+          return model.step(inputs, gen);
+        })[0];
+      };
+      if (i == busy) on_another_thread_in_a_recording(gradients);
+      all.push_back(static_cast<float>(gradients().item()));
+      clip_gradients(model.optimizer, 0.1);
+      graph.update(0.1 / static_cast<double>(i + 1));
+    }
+    const Floats parameters = model.parameters();
+    all.insert(all.end(), parameters.begin(), parameters.end());
+    EXPECT_EQ(all, expected);
+    EXPECT_TRUE(graph.replays());
+    EXPECT_EQ(graph.refusal(), "");
+  }
+
+  Small model;
+  StepGraph graph(cuda, model.optimizer);
+  for (uint64_t i = 0; i < 3; ++i) {
+    graph.gradients(Small::batch(9, i), Generator{i},
+                    [&](const auto& in, Generator gen) { return model.step(in, gen); });
+    if (i == 2) on_another_thread_in_a_recording([&] { graph.update(0.1); });
+    const int64_t bytes = graph.bytes();
+    graph.update(0.1);
+    EXPECT_EQ(graph.bytes() > bytes, i == 2);
+  }
+  EXPECT_EQ(graph.update_refusal(), "");
 }
 
 TEST_F(Graphs, BatchesOfOtherShapesRunAsEver) {

@@ -55,19 +55,25 @@ TEST(Plan, ARunNeedsWhatWasPredicted) {
 
 // What a recorded step has set apart holds all but parameters and optimizer.
 TEST(Plan, ARecordedStepIsCountedWithItsGraph) {
-  const std::vector<std::string> shape = {"memory",   "--json", "--model", "local_transformer",
-                                          "--length", "256",    "--batch", "2"};
-  const Outcome plain = run(shape), recorded = run(with(shape, {"--set", "graph=true"}));
-  ASSERT_EQ(plain.code + recorded.code, 0) << plain.err << recorded.err;
-  for (const std::string strategy : {"standard", "checkpoint", "reversible"}) {
-    const Json a = row_of(plain.out, strategy), b = row_of(recorded.out, strategy);
-    EXPECT_EQ(a["graph"].integer(), 0);
-    EXPECT_EQ(a["saved"], b["saved"]);
-    EXPECT_GE(b["peak"].integer(), a["peak"].integer());
-    EXPECT_GE(b["graph"].integer(),
-              a["peak"].integer() - a["parameter"].integer() - a["optimizer"].integer());
-    EXPECT_LE(b["graph"].integer() + b["parameter"].integer() + b["optimizer"].integer(),
-              b["peak"].integer());
+  for (const std::string accumulate : {"1", "2"}) {
+    const std::vector<std::string> shape = {
+        "memory",  "--json", "--model", "local_transformer",       "--length", "256",
+        "--batch", "2",      "--set",   "accumulate=" + accumulate};
+    const Outcome plain = run(shape), recorded = run(with(shape, {"--set", "graph=true"}));
+    ASSERT_EQ(plain.code + recorded.code, 0) << plain.err << recorded.err;
+    for (const std::string strategy : {"standard", "checkpoint", "reversible"}) {
+      SCOPED_TRACE(strategy + ", " + accumulate + " passes");
+      const Json a = row_of(plain.out, strategy), b = row_of(recorded.out, strategy);
+      EXPECT_EQ(a["graph"].integer(), 0);
+      EXPECT_EQ(a["saved"], b["saved"]);
+      EXPECT_EQ(a["macs"], b["macs"]);
+      EXPECT_EQ(a["macs_again"], b["macs_again"]);
+      EXPECT_GE(b["peak"].integer(), a["peak"].integer());
+      EXPECT_GE(b["graph"].integer(),
+                a["peak"].integer() - a["parameter"].integer() - a["optimizer"].integer());
+      EXPECT_LE(b["graph"].integer() + b["parameter"].integer() + b["optimizer"].integer(),
+                b["peak"].integer());
+    }
   }
   const Outcome table =
       run({"memory", "--model", "local_transformer", "--length", "256", "--set", "graph=true"});
@@ -79,6 +85,27 @@ int64_t peak_of(const std::vector<std::string>& shape, const std::string& strate
   const Outcome told = run(with({"memory", "--json"}, shape));
   EXPECT_EQ(told.code, 0) << told.err;
   return row_of(told.out, strategy)["peak"].integer();
+}
+
+// With just what a step needs that runs kernel by kernel.
+TEST(Plan, ABudgetHasRoomForAGraphWhereTheDeviceRecords) {
+  const Folder folder;
+  write(folder / "text", some_text(4000));
+  const std::vector<std::string> shape = {
+      "--model", "local_transformer", "--length", "256", "--batch", "2", "--layers", "2"};
+  const std::string budget = std::to_string(peak_of(shape, "standard"));
+  for (const bool recorded : {false, true}) {
+    Start start;
+    start.shadowed = recorded;
+    start.arguments =
+        with({"train", "--data", "bytes=" + folder / "text", "--steps", "1", "--split", "100/0/0",
+              "--memory", "standard", "--budget", budget, "--set", "graph=true", "--device",
+              recorded ? "cuda" : "cpu", "--out", folder / (recorded ? "cuda" : "cpu")},
+             shape);
+    const Outcome o = run(start);
+    EXPECT_EQ(o.code, recorded ? 1 : 0) << o.err;
+    EXPECT_EQ(o.err.find("--budget: a step needs") == 0, recorded) << o.err;
+  }
 }
 
 // Reformer's layers are reversible whatever the policy; of others they are another network.

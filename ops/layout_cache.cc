@@ -21,7 +21,7 @@ int64_t claim(BlockLayout& layout) {
   const auto take = [&bytes](const Tensor& t) {
     if (!t) return;
     t.storage().set_category(Category::cache);
-    bytes += memory::block_bytes(t.storage().bytes());
+    bytes += memory::block_bytes(std::max<int64_t>(1, t.storage().bytes()));  // empty ones as well
   };
   for (const Tensor* t : layout.tensors()) take(*t);
   take(layout.key);

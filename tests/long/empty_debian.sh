@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Runs the two commands of the README in a Debian 12 that has nothing, which debootstrap makes in a
+# folder of its own. Needs root and the package debootstrap; takes the mirror of this machine.
+#   tests/long/empty_debian.sh FOLDER     FOLDER must not exist; it is left for a look
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=${1:?usage: empty_debian.sh FOLDER}
+[ ! -e "$root" ] || { echo "$root exists; expected a folder that does not" >&2; exit 2; }
+[ "$(id -u)" -eq 0 ] || { echo "debootstrap and chroot need root" >&2; exit 2; }
+
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Created-By: Packages' | head -n 1)
+debootstrap --variant=minbase bookworm "$root" "$mirror"
+cp /etc/resolv.conf "$root/etc/resolv.conf"
+mount --bind /proc "$root/proc"
+mount --bind /dev "$root/dev"
+trap 'umount "$root/proc" "$root/dev"' EXIT
+git clone -q . "$root/longspan"
+inside() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root chroot "$root" sh -c "cd /longspan && $1"; }
+time inside 'scripts/quickstart.sh --seconds 20'
+time inside 'scripts/test.sh'

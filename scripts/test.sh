@@ -2,6 +2,7 @@
 # Installs what is missing, builds everything and runs the quick tests.
 #   scripts/test.sh                 the whole quick suite
 #   scripts/test.sh --slow          the slow tests too
+#   scripts/test.sh --emulated      instead, the CUDA backend's tests on a device that the host plays
 #   scripts/test.sh --preset asan   another preset of CMakePresets.json (release, asan, tsan)
 #   scripts/test.sh -R NAME         arguments that ctest understands go to it
 set -euo pipefail
@@ -10,23 +11,27 @@ cd "$(dirname "$0")/.."
 
 preset=dev
 labels=(-L quick)
+options=(-DLONGSPAN_EMULATED_DEVICE=OFF)
 extra=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    --slow) labels=(-L "quick|slow"); shift ;;
+    --slow) labels=(-L "quick|device|slow"); options=(-DLONGSPAN_EMULATED_DEVICE=ON); shift ;;
+    --emulated) labels=(-L device); options=(-DLONGSPAN_EMULATED_DEVICE=ON); shift ;;
     --preset)
       [ $# -ge 2 ] || die "--preset needs a name of CMakePresets.json"
       preset=$2
       shift 2 ;;
-    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) extra+=("$1"); shift ;;
   esac
 done
 
 started=$SECONDS
+# Other presets (cuda, sanitizers) have no emulated device.
+if [ "$preset" != dev ] && [ "$preset" != release ]; then options=(); fi
 install_missing
 say "Building (preset $preset)"
-configure "$preset"
+configure "$preset" "${options[@]}"
 build "$preset"
 built=$SECONDS
 say "Testing"
@@ -37,6 +42,11 @@ status=0
 # An open file at a time: most tests use every processor themselves.
 GTEST_OUTPUT="xml:$results/" GTEST_BRIEF=1 ctest --test-dir "build/$preset" --output-on-failure \
   --no-tests=error --output-junit "$results/ctest.junit" "${labels[@]}" "${extra[@]}" || status=$?
+
+# Why cases were skipped, each reason once with its number.
+skips=$(grep -aoh '<skipped message="[^"]*"' "$results"/*.xml 2>/dev/null |
+  sed 's/<skipped message="//; s/&#x0A;/\n/g; s/"$//' | grep -avE '^([^ ]*/[^ ]*:[0-9]+|)$' |
+  sed 's/^skipped: //; s/&apos;/'"'"'/g; s/&quot;/"/g; s/&lt;/</g; s/&gt;/>/g; s/&amp;/\&/g' | sort | uniq -c | sort -rn || true)
 
 # Single cases: those that GoogleTest counted, and one for each test that is not a GoogleTest program.
 awk -v results="$results" '
@@ -62,5 +72,6 @@ awk -v results="$results" '
   END { printf "%s%d passed, %d failed\n", skipped ? sprintf("%d skipped\n", skipped) : "", passed, failed }
 ' "$results/ctest.junit" >"$results/summary.txt" || echo "0 passed, 1 failed" >"$results/summary.txt"
 say "Built in $((built - started)) s, tested in $((SECONDS - built)) s"
+if [ -n "$skips" ]; then printf 'Skipped:\n%s\n' "$skips"; fi
 cat "$results/summary.txt"
 exit "$status"

@@ -1,6 +1,5 @@
 #include "train/bytes.h"
 
-#include <sys/mman.h>
 #include <xxhash.h>
 #include <zlib.h>
 
@@ -10,29 +9,10 @@
 #include "core/error.h"
 #include "core/tensor.h"
 #include "train/files.h"
+#include "train/mapped_file.h"
 
 namespace longspan {
 namespace {
-
-/// A file's bytes, mapped.
-class Mapping {
- public:
-  Mapping(const File& file, const std::string& path, int64_t bytes) : bytes_(bytes) {
-    data_ = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_PRIVATE, file.get(), 0);
-    require<IoError>(data_ != MAP_FAILED, "data", "cannot map {}: {}", path, error_text());
-  }
-  ~Mapping() { munmap(data_, static_cast<size_t>(bytes_)); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  std::span<const uint8_t> bytes() const {
-    return {static_cast<const uint8_t*>(data_), static_cast<size_t>(bytes_)};
-  }
-
- private:
-  void* data_;
-  int64_t bytes_;
-};
 
 /// Unpacks all members of a gzip file into `take(bytes, count)`. Returns the number of bytes.
 template <class F>
@@ -88,8 +68,16 @@ Tensor unpack(std::span<const uint8_t> packed, const std::string& path) {
                    path);
   Tensor data = Tensor::empty({bytes}, DType::u8, {}, Category::data);
   auto* to = data.mut().as<uint8_t>();
-  inflate_all(packed, path,
-              [&](const uint8_t* from, int64_t count) { to = std::copy_n(from, count, to); });
+  int64_t left = bytes;
+  const auto require_same = [&](bool same) {
+    require<IoError>(same, "data", "{} has changed while it was being read: start again", path);
+  };
+  inflate_all(packed, path, [&](const uint8_t* from, int64_t count) {
+    require_same(count <= left);
+    to = std::copy_n(from, count, to);
+    left -= count;
+  });
+  require_same(left == 0);
   return data;
 }
 
@@ -103,9 +91,9 @@ FileBytes open_bytes(const std::string& path, std::string_view op) {
   const File file = open_to_read(path, op);
   const int64_t size = size_of_file(file, path, op);
   if (size == 0) return {};
-  auto mapping = std::make_shared<const Mapping>(file, path, size);
-  if (!is_gzip(mapping->bytes())) return {mapping, mapping->bytes()};
-  auto data = std::make_shared<const Tensor>(unpack(mapping->bytes(), path));
+  const FileBytes mapped = map_file(file, path, op, size);
+  if (!is_gzip(mapped.bytes)) return mapped;
+  auto data = std::make_shared<const Tensor>(unpack(mapped.bytes, path));
   return {data, {data->view().as<uint8_t>(), static_cast<size_t>(data->numel())}};
 }
 

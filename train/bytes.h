@@ -18,8 +18,8 @@ struct FileBytes {
   }
 };
 
-/// The bytes of a file: mapped where it is plain, unpacked into Category::data where it is gzip.
-/// Throws IoError where it is missing, unreadable, or damaged or cut off gzip.
+/// The bytes of a file: mapped where it is plain (map_file()), unpacked into Category::data where
+/// it is gzip. Throws IoError where it is missing, unreadable, or damaged or cut off gzip.
 FileBytes open_bytes(const std::string& path, std::string_view op);
 
 /// XXH3 (64 bits), 16 hexadecimal digits.

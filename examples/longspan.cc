@@ -60,6 +60,7 @@ int flushed(int status) {
 
 int main(int argc, char** argv) try {
   open_standard_streams();
+  longspan::ignore_file_size_signal();  // standard output may be a file too
   longspan::register_backends();
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {

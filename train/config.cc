@@ -130,10 +130,21 @@ std::string toml_value(const Json& value) {
   return to_string(value);
 }
 
+std::string toml_line(const JsonMember& member, const std::string& path) {
+  const std::string key = toml_key(member.name);
+  try {
+    return fmt::format("{} = {}\n", key, toml_value(member.value));
+  } catch (const ValueError& error) {
+    fail("config",
+         "{}{}{} cannot be written to a file of TOML ({}); where it names a file, rename that or "
+         "give a symbolic link to it",
+         path, path.empty() ? "" : ".", key, error.what());
+  }
+}
+
 void write_table(const Json& table, const std::string& path, std::string& out) {
   for (const JsonMember& member : table.object()) {
-    if (member.value.is_object()) continue;
-    out += fmt::format("{} = {}\n", toml_key(member.name), toml_value(member.value));
+    if (!member.value.is_object()) out += toml_line(member, path);
   }
   for (const JsonMember& member : table.object()) {
     if (!member.value.is_object()) continue;

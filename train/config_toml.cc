@@ -1,5 +1,7 @@
 #include <toml++/toml.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "train/config.h"
 #include "train/files.h"
@@ -8,6 +10,57 @@ namespace longspan {
 namespace {
 
 constexpr int64_t max_bytes = 1 << 20;
+constexpr int max_depth = 16;  // of tables, and of arrays within each other
+
+/// The end of the string that begins at `at`, or of its line where that comes first.
+size_t string_end(std::string_view text, size_t at) {
+  const char quote = text[at];
+  const std::string three(3, quote);
+  const bool lines = text.substr(at, 3) == three;
+  for (at += lines ? 3 : 1; at < text.size(); ++at) {
+    if (quote == '"' && text[at] == '\\') {
+      ++at;
+    } else if (lines ? text.substr(at, 3) == three : text[at] == quote) {
+      at += lines ? 3 : 1;
+      // Up to two more quotes belong to a string of several lines.
+      for (int more = 0; lines && more < 2 && at < text.size() && text[at] == quote; ++more) ++at;
+      return at;
+    } else if (!lines && text[at] == '\n') {
+      return at;
+    }
+  }
+  return text.size();
+}
+
+/// Throws ValueError where keys or values are nested so deep that the parser, or what it makes,
+/// would run out of its stack: both recurse.
+void require_shallow(std::string_view text, const std::string& source) {
+  int dots = 0, brackets = 0;
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"' || c == '\'') {
+      at = string_end(text, at);
+      continue;
+    }
+    if (c == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    ++at;
+    if (c == '.') {
+      ++dots;
+    } else if (c == '[' || c == '{' || c == ']' || c == '}') {
+      brackets += c == '[' || c == '{' ? 1 : -1;
+      dots = 0;
+    } else if (c == '\n' || c == '=' || c == ',') {
+      dots = 0;
+    }
+    if (dots < max_depth && brackets <= max_depth) continue;
+    fail("config", "{}:{}: {} nested deeper than {}; no field lies so deep", source,
+         1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'),
+         brackets > max_depth ? "values are" : "a key is", max_depth);
+  }
+}
 
 class Flattener {
  public:
@@ -58,6 +111,7 @@ class Flattener {
 }  // namespace
 
 Settings parse_toml(std::string_view text, const std::string& source) {
+  require_shallow(text, source);
   try {
     Flattener flattener(source);
     flattener.table(toml::parse(text, source), {});

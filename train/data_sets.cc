@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "train/bytes.h"
 #include "train/config.h"
+#include "train/files.h"
 #include "train/token_file.h"
 
 namespace longspan {
@@ -221,7 +222,7 @@ std::string place_of(const DataSet& set, const DataPlace& place) {
 /// The path, or that with ".gz" behind it, or nothing where neither is a file.
 std::string plain_or_packed(const std::string& plain) {
   for (const std::string& path : {plain, plain + ".gz"}) {
-    if (std::filesystem::is_regular_file(path)) return path;
+    if (kind_of_path(path, "data") == PathKind::file) return path;
   }
   return {};
 }
@@ -456,9 +457,9 @@ class Opening {
 
   std::string cache(const char* part) const {
     const std::string place = place_of(set_, place_);
-    const std::filesystem::path path(place);
-    const std::string folder =
-        std::filesystem::is_directory(path) ? place : path.parent_path().string();
+    const std::string folder = kind_of_path(place, "data") == PathKind::folder
+                                   ? place
+                                   : std::filesystem::path(place).parent_path().string();
     return fmt::format("{}/{}.{}.tokens", folder.empty() ? "." : folder, set_.id, part);
   }
 
@@ -495,13 +496,14 @@ std::vector<FoundFile> find_files(const DataSet& set, const DataPlace& place) {
   const std::string at = place_of(set, place);
   if (set.folder.empty()) return {{DataFile{set.id, -1, -1}, at}};
   const bool labelled = set.kind == DataKind::promoters || set.kind == DataKind::profiles;
-  if (labelled && std::filesystem::is_regular_file(at)) return {{DataFile{set.id, -1, -1}, at}};
+  const bool is_file = kind_of_path(at, "data") == PathKind::file;
+  if (labelled && is_file) return {{DataFile{set.id, -1, -1}, at}};
   std::vector<FoundFile> all;
   for (const DataFile& file : set.files) {
     const std::string plain = at + "/" + std::string(file.name);
     const std::string path = plain_or_packed(plain);
     if (path.empty() && set.kind == DataKind::profiles && add_pair(file, plain, all)) continue;
-    const bool itself = set.files.size() == 1 && std::filesystem::is_regular_file(at);
+    const bool itself = set.files.size() == 1 && is_file;
     all.push_back({file, itself ? at : path});
   }
   return all;

@@ -1,6 +1,7 @@
 #include "train/files.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -33,6 +34,14 @@ std::string space_left(const std::string& path) {
   return fmt::format("{} bytes", static_cast<uint64_t>(fs.f_bavail) * fs.f_frsize);
 }
 
+/// What a system call returns once no signal interrupts it.
+template <class F>
+auto uninterrupted(F&& call) {
+  auto result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
+
 }  // namespace
 
 File::~File() {
@@ -52,11 +61,37 @@ std::string error_text(int number) {
   const char* name = strerrorname_np(number);
   const char* text = strerrordesc_np(number);
   if (name == nullptr || text == nullptr) return fmt::format("error {}", number);
-  return fmt::format("{} ({})", text, name);
+  const char* remedy =
+      number == ELOOP ? ": they lead in a circle; give the file or folder itself" : "";
+  return fmt::format("{} ({}){}", text, name, remedy);
+}
+
+void ignore_file_size_signal() {
+  struct sigaction now {};
+  if (sigaction(SIGXFSZ, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&
+      now.sa_handler == SIG_DFL) {
+    signal(SIGXFSZ, SIG_IGN);
+  }
+}
+
+File open_file(const std::string& path, int flags, unsigned mode) {
+  return File(uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, mode); }));
+}
+
+PathKind kind_of_path(const std::string& path, std::string_view op) {
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) {
+    require<IoError>(errno == ENOENT || errno == ENOTDIR, op, "cannot look at {}: {}", path,
+                     error_text());
+    return PathKind::nothing;
+  }
+  return S_ISREG(status.st_mode)   ? PathKind::file
+         : S_ISDIR(status.st_mode) ? PathKind::folder
+                                   : PathKind::other;
 }
 
 File open_to_read(const std::string& path, std::string_view op) {
-  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  File file = open_file(path, O_RDONLY | O_NONBLOCK);
   require<IoError>(static_cast<bool>(file), op, "cannot open {}: {}", path, error_text());
   struct stat status;
   require<IoError>(fstat(file.get(), &status) == 0, op, "cannot look at {}: {}", path,
@@ -77,9 +112,8 @@ void read_exactly(const File& file, const std::string& path, std::string_view op
                   void* to, int64_t bytes) {
   auto* next = static_cast<char*>(to);
   for (int64_t left = bytes; left > 0;) {
-    const ssize_t n =
-        pread(file.get(), next, static_cast<size_t>(std::min(left, int64_t{1} << 30)), offset);
-    if (n < 0 && errno == EINTR) continue;
+    const auto most = static_cast<size_t>(std::min(left, int64_t{1} << 30));
+    const ssize_t n = uninterrupted([&] { return pread(file.get(), next, most, offset); });
     require<IoError>(n >= 0, op, "cannot read {}: {}", path, error_text());
     require<IoError>(n > 0, op, "{} ends at byte {}, {} before what it promises", path, offset,
                      left);
@@ -101,11 +135,11 @@ std::string read_file(const std::string& path, std::string_view op, int64_t limi
 
 void write_exactly(const File& file, const std::string& path, std::string_view op, const void* from,
                    int64_t bytes) {
+  [[maybe_unused]] static const bool once = (ignore_file_size_signal(), true);
   const auto* next = static_cast<const char*>(from);
   for (int64_t left = bytes; left > 0;) {
-    const ssize_t n =
-        ::write(file.get(), next, static_cast<size_t>(std::min(left, int64_t{1} << 30)));
-    if (n < 0 && errno == EINTR) continue;
+    const auto most = static_cast<size_t>(std::min(left, int64_t{1} << 30));
+    const ssize_t n = uninterrupted([&] { return ::write(file.get(), next, most); });
     if (n < 0) {
       const std::string reason = error_text();
       fail<IoError>(op, "cannot write {}: {}; {} more needed, {} free", path, reason, left,
@@ -117,15 +151,12 @@ void write_exactly(const File& file, const std::string& path, std::string_view o
 }
 
 void sync(const File& file, const std::string& path, std::string_view op) {
-  int result;
-  do {
-    result = fsync(file.get());
-  } while (result != 0 && errno == EINTR);
+  const int result = uninterrupted([&] { return fsync(file.get()); });
   require<IoError>(result == 0, op, "cannot bring {} to the disk: {}", path, error_text());
 }
 
 void sync_folder(const std::string& path, std::string_view op) {
-  const File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const File folder = open_file(path, O_RDONLY | O_DIRECTORY);
   require<IoError>(static_cast<bool>(folder), op, "cannot open {}: {}", path, error_text());
   sync(folder, path, op);
 }
@@ -169,9 +200,9 @@ Temporary::Temporary(Kind kind, const std::string& in, std::string_view op) : in
     if (kind == folder) {
       require<IoError>(::mkdir(path_.c_str(), 0777) == 0, op, "cannot create a folder in {}: {}",
                        in, error_text());
-      handle_ = File(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      handle_ = open_file(path_, O_RDONLY | O_DIRECTORY);
     } else {
-      handle_ = File(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      handle_ = open_file(path_, O_WRONLY | O_CREAT | O_EXCL, 0666);
       require<IoError>(static_cast<bool>(handle_), op, "cannot create a file in {}: {}", in,
                        error_text());
     }
@@ -223,7 +254,7 @@ int sweep(const std::string& folder) noexcept {
   while (!error && entry != end) {
     const std::string path = entry->path().string();
     if (entry->path().filename().string().rfind(".tmp-", 0) == 0) {
-      const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+      const File file = open_file(path, O_RDONLY | O_NOFOLLOW);
       if (file && flock(file.get(), LOCK_EX | LOCK_NB) == 0 && remove_all(path)) ++removed;
     }
     entry.increment(error);
@@ -233,7 +264,7 @@ int sweep(const std::string& folder) noexcept {
 
 FolderLock::FolderLock(const std::string& folder, std::string_view op) {
   make_folders(folder, op);
-  file_ = File(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  file_ = open_file(folder, O_RDONLY | O_DIRECTORY);
   require<IoError>(static_cast<bool>(file_), op, "cannot open {}: {}", folder, error_text());
   if (flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return;
   require<IoError>(errno == EWOULDBLOCK, op, "cannot lock {}: {}", folder, error_text());

@@ -23,12 +23,26 @@ class File {
   int descriptor_ = -1;
 };
 
-/// "No space left on device (ENOSPC)", for a message; errno by default.
+/// "No space left on device (ENOSPC)", for a message, and what to do where that is not plain; errno
+/// by default.
 std::string error_text();
 std::string error_text(int number);
 
+/// Makes a write beyond the limit on the size of files (ulimit -f) an error of its own, EFBIG,
+/// where the system's way is to end the process by SIGXFSZ. Leaves a handler alone that somebody
+/// has set.
+void ignore_file_size_signal();
+
+/// open(2), once more where a signal interrupts it. False, with errno, where it fails.
+File open_file(const std::string& path, int flags, unsigned mode = 0);
 /// Opens for reading. Throws IoError where the file is missing, is a directory or is unreadable.
 File open_to_read(const std::string& path, std::string_view op);
+/// What lies at a path, by way of symbolic links.
+enum class PathKind : uint8_t { nothing, file, folder, other };
+/// Throws IoError where that cannot be found out: links that lead in a circle, a folder above that
+/// may not be read.
+PathKind kind_of_path(const std::string& path, std::string_view op);
+
 /// Bytes of an open file.
 int64_t size_of_file(const File& file, const std::string& path, std::string_view op);
 /// Reads exactly `bytes` from `offset`. Throws IoError, also where the file ends before.

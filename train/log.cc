@@ -130,7 +130,7 @@ Log::Log(const std::string& run, const LogOptions& options) : run_(run), options
     }
     replace_file(path, kept, "log");
   }
-  metrics_ = File(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  metrics_ = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
   require<IoError>(static_cast<bool>(metrics_), "log", "cannot write {}: {}", path, error_text());
   terminal_ = options.status != nullptr && isatty(fileno(options.status)) == 1;
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <vector>
 
@@ -22,7 +21,7 @@ constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kConfig = "config.json";
 
 std::string in_folder(const std::string& path, const char* file) {
-  return std::filesystem::is_directory(path) ? path + "/" + file : path;
+  return kind_of_path(path, kOp) == PathKind::folder ? path + "/" + file : path;
 }
 
 bool listed(std::span<const std::string_view> parts, std::string_view name, auto matches) {

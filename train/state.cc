@@ -331,7 +331,7 @@ std::string write_tensor_file(const File& file, const std::string& path, const T
 }
 
 File create(const std::string& path) {
-  File file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  File file = open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
   require<IoError>(static_cast<bool>(file), "state", "cannot create {}: {}", path, error_text());
   return file;
 }

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
 #include <vector>
 
 #include "core/error.h"
@@ -44,7 +43,7 @@ void write_tokens(const std::string& path, const Part& part, const TokenSource& 
 }
 
 std::optional<Part> read_tokens(const std::string& path, const TokenSource& source) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  if (kind_of_path(path, "tokens") == PathKind::nothing) return std::nullopt;
   const FileBytes file = open_bytes(path, "tokens");
   Header header;
   const bool known =

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "train/files.h"
 #include "train/unicode.h"
 
 namespace longspan {
@@ -256,8 +257,10 @@ std::unique_ptr<Tokenizer> word_tokenizer(std::string_view training) {
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "bytes") return byte_tokenizer();
   if (name == "char27") return char27_tokenizer();
-  const auto there = [&](const char* file) { return std::filesystem::exists(name + "/" + file); };
-  if (std::filesystem::is_directory(name)) {
+  const auto there = [&](const char* file) {
+    return kind_of_path(name + "/" + file, "tokenizer") != PathKind::nothing;
+  };
+  if (kind_of_path(name, "tokenizer") == PathKind::folder) {
     if (there("vocab.json") && there("merges.txt")) {
       return open_byte_pairs(name + "/vocab.json", name + "/merges.txt");
     }

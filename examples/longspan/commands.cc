@@ -1,9 +1,9 @@
 #include "examples/longspan/commands.h"
 
 #include <cstdio>
-#include <filesystem>
 
 #include "core/error.h"
+#include "train/files.h"
 #include "train/state.h"
 
 namespace longspan {
@@ -104,8 +104,8 @@ Trained load_run(const CommandLine& line) {
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "longspan",
           "no run given; expected --out DIR, the folder of a trained run");
-  require<IoError>(std::filesystem::is_directory(*out), "longspan", "there is no run folder {}",
-                   *out);
+  require<IoError>(kind_of_path(*out, "longspan") == PathKind::folder, "longspan",
+                   "there is no run folder {}", *out);
   std::string checkpoint = newest_checkpoint(*out);
   require<IoError>(!checkpoint.empty(), "longspan",
                    "{} holds no checkpoint; train into it first: longspan train --out {}", *out,

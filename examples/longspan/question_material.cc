@@ -11,6 +11,7 @@
 #include "ops/loss.h"
 #include "ops/shape.h"
 #include "train/bytes.h"
+#include "train/files.h"
 #include "train/metrics.h"
 
 namespace longspan {
@@ -193,7 +194,7 @@ void SpanMaterial::prepare() {
   for (size_t part = 0; part < 3; ++part) {
     for (const Item& item : items_[part]) {
       const std::string path = path_of(item, part);
-      require<IoError>(std::filesystem::is_regular_file(path), "triviaqa",
+      require<IoError>(kind_of_path(path, "triviaqa") == PathKind::file, "triviaqa",
                        "question {} has a document {}, which is not there",
                        questions_[part][item.question].id, path);
     }

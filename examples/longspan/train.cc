@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -198,7 +197,8 @@ int train_command(int argc, const char* const* argv) {
   // it.
   Settings settings;
   const std::string config_path = out + "/config.toml";
-  if (resume && std::filesystem::exists(config_path)) settings = read_toml(config_path);
+  if (resume && kind_of_path(config_path, "train") != PathKind::nothing)
+    settings = read_toml(config_path);
   require_same_model(settings, line.settings, out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   const std::optional<Choice> automatic = take_auto(settings);
@@ -208,7 +208,8 @@ int train_command(int argc, const char* const* argv) {
       "the policy it has",
       out);
   RunConfig config = make_config(settings);
-  set_process(config);  // what a step needs depends on it
+  to_toml(to_json(config));  // says now what cannot be written to config.toml
+  set_process(config);       // what a step needs depends on it
   const std::string* budget = line.value("--budget");
   require(!automatic || budget != nullptr, "--memory",
           "auto needs to know what may be used; expected --budget SIZE, as 4GiB");

@@ -70,7 +70,6 @@ Program::Program(const Start& start)
     if (start.closed) close(0), close(1);
     if (!start.folder.empty() && chdir(start.folder.c_str()) != 0) _exit(126);
     for (const auto& [name, value] : start.environment) setenv(name.c_str(), value.c_str(), 1);
-    if (start.file_limit >= 0) signal(SIGXFSZ, SIG_IGN);
     limit(RLIMIT_FSIZE, start.file_limit);
     limit(RLIMIT_AS, start.memory_limit);
     execv(argv[0], argv.data());
@@ -161,7 +160,7 @@ std::vector<std::pair<std::string, std::string>> contents(const std::string& fol
   std::vector<std::pair<std::string, std::string>> all;
   std::error_code missing;
   for (const auto& entry : fs::recursive_directory_iterator(folder, missing)) {
-    if (entry.is_regular_file()) all.emplace_back(entry.path().string(), read(entry.path()));
+    if (entry.is_regular_file(missing)) all.emplace_back(entry.path().string(), read(entry.path()));
   }
   std::sort(all.begin(), all.end());
   return all;

@@ -483,7 +483,6 @@ TEST(Checkpoint, FullDiskLeavesThePreviousOne) {
   // A limit on the size of files stands for the disk's end: writes fail in the middle.
   for (const rlim_t limit : {rlim_t{0}, rlim_t{7}, rlim_t{300}, rlim_t{100'000}}) {
     EXPECT_EQ(in_child([&] {
-                signal(SIGXFSZ, SIG_IGN);
                 const rlimit r{limit, limit};
                 setrlimit(RLIMIT_FSIZE, &r);
                 try {

@@ -247,6 +247,45 @@ TEST(Memory, Test12_WritingWhatIsReadIsAnError) {
   EXPECT_THROW(backward(z, Tensor::zeros(z.shape())), GradientError);
 }
 
+std::string error_of_backward(const Tensor& y, bool retain = false) {
+  try {
+    backward(y, Tensor::zeros(y.shape()), {.retain = retain});
+  } catch (const GradientError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+// The re-run reads what nobody asks for any more, and what it makes of it is asked for.
+TEST(Memory, Test12_WritingWhatOnlyTheReRunReadsIsAnError) {
+  Tensor weight = leaf({4, 4});
+  const Tensor x = leaf({3, 4});
+  Odd odd;
+  odd.f = [&](const Tensor& z) { return mul(matmul(z, weight).detach(), z); };
+  EXPECT_EQ(error_of_backward(checkpoint(odd, x, {}, training).y), "");
+  const Tensor y = checkpoint(odd, x, {}, training).y;
+  weight.mut().as<float>()[0] = 1;
+  const std::string error = error_of_backward(y);
+  EXPECT_NE(error.find("a tensor that a checkpointed part reads was written before backward"),
+            std::string::npos)
+      << error;
+}
+
+// A graph that is kept has been filled by its first backward, and is held against what it was.
+TEST(Memory, Test12_WritingBetweenTwoBackwardsIsAnError) {
+  Tensor weight = leaf({4, 4});
+  const Tensor x = leaf({3, 4});
+  Odd odd;
+  odd.f = [&](const Tensor& z) { return matmul(z, weight); };
+  const Tensor y = checkpoint(odd, x, {}, training).y;
+  EXPECT_EQ(error_of_backward(y, true), "");
+  EXPECT_EQ(error_of_backward(y, true), "");
+  weight.mut().as<float>()[0] = 1;
+  const std::string error = error_of_backward(y);
+  EXPECT_NE(error.find("a tensor saved for backward was written since"), std::string::npos)
+      << error;
+}
+
 TEST(Memory, ReRunsEndAfterTheLastSave) {
   const Tensor x = leaf({3, 4});
   int begun = 0, finished = 0;

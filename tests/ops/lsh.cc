@@ -10,6 +10,7 @@
 #include "core/parallel.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/kernels/lsh_maths.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
@@ -366,6 +367,51 @@ TEST(Spec10, Test6_TiesGoToTheFirstAndPaddingToABucketOfItsOwn) {
   EXPECT_EQ(lsh_buckets(q, rotations, buckets, lengths, hidden).to_vector<int32_t>(),
             (std::vector<int32_t>{0, 32, 0, 32, 32, 0, 32, 0, 32, 32,  //
                                   0, 32, 0, 0,  0,  0, 32, 0, 0,  0}));
+}
+
+/// What devices share with their definition: of equal ones the first, and a projection before an
+/// opposite.
+TEST(LshBuckets, OfEqualProjectionsTheFirstIsTaken) {
+  const auto argmax = [](const std::vector<float>& p, int64_t from = 0) {
+    const auto n = static_cast<int64_t>(p.size()) - from;
+    return kernels::lsh_argmax([&](int64_t k) { return p[size(k)]; }, from, n);
+  };
+  EXPECT_EQ(argmax({2, 2, 1}), 0);
+  EXPECT_EQ(argmax({1, 2, 2}), 1);
+  EXPECT_EQ(argmax({-2, -2, 1}), 3);  // -p of the first two
+  EXPECT_EQ(argmax({1, -2, -2}), 4);
+  EXPECT_EQ(argmax({-2, 1, 2}), 2);  // 2 and -(-2)
+  EXPECT_EQ(argmax({0, 0, 0}), 0);
+  EXPECT_EQ(argmax({-0.0f, 0}), 0);
+  EXPECT_EQ(argmax({9, 1, 2, 2}, 1), 1);
+  EXPECT_EQ(argmax({NAN, 1, -5}), 0);
+  EXPECT_EQ(argmax({1, NAN, -5}), 5);
+  const auto bucket = [](const std::vector<float>& p, int64_t first, int64_t second) {
+    return kernels::lsh_bucket([&](int64_t k) { return p[size(k)]; }, first, second);
+  };
+  EXPECT_EQ(bucket({1, 1, 9}, 4, 1), 0);
+  EXPECT_EQ(bucket({-1, -1, 3, 3}, 4, 4), 2 + 4 * 0);
+  EXPECT_EQ(bucket({1, 1, -3, -3}, 4, 4), 0 + 4 * 2);
+
+  // The kernel, whose projections here are the tokens themselves, does as the definition.
+  const LshBuckets buckets{6, 4};
+  std::vector<float> identity(25, 0);
+  for (size_t i = 0; i < 5; ++i) identity[6 * i] = 1;
+  std::vector<float> q;
+  for (int64_t i = 0; i < 243; ++i) {  // each of -1, 0, 1 in each place
+    for (int64_t c = 0, rest = i; c < 5; ++c, rest /= 3) {
+      q.push_back(static_cast<float>(rest % 3 - 1));
+    }
+  }
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const auto ids = lsh_buckets(cast(Tensor::from(q, {1, 1, 243, 5}), dtype),
+                                 cast(Tensor::from(identity, {1, 1, 1, 5, 5}), dtype), buckets)
+                         .to_vector<int32_t>();
+    for (size_t i = 0; i < 243; ++i) {
+      const auto p = [&](int64_t k) { return q[5 * i + size(k)]; };
+      ASSERT_EQ(ids[i], kernels::lsh_bucket(p, buckets.first, buckets.second)) << i;
+    }
+  }
 }
 
 TEST(Spec10, Test7_NoGradientReachesLaterTokens) {

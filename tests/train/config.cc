@@ -228,6 +228,56 @@ TEST(Config, FileErrors) {
   EXPECT_THROW(read_toml(folder / "large.toml"), IoError);
 }
 
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+TEST(Config, DepthIsBounded) {
+  const auto arrays = [](int depth) { return repeated("[", depth) + repeated("]", depth); };
+  const auto refused = [](const std::string& text) {
+    const std::string message = message_of<ValueError>([&] { parse_toml(text, "text"); });
+    return contains(message, "text:1:") && contains(message, "nested deeper than 16");
+  };
+  for (const std::string& text :
+       {"x = " + arrays(16), "a" + repeated(".a", 15) + " = 1", "[a" + repeated(".a", 15) + "]",
+        "x = " + repeated("{a = ", 16) + "1" + repeated("}", 16),
+        "x = [" + repeated("[1.5, 2.5], ", 40) + "]"}) {
+    EXPECT_NO_THROW(parse_toml(text, "text")) << text;
+  }
+  for (const std::string& text :
+       {"x = " + arrays(17), "a" + repeated(".a", 16) + " = 1", "[a" + repeated(" . 'a'", 16) + "]",
+        "x = " + repeated("{a = ", 17) + "1" + repeated("}", 17),
+        "x = {a" + repeated(".\"a\"", 16) + " = 1}", "x = " + repeated("[{a = ", 9)}) {
+    EXPECT_TRUE(refused(text)) << text;
+  }
+  // What stands in texts and notes is no depth, and hides none behind it.
+  const std::string deep = arrays(20) + repeated(".a", 20);
+  const std::string texts[] = {"\"" + deep + "\\\"" + deep + "\\\\\"",
+                               "'" + deep + "\\'",
+                               "\"\"\"" + deep + "\\\"\"\" " + deep + "\"\"\"\"\"",
+                               "\"\"\"" + deep + "\"\"\"\"",
+                               "'''" + deep + "''" + deep + "''''",
+                               "\"\"",
+                               "''"};
+  for (const std::string& text : texts) {
+    EXPECT_NO_THROW(parse_toml("x = " + text + " # " + deep, "text")) << text;
+    EXPECT_NO_THROW(parse_toml("# " + deep + "\nx = [" + text + ", " + arrays(15) + "]", "text"));
+    EXPECT_TRUE(refused("x = [" + text + ", " + arrays(16) + "]")) << text;
+  }
+  EXPECT_NO_THROW(parse_toml("x = \"\"\"\n" + deep + "\n\"\"\"\ny = 1", "text"));
+}
+
+TEST(Config, WhatCannotBeWrittenIsNamed) {
+  Options options;
+  options.data = "caf\xE9";
+  const std::string message = message_of<ValueError>([&] { to_toml(to_json(options)); });
+  EXPECT_TRUE(contains(message, "data cannot be written") && contains(message, "not UTF-8") &&
+              contains(message, "symbolic link"))
+      << message;
+}
+
 TEST(Config, Ranges) {
   Options options;
   const Range ranges[] = {{"model.dropout", 0, 0.999},

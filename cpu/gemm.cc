@@ -8,6 +8,7 @@
 
 #include "cpu/gemm.h"
 #include "cpu/gemm_dot.h"
+#include "cpu/gemm_openblas.h"
 #include "cpu/gemm_task-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,10 +38,12 @@ HWY_EXPORT(RunGemm);
 HWY_EXPORT(PlanGemm);
 
 GemmPlan plan_gemm(const Gemm& g, int threads) {
+  if (g.openblas) return plan_gemm_openblas(g);
   return g.dot ? plan_gemm_dot(g, threads) : HWY_DYNAMIC_DISPATCH(PlanGemm)(g, threads);
 }
 
 void run_gemm(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch) {
+  if (g.openblas) return run_gemm_openblas(g, plan, task);
   if (g.dot) return run_gemm_dot(g, plan, task, scratch);
   HWY_DYNAMIC_DISPATCH(RunGemm)(g, plan, task, scratch);
 }

@@ -20,9 +20,10 @@ struct Gemm {
   DType c_dtype;  // the same, or f32 for f16 and bf16
   bool accumulate;
   bool dot = false;  // of bf16 or f32: pairs rounded to bf16, where bf16_dot() allows
+  bool openblas = false;  // by OpenBLAS, where fits_openblas() allows
 };
 
-/// How a product is cut into tasks. Bits do not depend on it.
+/// How a product is cut into tasks. Bits do not depend on it, but for those of OpenBLAS.
 struct GemmPlan {
   int64_t rows = 0, columns = 0;  // of a task
   int64_t scratch = 0;            // bytes for each thread at work

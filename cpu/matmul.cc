@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "core/matmul_library.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/precision.h"
 #include "cpu/bf16_dot.h"
 #include "cpu/gemm.h"
+#include "cpu/gemm_openblas.h"
 #include "cpu/register.h"
 
 namespace longspan::cpu {
@@ -46,6 +48,12 @@ void store_empty(const ConstView& bias, const View& c, int64_t offset, bool accu
 bool by_dot(DType dtype) {
   const bool rounded = dtype == DType::f32 && matmul_precision() == MatmulPrecision::bf16;
   return (dtype == DType::bf16 || rounded) && bf16_dot();
+}
+
+/// Whether a product runs on OpenBLAS. No matter where: the plan takes what the CPU does.
+bool by_openblas(const Gemm& g) {
+  const bool rounded = g.dtype == DType::f32 && matmul_precision() != MatmulPrecision::f32;
+  return matmul_library() == MatmulLibrary::openblas && !rounded && fits_openblas(g);
 }
 
 void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
@@ -92,6 +100,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
          c.dtype,
          accumulate,
          by_dot(a.dtype)};
+  g.openblas = by_openblas(g);
   const bool parallel = batch * M * N * K >= least_parallel;
   const int threads = parallel ? num_threads() : 1;
   const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);
@@ -113,10 +122,15 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
     }
     run_gemm(one, plan, index % tasks, space + (parallel ? worker_index() : 0) * bytes);
   };
-  if (parallel) {
-    parallel_for(batch * tasks, task);
+  const int64_t all = batch * tasks;
+  if (parallel && g.openblas && threads > openblas_callers) {
+    parallel_for(openblas_callers, [&](int64_t first) {
+      for (int64_t i = first; i < all; i += openblas_callers) task(i);
+    });
+  } else if (parallel) {
+    parallel_for(all, task);
   } else {
-    for (int64_t i = 0; i < batch * tasks; ++i) task(i);
+    for (int64_t i = 0; i < all; ++i) task(i);
   }
 }
 
@@ -156,6 +170,7 @@ void sum_rows(ConstView x, View y) {
 }  // namespace
 
 void register_matmul() {
+  set_openblas_description(openblas_name());
   for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::plan}) {
     kernels::matmul.set(kind, matmul);
     kernels::sum_rows.set(kind, sum_rows);

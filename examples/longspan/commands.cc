@@ -33,6 +33,8 @@ const Flag flags[] = {
     {"--dtype", "model.precision", "what layers compute in: f32 or bf16"},
     {"--precision", "matmul_precision",
      "what products of f32 matrices round to: f32, tf32 or bf16; docs/options.md"},
+    {"--products", "matmul_library",
+     "what multiplies matrices of f32 and f64 on the CPU: own or openblas; docs/determinism.md"},
     {"--memory", "model.memory", "what is kept for the backward pass; docs/memory.md"},
     {"--chunks", "model.chunks", "pieces in which feed-forward layers run; docs/memory.md"},
     {"--from", "start.from",

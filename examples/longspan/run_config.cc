@@ -14,7 +14,8 @@ void RunConfig::visit(Fields& v) {
   v("documents", documents)("target_length", target_length)("gap_sentences", gap_sentences);
   v("length", length)("batch", batch)("accumulate", accumulate);
   v("steps", steps)("seconds", seconds)("seed", seed);
-  v("threads", threads)("device", device)("matmul_precision", matmul_precision);
+  v("threads", threads)("device", device)("matmul_precision", matmul_precision)(
+      "matmul_library", matmul_library);
   v("memory_limit", memory_limit)("graph", graph)("check_replays", check_replays);
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
   v("motifs", motifs)("profiles", profiles)("questions", questions)("duplicate", duplicate);
@@ -106,6 +107,13 @@ RunConfig make_config(const Settings& settings) {
           c.steps, c.accumulate, c.batch, c.length);
   require(c.threads >= 0 && c.threads <= 1024, "threads",
           "got {}; expected 1 to 1024, or 0 for one on every processor", c.threads);
+  const bool openblas = c.matmul_library == MatmulLibrary::openblas;
+  require(!openblas || c.matmul_precision == MatmulPrecision::f32, "--products",
+          "openblas multiplies f32 as it is, and --precision asks for operands rounded to {}; "
+          "leave one of them out",
+          value_names<MatmulPrecision>[static_cast<size_t>(c.matmul_precision)]);
+  require(!openblas || c.device == "cpu", "--products",
+          "openblas is for the CPU, and --device is {}; leave one of them out", c.device);
   find_data_set(c.task);
   return c;
 }
@@ -113,6 +121,7 @@ RunConfig make_config(const Settings& settings) {
 void set_process(const RunConfig& c) {
   if (c.threads > 0) set_num_threads(static_cast<int>(c.threads));
   set_matmul_precision(c.matmul_precision);
+  set_matmul_library(c.matmul_library);
 }
 
 DataPlace data_place(const RunConfig& c) { return {c.data_root, c.data}; }

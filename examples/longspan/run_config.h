@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/matmul_library.h"
 #include "core/precision.h"
 #include "models/convert.h"
 #include "models/registry.h"
@@ -20,6 +21,8 @@ namespace longspan {
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<MatmulPrecision>{"f32", "tf32",
                                                                               "bf16"};
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<MatmulLibrary>{"own", "openblas"};
 
 /// How parameters are updated.
 enum class OptimizerName : uint8_t { adam, adamw, adafactor, adagrad, sgd, lamb };
@@ -50,6 +53,7 @@ struct RunConfig {
   int64_t threads = 0;  ///< 0: the processors that there are
   std::string device = "cpu";
   MatmulPrecision matmul_precision = MatmulPrecision::f32;
+  MatmulLibrary matmul_library = MatmulLibrary::own;
   int64_t memory_limit = 0;    ///< bytes; 0: what the machine has
   bool graph = false;          ///< submit steps of one shape to a device as a whole
   bool check_replays = false;  ///< layers that run again are held to the numbers of their first run
@@ -132,7 +136,7 @@ struct RunConfig {
 /// an unknown key or model, a wrong type and a number outside its range.
 RunConfig make_config(const Settings& settings);
 
-/// Gives the process the threads and the precision of products of a configuration.
+/// Gives the process the threads and the products of a configuration.
 void set_process(const RunConfig& config);
 
 /// Where the data is.

@@ -258,6 +258,10 @@ int train_command(int argc, const char* const* argv) {
   log.say(fmt::format("{}: {} parameters, {} {} to train on, {} to validate", c.model_name,
                       parameter_count(*run.model), material->size("train"), material->items(),
                       to_validate));
+  if (c.matmul_library == MatmulLibrary::openblas) {
+    log.say(fmt::format("products by {}: bits depend on it, and on a row's place",
+                        openblas_description()));
+  }
   if (!chosen.empty()) log.say(chosen);
   if (const std::string remark = run.model->remark(c.length); !remark.empty()) log.say(remark);
   if (started) log.say(fmt::format("starting from step {} of {}", from.step, c.start.from));

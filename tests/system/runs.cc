@@ -505,6 +505,24 @@ TEST_F(Runs, KeepThePrecisionOfTheirProducts) {
   must({"eval", "--out", parts});
 }
 
+TEST_F(Runs, KeepTheLibraryOfTheirProducts) {
+  const std::string own = folder / "own", whole = folder / "whole", parts = folder / "parts";
+  const std::vector<std::string> openblas = {"--products", "openblas"};
+  must(small_run(text, own, 12));
+  must(small_run(text, whole, 12, openblas));
+  const Outcome o =
+      must(small_run(text, parts, 12, {"--products", "openblas", "--save-every", "5"}));
+  EXPECT_NE((o.out + o.err).find("products by OpenBLAS "), std::string::npos) << o.out << o.err;
+  std::filesystem::remove_all(checkpoint_path(parts, 12));
+  std::filesystem::remove_all(checkpoint_path(parts, 10));
+  must(small_run(text, parts, 12, {"--resume", "--threads", "2"}));
+  EXPECT_EQ(setting_of(own, "matmul_library"), "matmul_library = \"own\"");
+  EXPECT_EQ(setting_of(parts, "matmul_library"), "matmul_library = \"openblas\"");
+  EXPECT_TRUE(weights_of(whole, 12) == weights_of(parts, 12));
+  EXPECT_FALSE(weights_of(whole, 12) == weights_of(own, 12));
+  must({"eval", "--out", parts});
+}
+
 TEST_F(Runs, SignalsSaveAndLeave) {
   const std::string whole = folder / "whole";
   must(small_run(text, whole, 400));

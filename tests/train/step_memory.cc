@@ -4,6 +4,7 @@
 
 #include <cctype>
 
+#include "core/matmul_library.h"
 #include "models/registry.h"
 #include "models/transformer.h"
 #include "nn/objective.h"
@@ -123,6 +124,16 @@ INSTANTIATE_TEST_SUITE_P(
       for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
       return name;
     });
+
+// Our kernels' scratch is not taken then. What OpenBLAS takes for itself is not counted.
+TEST(Memory, PredictedBytesAreThoseMeasuredOnOpenBlas) {
+  const WithMatmulLibrary openblas(MatmulLibrary::openblas);
+  for (const ModelEntry& entry : models()) {
+    SCOPED_TRACE(entry.name);
+    const auto blueprint = small_model(entry, Strategy7{"checkpoint"}, 2);
+    expect_as_predicted(*blueprint, 2, 128);
+  }
+}
 
 /// Section 4: A_att = u T (D + D + 3 H d + H d) + 4 T (2 + H), A_ff = u T (2 D + 2 F) + 8 T; the
 /// stack adds the final norm's input and statistics, the loss its input and lse.

@@ -1,0 +1,216 @@
+// Our products beside OpenBLAS's. Both take turns in one process, on one thread; the best turn of
+// each counts, in CPU time of that thread, and FMA peak is sampled before and after: a product whose
+// samples differ by more than 5 % is measured again, three times at most. One JSON line for each
+// product:
+//
+//   own, openblas, whole   seconds of the best turn: our kernels; OpenBLAS in our tasks, as
+//                          set_matmul_library() has it; OpenBLAS in one call
+//   *_median               over the turns
+//   gain                   own / openblas: above 1 OpenBLAS is faster
+//   share_own, ...         of the FMA peak, that of f64 being half of f32's
+//   steady                 whether the samples of FMA peak agree
+//
+//   bench_products [--rounds N] [--seconds S] [--match TEXT]
+//
+// S is the least time of a turn. LONGSPAN_SIMD limits ours and the peak, OPENBLAS_CORETYPE the
+// other.
+
+#include <cblas.h>
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autograd/mode.h"
+#include "bench/harness.h"
+#include "core/matmul_library.h"
+#include "core/parallel.h"
+#include "ops/copy.h"
+#include "ops/kernels/matmul.h"
+#include "ops/shape.h"
+
+namespace longspan::bench {
+namespace {
+
+double thread_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+/// c [m, n] = a b over k, of operands that lie as the letters say: T is transposed.
+struct Product {
+  const char* kind;
+  int64_t m, n, k;
+  std::string layout;
+  DType dtype;
+
+  std::string name() const {
+    return fmt::format("{} {}x{}x{} {} {}", kind, m, n, k, layout, name_of(dtype));
+  }
+  double flops() const { return 2.0 * static_cast<double>(m * n * k); }
+};
+
+std::vector<Product> products() {
+  std::vector<Product> all;
+  // dW = dy^T x: [out, in] over tokens.
+  struct Size {
+    int64_t m, n, k;
+  };
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const auto [m, n, k] :
+         {Size{256, 256, 2048}, Size{256, 256, 8192}, Size{256, 256, 16384}, Size{256, 1024, 4096},
+          Size{1024, 256, 4096}, Size{512, 512, 4096}, Size{512, 2048, 4096}, Size{768, 768, 2048},
+          Size{768, 768, 8192}, Size{768, 3072, 4096}, Size{3072, 768, 4096},
+          Size{1024, 1024, 2048}}) {
+      if (dtype == DType::f64 && m * n * k > int64_t{1} << 31) continue;
+      all.push_back({"weight gradient", m, n, k, "TN", dtype});
+    }
+  }
+  for (const int64_t side : {8, 17, 32, 64, 128, 256, 512}) {
+    for (const char* layout : {"NT", "NN", "TN"}) {
+      all.push_back({"square", side, side, side, layout, DType::f64});
+    }
+  }
+  for (const char* layout : {"NT", "NN"}) {
+    all.push_back({"linear", 2048, 256, 256, layout, DType::f64});
+    all.push_back({"linear", 2048, 1024, 256, layout, DType::f32});
+    all.push_back({"linear", 2048, 256, 1024, layout, DType::f32});
+  }
+  for (const auto [m, n, k] : {Size{16384, 16, 64}, Size{8192, 32, 256}, Size{4096, 64, 64}}) {
+    all.push_back({"tall", m, n, k, "NT", DType::f32});
+    all.push_back({"tall", m, n, k, "NN", DType::f32});
+    all.push_back({"wide", n, m, k, "NT", DType::f32});
+    all.push_back({"wide", n, m, k, "NN", DType::f32});
+    all.push_back({"long", n, n, m, "TN", DType::f32});
+  }
+  all.push_back({"few rows", 1, 1024, 4096, "NT", DType::f32});
+  all.push_back({"few rows", 4, 4096, 1024, "NT", DType::f32});
+  all.push_back({"few rows", 16, 4096, 1024, "NT", DType::f32});
+  return all;
+}
+
+/// One way to compute a product, and the seconds of its turns.
+struct Way {
+  std::string name;
+  std::function<void()> run;
+  std::vector<double> turns = {};
+
+  double best() const { return *std::min_element(turns.begin(), turns.end()); }
+  double median() const {
+    std::vector<double> sorted = turns;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
+
+template <class T, class F>
+void call(const Product& p, const Tensor& a, const Tensor& b, Tensor& c, F gemm) {
+  const auto size = [](int64_t x) { return static_cast<blasint>(x); };
+  const bool at = p.layout[0] == 'T', bt = p.layout[1] == 'T';
+  gemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans, size(p.m),
+       size(p.n), size(p.k), T{1}, a.view().as<T>(), size(at ? p.m : p.k), b.view().as<T>(),
+       size(bt ? p.k : p.n), T{0}, c.mut().as<T>(), size(p.n));
+}
+
+std::vector<Way> ways_of(const Product& p) {
+  const bool at = p.layout[0] == 'T', bt = p.layout[1] == 'T';
+  const Tensor a = cast(values(at ? Shape{p.k, p.m} : Shape{p.m, p.k}, 1), p.dtype);
+  const Tensor b = cast(values(bt ? Shape{p.n, p.k} : Shape{p.k, p.n}, 2), p.dtype);
+  const Tensor left = at ? transpose(a) : a, right = bt ? transpose(b) : b;
+  Tensor c = Tensor::empty({p.m, p.n}, p.dtype);
+  const auto with = [=](MatmulLibrary library) {
+    return [=]() mutable {
+      const WithMatmulLibrary setting(library);
+      kernels::matmul(c.device(), left.view(), right.view(), {}, c.mut(), false);
+    };
+  };
+  const auto whole = [=]() mutable {
+    if (p.dtype == DType::f64) {
+      call<double>(p, a, b, c, cblas_dgemm);
+    } else {
+      call<float>(p, a, b, c, cblas_sgemm);
+    }
+  };
+  return {{"own", with(MatmulLibrary::own)},
+          {"openblas", with(MatmulLibrary::openblas)},
+          {"whole", whole}};
+}
+
+/// Seconds of one call over so many.
+double seconds_of(const std::function<void()>& run, int64_t calls) {
+  const double start = thread_seconds();
+  for (int64_t i = 0; i < calls; ++i) run();
+  return (thread_seconds() - start) / static_cast<double>(calls);
+}
+
+nlohmann::ordered_json measured(const Product& p, int64_t rounds, double least) {
+  std::vector<Way> ways = ways_of(p);
+  int64_t calls = 1;
+  for (const Way& way : ways) {
+    way.run();
+    const double once = std::max(seconds_of(way.run, 1), 1e-7);
+    calls = std::max(calls, static_cast<int64_t>(std::ceil(least / once)));
+  }
+  const double before = fma_peak(1);
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < ways.size(); ++i) {  // each comes first in its turn
+      Way& way = ways[(i + static_cast<size_t>(round)) % ways.size()];
+      way.turns.push_back(seconds_of(way.run, calls));
+    }
+  }
+  const double after = fma_peak(1);
+  const double peak = std::max(before, after) / (p.dtype == DType::f64 ? 2 : 1);
+  nlohmann::ordered_json line = {{"name", p.name()}, {"rounds", rounds}, {"calls", calls}};
+  for (const Way& way : ways) {
+    line[way.name] = way.best();
+    line[way.name + "_median"] = way.median();
+  }
+  line["gain"] = ways[0].best() / ways[1].best();
+  for (const Way& way : ways) line["share_" + way.name] = p.flops() / way.best() / peak;
+  line["peak_before"] = before;
+  line["peak_after"] = after;
+  line["steady"] = std::abs(before - after) <= 0.05 * std::max(before, after);
+  return line;
+}
+
+}  // namespace
+}  // namespace longspan::bench
+
+int main(int argc, char** argv) {
+  using namespace longspan;
+  using namespace longspan::bench;
+  int64_t rounds = 9;
+  double least = 0.02;
+  std::string match;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view option = argv[i];
+    if (option == "--rounds") rounds = std::max(1, std::atoi(argv[i + 1]));
+    if (option == "--seconds") least = std::max(1e-4, std::atof(argv[i + 1]));
+    if (option == "--match") match = argv[i + 1];
+  }
+  const NoGrad none;
+  set_num_threads(1);
+  openblas_set_num_threads(1);
+  const std::string simd = instructions(), core = openblas_get_corename();
+  for (const Product& p : products()) {
+    if (p.name().find(match) == std::string::npos) continue;
+    nlohmann::ordered_json line = measured(p, rounds, least);
+    for (int again = 0; again < 2 && line["steady"] == false; ++again) {
+      line = measured(p, rounds, least);
+    }
+    line["instructions"] = simd;
+    line["openblas_core"] = core;
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+  return 0;
+}

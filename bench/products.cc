@@ -1,7 +1,7 @@
 // Our products beside OpenBLAS's. Both take turns in one process, on one thread; the best turn of
-// each counts, in CPU time of that thread, and FMA peak is sampled before and after: a product whose
-// samples differ by more than 5 % is measured again, three times at most. One JSON line for each
-// product:
+// each counts, in CPU time of that thread, and FMA peak is sampled before and after: a product
+// whose samples differ by more than 5 % is measured again, three times at most. One JSON line for
+// each product:
 //
 //   own, openblas, whole   seconds of the best turn: our kernels; OpenBLAS in our tasks, as
 //                          set_matmul_library() has it; OpenBLAS in one call

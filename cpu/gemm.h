@@ -19,7 +19,7 @@ struct Gemm {
   DType dtype;    // of a and b
   DType c_dtype;  // the same, or f32 for f16 and bf16
   bool accumulate;
-  bool dot = false;  // of bf16 or f32: pairs rounded to bf16, where bf16_dot() allows
+  bool dot = false;       // of bf16 or f32: pairs rounded to bf16, where bf16_dot() allows
   bool openblas = false;  // by OpenBLAS, where fits_openblas() allows
 };
 

@@ -7,7 +7,8 @@
 namespace longspan::cpu {
 
 /// Whether OpenBLAS can compute the product: f32 or f64, with rows or columns of each operand side
-/// by side, rows apart, and sizes that its 32 bits hold. Depends on shapes, strides and dtypes alone.
+/// by side, rows apart, and sizes that its 32 bits hold. Depends on shapes, strides and dtypes
+/// alone.
 bool fits_openblas(const Gemm& g);
 
 // plan_gemm() and run_gemm() where Gemm::openblas. The tasks depend on the shape alone, never on

@@ -14,8 +14,8 @@ void RunConfig::visit(Fields& v) {
   v("documents", documents)("target_length", target_length)("gap_sentences", gap_sentences);
   v("length", length)("batch", batch)("accumulate", accumulate);
   v("steps", steps)("seconds", seconds)("seed", seed);
-  v("threads", threads)("device", device)("matmul_precision", matmul_precision)(
-      "matmul_library", matmul_library);
+  v("threads", threads)("device", device)("matmul_precision", matmul_precision);
+  v("matmul_library", matmul_library);
   v("memory_limit", memory_limit)("graph", graph)("check_replays", check_replays);
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
   v("motifs", motifs)("profiles", profiles)("questions", questions)("duplicate", duplicate);

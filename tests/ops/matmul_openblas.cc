@@ -133,21 +133,25 @@ void check_size(Size s, DType dtype) {
     for (const Lies how_b : {Lies::rows, Lies::columns, Lies::apart}) {
       const Tensor left = laid(a, s.m, s.k, how_a, dtype), right = laid(b, s.k, s.n, how_b, dtype);
       for (const int mode : {0, 1, 2, 3}) {
+        // All pairs of layout and mode for small results, some for large ones.
+        if (s.m * s.n > 10000 && mode != (static_cast<int>(how_a) + static_cast<int>(how_b)) % 4) {
+          continue;
+        }
         const bool with_bias = (mode & 1) != 0, accumulate = (mode & 2) != 0;
         const Tensor extra = with_bias ? bias_tensor : Tensor{};
         const auto own = product(MatmulLibrary::own, left, right, extra, before, accumulate);
         const auto other = product(MatmulLibrary::openblas, left, right, extra, before, accumulate);
-        const std::string what =
-            fmt::format("{} x {} x {}, a {} b {}{}{}", s.m, s.n, s.k, static_cast<int>(how_a),
-                        static_cast<int>(how_b), with_bias ? ", bias" : "",
-                        accumulate ? ", added" : "");
+        const std::string what = fmt::format(
+            "{} x {} x {}, a {} b {}{}{}", s.m, s.n, s.k, static_cast<int>(how_a),
+            static_cast<int>(how_b), with_bias ? ", bias" : "", accumulate ? ", added" : "");
         for (size_t i = 0; i < own.size(); ++i) {
           const double beside = with_bias ? bias[i % bias.size()] : 0;
           const double was = accumulate ? before[i] : 0;
           const auto want = static_cast<double>(sums[i] + beside + was);
           const double bound =
               roundings * (static_cast<double>(sizes[i]) + std::abs(beside) + std::abs(was));
-          const bool good = std::abs(own[i] - want) <= bound && std::abs(other[i] - want) <= bound &&
+          const bool good = std::abs(own[i] - want) <= bound &&
+                            std::abs(other[i] - want) <= bound &&
                             std::abs(own[i] - other[i]) <= bound;
           ASSERT_TRUE(good) << what << ", element " << i << ": own " << own[i] << ", OpenBLAS "
                             << other[i] << ", exact " << want << ", bound " << bound;
@@ -158,13 +162,12 @@ void check_size(Size s, DType dtype) {
 }
 
 TEST_P(MatmulOpenBlas, BothGiveTheSameToRounding) {
-  for (const Size s :
-       {Size{1, 1, 1},      Size{2, 2, 2},       Size{3, 7, 5},      Size{1, 33, 17},
-        Size{33, 1, 17},    Size{17, 33, 1},     Size{1, 1, 4000},   Size{0, 3, 4},
-        Size{4, 0, 3},      Size{3, 2, 0},       Size{1, 2133, 125}, Size{4, 300, 600},
-        Size{13, 64, 64},   Size{64, 64, 64},    Size{129, 67, 300}, Size{2000, 3, 5},
-        Size{3, 2000, 5},   Size{5, 3, 3000},    Size{700, 24, 16},  Size{530, 1030, 7},
-        Size{257, 129, 411}}) {
+  for (const Size s : {Size{1, 1, 1},      Size{2, 2, 2},    Size{3, 7, 5},      Size{1, 33, 17},
+                       Size{33, 1, 17},    Size{17, 33, 1},  Size{1, 1, 4000},   Size{0, 3, 4},
+                       Size{4, 0, 3},      Size{3, 2, 0},    Size{1, 2133, 125}, Size{4, 300, 600},
+                       Size{13, 64, 64},   Size{64, 64, 64}, Size{129, 67, 300}, Size{2000, 3, 5},
+                       Size{3, 2000, 5},   Size{5, 3, 3000}, Size{700, 24, 16},  Size{530, 1030, 7},
+                       Size{257, 129, 411}}) {
     check_size(s, GetParam());
   }
 }
@@ -174,7 +177,8 @@ TEST_P(MatmulOpenBlas, BothGiveTheSameToRounding) {
 TEST_P(MatmulOpenBlas, TakesWhatItCanRead) {
   for (const Lies how_a : {Lies::rows, Lies::columns, Lies::apart}) {
     for (const Lies how_b : {Lies::rows, Lies::columns, Lies::apart}) {
-      const auto [own, other] = both(matrix({129, 3000, 0}, 1, how_a), matrix({3000, 67, 0}, 2, how_b));
+      const auto [own, other] =
+          both(matrix({129, 3000, 0}, 1, how_a), matrix({3000, 67, 0}, 2, how_b));
       const bool apart = how_a == Lies::apart || how_b == Lies::apart;
       EXPECT_EQ(same_bits(own, other), apart)
           << static_cast<int>(how_a) << ' ' << static_cast<int>(how_b);
@@ -199,7 +203,7 @@ TEST_P(MatmulOpenBlas, ReadsAxesOfOneElementAndRepeatedRows) {
   const Tensor repeated = row.alias({30, 40}, {0, 1}, 0);
   close(both(repeated, square));
   close(both(square, transpose(repeated)));
-  const Tensor overlapping = square.alias({20, 40}, {3, 1}, 0);
+  const Tensor overlapping = contiguous(square).alias({40, 40}, {3, 1}, 0);
   close(both(overlapping, square));
 }
 
@@ -359,10 +363,9 @@ TEST(MatmulOpenBlasLeaves, ProductsOfFewerBitsToOurKernels) {
     DType dtype;
     MatmulPrecision precision;
   };
-  for (const auto [dtype, precision] : {Way{DType::bf16, MatmulPrecision::f32},
-                                        Way{DType::f16, MatmulPrecision::f32},
-                                        Way{DType::f32, MatmulPrecision::bf16},
-                                        Way{DType::f32, MatmulPrecision::tf32}}) {
+  for (const auto [dtype, precision] :
+       {Way{DType::bf16, MatmulPrecision::f32}, Way{DType::f16, MatmulPrecision::f32},
+        Way{DType::f32, MatmulPrecision::bf16}, Way{DType::f32, MatmulPrecision::tf32}}) {
     const WithMatmulPrecision rounding(precision);
     const Tensor left = cast(Tensor::from(a, {129, 3000}), dtype);
     const Tensor right = cast(Tensor::from(b, {3000, 67}), dtype);

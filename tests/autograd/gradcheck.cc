@@ -106,6 +106,43 @@ TEST(Gradcheck, SamplesLargeInputsEvenly) {
   EXPECT_LE(r.checked, 68);
 }
 
+TEST(Gradcheck, EmptyInputsPassWhereTheOpRecords) {
+  const GradcheckResult r =
+      gradcheck(One([](const Inputs& x) { return square_with(x[0], 2.0, -1); }), {draw({0, 3})});
+  EXPECT_TRUE(r) << r.message;
+  EXPECT_EQ(r.checked, 0);
+  const GradcheckResult forgot =
+      gradcheck(One([](const Inputs& x) { return mul(x[0].detach(), 2.0); }), {draw({0, 3})});
+  EXPECT_FALSE(forgot);
+  EXPECT_NE(forgot.message.find("no output of f has history"), std::string::npos);
+}
+
+TEST(Gradcheck, ConstantOutputsNeedNoHistoryBesideOthers) {
+  const GradcheckResult r =
+      gradcheck(Several([](const Inputs& x) {
+                  return std::vector<Tensor>{mul(x[0], x[0]), ones_like(x[0]), iota(4), Tensor{}};
+                }),
+                {draw({4})});
+  EXPECT_TRUE(r) << r.message;
+  EXPECT_EQ(r.checked, 4);
+}
+
+TEST(Gradcheck, RecordsWhereTheCallerDoesNot) {
+  const NoGrad off;
+  const GradcheckResult r =
+      gradcheck(One([](const Inputs& x) { return square_with(x[0], 2.0, -1); }), {draw({5})});
+  EXPECT_TRUE(r) << r.message;
+  EXPECT_EQ(r.checked, 5);
+}
+
+TEST(Gradcheck, AcceptsLargeInputsOfAnySize) {
+  // Along a direction, too, of sizes and values that make sums large.
+  const GradcheckResult r =
+      gradcheck(One([](const Inputs& x) { return mul(square_with(x[0], 2.0, -1), 1e3); }),
+                {mul(draw({100, 120}), 1e4)});
+  EXPECT_TRUE(r) << r.message << ", " << r.worst;
+}
+
 TEST(Gradcheck, NeedsF64AndLeavesInputsAlone) {
   EXPECT_THROW(gradcheck(One([](const Inputs& x) { return x[0]; }), {zeros({2})}), DTypeError);
   const Tensor x = draw({6});

@@ -1,6 +1,7 @@
 #include "autograd/engine.h"
 
 #include <algorithm>
+#include <new>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -126,7 +127,11 @@ class Engine {
     Grads grads;
     {
       const NoGrad off;
-      grads = node->backward(dy);
+      try {
+        grads = node->backward(dy);
+      } catch (const std::bad_alloc&) {
+        fail_for_memory(node->name);
+      }
     }
     require<GradientError>(grads.size() == node->next.size(), node->name,
                            "backward returned {} gradients for {} inputs", grads.size(),
@@ -250,8 +255,8 @@ class Engine {
   std::unordered_set<const Node*> useful_;
 };
 
-void run(std::span<const Tensor> outputs, std::span<const Tensor> dy, std::vector<Target> targets,
-         For whom, bool retain) {
+void run_engine(std::span<const Tensor> outputs, std::span<const Tensor> dy,
+                std::vector<Target> targets, For whom, bool retain) {
   require<GradientError>(dy.size() == outputs.size() || dy.empty(), "backward",
                          "{} outputs but {} gradients", outputs.size(), dy.size());
   Engine engine(retain, std::move(targets), whom);
@@ -284,6 +289,11 @@ void run(std::span<const Tensor> outputs, std::span<const Tensor> dy, std::vecto
     engine.seed(edge, g);
   }
   engine.run();
+}
+
+void run(std::span<const Tensor> outputs, std::span<const Tensor> dy, std::vector<Target> targets,
+         For whom, bool retain) {
+  with_memory_for("backward", [&] { run_engine(outputs, dy, std::move(targets), whom, retain); });
 }
 
 /// Gradients of the inputs, whom those of other leaves are for besides.

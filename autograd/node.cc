@@ -16,26 +16,6 @@ uint64_t next_sequence() {
   return counter.fetch_add(1, std::memory_order_relaxed);
 }
 
-/// Graphs die from a work list: dropping the last handle of a long chain must not recurse. What is
-/// kept for the thread is a plain pointer, so that a graph in a static object may die at the very
-/// end of the process.
-void drop(std::vector<Edge>&& edges) {
-  thread_local std::vector<Edge>* list = nullptr;
-  if (list != nullptr) {
-    for (Edge& e : edges) {
-      if (e.node) list->push_back(std::move(e));
-    }
-    return;
-  }
-  std::vector<Edge> trash = std::move(edges);
-  list = &trash;
-  while (!trash.empty()) {
-    const Edge last = std::move(trash.back());
-    trash.pop_back();
-  }
-  list = nullptr;
-}
-
 GradientSpec spec_of(const Tensor& tensor) {
   return {tensor.shape(), tensor.dtype(), tensor.device()};
 }
@@ -93,7 +73,47 @@ Node::Node(std::string_view op) : name(op), sequence(next_sequence()) {
   if (anomaly_mode()) scope = Scope::path();
 }
 
-Node::~Node() { drop(std::move(next)); }
+/// Graphs die from a list that runs through the nodes themselves: dropping the last handle of a
+/// long chain must neither recurse nor ask for memory. What is kept for the thread is a plain
+/// pointer, so that a graph in a static object may die at the very end of the process.
+Node::~Node() {
+  if (next.empty()) return;
+  thread_local std::shared_ptr<Node>* dying = nullptr;
+  if (dying != nullptr) {
+    drop(next, *dying);
+    return;
+  }
+  std::shared_ptr<Node> list;
+  dying = &list;
+  drop(next, list);
+  while (list != nullptr) {
+    const std::shared_ptr<Node> first = std::move(list);
+    list = std::move(first->later_);
+    drop(first->next, list);
+  }
+  dying = nullptr;
+}
+
+/// Lets go of what edges lead to; nodes that nobody else has go to the list.
+void Node::drop(std::vector<Edge>& edges, std::shared_ptr<Node>& list) {
+  for (Edge& e : edges) {
+    if (e.node.use_count() == 1) {
+      e.node->later_ = std::move(list);
+      list = std::move(e.node);
+    } else {
+      e.node.reset();  // now, so that of two edges to one node the second finds it nobody's
+    }
+  }
+  edges.clear();
+}
+
+void Node::fail_saved(int i) const {
+  fail<GradientError>(name,
+                      "backward asks for saved tensor {} and the forward pass saved {}: save() as "
+                      "many as saved<N>() takes{}",
+                      i, saved_.size(),
+                      released ? "; or this graph has been used up by a backward() before" : "");
+}
 
 void Node::save(std::initializer_list<Tensor> tensors) {
   saved_.reserve(saved_.size() + tensors.size());

@@ -79,12 +79,22 @@ struct Node {
 
   /// Whether the gradient of input i is wanted.
   bool wants(int i) const { return next[static_cast<size_t>(i)].node != nullptr; }
-  /// What was saved, in order. Throws GradientError where it has been written since.
-  const Tensor& saved(int i) const { return saved_[static_cast<size_t>(i)].get(name); }
+  /// What was saved, in order. Throws GradientError where it has been written since, and where no
+  /// so many were saved.
+  const Tensor& saved(int i) const {
+    if (static_cast<size_t>(i) >= saved_.size()) fail_saved(i);
+    return saved_[static_cast<size_t>(i)].get(name);
+  }
   void save(std::initializer_list<Tensor> tensors);
 
  protected:
   std::vector<SavedTensor> saved_;
+
+ private:
+  [[noreturn]] void fail_saved(int i) const;
+  static void drop(std::vector<Edge>& edges, std::shared_ptr<Node>& list);
+
+  std::shared_ptr<Node> later_;  // the next one to go, in a list of nodes that are nobody's
 };
 
 /// For an op that touches little of its one large input (a slice, rows of a table): derive from it

@@ -3,6 +3,7 @@
 #include <array>
 #include <concepts>
 #include <initializer_list>
+#include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -18,7 +19,7 @@ class Context {
  public:
   explicit Context(const autograd::Node& node) : node_(node) {}
 
-  /// The tensors passed to save(), in order.
+  /// The tensors passed to save(), in order. Throws GradientError where there were fewer.
   template <size_t N>
   std::array<Tensor, N> saved() const {
     return get(std::make_index_sequence<N>{});
@@ -96,10 +97,14 @@ Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor 
   if (autograd::anomaly_mode()) autograd::check_finite(op, "forward", output);
   const std::span<const Tensor> in(inputs.begin(), inputs.size());
   if (!autograd::wants_graph(in)) return output;
-  auto node = std::make_shared<autograd::PlainNode<F>>(op, backward);
-  node->keep(saved);
-  Tensor* const made[] = {&output};
-  autograd::attach(node, in, made);
+  try {
+    auto node = std::make_shared<autograd::PlainNode<F>>(op, backward);
+    node->keep(saved);
+    Tensor* const made[] = {&output};
+    autograd::attach(node, in, made);
+  } catch (const std::bad_alloc&) {
+    fail_for_memory(op);
+  }
   return output;
 }
 
@@ -114,7 +119,11 @@ void record_node(std::string_view op, std::span<const Tensor> inputs,
     }
   }
   if (!autograd::wants_graph(inputs)) return;
-  autograd::attach(make(), inputs, outputs);
+  try {
+    autograd::attach(make(), inputs, outputs);
+  } catch (const std::bad_alloc&) {
+    fail_for_memory(op);
+  }
 }
 template <class Make>
 void record_node(std::string_view op, std::initializer_list<Tensor> inputs,

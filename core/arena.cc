@@ -72,7 +72,7 @@ struct Arena {
       if (range == MAP_FAILED) continue;
       char* const start = aligned_up(static_cast<char*>(range), huge_page);
       size = round_down(size - (start - static_cast<char*>(range)), huge_page);
-      blocks = BestFit(start, size, physical, nullptr, give_up, page_bytes());
+      blocks.open(start, size, physical, nullptr, give_up, page_bytes());
       madvise(start, static_cast<size_t>(size), MADV_HUGEPAGE);
       break;
     }
@@ -87,20 +87,20 @@ Arena& arena() {
 }  // namespace
 
 memory::Source host_arena() {
-  return {
-      .allocate = [](int64_t bytes) -> void* {
-        char* at = arena().blocks.allocate(bytes);
-        if (at != nullptr) unpoison(at, bytes);
-        return at;
-      },
-      .release =
-          [](void* at, int64_t bytes) {
-            poison(static_cast<char*>(at), bytes);
-            arena().blocks.release(static_cast<char*>(at), bytes);
+  return {.allocate = [](int64_t bytes) -> void* {
+            char* at = arena().blocks.allocate(bytes);
+            if (at != nullptr) unpoison(at, bytes);
+            return at;
           },
-      .held_free = [] { return arena().blocks.held_free(); },
-      .set_limit =
-          [](int64_t bytes) { arena().blocks.set_limit(bytes > 0 ? bytes : arena().physical); }};
+          .release =
+              [](void* at, int64_t bytes) {
+                poison(static_cast<char*>(at), bytes);
+                arena().blocks.release(static_cast<char*>(at), bytes);
+              },
+          .held_free = [] { return arena().blocks.held_free(); },
+          .set_limit =
+              [](int64_t bytes) { arena().blocks.set_limit(bytes > 0 ? bytes : arena().physical); },
+          .limit = [] { return arena().blocks.limit(); }};
 }
 
 }  // namespace longspan

@@ -6,31 +6,47 @@
 namespace longspan {
 
 char* BestFit::allocate(int64_t bytes) {
-  char* at = nullptr;
-  if (bytes <= small_limit) {
-    auto& list = small_[static_cast<size_t>(bytes / 64)];
+  const bool small = bytes <= small_limit;
+  if (small) {
+    auto& list = small_[static_cast<size_t>(bytes / 64)].free;
     if (!list.empty()) {
-      at = list.back();
+      char* const at = list.back();
       list.pop_back();
       free_ -= bytes;  // none of these is ever given up
+      return at;
     }
   }
-  if (at == nullptr) at = from_free(bytes);
+  reserve(bytes);
+  char* at = from_free(bytes);
   if (at == nullptr) at = from_top(bytes);
   if (at == nullptr && drain_small()) {
     at = from_free(bytes);
     if (at == nullptr) at = from_top(bytes);
   }
+  if (at != nullptr) {
+    ++blocks_;
+    if (small) ++small_[static_cast<size_t>(bytes / 64)].count;
+  }
   return at;
 }
 
-void BestFit::release(char* at, int64_t bytes) {
+void BestFit::release(char* at, int64_t bytes) noexcept {
   if (bytes <= small_limit) {
-    small_[static_cast<size_t>(bytes / 64)].push_back(at);
+    small_[static_cast<size_t>(bytes / 64)].free.push_back(at);
     free_ += bytes;
   } else {
+    --blocks_;
     insert_free(at, bytes);
   }
+}
+
+/// Takes the memory that noting one more block will need, however it is released.
+void BestFit::reserve(int64_t bytes) {
+  nodes_.reserve(2 * (blocks_ + static_cast<int64_t>(by_address_.size()) + 1));
+  if (bytes > small_limit) return;
+  Equals& equals = small_[static_cast<size_t>(bytes / 64)];
+  const auto needed = static_cast<size_t>(equals.count) + 1;
+  if (needed > equals.free.capacity()) equals.free.reserve(2 * needed);
 }
 
 char* BestFit::from_free(int64_t bytes) {
@@ -110,12 +126,15 @@ void BestFit::insert_free(char* at, int64_t bytes) {
 bool BestFit::drain_small() {
   bool any = false;
   for (size_t i = 0; i < small_.size(); ++i) {
-    for (char* at : small_[i]) {
+    Equals& equals = small_[i];
+    for (char* at : equals.free) {
       free_ -= static_cast<int64_t>(i) * 64;
+      --blocks_;
+      --equals.count;
       insert_free(at, static_cast<int64_t>(i) * 64);
       any = true;
     }
-    small_[i].clear();
+    equals.free.clear();
   }
   return any;
 }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <initializer_list>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -73,6 +74,19 @@ void require(bool condition, std::string_view op, fmt::format_string<Args...> fo
   if (!condition) fail<E>(op, format, std::forward<Args>(args)...);
 }
 
+/// Throws OutOfMemory: the host has no memory for what `op` keeps beside tensors.
+[[noreturn]] void fail_for_memory(std::string_view op);
+
+/// f(). Where the host's memory gives out in it (std::bad_alloc), OutOfMemory that names `op`.
+template <class F>
+decltype(auto) with_memory_for(std::string_view op, F&& f) {
+  try {
+    return std::forward<F>(f)();
+  } catch (const std::bad_alloc&) {
+    fail_for_memory(op);
+  }
+}
+
 /// A tensor argument with its name, for the lines of a message.
 struct Named {
   std::string_view name;
@@ -90,7 +104,8 @@ template <class E>
   throw E(compose(op, message, args));
 }
 
-/// Checks that ops share. Each throws the type in its name and lists the tensor.
+/// Checks that ops share. Each throws the type in its name and lists the tensor; one that is
+/// undefined was not given, and the message says so.
 void require_floating(std::string_view op, const Tensor& x, std::string_view name = "x");
 void require_integer(std::string_view op, const Tensor& x, std::string_view name = "x");
 /// At least `rank` axes, or exactly.

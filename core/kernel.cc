@@ -30,4 +30,6 @@ void KernelBase::fail_missing(Device device) const {
                        name_of(device));
 }
 
+void KernelBase::fail_memory() const { fail_for_memory(name_); }
+
 }  // namespace longspan

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <new>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -39,6 +40,8 @@ class KernelBase {
   static void enlist(const KernelBase* kernel);
   /// Throws NotImplemented, naming the kernel and the device.
   [[noreturn]] void fail_missing(Device device) const;
+  /// Throws OutOfMemory, naming the kernel: the host has no memory for what it notes.
+  [[noreturn]] void fail_memory() const;
   void count(size_t i) { calls_[i].fetch_add(1, std::memory_order_relaxed); }
 
   /// Throws where the device is recorded: NotImplemented if by this thread and the host has a part
@@ -98,7 +101,11 @@ class Kernel<void(Args...)> final : public KernelBase {
       (mix(sum, args), ...);
       note_recorded(device, sum);
     }
-    slots_[i](args...);
+    try {
+      slots_[i](args...);
+    } catch (const std::bad_alloc&) {
+      fail_memory();
+    }
   }
 
  private:

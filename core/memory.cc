@@ -5,37 +5,48 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <list>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
 #include "core/best_fit.h"
 #include "core/error.h"
+#include "core/node_pool.h"
 #include "core/scope.h"
 
 namespace longspan {
 
 struct memory::RegionState {
-  int64_t first_bytes;                          // of its first chunk
-  int64_t bytes = 0;                            // of its chunks
-  int64_t blocks = 0;                           // that live in them
-  bool ended = false;                           // whether the Region is gone
-  std::vector<std::pair<void*, int64_t>> kept;  // blocks of others
+  RegionState(int64_t first, NodePool& nodes) : first_bytes(first), kept(&nodes) {}
+
+  int64_t first_bytes;                             // of its first chunk
+  int64_t bytes = 0;                               // of its chunks
+  int64_t blocks = 0;                              // that live in them
+  bool ended = false;                              // whether the Region is gone
+  std::pmr::list<std::pair<void*, int64_t>> kept;  // blocks of others
 };
 
 namespace {
 
 /// Addresses that a Region has taken.
 struct Chunk {
+  Chunk(char* begin, int64_t size, memory::RegionState* region)
+      : bytes(size), blocks(begin, size, size), owner(region) {}
+
   int64_t bytes;
   BestFit blocks;
   memory::RegionState* owner;
 };
 
-/// The counts of one device; everything under its mutex.
+/// The counts of one device; everything under its mutex. Every block that lives has a node, with
+/// which a Region may keep it.
 struct Ledger {
   std::mutex mutex;
+  NodePool nodes;
+  int64_t kept = 0;  // by all Regions
   std::map<char*, Chunk> chunks;
   memory::Source source;
   Usage live, peak;
@@ -136,6 +147,13 @@ void set_memory_limit(Device device, int64_t bytes) {
   l.source.set_limit(bytes);
 }
 
+int64_t memory_limit(Device device) {
+  register_backends();
+  Ledger& l = ledger(device);
+  const std::lock_guard lock(l.mutex);
+  return l.source.limit != nullptr ? l.source.limit() : 0;
+}
+
 void fail_allocation_after(Device device, int64_t n) {
   Ledger& l = ledger(device);
   const std::lock_guard lock(l.mutex);
@@ -157,41 +175,68 @@ MemoryTrace::~MemoryTrace() {
 
 MemoryTrace* MemoryTrace::of(Device device) { return ledger(device).trace; }
 
-void MemoryTrace::came(const void* data, int64_t bytes, Category category) {
-  at_[data] = blocks_.size();
-  add(blocks_.size(), category, bytes);
-  blocks_.push_back({bytes, category, true, Scope::path(), ""});
+// What it notes must not fail where a block is released: where the host has no memory for it, the
+// trace is of no use from there on.
+template <class F>
+void MemoryTrace::note(F&& f) noexcept {
+  if (broken_) return;
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    broken_ = true;
+  }
 }
 
-void MemoryTrace::changed(const void* data, Category to) {
+void MemoryTrace::require_whole() const {
+  require<OutOfMemory>(!broken_, "memory trace",
+                       "the host had no memory for all that happened; trace a smaller step");
+}
+
+void MemoryTrace::came(const void* data, int64_t bytes, Category category) noexcept {
+  note([&] {
+    at_[data] = blocks_.size();
+    add(blocks_.size(), category, bytes);
+    blocks_.push_back({bytes, category, true, Scope::path(), ""});
+  });
+}
+
+void MemoryTrace::changed(const void* data, Category to) noexcept {
   const auto found = at_.find(data);
   if (found == at_.end()) return;  // older than the trace
-  Block& block = blocks_[found->second];
-  add(found->second, block.category, -block.bytes);
-  add(found->second, to, block.bytes);
-  block.category = to;
+  note([&] {
+    Block& block = blocks_[found->second];
+    add(found->second, block.category, -block.bytes);
+    add(found->second, to, block.bytes);
+    block.category = to;
+  });
 }
 
-void MemoryTrace::went(const void* data) {
+void MemoryTrace::went(const void* data) noexcept {
   const auto found = at_.find(data);
   if (found == at_.end()) return;
-  Block& block = blocks_[found->second];
-  add(found->second, block.category, -block.bytes);
-  block.live = false;
-  at_.erase(found);
+  note([&] {
+    Block& block = blocks_[found->second];
+    add(found->second, block.category, -block.bytes);
+    block.live = false;
+    at_.erase(found);
+  });
 }
 
-void MemoryTrace::kept(const void* data, std::string_view op, const Shape& shape, DType dtype) {
+void MemoryTrace::kept(const void* data, std::string_view op, const Shape& shape,
+                       DType dtype) noexcept {
   const auto found = at_.find(data);
   if (found == at_.end()) return;
-  Block& block = blocks_[found->second];
-  const bool whole = memory::block_bytes(numel(shape) * size_of(dtype)) == block.bytes;
-  const bool known = !block.op.empty() &&
-                     memory::block_bytes(numel(block.shape) * size_of(block.dtype)) == block.bytes;
-  if (known || (!block.op.empty() && !whole)) return;
-  block.op = op;
-  block.shape = shape;
-  block.dtype = dtype;
+  note([&] {
+    Block& block = blocks_[found->second];
+    const bool whole = memory::block_bytes(numel(shape) * size_of(dtype)) == block.bytes;
+    const bool known =
+        !block.op.empty() &&
+        memory::block_bytes(numel(block.shape) * size_of(block.dtype)) == block.bytes;
+    if (known || (!block.op.empty() && !whole)) return;
+    block.op = op;
+    block.shape = shape;
+    block.dtype = dtype;
+  });
 }
 
 void LeakCheck::step() {
@@ -250,10 +295,17 @@ void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
     if (at == nullptr) at = l.source.allocate(bytes = block);
     if (at == nullptr) return nullptr;
     auto* const begin = static_cast<char*>(at);
-    Chunk& chunk = l.chunks[begin] = {bytes, BestFit(begin, bytes, bytes), &region};
+    auto chunk = l.chunks.end();
+    try {
+      chunk = l.chunks.try_emplace(begin, begin, bytes, &region).first;
+      data = chunk->second.blocks.allocate(block);
+    } catch (...) {
+      if (chunk != l.chunks.end()) l.chunks.erase(chunk);
+      l.source.release(at, bytes);
+      throw;
+    }
     region.bytes += bytes;
     set_apart(l, bytes);
-    data = chunk.blocks.allocate(block);
   }
   ++region.blocks;
   l.live[Category::graph] -= block;
@@ -297,6 +349,7 @@ void give_back(Ledger& l, RegionState* region) {
       set_apart(l, -bytes);
     }
   }
+  l.kept -= static_cast<int64_t>(region->kept.size());
   delete region;
 }
 
@@ -308,6 +361,7 @@ bool release_apart(Ledger& l, Device device, void* data, int64_t block) {
   set_apart(l, block);
   if (inside && (chunk == nullptr || chunk->owner != entered)) {
     entered->kept.emplace_back(data, block);
+    ++l.kept;
   } else {
     release_in(l, *chunk, data, block);
   }
@@ -317,7 +371,7 @@ bool release_apart(Ledger& l, Device device, void* data, int64_t block) {
 }  // namespace
 
 Region::Region(Device device, int64_t bytes)
-    : device_(device), state_(new RegionState{bytes, 0, 0, false, {}}) {}
+    : device_(device), state_(new RegionState(bytes, ledger(device).nodes)) {}
 
 Region::~Region() {
   Ledger& l = ledger(device_);
@@ -369,7 +423,11 @@ void* allocate(Device device, int64_t bytes, Category category) {
     const bool injected = l.fail_after == 0;
     if (l.fail_after >= 0) --l.fail_after;
     if (!injected) {
-      data = enters(device) ? allocate_apart(l, *entered, block) : l.source.allocate(block);
+      try {
+        l.nodes.reserve(l.blocks + l.kept + 1);
+        data = enters(device) ? allocate_apart(l, *entered, block) : l.source.allocate(block);
+      } catch (const std::bad_alloc&) {  // the host has none for its notes
+      }
     }
     if (data != nullptr) {
       l.live[category] += block;

@@ -70,10 +70,13 @@ MemoryTracker& memory_tracker(Device device = {});
 /// Most bytes that the arena may take from the system; 0 means what the machine has.
 /// Allocations beyond it throw OutOfMemory with the tracker's table.
 void set_memory_limit(Device device, int64_t bytes);
+/// That of a device, or what it has; 0 where blocks have no bytes.
+int64_t memory_limit(Device device);
 
 /// What happens to every block of a device while it lives: which part of the program asked for it
 /// (its Scope), what op keeps it, and when it came, changed its category and went. For tables of
-/// terms and pictures over time; one for each device at a time.
+/// terms and pictures over time; one for each device at a time. Where the host has no memory to
+/// note it all, what asks for it throws OutOfMemory.
 class MemoryTrace {
  public:
   struct Block {
@@ -97,14 +100,20 @@ class MemoryTrace {
   MemoryTrace(const MemoryTrace&) = delete;
   MemoryTrace& operator=(const MemoryTrace&) = delete;
 
-  const std::vector<Block>& blocks() const { return blocks_; }
-  const std::vector<Event>& events() const { return events_; }
+  const std::vector<Block>& blocks() const {
+    require_whole();
+    return blocks_;
+  }
+  const std::vector<Event>& events() const {
+    require_whole();
+    return events_;
+  }
 
   // What the tracker and SavedTensor tell it.
-  void came(const void* data, int64_t bytes, Category category);
-  void changed(const void* data, Category to);
-  void went(const void* data);
-  void kept(const void* data, std::string_view op, const Shape& shape, DType dtype);
+  void came(const void* data, int64_t bytes, Category category) noexcept;
+  void changed(const void* data, Category to) noexcept;
+  void went(const void* data) noexcept;
+  void kept(const void* data, std::string_view op, const Shape& shape, DType dtype) noexcept;
   /// The one of a device; null where there is none.
   static MemoryTrace* of(Device device);
 
@@ -112,8 +121,12 @@ class MemoryTrace {
   void add(size_t block, Category category, int64_t bytes) {
     events_.push_back({block, category, bytes});
   }
+  template <class F>
+  void note(F&& f) noexcept;
+  void require_whole() const;
 
   Device device_;
+  bool broken_ = false;
   std::vector<Block> blocks_;
   std::vector<Event> events_;
   std::unordered_map<const void*, size_t> at_;  // blocks that are live
@@ -155,6 +168,7 @@ struct Source {
   void (*release)(void* data, int64_t bytes) = nullptr;
   int64_t (*held_free)() = nullptr;
   void (*set_limit)(int64_t bytes) = nullptr;
+  int64_t (*limit)() = nullptr;
 };
 void set_source(DeviceKind kind, const Source& source);
 

@@ -33,7 +33,8 @@ Tensor::~Tensor() = default;
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device, Category category) {
   const int64_t bytes = checked_numel("tensor", shape) * size_of(dtype);
   Tensor t;
-  t.storage_ = std::make_shared<Storage>(bytes, device, category);
+  t.storage_ =
+      with_memory_for("tensor", [&] { return std::make_shared<Storage>(bytes, device, category); });
   t.shape_ = shape;
   t.strides_ = contiguous_strides(shape);
   t.dtype_ = dtype;
@@ -55,7 +56,12 @@ Tensor Tensor::from_bytes(const void* values, int64_t count, const Shape& shape,
   return t;
 }
 
+void Tensor::fail_undefined(const char* what) {
+  fail("tensor", "the {} of a tensor that was not given: it is undefined", what);
+}
+
 int Tensor::checked_axis(int axis) const {
+  if (!*this) fail_with<ShapeError>("tensor", "it was not given, and has no axes", {{"x", *this}});
   const int i = axis < 0 ? axis + rank() : axis;
   if (i < 0 || i >= rank()) {
     fail_with<ShapeError>("tensor", fmt::format("axis {} of a tensor of rank {}", axis, rank()),

@@ -92,11 +92,15 @@ class Tensor {
   /// The value of a tensor with one element, converted to double. Waits.
   double item() const;
 
-  Storage& storage() const { return *storage_; }
+  /// Throws ValueError where the tensor is undefined.
+  Storage& storage() const {
+    if (!storage_) fail_undefined("storage");
+    return *storage_;
+  }
   bool shares_storage(const Tensor& other) const { return storage_ == other.storage_; }
   /// True where no other handle refers to the storage.
   bool unique() const { return storage_ && storage_.use_count() == 1; }
-  void set_category(Category category) { storage_->set_category(category); }
+  void set_category(Category category) { storage().set_category(category); }
 
   const std::shared_ptr<autograd::Meta>& meta() const { return meta_; }
   void set_meta(std::shared_ptr<autograd::Meta> meta) { meta_ = std::move(meta); }
@@ -105,6 +109,7 @@ class Tensor {
   static Tensor from_bytes(const void* values, int64_t count, const Shape& shape, DType dtype,
                            Device device);
   void to_host(void* values, DType dtype) const;
+  [[noreturn]] static void fail_undefined(const char* what);
 
   std::shared_ptr<Storage> storage_;
   Shape shape_;

@@ -72,7 +72,7 @@ struct Pool {
     CUdeviceptr address = 0;
     check(driver.reserve(&address, static_cast<size_t>(range), 0, 0, 0), "cuMemAddressReserve");
     begin = backed = reinterpret_cast<char*>(address);
-    blocks = BestFit(begin, range, total, [](char*, char* to) { return pool().back(to); });
+    blocks.open(begin, range, total, [](char*, char* to) { return pool().back(to); });
   }
 
   static Pool& pool() {
@@ -168,7 +168,8 @@ void register_memory() {
            [](int64_t bytes) {
              Pool& pool = Pool::pool();
              pool.blocks.set_limit(bytes > 0 ? bytes : pool.total);
-           }});
+           },
+       .limit = [] { return devices() > 0 ? Pool::pool().blocks.limit() : 0; }});
   count_devices.set(DeviceKind::cuda, [](int* count) { *count = devices(); });
   copy_to_host.set(DeviceKind::cuda, [](void* to, const void* from, int64_t bytes) {
     copy(to, from, bytes, cudaMemcpyDeviceToHost, "copy_to_host");

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,12 @@ int main(int argc, char** argv) try {
   return 2;
 } catch (const longspan::Error& e) {
   std::fprintf(stderr, "%s\n", e.what());
+  return 1;
+} catch (const std::bad_alloc&) {
+  std::fprintf(stderr,
+               "longspan%s%s: out of memory on the host, beside the tensors; shorten the sequence, "
+               "shrink the batch or the model, or end other programs\n",
+               argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
   return 1;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "longspan: %s\n", e.what());

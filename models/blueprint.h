@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "models/parts.h"
 #include "models/registry.h"
 
 namespace longspan {
@@ -14,12 +15,14 @@ class BlueprintOf final : public Blueprint {
       : config_(config), defaults_(defaults) {}
 
   void visit(Fields& v) override { config_.visit(v); }
-  std::unique_ptr<LanguageModel> build(const Init& init) const override {
-    return std::make_unique<Model>(config_, init);
-  }
   TrainingDefaults defaults() const override { return defaults_; }
 
  private:
+  std::unique_ptr<LanguageModel> make(const Init& init) const override {
+    require_layers("model", config_.n_layer);
+    return std::make_unique<Model>(config_, init);
+  }
+
   Config config_;
   TrainingDefaults defaults_;
 };

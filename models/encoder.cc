@@ -31,6 +31,7 @@ void check(std::string_view model, const EncoderConfig& c) {
                                     {"n_max", c.n_max}}) {
     require_positive(model, name, value);
   }
+  require_layers(model, c.n_layer);
   for (const auto& [name, value] : {std::pair{"position_offset", c.position_offset},
                                     {"token_types", c.token_types},
                                     {"classes", c.classes},
@@ -86,6 +87,7 @@ Init Encoder::attention_init(const Init& init, int64_t i) {
 
 std::vector<std::unique_ptr<Layer>> Encoder::multi_heads(std::string_view model,
                                                          const EncoderConfig& c, const Init& init) {
+  require_layers(model, c.n_layer);
   require_heads(model, c.d_model, c.n_head);
   const AttentionOptions options{.d_model = c.d_model,
                                  .n_head = c.n_head,
@@ -237,12 +239,14 @@ int64_t Encoder::mask_token() const {
 }
 
 LanguageModel::Losses Encoder::loss(const Tensor& tokens, const Tensor& targets,
-                                    const SegmentMemory& memory, Pass pass) const {
+                                    const SegmentMemory& memory, Pass pass) const try {
   require(memory.layers.empty(), name_, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
   result.loss = loss(forward({.tokens = tokens}, pass), targets, pass);
   return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(name_);
 }
 
 Tensor Encoder::logits(const Tensor& tokens, Pass pass) const {

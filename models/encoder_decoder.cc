@@ -47,11 +47,13 @@ std::unique_ptr<DecodeState> EncoderDecoder::start_decoding(const SequenceInputs
 
 LanguageModel::Losses EncoderDecoder::sequence_loss(const SourceTokens& source,
                                                     const Tensor& tokens, const Tensor& targets,
-                                                    Pass pass) const {
+                                                    Pass pass) const try {
   const SequenceInputs in{.source = source.tokens, .lengths = source.lengths, .tokens = tokens};
   Losses result;
   result.loss = loss(forward(in, pass), targets, pass);
   return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(name_);
 }
 
 std::unique_ptr<DecodeState> EncoderDecoder::start_after(const SourceTokens& source) const {

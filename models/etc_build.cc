@@ -109,6 +109,7 @@ void check(const EtcConfig& c) {
                                     {"max_distance", c.max_distance}}) {
     require_positive(kName, name, value);
   }
+  require_layers(kName, c.n_layer);
   for (const auto& [name, value] : {std::pair{"radius", c.radius},
                                     {"n_random", c.n_random},
                                     {"block", c.block},

@@ -156,12 +156,14 @@ int64_t Etc::max_length() const {
 }
 
 LanguageModel::Losses Etc::loss(const Tensor& tokens, const Tensor& targets,
-                                const SegmentMemory& memory, Pass pass) const {
+                                const SegmentMemory& memory, Pass pass) const try {
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
   result.loss = mlm_loss(forward(plain(tokens), pass).l, targets, pass);
   return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(kName);
 }
 
 Tensor Etc::logits(const Tensor& tokens, Pass pass) const {

@@ -69,6 +69,7 @@ void check(const LongformerLMConfig& c) {
                                     {"d_ff", c.d_ff}}) {
     require_positive(kName, name, value);
   }
+  require_layers(kName, c.n_layer);
   require_heads(kName, c.d_model, c.n_head);
   for (const auto& [name, values] : {std::pair{"window", &c.window}, {"dilation", &c.dilation}}) {
     require(!values->empty(), kName, "{} is empty; expected an entry for each layer, or one", name);
@@ -213,13 +214,15 @@ Tensor LongformerLM::forward(const Tensor& tokens, Pass pass) const {
 }
 
 LanguageModel::Losses LongformerLM::loss(const Tensor& tokens, const Tensor& targets,
-                                         const SegmentMemory& memory, Pass pass) const {
+                                         const SegmentMemory& memory, Pass pass) const try {
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
   result.loss =
       token_loss(forward(tokens, pass), head_, targets, config_.token_head, pass.training);
   return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(kName);
 }
 
 Tensor LongformerLM::logits(const Tensor& tokens, Pass pass) const {

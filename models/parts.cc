@@ -1,5 +1,7 @@
 #include "models/parts.h"
 
+#include <limits>
+
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -15,22 +17,38 @@ DType compute_dtype(Precision precision, DType parameters) {
   return precision == Precision::f16 ? DType::f16 : DType::f32;
 }
 
+void require_layers(std::string_view model, int64_t n_layer) {
+  constexpr int64_t most = 10'000;
+  require(n_layer <= most, model, "n_layer is {}; expected 1 to {}", n_layer, most);
+  require_positive(model, "n_layer", n_layer);
+}
+
+// Products of two sizes that are no more do not overflow.
+constexpr int64_t largest_size = std::numeric_limits<int32_t>::max();
+
 void require_positive(std::string_view model, std::string_view field, int64_t value) {
   require(value >= 1, model, "{} is {}; expected 1 or more", field, value);
+  require(value <= largest_size, model, "{} is {}; expected {} or less", field, value,
+          largest_size);
 }
 
 void require_not_negative(std::string_view model, std::string_view field, int64_t value) {
   require(value >= 0, model, "{} is {}; expected 0 or more", field, value);
+  require(value <= largest_size, model, "{} is {}; expected {} or less", field, value,
+          largest_size);
 }
 
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head) {
   require_positive(model, "d_model", d_model);
   require_positive(model, "n_head", n_head);
   if (d_model % n_head == 0) return;
-  std::string divisors;
-  for (int64_t h = 1; h <= d_model; ++h) {
-    if (d_model % h == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(h);
+  std::string divisors, large;  // h, and what it is multiplied by
+  for (int64_t h = 1; h * h <= d_model; ++h) {
+    if (d_model % h != 0) continue;
+    divisors += (divisors.empty() ? "" : ", ") + std::to_string(h);
+    if (h * h < d_model) large = ", " + std::to_string(d_model / h) + large;
   }
+  divisors += large;
   fail(model, "d_model {} is not a multiple of n_head {}; expected n_head = one of {}", d_model,
        n_head, divisors);
 }

@@ -347,12 +347,14 @@ Tensor Reformer::head(const Tensor& hidden) const {
 }
 
 LanguageModel::Losses Reformer::loss(const Tensor& tokens, const Tensor& targets,
-                                     const SegmentMemory& memory, Pass pass) const {
+                                     const SegmentMemory& memory, Pass pass) const try {
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
   result.loss = loss(forward({.tokens = tokens}, pass).hidden, targets, pass);
   return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(kName);
 }
 
 Tensor Reformer::logits(const Tensor& tokens, Pass pass) const {

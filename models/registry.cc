@@ -4,6 +4,8 @@
 #include <array>
 #include <vector>
 
+#include "core/error.h"
+#include "core/memory.h"
 #include "models/bigbird.h"
 #include "models/bigbird_etc.h"
 #include "models/bigbird_pegasus.h"
@@ -38,8 +40,26 @@ size_t edits(std::string_view a, std::string_view b) {
 }  // namespace
 
 int64_t Blueprint::parameters() const {
-  const std::unique_ptr<LanguageModel> model = build(Init{.plan = true});
+  const std::unique_ptr<LanguageModel> model = make(Init{.plan = true});
   return parameter_count(*model);
+}
+
+std::unique_ptr<LanguageModel> Blueprint::build(const Init& init) const {
+  return with_memory_for("model", [&] {
+    const int64_t limit = memory_limit(init.device);
+    if (!init.plan && limit > 0) {
+      const int64_t count = parameters();
+      const int64_t size = size_of(init.dtype);
+      require<OutOfMemory>(count <= limit / size, "model",
+                           "it has {} parameters, of {} bytes each, and {} has {} bytes in all; "
+                           "choose a smaller one: fewer layers, or narrower",
+                           count, size, name_of(init.device), limit);
+    }
+    const InitWatch made;
+    std::unique_ptr<LanguageModel> model = make(init);
+    made.require_visited(*model);
+    return model;
+  });
 }
 
 std::span<const ModelEntry> models() {

@@ -29,12 +29,17 @@ class Blueprint {
   virtual ~Blueprint() = default;
   /// Every field by name; writing to them changes what build() makes.
   virtual void visit(Fields& v) = 0;
-  /// Throws ValueError where the fields do not fit together.
-  virtual std::unique_ptr<LanguageModel> build(const Init& init) const = 0;
+  /// Throws ValueError where the fields do not fit together or the model forgets to visit a
+  /// parameter, and OutOfMemory, before it builds anything, where the device has no room for the
+  /// parameters.
+  std::unique_ptr<LanguageModel> build(const Init& init) const;
   virtual TrainingDefaults defaults() const = 0;
 
   /// Number of parameters, tied ones counted once; allocates nothing of their size.
   int64_t parameters() const;
+
+ private:
+  virtual std::unique_ptr<LanguageModel> make(const Init& init) const = 0;
 };
 
 /// A ready configuration of a model.

@@ -47,6 +47,7 @@ void check(const SparseTransformerConfig& c) {
                                     {"stride", c.stride}}) {
     require_positive(kName, name, value);
   }
+  require_layers(kName, c.n_layer);
   require_heads(kName, c.d_model, c.n_head);
   const double width = static_cast<double>(c.d_model) * c.qk_ratio / static_cast<double>(c.n_head);
   require(width >= 1 && width == std::floor(width), kName,
@@ -323,12 +324,14 @@ Tensor SparseTransformer::loss(const Tensor& hidden, const Tensor& targets, Pass
 }
 
 LanguageModel::Losses SparseTransformer::loss(const Tensor& tokens, const Tensor& targets,
-                                              const SegmentMemory& memory, Pass pass) const {
+                                              const SegmentMemory& memory, Pass pass) const try {
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
   result.loss = loss(forward(tokens, pass), targets, pass);
   return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(kName);
 }
 
 Tensor SparseTransformer::logits(const Tensor& tokens, Pass pass) const {

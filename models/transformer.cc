@@ -209,7 +209,7 @@ int64_t Transformer::max_source_length() const {
 }
 
 LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targets,
-                                        const SegmentMemory& memory, Pass pass) const {
+                                        const SegmentMemory& memory, Pass pass) const try {
   require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   std::vector<Tensor> layers;
@@ -219,15 +219,19 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
   result.loss = loss(hidden, targets, pass);
   if (auxiliary) result.auxiliary = auxiliary_loss(layers, hidden, targets, pass);
   return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(kName);
 }
 
 LanguageModel::Losses Transformer::sequence_loss(const SourceTokens& source, const Tensor& tokens,
-                                                 const Tensor& targets, Pass pass) const {
+                                                 const Tensor& targets, Pass pass) const try {
   Losses result;
   const Tensor hidden =
       forward({.tokens = tokens, .lengths = source.lengths, .source = source.tokens}, pass);
   result.loss = loss(hidden, targets, pass);
   return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(kName);
 }
 
 Tensor Transformer::logits(const Tensor& tokens, Pass pass) const {

@@ -1,6 +1,8 @@
 #include "nn/init.h"
 
 #include <cmath>
+#include <unordered_set>
+#include <utility>
 
 #include "autograd/node.h"
 #include "ops/copy.h"
@@ -8,6 +10,8 @@
 
 namespace longspan {
 namespace {
+
+thread_local InitWatch* watching = nullptr;
 
 double xavier_bound(const Shape& shape, double gain) {
   require<ShapeError>(shape.rank() >= 2, "init", "xavier_uniform needs a matrix, not {}",
@@ -45,13 +49,49 @@ Tensor draw(const Shape& shape, const Scheme& s, const Init& init) {
 Tensor Init::make(const Shape& shape, const Scheme& scheme) const {
   Tensor x;
   if (plan) {
+    checked_numel("init", shape);
     x = Tensor::zeros({1}, dtype, device).alias(shape, Strides::filled(shape.rank(), 0), 0);
   } else {
     x = draw(shape, scheme, *this);
   }
   x.set_category(Category::parameter);
   set_requires_grad(x);
+  InitWatch::note(*this, x);
   return x;
+}
+
+std::string Init::path_to(std::string_view label) const {
+  std::string all = path;
+  if (!all.empty()) all += '.';
+  all += label;
+  return all;
+}
+
+InitWatch::InitWatch() : outer_(std::exchange(watching, this)) {}
+InitWatch::~InitWatch() { watching = outer_; }
+
+void InitWatch::note(const Init& init, const Tensor& parameter) {
+  for (InitWatch* w = watching; w != nullptr; w = w->outer_) {
+    w->made_.push_back({parameter.meta(), init.path, parameter.shape()});
+  }
+}
+
+void InitWatch::require_visited(Module& module) const {
+  std::unordered_set<const autograd::Meta*> visited;
+  for (const TensorList& list : {named_parameters(module), named_buffers(module)}) {
+    for (const NamedTensor& t : list) visited.insert(t.tensor.meta().get());
+  }
+  std::string forgotten;
+  for (const Made& m : made_) {
+    const auto parameter = m.parameter.lock();
+    if (parameter == nullptr || visited.contains(parameter.get())) continue;
+    forgotten +=
+        fmt::format("\n  {}  {}", m.path.empty() ? "(no label)" : m.path, to_string(m.shape));
+  }
+  require(forgotten.empty(), "module",
+          "parameters that Init made and nobody will train or save: a visit() leaves out a "
+          "parameter or a child; those of Init at{}",
+          forgotten);
 }
 
 }  // namespace longspan

@@ -1,11 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/device.h"
 #include "core/generator.h"
 #include "core/tensor.h"
+#include "nn/module.h"
 
 namespace longspan {
 
@@ -51,14 +55,49 @@ struct Init {
   DType dtype = DType::f32;
   /// Parameters of one element, seen as many: to count them without the memory.
   bool plan = false;
+  std::string path = {};  ///< the labels so far, joined by dots: for messages
 
-  Init at(std::string_view label) const { return {gen.fork(label), device, dtype, plan}; }
+  Init at(std::string_view label) const {
+    return {gen.fork(label), device, dtype, plan, path_to(label)};
+  }
   Init at(int64_t label) const {
-    return {gen.fork(static_cast<uint64_t>(label)), device, dtype, plan};
+    return {gen.fork(static_cast<uint64_t>(label)), device, dtype, plan,
+            path_to(std::to_string(label))};
   }
 
   /// Throws ShapeError where the scheme needs a matrix and the shape is not.
   Tensor make(const Shape& shape, const Scheme& scheme) const;
+
+ private:
+  std::string path_to(std::string_view label) const;
+};
+
+/// Notes what parameters this thread makes with Init while it lives, to find those that a module
+/// forgets to visit:
+///   const InitWatch made;
+///   MyModel model(config, init);
+///   made.require_visited(model);
+class InitWatch {
+ public:
+  InitWatch();
+  ~InitWatch();
+  InitWatch(const InitWatch&) = delete;
+  InitWatch& operator=(const InitWatch&) = delete;
+
+  /// Throws ValueError, with their labels and shapes, where parameters that somebody still holds
+  /// are none that the module names: they would be neither trained nor saved.
+  void require_visited(Module& module) const;
+  /// For Init: a parameter that it has made.
+  static void note(const Init& init, const Tensor& parameter);
+
+ private:
+  struct Made {
+    std::weak_ptr<autograd::Meta> parameter;
+    std::string path;
+    Shape shape;
+  };
+  std::vector<Made> made_;
+  InitWatch* outer_;
 };
 
 }  // namespace longspan

@@ -1,5 +1,7 @@
 #include "nn/module.h"
 
+#include <unordered_set>
+
 namespace longspan {
 namespace {
 
@@ -18,14 +20,15 @@ class Collector final : public Visitor {
     if (kind_ == Kind::buffer) add(name, t);
   }
   void add(const std::string& name, const Tensor& t) {
-    for (const NamedTensor& known : found) {
-      require<ValueError>(known.name != name, "module", "two tensors are named {}", name);
-      if (known.tensor.shares_storage(t)) return;
-    }
+    require<ValueError>(!names_.contains(name), "module", "two tensors are named {}", name);
+    if (!storages_.insert(&t.storage()).second) return;
+    names_.insert(name);
     found.push_back({name, t});
   }
 
   Kind kind_;
+  std::unordered_set<std::string> names_;
+  std::unordered_set<const Storage*> storages_;
 };
 
 }  // namespace

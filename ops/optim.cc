@@ -1,8 +1,11 @@
 #include "ops/optim.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
+#include "core/divide.h"
 #include "core/error.h"
 #include "ops/copy.h"
 
@@ -37,19 +40,39 @@ void require_parameter(std::string_view op, const Tensor& p, const Tensor& g) {
 
 View writable(Tensor& x) { return x ? x.mut() : View{}; }
 
+constexpr int64_t aligned = 8;  // what parts of a workspace begin at multiples of
+
+int64_t pieces_of(const Tensor& x) {
+  return (x.numel() + kernels::squared_sum_piece - 1) / kernels::squared_sum_piece;
+}
+
+/// Parts of a workspace, one after another, or tensors of their own.
+class Numbers {
+ public:
+  Numbers(const Tensor& workspace, Device device) : workspace_(workspace), device_(device) {}
+  Tensor take(int64_t count) {
+    if (!workspace_) return Tensor::empty({count}, DType::f64, device_, Category::workspace);
+    require(used_ + count <= workspace_.numel(), "workspace", "{} numbers, of which {} are taken",
+            workspace_.numel(), used_);
+    const int64_t at = std::exchange(used_, round_up(used_ + count, aligned));
+    return workspace_.alias({count}, {1}, at);
+  }
+
+ private:
+  const Tensor& workspace_;
+  Device device_;
+  int64_t used_ = 0;
+};
+
 /// Sums of squares of pieces of x, f64.
-Tensor squares(const Tensor& x) {
-  constexpr int64_t piece = kernels::squared_sum_piece;
-  Tensor sums =
-      Tensor::empty({(x.numel() + piece - 1) / piece}, DType::f64, x.device(), Category::workspace);
+Tensor squares(const Tensor& x, Tensor sums) {
   if (x.numel() > 0) {
     kernels::squared_sums(x.device(), contiguous(x.detach()).view(), sums.mut());
   }
   return sums;
 }
-
-Tensor one_number(Device device) {
-  return Tensor::empty({1}, DType::f64, device, Category::workspace);
+Tensor squares(const Tensor& x) {
+  return squares(x, Tensor::empty({pieces_of(x)}, DType::f64, x.device(), Category::workspace));
 }
 
 }  // namespace
@@ -76,8 +99,14 @@ void adam_update(Tensor p, const Tensor& g, Tensor m, Tensor v, const AdamStep& 
   kernels::adam_update(p.device(), p.mut(), contiguous(g.detach()).view(), m.mut(), v.mut(), step);
 }
 
+int64_t adafactor_numbers(const Tensor& p) {
+  if (p.rank() < 2) return kernels::adafactor_workspace(p.numel(), 0, 0);
+  const int64_t C = std::max<int64_t>(p.dim(-1), 1), R = std::max<int64_t>(p.dim(-2), 1);
+  return kernels::adafactor_workspace(p.numel(), p.numel() / C, p.numel() / R);
+}
+
 void adafactor_update(Tensor p, const Tensor& g, Tensor row, Tensor column, Tensor m,
-                      const AdafactorStep& step) {
+                      const AdafactorStep& step, Tensor workspace) {
   constexpr std::string_view op = "adafactor_update";
   require_parameter(op, p, g);
   if (column) {
@@ -92,27 +121,36 @@ void adafactor_update(Tensor p, const Tensor& g, Tensor row, Tensor column, Tens
   }
   if (m) require_state(op, {"p", p}, {"m", m}, p.shape());
   if (p.numel() == 0) return;
-  Tensor workspace = Tensor::empty(
-      {kernels::adafactor_workspace(p.numel(), row.numel(), column ? column.numel() : 0)},
-      DType::f64, p.device(), Category::workspace);
+  const int64_t numbers =
+      kernels::adafactor_workspace(p.numel(), row.numel(), column ? column.numel() : 0);
+  workspace = Numbers(workspace, p.device()).take(numbers);
   kernels::adafactor_update(p.device(), p.mut(), contiguous(g.detach()).view(), row.mut(),
                             writable(column), writable(m), workspace.mut(), step);
 }
 
-Tensor lamb_rate(const Tensor& p, const Tensor& u, Live<double> lr) {
+int64_t lamb_rate_numbers(const Tensor& p) { return aligned + 2 * round_up(pieces_of(p), aligned); }
+
+Tensor lamb_rate(const Tensor& p, const Tensor& u, Live<double> lr, const Tensor& workspace) {
   require_f32_or_f64("lamb_rate", {"p", p});
   require_f32_or_f64("lamb_rate", {"u", u});
   require_same_device("lamb_rate", {"p", p}, {"u", u});
-  const Tensor p_sums = squares(p), u_sums = squares(u);
-  Tensor rate = one_number(p.device());
+  Numbers numbers(workspace, p.device());
+  Tensor rate = numbers.take(1);
+  const Tensor p_sums = squares(p, numbers.take(pieces_of(p)));
+  const Tensor u_sums = squares(u, numbers.take(pieces_of(u)));
   kernels::lamb_rate(p.device(), p_sums.view(), u_sums.view(), lr, rate.mut());
   return rate;
 }
 
-Tensor adafactor_rate(const Tensor& p, double least, Live<double> lr) {
+int64_t adafactor_rate_numbers(const Tensor& p) {
+  return aligned + round_up(pieces_of(p), aligned);
+}
+
+Tensor adafactor_rate(const Tensor& p, double least, Live<double> lr, const Tensor& workspace) {
   require_f32_or_f64("adafactor_rate", {"p", p});
-  const Tensor sums = squares(p);
-  Tensor rate = one_number(p.device());
+  Numbers numbers(workspace, p.device());
+  Tensor rate = numbers.take(1);
+  const Tensor sums = squares(p, numbers.take(pieces_of(p)));
   kernels::adafactor_rate(p.device(), sums.view(), p.numel(), least, lr, rate.mut());
   return rate;
 }

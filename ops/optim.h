@@ -38,18 +38,24 @@ void adam_update(Tensor p, const Tensor& g, Tensor m, Tensor v, const AdamStep& 
 ///   row     [..., R] for p [..., R, C]; shape of p where column is undefined
 ///   column  [..., C], or undefined: second moments are kept whole
 ///   m       shape of p, or undefined: no first moment
+///   workspace  f64, contiguous, of adafactor_numbers(p) elements or more; undefined: of its own
 void adafactor_update(Tensor p, const Tensor& g, Tensor row, Tensor column, Tensor m,
-                      const AdafactorStep& step);
+                      const AdafactorStep& step, Tensor workspace = {});
+int64_t adafactor_numbers(const Tensor& p);
 
 // Rates of updates that go by the sizes of whole tensors: f64 [1] on the device of p, where an
 // update reads it with live_number(); the host waits for nothing. Norms are global_norm's.
 //   p, u       f32 or f64, any strides
+//   workspace  f64, contiguous, of ..._numbers() elements or more, in which the rate then lies
+//              first; undefined: of its own
 //   throws     DTypeError, DeviceError
 
 /// lr |p| / |u|, with the Euclidean norms of the tensors, or lr where either is 0. \cite you2020
-Tensor lamb_rate(const Tensor& p, const Tensor& u, Live<double> lr);
+Tensor lamb_rate(const Tensor& p, const Tensor& u, Live<double> lr, const Tensor& workspace = {});
+int64_t lamb_rate_numbers(const Tensor& p);
 /// lr max(least, root mean square of p). \cite shazeer2018
-Tensor adafactor_rate(const Tensor& p, double least, Live<double> lr);
+Tensor adafactor_rate(const Tensor& p, double least, Live<double> lr, const Tensor& workspace = {});
+int64_t adafactor_rate_numbers(const Tensor& p);
 /// The number in x, f64 of one element, for kernels on its device; x outlives their calls.
 Live<double> live_number(const Tensor& x);
 

@@ -104,10 +104,12 @@ AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64
         p.name, p.layout->queries, p.layout->keys, p.layout->side_keys, queries, keys, side_keys);
     return p;
   }
+  require(p.recipe.kind != Recipe::Kind::none, op,
+          "no pattern was given: {} has neither a layout nor a recipe for one; pass one of "
+          "patterns, such as patterns::causal(), or set its layout",
+          p.name);
   require(side_keys == 0, op, "{} has a recipe for one key segment, and {} keys of a second one",
           p.name, side_keys);
-  require(p.recipe.kind != Recipe::Kind::none, op, "{} has neither a layout nor a recipe for one",
-          p.name);
   const Rule& rule = p.rules.front();
   // Beyond all distances every class has one member, whatever the stride.
   const int64_t stride = std::min(rule.stride > 0 ? rule.stride : rule.window.dilation,

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -176,10 +177,12 @@ void make_folders(const std::string& path, std::string_view op) {
   for (const std::string& folder : above) sync_folder(folder, op);
 }
 
-bool remove_all(const std::string& path) noexcept {
+bool remove_all(const std::string& path) noexcept try {
   std::error_code error;
   std::filesystem::remove_all(path, error);
   return !error;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 void replace_file(const std::string& path, std::string_view text, std::string_view op) {
@@ -247,7 +250,7 @@ void Temporary::exchange(const std::string& path) {
   path_ = old;
 }
 
-int sweep(const std::string& folder) noexcept {
+int sweep(const std::string& folder) noexcept try {
   int removed = 0;
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error), end;
@@ -260,6 +263,8 @@ int sweep(const std::string& folder) noexcept {
     entry.increment(error);
   }
   return removed;
+} catch (const std::bad_alloc&) {  // the next one goes on
+  return 0;
 }
 
 FolderLock::FolderLock(const std::string& folder, std::string_view op) {

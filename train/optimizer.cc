@@ -4,10 +4,13 @@
 #include <cmath>
 #include <map>
 #include <unordered_set>
+#include <utility>
 
 #include "autograd/node.h"
 #include "core/error.h"
 #include "core/graph.h"
+#include "core/memory.h"
+#include "core/parallel.h"
 #include "ops/copy.h"
 #include "ops/kernels/gradient.h"
 #include "ops/optim.h"
@@ -28,6 +31,8 @@ void require_positive(std::string_view name, double value) {
   require(value > 0 && std::isfinite(value), "optimizer", "{} is {}: expected above 0", name,
           value);
 }
+
+constexpr int64_t rate_numbers = 8;  // of a workspace, in which a rate lies first
 
 /// What a moment that began at 0 is divided by: 1 - beta^t.
 Live<double> bias_correction(const Optimizer& optimizer, double beta) {
@@ -54,6 +59,10 @@ std::vector<Tensor> gradients_of(const Optimizer& optimizer) {
     if (Tensor g = grad(p.tensor)) gradients.push_back(std::move(g));
   }
   return gradients;
+}
+
+double norm_of_gradients(const Optimizer& optimizer) {
+  return with_memory_for("optimizer", [&] { return global_norm(gradients_of(optimizer)); });
 }
 
 }  // namespace
@@ -94,30 +103,75 @@ Tensor Optimizer::zeros(const Slot& slot, const Shape& shape) {
 }
 
 void Optimizer::step(double lr) {
-  count_step(lr);
-  update_all();
+  with_memory_for("optimizer", [&] {
+    Counted counted(*this, lr);
+    update_all();
+    counted.keep();
+  });
   clear_gradients();
 }
 
-void Optimizer::count_step(double lr) {
+Optimizer::Counted::Counted(Optimizer& optimizer, double lr) : optimizer_(optimizer) {
   require_not_negative("lr", lr);
-  ++*step_.mut().as<int64_t>();
-  lr_ = lr;
+  ++*optimizer_.step_.mut().as<int64_t>();
+  optimizer_.lr_ = lr;
+}
+
+Optimizer::Counted::~Counted() {
+  if (!kept_) --*optimizer_.step_.mut().as<int64_t>();
 }
 
 void Optimizer::update_all() {
+  // All that asks for memory comes before the first write.
   begin_update();
   const Live<double> scale = live([this] { return scale_; });
   std::map<double, Live<double>> rates;  // by lr_scale
   for (Slot& slot : slots_) {
     const Tensor g = grad(slot.parameter.tensor);
     if (!g) continue;
+    if (!g.contiguous()) set_grad(slot.parameter.tensor, contiguous(g));
     auto known = rates.find(slot.lr_scale);
     if (known == rates.end()) {
       known = rates.emplace(slot.lr_scale, live([this, &slot] { return rate(slot); })).first;
     }
-    update(slot, g, known->second, scale);
+    slot.rate = known->second;
   }
+  const std::vector<Workspace> workspaces = make_workspaces();
+  num_threads();  // starts them, where nothing has yet
+
+  for (Slot& slot : slots_) {
+    const Tensor& p = slot.parameter.tensor;
+    const Tensor g = grad(p);
+    if (!g) continue;
+    const auto serves = [&](const Workspace& w) {
+      return w.dtype == p.dtype() && w.device == p.device();
+    };
+    const auto at = std::find_if(workspaces.begin(), workspaces.end(), serves);
+    update(slot, g, slot.rate, scale, at != workspaces.end() ? *at : Workspace{});
+  }
+}
+
+/// One for each dtype and device whose updates need any.
+std::vector<Optimizer::Workspace> Optimizer::make_workspaces() const {
+  std::vector<std::pair<Workspace, WorkspaceSize>> all;
+  for (const Slot& slot : slots_) {
+    const Tensor& p = slot.parameter.tensor;
+    const WorkspaceSize size = workspace_of(slot);
+    if (!grad(p) || size.like + size.numbers == 0) continue;
+    auto at = std::find_if(all.begin(), all.end(), [&](const auto& w) {
+      return w.first.dtype == p.dtype() && w.first.device == p.device();
+    });
+    if (at == all.end()) at = all.insert(at, {{p.dtype(), p.device(), {}, {}}, {}});
+    WorkspaceSize& most = at->second;
+    most = {std::max(most.like, size.like), std::max(most.numbers, size.numbers)};
+  }
+  std::vector<Workspace> made;
+  for (auto& [w, size] : all) {
+    if (size.like > 0) w.like = Tensor::empty({size.like}, w.dtype, w.device, Category::workspace);
+    w.numbers = Tensor::empty({size.numbers}, DType::f64, w.device, Category::workspace);
+    made.push_back(std::move(w));
+  }
+  return made;
 }
 
 void Optimizer::clear_gradients() {
@@ -155,7 +209,8 @@ Sgd::Sgd(const std::vector<ParameterGroup>& groups, const SgdOptions& options)
   }
 }
 
-void Sgd::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) {
+void Sgd::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+                 const Workspace&) {
   sgd_update(slot.parameter.tensor, g, slot.states.empty() ? Tensor() : slot.states[0].tensor,
              {.lr = lr,
               .momentum = options_.momentum,
@@ -176,7 +231,8 @@ Adagrad::Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions
   }
 }
 
-void Adagrad::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) {
+void Adagrad::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+                     const Workspace&) {
   adagrad_update(slot.parameter.tensor, g, slot.states[0].tensor,
                  {.lr = lr,
                   .eps = options_.eps,
@@ -194,7 +250,8 @@ void Adam::begin_update() {
   correction2_ = bias_correction(*this, options_.beta2);
 }
 
-void Adam::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) {
+void Adam::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+                  const Workspace&) {
   adam_update(slot.parameter.tensor, g, slot.states[0].tensor, slot.states[1].tensor,
               {.lr = lr,
                .beta1 = options_.beta1,
@@ -217,10 +274,18 @@ void Lamb::begin_update() {
   correction2_ = bias_correction(*this, options_.beta2);
 }
 
-void Lamb::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) {
+Optimizer::WorkspaceSize Lamb::workspace_of(const Slot& slot) const {
   const Tensor& p = slot.parameter.tensor;
+  return {p.numel(), lamb_rate_numbers(p)};
+}
+
+void Lamb::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+                  const Workspace& workspace) {
+  const Tensor& p = slot.parameter.tensor;
+  if (p.numel() == 0) return;
   // Steps of Adam and of descent from 0 leave -u, so that no kernel of its own is needed.
-  const Tensor u = Tensor::zeros(p.shape(), p.dtype(), p.device(), Category::workspace);
+  Tensor u = workspace.like.alias(p.shape(), contiguous_strides(p.shape()), 0);
+  set_zero(p.device(), u.mut().data, u.nbytes());
   adam_update(u, g, slot.states[0].tensor, slot.states[1].tensor,
               {.lr = 1,
                .beta1 = options_.beta1,
@@ -231,7 +296,7 @@ void Lamb::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> sca
                .scale = scale});
   const double decay = slot.weight_decay ? options_.weight_decay : 0;
   if (decay > 0) sgd_update(u, p, {}, {.lr = 1, .scale = decay});
-  const Tensor rate = lamb_rate(p, u, lr);
+  const Tensor rate = lamb_rate(p, u, lr, workspace.numbers);
   sgd_update(p, u, {}, {.lr = live_number(rate), .scale = -1});
 }
 
@@ -259,7 +324,16 @@ Adafactor::Adafactor(const std::vector<ParameterGroup>& groups, const AdafactorO
   }
 }
 
-void Adafactor::update(Slot& slot, const Tensor& g, Live<double>, Live<double> scale) {
+// The sums that the rate is made of are done with when the update begins.
+Optimizer::WorkspaceSize Adafactor::workspace_of(const Slot& slot) const {
+  const Tensor& p = slot.parameter.tensor;
+  const int64_t numbers = adafactor_numbers(p);
+  if (!options_.scale_parameter) return {0, numbers};
+  return {0, std::max(adafactor_rate_numbers(p), rate_numbers + numbers)};
+}
+
+void Adafactor::update(Slot& slot, const Tensor& g, Live<double>, Live<double> scale,
+                       const Workspace& workspace) {
   const Tensor& p = slot.parameter.tensor;
   Live<double> lr = live([this, &slot] {
     const auto t = static_cast<double>(steps());
@@ -269,10 +343,11 @@ void Adafactor::update(Slot& slot, const Tensor& g, Live<double>, Live<double> s
     }
     return rate(slot) * share;
   });
-  Tensor scaled;  // the rate that goes by the size of p
+  if (p.numel() == 0) return;
+  Tensor numbers = workspace.numbers;
   if (options_.scale_parameter) {
-    scaled = adafactor_rate(p, options_.parameter_eps, lr);
-    lr = live_number(scaled);
+    lr = live_number(adafactor_rate(p, options_.parameter_eps, lr, numbers));
+    numbers = numbers.alias({numbers.numel() - rate_numbers}, {1}, rate_numbers);
   }
   const Live<double> beta2 =
       live([this] { return 1 - std::pow(static_cast<double>(steps()), -options_.decay_exponent); });
@@ -285,12 +360,13 @@ void Adafactor::update(Slot& slot, const Tensor& g, Live<double>, Live<double> s
                     .eps = options_.eps,
                     .clip = options_.clip,
                     .weight_decay = slot.weight_decay ? options_.weight_decay : 0,
-                    .scale = scale});
+                    .scale = scale},
+                   numbers);
 }
 
 double clip_gradients(Optimizer& optimizer, double max_norm) {
   require_not_negative("clip", max_norm);
-  const double norm = global_norm(gradients_of(optimizer)) * optimizer.gradient_scale();
+  const double norm = norm_of_gradients(optimizer) * optimizer.gradient_scale();
   if (!std::isfinite(norm)) {
     std::string_view first = "none";
     const TensorList parameters = optimizer.parameters();
@@ -325,7 +401,7 @@ LossScale LossScale::dynamic(double value, int64_t interval) {
 }
 
 bool LossScale::accept(Optimizer& optimizer) {
-  if (interval_ > 0 && !std::isfinite(global_norm(gradients_of(optimizer)))) {
+  if (interval_ > 0 && !std::isfinite(norm_of_gradients(optimizer))) {
     optimizer.clear_gradients();
     ++skipped_;
     good_ = 0;
@@ -336,7 +412,9 @@ bool LossScale::accept(Optimizer& optimizer) {
     return false;
   }
   optimizer.scale_gradients(1 / value_);
-  if (interval_ > 0 && ++good_ == interval_) {
+  const int64_t steps = optimizer.steps();
+  const bool again = std::exchange(accepted_, steps) == steps;
+  if (interval_ > 0 && !again && ++good_ == interval_) {
     good_ = 0;
     value_ = std::min(value_ * 2, 0x1p24);
   }
@@ -351,6 +429,7 @@ Members LossScale::values() const {
 
 void LossScale::restore(const Json& values) {
   skipped_ = values["skipped_steps"].integer();
+  accepted_ = -1;
   const Json& value = values["loss_scale"];
   if (interval_ == 0 || value.is_null()) return;
   require_positive("the loss scale", value.number());

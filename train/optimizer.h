@@ -30,7 +30,8 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// Updates every parameter that has a gradient, and drops the gradients. Throws ValueError where
-  /// lr is negative or not finite.
+  /// lr is negative or not finite, and OutOfMemory; then parameters and states are as they were,
+  /// all of them, and the step is not counted.
   void step(double lr);
   /// Drops the gradients.
   void clear_gradients();
@@ -52,7 +53,20 @@ class Optimizer {
     NamedTensor parameter;
     double lr_scale;
     bool weight_decay;
-    TensorList states;  ///< named "m", "v", ...
+    TensorList states;       ///< named "m", "v", ...
+    Live<double> rate = {};  ///< of the update that is under way
+  };
+
+  /// Memory that the updates of a step use one after another, taken before the first.
+  struct Workspace {
+    DType dtype = DType::f32;  ///< of the parameters that it serves
+    Device device = {};
+    Tensor like = {};     ///< of their dtype
+    Tensor numbers = {};  ///< f64
+  };
+  /// Elements of the two that update() of a parameter needs.
+  struct WorkspaceSize {
+    int64_t like = 0, numbers = 0;
   };
 
   /// Throws ValueError where names repeat, two parameters share storage, or one is undefined or not
@@ -61,9 +75,12 @@ class Optimizer {
 
   /// Once a step, before update(): steps() counts it already.
   virtual void begin_update() {}
-  /// One update of the parameter; `scale` multiplies g. Numbers that change from step to step are
-  /// live(), so that a recording of it can be replayed.
-  virtual void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) = 0;
+  virtual WorkspaceSize workspace_of(const Slot& /*slot*/) const { return {}; }
+  /// One update of the parameter; `scale` multiplies g, which is contiguous. Numbers that change
+  /// from step to step are live(), so that a recording of it can be replayed. Those of other
+  /// parameters have been written, so it asks for no memory.
+  virtual void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+                      const Workspace& workspace) = 0;
 
   /// The learning rate of this step.
   double rate(const Slot& slot) const { return lr_ * slot.lr_scale; }
@@ -75,9 +92,22 @@ class Optimizer {
 
  private:
   friend class StepGraph;
-  // The parts of step(): what the host does, and the kernels.
-  void count_step(double lr);
+  /// Counts a step, unless it is not kept.
+  class Counted {
+   public:
+    Counted(Optimizer& optimizer, double lr);
+    ~Counted();
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+    void keep() { kept_ = true; }
+
+   private:
+    Optimizer& optimizer_;
+    bool kept_ = false;
+  };
+  // The kernels of a step that is counted.
   void update_all();
+  std::vector<Workspace> make_workspaces() const;
 
   Tensor step_;  // i64, rank 0, on the CPU
   double scale_ = 1, lr_ = 0;
@@ -102,7 +132,8 @@ class Sgd final : public Optimizer {
   explicit Sgd(const std::vector<ParameterGroup>& groups, const SgdOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+              const Workspace& workspace) override;
   SgdOptions options_;
 };
 
@@ -118,7 +149,8 @@ class Adagrad final : public Optimizer {
   explicit Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+              const Workspace& workspace) override;
   AdagradOptions options_;
 };
 
@@ -138,7 +170,8 @@ class Adam : public Optimizer {
   Adam(const std::vector<ParameterGroup>& groups, const AdamOptions& options, bool decoupled);
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+              const Workspace& workspace) override;
   void begin_update() override;
   AdamOptions options_;
   bool decoupled_;
@@ -169,8 +202,10 @@ class Lamb final : public Optimizer {
   explicit Lamb(const std::vector<ParameterGroup>& groups, const LambOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+              const Workspace& workspace) override;
   void begin_update() override;
+  WorkspaceSize workspace_of(const Slot& slot) const override;
   LambOptions options_;
   Live<double> correction1_ = 1, correction2_ = 1;  // of this step
 };
@@ -193,7 +228,9 @@ class Adafactor final : public Optimizer {
                      const AdafactorOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale) override;
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+              const Workspace& workspace) override;
+  WorkspaceSize workspace_of(const Slot& slot) const override;
   AdafactorOptions options_;
 };
 
@@ -219,7 +256,9 @@ class LossScale {
   double value() const { return value_; }
   /// Divides the gradients by value() (at the next step). If dynamic and some gradient is not
   /// finite: drops the gradients, halves the value and returns false; skip the step then. Throws
-  /// ValueError where the value falls below 2^-24: the gradients are not finite at any scale.
+  /// ValueError where the value falls below 2^-24: the gradients are not finite at any scale. A
+  /// step that failed after it had been accepted, so that the optimizer has not taken it, counts
+  /// once.
   bool accept(Optimizer& optimizer);
   /// Steps skipped so far.
   int64_t skipped() const { return skipped_; }
@@ -235,6 +274,7 @@ class LossScale {
   double value_;
   int64_t interval_;  // 0: fixed
   int64_t good_ = 0, skipped_ = 0;
+  int64_t accepted_ = -1;  // steps() of the optimizer when one was accepted last
 };
 
 }  // namespace longspan

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -201,8 +202,21 @@ struct TensorFile {
     });
   }
   void verify() {
+    int64_t largest = 0;
     for (const TensorEntry& entry : header.entries) {
       read(entry, [](int64_t, const char*, int64_t) {});
+      largest = std::max(largest, entry.end - entry.begin);
+    }
+    buffer.resize(static_cast<size_t>(std::min(piece, largest)));
+  }
+  /// Writes to the tensor what verify() has read. Asks for no memory: others may have been written.
+  void load(const TensorEntry& entry, Tensor tensor) {
+    char* to = static_cast<char*>(tensor.mut().data);
+    for (int64_t at = entry.begin; at < entry.end;) {
+      const int64_t count = std::min(std::ssize(buffer), entry.end - at);
+      read_exactly(file, path, "state", header.data_begin + at, buffer.data(), count);
+      copy_from_host(tensor.device(), to + (at - entry.begin), buffer.data(), count);
+      at += count;
     }
   }
 
@@ -246,7 +260,7 @@ std::vector<const TensorEntry*> match(const TensorFile& file, const TensorList& 
 
 void load(TensorFile& file, const std::vector<const TensorEntry*>& entries,
           const TensorList& into) {
-  for (size_t i = 0; i < into.size(); ++i) file.read(*entries[i], into[i].tensor);
+  for (size_t i = 0; i < into.size(); ++i) file.load(*entries[i], into[i].tensor);
 }
 
 /// The checksum of a tensor's data, and with `to` its way into the file.
@@ -470,15 +484,17 @@ TensorHeader read_tensor_header(const std::string& path, Checksums checksums) {
   return TensorFile(path, checksums).header;
 }
 
-void write_tensors(const std::string& path, const TensorList& tensors, const Metadata& metadata) {
+void write_tensors(const std::string& path, const TensorList& tensors, const Metadata& metadata) try {
   const size_t slash = path.find_last_of('/');
   Temporary temporary(Temporary::file, slash == std::string::npos ? "." : path.substr(0, slash + 1),
                       "state");
   write_tensor_file(temporary.handle(), path, tensors, metadata);
   temporary.commit(path);
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
 }
 
-TensorList read_tensors(const std::string& path, Device device, Category category) {
+TensorList read_tensors(const std::string& path, Device device, Category category) try {
   TensorFile file(path, Checksums::optional);
   TensorList tensors;
   for (const TensorEntry& entry : file.header.entries) {
@@ -487,13 +503,17 @@ TensorList read_tensors(const std::string& path, Device device, Category categor
     tensors.push_back({entry.name, std::move(tensor)});
   }
   return tensors;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
 }
 
-void load_tensors(const std::string& path, const TensorList& into, Checksums checksums) {
+void load_tensors(const std::string& path, const TensorList& into, Checksums checksums) try {
   TensorFile file(path, checksums);
   const std::vector<const TensorEntry*> entries = match(file, into);
   file.verify();
   load(file, entries, into);
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
 }
 
 std::vector<int64_t> saved_steps(const std::string& run) {
@@ -521,7 +541,7 @@ std::string newest_checkpoint(const std::string& run) {
 }
 
 std::string write_state(const std::string& run, int64_t step, const TensorList& parameters,
-                        const TensorList& optimizer, const Members& values, int keep) {
+                        const TensorList& optimizer, const Members& values, int keep) try {
   require(step >= 0, "state", "step {} of a checkpoint is negative", step);
   require(keep >= 0, "state", "keep {} checkpoints: expected 0 (all) or more", keep);
   const std::string folder = checkpoints_folder(run);
@@ -556,6 +576,8 @@ std::string write_state(const std::string& run, int64_t step, const TensorList& 
     }
   }
   return path;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
 }
 
 Json read_values(const std::string& checkpoint) {
@@ -570,7 +592,7 @@ Json read_values(const std::string& checkpoint) {
 }
 
 Json read_state(const std::string& checkpoint, const TensorList& parameters,
-                const TensorList& optimizer) {
+                const TensorList& optimizer) try {
   Json values = read_values(checkpoint);
   TensorFile model_file = open_part(checkpoint, values, model_name);
   TensorFile optimizer_file = open_part(checkpoint, values, optimizer_name);
@@ -581,21 +603,27 @@ Json read_state(const std::string& checkpoint, const TensorList& parameters,
   load(model_file, model_entries, parameters);
   load(optimizer_file, optimizer_entries, optimizer);
   return values;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
 }
 
-Json read_parameters(const std::string& checkpoint, const TensorList& parameters) {
+Json read_parameters(const std::string& checkpoint, const TensorList& parameters) try {
   Json values = read_values(checkpoint);
   TensorFile file = open_part(checkpoint, values, model_name);
   const auto entries = match(file, parameters);
   file.verify();
   load(file, entries, parameters);
   return values;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
 }
 
-void verify_checkpoint(const std::string& checkpoint) {
+void verify_checkpoint(const std::string& checkpoint) try {
   const Json values = read_values(checkpoint);
   open_part(checkpoint, values, model_name).verify();
   open_part(checkpoint, values, optimizer_name).verify();
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
 }
 
 }  // namespace longspan

@@ -1,6 +1,7 @@
 #include "train/step_graph.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "autograd/node.h"
@@ -28,7 +29,7 @@ bool StepGraph::fits(const std::vector<Tensor>& inputs) const {
 }
 
 std::vector<Tensor> StepGraph::gradients(const std::vector<Tensor>& inputs, Generator gen,
-                                         const Body& body) {
+                                         const Body& body) try {
   for (const NamedTensor& p : optimizer_.parameters()) {
     require(!grad(p.tensor), "step graph", "\"{}\" has a gradient already: update() or clear it",
             p.name);
@@ -55,6 +56,8 @@ std::vector<Tensor> StepGraph::gradients(const std::vector<Tensor>& inputs, Gene
   const TensorList parameters = optimizer_.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) set_grad(parameters[i].tensor, gradients_[i]);
   return results_;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("step graph");
 }
 
 void StepGraph::record(const std::vector<Tensor>& inputs, const Body& body) {
@@ -81,12 +84,17 @@ void StepGraph::record(const std::vector<Tensor>& inputs, const Body& body) {
   } catch (const Error& e) {
     drop();
     refusal_ = e.what();
+  } catch (const std::bad_alloc&) {  // a later step may find memory
+    drop();
+    recordings_ = 0;
+    throw;
   }
 }
 
-void StepGraph::update(double lr) {
+void StepGraph::update(double lr) try {
   if (!replays() || !replayed_ || !update_refusal_.empty()) return optimizer_.step(lr);
-  optimizer_.count_step(lr);
+  TensorList parameters = optimizer_.parameters();  // after the update nothing may fail
+  Optimizer::Counted counted(optimizer_, lr);
   if (update_ == nullptr) {
     try {
       update_ = Graph::record(device_, [this] { optimizer_.update_all(); });
@@ -97,11 +105,14 @@ void StepGraph::update(double lr) {
   }
   if (update_ != nullptr) {
     update_->replay();
-    for (NamedTensor p : optimizer_.parameters()) p.tensor.mut();  // counts as a write
+    for (NamedTensor& p : parameters) p.tensor.mut();  // counts as a write
   } else {
     optimizer_.update_all();
   }
+  counted.keep();
   optimizer_.clear_gradients();
+} catch (const std::bad_alloc&) {
+  fail_for_memory("step graph");
 }
 
 void StepGraph::forget() {

@@ -176,6 +176,7 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
     backward(y);
     if (macs) m.again = macs->total() - m.macs;
     m.backward_peak = std::max(m.backward_peak, phase_peak(device, base, m));
+    if (options.after_pass) options.after_pass();
   }
   m.gradient = tracker.live()[Category::gradient] - base[Category::gradient];
   if (options.clip > 0) clip_gradients(optimizer, options.clip);

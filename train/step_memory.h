@@ -54,6 +54,8 @@ struct MeasureOptions {
   /// Forward and backward passes before the update. At most three are taken: later ones find what
   /// the third does.
   int64_t passes = 1;
+  /// Called after each backward pass: drops what a run holds beside the loss until then.
+  std::function<void()> after_pass = {};
   /// Whether the step is one that StepGraph records: its forward and backward passes together, and
   /// its update, have memory of their own each, and it holds the batches of all passes, twice.
   /// Numbers that the host sends are left out: some KiB, and the constants of the step.

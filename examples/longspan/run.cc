@@ -80,6 +80,14 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
   return std::make_unique<Adam>(weights, adam);
 }
 
+LossScale make_loss_scale(const RunConfig& c) {
+  if (c.optimizer.loss_scale > 0) return LossScale::fixed(c.optimizer.loss_scale);
+  const Json fields = to_json(*c.model);
+  const Json* precision = fields.find("precision");
+  const bool f16 = precision != nullptr && *precision == Json("f16");
+  return f16 ? LossScale::dynamic() : LossScale::fixed(1);
+}
+
 namespace {
 
 /// What the numbers of a run's tokens stand for.

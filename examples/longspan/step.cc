@@ -62,25 +62,32 @@ std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c
 }
 
 /// The forward passes of the steps of a run, on made-up tokens, which no one but the graph holds
-/// afterwards.
-std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device) {
+/// afterwards; `held` is what a run holds until the backward pass is over.
+std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device,
+                                   LanguageModel::Losses& held) {
+  const double by = make_loss_scale(c).value() / static_cast<double>(c.accumulate);
   if (const auto* encoder = dynamic_cast<const Encoder*>(&model)) {
     const EncoderConfig& e = encoder->encoder_config();
     const bool asks = e.classes > 0 || e.span_head || e.choice_head;
-    if (asks && !e.mlm_head) return forward_of_head(*encoder, c, device);
+    if (asks && !e.mlm_head) {
+      return [&held, by, of_head = forward_of_head(*encoder, c, device)]() -> Tensor {
+        held.loss = of_head();
+        return by != 1 ? mul(held.loss, by) : held.loss;
+      };
+    }
   }
   const int64_t longest = std::min(default_target, model.max_length());
   const bool sequence = model.objective() == Objective::sequence;
   const int64_t length = !sequence ? c.length : c.target_length > 0 ? c.target_length : longest;
   const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
-  return [=, &model, batch = c.batch, source_length = c.length]() -> Tensor {
+  return [=, &model, &held, batch = c.batch, source_length = c.length]() -> Tensor {
     const auto ids = [&](int64_t n) { return some_ids(batch, n, model.vocab(), device); };
     const Tensor tokens = ids(length), targets = ids(length);
     const Tensor source = sequence ? ids(source_length) : Tensor{};
-    const LanguageModel::Losses l =
-        sequence ? model.sequence_loss({source}, tokens, targets, pass)
-                 : model.loss(tokens, targets, model.empty_memory(batch), pass);
-    return l.auxiliary ? add(l.loss, l.auxiliary) : l.loss;
+    held = sequence ? model.sequence_loss({source}, tokens, targets, pass)
+                    : model.loss(tokens, targets, model.empty_memory(batch), pass);
+    const Tensor loss = held.auxiliary ? add(held.loss, held.auxiliary) : held.loss;
+    return by != 1 ? mul(loss, by) : loss;
   };
 }
 
@@ -118,16 +125,21 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   require_length(c, *model);
   const std::unique_ptr<Optimizer> optimizer =
       make_optimizer(c.optimizer, named_parameters(*model));
-  const std::function<Tensor()> forward = forward_of(*model, c, device);
+  LanguageModel::Losses held;
+  const std::function<Tensor()> forward = forward_of(*model, c, device, held);
   const InversionWatch inversion;  // as runs have one
   const bool graph = recorded_ && !look;
   MeasureOptions options{.clip = c.optimizer.clip,
                          .base = base,
                          .macs = macs,
                          .passes = graph ? c.accumulate : 1,
+                         .after_pass = [&held] { held = {}; },
                          .graph = graph};
   if (device != plan_device) measure_step(device, *optimizer, forward, options);
-  if (c.accumulate > 1 && !graph) backward(forward());  // the largest pass finds gradients
+  if (c.accumulate > 1 && !graph) {  // the largest pass finds gradients
+    backward(forward());
+    options.after_pass();
+  }
   Usage before = memory_tracker(device).live();
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
   std::optional<MemoryTrace> trace;

@@ -50,15 +50,6 @@ double learning_rate(const RunConfig& c, int64_t step, int64_t steps) {
   return Constant{peak, s.warmup}(step);
 }
 
-/// f16 needs a factor on the loss; f32 and bf16 do not.
-LossScale make_loss_scale(const RunConfig& c) {
-  if (c.optimizer.loss_scale > 0) return LossScale::fixed(c.optimizer.loss_scale);
-  const Json fields = to_json(*c.model);
-  const Json* precision = fields.find("precision");
-  const bool f16 = precision != nullptr && *precision == Json("f16");
-  return f16 ? LossScale::dynamic() : LossScale::fixed(1);
-}
-
 struct StepResult {
   double loss = 0;  // in nats
   int64_t tokens = 0;
@@ -359,7 +350,8 @@ int train_command(int argc, const char* const* argv) {
     rate = learning_rate(c, at.step, last);
     const StepResult done = [&] {
       try {
-        return steps.gradients(at.step, last, loss_scale.value());
+        return with_memory_for("train",
+                               [&] { return steps.gradients(at.step, last, loss_scale.value()); });
       } catch (const OutOfMemory& e) {
         throw OutOfMemory(e.what() + what_takes_it(c));
       }

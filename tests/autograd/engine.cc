@@ -636,5 +636,26 @@ TEST(Memory, AResidualNeedsNoCopyOfItsGradient) {
   EXPECT_LE(memory_tracker().peak().total() - live, 3 * dy.nbytes());
 }
 
+TEST(Record, MoreSavedTensorsThanThereAreIsAnErrorThatSaysSo) {
+  const Tensor x = leaf({1, 2});
+  const Tensor y =
+      record("greedy", {x}, mul(x.detach(), 2.0), save(x), [](const Context& c, const Tensor& dy) {
+        const auto s = c.saved<2>();
+        return Grads{mul(dy, s[1])};
+      });
+  const std::string text = message_of<GradientError>([&] { backward(sum(y)); });
+  EXPECT_NE(text.find("greedy: backward asks for saved tensor 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("the forward pass saved 1"), std::string::npos) << text;
+}
+
+// Both edges of each node lead to the same one; a frame's tensors hold graphs of their own.
+TEST(Graphs, LongOnesOfPairsOfEdgesDieWithoutRecursion) {
+  Tensor x = leaf({1});
+  for (int i = 0; i < 300'000; ++i) x = mul(x, x);
+  const Tensor other = add(x, x);
+  x = {};
+  SUCCEED();
+}
+
 }  // namespace
 }  // namespace longspan

@@ -565,6 +565,27 @@ void test_devices(const OpInfo& op) {
   }
 }
 
+/// Every argument in turn is not given: where the op needs it, the error says so.
+void test_not_given(const OpInfo& op) {
+  for (const Sample& sample : op.samples) {
+    const Made in = make_all(op, sample, {DType::f32, DType::f32, Layout::contiguous, {}}, true);
+    for (size_t i = 0; i < in.tensors.size(); ++i) {
+      if (!in.tensors[i]) continue;
+      SCOPED_TRACE(fmt::format("{} '{}' without input {}", op.name, sample.name, i));
+      Made without = in;
+      without.tensors[i] = {};
+      try {
+        op.run(without.get());
+      } catch (const Error& e) {
+        const std::string text = e.what();
+        EXPECT_TRUE(text.find("not given") != std::string::npos ||
+                    text.find("undefined") != std::string::npos)
+            << text;
+      }
+    }
+  }
+}
+
 /// Runs a function, and checks that it leaves no bytes behind.
 class OpTest : public testing::Test {
  public:
@@ -650,6 +671,7 @@ void register_tests() {
       add_test(op.name, "gradcheck", [&op] { test_gradcheck(op); });
       add_test(op.name, "saved", [&op] { test_saved(op); });
     }
+    add_test(op.name, "not_given", [&op] { test_not_given(op); });
     if (!op.rejects.empty()) add_test(op.name, "rejects", [&op] { test_rejects(op); });
     if (have_cuda) {
       add_test(op.name, "parity", [&op, cuda] { test_parity(op, cuda); });

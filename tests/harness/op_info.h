@@ -78,6 +78,7 @@ inline std::vector<DType> floating_types() {
 ///   rows       where `row_inputs` is given: a row's bits do not depend on the other rows
 ///   recorded   on a device: replays, on inputs that change, have the bits of calls
 ///   rejects    the right exception and message, and no byte left behind
+///   not_given  an argument that the op needs and was not given is an error that says so
 ///   saved      what a graph holds is what `saved_bytes` says
 ///   parity     CPU and CUDA agree (skipped where there is no device)
 ///   devices    arguments on different devices are an error (where there is no CUDA device)

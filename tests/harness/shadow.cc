@@ -46,7 +46,7 @@ class Range {
       std::abort();
     }
     begin_ = static_cast<char*>(start);
-    blocks = BestFit(begin_, range_bytes, range_bytes);
+    blocks.open(begin_, range_bytes, range_bytes);
   }
 
   void open() {
@@ -152,7 +152,8 @@ using Tape = std::vector<std::function<void()>>;
 Tape* tape = nullptr;  // of the one that is going on
 
 /// Runs a call of the device, or records it: then it is not run before a replay.
-void submit(std::function<void()> call) {
+template <class F>
+void submit(F call) {
   if (tape != nullptr) {
     tape->push_back(std::move(call));
     return;

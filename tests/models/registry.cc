@@ -1,12 +1,16 @@
 #include "models/registry.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <set>
 
 #include "core/memory.h"
 #include "models/transformer.h"
+#include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
+#include "train/config.h"
 
 namespace longspan::test {
 namespace {
@@ -67,6 +71,56 @@ TEST(Registry, EveryPresetCanBePlanned) {
       EXPECT_FALSE(p.description.empty());
     }
   }
+}
+
+/// What becomes of building a model with a field at that value: 0, it was built, or an Error.
+int built_with(const ModelEntry& entry, const std::string& field, int64_t value) {
+  const pid_t child = fork();
+  if (child != 0) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  alarm(20);
+  set_memory_limit({}, int64_t{1} << 30);
+  int code = 0;
+  try {
+    const auto blueprint = entry.make("small");
+    Set set(field, value);
+    blueprint->visit(set);
+    blueprint->build(Init{.gen = Generator{1}});
+  } catch (const Error&) {
+  } catch (...) {
+    code = 1;
+  }
+  _exit(code);
+}
+
+TEST(Registry, AbsurdSizesAreErrorsBeforeAnythingIsBuilt) {
+  for (const ModelEntry& entry : models()) {
+    const auto blueprint = entry.make("small");
+    for (const JsonMember& member : to_json(*blueprint).object()) {
+      if (!member.value.is_integer()) continue;
+      for (const int64_t value : {int64_t{100'000'000}, int64_t{4'000'000'000'000'000'000}}) {
+        EXPECT_EQ(built_with(entry, member.name, value), 0)
+            << entry.name << " with " << member.name << " = " << value;
+      }
+    }
+    set_fields(*blueprint, Settings{{"n_layer", Json(int64_t{100'000'000}), ""}});
+    const std::string text = message_of<ValueError>([&] { blueprint->build(Init{.plan = true}); });
+    EXPECT_NE(text.find("n_layer is 100000000; expected 1 to 10000"), std::string::npos) << text;
+  }
+}
+
+TEST(Registry, AModelWithoutRoomForItsParametersIsNotBegun) {
+  const auto blueprint = find_model("transformer");
+  const int64_t count = blueprint->parameters(), allocations = memory_tracker().allocations();
+  set_memory_limit({}, 4 * count - 1);
+  const std::string text =
+      message_of<OutOfMemory>([&] { blueprint->build(Init{.gen = Generator{1}}); });
+  set_memory_limit({}, 0);
+  EXPECT_NE(text.find(fmt::format("it has {} parameters", count)), std::string::npos) << text;
+  EXPECT_LT(memory_tracker().allocations() - allocations, 200);  // what a plan has
 }
 
 TEST(Registry, PublishedSizes) {

@@ -6,9 +6,12 @@
 #include "nn/fields.h"
 #include "nn/layers.h"
 #include "nn/memory_policy.h"
+#include "tests/harness/messages.h"
 
 namespace longspan {
 namespace {
+
+using test::message_of;
 
 struct Pair : Module {
   explicit Pair(const Init& init)
@@ -186,6 +189,43 @@ TEST(Fields, SeesEveryKindByName) {
   EXPECT_EQ(outer.f, Activation::relu);
   EXPECT_EQ(outer.memory.segments, std::vector<int64_t>{4});
   EXPECT_EQ(name_of_value(Activation::silu), "silu");
+}
+
+/// Visits what it is told to.
+struct Forgetful : Module {
+  Forgetful(const Init& init, int n)
+      : a(3, 2, true, init.at("a"), Scheme::normal(1)),
+        b(3, 2, false, init.at("list").at(1), Scheme::zeros()),
+        visited(n) {
+    centroids = init.at("centroids").make({4}, Scheme::zeros());
+    b.weight = Init{init}.at("list").at(1).make({2, 3}, Scheme::zeros());  // the first one goes
+  }
+  void visit(Visitor& v) override {
+    v("a", a);
+    if (visited > 0) v.buffer("centroids", centroids);
+    if (visited > 1) v("b", b);
+  }
+  Linear a, b;
+  Tensor centroids;
+  int visited;
+};
+
+TEST(InitWatch, FindsWhatAVisitForgets) {
+  const Init init{.gen = Generator{1}};
+  const InitWatch outer;
+  for (const int visited : {0, 1, 2}) {
+    const InitWatch made;
+    Forgetful model(init, visited);
+    if (visited == 2) {
+      made.require_visited(model);
+      outer.require_visited(model);
+      continue;
+    }
+    const std::string text = message_of<ValueError>([&] { made.require_visited(model); });
+    EXPECT_NE(text.find("\n  list.1  [2, 3]"), std::string::npos) << text;
+    EXPECT_EQ(text.find("\n  centroids  [4]") != std::string::npos, visited == 0) << text;
+    EXPECT_EQ(text.find("\n  a"), std::string::npos) << text;
+  }
 }
 
 }  // namespace

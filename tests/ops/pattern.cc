@@ -10,6 +10,7 @@
 
 #include "ops/pattern_blocks.h"
 #include "ops/pattern_pairs.h"
+#include "tests/harness/messages.h"
 
 namespace longspan {
 namespace {
@@ -433,6 +434,15 @@ TEST(Pattern, RejectsBadLayouts) {
   EXPECT_THROW(patterns::fixed(4, 5), ValueError);
   EXPECT_THROW(patterns::fixed(4, 2, 2), ValueError);
   EXPECT_THROW(patterns::fixed_summary(4, 3, -1), ValueError);
+}
+
+TEST(Pattern, OneThatWasNotGivenIsAnErrorThatSaysSo) {
+  for (const int64_t side : {0, 3}) {
+    const std::string text =
+        test::message_of<ValueError>([&] { resolve(AttentionPattern{}, 4, 4, side); });
+    EXPECT_NE(text.find("no pattern was given"), std::string::npos) << text;
+    EXPECT_NE(text.find("patterns::causal()"), std::string::npos) << text;
+  }
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <sstream>
 #include <string>
 
+#include "core/generator.h"
 #include "tests/system/program.h"
 #include "train/json.h"
 
@@ -244,6 +247,90 @@ TEST(Plan, AStudyStaysWithinLengthsAndVocabularyOfItsModel) {
   EXPECT_NE(table.find("\nlength,checkpoint,checkpoint,1,4,32,1,"), std::string::npos) << table;
   EXPECT_NE(table.find("\nlength,checkpoint,checkpoint,1,4,64,1,"), std::string::npos) << table;
   EXPECT_EQ(table.find(",128,1,"), std::string::npos) << table;
+}
+
+/// One of several, by a generator.
+template <class T>
+const T& pick(const std::vector<T>& of, Generator gen) {
+  return of[static_cast<size_t>(philox_word(gen.key, 0)) % of.size()];
+}
+
+/// Options of a small run, drawn: what memory depends on, in all combinations.
+struct Drawn {
+  explicit Drawn(Generator gen) {
+    const auto one = [&](const char* name, const std::vector<std::string>& of) {
+      return pick(of, gen.fork(name));
+    };
+    model = one("model", {"transformer", "local_transformer", "sparse_transformer", "blockbert",
+                          "bigbird", "bigbird:causal", "bigbird_etc", "etc", "longformer",
+                          "longformer_lm", "reformer", "transformer:encoder", "transformer:t12"});
+    memory = one("memory", {"standard", "lean", "selective", "checkpoint", "checkpoint:2",
+                            "checkpoint:3:1", "checkpoint:2+1+rest", "reversible", "reversible:2",
+                            "reversible:exact", "reversible:stored"});
+    chunks = one("chunks", {"1", "1", "2", "5"});
+    options = {"--model",   model,
+               "--memory",  memory,
+               "--chunks",  chunks,
+               "--layers",  one("layers", {"2", "3", "4"}),
+               "--length",  one("length", {"64", "96", "128"}),
+               "--batch",   one("batch", {"1", "2", "3"}),
+               "--threads", one("threads", {"1", "2"}),
+               "--dtype",   one("dtype", {"f32", "f32", "bf16", "f16"})};
+    const auto set = [&](const std::string& key, const std::vector<std::string>& of) {
+      options.insert(options.end(), {"--set", key + "=" + one(key.c_str(), of)});
+    };
+    set("optimizer.name", {"adam", "adamw", "adafactor", "adagrad", "sgd", "lamb"});
+    set("optimizer.clip", {"0", "0.25"});
+    set("optimizer.momentum", {"0", "0.9"});
+    set("optimizer.loss_scale", {"0", "0", "4"});
+    set("accumulate", {"1", "2", "3"});
+    set("model.dropout", {"0", "0.1"});
+    set("model.d_model", {"32", "128"});
+    if (model == "transformer:t12") options.insert(options.end(), {"--set", "model.d_ff=64"});
+  }
+
+  std::string model, memory, chunks;
+  std::vector<std::string> options;
+};
+
+/// What a number of the environment says, or that.
+int64_t environment_number(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::atoll(text) : otherwise;
+}
+
+// LONGSPAN_SEARCH_FIRST and LONGSPAN_SEARCH_COUNT look elsewhere, and for longer.
+TEST(PlanSlow, AnyRunNeedsWhatWasPredicted) {
+  const int64_t first = environment_number("LONGSPAN_SEARCH_FIRST", 0);
+  const int64_t count = environment_number("LONGSPAN_SEARCH_COUNT", 150);
+  int64_t compared = 0, refused = 0;
+  for (int64_t i = first; i < first + count; ++i) {
+    const Drawn drawn(Generator{11}.fork(static_cast<uint64_t>(i)));
+    std::string trace = std::to_string(i) + ":";
+    for (const std::string& word : drawn.options) trace += " " + word;
+    SCOPED_TRACE(trace);
+    const Folder folder;
+    write(folder / "text", some_text(3000));
+    const Outcome told = run(with({"memory", "--json"}, drawn.options));
+    const Json row = told.code == 0 ? row_of(told.out, drawn.memory) : Json();
+    const bool predicted = row.is_object() && row.find("peak") != nullptr;
+    const Outcome o = run(with({"train", "--data", "bytes=" + folder / "text", "--out",
+                                folder / "run", "--steps", "3", "--split", "100/0/0"},
+                               drawn.options));
+    EXPECT_EQ(predicted, o.code == 0) << told.out << told.err << o.err;
+    if (!predicted || o.code != 0) {
+      ++refused;
+      continue;
+    }
+    ++compared;
+    const Json peak = parse_json(o.last_line())["peak_bytes"];
+    EXPECT_EQ(row["peak"].integer(), peak["total"].integer() - peak["cache"].integer());
+    EXPECT_EQ(peak["parameter"], row["parameter"]);
+    EXPECT_EQ(peak["optimizer"], row["optimizer"]);
+  }
+  std::printf("%lld compared, %lld refused alike\n", static_cast<long long>(compared),
+              static_cast<long long>(refused));
+  EXPECT_GT(compared, count / 2);
 }
 
 }  // namespace

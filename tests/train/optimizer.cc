@@ -445,7 +445,12 @@ TEST(LossScale, Dynamic) {
     for (int i = 0; i < 2; ++i) {
       gradient(1);
       EXPECT_TRUE(s->accept(sgd));
-      sgd.clear_gradients();
+      sgd.clear_gradients();  // it fails further on, and is taken again
+      EXPECT_EQ(s->values()[1].value.integer(), (i + 1) % 2);
+      gradient(1);
+      EXPECT_TRUE(s->accept(sgd));
+      EXPECT_EQ(s->values()[1].value.integer(), (i + 1) % 2);
+      sgd.step(0);
     }
   }
   EXPECT_EQ(loss_scale.value(), 1024);  // two steps without overflow

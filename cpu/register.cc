@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/build.h"
 #include "core/error.h"
 #include "cpu/bf16_dot.h"
 
@@ -27,20 +28,34 @@ bool has_bf16_dot() {
 
 std::atomic<bool> bf16_dot_allowed{false};
 
+/// What LONGSPAN_SIMD can be, the best first.
+struct Level {
+  std::string_view name;
+  int64_t targets;
+  bool bf16_dot = false;
+};
+constexpr Level levels[] = {{"avx512-bf16", avx512, true},
+                            {"avx512", avx512},
+                            {"avx2", HWY_AVX2},
+                            {"portable", HWY_SSSE3 | HWY_SSE4 | HWY_EMU128 | HWY_SCALAR}};
+
+/// The level of the target that kernels use, or the target's own name.
+std::string used_level() {
+  const int64_t usable = HWY_TARGETS & hwy::SupportedTargets();
+  const int64_t best = usable & -usable;
+  for (const Level& level : levels) {
+    if ((level.targets & best) != 0 && (!level.bf16_dot || bf16_dot())) {
+      return std::string(level.name);
+    }
+  }
+  return hwy::TargetName(best);
+}
+
 /// LONGSPAN_SIMD: kernels use no wider vectors, and no newer instructions, than it says.
 void restrict_simd() {
   set_bf16_dot(true);
   const char* text = std::getenv("LONGSPAN_SIMD");
   if (text == nullptr || *text == '\0') return;
-  struct Level {
-    std::string_view name;
-    int64_t targets;
-    bool bf16_dot = false;
-  };
-  constexpr Level levels[] = {{"avx512-bf16", avx512, true},
-                              {"avx512", avx512},
-                              {"avx2", HWY_AVX2},
-                              {"portable", HWY_SSSE3 | HWY_SSE4 | HWY_EMU128 | HWY_SCALAR}};
   std::string usable;
   for (const Level& level : levels) {
     if ((level.targets & HWY_TARGETS & hwy::SupportedTargets()) == 0) continue;
@@ -67,6 +82,7 @@ void set_bf16_dot(bool allowed) {
 
 void register_kernels() {
   restrict_simd();
+  set_cpu_instructions(used_level());
   register_block_attention();
   register_attention_room();
   register_copy();

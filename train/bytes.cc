@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -99,6 +100,61 @@ FileBytes open_bytes(const std::string& path, std::string_view op) {
 
 std::string checksum(std::span<const uint8_t> bytes) {
   return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
+}
+
+namespace {
+
+/// XXH3 of the samples of bytes that come piece by piece.
+class SampleHash {
+ public:
+  void add(const uint8_t* bytes, int64_t count) {
+    while (count > 0) {
+      const int64_t inside = at_ % period;
+      const bool taken = at_ < whole || inside < sample;
+      const int64_t end = at_ < whole ? whole - at_ : (taken ? sample : period) - inside;
+      const int64_t n = std::min(count, end);
+      if (taken) XXH3_64bits_update(state_.get(), bytes, static_cast<size_t>(n));
+      bytes += n;
+      count -= n;
+      at_ += n;
+    }
+  }
+  /// After the last byte of a file.
+  void finish_file() {
+    XXH3_64bits_update(state_.get(), &at_, sizeof at_);
+    total_ += std::exchange(at_, 0);
+  }
+  Fingerprint result() const {
+    return {total_, fmt::format("{:016x}", XXH3_64bits_digest(state_.get()))};
+  }
+  SampleHash() { XXH3_64bits_reset(state_.get()); }
+
+ private:
+  static constexpr int64_t whole = 16 << 20, period = 1 << 20, sample = 4096;
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_{XXH3_createState(),
+                                                                         XXH3_freeState};
+  int64_t at_ = 0, total_ = 0;
+};
+
+}  // namespace
+
+Fingerprint fingerprint_of(std::span<const std::string> paths) {
+  SampleHash hash;
+  for (const std::string& path : paths) {
+    const File file = open_to_read(path, "data");
+    const int64_t size = size_of_file(file, path, "data");
+    if (size > 0) {
+      const Mapping mapping(file, path, size);
+      const std::span<const uint8_t> bytes = mapping.bytes();
+      if (is_gzip(bytes)) {
+        inflate_all(bytes, path, [&](const uint8_t* from, int64_t n) { hash.add(from, n); });
+      } else {
+        hash.add(bytes.data(), size);
+      }
+    }
+    hash.finish_file();
+  }
+  return hash.result();
 }
 
 FileBytes own_bytes(std::span<const uint8_t> bytes) {

@@ -43,6 +43,21 @@ auto uninterrupted(F&& call) {
   return result;
 }
 
+constexpr std::string_view temporary_prefix = ".tmp-longspan-";
+
+/// Takes the digits at the beginning of `text`; false where there are none.
+bool take_digits(std::string_view& text, std::string_view digits) {
+  const size_t count = std::min(text.find_first_not_of(digits), text.size());
+  text.remove_prefix(count);
+  return count > 0;
+}
+
+bool take(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
 }  // namespace
 
 File::~File() {
@@ -199,7 +214,7 @@ Temporary::Temporary(Kind kind, const std::string& in, std::string_view op) : in
   std::string reason;
   for (int attempt = 0; attempt < attempts; ++attempt) {
     const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-    path_ = fmt::format("{}/.tmp-{}-{:x}-{}", in, getpid(), now, count.fetch_add(1));
+    path_ = fmt::format("{}/{}{}-{:x}-{}", in, temporary_prefix, getpid(), now, count.fetch_add(1));
     if (kind == folder) {
       require<IoError>(::mkdir(path_.c_str(), 0777) == 0, op, "cannot create a folder in {}: {}",
                        in, error_text());
@@ -250,13 +265,20 @@ void Temporary::exchange(const std::string& path) {
   path_ = old;
 }
 
+bool is_temporary_name(std::string_view name) noexcept {
+  constexpr std::string_view decimal = "0123456789", hexadecimal = "0123456789abcdef";
+  return take(name, temporary_prefix) && take_digits(name, decimal) && take(name, "-") &&
+         take_digits(name, hexadecimal) && take(name, "-") && take_digits(name, decimal) &&
+         (name.empty() || name == "-old");
+}
+
 int sweep(const std::string& folder) noexcept try {
   int removed = 0;
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error), end;
   while (!error && entry != end) {
     const std::string path = entry->path().string();
-    if (entry->path().filename().string().rfind(".tmp-", 0) == 0) {
+    if (is_temporary_name(entry->path().filename().string())) {
       const File file = open_file(path, O_RDONLY | O_NOFOLLOW);
       if (file && flock(file.get(), LOCK_EX | LOCK_NB) == 0 && remove_all(path)) ++removed;
     }

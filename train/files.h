@@ -68,7 +68,7 @@ bool remove_all(const std::string& path) noexcept;
 /// synced, renamed. Throws IoError.
 void replace_file(const std::string& path, std::string_view text, std::string_view op);
 
-/// Something that is being written under a name beginning with ".tmp-". The writer holds a lock on
+/// Something that is being written under a name of is_temporary_name(). The writer holds a lock on
 /// it, so that sweep() removes only what a dead writer left. Unless committed it goes on
 /// destruction.
 class Temporary {
@@ -93,8 +93,12 @@ class Temporary {
   File handle_;
 };
 
-/// Removes from a folder what writers left that died: names beginning with ".tmp-" and not locked.
-/// A folder that is not there is none to sweep. Returns how many were removed.
+/// Whether a Temporary has such a name: ".tmp-longspan-PID-TIME-COUNT". Those of other programs,
+/// such as ".tmp-rsync-partial", are not.
+bool is_temporary_name(std::string_view name) noexcept;
+
+/// Removes from a folder what writers left that died: names of is_temporary_name() that are not
+/// locked. A folder that is not there is none to sweep. Returns how many were removed.
 int sweep(const std::string& folder) noexcept;
 
 /// Keeps out other writers that ask for the same lock, for as long as it or its process lives.

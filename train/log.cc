@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -193,6 +194,25 @@ void Log::draw() {
 
 std::vector<Json> read_rows(const std::string& path) {
   return parse_rows(read_file(path, "log", max_metrics_bytes)).rows;
+}
+
+std::string append_row(const std::string& path, const Members& row) {
+  const std::string line = to_string(Json(row));
+  const File file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  require<IoError>(static_cast<bool>(file), "log", "cannot write {}: {}", path, error_text());
+  flock(file.get(), LOCK_EX);  // where a file system has no locks, rows of one writer are whole
+  const int64_t size = size_of_file(file, path, "log");
+  char last = '\n';
+  if (size > 0) read_exactly(file, path, "log", size - 1, &last, 1);
+  // A line that a crash has cut off stays one of its own.
+  const std::string text = (last == '\n' ? "" : "\n") + line + "\n";
+  try {
+    write_exactly(file, path, "log", text.data(), static_cast<int64_t>(text.size()));
+  } catch (const IoError&) {
+    [[maybe_unused]] const int cut = ftruncate(file.get(), size);
+    throw;
+  }
+  return line;
 }
 
 Members to_members(const Usage& usage) {

@@ -107,6 +107,9 @@ class Log {
 /// is passed over. Throws IoError where the file is unreadable.
 std::vector<Json> read_rows(const std::string& path);
 
+/// Appends a row to a file of JSON lines, whole or not at all, and returns it. Throws IoError.
+std::string append_row(const std::string& path, const Members& row);
+
 /// {"total": ..., "parameter": ..., ..., "other": ...}.
 Members to_members(const Usage& usage);
 /// The reverse. Throws ValueError where a category is missing or no integer.

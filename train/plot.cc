@@ -1,6 +1,7 @@
 #include "train/plot.h"
 
 #include <png.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +16,22 @@
 
 namespace longspan {
 namespace {
+
+constexpr size_t header_end = 33;  // of a PNG file: the signature and its first chunk
+
+std::string big_endian(uint32_t value) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift);
+  return bytes;
+}
+
+/// The chunk of a PNG file that says who made it.
+std::string software_chunk() {
+  const std::string body = std::string("tEXtSoftware") + '\0' + "Longspan";
+  const auto crc = static_cast<uint32_t>(
+      crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size())));
+  return big_endian(static_cast<uint32_t>(body.size() - 4)) + body + big_endian(crc);
+}
 
 /// Strokes of the printable ASCII characters from '!' on, with spaces between them. A stroke is a
 /// sequence of points, two digits each: x from the left, and y, where 2 is the base line, 6 the
@@ -144,6 +161,7 @@ class Picture {
               image.message);
       bytes.resize(size);
     }
+    bytes.insert(header_end, software_chunk());
     return bytes;
   }
 
@@ -586,6 +604,18 @@ void write_loss_curve(const std::string& path, const std::string& metrics,
   if (!valid.x.empty()) plot.series.push_back(valid);
   require(!plot.series.empty(), "plot", "{} has no row with \"bpb\" or \"valid_bpb\"", metrics);
   write_line_plot(path, plot);
+}
+
+bool is_own_picture(const std::string& path) {
+  try {
+    const File file = open_to_read(path, "plot");
+    const std::string chunk = software_chunk();
+    std::string found(chunk.size(), '\0');
+    read_exactly(file, path, "plot", header_end, found.data(), std::ssize(found));
+    return found == chunk;
+  } catch (const IoError&) {
+    return false;
+  }
 }
 
 std::string byte_label(int byte) {

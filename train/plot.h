@@ -36,8 +36,8 @@ struct HeatMap {
   double exponent = 1;       ///< of the share of the range, e.g. 0.5 to tell small values apart
 };
 
-/// Writes a PNG picture. Throws IoError, ValueError where x and y differ in length or there is
-/// nothing to draw.
+/// Writes a PNG picture, which says that Longspan made it. Throws IoError, ValueError where x and y
+/// differ in length or there is nothing to draw.
 void write_line_plot(const std::string& path, const LinePlot& plot);
 
 /// Writes a PNG picture. Throws IoError, ValueError where sizes do not fit.
@@ -47,6 +47,9 @@ void write_heat_map(const std::string& path, const HeatMap& map);
 /// against "step", the first also as a running mean. Throws ValueError where no row has them.
 void write_loss_curve(const std::string& path, const std::string& metrics,
                       const std::string& title);
+
+/// Whether a file is a picture that a function above has written.
+bool is_own_picture(const std::string& path);
 
 /// A byte as a short label: itself, "_" for a space, or two hexadecimal digits. A line break is
 /// drawn as an arrow.

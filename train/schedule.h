@@ -34,8 +34,9 @@ struct Cosine {
   double peak = 1e-3;
   int64_t warmup = 0, steps = 0;
   double floor = 0;  ///< share of the peak
-  double operator()(int64_t step) const {
-    const double t = schedule_progress(step, warmup, steps);
+  double operator()(int64_t step) const { return at(step, schedule_progress(step, warmup, steps)); }
+  /// Of a step that is `t` of the way along, in [0, 1].
+  double at(int64_t step, double t) const {
     return peak * warmup_share(step, warmup) *
            (floor + (1 - floor) * 0.5 * (1 + std::cos(std::numbers::pi * t)));
   }
@@ -46,8 +47,9 @@ struct LinearDecay {
   double peak = 1e-3;
   int64_t warmup = 0, steps = 0;
   double floor = 0;  ///< share of the peak
-  double operator()(int64_t step) const {
-    const double t = schedule_progress(step, warmup, steps);
+  double operator()(int64_t step) const { return at(step, schedule_progress(step, warmup, steps)); }
+  /// Of a step that is `t` of the way along, in [0, 1].
+  double at(int64_t step, double t) const {
     return peak * warmup_share(step, warmup) * (1 - (1 - floor) * t);
   }
 };

@@ -19,6 +19,7 @@
 
 #include "core/deferred.h"
 #include "core/error.h"
+#include "ops/kernels/gradient.h"
 #include "train/files.h"
 
 namespace longspan {
@@ -414,6 +415,15 @@ std::optional<int64_t> step_of(std::string_view name) {
   return step;
 }
 
+void require_finite(int64_t step, const TensorList& tensors) {
+  const std::string name = first_nonfinite(tensors);
+  require<NonfiniteState>(
+      name.empty(), "state",
+      "\"{}\" holds NaN or infinity after step {}: no checkpoint is written; go "
+      "on from an earlier one with a lower learning rate",
+      name, step);
+}
+
 /// Removes a checkpoint so that at no moment half of it is there under its name.
 void remove_checkpoint(const std::string& folder, const std::string& path) {
   try {
@@ -540,10 +550,22 @@ std::string newest_checkpoint(const std::string& run) {
   return steps.empty() ? "" : checkpoint_path(run, steps.back());
 }
 
+std::string first_nonfinite(const TensorList& tensors) {
+  for (const NamedTensor& t : tensors) {
+    if (!t.tensor || !is_floating(t.tensor.dtype()) || t.tensor.numel() == 0) continue;
+    bool finite = true;
+    kernels::all_finite(t.tensor.device(), t.tensor.view(), &finite);
+    if (!finite) return t.name;
+  }
+  return {};
+}
+
 std::string write_state(const std::string& run, int64_t step, const TensorList& parameters,
                         const TensorList& optimizer, const Members& values, int keep) try {
   require(step >= 0, "state", "step {} of a checkpoint is negative", step);
   require(keep >= 0, "state", "keep {} checkpoints: expected 0 (all) or more", keep);
+  require_finite(step, parameters);
+  require_finite(step, optimizer);
   const std::string folder = checkpoints_folder(run);
   make_folders(folder, "state");
   sweep(folder);
@@ -569,15 +591,20 @@ std::string write_state(const std::string& run, int64_t step, const TensorList& 
     temporary.commit(path);
   }
 
-  if (keep > 0) {
-    const std::vector<int64_t> steps = saved_steps(run);
-    for (size_t i = 0; i + static_cast<size_t>(keep) < steps.size(); ++i) {
-      if (steps[i] != step) remove_checkpoint(folder, checkpoint_path(run, steps[i]));
-    }
-  }
+  prune_checkpoints(run, keep, step);
   return path;
 } catch (const std::bad_alloc&) {
   fail_for_memory("state");
+}
+
+void prune_checkpoints(const std::string& run, int keep, int64_t spare) {
+  if (keep <= 0) return;
+  const std::vector<int64_t> steps = saved_steps(run);
+  for (size_t i = 0; i + static_cast<size_t>(keep) < steps.size(); ++i) {
+    if (steps[i] != spare) {
+      remove_checkpoint(checkpoints_folder(run), checkpoint_path(run, steps[i]));
+    }
+  }
 }
 
 Json read_values(const std::string& checkpoint) {

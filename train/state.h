@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "core/named_tensor.h"
 #include "train/json.h"
 
@@ -74,15 +75,27 @@ std::string checkpoint_path(const std::string& run, int64_t step);
 /// The path of the newest checkpoint, "" where there is none.
 std::string newest_checkpoint(const std::string& run);
 
+/// A state that holds NaN or infinity.
+class NonfiniteState : public ValueError {
+  using ValueError::ValueError;
+};
+
+/// The name of the first tensor that holds NaN or infinity, "" where all are finite. Integers are.
+std::string first_nonfinite(const TensorList& tensors);
+
 /// Writes RUN/checkpoints/step-N: in a temporary folder, synced, then renamed, so that a checkpoint
 /// is complete or not there, whenever the process dies. One of the same step is replaced.
 /// Temporary folders of dead writers are removed first, and checkpoints but the newest `keep`
 /// afterwards (0 keeps all).
 ///   values   what else the run continues from; the member "step" is added
 ///   returns  the path
-///   throws   IoError; whatever was there before is as it was
+///   throws   NonfiniteState that names a tensor which is not finite; IoError; whatever was there
+///            before is as it was
 std::string write_state(const std::string& run, int64_t step, const TensorList& parameters,
                         const TensorList& optimizer, const Members& values = {}, int keep = 0);
+
+/// Removes all checkpoints but the newest `keep` (0 keeps all), and that of step `spare`.
+void prune_checkpoints(const std::string& run, int keep, int64_t spare = -1);
 
 /// Reads all of a checkpoint, and writes to the tensors only after everything has been checked.
 /// Returns the values of state.json. Throws IoError that names the file and what is wrong.

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "core/error.h"
+#include "examples/longspan/run_folder.h"
 #include "train/files.h"
 #include "train/state.h"
 
@@ -108,26 +109,17 @@ Trained load_run(const CommandLine& line) {
           "no run given; expected --out DIR, the folder of a trained run");
   require<IoError>(kind_of_path(*out, "longspan") == PathKind::folder, "longspan",
                    "there is no run folder {}", *out);
-  std::string checkpoint = newest_checkpoint(*out);
+  const std::string checkpoint = choose_checkpoint(*out, line.value("--step"));
   require<IoError>(!checkpoint.empty(), "longspan",
                    "{} holds no checkpoint; train into it first: longspan train --out {}", *out,
                    *out);
-  if (const std::string* step = line.value("--step")) {
-    const std::vector<int64_t> steps = saved_steps(*out);
-    std::string known;
-    bool found = false;
-    for (const int64_t s : steps) {
-      known += (known.empty() ? "" : ", ") + std::to_string(s);
-      found = found || std::to_string(s) == *step;
-    }
-    require(found, "--step", "got {}; {} holds the steps {}", *step, *out, known);
-    checkpoint = checkpoint_path(*out, std::stoll(*step));
-  }
   Settings settings = read_toml(*out + "/config.toml");
   require_same_model(settings, line.settings, *out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   TrainingRun run(make_config(settings), *out);
-  const Json values = read_parameters(checkpoint, named_parameters(*run.model));
+  const TensorList weights = named_parameters(*run.model);
+  const Json values = read_parameters(checkpoint, weights);
+  require_finite(*out, checkpoint, weights);
   return {std::move(run), Position::read(values, checkpoint)};
 }
 

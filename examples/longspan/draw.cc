@@ -8,6 +8,7 @@
 #include "examples/longspan/commands.h"
 #include "examples/longspan/material.h"
 #include "examples/longspan/panels.h"
+#include "examples/longspan/run_folder.h"
 #include "train/files.h"
 
 namespace longspan {
@@ -92,7 +93,8 @@ int draw_command(int argc, const char* const* argv) {
   Options o;
   set_fields(o, taken(line, "draw."));
   const std::string* const out = line.value("--out");
-  require(out != nullptr, "--out", "no folder given; expected --out DIR");
+  require(out != nullptr && !out->empty(), "--out", "no folder given; expected --out DIR");
+  require_own_folder(*out, "draw");
 
   RunConfig config;
   if (last_setting(line.settings, "model.name") != nullptr) {

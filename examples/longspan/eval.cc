@@ -8,12 +8,12 @@
 #include "examples/longspan/commands.h"
 #include "examples/longspan/question_material.h"
 #include "models/evaluate.h"
-#include "train/files.h"
+#include "train/log.h"
 
 namespace longspan {
 namespace {
 
-/// The key of summary.json for a score of a part: train_bpb is the mean over the last steps.
+/// The key of evals.jsonl for a score of a part: train_bpb is the mean over the last steps.
 std::string key_of(const std::string& part, const char* score) {
   return (part == "train" ? "train_part" : part) + "_" + score;
 }
@@ -28,24 +28,23 @@ void set(Members& figures, const std::string& key, const Json& value) {
   figures.push_back({key, value});
 }
 
-/// Takes over what summary.json says of the scores of the same step.
-void keep_scores(const std::string& out, Members& figures) {
-  Json before;
+/// The settings of the command line, the last of each key.
+Json overrides_of(const CommandLine& line) {
+  Members all;
+  for (const Setting& s : line.settings) set(all, s.key, s.value);
+  return Json(std::move(all));
+}
+
+/// Adds a row to evals.jsonl where that can be written, and prints it, the last line on standard
+/// output.
+void finish_evaluation(const std::string& out, const Members& row) {
   try {
-    before = parse_json(read_file(out + "/summary.json", "eval"));
-  } catch (const Error&) {  // a run that was killed has none
-    return;
+    append_row(out + "/evals.jsonl", row);
+  } catch (const IoError& e) {
+    std::fprintf(stderr, "the score is not kept: %s\n", e.what());
   }
-  const Json now(figures);
-  const Json* step = before.find("steps");
-  if (step == nullptr || !(*step == now["steps"])) return;
-  for (const char* part : {"valid", "test", "train"}) {
-    for (const char* score : {"bpb", "rouge", "lead3", "lead10", "accuracy", "auc", "f1", "exact",
-                              "auc_dhs", "auc_tf", "auc_hm"}) {
-      const std::string key = key_of(part, score);
-      if (const Json* known = before.find(key)) set(figures, key, *known);
-    }
-  }
+  std::puts(to_string(Json(row)).c_str());
+  std::fflush(stdout);
 }
 
 struct Windows {
@@ -68,19 +67,21 @@ double sliding_bits(const TrainingRun& run, const Part& part, int64_t stride) {
 
 /// Scores a part again where --stride asks for it.
 void score_windows(const TrainingRun& run, const Material& material, const std::string& part,
-                   const std::string& stride) {
+                   const std::string& stride, Members& figures) {
   const auto* text = dynamic_cast<const TextMaterial*>(&material);
   require<NotImplemented>(text != nullptr, "--stride", "{} reads sources; expected a decoder",
                           run.config.model_name);
   Windows windows;
   set_fields(windows, {{"stride", Json(stride), "--stride", true}});
+  const double bits = sliding_bits(run, text->corpus().part(part), windows.stride);
   std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per %s\n",
                static_cast<long long>(run.config.length), static_cast<long long>(windows.stride),
-               sliding_bits(run, text->corpus().part(part), windows.stride),
-               material.unit().c_str());
+               bits, material.unit().c_str());
+  set(figures, "stride", windows.stride);
+  set(figures, key_of(part, "sliding_bpb"), bits);
 }
 
-/// Mean F1 in per cent, as it is printed and as summary.json has it.
+/// Mean F1 in per cent, as it is printed and as evals.jsonl has it.
 Json percent(const char* name, const RougeScores& scores) {
   const double one = 100 * scores.rouge1, two = 100 * scores.rouge2, sum = 100 * scores.rouge_lsum;
   std::fprintf(stderr, "%-20s %7.2f %7.2f %10.2f\n", name, one, two, sum);
@@ -142,6 +143,7 @@ int eval_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan eval --out DIR: scores a checkpoint on every byte of a part of the data once; "
       "summaries by ROUGE too.");
+  const Json overrides = overrides_of(line);
   const BeamSearch search = taken_search(line);
   Trained trained = load_run(line);
   const TrainingRun& run = trained.run;
@@ -159,13 +161,17 @@ int eval_command(int argc, const char* const* argv) {
                static_cast<long long>(trained.at.step), part.c_str(), run.config.task.c_str(), bits,
                material->unit().c_str(), static_cast<long long>(size), material->items().c_str(),
                seconds);
-  if (const std::string* stride = line.value("--stride")) {
-    score_windows(run, *material, part, *stride);
-  }
+  const bool may_be_empty = dynamic_cast<const SpanMaterial*>(material.get()) != nullptr;
+  require(std::isfinite(bits) || (std::isnan(bits) && may_be_empty), "eval",
+          "{} bits per {} are no score: the parameters of step {} are finite, and what the model "
+          "makes of them is not; choose an earlier checkpoint with --step",
+          bits, material->unit(), trained.at.step);
 
-  Members figures = summary(run, trained.at, std::nan(""));
-  keep_scores(run.out, figures);
+  Members figures{{"step", trained.at.step}, {"part", part}, {"overrides", overrides}};
   set(figures, key_of(part, "bpb"), bits);
+  if (const std::string* stride = line.value("--stride")) {
+    score_windows(run, *material, part, *stride, figures);
+  }
   const auto* pairs = dynamic_cast<const PairMaterial*>(material.get());
   if (pairs != nullptr && run.config.gap_sentences == 0 && search.beams > 0) {
     score_summaries(*pairs, part, search, figures);
@@ -190,7 +196,7 @@ int eval_command(int argc, const char* const* argv) {
     std::fprintf(stderr, "%.2f %% of symbols right\n", 100 * accuracy);
     set(figures, key_of(part, "accuracy"), 100 * accuracy);
   }
-  finish(run.out, figures);
+  finish_evaluation(run.out, figures);
   return 0;
 }
 

@@ -124,6 +124,8 @@ TokenKind tokens_of(const RunConfig& c) {
 
 }  // namespace
 
+std::string identity_of_tokens(const RunConfig& config) { return tokens_of(config).identity; }
+
 Started start_from_run(const TrainingRun& run) {
   const RunConfig::Start& start = run.config.start;
   const std::string checkpoint = newest_checkpoint(start.from);
@@ -146,7 +148,11 @@ Started start_from_run(const TrainingRun& run) {
           "got {}, and {} in {}; expected the same", offset, position_offset(*there.model),
           start.from);
   const std::unique_ptr<LanguageModel> other = there.model->build(Init{.device = run.device});
-  const Json values = read_parameters(checkpoint, named_parameters(*other));
+  const TensorList weights = named_parameters(*other);
+  const Json values = read_parameters(checkpoint, weights);
+  const std::string bad = first_nonfinite(weights);
+  require(bad.empty(), "--from", "{}: \"{}\" holds NaN or infinity; expected another run",
+          checkpoint, bad);
   try {
     std::vector<std::string> heads = start_from(*run.model, *other, offset, start.positions);
     return {values["step"].integer(), std::move(heads)};

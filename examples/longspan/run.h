@@ -35,6 +35,9 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& options,
 /// The factor on the loss that a run begins with: f16 needs one; f32 and bf16 do not.
 LossScale make_loss_scale(const RunConfig& config);
 
+/// What the numbers of a run's tokens stand for: equal where they stand for the same.
+std::string identity_of_tokens(const RunConfig& config);
+
 /// Gives the model the parameters of the newest checkpoint of the run in config.start.from, by name
 /// (start_from() of models/convert.h); returns the step of that checkpoint, and the names of heads
 /// that are new. Throws IoError where

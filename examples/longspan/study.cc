@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "examples/longspan/commands.h"
+#include "examples/longspan/run_folder.h"
 #include "examples/longspan/step.h"
 #include "examples/longspan/timeline.h"
 #include "train/files.h"
@@ -135,6 +136,7 @@ int study_command(int argc, const char* const* argv) {
   set_fields(o, taken(line, "study."));
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "study", "no folder given; expected --out DIR");
+  require_empty_folder(*out, "study");  // before long work
   RunConfig config = make_config(line.settings);
   set_process(config);
   const Device device = parse_device(config.device);
@@ -146,7 +148,8 @@ int study_command(int argc, const char* const* argv) {
     if (usual.length > 1) o.lengths.insert(o.lengths.begin(), usual.length / 2);
     if (2 * usual.length <= planner.longest_possible()) o.lengths.push_back(2 * usual.length);
   }
-  make_folders(*out, "study");
+  const FolderLock lock(*out, "study");
+  require_empty_folder(*out, "study");
 
   std::vector<std::string> strategies = words_of(o.strategies);
   std::vector<Measured> rows;

@@ -8,16 +8,19 @@
 
 #include "autograd/engine.h"
 #include "autograd/frame.h"
+#include "autograd/mode.h"
 #include "core/error.h"
 #include "core/graph.h"
 #include "examples/longspan/commands.h"
+#include "examples/longspan/provenance.h"
+#include "examples/longspan/rate.h"
+#include "examples/longspan/run_folder.h"
 #include "examples/longspan/step.h"
 #include "nn/reversible.h"
 #include "ops/elementwise.h"
 #include "train/files.h"
 #include "train/log.h"
 #include "train/optimizer.h"
-#include "train/schedule.h"
 #include "train/state.h"
 #include "train/step_graph.h"
 
@@ -29,25 +32,6 @@ constexpr double kDrift = 1e-2;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// The learning rate of a step, were `steps` the last one.
-double learning_rate(const RunConfig& c, int64_t step, int64_t steps) {
-  const RunConfig::Schedule& s = c.schedule;
-  const double peak = c.optimizer.lr;
-  switch (s.name) {
-    case ScheduleName::cosine:
-      return Cosine{peak, s.warmup, steps, s.floor}(step);
-    case ScheduleName::linear:
-      return LinearDecay{peak, s.warmup, steps, s.floor}(step);
-    case ScheduleName::inverse_sqrt:
-      return InverseSqrt{peak, s.warmup}(step);
-    case ScheduleName::step:
-      return Stepwise{peak, s.warmup, s.every, s.factor}(step);
-    case ScheduleName::constant:
-      break;
-  }
-  return Constant{peak, s.warmup}(step);
 }
 
 struct StepResult {
@@ -69,6 +53,12 @@ class Steps {
                     .gen = run_.generator().fork("step").fork(uint64_t(step)),
                     .progress = static_cast<float>(step) / static_cast<float>(last)};
     return c.graph ? recorded(step, pass, factor) : run(step, pass, factor);
+  }
+
+  /// The loss of the batch that step `step` begins with, without a gradient.
+  double loss_of(int64_t step) const {
+    const NoGrad off;
+    return material_.forward(step * run_.config.accumulate, Pass{}).losses.loss.item();
   }
 
   void update(double lr) { graph_.update(lr); }
@@ -160,12 +150,75 @@ std::string what_takes_it(RunConfig& c) {
   }
 }
 
+/// Where a run is to begin, by its command line.
+struct Beginning {
+  std::string out;
+  std::string checkpoint = {};  // empty where it starts from nothing
+  std::string newest = {};      // checkpoint in the folder
+  bool resume = false, chosen = false, rewarm = false, other_data = false;
+};
+
+bool is_on(const CommandLine& line, std::string_view flag) {
+  const std::string* value = line.value(flag);
+  return value != nullptr && *value == "true";
+}
+
+Beginning beginning_of(const CommandLine& line) {
+  const std::string* folder = line.value("--out");
+  require(folder != nullptr && !folder->empty(), "train",
+          "no run folder given; expected --out DIR");
+  Beginning b{.out = *folder,
+              .resume = is_on(line, "--resume"),
+              .rewarm = is_on(line, "--rewarm"),
+              .other_data = is_on(line, "--other-data")};
+  const std::string* step = line.value("--step");
+  b.chosen = step != nullptr;
+  for (const auto& [name, given] :
+       {std::pair{"--step", b.chosen}, {"--rewarm", b.rewarm}, {"--other-data", b.other_data}}) {
+    require(b.resume || !given, name, "is for runs that go on; expected --resume too{}",
+            b.chosen ? ", or --steps for the number of steps" : "");
+  }
+  require_own_folder(b.out, "train");
+  b.newest = newest_checkpoint(b.out);
+  if (!b.resume) require_no_run(b.out);
+  b.checkpoint = choose_checkpoint(b.out, step);
+  return b;
+}
+
+/// The number of a setting of config.toml, 0 where there is none.
+double number_of(const Settings& settings, std::string_view key) {
+  const Setting* setting = last_setting(settings, key);
+  return setting != nullptr && setting->value.is_number() ? setting->value.number() : 0;
+}
+
+/// The validation score that a run's rows have of a step already, as text; "" where there is none.
+std::string validation_of(const std::string& out, int64_t step) {
+  std::string found;
+  for (const Json& row : read_rows(out + "/metrics.jsonl")) {
+    const Json* score = row.find("valid_bpb");
+    if (score != nullptr && row["step"] == Json(step)) found = to_string(*score);
+  }
+  return found;
+}
+
+/// The norm of the gradients, clipped and rescaled; nothing where a step in f16 has to be skipped.
+/// Throws ValueError where they are not finite.
+std::optional<double> take_gradients(Optimizer& optimizer, LossScale& scale, double rescale,
+                                     double clip) {
+  if (!scale.accept(optimizer)) return std::nullopt;
+  optimizer.scale_gradients(rescale);
+  return clip_gradients(optimizer, clip);
+}
+
 }  // namespace
 
 int train_command(int argc, const char* const* argv) {
   const Flag own[] = {
       {"--out", "", "the run folder"},
       {"--resume", "", "go on from the newest checkpoint in --out", true},
+      {"--step", "", "with --resume: go on from the checkpoint of this step"},
+      {"--rewarm", "", "with --resume: begin the schedule of the learning rate anew", true},
+      {"--other-data", "", "with --resume: go on with other data than before", true},
       {"--budget", "",
        "bytes that a step may need, as 4GiB: choose the --memory that fits and runs "
        "the least again"}};
@@ -173,23 +226,18 @@ int train_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan train --model NAME --data bytes=FILE --out DIR: trains a model and leaves a run "
       "folder with checkpoints, figures and pictures.");
-  const std::string* folder = line.value("--out");
-  require(folder != nullptr && !folder->empty(), "train",
-          "no run folder given; expected --out DIR");
-  const std::string out = *folder;
-  const std::string* resume_value = line.value("--resume");
-  const bool resume = resume_value != nullptr && *resume_value == "true";
-  const std::string checkpoint = newest_checkpoint(out);
-  require(resume || checkpoint.empty(), "train",
-          "{} holds a run already ({}): add --resume to go on with it, or choose another --out",
-          out, checkpoint);
+  const Beginning beginning = beginning_of(line);
+  const std::string& out = beginning.out;
+  const std::string& checkpoint = beginning.checkpoint;
 
   // A run that goes on has the configuration that it had, where the command line does not change
   // it.
   Settings settings;
   const std::string config_path = out + "/config.toml";
-  if (resume && kind_of_path(config_path, "train") != PathKind::nothing)
+  if (beginning.resume && kind_of_path(config_path, "train") != PathKind::nothing) {
     settings = read_toml(config_path);
+  }
+  const double planned_seconds = number_of(settings, "seconds");
   require_same_model(settings, line.settings, out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   const std::optional<Choice> automatic = take_auto(settings);
@@ -225,11 +273,18 @@ int train_command(int argc, const char* const* argv) {
   const std::unique_ptr<Optimizer> optimizer = make_optimizer(c.optimizer, weights);
   LossScale loss_scale = make_loss_scale(c);
 
+  const Provenance provenance = provenance_of(c);
   Position at;
+  ScheduleState schedule;
+  std::vector<std::string> remarks;  // on what the run goes on with
   if (!checkpoint.empty()) {
     const Json values = read_state(checkpoint, weights, optimizer->state());
     at = Position::read(values, checkpoint);
     loss_scale.restore(values);
+    require_finite(out, checkpoint, weights, optimizer->state());
+    remarks = compare_provenance(values, provenance, checkpoint, beginning.other_data);
+    schedule = ScheduleState::read(values, at.seconds, planned_seconds);
+    if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds};
   }
   const bool started = checkpoint.empty() && !c.start.from.empty();
   const Started from = started ? start_from_run(run) : Started{};
@@ -239,8 +294,9 @@ int train_command(int argc, const char* const* argv) {
 
   const StopSignal stop;  // from here on something is written
   const FolderLock lock(out, "train");
-  require<IoError>(newest_checkpoint(out) == checkpoint, "train",
+  require<IoError>(newest_checkpoint(out) == beginning.newest, "train",
                    "another process has just written {}: start again", newest_checkpoint(out));
+  const std::string aside = beginning.chosen ? set_aside(out, at.step) : "";
   Log log(out, {.resume_step = checkpoint.empty() ? -1 : at.step});
   log.write_config(to_json(c));
   for (const char* part : {"/checkpoints", "/pictures"}) sweep(out + part);
@@ -259,7 +315,11 @@ int train_command(int argc, const char* const* argv) {
   if (!from.heads.empty()) {
     log.say(fmt::format("drawn anew: {}", fmt::join(from.heads.begin(), from.heads.end(), ", ")));
   }
+  LearningRate learning_rate(c, schedule, at.seconds);
   if (at.step > 0) log.say(fmt::format("going on from step {}", at.step));
+  if (!aside.empty()) log.say(fmt::format("what lay beyond step {} is in {}", at.step, aside));
+  for (const std::string& remark : remarks) log.say(remark);
+  if (at.step > 0 && at.step != c.steps) log.say(learning_rate.outlook(at.step));
   if (at.step > 0 && at.step == c.steps) log.say("no step is left: more with --steps");
 
   MemoryTracker& tracker = memory_tracker(run.device);
@@ -269,14 +329,24 @@ int train_command(int argc, const char* const* argv) {
   const double begin = now();
   double paused = 0;  // time that is not training's
   double valid = std::nan("");
-  int64_t saved_step = checkpoint.empty() ? -1 : at.step, valid_step = -1;
+  double loss = 0, norm = 0, rate = 0, speed = 0;  // of the last step
+  int64_t valid_step = -1;
+  const std::string known_valid = checkpoint.empty() ? "" : validation_of(out, at.step);
+  Checkpoints checkpoints(out, c.keep, weights, *optimizer, checkpoint.empty() ? -1 : at.step);
+  Steps steps(run, *material, *optimizer);
 
   const auto save = [&] {
-    if (saved_step == at.step) return;
     Members values = at.values();
     for (const JsonMember& m : loss_scale.values()) values.push_back(m);
-    write_state(out, at.step, weights, optimizer->state(), values, static_cast<int>(c.keep));
-    saved_step = at.step;
+    values.emplace_back("schedule", learning_rate.state().value());
+    for (const JsonMember& m : provenance.values()) values.push_back(m);
+    checkpoints.save(at.step, values, rate);
+  };
+  const auto require_numbers = [&] {  // a score that nothing counts in is none either
+    const double next = std::isfinite(valid) ? valid : steps.loss_of(at.step);
+    if (!std::isfinite(next)) {
+      checkpoints.diverged(fmt::format("after step {} the loss is {}", at.step, next), rate);
+    }
   };
   const auto validate = [&] {
     if (valid_step == at.step || to_validate == 0) return;
@@ -284,17 +354,18 @@ int train_command(int argc, const char* const* argv) {
     valid = material->bits("valid");
     tracker.reset_peak();
     valid_step = at.step;
-    log.row(at.step, {{"valid_bpb", valid}});
+    if (at.step != first.step || to_string(Json(valid)) != known_valid) {
+      log.row(at.step, {{"valid_bpb", valid}});
+    }
     log.say(fmt::format("step {}: {:.4f} bits per {} on {} {} of validation", at.step, valid,
                         material->unit(), to_validate, material->items()));
+    require_numbers();
   };
 
-  double loss = 0, norm = 0, rate = 0, speed = 0;  // of the last step
   int64_t logged_step = at.step;
   InversionWatch inversion;
   std::optional<autograd::CheckReplays> replays;
   if (c.check_replays) replays.emplace();
-  Steps steps(run, *material, *optimizer);
   std::string unsaid;  // why steps are not replayed, or updates are not, once it has been said
   const auto say_why_not = [&] {
     const bool steps_run = !steps.refusal().empty();
@@ -340,30 +411,32 @@ int train_command(int argc, const char* const* argv) {
     const bool late = c.seconds > 0 && elapsed >= c.seconds;
     if (enough || late || stop.requested()) break;
 
-    // By time alone, the last step is the one that the pace so far leads to.
-    int64_t last = c.steps;
-    if (last == 0) {
-      const double fraction = (first.seconds + elapsed) / (first.seconds + c.seconds);
-      last = fraction > 0 ? static_cast<int64_t>(static_cast<double>(at.step) / fraction) : 0;
-      last = std::max(last, at.step + 1);
-    }
-    rate = learning_rate(c, at.step, last);
+    rate = learning_rate.at(at.step, elapsed);
     const StepResult done = [&] {
       try {
-        return with_memory_for("train",
-                               [&] { return steps.gradients(at.step, last, loss_scale.value()); });
+        return with_memory_for("train", [&] {
+          return steps.gradients(at.step, learning_rate.last(), loss_scale.value());
+        });
       } catch (const OutOfMemory& e) {
         throw OutOfMemory(e.what() + what_takes_it(c));
       }
     }();
+    if (!std::isfinite(done.loss)) {
+      log_step();
+      checkpoints.diverged(fmt::format("the loss of step {} is {}", at.step + 1, done.loss), rate);
+    }
+    const std::optional<double> taken = [&] {
+      try {
+        return take_gradients(*optimizer, loss_scale, done.rescale, c.optimizer.clip);
+      } catch (const ValueError& e) {
+        log_step();
+        checkpoints.diverged(fmt::format("step {}: {}", at.step + 1, e.what()), rate);
+      }
+    }();
     loss = done.loss;
-    require(std::isfinite(loss), "train",
-            "the loss of step {} is {}; go on from a checkpoint with --resume and a lower --lr",
-            at.step, loss);
-    norm = std::nan("");
-    if (loss_scale.accept(*optimizer)) {
-      optimizer->scale_gradients(done.rescale);
-      norm = clip_gradients(*optimizer, c.optimizer.clip);
+    norm = taken.value_or(std::nan(""));
+    if (taken) {
+      checkpoints.confirm(at.step);  // of before the update
       steps.update(rate);
     }
     if (c.graph) say_why_not();
@@ -401,6 +474,10 @@ int train_command(int argc, const char* const* argv) {
   log_step();
   save();
   validate();
+  if (at.step > first.step) {
+    require_numbers();
+    checkpoints.confirm(at.step);
+  }
   if (at.step > 0 || valid_step >= 0) draw_loss(run);
   draw_attention(run, *material);
   finish(out, summary(run, at, valid));

@@ -81,7 +81,7 @@ std::string LearningRate::outlook(int64_t step) const {
   const std::string until = config_.steps > 0
                                 ? fmt::format("at step {}", config_.steps)
                                 : fmt::format("in the {:g} s of this start", config_.seconds);
-  constexpr double alike = 1.01;
+  constexpr double alike = 1.01, near_floor = 1.1;
   std::string text;
   if (from_.rate > 0 && rate > from_.rate * alike) {
     text = fmt::format("the learning rate rises from {:.3g} to {:.3g}", from_.rate, rate);
@@ -89,7 +89,7 @@ std::string LearningRate::outlook(int64_t step) const {
     text = fmt::format("the learning rate goes on at {:.3g}", rate);
   }
   if (step - from_.start < config_.schedule.warmup) return text + ", in its warm-up";
-  if (falls && rate <= end * alike) {
+  if (falls && rate <= end * near_floor) {
     return text + ", the floor of its schedule: --rewarm starts the schedule anew";
   }
   return falls ? fmt::format("{} and falls to {:.3g} {}", text, end, until) : text;

@@ -284,7 +284,7 @@ int train_command(int argc, const char* const* argv) {
     require_finite(out, checkpoint, weights, optimizer->state());
     remarks = compare_provenance(values, provenance, checkpoint, beginning.other_data);
     schedule = ScheduleState::read(values, at.seconds, planned_seconds);
-    if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds};
+    if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
   }
   const bool started = checkpoint.empty() && !c.start.from.empty();
   const Started from = started ? start_from_run(run) : Started{};

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "tests/train/scratch.h"
+#include "train/bytes.h"
 
 namespace longspan {
 namespace {
@@ -461,6 +462,48 @@ TEST(WordRoles, FollowTheVocabularies) {
             "|Unhappily|,| | naively|\n|!|caf\xC3\xA9");
   EXPECT_EQ(words(*open_sentence_pieces(golden + "unigram.model"), "Unhappily, naively\nx"),
             "|Unhappily|,| naively|\n|x");
+}
+
+TEST(Fingerprint, TellsContentsApart) {
+  const Folder folder;
+  const auto of = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> paths;
+    for (const std::string& name : names) paths.push_back(folder / name);
+    return fingerprint_of(paths);
+  };
+  // Beyond 16 MiB only samples count: 4 KiB at every MiB.
+  constexpr size_t mib = 1 << 20;
+  const std::string bytes = some_bytes(18 * mib + 100);
+  const auto changed = [&](size_t at) {
+    std::string other = bytes;
+    other[at] = static_cast<char>(other[at] + 1);
+    write_bytes(folder / "changed", other);
+    return of({"changed"});
+  };
+  write_bytes(folder / "a", bytes);
+  const Fingerprint all = of({"a"});
+  EXPECT_EQ(all.bytes, std::ssize(bytes));
+  EXPECT_EQ(all.xxh3.size(), 16u);
+  for (const size_t at : {size_t{0}, 3 * mib + 500'000, 16 * mib - 1, 16 * mib, 17 * mib,
+                          17 * mib + 4095, 18 * mib + 99}) {
+    EXPECT_NE(changed(at).xxh3, all.xxh3) << at;
+  }
+  EXPECT_EQ(changed(17 * mib + 4096), all);  // between two samples
+  write_bytes(folder / "shorter", bytes.substr(0, 17 * mib + 9000));
+  write_bytes(folder / "longer", bytes.substr(0, 17 * mib + 9001));
+  EXPECT_NE(of({"shorter"}).xxh3, of({"longer"}).xxh3);
+  // Packed or not, and cut into files in one way only.
+  write_bytes(folder / "a.gz", gzip(bytes));
+  EXPECT_EQ(of({"a.gz"}), all);
+  write_bytes(folder / "one", "one");
+  write_bytes(folder / "two", "two");
+  write_bytes(folder / "onetwo", "onetwo");
+  write_bytes(folder / "none", "");
+  EXPECT_NE(of({"one", "two"}).xxh3, of({"two", "one"}).xxh3);
+  EXPECT_NE(of({"one", "two"}).xxh3, of({"onetwo"}).xxh3);
+  EXPECT_NE(of({"one", "none"}).xxh3, of({"one"}).xxh3);
+  EXPECT_EQ(of({}).bytes, 0);
+  EXPECT_THROW(of({"missing"}), IoError);
 }
 
 }  // namespace

@@ -82,6 +82,35 @@ TEST(Log, RowsAreWholeOrAnError) {
   EXPECT_EQ(read_rows(run / "metrics.jsonl").size(), 1u);
 }
 
+TEST(Log, AppendsRowsWholeOrNotAtAll) {
+  const Folder folder;
+  const std::string path = folder / "rows.jsonl";
+  EXPECT_EQ(append_row(path, {{"a", 1}}), "{\"a\":1}");
+  append_row(path, {{"a", 2}});
+  EXPECT_EQ(read_bytes(path), "{\"a\":1}\n{\"a\":2}\n");
+  write_bytes(path, "{\"a\":1}\n{\"a\":");  // cut off by a crash
+  append_row(path, {{"a", 3}});
+  EXPECT_EQ(read_bytes(path), "{\"a\":1}\n{\"a\":\n{\"a\":3}\n");
+  EXPECT_EQ(read_rows(path).size(), 2u);
+  EXPECT_THROW(append_row(folder / "none/rows.jsonl", {}), IoError);
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{26, 26};  // some bytes of the next row have room
+    setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      append_row(path, {{"a", 4}});
+    } catch (const IoError& error) {
+      _exit(contains(error.what(), "rows.jsonl") ? 42 : 1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 42);
+  EXPECT_EQ(read_bytes(path), "{\"a\":1}\n{\"a\":\n{\"a\":3}\n");
+}
+
 TEST(Log, PlainLinesWhereThereIsNoTerminal) {
   const Folder folder;
   std::FILE* file = std::fopen((folder / "status").c_str(), "w");

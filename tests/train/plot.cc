@@ -92,6 +92,19 @@ TEST(Plot, LinesWithAxes) {
   EXPECT_NE(read_bytes(folder / "x.png"), read_bytes(folder / "y.png"));
 }
 
+TEST(Plot, PicturesSayThatTheyAreOurs) {
+  const Folder folder;
+  write_line_plot(folder / "x.png", {.series = {{.x = {0, 1}, .y = {0, 1}}}});
+  EXPECT_TRUE(is_own_picture(folder / "x.png"));
+  std::string bytes = read_bytes(folder / "x.png");
+  bytes[45] ^= 1;  // a letter of the name
+  write_bytes(folder / "y.png", bytes);
+  write_bytes(folder / "short.png", bytes.substr(0, 40));
+  for (const char* name : {"y.png", "short.png", "none.png", ""}) {
+    EXPECT_FALSE(is_own_picture(folder / name)) << name;
+  }
+}
+
 TEST(Plot, OddData) {
   const Folder folder;
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();

@@ -33,6 +33,16 @@ TEST(Schedule, Cosine) {
   EXPECT_DOUBLE_EQ((Cosine{.peak = 1, .warmup = 5, .steps = 5, .floor = 0.5}(5)), 0.5);
 }
 
+TEST(Schedule, AtAnyShareOfTheWay) {
+  const Cosine cosine{.peak = 2, .warmup = 10, .steps = 110, .floor = 0.05};
+  const LinearDecay line{.peak = 2, .warmup = 10, .steps = 110, .floor = 0.05};
+  EXPECT_EQ(cosine.at(60, 0.5), cosine(60));
+  EXPECT_EQ(cosine.at(7, 0), cosine(7));  // the warm-up counts steps
+  EXPECT_DOUBLE_EQ(cosine.at(60, 1), 0.1);
+  EXPECT_EQ(line.at(60, 0.5), line(60));
+  EXPECT_DOUBLE_EQ(line.at(5000, 0.25), 2 * (1 - 0.95 * 0.25));
+}
+
 TEST(Schedule, Linear) {
   const LinearDecay schedule{.peak = 1, .warmup = 0, .steps = 10, .floor = 0.2};
   EXPECT_DOUBLE_EQ(schedule(0), 1);

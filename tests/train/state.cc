@@ -345,6 +345,17 @@ TEST(Checkpoint, KeepsTheNewest) {
   EXPECT_EQ(saved_steps(run.path()), (std::vector<int64_t>{7, 20, 100}));
   write_state(run.path(), 101, some_tensors(), {}, {}, 1);
   EXPECT_EQ(saved_steps(run.path()), std::vector<int64_t>{101});
+  for (const int64_t step : {102, 103, 104}) write_state(run.path(), step, some_tensors(), {});
+  prune_checkpoints(run.path(), 0);
+  EXPECT_EQ(saved_steps(run.path()).size(), 4u);
+  prune_checkpoints(run.path(), 2, 102);
+  EXPECT_EQ(saved_steps(run.path()), (std::vector<int64_t>{102, 103, 104}));
+  write_state(run.path(), 101, some_tensors(), {});
+  prune_checkpoints(run.path(), 1, 101);
+  EXPECT_EQ(saved_steps(run.path()), (std::vector<int64_t>{101, 104}));
+  prune_checkpoints(run.path(), 1);
+  write_state(run.path(), 101, some_tensors(), {});
+  std::filesystem::remove_all(run / "checkpoints/step-104");
   for (const char* name : {"step-", "step-x", "step-7x", "step-007", "step--1", "other"}) {
     std::filesystem::create_directory(run / "checkpoints/" + name);
   }
@@ -365,6 +376,31 @@ TEST(Checkpoint, ReplacesOneOfTheSameStep) {
     ++entries;
   }
   EXPECT_EQ(entries, 1);
+}
+
+TEST(Checkpoint, HoldsFiniteNumbersAlone) {
+  const Folder run;
+  write_state(run.path(), 3, some_tensors(1), some_tensors(2));
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    TensorList tensors = some_tensors(3);
+    tensors.push_back({"last", Tensor::from(std::vector<float>{0, 1, bad}, {3})});
+    EXPECT_EQ(first_nonfinite(tensors), "last");
+    for (const bool of_optimizer : {false, true}) {
+      const std::string message = message_of<NonfiniteState>([&] {
+        write_state(run.path(), 3, of_optimizer ? some_tensors() : tensors,
+                    of_optimizer ? tensors : some_tensors());
+      });
+      EXPECT_TRUE(contains(message, "\"last\" holds NaN or infinity after step 3")) << message;
+    }
+  }
+  // What was there is as it was.
+  const TensorList read = some_tensors();
+  read_parameters(newest_checkpoint(run.path()), read);
+  expect_same(read, some_tensors(1));
+  EXPECT_EQ(first_nonfinite({{"ids", Tensor::from(std::vector<int32_t>{-1}, {1})},
+                             {"none", Tensor::zeros({0})}}),
+            "");
 }
 
 TEST(Checkpoint, RefusesItsOwnNames) {
@@ -510,18 +546,27 @@ TEST(Checkpoint, SweepsTheDeadAndSparesTheLiving) {
   const Folder run;
   write_state(run.path(), 1, some_tensors(), {});
   const std::string folder = run / "checkpoints";
-  std::filesystem::create_directory(folder + "/.tmp-dead");
-  write_bytes(folder + "/.tmp-dead/model.safetensors", "half");
-  write_bytes(folder + "/.tmp-file", "half");
+  const std::string dead = folder + "/.tmp-longspan-7-1af-0",
+                    file = folder + "/.tmp-longspan-7-2-1";
+  const std::string other = folder + "/.tmp-rsync-partial";
+  for (const std::string& path : {dead, other}) {
+    std::filesystem::create_directory(path);
+    write_bytes(path + "/model.safetensors", "half");
+  }
+  write_bytes(file, "half");
   write_bytes(folder + "/.hidden", "not ours");
   {
     const Temporary living(Temporary::folder, folder, "test");
-    const Temporary file(Temporary::file, folder, "test");
+    const Temporary living_file(Temporary::file, folder, "test");
+    for (const Temporary* t : {&living, &living_file}) {
+      EXPECT_TRUE(is_temporary_name(t->path().substr(folder.size() + 1))) << t->path();
+    }
     write_state(run.path(), 2, some_tensors(), {});
     EXPECT_TRUE(std::filesystem::exists(living.path()));
-    EXPECT_TRUE(std::filesystem::exists(file.path()));
-    EXPECT_FALSE(std::filesystem::exists(folder + "/.tmp-dead"));
-    EXPECT_FALSE(std::filesystem::exists(folder + "/.tmp-file"));
+    EXPECT_TRUE(std::filesystem::exists(living_file.path()));
+    EXPECT_FALSE(std::filesystem::exists(dead));
+    EXPECT_FALSE(std::filesystem::exists(file));
+    EXPECT_EQ(read_bytes(other + "/model.safetensors"), "half");
     EXPECT_TRUE(std::filesystem::exists(folder + "/.hidden"));
     EXPECT_NE(living.path().find("/."), std::string::npos);
   }

@@ -1,0 +1,530 @@
+// What lies in folders that runs are written to: nothing of others is touched, and nothing of the
+// run itself is lost.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "core/tensor.h"
+#include "tests/system/program.h"
+#include "train/bytes.h"
+#include "train/json.h"
+#include "train/log.h"
+#include "train/state.h"
+
+namespace longspan::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// A model of a few thousand parameters, steps of less than a millisecond.
+Words tiny(const std::string& text, const std::string& out, const Words& more) {
+  Words w = {"train",
+             "--model",
+             "transformer",
+             "--data",
+             "bytes=" + text,
+             "--length",
+             "16",
+             "--batch",
+             "2",
+             "--layers",
+             "1",
+             "--set",
+             "model.d_model=16",
+             "--set",
+             "model.n_head=2",
+             "--set",
+             "model.d_ff=16",
+             "--set",
+             "schedule.warmup=0",
+             "--out",
+             out};
+  w.insert(w.end(), more.begin(), more.end());
+  return w;
+}
+
+/// Options with which the parameters overflow in a few steps.
+Words diverging(const std::string& lr) {
+  return {"--lr",         lr,
+          "--set",        "optimizer.name=sgd",
+          "--set",        "optimizer.clip=0",
+          "--set",        "optimizer.momentum=0",
+          "--save-every", "1"};
+}
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// The rows of metrics.jsonl that have a member of that name.
+std::vector<Json> rows_with(const std::string& out, const char* name) {
+  if (!exists(out + "/metrics.jsonl")) return {};
+  std::vector<Json> rows = read_rows(out + "/metrics.jsonl");
+  std::erase_if(rows, [&](const Json& row) { return row.find(name) == nullptr; });
+  return rows;
+}
+
+/// Writes state.json of a checkpoint again, as another version of the program would have.
+void rewrite_values(const std::string& checkpoint, const std::function<void(Members&)>& change) {
+  Members values = read_values(checkpoint).object();
+  std::erase_if(values, [](const JsonMember& m) { return m.name == "xxh3"; });
+  change(values);
+  std::string text = to_string(Json(values));
+  text.pop_back();
+  const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
+  write(checkpoint + "/state.json",
+        text + ",\"xxh3\":\"" + checksum({bytes, text.size()}) + "\"}\n");
+}
+
+void drop(Members& values, const std::string& name) {
+  std::erase_if(values, [&](const JsonMember& m) { return m.name == name; });
+}
+
+void set(Members& values, const std::string& name, const Json& value) {
+  for (JsonMember& m : values) {
+    if (m.name == name) m.value = value;
+  }
+}
+
+/// Gives a checkpoint a parameter that is NaN, as versions before this one could write it.
+void spoil(const std::string& checkpoint) {
+  TensorList tensors = read_tensors(checkpoint + "/model.safetensors");
+  tensors.back().tensor.mut().as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  const std::string path = checkpoint + "/model.safetensors";
+  write_tensors(path, tensors);
+  std::string sum;
+  for (const auto& [key, value] : read_tensor_header(path).metadata) {
+    if (key == "xxh3") sum = value;
+  }
+  rewrite_values(checkpoint, [&](Members& values) {
+    Members files = Json(values)["files"].object();
+    set(files, "model.safetensors", sum);
+    set(values, "files", Json(files));
+  });
+  verify_checkpoint(checkpoint);
+}
+
+class RunFolders : public testing::Test {
+ protected:
+  void SetUp() override { write(text, some_text(20'000)); }
+  Outcome must(const Words& arguments) {
+    Outcome o = run(arguments);
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o;
+  }
+  /// It fails with this in its message; returns all that it said.
+  std::string refused(const Words& arguments, const std::string& message) {
+    const Outcome o = run(arguments);
+    EXPECT_EQ(o.code, 1) << o.out;
+    EXPECT_NE(o.err.find(message), std::string::npos) << message << "\n" << o.err;
+    return o.err;
+  }
+  Words train(const std::string& out, const Words& more) { return tiny(text, out, more); }
+  Folder folder;
+  const std::string text = folder / "text.txt";
+};
+
+TEST_F(RunFolders, OfOthersAreLeftAlone) {
+  const std::pair<const char*, const char*> files[] = {{"config.toml", "[mine]\nlength = 3\n"},
+                                                       {"metrics.jsonl", "{\"step\":1}\n"},
+                                                       {"summary.json", "{\"b\":1}\n"},
+                                                       {".tmp-rsync-partial/half", "x"},
+                                                       {"pictures/pattern.png", "mine"},
+                                                       {"checkpoints/step-3/notes", "x"},
+                                                       {"memory.csv", "a,b\n"},
+                                                       {"notes.txt", ""}};
+  for (const auto& [name, content] : files) {
+    const std::string out = folder / "stranger";
+    std::filesystem::remove_all(out);
+    write(out + "/" + name, content);
+    const auto before = contents(out);
+    const std::string message = "nothing is replaced";
+    for (const Words& more : {Words{}, Words{"--resume"}}) {
+      refused(train(out, Words{"--steps", "2"} + more), "holds no run of longspan");
+    }
+    refused({"draw", "--model", "transformer", "--length", "16", "--out", out},
+            "holds no run of longspan");
+    refused({"study", "memory", "--model", "local_transformer", "--length", "16", "--batch", "1",
+             "--depths", "1", "--lengths", "16", "--strategies", "standard", "--out", out},
+            message);
+    EXPECT_EQ(contents(out), before) << name;
+  }
+  refused(train(text, {"--steps", "2"}), "is a file");
+}
+
+TEST_F(RunFolders, BeginWhereNothingIsLost) {
+  const std::string out = folder / "run";
+  // What a run that was ended at its start leaves.
+  write(out + "/metrics.jsonl", "");
+  std::filesystem::create_directories(out + "/checkpoints");
+  write(out + "/.tmp-longspan-12-3ab4-0", "half");
+  must(train(out, {"--steps", "2"}));
+  EXPECT_FALSE(exists(out + "/.tmp-longspan-12-3ab4-0"));
+  // What draw has left, which draw may replace.
+  const Words draw = {"draw", "--model", "transformer",   "--length",
+                      "16",   "--out",   folder / "drawn"};
+  must(draw);
+  must(draw);
+  must(train(folder / "drawn", {"--steps", "2"}));
+  must(draw);
+  EXPECT_TRUE(exists(folder / "drawn/pictures/loss.png"));
+}
+
+TEST_F(RunFolders, OfEarlierVersionsGoOn) {
+  const std::string out = folder / "run";
+  must(train(out, {"--steps", "4"}));
+  rewrite_values(checkpoint_path(out, 4), [](Members& values) {
+    for (const char* name : {"data", "processor", "build", "schedule"}) drop(values, name);
+  });
+  const Outcome o = must({"train", "--out", out, "--resume", "--steps", "6"});
+  EXPECT_NE(o.err.find("going on from step 4"), std::string::npos) << o.err;
+  EXPECT_EQ(o.err.find("may differ"), std::string::npos) << o.err;
+  // Checkpoints alone, with the configuration on the command line.
+  const std::string moved = folder / "moved";
+  std::filesystem::create_directories(moved);
+  std::filesystem::rename(out + "/checkpoints", moved + "/checkpoints");
+  must(train(moved, {"--steps", "7", "--resume"}));
+  EXPECT_EQ(saved_steps(moved), (std::vector<int64_t>{4, 6, 7}));
+}
+
+TEST_F(RunFolders, WithFiguresAndNoCheckpointAreNotBegunAgain) {
+  const std::string out = folder / "run";
+  must(train(out, {"--steps", "4"}));
+  std::filesystem::remove_all(checkpoint_path(out, 4));
+  const auto before = contents(out);
+  refused(train(out, {"--steps", "4"}), "the figures of a run that has no checkpoint");
+  EXPECT_EQ(contents(out), before);
+  must(train(out, {"--steps", "4", "--resume"}));
+}
+
+TEST_F(RunFolders, SweepingSparesWhatIsNotOurs) {
+  const std::string out = folder / "run";
+  must(train(out, {"--steps", "2"}));
+  const Words ours = {".tmp-longspan-1-2f-0", ".tmp-longspan-77-abc-12-old"};
+  const Words foreign = {".tmp-rsync-partial", ".tmp-1-left",         ".tmp-longspan-",
+                         ".tmp-longspan-1-2f", ".tmp-longspan-x-2-0", ".tmp-longspan-1-2f-0-mine"};
+  for (const char* place : {"/", "/checkpoints/", "/pictures/"}) {
+    for (const std::string& name : ours + foreign) write(out + place + name + "/half", "x");
+  }
+  must({"train", "--out", out, "--resume", "--steps", "3"});
+  for (const char* place : {"/", "/checkpoints/", "/pictures/"}) {
+    for (const std::string& name : ours) EXPECT_FALSE(exists(out + place + name)) << name;
+    for (const std::string& name : foreign) {
+      EXPECT_EQ(read(out + place + name + "/half"), "x") << place << name;
+    }
+  }
+}
+
+// Of many runs whose numbers overflow, none leaves a checkpoint that cannot be read back as
+// numbers, each that has got anywhere names one that can be scored and trained on, and none ends
+// with status 0 where the model gives no numbers any more.
+TEST_F(RunFolders, OfDivergedRunsKeepAGoodCheckpoint) {
+  int diverged = 0, with_remedy = 0;
+  for (const std::string lr : {"30", "1e4", "1e10", "1e18", "1e30", "1e38"}) {
+    for (const std::string steps : {"1", "2", "3", "30"}) {
+      for (const Words& more : {Words{}, Words{"--eval-every", "1"}, Words{"--split", "100/0/0"}}) {
+        const bool unscored = !more.empty() && more[0] == "--split";
+        const std::string out = folder / ("run-" + lr + "-" + steps);
+        std::filesystem::remove_all(out);
+        const Outcome o =
+            run(train(out, diverging(lr) + Words{"--steps", steps, "--keep", "1"} + more));
+        SCOPED_TRACE(lr + " " + steps + "\n" + o.err);
+        for (const int64_t step : saved_steps(out)) {
+          const std::string path = checkpoint_path(out, step);
+          EXPECT_EQ(first_nonfinite(read_tensors(path + "/model.safetensors")), "");
+          EXPECT_EQ(first_nonfinite(read_tensors(path + "/optimizer.safetensors")), "");
+        }
+        if (o.code == 0) {
+          EXPECT_TRUE(unscored || parse_json(o.last_line())["valid_bpb"].is_number());
+          EXPECT_EQ(saved_steps(out), std::vector<int64_t>{std::stoll(steps)});
+          continue;
+        }
+        ++diverged;
+        EXPECT_NE(o.err.find("the run has diverged"), std::string::npos);
+        const std::string said = "go on from it with --resume --step ";
+        const size_t at = o.err.find(said);
+        if (at == std::string::npos) {
+          EXPECT_NE(o.err.find("start again"), std::string::npos);
+          EXPECT_LE(saved_steps(out).size(), 1u);
+          continue;
+        }
+        ++with_remedy;
+        const std::string step = std::to_string(std::stoll(o.err.substr(at + said.size())));
+        EXPECT_NE(o.err.find(checkpoint_path(out, std::stoll(step))), std::string::npos);
+        if (!unscored) must({"eval", "--out", out, "--step", step});
+        must({"train", "--out", out, "--resume", "--step", step, "--lr", "1e-6", "--steps",
+              std::to_string(std::stoll(step) + 1)});
+      }
+    }
+  }
+  EXPECT_GT(diverged, 20);
+  EXPECT_GT(with_remedy, 3);
+}
+
+TEST_F(RunFolders, StepsOfDivergedRunsAreThoseShown) {
+  const std::string out = folder / "run";
+  const Outcome o =
+      run(train(out, diverging("1e4") + Words{"--steps", "30", "--keep", "1", "--log-every", "1"}));
+  EXPECT_EQ(o.code, 1);
+  const int64_t last = rows_with(out, "loss").back()["step"].integer();
+  EXPECT_NE(o.err.find("step " + std::to_string(last + 1)), std::string::npos) << o.err;
+  const std::vector<int64_t> steps = saved_steps(out);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[1], last);
+  EXPECT_NE(o.err.find("--resume --step " + std::to_string(steps[0])), std::string::npos) << o.err;
+}
+
+TEST_F(RunFolders, NanParametersAreNoModel) {
+  const std::string out = folder / "run";
+  must(train(out, {"--steps", "6", "--save-every", "2"}));
+  spoil(checkpoint_path(out, 6));
+  const std::string message = "step-6: \"";
+  for (const Words& command :
+       {Words{"eval", "--out", out}, Words{"generate", "--out", out, "--tokens", "3"},
+        Words{"draw", "--out", out}, Words{"train", "--out", out, "--resume", "--steps", "8"}}) {
+    const std::string said = refused(command, message);
+    EXPECT_NE(said.find("holds NaN or infinity"), std::string::npos) << said;
+    EXPECT_NE(said.find("of step 4: --step 4"), std::string::npos) << said;
+  }
+  refused(train(folder / "other", {"--steps", "2", "--from", out}), "holds NaN or infinity");
+  EXPECT_FALSE(exists(out + "/evals.jsonl"));
+  must({"eval", "--out", out, "--step", "4"});
+  spoil(checkpoint_path(out, 2));
+  spoil(checkpoint_path(out, 4));
+  refused({"eval", "--out", out}, "no checkpoint before it is finite");
+}
+
+TEST_F(RunFolders, GoOnFromAnyOfTheirSteps) {
+  const std::string whole = folder / "whole", out = folder / "run";
+  must(train(whole, {"--steps", "9", "--log-every", "1"}));
+  must(train(out, {"--steps", "9", "--save-every", "3", "--log-every", "1"}));
+  const std::string rows = read(out + "/metrics.jsonl"), summary = read(out + "/summary.json"),
+                    newest = read(checkpoint_path(out, 9) + "/model.safetensors");
+  const Outcome o = must({"train", "--out", out, "--resume", "--step", "3", "--save-every", "0"});
+  EXPECT_NE(o.err.find("what lay beyond step 3 is in " + out + "/beyond-step-3"), std::string::npos)
+      << o.err;
+  // The same bits as those set aside, and as those of a run without interruption.
+  EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{3, 9}));
+  EXPECT_EQ(read(checkpoint_path(out, 9) + "/model.safetensors"), newest);
+  EXPECT_EQ(read(checkpoint_path(whole, 9) + "/model.safetensors"), newest);
+  EXPECT_EQ(rows_with(out, "loss").size(), 9u);
+  // What was set aside is all there, and a run of its own.
+  const std::string aside = out + "/beyond-step-3";
+  EXPECT_EQ(saved_steps(aside), (std::vector<int64_t>{6, 9}));
+  EXPECT_EQ(read(aside + "/metrics.jsonl"), rows);
+  EXPECT_EQ(read(aside + "/summary.json"), summary);
+  EXPECT_EQ(read(checkpoint_path(aside, 9) + "/model.safetensors"), newest);
+  must({"eval", "--out", aside, "--step", "6"});
+  // Again, into another folder; of the newest step nothing lies beyond.
+  must({"train", "--out", out, "--resume", "--step", "3"});
+  EXPECT_EQ(saved_steps(out + "/beyond-step-3-2"), std::vector<int64_t>{9});
+  must({"train", "--out", out, "--resume", "--step", "9", "--steps", "10"});
+  EXPECT_FALSE(exists(out + "/beyond-step-9"));
+  refused({"train", "--out", out, "--resume", "--step", "8"}, "holds the steps 3, 9, 10");
+  refused(train(folder / "new", {"--step", "5"}), "expected --resume too, or --steps");
+}
+
+TEST_F(RunFolders, KeepWhatTheyReachedWhenTheyAreScored) {
+  const std::string out = folder / "run";
+  must(train(out, {"--steps", "6", "--save-every", "3"}));
+  const std::string summary = read(out + "/summary.json"), rows = read(out + "/metrics.jsonl");
+  const double valid = parse_json(summary)["valid_bpb"].number();
+  const Outcome plain = must({"eval", "--out", out});
+  const Outcome other = must({"eval", "--out", out, "--step", "3", "--part", "test", "--length",
+                              "8", "--set", "batch=1", "--stride", "4"});
+  EXPECT_EQ(read(out + "/summary.json"), summary);
+  EXPECT_EQ(read(out + "/metrics.jsonl"), rows);
+  const std::vector<Json> kept = read_rows(out + "/evals.jsonl");
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(read(out + "/evals.jsonl"), plain.last_line() + "\n" + other.last_line() + "\n");
+  EXPECT_EQ(kept[0]["step"].integer(), 6);
+  EXPECT_EQ(kept[0]["part"].string(), "valid");
+  EXPECT_TRUE(kept[0]["overrides"].object().empty());
+  EXPECT_EQ(kept[0]["valid_bpb"].number(), valid);
+  EXPECT_EQ(kept[1]["step"].integer(), 3);
+  EXPECT_EQ(to_string(kept[1]["overrides"]), "{\"length\":\"8\",\"batch\":\"1\"}");
+  EXPECT_EQ(kept[1]["stride"].integer(), 4);
+  EXPECT_LT(kept[1]["test_sliding_bpb"].number(), 8.5);
+  EXPECT_EQ(kept[1].find("valid_bpb"), nullptr);
+}
+
+TEST_F(RunFolders, AreScoredWhereNothingCanBeWritten) {
+  const std::string disk = folder / "disk", out = disk + "/run";
+  std::filesystem::create_directories(disk);
+  if (geteuid() != 0 || mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m") != 0) {
+    GTEST_SKIP() << "needs the right to mount";
+  }
+  must(train(out, {"--steps", "2"}));
+  const auto check = [&](const char* reason) {
+    const auto before = contents(out);
+    const Outcome o = must({"eval", "--out", out});
+    EXPECT_NE(o.err.find("the score is not kept: "), std::string::npos) << o.err;
+    EXPECT_NE(o.err.find(reason), std::string::npos) << o.err;
+    EXPECT_GT(parse_json(o.last_line())["valid_bpb"].number(), 0);
+    EXPECT_EQ(contents(out), before);
+  };
+  must({"eval", "--out", out});
+  const std::string kept = read(out + "/evals.jsonl");
+  // Full: long rows, until one fits in part only, of which nothing stays.
+  std::ofstream(disk + "/filling") << std::string(4 << 20, 'x');
+  bool full = false;
+  for (int i = 0; i < 200 && !full; ++i) {
+    const Outcome o = must({"eval", "--out", out, "--set", "data_root=" + std::string(2000, 'x')});
+    full = o.err.find("the score is not kept: ") != std::string::npos;
+  }
+  EXPECT_TRUE(full);
+  const std::string rows = read(out + "/evals.jsonl");
+  EXPECT_EQ(rows.back(), '\n');
+  EXPECT_EQ(rows.substr(0, kept.size()), kept);
+  std::filesystem::remove(disk + "/filling");
+  mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "");
+  check("EROFS");
+  umount(disk.c_str());
+}
+
+TEST_F(RunFolders, RepeatNoRows) {
+  const std::string out = folder / "run";
+  must(train(out, {"--steps", "6", "--eval-every", "3", "--log-every", "4"}));
+  const std::string rows = read(out + "/metrics.jsonl"), summary = read(out + "/summary.json");
+  for (int i = 0; i < 2; ++i) must({"train", "--out", out, "--resume"});
+  EXPECT_EQ(read(out + "/metrics.jsonl"), rows);
+  EXPECT_EQ(read(out + "/summary.json"), summary);
+  // Another score is no repetition.
+  must({"train", "--out", out, "--resume", "--length", "8"});
+  EXPECT_EQ(rows_with(out, "valid_bpb").size(), 3u);
+}
+
+TEST_F(RunFolders, OfStudiesAreNotOverwritten) {
+  const Words study = {"study",        "memory",   "--model",   "local_transformer",
+                       "--length",     "16",       "--batch",   "1",
+                       "--depths",     "1",        "--lengths", "16",
+                       "--strategies", "standard", "--out",     folder / "study"};
+  must(study);
+  const auto before = contents(folder / "study");
+  refused(study, "is not empty");
+  EXPECT_EQ(contents(folder / "study"), before);
+}
+
+TEST_F(RunFolders, KnowTheirData) {
+  const std::string out = folder / "run", other = folder / "other.txt";
+  must(train(out, {"--steps", "4"}));
+  const Json values = read_values(checkpoint_path(out, 4));
+  EXPECT_EQ(values["data"]["bytes"].integer(), 20'000);
+  EXPECT_FALSE(values["processor"].string().empty());
+  EXPECT_FALSE(values["build"].string().empty());
+  std::string changed = read(text);
+  changed[10'000] = 'Q';
+  write(other, changed);
+  const auto before = contents(out);
+  refused({"train", "--out", out, "--resume", "--steps", "5", "--data", "bytes=" + other},
+          "--other-data to go on with these");
+  EXPECT_EQ(contents(out), before);
+  // The same bytes elsewhere, or packed, are the same data.
+  const std::string packed = folder / "copy.gz", copy = folder / "copy";
+  write(copy, read(text));
+  ASSERT_EQ(std::system(("gzip -c '" + text + "' > '" + packed + "'").c_str()), 0);
+  must({"train", "--out", out, "--resume", "--steps", "5", "--data", "bytes=" + copy});
+  must({"train", "--out", out, "--resume", "--steps", "6", "--data", "bytes=" + packed});
+  const Outcome o = must({"train", "--out", out, "--resume", "--steps", "7", "--data",
+                          "bytes=" + other, "--other-data"});
+  EXPECT_NE(o.err.find("the data are others"), std::string::npos) << o.err;
+  refused({"train", "--out", out, "--resume", "--steps", "8", "--data", "bytes=" + text},
+          "--other-data");
+}
+
+TEST_F(RunFolders, SayWhenBitsMayDiffer) {
+  const std::string out = folder / "run";
+  must(train(out, {"--steps", "4"}));
+  EXPECT_EQ(must({"train", "--out", out, "--resume", "--steps", "5"}).err.find("may differ"),
+            std::string::npos);
+  rewrite_values(checkpoint_path(out, 5), [](Members& values) {
+    set(values, "processor", "sse9");
+    set(values, "build", "0.0.9, cc 1");
+  });
+  const Outcome o = must({"train", "--out", out, "--resume", "--steps", "6"});
+  EXPECT_NE(o.err.find("with the instructions sse9, and this process uses "), std::string::npos)
+      << o.err;
+  EXPECT_NE(o.err.find("another build (0.0.9, cc 1; this one: "), std::string::npos) << o.err;
+}
+
+/// Rates of the rows from a step on.
+std::vector<double> rates_from(const std::string& out, int64_t step) {
+  std::vector<double> rates;
+  for (const Json& row : rows_with(out, "lr")) {
+    if (row["step"].integer() > step) rates.push_back(row["lr"].number());
+  }
+  return rates;
+}
+
+TEST_F(RunFolders, ByTheClockKeepTheirLearningRateWhenTheyGoOn) {
+  const std::string out = folder / "run";
+  must(train(out, {"--seconds", "0.8", "--log-every", "1", "--lr", "1e-3"}));
+  const int64_t step = saved_steps(out).back();
+  const double last = rates_from(out, 0).back(), floor = 5e-5;
+  EXPECT_LT(last, 2 * floor);
+  const Outcome o = must({"train", "--out", out, "--resume", "--seconds", "0.2"});
+  EXPECT_NE(o.err.find("the learning rate goes on at "), std::string::npos) << o.err;
+  if (last < 1.05 * floor) {
+    EXPECT_NE(o.err.find("the floor of its schedule: --rewarm"), std::string::npos) << o.err;
+  }
+  const std::vector<double> rates = rates_from(out, step);
+  ASSERT_FALSE(rates.empty());
+  for (const double rate : rates) {
+    EXPECT_LE(rate, last);
+    EXPECT_GE(rate, floor * (1 - 1e-9));
+  }
+  // Only where that is asked for.
+  const int64_t then = saved_steps(out).back();
+  const Outcome anew = must({"train", "--out", out, "--resume", "--seconds", "0.2", "--rewarm"});
+  EXPECT_NE(anew.err.find("the learning rate rises from "), std::string::npos) << anew.err;
+  EXPECT_GT(rates_from(out, then).front(), 0.5e-3);
+  EXPECT_LT(rates_from(out, then).back(), 3 * floor);
+}
+
+TEST_F(RunFolders, ByTheClockFinishTheirScheduleWhenTheyWereStopped) {
+  const std::string out = folder / "run";
+  Program first(Start{train(out, {"--seconds", "3", "--log-every", "1", "--lr", "1e-3"})});
+  for (int i = 0; i < 2000 && rates_from(out, 0).size() < 20 && first.running(); ++i) usleep(5000);
+  first.send(SIGINT);
+  ASSERT_EQ(first.wait().code, 0);
+  const int64_t step = saved_steps(out).back();
+  const double last = rates_from(out, 0).back();
+  const Outcome o = must({"train", "--out", out, "--resume", "--seconds", "0.8"});
+  EXPECT_NE(o.err.find("and falls to 5e-05 in the 0.8 s of this start"), std::string::npos)
+      << o.err;
+  const std::vector<double> rates = rates_from(out, step);
+  ASSERT_GT(rates.size(), 3u);
+  EXPECT_NEAR(rates.front(), last, 0.2 * last);
+  for (size_t i = 1; i < rates.size(); ++i) EXPECT_LE(rates[i], rates[i - 1]);
+  EXPECT_LE(rates.front(), last);
+  EXPECT_LT(rates.back(), 0.3 * last);
+}
+
+TEST_F(RunFolders, ByStepsSayThatTheirLearningRateRises) {
+  const std::string out = folder / "run";
+  must(train(out, {"--steps", "20"}));
+  EXPECT_NE(must({"train", "--out", out, "--resume", "--steps", "40"})
+                .err.find("the learning rate rises from "),
+            std::string::npos);
+  // A schedule that began anew goes on bitwise.
+  const std::string parts = folder / "parts", whole = folder / "whole";
+  must(train(whole, {"--steps", "10"}));
+  std::filesystem::copy(whole, parts, std::filesystem::copy_options::recursive);
+  const Words anew = {"--resume", "--rewarm", "--steps", "30", "--save-every", "15"};
+  must(Words{"train", "--out", whole} + anew);
+  must(Words{"train", "--out", parts} + anew);
+  std::filesystem::remove_all(checkpoint_path(parts, 30));
+  must({"train", "--out", parts, "--resume"});
+  EXPECT_EQ(read(checkpoint_path(parts, 30) + "/model.safetensors"),
+            read(checkpoint_path(whole, 30) + "/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace longspan::test

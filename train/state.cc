@@ -417,11 +417,9 @@ std::optional<int64_t> step_of(std::string_view name) {
 
 void require_finite(int64_t step, const TensorList& tensors) {
   const std::string name = first_nonfinite(tensors);
-  require<NonfiniteState>(
-      name.empty(), "state",
-      "\"{}\" holds NaN or infinity after step {}: no checkpoint is written; go "
-      "on from an earlier one with a lower learning rate",
-      name, step);
+  require<NonfiniteState>(name.empty(), "state",
+                          "\"{}\" holds NaN or infinity after step {}: no checkpoint is written",
+                          name, step);
 }
 
 /// Removes a checkpoint so that at no moment half of it is there under its name.

@@ -119,6 +119,17 @@ void score_labels(const LabelMaterial& material, const std::string& part, Member
   }
 }
 
+/// Throws ValueError where the model gives no numbers. NaN may be the score of documents without
+/// a target, or of questions without an answer that is in reach.
+void require_score(double bits, const Material& material, int64_t step) {
+  const bool may_be_empty = dynamic_cast<const SpanMaterial*>(&material) != nullptr ||
+                            dynamic_cast<const PairMaterial*>(&material) != nullptr;
+  require(std::isfinite(bits) || (std::isnan(bits) && may_be_empty), "eval",
+          "{} bits per {} are no score: the parameters of step {} are finite, and what the model "
+          "makes of them is not; choose an earlier checkpoint with --step",
+          bits, material.unit(), step);
+}
+
 /// What may be done about an empty part.
 std::string why_empty(const RunConfig& config, const Material& material) {
   const std::string_view split =
@@ -161,12 +172,7 @@ int eval_command(int argc, const char* const* argv) {
                static_cast<long long>(trained.at.step), part.c_str(), run.config.task.c_str(), bits,
                material->unit().c_str(), static_cast<long long>(size), material->items().c_str(),
                seconds);
-  const bool may_be_empty = dynamic_cast<const SpanMaterial*>(material.get()) != nullptr;
-  require(std::isfinite(bits) || (std::isnan(bits) && may_be_empty), "eval",
-          "{} bits per {} are no score: the parameters of step {} are finite, and what the model "
-          "makes of them is not; choose an earlier checkpoint with --step",
-          bits, material->unit(), trained.at.step);
-
+  require_score(bits, *material, trained.at.step);
   Members figures{{"step", trained.at.step}, {"part", part}, {"overrides", overrides}};
   set(figures, key_of(part, "bpb"), bits);
   if (const std::string* stride = line.value("--stride")) {

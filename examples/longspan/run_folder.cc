@@ -21,6 +21,20 @@ namespace fs = std::filesystem;
 
 constexpr int64_t max_rows_bytes = int64_t{1} << 32;
 
+// What cannot be looked at is not there, or not what is looked for.
+bool exists(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+bool is_folder(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+bool is_empty_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error) && fs::file_size(path, error) == 0 && !error;
+}
+
 /// Paths of what lies in a folder, but for temporary files of ours, which are swept.
 std::vector<fs::path> entries_of(const std::string& folder) {
   std::vector<fs::path> all;
@@ -51,8 +65,8 @@ bool is_run_config(const std::string& path) {
 bool has_checkpoint(const std::string& run) {
   for (const int64_t step : saved_steps(run)) {
     const std::string path = checkpoint_path(run, step);
-    if (fs::exists(path + "/state.json") && fs::exists(path + "/model.safetensors") &&
-        fs::exists(path + "/optimizer.safetensors")) {
+    if (exists(path + "/state.json") && exists(path + "/model.safetensors") &&
+        exists(path + "/optimizer.safetensors")) {
       return true;
     }
   }
@@ -60,7 +74,7 @@ bool has_checkpoint(const std::string& run) {
 }
 
 bool is_run(const std::string& folder) {
-  const bool began = fs::exists(folder + "/metrics.jsonl") || fs::exists(folder + "/checkpoints");
+  const bool began = exists(folder + "/metrics.jsonl") || exists(folder + "/checkpoints");
   return (began && is_run_config(folder + "/config.toml")) || has_checkpoint(folder);
 }
 
@@ -68,13 +82,13 @@ bool is_run(const std::string& folder) {
 /// ours without content.
 bool is_bare(const fs::path& path) {
   const std::string name = path.filename().string();
-  if (name == "metrics.jsonl") return fs::is_regular_file(path) && fs::file_size(path) == 0;
+  if (name == "metrics.jsonl") return is_empty_file(path);
   if (name != "checkpoints" && name != "pictures") return false;
-  return fs::is_directory(path) && entries_of(path.string()).empty();
+  return is_folder(path) && entries_of(path.string()).empty();
 }
 
 bool holds_own_pictures(const fs::path& path) {
-  if (path.filename() != "pictures" || !fs::is_directory(path)) return false;
+  if (path.filename() != "pictures" || !is_folder(path)) return false;
   const std::vector<fs::path> pictures = entries_of(path.string());
   return std::all_of(pictures.begin(), pictures.end(),
                      [](const fs::path& picture) { return is_own_picture(picture.string()); });
@@ -83,13 +97,13 @@ bool holds_own_pictures(const fs::path& path) {
 /// Copies a file of a run where it is there.
 void copy_part(const std::string& name, const std::string& from, const std::string& to) {
   const std::string path = from + "/" + name;
-  if (!fs::exists(path)) return;
+  if (!exists(path)) return;
   replace_file(to + "/" + name, read_file(path, "--step", max_rows_bytes), "--step");
 }
 
 bool has_rows_beyond(const std::string& run, int64_t step) {
   const std::string path = run + "/metrics.jsonl";
-  if (!fs::exists(path)) return false;
+  if (!exists(path)) return false;
   const std::vector<Json> rows = read_rows(path);
   return std::any_of(rows.begin(), rows.end(), [&](const Json& row) {
     const Json* at = row.find("step");
@@ -100,8 +114,7 @@ bool has_rows_beyond(const std::string& run, int64_t step) {
 }  // namespace
 
 FolderContents contents_of(const std::string& folder, std::string* other) {
-  std::error_code error;
-  if (!fs::exists(folder, error)) return FolderContents::nothing;
+  if (!exists(folder)) return FolderContents::nothing;
   require<IoError>(fs::is_directory(folder), "--out", "{} is a file; expected a folder", folder);
   FolderContents all = FolderContents::nothing;
   for (const fs::path& path : entries_of(folder)) {
@@ -126,8 +139,7 @@ void require_own_folder(const std::string& folder, std::string_view op) {
 }
 
 void require_empty_folder(const std::string& folder, std::string_view op) {
-  std::error_code error;
-  if (!fs::exists(folder, error)) return;
+  if (!exists(folder)) return;
   require<IoError>(fs::is_directory(folder), op, "{} is a file; expected a folder", folder);
   const std::vector<fs::path> entries = entries_of(folder);
   require(entries.empty(), op,
@@ -142,9 +154,8 @@ void require_no_run(const std::string& folder) {
           "{} holds a run already ({}): add --resume to go on with it, or choose another --out",
           folder, checkpoint);
   if (contents_of(folder) != FolderContents::run) return;
-  const fs::path rows = folder + "/metrics.jsonl";
-  const bool figures =
-      (fs::exists(rows) && fs::file_size(rows) > 0) || fs::exists(folder + "/summary.json");
+  const std::string rows = folder + "/metrics.jsonl";
+  const bool figures = (exists(rows) && !is_empty_file(rows)) || exists(folder + "/summary.json");
   require(!figures, "train",
           "{} holds the figures of a run that has no checkpoint: add --resume to start it from the "
           "beginning, which replaces them, or choose another --out",
@@ -193,7 +204,7 @@ std::string set_aside(const std::string& run, int64_t step) {
   if (beyond.empty() && !has_rows_beyond(run, step)) return {};
   const std::string first = fmt::format("{}/beyond-step-{}", run, step);
   std::string to = first;
-  for (int n = 2; fs::exists(to); ++n) to = fmt::format("{}-{}", first, n);
+  for (int n = 2; exists(to); ++n) to = fmt::format("{}-{}", first, n);
   make_folders(to + "/checkpoints", "--step");
   for (const char* name : {"config.toml", "metrics.jsonl", "summary.json"}) {
     copy_part(name, run, to);
@@ -245,16 +256,17 @@ int64_t Checkpoints::last_good() const {
 
 void Checkpoints::diverged(const std::string& what, double rate) const {
   const int64_t good = last_good();
-  std::string remedy = "no checkpoint has been written: start again";
+  std::string remedy = "no checkpoint has been written: start again with";
   if (good >= 0) {
-    remedy = fmt::format("its last good checkpoint is {}: go on from it with --resume --step {}",
-                         checkpoint_path(run_, good), good);
+    remedy =
+        fmt::format("its last good checkpoint is {}: go on from it with --resume --step {} and",
+                    checkpoint_path(run_, good), good);
   } else if (saved_ >= 0) {
-    remedy = fmt::format("{} leads there, and none is before it: start again in another --out",
+    remedy = fmt::format("{} leads there, and none is before it: start again in another --out with",
                          checkpoint_path(run_, saved_));
   }
   fail("train",
-       "the run has diverged: {}\n{}, and a lower --lr (the rate was {:.3g}) or --set "
+       "the run has diverged: {}\n{} a lower --lr (the rate was {:.3g}) or --set "
        "optimizer.clip=NORM",
        what, remedy, rate);
 }

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 
 #include "core/error.h"
 #include "examples/longspan/commands.h"
@@ -52,9 +53,21 @@ std::string training_text(const Options& o) {
   return text;
 }
 
+/// Throws ValueError where a file lies there that is no SentencePiece model: it is not ours to
+/// replace.
+void require_replaceable(const std::string& path) {
+  if (!std::filesystem::exists(path)) return;
+  try {
+    open_sentence_pieces(path);
+  } catch (const Error&) {
+    fail("tokens", "{} is there already and is no SentencePiece model; choose another --out", path);
+  }
+}
+
 /// A SentencePiece model of a training part.
 void train(const Options& o, const std::string& out) {
   require(!out.empty(), "tokens", "no file given; expected --out FILE.model");
+  require_replaceable(out);
   const std::string text = training_text(o);
   const std::string model = train_sentence_pieces(text, {.kind = o.kind,
                                                          .vocabulary = o.vocabulary,

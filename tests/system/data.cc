@@ -164,6 +164,20 @@ TEST_F(Data, TokenizersAreTrainedAndUsed) {
     }
   }
   EXPECT_EQ(run(back).out, "w1 w2 \xC3\xA9\n");
+  // A model may be made again; what is none is not ours to replace.
+  const std::vector<std::string> again = {
+      "tokens",    "train",  "--data",       "bytes=" + (folder / "words"),
+      "--kind",    "bpe",    "--vocabulary", "268",
+      "--symbols", "[MASK]", "--out"};
+  const auto into = [&](const std::string& path) {
+    std::vector<std::string> all = again;
+    all.push_back(path);
+    return run(all);
+  };
+  EXPECT_EQ(into(model).code, 0);
+  write(folder / "notes", "mine");
+  EXPECT_NE(into(folder / "notes").err.find("is no SentencePiece model"), std::string::npos);
+  EXPECT_EQ(read(folder / "notes"), "mine");
   for (const std::vector<std::string>& bad :
        {std::vector<std::string>{"tokens"},
         {"tokens", "make"},

@@ -226,9 +226,9 @@ TEST_F(RunFolders, SweepingSparesWhatIsNotOurs) {
 // numbers, each that has got anywhere names one that can be scored and trained on, and none ends
 // with status 0 where the model gives no numbers any more.
 TEST_F(RunFolders, OfDivergedRunsKeepAGoodCheckpoint) {
-  int diverged = 0, with_remedy = 0;
-  for (const std::string lr : {"30", "1e4", "1e10", "1e18", "1e30", "1e38"}) {
-    for (const std::string steps : {"1", "2", "3", "30"}) {
+  int diverged = 0, with_remedy = 0, unsaved = 0;
+  for (const std::string lr : {"1e4", "1e10", "1e38", "1e40"}) {
+    for (const std::string steps : {"1", "3", "30"}) {
       for (const Words& more : {Words{}, Words{"--eval-every", "1"}, Words{"--split", "100/0/0"}}) {
         const bool unscored = !more.empty() && more[0] == "--split";
         const std::string out = folder / ("run-" + lr + "-" + steps);
@@ -247,6 +247,7 @@ TEST_F(RunFolders, OfDivergedRunsKeepAGoodCheckpoint) {
           continue;
         }
         ++diverged;
+        unsaved += o.err.find("no checkpoint is written") != std::string::npos;
         EXPECT_NE(o.err.find("the run has diverged"), std::string::npos);
         const std::string said = "go on from it with --resume --step ";
         const size_t at = o.err.find(said);
@@ -264,8 +265,9 @@ TEST_F(RunFolders, OfDivergedRunsKeepAGoodCheckpoint) {
       }
     }
   }
-  EXPECT_GT(diverged, 20);
-  EXPECT_GT(with_remedy, 3);
+  EXPECT_GE(diverged, 20);
+  EXPECT_GE(with_remedy, 3);
+  EXPECT_GE(unsaved, 3);
 }
 
 TEST_F(RunFolders, StepsOfDivergedRunsAreThoseShown) {
@@ -484,8 +486,10 @@ TEST_F(RunFolders, ByTheClockKeepTheirLearningRateWhenTheyGoOn) {
   const int64_t then = saved_steps(out).back();
   const Outcome anew = must({"train", "--out", out, "--resume", "--seconds", "0.2", "--rewarm"});
   EXPECT_NE(anew.err.find("the learning rate rises from "), std::string::npos) << anew.err;
-  EXPECT_GT(rates_from(out, then).front(), 0.5e-3);
-  EXPECT_LT(rates_from(out, then).back(), 3 * floor);
+  const std::vector<double> again = rates_from(out, then);
+  ASSERT_FALSE(again.empty());
+  EXPECT_GT(again.front(), 0.5e-3);
+  EXPECT_LT(again.back(), 3 * floor);
 }
 
 TEST_F(RunFolders, ByTheClockFinishTheirScheduleWhenTheyWereStopped) {

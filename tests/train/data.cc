@@ -32,7 +32,7 @@ std::string some_bytes(int64_t n) {
 std::string gzip(std::string_view bytes) {
   z_stream stream{};
   EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string packed(bytes.size() + 1000, '\0');
+  std::string packed(deflateBound(&stream, bytes.size()), '\0');
   std::string source(bytes);
   stream.next_in = reinterpret_cast<Bytef*>(source.data());
   stream.avail_in = static_cast<uInt>(source.size());

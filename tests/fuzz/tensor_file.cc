@@ -1,36 +1,12 @@
 // Any bytes as a tensor file: read, or refused with an IoError. What can be read is written and
 // read again.
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-
-#include "core/error.h"
-#include "core/kernel.h"
-#include "train/files.h"
+#include "tests/fuzz/input.h"
 #include "train/state.h"
 
 using namespace longspan;
 
 namespace {
-
-/// A file in memory, and the path under which it can be opened.
-struct MemoryFile {
-  explicit MemoryFile(const char* name) : file(memfd_create(name, 0)) {
-    path = "/proc/self/fd/" + std::to_string(file.get());
-  }
-  void set(const uint8_t* data, size_t size) {
-    if (ftruncate(file.get(), 0) != 0 ||
-        pwrite(file.get(), data, size, 0) != static_cast<ssize_t>(size)) {
-      std::abort();
-    }
-  }
-  File file;
-  std::string path;
-};
 
 std::string bytes_of(const TensorList& tensors) {
   std::string all;
@@ -47,8 +23,8 @@ std::string bytes_of(const TensorList& tensors) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static MemoryFile input("input");
   static const std::string output = "/tmp/longspan-fuzz-" + std::to_string(getpid());
-  register_backends();
-  input.set(data, size);
+  prepare();
+  input.set(text_of(data, size));
   for (const Checksums checksums : {Checksums::optional, Checksums::required}) {
     try {
       read_tensor_header(input.path, checksums);

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/kernel.h"
+#include "core/memory.h"
+#include "train/files.h"
+
+namespace longspan {
+
+/// A file in memory, and the path under which it can be opened.
+struct MemoryFile {
+  explicit MemoryFile(const char* name) : file(memfd_create(name, 0)) {
+    path = "/proc/self/fd/" + std::to_string(file.get());
+  }
+  void set(std::string_view bytes) {
+    if (ftruncate(file.get(), 0) != 0 ||
+        pwrite(file.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+      std::abort();
+    }
+  }
+  File file;
+  std::string path;
+};
+
+inline std::string_view text_of(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+/// The parts of an input between bytes of 0; exactly `count`, of which the last has the rest.
+inline std::vector<std::string_view> parts_of(std::string_view input, size_t count) {
+  std::vector<std::string_view> parts;
+  for (size_t i = 1; i < count; ++i) {
+    const size_t end = std::min(input.find('\0'), input.size());
+    parts.push_back(input.substr(0, end));
+    input.remove_prefix(std::min(end + 1, input.size()));
+  }
+  parts.push_back(input);
+  return parts;
+}
+
+/// Aborts unless `holds`: a finding.
+inline void check(bool holds) {
+  if (!holds) std::abort();
+}
+
+/// Whether f() refuses: throws what readers throw, for files that are wrong or take too much.
+template <class F>
+bool refuses(F&& f) {
+  try {
+    f();
+    return false;
+  } catch (const IoError&) {
+  } catch (const ValueError&) {
+  } catch (const OutOfMemory&) {
+  }
+  return true;
+}
+
+/// What each target begins with: kernels, and a limit for what inputs unpack to.
+inline void prepare() {
+  static const bool once = [] {
+    register_backends();
+    set_memory_limit({}, int64_t{64} << 20);
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+}  // namespace longspan

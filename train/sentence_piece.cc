@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "train/files.h"
+#include "train/sentence_piece_model.h"
 #include "train/tokenizer.h"
 #include "train/unicode.h"
 
@@ -23,9 +24,10 @@ class SentencePieces : public Tokenizer {
     const std::string file = read_file(path, "tokenizer", 1 << 30);
     require<IoError>(!file.empty(), "tokenizer", "{} is empty; expected a SentencePiece model",
                      path);
-    const sentencepiece::util::Status status = processor_.LoadFromSerializedProto(file);
-    require<IoError>(status.ok(), "tokenizer", "{} is not a SentencePiece model: {}", path,
-                     status.ToString());
+    require_sound_sentence_pieces(file, path);
+    const std::string problem = load(file);
+    require<IoError>(problem.empty(), "tokenizer", "{} is not a SentencePiece model: {}", path,
+                     problem);
     bool bytes = true;
     for (size_t byte = 0; byte < 256; ++byte) {
       byte_ids_[byte] = find(fmt::format("<0x{:02X}>", byte));
@@ -100,6 +102,16 @@ class SentencePieces : public Tokenizer {
   }
 
  private:
+  /// Makes the library read a model; returns what it says against it, or nothing.
+  std::string load(const std::string& model) {
+    try {
+      const sentencepiece::util::Status status = processor_.LoadFromSerializedProto(model);
+      return status.ok() ? "" : status.ToString();
+    } catch (const std::exception& error) {  // of the library's own libraries
+      return error.what();
+    }
+  }
+
   bool begins_with_space(int32_t id) const {
     return std::string_view(processor_.IdToPiece(id)).substr(0, space_mark_text.size()) ==
            space_mark_text;

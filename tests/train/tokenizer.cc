@@ -340,6 +340,66 @@ TEST(SentencePieces, RefusesBadFiles) {
   }
 }
 
+/// A field of Protocol Buffers that is a text or a message, of at most 127 bytes.
+std::string field(int number, const std::string& text) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(text.size())} + text;
+}
+
+TEST(SentencePieces, RefusesWhatTheLibraryTakesOnTrust) {
+  const Folder folder;
+  const std::string path = folder / "x.model";
+  const auto message = [&](const std::string& model) {
+    write_bytes(path, model);
+    return message_of<IoError>([&] { open_sentence_pieces(path); });
+  };
+  const std::string zero(1, '\0'), unknown = field(1, field(1, "<unk>") + "\x18\2");
+  EXPECT_TRUE(contains(message(unknown + field(1, field(1, zero + zero + "<"))),
+                       "x.model is not a SentencePiece model: a piece has a byte of 0"));
+  EXPECT_TRUE(contains(message(unknown + field(1, field(1, "a") + "\x15\xFF\xFF\xFF\xFF")),
+                       "a score that is no number"));
+  EXPECT_TRUE(contains(message(unknown + field(1, "\x0A\x7F")), "cut off"));
+  EXPECT_TRUE(contains(message(unknown + "\x0B\x0C"), "a field of an unknown kind"));
+  EXPECT_TRUE(contains(message(unknown + "\x08" + std::string(11, '\xFF')), "64 bits"));
+  // Rules for characters whose array leads outside itself, and outside the texts behind it.
+  const auto rules = [&](std::initializer_list<uint32_t> units, const std::string& texts) {
+    std::string all;
+    for (const uint32_t unit : units) all.append(reinterpret_cast<const char*>(&unit), 4);
+    const auto bytes = static_cast<uint32_t>(all.size());
+    all.insert(0, reinterpret_cast<const char*>(&bytes), 4);
+    return message(unknown + field(3, field(2, all + texts)));
+  };
+  for (const std::string& said :
+       {rules({0}, zero), rules({1 << 10}, zero), rules({}, zero), rules({0, 0}, "a")}) {
+    EXPECT_TRUE(contains(said, "its rules for characters are broken")) << said;
+  }
+}
+
+TEST(SentencePieces, AreRefusedOrDoNoHarmWhereTheyAreDamaged) {
+  const Folder folder;
+  const std::string path = folder / "x.model", text = "the quick brown fox ﬁnds a lazy dog. ";
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += text + "\n";
+  const std::string model = train_sentence_pieces(lines, {.vocabulary = 28, .lossless = false});
+  write_bytes(path, model);
+  const Ids whole = open_sentence_pieces(path)->encode(text);
+  EXPECT_GT(whole.size(), 5u);
+  int refused = 0;
+  for (uint64_t i = 0; i < 300; ++i) {
+    std::string damaged = model;
+    for (uint64_t k = 0; k < 4; ++k) {
+      const uint64_t draw = philox_word(Generator{i}.key, static_cast<int64_t>(k));
+      damaged[draw % damaged.size()] = static_cast<char>(draw >> 24);
+    }
+    write_bytes(path, damaged);
+    try {
+      open_sentence_pieces(path)->encode(text);
+    } catch (const IoError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 30);
+}
+
 TEST(SentencePieces, Trains) {
   const Folder folder;
   const std::string text = tinyshakespeare().substr(0, 60'000);

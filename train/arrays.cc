@@ -142,6 +142,7 @@ class Zip {
       at = number(wide + 48, 8);
     }
     std::vector<Entry> all;
+    uint64_t packed = 0;
     for (uint64_t i = 0; i < count; ++i) {
       require_there(at, 46);
       require<IoError>(is(at, "PK\x01\x02"), kOp, "{} is damaged: its directory has another entry",
@@ -151,6 +152,10 @@ class Zip {
       require_there(at + 46, name + extra + note);
       all.push_back(entry(at, name, extra));
       at += 46 + name + extra + note;
+      // Entries that share bytes would unpack to the square of what the file holds.
+      packed += std::min<uint64_t>(all.back().packed, file_.bytes.size());
+      require<IoError>(packed <= file_.bytes.size(), kOp,
+                       "{} is damaged: its entries hold more bytes than it has", path_);
     }
     return all;
   }

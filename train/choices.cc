@@ -1,6 +1,7 @@
 #include "train/choices.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "core/error.h"
 #include "train/json.h"
@@ -24,9 +25,10 @@ ChoiceQuestion read_question(const Json& row, const std::string& path) {
   q.candidates = strings(row["candidates"]);
   q.supports = strings(row["supports"]);
   require<IoError>(!q.candidates.empty(), kOp, "{}: question {} has no candidates", path, q.id);
-  for (auto c = q.candidates.begin(); c != q.candidates.end(); ++c) {
-    require<IoError>(std::find(q.candidates.begin(), c, *c) == c, kOp,
-                     "{}: question {}: the candidate \"{}\" is there twice", path, q.id, *c);
+  std::unordered_set<std::string_view> seen;
+  for (const std::string& c : q.candidates) {
+    require<IoError>(seen.insert(c).second, kOp,
+                     "{}: question {}: the candidate \"{}\" is there twice", path, q.id, c);
   }
   const Json* answer = row.find("answer");
   if (answer == nullptr) return q;

@@ -100,7 +100,9 @@ std::vector<Question> read_mrqa(std::string_view lines, const std::string& path)
             // not share.
             require<ValueError>(span.array().size() == 2, "char_spans", "expected two numbers");
             const int64_t from = byte_of_character(q.context, span.array()[0].integer());
-            const int64_t to = byte_of_character(q.context, span.array()[1].integer() + 1);
+            const int64_t last = span.array()[1].integer();
+            const bool within = last >= 0 && last < static_cast<int64_t>(q.context.size());
+            const int64_t to = within ? byte_of_character(q.context, last + 1) : -1;
             require<IoError>(from >= 0 && to > from, "questions",
                              "{}: question {}: an answer lies outside its context", path, q.id);
             q.answers.push_back(

@@ -1,6 +1,7 @@
 #include "train/trivia.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "core/error.h"
 #include "train/json.h"
@@ -25,9 +26,18 @@ bool in_word(char c) {
          static_cast<uint8_t>(c) >= 0x80;
 }
 
-void add(std::vector<std::string>& all, const std::string& one) {
-  if (!one.empty() && std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
-}
+/// Texts that are not empty, each once, in the order in which they came.
+class Distinct {
+ public:
+  void add(const std::string& one) {
+    if (!one.empty() && seen_.insert(one).second) all_.push_back(one);
+  }
+  std::vector<std::string> take() { return std::move(all_); }
+
+ private:
+  std::vector<std::string> all_;
+  std::unordered_set<std::string> seen_;
+};
 
 /// A path that stays below its folder. Names such as "Apple_Inc..txt" do.
 bool stays_below(std::string_view file) {
@@ -43,16 +53,19 @@ TriviaQuestion read_question(const Json& row, const std::string& path) {
   TriviaQuestion q;
   q.id = row["QuestionId"].string();
   q.text = row["Question"].string();
+  Distinct documents, aliases;
   for (const Json& page : row["EntityPages"].array()) {
     const std::string& file = page["Filename"].string();
     require<IoError>(stays_below(file), kOp, "{}: question {}: \"{}\" is no file of the evidence",
                      path, q.id, file);
-    add(q.documents, file);
+    documents.add(file);
   }
   if (const Json* answer = row.find("Answer")) {
-    add(q.aliases, (*answer)["Value"].string());
-    for (const Json& alias : (*answer)["Aliases"].array()) add(q.aliases, alias.string());
+    aliases.add((*answer)["Value"].string());
+    for (const Json& alias : (*answer)["Aliases"].array()) aliases.add(alias.string());
   }
+  q.documents = documents.take();
+  q.aliases = aliases.take();
   return q;
 }
 

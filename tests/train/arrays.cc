@@ -196,6 +196,14 @@ TEST(Numpy, RefusesBadFiles) {
   std::string strange = archive;
   strange[strange.find("PK\1\2") + 10] = 12;
   EXPECT_TRUE(contains(message(strange), "packed by method 12"));
+  // Ten entries of one file.
+  const std::string one = zip({{"x.npy", npy("|u1", "(1000,)", std::string(1000, '\1'))}});
+  const size_t entry = one.find("PK\1\2"), end = one.find("PK\5\6");
+  std::string shared = one.substr(0, entry);
+  for (int i = 0; i < 10; ++i) shared += one.substr(entry, end - entry);
+  shared += one.substr(end);
+  shared[shared.size() - 22 + 10] = 10;  // how many
+  EXPECT_TRUE(contains(message(shared), "its entries hold more bytes than it has"));
 }
 
 }  // namespace

@@ -53,13 +53,19 @@ TEST(Mrqa, ReadsLines) {
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].answers, (std::vector<Answer>{{"snow", 13}, {"Śnieg", 0}}));
   EXPECT_THROW(read_mrqa("{\"context\": \"a\"}\n", "x"), IoError);
-  EXPECT_TRUE(contains(message_of<IoError>([&] {
-                         read_mrqa(
-                             "{\"context\": \"a\", \"qas\": [{\"qid\": \"a\", \"question\": "
-                             "\"\", \"detected_answers\": [{\"char_spans\": [[0, 1]]}]}]}",
-                             "x");
-                       }),
-                       "outside its context"));
+  for (const std::string span :
+       {"0, 1", "0, 9223372036854775807", "0, -9223372036854775808", "-1, 0", "1, 0"}) {
+    EXPECT_TRUE(
+        contains(message_of<IoError>([&] {
+                   read_mrqa(
+                       "{\"context\": \"a\", \"qas\": [{\"qid\": \"a\", \"question\": \"\", "
+                       "\"detected_answers\": [{\"char_spans\": [[" +
+                           span + "]]}]}]}",
+                       "x");
+                 }),
+                 "outside its context"))
+        << span;
+  }
 }
 
 /// Pieces of five bytes each.

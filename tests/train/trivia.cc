@@ -76,6 +76,18 @@ TEST(TriviaQa, FindsAliases) {
   EXPECT_EQ(find_aliases("Help!me Help!", std::vector<std::string>{"help!"}).size(), 2u);
 }
 
+// In time that grows with the text and not with its square.
+TEST(TriviaQa, FindsAnAliasAnyNumberOfTimes) {
+  std::string text;
+  for (int i = 0; i < 300'000; ++i) text += "a ";
+  const std::vector<std::string> aliases = {"a", "a a", "A"};
+  const std::vector<Answer> found = find_aliases(text, aliases);
+  ASSERT_EQ(found.size(), 599'999u);
+  EXPECT_EQ(found[0], (Answer{"a", 0}));
+  EXPECT_EQ(found[1], (Answer{"a a", 0}));
+  EXPECT_EQ(found[2], (Answer{"a", 2}));
+}
+
 TEST(TriviaQa, ReadsTheBeginningOfLongTexts) {
   std::string text;
   for (int i = 0; i < 5000; ++i)

@@ -11,7 +11,8 @@ namespace longspan {
 ///   returns  [..., M, N]  dtype of a; zeros where K = 0
 ///   saves    a, b
 ///   throws   ShapeError, DTypeError, DeviceError
-/// A row of y depends, bit for bit, on its row of a, on b and on K alone.
+/// A row of y depends, bit for bit, on its row of a, on b and on K alone, unless the process
+/// multiplies on OpenBLAS (core/matmul_library.h).
 Tensor matmul(const Tensor& a, const Tensor& b);
 
 /// y = x W^T + b.

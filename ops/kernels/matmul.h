@@ -10,7 +10,8 @@ namespace longspan::kernels {
 ///   bias [N] any stride, or empty; the dtype of a
 ///   c [..., M, N]  unit stride along N; the dtype of a, or f32 for f16 and bf16
 /// Sums run over k in order, in f64 for f64 and f32 otherwise: the bits of an element of c depend
-/// on its row of a, its column of b and K alone.
+/// on its row of a, its column of b and K alone. With MatmulLibrary::openblas, where that library
+/// can read the operands, they depend on the element's place and on the sizes of c, too.
 inline constinit Kernel<void(ConstView a, ConstView b, ConstView bias, View c, bool accumulate)>
     matmul{"matmul"};
 

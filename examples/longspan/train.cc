@@ -201,6 +201,11 @@ std::string validation_of(const std::string& out, int64_t step) {
   return found;
 }
 
+/// "nan" whatever its sign, "inf" or "-inf".
+std::string nonfinite_text(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{}", value);
+}
+
 /// The norm of the gradients, clipped and rescaled; nothing where a step in f16 has to be skipped.
 /// Throws ValueError where they are not finite.
 std::optional<double> take_gradients(Optimizer& optimizer, LossScale& scale, double rescale,
@@ -345,7 +350,8 @@ int train_command(int argc, const char* const* argv) {
   const auto require_numbers = [&] {  // a score that nothing counts in is none either
     const double next = std::isfinite(valid) ? valid : steps.loss_of(at.step);
     if (!std::isfinite(next)) {
-      checkpoints.diverged(fmt::format("after step {} the loss is {}", at.step, next), rate);
+      checkpoints.diverged(
+          fmt::format("after step {} the loss is {}", at.step, nonfinite_text(next)), rate);
     }
   };
   const auto validate = [&] {
@@ -423,7 +429,8 @@ int train_command(int argc, const char* const* argv) {
     }();
     if (!std::isfinite(done.loss)) {
       log_step();
-      checkpoints.diverged(fmt::format("the loss of step {} is {}", at.step + 1, done.loss), rate);
+      checkpoints.diverged(
+          fmt::format("the loss of step {} is {}", at.step + 1, nonfinite_text(done.loss)), rate);
     }
     const std::optional<double> taken = [&] {
       try {

@@ -85,6 +85,7 @@ TransformerConfig shell_of(const BigBirdPegasusConfig& c) {
   t.label_smoothing =
       c.label_smoothing * static_cast<double>(c.vocab) / static_cast<double>(c.vocab - 1);
   t.init_std = c.init_std;
+  t.embed_std = c.embed_std;
   t.precision = c.precision;
   t.token_head = c.token_head;
   t.memory = c.memory;
@@ -144,6 +145,8 @@ BigBirdPegasusConfig bigbird_pegasus_preset(std::string_view name) {
     c.block = 16;
     c.dropout = 0;
     c.init_std = 0.05;
+    // The table is that of the head, too: a wide one says at first that every token comes again.
+    if (name == "small") c.embed_std = 0.02;
     if (name != "summaries") return c;
     c.vocab = 4096;
     c.n_max_target = 1280;

@@ -34,6 +34,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   /// targets that count: a slip of the released code, to reproduce its numbers.
   bool count_pad_loss = false;
   double init_std = 0.02;
+  double embed_std = 0;  ///< of tokens; 0: 1 / sqrt(d_model) with emb_scale, else as init_std
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
@@ -46,7 +47,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
         "emb_scale", emb_scale)("emb_norm", emb_norm)("start_token", start_token);
     v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_ffn_act", dropout_ffn_act)(
         "label_smoothing", label_smoothing)("count_pad_loss", count_pad_loss)("init_std", init_std)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
+        "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
     token_head.visit(v);
   }
 };

@@ -88,6 +88,7 @@ TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
   t.dropout_ffn_act = c.dropout_ffn_act;
   t.label_smoothing = c.label_smoothing;
   t.init_std = c.init_std;
+  t.embed_std = c.embed_std;
   t.precision = c.precision;
   t.token_head = c.token_head;
   t.memory = c.memory;
@@ -136,7 +137,10 @@ LedConfig led_preset(std::string_view name) {
     // Few steps learn more without dropout and from wider matrices; docs/longformer.md.
     c.dropout = 0;
     c.init_std = 0.05;
-    if (name == "small") return c;
+    if (name == "small") {
+      c.embed_std = 0.02;  // the head's table, too: a wide one favours some tokens at first
+      return c;
+    }
     c.vocab = 4096;
     c.n_max = 1024;
     c.n_max_target = 1280;

@@ -30,6 +30,7 @@ struct LedConfig {
   float dropout = 0.1f, dropout_attn = -1, dropout_ffn_act = 0;  ///< -1: as dropout
   double label_smoothing = 0;
   double init_std = 0.02;
+  double embed_std = 0;  ///< of tokens; 0: as init_std
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
@@ -41,8 +42,8 @@ struct LedConfig {
         "globals", globals)("start_token", start_token);
     v("norm_eps", norm_eps)("activation", activation)("dropout", dropout)(
         "dropout_attn", dropout_attn)("dropout_ffn_act", dropout_ffn_act)(
-        "label_smoothing", label_smoothing)("init_std", init_std)("precision", precision)(
-        "memory", memory)("chunks", memory.chunks);
+        "label_smoothing", label_smoothing)("init_std", init_std)("embed_std", embed_std)(
+        "precision", precision)("memory", memory)("chunks", memory.chunks);
     token_head.visit(v);
   }
 };

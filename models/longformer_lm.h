@@ -26,6 +26,7 @@ struct LongformerLMConfig {
   float dropout = 0;        ///< sites emb, resid and ffn_act
   float dropout_attn = -1;  ///< -1: as dropout
   double init_std = 0.02;
+  double embed_std = 0;  ///< of tokens; 0: 1 / sqrt(d_model) with emb_scale, else as init_std
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
@@ -35,7 +36,7 @@ struct LongformerLMConfig {
         "window", window)("dilation", dilation)("dilated_heads", dilated_heads)(
         "tie_embedding", tie_embedding)("emb_scale", emb_scale);
     v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
+        "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
     token_head.visit(v);
   }
 };

@@ -181,7 +181,8 @@ Reformer::Reformer(const ReformerConfig& config, const Init& init)
   }
   const int64_t width = c.mean_exit ? c.d_model : 2 * c.d_model;
   final_norm_ = Normalization(NormKind::layer, width, c.norm_eps, init.at("final_norm"));
-  head_ = Linear(width, c.vocab, c.head_bias, init.at("head"), weights_of(c));
+  head_ = Linear(width, c.vocab, c.head_bias, init.at("head"),
+                 c.head_std > 0 ? Scheme::normal(c.head_std) : weights_of(c));
 }
 
 LshAttention* Reformer::lsh(int64_t layer) const {

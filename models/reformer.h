@@ -79,6 +79,7 @@ struct ReformerConfig {
   bool dropout_broadcast = false;
   double init_std = 0;   ///< of all matrices; 0: Glorot's uniform
   double embed_std = 1;  ///< of tokens
+  double head_std = 0;   ///< of the projection to tokens; 0: as the other matrices
   double position_std = 1;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
@@ -97,8 +98,9 @@ struct ReformerConfig {
     v("activation", activation)("norm_eps", norm_eps)("mean_exit", mean_exit)(
         "head_bias", head_bias)("dropout", dropout)("dropout_attn", dropout_attn)(
         "dropout_local", dropout_local)("dropout_broadcast", dropout_broadcast);
-    v("init_std", init_std)("embed_std", embed_std)("position_std", position_std)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
+    v("init_std", init_std)("embed_std", embed_std)("head_std", head_std)(
+        "position_std", position_std)("precision", precision)("memory", memory)("chunks",
+                                                                                memory.chunks);
     token_head.visit(v);
   }
 

@@ -122,6 +122,7 @@ ReformerConfig reformer_preset(std::string_view name) {
     ReformerConfig c;
     c.layers = "local,lsh";
     c.rounds = 2;
+    c.head_std = 0.02;  // Glorot's would favour some tokens at first
     if (name == "small") return c;
     if (name == "small_trax2") return reformer_variant(c, ReformerVariant::trax2);
     if (name == "small_hf") return reformer_variant(c, ReformerVariant::hf);

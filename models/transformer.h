@@ -95,6 +95,7 @@ struct TransformerConfig {
 
   Weights init = Weights::normal;
   double init_std = 0.02;
+  double embed_std = 0;  ///< of tokens; 0: 1 / sqrt(d_model) with emb_scale, else as init_std
   bool init_residual_scale = true;  ///< output weights of branches times 1 / sqrt(branches)
 
   Precision precision = Precision::f32;
@@ -117,8 +118,8 @@ struct TransformerConfig {
         "dropout_ffn_act", dropout_ffn_act)("dropout_token", dropout_token)(
         "label_smoothing", label_smoothing)("half_loss", half_loss)("layer_loss", layer_loss)(
         "n_target", n_target)("target_weight", target_weight)("init", init)("init_std", init_std)(
-        "init_residual_scale", init_residual_scale)("precision", precision)("memory", memory)(
-        "chunks", memory.chunks);
+        "embed_std", embed_std)("init_residual_scale", init_residual_scale)("precision", precision)(
+        "memory", memory)("chunks", memory.chunks);
     token_head.visit(v);
   }
 };

@@ -29,6 +29,10 @@ Scheme table_scheme(const TransformerConfig& c) {
   return Scheme::normal(c.emb_scale ? 1 / std::sqrt(static_cast<double>(c.d_model)) : c.init_std);
 }
 
+Scheme token_scheme(const TransformerConfig& c) {
+  return c.embed_std > 0 ? Scheme::normal(c.embed_std) : table_scheme(c);
+}
+
 void check(const TransformerConfig& c) {
   for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
                                     {"n_layer", c.n_layer},
@@ -61,6 +65,8 @@ void check(const TransformerConfig& c) {
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
           c.init_std);
+  require(c.embed_std >= 0 && std::isfinite(c.embed_std), kName,
+          "embed_std is {}; expected 0 or more", c.embed_std);
   require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
           "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
   require(c.local == Locality::none || c.window >= 1, kName,
@@ -186,9 +192,9 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
       kName, "{} attention layers for an encoder of {}", encoder_attention.size(), c.n_layer);
   const Init embed = init.at("embed");
   const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
-  token_ = Embedding(c.vocab, width, embed.at("token"), table_scheme(c));
+  token_ = Embedding(c.vocab, width, embed.at("token"), token_scheme(c));
   if (c.source_vocab > 0) {
-    source_ = Embedding(c.source_vocab, width, embed.at("source"), table_scheme(c));
+    source_ = Embedding(c.source_vocab, width, embed.at("source"), token_scheme(c));
   }
   if (c.d_embed > 0) {
     embed_projection_ = Linear(width, c.d_model, false, embed.at("projection"), scheme_of(c));

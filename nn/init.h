@@ -13,7 +13,8 @@
 
 namespace longspan {
 
-/// A distribution for a matrix [out, in]; fan-in and fan-out are its two last sizes.
+/// A distribution for a matrix [out, in]; fan-in and fan-out are its two last sizes. One that
+/// nobody has chosen is Glorot's uniform, so that no layer starts as zeros unasked.
 struct Scheme {
   enum class Kind : uint8_t {
     zeros,
@@ -24,8 +25,8 @@ struct Scheme {
     xavier_uniform,
     orthogonal
   };
-  Kind kind = Kind::zeros;
-  double value = 0;  ///< constant, deviation, half width, or gain
+  Kind kind = Kind::xavier_uniform;
+  double value = 1;  ///< constant, deviation, half width, or gain
 
   static constexpr Scheme zeros() { return {Kind::zeros, 0}; }
   static constexpr Scheme constant(double c) { return {Kind::constant, c}; }

@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <set>
 
+#include "autograd/mode.h"
 #include "core/memory.h"
 #include "models/transformer.h"
 #include "tests/harness/messages.h"
@@ -121,6 +123,51 @@ TEST(Registry, AModelWithoutRoomForItsParametersIsNotBegun) {
   set_memory_limit({}, 0);
   EXPECT_NE(text.find(fmt::format("it has {} parameters", count)), std::string::npos) << text;
   EXPECT_LT(memory_tracker().allocations() - allocations, 200);  // what a plan has
+}
+
+/// Bits a token that a model as it is built says of tokens that are drawn alike, so that
+/// log2(vocab) is the least that anything can say.
+double first_loss(const LanguageModel& model, int64_t length) {
+  const NoGrad off;
+  const int64_t most = std::min(length, model.max_length());
+  const Tensor tokens = some_tokens(1, most, model.vocab());
+  const Tensor targets = some_tokens(1, most, model.vocab(), 2);
+  switch (model.objective()) {
+    case Objective::next_token:
+      return model.loss(tokens, targets, model.empty_memory(1), {}).loss.item() / std::log(2.0);
+    case Objective::sequence: {
+      const int64_t source = std::min(length, model.max_source_length());
+      return model.sequence_loss({some_tokens(1, source, model.vocab(), 3)}, tokens, targets, {})
+                 .loss.item() /
+             std::log(2.0);
+    }
+    case Objective::masked_token:
+      break;
+  }
+  // Every sixth token is hidden, and only what was there counts.
+  std::vector<int64_t> seen = tokens.to_vector<int64_t>(), hidden = seen;
+  for (size_t i = 0; i < seen.size(); ++i) {
+    if (i % 6 != 0) {
+      hidden[i] = ignored_target;
+    } else {
+      seen[i] = model.mask_token();
+    }
+  }
+  const Shape shape = tokens.shape();
+  return model.loss(Tensor::from(seen, shape), Tensor::from(hidden, shape), {}, {}).loss.item() /
+         std::log(2.0);
+}
+
+TEST(Registry, FirstLossIsNearThatOfKnowingNothing) {
+  for (const ModelEntry& entry : models()) {
+    const auto blueprint = entry.make("small");
+    for (const uint64_t seed : {1, 2}) {
+      const auto model = blueprint->build(Init{.gen = Generator{seed}});
+      const double uniform = std::log2(static_cast<double>(model->vocab()));
+      EXPECT_NEAR(first_loss(*model, blueprint->defaults().length), uniform, 0.3)
+          << entry.name << ", seed " << seed;
+    }
+  }
 }
 
 TEST(Registry, PublishedSizes) {

@@ -1,0 +1,96 @@
+// Layers whose weights nobody has chosen.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/engine.h"
+#include "autograd/node.h"
+#include "models/longformer.h"
+#include "nn/attention.h"
+#include "nn/lsh_attention.h"
+#include "nn/relative_attention.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kWidth = 16, kHeads = 2, kLength = 12;
+
+const Init init{.gen = Generator{5}};
+
+/// Every matrix is Glorot's uniform, says something, and learns.
+void expect_alive(Layer& layer, const Given& given) {
+  const Tensor x = normal({2, kLength, kWidth}, Generator{9});
+  const Tensor y = layer.forward(x, given, {}).y;
+  EXPECT_GT(sum(mul(y, y)).item(), 0.1);
+  backward(sum(mul(y, normal(y.shape(), Generator{8}))));
+  int matrices = 0;
+  for (const NamedTensor& p : named_parameters(layer)) {
+    SCOPED_TRACE(p.name);
+    if (!p.name.ends_with("weight")) continue;
+    if (p.name.find("_global") != std::string::npos) continue;  // of tokens that are not here
+    const Tensor g = grad(p.tensor);
+    ASSERT_TRUE(g);
+    EXPECT_GT(sum(mul(g, g)).item(), 1e-6);
+    const std::vector<float> values = p.tensor.to_vector<float>();
+    const double bound = std::sqrt(6.0 / static_cast<double>(p.tensor.dim(0) + p.tensor.dim(1)));
+    double squares = 0;
+    for (const float v : values) {
+      EXPECT_LE(std::abs(double{v}), bound);
+      squares += double{v} * double{v};
+    }
+    EXPECT_NEAR(std::sqrt(squares / static_cast<double>(values.size())), bound / std::sqrt(3.0),
+                0.1 * bound);
+    ++matrices;
+  }
+  EXPECT_GE(matrices, 2);
+}
+
+TEST(DefaultWeights, OfMultiHead) {
+  Given given;
+  given.pattern = patterns::causal();
+  MultiHead layer({.d_model = kWidth, .n_head = kHeads}, ShawTables{}, init);
+  expect_alive(layer, given);
+}
+
+TEST(DefaultWeights, OfFeedForward) {
+  FeedForward layer({.d_model = kWidth, .d_ff = 32}, init);
+  expect_alive(layer, {});
+}
+
+TEST(DefaultWeights, OfRelativeMultiHead) {
+  Given given;
+  given.pattern = patterns::causal();
+  const Tensor u = init.at("u").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
+  const Tensor v = init.at("v").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
+  RelativeMultiHead layer({.d_model = kWidth, .n_head = kHeads}, kLength, u, v, init);
+  expect_alive(layer, given);
+}
+
+TEST(DefaultWeights, OfLshAttention) {
+  LshAttentionOptions o;
+  o.d_model = kWidth;
+  o.n_head = kHeads;
+  o.n_max = 32;
+  o.pairs.chunk = 4;
+  LshAttention layer(o, init);
+  expect_alive(layer, {});
+}
+
+TEST(DefaultWeights, OfLongformerAttention) {
+  LongformerAttention layer({.d_model = kWidth, .n_head = kHeads, .one_sided_window = 3}, init);
+  expect_alive(layer, {});
+}
+
+TEST(DefaultWeights, OfALinearLayerWithoutAScheme) {
+  const Linear layer(kWidth, 8, true, init, {});
+  EXPECT_GT(sum(mul(layer.weight.detach(), layer.weight.detach())).item(), 1);
+  EXPECT_EQ(sum(mul(layer.bias.detach(), layer.bias.detach())).item(), 0);
+}
+
+}  // namespace
+}  // namespace longspan

@@ -130,7 +130,8 @@ Encoder::Encoder(std::string name, const EncoderConfig& config,
   if (c.emb_norm) embed_norm_ = make_norm(c, tables.at("norm"));
   stack_ = make_stack(c, std::move(attention), init);
   if (c.mlm_head) {
-    mlm_ = TokenTransform(c.d_model, c.activation, c.norm_eps, init.at("mlm"), weights);
+    const Activation f = c.mlm_gelu ? Activation::gelu_erf : c.activation;
+    mlm_ = TokenTransform(c.d_model, f, c.norm_eps, init.at("mlm"), weights);
     head_.weight = c.tie_embedding
                        ? token_.weight
                        : init.at("head").at("weight").make({c.vocab, c.d_model}, weights);

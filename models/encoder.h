@@ -38,8 +38,9 @@ struct EncoderConfig {
   bool emb_dropout_first = false;  ///< dropout before that norm, not after it
   bool qkv_bias = true, out_bias = true;
 
-  bool mlm_head = true;           ///< masked tokens: transform, table and a bias
-  bool tie_embedding = true;      ///< the head\'s table is that of the tokens
+  bool mlm_head = true;       ///< masked tokens: transform, table and a bias
+  bool mlm_gelu = false;      ///< the transform has gelu_erf whatever activation is, as RoBERTa's
+  bool tie_embedding = true;  ///< the head\'s table is that of the tokens
   int64_t classes = 0, tags = 0;  ///< of the whole sequence, of each token
   bool span_head = false;         ///< start and end of an answer
   bool choice_head = false;       ///< scores of candidates, of which one is the answer
@@ -59,8 +60,9 @@ struct EncoderConfig {
                                                                                         mask_id);
     v("norm", norm)("norm_eps", norm_eps)("activation", activation)("emb_scale", emb_scale)(
         "emb_norm", emb_norm)("emb_dropout_first", emb_dropout_first)("qkv_bias", qkv_bias)(
-        "out_bias", out_bias)("mlm_head", mlm_head)("tie_embedding", tie_embedding)(
-        "classes", classes)("tags", tags)("span_head", span_head)("choice_head", choice_head);
+        "out_bias", out_bias)("mlm_head", mlm_head)("mlm_gelu", mlm_gelu)(
+        "tie_embedding", tie_embedding)("classes", classes)("tags", tags)("span_head", span_head)(
+        "choice_head", choice_head);
     v("dropout", dropout)("dropout_attn", dropout_attn)("dropout_classifier", dropout_classifier)(
         "init_std", init_std)("position_init", position_init)("precision", precision)(
         "memory", memory)("chunks", memory.chunks);

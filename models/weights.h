@@ -47,6 +47,9 @@ extern const CheckpointFormat roberta_format, bert_format, bigbird_format, bigbi
 /// for.
 TensorList named_as(const CheckpointFormat& format, Module& model);
 
+// Records of the keys of config.json, whose fields have the names that they have there. What is no
+// field is refused where a file is read (train/pretrained.h), unless it says nothing of the model.
+
 /// The keys of config.json that encoders in BERT's shape share, with the defaults of RoBERTa.
 struct EncoderKeys {
   std::string model_type = "roberta", hidden_act = "gelu";
@@ -54,7 +57,10 @@ struct EncoderKeys {
           intermediate_size = 3072, max_position_embeddings = 514, type_vocab_size = 1;
   double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1, initializer_range = 0.02,
          layer_norm_eps = 1e-12;
+  double classifier_dropout = -1;  ///< -1, which goes out as null: as hidden_dropout_prob
   bool tie_word_embeddings = true;
+  int64_t pad_token_id = 1;           ///< positions of a RoBERTa or Longformer start behind it
+  std::vector<std::string> id2label;  ///< names of classes; empty: LABEL_0 and LABEL_1
 
   void visit(auto& v) {
     v("model_type", model_type)("hidden_act", hidden_act)("vocab_size", vocab_size)(
@@ -64,7 +70,8 @@ struct EncoderKeys {
     v("hidden_dropout_prob", hidden_dropout_prob)("attention_probs_dropout_prob",
                                                   attention_probs_dropout_prob)(
         "initializer_range", initializer_range)("layer_norm_eps", layer_norm_eps)(
-        "tie_word_embeddings", tie_word_embeddings);
+        "classifier_dropout", classifier_dropout)("tie_word_embeddings", tie_word_embeddings)(
+        "pad_token_id", pad_token_id)("id2label", id2label);
   }
 };
 
@@ -97,10 +104,13 @@ struct LongformerKeys : EncoderKeys {
 };
 
 /// Sets what the keys of a RoBERTa or BERT say; heads and patterns stay as they are. RoBERTa's
-/// position tables begin at row 2. Throws ValueError on another model_type or hidden_act.
+/// position tables begin behind the row pad_token_id, and its head for masked tokens has gelu
+/// whatever hidden_act is. Throws ValueError on another model_type or hidden_act.
 void set_encoder(const EncoderKeys& keys, EncoderConfig& config);
-/// The keys that say what the configuration says; `model_type` is "roberta" or "bert". Throws
-/// ValueError where such a model could not be as the configuration is.
+/// The keys that say what the configuration says; `model_type` is "roberta" or "bert". The labels
+/// of `classes` or else `tags` are named as transformers names them, and a BERT's pad_token_id is
+/// 0: set both where they are others. Throws ValueError where such a model could not be as the
+/// configuration is.
 EncoderKeys encoder_keys(const EncoderConfig& config, std::string_view model_type = "roberta");
 
 /// The same for BigBird. As in the reference, the last block counts with its padding, sparse
@@ -118,7 +128,10 @@ struct BigBirdPegasusKeys {
           encoder_ffn_dim = 4096, decoder_ffn_dim = 4096, block_size = 64, num_random_blocks = 3,
           decoder_start_token_id = 2;
   double dropout = 0.1, attention_dropout = 0, activation_dropout = 0, init_std = 0.02;
-  bool scale_embedding = true, use_bias = false, tie_word_embeddings = true;
+  double label_smoothing = 0;  ///< which the loss of transformers has none of
+  bool scale_embedding = true, use_bias = false, tie_word_embeddings = true,
+       is_encoder_decoder = true;
+  int64_t pad_token_id = 0;
 
   void visit(auto& v) {
     v("model_type", model_type)("activation_function", activation_function)(
@@ -130,8 +143,9 @@ struct BigBirdPegasusKeys {
         "num_random_blocks", num_random_blocks)("decoder_start_token_id", decoder_start_token_id);
     v("dropout", dropout)("attention_dropout", attention_dropout)(
         "activation_dropout", activation_dropout)("init_std", init_std)(
-        "scale_embedding", scale_embedding)("use_bias", use_bias)("tie_word_embeddings",
-                                                                  tie_word_embeddings);
+        "label_smoothing", label_smoothing)("scale_embedding", scale_embedding)(
+        "use_bias", use_bias)("tie_word_embeddings", tie_word_embeddings)(
+        "is_encoder_decoder", is_encoder_decoder)("pad_token_id", pad_token_id);
   }
 };
 
@@ -145,9 +159,11 @@ struct SequenceKeys {
   std::string model_type, activation_function = "gelu";
   int64_t vocab_size = 50'265, d_model = 1024, encoder_layers = 12, decoder_layers = 12,
           encoder_attention_heads = 16, decoder_attention_heads = 16, encoder_ffn_dim = 4096,
-          decoder_ffn_dim = 4096;
+          decoder_ffn_dim = 4096, pad_token_id = 1,
+          decoder_start_token_id = 2;  ///< what a decoder begins with
   double dropout = 0.1, attention_dropout = 0, activation_dropout = 0, init_std = 0.02;
-  bool tie_word_embeddings = true;
+  double label_smoothing = 0;  ///< which the loss of transformers has none of
+  bool tie_word_embeddings = true, is_encoder_decoder = true;
 
   void visit(auto& v) {
     v("model_type", model_type)("activation_function", activation_function)(
@@ -156,8 +172,10 @@ struct SequenceKeys {
         "decoder_attention_heads", decoder_attention_heads)("encoder_ffn_dim", encoder_ffn_dim)(
         "decoder_ffn_dim", decoder_ffn_dim);
     v("dropout", dropout)("attention_dropout", attention_dropout)(
-        "activation_dropout", activation_dropout)("init_std", init_std)("tie_word_embeddings",
-                                                                        tie_word_embeddings);
+        "activation_dropout", activation_dropout)("init_std", init_std)(
+        "label_smoothing", label_smoothing)("tie_word_embeddings", tie_word_embeddings)(
+        "is_encoder_decoder", is_encoder_decoder)("pad_token_id", pad_token_id)(
+        "decoder_start_token_id", decoder_start_token_id);
   }
 };
 
@@ -167,10 +185,12 @@ struct BartKeys : SequenceKeys {
 
   int64_t max_position_embeddings = 1024;
   bool scale_embedding = false;
+  std::vector<std::string> id2label = {"LABEL_0", "LABEL_1", "LABEL_2"};  ///< as it has by default
 
   void visit(auto& v) {
     SequenceKeys::visit(v);
-    v("max_position_embeddings", max_position_embeddings)("scale_embedding", scale_embedding);
+    v("max_position_embeddings", max_position_embeddings)("scale_embedding", scale_embedding)(
+        "id2label", id2label);
   }
 };
 
@@ -178,20 +198,20 @@ struct BartKeys : SequenceKeys {
 struct LedKeys : SequenceKeys {
   LedKeys() { model_type = "led"; }
 
-  int64_t max_encoder_position_embeddings = 16'384, max_decoder_position_embeddings = 1024,
-          decoder_start_token_id = 2;
+  int64_t max_encoder_position_embeddings = 16'384, max_decoder_position_embeddings = 1024;
   std::vector<int64_t> attention_window = {512};  ///< of each layer, both sides together
 
   void visit(auto& v) {
     SequenceKeys::visit(v);
     v("max_encoder_position_embeddings", max_encoder_position_embeddings)(
-        "max_decoder_position_embeddings", max_decoder_position_embeddings)(
-        "decoder_start_token_id", decoder_start_token_id)("attention_window", attention_window);
+        "max_decoder_position_embeddings", max_decoder_position_embeddings)("attention_window",
+                                                                            attention_window);
   }
 };
 
-/// The same for BART, whose tables of positions begin at row 2. Throws ValueError where encoder and
-/// decoder differ in size, or where such a model could not be as the configuration is.
+/// The same for BART, whose tables of positions begin at row 2 whatever pad_token_id is. A
+/// Transformer has no place for ids of tokens: keep those of the keys. Throws ValueError where
+/// encoder and decoder differ in size, or where such a model could not be as the configuration is.
 TransformerConfig bart_config(const BartKeys& keys);
 BartKeys bart_keys(const TransformerConfig& config);
 
@@ -201,6 +221,10 @@ LedKeys led_keys(const LedConfig& config);
 
 /// The keys of Reformer's.
 struct ReformerKeys {
+  /// Members of old files that the model never reads.
+  static constexpr std::string_view passed_over[] = {"attention_probs_dropout_prob",
+                                                     "intermediate_size", "num_chunks_after",
+                                                     "num_chunks_before", "type_vocab_size"};
   std::string model_type = "reformer", hidden_act = "relu";
   int64_t vocab_size = 320, hidden_size = 256, feed_forward_size = 512, num_attention_heads = 12,
           attention_head_size = 64, num_hashes = 1, lsh_attn_chunk_length = 64,
@@ -213,6 +237,7 @@ struct ReformerKeys {
   double hidden_dropout_prob = 0.05, lsh_attention_probs_dropout_prob = 0,
          local_attention_probs_dropout_prob = 0.05, layer_norm_eps = 1e-12, axial_norm_std = 1,
          initializer_range = 0.02;
+  int64_t pad_token_id = 0;
 
   void visit(auto& v) {
     v("model_type", model_type)("hidden_act", hidden_act)("vocab_size", vocab_size)(
@@ -231,8 +256,8 @@ struct ReformerKeys {
         "tie_word_embeddings", tie_word_embeddings)("hidden_dropout_prob", hidden_dropout_prob)(
         "lsh_attention_probs_dropout_prob", lsh_attention_probs_dropout_prob)(
         "local_attention_probs_dropout_prob", local_attention_probs_dropout_prob)(
-        "layer_norm_eps", layer_norm_eps)("axial_norm_std", axial_norm_std)("initializer_range",
-                                                                            initializer_range);
+        "layer_norm_eps", layer_norm_eps)("axial_norm_std", axial_norm_std)(
+        "initializer_range", initializer_range)("pad_token_id", pad_token_id);
   }
 };
 

@@ -1,5 +1,7 @@
 // config.json of encoders: RoBERTa, BERT, BigBird, Longformer.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -29,6 +31,8 @@ void set_shared(const EncoderKeys& k, EncoderConfig& c) {
   c.tie_embedding = k.tie_word_embeddings;
   c.dropout = static_cast<float>(k.hidden_dropout_prob);
   c.dropout_attn = static_cast<float>(k.attention_probs_dropout_prob);
+  c.dropout_classifier = static_cast<float>(k.classifier_dropout);
+  c.mlm_gelu = false;
   c.init_std = k.initializer_range;
 }
 
@@ -47,11 +51,22 @@ void get_shared(const EncoderConfig& c, EncoderKeys& k) {
   k.tie_word_embeddings = c.tie_embedding;
   k.hidden_dropout_prob = static_cast<double>(c.dropout);
   k.attention_probs_dropout_prob = static_cast<double>(or_default(c.dropout_attn, c.dropout));
+  k.classifier_dropout = static_cast<double>(c.dropout_classifier);
   k.initializer_range = c.init_std;
+  const int64_t labels = c.classes > 0 ? c.classes : c.tags;
+  k.id2label.clear();
+  for (int64_t i = 0; labels != 2 && i < labels; ++i) {  // two are what a file without them means
+    k.id2label.push_back(fmt::format("LABEL_{}", i));
+  }
 }
 
-/// Rows of the position table before the first position: one for padding, and those before it.
-int64_t reserved_rows(std::string_view model_type) { return model_type == "bert" ? 0 : 2; }
+/// The head of a RoBERTa or Longformer has gelu, that of a BERT or BigBird what its layers have.
+void require_mlm(const EncoderConfig& c, std::string_view model_type, bool gelu) {
+  const bool same = c.activation == Activation::gelu_erf || !c.mlm_head;
+  require(same || c.mlm_gelu == gelu, kOp,
+          "mlm_gelu is {}; the head for masked tokens of a model of type {} has {}", c.mlm_gelu,
+          model_type, gelu ? "gelu, whatever activation is" : "the activation of the layers");
+}
 
 }  // namespace
 
@@ -61,6 +76,7 @@ BigBirdKeys::BigBirdKeys() {
   vocab_size = 50'358;
   max_position_embeddings = 4096;
   type_vocab_size = 2;
+  pad_token_id = 0;
 }
 
 LongformerKeys::LongformerKeys() {
@@ -71,7 +87,11 @@ LongformerKeys::LongformerKeys() {
 void set_encoder(const EncoderKeys& keys, EncoderConfig& c) {
   require(keys.model_type == "roberta" || keys.model_type == "bert", kOp,
           "model_type is \"{}\"; expected \"roberta\" or \"bert\"", keys.model_type);
-  const int64_t reserved = reserved_rows(keys.model_type);
+  const bool bert = keys.model_type == "bert";
+  require(bert || keys.pad_token_id >= 0, kOp,
+          "pad_token_id is {}; expected 0 or more, as positions start behind it",
+          keys.pad_token_id);
+  const int64_t reserved = bert ? 0 : keys.pad_token_id + 1;
   require(keys.max_position_embeddings > reserved, kOp,
           "max_position_embeddings is {}; expected more than the {} reserved rows",
           keys.max_position_embeddings, reserved);
@@ -79,20 +99,24 @@ void set_encoder(const EncoderKeys& keys, EncoderConfig& c) {
   c.position_offset = reserved;
   c.n_max = keys.max_position_embeddings - reserved;
   c.emb_scale = c.emb_dropout_first = false;
+  c.mlm_gelu = !bert;
 }
 
 EncoderKeys encoder_keys(const EncoderConfig& c, std::string_view model_type) {
-  const int64_t reserved = reserved_rows(model_type);
-  require(c.position_offset == reserved, kOp,
-          "position_offset is {}; a model of type {} has {} rows before the first position",
-          c.position_offset, model_type, reserved);
+  const bool bert = model_type == "bert";
+  require(bert ? c.position_offset == 0 : c.position_offset >= 1, kOp,
+          "position_offset is {}; a model of type {} has {} before the first position",
+          c.position_offset, model_type,
+          bert ? "no row" : "the rows up to that of padding, 2 as a rule,");
+  require_mlm(c, model_type, !bert);
   require(c.qkv_bias && !c.emb_scale && !c.emb_dropout_first, kOp,
           "a model of type {} has qkv_bias, and neither emb_scale nor emb_dropout_first",
           model_type);
   EncoderKeys k;
   get_shared(c, k);
   k.model_type = model_type;
-  k.max_position_embeddings = c.n_max + reserved;
+  k.max_position_embeddings = c.n_max + c.position_offset;
+  k.pad_token_id = bert ? 0 : c.position_offset - 1;
   return k;
 }
 
@@ -117,6 +141,7 @@ BigBirdConfig bigbird_config(const BigBirdKeys& k) {
 BigBirdKeys bigbird_keys(const BigBirdConfig& c) {
   require(c.position_offset == 0 && c.emb_dropout_first, kOp,
           "a model of type big_bird has position_offset = 0 and emb_dropout_first");
+  require_mlm(c, "big_bird", false);
   BigBirdKeys k;
   get_shared(c, k);
   k.block_size = c.block;

@@ -17,6 +17,8 @@ constexpr const char* kOp = detail::checkpoint_op;
 /// What the configurations of encoder-decoders share.
 void set_sequence(const auto& k, auto& c) {
   require(k.tie_word_embeddings, kOp, "tie_word_embeddings is false; expected one table");
+  require(k.is_encoder_decoder, kOp,
+          "is_encoder_decoder is false; expected true: a {} here has both sides", k.model_type);
   require(k.encoder_layers == k.decoder_layers &&
               k.encoder_attention_heads == k.decoder_attention_heads &&
               k.encoder_ffn_dim == k.decoder_ffn_dim,
@@ -34,6 +36,7 @@ void set_sequence(const auto& k, auto& c) {
   c.dropout = static_cast<float>(k.dropout);
   c.dropout_attn = static_cast<float>(k.attention_dropout);
   c.dropout_ffn_act = static_cast<float>(k.activation_dropout);
+  c.label_smoothing = k.label_smoothing;
   c.init_std = k.init_std;
 }
 
@@ -47,6 +50,7 @@ void get_sequence(const auto& c, auto& k) {
   k.dropout = static_cast<double>(c.dropout);
   k.attention_dropout = static_cast<double>(or_default(c.dropout_attn, c.dropout));
   k.activation_dropout = static_cast<double>(or_default(c.dropout_ffn_act, c.dropout));
+  k.label_smoothing = c.label_smoothing;
   k.init_std = c.init_std;
 }
 

@@ -36,6 +36,114 @@ std::string_view without(std::string_view name, std::string_view prefix) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
 }
 
+/// Members of config.json that say nothing of what a model computes: where a file comes from, what
+/// else it returns, how it is kept in memory, and how transformers generates from it.
+constexpr std::string_view harmless[] = {
+    "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures",
+    "attn_implementation", "chunk_size_feed_forward", "chunk_size_lm_head", "classif_dropout",
+    "classifier_dropout", "dtype", "finetuning_task", "gradient_checkpointing", "hash_seed",
+    "label2id", "id2label", "name_or_path", "num_hidden_layers", "num_labels", "onnx_export",
+    "output_attentions", "output_hidden_states", "output_past", "problem_type", "return_dict",
+    "task_specific_params", "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers_version", "use_bfloat16", "use_cache",
+    // Poolers and heads of the first BERT.
+    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+    "pooler_size_per_head", "pooler_type",
+    // Ids of tokens that programs put where they want them.
+    "bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
+    // How to generate.
+    "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping",
+    "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
+    "force_bos_token_to_be_generated", "forced_bos_token_id", "forced_eos_token_id",
+    "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
+    "num_beams", "num_return_sequences", "output_scores", "prefix", "remove_invalid_values",
+    "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature", "top_k",
+    "top_p", "typical_p"};
+
+/// Members that say nothing where they have this value, written as JSON, and why others are
+/// refused.
+struct OnlyValue {
+  std::string_view name, value, why;
+};
+constexpr OnlyValue only[] = {
+    {"add_bias_logits", "false", "it has no other biases"},
+    {"add_cross_attention", "false", "no encoder here reads a second sequence"},
+    {"add_final_layer_norm", "false", "it has no norm after the last layer"},
+    {"attention_mode", "\"longformer\"", "attention is that of Longformer"},
+    {"decoder_layerdrop", "0", "layers are not dropped in training"},
+    {"encoder_layerdrop", "0", "layers are not dropped in training"},
+    {"extra_pos_embeddings", "2", "position tables begin at row 2"},
+    {"ignore_attention_mask", "false", "padding is not seen"},
+    {"is_decoder", "false", "only encoders and encoder-decoders of this type are here"},
+    {"is_encoder_decoder", "false", "it is an encoder alone"},
+    {"normalize_before", "false", "norms come after the branches"},
+    {"normalize_embedding", "true", "there is a norm after the tables"},
+    {"position_embedding_type", "\"absolute\"", "positions are a table that is added to tokens"},
+    {"pruned_heads", "{}", "every layer has all heads"},
+    {"sinusoidal_pos_embds", "false", "positions are learned"},
+    {"static_position_embeddings", "false", "positions are learned"},
+    {"tie_encoder_decoder", "false", "encoder and decoder have parameters of their own"},
+};
+
+bool equal(const Json& a, const Json& b) {
+  return a.is_number() && b.is_number() ? a.number() == b.number() : a == b;
+}
+
+/// Why a member that becomes no field cannot be passed over; empty: it can.
+std::string objection(const JsonMember& m, const PretrainedMembers& others) {
+  const auto is_name = [&](std::string_view name) { return name == m.name; };
+  if (std::any_of(others.accepted.begin(), others.accepted.end(), is_name) ||
+      std::any_of(others.never_read.begin(), others.never_read.end(), is_name)) {
+    return {};
+  }
+  for (const OnlyValue& o : only) {
+    if (o.name != m.name) continue;
+    if (equal(m.value, parse_json(o.value))) return {};
+    return fmt::format("{} is {}; expected {}: {}", m.name, to_string(m.value), o.value, o.why);
+  }
+  if (std::any_of(std::begin(harmless), std::end(harmless), is_name)) return {};
+  return fmt::format("{} is {}, and is not known here", m.name, to_string(m.value));
+}
+
+/// {"0": "yes", "1": "no"} as ["yes", "no"]. Throws ValueError unless each number has one name.
+Json names_of_labels(const Json& object) {
+  Json::Array names(object.object().size());
+  for (const JsonMember& m : object.object()) {
+    size_t i = 0;
+    while (i < names.size() && fmt::format("{}", i) != m.name) ++i;
+    require(i < names.size() && m.value.is_string(), kOp,
+            "id2label has \"{}\": {}; expected names for \"0\" to \"{}\"", m.name,
+            to_string(m.value), names.size() - 1);
+    names[i] = m.value;
+  }
+  return Json(std::move(names));
+}
+
+/// The fields as transformers writes them.
+Json as_written(const Json& config) {
+  Members members;
+  for (const JsonMember& m : config.object()) {
+    if (m.name == "classifier_dropout" && m.value.is_number() && m.value.number() < 0) {
+      members.push_back({m.name, Json()});
+    } else if (m.name == "id2label" && m.value.is_array()) {
+      Members names, numbers;
+      int64_t i = 0;
+      for (const Json& name : m.value.array()) {
+        names.push_back({fmt::format("{}", i), name});
+        const int64_t number = i++;
+        if (Json(numbers).find(name.string()) == nullptr)
+          numbers.push_back({name.string(), number});
+      }
+      if (names.empty()) continue;
+      members.push_back({m.name, Json(std::move(names))});
+      members.push_back({"label2id", Json(std::move(numbers))});
+    } else {
+      members.push_back(m);
+    }
+  }
+  return Json(std::move(members));
+}
+
 /// What is wrong, a line each; at most `shown` of a kind.
 class Faults {
  public:
@@ -99,19 +207,33 @@ void load_pretrained(const std::string& path, const TensorList& into,
 void save_pretrained(const std::string& folder, const TensorList& tensors, const Json& config) {
   make_folders(folder, kOp);
   write_tensors(folder + "/" + kWeights, tensors, {{"format", "pt"}});
-  replace_file(folder + "/" + kConfig, to_string(config) + "\n", kOp);
+  replace_file(folder + "/" + kConfig, to_string(as_written(config)) + "\n", kOp);
 }
 
-Settings read_pretrained_config(const std::string& path, const Json& known) {
+Settings read_pretrained_config(const std::string& path, const Json& known,
+                                const PretrainedMembers& others) {
   const std::string file = in_folder(path, kConfig);
   const Json given = parse_json(read_file(file, kOp));
   Settings settings;
+  std::string objections;
   for (const JsonMember& m : given.object()) {
+    if (m.value.is_null()) continue;
     const Json* ours = known.find(m.name);
-    if (m.value.is_null() || ours == nullptr) continue;
-    const bool alone = ours->is_array() && m.value.is_integer();  // a list of one, as num_buckets
-    settings.push_back({m.name, alone ? Json(Json::Array{m.value}) : m.value, file});
+    if (ours == nullptr) {
+      const std::string text = objection(m, others);
+      if (!text.empty()) objections += "\n  " + text;
+      continue;
+    }
+    Json value = m.value;
+    if (ours->is_array() && value.is_integer()) value = Json(Json::Array{value});  // as num_buckets
+    if (ours->is_array() && value.is_object()) value = names_of_labels(value);
+    settings.push_back({m.name, value, file});
   }
+  const Json* type = given.find("model_type");
+  require(objections.empty(), kOp,
+          "{}, model_type {}, says what this model would not do:{}\nName a member in `accepted` of "
+          "load_pretrained_config() where you know that it changes nothing",
+          file, type != nullptr ? to_string(*type) : "unknown", objections);
   return settings;
 }
 

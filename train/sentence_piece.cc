@@ -144,6 +144,64 @@ class SentencePieces : public Tokenizer {
   bool lines_apart_ = true;
 };
 
+/// A model as Pegasus numbers it: `offset` ids more before the model's own, of which the first two,
+/// for padding and the end, have moved to the front.
+class PegasusPieces : public Tokenizer {
+ public:
+  PegasusPieces(const std::string& path, int32_t offset) : inner_(path), offset_(offset) {
+    require(offset >= 2, "tokenizer", "offset is {}; expected 0, or 2 or more", offset);
+    const char* names[] = {"<pad>", "</s>", "<unk>"};
+    for (int32_t id = 0; id < 3; ++id) {
+      require<IoError>(inner_.find(names[id]) == id, "tokenizer",
+                       "{} does not begin with <pad>, </s> and <unk>; expected a model of Pegasus, "
+                       "or no offset",
+                       path);
+    }
+    find_special();
+    set_hash("pegasus", fmt::format("{} {:x}", offset, inner_.hash()));
+  }
+
+  std::vector<Piece> pieces(std::string_view text) const override {
+    std::vector<Piece> out = inner_.pieces(text);
+    for (Piece& piece : out) piece.id += offset_;
+    return out;
+  }
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::vector<int32_t> own;  // reserved ids stand for no text
+    for (const int32_t id : ids) {
+      require_id(id);
+      if (id >= first()) own.push_back(id - offset_);
+    }
+    return inner_.decode(own);
+  }
+  WordRole word_role(int32_t id) const override {
+    return id < first() ? WordRole::alone : inner_.word_role(id - offset_);
+  }
+  int64_t vocabulary() const override { return inner_.vocabulary() + offset_; }
+  int32_t find(std::string_view token) const override {
+    for (int32_t id = 0; id < first(); ++id) {
+      if (reserved(id) == token) return id;
+    }
+    const int32_t id = inner_.find(token);
+    return id < 2 ? -1 : id + offset_;
+  }
+  std::string token(int32_t id) const override {
+    require_id(id);
+    return id < first() ? reserved(id) : inner_.token(id - offset_);
+  }
+
+ private:
+  /// The first id that is a piece: the model's own <unk>.
+  int32_t first() const { return offset_ + 2; }
+  static std::string reserved(int32_t id) {
+    constexpr const char* names[] = {"<pad>", "</s>", "<mask_1>", "<mask_2>"};
+    return id < 4 ? names[id] : fmt::format("<unk_{}>", id - 2);
+  }
+
+  SentencePieces inner_;
+  int32_t offset_;
+};
+
 /// The lines of a text, for the trainer.
 class Lines : public sentencepiece::SentenceIterator {
  public:
@@ -167,7 +225,9 @@ class Lines : public sentencepiece::SentenceIterator {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> open_sentence_pieces(const std::string& path) {
+std::unique_ptr<Tokenizer> open_sentence_pieces(const std::string& path,
+                                                const SentencePieceOptions& options) {
+  if (options.offset != 0) return std::make_unique<PegasusPieces>(path, options.offset);
   return std::make_unique<SentencePieces>(path);
 }
 

@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <unordered_map>
 
 #include "core/error.h"
@@ -182,24 +181,6 @@ class Words : public Tokenizer {
   int32_t unknown_ = -1;
 };
 
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
-}
-
-/// The one file of the folder with this ending, or nothing.
-std::string only_file(const std::string& folder, std::string_view ending) {
-  std::string found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string path = entry->path().string();
-    if (!ends_with(path, ending)) continue;
-    if (!found.empty()) return {};
-    found = path;
-  }
-  return found;
-}
-
 }  // namespace
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
@@ -238,7 +219,7 @@ void Tokenizer::find_special() {
               .unknown = first({"[UNK]", "<unk>"}),
               .begin = first({"[CLS]", "<s>"}),
               .separator = first({"[SEP]", "</s>"}),
-              .mask = first({"[MASK]", "<mask>"})};
+              .mask = first({"[MASK]", "<mask>", "<mask_2>"})};
 }
 
 void Tokenizer::require_id(int32_t id) const {
@@ -252,32 +233,6 @@ std::unique_ptr<Tokenizer> char27_tokenizer() { return std::make_unique<Char27>(
 
 std::unique_ptr<Tokenizer> word_tokenizer(std::string_view training) {
   return std::make_unique<Words>(training);
-}
-
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
-  if (name == "bytes") return byte_tokenizer();
-  if (name == "char27") return char27_tokenizer();
-  const auto there = [&](const char* file) {
-    return kind_of_path(name + "/" + file, "tokenizer") != PathKind::nothing;
-  };
-  if (kind_of_path(name, "tokenizer") == PathKind::folder) {
-    if (there("vocab.json") && there("merges.txt")) {
-      return open_byte_pairs(name + "/vocab.json", name + "/merges.txt");
-    }
-    if (there("vocab.txt")) return open_word_pieces(name + "/vocab.txt");
-    const std::string model = only_file(name, ".model");
-    if (!model.empty()) return open_sentence_pieces(model);
-    fail("tokenizer",
-         "the folder {} has no vocabulary; expected vocab.json and merges.txt, vocab.txt or one "
-         ".model file",
-         name);
-  }
-  if (ends_with(name, ".model")) return open_sentence_pieces(name);
-  if (ends_with(name, ".txt")) return open_word_pieces(name);
-  fail("tokenizer",
-       "got \"{}\"; expected bytes, char27, a SentencePiece file (.model), a WordPiece file "
-       "(.txt), or a folder with vocab.json and merges.txt, vocab.txt or one .model file",
-       name);
 }
 
 }  // namespace longspan

@@ -115,10 +115,19 @@ struct BytePairOptions {
 std::unique_ptr<Tokenizer> open_byte_pairs(const std::string& vocab, const std::string& merges,
                                            const BytePairOptions& options = {});
 
+/// How a SentencePiece model is used.
+struct SentencePieceOptions {
+  /// Pegasus counts its pieces from here on, 103, and has names of its own for the ids below two
+  /// more: <pad>, </s>, <mask_1>, <mask_2>, <unk_2>, <unk_3> and so on. 0: ids are the model's.
+  int32_t offset = 0;
+};
+
 /// A model of the SentencePiece library \cite kudo2018. Where the model has byte
 /// pieces and neither adds nor removes spaces, any bytes decode to themselves: damaged UTF-8 and
-/// U+2581, with which the library writes spaces, are spelt in byte pieces. Throws IoError.
-std::unique_ptr<Tokenizer> open_sentence_pieces(const std::string& path);
+/// U+2581, with which the library writes spaces, are spelt in byte pieces. Throws IoError, also
+/// where a model that is to have an offset does not begin with <pad>, </s> and <unk>.
+std::unique_ptr<Tokenizer> open_sentence_pieces(const std::string& path,
+                                                const SentencePieceOptions& options = {});
 
 /// What a SentencePiece model is trained with.
 struct SentencePieceTraining {
@@ -136,7 +145,9 @@ std::string train_sentence_pieces(std::string_view text, const SentencePieceTrai
 
 /// The tokenizer that a name stands for: "bytes", "char27", a SentencePiece file (.model), a
 /// WordPiece file (.txt), or a folder with vocab.json and merges.txt, vocab.txt or one .model file.
-/// Throws ValueError that lists these where it is none of them.
+/// What tokenizer_config.json and config.json in that folder, or beside that file, say of how the
+/// package transformers uses it holds here, too (docs/tokenizers.md). Throws ValueError that lists
+/// these names where it is none of them, and on settings that are not had here.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name);
 
 }  // namespace longspan

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 
 #include "autograd/mode.h"
@@ -14,6 +17,9 @@
 #include "models/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+#include "ops/random.h"
 #include "ops/shape.h"
 #include "tests/models/golden_file.h"
 #include "train/pretrained.h"
@@ -272,7 +278,11 @@ TEST(WeightsRefuse, AnotherArchitecture) {
   EXPECT_NE(refusal([&] { bart_keys(coupled); }).find("source_vocab and couple"),
             std::string::npos);
   LedKeys led;
-  load_pretrained_config(folder + "bart", led);
+  EXPECT_NE(refusal([&] {
+              load_pretrained_config(folder + "bart", led);
+            }).find("model_type \"bart\", says what this model would not do:\n  max_position"),
+            std::string::npos);
+  led.model_type = "bart";
   EXPECT_NE(refusal([&] { led_config(led); }).find("expected \"led\""), std::string::npos);
   LedConfig offset = led_preset("tiny");
   offset.position_offset = 2;
@@ -301,7 +311,11 @@ TEST(WeightsRefuse, AnotherArchitecture) {
   EXPECT_NE(refusal([&] { longformer_config(windows); }).find("expected \"longformer\""),
             std::string::npos);
   EncoderKeys roberta;
-  load_pretrained_config(folder + "bigbird", roberta);
+  EXPECT_NE(refusal([&] {
+              load_pretrained_config(folder + "bigbird", roberta);
+            }).find("rescale_embeddings is true, and is not known here"),
+            std::string::npos);
+  roberta.model_type = "big_bird";
   BlockBertConfig c;
   EXPECT_NE(refusal([&] { set_encoder(roberta, c); }).find("expected \"roberta\" or \"bert\""),
             std::string::npos);
@@ -318,6 +332,245 @@ TEST(WeightsRefuse, AnotherArchitecture) {
   }();
   EXPECT_NE(refusal([&] { named_as(bigbird_format, spans); }).find("no name for spans.weight"),
             std::string::npos);
+}
+
+/// Writes config.json and returns its folder.
+std::string folder_with(const std::string& config) {
+  const std::string path = testing::TempDir() + "longspan_config";
+  std::filesystem::create_directories(path);
+  std::ofstream(path + "/config.json") << config;
+  return path;
+}
+
+/// The configuration of a model of that type that such a file makes; only that it can be made
+/// counts.
+void read_any(const std::string& config, std::vector<std::string> accepted = {}) {
+  const std::string path = folder_with(config);
+  const std::string type = parse_json(config)["model_type"].string();
+  const auto load = [&](auto keys, auto config_of) {
+    load_pretrained_config(path, keys, accepted);
+    config_of(keys);
+  };
+  if (type == "big_bird") return load(BigBirdKeys(), bigbird_config);
+  if (type == "bigbird_pegasus") return load(BigBirdPegasusKeys(), bigbird_pegasus_config);
+  if (type == "longformer") return load(LongformerKeys(), longformer_config);
+  if (type == "bart") return load(BartKeys(), bart_config);
+  if (type == "led") return load(LedKeys(), led_config);
+  if (type == "reformer") return load(ReformerKeys(), reformer_config);
+  load(EncoderKeys(), [](const EncoderKeys& keys) {
+    BlockBertConfig c;
+    set_encoder(keys, c);
+  });
+}
+
+/// A config.json with these members besides the type.
+std::string config_of(const std::string& type, const std::string& more) {
+  return "{\"model_type\": \"" + type + "\"" + (more.empty() ? "" : ", ") + more + "}";
+}
+
+const char* const types[] = {"roberta",    "bert", "big_bird", "bigbird_pegasus",
+                             "longformer", "bart", "led",      "reformer"};
+
+TEST(ConfigMembers, ThoseThatThePackageWritesAreKnown) {
+  std::ifstream file(folder + "members.json");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const Json members = parse_json(text);
+  ASSERT_EQ(members.object().size(), 11u);
+  for (const JsonMember& m : members.object()) {
+    EXPECT_EQ(refusal([&] { read_any(to_string(m.value)); }), "") << m.name;
+  }
+}
+
+TEST(ConfigMembers, OthersAreRefusedByNameAndValue) {
+  for (const std::string type : types) {
+    const std::string config =
+        config_of(type, R"("sliding_window": 7, "use_cache": true, "rope": {"theta": 1.5})");
+    const std::string text = refusal([&] { read_any(config); });
+    EXPECT_NE(text.find("sliding_window is 7, and is not known here"), std::string::npos) << text;
+    EXPECT_NE(text.find("rope is {\"theta\":1.5}, and is not known"), std::string::npos) << text;
+    EXPECT_NE(text.find("Name a member in `accepted`"), std::string::npos) << text;
+    EXPECT_EQ(text.find("use_cache"), std::string::npos) << text;
+    EXPECT_EQ(refusal([&] { read_any(config, {"sliding_window", "rope"}); }), "") << type;
+    EXPECT_NE(refusal([&] { read_any(config, {"rope"}); }).find("sliding_window is 7"),
+              std::string::npos);
+  }
+}
+
+TEST(ConfigMembers, WhatAModelWouldNotDoIsRefused) {
+  struct Case {
+    const char *type, *member, *says;
+  };
+  for (const Case& c : std::initializer_list<Case>{
+           {"roberta", R"("is_decoder": true)", "is_decoder is true; expected false"},
+           {"bert", R"("is_decoder": true)", "is_decoder is true; expected false"},
+           {"big_bird", R"("is_decoder": true)", "is_decoder is true; expected false"},
+           {"longformer", R"("is_decoder": true)", "is_decoder is true; expected false"},
+           {"bart", R"("is_decoder": true)", "is_decoder is true; expected false"},
+           {"bert", R"("is_encoder_decoder": true)", "is_encoder_decoder is true; expected false"},
+           {"led", R"("is_encoder_decoder": false)", "is_encoder_decoder is false; expected true"},
+           {"bert", R"("position_embedding_type": "relative_key")",
+            "position_embedding_type is \"relative_key\"; expected \"absolute\""},
+           {"bert", R"("add_cross_attention": true)", "add_cross_attention is true"},
+           {"roberta", R"("pruned_heads": {"0": [1]})", "pruned_heads is {\"0\":[1]}"},
+           {"bart", R"("encoder_layerdrop": 0.1)", "encoder_layerdrop is 0.1; expected 0"},
+           {"bart", R"("normalize_before": true)", "normalize_before is true"},
+           {"bart", R"("hidden_size": 16)", "hidden_size is 16, and is not known"},
+           {"led", R"("attention_probs_dropout_prob": 0.1)", "attention_probs_dropout_prob is 0.1"},
+           {"longformer", R"("attention_mode": "sliding_chunks")", "attention_mode is"},
+           {"reformer", R"("sinusoidal_pos_embds": true)", "sinusoidal_pos_embds is true"},
+           {"roberta", R"("hidden_act": "mish")", "the activation is \"mish\""},
+           {"roberta", R"("pad_token_id": -1)", "pad_token_id is -1; expected 0 or more"},
+           {"bert", R"("id2label": {"0": "a", "2": "b"})", "expected names for \"0\" to \"1\""},
+           {"bert", R"("id2label": {"0": 3})", "id2label has \"0\": 3"},
+           {"bigbird_pegasus", R"("label_smoothing": "some")", "label_smoothing"},
+       }) {
+    const std::string text = refusal([&] { read_any(config_of(c.type, c.member)); });
+    EXPECT_NE(text.find(c.says), std::string::npos) << c.type << ' ' << c.member << ": " << text;
+  }
+  // Values that say what is done anyway, and members that a type never reads.
+  for (const auto& [type, members] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"bart", R"("encoder_layerdrop": 0, "normalize_before": false, "is_decoder": false)"},
+           {"longformer", R"("attention_mode": "longformer", "ignore_attention_mask": false)"},
+           {"reformer", R"("intermediate_size": 3072, "type_vocab_size": 2, "is_decoder": true)"},
+           {"bert", R"("position_embedding_type": "absolute", "pooler_type": "first", "x": null)"},
+       }) {
+    EXPECT_EQ(refusal([&] { read_any(config_of(type, members)); }), "") << type << members;
+  }
+}
+
+TEST(ConfigMembers, PositionsStartBehindThePaddingToken) {
+  const NoGrad off;
+  // The oracle's checkpoint with three rows more before the first position.
+  constexpr int64_t more = 3;
+  std::map<std::string, Tensor> expected;
+  for (NamedTensor& t : read_tensors(folder + "roberta/expected.safetensors")) {
+    expected[t.name] = t.tensor;
+  }
+  TensorList tensors = read_tensors(folder + "roberta/model.safetensors");
+  for (NamedTensor& t : tensors) {
+    if (!t.name.ends_with("position_embeddings.weight")) continue;
+    t.tensor = concat({full({more, t.tensor.dim(1)}, 9), t.tensor}, 0);
+  }
+  std::ifstream file(folder + "roberta/config.json");
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto put = [&](const std::string& from, const std::string& to) {
+    ASSERT_NE(text.find(from), std::string::npos);
+    text.replace(text.find(from), from.size(), to);
+  };
+  put("\"pad_token_id\": 1", "\"pad_token_id\": 4");
+  put("\"max_position_embeddings\": 34", "\"max_position_embeddings\": 37");
+  const std::string path = folder_with(text);
+  write_tensors(path + "/model.safetensors", tensors, {});
+  EncoderKeys keys;
+  load_pretrained_config(path, keys);
+  BlockBertConfig c;
+  set_encoder(keys, c);
+  EXPECT_EQ(c.position_offset, 5);
+  EXPECT_EQ(c.n_max, 32);
+  c.n_block = 1;
+  c.heads_per_shift = {};
+  BlockBert model(c, Init{});
+  load_pretrained(path, named_as(roberta_format, model),
+                  {.prefix = roberta_format.prefix, .unused = roberta_format.unused});
+  const Tensor y = run(model, "roberta", expected["tokens"], expected["lengths"]);
+  EXPECT_LE(distance(y, expected["logits"]), 1e-5);
+  EXPECT_EQ(encoder_keys(c).pad_token_id, 4);
+  EXPECT_EQ(encoder_keys(c).max_position_embeddings, 37);
+  LongformerKeys window;
+  window.pad_token_id = 0;
+  EXPECT_EQ(longformer_config(window).position_offset, 1);
+  EXPECT_EQ(longformer_keys(longformer_config(window)).pad_token_id, 0);
+}
+
+TEST(ConfigMembers, TheHeadOfARobertaHasGeluWhateverItsLayersHave) {
+  const NoGrad off;
+  for (const std::string type : {"roberta", "bert"}) {
+    EncoderKeys keys;
+    keys.model_type = type;
+    keys.hidden_act = "relu";
+    keys.vocab_size = 19;
+    keys.hidden_size = 8;
+    keys.intermediate_size = 12;
+    keys.num_attention_heads = keys.num_hidden_layers = 2;
+    BlockBertConfig c;
+    set_encoder(keys, c);
+    EXPECT_EQ(encoder_keys(c, type).hidden_act, "relu");
+    c.n_block = 1;
+    c.heads_per_shift = {};
+    BlockBert model(c, Init{.gen = Generator{4}, .dtype = DType::f64});
+    randomise(model, 0.5, 5);
+    const Tensor h = normal({1, 3, 8}, Generator{6}, 0, 1, DType::f64);
+    const auto p = [&](const char* name) { return parameter(model, name).detach(); };
+    const Tensor z = linear(h, p("mlm.dense.weight"), p("mlm.dense.bias"));
+    const Tensor a = type == "roberta" ? gelu_erf(z) : relu(z);
+    const Tensor n = layer_norm(a, p("mlm.norm.weight"), p("mlm.norm.bias"), keys.layer_norm_eps);
+    const Tensor want = linear(n, p("embed.token.weight"), p("head.bias"));
+    EXPECT_LE(distance(model.head(h), want), 1e-12) << type;
+    c.mlm_gelu = !c.mlm_gelu;
+    EXPECT_NE(refusal([&] { encoder_keys(c, type); }).find("mlm_gelu is"), std::string::npos);
+  }
+  LongformerKeys keys;
+  keys.hidden_act = "relu";
+  EXPECT_TRUE(longformer_config(keys).mlm_gelu);
+  EXPECT_FALSE(bigbird_config(BigBirdKeys()).mlm_gelu);
+}
+
+TEST(ConfigMembers, LabelSmoothingIsThatOfTheFile) {
+  EXPECT_EQ(bigbird_pegasus_config(BigBirdPegasusKeys()).label_smoothing, 0);
+  EXPECT_EQ(bart_config(BartKeys()).label_smoothing, 0);
+  BigBirdPegasusKeys keys;
+  load_pretrained_config(folder_with(config_of("bigbird_pegasus", "\"label_smoothing\": 0.25")),
+                         keys);
+  EXPECT_EQ(bigbird_pegasus_config(keys).label_smoothing, 0.25);
+  EXPECT_EQ(bigbird_pegasus_keys(bigbird_pegasus_config(keys)).label_smoothing, 0.25);
+}
+
+/// config.json of an export with these keys and no tensors.
+template <class Keys>
+Json exported(Keys keys) {
+  const std::string path = testing::TempDir() + "longspan_export";
+  save_pretrained(path, {}, to_json(keys));
+  std::ifstream file(path + "/config.json");
+  return parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+TEST(ConfigMembers, ExportsCarryLabelsAndIds) {
+  EncoderKeys roberta;
+  BlockBertConfig c;
+  set_encoder(roberta, c);
+  c.classes = 3;
+  const Json classes = exported(encoder_keys(c));
+  EXPECT_EQ(to_string(classes["id2label"]), R"({"0":"LABEL_0","1":"LABEL_1","2":"LABEL_2"})");
+  EXPECT_EQ(to_string(classes["label2id"]), R"({"LABEL_0":0,"LABEL_1":1,"LABEL_2":2})");
+  EXPECT_EQ(classes["pad_token_id"], Json(1));
+  EXPECT_TRUE(classes["classifier_dropout"].is_null());
+  c.classes = 0;
+  c.tags = 5;
+  EXPECT_EQ(exported(encoder_keys(c))["id2label"].object().size(), 5u);
+  c.tags = 2;
+  EXPECT_EQ(exported(encoder_keys(c)).find("id2label"), nullptr) << "two are the default";
+  c.dropout_classifier = 0.25f;
+  EXPECT_EQ(exported(encoder_keys(c))["classifier_dropout"], Json(0.25));
+
+  EncoderKeys named;
+  load_pretrained_config(folder_with(config_of("bert", R"("id2label": {"1": "yes", "0": "no"})")),
+                         named);
+  EXPECT_EQ(named.id2label, (std::vector<std::string>{"no", "yes"}));
+  EXPECT_EQ(to_string(exported(named)["label2id"]), R"({"no":0,"yes":1})");
+
+  const Json bart = exported(BartKeys());
+  EXPECT_EQ(bart["decoder_start_token_id"], Json(2));
+  EXPECT_EQ(bart["pad_token_id"], Json(1));
+  EXPECT_EQ(bart["is_encoder_decoder"], Json(true));
+  EXPECT_EQ(bart["id2label"].object().size(), 3u);
+  const Json led = exported(led_keys(led_config(LedKeys())));
+  EXPECT_EQ(led["decoder_start_token_id"], Json(2));
+  EXPECT_EQ(led["pad_token_id"], Json(1));
+  const Json pegasus = exported(bigbird_pegasus_keys(bigbird_pegasus_config(BigBirdPegasusKeys())));
+  EXPECT_EQ(pegasus["decoder_start_token_id"], Json(2));
+  EXPECT_EQ(pegasus["pad_token_id"], Json(0));
+  EXPECT_EQ(exported(BigBirdKeys())["pad_token_id"], Json(0));
+  EXPECT_EQ(exported(ReformerKeys())["pad_token_id"], Json(0));
 }
 
 }  // namespace

@@ -443,5 +443,128 @@ TEST(OpenTokenizer, KnowsNamesFilesAndFolders) {
                        "got \"byte\"; expected bytes, char27"));
 }
 
+/// A folder as one of settings.json.
+void fill(const Folder& folder, const Json& files, const Json& config) {
+  for (const JsonMember& m : files.object()) {
+    write_bytes(folder / m.value.string(), read_bytes(golden(m.name)));
+  }
+  write_bytes(folder / "tokenizer_config.json", to_string(config));
+}
+
+TEST(TokenizerSettings, AreThoseOfTheReference) {
+  const Json json = parse_json(read_bytes(golden("settings.json")));
+  int64_t compared = 0;
+  for (const JsonMember& m : json["folders"].object()) {
+    SCOPED_TRACE(m.name);
+    const Folder folder;
+    fill(folder, m.value["files"], m.value["config"]);
+    const auto t = open_tokenizer(folder.path());
+    const Json::Array& texts = json["texts"].array();
+    for (size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_EQ(wide(t->encode(texts[i].string())), integers(m.value["ids"].array()[i]))
+          << texts[i].string();
+      ++compared;
+    }
+    if (m.name.starts_with("pegasus")) {
+      const Json& special = m.value["special"];
+      EXPECT_EQ(t->special().pad, special["pad"].integer());
+      EXPECT_EQ(t->special().unknown, special["unk"].integer());
+      EXPECT_EQ(t->special().mask, special["mask"].integer());
+    }
+  }
+  EXPECT_GE(compared, 49);
+}
+
+TEST(TokenizerSettings, ChangeWhatTheyShould) {
+  // Each setting gives other ids than its absence: files that were once read without it.
+  const Json json = parse_json(read_bytes(golden("settings.json")));
+  const auto ids = [&](const char* name) { return json["folders"][name]["ids"]; };
+  EXPECT_NE(ids("cased"), ids("uncased"));
+  EXPECT_NE(ids("prefix"), ids("no_prefix"));
+  EXPECT_NE(ids("pegasus"), ids("pegasus_offset"));
+}
+
+TEST(TokenizerSettings, OfPegasusLieBesideTheModel) {
+  const Folder folder;
+  write_bytes(folder / "spiece.model", read_bytes(golden("pegasus.model")));
+  const auto plain = open_tokenizer(folder.path());
+  write_bytes(folder / "config.json", "{\"model_type\": \"bigbird_pegasus\"}");
+  const auto t = open_tokenizer(folder.path());
+  EXPECT_EQ(open_tokenizer(folder / "spiece.model")->hash(), t->hash());
+  EXPECT_NE(t->hash(), plain->hash());
+  EXPECT_EQ(t->vocabulary(), plain->vocabulary() + 103);
+  const std::string text = "Speak, thee.";
+  Ids shifted = plain->encode(text);
+  for (int32_t& id : shifted) id += 103;
+  EXPECT_EQ(t->encode(text), shifted);
+  EXPECT_EQ(t->decode(shifted), plain->decode(plain->encode(text)));
+  shifted.insert(shifted.begin(), {0, 2, 104});
+  shifted.push_back(1);
+  EXPECT_EQ(t->decode(shifted), plain->decode(plain->encode(text))) << "special ids are no text";
+  EXPECT_EQ(t->token(104), "<unk_102>");
+  EXPECT_EQ(t->token(105), "<unk>");
+  EXPECT_EQ(t->special(),
+            (SpecialIds{.pad = 0, .unknown = 105, .begin = -1, .separator = 1, .mask = 3}));
+  for (int32_t id = 0; id < t->vocabulary(); ++id) ASSERT_EQ(t->find(t->token(id)), id);
+  const Ids beyond = {static_cast<int32_t>(t->vocabulary())};
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { t->decode(beyond); }), "not in the vocab"));
+  EXPECT_TRUE(contains(
+      message_of<IoError>([&] { open_sentence_pieces(golden("unigram.model"), {.offset = 103}); }),
+      "does not begin with <pad>, </s> and <unk>"));
+}
+
+TEST(TokenizerSettings, RefusesWhatIsNotHad) {
+  const auto message = [](const char* source, const char* name, const char* config) {
+    const Folder folder;
+    write_bytes(folder / name, read_bytes(golden(source)));
+    if (std::string_view(name) == "vocab.json") {
+      write_bytes(folder / "merges.txt", read_bytes(golden("merges.txt")));
+    }
+    write_bytes(folder / "tokenizer_config.json", config);
+    return message_of<Error>([&] { open_tokenizer(folder.path()); });
+  };
+  const auto refuses = [&](const char* source, const char* name, const char* config,
+                           std::vector<std::string> says) {
+    const std::string text = message(source, name, config);
+    for (const std::string& part : says) EXPECT_TRUE(contains(text, part)) << text;
+  };
+  refuses("wordpiece.txt", "vocab.txt", R"({"strip_accents": false})",
+          {"strip_accents is false; expected true"});
+  refuses("wordpiece.txt", "vocab.txt", R"({"do_lower_case": false, "strip_accents": true})",
+          {"strip_accents is true; expected false"});
+  refuses("wordpiece.txt", "vocab.txt", R"({"tokenize_chinese_chars": false})",
+          {"tokenize_chinese_chars is false"});
+  refuses("wordpiece.txt", "vocab.txt", R"({"do_lower_case": "no"})",
+          {"do_lower_case is \"no\"; expected true or false"});
+  refuses("wordpiece.txt", "vocab.txt", R"({"tokenizer_class": "BertJapaneseTokenizer"})",
+          {"names BertJapaneseTokenizer", "expected one of BertTokenizer"});
+  refuses("vocab.json", "vocab.json", R"({"tokenizer_class": "WhisperTokenizer"})",
+          {"names WhisperTokenizer", "RobertaTokenizer"});
+  refuses("vocab.json", "vocab.json", R"({"add_prefix_space": 1})", {"add_prefix_space is 1"});
+  refuses("bpe.model", "spiece.model", R"({"tokenizer_class": "XLMRobertaTokenizerFast"})",
+          {"names XLMRobertaTokenizer", "BigBirdTokenizer"});
+  refuses("bpe.model", "spiece.model", R"({"sp_model_kwargs": {"enable_sampling": true}})",
+          {"sp_model_kwargs is {\"enable_sampling\":true}"});
+  refuses("pegasus.model", "spiece.model",
+          R"({"tokenizer_class": "PegasusTokenizer", "offset": -1})", {"offset is -1"});
+  refuses("bpe.model", "spiece.model", R"({"tokenizer_class": "PegasusTokenizer"})",
+          {"does not begin with <pad>"});
+  refuses("bpe.model", "spiece.model", "{", {"tokenizer_config.json"});
+  refuses("bpe.model", "spiece.model", "[]", {"expected an object"});
+}
+
+TEST(TokenizerSettings, ACasedVocabularyMustSaySo) {
+  const Folder folder;
+  write_bytes(folder / "vocab.txt", "[UNK]\n[unused0]\nthe\nThe\n");
+  const std::string text = message_of<ValueError>([&] { open_tokenizer(folder.path()); });
+  EXPECT_TRUE(contains(text, "such as \"The\"")) << text;
+  EXPECT_TRUE(contains(text, "write {\"do_lower_case\": false} to")) << text;
+  EXPECT_EQ(message_of<ValueError>([&] { open_tokenizer(folder / "vocab.txt"); }), text);
+  write_bytes(folder / "tokenizer_config.json", "{\"do_lower_case\": false}");
+  EXPECT_EQ(open_tokenizer(folder.path())->encode("The the"), (Ids{3, 2}));
+  write_bytes(folder / "tokenizer_config.json", "{\"do_lower_case\": true}");
+  EXPECT_EQ(open_tokenizer(folder.path())->encode("The the"), (Ids{2, 2}));
+}
+
 }  // namespace
 }  // namespace longspan

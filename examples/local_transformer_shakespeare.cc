@@ -46,7 +46,7 @@ int main(int argc, char** argv) try {
     clip_gradients(adam, opt.clip);
     adam.step(schedule(step));
     log.show({.step = step + 1, .steps = opt.steps, .loss = loss.item()});
-    if (step % 10 == 9) log.row(step + 1, {{"bpb", bits(loss.item())}});
+    if (step % 10 == 9) log.row(step + 1, {{"bpb", bits(loss.item())}, {"unit", "byte"}});
   }
 
   const EvaluationSegments valid(corpus.valid(), 16, opt.length);

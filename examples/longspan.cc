@@ -23,7 +23,7 @@ struct Command {
 
 constexpr Command commands[] = {
     {"train", longspan::train_command, "train a model and leave a run folder"},
-    {"eval", longspan::eval_command, "score a checkpoint, in bits per byte"},
+    {"eval", longspan::eval_command, "score a checkpoint, in bits per byte or what the task has"},
     {"generate", longspan::generate_command, "sample text from a checkpoint"},
     {"models", longspan::models_command, "list the models and their presets"},
     {"data", longspan::data_command, "look at a data set"},
@@ -34,7 +34,9 @@ constexpr Command commands[] = {
 };
 
 std::string usage() {
-  std::string text = "usage: longspan COMMAND [options]; longspan COMMAND --help lists them\n";
+  std::string text =
+      "usage: longspan COMMAND [options]; longspan COMMAND --help lists them\n"
+      "       longspan --version\n";
   for (const Command& c : commands) {
     text +=
         "  " + std::string(c.name) + std::string(10 - std::strlen(c.name), ' ') + c.about + "\n";
@@ -62,10 +64,15 @@ int flushed(int status) {
 int main(int argc, char** argv) try {
   open_standard_streams();
   longspan::ignore_file_size_signal();  // standard output may be a file too
+  longspan::flush_lines();
   longspan::register_backends();
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {
     std::fputs(usage().c_str(), stdout);
+    return flushed(0);
+  }
+  if (name == "--version") {
+    std::puts("longspan " LONGSPAN_VERSION);
     return flushed(0);
   }
   std::vector<std::string> names;

@@ -39,6 +39,8 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
+  /// As Blueprint's.
+  std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
         "n_max", n_max)("n_max_target", n_max_target)("couple", couple);

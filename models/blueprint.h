@@ -16,6 +16,12 @@ class BlueprintOf final : public Blueprint {
 
   void visit(Fields& v) override { config_.visit(v); }
   TrainingDefaults defaults() const override { return defaults_; }
+  std::string_view extend_positions(int64_t length) override {
+    if constexpr (requires { config_.extend_positions(length); }) {
+      return config_.extend_positions(length);
+    }
+    return {};  // a model without tables of positions
+  }
 
  private:
   std::unique_ptr<LanguageModel> make(const Init& init) const override {

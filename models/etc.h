@@ -81,6 +81,10 @@ struct EtcConfig {
   int64_t label_count() const { return relations > 0 ? relations : 2 * max_distance + 4; }
   int64_t width() const { return d_embed > 0 ? d_embed : d_model; }
 
+  /// As Blueprint's.
+  std::string_view extend_positions(int64_t length) {
+    return n_positions > 0 ? extend_table("n_positions", n_positions, length) : std::string_view{};
+  }
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
         "d_embed", d_embed)("n_long", n_long)("n_global", n_global)("radius", radius);

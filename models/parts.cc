@@ -62,6 +62,12 @@ void require_share_or_default(std::string_view model, std::string_view field, do
           field, p);
 }
 
+std::string_view extend_table(std::string_view field, int64_t& rows, int64_t length) {
+  if (rows >= length) return {};
+  rows = length;
+  return field;
+}
+
 void require_head(std::string_view model, const HeadOptions& head) {
   require(head.z_loss >= 0, model, "z_loss is {}; expected 0 or more", head.z_loss);
   require(head.soft_cap >= 0, model, "soft_cap is {}; expected 0 or more", head.soft_cap);

@@ -44,6 +44,9 @@ void require_heads(std::string_view model, int64_t d_model, int64_t n_head);
 /// 0 <= p < 1; a share that may stand for another option may be -1 too.
 void require_share(std::string_view model, std::string_view field, double p);
 void require_share_or_default(std::string_view model, std::string_view field, double p);
+/// Gives a table of positions at least `length` rows; returns the name of the field where it grew,
+/// else an empty one.
+std::string_view extend_table(std::string_view field, int64_t& rows, int64_t length);
 /// No number is negative.
 void require_head(std::string_view model, const HeadOptions& head);
 

@@ -104,6 +104,8 @@ struct ReformerConfig {
     token_head.visit(v);
   }
 
+  /// As Blueprint's.
+  std::string_view extend_positions(int64_t length);
   /// Throws ValueError, naming the fields, where they do not fit together.
   void check() const;
   /// d, d_head or what stands for it, and m of local layers.

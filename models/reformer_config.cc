@@ -48,6 +48,13 @@ std::vector<int64_t> ReformerConfig::axis_widths() const {
   return widths;
 }
 
+std::string_view ReformerConfig::extend_positions(int64_t length) {
+  if (!position_shape.empty() && length > n_max) {
+    position_shape = extended_axial_shape(position_shape, length);
+  }
+  return extend_table("n_max", n_max, length);
+}
+
 void ReformerConfig::check() const {
   for (const auto& [name, value] : {std::pair{"vocab", vocab},
                                     {"n_layer", n_layer},

@@ -34,6 +34,11 @@ class Blueprint {
   /// parameters.
   std::unique_ptr<LanguageModel> build(const Init& init) const;
   virtual TrainingDefaults defaults() const = 0;
+  /// Gives tables and grids of positions at least `length` places, of encoder-decoders those of
+  /// sources, and returns the name of the field that says how many there are now; empty where
+  /// nothing had to change. Throws ValueError where a grid's axes would have to be chosen, with
+  /// some that would do.
+  virtual std::string_view extend_positions(int64_t length) = 0;
 
   /// Number of parameters, tied ones counted once; allocates nothing of their size.
   int64_t parameters() const;

@@ -12,6 +12,7 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
+#include "nn/axial.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/shape.h"
@@ -126,6 +127,13 @@ int64_t merged_pairs(const SparseTransformerConfig& c, const std::vector<IndexSe
 }
 
 }  // namespace
+
+std::string_view SparseTransformerConfig::extend_positions(int64_t length) {
+  if (!position_shape.empty() && length > n_max) {
+    position_shape = extended_axial_shape(position_shape, length);
+  }
+  return extend_table("n_max", n_max, length);
+}
 
 std::vector<IndexSet> SparseTransformerConfig::sets() const {
   std::vector<IndexSet> list;

@@ -86,6 +86,8 @@ struct SparseTransformerConfig {
     token_head.visit(v);
   }
 
+  /// As Blueprint's.
+  std::string_view extend_positions(int64_t length);
   /// index_sets as a list. Throws ValueError on an empty one or an unknown name.
   std::vector<IndexSet> sets() const;
   /// s of head h.

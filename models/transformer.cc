@@ -202,6 +202,13 @@ int64_t Transformer::max_length() const {
   return table ? config_.n_max : LanguageModel::max_length();
 }
 
+std::string_view TransformerConfig::extend_positions(int64_t length) {
+  if (positions != Positions::learned && positions != Positions::learned_per_layer) return {};
+  const bool own = source_tables && positions == Positions::learned && source_n_max > 0;
+  return own ? extend_table("source_n_max", source_n_max, length)
+             : extend_table("n_max", n_max, length);
+}
+
 /// Of the source alone: the decoder's table may have another size.
 int64_t Transformer::max_source_length() const {
   const bool own = config_.source_tables && config_.positions == Positions::learned;

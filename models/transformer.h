@@ -102,6 +102,8 @@ struct TransformerConfig {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
+  /// As Blueprint's.
+  std::string_view extend_positions(int64_t length);
   void visit(auto& v) {
     v("wiring", wiring)("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)(
         "d_ff", d_ff)("d_head", d_head)("d_embed", d_embed)("n_max", n_max)(

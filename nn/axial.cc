@@ -1,5 +1,9 @@
 #include "nn/axial.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "core/divide.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -39,6 +43,27 @@ std::vector<int64_t> default_axial_shape(int64_t length) {
   int64_t n = 1;
   while (n * n < length) n *= 2;
   return {n, ceil_div(length, n)};
+}
+
+std::vector<int64_t> longer_axial_shape(std::vector<int64_t> shape, int64_t length) {
+  int64_t others = 1;
+  for (size_t k = 1; k < shape.size(); ++k) others *= std::max<int64_t>(shape[k], 1);
+  if (!shape.empty()) shape[0] = std::max(shape[0], ceil_div(length, others));
+  return shape;
+}
+
+std::vector<int64_t> extended_axial_shape(const std::vector<int64_t>& shape, int64_t length) {
+  int64_t places = 1;
+  for (const int64_t n : shape) places *= std::max<int64_t>(n, 0);
+  if (places >= length) return shape;
+  if (shape.size() == 1) return {length};
+  if (shape.size() == 2) return default_axial_shape(length);
+  const std::vector<int64_t> longer = longer_axial_shape(shape, length);
+  fail("positions",
+       "position_shape = {} has {} places, and {} tokens need more: expected other axes, such as "
+       "{}, with n_max = {}",
+       fmt::join(shape.begin(), shape.end(), ","), places, length,
+       fmt::join(longer.begin(), longer.end(), ","), length);
 }
 
 AxialPositions::AxialPositions(const std::vector<int64_t>& shape,

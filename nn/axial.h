@@ -19,6 +19,14 @@ std::vector<Tensor> grid_rows(const std::vector<Embedding>& axes, int64_t first,
 /// n1 = 2^ceil(log2(length) / 2). Throws ValueError on a length below 1.
 std::vector<int64_t> default_axial_shape(int64_t length);
 
+/// The grid `shape` with more places along its first axis, for `length` positions.
+std::vector<int64_t> longer_axial_shape(std::vector<int64_t> shape, int64_t length);
+
+/// A grid for `length` positions in place of `shape`, which is returned where it has them: of one
+/// axis the length, of two default_axial_shape(). Throws ValueError on more axes, such as rows,
+/// columns and colours, whose sizes mean something; the message has longer_axial_shape().
+std::vector<int64_t> extended_axial_shape(const std::vector<int64_t>& shape, int64_t length);
+
 /// Positions as coordinates on a grid, the last axis running fastest, whose axes own columns
 /// \cite kitaev2020 (axial positions): [E_1[o_1(t)]; E_2[o_2(t)]; ...], so that n_1 d_1 + n_2 d_2 +
 /// ... numbers stand for n_1 n_2 ... positions. Positions may be fewer than places.

@@ -144,8 +144,8 @@ Fingerprint fingerprint_of(std::span<const std::string> paths) {
     const File file = open_to_read(path, "data");
     const int64_t size = size_of_file(file, path, "data");
     if (size > 0) {
-      const Mapping mapping(file, path, size);
-      const std::span<const uint8_t> bytes = mapping.bytes();
+      const FileBytes mapped = map_file(file, path, "data", size);
+      const std::span<const uint8_t> bytes = mapped.bytes;
       if (is_gzip(bytes)) {
         inflate_all(bytes, path, [&](const uint8_t* from, int64_t n) { hash.add(from, n); });
       } else {

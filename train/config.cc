@@ -366,8 +366,12 @@ void FieldSetter::written(std::string_view name, std::string& text, bool (*valid
                           std::string_view expected) {
   const Setting* s = setting(name);
   if (s == nullptr) return;
-  if (!s->value.is_string() || !valid(s->value.string())) refuse(*s, expected);
-  text = s->value.string();
+  // A number is its own written form.
+  const std::string given = s->value.is_integer()  ? to_string(s->value)
+                            : s->value.is_string() ? s->value.string()
+                                                   : "";
+  if (!valid(given)) refuse(*s, expected);
+  text = given;
 }
 
 void FieldReader::field(std::string_view name, float& value) {
@@ -415,6 +419,8 @@ std::vector<Flag> flags_of(const Json& values) {
   add_flags(values, {}, flags);
   return flags;
 }
+
+void flush_lines() { std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ); }
 
 void print_help(const std::string& help) {
   const bool written = std::fputs(help.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;

@@ -166,10 +166,16 @@ std::vector<Flag> flags_of(const Json& values);
 /// Prints the text of --help and ends the process, with status 0 where it could be written.
 [[noreturn]] void print_help(const std::string& help);
 
+/// From here on standard output passes every line on when it ends, to pipes and files too, so that
+/// a program that is killed has said what it has printed. Before anything is printed.
+void flush_lines();
+
 /// The whole way for a program with one configuration: defaults, --config, flags (one for each
-/// field) and --set. Throws ValueError and IoError; --help prints and ends the process.
+/// field) and --set; calls flush_lines(). Throws ValueError and IoError; --help prints and ends the
+/// process.
 template <class Config>
 Config parse_flags(int argc, const char* const* argv, const std::string& about = {}) {
+  flush_lines();
   Config config;
   const CommandLine line = parse_command_line(argc, argv, flags_of(to_json(config)), about);
   if (!line.help.empty()) print_help(line.help);

@@ -486,9 +486,10 @@ const DataSet& find_data_set(const std::string& id) {
 }
 
 std::string_view unit_of(DataKind kind) {
-  constexpr std::string_view units[] = {"byte",     "character", "word",  "base",   "residue",
-                                        "sample",   "value",     "value", "answer", "symbol",
-                                        "document", "answer",    "answer"};
+  constexpr std::string_view units[] = {"byte",     "character", "word",   "base",     "residue",
+                                        "sample",   "value",     "value",  "answer",   "symbol",
+                                        "document", "answer",    "answer", "question", "question"};
+  static_assert(std::size(units) == static_cast<size_t>(DataKind::trivia) + 1);
   return units[static_cast<size_t>(kind)];
 }
 
@@ -528,7 +529,7 @@ const Part& Corpus::part(std::string_view name) const {
 
 Corpus open_corpus(const std::string& id, const DataPlace& place, const CorpusOptions& options) {
   const DataSet& set = find_data_set(id);
-  require<NotImplemented>(set.kind != DataKind::motifs && set.kind != DataKind::duplicates, "data",
+  require<NotImplemented>(!is_generated(set.kind), "data",
                           "{} is generated and has no files; train on it with --task {}", id, id);
   require<NotImplemented>(set.kind != DataKind::documents, "data",
                           "{} has documents with summaries, which are no single sequence", id);

@@ -34,6 +34,11 @@ enum class DataKind : uint8_t {
   trivia,      ///< TriviaQA: questions and documents; read by read_triviaqa()
 };
 
+/// Whether samples of that kind are made as they are asked for, from no file.
+constexpr bool is_generated(DataKind kind) {
+  return kind == DataKind::motifs || kind == DataKind::duplicates;
+}
+
 /// A file of a data set.
 struct DataFile {
   std::string_view name;  ///< plain, or with ".gz" behind it
@@ -58,7 +63,7 @@ std::span<const DataSet> data_sets();
 /// The one of that name. Throws ValueError that names the nearest.
 const DataSet& find_data_set(const std::string& id);
 /// What bits are counted per: "byte", "character", "word", "base" and so on; "document" of
-/// documents.
+/// documents, "question" of questions.
 std::string_view unit_of(DataKind kind);
 
 /// Where the user has data.

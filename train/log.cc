@@ -97,8 +97,12 @@ std::string format_seconds(double seconds) {
 std::string to_string(const Progress& p) {
   std::string out =
       p.steps > 0 ? fmt::format("step {}/{}", p.step, p.steps) : fmt::format("step {}", p.step);
-  if (!std::isnan(p.loss)) out += fmt::format("  loss {:.4f}", p.loss);
-  if (!std::isnan(p.bits_per_byte)) out += fmt::format("  bpb {:.3f}", p.bits_per_byte);
+  const bool tokens = p.unit != nullptr && p.unit->per_target != 1;
+  if (!std::isnan(p.loss))
+    out += fmt::format("  {} {:.4f}", tokens ? "loss/token" : "loss", p.loss);
+  if (p.unit != nullptr && !std::isnan(p.unit->bits(p.loss))) {
+    out += fmt::format("  {} {:.3f}", p.unit->label(), p.unit->bits(p.loss));
+  }
   if (p.gradient_norm >= 0) out += fmt::format("  norm {:.2f}", p.gradient_norm);
   if (p.learning_rate >= 0) out += fmt::format("  lr {:.1e}", p.learning_rate);
   if (p.tokens_per_second >= 0) {

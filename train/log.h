@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "train/config.h"
 #include "train/files.h"
 #include "train/json.h"
+#include "train/loss_unit.h"
 
 namespace longspan {
 
@@ -38,10 +38,10 @@ class Meter {
 /// What the status line shows. Figures that are NaN, or negative where they cannot be, are left
 /// out.
 struct Progress {
-  int64_t step = 0;   ///< steps done
-  int64_t steps = 0;  ///< of this many; 0: unknown
-  double loss = 0;    ///< nats
-  double bits_per_byte = std::numeric_limits<double>::quiet_NaN();
+  int64_t step = 0;                ///< steps done
+  int64_t steps = 0;               ///< of this many; 0: unknown
+  double loss = 0;                 ///< nats per target
+  const LossUnit* unit = nullptr;  ///< what the loss is shown in besides; null: in nats alone
   double gradient_norm = -1;
   double learning_rate = -1;
   double tokens_per_second = -1;
@@ -50,7 +50,7 @@ struct Progress {
 };
 
 /// "step 120/3000  loss 1.234  bpb 1.780  norm 0.42  lr 9.1e-04  12.3k tok/s  eta 2:31  peak 312
-/// MiB"
+/// MiB"; "loss/token" where a target is not one unit, and "bits/base" where the unit is no byte.
 std::string to_string(const Progress& progress);
 
 /// "512 B", "1.5 KiB", "312 MiB".

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string_view>
 
 #include "core/error.h"
@@ -580,29 +581,36 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
   save(path, picture);
 }
 
-void write_loss_curve(const std::string& path, const std::string& metrics,
-                      const std::string& title) {
+void write_loss_curve(const std::string& path, const std::string& metrics, const std::string& title,
+                      const LossUnit& unit) {
   Series train{.faint = true, .colour = 0};
   Series valid{.name = "validation", .markers = true, .colour = 1};
   for (const Json& row : read_rows(metrics)) {
     const Json* step = row.find("step");
     if (step == nullptr || !step->is_number()) continue;
-    const auto add = [&](const char* name, Series& series) {
+    const auto figure = [&](const char* name) -> std::optional<double> {
       const Json* value = row.find(name);
-      if (value == nullptr || !value->is_number()) return;
-      series.x.push_back(step->number());
-      series.y.push_back(value->number());
+      if (value == nullptr || !value->is_number()) return std::nullopt;
+      return value->number();
     };
-    add("bpb", train);
-    add("valid_bpb", valid);
+    const auto add = [&](std::optional<double> value, Series& series) {
+      if (!value) return;
+      series.x.push_back(step->number());
+      series.y.push_back(*value);
+    };
+    // "bpb" of earlier versions is bits per target whatever the unit.
+    const std::optional<double> loss = figure("loss");
+    add(loss ? unit.bits(*loss) : figure("bpb"), train);
+    add(figure("valid_bpb"), valid);
   }
   Series mean = smoothed(train);
   mean.name = "training";
   mean.faint = false;
-  LinePlot plot{.title = title, .x_label = "step", .y_label = "bits per byte"};
+  LinePlot plot{.title = title, .x_label = "step", .y_label = "bits per " + unit.name};
   if (!train.x.empty()) plot.series = {train, mean};
   if (!valid.x.empty()) plot.series.push_back(valid);
-  require(!plot.series.empty(), "plot", "{} has no row with \"bpb\" or \"valid_bpb\"", metrics);
+  require(!plot.series.empty(), "plot", "{} has no row with \"loss\", \"bpb\" or \"valid_bpb\"",
+          metrics);
   write_line_plot(path, plot);
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "train/loss_unit.h"
+
 namespace longspan {
 
 /// A curve. Points that are not finite are gaps.
@@ -43,10 +45,11 @@ void write_line_plot(const std::string& path, const LinePlot& plot);
 /// Writes a PNG picture. Throws IoError, ValueError where sizes do not fit.
 void write_heat_map(const std::string& path, const HeatMap& map);
 
-/// The loss curve of a run: the members "bpb" and "valid_bpb" of the rows of a metrics.jsonl
-/// against "step", the first also as a running mean. Throws ValueError where no row has them.
-void write_loss_curve(const std::string& path, const std::string& metrics,
-                      const std::string& title);
+/// The loss curve of a run, from the rows of a metrics.jsonl, against "step": "loss", nats per
+/// target, in the unit (without it "bpb"), also as a running mean; and "valid_bpb", which is in the
+/// unit. Throws ValueError where no row has them.
+void write_loss_curve(const std::string& path, const std::string& metrics, const std::string& title,
+                      const LossUnit& unit = {});
 
 /// Whether a file is a picture that a function above has written.
 bool is_own_picture(const std::string& path);

@@ -263,7 +263,10 @@ std::string bytes_text(int64_t bytes) {
   return fmt::format("{:.2f} GiB", size / (1 << 30));
 }
 
-int64_t parse_bytes(std::string_view text) {
+namespace {
+
+/// Of a written size; nothing where it is none.
+std::optional<int64_t> bytes_of(std::string_view text) {
   double number = 0;
   const char* const end = text.data() + text.size();
   const auto read = std::from_chars(text.data(), end, number);
@@ -271,22 +274,40 @@ int64_t parse_bytes(std::string_view text) {
   for (const char* c = read.ptr; c != end; ++c) {
     if (*c != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
   }
-  constexpr std::pair<std::string_view, double> units[] = {{"", 1},
-                                                           {"b", 1},
-                                                           {"k", 1 << 10},
-                                                           {"kib", 1 << 10},
-                                                           {"m", 1 << 20},
-                                                           {"mib", 1 << 20},
-                                                           {"g", 1 << 30},
-                                                           {"gib", 1 << 30},
-                                                           {"t", double(int64_t{1} << 40)},
-                                                           {"tib", double(int64_t{1} << 40)}};
+  constexpr double tebi = double(int64_t{1} << 40);
+  constexpr std::pair<std::string_view, double> units[] = {
+      {"", 1},        {"b", 1},         {"k", 1 << 10}, {"kib", 1 << 10}, {"kb", 1e3},
+      {"m", 1 << 20}, {"mib", 1 << 20}, {"mb", 1e6},    {"g", 1 << 30},   {"gib", 1 << 30},
+      {"gb", 1e9},    {"t", tebi},      {"tib", tebi},  {"tb", 1e12}};
   for (const auto& [name, factor] : units) {
     if (read.ec == std::errc() && unit == name && number * factor >= 1 && number * factor < 9e18) {
       return static_cast<int64_t>(number * factor);
     }
   }
-  fail<ValueError>("bytes", "\"{}\" is no size; expected one such as 4GiB, 512MiB or 65536", text);
+  return std::nullopt;
+}
+
+}  // namespace
+
+int64_t parse_bytes(std::string_view text, std::string_view what) {
+  const std::optional<int64_t> bytes = bytes_of(text);
+  require(bytes.has_value(), what, "\"{}\" is no size; expected {}", text, ByteSize::expected);
+  return *bytes;
+}
+
+bool ByteSize::valid(std::string_view text) { return text == "0" || bytes_of(text).has_value(); }
+
+void ByteSize::set(std::string_view text) { bytes = text == "0" ? 0 : parse_bytes(text); }
+
+std::string ByteSize::text() const {
+  constexpr std::string_view units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+  int64_t count = bytes;
+  size_t unit = 0;
+  while (count > 0 && count % 1024 == 0 && unit + 1 < std::size(units)) {
+    count /= 1024;
+    ++unit;
+  }
+  return fmt::format("{}{}", count, units[unit]);
 }
 
 }  // namespace longspan

@@ -90,7 +90,22 @@ std::string formula_of(const std::vector<SavedTerm>& collected, int64_t layers);
 
 /// "64 B", "1.5 KiB", "12.0 MiB", "3.25 GiB": for people.
 std::string bytes_text(int64_t bytes);
-/// Of "4GiB", "512 MiB", "64K" or a plain number. Throws ValueError on anything else.
-int64_t parse_bytes(std::string_view text);
+/// Of "20MiB", "64K", "4GB" or a plain number. K, M, G, T and KiB, MiB, GiB, TiB are powers of
+/// 1024; KB, MB, GB, TB powers of 1000; either case. Throws ValueError on anything else, naming
+/// `what`.
+int64_t parse_bytes(std::string_view text, std::string_view what = "bytes");
+
+/// A number of bytes as options and configurations write it: as above, or 0.
+struct ByteSize {
+  static constexpr std::string_view expected =
+      "a size such as 20MiB, 64K, 4GB or 65536 (K and KiB are 1024 bytes, KB is 1000)";
+  static bool valid(std::string_view text);
+  /// Throws ValueError.
+  void set(std::string_view text);
+  /// Exactly: "20MiB", or a plain number.
+  std::string text() const;
+
+  int64_t bytes = 0;
+};
 
 }  // namespace longspan

@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "train/files.h"
 #include "train/unicode.h"
 
 namespace longspan {

@@ -48,7 +48,7 @@ struct Trained {
 Trained load_run(const CommandLine& line);
 
 /// "pictures/loss.png": loss and validation over steps, from metrics.jsonl.
-void draw_loss(const TrainingRun& run);
+void draw_loss(const TrainingRun& run, const LossUnit& unit);
 /// "pictures/attention.png": how each layer and head spreads its attention over the beginning of
 /// the validation part.
 void draw_attention(const TrainingRun& run, const Material& material);

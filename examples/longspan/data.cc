@@ -27,6 +27,7 @@ struct Options {
 void print(const std::string& text) { std::puts(text.c_str()); }
 
 std::string names(const DataSet& set) {
+  if (is_generated(set.kind)) return fmt::format("--task {}: no files", set.id);
   if (set.files.empty()) return fmt::format("--data {}=FILE", set.id);
   std::string all;
   for (const DataFile& file : set.files) {
@@ -194,7 +195,7 @@ int questions(const DataSet& set, const DataPlace& place, bool statistics) {
 }
 
 int look(const DataSet& set, const Options& o, bool statistics) {
-  if (set.kind == DataKind::motifs || set.kind == DataKind::duplicates) {
+  if (is_generated(set.kind)) {
     print("generated  there are no files");
     return 0;
   }

@@ -99,6 +99,7 @@ int draw_command(int argc, const char* const* argv) {
   RunConfig config;
   if (last_setting(line.settings, "model.name") != nullptr) {
     config = make_config(line.settings);
+    say_positions(config);
   } else {
     Trained trained = load_run(line);
     draw_attention(trained.run, *open_material(trained.run));

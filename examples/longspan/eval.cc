@@ -148,7 +148,7 @@ int eval_command(int argc, const char* const* argv) {
   std::vector<Flag> own = {{"--out", "", "the run folder"},
                            {"--step", "", "step of the checkpoint; without it the newest"},
                            {"--part", "", "train, valid or test; without it valid"},
-                           {"--stride", "", "score again in windows that move by so many bytes"}};
+                           {"--stride", "", "score again in windows that move by so many tokens"}};
   own.insert(own.end(), search_flags().begin(), search_flags().end());
   CommandLine line = read_command_line(
       argc, argv, own,
@@ -173,7 +173,10 @@ int eval_command(int argc, const char* const* argv) {
                material->unit().c_str(), static_cast<long long>(size), material->items().c_str(),
                seconds);
   require_score(bits, *material, trained.at.step);
-  Members figures{{"step", trained.at.step}, {"part", part}, {"overrides", overrides}};
+  Members figures{{"step", trained.at.step},
+                  {"part", part},
+                  {"overrides", overrides},
+                  {"unit", material->unit()}};
   set(figures, key_of(part, "bpb"), bits);
   if (const std::string* stride = line.value("--stride")) {
     score_windows(run, *material, part, *stride, figures);

@@ -100,17 +100,17 @@ int generate_command(int argc, const char* const* argv) {
       {"--out", "", "the run folder"},
       {"--step", "", "step of the checkpoint; without it the newest"},
       {"--prompt", "sample.prompt", "text to go on from"},
-      {"--tokens", "sample.tokens", "bytes to draw"},
-      {"--temperature", "sample.temperature", "0: always the most likely byte"},
-      {"--top-k", "sample.top_k", "draw from the k most likely bytes; 0: all"},
-      {"--top-p", "sample.top_p", "draw from the fewest bytes that reach p"},
+      {"--tokens", "sample.tokens", "tokens to draw"},
+      {"--temperature", "sample.temperature", "0: always the most likely token"},
+      {"--top-k", "sample.top_k", "draw from the k most likely tokens; 0: all"},
+      {"--top-p", "sample.top_p", "draw from the fewest tokens that reach p"},
       {"--document", "", "encoder-decoders: a text to summarise, - for standard input"},
       {"--index", "sample.index", "encoder-decoders: summarise this article of --part, from 0"},
       {"--part", "", "train, valid or test; without it valid"}};
   own.insert(own.end(), search_flags().begin(), search_flags().end());
   CommandLine line = read_command_line(
       argc, argv, own,
-      "longspan generate --out DIR: text from a trained model, byte by byte; from an "
+      "longspan generate --out DIR: text from a trained model, token by token; from an "
       "encoder-decoder the summary of a document.");
   // What concerns the sample is no part of the run; its seed is the sample's too.
   Settings sample_settings = taken(line, "sample.");

@@ -34,8 +34,10 @@ class Material {
   /// How many items a part has, and what they are: "bytes", "tokens", "pairs".
   virtual int64_t size(const std::string& part) const = 0;
   virtual std::string items() const = 0;
-  /// What bits are counted per: "byte".
+  /// What bits are counted per: "byte", "hidden byte", "answer".
   virtual std::string unit() const = 0;
+  /// The same of training losses, with the bytes of a token as measured on the training part.
+  virtual LossUnit loss_unit() const { return {unit(), 1}; }
 
   /// A forward pass in training, the tokens that it reads, and how many targets, answers or
   /// questions its loss is the mean over.
@@ -67,7 +69,8 @@ class TextMaterial final : public Material {
   const std::vector<std::string>& warnings() const override { return corpus_.warnings; }
   int64_t size(const std::string& part) const override { return corpus_.part(part).size(); }
   std::string items() const override;
-  std::string unit() const override { return corpus_.unit; }
+  std::string unit() const override;
+  LossUnit loss_unit() const override;
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
   std::optional<Batch> batch(int64_t i) const override;
@@ -79,6 +82,8 @@ class TextMaterial final : public Material {
  private:
   BatchOptions options() const;
   bool alike() const;  // whether as many targets count in each batch
+  /// Whether every token of a part is a target, so that bits are per symbol.
+  bool all_are_targets() const { return run_.model->objective() == Objective::next_token; }
 
   const TrainingRun& run_;
   Corpus corpus_;
@@ -101,6 +106,8 @@ class PairMaterial final : public Material {
   int64_t size(const std::string& part) const override;
   std::string items() const override { return "pairs"; }
   std::string unit() const override { return "byte"; }
+  /// Per token where no target has a byte. Before prepare(), makes all pairs to measure them.
+  LossUnit loss_unit() const override;
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
   /// Bits of every target, its end too, per byte of their texts.
@@ -124,6 +131,7 @@ class PairMaterial final : public Material {
   std::vector<Document> documents_[3];
   std::vector<std::string> warnings_;
   SequenceLimits limits_;
+  LossUnit loss_unit_;                        // once it is trained on
   std::unique_ptr<SequenceBatches> batches_;  // once it is trained on
 };
 

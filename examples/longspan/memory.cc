@@ -12,7 +12,7 @@ namespace longspan {
 namespace {
 
 struct Options {
-  std::string budget;
+  ByteSize budget;
   bool json = false, terms = false;
   void visit(auto& v) { v("budget", budget)("json", json)("terms", terms); }
 };
@@ -184,9 +184,10 @@ int memory_command(int argc, const char* const* argv) {
       "before anything is allocated.");
   Options o;
   set_fields(o, taken(line, "memory."));
-  const int64_t budget = o.budget.empty() ? 0 : parse_bytes(o.budget);
+  const int64_t budget = o.budget.bytes;
   RunConfig config = make_config(line.settings);
   set_process(config);  // workspace depends on it
+  say_positions(config);
   const StepPlanner planner(config);
   const std::vector<Strategy> all = strategies(planner);
   const auto fits = [](const Strategy& s) { return s.memory.has_value(); };

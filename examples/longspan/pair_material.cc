@@ -22,6 +22,16 @@ SequenceLimits limits_of(const TrainingRun& run) {
   return {run.config.length, wanted > 0 ? wanted : std::min(default_target, longest)};
 }
 
+/// Bytes of the targets' texts for each of their tokens, where there are any.
+LossUnit unit_of(const std::vector<SequencePair>& pairs) {
+  double bytes = 0, tokens = 0;
+  for (const SequencePair& pair : pairs) {
+    bytes += static_cast<double>(pair.bytes);
+    tokens += static_cast<double>(pair.target.size());
+  }
+  return bytes > 0 ? LossUnit{"byte", bytes / tokens} : LossUnit{"token", 1};
+}
+
 /// Pairs [from, from + count) side by side.
 SequenceBatch some_of(const std::vector<SequencePair>& pairs, size_t from, size_t count,
                       const SequenceIds& ids, Device device) {
@@ -88,8 +98,12 @@ std::vector<SequencePair> PairMaterial::pairs(const std::string& part) const {
 
 void PairMaterial::prepare() {
   const RunConfig& c = run_.config;
-  batches_ = std::make_unique<SequenceBatches>(pairs("train"), c.batch, ids_, c.seed, run_.device);
+  std::vector<SequencePair> all = pairs("train");
+  loss_unit_ = unit_of(all);
+  batches_ = std::make_unique<SequenceBatches>(std::move(all), c.batch, ids_, c.seed, run_.device);
 }
+
+LossUnit PairMaterial::loss_unit() const { return batches_ ? loss_unit_ : unit_of(pairs("train")); }
 
 Material::Forward PairMaterial::forward(int64_t i, Pass pass) const {
   const SequenceBatch b = batches_->at(i);

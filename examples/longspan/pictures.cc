@@ -21,9 +21,9 @@ std::string picture(const std::string& out, const char* name) {
 
 }  // namespace
 
-void draw_loss(const TrainingRun& run) {
+void draw_loss(const TrainingRun& run, const LossUnit& unit) {
   write_loss_curve(picture(run.out, "loss.png"), run.out + "/metrics.jsonl",
-                   run.config.model_name + " on " + run.config.task);
+                   run.config.model_name + " on " + run.config.task, unit);
 }
 
 void draw_attention(const TrainingRun& run, const Material& material) {

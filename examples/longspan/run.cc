@@ -25,7 +25,7 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
     : config(std::move(c)), out(std::move(folder)) {
   set_process(config);
   device = parse_device(config.device);
-  if (config.memory_limit > 0) set_memory_limit(device, config.memory_limit);
+  if (config.memory_limit.bytes > 0) set_memory_limit(device, config.memory_limit.bytes);
   model = config.model->build(Init{generator().fork("init"), device});
   require_length(config, *model);
   const bool documents = find_data_set(config.task).kind == DataKind::documents;
@@ -196,15 +196,21 @@ void Position::see(const Usage& usage) {
 double Position::train_bpb() const {
   double sum = 0;
   for (const double loss : recent) sum += loss;
-  return recent.empty() ? std::nan("") : bits(sum / static_cast<double>(recent.size()));
+  if (recent.empty()) return std::nan("");
+  return unit.value_or(LossUnit{}).bits(sum / static_cast<double>(recent.size()));
 }
 
 Members Position::values() const {
-  return {{"tokens", tokens},
-          {"seconds", seconds},
-          {"train_bpb", train_bpb()},
-          {"recent", Json::Array(recent.begin(), recent.end())},
-          {"peak_bytes", to_members(peak)}};
+  Members values{{"tokens", tokens},
+                 {"seconds", seconds},
+                 {"train_bpb", train_bpb()},
+                 {"recent", Json::Array(recent.begin(), recent.end())},
+                 {"peak_bytes", to_members(peak)}};
+  if (unit) {
+    values.emplace_back("unit", unit->name);
+    values.emplace_back("units_per_target", unit->per_target);
+  }
+  return values;
 }
 
 Position Position::read(const Json& values, const std::string& checkpoint) {
@@ -213,7 +219,11 @@ Position Position::read(const Json& values, const std::string& checkpoint) {
                .tokens = values["tokens"].integer(),
                .seconds = values["seconds"].number(),
                .recent = {},
-               .peak = to_usage(values["peak_bytes"])};
+               .peak = to_usage(values["peak_bytes"]),
+               .unit = {}};
+    if (values.find("unit") != nullptr) {  // earlier versions wrote none
+      p.unit = LossUnit{values["unit"].string(), values["units_per_target"].number()};
+    }
     for (const Json& loss : values["recent"].array()) p.recent.push_back(loss.number());
     return p;
   } catch (const ValueError& error) {
@@ -224,10 +234,13 @@ Position Position::read(const Json& values, const std::string& checkpoint) {
 
 Members summary(const TrainingRun& run, const Position& at, double valid_bpb) {
   const double speed = at.seconds > 0 ? static_cast<double>(at.tokens) / at.seconds : 0;
+  const LossUnit unit = at.unit.value_or(LossUnit{});
   return {{"model", run.config.model_name},
           {"parameters", parameter_count(*run.model)},
           {"steps", at.step},
           {"tokens", at.tokens},
+          {"unit", unit.name},
+          {"units_per_target", unit.per_target},
           {"train_bpb", at.train_bpb()},
           {"valid_bpb", valid_bpb},
           {"seconds", at.seconds},

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "examples/longspan/run_config.h"
 #include "models/model.h"
 #include "train/json.h"
+#include "train/loss_unit.h"
 #include "train/optimizer.h"
 
 namespace longspan {
@@ -59,13 +61,14 @@ void require_length(const RunConfig& config, const LanguageModel& model);
 /// How far a run has come. With the tensors and the loss scale, all that it goes on from.
 struct Position {
   int64_t step = 0, tokens = 0;
-  double seconds = 0;         ///< spent training, earlier parts of the run included
-  std::deque<double> recent;  ///< losses of the last steps, in nats
-  Usage peak;                 ///< of training
+  double seconds = 0;            ///< spent training, earlier parts of the run included
+  std::deque<double> recent;     ///< losses of the last steps, in nats
+  Usage peak;                    ///< of training
+  std::optional<LossUnit> unit;  ///< what its losses are shown in, where that is known
 
   void add(double loss);
   void see(const Usage& usage);  ///< keeps the larger peak
-  /// The mean of the recent losses in bits, NaN where there are none.
+  /// The mean of the recent losses in bits per unit, NaN where there are none.
   double train_bpb() const;
   /// What state.json holds of it.
   Members values() const;

@@ -1,10 +1,14 @@
 #include "examples/longspan/run_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "nn/axial.h"
 
 namespace longspan {
 
@@ -17,6 +21,7 @@ void RunConfig::visit(Fields& v) {
   v("threads", threads)("device", device)("matmul_precision", matmul_precision);
   v("matmul_library", matmul_library);
   v("memory_limit", memory_limit)("graph", graph)("check_replays", check_replays);
+  v("anomaly", anomaly);
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
   v("motifs", motifs)("profiles", profiles)("questions", questions)("duplicate", duplicate);
   v.enter("model");
@@ -24,6 +29,62 @@ void RunConfig::visit(Fields& v) {
   model->visit(v);
   v.leave();
   v("optimizer", optimizer)("schedule", schedule)("start", start);
+}
+
+namespace {
+
+constexpr std::string_view position_fields[] = {"n_max", "source_n_max", "n_positions",
+                                                "position_shape"};
+
+/// The fields of the positions of a model that nobody has trained and whose positions nobody has
+/// counted.
+Settings free_positions_of(RunConfig& c, const Settings& settings) {
+  if (!c.start.from.empty()) return {};  // its positions are those of another run
+  Settings fields;
+  const Json values = to_json(*c.model);
+  for (const std::string_view name : position_fields) {
+    const bool count = name != "position_shape";
+    if (count && last_setting(settings, fmt::format("model.{}", name)) != nullptr) return {};
+    const Json* value = values.find(name);
+    if (value != nullptr) fields.push_back({std::string(name), *value, "the model"});
+  }
+  return fields;
+}
+
+/// Axes that somebody has chosen stay as they are.
+void require_axes(RunConfig& c, const Settings& settings) {
+  if (last_setting(settings, "model.position_shape") == nullptr) return;
+  const Json values = to_json(*c.model);
+  std::vector<int64_t> shape;
+  int64_t places = 1;
+  for (const Json& n : values["position_shape"].array()) {
+    shape.push_back(n.integer());
+    if (__builtin_mul_overflow(places, std::max<int64_t>(n.integer(), 0), &places)) return;
+  }
+  if (shape.empty() || places >= c.length) return;
+  const std::vector<int64_t> longer = longer_axial_shape(shape, c.length);
+  fail("model.position_shape",
+       "got {}, which has {} places, and --length {} needs more: expected others, such as {}",
+       fmt::join(shape.begin(), shape.end(), ","), places, c.length,
+       fmt::join(longer.begin(), longer.end(), ","));
+}
+
+}  // namespace
+
+void RunConfig::follow_length() {
+  if (free_positions.empty()) return;
+  set_fields(*model, free_positions);
+  model->extend_positions(length);
+}
+
+std::string RunConfig::remark_on_positions() {
+  const Json now = to_json(*model);
+  for (const Setting& s : free_positions) {
+    if (s.key == "position_shape" || s.value == now[s.key]) continue;
+    return fmt::format("model.{} = {}: positions for as many tokens as --length has", s.key,
+                       now[s.key].integer());
+  }
+  return {};
 }
 
 RunConfig make_config(const Settings& settings) {
@@ -65,7 +126,6 @@ RunConfig make_config(const Settings& settings) {
       {"accumulate", 1, many},
       {"steps", 0, inf},
       {"seconds", 0, inf},
-      {"memory_limit", 0, inf},
       {"save_every", 0, inf},
       {"keep", 0, many},
       {"log_every", 1, inf},
@@ -114,7 +174,13 @@ RunConfig make_config(const Settings& settings) {
           value_names<MatmulPrecision>[static_cast<size_t>(c.matmul_precision)]);
   require(!openblas || c.device == "cpu", "--products",
           "openblas is for the CPU, and --device is {}; leave one of them out", c.device);
+  require(!c.anomaly || !c.graph, "anomaly",
+          "got true, and graph too: what a device records as a whole cannot be looked at op by op; "
+          "expected one of them");
   find_data_set(c.task);
+  c.free_positions = free_positions_of(c, settings);
+  if (!c.free_positions.empty()) require_axes(c, settings);
+  c.follow_length();
   return c;
 }
 
@@ -122,6 +188,11 @@ void set_process(const RunConfig& c) {
   if (c.threads > 0) set_num_threads(static_cast<int>(c.threads));
   set_matmul_precision(c.matmul_precision);
   set_matmul_library(c.matmul_library);
+}
+
+void say_positions(RunConfig& c) {
+  const std::string remark = c.remark_on_positions();
+  if (!remark.empty()) std::fprintf(stderr, "%s\n", remark.c_str());
 }
 
 DataPlace data_place(const RunConfig& c) { return {c.data_root, c.data}; }

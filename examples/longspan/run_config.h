@@ -14,6 +14,7 @@
 #include "train/config.h"
 #include "train/data_sets.h"
 #include "train/profiles.h"
+#include "train/step_memory.h"
 #include "train/tasks.h"
 
 namespace longspan {
@@ -54,9 +55,10 @@ struct RunConfig {
   std::string device = "cpu";
   MatmulPrecision matmul_precision = MatmulPrecision::f32;
   MatmulLibrary matmul_library = MatmulLibrary::own;
-  int64_t memory_limit = 0;    ///< bytes; 0: what the machine has
+  ByteSize memory_limit;       ///< 0: what the machine has
   bool graph = false;          ///< submit steps of one shape to a device as a whole
   bool check_replays = false;  ///< layers that run again are held to the numbers of their first run
+  bool anomaly = false;        ///< the first op of a step that gives NaN or Inf is an error
 
   int64_t save_every = 0;  ///< steps; 0: at the end only
   int64_t keep = 0;        ///< newest checkpoints that stay; 0: all
@@ -128,8 +130,16 @@ struct RunConfig {
 
   std::string model_name;
   std::unique_ptr<Blueprint> model;
+  /// Fields of the model's positions as the preset has them, where nobody has set how many there
+  /// are: follow_length() makes others of them. Else empty.
+  Settings free_positions = {};
 
   void visit(Fields& v);
+  /// Gives the model at least `length` positions where nobody has set how many it has. Throws
+  /// ValueError where the axes of a grid would have to be chosen.
+  void follow_length();
+  /// A line on what follow_length() has changed; empty where it is nothing.
+  std::string remark_on_positions();
 };
 
 /// The defaults of the model that the settings name, changed by the settings. Throws ValueError on
@@ -138,6 +148,9 @@ RunConfig make_config(const Settings& settings);
 
 /// Gives the process the threads and the products of a configuration.
 void set_process(const RunConfig& config);
+
+/// Prints remark_on_positions() to standard error.
+void say_positions(RunConfig& config);
 
 /// Where the data is.
 DataPlace data_place(const RunConfig& config);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "autograd/engine.h"
 #include "core/error.h"
@@ -97,6 +98,7 @@ void apply(RunConfig& config, const StepShape& shape) {
                                      {"n_layer", Json(shape.layers), "--layers"}});
   config.length = shape.length;
   config.batch = shape.batch;
+  config.follow_length();
 }
 
 }  // namespace
@@ -203,7 +205,19 @@ int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t 
 
 int64_t StepPlanner::longest_possible() const {
   apply(config_, own_);
-  return config_.model->build(Init{.plan = true})->max_source_length();
+  const int64_t longest = config_.model->build(Init{.plan = true})->max_source_length();
+  if (config_.free_positions.empty()) return longest;
+  constexpr int64_t any = std::numeric_limits<int32_t>::max();
+  StepShape shape = own_;
+  shape.length = any;
+  try {
+    apply(config_, shape);
+  } catch (const ValueError&) {  // a grid whose axes have to be chosen
+    apply(config_, own_);
+    return longest;
+  }
+  apply(config_, own_);
+  return std::max(longest, any);
 }
 
 bool StepPlanner::reversible_layers() const {

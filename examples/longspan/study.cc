@@ -1,6 +1,8 @@
 // longspan study memory: what strategies keep and need over depth and length, predicted and
 // measured.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,6 +12,7 @@
 #include "examples/longspan/run_folder.h"
 #include "examples/longspan/step.h"
 #include "examples/longspan/timeline.h"
+#include "nn/memory_policy.h"
 #include "train/files.h"
 #include "train/plot.h"
 
@@ -30,15 +33,34 @@ struct Measured {
   StepMemory predicted, measured;
 };
 
+/// What --memory takes of a strategy.
+std::string_view policy_of(std::string_view strategy) {
+  constexpr std::string_view chunked = "+chunks";
+  if (strategy.ends_with(chunked)) strategy.remove_suffix(chunked.size());
+  return strategy;
+}
+
 /// "reversible+chunks" is "reversible" with feed-forward layers in F / D chunks.
 StepShape shape_with(StepShape shape, const std::string& strategy, const RunConfig& config) {
-  constexpr std::string_view chunked = "+chunks";
-  shape.memory = strategy;
-  if (strategy.ends_with(chunked)) {
-    shape.memory.resize(strategy.size() - chunked.size());
-    shape.chunks = usual_chunks(config);
-  }
+  shape.memory = policy_of(strategy);
+  if (shape.memory != strategy) shape.chunks = usual_chunks(config);
   return shape;
+}
+
+/// Throws ValueError on a word that is no strategy.
+void require_strategies(const std::vector<std::string>& words) {
+  const std::vector<std::string> known = {"standard",   "lean",       "selective",
+                                          "checkpoint", "reversible", "reversible:exact"};
+  require(!words.empty(), "--strategies", "got none; expected some of {}", fmt::join(known, ", "));
+  for (const std::string& word : words) {
+    const std::string_view policy = policy_of(word);
+    if (MemoryPolicy::valid(policy)) continue;
+    const std::string near = nearest(policy, known);
+    fail("--strategies",
+         "there is no strategy \"{}\"; {}expected those of --memory, with commas or spaces between "
+         "them: {}; each may have +chunks behind it",
+         word, near.empty() ? "" : fmt::format("did you mean {}? ", near), MemoryPolicy::expected);
+  }
 }
 
 std::vector<std::string> words_of(const std::string& text) {
@@ -134,11 +156,14 @@ int study_command(int argc, const char* const* argv) {
           "got \"{}\"; expected longspan study memory", line.others.empty() ? "" : line.others[0]);
   Options o;
   set_fields(o, taken(line, "study."));
+  const std::vector<std::string> strategies = words_of(o.strategies);
+  require_strategies(strategies);
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "study", "no folder given; expected --out DIR");
   require_empty_folder(*out, "study");  // before long work
   RunConfig config = make_config(line.settings);
   set_process(config);
+  say_positions(config);
   const Device device = parse_device(config.device);
   const StepPlanner planner(config);
   const StepShape& usual = planner.own();
@@ -151,7 +176,6 @@ int study_command(int argc, const char* const* argv) {
   const FolderLock lock(*out, "study");
   require_empty_folder(*out, "study");
 
-  std::vector<std::string> strategies = words_of(o.strategies);
   std::vector<Measured> rows;
   std::vector<Timeline> timelines;
   std::puts(fmt::format("{:<20} {:>6} {:>8} {:>11} {:>11} {:>11} {:>11} {:>8} {:>6}", "strategy",

@@ -46,6 +46,17 @@ std::string TextMaterial::items() const {
   return corpus_.train.symbols < 0 ? corpus_.unit + "s" : "tokens";
 }
 
+std::string TextMaterial::unit() const {
+  if (all_are_targets()) return corpus_.unit;
+  return "hidden " + (corpus_.train.symbols < 0 ? corpus_.unit : "token");
+}
+
+LossUnit TextMaterial::loss_unit() const {
+  const Part& train = corpus_.train;
+  if (!all_are_targets() || train.symbols <= 0) return {unit(), 1};
+  return {unit(), static_cast<double>(train.symbols) / static_cast<double>(train.size())};
+}
+
 void TextMaterial::prepare() {
   const RunConfig& c = run_.config;
   batches_ = std::make_unique<SegmentBatches>(corpus_.train, c.batch, c.length, options());
@@ -63,9 +74,7 @@ std::optional<Batch> TextMaterial::batch(int64_t i) const {
 }
 
 // Counting reads from the device: only where batches differ, and are added up.
-bool TextMaterial::alike() const {
-  return run_.model->objective() == Objective::next_token || run_.config.accumulate == 1;
-}
+bool TextMaterial::alike() const { return all_are_targets() || run_.config.accumulate == 1; }
 
 double TextMaterial::bits(const std::string& name) const {
   const Part& part = corpus_.part(name);
@@ -73,8 +82,8 @@ double TextMaterial::bits(const std::string& name) const {
   const EvaluationSegments segments(part, together, run_.config.length, options());
   const Score total = score_all(*run_.model, segments);
   if (total.count == 0) return std::nan("");
-  const bool all = run_.model->objective() == Objective::next_token && part.symbols > 0;
-  const auto per = static_cast<double>(all ? part.symbols : total.count);
+  const bool symbols = all_are_targets() && part.symbols > 0;
+  const auto per = static_cast<double>(symbols ? part.symbols : total.count);
   return total.bits() * static_cast<double>(total.count) / per;
 }
 

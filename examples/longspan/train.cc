@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <exception>
@@ -261,7 +262,7 @@ int train_command(int argc, const char* const* argv) {
   if (budget != nullptr) {
     const bool given = last_setting(settings, "model.memory") != nullptr;
     const Choice from = automatic.value_or(given ? Choice::own : Choice::same);
-    const Strategy s = choose_strategy(config, parse_bytes(*budget), from);
+    const Strategy s = choose_strategy(config, parse_bytes(*budget, "--budget"), from);
     chosen =
         fmt::format("{}: a step needs {} of {}, and runs {:.2f} forward passes again", s.options(),
                     bytes_text(s.memory->peak()), *budget, s.memory->extra_forward());
@@ -291,6 +292,8 @@ int train_command(int argc, const char* const* argv) {
     schedule = ScheduleState::read(values, at.seconds, planned_seconds);
     if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
   }
+  const LossUnit unit = material->loss_unit();
+  at.unit = unit;
   const bool started = checkpoint.empty() && !c.start.from.empty();
   const Started from = started ? start_from_run(run) : Started{};
   require(c.steps == 0 || at.step <= c.steps, "steps",
@@ -317,6 +320,11 @@ int train_command(int argc, const char* const* argv) {
   if (!chosen.empty()) log.say(chosen);
   if (const std::string remark = run.model->remark(c.length); !remark.empty()) log.say(remark);
   if (started) log.say(fmt::format("starting from step {} of {}", from.step, c.start.from));
+  if (const std::string remark = c.remark_on_positions(); !remark.empty()) log.say(remark);
+  if (unit.per_target != 1) {
+    log.say(fmt::format("a token stands for {:.3f} {}s; losses are nats per token", unit.per_target,
+                        unit.name));
+  }
   if (!from.heads.empty()) {
     log.say(fmt::format("drawn anew: {}", fmt::join(from.heads.begin(), from.heads.end(), ", ")));
   }
@@ -336,9 +344,13 @@ int train_command(int argc, const char* const* argv) {
   double valid = std::nan("");
   double loss = 0, norm = 0, rate = 0, speed = 0;  // of the last step
   int64_t valid_step = -1;
-  const std::string known_valid = checkpoint.empty() ? "" : validation_of(out, at.step);
   Checkpoints checkpoints(out, c.keep, weights, *optimizer, checkpoint.empty() ? -1 : at.step);
   Steps steps(run, *material, *optimizer);
+
+  // A run may have been killed between a checkpoint and its validation, or after both.
+  const std::string known_valid = checkpoint.empty() ? "" : validation_of(out, at.step);
+  const bool owed =
+      at.step > 0 && c.eval_every > 0 && at.step % c.eval_every == 0 && known_valid.empty();
 
   const auto save = [&] {
     Members values = at.values();
@@ -361,10 +373,10 @@ int train_command(int argc, const char* const* argv) {
     tracker.reset_peak();
     valid_step = at.step;
     if (at.step != first.step || to_string(Json(valid)) != known_valid) {
-      log.row(at.step, {{"valid_bpb", valid}});
+      log.row(at.step, {{"valid_bpb", valid}, {"unit", unit.name}});
     }
     log.say(fmt::format("step {}: {:.4f} bits per {} on {} {} of validation", at.step, valid,
-                        material->unit(), to_validate, material->items()));
+                        unit.name, to_validate, material->items()));
     require_numbers();
   };
 
@@ -384,7 +396,8 @@ int train_command(int argc, const char* const* argv) {
   const auto log_step = [&] {
     if (logged_step == at.step) return;
     Members values{{"loss", loss},
-                   {"bpb", bits(loss)},
+                   {"bpb", unit.bits(loss)},
+                   {"unit", unit.name},
                    {"gradient_norm", norm},
                    {"lr", rate},
                    {"tokens", at.tokens},
@@ -406,7 +419,7 @@ int train_command(int argc, const char* const* argv) {
     logged_step = at.step;
   };
 
-  if (started) {  // what the other run's parameters are worth here
+  if (started || owed) {  // started: what the other run's parameters are worth here
     const double pause = now();
     validate();
     paused += now() - pause;
@@ -419,6 +432,8 @@ int train_command(int argc, const char* const* argv) {
 
     rate = learning_rate.at(at.step, elapsed);
     const StepResult done = [&] {
+      std::optional<AnomalyMode> anomaly;
+      if (c.anomaly) anomaly.emplace();
       try {
         return with_memory_for("train", [&] {
           return steps.gradients(at.step, learning_rate.last(), loss_scale.value());
@@ -455,7 +470,7 @@ int train_command(int argc, const char* const* argv) {
 
     speed =
         static_cast<double>(at.tokens - first.tokens) / std::max(1e-9, at.seconds - first.seconds);
-    if (at.step % c.log_every == 0) log_step();
+    if (at.step % c.log_every == 0 || at.step == c.steps) log_step();
     const double left_by_steps = c.steps > 0 ? static_cast<double>(c.steps - at.step) *
                                                    (at.seconds - first.seconds) /
                                                    static_cast<double>(at.step - first.step)
@@ -464,7 +479,7 @@ int train_command(int argc, const char* const* argv) {
     log.show({.step = at.step,
               .steps = c.steps,
               .loss = loss,
-              .bits_per_byte = bits(loss),
+              .unit = &unit,
               .gradient_norm = norm,
               .learning_rate = rate,
               .tokens_per_second = speed,
@@ -485,7 +500,7 @@ int train_command(int argc, const char* const* argv) {
     require_numbers();
     checkpoints.confirm(at.step);
   }
-  if (at.step > 0 || valid_step >= 0) draw_loss(run);
+  if (at.step > 0 || valid_step >= 0) draw_loss(run, unit);
   draw_attention(run, *material);
   finish(out, summary(run, at, valid));
   return 0;

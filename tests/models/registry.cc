@@ -168,6 +168,40 @@ TEST(Registry, FirstLossIsNearThatOfKnowingNothing) {
           << entry.name << ", seed " << seed;
     }
   }
+/// Of every model: what extend_positions() promises is what it builds then.
+TEST(Registry, PositionsCanBeExtended) {
+  constexpr int64_t any = std::numeric_limits<int64_t>::max();
+  int extended = 0, refused = 0;
+  for (const ModelEntry& entry : models()) {
+    for (const Preset& p : entry.presets) {
+      SCOPED_TRACE(fmt::format("{}:{}", entry.name, p.name));
+      const auto blueprint = entry.make(p.name);
+      const auto longest = [&] {
+        return blueprint->build(Init{.plan = true})->max_source_length();
+      };
+      const int64_t before = longest(), parameters = blueprint->parameters();
+      if (before == any) {
+        EXPECT_EQ(blueprint->extend_positions(1 << 20), "");
+        EXPECT_EQ(blueprint->parameters(), parameters);
+        continue;
+      }
+      EXPECT_EQ(blueprint->extend_positions(before), "");
+      EXPECT_EQ(blueprint->parameters(), parameters);
+      try {
+        const std::string name(blueprint->extend_positions(2 * before + 1));
+        EXPECT_TRUE(name == "n_max" || name == "source_n_max" || name == "n_positions") << name;
+        EXPECT_EQ(longest(), 2 * before + 1);
+        EXPECT_NE(blueprint->parameters(), parameters);  // a squarer grid may have fewer
+        ++extended;
+      } catch (const ValueError& e) {  // rows, columns and colours
+        EXPECT_NE(std::string(e.what()).find("position_shape"), std::string::npos) << e.what();
+        EXPECT_EQ(longest(), before);
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(extended, 30);
+  EXPECT_EQ(refused, 5);
 }
 
 TEST(Registry, PublishedSizes) {

@@ -36,6 +36,25 @@ std::vector<double> materialised(const AxialPositions& grid) {
   return all;
 }
 
+using Axes = std::vector<int64_t>;
+
+TEST(Axial, GridsGrow) {
+  EXPECT_EQ(extended_axial_shape({4, 6}, 24), (Axes{4, 6}));  // has them
+  EXPECT_EQ(extended_axial_shape({128}, 129), (Axes{129}));
+  EXPECT_EQ(extended_axial_shape({64, 64}, 65'536), default_axial_shape(65'536));
+  EXPECT_EQ(extended_axial_shape({32, 32, 3}, 3'072), (Axes{32, 32, 3}));
+  EXPECT_EQ(longer_axial_shape({32, 32, 3}, 3'073), (Axes{33, 32, 3}));
+  EXPECT_EQ(longer_axial_shape({8}, 9), (Axes{9}));
+  EXPECT_EQ(longer_axial_shape({8, 2}, 9), (Axes{8, 2}));
+  try {
+    extended_axial_shape({32, 32, 3}, 4'000);
+    FAIL();
+  } catch (const ValueError& e) {  // with numbers that would do
+    EXPECT_NE(std::string(e.what()).find("such as 42,32,3, with n_max = 4000"), std::string::npos)
+        << e.what();
+  }
+}
+
 TEST(Spec10, Test9_AxialEqualsAMaterialisedTable) {
   const std::vector<std::vector<int64_t>> shapes = {{4, 6}, {1, 5}, {3, 2, 4}, {7}};
   for (const std::vector<int64_t>& shape : shapes) {

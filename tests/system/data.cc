@@ -2,10 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <set>
 
 #include "core/generator.h"
 #include "tests/system/program.h"
+#include "train/data_sets.h"
 #include "train/json.h"
+#include "train/log.h"
+#include "train/state.h"
 
 namespace longspan::test {
 namespace {
@@ -111,6 +116,80 @@ TEST_F(Data, TokensOfATokenizerAreScoredPerByte) {
   EXPECT_EQ(text.out.substr(0, 15), "abc abc abc abc");
 }
 
+/// Training, validation, console and files of a run with a tokenizer are all per byte.
+TEST_F(Data, FiguresOfATokenizerAgree) {
+  const std::string model = LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/bpe.model";
+  const std::string out = folder / "run";
+  const std::vector<std::string> small = {"--layers",    "1",
+                                          "--set",       "model.d_model=32",
+                                          "--set",       "model.d_ff=48",
+                                          "--length",    "24",
+                                          "--tokenizer", model,
+                                          "--data",      "bytes=" + (folder / "letters")};
+  std::vector<std::string> arguments = {
+      "train", "--set", "model.vocab=800", "--set", "model.window=9", "--steps", "150",
+      "--lr",  "0.01",  "--eval-every",    "50",    "--out",          out};
+  arguments.insert(arguments.end(), small.begin(), small.end());
+  const Outcome o = run(arguments);
+  ASSERT_EQ(o.code, 0) << o.err;
+  const Corpus corpus = open_corpus("bytes", {.root = "", .data = "bytes=" + (folder / "letters")},
+                                    {.split = "", .tokenizer = model});
+  const double per_token =
+      static_cast<double>(corpus.train.symbols) / static_cast<double>(corpus.train.size());
+  ASSERT_GT(per_token, 1.2);
+  const Json summary = parse_json(o.last_line());
+  EXPECT_EQ(summary["unit"].string(), "byte");
+  EXPECT_EQ(summary["units_per_target"].number(), per_token);
+  const Json recent = read_values(newest_checkpoint(out))["recent"];
+  double sum = 0;
+  for (const Json& loss : recent.array()) sum += bits(loss.number());
+  EXPECT_EQ(recent.array().size(), 100u);
+  EXPECT_NEAR(summary["train_bpb"].number(), sum / 100 / per_token, 1e-9);
+  int rows = 0;
+  for (const Json& row : read_rows(out + "/metrics.jsonl")) {
+    EXPECT_EQ(row["unit"].string(), "byte");
+    if (row.find("loss") == nullptr) continue;
+    EXPECT_NEAR(row["bpb"].number(), bits(row["loss"].number()) / per_token, 1e-9);
+    ++rows;
+  }
+  EXPECT_EQ(rows, 15);
+  EXPECT_NE(o.err.find(fmt::format("a token stands for {:.3f} bytes", per_token)),
+            std::string::npos)
+      << o.err;
+  EXPECT_NE(o.err.find("  loss/token "), std::string::npos) << o.err;
+
+  // A run of an earlier version has no unit in its checkpoint, and "bpb" of tokens in its rows.
+  const std::string checkpoint = newest_checkpoint(out);
+  Members values;
+  const Json state = read_values(checkpoint);
+  const std::set<std::string> not_theirs = {"unit", "units_per_target", "step", "files", "xxh3"};
+  for (const JsonMember& m : state.object()) {
+    if (not_theirs.count(m.name) == 0) values.push_back(m);
+  }
+  write_state(out, 150, read_tensors(checkpoint + "/model.safetensors"),
+              read_tensors(checkpoint + "/optimizer.safetensors"), values);
+  std::filesystem::remove(out + "/summary.json");
+  const Outcome old = run({"eval", "--out", out});
+  ASSERT_EQ(old.code, 0) << old.err;
+  for (const char* key : {"unit", "units_per_target", "train_bpb"}) {
+    EXPECT_EQ(parse_json(old.last_line())[key], summary[key]) << key;
+  }
+  const Outcome on = run({"train", "--resume", "--out", out, "--steps", "151"});
+  EXPECT_EQ(on.code, 0) << on.err;
+
+  // Hidden tokens are not bytes, and say so.
+  arguments = {"train", "--model", "transformer:encoder", "--set", "model.vocab=801", "--steps",
+               "2",     "--out",   folder / "masked"};
+  arguments.insert(arguments.end(), small.begin(), small.end());
+  const Outcome masked = run(arguments);
+  ASSERT_EQ(masked.code, 0) << masked.err;
+  EXPECT_EQ(parse_json(masked.last_line())["unit"].string(), "hidden token");
+  EXPECT_EQ(parse_json(masked.last_line())["units_per_target"].number(), 1);
+  EXPECT_NE(masked.err.find(" bits per hidden token on "), std::string::npos) << masked.err;
+  EXPECT_NE(masked.err.find("  bits/hidden token "), std::string::npos) << masked.err;
+  EXPECT_EQ(masked.err.find("byte"), std::string::npos) << masked.err;
+}
+
 TEST_F(Data, WholeWordsAreHidden) {
   const std::vector<std::string> words = {"--model", "transformer:encoder", "--set",
                                           "whole_words=true"};
@@ -208,6 +287,10 @@ TEST_F(Data, CheckTellsWhatIsThere) {
   EXPECT_EQ(all.code, 0);
   for (const char* id : {"bytes", "enwik8", "photo-crops-32", "genomes"}) {
     EXPECT_NE(all.out.find(id), std::string::npos) << id;
+  }
+  for (const std::string id : {"motif-dna", "duplicate"}) {  // which are made, and of no file
+    EXPECT_NE(all.out.find("--task " + id + ": no files"), std::string::npos) << all.out;
+    EXPECT_EQ(all.out.find("--data " + id), std::string::npos) << all.out;
   }
   const Outcome missing = run({.arguments = {"data", "check", "enwik8"},
                                .environment = {{"LONGSPAN_DATA", folder.path()}}});

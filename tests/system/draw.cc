@@ -30,7 +30,8 @@ TEST(Draw, ShowsTheEncoderOfAnEncoderDecoder) {
       << o.out;
   EXPECT_TRUE(is_picture(folder / "drawn/pictures/pattern.png"));
   EXPECT_EQ(run({"draw", "--model", "transformer:base", "--out", folder / "other"}).code, 0);
-  const Outcome beyond = run({"draw", "--model", "led", "--length", "513", "--out", folder / "no"});
+  const Outcome beyond = run({"draw", "--model", "led", "--length", "513", "--set",
+                              "model.n_max=512", "--out", folder / "no"});
   EXPECT_NE(beyond.err.find("led takes at most 512 tokens"), std::string::npos) << beyond.err;
 }
 
@@ -58,7 +59,7 @@ TEST(Draw, SaysWhatIsWrong) {
       {{"--out", out}, "there is no run folder"},
       {{"--model", "bigbird", "--out", out, "--layer", "4"},
        "--layer: got 4; bigbird has layers 0 to 3"},
-      {{"--model", "bigbird", "--out", out, "--length", "1025"},
+      {{"--model", "bigbird", "--out", out, "--length", "1025", "--set", "model.n_max=1024"},
        "length: got 1025; bigbird takes at most 1024 tokens"},
       {{"--model", "bigbrid", "--out", out}, "did you mean"},
   };

@@ -160,12 +160,50 @@ TEST(Plan, AutoTakesReversibleWhereItIsTheSameFunctionOrAllowed) {
 }
 
 TEST(Plan, WhatNoStrategyCanDoIsSaidOnce) {
-  const Outcome o = run({"memory", "--model", "reformer", "--length", "65536"});
+  const Outcome o =
+      run({"memory", "--model", "reformer", "--length", "65536", "--set", "model.n_max=1024"});
   EXPECT_EQ(o.code, 1);
   EXPECT_TRUE(o.out.empty()) << o.out;
   const size_t at = o.err.find("choose a shorter --length or a larger model.n_max");
   ASSERT_NE(at, std::string::npos) << o.err;
   EXPECT_EQ(o.err.find("choose a shorter", at + 1), std::string::npos) << o.err;
+}
+
+/// Tables and grids of positions are as long as the run, where nobody says how long they are.
+TEST(Plan, PositionsFollowTheLength) {
+  const Folder folder;
+  const std::string said = "model.n_max = 65536: positions for as many tokens as --length has\n";
+  Outcome o = run({"memory", "--model", "reformer", "--length", "65536", "--batch", "1"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(o.err, said);
+  EXPECT_NE(o.out.find("65536 tokens x 1"), std::string::npos) << o.out;
+  o = run({"memory", "--json", "--model", "reformer", "--length", "65536", "--batch", "1"});
+  const Outcome set = run({"memory", "--json", "--model", "reformer", "--length", "65536",
+                           "--batch", "1", "--set", "model.n_max=65536"});
+  EXPECT_EQ(o.out, set.out);
+  EXPECT_EQ(set.err, "");
+  o = run({"draw", "--model", "transformer:gpt2", "--length", "1030", "--layer", "0", "--out",
+           folder / "draw"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(o.err.find("model.n_max = 1030: "), 0u) << o.err;
+  // A study's lengths have tables of their own, as their runs would.
+  o = run({"study", "memory", "--model", "blockbert", "--set", "model.d_model=32", "--batch", "1",
+           "--depths", "1", "--lengths", "64,1024", "--strategies", "checkpoint", "--out",
+           folder / "study"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  const std::string table = read(folder / "study/memory.csv");
+  EXPECT_NE(table.find("\nlength,checkpoint,checkpoint,1,4,1024,1,"), std::string::npos) << table;
+  // So has the longest that fits.
+  const std::vector<std::string> budget = {
+      "memory",           "--json",  "--model", "blockbert", "--set",
+      "model.d_model=32", "--batch", "1",       "--budget",  "64MiB"};
+  const int64_t longest = row_of(run(budget).out, "checkpoint")["longest"].integer();
+  EXPECT_GT(longest, 512);
+  EXPECT_EQ(row_of(run(with(budget, {"--set", "model.n_max=512"})).out, "checkpoint")["longest"],
+            Json(512));
+  const Json fits =
+      row_of(run(with(budget, {"--length", std::to_string(longest)})).out, "checkpoint");
+  EXPECT_LE(fits["peak"].integer(), 64 << 20);
 }
 
 TEST(Plan, ABudgetChoosesAStrategyOrRefusesWithOnesThatFit) {
@@ -228,6 +266,27 @@ TEST(Plan, AStudyMeasuresWhatWasPredicted) {
   const std::string page = read(folder / "study/timeline.html");
   EXPECT_NE(page.find("<svg"), std::string::npos);
   EXPECT_EQ(page.find("http"), std::string::npos);
+}
+
+TEST(Plan, AStudyRefusesUnknownStrategies) {
+  const Folder folder;
+  const auto study = [&](const std::string& strategies) {
+    return run({"study", "memory", "--model", "transformer:tiny", "--depths", "1", "--lengths", "8",
+                "--strategies", strategies, "--out", folder / "study"});
+  };
+  for (const auto& [strategies, says] :
+       {std::pair{"standard,chekpoint", "\"chekpoint\"; did you mean checkpoint?"},
+        {"reversible+chunk", "\"reversible+chunk\""},
+        {" , ", "got none"}}) {
+    const Outcome o = study(strategies);
+    EXPECT_EQ(o.code, 1) << strategies;
+    EXPECT_EQ(o.err.find("--strategies: "), 0u) << o.err;
+    for (const std::string word : {says, "selective", "reversible:exact"}) {
+      EXPECT_NE(o.err.find(word), std::string::npos) << o.err;
+    }
+    EXPECT_FALSE(exists(folder / "study"));
+  }
+  EXPECT_EQ(study("lean+chunks").code, 0);
 }
 
 TEST(Plan, AStudyStaysWithinLengthsAndVocabularyOfItsModel) {

@@ -8,6 +8,7 @@
 
 #include "tests/system/program.h"
 #include "train/json.h"
+#include "train/log.h"
 #include "train/state.h"
 
 namespace longspan::test {
@@ -73,6 +74,15 @@ std::vector<std::string> losses_of(const std::string& out) {
   return losses;
 }
 
+/// The line of a key of config.toml.
+std::string setting_of(const std::string& out, const std::string& key) {
+  std::ifstream file(out + "/config.toml");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key + " =", 0) == 0) return line;
+  }
+  return {};
+}
+
 class Runs : public testing::Test {
  protected:
   void SetUp() override { write(text, some_text(20'000)); }
@@ -101,9 +111,9 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   const Json summary = parse_json(o.last_line());
   std::vector<std::string> keys;
   for (const JsonMember& m : summary.object()) keys.push_back(m.name);
-  EXPECT_EQ(keys,
-            (std::vector<std::string>{"model", "parameters", "steps", "tokens", "train_bpb",
-                                      "valid_bpb", "seconds", "tokens_per_second", "peak_bytes"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"model", "parameters", "steps", "tokens", "unit",
+                                            "units_per_target", "train_bpb", "valid_bpb", "seconds",
+                                            "tokens_per_second", "peak_bytes"}));
   EXPECT_EQ(summary["model"].string(), "local_transformer");
   EXPECT_GT(summary["parameters"].integer(), 0);
   EXPECT_EQ(summary["steps"].integer(), 20);
@@ -403,6 +413,84 @@ TEST_F(Runs, StartFromAShorterRun) {
   EXPECT_EQ(on.err.find("starting from"), std::string::npos) << on.err;
 }
 
+/// Killed between a checkpoint and its validation, or after both: every row is there, once.
+TEST_F(Runs, RowsStandOnceHoweverTheyWereInterrupted) {
+  const std::string out = folder / "run", rows = out + "/metrics.jsonl";
+  const auto figures = [&] {  // but times
+    std::vector<std::string> all;
+    for (const Json& row : read_rows(rows)) {
+      std::string line;
+      for (const char* key : {"step", "loss", "gradient_norm", "lr", "valid_bpb", "unit"}) {
+        if (const Json* value = row.find(key))
+          line += fmt::format("{} {} ", key, to_string(*value));
+      }
+      all.push_back(line);
+    }
+    return all;
+  };
+  const std::vector<std::string> more = {"--save-every", "4", "--eval-every", "4",
+                                         "--log-every",  "3"};
+  must(small_run(text, out, 8, more));
+  const std::vector<std::string> whole = figures();
+  EXPECT_EQ(whole.size(), 5u);  // steps 3, 6 and the last one; validations of 4 and 8
+  must({"train", "--out", out, "--resume"});
+  EXPECT_EQ(figures(), whole);
+  std::filesystem::remove_all(checkpoint_path(out, 8));
+  std::string kept;
+  for (const Json& row : read_rows(rows)) {
+    if (row["step"].integer() < 4) kept += to_string(row) + "\n";
+  }
+  write(rows, kept);
+  must({"train", "--out", out, "--resume"});
+  EXPECT_EQ(figures(), whole);
+}
+
+TEST_F(Runs, PositionsAreThoseTheRunBeganWith) {
+  const auto training = [&](const std::string& length, std::vector<std::string> more) {
+    more.insert(more.begin(), {"train", "--out", folder / "run", "--length", length});
+    return run(more);
+  };
+  Outcome o = training("1100", {"--model", "transformer", "--set", "model.positions=learned",
+                                "--set", "model.d_model=16", "--set", "model.d_ff=16", "--layers",
+                                "1", "--batch", "1", "--steps", "1", "--data", "bytes=" + text});
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.err.find("model.n_max = 1100: positions for as many"), std::string::npos) << o.err;
+  EXPECT_NE(read(folder / "run/config.toml").find("\nn_max = 1100\n"), std::string::npos);
+  o = training("64", {"--resume", "--steps", "2"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(o.err.find("model.n_max"), std::string::npos) << o.err;
+  o = training("1200", {"--resume", "--steps", "3"});
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("got 1200; transformer takes at most 1100"), std::string::npos) << o.err;
+}
+
+/// Sizes are written as they are read; config.toml of earlier versions has plain numbers.
+TEST_F(Runs, SizesOfMemory) {
+  const std::string out = folder / "run", config = out + "/config.toml";
+  must(small_run(text, out, 1,
+                 {"--set", "memory_limit=20MB", "--budget", "1e9", "--memory", "standard"}));
+  EXPECT_EQ(setting_of(out, "memory_limit"), "memory_limit = \"20000000\"");
+  std::string old = read(config);
+  old.replace(old.find("\"20000000\""), 10, "20000000");
+  write(config, old);
+  must({"train", "--out", out, "--resume", "--steps", "2"});
+  EXPECT_EQ(setting_of(out, "memory_limit"), "memory_limit = \"20000000\"");
+  must({"eval", "--out", out});
+}
+
+/// What is sound has the same numbers when it is looked at op by op.
+TEST_F(Runs, AnomalyModeChangesNothingThatIsSound) {
+  must(small_run(text, folder / "plain", 5));
+  must(small_run(text, folder / "watched", 5, {"--set", "anomaly=true"}));
+  EXPECT_TRUE(weights_of(folder / "plain", 5) == weights_of(folder / "watched", 5));
+}
+
+TEST_F(Runs, TellTheirVersion) {
+  const Outcome o = must({"--version"});
+  EXPECT_EQ(o.out, "longspan " LONGSPAN_VERSION "\n");
+  EXPECT_EQ(o.err, "");
+}
+
 TEST_F(Runs, ResumeFromTheStartWhereThereIsNothing) {
   must(small_run(text, folder / "a", 5));
   must(small_run(text, folder / "b", 5, {"--resume"}));
@@ -461,15 +549,6 @@ TEST_F(Runs, GoOnBitwiseWhereTheyStopped) {
   for (const char* key : {"steps", "tokens", "train_bpb", "valid_bpb"}) {
     EXPECT_TRUE(a[key] == b[key]) << key;
   }
-}
-
-/// The line of a key of config.toml.
-std::string setting_of(const std::string& out, const std::string& key) {
-  std::ifstream file(out + "/config.toml");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind(key + " =", 0) == 0) return line;
-  }
-  return {};
 }
 
 TEST_F(Runs, KeepThePrecisionOfTheirProducts) {

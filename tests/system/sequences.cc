@@ -83,6 +83,12 @@ TEST_F(Sequences, LearnByHeartAndAreScoredBesideTheLead) {
   EXPECT_NE(trained.err.find("4 pairs to train on, 2 to validate"), std::string::npos)
       << trained.err;
   EXPECT_NE(trained.err.find("the train part has 4 documents; expected 70"), std::string::npos);
+  // A target's end is no byte: a token is less than one.
+  const Json summary = parse_json(trained.last_line());
+  EXPECT_EQ(summary["unit"].string(), "byte");
+  const double length = static_cast<double>(std::string("it is alpha .\nso it is .").size());
+  EXPECT_NEAR(summary["units_per_target"].number(), length / (length + 1), 0.01);
+  EXPECT_EQ(parse_json(must({"eval", "--out", out, "--beams", "0"}).last_line()), summary);
   EXPECT_TRUE(exists(out + "/pictures/attention.png"));
   EXPECT_TRUE(exists(out + "/pictures/loss.png"));
 
@@ -125,7 +131,10 @@ TEST_F(Sequences, GoOnBitwiseWhereTheyStopped) {
 TEST_F(Sequences, TakeAnyLengthAndLeaveSentencesOut) {
   for (const std::string length : {"1", "2", "33"}) {
     const std::string out = folder / ("length" + length);
-    must(small_run("led", out, 2, {"--length", length, "--target-length", length}));
+    const Outcome o =
+        must(small_run("led", out, 2, {"--length", length, "--target-length", length}));
+    // One token is the end alone, which has no byte.
+    EXPECT_EQ(parse_json(o.last_line())["unit"].string(), length == "1" ? "token" : "byte");
     must({"eval", "--out", out, "--beams", "3"});
     must(small_run("bigbird_pegasus:coupled", out + "coupled", 2,
                    {"--length", length, "--target-length", length, "--set", "model.block=4"}));
@@ -159,7 +168,8 @@ TEST_F(Sequences, SayWhatIsWrong) {
           "task: led maps a sequence to another and the task bytes has only one");
   refused(small_run("led", out, 1, {"--set", "model.vocab=258"}),
           "model.vocab: got 258; bytes has 259 tokens with those around a text");
-  refused(small_run("led", out, 1, {"--length", "513"}), "led takes at most 512 tokens");
+  refused(small_run("led", out, 1, {"--length", "513", "--set", "model.n_max=512"}),
+          "led takes at most 512 tokens");
   refused(small_run("led", out, 1, {"--target-length", "65"}), "led writes at most 64 tokens");
   refused(small_run("led", out, 1, {"--documents", "5"}), "the training part of wiki-leads has 4");
   refused(small_run("led", out, 1, {"--gap-sentences", "1"}),

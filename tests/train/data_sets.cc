@@ -57,6 +57,24 @@ TEST(DataSets, WarnOfOtherCounts) {
   EXPECT_EQ(corpus.warnings[0], "tinyshakespeare: the train part has 900 bytes; expected 1003854");
 }
 
+TEST(DataSets, UnitsOfEveryKind) {
+  std::set<std::string> generated;
+  for (const DataSet& set : data_sets()) {
+    EXPECT_FALSE(unit_of(set.kind).empty()) << set.id;
+    if (is_generated(set.kind)) generated.emplace(set.id);
+  }
+  EXPECT_EQ(generated, (std::set<std::string>{"duplicate", "motif-dna"}));
+  for (const auto& [id, unit] : {std::pair{"bytes", "byte"},
+                                 {"text8", "character"},
+                                 {"dna", "base"},
+                                 {"wiki-leads", "document"},
+                                 {"chromatin", "answer"},
+                                 {"wikihop", "question"},
+                                 {"triviaqa", "question"}}) {
+    EXPECT_EQ(unit_of(find_data_set(id).kind), unit) << id;
+  }
+}
+
 TEST(DataSets, AreFoundAndMissing) {
   const Folder folder;
   const DataPlace place{.root = folder.path(), .data = ""};

@@ -119,11 +119,12 @@ TEST(Log, PlainLinesWhereThereIsNoTerminal) {
     log.show({.step = 1, .steps = 9, .loss = 1});
     log.show({.step = 2, .steps = 9, .loss = 1});  // too soon
     log.say("saved");
-    log.show({.step = 9, .steps = 9, .loss = 0.5, .bits_per_byte = 2}, true);
+    const LossUnit unit;
+    log.show({.step = 9, .steps = 9, .loss = 2 * std::numbers::ln2, .unit = &unit}, true);
   }
   std::fclose(file);
   EXPECT_EQ(read_bytes(folder / "status"),
-            "step 1/9  loss 1.0000\nsaved\nstep 9/9  loss 0.5000  bpb 2.000\n");
+            "step 1/9  loss 1.0000\nsaved\nstep 9/9  loss 1.3863  bpb 2.000\n");
 }
 
 TEST(Log, RedrawsOnATerminal) {
@@ -151,11 +152,22 @@ TEST(Log, RedrawsOnATerminal) {
   EXPECT_EQ(drawn, "\rstep 1/9  l\x1b[K\r\x1b[Knote\r\n\rstep 1/9  l\x1b[K\r\n");
 }
 
+TEST(Log, FiguresSayWhatTheyArePer) {
+  const auto line = [](const LossUnit& unit) {
+    return to_string(Progress{.step = 3, .loss = 4 * std::numbers::ln2, .unit = &unit});
+  };
+  EXPECT_EQ(line({}), "step 3  loss 2.7726  bpb 4.000");
+  EXPECT_EQ(line({"byte", 2.5}), "step 3  loss/token 2.7726  bpb 1.600");
+  EXPECT_EQ(line({"hidden token", 1}), "step 3  loss 2.7726  bits/hidden token 4.000");
+  EXPECT_EQ(line({"byte", std::nan("")}), "step 3  loss/token 2.7726");  // nothing was measured
+}
+
 TEST(Log, Formats) {
+  const LossUnit bytes;
   EXPECT_EQ(to_string(Progress{.step = 120,
                                .steps = 3000,
                                .loss = 1.23456,
-                               .bits_per_byte = 1.7811,
+                               .unit = &bytes,
                                .gradient_norm = 0.42,
                                .learning_rate = 9.1e-4,
                                .tokens_per_second = 12'345,
@@ -164,7 +176,7 @@ TEST(Log, Formats) {
             "step 120/3000  loss 1.2346  bpb 1.781  norm 0.42  lr 9.1e-04  12.3k tok/s  eta 2:31  "
             "peak 312 MiB");
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(to_string(Progress{.step = 3, .loss = nan, .bits_per_byte = nan}), "step 3");
+  EXPECT_EQ(to_string(Progress{.step = 3, .loss = nan, .unit = &bytes}), "step 3");
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1536), "1.5 KiB");
   EXPECT_EQ(format_bytes(1023 * 1024), "1.0 MiB");

@@ -215,6 +215,16 @@ TEST(Plot, LossCurveOfARun) {
       "{\"step\":30,\"bpb\":2}\n{\"step\":40,\"bp");
   write_loss_curve(run / "loss.png", run / "metrics.jsonl", "a run");
   EXPECT_TRUE(read_png(run / "loss.png").colours().count(blue));
+  // Losses are nats per target, whatever "bpb" was in the version that wrote the rows.
+  write_bytes(
+      run / "loss.jsonl",
+      fmt::format("{{\"step\":10,\"loss\":{},\"bpb\":9}}\n{{\"step\":20,\"valid_bpb\":2.5}}\n"
+                  "{{\"step\":30,\"loss\":{},\"bpb\":6}}\n",
+                  9 * std::numbers::ln2, 6 * std::numbers::ln2));
+  write_loss_curve(run / "tokens.png", run / "loss.jsonl", "a run", {"byte", 3});
+  EXPECT_EQ(read_bytes(run / "tokens.png"), read_bytes(run / "loss.png"));
+  write_loss_curve(run / "bases.png", run / "metrics.jsonl", "a run", {"base", 1});
+  EXPECT_NE(read_bytes(run / "bases.png"), read_bytes(run / "loss.png"));  // says so at its side
   write_bytes(run / "empty.jsonl", "{\"step\":1}\n");
   EXPECT_TRUE(contains(
       message_of<ValueError>([&] { write_loss_curve(run / "x.png", run / "empty.jsonl", ""); }),

@@ -204,8 +204,42 @@ TEST(Memory, SizesAreReadAndWritten) {
   EXPECT_EQ(parse_bytes("1.5 MiB"), 3 << 19);
   EXPECT_EQ(parse_bytes("64K"), 65536);
   EXPECT_EQ(parse_bytes("1000"), 1000);
-  for (const char* bad : {"", "GiB", "-1", "4 parsecs", "0", "1e30"}) {
-    EXPECT_THROW(parse_bytes(bad), ValueError) << bad;
+  // K and KiB are 1024 bytes, KB is 1000; and so on.
+  for (const auto& [text, bytes] : {std::pair{"20MiB", int64_t{20} << 20},
+                                    {"20m", 20 << 20},
+                                    {"20MB", 20'000'000},
+                                    {"3KiB", 3072},
+                                    {"3kb", 3000},
+                                    {"4GB", 4'000'000'000},
+                                    {"4G", int64_t{4} << 30},
+                                    {"2TB", 2'000'000'000'000},
+                                    {"2T", int64_t{2} << 40},
+                                    {"7B", 7}}) {
+    EXPECT_EQ(parse_bytes(text), bytes) << text;
+    EXPECT_TRUE(ByteSize::valid(text)) << text;
+  }
+  for (const char* bad :
+       {"", "GiB", "-1", "4 parsecs", "0", "1e30", "inf", "nan", "20XiB", "0.5"}) {
+    try {
+      parse_bytes(bad, "--budget");
+      FAIL() << bad;
+    } catch (const ValueError& e) {
+      EXPECT_EQ(std::string(e.what()).find("--budget: \""), 0u) << e.what();
+      EXPECT_NE(std::string(e.what()).find("20MiB"), std::string::npos) << e.what();
+    }
+    EXPECT_EQ(ByteSize::valid(bad), std::string_view(bad) == "0") << bad;
+  }
+  for (const auto& [bytes, text] : {std::pair{int64_t{0}, "0"},
+                                    {1000, "1000"},
+                                    {1024, "1KiB"},
+                                    {20 << 20, "20MiB"},
+                                    {3 << 19, "1536KiB"},
+                                    {int64_t{5000} << 40, "5000TiB"}}) {
+    ByteSize size;
+    size.bytes = bytes;
+    EXPECT_EQ(size.text(), text);
+    size.set(text);
+    EXPECT_EQ(size.bytes, bytes);
   }
   EXPECT_EQ(bytes_text(1000), "1000 B");
   EXPECT_EQ(bytes_text(3 << 19), "1.5 MiB");

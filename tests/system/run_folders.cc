@@ -467,7 +467,7 @@ std::vector<double> rates_from(const std::string& out, int64_t step) {
 
 TEST_F(RunFolders, ByTheClockKeepTheirLearningRateWhenTheyGoOn) {
   const std::string out = folder / "run";
-  must(train(out, {"--seconds", "0.8", "--log-every", "1", "--lr", "1e-3"}));
+  must(train(out, {"--seconds", "1.5", "--log-every", "1", "--lr", "1e-3"}));
   const int64_t step = saved_steps(out).back();
   const double last = rates_from(out, 0).back(), floor = 5e-5;
   EXPECT_LT(last, 2 * floor);
@@ -484,12 +484,12 @@ TEST_F(RunFolders, ByTheClockKeepTheirLearningRateWhenTheyGoOn) {
   }
   // Only where that is asked for.
   const int64_t then = saved_steps(out).back();
-  const Outcome anew = must({"train", "--out", out, "--resume", "--seconds", "0.2", "--rewarm"});
+  const Outcome anew = must({"train", "--out", out, "--resume", "--seconds", "0.5", "--rewarm"});
   EXPECT_NE(anew.err.find("the learning rate rises from "), std::string::npos) << anew.err;
   const std::vector<double> again = rates_from(out, then);
   ASSERT_FALSE(again.empty());
   EXPECT_GT(again.front(), 0.5e-3);
-  EXPECT_LT(again.back(), 3 * floor);
+  EXPECT_LT(again.back(), again.front());
 }
 
 TEST_F(RunFolders, ByTheClockFinishTheirScheduleWhenTheyWereStopped) {

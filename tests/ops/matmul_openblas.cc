@@ -205,6 +205,7 @@ TEST_P(MatmulOpenBlas, ReadsAxesOfOneElementAndRepeatedRows) {
   close(both(square, transpose(repeated)));
   const Tensor overlapping = contiguous(square).alias({40, 40}, {3, 1}, 0);
   close(both(overlapping, square));
+  close(both(square, transpose(overlapping)));
 }
 
 // 0 times NaN and infinity is NaN, and what c held before is not read unless it is added to.

@@ -34,14 +34,17 @@ Json row_of(const std::string& lines, const std::string& strategy) {
   return {};
 }
 
-TEST(Plan, ARunNeedsWhatWasPredicted) {
+/// Runs with these options and strategies take what is predicted, to the byte.
+void expect_predicted(const std::vector<std::string>& options,
+                      const std::vector<std::string>& strategies) {
   const Folder folder;
   write(folder / "text", some_text(4000));
-  const std::vector<std::string> shape = {
-      "--model", "local_transformer", "--length", "256", "--batch", "2", "--layers", "3"};
+  const std::vector<std::string> shape =
+      with({"--model", "local_transformer", "--length", "256", "--batch", "2", "--layers", "3"},
+           options);
   const Outcome told = run(with({"memory", "--json"}, shape));
   ASSERT_EQ(told.code, 0) << told.err;
-  for (const std::string strategy : {"standard", "checkpoint", "reversible"}) {
+  for (const std::string& strategy : strategies) {
     const Json row = row_of(told.out, strategy);
     const std::string out = folder / strategy;
     const Outcome o =
@@ -54,6 +57,15 @@ TEST(Plan, ARunNeedsWhatWasPredicted) {
     EXPECT_EQ(peak["parameter"], row["parameter"]);
     EXPECT_EQ(peak["optimizer"], row["optimizer"]);
   }
+}
+
+TEST(Plan, ARunNeedsWhatWasPredicted) {
+  expect_predicted({}, {"standard", "checkpoint", "reversible"});
+}
+
+// Products take less scratch there, on the plan as in the run.
+TEST(Plan, ARunOnOpenBlasNeedsWhatWasPredicted) {
+  expect_predicted({"--products", "openblas"}, {"standard", "checkpoint"});
 }
 
 // What a recorded step has set apart holds all but parameters and optimizer.

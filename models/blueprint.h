@@ -25,7 +25,7 @@ class BlueprintOf final : public Blueprint {
 
  private:
   std::unique_ptr<LanguageModel> make(const Init& init) const override {
-    require_layers("model", config_.n_layer);
+    require_count("model", "n_layer", config_.n_layer);
     return std::make_unique<Model>(config_, init);
   }
 

@@ -31,7 +31,7 @@ void check(std::string_view model, const EncoderConfig& c) {
                                     {"n_max", c.n_max}}) {
     require_positive(model, name, value);
   }
-  require_layers(model, c.n_layer);
+  require_count(model, "n_layer", c.n_layer);
   for (const auto& [name, value] : {std::pair{"position_offset", c.position_offset},
                                     {"token_types", c.token_types},
                                     {"classes", c.classes},
@@ -87,7 +87,7 @@ Init Encoder::attention_init(const Init& init, int64_t i) {
 
 std::vector<std::unique_ptr<Layer>> Encoder::multi_heads(std::string_view model,
                                                          const EncoderConfig& c, const Init& init) {
-  require_layers(model, c.n_layer);
+  require_count(model, "n_layer", c.n_layer);
   require_heads(model, c.d_model, c.n_head);
   const AttentionOptions options{.d_model = c.d_model,
                                  .n_head = c.n_head,

@@ -109,7 +109,8 @@ void check(const EtcConfig& c) {
                                     {"max_distance", c.max_distance}}) {
     require_positive(kName, name, value);
   }
-  require_layers(kName, c.n_layer);
+  require_count(kName, "n_layer", c.n_layer);
+  require_count(kName, "phrases", c.phrases);
   for (const auto& [name, value] : {std::pair{"radius", c.radius},
                                     {"n_random", c.n_random},
                                     {"block", c.block},

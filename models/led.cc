@@ -53,7 +53,8 @@ LongformerAttentionOptions attention_of(const LedConfig& c, int64_t i) {
 }
 
 std::vector<std::unique_ptr<Layer>> encoder_attention(const LedConfig& c, const Init& init) {
-  require_layers(kName, c.n_layer);
+  require_positive(kName, "n_layer", c.n_layer);
+  require_count(kName, "n_layer", c.n_layer);
   require_positive(kName, "n_head", c.n_head);
   require_heads(kName, c.d_model, c.n_head);
   std::vector<std::unique_ptr<Layer>> layers;

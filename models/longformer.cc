@@ -81,7 +81,7 @@ int64_t of_layer(const std::vector<int64_t>& values, int64_t i, std::string_view
 
 std::vector<std::unique_ptr<Layer>> attention_layers(const LongformerConfig& c,
                                                      const std::function<Init(int64_t)>& init) {
-  require_layers(kName, c.n_layer);
+  require_count(kName, "n_layer", c.n_layer);
   std::vector<std::unique_ptr<Layer>> layers;
   for (int64_t i = 0; i < c.n_layer; ++i) {
     layers.push_back(std::make_unique<LongformerAttention>(longformer_attention(c, i), init(i)));

@@ -69,7 +69,7 @@ void check(const LongformerLMConfig& c) {
                                     {"d_ff", c.d_ff}}) {
     require_positive(kName, name, value);
   }
-  require_layers(kName, c.n_layer);
+  require_count(kName, "n_layer", c.n_layer);
   require_heads(kName, c.d_model, c.n_head);
   for (const auto& [name, values] : {std::pair{"window", &c.window}, {"dilation", &c.dilation}}) {
     require(!values->empty(), kName, "{} is empty; expected an entry for each layer, or one", name);

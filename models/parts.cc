@@ -17,30 +17,24 @@ DType compute_dtype(Precision precision, DType parameters) {
   return precision == Precision::f16 ? DType::f16 : DType::f32;
 }
 
-void require_layers(std::string_view model, int64_t n_layer) {
+void require_count(std::string_view model, std::string_view field, int64_t value) {
   constexpr int64_t most = 10'000;
-  require(n_layer <= most, model, "n_layer is {}; expected 1 to {}", n_layer, most);
-  require_positive(model, "n_layer", n_layer);
+  require(value <= most, model, "{} is {}; expected {} or less", field, value, most);
 }
-
-// Products of two sizes that are no more do not overflow.
-constexpr int64_t largest_size = std::numeric_limits<int32_t>::max();
 
 void require_positive(std::string_view model, std::string_view field, int64_t value) {
   require(value >= 1, model, "{} is {}; expected 1 or more", field, value);
-  require(value <= largest_size, model, "{} is {}; expected {} or less", field, value,
-          largest_size);
 }
 
 void require_not_negative(std::string_view model, std::string_view field, int64_t value) {
   require(value >= 0, model, "{} is {}; expected 0 or more", field, value);
-  require(value <= largest_size, model, "{} is {}; expected {} or less", field, value,
-          largest_size);
 }
 
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head) {
   require_positive(model, "d_model", d_model);
   require_positive(model, "n_head", n_head);
+  constexpr int64_t widest = std::numeric_limits<int32_t>::max();
+  require(d_model <= widest, model, "d_model is {}; expected {} or less", d_model, widest);
   if (d_model % n_head == 0) return;
   std::string divisors, large;  // h, and what it is multiplied by
   for (int64_t h = 1; h * h <= d_model; ++h) {

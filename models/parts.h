@@ -34,10 +34,9 @@ DType compute_dtype(Precision precision, DType parameters);
 inline float or_default(float p, float otherwise) { return p >= 0 ? p : otherwise; }
 
 /// Checks of a configuration; they throw ValueError that names the model and the field.
-/// 1, or 0, to 2^31 - 1.
 void require_positive(std::string_view model, std::string_view field, int64_t value);
-/// 1 to 10,000: what stacks are built of takes memory of the host, whatever its parameters do.
-void require_layers(std::string_view model, int64_t n_layer);
+/// Up to 10,000: what there are so many of takes memory of the host, whatever its parameters do.
+void require_count(std::string_view model, std::string_view field, int64_t value);
 void require_not_negative(std::string_view model, std::string_view field, int64_t value);
 /// n_head >= 1 divides d_model; else the message has those that do.
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head);

@@ -67,7 +67,7 @@ void ReformerConfig::check() const {
                                     {"local_chunk", local_keys()}}) {
     require_positive(kName, name, value);
   }
-  require_layers(kName, n_layer);
+  require_count(kName, "n_layer", n_layer);
   for (const auto& [name, value] : {std::pair{"d_head", d_head},
                                     {"look_back", look_back},
                                     {"look_ahead", look_ahead},

@@ -48,7 +48,7 @@ void check(const SparseTransformerConfig& c) {
                                     {"stride", c.stride}}) {
     require_positive(kName, name, value);
   }
-  require_layers(kName, c.n_layer);
+  require_count(kName, "n_layer", c.n_layer);
   require_heads(kName, c.d_model, c.n_head);
   const double width = static_cast<double>(c.d_model) * c.qk_ratio / static_cast<double>(c.n_head);
   require(width >= 1 && width == std::floor(width), kName,

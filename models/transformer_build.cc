@@ -43,7 +43,8 @@ void check(const TransformerConfig& c) {
                                     {"n_target", c.n_target}}) {
     require_positive(kName, name, value);
   }
-  require_layers(kName, c.n_layer);
+  require_count(kName, "n_layer", c.n_layer);
+  require_count(kName, "n_target", c.n_target);
   for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
                                     {"d_embed", c.d_embed},
                                     {"source_vocab", c.source_vocab},

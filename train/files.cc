@@ -1,6 +1,8 @@
 #include "train/files.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/file.h>
@@ -14,6 +16,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <new>
 #include <utility>
 #include <vector>
@@ -192,12 +195,13 @@ void make_folders(const std::string& path, std::string_view op) {
   for (const std::string& folder : above) sync_folder(folder, op);
 }
 
-bool remove_all(const std::string& path) noexcept try {
-  std::error_code error;
-  std::filesystem::remove_all(path, error);
-  return !error;
-} catch (const std::bad_alloc&) {
-  return false;
+// Nothing of std::filesystem that looks into folders: where it has no memory, it ends the process.
+bool remove_all(const std::string& path) noexcept {
+  const auto remove_one = [](const char* name, const struct stat*, int, struct FTW*) {
+    return ::remove(name);
+  };
+  constexpr int open_folders = 16;
+  return nftw(path.c_str(), remove_one, open_folders, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT;
 }
 
 void replace_file(const std::string& path, std::string_view text, std::string_view op) {
@@ -274,15 +278,12 @@ bool is_temporary_name(std::string_view name) noexcept {
 
 int sweep(const std::string& folder) noexcept try {
   int removed = 0;
-  std::error_code error;
-  std::filesystem::directory_iterator entry(folder, error), end;
-  while (!error && entry != end) {
-    const std::string path = entry->path().string();
-    if (is_temporary_name(entry->path().filename().string())) {
-      const File file = open_file(path, O_RDONLY | O_NOFOLLOW);
-      if (file && flock(file.get(), LOCK_EX | LOCK_NB) == 0 && remove_all(path)) ++removed;
-    }
-    entry.increment(error);
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(folder.c_str()), closedir);
+  while (const dirent* entry = directory ? readdir(directory.get()) : nullptr) {
+    if (!is_temporary_name(entry->d_name)) continue;
+    const std::string path = folder + "/" + entry->d_name;
+    const File file = open_file(path, O_RDONLY | O_NOFOLLOW);
+    if (file && flock(file.get(), LOCK_EX | LOCK_NB) == 0 && remove_all(path)) ++removed;
   }
   return removed;
 } catch (const std::bad_alloc&) {  // the next one goes on

@@ -181,13 +181,15 @@ void Optimizer::clear_gradients() {
 
 int64_t Optimizer::steps() const { return *step_.view().as<int64_t>(); }
 
-TensorList Optimizer::parameters() const {
+TensorList Optimizer::parameters() const try {
   TensorList all;
   for (const Slot& slot : slots_) all.push_back(slot.parameter);
   return all;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("optimizer");
 }
 
-TensorList Optimizer::state() const {
+TensorList Optimizer::state() const try {
   TensorList all{{"step", step_}};
   for (const Slot& slot : slots_) {
     for (const NamedTensor& state : slot.states) {
@@ -195,6 +197,8 @@ TensorList Optimizer::state() const {
     }
   }
   return all;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("optimizer");
 }
 
 Sgd::Sgd(const std::vector<ParameterGroup>& groups, const SgdOptions& options)

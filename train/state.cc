@@ -429,6 +429,7 @@ void remove_checkpoint(const std::string& folder, const std::string& path) {
     const std::string inside = grave.path() + "/old";
     if (::rename(path.c_str(), inside.c_str()) == 0) sync_folder(folder, "state");
   } catch (const IoError&) {  // an old checkpoint that stays is no reason to stop a run
+  } catch (const std::bad_alloc&) {
   }
 }
 
@@ -524,7 +525,7 @@ void load_tensors(const std::string& path, const TensorList& into, Checksums che
   fail_for_memory("state");
 }
 
-std::vector<int64_t> saved_steps(const std::string& run) {
+std::vector<int64_t> saved_steps(const std::string& run) try {
   const std::string folder = checkpoints_folder(run);
   std::vector<int64_t> steps;
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(folder.c_str()), closedir);
@@ -537,15 +538,19 @@ std::vector<int64_t> saved_steps(const std::string& run) {
   }
   std::sort(steps.begin(), steps.end());
   return steps;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
 }
 
 std::string checkpoint_path(const std::string& run, int64_t step) {
   return fmt::format("{}/step-{}", checkpoints_folder(run), step);
 }
 
-std::string newest_checkpoint(const std::string& run) {
+std::string newest_checkpoint(const std::string& run) try {
   const std::vector<int64_t> steps = saved_steps(run);
   return steps.empty() ? "" : checkpoint_path(run, steps.back());
+} catch (const std::bad_alloc&) {
+  fail_for_memory("state");
 }
 
 std::string first_nonfinite(const TensorList& tensors) {

@@ -173,7 +173,7 @@ class RecordedTrial final : public Trial {
       set_requires_grad(p);
       parameters_.push_back({std::to_string(i), p});
     }
-    x_ = normal({5, 6}, gen.fork(9), 0, 1, DType::f32, there);
+    inputs_.push_back(normal({5, 6}, gen.fork(9), 0, 1, DType::f32, there));
     optimizer_ = std::make_unique<Lamb>(parameters_);
     graph_.emplace(there, *optimizer_);
     all_ = optimizer_->state();
@@ -211,13 +211,13 @@ class RecordedTrial final : public Trial {
       backward(loss);
       return std::vector<Tensor>{loss.detach()};
     };
-    graph_->gradients({x_}, Generator{5}.fork(uint64_t(optimizer_->steps())), body);
+    graph_->gradients(inputs_, Generator{5}.fork(uint64_t(optimizer_->steps())), body);
     clip_gradients(*optimizer_, 0.1);
     graph_->update(1e-2);
   }
 
   TensorList parameters_, all_;
-  Tensor x_;
+  std::vector<Tensor> inputs_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<StepGraph> graph_;
   std::vector<Bits> after_;
@@ -257,7 +257,7 @@ class SaveTrial final : public Trial {
 
   void reset() override { std::filesystem::remove_all(checkpoint_path(folder_.path(), 2)); }
   void act() override {
-    write_state(folder_.path(), 2, run_.weights, run_.optimizer->state(), {{"name", "second"}});
+    write_state(folder_.path(), 2, run_.weights, run_.optimizer->state(), second_values_);
   }
   bool unchanged() override {
     return text_of(1) == first_ && saved_steps(folder_.path()) == std::vector<int64_t>{1};
@@ -284,6 +284,7 @@ class SaveTrial final : public Trial {
   Run run_;
   std::optional<Bits> other_, now_;
   std::string first_, second_;
+  const Members second_values_{{"name", "second"}};
 };
 
 /// A checkpoint read into a model of other numbers.

@@ -108,6 +108,8 @@ struct OpInfo {
   GradcheckOptions gradcheck = {};
   /// Whether arguments may lie on different devices.
   bool many_devices = false;
+  /// Inputs without which the call is another one, with demands of its own on the rest.
+  std::vector<size_t> optional = {};
   /// Whether inputs may be repeated along their first axis.
   bool expandable = true;
 };

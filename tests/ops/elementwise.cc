@@ -50,7 +50,7 @@ OpInfo unary(const UnaryCase& c) {
       .samples = samples_of(c.fill),
       .large = {{"large", {c.fill({300, 257})}}},
       .rejects = {rejects<DTypeError>("integers", {iota({3})}, "must be floating"),
-                  rejects<DTypeError>("nothing", {none()}, "must be floating")},
+                  rejects<DTypeError>("nothing", {none()}, "was not given")},
       .row_inputs = {0},
       .scale = c.scale,
       .gradient_tolerance = c.gradient_tolerance,

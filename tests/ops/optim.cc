@@ -298,6 +298,7 @@ const OpInfo adafactor_info = {
         },
     .dtypes = {DType::f64, DType::f32},
     .differentiable = false,
+    .optional = {3},  // without column, row is as large as p
     .expandable = false,
 };
 const Registered adafactor_entry = adafactor_info;

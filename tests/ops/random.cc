@@ -152,6 +152,7 @@ OpInfo randint_entry() {
                                     [](Inputs) { randint({2}, gen, -1, 5, DType::u8); }),
                 rejects<DTypeError>("floating", {}, "f32 is not integer", {},
                                     [](Inputs) { randint({2}, gen, 0, 5, DType::f32); })};
+  op.optional = {0};  // which only says the shape and dtype
   return op;
 }
 const Registered randint_info = randint_entry();

@@ -404,5 +404,39 @@ TEST(PlanSlow, AnyRunNeedsWhatWasPredicted) {
   EXPECT_GT(compared, count / 2);
 }
 
+// On a device whose kernels have no workspace of the plan's, which is the CPU's.
+TEST(PlanSlow, ARecordedRunNeedsNoMoreThanWasPredicted) {
+  const int64_t first = environment_number("LONGSPAN_SEARCH_FIRST", 0);
+  const int64_t count = environment_number("LONGSPAN_SEARCH_COUNT", 150) / 5;
+  int64_t recorded = 0;
+  for (int64_t i = first; i < first + count; ++i) {
+    const Drawn drawn(Generator{12}.fork(static_cast<uint64_t>(i)));
+    std::string trace = std::to_string(i) + ":";
+    for (const std::string& word : drawn.options) trace += " " + word;
+    SCOPED_TRACE(trace);
+    const Folder folder;
+    write(folder / "text", some_text(3000));
+    const std::vector<std::string> options =
+        with(drawn.options, {"--device", "cuda", "--set", "graph=true"});
+    const auto on_device = [](std::vector<std::string> arguments) {
+      Start start;
+      start.shadowed = true;
+      start.arguments = std::move(arguments);
+      return run(start);
+    };
+    const Outcome told = on_device(with({"memory", "--json"}, options));
+    ASSERT_EQ(told.code, 0) << told.err;
+    const Outcome o = on_device(with({"train", "--data", "bytes=" + folder / "text", "--out",
+                                      folder / "run", "--steps", "5", "--split", "100/0/0"},
+                                     options));
+    ASSERT_EQ(o.code, 0) << o.err;
+    if (o.err.find("run kernel by kernel") == std::string::npos) ++recorded;
+    const Json row = row_of(told.out, drawn.memory);
+    const Json peak = parse_json(o.last_line())["peak_bytes"];
+    EXPECT_GE(row["peak"].integer(), peak["total"].integer() - peak["cache"].integer());
+  }
+  EXPECT_GT(recorded, count / 4);
+}
+
 }  // namespace
 }  // namespace longspan::test

@@ -34,7 +34,7 @@ class FolderSettings {
  public:
   explicit FolderSettings(const std::string& folder)
       : file_(folder + "/tokenizer_config.json"), settings_(read(file_)) {
-    const Json model = read(folder + "/config.json");
+    const Json model = read_model(folder + "/config.json");
     kind_ = text(settings_, "tokenizer_class");
     if (kind_.empty()) kind_ = text(model, "tokenizer_class");
     if (kind_.empty() && text(model, "model_type").ends_with("pegasus")) kind_ = "PegasusTokenizer";
@@ -89,6 +89,14 @@ class FolderSettings {
       return json;
     } catch (const ValueError& error) {
       fail<IoError>(kOp, "{}: {}", file, error.what());
+    }
+  }
+  /// A file of that name may be of another program: what cannot be read says nothing.
+  static Json read_model(const std::string& file) {
+    try {
+      return read(file);
+    } catch (const IoError&) {
+      return Json(Members{});
     }
   }
   static std::string text(const Json& json, const char* name) {

@@ -488,6 +488,8 @@ TEST(TokenizerSettings, OfPegasusLieBesideTheModel) {
   const Folder folder;
   write_bytes(folder / "spiece.model", read_bytes(golden("pegasus.model")));
   const auto plain = open_tokenizer(folder.path());
+  write_bytes(folder / "config.json", "// another program's\n{}");
+  EXPECT_EQ(open_tokenizer(folder.path())->hash(), plain->hash());
   write_bytes(folder / "config.json", "{\"model_type\": \"bigbird_pegasus\"}");
   const auto t = open_tokenizer(folder.path());
   EXPECT_EQ(open_tokenizer(folder / "spiece.model")->hash(), t->hash());

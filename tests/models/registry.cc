@@ -168,6 +168,8 @@ TEST(Registry, FirstLossIsNearThatOfKnowingNothing) {
           << entry.name << ", seed " << seed;
     }
   }
+}
+
 /// Of every model: what extend_positions() promises is what it builds then.
 TEST(Registry, PositionsCanBeExtended) {
   constexpr int64_t any = std::numeric_limits<int64_t>::max();

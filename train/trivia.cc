@@ -88,15 +88,14 @@ std::vector<Answer> find_aliases(std::string_view text, std::span<const std::str
       if (end > stop) break;
       const bool begins = at == 0 || !in_word(where[at - 1]) || !in_word(what.front());
       const bool ends = end == where.size() || !in_word(where[end]) || !in_word(what.back());
-      const Answer one{std::string(text.substr(at, what.size())), static_cast<int64_t>(at)};
-      if (begins && ends && std::find(found.begin(), found.end(), one) == found.end()) {
-        found.push_back(one);
-      }
+      if (!begins || !ends) continue;
+      found.push_back({std::string(text.substr(at, what.size())), static_cast<int64_t>(at)});
     }
   }
   std::sort(found.begin(), found.end(), [](const Answer& a, const Answer& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.text.size() < b.text.size();
   });
+  found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
 }
 

@@ -297,5 +297,9 @@ int unlinkat(int folder, const char* path, int flags) noexcept {
 
 int unlink(const char* path) noexcept { return unlinkat(AT_FDCWD, path, 0); }
 int rmdir(const char* path) noexcept { return unlinkat(AT_FDCWD, path, AT_REMOVEDIR); }
+int remove(const char* path) noexcept {
+  const int result = unlink(path);
+  return result != 0 && errno == EISDIR ? rmdir(path) : result;
+}
 
 }  // extern "C"

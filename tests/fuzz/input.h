@@ -68,12 +68,11 @@ bool refuses(F&& f) {
 
 /// What each target begins with: kernels, and a limit for what inputs unpack to.
 inline void prepare() {
-  static const bool once = [] {
+  [[maybe_unused]] static const bool once = [] {
     register_backends();
     set_memory_limit({}, int64_t{64} << 20);
     return true;
   }();
-  static_cast<void>(once);
 }
 
 }  // namespace longspan

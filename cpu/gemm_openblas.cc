@@ -3,14 +3,12 @@
 #include "cpu/gemm_openblas.h"
 
 #include <cblas.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <mutex>
 #include <string_view>
-#include <type_traits>
-
-#include "core/error.h"
 
 namespace longspan::cpu {
 namespace {
@@ -21,7 +19,7 @@ struct Operand {
   int64_t apart;  // elements from row to row, or from column to column where transposed
 };
 
-/// Throws nothing: `apart` is 0 where neither rows nor columns lie side by side.
+/// `apart` is 0 where OpenBLAS cannot read the operand as it lies.
 Operand operand(int64_t rows, int64_t columns, int64_t row, int64_t column) {
   // The stride of an axis of one element means nothing.
   if ((column == 1 || columns == 1) && (rows == 1 || row >= columns)) {

@@ -52,8 +52,9 @@ bool by_dot(DType dtype) {
 
 /// Whether a product runs on OpenBLAS. No matter where: the plan takes what the CPU does.
 bool by_openblas(const Gemm& g) {
+  if (matmul_library() != MatmulLibrary::openblas) return false;
   const bool rounded = g.dtype == DType::f32 && matmul_precision() != MatmulPrecision::f32;
-  return matmul_library() == MatmulLibrary::openblas && !rounded && fits_openblas(g);
+  return !rounded && fits_openblas(g);
 }
 
 void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {

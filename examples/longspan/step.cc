@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "autograd/engine.h"
 #include "core/error.h"
@@ -206,10 +205,10 @@ int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t 
 int64_t StepPlanner::longest_possible() const {
   apply(config_, own_);
   const int64_t longest = config_.model->build(Init{.plan = true})->max_source_length();
-  if (config_.free_positions.empty()) return longest;
-  constexpr int64_t any = std::numeric_limits<int32_t>::max();
+  constexpr int64_t extended = 65'536;  // plans of some layouts take minutes beyond
+  if (config_.free_positions.empty() || longest >= extended) return longest;
   StepShape shape = own_;
-  shape.length = any;
+  shape.length = extended;
   try {
     apply(config_, shape);
   } catch (const ValueError&) {  // a grid whose axes have to be chosen
@@ -217,7 +216,7 @@ int64_t StepPlanner::longest_possible() const {
     return longest;
   }
   apply(config_, own_);
-  return std::max(longest, any);
+  return extended;
 }
 
 bool StepPlanner::reversible_layers() const {

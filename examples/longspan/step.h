@@ -48,7 +48,7 @@ class StepPlanner {
   /// within `budget`; 0: none does.
   int64_t largest(StepShape shape, int64_t StepShape::*part, int64_t unit, int64_t limit,
                   int64_t budget) const;
-  /// Most tokens that the model takes, with positions for them where their number is free.
+  /// Most tokens that the model takes; 65,536, or what it has, where its positions may be extended.
   int64_t longest_possible() const;
   /// LanguageModel::reversible_layers().
   bool reversible_layers() const;

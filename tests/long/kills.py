@@ -47,7 +47,7 @@ MODELS = {
     "longformer": TEXT + ["--set", "model.one_sided_window=4"],
     "longformer_lm": TEXT + ["--set", "model.window=8"],
     "bigbird": TEXT + ["--set", "model.block=4"],
-    "blockbert": TEXT,
+    "blockbert": TEXT + ["--set", "model.heads_per_shift=1,1"],
     "etc": TEXT + ["--set", "model.n_long=24", "--set", "model.n_global=4", "--set", "model.radius=4"],
     "led": PAIRS + ["--set", "model.one_sided_window=4"],
     "bigbird_pegasus": PAIRS + ["--set", "model.block=4"],

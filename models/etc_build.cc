@@ -111,6 +111,7 @@ void check(const EtcConfig& c) {
   }
   require_count(kName, "n_layer", c.n_layer);
   require_count(kName, "phrases", c.phrases);
+  require_count(kName, "relations", c.relations);
   for (const auto& [name, value] : {std::pair{"radius", c.radius},
                                     {"n_random", c.n_random},
                                     {"block", c.block},

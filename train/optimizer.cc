@@ -139,6 +139,7 @@ void Optimizer::update_all() {
   const std::vector<Workspace> workspaces = make_workspaces();
   num_threads();  // starts them, where nothing has yet
 
+  const Workspace none;
   for (Slot& slot : slots_) {
     const Tensor& p = slot.parameter.tensor;
     const Tensor g = grad(p);
@@ -147,7 +148,7 @@ void Optimizer::update_all() {
       return w.dtype == p.dtype() && w.device == p.device();
     };
     const auto at = std::find_if(workspaces.begin(), workspaces.end(), serves);
-    update(slot, g, slot.rate, scale, at != workspaces.end() ? *at : Workspace{});
+    update(slot, g, slot.rate, scale, at != workspaces.end() ? *at : none);
   }
 }
 
@@ -157,7 +158,7 @@ std::vector<Optimizer::Workspace> Optimizer::make_workspaces() const {
   for (const Slot& slot : slots_) {
     const Tensor& p = slot.parameter.tensor;
     const WorkspaceSize size = workspace_of(slot);
-    if (!grad(p) || size.like + size.numbers == 0) continue;
+    if (size.like + size.numbers == 0 || !grad(p)) continue;
     auto at = std::find_if(all.begin(), all.end(), [&](const auto& w) {
       return w.first.dtype == p.dtype() && w.first.device == p.device();
     });

@@ -360,6 +360,15 @@ struct Drawn {
     if (model == "transformer:t12") options.insert(options.end(), {"--set", "model.d_ff=64"});
   }
 
+  /// Whether it predicts hidden tokens alone.
+  bool masked() const {
+    for (const char* encoder :
+         {"blockbert", "bigbird", "bigbird_etc", "etc", "longformer", "transformer:encoder"}) {
+      if (model == encoder) return true;
+    }
+    return false;
+  }
+
   std::string model, memory, chunks;
   std::vector<std::string> options;
 };
@@ -395,7 +404,13 @@ TEST(PlanSlow, AnyRunNeedsWhatWasPredicted) {
     }
     ++compared;
     const Json peak = parse_json(o.last_line())["peak_bytes"];
-    EXPECT_EQ(row["peak"].integer(), peak["total"].integer() - peak["cache"].integer());
+    const int64_t needed = peak["total"].integer() - peak["cache"].integer();
+    if (drawn.masked()) {  // how many targets count, and what their loss needs, is the batch's
+                           // affair
+      EXPECT_NEAR(row["peak"].number() / static_cast<double>(needed), 1, 0.03);
+    } else {
+      EXPECT_EQ(row["peak"].integer(), needed);
+    }
     EXPECT_EQ(peak["parameter"], row["parameter"]);
     EXPECT_EQ(peak["optimizer"], row["optimizer"]);
   }

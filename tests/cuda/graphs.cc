@@ -579,7 +579,8 @@ class Reader final : public Optimizer {
   explicit Reader(const TensorList& parameters) : Optimizer(one_group(parameters)) {}
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double>) override {
+  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double>,
+              const Workspace&) override {
     sgd_update(slot.parameter.tensor, g, {}, {.lr = sum(g).item() > 0 ? double{lr} : 0});
   }
 };

@@ -51,10 +51,12 @@ TrainingRun::TrainingRun(RunConfig c, std::string folder)
   require(random == nullptr || !(*random == Json("given")), "model.random",
           "got given, whose blocks a program sets; expected uniform or first_1024");
   const bool masked = model->objective() == Objective::masked_token;
-  require(
-      !masked || model->mask_token() >= 256 || config.task != "bytes" || !config.tokenizer.empty(),
-      "model.vocab", "got {}; expected 257 or more, the bytes and a token that hides them",
-      model->vocab());
+  const bool hides_bytes = masked && config.task == "bytes" && config.tokenizer.empty();
+  require(!hides_bytes || model->vocab() > 256, "model.vocab",
+          "got {}; expected 257 or more, the bytes and a token that hides them", model->vocab());
+  require(!hides_bytes || model->mask_token() >= 256, "model.mask_id",
+          "got {}, which is a byte; expected 256 or more, of which no text has any",
+          model->mask_token());
   require(model->vocab() >= 256 || config.task != "bytes", "model.vocab",
           "got {}; expected 256 or more, one for each byte", model->vocab());
 }

@@ -1,5 +1,7 @@
 #include "examples/longspan/provenance.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 #include "core/build.h"
@@ -20,6 +22,16 @@ Fingerprint data_fingerprint(const RunConfig& config) {
   return fingerprint_of(paths);
 }
 
+/// The instructions of our kernels, and the library of products where it is another; or the device.
+std::string processor_of(const RunConfig& config) {
+  if (config.device != "cpu") return config.device;
+  std::string all(cpu_instructions());
+  if (config.matmul_library == MatmulLibrary::openblas) {
+    all += fmt::format(" and {}", openblas_description());
+  }
+  return all;
+}
+
 /// The member of that name where it is a string.
 const std::string* text_of(const Json& values, std::string_view name) {
   const Json* value = values.find(name);
@@ -37,7 +49,7 @@ Members Provenance::values() const {
 Provenance provenance_of(const RunConfig& config) {
   return {.data = data_fingerprint(config),
           .tokens = identity_of_tokens(config),
-          .processor = config.device == "cpu" ? std::string(cpu_instructions()) : config.device,
+          .processor = processor_of(config),
           .build = build_description()};
 }
 

@@ -9,6 +9,7 @@
 #include "examples/longspan/question_material.h"
 #include "models/evaluate.h"
 #include "train/log.h"
+#include "train/unicode.h"
 
 namespace longspan {
 namespace {
@@ -28,10 +29,13 @@ void set(Members& figures, const std::string& key, const Json& value) {
   figures.push_back({key, value});
 }
 
-/// The settings of the command line, the last of each key.
+/// The settings of the command line, the last of each key. A name that no JSON can hold says so.
 Json overrides_of(const CommandLine& line) {
   Members all;
-  for (const Setting& s : line.settings) set(all, s.key, s.value);
+  for (const Setting& s : line.settings) {
+    const bool text = !s.value.is_string() || is_utf8(s.value.string());
+    set(all, s.key, text ? s.value : Json("a name that is not UTF-8"));
+  }
   return Json(std::move(all));
 }
 

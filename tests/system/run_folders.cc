@@ -391,6 +391,15 @@ TEST_F(RunFolders, AreScoredWhereNothingCanBeWritten) {
   umount(disk.c_str());
 }
 
+TEST_F(RunFolders, AreScoredOnDataWithAnyName) {
+  const std::string out = folder / "run", other = folder / "caf\xe9.txt";
+  must(train(out, {"--steps", "2"}));
+  write(other, some_text(20'000));
+  const Outcome o = must({"eval", "--out", out, "--data", "bytes=" + other});
+  EXPECT_NE(o.last_line().find("a name that is not UTF-8"), std::string::npos) << o.last_line();
+  EXPECT_EQ(read(out + "/evals.jsonl"), o.last_line() + "\n");
+}
+
 TEST_F(RunFolders, RepeatNoRows) {
   const std::string out = folder / "run";
   must(train(out, {"--steps", "6", "--eval-every", "3", "--log-every", "4"}));

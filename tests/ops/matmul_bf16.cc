@@ -17,6 +17,7 @@
 #include "ops/matmul.h"
 #include "ops/shape.h"
 #include "tests/harness/recipe.h"
+#include "tests/ops/laid.h"
 
 namespace longspan::test {
 namespace {
@@ -58,26 +59,6 @@ INSTANTIATE_TEST_SUITE_P(Ways, MatmulBf16,
 std::vector<float> draw(int64_t n, uint64_t seed) {
   const Making plain{DType::f32, DType::f32, Layout::contiguous, {}};
   return make(randn({n}), Generator{seed}, plain).to_vector<float>();
-}
-
-/// How a matrix lies in memory: neighbours in a row, in a column, or apart in both.
-enum class Lies { rows, columns, apart };
-
-/// Values [rows, columns] lying so, at an odd place amid NaN that nobody may read.
-Tensor laid(const std::vector<float>& values, int64_t rows, int64_t columns, Lies how,
-            DType dtype) {
-  int64_t row = columns + 3, column = 1;
-  if (how == Lies::columns) row = 1, column = rows + 4;
-  if (how == Lies::apart) row = 2 * columns + 1, column = 2;
-  std::vector<float> all(static_cast<size_t>(rows * row + columns * column + 8), nan);
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      all[static_cast<size_t>(1 + i * row + j * column)] =
-          values[static_cast<size_t>(i * columns + j)];
-    }
-  }
-  const Tensor buffer = cast(Tensor::from(all, {static_cast<int64_t>(all.size())}), dtype);
-  return buffer.alias({rows, columns}, {row, column}, 1);
 }
 
 std::vector<float> numbers(const Tensor& x) { return cast(x, DType::f32).to_vector<float>(); }

@@ -19,6 +19,7 @@
 #include "ops/matmul.h"
 #include "ops/shape.h"
 #include "tests/harness/recipe.h"
+#include "tests/ops/laid.h"
 
 namespace longspan::test {
 namespace {
@@ -32,26 +33,6 @@ std::vector<double> draw(int64_t n, uint64_t seed) {
 }
 
 std::vector<double> numbers(const Tensor& x) { return cast(x, DType::f64).to_vector<double>(); }
-
-/// How a matrix lies in memory: neighbours in a row, in a column, or apart in both.
-enum class Lies { rows, columns, apart };
-
-/// Values [rows, columns] lying so, at an odd place amid NaN that nobody may read.
-Tensor laid(const std::vector<double>& values, int64_t rows, int64_t columns, Lies how,
-            DType dtype) {
-  int64_t row = columns + 3, column = 1;
-  if (how == Lies::columns) row = 1, column = rows + 4;
-  if (how == Lies::apart) row = 2 * columns + 1, column = 2;
-  std::vector<double> all(static_cast<size_t>(rows * row + columns * column + 8), nan);
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      all[static_cast<size_t>(1 + i * row + j * column)] =
-          values[static_cast<size_t>(i * columns + j)];
-    }
-  }
-  const Tensor buffer = cast(Tensor::from(all, {static_cast<int64_t>(all.size())}), dtype);
-  return buffer.alias({rows, columns}, {row, column}, 1);
-}
 
 /// c = a b (+ bias) (+ c) by a library. c lies amid NaN that must stay; what it holds before
 /// matters only where it is added to.

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "core/tensor.h"
+#include "ops/copy.h"
+
+namespace longspan::test {
+
+/// How a matrix lies in memory: neighbours in a row, in a column, or apart in both.
+enum class Lies { rows, columns, apart };
+
+/// Values [rows, columns] lying so, at an odd place amid NaN that nobody may read.
+template <class T>
+Tensor laid(const std::vector<T>& values, int64_t rows, int64_t columns, Lies how, DType dtype) {
+  int64_t row = columns + 3, column = 1;
+  if (how == Lies::columns) row = 1, column = rows + 4;
+  if (how == Lies::apart) row = 2 * columns + 1, column = 2;
+  std::vector<T> all(static_cast<size_t>(rows * row + columns * column + 8),
+                     std::numeric_limits<T>::quiet_NaN());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      all[static_cast<size_t>(1 + i * row + j * column)] =
+          values[static_cast<size_t>(i * columns + j)];
+    }
+  }
+  const Tensor buffer = cast(Tensor::from(all, {static_cast<int64_t>(all.size())}), dtype);
+  return buffer.alias({rows, columns}, {row, column}, 1);
+}
+
+}  // namespace longspan::test

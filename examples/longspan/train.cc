@@ -496,7 +496,8 @@ int train_command(int argc, const char* const* argv) {
   log_step();
   save();
   validate();
-  if (at.step > first.step) {
+  if (at.step > first.step ||
+      !checkpoint.empty()) {  // a kill may have come before the older ones went
     require_numbers();
     checkpoints.confirm(at.step);
   }

@@ -640,10 +640,21 @@ void kill_and_resume(const std::string& text, const Folder& folder, int kills) {
       }
     }
     EXPECT_TRUE(weights_of(out, steps) == expected);
+    EXPECT_EQ(saved_steps(out), saved_steps(whole));
     // Nothing is left of what the killed ones had begun.
     for (const std::string& name : names_in(out + "/checkpoints")) EXPECT_NE(name[0], '.') << name;
     std::filesystem::remove_all(out);
   }
+}
+
+// A process may be killed at its very end, between the last checkpoint and the removal of the older
+// ones.
+TEST_F(Runs, AFinishedRunThatIsResumedRemovesTheCheckpointsThatAKillHasLeft) {
+  const std::string out = folder / "left";
+  must(small_run(text, out, 4, {"--save-every", "1", "--keep", "0"}));
+  ASSERT_EQ(saved_steps(out).size(), 4u);
+  must(small_run(text, out, 4, {"--save-every", "1", "--keep", "2", "--resume"}));
+  EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{3, 4}));
 }
 
 TEST_F(Runs, SurviveBeingKilled) { kill_and_resume(text, folder, 8); }

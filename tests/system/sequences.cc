@@ -79,7 +79,7 @@ class Sequences : public testing::Test {
 
 TEST_F(Sequences, LearnByHeartAndAreScoredBesideTheLead) {
   const std::string out = folder / "run";
-  const Outcome trained = must(small_run("led", out, 250));
+  const Outcome trained = must(small_run("led", out, 400, {"--lr", "0.005"}));
   EXPECT_NE(trained.err.find("4 pairs to train on, 2 to validate"), std::string::npos)
       << trained.err;
   EXPECT_NE(trained.err.find("the train part has 4 documents; expected 70"), std::string::npos);

@@ -1,4 +1,4 @@
-#include "autograd/frame.h"
+#include "autograd/checkpoint_scope.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace longspan::autograd {
 namespace {
 
-thread_local Frame* current_frame = nullptr;
+thread_local CheckpointScope* current_frame = nullptr;
 thread_local Recalls recalled;
 thread_local bool checking = false;
 
@@ -46,12 +46,14 @@ CheckReplays::CheckReplays() : outer_(checking) { checking = true; }
 CheckReplays::~CheckReplays() { checking = outer_; }
 bool CheckReplays::on() { return checking; }
 
-Frame* Frame::current() { return current_frame; }
+CheckpointScope* CheckpointScope::current() { return current_frame; }
 
-Frame::Run::Run(Frame* frame) : outer_(current_frame) { current_frame = frame; }
-Frame::Run::~Run() { current_frame = outer_; }
+CheckpointScope::Guard::Guard(CheckpointScope* frame) : outer_(current_frame) {
+  current_frame = frame;
+}
+CheckpointScope::Guard::~Guard() { current_frame = outer_; }
 
-int64_t Frame::keep(std::string_view op, const Tensor& tensor) {
+int64_t CheckpointScope::keep(std::string_view op, const Tensor& tensor) {
   const uint64_t version = tensor.storage().version();
   if (!replaying_) {
     slots_.push_back({op,
@@ -90,13 +92,13 @@ int64_t Frame::keep(std::string_view op, const Tensor& tensor) {
   }
   if (slot.wanted && !slot.tensor) {
     slot.tensor = tensor.detach();
-    slot.tensor.storage().hold();
+    slot.tensor.storage().retain();
   }
   if (next_ > last_) throw Enough{};
   return -1;
 }
 
-void Frame::offer(std::string_view op, std::span<const Tensor> saves) {
+void CheckpointScope::offer(std::string_view op, std::span<const Tensor> saves) {
   if (!replaying_) return;
   if (next_ + static_cast<int64_t>(defined(saves)) <= last_) return;
   for (const Tensor& t : saves) {
@@ -104,7 +106,7 @@ void Frame::offer(std::string_view op, std::span<const Tensor> saves) {
   }
 }
 
-Tensor Frame::recall(std::string_view op) {
+Tensor CheckpointScope::recall(std::string_view op) {
   if (!replaying_ || kept_ == Results::none) return {};
   const size_t i = next_result_++;
   require<GradientError>(i < results_.size() && results_[i].op == op, "checkpoint",
@@ -116,26 +118,27 @@ Tensor Frame::recall(std::string_view op) {
   return result;
 }
 
-void Frame::remember(std::string_view op, const Tensor& result, std::span<const Tensor> saves) {
+void CheckpointScope::remember(std::string_view op, const Tensor& result,
+                               std::span<const Tensor> saves) {
   if (replaying_ || kept_ == Results::none) return;
-  const Run outside(nullptr);
+  const Guard outside(nullptr);
   results_.push_back({op, SavedTensor(result, op), slots_.size() + defined(saves)});
 }
 
-void Frame::forget_last() {
+void CheckpointScope::forget_last() {
   for (size_t i = results_.size(); i > 0 && results_[i - 1].slots == slots_.size(); --i) {
     results_[i - 1].tensor = {};
   }
 }
 
-void Frame::end_branch() {
-  Frame* const frame = current_frame;
+void CheckpointScope::end_branch() {
+  CheckpointScope* const frame = current_frame;
   if (frame != nullptr && !frame->replaying_ && frame->kept_ == Results::inner) {
     frame->forget_last();
   }
 }
 
-void Frame::fill() {
+void CheckpointScope::fill() {
   next_ = 0;
   next_result_ = 0;
   last_ = static_cast<int64_t>(slots_.size()) - 1;
@@ -145,7 +148,7 @@ void Frame::fill() {
     ~Replaying() { flag_ = false; }
     bool& flag_;
   };
-  const Run run(this);
+  const Guard run(this);
   const EnableGrad on;
   const Replay mark;
   const Replaying replaying(replaying_);
@@ -160,7 +163,7 @@ void Frame::fill() {
   results_.clear();
 }
 
-const Tensor& Frame::get(int64_t i, std::string_view op) {
+const Tensor& CheckpointScope::get(int64_t i, std::string_view op) {
   Slot& slot = slots_[static_cast<size_t>(i)];
   if (!slot.tensor) fill();
   if (slot.tensor.storage().version() != slot.version) {
@@ -170,10 +173,10 @@ const Tensor& Frame::get(int64_t i, std::string_view op) {
   return slot.tensor;
 }
 
-void Frame::drop(int64_t i) {
+void CheckpointScope::drop(int64_t i) {
   Slot& slot = slots_[static_cast<size_t>(i)];
   slot.wanted = false;
-  if (slot.tensor) slot.tensor.storage().unhold();
+  if (slot.tensor) slot.tensor.storage().release();
   slot.tensor = {};
 }
 

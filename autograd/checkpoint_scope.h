@@ -41,26 +41,26 @@ class CheckReplays {
 /// slots that are still wanted, and it ends after the last of them. Nodes, and so the order of
 /// every sum, are those of the first run. Frames nest: a save of an inner frame during an outer
 /// re-run is a slot again. Derive from it and define replay().
-class Frame : public std::enable_shared_from_this<Frame> {
+class CheckpointScope : public std::enable_shared_from_this<CheckpointScope> {
  public:
-  explicit Frame(Results kept = Results::none) : kept_(kept) {}
-  virtual ~Frame() = default;
-  Frame(const Frame&) = delete;
-  Frame& operator=(const Frame&) = delete;
+  explicit CheckpointScope(Results kept = Results::none) : kept_(kept) {}
+  virtual ~CheckpointScope() = default;
+  CheckpointScope(const CheckpointScope&) = delete;
+  CheckpointScope& operator=(const CheckpointScope&) = delete;
 
   /// The innermost frame whose part this thread runs; null where there is none.
-  static Frame* current();
+  static CheckpointScope* current();
 
   /// While it lives, saves of this thread go to the frame.
-  class Run {
+  class Guard {
    public:
-    explicit Run(Frame* frame);
-    ~Run();
-    Run(const Run&) = delete;
-    Run& operator=(const Run&) = delete;
+    explicit Guard(CheckpointScope* frame);
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
 
    private:
-    Frame* outer_;
+    CheckpointScope* outer_;
   };
 
   /// A save of `op`: its slot, or -1 while replaying, when it fills the next one.

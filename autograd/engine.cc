@@ -52,19 +52,19 @@ struct Target {
 };
 
 /// Whom the gradients of leaves are for.
-enum class For {
+enum class LeafTarget {
   leaves,       ///< all of them
   targets,      ///< targets alone
-  surrounding,  ///< targets; of other leaves, whom the surrounding engine's are for
+  surrounding,  ///< targets; of other leaves, leaf_target the surrounding engine's are for
 };
 
 class Engine {
  public:
-  Engine(bool retain, std::vector<Target> targets, For whom)
+  Engine(bool retain, std::vector<Target> targets, LeafTarget leaf_target)
       : retain_(retain),
-        only_targets_(whom == For::targets),
+        only_targets_(leaf_target == LeafTarget::targets),
         targets_(std::move(targets)),
-        surrounding_(whom == For::surrounding ? current() : nullptr) {}
+        surrounding_(leaf_target == LeafTarget::surrounding ? current() : nullptr) {}
 
   /// The innermost engine that runs in this thread; null where there is none.
   static Engine*& current() {
@@ -166,7 +166,7 @@ class Engine {
   }
 
   void add_partial(Node& node, std::span<const Tensor> dy) {
-    const Place place = place_of(node.next[0]);
+    const Accumulator place = place_of(node.next[0]);
     if (place.sum != nullptr) {
       Tensor& sum = *place.sum;
       if (sum) {
@@ -187,17 +187,17 @@ class Engine {
   bool leads_on(const Node& node) const { return useful_.count(&node) > 0; }
 
   void deliver(const Edge& edge, Tensor dy) {
-    const Place place = place_of(edge);
+    const Accumulator place = place_of(edge);
     if (place.sum != nullptr) add_to(*place.sum, std::move(dy), place.leaf);
   }
 
   /// Where an edge's gradient is summed; null where nobody wants it.
-  struct Place {
+  struct Accumulator {
     Tensor* sum = nullptr;
     bool leaf = false;
   };
 
-  Place place_of(const Edge& edge) {
+  Accumulator place_of(const Edge& edge) {
     if (const auto* leaf = dynamic_cast<const LeafNode*>(edge.node.get())) {
       for (const Target& t : targets_) {
         if (t.node == edge.node.get()) return {t.to, true};
@@ -256,10 +256,10 @@ class Engine {
 };
 
 void run_engine(std::span<const Tensor> outputs, std::span<const Tensor> dy,
-                std::vector<Target> targets, For whom, bool retain) {
+                std::vector<Target> targets, LeafTarget leaf_target, bool retain) {
   require<GradientError>(dy.size() == outputs.size() || dy.empty(), "backward",
                          "{} outputs but {} gradients", outputs.size(), dy.size());
-  Engine engine(retain, std::move(targets), whom);
+  Engine engine(retain, std::move(targets), leaf_target);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& y = outputs[i];
     require<GradientError>(static_cast<bool>(y), "backward", "output {} is undefined", i);
@@ -292,13 +292,14 @@ void run_engine(std::span<const Tensor> outputs, std::span<const Tensor> dy,
 }
 
 void run(std::span<const Tensor> outputs, std::span<const Tensor> dy, std::vector<Target> targets,
-         For whom, bool retain) {
-  with_memory_for("backward", [&] { run_engine(outputs, dy, std::move(targets), whom, retain); });
+         LeafTarget leaf_target, bool retain) {
+  with_memory_for("backward",
+                  [&] { run_engine(outputs, dy, std::move(targets), leaf_target, retain); });
 }
 
-/// Gradients of the inputs, whom those of other leaves are for besides.
+/// Gradients of the inputs, leaf_target those of other leaves are for besides.
 std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
-                              std::span<const Tensor> inputs, For whom, bool retain) {
+                              std::span<const Tensor> inputs, LeafTarget leaf_target, bool retain) {
   std::vector<Tensor> result(inputs.size());
   std::vector<Edge> alive;  // keeps the nodes of unreached leaves
   std::vector<Target> targets;
@@ -320,7 +321,7 @@ std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const T
     }
     if (first[i] == i) distinct.push_back(targets[i]);
   }
-  run(outputs, dy, std::move(distinct), whom, retain);
+  run(outputs, dy, std::move(distinct), leaf_target, retain);
   for (size_t i = 0; i < result.size(); ++i) result[i] = result[first[i]];
   return result;
 }
@@ -333,7 +334,7 @@ void backward(std::span<const Tensor> outputs, std::span<const Tensor> dy,
   require<NotImplemented>(!options.create_graph, "backward",
                           "gradients of gradients are not supported (create_graph)");
   if (options.inputs.empty()) {
-    autograd::run(outputs, dy, {}, autograd::For::leaves, options.retain);
+    autograd::run(outputs, dy, {}, autograd::LeafTarget::leaves, options.retain);
     return;
   }
   for (const Tensor& x : options.inputs) {
@@ -354,7 +355,7 @@ void backward(const Tensor& loss, const Tensor& dy, const BackwardOptions& optio
 
 std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
                               std::span<const Tensor> inputs, bool retain) {
-  return autograd::gradients(outputs, dy, inputs, autograd::For::targets, retain);
+  return autograd::gradients(outputs, dy, inputs, autograd::LeafTarget::targets, retain);
 }
 
 bool graph_is_retained() {
@@ -366,7 +367,7 @@ std::vector<Tensor> gradients_within(std::span<const Tensor> outputs, std::span<
                                      std::span<const Tensor> inputs) {
   require<GradientError>(autograd::Engine::current() != nullptr, "gradients_within",
                          "no backward() runs around it");
-  return autograd::gradients(outputs, dy, inputs, autograd::For::surrounding, false);
+  return autograd::gradients(outputs, dy, inputs, autograd::LeafTarget::surrounding, false);
 }
 
 }  // namespace longspan

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "autograd/frame.h"
+#include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "ops/kernels/gradient.h"
@@ -24,14 +24,14 @@ GradientSpec spec_of(const Tensor& tensor) {
 
 SavedTensor::SavedTensor(const Tensor& tensor, std::string_view op) {
   if (!tensor) return;
-  if (Frame* frame = Frame::current()) {
+  if (CheckpointScope* frame = CheckpointScope::current()) {
     slot_ = frame->keep(op, tensor);
     if (slot_ >= 0) frame_ = frame->shared_from_this();
     return;
   }
   tensor_ = tensor.detach();
   version_ = tensor_.storage().version();
-  tensor_.storage().hold();
+  tensor_.storage().retain();
   if (MemoryTrace* trace = MemoryTrace::of(tensor_.device())) {
     trace->kept(tensor_.storage().data(), op, tensor_.shape(), tensor_.dtype());
   }
@@ -52,7 +52,7 @@ SavedTensor& SavedTensor::operator=(SavedTensor&& other) noexcept {
 }
 
 SavedTensor::~SavedTensor() {
-  if (tensor_) tensor_.storage().unhold();
+  if (tensor_) tensor_.storage().release();
   if (frame_) frame_->drop(slot_);
 }
 
@@ -124,7 +124,7 @@ void Node::add_to(std::span<const Tensor>, Tensor&) {
   fail<NotImplemented>(name, "the node is not partial");
 }
 
-Grads PartialNode::backward(std::span<const Tensor> dy) {
+Grads AccumulatingNode::backward(std::span<const Tensor> dy) {
   const Edge& edge = next[0];
   const GradientSpec& spec = edge.node->outputs[static_cast<size_t>(edge.slot)];
   Tensor dx = Tensor::zeros(spec.shape, spec.dtype, spec.device);

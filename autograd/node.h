@@ -24,7 +24,7 @@ struct Edge {
   int slot = 0;
 };
 
-class Frame;
+class CheckpointScope;
 
 /// A tensor kept for the backward pass: data without history, held in Category::saved, with the
 /// version that it had. Inside a frame it is the number of a slot, which a re-run fills.
@@ -42,7 +42,7 @@ class SavedTensor {
  private:
   Tensor tensor_;
   uint64_t version_ = 0;
-  std::shared_ptr<Frame> frame_;
+  std::shared_ptr<CheckpointScope> frame_;
   int64_t slot_ = -1;
 };
 
@@ -63,7 +63,7 @@ struct Node {
   /// Gradients of the inputs from those of the outputs (undefined where none arrived). Recording
   /// is off; wrappers turn it on for what they re-run, and may call backward().
   virtual Grads backward(std::span<const Tensor> dy) = 0;
-  /// Whether the engine calls add_to() in place of backward(); see PartialNode.
+  /// Whether the engine calls add_to() in place of backward(); see AccumulatingNode.
   virtual bool partial() const { return false; }
   /// Adds the gradient of input 0 to the sum so far, which is row-major and starts with zeros.
   virtual void add_to(std::span<const Tensor> dy, Tensor& sum);
@@ -100,7 +100,7 @@ struct Node {
 /// For an op that touches little of its one large input (a slice, rows of a table): derive from it
 /// and define add_to(), so that many such ops on one tensor cost what they touch and not a full
 /// gradient each.
-struct PartialNode : Node {
+struct AccumulatingNode : Node {
   using Node::Node;
   bool partial() const final { return true; }
   Grads backward(std::span<const Tensor> dy) final;

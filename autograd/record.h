@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "autograd/frame.h"
+#include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
 
@@ -59,9 +59,9 @@ namespace autograd {
 /// re-run that wants nothing beyond what the op saves ends here. For the last place, `saved` names
 /// what record() will keep, where that is known before the results are.
 template <size_t N, class Compute>
-std::array<Tensor, N> kept_or(std::string_view op, std::span<const Tensor> inputs,
-                              const SaveList& saved, Compute compute) {
-  Frame* const frame = Frame::current();
+std::array<Tensor, N> reuse_or_recompute(std::string_view op, std::span<const Tensor> inputs,
+                                         const SaveList& saved, Compute compute) {
+  CheckpointScope* const frame = CheckpointScope::current();
   if (frame == nullptr || !wants_graph(inputs)) return compute();
   const auto saves = std::span(saved.tensors).first(static_cast<size_t>(saved.count));
   frame->offer(op, saves);

@@ -104,7 +104,7 @@ Case etc(int64_t length, int64_t radius, int64_t globals) {
     t.runs.push_back({0, static_cast<int32_t>(globals), 1, RunKind::full});
   }
   c.pattern.layout = make_layout(length, length, {tiles}, {.side_keys = globals});
-  c.pattern.recipe = {};
+  c.pattern.layout_spec = {};
   return c;
 }
 

@@ -73,7 +73,7 @@ FamilyLayer sparse_transformer(bool strided, int64_t stride, int64_t length, int
   c.integration = Integration::merged;
   return {.options = strided ? fmt::format("l = {}", c.stride)
                              : fmt::format("l = {}, c = {}", c.stride, c.columns),
-          .outline = SparseTransformer(c, Init{.plan = true}).attention_outline(0, length),
+          .outline = SparseTransformer(c, Init{.meta = true}).attention_outline(0, length),
           .pairs = attended_pairs(c, 0, length)};
 }
 
@@ -107,7 +107,7 @@ FamilyLayer blockbert(int64_t blocks, int64_t length, int64_t heads) {
     }
   }
   return {.options = fmt::format("n = {}, heads {}", n, fmt::join(c.heads_per_shift, ":")),
-          .outline = BlockBert(c, Init{.plan = true}).attention_outline(0, length),
+          .outline = BlockBert(c, Init{.meta = true}).attention_outline(0, length),
           .pairs = pairs};
 }
 
@@ -119,7 +119,7 @@ FamilyLayer bigbird(int64_t block, int64_t length, int64_t heads) {
   const int64_t n = length / c.block;
   const bool sparse = n >= 5 + c.n_random;
   return {.options = fmt::format("b = {}, r = {}", c.block, c.n_random),
-          .outline = BigBird(c, Init{.plan = true}).attention_outline(0, length),
+          .outline = BigBird(c, Init{.meta = true}).attention_outline(0, length),
           .pairs = heads * (sparse ? bigbird_pairs(n, c.block, c.n_random) : length * length)};
 }
 
@@ -182,7 +182,7 @@ FamilyLayer etc(int64_t length, int64_t heads) {
 /// Number of the layout's member that a head has, the same for heads that see the same.
 int32_t member_of(const AttentionCall& call, int64_t head) {
   const AttentionPattern p = resolve(call.pattern, call.queries, call.keys, call.side_keys);
-  const auto which = p.layout->which.to_vector<int32_t>();
+  const auto which = p.layout->layout_index.to_vector<int32_t>();
   return which[which.size() > 1 ? static_cast<size_t>(head) : 0];
 }
 
@@ -276,10 +276,10 @@ AttentionRun::AttentionRun(const FamilyLayer& layer, int64_t width) {
       calls_.back().parts.push_back(from.pattern);
       continue;
     }
-    Call call{.parts = {from.pattern},
-              .q = leaf({1, heads, from.queries, width}),
-              .keys = {},
-              .terms = {}};
+    BoundCall call{.parts = {from.pattern},
+                   .q = leaf({1, heads, from.queries, width}),
+                   .keys = {},
+                   .terms = {}};
     for (const int64_t n : {from.keys, from.side_keys}) {
       if (n == 0) continue;
       const Tensor k = leaf({1, heads, n, width});
@@ -297,7 +297,7 @@ AttentionRun::AttentionRun(const FamilyLayer& layer, int64_t width) {
 
 std::vector<Tensor> AttentionRun::forward() const {
   std::vector<Tensor> out;
-  for (const Call& call : calls_) {
+  for (const BoundCall& call : calls_) {
     out.push_back(block_attention(call.q, call.keys, call.parts, call.terms).out);
   }
   return out;
@@ -311,7 +311,7 @@ LayerRun::LayerRun(std::string_view family, int64_t length, int64_t heads, int64
     layer_ = std::make_unique<MultiHead>(
         AttentionOptions{.d_model = model, .n_head = heads, .qkv_bias = true, .out_bias = true},
         ShawTables{}, Init{});
-    given_.pattern = family_layer(family, length, heads).outline.calls[0].pattern;
+    ctx_.pattern = family_layer(family, length, heads).outline.calls[0].pattern;
   } else {
     require(family == "longformer" || family == "longformer_globals" || family == "led", op,
             "there is no layer of \"{}\" to compare with", family);
@@ -323,12 +323,12 @@ LayerRun::LayerRun(std::string_view family, int64_t length, int64_t heads, int64
     layer_ = std::make_unique<LongformerAttention>(options, Init{});
     std::vector<int64_t> at(static_cast<size_t>(s.globals));
     std::iota(at.begin(), at.end(), 0);
-    given_.global = global_tokens(global_mask(1, length, at), {});
+    ctx_.global = global_tokens(global_mask(1, length, at), {});
   }
   x_ = values({1, length, model}, 1, 2.0f);
   leaves_.push_back(set_requires_grad(x_));
   for (NamedTensor& p : named_parameters(*layer_)) {
-    if (!given_.global && p.name.find("global") != std::string::npos) continue;
+    if (!ctx_.global && p.name.find("global") != std::string::npos) continue;
     const Tensor value = values(p.tensor.shape(), seed_of(p.name), 0.15f);
     kernels::copy(p.tensor.device(), value.view(), p.tensor.mut());
     leaves_.push_back(p.tensor);
@@ -337,7 +337,7 @@ LayerRun::LayerRun(std::string_view family, int64_t length, int64_t heads, int64
 }
 
 std::vector<Tensor> LayerRun::both() const {
-  return gradients(std::vector<Tensor>{layer_->forward(x_, given_, {}).y}, dy_, leaves_);
+  return gradients(std::vector<Tensor>{layer_->forward(x_, ctx_, {}).y}, dy_, leaves_);
 }
 
 }  // namespace longspan::bench

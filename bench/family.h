@@ -66,14 +66,14 @@ class AttentionRun {
   std::vector<Tensor> both() const;
 
  private:
-  struct Call {
+  struct BoundCall {
     std::vector<AttentionPattern> parts;  // of one softmax
     Tensor q;
     std::vector<Keys> keys;
     ScoreTerms terms;
   };
 
-  std::vector<Call> calls_;
+  std::vector<BoundCall> calls_;
   std::vector<Tensor> leaves_, dy_;
 };
 
@@ -89,7 +89,7 @@ class LayerRun {
 
  private:
   std::unique_ptr<Layer> layer_;
-  Given given_;
+  LayerContext ctx_;
   Tensor x_;
   std::vector<Tensor> leaves_, dy_;
 };

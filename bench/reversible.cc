@@ -136,8 +136,8 @@ struct NormedFeedForward final : Layer {
             .weights = Scheme::normal(1 / std::sqrt(static_cast<double>(width))),
             .out_weights = Scheme::normal(1 / std::sqrt(static_cast<double>(inner)))},
            init.at("ff")) {}
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
-    return ff.forward(norm.forward(x), given, pass);
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
+    return ff.forward(norm.forward(x), ctx, pass);
   }
   void visit(Visitor& v) override { v("norm", norm)("ff", ff); }
   Normalization norm;
@@ -173,7 +173,7 @@ void report_errors() {
       set_requires_grad(x);
       const ReversibleOptions options{
           .layers = mode.layers, .exact = mode.exact, .checkpoint_every = mode.checkpoint_every};
-      const InversionWatch watch(-1);
+      const ReconstructionErrorMonitor watch(-1);
       const ReversibleOutput out =
           reversible(couplings, enter_reversible(x, options), {}, Pass{}, options);
       const Tensor y = mean_of(out.y);

@@ -46,11 +46,11 @@ namespace {
 using Json = nlohmann::json;
 
 /// Where workloads run, and in which dtype, unless they are of one that is their own.
-struct Place {
+struct Placement {
   Device device;
   DType dtype = DType::f32;
 };
-Place place;
+Placement place;
 
 Tensor there(const Tensor& x) { return to_device(x, place.device); }
 Tensor made(const Shape& shape, uint32_t seed, float scale = 1.0f) {

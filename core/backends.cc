@@ -42,12 +42,12 @@ void* next_address(int64_t bytes) {
 }
 
 void register_plan() {
-  memory::set_source(DeviceKind::plan,
+  memory::set_source(DeviceKind::meta,
                      {.allocate = next_address, .release = [](void*, int64_t) {}});
-  copy_to_host.set(DeviceKind::plan, [](void* to, const void*, int64_t bytes) {
+  copy_to_host.set(DeviceKind::meta, [](void* to, const void*, int64_t bytes) {
     std::memset(to, 0, static_cast<size_t>(bytes));
   });
-  count_devices.set(DeviceKind::plan, [](int* count) { *count = 1; });
+  count_devices.set(DeviceKind::meta, [](int* count) { *count = 1; });
 }
 
 }  // namespace

@@ -22,26 +22,26 @@ constexpr int64_t kBytes = 2 * static_cast<int64_t>(sizeof(int64_t));  // of an 
 struct Batch {
   explicit Batch(Device on) : device(on), outcomes(static_cast<int64_t>(kMost) * kBytes, on) {}
 
-  bool full() const { return complaints.size() == kMost; }
-  View add(Complaint complain) {
+  bool full() const { return handlers.size() == kMost; }
+  View add(ErrorHandler on_error) {
     View found;
-    found.data = outcomes.as<int64_t>() + 2 * complaints.size();
+    found.data = outcomes.as<int64_t>() + 2 * handlers.size();
     found.dtype = DType::i64;
     found.device = device;
     found.shape = {2};
     found.strides = {1};
-    complaints.push_back(std::move(complain));
+    handlers.push_back(std::move(on_error));
     scopes.push_back(Scope::path());
     return found;
   }
   void take_back() {
-    complaints.pop_back();
+    handlers.pop_back();
     scopes.pop_back();
   }
 
   Device device;
   Scratch outcomes;
-  std::vector<Complaint> complaints;
+  std::vector<ErrorHandler> handlers;
   std::vector<std::string> scopes;  // where they were added
 };
 
@@ -57,40 +57,40 @@ thread_local Batch* open = nullptr;         // the last of `pending`, where it m
 thread_local Batches* recording = nullptr;  // where checks go instead
 
 void complain_of(const Batch& batch, const std::vector<int64_t>& found) {
-  for (size_t i = 0; i < batch.complaints.size(); ++i) {
+  for (size_t i = 0; i < batch.handlers.size(); ++i) {
     if (found[2 * i] < 0) continue;
     const ScopeAt scope(batch.scopes[i]);
-    batch.complaints[i](found[2 * i], found[2 * i + 1]);
+    batch.handlers[i](found[2 * i], found[2 * i + 1]);
   }
 }
 
 std::vector<int64_t> outcomes_of(const Batch& batch) {
-  std::vector<int64_t> found(2 * batch.complaints.size());
+  std::vector<int64_t> found(2 * batch.handlers.size());
   copy_to_host(batch.device, found.data(), batch.outcomes.data(),
                static_cast<int64_t>(found.size() * sizeof(int64_t)));
   return found;
 }
 
-View place_for(Device device, Complaint complain) {
+View place_for(Device device, ErrorHandler on_error) {
   if (recording != nullptr) {
     if (recording->empty() || recording->back()->full()) {
       recording->push_back(std::make_shared<Batch>(device));
     }
-    return recording->back()->add(std::move(complain));
+    return recording->back()->add(std::move(on_error));
   }
-  if (open != nullptr && open->full()) settle(device);
+  if (open != nullptr && open->full()) raise_pending(device);
   if (open == nullptr) {
     pending.push_back(std::make_shared<Batch>(device));
     open = pending.back().get();
   }
-  return open->add(std::move(complain));
+  return open->add(std::move(on_error));
 }
 
 }  // namespace
 
-void check(Device device, const std::function<void(View found)>& run, Complaint complain) {
+void check(Device device, const std::function<void(View found)>& run, ErrorHandler on_error) {
   if (device.kind == DeviceKind::cuda) {
-    const View found = place_for(device, std::move(complain));
+    const View found = place_for(device, std::move(on_error));
     try {
       run(found);
     } catch (...) {  // nothing was submitted that would write there
@@ -101,10 +101,10 @@ void check(Device device, const std::function<void(View found)>& run, Complaint 
   }
   int64_t found[] = {-1, 0};
   run({found, DType::i64, device, {2}, {1}});
-  if (found[0] >= 0) complain(found[0], found[1]);
+  if (found[0] >= 0) on_error(found[0], found[1]);
 }
 
-void settle(Device device) {
+void raise_pending(Device device) {
   if (device.kind != DeviceKind::cuda || recording != nullptr) return;
   open = nullptr;
   // All are read before the first complaint, and before they are forgotten.
@@ -120,14 +120,14 @@ Recorded::~Recorded() = default;
 void Recorded::start() { recording = &batches_; }
 void Recorded::stop() { recording = nullptr; }
 
-void Recorded::settle() {
+void Recorded::raise_pending() {
   for (const auto& batch : batches_) {
     if (std::find(pending.begin(), pending.end(), batch) == pending.end()) continue;
-    return deferred::settle(batch->device);
+    return deferred::raise_pending(batch->device);
   }
 }
 
-void Recorded::pend() {
+void Recorded::enqueue() {
   if (batches_.empty()) return;
   pending.insert(pending.end(), batches_.begin(), batches_.end());
   open = nullptr;

@@ -11,19 +11,19 @@
 namespace longspan::deferred {
 
 /// Called with the place of the first number that is wrong and with that number; throws.
-using Complaint = std::function<void(int64_t place, int64_t value)>;
+using ErrorHandler = std::function<void(int64_t place, int64_t value)>;
 
 /// Calls run(found), whose kernel writes what it finds on `device`: i64 [2], the place, -1 where
-/// nothing is wrong, and the number. On the host it complains at once; elsewhere settle() will, and
-/// what the check guards must be safe whatever it finds.
-void check(Device device, const std::function<void(View found)>& run, Complaint complain);
+/// nothing is wrong, and the number. On the host it complains at once; elsewhere raise_pending()
+/// will, and what the check guards must be safe whatever it finds.
+void check(Device device, const std::function<void(View found)>& run, ErrorHandler on_error);
 
 /// Looks at what this thread's checks on `device` have found, all of which are forgotten then, and
 /// complains of the first that found something. Waits for the device where there were any. Called
 /// before the host reads from the device or waits for it, and by check() once there are very many.
 /// A parameter that is updated before then may have been updated by what was wrong: read the loss,
 /// or clip the gradients, before the update.
-void settle(Device device);
+void raise_pending(Device device);
 
 struct Batch;
 
@@ -36,9 +36,9 @@ class Recorded {
   void start();
   void stop();
   /// Before a replay: settles the checks of the one before, where that has not been done.
-  void settle();
-  /// After a replay: settle() will look at them.
-  void pend();
+  void raise_pending();
+  /// After a replay: raise_pending() will look at them.
+  void enqueue();
 
  private:
   std::vector<std::shared_ptr<Batch>> batches_;

@@ -10,7 +10,7 @@ namespace longspan {
 
 std::string name_of(Device device) {
   if (device.kind == DeviceKind::cuda) return fmt::format("cuda:{}", device.index);
-  const std::string name = device.kind == DeviceKind::cpu ? "cpu" : "plan";
+  const std::string name = device.kind == DeviceKind::cpu ? "cpu" : "meta";
   return device.index == 0 ? name : fmt::format("{}:{}", name, device.index);
 }
 
@@ -47,7 +47,7 @@ Device best_device() {
 }
 
 void synchronize(Device device) {
-  deferred::settle(device);
+  deferred::raise_pending(device);
   wait_for_device(device);
 }
 

@@ -7,7 +7,7 @@ namespace longspan {
 
 /// The kinds of device that a kernel has a slot for. `plan` counts and does not compute: its blocks
 /// have sizes and no bytes, so that a step on it says what memory the CPU would need.
-enum class DeviceKind : uint8_t { cpu, cuda, plan };
+enum class DeviceKind : uint8_t { cpu, cuda, meta };
 inline constexpr int device_kind_count = 3;
 
 /// Where bytes live and kernels run. `Device{}` is the CPU.
@@ -19,9 +19,9 @@ struct Device {
 };
 
 /// Where what a run would need is counted, in place of running it.
-inline constexpr Device plan_device{DeviceKind::plan, 0};
+inline constexpr Device meta_device{DeviceKind::meta, 0};
 
-/// "cpu", "cuda:0" or "plan".
+/// "cpu", "cuda:0" or "meta".
 std::string name_of(Device device);
 
 /// Parses "cpu", "cuda" or "cuda:N". Throws ValueError on anything else and DeviceError where the

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "core/device_scalar.h"
 #include "core/host_device.h"
-#include "core/live.h"
 
 namespace longspan {
 
@@ -172,7 +172,9 @@ struct Generator {
   static constexpr uint64_t forked_key(uint64_t key, uint64_t tag) { return mix(key ^ tag); }
 
   /// The key as kernels are given it: in a recorded step, that of the step which is replayed.
-  Live<uint64_t> live_key() const { return recorded == 0 ? Live<uint64_t>(key) : recorded_key(); }
+  DeviceScalar<uint64_t> device_key() const {
+    return recorded == 0 ? DeviceScalar<uint64_t>(key) : recorded_key();
+  }
 
   friend bool operator==(const Generator&, const Generator&) = default;
 
@@ -182,7 +184,7 @@ struct Generator {
     return {next, recorded == 0 ? 0 : recorded_fork(tag)};
   }
   uint32_t recorded_fork(uint64_t tag) const;  // these two: core/graph.cc
-  Live<uint64_t> recorded_key() const;
+  DeviceScalar<uint64_t> recorded_key() const;
 
   static constexpr uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64, a bijection
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -231,10 +231,10 @@ Graph::~Graph() {
 
 void Graph::replay() {
   require(current == nullptr, "graph", "a replay within a recording");
-  parts_->checks.settle();
+  parts_->checks.raise_pending();
   parts_->refresh();
   replay_recording(parts_->device, parts_->recorded);
-  parts_->checks.pend();
+  parts_->checks.enqueue();
 }
 
 int64_t Graph::bytes() const {
@@ -245,7 +245,7 @@ int64_t Graph::bytes() const {
 }
 uint64_t Graph::signature() const { return parts_->signature; }
 
-Live<double> live(std::function<double()> now) {
+DeviceScalar<double> live(std::function<double()> now) {
   const double value = now();
   if (current == nullptr) return value;
   const size_t number = current->new_number();
@@ -265,7 +265,7 @@ uint32_t Generator::recorded_fork(uint64_t tag) const {
   return static_cast<uint32_t>(current->keys.size() - 1);
 }
 
-Live<uint64_t> Generator::recorded_key() const {
+DeviceScalar<uint64_t> Generator::recorded_key() const {
   if (current == nullptr || recorded >= current->keys.size()) return key;
   size_t& number = current->keys[recorded].number;
   if (number == SIZE_MAX) number = current->new_number();

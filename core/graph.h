@@ -5,9 +5,9 @@
 #include <memory>
 #include <string_view>
 
+#include "core/device_scalar.h"
 #include "core/generator.h"
 #include "core/kernel.h"
-#include "core/live.h"
 
 namespace longspan {
 
@@ -53,7 +53,7 @@ class Graph {
 };
 
 /// now(); for a kernel of a recorded step, asked again by each replay.
-Live<double> live(std::function<double()> now);
+DeviceScalar<double> live(std::function<double()> now);
 /// `source`; in a recorded step, read again by each replay: what is forked and drawn from it has
 /// the bits that `source` gives then. It stays where it is while the Graph lives.
 Generator live(const Generator& source);

@@ -92,7 +92,7 @@ class Kernel<void(Args...)> final : public KernelBase {
   void operator()(Device device, Args... args) {
     const auto i = static_cast<size_t>(device.kind);
     if (slots_[i] == nullptr) {
-      if (device.kind == DeviceKind::plan) return;
+      if (device.kind == DeviceKind::meta) return;
       fail_missing(device);
     }
     count(i);

@@ -139,7 +139,7 @@ MemoryTracker& memory_tracker(Device device) {
                        name_of(device));
   static MemoryTracker trackers[] = {MemoryTracker(Device{DeviceKind::cpu, 0}),
                                      MemoryTracker(Device{DeviceKind::cuda, 0}),
-                                     MemoryTracker(plan_device)};
+                                     MemoryTracker(meta_device)};
   return trackers[static_cast<size_t>(device.kind)];
 }
 
@@ -197,7 +197,7 @@ void MemoryTrace::require_whole() const {
                        "the host had no memory for all that happened; trace a smaller step");
 }
 
-void MemoryTrace::came(const void* data, int64_t bytes, Category category) noexcept {
+void MemoryTrace::on_allocate(const void* data, int64_t bytes, Category category) noexcept {
   note([&] {
     at_[data] = blocks_.size();
     add(blocks_.size(), category, bytes);
@@ -216,7 +216,7 @@ void MemoryTrace::changed(const void* data, Category to) noexcept {
   });
 }
 
-void MemoryTrace::went(const void* data) noexcept {
+void MemoryTrace::on_free(const void* data) noexcept {
   const auto found = at_.find(data);
   if (found == at_.end()) return;
   note([&] {
@@ -446,7 +446,7 @@ void* allocate(Device device, int64_t bytes, Category category) {
         l.peak_total = l.total;
         l.peak = snapshot(l, l.live);
       }
-      if (MemoryTrace* t = l.trace) t->came(data, block, category);
+      if (MemoryTrace* t = l.trace) t->on_allocate(data, block, category);
       return data;
     }
     usage = snapshot(l, l.live);
@@ -465,7 +465,7 @@ void release(Device device, void* data, int64_t bytes, Category category) noexce
   l.live[category] -= block;
   l.total -= block;
   --l.blocks;
-  if (MemoryTrace* t = l.trace) t->went(data);
+  if (MemoryTrace* t = l.trace) t->on_free(data);
   if ((l.chunks.empty() && !enters(device)) || !release_apart(l, device, data, block)) {
     l.source.release(data, block);
   }

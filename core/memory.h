@@ -110,9 +110,9 @@ class MemoryTrace {
   }
 
   // What the tracker and SavedTensor tell it.
-  void came(const void* data, int64_t bytes, Category category) noexcept;
+  void on_allocate(const void* data, int64_t bytes, Category category) noexcept;
   void changed(const void* data, Category to) noexcept;
-  void went(const void* data) noexcept;
+  void on_free(const void* data) noexcept;
   void kept(const void* data, std::string_view op, const Shape& shape, DType dtype) noexcept;
   /// The one of a device; null where there is none.
   static MemoryTrace* of(Device device);

@@ -16,11 +16,11 @@ void Storage::set_category(Category category) {
   category_ = category;
 }
 
-void Storage::hold() {
+void Storage::retain() {
   if (++holders_ == 1 && category_ == Category::other) set_category(Category::saved);
 }
 
-void Storage::unhold() {
+void Storage::release() {
   if (--holders_ == 0 && category_ == Category::saved) set_category(Category::other);
 }
 

@@ -28,8 +28,8 @@ class Storage {
   void bump() { version_.fetch_add(1, std::memory_order_relaxed); }
 
   /// While at least one op keeps it, storage that was `other` counts as `saved`.
-  void hold();
-  void unhold();
+  void retain();
+  void release();
 
  private:
   void* data_ = nullptr;

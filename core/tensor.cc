@@ -98,7 +98,7 @@ void Tensor::to_host(void* values, DType dtype) const {
                           {{"x", *this}});
   }
   if (numel() == 0) return;
-  deferred::settle(device());
+  deferred::raise_pending(device());
   const ConstView v = view();
   if (v.contiguous()) {
     copy_to_host(device(), values, v.data, nbytes());

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/parallel.h"
-#include "cpu/attention_ahead.h"
 #include "cpu/attention_plan.h"
+#include "cpu/attention_prefetch.h"
 #include "cpu/attention_terms-inl.h"
 #include "cpu/attention_tile-inl.h"
 #include "cpu/attention_visit-inl.h"
@@ -119,24 +119,24 @@ class BackwardTask {
       k_[s] = head_rows<T>(in_.segment[s].k, b, h, order);
       v_[s] = head_rows<T>(in_.segment[s].v, b, h, order);
       if (!call_.columns) continue;
-      dk_[s] = head_sink<T>(call_.grads.k[s], b, h, order, in_.more);
-      dv_[s] = head_sink<T>(call_.grads.v[s], b, h, order, in_.more);
+      dk_[s] = head_sink<T>(call_.grads.k[s], b, h, order, in_.accumulate);
+      dv_[s] = head_sink<T>(call_.grads.v[s], b, h, order, in_.accumulate);
     }
     if (relation_query_) r_ = head_rows<T>(in_.terms.relation_query, b, h, head_.order_q);
     q_ = head_rows<T>(in_.q, b, h, head_.order_q);
     g_out_ = head_rows<T>(call_.dout, b, h, head_.order_q);
     if (call_.rows) {
-      if (call_.grads.q) dq_ = head_sink<T>(call_.grads.q, b, h, head_.order_q, in_.more);
+      if (call_.grads.q) dq_ = head_sink<T>(call_.grads.q, b, h, head_.order_q, in_.accumulate);
       if (call_.grads.relation_query) {
-        dr_ = head_sink<T>(call_.grads.relation_query, b, h, head_.order_q, in_.more);
+        dr_ = head_sink<T>(call_.grads.relation_query, b, h, head_.order_q, in_.accumulate);
       }
-      if (!in_.more) clear_unseen();
+      if (!in_.accumulate) clear_unseen();
     }
     std::vector<int32_t> tiles, next;
-    Step step = step_at(task_.key);
+    KeyBlock step = step_at(task_.key);
     tiles_of(step, tiles);
     while (step.key < task_.key_end) {
-      const Step after = step_at(step.key + step_);
+      const KeyBlock after = step_at(step.key + step_);
       tiles_of(after, next);
       do_step(step, tiles, after, next);
       step = after;
@@ -152,13 +152,13 @@ class BackwardTask {
 
   // The keys that are near at a time: [first, first + count) of a segment, none of them between the
   // segments and behind the last.
-  struct Step {
+  struct KeyBlock {
     int64_t key = 0;  // place of the first
     int segment = 0;
     int64_t first = 0, count = 0;
   };
 
-  Step step_at(int64_t key) const {
+  KeyBlock step_at(int64_t key) const {
     if (key >= task_.key_end) return {key, 0, 0, 0};
     const HeadSegment& s = head_.at_place(key);
     const int64_t first = key - s.first;
@@ -167,7 +167,7 @@ class BackwardTask {
   }
 
   // The task's tiles that see keys of a step.
-  void tiles_of(const Step& step, std::vector<int32_t>& tiles) const {
+  void tiles_of(const KeyBlock& step, std::vector<int32_t>& tiles) const {
     tiles.clear();
     if (step.count == 0) return;
     head_.tiles_of_columns(step.key, step.key + step.count, tiles);
@@ -175,9 +175,9 @@ class BackwardTask {
     tiles.erase(std::remove_if(tiles.begin(), tiles.end(), outside), tiles.end());
   }
 
-  void do_step(const Step& step, const std::vector<int32_t>& tiles, const Step& after,
+  void do_step(const KeyBlock& step, const std::vector<int32_t>& tiles, const KeyBlock& after,
                const std::vector<int32_t>& next) {
-    if (step.count == 0 || (in_.more && tiles.empty())) return;
+    if (step.count == 0 || (in_.accumulate && tiles.empty())) return;
     if (call_.columns) {
       std::fill_n(key_sums_, step_ * width_panels_ * N, T{0});
       std::fill_n(value_sums_, step_ * value_panels_ * N, T{0});
@@ -194,9 +194,9 @@ class BackwardTask {
       if (ranges_.empty()) continue;
       begin(t, ranges_);
       const int64_t last = next.empty() ? -1 : next.front();
-      look_ahead(step, after, i, all, i + 1 < all ? tiles[static_cast<size_t>(i + 1)] : last);
+      prefetch_next(step, after, i, all, i + 1 < all ? tiles[static_cast<size_t>(i + 1)] : last);
       for (const KeyRange& range : ranges_) {
-        for_blocks(head_, t, range, some_empty_, empty, visit_, [&](Span& span) {
+        for_blocks(head_, t, range, some_empty_, empty, visit_, [&](KeySpan& span) {
           span.at = span.origin - step.key;
           take(span, process);
         });
@@ -214,28 +214,30 @@ class BackwardTask {
 
   // Asks, while the products of tile i of n run, for the rows of the next tile (-1: there is none),
   // and for the tile's share of what the step writes and of the keys of the next step.
-  void look_ahead(const Step& step, const Step& after, int64_t i, int64_t n, int64_t next_tile) {
-    ahead_.clear();
+  void prefetch_next(const KeyBlock& step, const KeyBlock& after, int64_t i, int64_t n,
+                     int64_t next_tile) {
+    prefetcher_.clear();
     if (next_tile >= 0) {
       const int64_t row = head_.tile_row(next_tile), end = row + head_.tile_rows(next_tile);
-      ahead_.add(q_, row, end);
-      ahead_.add(g_out_, row, end);
-      if (in_.more) ahead_.add(dq_, row, end);
+      prefetcher_.add(q_, row, end);
+      prefetcher_.add(g_out_, row, end);
+      if (in_.accumulate) prefetcher_.add(dq_, row, end);
       const int64_t item = next_tile - task_.tile;
       for (int64_t p = 0; call_.rows && slots_.has(item) && p < width_panels_; ++p) {
-        ahead_.add(tile_sums_ + slots_.at(item) * tile_size_ + p * kTileRows * N, end - row, N);
+        prefetcher_.add(tile_sums_ + slots_.at(item) * tile_size_ + p * kTileRows * N, end - row,
+                        N);
       }
     }
-    const auto share = [this, i, n](const Step& of, const auto* one, const auto* other) {
+    const auto share = [this, i, n](const KeyBlock& of, const auto* one, const auto* other) {
       const int64_t from = of.first + of.count * i / n, to = of.first + of.count * (i + 1) / n;
-      ahead_.add(one[of.segment], from, to);
-      ahead_.add(other[of.segment], from, to);
+      prefetcher_.add(one[of.segment], from, to);
+      prefetcher_.add(other[of.segment], from, to);
     };
     share(after, k_, v_);
     share(step, dk_, dv_);
     int64_t panels = 0;
     for (const KeyRange& range : ranges_) panels += ceil_div(range.k1 - range.k0, N);
-    ahead_.spread(panels * ceil_div(rows_, kGroup));
+    prefetcher_.spread(panels * ceil_div(rows_, kGroup));
   }
 
   // dq of rows that see nothing.
@@ -308,12 +310,12 @@ class BackwardTask {
   }
 
   // Whether a span needs nothing besides products, so that others may stand beside it.
-  bool plain(const Span& span) const {
+  bool plain(const KeySpan& span) const {
     return !shift_ && !carry_ && !soft_.given() && has_intervals_only(head_, span);
   }
 
   // What a span needs besides products.
-  void enter(const Span& span) {
+  void enter(const KeySpan& span) {
     const HeadSegment& s = head_.at_place(span.origin);
     labels_.begin(s, relation_, shift_ || carry_, span.origin, head_.block_keys(span.origin));
     more_ = span.times == 1 ? T{0} : std::log2(static_cast<T>(span.times));
@@ -332,7 +334,7 @@ class BackwardTask {
   // Products over rows read scores of keys that a row does not see, up to kGroup - 1 beside those
   // that it does where rows differ.
   template <class Process>
-  void take(const Span& span, Process&& process) {
+  void take(const KeySpan& span, Process&& process) {
     const Visible& seen = span.seen;
     const int64_t beside = seen.alike ? 0 : kGroup - 1;
     visit_.take(!plain(span), std::max<int64_t>(0, seen.all_first - beside),
@@ -359,7 +361,7 @@ class BackwardTask {
         const int64_t m = std::min(kGroup, padded_ - g * kGroup), to = g * kGroup * kScoreStride;
         product_seen<kScoreStride>(visit_, v, vectors, g, m, q_rows_, key_columns_, width_,
                                    over_width_, scores_ + to);
-        ahead_.step();
+        prefetcher_.step();
         product_seen<kScoreStride>(visit_, v, vectors, g, m, out_rows_, value_columns_,
                                    value_width_, over_value_width_, dscores_ + to);
       }
@@ -368,7 +370,7 @@ class BackwardTask {
 
   // P = 2^(S - lse) and dS = P (dP - delta) for the rows of group g, both 0 where a row does not
   // see, as far as the products over rows look.
-  void differentiate(int64_t g, const Span& span) {
+  void differentiate(int64_t g, const KeySpan& span) {
     const Visible& seen = span.seen;
     const int64_t first = g * kGroup, end = std::min(first + kGroup, rows_);
     const Vectors n = vectors_of<T>(seen, g);
@@ -408,7 +410,7 @@ class BackwardTask {
   }
 
   template <bool kTerms, bool kDrop>
-  HWY_INLINE void differentiate_row(int64_t r, const Span& span, const Vectors& n) {
+  HWY_INLINE void differentiate_row(int64_t r, const KeySpan& span, const Vectors& n) {
     const Tag<T> d;
     const Visible& seen = span.seen;
     const int64_t column = r * kScoreStride + span.column;
@@ -478,7 +480,7 @@ class BackwardTask {
   }
 
   // dV += P^T dO and dK += dS^T Q, for each group of keys over the rows that see some of them.
-  void multiply_queries(const Span& span) {
+  void multiply_queries(const KeySpan& span) {
     const Visible& seen = span.seen;
     for (int64_t j = seen.all_first / kRest * kRest; j < seen.all_last; j += kGroup) {
       const int64_t m = std::min(kGroup, seen.all_last - j);
@@ -493,7 +495,7 @@ class BackwardTask {
         continue;
       }
       const int64_t column = span.column + j;
-      const Stretch over[] = {{from * kScoreStride, from * N, to - from}};
+      const InnerRange over[] = {{from * kScoreStride, from * N, to - from}};
       for (int64_t p = 0; p < value_panels_; ++p) {
         product<2, 1, T>(m, scores_ + column, kScoreStride, out_rows_ + p * kTileRows * N, over,
                          value_sums_ + (p * step_ + span.at + j) * N, N, true);
@@ -506,7 +508,7 @@ class BackwardTask {
   }
 
   // The same for keys j .. j + m, where dO or Q is not finite.
-  HWY_NOINLINE void multiply_queries_seen(const Span& span, int64_t j, int64_t m) {
+  HWY_NOINLINE void multiply_queries_seen(const KeySpan& span, int64_t j, int64_t m) {
     const int64_t column = span.column + j, key = span.at + j;
     const auto sees = [&](int64_t k, int64_t row) { return holds(span, row, j + k); };
     for (int64_t p = 0; p < value_panels_; ++p) {
@@ -524,7 +526,7 @@ class BackwardTask {
     for (int64_t g = 0; g * kGroup < rows_; ++g) {
       over_keys_.clear();
       for (int64_t i = 0; i < n; ++i) {
-        const Span& span = visit_[i];
+        const KeySpan& span = visit_[i];
         const int64_t first = span.seen.first[g], count = span.seen.last[g] - first;
         if (count <= 0) continue;
         if (!finite_keys_[span.at / kBlock]) {
@@ -550,7 +552,7 @@ class BackwardTask {
   }
 
   // The same for keys that are not finite.
-  HWY_NOINLINE void multiply_keys_seen(int64_t g, const Span& span) {
+  HWY_NOINLINE void multiply_keys_seen(int64_t g, const KeySpan& span) {
     const int64_t first = span.seen.first[g], count = span.seen.last[g] - first, row = g * kGroup;
     for (int64_t p = 0; p < width_panels_; ++p) {
       const T* const panel = key_rows_ + (span.at * width_panels_ + p * kBlock) * N;
@@ -604,7 +606,7 @@ class BackwardTask {
     const HeadSegment& s = head_.at_place(origin);
     return origin - s.first - (query(r) + s.q_start);
   }
-  bool holds(const Span& span, int64_t row, int64_t key) const {
+  bool holds(const KeySpan& span, int64_t row, int64_t key) const {
     return span.seen.holds(row, key) && (!terms_ || labels_.shows(query(row), key)) &&
            (!soft_here_ || soft_.shows(key, distance(span.origin, row), span.origin));
   }
@@ -615,7 +617,7 @@ class BackwardTask {
   const RelationSums<T> table_sums_;
   const AttentionHead head_;
   const int64_t width_, value_width_, width_panels_, value_panels_;
-  const std::vector<Stretch> over_width_, over_value_width_;
+  const std::vector<InnerRange> over_width_, over_value_width_;
   const int64_t step_, tile_size_;
   Slots slots_;
   T* const key_columns_;         // of a step: [panels][width][NR]
@@ -642,9 +644,9 @@ class BackwardTask {
   T* const collected_;   // rows on their way into a panel
   const SoftMask<T> soft_;
   Visit<T> visit_{kBlock};
-  std::vector<Stretch> over_keys_;  // of a product with keys
-  Labels<T> labels_;                // of the current block
-  T more_ = 0;                      // log2 of how often its keys count
+  std::vector<InnerRange> over_keys_;  // of a product with keys
+  Labels<T> labels_;                   // of the current block
+  T more_ = 0;                         // log2 of how often its keys count
   bool soft_here_ = false, terms_ = false;
   T* span_row_ = nullptr;  // sums of the block's gradients of mu: of each key, or by lane
   const KeepRow<T> keep_;
@@ -653,7 +655,7 @@ class BackwardTask {
   RowSource<T> q_, r_, g_out_, k_[kernels::kAttentionSegments], v_[kernels::kAttentionSegments];
   RowSink<T> dq_, dr_, dk_[kernels::kAttentionSegments], dv_[kernels::kAttentionSegments];
   std::vector<KeyRange> ranges_;  // of the tile in the step
-  Ahead ahead_;
+  Prefetcher prefetcher_;
   T *tile_sum_ = nullptr, *relation_sum_ = nullptr;
   bool finite_keys_[2] = {true, true};  // of the blocks of a step
   bool finite_rows_ = true;             // Q and dO of the tile
@@ -754,7 +756,7 @@ void write_span(const AttentionInputs& in, const std::vector<AttentionTask>& tas
   sink.base = to.as<char>();
   sink.dtype = to.dtype;
   sink.stride = sink.width = 1;
-  sink.add = in.more;
+  sink.add = in.accumulate;
   for (size_t i = 0; i < total.size(); ++i) {
     const auto value = static_cast<T>(total[i] / in.terms.ramp);
     sink.write(static_cast<int64_t>(i), &value);
@@ -766,7 +768,7 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
               const ConstView& dout, const ConstView& dlse, const AttentionGradients& grads) {
   const int64_t batch = in.q.dim(0), heads = in.q.dim(1);
   const Device on = in.q.device;
-  const bool runs = on != plan_device;
+  const bool runs = on != meta_device;
   const Buffer<T> delta(batch * heads * in.q.dim(2), on);
   if (runs) row_delta<T>(in, out, dout, dlse, delta.data());
   const Buffer<T> packed(RelationPanels<T>::size(in), on);
@@ -816,16 +818,16 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
   if (!runs) return;
   if (grads.relation_key) {
     write_table(tasks, sums.data(), size, relations.shape, static_cast<T>(kLn2), grads.relation_key,
-                false, in.more);
+                false, in.accumulate);
   }
   if (grads.relation_value) {
     write_table(tasks, sums.data() + key_size, size, relations.shape, T{1}, grads.relation_value,
-                false, in.more);
+                false, in.accumulate);
   }
   if (grads.span) write_span(in, tasks, span_sums.data(), grads.span);
   if (grads.relation_bias) {
     write_table(tasks, sums.data() + key_size + value_size, size, relations.shape,
-                static_cast<T>(in.terms.scale), grads.relation_bias, true, in.more);
+                static_cast<T>(in.terms.scale), grads.relation_bias, true, in.accumulate);
   }
 }
 

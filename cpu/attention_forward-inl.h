@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/parallel.h"
-#include "cpu/attention_ahead.h"
 #include "cpu/attention_plan.h"
+#include "cpu/attention_prefetch.h"
 #include "cpu/attention_terms-inl.h"
 #include "cpu/attention_tile-inl.h"
 #include "cpu/attention_visit-inl.h"
@@ -110,7 +110,7 @@ class ForwardTask {
       v_[s] = head_rows<T>(in_.segment[s].v, task_.b, task_.h, order);
     }
     out_sink_ = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
-    if (in_.more) {
+    if (in_.accumulate) {
       out_sink_.stream = false;
       before_ = head_rows<T>(out_, task_.b, task_.h, head_.order_q);
     }
@@ -118,13 +118,13 @@ class ForwardTask {
     std::vector<KeyRange> ranges, next;
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
       head_.ranges(t, 0, head_.place_end(), ranges);
-      if (in_.more && ranges.empty()) continue;
-      look_ahead(t, ranges, next);
+      if (in_.accumulate && ranges.empty()) continue;
+      prefetch_next(t, ranges, next);
       begin(t, ranges);
       const auto process = [this](int64_t n) { attend(n); };
       for (const KeyRange& range : ranges) {
         const auto none = [](int64_t) { return false; };
-        for_blocks(head_, t, range, false, none, visit_, [&](Span& span) {
+        for_blocks(head_, t, range, false, none, visit_, [&](KeySpan& span) {
           span.at = packed_block(span.origin / kBlock) * kBlock;
           visit_.take(!plain(span), span.seen.all_first, span.seen.all_last, process);
         });
@@ -142,21 +142,21 @@ class ForwardTask {
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
   // What a group of rows sees of a span.
-  struct Part {
-    const Span* span;
+  struct VisibleSpan {
+    const KeySpan* span;
     Vectors vectors;
   };
 
   // What the tile writes, and what the next one reads for the first time, asked for while the
   // products of the tile's `ranges` run.
-  void look_ahead(int64_t t, const std::vector<KeyRange>& ranges, std::vector<KeyRange>& next) {
-    ahead_.clear();
+  void prefetch_next(int64_t t, const std::vector<KeyRange>& ranges, std::vector<KeyRange>& next) {
+    prefetcher_.clear();
     const int64_t row = head_.tile_row(t), end = row + head_.tile_rows(t);
-    if (!in_.more) ahead_.add(out_sink_, row, end);
+    if (!in_.accumulate) prefetcher_.add(out_sink_, row, end);
     if (t + 1 < task_.tile_end) {
       const int64_t next_end = end + head_.tile_rows(t + 1);
-      ahead_.add(q_, end, next_end);
-      if (in_.more) ahead_.add(out_sink_, end, next_end);
+      prefetcher_.add(q_, end, next_end);
+      if (in_.accumulate) prefetcher_.add(out_sink_, end, next_end);
       head_.ranges(t + 1, 0, head_.place_end(), next);
       int64_t done = -1;
       for (const KeyRange& k : next) {
@@ -165,14 +165,14 @@ class ForwardTask {
           if (blocks_.has(block - blocks_.first)) continue;
           const HeadSegment& s = head_.at_place(block * kBlock);
           const int64_t from = block * kBlock - s.first, to = std::min(s.keys, from + kBlock);
-          ahead_.add(k_[s.number], from, to);
-          ahead_.add(v_[s.number], from, to);
+          prefetcher_.add(k_[s.number], from, to);
+          prefetcher_.add(v_[s.number], from, to);
         }
       }
     }
     int64_t panels = value_panels_;
     for (const KeyRange& k : ranges) panels += ceil_div(k.k1 - k.k0, N);
-    ahead_.spread(panels * ceil_div(head_.tile_rows(t), kGroup));
+    prefetcher_.spread(panels * ceil_div(head_.tile_rows(t), kGroup));
   }
 
   // Where a block lies; packs it at its first use.
@@ -207,7 +207,7 @@ class ForwardTask {
               kTileRows);
     std::fill_n(totals_, kTileRows * V, T{0});
     std::fill_n(reference_, kTileRows, kHidden);
-    if (in_.more) {
+    if (in_.accumulate) {
       go_on();
     } else {
       std::fill_n(sums_, value_panels_ * kTileRows * N, T{0});
@@ -237,12 +237,12 @@ class ForwardTask {
   }
 
   // Whether a span needs nothing besides products, so that others may stand beside it.
-  bool plain(const Span& span) const {
+  bool plain(const KeySpan& span) const {
     return !shift_ && !carry_ && !soft_.given() && has_intervals_only(head_, span);
   }
 
   // What a span needs besides products.
-  void enter(const Span& span) {
+  void enter(const KeySpan& span) {
     const HeadSegment& s = head_.at_place(span.origin);
     labels_.begin(s, relation_, shift_ || carry_, span.origin, head_.block_keys(span.origin));
     more_ = span.times == 1 ? T{0} : std::log2(static_cast<T>(span.times));
@@ -276,7 +276,7 @@ class ForwardTask {
     for (int64_t v = 0; v < vectors; v += 2) {
       product_seen<kStride>(visit_, v, vectors, g, m, q_rows_, key_columns_, width_, over_width_,
                             scores_);
-      ahead_.step();
+      prefetcher_.step();
     }
   }
 
@@ -313,8 +313,8 @@ class ForwardTask {
       const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
       Vec<T> high = hidden;
       int64_t origin = parts_[0].span->origin;
-      for (const Part& part : parts_) {
-        const Span& span = *part.span;
+      for (const VisibleSpan& part : parts_) {
+        const KeySpan& span = *part.span;
         const Vectors& n = part.vectors;
         const int64_t far = kTerms ? distance(span.origin, r) : 0;
         if (span.origin != origin && reference_[r] == kHidden) {
@@ -386,7 +386,7 @@ class ForwardTask {
       const Vec<T> base = hn::Set(d, reference_[r] == kHidden ? T{0} : reference_[r]);
       Vec<T> total = hn::Load(d, totals_ + r * V);
       for (size_t p = from; p < to; ++p) {
-        const Span& span = *parts_[p].span;
+        const KeySpan& span = *parts_[p].span;
         const int64_t row = i * kStride + span.column;
         const int64_t far = kTerms ? distance(span.origin, r) : 0;
         for (int64_t v = parts_[p].vectors.from; v < parts_[p].vectors.to; ++v) {
@@ -405,9 +405,9 @@ class ForwardTask {
 
   // Dropout of row r, the i-th of its group, and its sums of P by id.
   template <bool kTerms>
-  HWY_INLINE void drop_and_sum(int64_t i, int64_t r, const Part& part) {
+  HWY_INLINE void drop_and_sum(int64_t i, int64_t r, const VisibleSpan& part) {
     const Tag<T> d;
-    const Span& span = *part.span;
+    const KeySpan& span = *part.span;
     const Vectors& n = part.vectors;
     const int64_t row = i * kStride + span.column;
     if (keep_.active()) {
@@ -457,7 +457,7 @@ class ForwardTask {
   void multiply_values(int64_t g, size_t from, size_t to) {
     over_keys_.clear();
     for (size_t p = from; p < to; ++p) {
-      const Span& span = *parts_[p].span;
+      const KeySpan& span = *parts_[p].span;
       if (!finite_[static_cast<size_t>(span.at / kBlock)]) {
         multiply_stretches(g);
         over_keys_.clear();
@@ -477,12 +477,12 @@ class ForwardTask {
       product<2, kStride, T>(std::min(kGroup, padded_ - g * kGroup), scores_, 1,
                              value_rows_ + p * kBlock * N, over_keys_,
                              sums_ + (p * kTileRows + g * kGroup) * N, N, true);
-      ahead_.step();
+      prefetcher_.step();
     }
   }
 
   // The same for values that are not finite.
-  HWY_NOINLINE void multiply_values_seen(int64_t g, const Span& span) {
+  HWY_NOINLINE void multiply_values_seen(int64_t g, const KeySpan& span) {
     const Visible& seen = span.seen;
     const int64_t first = seen.first[g], count = seen.last[g] - first, row = g * kGroup;
     for (int64_t p = 0; p < value_panels_; ++p) {
@@ -510,7 +510,7 @@ class ForwardTask {
       const T total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, totals_ + r * V)));
       write_row(sums_, kTileRows, r, total == T{0} ? T{0} : T{1} / total, out_sink_, row_ + r);
       T& lse = row_lse_[query(r)];
-      const T before = in_.more ? lse * static_cast<T>(kLog2E) : kHidden;
+      const T before = in_.accumulate ? lse * static_cast<T>(kLog2E) : kHidden;
       if (before == kHidden) {
         lse = total == T{0} ? kHidden : reference_[r] * static_cast<T>(kLn2) + std::log(total);
       } else {  // what sees nothing more keeps its bits
@@ -532,7 +532,7 @@ class ForwardTask {
   const View &out_, &lse_;
   const AttentionHead head_;
   const int64_t width_, width_panels_;
-  const std::vector<Stretch> over_width_;
+  const std::vector<InnerRange> over_width_;
   const int64_t value_panels_;
   BlockSlots blocks_;
   T* const key_columns_;         // per block: [panels][width][NR]
@@ -551,10 +551,10 @@ class ForwardTask {
   T* const collected_;   // rows on their way into a panel
   const SoftMask<T> soft_;
   Visit<T> visit_{kColumns};
-  std::vector<Part> parts_;         // of the current group of rows
-  std::vector<Stretch> over_keys_;  // of a product with values
-  Labels<T> labels_;                // of the current block
-  T more_ = 0;                      // log2 of how often its keys count
+  std::vector<VisibleSpan> parts_;     // of the current group of rows
+  std::vector<InnerRange> over_keys_;  // of a product with values
+  Labels<T> labels_;                   // of the current block
+  T more_ = 0;                         // log2 of how often its keys count
   bool soft_here_ = false, terms_ = false;
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
@@ -562,7 +562,7 @@ class ForwardTask {
   RowSink<T> out_sink_;
   RowSource<T> before_;  // out over earlier keys
   T* row_lse_ = nullptr;
-  Ahead ahead_;
+  Prefetcher prefetcher_;
   T reference_[kTileRows];
   int64_t row_ = 0, rows_ = 0, padded_ = 0;
 };

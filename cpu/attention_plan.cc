@@ -17,9 +17,9 @@ const E* of_sample(const ConstView& table, int64_t sample) {
 
 AttentionHead::AttentionHead(const AttentionInputs& in, int64_t sample, int64_t head) {
   const auto& layout = in.layout;
-  const int64_t rows = layout.which.dim(0), cols = layout.which.dim(1);
+  const int64_t rows = layout.layout_index.dim(0), cols = layout.layout_index.dim(1);
   const int32_t n =
-      layout.which.as<int32_t>()[(rows > 1 ? sample : 0) * cols + (cols > 1 ? head : 0)];
+      layout.layout_index.as<int32_t>()[(rows > 1 ? sample : 0) * cols + (cols > 1 ? head : 0)];
   first_tile = layout.first_tile.as<int32_t>()[n];
   tiles = layout.first_tile.as<int32_t>()[n + 1] - first_tile;
   first_column = layout.first_column.as<int32_t>()[n];

@@ -38,9 +38,9 @@ inline constexpr double kLog2E = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
 /// Bytes of this thread's buffers on the plan.
-struct PlanRoom {
+struct WorkspaceUsage {
   int64_t live = 0, most = 0;
-  static PlanRoom& current();
+  static WorkspaceUsage& current();
 };
 
 /// 64-byte aligned elements, counted as workspace, released with the object.
@@ -49,10 +49,10 @@ class Buffer {
  public:
   explicit Buffer(int64_t count, Device on = {})
       : scratch_(std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(T)), on), on_(on) {
-    if (on_ == plan_device) note(memory::block_bytes(scratch_.bytes()));
+    if (on_ == meta_device) note(memory::block_bytes(scratch_.bytes()));
   }
   ~Buffer() {
-    if (on_ == plan_device) note(-memory::block_bytes(scratch_.bytes()));
+    if (on_ == meta_device) note(-memory::block_bytes(scratch_.bytes()));
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -60,7 +60,7 @@ class Buffer {
 
  private:
   static void note(int64_t bytes) {
-    PlanRoom& room = PlanRoom::current();
+    WorkspaceUsage& room = WorkspaceUsage::current();
     room.live += bytes;
     room.most = std::max(room.most, room.live);
   }
@@ -336,7 +336,7 @@ void run_tasks(const std::vector<AttentionTask>& tasks, Device on, Make make) {
     size = std::max(size, count.used());
   }
   const Buffer<T> workspace(size * num_threads(), on);
-  if (on == plan_device) return;
+  if (on == meta_device) return;
   parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
     Slab<T> slab(workspace.data() + size * worker_index());
     make(tasks[static_cast<size_t>(i)], slab).run();

@@ -9,7 +9,7 @@
 namespace longspan::cpu {
 
 /// Asks for rows ahead of time, some after each product, so that memory works while products do.
-class Ahead {
+class Prefetcher {
  public:
   void clear() {
     parts_.clear();
@@ -46,7 +46,7 @@ class Ahead {
   }
 
  private:
-  struct Part {
+  struct RowRange {
     const char* base;
     const int32_t* order;
     int64_t stride, bytes;
@@ -55,14 +55,14 @@ class Ahead {
   };
   static constexpr int64_t kLeast = 5, kMost = 8;  // rows of a step
 
-  void add(const Part& part) {
+  void add(const RowRange& part) {
     if (part.from >= part.to || part.base == nullptr) return;
     rows_ += part.to - part.from;
     parts_.push_back(part);
   }
   void ask() {
     for (int64_t left = pace_; left > 0 && next_ < parts_.size();) {
-      Part& p = parts_[next_];
+      RowRange& p = parts_[next_];
       const int64_t end = std::min(p.from + left, p.to);
       left -= end - p.from;
       for (; p.from < end; ++p.from) {
@@ -73,7 +73,7 @@ class Ahead {
     }
   }
 
-  std::vector<Part> parts_;
+  std::vector<RowRange> parts_;
   size_t next_ = 0;
   int64_t rows_ = 0, pace_ = kLeast;
 };

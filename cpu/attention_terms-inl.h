@@ -33,7 +33,7 @@ namespace {
 template <class T>
 struct Relation {
   // Panels of one kind that a tile can reach, and how many ids the last one has.
-  struct Part {
+  struct IdPanels {
     int64_t first = 0, panels = 0, last_ids = 0;
     int64_t ids(int64_t p) const { return p + 1 == first + panels ? last_ids : kPanel<T>; }
     int64_t end() const { return first + panels; }
@@ -42,7 +42,7 @@ struct Relation {
   int64_t left = 0, right = 0;
   int64_t others = 0;  // ids beyond those of distances
   int64_t stride = 0;  // of a row: room for whole panels and for the repeated ends
-  Part part[2];        // distances, others
+  IdPanels part[2];    // distances, others
 
   int64_t distances() const { return left + right + 1; }
   int64_t ids() const { return distances() + others; }
@@ -97,7 +97,7 @@ void relation_table(const Relation<T>& rel, int64_t rows, const T* x, int64_t wi
                     const T* b, T* table) {
   constexpr int64_t N = kPanel<T>;
   constexpr int64_t V = kLanes<T>;
-  const std::vector<Stretch> over = over_panels<T>(width, kTileRows * N);
+  const std::vector<InnerRange> over = over_panels<T>(width, kTileRows * N);
   for_panels(rel, [&](const auto& part, int64_t p, int64_t) {
     T* column = table + rel.column_of_row(p * N);
     const int64_t ids = part.ids(p);
@@ -187,7 +187,7 @@ void add_bins_product(const Relation<T>& rel, int64_t rows, const T* bins, const
   constexpr int64_t N = kPanel<T>;
   for (const auto& part : rel.part) {
     if (part.panels == 0) continue;
-    const std::vector<Stretch> over =
+    const std::vector<InnerRange> over =
         over_panels<T>((part.panels - 1) * N + part.last_ids, kTileRows * N);
     for (int64_t p = 0; p < panels; ++p) {
       product<2, N>(rows, bins, 1, a + (p * rel.padded() + part.first * N) * N, over,
@@ -202,7 +202,7 @@ template <class T>
 void add_table_gradient(const Relation<T>& rel, int64_t rows, const T* bins, const T* x,
                         int64_t panels, T* sums) {
   constexpr int64_t N = kPanel<T>;
-  const Stretch over[] = {{0, 0, rows}};
+  const InnerRange over[] = {{0, 0, rows}};
   for_panels(rel, [&](const auto& part, int64_t i, int64_t index) {
     for (int64_t p = 0; p < panels; ++p) {
       product<2, 1, T>(part.ids(i), bins + index * kTileRows * N, N, x + p * kTileRows * N, over,
@@ -374,7 +374,7 @@ struct SpanRows {
     keys = span.dim(2);
     row = keys + kBlock;
     values.assign(static_cast<size_t>(batch * heads * row), T{0});
-    if (span.device == plan_device) return;
+    if (span.device == meta_device) return;
     RowSource<T> x;
     x.base = span.template as<char>();
     x.dtype = span.dtype;
@@ -437,7 +437,7 @@ struct RelationPanels {
       bias_heads = terms.relation_bias.dim(0) > 1;
       const int64_t heads = terms.relation_bias.dim(0);
       bias = take(buffer, heads * shape.padded());
-      if (buffer == nullptr || in.q.device == plan_device) return;
+      if (buffer == nullptr || in.q.device == meta_device) return;
       RowSource<T> x;
       x.base = terms.relation_bias.template as<char>();
       x.dtype = terms.relation_bias.dtype;
@@ -471,7 +471,7 @@ struct RelationPanels {
     const int64_t size = padded * round_up(w, N);
     columns = take(buffer, table.dim(0) * size);
     rows = take(buffer, table.dim(0) * size);
-    if (buffer == nullptr || table.device == plan_device) return;  // only the room
+    if (buffer == nullptr || table.device == meta_device) return;  // only the room
     const Buffer<T> collected(N * w);
     for (int64_t h = 0; h < table.dim(0); ++h) {
       RowSource<T> x;

@@ -61,15 +61,15 @@ inline constexpr int64_t kMaxGroups = kTileRows / kGroup;
 
 // Neighbouring k of a product: `count` of them, whose columns of A begin at a[a] and whose rows of
 // B at b[b].
-struct Stretch {
+struct InnerRange {
   int64_t a, b, count;
 };
 
 // All k of a product over `width` of them, where A lies in panels a_panel apart.
 template <class T>
-std::vector<Stretch> over_panels(int64_t width, int64_t a_panel) {
+std::vector<InnerRange> over_panels(int64_t width, int64_t a_panel) {
   constexpr int64_t N = kPanel<T>;
-  std::vector<Stretch> all;
+  std::vector<InnerRange> all;
   for (int64_t k = 0; k < width; k += N) {
     all.push_back({k / N * a_panel, k * N, std::min(N, width - k)});
   }
@@ -95,28 +95,28 @@ std::vector<Stretch> over_panels(int64_t width, int64_t a_panel) {
   hn::StoreU(c##r##a, d, c + (r)*ldc); \
   if constexpr (kVectors == 2) hn::StoreU(c##r##b, d, c + (r)*ldc + kLanes<T>);
 
-#define LONGSPAN_PRODUCT(name, ROWS)                                                       \
-  template <int kVectors, int64_t kRowStride, class T>                                     \
-  HWY_NOINLINE void name(const T* HWY_RESTRICT a, int64_t step, const T* HWY_RESTRICT b,   \
-                         int64_t second, std::span<const Stretch> over, T* HWY_RESTRICT c, \
-                         int64_t ldc, bool add) {                                          \
-    const Tag<T> d;                                                                        \
-    ROWS(LONGSPAN_ZERO)                                                                    \
-    if (add) {                                                                             \
-      ROWS(LONGSPAN_LOAD)                                                                  \
-    }                                                                                      \
-    for (const Stretch& part : over) {                                                     \
-      const T* HWY_RESTRICT ak = a + part.a;                                               \
-      const T* HWY_RESTRICT bk = b + part.b;                                               \
-      for (int64_t k = part.count; k > 0; --k) {                                           \
-        const Vec<T> b0 = hn::Load(d, bk);                                                 \
-        const Vec<T> b1 = kVectors == 2 ? hn::Load(d, bk + second) : b0;                   \
-        ROWS(LONGSPAN_STEP)                                                                \
-        ak += step;                                                                        \
-        bk += kPanel<T>;                                                                   \
-      }                                                                                    \
-    }                                                                                      \
-    ROWS(LONGSPAN_STORE)                                                                   \
+#define LONGSPAN_PRODUCT(name, ROWS)                                                          \
+  template <int kVectors, int64_t kRowStride, class T>                                        \
+  HWY_NOINLINE void name(const T* HWY_RESTRICT a, int64_t step, const T* HWY_RESTRICT b,      \
+                         int64_t second, std::span<const InnerRange> over, T* HWY_RESTRICT c, \
+                         int64_t ldc, bool add) {                                             \
+    const Tag<T> d;                                                                           \
+    ROWS(LONGSPAN_ZERO)                                                                       \
+    if (add) {                                                                                \
+      ROWS(LONGSPAN_LOAD)                                                                     \
+    }                                                                                         \
+    for (const InnerRange& part : over) {                                                     \
+      const T* HWY_RESTRICT ak = a + part.a;                                                  \
+      const T* HWY_RESTRICT bk = b + part.b;                                                  \
+      for (int64_t k = part.count; k > 0; --k) {                                              \
+        const Vec<T> b0 = hn::Load(d, bk);                                                    \
+        const Vec<T> b1 = kVectors == 2 ? hn::Load(d, bk + second) : b0;                      \
+        ROWS(LONGSPAN_STEP)                                                                   \
+        ak += step;                                                                           \
+        bk += kPanel<T>;                                                                      \
+      }                                                                                       \
+    }                                                                                         \
+    ROWS(LONGSPAN_STORE)                                                                      \
   }
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 LONGSPAN_PRODUCT(product_group, LONGSPAN_ROWS_12)
@@ -138,7 +138,7 @@ LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_2)
 // One panel of columns for `rows` rows; a and c have room for rows rounded up to kRest.
 template <int kVectors, int64_t kRowStride, class T>
 HWY_NOINLINE void product(int64_t rows, const T* a, int64_t step, const T* b,
-                          std::span<const Stretch> over, T* c, int64_t ldc, bool add,
+                          std::span<const InnerRange> over, T* c, int64_t ldc, bool add,
                           int64_t second = kLanes<T>) {
   int64_t r = 0;
   for (; r + kGroup <= rows; r += kGroup) {

@@ -103,7 +103,7 @@ inline void show_all(int64_t rows, int64_t k0, int64_t k1, Visible& v) {
 
 // The keys that a tile sees of one block, as intervals of its rows, and where their scores lie: key
 // j of the block in column `column + j` of the score tile, which has whole vectors for them.
-struct Span {
+struct KeySpan {
   int64_t origin = 0;  // place of the block's first key
   int64_t at = 0;      // where that key lies among those packed
   int64_t from = 0;    // vectors' first key
@@ -123,10 +123,10 @@ class Visit {
   int64_t size() const { return size_; }
   /// Columns of the first n spans, in vectors; and the one that column v is of.
   int64_t vectors(int64_t n) const { return ((*this)[n - 1].column + (*this)[n - 1].to) / V; }
-  const Span& of_vector(int64_t v) const { return (*this)[of_vector_[static_cast<size_t>(v)]]; }
-  const Span& operator[](int64_t i) const { return *spans_[static_cast<size_t>(i)]; }
+  const KeySpan& of_vector(int64_t v) const { return (*this)[of_vector_[static_cast<size_t>(v)]]; }
+  const KeySpan& operator[](int64_t i) const { return *spans_[static_cast<size_t>(i)]; }
   /// The span to come, whose origin, at, times and seen take() reads.
-  Span& open() { return *spans_[static_cast<size_t>(size_)]; }
+  KeySpan& open() { return *spans_[static_cast<size_t>(size_)]; }
 
   /// Takes the open span in, `alone` or beside those before it, and gives it vectors for the keys
   /// from `first` to `last`. Calls process(n) when the first n spans are to be done with: so that
@@ -139,7 +139,7 @@ class Visit {
       finish(together ? block_ : size_, process);
     }
     if (size_ > 0 && used_ + to - from > columns_) finish(size_, process);
-    Span& span = open();
+    KeySpan& span = open();
     if (size_ == 0 || span.origin != last_origin()) block_ = size_;
     span.from = from;
     span.to = to;
@@ -158,7 +158,7 @@ class Visit {
   static constexpr int64_t V = kLanes<T>;
   static constexpr int64_t kUnit = std::max(V, kRest);
 
-  void add() { spans_.push_back(std::make_unique<Span>()); }
+  void add() { spans_.push_back(std::make_unique<KeySpan>()); }
   int64_t last_origin() const { return (*this)[size_ - 1].origin; }
   template <class Process>
   void finish(int64_t n, Process&& process) {
@@ -172,14 +172,14 @@ class Visit {
   }
   // Gives span i the next columns.
   void place(int64_t i) {
-    Span& span = *spans_[static_cast<size_t>(i)];
+    KeySpan& span = *spans_[static_cast<size_t>(i)];
     span.column = used_ - span.from;
     used_ += span.to - span.from;
     of_vector_.resize(static_cast<size_t>(used_ / V), static_cast<int32_t>(i));
   }
 
   int64_t columns_;
-  std::vector<std::unique_ptr<Span>> spans_;
+  std::vector<std::unique_ptr<KeySpan>> spans_;
   std::vector<int32_t> of_vector_;
   int64_t size_ = 0, used_ = 0;  // spans taken, columns used
   int64_t block_ = 0;            // the first span of the last one's block
@@ -187,7 +187,7 @@ class Visit {
 };
 
 // Whether nothing but intervals decides what rows see of a span, and its keys count once.
-inline bool has_intervals_only(const AttentionHead& head, const Span& span) {
+inline bool has_intervals_only(const AttentionHead& head, const KeySpan& span) {
   const HeadSegment& s = head.at_place(span.origin);
   return s.hidden == nullptr && s.class_id == nullptr && span.times == 1;
 }
@@ -201,7 +201,7 @@ HWY_INLINE void for_blocks(const AttentionHead& head, int64_t t, const KeyRange&
   const int64_t rows = head.tile_rows(t);
   if (!skip && head.shows_all(t, range)) {
     for (int64_t block = range.k0 / kBlock; block * kBlock < range.k1; ++block) {
-      Span& span = visit.open();
+      KeySpan& span = visit.open();
       span.origin = block * kBlock;
       span.times = range.times;
       show_all(rows, std::max<int64_t>(range.k0 - span.origin, 0),
@@ -217,7 +217,7 @@ HWY_INLINE void for_blocks(const AttentionHead& head, int64_t t, const KeyRange&
   }
   unite(rows, all);
   for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
-    Span& span = visit.open();
+    KeySpan& span = visit.open();
     span.origin = block * kBlock;
     span.times = range.times;
     clip(all, rows, span.origin, head.block_keys(span.origin), span.seen);
@@ -249,12 +249,12 @@ HWY_INLINE void zero_vectors(T* s, int64_t at, int64_t vectors) {
 template <int64_t kStride, class T>
 HWY_INLINE void product_seen(const Visit<T>& visit, int64_t v, int64_t vectors, int64_t g,
                              int64_t rows, const T* x, const T* packed, int64_t width,
-                             std::span<const Stretch> over, T* scores) {
+                             std::span<const InnerRange> over, T* scores) {
   constexpr int64_t N = kPanel<T>;
   constexpr int64_t V = kLanes<T>;
   const T* b[2] = {nullptr, nullptr};
   for (int64_t i = 0; i < std::min<int64_t>(2, vectors - v); ++i) {
-    const Span& span = visit.of_vector(v + i);
+    const KeySpan& span = visit.of_vector(v + i);
     const int64_t first = (v + i) * V - span.column;  // key of the block
     if (span.seen.first[g] >= first + V || span.seen.last[g] <= first) continue;
     const int64_t key = span.at + first;

@@ -26,7 +26,7 @@ class CallKey {
     }
     const kernels::AttentionLayoutView& l = in.layout;
     for (const ConstView* x : {&l.first_tile, &l.tiles, &l.row_start, &l.runs, &l.first_column,
-                               &l.col_start, &l.col_runs, &l.which, &l.members}) {
+                               &l.col_start, &l.col_runs, &l.layout_index, &l.members}) {
       add(*x);
       add_values(*x);
     }
@@ -72,26 +72,26 @@ AttentionInputs without_lengths(const AttentionInputs& in) {
 
 /// Takes the room of a call, by calling where there was no equal one before.
 template <class Call>
-void take_room(const CallKey& key, Call call) {
+void take_workspace(const CallKey& key, Call call) {
   static std::mutex mutex;
   static std::map<CallKey, int64_t> known;
   const std::lock_guard lock(mutex);
   constexpr size_t most_known = 256;
   if (const auto found = known.find(key); found != known.end()) {
-    const Scratch room(found->second, plan_device);
+    const Scratch room(found->second, meta_device);
     return;
   }
-  PlanRoom::current() = {};
+  WorkspaceUsage::current() = {};
   call();
   if (known.size() >= most_known) known.clear();
-  known[key] = PlanRoom::current().most;
+  known[key] = WorkspaceUsage::current().most;
 }
 
 void forward(const AttentionInputs& given, View out, View lse) {
   const AttentionInputs in = without_lengths(given);
   CallKey key(in);
   key.add(0);
-  take_room(key, [&] {
+  take_workspace(key, [&] {
     (in.q.dtype == DType::f64 ? block_attention_forward_f64 : block_attention_forward_f32)(in, out,
                                                                                            lse);
   });
@@ -106,7 +106,7 @@ void backward(const AttentionInputs& given, ConstView out, ConstView lse, ConstV
                         &grads.relation_bias, &grads.relation_value, &grads.span}) {
     key.add(*x);
   }
-  take_room(key, [&] {
+  take_workspace(key, [&] {
     (in.q.dtype == DType::f64 ? block_attention_backward_f64 : block_attention_backward_f32)(
         in, out, lse, dout, dlse, grads);
   });
@@ -114,14 +114,14 @@ void backward(const AttentionInputs& given, ConstView out, ConstView lse, ConstV
 
 }  // namespace
 
-PlanRoom& PlanRoom::current() {
-  thread_local PlanRoom room;
+WorkspaceUsage& WorkspaceUsage::current() {
+  thread_local WorkspaceUsage room;
   return room;
 }
 
 void register_attention_room() {
-  kernels::block_attention_forward.set(DeviceKind::plan, forward);
-  kernels::block_attention_backward.set(DeviceKind::plan, backward);
+  kernels::block_attention_forward.set(DeviceKind::meta, forward);
+  kernels::block_attention_backward.set(DeviceKind::meta, backward);
 }
 
 }  // namespace longspan::cpu

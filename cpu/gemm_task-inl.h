@@ -74,7 +74,7 @@ bool few_rows(const Gemm& g) {
 
 /// Whether a and b consist of T as they lie.
 template <class T>
-bool lies_packed_a(const Gemm& g) {
+bool is_packed_a(const Gemm& g) {
   if constexpr (group < T >> 1) {
     return g.dtype == Pack<T>::dtype && g.a_col == 1 && g.a_row % group<T> == 0 &&
            g.k % group<T> == 0;
@@ -83,7 +83,7 @@ bool lies_packed_a(const Gemm& g) {
   }
 }
 template <class T>
-bool lies_packed_b(const Gemm& g) {
+bool is_packed_b(const Gemm& g) {
   if constexpr (group < T >> 1) {
     return false;
   } else {
@@ -95,12 +95,12 @@ bool lies_packed_b(const Gemm& g) {
 /// only for few passes.
 template <class T>
 bool direct_a(const Gemm& g) {
-  return lies_packed_a<T>(g) && (g.n <= 4 * panel<T> || g.m <= 2 * tile_rows);
+  return is_packed_a<T>(g) && (g.n <= 4 * panel<T> || g.m <= 2 * tile_rows);
 }
 template <class T>
 bool direct_b(const Gemm& g) {
   constexpr int64_t close = (int64_t{128} << 10) / static_cast<int64_t>(sizeof(T));
-  return lies_packed_b<T>(g) &&
+  return is_packed_b<T>(g) &&
          (g.m <= 2 * tile_rows || (g.m <= 12 * tile_rows && g.b_row * g.k <= close));
 }
 
@@ -125,19 +125,19 @@ int64_t panel_elements(const Gemm& g, const GemmPlan& plan) {
   return pieces(columns, panel<T>) * (steps * panel<T> + panel_gap);
 }
 
-/// Where the sums of a c in fewer bits wait in scratch: those of a strip where one block holds all
-/// of k, else those of a task.
-enum class Wait { nowhere, strip, task };
+/// Where the sums of a c in fewer bits placement in scratch: those of a strip where one block holds
+/// all of k, else those of a task.
+enum class AccumulatorPlacement { nowhere, strip, task };
 template <class T>
-Wait waiting(const Gemm& g) {
-  if (g.c_dtype == dtype_of<Sum<T>>) return Wait::nowhere;
-  return g.k <= depth<T> * group<T> ? Wait::strip : Wait::task;
+AccumulatorPlacement accumulator_placement(const Gemm& g) {
+  if (g.c_dtype == dtype_of<Sum<T>>) return AccumulatorPlacement::nowhere;
+  return g.k <= depth<T> * group<T> ? AccumulatorPlacement::strip : AccumulatorPlacement::task;
 }
 
 template <class T>
 GemmPlan plan_for(const Gemm& g, int threads) {
   GemmPlan plan;
-  const Wait wait = waiting<T>(g);
+  const AccumulatorPlacement placement = accumulator_placement<T>(g);
   const int64_t wanted = threads > 1 ? 4 * threads : 1;
   const int64_t fewest = 8 * tile_rows;  // rows that are worth packing b for
   plan.columns = std::min(most_columns<T>, round_up(g.n, panel<T>));
@@ -154,12 +154,13 @@ GemmPlan plan_for(const Gemm& g, int threads) {
     }
   } else {
     const int64_t down = pieces(wanted, pieces(g.n, plan.columns));
-    plan.rows = std::clamp(pieces(g.m, down), fewest, wait == Wait::task ? 240 : most_rows);
+    plan.rows = std::clamp(pieces(g.m, down), fewest,
+                           placement == AccumulatorPlacement::task ? 240 : most_rows);
     plan.rows = round_up(pieces(g.m, pieces(g.m, plan.rows)), tile_rows);
   }
   int64_t elements = strip_elements<T>(g) + panel_elements<T>(g, plan);
-  if (wait != Wait::nowhere) {
-    elements += (wait == Wait::strip ? tile_rows : plan.rows) * plan.columns;
+  if (placement != AccumulatorPlacement::nowhere) {
+    elements += (placement == AccumulatorPlacement::strip ? tile_rows : plan.rows) * plan.columns;
   }
   plan.scratch = elements * static_cast<int64_t>(sizeof(T));
   return plan;
@@ -177,7 +178,7 @@ class Following {
         columns_(k) {}
   /// What tile t fetches of the strips that begin at `a`: two of the four lines of as many columns
   /// as it has time for, or rows 2 t and 2 t + 1.
-  Ahead operator()(const S* a, int64_t t) const {
+  PrefetchLines operator()(const S* a, int64_t t) const {
     const auto* base = static_cast<const char*>(static_cast<const void*>(a));
     if (row_ != 0 && 2 * t < tile_rows) return {base + 2 * t * row_, row_, line, pace};
     if (column_ == 0) return {nullptr, 0, 0, pace};
@@ -222,11 +223,13 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   T* panels = strip + strip_elements<T>(g);
   Sum<T>* wide = as_lanes(panels + panel_elements<T>(g, plan));
 
-  const Wait wait = waiting<T>(g);
-  const int64_t c_first = i0 * g.c_row + j0, c_row = wait == Wait::nowhere ? g.c_row : n;
-  S* narrow_c = static_cast<S*>(g.c) + c_first;  // where sums wait
-  Sum<T>* c = wait == Wait::nowhere ? static_cast<Sum<T>*>(g.c) + c_first : wide;
-  if (wait == Wait::task) widen_sums<T>(g, narrow_c, m, n, c);
+  const AccumulatorPlacement placement = accumulator_placement<T>(g);
+  const int64_t c_first = i0 * g.c_row + j0,
+                c_row = placement == AccumulatorPlacement::nowhere ? g.c_row : n;
+  S* narrow_c = static_cast<S*>(g.c) + c_first;  // where sums placement
+  Sum<T>* c =
+      placement == AccumulatorPlacement::nowhere ? static_cast<Sum<T>*>(g.c) + c_first : wide;
+  if (placement == AccumulatorPlacement::task) widen_sums<T>(g, narrow_c, m, n, c);
 
   // Strips of almost equal height: a low one would not keep the units busy.
   const auto strips = static_cast<int>(pieces(m, tile_rows));
@@ -264,8 +267,9 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
         i_packed = i + packed;
         tiles_done = 0;
       }
-      Sum<T>* sums = wait == Wait::strip ? c : c + i * c_row;
-      if (wait == Wait::strip) widen_sums<T>(g, narrow_c + i * g.c_row, rows, n, sums);
+      Sum<T>* sums = placement == AccumulatorPlacement::strip ? c : c + i * c_row;
+      if (placement == AccumulatorPlacement::strip)
+        widen_sums<T>(g, narrow_c + i * g.c_row, rows, n, sums);
       const S* after = i_packed < m ? a_block + i_packed * g.a_row : next_block;
       int64_t j = 0;
 #if HWY_TARGET != HWY_SCALAR
@@ -278,12 +282,13 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
       }
 #endif
       for (; j < n; j += width) {
-        if (wait == Wait::strip) {  // tile() does so where c takes the sums themselves
+        if (placement ==
+            AccumulatorPlacement::strip) {  // tile() does so where c takes the sums themselves
           for (int64_t r = i; r < i + rows; ++r) {
             __builtin_prefetch(narrow_c + r * g.c_row + j, 1);
           }
         }
-        const Ahead ahead = following(after, tiles_done++);
+        const PrefetchLines ahead = following(after, tiles_done++);
         const int64_t columns = std::min(width, n - j);
         const bool lies = j < lying;
         const T* panel_b = lies ? static_cast<const T*>(static_cast<const void*>(b_block + j))
@@ -297,13 +302,14 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
           tiles<T, 1>(rows, steps_of_k, strip_a, steps.row, steps.col, panel_b, b_row, to, ahead);
         }
       }
-      if (wait == Wait::strip) narrow_sums<T>(g, sums, rows, n, narrow_c + i * g.c_row);
+      if (placement == AccumulatorPlacement::strip)
+        narrow_sums<T>(g, sums, rows, n, narrow_c + i * g.c_row);
       i += rows;
       strip_a += rows * steps.row;
     }
   }
 
-  if (wait == Wait::task) narrow_sums<T>(g, c, m, n, narrow_c);
+  if (placement == AccumulatorPlacement::task) narrow_sums<T>(g, c, m, n, narrow_c);
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const Sum<T>* sums, 
   X(4, 1, 1) X(5, 1, 2) X(6, 2, 0) X(7, 2, 1) X(8, 2, 2) X(9, 3, 0) X(10, 3, 1) X(11, 3, 2)
 
 /// Two lines that will be needed for every 2 `pace` steps, brought closer on the way.
-struct Ahead {
+struct PrefetchLines {
   const char* line;     // null where there are none
   int64_t other, step;  // bytes to the second line, and to the next two
   int64_t pace;
@@ -131,7 +131,7 @@ constexpr int64_t fetch_from = 96;
 template <class T, int R, int W>
 HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_t a_col,
                        const T* HWY_RESTRICT b, int64_t b_row, const Target<T>& to,
-                       const Ahead& ahead) {
+                       const PrefetchLines& ahead) {
   const Tag<T> d;
   constexpr int64_t N = lanes<T>;
   if (k >= fetch_from) {
@@ -206,7 +206,7 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
 /// tile() for `rows` in 1..tile_rows.
 template <class T, int W, int R = static_cast<int>(tile_rows)>
 HWY_INLINE void tiles(int64_t rows, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
-                      int64_t b_row, const Target<T>& to, const Ahead& ahead) {
+                      int64_t b_row, const Target<T>& to, const PrefetchLines& ahead) {
   if constexpr (R > 0) {
     if (rows == R) {
       tile<T, R, W>(k, a, a_row, a_col, b, b_row, to, ahead);

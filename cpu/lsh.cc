@@ -11,7 +11,7 @@ namespace {
 void hash(ConstView q, ConstView rotation, int64_t first, int64_t second, ConstView lengths,
           ConstView hidden, View ids) {
   lsh_hash({q, rotation, first, second, ids});
-  if (q.device == plan_device || (!lengths && !hidden)) return;
+  if (q.device == meta_device || (!lengths && !hidden)) return;
   const int64_t heads = q.dim(1), length = q.dim(2), rounds = rotation.dim(2);
   const auto absent = static_cast<int32_t>(first * second);
   parallel_for(q.dim(0) * heads * rounds, [&](int64_t row) {
@@ -57,7 +57,7 @@ void backward(const kernels::LshInputs& in, ConstView out, ConstView lse, ConstV
 
 void register_lsh() {
   kernels::lsh_sort.set(DeviceKind::cpu, sort);
-  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::plan}) {
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::meta}) {
     kernels::lsh_hash.set(kind, hash);
     kernels::lsh_attention_forward.set(kind, forward);
     kernels::lsh_attention_backward.set(kind, backward);

@@ -150,7 +150,7 @@ class LshBackward {
                      finite_rows_;
       if (chunk.round == 0) find_delta();
       std::fill_n(tile_sums_, keys_.width_panels * kTileRows * N, T{0});
-      look_ahead(tile_ + rows_ == all);
+      prefetch_next(tile_ + rows_ == all);
       for (int64_t n = 0; n < keys_.blocks_count(); ++n) visit(keys_.block(n), sight);
       add_queries();
     }
@@ -158,21 +158,21 @@ class LshBackward {
 
   // The rows that sums of this chunk go to and those that the next one brings, asked for while
   // products run.
-  void look_ahead(bool last) {
-    ahead_.clear();
+  void prefetch_next(bool last) {
+    prefetcher_.clear();
     if (!last) return;
     const int64_t length = data_.head.length, chunk = data_.in.rule.chunk;
     const int64_t end = data_.head.chunk_end(chunk_.chunk), next = std::min(end + chunk, length);
     const int64_t keys = data_.in.rule.after * chunk;
     const RowSource<T> v = head_rows<T>(call_.in.v, data_.batch, data_.number, q_.order);
-    ahead_.add(dq_.through(q_.order), begin_, end);
-    ahead_.add(dv_.through(q_.order), begin_, end);
-    ahead_.add(q_, std::min(end + keys, length), std::min(next + keys, length));
-    ahead_.add(v, std::min(end + keys, length), std::min(next + keys, length));
-    ahead_.add(dout_, end, next);
-    if (chunk_.round == 0) ahead_.add(out_, end, next);
-    ahead_.spread(ceil_div(rows_, kGroup) *
-                  (ceil_div(data_.head.window(), N) + keys_.width_panels));
+    prefetcher_.add(dq_.through(q_.order), begin_, end);
+    prefetcher_.add(dv_.through(q_.order), begin_, end);
+    prefetcher_.add(q_, std::min(end + keys, length), std::min(next + keys, length));
+    prefetcher_.add(v, std::min(end + keys, length), std::min(next + keys, length));
+    prefetcher_.add(dout_, end, next);
+    if (chunk_.round == 0) prefetcher_.add(out_, end, next);
+    prefetcher_.spread(ceil_div(rows_, kGroup) *
+                       (ceil_div(data_.head.window(), N) + keys_.width_panels));
   }
 
   // One score tile.
@@ -216,7 +216,7 @@ class LshBackward {
       } else {
         both(std::integral_constant<int, 1>());
       }
-      ahead_.step();
+      prefetcher_.step();
     }
   }
 
@@ -236,7 +236,7 @@ class LshBackward {
   // P and dS of row i of the tile.
   void weigh(int64_t i, std::span<const LshPiece> pieces, LshSight<T>& sight) {
     const Tag<T> d;
-    sight.look(token(i));
+    sight.note_row(token(i));
     const int64_t query = sight.query;
     const T log_sum = lse_[query];
     const Vec<T> base = hn::Set(d, log_sum * static_cast<T>(kLog2E));
@@ -302,7 +302,7 @@ class LshBackward {
                                   dscores_ + first * kScoreStride, 1,
                                   keys_.key_rows + p * stride() * N, over_keys_,
                                   tile_sums_ + (p * kTileRows + first) * N, N, true);
-      ahead_.step();
+      prefetcher_.step();
     }
     over_keys_.clear();
   }
@@ -339,13 +339,14 @@ class LshBackward {
       if (from >= to) continue;
       const int64_t at = from * kScoreStride + p.column + j;
       const int64_t key = p.entry * keys_.padded + p.first + j;
-      const Stretch rows{0, from * N, to - from};
+      const InnerRange rows{0, from * N, to - from};
       multiply_rows(scores_ + at, m, out_rows_, keys_.value_panels, rows, value_sums_ + key * N);
       multiply_rows(dscores_ + at, m, q_rows_, keys_.width_panels, rows, key_sums_ + key * N);
     }
   }
-  void multiply_rows(const T* a, int64_t keys, const T* rows, int64_t panels, Stretch over, T* to) {
-    const Stretch all[] = {over};
+  void multiply_rows(const T* a, int64_t keys, const T* rows, int64_t panels, InnerRange over,
+                     T* to) {
+    const InnerRange all[] = {over};
     for (int64_t p = 0; p < panels; ++p) {
       const T* const panel = rows + p * kTileRows * N;
       if (finite_rows_) {
@@ -412,7 +413,7 @@ class LshBackward {
   T* const delta_;
   const LshGradient<T> dq_, dv_;
   LshKeys<T> keys_;
-  const std::vector<Stretch> over_width_, over_value_width_;
+  const std::vector<InnerRange> over_width_, over_value_width_;
   T* const q_rows_;      // of a tile, scaled: [panels][kTileRows][NR]
   T* const out_rows_;    // dO of a tile
   T* const tile_sums_;   // its dQ
@@ -421,8 +422,8 @@ class LshBackward {
   T* const scores_;      // S, then P
   T* const dscores_;     // dP, then dS
   RowSource<T> q_, dout_, out_;
-  Ahead ahead_;
-  std::vector<Stretch> over_keys_;
+  Prefetcher prefetcher_;
+  std::vector<InnerRange> over_keys_;
   std::vector<Range> ranges_;  // keys of each piece that each group of rows may see
   LshChunk chunk_{};
   int64_t begin_ = 0, tile_ = 0, rows_ = 0, padded_ = 0;
@@ -437,7 +438,7 @@ void lsh_backward(const LshGradientCall& call) {
   { LshBackward<T>(call, 0, 0, count); }
   const bool each_its_own = all <= num_threads();  // any of the threads may take any head
   const Buffer<T> memory(count.used() * (each_its_own ? all : num_threads()), call.in.q.device);
-  if (call.in.q.device == plan_device) return;  // only the room
+  if (call.in.q.device == meta_device) return;  // only the room
   parallel_for(all, [&](int64_t bh) {
     Slab<T> slab(memory.data() + count.used() * (each_its_own ? bh : worker_index()));
     LshBackward<T>(call, bh / heads, bh % heads, slab).run();

@@ -85,7 +85,7 @@ class LshForward {
       rows_ = data_.head.chunk_end(chunk) - begin_;
       padded_ = round_up(rows_, kRest);
       keys_.enter(chunk_, leave);
-      look_ahead();
+      prefetch_next();
       begin();
       LshSight<T> sight(data_, chunk_);
       for (int64_t g = 0; g * kGroup < rows_; ++g) {
@@ -106,18 +106,18 @@ class LshForward {
   bool last_round() const { return chunk_.round + 1 == data_.head.rounds; }
 
   // The rows that the next chunk brings, asked for while this one's products run.
-  void look_ahead() {
-    ahead_.clear();
+  void prefetch_next() {
+    prefetcher_.clear();
     const int64_t end = begin_ + rows_,
                   next = std::min(end + data_.in.rule.chunk, data_.head.length);
     const int64_t keys = data_.in.rule.after * data_.in.rule.chunk;
     const int64_t from = std::min(end + keys, data_.head.length);
     const int64_t to = std::min(next + keys, data_.head.length);
-    ahead_.add(q_, from, to);
-    ahead_.add(v_, from, to);
-    ahead_.add(target_, end, next);
-    ahead_.spread(ceil_div(rows_, kGroup) *
-                  (ceil_div(data_.head.window(), N) + keys_.value_panels));
+    prefetcher_.add(q_, from, to);
+    prefetcher_.add(v_, from, to);
+    prefetcher_.add(target_, end, next);
+    prefetcher_.spread(ceil_div(rows_, kGroup) *
+                       (ceil_div(data_.head.window(), N) + keys_.value_panels));
   }
 
   void begin() {
@@ -167,7 +167,7 @@ class LshForward {
         } else {
           product<1, N, T>(rows, q, 1, panel, over_width_, to, kLshStride, false);
         }
-        ahead_.step();
+        prefetcher_.step();
       }
     }
   }
@@ -177,7 +177,7 @@ class LshForward {
     const Tag<T> d;
     const Vec<T> hidden = hn::Set(d, kHidden);
     const Vec<T> self = hn::Set(d, static_cast<T>(data_.in.rule.self * kLog2E));
-    sight.look(token(r));
+    sight.note_row(token(r));
     T* const row = scores_ + i * kLshStride;
     T* const weights = weights_ + i * kLshStride;
     Vec<T> high = hidden, high_others = hidden;
@@ -267,7 +267,7 @@ class LshForward {
       product<2, kLshStride, T>(std::min(kGroup, padded_ - g * kGroup), scores_, 1,
                                 keys_.value_rows + p * keys_.entries * keys_.padded * N, over_keys_,
                                 sums_ + (p * keys_.padded + g * kGroup) * N, N, true);
-      ahead_.step();
+      prefetcher_.step();
     }
     over_keys_.clear();
   }
@@ -313,7 +313,7 @@ class LshForward {
   const LshData<T>& data_;
   const LshSums<T>& state_;
   LshKeys<T> keys_;
-  const std::vector<Stretch> over_width_;
+  const std::vector<InnerRange> over_width_;
   T* const q_rows_;     // of a chunk, scaled: [panels][padded][NR]
   T* const sums_;       // of P V, likewise
   T* const scores_;     // of a group of rows: S, then P
@@ -322,8 +322,8 @@ class LshForward {
   T* const reference_;  // of each row
   RowSource<T> q_, v_, source_;
   RowSink<T> target_;
-  Ahead ahead_;
-  std::vector<Stretch> over_keys_;
+  Prefetcher prefetcher_;
+  std::vector<InnerRange> over_keys_;
   LshChunk chunk_{};
   int64_t begin_ = 0, rows_ = 0, padded_ = 0;
 };
@@ -342,7 +342,7 @@ void lsh_forward(const LshInputs& in, const View& out, const View& lse) {
   const bool together = all >= num_threads();
   const Buffer<T> head_memory(head_count.used() * (together ? num_threads() : 1), in.q.device);
   const Buffer<T> task_memory(task_count.used() * num_threads(), in.q.device);
-  if (in.q.device == plan_device) return;  // only the room
+  if (in.q.device == meta_device) return;  // only the room
   const auto run_head = [&](int64_t bh) {
     Slab<T> slab(head_memory.data() + head_count.used() * (together ? worker_index() : 0));
     LshData<T> data(in, bh / heads, bh % heads, slab);

@@ -98,7 +98,7 @@ class HashTask {
 
   const LshHashCall& call_;
   const int64_t width_, projections_, padded_;
-  const std::vector<Stretch> over_width_;
+  const std::vector<InnerRange> over_width_;
   T* const columns_;   // tokens: [panels][width][NR]
   T* const rows_;      // on their way there
   T* const rotation_;  // of a round: [width][padded]
@@ -112,7 +112,7 @@ void hash(const LshHashCall& call) {
   Slab<T> size(nullptr);
   { HashTask<T>(call, size); }
   const Buffer<T> memory(size.used() * num_threads(), call.q.device);
-  if (call.q.device == plan_device) return;  // only the room
+  if (call.q.device == meta_device) return;  // only the room
   parallel_for(call.q.dim(0) * heads * blocks, [&](int64_t task) {
     Slab<T> slab(memory.data() + size.used() * worker_index());
     const int64_t bh = task / blocks, first = task % blocks * kTokens;

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "core/parallel.h"
-#include "cpu/attention_ahead.h"
 #include "cpu/attention_plan.h"
+#include "cpu/attention_prefetch.h"
 #include "cpu/attention_tile-inl.h"
 #include "cpu/philox-inl.h"
 #include "ops/kernels/lsh_maths.h"
@@ -391,7 +391,7 @@ class LshSight {
     if (data.earlier()) before_.resize(static_cast<size_t>(queries.round));
   }
 
-  void look(int64_t i) {
+  void note_row(int64_t i) {
     const kernels::LshRule& rule = data_.in.rule;
     query = i;
     token_ = data_.token(i);

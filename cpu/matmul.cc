@@ -62,7 +62,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   const int64_t batch = M * N == 0 ? 0 : c.numel() / (M * N);
   if (batch == 0) return;
   if (K == 0) {
-    if (c.device == plan_device) return;
+    if (c.device == meta_device) return;
     for (int64_t i = 0; i < batch; ++i) {
       visit_floating(c.dtype, [&](auto tag) {
         store_empty<typename decltype(tag)::type>(bias, c, batch_offset(c.shape, c.strides, i),
@@ -74,7 +74,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
 
   const DType sums = a.dtype == DType::f64 ? DType::f64 : DType::f32;
   const bool packed_bias = bias && (bias.dtype != sums || bias.stride(0) != 1);
-  const bool runs = c.device != plan_device;  // there, only the room is taken
+  const bool runs = c.device != meta_device;  // there, only the room is taken
   Scratch wide_bias(packed_bias ? N * size_of(sums) : 0, c.device);
   if (packed_bias && runs) {
     visit_floating(bias.dtype, [&](auto tag) {
@@ -143,7 +143,7 @@ void sum_rows_as(const ConstView& x, const View& y) {
   const int64_t rows = x.dim(0), n = x.dim(1);
   const int64_t parts = std::max<int64_t>(1, (rows + rows_of_partial - 1) / rows_of_partial);
   Scratch scratch(parts * n * static_cast<int64_t>(sizeof(A)), x.device);
-  if (x.device == plan_device) return;
+  if (x.device == meta_device) return;
   parallel_for(parts, [&](int64_t part) {
     A* sum = scratch.as<A>() + part * n;
     std::fill(sum, sum + n, A{0});
@@ -172,7 +172,7 @@ void sum_rows(ConstView x, View y) {
 
 void register_matmul() {
   set_openblas_description(openblas_name());
-  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::plan}) {
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::meta}) {
     kernels::matmul.set(kind, matmul);
     kernels::sum_rows.set(kind, sum_rows);
   }

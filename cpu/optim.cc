@@ -219,12 +219,12 @@ double sum_of(ConstView sums) {
   return sum;
 }
 
-void lamb_rate(ConstView p_sums, ConstView u_sums, Live<double> lr, View rate) {
+void lamb_rate(ConstView p_sums, ConstView u_sums, DeviceScalar<double> lr, View rate) {
   const double size = std::sqrt(sum_of(p_sums)), length = std::sqrt(sum_of(u_sums));
   *rate.as<double>() = lr * (size > 0 && length > 0 ? size / length : 1);
 }
 
-void adafactor_rate(ConstView p_sums, int64_t n, double least, Live<double> lr, View rate) {
+void adafactor_rate(ConstView p_sums, int64_t n, double least, DeviceScalar<double> lr, View rate) {
   const double size = std::sqrt(sum_of(p_sums)) / std::sqrt(static_cast<double>(n));
   *rate.as<double>() = lr * std::max(least, size);
 }

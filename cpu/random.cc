@@ -193,7 +193,7 @@ namespace {
 
 constexpr int64_t grain = 1 << 14;  // elements of a task; a multiple of 4
 
-void dropout(ConstView x, Live<uint64_t> key, int64_t first, double p, View y) {
+void dropout(ConstView x, DeviceScalar<uint64_t> key, int64_t first, double p, View y) {
   const uint64_t threshold = drop_threshold(p);
   const double scale = 1.0 / (1.0 - p);
   parallel_ranges(y.numel(), grain, [&](int64_t i, int64_t end) {
@@ -201,14 +201,15 @@ void dropout(ConstView x, Live<uint64_t> key, int64_t first, double p, View y) {
   });
 }
 
-void uniform(Live<uint64_t> key, double low, double high, View y) {
+void uniform(DeviceScalar<uint64_t> key, double low, double high, View y) {
   parallel_ranges(y.numel(), grain, [&](int64_t i, int64_t end) {
     HWY_DYNAMIC_DISPATCH(uniform_range)
     (key, static_cast<float>(low), static_cast<float>(high - low), y, i, end);
   });
 }
 
-void normal(Live<uint64_t> key, double mean, double deviation, double low, double high, View y) {
+void normal(DeviceScalar<uint64_t> key, double mean, double deviation, double low, double high,
+            View y) {
   parallel_ranges(y.numel(), grain, [&](int64_t i, int64_t end) {
     HWY_DYNAMIC_DISPATCH(normal_range)
     (key, static_cast<float>(mean), static_cast<float>(deviation), static_cast<float>(low),
@@ -216,13 +217,13 @@ void normal(Live<uint64_t> key, double mean, double deviation, double low, doubl
   });
 }
 
-void bernoulli(Live<uint64_t> key, double p, View y) {
+void bernoulli(DeviceScalar<uint64_t> key, double p, View y) {
   parallel_ranges(y.numel(), grain, [&](int64_t i, int64_t end) {
     HWY_DYNAMIC_DISPATCH(bernoulli_range)(key, drop_threshold(p), y, i, end);
   });
 }
 
-void randint(Live<uint64_t> key, int64_t low, int64_t high, View y) {
+void randint(DeviceScalar<uint64_t> key, int64_t low, int64_t high, View y) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   parallel_ranges(y.numel(), grain, [&](int64_t i, int64_t end) {
     HWY_DYNAMIC_DISPATCH(randint_range)(key, low, range, y, i, end);

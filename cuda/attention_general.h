@@ -23,8 +23,8 @@ LONGSPAN_HD void each(int n, F f) {
   block_barrier();
 }
 
-LONGSPAN_HD inline float two_to(float x) { return exp2f(x); }
-LONGSPAN_HD inline double two_to(double x) { return exp2(x); }
+LONGSPAN_HD inline float exp2(float x) { return exp2f(x); }
+LONGSPAN_HD inline double exp2(double x) { return ::exp2(x); }
 LONGSPAN_HD inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
 LONGSPAN_HD inline double fused(double a, double b, double c) { return fma(a, b, c); }
 LONGSPAN_HD inline float log_two(float x) { return log2f(x); }
@@ -81,7 +81,7 @@ struct AttentionArguments {
   // without the division by the sum of weights, and [rows, 2]: the reference of a row in units of
   // log 2, and that sum.
   A *wide = nullptr, *statistics = nullptr;
-  int32_t* spoilt = nullptr;  // on tensor cores: whether a block met what is not finite
+  int32_t* nonfinite = nullptr;  // on tensor cores: whether a block met what is not finite
 
   LONGSPAN_HD int64_t table_width() const { return sizes.width + sizes.value_width + 1; }
   /// Columns of `wide` in the pass for dq: also those of the gradient of relation_query.
@@ -168,7 +168,7 @@ class General {
     key_read = key + K;
     key_class = key_read + K;
     row_class = key_class + K;
-    spoilt = row_class + R;
+    nonfinite = row_class + R;
   }
 
   // ------------------------------------------------------------------------------- loads
@@ -182,7 +182,7 @@ class General {
     first_row = row;
     each(R, [&](int r) {
       const int64_t i = r < rows ? head.query(x.sizes, row + r) : -1;
-      if (r == 0) *spoilt = 0;
+      if (r == 0) *nonfinite = 0;
       query[r] = static_cast<int32_t>(i);
       read[r] = i < head.queries_valid ? static_cast<int32_t>(i) : -1;
     });
@@ -288,7 +288,7 @@ class General {
   /// Notes that the operand of product number `stage` holds what is not finite: then pairs that are
   /// not there are passed over, for their products would not be 0.
   LONGSPAN_HD A noted(A value) {
-    if (value - value != A(0)) *spoilt = stage;
+    if (value - value != A(0)) *nonfinite = stage;
     return value;
   }
 
@@ -299,7 +299,7 @@ class General {
     for (int c0 = 0; c0 < width && from + c0 < b.columns; c0 += D) {
       ++stage;
       each(K * D, [&](int i) { right[i / D * S + i % D] = noted(b.at(i / D, from + c0 + i % D)); });
-      const bool careful = *spoilt == stage;
+      const bool careful = *nonfinite == stage;
       each(256, [&](int i) {
         const int y = i / 16, z = i % 16;
         LONGSPAN_UNROLL for (int u = 0; u < m; ++u) {
@@ -328,7 +328,7 @@ class General {
     for (int c0 = 0; c0 < width && from + c0 < b.columns; c0 += D) {
       ++stage;
       each(R * D, [&](int i) { left[i / D * S + i % D] = noted(b.at(i / D, from + c0 + i % D)); });
-      const bool careful = *spoilt == stage;
+      const bool careful = *nonfinite == stage;
       each(256, [&](int i) {
         const int y = i / 16, z = i % 16;
         LONGSPAN_UNROLL for (int u = 0; u < n; ++u) {
@@ -479,7 +479,7 @@ class General {
       if (visible(bits, r, j)) {
         const A above = fused(scores[at], factor, -row_a[r]);
         // Where mu is 0 nothing bounds a score by lse.
-        p = two_to(soft() && above > A(64) ? A(64) : above);
+        p = exp2(soft() && above > A(64) ? A(64) : above);
         if (x.sizes.layout.multiplied) p *= times[j];
         const A kept = x.sizes.draws.active ? keep(r, j) : A(1);
         ds = p * (dscores[at] * kept - row_b[r]) + A(0);  // no zero with a sign
@@ -530,10 +530,10 @@ class General {
       // The reference of a row follows its largest score where that rises by more than 2^8.
       each(R, [&](int r) {
         A top = part[r * parts];
-        for (int i = 1; i < parts; ++i) top = most_of(top, part[r * parts + i]);
+        for (int i = 1; i < parts; ++i) top = max(top, part[r * parts + i]);
         change[r] = A(1);
         if (top > reference[r] + A(8)) {
-          change[r] = two_to(reference[r] - top);
+          change[r] = exp2(reference[r] - top);
           reference[r] = top;
         }
       });
@@ -542,7 +542,7 @@ class General {
         const A base = reference[r] == hidden ? A(0) : reference[r];
         A partial = 0;
         for (int j = i % parts * share; j < (i % parts + 1) * share; ++j) {
-          A p = two_to(fused(scores[r * P + j], factor, -base));
+          A p = exp2(fused(scores[r * P + j], factor, -base));
           if (p != A(0) && x.sizes.layout.multiplied) p *= times[j];
           if (p != A(0) && soft()) p *= unit(ramp(r, j));
           partial += p;
@@ -687,7 +687,7 @@ class General {
     A *const value_sum = sum + K * width, *const bias_sum = value_sum + K * width;
     clear(sum, 2 * K * width + K);
     const int64_t tiles = ceil_div(head.tiles, x.splits), first = split * tiles;
-    for (int64_t t = first; t < least_of<int64_t>(first + tiles, head.tiles); ++t) {
+    for (int64_t t = first; t < min<int64_t>(first + tiles, head.tiles); ++t) {
       const int64_t rows = head.tile_rows(x.sizes, t);
       for (int64_t from = 0; from < rows; from += R) {
         load_rows(t, from);
@@ -729,8 +729,8 @@ class General {
   const A factor;
   A *scores, *bins, *dscores, *left, *right, *sum, *row_a, *row_b, *row_c, *part, *times, *span_sum;
   int32_t *query, *read, *key, *key_read, *key_class, *row_class;
-  int32_t* spoilt;    // the latest product with an operand that is not finite
-  int32_t stage = 0;  // number of the product at hand
+  int32_t* nonfinite;  // the latest product with an operand that is not finite
+  int32_t stage = 0;   // number of the product at hand
   KeyInterval* seen;
   int64_t first_row = 0, tile = 0;
   int segment = -1;       // of the keys at hand
@@ -770,7 +770,7 @@ struct GeneralPasses {
                     row_chunks(x) * (x.own_relation_query ? 2 : 1) * Tile::parts);
   }
   static LONGSPAN_HD int64_t key_chunks(const Arguments& x) {
-    return ceil_div(most_of(x.sizes.width, x.sizes.value_width), Tile::key_sums);
+    return ceil_div(max(x.sizes.width, x.sizes.value_width), Tile::key_sums);
   }
   static LONGSPAN_HD int64_t key_blocks(const Arguments& x) {
     return units_of(x.sizes, x.sizes.layout.column_work, key_chunks(x) * key_parts);
@@ -884,9 +884,9 @@ LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int r
     const auto weights = [&](int64_t s) { return x.statistics[2 * row.of(s) + 1]; };
     A top = none, total = 0;
     for (int64_t s = 0; s < row.stretches; ++s) {
-      if (weights(s) != A(0)) top = most_of(top, base(s));
+      if (weights(s) != A(0)) top = max(top, base(s));
     }
-    const auto share = [&](int64_t s) { return weights(s) == A(0) ? A(1) : two_to(base(s) - top); };
+    const auto share = [&](int64_t s) { return weights(s) == A(0) ? A(1) : exp2(base(s) - top); };
     for (int64_t s = 0; s < row.stretches; ++s) total += weights(s) * share(s);
     const int64_t width = x.sizes.value_width;
     T* const out = x.out.of(cut.b, cut.h) + query * x.out.row;
@@ -1056,7 +1056,7 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   x.segments = in.segments;
   for (int s = 0; s < in.segments; ++s) x.segment[s] = segment_of(in.segment[s]);
   x.q_valid = in.q_valid.as<int64_t>();
-  const int64_t rows = l.which.dim(0), columns = l.which.dim(1);
+  const int64_t rows = l.layout_index.dim(0), columns = l.layout_index.dim(1);
   x.layout = {table(l.first_tile),
               table(l.tiles),
               table(l.row_start),
@@ -1064,7 +1064,7 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
               table(l.first_column),
               table(l.col_start),
               table(l.col_runs),
-              table(l.which),
+              table(l.layout_index),
               table(l.members),
               table(l.order_q),
               table(l.order_k),

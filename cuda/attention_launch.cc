@@ -26,9 +26,9 @@ void run(const char* name, AttentionPass pass, const kernels::AttentionInputs& i
   const LayoutTables& layout = x.sizes.layout;
   const int64_t blocks =
       units_of(x.sizes, pass == AttentionPass::keys ? layout.column_work : layout.row_work);
-  const Scratch spoilt(most_of<int64_t>(blocks, 1) * static_cast<int64_t>(sizeof(int32_t)),
-                       in.q.device);
-  x.spoilt = spoilt.as<int32_t>();
+  const Scratch nonfinite(max<int64_t>(blocks, 1) * static_cast<int64_t>(sizeof(int32_t)),
+                          in.q.device);
+  x.nonfinite = nonfinite.as<int32_t>();
   launch_plain(name, pass, x);
   launch_terms(name, pass, x, blocks);
 }

@@ -23,7 +23,7 @@ bool tensor_serves_backward(const kernels::AttentionInputs& in, const ConstView&
 
 /// A pass of such a call, from the arguments that the general path is given. What is asked for
 /// decides between kernels that know windows and bounds and those that know all; the latter also
-/// repair what the former cannot contain, see note_spoilt().
+/// repair what the former cannot contain, see note_nonfinite().
 void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionInputs& in,
                 const AttentionArguments<bf16>& x);
 void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionInputs& in,
@@ -32,11 +32,11 @@ void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionIn
 /// The kernels for windows and bounds; there is none for tables.
 void launch_plain(const char* name, AttentionPass pass, const AttentionArguments<bf16>& x);
 void launch_plain(const char* name, AttentionPass pass, const AttentionArguments<f16>& x);
-/// The kernels for everything. Where `spoilable` is not 0 they look for what was spoilt among so
-/// many blocks of the plain ones.
+/// The kernels for everything. Where `checked_units` is not 0 they look for what was nonfinite
+/// among so many blocks of the plain ones.
 void launch_terms(const char* name, AttentionPass pass, const AttentionArguments<bf16>& x,
-                  int64_t spoilable);
+                  int64_t checked_units);
 void launch_terms(const char* name, AttentionPass pass, const AttentionArguments<f16>& x,
-                  int64_t spoilable);
+                  int64_t checked_units);
 
 }  // namespace longspan::cuda

@@ -50,7 +50,7 @@ template <class Forward, class Join>
 void forward_of_part(const kernels::AttentionInputs& in, const View& out, const View& lse,
                      Forward forward, Join join) {
   kernels::AttentionInputs alone = in;
-  alone.more = false;
+  alone.accumulate = false;
   const OwnMemory part_out(out), part_lse(lse);
   forward(alone, part_out.view(), part_lse.view());
   join(part_out.view(), part_lse.view());
@@ -61,7 +61,7 @@ template <class Backward>
 void backward_of_part(const kernels::AttentionInputs& in, const kernels::AttentionGradients& grads,
                       Backward backward) {
   kernels::AttentionInputs alone = in;
-  alone.more = false;
+  alone.accumulate = false;
   kernels::AttentionGradients of_part = grads;
   std::vector<std::pair<View, OwnMemory>> all;
   for (View* x : {&of_part.q, &of_part.k[0], &of_part.v[0], &of_part.k[1], &of_part.v[1],

@@ -24,11 +24,11 @@ inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
 
 template <class I>
-LONGSPAN_HD constexpr I least_of(I a, I b) {
+LONGSPAN_HD constexpr I min(I a, I b) {
   return a < b ? a : b;
 }
 template <class I>
-LONGSPAN_HD constexpr I most_of(I a, I b) {
+LONGSPAN_HD constexpr I max(I a, I b) {
   return a > b ? a : b;
 }
 LONGSPAN_HD constexpr int64_t clamped(int64_t x, int64_t low, int64_t high) {
@@ -64,14 +64,16 @@ struct WorkTable {
 /// The tables of a layout, see kernels::AttentionLayoutView.
 struct LayoutTables {
   const int32_t *first_tile, *tiles, *row_start, *runs, *first_column, *col_start, *col_runs,
-      *which, *members, *order_q, *order_k;
+      *layout_index, *members, *order_q, *order_k;
   WorkTable row_work, column_work;
-  int64_t which_rows, which_columns;  // 1 where there is one for all samples, for all heads
+  int64_t layout_index_rows,
+      layout_index_columns;  // 1 where there is one for all samples, for all heads
   bool multiplied;
 
   /// The member of a head.
   LONGSPAN_HD int32_t member(int64_t b, int64_t h) const {
-    return which[(which_rows > 1 ? b * which_columns : 0) + (which_columns > 1 ? h : 0)];
+    return layout_index[(layout_index_rows > 1 ? b * layout_index_columns : 0) +
+                        (layout_index_columns > 1 ? h : 0)];
   }
 };
 
@@ -100,7 +102,7 @@ struct SegmentTables {
 
 /// Dropout of one call, see kernels::AttentionDropout.
 struct Draws {
-  Live<uint64_t> key;
+  DeviceScalar<uint64_t> key;
   uint32_t threshold = 0;
   bool active = false;
   double scale = 1;  // 1 / (1 - p)
@@ -130,7 +132,8 @@ struct AttentionSizes {
   LONGSPAN_HD int64_t main_steps(int64_t unit) const { return ceil_div(segment[0].keys, unit); }
   /// Heads of samples that an item of a list of work stands for.
   LONGSPAN_HD int64_t served_by_item() const {
-    return (layout.which_rows > 1 ? 1 : batch) * (layout.which_columns > 1 ? 1 : heads);
+    return (layout.layout_index_rows > 1 ? 1 : batch) *
+           (layout.layout_index_columns > 1 ? 1 : heads);
   }
 };
 
@@ -204,8 +207,8 @@ struct AttentionHead {
     const int64_t p = query + s.q_start, end = keys_valid(segment);
     int64_t lo = clamped(p - s.left[rule], 0, end), hi = clamped(p + s.right[rule] + 1, 0, end);
     if (s.q_from.given()) {
-      lo = most_of<int64_t>(lo, s.q_from.of(b)[query]);
-      hi = least_of<int64_t>(hi, s.q_to.of(b)[query]);
+      lo = max<int64_t>(lo, s.q_from.of(b)[query]);
+      hi = min<int64_t>(hi, s.q_to.of(b)[query]);
     }
     if (lo >= hi) return {0, 0};
     return {static_cast<int32_t>(lo), static_cast<int32_t>(hi)};
@@ -283,7 +286,7 @@ class KeySteps {
       segment_ = segment;
       const int32_t limit = segment == 0 ? main_limit_ : side_limit_;
       const bool exact = segment == 0 ? main_exact_ : side_exact_;
-      const int32_t first = most_of(runs_[kRunFields * run_], at_);
+      const int32_t first = max(runs_[kRunFields * run_], at_);
       if (first >= limit) {
         ++run_;
         continue;
@@ -298,7 +301,7 @@ class KeySteps {
       for (int32_t r = run_;
            r < end_ && runs_[kRunFields * r + 2] == segment && runs_[kRunFields * r] < at_; ++r) {
         const int32_t from = runs_[kRunFields * r], to = from + runs_[kRunFields * r + 1];
-        const int32_t lo = most_of(from - k0, 0), hi = least_of(least_of(to, limit) - k0, unit);
+        const int32_t lo = max(from - k0, 0), hi = min(min(to, limit) - k0, unit);
         step.mask |= bit_range(lo, hi);
         step.full = exact && lo == 0 && hi == unit && runs_[kRunFields * r + 3] == 0;
         if (to <= at_) ++run_;
@@ -325,10 +328,10 @@ class KeySteps {
   LONGSPAN_HD void end_at(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
                           int32_t step) {
     const WorkPlace to(x, step);
-    const int32_t limit = least_of(to.segment == 0 ? main_limit_ : side_limit_, to.k0);
+    const int32_t limit = min(to.segment == 0 ? main_limit_ : side_limit_, to.k0);
     if (to.segment == 0) main_limit_ = limit;
     if (to.segment == 1) side_limit_ = limit;
-    end_ = most_of(run_, head.run_after(x, tile, to.segment, limit - 1));
+    end_ = max(run_, head.run_after(x, tile, to.segment, limit - 1));
   }
 
   const int32_t* runs_;
@@ -370,15 +373,14 @@ class TileSteps {
     int32_t least = last_;
     uint64_t mask = 0;
     bool full = false;
-    for (int32_t e = begin_; e < end_ && runs_[kColumnRunFields * e] <= most_of(least, tile_);
-         ++e) {
+    for (int32_t e = begin_; e < end_ && runs_[kColumnRunFields * e] <= max(least, tile_); ++e) {
       if (last_of(e) <= tile_) continue;
       const int32_t from = runs_[kColumnRunFields * e + 2],
                     to = from + runs_[kColumnRunFields * e + 3];
-      const int32_t lo = most_of(from - k0_, 0), hi = least_of(least_of(to, limit_) - k0_, unit);
+      const int32_t lo = max(from - k0_, 0), hi = min(min(to, limit_) - k0_, unit);
       const uint64_t bits = bit_range(lo, hi);
       if (bits == 0) continue;
-      const int32_t tile = most_of(runs_[kColumnRunFields * e], tile_);
+      const int32_t tile = max(runs_[kColumnRunFields * e], tile_);
       if (tile > least) continue;
       if (tile < least) {
         least = tile;
@@ -434,12 +436,12 @@ struct AttentionWork {
 
  protected:
   AttentionWork() = default;
-  /// One of the heads that an entry of `which` stands for.
+  /// One of the heads that an entry of `layout_index` stands for.
   LONGSPAN_HD void set_head(const AttentionSizes& x, int32_t entry, int64_t one) {
     const LayoutTables& t = x.layout;
-    const int64_t heads = t.which_columns > 1 ? 1 : x.heads;
-    b = t.which_rows > 1 ? entry / t.which_columns : one / heads;
-    h = t.which_columns > 1 ? entry % t.which_columns : one % heads;
+    const int64_t heads = t.layout_index_columns > 1 ? 1 : x.heads;
+    b = t.layout_index_rows > 1 ? entry / t.layout_index_columns : one / heads;
+    h = t.layout_index_columns > 1 ? entry % t.layout_index_columns : one % heads;
   }
 };
 

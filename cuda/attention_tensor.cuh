@@ -207,9 +207,10 @@ class TensorPass {
 /// Notes whether a sum of a block is not finite: it may hold what no row of it sees, and is then
 /// computed anew. A barrier.
 template <class T>
-LONGSPAN_HD inline void note_spoilt(const AttentionArguments<T>& x, int64_t block, bool spoilt) {
-  const bool any = any_thread(spoilt);
-  if (thread_index() == 0) x.spoilt[block] = any ? 1 : 0;
+LONGSPAN_HD inline void note_nonfinite(const AttentionArguments<T>& x, int64_t block,
+                                       bool nonfinite) {
+  const bool any = any_thread(nonfinite);
+  if (thread_index() == 0) x.nonfinite[block] = any ? 1 : 0;
 }
 
 // ---------------------------------------------------------------------------------------- forward
@@ -227,7 +228,7 @@ struct TensorForward {
     uint16_t q[rows * W], k[keys * W], v[keys * W];
     AttentionHead head;
     int64_t room;
-    Ahead<KeySteps<keys>, KeyStep> ahead;
+    StepQueue<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[kernels::kAttentionSegments][rows];
     int32_t key[2][keys];
@@ -339,7 +340,7 @@ struct TensorForward {
       if (busy) multiply_values<T, W, m, n>(s, v, zero, sum);
     }
     wait_for_copies<0>();
-    note_spoilt(x, index, spoilt(sum));
+    note_nonfinite(x, index, nonfinite(sum));
     if (!active) return;
 
     const auto row = [&](int i, int half, float& scale) -> int64_t {
@@ -416,7 +417,7 @@ struct TensorRowGradients {
   struct alignas(16) Shared {
     uint16_t q[rows * W], dout[rows * W], k[2][keys * W], v[2][keys * W];
     int64_t room;
-    Ahead<KeySteps<keys>, KeyStep> ahead;
+    StepQueue<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[kernels::kAttentionSegments][rows];
     float base[rows], delta[rows];
@@ -501,7 +502,7 @@ struct TensorRowGradients {
       block_barrier();  // nobody reads this step
     }
     wait_for_copies<0>();
-    note_spoilt(x, index, spoilt(sum));
+    note_nonfinite(x, index, nonfinite(sum));
     if (!active) return;
     const auto row = [&](int i, int half, float& scale) -> int64_t {
       const int r = own + 16 * i + 8 * half + lane / 4;
@@ -608,7 +609,7 @@ struct TensorKeyGradients {
   struct alignas(16) Shared {
     uint16_t k[keys * W], v[keys * W], q[2][rows * W], dout[2][rows * W];
     int64_t room;
-    Ahead<Pieces, Piece> ahead;
+    StepQueue<Pieces, Piece> ahead;
     int32_t query[2][rows];
     KeyInterval seen[2][rows];
     float base[2][rows], delta[2][rows];
@@ -688,7 +689,7 @@ struct TensorKeyGradients {
       block_barrier();  // nobody reads this piece
     }
     wait_for_copies<0>();
-    note_spoilt(x, index, spoilt(dk) || spoilt(dv));
+    note_nonfinite(x, index, nonfinite(dk) || nonfinite(dv));
     common.write_keys(dk, x.dk[segment], x.sizes.scale, shared.key, own, shared.room, 0);
     common.write_keys(dv, x.dv[segment], x.sizes.draws.scale, shared.key, own, shared.room,
                       x.sizes.width);

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__((P::threads), (P::resident))
 
 template <template <class, int> class Pass, class T>
 void launch_tensor(const char* name, const AttentionArguments<T>& x) {
-  visit_width(most_of(x.sizes.width, x.sizes.value_width), [&](auto width) {
+  visit_width(max(x.sizes.width, x.sizes.value_width), [&](auto width) {
     using P = Pass<T, decltype(width)::value>;
     launch(name, tensor_kernel<P, AttentionArguments<T>>, dim3(attention_grid(name, P::blocks(x))),
            P::threads, static_cast<int64_t>(sizeof(typename P::Shared)), x);

@@ -8,7 +8,8 @@
 /// Relations are products too: of 16 rows with the rows of a table that pairs of the step reach,
 /// 48 ids at a time in the order of ids, from where the pairs look them up; and the other way
 /// round, weights are summed by id before they meet the table. A key that a row does not see may
-/// hold NaN or Inf: where sums come out spoilt, a block goes through its keys once more, with care.
+/// hold NaN or Inf: where sums come out nonfinite, a block goes through its keys once more, with
+/// care.
 namespace longspan::cuda {
 
 /// Ids that the pairs of a warp are looked up among at a time, the pitch of their numbers, and rows
@@ -29,17 +30,17 @@ struct TermNotes {
 
 // --------------------------------------------------------------------------------- pairs and ids
 
-/// What the passes have in common. A warp has 16 rows before all keys of a step or, turned, 16 keys
-/// before all rows of a piece: `own` is its first. Element e of fragment j is the pair of row_of()
-/// and key_of().
-template <class T, int W, int rows, int keys, bool turned>
+/// What the passes have in common. A warp has 16 rows before all keys of a step or, transposed, 16
+/// keys before all rows of a piece: `own` is its first. Element e of fragment j is the pair of
+/// row_of() and key_of().
+template <class T, int W, int rows, int keys, bool transposed>
 class TermsPass : public TensorPass<T, W> {
  public:
   using Base = TensorPass<T, W>;
   using Notes = TermNotes<rows, keys>;
   using Rows = SharedRows<W>;
-  static constexpr int n = (turned ? rows : keys) / 8,
-                       m = turned ? rows / 16 : 1;  // of products with a table
+  static constexpr int n = (transposed ? rows : keys) / 8,
+                       m = transposed ? rows / 16 : 1;  // of products with a table
   using Scores = Fragments<1, n>;
   using Ids = int32_t[n][4];  // less than 0: a pair that is not there
   /// Of each warp.
@@ -54,11 +55,11 @@ class TermsPass : public TensorPass<T, W> {
 
   LONGSPAN_HD static int row_of(int own, int j, int e) {
     const int lane = thread_index() % 32;
-    return turned ? 8 * j + lane % 4 * 2 + e % 2 : own + lane / 4 + (e < 2 ? 0 : 8);
+    return transposed ? 8 * j + lane % 4 * 2 + e % 2 : own + lane / 4 + (e < 2 ? 0 : 8);
   }
   LONGSPAN_HD static int key_of(int own, int j, int e) {
     const int lane = thread_index() % 32;
-    return turned ? own + lane / 4 + (e < 2 ? 0 : 8) : 8 * j + lane % 4 * 2 + e % 2;
+    return transposed ? own + lane / 4 + (e < 2 ? 0 : 8) : 8 * j + lane % 4 * 2 + e % 2;
   }
 
   // ------------------------------------------------------------------------------- notes
@@ -150,13 +151,13 @@ class TermsPass : public TensorPass<T, W> {
     int32_t most = -1;
     LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
       LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
-        least = least_of(least, static_cast<uint32_t>(id[j][e]));  // those below 0 are large
-        most = most_of(most, id[j][e]);
+        least = min(least, static_cast<uint32_t>(id[j][e]));  // those below 0 are large
+        most = max(most, id[j][e]);
       }
     }
     LONGSPAN_UNROLL for (int lanes = 1; lanes < 32; lanes *= 2) {
-      least = least_of(least, exchange(least, lanes));
-      most = most_of(most, static_cast<int32_t>(exchange(static_cast<uint32_t>(most), lanes)));
+      least = min(least, exchange(least, lanes));
+      most = max(most, static_cast<int32_t>(exchange(static_cast<uint32_t>(most), lanes)));
     }
     first = static_cast<int32_t>(least);
     last = most;
@@ -219,7 +220,7 @@ class TermsPass : public TensorPass<T, W> {
 
   /// numbers[r][i] = the sum of p over the keys of row r whose id is id0 + i.
   LONGSPAN_HD void gather(const Scores& p, const Ids& id, int segment, int32_t id0) const {
-    static_assert(!turned);
+    static_assert(!transposed);
     const int lane = thread_index() % 32;
     warp_barrier();  // nobody reads them
     for (int i = lane; i < 16 * term_pitch; i += 32) room.numbers[i] = 0;
@@ -251,8 +252,8 @@ class TermsPass : public TensorPass<T, W> {
       }
     }
     const int32_t step = labelled || ends == 0 ? 1 : ends;  // which have several keys
-    first = labelled ? most_of(first, id0) : (id0 == 0 ? 0 : ends);
-    last = least_of(last, id0 + term_panel - 1);
+    first = labelled ? max(first, id0) : (id0 == 0 ? 0 : ends);
+    last = min(last, id0 + term_panel - 1);
     LONGSPAN_ROLLED for (int32_t of = first; of <= last; of += step) {
       if (of >= id0) add_up(of);
     }
@@ -339,7 +340,7 @@ struct TermRows {
     uint16_t stage[warps][term_stage * W];
     float numbers[rows * term_pitch];
     AttentionHead head;
-    Ahead<KeySteps<keys>, KeyStep> ahead;
+    StepQueue<KeySteps<keys>, KeyStep> ahead;
     TermNotes<rows, keys> notes;
   };
 
@@ -499,7 +500,7 @@ struct TermsForward : TermRows<T, W> {
           pass.add_ids(s, id, segment, x.value, x.sizes.value_width, careful, sum);
         }
       }
-      if (!any_thread(spoilt(sum)) || careful) break;
+      if (!any_thread(nonfinite(sum)) || careful) break;
     }
     wait_for_copies<0>();  // where there was no step
     const auto row = [&](int, int half, float& scale) -> int64_t {
@@ -604,7 +605,7 @@ struct TermsRowGradients : TermRows<T, W> {
           pass.add_ids(ds, id, segment, x.key, x.sizes.width, careful, sum);
         }
       }
-      if (!any_thread(spoilt(sum)) || careful) break;
+      if (!any_thread(nonfinite(sum)) || careful) break;
     }
     wait_for_copies<0>();  // where there was no step
     const auto row = [&](int, int half, float& scale) -> int64_t {
@@ -693,7 +694,7 @@ struct TermsKeyGradients {
           multiply_weights<T, W, Pass::n>(ds, q, careful, dk);
         }
       }
-      if (!any_thread(spoilt(dk) || spoilt(dv)) || careful) break;
+      if (!any_thread(nonfinite(dk) || nonfinite(dv)) || careful) break;
     }
     wait_for_copies<0>();  // where there was no row
     if (x.span_sums != nullptr && segment == 0) write_span(pass, work.room, dmu);
@@ -768,7 +769,7 @@ struct TermsTableGradients : TermRows<T, W> {
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const auto id0 = static_cast<int32_t>(work.place % panels(x) * term_panel);
     const int64_t split = work.place / panels(x), tiles = ceil_div(head.tiles, x.splits);
-    const int64_t begin = split * tiles, end = least_of<int64_t>(begin + tiles, head.tiles);
+    const int64_t begin = split * tiles, end = min<int64_t>(begin + tiles, head.tiles);
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16;
     const Pass pass(x, head, shared.notes, Half::room_of(shared), own);
 
@@ -814,7 +815,7 @@ struct TermsTableGradients : TermRows<T, W> {
                    careful, sum);
         }
       }
-      if (!any_thread(spoilt(sum)) || careful) break;
+      if (!any_thread(nonfinite(sum)) || careful) break;
     }
     wait_for_copies<0>();
     const int64_t row = x.table_width(), column = of_values ? x.sizes.width : 0,
@@ -863,22 +864,22 @@ struct TermsTableGradients : TermRows<T, W> {
 
 // ----------------------------------------------------------------------------------------- grids
 
-/// What a block of a launch does: its unit of work or, where `spoilable` is not 0, what was spoilt
-/// of 32 among so many units of the plain pass, each of which is as many pieces here.
-inline constexpr int spoilt_units = 32;
+/// What a block of a launch does: its unit of work or, where `checked_units` is not 0, what was
+/// nonfinite of 32 among so many units of the plain pass, each of which is as many pieces here.
+inline constexpr int nonfinite_units = 32;
 template <class P, class T>
 LONGSPAN_HD inline void run_terms(const AttentionArguments<T>& x, unsigned char* memory,
-                                  int64_t block, int64_t spoilable) {
+                                  int64_t block, int64_t checked_units) {
   int64_t unit = block, piece = 0, end = block + 1;
-  const bool again = spoilable > 0;
+  const bool again = checked_units > 0;
   if (again) {
-    unit = block * spoilt_units;
-    end = least_of(unit + spoilt_units, spoilable);
+    unit = block * nonfinite_units;
+    end = min(unit + nonfinite_units, checked_units);
     const int64_t mine = unit + thread_index() % 32;
-    if (!any_lane(mine < end && x.spoilt[mine] != 0)) return;
+    if (!any_lane(mine < end && x.nonfinite[mine] != 0)) return;
   }
   while (unit < end) {
-    if (!again || x.spoilt[unit] != 0) {
+    if (!again || x.nonfinite[unit] != 0) {
       const int64_t served = x.sizes.served_by_item();
       const int64_t index = (unit / served * P::pieces + piece) * served + unit % served;
       P::run(x, memory, again ? index : block, again);

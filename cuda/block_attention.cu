@@ -158,7 +158,7 @@ void table_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionA
   constexpr const char* name = "block_attention_backward";
   x.splits = table_splits(x.sizes);
   const int64_t numbers = x.sizes.head_count() * x.splits * x.ids * x.table_width();
-  const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
+  const Scratch sums(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   x.sums = sums.as<A>();
   run_pieces<Pass::tables>(name, in, on_tensor_cores, x);
   const auto write = [&](const View& to, int64_t column, int64_t width, double factor) {
@@ -180,7 +180,7 @@ void key_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionArg
   constexpr const char* name = "block_attention_backward";
   const View& span = grads.span;
   const int64_t numbers = span ? x.sizes.head_count() * x.sizes.segment[0].keys : 0;
-  const Scratch sums(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
+  const Scratch sums(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   if (span) x.span_sums = sums.as<A>();
   run_pass<Pass::keys>(name, in, on_tensor_cores, x, x.key_columns());
   if (!span) return;
@@ -198,7 +198,7 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
   add_gradients(in, lse, dout, grads, x);
   x.out = head_rows<T>(out);
   const int64_t rows = x.sizes.head_count() * x.sizes.queries;
-  const Scratch delta(most_of<int64_t>(rows, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
+  const Scratch delta(max<int64_t>(rows, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   launch(name, delta_kernel<T, A>, dim3(blocks_for(rows, general_threads / 32)), general_threads, 0,
          x, dlse.as<A>(), dlse ? dlse.stride(0) : 0, dlse ? dlse.stride(1) : 0,
          dlse ? dlse.stride(2) : 0, delta.as<A>());
@@ -226,7 +226,7 @@ void join_part(const AttentionInputs& in, const View& out, const View& lse, cons
 void forward(const AttentionInputs& in, View out, View lse) {
   visit_floating(in.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (!in.more) return forward_of<T>(in, out, lse);
+    if (!in.accumulate) return forward_of<T>(in, out, lse);
     forward_of_part(in, out, lse, forward_of<T>, [&](const View& part_out, const View& part_lse) {
       join_part<T>(in, out, lse, part_out, part_lse);
     });
@@ -237,7 +237,7 @@ void backward(const AttentionInputs& in, ConstView out, ConstView lse, ConstView
               ConstView dlse, const AttentionGradients& grads) {
   visit_floating(in.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (!in.more) return backward_of<T>(in, out, lse, dout, dlse, grads);
+    if (!in.accumulate) return backward_of<T>(in, out, lse, dout, dlse, grads);
     backward_of_part(in, grads, [&](const AttentionInputs& part, const AttentionGradients& to) {
       backward_of<T>(part, out, lse, dout, dlse, to);
     });

@@ -35,7 +35,7 @@ LONGSPAN_HD inline int unknown_zero(int32_t place) { return place >> 31; }
 /// The steps of a block, in shared memory: one thread walks through them, two steps ahead of
 /// their use, so that its state fills nobody's registers.
 template <class Walk, class Step>
-struct Ahead {
+struct StepQueue {
   Walk walk;
   Step steps[4];
 
@@ -181,7 +181,7 @@ LONGSPAN_HD inline void raise(float factor, const Fragments<m, n>& s, float (&re
 
 /// Whether a sum is not finite.
 template <int m, int n>
-LONGSPAN_HD inline bool spoilt(const Fragments<m, n>& sum) {
+LONGSPAN_HD inline bool nonfinite(const Fragments<m, n>& sum) {
   float zero = 0;
   LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
     LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {

@@ -79,8 +79,7 @@ void backward_of(const LshInputs& in, const ConstView& out, const ConstView& lse
   x.dq = head_rows<T>(dq);
   x.dv = head_rows<T>(dv);
   x.lse = const_cast<A*>(lse.as<A>());  // backward only reads it
-  const Scratch delta(most_of<int64_t>(x.blocks(), 1) * static_cast<int64_t>(sizeof(A)),
-                      in.q.device);
+  const Scratch delta(max<int64_t>(x.blocks(), 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   launch(name, lsh_delta_kernel<T, A>, dim3(blocks_for(x.blocks(), general_threads)),
          general_threads, 0, x, dlse.as<A>(), delta.as<A>());
   x.delta = delta.as<A>();

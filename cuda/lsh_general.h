@@ -218,7 +218,7 @@ class LshToken {
         if (!keys.exists()) continue;
         const int64_t end = head.chunk_end(keys.chunk);
         for (int64_t p = keys.chunk * head.rule.chunk; p < end; p += lsh_pairs) {
-          f(r, keys.round, slot, p, static_cast<int>(least_of<int64_t>(lsh_pairs, end - p)));
+          f(r, keys.round, slot, p, static_cast<int>(min<int64_t>(lsh_pairs, end - p)));
         }
       }
     }
@@ -232,7 +232,7 @@ class LshToken {
         if (!queries.exists()) continue;
         const int64_t end = head.chunk_end(queries.chunk);
         for (int64_t p = queries.chunk * head.rule.chunk; p < end; p += lsh_pairs) {
-          f(queries.round, r, slot, p, static_cast<int>(least_of<int64_t>(lsh_pairs, end - p)));
+          f(queries.round, r, slot, p, static_cast<int>(min<int64_t>(lsh_pairs, end - p)));
         }
       }
     }
@@ -242,7 +242,7 @@ class LshToken {
   LONGSPAN_HD void add_probabilities(int count) {
     A top = statistics[0];
     for (int n = 0; n < count; ++n) {
-      if (other[n] >= 0) top = most_of(top, score[n]);
+      if (other[n] >= 0) top = max(top, score[n]);
     }
     const bool none = top == -std::numeric_limits<A>::infinity();
     statistics[2] = none ? A(1) : natural_exp(statistics[0] - top);
@@ -334,18 +334,18 @@ __device__ inline void lsh_sort_row(const int32_t* ids, int64_t n, int64_t value
                                     int32_t* order, int32_t* place, int32_t* shared) {
   int32_t *const id = shared, *const rank = shared + lsh_pairs;
   for (int64_t v = 0; v <= values; v += lsh_pairs) {
-    each(static_cast<int>(least_of<int64_t>(lsh_pairs, values + 1 - v)),
+    each(static_cast<int>(min<int64_t>(lsh_pairs, values + 1 - v)),
          [&](int k) { start[v + k] = 0; });
   }
   for (int64_t i = 0; i < n; i += lsh_pairs) {
-    each(static_cast<int>(least_of<int64_t>(lsh_pairs, n - i)),
+    each(static_cast<int>(min<int64_t>(lsh_pairs, n - i)),
          [&](int k) { atomicAdd(start + ids[i + k] + 1, 1); });
   }
   each(1, [&](int) {
     for (int64_t v = 0; v < values; ++v) start[v + 1] += start[v];
   });
   for (int64_t i = 0; i < n; i += lsh_pairs) {
-    const int count = static_cast<int>(least_of<int64_t>(lsh_pairs, n - i));
+    const int count = static_cast<int>(min<int64_t>(lsh_pairs, n - i));
     each(count, [&](int k) { id[k] = ids[i + k]; });
     each(count, [&](int k) {
       int before = 0;

@@ -50,8 +50,8 @@ struct LshStep {
   int32_t round, first, end, slot;  // end is 0 where there is none
 };
 
-/// Goes through the chunks that a chunk sees or, turned, that see it.
-template <int n, bool turned>
+/// Goes through the chunks that a chunk sees or, transposed, that see it.
+template <int n, bool transposed>
 struct LshWalk {
   kernels::LshHead head;
   kernels::LshChunk own;
@@ -64,37 +64,38 @@ struct LshWalk {
         step = {0, 0, 0, 0};
         return;
       }
-      const kernels::LshChunk other = turned ? head.queries_of(own, slot) : head.keys_of(own, slot);
+      const kernels::LshChunk other =
+          transposed ? head.queries_of(own, slot) : head.keys_of(own, slot);
       if (!other.exists()) continue;
       round = other.round;
       at = other.chunk * head.rule.chunk;
       end = head.chunk_end(other.chunk);
     }
     step = {static_cast<int32_t>(round), static_cast<int32_t>(at),
-            static_cast<int32_t>(least_of(at + n, end)), static_cast<int32_t>(slot)};
+            static_cast<int32_t>(min(at + n, end)), static_cast<int32_t>(slot)};
   }
 };
 
 /// Pairs of a tile of one chunk with steps of n tokens: queries and the keys that they see or,
-/// turned, keys and the queries that see them.
-template <class T, int W, int n, bool turned, bool backward>
+/// transposed, keys and the queries that see them.
+template <class T, int W, int n, bool transposed, bool backward>
 class LshPairs {
  public:
   using Arguments = LshTensorArguments<T>;
   using Rows = SharedRows<W>;
-  using Walk = LshWalk<n, turned>;
+  using Walk = LshWalk<n, transposed>;
   static constexpr int columns = n, pitch = n / 4 + 1;  // pitch: words of a row of pairs
-  static constexpr bool keys_own = turned;
+  static constexpr bool keys_own = transposed;
   using Scores = Fragments<1, n / 8>;
 
   /// What a token has besides its row of q: of a key that of v, of a query that of dout.
   struct alignas(16) Shared {
-    uint16_t q[lsh_tile * W], more[turned || backward ? lsh_tile * W : 8];
+    uint16_t q[lsh_tile * W], more[transposed || backward ? lsh_tile * W : 8];
     uint16_t step_q[2][n * W], step_more[2][n * W];
     uint32_t pairs[lsh_warps][16 * pitch];
     LshNotes<lsh_tile, backward> tile;
     LshNotes<n, backward> step[3];
-    Ahead<Walk, LshStep> ahead;
+    StepQueue<Walk, LshStep> ahead;
     float share[lsh_noted_rounds + 1];
   };
   static constexpr int64_t bytes_of(int64_t noted_rounds) {
@@ -113,8 +114,7 @@ class LshPairs {
     return (length + chunk - 1) / chunk;
   }
   LONGSPAN_HD static uint32_t tiles(const Arguments& x) {
-    return (static_cast<uint32_t>(least_of(x.head.rule.chunk, x.head.length)) + lsh_tile - 1) /
-           lsh_tile;
+    return (static_cast<uint32_t>(min(x.head.rule.chunk, x.head.length)) + lsh_tile - 1) / lsh_tile;
   }
   LONGSPAN_HD static int64_t blocks(const Arguments& x) {
     return x.head_count * chunks(x) * tiles(x);
@@ -129,8 +129,7 @@ class LshPairs {
                                 chunks(arguments))),
         first(static_cast<int32_t>(chunk * arguments.head.rule.chunk +
                                    static_cast<uint32_t>(index) % tiles(arguments) * lsh_tile)),
-        end(static_cast<int32_t>(
-            least_of<int64_t>(first + lsh_tile, arguments.head.chunk_end(chunk)))),
+        end(static_cast<int32_t>(min<int64_t>(first + lsh_tile, arguments.head.chunk_end(chunk)))),
         own(thread_index() / 32 * 16) {}
 
   LONGSPAN_HD bool empty() const { return first >= end; }
@@ -139,15 +138,15 @@ class LshPairs {
 
   /// Notes the tile and copies its rows.
   LONGSPAN_HD void begin() const {
-    note(x.round, first, end, lsh_tile, turned, shared.tile, met());
+    note(x.round, first, end, lsh_tile, transposed, shared.tile, met());
     for (int i = thread_index(); i <= lsh_noted_rounds; i += lsh_threads) {
       shared.share[i] = i == 0 ? 0.0f : 1 / static_cast<float>(i);
     }
     block_barrier();
     const auto token = [&](int r) { return shared.tile.token[r]; };
     copy<lsh_tile>(x.q, token, Rows{shared.q});
-    if constexpr (turned) copy<lsh_tile>(x.v, token, Rows{shared.more});
-    if constexpr (backward && !turned) copy<lsh_tile>(x.dout, token, Rows{shared.more});
+    if constexpr (transposed) copy<lsh_tile>(x.v, token, Rows{shared.more});
+    if constexpr (backward && !transposed) copy<lsh_tile>(x.dout, token, Rows{shared.more});
   }
 
   /// visit(side, step) for each step that has pairs of this warp, whose rows are in buffer `side`
@@ -171,7 +170,7 @@ class LshPairs {
       commit_copies();
       note_step(at + 2);
       if (!active()) continue;
-      const bool any = look(shared.ahead.at(at), at % 3, accompanied);
+      const bool any = build_mask(shared.ahead.at(at), at % 3, accompanied);
       if (any_lane(any)) visit(at % 2, shared.step[at % 3]);
       warp_barrier();  // nobody reads these pairs
     }
@@ -300,7 +299,7 @@ class LshPairs {
   LONGSPAN_HD void note_step(int at) const {
     const LshStep& step = shared.ahead.at(at);
     if (step.end == 0) return;
-    note(step.round, step.first, step.end, n, !turned, shared.step[at % 3], met_of(at % 3));
+    note(step.round, step.first, step.end, n, !transposed, shared.step[at % 3], met_of(at % 3));
   }
   /// Rows of tokens that share a bucket with one of the tile, whose buckets ascend.
   LONGSPAN_HD void copy_step(int at) const {
@@ -311,7 +310,7 @@ class LshPairs {
       return notes.bucket[r] < low || notes.bucket[r] > high ? -1 : notes.token[r];
     };
     copy<n>(x.q, token, Rows{shared.step_q[at % 2]});
-    copy<n>(turned ? x.dout : x.v, token, Rows{shared.step_more[at % 2]});
+    copy<n>(transposed ? x.dout : x.v, token, Rows{shared.step_more[at % 2]});
   }
 
   /// Whether a query and a key met in a round that is noted.
@@ -324,7 +323,7 @@ class LshPairs {
 
   /// Works out the pairs of a step: whether this lane found any; accompanied: whether one of them
   /// is of two tokens. A lane looks at one row of the tile and half of the columns.
-  LONGSPAN_HD bool look(const LshStep& step, int of, bool& accompanied) const {
+  LONGSPAN_HD bool build_mask(const LshStep& step, int of, bool& accompanied) const {
     const kernels::LshHead head = head_of();
     const int lane = thread_index() % 32, r = own + lane % 16, from = lane / 16 * (n / 2);
     const LshNotes<n, backward>& notes = shared.step[of];
@@ -339,9 +338,9 @@ class LshPairs {
     const auto of_chunk = static_cast<int32_t>(head.rule.chunk);
     kernels::LshKeep keep = x.keep;
     keep.head += static_cast<uint32_t>(bh);
-    const uint32_t visit =
-        keep.broadcast ? 0
-                       : kernels::LshKeep::number(head, turned ? step.round : x.round, step.slot);
+    const uint32_t visit = keep.broadcast ? 0
+                                          : kernels::LshKeep::number(
+                                                head, transposed ? step.round : x.round, step.slot);
     uint32_t* const to = shared.pairs[thread_index() / 32] + lane % 16 * pitch;
     uint32_t all = 0;
     LONGSPAN_ROLLED for (int c0 = from; c0 < from + n / 2; c0 += 4) {
@@ -351,12 +350,12 @@ class LshPairs {
         const int32_t other = notes.token[c];
         const bool itself = other == token;
         const bool sees = notes.bucket[c] == bucket &&
-                          (turned ? reach <= notes.reach[c] : notes.reach[c] <= reach);
+                          (transposed ? reach <= notes.reach[c] : notes.reach[c] <= reach);
         if (token < 0 || other < 0 || !(sees || itself)) continue;
         uint32_t times = 0;
         LONGSPAN_ROLLED for (int s = 0; s < noted; ++s) {
           const LshMeeting &a = mine[s * lsh_tile], &b = others[s * n + c];
-          times += (turned ? meets(b, a, around, slots) : meets(a, b, around, slots)) ? 1u : 0u;
+          times += (transposed ? meets(b, a, around, slots) : meets(a, b, around, slots)) ? 1u : 0u;
           if (first_counts && times != 0) break;
         }
         if (first_counts && times != 0) continue;
@@ -368,10 +367,10 @@ class LshPairs {
         }
         if (keep.active()) {
           const int32_t row = step.first % of_chunk + c, tile_row = first % of_chunk + r;
-          int32_t query = turned ? other : token, key = turned ? token : other;
+          int32_t query = transposed ? other : token, key = transposed ? token : other;
           if (keep.broadcast) {
-            query = turned ? row : tile_row;
-            key = (turned ? tile_row : row) + step.slot * of_chunk;
+            query = transposed ? row : tile_row;
+            key = (transposed ? tile_row : row) + step.slot * of_chunk;
           }
           // What depends on the key is computed anew rather than kept in registers.
           const uint64_t from_key = uint64_t{keep.key} + static_cast<uint64_t>(unknown_zero(query));
@@ -405,7 +404,7 @@ struct LshFacts {
     LONGSPAN_ROLLED for (int from = thread_index() / lanes; from < tokens;
                          from += threads / lanes) {
       const int64_t i = index * tokens + from;
-      const int64_t at = least_of(i, x.blocks() - 1);  // lanes stay together
+      const int64_t at = min(i, x.blocks() - 1);  // lanes stay together
       const int64_t bh = at / x.head.length, token = at % x.head.length;
       const int64_t b = bh / x.heads, h = bh % x.heads;
       const T* const q = x.q.of(b, h) + token * x.q.row;
@@ -487,7 +486,7 @@ struct LshTensorForward {
         weigh(pairs, reference, total, s);
         multiply_weights<T, W, n / 8>(s, SharedRows<W>{pairs.shared.step_more[side]}, careful, sum);
       });
-      if (!any_thread(spoilt(sum)) || careful) break;
+      if (!any_thread(nonfinite(sum)) || careful) break;
     }
     if (pairs.active()) finish(pairs, accompanied, reference, total, sum);
   }
@@ -666,7 +665,7 @@ struct LshTensorQueries {
         lsh_differentiate(pairs, notes, s, ds);
         multiply_weights<T, W, n / 8>(ds, keys, careful, sum);
       });
-      if (!any_thread(spoilt(sum)) || careful) break;
+      if (!any_thread(nonfinite(sum)) || careful) break;
     }
     if (!pairs.active()) return;
     LONGSPAN_UNROLL for (int k = 0; k < W / 8; ++k) {
@@ -709,7 +708,7 @@ struct LshTensorKeys {
         multiply_weights<T, W, n / 8>(s, dout, careful, dv);
         multiply_weights<T, W, n / 8>(ds, queries, careful, dk);
       });
-      if (!any_thread(spoilt(dk) || spoilt(dv)) || careful) break;
+      if (!any_thread(nonfinite(dk) || nonfinite(dv)) || careful) break;
     }
     if (!pairs.active()) return;
     through_norm(pairs, dk);

@@ -61,7 +61,7 @@ void launch_lsh(const char* name, LshPass pass, const LshTensorArguments<f16>& x
 
 /// Room for numbers on the device of a call.
 inline Scratch lsh_room(const kernels::LshInputs& in, int64_t numbers) {
-  return Scratch(most_of<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(float)), in.q.device);
+  return Scratch(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(float)), in.q.device);
 }
 
 /// out and lse; launch(pass, arguments) runs a pass.

@@ -15,7 +15,7 @@ void launch_lsh(const char* name, const LshTensorArguments<T>& x) {
 template <class T>
 void launch_lsh_of(const char* name, LshPass pass, const LshTensorArguments<T>& x) {
   if (pass == LshPass::facts) return launch_lsh<LshFacts<T>>(name, x);
-  visit_width(most_of(x.q.width, x.v.width), [&](auto width) {
+  visit_width(max(x.q.width, x.v.width), [&](auto width) {
     constexpr int W = decltype(width)::value;
     if (pass == LshPass::forward) launch_lsh<LshTensorForward<T, W>>(name, x);
     if (pass == LshPass::queries) launch_lsh<LshTensorQueries<T, W>>(name, x);

@@ -327,7 +327,7 @@ class Products {
   }
   void run(const ConstView& bias) {
     for (int64_t i = 0; i < calls_; ++i) {
-      const Part part = of(i);
+      const SliceProblem part = of(i);
       const Plan& plan = plan_for(part.problem);
       static std::mutex mutex;  // a plan's bias is that of one call at a time
       const std::lock_guard lock(mutex);
@@ -347,7 +347,7 @@ class Products {
   }
 
  private:
-  struct Part {
+  struct SliceProblem {
     const void *a, *b;
     void* c;
     Problem problem;
@@ -357,11 +357,11 @@ class Products {
     matrices.size[matrices.rank - 1] = 1;
     return matrices;
   }
-  Part of(int64_t i) const {
+  SliceProblem of(int64_t i) const {
     int64_t offset[3];
     offsets_.at(i, offset);
-    Part part{moved(a_, offset[0]).data, moved(b_, offset[1]).data, moved(c_, offset[2]).data,
-              problem_};
+    SliceProblem part{moved(a_, offset[0]).data, moved(b_, offset[1]).data,
+                      moved(c_, offset[2]).data, problem_};
     part.problem.a_alignment = alignment_of(part.b);
     part.problem.b_alignment = alignment_of(part.a);
     part.problem.c_alignment = alignment_of(part.c);

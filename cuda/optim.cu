@@ -184,35 +184,35 @@ __device__ double sum_of(const Team<row_threads>& team, const double* x, int64_t
 
 __global__ void __launch_bounds__(row_threads)
     lamb_rate_kernel(const double* p, int64_t p_count, const double* u, int64_t u_count,
-                     Live<double> lr, double* rate) {
+                     DeviceScalar<double> lr, double* rate) {
   __shared__ double shared[team_numbers];
   const Team<row_threads> team{shared};
   const double size = sqrt(sum_of(team, p, p_count)), length = sqrt(sum_of(team, u, u_count));
   if (team.rank() == 0) *rate = lr * (size > 0 && length > 0 ? size / length : 1.0);
 }
 
-void lamb_rate(ConstView p_sums, ConstView u_sums, Live<double> lr, View rate) {
+void lamb_rate(ConstView p_sums, ConstView u_sums, DeviceScalar<double> lr, View rate) {
   launch("lamb_rate", lamb_rate_kernel, dim3(1), row_threads, 0, p_sums.as<double>(),
          p_sums.numel(), u_sums.as<double>(), u_sums.numel(), lr, rate.as<double>());
 }
 
 __global__ void __launch_bounds__(row_threads)
-    adafactor_rate_kernel(const double* p, int64_t count, double n, double least, Live<double> lr,
-                          double* rate) {
+    adafactor_rate_kernel(const double* p, int64_t count, double n, double least,
+                          DeviceScalar<double> lr, double* rate) {
   __shared__ double shared[team_numbers];
   const Team<row_threads> team{shared};
   const double size = sqrt(sum_of(team, p, count)) / sqrt(n);
   if (team.rank() == 0) *rate = lr * (least < size ? size : least);
 }
 
-void adafactor_rate(ConstView p_sums, int64_t n, double least, Live<double> lr, View rate) {
+void adafactor_rate(ConstView p_sums, int64_t n, double least, DeviceScalar<double> lr, View rate) {
   launch("adafactor_rate", adafactor_rate_kernel, dim3(1), row_threads, 0, p_sums.as<double>(),
          p_sums.numel(), static_cast<double>(n), least, lr, rate.as<double>());
 }
 
 /// *rate = lr, or less where the root mean square of the update exceeds the limit.
 __global__ void __launch_bounds__(row_threads)
-    rate_kernel(const double* sums, int64_t count, double n, Live<double> lr, double clip,
+    rate_kernel(const double* sums, int64_t count, double n, DeviceScalar<double> lr, double clip,
                 double* rate) {
   __shared__ double shared[team_numbers];
   const Team<row_threads> team{shared};

@@ -11,8 +11,8 @@ namespace {
 /// Calls f(i, word i of the key) for words first to first + n, four of a counter to a thread.
 template <class F>
 __global__ void __launch_bounds__(elementwise_threads)
-    words_kernel(F f, Live<uint64_t> live, int64_t first, int64_t n) {
-  const uint64_t key = live;
+    words_kernel(F f, DeviceScalar<uint64_t> scalar, int64_t first, int64_t n) {
+  const uint64_t key = scalar;
   const int64_t begin = first / 4, end = (first + n + 3) / 4;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t c = begin + int64_t{blockIdx.x} * blockDim.x + threadIdx.x; c < end; c += step) {
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(elementwise_threads)
 }
 
 template <class F>
-void for_words(const char* name, Live<uint64_t> key, int64_t first, int64_t n, F f) {
+void for_words(const char* name, DeviceScalar<uint64_t> key, int64_t first, int64_t n, F f) {
   launch(name, words_kernel<F>, blocks_for(n > 0 ? n / 4 + 2 : 0, elementwise_threads),
          elementwise_threads, 0, f, key, first, n);
 }
@@ -44,7 +44,7 @@ struct Drop {
   }
 };
 
-void dropout(ConstView x, Live<uint64_t> key, int64_t first, double p, View y) {
+void dropout(ConstView x, DeviceScalar<uint64_t> key, int64_t first, double p, View y) {
   visit_floating(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto scale = static_cast<Accumulator<T>>(1.0 / (1.0 - p));
@@ -62,7 +62,7 @@ struct Uniform {
   }
 };
 
-void uniform(Live<uint64_t> key, double low, double high, View y) {
+void uniform(DeviceScalar<uint64_t> key, double low, double high, View y) {
   visit_floating(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     for_words("uniform", key, 0, y.numel(),
@@ -72,9 +72,9 @@ void uniform(Live<uint64_t> key, double low, double high, View y) {
 
 template <class T>
 __global__ void __launch_bounds__(elementwise_threads)
-    normal_kernel(Live<uint64_t> live, float mean, float deviation, float low, float high, T* y,
-                  int64_t n) {
-  const uint64_t key = live;
+    normal_kernel(DeviceScalar<uint64_t> scalar, float mean, float deviation, float low, float high,
+                  T* y, int64_t n) {
+  const uint64_t key = scalar;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t pair = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; 2 * pair < n; pair += step) {
     const auto c = static_cast<uint64_t>(pair) / 2;
@@ -95,7 +95,8 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-void normal(Live<uint64_t> key, double mean, double deviation, double low, double high, View y) {
+void normal(DeviceScalar<uint64_t> key, double mean, double deviation, double low, double high,
+            View y) {
   visit_floating(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     launch("normal", normal_kernel<T>, blocks_for((y.numel() + 1) / 2, elementwise_threads),
@@ -113,7 +114,7 @@ struct Coin {
   }
 };
 
-void bernoulli(Live<uint64_t> key, double p, View y) {
+void bernoulli(DeviceScalar<uint64_t> key, double p, View y) {
   visit_dtype(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     for_words("bernoulli", key, 0, y.numel(), Coin<T>{y.as<T>(), drop_threshold(p)});
@@ -122,8 +123,8 @@ void bernoulli(Live<uint64_t> key, double p, View y) {
 
 template <class T>
 __global__ void __launch_bounds__(elementwise_threads)
-    integers_kernel(Live<uint64_t> live, int64_t low, uint64_t range, T* y, int64_t n) {
-  const uint64_t key = live;
+    integers_kernel(DeviceScalar<uint64_t> scalar, int64_t low, uint64_t range, T* y, int64_t n) {
+  const uint64_t key = scalar;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
     const uint64_t bits = uint64_t{philox_word(key, 2 * i + 1)} << 32 | philox_word(key, 2 * i);
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-void randint(Live<uint64_t> key, int64_t low, int64_t high, View y) {
+void randint(DeviceScalar<uint64_t> key, int64_t low, int64_t high, View y) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   visit_dtype(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

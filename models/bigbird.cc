@@ -12,7 +12,7 @@
 
 #include <utility>
 
-#include "models/blueprint.h"
+#include "models/model_spec.h"
 
 namespace longspan {
 namespace {
@@ -49,7 +49,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .weight_decay = 0.01};
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<BigBird, BigBirdConfig>>(bigbird_preset(preset),
                                                                defaults_of(preset));
 }
@@ -67,8 +67,8 @@ BigBird::BigBird(const BigBirdConfig& config, const Init& init)
           config.classes, config.span_head);
 }
 
-Given BigBird::given(const EncoderInputs& in) const {
-  Given seen;
+LayerContext BigBird::layer_context(const EncoderInputs& in) const {
+  LayerContext seen;
   seen.layer_patterns = patterns_.of(in.tokens.dim(1), in.lengths);
   return seen;
 }
@@ -86,7 +86,7 @@ std::unique_ptr<DecodeState> BigBird::start_decoding(int64_t batch) const {
 
 Tensor BigBird::decode(const Tensor& tokens, DecodeState& opaque) const {
   StreamState& state = StreamState::of(opaque, kName, tokens);
-  Given seen;
+  LayerContext seen;
   seen.layer_patterns = patterns_.rows(state.position, state.position + tokens.dim(1));
   return decode_rows(tokens, std::move(seen), state);
 }

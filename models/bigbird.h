@@ -49,7 +49,7 @@ class BigBird final : public Encoder {
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
 
  protected:
-  Given given(const EncoderInputs& in) const override;
+  LayerContext layer_context(const EncoderInputs& in) const override;
 
  private:
   BigBirdConfig config_;

@@ -4,7 +4,7 @@
 
 #include "models/bigbird_etc.h"
 
-#include "models/blueprint.h"
+#include "models/model_spec.h"
 
 namespace longspan {
 namespace {
@@ -38,7 +38,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .weight_decay = 0.01};
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<Etc, EtcConfig>>(bigbird_etc_preset(preset),
                                                        defaults_of(preset));
 }

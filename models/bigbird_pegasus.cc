@@ -8,8 +8,8 @@
 
 #include <cmath>
 
-#include "models/blueprint.h"
 #include "models/evaluate.h"
+#include "models/model_spec.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -45,7 +45,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .clip = 1};
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<BigBirdPegasus, BigBirdPegasusConfig>>(
       bigbird_pegasus_preset(preset), defaults_of(preset));
 }
@@ -99,9 +99,9 @@ BigBirdPegasus::BigBirdPegasus(const BigBirdPegasusConfig& config, const Init& i
       config_(config),
       patterns_(kName, config, config.n_layer, config.n_head, config.n_max) {}
 
-Given BigBirdPegasus::given(const SequenceInputs& in) const {
+LayerContext BigBirdPegasus::layer_context(const SequenceInputs& in) const {
   require(!in.global, kName, "global tokens are the first and the last block; expected none");
-  Given seen;
+  LayerContext seen;
   seen.layer_patterns = patterns_.of(in.source.dim(1), in.lengths);
   return seen;
 }

@@ -39,7 +39,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
-  /// As Blueprint's.
+  /// As ModelSpec's.
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -77,7 +77,7 @@ class BigBirdPegasus final : public EncoderDecoder {
   int64_t max_length() const override { return config_.n_max_target; }
 
  protected:
-  Given given(const SequenceInputs& in) const override;
+  LayerContext layer_context(const SequenceInputs& in) const override;
   int64_t encoder_attention_macs(int64_t length) const override;
 
  private:

@@ -14,8 +14,8 @@
 #include <numeric>
 
 #include "core/divide.h"
-#include "models/blueprint.h"
 #include "models/materialized_blocks.h"
+#include "models/model_spec.h"
 #include "ops/pattern_blocks.h"
 
 namespace longspan {
@@ -55,7 +55,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .weight_decay = 0.01};
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<BlockBert, BlockBertConfig>>(blockbert_preset(preset),
                                                                    defaults_of(preset));
 }
@@ -116,10 +116,10 @@ BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
       kName, "pattern = fixed has no materialized attention; expected attention_impl = fused");
 }
 
-Given BlockBert::given(const EncoderInputs& in) const {
+LayerContext BlockBert::layer_context(const EncoderInputs& in) const {
   const int64_t length = in.tokens.dim(1), unit = config_.pad_to_multiple;
   const int64_t padded = unit > 0 ? round_up(length, unit) : length;
-  Given seen;
+  LayerContext seen;
   seen.pattern = config_.pattern == BlockBertPattern::fixed
                      ? patterns::block_lists(
                            length, {fixed_blocks(length, config_.stride, config_.columns)}, {},

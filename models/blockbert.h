@@ -66,7 +66,7 @@ class BlockBert final : public Encoder {
   const BlockBertConfig& config() const { return config_; }
 
  protected:
-  Given given(const EncoderInputs& in) const override;
+  LayerContext layer_context(const EncoderInputs& in) const override;
 
  private:
   BlockBertConfig config_;

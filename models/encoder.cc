@@ -117,7 +117,7 @@ Encoder::Encoder(std::string name, const EncoderConfig& config,
   token_ = Embedding(c.vocab, c.d_model, tables.at("token"), weights);
   position_ =
       LearnedPositions(c.position_offset + c.n_max, c.d_model, tables.at("position"), weights);
-  if (c.position_init == PositionInit::sinusoid && !init.plan) {
+  if (c.position_init == PositionInit::sinusoid && !init.meta) {
     const NoGrad off;
     const Tensor rows = sinusoid(0, position_.weight.dim(0), c.d_model, SinusoidLayout::interleaved,
                                  init.dtype, init.device);
@@ -178,7 +178,7 @@ Tensor Encoder::forward(const EncoderInputs& in, Pass pass) const {
           "{} tokens are more than the position table has; n_max is {}", in.tokens.dim(1),
           config_.n_max);
   require(config_.token_types > 0 || !in.types, name_, "token types need token_types > 0");
-  return stack_.forward(embed(in, pass), given(in), {}, pass).y;
+  return stack_.forward(embed(in, pass), layer_context(in), {}, pass).y;
 }
 
 Tensor Encoder::head(const Tensor& hidden) const {
@@ -254,7 +254,7 @@ Tensor Encoder::logits(const Tensor& tokens, Pass pass) const {
   return head(forward({.tokens = tokens}, pass));
 }
 
-Tensor Encoder::decode_rows(const Tensor& tokens, Given seen, StreamState& state) const {
+Tensor Encoder::decode_rows(const Tensor& tokens, LayerContext seen, StreamState& state) const {
   const NoGrad off;
   const Scope scope(name_);
   seen.decoding = true;
@@ -272,17 +272,17 @@ Tensor Encoder::attention_map(const Tensor& tokens, int64_t layer) const {
 
 Tensor Encoder::attention_map_of(const EncoderInputs& in, int64_t layer) const {
   const NoGrad off;
-  return stack_.attention_map(layer, embed(in, Pass{}), given(in));
+  return stack_.attention_map(layer, embed(in, Pass{}), layer_context(in));
 }
 
 AttentionOutline Encoder::attention_outline(int64_t layer, int64_t length) const {
   const EncoderInputs in{.tokens = zeros({1, length}, DType::i64)};
-  return outline_of(given(in), layer, config_.n_head, length, length);
+  return outline_of(layer_context(in), layer, config_.n_head, length, length);
 }
 
 int64_t Encoder::attention_macs(int64_t length) const {
   const int64_t l = length, d = config_.d_model, heads = config_.n_head;
-  const Given seen = given({.tokens = zeros({1, l}, DType::i64)});
+  const LayerContext seen = layer_context({.tokens = zeros({1, l}, DType::i64)});
   int64_t n = 0;
   for (int64_t i = 0; i < config_.n_layer; ++i) {
     const AttentionPattern& pattern =

@@ -54,7 +54,7 @@ struct EncoderConfig {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
-  /// As Blueprint's.
+  /// As ModelSpec's.
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -139,7 +139,7 @@ class Encoder : public LanguageModel {
 
   /// Which keys the rows of such an input see, with lengths where there are any: either `pattern`
   /// or `layer_patterns`, and whatever else the model's attention layers read.
-  virtual Given given(const EncoderInputs& in) const = 0;
+  virtual LayerContext layer_context(const EncoderInputs& in) const = 0;
   /// Multiply-accumulates of the attention of all blocks, projections included.
   virtual int64_t attention_macs(int64_t length) const;
 
@@ -148,7 +148,7 @@ class Encoder : public LanguageModel {
 
   /// One step of LanguageModel::decode() of a model whose rows see no later ones: `seen` is what
   /// the rows of these tokens see of all rows so far.
-  Tensor decode_rows(const Tensor& tokens, Given seen, StreamState& state) const;
+  Tensor decode_rows(const Tensor& tokens, LayerContext seen, StreamState& state) const;
 
   /// The attention layers of most models, one MultiHead for each block, named for `init`. Throws
   /// ValueError, naming the model, where heads do not fit.

@@ -28,7 +28,7 @@ Tensor EncoderDecoder::encode(const SequenceInputs& in, Pass pass) const {
   if (in.source.rank() != 2) {
     fail_with<ShapeError>(name_, "the source must be [B, S]", {{"source", in.source}});
   }
-  return shell_.run_encoder(in.source, given(in), pass);
+  return shell_.run_encoder(in.source, layer_context(in), pass);
 }
 
 Tensor EncoderDecoder::forward(const SequenceInputs& in, Pass pass) const {
@@ -61,11 +61,11 @@ std::unique_ptr<DecodeState> EncoderDecoder::start_after(const SourceTokens& sou
 }
 
 Tensor EncoderDecoder::attention_map(const Tensor& source, int64_t layer) const {
-  return shell_.encoder_attention_map(source, layer, given({.source = source}));
+  return shell_.encoder_attention_map(source, layer, layer_context({.source = source}));
 }
 
 AttentionOutline EncoderDecoder::attention_outline(int64_t layer, int64_t length) const {
-  const Given seen = given({.source = zeros({1, length}, DType::i64)});
+  const LayerContext seen = layer_context({.source = zeros({1, length}, DType::i64)});
   return outline_of(seen, layer, shell_.config().n_head, length, length);
 }
 

@@ -66,7 +66,7 @@ class EncoderDecoder : public LanguageModel {
                  std::vector<std::unique_ptr<Layer>> encoder_attention = {});
 
   /// What the layers of the encoder see of such an input, whose source is [B, S].
-  virtual Given given(const SequenceInputs& in) const = 0;
+  virtual LayerContext layer_context(const SequenceInputs& in) const = 0;
   /// Multiply-accumulates of the encoder's attention, projections included.
   virtual int64_t encoder_attention_macs(int64_t length) const = 0;
 

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "autograd/frame.h"
+#include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
 #include "autograd/recalls.h"
 #include "core/scope.h"
@@ -162,7 +162,7 @@ EtcStreams EtcLayer::forward(EtcStreams x, const EtcPatterns& see, Pass pass) co
     y = ff.forward(y, {}, site).y;
   };
   const EtcStreams z = attention_.forward(attention_input(x), see, pass.at("attention"));
-  autograd::Frame::end_branch();
+  autograd::CheckpointScope::end_branch();
   stream(x.l, z.l, norm_l_, ff_.front(), pass.at("long"));
   stream(x.g, z.g, norm_g_, ff_.back(), pass.at("global"));
   return x;

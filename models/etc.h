@@ -81,7 +81,7 @@ struct EtcConfig {
   int64_t label_count() const { return relations > 0 ? relations : 2 * max_distance + 4; }
   int64_t width() const { return d_embed > 0 ? d_embed : d_model; }
 
-  /// As Blueprint's.
+  /// As ModelSpec's.
   std::string_view extend_positions(int64_t length) {
     return n_positions > 0 ? extend_table("n_positions", n_positions, length) : std::string_view{};
   }

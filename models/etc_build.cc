@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/scope.h"
-#include "models/blueprint.h"
 #include "models/etc.h"
+#include "models/model_spec.h"
 #include "ops/kernels/copy.h"
 
 namespace longspan {
@@ -44,7 +44,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .weight_decay = 0.01};
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<Etc, EtcConfig>>(etc_preset(preset), defaults_of(preset));
 }
 

@@ -50,7 +50,7 @@ struct EtcLayer::Residual final : Layer {
         see(std::move(patterns)),
         n_l(tokens) {}
 
-  Output forward(const Tensor& x, const Given&, Pass pass) const override {
+  Output forward(const Tensor& x, const LayerContext&, Pass pass) const override {
     const EtcStreams in = norms.forward(split(x, n_l));
     EtcStreams y;
     if (attention) {

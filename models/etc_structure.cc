@@ -218,7 +218,7 @@ class Structure {
   }
   static AttentionPattern with_side(AttentionPattern p, int64_t side) {
     p.layout = with_side_keys(p.layout, side);
-    p.recipe = {};
+    p.layout_spec = {};
     return p;
   }
 

@@ -10,7 +10,7 @@ namespace longspan {
 namespace {
 
 /// Predictions begin + 1 to begin + length, of which the last `counted` count.
-struct Span {
+struct ScoredWindow {
   int64_t begin, length, counted;
 };
 
@@ -22,8 +22,8 @@ Score score_of(const Tensor& targets, auto losses) {
   return s;
 }
 
-Score score_spans(const LanguageModel& model, const Tensor& text, const std::vector<Span>& spans,
-                  int64_t batch) {
+Score score_spans(const LanguageModel& model, const Tensor& text,
+                  const std::vector<ScoredWindow>& spans, int64_t batch) {
   require_integer("score", text, "text");
   require_rank_is("score", text, 1, "text");
   require(batch >= 1, "score", "batch is {}; expected 1 or more", batch);
@@ -34,7 +34,7 @@ Score score_spans(const LanguageModel& model, const Tensor& text, const std::vec
     std::vector<int64_t> tokens, targets;
     int64_t rows = 0;
     for (; at < spans.size() && rows < batch && spans[at].length == length; ++at, ++rows) {
-      const Span& s = spans[at];
+      const ScoredWindow& s = spans[at];
       for (int64_t i = 0; i < length; ++i) {
         const auto place = static_cast<size_t>(s.begin + i);
         tokens.push_back(ids[place]);
@@ -69,7 +69,7 @@ Score score_segments(const LanguageModel& model, const Tensor& text, int64_t len
                      int64_t batch) {
   require(length >= 1, "score", "length is {}; expected 1 or more", length);
   const int64_t n = text.numel() - 1;
-  std::vector<Span> spans;
+  std::vector<ScoredWindow> spans;
   for (int64_t i = 0; i < n; i += length) {
     const int64_t here = std::min(length, n - i);
     spans.push_back({i, here, here});
@@ -83,7 +83,7 @@ Score score_sliding(const LanguageModel& model, const Tensor& text, int64_t leng
   require(stride >= 1 && stride <= length, "score", "stride is {}; expected 1 to length = {}",
           stride, length);
   const int64_t n = text.numel() - 1;
-  std::vector<Span> spans;
+  std::vector<ScoredWindow> spans;
   for (int64_t done = 0; done < n;) {
     const int64_t counted = std::min(done == 0 ? length : stride, n - done);
     const int64_t here = std::min(length, done + counted);

@@ -4,7 +4,7 @@
 
 #include "models/led.h"
 
-#include "models/blueprint.h"
+#include "models/model_spec.h"
 
 namespace longspan {
 namespace {
@@ -33,7 +33,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .clip = 1};
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<Led, LedConfig>>(led_preset(preset), defaults_of(preset));
 }
 
@@ -100,20 +100,20 @@ Led::Led(const LedConfig& config, const Init& init)
     : EncoderDecoder(kName, shell_of(config), init, encoder_attention(config, init)),
       config_(config) {}
 
-Given Led::given(const SequenceInputs& in) const {
+LayerContext Led::layer_context(const SequenceInputs& in) const {
   const int64_t batch = in.source.dim(0), length = in.source.dim(1);
-  Given given;
-  given.lengths = in.lengths;
+  LayerContext ctx;
+  ctx.lengths = in.lengths;
   if (in.global) {
     if (in.global.shape() != in.source.shape()) {
       fail_with<ShapeError>(kName, "global must be [B, S] as the source",
                             {{"source", in.source}, {"global", in.global}});
     }
-    given.global = global_tokens(in.global, in.lengths, device());
+    ctx.global = global_tokens(in.global, in.lengths, device());
   } else if (config_.globals != GlobalDefault::none) {
-    given.global = global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device());
+    ctx.global = global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device());
   }
-  return given;
+  return ctx;
 }
 
 AttentionOutline Led::attention_outline(int64_t layer, int64_t length) const {

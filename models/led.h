@@ -35,7 +35,7 @@ struct LedConfig {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
-  /// As Blueprint's.
+  /// As ModelSpec's.
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -64,7 +64,7 @@ class Led final : public EncoderDecoder {
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
 
  protected:
-  Given given(const SequenceInputs& in) const override;
+  LayerContext layer_context(const SequenceInputs& in) const override;
   int64_t encoder_attention_macs(int64_t length) const override;
 
  private:

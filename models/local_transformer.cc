@@ -8,7 +8,7 @@
 //
 // After N layers a token has seen N (W - 1) others (exact), so the reach grows with depth.
 
-#include "models/blueprint.h"
+#include "models/model_spec.h"
 #include "models/transformer.h"
 
 namespace longspan {
@@ -32,7 +32,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
   return d;
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<Transformer, TransformerConfig>>(
       local_transformer_preset(preset), defaults_of(preset));
 }

@@ -17,7 +17,7 @@
 #include "autograd/mode.h"
 #include "autograd/recalls.h"
 #include "core/scope.h"
-#include "models/blueprint.h"
+#include "models/model_spec.h"
 #include "ops/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -67,7 +67,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .weight_decay = 0.01};
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<Longformer, LongformerConfig>>(longformer_preset(preset),
                                                                      defaults_of(preset));
 }
@@ -138,42 +138,41 @@ Tensor LongformerAttention::merge(const Tensor& heads) const {
   return flatten(transpose(heads, 1, 2), 2, 3);
 }
 
-Tensor LongformerAttention::sliding(const Tensor& x, const Tensor& v, const Given& given,
+Tensor LongformerAttention::sliding(const Tensor& x, const Tensor& v, const LayerContext& ctx,
                                     const Dropout& dropout) const {
   const LongformerAttentionOptions& o = options_;
   const Tensor k = split_heads(k_.forward(x));
   const AttentionPattern pattern =
       with_lengths(patterns::window_and_globals(x.dim(1), o.one_sided_window, dilations(o),
-                                                given.global.positions, x.device()),
-                   given.lengths, given.lengths);
+                                                ctx.global.positions, x.device()),
+                   ctx.lengths, ctx.lengths);
   std::vector<Keys> keys{{k, v}};
-  if (given.global) {
-    const Tensor rows = unsqueeze(given.global.rows, 1);             // [B, 1, G]
+  if (ctx.global) {
+    const Tensor rows = unsqueeze(ctx.global.rows, 1);               // [B, 1, G]
     keys.push_back({permute_rows(k, rows), permute_rows(v, rows)});  // [B, H, G, d]
   }
   return block_attention(split_heads(q_.forward(x)), keys, pattern, {}, dropout).out;
 }
 
 /// Rows of samples that have fewer global tokens than others are 0.
-Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const Given& given,
+Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const LayerContext& ctx,
                                    const Dropout& dropout) const {
-  const Tensor rows = permute_rows(x, given.global.rows);  // [B, G, D]
-  const AttentionPattern pattern =
-      with_lengths(patterns::dense(), given.global.count, given.lengths);
+  const Tensor rows = permute_rows(x, ctx.global.rows);  // [B, G, D]
+  const AttentionPattern pattern = with_lengths(patterns::dense(), ctx.global.count, ctx.lengths);
   return block_attention(split_heads(q_global_.forward(rows)), split_heads(k_global_.forward(x)), v,
                          pattern, {}, dropout)
       .out;
 }
 
-Output LongformerAttention::forward(const Tensor& x, const Given& given, Pass pass) const {
+Output LongformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   const MacCounter macs;
   const int64_t recalled = autograd::recalls().attention;
   const float p = options_.dropout;
-  Tensor y = merge(sliding(x, split_heads(v_.forward(x)), given, {p, pass.at("attn")}));
-  if (given.global) {
+  Tensor y = merge(sliding(x, split_heads(v_.forward(x)), ctx, {p, pass.at("attn")}));
+  if (ctx.global) {
     const Tensor rows =
-        merge(global(x, split_heads(v_global_.forward(x)), given, {p, pass.at("attn_global")}));
-    y = add(y, scatter_rows(rows, given.global.rows, x.dim(1)));  // where y is 0
+        merge(global(x, split_heads(v_global_.forward(x)), ctx, {p, pass.at("attn_global")}));
+    y = add(y, scatter_rows(rows, ctx.global.rows, x.dim(1)));  // where y is 0
   }
   y = out_.forward(y);
   if (MacCounter* outer = macs.outer()) {
@@ -182,20 +181,20 @@ Output LongformerAttention::forward(const Tensor& x, const Given& given, Pass pa
     const int64_t width = options_.d_model / options_.n_head;
     for (int64_t b = 0; b < x.dim(0); ++b) {
       const std::vector<int64_t> none;
-      const auto& own = given.global ? given.global.positions[static_cast<size_t>(b)] : none;
+      const auto& own = ctx.global ? ctx.global.positions[static_cast<size_t>(b)] : none;
       outer->attention += 2 * width * pairs_of_heads(options_, x.dim(1), own);
     }
   }
   return y;
 }
 
-Tensor LongformerAttention::probabilities(const Tensor& x, const Given& given) const {
+Tensor LongformerAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
   return attention_weights(split_heads(x), [&](const Tensor& unit) {
-    const Tensor y = sliding(x, unit, given, {});
-    if (!given.global) return y;
-    const Tensor to = unsqueeze(given.global.rows, 1);  // [B, 1, G]
-    return add(y, scatter_rows(global(x, unit, given, {}), to, x.dim(1)));
+    const Tensor y = sliding(x, unit, ctx, {});
+    if (!ctx.global) return y;
+    const Tensor to = unsqueeze(ctx.global.rows, 1);  // [B, 1, G]
+    return add(y, scatter_rows(global(x, unit, ctx, {}), to, x.dim(1)));
   });
 }
 
@@ -241,9 +240,9 @@ Longformer::Longformer(const LongformerConfig& config, const Init& init)
               attention_layers(config, [&](int64_t i) { return attention_init(init, i); }), init),
       config_(config) {}
 
-Given Longformer::given(const EncoderInputs& in) const {
+LayerContext Longformer::layer_context(const EncoderInputs& in) const {
   const int64_t batch = in.tokens.dim(0), length = in.tokens.dim(1);
-  Given seen;
+  LayerContext seen;
   seen.lengths = in.lengths;
   if (in.global) {
     if (in.global.rank() != 2 || in.global.dim(0) != batch || in.global.dim(1) != length) {

@@ -26,14 +26,14 @@ struct LongformerAttentionOptions {
 ///                     x_j, v = W_v x_j; one softmax
 ///   rows i in G       all keys; q = W_qg x_i, k = W_kg x_j, v = W_vg x_j; one softmax
 /// with dilation s of the head. The paper has normal rows see global keys through the global
-/// projections; the released code, and this, through the sliding ones. Reads Given::lengths and
-/// Given::global; without global tokens the second triple has no part.
+/// projections; the released code, and this, through the sliding ones. Reads LayerContext::lengths
+/// and LayerContext::global; without global tokens the second triple has no part.
 class LongformerAttention final : public Layer {
  public:
   LongformerAttention(const LongformerAttentionOptions& options, const Init& init);
 
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
-  Tensor probabilities(const Tensor& x, const Given& given) const override;
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
   void visit(Visitor& v) override;
 
  private:
@@ -41,9 +41,10 @@ class LongformerAttention final : public Layer {
   Tensor merge(const Tensor& heads) const;    // [B, H, L, d] -> [B, L, D]
   /// Weighted sums of values [B, H, L, n]: of rows that are not global, [B, H, L, n], where the
   /// global ones come out as 0, and of these, [B, H, G, n].
-  Tensor sliding(const Tensor& x, const Tensor& v, const Given& given,
+  Tensor sliding(const Tensor& x, const Tensor& v, const LayerContext& ctx,
                  const Dropout& dropout) const;
-  Tensor global(const Tensor& x, const Tensor& v, const Given& given, const Dropout& dropout) const;
+  Tensor global(const Tensor& x, const Tensor& v, const LayerContext& ctx,
+                const Dropout& dropout) const;
 
   LongformerAttentionOptions options_;
   Linear q_, k_, v_, out_;
@@ -111,7 +112,7 @@ class Longformer final : public Encoder {
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
 
  protected:
-  Given given(const EncoderInputs& in) const override;
+  LayerContext layer_context(const EncoderInputs& in) const override;
   int64_t attention_macs(int64_t length) const override;
 
  private:

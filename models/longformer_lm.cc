@@ -13,8 +13,8 @@
 
 #include "autograd/mode.h"
 #include "core/scope.h"
-#include "models/blueprint.h"
 #include "models/longformer.h"
+#include "models/model_spec.h"
 #include "nn/relative_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -48,7 +48,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .weight_decay = 0.01};
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<LongformerLM, LongformerLMConfig>>(
       longformer_lm_preset(preset), defaults_of(preset));
 }
@@ -110,7 +110,7 @@ LongformerLMConfig with_windows_times(LongformerLMConfig config, int64_t factor)
 }
 
 double phase_macs(const LongformerLMConfig& config, const TrainingPhase& phase) {
-  const LongformerLM model(with_windows_times(config, phase.windows), Init{.plan = true});
+  const LongformerLM model(with_windows_times(config, phase.windows), Init{.meta = true});
   return static_cast<double>(phase.steps) *
          static_cast<double>(phase.batch * model.macs(phase.length));
 }
@@ -211,9 +211,9 @@ Tensor LongformerLM::embed(const Tensor& tokens, Pass pass) const {
 Tensor LongformerLM::forward(const Tensor& tokens, Pass pass) const {
   const Scope scope(kName);
   const Tensor x = embed(tokens, pass);
-  Given given;
-  given.layer_patterns = patterns(x.dim(1), x.dim(1));
-  return stack_.forward(x, given, {}, pass).y;
+  LayerContext ctx;
+  ctx.layer_patterns = patterns(x.dim(1), x.dim(1));
+  return stack_.forward(x, ctx, {}, pass).y;
 }
 
 LanguageModel::Losses LongformerLM::loss(const Tensor& tokens, const Tensor& targets,
@@ -243,12 +243,12 @@ Tensor LongformerLM::decode(const Tensor& tokens, DecodeState& opaque) const {
   const int64_t first = state.position, n = tokens.dim(1);
   int64_t furthest = 0;
   for (int64_t i = 0; i < config_.n_layer; ++i) furthest = std::max(furthest, reach(config_, i));
-  Given given;
-  given.decoding = true;
-  given.position = first;
-  given.keep_from = std::max<int64_t>(first - furthest, 0);
-  given.layer_patterns = patterns(n, first + n - given.keep_from);
-  Stack::Result result = stack_.forward(embed(tokens, Pass{}), given, state.memory, Pass{});
+  LayerContext ctx;
+  ctx.decoding = true;
+  ctx.position = first;
+  ctx.keep_from = std::max<int64_t>(first - furthest, 0);
+  ctx.layer_patterns = patterns(n, first + n - ctx.keep_from);
+  Stack::Result result = stack_.forward(embed(tokens, Pass{}), ctx, state.memory, Pass{});
   state.memory = std::move(result.memory);
   state.position = first + n;
   return token_logits(select(result.y, 1, -1), head_, config_.token_head);  // [B, V]
@@ -257,15 +257,15 @@ Tensor LongformerLM::decode(const Tensor& tokens, DecodeState& opaque) const {
 Tensor LongformerLM::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
   const Tensor x = embed(tokens, Pass{});
-  Given given;
-  given.layer_patterns = patterns(x.dim(1), x.dim(1));
-  return stack_.attention_map(layer, x, given);
+  LayerContext ctx;
+  ctx.layer_patterns = patterns(x.dim(1), x.dim(1));
+  return stack_.attention_map(layer, x, ctx);
 }
 
 AttentionOutline LongformerLM::attention_outline(int64_t layer, int64_t length) const {
-  Given given;
-  given.layer_patterns = patterns(length, length);
-  return outline_of(given, layer, config_.n_head, length, length);
+  LayerContext ctx;
+  ctx.layer_patterns = patterns(length, length);
+  return outline_of(ctx, layer, config_.n_head, length, length);
 }
 
 /// Projections 4 L D^2, attention, feed-forward and the head; without the table W_R R, which a

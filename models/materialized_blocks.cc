@@ -63,9 +63,9 @@ Tensor MaterializedBlocks::attend(const Projected& p, int64_t first, int64_t cou
   return concat(rows, 2);
 }
 
-Output MaterializedBlocks::forward(const Tensor& x, const Given& given, Pass pass) const {
+Output MaterializedBlocks::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   const Projected p = heads_.project(x);
-  const Tensor lengths = given.pattern.mask.k_valid;
+  const Tensor lengths = ctx.pattern.mask.k_valid;
   std::vector<Tensor> parts;
   const auto heads = static_cast<int64_t>(permutations_.size());
   for (int64_t first = 0; first < heads;) {
@@ -84,7 +84,7 @@ Output MaterializedBlocks::forward(const Tensor& x, const Given& given, Pass pas
   }
   if (MacCounter* counter = MacCounter::current()) {
     counter->attention +=
-        2 * p.q.dim(3) * counter->pairs(given.pattern, x.dim(0), heads, x.dim(1), x.dim(1));
+        2 * p.q.dim(3) * counter->pairs(ctx.pattern, x.dim(0), heads, x.dim(1), x.dim(1));
   }
   return heads_.merge(y);
 }

@@ -20,10 +20,10 @@ class MaterializedBlocks : public Layer {
                      int64_t unit, float dropout);
 
   /// Reads the lengths of given.pattern, and nothing else of it.
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   /// Those of the fused kernel, by given.pattern.
-  Tensor probabilities(const Tensor& x, const Given& given) const override {
-    return heads_.probabilities(x, given);
+  Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override {
+    return heads_.probabilities(x, ctx);
   }
   void visit(Visitor& v) override { heads_.visit(v); }
 

@@ -7,9 +7,9 @@
 
 namespace longspan {
 
-/// The blueprint of a model whose constructor takes (const Config&, const Init&).
+/// The spec of a model whose constructor takes (const Config&, const Init&).
 template <class Model, class Config>
-class BlueprintOf final : public Blueprint {
+class BlueprintOf final : public ModelSpec {
  public:
   BlueprintOf(const Config& config, const TrainingDefaults& defaults)
       : config_(config), defaults_(defaults) {}

@@ -1,4 +1,4 @@
-#include "models/blueprint.h"
+#include "models/model_spec.h"
 #include "models/transformer.h"
 
 namespace longspan {
@@ -123,7 +123,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
   return {.length = length, .batch = 8, .steps = 100'000, .lr = 2.5e-4, .warmup = 4'000};
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<Transformer, TransformerConfig>>(transformer_preset(preset),
                                                                        defaults_of(preset));
 }

@@ -43,7 +43,7 @@ class ReformerFeedForward : public Layer {
             weights),
         out_(c.d_ff, c.d_model, true, init.at("out"), weights) {}
 
-  Output forward(const Tensor& x, const Given&, Pass pass) const override {
+  Output forward(const Tensor& x, const LayerContext&, Pass pass) const override {
     const Tensor h = in_.forward(x);  // [B, L, F]
     const Pass site = pass.at("ffn_in");
     return out_.forward(
@@ -111,14 +111,14 @@ struct Reformer::Branch final : Layer {
         columns(c.dropout_broadcast),
         chunks(layer->position_wise() ? c.memory.chunks : 1) {}
 
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
     if (chunks > 1) {
       return chunked(x, chunks, pass, [this](const Tensor& rows, Pass site) {
         return dropped(layer->forward(norm.forward(rows), {}, site).y, site);
       });
     }
-    Output out = layer->forward(norm.forward(x), given, pass);
-    autograd::Frame::end_branch();
+    Output out = layer->forward(norm.forward(x), ctx, pass);
+    autograd::CheckpointScope::end_branch();
     out.y = dropped(out.y, pass);
     return out;
   }
@@ -142,8 +142,8 @@ class DecidedOnce final : public Layer {
  public:
   DecidedOnce(std::shared_ptr<Layer> layer, Choices& choices)
       : layer_(std::move(layer)), choices_(choices) {}
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
-    return choices_.run(*layer_, x, given, pass);
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
+    return choices_.run(*layer_, x, ctx, pass);
   }
   void visit(Visitor& v) override { layer_->visit(v); }
 
@@ -227,19 +227,19 @@ int64_t Reformer::padded(int64_t length) const {
   return length > least ? round_up(length, unit) : length;
 }
 
-Given Reformer::given(int64_t queries, int64_t keys, const Tensor& lengths) const {
+LayerContext Reformer::layer_context(int64_t queries, int64_t keys, const Tensor& lengths) const {
   const ReformerConfig& c = config_;
-  Given given;
-  given.lengths = lengths;
-  if (c.layers.find(name_of_value(ReformerLayer::local)) == std::string::npos) return given;
-  given.pattern = patterns::chunks(queries, keys,
-                                   {.chunk = c.local_keys(),
-                                    .before = c.local_back,
-                                    .after = c.local_ahead,
-                                    .causal = c.causal,
-                                    .circle = c.whole_chunks});
-  if (lengths) given.pattern = with_lengths(given.pattern, lengths, lengths);
-  return given;
+  LayerContext ctx;
+  ctx.lengths = lengths;
+  if (c.layers.find(name_of_value(ReformerLayer::local)) == std::string::npos) return ctx;
+  ctx.pattern = patterns::chunks(queries, keys,
+                                 {.chunk = c.local_keys(),
+                                  .before = c.local_back,
+                                  .after = c.local_ahead,
+                                  .causal = c.causal,
+                                  .circle = c.whole_chunks});
+  if (lengths) ctx.pattern = with_lengths(ctx.pattern, lengths, lengths);
+  return ctx;
 }
 
 Tensor Reformer::embed(const Tensor& tokens, int64_t first, Pass pass) const {
@@ -260,40 +260,42 @@ Tensor Reformer::embed(const Tensor& tokens, int64_t first, Pass pass) const {
               compute_);
 }
 
-struct Reformer::Run {
+struct Reformer::ReversibleRun {
   Reversible streams;
   SegmentMemory memory;
   std::vector<Tensor> buckets;
 };
 
-Reformer::Run Reformer::run(const Tensor& x, const Given& given, const SegmentMemory& memory,
-                            const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const {
+Reformer::ReversibleRun Reformer::run(const Tensor& x, const LayerContext& ctx,
+                                      const SegmentMemory& memory,
+                                      const std::vector<Tensor>& buckets, Pass pass,
+                                      int64_t blocks) const {
   const bool inverted = is_reversible(config_.memory);
   const ReversibleOptions options = inverted
                                         ? reversible_options(config_.memory, compute_, 2)
                                         : ReversibleOptions{.layers = compute_, .stored = true};
-  Run r{Reversible(enter_reversible(x, options), options), {}, {}};
+  ReversibleRun r{Reversible(enter_reversible(x, options), options), {}, {}};
   r.memory.layers.resize(blocks_.size());
   r.buckets.resize(blocks_.size());
   // Frames hold it until they have been run again.
   struct Shared {
-    Given given;
+    LayerContext ctx;
     SegmentMemory memory;
     std::vector<Tensor> buckets;
     std::vector<Choices> choices;
   };
-  const auto all = std::make_shared<Shared>(
-      Shared{given, memory, buckets, std::vector<Choices>(blocks_.size())});
+  const auto all =
+      std::make_shared<Shared>(Shared{ctx, memory, buckets, std::vector<Choices>(blocks_.size())});
   const auto step = [this, all, pass, &r](size_t i, Reversible& streams, bool once, bool again) {
     const Scope scope("layers", static_cast<long>(i));
     const Pass site = pass.at("layers").at(static_cast<int64_t>(i));
-    Given local = all->given;
+    LayerContext local = all->ctx;
     if (!all->memory.layers.empty()) local.memory = all->memory.layers[i];
     if (!all->buckets.empty() && all->buckets[i]) local.choices = {all->buckets[i]};
     std::shared_ptr<Layer> attention = blocks_[i].attention;
     if (once) attention = std::make_shared<DecidedOnce>(attention, all->choices[i]);
     Output out = streams.step(std::move(attention), local, site.at("attention"));
-    streams.step(blocks_[i].ff, all->given, site.at("ff"));
+    streams.step(blocks_[i].ff, all->ctx, site.at("ff"));
     if (again) return;
     r.memory.layers[i] = std::move(out.memory);
     if (!out.choices.empty()) r.buckets[i] = out.choices.front();
@@ -313,7 +315,7 @@ Reformer::Run Reformer::run(const Tensor& x, const Given& given, const SegmentMe
   return r;
 }
 
-Tensor Reformer::exit(Run& r, int64_t length, Pass pass) const {
+Tensor Reformer::exit(ReversibleRun& r, int64_t length, Pass pass) const {
   const Halves x = r.streams.finish();
   const Tensor both = config_.mean_exit ? mean_of(x) : concat_of(x);  // [B, L, D or 2 D]
   const Tensor h = final_norm_.forward(cast(narrow(both, 1, 0, length), compute_));
@@ -333,7 +335,8 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
     x = pad(x, 1, 0, whole - length);
     if (!lengths) lengths = full({x.dim(0)}, static_cast<double>(length), DType::i64, x.device());
   }
-  Run r = run(x, given(whole, whole, lengths), {}, in.buckets, pass, config_.n_layer);
+  ReversibleRun r =
+      run(x, layer_context(whole, whole, lengths), {}, in.buckets, pass, config_.n_layer);
   return {exit(r, length, pass), std::move(r.buckets)};
 }
 
@@ -392,11 +395,11 @@ Tensor Reformer::decode(const Tensor& tokens, DecodeState& opaque) const {
   require(known != nullptr, kName, "the decoding state is another model's");
   StreamState& state = StreamState::of(known->stream, kName, tokens);
   const int64_t first = opaque.position, length = tokens.dim(1);
-  Given given = this->given(length, first + length, {});
-  given.decoding = true;
-  given.position = first;
-  Run r = run(embed(tokens, first, Pass{}), given, state.memory, known->buckets, Pass{},
-              config_.n_layer);
+  LayerContext ctx = this->layer_context(length, first + length, {});
+  ctx.decoding = true;
+  ctx.position = first;
+  ReversibleRun r =
+      run(embed(tokens, first, Pass{}), ctx, state.memory, known->buckets, Pass{}, config_.n_layer);
   state.memory = std::move(r.memory);
   known->buckets = std::move(r.buckets);
   opaque.position = first + length;
@@ -407,10 +410,10 @@ Tensor Reformer::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
   const int64_t length = tokens.dim(1);
-  const Given given = this->given(length, length, {});
-  const Run r = run(embed(tokens, 0, Pass{}), given, {}, {}, Pass{}, layer);
+  const LayerContext ctx = this->layer_context(length, length, {});
+  const ReversibleRun r = run(embed(tokens, 0, Pass{}), ctx, {}, {}, Pass{}, layer);
   const Branch& f = *blocks_[static_cast<size_t>(layer)].attention;
-  const Tensor p = f.layer->probabilities(f.norm.forward(r.streams.input()), given);
+  const Tensor p = f.layer->probabilities(f.norm.forward(r.streams.input()), ctx);
   return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
 }
 
@@ -418,7 +421,7 @@ AttentionOutline Reformer::attention_outline(int64_t layer, int64_t length) cons
   require<NotImplemented>(config_.layer(layer) == ReformerLayer::local, kName,
                           "which keys layer {} sees depends on the tokens; draw a trained run",
                           layer);
-  return outline_of(given(length, length, {}), layer, config_.n_head, length, length);
+  return outline_of(layer_context(length, length, {}), layer, config_.n_head, length, length);
 }
 
 int64_t Reformer::macs(int64_t length) const {
@@ -434,7 +437,7 @@ int64_t Reformer::macs(int64_t length) const {
            layer->computed_pairs(rows) * 2 * width;
     } else {
       n += rows * d * 4 * width +
-           visible_pairs(given(rows, rows, {}).pattern, rows, rows) * 2 * width;
+           visible_pairs(layer_context(rows, rows, {}).pattern, rows, rows) * 2 * width;
     }
   }
   return n;

@@ -104,7 +104,7 @@ struct ReformerConfig {
     token_head.visit(v);
   }
 
-  /// As Blueprint's.
+  /// As ModelSpec's.
   std::string_view extend_positions(int64_t length);
   /// Throws ValueError, naming the fields, where they do not fit together.
   void check() const;
@@ -177,7 +177,7 @@ class Reformer final : public LanguageModel {
 
  private:
   struct Branch;
-  struct Run;
+  struct ReversibleRun;
   struct Block : Module {
     void visit(Visitor& v) override;
     std::shared_ptr<Branch> attention, ff;
@@ -187,12 +187,12 @@ class Reformer final : public LanguageModel {
   /// Length with padding to whole chunks, where that is asked for.
   int64_t padded(int64_t length) const;
   /// What local layers see where `queries` are the last of `keys` tokens.
-  Given given(int64_t queries, int64_t keys, const Tensor& lengths) const;
+  LayerContext layer_context(int64_t queries, int64_t keys, const Tensor& lengths) const;
   /// The streams after the first `blocks` blocks.
-  Run run(const Tensor& x, const Given& given, const SegmentMemory& memory,
-          const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const;
+  ReversibleRun run(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory,
+                    const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const;
   /// The first `length` rows of both streams for the head.
-  Tensor exit(Run& run, int64_t length, Pass pass) const;
+  Tensor exit(ReversibleRun& run, int64_t length, Pass pass) const;
   LshAttention* lsh(int64_t layer) const;  // null: it is local
 
   ReformerConfig config_;

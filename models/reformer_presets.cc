@@ -1,4 +1,4 @@
-#include "models/blueprint.h"
+#include "models/model_spec.h"
 #include "models/reformer.h"
 
 namespace longspan {
@@ -42,7 +42,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
   return d;
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<Reformer, ReformerConfig>>(reformer_preset(preset),
                                                                  defaults_of(preset));
 }

@@ -39,15 +39,15 @@ size_t edits(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-int64_t Blueprint::parameters() const {
-  const std::unique_ptr<LanguageModel> model = make(Init{.plan = true});
+int64_t ModelSpec::parameters() const {
+  const std::unique_ptr<LanguageModel> model = make(Init{.meta = true});
   return parameter_count(*model);
 }
 
-std::unique_ptr<LanguageModel> Blueprint::build(const Init& init) const {
+std::unique_ptr<LanguageModel> ModelSpec::build(const Init& init) const {
   return with_memory_for("model", [&] {
     const int64_t limit = memory_limit(init.device);
-    if (!init.plan && limit > 0) {
+    if (!init.meta && limit > 0) {
       const int64_t count = parameters();
       const int64_t size = size_of(init.dtype);
       require<OutOfMemory>(count <= limit / size, "model",
@@ -71,7 +71,7 @@ std::span<const ModelEntry> models() {
   return all;
 }
 
-std::unique_ptr<Blueprint> find_model(std::string_view name) {
+std::unique_ptr<ModelSpec> find_model(std::string_view name) {
   const size_t colon = name.find(':');
   const std::string_view model = name.substr(0, colon);
   std::string nearest;

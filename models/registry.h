@@ -24,9 +24,9 @@ struct TrainingDefaults {
 };
 
 /// A configuration that has not been built yet.
-class Blueprint {
+class ModelSpec {
  public:
-  virtual ~Blueprint() = default;
+  virtual ~ModelSpec() = default;
   /// Every field by name; writing to them changes what build() makes.
   virtual void visit(Fields& v) = 0;
   /// Throws ValueError where the fields do not fit together or the model forgets to visit a
@@ -58,14 +58,14 @@ struct ModelEntry {
   std::string_view name;            ///< what --model takes, e.g. "local_transformer"
   std::string_view description;     ///< one line
   std::span<const Preset> presets;  ///< "small" comes first: the configuration without a preset
-  std::unique_ptr<Blueprint> (*make)(std::string_view preset);
+  std::unique_ptr<ModelSpec> (*make)(std::string_view preset);
 };
 
 /// All models, in the order in which they are listed.
 std::span<const ModelEntry> models();
 
-/// The blueprint for "NAME" (its small configuration) or "NAME:PRESET". Throws ValueError on an
+/// The spec for "NAME" (its small configuration) or "NAME:PRESET". Throws ValueError on an
 /// unknown one, with the nearest that exists.
-std::unique_ptr<Blueprint> find_model(std::string_view name);
+std::unique_ptr<ModelSpec> find_model(std::string_view name);
 
 }  // namespace longspan

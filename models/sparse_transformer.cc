@@ -256,29 +256,28 @@ AttentionPattern SparseTransformer::every_head(IndexSet set, int64_t queries, in
 
 /// Sec. 5.1. Layouts are made once for all layers, and none is larger than O(L) but that of the
 /// summaries, which has O((L / l)^2) runs.
-Given SparseTransformer::given(int64_t queries, int64_t keys) const {
+LayerContext SparseTransformer::layer_context(int64_t queries, int64_t keys) const {
   const SparseTransformerConfig& c = config_;
-  Given given;
+  LayerContext ctx;
   std::vector<AttentionPattern> heads;
   switch (c.integration) {
     case Integration::interleave: {
       std::vector<AttentionPattern> turns;
       for (const IndexSet set : sets_) turns.push_back(every_head(set, queries, keys));
       for (int64_t i = 0; i < c.n_layer; ++i) {
-        given.layer_patterns.push_back(turns[static_cast<size_t>(i) % turns.size()]);
+        ctx.layer_patterns.push_back(turns[static_cast<size_t>(i) % turns.size()]);
       }
-      return given;
+      return ctx;
     }
     case Integration::merged:
       if (sets_.size() == 1 || has(sets_, IndexSet::local)) {
-        given.pattern =
+        ctx.pattern =
             every_head(has(sets_, IndexSet::local) ? IndexSet::local : sets_[0], queries, keys);
-        if (sets_.size() == 1) return given;
+        if (sets_.size() == 1) return ctx;
         // The strided part begins with the first multiple of l beyond the local window.
         const int64_t steps = (local_width(c) + c.stride - 1) / c.stride;
-        given.also.push_back(
-            resolve(patterns::dilated(kUnlimited, -steps, c.stride), queries, keys));
-        return given;
+        ctx.also.push_back(resolve(patterns::dilated(kUnlimited, -steps, c.stride), queries, keys));
+        return ctx;
       }
       for (int64_t h = 0; h < c.n_head; ++h) {
         heads.push_back(patterns::fixed(c.stride, c.columns, c.sub_block(h)));
@@ -292,8 +291,8 @@ Given SparseTransformer::given(int64_t queries, int64_t keys) const {
       break;
     }
   }
-  given.pattern = patterns::by_head(heads, queries, keys);
-  return given;
+  ctx.pattern = patterns::by_head(heads, queries, keys);
+  return ctx;
 }
 
 /// Slot t holds the token before the one that it predicts. Its position is t, that of the target;
@@ -322,7 +321,7 @@ Tensor SparseTransformer::embed(const Tensor& tokens, int64_t first) const {
 Tensor SparseTransformer::forward(const Tensor& tokens, Pass pass) const {
   const Scope scope(kName);
   const Tensor x = embed(tokens, 0);
-  return stack_.forward(x, given(x.dim(1), x.dim(1)), {}, pass).y;
+  return stack_.forward(x, layer_context(x.dim(1), x.dim(1)), {}, pass).y;
 }
 
 Tensor SparseTransformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
@@ -355,10 +354,10 @@ Tensor SparseTransformer::decode(const Tensor& tokens, DecodeState& opaque) cons
   const Scope scope(kName);
   StreamState& state = StreamState::of(opaque, kName, tokens);
   const int64_t first = state.position, length = tokens.dim(1);
-  Given given = this->given(length, first + length);
-  given.decoding = true;
-  given.position = first;
-  Stack::Result result = stack_.forward(embed(tokens, first), given, state.memory, Pass{});
+  LayerContext ctx = this->layer_context(length, first + length);
+  ctx.decoding = true;
+  ctx.position = first;
+  Stack::Result result = stack_.forward(embed(tokens, first), ctx, state.memory, Pass{});
   state.memory = std::move(result.memory);
   state.position = first + length;
   return token_logits(select(result.y, 1, -1), head_, config_.token_head);  // [B, V]
@@ -367,11 +366,11 @@ Tensor SparseTransformer::decode(const Tensor& tokens, DecodeState& opaque) cons
 Tensor SparseTransformer::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
   const int64_t length = tokens.dim(1);
-  return stack_.attention_map(layer, embed(tokens, 0), given(length, length));
+  return stack_.attention_map(layer, embed(tokens, 0), layer_context(length, length));
 }
 
 AttentionOutline SparseTransformer::attention_outline(int64_t layer, int64_t length) const {
-  return outline_of(given(length, length), layer, config_.n_head, length, length);
+  return outline_of(layer_context(length, length), layer, config_.n_head, length, length);
 }
 
 int64_t SparseTransformer::macs(int64_t length) const {

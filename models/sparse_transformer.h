@@ -86,7 +86,7 @@ struct SparseTransformerConfig {
     token_head.visit(v);
   }
 
-  /// As Blueprint's.
+  /// As ModelSpec's.
   std::string_view extend_positions(int64_t length);
   /// index_sets as a list. Throws ValueError on an empty one or an unknown name.
   std::vector<IndexSet> sets() const;
@@ -112,7 +112,7 @@ class SparseTransformer final : public LanguageModel {
   /// Mean over counted targets [B, L], in nats.
   Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
   /// What each layer's rows see where `queries` are the last of `keys` tokens.
-  Given given(int64_t queries, int64_t keys) const;
+  LayerContext layer_context(int64_t queries, int64_t keys) const;
 
   Objective objective() const override { return Objective::next_token; }
   int64_t vocab() const override { return config_.vocab; }

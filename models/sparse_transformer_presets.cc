@@ -1,4 +1,4 @@
-#include "models/blueprint.h"
+#include "models/model_spec.h"
 #include "models/sparse_transformer.h"
 
 namespace longspan {
@@ -48,7 +48,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
   return d;
 }
 
-std::unique_ptr<Blueprint> make(std::string_view preset) {
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return std::make_unique<BlueprintOf<SparseTransformer, SparseTransformerConfig>>(
       sparse_transformer_preset(preset), defaults_of(preset));
 }

@@ -84,15 +84,15 @@ Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pas
   require<NotImplemented>(config_.wiring == Wiring::encoder_decoder, kName,
                           "only an encoder_decoder encodes a source; this is a {}",
                           name_of_value(config_.wiring));
-  Given given;
-  given.pattern = with_lengths(pattern(false, 0), lengths, lengths);
-  return run_encoder(source, given, pass);
+  LayerContext ctx;
+  ctx.pattern = with_lengths(pattern(false, 0), lengths, lengths);
+  return run_encoder(source, ctx, pass);
 }
 
-Tensor Transformer::run_encoder(const Tensor& source, const Given& given, Pass pass) const {
+Tensor Transformer::run_encoder(const Tensor& source, const LayerContext& ctx, Pass pass) const {
   const Scope scope("encoder");
   const Pass site = pass.at("encoder");
-  return encoder_.forward(embed(true, source, 0, {}, site), given, {}, site).y;
+  return encoder_.forward(embed(true, source, 0, {}, site), ctx, {}, site).y;
 }
 
 Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
@@ -106,16 +106,16 @@ Tensor Transformer::run(const TransformerInputs& in, Pass pass, std::vector<Tens
   require(!seq2seq || in.source || in.context, kName, "an encoder_decoder needs a source");
   require(seq2seq || (!in.source && !in.context), kName, "only an encoder_decoder takes a source");
   const bool causal = config_.wiring != Wiring::encoder;
-  Given given;
-  given.pattern = pattern(causal, 0);
+  LayerContext ctx;
+  ctx.pattern = pattern(causal, 0);
   if (seq2seq) {
-    given.context = in.context ? in.context : encode(in.source, in.lengths, pass);
-    given.across = with_lengths(patterns::dense(), {}, in.lengths);
+    ctx.encoder_output = in.context ? in.context : encode(in.source, in.lengths, pass);
+    ctx.encoder_pattern = with_lengths(patterns::dense(), {}, in.lengths);
   } else if (in.lengths) {
-    given.pattern = with_lengths(given.pattern, in.lengths, in.lengths);
+    ctx.pattern = with_lengths(ctx.pattern, in.lengths, in.lengths);
   }
   const Tensor x = embed(false, in.tokens, 0, in.types, pass);
-  return stack_.forward(x, given, {}, pass, layers).y;
+  return stack_.forward(x, ctx, {}, pass, layers).y;
 }
 
 /// BERT's transform and the projection to the width of the tables, where there are any.
@@ -282,46 +282,46 @@ Tensor Transformer::decode(const Tensor& tokens, DecodeState& opaque) const {
                           {{"tokens", tokens}});
   }
   const int64_t first = state->position;
-  Given given;
-  given.decoding = true;
-  given.position = first;
-  if (config_.local == Locality::exact) given.keep_from = first - (config_.window - 1);
+  LayerContext ctx;
+  ctx.decoding = true;
+  ctx.position = first;
+  if (config_.local == Locality::exact) ctx.keep_from = first - (config_.window - 1);
   if (config_.local == Locality::block) {
-    given.keep_from = (first / config_.window - 1) * config_.window;
+    ctx.keep_from = (first / config_.window - 1) * config_.window;
   }
-  given.keep_from = std::max<int64_t>(given.keep_from, 0);
-  given.pattern = pattern(true, given.keep_from);
-  given.context = state->context;
-  given.across = with_lengths(patterns::dense(), {}, state->lengths);
+  ctx.keep_from = std::max<int64_t>(ctx.keep_from, 0);
+  ctx.pattern = pattern(true, ctx.keep_from);
+  ctx.encoder_output = state->context;
+  ctx.encoder_pattern = with_lengths(patterns::dense(), {}, state->lengths);
   Stack::Result result =
-      stack_.forward(embed(false, tokens, first, {}, Pass{}), given, state->memory, Pass{});
+      stack_.forward(embed(false, tokens, first, {}, Pass{}), ctx, state->memory, Pass{});
   state->memory = std::move(result.memory);
   state->position = first + tokens.dim(1);
   return head(select(result.y, 1, -1));  // [B, V]
 }
 
 Tensor Transformer::attention_map(const Tensor& tokens, int64_t layer) const {
-  const Given given = own_given();
-  if (config_.wiring == Wiring::encoder_decoder) return encoder_attention_map(tokens, layer, given);
+  const LayerContext ctx = own_context();
+  if (config_.wiring == Wiring::encoder_decoder) return encoder_attention_map(tokens, layer, ctx);
   const NoGrad off;
-  return stack_.attention_map(layer, embed(false, tokens, 0, {}, Pass{}), given);
+  return stack_.attention_map(layer, embed(false, tokens, 0, {}, Pass{}), ctx);
 }
 
 Tensor Transformer::encoder_attention_map(const Tensor& source, int64_t layer,
-                                          const Given& given) const {
+                                          const LayerContext& ctx) const {
   const NoGrad off;
-  return encoder_.attention_map(layer, embed(true, source, 0, {}, Pass{}), given);
+  return encoder_.attention_map(layer, embed(true, source, 0, {}, Pass{}), ctx);
 }
 
 AttentionOutline Transformer::attention_outline(int64_t layer, int64_t length) const {
-  return outline_of(own_given(), layer, config_.n_head, length, length);
+  return outline_of(own_context(), layer, config_.n_head, length, length);
 }
 
 /// What the rows of a decoder or an encoder see of each other; of both, those of the encoder.
-Given Transformer::own_given() const {
-  Given given;
-  given.pattern = pattern(config_.wiring == Wiring::decoder, 0);
-  return given;
+LayerContext Transformer::own_context() const {
+  LayerContext ctx;
+  ctx.pattern = pattern(config_.wiring == Wiring::decoder, 0);
+  return ctx;
 }
 
 /// Spec of the baselines, sec. 3: projections 4 L D (H d), attention 2 pairs (H d), feed-forward

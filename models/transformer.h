@@ -102,7 +102,7 @@ struct TransformerConfig {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
-  /// As Blueprint's.
+  /// As ModelSpec's.
   std::string_view extend_positions(int64_t length);
   void visit(auto& v) {
     v("wiring", wiring)("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)(
@@ -159,7 +159,7 @@ class Transformer final : public LanguageModel {
   /// The encoder of an encoder-decoder: [B, S] -> [B, S, D].
   Tensor encode(const Tensor& source, const Tensor& lengths, Pass pass) const;
   /// The same, where the layers of the encoder see what `given` says.
-  Tensor run_encoder(const Tensor& source, const Given& given, Pass pass) const;
+  Tensor run_encoder(const Tensor& source, const LayerContext& ctx, Pass pass) const;
   /// [..., D] -> [..., V], in the dtype of the parameters.
   Tensor head(const Tensor& hidden) const;
   /// Mean over counted targets [B, L] of the (in training smoothed) negative log-likelihood,
@@ -191,7 +191,7 @@ class Transformer final : public LanguageModel {
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   /// The same of an encoder whose layers see what `given` says.
-  Tensor encoder_attention_map(const Tensor& source, int64_t layer, const Given& given) const;
+  Tensor encoder_attention_map(const Tensor& source, int64_t layer, const LayerContext& ctx) const;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
@@ -203,7 +203,7 @@ class Transformer final : public LanguageModel {
                    const Stack* coupled = nullptr) const;
   /// What a row sees of rows of its own stack, the first of which has position key_start.
   AttentionPattern pattern(bool causal, int64_t key_start) const;
-  Given own_given() const;
+  LayerContext own_context() const;
   Tensor run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const;
   /// `source`: with the tables of the source, where it has any of its own.
   Tensor embed(bool source, const Tensor& tokens, int64_t first, const Tensor& types,

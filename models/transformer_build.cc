@@ -212,7 +212,7 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
       source_position_ = rows("source_position", c.source_n_max > 0 ? c.source_n_max : c.n_max);
     }
   }
-  if (c.positions == Positions::sinusoid && !init.plan) {
+  if (c.positions == Positions::sinusoid && !init.meta) {
     sinusoid_ = longspan::sinusoid(0, c.n_max, c.d_model, c.sinusoid, init.dtype, init.device);
   }
   if (c.token_types > 0) {

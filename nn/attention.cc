@@ -60,10 +60,10 @@ Tensor MultiHead::merge(const Tensor& heads) const {
   return out_.forward(flatten(transpose(heads, 1, 2), 2, 3));  // [B, L, H dv] -> [B, L, D]
 }
 
-Tensor MultiHead::attend(const Projected& p, const Given& given, const ScoreTerms& terms,
+Tensor MultiHead::attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
                          const Dropout& dropout) const {
-  std::vector<AttentionPattern> parts = {options_.cross ? given.across : given.pattern};
-  if (!options_.cross) parts.insert(parts.end(), given.also.begin(), given.also.end());
+  std::vector<AttentionPattern> parts = {options_.cross ? ctx.encoder_pattern : ctx.pattern};
+  if (!options_.cross) parts.insert(parts.end(), ctx.also.begin(), ctx.also.end());
   const Keys keys[] = {{p.k, p.v}};
   return block_attention(p.q, keys, parts, terms, dropout).out;
 }
@@ -74,15 +74,15 @@ ScoreTerms MultiHead::terms(Projected& p) const {
   return t;
 }
 
-Projected MultiHead::gather(const Tensor& x, const Given& given, LayerMemory& memory) const {
+Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory) const {
   if (options_.cross) {
-    require(static_cast<bool>(given.context), "attention",
-            "cross-attention has no context; set Given::context");
-    if (!given.decoding) return project(x, given.context);
+    require(static_cast<bool>(ctx.encoder_output), "attention",
+            "cross-attention has no context; set LayerContext::context");
+    if (!ctx.decoding) return project(x, ctx.encoder_output);
     if (memory.context_keys) {
       return {split_heads(q_.forward(x)), memory.context_keys, memory.context_values};
     }
-    Projected p = project(x, given.context);
+    Projected p = project(x, ctx.encoder_output);
     memory.context_keys = p.k.detach();
     memory.context_values = p.v.detach();
     return p;
@@ -91,11 +91,11 @@ Projected MultiHead::gather(const Tensor& x, const Given& given, LayerMemory& me
     return project(x, concat({cast(memory.states, x.dtype()), x}, 1));  // [B, M + L, D]
   }
   Projected p = project(x);
-  if (given.decoding) {
+  if (ctx.decoding) {
     require<GradientError>(!autograd::recording(), "attention",
                            "decoding keeps keys and values without history; use NoGrad");
-    memory = remember(memory, p.k, p.v, given.position, given.keep_from);
-    const int64_t begin = std::max(given.keep_from, memory.first);
+    memory = remember(memory, p.k, p.v, ctx.position, ctx.keep_from);
+    const int64_t begin = std::max(ctx.keep_from, memory.first);
     const int64_t seen = memory.first + memory.count - begin;
     p.k = memory_slots(memory.keys, begin - memory.first, seen);
     p.v = memory_slots(memory.values, begin - memory.first, seen);
@@ -103,37 +103,37 @@ Projected MultiHead::gather(const Tensor& x, const Given& given, LayerMemory& me
   return p;
 }
 
-Output MultiHead::forward(const Tensor& x, const Given& given, Pass pass) const {
+Output MultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   const MacCounter macs;
   const int64_t recalled = autograd::recalls().attention;
   Output result;
-  result.memory = given.memory;
-  Projected p = gather(x, given, result.memory);
+  result.memory = ctx.memory;
+  Projected p = gather(x, ctx, result.memory);
   const ScoreTerms extra = terms(p);
-  result.y = merge(attend(p, given, extra, {options_.dropout, pass.at("attn")}));
+  result.y = merge(attend(p, ctx, extra, {options_.dropout, pass.at("attn")}));
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
     if (autograd::recalls().attention != recalled) return result;
     const auto pairs = [&](const AttentionPattern& part) {
       return outer->pairs(part, p.q.dim(0), options_.n_head, p.q.dim(2), p.k.dim(2));
     };
-    int64_t n = pairs(options_.cross ? given.across : given.pattern);
+    int64_t n = pairs(options_.cross ? ctx.encoder_pattern : ctx.pattern);
     if (!options_.cross) {
-      for (const AttentionPattern& part : given.also) n += pairs(part);
+      for (const AttentionPattern& part : ctx.also) n += pairs(part);
     }
     outer->attention += n * (options_.d_head + options_.d_value);
   }
   return result;
 }
 
-Tensor MultiHead::probabilities(const Tensor& x, const Given& given) const {
+Tensor MultiHead::probabilities(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
-  Projected p = options_.cross ? project(x, given.context) : project(x);
+  Projected p = options_.cross ? project(x, ctx.encoder_output) : project(x);
   ScoreTerms t = terms(p);
   t.relation_value = {};
   return attention_weights(p.v, [&](const Tensor& unit) {
     p.v = unit;
-    return attend(p, given, t, {});
+    return attend(p, ctx, t, {});
   });
 }
 

@@ -45,13 +45,13 @@ class MultiHead : public Layer {
   /// values. Decoding appends the keys and values of x to those in given.memory and returns the new
   /// memory. Throws ShapeError, DTypeError; ValueError where cross-attention has no context and
   /// where the memory does not end at given.position; GradientError on decoding with recording on.
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
 
   Projected project(const Tensor& x) const;
   Projected project(const Tensor& x, const Tensor& z) const;
   Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
-  Tensor probabilities(const Tensor& x, const Given& given) const override;
+  Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
 
  protected:
   /// What is added to scores and values. It may add to the queries, too.
@@ -61,9 +61,9 @@ class MultiHead : public Layer {
  private:
   Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
   /// Queries of x, and all keys and values that there are for them; `memory` then holds these too.
-  Projected gather(const Tensor& x, const Given& given, LayerMemory& memory) const;
+  Projected gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory) const;
   /// [B, H, L, dv] of all parts of the pattern.
-  Tensor attend(const Projected& p, const Given& given, const ScoreTerms& terms,
+  Tensor attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
                 const Dropout& dropout) const;
 
   AttentionOptions options_;

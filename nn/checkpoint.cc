@@ -10,7 +10,7 @@ namespace longspan {
 namespace {
 
 using detail::Argument;
-using detail::Part;
+using detail::ReplayedPart;
 
 /// Sizes of segments, outermost first, and what their frames keep.
 struct Plan {
@@ -40,7 +40,7 @@ void run_range(int64_t begin, int64_t end, size_t level, std::vector<Tensor>& st
     stop = i + std::min(end - i, plan.segments[level]);
     const auto arguments = std::make_shared<std::vector<Argument>>();
     for (const Tensor& x : streams) arguments->emplace_back(x);
-    const auto part = std::make_shared<Part>(plan.kept, [=] {
+    const auto part = std::make_shared<ReplayedPart>(plan.kept, [=] {
       std::vector<Tensor> x;
       for (const Argument& a : *arguments) x.push_back(a.again());
       run_range(i, stop, level + 1, x, plan, step, true);
@@ -57,12 +57,13 @@ Tensor detail::Argument::again() const {
   return x;
 }
 
-Output Choices::run(const Layer& layer, const Tensor& x, Given given, Pass pass) {
+Output Choices::run(const Layer& layer, const Tensor& x, LayerContext ctx, Pass pass) {
   const bool first = kept_.empty();
-  if (!first) given.choices.clear();
-  for (const autograd::SavedTensor& c : kept_) given.choices.push_back(c.get("choices"));
-  Output out = layer.forward(x, given, pass);
-  const autograd::Frame::Run outside(nullptr);  // a frame would ask for them by running again
+  if (!first) ctx.choices.clear();
+  for (const autograd::SavedTensor& c : kept_) ctx.choices.push_back(c.get("choices"));
+  Output out = layer.forward(x, ctx, pass);
+  const autograd::CheckpointScope::Guard outside(
+      nullptr);  // a frame would ask for them by running again
   if (first) {
     for (const Tensor& c : out.choices) kept_.emplace_back(c, "choices");
   }
@@ -82,23 +83,24 @@ void run_layers(int64_t count, std::vector<Tensor>& streams, const MemoryPolicy&
   run_range(begin, count, 0, streams, {}, step, false);
 }
 
-Output checkpoint(const Layer& layer, const Tensor& x, const Given& given, Pass pass,
+Output checkpoint(const Layer& layer, const Tensor& x, const LayerContext& ctx, Pass pass,
                   autograd::Results kept) {
-  if (!autograd::recording()) return layer.forward(x, given, pass);
+  if (!autograd::recording()) return layer.forward(x, ctx, pass);
   struct Whole {
     Argument x, context;
-    Given given;
+    LayerContext ctx;
     Choices choices;
   };
-  const auto all = std::make_shared<Whole>(Whole{Argument(x), Argument(given.context), given, {}});
-  all->given.context = {};
-  const auto part = std::make_shared<Part>(kept, [all, &layer, pass] {
-    Given again = all->given;
-    again.context = all->context.again();
+  const auto all =
+      std::make_shared<Whole>(Whole{Argument(x), Argument(ctx.encoder_output), ctx, {}});
+  all->ctx.encoder_output = {};
+  const auto part = std::make_shared<ReplayedPart>(kept, [all, &layer, pass] {
+    LayerContext again = all->ctx;
+    again.encoder_output = all->context.again();
     all->choices.run(layer, all->x.again(), again, pass);
   });
   Output out;
-  part->first([&] { out = all->choices.run(layer, x, given, pass); });
+  part->first([&] { out = all->choices.run(layer, x, ctx, pass); });
   return out;
 }
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "autograd/frame.h"
+#include "autograd/checkpoint_scope.h"
 #include "nn/layer.h"
 #include "nn/memory_policy.h"
 
@@ -17,7 +17,7 @@ namespace longspan {
 ///   kept    results of products and attention that stay, so that the second run takes them
 ///   throws  GradientError in backward where the layer does not do the same again, or a parameter
 ///           was written in between
-Output checkpoint(const Layer& layer, const Tensor& x, const Given& given, Pass pass,
+Output checkpoint(const Layer& layer, const Tensor& x, const LayerContext& ctx, Pass pass,
                   autograd::Results kept = autograd::Results::none);
 
 /// One layer of several: takes the streams to what comes after it. `again` where it is run again,
@@ -34,7 +34,7 @@ void run_layers(int64_t count, std::vector<Tensor>& streams, const MemoryPolicy&
 /// back. Counted as saved.
 class Choices {
  public:
-  Output run(const Layer& layer, const Tensor& x, Given given, Pass pass);
+  Output run(const Layer& layer, const Tensor& x, LayerContext ctx, Pass pass);
 
  private:
   std::vector<autograd::SavedTensor> kept_;
@@ -56,14 +56,14 @@ class Argument {
 };
 
 /// A frame whose part is a function of what it holds.
-class Part final : public autograd::Frame {
+class ReplayedPart final : public autograd::CheckpointScope {
  public:
-  Part(autograd::Results kept, std::function<void()> again)
-      : Frame(kept), again_(std::move(again)) {}
+  ReplayedPart(autograd::Results kept, std::function<void()> again)
+      : CheckpointScope(kept), again_(std::move(again)) {}
 
   template <class F>
   void first(F run) {
-    const Run inside(this);
+    const Guard inside(this);
     run();
     forget_last();
   }

@@ -76,7 +76,7 @@ Tensor chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f)
     Pass site = pass;
     site.row += begin;
     if (autograd::recording()) {
-      const auto part = std::make_shared<detail::Part>(
+      const auto part = std::make_shared<detail::ReplayedPart>(
           autograd::Results::none, [=] { f(narrow(input->again(), 1, begin, n), site); });
       const Tensor piece = narrow(rows, 1, begin, n);
       part->first([&] { join.add(f(piece, site)); });

@@ -48,7 +48,7 @@ Tensor draw(const Shape& shape, const Scheme& s, const Init& init) {
 
 Tensor Init::make(const Shape& shape, const Scheme& scheme) const {
   Tensor x;
-  if (plan) {
+  if (meta) {
     checked_numel("init", shape);
     x = Tensor::zeros({1}, dtype, device).alias(shape, Strides::filled(shape.rank(), 0), 0);
   } else {

@@ -55,14 +55,14 @@ struct Init {
   Device device = {};
   DType dtype = DType::f32;
   /// Parameters of one element, seen as many: to count them without the memory.
-  bool plan = false;
+  bool meta = false;
   std::string path = {};  ///< the labels so far, joined by dots: for messages
 
   Init at(std::string_view label) const {
-    return {gen.fork(label), device, dtype, plan, path_to(label)};
+    return {gen.fork(label), device, dtype, meta, path_to(label)};
   }
   Init at(int64_t label) const {
-    return {gen.fork(static_cast<uint64_t>(label)), device, dtype, plan,
+    return {gen.fork(static_cast<uint64_t>(label)), device, dtype, meta,
             path_to(std::to_string(label))};
   }
 

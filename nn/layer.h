@@ -14,13 +14,13 @@
 namespace longspan {
 
 /// What a layer sees besides its input.
-struct Given {
+struct LayerContext {
   AttentionPattern pattern;                      ///< which of its keys a row sees
   std::vector<AttentionPattern> layer_patterns;  ///< the same for each layer of a stack, in place
                                                  ///< of `pattern`; empty: all share that
   std::vector<AttentionPattern> also;  ///< more keys for the same softmax, none of them twice
-  Tensor context;                      ///< [B, S, D] differentiable, e.g. an encoder's output
-  AttentionPattern across;             ///< which rows of the context a row sees
+  Tensor encoder_output;               ///< [B, S, D] differentiable: what cross-attention reads
+  AttentionPattern encoder_pattern;    ///< which rows of encoder_output a row sees
   LayerMemory memory;                  ///< earlier states of this layer; no gradient
   std::vector<Tensor> choices;         ///< in a replay: the first run's buckets or clusters
   Tensor lengths;       ///< i64 [B]: rows of x that exist, for layers that make their own patterns
@@ -46,12 +46,12 @@ struct Output {
 
 /// [B, L, D] -> [B, L, D].
 struct Layer : Module {
-  virtual Output forward(const Tensor& x, const Given& given, Pass pass) const = 0;
-  /// Whether row i of the output depends on row i of x alone, and on nothing of Given.
+  virtual Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const = 0;
+  /// Whether row i of the output depends on row i of x alone, and on nothing of LayerContext.
   virtual bool position_wise() const { return false; }
   /// [B, H, L, T]: the weights with which rows of x attend, for pictures and tests. Throws
   /// NotImplemented where the layer has none.
-  virtual Tensor probabilities(const Tensor& /*x*/, const Given& /*given*/) const {
+  virtual Tensor probabilities(const Tensor& /*x*/, const LayerContext& /*ctx*/) const {
     fail<NotImplemented>("attention map", "the attention of this model has none");
   }
 };

@@ -84,7 +84,7 @@ FeedForward::FeedForward(const FeedForwardOptions& options, const Init& init)
           init.at("in"), options.weights),
       out_(options.d_ff, options.d_model, true, init.at("out"), options.out_weights) {}
 
-Output FeedForward::forward(const Tensor& x, const Given&, Pass pass) const {
+Output FeedForward::forward(const Tensor& x, const LayerContext&, Pass pass) const {
   const Tensor h = activate(options_.activation, in_.forward(x));         // [B, L, F]
   return out_.forward(dropout(h, options_.dropout, pass.at("ffn_act")));  // [B, L, D]
 }

@@ -108,7 +108,7 @@ class FeedForward : public Layer {
  public:
   FeedForward(const FeedForwardOptions& options, const Init& init);
 
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   bool position_wise() const override { return true; }
   void visit(Visitor& v) override { v("in", in_)("out", out_); }
 

@@ -174,34 +174,34 @@ LshOptions LshAttention::pairs_of(const LshBuckets& buckets, int64_t length, Pas
   return pairs;
 }
 
-Output LshAttention::forward(const Tensor& x, const Given& given, Pass pass) const {
-  if (given.decoding) return decode(x, given);
+Output LshAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+  if (ctx.decoding) return decode(x, ctx);
   const MacCounter macs;
   const int64_t recalled = autograd::recalls().attention;
   const int64_t length = x.dim(1);
   const LshBuckets buckets = buckets_of(length);
   const Tensor q = split_heads(q_.forward(x)), v = split_heads(v_.forward(x));
   Output result;
-  if (!given.choices.empty()) {
-    result.choices = {given.choices.front()};
+  if (!ctx.choices.empty()) {
+    result.choices = {ctx.choices.front()};
   } else if (dense(length)) {
     const Shape places{q.dim(0), q.dim(1), 1, length};
     const Tensor real = zeros(places, DType::i32, q.device());
     const Tensor ids = full_like(real, static_cast<double>(buckets.count()));
     const Tensor at = iota(length, DType::i64, q.device());
-    result.choices = {
-        !given.lengths ? real
-                       : where(less(at, reshape(given.lengths, {q.dim(0), 1, 1, 1})), real, ids)};
+    result.choices = {!ctx.lengths
+                          ? real
+                          : where(less(at, reshape(ctx.lengths, {q.dim(0), 1, 1, 1})), real, ids)};
   } else {
-    result.choices = {hash(q, buckets, given.lengths, pass)};
+    result.choices = {hash(q, buckets, ctx.lengths, pass)};
   }
   const LshOptions pairs = pairs_of(buckets, length, pass.at("attn"));
   result.y = merge(lsh_attention(q, v, result.choices.front(), pairs).out);
-  result.memory = given.memory;
+  result.memory = ctx.memory;
   if (MacCounter* outer = macs.outer()) {
     outer->projections += macs.other;
     if (autograd::recalls().attention != recalled) return result;
-    const int64_t hashing = given.choices.empty() ? hashing_macs(length) : 0;
+    const int64_t hashing = ctx.choices.empty() ? hashing_macs(length) : 0;
     outer->attention +=
         q.dim(0) * options_.n_head * (computed_pairs(length) * 2 * options_.d_head + hashing);
   }
@@ -219,23 +219,23 @@ int64_t LshAttention::hashing_macs(int64_t length) const {
   return options_.rounds * length * options_.d_head * buckets_of(length).projections();
 }
 
-Tensor LshAttention::probabilities(const Tensor& x, const Given& given) const {
+Tensor LshAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
   const Tensor q = split_heads(q_.forward(x)), v = split_heads(v_.forward(x));
-  const Tensor ids = forward(x, given, Pass{}).choices.front();
+  const Tensor ids = forward(x, ctx, Pass{}).choices.front();
   const LshOptions pairs = pairs_of(buckets_of(x.dim(1)), x.dim(1), Pass{});
   return attention_weights(
       v, [&](const Tensor& unit) { return lsh_attention(q, unit, ids, pairs).out; });
 }
 
-Output LshAttention::decode(const Tensor& x, const Given& given) const {
+Output LshAttention::decode(const Tensor& x, const LayerContext& ctx) const {
   require<GradientError>(!autograd::recording(), "attention",
                          "decoding keeps keys and values without history; use NoGrad");
   const LshBuckets buckets = buckets_of(options_.n_max);
   Output result;
-  result.memory = given.memory;
-  const bool prompt = !given.memory.keys;
-  require(prompt == given.choices.empty(), kOp,
+  result.memory = ctx.memory;
+  const bool prompt = !ctx.memory.keys;
+  require(prompt == ctx.choices.empty(), kOp,
           "decoding takes the buckets of all tokens before, and only with their keys");
   const Tensor q = split_heads(q_.forward(x)), v = split_heads(v_.forward(x));
   const Tensor ids = hash(q, buckets, {}, Pass{});
@@ -244,16 +244,16 @@ Output LshAttention::decode(const Tensor& x, const Given& given) const {
     const Tensor seen =
         dense(x.dim(1)) ? zeros({q.dim(0), q.dim(1), 1, q.dim(2)}, DType::i32, q.device()) : ids;
     result.y = merge(lsh_attention(q, v, seen, pairs).out);
-    result.memory = remember(result.memory, q, v, given.position, 0);
+    result.memory = remember(result.memory, q, v, ctx.position, 0);
     result.choices = {ids};
     return result;
   }
-  result.choices = {concat({given.choices.front(), ids}, 3)};
+  result.choices = {concat({ctx.choices.front(), ids}, 3)};
   const std::vector<int32_t> all = result.choices.front().to_vector<int32_t>();  // [B H R tokens]
   std::vector<Tensor> rows;
   for (int64_t i = 0; i < x.dim(1); ++i) {
     const auto row = [&](const Tensor& t, int axis) { return narrow(t, axis, i, 1); };
-    result.memory = remember(result.memory, row(q, 2), row(v, 2), given.position + i, 0);
+    result.memory = remember(result.memory, row(q, 2), row(v, 2), ctx.position + i, 0);
     rows.push_back(attend_last(result.memory, all, result.choices.front().dim(3), buckets));
   }
   result.y = merge(concat(rows, 2));

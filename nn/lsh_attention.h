@@ -35,9 +35,10 @@ struct LshAttentionOptions {
 /// Attention by locality-sensitive hashing \cite kitaev2020 (sec. 2): queries and keys share a
 /// projection, and a token sees those of its bucket near it in sorted order, in any of R rounds.
 ///   q = x Wqk^T, v = x Wv^T; ids by fresh rotations in every training pass; y = concat(o) Wo^T
-/// Ids come back as the only element of Output::choices and are taken from Given::choices. Rows
-/// from Given::lengths on do not exist. Chunk borders depend on all tokens, also where attention is
-/// causal: no value flows back, but which earlier tokens are seen does depend on later ones.
+/// Ids come back as the only element of Output::choices and are taken from LayerContext::choices.
+/// Rows from LayerContext::lengths on do not exist. Chunk borders depend on all tokens, also where
+/// attention is causal: no value flows back, but which earlier tokens are seen does depend on later
+/// ones.
 class LshAttention : public Layer {
  public:
   LshAttention(const LshAttentionOptions& options, const Init& init);
@@ -48,9 +49,9 @@ class LshAttention : public Layer {
   /// is asked for, in any round. That is one pass over all where attention is causal with
   /// same_bucket and no bucket has more than m tokens; else it is another choice of keys. Throws
   /// ShapeError, DTypeError; GradientError on decoding with recording on.
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override { v("qk", q_)("v", v_)("out", out_); }
-  Tensor probabilities(const Tensor& x, const Given& given) const override;
+  Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
 
   /// Rotations [1 or B, 1 or H, R, d, w] instead of drawn ones, until an undefined tensor comes.
   void set_rotations(const Tensor& rotations) { rotations_ = rotations; }
@@ -67,7 +68,7 @@ class LshAttention : public Layer {
   Tensor hash(const Tensor& q, const LshBuckets& buckets, const Tensor& lengths, Pass pass) const;
   LshOptions pairs_of(const LshBuckets& buckets, int64_t length, Pass pass) const;
   Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
-  Output decode(const Tensor& x, const Given& given) const;
+  Output decode(const Tensor& x, const LayerContext& ctx) const;
   /// Of one token with all before it, which `memory` holds: [B, H, 1, d]. ids: [B, H, R, known],
   /// perhaps of later ones too.
   Tensor attend_last(const LayerMemory& memory, const std::vector<int32_t>& ids, int64_t known,

@@ -29,17 +29,17 @@ OutlineCount count_pairs(const AttentionOutline& outline, int64_t head,
   return total;
 }
 
-AttentionOutline outline_of(const Given& given, int64_t layer, int64_t heads, int64_t queries,
+AttentionOutline outline_of(const LayerContext& ctx, int64_t layer, int64_t heads, int64_t queries,
                             int64_t keys) {
   AttentionOutline outline{.rows = queries, .columns = keys, .heads = heads, .calls = {}};
   require(layer >= 0, "attention outline", "layer {}; expected 0 or more", layer);
-  const bool own = !given.layer_patterns.empty();
-  require(!own || layer < static_cast<int64_t>(given.layer_patterns.size()), "attention outline",
-          "layer {} of {}", layer, given.layer_patterns.size());
+  const bool own = !ctx.layer_patterns.empty();
+  require(!own || layer < static_cast<int64_t>(ctx.layer_patterns.size()), "attention outline",
+          "layer {} of {}", layer, ctx.layer_patterns.size());
   const AttentionPattern& first =
-      own ? given.layer_patterns[static_cast<size_t>(layer)] : given.pattern;
+      own ? ctx.layer_patterns[static_cast<size_t>(layer)] : ctx.pattern;
   outline.calls.push_back({.pattern = first, .queries = queries, .keys = keys});
-  for (const AttentionPattern& more : given.also) {
+  for (const AttentionPattern& more : ctx.also) {
     outline.calls.push_back({.pattern = more, .queries = queries, .keys = keys});
   }
   return outline;

@@ -31,7 +31,7 @@ OutlineCount count_pairs(const AttentionOutline& outline, int64_t head,
 
 /// The outline of layer `layer` of a stack whose `heads` heads attend as `given` says: `queries`
 /// rows, the last of `keys` keys.
-AttentionOutline outline_of(const Given& given, int64_t layer, int64_t heads, int64_t queries,
+AttentionOutline outline_of(const LayerContext& ctx, int64_t layer, int64_t heads, int64_t queries,
                             int64_t keys);
 
 }  // namespace longspan

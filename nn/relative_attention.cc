@@ -28,7 +28,7 @@ RelativeMultiHead::RelativeMultiHead(const AttentionOptions& o, int64_t reach, c
       relative_(o.d_model, options().n_head * options().d_head, false, init.at("relative"),
                 o.weights) {
   require(reach >= 0, "attention", "the reach is {}; expected 0 or more", reach);
-  if (!init.plan) {
+  if (!init.meta) {
     sinusoids_ = distances(std::min(reach, kKept - 1), o.d_model, init.dtype, init.device);
   }
 }

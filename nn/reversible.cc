@@ -69,8 +69,8 @@ Tensor some_rows(const Tensor& x, int64_t count) {
   return clone(slice(rows, 0, 0, count * (rows.dim(0) / count), rows.dim(0) / count));
 }
 
-InversionWatch*& innermost() {
-  thread_local InversionWatch* watch = nullptr;
+ReconstructionErrorMonitor*& innermost() {
+  thread_local ReconstructionErrorMonitor* watch = nullptr;
   return watch;
 }
 
@@ -87,27 +87,28 @@ ReversibleOptions reversible_options(const MemoryPolicy& policy, DType layers,
   return o;
 }
 
-InversionWatch::InversionWatch(int64_t rows) : rows_(rows), outer_(innermost()) {
-  require(rows == -1 || rows >= 1, "InversionWatch", "rows is {}; expected 1 or more, or -1: all",
-          rows);
+ReconstructionErrorMonitor::ReconstructionErrorMonitor(int64_t rows)
+    : rows_(rows), outer_(innermost()) {
+  require(rows == -1 || rows >= 1, "ReconstructionErrorMonitor",
+          "rows is {}; expected 1 or more, or -1: all", rows);
   innermost() = this;
 }
-InversionWatch::~InversionWatch() { innermost() = outer_; }
-InversionWatch* InversionWatch::current() { return innermost(); }
+ReconstructionErrorMonitor::~ReconstructionErrorMonitor() { innermost() = outer_; }
+ReconstructionErrorMonitor* ReconstructionErrorMonitor::current() { return innermost(); }
 
 /// What is kept of a forward pass, and where backward is in it.
 class Reversible::Graph {
  public:
   struct Step {
     std::shared_ptr<Layer> layer;
-    Given given;  // without the context, and choices but those of the first run
+    LayerContext ctx;  // without the context, and choices but those of the first run
     Pass pass;
     autograd::SavedTensor context;
     std::vector<autograd::SavedTensor> choices;
     std::string scope;  // of the first run, which names what the others make
   };
   /// A step that is run again: its leaves and results.
-  struct Run {
+  struct Rerun {
     Tensor x, context, residual, loss;
   };
 
@@ -125,8 +126,8 @@ class Reversible::Graph {
   }
   void begin(const Halves& x) {
     // A recording has no part for the host, which would read the error.
-    if (InversionWatch::current() == nullptr || longspan::graph::recording()) return;
-    rows_ = InversionWatch::current()->rows();
+    if (ReconstructionErrorMonitor::current() == nullptr || longspan::graph::recording()) return;
+    rows_ = ReconstructionErrorMonitor::current()->rows();
     const Tensor first = some_rows(x.x1, rows_);
     const Tensor second = x.x1.shares_storage(x.x2) ? first : some_rows(x.x2, rows_);
     begin_ = {autograd::SavedTensor(first, kName), autograd::SavedTensor(second, kName)};
@@ -143,7 +144,7 @@ class Reversible::Graph {
   Halves& now() { return now_; }
 
   /// The step after which are the streams now, once more.
-  Run run(int64_t i, bool wants_x, bool wants_context) const {
+  Rerun run(int64_t i, bool wants_x, bool wants_context) const {
     const Step* step = steps_[static_cast<size_t>(i)].get();
     require<GradientError>(
         step != nullptr, kName,
@@ -151,13 +152,13 @@ class Reversible::Graph {
         "call the first one with retain, or run forward again");
     const Replay mark;
     const ScopeAt scope(step->scope);
-    Run r;
+    Rerun r;
     r.x = leaf_of(now_.x1, wants_x);
     r.context = leaf_of(step->context.get(kName), wants_context);
-    Given given = step->given;
-    given.context = r.context;
-    for (const autograd::SavedTensor& c : step->choices) given.choices.push_back(c.get(kName));
-    const Output out = step->layer->forward(cast(r.x, options_.layers), given, step->pass);
+    LayerContext ctx = step->ctx;
+    ctx.encoder_output = r.context;
+    for (const autograd::SavedTensor& c : step->choices) ctx.choices.push_back(c.get(kName));
+    const Output out = step->layer->forward(cast(r.x, options_.layers), ctx, step->pass);
     r.residual = residual_of(out.y, dtype_, options_);
     r.loss = out.loss;
     return r;
@@ -201,7 +202,7 @@ class Reversible::Graph {
 
   /// At the first step: what came of the input.
   void arrive() {
-    InversionWatch* watch = InversionWatch::current();
+    ReconstructionErrorMonitor* watch = ReconstructionErrorMonitor::current();
     if (rows_ == 0 || watch == nullptr) return;
     const NoGrad off;
     watch->last = std::max(relative_error(begin_.x1.get(kName), some_rows(now_.x1, rows_)),
@@ -229,7 +230,7 @@ struct Reversible::StepNode final : autograd::Node {
     graph->reach(index + 1);
     Grads grads(next.size());
     {
-      const Graph::Run r = [&] {
+      const Graph::Rerun r = [&] {
         const EnableGrad on;
         return graph->run(index, wants(1), wants(2));
       }();
@@ -251,7 +252,7 @@ struct Reversible::StepNode final : autograd::Node {
   int64_t index;
 
  private:
-  static void into_step(const Graph::Run& r, std::span<const Tensor> dy, Grads& grads) {
+  static void into_step(const Graph::Rerun& r, std::span<const Tensor> dy, Grads& grads) {
     std::vector<Tensor> outputs, upstream, leaves;
     const auto with = [&](const Tensor& y, size_t slot) {
       if (slot >= dy.size() || !dy[slot] || !y || !requires_grad(y)) return;
@@ -309,29 +310,29 @@ void Reversible::watch_size(const Tensor& x) {
   largest_ = largest_ ? maximum(largest_, size) : size;
 }
 
-Output Reversible::step(std::shared_ptr<Layer> f, const Given& given, Pass pass) {
+Output Reversible::step(std::shared_ptr<Layer> f, const LayerContext& ctx, Pass pass) {
   Output out;
   Tensor sum;
   if (graph_ == nullptr) {
-    Given own = given;
-    own.context = apart(given.context);
+    LayerContext own = ctx;
+    own.encoder_output = apart(ctx.encoder_output);
     out = f->forward(cast(apart(now_.x2), options_.layers), own, pass);
     sum = add(now_.x1, residual(out.y));
     out.y = out.y.detach();
   } else {
     {
       const NoGrad off;
-      out = f->forward(input(), given, pass);
+      out = f->forward(input(), ctx, pass);
       sum = add(now_.x1, residual(out.y));
     }
-    std::vector<Tensor> inputs{now_.x1, now_.x2, given.context};
+    std::vector<Tensor> inputs{now_.x1, now_.x2, ctx.encoder_output};
     for (const Tensor& w : parameters(*f)) inputs.push_back(w);
     Tensor* const outputs[] = {&sum, &out.loss};
     const int64_t index = graph_->size();
-    Graph::Step step{std::move(f), given,        pass, autograd::SavedTensor(given.context, kName),
-                     {},           Scope::path()};
-    step.given.context = {};
-    if (!out.choices.empty()) step.given.choices.clear();
+    Graph::Step step{std::move(f), ctx, pass, autograd::SavedTensor(ctx.encoder_output, kName), {},
+                     Scope::path()};
+    step.ctx.encoder_output = {};
+    if (!out.choices.empty()) step.ctx.choices.clear();
     for (const Tensor& c : out.choices) step.choices.emplace_back(c, kName);
     graph_->add(std::move(step));
     record_node(kName, inputs, std::span(outputs, out.loss ? 2 : 1),
@@ -369,7 +370,7 @@ Halves Reversible::finish() {
   return now_;
 }
 
-ReversibleOutput reversible(std::span<const Coupling> couplings, Halves x, const Given& given,
+ReversibleOutput reversible(std::span<const Coupling> couplings, Halves x, const LayerContext& ctx,
                             Pass pass, ReversibleOptions options) {
   if (options.layers == DType::f32) options.layers = x.x1.dtype();
   Reversible streams(std::move(x), options);
@@ -378,7 +379,7 @@ ReversibleOutput reversible(std::span<const Coupling> couplings, Halves x, const
   for (const Coupling& c : couplings) {
     for (Layer* layer : {c.f.get(), c.g.get()}) {
       const std::shared_ptr<Layer> unowned(std::shared_ptr<void>(), layer);
-      Output out = streams.step(unowned, given, pass.at(index++));
+      Output out = streams.step(unowned, ctx, pass.at(index++));
       if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
       result.outputs.push_back(std::move(out));
     }

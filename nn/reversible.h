@@ -31,23 +31,23 @@ ReversibleOptions reversible_options(const MemoryPolicy& policy, DType layers,
 /// Measures what inverting costs. While it lives, reversible stacks of this thread keep `rows` rows
 /// of their input (-1: all of them), and once backward has come back to it compare: the error is
 /// |x - x'| / |x| over these rows, in the norm of L2, of the stream where it is larger.
-class InversionWatch {
+class ReconstructionErrorMonitor {
  public:
-  explicit InversionWatch(int64_t rows = 8);
-  ~InversionWatch();
-  InversionWatch(const InversionWatch&) = delete;
-  InversionWatch& operator=(const InversionWatch&) = delete;
+  explicit ReconstructionErrorMonitor(int64_t rows = 8);
+  ~ReconstructionErrorMonitor();
+  ReconstructionErrorMonitor(const ReconstructionErrorMonitor&) = delete;
+  ReconstructionErrorMonitor& operator=(const ReconstructionErrorMonitor&) = delete;
 
   int64_t inversions = 0;        ///< seen so far
   double last = 0, largest = 0;  ///< their errors
 
   int64_t rows() const { return rows_; }
   /// The innermost one of this thread; null where there is none.
-  static InversionWatch* current();
+  static ReconstructionErrorMonitor* current();
 
  private:
   int64_t rows_;
-  InversionWatch* outer_;
+  ReconstructionErrorMonitor* outer_;
 };
 
 /// Residual layers over two streams of which one can be computed from what comes after it:
@@ -73,7 +73,7 @@ class Reversible {
   /// `loss` is differentiable and its gradient reaches f; so is given.context. Choices and
   /// statistics are those of this run: backward hands the choices back as given.choices. f is kept
   /// until the graph is gone.
-  Output step(std::shared_ptr<Layer> f, const Given& given, Pass pass);
+  Output step(std::shared_ptr<Layer> f, const LayerContext& ctx, Pass pass);
   /// What the next step's layer gets.
   Tensor input() const;
   /// x1: the stream that the next step adds to; x2: the one that it reads.
@@ -107,7 +107,7 @@ struct ReversibleOutput {
 };
 /// The couplings one after another, with one `given` for all. `layers` of the options is taken to
 /// be the dtype of the streams unless it is f16 or bf16. They must outlive the graph.
-ReversibleOutput reversible(std::span<const Coupling> couplings, Halves x, const Given& given,
+ReversibleOutput reversible(std::span<const Coupling> couplings, Halves x, const LayerContext& ctx,
                             Pass pass, ReversibleOptions options = {});
 
 /// The streams with which a reversible stack begins: both x, in f32 where x is in f16 or bf16, on

@@ -25,16 +25,18 @@ struct Block::Residual final : Layer {
   }
 
   Tensor through_norm(const Tensor& x) const { return norm && x ? norm->forward(x) : x; }
-  Tensor placed(const Tensor& x, const Given& given) const {
-    return first ? block.with_positions(x, given) : x;
+  Tensor placed(const Tensor& x, const LayerContext& ctx) const {
+    return first ? block.with_positions(x, ctx) : x;
   }
   /// What the layer is given as x, for the stream that is read.
-  Tensor input(const Tensor& x, const Given& given) const { return through_norm(placed(x, given)); }
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+  Tensor input(const Tensor& x, const LayerContext& ctx) const {
+    return through_norm(placed(x, ctx));
+  }
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
     const Scope scope(branch.name);
-    Given local = given;
-    local.memory.states = through_norm(given.memory.states);
-    return block.branch_output(branch, norm ? &*norm : nullptr, placed(x, given), local,
+    LayerContext local = ctx;
+    local.memory.states = through_norm(ctx.memory.states);
+    return block.branch_output(branch, norm ? &*norm : nullptr, placed(x, ctx), local,
                                pass.at(branch.name));
   }
   void visit(Visitor& v) override {
@@ -92,20 +94,20 @@ class Walk {
 
 }  // namespace
 
-Stack::Result Stack::forward_reversible(const Tensor& input, const Given& given,
+Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext& ctx,
                                         const SegmentMemory& memory, Pass pass,
                                         std::vector<Tensor>* each) const {
   Result result;
   result.memory.layers.resize(blocks_.size());
   Walk walk(input, policy_, blocks_.empty() ? 1 : blocks_[0].size());
-  Given local = given;
+  LayerContext local = ctx;
   local.layer_patterns.clear();
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Scope scope("layers", static_cast<long>(i));
-    if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[i];
+    if (!ctx.layer_patterns.empty()) local.pattern = ctx.layer_patterns[i];
     local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
     const Tensor states = local.memory.states;
-    const Tensor read = given.mem_len > 0 ? walk.streams().input() : Tensor{};
+    const Tensor read = ctx.mem_len > 0 ? walk.streams().input() : Tensor{};
     const Pass site = pass.at("layers").at(i);
     for (auto& step : walk.enter(blocks_[i])) {
       Output out = walk.streams().step(std::move(step), local, site);
@@ -118,7 +120,7 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const Given& given,
       local.memory.states = {};
     }
     result.memory.layers[i] = std::move(local.memory);
-    result.memory.layers[i].states = read ? latest_states(states, read, given.mem_len) : states;
+    result.memory.layers[i].states = read ? latest_states(states, read, ctx.mem_len) : states;
     if (each != nullptr) each->push_back(walk.result(walk.streams().streams()));
   }
   result.y = walk.result(walk.streams().finish());
@@ -126,12 +128,13 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const Given& given,
   return result;
 }
 
-Tensor Stack::reversible_attention_input(int64_t layer, const Tensor& x, const Given& given) const {
+Tensor Stack::reversible_attention_input(int64_t layer, const Tensor& x,
+                                         const LayerContext& ctx) const {
   Walk walk(x, policy_, 1);
-  Given local = given;
+  LayerContext local = ctx;
   local.layer_patterns.clear();
   for (int64_t i = 0;; ++i) {
-    if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[static_cast<size_t>(i)];
+    if (!ctx.layer_patterns.empty()) local.pattern = ctx.layer_patterns[static_cast<size_t>(i)];
     for (auto& step : walk.enter(block(i))) {
       if (i == layer && step->branch.name == "attention") {
         return step->input(walk.streams().input(), local);

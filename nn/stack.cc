@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "autograd/frame.h"
+#include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
 #include "core/scope.h"
 #include "nn/checkpoint.h"
@@ -29,9 +29,9 @@ void Block::visit(Visitor& v) {
   if (positions_.weight) v("position", positions_);
 }
 
-Tensor Block::with_positions(const Tensor& x, const Given& given) const {
+Tensor Block::with_positions(const Tensor& x, const LayerContext& ctx) const {
   if (!positions_.weight) return x;
-  return add(x, cast(positions_.forward(given.position, x.dim(1)), x.dtype()));
+  return add(x, cast(positions_.forward(ctx.position, x.dim(1)), x.dtype()));
 }
 
 Tensor Block::normed(const Branch& b, const Tensor& x) const {
@@ -39,7 +39,7 @@ Tensor Block::normed(const Branch& b, const Tensor& x) const {
 }
 
 Output Block::branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
-                            const Given& given, Pass pass) const {
+                            const LayerContext& ctx, Pass pass) const {
   if (chunks_ > 1 && b.layer->position_wise()) {
     const auto own = norm != nullptr ? std::optional(*norm) : std::nullopt;
     return chunked(x, chunks_, pass, [this, &b, own](const Tensor& rows, Pass site) {
@@ -47,17 +47,17 @@ Output Block::branch_output(const Branch& b, const Normalization* norm, const Te
       return longspan::dropout(y, dropout_, site.at("resid"));
     });
   }
-  Output out = b.layer->forward(norm != nullptr ? norm->forward(x) : x, given, pass);
-  autograd::Frame::end_branch();
+  Output out = b.layer->forward(norm != nullptr ? norm->forward(x) : x, ctx, pass);
+  autograd::CheckpointScope::end_branch();
   out.y = longspan::dropout(out.y, dropout_, pass.at("resid"));
   return out;
 }
 
-Output Block::forward(const Tensor& input, const Given& given, Pass pass) const {
-  Output result(with_positions(input, given));
+Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) const {
+  Output result(with_positions(input, ctx));
   Tensor& x = result.y;
-  Given local = given;
-  local.memory.states = normed(branches_.front(), given.memory.states);
+  LayerContext local = ctx;
+  local.memory.states = normed(branches_.front(), ctx.memory.states);
   for (const Branch& b : branches_) {
     const Scope scope(b.name);
     const Normalization* const norm = place_ == NormPlace::pre ? &b.norm : nullptr;
@@ -71,7 +71,7 @@ Output Block::forward(const Tensor& input, const Given& given, Pass pass) const 
     local.memory.states = {};
   }
   result.memory = std::move(local.memory);
-  result.memory.states = given.memory.states;
+  result.memory.states = ctx.memory.states;
   return result;
 }
 
@@ -89,12 +89,13 @@ const Branch& Block::branch(std::string_view name) const {
   fail<ValueError>("block", "there is no branch \"{}\"", name);
 }
 
-Tensor Block::branch_input(std::string_view name, const Tensor& input, const Given& given) const {
-  Tensor x = with_positions(input, given);
+Tensor Block::branch_input(std::string_view name, const Tensor& input,
+                           const LayerContext& ctx) const {
+  Tensor x = with_positions(input, ctx);
   for (const Branch& b : branches_) {
     Tensor in = normed(b, x);
     if (b.name == name) return in;
-    const Tensor sum = add(x, b.layer->forward(in, given, Pass{}).y);
+    const Tensor sum = add(x, b.layer->forward(in, ctx, Pass{}).y);
     x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
   }
   fail<ValueError>("block", "there is no branch \"{}\"", name);
@@ -111,44 +112,45 @@ Stack::Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm,
 
 void Stack::visit(Visitor& v) { v("layers", blocks_)("final_norm", final_norm_); }
 
-void Stack::check_numbers(const Given& given, const SegmentMemory& memory) const {
+void Stack::check_numbers(const LayerContext& ctx, const SegmentMemory& memory) const {
   require(memory.layers.empty() || memory.layers.size() == blocks_.size(), "stack",
           "memory of {} layers for {} layers", memory.layers.size(), blocks_.size());
-  require(given.layer_patterns.empty() || given.layer_patterns.size() == blocks_.size(), "stack",
-          "{} patterns for {} layers", given.layer_patterns.size(), blocks_.size());
+  require(ctx.layer_patterns.empty() || ctx.layer_patterns.size() == blocks_.size(), "stack",
+          "{} patterns for {} layers", ctx.layer_patterns.size(), blocks_.size());
 }
 
-Stack::Result Stack::forward(const Tensor& input, const Given& given, const SegmentMemory& memory,
-                             Pass pass, std::vector<Tensor>* each) const {
-  check_numbers(given, memory);
-  if (two_streams()) return forward_reversible(input, given, memory, pass, each);
+Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
+                             const SegmentMemory& memory, Pass pass,
+                             std::vector<Tensor>* each) const {
+  check_numbers(ctx, memory);
+  if (two_streams()) return forward_reversible(input, ctx, memory, pass, each);
   Result result;
   result.memory.layers.resize(blocks_.size());
   // Frames hold it until they have been run again.
   struct Shared {
-    Given given;
+    LayerContext ctx;
     std::vector<AttentionPattern> patterns;
     SegmentMemory memory;
     std::vector<Choices> choices;
   };
   const auto all = std::make_shared<Shared>(
-      Shared{given, given.layer_patterns, memory, std::vector<Choices>(blocks_.size())});
-  all->given.layer_patterns.clear();  // blocks need their own only, and copy what they are given
+      Shared{ctx, ctx.layer_patterns, memory, std::vector<Choices>(blocks_.size())});
+  all->ctx.layer_patterns.clear();  // blocks need their own only, and copy what they are given
   const auto step = [this, all, pass, each, &result](int64_t layer, std::vector<Tensor>& streams,
                                                      bool again) {
     const auto i = static_cast<size_t>(layer);
     const Scope scope("layers", static_cast<long>(layer));
-    Given local = all->given;
+    LayerContext local = all->ctx;
     if (!all->patterns.empty()) local.pattern = all->patterns[i];
     local.memory = all->memory.layers.empty() ? LayerMemory{} : all->memory.layers[i];
-    local.context = streams[1];
+    local.encoder_output = streams[1];
     const Tensor states = local.memory.states, x = streams[0];
     Output out = all->choices[i].run(blocks_[i], x, std::move(local), pass.at("layers").at(i));
     streams[0] = out.y;
     if (again) return;
     result.memory.layers[i] = std::move(out.memory);
-    if (all->given.mem_len > 0) {
-      result.memory.layers[i].states = latest_states(states, x, all->given.mem_len);
+    if (all->ctx.mem_len > 0) {
+      result.memory.layers[i].states = latest_states(states, x, all->ctx.mem_len);
     }
     if (each != nullptr) each->push_back(out.y);
     if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
@@ -157,19 +159,19 @@ Stack::Result Stack::forward(const Tensor& input, const Given& given, const Segm
       result.states[i] = std::move(out.state);
     }
   };
-  std::vector<Tensor> streams{input, given.context};
+  std::vector<Tensor> streams{input, ctx.encoder_output};
   run_layers(size(), streams, policy_, step);
   result.y = streams[0];
   if (final_norm_) result.y = final_norm_->forward(result.y);
   return result;
 }
 
-Tensor Stack::attention_map(int64_t layer, const Tensor& input, const Given& given) const {
+Tensor Stack::attention_map(int64_t layer, const Tensor& input, const LayerContext& ctx) const {
   const NoGrad off;
   require(layer >= 0 && layer < size(), "attention map", "layer {} of {}", layer, size());
-  Given local = given;
+  LayerContext local = ctx;
   const auto see = [&](int64_t i) {
-    if (!given.layer_patterns.empty()) local.pattern = given.layer_patterns[static_cast<size_t>(i)];
+    if (!ctx.layer_patterns.empty()) local.pattern = ctx.layer_patterns[static_cast<size_t>(i)];
   };
   Tensor x = input;
   for (int64_t i = 0; i < layer && !two_streams(); ++i) {
@@ -178,7 +180,7 @@ Tensor Stack::attention_map(int64_t layer, const Tensor& input, const Given& giv
   }
   see(layer);
   const Layer& attention = *block(layer).branch("attention").layer;
-  const Tensor in = two_streams() ? reversible_attention_input(layer, input, given)
+  const Tensor in = two_streams() ? reversible_attention_input(layer, input, ctx)
                                   : block(layer).branch_input("attention", x, local);
   const Tensor p = attention.probabilities(in, local);
   return cast(select(p, 0, 0), DType::f32);  // [H, L, T]

@@ -37,7 +37,7 @@ class Block : public Layer {
   Block(NormPlace place, float dropout, std::vector<Branch> branches,
         LearnedPositions positions = {});
 
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override;
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
   /// The layer of a branch. Throws ValueError where there is none of that name.
   const Branch& branch(std::string_view name) const;
@@ -46,7 +46,7 @@ class Block : public Layer {
   bool set_chunks(int64_t chunks);
   int64_t chunks() const { return chunks_; }
   /// What that branch's layer is given as x, for the input of the block.
-  Tensor branch_input(std::string_view name, const Tensor& x, const Given& given) const;
+  Tensor branch_input(std::string_view name, const Tensor& x, const LayerContext& ctx) const;
 
   /// One branch by itself, x -> Drop(layer(norm(x))): what it adds to a stream.
   struct Residual;
@@ -59,12 +59,12 @@ class Block : public Layer {
   const Normalization& last_norm() const { return branches_.back().norm; }
 
  private:
-  Tensor with_positions(const Tensor& x, const Given& given) const;
+  Tensor with_positions(const Tensor& x, const LayerContext& ctx) const;
   /// What a branch is given: x through its norm, or x itself.
   Tensor normed(const Branch& b, const Tensor& x) const;
   /// Drop(layer(norm(x))), or without a norm Drop(layer(x)): what is added to a stream.
   Output branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
-                       const Given& given, Pass pass) const;
+                       const LayerContext& ctx, Pass pass) const;
 
   NormPlace place_;
   float dropout_;  // site "resid"
@@ -97,14 +97,14 @@ class Stack : public Module {
   /// given.layer_patterns, of given.pattern. Throws ValueError where their numbers differ. With
   /// given.mem_len the result's memory holds the newest inputs of each layer; of two streams, of
   /// the one that it reads. `each`, where given, takes the output of every layer.
-  Result forward(const Tensor& x, const Given& given, const SegmentMemory& memory, Pass pass,
+  Result forward(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory, Pass pass,
                  std::vector<Tensor>* each = nullptr) const;
   void visit(Visitor& v) override;
 
   /// [H, L, T] f32: the probabilities with which the first sample's rows attend in layer `layer`,
   /// for the input x of the stack. Throws ValueError where there is no such layer, NotImplemented
   /// where its attention has none.
-  Tensor attention_map(int64_t layer, const Tensor& x, const Given& given) const;
+  Tensor attention_map(int64_t layer, const Tensor& x, const LayerContext& ctx) const;
 
   int64_t size() const { return static_cast<int64_t>(blocks_.size()); }
   const std::optional<Normalization>& final_norm() const { return final_norm_; }
@@ -112,10 +112,10 @@ class Stack : public Module {
 
  private:
   bool two_streams() const { return is_reversible(policy_); }
-  Result forward_reversible(const Tensor& x, const Given& given, const SegmentMemory& memory,
+  Result forward_reversible(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory,
                             Pass pass, std::vector<Tensor>* each) const;
-  Tensor reversible_attention_input(int64_t layer, const Tensor& x, const Given& given) const;
-  void check_numbers(const Given& given, const SegmentMemory& memory) const;
+  Tensor reversible_attention_input(int64_t layer, const Tensor& x, const LayerContext& ctx) const;
+  void check_numbers(const LayerContext& ctx, const SegmentMemory& memory) const;
 
   std::vector<Block> blocks_;
   std::optional<Normalization> final_norm_;

@@ -17,8 +17,8 @@
 namespace longspan {
 namespace {
 
-using detail::heads_inside;
-using detail::with_unit_rows;
+using detail::empty_blhd;
+using detail::last_dim_contiguous;
 
 constexpr const char* kOp = "block_attention";
 
@@ -227,11 +227,11 @@ void check(const Tensor& q, std::span<const Keys> keys, AttentionPattern& p, int
   check_lengths(q, p.q_valid, "q_valid");
   check(q, keys[0].k, p.mask, ids);
   if (keys.size() > 1) check(q, keys[1].k, p.side_mask, ids);
-  const Tensor& which = p.layout->which;
-  require<ShapeError>((which.dim(0) == 1 || which.dim(0) == q.dim(0)) &&
-                          (which.dim(1) == 1 || which.dim(1) == q.dim(1)),
-                      kOp, "layout.which has shape {}; expected [1 or {}, 1 or {}]",
-                      to_string(which.shape()), q.dim(0), q.dim(1));
+  const Tensor& layout_index = p.layout->layout_index;
+  require<ShapeError>((layout_index.dim(0) == 1 || layout_index.dim(0) == q.dim(0)) &&
+                          (layout_index.dim(1) == 1 || layout_index.dim(1) == q.dim(1)),
+                      kOp, "layout.layout_index has shape {}; expected [1 or {}, 1 or {}]",
+                      to_string(layout_index.shape()), q.dim(0), q.dim(1));
 }
 
 // The tensors that forward and backward read besides those of the patterns; saved in this order.
@@ -263,12 +263,12 @@ Tensor with_heads(const Tensor& table, int rank) {
 Arguments arguments_of(const Tensor& q, std::span<const Keys> keys, const ScoreTerms& terms) {
   Arguments a;
   const auto pack = [](const Tensor& t) { return t ? packed(t) : Tensor{}; };
-  a.x[0] = with_unit_rows(q);
+  a.x[0] = last_dim_contiguous(q);
   for (size_t s = 0; s < keys.size(); ++s) {
-    a.x[1 + 2 * s] = with_unit_rows(keys[s].k);
-    a.x[2 + 2 * s] = with_unit_rows(keys[s].v);
+    a.x[1 + 2 * s] = last_dim_contiguous(keys[s].k);
+    a.x[2 + 2 * s] = last_dim_contiguous(keys[s].v);
   }
-  if (terms.relation_query) a.x[Arguments::kTerms] = with_unit_rows(terms.relation_query);
+  if (terms.relation_query) a.x[Arguments::kTerms] = last_dim_contiguous(terms.relation_query);
   a.x[Arguments::kTerms + 1] = pack(terms.relation_key);
   a.x[Arguments::kTerms + 2] = pack(terms.relation_bias);
   a.x[Arguments::kTerms + 3] = pack(terms.relation_value);
@@ -345,7 +345,7 @@ kernels::AttentionInputs inputs_of(const Call& call, size_t n, const Arguments& 
   in.terms.ramp = call.ramp;
   in.terms.offset = call.offset;
   in.dropout = call.dropout;
-  in.more = n > 0;
+  in.accumulate = n > 0;
   return in;
 }
 
@@ -360,7 +360,7 @@ struct AttentionNode final : autograd::Node {
     for (Tensor& x : a.x) x = saved(at++);
     Tensor dout, dlse;
     if (dy[0]) {
-      dout = with_unit_rows(dy[0]);
+      dout = last_dim_contiguous(dy[0]);
     } else {
       dout = Tensor::zeros(out.shape(), out.dtype(), out.device());
     }
@@ -377,7 +377,7 @@ struct AttentionNode final : autograd::Node {
       const bool wanted = keys ? want_keys : wants(i) || (i == 0 && want_span && !by_key);
       if (!x || !wanted) continue;
       d[static_cast<size_t>(i)] =
-          i <= Arguments::kTerms ? heads_inside(x, x.dim(2), x.dim(3)) : Tensor::like(x);
+          i <= Arguments::kTerms ? empty_blhd(x, x.dim(2), x.dim(3)) : Tensor::like(x);
     }
     const auto target = [](Tensor& x, int rank) { return x ? with_heads(x, rank).mut() : View{}; };
     Tensor* const t = d.data() + Arguments::kTerms;
@@ -441,8 +441,8 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   call.ramp = terms.ramp;
   call.offset = terms.offset;
   if (dropout.pass.training && dropout.p > 0) {
-    DrawWatch::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
-    call.dropout = {dropout.p, dropout.pass.gen.live_key()};
+    RngReuseCheck::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
+    call.dropout = {dropout.p, dropout.pass.gen.device_key()};
   }
   const Arguments a = arguments_of(q, keys, terms);
 
@@ -456,16 +456,17 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
                            terms.relation_bias,
                            terms.relation_value,
                            terms.span};
-  auto [out, lse] = autograd::kept_or<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
-    Tensor y = heads_inside(q, q.dim(2), v.dim(3));
-    Tensor sums = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)},
-                                q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
-    for (size_t n = 0; n < patterns.size(); ++n) {
-      kernels::block_attention_forward(q.device(), inputs_of(call, n, a, masks_of(patterns[n])),
-                                       y.mut(), sums.mut());
-    }
-    return {y, sums};
-  });
+  auto [out, lse] =
+      autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
+        Tensor y = empty_blhd(q, q.dim(2), v.dim(3));
+        Tensor sums = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)},
+                                    q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
+        for (size_t n = 0; n < patterns.size(); ++n) {
+          kernels::block_attention_forward(q.device(), inputs_of(call, n, a, masks_of(patterns[n])),
+                                           y.mut(), sums.mut());
+        }
+        return {y, sums};
+      });
   if (autograd::anomaly_mode()) autograd::check_finite(kOp, "forward", out);  // lse may be -inf
   if (autograd::wants_graph(inputs)) {
     auto node = std::make_shared<AttentionNode>(std::move(call));

@@ -70,7 +70,7 @@ Tensor to_device(const Tensor& input, Device device) {
   Tensor y = Tensor::empty(x.shape(), x.dtype(), device);
   const int64_t bytes = x.nbytes();
   if (bytes > 0) {
-    deferred::settle(before);
+    deferred::raise_pending(before);
     const void* from = x.view().data;
     void* to = y.mut().data;
     if (before.kind == DeviceKind::cpu) {

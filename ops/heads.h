@@ -6,7 +6,7 @@
 namespace longspan::detail {
 
 /// The same numbers with the last stride 1, without history: a copy where they lie otherwise.
-inline Tensor with_unit_rows(const Tensor& x) {
+inline Tensor last_dim_contiguous(const Tensor& x) {
   if (x.dim(-1) <= 1 || x.strides().back() == 1) return x.detach();
   Tensor y = Tensor::like(x);
   kernels::copy(x.device(), x.view(), y.mut());
@@ -14,7 +14,7 @@ inline Tensor with_unit_rows(const Tensor& x) {
 }
 
 /// [B, H, rows, width] over memory [B, rows, H, width], with B, H, dtype and device of `like`.
-inline Tensor heads_inside(const Tensor& like, int64_t rows, int64_t width) {
+inline Tensor empty_blhd(const Tensor& like, int64_t rows, int64_t width) {
   const int64_t batch = like.dim(0), heads = like.dim(1);
   return Tensor::empty({batch, rows, heads, width}, like.dtype(), like.device())
       .alias({batch, heads, rows, width}, {rows * heads * width, width, heads * width, 1}, 0);

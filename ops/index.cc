@@ -18,9 +18,9 @@ namespace longspan {
 namespace detail {
 
 Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<int64_t> ignore,
-                   deferred::Complaint complain) {
+                   deferred::ErrorHandler on_error) {
   const Device device = ids.device();
-  if (ids.numel() == 0 || device == plan_device) return ids;
+  if (ids.numel() == 0 || device == meta_device) return ids;
   const bool on_host = device.kind == DeviceKind::cpu;
   Tensor checked = on_host ? ids : Tensor::empty(ids.shape(), ids.dtype(), device);
   deferred::check(
@@ -29,10 +29,10 @@ Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<i
         kernels::check_ids(device, ids.view(), low, high, ignore, on_host ? View{} : checked.mut(),
                            found);
       },
-      std::move(complain));
+      std::move(on_error));
   if (high <= std::max<int64_t>(low, 0)) {  // no id exists that could take a bad one's place
     graph::refuse("checked_ids", "the host looks whether a table without rows is asked for one");
-    deferred::settle(device);
+    deferred::raise_pending(device);
   }
   return checked;
 }
@@ -41,7 +41,7 @@ Tensor checked_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t 
                    std::string_view name) {
   require_integer(op, ids, name);
   // What is said later must not keep the tensor.
-  const auto complain = [op = std::string(op), name = std::string(name), line = describe(name, ids),
+  const auto on_error = [op = std::string(op), name = std::string(name), line = describe(name, ids),
                          shape = ids.shape(), low, high](int64_t at, int64_t id) {
     Shape place = shape;
     for (int i = shape.rank() - 1; i >= 0; --i) {
@@ -51,13 +51,13 @@ Tensor checked_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t 
     fail<ValueError>(op, "{} holds {} at {}; it must be at least {} and less than {}\n{}", name, id,
                      to_string(place), low, high, line);
   };
-  return checked_ids(ids, low, high, std::nullopt, complain);
+  return checked_ids(ids, low, high, std::nullopt, on_error);
 }
 
 void require_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
                  std::string_view name) {
   checked_ids(op, ids, low, high, name);
-  deferred::settle(ids.device());
+  deferred::raise_pending(ids.device());
 }
 
 }  // namespace detail
@@ -92,8 +92,9 @@ void scatter_into(const Tensor& x, const Tensor& ids, const Rows& rows, Tensor& 
   kernels::scatter_add_rows(x.device(), from.view(), lists(ids, rows).view(), work.mut(), to.mut());
 }
 
-struct GatherNode final : autograd::PartialNode {
-  GatherNode(std::string_view op, const Tensor& ids, const Rows& r) : PartialNode(op), rows(r) {
+struct GatherNode final : autograd::AccumulatingNode {
+  GatherNode(std::string_view op, const Tensor& ids, const Rows& r)
+      : AccumulatingNode(op), rows(r) {
     save({ids});
   }
   void add_to(std::span<const Tensor> dy, Tensor& sum) override {

@@ -67,7 +67,7 @@ namespace detail {
 /// then these are a copy in which such ids are replaced by max(low, 0), so that nothing is read out
 /// of range. Ids of an empty range are complained of at once.
 Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<int64_t> ignore,
-                   deferred::Complaint complain);
+                   deferred::ErrorHandler on_error);
 /// The same, complaining by a ValueError that names the op and the ids.
 Tensor checked_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
                    std::string_view name = "ids");

@@ -25,10 +25,10 @@ Tensor table(const std::vector<int32_t>& values, int64_t columns) {
 // The runs of a column tile, while they are collected.
 struct ColumnRun {
   int32_t tile, tiles;
-  Run run;
+  KeyRun run;
 };
 
-void add_to_column(std::vector<ColumnRun>& column, int32_t tile, const Run& run) {
+void add_to_column(std::vector<ColumnRun>& column, int32_t tile, const KeyRun& run) {
   for (size_t i = column.size(); i-- > 0;) {
     ColumnRun& c = column[i];
     if (c.tile + c.tiles < tile) break;
@@ -42,12 +42,12 @@ void add_to_column(std::vector<ColumnRun>& column, int32_t tile, const Run& run)
 
 }  // namespace
 
-Run run_of(int64_t k0, int64_t k1, RunKind kind, int64_t multiplicity) {
+KeyRun run_of(int64_t k0, int64_t k1, RunKind kind, int64_t multiplicity) {
   return {static_cast<int32_t>(k0), static_cast<int32_t>(k1 - k0), 0, kind,
           static_cast<uint8_t>(multiplicity)};
 }
 
-TileRuns tile_of(int64_t q0, int64_t q1, std::vector<Run> runs) {
+TileRuns tile_of(int64_t q0, int64_t q1, std::vector<KeyRun> runs) {
   return {static_cast<int32_t>(q0), static_cast<int32_t>(q1 - q0), std::move(runs)};
 }
 
@@ -58,7 +58,7 @@ int64_t tile_height(int64_t rows, int64_t unit) {
 
 kernels::AttentionLayoutView BlockLayout::view() const {
   return {first_tile.view(),   tiles.view(),     row_start.view(), runs.view(),
-          first_column.view(), col_start.view(), col_runs.view(),  which.view(),
+          first_column.view(), col_start.view(), col_runs.view(),  layout_index.view(),
           members.view(),      order_q.view(),   order_k.view(),   row_work.view(),
           column_work.view(),  uniform,          multiplied};
 }
@@ -66,7 +66,7 @@ kernels::AttentionLayoutView BlockLayout::view() const {
 std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
                                              Device device) {
   // Kernels of the plan read layouts as those of the host do.
-  if (layout->tiles.device() == device || device == plan_device) return layout;
+  if (layout->tiles.device() == device || device == meta_device) return layout;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (auto known = layout->copy.lock(); known && known->tiles.device() == device) {
@@ -103,7 +103,7 @@ void check_runs(const TileRuns& t, int32_t number, const int64_t (&keys)[2]) {
   constexpr const char* op = kMakeLayout;
   int64_t end = 0;
   uint8_t segment = 0;
-  for (const Run& r : t.runs) {
+  for (const KeyRun& r : t.runs) {
     require<ShapeError>(r.segment < 2 && keys[r.segment] > 0, op,
                         "run {} + {} of tile {} is of key segment {}, which has no keys", r.k0,
                         r.kn, number, r.segment);
@@ -194,7 +194,7 @@ void check_ascent(const std::vector<std::vector<TileRuns>>& layouts, const Block
     for (const TileRuns& t : layouts[m]) {
       require(order_q < 0 || ascends(of_q, order_q * layout.queries + t.q0, t.qn), kMakeLayout,
               "order_q descends within the tile of rows {} + {} of member {}", t.q0, t.qn, m);
-      for (const Run& r : t.runs) {
+      for (const KeyRun& r : t.runs) {
         require(order_k < 0 || r.segment > 0 || ascends(of_k, order_k * layout.keys + r.k0, r.kn),
                 kMakeLayout, "order_k descends within run {} + {} of member {}", r.k0, r.kn, m);
       }
@@ -230,13 +230,13 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
       row += t.qn;
       tiles.insert(tiles.end(), {t.q0, t.qn});
       check_runs(t, number, segments);
-      for (const Run& r : t.runs) {
+      for (const KeyRun& r : t.runs) {
         const int64_t end = r.k0 + int64_t{r.kn}, first = r.segment > 0 ? main_columns : 0;
         runs.insert(runs.end(),
                     {r.k0, r.kn, r.segment, static_cast<int32_t>(r.kind), r.multiplicity});
         multiplied = multiplied || r.multiplicity != 1;
         for (int64_t c = r.k0 / kColumnKeys; c * kColumnKeys < end; ++c) {
-          Run part = r;
+          KeyRun part = r;
           part.k0 = static_cast<int32_t>(std::max<int64_t>(r.k0, c * kColumnKeys));
           part.kn = static_cast<int32_t>(std::min(end, (c + 1) * kColumnKeys) - part.k0);
           add_to_column(by_column[static_cast<size_t>(first + c)], number, part);
@@ -256,13 +256,13 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
     }
     first_column.push_back(static_cast<int32_t>(col_start.size() - 1));
   }
-  if (const Tensor& which = options.which) {
-    require<DTypeError>(which.dtype() == DType::i32, op, "which is i32");
-    require<ShapeError>(which.rank() == 2 && which.contiguous(), op,
-                        "which is [B or 1, H or 1], row-major");
-    for (const int32_t n : which.to_vector<int32_t>()) {
-      require(n >= 0 && n < static_cast<int32_t>(layouts.size()), op, "which names layout {} of {}",
-              n, layouts.size());
+  if (const Tensor& layout_index = options.layout_index) {
+    require<DTypeError>(layout_index.dtype() == DType::i32, op, "layout_index is i32");
+    require<ShapeError>(layout_index.rank() == 2 && layout_index.contiguous(), op,
+                        "layout_index is [B or 1, H or 1], row-major");
+    for (const int32_t n : layout_index.to_vector<int32_t>()) {
+      require(n >= 0 && n < static_cast<int32_t>(layouts.size()), op,
+              "layout_index names layout {} of {}", n, layouts.size());
     }
   }
 
@@ -278,9 +278,10 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
   layout->col_start = table(col_start, 1);
   layout->col_runs = table(col_runs, kernels::kColumnRunFields);
   layout->multiplied = multiplied;
-  layout->which = options.which
-                      ? Tensor::from(options.which.to_vector<int32_t>(), options.which.shape())
-                      : Tensor::from(std::vector<int32_t>{0}, {1, 1});
+  layout->layout_index =
+      options.layout_index
+          ? Tensor::from(options.layout_index.to_vector<int32_t>(), options.layout_index.shape())
+          : Tensor::from(std::vector<int32_t>{0}, {1, 1});
   layout->order_q = checked_order(options.order_q, queries);
   layout->order_k = checked_order(options.order_k, keys);
   fill_members(options.members, layouts.size(), *layout);
@@ -318,17 +319,17 @@ std::shared_ptr<const BlockLayout> slice_layout(const BlockLayout& layout, int64
     for (TileRuns& t : tiles_of(layout, n)) {
       if (t.q0 >= queries) break;
       t.qn = static_cast<int32_t>(std::min<int64_t>(t.qn, queries - t.q0));
-      for (Run& r : t.runs) {
+      for (KeyRun& r : t.runs) {
         r.kn = static_cast<int32_t>(std::min<int64_t>(r.kn, ends[r.segment] - r.k0));
       }
-      std::erase_if(t.runs, [](const Run& r) { return r.kn <= 0; });
+      std::erase_if(t.runs, [](const KeyRun& r) { return r.kn <= 0; });
       tiles.push_back(std::move(t));
     }
     members.push_back(std::move(tiles));
   }
   return make_layout(
       queries, keys, members,
-      {.which = layout.which, .members = members_of(layout), .side_keys = side_keys});
+      {.layout_index = layout.layout_index, .members = members_of(layout), .side_keys = side_keys});
 }
 
 std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const BlockLayout>& layout,
@@ -346,7 +347,7 @@ std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const Bl
       }
     }
     return make_layout(layout->queries, layout->keys, tiles,
-                       {.which = layout->which,
+                       {.layout_index = layout->layout_index,
                         .order_q = layout->order_q,
                         .order_k = layout->order_k,
                         .members = members_of(*layout),

@@ -16,23 +16,23 @@ using kernels::RunKind;
 
 /// Keys k0 .. k0 + kn of one segment, each counted `multiplicity` times. A full run holds pairs
 /// within the window only; in a partial one the rule decides.
-struct Run {
+struct KeyRun {
   int32_t k0, kn;
   uint8_t segment;
   RunKind kind;
   uint8_t multiplicity = 1;
-  friend bool operator==(const Run&, const Run&) = default;
+  friend bool operator==(const KeyRun&, const KeyRun&) = default;
 };
 
 /// A query tile, rows q0 .. q0 + qn, and its runs, sorted and disjoint.
 struct TileRuns {
   int32_t q0, qn;
-  std::vector<Run> runs;
+  std::vector<KeyRun> runs;
 };
 
 /// Keys k0 .. k1 of the first segment as a run, and rows q0 .. q1 as a tile.
-Run run_of(int64_t k0, int64_t k1, RunKind kind, int64_t multiplicity = 1);
-TileRuns tile_of(int64_t q0, int64_t q1, std::vector<Run> runs = {});
+KeyRun run_of(int64_t k0, int64_t k1, RunKind kind, int64_t multiplicity = 1);
+TileRuns tile_of(int64_t q0, int64_t q1, std::vector<KeyRun> runs = {});
 
 /// Rows that the kernels of the CPU compute at once.
 inline constexpr int64_t kRowGroup = 12;
@@ -58,7 +58,7 @@ struct BlockLayout {
   // i32 [layouts + 1]: column tiles of kAttentionColumnKeys keys, of one segment after the other
   Tensor first_column;
   Tensor col_start, col_runs;  // i32 [columns + 1], [.., 7]: first tile, tiles, then as in runs
-  Tensor which;                // i32 [B or 1, H or 1]: many heads share one layout
+  Tensor layout_index;         // i32 [B or 1, H or 1]: many heads share one layout
   Tensor members;              // i32 [layouts, 3]: rule, order of queries, of keys
   Tensor order_q, order_k;     // i32 [orders, rows], permutations; undefined: none
   BlockWork row_work, column_work;
@@ -77,7 +77,7 @@ struct BlockLayout {
     return {&first_tile,      &tiles,
             &row_start,       &runs,
             &first_column,    &col_start,
-            &col_runs,        &which,
+            &col_runs,        &layout_index,
             &members,         &order_q,
             &order_k,         &row_work.items,
             &row_work.cuts,   &column_work.items,
@@ -103,7 +103,7 @@ struct LayoutMember {
 ///   members    one entry for each member; empty: all have rule 0 and the first orders given
 ///   side_keys  keys of a second segment, whose runs follow those of the first
 struct LayoutOptions {
-  Tensor which = {};
+  Tensor layout_index = {};
   Tensor order_q = {}, order_k = {};
   std::vector<LayoutMember> members = {};
   int64_t side_keys = 0;

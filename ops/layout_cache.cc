@@ -101,7 +101,7 @@ class Cache {
     int64_t bytes;             // of both
     int64_t copy_bytes = 0;
   };
-  using Place = std::list<Entry>::iterator;
+  using Position = std::list<Entry>::iterator;
 
   LayoutPointer find_locked(uint64_t hash, const std::vector<int64_t>& words) {
     const auto [first, last] = by_hash_.equal_range(hash);
@@ -121,22 +121,22 @@ class Cache {
   }
 
   void shrink(std::list<Entry>& dropped) {
-    for (Place at = used_.begin(); at != used_.end();) {
-      const Place here = at++;
+    for (Position at = used_.begin(); at != used_.end();) {
+      const Position here = at++;
       if (here->layout.expired()) forget(here, used_, dropped);
     }
     while (bytes_ > limit_ && !kept_.empty()) drop(std::prev(kept_.end()), dropped);
   }
 
   /// What is no longer kept is still shared while somebody else uses it.
-  void drop(Place at, std::list<Entry>& dropped) {
+  void drop(Position at, std::list<Entry>& dropped) {
     bytes_ -= at->bytes;
     used_.splice(used_.begin(), kept_, at);
     dropped.push_back({0, {}, std::move(at->kept), std::move(at->copy), 0});
     at->bytes = at->copy_bytes = 0;
   }
 
-  void forget(Place at, std::list<Entry>& from, std::list<Entry>& dropped) {
+  void forget(Position at, std::list<Entry>& from, std::list<Entry>& dropped) {
     auto [first, last] = by_hash_.equal_range(at->hash);
     while (first->second != at) ++first;
     by_hash_.erase(first);
@@ -145,7 +145,7 @@ class Cache {
 
   std::mutex mutex_;
   std::list<Entry> kept_, used_;  // kept: the latest first
-  std::unordered_multimap<uint64_t, Place> by_hash_;
+  std::unordered_multimap<uint64_t, Position> by_hash_;
   int64_t bytes_ = 0, made_ = 0, limit_ = int64_t{64} << 20;
 };
 

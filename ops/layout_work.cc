@@ -11,58 +11,58 @@ namespace {
 constexpr int64_t kUnit = kernels::kAttentionWorkKeys;
 constexpr int64_t kGroup = kernels::kAttentionStretchKeys / kUnit;
 constexpr int64_t kPieceRows = 32;
-// Of a stretch: steps of keys, and pieces of rows.
+// Of a split: steps of keys, and pieces of rows.
 constexpr int64_t kLeastSteps = 12, kLeastPieces = 24;
 
 using Numbers = std::vector<int32_t>;
 
 // What a tile or a step of a member costs, and the rows or keys that it has.
-struct Place {
+struct WorkItem {
   int64_t cost = 0, height = 0;
 };
 
-// A part of the cost of a place: a step of a tile, a tile of a step. One that ends a stretch is
-// followed by a stretch that begins at `start` or before.
-struct Part {
+// A part of the cost of a place: a step of a tile, a tile of a step. One that ends a split is
+// followed by a split that begins at `start` or before.
+struct CostPiece {
   int64_t start, cost;
 };
 
-// A place of a member or a stretch of one, whose room counts from the member's on.
+// A place of a member or a split of one, whose room counts from the member's on.
 struct Piece {
   int64_t cost = 0;
   int32_t member = 0, place = 0, first = 0, end = kernels::kAllWork;
   int64_t room = -1;
 };
 
-// The stretches of a member's place.
+// The splits of a member's place.
 struct Cut {
   int32_t member, place;
-  int64_t room, stretches;
+  int64_t room, splits;
 };
 
-// How much a stretch costs at least, see work_of(); 0 where nothing is to be cut.
-int64_t stretch_of(const std::vector<Place>& places, int64_t least, int64_t most_room) {
+// How much a split costs at least, see work_of(); 0 where nothing is to be cut.
+int64_t stretch_of(const std::vector<WorkItem>& places, int64_t least, int64_t most_room) {
   int64_t all = 0;
-  for (const Place& p : places) all = std::max(all, p.cost);
-  for (int64_t stretch = least;; stretch += ceil_div(stretch, 4)) {
+  for (const WorkItem& p : places) all = std::max(all, p.cost);
+  for (int64_t split = least;; split += ceil_div(split, 4)) {
     int64_t room = 0, longest = 0;
-    for (const Place& p : places) {
-      const int64_t stretches = std::max<int64_t>(p.cost / stretch, 1);
-      longest = std::max(longest, ceil_div(p.cost, stretches));
-      if (stretches > 1) room += stretches * p.height;
+    for (const WorkItem& p : places) {
+      const int64_t splits = std::max<int64_t>(p.cost / split, 1);
+      longest = std::max(longest, ceil_div(p.cost, splits));
+      if (splits > 1) room += splits * p.height;
     }
     if (3 * longest > 2 * all) return 0;
-    if (room <= most_room) return stretch;
+    if (room <= most_room) return split;
   }
 }
 
-// A place's parts in so many stretches, or fewer where too many parts begin at once.
-std::vector<Piece> cut(const std::vector<Part>& parts, int64_t cost, int64_t stretches) {
+// A place's parts in so many splits, or fewer where too many parts begin at once.
+std::vector<Piece> cut(const std::vector<CostPiece>& parts, int64_t cost, int64_t splits) {
   std::vector<Piece> pieces(1);
   int64_t done = 0, last = 0;
-  for (const Part& p : parts) {
+  for (const CostPiece& p : parts) {
     const auto begun = static_cast<int64_t>(pieces.size());
-    if (p.start > last && done * stretches >= cost * begun) {
+    if (p.start > last && done * splits >= cost * begun) {
       pieces.back().end = static_cast<int32_t>(p.start);
       pieces.emplace_back().first = static_cast<int32_t>(p.start);
     }
@@ -78,17 +78,17 @@ class List {
  public:
   // The places of the next member; parts_of(place) are those of its cost, ascending.
   template <class F>
-  void add(const std::vector<Place>& places, int64_t least, int64_t most_room, F parts_of) {
+  void add(const std::vector<WorkItem>& places, int64_t least, int64_t most_room, F parts_of) {
     const auto member = static_cast<int32_t>(rooms_.size());
-    const int64_t stretch = stretch_of(places, least, most_room);
+    const int64_t split = stretch_of(places, least, most_room);
     int64_t room = 0;
     for (size_t at = 0; at < places.size(); ++at) {
-      const Place& p = places[at];
+      const WorkItem& p = places[at];
       const auto place = static_cast<int32_t>(at);
       std::vector<Piece> pieces(1);
       pieces[0].cost = p.cost;
-      if (stretch > 0 && p.cost >= 2 * stretch) {
-        pieces = cut(parts_of(place), p.cost, p.cost / stretch);
+      if (split > 0 && p.cost >= 2 * split) {
+        pieces = cut(parts_of(place), p.cost, p.cost / split);
       }
       const bool whole = pieces.size() == 1;
       if (!whole) cuts_.push_back({member, place, room, static_cast<int64_t>(pieces.size())});
@@ -105,7 +105,7 @@ class List {
     rooms_.push_back(room);
   }
 
-  // The pieces by cost, each for all entries of `which` that name its member.
+  // The pieces by cost, each for all entries of `layout_index` that name its member.
   BlockWork finish(const Numbers& which) {
     std::vector<Numbers> entries(rooms_.size());
     std::vector<int64_t> room_of;  // of each entry
@@ -115,7 +115,7 @@ class List {
       room_of.push_back(room);
       room += rooms_[static_cast<size_t>(member)];
     }
-    require(room <= INT32_MAX, "layout", "its stretches have {} rows, which is too many", room);
+    require(room <= INT32_MAX, "layout", "its splits have {} rows, which is too many", room);
     std::stable_sort(pieces_.begin(), pieces_.end(),
                      [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
     const auto at = [&](int32_t entry, int64_t place) {
@@ -131,7 +131,7 @@ class List {
     for (const Cut& c : cuts_) {
       for (const int32_t entry : entries[static_cast<size_t>(c.member)]) {
         cuts.insert(cuts.end(),
-                    {entry, c.place, at(entry, c.room), static_cast<int32_t>(c.stretches)});
+                    {entry, c.place, at(entry, c.room), static_cast<int32_t>(c.splits)});
       }
     }
     const auto table = [](const Numbers& numbers, int64_t fields) {
@@ -170,7 +170,7 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
   List rows, columns;
   for (int64_t n = 0; n + 1 < layout.first_tile.dim(0); ++n) {
     const int64_t first = first_tile[n], end = first_tile[n + 1];
-    std::vector<Place> by_tile, by_step(static_cast<size_t>(steps), {0, kUnit});
+    std::vector<WorkItem> by_tile, by_step(static_cast<size_t>(steps), {0, kUnit});
     // What the cost changes by from each step to the next.
     std::vector<int64_t> change(static_cast<size_t>(steps) + 1, 0);
     for (int64_t t = first; t < end; ++t) {
@@ -184,7 +184,7 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
     int64_t cost = 0;
     for (size_t s = 0; s < by_step.size(); ++s) by_step[s].cost = cost += change[s];
     rows.add(by_tile, kLeastSteps, most_room, [&](int64_t tile) {
-      std::vector<Part> parts;
+      std::vector<CostPiece> parts;
       touched(first + tile, [&](int64_t from, int64_t to) {
         for (int64_t s = from; s < to; ++s) {
           const int64_t base = s < main ? 0 : main;
@@ -194,7 +194,7 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
       return parts;
     });
     columns.add(by_step, kLeastPieces, most_room, [&](int64_t step) {
-      std::vector<Part> parts;
+      std::vector<CostPiece> parts;
       for (int64_t t = first; t < end; ++t) {
         touched(t, [&](int64_t from, int64_t to) {
           if (from <= step && step < to) parts.push_back({t - first, pieces(t)});
@@ -203,8 +203,8 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
       return parts;
     });
   }
-  const auto* const which = layout.which.as<int32_t>();
-  const Numbers entries(which, which + layout.which.numel());
+  const auto* const entries_of = layout.layout_index.as<int32_t>();
+  const Numbers entries(entries_of, entries_of + layout.layout_index.numel());
   return {rows.finish(entries), columns.finish(entries)};
 }
 

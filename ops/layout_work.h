@@ -16,8 +16,8 @@ struct LayoutWork {
 /// 32 rows of the tiles that touch it.
 ///
 /// What costs much more than the rest, because few rows see all keys or few keys are seen by all
-/// rows, is cut into stretches of nearly equal cost: of 12 steps or 768 rows, at least, and longer
-/// ones until the room of a head's stretches is an eighth of its rows and keys at most. Nothing is
+/// rows, is cut into splits of nearly equal cost: of 12 steps or 768 rows, at least, and longer
+/// ones until the room of a head's splits is an eighth of its rows and keys at most. Nothing is
 /// cut unless the longest piece gets shorter by a third. Each member's layout alone decides about
 /// its cuts, so that no sample's bits depend on the others.
 LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, int64_t keys,

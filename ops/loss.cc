@@ -23,9 +23,9 @@ namespace {
 
 using kernels::Unary;
 
-constexpr int64_t most_logits = int64_t{1} << 19;  // of a stretch
+constexpr int64_t most_logits = int64_t{1} << 19;  // of a tile
 constexpr int64_t most_classes = 4096;
-constexpr int64_t most_logits_at_once = int64_t{1} << 24;  // of a stretch of all classes
+constexpr int64_t most_logits_at_once = int64_t{1} << 24;  // of a tile of all classes
 
 DType sums_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
@@ -105,7 +105,7 @@ Tensor places_but(const Tensor& targets, int64_t ignore) {
 /// zeros, and the gradients of their losses are 0.
 struct Counted {
   Counted(const Tensor& targets, int64_t ignore) : total(targets.dim(0)) {
-    if (targets.device() == plan_device) return;
+    if (targets.device() == meta_device) return;
     if (targets.device().kind != DeviceKind::cpu) {
       read_as = places_but(targets, ignore);
       return;
@@ -178,9 +178,9 @@ struct Head {
 
 /// Tokens [t0, t1) of those that count, and their logits for classes [v0, v1), in memory that the
 /// next ones take over.
-class Stretch {
+class LogitTile {
  public:
-  Stretch(const Head& head, bool all_classes)
+  LogitTile(const Head& head, bool all_classes)
       : head_(head),
         x_(head.h),
         weight_(head.weight),
@@ -280,7 +280,7 @@ void for_stretches(int64_t n, int64_t size, F&& f) {
   for (int64_t i = 0; i < n; i += size) f(i, std::min(n, i + size));
 }
 
-/// Gradients of a head, summed stretch by stretch.
+/// Gradients of a head, summed tile by tile.
 class HeadGradients {
  public:
   explicit HeadGradients(const Head& head) : head_(head), sums_(sums_of(head.h.dtype())) {
@@ -290,15 +290,15 @@ class HeadGradients {
     }
   }
 
-  /// z: the logits of a stretch, which become their gradient; lse and scale of its tokens.
-  void add(Stretch& stretch, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1,
+  /// z: the logits of a tile, which become their gradient; lse and scale of its tokens.
+  void add(LogitTile& tile, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1,
            const Tensor& lse, const Tensor& scale) {
     const Device on = z.device();
     const CrossEntropyOptions& o = head_.options;
     kernels::cross_entropy_gradient(on, z.mut(), rows_between(head_.targets, t0, t1).view(), v0,
                                     lse.view(), scale.view(), o.smoothing, o.z_loss,
                                     head_.weight.dim(0));
-    stretch.through_cap(z);
+    tile.through_cap(z);
     if (sum_[2]) {
       Tensor part = Tensor::empty({v1 - v0}, sums_, on, Category::workspace);
       kernels::sum_rows(on, z.view(), part.mut());
@@ -311,14 +311,14 @@ class HeadGradients {
       if (!all && v0 == 0) part_ = Tensor::zeros({t1 - t0, head_.h.dim(1)}, sums_, on);
       Tensor to = all ? rows_between(sum_[0], t0, t1) : part_;
       kernels::matmul(on, g.view(), rows_between(head_.weight, v0, v1).view(), {}, to.mut(), true);
-      if (!all && v1 == head_.weight.dim(0)) stretch.add_to_rows(part_, sum_[0], t0, t1);
+      if (!all && v1 == head_.weight.dim(0)) tile.add_to_rows(part_, sum_[0], t0, t1);
     }
     if (sum_[1]) {
       ConstView g_t = g.view();  // [v, t]
       std::swap(g_t.shape[0], g_t.shape[1]);
       std::swap(g_t.strides[0], g_t.strides[1]);
-      kernels::matmul(on, g_t, stretch.inputs(t0, t1).view(), {},
-                      rows_between(sum_[1], v0, v1).mut(), true);
+      kernels::matmul(on, g_t, tile.inputs(t0, t1).view(), {}, rows_between(sum_[1], v0, v1).mut(),
+                      true);
     }
   }
 
@@ -332,7 +332,7 @@ class HeadGradients {
   const Head& head_;
   DType sums_;
   std::array<Tensor, 3> sum_;
-  Tensor part_;  // of the rows of a stretch, where not all count
+  Tensor part_;  // of the rows of a tile, where not all count
 };
 
 /// Losses of the rows and their log-sums; with `gradients` and the scales of rows the gradients,
@@ -346,20 +346,20 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
   const int64_t T = head.counted.count(), V = head.weight.dim(0);
   const CrossEntropyOptions& o = head.options;
   Tensor lse = Tensor::empty({T}, sums, on), loss = Tensor::like(lse);
-  Stretch stretch(head, gradients != nullptr);
-  Tensor state = Tensor::empty({stretch.tokens, 4}, sums, on, Category::workspace);
-  for_stretches(T, stretch.tokens, [&](int64_t t0, int64_t t1) {
+  LogitTile tile(head, gradients != nullptr);
+  Tensor state = Tensor::empty({tile.tokens, 4}, sums, on, Category::workspace);
+  for_stretches(T, tile.tokens, [&](int64_t t0, int64_t t1) {
     const ConstView ids = rows_between(head.targets, t0, t1).view();
     Tensor s = rows_between(state, 0, t1 - t0), z;
-    for_stretches(V, stretch.classes, [&](int64_t v0, int64_t v1) {
-      z = stretch.logits(t0, t1, v0, v1);
+    for_stretches(V, tile.classes, [&](int64_t v0, int64_t v1) {
+      z = tile.logits(t0, t1, v0, v1);
       kernels::cross_entropy_scan(on, z.view(), ids, v0, s.mut());
     });
     Tensor to = rows_between(lse, t0, t1);
     kernels::cross_entropy_finish(on, s.view(), ids, o.ignore, o.smoothing, o.z_loss, V, to.mut(),
                                   rows_between(loss, t0, t1).mut());
     if (gradients != nullptr && z) {
-      gradients->add(stretch, z, t0, t1, 0, V, to, rows_between(scale, t0, t1));
+      gradients->add(tile, z, t0, t1, 0, V, to, rows_between(scale, t0, t1));
     }
   });
   return {loss, lse};
@@ -368,13 +368,13 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
 /// Gradients from logits that are computed anew, with the log-sums of the rows that count.
 Grads gradients_again(const Head& head, const Tensor& lse, const Tensor& dy, const Shape& shape) {
   const Tensor scale = row_scale(head.counted.of(line_of(dy)), head.targets, head.options);
-  Stretch stretch(head, false);
+  LogitTile tile(head, false);
   HeadGradients gradients(head);
   const int64_t classes = head.weight.dim(0);
-  for_stretches(head.counted.count(), stretch.tokens, [&](int64_t t0, int64_t t1) {
-    for_stretches(classes, stretch.classes, [&](int64_t v0, int64_t v1) {
-      gradients.add(stretch, stretch.logits(t0, t1, v0, v1), t0, t1, v0, v1,
-                    rows_between(lse, t0, t1), rows_between(scale, t0, t1));
+  for_stretches(head.counted.count(), tile.tokens, [&](int64_t t0, int64_t t1) {
+    for_stretches(classes, tile.classes, [&](int64_t v0, int64_t v1) {
+      gradients.add(tile, tile.logits(t0, t1, v0, v1), t0, t1, v0, v1, rows_between(lse, t0, t1),
+                    rows_between(scale, t0, t1));
     });
   });
   return {gradients.take(0, shape), gradients.take(1, head.weight.shape()),

@@ -141,14 +141,14 @@ kernels::LshRule rule_of(const LshOptions& o, int64_t width) {
 }
 
 /// The numbers of a call; tensors come from where they are saved.
-struct Call {
+struct LshCall {
   kernels::LshRule rule;
   kernels::AttentionDropout dropout;
   bool dropout_broadcast = false;
 };
 
-kernels::LshInputs inputs_of(const Call& call, const Tensor& q, const Tensor& v, const Tensor& ids,
-                             const LshOrder& sorted) {
+kernels::LshInputs inputs_of(const LshCall& call, const Tensor& q, const Tensor& v,
+                             const Tensor& ids, const LshOrder& sorted) {
   return {q.view(),
           v.view(),
           ids.view(),
@@ -160,22 +160,22 @@ kernels::LshInputs inputs_of(const Call& call, const Tensor& q, const Tensor& v,
 }
 
 struct LshNode final : autograd::Node {
-  explicit LshNode(const Call& c) : Node(kOp), call(c) {}
+  explicit LshNode(const LshCall& c) : Node(kOp), call(c) {}
 
   Grads backward(std::span<const Tensor> dy) override {
     const Tensor &q = saved(0), &v = saved(1), &ids = saved(2), &out = saved(3), &lse = saved(4);
-    const Tensor dout = dy[0] ? detail::with_unit_rows(dy[0])
+    const Tensor dout = dy[0] ? detail::last_dim_contiguous(dy[0])
                               : Tensor::zeros(out.shape(), out.dtype(), out.device());
     const Tensor dlse = dy[1] ? contiguous(dy[1]) : Tensor{};
     const LshOrder sorted = lsh_sort(ids, call.rule.buckets + 1);
-    Tensor dq = detail::heads_inside(q, q.dim(2), q.dim(3));
-    Tensor dv = detail::heads_inside(v, v.dim(2), v.dim(3));
+    Tensor dq = detail::empty_blhd(q, q.dim(2), q.dim(3));
+    Tensor dv = detail::empty_blhd(v, v.dim(2), v.dim(3));
     kernels::lsh_attention_backward(q.device(), inputs_of(call, q, v, ids, sorted), out.view(),
                                     lse.view(), dout.view(), dlse.view(), dq.mut(), dv.mut());
     return {wants(0) ? dq : Tensor{}, wants(1) ? dv : Tensor{}};
   }
 
-  Call call;
+  LshCall call;
 };
 
 }  // namespace
@@ -226,7 +226,7 @@ Tensor lsh_buckets(const Tensor& q, const Tensor& rotations, const LshBuckets& b
   Tensor ids =
       Tensor::empty({q.dim(0), q.dim(1), rotations.dim(2), q.dim(2)}, DType::i32, q.device());
   if (ids.numel() == 0) return ids;
-  const Tensor x = detail::with_unit_rows(q), rotation = contiguous(rotations.detach());
+  const Tensor x = detail::last_dim_contiguous(q), rotation = contiguous(rotations.detach());
   kernels::lsh_hash(q.device(), x.view(), rotation.view(), buckets.first, buckets.second,
                     lengths.view(), hidden.view(), ids.mut());
   return ids;
@@ -260,24 +260,25 @@ AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& id
                               const LshOptions& options) {
   check_options(options);
   check_inputs(q, v, ids);
-  Call call{rule_of(options, q.dim(3)), {}, options.dropout_broadcast};
+  LshCall call{rule_of(options, q.dim(3)), {}, options.dropout_broadcast};
   if (options.pass.training && options.dropout > 0) {
-    DrawWatch::note(kOp, options.pass.gen, 0, std::numeric_limits<int64_t>::max());
-    call.dropout = {options.dropout, options.pass.gen.live_key()};
+    RngReuseCheck::note(kOp, options.pass.gen, 0, std::numeric_limits<int64_t>::max());
+    call.dropout = {options.dropout, options.pass.gen.device_key()};
   }
-  const Tensor x = detail::with_unit_rows(q), y = detail::with_unit_rows(v);
+  const Tensor x = detail::last_dim_contiguous(q), y = detail::last_dim_contiguous(v);
   const Tensor buckets = detail::checked_ids(kOp, contiguous(ids.detach()), 0, options.buckets + 1);
   const Tensor inputs[] = {q, v};
-  auto [out, lse] = autograd::kept_or<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
-    Tensor z = detail::heads_inside(q, q.dim(2), v.dim(3));
-    Tensor sums = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)}, wide(q.dtype()), q.device());
-    if (sums.numel() > 0) {
-      const LshOrder sorted = lsh_sort(buckets, options.buckets + 1);
-      kernels::lsh_attention_forward(q.device(), inputs_of(call, x, y, buckets, sorted), z.mut(),
-                                     sums.mut());
-    }
-    return {z, sums};
-  });
+  auto [out, lse] =
+      autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
+        Tensor z = detail::empty_blhd(q, q.dim(2), v.dim(3));
+        Tensor sums = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)}, wide(q.dtype()), q.device());
+        if (sums.numel() > 0) {
+          const LshOrder sorted = lsh_sort(buckets, options.buckets + 1);
+          kernels::lsh_attention_forward(q.device(), inputs_of(call, x, y, buckets, sorted),
+                                         z.mut(), sums.mut());
+        }
+        return {z, sums};
+      });
   record_node(kOp, {q, v}, {&out, &lse}, [&] {
     auto node = std::make_shared<LshNode>(call);
     node->save({x, y, buckets, out, lse});

@@ -132,12 +132,13 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   shape.push_back(b.dim(-1));
   const Tensor inputs[] = {a, b};
   const SaveList keep = save(a, b);
-  const auto [y] = autograd::kept_or<1>("matmul", inputs, keep, [&]() -> std::array<Tensor, 1> {
-    Tensor result = Tensor::empty(shape, a.dtype(), a.device());
-    kernels::matmul(result.device(), repeat(a.view(), batch), repeat(b.view(), batch), {},
-                    result.mut(), false);
-    return {result};
-  });
+  const auto [y] =
+      autograd::reuse_or_recompute<1>("matmul", inputs, keep, [&]() -> std::array<Tensor, 1> {
+        Tensor result = Tensor::empty(shape, a.dtype(), a.device());
+        kernels::matmul(result.device(), repeat(a.view(), batch), repeat(b.view(), batch), {},
+                        result.mut(), false);
+        return {result};
+      });
 
   return record("matmul", {a, b}, y, keep, [batch](const Context& c, const Tensor& dy) -> Grads {
     const auto saved = c.saved<2>();
@@ -169,13 +170,14 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   shape[shape.rank() - 1] = weight.dim(0);
   const Tensor inputs[] = {x, weight, bias};
   const SaveList keep = save(rows, weight);
-  const auto [y] = autograd::kept_or<1>("linear", inputs, keep, [&]() -> std::array<Tensor, 1> {
-    Tensor result = Tensor::empty(shape, x.dtype(), x.device());
-    Tensor out = result.alias({rows.dim(0), weight.dim(0)}, {weight.dim(0), 1}, 0);
-    kernels::matmul(result.device(), rows.view(), swap_last(weight.view()),
-                    bias ? bias.view() : ConstView{}, out.mut(), false);
-    return {result};
-  });
+  const auto [y] =
+      autograd::reuse_or_recompute<1>("linear", inputs, keep, [&]() -> std::array<Tensor, 1> {
+        Tensor result = Tensor::empty(shape, x.dtype(), x.device());
+        Tensor out = result.alias({rows.dim(0), weight.dim(0)}, {weight.dim(0), 1}, 0);
+        kernels::matmul(result.device(), rows.view(), swap_last(weight.view()),
+                        bias ? bias.view() : ConstView{}, out.mut(), false);
+        return {result};
+      });
 
   const Shape x_shape = x.shape();
   return record(

@@ -130,7 +130,8 @@ void adafactor_update(Tensor p, const Tensor& g, Tensor row, Tensor column, Tens
 
 int64_t lamb_rate_numbers(const Tensor& p) { return aligned + 2 * round_up(pieces_of(p), aligned); }
 
-Tensor lamb_rate(const Tensor& p, const Tensor& u, Live<double> lr, const Tensor& workspace) {
+Tensor lamb_rate(const Tensor& p, const Tensor& u, DeviceScalar<double> lr,
+                 const Tensor& workspace) {
   require_f32_or_f64("lamb_rate", {"p", p});
   require_f32_or_f64("lamb_rate", {"u", u});
   require_same_device("lamb_rate", {"p", p}, {"u", u});
@@ -146,7 +147,8 @@ int64_t adafactor_rate_numbers(const Tensor& p) {
   return aligned + round_up(pieces_of(p), aligned);
 }
 
-Tensor adafactor_rate(const Tensor& p, double least, Live<double> lr, const Tensor& workspace) {
+Tensor adafactor_rate(const Tensor& p, double least, DeviceScalar<double> lr,
+                      const Tensor& workspace) {
   require_f32_or_f64("adafactor_rate", {"p", p});
   Numbers numbers(workspace, p.device());
   Tensor rate = numbers.take(1);
@@ -155,7 +157,7 @@ Tensor adafactor_rate(const Tensor& p, double least, Live<double> lr, const Tens
   return rate;
 }
 
-Live<double> live_number(const Tensor& x) {
+DeviceScalar<double> live_number(const Tensor& x) {
   require(x.dtype() == DType::f64 && x.numel() == 1, "live_number", "expected one number, f64");
   return {0, x.view().as<double>()};
 }

@@ -51,13 +51,15 @@ int64_t adafactor_numbers(const Tensor& p);
 //   throws     DTypeError, DeviceError
 
 /// lr |p| / |u|, with the Euclidean norms of the tensors, or lr where either is 0. \cite you2020
-Tensor lamb_rate(const Tensor& p, const Tensor& u, Live<double> lr, const Tensor& workspace = {});
+Tensor lamb_rate(const Tensor& p, const Tensor& u, DeviceScalar<double> lr,
+                 const Tensor& workspace = {});
 int64_t lamb_rate_numbers(const Tensor& p);
 /// lr max(least, root mean square of p). \cite shazeer2018
-Tensor adafactor_rate(const Tensor& p, double least, Live<double> lr, const Tensor& workspace = {});
+Tensor adafactor_rate(const Tensor& p, double least, DeviceScalar<double> lr,
+                      const Tensor& workspace = {});
 int64_t adafactor_rate_numbers(const Tensor& p);
 /// The number in x, f64 of one element, for kernels on its device; x outlives their calls.
-Live<double> live_number(const Tensor& x);
+DeviceScalar<double> live_number(const Tensor& x);
 
 /// Square root of the sum of squares of all tensors, in f64; the order of the sum depends on their
 /// shapes alone. NaN and Inf pass through. Waits for the device.

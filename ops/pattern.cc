@@ -6,35 +6,35 @@
 
 #include "ops/copy.h"
 #include "ops/layout_cache.h"
+#include "ops/pattern_layout.h"
 #include "ops/pattern_pairs.h"
-#include "ops/pattern_recipe.h"
 #include "ops/shape.h"
 
 namespace longspan {
 namespace {
 
-AttentionPattern make_pattern(std::string name, const Rule& rule, const Recipe& recipe) {
+AttentionPattern make_pattern(std::string name, const Rule& rule, const LayoutSpec& layout_spec) {
   AttentionPattern p;
   p.rules = {rule};
-  p.recipe = recipe;
+  p.layout_spec = layout_spec;
   p.name = std::move(name);
   return p;
 }
 
-AttentionPattern causal_pattern(std::string name, const Recipe& recipe) {
+AttentionPattern causal_pattern(std::string name, const LayoutSpec& layout_spec) {
   Rule rule;
   rule.causal = true;
-  return make_pattern(std::move(name), rule, recipe);
+  return make_pattern(std::move(name), rule, layout_spec);
 }
 
-Recipe fixed_recipe(const char* op, int64_t block, int64_t columns, int64_t sub_block) {
+LayoutSpec fixed_layout_spec(const char* op, int64_t block, int64_t columns, int64_t sub_block) {
   require(block >= 1, op, "block is {}; expected 1 or more", block);
   require(columns >= 1 && columns <= block, op, "columns is {}; expected 1 to block = {}", columns,
           block);
   require(sub_block >= 0 && sub_block < block / columns, op,
           "sub_block is {}; expected 0 to {}, for block {} has so many times {} columns", sub_block,
           block / columns - 1, block, columns);
-  return {.kind = Recipe::Kind::fixed,
+  return {.kind = LayoutSpec::Kind::fixed,
           .block = block,
           .first_column = block - (sub_block + 1) * columns,
           .columns = columns};
@@ -60,7 +60,7 @@ std::shared_ptr<const BlockLayout> merged(const std::vector<AttentionPattern>& p
                                           const std::vector<int32_t>& rules, const Tensor& which) {
   std::vector<std::vector<TileRuns>> tiles;
   std::vector<Tensor> orders_q, orders_k;
-  LayoutOptions options{.which = which};
+  LayoutOptions options{.layout_index = which};
   for (size_t n = 0; n < patterns.size(); ++n) {
     const BlockLayout& layout = *patterns[n].layout;
     const auto member = layout.members.to_vector<int32_t>();  // [1, 3]
@@ -104,18 +104,20 @@ AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64
         p.name, p.layout->queries, p.layout->keys, p.layout->side_keys, queries, keys, side_keys);
     return p;
   }
-  require(p.recipe.kind != Recipe::Kind::none, op,
-          "no pattern was given: {} has neither a layout nor a recipe for one; pass one of "
+  require(p.layout_spec.kind != LayoutSpec::Kind::none, op,
+          "no pattern was given: {} has neither a layout nor a layout_spec for one; pass one of "
           "patterns, such as patterns::causal(), or set its layout",
           p.name);
-  require(side_keys == 0, op, "{} has a recipe for one key segment, and {} keys of a second one",
-          p.name, side_keys);
+  require(side_keys == 0, op,
+          "{} has a layout_spec for one key segment, and {} keys of a second one", p.name,
+          side_keys);
   const Rule& rule = p.rules.front();
   // Beyond all distances every class has one member, whatever the stride.
   const int64_t stride = std::min(rule.stride > 0 ? rule.stride : rule.window.dilation,
                                   queries + keys + std::abs(rule.q_start) + 1);
   const int64_t right = rule.causal ? std::min<int64_t>(0, rule.window.right) : rule.window.right;
-  p.layout = layout_of({p.recipe, queries, keys, rule.q_start, rule.window.left, right, stride});
+  p.layout =
+      layout_of({p.layout_spec, queries, keys, rule.q_start, rule.window.left, right, stride});
   return p;
 }
 
@@ -173,9 +175,9 @@ std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t k
 
 namespace patterns {
 
-AttentionPattern dense() { return make_pattern("dense", {}, {.kind = Recipe::Kind::dense}); }
+AttentionPattern dense() { return make_pattern("dense", {}, {.kind = LayoutSpec::Kind::dense}); }
 
-AttentionPattern causal() { return causal_pattern("causal", {.kind = Recipe::Kind::band}); }
+AttentionPattern causal() { return causal_pattern("causal", {.kind = LayoutSpec::Kind::band}); }
 
 AttentionPattern local(int64_t width) {
   require(width >= 1, "patterns::local", "width is {}; a query sees at least itself: 1 or more",
@@ -183,7 +185,7 @@ AttentionPattern local(int64_t width) {
   Rule rule;
   rule.causal = true;
   rule.window.left = width - 1;
-  return make_pattern(fmt::format("local({})", width), rule, {.kind = Recipe::Kind::band});
+  return make_pattern(fmt::format("local({})", width), rule, {.kind = LayoutSpec::Kind::band});
 }
 
 AttentionPattern local_bidirectional(int64_t width) {
@@ -191,7 +193,7 @@ AttentionPattern local_bidirectional(int64_t width) {
   Rule rule;
   rule.window.left = rule.window.right = width / 2;
   return make_pattern(fmt::format("local_bidirectional({})", width), rule,
-                      {.kind = Recipe::Kind::band});
+                      {.kind = LayoutSpec::Kind::band});
 }
 
 AttentionPattern local_block(int64_t block, int64_t key_start) {
@@ -199,7 +201,7 @@ AttentionPattern local_block(int64_t block, int64_t key_start) {
   require(key_start >= 0, "patterns::local_block", "key_start is {}; expected 0 or more",
           key_start);
   return causal_pattern(fmt::format("local_block({})", block),
-                        {.kind = Recipe::Kind::blocks, .block = block, .key_start = key_start});
+                        {.kind = LayoutSpec::Kind::blocks, .block = block, .key_start = key_start});
 }
 
 AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation) {
@@ -209,7 +211,7 @@ AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation) {
   Rule rule;
   rule.window = {left, right, dilation};
   return make_pattern(fmt::format("dilated({}, {}, {})", left, right, dilation), rule,
-                      {.kind = dilation > 1 ? Recipe::Kind::classes : Recipe::Kind::band});
+                      {.kind = dilation > 1 ? LayoutSpec::Kind::classes : LayoutSpec::Kind::band});
 }
 
 AttentionPattern strided(int64_t stride) {
@@ -217,24 +219,25 @@ AttentionPattern strided(int64_t stride) {
   Rule rule;
   rule.causal = true;
   rule.stride = stride;
-  return make_pattern(fmt::format("strided({})", stride), rule, {.kind = Recipe::Kind::classes});
+  return make_pattern(fmt::format("strided({})", stride), rule,
+                      {.kind = LayoutSpec::Kind::classes});
 }
 
 AttentionPattern fixed_block(int64_t block) {
   require(block >= 1, "patterns::fixed_block", "block is {}; expected 1 or more", block);
   return causal_pattern(fmt::format("fixed_block({})", block),
-                        {.kind = Recipe::Kind::fixed, .block = block, .own_block = true});
+                        {.kind = LayoutSpec::Kind::fixed, .block = block, .own_block = true});
 }
 
 AttentionPattern fixed_summary(int64_t block, int64_t columns, int64_t sub_block) {
   return causal_pattern(fmt::format("fixed_summary({}, {}, {})", block, columns, sub_block),
-                        fixed_recipe("patterns::fixed_summary", block, columns, sub_block));
+                        fixed_layout_spec("patterns::fixed_summary", block, columns, sub_block));
 }
 
 AttentionPattern fixed(int64_t block, int64_t columns, int64_t sub_block) {
-  Recipe recipe = fixed_recipe("patterns::fixed", block, columns, sub_block);
-  recipe.own_block = true;
-  return causal_pattern(fmt::format("fixed({}, {}, {})", block, columns, sub_block), recipe);
+  LayoutSpec layout_spec = fixed_layout_spec("patterns::fixed", block, columns, sub_block);
+  layout_spec.own_block = true;
+  return causal_pattern(fmt::format("fixed({}, {}, {})", block, columns, sub_block), layout_spec);
 }
 
 AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t queries,
@@ -265,7 +268,7 @@ AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t que
     const int32_t own = m.layout->members.to_vector<int32_t>()[0];
     rules.push_back(
         place_in(all.rules, m.rules[m.rules.size() > 1 ? static_cast<size_t>(own) : 0]));
-    if (m.recipe.kind == Recipe::Kind::classes) all.recipe.kind = m.recipe.kind;
+    if (m.layout_spec.kind == LayoutSpec::Kind::classes) all.layout_spec.kind = m.layout_spec.kind;
     key.add(*m.layout).add(rules.back());
   }
   const Tensor chosen = Tensor::from(which, {1, static_cast<int64_t>(which.size())});

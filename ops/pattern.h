@@ -53,25 +53,25 @@ struct PairMask {
 };
 
 /// How to lay blocks out for whatever lengths a call has; builders fill it.
-struct Recipe {
+struct LayoutSpec {
   enum class Kind : uint8_t { none, dense, band, blocks, classes, fixed };
   Kind kind = Kind::none;
   int64_t block = 0;                      // blocks, fixed: its size
   int64_t key_start = 0;                  // blocks: position of key 0
   int64_t first_column = 0, columns = 0;  // fixed: of each block, those that later rows see
   bool own_block = false;                 // fixed: all of the own block is seen
-  friend bool operator==(const Recipe&, const Recipe&) = default;
+  friend bool operator==(const LayoutSpec&, const LayoutSpec&) = default;
 };
 
-/// What each query may see: a layout refined by a rule. Without a layout the recipe makes one for
-/// the lengths of the call.
+/// What each query may see: a layout refined by a rule. Without a layout the layout_spec makes one
+/// for the lengths of the call.
 struct AttentionPattern {
   std::shared_ptr<const BlockLayout> layout;
   std::vector<Rule> rules;       // of the first key segment; the layout's members choose
   std::vector<Rule> side_rules;  // of the second, chosen alike; none: any distance, q_start 0
   Tensor q_valid;                // i64 [B]: queries from here on do not exist
   PairMask mask, side_mask;      // of the first and of the second key segment
-  Recipe recipe;
+  LayoutSpec layout_spec;
   std::string name = "custom";
 };
 

@@ -15,7 +15,8 @@ namespace longspan {
 namespace {
 
 // Rows q0 .. q1 in tiles of nearly equal height.
-void add_tiles(int64_t q0, int64_t q1, const std::vector<Run>& runs, std::vector<TileRuns>& tiles) {
+void add_tiles(int64_t q0, int64_t q1, const std::vector<KeyRun>& runs,
+               std::vector<TileRuns>& tiles) {
   const int64_t height = tile_height(q1 - q0, kRowGroup);
   for (int64_t q = q0; q < q1; q += height) {
     tiles.push_back(tile_of(q, std::min(q1, q + height), runs));
@@ -24,10 +25,10 @@ void add_tiles(int64_t q0, int64_t q1, const std::vector<Run>& runs, std::vector
 
 // Blocks side by side that count as often make one run; of a causal table the own block is one
 // where the rule decides.
-std::vector<Run> runs_of(const BlockTable& table, int64_t row) {
+std::vector<KeyRun> runs_of(const BlockTable& table, int64_t row) {
   const std::vector<int64_t>& blocks = table.keys[static_cast<size_t>(row)];
   constexpr int64_t most = std::numeric_limits<uint8_t>::max();
-  std::vector<Run> runs;
+  std::vector<KeyRun> runs;
   int64_t last = 0;
   for (auto at = blocks.begin(); at != blocks.end();) {
     const int64_t k = *at;
@@ -194,7 +195,7 @@ AttentionPattern block_lists(int64_t length, const std::vector<BlockTable>& memb
   p.layout = cached_layout(key, [&] {
     std::vector<std::vector<TileRuns>> tiles;
     for (const BlockTable& table : members) tiles.push_back(tiles_of_table(length, table, first));
-    return make_layout(length - first, length, tiles, {.which = which});
+    return make_layout(length - first, length, tiles, {.layout_index = which});
   });
   p.name = std::move(name);
   return p;

@@ -13,14 +13,14 @@ namespace longspan::patterns {
 namespace {
 
 /// Runs of a tile whose rows, up to position `last`, lie in chunk c of `count`.
-std::vector<Run> runs_of(int64_t c, int64_t count, int64_t last, int64_t keys,
-                         const ChunkWindow& w) {
+std::vector<KeyRun> runs_of(int64_t c, int64_t count, int64_t last, int64_t keys,
+                            const ChunkWindow& w) {
   std::map<int64_t, int64_t> times;  // of each chunk
   for (int64_t k = c - w.before; k <= c + w.after; ++k) {
     const bool inside = k >= 0 && k < count;
     if (inside || (w.circle && count > 1)) ++times[(k % count + count) % count];
   }
-  std::vector<Run> runs;
+  std::vector<KeyRun> runs;
   for (const auto& [k, n] : times) {
     if (w.causal && k > c) break;
     const bool cut = w.causal && k == c;

@@ -1,4 +1,4 @@
-#include "ops/pattern_recipe.h"
+#include "ops/pattern_layout.h"
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@ constexpr int64_t kGranularity = 16;
 
 // partial [k0, full0), full [full0, full1), partial [full1, k1): parts that are empty are left out,
 // and there is no full part where full0 >= full1.
-void add_runs(int64_t k0, int64_t k1, int64_t full0, int64_t full1, std::vector<Run>& runs) {
+void add_runs(int64_t k0, int64_t k1, int64_t full0, int64_t full1, std::vector<KeyRun>& runs) {
   if (k0 >= k1) return;
   full0 = std::clamp(full0, k0, k1);
   full1 = std::clamp(full1, k0, k1);
@@ -29,7 +29,7 @@ void add_runs(int64_t k0, int64_t k1, int64_t full0, int64_t full1, std::vector<
 
 // Positions first .. last of a tile see position p - left .. p + right, of keys [0, keys).
 void add_band(int64_t first, int64_t last, int64_t left, int64_t right, int64_t keys,
-              int64_t granularity, int64_t offset, std::vector<Run>& runs) {
+              int64_t granularity, int64_t offset, std::vector<KeyRun>& runs) {
   const int64_t k0 =
       std::max<int64_t>(0, round_down(std::max<int64_t>(first - left, 0), granularity));
   const int64_t k1 = std::min(keys, round_up(std::min(last + right + 1, keys), granularity));
@@ -52,7 +52,7 @@ std::vector<TileRuns> band_tiles(const RecipeCall& call) {
 }
 
 std::vector<TileRuns> block_tiles(const RecipeCall& call) {
-  const int64_t shift = call.q_start + call.recipe.key_start, block = call.recipe.block;
+  const int64_t shift = call.q_start + call.layout_spec.key_start, block = call.layout_spec.block;
   std::vector<TileRuns> tiles;
   for (int64_t from = 0; from < call.queries;) {
     const int64_t number = floor_div(from + shift, block);
@@ -61,7 +61,7 @@ std::vector<TileRuns> block_tiles(const RecipeCall& call) {
     for (int64_t q0 = from; q0 < to; q0 += height) {
       const int64_t q1 = std::min(to, q0 + height);
       tiles.push_back(tile_of(q0, q1));
-      const int64_t k0 = std::max<int64_t>(0, (number - 1) * block - call.recipe.key_start);
+      const int64_t k0 = std::max<int64_t>(0, (number - 1) * block - call.layout_spec.key_start);
       const int64_t k1 =
           std::min(call.keys, round_up(std::min(q1 + call.q_start, call.keys), kGranularity));
       add_runs(k0, k1, k0, std::min(call.keys, q0 + call.q_start + 1), tiles.back().runs);
@@ -109,7 +109,7 @@ std::shared_ptr<const BlockLayout> class_layout(const RecipeCall& call) {
       {.order_q = Tensor::from(q.order, {queries}), .order_k = Tensor::from(k.order, {keys})});
 }
 
-void add_run(int64_t k0, int64_t k1, RunKind kind, std::vector<Run>& runs) {
+void add_run(int64_t k0, int64_t k1, RunKind kind, std::vector<KeyRun>& runs) {
   if (k0 >= k1) return;
   if (kind == RunKind::full && !runs.empty() && runs.back().kind == kind &&
       runs.back().k0 + runs.back().kn == k0) {
@@ -120,8 +120,8 @@ void add_run(int64_t k0, int64_t k1, RunKind kind, std::vector<Run>& runs) {
 }
 
 // What rows of block `number` see, up to key `last`.
-std::vector<Run> fixed_runs(int64_t number, int64_t last, const Recipe& r) {
-  std::vector<Run> runs;
+std::vector<KeyRun> fixed_runs(int64_t number, int64_t last, const LayoutSpec& r) {
+  std::vector<KeyRun> runs;
   for (int64_t start = 0; start < number * r.block && start <= last; start += r.block) {
     const int64_t k0 = start + r.first_column;
     add_run(k0, std::min(k0 + r.columns, last + 1), RunKind::full, runs);
@@ -136,7 +136,7 @@ std::vector<Run> fixed_runs(int64_t number, int64_t last, const Recipe& r) {
 // Rows of one block share a tile, so that its runs are the columns of earlier blocks (full) and a
 // part of the own block, which the causal rule borders.
 std::vector<TileRuns> fixed_tiles(const RecipeCall& call) {
-  const int64_t q_start = call.q_start, block = call.recipe.block;
+  const int64_t q_start = call.q_start, block = call.layout_spec.block;
   std::vector<TileRuns> tiles;
   for (int64_t from = 0; from < call.queries;) {
     const int64_t position = from + q_start;  // below 0 where there are fewer keys than queries
@@ -147,7 +147,8 @@ std::vector<TileRuns> fixed_tiles(const RecipeCall& call) {
       const int64_t q1 = std::min(to, q0 + height);
       tiles.push_back(tile_of(q0, q1));
       if (number >= 0) {
-        tiles.back().runs = fixed_runs(number, std::min(q1 + q_start, call.keys) - 1, call.recipe);
+        tiles.back().runs =
+            fixed_runs(number, std::min(q1 + q_start, call.keys) - 1, call.layout_spec);
       }
     }
     from = to;
@@ -156,12 +157,12 @@ std::vector<TileRuns> fixed_tiles(const RecipeCall& call) {
 }
 
 std::shared_ptr<const BlockLayout> build(const RecipeCall& call) {
-  if (call.recipe.kind == Recipe::Kind::classes) return class_layout(call);
+  if (call.layout_spec.kind == LayoutSpec::Kind::classes) return class_layout(call);
   const auto tiles = [&call] {
-    switch (call.recipe.kind) {
-      case Recipe::Kind::blocks:
+    switch (call.layout_spec.kind) {
+      case LayoutSpec::Kind::blocks:
         return block_tiles(call);
-      case Recipe::Kind::fixed:
+      case LayoutSpec::Kind::fixed:
         return fixed_tiles(call);
       default:
         return band_tiles(call);
@@ -173,8 +174,8 @@ std::shared_ptr<const BlockLayout> build(const RecipeCall& call) {
 }  // namespace
 
 std::shared_ptr<const BlockLayout> layout_of(const RecipeCall& call) {
-  const Recipe& r = call.recipe;
-  LayoutKey key("recipe");
+  const LayoutSpec& r = call.layout_spec;
+  LayoutKey key("layout_spec");
   for (const int64_t n : {static_cast<int64_t>(r.kind), r.block, r.key_start, r.first_column,
                           r.columns, int64_t{r.own_block}, call.queries, call.keys, call.q_start,
                           call.left, call.right, call.stride}) {

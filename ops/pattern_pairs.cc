@@ -94,8 +94,8 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
                       const std::function<void(int64_t i, int segment, int64_t j)>& visit) {
   const AttentionPattern p = resolve(pattern, queries, keys, side_keys);
   const BlockLayout& layout = *p.layout;
-  const auto which = layout.which.to_vector<int32_t>();  // [B or 1, H or 1]
-  const int64_t rows = layout.which.dim(0), columns = layout.which.dim(1);
+  const auto which = layout.layout_index.to_vector<int32_t>();  // [B or 1, H or 1]
+  const int64_t rows = layout.layout_index.dim(0), columns = layout.layout_index.dim(1);
   const int32_t number =
       which[static_cast<size_t>((rows > 1 ? sample : 0) * columns + (columns > 1 ? head : 0))];
   const auto members = layout.members.to_vector<int32_t>();
@@ -116,7 +116,7 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
 
   PairCount n;
   for (const TileRuns& tile : tiles_of(layout, number)) {
-    for (const Run& run : tile.runs) {
+    for (const KeyRun& run : tile.runs) {
       const int64_t covered = int64_t{tile.qn} * run.kn;
       n.computed += covered;
       const bool all_rows = !visit && valid.empty() && masks[run.segment].empty();
@@ -151,8 +151,8 @@ int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t h
                        int64_t queries, int64_t keys) {
   const int64_t side_keys = side_keys_of(pattern);
   const AttentionPattern p = resolve(without_masks(pattern), queries, keys, side_keys);
-  const auto which = p.layout->which.to_vector<int32_t>();
-  const int64_t rows = p.layout->which.dim(0), columns = p.layout->which.dim(1);
+  const auto which = p.layout->layout_index.to_vector<int32_t>();
+  const int64_t rows = p.layout->layout_index.dim(0), columns = p.layout->layout_index.dim(1);
   std::vector<int64_t> of_member(static_cast<size_t>(p.layout->layouts()), -1);
   int64_t n = 0;
   for (int64_t at = 0; at < rows * columns; ++at) {

@@ -23,10 +23,10 @@ using kernels::Taps;
 Taps taps_of(const PoolWindow& w) { return {w.size, w.stride, w.dilation, w.before}; }
 
 /// The windows of which tap k exists among L inputs: [first, end).
-struct Stretch {
+struct WindowRange {
   int64_t first, end;
 };
-Stretch stretch_of(const Taps& w, int64_t k, int64_t L, int64_t T) {
+WindowRange windows_of_tap(const Taps& w, int64_t k, int64_t L, int64_t T) {
   const int64_t shift = w.before - k * w.dilation;  // input of window t: t * stride - shift
   const int64_t first = shift > 0 ? (shift + w.stride - 1) / w.stride : 0;
   const int64_t last = L - 1 + shift < 0 ? -1 : (L - 1 + shift) / w.stride;
@@ -94,14 +94,14 @@ struct Convolution {
   int64_t B, L, T, groups, inputs, outputs;  // channels of a group
 
   /// Rows of x [B, L, D] that tap k gives to the windows of a stretch: [B, groups, rows, inputs].
-  Tensor taken(const Tensor& x, int64_t k, Stretch s) const {
+  Tensor taken(const Tensor& x, int64_t k, WindowRange s) const {
     const int64_t D = groups * inputs;
     const int64_t start = s.first * taps.stride + k * taps.dilation - taps.before;
     return x.alias({B, groups, s.end - s.first, inputs}, {L * D, inputs, taps.stride * D, 1},
                    start * D);
   }
   /// Windows of a stretch in y [B, T, O]: [B, groups, rows, outputs].
-  Tensor windows(const Tensor& y, Stretch s) const {
+  Tensor windows(const Tensor& y, WindowRange s) const {
     const int64_t O = groups * outputs;
     return y.alias({B, groups, s.end - s.first, outputs}, {T * O, outputs, O, 1}, s.first * O);
   }
@@ -135,7 +135,7 @@ void forward_products(const Convolution& g, const Tensor& x, const Tensor& w, co
     kernels::fill(y.device(), sum.mut(), 0.0);
   }
   for (int64_t k = 0; k < g.taps.size; ++k) {
-    const Stretch s = stretch_of(g.taps, k, g.L, g.T);
+    const WindowRange s = windows_of_tap(g.taps, k, g.L, g.T);
     if (s.first == s.end) continue;
     product(g.taken(x, k, s), swapped(g.tap(w, k)), g.windows(sum, s));
   }
@@ -146,7 +146,7 @@ void backward_x_products(const Convolution& g, const Tensor& dy, const Tensor& w
   Tensor sum = accumulator_for(dx);
   kernels::fill(dx.device(), sum.mut(), 0.0);
   for (int64_t k = 0; k < g.taps.size; ++k) {
-    const Stretch s = stretch_of(g.taps, k, g.L, g.T);
+    const WindowRange s = windows_of_tap(g.taps, k, g.L, g.T);
     if (s.first == s.end) continue;
     product(g.windows(dy, s), g.tap(w, k), g.taken(sum, k, s));
   }
@@ -157,7 +157,7 @@ void backward_w_products(const Convolution& g, const Tensor& dy, const Tensor& x
   Tensor sum = accumulator_for(dw);
   kernels::fill(dw.device(), sum.mut(), 0.0);
   for (int64_t k = 0; k < g.taps.size; ++k) {
-    const Stretch s = stretch_of(g.taps, k, g.L, g.T);
+    const WindowRange s = windows_of_tap(g.taps, k, g.L, g.T);
     if (s.first == s.end) continue;
     const Tensor from = g.taken(x, k, s), to = swapped(g.windows(dy, s)), part = g.tap(sum, k);
     const auto sample = [](const Tensor& t, int64_t b) {

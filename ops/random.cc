@@ -20,7 +20,7 @@ void require_floating_type(std::string_view op, DType dtype) {
                       name_of(dtype));
 }
 
-Tensor drop(const Tensor& input, Live<uint64_t> key, int64_t first, double p) {
+Tensor drop(const Tensor& input, DeviceScalar<uint64_t> key, int64_t first, double p) {
   const Tensor x = contiguous(input);
   Tensor y = Tensor::like(x);
   if (x.numel() > 0) kernels::dropout(x.device(), x.view(), key, first, p, y.mut());
@@ -29,14 +29,14 @@ Tensor drop(const Tensor& input, Live<uint64_t> key, int64_t first, double p) {
   });
 }
 
-thread_local DrawWatch* watch = nullptr;
+thread_local RngReuseCheck* watch = nullptr;
 
 }  // namespace
 
-DrawWatch::DrawWatch() : outer_(watch) { watch = this; }
-DrawWatch::~DrawWatch() { watch = outer_; }
+RngReuseCheck::RngReuseCheck() : outer_(watch) { watch = this; }
+RngReuseCheck::~RngReuseCheck() { watch = outer_; }
 
-void DrawWatch::note(std::string_view op, Generator gen, int64_t first, int64_t end) {
+void RngReuseCheck::note(std::string_view op, Generator gen, int64_t first, int64_t end) {
   if (watch == nullptr || autograd::replaying() || first >= end) return;
   const auto place = [&](const std::string& scope) { return scope.empty() ? "the top" : scope; };
   for (const Draw& d : watch->draws_) {
@@ -55,8 +55,8 @@ Tensor dropout(const Tensor& x, double p, const Pass& pass) {
   if (!pass.training || p == 0.0) return x;
   const int64_t width = x.rank() > 0 ? x.dim(-1) : 1;
   const int64_t first = pass.row * width;
-  DrawWatch::note("dropout", pass.gen, first, first + x.numel());
-  return drop(x, pass.gen.live_key(), first, p);
+  RngReuseCheck::note("dropout", pass.gen, first, first + x.numel());
+  return drop(x, pass.gen.device_key(), first, p);
 }
 
 Tensor uniform(const Shape& shape, Generator gen, double low, double high, DType dtype,
@@ -65,8 +65,8 @@ Tensor uniform(const Shape& shape, Generator gen, double low, double high, DType
   require(std::isfinite(low) && std::isfinite(high) && low <= high, "uniform", "from {} to {}", low,
           high);
   Tensor y = Tensor::empty(shape, dtype, device);
-  DrawWatch::note("uniform", gen, 0, y.numel());
-  if (y.numel() > 0) kernels::uniform(device, gen.live_key(), low, high, y.mut());
+  RngReuseCheck::note("uniform", gen, 0, y.numel());
+  if (y.numel() > 0) kernels::uniform(device, gen.device_key(), low, high, y.mut());
   return y;
 }
 
@@ -80,8 +80,8 @@ Tensor truncated_normal(const Shape& shape, Generator gen, double mean, double d
           "the interval from {} to {} standard deviations holds {:.2g} % of the draws; needs 1 %",
           low, high, 100 * likely);
   Tensor y = Tensor::empty(shape, dtype, device);
-  DrawWatch::note("normal", gen, 0, y.numel());
-  if (y.numel() > 0) kernels::normal(device, gen.live_key(), mean, deviation, low, high, y.mut());
+  RngReuseCheck::note("normal", gen, 0, y.numel());
+  if (y.numel() > 0) kernels::normal(device, gen.device_key(), mean, deviation, low, high, y.mut());
   return y;
 }
 
@@ -94,8 +94,8 @@ Tensor normal(const Shape& shape, Generator gen, double mean, double deviation, 
 Tensor bernoulli(const Shape& shape, Generator gen, double p, DType dtype, Device device) {
   require(p >= 0.0 && p <= 1.0, "bernoulli", "a probability of {}; needs 0 <= p <= 1", p);
   Tensor y = Tensor::empty(shape, dtype, device);
-  DrawWatch::note("bernoulli", gen, 0, y.numel());
-  if (y.numel() > 0) kernels::bernoulli(device, gen.live_key(), p, y.mut());
+  RngReuseCheck::note("bernoulli", gen, 0, y.numel());
+  if (y.numel() > 0) kernels::bernoulli(device, gen.device_key(), p, y.mut());
   return y;
 }
 
@@ -112,8 +112,8 @@ Tensor randint(const Shape& shape, Generator gen, int64_t low, int64_t high, DTy
   require(low < high && low >= least && high - 1 <= most, "randint",
           "from {} to below {} is empty or beyond {}", low, high, name_of(dtype));
   Tensor y = Tensor::empty(shape, dtype, device);
-  DrawWatch::note("randint", gen, 0, y.numel());
-  if (y.numel() > 0) kernels::randint(device, gen.live_key(), low, high, y.mut());
+  RngReuseCheck::note("randint", gen, 0, y.numel());
+  if (y.numel() > 0) kernels::randint(device, gen.device_key(), low, high, y.mut());
   return y;
 }
 

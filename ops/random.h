@@ -28,12 +28,12 @@ Tensor dropout(const Tensor& x, double p, const Pass& pass);
 /// this header or by block_attention(), throws ValueError with the scopes of both. Other rows of a
 /// Pass are other numbers. Draws of a Replay, and of a watch further out, do not count. For tests
 /// and debugging: it remembers every draw.
-class DrawWatch {
+class RngReuseCheck {
  public:
-  DrawWatch();
-  ~DrawWatch();
-  DrawWatch(const DrawWatch&) = delete;
-  DrawWatch& operator=(const DrawWatch&) = delete;
+  RngReuseCheck();
+  ~RngReuseCheck();
+  RngReuseCheck(const RngReuseCheck&) = delete;
+  RngReuseCheck& operator=(const RngReuseCheck&) = delete;
 
   /// How many draws there were.
   size_t draws() const { return draws_.size(); }
@@ -48,7 +48,7 @@ class DrawWatch {
     std::string scope;
   };
   std::vector<Draw> draws_;
-  DrawWatch* outer_;
+  RngReuseCheck* outer_;
 };
 
 /// Uniform in [low, high), on a grid of 2^24 steps; high only where rounding leads there.

@@ -84,9 +84,9 @@ void require_defined(std::string_view op, const Tensor& x) {
 }
 
 /// The way back of slice: writes into a part of the input's gradient.
-struct SliceNode final : autograd::PartialNode {
+struct SliceNode final : autograd::AccumulatingNode {
   SliceNode(const Shape& piece, int along, int64_t first, int64_t every)
-      : PartialNode("slice"), shape(piece), axis(along), begin(first), step(every) {}
+      : AccumulatingNode("slice"), shape(piece), axis(along), begin(first), step(every) {}
   void add_to(std::span<const Tensor> dy, Tensor& sum) override {
     Strides strides = sum.strides();
     const int64_t offset = begin * strides[axis];

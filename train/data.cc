@@ -56,8 +56,8 @@ class Rows {
 
 /// One window from byte `begin` of the part on; with next_token, targets are those bytes'
 /// followers.
-void fill(Rows& rows, int64_t row, const Part& part, int64_t begin, const BatchOptions& options,
-          Generator generator) {
+void fill(Rows& rows, int64_t row, const CorpusPart& part, int64_t begin,
+          const BatchOptions& options, Generator generator) {
   const std::span<int32_t> tokens = rows.tokens(row), targets = rows.targets(row);
   const auto id = [&](int64_t i) { return i < 0 ? part.before : part[i]; };
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -100,7 +100,7 @@ std::array<int64_t, 2> Split::cuts(int64_t size) const {
   return {first, std::max(first, cut(train + valid))};
 }
 
-int32_t Part::operator[](int64_t i) const {
+int32_t CorpusPart::operator[](int64_t i) const {
   const uint8_t* at = bytes.data() + i * width;
   if (width == 1) return *at;
   uint32_t id = 0;
@@ -215,7 +215,7 @@ std::vector<int64_t> word_ends(std::span<const int32_t> tokens, std::span<const 
   return ends;
 }
 
-SegmentBatches::SegmentBatches(Part part, int64_t batch, int64_t length,
+SegmentBatches::SegmentBatches(CorpusPart part, int64_t batch, int64_t length,
                                const BatchOptions& options)
     : part_(std::move(part)), batch_(batch), length_(length), options_(options) {
   require_options(batch, length, options);
@@ -262,7 +262,7 @@ Batch SegmentBatches::at(int64_t step) const {
   return rows.batch(options_.device);
 }
 
-EvaluationSegments::EvaluationSegments(Part part, int64_t batch, int64_t length,
+EvaluationSegments::EvaluationSegments(CorpusPart part, int64_t batch, int64_t length,
                                        const BatchOptions& options)
     : part_(std::move(part)), batch_(batch), length_(length), options_(options) {
   require_options(batch, length, options);

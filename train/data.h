@@ -29,7 +29,7 @@ struct Split {
 };
 
 /// One part of a corpus: the ids of its tokens. Keeps the corpus alive.
-struct Part {
+struct CorpusPart {
   std::shared_ptr<const void> owner;
   std::span<const uint8_t> bytes;  ///< ids of `width` bytes each, little endian
   int before = 0;                  ///< the id before the part, 0 at the start of the file
@@ -53,9 +53,9 @@ class ByteCorpus {
   static ByteCorpus open(const std::string& path, const Split& split = {});
 
   /// No byte is lost or used twice.
-  const Part& train() const { return parts_[0]; }
-  const Part& valid() const { return parts_[1]; }
-  const Part& test() const { return parts_[2]; }
+  const CorpusPart& train() const { return parts_[0]; }
+  const CorpusPart& valid() const { return parts_[1]; }
+  const CorpusPart& test() const { return parts_[2]; }
   /// All of the file.
   std::span<const uint8_t> bytes() const { return bytes_; }
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
@@ -66,7 +66,7 @@ class ByteCorpus {
  private:
   std::string path_;
   std::span<const uint8_t> bytes_;
-  Part parts_[3];
+  CorpusPart parts_[3];
 };
 
 /// An order of 0 to size-1 that is computed, not stored: a Feistel network over the next power of
@@ -143,7 +143,7 @@ class SegmentBatches {
   /// Throws ValueError where the part is shorter than one window (L tokens, and the next one for
   /// next_token), where L is neither a divisor nor a multiple of a record, or batch or length is
   /// below 1.
-  SegmentBatches(Part part, int64_t batch, int64_t length, const BatchOptions& options = {});
+  SegmentBatches(CorpusPart part, int64_t batch, int64_t length, const BatchOptions& options = {});
 
   /// The batch of any step, in time that does not depend on it.
   Batch at(int64_t step) const;
@@ -161,7 +161,7 @@ class SegmentBatches {
   int64_t window_begin(int64_t row) const;
 
  private:
-  Part part_;
+  CorpusPart part_;
   int64_t batch_, length_, windows_, slack_;
   BatchOptions options_;
   int64_t position_ = 0;
@@ -174,7 +174,8 @@ class SegmentBatches {
 class EvaluationSegments {
  public:
   /// Throws ValueError where batch or length is below 1. An empty part has no batches.
-  EvaluationSegments(Part part, int64_t batch, int64_t length, const BatchOptions& options = {});
+  EvaluationSegments(CorpusPart part, int64_t batch, int64_t length,
+                     const BatchOptions& options = {});
 
   /// Number of batches.
   int64_t size() const { return full_batches_ + (rest_ > 0 ? 1 : 0); }
@@ -184,7 +185,7 @@ class EvaluationSegments {
   int64_t bytes() const { return part_.size(); }
 
  private:
-  Part part_;
+  CorpusPart part_;
   int64_t batch_, length_, full_segments_, full_batches_, rest_;
   BatchOptions options_;
 };

@@ -393,13 +393,13 @@ class Opening {
       if (set_.kind == DataKind::words) cut_at_lines(content.ids.text(), cuts);
     }
     const int64_t ends[] = {cuts[0], std::max(cuts[0], cuts[1]), size};
-    Part* parts[] = {&corpus_.train, &corpus_.valid, &corpus_.test};
+    CorpusPart* parts[] = {&corpus_.train, &corpus_.valid, &corpus_.test};
     int64_t begin = 0;
     for (size_t i = 0; i < 3; ++i) {
       const auto at = static_cast<size_t>(begin), count = static_cast<size_t>(ends[i] - begin);
       begin = ends[i];
       if (count == 0) continue;
-      Part& part = *parts[numbers[i]];
+      CorpusPart& part = *parts[numbers[i]];
       part.owner = content.ids.owner;
       part.bytes = content.ids.bytes.subspan(at, count);
       part.before = at > 0 ? content.ids.bytes[at - 1] : 0;
@@ -408,7 +408,7 @@ class Opening {
   }
 
   void finish() {
-    Part* parts[] = {&corpus_.train, &corpus_.valid, &corpus_.test};
+    CorpusPart* parts[] = {&corpus_.train, &corpus_.valid, &corpus_.test};
     for (size_t i = 0; i < 3; ++i) {
       parts[i]->split = part_names[i];
       if (parts[i]->path.empty()) parts[i]->path = corpus_.train.path;
@@ -428,7 +428,7 @@ class Opening {
     if (!tokenizer.empty()) corpus_.tokenizer = open_tokenizer(tokenizer);
     if (set_.kind == DataKind::words || !tokenizer.empty()) {
       for (size_t i = 0; i < 3; ++i) {
-        Part& part = *parts[i];
+        CorpusPart& part = *parts[i];
         part = tokenize(part, *corpus_.tokenizer, cache(part_names[i]));
         if (set_.kind == DataKind::words) part.symbols = -1;
       }
@@ -436,7 +436,7 @@ class Opening {
     if (corpus_.tokenizer) corpus_.words = corpus_.tokenizer->word_roles();
     corpus_.vocabulary = vocabulary();
     for (size_t i = 0; i < 3; ++i) {
-      Part& part = *parts[i];
+      CorpusPart& part = *parts[i];
       part.vocabulary = corpus_.vocabulary;
       // The counts are of tokens as the data set has them, in its own split.
       const int64_t found = part.symbols >= 0 ? part.symbols : part.size();
@@ -521,7 +521,7 @@ std::string missing_files(const DataSet& set, const DataPlace& place) {
   return fmt::format("{} lacks {}, plain or with .gz, in {}", set.id, names, place_of(set, place));
 }
 
-const Part& Corpus::part(std::string_view name) const {
+const CorpusPart& Corpus::part(std::string_view name) const {
   require(name == "train" || name == "valid" || name == "test", "--part",
           "got \"{}\"; expected train, valid or test", name);
   return name == "train" ? train : name == "valid" ? valid : test;

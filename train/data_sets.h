@@ -94,13 +94,13 @@ struct Corpus {
   DataKind kind = DataKind::bytes;
   std::string unit;  ///< what bits are counted per
   int64_t vocabulary = 256;
-  Part train, valid, test;
+  CorpusPart train, valid, test;
   std::shared_ptr<const Tokenizer> tokenizer;  ///< of bytes, characters and words; else null
   std::vector<WordRole> words;                 ///< the role of each id in words, where it has one
   std::vector<std::string> warnings;           ///< counts that are not those of the data set
 
   /// "train", "valid" or "test". Throws ValueError on another name.
-  const Part& part(std::string_view name) const;
+  const CorpusPart& part(std::string_view name) const;
 };
 
 /// What is wanted of a data set.

@@ -15,20 +15,20 @@ namespace {
 
 /// Where a file is mapped, and what to say when it can no longer be read. Places are used again
 /// and never freed, so that the handler of the signal may walk along them while others come and go.
-struct Place {
+struct MappedRange {
   std::atomic<const char*> begin{nullptr}, end{nullptr};  // null: free
   std::string message;
-  Place* next = nullptr;
+  MappedRange* next = nullptr;
 };
 
-std::atomic<Place*> places{nullptr};
+std::atomic<MappedRange*> places{nullptr};
 std::mutex writers;  // of `places`
 struct sigaction before;
 
 void on_bus_error(int number, siginfo_t* info, void*) {
   const auto* at = static_cast<const char*>(info->si_addr);
   const bool fault = info->si_code > 0;  // else somebody has sent it
-  for (const Place* p = places.load(); fault && p != nullptr; p = p->next) {
+  for (const MappedRange* p = places.load(); fault && p != nullptr; p = p->next) {
     if (at < p->begin.load() || at >= p->end.load()) continue;
     [[maybe_unused]] const ssize_t n = write(2, p->message.data(), p->message.size());
     _exit(1);
@@ -44,11 +44,11 @@ void install_handler() {
   sigaction(SIGBUS, &action, &before);
 }
 
-Place* free_place() {
-  for (Place* p = places.load(); p != nullptr; p = p->next) {
+MappedRange* free_place() {
+  for (MappedRange* p = places.load(); p != nullptr; p = p->next) {
     if (p->begin.load() == nullptr) return p;
   }
-  auto* place = new Place;
+  auto* place = new MappedRange;
   place->next = places.load();
   places.store(place);
   return place;
@@ -88,7 +88,7 @@ class Mapping {
  private:
   char* data_ = nullptr;
   size_t bytes_;
-  Place* place_;
+  MappedRange* place_;
 };
 
 }  // namespace

@@ -35,7 +35,7 @@ void require_positive(std::string_view name, double value) {
 constexpr int64_t rate_numbers = 8;  // of a workspace, in which a rate lies first
 
 /// What a moment that began at 0 is divided by: 1 - beta^t.
-Live<double> bias_correction(const Optimizer& optimizer, double beta) {
+DeviceScalar<double> bias_correction(const Optimizer& optimizer, double beta) {
   return live(
       [&optimizer, beta] { return 1 - std::pow(beta, static_cast<double>(optimizer.steps())); });
 }
@@ -124,8 +124,8 @@ Optimizer::Counted::~Counted() {
 void Optimizer::update_all() {
   // All that asks for memory comes before the first write.
   begin_update();
-  const Live<double> scale = live([this] { return scale_; });
-  std::map<double, Live<double>> rates;  // by lr_scale
+  const DeviceScalar<double> scale = live([this] { return scale_; });
+  std::map<double, DeviceScalar<double>> rates;  // by lr_scale
   for (Slot& slot : slots_) {
     const Tensor g = grad(slot.parameter.tensor);
     if (!g) continue;
@@ -214,7 +214,7 @@ Sgd::Sgd(const std::vector<ParameterGroup>& groups, const SgdOptions& options)
   }
 }
 
-void Sgd::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+void Sgd::update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double> scale,
                  const Workspace&) {
   sgd_update(slot.parameter.tensor, g, slot.states.empty() ? Tensor() : slot.states[0].tensor,
              {.lr = lr,
@@ -236,8 +236,8 @@ Adagrad::Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions
   }
 }
 
-void Adagrad::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
-                     const Workspace&) {
+void Adagrad::update(Slot& slot, const Tensor& g, DeviceScalar<double> lr,
+                     DeviceScalar<double> scale, const Workspace&) {
   adagrad_update(slot.parameter.tensor, g, slot.states[0].tensor,
                  {.lr = lr,
                   .eps = options_.eps,
@@ -255,7 +255,7 @@ void Adam::begin_update() {
   correction2_ = bias_correction(*this, options_.beta2);
 }
 
-void Adam::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+void Adam::update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double> scale,
                   const Workspace&) {
   adam_update(slot.parameter.tensor, g, slot.states[0].tensor, slot.states[1].tensor,
               {.lr = lr,
@@ -284,7 +284,7 @@ Optimizer::WorkspaceSize Lamb::workspace_of(const Slot& slot) const {
   return {p.numel(), lamb_rate_numbers(p)};
 }
 
-void Lamb::update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+void Lamb::update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double> scale,
                   const Workspace& workspace) {
   const Tensor& p = slot.parameter.tensor;
   if (p.numel() == 0) return;
@@ -337,10 +337,10 @@ Optimizer::WorkspaceSize Adafactor::workspace_of(const Slot& slot) const {
   return {0, std::max(adafactor_rate_numbers(p), rate_numbers + numbers)};
 }
 
-void Adafactor::update(Slot& slot, const Tensor& g, Live<double>, Live<double> scale,
-                       const Workspace& workspace) {
+void Adafactor::update(Slot& slot, const Tensor& g, DeviceScalar<double>,
+                       DeviceScalar<double> scale, const Workspace& workspace) {
   const Tensor& p = slot.parameter.tensor;
-  Live<double> lr = live([this, &slot] {
+  DeviceScalar<double> lr = live([this, &slot] {
     const auto t = static_cast<double>(steps());
     double share = 1;
     if (options_.relative_step) {
@@ -354,7 +354,7 @@ void Adafactor::update(Slot& slot, const Tensor& g, Live<double>, Live<double> s
     lr = live_number(adafactor_rate(p, options_.parameter_eps, lr, numbers));
     numbers = numbers.alias({numbers.numel() - rate_numbers}, {1}, rate_numbers);
   }
-  const Live<double> beta2 =
+  const DeviceScalar<double> beta2 =
       live([this] { return 1 - std::pow(static_cast<double>(steps()), -options_.decay_exponent); });
   const bool factored = p.rank() >= 2;
   adafactor_update(p, g, slot.states[0].tensor, factored ? slot.states[1].tensor : Tensor(),

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/live.h"
+#include "core/device_scalar.h"
 #include "core/named_tensor.h"
 #include "train/json.h"
 
@@ -53,8 +53,8 @@ class Optimizer {
     NamedTensor parameter;
     double lr_scale;
     bool weight_decay;
-    TensorList states;       ///< named "m", "v", ...
-    Live<double> rate = {};  ///< of the update that is under way
+    TensorList states;               ///< named "m", "v", ...
+    DeviceScalar<double> rate = {};  ///< of the update that is under way
   };
 
   /// Memory that the updates of a step use one after another, taken before the first.
@@ -79,8 +79,8 @@ class Optimizer {
   /// One update of the parameter; `scale` multiplies g, which is contiguous. Numbers that change
   /// from step to step are live(), so that a recording of it can be replayed. Those of other
   /// parameters have been written, so it asks for no memory.
-  virtual void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
-                      const Workspace& workspace) = 0;
+  virtual void update(Slot& slot, const Tensor& g, DeviceScalar<double> lr,
+                      DeviceScalar<double> scale, const Workspace& workspace) = 0;
 
   /// The learning rate of this step.
   double rate(const Slot& slot) const { return lr_ * slot.lr_scale; }
@@ -132,7 +132,7 @@ class Sgd final : public Optimizer {
   explicit Sgd(const std::vector<ParameterGroup>& groups, const SgdOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+  void update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double> scale,
               const Workspace& workspace) override;
   SgdOptions options_;
 };
@@ -149,7 +149,7 @@ class Adagrad final : public Optimizer {
   explicit Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+  void update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double> scale,
               const Workspace& workspace) override;
   AdagradOptions options_;
 };
@@ -170,12 +170,12 @@ class Adam : public Optimizer {
   Adam(const std::vector<ParameterGroup>& groups, const AdamOptions& options, bool decoupled);
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+  void update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double> scale,
               const Workspace& workspace) override;
   void begin_update() override;
   AdamOptions options_;
   bool decoupled_;
-  Live<double> correction1_ = 1, correction2_ = 1;  // of this step
+  DeviceScalar<double> correction1_ = 1, correction2_ = 1;  // of this step
 };
 /// Adam with decoupled weight decay: p -= lr weight_decay p. \cite loshchilov2019
 class AdamW final : public Adam {
@@ -202,12 +202,12 @@ class Lamb final : public Optimizer {
   explicit Lamb(const std::vector<ParameterGroup>& groups, const LambOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+  void update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double> scale,
               const Workspace& workspace) override;
   void begin_update() override;
   WorkspaceSize workspace_of(const Slot& slot) const override;
   LambOptions options_;
-  Live<double> correction1_ = 1, correction2_ = 1;  // of this step
+  DeviceScalar<double> correction1_ = 1, correction2_ = 1;  // of this step
 };
 
 /// Options of Adafactor.
@@ -228,7 +228,7 @@ class Adafactor final : public Optimizer {
                      const AdafactorOptions& options = {});
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double> scale,
+  void update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double> scale,
               const Workspace& workspace) override;
   WorkspaceSize workspace_of(const Slot& slot) const override;
   AdafactorOptions options_;

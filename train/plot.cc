@@ -295,15 +295,15 @@ struct Axis {
 };
 
 /// The rectangle of a chart's data.
-struct Frame {
+struct PlotArea {
   double left, top, right, bottom;
 };
 
-void draw_title(Picture& picture, const Frame& frame, const std::string& title) {
+void draw_title(Picture& picture, const PlotArea& frame, const std::string& title) {
   picture.text(frame.left, frame.top - 18, title, large, ink);
 }
 
-void draw_axis_labels(Picture& picture, const Frame& frame, const std::string& x_label,
+void draw_axis_labels(Picture& picture, const PlotArea& frame, const std::string& x_label,
                       const std::string& y_label) {
   const double x = (frame.left + frame.right - Picture::width_of(x_label, small)) / 2;
   picture.text(x, picture.height() - 16, x_label, small, ink);
@@ -404,7 +404,8 @@ void write_line_plot(const std::string& path, const LinePlot& plot) {
   }
   const double legend = widest + 76;
   const bool beside = entries > 4;  // too many to find room among the curves
-  const Frame frame{58 + labels, 62, plot.width - 34.0 - (beside ? legend : 0), plot.height - 76.0};
+  const PlotArea frame{58 + labels, 62, plot.width - 34.0 - (beside ? legend : 0),
+                       plot.height - 76.0};
   const auto at_x = [&](double place) {
     return frame.left +
            (place - across.low) / (across.high - across.low) * (frame.right - frame.left);
@@ -523,8 +524,8 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
       row_width = std::max(row_width, Picture::width_of(label, small));
     }
   }
-  const Frame frame{58 + row_width, 62, 58 + row_width + extent(map.columns),
-                    62 + extent(map.rows)};
+  const PlotArea frame{58 + row_width, 62, 58 + row_width + extent(map.columns),
+                       62 + extent(map.rows)};
   Picture picture(static_cast<int>(frame.right) + 150,
                   std::max(static_cast<int>(frame.bottom) + 76, 240));
 

@@ -270,7 +270,7 @@ std::string write_data(const Tensor& tensor, const File* to, const std::string& 
   const auto* from = static_cast<const char*>(view.data);
   const int64_t bytes = tensor.nbytes();
   const bool on_host = tensor.device().kind == DeviceKind::cpu;
-  deferred::settle(tensor.device());
+  deferred::raise_pending(tensor.device());
   std::vector<char> buffer(on_host ? 0 : static_cast<size_t>(std::min(piece, bytes)));
   Hash hash;
   for (int64_t at = 0; at < bytes; at += piece) {
@@ -493,7 +493,8 @@ TensorHeader read_tensor_header(const std::string& path, Checksums checksums) {
   return TensorFile(path, checksums).header;
 }
 
-void write_tensors(const std::string& path, const TensorList& tensors, const Metadata& metadata) try {
+void write_tensors(const std::string& path, const TensorList& tensors,
+                   const Metadata& metadata) try {
   const size_t slash = path.find_last_of('/');
   Temporary temporary(Temporary::file, slash == std::string::npos ? "." : path.substr(0, slash + 1),
                       "state");

@@ -64,7 +64,7 @@ struct MeasureOptions {
 
 /// Takes a training step: loss() forward, backward, clipping, and an update with the learning rate
 /// 0; and says what it needed. Of `passes` the largest peaks count, and of what else differs
-/// between them the last. On plan_device this is a prediction, in which every op adds up the closed
+/// between them the last. On meta_device this is a prediction, in which every op adds up the closed
 /// form of what it makes, keeps and frees, and nothing is computed or allocated; elsewhere it is
 /// the measurement.
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,

@@ -33,7 +33,7 @@ uint64_t checksum(const Header& header, std::span<const uint8_t> ids) {
 
 }  // namespace
 
-void write_tokens(const std::string& path, const Part& part, const TokenSource& source) {
+void write_tokens(const std::string& path, const CorpusPart& part, const TokenSource& source) {
   Header header{{}, source.tokenizer, source.text, part.size(), part.width, part.vocabulary, 0};
   std::memcpy(header.magic, magic, sizeof magic);
   header.checksum = checksum(header, part.bytes);
@@ -42,7 +42,7 @@ void write_tokens(const std::string& path, const Part& part, const TokenSource& 
   replace_file(path, text, "tokens");
 }
 
-std::optional<Part> read_tokens(const std::string& path, const TokenSource& source) {
+std::optional<CorpusPart> read_tokens(const std::string& path, const TokenSource& source) {
   if (kind_of_path(path, "tokens") == PathKind::nothing) return std::nullopt;
   const FileBytes file = open_bytes(path, "tokens");
   Header header;
@@ -58,7 +58,7 @@ std::optional<Part> read_tokens(const std::string& path, const TokenSource& sour
                      ids.size() % static_cast<size_t>(header.width) == 0;
   require<IoError>(whole && checksum(header, ids) == header.checksum, "tokens",
                    "{} is damaged or cut off: remove it, and it is made again", path);
-  Part part;
+  CorpusPart part;
   part.owner = file.owner;
   part.bytes = ids;
   part.path = path;
@@ -67,10 +67,10 @@ std::optional<Part> read_tokens(const std::string& path, const TokenSource& sour
   return part;
 }
 
-Part tokenize(const Part& text, const Tokenizer& tokenizer, const std::string& cache) {
+CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer, const std::string& cache) {
   const TokenSource source{tokenizer.hash(), hash(text.bytes)};
-  Part part;
-  std::optional<Part> kept;
+  CorpusPart part;
+  std::optional<CorpusPart> kept;
   if (!cache.empty()) kept = read_tokens(cache, source);
   if (kept) {
     part = *kept;

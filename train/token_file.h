@@ -19,16 +19,17 @@ struct TokenSource {
 /// Writes the tokens of a part to a file: a header (magic, hashes, count, width, vocabulary, XXH3
 /// of all these and the ids), then the ids. Replaces the file or leaves it as it was. Throws
 /// IoError.
-void write_tokens(const std::string& path, const Part& part, const TokenSource& source);
+void write_tokens(const std::string& path, const CorpusPart& part, const TokenSource& source);
 
 /// The tokens of a file made from `source`, mapped, or nothing where the file is not there or of
 /// another source or an earlier format. Throws IoError that says to remove it where it is damaged
 /// or cut off.
-std::optional<Part> read_tokens(const std::string& path, const TokenSource& source);
+std::optional<CorpusPart> read_tokens(const std::string& path, const TokenSource& source);
 
 /// The tokens of a part of text, of 1, 2 or 4 bytes each as the vocabulary needs. `cache` is a file
 /// to read them from, and to write them to where it does not have them; without it, or where it
 /// cannot be written, nothing is kept.
-Part tokenize(const Part& text, const Tokenizer& tokenizer, const std::string& cache = {});
+CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer,
+                    const std::string& cache = {});
 
 }  // namespace longspan

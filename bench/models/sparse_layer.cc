@@ -22,7 +22,7 @@ void add_layer(const std::string& name, const std::string& sets, Integration int
   config.dropout = 0;
   config.index_sets = sets;
   config.integration = integration;
-  const SparseTransformer plan(config, Init{.plan = true});
+  const SparseTransformer plan(config, Init{.meta = true});
   const double forward = 2.0 * static_cast<double>(plan.macs(length));
   measure(fmt::format("sparse layer/{}/D=512 H=8 l=128 c=32 B=1 L={}/f32", name, length),
           {.flops = 3 * forward}, [=] {

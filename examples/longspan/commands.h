@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "examples/longspan/material.h"
 #include "examples/longspan/run.h"
+#include "examples/longspan/task_data.h"
 #include "train/config.h"
 
 namespace longspan {
@@ -51,6 +51,6 @@ Trained load_run(const CommandLine& line);
 void draw_loss(const TrainingRun& run, const LossUnit& unit);
 /// "pictures/attention.png": how each layer and head spreads its attention over the beginning of
 /// the validation part.
-void draw_attention(const TrainingRun& run, const Material& material);
+void draw_attention(const TrainingRun& run, const TaskData& task_data);
 
 }  // namespace longspan

@@ -76,7 +76,7 @@ class Counts {
       : single_(static_cast<size_t>(vocabulary)),
         pairs_(vocabulary <= 256 ? single_.size() * single_.size() : 0) {}
 
-  void add(const Part& part) {
+  void add(const CorpusPart& part) {
     for (int64_t i = 0; i < part.size(); ++i) {
       const auto id = static_cast<size_t>(part[i]);
       ++single_[id];
@@ -194,7 +194,7 @@ int questions(const DataSet& set, const DataPlace& place, bool statistics) {
   return good ? 0 : 1;
 }
 
-int look(const DataSet& set, const Options& o, bool statistics) {
+int describe_data(const DataSet& set, const Options& o, bool statistics) {
   if (is_generated(set.kind)) {
     print("generated  there are no files");
     return 0;
@@ -224,7 +224,7 @@ int look(const DataSet& set, const Options& o, bool statistics) {
   for (const std::string& warning : corpus.warnings) print("warning   " + warning);
   if (statistics) {
     Counts counts(corpus.vocabulary);
-    for (const Part* part : {&corpus.train, &corpus.valid, &corpus.test}) counts.add(*part);
+    for (const CorpusPart* part : {&corpus.train, &corpus.valid, &corpus.test}) counts.add(*part);
     print(fmt::format("distinct  {} {}", counts.distinct(), unit));
     const double after = counts.after_one();
     print(
@@ -262,7 +262,7 @@ int data_command(int argc, const char* const* argv) {
   Options o;
   set_fields(o, line.settings);
   const DataSet& set = find_data_set(line.others.size() > 1 ? line.others[1] : "bytes");
-  return look(set, o, command == "stats");
+  return describe_data(set, o, command == "stats");
 }
 
 }  // namespace longspan

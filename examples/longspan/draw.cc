@@ -6,9 +6,9 @@
 
 #include "core/error.h"
 #include "examples/longspan/commands.h"
-#include "examples/longspan/material.h"
 #include "examples/longspan/panels.h"
 #include "examples/longspan/run_folder.h"
+#include "examples/longspan/task_data.h"
 #include "train/files.h"
 
 namespace longspan {
@@ -102,13 +102,13 @@ int draw_command(int argc, const char* const* argv) {
     say_positions(config);
   } else {
     Trained trained = load_run(line);
-    draw_attention(trained.run, *open_material(trained.run));
+    draw_attention(trained.run, *open_task_data(trained.run));
     std::fprintf(stderr, "attention on the validation part: %s/pictures/attention.png\n",
                  out->c_str());
     config = std::move(trained.run.config);
   }
   // Parameters of one element: the outline of attention needs none of them.
-  const std::unique_ptr<LanguageModel> model = config.model->build(Init{.plan = true});
+  const std::unique_ptr<LanguageModel> model = config.model->build(Init{.meta = true});
   require_length(config, *model);
   require(o.layer >= -1 && o.layer < model->layers(), "--layer", "got {}; {} has layers 0 to {}",
           o.layer, config.model_name, model->layers() - 1);

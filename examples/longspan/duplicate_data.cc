@@ -3,7 +3,7 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
-#include "examples/longspan/material.h"
+#include "examples/longspan/task_data.h"
 #include "models/evaluate.h"
 #include "ops/copy.h"
 #include "ops/reduce.h"
@@ -23,14 +23,14 @@ DuplicateTask task_of(const TrainingRun& run) {
 
 }  // namespace
 
-DuplicateMaterial::DuplicateMaterial(const TrainingRun& run) : run_(run), task_(task_of(run)) {}
+DuplicateData::DuplicateData(const TrainingRun& run) : run_(run), task_(task_of(run)) {}
 
-int64_t DuplicateMaterial::size(const std::string& part) const {
+int64_t DuplicateData::size(const std::string& part) const {
   const RunConfig& c = run_.config;
   return part_index(part) == 0 ? c.steps * c.batch * c.accumulate : c.duplicate.held_out;
 }
 
-Batch DuplicateMaterial::samples(const std::string& part, int64_t first, int64_t count) const {
+Batch DuplicateData::samples(const std::string& part, int64_t first, int64_t count) const {
   std::vector<Sample> rows;
   for (int64_t i = first; i < first + count; ++i) {
     rows.push_back(
@@ -39,29 +39,29 @@ Batch DuplicateMaterial::samples(const std::string& part, int64_t first, int64_t
   return stack(rows, run_.device);
 }
 
-Material::Forward DuplicateMaterial::forward(int64_t i, Pass pass) const {
+TaskData::Forward DuplicateData::forward(int64_t i, Pass pass) const {
   const Batch rows = *batch(i);
   return {losses_of(run_, rows, pass), rows.tokens.numel(), run_.config.batch * task_.symbols};
 }
 
-std::optional<Batch> DuplicateMaterial::batch(int64_t i) const {
+std::optional<Batch> DuplicateData::batch(int64_t i) const {
   return samples("train", i * run_.config.batch, run_.config.batch);
 }
 
-void DuplicateMaterial::each(const std::string& part,
-                             const std::function<void(const Batch&)>& visit) const {
+void DuplicateData::each(const std::string& part,
+                         const std::function<void(const Batch&)>& visit) const {
   for (int64_t i = 0; i < size(part); i += run_.config.batch) {
     visit(samples(part, i, std::min(run_.config.batch, size(part) - i)));
   }
 }
 
-double DuplicateMaterial::bits(const std::string& part) const {
+double DuplicateData::bits(const std::string& part) const {
   Score total;
   each(part, [&](const Batch& rows) { total += score(*run_.model, rows.tokens, rows.targets); });
   return total.count > 0 ? total.bits() : std::nan("");
 }
 
-double DuplicateMaterial::accuracy(const std::string& part) const {
+double DuplicateData::accuracy(const std::string& part) const {
   const NoGrad off;
   int64_t right = 0, counted = 0;
   each(part, [&](const Batch& rows) {
@@ -77,7 +77,7 @@ double DuplicateMaterial::accuracy(const std::string& part) const {
   return static_cast<double>(right) / static_cast<double>(counted);
 }
 
-std::vector<int32_t> DuplicateMaterial::first_tokens(int64_t count) const {
+std::vector<int32_t> DuplicateData::first_tokens(int64_t count) const {
   std::vector<int32_t> tokens = samples("valid", 0, 1).tokens.to_vector<int32_t>();
   tokens.resize(static_cast<size_t>(std::min<int64_t>(count, task_.length())));
   return tokens;

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "examples/longspan/commands.h"
-#include "examples/longspan/question_material.h"
+#include "examples/longspan/question_data.h"
 #include "models/evaluate.h"
 #include "train/log.h"
 #include "train/unicode.h"
@@ -57,7 +57,7 @@ struct Windows {
 };
 
 /// Bits per byte where every byte but the first ones has a context of at least length - stride.
-double sliding_bits(const TrainingRun& run, const Part& part, int64_t stride) {
+double sliding_bits(const TrainingRun& run, const CorpusPart& part, int64_t stride) {
   require<NotImplemented>(run.model->objective() == Objective::next_token, "--stride",
                           "{} predicts hidden bytes; expected a decoder", run.config.model_name);
   std::vector<int32_t> text{part.before};
@@ -70,9 +70,9 @@ double sliding_bits(const TrainingRun& run, const Part& part, int64_t stride) {
 }
 
 /// Scores a part again where --stride asks for it.
-void score_windows(const TrainingRun& run, const Material& material, const std::string& part,
+void score_windows(const TrainingRun& run, const TaskData& task_data, const std::string& part,
                    const std::string& stride, Members& figures) {
-  const auto* text = dynamic_cast<const TextMaterial*>(&material);
+  const auto* text = dynamic_cast<const TextData*>(&task_data);
   require<NotImplemented>(text != nullptr, "--stride", "{} reads sources; expected a decoder",
                           run.config.model_name);
   Windows windows;
@@ -80,7 +80,7 @@ void score_windows(const TrainingRun& run, const Material& material, const std::
   const double bits = sliding_bits(run, text->corpus().part(part), windows.stride);
   std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per %s\n",
                static_cast<long long>(run.config.length), static_cast<long long>(windows.stride),
-               bits, material.unit().c_str());
+               bits, task_data.unit().c_str());
   set(figures, "stride", windows.stride);
   set(figures, key_of(part, "sliding_bpb"), bits);
 }
@@ -93,9 +93,9 @@ Json percent(const char* name, const RougeScores& scores) {
 }
 
 /// ROUGE of what the model writes, beside that of the first sentences.
-void score_summaries(const PairMaterial& material, const std::string& part,
-                     const BeamSearch& search, Members& figures) {
-  const SummaryScores scores = material.scores(part, search);
+void score_summaries(const PairData& task_data, const std::string& part, const BeamSearch& search,
+                     Members& figures) {
+  const SummaryScores scores = task_data.scores(part, search);
   std::fprintf(stderr, "%-20s %7s %7s %10s\n", "", "ROUGE-1", "ROUGE-2", "ROUGE-Lsum");
   set(figures, key_of(part, "rouge"), percent("summaries", scores.summaries));
   set(figures, key_of(part, "lead3"), percent("first 3 sentences", scores.lead3));
@@ -103,8 +103,8 @@ void score_summaries(const PairMaterial& material, const std::string& part,
 }
 
 /// Accuracy, F1 of a single answer, and the median areas under the curve, in per cent.
-void score_labels(const LabelMaterial& material, const std::string& part, Members& figures) {
-  const LabelScores scores = material.scores(part);
+void score_labels(const LabelData& task_data, const std::string& part, Members& figures) {
+  const LabelScores scores = task_data.scores(part);
   const auto answers = static_cast<long long>(scores.auc.answers + scores.auc.skipped);
   std::fprintf(stderr, "%.2f %% of answers right, median area under the curve %.2f %% of %lld\n",
                100 * scores.accuracy, 100 * scores.auc.median,
@@ -125,23 +125,23 @@ void score_labels(const LabelMaterial& material, const std::string& part, Member
 
 /// Throws ValueError where the model gives no numbers. NaN may be the score of documents without
 /// a target, or of questions without an answer that is in reach.
-void require_score(double bits, const Material& material, int64_t step) {
-  const bool may_be_empty = dynamic_cast<const SpanMaterial*>(&material) != nullptr ||
-                            dynamic_cast<const PairMaterial*>(&material) != nullptr;
+void require_score(double bits, const TaskData& task_data, int64_t step) {
+  const bool may_be_empty = dynamic_cast<const SpanData*>(&task_data) != nullptr ||
+                            dynamic_cast<const PairData*>(&task_data) != nullptr;
   require(std::isfinite(bits) || (std::isnan(bits) && may_be_empty), "eval",
           "{} bits per {} are no score: the parameters of step {} are finite, and what the model "
           "makes of them is not; choose an earlier checkpoint with --step",
-          bits, material.unit(), step);
+          bits, task_data.unit(), step);
 }
 
 /// What may be done about an empty part.
-std::string why_empty(const RunConfig& config, const Material& material) {
+std::string why_empty(const RunConfig& config, const TaskData& task_data) {
   const std::string_view split =
       config.split.empty() ? find_data_set(config.task).split : config.split;
   if (!split.empty()) return fmt::format(" with --split {}", split);
   std::string others;
   for (const char* part : {"train", "valid", "test"}) {
-    if (material.size(part) > 0) others += fmt::format("{}{}", others.empty() ? "" : " or ", part);
+    if (task_data.size(part) > 0) others += fmt::format("{}{}", others.empty() ? "" : " or ", part);
   }
   return fmt::format(": there is no file of it; expected --part {}", others);
 }
@@ -162,49 +162,49 @@ int eval_command(int argc, const char* const* argv) {
   const BeamSearch search = taken_search(line);
   Trained trained = load_run(line);
   const TrainingRun& run = trained.run;
-  const std::unique_ptr<Material> material = open_material(run);
+  const std::unique_ptr<TaskData> task_data = open_task_data(run);
   const std::string part = line.value("--part") != nullptr ? *line.value("--part") : "valid";
-  const int64_t size = material->size(part);
+  const int64_t size = task_data->size(part);
   require(size > 0, "--part", "the {} part of {} is empty{}", part, run.config.task,
-          why_empty(run.config, *material));
+          why_empty(run.config, *task_data));
 
   const auto start = std::chrono::steady_clock::now();
-  const double bits = material->bits(part);
+  const double bits = task_data->bits(part);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::fprintf(stderr, "step %lld, %s part of %s: %.4f bits per %s (%lld %s in %.2f s)\n",
                static_cast<long long>(trained.at.step), part.c_str(), run.config.task.c_str(), bits,
-               material->unit().c_str(), static_cast<long long>(size), material->items().c_str(),
+               task_data->unit().c_str(), static_cast<long long>(size), task_data->items().c_str(),
                seconds);
-  require_score(bits, *material, trained.at.step);
+  require_score(bits, *task_data, trained.at.step);
   Members figures{{"step", trained.at.step},
                   {"part", part},
                   {"overrides", overrides},
-                  {"unit", material->unit()}};
+                  {"unit", task_data->unit()}};
   set(figures, key_of(part, "bpb"), bits);
   if (const std::string* stride = line.value("--stride")) {
-    score_windows(run, *material, part, *stride, figures);
+    score_windows(run, *task_data, part, *stride, figures);
   }
-  const auto* pairs = dynamic_cast<const PairMaterial*>(material.get());
+  const auto* pairs = dynamic_cast<const PairData*>(task_data.get());
   if (pairs != nullptr && run.config.gap_sentences == 0 && search.beams > 0) {
     score_summaries(*pairs, part, search, figures);
   }
-  if (const auto* labels = dynamic_cast<const LabelMaterial*>(material.get())) {
+  if (const auto* labels = dynamic_cast<const LabelData*>(task_data.get())) {
     score_labels(*labels, part, figures);
   }
-  if (const auto* choices = dynamic_cast<const ChoiceMaterial*>(material.get())) {
+  if (const auto* choices = dynamic_cast<const ChoiceData*>(task_data.get())) {
     const double accuracy = 100 * choices->scores(part).accuracy;
     std::fprintf(stderr, "%.2f %% of questions right\n", accuracy);
     set(figures, key_of(part, "accuracy"), accuracy);
   }
-  if (const auto* spans = dynamic_cast<const SpanMaterial*>(material.get())) {
-    const SpanMaterial::Scores scores = spans->scores(part);
+  if (const auto* spans = dynamic_cast<const SpanData*>(task_data.get())) {
+    const SpanData::Scores scores = spans->scores(part);
     std::fprintf(stderr, "exact %.2f %%, F1 %.2f %% of %lld questions\n", 100 * scores.exact,
                  100 * scores.f1, static_cast<long long>(scores.questions));
     set(figures, key_of(part, "exact"), 100 * scores.exact);
     set(figures, key_of(part, "f1"), 100 * scores.f1);
   }
-  if (const auto* words = dynamic_cast<const DuplicateMaterial*>(material.get())) {
+  if (const auto* words = dynamic_cast<const DuplicateData*>(task_data.get())) {
     const double accuracy = words->accuracy(part);
     std::fprintf(stderr, "%.2f %% of symbols right\n", 100 * accuracy);
     set(figures, key_of(part, "accuracy"), 100 * accuracy);

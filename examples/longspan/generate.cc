@@ -51,7 +51,7 @@ std::string read_text(const std::string& path) {
 /// Prints a summary, a sentence a line: of a file, or of an article of the data.
 void summarise(const Trained& trained, const CommandLine& line, const Options& o,
                const BeamSearch& search) {
-  const PairMaterial material(trained.run);
+  const PairData task_data(trained.run);
   const std::string* file = line.value("--document");
   const std::string* part = line.value("--part");
   require(file != nullptr || o.index >= 0, "generate",
@@ -61,12 +61,12 @@ void summarise(const Trained& trained, const CommandLine& line, const Options& o
   if (file != nullptr) {
     text = read_text(*file);
   } else {
-    const auto& all = material.documents(part != nullptr ? *part : "valid");
+    const auto& all = task_data.documents(part != nullptr ? *part : "valid");
     const auto count = static_cast<int64_t>(all.size());
     require(o.index < count, "--index", "got {}; expected 0 to {}", o.index, count - 1);
     text = article_text(all[static_cast<size_t>(o.index)]);
   }
-  const std::vector<std::vector<std::string>> written = material.summaries({text}, search);
+  const std::vector<std::vector<std::string>> written = task_data.summaries({text}, search);
   for (const std::string& sentence : written[0]) std::puts(sentence.c_str());
 }
 

@@ -3,7 +3,7 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
-#include "examples/longspan/material.h"
+#include "examples/longspan/task_data.h"
 #include "ops/copy.h"
 #include "train/metrics.h"
 #include "train/profiles.h"
@@ -123,7 +123,7 @@ const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
 
 }  // namespace
 
-LabelMaterial::LabelMaterial(const TrainingRun& run)
+LabelData::LabelData(const TrainingRun& run)
     : run_(run),
       source_(source_of(run.config)),
       encoder_(encoder_of(run, *source_)),
@@ -140,7 +140,7 @@ LabelMaterial::LabelMaterial(const TrainingRun& run)
   }
 }
 
-void LabelMaterial::prepare() {
+void LabelData::prepare() {
   require(source_->size(0) > 0, "split", "the training part of {} has no samples",
           run_.config.task);
   for (size_t part = 0; part < 3; ++part) {
@@ -148,7 +148,7 @@ void LabelMaterial::prepare() {
   }
 }
 
-LabelMaterial::Labelled LabelMaterial::stacked(const std::vector<LabelledSample>& samples) const {
+LabelData::Labelled LabelData::stacked(const std::vector<LabelledSample>& samples) const {
   size_t longest = 0;
   bool equal = true;
   for (const LabelledSample& s : samples) {
@@ -169,12 +169,12 @@ LabelMaterial::Labelled LabelMaterial::stacked(const std::vector<LabelledSample>
           Tensor::from(labels, {rows, source_->answers()}, run_.device)};
 }
 
-Tensor LabelMaterial::logits(const Labelled& rows, Pass pass) const {
+Tensor LabelData::logits(const Labelled& rows, Pass pass) const {
   return encoder_.classify(encoder_.forward({.tokens = rows.tokens, .lengths = rows.lengths}, pass),
                            pass);
 }
 
-Material::Forward LabelMaterial::forward(int64_t i, Pass pass) const {
+TaskData::Forward LabelData::forward(int64_t i, Pass pass) const {
   const int64_t batch = run_.config.batch;
   std::vector<LabelledSample> samples;
   for (int64_t row = i * batch; row < (i + 1) * batch; ++row) {
@@ -188,7 +188,7 @@ Material::Forward LabelMaterial::forward(int64_t i, Pass pass) const {
   return f;
 }
 
-LabelScores LabelMaterial::scores(const std::string& part) const {
+LabelScores LabelData::scores(const std::string& part) const {
   const NoGrad off;
   const size_t which = part_index(part);
   const int64_t answers = source_->answers();
@@ -227,11 +227,11 @@ LabelScores LabelMaterial::scores(const std::string& part) const {
   return s;
 }
 
-double LabelMaterial::bits(const std::string& part) const {
+double LabelData::bits(const std::string& part) const {
   return size(part) > 0 ? scores(part).nats / std::log(2.0) : std::nan("");
 }
 
-std::vector<int32_t> LabelMaterial::first_tokens(int64_t count) const {
+std::vector<int32_t> LabelData::first_tokens(int64_t count) const {
   if (source_->size(1) == 0) return {};
   std::vector<int32_t> tokens = source_->sample(1, 0).tokens;
   tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));

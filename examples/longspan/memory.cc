@@ -105,7 +105,7 @@ void print_terms(const StepPlanner& planner) {
   const auto terms_at = [&](int64_t length) {
     StepShape shape = planner.own();
     shape.length = length;
-    return planner.step(shape, plan_device, [](const MemoryTrace&, const Usage&) {}).terms;
+    return planner.step(shape, meta_device, [](const MemoryTrace&, const Usage&) {}).terms;
   };
   const int64_t length = planner.own().length, longest = planner.longest_possible();
   const std::vector<SavedTerm> other = terms_at(2 * length <= longest ? 2 * length : length / 2);

@@ -26,7 +26,7 @@ int models_command(int argc, const char* const* argv) {
   require(line.others.size() <= 1, "models", "\"{}\" belongs to nothing; give one name",
           line.others.size() > 1 ? line.others[1] : "");
   if (line.others.size() == 1) {
-    const std::unique_ptr<Blueprint> model = find_model(line.others[0]);
+    const std::unique_ptr<ModelSpec> model = find_model(line.others[0]);
     std::fputs(to_toml(to_json(*model)).c_str(), stdout);
     return 0;
   }

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "examples/longspan/question_material.h"
+#include "examples/longspan/question_data.h"
 #include "models/evaluate.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -49,7 +49,7 @@ size_t part_index(const std::string& part) {
   fail("--part", "got \"{}\"; expected train, valid or test", part);
 }
 
-PairMaterial::PairMaterial(const TrainingRun& run)
+PairData::PairData(const TrainingRun& run)
     : run_(run),
       tokenizer_(open_tokenizer(run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer)),
       ids_(*tokenizer_),
@@ -75,16 +75,16 @@ PairMaterial::PairMaterial(const TrainingRun& run)
           ids_.vocabulary);
 }
 
-const std::vector<Document>& PairMaterial::documents(const std::string& part) const {
+const std::vector<Document>& PairData::documents(const std::string& part) const {
   return documents_[part_index(part)];
 }
 
-int64_t PairMaterial::size(const std::string& part) const {
+int64_t PairData::size(const std::string& part) const {
   const double share = run_.config.gap_sentences;
   return static_cast<int64_t>(share > 0 ? pairs(part).size() : documents(part).size());
 }
 
-std::vector<SequencePair> PairMaterial::pairs(const std::string& part) const {
+std::vector<SequencePair> PairData::pairs(const std::string& part) const {
   const double share = run_.config.gap_sentences;
   if (share == 0) return summary_pairs(documents(part), *tokenizer_, limits_);
   std::vector<SequencePair> all;
@@ -96,22 +96,22 @@ std::vector<SequencePair> PairMaterial::pairs(const std::string& part) const {
   return all;
 }
 
-void PairMaterial::prepare() {
+void PairData::prepare() {
   const RunConfig& c = run_.config;
   std::vector<SequencePair> all = pairs("train");
   loss_unit_ = unit_of(all);
   batches_ = std::make_unique<SequenceBatches>(std::move(all), c.batch, ids_, c.seed, run_.device);
 }
 
-LossUnit PairMaterial::loss_unit() const { return batches_ ? loss_unit_ : unit_of(pairs("train")); }
+LossUnit PairData::loss_unit() const { return batches_ ? loss_unit_ : unit_of(pairs("train")); }
 
-Material::Forward PairMaterial::forward(int64_t i, Pass pass) const {
+TaskData::Forward PairData::forward(int64_t i, Pass pass) const {
   const SequenceBatch b = batches_->at(i);
   return {run_.model->sequence_loss({b.source, b.lengths}, b.tokens, b.targets, pass), b.count,
           b.counted};
 }
 
-double PairMaterial::bits(const std::string& part) const {
+double PairData::bits(const std::string& part) const {
   const std::vector<SequencePair> all = pairs(part);
   const auto together = static_cast<size_t>(run_.config.batch);
   Score total;
@@ -124,14 +124,14 @@ double PairMaterial::bits(const std::string& part) const {
   return bytes > 0 ? total.bits() * static_cast<double>(total.count) / bytes : std::nan("");
 }
 
-std::vector<int32_t> PairMaterial::first_tokens(int64_t count) const {
+std::vector<int32_t> PairData::first_tokens(int64_t count) const {
   if (documents_[1].empty() || count < 1) return {};
   return source_tokens(article_text(documents_[1][0]), *tokenizer_,
                        std::min(count, limits_.source));
 }
 
-std::vector<std::vector<std::string>> PairMaterial::summaries(const std::vector<std::string>& texts,
-                                                              BeamSearch search) const {
+std::vector<std::vector<std::string>> PairData::summaries(const std::vector<std::string>& texts,
+                                                          BeamSearch search) const {
   search.end = ids_.end;
   std::vector<SequencePair> all;
   all.reserve(texts.size());
@@ -156,7 +156,7 @@ std::vector<std::vector<std::string>> PairMaterial::summaries(const std::vector<
   return result;
 }
 
-SummaryScores PairMaterial::scores(const std::string& part, const BeamSearch& search) const {
+SummaryScores PairData::scores(const std::string& part, const BeamSearch& search) const {
   std::vector<std::string> texts;
   for (const Document& document : documents(part)) texts.push_back(article_text(document));
   const std::vector<std::vector<std::string>> written = summaries(texts, search);
@@ -171,16 +171,16 @@ SummaryScores PairMaterial::scores(const std::string& part, const BeamSearch& se
   return scores;
 }
 
-std::unique_ptr<Material> open_material(const TrainingRun& run) {
+std::unique_ptr<TaskData> open_task_data(const TrainingRun& run) {
   const DataKind kind = find_data_set(run.config.task).kind;
   if (kind == DataKind::motifs || kind == DataKind::promoters || kind == DataKind::profiles) {
-    return std::make_unique<LabelMaterial>(run);
+    return std::make_unique<LabelData>(run);
   }
-  if (kind == DataKind::choices) return std::make_unique<ChoiceMaterial>(run);
-  if (kind == DataKind::trivia) return std::make_unique<SpanMaterial>(run);
-  if (kind == DataKind::duplicates) return std::make_unique<DuplicateMaterial>(run);
-  if (run.model->objective() == Objective::sequence) return std::make_unique<PairMaterial>(run);
-  return std::make_unique<TextMaterial>(run);
+  if (kind == DataKind::choices) return std::make_unique<ChoiceData>(run);
+  if (kind == DataKind::trivia) return std::make_unique<SpanData>(run);
+  if (kind == DataKind::duplicates) return std::make_unique<DuplicateData>(run);
+  if (run.model->objective() == Objective::sequence) return std::make_unique<PairData>(run);
+  return std::make_unique<TextData>(run);
 }
 
 }  // namespace longspan

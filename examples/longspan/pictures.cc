@@ -26,8 +26,9 @@ void draw_loss(const TrainingRun& run, const LossUnit& unit) {
                    run.config.model_name + " on " + run.config.task, unit);
 }
 
-void draw_attention(const TrainingRun& run, const Material& material) {
-  const std::vector<int32_t> ids = material.first_tokens(std::min(run.config.length, drawn_tokens));
+void draw_attention(const TrainingRun& run, const TaskData& task_data) {
+  const std::vector<int32_t> ids =
+      task_data.first_tokens(std::min(run.config.length, drawn_tokens));
   const auto n = static_cast<int64_t>(ids.size());
   if (n < 1) return;
   const Tensor tokens = Tensor::from(ids, {1, n}, run.device);

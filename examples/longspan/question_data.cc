@@ -1,4 +1,4 @@
-#include "examples/longspan/question_material.h"
+#include "examples/longspan/question_data.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,7 +60,7 @@ std::vector<int32_t> shortened(std::vector<int32_t> tokens, int64_t count) {
 
 }  // namespace
 
-ChoiceMaterial::ChoiceMaterial(const TrainingRun& run)
+ChoiceData::ChoiceData(const TrainingRun& run)
     : run_(run),
       tokenizer_(tokenizer_of(run.config)),
       ids_(*tokenizer_),
@@ -78,11 +78,11 @@ ChoiceMaterial::ChoiceMaterial(const TrainingRun& run)
   }
 }
 
-int64_t ChoiceMaterial::size(const std::string& part) const {
+int64_t ChoiceData::size(const std::string& part) const {
   return static_cast<int64_t>(questions_[part_index(part)].size());
 }
 
-void ChoiceMaterial::prepare() {
+void ChoiceData::prepare() {
   require(size("train") > 0, "data", "the training part of {} has no questions", run_.config.task);
   for (const std::vector<ChoiceQuestion>& some : questions_) {
     for (const ChoiceQuestion& q : some) {
@@ -97,14 +97,14 @@ void ChoiceMaterial::prepare() {
   }
 }
 
-std::vector<ChoiceWindow> ChoiceMaterial::windows(const ChoiceQuestion& question) const {
+std::vector<ChoiceWindow> ChoiceData::windows(const ChoiceQuestion& question) const {
   ChoicePieces p{tokenizer_->pieces(question.query), {}, {}};
   for (const std::string& c : question.candidates) p.candidates.push_back(tokenizer_->pieces(c));
   for (const std::string& s : question.supports) p.supports.push_back(tokenizer_->pieces(s));
   return choice_windows(p, ids_.tokens, run_.config.length);
 }
 
-Tensor ChoiceMaterial::choose(const ChoiceBatch& b, Pass pass) const {
+Tensor ChoiceData::choose(const ChoiceBatch& b, Pass pass) const {
   const Device device = run_.device;
   const EncoderInputs in{.tokens = to_device(b.tokens, device),
                          .lengths = to_device(b.lengths, device),
@@ -113,7 +113,7 @@ Tensor ChoiceMaterial::choose(const ChoiceBatch& b, Pass pass) const {
   return encoder_.choose(encoder_.forward(in, pass), to_device(b.places, device));
 }
 
-Material::Forward ChoiceMaterial::forward(int64_t i, Pass pass) const {
+TaskData::Forward ChoiceData::forward(int64_t i, Pass pass) const {
   std::vector<std::vector<ChoiceWindow>> rows;
   std::vector<int64_t> answers;
   Forward f;
@@ -130,7 +130,7 @@ Material::Forward ChoiceMaterial::forward(int64_t i, Pass pass) const {
   return f;
 }
 
-ChoiceMaterial::Scores ChoiceMaterial::scores(const std::string& part) const {
+ChoiceData::Scores ChoiceData::scores(const std::string& part) const {
   const NoGrad off;
   double nats = 0, right = 0;
   const std::vector<ChoiceQuestion>& all = questions_[part_index(part)];
@@ -149,12 +149,12 @@ ChoiceMaterial::Scores ChoiceMaterial::scores(const std::string& part) const {
   return {nats / count / std::log(2.0), right / count};
 }
 
-std::vector<int32_t> ChoiceMaterial::first_tokens(int64_t count) const {
+std::vector<int32_t> ChoiceData::first_tokens(int64_t count) const {
   const auto& some = questions_[questions_[1].empty() ? 0 : 1];
   return some.empty() ? std::vector<int32_t>{} : shortened(windows(some[0])[0].tokens, count);
 }
 
-SpanMaterial::SpanMaterial(const TrainingRun& run)
+SpanData::SpanData(const TrainingRun& run)
     : run_(run),
       tokenizer_(tokenizer_of(run.config)),
       ids_(*tokenizer_),
@@ -181,15 +181,15 @@ SpanMaterial::SpanMaterial(const TrainingRun& run)
   }
 }
 
-int64_t SpanMaterial::size(const std::string& part) const {
+int64_t SpanData::size(const std::string& part) const {
   return static_cast<int64_t>(items_[part_index(part)].size());
 }
 
-std::string SpanMaterial::path_of(const Item& item, size_t part) const {
+std::string SpanData::path_of(const Item& item, size_t part) const {
   return evidence_ + "/" + questions_[part][item.question].documents[item.document];
 }
 
-void SpanMaterial::prepare() {
+void SpanData::prepare() {
   require(size("train") > 0, "data", "the training part of {} has no documents", run_.config.task);
   for (size_t part = 0; part < 3; ++part) {
     for (const Item& item : items_[part]) {
@@ -201,7 +201,7 @@ void SpanMaterial::prepare() {
   }
 }
 
-SpanMaterial::Window SpanMaterial::window(const Item& item, size_t part) const {
+SpanData::Window SpanData::window(const Item& item, size_t part) const {
   const RunConfig& c = run_.config;
   const TriviaQuestion& q = questions_[part][item.question];
   const FileBytes file = open_bytes(path_of(item, part), "triviaqa");
@@ -220,7 +220,7 @@ SpanMaterial::Window SpanMaterial::window(const Item& item, size_t part) const {
   return w;
 }
 
-SpanMaterial::Rows SpanMaterial::stacked(const std::vector<Window>& windows) const {
+SpanData::Rows SpanData::stacked(const std::vector<Window>& windows) const {
   std::vector<SpanWindow> some;
   size_t most = 1;
   Rows rows;
@@ -251,11 +251,11 @@ SpanMaterial::Rows SpanMaterial::stacked(const std::vector<Window>& windows) con
   return rows;
 }
 
-SpanLogits SpanMaterial::spans(const Rows& rows, Pass pass) const {
+SpanLogits SpanData::spans(const Rows& rows, Pass pass) const {
   return encoder_.spans(encoder_.forward(rows.in, pass), rows.in.lengths);
 }
 
-Material::Forward SpanMaterial::forward(int64_t i, Pass pass) const {
+TaskData::Forward SpanData::forward(int64_t i, Pass pass) const {
   std::vector<Window> windows;
   for (int64_t b = 0; b < run_.config.batch; ++b) {
     const int64_t item = item_of_row(i * run_.config.batch + b, size("train"), run_.config.seed);
@@ -269,7 +269,7 @@ Material::Forward SpanMaterial::forward(int64_t i, Pass pass) const {
   return f;
 }
 
-double SpanMaterial::bits(const std::string& part) const {
+double SpanData::bits(const std::string& part) const {
   const NoGrad off;
   const size_t which = part_index(part);
   double nats = 0;
@@ -283,7 +283,7 @@ double SpanMaterial::bits(const std::string& part) const {
   return answered > 0 ? nats / static_cast<double>(answered) / std::log(2.0) : std::nan("");
 }
 
-SpanMaterial::Scores SpanMaterial::scores(const std::string& part) const {
+SpanData::Scores SpanData::scores(const std::string& part) const {
   const NoGrad off;
   const size_t which = part_index(part);
   struct Said {
@@ -317,7 +317,7 @@ SpanMaterial::Scores SpanMaterial::scores(const std::string& part) const {
   return s;
 }
 
-std::vector<int32_t> SpanMaterial::first_tokens(int64_t count) const {
+std::vector<int32_t> SpanData::first_tokens(int64_t count) const {
   const size_t part = items_[1].empty() ? 0 : 1;
   if (items_[part].empty()) return {};
   return shortened(window(items_[part][0], part).window.tokens, count);

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "examples/longspan/material.h"
+#include "examples/longspan/task_data.h"
 #include "train/choices.h"
 #include "train/trivia.h"
 
@@ -15,10 +15,10 @@ namespace longspan {
 /// The data of a run whose model chooses one of some candidates after reading several texts:
 /// wikihop. What is longer than the model takes is shared out among windows, each of which has the
 /// question and the candidates, whose scores are means over the windows \cite beltagy2020 .
-class ChoiceMaterial final : public Material {
+class ChoiceData final : public TaskData {
  public:
   /// Throws ValueError where the model has no head for candidates or too few tokens.
-  explicit ChoiceMaterial(const TrainingRun& run);
+  explicit ChoiceData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override;
@@ -52,10 +52,10 @@ class ChoiceMaterial final : public Material {
 /// The data of a run whose model finds answers in documents: triviaqa. Every document of a question
 /// is read by itself, as many of its first tokens as the model takes \cite beltagy2020 ; all places
 /// where an alias of the answer stands are right, and what none of them is in is not trained on.
-class SpanMaterial final : public Material {
+class SpanData final : public TaskData {
  public:
   /// Throws ValueError where the model has no head for spans or too few tokens.
-  explicit SpanMaterial(const TrainingRun& run);
+  explicit SpanData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   /// Questions with each of their documents.

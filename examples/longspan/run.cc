@@ -13,7 +13,7 @@ namespace longspan {
 namespace {
 
 /// Rows of a model's position table before the first position; none where it has no such field.
-int64_t position_offset(Blueprint& model) {
+int64_t position_offset(ModelSpec& model) {
   const Json fields = to_json(model);
   const Json* offset = fields.find("position_offset");
   return offset == nullptr ? 0 : offset->integer();

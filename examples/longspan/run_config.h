@@ -129,7 +129,7 @@ struct RunConfig {
   } start;
 
   std::string model_name;
-  std::unique_ptr<Blueprint> model;
+  std::unique_ptr<ModelSpec> model;
   /// Fields of the model's positions as the preset has them, where nobody has set how many there
   /// are: follow_length() makes others of them. Else empty.
   Settings free_positions = {};

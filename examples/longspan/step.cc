@@ -23,7 +23,7 @@ constexpr int64_t default_target = 512;
 
 /// Ids below `vocab`, as a batch of a run would be: i32[rows, length].
 Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
-  if (device == plan_device) {
+  if (device == meta_device) {
     return Tensor::empty({rows, length}, DType::i32, device, Category::data);
   }
   std::vector<int32_t> ids(static_cast<size_t>(rows * length));
@@ -55,7 +55,7 @@ std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c
     const Tensor answers = reshape(some_ids(batch, 1, 1, device), {batch});
     if (e.span_head) return span_loss(model.spans(hidden, {}), answers, answers);
     const Shape two{batch, 2, 1};  // candidates, marked at the beginning of each row
-    const Tensor places = device == plan_device ? Tensor::empty(two, DType::i64, device)
+    const Tensor places = device == meta_device ? Tensor::empty(two, DType::i64, device)
                                                 : Tensor::from(begins, two, device);
     return cross_entropy(model.choose(hidden, places), answers);
   };
@@ -116,7 +116,7 @@ StepShape shape_of(RunConfig& c) {
 StepPlanner::~StepPlanner() { apply(config_, own_); }
 
 StepMemory StepPlanner::step(const StepShape& shape, Device device,
-                             const std::function<void(const MemoryTrace&, const Usage&)>& look,
+                             const std::function<void(const MemoryTrace&, const Usage&)>& inspect,
                              bool macs) const {
   apply(config_, shape);
   const RunConfig& c = config_;
@@ -128,15 +128,15 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
       make_optimizer(c.optimizer, named_parameters(*model));
   LanguageModel::Losses held;
   const std::function<Tensor()> forward = forward_of(*model, c, device, held);
-  const InversionWatch inversion;  // as runs have one
-  const bool graph = recorded_ && !look;
+  const ReconstructionErrorMonitor inversion;  // as runs have one
+  const bool graph = recorded_ && !inspect;
   MeasureOptions options{.clip = c.optimizer.clip,
                          .base = base,
                          .macs = macs,
                          .passes = graph ? c.accumulate : 1,
                          .after_pass = [&held] { held = {}; },
                          .graph = graph};
-  if (device != plan_device) measure_step(device, *optimizer, forward, options);
+  if (device != meta_device) measure_step(device, *optimizer, forward, options);
   if (c.accumulate > 1 && !graph) {  // the largest pass finds gradients
     backward(forward());
     options.after_pass();
@@ -144,17 +144,17 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   Usage before = memory_tracker(device).live();
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
   std::optional<MemoryTrace> trace;
-  if (look) trace.emplace(device);
+  if (inspect) trace.emplace(device);
   options.trace = trace ? &*trace : nullptr;
   StepMemory m = measure_step(device, *optimizer, forward, options);
-  if (look) look(*trace, before);
+  if (inspect) inspect(*trace, before);
   return m;
 }
 
 std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::string* reason,
                                                bool macs) const {
   try {
-    return step(shape, plan_device, {}, macs);
+    return step(shape, meta_device, {}, macs);
   } catch (const Error& e) {
     if (reason != nullptr) *reason = e.what();
     return std::nullopt;
@@ -204,7 +204,7 @@ int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t 
 
 int64_t StepPlanner::longest_possible() const {
   apply(config_, own_);
-  const int64_t longest = config_.model->build(Init{.plan = true})->max_source_length();
+  const int64_t longest = config_.model->build(Init{.meta = true})->max_source_length();
   constexpr int64_t extended = 65'536;  // plans of some layouts take minutes beyond
   if (config_.free_positions.empty() || longest >= extended) return longest;
   StepShape shape = own_;
@@ -221,7 +221,7 @@ int64_t StepPlanner::longest_possible() const {
 
 bool StepPlanner::reversible_layers() const {
   apply(config_, own_);
-  return config_.model->build(Init{.plan = true})->reversible_layers();
+  return config_.model->build(Init{.meta = true})->reversible_layers();
 }
 
 DType element_of(const Json& fields) {
@@ -276,8 +276,8 @@ BlockBytes block_bytes_of(const StepPlanner& planner, StepShape shape) {
   BlockBytes bytes;
   bytes.blocks.resize(static_cast<size_t>(shape.layers));
   shape.memory = "standard";
-  const auto look = [](const MemoryTrace&, const Usage&) {};
-  for (const SavedTerm& t : planner.step(shape, plan_device, look).terms) {
+  const auto inspect = [](const MemoryTrace&, const Usage&) {};
+  for (const SavedTerm& t : planner.step(shape, meta_device, inspect).terms) {
     constexpr std::string_view layers = "layers.";
     const size_t at = t.part.find(layers);
     const int64_t block = at == std::string::npos
@@ -482,8 +482,8 @@ std::string reversible_note(const StepPlanner& planner) {
 }
 
 std::string largest_terms(const StepPlanner& planner) {
-  const auto look = [](const MemoryTrace&, const Usage&) {};
-  const StepMemory m = planner.step(planner.own(), plan_device, look);
+  const auto inspect = [](const MemoryTrace&, const Usage&) {};
+  const StepMemory m = planner.step(planner.own(), meta_device, inspect);
   const TermNames names{planner.own().batch, planner.own().length, DType::f32, {}, nullptr};
   std::string text = fmt::format(
       "a step needs {} forward, {} backward and {} in the update; of what "

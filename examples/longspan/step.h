@@ -33,12 +33,12 @@ class StepPlanner {
   const StepShape& own() const { return own_; }
   const RunConfig& config() const { return config_; }
 
-  /// Builds the model on the device and takes a step: on plan_device a prediction, elsewhere a
-  /// measurement, of the second step, after one that fills caches. `look`, where given, sees what
-  /// happened in it, and what was live before. Throws where the model cannot be built in this
+  /// Builds the model on the device and takes a step: on meta_device a prediction, elsewhere a
+  /// measurement, of the second step, after one that fills caches. `inspect`, where given, sees
+  /// what happened in it, and what was live before. Throws where the model cannot be built in this
   /// shape.
-  StepMemory step(const StepShape& shape, Device device = plan_device,
-                  const std::function<void(const MemoryTrace&, const Usage& before)>& look = {},
+  StepMemory step(const StepShape& shape, Device device = meta_device,
+                  const std::function<void(const MemoryTrace&, const Usage& before)>& inspect = {},
                   bool macs = true) const;
   /// The same on the plan, but nothing where the model cannot be built so; `reason` is the message.
   std::optional<StepMemory> predict(const StepShape& shape, std::string* reason = nullptr,

@@ -25,9 +25,9 @@ size_t part_index(const std::string& part);
 LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch, Pass pass);
 
 /// The data of a run, as a model of its objective is trained on it and scored.
-class Material {
+class TaskData {
  public:
-  virtual ~Material() = default;
+  virtual ~TaskData() = default;
 
   /// What to say before training: counts that are not those of the data set.
   virtual const std::vector<std::string>& warnings() const = 0;
@@ -59,10 +59,10 @@ class Material {
 };
 
 /// The data of a run whose model predicts the tokens of one text.
-class TextMaterial final : public Material {
+class TextData final : public TaskData {
  public:
   /// Throws ValueError where the model has too few tokens for the data.
-  explicit TextMaterial(const TrainingRun& run);
+  explicit TextData(const TrainingRun& run);
 
   const Corpus& corpus() const { return corpus_; }
 
@@ -97,10 +97,10 @@ struct SummaryScores {
 
 /// The data of a run whose model writes a sequence after reading another: documents and their
 /// summaries, or with `gap_sentences` documents and sentences left out of them.
-class PairMaterial final : public Material {
+class PairData final : public TaskData {
  public:
   /// Throws ValueError where the model has too few tokens for the data.
-  explicit PairMaterial(const TrainingRun& run);
+  explicit PairData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override;
@@ -162,11 +162,11 @@ class LabelSource {
 
 /// The data of a run whose model answers yes or no about whole sequences: motif-dna, whose samples
 /// are made as they are asked for, promoter and chromatin.
-class LabelMaterial final : public Material {
+class LabelData final : public TaskData {
  public:
   /// Throws ValueError where the model has no head for the answers or too few tokens, and where
   /// samples are longer than the run's.
-  explicit LabelMaterial(const TrainingRun& run);
+  explicit LabelData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override { return source_->size(part_index(part)); }
@@ -196,11 +196,11 @@ class LabelMaterial final : public Material {
 
 /// The data of a run whose model reads a word and says it again: duplicate, whose samples are made
 /// as they are asked for. Only the second word counts.
-class DuplicateMaterial final : public Material {
+class DuplicateData final : public TaskData {
  public:
   /// Throws ValueError where the model does not predict next tokens, or the length holds no two
   /// words.
-  explicit DuplicateMaterial(const TrainingRun& run);
+  explicit DuplicateData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override;
@@ -226,6 +226,6 @@ class DuplicateMaterial final : public Material {
 };
 
 /// The one for the run's task and model. Throws ValueError where they do not go together.
-std::unique_ptr<Material> open_material(const TrainingRun& run);
+std::unique_ptr<TaskData> open_task_data(const TrainingRun& run);
 
 }  // namespace longspan

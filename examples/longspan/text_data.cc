@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "examples/longspan/material.h"
+#include "examples/longspan/task_data.h"
 #include "models/evaluate.h"
 
 namespace longspan {
@@ -20,7 +20,7 @@ LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch, Pass
   return run.model->loss(batch.tokens, batch.targets, memory, pass);
 }
 
-TextMaterial::TextMaterial(const TrainingRun& run)
+TextData::TextData(const TrainingRun& run)
     : run_(run),
       corpus_(open_corpus(run.config.task, data_place(run.config),
                           {run.config.split, run.config.tokenizer})) {
@@ -32,7 +32,7 @@ TextMaterial::TextMaterial(const TrainingRun& run)
           corpus_.vocabulary + extra);
 }
 
-BatchOptions TextMaterial::options() const {
+BatchOptions TextData::options() const {
   BatchOptions options{
       .objective = run_.model->objective(), .seed = run_.config.seed, .device = run_.device};
   if (options.objective != Objective::masked_token) return options;
@@ -42,42 +42,42 @@ BatchOptions TextMaterial::options() const {
   return options;
 }
 
-std::string TextMaterial::items() const {
+std::string TextData::items() const {
   return corpus_.train.symbols < 0 ? corpus_.unit + "s" : "tokens";
 }
 
-std::string TextMaterial::unit() const {
+std::string TextData::unit() const {
   if (all_are_targets()) return corpus_.unit;
   return "hidden " + (corpus_.train.symbols < 0 ? corpus_.unit : "token");
 }
 
-LossUnit TextMaterial::loss_unit() const {
-  const Part& train = corpus_.train;
+LossUnit TextData::loss_unit() const {
+  const CorpusPart& train = corpus_.train;
   if (!all_are_targets() || train.symbols <= 0) return {unit(), 1};
   return {unit(), static_cast<double>(train.symbols) / static_cast<double>(train.size())};
 }
 
-void TextMaterial::prepare() {
+void TextData::prepare() {
   const RunConfig& c = run_.config;
   batches_ = std::make_unique<SegmentBatches>(corpus_.train, c.batch, c.length, options());
 }
 
-Material::Forward TextMaterial::forward(int64_t i, Pass pass) const {
+TaskData::Forward TextData::forward(int64_t i, Pass pass) const {
   const Batch batch = batches_->at(i);
   const int64_t all = batch.tokens.numel();
   return {losses_of(run_, batch, pass), all, alike() ? all : counted_targets(batch.targets)};
 }
 
-std::optional<Batch> TextMaterial::batch(int64_t i) const {
+std::optional<Batch> TextData::batch(int64_t i) const {
   if (!alike()) return std::nullopt;
   return batches_->at(i);
 }
 
 // Counting reads from the device: only where batches differ, and are added up.
-bool TextMaterial::alike() const { return all_are_targets() || run_.config.accumulate == 1; }
+bool TextData::alike() const { return all_are_targets() || run_.config.accumulate == 1; }
 
-double TextMaterial::bits(const std::string& name) const {
-  const Part& part = corpus_.part(name);
+double TextData::bits(const std::string& name) const {
+  const CorpusPart& part = corpus_.part(name);
   const int64_t together = std::max<int64_t>(1, 4096 / run_.config.length);
   const EvaluationSegments segments(part, together, run_.config.length, options());
   const Score total = score_all(*run_.model, segments);
@@ -87,7 +87,7 @@ double TextMaterial::bits(const std::string& name) const {
   return total.bits() * static_cast<double>(total.count) / per;
 }
 
-std::vector<int32_t> TextMaterial::first_tokens(int64_t count) const {
+std::vector<int32_t> TextData::first_tokens(int64_t count) const {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < std::min(count, corpus_.valid.size()); ++i) {
     ids.push_back(corpus_.valid[i]);

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/checkpoint_scope.h"
 #include "autograd/engine.h"
-#include "autograd/frame.h"
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "core/graph.h"
@@ -44,8 +44,8 @@ struct StepResult {
 /// The forward and backward passes of the steps of a run.
 class Steps {
  public:
-  Steps(const TrainingRun& run, const Material& material, Optimizer& optimizer)
-      : run_(run), material_(material), graph_(run.device, optimizer) {}
+  Steps(const TrainingRun& run, const TaskData& task_data, Optimizer& optimizer)
+      : run_(run), task_data_(task_data), graph_(run.device, optimizer) {}
 
   /// Of step `step` of `last`, with gradients multiplied by `factor`.
   StepResult gradients(int64_t step, int64_t last, double factor) {
@@ -59,7 +59,7 @@ class Steps {
   /// The loss of the batch that step `step` begins with, without a gradient.
   double loss_of(int64_t step) const {
     const NoGrad off;
-    return material_.forward(step * run_.config.accumulate, Pass{}).losses.loss.item();
+    return task_data_.forward(step * run_.config.accumulate, Pass{}).losses.loss.item();
   }
 
   void update(double lr) { graph_.update(lr); }
@@ -75,7 +75,8 @@ class Steps {
     StepResult done;
     double unit = 0, all = 0;
     for (int64_t i = 0; i < c.accumulate; ++i) {
-      const auto [result, tokens, counted] = material_.forward(step * c.accumulate + i, pass.at(i));
+      const auto [result, tokens, counted] =
+          task_data_.forward(step * c.accumulate + i, pass.at(i));
       if (unit == 0) unit = static_cast<double>(counted);
       all += static_cast<double>(counted);
       const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
@@ -93,7 +94,7 @@ class Steps {
     StepResult done;
     std::vector<Tensor> inputs;
     for (int64_t i = 0; i < c.accumulate; ++i) {
-      const auto batch = material_.batch(step * c.accumulate + i);
+      const auto batch = task_data_.batch(step * c.accumulate + i);
       if (!batch.has_value()) {
         refusal_ = fmt::format(
             "the batches of {} differ in shape, are more than tokens and targets, or weigh "
@@ -136,7 +137,7 @@ class Steps {
   }
 
   const TrainingRun& run_;
-  const Material& material_;
+  const TaskData& task_data_;
   StepGraph graph_;
   std::string refusal_;  // why nothing is recorded
   double factor_ = 1;
@@ -273,8 +274,8 @@ int train_command(int argc, const char* const* argv) {
   TrainingRun run(std::move(config), out);
   RunConfig& c = run.config;
 
-  const std::unique_ptr<Material> material = open_material(run);
-  material->prepare();
+  const std::unique_ptr<TaskData> task_data = open_task_data(run);
+  task_data->prepare();
   const TensorList weights = named_parameters(*run.model);
   const std::unique_ptr<Optimizer> optimizer = make_optimizer(c.optimizer, weights);
   LossScale loss_scale = make_loss_scale(c);
@@ -292,7 +293,7 @@ int train_command(int argc, const char* const* argv) {
     schedule = ScheduleState::read(values, at.seconds, planned_seconds);
     if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
   }
-  const LossUnit unit = material->loss_unit();
+  const LossUnit unit = task_data->loss_unit();
   at.unit = unit;
   const bool started = checkpoint.empty() && !c.start.from.empty();
   const Started from = started ? start_from_run(run) : Started{};
@@ -308,10 +309,10 @@ int train_command(int argc, const char* const* argv) {
   Log log(out, {.resume_step = checkpoint.empty() ? -1 : at.step});
   log.write_config(to_json(c));
   for (const char* part : {"/checkpoints", "/pictures"}) sweep(out + part);
-  for (const std::string& warning : material->warnings()) log.say(warning);
-  const int64_t to_validate = material->size("valid");
+  for (const std::string& warning : task_data->warnings()) log.say(warning);
+  const int64_t to_validate = task_data->size("valid");
   log.say(fmt::format("{}: {} parameters, {} {} to train on, {} to validate", c.model_name,
-                      parameter_count(*run.model), material->size("train"), material->items(),
+                      parameter_count(*run.model), task_data->size("train"), task_data->items(),
                       to_validate));
   if (c.matmul_library == MatmulLibrary::openblas) {
     log.say(fmt::format("products by {}: bits depend on it, and on a row's place",
@@ -345,7 +346,7 @@ int train_command(int argc, const char* const* argv) {
   double loss = 0, norm = 0, rate = 0, speed = 0;  // of the last step
   int64_t valid_step = -1;
   Checkpoints checkpoints(out, c.keep, weights, *optimizer, checkpoint.empty() ? -1 : at.step);
-  Steps steps(run, *material, *optimizer);
+  Steps steps(run, *task_data, *optimizer);
 
   // A run may have been killed between a checkpoint and its validation, or after both.
   const std::string known_valid = checkpoint.empty() ? "" : validation_of(out, at.step);
@@ -369,19 +370,19 @@ int train_command(int argc, const char* const* argv) {
   const auto validate = [&] {
     if (valid_step == at.step || to_validate == 0) return;
     at.see(tracker.peak());
-    valid = material->bits("valid");
+    valid = task_data->bits("valid");
     tracker.reset_peak();
     valid_step = at.step;
     if (at.step != first.step || to_string(Json(valid)) != known_valid) {
       log.row(at.step, {{"valid_bpb", valid}, {"unit", unit.name}});
     }
     log.say(fmt::format("step {}: {:.4f} bits per {} on {} {} of validation", at.step, valid,
-                        unit.name, to_validate, material->items()));
+                        unit.name, to_validate, task_data->items()));
     require_numbers();
   };
 
   int64_t logged_step = at.step;
-  InversionWatch inversion;
+  ReconstructionErrorMonitor inversion;
   std::optional<autograd::CheckReplays> replays;
   if (c.check_replays) replays.emplace();
   std::string unsaid;  // why steps are not replayed, or updates are not, once it has been said
@@ -502,7 +503,7 @@ int train_command(int argc, const char* const* argv) {
     checkpoints.confirm(at.step);
   }
   if (at.step > 0 || valid_step >= 0) draw_loss(run, unit);
-  draw_attention(run, *material);
+  draw_attention(run, *task_data);
   finish(out, summary(run, at, valid));
   return 0;
 }

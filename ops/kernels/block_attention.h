@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "core/device_scalar.h"
 #include "core/kernel.h"
-#include "core/live.h"
 #include "core/view.h"
 
 namespace longspan::kernels {
@@ -35,12 +35,12 @@ enum class RunKind : uint8_t { full = 0, partial = 1 };
 /// The order in which a device takes the tiles of a layout, or its steps of kAttentionWorkKeys
 /// places (those of the second segment after all of the first), most work first. Long ones are cut:
 /// a tile by steps of keys, a step of keys by tiles. An item stands for all samples or heads where
-/// `which` has 1 of them. Every tile and step is there once, whole or in stretches.
+/// `layout_index` has 1 of them. Every tile and step is there once, whole or in stretches.
 struct AttentionWorkView {
-  // i32 [.., kWorkFields]: an entry of `which`, row-major; a tile or step of its layout; the steps
-  // or tiles first .. end that it meets; and its room, -1 where it is whole
+  // i32 [.., kWorkFields]: an entry of `layout_index`, row-major; a tile or step of its layout; the
+  // steps or tiles first .. end that it meets; and its room, -1 where it is whole
   ConstView items;
-  // i32 [.., kCutFields]: an entry of `which`, what was cut, its room, its stretches
+  // i32 [.., kCutFields]: an entry of `layout_index`, what was cut, its room, its stretches
   ConstView cuts;
   // Rows, or keys, of the results of all stretches. What was cut has those of its stretches one
   // after the other from its room on. Where an item stands for several heads, each has a room.
@@ -63,7 +63,7 @@ struct AttentionLayoutView {
   ConstView col_start;  // [column tiles + 1]: into col_runs
   // [.., kColumnRunFields]: first tile, tiles, then as in runs
   ConstView col_runs;
-  ConstView which;             // [B or 1, H or 1]: layout of each head
+  ConstView layout_index;      // [B or 1, H or 1]: layout of each head
   ConstView members;           // [layouts, 3]: rule, order of queries, of keys (-1: the identity)
   ConstView order_q, order_k;  // [orders, rows]: permutations, ascending within a run; or empty
   AttentionWorkView row_work, column_work;  // of tiles, of steps of keys; empty on the host
@@ -115,7 +115,7 @@ struct AttentionTermsView {
 /// least p 2^32, and then scaled by 1 / (1 - p).
 struct AttentionDropout {
   double p = 0;
-  Live<uint64_t> key;
+  DeviceScalar<uint64_t> key;
 };
 
 /// What forward and backward both read. q [B, H, L, d]; k, v and relation_query have one floating
@@ -130,7 +130,7 @@ struct AttentionInputs {
   AttentionDropout dropout;
   // Whether the softmax goes on from other keys: out and lse hold what these gave, and become the
   // result over all; gradients are added to what their places hold.
-  bool more = false;
+  bool accumulate = false;
 };
 
 /// Where gradients go: shaped as the inputs; empty: not wanted. Those of keys and values are wanted

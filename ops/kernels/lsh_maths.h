@@ -119,7 +119,7 @@ struct LshHead {
 
 /// What a probability is multiplied with: 0, or 1 / (1 - p).
 struct LshKeep {
-  Live<uint64_t> key;
+  DeviceScalar<uint64_t> key;
   uint64_t threshold = 0;  // 0: nothing is dropped
   double kept = 1;
   bool broadcast = false;

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "core/device_scalar.h"
 #include "core/kernel.h"
-#include "core/live.h"
 #include "core/view.h"
 
 namespace longspan::kernels {
@@ -15,18 +15,18 @@ namespace longspan::kernels {
 /// p -= lr u, where h = g + weight_decay p, b = momentum b + h, u = b, or h + momentum b
 /// (nesterov). Without b (an empty view) u = h.
 struct SgdStep {
-  Live<double> lr = 0;
+  DeviceScalar<double> lr = 0;
   double momentum = 0, weight_decay = 0;
-  Live<double> scale = 1;
+  DeviceScalar<double> scale = 1;
   bool nesterov = false;
 };
 inline constinit Kernel<void(View p, ConstView g, View b, SgdStep step)> sgd_update{"sgd_update"};
 
 /// h = g + weight_decay p, s += h^2, p -= lr h / (sqrt(s) + eps).
 struct AdagradStep {
-  Live<double> lr = 0;
+  DeviceScalar<double> lr = 0;
   double eps = 1e-10, weight_decay = 0;
-  Live<double> scale = 1;
+  DeviceScalar<double> scale = 1;
 };
 inline constinit Kernel<void(View p, ConstView g, View s, AdagradStep step)> adagrad_update{
     "adagrad_update"};
@@ -35,9 +35,9 @@ inline constinit Kernel<void(View p, ConstView g, View s, AdagradStep step)> ada
 /// p -= lr (m / correction1) / (sqrt(v / correction2) + eps).
 /// weight_decay: h = g + weight_decay p, or, decoupled, p -= lr weight_decay p first.
 struct AdamStep {
-  Live<double> lr = 0;
+  DeviceScalar<double> lr = 0;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  Live<double> correction1 = 1, correction2 = 1, scale = 1;
+  DeviceScalar<double> correction1 = 1, correction2 = 1, scale = 1;
   bool decoupled = false;
 };
 inline constinit Kernel<void(View p, ConstView g, View m, View v, AdamStep step)> adam_update{
@@ -51,11 +51,11 @@ inline constinit Kernel<void(View p, ConstView g, View m, View v, AdamStep step)
 ///   m = beta1 m + (1 - beta1) lr u, u = m / lr  (unless m is empty),
 ///   p -= lr weight_decay p, p -= lr u.
 struct AdafactorStep {
-  Live<double> lr = 0;
+  DeviceScalar<double> lr = 0;
   double beta1 = 0;
-  Live<double> beta2 = 0;
+  DeviceScalar<double> beta2 = 0;
   double eps = 1e-30, clip = 1, weight_decay = 0;
-  Live<double> scale = 1;
+  DeviceScalar<double> scale = 1;
 };
 /// Elements of the f64 workspace for a parameter of n elements in `rows` rows (all but the last
 /// axis) with `columns` elements in column.
@@ -75,10 +75,12 @@ inline constinit Kernel<void(ConstView x, View sums)> squared_sums{"squared_sums
 // its squared_sums, which they add.
 
 /// *rate = lr |p| / |u|, or lr where either norm is 0.
-inline constinit Kernel<void(ConstView p_sums, ConstView u_sums, Live<double> lr, View rate)>
+inline constinit Kernel<void(ConstView p_sums, ConstView u_sums, DeviceScalar<double> lr,
+                             View rate)>
     lamb_rate{"lamb_rate"};
 /// *rate = lr max(least, root mean square of p), for p of n elements.
-inline constinit Kernel<void(ConstView p_sums, int64_t n, double least, Live<double> lr, View rate)>
+inline constinit Kernel<void(ConstView p_sums, int64_t n, double least, DeviceScalar<double> lr,
+                             View rate)>
     adafactor_rate{"adafactor_rate"};
 
 }  // namespace longspan::kernels

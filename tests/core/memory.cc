@@ -62,14 +62,14 @@ TEST(Tracker, CountsByCategory) {
 TEST(Tracker, StorageCountsAsSavedWhileHeld) {
   const int64_t before = memory_tracker().live()[Category::saved];
   Storage x(100, {}, Category::other), p(100, {}, Category::parameter);
-  x.hold();
-  x.hold();
-  p.hold();
+  x.retain();
+  x.retain();
+  p.retain();
   EXPECT_EQ(memory_tracker().live()[Category::saved] - before, 128);  // once, and only x
-  x.unhold();
+  x.release();
   EXPECT_EQ(x.category(), Category::saved);
-  x.unhold();
-  p.unhold();
+  x.release();
+  p.release();
   EXPECT_EQ(x.category(), Category::other);
   EXPECT_EQ(p.category(), Category::parameter);
   EXPECT_EQ(memory_tracker().live()[Category::saved], before);

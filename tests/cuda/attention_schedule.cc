@@ -41,8 +41,9 @@ AttentionPattern ragged(int64_t queries, int64_t keys) {
   }
   AttentionPattern p;
   p.name = "ragged";
-  p.layout = make_layout(queries, keys, layouts,
-                         {.which = Tensor::from(std::vector<int32_t>{0, 1, 1, 0, 0, 1}, {2, 3})});
+  p.layout =
+      make_layout(queries, keys, layouts,
+                  {.layout_index = Tensor::from(std::vector<int32_t>{0, 1, 1, 0, 0, 1}, {2, 3})});
   return p;
 }
 
@@ -88,7 +89,7 @@ AttentionPattern everything(int64_t queries, int64_t keys, int64_t side_keys) {
   AttentionPattern p;
   p.name = "everything";
   LayoutOptions options;
-  options.which = Tensor::from(std::vector<int32_t>{0, 1, 1, 0, 0, 1}, {2, 3});
+  options.layout_index = Tensor::from(std::vector<int32_t>{0, 1, 1, 0, 0, 1}, {2, 3});
   options.side_keys = side_keys;
   options.order_q =
       table({1, queries}, DType::i32, [&](int64_t i) { return swapped(i, row_cut, queries); });
@@ -192,14 +193,14 @@ Pairs truth_of(const Call& call, int64_t b, int64_t h) {
   const AttentionSizes& x = call.sizes;
   const AttentionPattern& p = call.pattern;
   Pairs sees = no_pairs(x);
-  const auto which = p.layout->which.to_vector<int32_t>();
-  const auto columns = p.layout->which.dim(1);
+  const auto which = p.layout->layout_index.to_vector<int32_t>();
+  const auto columns = p.layout->layout_index.dim(1);
   const int32_t member = which[static_cast<size_t>(which.size() == 1 ? 0 : b * columns + h)];
   const auto members = p.layout->members.to_vector<int32_t>();
   const auto rule_number = static_cast<size_t>(members[static_cast<size_t>(3 * member)]);
   const AttentionHead head(x, b, h);
   for (const TileRuns& t : tiles_of(*p.layout, member)) {
-    for (const Run& r : t.runs) {
+    for (const KeyRun& r : t.runs) {
       const auto& rules = r.segment == 0 ? p.rules : p.side_rules;
       const PairMask& mask = r.segment == 0 ? p.mask : p.side_mask;
       const auto hidden =

@@ -1,4 +1,4 @@
-// Recordings of a device's work: on the second device of harness/shadow.h, or on a real one.
+// Recordings of a device's work: on the second device of harness/host_device.h, or on a real one.
 #include "core/graph.h"
 
 #include <gtest/gtest.h>
@@ -579,7 +579,7 @@ class Reader final : public Optimizer {
   explicit Reader(const TensorList& parameters) : Optimizer(one_group(parameters)) {}
 
  private:
-  void update(Slot& slot, const Tensor& g, Live<double> lr, Live<double>,
+  void update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double>,
               const Workspace&) override {
     sgd_update(slot.parameter.tensor, g, {}, {.lr = sum(g).item() > 0 ? double{lr} : 0});
   }

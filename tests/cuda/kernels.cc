@@ -156,7 +156,7 @@ TEST(Kernels, BadIdsAreNamedAtTheNextRead) {
     // Said once; what was read in place of the missing row exists.
     EXPECT_EQ(y.to_vector<float>(), (std::vector<float>{5, 6, 3, 4, 1, 2, 3, 4, 1, 2, 5, 6}));
     EXPECT_EQ(ids.dtype() == DType::i64 ? ids.to_vector<int64_t>()[4] : 3, 3);  // not changed
-    const Tensor turned = embedding(weight, transpose(ids));
+    const Tensor transposed = embedding(weight, transpose(ids));
     EXPECT_NE(message_of<ValueError>([] { synchronize(cuda); }).find("ids holds 3 at [1, 1]"),
               std::string::npos);
   }

@@ -14,7 +14,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "tests/faults/sweep.h"
-#include "tests/harness/shadow.h"
+#include "tests/harness/host_device.h"
 #include "tests/train/scratch.h"
 #include "train/config.h"
 #include "train/optimizer.h"
@@ -67,8 +67,8 @@ struct Case {
 
 /// A small model of a name.
 std::unique_ptr<LanguageModel> build(const Case& c) {
-  const auto blueprint = find_model(c.model);
-  const Json fields = to_json(*blueprint);
+  const auto spec = find_model(c.model);
+  const Json fields = to_json(*spec);
   Settings small{{"memory", Json(c.memory), ""}};
   const std::pair<const char*, int64_t> sizes[] = {{"n_layer", 2}, {"d_model", 16}, {"d_ff", 24},
                                                    {"n_head", 2},  {"n_max", 64},   {"block", 8},
@@ -77,13 +77,13 @@ std::unique_ptr<LanguageModel> build(const Case& c) {
     const Json* field = fields.find(name);
     if (field != nullptr && field->is_integer()) small.push_back({name, Json(size), ""});
   }
-  set_fields(*blueprint, small);
-  return blueprint->build(Init{Generator{1}.fork("init")});
+  set_fields(*spec, small);
+  return spec->build(Init{Generator{1}.fork("init")});
 }
 
 /// A run in small: a model, its optimizer and the factor on its loss.
-struct Run {
-  explicit Run(const Case& c)
+struct SmallRun {
+  explicit SmallRun(const Case& c)
       : model(build(c)),
         weights(named_parameters(*model)),
         optimizer(make_optimizer(c.optimizer, weights)) {
@@ -141,7 +141,7 @@ class StepTrial final : public Trial {
   }
 
  private:
-  Run run_;
+  SmallRun run_;
   std::optional<Bits> before_, after_;
   Json scale_before_, scale_after_;
 };
@@ -166,7 +166,7 @@ class TracedTrial final : public Trial {
 class RecordedTrial final : public Trial {
  public:
   RecordedTrial() {
-    enable_shadow_device();
+    enable_host_device();
     const Generator gen{4};
     for (uint64_t i = 0; i < 2; ++i) {
       Tensor p = normal({6, 6}, gen.fork(i), 0, 1, DType::f32, there);
@@ -231,14 +231,14 @@ class FirstStepTrial final : public Trial {
   void act() override { run_.step(); }
   bool unchanged() override { return before_->are(run_.everything); }
   bool finished() override {
-    Run again(case_);
+    SmallRun again(case_);
     again.step();
     return Bits(again.everything).are(run_.everything);
   }
 
  private:
   Case case_;
-  Run run_;
+  SmallRun run_;
   std::optional<Bits> before_;
 };
 
@@ -281,7 +281,7 @@ class SaveTrial final : public Trial {
   }
 
   Folder folder_;
-  Run run_;
+  SmallRun run_;
   std::optional<Bits> other_, now_;
   std::string first_, second_;
   const Members second_values_{{"name", "second"}};
@@ -305,7 +305,7 @@ class LoadTrial final : public Trial {
 
  private:
   Folder folder_;
-  Run run_;
+  SmallRun run_;
   std::optional<Bits> other_, saved_;
 };
 

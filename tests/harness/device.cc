@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "tests/harness/shadow.h"
+#include "tests/harness/host_device.h"
 #if LONGSPAN_EMULATED
 #include "tests/cuda/emulated/device.h"
 #endif
@@ -15,7 +15,7 @@ void enable_device_if_asked() {
   const char* const asked = std::getenv("LONGSPAN_TEST_DEVICE");
   if (asked == nullptr) return;
   const std::string_view name = asked;
-  if (name == "shadow") return enable_shadow_device();
+  if (name == "host") return enable_host_device();
 #if LONGSPAN_EMULATED
   if (name == "emulated") return emulated::enable();
   if (name == "guarded") return emulated::enable_guarded();

@@ -1,4 +1,4 @@
-#include "tests/harness/shadow.h"
+#include "tests/harness/host_device.h"
 
 #include <sys/mman.h>
 
@@ -42,7 +42,7 @@ class Range {
     void* start =
         mmap(nullptr, range_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) {
-      std::perror("shadow device");
+      std::perror("host device");
       std::abort();
     }
     begin_ = static_cast<char*>(start);
@@ -64,7 +64,7 @@ class Range {
  private:
   void protect(int access) {
     if (mprotect(begin_, range_bytes, access) != 0) {
-      std::perror("shadow device");
+      std::perror("host device");
       std::abort();
     }
   }
@@ -86,7 +86,7 @@ struct Open {
 template <class V>
 V view_on_cpu(V view) {
   if (view.data != nullptr && view.numel() > 0) {
-    require<DeviceError>(view.device.kind == DeviceKind::cuda && range().holds(view.data), "shadow",
+    require<DeviceError>(view.device.kind == DeviceKind::cuda && range().holds(view.data), "host",
                          "a kernel of the device was given a tensor of {}", name_of(view.device));
   }
   view.device = {};
@@ -120,7 +120,7 @@ kernels::AttentionInputs attention_on_cpu(kernels::AttentionInputs in) {
                        &l.first_column,
                        &l.col_start,
                        &l.col_runs,
-                       &l.which,
+                       &l.layout_index,
                        &l.order_q,
                        &l.order_k,
                        &l.members,
@@ -226,7 +226,7 @@ void enable_all() {
 
 }  // namespace
 
-void enable_shadow_device() {
+void enable_host_device() {
   register_backends();
   range();
   memory::set_source(
@@ -260,8 +260,8 @@ void enable_shadow_device() {
              reduce_extremum, reduce_extremum_backward, cumulative_sum, softmax_forward,
              softmax_backward, logsumexp_forward, logsumexp_backward>();
   for (const KernelBase* kernel : KernelBase::all()) {
-    require(!kernel->has(DeviceKind::cpu) || kernel->has(DeviceKind::cuda), "shadow",
-            "{} is not in the list of tests/harness/shadow.cc", kernel->name());
+    require(!kernel->has(DeviceKind::cpu) || kernel->has(DeviceKind::cuda), "host",
+            "{} is not in the list of tests/harness/host_device.cc", kernel->name());
   }
 }
 

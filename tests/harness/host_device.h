@@ -7,6 +7,6 @@ namespace longspan::test {
 /// takes a tensor's bytes behind the kernels' backs dies of a segmentation fault, and what forgets
 /// the device of a tensor is told so, as on a real device. It records and replays kernel calls
 /// (core/graph.h): what is recorded is not run before a replay.
-void enable_shadow_device();
+void enable_host_device();
 
 }  // namespace longspan::test

@@ -1,4 +1,4 @@
-#include "tests/harness/recipe.h"
+#include "tests/harness/input_spec.h"
 
 #include <cmath>
 #include <limits>
@@ -65,8 +65,8 @@ std::string_view name_of(Layout layout) {
   return names[static_cast<int>(layout)];
 }
 
-Recipe randn(const Shape& shape) {
-  Recipe r;
+InputSpec randn(const Shape& shape) {
+  InputSpec r;
   r.shape = shape;
   r.value = [](Generator gen, int64_t i) {
     return std::sqrt(-2 * std::log(uniform_at(gen, 2 * i))) *
@@ -75,8 +75,8 @@ Recipe randn(const Shape& shape) {
   return r;
 }
 
-Recipe uniform(const Shape& shape, double low, double high) {
-  Recipe r;
+InputSpec uniform(const Shape& shape, double low, double high) {
+  InputSpec r;
   r.shape = shape;
   r.value = [low, high](Generator gen, int64_t i) {
     return low + (high - low) * uniform_at(gen, i);
@@ -84,15 +84,15 @@ Recipe uniform(const Shape& shape, double low, double high) {
   return r;
 }
 
-Recipe iota(const Shape& shape) {
-  Recipe r;
+InputSpec iota(const Shape& shape) {
+  InputSpec r;
   r.shape = shape;
   r.value = [](Generator, int64_t i) { return static_cast<double>(i); };
   return as(DType::i64, r);
 }
 
-Recipe integers(const Shape& shape, int64_t low, int64_t high) {
-  Recipe r;
+InputSpec integers(const Shape& shape, int64_t low, int64_t high) {
+  InputSpec r;
   r.shape = shape;
   r.value = [low, high](Generator gen, int64_t i) {
     return static_cast<double>(low) +
@@ -101,8 +101,8 @@ Recipe integers(const Shape& shape, int64_t low, int64_t high) {
   return as(DType::i64, r);
 }
 
-Recipe permutation(int64_t n) {
-  Recipe r;
+InputSpec permutation(int64_t n) {
+  InputSpec r;
   r.shape = {n};
   r.value = [n](Generator gen, int64_t i) {  // Fisher-Yates
     std::vector<int64_t> p(static_cast<size_t>(n));
@@ -116,17 +116,17 @@ Recipe permutation(int64_t n) {
   return as(DType::i64, r);
 }
 
-Recipe full(const Shape& shape, double value) {
-  Recipe r;
+InputSpec full(const Shape& shape, double value) {
+  InputSpec r;
   r.shape = shape;
   r.value = [value](Generator, int64_t) { return value; };
   return r;
 }
 
-Recipe scalar(double value) { return full({}, value); }
+InputSpec scalar(double value) { return full({}, value); }
 
-Recipe values(const Shape& shape, std::vector<double> numbers) {
-  Recipe r;
+InputSpec values(const Shape& shape, std::vector<double> numbers) {
+  InputSpec r;
   r.shape = shape;
   r.value = [numbers = std::move(numbers)](Generator, int64_t i) {
     return numbers.at(static_cast<size_t>(i));
@@ -134,46 +134,46 @@ Recipe values(const Shape& shape, std::vector<double> numbers) {
   return r;
 }
 
-Recipe mask(const Shape& shape) { return as(DType::u8, integers(shape, 0, 1)); }
+InputSpec mask(const Shape& shape) { return as(DType::u8, integers(shape, 0, 1)); }
 
-Recipe none() { return {}; }
+InputSpec none() { return {}; }
 
-Recipe as(DType dtype, Recipe recipe) {
-  recipe.fixed = true;
-  recipe.dtype = dtype;
-  return recipe;
+InputSpec as(DType dtype, InputSpec spec) {
+  spec.fixed = true;
+  spec.dtype = dtype;
+  return spec;
 }
 
-Recipe constant(Recipe recipe) {
-  recipe.gradient = false;
-  return recipe;
+InputSpec constant(InputSpec spec) {
+  spec.gradient = false;
+  return spec;
 }
 
-Recipe operator*(double factor, Recipe recipe) {
-  recipe.value = [factor, f = std::move(recipe.value)](Generator gen, int64_t i) {
+InputSpec operator*(double factor, InputSpec spec) {
+  spec.value = [factor, f = std::move(spec.value)](Generator gen, int64_t i) {
     return factor * f(gen, i);
   };
-  return recipe;
+  return spec;
 }
 
-Recipe operator+(Recipe recipe, double offset) {
-  recipe.value = [offset, f = std::move(recipe.value)](Generator gen, int64_t i) {
+InputSpec operator+(InputSpec spec, double offset) {
+  spec.value = [offset, f = std::move(spec.value)](Generator gen, int64_t i) {
     return f(gen, i) + offset;
   };
-  return recipe;
+  return spec;
 }
 
 namespace {
 
-/// The values of a recipe. Those of large ones are kept for the next use, since several tests of an
+/// The values of a spec. Those of large ones are kept for the next use, since several tests of an
 /// op share them; generators differ between ops, samples and inputs.
-std::shared_ptr<const std::vector<double>> values_of(const Recipe& recipe, Generator gen) {
+std::shared_ptr<const std::vector<double>> values_of(const InputSpec& spec, Generator gen) {
   static std::map<std::pair<uint64_t, int64_t>, std::shared_ptr<const std::vector<double>>> kept;
-  const int64_t n = numel(recipe.shape);
+  const int64_t n = numel(spec.shape);
   const auto key = std::make_pair(gen.key, n);
   if (const auto found = kept.find(key); found != kept.end()) return found->second;
   auto all = std::make_shared<std::vector<double>>(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; ++i) (*all)[static_cast<size_t>(i)] = recipe.value(gen, i);
+  for (int64_t i = 0; i < n; ++i) (*all)[static_cast<size_t>(i)] = spec.value(gen, i);
   if (n >= 4096) {
     if (kept.size() >= 16) kept.clear();
     kept.emplace(key, all);
@@ -183,11 +183,11 @@ std::shared_ptr<const std::vector<double>> values_of(const Recipe& recipe, Gener
 
 }  // namespace
 
-Tensor make(const Recipe& recipe, Generator gen, const Making& making) {
-  if (!recipe.value) return {};
-  const DType dtype = recipe.fixed ? recipe.dtype : making.dtype;
-  const DType rounding = recipe.fixed ? recipe.dtype : making.rounding;
-  const Shape& shape = recipe.shape;
+Tensor make(const InputSpec& spec, Generator gen, const Making& making) {
+  if (!spec.value) return {};
+  const DType dtype = spec.fixed ? spec.dtype : making.dtype;
+  const DType rounding = spec.fixed ? spec.dtype : making.rounding;
+  const Shape& shape = spec.shape;
   const int64_t n = numel(shape);
 
   Strides strides = contiguous_strides(shape);
@@ -208,10 +208,10 @@ Tensor make(const Recipe& recipe, Generator gen, const Making& making) {
       step = step * std::max<int64_t>(1, shape[i]) + 3;
     }
     span = step + 1;
-  } else if (layout == Layout::expanded && shape.rank() > 0 && recipe.floating()) {
+  } else if (layout == Layout::expanded && shape.rank() > 0 && spec.floating()) {
     strides[0] = 0;
   }
-  const double gap = recipe.floating() ? std::numeric_limits<double>::quiet_NaN() : 99;
+  const double gap = spec.floating() ? std::numeric_limits<double>::quiet_NaN() : 99;
 
   return visit_dtype(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -223,7 +223,7 @@ Tensor make(const Recipe& recipe, Generator gen, const Making& making) {
       }
     };
     std::vector<T> buffer(static_cast<size_t>(span), to(gap));
-    const auto all = values_of(recipe, gen);
+    const auto all = values_of(spec, gen);
     for (int64_t i = n - 1; i >= 0; --i) {  // backwards: the first entry of an expanded axis stays
       buffer[static_cast<size_t>(
           first + (making.layout == Layout::contiguous ? i : offset_of(shape, strides, i)))] =

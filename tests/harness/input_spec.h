@@ -46,7 +46,7 @@ std::string_view name_of(Layout layout);
 
 /// What an argument is made of: a shape, and a value for every row-major index. Recipes are values
 /// and allocate nothing, so tables of them may be static.
-struct Recipe {
+struct InputSpec {
   Shape shape;
   std::function<double(Generator, int64_t)> value;  ///< empty: the argument is not given
   bool fixed = false;                               ///< else the dtype is the one under test
@@ -57,40 +57,40 @@ struct Recipe {
 };
 
 /// Standard normal numbers.
-Recipe randn(const Shape& shape);
+InputSpec randn(const Shape& shape);
 /// Uniform in [low, high).
-Recipe uniform(const Shape& shape, double low, double high);
+InputSpec uniform(const Shape& shape, double low, double high);
 /// 0, 1, 2, ... as i64.
-Recipe iota(const Shape& shape);
+InputSpec iota(const Shape& shape);
 /// Uniform integers in [low, high], i64.
-Recipe integers(const Shape& shape, int64_t low, int64_t high);
+InputSpec integers(const Shape& shape, int64_t low, int64_t high);
 /// A random permutation of 0 ... n-1, i64.
-Recipe permutation(int64_t n);
+InputSpec permutation(int64_t n);
 /// A constant.
-Recipe full(const Shape& shape, double value);
+InputSpec full(const Shape& shape, double value);
 /// A tensor of rank 0.
-Recipe scalar(double value);
-/// Given numbers.
-Recipe values(const Shape& shape, std::vector<double> numbers);
+InputSpec scalar(double value);
+/// LayerContext numbers.
+InputSpec values(const Shape& shape, std::vector<double> numbers);
 /// Random zeros and ones, u8.
-Recipe mask(const Shape& shape);
+InputSpec mask(const Shape& shape);
 /// An argument that is not given.
-Recipe none();
+InputSpec none();
 /// The same with a dtype that does not follow the one under test.
-Recipe as(DType dtype, Recipe recipe);
+InputSpec as(DType dtype, InputSpec spec);
 /// The same without asking for its gradient.
-Recipe constant(Recipe recipe);
+InputSpec constant(InputSpec spec);
 
-Recipe operator*(double factor, Recipe recipe);
-Recipe operator+(Recipe recipe, double offset);
+InputSpec operator*(double factor, InputSpec spec);
+InputSpec operator+(InputSpec spec, double offset);
 
-/// How to make a recipe real.
+/// How to make a spec real.
 struct Making {
   DType dtype = DType::f64;     ///< of arguments that follow the dtype under test
   DType rounding = DType::f64;  ///< to which their values are rounded first
   Layout layout = Layout::contiguous;
   Device device;
 };
-Tensor make(const Recipe& recipe, Generator gen, const Making& making);
+Tensor make(const InputSpec& spec, Generator gen, const Making& making);
 
 }  // namespace longspan::test

@@ -258,7 +258,7 @@ void bytes(const ModelInfo& m) {
     }
     EXPECT_EQ(memory_tracker().live()[Category::parameter] - before, visited);
     const int64_t planned = memory_tracker().allocations();
-    const auto plan = m.make(Init{.plan = true});
+    const auto plan = m.make(Init{.meta = true});
     EXPECT_EQ(parameter_count(*plan), parameter_count(*model));
     EXPECT_GT(memory_tracker().allocations(), planned);
   }
@@ -290,7 +290,7 @@ void draws(const ModelInfo& m) {
   const auto model = m.make_with_dropout(Init{.gen = Generator{1}}, {});
   const Example e = random_example(m, *model, 2);
   const Pass pass{.training = true, .gen = Generator{11}};
-  const DrawWatch watch;
+  const RngReuseCheck watch;
   loss_of(*model, e, pass);
   EXPECT_GT(watch.draws(), 0u);
   EXPECT_THROW(loss_of(*model, e, pass), ValueError) << "the watch does not see the draws";

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "tests/harness/recipe.h"
+#include "tests/harness/input_spec.h"
 
 /// References in f64: plain loops, written from the formulas and for nothing but being obvious.
 namespace longspan::test::naive {

@@ -62,9 +62,9 @@ Made make_all(const OpInfo& op, const Sample& sample, const Making& making,
               bool gradients = false) {
   Made a{{}, sample.numbers};
   for (size_t i = 0; i < sample.inputs.size(); ++i) {
-    const Recipe& recipe = sample.inputs[i];
-    a.tensors.push_back(make(recipe, generator_for(op, sample, making.layout, i), making));
-    if (gradients && recipe.gradient && recipe.floating()) set_requires_grad(a.tensors.back());
+    const InputSpec& spec = sample.inputs[i];
+    a.tensors.push_back(make(spec, generator_for(op, sample, making.layout, i), making));
+    if (gradients && spec.gradient && spec.floating()) set_requires_grad(a.tensors.back());
   }
   return a;
 }
@@ -156,13 +156,13 @@ Tensor weights_for(const Tensor& y, size_t output, DType rounding) {
               making);
 }
 
-struct Run {
+struct OpResults {
   std::vector<Tensor> y, dx;
 };
 
 /// Results, and with `gradients` those of every input that asks for one.
-Run run_op(const OpInfo& op, const Made& arguments, bool gradients, DType rounding) {
-  Run run;
+OpResults run_op(const OpInfo& op, const Made& arguments, bool gradients, DType rounding) {
+  OpResults run;
   run.y = op.run(arguments.get());
   if (gradients) {
     std::vector<Tensor> outputs, dy;
@@ -184,7 +184,7 @@ Run run_op(const OpInfo& op, const Made& arguments, bool gradients, DType roundi
 
 bool any_gradient(const OpInfo& op, const Sample& sample) {
   if (!op.differentiable) return false;
-  for (const Recipe& r : sample.inputs) {
+  for (const InputSpec& r : sample.inputs) {
     if (r.gradient && r.floating()) return true;
   }
   return false;
@@ -194,7 +194,7 @@ std::vector<Layout> layouts_for(const OpInfo& op, const Sample& sample) {
   std::vector<Layout> list;
   for (const Layout layout : layouts) {
     bool rank = false, repeated = false;
-    for (const Recipe& r : sample.inputs) {
+    for (const InputSpec& r : sample.inputs) {
       rank = rank || (r.value && r.shape.rank() > 0);
       repeated = repeated || (r.floating() && r.shape.rank() > 0 && r.shape[0] > 1);
     }
@@ -272,8 +272,8 @@ void check_backward(const OpInfo& op, const Sample& sample, DType dtype, Layout 
   SCOPED_TRACE(place(op, sample, dtype, layout));
   const Made exact = make_all(op, sample, {DType::f64, dtype, layout, {}}, true);
   const Made in = make_all(op, sample, {dtype, dtype, layout, {}}, true);
-  const Run want = run_op(op, exact, true, dtype);
-  const Run got = run_op(op, in, true, dtype);
+  const OpResults want = run_op(op, exact, true, dtype);
+  const OpResults got = run_op(op, in, true, dtype);
   for (size_t i = 0; i < in.tensors.size(); ++i) {
     SCOPED_TRACE(fmt::format("gradient of input {}", i));
     ASSERT_EQ(static_cast<bool>(got.dx[i]), static_cast<bool>(want.dx[i]));
@@ -299,7 +299,7 @@ void test_backward(const OpInfo& op, DType dtype) {
 std::vector<std::vector<uint8_t>> bits(const OpInfo& op, const Sample& sample, DType dtype) {
   const bool gradients = any_gradient(op, sample);
   const Made in = make_all(op, sample, {dtype, dtype, Layout::contiguous, {}}, gradients);
-  const Run run = run_op(op, in, gradients, dtype);
+  const OpResults run = run_op(op, in, gradients, dtype);
   std::vector<std::vector<uint8_t>> all;
   for (const Tensor& y : run.y) all.push_back(bytes_of(y));
   for (const Tensor& dx : run.dx) all.push_back(bytes_of(dx));
@@ -351,7 +351,7 @@ void test_rows(const OpInfo& op, DType dtype) {
             take_rows(in.tensors[i], begin, end,
                       gradients && sample.inputs[i].gradient && is_floating(in.tensors[i].dtype()));
       }
-      Run run;
+      OpResults run;
       run.y = op.run(some.get());
       if (gradients) {
         std::vector<Tensor> outputs, dy;
@@ -372,11 +372,11 @@ void test_rows(const OpInfo& op, DType dtype) {
       return run;
     };
     const int64_t n = in.tensors[op.row_inputs[0]].dim(0);
-    const Run whole = part(0, n);
+    const OpResults whole = part(0, n);
     for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
              {0, 1}, {n - 1, n}, {1, std::min<int64_t>(n, 4)}, {n / 3, n}, {n / 2, n / 2 + 1}}) {
       SCOPED_TRACE(fmt::format("rows {} to {}", begin, end));
-      const Run some = part(begin, end);
+      const OpResults some = part(begin, end);
       for (size_t o = 0; o < some.y.size(); ++o) {
         EXPECT_TRUE(bytes_of(some.y[o]) == bytes_of(take_rows(whole.y[o], begin, end, false)))
             << "result " << o << " depends on other rows";
@@ -463,7 +463,7 @@ void test_recorded(const OpInfo& op, Device device) {
       const bool gradients = any_gradient(op, sample);
       const Making how{dtype, dtype, Layout::contiguous, device};
       const Made in = make_all(op, sample, how, gradients);
-      const auto bits = [&](const Run& run) {
+      const auto bits = [&](const OpResults& run) {
         std::vector<std::vector<uint8_t>> all;
         for (const auto* list : {&run.y, &run.dx}) {
           for (const Tensor& x : *list) all.push_back(bytes_of(x));
@@ -477,7 +477,7 @@ void test_recorded(const OpInfo& op, Device device) {
         return run_op(op, in, gradients, dtype);
       };
       run();  // layouts and tables
-      Run recorded;
+      OpResults recorded;
       std::unique_ptr<Graph> graph;
       try {
         graph = Graph::record(device, [&] { recorded = run(); });
@@ -504,8 +504,8 @@ void check_parity(const OpInfo& op, const Sample& sample, DType dtype, Layout la
   const bool gradients = any_gradient(op, sample) && layout != Layout::expanded;
   const Made here = make_all(op, sample, {dtype, dtype, layout, {}}, gradients);
   const Made there = make_all(op, sample, {dtype, dtype, layout, device}, gradients);
-  const Run want = run_op(op, here, gradients, dtype);
-  const Run got = run_op(op, there, gradients, dtype);
+  const OpResults want = run_op(op, here, gradients, dtype);
+  const OpResults got = run_op(op, there, gradients, dtype);
   ASSERT_EQ(want.y.size(), got.y.size());
   for (size_t o = 0; o < want.y.size(); ++o) {
     const DType type = is_floating(got.y[o].dtype()) ? dtype : DType::f64;

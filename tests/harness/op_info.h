@@ -7,8 +7,8 @@
 
 #include "autograd/gradcheck.h"
 #include "core/error.h"
+#include "tests/harness/input_spec.h"
 #include "tests/harness/naive.h"
-#include "tests/harness/recipe.h"
 
 namespace longspan::test {
 
@@ -43,14 +43,14 @@ struct Results : std::vector<T> {
 /// One call to test: its arguments, and the numbers that `run` and `reference` read.
 struct Sample {
   std::string name;
-  std::vector<Recipe> inputs;
+  std::vector<InputSpec> inputs;
   std::vector<double> numbers = {};
 };
 
 /// A call that must throw.
 struct Reject {
   std::string name;
-  std::vector<Recipe> inputs;
+  std::vector<InputSpec> inputs;
   std::string message;  ///< must be part of what()
   bool (*is)(const Error&) = nullptr;
   std::vector<double> numbers = {};
@@ -59,7 +59,7 @@ struct Reject {
 
 /// A call that must throw an E whose message contains `message`.
 template <class E>
-Reject rejects(std::string name, std::vector<Recipe> inputs, std::string message,
+Reject rejects(std::string name, std::vector<InputSpec> inputs, std::string message,
                std::vector<double> numbers = {}, std::function<void(Inputs)> run = {}) {
   return {std::move(name),    std::move(inputs),
           std::move(message), [](const Error& e) { return dynamic_cast<const E*>(&e) != nullptr; },

@@ -569,7 +569,7 @@ TEST(Spec08, Test10_SentencesDoNotLeak) {
 // What the paper counts: the encoder, without the heads that pre-training adds.
 TEST(Etc, CountsThePapersParameters) {
   const auto millions = [](const char* preset) {
-    Etc model(etc_preset(preset), Init{.plan = true});
+    Etc model(etc_preset(preset), Init{.meta = true});
     int64_t n = 0;
     for (const NamedTensor& p : named_parameters(model)) {
       const bool head =
@@ -697,7 +697,7 @@ TEST(Etc, AttentionMapsAreProbabilities) {
 TEST(Etc, BadInput) {
   const auto refused = [](const char* part, const std::function<void(EtcConfig&)>& change) {
     const std::string message =
-        message_of<ValueError>([&] { Etc(tiny(change), Init{.plan = true}); });
+        message_of<ValueError>([&] { Etc(tiny(change), Init{.meta = true}); });
     EXPECT_TRUE(contains(message, part)) << message;
   };
   refused("radius is -1; expected 0 or more", [](EtcConfig& c) { c.radius = -1; });

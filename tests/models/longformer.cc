@@ -94,15 +94,15 @@ Tensor dense(LongformerAttention& a, const Tensor& x, const Tensor& lengths = {}
   for (NamedTensor& p : named_parameters(m)) {
     assign(p.tensor, parameter(a, p.name).to_vector<double>());
   }
-  Given given;
-  given.pattern = with_lengths(patterns::dense(), lengths, lengths);
-  return m.forward(x, given, Pass{}).y;
+  LayerContext ctx;
+  ctx.pattern = with_lengths(patterns::dense(), lengths, lengths);
+  return m.forward(x, ctx, Pass{}).y;
 }
 
-Given with_globals(int64_t batch, int64_t length, const std::vector<int64_t>& positions) {
-  Given given;
-  given.global = global_tokens(global_mask(batch, length, positions), {});
-  return given;
+LayerContext with_globals(int64_t batch, int64_t length, const std::vector<int64_t>& positions) {
+  LayerContext ctx;
+  ctx.global = global_tokens(global_mask(batch, length, positions), {});
+  return ctx;
 }
 
 TEST(Spec07, Test1_AWindowOverAllIsDense) {
@@ -110,7 +110,7 @@ TEST(Spec07, Test1_AWindowOverAllIsDense) {
   for (const int64_t length : {1, 2, 17, 65}) {
     LongformerAttention a = layer(std::max<int64_t>(length - 1, 1));
     const Tensor x = states(2, length);
-    EXPECT_LE(distance(a.forward(x, Given{}, Pass{}).y, dense(a, x)), 1e-12) << length;
+    EXPECT_LE(distance(a.forward(x, LayerContext{}, Pass{}).y, dense(a, x)), 1e-12) << length;
   }
 }
 
@@ -210,10 +210,10 @@ TEST(Spec07, Test7_DilationTwoIsTheWindowOnEitherHalf) {
   LongformerAttention two = layer(3, 2), one = layer(3);
   for (const int64_t length : {1, 2, 37, 110}) {
     const Tensor x = states(2, length);
-    const Tensor y = two.forward(x, Given{}, Pass{}).y;
+    const Tensor y = two.forward(x, LayerContext{}, Pass{}).y;
     for (int64_t half = 0; half < std::min<int64_t>(2, length); ++half) {
       const Tensor expected =
-          one.forward(contiguous(slice(x, 1, half, to_end, 2)), Given{}, Pass{}).y;
+          one.forward(contiguous(slice(x, 1, half, to_end, 2)), LayerContext{}, Pass{}).y;
       EXPECT_LE(distance(slice(y, 1, half, to_end, 2), expected), 1e-12) << length;
     }
   }

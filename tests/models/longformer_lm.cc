@@ -119,9 +119,9 @@ TEST(Spec07, RelativePositionsAreThoseOfTransformerXL) {
             (i - j) % dilation == 0 && i - j <= reach;
       }
     }
-    Given given;
-    given.pattern = dilation == 1 ? patterns::local(w + 1) : patterns::dilated(w, 0, dilation);
-    EXPECT_LE(distance(a.forward(x, given, Pass{}).y, by_the_formula(a, u, v, x, seen)), 1e-12);
+    LayerContext ctx;
+    ctx.pattern = dilation == 1 ? patterns::local(w + 1) : patterns::dilated(w, 0, dilation);
+    EXPECT_LE(distance(a.forward(x, ctx, Pass{}).y, by_the_formula(a, u, v, x, seen)), 1e-12);
   }
 }
 
@@ -249,7 +249,7 @@ TEST(LongformerLM, PhasesDoubleOrCostTheSame) {
   step.steps = 1;
   const double one = phase_macs(c, step);
   EXPECT_EQ(one, static_cast<double>(
-                     LongformerLM(with_windows_times(c, 8), Init{.plan = true}).macs(64)));
+                     LongformerLM(with_windows_times(c, 8), Init{.meta = true}).macs(64)));
   for (size_t p = 0; p < 4; ++p) {
     EXPECT_EQ(direct[p].length, 64);
     EXPECT_EQ(direct[p].windows, 8);

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "autograd/checkpoint_scope.h"
 #include "autograd/engine.h"
-#include "autograd/frame.h"
 #include "autograd/node.h"
 #include "core/matmul_library.h"
 #include "core/memory.h"
@@ -24,15 +24,15 @@ namespace {
 /// d_ff: another inner width than that configuration's, where a model has one.
 std::vector<Tensor> trained(const ModelEntry& entry, const char* policy, int64_t chunks = 1,
                             int64_t d_ff = 0) {
-  const auto blueprint = entry.make("tiny");
-  if (d_ff > 0 && to_json(*blueprint).find("d_ff") != nullptr) {
-    set_fields(*blueprint, {{"d_ff", d_ff, "test"}});
+  const auto spec = entry.make("tiny");
+  if (d_ff > 0 && to_json(*spec).find("d_ff") != nullptr) {
+    set_fields(*spec, {{"d_ff", d_ff, "test"}});
   }
-  set_fields(*blueprint,
+  set_fields(*spec,
              {{"memory", policy, "test"}, {"chunks", chunks, "test"}, {"dropout", 0.2, "test"}});
-  const auto model = blueprint->build(Init{.gen = Generator{1}});
+  const auto model = spec->build(Init{.gen = Generator{1}});
   const int64_t length =
-      std::min({blueprint->defaults().length, model->max_length(), model->max_source_length()});
+      std::min({spec->defaults().length, model->max_length(), model->max_source_length()});
   const Tensor tokens = some_tokens(2, length, model->vocab());
   const Pass pass{.training = true, .gen = Generator{2}};
   const LanguageModel::Losses l =

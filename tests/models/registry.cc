@@ -65,11 +65,11 @@ TEST(Registry, EveryPresetCanBePlanned) {
     ASSERT_FALSE(entry.presets.empty());
     EXPECT_EQ(entry.presets.front().name, "small");
     for (const Preset& p : entry.presets) {
-      const auto blueprint = entry.make(p.name);
+      const auto spec = entry.make(p.name);
       const int64_t before = live();
-      EXPECT_GT(blueprint->parameters(), 0);
+      EXPECT_GT(spec->parameters(), 0);
       EXPECT_EQ(live(), before);
-      EXPECT_GT(blueprint->defaults().length, 0);
+      EXPECT_GT(spec->defaults().length, 0);
       EXPECT_FALSE(p.description.empty());
     }
   }
@@ -87,10 +87,10 @@ int built_with(const ModelEntry& entry, const std::string& field, int64_t value)
   set_memory_limit({}, int64_t{1} << 30);
   int code = 0;
   try {
-    const auto blueprint = entry.make("tiny");
+    const auto spec = entry.make("tiny");
     Set set(field, value);
-    blueprint->visit(set);
-    blueprint->build(Init{.gen = Generator{1}});
+    spec->visit(set);
+    spec->build(Init{.gen = Generator{1}});
   } catch (const Error&) {
   } catch (...) {
     code = 1;
@@ -100,8 +100,8 @@ int built_with(const ModelEntry& entry, const std::string& field, int64_t value)
 
 TEST(Registry, AbsurdSizesAreErrorsBeforeAnythingIsBuilt) {
   for (const ModelEntry& entry : models()) {
-    const auto blueprint = entry.make("tiny");
-    const Json fields = to_json(*blueprint);
+    const auto spec = entry.make("tiny");
+    const Json fields = to_json(*spec);
     for (const JsonMember& member : fields.object()) {
       if (!member.value.is_integer()) continue;
       for (const int64_t value : {int64_t{100'000'000}, int64_t{4'000'000'000'000'000'000}}) {
@@ -109,18 +109,17 @@ TEST(Registry, AbsurdSizesAreErrorsBeforeAnythingIsBuilt) {
             << entry.name << " with " << member.name << " = " << value;
       }
     }
-    set_fields(*blueprint, Settings{{"n_layer", Json(int64_t{100'000'000}), ""}});
-    const std::string text = message_of<ValueError>([&] { blueprint->build(Init{.plan = true}); });
+    set_fields(*spec, Settings{{"n_layer", Json(int64_t{100'000'000}), ""}});
+    const std::string text = message_of<ValueError>([&] { spec->build(Init{.meta = true}); });
     EXPECT_NE(text.find("n_layer is 100000000; expected 10000 or less"), std::string::npos) << text;
   }
 }
 
 TEST(Registry, AModelWithoutRoomForItsParametersIsNotBegun) {
-  const auto blueprint = find_model("transformer");
-  const int64_t count = blueprint->parameters(), allocations = memory_tracker().allocations();
+  const auto spec = find_model("transformer");
+  const int64_t count = spec->parameters(), allocations = memory_tracker().allocations();
   set_memory_limit({}, 4 * count - 1);
-  const std::string text =
-      message_of<OutOfMemory>([&] { blueprint->build(Init{.gen = Generator{1}}); });
+  const std::string text = message_of<OutOfMemory>([&] { spec->build(Init{.gen = Generator{1}}); });
   set_memory_limit({}, 0);
   EXPECT_NE(text.find(fmt::format("it has {} parameters", count)), std::string::npos) << text;
   EXPECT_LT(memory_tracker().allocations() - allocations, 200);  // what a plan has
@@ -161,11 +160,11 @@ double first_loss(const LanguageModel& model, int64_t length) {
 
 TEST(Registry, FirstLossIsNearThatOfKnowingNothing) {
   for (const ModelEntry& entry : models()) {
-    const auto blueprint = entry.make("small");
+    const auto spec = entry.make("small");
     for (const uint64_t seed : {1, 2}) {
-      const auto model = blueprint->build(Init{.gen = Generator{seed}});
+      const auto model = spec->build(Init{.gen = Generator{seed}});
       const double uniform = std::log2(static_cast<double>(model->vocab()));
-      EXPECT_NEAR(first_loss(*model, blueprint->defaults().length), uniform, 0.3)
+      EXPECT_NEAR(first_loss(*model, spec->defaults().length), uniform, 0.3)
           << entry.name << ", seed " << seed;
     }
   }
@@ -178,23 +177,21 @@ TEST(Registry, PositionsCanBeExtended) {
   for (const ModelEntry& entry : models()) {
     for (const Preset& p : entry.presets) {
       SCOPED_TRACE(fmt::format("{}:{}", entry.name, p.name));
-      const auto blueprint = entry.make(p.name);
-      const auto longest = [&] {
-        return blueprint->build(Init{.plan = true})->max_source_length();
-      };
-      const int64_t before = longest(), parameters = blueprint->parameters();
+      const auto spec = entry.make(p.name);
+      const auto longest = [&] { return spec->build(Init{.meta = true})->max_source_length(); };
+      const int64_t before = longest(), parameters = spec->parameters();
       if (before == any) {
-        EXPECT_EQ(blueprint->extend_positions(1 << 20), "");
-        EXPECT_EQ(blueprint->parameters(), parameters);
+        EXPECT_EQ(spec->extend_positions(1 << 20), "");
+        EXPECT_EQ(spec->parameters(), parameters);
         continue;
       }
-      EXPECT_EQ(blueprint->extend_positions(before), "");
-      EXPECT_EQ(blueprint->parameters(), parameters);
+      EXPECT_EQ(spec->extend_positions(before), "");
+      EXPECT_EQ(spec->parameters(), parameters);
       try {
-        const std::string name(blueprint->extend_positions(2 * before + 1));
+        const std::string name(spec->extend_positions(2 * before + 1));
         EXPECT_TRUE(name == "n_max" || name == "source_n_max" || name == "n_positions") << name;
         EXPECT_EQ(longest(), 2 * before + 1);
-        EXPECT_NE(blueprint->parameters(), parameters);  // a squarer grid may have fewer
+        EXPECT_NE(spec->parameters(), parameters);  // a squarer grid may have fewer
         ++extended;
       } catch (const ValueError& e) {  // rows, columns and colours
         EXPECT_NE(std::string(e.what()).find("position_shape"), std::string::npos) << e.what();
@@ -236,14 +233,14 @@ TEST(Registry, FindsByNameAndNamesTheNearest) {
 }
 
 TEST(Registry, FieldsChangeWhatIsBuilt) {
-  const auto blueprint = find_model("transformer");
-  const int64_t before = blueprint->parameters();
+  const auto spec = find_model("transformer");
+  const int64_t before = spec->parameters();
   Set layers("n_layer", 2);
-  blueprint->visit(layers);
+  spec->visit(layers);
   EXPECT_EQ(layers.hits, 1);
   EXPECT_GT(layers.fields, 30);
-  EXPECT_LT(blueprint->parameters(), before);
-  EXPECT_EQ(blueprint->build(Init{.gen = Generator{1}})->layers(), 2);
+  EXPECT_LT(spec->parameters(), before);
+  EXPECT_EQ(spec->build(Init{.gen = Generator{1}})->layers(), 2);
 }
 
 TEST(Registry, SmallModelsAreAsTheySay) {

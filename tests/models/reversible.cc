@@ -59,10 +59,10 @@ class Adapted final : public Fields {
 
 std::unique_ptr<LanguageModel> adapted(const ModelEntry& entry, std::string_view policy,
                                        std::string_view precision = "f32", int64_t chunks = 1) {
-  const auto blueprint = entry.make(entry.presets.front().name);
+  const auto spec = entry.make(entry.presets.front().name);
   Adapted fields(policy, precision, chunks);
-  blueprint->visit(fields);
-  return blueprint->build(Init{.gen = Generator{1}});
+  spec->visit(fields);
+  return spec->build(Init{.gen = Generator{1}});
 }
 
 Tensor loss_of(const LanguageModel& model, const Pass& pass) {

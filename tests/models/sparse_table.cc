@@ -8,7 +8,7 @@ namespace {
 /// A classifier that is zero, as the paper's starts, would hide what two models have in common.
 std::unique_ptr<LanguageModel> made(const SparseTransformerConfig& c, const Init& init) {
   auto model = std::make_unique<SparseTransformer>(c, init);
-  if (init.plan) return model;
+  if (init.meta) return model;
   Tensor head = parameter(*model, "head.weight");
   const Tensor start = init.at("head").make(head.shape(), Scheme::normal(0.1));
   kernels::copy(head.device(), start.view(), head.mut());

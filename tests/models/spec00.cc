@@ -294,9 +294,9 @@ TEST(Spec00, Test7NothingToSeeIsZero) {
                   {}, f64);
   Tensor x = f64.make({2, 5, 16}, Scheme::normal(1));
   const Tensor lengths = Tensor::from(std::vector<int64_t>{0, 5}, {2});
-  Given given;
-  given.pattern = with_lengths(patterns::dense(), lengths, lengths);
-  const Tensor y = layer.forward(x, given, Pass{}).y;
+  LayerContext ctx;
+  ctx.pattern = with_lengths(patterns::dense(), lengths, lengths);
+  const Tensor y = layer.forward(x, ctx, Pass{}).y;
   for (const double v : contiguous(select(y, 0, 0)).to_vector<double>()) EXPECT_EQ(v, 0);
   backward(y, ones_like(y));
   for (const double v : contiguous(select(grad(x), 0, 0)).to_vector<double>()) EXPECT_EQ(v, 0);
@@ -312,15 +312,15 @@ TEST(Spec00, Test8CrossAttentionOverOneToken) {
                    .out_weights = Scheme::normal(0.5)},
                   {}, f64);
   const NoGrad off;
-  Given given;
-  given.context = f64.at("z").make({2, 1, 16}, Scheme::normal(1)).detach();
-  given.across = patterns::dense();
+  LayerContext ctx;
+  ctx.encoder_output = f64.at("z").make({2, 1, 16}, Scheme::normal(1)).detach();
+  ctx.encoder_pattern = patterns::dense();
   const Tensor x = f64.at("x").make({2, 5, 16}, Scheme::normal(3)).detach();
-  const Tensor y = layer.forward(x, given, Pass{}).y;
+  const Tensor y = layer.forward(x, ctx, Pass{}).y;
   Linear v(16, 16, false, f64, Scheme::zeros()), out = v;
   v.weight = parameter(layer, "v.weight");
   out.weight = parameter(layer, "out.weight");
-  const Tensor value = out.forward(v.forward(given.context));  // [B, 1, D]
+  const Tensor value = out.forward(v.forward(ctx.encoder_output));  // [B, 1, D]
   EXPECT_LT(distance(y, contiguous(expand(value, {2, 5, 16}))), 1e-13);
 }
 

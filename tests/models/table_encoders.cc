@@ -89,7 +89,7 @@ ModelInfo bigbird(const std::string& name, const std::function<void(BigBirdConfi
   change(c);
   ModelInfo m = encoder<BigBird>(name, c);
   m.sees = [c](int64_t i, int64_t j) {
-    const BigBird model(c, Init{.plan = true});
+    const BigBird model(c, Init{.meta = true});
     for (int64_t head = 0; head < c.n_head; ++head) {
       const BlockTable table = model.table(0, head, 11);
       const auto& seen = table.keys[static_cast<size_t>(i / c.block)];

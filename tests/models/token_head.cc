@@ -22,11 +22,11 @@ namespace {
 /// The tiny model of an entry with some fields set, and a batch for it.
 struct Subject {
   Subject(const ModelEntry& entry, const Settings& settings) {
-    const auto blueprint = entry.make("tiny");
-    set_fields(*blueprint, settings);
-    model = blueprint->build(Init{.gen = Generator{1}});
+    const auto spec = entry.make("tiny");
+    set_fields(*spec, settings);
+    model = spec->build(Init{.gen = Generator{1}});
     const int64_t length =
-        std::min({blueprint->defaults().length, model->max_length(), model->max_source_length()});
+        std::min({spec->defaults().length, model->max_length(), model->max_source_length()});
     tokens = some_tokens(2, length, model->vocab());
     source = some_tokens(2, length, model->vocab(), 3);
   }

@@ -127,7 +127,7 @@ TEST(EncoderDecoder, VisitsEveryByteOfItsParameters) {
   int64_t visited = 0;
   for (const Tensor& p : parameters(model)) visited += memory::block_bytes(p.nbytes());
   EXPECT_EQ(memory_tracker().live()[Category::parameter] - before, visited);
-  Transformer plan(seq2seq(), Init{.plan = true});
+  Transformer plan(seq2seq(), Init{.meta = true});
   EXPECT_EQ(parameter_count(plan), parameter_count(model));
 }
 

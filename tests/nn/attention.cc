@@ -98,11 +98,11 @@ TEST(MultiHead, EqualsLoops) {
       o.share_qk = share;
       MultiHead layer(o, {}, f64);
       const Tensor x = numbers({2, 7, 16});
-      Given given;
-      given.pattern = patterns::local(3);
+      LayerContext ctx;
+      ctx.pattern = patterns::local(3);
       const std::vector<double> y =
           naive(layer, o, x, x, [](int64_t i, int64_t j) { return j <= i && i - j < 3; });
-      EXPECT_LT(distance(layer.forward(x, given, Pass{}).y, Tensor::from(y, {2, 7, 16})), 1e-13)
+      EXPECT_LT(distance(layer.forward(x, ctx, Pass{}).y, Tensor::from(y, {2, 7, 16})), 1e-13)
           << heads << " heads of " << d << (share ? ", shared" : "");
     }
   }
@@ -114,13 +114,13 @@ TEST(MultiHead, EarlierStatesComeBeforeTheInput) {
     o.share_qk = share;
     MultiHead layer(o, {}, f64);
     const Tensor all = numbers({2, 9, 16}), memory = narrow(all, 1, 0, 4), x = narrow(all, 1, 4, 5);
-    Given given;
-    given.pattern = patterns::local(3);
-    given.memory.states = memory;
+    LayerContext ctx;
+    ctx.pattern = patterns::local(3);
+    ctx.memory.states = memory;
     const std::vector<double> y = naive(layer, o, contiguous(x), all, [](int64_t i, int64_t j) {
       return j <= i + 4 && i + 4 - j < 3;
     });
-    EXPECT_LT(distance(layer.forward(x, given, Pass{}).y, Tensor::from(y, {2, 5, 16})), 1e-13);
+    EXPECT_LT(distance(layer.forward(x, ctx, Pass{}).y, Tensor::from(y, {2, 5, 16})), 1e-13);
   }
 }
 
@@ -129,20 +129,20 @@ TEST(MultiHead, CrossEqualsLoops) {
   o.cross = true;
   MultiHead layer(o, {}, f64);
   const Tensor x = numbers({2, 5, 12}), z = numbers({2, 9, 12}, 2);
-  Given given;
-  given.context = z;
-  given.across = patterns::dense();
+  LayerContext ctx;
+  ctx.encoder_output = z;
+  ctx.encoder_pattern = patterns::dense();
   const std::vector<double> y = naive(layer, o, x, z, [](int64_t, int64_t) { return true; });
-  EXPECT_LT(distance(layer.forward(x, given, Pass{}).y, Tensor::from(y, {2, 5, 12})), 1e-13);
+  EXPECT_LT(distance(layer.forward(x, ctx, Pass{}).y, Tensor::from(y, {2, 5, 12})), 1e-13);
 }
 
 TEST(MultiHead, ProbabilitiesSumToOneAndGiveTheOutput) {
   const AttentionOptions o = options(8, 2);
   MultiHead layer(o, {}, f64);
   const Tensor x = numbers({2, 600, 8});  // more than one block of columns
-  Given given;
-  given.pattern = patterns::causal();
-  const std::vector<double> p = layer.probabilities(x, given).to_vector<double>();
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  const std::vector<double> p = layer.probabilities(x, ctx).to_vector<double>();
   double worst = 0;
   for (size_t row = 0; row < p.size() / 600; ++row) {
     double sum = 0;
@@ -172,32 +172,31 @@ TEST(MultiHead, NamesItsParameters) {
 TEST(MultiHead, DecodingNeedsItsMemoryToFit) {
   MultiHead layer(options(8, 2), {}, f64);
   const NoGrad off;
-  Given given;
-  given.pattern = patterns::causal();
-  given.decoding = true;
-  given.memory = layer.forward(numbers({1, 3, 8}), given, Pass{}).memory;
-  EXPECT_EQ(given.memory.count, 3);
-  given.position = 2;  // the memory ends at 3
-  EXPECT_THROW(layer.forward(numbers({1, 1, 8}), given, Pass{}), ValueError);
-  given.position = 3;
-  EXPECT_EQ(layer.forward(numbers({1, 1, 8}), given, Pass{}).memory.count, 4);
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  ctx.decoding = true;
+  ctx.memory = layer.forward(numbers({1, 3, 8}), ctx, Pass{}).memory;
+  EXPECT_EQ(ctx.memory.count, 3);
+  ctx.position = 2;  // the memory ends at 3
+  EXPECT_THROW(layer.forward(numbers({1, 1, 8}), ctx, Pass{}), ValueError);
+  ctx.position = 3;
+  EXPECT_EQ(layer.forward(numbers({1, 1, 8}), ctx, Pass{}).memory.count, 4);
   const EnableGrad on;
-  EXPECT_THROW(layer.forward(numbers({1, 1, 8}), given, Pass{}), GradientError);
+  EXPECT_THROW(layer.forward(numbers({1, 1, 8}), ctx, Pass{}), GradientError);
 }
 
 TEST(MultiHead, DecodingMemoryStaysBounded) {
   MultiHead layer(options(8, 2), {}, f64);
   const NoGrad off;
-  Given given;
-  given.decoding = true;
+  LayerContext ctx;
+  ctx.decoding = true;
   int64_t most = 0;
   for (int64_t t = 0; t < 500; ++t) {
-    given.position = t;
-    given.keep_from = std::max<int64_t>(t - 4, 0);
-    given.pattern = patterns::local(5);
-    given.memory =
-        layer.forward(numbers({1, 1, 8}, static_cast<uint64_t>(t)), given, Pass{}).memory;
-    most = std::max(most, given.memory.keys.dim(2));
+    ctx.position = t;
+    ctx.keep_from = std::max<int64_t>(t - 4, 0);
+    ctx.pattern = patterns::local(5);
+    ctx.memory = layer.forward(numbers({1, 1, 8}, static_cast<uint64_t>(t)), ctx, Pass{}).memory;
+    most = std::max(most, ctx.memory.keys.dim(2));
   }
   EXPECT_LE(most, 32);
 }
@@ -209,11 +208,11 @@ TEST(MultiHead, Rejects) {
   o.cross = o.share_qk = true;
   EXPECT_THROW(MultiHead(o, {}, f64), ValueError);
   MultiHead layer(options(8, 2), {}, f64);
-  Given given;
-  given.pattern = patterns::causal();
-  EXPECT_THROW(layer.forward(numbers({1, 3, 9}), given, Pass{}), ShapeError);
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  EXPECT_THROW(layer.forward(numbers({1, 3, 9}), ctx, Pass{}), ShapeError);
   o.share_qk = false;
-  EXPECT_THROW(MultiHead(o, {}, f64).forward(numbers({1, 3, 8}), given, Pass{}), ValueError);
+  EXPECT_THROW(MultiHead(o, {}, f64).forward(numbers({1, 3, 8}), ctx, Pass{}), ValueError);
   EXPECT_THROW(ShawTables({.clip = -1}, 2, 4, f64, Scheme::zeros()), ValueError);
 }
 
@@ -235,9 +234,9 @@ TEST(Stack, AppliesItsNormsWhereItSays) {
   for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
     Block block = small_block(place, f64);
     const Tensor x = numbers({1, 4, 8});
-    Given given;
-    given.pattern = patterns::causal();
-    const Tensor y = block.forward(x, given, Pass{}).y;
+    LayerContext ctx;
+    ctx.pattern = patterns::causal();
+    const Tensor y = block.forward(x, ctx, Pass{}).y;
     const std::vector<double> v = contiguous(select(y, 1, 2)).to_vector<double>();
     double mean = 0, square = 0;
     for (const double a : v) mean += a / 8;
@@ -248,7 +247,7 @@ TEST(Stack, AppliesItsNormsWhereItSays) {
     } else {
       EXPECT_GT(std::abs(square - 1), 1e-3);
     }
-    EXPECT_TRUE(same_bits(block.branch_input("attention", x, given),
+    EXPECT_TRUE(same_bits(block.branch_input("attention", x, ctx),
                           place == NormPlace::pre ? block.branch("attention").norm.forward(x) : x));
     EXPECT_THROW(block.branch("cross"), ValueError);
   }
@@ -263,21 +262,21 @@ Stack small_stack(NormPlace place, int64_t layers) {
 TEST(Stack, LayersMayHavePatternsOfTheirOwn) {
   const Stack stack = small_stack(NormPlace::pre, 2);
   const Tensor x = numbers({1, 9, 8});
-  Given given;
-  given.pattern = patterns::causal();
-  const Tensor all = stack.forward(x, given, {}, Pass{}).y;
-  given.layer_patterns = {patterns::local(3), patterns::dense()};
-  const Tensor y = stack.forward(x, given, {}, Pass{}).y;
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  const Tensor all = stack.forward(x, ctx, {}, Pass{}).y;
+  ctx.layer_patterns = {patterns::local(3), patterns::dense()};
+  const Tensor y = stack.forward(x, ctx, {}, Pass{}).y;
   Tensor expected = x;
   for (size_t i = 0; i < 2; ++i) {
-    Given one;
-    one.pattern = given.layer_patterns[i];
+    LayerContext one;
+    one.pattern = ctx.layer_patterns[i];
     expected = stack.block(static_cast<int64_t>(i)).forward(expected, one, Pass{}).y;
   }
   EXPECT_TRUE(same_bits(y, expected));
   EXPECT_GT(distance(y, all), 1e-3);
-  given.layer_patterns.pop_back();
-  EXPECT_THROW(stack.forward(x, given, {}, Pass{}), ValueError);
+  ctx.layer_patterns.pop_back();
+  EXPECT_THROW(stack.forward(x, ctx, {}, Pass{}), ValueError);
 }
 
 TEST(Stack, SegmentsWithMemoryAreOnePass) {
@@ -286,15 +285,15 @@ TEST(Stack, SegmentsWithMemoryAreOnePass) {
     test::randomise(stack, 0.4, 5);
     const NoGrad off;
     const Tensor x = numbers({2, 11, 8});
-    Given given;
-    given.pattern = patterns::causal();
-    const Tensor whole = stack.forward(x, given, {}, Pass{}).y;
+    LayerContext ctx;
+    ctx.pattern = patterns::causal();
+    const Tensor whole = stack.forward(x, ctx, {}, Pass{}).y;
     for (const int64_t length : {1, 2, 4, 11}) {
-      given.mem_len = 16;  // nothing is lost
+      ctx.mem_len = 16;  // nothing is lost
       SegmentMemory memory;
       for (int64_t t = 0; t < 11; t += length) {
         const int64_t n = std::min(length, 11 - t);
-        Stack::Result r = stack.forward(narrow(x, 1, t, n), given, memory, Pass{});
+        Stack::Result r = stack.forward(narrow(x, 1, t, n), ctx, memory, Pass{});
         EXPECT_LT(distance(r.y, contiguous(narrow(whole, 1, t, n))), 1e-14);
         memory = std::move(r.memory);
         EXPECT_EQ(memory.layers[2].states.dim(1), t + n);
@@ -306,15 +305,15 @@ TEST(Stack, SegmentsWithMemoryAreOnePass) {
 TEST(Stack, MemoryKeepsTheNewestInputsWithoutHistory) {
   const Stack stack = small_stack(NormPlace::post, 2);
   const Tensor x = numbers({1, 4, 8});
-  Given given;
-  given.pattern = patterns::causal();
-  EXPECT_FALSE(stack.forward(x, given, {}, Pass{}).memory.layers[0].states);
-  given.mem_len = 3;
-  SegmentMemory memory = stack.forward(x, given, {}, Pass{}).memory;
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  EXPECT_FALSE(stack.forward(x, ctx, {}, Pass{}).memory.layers[0].states);
+  ctx.mem_len = 3;
+  SegmentMemory memory = stack.forward(x, ctx, {}, Pass{}).memory;
   EXPECT_TRUE(same_bits(memory.layers[0].states, contiguous(narrow(x, 1, 1, 3))));
   EXPECT_FALSE(requires_grad(memory.layers[1].states));
   const int64_t bytes = memory_tracker().live()[Category::memory];
-  memory = stack.forward(narrow(x, 1, 0, 2), given, memory, Pass{}).memory;
+  memory = stack.forward(narrow(x, 1, 0, 2), ctx, memory, Pass{}).memory;
   EXPECT_EQ(memory_tracker().live()[Category::memory], bytes);
   EXPECT_TRUE(
       same_bits(memory.layers[0].states, concat({narrow(x, 1, 3, 1), narrow(x, 1, 0, 2)}, 1)));
@@ -326,19 +325,19 @@ TEST(Stack, GradientsAcrossACutAreThoseOfOnePassInTheLastLayer) {
     Stack stack = small_stack(place, 2);
     test::randomise(stack, 0.4, 5);
     const Tensor x = numbers({2, 7, 8}), dy = numbers({2, 7, 8}, 3);
-    Given given;
-    given.pattern = patterns::causal();
-    backward(stack.forward(x, given, {}, Pass{}).y, dy);
+    LayerContext ctx;
+    ctx.pattern = patterns::causal();
+    backward(stack.forward(x, ctx, {}, Pass{}).y, dy);
     const TensorList named = named_parameters(stack);
     std::vector<Tensor> whole;
     for (const NamedTensor& p : named) {
       whole.push_back(grad(p.tensor));
       set_grad(p.tensor, {});
     }
-    given.mem_len = 7;
-    Stack::Result first = stack.forward(narrow(x, 1, 0, 3), given, {}, Pass{});
+    ctx.mem_len = 7;
+    Stack::Result first = stack.forward(narrow(x, 1, 0, 3), ctx, {}, Pass{});
     backward(first.y, contiguous(narrow(dy, 1, 0, 3)));
-    const Stack::Result second = stack.forward(narrow(x, 1, 3, 4), given, first.memory, Pass{});
+    const Stack::Result second = stack.forward(narrow(x, 1, 3, 4), ctx, first.memory, Pass{});
     backward(second.y, contiguous(narrow(dy, 1, 3, 4)));
     for (size_t i = 0; i < named.size(); ++i) {
       const double d = distance(grad(named[i].tensor), whole[i]);
@@ -356,9 +355,9 @@ TEST(Stack, RefusesMemoriesItDoesNotHave) {
   EXPECT_EQ(stack.size(), 1);
   SegmentMemory memory;
   memory.layers.resize(2);
-  Given given;
-  given.pattern = patterns::causal();
-  EXPECT_THROW(stack.forward(numbers({1, 4, 8}), given, memory, Pass{}), ValueError);
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  EXPECT_THROW(stack.forward(numbers({1, 4, 8}), ctx, memory, Pass{}), ValueError);
 }
 
 }  // namespace

@@ -20,11 +20,11 @@ struct Segment final : Layer {
   std::vector<Block> blocks;
   bool nested = false;
 
-  Output forward(const Tensor& input, const Given& given, Pass pass) const override {
+  Output forward(const Tensor& input, const LayerContext& ctx, Pass pass) const override {
     Tensor x = input;
     for (size_t i = 0; i < blocks.size(); ++i) {
       const Pass site = pass.at(static_cast<int64_t>(i));
-      x = (nested ? checkpoint(blocks[i], x, given, site) : blocks[i].forward(x, given, site)).y;
+      x = (nested ? checkpoint(blocks[i], x, ctx, site) : blocks[i].forward(x, ctx, site)).y;
     }
     return x;
   }
@@ -71,10 +71,10 @@ TEST(Memory, Test3_ContextsGetTheirGradients) {
     Tensor encoded = numbers({2, 6, D}, "context", in_f32);
     set_requires_grad(encoded);
     all.push_back(outcome(stack, in_f32, [&](const Tensor& x) {
-      Given given = causal();
-      given.context = mul(encoded, 2.0);  // a result, not a leaf
-      given.across = patterns::dense();
-      return stack.forward(x, given, {}, training).y;
+      LayerContext ctx = causal();
+      ctx.encoder_output = mul(encoded, 2.0);  // a result, not a leaf
+      ctx.encoder_pattern = patterns::dense();
+      return stack.forward(x, ctx, {}, training).y;
     }));
     all.back().push_back(grad(encoded));
   }
@@ -167,7 +167,7 @@ TEST(Memory, Test11_PartOfTheGradients) {
 /// y = f(x) W^T by a function that a test chooses.
 struct Odd final : Layer {
   std::function<Tensor(const Tensor&)> f;
-  Output forward(const Tensor& x, const Given&, Pass) const override { return f(x); }
+  Output forward(const Tensor& x, const LayerContext&, Pass) const override { return f(x); }
   void visit(Visitor&) override {}
 };
 

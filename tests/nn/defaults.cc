@@ -23,9 +23,9 @@ constexpr int64_t kWidth = 16, kHeads = 2, kLength = 12;
 const Init init{.gen = Generator{5}};
 
 /// Every matrix is Glorot's uniform, says something, and learns.
-void expect_alive(Layer& layer, const Given& given) {
+void expect_alive(Layer& layer, const LayerContext& ctx) {
   const Tensor x = normal({2, kLength, kWidth}, Generator{9});
-  const Tensor y = layer.forward(x, given, {}).y;
+  const Tensor y = layer.forward(x, ctx, {}).y;
   EXPECT_GT(sum(mul(y, y)).item(), 0.1);
   backward(sum(mul(y, normal(y.shape(), Generator{8}))));
   int matrices = 0;
@@ -51,10 +51,10 @@ void expect_alive(Layer& layer, const Given& given) {
 }
 
 TEST(DefaultWeights, OfMultiHead) {
-  Given given;
-  given.pattern = patterns::causal();
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
   MultiHead layer({.d_model = kWidth, .n_head = kHeads}, ShawTables{}, init);
-  expect_alive(layer, given);
+  expect_alive(layer, ctx);
 }
 
 TEST(DefaultWeights, OfFeedForward) {
@@ -63,12 +63,12 @@ TEST(DefaultWeights, OfFeedForward) {
 }
 
 TEST(DefaultWeights, OfRelativeMultiHead) {
-  Given given;
-  given.pattern = patterns::causal();
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
   const Tensor u = init.at("u").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
   const Tensor v = init.at("v").make({kHeads, kWidth / kHeads}, Scheme::normal(0.5));
   RelativeMultiHead layer({.d_model = kWidth, .n_head = kHeads}, kLength, u, v, init);
-  expect_alive(layer, given);
+  expect_alive(layer, ctx);
 }
 
 TEST(DefaultWeights, OfLshAttention) {

@@ -90,7 +90,7 @@ TEST(Init, DependsOnSeedAndLabelsAlone) {
 
 TEST(Init, PlansWithoutMemory) {
   const int64_t before = memory_tracker().live().total();
-  const Tensor x = Init{.plan = true}.make({100'000, 100'000}, Scheme::normal(1));
+  const Tensor x = Init{.meta = true}.make({100'000, 100'000}, Scheme::normal(1));
   EXPECT_EQ(x.numel(), 10'000'000'000);
   EXPECT_LE(memory_tracker().live().total() - before, 64);
 }

@@ -42,15 +42,15 @@ std::vector<Tensor> everything(const MemoryPolicy& policy, const Init& init, DTy
   set_requires_grad(encoded);
   std::vector<Tensor> extra;
   std::vector<Tensor> all = outcome(stack, init, [&](const Tensor& x) {
-    Given given = causal();
-    given.context = cast(mul(encoded, 2.0), dtype);  // a result, not a leaf
-    given.across = patterns::dense();
-    given.mem_len = 7;
+    LayerContext ctx = causal();
+    ctx.encoder_output = cast(mul(encoded, 2.0), dtype);  // a result, not a leaf
+    ctx.encoder_pattern = patterns::dense();
+    ctx.mem_len = 7;
     SegmentMemory memory;
     Tensor before = cast(x, dtype);
     for (int i = 0; i < 2; ++i) {  // the second segment sees the first one's states
-      given.pattern = patterns::local(5);
-      Stack::Result r = stack.forward(before, given, memory, training.at(i));
+      ctx.pattern = patterns::local(5);
+      Stack::Result r = stack.forward(before, ctx, memory, training.at(i));
       memory = std::move(r.memory);
       before = r.y;
     }
@@ -81,11 +81,10 @@ TEST(Memory, Test3_EveryPolicyGivesTheSameBits) {
 /// run, marked by a count of runs, must come back.
 struct Auxiliary final : Layer {
   explicit Auxiliary(const Init& init) : linear(D, D, true, init, Scheme::normal(0.3)) {}
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
     Output out;
-    const Tensor choice = given.choices.empty()
-                              ? full({1}, static_cast<double>(++*runs), DType::i32)
-                              : given.choices.front();
+    const Tensor choice = ctx.choices.empty() ? full({1}, static_cast<double>(++*runs), DType::i32)
+                                              : ctx.choices.front();
     const Tensor z = mul(linear.forward(x), cast(choice, x.dtype()));
     out.y = dropout(z, 0.2, pass.at("aux"));
     out.loss = sum(square(z));
@@ -135,11 +134,11 @@ long calls(const KernelBase& kernel, F&& f) {
 TEST(Memory, LeanRunsNoProductAndNoAttentionTwice) {
   const auto count = [](const MemoryPolicy& policy) {
     const Stack stack = small_stack(policy, 4, in_f32, true);
-    Given given = causal();
-    given.context = numbers({B, 6, D}, "context", in_f32);
-    given.across = patterns::dense();
+    LayerContext ctx = causal();
+    ctx.encoder_output = numbers({B, 6, D}, "context", in_f32);
+    ctx.encoder_pattern = patterns::dense();
     const auto step = [&] {
-      const Tensor y = stack.forward(numbers({B, L, D}, "x", in_f32), given, {}, training).y;
+      const Tensor y = stack.forward(numbers({B, L, D}, "x", in_f32), ctx, {}, training).y;
       backward(y, Tensor::zeros(y.shape()));
     };
     return std::pair(calls(kernels::matmul, step), calls(kernels::block_attention_forward, step));
@@ -236,7 +235,7 @@ TEST(Memory, Test12_AnotherOrderOfProductsIsAnError) {
   struct Odd final : Layer {
     mutable int runs = 0;
     Tensor w = numbers({4, 4}, "w", in_f32);
-    Output forward(const Tensor& x, const Given&, Pass) const override {
+    Output forward(const Tensor& x, const LayerContext&, Pass) const override {
       const Tensor y = runs++ == 0 ? matmul(x, w) : linear(x, w, {});
       return exp(y);
     }
@@ -342,7 +341,7 @@ TEST(Memory, Test4_DropoutIsDrawnAgainAlike) {
   const Tensor x = add(numbers({B, L, D}, "x", in_f32), 10.0);
   struct Drop final : Layer {
     mutable std::vector<Tensor> drawn;
-    Output forward(const Tensor& z, const Given&, Pass pass) const override {
+    Output forward(const Tensor& z, const LayerContext&, Pass pass) const override {
       Tensor y = dropout(z, 0.5, pass.at("site"));
       drawn.push_back(y.detach());
       return exp(y);

@@ -34,8 +34,8 @@ const Init in_f64{.gen = Generator{7}, .dtype = DType::f64};
 struct Branch final : Layer {
   Normalization norm;
   std::unique_ptr<Layer> layer;
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
-    Output out = layer->forward(norm.forward(x), given, pass);
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
+    Output out = layer->forward(norm.forward(x), ctx, pass);
     out.y = dropout(out.y, 0.1, pass.at("resid"));
     return out;
   }
@@ -94,11 +94,11 @@ Tensor leaf(const Shape& shape, const char* label, const Init& init) {
   return x;
 }
 
-Given local() {
-  Given given;
-  given.pattern = patterns::local(5);
-  given.across = patterns::dense();
-  return given;
+LayerContext local() {
+  LayerContext ctx;
+  ctx.pattern = patterns::local(5);
+  ctx.encoder_pattern = patterns::dense();
+  return ctx;
 }
 
 /// Through all steps, from both streams equal to x to their mean.
@@ -106,13 +106,13 @@ struct Passed {
   Tensor y, loss;
   std::vector<Output> outputs;
 };
-Passed pass_through(const Steps& steps, const Tensor& x, const Given& given,
+Passed pass_through(const Steps& steps, const Tensor& x, const LayerContext& ctx,
                     ReversibleOptions options, const Pass& pass = training) {
   if (options.layers == DType::f32) options.layers = x.dtype();
   Reversible streams(enter_reversible(x, options), options);
   Passed p;
   for (size_t i = 0; i < steps.list.size(); ++i) {
-    Output out = streams.step(steps.list[i], given, pass.at(static_cast<uint64_t>(i)));
+    Output out = streams.step(steps.list[i], ctx, pass.at(static_cast<uint64_t>(i)));
     if (out.loss) p.loss = p.loss ? add(p.loss, out.loss) : out.loss;
     p.outputs.push_back(std::move(out));
   }
@@ -125,10 +125,10 @@ std::vector<Tensor> outcome(Steps& steps, const Init& init, const ReversibleOpti
                             bool cross = false) {
   for (const Tensor& w : parameters(steps)) set_grad(w, {});
   const Tensor x = leaf({B, L, D}, "x", init), context = leaf({B, 6, D}, "context", init);
-  Given given = local();
-  if (cross) given.context = mul(cast(context, options.layers), 2.0);  // a result, not a leaf
-  if (options.layers == DType::f32 && cross) given.context = mul(context, 2.0);
-  const Tensor y = pass_through(steps, x, given, options).y;
+  LayerContext ctx = local();
+  if (cross) ctx.encoder_output = mul(cast(context, options.layers), 2.0);  // a result, not a leaf
+  if (options.layers == DType::f32 && cross) ctx.encoder_output = mul(context, 2.0);
+  const Tensor y = pass_through(steps, x, ctx, options).y;
   backward(y, numbers(y.shape(), "dy", init));
   std::vector<Tensor> all{y.detach(), grad(x), grad(context)};
   for (const Tensor& w : parameters(steps)) all.push_back(grad(w));
@@ -170,7 +170,7 @@ const ReversibleOptions exact_in_bf16{.layers = DType::bf16, .exact = true};
 /// The error with which the inversion of `count` blocks arrives at the input.
 double inversion_error(int64_t count, const Init& init, const ReversibleOptions& options) {
   Steps steps = blocks(count, init);
-  const InversionWatch watch(-1);
+  const ReconstructionErrorMonitor watch(-1);
   outcome(steps, init, options);
   EXPECT_EQ(watch.inversions, 1);
   return watch.last;
@@ -209,7 +209,7 @@ double drift(int64_t count, const ReversibleOptions& options, DType dtype = DTyp
     b->layer = std::make_unique<FeedForward>(ff, init.at(i));
     steps.list.push_back(b);
   }
-  const InversionWatch watch(-1);
+  const ReconstructionErrorMonitor watch(-1);
   const Tensor y = pass_through(steps, leaf({1, 32, width}, "x", init), {}, options, Pass{}).y;
   backward(y, numbers(y.shape(), "dy", init));
   EXPECT_EQ(watch.inversions, 1);
@@ -295,10 +295,10 @@ TEST(Memory, Test2_SharedLayersGetEveryGradient) {
 
 /// A layer made of a function that a test chooses.
 struct Odd final : Layer {
-  std::function<Output(const Tensor&, const Given&, Pass)> f;
+  std::function<Output(const Tensor&, const LayerContext&, Pass)> f;
   Tensor weight;
-  Output forward(const Tensor& x, const Given& given, Pass pass) const override {
-    return f(x, given, pass);
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
+    return f(x, ctx, pass);
   }
   void visit(Visitor& v) override { v("weight", weight); }
 };
@@ -308,7 +308,7 @@ TEST(Memory, Test4_MasksAreTheSameWhenDrawnAgain) {
   Steps steps;
   for (int i = 0; i < 3; ++i) {
     auto odd = std::make_shared<Odd>();
-    odd->f = [&](const Tensor& x, const Given&, Pass pass) {
+    odd->f = [&](const Tensor& x, const LayerContext&, Pass pass) {
       masks.push_back(dropout(ones_like(x.detach()), 0.5, pass).to_vector<float>());
       return dropout(x, 0.5, pass);
     };
@@ -337,7 +337,7 @@ TEST(Memory, Test7_SavedBytesDoNotDependOnDepth) {
   // Of the streams kept in between, each but the last is shared by two of them.
   EXPECT_EQ(saved(16, {.checkpoint_every = 8}), 2 * 4 * stream);
   EXPECT_GT(saved(16, stored({})), 50 * stream);
-  const InversionWatch watch;  // eight rows of the input, which is both streams
+  const ReconstructionErrorMonitor watch;  // eight rows of the input, which is both streams
   EXPECT_EQ(saved(16, {}), 2 * stream + memory::block_bytes(8 * D * 4));
 }
 
@@ -381,15 +381,15 @@ TEST(Memory, Test8_ReversibleMemoryDoesNotGrowFromStepToStep) {
 std::shared_ptr<Odd> chooser(int* decided) {
   auto odd = std::make_shared<Odd>();
   odd->weight = leaf({D, D}, "weight", in_f32);
-  odd->f = [decided, odd = odd.get()](const Tensor& x, const Given& given, Pass) {
+  odd->f = [decided, odd = odd.get()](const Tensor& x, const LayerContext& ctx, Pass) {
     Output out;
     Tensor choice;
-    if (given.choices.empty()) {
+    if (ctx.choices.empty()) {
       ++*decided;
       choice = argmax(x.detach(), -1);  // [B, L]
       out.state = mean(x.detach(), {0, 1});
     } else {
-      choice = given.choices[0];
+      choice = ctx.choices[0];
     }
     const Tensor scale = unsqueeze(cast(choice, DType::f32), -1);
     out.y = matmul(mul(x, mul(scale, 0.01)), odd->weight);
@@ -434,9 +434,9 @@ TEST(Memory, Test10_AuxiliaryLossesAndContextAreDifferentiable) {
   for (size_t i : {1u, 3u}) {
     auto odd = std::make_shared<Odd>();
     odd->weight = leaf({D}, "weight", in_f64.at(static_cast<int64_t>(i)));
-    odd->f = [odd = odd.get()](const Tensor& x, const Given& given, Pass) {
+    odd->f = [odd = odd.get()](const Tensor& x, const LayerContext& ctx, Pass) {
       Output out(tanh(mul(x, odd->weight)));
-      out.loss = mean(square(add(mul(x, odd->weight), mean(given.context, {1}, true))));
+      out.loss = mean(square(add(mul(x, odd->weight), mean(ctx.encoder_output, {1}, true))));
       return out;
     };
     steps.list.insert(steps.list.begin() + static_cast<int64_t>(i), odd);
@@ -448,9 +448,9 @@ TEST(Memory, Test10_AuxiliaryLossesAndContextAreDifferentiable) {
     void visit(Visitor& v) override { v("steps", steps)("x", x)("context", context); }
   } inputs(steps);
   const auto loss = [&] {
-    Given given = local();
-    given.context = mul(inputs.context, 0.5);
-    const Passed p = pass_through(steps, inputs.x, given, {});
+    LayerContext ctx = local();
+    ctx.encoder_output = mul(inputs.context, 0.5);
+    const Passed p = pass_through(steps, inputs.x, ctx, {});
     return add(mean(square(p.y)), mul(p.loss, 0.7));
   };
   EXPECT_EQ(check_parameter_gradients(inputs, loss), "");
@@ -576,8 +576,8 @@ TEST(Memory, Test11_AGradientMayComeFromTheMiddle) {
 TEST(Memory, ReversibleStreamsInsideACheckpoint) {
   struct Whole final : Layer {
     Steps steps = blocks(2, in_f32);
-    Output forward(const Tensor& x, const Given& given, Pass pass) const override {
-      return pass_through(steps, x, given, exact, pass).y;
+    Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
+      return pass_through(steps, x, ctx, exact, pass).y;
     }
     void visit(Visitor& v) override { v("steps", steps); }
   } whole;
@@ -629,7 +629,7 @@ TEST(Memory, ReversibleRefusesWhatItCannotInvert) {
               std::string::npos);
   }
   EXPECT_THROW(Reversible({x, numbers({B, L, D + 1}, "x", in_f32)}, {}), ShapeError);
-  EXPECT_THROW(InversionWatch(0), ValueError);
+  EXPECT_THROW(ReconstructionErrorMonitor(0), ValueError);
   const Tensor large = full({B, L, D}, 300.0);
   const auto run = [&](int grid) {
     const ReversibleOptions options{.exact = true, .grid = grid};

@@ -77,16 +77,16 @@ Tensor leaf(const Shape& shape, const char* label) {
 std::vector<Tensor> step(const Made& m, const MemoryPolicy& policy, DType compute = DType::f32) {
   Stack stack = make(m, policy);
   const Tensor x = leaf({B, L, D}, "x"), context = leaf({B, 4, D}, "context");
-  Given given;
-  given.pattern = patterns::local(4);
-  given.across = patterns::dense();
-  if (m.cross) given.context = cast(mul(context, 0.5), compute);
+  LayerContext ctx;
+  ctx.pattern = patterns::local(4);
+  ctx.encoder_pattern = patterns::dense();
+  if (m.cross) ctx.encoder_output = cast(mul(context, 0.5), compute);
   SegmentMemory memory;
-  given.mem_len = 3;
+  ctx.mem_len = 3;
   memory.layers.resize(static_cast<size_t>(m.layers));
   for (LayerMemory& l : memory.layers) l.states = numbers({B, 2, D}, "states");
   std::vector<Tensor> each;
-  const Stack::Result r = stack.forward(cast(x, compute), given, memory, training, &each);
+  const Stack::Result r = stack.forward(cast(x, compute), ctx, memory, training, &each);
   backward(add(sum(square(cast(r.y, DType::f32))), sum(cast(each[0], DType::f32))));
   std::vector<Tensor> all{r.y.detach(), grad(x), grad(context)};
   for (const Tensor& y : each) all.push_back(y.detach());
@@ -130,13 +130,13 @@ TEST(Memory, NormsBehindSumsStandBeforeWhatReadsThem) {
     const Made m{.place = place, .layers = 2};
     const Stack stack = make(m, "reversible");
     const Tensor x = numbers({B, L, D}, "x");
-    Given given;
-    given.pattern = patterns::causal();
+    LayerContext ctx;
+    ctx.pattern = patterns::causal();
     const NoGrad off;
     const bool pre = place == NormPlace::pre;
     const auto f = [&](int64_t i, const char* name, const Normalization* norm, const Tensor& z) {
       const Layer& layer = *stack.block(i).branch(name).layer;
-      return layer.forward(norm != nullptr ? norm->forward(z) : z, given, Pass{}).y;
+      return layer.forward(norm != nullptr ? norm->forward(z) : z, ctx, Pass{}).y;
     };
     const auto norm = [&](int64_t i, const char* name) {
       return &stack.block(i).branch(name).norm;
@@ -148,10 +148,10 @@ TEST(Memory, NormsBehindSumsStandBeforeWhatReadsThem) {
     x1 = x1 + f(1, "attention", pre ? norm(1, "attention") : norm(0, "ff"), x2);
     x2 = x2 + f(1, "ff", pre ? norm(1, "ff") : norm(1, "attention"), x1);
     const Tensor y = (pre ? &*stack.final_norm() : norm(1, "ff"))->forward(mul(x1 + x2, 0.5));
-    EXPECT_TRUE(same_bits(stack.forward(x, given, {}, Pass{}).y, y));
+    EXPECT_TRUE(same_bits(stack.forward(x, ctx, {}, Pass{}).y, y));
     const Layer& attention = *stack.block(1).branch("attention").layer;
-    EXPECT_TRUE(same_bits(stack.attention_map(1, x, given),
-                          contiguous(select(attention.probabilities(in, given), 0, 0))));
+    EXPECT_TRUE(same_bits(stack.attention_map(1, x, ctx),
+                          contiguous(select(attention.probabilities(in, ctx), 0, 0))));
   }
 }
 
@@ -159,17 +159,17 @@ TEST(Memory, TwoStreamsDecodeTokenByToken) {
   for (const char* policy : {"reversible", "reversible:exact"}) {
     const Stack stack = make({.cross = true, .positions = true, .dropout = 0}, policy);
     const Tensor x = numbers({B, L, D}, "x");
-    Given given;
-    given.pattern = patterns::causal();
-    given.across = patterns::dense();
-    given.context = numbers({B, 4, D}, "context");
+    LayerContext ctx;
+    ctx.pattern = patterns::causal();
+    ctx.encoder_pattern = patterns::dense();
+    ctx.encoder_output = numbers({B, 4, D}, "context");
     const NoGrad off;
-    const Tensor whole = stack.forward(x, given, {}, Pass{}).y;
+    const Tensor whole = stack.forward(x, ctx, {}, Pass{}).y;
     SegmentMemory memory;
-    given.decoding = true;
+    ctx.decoding = true;
     for (int64_t t = 0; t < L; ++t) {
-      given.position = t;
-      Stack::Result r = stack.forward(narrow(x, 1, t, 1), given, memory, Pass{});
+      ctx.position = t;
+      Stack::Result r = stack.forward(narrow(x, 1, t, 1), ctx, memory, Pass{});
       memory = std::move(r.memory);
       EXPECT_LT(distance(r.y, narrow(whole, 1, t, 1)), 1e-4) << t;
     }
@@ -181,10 +181,10 @@ TEST(Memory, Test7_SavedBytesOfStacksDoNotDependOnDepth) {
   const auto saved = [&](int64_t layers, const char* policy) {
     const Stack stack = make({.place = NormPlace::post, .layers = layers}, policy);
     const Tensor x = leaf({B, L, D}, "x");
-    Given given;
-    given.pattern = patterns::local(4);
+    LayerContext ctx;
+    ctx.pattern = patterns::local(4);
     const int64_t before = memory_tracker().live()[Category::saved];
-    const Stack::Result r = stack.forward(x, given, {}, training);
+    const Stack::Result r = stack.forward(x, ctx, {}, training);
     return memory_tracker().live()[Category::saved] - before;
   };
   const int64_t four = saved(4, "reversible:exact");
@@ -196,11 +196,11 @@ TEST(Memory, Test7_SavedBytesOfStacksDoNotDependOnDepth) {
 
 TEST(Memory, NumbersBeyondTheGridAreAnError) {
   const Tensor x = mul(leaf({B, L, D}, "x"), 1000.0);
-  Given given;
-  given.pattern = patterns::causal();
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
   const Stack fine = make({}, "reversible:exact"), coarse = make({}, "reversible:exact:8");
-  EXPECT_THROW(fine.forward(x, given, {}, training), ValueError);
-  EXPECT_NO_THROW(coarse.forward(x, given, {}, training));
+  EXPECT_THROW(fine.forward(x, ctx, {}, training), ValueError);
+  EXPECT_NO_THROW(coarse.forward(x, ctx, {}, training));
 }
 
 }  // namespace

@@ -52,10 +52,10 @@ inline Tensor numbers(const Shape& shape, const char* label, const Init& init) {
   return x;
 }
 
-inline Given causal() {
-  Given given;
-  given.pattern = patterns::local(5);
-  return given;
+inline LayerContext causal() {
+  LayerContext ctx;
+  ctx.pattern = patterns::local(5);
+  return ctx;
 }
 
 inline void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {

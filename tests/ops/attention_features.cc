@@ -70,7 +70,7 @@ Case rules_by_head(int64_t length, int64_t batch) {
   const auto member = [](int64_t b, int64_t h) { return (b + h) % 2; };
   c.pattern.layout =
       make_layout(length, length, {tiles_of(*strided.layout, 0), tiles_of(*local.layout, 0)},
-                  {.which = table({batch, kHeads}, member),
+                  {.layout_index = table({batch, kHeads}, member),
                    .order_q = strided.layout->order_q,
                    .order_k = strided.layout->order_k,
                    .members = {{0, 0, 0}, {1, -1, -1}}});
@@ -664,10 +664,11 @@ Case attention_test::globals_beside_windows(int64_t side_keys) {
       layouts[h].push_back(t);
     }
   }
-  c.pattern.layout = make_layout(length, length, layouts,
-                                 {.which = table({1, 2}, [](int64_t, int64_t h) { return h; }),
-                                  .members = {{}, {}},
-                                  .side_keys = side_keys});
+  c.pattern.layout =
+      make_layout(length, length, layouts,
+                  {.layout_index = table({1, 2}, [](int64_t, int64_t h) { return h; }),
+                   .members = {{}, {}},
+                   .side_keys = side_keys});
   return c;
 }
 
@@ -711,18 +712,18 @@ std::vector<AttentionPattern> two_parts(const AttentionPattern& whole, int64_t q
     for (int64_t n = 0; n < layout.layouts(); ++n) {
       tiles.push_back(tiles_of(layout, n));
       for (size_t t = 0; t < tiles.back().size(); ++t) {
-        std::vector<Run>& runs = tiles.back()[t].runs;
-        for (Run& r : runs) {
+        std::vector<KeyRun>& runs = tiles.back()[t].runs;
+        for (KeyRun& r : runs) {
           const int32_t some = t % 3 == 0 ? r.kn / 3 : t % 3 == 1 ? r.kn : 0;
           if (!first) r.k0 += some;
           r.kn = first ? some : r.kn - some;
         }
-        std::erase_if(runs, [](const Run& r) { return r.kn == 0; });
+        std::erase_if(runs, [](const KeyRun& r) { return r.kn == 0; });
       }
     }
     parts.push_back(p);
     parts.back().layout = make_layout(queries, keys, tiles,
-                                      {.which = layout.which,
+                                      {.layout_index = layout.layout_index,
                                        .order_q = layout.order_q,
                                        .order_k = layout.order_k,
                                        .members = members,

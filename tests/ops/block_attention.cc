@@ -52,8 +52,8 @@ std::vector<double> first_head(const std::vector<double>& x, int64_t heads) {
 }
 
 // Runs of all sizes, several in some blocks of keys.
-std::vector<Run> scattered_runs() {
-  std::vector<Run> runs;
+std::vector<KeyRun> scattered_runs() {
+  std::vector<KeyRun> runs;
   for (const auto& [k0, kn] : {std::pair{3, 17},
                                {40, 16},
                                {64, 16},
@@ -120,7 +120,7 @@ TEST(BlockAttention, Kernel1EveryWidth) {
 TEST(BlockAttention, Kernel1RelationTerms) {
   const std::vector<Relation> relations = {{0, 0}, {3, 3}, {5, 0}, {40, 40}, {70, 2}, {300, 300}};
   for (const PatternCase& c : cases()) {
-    if (c.pattern.recipe.kind == Recipe::Kind::classes) continue;
+    if (c.pattern.layout_spec.kind == LayoutSpec::Kind::classes) continue;
     for (const Relation& id : relations) {
       for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{17, 17}, {110, 250}}) {
         for (int which = 1; which < 8; ++which) {
@@ -170,8 +170,9 @@ TEST(BlockAttention, Kernel1LayoutsOfOnesOwn) {
     }
   }
   AttentionPattern pattern;
-  pattern.layout = make_layout(length, length, layouts,
-                               {.which = Tensor::from(std::vector<int32_t>{0, 1, 1, 0}, {2, 2})});
+  pattern.layout =
+      make_layout(length, length, layouts,
+                  {.layout_index = Tensor::from(std::vector<int32_t>{0, 1, 1, 0}, {2, 2})});
   Problem x = problem({2, 2, length, length, 12, 8}, [](int64_t, int64_t) { return true; });
   Solution truth = solve(x);
   for (int64_t bh = 0; bh < 4; ++bh) {
@@ -206,7 +207,7 @@ TEST(BlockAttention, Kernel1LayoutsOfOnesOwn) {
 
 TEST(BlockAttention, Kernel3Gradcheck) {
   for (const PatternCase& c : cases()) {
-    const bool by_class = c.pattern.recipe.kind == Recipe::Kind::classes;
+    const bool by_class = c.pattern.layout_spec.kind == LayoutSpec::Kind::classes;
     for (const double p : {0.0, 0.25}) {
       const auto f = [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
         ScoreTerms terms;
@@ -281,7 +282,7 @@ TEST(BlockAttention, Kernel6SameBitsForAnyThreads) {
   for (const PatternCase& c : cases()) {
     for (const int64_t heads : {1, 5}) {
       Problem x = problem({1, heads, 700, 700, 16, 16}, c.sees);
-      if (c.pattern.recipe.kind != Recipe::Kind::classes) {
+      if (c.pattern.layout_spec.kind != LayoutSpec::Kind::classes) {
         add_relations(x, {20, 0}, false, true, true, true);
       }
       x.p = 0.125;
@@ -458,7 +459,8 @@ TEST(BlockAttention, Baselines3LastRowsAloneHaveTheSameBits) {
   // Incremental decoding: the last rows over all keys, against the same rows of the full forward.
   const int64_t length = 300, width = 24;
   for (const PatternCase& c : cases()) {
-    if (c.pattern.recipe.kind == Recipe::Kind::classes) continue;  // positions order the sums
+    if (c.pattern.layout_spec.kind == LayoutSpec::Kind::classes)
+      continue;  // positions order the sums
     const Problem x = problem({1, 2, length, length, width, width}, c.sees);
     const Tensor q = make(x.q, {1, 2, length, width}, DType::f32);
     const Tensor k = make(x.k, {1, 2, length, width}, DType::f32);
@@ -521,7 +523,7 @@ TEST(BlockAttention, Baselines7PaddedBatchEqualsSamplesAlone) {
       one.dlse = {x.dlse.begin() + row, x.dlse.begin() + row + lengths[b]};
       const std::string what = fmt::format("{} sample {}", c.pattern.name, b);
       const Solution alone = run(one, c.pattern, DType::f32);
-      if (c.pattern.recipe.kind == Recipe::Kind::classes) {
+      if (c.pattern.layout_spec.kind == LayoutSpec::Kind::classes) {
         // Classes of another length begin at other places: the same sums in another order.
         expect_near({cut(batch.out), {}, cut(batch.dq), cut(batch.dk), cut(batch.dv), {}, {}, {}},
                     {alone.out, {}, alone.dq, alone.dk, alone.dv, {}, {}, {}}, DType::f32, what);
@@ -694,8 +696,8 @@ TEST(BlockAttention, NaNIsNotHidden) {
   for (size_t i = 100; i < 200; ++i) ASSERT_TRUE(std::isnan(out[i * 4])) << i;
 }
 
-// Rows and keys that a pair of the pattern joins to row i or key j may be spoilt by what they hold;
-// all others keep their bits, also in gradients.
+// Rows and keys that a pair of the pattern joins to row i or key j may be bad_row by what they
+// hold; all others keep their bits, also in gradients.
 TEST(BlockAttention, WhatARowDoesNotSeeCannotReachIt) {
   const int64_t length = 110, width = 5;
   const auto expect_kept = [&](const std::vector<double>& a, const std::vector<double>& b,
@@ -712,14 +714,14 @@ TEST(BlockAttention, WhatARowDoesNotSeeCannotReachIt) {
       const auto sees = [&](int64_t i, int64_t j) { return clean_problem.sees(0, i, j); };
       const Solution clean = run(clean_problem, c.pattern, DType::f32);
       for (const double bad : {std::nan(""), kInfinity}) {
-        for (const int64_t spoilt : {3, 50, 107}) {
-          const std::string what = fmt::format("{} {} at {}", c.pattern.name, bad, spoilt);
+        for (const int64_t bad_row : {3, 50, 107}) {
+          const std::string what = fmt::format("{} {} at {}", c.pattern.name, bad, bad_row);
           Problem x = clean_problem;  // a key and its value, in the first head
-          x.k[static_cast<size_t>(spoilt * width + 1)] = bad;
-          x.v[static_cast<size_t>(spoilt * width + 2)] = bad;
+          x.k[static_cast<size_t>(bad_row * width + 1)] = bad;
+          x.v[static_cast<size_t>(bad_row * width + 2)] = bad;
           Solution y = run(x, c.pattern, DType::f32);
           for (int64_t i = 0; i < length; ++i) {
-            if (sees(i, spoilt)) {
+            if (sees(i, bad_row)) {
               EXPECT_FALSE(std::isfinite(y.out[static_cast<size_t>(i * width + 2)])) << what << i;
               continue;
             }
@@ -728,15 +730,15 @@ TEST(BlockAttention, WhatARowDoesNotSeeCannotReachIt) {
             expect_kept(first_head(y.dq, heads), first_head(clean.dq, heads), i, what + " dq");
           }
           x = clean_problem;  // a query and the gradient of its row
-          x.q[static_cast<size_t>(spoilt * width + 1)] = bad;
-          x.dout[static_cast<size_t>(spoilt * width + 2)] = bad;
+          x.q[static_cast<size_t>(bad_row * width + 1)] = bad;
+          x.dout[static_cast<size_t>(bad_row * width + 2)] = bad;
           y = run(x, c.pattern, DType::f32);
           for (int64_t j = 0; j < length; ++j) {
-            if (j != spoilt) {
+            if (j != bad_row) {
               expect_kept(first_head(y.out, heads), first_head(clean.out, heads), j, what + " out");
               expect_kept(first_head(y.dq, heads), first_head(clean.dq, heads), j, what + " dq");
             }
-            if (sees(spoilt, j)) continue;
+            if (sees(bad_row, j)) continue;
             expect_kept(first_head(y.dk, heads), first_head(clean.dk, heads), j, what + " dk");
             expect_kept(first_head(y.dv, heads), first_head(clean.dv, heads), j, what + " dv");
           }
@@ -940,8 +942,9 @@ TEST(BlockAttention, RejectsBadInput) {
 
   const Keys keys[] = {{k, k}, {k, k}, {k, k}};
   expect_error<ValueError>([&] { block_attention(q, keys, dense); }, "3 key segments are given");
-  expect_error<ValueError>([&] { block_attention(q, std::span(keys, 2), dense); },
-                           "dense has a recipe for one key segment, and 9 keys of a second one");
+  expect_error<ValueError>(
+      [&] { block_attention(q, std::span(keys, 2), dense); },
+      "dense has a layout_spec for one key segment, and 9 keys of a second one");
   const Tensor wide = zeros({2, 2, 9, 5});
   const Keys unequal[] = {{k, k}, {k, wide}};
   expect_error<ShapeError>([&] { block_attention(q, unequal, dense); }, "values of one width");
@@ -1033,9 +1036,9 @@ std::vector<test::Sample> attention_samples(bool relations) {
   using test::randn;
   std::vector<test::Sample> samples;
   const auto add = [&](const std::string& name, const Sizes& n, std::vector<double> numbers) {
-    std::vector<test::Recipe> inputs = {randn({n.batch, n.heads, n.queries, n.width}),
-                                        randn({n.batch, n.heads, n.keys, n.width}),
-                                        randn({n.batch, n.heads, n.keys, n.value_width})};
+    std::vector<test::InputSpec> inputs = {randn({n.batch, n.heads, n.queries, n.width}),
+                                           randn({n.batch, n.heads, n.keys, n.width}),
+                                           randn({n.batch, n.heads, n.keys, n.value_width})};
     if (relations) {
       const bool per_head = samples.size() % 2 == 0;
       inputs.push_back(randn(per_head ? Shape{n.heads, 5, n.width} : Shape{5, n.width}));
@@ -1065,7 +1068,7 @@ std::vector<test::Sample> attention_samples(bool relations) {
 std::vector<test::Sample> large_attention(bool relations) {
   using test::randn;
   const Shape size = {1, 2, 260, 17};
-  std::vector<test::Recipe> inputs = {randn(size), randn(size), randn(size)};
+  std::vector<test::InputSpec> inputs = {randn(size), randn(size), randn(size)};
   if (relations) {
     inputs.insert(inputs.end(), {randn({5, 17}), randn({5}), randn({5, 17})});
   }

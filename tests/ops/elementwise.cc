@@ -15,7 +15,7 @@ namespace {
 constexpr double inf = std::numeric_limits<double>::infinity();
 
 /// Makes numbers of a shape.
-using Fill = std::function<Recipe(const Shape&)>;
+using Fill = std::function<InputSpec(const Shape&)>;
 
 /// Odd, empty and degenerate shapes.
 const std::vector<std::pair<std::string, Shape>> shapes = {
@@ -66,9 +66,9 @@ OpInfo unary(const UnaryCase& c) {
   return op;
 }
 
-Recipe positive(const Shape& s) { return uniform(s, 0.1, 5); }
-Recipe away_from_zero(const Shape& s) {
-  Recipe r = randn(s);
+InputSpec positive(const Shape& s) { return uniform(s, 0.1, 5); }
+InputSpec away_from_zero(const Shape& s) {
+  InputSpec r = randn(s);
   r.value = [f = r.value](Generator g, int64_t i) {
     const double v = f(g, i);
     return std::copysign(std::abs(v) + 0.2, v);
@@ -428,7 +428,7 @@ OpInfo comparison(std::string name, Tensor (*run)(const Tensor&, const Tensor&),
                   double (*f)(double, double)) {
   const auto few = [](const Shape& s) { return integers(s, -2, 2); };  // so that some are equal
   const auto floating = [few](const Shape& s) {
-    Recipe r = few(s);
+    InputSpec r = few(s);
     r.fixed = false;
     return r;
   };

@@ -102,8 +102,8 @@ TEST(LayoutCache, ChangedContentBuildsAnew) {
   *static_cast<int32_t*>(which.mut().data) = 1;
   const auto second = patterns::block_lists(16, members, which, "lists").layout;
   EXPECT_NE(first, second);
-  EXPECT_EQ(first->which.to_vector<int32_t>(), (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(second->which.to_vector<int32_t>(), (std::vector<int32_t>{1, 1}));
+  EXPECT_EQ(first->layout_index.to_vector<int32_t>(), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(second->layout_index.to_vector<int32_t>(), (std::vector<int32_t>{1, 1}));
 }
 
 TEST(LayoutCache, KeysDoNotRunTogether) {

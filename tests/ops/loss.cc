@@ -74,7 +74,7 @@ Array product(const Array& x, const Array& w, const Array& b, double cap) {
   return y;
 }
 
-Recipe ids(const Shape& shape, int64_t classes) { return integers(shape, 0, classes - 1); }
+InputSpec ids(const Shape& shape, int64_t classes) { return integers(shape, 0, classes - 1); }
 
 struct Variant {
   std::string name;
@@ -165,7 +165,7 @@ const Registered linear_cross_entropy_info = OpInfo{
           return reference(product(in[0], in[1], in[2], options.soft_cap), in[3], options);
         },
     .samples = linear_samples(),
-    // More classes than a stretch holds, and more tokens.
+    // More classes than a tile holds, and more tokens.
     .large = {{"many classes",
                {randn({9, 8}), randn({9001, 8}), randn({9001}), ids({9}, 9001)},
                {0.1}},
@@ -246,10 +246,10 @@ const Registered mse_info = OpInfo{
         },
 };
 
-Recipe probabilities(const Shape& shape) { return constant(uniform(shape, 0, 1)); }
+InputSpec probabilities(const Shape& shape) { return constant(uniform(shape, 0, 1)); }
 /// Zeros and ones of the dtype under test.
-Recipe labels(const Shape& shape) {
-  Recipe r = constant(mask(shape));
+InputSpec labels(const Shape& shape) {
+  InputSpec r = constant(mask(shape));
   r.fixed = false;
   return r;
 }
@@ -360,7 +360,7 @@ Tensor modulo(int64_t T, int64_t V, int64_t ignored_every) {
 }
 
 TEST(Memory, Test6_GradientsInForwardAreThoseOfBackward) {
-  for (const int64_t V : {33, 9001}) {  // one stretch of classes, or three
+  for (const int64_t V : {33, 9001}) {  // one tile of classes, or three
     const Tensor targets = modulo(700, V, 3);
     for (const double cap : {0.0, 2.0}) {
       CrossEntropyOptions options{.smoothing = 0.1, .z_loss = 0.01, .soft_cap = cap};
@@ -472,7 +472,7 @@ TEST(Memory, Test6_IgnoredRowsAreLeftOut) {
 // Losses and dh of several stretches are those of one: a row by itself, and all rows at once, as
 // gradients in forward have them.
 TEST(Memory, Test6_StretchesOfTokensHaveTheBitsOfOne) {
-  constexpr int64_t T = 300, V = 4000;  // 131 tokens to a stretch
+  constexpr int64_t T = 300, V = 4000;  // 131 tokens to a tile
   const Tensor targets = modulo(T, V, 7);
   CrossEntropyOptions options{.smoothing = 0.1, .reduction = Reduction::sum, .z_loss = 0.01};
   const auto stretches = head_of(T, V, DType::f32, options, targets, 1);
@@ -521,7 +521,7 @@ TEST(Memory, Test6_TiedWeightsGetBothGradients) {
 }
 
 TEST(LinearCrossEntropy, EqualsLinearThenCrossEntropy) {
-  // One stretch: the same products and sums, hence a loss of the same bits. One takes exponentials
+  // One tile: the same products and sums, hence a loss of the same bits. One takes exponentials
   // against the row's maximum, the other against its log-sum, so gradients differ by rounding.
   std::vector<float> xs(65 * 16), ws(33 * 16);
   for (size_t i = 0; i < xs.size(); ++i)

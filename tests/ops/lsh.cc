@@ -660,7 +660,7 @@ Results<Array> reference(Arrays in) {
   return {Array(v.shape, y.out), Array({q.dim(0), q.dim(1), q.dim(2)}, y.lse)};
 }
 
-Recipe bucket_ids(const Shape& shape, int64_t high) {
+InputSpec bucket_ids(const Shape& shape, int64_t high) {
   return as(DType::i32, integers(shape, 0, high));
 }
 
@@ -673,8 +673,8 @@ Sample sample(std::string name, const Shape& q, int64_t width, int64_t rounds,
       std::move(numbers)};
 }
 
-const Recipe q4 = randn({1, 2, 6, 3}), v4 = randn({1, 2, 6, 3});
-const Recipe ids4 = bucket_ids({1, 2, 2, 6}, 3);
+const InputSpec q4 = randn({1, 2, 6, 3}), v4 = randn({1, 2, 6, 3});
+const InputSpec ids4 = bucket_ids({1, 2, 2, 6}, 3);
 const std::vector<double> usual = {4, 4, 1, 0, 0, 0, 1, 0};
 
 const Registered lsh_info = OpInfo{

@@ -16,7 +16,7 @@
 #include "ops/kernels/matmul.h"
 #include "ops/matmul.h"
 #include "ops/shape.h"
-#include "tests/harness/recipe.h"
+#include "tests/harness/input_spec.h"
 #include "tests/ops/laid.h"
 
 namespace longspan::test {

@@ -18,7 +18,7 @@
 #include "ops/kernels/matmul.h"
 #include "ops/matmul.h"
 #include "ops/shape.h"
-#include "tests/harness/recipe.h"
+#include "tests/harness/input_spec.h"
 #include "tests/ops/laid.h"
 
 namespace longspan::test {
@@ -309,8 +309,8 @@ TEST_P(MatmulOpenBlas, TakesNoScratchAndThePlanAgrees) {
   EXPECT_GT(own[0], 0);
   EXPECT_EQ(other[0], 0);
   EXPECT_EQ(other[1], memory::block_bytes(200 * size_of(GetParam())));  // the bias, side by side
-  EXPECT_EQ(peak(plan_device, MatmulLibrary::own), own);
-  EXPECT_EQ(peak(plan_device, MatmulLibrary::openblas), other);
+  EXPECT_EQ(peak(meta_device, MatmulLibrary::own), own);
+  EXPECT_EQ(peak(meta_device, MatmulLibrary::openblas), other);
 }
 
 // The gradients of a layer are those of our own kernels, to rounding.

@@ -30,10 +30,10 @@ int64_t statistics(Inputs in) {
 
 std::vector<Sample> samples(bool bias) {
   std::vector<Sample> list;
-  const auto add = [&](const std::string& name, const Recipe& x, double eps = 1e-5) {
+  const auto add = [&](const std::string& name, const InputSpec& x, double eps = 1e-5) {
     const int64_t n = x.shape.back();
-    std::vector<Recipe> affine = {x, randn({n}) + 1.0}, plain = {x, none()},
-                        fixed = {x, constant(randn({n}))};
+    std::vector<InputSpec> affine = {x, randn({n}) + 1.0}, plain = {x, none()},
+                           fixed = {x, constant(randn({n}))};
     if (bias) {
       affine.push_back(randn({n}));
       plain.push_back(none());
@@ -84,9 +84,9 @@ OpInfo norm(const std::string& name, bool center) {
           },
       .row_inputs = {0},
   };
-  const auto reject = [&](auto error, const std::string& what, const Recipe& x, const Recipe& w,
-                          const std::string& message, double eps = 1e-5) {
-    std::vector<Recipe> inputs = {x, w};
+  const auto reject = [&](auto error, const std::string& what, const InputSpec& x,
+                          const InputSpec& w, const std::string& message, double eps = 1e-5) {
+    std::vector<InputSpec> inputs = {x, w};
     if (center) inputs.push_back(none());
     op.rejects.push_back(rejects<typename decltype(error)::type>(what, inputs, message, {eps}));
   };

@@ -10,9 +10,9 @@ namespace {
 
 // Each entry updates copies and returns the parameter and the states after one step.
 
-Recipe fixed(const Shape& shape) { return constant(randn(shape)); }
+InputSpec fixed(const Shape& shape) { return constant(randn(shape)); }
 /// A second moment.
-Recipe positive(const Shape& shape) { return constant(uniform(shape, 0.1, 2.0)); }
+InputSpec positive(const Shape& shape) { return constant(uniform(shape, 0.1, 2.0)); }
 
 /// A copy to update; on a device that is not here x itself, since nothing will be written there.
 Tensor own(const Tensor& x) { return is_available(x.device()) ? clone(x) : x; }
@@ -39,12 +39,12 @@ std::vector<Sample> samples_of(int states, std::vector<std::vector<double>> numb
 }
 
 std::vector<Reject> rejects_of(int states) {
-  const auto with = [&](Recipe p, Recipe g, Recipe state) {
-    std::vector<Recipe> inputs{std::move(p), std::move(g)};
+  const auto with = [&](InputSpec p, InputSpec g, InputSpec state) {
+    std::vector<InputSpec> inputs{std::move(p), std::move(g)};
     for (int i = 0; i < states; ++i) inputs.push_back(state);
     return inputs;
   };
-  const Recipe x = fixed({3, 4});
+  const InputSpec x = fixed({3, 4});
   std::vector<Reject> all = {
       rejects<DTypeError>("half parameter",
                           with(as(DType::f16, x), as(DType::f16, x), as(DType::f16, x)),

@@ -95,7 +95,7 @@ TEST(Pattern, Kernel5LayoutAndRuleEqualBruteForce) {
       std::vector<char> seen(static_cast<size_t>(queries * keys));
       int64_t visible = 0;
       for (const TileRuns& t : tiles_of(*p.layout, 0)) {
-        for (const longspan::Run& r : t.runs) {
+        for (const longspan::KeyRun& r : t.runs) {
           for (int32_t row = t.q0; row < t.q0 + t.qn; ++row) {
             for (int32_t place = r.k0; place < r.k0 + r.kn; ++place) {
               const int64_t i = q[static_cast<size_t>(row)], j = k[static_cast<size_t>(place)];
@@ -132,7 +132,7 @@ TEST(Pattern, Kernel5TransposeHoldsTheSameSet) {
       std::set<std::array<int32_t, 3>> rows, columns;
       const auto tiles = tiles_of(layout, 0);
       for (size_t t = 0; t < tiles.size(); ++t) {
-        for (const longspan::Run& r : tiles[t].runs) {
+        for (const longspan::KeyRun& r : tiles[t].runs) {
           for (int32_t j = r.k0; j < r.k0 + r.kn; ++j) {
             rows.insert({static_cast<int32_t>(t), j, static_cast<int32_t>(r.kind)});
           }
@@ -251,7 +251,7 @@ TEST(Pattern, HeadsSeeWhatTheirOwnPatternsSay) {
   for (size_t h = 0; h < heads.size(); ++h) {
     const auto head = static_cast<int64_t>(h);
     EXPECT_EQ(pairs_of(p, 37, 50, head), pairs_of(heads[h], 37, 50)) << h;
-    EXPECT_EQ(tiles_of(*p.layout, p.layout->which.to_vector<int32_t>()[h]).size(),
+    EXPECT_EQ(tiles_of(*p.layout, p.layout->layout_index.to_vector<int32_t>()[h]).size(),
               tiles_of(*resolve(heads[h], 37, 50).layout, 0).size());
   }
   EXPECT_EQ(patterns::by_head({heads[0], heads[0]}, 37, 37).layout->layouts(), 1);
@@ -352,12 +352,12 @@ TEST(Pattern, SlicesSeeWhatTheWholeSees) {
   const Tensor which = Tensor::from(std::vector<int32_t>{1, 0}, {1, 2});
   const auto layout =
       make_layout(length, length, members,
-                  {.which = which, .members = {{0, -1, -1}, {1, -1, -1}}, .side_keys = 12});
+                  {.layout_index = which, .members = {{0, -1, -1}, {1, -1, -1}}, .side_keys = 12});
   using Pair = std::array<int64_t, 4>;  // query, key, segment, kind and multiplicity
   const auto pairs = [](const BlockLayout& of, int64_t member) {
     std::set<Pair> all;
     for (const TileRuns& t : tiles_of(of, member)) {
-      for (const longspan::Run& r : t.runs) {
+      for (const longspan::KeyRun& r : t.runs) {
         for (int32_t i = t.q0; i < t.q0 + t.qn; ++i) {
           for (int32_t j = r.k0; j < r.k0 + r.kn; ++j) {
             all.insert({i, j, r.segment, static_cast<int64_t>(r.kind) * 10 + r.multiplicity});
@@ -370,7 +370,7 @@ TEST(Pattern, SlicesSeeWhatTheWholeSees) {
   for (const int64_t n : {0, 1, 49, 50, 51, 205, 257}) {
     const auto slice = slice_layout(*layout, n, n, std::min<int64_t>(n, 5));
     EXPECT_EQ(slice->queries, n);
-    EXPECT_EQ(slice->which.to_vector<int32_t>(), layout->which.to_vector<int32_t>());
+    EXPECT_EQ(slice->layout_index.to_vector<int32_t>(), layout->layout_index.to_vector<int32_t>());
     EXPECT_EQ(slice->members.to_vector<int32_t>(), layout->members.to_vector<int32_t>());
     for (const int64_t member : {0, 1}) {
       std::set<Pair> truth = pairs(*layout, member);
@@ -402,7 +402,9 @@ TEST(Pattern, DescribeShowsTheVisibleSet) {
 }
 
 TEST(Pattern, RejectsBadLayouts) {
-  const auto run = [](int32_t k0, int32_t kn) { return longspan::Run{k0, kn, 0, RunKind::full}; };
+  const auto run = [](int32_t k0, int32_t kn) {
+    return longspan::KeyRun{k0, kn, 0, RunKind::full};
+  };
   EXPECT_THROW(make_layout(4, 4, {}), ShapeError);
   EXPECT_THROW(make_layout(4, 4, {{{0, 3, {}}}}), ShapeError);           // rows missing
   EXPECT_THROW(make_layout(4, 4, {{{1, 3, {}}}}), ShapeError);           // a gap
@@ -414,7 +416,7 @@ TEST(Pattern, RejectsBadLayouts) {
   EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {.order_q = repeated}), NotImplemented);
   EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {.order_k = repeated}), NotImplemented);
   const Tensor which = Tensor::from(std::vector<int32_t>{1}, {1, 1});
-  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {.which = which}), ValueError);
+  EXPECT_THROW(make_layout(4, 4, {{{0, 4, {}}}}, {.layout_index = which}), ValueError);
   AttentionPattern fixed;
   fixed.layout = make_layout(4, 4, {{{0, 4, {run(0, 4)}}}});
   EXPECT_THROW(resolve(fixed, 4, 5), ShapeError);

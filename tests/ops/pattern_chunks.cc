@@ -41,7 +41,7 @@ TEST(PatternChunks, AreTheDefinition) {
       const AttentionPattern p = patterns::chunks(queries, keys, w);
       std::map<std::pair<int64_t, int64_t>, int64_t> found;
       for (const TileRuns& tile : tiles_of(*p.layout, 0)) {
-        for (const longspan::Run& run : tile.runs) {
+        for (const longspan::KeyRun& run : tile.runs) {
           for (int64_t i = tile.q0; i < tile.q0 + tile.qn; ++i) {
             for (int64_t j = run.k0; j < run.k0 + run.kn; ++j) {
               if (run.kind == RunKind::full || j <= i + keys - queries) {

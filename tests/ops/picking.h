@@ -8,7 +8,7 @@
 namespace longspan::test {
 
 /// Uniform ids in [0, below).
-inline Recipe ids(const Shape& shape, int64_t below) { return integers(shape, 0, below - 1); }
+inline InputSpec ids(const Shape& shape, int64_t below) { return integers(shape, 0, below - 1); }
 
 /// A place in an array, one index for each axis.
 using Place = std::vector<int64_t>;
@@ -57,7 +57,7 @@ inline OpInfo on_integers(OpInfo op) {
   op.saved_bytes = {};
   for (std::vector<Sample>* samples : {&op.samples, &op.large}) {
     for (Sample& s : *samples) {
-      for (Recipe& r : s.inputs) {
+      for (InputSpec& r : s.inputs) {
         if (r.floating() && !r.fixed) {
           r.value = [value = ids({}, 200).value](Generator gen, int64_t i) {
             return value(gen, i);

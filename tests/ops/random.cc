@@ -296,7 +296,7 @@ TEST(Dropout, WithoutTrainingOrChanceItIsX) {
   EXPECT_EQ(memory_tracker().allocations(), before);
 }
 
-TEST(DrawWatch, NamesBothSitesOfOneLabel) {
+TEST(RngReuseCheck, NamesBothSitesOfOneLabel) {
   const Pass pass{.training = true, .gen = gen};
   const Tensor x = ones({4, 6});
   const auto drop = [&](const char* scope, const Pass& site) {
@@ -304,7 +304,7 @@ TEST(DrawWatch, NamesBothSitesOfOneLabel) {
     dropout(x, 0.5, site);
   };
   {
-    const DrawWatch watch;
+    const RngReuseCheck watch;
     drop("first", pass.at("a"));
     drop("second", pass.at("b"));
     EXPECT_EQ(watch.draws(), 2u);
@@ -322,8 +322,8 @@ TEST(DrawWatch, NamesBothSitesOfOneLabel) {
   drop("third", pass.at("a"));  // nobody watches
 }
 
-TEST(DrawWatch, OtherRowsAndWhatDrawsNothingAreFine) {
-  const DrawWatch watch;
+TEST(RngReuseCheck, OtherRowsAndWhatDrawsNothingAreFine) {
+  const RngReuseCheck watch;
   Pass pass{.training = true, .gen = gen};
   Tensor x = ones({4, 6});
   set_requires_grad(x);
@@ -338,7 +338,7 @@ TEST(DrawWatch, OtherRowsAndWhatDrawsNothingAreFine) {
   pass.training = true;
   pass.row = 7;
   EXPECT_THROW(dropout(x, 0.5, pass), ValueError);
-  const DrawWatch inner;
+  const RngReuseCheck inner;
   EXPECT_NO_THROW(dropout(x, 0.5, pass));
 }
 

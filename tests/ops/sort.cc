@@ -57,8 +57,8 @@ Results<Array> sorted(const Array& x, int axis, bool descending, int64_t k) {
 Results<Tensor> both(Sorted s) { return {s.values, s.indices}; }
 
 const double inf = std::numeric_limits<double>::infinity();
-const Recipe special = constant(values({2, 6}, {0.0, -0.0, NAN, -inf, inf, -0.0,  //
-                                                1, NAN, 1, -NAN, 0, -1}));
+const InputSpec special = constant(values({2, 6}, {0.0, -0.0, NAN, -inf, inf, -0.0,  //
+                                                   1, NAN, 1, -NAN, 0, -1}));
 
 const OpInfo sort_info_ = {
     .name = "sort",
@@ -126,7 +126,7 @@ const Registered argsort_info = OpInfo{
 };
 
 /// Row r holds r, r + 389, r + 778, ... modulo the prime n.
-Recipe strides_of(int64_t rows, int64_t n) {
+InputSpec strides_of(int64_t rows, int64_t n) {
   return {
       .shape = {rows, n},
       .value = [n](Generator, int64_t i) { return static_cast<double>((i % n * 389 + i / n) % n); },

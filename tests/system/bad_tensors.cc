@@ -17,7 +17,7 @@
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/shape.h"
-#include "tests/harness/shadow.h"
+#include "tests/harness/host_device.h"
 #include "tests/system/program.h"
 
 namespace longspan::test {
@@ -306,7 +306,7 @@ const std::vector<Case>& cases() {
 }
 
 TEST(BadTensors, EveryCaseOfTheTable) {
-  if (!is_available(other)) enable_shadow_device();
+  if (!is_available(other)) enable_host_device();
   model();
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);

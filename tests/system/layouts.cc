@@ -3,7 +3,7 @@
 #include "core/memory.h"
 #include "ops/layout_cache.h"
 #include "ops/pattern.h"
-#include "tests/harness/shadow.h"
+#include "tests/harness/host_device.h"
 
 namespace longspan::test {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 // The copy on a device is kept with its layout, counts there, and goes with it.
 TEST(LayoutCache, CopiesOnADeviceAreKept) {
   const Device other{DeviceKind::cuda, 0};
-  if (!is_available(other)) enable_shadow_device();
+  if (!is_available(other)) enable_host_device();
   clear_layout_cache();
   const MemoryTracker& there = memory_tracker(other);
   const int64_t before = there.live().total();

@@ -111,7 +111,7 @@ TEST(Plan, ABudgetHasRoomForAGraphWhereTheDeviceRecords) {
   const std::string budget = std::to_string(peak_of(shape, "standard"));
   for (const bool recorded : {false, true}) {
     Start start;
-    start.shadowed = recorded;
+    start.with_device = recorded;
     start.arguments =
         with({"train", "--data", "bytes=" + folder / "text", "--steps", "1", "--split", "100/0/0",
               "--memory", "standard", "--budget", budget, "--set", "graph=true", "--device",
@@ -435,7 +435,7 @@ TEST(PlanSlow, ARecordedRunNeedsNoMoreThanWasPredicted) {
         with(drawn.options, {"--device", "cuda", "--set", "graph=true"});
     const auto on_device = [](std::vector<std::string> arguments) {
       Start start;
-      start.shadowed = true;
+      start.with_device = true;
       start.arguments = std::move(arguments);
       return run(start);
     };

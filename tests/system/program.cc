@@ -49,7 +49,7 @@ std::string Outcome::last_line() const {
 
 Program::Program(const Start& start)
     : out_path_(temporary_file()), err_path_(temporary_file()), started_(now()) {
-  std::vector<std::string> words = {start.shadowed ? LONGSPAN_SHADOWED : LONGSPAN_PROGRAM};
+  std::vector<std::string> words = {start.with_device ? LONGSPAN_WITH_DEVICE : LONGSPAN_PROGRAM};
   words.insert(words.end(), start.arguments.begin(), start.arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

@@ -28,7 +28,7 @@ struct Start {
   int64_t memory_limit = -1;  ///< most bytes of addresses (RLIMIT_AS)
   std::string folder = {};    ///< working folder; empty: ours
   std::string out = {};       ///< where standard output goes; empty: to Outcome::out
-  bool shadowed = false;      ///< whether there is a device (harness/shadow.h)
+  bool with_device = false;   ///< whether there is a device (harness/host_device.h)
   bool closed = false;        ///< whether standard input and output are closed
 };
 

@@ -668,7 +668,7 @@ TEST_F(Runs, RecordedStepsAreTheSameSteps) {
     more.insert(more.end(), {"--set", "accumulate=2", "--set", "optimizer.clip=0.3"});
     if (device) more.insert(more.end(), {"--device", "cuda"});
     Start start;
-    start.shadowed = device;
+    start.with_device = device;
     start.arguments = small_run(text, folder / name, 6, more);
     const Outcome o = run(start);
     EXPECT_EQ(o.code, 0) << o.err;

@@ -44,7 +44,7 @@ std::string gzip(std::string_view bytes) {
   return packed;
 }
 
-std::string text_of(const Part& part) { return {part.bytes.begin(), part.bytes.end()}; }
+std::string text_of(const CorpusPart& part) { return {part.bytes.begin(), part.bytes.end()}; }
 
 TEST(Split, Parses) {
   EXPECT_EQ(Split::parse("90/5/5"), Split{});
@@ -81,7 +81,7 @@ TEST(ByteCorpus, CutsWithoutLossOrOverlap) {
 TEST(ByteCorpus, PartsOutliveTheCorpus) {
   const Folder folder;
   write_bytes(folder / "x", some_bytes(1000));
-  const Part part = ByteCorpus::open(folder / "x").train();
+  const CorpusPart part = ByteCorpus::open(folder / "x").train();
   EXPECT_EQ(text_of(part), some_bytes(900));
 }
 
@@ -178,7 +178,7 @@ TEST(Permutation, ReachesEveryPlaceEvenly) {
 
 class Batches : public testing::Test {
  protected:
-  Part part(int64_t bytes) {
+  CorpusPart part(int64_t bytes) {
     text_ = some_bytes(bytes);
     write_bytes(folder_ / "x", text_);
     return ByteCorpus::open(folder_ / "x", Split{100, 0, 0}).train();
@@ -234,7 +234,7 @@ TEST_F(Batches, EveryByteOfTheFileCanBeDrawn) {
 }
 
 TEST_F(Batches, OrderDependsOnSeedAndEpochOnly) {
-  const Part bytes = part(4000);
+  const CorpusPart bytes = part(4000);
   SegmentBatches a(bytes, 4, 16, {.seed = 3}), b(bytes, 4, 16, {.seed = 3});
   const SegmentBatches other(bytes, 4, 16, {.seed = 4}), wide(bytes, 2, 16, {.seed = 3});
   std::vector<std::vector<int32_t>> steps;
@@ -302,7 +302,7 @@ TEST_F(Batches, MasksByTheRates) {
 }
 
 TEST_F(Batches, MasksAtLeastOneByte) {
-  const Part bytes = part(300);
+  const CorpusPart bytes = part(300);
   const SegmentBatches batches(bytes, 4, 2, {.objective = Objective::masked_token});
   int64_t first = 0, ones = 0;
   for (int64_t step = 0; step < 500; ++step) {
@@ -326,7 +326,7 @@ TEST_F(Batches, EvaluationScoresEveryByteOnce) {
   for (const int64_t n : {1, 5, 16, 17, 100, 128}) {
     text_ = some_bytes(2 * n);
     write_bytes(folder_ / "x", text_);
-    const Part valid = ByteCorpus::open(folder_ / "x", Split{50, 50, 0}).valid();
+    const CorpusPart valid = ByteCorpus::open(folder_ / "x", Split{50, 50, 0}).valid();
     ASSERT_EQ(valid.size(), n);
     for (const int64_t batch : {1, 3, 64}) {
       const EvaluationSegments segments(valid, batch, 16);
@@ -358,7 +358,7 @@ TEST_F(Batches, EvaluationAtTheStartOfTheFile) {
 }
 
 TEST_F(Batches, MaskedEvaluationDoesNotDependOnBatching) {
-  const Part bytes = part(150);
+  const CorpusPart bytes = part(150);
   const auto scored = [&](int64_t batch) {
     std::vector<int32_t> x, y;
     const EvaluationSegments segments(bytes, batch, 16, {.objective = Objective::masked_token});

@@ -20,7 +20,7 @@ using test::message_of;
 using test::read_bytes;
 using test::write_bytes;
 
-std::vector<int32_t> ids_of(const Part& part) {
+std::vector<int32_t> ids_of(const CorpusPart& part) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < part.size(); ++i) ids.push_back(part[i]);
   return ids;
@@ -201,7 +201,7 @@ TEST(DataSets, BytesInTokensOfAnother) {
   const auto bytes = static_cast<int64_t>(source.size());
   EXPECT_EQ(corpus.train.symbols, bytes * 90 / 100);
   std::string back;
-  for (const Part* part : {&corpus.train, &corpus.valid, &corpus.test}) {
+  for (const CorpusPart* part : {&corpus.train, &corpus.valid, &corpus.test}) {
     back += corpus.tokenizer->decode(ids_of(*part));
   }
   EXPECT_EQ(back, source);
@@ -293,7 +293,7 @@ TEST(TasksAndData, Test7_EveryTokenIsScoredOnce) {
   write_bytes(folder / "images", images);
   write_bytes(folder / "words", text);
   for (const char* id : {"images", "words"}) {
-    const Part part = open(id, folder / id, {.split = "100/0/0", .tokenizer = ""}).train;
+    const CorpusPart part = open(id, folder / id, {.split = "100/0/0", .tokenizer = ""}).train;
     EXPECT_EQ(part.width, std::string(id) == "words" ? 2 : 1);
     for (const int64_t length : {1, 7, 512, 3072, 10'000}) {
       const EvaluationSegments segments(part, 4, length);

@@ -22,10 +22,10 @@ Tensor some_ids(int64_t batch, int64_t length, Device device) {
 }
 
 /// `steps` training steps of a model, and the memory of the last one.
-StepMemory step_of(const Blueprint& blueprint, Device device, int64_t batch, int64_t length,
-                   int steps, bool traced = false) {
+StepMemory step_of(const ModelSpec& spec, Device device, int64_t batch, int64_t length, int steps,
+                   bool traced = false) {
   const Usage base = memory_tracker(device).live();
-  const auto model = blueprint.build(Init{Generator{1}, device});
+  const auto model = spec.build(Init{Generator{1}, device});
   Adam adam(named_parameters(*model));
   const Tensor tokens = some_ids(batch, length, device), targets = some_ids(batch, length, device);
   const auto loss = [&] {
@@ -52,10 +52,10 @@ struct Strategy7 {
 class MemoryOfModels : public testing::TestWithParam<Strategy7> {};
 
 /// The smallest configuration of a model, narrow, and so deep.
-std::unique_ptr<Blueprint> small_model(const ModelEntry& entry, const Strategy7& strategy,
+std::unique_ptr<ModelSpec> small_model(const ModelEntry& entry, const Strategy7& strategy,
                                        int64_t layers) {
-  auto blueprint = entry.make(entry.presets[0].name);
-  const Json fields = to_json(*blueprint);
+  auto spec = entry.make(entry.presets[0].name);
+  const Json fields = to_json(*spec);
   Settings small{{"memory", Json(strategy.memory), ""}};
   const std::pair<const char*, int64_t> sizes[] = {{"chunks", strategy.chunks},
                                                    {"n_layer", layers},
@@ -66,15 +66,15 @@ std::unique_ptr<Blueprint> small_model(const ModelEntry& entry, const Strategy7&
   for (const auto& [name, size] : sizes) {
     if (fields.find(name) != nullptr) small.push_back({name, Json(size), ""});
   }
-  set_fields(*blueprint, small);
-  return blueprint;
+  set_fields(*spec, small);
+  return spec;
 }
 
 /// What is predicted on a device without bytes is what the host measures: parameters, gradients,
 /// optimiser and saved bytes exactly, peaks of live bytes within 2 %.
-void expect_as_predicted(const Blueprint& blueprint, int64_t batch, int64_t length) {
-  const StepMemory predicted = step_of(blueprint, plan_device, batch, length, 1);
-  const StepMemory measured = step_of(blueprint, {}, batch, length, 2);
+void expect_as_predicted(const ModelSpec& spec, int64_t batch, int64_t length) {
+  const StepMemory predicted = step_of(spec, meta_device, batch, length, 1);
+  const StepMemory measured = step_of(spec, {}, batch, length, 2);
   EXPECT_GT(measured.saved, 0);
   EXPECT_EQ(predicted.saved, measured.saved);
   EXPECT_EQ(predicted.parameter, measured.parameter);
@@ -96,7 +96,7 @@ TEST_P(MemoryOfModels, Test7_PredictedBytesAreThoseMeasured) {
   std::vector<std::string_view> refused;
   for (const ModelEntry& entry : models()) {
     try {
-      small_model(entry, strategy, 2)->build(Init{.device = plan_device});
+      small_model(entry, strategy, 2)->build(Init{.device = meta_device});
     } catch (const Error& e) {
       refused.push_back(entry.name);
       continue;
@@ -130,8 +130,8 @@ TEST(Memory, PredictedBytesAreThoseMeasuredOnOpenBlas) {
   const WithMatmulLibrary openblas(MatmulLibrary::openblas);
   for (const ModelEntry& entry : models()) {
     SCOPED_TRACE(entry.name);
-    const auto blueprint = small_model(entry, Strategy7{"checkpoint"}, 2);
-    expect_as_predicted(*blueprint, 2, 128);
+    const auto spec = small_model(entry, Strategy7{"checkpoint"}, 2);
+    expect_as_predicted(*spec, 2, 128);
   }
 }
 
@@ -140,22 +140,22 @@ TEST(Memory, PredictedBytesAreThoseMeasuredOnOpenBlas) {
 TEST(Memory, Test7_SavedBytesAreTheFormulasOfALayer) {
   for (const bool narrow : {false, true}) {
     const int64_t B = 2, L = 64, T = B * L, D = 32, F = 48, H = 2, u = narrow ? 2 : 4;
-    const auto blueprint = find_model("transformer");
+    const auto spec = find_model("transformer");
     for (const int64_t N : {1, 3}) {
-      set_fields(*blueprint, Settings{{"n_layer", Json(N), ""},
-                                      {"d_model", Json(D), ""},
-                                      {"d_ff", Json(F), ""},
-                                      {"n_head", Json(H), ""},
-                                      {"activation", Json("gelu_erf"), ""},
-                                      {"positions", Json("none"), ""},
-                                      {"precision", Json(narrow ? "bf16" : "f32"), ""}});
+      set_fields(*spec, Settings{{"n_layer", Json(N), ""},
+                                 {"d_model", Json(D), ""},
+                                 {"d_ff", Json(F), ""},
+                                 {"n_head", Json(H), ""},
+                                 {"activation", Json("gelu_erf"), ""},
+                                 {"positions", Json("none"), ""},
+                                 {"precision", Json(narrow ? "bf16" : "f32"), ""}});
       const int64_t a_att = u * T * (D + D + 3 * D + D) + 4 * T * (2 + H);
       const int64_t a_ff = u * T * (2 * D + 2 * F) + 8 * T;
       // bf16: the weights of products and the gains of norms, as they are multiplied by.
       const int64_t casts = narrow ? u * (4 * D * D + 2 * D * F + 2 * D) : 0;
       const int64_t V = 256, end_casts = narrow ? u * (V * D + D) : 0;
       const int64_t ends = u * T * D + 8 * T + u * T * D + 4 * T + end_casts;
-      const StepMemory m = step_of(*blueprint, plan_device, B, L, 1, true);
+      const StepMemory m = step_of(*spec, meta_device, B, L, 1, true);
       int64_t sum = 0;
       for (const SavedTerm& t : m.terms) sum += t.bytes;
       EXPECT_EQ(sum, m.saved);
@@ -169,13 +169,13 @@ TEST(Memory, Test7_SavedBytesAreTheFormulasOfALayer) {
 TEST(Memory, WhatIsRunAgainIsCounted) {
   const int64_t B = 1, L = 64, T = B * L, D = 32, F = 48, N = 3;
   const auto again = [&](const char* memory) {
-    const auto blueprint = find_model("transformer");
-    set_fields(*blueprint, Settings{{"n_layer", Json(N), ""},
-                                    {"d_model", Json(D), ""},
-                                    {"d_ff", Json(F), ""},
-                                    {"positions", Json("none"), ""},
-                                    {"memory", Json(memory), ""}});
-    return step_of(*blueprint, plan_device, B, L, 1).again;
+    const auto spec = find_model("transformer");
+    set_fields(*spec, Settings{{"n_layer", Json(N), ""},
+                               {"d_model", Json(D), ""},
+                               {"d_ff", Json(F), ""},
+                               {"positions", Json("none"), ""},
+                               {"memory", Json(memory), ""}});
+    return step_of(*spec, meta_device, B, L, 1).again;
   };
   const int64_t pairs = L * (L + 1) / 2;
   const int64_t block = 4 * T * D * D + 2 * pairs * D + 2 * T * D * F;
@@ -188,11 +188,11 @@ TEST(Memory, WhatIsRunAgainIsCounted) {
 }
 
 TEST(Memory, TermsAreFormulas) {
-  const auto blueprint = find_model("local_transformer");
-  set_fields(*blueprint, Settings{{"n_layer", Json(3), ""}});
+  const auto spec = find_model("local_transformer");
+  set_fields(*spec, Settings{{"n_layer", Json(3), ""}});
   const int64_t B = 2, L = 128;
-  const StepMemory m = step_of(*blueprint, plan_device, B, L, 1, true);
-  const StepMemory longer = step_of(*blueprint, plan_device, B, 2 * L, 1, true);
+  const StepMemory m = step_of(*spec, meta_device, B, L, 1, true);
+  const StepMemory longer = step_of(*spec, meta_device, B, 2 * L, 1, true);
   const TermNames names{
       B, L, DType::f32, {{128, "D"}, {512, "F"}, {4, "H"}, {32, "d"}}, &longer.terms};
   EXPECT_EQ(formula_of(collect_terms(m.terms, names), 3),
@@ -248,8 +248,8 @@ TEST(Memory, SizesAreReadAndWritten) {
 
 TEST(Memory, NothingOfThePlanHasBytes) {
   const Usage host = memory_tracker().live();
-  const Tensor x = Tensor::zeros({1 << 20, 1 << 20}, DType::f32, plan_device);
-  EXPECT_EQ(memory_tracker(plan_device).live()[Category::other], int64_t{4} << 40);
+  const Tensor x = Tensor::zeros({1 << 20, 1 << 20}, DType::f32, meta_device);
+  EXPECT_EQ(memory_tracker(meta_device).live()[Category::other], int64_t{4} << 40);
   EXPECT_EQ(memory_tracker().live().total(), host.total());
 }
 

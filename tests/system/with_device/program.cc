@@ -1,9 +1,9 @@
 // The objects of longspan with a second device behind --device cuda: that of LONGSPAN_TEST_DEVICE,
-// else the one of harness/shadow.h.
+// else the one of harness/host_device.h.
 #include <cstdlib>
 
 #include "tests/harness/device.h"
-#include "tests/harness/shadow.h"
+#include "tests/harness/host_device.h"
 
 namespace {
 
@@ -11,7 +11,7 @@ namespace {
   if (std::getenv("LONGSPAN_TEST_DEVICE") != nullptr) {
     longspan::test::enable_device_if_asked();
   } else {
-    longspan::test::enable_shadow_device();
+    longspan::test::enable_host_device();
   }
   return true;
 }();

@@ -8,8 +8,8 @@
 
 #include "autograd/mode.h"
 #include "autograd/node.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/gradient.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/gradient.h"
 
 namespace longspan {
 namespace autograd {

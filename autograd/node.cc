@@ -4,8 +4,8 @@
 
 #include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
+#include "core/kernels/gradient.h"
 #include "core/scope.h"
-#include "ops/kernels/gradient.h"
 
 namespace longspan {
 namespace autograd {

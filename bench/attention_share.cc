@@ -22,9 +22,9 @@
 #include "autograd/node.h"
 #include "bench/harness.h"
 #include "core/parallel.h"
-#include "ops/block_attention.h"
-#include "ops/layout.h"
-#include "ops/pattern_blocks.h"
+#include "ops/attention/block_attention.h"
+#include "ops/patterns/blocks.h"
+#include "ops/patterns/layout.h"
 
 namespace longspan::bench {
 namespace {

@@ -24,9 +24,9 @@
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "models/blockbert.h"
-#include "ops/block_attention.h"
-#include "ops/pattern_blocks.h"
-#include "ops/pattern_pairs.h"
+#include "ops/attention/block_attention.h"
+#include "ops/patterns/blocks.h"
+#include "ops/patterns/pairs.h"
 #include "train/optimizer.h"
 
 namespace longspan::bench {

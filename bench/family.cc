@@ -12,6 +12,7 @@
 #include "autograd/node.h"
 #include "bench/harness.h"
 #include "core/error.h"
+#include "core/kernels/copy.h"
 #include "models/bigbird.h"
 #include "models/blockbert.h"
 #include "models/etc.h"
@@ -19,8 +20,7 @@
 #include "models/longformer.h"
 #include "models/sparse_transformer.h"
 #include "nn/attention.h"
-#include "ops/kernels/copy.h"
-#include "ops/pattern_window.h"
+#include "ops/patterns/window.h"
 
 namespace longspan::bench {
 namespace {

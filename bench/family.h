@@ -10,7 +10,7 @@
 
 #include "core/tensor.h"
 #include "nn/outline.h"
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 
 namespace longspan::bench {
 

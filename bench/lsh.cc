@@ -29,8 +29,8 @@
 #include "autograd/node.h"
 #include "bench/harness.h"
 #include "core/parallel.h"
-#include "ops/block_attention.h"
-#include "ops/lsh.h"
+#include "ops/attention/block_attention.h"
+#include "ops/attention/lsh.h"
 #include "ops/matmul.h"
 #include "ops/shape.h"
 

@@ -31,10 +31,10 @@
 
 #include "autograd/mode.h"
 #include "bench/harness.h"
+#include "core/kernels/matmul.h"
 #include "core/matmul_library.h"
 #include "core/parallel.h"
 #include "ops/copy.h"
-#include "ops/kernels/matmul.h"
 #include "ops/shape.h"
 
 namespace longspan::bench {

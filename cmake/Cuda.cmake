@@ -40,7 +40,7 @@ endif()
 # longspan_cuda(TARGET): the backend's sources in it.
 function(longspan_cuda target)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu
-       ${PROJECT_SOURCE_DIR}/cuda/*.cc)
+       ${PROJECT_SOURCE_DIR}/cuda/*.cc ${PROJECT_SOURCE_DIR}/cuda/*/*.cu ${PROJECT_SOURCE_DIR}/cuda/*/*.cc)
   target_sources(${target} PRIVATE ${sources})
   set_source_files_properties(core/backends.cc PROPERTIES COMPILE_DEFINITIONS LONGSPAN_CUDA=1)
   # fmt 9 takes nvcc for a compiler without constexpr.

@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 install(TARGETS longspan EXPORT LongspanTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(folder core autograd ops nn models train)
+foreach(folder core autograd ops nn models data train)
   if(EXISTS ${PROJECT_SOURCE_DIR}/${folder})
     install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/longspan
             FILES_MATCHING PATTERN "*.h")

@@ -1,4 +1,4 @@
-#include "ops/kernels/elementwise.h"
+#include "core/kernels/elementwise.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "ops/kernels/gradient.h"
+#include "core/kernels/gradient.h"
 
 #include <atomic>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "ops/kernels/index.h"
+#include "core/kernels/index.h"
 
 #include <algorithm>
 #include <atomic>

@@ -10,9 +10,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/kernels/loss.h"
 #include "core/parallel.h"
 #include "cpu/register.h"
-#include "ops/kernels/loss.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 
+#include "core/kernels/norm.h"
 #include "core/parallel.h"
 #include "cpu/register.h"
 #include "cpu/rows-inl.h"
 #include "cpu/simd-inl.h"
-#include "ops/kernels/norm.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/kernels/optim.h"
 #include "cpu/simd-inl.h"
-#include "ops/kernels/optim.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {

@@ -1,4 +1,4 @@
-#include "ops/kernels/pool.h"
+#include "core/kernels/pool.h"
 
 #include <algorithm>
 

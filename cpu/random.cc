@@ -1,4 +1,4 @@
-#include "ops/kernels/random.h"
+#include "core/kernels/random.h"
 
 #include <algorithm>
 #include <cmath>

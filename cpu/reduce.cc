@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/kernels/gradient.h"
+#include "core/kernels/reduce.h"
 #include "core/parallel.h"
 #include "cpu/register.h"
 #include "cpu/simd-inl.h"
 #include "cpu/strided.h"
-#include "ops/kernels/gradient.h"
-#include "ops/kernels/reduce.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {

@@ -4,11 +4,11 @@
 // foreach_target comes first.
 #include <hwy/highway.h>
 
+#include "core/kernels/softmax.h"
 #include "core/parallel.h"
 #include "cpu/register.h"
 #include "cpu/rows-inl.h"
 #include "cpu/simd-inl.h"
-#include "ops/kernels/softmax.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {

@@ -1,12 +1,12 @@
-#include "ops/kernels/sort.h"
+#include "core/kernels/sort.h"
 
 #include <algorithm>
 #include <atomic>
 #include <utility>
 
+#include "core/kernels/order.h"
 #include "core/parallel.h"
 #include "cpu/register.h"
-#include "ops/kernels/order.h"
 
 namespace longspan::cpu {
 namespace {

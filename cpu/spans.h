@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
-#include "ops/kernels/elementwise.h"
+#include "core/kernels/elementwise.h"
 
 /// Elementwise functions of consecutive numbers: the vectorised inner loops of kernels.
 namespace longspan::cpu {

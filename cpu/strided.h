@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/kernels/strided.h"
 #include "core/parallel.h"
-#include "ops/kernels/strided.h"
 
 namespace longspan::cpu {
 

@@ -1,4 +1,4 @@
-#include "ops/kernels/copy.h"
+#include "core/kernels/copy.h"
 
 #include "cuda/elementwise.cuh"
 #include "cuda/register.h"

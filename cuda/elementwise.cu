@@ -1,9 +1,9 @@
 #include "cuda/elementwise.cuh"
 
+#include "core/kernels/elementwise.h"
+#include "core/kernels/gradient.h"
+#include "core/kernels/maths.h"
 #include "cuda/register.h"
-#include "ops/kernels/elementwise.h"
-#include "ops/kernels/gradient.h"
-#include "ops/kernels/maths.h"
 
 namespace longspan::cuda {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/kernels/strided.h"
 #include "core/view.h"
 #include "cuda/launch.h"
-#include "ops/kernels/strided.h"
 
 /// Functions of elements: every element of the outputs from those of the inputs at its place.
 namespace longspan::cuda {

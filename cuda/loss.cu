@@ -1,10 +1,10 @@
-#include "ops/kernels/loss.h"
+#include "core/kernels/loss.h"
 
+#include "core/kernels/maths.h"
 #include "core/memory.h"
 #include "cuda/ids.cuh"
 #include "cuda/register.h"
 #include "cuda/rows.cuh"
-#include "ops/kernels/maths.h"
 
 namespace longspan::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/kernels/matmul.h"
+#include "core/kernels/matmul.h"
 
 #include <cublasLt.h>
 
@@ -8,13 +8,13 @@
 
 #include "core/divide.h"
 #include "core/error.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/gradient.h"
 #include "core/memory.h"
 #include "core/precision.h"
 #include "cuda/elementwise.cuh"
 #include "cuda/grid.h"
 #include "cuda/register.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/gradient.h"
 
 namespace longspan::cuda {
 namespace {

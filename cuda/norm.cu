@@ -1,4 +1,4 @@
-#include "ops/kernels/norm.h"
+#include "core/kernels/norm.h"
 
 #include "cuda/columns.cuh"
 #include "cuda/register.h"

@@ -1,4 +1,4 @@
-#include "ops/kernels/optim.h"
+#include "core/kernels/optim.h"
 
 #include "core/memory.h"
 #include "cuda/columns.cuh"

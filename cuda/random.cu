@@ -1,4 +1,4 @@
-#include "ops/kernels/random.h"
+#include "core/kernels/random.h"
 
 #include "core/generator.h"
 #include "core/memory.h"

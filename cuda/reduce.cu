@@ -1,13 +1,13 @@
-#include "ops/kernels/reduce.h"
+#include "core/kernels/reduce.h"
 
 #include <algorithm>
 
+#include "core/kernels/gradient.h"
+#include "core/kernels/matmul.h"
 #include "core/memory.h"
 #include "cuda/columns.cuh"
 #include "cuda/register.h"
 #include "cuda/rows.cuh"
-#include "ops/kernels/gradient.h"
-#include "ops/kernels/matmul.h"
 
 namespace longspan::cuda {
 namespace {

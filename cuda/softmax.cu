@@ -1,8 +1,8 @@
-#include "ops/kernels/softmax.h"
+#include "core/kernels/softmax.h"
 
+#include "core/kernels/maths.h"
 #include "cuda/register.h"
 #include "cuda/rows.cuh"
-#include "ops/kernels/maths.h"
 
 namespace longspan::cuda {
 namespace {

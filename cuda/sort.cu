@@ -1,14 +1,14 @@
-#include "ops/kernels/sort.h"
+#include "core/kernels/sort.h"
 
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "core/kernels/order.h"
 #include "core/memory.h"
 #include "cuda/elementwise.cuh"
 #include "cuda/ids.cuh"
 #include "cuda/register.h"
 #include "cuda/sorted.h"
-#include "ops/kernels/order.h"
 
 namespace longspan::cuda {
 

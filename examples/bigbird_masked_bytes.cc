@@ -5,10 +5,10 @@
 #include <cstdio>
 
 #include "autograd/engine.h"
+#include "data/corpus.h"
 #include "models/bigbird.h"
 #include "models/evaluate.h"
 #include "train/config.h"
-#include "train/data.h"
 #include "train/log.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"

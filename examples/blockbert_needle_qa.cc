@@ -6,11 +6,11 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "data/tasks.h"
 #include "models/blockbert.h"
 #include "train/config.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
-#include "train/tasks.h"
 using namespace longspan;
 struct Options {
   BlockBertConfig model = blockbert_preset("needle");

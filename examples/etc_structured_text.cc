@@ -4,13 +4,13 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "data/corpus.h"
+#include "data/structured.h"
 #include "models/etc.h"
 #include "models/evaluate.h"
 #include "train/config.h"
-#include "train/data.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
-#include "train/structured.h"
 
 using namespace longspan;
 

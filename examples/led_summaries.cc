@@ -2,14 +2,14 @@
 #include <cstdio>
 
 #include "autograd/engine.h"
+#include "data/data_sets.h"
+#include "data/metrics.h"
+#include "data/sequence_pairs.h"
 #include "models/generate.h"
 #include "models/led.h"
 #include "train/config.h"
-#include "train/data_sets.h"
-#include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
-#include "train/sequence_pairs.h"
 using namespace longspan;
 struct Options {
   LedConfig model = led_preset("summaries");

@@ -1,13 +1,13 @@
 // The Local Transformer of Roy et al. 2020, sec. 5, in a size for a laptop: every byte sees itself
-// and the 63 before it, in every layer. Trains on any text; data/README.md has one.
+// and the 63 before it, in every layer. Trains on any text; data/samples/README.md has one.
 //   local_transformer_shakespeare --data runs/data/tinyshakespeare.txt --steps 2000
 #include <cstdio>
 
 #include "autograd/engine.h"
+#include "data/corpus.h"
 #include "models/evaluate.h"
 #include "models/transformer.h"
 #include "train/config.h"
-#include "train/data.h"
 #include "train/log.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"

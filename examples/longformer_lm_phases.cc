@@ -6,11 +6,11 @@
 #include <cstdio>
 
 #include "autograd/engine.h"
+#include "data/corpus.h"
 #include "models/convert.h"
 #include "models/evaluate.h"
 #include "models/longformer_lm.h"
 #include "train/config.h"
-#include "train/data.h"
 #include "train/optimizer.h"
 using namespace longspan;
 struct Options {

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "autograd/engine.h"
+#include "data/tasks.h"
 #include "models/evaluate.h"
 #include "models/reformer.h"
 #include "train/config.h"
@@ -9,7 +10,6 @@
 #include "train/optimizer.h"
 #include "train/schedule.h"
 #include "train/state.h"
-#include "train/tasks.h"
 
 using namespace longspan;
 

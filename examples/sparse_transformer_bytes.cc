@@ -4,10 +4,10 @@
 #include <cstdio>
 
 #include "autograd/engine.h"
+#include "data/corpus.h"
 #include "models/evaluate.h"
 #include "models/sparse_transformer.h"
 #include "train/config.h"
-#include "train/data.h"
 #include "train/log.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"

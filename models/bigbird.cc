@@ -50,7 +50,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<BigBird, BigBirdConfig>>(bigbird_preset(preset),
+  return std::make_unique<ModelSpecOf<BigBird, BigBirdConfig>>(bigbird_preset(preset),
                                                                defaults_of(preset));
 }
 

@@ -9,7 +9,7 @@
 
 #include "core/tensor.h"
 #include "nn/fields.h"
-#include "ops/pattern_blocks.h"
+#include "ops/patterns/blocks.h"
 
 namespace longspan {
 

@@ -39,7 +39,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<Etc, EtcConfig>>(bigbird_etc_preset(preset),
+  return std::make_unique<ModelSpecOf<Etc, EtcConfig>>(bigbird_etc_preset(preset),
                                                        defaults_of(preset));
 }
 

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "models/etc.h"
-#include "models/registry.h"
+#include "models/model_spec.h"
 
 namespace longspan {
 

@@ -13,7 +13,7 @@
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 #include "ops/reduce.h"
 
 namespace longspan {
@@ -46,7 +46,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<BigBirdPegasus, BigBirdPegasusConfig>>(
+  return std::make_unique<ModelSpecOf<BigBirdPegasus, BigBirdPegasusConfig>>(
       bigbird_pegasus_preset(preset), defaults_of(preset));
 }
 

@@ -6,7 +6,7 @@
 
 #include "models/bigbird_blocks.h"
 #include "models/encoder_decoder.h"
-#include "models/registry.h"
+#include "models/model_spec.h"
 
 namespace longspan {
 

@@ -16,7 +16,7 @@
 #include "core/divide.h"
 #include "models/materialized_blocks.h"
 #include "models/model_spec.h"
-#include "ops/pattern_blocks.h"
+#include "ops/patterns/blocks.h"
 
 namespace longspan {
 namespace {
@@ -56,7 +56,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<BlockBert, BlockBertConfig>>(blockbert_preset(preset),
+  return std::make_unique<ModelSpecOf<BlockBert, BlockBertConfig>>(blockbert_preset(preset),
                                                                    defaults_of(preset));
 }
 

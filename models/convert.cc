@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "autograd/mode.h"
+#include "core/kernels/copy.h"
 #include "ops/copy.h"
 #include "ops/index.h"
-#include "ops/kernels/copy.h"
 #include "ops/shape.h"
 
 namespace longspan {

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "autograd/mode.h"
+#include "core/kernels/copy.h"
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
-#include "ops/kernels/copy.h"
 #include "ops/loss.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"

@@ -20,11 +20,11 @@
 #include "core/scope.h"
 #include "nn/attention.h"
 #include "nn/checkpoint.h"
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 

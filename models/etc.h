@@ -10,8 +10,8 @@
 
 #include "models/etc_structure.h"
 #include "models/model.h"
+#include "models/model_spec.h"
 #include "models/parts.h"
-#include "models/registry.h"
 #include "nn/stack.h"
 
 namespace longspan {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "core/kernels/copy.h"
 #include "core/scope.h"
 #include "models/etc.h"
 #include "models/model_spec.h"
-#include "ops/kernels/copy.h"
 
 namespace longspan {
 namespace {
@@ -45,7 +45,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<Etc, EtcConfig>>(etc_preset(preset), defaults_of(preset));
+  return std::make_unique<ModelSpecOf<Etc, EtcConfig>>(etc_preset(preset), defaults_of(preset));
 }
 
 Scheme weights_of(const EtcConfig& c) { return Scheme::truncated_normal(c.init_std); }

@@ -14,7 +14,7 @@
 #include "ops/index.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 #include "ops/shape.h"
 
 namespace longspan {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "ops/pattern.h"
+#include "ops/patterns/pattern.h"
 
 namespace longspan {
 

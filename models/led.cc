@@ -34,7 +34,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<Led, LedConfig>>(led_preset(preset), defaults_of(preset));
+  return std::make_unique<ModelSpecOf<Led, LedConfig>>(led_preset(preset), defaults_of(preset));
 }
 
 /// The attention of encoder layer i.

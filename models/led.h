@@ -6,7 +6,7 @@
 
 #include "models/encoder_decoder.h"
 #include "models/longformer.h"
-#include "models/registry.h"
+#include "models/model_spec.h"
 
 namespace longspan {
 

@@ -33,7 +33,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<Transformer, TransformerConfig>>(
+  return std::make_unique<ModelSpecOf<Transformer, TransformerConfig>>(
       local_transformer_preset(preset), defaults_of(preset));
 }
 

@@ -18,11 +18,11 @@
 #include "autograd/recalls.h"
 #include "core/scope.h"
 #include "models/model_spec.h"
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
-#include "ops/pattern_window.h"
+#include "ops/patterns/window.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -68,7 +68,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<Longformer, LongformerConfig>>(longformer_preset(preset),
+  return std::make_unique<ModelSpecOf<Longformer, LongformerConfig>>(longformer_preset(preset),
                                                                      defaults_of(preset));
 }
 

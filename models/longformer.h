@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/encoder.h"
-#include "models/registry.h"
+#include "models/model_spec.h"
 #include "nn/attention.h"
 
 namespace longspan {

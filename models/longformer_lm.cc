@@ -18,7 +18,7 @@
 #include "nn/relative_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -49,7 +49,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<LongformerLM, LongformerLMConfig>>(
+  return std::make_unique<ModelSpecOf<LongformerLM, LongformerLMConfig>>(
       longformer_lm_preset(preset), defaults_of(preset));
 }
 

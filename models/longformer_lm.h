@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "models/model.h"
+#include "models/model_spec.h"
 #include "models/parts.h"
-#include "models/registry.h"
 #include "nn/stack.h"
 
 namespace longspan {

@@ -22,8 +22,8 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
-#include "ops/pattern_chunks.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/chunks.h"
+#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 

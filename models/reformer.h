@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "models/model.h"
+#include "models/model_spec.h"
 #include "models/parts.h"
-#include "models/registry.h"
 #include "nn/axial.h"
 #include "nn/fields.h"
 #include "nn/layers.h"

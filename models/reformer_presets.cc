@@ -43,7 +43,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<Reformer, ReformerConfig>>(reformer_preset(preset),
+  return std::make_unique<ModelSpecOf<Reformer, ReformerConfig>>(reformer_preset(preset),
                                                                  defaults_of(preset));
 }
 

@@ -49,7 +49,7 @@ TrainingDefaults defaults_of(std::string_view preset) {
 }
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<BlueprintOf<SparseTransformer, SparseTransformerConfig>>(
+  return std::make_unique<ModelSpecOf<SparseTransformer, SparseTransformerConfig>>(
       sparse_transformer_preset(preset), defaults_of(preset));
 }
 

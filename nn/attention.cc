@@ -7,7 +7,7 @@
 #include "core/scope.h"
 #include "nn/decoding_memory.h"
 #include "ops/copy.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 #include "ops/shape.h"
 
 namespace longspan {

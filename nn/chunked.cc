@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "autograd/mode.h"
+#include "core/kernels/copy.h"
 #include "nn/checkpoint.h"
-#include "ops/kernels/copy.h"
 #include "ops/shape.h"
 
 namespace longspan {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "ops/kernels/copy.h"
+#include "core/kernels/copy.h"
 
 namespace longspan {
 namespace {

@@ -9,7 +9,7 @@
 #include "nn/global.h"
 #include "nn/module.h"
 #include "nn/segment.h"
-#include "ops/pattern.h"
+#include "ops/patterns/pattern.h"
 
 namespace longspan {
 

@@ -8,7 +8,7 @@
 #include "nn/init.h"
 #include "nn/layer.h"
 #include "nn/module.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 
 namespace longspan {
 

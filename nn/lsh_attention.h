@@ -7,7 +7,7 @@
 
 #include "nn/fields.h"
 #include "nn/layers.h"
-#include "ops/lsh.h"
+#include "ops/attention/lsh.h"
 
 namespace longspan {
 

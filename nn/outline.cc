@@ -1,7 +1,7 @@
 #include "nn/outline.h"
 
 #include "core/error.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 
 namespace longspan {
 namespace {

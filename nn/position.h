@@ -9,7 +9,7 @@
 #include "nn/init.h"
 #include "nn/layers.h"
 #include "nn/module.h"
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 
 namespace longspan {
 

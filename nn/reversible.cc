@@ -12,11 +12,11 @@
 #include "autograd/record.h"
 #include "core/deferred.h"
 #include "core/graph.h"
+#include "core/kernels/elementwise.h"
+#include "core/kernels/loss.h"
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/kernels/elementwise.h"
-#include "ops/kernels/loss.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
 

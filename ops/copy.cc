@@ -7,7 +7,7 @@
 #include "autograd/record.h"
 #include "core/deferred.h"
 #include "core/graph.h"
-#include "ops/kernels/copy.h"
+#include "core/kernels/copy.h"
 #include "ops/shape.h"
 
 namespace longspan {

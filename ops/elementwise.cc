@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "autograd/record.h"
-#include "ops/kernels/elementwise.h"
+#include "core/kernels/elementwise.h"
 #include "ops/shape.h"
 
 namespace longspan {

@@ -9,9 +9,9 @@
 
 #include "autograd/record.h"
 #include "core/graph.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/index.h"
 #include "ops/copy.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/index.h"
 #include "ops/shape.h"
 
 namespace longspan {

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "autograd/record.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/elementwise.h"
+#include "core/kernels/gradient.h"
+#include "core/kernels/index.h"
+#include "core/kernels/loss.h"
+#include "core/kernels/matmul.h"
+#include "core/kernels/reduce.h"
 #include "ops/copy.h"
 #include "ops/index.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/elementwise.h"
-#include "ops/kernels/gradient.h"
-#include "ops/kernels/index.h"
-#include "ops/kernels/loss.h"
-#include "ops/kernels/matmul.h"
-#include "ops/kernels/reduce.h"
 #include "ops/rows.h"
 
 namespace longspan {

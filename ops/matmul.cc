@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "autograd/record.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/matmul.h"
 #include "ops/copy.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/matmul.h"
 #include "ops/rows.h"
 
 namespace longspan {

@@ -1,8 +1,8 @@
 #include "ops/norm.h"
 
 #include "autograd/record.h"
+#include "core/kernels/norm.h"
 #include "ops/copy.h"
-#include "ops/kernels/norm.h"
 #include "ops/rows.h"
 
 namespace longspan {

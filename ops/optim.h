@@ -2,8 +2,8 @@
 
 #include <span>
 
+#include "core/kernels/optim.h"
 #include "core/tensor.h"
-#include "ops/kernels/optim.h"
 
 namespace longspan {
 

@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "autograd/record.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/matmul.h"
+#include "core/kernels/pool.h"
 #include "ops/copy.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/matmul.h"
-#include "ops/kernels/pool.h"
 
 namespace longspan {
 

@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "autograd/record.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/random.h"
 #include "core/scope.h"
 #include "ops/copy.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/random.h"
 #include "ops/shape.h"
 #include "ops/sort.h"
 

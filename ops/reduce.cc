@@ -3,11 +3,11 @@
 #include <limits>
 
 #include "autograd/record.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/reduce.h"
+#include "core/kernels/softmax.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/reduce.h"
-#include "ops/kernels/softmax.h"
 #include "ops/rows.h"
 #include "ops/shape.h"
 

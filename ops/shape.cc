@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "autograd/record.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/gradient.h"
 #include "ops/copy.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/gradient.h"
 
 namespace longspan {
 namespace {

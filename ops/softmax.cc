@@ -1,8 +1,8 @@
 #include "ops/softmax.h"
 
 #include "autograd/record.h"
+#include "core/kernels/softmax.h"
 #include "ops/copy.h"
-#include "ops/kernels/softmax.h"
 #include "ops/rows.h"
 
 namespace longspan {

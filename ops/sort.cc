@@ -2,9 +2,9 @@
 
 #include <limits>
 
+#include "core/kernels/sort.h"
 #include "ops/copy.h"
 #include "ops/index.h"
-#include "ops/kernels/sort.h"
 #include "ops/shape.h"
 
 namespace longspan {

@@ -31,7 +31,7 @@ text=runs/data/tinyshakespeare.txt
 sum=86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed
 if ! sha256sum --status --check <<<"$sum  $text" 2>/dev/null; then
   mkdir -p runs/data
-  gzip -dc data/tinyshakespeare.txt.gz >"$text.part"
+  gzip -dc data/samples/tinyshakespeare.txt.gz >"$text.part"
   mv "$text.part" "$text"
   sha256sum --status --check <<<"$sum  $text" || die "$text is not what it should be; delete it and start again"
 fi

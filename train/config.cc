@@ -9,25 +9,10 @@
 #include <optional>
 
 #include "core/error.h"
+#include "data/io/nearest.h"
 
 namespace longspan {
 namespace {
-
-/// Levenshtein distance.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replace = diagonal + (a[i] != b[j] ? 1 : 0);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replace, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 /// A long text is cut for messages.
 std::string shorten(std::string text) {
@@ -208,24 +193,6 @@ const std::string* CommandLine::value(std::string_view flag) const {
 void require_no_others(const CommandLine& line) {
   require(line.others.empty(), "command line", "\"{}\" belongs to no option; see --help",
           line.others.empty() ? "" : line.others[0]);
-}
-
-std::string nearest(std::string_view name, std::span<const std::string> candidates) {
-  std::string best;
-  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
-  if (name.size() > 200) return best;
-  for (const std::string& candidate : candidates) {
-    const size_t dot = candidate.rfind('.');
-    size_t d = distance(name, candidate);
-    if (dot != std::string::npos) {
-      d = std::min(d, distance(name, std::string_view(candidate).substr(dot + 1)));
-    }
-    if (d < least && d < std::max(name.size(), size_t{2})) {
-      least = d;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 const Setting* FieldSetter::setting(std::string_view name) {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/io/json.h"
 #include "nn/fields.h"
-#include "train/json.h"
 
 namespace longspan {
 
@@ -63,10 +63,6 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
 
 /// Throws ValueError where there are arguments that belong to no flag.
 void require_no_others(const CommandLine& line);
-
-/// The candidate with the smallest edit distance, "" where none is near. Of dotted candidates the
-/// last part alone may match too.
-std::string nearest(std::string_view name, std::span<const std::string> candidates);
 
 /// A range for a numeric field, ends included.
 struct Range {

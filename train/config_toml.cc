@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "data/io/files.h"
 #include "train/config.h"
-#include "train/files.h"
 
 namespace longspan {
 namespace {

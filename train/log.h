@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "data/io/files.h"
+#include "data/io/json.h"
 #include "train/config.h"
-#include "train/files.h"
-#include "train/json.h"
 #include "train/loss_unit.h"
 
 namespace longspan {

@@ -9,10 +9,10 @@
 #include "autograd/node.h"
 #include "core/error.h"
 #include "core/graph.h"
+#include "core/kernels/gradient.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "ops/copy.h"
-#include "ops/kernels/gradient.h"
 #include "ops/optim.h"
 
 namespace longspan {

@@ -7,7 +7,7 @@
 
 #include "core/device_scalar.h"
 #include "core/named_tensor.h"
-#include "train/json.h"
+#include "data/io/json.h"
 
 namespace longspan {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "train/files.h"
+#include "data/io/files.h"
 #include "train/log.h"
 
 namespace longspan {

@@ -8,9 +8,9 @@
 
 #include "autograd/mode.h"
 #include "core/error.h"
+#include "core/kernels/copy.h"
+#include "data/io/files.h"
 #include "ops/copy.h"
-#include "ops/kernels/copy.h"
-#include "train/files.h"
 #include "train/state.h"
 
 namespace longspan {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "train/metrics.h"
+#include "data/metrics.h"
 
 namespace longspan {
 namespace {

@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// roc_auc() of several answers (train/metrics.h), of samples that come a batch after the other, in
+/// roc_auc() of several answers (data/metrics.h), of samples that come a batch after the other, in
 /// bounded memory. Up to `most` scores are kept, as f32, and areas are exact. Then the scores of an
 /// answer become counts between up to 4,095 quantiles of those kept so far: what lies between the
 /// same two is as good as equal, which moves an area by at most half the share of the pairs of a 1

@@ -19,8 +19,8 @@
 
 #include "core/deferred.h"
 #include "core/error.h"
-#include "ops/kernels/gradient.h"
-#include "train/files.h"
+#include "core/kernels/gradient.h"
+#include "data/io/files.h"
 
 namespace longspan {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/named_tensor.h"
-#include "train/json.h"
+#include "data/io/json.h"
 
 namespace longspan {
 

@@ -6,8 +6,8 @@
 
 #include "bench/harness.h"
 #include "bench/kernels.h"
-#include "ops/block_attention.h"
-#include "ops/pattern.h"
+#include "ops/attention/block_attention.h"
+#include "ops/patterns/pattern.h"
 
 namespace longspan::bench {
 namespace {

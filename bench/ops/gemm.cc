@@ -5,7 +5,7 @@
 
 #include "bench/harness.h"
 #include "bench/kernels.h"
-#include "ops/kernels/matmul.h"
+#include "core/kernels/matmul.h"
 #include "ops/shape.h"
 
 namespace longspan::bench {

@@ -1,5 +1,5 @@
 // The tests of the op, on the CUDA kernels: what goes to the general ones.
-#include "cuda/attention_general.h"
+#include "cuda/attention/general.h"
 
 #include "tests/cuda/attention_on_device.h"
 #include "tests/ops/attention_laws.h"

@@ -1,5 +1,5 @@
 // The tests of LSH attention, on the CUDA kernels.
-#include "ops/kernels/lsh_maths.h"
+#include "core/kernels/lsh_maths.h"
 #include "tests/cuda/attention_on_device.h"
 #include "tests/ops/lsh.cc"
 

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "core/memory.h"
-#include "ops/block_attention.h"
-#include "ops/layout_work.h"
+#include "ops/attention/block_attention.h"
+#include "ops/patterns/layout_work.h"
 #include "tests/cuda/emulated/device.h"
 
 /// The CUDA kernels of attention in place of the CPU's, run by the emulated device: what tests ask

@@ -1,4 +1,4 @@
-#include "cuda/attention_schedule.h"
+#include "cuda/attention/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <map>
 #include <set>
 
-#include "cuda/attention_general.h"
-#include "ops/layout_work.h"
-#include "ops/pattern.h"
+#include "cuda/attention/general.h"
+#include "ops/patterns/layout_work.h"
+#include "ops/patterns/pattern.h"
 
 namespace longspan {
 namespace {

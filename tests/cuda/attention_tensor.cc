@@ -1,6 +1,6 @@
 // The tests of the op in bf16 and f16, on the CUDA kernels for tensor cores.
-#include "cuda/attention_launch.h"
-#include "cuda/attention_terms.cuh"
+#include "cuda/attention/launch.h"
+#include "cuda/attention/terms.cuh"
 
 #include "tests/cuda/attention_on_device.h"
 #include "tests/ops/attention_laws.h"

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "core/kernel.h"
+#include "core/kernels/copy.h"
 #include "core/memory.h"
 #include "core/tensor.h"
-#include "ops/kernels/copy.h"
 
 namespace longspan {
 namespace {

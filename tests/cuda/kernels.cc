@@ -11,7 +11,7 @@
 #include "core/memory.h"
 #include "core/scope.h"
 #include "models/transformer.h"
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"

@@ -1,4 +1,4 @@
-#include "ops/kernels/maths.h"
+#include "core/kernels/maths.h"
 
 #include <gtest/gtest.h>
 

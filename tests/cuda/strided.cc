@@ -1,4 +1,4 @@
-#include "ops/kernels/strided.h"
+#include "core/kernels/strided.h"
 
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@
 #include "ops/reduce.h"
 #include "tests/faults/sweep.h"
 #include "tests/harness/host_device.h"
-#include "tests/train/scratch.h"
+#include "tests/harness/scratch.h"
 #include "train/config.h"
 #include "train/optimizer.h"
 #include "train/state.h"

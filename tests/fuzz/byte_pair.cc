@@ -1,9 +1,9 @@
 // Any bytes as vocab.json and merges.txt of byte pairs, and any text for them; and the same with
 // all bytes in the vocabulary, when the text must come back.
 
+#include "data/io/json.h"
+#include "data/tokenizers/unicode.h"
 #include "tests/fuzz/tokens.h"
-#include "train/json.h"
-#include "train/unicode.h"
 
 using namespace longspan;
 

@@ -1,11 +1,11 @@
 // Any bytes as files of data sets, one kind for each first byte: read to the end, or refused.
 
-#include "train/data_sets.h"
+#include "data/data_sets.h"
+#include "data/choices.h"
+#include "data/profiles.h"
+#include "data/questions.h"
+#include "data/trivia.h"
 #include "tests/fuzz/input.h"
-#include "train/choices.h"
-#include "train/profiles.h"
-#include "train/questions.h"
-#include "train/trivia.h"
 
 using namespace longspan;
 

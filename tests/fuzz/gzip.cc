@@ -2,8 +2,8 @@
 
 #include <zlib.h>
 
+#include "data/io/bytes.h"
 #include "tests/fuzz/input.h"
-#include "train/bytes.h"
 
 using namespace longspan;
 

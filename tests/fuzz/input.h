@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/kernel.h"
 #include "core/memory.h"
-#include "train/files.h"
+#include "data/io/files.h"
 
 namespace longspan {
 

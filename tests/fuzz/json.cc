@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "train/json.h"
+#include "data/io/json.h"
 
 using namespace longspan;
 

@@ -1,9 +1,9 @@
 // Any bytes as JSON lines: rows of metrics, whose damaged lines are left out, and questions of
 // MRQA.
 
+#include "data/questions.h"
 #include "tests/fuzz/input.h"
 #include "train/log.h"
-#include "train/questions.h"
 
 using namespace longspan;
 

@@ -1,7 +1,7 @@
 // Any bytes as arrays of NumPy, .npy or .npz: read to their last number, or refused.
 
+#include "data/io/arrays.h"
 #include "tests/fuzz/input.h"
-#include "train/arrays.h"
 
 using namespace longspan;
 

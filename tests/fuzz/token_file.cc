@@ -4,8 +4,8 @@
 
 #include <cstring>
 
+#include "data/token_file.h"
 #include "tests/fuzz/input.h"
-#include "train/token_file.h"
 
 using namespace longspan;
 

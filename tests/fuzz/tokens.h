@@ -2,8 +2,8 @@
 
 #include <memory>
 
+#include "data/tokenizers/tokenizer.h"
 #include "tests/fuzz/input.h"
-#include "train/tokenizer.h"
 
 namespace longspan {
 

@@ -7,7 +7,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "ops/kernels/copy.h"
+#include "core/kernels/copy.h"
 
 namespace longspan::test {
 namespace {

@@ -15,11 +15,11 @@
 #include "autograd/node.h"
 #include "core/graph.h"
 #include "core/kernel.h"
+#include "core/kernels/copy.h"
+#include "core/kernels/elementwise.h"
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/elementwise.h"
-#include "ops/layout_cache.h"
+#include "ops/patterns/layout_cache.h"
 #include "tests/harness/hooks.h"
 
 namespace longspan::test {

@@ -8,7 +8,7 @@ shift
 cd "$root"
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
-find core autograd ops nn models train -name '*.h' 2>/dev/null | LC_ALL=C sort >"$list"
+find core autograd ops nn models data train -name '*.h' 2>/dev/null | LC_ALL=C sort >"$list"
 [ -s "$list" ] || { echo "no headers found below $root"; exit 1; }
 xargs -P "$(nproc)" -I HEADER "$compiler" -std=c++20 -fsyntax-only -x c++ -Wall -Wextra -Werror \
   -I. "$@" -include HEADER /dev/null <"$list"

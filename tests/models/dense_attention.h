@@ -8,7 +8,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 #include "tests/harness/model_info.h"
 
 namespace longspan::test {

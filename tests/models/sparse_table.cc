@@ -1,5 +1,5 @@
+#include "core/kernels/copy.h"
 #include "models/sparse_transformer.h"
-#include "ops/kernels/copy.h"
 #include "tests/harness/model_info.h"
 
 namespace longspan::test {

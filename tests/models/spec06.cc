@@ -12,8 +12,8 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
-#include "ops/pattern_blocks.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/blocks.h"
+#include "ops/patterns/pairs.h"
 #include "ops/shape.h"
 #include "tests/models/dense_attention.h"
 

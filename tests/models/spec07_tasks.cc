@@ -7,6 +7,7 @@
 #include "autograd/engine.h"
 #include "autograd/gradcheck.h"
 #include "autograd/mode.h"
+#include "data/choices.h"
 #include "models/longformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -16,7 +17,6 @@
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
-#include "train/choices.h"
 #include "train/optimizer.h"
 
 namespace longspan::test {

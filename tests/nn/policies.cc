@@ -4,13 +4,13 @@
 #include <map>
 
 #include "autograd/mode.h"
+#include "core/kernels/block_attention.h"
+#include "core/kernels/matmul.h"
 #include "core/memory.h"
 #include "nn/checkpoint.h"
 #include "nn/chunked.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/kernels/block_attention.h"
-#include "ops/kernels/matmul.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/random.h"

@@ -10,7 +10,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 
 /// A dense, masked oracle of block attention in f64, and comparisons with it.
 namespace longspan::attention_test {

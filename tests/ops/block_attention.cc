@@ -1,4 +1,4 @@
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 
 #include <gtest/gtest.h>
 

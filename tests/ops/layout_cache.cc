@@ -1,4 +1,4 @@
-#include "ops/layout_cache.h"
+#include "ops/patterns/layout_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "core/memory.h"
-#include "ops/pattern.h"
-#include "ops/pattern_blocks.h"
-#include "ops/pattern_window.h"
+#include "ops/patterns/blocks.h"
+#include "ops/patterns/pattern.h"
+#include "ops/patterns/window.h"
 
 namespace longspan {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/lsh.h"
+#include "ops/attention/lsh.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 #include "autograd/engine.h"
 #include "autograd/gradcheck.h"
 #include "autograd/mode.h"
+#include "core/kernels/lsh_maths.h"
 #include "core/parallel.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/kernels/lsh_maths.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"

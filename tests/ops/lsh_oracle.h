@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "ops/lsh.h"
+#include "ops/attention/lsh.h"
 
 /// LSH attention from its definition, dense and in f64: N_ij is counted chunk by chunk, and one
 /// softmax runs over all pairs.

@@ -9,9 +9,9 @@
 
 #include "autograd/engine.h"
 #include "autograd/record.h"
+#include "core/kernels/matmul.h"
 #include "core/parallel.h"
 #include "ops/copy.h"
-#include "ops/kernels/matmul.h"
 #include "ops/shape.h"
 #include "tests/harness/op_info.h"
 

@@ -9,11 +9,11 @@
 
 #include "autograd/engine.h"
 #include "autograd/record.h"
+#include "core/kernels/matmul.h"
 #include "core/parallel.h"
 #include "core/precision.h"
 #include "cpu/bf16_dot.h"
 #include "ops/copy.h"
-#include "ops/kernels/matmul.h"
 #include "ops/matmul.h"
 #include "ops/shape.h"
 #include "tests/harness/input_spec.h"

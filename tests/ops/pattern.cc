@@ -1,4 +1,4 @@
-#include "ops/pattern.h"
+#include "ops/patterns/pattern.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "ops/pattern_blocks.h"
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/blocks.h"
+#include "ops/patterns/pairs.h"
 #include "tests/harness/messages.h"
 
 namespace longspan {

@@ -1,11 +1,11 @@
-#include "ops/pattern_chunks.h"
+#include "ops/patterns/chunks.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <utility>
 
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 
 namespace longspan::test {
 namespace {

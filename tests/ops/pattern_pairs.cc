@@ -1,4 +1,4 @@
-#include "ops/pattern_pairs.h"
+#include "ops/patterns/pairs.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/generator.h"
-#include "ops/pattern_window.h"
+#include "ops/patterns/window.h"
 
 namespace longspan {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <limits>
 
+#include "core/kernels/copy.h"
+#include "core/kernels/gradient.h"
 #include "core/memory.h"
 #include "core/tensor.h"
-#include "ops/kernels/copy.h"
-#include "ops/kernels/gradient.h"
 
 namespace longspan {
 namespace {

@@ -11,7 +11,7 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "core/scope.h"
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"

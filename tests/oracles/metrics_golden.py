@@ -18,7 +18,7 @@ from rouge_score import rouge_scorer
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE / "golden" / "text" / "metrics.json"
-CORPUS = HERE.parent.parent / "data" / "tinyshakespeare.txt.gz"
+CORPUS = HERE.parent.parent / "data" / "samples" / "tinyshakespeare.txt.gz"
 
 
 def documents(draw):

@@ -19,7 +19,7 @@ import transformers
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE / "golden" / "text"
-CORPUS = HERE.parent.parent / "data" / "tinyshakespeare.txt.gz"
+CORPUS = HERE.parent.parent / "data" / "samples" / "tinyshakespeare.txt.gz"
 TEXTS = ["Speak, Speak!", " we Café", "First Citizen: I'll HEAR thee.", "no such 中 thing 12",
          "The king <mask_1> and\n\tthe Queen", "", " "]
 

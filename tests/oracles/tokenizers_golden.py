@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE / "golden" / "text"
-CORPUS = HERE.parent.parent / "data" / "tinyshakespeare.txt.gz"
+CORPUS = HERE.parent.parent / "data" / "samples" / "tinyshakespeare.txt.gz"
 
 TEXTS = [
     "",

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <sstream>
 
+#include "data/io/json.h"
 #include "tests/harness/numpy_file.h"
 #include "tests/system/program.h"
-#include "train/json.h"
 #include "train/state.h"
 
 namespace longspan::test {

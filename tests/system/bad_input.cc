@@ -398,14 +398,16 @@ const std::vector<Case>& cases() {
                train({"--data", "bytes=ROOT/t.gz"}),
                {"t.gz"},
                [](const TestPaths& p) {
-                 const std::string whole = read(LONGSPAN_SOURCE_DIR "/data/tinyshakespeare.txt.gz");
+                 const std::string whole =
+                     read(LONGSPAN_SOURCE_DIR "/data/samples/tinyshakespeare.txt.gz");
                  write(p.root + "/t.gz", whole.substr(0, whole.size() / 2));
                }},
               {"gzip damaged",
                train({"--data", "bytes=ROOT/t.gz"}),
                {"t.gz"},
                [](const TestPaths& p) {
-                 std::string whole = read(LONGSPAN_SOURCE_DIR "/data/tinyshakespeare.txt.gz");
+                 std::string whole =
+                     read(LONGSPAN_SOURCE_DIR "/data/samples/tinyshakespeare.txt.gz");
                  whole[whole.size() / 2] = static_cast<char>(whole[whole.size() / 2] ^ 0x55);
                  write(p.root + "/t.gz", whole);
                }},

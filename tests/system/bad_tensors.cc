@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "models/transformer.h"
-#include "ops/block_attention.h"
+#include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"

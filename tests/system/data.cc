@@ -6,9 +6,9 @@
 #include <set>
 
 #include "core/generator.h"
+#include "data/data_sets.h"
+#include "data/io/json.h"
 #include "tests/system/program.h"
-#include "train/data_sets.h"
-#include "train/json.h"
 #include "train/log.h"
 #include "train/state.h"
 

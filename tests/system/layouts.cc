@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "core/memory.h"
-#include "ops/layout_cache.h"
-#include "ops/pattern.h"
+#include "ops/patterns/layout_cache.h"
+#include "ops/patterns/pattern.h"
 #include "tests/harness/host_device.h"
 
 namespace longspan::test {

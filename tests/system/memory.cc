@@ -10,9 +10,9 @@
 #include "autograd/engine.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "data/corpus.h"
 #include "models/registry.h"
 #include "tests/system/program.h"
-#include "train/data.h"
 #include "train/optimizer.h"
 
 namespace {

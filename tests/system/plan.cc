@@ -6,8 +6,8 @@
 #include <string>
 
 #include "core/generator.h"
+#include "data/io/json.h"
 #include "tests/system/program.h"
-#include "train/json.h"
 
 namespace longspan::test {
 namespace {

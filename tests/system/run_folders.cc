@@ -11,9 +11,9 @@
 #include <limits>
 
 #include "core/tensor.h"
+#include "data/io/bytes.h"
+#include "data/io/json.h"
 #include "tests/system/program.h"
-#include "train/bytes.h"
-#include "train/json.h"
 #include "train/log.h"
 #include "train/state.h"
 

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "data/io/json.h"
 #include "tests/system/program.h"
-#include "train/json.h"
 #include "train/log.h"
 #include "train/state.h"
 

@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
+#include "data/io/json.h"
 #include "tests/system/program.h"
-#include "train/json.h"
 #include "train/state.h"
 
 namespace longspan::test {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "tests/train/scratch.h"
+#include "tests/harness/scratch.h"
 
 namespace longspan {
 namespace {
@@ -316,16 +316,6 @@ TEST(Config, FlagsWithoutKeys) {
   const char* help[] = {"program", "--help"};
   EXPECT_TRUE(contains(parse_command_line(2, help, flags).help, "--batch"));
   EXPECT_TRUE(contains(parse_command_line(2, help, flags).help, "rows"));
-}
-
-TEST(Config, Nearest) {
-  const std::vector<std::string> names{"batch", "length", "model.dropout", "model.n_layer"};
-  EXPECT_EQ(nearest("bacth", names), "batch");
-  EXPECT_EQ(nearest("dropout", names), "model.dropout");
-  EXPECT_EQ(nearest("model.layers", names), "model.n_layer");
-  EXPECT_EQ(nearest("xyz", names), "");
-  EXPECT_EQ(nearest("", names), "");
-  EXPECT_EQ(nearest(std::string(100'000, 'a'), names), "");
 }
 
 }  // namespace

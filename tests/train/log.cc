@@ -12,7 +12,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "tests/train/scratch.h"
+#include "tests/harness/scratch.h"
 
 namespace longspan {
 namespace {

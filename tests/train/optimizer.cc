@@ -12,7 +12,7 @@
 #include "core/generator.h"
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "tests/train/scratch.h"
+#include "tests/harness/scratch.h"
 #include "train/state.h"
 
 namespace longspan {

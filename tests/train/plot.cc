@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "tests/train/scratch.h"
+#include "tests/harness/scratch.h"
 
 namespace longspan {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "core/error.h"
 #include "core/generator.h"
-#include "tests/train/scratch.h"
-#include "train/files.h"
+#include "data/io/files.h"
+#include "tests/harness/scratch.h"
 
 namespace longspan {
 namespace {

@@ -1,0 +1,162 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/panels.h"
+#include "app/run_folder.h"
+#include "app/task_data.h"
+#include "core/error.h"
+#include "data/io/files.h"
+
+namespace longspan {
+namespace {
+
+// Panels of a picture, and cells of a panel along a side, at most.
+constexpr int64_t drawn_layers = 8, drawn_heads = 8, drawn_cells = 256;
+
+struct Options {
+  int64_t layer = -1;
+  void visit(auto& v) { v("layer", layer); }
+};
+
+/// The pairs of one layer, head by head.
+struct LayerPairs {
+  AttentionOutline outline;
+  std::vector<OutlineCount> heads;
+};
+
+std::string name_of(const AttentionOutline& outline) {
+  std::string name;
+  for (const AttentionCall& call : outline.calls) {
+    name += (name.empty() ? "" : " + ") + call.pattern.name;
+  }
+  return name;
+}
+
+/// A line for each run of heads that see as many pairs.
+void print_layer(int64_t layer, const LayerPairs& pairs) {
+  const auto& heads = pairs.heads;
+  for (size_t first = 0; first < heads.size();) {
+    size_t last = first;
+    while (last + 1 < heads.size() && heads[last + 1].attended == heads[first].attended &&
+           heads[last + 1].computed == heads[first].computed) {
+      ++last;
+    }
+    const OutlineCount& n = heads[first];
+    const auto all = static_cast<double>(pairs.outline.rows * pairs.outline.columns);
+    const std::string who =
+        first == last ? fmt::format("{}", first) : fmt::format("{} to {}", first, last);
+    std::puts(fmt::format("{:>5}  {:>8}  {:>14}  {:>14}  {:>8.3f}  {:>8.2f}  {}", layer, who,
+                          n.attended, n.computed,
+                          static_cast<double>(n.computed) /
+                              static_cast<double>(std::max<int64_t>(n.attended, 1)),
+                          100 * static_cast<double>(n.attended) / std::max(all, 1.0),
+                          name_of(pairs.outline))
+                  .c_str());
+    first = last + 1;
+  }
+}
+
+/// Shares of the pairs of each cell of a head's panel.
+void draw_head(const LayerPairs& pairs, int64_t head, int64_t cell, int64_t layer_panel,
+               PanelPicture& picture) {
+  const int64_t rows = pairs.outline.rows, columns = pairs.outline.columns;
+  const int64_t high = (rows + cell - 1) / cell, wide = (columns + cell - 1) / cell;
+  std::vector<int64_t> seen(static_cast<size_t>(high * wide), 0);
+  count_pairs(pairs.outline, head, [&](int64_t row, int64_t column) {
+    ++seen[static_cast<size_t>(row / cell * wide + column / cell)];
+  });
+  for (int64_t r = 0; r < high; ++r) {
+    for (int64_t c = 0; c < wide; ++c) {
+      const int64_t n = seen[static_cast<size_t>(r * wide + c)];
+      const int64_t all = std::min(cell, rows - r * cell) * std::min(cell, columns - c * cell);
+      if (n > 0)
+        picture.set(layer_panel, head, r, c, static_cast<double>(n) / static_cast<double>(all));
+    }
+  }
+}
+
+}  // namespace
+
+int draw_command(int argc, const char* const* argv) {
+  const Flag own[] = {{"--out", "", "the run folder; the picture goes to its pictures/"},
+                      {"--layer", "draw.layer", "only this layer; without it all"}};
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan draw --model NAME --length L --out DIR: which pairs each layer and head attends "
+      "to, "
+      "as a table and as pictures/pattern.png. With the folder of a run, and no --model, of that "
+      "run, and pictures/attention.png of its newest checkpoint.");
+  Options o;
+  set_fields(o, taken(line, "draw."));
+  const std::string* const out = line.value("--out");
+  require(out != nullptr && !out->empty(), "--out", "no folder given; expected --out DIR");
+  require_own_folder(*out, "draw");
+
+  RunConfig config;
+  if (last_setting(line.settings, "model.name") != nullptr) {
+    config = make_config(line.settings);
+    say_positions(config);
+  } else {
+    Trained trained = load_run(line);
+    draw_attention(trained.run, *open_task_data(trained.run));
+    std::fprintf(stderr, "attention on the validation part: %s/pictures/attention.png\n",
+                 out->c_str());
+    config = std::move(trained.run.config);
+  }
+  // Parameters of one element: the outline of attention needs none of them.
+  const std::unique_ptr<LanguageModel> model = config.model->build(Init{.meta = true});
+  require_length(config, *model);
+  require(o.layer >= -1 && o.layer < model->layers(), "--layer", "got {}; {} has layers 0 to {}",
+          o.layer, config.model_name, model->layers() - 1);
+  const int64_t first = o.layer >= 0 ? o.layer : 0;
+  const int64_t last = o.layer >= 0 ? o.layer + 1 : model->layers();
+
+  std::puts(fmt::format("{} over {} tokens\nlayer  {:>8}  {:>14}  {:>14}  {:>8}  {:>8}  pattern",
+                        config.model_name, config.length, "heads", "attended", "computed", "ratio",
+                        "% of all")
+                .c_str());
+  std::vector<LayerPairs> layers;
+  OutlineCount total;
+  for (int64_t layer = first; layer < last; ++layer) {
+    LayerPairs pairs{model->attention_outline(layer, config.length), {}};
+    for (int64_t head = 0; head < pairs.outline.heads; ++head) {
+      pairs.heads.push_back(count_pairs(pairs.outline, head));
+      total.attended += pairs.heads.back().attended;
+      total.computed += pairs.heads.back().computed;
+    }
+    print_layer(layer, pairs);
+    layers.push_back(std::move(pairs));
+  }
+  std::puts(fmt::format("  all            {:>14}  {:>14}  {:>8.3f}", total.attended, total.computed,
+                        static_cast<double>(total.computed) /
+                            static_cast<double>(std::max<int64_t>(total.attended, 1)))
+                .c_str());
+
+  const AttentionOutline& shape = layers.front().outline;
+  const int64_t longest = std::max({shape.rows, shape.columns, int64_t{1}});
+  const int64_t cell = (longest + drawn_cells - 1) / drawn_cells;
+  const int64_t panels = std::min(last - first, drawn_layers);
+  const int64_t heads = std::min(shape.heads, drawn_heads);
+  PanelPicture picture(first, panels, heads, (shape.rows + cell - 1) / cell,
+                       (shape.columns + cell - 1) / cell);
+  for (int64_t layer = 0; layer < panels; ++layer) {
+    for (int64_t head = 0; head < heads; ++head) {
+      draw_head(layers[static_cast<size_t>(layer)], head, cell, layer, picture);
+    }
+  }
+  make_folders(*out + "/pictures", "pictures");
+  const std::string path = *out + "/pictures/pattern.png";
+  const std::string grain = cell == 1 ? "" : fmt::format(", in cells of {} x {}", cell, cell);
+  picture.write(path,
+                {fmt::format("pairs of {} in {} tokens", config.model_name, config.length),
+                 fmt::format("keys 0 to {} of every head{}", shape.columns - 1, grain), "queries"},
+                0.5);
+  std::fprintf(stderr, "pattern: %s\n", path.c_str());
+  return 0;
+}
+
+}  // namespace longspan

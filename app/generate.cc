@@ -1,0 +1,146 @@
+#include "models/generate.h"
+
+#include <cstdio>
+#include <vector>
+
+#include "app/commands.h"
+#include "core/error.h"
+#include "data/io/files.h"
+
+namespace longspan {
+namespace {
+
+struct Options {
+  std::string prompt = "\n";
+  int64_t tokens = 500, top_k = 0, index = -1;
+  double temperature = 1, top_p = 1;
+  uint64_t sample_seed = 1;
+  void visit(auto& v) {
+    v("prompt", prompt)("tokens", tokens)("temperature", temperature)("top_k", top_k)(
+        "top_p", top_p)("index", index)("sample_seed", sample_seed);
+  }
+};
+
+/// What turns the tokens of a run into text. Throws NotImplemented where it has none, or where it
+/// is made from the data.
+std::unique_ptr<const Tokenizer> text_tokenizer(const RunConfig& config) {
+  const DataKind kind = find_data_set(config.task).kind;
+  require<NotImplemented>(kind == DataKind::bytes || kind == DataKind::chars, "generate",
+                          "the task {} has {}s; expected bytes or characters", config.task,
+                          unit_of(kind));
+  if (kind == DataKind::chars) return char27_tokenizer();
+  return open_tokenizer(config.tokenizer.empty() ? "bytes" : config.tokenizer);
+}
+
+std::string read_stream(std::FILE* stream) {
+  std::string text;
+  char some[4096];
+  while (const size_t n = std::fread(some, 1, sizeof some, stream)) text.append(some, n);
+  return text;
+}
+
+/// The text of a file without its line breaks, "-" standard input.
+std::string read_text(const std::string& path) {
+  std::string text = path == "-" ? read_stream(stdin) : read_file(path, "--document");
+  for (char& c : text) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  }
+  return text;
+}
+
+/// Prints a summary, a sentence a line: of a file, or of an article of the data.
+void summarise(const Trained& trained, const CommandLine& line, const Options& o,
+               const BeamSearch& search) {
+  const PairData task_data(trained.run);
+  const std::string* file = line.value("--document");
+  const std::string* part = line.value("--part");
+  require(file != nullptr || o.index >= 0, "generate",
+          "{} writes after reading: expected --document FILE, or --index N of --part",
+          trained.run.config.model_name);
+  std::string text;
+  if (file != nullptr) {
+    text = read_text(*file);
+  } else {
+    const auto& all = task_data.documents(part != nullptr ? *part : "valid");
+    const auto count = static_cast<int64_t>(all.size());
+    require(o.index < count, "--index", "got {}; expected 0 to {}", o.index, count - 1);
+    text = article_text(all[static_cast<size_t>(o.index)]);
+  }
+  const std::vector<std::vector<std::string>> written = task_data.summaries({text}, search);
+  for (const std::string& sentence : written[0]) std::puts(sentence.c_str());
+}
+
+/// Prints a prompt and what is drawn after it.
+void go_on(const Trained& trained, const Options& o) {
+  const LanguageModel& model = *trained.run.model;
+  const std::unique_ptr<const Tokenizer> tokenizer = text_tokenizer(trained.run.config);
+  const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
+  const auto print = [&](int32_t id) {
+    // What the model has beyond the data's tokens stands for no text.
+    const std::string text =
+        id < tokenizer->vocabulary() ? tokenizer->decode({&id, 1}) : std::string();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  };
+  for (const int32_t id : prompt) print(id);
+  const Tensor start =
+      Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())}, trained.run.device);
+  const Sampling sampling{o.temperature, o.top_k, o.top_p};
+  generate(model, start, o.tokens, sampling, Generator{o.sample_seed}.fork("sample"),
+           [&](const Tensor& token) {
+             print(static_cast<int32_t>(token.item()));
+             std::fflush(stdout);
+           });
+  std::fputc('\n', stdout);
+}
+
+}  // namespace
+
+int generate_command(int argc, const char* const* argv) {
+  std::vector<Flag> own = {
+      {"--out", "", "the run folder"},
+      {"--step", "", "step of the checkpoint; without it the newest"},
+      {"--prompt", "sample.prompt", "text to go on from"},
+      {"--tokens", "sample.tokens", "tokens to draw"},
+      {"--temperature", "sample.temperature", "0: always the most likely token"},
+      {"--top-k", "sample.top_k", "draw from the k most likely tokens; 0: all"},
+      {"--top-p", "sample.top_p", "draw from the fewest tokens that reach p"},
+      {"--document", "", "encoder-decoders: a text to summarise, - for standard input"},
+      {"--index", "sample.index", "encoder-decoders: summarise this article of --part, from 0"},
+      {"--part", "", "train, valid or test; without it valid"}};
+  own.insert(own.end(), search_flags().begin(), search_flags().end());
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan generate --out DIR: text from a trained model, token by token; from an "
+      "encoder-decoder the summary of a document.");
+  // What concerns the sample is no part of the run; its seed is the sample's too.
+  Settings sample_settings = taken(line, "sample.");
+  for (const Setting& s : line.settings) {
+    if (s.key == "seed") sample_settings.push_back({"sample_seed", s.value, s.origin, s.text});
+  }
+  std::erase_if(line.settings, [](const Setting& s) { return s.key == "seed"; });
+  const BeamSearch search = taken_search(line);
+  Options o;
+  set_fields(o, sample_settings);
+  constexpr double many = 1e15;
+  const Range ranges[] = {{"tokens", 0, many},
+                          {"temperature", 0, many},
+                          {"top_k", 0, many},
+                          {"top_p", 0, 1},
+                          {"index", -1, many}};
+  check_ranges(to_json(o), ranges);
+  require(!o.prompt.empty(), "prompt", "got nothing; expected at least one byte");
+
+  const Trained trained = load_run(line);
+  const Objective objective = trained.run.model->objective();
+  require<NotImplemented>(objective != Objective::masked_token, "generate",
+                          "{} predicts hidden bytes, not the next one; expected a decoder",
+                          trained.run.config.model_name);
+  if (objective == Objective::sequence) {
+    summarise(trained, line, o, search);
+  } else {
+    go_on(trained, o);
+  }
+  return 0;
+}
+
+}  // namespace longspan

@@ -1,0 +1,241 @@
+#include <algorithm>
+#include <cmath>
+
+#include "app/task_data.h"
+#include "autograd/mode.h"
+#include "core/error.h"
+#include "data/metrics.h"
+#include "data/profiles.h"
+#include "ops/copy.h"
+#include "train/roc_areas.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* parts[] = {"train", "valid", "test"};
+
+/// motif-dna.
+class MotifSource final : public LabelSource {
+ public:
+  explicit MotifSource(const RunConfig& c) : config_(c), task_(c.motifs.task) {
+    task_.length = c.length + task_.kmer - 2;  // so that there are `length` tokens
+  }
+
+  int64_t size(size_t part) const override {
+    return part == 0 ? config_.steps * config_.batch * config_.accumulate : config_.motifs.held_out;
+  }
+  LabelledSample sample(size_t part, int64_t i) const override {
+    return task_.sample(
+        {.seed = config_.seed, .split = parts[part], .index = static_cast<uint64_t>(i)});
+  }
+  LabelledSample training(int64_t row) const override { return sample(0, row); }
+  int64_t answers() const override { return task_.pairs; }
+  int64_t vocabulary() const override { return task_.vocabulary(); }
+  std::string answers_text() const override {
+    return fmt::format("motifs.pairs = {}", task_.pairs);
+  }
+  std::string vocabulary_text() const override {
+    return fmt::format("runs of motifs.kmer = {} bases and the token before them", task_.kmer);
+  }
+
+ private:
+  const RunConfig& config_;
+  MotifTask task_;
+};
+
+/// promoter and chromatin.
+class FileSource final : public LabelSource {
+ public:
+  explicit FileSource(const RunConfig& c)
+      : config_(c),
+        data_(open_labelled(find_data_set(c.task), data_place(c), c.split, c.seed)),
+        kmers_(c.profiles.tokens) {
+    if (!c.tokenizer.empty()) {
+      tokenizer_ = open_tokenizer(c.tokenizer);
+      return;
+    }
+    const int64_t tokens = kmers_.count(data_->length());
+    require(tokens <= c.length, "length",
+            "got {}; {} bases are {} tokens: choose --length {}, or a larger profiles.stride than "
+            "{}",
+            c.length, data_->length(), tokens, tokens, kmers_.stride);
+  }
+
+  int64_t size(size_t part) const override { return data_->size(part); }
+  LabelledSample sample(size_t part, int64_t i) const override {
+    LabelledSample s = data_->sample(part, i);
+    s.tokens = tokenizer_ ? pieces(s.tokens) : kmers_.tokens(s.tokens);
+    return s;
+  }
+  LabelledSample training(int64_t row) const override {
+    return sample(0, item_of_row(row, size(0), config_.seed));
+  }
+  int64_t answers() const override { return data_->answers(); }
+  int64_t vocabulary() const override {
+    if (!tokenizer_) return kmers_.vocabulary();
+    return tokenizer_->vocabulary() + (tokenizer_->special().begin < 0 ? 1 : 0);
+  }
+  std::string answers_text() const override {
+    return fmt::format("{}, as many as {} has", answers(), config_.task);
+  }
+  std::string vocabulary_text() const override {
+    return tokenizer_ ? config_.tokenizer + " and the token before a sequence"
+                      : fmt::format("runs of profiles.kmer = {} bases and two more", kmers_.k);
+  }
+
+ private:
+  /// As many pieces of a tokenizer as fit, behind its token that begins a text.
+  std::vector<int32_t> pieces(const std::vector<int32_t>& ids) const {
+    std::string letters;
+    for (const int32_t id : ids) letters += bases[static_cast<size_t>(id)];
+    const int32_t begin = tokenizer_->special().begin;
+    std::vector<int32_t> tokens{begin >= 0 ? begin
+                                           : static_cast<int32_t>(tokenizer_->vocabulary())};
+    for (const int32_t id : tokenizer_->encode(letters)) tokens.push_back(id);
+    tokens.resize(std::min(tokens.size(), static_cast<size_t>(config_.length)));
+    return tokens;
+  }
+
+  const RunConfig& config_;
+  std::unique_ptr<const LabelledSequences> data_;
+  KmerTokens kmers_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
+};
+
+std::unique_ptr<const LabelSource> source_of(const RunConfig& c) {
+  if (find_data_set(c.task).kind == DataKind::motifs) return std::make_unique<MotifSource>(c);
+  return std::make_unique<FileSource>(c);
+}
+
+const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
+  const auto* encoder = dynamic_cast<const Encoder*>(run.model.get());
+  require(encoder != nullptr, "task",
+          "{} asks for answers about a whole sequence, and {} has no "
+          "head for them; choose an encoder such as bigbird:motif",
+          run.config.task, run.config.model_name);
+  require(encoder->encoder_config().classes == source.answers(), "model.classes",
+          "got {}; expected {}, an answer for each", encoder->encoder_config().classes,
+          source.answers_text());
+  require(encoder->vocab() >= source.vocabulary(), "model.vocab", "got {}; {} are {}",
+          encoder->vocab(), source.vocabulary_text(), source.vocabulary());
+  return *encoder;
+}
+
+}  // namespace
+
+LabelData::LabelData(const TrainingRun& run)
+    : run_(run),
+      source_(source_of(run.config)),
+      encoder_(encoder_of(run, *source_)),
+      positive_weight_(find_data_set(run.config.task).kind == DataKind::motifs
+                           ? run.config.motifs.positive_weight
+                           : run.config.profiles.positive_weight) {
+  const DataSet& set = find_data_set(run.config.task);
+  for (size_t part = 0; part < 3; ++part) {
+    const int64_t expected = set.counts[part], found = source_->size(part);
+    if (expected >= 0 && found != expected) {
+      warnings_.push_back(fmt::format("{}: the {} part has {} samples; expected {}", set.id,
+                                      parts[part], found, expected));
+    }
+  }
+}
+
+void LabelData::prepare() {
+  require(source_->size(0) > 0, "split", "the training part of {} has no samples",
+          run_.config.task);
+  for (size_t part = 0; part < 3; ++part) {
+    if (source_->size(part) > 0) source_->sample(part, source_->size(part) - 1);
+  }
+}
+
+LabelData::Labelled LabelData::stacked(const std::vector<LabelledSample>& samples) const {
+  size_t longest = 0;
+  bool equal = true;
+  for (const LabelledSample& s : samples) {
+    equal = equal && s.tokens.size() == samples[0].tokens.size();
+    longest = std::max(longest, s.tokens.size());
+  }
+  std::vector<int32_t> tokens, labels;
+  std::vector<int64_t> lengths;
+  for (const LabelledSample& s : samples) {
+    tokens.insert(tokens.end(), s.tokens.begin(), s.tokens.end());
+    tokens.resize(tokens.size() + longest - s.tokens.size());
+    lengths.push_back(static_cast<int64_t>(s.tokens.size()));
+    labels.insert(labels.end(), s.labels.begin(), s.labels.end());
+  }
+  const auto rows = static_cast<int64_t>(samples.size());
+  return {Tensor::from(tokens, {rows, static_cast<int64_t>(longest)}, run_.device),
+          equal ? Tensor{} : Tensor::from(lengths, {rows}, run_.device),
+          Tensor::from(labels, {rows, source_->answers()}, run_.device)};
+}
+
+Tensor LabelData::logits(const Labelled& rows, Pass pass) const {
+  return encoder_.classify(encoder_.forward({.tokens = rows.tokens, .lengths = rows.lengths}, pass),
+                           pass);
+}
+
+TaskData::Forward LabelData::forward(int64_t i, Pass pass) const {
+  const int64_t batch = run_.config.batch;
+  std::vector<LabelledSample> samples;
+  for (int64_t row = i * batch; row < (i + 1) * batch; ++row) {
+    samples.push_back(source_->training(row));
+  }
+  const Labelled rows = stacked(samples);
+  Forward f;
+  f.losses.loss = profile_loss(logits(rows, pass), rows.labels, positive_weight_);
+  for (const LabelledSample& s : samples) f.tokens += static_cast<int64_t>(s.tokens.size());
+  f.counted = batch;
+  return f;
+}
+
+LabelScores LabelData::scores(const std::string& part) const {
+  const NoGrad off;
+  const size_t which = part_index(part);
+  const int64_t answers = source_->answers();
+  const auto all = static_cast<double>(size(part) * answers);
+  LabelScores s;
+  RocAreas areas(answers);
+  BinaryCounts counts;
+  for (int64_t i = 0; i < size(part); i += run_.config.batch) {
+    std::vector<LabelledSample> samples;
+    for (int64_t row = i; row < std::min(i + run_.config.batch, size(part)); ++row) {
+      samples.push_back(source_->sample(which, row));
+    }
+    const Labelled rows = stacked(samples);
+    const std::vector<double> scores = cast(logits(rows, Pass{}), DType::f64).to_vector<double>();
+    const std::vector<int32_t> labels = rows.labels.to_vector<int32_t>();
+    for (size_t k = 0; k < scores.size(); ++k) {
+      const double z = labels[k] == 1 ? -scores[k] : scores[k];
+      s.nats += (std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)))) / all;
+      counts.add(scores[k] > 0 ? 1 : 0, labels[k]);
+    }
+    areas.add(scores, labels);
+  }
+  s.accuracy = counts.accuracy();
+  s.f1 = counts.overlap().f1();
+  const std::vector<std::optional<double>> found = areas.areas();
+  s.auc = median_auc(found);
+  if (answers == 919) {  // in the order of the published data
+    struct Kind {
+      const char* name;
+      size_t begin, end;
+    };
+    for (const Kind& k : {Kind{"dhs", 0, 125}, Kind{"tf", 125, 815}, Kind{"hm", 815, 919}}) {
+      s.kinds.emplace_back(k.name, median_auc(std::span(found).subspan(k.begin, k.end - k.begin)));
+    }
+  }
+  return s;
+}
+
+double LabelData::bits(const std::string& part) const {
+  return size(part) > 0 ? scores(part).nats / std::log(2.0) : std::nan("");
+}
+
+std::vector<int32_t> LabelData::first_tokens(int64_t count) const {
+  if (source_->size(1) == 0) return {};
+  std::vector<int32_t> tokens = source_->sample(1, 0).tokens;
+  tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
+  return tokens;
+}
+
+}  // namespace longspan

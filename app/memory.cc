@@ -1,0 +1,210 @@
+// longspan memory: what training steps will need, before anything runs.
+
+#include <algorithm>
+#include <cstdio>
+
+#include "app/commands.h"
+#include "app/step.h"
+#include "core/error.h"
+#include "train/log.h"
+
+namespace longspan {
+namespace {
+
+struct Options {
+  ByteSize budget;
+  bool json = false, terms = false;
+  void visit(auto& v) { v("budget", budget)("json", json)("terms", terms); }
+};
+
+/// What fits in a budget with a strategy; -1: not asked.
+struct Largest {
+  int64_t length = -1, layers = -1;
+};
+
+constexpr int64_t most_layers = 4096;
+
+/// Where the search for lengths ends.
+int64_t longest_of(const StepPlanner& planner) {
+  constexpr int64_t enough = int64_t{1} << 22;
+  return std::min(planner.longest_possible(), enough);
+}
+
+Largest largest_within(const StepPlanner& planner, const StepShape& shape, int64_t budget) {
+  const int64_t length = longest_of(planner);
+  return {planner.largest(shape, &StepShape::length, std::min<int64_t>(64, shape.length), length,
+                          budget),
+          planner.largest(shape, &StepShape::layers, 1, most_layers, budget)};
+}
+
+Members members_of(const Strategy& s, const Largest& most) {
+  Members row{{"memory", s.shape.memory},
+              {"chunks", s.shape.chunks},
+              {"layers", s.shape.layers},
+              {"length", s.shape.length},
+              {"batch", s.shape.batch}};
+  if (!s.memory) {
+    row.push_back({"refused", s.refused});
+    return row;
+  }
+  const StepMemory& m = *s.memory;
+  const std::pair<const char*, int64_t> bytes[] = {{"saved", m.saved},
+                                                   {"peak", m.peak()},
+                                                   {"parameter", m.parameter},
+                                                   {"gradient", m.gradient},
+                                                   {"optimizer", m.optimizer},
+                                                   {"forward_peak", m.forward_peak},
+                                                   {"backward_peak", m.backward_peak},
+                                                   {"update_peak", m.update_peak},
+                                                   {"graph", m.graph},
+                                                   {"macs", m.macs},
+                                                   {"macs_again", m.again}};
+  for (const auto& [name, value] : bytes) row.push_back({name, value});
+  if (most.length >= 0) row.push_back({"longest", most.length});
+  if (most.layers >= 0) row.push_back({"deepest", most.layers});
+  return row;
+}
+
+/// The first line of a message, without what names the op.
+std::string reason(const std::string& message) { return message.substr(0, message.find('\n')); }
+
+std::string count_text(int64_t n, int64_t limit) {
+  if (n < 0) return "";
+  return n == 0 ? "-" : fmt::format("{}{}", n >= limit ? ">= " : "", n);
+}
+
+/// Letters of the papers for the sizes of a configuration.
+Letters letters_of(const Json& fields) {
+  Letters letters;
+  const auto add = [&](const char* name, const char* letter, int64_t factor = 1) {
+    const Json* value = fields.find(name);
+    if (value != nullptr && value->is_integer() && value->integer() > 1) {
+      letters.push_back(
+          {value->integer() * factor, factor == 1 ? letter : fmt::format("{}{}", factor, letter)});
+    }
+  };
+  add("d_model", "D");
+  add("d_ff", "F");
+  add("d_ff", "F", 2);
+  add("n_head", "H");
+  const int64_t heads = fields["n_head"].integer();
+  const Json* width = fields.find("d_head");
+  const bool own = width != nullptr && width->integer() > 0;
+  letters.push_back({own ? width->integer() : fields["d_model"].integer() / heads, "d"});
+  add("d_model", "D", 2);
+  add("vocab", "V");
+  add("d_embed", "De");
+  add("window", "w");
+  add("block", "b");
+  return letters;
+}
+
+/// The terms of a step in another length tell which sizes are of tokens.
+void print_terms(const StepPlanner& planner) {
+  const RunConfig& c = planner.config();
+  const auto terms_at = [&](int64_t length) {
+    StepShape shape = planner.own();
+    shape.length = length;
+    return planner.step(shape, meta_device, [](const MemoryTrace&, const Usage&) {}).terms;
+  };
+  const int64_t length = planner.own().length, longest = planner.longest_possible();
+  const std::vector<SavedTerm> other = terms_at(2 * length <= longest ? 2 * length : length / 2);
+  const std::vector<SavedTerm> all = terms_at(length);
+  const Json fields = to_json(*c.model);
+  const TermNames names{planner.own().batch, length, element_of(fields), letters_of(fields),
+                        &other};
+  const std::vector<SavedTerm> terms = collect_terms(all, names);
+  std::string text = fmt::format(
+      "\nsaved with --memory {} = {}\nu: {} bytes of an element; T = B L\n", planner.own().memory,
+      formula_of(terms, planner.own().layers), size_of(names.element));
+  constexpr const char* line = "\n{:<44} {:<22} {:<14} {:>10} {:>6} {:>10}";
+  text += fmt::format(line, "part", "kept by", "formula", "bytes", "times", "together");
+  int64_t sum = 0;
+  for (const SavedTerm& t : terms) {
+    sum += t.count * t.bytes;
+    text += fmt::format(line, t.part, t.op, t.formula, bytes_text(t.bytes), t.count,
+                        bytes_text(t.count * t.bytes));
+  }
+  text += fmt::format(line, "all", "", "", "", "", bytes_text(sum));
+  std::puts(text.c_str());
+}
+
+void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& most,
+                 const StepPlanner& planner, int64_t budget) {
+  const StepShape& own = planner.own();
+  const RunConfig& c = planner.config();
+  std::puts(fmt::format("{}: {} layers, {} tokens x {}, {}", c.model_name, own.layers, own.length,
+                        own.batch, name_of_value(c.optimizer.name))
+                .c_str());
+  std::string text = fmt::format("{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8}", "memory",
+                                 "saved", "peak", "parameter", "gradient", "optimizer", "again");
+  if (c.graph) text += fmt::format(" {:>10}", "graph");
+  if (budget > 0) text += fmt::format(" {:>10} {:>8}", "longest", "deepest");
+  const int64_t longest = budget > 0 ? longest_of(planner) : 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Strategy& s = all[i];
+    if (!s.memory) {
+      text += fmt::format("\n{:<22} {}", s.name(), reason(s.refused));
+      continue;
+    }
+    const StepMemory& m = *s.memory;
+    text += fmt::format("\n{:<22} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8.2f}", s.name(),
+                        bytes_text(m.saved), bytes_text(m.peak()), bytes_text(m.parameter),
+                        bytes_text(m.gradient), bytes_text(m.optimizer), m.extra_forward());
+    if (c.graph) text += fmt::format(" {:>10}", bytes_text(m.graph));
+    if (budget > 0) {
+      text += fmt::format(" {:>10} {:>8}", count_text(most[i].length, longest),
+                          count_text(most[i].layers, most_layers));
+    }
+  }
+  std::puts(text.c_str());
+  std::puts("again: multiply-accumulates that the backward pass runs again, in forward passes");
+  if (c.graph) {
+    std::puts("graph: set apart for good where a device records the step; the peak has it");
+  }
+  std::puts(reversible_note(planner).c_str());
+  if (budget > 0) {
+    std::puts(fmt::format("longest and deepest: tokens and layers that train within {}",
+                          bytes_text(budget))
+                  .c_str());
+  }
+}
+
+}  // namespace
+
+int memory_command(int argc, const char* const* argv) {
+  const Flag own[] = {
+      {"--budget", "memory.budget", "bytes that a step may need, as 4GiB: adds what fits"},
+      {"--terms", "memory.terms", "also what the forward pass keeps, as formulas", true},
+      {"--json", "memory.json", "a JSON line for each strategy, in bytes", true}};
+  CommandLine line = read_command_line(
+      argc, argv, own,
+      "longspan memory --model NAME [--length L] [--batch B] [--budget 4GiB]: what a training "
+      "step will keep and need at its peak with each strategy of --memory, and what that costs; "
+      "before anything is allocated.");
+  Options o;
+  set_fields(o, taken(line, "memory."));
+  const int64_t budget = o.budget.bytes;
+  RunConfig config = make_config(line.settings);
+  set_process(config);  // workspace depends on it
+  say_positions(config);
+  const StepPlanner planner(config);
+  const std::vector<Strategy> all = strategies(planner);
+  const auto fits = [](const Strategy& s) { return s.memory.has_value(); };
+  require(std::any_of(all.begin(), all.end(), fits), "memory", "{}", all[0].refused);
+  std::vector<Largest> most(all.size());
+  for (size_t i = 0; i < all.size() && budget > 0; ++i) {
+    if (all[i].memory) most[i] = largest_within(planner, all[i].shape, budget);
+  }
+  if (o.json) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      std::puts(to_string(Json(members_of(all[i], most[i]))).c_str());
+    }
+    return 0;
+  }
+  print_table(all, most, planner, budget);
+  if (o.terms) print_terms(planner);
+  return 0;
+}
+
+}  // namespace longspan

@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <cmath>
+
+#include "app/question_data.h"
+#include "core/error.h"
+#include "models/evaluate.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* parts[] = {"train", "valid", "test"};
+constexpr int64_t default_target = 512;
+
+SequenceLimits limits_of(const TrainingRun& run) {
+  const int64_t longest = run.model->max_length();
+  const int64_t wanted = run.config.target_length;
+  require(wanted <= longest, "target_length",
+          "got {}; {} writes at most {} tokens: choose fewer or a larger table of positions",
+          wanted, run.config.model_name, longest);
+  return {run.config.length, wanted > 0 ? wanted : std::min(default_target, longest)};
+}
+
+/// Bytes of the targets' texts for each of their tokens, where there are any.
+LossUnit unit_of(const std::vector<SequencePair>& pairs) {
+  double bytes = 0, tokens = 0;
+  for (const SequencePair& pair : pairs) {
+    bytes += static_cast<double>(pair.bytes);
+    tokens += static_cast<double>(pair.target.size());
+  }
+  return bytes > 0 ? LossUnit{"byte", bytes / tokens} : LossUnit{"token", 1};
+}
+
+/// Pairs [from, from + count) side by side.
+SequenceBatch some_of(const std::vector<SequencePair>& pairs, size_t from, size_t count,
+                      const SequenceIds& ids, Device device) {
+  std::vector<const SequencePair*> rows;
+  for (size_t i = from; i < std::min(from + count, pairs.size()); ++i) rows.push_back(&pairs[i]);
+  return stack(rows, ids, device);
+}
+
+}  // namespace
+
+size_t part_index(const std::string& part) {
+  for (size_t i = 0; i < 3; ++i) {
+    if (part == parts[i]) return i;
+  }
+  fail("--part", "got \"{}\"; expected train, valid or test", part);
+}
+
+PairData::PairData(const TrainingRun& run)
+    : run_(run),
+      tokenizer_(open_tokenizer(run.config.tokenizer.empty() ? "bytes" : run.config.tokenizer)),
+      ids_(*tokenizer_),
+      limits_(limits_of(run)) {
+  const RunConfig& c = run.config;
+  const DataSet& set = find_data_set(c.task);
+  for (int part = 0; part < 3; ++part) {
+    auto& all = documents_[part];
+    all = open_documents(c.task, data_place(c), part);
+    const auto found = static_cast<int64_t>(all.size());
+    const int64_t expected = set.counts[static_cast<size_t>(part)];
+    if (expected >= 0 && found != expected) {
+      warnings_.push_back(fmt::format("{}: the {} part has {} documents; expected {}", c.task,
+                                      parts[part], found, expected));
+    }
+  }
+  require(c.documents <= static_cast<int64_t>(documents_[0].size()), "documents",
+          "got {}; the training part of {} has {}", c.documents, c.task, documents_[0].size());
+  if (c.documents > 0) documents_[0].resize(static_cast<size_t>(c.documents));
+  require(run.model->vocab() >= ids_.vocabulary, "model.vocab",
+          "got {}; {} has {} tokens with those around a text: expected {} or more",
+          run.model->vocab(), c.tokenizer.empty() ? "bytes" : c.tokenizer, ids_.vocabulary,
+          ids_.vocabulary);
+}
+
+const std::vector<Document>& PairData::documents(const std::string& part) const {
+  return documents_[part_index(part)];
+}
+
+int64_t PairData::size(const std::string& part) const {
+  const double share = run_.config.gap_sentences;
+  return static_cast<int64_t>(share > 0 ? pairs(part).size() : documents(part).size());
+}
+
+std::vector<SequencePair> PairData::pairs(const std::string& part) const {
+  const double share = run_.config.gap_sentences;
+  if (share == 0) return summary_pairs(documents(part), *tokenizer_, limits_);
+  std::vector<SequencePair> all;
+  for (const Document& document : documents(part)) {
+    for (SequencePair& pair : gap_pairs(document, share, *tokenizer_, limits_)) {
+      all.push_back(std::move(pair));
+    }
+  }
+  return all;
+}
+
+void PairData::prepare() {
+  const RunConfig& c = run_.config;
+  std::vector<SequencePair> all = pairs("train");
+  loss_unit_ = unit_of(all);
+  batches_ = std::make_unique<SequenceBatches>(std::move(all), c.batch, ids_, c.seed, run_.device);
+}
+
+LossUnit PairData::loss_unit() const { return batches_ ? loss_unit_ : unit_of(pairs("train")); }
+
+TaskData::Forward PairData::forward(int64_t i, Pass pass) const {
+  const SequenceBatch b = batches_->at(i);
+  return {run_.model->sequence_loss({b.source, b.lengths}, b.tokens, b.targets, pass), b.count,
+          b.counted};
+}
+
+double PairData::bits(const std::string& part) const {
+  const std::vector<SequencePair> all = pairs(part);
+  const auto together = static_cast<size_t>(run_.config.batch);
+  Score total;
+  double bytes = 0;
+  for (const SequencePair& pair : all) bytes += static_cast<double>(pair.bytes);
+  for (size_t from = 0; from < all.size(); from += together) {
+    const SequenceBatch b = some_of(all, from, together, ids_, run_.device);
+    total += score(*run_.model, {b.source, b.lengths}, b.tokens, b.targets);
+  }
+  return bytes > 0 ? total.bits() * static_cast<double>(total.count) / bytes : std::nan("");
+}
+
+std::vector<int32_t> PairData::first_tokens(int64_t count) const {
+  if (documents_[1].empty() || count < 1) return {};
+  return source_tokens(article_text(documents_[1][0]), *tokenizer_,
+                       std::min(count, limits_.source));
+}
+
+std::vector<std::vector<std::string>> PairData::summaries(const std::vector<std::string>& texts,
+                                                          BeamSearch search) const {
+  search.end = ids_.end;
+  std::vector<SequencePair> all;
+  all.reserve(texts.size());
+  for (const std::string& text : texts) {
+    all.push_back(
+        {.source = source_tokens(text, *tokenizer_, limits_.source), .target = {ids_.end}});
+  }
+  std::vector<std::vector<std::string>> result;
+  const auto together = static_cast<size_t>(run_.config.batch);
+  for (size_t from = 0; from < all.size(); from += together) {
+    const SequenceBatch b = some_of(all, from, together, ids_, run_.device);
+    const Beams beams =
+        beam_search(*run_.model, b.tokens, run_.model->start_after({b.source, b.lengths}),
+                    limits_.target, search);
+    const std::vector<int64_t> ids = contiguous(select(beams.tokens, 1, 0)).to_vector<int64_t>();
+    for (int64_t row = 0; row < b.source.dim(0); ++row) {
+      const auto own = std::span(ids).subspan(static_cast<size_t>(row * limits_.target),
+                                              static_cast<size_t>(limits_.target));
+      result.push_back(summary_sentences(written_text(own, *tokenizer_, ids_)));
+    }
+  }
+  return result;
+}
+
+SummaryScores PairData::scores(const std::string& part, const BeamSearch& search) const {
+  std::vector<std::string> texts;
+  for (const Document& document : documents(part)) texts.push_back(article_text(document));
+  const std::vector<std::vector<std::string>> written = summaries(texts, search);
+  SummaryScores scores;
+  for (size_t i = 0; i < written.size(); ++i) {
+    const Document& document = documents(part)[i];
+    const std::span<const std::string> article = document.article;
+    scores.summaries.add(written[i], document.summary);
+    scores.lead3.add(article.first(std::min<size_t>(3, article.size())), document.summary);
+    scores.lead10.add(article.first(std::min<size_t>(10, article.size())), document.summary);
+  }
+  return scores;
+}
+
+std::unique_ptr<TaskData> open_task_data(const TrainingRun& run) {
+  const DataKind kind = find_data_set(run.config.task).kind;
+  if (kind == DataKind::motifs || kind == DataKind::promoters || kind == DataKind::profiles) {
+    return std::make_unique<LabelData>(run);
+  }
+  if (kind == DataKind::choices) return std::make_unique<ChoiceData>(run);
+  if (kind == DataKind::trivia) return std::make_unique<SpanData>(run);
+  if (kind == DataKind::duplicates) return std::make_unique<DuplicateData>(run);
+  if (run.model->objective() == Objective::sequence) return std::make_unique<PairData>(run);
+  return std::make_unique<TextData>(run);
+}
+
+}  // namespace longspan

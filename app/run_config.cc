@@ -1,0 +1,200 @@
+#include "app/run_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "nn/axial.h"
+
+namespace longspan {
+
+void RunConfig::visit(Fields& v) {
+  v("task", task)("data", data)("data_root", data_root)("split", split);
+  v("tokenizer", tokenizer)("whole_words", whole_words);
+  v("documents", documents)("target_length", target_length)("gap_sentences", gap_sentences);
+  v("length", length)("batch", batch)("accumulate", accumulate);
+  v("steps", steps)("seconds", seconds)("seed", seed);
+  v("threads", threads)("device", device)("matmul_precision", matmul_precision);
+  v("matmul_library", matmul_library);
+  v("memory_limit", memory_limit)("graph", graph)("check_replays", check_replays);
+  v("anomaly", anomaly);
+  v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
+  v("motifs", motifs)("profiles", profiles)("questions", questions)("duplicate", duplicate);
+  v.enter("model");
+  v("name", model_name);
+  model->visit(v);
+  v.leave();
+  v("optimizer", optimizer)("schedule", schedule)("start", start);
+}
+
+namespace {
+
+constexpr std::string_view position_fields[] = {"n_max", "source_n_max", "n_positions",
+                                                "position_shape"};
+
+/// The fields of the positions of a model that nobody has trained and whose positions nobody has
+/// counted.
+Settings free_positions_of(RunConfig& c, const Settings& settings) {
+  if (!c.start.from.empty()) return {};  // its positions are those of another run
+  Settings fields;
+  const Json values = to_json(*c.model);
+  for (const std::string_view name : position_fields) {
+    const bool count = name != "position_shape";
+    if (count && last_setting(settings, fmt::format("model.{}", name)) != nullptr) return {};
+    const Json* value = values.find(name);
+    if (value != nullptr) fields.push_back({std::string(name), *value, "the model"});
+  }
+  return fields;
+}
+
+/// Axes that somebody has chosen stay as they are.
+void require_axes(RunConfig& c, const Settings& settings) {
+  if (last_setting(settings, "model.position_shape") == nullptr) return;
+  const Json values = to_json(*c.model);
+  std::vector<int64_t> shape;
+  int64_t places = 1;
+  for (const Json& n : values["position_shape"].array()) {
+    shape.push_back(n.integer());
+    if (__builtin_mul_overflow(places, std::max<int64_t>(n.integer(), 0), &places)) return;
+  }
+  if (shape.empty() || places >= c.length) return;
+  const std::vector<int64_t> longer = longer_axial_shape(shape, c.length);
+  fail("model.position_shape",
+       "got {}, which has {} places, and --length {} needs more: expected others, such as {}",
+       fmt::join(shape.begin(), shape.end(), ","), places, c.length,
+       fmt::join(longer.begin(), longer.end(), ","));
+}
+
+}  // namespace
+
+void RunConfig::follow_length() {
+  if (free_positions.empty()) return;
+  set_fields(*model, free_positions);
+  model->extend_positions(length);
+}
+
+std::string RunConfig::remark_on_positions() {
+  const Json now = to_json(*model);
+  for (const Setting& s : free_positions) {
+    if (s.key == "position_shape" || s.value == now[s.key]) continue;
+    return fmt::format("model.{} = {}: positions for as many tokens as --length has", s.key,
+                       now[s.key].integer());
+  }
+  return {};
+}
+
+RunConfig make_config(const Settings& settings) {
+  RunConfig c;
+  const Setting* name = last_setting(settings, "model.name");
+  c.model_name = "local_transformer";
+  if (name != nullptr) {
+    require(name->value.is_string(), "model.name", "{}: got {}, expected the name of a model",
+            name->origin, name->value.kind());
+    c.model_name = name->value.string();
+  }
+  c.model = find_model(c.model_name);
+  const TrainingDefaults d = c.model->defaults();
+  c.length = d.length;
+  c.batch = d.batch;
+  c.optimizer.lr = d.lr;
+  c.optimizer.beta2 = d.beta2;
+  c.optimizer.clip = d.clip;
+  c.optimizer.weight_decay = d.weight_decay;
+  // Papers decay weights beside Adam, not within its gradient, where it would outweigh the loss.
+  if (d.weight_decay > 0) c.optimizer.name = OptimizerName::adamw;
+  c.schedule.warmup = d.warmup;
+  c.schedule.floor = d.lr_floor;
+  set_fields(c, settings);
+  if (c.steps == 0 && c.seconds == 0) {
+    require(last_setting(settings, "steps") == nullptr, "steps",
+            "got 0 and no time either; expected 1 or more, or --seconds");
+    c.steps = d.steps;
+  }
+
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  constexpr double many = std::numeric_limits<int32_t>::max();
+  const Range ranges[] = {
+      {"length", 1, many},
+      {"batch", 1, many},
+      {"documents", 0, many},
+      {"target_length", 0, many},
+      {"gap_sentences", 0, 0.99},
+      {"accumulate", 1, many},
+      {"steps", 0, inf},
+      {"seconds", 0, inf},
+      {"save_every", 0, inf},
+      {"keep", 0, many},
+      {"log_every", 1, inf},
+      {"eval_every", 0, inf},
+      {"optimizer.lr", 0, inf},
+      {"optimizer.beta1", 0, 1},
+      {"optimizer.beta2", 0, 1},
+      {"optimizer.eps", 0, inf},
+      {"optimizer.momentum", 0, 1},
+      {"optimizer.weight_decay", 0, inf},
+      {"optimizer.clip", 0, inf},
+      {"optimizer.loss_scale", 0, inf},
+      {"schedule.warmup", 0, inf},
+      {"schedule.floor", 0, 1},
+      {"schedule.every", 1, inf},
+      {"schedule.factor", 0, 1},
+      {"motifs.pairs", 1, many},
+      {"motifs.motif", 1, many},
+      {"motifs.kmer", 1, 8},
+      {"motifs.nearest", 1, many},
+      {"motifs.furthest", 1, many},
+      {"motifs.positive_weight", 0, inf},
+      {"motifs.held_out", 0, many},
+      {"profiles.kmer", 1, 8},
+      {"profiles.stride", 1, many},
+      {"profiles.positive_weight", 0, inf},
+      {"questions.most", 1, many},
+      {"questions.longest", 1, many},
+      {"duplicate.held_out", 0, many},
+  };
+  check_ranges(to_json(c), ranges);
+  int64_t tokens = c.batch;
+  const bool countable = !__builtin_mul_overflow(tokens, c.length, &tokens) &&
+                         !__builtin_mul_overflow(tokens, c.accumulate, &tokens) &&
+                         !__builtin_mul_overflow(tokens, std::max<int64_t>(c.steps, 1), &tokens);
+  require(countable, "steps",
+          "{} steps of {} batches of {} segments of {} tokens are more tokens than 64 bits count; "
+          "choose fewer",
+          c.steps, c.accumulate, c.batch, c.length);
+  require(c.threads >= 0 && c.threads <= 1024, "threads",
+          "got {}; expected 1 to 1024, or 0 for one on every processor", c.threads);
+  const bool openblas = c.matmul_library == MatmulLibrary::openblas;
+  require(!openblas || c.matmul_precision == MatmulPrecision::f32, "--products",
+          "openblas multiplies f32 as it is, and --precision asks for operands rounded to {}; "
+          "leave one of them out",
+          value_names<MatmulPrecision>[static_cast<size_t>(c.matmul_precision)]);
+  require(!openblas || c.device == "cpu", "--products",
+          "openblas is for the CPU, and --device is {}; leave one of them out", c.device);
+  require(!c.anomaly || !c.graph, "anomaly",
+          "got true, and graph too: what a device records as a whole cannot be looked at op by op; "
+          "expected one of them");
+  find_data_set(c.task);
+  c.free_positions = free_positions_of(c, settings);
+  if (!c.free_positions.empty()) require_axes(c, settings);
+  c.follow_length();
+  return c;
+}
+
+void set_process(const RunConfig& c) {
+  if (c.threads > 0) set_num_threads(static_cast<int>(c.threads));
+  set_matmul_precision(c.matmul_precision);
+  set_matmul_library(c.matmul_library);
+}
+
+void say_positions(RunConfig& c) {
+  const std::string remark = c.remark_on_positions();
+  if (!remark.empty()) std::fprintf(stderr, "%s\n", remark.c_str());
+}
+
+DataPlace data_place(const RunConfig& c) { return {c.data_root, c.data}; }
+
+}  // namespace longspan

@@ -1,0 +1,517 @@
+#include "app/step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "app/run.h"
+#include "autograd/engine.h"
+#include "core/error.h"
+#include "core/graph.h"
+#include "data/segments.h"
+#include "models/longformer.h"
+#include "nn/memory_policy.h"
+#include "nn/reversible.h"
+#include "ops/elementwise.h"
+#include "ops/loss.h"
+#include "ops/shape.h"
+#include "train/config.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t default_target = 512;
+
+/// Ids below `vocab`, as a batch of a run would be: i32[rows, length].
+Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
+  if (device == meta_device) {
+    return Tensor::empty({rows, length}, DType::i32, device, Category::data);
+  }
+  std::vector<int32_t> ids(static_cast<size_t>(rows * length));
+  const auto some = static_cast<size_t>(std::min<int64_t>(13, vocab));
+  const size_t first = std::min<size_t>(5, static_cast<size_t>(vocab) - some);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % some + first);
+  Tensor x = Tensor::from(ids, {rows, length}, device);
+  x.set_category(Category::data);
+  return x;
+}
+
+/// Those of an encoder that predicts no tokens, through the first head that it has.
+std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c, Device device) {
+  const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
+  return [=, &model, batch = c.batch, length = c.length]() -> Tensor {
+    const EncoderConfig& e = model.encoder_config();
+    EncoderInputs in{.tokens = some_ids(batch, length, e.vocab, device)};
+    std::vector<int64_t> begins;  // of each row, twice
+    for (int64_t b = 0; b < batch; ++b) begins.insert(begins.end(), 2, b * length);
+    if (dynamic_cast<const Longformer*>(&model) != nullptr) {
+      std::vector<uint8_t> first(static_cast<size_t>(batch * length), 0);
+      for (const int64_t at : begins) first[static_cast<size_t>(at)] = 1;
+      in.global = Tensor::from(first, {batch, length});
+    }
+    const Tensor hidden = model.forward(in, pass);
+    if (e.classes > 0) {
+      return profile_loss(model.classify(hidden, pass), some_ids(batch, e.classes, 1, device));
+    }
+    const Tensor answers = reshape(some_ids(batch, 1, 1, device), {batch});
+    if (e.span_head) return span_loss(model.spans(hidden, {}), answers, answers);
+    const Shape two{batch, 2, 1};  // candidates, marked at the beginning of each row
+    const Tensor places = device == meta_device ? Tensor::empty(two, DType::i64, device)
+                                                : Tensor::from(begins, two, device);
+    return cross_entropy(model.choose(hidden, places), answers);
+  };
+}
+
+/// The forward passes of the steps of a run, on made-up tokens, which no one but the graph holds
+/// afterwards; `held` is what a run holds until the backward pass is over.
+std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device,
+                                   LanguageModel::Losses& held) {
+  const double by = make_loss_scale(c).value() / static_cast<double>(c.accumulate);
+  if (const auto* encoder = dynamic_cast<const Encoder*>(&model)) {
+    const EncoderConfig& e = encoder->encoder_config();
+    const bool asks = e.classes > 0 || e.span_head || e.choice_head;
+    if (asks && !e.mlm_head) {
+      return [&held, by, of_head = forward_of_head(*encoder, c, device)]() -> Tensor {
+        held.loss = of_head();
+        return by != 1 ? mul(held.loss, by) : held.loss;
+      };
+    }
+  }
+  const int64_t longest = std::min(default_target, model.max_length());
+  const bool sequence = model.objective() == Objective::sequence;
+  const int64_t length = !sequence ? c.length : c.target_length > 0 ? c.target_length : longest;
+  const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
+  return [=, &model, &held, batch = c.batch, source_length = c.length]() -> Tensor {
+    const auto ids = [&](int64_t n) { return some_ids(batch, n, model.vocab(), device); };
+    const Tensor tokens = ids(length), targets = ids(length);
+    const Tensor source = sequence ? ids(source_length) : Tensor{};
+    held = sequence ? model.sequence_loss({source}, tokens, targets, pass)
+                    : model.loss(tokens, targets, model.empty_memory(batch), pass);
+    const Tensor loss = held.auxiliary ? add(held.loss, held.auxiliary) : held.loss;
+    return by != 1 ? mul(loss, by) : loss;
+  };
+}
+
+void apply(RunConfig& config, const StepShape& shape) {
+  set_fields(*config.model, Settings{{"memory", Json(shape.memory), "--memory"},
+                                     {"chunks", Json(shape.chunks), "--chunks"},
+                                     {"n_layer", Json(shape.layers), "--layers"}});
+  config.length = shape.length;
+  config.batch = shape.batch;
+  config.follow_length();
+}
+
+}  // namespace
+
+StepShape shape_of(RunConfig& c) {
+  const Json fields = to_json(*c.model);
+  StepShape s;
+  s.memory = fields["memory"].string();
+  s.chunks = fields["chunks"].integer();
+  s.layers = fields["n_layer"].integer();
+  s.length = c.length;
+  s.batch = c.batch;
+  return s;
+}
+
+StepPlanner::~StepPlanner() { apply(config_, own_); }
+
+StepMemory StepPlanner::step(const StepShape& shape, Device device,
+                             const std::function<void(const MemoryTrace&, const Usage&)>& inspect,
+                             bool macs) const {
+  apply(config_, shape);
+  const RunConfig& c = config_;
+  const Usage base = memory_tracker(device).live();
+  const std::unique_ptr<LanguageModel> model =
+      c.model->build(Init{Generator{c.seed}.fork("init"), device});
+  require_length(c, *model);
+  const std::unique_ptr<Optimizer> optimizer =
+      make_optimizer(c.optimizer, named_parameters(*model));
+  LanguageModel::Losses held;
+  const std::function<Tensor()> forward = forward_of(*model, c, device, held);
+  const ReconstructionErrorMonitor inversion;  // as runs have one
+  const bool graph = recorded_ && !inspect;
+  MeasureOptions options{.clip = c.optimizer.clip,
+                         .base = base,
+                         .macs = macs,
+                         .passes = graph ? c.accumulate : 1,
+                         .after_pass = [&held] { held = {}; },
+                         .graph = graph};
+  if (device != meta_device) measure_step(device, *optimizer, forward, options);
+  if (c.accumulate > 1 && !graph) {  // the largest pass finds gradients
+    backward(forward());
+    options.after_pass();
+  }
+  Usage before = memory_tracker(device).live();
+  for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
+  std::optional<MemoryTrace> trace;
+  if (inspect) trace.emplace(device);
+  options.trace = trace ? &*trace : nullptr;
+  StepMemory m = measure_step(device, *optimizer, forward, options);
+  if (inspect) inspect(*trace, before);
+  return m;
+}
+
+std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::string* reason,
+                                               bool macs) const {
+  try {
+    return step(shape, meta_device, {}, macs);
+  } catch (const Error& e) {
+    if (reason != nullptr) *reason = e.what();
+    return std::nullopt;
+  }
+}
+
+/// Peaks are close to straight lines in length, batch and depth, so the next guess lies where the
+/// line through the two points around the budget meets it.
+int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t unit, int64_t limit,
+                             int64_t budget) const {
+  limit -= limit % unit;
+  const auto peak = [&](int64_t size) {
+    shape.*part = size;
+    const std::optional<StepMemory> m = predict(shape, nullptr, false);
+    return m ? m->peak() : -1;
+  };
+  int64_t low = 0, low_bytes = 0, high = -1, high_bytes = 0;
+  int64_t x = std::clamp(shape.*part / unit * unit, unit, limit);
+  for (int tries = 0; tries < 40 && low < limit && low + unit != high; ++tries) {
+    const int64_t bytes = peak(x);
+    if (bytes < 0) return low;
+    if (bytes <= budget) {
+      const double slope = static_cast<double>(bytes - low_bytes) / static_cast<double>(x - low);
+      const int64_t before = low;
+      low = x;
+      low_bytes = bytes;
+      if (high < 0) {
+        const double more = before > 0 && slope > 0 ? static_cast<double>(budget - bytes) / slope
+                                                    : static_cast<double>(x);
+        x = std::min(limit,
+                     x + std::max(unit, static_cast<int64_t>(std::min(more, 1e15)) / unit * unit));
+        continue;
+      }
+    } else {
+      high = x;
+      high_bytes = bytes;
+    }
+    if (low + unit >= high) break;
+    const double share = low > 0 ? static_cast<double>(budget - low_bytes) /
+                                       static_cast<double>(high_bytes - low_bytes)
+                                 : 0.5;
+    const int64_t guess = low + static_cast<int64_t>(share * static_cast<double>(high - low));
+    x = std::clamp(guess / unit * unit, low + unit, high - unit);
+  }
+  return low;
+}
+
+int64_t StepPlanner::longest_possible() const {
+  apply(config_, own_);
+  const int64_t longest = config_.model->build(Init{.meta = true})->max_source_length();
+  constexpr int64_t extended = 65'536;  // plans of some layouts take minutes beyond
+  if (config_.free_positions.empty() || longest >= extended) return longest;
+  StepShape shape = own_;
+  shape.length = extended;
+  try {
+    apply(config_, shape);
+  } catch (const ValueError&) {  // a grid whose axes have to be chosen
+    apply(config_, own_);
+    return longest;
+  }
+  apply(config_, own_);
+  return extended;
+}
+
+bool StepPlanner::reversible_layers() const {
+  apply(config_, own_);
+  return config_.model->build(Init{.meta = true})->reversible_layers();
+}
+
+DType element_of(const Json& fields) {
+  const Json* precision = fields.find("precision");
+  const bool narrow = precision != nullptr && precision->string() != "f32";
+  return !narrow ? DType::f32 : precision->string() == "bf16" ? DType::bf16 : DType::f16;
+}
+
+int64_t usual_chunks(const RunConfig& config) {
+  const Json fields = to_json(*config.model);
+  const int64_t inner = fields["d_ff"].integer(), width = fields["d_model"].integer();
+  return std::max<int64_t>(2, (inner + width - 1) / width);
+}
+
+std::string Strategy::name() const {
+  return shape.chunks > 1 ? fmt::format("{}, {} chunks", shape.memory, shape.chunks) : shape.memory;
+}
+
+std::string Strategy::options() const {
+  std::string text = "--memory " + shape.memory;
+  if (shape.chunks > 1) text += fmt::format(" --chunks {}", shape.chunks);
+  return text;
+}
+
+std::vector<Strategy> strategies(const StepPlanner& planner) {
+  const StepShape& own = planner.own();
+  std::vector<std::string> names = {"standard", "lean", "selective", "checkpoint"};
+  const auto root = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(own.layers))));
+  if (root > 1) names.push_back(fmt::format("checkpoint:{}", root));
+  names.insert(names.end(), {"reversible", "reversible:exact"});
+  if (std::find(names.begin(), names.end(), own.memory) == names.end()) names.push_back(own.memory);
+  std::vector<Strategy> all;
+  for (const std::string& name : names) {
+    Strategy s;
+    s.shape = own;
+    s.shape.memory = name;
+    s.memory = planner.predict(s.shape, &s.refused);
+    all.push_back(std::move(s));
+  }
+  return all;
+}
+
+namespace {
+
+/// Bytes that each block saves with the strategy `standard`, and all that saves outside blocks.
+struct BlockBytes {
+  std::vector<BlockCost> blocks;
+  int64_t outside = 0;
+};
+
+BlockBytes block_bytes_of(const StepPlanner& planner, StepShape shape) {
+  BlockBytes bytes;
+  bytes.blocks.resize(static_cast<size_t>(shape.layers));
+  shape.memory = "standard";
+  const auto inspect = [](const MemoryTrace&, const Usage&) {};
+  for (const SavedTerm& t : planner.step(shape, meta_device, inspect).terms) {
+    constexpr std::string_view layers = "layers.";
+    const size_t at = t.part.find(layers);
+    const int64_t block = at == std::string::npos
+                              ? shape.layers
+                              : std::strtoll(t.part.c_str() + at + layers.size(), nullptr, 10);
+    (block < shape.layers ? bytes.blocks[static_cast<size_t>(block)].kept : bytes.outside) +=
+        t.bytes;
+  }
+  shape.memory = "checkpoint";
+  const std::optional<StepMemory> cut = planner.predict(shape, nullptr, false);
+  const int64_t inputs = cut ? cut->saved - bytes.outside : 0;
+  for (BlockCost& b : bytes.blocks) b.input = inputs / shape.layers;
+  return bytes;
+}
+
+/// Segments of blocks, as many and as long as the budget asks for: plan_segments() by the room that
+/// the rest of a step leaves, which is looked for by predictions.
+std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int64_t budget) {
+  const BlockBytes bytes = block_bytes_of(planner, shape);
+  int64_t low = 0, high = bytes.outside;
+  for (const BlockCost& b : bytes.blocks) high += b.kept;
+  std::optional<Strategy> best;
+  for (int tries = 0; tries < 16 && low < high; ++tries) {
+    const int64_t room = low + (high - low + 1) / 2;
+    const std::vector<int64_t> sizes = plan_segments(bytes.blocks, room);
+    if (sizes == std::vector<int64_t>{0}) {
+      low = room;
+      continue;
+    }
+    MemoryPolicy policy;
+    if (!sizes.empty()) policy.kind = MemoryKind::checkpoint;
+    policy.cut = sizes;
+    shape.memory = policy.text();
+    Strategy s{shape, {}, ""};
+    s.memory = planner.predict(shape, &s.refused, false);
+    if (s.memory && s.memory->peak() <= budget) {
+      low = room;
+      best = s;
+    } else {
+      high = room - 1;
+    }
+  }
+  if (best) best->memory = planner.predict(best->shape);
+  return best;
+}
+
+bool is_reversible_name(const std::string& memory) { return memory.starts_with("reversible"); }
+
+/// Which strategies may stand for a configuration's own.
+struct Candidates {
+  Candidates(const StepPlanner& planner, Choice choice)
+      : own(planner.own().memory),
+        from(choice),
+        natural(planner.reversible_layers()),
+        narrow(element_of(to_json(*planner.config().model)) != DType::f32) {}
+
+  /// Streams beside layers in bf16 drift unless they are on the grid, which rounds them: that is
+  /// another function also where layers are reversible ones.
+  bool allow(const std::string& memory) const {
+    if (memory == own) return true;
+    const bool all_equal = natural && own.find(":exact") == std::string::npos;
+    if (!is_reversible_name(memory)) return !is_reversible_name(own) || all_equal;
+    const bool exact = memory == "reversible:exact";
+    return exact == narrow && (from == Choice::any || (all_equal && !exact));
+  }
+
+  std::string own;
+  Choice from;
+  bool natural, narrow;
+};
+
+/// Strategies that may be chosen, each also with feed-forward layers in chunks.
+std::vector<Strategy> candidates(const StepPlanner& planner, int64_t budget, Choice from) {
+  const StepShape& own = planner.own();
+  const Candidates may(planner, from);
+  std::vector<Strategy> all;
+  if (may.allow("checkpoint")) {
+    std::optional<Strategy> cut = cut_to(planner, own, budget);
+    if (cut) all.push_back(std::move(*cut));
+  }
+  for (Strategy& s : strategies(planner)) {
+    if (!may.allow(s.shape.memory)) continue;
+    all.push_back(s);
+    if (own.chunks > 1) continue;
+    s.shape.chunks = usual_chunks(planner.config());
+    s.memory = planner.predict(s.shape, &s.refused);
+    all.push_back(std::move(s));
+  }
+  return all;
+}
+
+/// The one that runs the least again; of equal ones the first, which keeps more.
+const Strategy* cheapest_within(const std::vector<Strategy>& all, int64_t budget) {
+  const Strategy* best = nullptr;
+  for (const Strategy& s : all) {
+    if (!s.memory || s.memory->peak() > budget) continue;
+    if (best == nullptr || s.memory->again < best->memory->again) best = &s;
+  }
+  return best;
+}
+
+const Strategy* smallest(const std::vector<Strategy>& all) {
+  const Strategy* best = nullptr;
+  for (const Strategy& s : all) {
+    if (s.memory && (best == nullptr || s.memory->peak() < best->memory->peak())) best = &s;
+  }
+  return best;
+}
+
+/// Up to three shapes that fit, as command lines: fewer tokens, samples or layers, and where one of
+/// these is not enough, two.
+std::vector<std::string> offers_within(const StepPlanner& planner, const StepShape& least,
+                                       int64_t budget) {
+  struct Offer {
+    int64_t StepShape::*part;
+    int64_t StepShape::*halved;
+  };
+  constexpr auto length = &StepShape::length, batch = &StepShape::batch,
+                 layers = &StepShape::layers;
+  constexpr Offer ways[] = {{length, nullptr}, {batch, nullptr}, {layers, nullptr},
+                            {length, batch},   {length, layers}, {batch, layers}};
+  std::vector<std::string> offers;
+  for (const Offer& way : ways) {
+    if (offers.size() == 3) break;
+    StepShape shape = least;
+    if (way.halved != nullptr) shape.*way.halved = std::max<int64_t>(1, shape.*way.halved / 2);
+    const int64_t unit = way.part == length ? std::min<int64_t>(64, shape.length) : 1;
+    shape.*way.part = planner.largest(shape, way.part, unit, shape.*way.part, budget);
+    if (shape.*way.part == 0) continue;
+    std::string text = Strategy{shape, {}, ""}.options();
+    if (shape.length != least.length) text += fmt::format(" --length {}", shape.length);
+    if (shape.batch != least.batch) text += fmt::format(" --batch {}", shape.batch);
+    if (shape.layers != least.layers) text += fmt::format(" --layers {}", shape.layers);
+    if (std::find(offers.begin(), offers.end(), text) == offers.end()) offers.push_back(text);
+  }
+  return offers;
+}
+
+/// The message where nothing fits: what would.
+[[noreturn]] void refuse(const StepPlanner& planner, const Strategy& least, int64_t budget,
+                         Choice from) {
+  std::string text =
+      fmt::format("a step needs {} at least ({}), and the budget is {}; ",
+                  bytes_text(least.memory->peak()), least.options(), bytes_text(budget));
+  const std::vector<Strategy> any =
+      from == Choice::same ? candidates(planner, budget, Choice::any) : std::vector<Strategy>{};
+  if (const Strategy* other = cheapest_within(any, budget)) {
+    text += fmt::format(
+        "as another network, of two streams, it would fit with {} (or "
+        "--memory auto:reversible); ",
+        other->options());
+  }
+  const std::vector<std::string> offers = offers_within(planner, least.shape, budget);
+  text += offers.empty() ? "fewer tokens, samples or layers are not enough: expected a smaller "
+                           "model.d_model or vocabulary"
+                         : "expected a larger one, or one of";
+  for (const std::string& offer : offers) text += "\n  " + offer;
+  fail<ValueError>("--budget", "{}", text);
+}
+
+/// Whether the device of a run records steps.
+bool has_recordings(const RunConfig& config) {
+  return begin_recording.has(parse_device(config.device).kind);
+}
+
+}  // namespace
+
+Strategy choose_strategy(RunConfig& config, int64_t budget, Choice from) {
+  const auto choose = [&] {
+    const StepPlanner planner(config, config.graph && has_recordings(config));
+    std::vector<Strategy> all;
+    if (from == Choice::own) {
+      Strategy own{planner.own(), {}, ""};
+      own.memory = planner.predict(own.shape, &own.refused);
+      all = {own};
+    } else {
+      all = candidates(planner, budget, from);
+    }
+    const Strategy* least = smallest(all);
+    require(least != nullptr, "--budget", "{}", all[0].refused);
+    const Strategy* best = cheapest_within(all, budget);
+    if (best == nullptr) refuse(planner, *least, budget, from);
+    return *best;
+  };
+  Strategy best = choose();
+  apply(config, best.shape);
+  return best;
+}
+
+std::string reversible_note(const StepPlanner& planner) {
+  const Candidates of(planner, Choice::same);
+  if (!of.natural) {
+    return "reversible: another network than standard, of two streams, with the same parameters; "
+           "auto takes it only as auto:reversible";
+  }
+  if (of.narrow) {
+    return "reversible: the function of standard, but inverting beside layers in fewer bits than "
+           "f32 drifts; reversible:exact rounds the streams: auto takes it only as auto:reversible";
+  }
+  return "reversible: the function of standard, with gradients equal to rounding, not to the bit; "
+         "auto may take it. reversible:exact rounds the streams";
+}
+
+std::string largest_terms(const StepPlanner& planner) {
+  const auto inspect = [](const MemoryTrace&, const Usage&) {};
+  const StepMemory m = planner.step(planner.own(), meta_device, inspect);
+  const TermNames names{planner.own().batch, planner.own().length, DType::f32, {}, nullptr};
+  std::string text = fmt::format(
+      "a step needs {} forward, {} backward and {} in the update; of what "
+      "the forward pass keeps most are",
+      bytes_text(m.forward_peak), bytes_text(m.backward_peak), bytes_text(m.update_peak));
+  std::vector<SavedTerm> terms = collect_terms(m.terms, names);
+  constexpr size_t shown = 6;
+  if (terms.size() > shown) terms.resize(shown);
+  for (const SavedTerm& t : terms) {
+    text += fmt::format("\n  {:>10}  {} x {}{} kept by {} in {}", bytes_text(t.count * t.bytes),
+                        t.count, name_of(t.dtype), to_string(t.shape), t.op, t.part);
+  }
+  return text;
+}
+
+std::optional<Choice> take_auto(Settings& settings) {
+  const Setting* last = last_setting(settings, "model.memory");
+  if (last == nullptr) return std::nullopt;
+  const auto automatic = [](const Json& value) {
+    return value.is_string() && value.string().starts_with("auto");
+  };
+  if (!automatic(last->value)) return std::nullopt;
+  const bool any = last->value == Json("auto:reversible");
+  require(any || last->value == Json("auto"), "--memory",
+          "got {}; expected auto, auto:reversible or a policy", last->value.string());
+  std::erase_if(settings,
+                [&](const Setting& s) { return s.key == "model.memory" && automatic(s.value); });
+  return any ? Choice::any : Choice::same;
+}
+
+}  // namespace longspan

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <cmath>
+
+#include "app/task_data.h"
+#include "core/error.h"
+#include "models/evaluate.h"
+
+namespace longspan {
+namespace {
+
+int64_t counted_targets(const Tensor& targets) {
+  const std::vector<int32_t> all = targets.to_vector<int32_t>();
+  return std::ssize(all) - std::count(all.begin(), all.end(), ignored_target);
+}
+
+}  // namespace
+
+LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch, Pass pass) {
+  const SegmentMemory memory = run.model->empty_memory(batch.tokens.dim(0));
+  return run.model->loss(batch.tokens, batch.targets, memory, pass);
+}
+
+TextData::TextData(const TrainingRun& run)
+    : run_(run),
+      corpus_(open_corpus(run.config.task, data_place(run.config),
+                          {run.config.split, run.config.tokenizer})) {
+  const bool masked = run.model->objective() == Objective::masked_token;
+  const int64_t extra = masked && options().mask_token >= corpus_.vocabulary ? 1 : 0;
+  require(run.model->vocab() >= corpus_.vocabulary + extra, "model.vocab",
+          "got {}; {} has {} tokens{}: expected {} or more", run.model->vocab(), corpus_.id,
+          corpus_.vocabulary, extra > 0 ? " and one that hides them" : "",
+          corpus_.vocabulary + extra);
+}
+
+BatchOptions TextData::options() const {
+  BatchOptions options{
+      .objective = run_.model->objective(), .seed = run_.config.seed, .device = run_.device};
+  if (options.objective != Objective::masked_token) return options;
+  const int32_t mask = corpus_.tokenizer ? corpus_.tokenizer->special().mask : -1;
+  options.mask_token = mask >= 0 ? mask : std::max(run_.model->mask_token(), corpus_.vocabulary);
+  if (run_.config.whole_words) options.words = corpus_.words;
+  return options;
+}
+
+std::string TextData::items() const {
+  return corpus_.train.symbols < 0 ? corpus_.unit + "s" : "tokens";
+}
+
+std::string TextData::unit() const {
+  if (all_are_targets()) return corpus_.unit;
+  return "hidden " + (corpus_.train.symbols < 0 ? corpus_.unit : "token");
+}
+
+LossUnit TextData::loss_unit() const {
+  const CorpusPart& train = corpus_.train;
+  if (!all_are_targets() || train.symbols <= 0) return {unit(), 1};
+  return {unit(), static_cast<double>(train.symbols) / static_cast<double>(train.size())};
+}
+
+void TextData::prepare() {
+  const RunConfig& c = run_.config;
+  batches_ = std::make_unique<SegmentBatches>(corpus_.train, c.batch, c.length, options());
+}
+
+TaskData::Forward TextData::forward(int64_t i, Pass pass) const {
+  const Batch batch = batches_->at(i);
+  const int64_t all = batch.tokens.numel();
+  return {losses_of(run_, batch, pass), all, alike() ? all : counted_targets(batch.targets)};
+}
+
+std::optional<Batch> TextData::batch(int64_t i) const {
+  if (!alike()) return std::nullopt;
+  return batches_->at(i);
+}
+
+// Counting reads from the device: only where batches differ, and are added up.
+bool TextData::alike() const { return all_are_targets() || run_.config.accumulate == 1; }
+
+double TextData::bits(const std::string& name) const {
+  const CorpusPart& part = corpus_.part(name);
+  const int64_t together = std::max<int64_t>(1, 4096 / run_.config.length);
+  const EvaluationSegments segments(part, together, run_.config.length, options());
+  const Score total = score_all(*run_.model, segments);
+  if (total.count == 0) return std::nan("");
+  const bool symbols = all_are_targets() && part.symbols > 0;
+  const auto per = static_cast<double>(symbols ? part.symbols : total.count);
+  return total.bits() * static_cast<double>(total.count) / per;
+}
+
+std::vector<int32_t> TextData::first_tokens(int64_t count) const {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < std::min(count, corpus_.valid.size()); ++i) {
+    ids.push_back(corpus_.valid[i]);
+  }
+  return ids;
+}
+
+}  // namespace longspan

@@ -1,0 +1,33 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/attention/forward_f64.cc"
+#include <hwy/foreach_target.h>
+// after foreach_target
+#include <hwy/highway.h>
+
+#include "cpu/attention/forward-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longspan::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+void forward_f64(const AttentionInputs& in, const View& out, const View& lse) {
+  forward<double>(in, out, lse);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace longspan::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace longspan::cpu {
+
+HWY_EXPORT(forward_f64);
+
+void block_attention_forward_f64(const AttentionInputs& in, const View& out, const View& lse) {
+  HWY_DYNAMIC_DISPATCH(forward_f64)(in, out, lse);
+}
+
+}  // namespace longspan::cpu
+#endif

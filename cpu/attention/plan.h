@@ -1,0 +1,364 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/kernels/block_attention.h"
+#include "core/memory.h"
+#include "core/parallel.h"
+#include "core/view.h"
+
+namespace longspan::cpu {
+
+using kernels::AttentionGradients;
+using kernels::AttentionInputs;
+using kernels::kColumnRunFields;
+using kernels::kRunFields;
+
+inline constexpr int64_t kTileRows = kernels::kAttentionTileRows;
+inline constexpr int64_t kMaxWidth = kernels::kAttentionMaxWidth;
+// Keys of one score tile: a multiple of every panel and register tile. Score tiles begin at
+// multiples of it, so that the order of a row's sums depends on the keys it sees and nothing else.
+inline constexpr int64_t kBlock = 192;
+inline constexpr int64_t kScoreStride = kBlock + 16;  // keeps rows in different cache sets
+
+// Rows of a task, about, where results depend on it.
+inline constexpr int64_t kTaskRows = 1024;
+
+// Bytes of a result from which it will have left the caches before it is read: it is written past
+// them.
+inline constexpr int64_t kStreamBytes = int64_t{4} << 20;
+
+// Heads from which a backward task owns a whole head.
+inline constexpr int64_t kSinglePassHeads = 4;
+
+inline constexpr double kLog2E = 1.4426950408889634074;
+inline constexpr double kLn2 = 0.69314718055994530942;
+
+/// Bytes of this thread's buffers on the plan.
+struct WorkspaceUsage {
+  int64_t live = 0, most = 0;
+  static WorkspaceUsage& current();
+};
+
+/// 64-byte aligned elements, counted as workspace, released with the object.
+template <class T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count, Device on = {})
+      : scratch_(std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(T)), on), on_(on) {
+    if (on_ == meta_device) note(memory::block_bytes(scratch_.bytes()));
+  }
+  ~Buffer() {
+    if (on_ == meta_device) note(-memory::block_bytes(scratch_.bytes()));
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  T* data() const { return scratch_.as<T>(); }
+
+ private:
+  static void note(int64_t bytes) {
+    WorkspaceUsage& room = WorkspaceUsage::current();
+    room.live += bytes;
+    room.most = std::max(room.most, room.live);
+  }
+
+  Scratch scratch_;
+  Device on_;
+};
+
+/// Hands out 64-byte aligned pieces of one buffer; without a base it only counts.
+template <class T>
+class Slab {
+ public:
+  explicit Slab(T* base) : base_(base) {}
+  T* take(int64_t count) {
+    T* const at = base_ != nullptr ? base_ + used_ : nullptr;
+    constexpr int64_t kUnit = 64 / static_cast<int64_t>(sizeof(T));
+    used_ += (count + kUnit - 1) / kUnit * kUnit;
+    return at;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  T* base_;
+  int64_t used_ = 0;
+};
+
+/// Asks for `bytes` from `at` on, to read or to write. The empty asm keeps GCC 12 from taking a
+/// function that only prefetches for one that does nothing.
+inline void prefetch_bytes(const char* at, int64_t bytes, bool write) {
+  for (int64_t b = 0; b < bytes; b += 64) {
+    if (write) {
+      __builtin_prefetch(at + b, 1);
+    } else {
+      __builtin_prefetch(at + b);
+    }
+    asm volatile("");
+  }
+}
+
+/// Rows of one head of a [B, H, rows, width] tensor, through an order where there is one.
+template <class T>
+struct RowSource {
+  const char* base = nullptr;
+  DType dtype = DType::f32;
+  int64_t stride = 0, width = 0;
+  const int32_t* order = nullptr;
+
+  bool contiguous() const { return dtype == dtype_of<T> && order == nullptr; }
+  const T* direct(int64_t r) const { return reinterpret_cast<const T*>(base) + r * stride; }
+
+  /// Asks for row r ahead of time; the hardware does not follow many streams at once.
+  void prefetch(int64_t r) const {
+    prefetch_bytes(base + (order != nullptr ? order[r] : r) * stride * size_of(dtype),
+                   width * size_of(dtype), false);
+  }
+
+  /// Row r as T: in place, or widened into `temporary`.
+  const T* row(int64_t r, T* temporary) const {
+    const int64_t at = (order != nullptr ? order[r] : r) * stride;
+    if (dtype == dtype_of<T>) return reinterpret_cast<const T*>(base) + at;
+    if (dtype == DType::bf16) {
+      const bf16* from = reinterpret_cast<const bf16*>(base) + at;
+      for (int64_t c = 0; c < width; ++c)
+        temporary[c] = static_cast<T>(static_cast<float>(from[c]));
+    } else {
+      const f16* from = reinterpret_cast<const f16*>(base) + at;
+      for (int64_t c = 0; c < width; ++c)
+        temporary[c] = static_cast<T>(static_cast<float>(from[c]));
+    }
+    return temporary;
+  }
+};
+
+template <class T>
+RowSource<T> head_rows(const ConstView& x, int64_t b, int64_t h, const int32_t* order) {
+  RowSource<T> s;
+  s.base = x.as<char>() + (b * x.stride(0) + h * x.stride(1)) * size_of(x.dtype);
+  s.dtype = x.dtype;
+  s.stride = x.stride(2);
+  s.width = x.dim(3);
+  s.order = order;
+  return s;
+}
+
+/// Rows to write, narrowed to the dtype of the tensor.
+template <class T>
+struct RowSink {
+  char* base = nullptr;
+  DType dtype = DType::f32;
+  int64_t stride = 0, width = 0;
+  const int32_t* order = nullptr;
+  bool stream = false;  // whole cache lines that go past the caches
+  bool add = false;     // to what is there
+
+  /// Row r in place, where nothing needs to be narrowed; else null.
+  T* direct(int64_t r) const {
+    if (dtype != dtype_of<T>) return nullptr;
+    return reinterpret_cast<T*>(base) + (order != nullptr ? order[r] : r) * stride;
+  }
+
+  void write(int64_t r, const T* values) const {
+    const int64_t at = (order != nullptr ? order[r] : r) * stride;
+    if (dtype == dtype_of<T>) {
+      put(values, reinterpret_cast<T*>(base) + at);
+    } else if (dtype == DType::bf16) {
+      put(values, reinterpret_cast<bf16*>(base) + at);
+    } else {
+      put(values, reinterpret_cast<f16*>(base) + at);
+    }
+  }
+
+ private:
+  template <class E>
+  void put(const T* values, E* to) const {
+    using Wide = std::conditional_t<std::is_same_v<E, T>, T, float>;
+    for (int64_t c = 0; c < width; ++c) {
+      const auto x = static_cast<Wide>(values[c]);
+      to[c] = static_cast<E>(add ? static_cast<Wide>(to[c]) + x : x);
+    }
+  }
+};
+
+/// Rows of one head; what is added to others is read, so it stays near.
+template <class T>
+RowSink<T> head_sink(const View& x, int64_t b, int64_t h, const int32_t* order, bool add = false) {
+  RowSink<T> s;
+  s.base = x.as<char>() + (b * x.stride(0) + h * x.stride(1)) * size_of(x.dtype);
+  s.dtype = x.dtype;
+  s.stride = x.stride(2);
+  s.width = x.dim(3);
+  s.order = order;
+  s.add = add;
+  const auto whole_lines = [](int64_t bytes) { return bytes % 64 == 0; };
+  s.stream = !add && x.numel() * size_of(x.dtype) >= kStreamBytes &&
+             whole_lines(static_cast<int64_t>(reinterpret_cast<uintptr_t>(s.base))) &&
+             whole_lines(s.stride * size_of(x.dtype)) && whole_lines(s.width * size_of(x.dtype));
+  return s;
+}
+
+/// Keys [k0, k1), in places of one segment, each counted `times` times.
+struct KeyRange {
+  int64_t k0, k1;
+  int32_t times = 1;
+};
+
+/// The keys of one segment as one head of one sample sees them; pointers are null where nothing is
+/// given.
+struct HeadSegment {
+  int32_t number = 0;
+  int64_t keys = 0, valid = 0;  // as indices
+  int64_t first = 0;            // place of key 0
+  int64_t q_start = 0, left = 0, right = 0;
+  const int32_t* order = nullptr;                        // null: the identity
+  const int32_t *from = nullptr, *to = nullptr;          // by query
+  const uint8_t* hidden = nullptr;                       // by key
+  const int32_t *q_class = nullptr, *k_class = nullptr;  // by query, by key
+  const int32_t* class_id = nullptr;                     // [.., k_classes]
+  int64_t k_classes = 0;
+
+  int64_t key(int64_t place) const {
+    return order != nullptr ? order[place - first] : place - first;
+  }
+  /// Whether hidden keys and classes let query i see key j.
+  bool shows(int64_t i, int64_t j) const {
+    if (hidden != nullptr && hidden[j] != 0) return false;
+    return class_id == nullptr || class_id[q_class[i] * k_classes + k_class[j]] >= 0;
+  }
+};
+
+/// One head of one sample: its layout, lengths and orders, and what its rows see. The segments lie
+/// one after the other in the space of places, each from a multiple of kAttentionColumnKeys on, so
+/// that no block holds keys of both.
+struct AttentionHead {
+  AttentionHead(const AttentionInputs& in, int64_t sample, int64_t head);
+
+  int64_t first_tile, tiles;  // of the layout
+  int64_t first_column, columns;
+  int64_t queries_valid;  // length of the sample, as an index
+  int segments;
+  HeadSegment segment[kernels::kAttentionSegments];
+  const int32_t* tile;  // [.., 2]
+  const int32_t* row_start;
+  const int32_t* run;  // [.., kRunFields]
+  const int32_t* col_start;
+  const int32_t* col_run;  // [.., kColumnRunFields]
+  const int32_t* order_q;  // null: the identity
+
+  int64_t tile_row(int64_t t) const { return tile[2 * (first_tile + t)]; }
+  int64_t tile_rows(int64_t t) const { return tile[2 * (first_tile + t) + 1]; }
+  /// The segment that holds a place, and the end of all places.
+  const HeadSegment& at_place(int64_t place) const {
+    return segment[segments > 1 && place >= segment[1].first ? 1 : 0];
+  }
+  int64_t place_end() const { return segment[segments - 1].first + segment[segments - 1].keys; }
+  /// Keys of the block at `origin`.
+  int64_t block_keys(int64_t origin) const {
+    const HeadSegment& s = at_place(origin);
+    return std::min(kBlock, s.first + s.keys - origin);
+  }
+  int64_t query(int64_t place) const { return order_q != nullptr ? order_q[place] : place; }
+  /// The visible part of run i as places; empty where k0 >= k1.
+  KeyRange range_of(int64_t i) const;
+  /// Appends the runs of a tile within [from, to), neighbours joined, and cut at the lengths.
+  void ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyRange>& out) const;
+  /// First key and end of all runs of a tile; equal where there are none.
+  KeyRange extent(int64_t t) const;
+  /// Appends, ascending and once each, the tiles that see keys of the column tiles that overlap
+  /// [from, to).
+  void tiles_of_columns(int64_t from, int64_t to, std::vector<int32_t>& out) const;
+  /// Whether every row of a tile sees all of `range`, as far as intervals say; false where that
+  /// takes a look at each row.
+  bool shows_all(int64_t t, KeyRange range) const;
+  /// lo[r] <= j < hi[r]: what row r of a tile sees of `range`.
+  void visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const;
+};
+
+/// Places for items that each live for an interval of steps: taken at the first step, given back
+/// after the last.
+class Slots {
+ public:
+  explicit Slots(int64_t items = 0)
+      : first_(static_cast<size_t>(items), 0),
+        last_(static_cast<size_t>(items), -1),
+        slot_(static_cast<size_t>(items), -1) {}
+
+  /// Item i is used in `step`; steps of an item come in ascending order.
+  void use(int64_t i, int64_t step) {
+    const auto n = static_cast<size_t>(i);
+    if (last_[n] < 0) first_[n] = static_cast<int32_t>(step);
+    last_[n] = static_cast<int32_t>(step);
+  }
+  /// After the uses are known, for steps below `steps`: how many places are needed.
+  void plan(int64_t steps);
+  int64_t count() const { return count_; }
+
+  bool used(int64_t i) const { return last_[static_cast<size_t>(i)] >= 0; }
+  bool has(int64_t i) const { return slot_[static_cast<size_t>(i)] >= 0; }
+  bool ends(int64_t i, int64_t step) const { return last_[static_cast<size_t>(i)] == step; }
+  int64_t at(int64_t i) const { return slot_[static_cast<size_t>(i)]; }
+  int64_t take(int64_t i) {
+    slot_[static_cast<size_t>(i)] = free_.back();
+    free_.pop_back();
+    return at(i);
+  }
+  void give(int64_t i) {
+    free_.push_back(slot_[static_cast<size_t>(i)]);
+    slot_[static_cast<size_t>(i)] = -1;
+  }
+
+ private:
+  std::vector<int32_t> first_, last_, slot_, free_;
+  int64_t count_ = 0;
+};
+
+/// A piece of work of one thread: tiles [tile, tile_end) of a head, and columns of keys.
+struct AttentionTask {
+  int64_t b, h;
+  int64_t tile, tile_end;
+  int64_t key, key_end;
+  int64_t weight;
+  int64_t index;  // in order of creation
+};
+
+/// Runs tasks with a slab for each thread, as large as the largest task needs. The memory does not
+/// depend on which thread runs what. make(task, slab) constructs a task, which takes its pieces. On
+/// the plan it is taken, and nothing runs.
+template <class T, class Make>
+void run_tasks(const std::vector<AttentionTask>& tasks, Device on, Make make) {
+  int64_t size = 0;
+  for (const AttentionTask& task : tasks) {
+    Slab<T> count(nullptr);
+    make(task, count);
+    size = std::max(size, count.used());
+  }
+  const Buffer<T> workspace(size * num_threads(), on);
+  if (on == meta_device) return;
+  parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
+    Slab<T> slab(workspace.data() + size * worker_index());
+    make(tasks[static_cast<size_t>(i)], slab).run();
+  });
+}
+
+/// Heaviest first; ties in order of creation.
+void sort_tasks(std::vector<AttentionTask>& tasks);
+
+/// Tasks of about `rows` rows each over all heads.
+std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows);
+/// Tasks of `keys` keys each over all heads.
+std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys);
+
+// Each computes in the dtype of its name, whatever the tensors store.
+void block_attention_forward_f32(const AttentionInputs& in, const View& out, const View& lse);
+void block_attention_forward_f64(const AttentionInputs& in, const View& out, const View& lse);
+void block_attention_backward_f32(const AttentionInputs& in, const ConstView& out,
+                                  const ConstView& lse, const ConstView& dout,
+                                  const ConstView& dlse, const AttentionGradients& grads);
+void block_attention_backward_f64(const AttentionInputs& in, const ConstView& out,
+                                  const ConstView& lse, const ConstView& dout,
+                                  const ConstView& dlse, const AttentionGradients& grads);
+
+}  // namespace longspan::cpu

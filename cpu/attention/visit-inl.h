@@ -1,0 +1,295 @@
+// What the rows of a tile see of the keys, block by block.
+
+#if defined(LONGSPAN_CPU_ATTENTION_VISIT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LONGSPAN_CPU_ATTENTION_VISIT_INL_H_
+#undef LONGSPAN_CPU_ATTENTION_VISIT_INL_H_
+#else
+#define LONGSPAN_CPU_ATTENTION_VISIT_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpu/attention/plan.h"
+#include "cpu/attention/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longspan::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// ------------------------------------------------------------------------------------ visibility
+
+// Visible keys of the rows of a tile: row r sees lo[r] <= j < hi[r], all relative to one origin.
+// Groups of kGroup rows carry the union [first, last), empty where first >= last, and the
+// intersection [inner, outer), empty where some row sees nothing.
+struct Visible {
+  int32_t lo[kTileRows], hi[kTileRows];
+  int32_t first[kMaxGroups], last[kMaxGroups];
+  int32_t inner[kMaxGroups], outer[kMaxGroups];
+  int32_t all_first, all_last;
+  bool alike;      // every row sees the same
+  bool ascending;  // lo and hi never fall, and rows that see nothing lie at the ends
+
+  bool holds(int64_t row, int64_t key) const { return lo[row] <= key && key < hi[row]; }
+};
+
+inline void unite(int64_t rows, Visible& v) {
+  constexpr int32_t kFar = std::numeric_limits<int32_t>::max();
+  v.all_first = kFar;
+  v.all_last = 0;
+  v.ascending = true;
+  int32_t lo = 0, hi = 0;
+  bool ended = false;
+  for (int64_t g = 0; g * kGroup < rows; ++g) {
+    int32_t first = kFar, last = 0, inner = 0, outer = kFar;
+    for (int64_t r = g * kGroup; r < std::min(rows, (g + 1) * kGroup); ++r) {
+      if (v.lo[r] >= v.hi[r]) {
+        outer = 0;
+        ended = ended || hi > 0;
+        continue;
+      }
+      v.ascending = v.ascending && !ended && v.lo[r] >= lo && v.hi[r] >= hi;
+      lo = v.lo[r];
+      hi = v.hi[r];
+      first = std::min(first, lo);
+      last = std::max(last, hi);
+      inner = std::max(inner, lo);
+      outer = std::min(outer, hi);
+    }
+    v.first[g] = first;
+    v.last[g] = last;
+    v.inner[g] = inner;
+    v.outer[g] = std::max(inner, outer);
+    v.all_first = std::min(v.all_first, first);
+    v.all_last = std::max(v.all_last, last);
+  }
+}
+
+// Clips to the block of keys [origin, origin + keys) and counts from its origin.
+inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys, Visible& v) {
+  const int32_t from = static_cast<int32_t>(origin);
+  const int32_t n = static_cast<int32_t>(keys);
+  const int32_t first_lo = all.lo[0], first_hi = all.hi[0];
+  int32_t differ = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t lo = std::clamp(all.lo[r] - from, 0, n);
+    const int32_t hi = std::clamp(all.hi[r] - from, 0, n);
+    v.lo[r] = lo < hi ? lo : 0;  // rows that see nothing end before every key
+    v.hi[r] = lo < hi ? hi : 0;
+    differ |= (lo ^ std::clamp(first_lo - from, 0, n)) | (hi ^ std::clamp(first_hi - from, 0, n));
+  }
+  v.alike = differ == 0;
+  unite(rows, v);
+}
+
+// The keys [k0, k1) of a block, counted from its origin, for every row.
+inline void show_all(int64_t rows, int64_t k0, int64_t k1, Visible& v) {
+  const auto first = static_cast<int32_t>(k0), last = static_cast<int32_t>(k1);
+  std::fill_n(v.lo, rows, first);
+  std::fill_n(v.hi, rows, last);
+  const int64_t groups = ceil_div(rows, kGroup);
+  for (int32_t* lo : {v.first, v.inner}) std::fill_n(lo, groups, first);
+  for (int32_t* hi : {v.last, v.outer}) std::fill_n(hi, groups, last);
+  v.all_first = first;
+  v.all_last = last;
+  v.alike = v.ascending = true;
+}
+
+// The keys that a tile sees of one block, as intervals of its rows, and where their scores lie: key
+// j of the block in column `column + j` of the score tile, which has whole vectors for them.
+struct KeySpan {
+  int64_t origin = 0;  // place of the block's first key
+  int64_t at = 0;      // where that key lies among those packed
+  int64_t from = 0;    // vectors' first key
+  int64_t to = 0;      // and end
+  int64_t column = 0;  // below 0 where the first keys are left out
+  int32_t times = 1;   // how often the keys count
+  Visible seen;
+};
+
+// Spans that a tile takes together: their scores lie side by side in one score tile, and products
+// over keys run through all of them.
+template <class T>
+class Visit {
+ public:
+  explicit Visit(int64_t columns) : columns_(columns) { add(); }
+
+  int64_t size() const { return size_; }
+  /// Columns of the first n spans, in vectors; and the one that column v is of.
+  int64_t vectors(int64_t n) const { return ((*this)[n - 1].column + (*this)[n - 1].to) / V; }
+  const KeySpan& of_vector(int64_t v) const { return (*this)[of_vector_[static_cast<size_t>(v)]]; }
+  const KeySpan& operator[](int64_t i) const { return *spans_[static_cast<size_t>(i)]; }
+  /// The span to come, whose origin, at, times and seen take() reads.
+  KeySpan& open() { return *spans_[static_cast<size_t>(size_)]; }
+
+  /// Takes the open span in, `alone` or beside those before it, and gives it vectors for the keys
+  /// from `first` to `last`. Calls process(n) when the first n spans are to be done with: so that
+  /// spans of one block stay together unless they need more than all columns.
+  template <class Process>
+  void take(bool alone, int64_t first, int64_t last, Process&& process) {
+    const int64_t from = first / kUnit * kUnit, to = round_up(last, kUnit);
+    if (size_ > 0 && (alone || alone_ || used_ + to - from > columns_)) {
+      const bool together = !alone && !alone_ && block_ > 0 && open().origin == last_origin();
+      finish(together ? block_ : size_, process);
+    }
+    if (size_ > 0 && used_ + to - from > columns_) finish(size_, process);
+    KeySpan& span = open();
+    if (size_ == 0 || span.origin != last_origin()) block_ = size_;
+    span.from = from;
+    span.to = to;
+    alone_ = alone;
+    place(size_++);
+    if (spans_.size() == static_cast<size_t>(size_)) add();
+  }
+
+  /// process(n) of what is left.
+  template <class Process>
+  void finish(Process&& process) {
+    if (size_ > 0) finish(size_, process);
+  }
+
+ private:
+  static constexpr int64_t V = kLanes<T>;
+  static constexpr int64_t kUnit = std::max(V, kRest);
+
+  void add() { spans_.push_back(std::make_unique<KeySpan>()); }
+  int64_t last_origin() const { return (*this)[size_ - 1].origin; }
+  template <class Process>
+  void finish(int64_t n, Process&& process) {
+    process(n);
+    std::rotate(spans_.begin(), spans_.begin() + n, spans_.begin() + size_ + 1);
+    size_ -= n;
+    of_vector_.clear();
+    used_ = 0;
+    block_ = 0;
+    for (int64_t i = 0; i < size_; ++i) place(i);
+  }
+  // Gives span i the next columns.
+  void place(int64_t i) {
+    KeySpan& span = *spans_[static_cast<size_t>(i)];
+    span.column = used_ - span.from;
+    used_ += span.to - span.from;
+    of_vector_.resize(static_cast<size_t>(used_ / V), static_cast<int32_t>(i));
+  }
+
+  int64_t columns_;
+  std::vector<std::unique_ptr<KeySpan>> spans_;
+  std::vector<int32_t> of_vector_;
+  int64_t size_ = 0, used_ = 0;  // spans taken, columns used
+  int64_t block_ = 0;            // the first span of the last one's block
+  bool alone_ = false;           // whether the last one lets no other beside it
+};
+
+// Whether nothing but intervals decides what rows see of a span, and its keys count once.
+inline bool has_intervals_only(const AttentionHead& head, const KeySpan& span) {
+  const HeadSegment& s = head.at_place(span.origin);
+  return s.hidden == nullptr && s.class_id == nullptr && span.times == 1;
+}
+
+// Calls f(span) for the blocks of a range that some row of tile t sees, with origin, times and seen
+// of the visit's open span filled in; `skips` tells which rows see nothing. Most runs of block
+// patterns are seen by all rows alike.
+template <class T, class Skips, class F>
+HWY_INLINE void for_blocks(const AttentionHead& head, int64_t t, const KeyRange& range, bool skip,
+                           const Skips& skips, Visit<T>& visit, F&& f) {
+  const int64_t rows = head.tile_rows(t);
+  if (!skip && head.shows_all(t, range)) {
+    for (int64_t block = range.k0 / kBlock; block * kBlock < range.k1; ++block) {
+      KeySpan& span = visit.open();
+      span.origin = block * kBlock;
+      span.times = range.times;
+      show_all(rows, std::max<int64_t>(range.k0 - span.origin, 0),
+               std::min(range.k1 - span.origin, kBlock), span.seen);
+      f(span);
+    }
+    return;
+  }
+  Visible all;
+  head.visible(t, range, all.lo, all.hi);
+  for (int64_t r = 0; skip && r < rows; ++r) {
+    if (skips(r)) all.lo[r] = all.hi[r] = 0;
+  }
+  unite(rows, all);
+  for (int64_t block = all.all_first / kBlock; block * kBlock < all.all_last; ++block) {
+    KeySpan& span = visit.open();
+    span.origin = block * kBlock;
+    span.times = range.times;
+    clip(all, rows, span.origin, head.block_keys(span.origin), span.seen);
+    if (span.seen.all_first < span.seen.all_last) f(span);
+  }
+}
+
+// Lanes of vector i of keys that lie in [lo, hi).
+template <class T>
+HWY_INLINE hn::Mask<Tag<T>> inside(int64_t i, int32_t lo, int32_t hi) {
+  const hn::RebindToSigned<Tag<T>> di;
+  using I = hn::TFromD<decltype(di)>;
+  const auto key = hn::Iota(di, static_cast<I>(i * kLanes<T>));
+  const auto before = hn::Lt(key, hn::Set(di, static_cast<I>(lo)));
+  const auto below = hn::Lt(key, hn::Set(di, static_cast<I>(hi)));
+  return hn::RebindMask(Tag<T>(), hn::AndNot(before, below));
+}
+
+// `vectors` vectors of zeros from s[at] on.
+template <class T>
+HWY_INLINE void zero_vectors(T* s, int64_t at, int64_t vectors) {
+  const Tag<T> d;
+  for (int64_t v = 0; v < vectors; ++v) hn::Store(hn::Zero(d), d, s + (at + v * kLanes<T>));
+}
+
+// Vectors v and v + 1 of a visit's columns below `vectors`, as far as group g sees their keys: rows
+// x, as panels [panels][kTileRows][NR], times the keys' columns in `packed`; `over` is
+// over_panels() of their width. Rows of scores lie kStride apart.
+template <int64_t kStride, class T>
+HWY_INLINE void product_seen(const Visit<T>& visit, int64_t v, int64_t vectors, int64_t g,
+                             int64_t rows, const T* x, const T* packed, int64_t width,
+                             std::span<const InnerRange> over, T* scores) {
+  constexpr int64_t N = kPanel<T>;
+  constexpr int64_t V = kLanes<T>;
+  const T* b[2] = {nullptr, nullptr};
+  for (int64_t i = 0; i < std::min<int64_t>(2, vectors - v); ++i) {
+    const KeySpan& span = visit.of_vector(v + i);
+    const int64_t first = (v + i) * V - span.column;  // key of the block
+    if (span.seen.first[g] >= first + V || span.seen.last[g] <= first) continue;
+    const int64_t key = span.at + first;
+    b[i] = packed + (key / N * N * width + key % N);
+  }
+  x += g * kGroup * N;
+  if (b[0] != nullptr && b[1] != nullptr) {
+    product<2, N>(rows, x, 1, b[0], over, scores + v * V, kStride, false, b[1] - b[0]);
+  } else if (b[0] != nullptr || b[1] != nullptr) {
+    const int64_t i = b[0] != nullptr ? 0 : 1;
+    product<1, N>(rows, x, 1, b[i], over, scores + (v + i) * V, kStride, false);
+  }
+}
+
+// Vectors [from, to) of a span's block that some row of a group sees, of which [a, e) are visible
+// to each of its rows.
+struct Vectors {
+  int64_t from = 0, to = 0, a = 0, e = 0;
+};
+
+template <class T>
+Vectors vectors_of(const Visible& v, int64_t g) {
+  constexpr int64_t V = kLanes<T>;
+  if (v.first[g] >= v.last[g]) return {};
+  Vectors n;
+  n.from = v.first[g] / V;
+  n.to = ceil_div(v.last[g], V);
+  n.a = std::min(ceil_div(v.inner[g], V), n.to);
+  n.e = std::max(n.a, std::min<int64_t>(v.outer[g] / V, n.to));
+  return n;
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace longspan::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,52 @@
+// Matrix products by FMA: f16 and bf16 are widened while they are packed.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/matmul/gemm.cc"
+#include <hwy/foreach_target.h>
+// foreach_target comes first.
+#include <hwy/highway.h>
+
+#include "cpu/matmul/gemm.h"
+#include "cpu/matmul/gemm_dot.h"
+#include "cpu/matmul/gemm_openblas.h"
+#include "cpu/matmul/gemm_task-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longspan::cpu {
+namespace HWY_NAMESPACE {
+
+void RunGemm(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch) {
+  visit_floating(g.dtype, [&](auto tag) {
+    using S = typename decltype(tag)::type;
+    using T = Accumulator<S>;
+    run_task<T, S>(g, plan, task, static_cast<T*>(scratch));
+  });
+}
+
+GemmPlan PlanGemm(const Gemm& g, int threads) {
+  return g.dtype == DType::f64 ? plan_for<double>(g, threads) : plan_for<float>(g, threads);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace longspan::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace longspan::cpu {
+
+HWY_EXPORT(RunGemm);
+HWY_EXPORT(PlanGemm);
+
+GemmPlan plan_gemm(const Gemm& g, int threads) {
+  if (g.openblas) return plan_gemm_openblas(g);
+  return g.dot ? plan_gemm_dot(g, threads) : HWY_DYNAMIC_DISPATCH(PlanGemm)(g, threads);
+}
+
+void run_gemm(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch) {
+  if (g.openblas) return run_gemm_openblas(g, plan, task);
+  if (g.dot) return run_gemm_dot(g, plan, task, scratch);
+  HWY_DYNAMIC_DISPATCH(RunGemm)(g, plan, task, scratch);
+}
+
+}  // namespace longspan::cpu
+#endif

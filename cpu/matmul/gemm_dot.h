@@ -1,0 +1,11 @@
+#pragma once
+
+#include "cpu/matmul/gemm.h"
+
+namespace longspan::cpu {
+
+// plan_gemm() and run_gemm() where Gemm::dot.
+GemmPlan plan_gemm_dot(const Gemm& g, int threads);
+void run_gemm_dot(const Gemm& g, const GemmPlan& plan, int64_t task, void* scratch);
+
+}  // namespace longspan::cpu

@@ -1,0 +1,95 @@
+// Matrix products by OpenBLAS, one call for each task, in the thread that has the task.
+
+#include "cpu/matmul/gemm_openblas.h"
+
+#include <cblas.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <string_view>
+
+namespace longspan::cpu {
+namespace {
+
+/// An operand of rows x columns as OpenBLAS reads it.
+struct Operand {
+  CBLAS_TRANSPOSE transpose;
+  int64_t apart;  // elements from row to row, or from column to column where transposed
+};
+
+/// `apart` is 0 where OpenBLAS cannot read the operand as it lies.
+Operand operand(int64_t rows, int64_t columns, int64_t row, int64_t column) {
+  // The stride of an axis of one element means nothing.
+  if ((column == 1 || columns == 1) && (rows == 1 || row >= columns)) {
+    return {CblasNoTrans, rows == 1 ? columns : row};
+  }
+  if ((row == 1 || rows == 1) && (columns == 1 || column >= rows)) {
+    return {CblasTrans, columns == 1 ? rows : column};
+  }
+  return {CblasNoTrans, 0};
+}
+Operand operand_a(const Gemm& g) { return operand(g.m, g.k, g.a_row, g.a_col); }
+Operand operand_b(const Gemm& g) { return operand(g.k, g.n, g.b_row, g.b_col); }
+
+template <class T, class F>
+void multiply(const Gemm& g, int64_t i0, int64_t j0, int64_t m, int64_t n, F gemm) {
+  const Operand a = operand_a(g), b = operand_b(g);
+  T* c = static_cast<T*>(g.c) + i0 * g.c_row + j0;
+  const int64_t c_apart = g.m == 1 ? g.n : g.c_row;
+  const auto size = [](int64_t x) { return static_cast<blasint>(x); };
+  gemm(CblasRowMajor, a.transpose, b.transpose, size(m), size(n), size(g.k), T{1},
+       static_cast<const T*>(g.a) + i0 * g.a_row, size(a.apart),
+       static_cast<const T*>(g.b) + j0 * g.b_col, size(b.apart), g.accumulate ? T{1} : T{0}, c,
+       size(c_apart));
+  if (g.bias == nullptr) return;
+  const T* bias = static_cast<const T*>(g.bias) + j0;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) c[i * g.c_row + j] += bias[j];
+  }
+}
+
+}  // namespace
+
+bool fits_openblas(const Gemm& g) {
+  if ((g.dtype != DType::f32 && g.dtype != DType::f64) || g.c_dtype != g.dtype) return false;
+  const int64_t c_apart = g.m == 1 ? g.n : g.c_row, a = operand_a(g).apart, b = operand_b(g).apart;
+  constexpr int64_t most = std::numeric_limits<blasint>::max();
+  return a > 0 && b > 0 && c_apart >= g.n && std::max({g.m, g.n, g.k, a, b, c_apart}) <= most;
+}
+
+GemmPlan plan_gemm_openblas(const Gemm& g) {
+  // Every task packs its operands anew, at a cost that falls with its sides; but a product that is
+  // worth several threads has tasks for them.
+  constexpr int64_t largest = 512, smallest = 128, wanted = 8;
+  GemmPlan plan;
+  plan.rows = plan.columns = largest;
+  while (plan.tasks(g) < wanted && plan.columns > smallest) {
+    (plan.rows < plan.columns ? plan.columns : plan.rows) /= 2;
+  }
+  return plan;
+}
+
+void run_gemm_openblas(const Gemm& g, const GemmPlan& plan, int64_t task) {
+  // Its own threads would spin beside ours.
+  static std::once_flag once;
+  std::call_once(once, [] { openblas_set_num_threads(1); });
+  const int64_t beside = (g.n + plan.columns - 1) / plan.columns;
+  const int64_t i0 = task / beside * plan.rows, j0 = task % beside * plan.columns;
+  const int64_t m = std::min(plan.rows, g.m - i0), n = std::min(plan.columns, g.n - j0);
+  if (g.dtype == DType::f64) {
+    multiply<double>(g, i0, j0, m, n, cblas_dgemm);
+  } else {
+    multiply<float>(g, i0, j0, m, n, cblas_sgemm);
+  }
+}
+
+std::string openblas_name() {
+  const std::string_view config = openblas_get_config();  // "OpenBLAS 0.3.21 NO_LAPACKE ..."
+  const size_t version = config.find(' ');
+  return fmt::format("{}, {}", config.substr(0, config.find(' ', version + 1)),
+                     openblas_get_corename());
+}
+
+}  // namespace longspan::cpu

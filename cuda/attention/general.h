@@ -1,0 +1,1132 @@
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "cuda/attention/parts.h"
+#include "cuda/attention/schedule.h"
+#include "cuda/tile.cuh"
+
+/// Attention for every dtype, width and term, by plain arithmetic on tiles in shared memory. A
+/// block of threads goes through phases, and meets after each. Every sum is one chain in the order
+/// of its keys or queries, so that no bit depends on the layout, but for where it cuts long chains
+/// into stretches (ops/patterns/layout_work.h).
+namespace longspan::cuda {
+
+/// Threads of a block.
+inline constexpr int general_threads = 256;
+
+/// f(0) .. f(n - 1), shared out among the threads of a block, which then wait for each other.
+template <class F>
+LONGSPAN_HD void each(int n, F f) {
+  for (int i = thread_index(); i < n; i += general_threads) f(i);
+  block_barrier();
+}
+
+LONGSPAN_HD inline float exp2(float x) { return exp2f(x); }
+LONGSPAN_HD inline double exp2(double x) { return ::exp2(x); }
+LONGSPAN_HD inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
+LONGSPAN_HD inline double fused(double a, double b, double c) { return fma(a, b, c); }
+LONGSPAN_HD inline float log_two(float x) { return log2f(x); }
+LONGSPAN_HD inline double log_two(double x) { return log2(x); }
+
+/// lse from the reference of a row, in units of log 2, and the sum of its weights.
+template <class A>
+LONGSPAN_HD A lse_of(A reference, A total) {
+  return total == A(0) ? -std::numeric_limits<A>::infinity()
+                       : (reference + log_two(total)) * static_cast<A>(ln_2);
+}
+
+/// A relation table [1 or H, R, width].
+template <class T>
+struct Table {
+  const T* data = nullptr;
+  int64_t head = 0;  // stride; 0 where all heads share it
+  LONGSPAN_HD const T* of(int64_t h) const { return data == nullptr ? nullptr : data + h * head; }
+};
+
+/// The tensor `span` of the contract, read as [B, H, T].
+template <class T>
+struct SpanTable {
+  const T* data = nullptr;
+  int64_t batch = 0, head = 0, key = 0;  // strides, 0 where one serves all
+  double ramp = 1, offset = 0;
+
+  /// Before it is clamped to 0 .. 1: mu of the key at `distance` = q - k.
+  template <class A>
+  LONGSPAN_HD A at(int64_t b, int64_t h, int64_t j, int64_t distance) const {
+    const A span = static_cast<A>(data[b * batch + h * head + j * key]);
+    return (static_cast<A>(offset) + span - static_cast<A>(distance)) / static_cast<A>(ramp);
+  }
+};
+
+/// What the kernels of one call are given. A is what T is computed in.
+template <class T, class A = Accumulator<T>>
+struct AttentionArguments {
+  AttentionSizes sizes;
+  HeadRows<const T> q, dout, relation_query;  // the last is q where it is not given
+  HeadRows<const T> k[kernels::kAttentionSegments], v[kernels::kAttentionSegments];
+  HeadRows<T> out, dq, drelation_query;  // without data: not wanted
+  HeadRows<T> dk[kernels::kAttentionSegments], dv[kernels::kAttentionSegments];
+  bool own_relation_query = false;
+  A* lse = nullptr;                      // [B, H, L]
+  const A* delta = nullptr;              // [B, H, L]: dout . out - dlse
+  Table<T> key, bias, value;             // relation terms
+  int64_t left = 0, right = 0, ids = 0;  // their ids
+  SpanTable<T> span;
+  A* sums = nullptr;  // of the tables: [B H, splits, R, d + dv + 1]
+  int64_t splits = 1;
+  A* span_sums = nullptr;  // [B H, T]: gradients of mu, times ramp
+  // The room of stretches, where their results go instead: [rows or keys, columns], in forward
+  // without the division by the sum of weights, and [rows, 2]: the reference of a row in units of
+  // log 2, and that sum.
+  A *wide = nullptr, *statistics = nullptr;
+  int32_t* nonfinite = nullptr;  // on tensor cores: whether a block met what is not finite
+
+  LONGSPAN_HD int64_t table_width() const { return sizes.width + sizes.value_width + 1; }
+  /// Columns of `wide` in the pass for dq: also those of the gradient of relation_query.
+  LONGSPAN_HD int64_t row_columns() const { return sizes.width * (own_relation_query ? 2 : 1); }
+  /// In the pass over keys: those of dk, of dv, and the gradient of mu, times its ramp.
+  LONGSPAN_HD int64_t key_columns() const { return table_width(); }
+};
+
+/// Sizes of the tiles. A thread of 16 x 16 computes every 16th row and column of a product.
+template <class A>
+struct GeneralTile {
+  static constexpr int rows = sizeof(A) == 8 ? 32 : 48;
+  static constexpr int keys = sizeof(A) == 8 ? 32 : 64;
+  static constexpr int depth = 32;        // columns staged at a time
+  static constexpr int pitch = keys + 1;  // of score tiles
+  static constexpr int stage_pitch = depth + 1;
+  static constexpr int parts = static_cast<int>(ceil_div(kernels::kAttentionTileRows, rows));
+  /// Columns of the results that one block sums up: those of a row, and of a key or an id.
+  static constexpr int row_sums = 128, key_sums = 64;
+
+  /// Bytes of shared memory: `tiles` score tiles, and sums.
+  static constexpr int64_t bytes(int tiles, int64_t sums) {
+    return static_cast<int64_t>(sizeof(A)) *
+               (int64_t{tiles} * rows * pitch + (rows + keys) * stage_pitch + sums + 7 * rows +
+                2 * keys) +
+           4 * (int64_t{5} * rows + keys * 3 + 1);
+  }
+  static constexpr int64_t forward_bytes = bytes(2, rows* row_sums);
+  static constexpr int64_t rows_bytes = bytes(3, rows* row_sums);
+  static constexpr int64_t keys_bytes = bytes(3, 2 * keys * key_sums);
+  static constexpr int64_t tables_bytes = bytes(3, 2 * keys * key_sums + keys);
+};
+
+/// One block's tiles, and the phases that all passes are made of.
+template <class T>
+class General {
+ public:
+  using A = Accumulator<T>;
+  using Tile = GeneralTile<A>;
+  static constexpr int R = Tile::rows, K = Tile::keys, D = Tile::depth, P = Tile::pitch,
+                       S = Tile::stage_pitch, parts = 4;
+
+  /// Rows of a matrix to multiply with: through an index (-1: zeros), or `count` from `first` on.
+  struct Source {
+    const T* base;
+    int64_t stride;
+    const int32_t* index;
+    int64_t first, count;
+    int64_t columns;  // zeros from here on
+
+    LONGSPAN_HD A at(int row, int64_t column) const {
+      if (column >= columns) return A(0);
+      if (index == nullptr) {
+        return row < count ? static_cast<A>(base[(first + row) * stride + column]) : A(0);
+      }
+      return index[row] >= 0 ? static_cast<A>(base[index[row] * stride + column]) : A(0);
+    }
+  };
+
+  /// `shared` holds Tile::bytes(tiles, sums); a pass over gradients needs three tiles.
+  LONGSPAN_HD General(const AttentionArguments<T>& arguments, const AttentionWork& of, A* shared,
+                      int tiles, int64_t sums)
+      : x(arguments),
+        work(of),
+        head(arguments.sizes, of.b, of.h),
+        number(of.b * arguments.sizes.heads + of.h),
+        factor(static_cast<A>(arguments.sizes.scale * log2_e)) {
+    scores = take(shared, R * P);
+    bins = take(shared, R * P);
+    dscores = take(shared, tiles > 2 ? R * P : 0);
+    left = take(shared, R * S);
+    right = take(shared, K * S);
+    sum = take(shared, sums);
+    row_a = take(shared, R);
+    row_b = take(shared, R);
+    row_c = take(shared, R);
+    part = take(shared, R * parts);
+    times = take(shared, K);
+    span_sum = take(shared, K);
+    query = reinterpret_cast<int32_t*>(take(shared, 0));
+    read = query + R;
+    seen = reinterpret_cast<KeyInterval*>(read + R);
+    key = reinterpret_cast<int32_t*>(seen + R);
+    key_read = key + K;
+    key_class = key_read + K;
+    row_class = key_class + K;
+    nonfinite = row_class + R;
+  }
+
+  // ------------------------------------------------------------------------------- loads
+
+  /// Rows from .. of a tile: their queries. What they see is known once they enter a segment.
+  LONGSPAN_HD void load_rows(int64_t number_of_tile, int64_t from) {
+    tile = number_of_tile;
+    segment = -1;
+    const int64_t row = head.tile_row(x.sizes, tile) + from;
+    const int64_t rows = head.tile_rows(x.sizes, tile) - from;
+    first_row = row;
+    each(R, [&](int r) {
+      const int64_t i = r < rows ? head.query(x.sizes, row + r) : -1;
+      if (r == 0) *nonfinite = 0;
+      query[r] = static_cast<int32_t>(i);
+      read[r] = i < head.queries_valid ? static_cast<int32_t>(i) : -1;
+    });
+  }
+  /// The rows turn to a key segment.
+  LONGSPAN_HD void enter(int next) {
+    if (segment == next) return;
+    segment = next;
+    const SegmentTables& s = x.sizes.segment[segment];
+    labelled = s.class_id.given();
+    straight = !labelled && !head.ordered(segment) && head.order_q < 0;
+    const int32_t* const classes = labelled ? s.q_class.of(head.b) : nullptr;
+    each(R, [&](int r) {
+      seen[r] = read[r] >= 0 ? head.sees(x.sizes, segment, read[r]) : KeyInterval{0, 0};
+      if (labelled) row_class[r] = read[r] >= 0 ? classes[read[r]] * s.key_classes : 0;
+    });
+  }
+  /// lse in units of log 2, +inf where a row sees nothing, and delta.
+  LONGSPAN_HD void load_statistics() {
+    const A none = std::numeric_limits<A>::infinity();
+    each(R, [&](int r) {
+      const bool valid = read[r] >= 0;
+      const int64_t at = number * x.sizes.queries + (valid ? read[r] : 0);
+      const A lse = valid ? x.lse[at] : -none;
+      row_a[r] = lse == -none ? none : lse * static_cast<A>(log2_e);
+      row_b[r] = lse == -none ? A(0) : x.delta[at];
+    });
+  }
+  /// Places k0 .. k0 + K of a segment, of which `bits` matter.
+  LONGSPAN_HD void load_keys(int of_segment, int64_t k0, uint64_t bits) {
+    const SegmentTables& s = x.sizes.segment[of_segment];
+    const int32_t* const classes = s.class_id.given() ? s.k_class.of(head.b) : nullptr;
+    each(K, [&](int j) {
+      const bool there = k0 + j < s.keys && (bits >> j & 1) != 0;
+      const int32_t index = there ? head.key(x.sizes, of_segment, k0 + j) : -1;
+      const bool shown = index >= 0 && head.shown(x.sizes, of_segment, index);
+      key[j] = index;
+      key_read[j] = shown ? index : -1;
+      if (classes != nullptr) key_class[j] = shown ? classes[index] : 0;
+    });
+  }
+  /// How often each of those keys counts for the rows of this tile.
+  LONGSPAN_HD void load_times(int64_t k0, uint64_t bits) {
+    if (!x.sizes.layout.multiplied) return;
+    each(K, [&](int j) {
+      const auto place = static_cast<int32_t>(k0 + j);
+      const bool one = (bits >> j & 1) == 0;
+      times[j] = one ? A(1) : static_cast<A>(head.times(x.sizes, tile, segment, place));
+    });
+  }
+  LONGSPAN_HD Source rows_of(const HeadRows<const T>& from) const {
+    return {from.of(head.b, head.h), from.row, read, 0, 0, from.width};
+  }
+  LONGSPAN_HD Source keys_of(const HeadRows<const T>& from) const {
+    return {from.of(head.b, head.h), from.row, key_read, 0, 0, from.width};
+  }
+  LONGSPAN_HD Source ids_of(const Table<T>& from, int64_t id, int64_t width) const {
+    return {from.of(head.h), width, nullptr, id, x.ids - id, width};
+  }
+
+  // ---------------------------------------------------------------------------- products
+
+  /// to[r][j] = sum_c a(r, c) b(j, c).
+  LONGSPAN_HD void multiply_rows(const Source& a, const Source& b, A* to) {
+    constexpr int m = R / 16, n = K / 16;
+    for (int64_t c0 = 0; c0 < a.columns; c0 += D) {
+      each((R + K) * D, [&](int i) {
+        const int r = i / D, c = i % D;
+        if (r < R) {
+          left[r * S + c] = a.at(r, c0 + c);
+        } else {
+          right[(r - R) * S + c] = b.at(r - R, c0 + c);
+        }
+      });
+      each(256, [&](int i) {
+        const int y = i / 16, z = i % 16;
+        A total[m][n];
+        LONGSPAN_UNROLL for (int u = 0; u < m; ++u) {
+          LONGSPAN_UNROLL for (int w = 0; w < n; ++w) {
+            total[u][w] = c0 == 0 ? A(0) : to[(y + 16 * u) * P + z + 16 * w];
+          }
+        }
+        for (int c = 0; c < D; ++c) {
+          LONGSPAN_UNROLL for (int u = 0; u < m; ++u) {
+            LONGSPAN_UNROLL for (int w = 0; w < n; ++w) {
+              total[u][w] =
+                  fused(left[(y + 16 * u) * S + c], right[(z + 16 * w) * S + c], total[u][w]);
+            }
+          }
+        }
+        LONGSPAN_UNROLL for (int u = 0; u < m; ++u) {
+          LONGSPAN_UNROLL for (int w = 0; w < n; ++w) {
+            to[(y + 16 * u) * P + z + 16 * w] = total[u][w];
+          }
+        }
+      });
+    }
+  }
+
+  /// The weight of a pair that is not there: a zero with a sign, which those that are never have.
+  LONGSPAN_HD static A absent() { return -A(0); }
+  LONGSPAN_HD static bool is_absent(A weight) { return weight == A(0) && A(1) / weight < A(0); }
+  /// Notes that the operand of product number `stage` holds what is not finite: then pairs that are
+  /// not there are passed over, for their products would not be 0.
+  LONGSPAN_HD A noted(A value) {
+    if (value - value != A(0)) *nonfinite = stage;
+    return value;
+  }
+
+  /// to[r][c] = to[r][c] f_r + sum_j p[r][j] b(j, from + c), c < width; f: row factors or null.
+  LONGSPAN_HD void add_keys(const A* p, const Source& b, int64_t from, int width, const A* f,
+                            A* to) {
+    constexpr int m = R / 16;
+    for (int c0 = 0; c0 < width && from + c0 < b.columns; c0 += D) {
+      ++stage;
+      each(K * D, [&](int i) { right[i / D * S + i % D] = noted(b.at(i / D, from + c0 + i % D)); });
+      const bool careful = *nonfinite == stage;
+      each(256, [&](int i) {
+        const int y = i / 16, z = i % 16;
+        LONGSPAN_UNROLL for (int u = 0; u < m; ++u) {
+          const int r = y + 16 * u;
+          A* const at = to + r * width + c0 + z;
+          A one = at[0], two = at[16];
+          if (f != nullptr) {
+            one *= f[r];
+            two *= f[r];
+          }
+          for (int j = 0; j < K; ++j) {
+            if (careful && is_absent(p[r * P + j])) continue;
+            one = fused(p[r * P + j], right[j * S + z], one);
+            two = fused(p[r * P + j], right[j * S + z + 16], two);
+          }
+          at[0] = one;
+          at[16] = two;
+        }
+      });
+    }
+  }
+
+  /// to[j][c] += sum_r p[r][j] b(r, from + c), c < width.
+  LONGSPAN_HD void add_rows(const A* p, const Source& b, int64_t from, int width, A* to) {
+    constexpr int n = K / 16;
+    for (int c0 = 0; c0 < width && from + c0 < b.columns; c0 += D) {
+      ++stage;
+      each(R * D, [&](int i) { left[i / D * S + i % D] = noted(b.at(i / D, from + c0 + i % D)); });
+      const bool careful = *nonfinite == stage;
+      each(256, [&](int i) {
+        const int y = i / 16, z = i % 16;
+        LONGSPAN_UNROLL for (int u = 0; u < n; ++u) {
+          const int j = y + 16 * u;
+          A* const at = to + j * width + c0 + z;
+          A one = at[0], two = at[16];
+          for (int r = 0; r < R; ++r) {
+            if (careful && is_absent(p[r * P + j])) continue;
+            one = fused(p[r * P + j], left[r * S + z], one);
+            two = fused(p[r * P + j], left[r * S + z + 16], two);
+          }
+          at[0] = one;
+          at[16] = two;
+        }
+      });
+    }
+  }
+  LONGSPAN_HD void clear(A* to, int n) {
+    each(n, [&](int i) { to[i] = A(0); });
+  }
+
+  // --------------------------------------------------------------------------- relations
+
+  LONGSPAN_HD int64_t clip(int64_t distance) const {
+    return clamped(distance, -x.left, x.right) + x.left;
+  }
+  /// k - q, of positions.
+  LONGSPAN_HD int64_t distance(int r, int j) const {
+    return int64_t{key_read[j]} - (read[r] + x.sizes.segment[segment].q_start);
+  }
+  /// The id of a pair; less than 0 where it is hidden by its classes or one of the two is not
+  /// there.
+  LONGSPAN_HD int64_t id_of(int r, int j) const {
+    if (read[r] < 0 || key_read[j] < 0) return -1;
+    if (!labelled) return clip(distance(r, j));
+    return x.sizes.segment[segment].class_id.of(head.b)[row_class[r] + key_class[j]];
+  }
+  /// Ids of the rows with the keys at places k0 ..: first .. last, at most.
+  LONGSPAN_HD void reach(int64_t k0, int64_t& first, int64_t& last) const {
+    first = 0;
+    last = x.ids - 1;
+    if (!straight) return;
+    const int64_t position = first_row + x.sizes.segment[segment].q_start;
+    first = clip(k0 - (position + R - 1));
+    last = clip(k0 + K - 1 - position);
+  }
+  /// to[r][j] += a_row(r) . table[id] + shift[id].
+  LONGSPAN_HD void add_relation(const Source& a, const Table<T>& table, const Table<T>& shift,
+                                int64_t k0, A* room, A* to) {
+    const T* const b = shift.of(head.h);
+    if (b != nullptr) {
+      each(R * K, [&](int i) {
+        const int r = i / K, j = i % K;
+        const int64_t id = id_of(r, j);
+        if (id >= 0) to[r * P + j] += static_cast<A>(b[id]);
+      });
+    }
+    if (table.data == nullptr) return;
+    int64_t first, last;
+    reach(k0, first, last);
+    for (int64_t id0 = first; id0 <= last; id0 += K) {
+      multiply_rows(a, ids_of(table, id0, a.columns), room);
+      each(R * K, [&](int i) {
+        const int r = i / K, j = i % K;
+        const int64_t id = id_of(r, j) - id0;
+        if (id >= 0 && id < K) to[r * P + j] += room[r * P + id];
+      });
+    }
+  }
+  /// to[r][i] = the sum of p[r][j] over the keys whose id is id0 + i.
+  LONGSPAN_HD void gather(const A* p, int64_t k0, int64_t id0, A* to) {
+    if (straight) {  // keys of one id are neighbours
+      const int64_t position = first_row + x.sizes.segment[segment].q_start;
+      each(R * K, [&](int i) {
+        const int r = i / K;
+        const int64_t id = id0 + i % K, place = position + r - k0 + id - x.left;
+        const int64_t from = id == 0 ? 0 : clamped(place, 0, K);
+        const int64_t end = id == x.left + x.right ? K : clamped(place + 1, 0, K);
+        A total = 0;
+        if (id <= x.left + x.right) {
+          for (int64_t j = from; j < end; ++j) total += p[r * P + j];
+        }
+        to[r * P + i % K] = total;
+      });
+      return;
+    }
+    each(R, [&](int r) {
+      for (int i = 0; i < K; ++i) to[r * P + i] = A(0);
+      for (int j = 0; j < K; ++j) {
+        const int64_t id = id_of(r, j) - id0;
+        if (id >= 0 && id < K) to[r * P + id] += p[r * P + j];
+      }
+    });
+  }
+  /// to[r][c] += sum_j p[r][j] table[id(r, j)][from + c].
+  LONGSPAN_HD void add_ids(const A* p, const Table<T>& table, int64_t columns, int64_t k0,
+                           int64_t from, int width, A* room, A* to) {
+    int64_t first, last;
+    reach(k0, first, last);
+    for (int64_t id0 = first; id0 <= last; id0 += K) {
+      gather(p, k0, id0, room);
+      add_keys(room, ids_of(table, id0, columns), from, width, nullptr, to);
+    }
+  }
+
+  // ------------------------------------------------------------------------------ scores
+
+  LONGSPAN_HD bool visible(uint64_t bits, int r, int j) const {
+    const bool seen_by_row =
+        (bits >> j & 1) != 0 && key_read[j] >= seen[r].lo && key_read[j] < seen[r].hi;
+    return seen_by_row && (!labelled || id_of(r, j) >= 0);
+  }
+  LONGSPAN_HD bool soft() const { return x.span.data != nullptr && segment == 0; }
+  /// mu before it is clamped.
+  LONGSPAN_HD A ramp(int r, int j) const {
+    return x.span.template at<A>(head.b, head.h, key_read[j], -distance(r, j));
+  }
+  /// Whether a pair is there at all.
+  LONGSPAN_HD bool counts(uint64_t bits, int r, int j) const {
+    return visible(bits, r, j) && (!soft() || ramp(r, j) > A(0));
+  }
+  LONGSPAN_HD static A unit(A y) { return y < A(0) ? A(0) : (y > A(1) ? A(1) : y); }
+  /// 1 / (1 - p) or 0.
+  LONGSPAN_HD A keep(int r, int j) const {
+    const auto i = static_cast<uint32_t>(query[r]), k = static_cast<uint32_t>(key[j]);
+    return x.sizes.draws.keeps(static_cast<uint32_t>(number), i, k, static_cast<uint32_t>(segment))
+               ? static_cast<A>(x.sizes.draws.scale)
+               : A(0);
+  }
+  /// scores = q . k and the terms, without the factor, of keys that begin at place k0.
+  LONGSPAN_HD void score(int64_t k0) {
+    multiply_rows(rows_of(x.q), keys_of(x.k[segment]), scores);
+    if (x.key.data != nullptr || x.bias.data != nullptr) {
+      add_relation(rows_of(x.relation_query), x.key, x.bias, k0, bins, scores);
+    }
+  }
+  /// scores = P, dropped; dscores = dS, without the scale; bins = gradients of mu, times its ramp,
+  /// where they are wanted.
+  LONGSPAN_HD void differentiate(int64_t k0, uint64_t bits, bool of_span = false) {
+    score(k0);
+    multiply_rows(rows_of(x.dout), keys_of(x.v[segment]), dscores);
+    if (x.value.data != nullptr) {
+      add_relation(rows_of(x.dout), x.value, {}, k0, bins, dscores);
+    }
+    each(R * K, [&](int i) {
+      const int r = i / K, j = i % K, at = r * P + j;
+      A p = absent(), ds = absent(), dmu = 0;
+      if (visible(bits, r, j)) {
+        const A above = fused(scores[at], factor, -row_a[r]);
+        // Where mu is 0 nothing bounds a score by lse.
+        p = exp2(soft() && above > A(64) ? A(64) : above);
+        if (x.sizes.layout.multiplied) p *= times[j];
+        const A kept = x.sizes.draws.active ? keep(r, j) : A(1);
+        ds = p * (dscores[at] * kept - row_b[r]) + A(0);  // no zero with a sign
+        if (soft()) {
+          const A mu = ramp(r, j);
+          const bool some = mu > A(0);
+          if (some ? mu <= A(1) : mu == A(0) && ds - ds == A(0)) dmu = ds;
+          ds = some ? ds * unit(mu) + A(0) : absent();
+          p = some ? p * unit(mu) : absent();
+        }
+        p *= kept;
+      }
+      scores[at] = p;
+      dscores[at] = ds;
+      if (of_span) bins[at] = dmu;
+    });
+  }
+
+  // ------------------------------------------------------------------------------ passes
+
+  /// Columns chunk Tile::row_sums of out, of rows `from` .. of a tile; chunk 0 also lse.
+  LONGSPAN_HD void forward(int64_t from, int64_t chunk) {
+    constexpr int width = Tile::row_sums, share = K / parts;
+    const A hidden = -std::numeric_limits<A>::infinity();
+    A *const reference = row_a, *const total = row_b, *const change = row_c;
+    load_rows(work.place, from);
+    clear(sum, R * width);
+    each(R, [&](int r) {
+      reference[r] = hidden;
+      total[r] = A(0);
+    });
+    KeySteps<K> steps(x.sizes, head, tile, work.range);
+    for (KeyStep step; steps.next(step);) {
+      enter(step.segment);
+      load_keys(segment, step.k0, step.mask);
+      load_times(step.k0, step.mask);
+      score(step.k0);
+      each(R * parts, [&](int i) {
+        const int r = i / parts;
+        A top = hidden;
+        for (int j = i % parts * share; j < (i % parts + 1) * share; ++j) {
+          A& s = scores[r * P + j];
+          if (!counts(step.mask, r, j)) s = factor < A(0) ? -hidden : hidden;
+          top = s * factor > top ? s * factor : top;
+        }
+        part[i] = top;
+      });
+      // The reference of a row follows its largest score where that rises by more than 2^8.
+      each(R, [&](int r) {
+        A top = part[r * parts];
+        for (int i = 1; i < parts; ++i) top = max(top, part[r * parts + i]);
+        change[r] = A(1);
+        if (top > reference[r] + A(8)) {
+          change[r] = exp2(reference[r] - top);
+          reference[r] = top;
+        }
+      });
+      each(R * parts, [&](int i) {
+        const int r = i / parts;
+        const A base = reference[r] == hidden ? A(0) : reference[r];
+        A partial = 0;
+        for (int j = i % parts * share; j < (i % parts + 1) * share; ++j) {
+          A p = exp2(fused(scores[r * P + j], factor, -base));
+          if (p != A(0) && x.sizes.layout.multiplied) p *= times[j];
+          if (p != A(0) && soft()) p *= unit(ramp(r, j));
+          partial += p;
+          if (x.sizes.draws.active && p != A(0)) p *= keep(r, j);
+          scores[r * P + j] = p == A(0) && !counts(step.mask, r, j) ? absent() : p;
+        }
+        part[i] = partial;
+      });
+      each(R, [&](int r) {
+        total[r] *= change[r];
+        for (int i = 0; i < parts; ++i) total[r] += part[r * parts + i];
+      });
+      add_keys(scores, keys_of(x.v[segment]), chunk * width, width, change, sum);
+      if (x.value.data != nullptr) {
+        add_ids(scores, x.value, x.sizes.value_width, step.k0, chunk * width, width, bins, sum);
+      }
+    }
+    T* const out = x.out.of(head.b, head.h);
+    each(R * width, [&](int i) {
+      const int r = i / width;
+      const int64_t c = chunk * width + i % width;
+      if (query[r] < 0 || c >= x.sizes.value_width) return;
+      // Without weights sums are 0, or come of a value that is not finite.
+      const A y = total[r] == A(0) ? sum[i] * A(0) : sum[i];
+      if (work.room >= 0) {
+        x.wide[(work.room + from + r) * x.sizes.value_width + c] = y;
+      } else {
+        out[query[r] * x.out.row + c] = static_cast<T>(total[r] == A(0) ? y : y / total[r]);
+      }
+    });
+    if (chunk != 0) return;
+    each(R, [&](int r) {
+      if (query[r] < 0) return;
+      const A base = reference[r] == hidden ? A(0) : reference[r];
+      if (work.room >= 0) {
+        A* const to = x.statistics + 2 * (work.room + from + r);
+        to[0] = base;
+        to[1] = total[r];
+      } else {
+        x.lse[number * x.sizes.queries + query[r]] = lse_of(base, total[r]);
+      }
+    });
+  }
+
+  /// Columns chunk Tile::row_sums of dq, or of the gradient of relation_query, of rows `from` .. of
+  /// a tile.
+  LONGSPAN_HD void row_gradients(int64_t from, int64_t chunk, bool of_relation) {
+    constexpr int width = Tile::row_sums;
+    load_rows(work.place, from);
+    load_statistics();
+    clear(sum, R * width);
+    KeySteps<K> steps(x.sizes, head, tile, work.range);
+    for (KeyStep step; steps.next(step);) {
+      enter(step.segment);
+      load_keys(segment, step.k0, step.mask);
+      load_times(step.k0, step.mask);
+      differentiate(step.k0, step.mask);
+      if (!of_relation) {
+        add_keys(dscores, keys_of(x.k[segment]), chunk * width, width, nullptr, sum);
+      }
+      if (x.key.data != nullptr && of_relation == x.own_relation_query) {
+        add_ids(dscores, x.key, x.sizes.width, step.k0, chunk * width, width, bins, sum);
+      }
+    }
+    const A scale = static_cast<A>(x.sizes.scale);
+    const HeadRows<T>& rows = of_relation ? x.drelation_query : x.dq;
+    T* const to = rows.of(head.b, head.h);
+    each(R * width, [&](int i) {
+      const int64_t r = i / width, c = chunk * width + i % width;
+      if (query[r] < 0 || c >= x.sizes.width) return;
+      if (work.room >= 0) {
+        const int64_t row = work.room + from + r;
+        x.wide[row * x.row_columns() + (of_relation ? x.sizes.width : 0) + c] = sum[i] * scale;
+      } else {
+        to[query[r] * rows.row + c] = static_cast<T>(sum[i] * scale);
+      }
+    });
+  }
+
+  /// Columns chunk Tile::key_sums of dk and dv, of places `from` .. from + K of a step; chunk 0
+  /// also the gradients of mu.
+  LONGSPAN_HD void key_gradients(int64_t from, int64_t chunk) {
+    constexpr int width = Tile::key_sums;
+    const WorkPlace place(x.sizes, work.place);
+    const int of_segment = place.segment;
+    const int64_t k0 = place.k0 + from;
+    A* const dv_sum = sum + K * width;
+    const bool of_span = x.span_sums != nullptr && of_segment == 0 && chunk == 0;
+    clear(sum, 2 * K * width);
+    clear(span_sum, K);
+    load_keys(of_segment, k0, ~uint64_t{0});
+    TileSteps<K> steps(x.sizes, head, of_segment, k0, work.range);
+    for (TileStep step; steps.next(step);) {
+      const int64_t rows = head.tile_rows(x.sizes, step.tile);
+      for (int64_t row = 0; row < rows; row += R) {
+        load_rows(step.tile, row);
+        load_statistics();
+        enter(of_segment);
+        load_times(k0, step.mask);
+        differentiate(k0, step.mask, of_span);
+        if (of_span) {
+          each(K, [&](int j) {
+            for (int r = 0; r < R; ++r) span_sum[j] += bins[r * P + j];
+          });
+        }
+        add_rows(dscores, rows_of(x.q), chunk * width, width, sum);
+        add_rows(scores, rows_of(x.dout), chunk * width, width, dv_sum);
+      }
+    }
+    const bool stretch = work.room >= 0;
+    A* const room = stretch ? x.wide + (work.room + from) * x.key_columns() : nullptr;
+    if (of_span) {
+      each(K, [&](int j) {
+        if (key[j] < 0) return;
+        A& to = stretch ? room[(j + 1) * x.key_columns() - 1]
+                        : x.span_sums[number * x.sizes.segment[0].keys + key[j]];
+        to = span_sum[j];
+      });
+    }
+    const HeadRows<T>&to_k = x.dk[of_segment], &to_v = x.dv[of_segment];
+    if (to_k.data == nullptr) return;
+    const A scale = static_cast<A>(x.sizes.scale);
+    T *const dk = to_k.of(head.b, head.h), *const dv = to_v.of(head.b, head.h);
+    each(K * width, [&](int i) {
+      const int64_t j = i / width, c = chunk * width + i % width;
+      if (key[j] < 0) return;
+      if (stretch) {
+        A* const to = room + j * x.key_columns() + c;
+        if (c < x.sizes.width) to[0] = sum[i] * scale;
+        if (c < x.sizes.value_width) to[x.sizes.width] = dv_sum[i];
+        return;
+      }
+      if (c < x.sizes.width) dk[key[j] * to_k.row + c] = static_cast<T>(sum[i] * scale);
+      if (c < x.sizes.value_width) dv[key[j] * to_v.row + c] = static_cast<T>(dv_sum[i]);
+    });
+  }
+
+  /// This head's sums of the gradients of ids id0 .. id0 + K over the tiles of a split, columns
+  /// chunk Tile::key_sums, without the scale.
+  LONGSPAN_HD void table_gradients(int64_t id0, int64_t split, int64_t chunk) {
+    constexpr int width = Tile::key_sums;
+    A *const value_sum = sum + K * width, *const bias_sum = value_sum + K * width;
+    clear(sum, 2 * K * width + K);
+    const int64_t tiles = ceil_div(head.tiles, x.splits), first = split * tiles;
+    for (int64_t t = first; t < min<int64_t>(first + tiles, head.tiles); ++t) {
+      const int64_t rows = head.tile_rows(x.sizes, t);
+      for (int64_t from = 0; from < rows; from += R) {
+        load_rows(t, from);
+        load_statistics();
+        KeySteps<K> steps(x.sizes, head, t);
+        for (KeyStep step; steps.next(step);) {
+          enter(step.segment);
+          int64_t least, most;
+          reach(step.k0, least, most);
+          if (most < id0 || least >= id0 + K) continue;
+          load_keys(segment, step.k0, step.mask);
+          load_times(step.k0, step.mask);
+          differentiate(step.k0, step.mask);
+          gather(dscores, step.k0, id0, bins);
+          add_rows(bins, rows_of(x.relation_query), chunk * width, width, sum);
+          each(K, [&](int i) {
+            for (int r = 0; r < R; ++r) bias_sum[i] += bins[r * P + i];
+          });
+          gather(scores, step.k0, id0, bins);
+          add_rows(bins, rows_of(x.dout), chunk * width, width, value_sum);
+        }
+      }
+    }
+    const int64_t row = x.table_width();
+    A* const to = x.sums + ((number * x.splits + split) * x.ids + id0) * row;
+    each(K * width, [&](int i) {
+      const int64_t id = i / width, c = chunk * width + i % width;
+      if (id0 + id >= x.ids) return;
+      if (c < x.sizes.width) to[id * row + c] = sum[i];
+      if (c < x.sizes.value_width) to[id * row + x.sizes.width + c] = value_sum[i];
+      if (c == 0) to[id * row + row - 1] = bias_sum[id];
+    });
+  }
+
+  const AttentionArguments<T>& x;
+  const AttentionWork work;
+  const AttentionHead head;
+  const int64_t number;  // b H + h
+  const A factor;
+  A *scores, *bins, *dscores, *left, *right, *sum, *row_a, *row_b, *row_c, *part, *times, *span_sum;
+  int32_t *query, *read, *key, *key_read, *key_class, *row_class;
+  int32_t* nonfinite;  // the latest product with an operand that is not finite
+  int32_t stage = 0;   // number of the product at hand
+  KeyInterval* seen;
+  int64_t first_row = 0, tile = 0;
+  int segment = -1;       // of the keys at hand
+  bool labelled = false;  // pairs have classes
+  bool straight = true;   // neighbouring places are neighbouring positions, and ids are distances
+
+ private:
+  LONGSPAN_HD static A* take(A*& at, int64_t n) {
+    A* const here = at;
+    at += n;
+    return here;
+  }
+};
+
+// --------------------------------------------------------------------------------------- the grids
+
+/// What a block of each pass does, by its index, with Tile::..._bytes of shared memory.
+template <class T>
+struct GeneralPasses {
+  using A = Accumulator<T>;
+  using Tile = GeneralTile<A>;
+  using Arguments = AttentionArguments<T>;
+
+  /// Pieces of the keys of one item of the layout's list.
+  static constexpr int64_t key_parts = kernels::kAttentionWorkKeys / Tile::keys;
+
+  static LONGSPAN_HD int64_t forward_blocks(const Arguments& x) {
+    return units_of(x.sizes, x.sizes.layout.row_work,
+                    ceil_div(x.sizes.value_width, Tile::row_sums) * Tile::parts);
+  }
+  /// Chunks of columns of dq, and then those of the gradient of relation_query.
+  static LONGSPAN_HD int64_t row_chunks(const Arguments& x) {
+    return ceil_div(x.sizes.width, Tile::row_sums);
+  }
+  static LONGSPAN_HD int64_t row_blocks(const Arguments& x) {
+    return units_of(x.sizes, x.sizes.layout.row_work,
+                    row_chunks(x) * (x.own_relation_query ? 2 : 1) * Tile::parts);
+  }
+  static LONGSPAN_HD int64_t key_chunks(const Arguments& x) {
+    return ceil_div(max(x.sizes.width, x.sizes.value_width), Tile::key_sums);
+  }
+  static LONGSPAN_HD int64_t key_blocks(const Arguments& x) {
+    return units_of(x.sizes, x.sizes.layout.column_work, key_chunks(x) * key_parts);
+  }
+  static LONGSPAN_HD int64_t table_blocks(const Arguments& x) {
+    return ceil_div(x.ids, Tile::keys) * x.splits * x.sizes.head_count() * key_chunks(x);
+  }
+
+  static LONGSPAN_HD void forward(const Arguments& x, A* shared, int64_t index) {
+    const int64_t chunks = ceil_div(x.sizes.value_width, Tile::row_sums);
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, chunks * Tile::parts);
+    General<T> tile(x, work, shared, 2, Tile::rows * Tile::row_sums);
+    const int64_t from = work.chunk / chunks * Tile::rows;
+    if (from >= tile.head.tile_rows(x.sizes, work.place)) return;
+    tile.forward(from, work.chunk % chunks);
+  }
+  static LONGSPAN_HD void row_gradients(const Arguments& x, A* shared, int64_t index) {
+    const int64_t chunks = row_chunks(x);
+    const int64_t results = chunks * (x.own_relation_query ? 2 : 1);
+    const AttentionWork work(x.sizes, x.sizes.layout.row_work, index, results * Tile::parts);
+    const bool of_relation = work.chunk % results >= chunks;
+    if ((of_relation ? x.drelation_query : x.dq).data == nullptr) return;
+    General<T> tile(x, work, shared, 3, Tile::rows * Tile::row_sums);
+    const int64_t from = work.chunk / results * Tile::rows;
+    if (from >= tile.head.tile_rows(x.sizes, work.place)) return;
+    tile.row_gradients(from, work.chunk % chunks, of_relation);
+  }
+  static LONGSPAN_HD void key_gradients(const Arguments& x, A* shared, int64_t index) {
+    const int64_t chunks = key_chunks(x);
+    const AttentionWork work(x.sizes, x.sizes.layout.column_work, index, chunks * key_parts);
+    const WorkPlace at(x.sizes, work.place);
+    const int64_t from = work.chunk / chunks * Tile::keys;
+    if (at.k0 + from >= x.sizes.segment[at.segment].keys) return;
+    General<T> tile(x, work, shared, 3, 2 * Tile::keys * Tile::key_sums);
+    tile.key_gradients(from, work.chunk % chunks);
+  }
+  static LONGSPAN_HD void table_gradients(const Arguments& x, A* shared, int64_t index) {
+    const int64_t panels = ceil_div(x.ids, Tile::keys);
+    const AttentionWork work(x.sizes, index, key_chunks(x));
+    General<T> tile(x, work, shared, 3, 2 * Tile::keys * Tile::key_sums + Tile::keys);
+    tile.table_gradients(work.place % panels * Tile::keys, work.place / panels, work.chunk);
+  }
+};
+
+/// dout . out - dlse of query `row` of head b, h: columns rank, rank + team, ... of it.
+template <class T>
+LONGSPAN_HD Accumulator<T> delta_part(const HeadRows<const T>& dout, const HeadRows<T>& out,
+                                      int64_t b, int64_t h, int64_t row, int rank, int team) {
+  using A = Accumulator<T>;
+  const T *const x = dout.of(b, h) + row * dout.row, *const y = out.of(b, h) + row * out.row;
+  A total = 0;
+  for (int c = rank; c < dout.width; c += team)
+    total += static_cast<A>(x[c]) * static_cast<A>(y[c]);
+  return total;
+}
+
+/// Row i of out [B, H, L] as the sum of two parts, of which it holds the first: columns rank,
+/// rank + team, ... of it.
+template <class T>
+LONGSPAN_HD void join_row(const HeadRows<T>& out, int64_t heads, int64_t queries,
+                          const JoinedParts<Accumulator<T>>& joined, const HeadRows<const T>& part,
+                          int64_t i, int rank, int team) {
+  using A = Accumulator<T>;
+  if (joined.part == A(0)) return;
+  const int64_t row = i % queries, bh = i / queries;
+  const int64_t b = bh / heads, h = bh % heads;
+  T* const to = out.of(b, h) + row * out.row;
+  const T* const from = part.of(b, h) + row * part.row;
+  for (int c = rank; c < part.width; c += team) {
+    to[c] = static_cast<T>(static_cast<A>(to[c]) * joined.before +
+                           static_cast<A>(from[c]) * joined.part);
+  }
+}
+
+/// Row or key `at` of a place that was cut, as its stretches give it.
+struct StretchedRow {
+  int64_t first, step, stretches;
+
+  /// Its row in the room of a stretch.
+  LONGSPAN_HD int64_t of(int64_t stretch) const { return first + stretch * step; }
+  /// The sum of a column of the room, over the stretches in their order.
+  template <class A>
+  LONGSPAN_HD A sum(const A* room, int64_t columns, int64_t column) const {
+    A total = 0;
+    for (int64_t s = 0; s < stretches; ++s) total += room[of(s) * columns + column];
+    return total;
+  }
+};
+
+/// f(cut, query, row) of row i of the tiles that were cut, if there is one: kAttentionTileRows to a
+/// tile.
+template <class F>
+LONGSPAN_HD void visit_cut_row(const AttentionSizes& x, int64_t i, F f) {
+  constexpr int64_t most = kernels::kAttentionTileRows;
+  const CutWork cut(x, x.layout.row_work, i / most);
+  const AttentionHead head(x, cut.b, cut.h);
+  const int64_t at = i % most, rows = head.tile_rows(x, cut.place);
+  if (at >= rows) return;
+  f(cut, head.query(x, head.tile_row(x, cut.place) + at),
+    StretchedRow{cut.room + at, rows, cut.stretches});
+}
+
+/// Row i of those that were cut, of out and lse: columns rank, rank + team, ... of it. Every sum
+/// goes over the stretches in their order.
+template <class T>
+LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
+  using A = Accumulator<T>;
+  visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const StretchedRow& row) {
+    const A none = -std::numeric_limits<A>::infinity();
+    const auto base = [&](int64_t s) { return x.statistics[2 * row.of(s)]; };
+    const auto weights = [&](int64_t s) { return x.statistics[2 * row.of(s) + 1]; };
+    A top = none, total = 0;
+    for (int64_t s = 0; s < row.stretches; ++s) {
+      if (weights(s) != A(0)) top = max(top, base(s));
+    }
+    const auto share = [&](int64_t s) { return weights(s) == A(0) ? A(1) : exp2(base(s) - top); };
+    for (int64_t s = 0; s < row.stretches; ++s) total += weights(s) * share(s);
+    const int64_t width = x.sizes.value_width;
+    T* const out = x.out.of(cut.b, cut.h) + query * x.out.row;
+    for (int64_t c = rank; c < width; c += team) {
+      A sum = 0;
+      for (int64_t s = 0; s < row.stretches; ++s) {
+        sum = fused(x.wide[row.of(s) * width + c], share(s), sum);
+      }
+      out[c] = static_cast<T>(total == A(0) ? sum : sum / total);
+    }
+    if (rank == 0) {
+      x.lse[(cut.b * x.sizes.heads + cut.h) * x.sizes.queries + query] = lse_of(top, total);
+    }
+  });
+}
+
+/// The same of dq and of the gradient of relation_query.
+template <class T>
+LONGSPAN_HD void add_row_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
+  visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const StretchedRow& row) {
+    const auto write = [&](const HeadRows<T>& to, int64_t column) {
+      if (to.data == nullptr) return;
+      T* const out = to.of(cut.b, cut.h) + query * to.row;
+      for (int64_t c = rank; c < to.width; c += team) {
+        out[c] = static_cast<T>(row.sum(x.wide, x.row_columns(), column + c));
+      }
+    };
+    write(x.dq, 0);
+    write(x.drelation_query, x.sizes.width);
+  });
+}
+
+/// The same of key i of the steps that were cut: of dk, dv and the sums of a span.
+template <class T>
+LONGSPAN_HD void add_key_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
+  constexpr int64_t unit = kernels::kAttentionWorkKeys;
+  const CutWork cut(x.sizes, x.sizes.layout.column_work, i / unit);
+  const AttentionHead head(x.sizes, cut.b, cut.h);
+  const WorkPlace at(x.sizes, cut.place);
+  const SegmentTables& segment = x.sizes.segment[at.segment];
+  if (at.k0 + i % unit >= segment.keys) return;
+  const int64_t key = head.key(x.sizes, at.segment, at.k0 + i % unit), columns = x.key_columns();
+  const StretchedRow row{cut.room + i % unit, unit, cut.stretches};
+  const auto write = [&](const HeadRows<T>& to, int64_t column) {
+    if (to.data == nullptr) return;
+    T* const out = to.of(cut.b, cut.h) + key * to.row;
+    for (int64_t c = rank; c < to.width; c += team) {
+      out[c] = static_cast<T>(row.sum(x.wide, columns, column + c));
+    }
+  };
+  write(x.dk[at.segment], 0);
+  write(x.dv[at.segment], x.sizes.width);
+  if (rank != 0 || x.span_sums == nullptr || at.segment != 0) return;
+  x.span_sums[(cut.b * x.sizes.heads + cut.h) * segment.keys + key] =
+      row.sum(x.wide, columns, columns - 1);
+}
+
+/// Entry (h, id, c) of the gradient of a table whose columns begin at `column` of x.sums; h is -1
+/// where heads share it.
+template <class T>
+LONGSPAN_HD Accumulator<T> table_sum(const AttentionArguments<T>& x, int64_t h, int64_t id,
+                                     int64_t column) {
+  Accumulator<T> total = 0;
+  for (int64_t b = 0; b < x.sizes.batch; ++b) {
+    const int64_t first = h < 0 ? 0 : h, end = h < 0 ? x.sizes.heads : h + 1;
+    for (int64_t head = first; head < end; ++head) {
+      for (int64_t split = 0; split < x.splits; ++split) {
+        const int64_t row = ((b * x.sizes.heads + head) * x.splits + split) * x.ids + id;
+        total += x.sums[row * x.table_width() + column];
+      }
+    }
+  }
+  return total;
+}
+
+/// Part `rank` of `team` of number (b, h, j) of the gradient of span: the sum over the samples,
+/// heads and keys that it serves.
+template <class T>
+LONGSPAN_HD Accumulator<T> span_part(const AttentionArguments<T>& x, int64_t b, int64_t h,
+                                     int64_t j, int rank, int team) {
+  Accumulator<T> total = 0;
+  const int64_t keys = x.sizes.segment[0].keys;
+  const int64_t b_end = x.span.batch == 0 ? x.sizes.batch : b + 1,
+                h_end = x.span.head == 0 ? x.sizes.heads : h + 1,
+                j_end = x.span.key == 0 ? keys : j + 1;
+  for (int64_t sample = b; sample < b_end; ++sample) {
+    for (int64_t head = h; head < h_end; ++head) {
+      const Accumulator<T>* const row = x.span_sums + (sample * x.sizes.heads + head) * keys;
+      for (int64_t key = j + rank; key < j_end; key += team) total += row[key];
+    }
+  }
+  return total / static_cast<Accumulator<T>>(x.span.ramp);
+}
+
+/// The room of the stretches of a list, while the object lives; none where nothing is cut.
+template <class T>
+class StretchRoom {
+ public:
+  /// Room for rows of `columns`, and in forward for their statistics.
+  StretchRoom(AttentionArguments<T>& x, const WorkTable& list, int64_t columns, bool forward,
+              Device device) {
+    const int64_t rows = list.room * x.sizes.served_by_item();
+    if (rows == 0) return;
+    x.wide = take(rows * columns, device);
+    if (forward) x.statistics = take(rows * 2, device);
+  }
+
+ private:
+  Accumulator<T>* take(int64_t numbers, Device device) {
+    const auto bytes = numbers * static_cast<int64_t>(sizeof(Accumulator<T>));
+    room_.push_back(std::make_unique<Scratch>(bytes, device));
+    return room_.back()->template as<Accumulator<T>>();
+  }
+  std::vector<std::unique_ptr<Scratch>> room_;
+};
+
+// ---------------------------------------------------------------------------------- from the views
+
+template <class T>
+HeadRows<T> head_rows(const void* data, const Strides& strides, int64_t width) {
+  return {static_cast<T*>(const_cast<void*>(data)), strides[0], strides[1], strides[2],
+          static_cast<int32_t>(width)};
+}
+template <class T>
+HeadRows<T> head_rows(const ConstView& x) {
+  return x ? head_rows<T>(x.data, x.strides, x.dim(3)) : HeadRows<T>{};
+}
+
+/// A table whose first axis counts samples, or is 1.
+template <class T>
+SampleTable<T> sample_table(const ConstView& x) {
+  return {x.as<T>(), x && x.dim(0) > 1 ? x.stride(0) : 0};
+}
+
+inline SegmentTables segment_of(const kernels::AttentionSegment& s) {
+  SegmentTables t;
+  t.keys = s.k.dim(2);
+  t.q_start = s.q_start;
+  for (int rule = 0; rule < kernels::kAttentionRules; ++rule) {
+    t.left[rule] = s.windows[rule].left;
+    t.right[rule] = s.windows[rule].right;
+  }
+  t.k_valid = s.k_valid.as<int64_t>();
+  t.q_from = sample_table<int32_t>(s.q_from);
+  t.q_to = sample_table<int32_t>(s.q_to);
+  t.k_hidden = sample_table<uint8_t>(s.k_hidden);
+  t.q_class = sample_table<int32_t>(s.q_class);
+  t.k_class = sample_table<int32_t>(s.k_class);
+  t.class_id = sample_table<int32_t>(s.class_id);
+  t.key_classes = s.class_id ? static_cast<int32_t>(s.class_id.dim(2)) : 0;
+  return t;
+}
+
+/// The arguments of a call, without what forward or backward adds.
+inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
+  const auto& l = in.layout;
+  const auto table = [](const ConstView& x) { return x.as<int32_t>(); };
+  const auto work = [&](const kernels::AttentionWorkView& w) {
+    return WorkTable{table(w.items), table(w.cuts), w.items.dim(0), w.cuts.dim(0), w.room};
+  };
+  AttentionSizes x;
+  x.batch = in.q.dim(0);
+  x.heads = in.q.dim(1);
+  x.queries = in.q.dim(2);
+  x.width = static_cast<int32_t>(in.q.dim(3));
+  x.value_width = static_cast<int32_t>(in.segment[0].v.dim(3));
+  x.segments = in.segments;
+  for (int s = 0; s < in.segments; ++s) x.segment[s] = segment_of(in.segment[s]);
+  x.q_valid = in.q_valid.as<int64_t>();
+  const int64_t rows = l.layout_index.dim(0), columns = l.layout_index.dim(1);
+  x.layout = {table(l.first_tile),
+              table(l.tiles),
+              table(l.row_start),
+              table(l.runs),
+              table(l.first_column),
+              table(l.col_start),
+              table(l.col_runs),
+              table(l.layout_index),
+              table(l.members),
+              table(l.order_q),
+              table(l.order_k),
+              work(l.row_work),
+              work(l.column_work),
+              rows,
+              columns,
+              l.multiplied};
+  x.draws.key = in.dropout.key;
+  x.draws.threshold = static_cast<uint32_t>(drop_threshold(in.dropout.p));
+  x.draws.active = in.dropout.p > 0;
+  x.draws.scale = 1 / (1 - in.dropout.p);
+  x.scale = in.terms.scale;
+  return x;
+}
+
+template <class T>
+AttentionArguments<T> arguments_of(const kernels::AttentionInputs& in) {
+  AttentionArguments<T> x;
+  x.sizes = sizes_of(in);
+  x.q = head_rows<const T>(in.q);
+  for (int s = 0; s < in.segments; ++s) {
+    x.k[s] = head_rows<const T>(in.segment[s].k);
+    x.v[s] = head_rows<const T>(in.segment[s].v);
+  }
+  const auto table = [](const ConstView& t) {
+    return Table<T>{t.as<T>(), t && t.dim(0) > 1 ? t.stride(0) : 0};
+  };
+  const auto& terms = in.terms;
+  x.own_relation_query = static_cast<bool>(terms.relation_query);
+  x.relation_query = x.own_relation_query ? head_rows<const T>(terms.relation_query) : x.q;
+  x.key = table(terms.relation_key);
+  x.bias = table(terms.relation_bias);
+  x.value = table(terms.relation_value);
+  x.left = terms.left;
+  x.right = terms.right;
+  x.ids = terms.ids;
+  if (const ConstView& span = terms.span) {
+    const auto step = [&](int axis) { return span.dim(axis) > 1 ? span.stride(axis) : 0; };
+    x.span = {span.as<T>(), step(0), step(1), step(2), terms.ramp, terms.offset};
+  }
+  return x;
+}
+
+/// Adds what backward is given and asked for.
+template <class T>
+void add_gradients(const kernels::AttentionInputs& in, const ConstView& lse, const ConstView& dout,
+                   const kernels::AttentionGradients& grads, AttentionArguments<T>& x) {
+  x.lse = const_cast<Accumulator<T>*>(lse.as<Accumulator<T>>());
+  x.dout = head_rows<const T>(dout);
+  x.dq = head_rows<T>(grads.q);
+  x.drelation_query = head_rows<T>(grads.relation_query);
+  for (int s = 0; s < in.segments; ++s) {
+    x.dk[s] = head_rows<T>(grads.k[s]);
+    x.dv[s] = head_rows<T>(grads.v[s]);
+  }
+}
+
+/// Parts of the queries whose sums of the tables' gradients are added up at the end: few, since
+/// each has memory of its own, and decided by the sizes alone.
+inline int64_t table_splits(const AttentionSizes& x) {
+  return clamped(ceil_div(x.queries, 512), 1, 8);
+}
+
+}  // namespace longspan::cuda

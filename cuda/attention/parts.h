@@ -1,0 +1,78 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/kernels/block_attention.h"
+#include "core/kernels/gradient.h"
+#include "core/memory.h"
+#include "cuda/tile.cuh"
+
+/// Attention in parts (AttentionInputs::more) by kernels that know of one: results and gradients of
+/// a part have memory of their own until they join those of the parts before it.
+namespace longspan::cuda {
+
+/// The lse of two parts of a softmax, and the share of each.
+template <class A>
+struct JoinedParts {
+  A lse, before, part;
+};
+
+/// A part in which a row sees nothing, whose lse is -inf, changes no bit.
+template <class A>
+LONGSPAN_HD JoinedParts<A> join(A before, A part) {
+  const A none = -std::numeric_limits<A>::infinity();
+  if (part == none) return {before, A(1), A(0)};
+  if (before == none) return {part, A(0), A(1)};
+  const A top = before < part ? part : before;
+  const A x = std::exp(before - top), y = std::exp(part - top), sum = x + y;
+  return {top + std::log(sum), x / sum, y / sum};
+}
+
+/// A tensor's sizes, row-major, in memory of its own.
+class OwnMemory {
+ public:
+  explicit OwnMemory(const View& x)
+      : scratch_(std::make_unique<Scratch>(x.numel() * size_of(x.dtype), x.device)), view_(x) {
+    view_.data = scratch_->data();
+    view_.strides = contiguous_strides(x.shape);
+  }
+  const View& view() const { return view_; }
+
+ private:
+  std::unique_ptr<Scratch> scratch_;
+  View view_;
+};
+
+/// forward(in, out, lse) of a part alone; then join(part_out, part_lse), which adds it to out, lse.
+template <class Forward, class Join>
+void forward_of_part(const kernels::AttentionInputs& in, const View& out, const View& lse,
+                     Forward forward, Join join) {
+  kernels::AttentionInputs alone = in;
+  alone.accumulate = false;
+  const OwnMemory part_out(out), part_lse(lse);
+  forward(alone, part_out.view(), part_lse.view());
+  join(part_out.view(), part_lse.view());
+}
+
+/// backward(in, gradients) of a part alone, whose gradients are then added to `grads`.
+template <class Backward>
+void backward_of_part(const kernels::AttentionInputs& in, const kernels::AttentionGradients& grads,
+                      Backward backward) {
+  kernels::AttentionInputs alone = in;
+  alone.accumulate = false;
+  kernels::AttentionGradients of_part = grads;
+  std::vector<std::pair<View, OwnMemory>> all;
+  for (View* x : {&of_part.q, &of_part.k[0], &of_part.v[0], &of_part.k[1], &of_part.v[1],
+                  &of_part.relation_query, &of_part.relation_key, &of_part.relation_bias,
+                  &of_part.relation_value, &of_part.span}) {
+    if (!*x) continue;
+    all.emplace_back(*x, OwnMemory(*x));
+    *x = all.back().second.view();
+  }
+  backward(alone, of_part);
+  for (const auto& [to, part] : all) kernels::accumulate(to.device, part.view(), to);
+}
+
+}  // namespace longspan::cuda

@@ -1,9 +1,0 @@
-#include "cuda/attention_tensor_launch.cuh"
-
-namespace longspan::cuda {
-
-void launch_plain(const char* name, AttentionPass pass, const AttentionArguments<f16>& x) {
-  launch_plain_of(name, pass, x);
-}
-
-}  // namespace longspan::cuda

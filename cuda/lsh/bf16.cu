@@ -1,0 +1,9 @@
+#include "cuda/lsh/tensor_launch.cuh"
+
+namespace longspan::cuda {
+
+void launch_lsh(const char* name, LshPass pass, const LshTensorArguments<bf16>& x) {
+  launch_lsh_of(name, pass, x);
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,256 @@
+#include "data/tasks.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/draws.h"
+
+namespace longspan {
+namespace {
+
+/// What a sample is drawn from.
+Draws draws_of(std::string_view task, const SampleKey& key) {
+  return Draws(Generator{key.seed}.fork(task).fork(key.split).fork(key.index));
+}
+
+/// `count` different numbers below `range`, in random order.
+std::vector<int64_t> different(const Draws& draws, int64_t count, int64_t range,
+                               std::string_view what) {
+  const Permutation order(range, draws.generator().fork(what));
+  std::vector<int64_t> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(order[i]);
+  return all;
+}
+
+}  // namespace
+
+Batch stack(std::span<const Sample> samples, Device device) {
+  require<ShapeError>(!samples.empty(), "stack", "got no samples");
+  const size_t length = samples[0].tokens.size();
+  std::vector<int32_t> tokens, targets;
+  for (const Sample& s : samples) {
+    require<ShapeError>(s.tokens.size() == length && s.targets.size() == length, "stack",
+                        "got samples of {} and {} tokens; expected one length", length,
+                        s.tokens.size());
+    tokens.insert(tokens.end(), s.tokens.begin(), s.tokens.end());
+    targets.insert(targets.end(), s.targets.begin(), s.targets.end());
+  }
+  const auto rows = static_cast<int64_t>(samples.size()), columns = static_cast<int64_t>(length);
+  return {Tensor::from(tokens, {rows, columns}, device),
+          Tensor::from(targets, {rows, columns}, device)};
+}
+
+Sample DuplicateTask::sample(const SampleKey& key) const {
+  require(symbols >= 1 && vocabulary >= 2, "duplicate",
+          "got {} symbols of {} tokens; expected 1 or more of 2 or more", symbols, vocabulary);
+  Draws draws = draws_of("duplicate", key);
+  Sample s;
+  s.tokens.assign(static_cast<size_t>(length()), 0);
+  s.targets.assign(s.tokens.size(), ignored_target);
+  for (int64_t i = 0; i < symbols; ++i) {
+    const auto token = static_cast<int32_t>(1 + draws.below(vocabulary - 1));
+    const auto first = static_cast<size_t>(1 + i), second = static_cast<size_t>(symbols + 2 + i);
+    s.tokens[first] = s.tokens[second] = token;
+    s.targets[second - 1] = token;
+  }
+  return s;
+}
+
+Sample CopyTask::sample(const SampleKey& key) const {
+  require(symbols >= 1 && alphabet >= 1 && blanks >= 1, "copy",
+          "got {} symbols of {} and {} blanks; expected 1 or more of each", symbols, alphabet,
+          blanks);
+  Draws draws = draws_of("copy", key);
+  Sample s;
+  s.tokens.assign(static_cast<size_t>(length()), 0);
+  s.targets.assign(s.tokens.size(), ignored_target);
+  for (int64_t i = 0; i < symbols; ++i) {
+    const auto token = static_cast<int32_t>(1 + draws.below(alphabet));
+    s.tokens[static_cast<size_t>(i)] = token;
+    s.targets[static_cast<size_t>(symbols + blanks + i)] = token;
+  }
+  s.tokens[static_cast<size_t>(symbols + blanks - 1)] = static_cast<int32_t>(alphabet + 1);
+  return s;
+}
+
+NeedleSample NeedleTask::sample(const SampleKey& key) const {
+  const int64_t fact = 2 + value_length, text = length - 4;
+  require(facts >= 1 && value_length >= 1 && values >= 1 && filler >= 1 && keys >= facts, "needle",
+          "got {} facts of {} keys, {} values of {} tokens and {} fillers; expected 1 or more of "
+          "each, and as many keys as facts",
+          facts, keys, values, value_length, filler);
+  require(text >= facts * fact, "needle",
+          "{} facts of {} tokens do not fit into {}; expected {} or more", facts, fact, length,
+          facts * fact + 4);
+  Draws draws = draws_of("needle", key);
+  const auto key_token = [&](int64_t k) { return static_cast<int32_t>(4 + k); };
+  const auto at = [](int64_t i) { return static_cast<size_t>(i); };
+
+  NeedleSample s;
+  s.tokens.resize(at(length));
+  for (int32_t& token : s.tokens) {
+    token = static_cast<int32_t>(4 + keys + values + draws.below(filler));
+  }
+  const int64_t text_begin = question_first ? 4 : 1;
+  s.question_begin = question_first ? 1 : length - 2;
+  s.question_end = s.question_begin + 2;
+  const std::vector<int64_t> named = different(draws, facts, keys, "keys");
+  // With all but one token of each fact taken away, any places do; they come back in order.
+  std::vector<int64_t> places = different(draws, facts, text - facts * (fact - 1), "places");
+  std::sort(places.begin(), places.end());
+  const int64_t asked = draws.below(facts);
+  for (int64_t f = 0; f < facts; ++f) {
+    const int64_t begin = text_begin + places[at(f)] + f * (fact - 1);
+    s.tokens[at(begin)] = 2;
+    s.tokens[at(begin + 1)] = key_token(named[at(f)]);
+    for (int64_t i = 0; i < value_length; ++i) {
+      s.tokens[at(begin + 2 + i)] = static_cast<int32_t>(4 + keys + draws.below(values));
+    }
+    if (f == asked) {
+      s.start = static_cast<int32_t>(begin + 2);
+      s.end = static_cast<int32_t>(begin + 1 + value_length);
+    }
+  }
+  s.tokens[0] = 0;
+  s.tokens[at(question_first ? 3 : length - 3)] = 1;
+  s.tokens[at(s.question_begin)] = 3;
+  s.tokens[at(s.question_begin + 1)] = key_token(named[at(asked)]);
+  return s;
+}
+
+NeedleQuestion question_of(const NeedleSample& sample) {
+  require(sample.question_begin == 1, "needle", "the question comes last; expected it first");
+  const auto pieces = [&](int64_t begin, int64_t end) {
+    std::vector<Piece> all;
+    for (int64_t i = begin; i < end; ++i) {
+      all.push_back({sample.tokens[static_cast<size_t>(i)], true, i - begin, i - begin + 1});
+    }
+    return all;
+  };
+  const int64_t text = sample.question_end + 1;  // behind the separator
+  const auto answer = static_cast<size_t>(sample.end - sample.start + 1);
+  return {pieces(sample.question_begin, sample.question_end),
+          pieces(text, static_cast<int64_t>(sample.tokens.size())),
+          {std::string(answer, ' '), sample.start - text}};
+}
+
+NeedleBatches::NeedleBatches(const NeedleTask& task, int64_t batch, const WindowOptions& windows,
+                             uint64_t seed)
+    : task_(task), batch_(batch), options_(windows), key_{.seed = seed} {
+  const NeedleQuestion q = question_of(task_.sample(key_));
+  span_windows(q.question, q.text, nullptr, needle_ids, options_);
+}
+
+SpanBatch NeedleBatches::next() {
+  const auto batch = static_cast<size_t>(batch_);
+  for (; waiting_.size() < batch; ++key_.index) {
+    const NeedleQuestion q = question_of(task_.sample(key_));
+    for (SpanWindow& w : span_windows(q.question, q.text, &q.answer, needle_ids, options_)) {
+      waiting_.push_back(std::move(w));
+    }
+  }
+  const SpanBatch out = span_batch({waiting_.data(), batch});
+  waiting_.erase(waiting_.begin(), waiting_.begin() + batch_);
+  return out;
+}
+
+namespace {
+
+/// Places where all but `mismatches` bases are those of the motif.
+std::vector<int64_t> places_of(const std::vector<int32_t>& motif, const std::vector<int32_t>& bases,
+                               int64_t mismatches) {
+  std::vector<int64_t> places;
+  for (size_t i = 0; i + motif.size() <= bases.size(); ++i) {
+    int64_t wrong = 0;
+    for (size_t j = 0; j < motif.size() && wrong <= mismatches; ++j) {
+      wrong += bases[i + j] != motif[j] ? 1 : 0;
+    }
+    if (wrong <= mismatches) places.push_back(static_cast<int64_t>(i));
+  }
+  return places;
+}
+
+bool stand_apart(const std::vector<int64_t>& first, const std::vector<int64_t>& second,
+                 int64_t nearest, int64_t furthest) {
+  for (const int64_t i : first) {
+    const auto at = std::lower_bound(second.begin(), second.end(), i + nearest);
+    if (at != second.end() && *at <= i + furthest) return true;
+  }
+  return false;
+}
+
+void check(const MotifTask& t) {
+  require(t.motif >= 1 && t.pairs >= 1 && t.mismatches >= 0 && t.mismatches < t.motif, "motif-dna",
+          "got {} pairs of motifs of {} bases with {} mismatches; expected 1 or more, and fewer "
+          "mismatches than bases",
+          t.pairs, t.motif, t.mismatches);
+  require(t.nearest >= t.motif && t.nearest <= t.furthest && t.nearest + t.motif <= t.length,
+          "motif-dna",
+          "got motifs of {} bases {} to {} bases apart in {}; expected them to fit one after the "
+          "other",
+          t.motif, t.nearest, t.furthest, t.length);
+  require(t.kmer >= 1 && t.kmer <= 8 && t.kmer <= t.length, "motif-dna",
+          "got tokens of {} bases; expected 1 to 8", t.kmer);
+}
+
+}  // namespace
+
+std::array<std::vector<int32_t>, 2> MotifTask::motifs(uint64_t seed, int64_t p) const {
+  Draws draws = draws_of("motifs", {.seed = seed, .split = "", .index = static_cast<uint64_t>(p)});
+  std::array<std::vector<int32_t>, 2> both;
+  for (std::vector<int32_t>& m : both) {
+    for (int64_t i = 0; i < motif; ++i) m.push_back(static_cast<int32_t>(draws.below(4)));
+  }
+  return both;
+}
+
+LabelledSample MotifTask::sample(const SampleKey& key) const {
+  check(*this);
+  // What is wanted may be undone by chance or by other pairs: then the bases are drawn again.
+  constexpr int tries = 32;
+  Draws draws = draws_of("motif-dna", key);
+  LabelledSample s;
+  std::vector<int32_t> bases(static_cast<size_t>(length));
+  for (int round = 0; round < tries; ++round) {
+    for (int32_t& base : bases) base = static_cast<int32_t>(draws.below(4));
+    bool as_wanted = true;
+    s.labels.clear();
+    std::vector<int32_t> wanted;
+    for (int64_t p = 0; p < pairs; ++p) {
+      const auto both = motifs(key.seed, p);
+      wanted.push_back(static_cast<int32_t>(draws.below(2)));
+      const int64_t form = draws.below(3);  // of a decoy: the first alone, the second, both
+      const bool reversed = wanted.back() == 0 && form == 2;
+      const int64_t reach = std::min(furthest, length - motif);
+      const int64_t gap = nearest + draws.below(reach - nearest + 1);
+      const int64_t begin = draws.below(length - motif - gap + 1);
+      for (size_t m = 0; m < 2; ++m) {
+        if (wanted.back() == 0 && form != 2 && form != static_cast<int64_t>(m)) continue;
+        const int64_t at = begin + ((m == 1) != reversed ? gap : 0);
+        std::copy(both[m].begin(), both[m].end(), bases.begin() + at);
+        for (int64_t n = draws.below(mismatches + 1); n > 0; --n) {
+          bases[static_cast<size_t>(at + draws.below(motif))] =
+              static_cast<int32_t>(draws.below(4));
+        }
+      }
+    }
+    for (int64_t p = 0; p < pairs; ++p) {
+      const auto both = motifs(key.seed, p);
+      s.labels.push_back(stand_apart(places_of(both[0], bases, mismatches),
+                                     places_of(both[1], bases, mismatches), nearest, furthest)
+                             ? 1
+                             : 0);
+      as_wanted = as_wanted && s.labels.back() == wanted[static_cast<size_t>(p)];
+    }
+    if (as_wanted) break;
+  }
+  s.tokens.push_back(static_cast<int32_t>(first_token()));
+  for (int64_t i = 0; i + kmer <= length; ++i) {
+    int32_t token = 0;
+    for (int64_t j = 0; j < kmer; ++j) token = 4 * token + bases[static_cast<size_t>(i + j)];
+    s.tokens.push_back(token);
+  }
+  return s;
+}
+
+}  // namespace longspan

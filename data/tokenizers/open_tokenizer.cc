@@ -1,0 +1,189 @@
+// Tokenizers by name, and what files of the package transformers say of them.
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+
+#include "core/error.h"
+#include "data/io/files.h"
+#include "data/io/json.h"
+#include "data/tokenizers/tokenizer.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = "tokenizer";
+constexpr int32_t pegasus_offset = 103;
+
+/// The one file of the folder with this ending, or nothing.
+std::string only_file(const std::string& folder, std::string_view ending) {
+  std::string found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string path = entry->path().string();
+    if (!path.ends_with(ending)) continue;
+    if (!found.empty()) return {};
+    found = path;
+  }
+  return found;
+}
+
+/// tokenizer_config.json of a folder, and what config.json there says of the tokenizer.
+class FolderSettings {
+ public:
+  explicit FolderSettings(const std::string& folder)
+      : file_(folder + "/tokenizer_config.json"), settings_(read(file_)) {
+    const Json model = read_model(folder + "/config.json");
+    kind_ = text(settings_, "tokenizer_class");
+    if (kind_.empty()) kind_ = text(model, "tokenizer_class");
+    if (kind_.empty() && text(model, "model_type").ends_with("pegasus")) kind_ = "PegasusTokenizer";
+    if (kind_.ends_with("Fast")) kind_.resize(kind_.size() - 4);
+  }
+
+  const std::string& file() const { return file_; }
+  bool pegasus() const { return kind_ == "PegasusTokenizer"; }
+  const Json* find(const char* name) const {
+    const Json* value = settings_.find(name);
+    return value != nullptr && !value->is_null() ? value : nullptr;
+  }
+  bool flag(const char* name, bool otherwise) const {
+    const Json* value = find(name);
+    if (value == nullptr) return otherwise;
+    require(value->is_bool(), kOp, "{}: {} is {}; expected true or false", file_, name,
+            to_string(*value));
+    return value->boolean();
+  }
+  int32_t offset() const {
+    const Json* value = find("offset");
+    if (value == nullptr) return pegasus_offset;
+    require(value->is_integer() && value->integer() >= 0 && value->integer() <= 1'000'000, kOp,
+            "{}: offset is {}; expected a number of ids", file_, to_string(*value));
+    return static_cast<int32_t>(value->integer());
+  }
+  /// Throws ValueError where another tokenizer is named than those that use such files alike.
+  void require_kind(std::initializer_list<std::string_view> known) const {
+    const bool fits = kind_.empty() || std::find(known.begin(), known.end(), kind_) != known.end();
+    if (fits) return;
+    std::string names;
+    for (const std::string_view name : known)
+      names += (names.empty() ? "" : ", ") + std::string(name);
+    fail(kOp,
+         "{} or config.json beside it names {}, which may number these files otherwise; expected "
+         "one of {}, or nothing",
+         file_, kind_, names);
+  }
+  /// Throws ValueError unless a setting is absent or has this value.
+  void require_only(const char* name, const Json& value, std::string_view why) const {
+    const Json* given = find(name);
+    require(given == nullptr || *given == value, kOp, "{}: {} is {}; expected {}: {}", file_, name,
+            given == nullptr ? "" : to_string(*given), to_string(value), why);
+  }
+
+ private:
+  static Json read(const std::string& file) {
+    if (kind_of_path(file, kOp) == PathKind::nothing) return Json(Members{});
+    try {
+      Json json = parse_json(read_file(file, kOp));
+      require(json.is_object(), kOp, "it is {}; expected an object", json.kind());
+      return json;
+    } catch (const ValueError& error) {
+      fail<IoError>(kOp, "{}: {}", file, error.what());
+    }
+  }
+  /// A file of that name may be of another program: what cannot be read says nothing.
+  static Json read_model(const std::string& file) {
+    try {
+      return read(file);
+    } catch (const IoError&) {
+      return Json(Members{});
+    }
+  }
+  static std::string text(const Json& json, const char* name) {
+    const Json* value = json.find(name);
+    return value != nullptr && value->is_string() ? value->string() : std::string();
+  }
+
+  std::string file_;
+  Json settings_;
+  std::string kind_;  // without "Fast"
+};
+
+std::unique_ptr<Tokenizer> byte_pairs_of(const std::string& folder) {
+  const FolderSettings s(folder);
+  s.require_kind({"GPT2Tokenizer", "RobertaTokenizer", "LongformerTokenizer", "LEDTokenizer",
+                  "BartTokenizer"});
+  return open_byte_pairs(folder + "/vocab.json", folder + "/merges.txt",
+                         {.prefix_space = s.flag("add_prefix_space", false)});
+}
+
+/// A token with a capital letter that is no name in brackets, or nothing.
+std::string capital_token(const Tokenizer& t) {
+  const auto capital = [](char c) { return c >= 'A' && c <= 'Z'; };
+  for (int32_t id = 0; id < t.vocabulary(); ++id) {
+    const std::string token = t.token(id);
+    if (token[0] != '[' && std::any_of(token.begin(), token.end(), capital)) return token;
+  }
+  return {};
+}
+
+std::unique_ptr<Tokenizer> word_pieces_of(const std::string& path, const std::string& folder) {
+  const FolderSettings s(folder);
+  s.require_kind(
+      {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"});
+  const bool lower = s.flag("do_lower_case", true);
+  s.require_only("strip_accents", lower, "accents go where capitals do");
+  s.require_only("tokenize_chinese_chars", true, "each ideograph is a word");
+  s.require_only("do_basic_tokenize", true, "texts are split into words first");
+  std::unique_ptr<Tokenizer> tokenizer = open_word_pieces(path, {.lower_case = lower});
+  if (s.find("do_lower_case") != nullptr) return tokenizer;
+  const std::string capital = capital_token(*tokenizer);
+  require(capital.empty(), kOp,
+          "{} has tokens with capital letters, such as \"{}\", and nothing says whether texts are "
+          "put in lower case first; write {{\"do_lower_case\": false}} to {}, or true",
+          path, capital, s.file());
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> sentence_pieces_of(const std::string& path, const std::string& folder) {
+  const FolderSettings s(folder);
+  s.require_kind({"BigBirdTokenizer", "PegasusTokenizer", "ReformerTokenizer"});
+  s.require_only("sp_model_kwargs", Json(Members{}), "pieces are not drawn");
+  s.require_only("do_lower_case", false, "texts are taken as they are");
+  return open_sentence_pieces(path, {.offset = s.pegasus() ? s.offset() : 0});
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
+  if (name == "bytes") return byte_tokenizer();
+  if (name == "char27") return char27_tokenizer();
+  const auto there = [&](const char* file) {
+    return kind_of_path(name + "/" + file, kOp) != PathKind::nothing;
+  };
+  if (kind_of_path(name, kOp) == PathKind::folder) {
+    if (there("vocab.json") && there("merges.txt")) {
+      return byte_pairs_of(name);
+    }
+    if (there("vocab.txt")) return word_pieces_of(name + "/vocab.txt", name);
+    const std::string model = only_file(name, ".model");
+    if (!model.empty()) return sentence_pieces_of(model, name);
+    fail(kOp,
+         "the folder {} has no vocabulary; expected vocab.json and merges.txt, vocab.txt or one "
+         ".model file",
+         name);
+  }
+  if (name.ends_with(".model")) return sentence_pieces_of(name, folder_of(name));
+  if (name.ends_with(".txt")) return word_pieces_of(name, folder_of(name));
+  fail(kOp,
+       "got \"{}\"; expected bytes, char27, a SentencePiece file (.model), a WordPiece file "
+       "(.txt), or a folder with vocab.json and merges.txt, vocab.txt or one .model file",
+       name);
+}
+
+}  // namespace longspan

@@ -1,0 +1,195 @@
+// WordPiece, and what BERT does to a text before.
+#include <algorithm>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "data/io/files.h"
+#include "data/tokenizers/tokenizer.h"
+#include "data/tokenizers/unicode.h"
+
+namespace longspan {
+namespace {
+
+constexpr size_t longest_word = 100;  // characters
+
+bool is_ascii_punctuation(char32_t c) {
+  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+         (c >= '{' && c <= '~');
+}
+
+/// The blocks of ideographs, each a word of its own. Hangul and kana are written with spaces or
+/// split as other letters.
+bool is_ideograph(int32_t c) {
+  return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
+         (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
+         (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
+         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
+}
+
+/// Whether a token of the vocabulary belongs inside a word.
+bool goes_on(std::string_view token) { return token.size() > 2 && token.substr(0, 2) == "##"; }
+
+/// A word after lower-casing, with where each character came from.
+struct Word {
+  struct Character {
+    size_t at;           ///< first byte in `text`
+    int64_t begin, end;  ///< bytes of the source
+  };
+  std::string text;
+  std::vector<Character> characters;
+
+  void add(char32_t c, int64_t begin, int64_t end) {
+    characters.push_back({text.size(), begin, end});
+    append_utf8(text, static_cast<int32_t>(c));
+  }
+  void clear() {
+    text.clear();
+    characters.clear();
+  }
+  /// First byte in `text` of character i, or its end.
+  size_t byte(size_t i) const { return i < characters.size() ? characters[i].at : text.size(); }
+};
+
+class WordPieces : public Tokenizer {
+ public:
+  WordPieces(const std::string& path, const WordPieceOptions& options) : options_(options) {
+    const std::string file = read_file(path, "tokenizer", 1 << 30);
+    for (size_t begin = 0, line = 1; begin < file.size(); ++line) {
+      const size_t end = std::min(file.find('\n', begin), file.size());
+      std::string token = file.substr(begin, end - begin);
+      while (!token.empty() && token.back() == '\r') token.pop_back();
+      require<IoError>(!token.empty(), "tokenizer", "{}: line {} is empty; expected a token a line",
+                       path, line);
+      const auto id = static_cast<int32_t>(tokens_.size());
+      const auto [first, is_new] = ids_.emplace(token, id);
+      require<IoError>(is_new, "tokenizer", "{}: line {} repeats \"{}\" of line {}", path, line,
+                       token, first->second + 1);
+      longest_token_ = std::max(longest_token_, token.size());
+      tokens_.push_back(std::move(token));
+      begin = end + 1;
+    }
+    find_special();
+    require<IoError>(special().unknown >= 0, "tokenizer",
+                     "{} has no [UNK]; expected a WordPiece vocabulary, a token a line", path);
+    set_hash(options_.lower_case ? "wordpiece, uncased" : "wordpiece, cased", file);
+  }
+
+  std::vector<Piece> pieces(std::string_view text) const override {
+    std::vector<Piece> out;
+    Word word;
+    const auto close = [&] {
+      split(word, out);
+      word.clear();
+    };
+    std::u32string characters;
+    for (size_t at = 0; at < text.size();) {
+      const CodePoint c = code_point(text, at);
+      const auto begin = static_cast<int64_t>(at);
+      at += static_cast<size_t>(c.length);
+      const bool blank = c.value == '\t' || c.value == '\n' || c.value == '\r';
+      if (c.value < 0 || c.value == 0xFFFD || (!blank && is_control(c.value))) continue;
+      if (is_white_space(c.value)) {
+        close();
+        continue;
+      }
+      const bool alone = is_ideograph(c.value);
+      if (alone) close();
+      normalise(static_cast<char32_t>(c.value), characters);
+      for (const char32_t part : characters) {
+        const bool mark = is_ascii_punctuation(part) || is_punctuation(static_cast<int32_t>(part));
+        if (mark) close();
+        word.add(part, begin, static_cast<int64_t>(at));
+        if (mark) close();
+      }
+      if (alone) close();
+    }
+    close();
+    return out;
+  }
+
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      require_id(id);
+      const std::string_view token = tokens_[static_cast<size_t>(id)];
+      const bool inside = goes_on(token);
+      if (!inside && !text.empty()) text += ' ';
+      text += inside && !text.empty() ? token.substr(2) : token;
+    }
+    return text;
+  }
+
+  WordRole word_role(int32_t id) const override {
+    return goes_on(token(id)) ? WordRole::inside : WordRole::first;
+  }
+  int64_t vocabulary() const override { return static_cast<int64_t>(tokens_.size()); }
+  int32_t find(std::string_view token) const override { return look_up(std::string(token)); }
+  std::string token(int32_t id) const override {
+    require_id(id);
+    return tokens_[static_cast<size_t>(id)];
+  }
+
+ private:
+  int32_t look_up(const std::string& token) const {
+    const auto at = ids_.find(token);
+    return at == ids_.end() ? -1 : at->second;
+  }
+
+  /// What becomes of one character. Accents go one by one, which is NFD without its order of
+  /// several marks: those that could change places are removed.
+  void normalise(char32_t c, std::u32string& to) const {
+    to.clear();
+    if (!options_.lower_case || c < 0x80) {
+      to += options_.lower_case && c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
+      return;
+    }
+    std::u32string parts;
+    append_decomposed(parts, c);
+    for (const char32_t part : parts) {
+      if (!is_nonspacing_mark(static_cast<int32_t>(part))) append_lower(to, part);
+    }
+  }
+
+  void split(const Word& word, std::vector<Piece>& out) const {
+    const size_t count = word.characters.size();
+    if (count == 0) return;
+    const size_t first = out.size();
+    const auto add = [&](int32_t id, size_t begin, size_t end) {
+      out.push_back({id, begin == 0, word.characters[begin].begin, word.characters[end - 1].end});
+    };
+    const auto give_up = [&] {
+      out.resize(first);
+      add(special().unknown, 0, count);
+    };
+    if (count > longest_word) return give_up();
+    std::string token;
+    for (size_t begin = 0; begin < count;) {
+      int32_t id = -1;
+      size_t end = count;
+      for (; end > begin; --end) {
+        token = begin > 0 ? "##" : "";
+        token.append(word.text, word.byte(begin), word.byte(end) - word.byte(begin));
+        if (token.size() > longest_token_) continue;
+        id = look_up(token);
+        if (id >= 0) break;
+      }
+      if (id < 0) return give_up();
+      add(id, begin, end);
+      begin = end;
+    }
+  }
+
+  WordPieceOptions options_;
+  std::vector<std::string> tokens_;
+  std::unordered_map<std::string, int32_t> ids_;
+  size_t longest_token_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> open_word_pieces(const std::string& path,
+                                            const WordPieceOptions& options) {
+  return std::make_unique<WordPieces>(path, options);
+}
+
+}  // namespace longspan

@@ -1,0 +1,210 @@
+#include "ops/patterns/layout_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "core/memory.h"
+
+namespace longspan {
+namespace {
+
+using LayoutPointer = std::shared_ptr<const BlockLayout>;
+
+// Counts the tensors of a layout that nobody else has yet as kept, and returns their bytes.
+int64_t claim(BlockLayout& layout) {
+  int64_t bytes = 0;
+  const auto take = [&bytes](const Tensor& t) {
+    if (!t) return;
+    t.storage().set_category(Category::cache);
+    bytes += memory::block_bytes(std::max<int64_t>(1, t.storage().bytes()));  // empty ones as well
+  };
+  for (const Tensor* t : layout.tensors()) take(*t);
+  take(layout.key);
+  return bytes;
+}
+
+uint64_t hash_of(const std::vector<int64_t>& words) {
+  uint64_t h = 0x9e3779b97f4a7c15;
+  for (const int64_t word : words) {
+    h = (h ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccd;
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+class Cache {
+ public:
+  LayoutPointer find(uint64_t hash, const std::vector<int64_t>& words) {
+    const std::lock_guard lock(mutex_);
+    return find_locked(hash, words);
+  }
+
+  /// The layout, or the one of that key that another thread was quicker to insert.
+  LayoutPointer insert(uint64_t hash, const std::vector<int64_t>& words, LayoutPointer made,
+                       int64_t bytes) {
+    std::list<Entry> dropped;  // freed after the lock
+    const std::lock_guard lock(mutex_);
+    if (LayoutPointer known = find_locked(hash, words)) return known;
+    ++made_;
+    const bool keep = bytes <= limit_;
+    std::list<Entry>& list = keep ? kept_ : used_;
+    list.push_front({hash, made, keep ? made : nullptr, nullptr, keep ? bytes : 0});
+    by_hash_.emplace(hash, list.begin());
+    bytes_ += list.front().bytes;
+    shrink(dropped);
+    return made;
+  }
+
+  void keep_copy(const BlockLayout& layout, LayoutPointer copy, int64_t bytes) {
+    std::list<Entry> dropped;
+    const std::lock_guard lock(mutex_);
+    const auto at = std::find_if(kept_.begin(), kept_.end(),
+                                 [&](const Entry& e) { return e.kept.get() == &layout; });
+    if (at == kept_.end()) return;
+    const int64_t more = bytes - std::exchange(at->copy_bytes, bytes);  // it replaces another
+    at->bytes += more;
+    bytes_ += more;
+    std::swap(at->copy, copy);
+    if (at->bytes > limit_) return drop(at, dropped);
+    shrink(dropped);
+  }
+
+  LayoutCacheState state() {
+    const std::lock_guard lock(mutex_);
+    return {static_cast<int64_t>(kept_.size()), bytes_, made_};
+  }
+
+  int64_t set_limit(int64_t bytes) {
+    std::list<Entry> dropped;
+    const std::lock_guard lock(mutex_);
+    const int64_t before = std::exchange(limit_, bytes);
+    shrink(dropped);
+    return before;
+  }
+
+  void clear() {
+    std::list<Entry> dropped;
+    const std::lock_guard lock(mutex_);
+    while (!kept_.empty()) drop(std::prev(kept_.end()), dropped);
+  }
+
+ private:
+  struct Entry {
+    uint64_t hash;
+    std::weak_ptr<const BlockLayout> layout;
+    LayoutPointer kept, copy;  // null where it is only in use
+    int64_t bytes;             // of both
+    int64_t copy_bytes = 0;
+  };
+  using Position = std::list<Entry>::iterator;
+
+  LayoutPointer find_locked(uint64_t hash, const std::vector<int64_t>& words) {
+    const auto [first, last] = by_hash_.equal_range(hash);
+    for (auto at = first; at != last; ++at) {
+      LayoutPointer layout = at->second->layout.lock();
+      if (layout == nullptr || !equal(layout->key, words)) continue;
+      if (at->second->kept != nullptr) kept_.splice(kept_.begin(), kept_, at->second);
+      return layout;
+    }
+    return nullptr;
+  }
+
+  static bool equal(const Tensor& key, const std::vector<int64_t>& words) {
+    const size_t bytes = words.size() * sizeof(int64_t);
+    return key.nbytes() == static_cast<int64_t>(bytes) &&
+           std::memcmp(key.storage().data(), words.data(), bytes) == 0;
+  }
+
+  void shrink(std::list<Entry>& dropped) {
+    for (Position at = used_.begin(); at != used_.end();) {
+      const Position here = at++;
+      if (here->layout.expired()) forget(here, used_, dropped);
+    }
+    while (bytes_ > limit_ && !kept_.empty()) drop(std::prev(kept_.end()), dropped);
+  }
+
+  /// What is no longer kept is still shared while somebody else uses it.
+  void drop(Position at, std::list<Entry>& dropped) {
+    bytes_ -= at->bytes;
+    used_.splice(used_.begin(), kept_, at);
+    dropped.push_back({0, {}, std::move(at->kept), std::move(at->copy), 0});
+    at->bytes = at->copy_bytes = 0;
+  }
+
+  void forget(Position at, std::list<Entry>& from, std::list<Entry>& dropped) {
+    auto [first, last] = by_hash_.equal_range(at->hash);
+    while (first->second != at) ++first;
+    by_hash_.erase(first);
+    dropped.splice(dropped.begin(), from, at);
+  }
+
+  std::mutex mutex_;
+  std::list<Entry> kept_, used_;  // kept: the latest first
+  std::unordered_multimap<uint64_t, Position> by_hash_;
+  int64_t bytes_ = 0, made_ = 0, limit_ = int64_t{64} << 20;
+};
+
+// Never destroyed: what it keeps on a device cannot be given back once the driver is gone.
+Cache& cache() {
+  static auto* instance = new Cache;
+  return *instance;
+}
+
+}  // namespace
+
+LayoutKey::LayoutKey(std::string_view maker) {
+  add(std::vector<int64_t>(maker.begin(), maker.end()));
+}
+
+LayoutKey& LayoutKey::add(int64_t number) {
+  words_.push_back(number);
+  return *this;
+}
+
+LayoutKey& LayoutKey::add(const std::vector<int64_t>& numbers) {
+  words_.push_back(static_cast<int64_t>(numbers.size()));
+  words_.insert(words_.end(), numbers.begin(), numbers.end());
+  return *this;
+}
+
+LayoutKey& LayoutKey::add(const Tensor& numbers) {
+  add(static_cast<int64_t>(numbers ? numbers.rank() : -1));
+  if (!numbers) return *this;
+  for (const int64_t n : numbers.shape()) add(n);
+  if (numbers.dtype() == DType::i64) return add(numbers.to_vector<int64_t>());
+  const std::vector<int32_t> narrow = numbers.to_vector<int32_t>();
+  return add(std::vector<int64_t>(narrow.begin(), narrow.end()));
+}
+
+LayoutKey& LayoutKey::add(const BlockLayout& layout) {
+  if (layout.key) return add(int64_t{1}).add(layout.key);
+  add(int64_t{0}).add(layout.queries).add(layout.keys).add(layout.side_keys);
+  BlockLayout all = layout;
+  for (const Tensor* t : all.tensors()) add(*t);
+  return *this;
+}
+
+std::shared_ptr<const BlockLayout> cached_layout(const LayoutKey& key,
+                                                 const std::function<LayoutPointer()>& make) {
+  const std::vector<int64_t>& words = key.words();
+  const uint64_t hash = hash_of(words);
+  if (LayoutPointer known = cache().find(hash, words)) return known;
+  const auto made = std::make_shared<BlockLayout>(*make());
+  made->key = Tensor::from(words, {static_cast<int64_t>(words.size())});
+  return cache().insert(hash, words, made, claim(*made));
+}
+
+void keep_copy(const BlockLayout& layout, const std::shared_ptr<BlockLayout>& copy) {
+  if (layout.key) cache().keep_copy(layout, copy, claim(*copy));
+}
+
+LayoutCacheState layout_cache_state() { return cache().state(); }
+int64_t set_layout_cache_limit(int64_t bytes) { return cache().set_limit(bytes); }
+void clear_layout_cache() { cache().clear(); }
+
+}  // namespace longspan

@@ -1,0 +1,211 @@
+#include "ops/patterns/layout_work.h"
+
+#include <algorithm>
+
+#include "core/divide.h"
+#include "core/error.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kUnit = kernels::kAttentionWorkKeys;
+constexpr int64_t kGroup = kernels::kAttentionStretchKeys / kUnit;
+constexpr int64_t kPieceRows = 32;
+// Of a split: steps of keys, and pieces of rows.
+constexpr int64_t kLeastSteps = 12, kLeastPieces = 24;
+
+using Numbers = std::vector<int32_t>;
+
+// What a tile or a step of a member costs, and the rows or keys that it has.
+struct WorkItem {
+  int64_t cost = 0, height = 0;
+};
+
+// A part of the cost of a place: a step of a tile, a tile of a step. One that ends a split is
+// followed by a split that begins at `start` or before.
+struct CostPiece {
+  int64_t start, cost;
+};
+
+// A place of a member or a split of one, whose room counts from the member's on.
+struct Piece {
+  int64_t cost = 0;
+  int32_t member = 0, place = 0, first = 0, end = kernels::kAllWork;
+  int64_t room = -1;
+};
+
+// The splits of a member's place.
+struct Cut {
+  int32_t member, place;
+  int64_t room, splits;
+};
+
+// How much a split costs at least, see work_of(); 0 where nothing is to be cut.
+int64_t stretch_of(const std::vector<WorkItem>& places, int64_t least, int64_t most_room) {
+  int64_t all = 0;
+  for (const WorkItem& p : places) all = std::max(all, p.cost);
+  for (int64_t split = least;; split += ceil_div(split, 4)) {
+    int64_t room = 0, longest = 0;
+    for (const WorkItem& p : places) {
+      const int64_t splits = std::max<int64_t>(p.cost / split, 1);
+      longest = std::max(longest, ceil_div(p.cost, splits));
+      if (splits > 1) room += splits * p.height;
+    }
+    if (3 * longest > 2 * all) return 0;
+    if (room <= most_room) return split;
+  }
+}
+
+// A place's parts in so many splits, or fewer where too many parts begin at once.
+std::vector<Piece> cut(const std::vector<CostPiece>& parts, int64_t cost, int64_t splits) {
+  std::vector<Piece> pieces(1);
+  int64_t done = 0, last = 0;
+  for (const CostPiece& p : parts) {
+    const auto begun = static_cast<int64_t>(pieces.size());
+    if (p.start > last && done * splits >= cost * begun) {
+      pieces.back().end = static_cast<int32_t>(p.start);
+      pieces.emplace_back().first = static_cast<int32_t>(p.start);
+    }
+    last = p.start;
+    done += p.cost;
+    pieces.back().cost += p.cost;
+  }
+  return pieces;
+}
+
+// Collects the pieces of all members.
+class List {
+ public:
+  // The places of the next member; parts_of(place) are those of its cost, ascending.
+  template <class F>
+  void add(const std::vector<WorkItem>& places, int64_t least, int64_t most_room, F parts_of) {
+    const auto member = static_cast<int32_t>(rooms_.size());
+    const int64_t split = stretch_of(places, least, most_room);
+    int64_t room = 0;
+    for (size_t at = 0; at < places.size(); ++at) {
+      const WorkItem& p = places[at];
+      const auto place = static_cast<int32_t>(at);
+      std::vector<Piece> pieces(1);
+      pieces[0].cost = p.cost;
+      if (split > 0 && p.cost >= 2 * split) {
+        pieces = cut(parts_of(place), p.cost, p.cost / split);
+      }
+      const bool whole = pieces.size() == 1;
+      if (!whole) cuts_.push_back({member, place, room, static_cast<int64_t>(pieces.size())});
+      for (Piece& piece : pieces) {
+        piece.member = member;
+        piece.place = place;
+        if (!whole) {
+          piece.room = room;
+          room += p.height;
+        }
+        pieces_.push_back(piece);
+      }
+    }
+    rooms_.push_back(room);
+  }
+
+  // The pieces by cost, each for all entries of `layout_index` that name its member.
+  BlockWork finish(const Numbers& which) {
+    std::vector<Numbers> entries(rooms_.size());
+    std::vector<int64_t> room_of;  // of each entry
+    int64_t room = 0;
+    for (const int32_t member : which) {
+      entries[static_cast<size_t>(member)].push_back(static_cast<int32_t>(room_of.size()));
+      room_of.push_back(room);
+      room += rooms_[static_cast<size_t>(member)];
+    }
+    require(room <= INT32_MAX, "layout", "its splits have {} rows, which is too many", room);
+    std::stable_sort(pieces_.begin(), pieces_.end(),
+                     [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
+    const auto at = [&](int32_t entry, int64_t place) {
+      return static_cast<int32_t>(room_of[static_cast<size_t>(entry)] + place);
+    };
+    Numbers items, cuts;
+    for (const Piece& p : pieces_) {
+      for (const int32_t entry : entries[static_cast<size_t>(p.member)]) {
+        const int32_t own = p.room < 0 ? -1 : at(entry, p.room);
+        items.insert(items.end(), {entry, p.place, p.first, p.end, own});
+      }
+    }
+    for (const Cut& c : cuts_) {
+      for (const int32_t entry : entries[static_cast<size_t>(c.member)]) {
+        cuts.insert(cuts.end(),
+                    {entry, c.place, at(entry, c.room), static_cast<int32_t>(c.splits)});
+      }
+    }
+    const auto table = [](const Numbers& numbers, int64_t fields) {
+      return Tensor::from(numbers, {static_cast<int64_t>(numbers.size()) / fields, fields});
+    };
+    return {table(items, kernels::kWorkFields), table(cuts, kernels::kCutFields), room};
+  }
+
+ private:
+  std::vector<Piece> pieces_;
+  std::vector<Cut> cuts_;
+  std::vector<int64_t> rooms_;
+};
+
+}  // namespace
+
+LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, int64_t keys,
+                   int64_t side_keys) {
+  const auto* const first_tile = layout.first_tile.as<int32_t>();
+  const auto* const tiles = layout.tiles.as<int32_t>();
+  const auto* const start = layout.row_start.as<int32_t>();
+  const int64_t main = ceil_div(keys, kUnit), steps = main + ceil_div(side_keys, kUnit);
+  const int64_t most_room = (queries + keys + side_keys) / 8;
+  // f(from, end) of the steps that a tile touches, ascending.
+  const auto touched = [&](int64_t t, auto f) {
+    int64_t counted = 0;  // steps below are
+    for (int32_t r = start[t]; r < start[t + 1]; ++r) {
+      const int32_t* const run = layout.runs.as<int32_t>() + kernels::kRunFields * r;
+      const int64_t base = run[2] == 0 ? 0 : main, last = int64_t{run[0]} + run[1] - 1;
+      const int64_t from = std::max(counted, base + run[0] / kUnit);
+      counted = base + last / kUnit + 1;
+      if (counted > from) f(from, counted);
+    }
+  };
+  const auto pieces = [&](int64_t t) { return ceil_div(int64_t{tiles[2 * t + 1]}, kPieceRows); };
+  List rows, columns;
+  for (int64_t n = 0; n + 1 < layout.first_tile.dim(0); ++n) {
+    const int64_t first = first_tile[n], end = first_tile[n + 1];
+    std::vector<WorkItem> by_tile, by_step(static_cast<size_t>(steps), {0, kUnit});
+    // What the cost changes by from each step to the next.
+    std::vector<int64_t> change(static_cast<size_t>(steps) + 1, 0);
+    for (int64_t t = first; t < end; ++t) {
+      by_tile.push_back({0, tiles[2 * t + 1]});
+      touched(t, [&](int64_t from, int64_t to) {
+        by_tile.back().cost += to - from;
+        change[static_cast<size_t>(from)] += pieces(t);
+        change[static_cast<size_t>(to)] -= pieces(t);
+      });
+    }
+    int64_t cost = 0;
+    for (size_t s = 0; s < by_step.size(); ++s) by_step[s].cost = cost += change[s];
+    rows.add(by_tile, kLeastSteps, most_room, [&](int64_t tile) {
+      std::vector<CostPiece> parts;
+      touched(first + tile, [&](int64_t from, int64_t to) {
+        for (int64_t s = from; s < to; ++s) {
+          const int64_t base = s < main ? 0 : main;
+          parts.push_back({base + round_down(s - base, kGroup), 1});
+        }
+      });
+      return parts;
+    });
+    columns.add(by_step, kLeastPieces, most_room, [&](int64_t step) {
+      std::vector<CostPiece> parts;
+      for (int64_t t = first; t < end; ++t) {
+        touched(t, [&](int64_t from, int64_t to) {
+          if (from <= step && step < to) parts.push_back({t - first, pieces(t)});
+        });
+      }
+      return parts;
+    });
+  }
+  const auto* const entries_of = layout.layout_index.as<int32_t>();
+  const Numbers entries(entries_of, entries_of + layout.layout_index.numel());
+  return {rows.finish(entries), columns.finish(entries)};
+}
+
+}  // namespace longspan

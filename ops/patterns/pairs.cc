@@ -1,0 +1,182 @@
+#include "ops/patterns/pairs.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "core/divide.h"
+
+namespace longspan {
+namespace {
+
+/// Row `sample` of a tensor whose first size is 1 where all samples share it; empty if not given.
+template <class T>
+std::vector<T> row_of(const Tensor& x, int64_t sample) {
+  if (!x) return {};
+  const std::vector<T> all = x.to_vector<T>();
+  const int64_t size = x.dim(0) == 0 ? 0 : static_cast<int64_t>(all.size()) / x.dim(0);
+  const auto from = all.begin() + (x.dim(0) > 1 ? sample * size : 0);
+  return std::vector<T>(from, from + size);
+}
+
+/// What a PairMask hides from one sample.
+struct SampleMask {
+  SampleMask(const PairMask& mask, int64_t sample)
+      : valid(row_of<int64_t>(mask.k_valid, sample)),
+        from(row_of<int32_t>(mask.q_from, sample)),
+        to(row_of<int32_t>(mask.q_to, sample)),
+        q_class(row_of<int32_t>(mask.q_class, sample)),
+        k_class(row_of<int32_t>(mask.k_class, sample)),
+        class_id(row_of<int32_t>(mask.class_id, sample)),
+        hidden(row_of<uint8_t>(mask.k_hidden, sample)),
+        classes(mask.class_id ? mask.class_id.dim(2) : 0) {}
+
+  bool empty() const { return valid.empty() && from.empty() && hidden.empty() && class_id.empty(); }
+  bool allows(int64_t i, int64_t j) const {
+    const auto q = static_cast<size_t>(i), k = static_cast<size_t>(j);
+    if (!valid.empty() && j >= valid[0]) return false;
+    if (!from.empty() && (j < from[q] || j >= to[q])) return false;
+    if (!hidden.empty() && hidden[k] != 0) return false;
+    return class_id.empty() ||
+           class_id[static_cast<size_t>(q_class[q] * classes + k_class[k])] >= 0;
+  }
+
+  std::vector<int64_t> valid;
+  std::vector<int32_t> from, to, q_class, k_class, class_id;
+  std::vector<uint8_t> hidden;
+  int64_t classes;
+};
+
+/// Row `number` of [orders, places]; empty: the identity.
+std::vector<int32_t> order_of(const Tensor& orders, int32_t number) {
+  if (number < 0) return {};
+  const std::vector<int32_t> all = orders.to_vector<int32_t>();
+  const auto places = static_cast<int64_t>(all.size()) / orders.dim(0);
+  return {all.begin() + number * places, all.begin() + (number + 1) * places};
+}
+
+const Rule& choose(const std::vector<Rule>& rules, int32_t number) {
+  return rules[rules.size() > 1 ? static_cast<size_t>(number) : 0];
+}
+
+/// The period of the distances that a rule allows.
+int64_t period_of(const Rule& rule) {
+  const int64_t a = rule.window.dilation, b = std::max<int64_t>(1, rule.stride);
+  const int64_t more = b / std::gcd(a, b);
+  return more > kUnlimited / a ? kUnlimited : a * more;
+}
+
+/// How many keys of [j0, j1) query i may see: those of allowed distances, without a look at each.
+int64_t allowed_keys(const Rule& rule, int64_t period, int64_t i, int64_t j0, int64_t j1) {
+  const int64_t place = i + rule.q_start;
+  int64_t least = std::max(place - j1 + 1, -rule.window.reach_right());
+  if (rule.causal) least = std::max<int64_t>(least, 0);
+  const int64_t most = std::min(place - j0, rule.window.reach_left());
+  if (most < least) return 0;
+  // Of the multiples of the period below a number, from any fixed one on.
+  return ceil_div(most + 1, period) - ceil_div(least, period);
+}
+
+}  // namespace
+
+int64_t side_keys_of(const AttentionPattern& pattern) {
+  return pattern.layout != nullptr ? pattern.layout->side_keys : 0;
+}
+
+AttentionPattern without_masks(AttentionPattern pattern) {
+  pattern.q_valid = {};
+  pattern.mask = pattern.side_mask = {};
+  return pattern;
+}
+
+PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t side_keys, int64_t sample, int64_t head,
+                      const std::function<void(int64_t i, int segment, int64_t j)>& visit) {
+  const AttentionPattern p = resolve(pattern, queries, keys, side_keys);
+  const BlockLayout& layout = *p.layout;
+  const auto which = layout.layout_index.to_vector<int32_t>();  // [B or 1, H or 1]
+  const int64_t rows = layout.layout_index.dim(0), columns = layout.layout_index.dim(1);
+  const int32_t number =
+      which[static_cast<size_t>((rows > 1 ? sample : 0) * columns + (columns > 1 ? head : 0))];
+  const auto members = layout.members.to_vector<int32_t>();
+  const int32_t* const member = members.data() + 3 * number;
+  const auto order_q = order_of(layout.order_q, member[1]);
+  const auto order_k = order_of(layout.order_k, member[2]);
+
+  Rule anything;
+  anything.q_start = 0;
+  const Rule rules[] = {choose(p.rules, member[0]),
+                        p.side_rules.empty() ? anything : choose(p.side_rules, member[0])};
+  const SampleMask masks[] = {{p.mask, sample}, {p.side_mask, sample}};
+  const auto valid = row_of<int64_t>(p.q_valid, sample);
+  const int64_t periods[] = {period_of(rules[0]), period_of(rules[1])};
+  const auto index = [](const std::vector<int32_t>& order, int64_t place) {
+    return order.empty() ? place : int64_t{order[static_cast<size_t>(place)]};
+  };
+
+  PairCount n;
+  for (const TileRuns& tile : tiles_of(layout, number)) {
+    for (const KeyRun& run : tile.runs) {
+      const int64_t covered = int64_t{tile.qn} * run.kn;
+      n.computed += covered;
+      const bool all_rows = !visit && valid.empty() && masks[run.segment].empty();
+      if (all_rows && run.kind == RunKind::full) {
+        n.attended += covered;
+        continue;
+      }
+      if (all_rows && (run.segment > 0 || order_k.empty())) {
+        for (int64_t row = tile.q0; row < int64_t{tile.q0} + tile.qn; ++row) {
+          n.attended += allowed_keys(rules[run.segment], periods[run.segment], index(order_q, row),
+                                     run.k0, int64_t{run.k0} + run.kn);
+        }
+        continue;
+      }
+      for (int64_t row = tile.q0; row < int64_t{tile.q0} + tile.qn; ++row) {
+        const int64_t i = index(order_q, row);
+        if (!valid.empty() && i >= valid[0]) continue;
+        for (int64_t place = run.k0; place < int64_t{run.k0} + run.kn; ++place) {
+          const int64_t j = run.segment == 0 ? index(order_k, place) : place;
+          const bool seen = run.kind == RunKind::full || rule_allows(rules[run.segment], i, j);
+          if (!seen || !masks[run.segment].allows(i, j)) continue;
+          ++n.attended;
+          if (visit) visit(i, run.segment, j);
+        }
+      }
+    }
+  }
+  return n;
+}
+
+int64_t attended_pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
+                       int64_t queries, int64_t keys) {
+  const int64_t side_keys = side_keys_of(pattern);
+  const AttentionPattern p = resolve(without_masks(pattern), queries, keys, side_keys);
+  const auto which = p.layout->layout_index.to_vector<int32_t>();
+  const int64_t rows = p.layout->layout_index.dim(0), columns = p.layout->layout_index.dim(1);
+  std::vector<int64_t> of_member(static_cast<size_t>(p.layout->layouts()), -1);
+  int64_t n = 0;
+  for (int64_t at = 0; at < rows * columns; ++at) {
+    int64_t& pairs = of_member[static_cast<size_t>(which[static_cast<size_t>(at)])];
+    if (pairs < 0) {
+      pairs = count_pairs(p, queries, keys, side_keys, at / columns, at % columns).attended;
+    }
+    n += pairs;
+  }
+  return n * (batch / rows) * (heads / columns);
+}
+
+int64_t PairsOfLayouts::count(const AttentionPattern& pattern, int64_t batch, int64_t heads,
+                              int64_t queries, int64_t keys) {
+  const AttentionPattern p = resolve(without_masks(pattern), queries, keys, side_keys_of(pattern));
+  std::erase_if(known_, [](const Known& k) { return k.layout.expired(); });
+  const auto at = std::find_if(known_.begin(), known_.end(), [&](const Known& k) {
+    return k.layout.lock() == p.layout && k.rules == p.rules && k.side_rules == p.side_rules &&
+           k.batch == batch && k.heads == heads;
+  });
+  if (at != known_.end()) return at->pairs;
+  known_.push_back({p.layout, p.rules, p.side_rules, batch, heads,
+                    attended_pairs(p, batch, heads, queries, keys)});
+  return known_.back().pairs;
+}
+
+}  // namespace longspan

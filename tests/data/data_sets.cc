@@ -1,0 +1,328 @@
+#include "data/data_sets.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "core/error.h"
+#include "core/generator.h"
+#include "data/token_file.h"
+#include "tests/harness/scratch.h"
+
+namespace longspan {
+namespace {
+
+using test::contains;
+using test::Folder;
+using test::message_of;
+using test::read_bytes;
+using test::write_bytes;
+
+std::vector<int32_t> ids_of(const CorpusPart& part) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < part.size(); ++i) ids.push_back(part[i]);
+  return ids;
+}
+
+Corpus open(const std::string& id, const std::string& path, const CorpusOptions& options = {}) {
+  return open_corpus(id, {.root = "", .data = id + "=" + path}, options);
+}
+
+TEST(TasksAndData, Test1_CountsOfTheBundledText) {
+  const Folder folder;
+  std::filesystem::create_directory(folder / "tinyshakespeare");
+  std::filesystem::copy_file(LONGSPAN_SOURCE_DIR "/data/samples/tinyshakespeare.txt.gz",
+                             folder / "tinyshakespeare/input.txt.gz");
+  const Corpus corpus = open_corpus("tinyshakespeare", {.root = folder.path(), .data = ""});
+  EXPECT_EQ(corpus.train.size(), 1'003'854);
+  EXPECT_EQ(corpus.valid.size(), 111'540);
+  EXPECT_EQ(corpus.test.size(), 0);
+  EXPECT_TRUE(corpus.warnings.empty());
+  EXPECT_EQ(corpus.unit, "byte");
+  EXPECT_EQ(corpus.vocabulary, 256);
+  // Another split has no counts to be held against.
+  const Corpus other = open_corpus("tinyshakespeare", {.root = folder.path(), .data = ""},
+                                   {.split = "50/50/0", .tokenizer = ""});
+  EXPECT_EQ(other.train.size(), 557'697);
+  EXPECT_TRUE(other.warnings.empty());
+}
+
+TEST(DataSets, WarnOfOtherCounts) {
+  const Folder folder;
+  write_bytes(folder / "input.txt", std::string(1000, 'x'));
+  const Corpus corpus = open("tinyshakespeare", folder / "input.txt");
+  ASSERT_EQ(corpus.warnings.size(), 2u);
+  EXPECT_EQ(corpus.warnings[0], "tinyshakespeare: the train part has 900 bytes; expected 1003854");
+}
+
+TEST(DataSets, UnitsOfEveryKind) {
+  std::set<std::string> generated;
+  for (const DataSet& set : data_sets()) {
+    EXPECT_FALSE(unit_of(set.kind).empty()) << set.id;
+    if (is_generated(set.kind)) generated.emplace(set.id);
+  }
+  EXPECT_EQ(generated, (std::set<std::string>{"duplicate", "motif-dna"}));
+  for (const auto& [id, unit] : {std::pair{"bytes", "byte"},
+                                 {"text8", "character"},
+                                 {"dna", "base"},
+                                 {"wiki-leads", "document"},
+                                 {"chromatin", "answer"},
+                                 {"wikihop", "question"},
+                                 {"triviaqa", "question"}}) {
+    EXPECT_EQ(unit_of(find_data_set(id).kind), unit) << id;
+  }
+}
+
+TEST(DataSets, AreFoundAndMissing) {
+  const Folder folder;
+  const DataPlace place{.root = folder.path(), .data = ""};
+  const std::string missing = missing_files(find_data_set("enwik8"), place);
+  EXPECT_EQ(missing,
+            "enwik8 lacks enwik8 (100000000 bytes), plain or with .gz, in " + (folder / "enwik8"));
+  EXPECT_TRUE(contains(message_of<IoError>([&] { open_corpus("enwik8", place); }), missing));
+  std::filesystem::create_directory(folder / "war-and-peace");
+  write_bytes(folder / "war-and-peace/valid.txt", "v");
+  EXPECT_TRUE(contains(missing_files(find_data_set("war-and-peace"), place),
+                       "lacks train.txt (2884626 bytes), test.txt (241972 bytes)"));
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([&] { find_data_set("enwik9"); }), "did you mean enwik8?"));
+  unsetenv("LONGSPAN_DATA");
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { open_corpus("enwik8", {}); }),
+                       "--data enwik8=PATH, --data-root DIR or LONGSPAN_DATA"));
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { open_corpus("dna", {}); }), "--data dna=FILE"));
+  EXPECT_TRUE(contains(message_of<ValueError>([&] {
+                         open_corpus("dna", {"", "bytes=x"});
+                       }),
+                       "got data \"bytes\" for the task dna"));
+  setenv("LONGSPAN_DATA", folder.path().c_str(), 1);
+  EXPECT_TRUE(missing_files(find_data_set("war-and-peace"), {}).find("valid.txt") ==
+              std::string::npos);
+  unsetenv("LONGSPAN_DATA");
+  std::set<std::string_view> ids;
+  for (const DataSet& set : data_sets()) EXPECT_TRUE(ids.insert(set.id).second) << set.id;
+}
+
+TEST(DataSets, PartsOfSeveralFiles) {
+  const Folder folder;
+  write_bytes(folder / "train.txt", "the first");
+  write_bytes(folder / "valid.txt", "second");
+  write_bytes(folder / "test.txt", "third");
+  const Corpus corpus = open("war-and-peace", folder.path());
+  EXPECT_EQ(corpus.tokenizer->decode(ids_of(corpus.train)), "the first");
+  EXPECT_EQ(corpus.tokenizer->decode(ids_of(corpus.valid)), "second");
+  EXPECT_EQ(corpus.tokenizer->decode(ids_of(corpus.test)), "third");
+  EXPECT_EQ(corpus.valid.before, 0);
+  EXPECT_EQ(&corpus.part("valid"), &corpus.valid);
+  EXPECT_THROW(corpus.part("dev"), ValueError);
+}
+
+TEST(DataSets, Characters) {
+  const Folder folder;
+  write_bytes(folder / "x", "a cat and ");
+  const Corpus corpus = open("chars", folder / "x");
+  EXPECT_EQ(ids_of(corpus.train), (std::vector<int32_t>{1, 0, 3, 1, 20, 0, 1, 14, 4}));
+  EXPECT_EQ(corpus.vocabulary, 27);
+  write_bytes(folder / "x", "A cat");
+  EXPECT_THROW(open("chars", folder / "x"), ValueError);
+}
+
+TEST(DataSets, WordsAndTheirCache) {
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += fmt::format(" word {} of it \n", i / 2);
+  write_bytes(folder / "x", text);
+  const Corpus corpus = open("words", folder / "x");
+  // Lines are whole: 90 % ends inside line 90 or 91.
+  EXPECT_EQ(corpus.train.size() % 5, 0);
+  EXPECT_EQ(corpus.train.size() + corpus.valid.size() + corpus.test.size(), 500);
+  EXPECT_EQ(corpus.vocabulary, 4 + (corpus.train.size() / 5 + 1) / 2 + 1);
+  EXPECT_EQ(corpus.train.symbols, -1);
+  EXPECT_EQ(corpus.tokenizer->decode(std::vector<int32_t>{0, 1}), "word of");
+  const std::string cache = folder / "words.train.tokens";
+  const std::string kept = read_bytes(cache);
+  ASSERT_FALSE(kept.empty());
+  EXPECT_EQ(ids_of(open("words", folder / "x").train), ids_of(corpus.train));
+  // A damaged or cut off file is an error; one of other text is made again.
+  std::string bad = kept;
+  bad.back() ^= 1;
+  write_bytes(cache, bad);
+  EXPECT_TRUE(contains(message_of<IoError>([&] { open("words", folder / "x"); }), "damaged"));
+  for (size_t at = 24; at < 56; ++at) {  // the count, the width, the vocabulary, the checksum
+    bad = kept;
+    bad[at] ^= 1;
+    write_bytes(cache, bad);
+    EXPECT_TRUE(contains(message_of<IoError>([&] { open("words", folder / "x"); }), "damaged"))
+        << at;
+  }
+  bad = kept;
+  bad[7] = '1';  // an earlier format is made again
+  write_bytes(cache, bad);
+  EXPECT_EQ(ids_of(open("words", folder / "x").train), ids_of(corpus.train));
+  EXPECT_EQ(read_bytes(cache), kept);
+  write_bytes(cache, kept.substr(0, kept.size() - 1));
+  EXPECT_TRUE(contains(message_of<IoError>([&] { open("words", folder / "x"); }), "cut off"));
+  write_bytes(cache, "x");
+  EXPECT_TRUE(contains(message_of<IoError>([&] { open("words", folder / "x"); }), "remove it"));
+  write_bytes(cache, kept);
+  const std::string last = folder / "words.test.tokens", before = read_bytes(last);
+  write_bytes(folder / "x", text + "of\n");
+  const Corpus longer = open("words", folder / "x");
+  EXPECT_EQ(longer.test.size(), corpus.test.size() + 2);
+  EXPECT_NE(read_bytes(last), before);
+  EXPECT_EQ(ids_of(open("words", folder / "x").test), ids_of(longer.test));
+}
+
+TEST(TasksAndData, Test1_WordsOfALineEndInEos) {
+  const Folder folder;
+  write_bytes(folder / "train.txt", " = A = \n \n b c \n");
+  write_bytes(folder / "valid.txt", "\nb\n");
+  write_bytes(folder / "test.txt", "zebra b");
+  const Corpus corpus = open("wikitext-2", folder.path());
+  EXPECT_EQ(corpus.train.size(), 8);
+  EXPECT_EQ(corpus.valid.size(), 3);
+  EXPECT_EQ(corpus.test.size(), 3);
+  EXPECT_EQ(corpus.vocabulary, 6);
+  EXPECT_EQ(corpus.test[0], corpus.tokenizer->special().unknown);
+  EXPECT_EQ(corpus.warnings.size(), 3u);
+}
+
+TEST(DataSets, BytesInTokensOfAnother) {
+  const Folder folder;
+  const std::string source = read_bytes(LONGSPAN_SOURCE_DIR "/data/data_sets.cc");
+  write_bytes(folder / "x", source);
+  const std::string vocabulary = LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text";
+  const std::string model = vocabulary + "/bpe.model";
+  const Corpus corpus = open("bytes", folder / "x", {.split = "", .tokenizer = model});
+  EXPECT_EQ(corpus.vocabulary, 800);
+  EXPECT_EQ(corpus.train.width, 2);
+  EXPECT_LT(corpus.train.size(), corpus.train.symbols);
+  const auto bytes = static_cast<int64_t>(source.size());
+  EXPECT_EQ(corpus.train.symbols, bytes * 90 / 100);
+  std::string back;
+  for (const CorpusPart* part : {&corpus.train, &corpus.valid, &corpus.test}) {
+    back += corpus.tokenizer->decode(ids_of(*part));
+  }
+  EXPECT_EQ(back, source);
+  EXPECT_EQ(corpus.words.size(), 800u);
+  EXPECT_THROW(open("dna", folder / "x", {.split = "", .tokenizer = model}), Error);
+}
+
+TEST(TasksAndData, Test8_GzipAndPlainGiveTheSameTokens) {
+  const Folder folder;
+  std::filesystem::copy_file(LONGSPAN_SOURCE_DIR "/data/samples/tinyshakespeare.txt.gz",
+                             folder / "x.gz");
+  const Corpus packed = open("bytes", folder / "x.gz");
+  std::string text = packed.tokenizer->decode(ids_of(packed.train)) +
+                     packed.tokenizer->decode(ids_of(packed.valid)) +
+                     packed.tokenizer->decode(ids_of(packed.test));
+  write_bytes(folder / "x", text);
+  const Corpus plain = open("bytes", folder / "x");
+  EXPECT_EQ(ids_of(plain.train), ids_of(packed.train));
+  const std::string whole = read_bytes(folder / "x.gz");
+  write_bytes(folder / "cut.gz", whole.substr(0, whole.size() / 2));
+  for (const char* id : {"bytes", "chars", "words", "dna", "fasta", "wav", "images"}) {
+    EXPECT_TRUE(contains(message_of<IoError>([&] { open(id, folder / "cut.gz"); }), "cut off"));
+  }
+}
+
+TEST(DataSets, BasesAndResidues) {
+  const Folder folder;
+  std::string fasta = ">genome\n";
+  for (int i = 0; i < 100; ++i) fasta += std::string(1, "ACGTN"[i % 5]) + (i % 7 == 6 ? "\n" : "");
+  write_bytes(folder / "x.fa", fasta);
+  const Corpus dna = open("dna", folder / "x.fa");
+  EXPECT_EQ(dna.vocabulary, 5);
+  EXPECT_EQ(dna.train.size(), 90);
+  EXPECT_EQ(dna.valid.size(), 5);
+  for (int64_t i = 0; i < 90; ++i) EXPECT_EQ(dna.train[i], i % 5);
+
+  std::string proteins;
+  for (int i = 0; i < 10; ++i)
+    proteins += ">p\n" + std::string(static_cast<size_t>(i + 1), 'C') + "\n";
+  write_bytes(folder / "p.fa", proteins);
+  const Corpus p = open("fasta", folder / "p.fa");
+  EXPECT_EQ(p.vocabulary, 26);
+  EXPECT_EQ(p.train.size(), 36 + 8);  // 1 + ... + 8 and an end each
+  EXPECT_EQ(ids_of(p.test), (std::vector<int32_t>{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 25}));
+  EXPECT_EQ(p.valid.before, 25);
+}
+
+TEST(DataSets, PicturesComeWhole) {
+  const Folder folder;
+  std::string file;
+  for (int image = 0; image < 20; ++image) file += std::string(3073, static_cast<char>(image));
+  write_bytes(folder / "x.bin", file);
+  const Corpus corpus = open("images", folder / "x.bin");
+  EXPECT_EQ(corpus.train.size(), 18 * 3072);
+  EXPECT_EQ(corpus.train.record, 3072);
+  EXPECT_EQ(corpus.valid[0], 18);
+  EXPECT_EQ(corpus.test[0], 19);
+
+  // A window is a picture: its targets are the picture, and the first token the one before.
+  const SegmentBatches batches(corpus.train, 6, 3072);
+  EXPECT_EQ(batches.windows(), 18);
+  std::set<int32_t> seen;
+  for (int64_t step = 0; step < 3; ++step) {
+    const Batch batch = batches.at(step);
+    const std::vector<int32_t> tokens = batch.tokens.to_vector<int32_t>();
+    const std::vector<int32_t> targets = batch.targets.to_vector<int32_t>();
+    for (size_t row = 0; row < 6; ++row) {
+      const int32_t image = targets[row * 3072];
+      EXPECT_TRUE(seen.insert(image).second);
+      EXPECT_EQ(tokens[row * 3072], std::max(image - 1, 0));
+      for (size_t i = 0; i < 3072; ++i) ASSERT_EQ(targets[row * 3072 + i], image);
+    }
+  }
+  // Parts of one and several are allowed; what straddles is not.
+  EXPECT_EQ(SegmentBatches(corpus.train, 1, 1024).windows(), 54);
+  EXPECT_EQ(SegmentBatches(corpus.train, 1, 6144).windows(), 9);
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { SegmentBatches(corpus.train, 1, 1000); }),
+                       "has records of 3072"));
+  file.pop_back();
+  write_bytes(folder / "x.bin", file);
+  EXPECT_TRUE(contains(message_of<IoError>([&] { open("images", folder / "x.bin"); }),
+                       "not whole pictures"));
+}
+
+TEST(TasksAndData, Test7_EveryTokenIsScoredOnce) {
+  const Folder folder;
+  std::string images, text;
+  for (int i = 0; i < 3 * 3073; ++i) images += static_cast<char>(philox_word(1, i));
+  for (int i = 0; i < 700; ++i) text += fmt::format("word{} ", philox_word(2, i) % 400);
+  write_bytes(folder / "images", images);
+  write_bytes(folder / "words", text);
+  for (const char* id : {"images", "words"}) {
+    const CorpusPart part = open(id, folder / id, {.split = "100/0/0", .tokenizer = ""}).train;
+    EXPECT_EQ(part.width, std::string(id) == "words" ? 2 : 1);
+    for (const int64_t length : {1, 7, 512, 3072, 10'000}) {
+      const EvaluationSegments segments(part, 4, length);
+      std::vector<int32_t> scored;
+      for (int64_t i = 0; i < segments.size(); ++i) {
+        const std::vector<int32_t> tokens = segments[i].tokens.to_vector<int32_t>();
+        const std::vector<int32_t> targets = segments[i].targets.to_vector<int32_t>();
+        EXPECT_EQ(tokens[0], scored.empty() ? 0 : scored.back());
+        scored.insert(scored.end(), targets.begin(), targets.end());
+      }
+      EXPECT_EQ(scored, ids_of(part)) << id << ' ' << length;
+    }
+  }
+}
+
+TEST(DataSets, DocumentsAreNoSequence) {
+  const Folder folder;
+  for (const char* part : {"train", "valid", "test"}) {
+    write_bytes(folder / (std::string(part) + ".article"), "a . <S_SEP> b .\n");
+    write_bytes(folder / (std::string(part) + ".summary"), std::string(part) + " .\n");
+  }
+  const DataPlace place{.root = "", .data = "wiki-leads=" + folder.path()};
+  EXPECT_EQ(open_documents("wiki-leads", place, 1)[0].summary,
+            (std::vector<std::string>{"valid ."}));
+  EXPECT_THROW(open_corpus("wiki-leads", place), NotImplemented);
+  EXPECT_THROW(open_documents("wiki-leads", place, 3), ValueError);
+  EXPECT_THROW(open_documents("bytes", place, 0), ValueError);
+}
+
+}  // namespace
+}  // namespace longspan

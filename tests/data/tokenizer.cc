@@ -1,0 +1,572 @@
+#include "data/tokenizers/tokenizer.h"
+
+#include <zlib.h>
+
+#include <map>
+
+#include "core/error.h"
+#include "core/generator.h"
+#include "data/io/json.h"
+#include "data/tokenizers/unicode.h"
+#include "tests/harness/scratch.h"
+
+namespace longspan {
+namespace {
+
+using test::contains;
+using test::Folder;
+using test::message_of;
+using test::read_bytes;
+using test::write_bytes;
+
+using Ids = std::vector<int32_t>;
+
+std::string golden(const std::string& name) {
+  return LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/" + name;
+}
+
+std::string tinyshakespeare() {
+  const std::string path = LONGSPAN_SOURCE_DIR "/data/samples/tinyshakespeare.txt.gz";
+  const gzFile file = gzopen(path.c_str(), "rb");
+  std::string text(2 << 20, '\0');
+  const int count = gzread(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+  EXPECT_EQ(count, 1'115'394);
+  text.resize(static_cast<size_t>(count));
+  return text;
+}
+
+/// The tokenizers of the goldens, by the names they have there.
+const std::map<std::string, std::unique_ptr<Tokenizer>>& tokenizers() {
+  static const auto all = [] {
+    std::map<std::string, std::unique_ptr<Tokenizer>> t;
+    t["wordpiece"] = open_word_pieces(golden("wordpiece.txt"));
+    t["wordpiece_cased"] = open_word_pieces(golden("wordpiece.txt"), {.lower_case = false});
+    t["byte_pairs"] = open_byte_pairs(golden("vocab.json"), golden("merges.txt"));
+    t["byte_pairs_prefix"] =
+        open_byte_pairs(golden("vocab.json"), golden("merges.txt"), {.prefix_space = true});
+    for (const char* name : {"unigram", "bpe", "prefix"}) {
+      t[name] = open_sentence_pieces(golden(std::string(name) + ".model"));
+    }
+    return t;
+  }();
+  return all;
+}
+
+const Json& cases() {
+  static const Json json = parse_json(read_bytes(golden("cases.json")));
+  return json;
+}
+
+std::vector<int64_t> integers(const Json& array) {
+  std::vector<int64_t> all;
+  for (const Json& item : array.array()) all.push_back(item.integer());
+  return all;
+}
+
+std::vector<int64_t> wide(const Ids& ids) { return {ids.begin(), ids.end()}; }
+
+std::string fnv(const Ids& ids) {
+  uint64_t h = 0xCBF29CE484222325u;
+  for (const int32_t id : ids) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      h = (h ^ (static_cast<uint32_t>(id) >> shift & 0xFF)) * 0x100000001B3u;
+    }
+  }
+  return fmt::format("{:016x}", h);
+}
+
+std::string random_bytes(size_t count) {
+  std::string bytes(count, '\0');
+  for (size_t i = 0; i < count; ++i) {
+    bytes[i] = static_cast<char>(philox_word(5, static_cast<int64_t>(i)) & 0xFF);
+  }
+  return bytes;
+}
+
+/// Any code points but surrogates, ASCII more often than the rest.
+std::string random_utf8(size_t count) {
+  std::string text;
+  for (int64_t i = 0; text.size() < count; ++i) {
+    const uint32_t word = philox_word(6, i);
+    const uint32_t most = word & 1 ? 0x80 : word & 2 ? 0x3000 : 0x110000;
+    const auto c = static_cast<int32_t>((word >> 2) % most);
+    if (c < 0xD800 || c > 0xDFFF) append_utf8(text, c);
+  }
+  return text;
+}
+
+TEST(Tokenizer, GivesTheIdsOfTheReferences) {
+  int64_t compared = 0;
+  for (const Json& text : cases()["texts"].array()) {
+    for (const auto& [kind, tokenizer] : tokenizers()) {
+      EXPECT_EQ(wide(tokenizer->encode(text["text"].string())), integers(text[kind]))
+          << kind << " of \"" << text["text"].string() << '"';
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 200);
+}
+
+TEST(Tokenizer, GivesTheIdsOfTheReferencesOnWholeTexts) {
+  const std::map<std::string, std::string> texts = {{"tinyshakespeare", tinyshakespeare()},
+                                                    {"random", read_bytes(golden("random.txt"))}};
+  for (const auto& [name, text] : texts) {
+    for (const auto& [kind, tokenizer] : tokenizers()) {
+      const bool by_line = kind == "unigram" || kind == "bpe" || kind == "prefix";
+      Ids ids;
+      for (size_t begin = 0; begin <= text.size();) {
+        const size_t end = by_line ? std::min(text.find('\n', begin), text.size()) : text.size();
+        const Ids part = tokenizer->encode(std::string_view(text).substr(begin, end - begin));
+        ids.insert(ids.end(), part.begin(), part.end());
+        begin = end + 1;
+      }
+      const Json& expected = cases()["whole"][name][kind];
+      EXPECT_EQ(static_cast<int64_t>(ids.size()), expected["count"].integer()) << name << kind;
+      EXPECT_EQ(fnv(ids), expected["fnv1a"].string()) << name << ' ' << kind;
+    }
+  }
+}
+
+TEST(Tokenizer, LeavesOutDamagedUtf8AsTheReferenceDoes) {
+  for (const Json& damaged : cases()["damaged"].array()) {
+    std::string text;
+    const std::string& hex = damaged["hex"].string();
+    for (size_t i = 0; i < hex.size(); i += 2) {
+      text += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    }
+    EXPECT_EQ(wide(tokenizers().at("wordpiece")->encode(text)), integers(damaged["wordpiece"]))
+        << hex;
+  }
+}
+
+TEST(Tokenizer, SaysWhichBytesAPieceStandsFor) {
+  int compared = 0;
+  for (const Json& text : cases()["texts"].array()) {
+    const Json* spans = text.find("spans");
+    if (spans == nullptr) continue;
+    for (const char* kind : {"wordpiece", "byte_pairs"}) {
+      std::vector<int64_t> ours;
+      for (const Piece& p : tokenizers().at(kind)->pieces(text["text"].string())) {
+        ours.insert(ours.end(), {p.begin, p.end});
+      }
+      EXPECT_EQ(ours, integers((*spans)[kind])) << kind << " of " << text["text"].string();
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 10);
+  // Where nothing is left out, pieces lie side by side.
+  const std::string text = random_utf8(20'000) + random_bytes(2'000);
+  for (const char* kind : {"byte_pairs", "unigram", "bpe"}) {
+    int64_t end = 0;
+    for (const Piece& p : tokenizers().at(kind)->pieces(text)) {
+      EXPECT_EQ(p.begin, end);
+      EXPECT_GE(p.end, p.begin);
+      end = p.end;
+    }
+    EXPECT_EQ(end, static_cast<int64_t>(text.size())) << kind;
+  }
+}
+
+TEST(Tokenizer, DecodesAsTheReferences) {
+  const std::string& text = cases()["texts"].array()[6]["text"].string();
+  for (const char* kind : {"wordpiece", "byte_pairs"}) {
+    const Tokenizer& t = *tokenizers().at(kind);
+    EXPECT_EQ(t.decode(t.encode(text)), cases()["decoded"][kind].string());
+  }
+  const Tokenizer& prefix = *tokenizers().at("prefix");
+  EXPECT_EQ(prefix.decode(prefix.encode("Speak,  speak. ")), "Speak, speak.");
+}
+
+TEST(TasksAndData, Test2_DecodingGivesTheTextBack) {
+  const auto bytes = byte_tokenizer();
+  const std::vector<const Tokenizer*> lossless = {bytes.get(), tokenizers().at("byte_pairs").get(),
+                                                  tokenizers().at("unigram").get(),
+                                                  tokenizers().at("bpe").get()};
+  constexpr size_t megabyte = 1 << 20;
+  for (const std::string& text :
+       {random_bytes(megabyte), random_utf8(megabyte), tinyshakespeare(), std::string(),
+        std::string("\0\0", 2), std::string("\xE2\x96\x81 \xE2\x96\x81\xE2\x96"),
+        std::string(100'000, 'a'), std::string(100'000, ' ')}) {
+    for (size_t i = 0; i < lossless.size(); ++i) {
+      const std::string back = lossless[i]->decode(lossless[i]->encode(text));
+      EXPECT_TRUE(back == text) << i << ": " << text.size() << " bytes became " << back.size();
+    }
+  }
+}
+
+TEST(Tokenizer, StartsWords) {
+  const auto words = [](const Tokenizer& t, std::string_view text) {
+    std::string out;
+    for (const Piece& p : t.pieces(text)) {
+      if (p.starts_word) out += '|';
+      const auto begin = static_cast<size_t>(p.begin);
+      out += text.substr(begin, static_cast<size_t>(p.end) - begin);
+    }
+    return out;
+  };
+  EXPECT_EQ(words(*byte_tokenizer(), "No2 caf\xC3\xA9, ok"), "|No2| |caf\xC3\xA9|,| |ok");
+  EXPECT_EQ(words(*char27_tokenizer(), "the cat"), "|the| |cat");
+  EXPECT_EQ(words(*tokenizers().at("wordpiece"), "Unhappily, we"), "|Unhappily|,|we");
+  EXPECT_EQ(words(*tokenizers().at("byte_pairs"), "Unhappily, we'll"), "|Unhappily|,| we|'ll");
+  EXPECT_EQ(words(*tokenizers().at("unigram"), "Unhappily we\nthen"), "|Unhappily| we\n|then");
+}
+
+TEST(Tokenizer, SpecialIds) {
+  EXPECT_EQ(byte_tokenizer()->special(), SpecialIds{});
+  EXPECT_EQ(tokenizers().at("wordpiece")->special(),
+            (SpecialIds{.pad = 0, .unknown = 1, .begin = 2, .separator = 3, .mask = 4}));
+  EXPECT_EQ(tokenizers().at("byte_pairs")->special(),
+            (SpecialIds{.pad = 1, .unknown = 3, .begin = 0, .separator = 2, .mask = 4}));
+  EXPECT_EQ(tokenizers().at("unigram")->special(),
+            (SpecialIds{.pad = 3, .unknown = 0, .begin = 1, .separator = 2, .mask = -1}));
+  // Their names in a text are text.
+  for (const auto& [kind, t] : tokenizers()) {
+    for (const int32_t id : t->encode("<s>[CLS]<mask>[MASK]</s>[SEP]<pad>")) {
+      EXPECT_NE(id, t->special().mask) << kind;
+      EXPECT_NE(id, t->special().begin) << kind;
+      EXPECT_NE(id, t->special().pad) << kind;
+    }
+  }
+}
+
+TEST(Tokenizer, TokensAndIdsBelongTogether) {
+  std::vector<const Tokenizer*> all;
+  for (const auto& [kind, t] : tokenizers()) all.push_back(t.get());
+  const auto bytes = byte_tokenizer(), chars = char27_tokenizer(), words = word_tokenizer("a b a");
+  all.insert(all.end(), {bytes.get(), chars.get(), words.get()});
+  for (const Tokenizer* t : all) {
+    const auto count = static_cast<int32_t>(t->vocabulary());
+    for (int32_t id = 0; id < count; ++id) EXPECT_EQ(t->find(t->token(id)), id);
+    EXPECT_EQ(t->find("no such token"), -1);
+    for (const int32_t bad : {-1, count}) {
+      const Ids ids = {0, bad};
+      EXPECT_TRUE(contains(message_of<ValueError>([&] { t->decode(ids); }),
+                           fmt::format("id {} is not in the vocabulary of {}", bad, count)));
+      EXPECT_TRUE(contains(message_of<ValueError>([&] { t->token(bad); }), "vocabulary"));
+    }
+    EXPECT_EQ(t->encode(""), Ids());
+    EXPECT_EQ(t->decode(Ids()), "");
+  }
+}
+
+TEST(Tokenizer, HashesTellThemApart) {
+  std::map<uint64_t, std::string> seen;
+  const auto add = [&](const Tokenizer& t, const std::string& name) {
+    EXPECT_TRUE(seen.emplace(t.hash(), name).second) << name << " and " << seen[t.hash()];
+  };
+  for (const auto& [kind, t] : tokenizers()) add(*t, kind);
+  add(*byte_tokenizer(), "bytes");
+  add(*char27_tokenizer(), "char27");
+  add(*word_tokenizer("a b"), "a b");
+  add(*word_tokenizer("b a"), "b a");
+  EXPECT_EQ(word_tokenizer("a b")->hash(), word_tokenizer(" a  b\n")->hash());
+  EXPECT_EQ(open_word_pieces(golden("wordpiece.txt"))->hash(),
+            tokenizers().at("wordpiece")->hash());
+}
+
+TEST(Char27, IsTheAlphabetOfText8) {
+  const auto t = char27_tokenizer();
+  EXPECT_EQ(t->encode(" az"), (Ids{0, 1, 26}));
+  EXPECT_EQ(t->decode(Ids{0, 1, 26}), " az");
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([&] { t->encode("anD"); }), "byte 2 of the text is 0x44"));
+}
+
+TEST(WordTokenizer, CountsLinesAndOrdersByFrequency) {
+  const auto t = word_tokenizer(" = Title = \n \n b a a \n\n b c b");
+  // <eos> 5, b 3, =, a 2, Title, c 1, and <unk>.
+  const std::vector<std::string> order = {"<eos>", "b", "=", "a", "Title", "c", "<unk>"};
+  ASSERT_EQ(t->vocabulary(), 7);
+  for (int32_t i = 0; i < 7; ++i) EXPECT_EQ(t->token(i), order[static_cast<size_t>(i)]);
+  EXPECT_EQ(t->encode("a zebra\n\nb\n"), (Ids{3, 6, 0, 0, 1, 0}));
+  EXPECT_EQ(t->encode("a"), (Ids{3, 0}));
+  EXPECT_EQ(t->decode(t->encode(" a  b\n\nc\n")), "a b\n\nc\n");
+  EXPECT_EQ(t->special().unknown, 6);
+  EXPECT_EQ(word_tokenizer("x <unk> <unk>")->find("<unk>"), 0);
+  EXPECT_EQ(word_tokenizer("")->vocabulary(), 2);
+  const std::vector<Piece> pieces = t->pieces("a b\nc");
+  ASSERT_EQ(pieces.size(), 5u);
+  EXPECT_EQ(pieces[2], (Piece{0, true, 3, 4}));
+  EXPECT_EQ(pieces[4], (Piece{0, true, 5, 5}));
+}
+
+TEST(WordPiece, RefusesBadFiles) {
+  const Folder folder;
+  const auto message = [&](std::string_view text) {
+    write_bytes(folder / "vocab.txt", text);
+    return message_of<IoError>([&] { open_word_pieces(folder / "vocab.txt"); });
+  };
+  EXPECT_TRUE(contains(message("[PAD]\na\n"), "has no [UNK]"));
+  EXPECT_TRUE(contains(message(""), "has no [UNK]"));
+  EXPECT_TRUE(contains(message("[UNK]\na\n\nb\n"), "line 3 is empty"));
+  EXPECT_TRUE(contains(message("[UNK]\na\nb\na\n"), "line 4 repeats \"a\" of line 2"));
+  EXPECT_TRUE(contains(message_of<IoError>([&] { open_word_pieces(folder / "none.txt"); }),
+                       "none.txt: No such file"));
+  write_bytes(folder / "vocab.txt", "[UNK]\r\na\r\n##b\r\n");
+  EXPECT_EQ(open_word_pieces(folder / "vocab.txt")->encode("ab a b"), (Ids{1, 2, 1, 0}));
+}
+
+TEST(BytePairs, RefusesBadFiles) {
+  const Folder folder;
+  const std::string vocab = read_bytes(golden("vocab.json"));
+  const std::string merges = read_bytes(golden("merges.txt"));
+  const auto message = [&](std::string_view v, std::string_view m) {
+    write_bytes(folder / "vocab.json", v);
+    write_bytes(folder / "merges.txt", m);
+    return message_of<IoError>([&] { open_tokenizer(folder.path()); });
+  };
+  EXPECT_TRUE(contains(message("{", merges), "vocab.json"));
+  EXPECT_TRUE(contains(message("[1]", merges), "is an array; expected an object"));
+  EXPECT_TRUE(contains(message("{}", merges), "expected an object"));
+  EXPECT_TRUE(contains(message("{\"a\":0,\"b\":0}", merges), "\"a\" and \"b\" have the id 0"));
+  EXPECT_TRUE(contains(message("{\"a\":0,\"b\":7}", merges), "\"b\" has no id from 0 to 1"));
+  EXPECT_TRUE(contains(message("{\"a\":0,\"b\":\"1\"}", merges), "\"b\" has no id"));
+  EXPECT_TRUE(contains(message("{\"a\":0}", ""), "no token for the byte 0x00"));
+  EXPECT_TRUE(contains(message(vocab, "a b c\n"), "line 1 is \"a b c\"; expected two tokens"));
+  EXPECT_TRUE(contains(message(vocab, "#version: 0.2\nab\n"), "line 2 is \"ab\""));
+  EXPECT_TRUE(contains(message(vocab, "t q\n"), "\"tq\" is not in the vocabulary"));
+  EXPECT_TRUE(contains(message(vocab, merges + "t h\n"), "repeats \"t h\""));
+}
+
+TEST(SentencePieces, RefusesBadFiles) {
+  const Folder folder;
+  const std::string model = read_bytes(golden("bpe.model"));
+  for (const std::string& bad :
+       {std::string(), std::string("not a model"), model.substr(0, 5000), random_bytes(3000)}) {
+    write_bytes(folder / "x.model", bad);
+    EXPECT_TRUE(
+        contains(message_of<IoError>([&] { open_tokenizer(folder / "x.model"); }), "x.model"));
+  }
+}
+
+/// A field of Protocol Buffers that is a text or a message, of at most 127 bytes.
+std::string field(int number, const std::string& text) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(text.size())} + text;
+}
+
+TEST(SentencePieces, RefusesWhatTheLibraryTakesOnTrust) {
+  const Folder folder;
+  const std::string path = folder / "x.model";
+  const auto message = [&](const std::string& model) {
+    write_bytes(path, model);
+    return message_of<IoError>([&] { open_sentence_pieces(path); });
+  };
+  const std::string zero(1, '\0'), unknown = field(1, field(1, "<unk>") + "\x18\2");
+  EXPECT_TRUE(contains(message(unknown + field(1, field(1, zero + zero + "<"))),
+                       "x.model is not a SentencePiece model: a piece has a byte of 0"));
+  EXPECT_TRUE(contains(message(unknown + field(1, field(1, "a") + "\x15\xFF\xFF\xFF\xFF")),
+                       "a score that is no number"));
+  EXPECT_TRUE(contains(message(unknown + field(1, "\x0A\x7F")), "cut off"));
+  EXPECT_TRUE(contains(message(unknown + "\x0B\x0C"), "a field of an unknown kind"));
+  EXPECT_TRUE(contains(message(unknown + "\x08" + std::string(11, '\xFF')), "64 bits"));
+  // Rules for characters whose array leads outside itself, and outside the texts behind it.
+  const auto rules = [&](std::initializer_list<uint32_t> units, const std::string& texts) {
+    std::string all;
+    for (const uint32_t unit : units) all.append(reinterpret_cast<const char*>(&unit), 4);
+    const auto bytes = static_cast<uint32_t>(all.size());
+    all.insert(0, reinterpret_cast<const char*>(&bytes), 4);
+    return message(unknown + field(3, field(2, all + texts)));
+  };
+  for (const std::string& said :
+       {rules({0}, zero), rules({1 << 10}, zero), rules({}, zero), rules({0, 0}, "a")}) {
+    EXPECT_TRUE(contains(said, "its rules for characters are broken")) << said;
+  }
+}
+
+TEST(SentencePieces, AreRefusedOrDoNoHarmWhereTheyAreDamaged) {
+  const Folder folder;
+  const std::string path = folder / "x.model", text = "the quick brown fox ﬁnds a lazy dog. ";
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += text + "\n";
+  const std::string model = train_sentence_pieces(lines, {.vocabulary = 28, .lossless = false});
+  write_bytes(path, model);
+  const Ids whole = open_sentence_pieces(path)->encode(text);
+  EXPECT_GT(whole.size(), 5u);
+  int refused = 0;
+  for (uint64_t i = 0; i < 300; ++i) {
+    std::string damaged = model;
+    for (uint64_t k = 0; k < 4; ++k) {
+      const uint64_t draw = philox_word(Generator{i}.key, static_cast<int64_t>(k));
+      damaged[draw % damaged.size()] = static_cast<char>(draw >> 24);
+    }
+    write_bytes(path, damaged);
+    try {
+      open_sentence_pieces(path)->encode(text);
+    } catch (const IoError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 30);
+}
+
+TEST(SentencePieces, Trains) {
+  const Folder folder;
+  const std::string text = tinyshakespeare().substr(0, 60'000);
+  for (const char* kind : {"unigram", "bpe"}) {
+    const SentencePieceTraining options{.kind = kind, .vocabulary = 500, .symbols = {"[MASK]"}};
+    const std::string model = train_sentence_pieces(text, options);
+    EXPECT_EQ(train_sentence_pieces(text, options), model) << kind;
+    write_bytes(folder / "m.model", model);
+    const auto t = open_tokenizer(folder.path());
+    EXPECT_EQ(t->vocabulary(), 500);
+    EXPECT_EQ(t->special(),
+              (SpecialIds{.pad = 3, .unknown = 0, .begin = 1, .separator = 2, .mask = 4}));
+    const Ids ids = t->encode(text);
+    EXPECT_LT(ids.size(), text.size() * 6 / 10);
+    EXPECT_EQ(t->decode(ids), text);
+    const std::string hostile = random_bytes(5000) + random_utf8(5000);
+    EXPECT_TRUE(t->decode(t->encode(hostile)) == hostile);
+  }
+  write_bytes(folder / "n.model",
+              train_sentence_pieces(text, {.vocabulary = 500, .lossless = false}));
+  const auto nfkc = open_tokenizer(folder / "n.model");
+  EXPECT_EQ(nfkc->decode(nfkc->encode("  \xEF\xAC\x81ne   \xEF\xBD\x81rt ")), "fine art");
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { train_sentence_pieces("a b", {}); }),
+                       "no SentencePiece model of 8000 tokens from 3 bytes"));
+  message_of<ValueError>([&] { train_sentence_pieces("", {}); });
+  message_of<ValueError>([&] { train_sentence_pieces(text, {.kind = "word"}); });
+}
+
+TEST(OpenTokenizer, KnowsNamesFilesAndFolders) {
+  EXPECT_EQ(open_tokenizer("bytes")->vocabulary(), 256);
+  EXPECT_EQ(open_tokenizer("char27")->vocabulary(), 27);
+  EXPECT_EQ(open_tokenizer(golden("wordpiece.txt"))->hash(), tokenizers().at("wordpiece")->hash());
+  EXPECT_EQ(open_tokenizer(golden("bpe.model"))->hash(), tokenizers().at("bpe")->hash());
+  const Folder folder;
+  write_bytes(folder / "vocab.txt", "[UNK]\na\n");
+  EXPECT_EQ(open_tokenizer(folder.path())->vocabulary(), 2);
+  const Folder empty;
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { open_tokenizer(empty.path()); }),
+                       "expected vocab.json and merges.txt, vocab.txt or one .model file"));
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { open_tokenizer("byte"); }),
+                       "got \"byte\"; expected bytes, char27"));
+}
+
+/// A folder as one of settings.json.
+void fill(const Folder& folder, const Json& files, const Json& config) {
+  for (const JsonMember& m : files.object()) {
+    write_bytes(folder / m.value.string(), read_bytes(golden(m.name)));
+  }
+  write_bytes(folder / "tokenizer_config.json", to_string(config));
+}
+
+TEST(TokenizerSettings, AreThoseOfTheReference) {
+  const Json json = parse_json(read_bytes(golden("settings.json")));
+  int64_t compared = 0;
+  for (const JsonMember& m : json["folders"].object()) {
+    SCOPED_TRACE(m.name);
+    const Folder folder;
+    fill(folder, m.value["files"], m.value["config"]);
+    const auto t = open_tokenizer(folder.path());
+    const Json::Array& texts = json["texts"].array();
+    for (size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_EQ(wide(t->encode(texts[i].string())), integers(m.value["ids"].array()[i]))
+          << texts[i].string();
+      ++compared;
+    }
+    if (m.name.starts_with("pegasus")) {
+      const Json& special = m.value["special"];
+      EXPECT_EQ(t->special().pad, special["pad"].integer());
+      EXPECT_EQ(t->special().unknown, special["unk"].integer());
+      EXPECT_EQ(t->special().mask, special["mask"].integer());
+    }
+  }
+  EXPECT_GE(compared, 49);
+}
+
+TEST(TokenizerSettings, ChangeWhatTheyShould) {
+  // Each setting gives other ids than its absence: files that were once read without it.
+  const Json json = parse_json(read_bytes(golden("settings.json")));
+  const auto ids = [&](const char* name) { return json["folders"][name]["ids"]; };
+  EXPECT_NE(ids("cased"), ids("uncased"));
+  EXPECT_NE(ids("prefix"), ids("no_prefix"));
+  EXPECT_NE(ids("pegasus"), ids("pegasus_offset"));
+}
+
+TEST(TokenizerSettings, OfPegasusLieBesideTheModel) {
+  const Folder folder;
+  write_bytes(folder / "spiece.model", read_bytes(golden("pegasus.model")));
+  const auto plain = open_tokenizer(folder.path());
+  write_bytes(folder / "config.json", "// another program's\n{}");
+  EXPECT_EQ(open_tokenizer(folder.path())->hash(), plain->hash());
+  write_bytes(folder / "config.json", "{\"model_type\": \"bigbird_pegasus\"}");
+  const auto t = open_tokenizer(folder.path());
+  EXPECT_EQ(open_tokenizer(folder / "spiece.model")->hash(), t->hash());
+  EXPECT_NE(t->hash(), plain->hash());
+  EXPECT_EQ(t->vocabulary(), plain->vocabulary() + 103);
+  const std::string text = "Speak, thee.";
+  Ids shifted = plain->encode(text);
+  for (int32_t& id : shifted) id += 103;
+  EXPECT_EQ(t->encode(text), shifted);
+  EXPECT_EQ(t->decode(shifted), plain->decode(plain->encode(text)));
+  shifted.insert(shifted.begin(), {0, 2, 104});
+  shifted.push_back(1);
+  EXPECT_EQ(t->decode(shifted), plain->decode(plain->encode(text))) << "special ids are no text";
+  EXPECT_EQ(t->token(104), "<unk_102>");
+  EXPECT_EQ(t->token(105), "<unk>");
+  EXPECT_EQ(t->special(),
+            (SpecialIds{.pad = 0, .unknown = 105, .begin = -1, .separator = 1, .mask = 3}));
+  for (int32_t id = 0; id < t->vocabulary(); ++id) ASSERT_EQ(t->find(t->token(id)), id);
+  const Ids beyond = {static_cast<int32_t>(t->vocabulary())};
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { t->decode(beyond); }), "not in the vocab"));
+  EXPECT_TRUE(contains(
+      message_of<IoError>([&] { open_sentence_pieces(golden("unigram.model"), {.offset = 103}); }),
+      "does not begin with <pad>, </s> and <unk>"));
+}
+
+TEST(TokenizerSettings, RefusesWhatIsNotHad) {
+  const auto message = [](const char* source, const char* name, const char* config) {
+    const Folder folder;
+    write_bytes(folder / name, read_bytes(golden(source)));
+    if (std::string_view(name) == "vocab.json") {
+      write_bytes(folder / "merges.txt", read_bytes(golden("merges.txt")));
+    }
+    write_bytes(folder / "tokenizer_config.json", config);
+    return message_of<Error>([&] { open_tokenizer(folder.path()); });
+  };
+  const auto refuses = [&](const char* source, const char* name, const char* config,
+                           std::vector<std::string> says) {
+    const std::string text = message(source, name, config);
+    for (const std::string& part : says) EXPECT_TRUE(contains(text, part)) << text;
+  };
+  refuses("wordpiece.txt", "vocab.txt", R"({"strip_accents": false})",
+          {"strip_accents is false; expected true"});
+  refuses("wordpiece.txt", "vocab.txt", R"({"do_lower_case": false, "strip_accents": true})",
+          {"strip_accents is true; expected false"});
+  refuses("wordpiece.txt", "vocab.txt", R"({"tokenize_chinese_chars": false})",
+          {"tokenize_chinese_chars is false"});
+  refuses("wordpiece.txt", "vocab.txt", R"({"do_lower_case": "no"})",
+          {"do_lower_case is \"no\"; expected true or false"});
+  refuses("wordpiece.txt", "vocab.txt", R"({"tokenizer_class": "BertJapaneseTokenizer"})",
+          {"names BertJapaneseTokenizer", "expected one of BertTokenizer"});
+  refuses("vocab.json", "vocab.json", R"({"tokenizer_class": "WhisperTokenizer"})",
+          {"names WhisperTokenizer", "RobertaTokenizer"});
+  refuses("vocab.json", "vocab.json", R"({"add_prefix_space": 1})", {"add_prefix_space is 1"});
+  refuses("bpe.model", "spiece.model", R"({"tokenizer_class": "XLMRobertaTokenizerFast"})",
+          {"names XLMRobertaTokenizer", "BigBirdTokenizer"});
+  refuses("bpe.model", "spiece.model", R"({"sp_model_kwargs": {"enable_sampling": true}})",
+          {"sp_model_kwargs is {\"enable_sampling\":true}"});
+  refuses("pegasus.model", "spiece.model",
+          R"({"tokenizer_class": "PegasusTokenizer", "offset": -1})", {"offset is -1"});
+  refuses("bpe.model", "spiece.model", R"({"tokenizer_class": "PegasusTokenizer"})",
+          {"does not begin with <pad>"});
+  refuses("bpe.model", "spiece.model", "{", {"tokenizer_config.json"});
+  refuses("bpe.model", "spiece.model", "[]", {"expected an object"});
+}
+
+TEST(TokenizerSettings, ACasedVocabularyMustSaySo) {
+  const Folder folder;
+  write_bytes(folder / "vocab.txt", "[UNK]\n[unused0]\nthe\nThe\n");
+  const std::string text = message_of<ValueError>([&] { open_tokenizer(folder.path()); });
+  EXPECT_TRUE(contains(text, "such as \"The\"")) << text;
+  EXPECT_TRUE(contains(text, "write {\"do_lower_case\": false} to")) << text;
+  EXPECT_EQ(message_of<ValueError>([&] { open_tokenizer(folder / "vocab.txt"); }), text);
+  write_bytes(folder / "tokenizer_config.json", "{\"do_lower_case\": false}");
+  EXPECT_EQ(open_tokenizer(folder.path())->encode("The the"), (Ids{3, 2}));
+  write_bytes(folder / "tokenizer_config.json", "{\"do_lower_case\": true}");
+  EXPECT_EQ(open_tokenizer(folder.path())->encode("The the"), (Ids{2, 2}));
+}
+
+}  // namespace
+}  // namespace longspan

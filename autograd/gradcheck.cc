@@ -20,7 +20,8 @@ using Values = std::vector<std::vector<double>>;  // of several tensors
 bool differentiable(const Tensor& x) { return x && is_floating(x.dtype()); }
 
 bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);
 }
 
 /// The first element in which two lists of one length differ in a bit.

@@ -82,7 +82,7 @@ std::string LearningRate::outlook(int64_t step) const {
                                 ? fmt::format("at step {}", config_.steps)
                                 : fmt::format("in the {:g} s of this start", config_.seconds);
   constexpr double alike = 1.01, near_floor = 1.1;
-  std::string text = fmt::format("the learning rate goes on at {:.3g}", rate);
+  std::string text = fmt::format("the learning rate continues at {:.3g}", rate);
   if (step - from_.start < config_.schedule.warmup) return text + ", in its warm-up";
   if (from_.rate > 0 && rate > from_.rate * alike) {
     text = fmt::format("the learning rate rises from {:.3g} to {:.3g}", from_.rate, rate);

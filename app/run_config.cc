@@ -64,7 +64,7 @@ void require_axes(RunConfig& c, const Settings& settings) {
   if (shape.empty() || places >= c.length) return;
   const std::vector<int64_t> longer = longer_axial_shape(shape, c.length);
   fail("model.position_shape",
-       "got {}, which has {} places, and --length {} needs more: expected others, such as {}",
+       "got {}, which has {} positions, and --length {} needs more: expected others, such as {}",
        fmt::join(shape.begin(), shape.end(), ","), places, c.length,
        fmt::join(longer.begin(), longer.end(), ","));
 }

@@ -133,7 +133,7 @@ FolderContents contents_of(const std::string& folder, std::string* other) {
 void require_own_folder(const std::string& folder, std::string_view op) {
   std::string other;
   require(contents_of(folder, &other) != FolderContents::others, op,
-          "{} is not empty and holds no run of longspan: \"{}\" lies there; choose a folder for "
+          "{} is not empty and holds no run of longspan: it contains \"{}\"; choose a folder for "
           "--out that is new or empty",
           folder, other);
 }
@@ -143,7 +143,7 @@ void require_empty_folder(const std::string& folder, std::string_view op) {
   require<IoError>(fs::is_directory(folder), op, "{} is a file; expected a folder", folder);
   const std::vector<fs::path> entries = entries_of(folder);
   require(entries.empty(), op,
-          "{} is not empty: \"{}\" lies there, and nothing is replaced; choose a folder for --out "
+          "{} is not empty: it contains \"{}\", and nothing is replaced; choose a folder for --out "
           "that is new or empty",
           folder, entries.empty() ? "" : entries[0].filename().string());
 }

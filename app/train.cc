@@ -315,7 +315,7 @@ int train_command(int argc, const char* const* argv) {
                       parameter_count(*run.model), task_data->size("train"), task_data->items(),
                       to_validate));
   if (c.matmul_library == MatmulLibrary::openblas) {
-    log.say(fmt::format("products by {}: bits depend on it, and on a row's place",
+    log.say(fmt::format("products by {}: bits depend on it, and on the row's position",
                         openblas_description()));
   }
   if (!chosen.empty()) log.say(chosen);
@@ -330,7 +330,7 @@ int train_command(int argc, const char* const* argv) {
     log.say(fmt::format("drawn anew: {}", fmt::join(from.heads.begin(), from.heads.end(), ", ")));
   }
   LearningRate learning_rate(c, schedule, at.seconds);
-  if (at.step > 0) log.say(fmt::format("going on from step {}", at.step));
+  if (at.step > 0) log.say(fmt::format("continuing from step {}", at.step));
   if (!aside.empty()) log.say(fmt::format("what lay beyond step {} is in {}", at.step, aside));
   for (const std::string& remark : remarks) log.say(remark);
   if (at.step > 0 && at.step != c.steps) log.say(learning_rate.outlook(at.step));

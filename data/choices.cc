@@ -28,7 +28,7 @@ ChoiceQuestion read_question(const Json& row, const std::string& path) {
   std::unordered_set<std::string_view> seen;
   for (const std::string& c : q.candidates) {
     require<IoError>(seen.insert(c).second, kOp,
-                     "{}: question {}: the candidate \"{}\" is there twice", path, q.id, c);
+                     "{}: question {}: the candidate \"{}\" is repeated", path, q.id, c);
   }
   const Json* answer = row.find("answer");
   if (answer == nullptr) return q;

@@ -214,7 +214,7 @@ std::string place_of(const DataSet& set, const DataPlace& place) {
   require(!set.folder.empty(), "data", "no data given; expected --data {}=FILE", set.id);
   const std::string root = root_of(place);
   require(!root.empty(), "data",
-          "no place given for {}; expected --data {}=PATH, --data-root DIR or LONGSPAN_DATA",
+          "no path was given for {}; expected --data {}=PATH, --data-root DIR or LONGSPAN_DATA",
           set.id, set.id);
   return root + "/" + std::string(set.folder);
 }

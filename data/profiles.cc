@@ -130,7 +130,7 @@ struct Profile {
 
 void require_shapes(const Profile& p) {
   require<IoError>(p.x.shape.size() == 3 && p.x.shape[2] == 4, "profiles",
-                   "{}: {} is {}; expected [N, L, 4], a place each for A C G T", p.x.path,
+                   "{}: {} is {}; expected [N, L, 4], a column each for A C G T", p.x.path,
                    p.x.name.empty() ? "x" : p.x.name, p.x.text());
   require<IoError>(p.x.shape[0] >= 1 && p.x.shape[1] >= 1, "profiles",
                    "{}: x is {}; expected one sample or more, of one base or more", p.x.path,

@@ -91,7 +91,7 @@ Tensor Etc::cpc_loss(const EtcStreams& main, const EtcHidden& hidden, Pass pass)
   }
   const Tensor h = take(flatten(main.g, 0, 1), hidden.places);  // [P, D]
   if (h.dim(0) != t.dim(0)) {
-    fail_with<ShapeError>(kName, "a hidden sentence has one place and one sample",
+    fail_with<ShapeError>(kName, "a hidden sentence has one position and one sample",
                           {{"places", hidden.places}, {"sentences", hidden.sentences.globals}});
   }
   // W = I + the parameter.

@@ -60,7 +60,7 @@ std::vector<int64_t> extended_axial_shape(const std::vector<int64_t>& shape, int
   if (shape.size() == 2) return default_axial_shape(length);
   const std::vector<int64_t> longer = longer_axial_shape(shape, length);
   fail("positions",
-       "position_shape = {} has {} places, and {} tokens need more: expected other axes, such as "
+       "position_shape = {} has {} positions, and {} tokens need more: expected other axes, such as "
        "{}, with n_max = {}",
        fmt::join(shape.begin(), shape.end(), ","), places, length,
        fmt::join(longer.begin(), longer.end(), ","), length);

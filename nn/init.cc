@@ -89,7 +89,7 @@ void InitWatch::require_visited(Module& module) const {
         fmt::format("\n  {}  {}", m.path.empty() ? "(no label)" : m.path, to_string(m.shape));
   }
   require(forgotten.empty(), "module",
-          "parameters that Init made and nobody will train or save: a visit() leaves out a "
+          "parameters that Init made will be neither trained nor saved: a visit() leaves out a "
           "parameter or a child; those of Init at{}",
           forgotten);
 }

@@ -90,7 +90,7 @@ Tensor inverse_permutation(const Tensor& order) {
       },
       [n, line = describe("order", order)](int64_t at, int64_t) {
         fail<ValueError>("inverse_permutation",
-                         "row {} names one place twice, the second time at {}\n{}", at / n, at % n,
+                         "row {} contains an index twice, the second time at {}\n{}", at / n, at % n,
                          line);
       });
   return inverse;

@@ -97,7 +97,7 @@ std::string toml_string(const std::string& text) {
 std::string toml_key(const std::string& key) { return is_bare_key(key) ? key : toml_string(key); }
 
 std::string toml_value(const Json& value) {
-  require(!value.is_null(), "config", "null has no place in TOML");
+  require(!value.is_null(), "config", "TOML has no null");
   if (value.is_string()) return toml_string(value.string());
   if (value.is_array()) {
     std::string out = "[";

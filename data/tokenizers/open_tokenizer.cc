@@ -69,7 +69,7 @@ class FolderSettings {
     for (const std::string_view name : known)
       names += (names.empty() ? "" : ", ") + std::string(name);
     fail(kOp,
-         "{} or config.json beside it names {}, which may number these files otherwise; expected "
+         "{} or config.json beside it names {}, which may give these files other ids; expected "
          "one of {}, or nothing",
          file_, kind_, names);
   }

@@ -203,7 +203,7 @@ TEST(Kernels, BadTargetsAndOrdersAreNamedAtTheNextRead) {
   EXPECT_NO_THROW(take(x, inverse));
   EXPECT_NE(message_of<ValueError>([] {
               synchronize(cuda);
-            }).find("row 0 names one place twice, the second time at 2"),
+            }).find("row 0 contains an index twice, the second time at 2"),
             std::string::npos);
   inverse_permutation(on_device({2, 0, 3}));
   EXPECT_NE(message_of<ValueError>([] { synchronize(cuda); }).find("order holds 3 at [2]"),

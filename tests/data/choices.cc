@@ -45,7 +45,7 @@ TEST(WikiHop, RefusesBadFiles) {
   };
   EXPECT_TRUE(contains(message("\"answer\": \"poland\"", "\"answer\": \"spain\""),
                        "x.json: question WH_train_0: the answer \"spain\" is none of the 2"));
-  EXPECT_TRUE(contains(message("\"france\"", "\"poland\""), "\"poland\" is there twice"));
+  EXPECT_TRUE(contains(message("\"france\"", "\"poland\""), "\"poland\" is repeated"));
   EXPECT_TRUE(contains(message("[\"tall\"]", "[]"), "WH_test_1 has no candidates"));
   EXPECT_TRUE(contains(message("[\"tall\"]", "[1]"), "question WH_test_1: "));
   EXPECT_TRUE(contains(message("\"supports\": []", "\"sources\": []"), "supports"));

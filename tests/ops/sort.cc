@@ -152,7 +152,7 @@ const Registered inverse_info = OpInfo{
                 {"empty", {longspan::test::iota({2, 0})}}},
     .large = {{"large", {strides_of(64, 1009)}}},
     .rejects = {rejects<ValueError>("twice", {as(DType::i64, values({2, 3}, {2, 0, 1, 1, 0, 1}))},
-                                    "row 1 names one place twice, the second time at 2"),
+                                    "row 1 contains an index twice, the second time at 2"),
                 rejects<ValueError>("past the end", {as(DType::i64, values({2}, {0, 2}))},
                                     "order holds 2 at [1]"),
                 rejects<DTypeError>("floating", {randn({3})}, "order must be integer")},

@@ -184,7 +184,7 @@ TEST_F(RunFolders, OfEarlierVersionsGoOn) {
     for (const char* name : {"data", "processor", "build", "schedule"}) drop(values, name);
   });
   const Outcome o = must({"train", "--out", out, "--resume", "--steps", "6"});
-  EXPECT_NE(o.err.find("going on from step 4"), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("continuing from step 4"), std::string::npos) << o.err;
   EXPECT_EQ(o.err.find("may differ"), std::string::npos) << o.err;
   // Checkpoints alone, with the configuration on the command line.
   const std::string moved = folder / "moved";
@@ -481,7 +481,7 @@ TEST_F(RunFolders, ByTheClockKeepTheirLearningRateWhenTheyGoOn) {
   const double last = rates_from(out, 0).back(), floor = 5e-5;
   EXPECT_LT(last, 2 * floor);
   const Outcome o = must({"train", "--out", out, "--resume", "--seconds", "0.2"});
-  EXPECT_NE(o.err.find("the learning rate goes on at "), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("the learning rate continues at "), std::string::npos) << o.err;
   if (last < 1.05 * floor) {
     EXPECT_NE(o.err.find("the floor of its schedule: --rewarm"), std::string::npos) << o.err;
   }

@@ -52,7 +52,8 @@ const Flag beam_flags[] = {
     {"--beams", "search.beams", "texts that beam search follows at a time; 1: greedy"},
     {"--length-penalty", "search.length_penalty", "above 0 favours long texts"},
     {"--length-divisor", "search.divisor", "what the penalty is of: tokens, or wu2016"},
-    {"--no-repeat-ngram", "search.no_repeat_ngram", "forbid repeated n-grams of this size; 0: allow all"},
+    {"--no-repeat-ngram", "search.no_repeat_ngram",
+     "forbid repeated n-grams of this size; 0: allow all"},
     {"--min-tokens", "search.min_count", "no end before so many tokens"},
 };
 

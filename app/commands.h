@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-// The commands of longspan: argv[0] is "longspan train" and the like. Each returns the exit status
+// The commands of longspan; argv[0] is "longspan train" and the like. Each returns the exit status
 // or throws.
 
 int train_command(int argc, const char* const* argv);
@@ -23,34 +23,30 @@ int draw_command(int argc, const char* const* argv);
 int memory_command(int argc, const char* const* argv);
 int study_command(int argc, const char* const* argv);
 
-/// Flags that set what a run is made of.
+/// Returns the flags that configure a run.
 std::span<const Flag> run_flags();
-/// The command line with these flags and those of run_flags(). Prints --help and ends the process
-/// where that is asked for. Throws ValueError on words that belong to nothing.
+/// Parses the command line with these flags and those of run_flags(). For --help, it prints the
+/// help and ends the process. Throws ValueError on unexpected positional arguments.
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
                               const std::string& about, size_t words = 0);
 
-/// The settings whose keys begin with `prefix`, without it; the line keeps the others.
+/// Moves the settings whose keys begin with `prefix` out of the line and returns them without the
+/// prefix.
 Settings taken(CommandLine& line, std::string_view prefix);
 
-/// Flags of beam search, and what they say. Throws ValueError on numbers out of range.
+/// Flags of beam search, and their parsed values. taken_search() throws ValueError if a number is
+/// out of range.
 std::span<const Flag> search_flags();
 BeamSearch taken_search(CommandLine& line);
 
-/// A trained run, ready to be scored or sampled from.
+/// A trained run, ready for evaluation or sampling.
 struct Trained {
   TrainingRun run;
   Position at;
 };
 
-/// The newest checkpoint in the folder of --out, or that of --step, with config.toml changed by the
-/// command line. Throws IoError where there is none or it is damaged.
+/// Loads the newest checkpoint in the folder of --out, or that of --step, with config.toml modified
+/// by the command line. Throws IoError if there is none or it is damaged.
 Trained load_run(const CommandLine& line);
-
-/// "pictures/loss.png": loss and validation over steps, from metrics.jsonl.
-void draw_loss(const TrainingRun& run, const LossUnit& unit);
-/// "pictures/attention.png": how each layer and head spreads its attention over the beginning of
-/// the validation part.
-void draw_attention(const TrainingRun& run, const TaskData& task_data);
 
 }  // namespace longspan

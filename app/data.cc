@@ -44,7 +44,7 @@ int list() {
   return 0;
 }
 
-/// What is there of each file, and what should be. Returns whether all is as it should be.
+/// Prints the presence and size of each file. Returns whether all are as expected.
 bool check_files(const DataSet& set, const DataPlace& place) {
   bool good = true;
   for (const FoundFile& found : find_files(set, place)) {
@@ -70,7 +70,7 @@ bool check_files(const DataSet& set, const DataPlace& place) {
   return good;
 }
 
-/// How often each id occurs, and each after each.
+/// Counts of each id, and of each pair of adjacent ids.
 class Counts {
  public:
   explicit Counts(int64_t vocabulary)
@@ -91,9 +91,9 @@ class Counts {
     for (const int64_t n : single_) count += n > 0 ? 1 : 0;
     return count;
   }
-  /// Bits of the best guess that knows nothing but how often each id occurs.
+  /// Entropy in bits of the unigram distribution.
   double alone() const { return entropy(single_); }
-  /// The same for how often each id follows each; NaN where there are too many to count.
+  /// The same for the bigram distribution; NaN if the vocabulary is too large to count pairs.
   double after_one() const {
     if (pairs_.empty()) return std::nan("");
     std::vector<int64_t> firsts(single_.size());
@@ -136,7 +136,7 @@ int documents(const DataSet& set, const DataPlace& place, bool statistics) {
   return 0;
 }
 
-/// Reads every sample with answers.
+/// Reads and checks every labelled sample.
 int labelled(const DataSet& set, const Options& o, bool statistics) {
   constexpr const char* parts[] = {"train", "valid", "test"};
   const auto data = open_labelled(set, o.place(), o.split, 1);
@@ -160,7 +160,7 @@ int labelled(const DataSet& set, const Options& o, bool statistics) {
   return good ? 0 : 1;
 }
 
-/// Reads every question.
+/// Reads and checks every question.
 int questions(const DataSet& set, const DataPlace& place, bool statistics) {
   constexpr const char* parts[] = {"train", "valid", "test"};
   bool good = true;

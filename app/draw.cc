@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/commands.h"
-#include "app/panels.h"
+#include "app/pictures.h"
 #include "app/run_folder.h"
 #include "app/task_data.h"
 #include "core/error.h"
@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-// Panels of a picture, and cells of a panel along a side, at most.
+// Maximum number of panels of a picture, and of cells along one side of a panel.
 constexpr int64_t drawn_layers = 8, drawn_heads = 8, drawn_cells = 256;
 
 struct Options {
@@ -22,7 +22,7 @@ struct Options {
   void visit(auto& v) { v("layer", layer); }
 };
 
-/// The pairs of one layer, head by head.
+/// The pairs that each head of a layer attends to.
 struct LayerPairs {
   AttentionOutline outline;
   std::vector<OutlineCount> heads;
@@ -36,7 +36,7 @@ std::string name_of(const AttentionOutline& outline) {
   return name;
 }
 
-/// A line for each run of heads that see as many pairs.
+/// Prints a line for each run of heads that attend to the same number of pairs.
 void print_layer(int64_t layer, const LayerPairs& pairs) {
   const auto& heads = pairs.heads;
   for (size_t first = 0; first < heads.size();) {
@@ -60,7 +60,7 @@ void print_layer(int64_t layer, const LayerPairs& pairs) {
   }
 }
 
-/// Shares of the pairs of each cell of a head's panel.
+/// Draws the share of attended pairs in each cell of a head's panel.
 void draw_head(const LayerPairs& pairs, int64_t head, int64_t cell, int64_t layer_panel,
                PanelPicture& picture) {
   const int64_t rows = pairs.outline.rows, columns = pairs.outline.columns;
@@ -107,7 +107,7 @@ int draw_command(int argc, const char* const* argv) {
                  out->c_str());
     config = std::move(trained.run.config);
   }
-  // Parameters of one element: the outline of attention needs none of them.
+  // On the meta device, since the attention outline reads no parameter values.
   const std::unique_ptr<LanguageModel> model = config.model->build(Init{.meta = true});
   require_length(config, *model);
   require(o.layer >= -1 && o.layer < model->layers(), "--layer", "got {}; {} has layers 0 to {}",

@@ -14,7 +14,8 @@
 namespace longspan {
 namespace {
 
-/// The key of evals.jsonl for a score of a part: train_bpb is the mean over the last steps.
+/// Returns the key of evals.jsonl for a score of a split. train_part_bpb is for the training split,
+/// because train_bpb is the mean over the last steps.
 std::string key_of(const std::string& part, const char* score) {
   return (part == "train" ? "train_part" : part) + "_" + score;
 }
@@ -29,7 +30,8 @@ void set(Members& figures, const std::string& key, const Json& value) {
   figures.push_back({key, value});
 }
 
-/// The settings of the command line, the last of each key. A name that no JSON can hold says so.
+/// Returns the settings of the command line, the last of each key. A value that JSON cannot hold is
+/// replaced by a remark.
 Json overrides_of(const CommandLine& line) {
   Members all;
   for (const Setting& s : line.settings) {
@@ -39,7 +41,7 @@ Json overrides_of(const CommandLine& line) {
   return Json(std::move(all));
 }
 
-/// Adds a row to evals.jsonl where that can be written, and prints it, the last line on standard
+/// Appends a row to evals.jsonl if that is writable, and prints it as the last line on standard
 /// output.
 void finish_evaluation(const std::string& out, const Members& row) {
   try {
@@ -56,7 +58,7 @@ struct Windows {
   void visit(auto& v) { v("stride", stride); }
 };
 
-/// Bits per byte where every byte but the first ones has a context of at least length - stride.
+/// Bits per byte if every byte except the first ones has a context of at least length - stride.
 double sliding_bits(const TrainingRun& run, const CorpusPart& part, int64_t stride) {
   require<NotImplemented>(run.model->objective() == Objective::next_token, "--stride",
                           "{} predicts hidden bytes; expected a decoder", run.config.model_name);
@@ -69,7 +71,7 @@ double sliding_bits(const TrainingRun& run, const CorpusPart& part, int64_t stri
   return score.bits() * static_cast<double>(score.count) / symbols;
 }
 
-/// Scores a part again where --stride asks for it.
+/// Scores a split again with sliding windows, for --stride.
 void score_windows(const TrainingRun& run, const TaskData& task_data, const std::string& part,
                    const std::string& stride, Members& figures) {
   const auto* text = dynamic_cast<const TextData*>(&task_data);
@@ -85,14 +87,14 @@ void score_windows(const TrainingRun& run, const TaskData& task_data, const std:
   set(figures, key_of(part, "sliding_bpb"), bits);
 }
 
-/// Mean F1 in per cent, as it is printed and as evals.jsonl has it.
+/// Prints mean F1 scores in percent and returns them for evals.jsonl.
 Json percent(const char* name, const RougeScores& scores) {
   const double one = 100 * scores.rouge1, two = 100 * scores.rouge2, sum = 100 * scores.rouge_lsum;
   std::fprintf(stderr, "%-20s %7.2f %7.2f %10.2f\n", name, one, two, sum);
   return Members{{"rouge1", one}, {"rouge2", two}, {"rouge_lsum", sum}};
 }
 
-/// ROUGE of what the model writes, beside that of the first sentences.
+/// Adds ROUGE of the generated summaries and of the first sentences.
 void score_summaries(const PairData& task_data, const std::string& part, const BeamSearch& search,
                      Members& figures) {
   const SummaryScores scores = task_data.scores(part, search);
@@ -102,7 +104,7 @@ void score_summaries(const PairData& task_data, const std::string& part, const B
   set(figures, key_of(part, "lead10"), percent("first 10 sentences", scores.lead10));
 }
 
-/// Accuracy, F1 of a single answer, and the median areas under the curve, in per cent.
+/// Adds accuracy, F1 (with a single label), and the median areas under the curve, in percent.
 void score_labels(const LabelData& task_data, const std::string& part, Members& figures) {
   const LabelScores scores = task_data.scores(part);
   const auto answers = static_cast<long long>(scores.auc.answers + scores.auc.skipped);
@@ -123,8 +125,8 @@ void score_labels(const LabelData& task_data, const std::string& part, Members& 
   }
 }
 
-/// Throws ValueError where the model gives no numbers. NaN may be the score of documents without
-/// a target, or of questions without an answer that is in reach.
+/// Throws ValueError if the score is nonfinite. NaN is allowed for documents without a target and
+/// for questions without an answer in reach.
 void require_score(double bits, const TaskData& task_data, int64_t step) {
   const bool may_be_empty = dynamic_cast<const SpanData*>(&task_data) != nullptr ||
                             dynamic_cast<const PairData*>(&task_data) != nullptr;
@@ -134,7 +136,7 @@ void require_score(double bits, const TaskData& task_data, int64_t step) {
           bits, task_data.unit(), step);
 }
 
-/// What may be done about an empty part.
+/// Returns advice about an empty split.
 std::string why_empty(const RunConfig& config, const TaskData& task_data) {
   const std::string_view split =
       config.split.empty() ? find_data_set(config.task).split : config.split;

@@ -21,8 +21,8 @@ struct Options {
   }
 };
 
-/// What turns the tokens of a run into text. Throws NotImplemented where it has none, or where it
-/// is made from the data.
+/// Returns the tokenizer of a run's text. Throws NotImplemented if there is none, or if it is built
+/// from the data.
 std::unique_ptr<const Tokenizer> text_tokenizer(const RunConfig& config) {
   const DataKind kind = find_data_set(config.task).kind;
   require<NotImplemented>(kind == DataKind::bytes || kind == DataKind::chars, "generate",
@@ -39,7 +39,7 @@ std::string read_stream(std::FILE* stream) {
   return text;
 }
 
-/// The text of a file without its line breaks, "-" standard input.
+/// Reads the text of a file without its line breaks; "-" is standard input.
 std::string read_text(const std::string& path) {
   std::string text = path == "-" ? read_stream(stdin) : read_file(path, "--document");
   for (char& c : text) {
@@ -48,7 +48,7 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
-/// Prints a summary, a sentence a line: of a file, or of an article of the data.
+/// Prints a summary, one sentence per line, of a file or of an article of the data.
 void summarise(const Trained& trained, const CommandLine& line, const Options& o,
                const BeamSearch& search) {
   const PairData task_data(trained.run);
@@ -70,13 +70,13 @@ void summarise(const Trained& trained, const CommandLine& line, const Options& o
   for (const std::string& sentence : written[0]) std::puts(sentence.c_str());
 }
 
-/// Prints a prompt and what is drawn after it.
+/// Prints a prompt and its sampled continuation.
 void go_on(const Trained& trained, const Options& o) {
   const LanguageModel& model = *trained.run.model;
   const std::unique_ptr<const Tokenizer> tokenizer = text_tokenizer(trained.run.config);
   const std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
   const auto print = [&](int32_t id) {
-    // What the model has beyond the data's tokens stands for no text.
+    // Ids beyond the tokenizer's vocabulary have no text.
     const std::string text =
         id < tokenizer->vocabulary() ? tokenizer->decode({&id, 1}) : std::string();
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -112,7 +112,7 @@ int generate_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan generate --out DIR: text from a trained model, token by token; from an "
       "encoder-decoder the summary of a document.");
-  // What concerns the sample is no part of the run; its seed is the sample's too.
+  // Sampling settings are not part of the run; --seed sets the seed of sampling.
   Settings sample_settings = taken(line, "sample.");
   for (const Setting& s : line.settings) {
     if (s.key == "seed") sample_settings.push_back({"sample_seed", s.value, s.origin, s.text});

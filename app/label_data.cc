@@ -14,11 +14,11 @@ namespace {
 
 constexpr const char* parts[] = {"train", "valid", "test"};
 
-/// motif-dna.
+/// Source of motif-dna.
 class MotifSource final : public LabelSource {
  public:
   explicit MotifSource(const RunConfig& c) : config_(c), task_(c.motifs.task) {
-    task_.length = c.length + task_.kmer - 2;  // so that there are `length` tokens
+    task_.length = c.length + task_.kmer - 2;  // gives `length` tokens
   }
 
   int64_t size(size_t part) const override {
@@ -43,7 +43,7 @@ class MotifSource final : public LabelSource {
   MotifTask task_;
 };
 
-/// promoter and chromatin.
+/// Source of promoter and chromatin.
 class FileSource final : public LabelSource {
  public:
   explicit FileSource(const RunConfig& c)
@@ -84,7 +84,7 @@ class FileSource final : public LabelSource {
   }
 
  private:
-  /// As many pieces of a tokenizer as fit, behind its token that begins a text.
+  /// Returns the tokenizer's begin token and as many pieces as fit.
   std::vector<int32_t> pieces(const std::vector<int32_t>& ids) const {
     std::string letters;
     for (const int32_t id : ids) letters += bases[static_cast<size_t>(id)];

@@ -1,4 +1,4 @@
-// The general program: trains, scores and samples from every model that the library has.
+// The general program: trains, evaluates and samples every model of the library.
 #include <fcntl.h>
 
 #include <cstdio>
@@ -45,14 +45,14 @@ std::string usage() {
   return text;
 }
 
-/// Opens the standard streams that are closed, so that no file of ours takes their numbers.
+/// Opens closed standard streams, so that no file of ours gets their descriptors.
 void open_standard_streams() {
   for (int stream = 0; stream <= 2; ++stream) {
     if (fcntl(stream, F_GETFD) == -1 && open("/dev/null", O_RDWR) != stream) std::abort();
   }
 }
 
-/// The status with which to end: what could not be written to standard output is not done.
+/// Returns the exit status, which is a failure if standard output could not be written.
 int flushed(int status) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
   std::fprintf(stderr, "longspan: cannot write to standard output: %s\n",
@@ -107,9 +107,9 @@ int main(int argc, char** argv) try {
   return 1;
 }
 
-// OpenBLAS starts a thread for every processor when it is loaded, which this program never uses:
-// its products run in the engine's threads. It asks this function of its own how many to start,
-// and takes the program's where there is one.
+// OpenBLAS starts a thread for every processor when it is loaded. This program never uses them: its
+// products run in the engine's threads. OpenBLAS calls this function of its own for the number of
+// threads, and the program's definition takes precedence.
 
 extern "C" int openblas_num_threads_env();
 extern "C" int openblas_num_threads_env() { return 1; }

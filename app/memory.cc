@@ -1,4 +1,4 @@
-// longspan memory: what training steps will need, before anything runs.
+// longspan memory: predicts the memory of training steps before anything runs.
 
 #include <algorithm>
 #include <cstdio>
@@ -17,14 +17,14 @@ struct Options {
   void visit(auto& v) { v("budget", budget)("json", json)("terms", terms); }
 };
 
-/// What fits in a budget with a strategy; -1: not asked.
+/// The largest sizes that fit in a budget with a strategy; -1: not computed.
 struct Largest {
   int64_t length = -1, layers = -1;
 };
 
 constexpr int64_t most_layers = 4096;
 
-/// Where the search for lengths ends.
+/// Returns the upper limit of the search for lengths.
 int64_t longest_of(const StepPlanner& planner) {
   constexpr int64_t enough = int64_t{1} << 22;
   return std::min(planner.longest_possible(), enough);
@@ -65,7 +65,7 @@ Members members_of(const Strategy& s, const Largest& most) {
   return row;
 }
 
-/// The first line of a message, without what names the op.
+/// Returns the first line of a message, which does not name the op.
 std::string reason(const std::string& message) { return message.substr(0, message.find('\n')); }
 
 std::string count_text(int64_t n, int64_t limit) {
@@ -73,7 +73,7 @@ std::string count_text(int64_t n, int64_t limit) {
   return n == 0 ? "-" : fmt::format("{}{}", n >= limit ? ">= " : "", n);
 }
 
-/// Letters of the papers for the sizes of a configuration.
+/// Returns the letters that the papers use for the sizes of a configuration.
 Letters letters_of(const Json& fields) {
   Letters letters;
   const auto add = [&](const char* name, const char* letter, int64_t factor = 1) {
@@ -99,7 +99,7 @@ Letters letters_of(const Json& fields) {
   return letters;
 }
 
-/// The terms of a step in another length tell which sizes are of tokens.
+/// Compares the terms of a step with those at another length, to find the sizes that count tokens.
 void print_terms(const StepPlanner& planner) {
   const RunConfig& c = planner.config();
   const auto terms_at = [&](int64_t length) {
@@ -186,7 +186,7 @@ int memory_command(int argc, const char* const* argv) {
   set_fields(o, taken(line, "memory."));
   const int64_t budget = o.budget.bytes;
   RunConfig config = make_config(line.settings);
-  set_process(config);  // workspace depends on it
+  set_process(config);  // affects workspace
   say_positions(config);
   const StepPlanner planner(config);
   const std::vector<Strategy> all = strategies(planner);

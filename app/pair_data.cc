@@ -22,7 +22,7 @@ SequenceLimits limits_of(const TrainingRun& run) {
   return {run.config.length, wanted > 0 ? wanted : std::min(default_target, longest)};
 }
 
-/// Bytes of the targets' texts for each of their tokens, where there are any.
+/// Returns the bytes of target text per target token, if there are any.
 LossUnit unit_of(const std::vector<SequencePair>& pairs) {
   double bytes = 0, tokens = 0;
   for (const SequencePair& pair : pairs) {
@@ -32,7 +32,7 @@ LossUnit unit_of(const std::vector<SequencePair>& pairs) {
   return bytes > 0 ? LossUnit{"byte", bytes / tokens} : LossUnit{"token", 1};
 }
 
-/// Pairs [from, from + count) side by side.
+/// Returns pairs [from, from + count) as a batch.
 SequenceBatch some_of(const std::vector<SequencePair>& pairs, size_t from, size_t count,
                       const SequenceIds& ids, Device device) {
   std::vector<const SequencePair*> rows;

@@ -1,10 +1,10 @@
+#include "app/pictures.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "app/commands.h"
-#include "app/panels.h"
 #include "core/error.h"
 #include "data/io/files.h"
 #include "train/plot.h"
@@ -21,6 +21,45 @@ std::string picture(const std::string& out, const char* name) {
 
 }  // namespace
 
+PanelPicture::PanelPicture(int64_t first_layer, int64_t layers, int64_t heads, int64_t rows,
+                           int64_t columns)
+    : first_layer_(first_layer),
+      layers_(layers),
+      heads_(heads),
+      rows_(rows),
+      columns_(columns),
+      gap_(std::max<int64_t>(std::max(rows, columns) / 32, 2)) {
+  const int64_t cells = (begin(layers_, rows_) - gap_) * (begin(heads_, columns_) - gap_);
+  values_.assign(static_cast<size_t>(cells), std::nan(""));
+}
+
+void PanelPicture::set(int64_t layer, int64_t head, int64_t row, int64_t column, double share) {
+  const int64_t width = begin(heads_, columns_) - gap_;
+  const int64_t at = (begin(layer, rows_) + row) * width + begin(head, columns_) + column;
+  values_[static_cast<size_t>(at)] = share;
+}
+
+void PanelPicture::write(const std::string& path, const Text& text, double exponent) const {
+  const auto labels = [this](const char* name, int64_t first, int64_t panels, int64_t size) {
+    std::vector<std::string> v(static_cast<size_t>(begin(panels, size) - gap_));
+    for (int64_t i = 0; i < panels; ++i) {
+      v[static_cast<size_t>(begin(i, size) + size / 2)] = fmt::format("{} {}", name, first + i);
+    }
+    return v;
+  };
+  write_heat_map(path, {.title = text.title,
+                        .x_label = text.x_label,
+                        .y_label = text.y_label,
+                        .rows = begin(layers_, rows_) - gap_,
+                        .columns = begin(heads_, columns_) - gap_,
+                        .values = values_,
+                        .row_labels = labels("layer", first_layer_, layers_, rows_),
+                        .column_labels = labels("head", 0, heads_, columns_),
+                        .low = 0,
+                        .high = 1,
+                        .exponent = exponent});
+}
+
 void draw_loss(const TrainingRun& run, const LossUnit& unit) {
   write_loss_curve(picture(run.out, "loss.png"), run.out + "/metrics.jsonl",
                    run.config.model_name + " on " + run.config.task, unit);
@@ -33,7 +72,7 @@ void draw_attention(const TrainingRun& run, const TaskData& task_data) {
   if (n < 1) return;
   const Tensor tokens = Tensor::from(ids, {1, n}, run.device);
 
-  std::vector<Tensor> maps;  // [H, L, L] of each layer
+  std::vector<Tensor> maps;  // [H, L, L] for each layer
   for (int64_t layer = 0; layer < std::min(run.model->layers(), drawn_layers); ++layer) {
     maps.push_back(run.model->attention_map(tokens, layer));
   }
@@ -53,7 +92,7 @@ void draw_attention(const TrainingRun& run, const TaskData& task_data) {
       fmt::format("keys 0 to {} of every head", n - 1),
       fmt::format("queries 0 to {} of every layer", n - 1)};
   grid.write(picture(run.out, "attention.png"), text,
-             0.25);  // a key among a hundred is a third of the way up
+             0.25);  // a probability of 1/100 gets about a third of the colour range
 }
 
 }  // namespace longspan

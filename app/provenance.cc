@@ -22,7 +22,8 @@ Fingerprint data_fingerprint(const RunConfig& config) {
   return fingerprint_of(paths);
 }
 
-/// The instructions of our kernels, and the library of products where it is another; or the device.
+/// Returns the instruction set of our kernels and, if it is used, the OpenBLAS version; or the
+/// device.
 std::string processor_of(const RunConfig& config) {
   if (config.device != "cpu") return config.device;
   std::string all(cpu_instructions());
@@ -32,7 +33,7 @@ std::string processor_of(const RunConfig& config) {
   return all;
 }
 
-/// The member of that name where it is a string.
+/// Returns the member of that name if it is a string, else null.
 const std::string* text_of(const Json& values, std::string_view name) {
   const Json* value = values.find(name);
   return value != nullptr && value->is_string() ? &value->string() : nullptr;

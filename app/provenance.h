@@ -9,20 +9,21 @@
 
 namespace longspan {
 
-/// What the bits of a run depend on besides its configuration; members of state.json.
+/// The inputs other than the configuration that determine the bits of a run; members of state.json.
 struct Provenance {
-  Fingerprint data;    ///< of all files of the task; nothing where samples are made
-  std::string tokens;  ///< what their numbers stand for
+  Fingerprint data;    ///< of all files of the task; empty for generated samples
+  std::string tokens;  ///< identity of the token ids
   std::string processor, build;
 
   Members values() const;
 };
 
-/// That of a run with this configuration, in this process. Throws IoError.
+/// Returns the provenance of a run with this configuration in this process. Throws IoError.
 Provenance provenance_of(const RunConfig& config);
 
-/// Compares with what a checkpoint says; one of an earlier version says nothing. Throws ValueError
-/// where the data are others, unless that is `allowed`. Returns what is to be said of the rest.
+/// Compares with the provenance in a checkpoint; checkpoints of earlier versions have none. Throws
+/// ValueError if the data differ, unless that is `allowed`. Returns remarks about other
+/// differences.
 std::vector<std::string> compare_provenance(const Json& values, const Provenance& now,
                                             const std::string& checkpoint, bool allowed);
 

@@ -40,7 +40,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const RunConfig& c) {
   return open_tokenizer(c.tokenizer.empty() ? "bytes" : c.tokenizer);
 }
 
-/// Where the model has global tokens, these; else nothing.
+/// Returns `global` if the model has global tokens, else nothing.
 Tensor for_globals(const Encoder& encoder, const Tensor& global) {
   return dynamic_cast<const Longformer*>(&encoder) != nullptr ? global : Tensor{};
 }

@@ -12,33 +12,33 @@
 
 namespace longspan {
 
-/// The data of a run whose model chooses one of some candidates after reading several texts:
-/// wikihop. What is longer than the model takes is shared out among windows, each of which has the
-/// question and the candidates, whose scores are means over the windows \cite beltagy2020 .
+/// Data of a multiple-choice run over several texts: wikihop. An input longer than the model takes
+/// is divided into windows, each with the question and the candidates; a candidate's score is its
+/// mean over the windows \cite beltagy2020 .
 class ChoiceData final : public TaskData {
  public:
-  /// Throws ValueError where the model has no head for candidates or too few tokens.
+  /// Throws ValueError if the model has no choice head or too small a vocabulary.
   explicit ChoiceData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override;
   std::string items() const override { return "questions"; }
   std::string unit() const override { return "question"; }
-  /// Throws ValueError where a question and its candidates alone fill a window.
+  /// Throws ValueError if a question and its candidates alone fill a window.
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
   double bits(const std::string& part) const override { return scores(part).bits; }
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   struct Scores {
-    double bits = 0;      ///< per question; NaN where there are none
-    double accuracy = 0;  ///< share of questions whose likeliest candidate is right
+    double bits = 0;      ///< per question; NaN if there are no questions
+    double accuracy = 0;  ///< share of questions whose most likely candidate is correct
   };
   Scores scores(const std::string& part) const;
 
  private:
   std::vector<ChoiceWindow> windows(const ChoiceQuestion& question) const;
-  /// Scores [Q, C] of the candidates.
+  /// Returns the candidates' scores [Q, C].
   Tensor choose(const ChoiceBatch& batch, Pass pass) const;
 
   const TrainingRun& run_;
@@ -49,28 +49,28 @@ class ChoiceData final : public TaskData {
   std::vector<std::string> warnings_;
 };
 
-/// The data of a run whose model finds answers in documents: triviaqa. Every document of a question
-/// is read by itself, as many of its first tokens as the model takes \cite beltagy2020 ; all places
-/// where an alias of the answer stands are right, and what none of them is in is not trained on.
+/// Data of a run that finds answer spans in documents: triviaqa. Each document of a question is
+/// read separately, truncated to the tokens that the model takes \cite beltagy2020 . All
+/// occurrences of an alias of the answer are correct; documents without any are not trained on.
 class SpanData final : public TaskData {
  public:
-  /// Throws ValueError where the model has no head for spans or too few tokens.
+  /// Throws ValueError if the model has no span head or too small a vocabulary.
   explicit SpanData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
-  /// Questions with each of their documents.
+  /// Number of (question, document) pairs.
   int64_t size(const std::string& part) const override;
   std::string items() const override { return "documents of questions"; }
   std::string unit() const override { return "place"; }
-  /// Throws IoError where a document is missing.
+  /// Throws IoError if a document is missing.
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
-  /// Of what has an answer in its window: bits of the right starts, and of the right ends.
+  /// Bits of the correct starts plus bits of the correct ends, over windows that contain an answer.
   double bits(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   struct Scores {
-    double exact = 0, f1 = 0;  ///< means over the questions, best alias of each
+    double exact = 0, f1 = 0;  ///< means over the questions, with the best alias of each
     int64_t questions = 0;
   };
   Scores scores(const std::string& part) const;
@@ -82,14 +82,14 @@ class SpanData final : public TaskData {
   struct Window {
     SpanWindow window;
     std::string text;
-    std::vector<Piece> pieces;  ///< of the text that the window has
+    std::vector<Piece> pieces;  ///< of the text in the window
     std::vector<SpanPlace> places;
   };
   struct Rows {
     EncoderInputs in;
     Tensor starts, ends;   // [B, n]
     int64_t tokens = 0;    // without padding
-    int64_t answered = 0;  // rows that have an answer
+    int64_t answered = 0;  // rows with an answer
   };
   std::string path_of(const Item& item, size_t part) const;
   Window window(const Item& item, size_t part) const;

@@ -9,7 +9,8 @@
 namespace longspan {
 namespace {
 
-/// Of a step of the schedule, `progress` of the way from its warm-up to its end.
+/// Returns the rate of a schedule at a step, with `progress` from 0 at the end of the warm-up to 1
+/// at its end.
 double rate_of(const RunConfig& c, int64_t step, double progress) {
   const RunConfig::Schedule& s = c.schedule;
   const double peak = c.optimizer.lr;
@@ -58,7 +59,7 @@ double LearningRate::progress(int64_t step, double elapsed) {
     last_ = std::max(static_cast<int64_t>(static_cast<double>(step) / share), step + 1);
     return share;
   }
-  // The last step is the one that the pace so far leads to.
+  // The last step is extrapolated from the pace so far.
   const double fraction = (trained_ + elapsed) / (trained_ + config_.seconds);
   const int64_t steps =
       fraction > 0 ? static_cast<int64_t>(static_cast<double>(local) / fraction) : 0;

@@ -8,33 +8,33 @@
 
 namespace longspan {
 
-/// Where a run stands in the schedule of its learning rate; a member of state.json.
+/// Progress of a run in its learning rate schedule; a member of state.json.
 struct ScheduleState {
-  int64_t start = 0;    ///< the step at which the schedule began
-  double began = 0;     ///< seconds of training before that
-  double progress = 0;  ///< of the last step: from the end of the warm-up, 0, to the floor, 1
-  double rate = 0;      ///< of the last step; 0: there was none
+  int64_t start = 0;    ///< first step of the schedule
+  double began = 0;     ///< seconds of training before that step
+  double progress = 0;  ///< of the last step: 0 at the end of the warm-up, 1 at the floor
+  double rate = 0;      ///< of the last step; 0 if there was none
   Json value() const;
-  /// Of a checkpoint. One without it, of an earlier version, is taken to have followed the clock
-  /// for `planned` seconds, of which `trained` are behind it.
+  /// Reads the state of a checkpoint. A checkpoint of an earlier version, without schedule state,
+  /// is assumed to have followed the clock for `planned` seconds, of which `trained` have passed.
   static ScheduleState read(const Json& values, double trained, double planned);
 };
 
-/// The learning rate of a run, by its steps or, where it has time alone, by the clock. A run that
-/// goes on by the clock has the rate that its last step had, which reaches the floor at the end of
-/// this start's time: it never rises by stopping and going on.
+/// The learning rate of a run, by steps or, if the run has only a time limit, by the clock. A
+/// resumed run that follows the clock begins with the rate of its last step and reaches the floor
+/// at the end of this start's time, so stopping and resuming never raises the rate.
 class LearningRate {
  public:
-  ///   from     where the run stood
-  ///   trained  seconds of training behind it
+  ///   from     schedule state at this start
+  ///   trained  seconds of training before this start
   LearningRate(const RunConfig& config, const ScheduleState& from, double trained);
 
-  /// The rate of a step that begins `elapsed` seconds after this start.
+  /// Returns the rate of a step that begins `elapsed` seconds after this start.
   double at(int64_t step, double elapsed);
-  /// The last step as it looked at the latest call of at().
+  /// The last step, as estimated by the latest call of at().
   int64_t last() const { return last_; }
   const ScheduleState& state() const { return now_; }
-  /// What happens to the rate from here on, for the user of a run that goes on at `step`.
+  /// Describes the future of the rate, for the user of a run resumed at `step`.
   std::string outlook(int64_t step) const;
 
  private:

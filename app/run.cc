@@ -12,7 +12,8 @@
 namespace longspan {
 namespace {
 
-/// Rows of a model's position table before the first position; none where it has no such field.
+/// Returns the number of rows of a model's position table before the first position; 0 if it has no
+/// such field.
 int64_t position_offset(ModelSpec& model) {
   const Json fields = to_json(model);
   const Json* offset = fields.find("position_offset");
@@ -92,10 +93,10 @@ LossScale make_loss_scale(const RunConfig& c) {
 
 namespace {
 
-/// What the numbers of a run's tokens stand for.
+/// The meaning of a run's token ids.
 struct TokenKind {
   std::string name;
-  std::string identity;  // equal where they stand for the same
+  std::string identity;  // equal strings mean equal ids
 };
 
 TokenKind tokens_of(const RunConfig& c) {
@@ -223,7 +224,7 @@ Position Position::read(const Json& values, const std::string& checkpoint) {
                .recent = {},
                .peak = to_usage(values["peak_bytes"]),
                .unit = {}};
-    if (values.find("unit") != nullptr) {  // earlier versions wrote none
+    if (values.find("unit") != nullptr) {  // absent in earlier versions
       p.unit = LossUnit{values["unit"].string(), values["units_per_target"].number()};
     }
     for (const Json& loss : values["recent"].array()) p.recent.push_back(loss.number());

@@ -16,69 +16,70 @@
 
 namespace longspan {
 
-/// The parts of a run that training, scoring and sampling have in common.
+/// The state of a run that training, evaluation and sampling share.
 struct TrainingRun {
   RunConfig config;
   std::string out;  ///< the run folder
   Device device;
   std::unique_ptr<LanguageModel> model;
 
-  /// Builds the model and applies threads, precision, device and memory limit. Parameters are drawn
-  /// from the seed.
+  /// Builds the model and applies threads, precision, device and memory limit. Parameters are
+  /// initialized from the seed.
   TrainingRun(RunConfig config, std::string out);
 
   Generator generator() const { return Generator{config.seed}; }
 };
 
-/// The optimiser that a configuration names.
+/// Builds the optimizer that a configuration names.
 std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& options,
                                           const TensorList& weights);
 
-/// The factor on the loss that a run begins with: f16 needs one; f32 and bf16 do not.
+/// Returns the initial loss scale of a run: f16 needs one; f32 and bf16 do not.
 LossScale make_loss_scale(const RunConfig& config);
 
-/// What the numbers of a run's tokens stand for: equal where they stand for the same.
+/// Returns a string that identifies the meaning of a run's token ids: equal strings mean equal ids.
 std::string identity_of_tokens(const RunConfig& config);
 
-/// Gives the model the parameters of the newest checkpoint of the run in config.start.from, by name
-/// (start_from() of models/convert.h); returns the step of that checkpoint, and the names of heads
-/// that are new. Throws IoError where
-/// there is none, ValueError and ShapeError where the two models have other parameters, or the two
-/// runs other tokens.
+/// Copies the parameters of the newest checkpoint of the run in config.start.from into the model,
+/// by name (start_from() of models/convert.h). Returns the step of that checkpoint and the names of
+/// new heads. Throws IoError if there is no checkpoint; throws ValueError or ShapeError if the
+/// models have different parameters or the runs different tokens.
 struct Started {
   int64_t step = 0;
   std::vector<std::string> heads;
 };
 Started start_from_run(const TrainingRun& run);
 
-/// Throws ValueError where the model of a run, in the settings of its config.toml, is another than
-/// the one that the command line asks for; presets of one model are the same.
+/// Throws ValueError if the stored settings of a run, from its config.toml, name another model than
+/// the command line; presets of one model are the same.
 void require_same_model(const Settings& stored, const Settings& asked, const std::string& out);
 
-/// Throws ValueError where segments, or sources, are longer than the model takes.
+/// Throws ValueError if segments, or sources, are longer than the model takes.
 void require_length(const RunConfig& config, const LanguageModel& model);
 
-/// How far a run has come. With the tensors and the loss scale, all that it goes on from.
+/// The progress of a run. With the tensors and the loss scale, it is everything needed to resume.
 struct Position {
   int64_t step = 0, tokens = 0;
-  double seconds = 0;            ///< spent training, earlier parts of the run included
+  double seconds = 0;            ///< spent training, including earlier starts of the run
   std::deque<double> recent;     ///< losses of the last steps, in nats
   Usage peak;                    ///< of training
-  std::optional<LossUnit> unit;  ///< what its losses are shown in, where that is known
+  std::optional<LossUnit> unit;  ///< unit in which its losses are shown, if known
 
   void add(double loss);
   void see(const Usage& usage);  ///< keeps the larger peak
-  /// The mean of the recent losses in bits per unit, NaN where there are none.
+  /// Returns the mean of the recent losses in bits per unit, NaN if there are none.
   double train_bpb() const;
-  /// What state.json holds of it.
+  /// Returns its members of state.json.
   Members values() const;
-  /// The position of a checkpoint. Throws IoError that names it where state.json lacks something.
+  /// Reads the position of a checkpoint. Throws IoError that names the checkpoint if state.json
+  /// lacks a member.
   static Position read(const Json& values, const std::string& checkpoint);
 };
 
-/// The figures of summary.json: those of training, and a NaN `valid_bpb` as null.
+/// Returns the figures of summary.json: those of training, and `valid_bpb`, which is null if it is
+/// NaN.
 Members summary(const TrainingRun& run, const Position& at, double valid_bpb);
-/// Writes summary.json and prints the same line, the last on standard output.
+/// Writes summary.json and prints the same line as the last one on standard output.
 void finish(const std::string& out, const Members& figures);
 
 }  // namespace longspan

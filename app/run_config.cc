@@ -36,10 +36,10 @@ namespace {
 constexpr std::string_view position_fields[] = {"n_max", "source_n_max", "n_positions",
                                                 "position_shape"};
 
-/// The fields of the positions of a model that nobody has trained and whose positions nobody has
-/// counted.
+/// Returns the position fields of a model that starts from random parameters and whose number of
+/// positions the user has not set.
 Settings free_positions_of(RunConfig& c, const Settings& settings) {
-  if (!c.start.from.empty()) return {};  // its positions are those of another run
+  if (!c.start.from.empty()) return {};  // positions must match those of the other run
   Settings fields;
   const Json values = to_json(*c.model);
   for (const std::string_view name : position_fields) {
@@ -51,7 +51,7 @@ Settings free_positions_of(RunConfig& c, const Settings& settings) {
   return fields;
 }
 
-/// Axes that somebody has chosen stay as they are.
+/// Throws if the user has chosen axes that do not fit the length.
 void require_axes(RunConfig& c, const Settings& settings) {
   if (last_setting(settings, "model.position_shape") == nullptr) return;
   const Json values = to_json(*c.model);
@@ -104,7 +104,7 @@ RunConfig make_config(const Settings& settings) {
   c.optimizer.beta2 = d.beta2;
   c.optimizer.clip = d.clip;
   c.optimizer.weight_decay = d.weight_decay;
-  // Papers decay weights beside Adam, not within its gradient, where it would outweigh the loss.
+  // Papers use decoupled weight decay with Adam; added to its gradient, it would outweigh the loss.
   if (d.weight_decay > 0) c.optimizer.name = OptimizerName::adamw;
   c.schedule.warmup = d.warmup;
   c.schedule.floor = d.lr_floor;

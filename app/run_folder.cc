@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t max_rows_bytes = int64_t{1} << 32;
 
-// What cannot be looked at is not there, or not what is looked for.
+// Paths that cannot be accessed count as missing or as of another kind.
 bool exists(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
@@ -35,7 +35,7 @@ bool is_empty_file(const fs::path& path) {
   return fs::is_regular_file(path, error) && fs::file_size(path, error) == 0 && !error;
 }
 
-/// Paths of what lies in a folder, but for temporary files of ours, which are swept.
+/// Returns the entries of a folder without our temporary files, which are swept.
 std::vector<fs::path> entries_of(const std::string& folder) {
   std::vector<fs::path> all;
   std::error_code error;
@@ -48,7 +48,7 @@ std::vector<fs::path> entries_of(const std::string& folder) {
   return all;
 }
 
-/// Whether it has the tables of a RunConfig.
+/// Whether the file has the tables of a RunConfig.
 bool is_run_config(const std::string& path) {
   try {
     const Settings settings = read_toml(path);
@@ -78,8 +78,8 @@ bool is_run(const std::string& folder) {
   return (began && is_run_config(folder + "/config.toml")) || has_checkpoint(folder);
 }
 
-/// Whether nothing is lost where a run begins beside it: an empty file of figures, or a folder of
-/// ours without content.
+/// Whether a path contains nothing to lose when a run begins: an empty file of figures, or an empty
+/// folder of ours.
 bool is_bare(const fs::path& path) {
   const std::string name = path.filename().string();
   if (name == "metrics.jsonl") return is_empty_file(path);
@@ -94,7 +94,7 @@ bool holds_own_pictures(const fs::path& path) {
                      [](const fs::path& picture) { return is_own_picture(picture.string()); });
 }
 
-/// Copies a file of a run where it is there.
+/// Copies a file of a run if it exists.
 void copy_part(const std::string& name, const std::string& from, const std::string& to) {
   const std::string path = from + "/" + name;
   if (!exists(path)) return;
@@ -209,7 +209,7 @@ std::string set_aside(const std::string& run, int64_t step) {
   for (const char* name : {"config.toml", "metrics.jsonl", "summary.json"}) {
     copy_part(name, run, to);
   }
-  // The newest first: whatever is still there when this is cut short belongs together.
+  // The newest checkpoint moves first, so that an interruption leaves a consistent run.
   for (; !beyond.empty(); beyond.pop_back()) {
     const std::string from = checkpoint_path(run, beyond.back()),
                       path = checkpoint_path(to, beyond.back());
@@ -247,7 +247,7 @@ void Checkpoints::confirm(int64_t step) {
 
 int64_t Checkpoints::last_good() const {
   if (confirmed_ >= 0) return confirmed_;
-  int64_t good = -1;  // of an earlier part of the run: what lies before the checkpoint in question
+  int64_t good = -1;  // from an earlier start of the run: the one before the checkpoint in question
   for (const int64_t step : saved_steps(run_)) {
     if (step < saved_) good = step;
   }

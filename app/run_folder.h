@@ -10,55 +10,56 @@
 
 namespace longspan {
 
-/// What lies in a folder that is given with --out.
+/// What a folder given with --out contains.
 enum class FolderContents : uint8_t {
-  nothing,  ///< it is not there, or holds no more than a command that was ended at its start leaves
-  pictures,  ///< pictures/ with ours alone, as draw leaves it
-  run,       ///< a run of longspan train: its config.toml beside figures or checkpoints, or these
-  others     ///< something else
+  nothing,   ///< missing, or only what a command that was killed at its start leaves
+  pictures,  ///< only pictures/ with pictures of ours, as draw leaves it
+  run,  ///< a run of longspan train: config.toml with figures or checkpoints, or checkpoints alone
+  others  ///< anything else
 };
-/// `other`, where given, becomes the name of something that is not ours. Throws IoError where the
-/// folder cannot be read.
+/// `other`, if not null, receives the name of a foreign entry. Throws IoError if the folder cannot
+/// be read.
 FolderContents contents_of(const std::string& folder, std::string* other = nullptr);
 
-/// Throws ValueError where a folder holds something that is no run of ours: nothing of others is
-/// replaced or removed.
+/// Throws ValueError if a folder contains foreign files: these are never replaced or removed.
 void require_own_folder(const std::string& folder, std::string_view op);
-/// The same where it holds anything at all.
+/// Throws ValueError if the folder contains anything at all.
 void require_empty_folder(const std::string& folder, std::string_view op);
-/// For a run that starts: throws ValueError where the folder holds another's figures or
-/// checkpoints.
+/// Checks the folder of a new run: throws ValueError if it holds a checkpoint or figures of another
+/// run.
 void require_no_run(const std::string& folder);
 
-/// The path of the checkpoint of step `step`, in digits, or of the newest where that is null; ""
-/// where there is none at all. Throws ValueError that names the steps that there are.
+/// Returns the path of the checkpoint of step `step`, a decimal number, or of the newest if `step`
+/// is null; "" if there is no checkpoint at all. Throws ValueError that lists the existing steps if
+/// there is none of `step`.
 std::string choose_checkpoint(const std::string& run, const std::string* step);
 
-/// Throws IoError where one of these tensors, read from a checkpoint of the run, holds NaN or
-/// infinity; names the newest checkpoint before it that does not.
-///   weights  all parameters, which may be overwritten where it throws
+/// Throws IoError if one of these tensors, read from a checkpoint of the run, contains NaN or Inf;
+/// names the newest earlier checkpoint without them.
+///   weights  all parameters, which may be overwritten before it throws
 void require_finite(const std::string& run, const std::string& checkpoint,
                     const TensorList& weights, const TensorList& optimizer = {});
 
-/// Moves what a run holds beyond a step out of its way, into RUN/beyond-step-N, itself the folder
-/// of a run: checkpoints move, figures are copied. Returns the folder, "" where nothing is beyond.
-/// Throws IoError.
+/// Moves the content of a run beyond a step to RUN/beyond-step-N, which is a run folder too:
+/// checkpoints are moved, figures are copied. Returns that folder, or "" if there is nothing
+/// beyond. Throws IoError.
 std::string set_aside(const std::string& run, int64_t step);
 
-/// The checkpoints of a run that is being trained. No older one goes before the model has given
-/// finite numbers from the newest, so that one from which the run can go on is always there.
+/// The checkpoints of a run in training. Older ones are removed only after the model has produced
+/// finite values from the newest, so one from which the run can resume always exists.
 class Checkpoints {
  public:
-  /// `resumed`: the step of the checkpoint that the run goes on from, -1 where there is none.
+  /// `resumed`: the step of the checkpoint from which the run resumes, -1 if there is none.
   Checkpoints(std::string run, int64_t keep, TensorList weights, Optimizer& optimizer,
               int64_t resumed);
 
-  /// Writes that of a step, once. Throws as write_state() and, where the state is not finite, as
-  /// diverged().
+  /// Writes the checkpoint of a step, once. Throws as write_state() does or, if the state is
+  /// nonfinite, as diverged() does.
   void save(int64_t step, const Members& values, double rate);
-  /// The state after `step` has given finite numbers: if it is saved, only the newest ones stay.
+  /// Confirms that the state after `step` produced finite values. If that state is saved, only the
+  /// newest checkpoints are kept.
   void confirm(int64_t step);
-  /// Throws ValueError: what happened, and the step to go on from.
+  /// Throws ValueError with what happened and the step from which to resume.
   [[noreturn]] void diverged(const std::string& what, double rate) const;
 
  private:

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t default_target = 512;
 
-/// Ids below `vocab`, as a batch of a run would be: i32[rows, length].
+/// Returns ids below `vocab`, shaped like a batch of a run: i32 [rows, length].
 Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
   if (device == meta_device) {
     return Tensor::empty({rows, length}, DType::i32, device, Category::data);
@@ -35,13 +35,14 @@ Tensor some_ids(int64_t rows, int64_t length, int64_t vocab, Device device) {
   return x;
 }
 
-/// Those of an encoder that predicts no tokens, through the first head that it has.
+/// Returns the forward pass of an encoder that predicts no tokens, through the first head that it
+/// has.
 std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c, Device device) {
   const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
   return [=, &model, batch = c.batch, length = c.length]() -> Tensor {
     const EncoderConfig& e = model.encoder_config();
     EncoderInputs in{.tokens = some_ids(batch, length, e.vocab, device)};
-    std::vector<int64_t> begins;  // of each row, twice
+    std::vector<int64_t> begins;  // first position of each row, twice
     for (int64_t b = 0; b < batch; ++b) begins.insert(begins.end(), 2, b * length);
     if (dynamic_cast<const Longformer*>(&model) != nullptr) {
       std::vector<uint8_t> first(static_cast<size_t>(batch * length), 0);
@@ -61,8 +62,8 @@ std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c
   };
 }
 
-/// The forward passes of the steps of a run, on made-up tokens, which no one but the graph holds
-/// afterwards; `held` is what a run holds until the backward pass is over.
+/// Returns the forward pass of the steps of a run, on synthetic tokens that only the graph holds
+/// afterwards; `held` is what a run holds until the backward pass ends.
 std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device,
                                    LanguageModel::Losses& held) {
   const double by = make_loss_scale(c).value() / static_cast<double>(c.accumulate);
@@ -128,7 +129,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
       make_optimizer(c.optimizer, named_parameters(*model));
   LanguageModel::Losses held;
   const std::function<Tensor()> forward = forward_of(*model, c, device, held);
-  const ReconstructionErrorMonitor inversion;  // as runs have one
+  const ReconstructionErrorMonitor inversion;  // as in training runs
   const bool graph = recorded_ && !inspect;
   MeasureOptions options{.clip = c.optimizer.clip,
                          .base = base,
@@ -137,7 +138,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
                          .after_pass = [&held] { held = {}; },
                          .graph = graph};
   if (device != meta_device) measure_step(device, *optimizer, forward, options);
-  if (c.accumulate > 1 && !graph) {  // the largest pass finds gradients
+  if (c.accumulate > 1 && !graph) {  // the largest pass already has gradients
     backward(forward());
     options.after_pass();
   }
@@ -161,8 +162,8 @@ std::optional<StepMemory> StepPlanner::predict(const StepShape& shape, std::stri
   }
 }
 
-/// Peaks are close to straight lines in length, batch and depth, so the next guess lies where the
-/// line through the two points around the budget meets it.
+/// Peaks are nearly linear in length, batch and depth, so the next guess interpolates between the
+/// two sizes that bracket the budget.
 int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t unit, int64_t limit,
                              int64_t budget) const {
   limit -= limit % unit;
@@ -205,13 +206,13 @@ int64_t StepPlanner::largest(StepShape shape, int64_t StepShape::*part, int64_t 
 int64_t StepPlanner::longest_possible() const {
   apply(config_, own_);
   const int64_t longest = config_.model->build(Init{.meta = true})->max_source_length();
-  constexpr int64_t extended = 65'536;  // plans of some layouts take minutes beyond
+  constexpr int64_t extended = 65'536;  // planning some layouts takes minutes beyond this length
   if (config_.free_positions.empty() || longest >= extended) return longest;
   StepShape shape = own_;
   shape.length = extended;
   try {
     apply(config_, shape);
-  } catch (const ValueError&) {  // a grid whose axes have to be chosen
+  } catch (const ValueError&) {  // a grid whose axes the user must choose
     apply(config_, own_);
     return longest;
   }
@@ -266,7 +267,7 @@ std::vector<Strategy> strategies(const StepPlanner& planner) {
 
 namespace {
 
-/// Bytes that each block saves with the strategy `standard`, and all that saves outside blocks.
+/// Bytes that each block saves with the strategy `standard`, and all bytes saved outside blocks.
 struct BlockBytes {
   std::vector<BlockCost> blocks;
   int64_t outside = 0;
@@ -293,8 +294,8 @@ BlockBytes block_bytes_of(const StepPlanner& planner, StepShape shape) {
   return bytes;
 }
 
-/// Segments of blocks, as many and as long as the budget asks for: plan_segments() by the room that
-/// the rest of a step leaves, which is looked for by predictions.
+/// Returns checkpoint segments of blocks that fit the budget: plan_segments() with the memory that
+/// the rest of a step leaves, which a binary search over predictions finds.
 std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int64_t budget) {
   const BlockBytes bytes = block_bytes_of(planner, shape);
   int64_t low = 0, high = bytes.outside;
@@ -326,7 +327,7 @@ std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int6
 
 bool is_reversible_name(const std::string& memory) { return memory.starts_with("reversible"); }
 
-/// Which strategies may stand for a configuration's own.
+/// The strategies that may replace a configuration's own.
 struct Candidates {
   Candidates(const StepPlanner& planner, Choice choice)
       : own(planner.own().memory),
@@ -334,8 +335,8 @@ struct Candidates {
         natural(planner.reversible_layers()),
         narrow(element_of(to_json(*planner.config().model)) != DType::f32) {}
 
-  /// Streams beside layers in bf16 drift unless they are on the grid, which rounds them: that is
-  /// another function also where layers are reversible ones.
+  /// In bf16, the streams of reversible layers drift unless they are rounded to a fixed grid. That
+  /// is another function, even if the layers are reversible ones.
   bool allow(const std::string& memory) const {
     if (memory == own) return true;
     const bool all_equal = natural && own.find(":exact") == std::string::npos;
@@ -349,7 +350,7 @@ struct Candidates {
   bool natural, narrow;
 };
 
-/// Strategies that may be chosen, each also with feed-forward layers in chunks.
+/// Returns the strategies that may be chosen, each also with chunked feed-forward layers.
 std::vector<Strategy> candidates(const StepPlanner& planner, int64_t budget, Choice from) {
   const StepShape& own = planner.own();
   const Candidates may(planner, from);
@@ -369,7 +370,7 @@ std::vector<Strategy> candidates(const StepPlanner& planner, int64_t budget, Cho
   return all;
 }
 
-/// The one that runs the least again; of equal ones the first, which keeps more.
+/// Returns the strategy with the least recomputation; ties go to the first, which saves more.
 const Strategy* cheapest_within(const std::vector<Strategy>& all, int64_t budget) {
   const Strategy* best = nullptr;
   for (const Strategy& s : all) {
@@ -387,8 +388,8 @@ const Strategy* smallest(const std::vector<Strategy>& all) {
   return best;
 }
 
-/// Up to three shapes that fit, as command lines: fewer tokens, samples or layers, and where one of
-/// these is not enough, two.
+/// Returns up to three shapes that fit, as command lines: fewer tokens, samples or layers, or two
+/// of these if one is not enough.
 std::vector<std::string> offers_within(const StepPlanner& planner, const StepShape& least,
                                        int64_t budget) {
   struct Offer {
@@ -416,7 +417,7 @@ std::vector<std::string> offers_within(const StepPlanner& planner, const StepSha
   return offers;
 }
 
-/// The message where nothing fits: what would.
+/// Throws, with suggestions that would fit, if no strategy fits.
 [[noreturn]] void refuse(const StepPlanner& planner, const Strategy& least, int64_t budget,
                          Choice from) {
   std::string text =
@@ -438,7 +439,7 @@ std::vector<std::string> offers_within(const StepPlanner& planner, const StepSha
   fail<ValueError>("--budget", "{}", text);
 }
 
-/// Whether the device of a run records steps.
+/// Whether the device of a run supports recording steps.
 bool has_recordings(const RunConfig& config) {
   return begin_recording.has(parse_device(config.device).kind);
 }

@@ -10,19 +10,19 @@
 
 namespace longspan {
 
-/// Where a run stands in what memory depends on; the rest of its configuration stays as it is.
+/// The settings of a run that determine its memory; the rest of its configuration is fixed.
 struct StepShape {
   std::string memory;
   int64_t chunks = 1, layers = 0, length = 0, batch = 0;
 };
-/// That of a configuration.
+/// Returns the shape of a configuration.
 StepShape shape_of(RunConfig& config);
 
-/// The memory of training steps of one configuration in other shapes.
+/// Computes the memory of training steps of one configuration in other shapes.
 class StepPlanner {
  public:
-  /// Gives the configuration other shapes while it lives, and its own back at the end. `recorded`:
-  /// whether steps are those of a device that records them (MeasureOptions::graph).
+  /// Changes the shape of the configuration while it lives and restores it in the destructor.
+  /// `recorded`: whether steps are recorded on the device (MeasureOptions::graph).
   StepPlanner(RunConfig& config, bool recorded)
       : config_(config), own_(shape_of(config)), recorded_(recorded) {}
   explicit StepPlanner(RunConfig& config) : StepPlanner(config, config.graph) {}
@@ -33,24 +33,26 @@ class StepPlanner {
   const StepShape& own() const { return own_; }
   const RunConfig& config() const { return config_; }
 
-  /// Builds the model on the device and takes a step: on meta_device a prediction, elsewhere a
-  /// measurement, of the second step, after one that fills caches. `inspect`, where given, sees
-  /// what happened in it, and what was live before. Throws where the model cannot be built in this
-  /// shape.
+  /// Builds the model on the device and takes a step: on meta_device this is a prediction,
+  /// elsewhere a measurement of the second step, after a first one that fills caches. `inspect`, if
+  /// set, receives the step's trace and the usage before it. Throws if the model cannot be built in
+  /// this shape.
   StepMemory step(const StepShape& shape, Device device = meta_device,
                   const std::function<void(const MemoryTrace&, const Usage& before)>& inspect = {},
                   bool macs = true) const;
-  /// The same on the plan, but nothing where the model cannot be built so; `reason` is the message.
+  /// Does the same on the meta device. Returns nothing if the model cannot be built in this shape;
+  /// `reason` receives the message.
   std::optional<StepMemory> predict(const StepShape& shape, std::string* reason = nullptr,
                                     bool macs = true) const;
 
-  /// The largest multiple of `unit` up to `limit` of a part of the shape with which the peak stays
-  /// within `budget`; 0: none does.
+  /// Returns the largest multiple of `unit` up to `limit` of one field of the shape for which the
+  /// peak stays within `budget`; 0 if there is none.
   int64_t largest(StepShape shape, int64_t StepShape::*part, int64_t unit, int64_t limit,
                   int64_t budget) const;
-  /// Most tokens that the model takes; 65,536, or what it has, where its positions may be extended.
+  /// Returns the maximum number of tokens that the model takes. If its positions may be extended,
+  /// it is the larger of that and 65,536.
   int64_t longest_possible() const;
-  /// LanguageModel::reversible_layers().
+  /// Returns LanguageModel::reversible_layers().
   bool reversible_layers() const;
 
  private:
@@ -59,48 +61,50 @@ class StepPlanner {
   bool recorded_;
 };
 
-/// What layers compute in, by the fields of a model.
+/// Returns the compute dtype of the layers, from the fields of a model.
 DType element_of(const Json& fields);
 
-/// ceil(F / D): chunks in which a feed-forward layer needs no more room than the stream.
+/// Returns ceil(F / D): with so many chunks, a feed-forward layer needs no more memory than the
+/// residual stream.
 int64_t usual_chunks(const RunConfig& config);
 
-/// A strategy of --memory, and what a step needs with it.
+/// A strategy of --memory, and the memory of a step with it.
 struct Strategy {
   StepShape shape;
   std::optional<StepMemory> memory;
-  std::string refused;  ///< why there is none
-  /// "checkpoint:2, 4 chunks".
+  std::string refused;  ///< the reason why there is none
+  /// Returns e.g. "checkpoint:2, 4 chunks".
   std::string name() const;
-  /// "--memory checkpoint:2 --chunks 4".
+  /// Returns e.g. "--memory checkpoint:2 --chunks 4".
   std::string options() const;
 };
 
-/// Every strategy that suits the depth of a configuration, with its prediction, in the order in
-/// which tables list them.
+/// Returns every strategy that suits the depth of a configuration, with its prediction, in table
+/// order.
 std::vector<Strategy> strategies(const StepPlanner& planner);
 
-/// What a strategy is chosen from.
+/// The candidates for a strategy.
 enum class Choice : uint8_t {
-  own,   ///< the configuration's own alone
+  own,   ///< only the configuration's own
   same,  ///< all that compute the same function: --memory auto
-  any    ///< reversible ones as well, though they make another network: --memory auto:reversible
+  any    ///< reversible ones too, although they define another network: --memory auto:reversible
 };
 
-/// Sets config.model to the strategy that fits in `budget` bytes and runs the least again. Throws
-/// ValueError where none does, with settings that would fit. Returns the choice.
+/// Sets config.model to the strategy that fits in `budget` bytes with the least recomputation.
+/// Throws ValueError, with settings that would fit, if none does. Returns the choice.
 Strategy choose_strategy(RunConfig& config, int64_t budget, Choice from);
 
-/// What `reversible` would mean for the model of the plan, and whether auto may take it.
+/// Returns a note on what `reversible` would mean for the planner's model, and whether auto may
+/// choose it.
 std::string reversible_note(const StepPlanner& planner);
 
-/// The phases of a step of the configuration and the largest of what its forward pass keeps, for
-/// messages where memory runs out.
+/// Returns the phases of a step of the configuration and the largest tensors that its forward pass
+/// saves, for out-of-memory messages.
 std::string largest_terms(const StepPlanner& planner);
 
-/// What the last setting of the memory policy lets be chosen, if it is "auto" or "auto:reversible",
-/// which the settings then lose; a policy that stands before it stays, as the function to keep.
-/// Throws ValueError on any other that begins with "auto".
+/// Removes "auto" or "auto:reversible" from the settings if it is the last setting of the memory
+/// policy, and returns the choice that it allows; an earlier policy setting stays, as the function
+/// to keep. Throws ValueError on any other policy that begins with "auto".
 std::optional<Choice> take_auto(Settings& settings);
 
 }  // namespace longspan

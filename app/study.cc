@@ -1,5 +1,4 @@
-// longspan study memory: what strategies keep and need over depth and length, predicted and
-// measured.
+// longspan study memory: predicts and measures what strategies save and need over depth and length.
 
 #include <fmt/format.h>
 
@@ -26,7 +25,7 @@ struct Options {
   void visit(auto& v) { v("depths", depths)("lengths", lengths)("strategies", strategies); }
 };
 
-/// A shape, what was predicted of it, and what was measured.
+/// A shape with its predicted and measured memory.
 struct Measured {
   std::string strategy;
   bool over_depth;
@@ -34,21 +33,22 @@ struct Measured {
   StepMemory predicted, measured;
 };
 
-/// What --memory takes of a strategy.
+/// Returns the part of a strategy's name that --memory accepts.
 std::string_view policy_of(std::string_view strategy) {
   constexpr std::string_view chunked = "+chunks";
   if (strategy.ends_with(chunked)) strategy.remove_suffix(chunked.size());
   return strategy;
 }
 
-/// "reversible+chunks" is "reversible" with feed-forward layers in F / D chunks.
+/// Returns the shape of a strategy: "reversible+chunks" is "reversible" with feed-forward layers in
+/// F / D chunks.
 StepShape shape_with(StepShape shape, const std::string& strategy, const RunConfig& config) {
   shape.memory = policy_of(strategy);
   if (shape.memory != strategy) shape.chunks = usual_chunks(config);
   return shape;
 }
 
-/// Throws ValueError on a word that is no strategy.
+/// Throws ValueError if a word is not a strategy.
 void require_strategies(const std::vector<std::string>& words) {
   const std::vector<std::string> known = {"standard",   "lean",       "selective",
                                           "checkpoint", "reversible", "reversible:exact"};
@@ -90,7 +90,7 @@ std::string csv_of(const std::vector<Measured>& rows) {
   return text;
 }
 
-/// Predictions are lines, measurements discs.
+/// Plots predictions as lines and measurements as discs.
 LinePlot plot_of(const std::vector<Measured>& rows, const std::vector<std::string>& strategies,
                  bool over_depth, int64_t StepMemory::*bytes, const std::string& what) {
   LinePlot plot;
@@ -117,7 +117,7 @@ LinePlot plot_of(const std::vector<Measured>& rows, const std::vector<std::strin
     const auto same = std::find_if(plot.series.begin(), plot.series.end(), [&](const Series& s) {
       return !s.name.empty() && s.x == lines.x && s.y == lines.y;
     });
-    if (same != plot.series.end()) {  // one would hide the other
+    if (same != plot.series.end()) {  // identical curves would hide each other
       same->name += ", " + lines.name;
       continue;
     }
@@ -161,7 +161,7 @@ int study_command(int argc, const char* const* argv) {
   require_strategies(strategies);
   const std::string* out = line.value("--out");
   require(out != nullptr && !out->empty(), "study", "no folder given; expected --out DIR");
-  require_empty_folder(*out, "study");  // before long work
+  require_empty_folder(*out, "study");  // checked before the long computation
   RunConfig config = make_config(line.settings);
   set_process(config);
   say_positions(config);

@@ -18,50 +18,51 @@
 
 namespace longspan {
 
-/// The number of a part: 0 to 2 of train, valid, test. Throws ValueError on another name.
+/// Returns the index of a split: 0 to 2 for train, valid, test. Throws ValueError on another name.
 size_t part_index(const std::string& part);
 
-/// The losses of a batch of a run whose model starts each with nothing behind it.
+/// Returns the losses of a batch of a run whose model starts each batch without segment memory.
 LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch, Pass pass);
 
-/// The data of a run, as a model of its objective is trained on it and scored.
+/// The data of a run: training and evaluation of a model with its objective.
 class TaskData {
  public:
   virtual ~TaskData() = default;
 
-  /// What to say before training: counts that are not those of the data set.
+  /// Warnings to print before training: sizes that differ from the expected ones.
   virtual const std::vector<std::string>& warnings() const = 0;
-  /// How many items a part has, and what they are: "bytes", "tokens", "pairs".
+  /// Number of items of a split, and their name: "bytes", "tokens", "pairs".
   virtual int64_t size(const std::string& part) const = 0;
   virtual std::string items() const = 0;
-  /// What bits are counted per: "byte", "hidden byte", "answer".
+  /// Unit that bits are counted per: "byte", "hidden byte", "answer".
   virtual std::string unit() const = 0;
-  /// The same of training losses, with the bytes of a token as measured on the training part.
+  /// The unit of training losses, with the bytes per token as measured on the training split.
   virtual LossUnit loss_unit() const { return {unit(), 1}; }
 
-  /// A forward pass in training, the tokens that it reads, and how many targets, answers or
-  /// questions its loss is the mean over.
+  /// Result of a training forward pass: its losses, the number of tokens it reads, and the number
+  /// of targets, answers or questions that the loss is averaged over.
   struct Forward {
     LanguageModel::Losses losses;
     int64_t tokens = 0, counted = 0;
   };
-  /// Before the first forward(). Throws ValueError where there is too little to train on.
+  /// Must be called before the first forward(). Throws ValueError if there is too little training
+  /// data.
   virtual void prepare() = 0;
-  /// Of batch `i` of the run.
+  /// Runs the forward pass of batch `i` of the run.
   virtual Forward forward(int64_t i, Pass pass) const = 0;
-  /// Batch `i`, where tokens and targets of one shape are all that forward() reads of it, and as
-  /// many count in each.
+  /// Returns batch `i` if forward() reads only tokens and targets, of one shape, with the same
+  /// number of counted targets in every batch; else nothing.
   virtual std::optional<Batch> batch(int64_t /*i*/) const { return std::nullopt; }
-  /// The bits of a part per unit(); NaN where it is empty.
+  /// Returns the bits of a split per unit(); NaN if it is empty.
   virtual double bits(const std::string& part) const = 0;
-  /// Up to `count` of the first tokens of the validation part, for pictures; may be none.
+  /// Returns up to `count` of the first tokens of the validation split, for pictures; may be empty.
   virtual std::vector<int32_t> first_tokens(int64_t count) const = 0;
 };
 
-/// The data of a run whose model predicts the tokens of one text.
+/// Data of a run that predicts the tokens of one text.
 class TextData final : public TaskData {
  public:
-  /// Throws ValueError where the model has too few tokens for the data.
+  /// Throws ValueError if the model's vocabulary is too small for the data.
   explicit TextData(const TrainingRun& run);
 
   const Corpus& corpus() const { return corpus_; }
@@ -74,52 +75,51 @@ class TextData final : public TaskData {
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
   std::optional<Batch> batch(int64_t i) const override;
-  /// Every token is scored once (causal), or at least one of each window (masked, bits per hidden
-  /// token).
+  /// Scores every token once (causal), or at least one per window (masked, bits per masked token).
   double bits(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
  private:
   BatchOptions options() const;
-  bool alike() const;  // whether as many targets count in each batch
-  /// Whether every token of a part is a target, so that bits are per symbol.
+  bool alike() const;  // whether every batch counts the same number of targets
+  /// Whether every token of a split is a target, so that bits are per symbol.
   bool all_are_targets() const { return run_.model->objective() == Objective::next_token; }
 
   const TrainingRun& run_;
   Corpus corpus_;
-  std::unique_ptr<SegmentBatches> batches_;  // once it is trained on
+  std::unique_ptr<SegmentBatches> batches_;  // set by prepare()
 };
 
-/// ROUGE of the summaries of a part, and of the first sentences of its articles.
+/// ROUGE of the summaries of a split, and of the first sentences of its articles.
 struct SummaryScores {
   RougeScores summaries, lead3, lead10;
 };
 
-/// The data of a run whose model writes a sequence after reading another: documents and their
-/// summaries, or with `gap_sentences` documents and sentences left out of them.
+/// Data of a sequence-to-sequence run: documents and their summaries or, with `gap_sentences`,
+/// documents and the sentences removed from them.
 class PairData final : public TaskData {
  public:
-  /// Throws ValueError where the model has too few tokens for the data.
+  /// Throws ValueError if the model's vocabulary is too small for the data.
   explicit PairData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override;
   std::string items() const override { return "pairs"; }
   std::string unit() const override { return "byte"; }
-  /// Per token where no target has a byte. Before prepare(), makes all pairs to measure them.
+  /// Per token if no target has a byte. Before prepare(), it builds all pairs to measure them.
   LossUnit loss_unit() const override;
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
-  /// Bits of every target, its end too, per byte of their texts.
+  /// Bits of every target, including its end token, per byte of the target texts.
   double bits(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
-  /// The documents of a part; of training those that the run has.
+  /// Returns the documents of a split; for training, those that the run uses.
   const std::vector<Document>& documents(const std::string& part) const;
-  /// The sentences that beam search writes after each of these texts; `search.end` is set here.
+  /// Returns the sentences that beam search generates for each of these texts; sets `search.end`.
   std::vector<std::vector<std::string>> summaries(const std::vector<std::string>& texts,
                                                   BeamSearch search) const;
-  /// Of a part with those summaries.
+  /// Returns the scores of these summaries on a split.
   SummaryScores scores(const std::string& part, const BeamSearch& search) const;
 
  private:
@@ -131,48 +131,48 @@ class PairData final : public TaskData {
   std::vector<Document> documents_[3];
   std::vector<std::string> warnings_;
   SequenceLimits limits_;
-  LossUnit loss_unit_;                        // once it is trained on
-  std::unique_ptr<SequenceBatches> batches_;  // once it is trained on
+  LossUnit loss_unit_;                        // set by prepare()
+  std::unique_ptr<SequenceBatches> batches_;  // set by prepare()
 };
 
-/// How well yes-or-no answers are given.
+/// Metrics of binary classification.
 struct LabelScores {
-  double nats = 0;      ///< mean cross-entropy of an answer
-  double accuracy = 0;  ///< of all answers together
-  double f1 = 0;        ///< of the positive ones
+  double nats = 0;      ///< mean cross-entropy per label
+  double accuracy = 0;  ///< over all labels together
+  double f1 = 0;        ///< of the positive class
   MedianAuc auc;
-  /// The same of answers of a kind, where these are the 919 of \cite zhou2015 .
+  /// The same for each kind of label, if these are the 919 of \cite zhou2015 .
   std::vector<std::pair<std::string, MedianAuc>> kinds;
 };
 
-/// Where samples with yes-or-no answers come from, as tokens.
+/// Source of labelled samples, as tokens.
 class LabelSource {
  public:
   virtual ~LabelSource() = default;
   virtual int64_t size(size_t part) const = 0;
   virtual LabelledSample sample(size_t part, int64_t i) const = 0;
-  /// Row `row` of training.
+  /// Returns row `row` of training.
   virtual LabelledSample training(int64_t row) const = 0;
   virtual int64_t answers() const = 0;
   virtual int64_t vocabulary() const = 0;
-  /// What decides how many answers there are, and tokens, for messages.
+  /// Describe what determines the number of labels and the tokens, for messages.
   virtual std::string answers_text() const = 0;
   virtual std::string vocabulary_text() const = 0;
 };
 
-/// The data of a run whose model answers yes or no about whole sequences: motif-dna, whose samples
-/// are made as they are asked for, promoter and chromatin.
+/// Data of a run that classifies whole sequences: motif-dna, whose samples are generated on demand,
+/// promoter and chromatin.
 class LabelData final : public TaskData {
  public:
-  /// Throws ValueError where the model has no head for the answers or too few tokens, and where
-  /// samples are longer than the run's.
+  /// Throws ValueError if the model has no head for the labels or too small a vocabulary, or if
+  /// samples are longer than the run's length.
   explicit LabelData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override { return source_->size(part_index(part)); }
   std::string items() const override { return "samples"; }
   std::string unit() const override { return "answer"; }
-  /// Throws ValueError where motifs of these sizes cannot be made.
+  /// Throws ValueError if motifs of these sizes are impossible.
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
   double bits(const std::string& part) const override;
@@ -194,12 +194,12 @@ class LabelData final : public TaskData {
   std::vector<std::string> warnings_;
 };
 
-/// The data of a run whose model reads a word and says it again: duplicate, whose samples are made
-/// as they are asked for. Only the second word counts.
+/// Data of a run that repeats a word: duplicate, whose samples are generated on demand. Only the
+/// second word is scored.
 class DuplicateData final : public TaskData {
  public:
-  /// Throws ValueError where the model does not predict next tokens, or the length holds no two
-  /// words.
+  /// Throws ValueError if the model does not predict next tokens, or the length is too short for
+  /// two words.
   explicit DuplicateData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
@@ -212,20 +212,21 @@ class DuplicateData final : public TaskData {
   double bits(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
-  /// Share of the symbols of second words that the model finds likeliest.
+  /// Returns the share of the symbols of second words for which the model's most likely token is
+  /// correct.
   double accuracy(const std::string& part) const;
 
  private:
   Batch samples(const std::string& part, int64_t first, int64_t count) const;
-  /// Calls visit(batch) for all samples of a part.
+  /// Calls visit(batch) for all samples of a split.
   void each(const std::string& part, const std::function<void(const Batch&)>& visit) const;
 
   const TrainingRun& run_;
   DuplicateTask task_;
-  std::vector<std::string> warnings_;  // there are none
+  std::vector<std::string> warnings_;  // always empty
 };
 
-/// The one for the run's task and model. Throws ValueError where they do not go together.
+/// Creates the data for the run's task and model. Throws ValueError if they do not match.
 std::unique_ptr<TaskData> open_task_data(const TrainingRun& run);
 
 }  // namespace longspan

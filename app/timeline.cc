@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t columns = 500;  // of a picture
 
-/// "layer 3", "encoder layer 3", "embed", or "backward" for what no scope names.
+/// Returns "layer 3", "encoder layer 3", "embed", or "backward and update" without a scope.
 std::string part_of(const std::string& scope) {
   constexpr std::string_view layers = "layers.";
   const size_t at = scope.find(layers);
@@ -31,7 +31,7 @@ std::string part_of(const std::string& scope) {
 
 using BandOf = std::function<std::string(const MemoryTrace::Block&, Category)>;
 
-/// Of each column the instant at which most was live.
+/// Draws, in each column, the instant at which the most bytes were live.
 Timeline::Picture picture_of(const MemoryTrace& trace, const Usage& before,
                              const std::string& title, const BandOf& band_of) {
   Timeline::Picture picture;
@@ -82,7 +82,8 @@ std::string colour(size_t i, size_t count) {
   return fmt::format("hsl({},55%,{}%)", i * 360 / count, i % 2 == 0 ? 50 : 62);
 }
 
-/// Steps through columns `from` to `to`, either way, along a line, from where the path is.
+/// Returns SVG path steps along a line through columns `from` to `to`, in either direction, from
+/// the current point.
 std::string steps_of(const std::vector<int64_t>& line, int64_t from, int64_t to) {
   const int64_t by = from < to ? 1 : -1;
   std::string text;
@@ -96,7 +97,8 @@ std::string steps_of(const std::vector<int64_t>& line, int64_t from, int64_t to)
   }
 }
 
-/// The columns where `above` is not `below`, in whole numbers: as short a path as can be.
+/// Returns the outline, as a short SVG path in integers, of the columns where `above` differs from
+/// `below`.
 std::string outline_of(const std::vector<int64_t>& below, const std::vector<int64_t>& above) {
   std::string text;
   for (size_t from = 0, to = 0; from < below.size(); from = to) {

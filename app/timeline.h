@@ -7,11 +7,11 @@
 
 namespace longspan {
 
-/// One training step of a strategy, as a trace saw it.
+/// Memory of one training step of a strategy, from a trace.
 struct Timeline {
   std::string title;
   struct Point {
-    std::vector<double> bytes;  ///< of each band
+    std::vector<double> bytes;  ///< in each band
   };
   struct Picture {
     std::string title;
@@ -21,10 +21,11 @@ struct Timeline {
   std::vector<Picture> pictures;
 };
 
-/// Live bytes by category and by layer over the steps of a trace, on top of what was live before.
+/// Returns live bytes by category and by layer over the steps of a trace, added to those live
+/// before it.
 Timeline timeline_of(const MemoryTrace& trace, const Usage& before, const std::string& title);
 
-/// Writes one self-contained HTML page with an SVG picture for each. Throws IoError.
+/// Writes one self-contained HTML page with an SVG picture for each timeline. Throws IoError.
 void write_timelines(const std::string& path, const std::string& title,
                      const std::vector<Timeline>& timelines);
 

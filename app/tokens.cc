@@ -34,7 +34,7 @@ std::vector<std::string> split(const std::string& list) {
   return all;
 }
 
-/// The training part of a text, or of documents: their sentences, one a line.
+/// Returns the training split of a text, or the sentences of training documents, one per line.
 std::string training_text(const Options& o) {
   const DataPlace place{o.data_root, o.data};
   const DataKind kind = find_data_set(o.task).kind;
@@ -53,8 +53,7 @@ std::string training_text(const Options& o) {
   return text;
 }
 
-/// Throws ValueError where a file lies there that is no SentencePiece model: it is not ours to
-/// replace.
+/// Throws ValueError if the path exists and is not a SentencePiece model, so must not be replaced.
 void require_replaceable(const std::string& path) {
   if (!std::filesystem::exists(path)) return;
   try {
@@ -64,7 +63,7 @@ void require_replaceable(const std::string& path) {
   }
 }
 
-/// A SentencePiece model of a training part.
+/// Trains a SentencePiece model on a training split.
 void train(const Options& o, const std::string& out) {
   require(!out.empty(), "tokens", "no file given; expected --out FILE.model");
   require_replaceable(out);

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/task_data.h"
+
+namespace longspan {
+
+/// A picture with a panel of `rows` x `columns` cells for each layer and head: layers from top to
+/// bottom, heads side by side, with gaps between them. Unset cells have the background colour.
+class PanelPicture {
+ public:
+  PanelPicture(int64_t first_layer, int64_t layers, int64_t heads, int64_t rows, int64_t columns);
+
+  /// Sets the value, 0 to 1, of a cell. `layer` and `head` are relative to the first one drawn.
+  void set(int64_t layer, int64_t head, int64_t row, int64_t column, double share);
+
+  struct Text {
+    std::string title, x_label, y_label;
+  };
+  /// Writes a PNG. Values are raised to `exponent` to get the colour. Throws IoError.
+  void write(const std::string& path, const Text& text, double exponent) const;
+
+ private:
+  int64_t begin(int64_t panel, int64_t size) const { return panel * (size + gap_); }
+
+  int64_t first_layer_, layers_, heads_, rows_, columns_, gap_;
+  std::vector<double> values_;
+};
+
+/// Draws "pictures/loss.png": training and validation loss over steps, from metrics.jsonl.
+void draw_loss(const TrainingRun& run, const LossUnit& unit);
+/// Draws "pictures/attention.png": the attention probabilities of each layer and head over the
+/// first tokens of the validation split.
+void draw_attention(const TrainingRun& run, const TaskData& task_data);
+
+}  // namespace longspan

@@ -1,0 +1,319 @@
+#include "app/training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "app/commands.h"
+#include "app/pictures.h"
+#include "app/step.h"
+#include "autograd/mode.h"
+#include "core/error.h"
+#include "data/io/files.h"
+#include "train/state.h"
+
+namespace longspan {
+namespace {
+
+/// A relative reconstruction error of reversible layers above which a run warns.
+constexpr double kDrift = 1e-2;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Returns a line for each of the tensors that take most memory, to be appended to a message.
+std::string largest_tensors(RunConfig& c) {
+  try {
+    return "\n" + largest_terms(StepPlanner(c));
+  } catch (const std::exception&) {  // the message is useful without it
+    return {};
+  }
+}
+
+/// Returns the validation score of a step in the run's metrics.jsonl as text; "" if it has none.
+std::string validation_of(const std::string& out, int64_t step) {
+  std::string found;
+  for (const Json& row : read_rows(out + "/metrics.jsonl")) {
+    const Json* score = row.find("valid_bpb");
+    if (score != nullptr && row["step"] == Json(step)) found = to_string(*score);
+  }
+  return found;
+}
+
+/// Returns "nan" whatever its sign, "inf" or "-inf".
+std::string nonfinite_text(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{}", value);
+}
+
+}  // namespace
+
+Prepared::Prepared(Beginning from, TrainingPlan plan)
+    : beginning(std::move(from)),
+      memory_remark(std::move(plan.remark)),
+      run(std::move(plan.config), beginning.out),
+      data(open_task_data(run)),
+      loss_scale(make_loss_scale(run.config)) {
+  const RunConfig& c = run.config;
+  data->prepare();
+  weights = named_parameters(*run.model);
+  optimizer = make_optimizer(c.optimizer, weights);
+  provenance = provenance_of(c);
+  if (continues()) restore(plan.planned_seconds);
+  unit = data->loss_unit();
+  at.unit = unit;
+  if (!continues() && !c.start.from.empty()) started = start_from_run(run);
+  require(c.steps == 0 || at.step <= c.steps, "steps",
+          "got {}, and the run in {} has {} behind it; expected as many or more", c.steps,
+          beginning.out, at.step);
+}
+
+void Prepared::restore(double planned_seconds) {
+  const Json values = read_state(beginning.checkpoint, weights, optimizer->state());
+  at = Position::read(values, beginning.checkpoint);
+  loss_scale.restore(values);
+  require_finite(beginning.out, beginning.checkpoint, weights, optimizer->state());
+  remarks = compare_provenance(values, provenance, beginning.checkpoint, beginning.other_data);
+  schedule = ScheduleState::read(values, at.seconds, planned_seconds);
+  if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
+}
+
+Training::Training(Prepared& prepared)
+    : p_(prepared),
+      c_(p_.run.config),
+      at_(p_.at),
+      lock_(p_.run.out, "train"),
+      aside_(set_aside_later_steps()),
+      log_(p_.run.out, {.resume_step = p_.continues() ? at_.step : -1}),
+      learning_rate_(c_, p_.schedule, at_.seconds),
+      tracker_(memory_tracker(p_.run.device)),
+      valid_(std::nan("")),
+      logged_step_(at_.step),
+      to_validate_(p_.data->size("valid")),
+      checkpoints_(p_.run.out, c_.keep, p_.weights, *p_.optimizer, p_.continues() ? at_.step : -1),
+      steps_(p_.run, *p_.data, *p_.optimizer) {
+  log_.write_config(to_json(p_.run.config));
+  for (const char* part : {"/checkpoints", "/pictures"}) sweep(p_.run.out + part);
+  say_beginning();
+  tracker_.reset_peak();
+  at_.see(tracker_.peak());
+  first_ = at_;
+  begin_ = now();
+  if (p_.continues()) known_valid_ = validation_of(p_.run.out, at_.step);
+  if (c_.check_replays) replays_.emplace();
+}
+
+std::string Training::set_aside_later_steps() {
+  const std::string newest = newest_checkpoint(p_.run.out);
+  require<IoError>(newest == p_.beginning.newest, "train",
+                   "another process has just written {}: start again", newest);
+  return p_.beginning.chosen ? set_aside(p_.run.out, at_.step) : "";
+}
+
+void Training::say_beginning() {
+  const auto say = [this](const std::string& line) {
+    if (!line.empty()) log_.say(line);
+  };
+  for (const std::string& warning : p_.data->warnings()) log_.say(warning);
+  say(fmt::format("{}: {} parameters, {} {} to train on, {} to validate", c_.model_name,
+                  parameter_count(*p_.run.model), p_.data->size("train"), p_.data->items(),
+                  to_validate_));
+  if (c_.matmul_library == MatmulLibrary::openblas) {
+    say(fmt::format("products by {}: bits depend on it, and on the row's position",
+                    openblas_description()));
+  }
+  say(p_.memory_remark);
+  say(p_.run.model->remark(c_.length));
+  if (p_.started) {
+    say(fmt::format("starting from step {} of {}", p_.started->step, c_.start.from));
+  }
+  say(p_.run.config.remark_on_positions());
+  if (p_.unit.per_target != 1) {
+    say(fmt::format("a token stands for {:.3f} {}s; losses are nats per token", p_.unit.per_target,
+                    p_.unit.name));
+  }
+  if (p_.started && !p_.started->heads.empty()) {
+    say(fmt::format("drawn anew: {}", fmt::join(p_.started->heads, ", ")));
+  }
+  if (at_.step > 0) say(fmt::format("continuing from step {}", at_.step));
+  if (!aside_.empty()) say(fmt::format("what lay beyond step {} is in {}", at_.step, aside_));
+  for (const std::string& remark : p_.remarks) log_.say(remark);
+  if (at_.step > 0 && at_.step != c_.steps) log_.say(learning_rate_.outlook(at_.step));
+  if (at_.step > 0 && at_.step == c_.steps) log_.say("no step is left: more with --steps");
+}
+
+void Training::run() {
+  // A run may have been killed between a checkpoint and its validation, or after both.
+  const bool owed =
+      at_.step > 0 && c_.eval_every > 0 && at_.step % c_.eval_every == 0 && known_valid_.empty();
+  if (p_.started || owed) {  // started: what the other run's parameters are worth here
+    const double pause = now();
+    validate();
+    paused_ += now() - pause;
+  }
+  while (true) {
+    const double elapsed = now() - begin_;
+    const bool enough = c_.steps > 0 && at_.step >= c_.steps;
+    const bool late = c_.seconds > 0 && elapsed >= c_.seconds;
+    if (enough || late || stop_.requested()) break;
+    one_step(elapsed);
+    if (at_.step % c_.log_every == 0 || at_.step == c_.steps) log_step();
+    show();
+    const double pause = now();
+    if (c_.save_every > 0 && at_.step % c_.save_every == 0) save();
+    if (c_.eval_every > 0 && at_.step % c_.eval_every == 0) validate();
+    paused_ += now() - pause;
+  }
+  finish_run();
+}
+
+void Training::one_step(double elapsed) {
+  rate_ = learning_rate_.at(at_.step, elapsed);
+  const StepResult done = gradients();
+  if (!std::isfinite(done.loss)) {
+    log_step();
+    checkpoints_.diverged(
+        fmt::format("the loss of step {} is {}", at_.step + 1, nonfinite_text(done.loss)), rate_);
+  }
+  const double norm = clipped_norm(done);  // NaN where a step in f16 has to be skipped
+  loss_ = done.loss;
+  norm_ = norm;
+  if (!std::isnan(norm)) {
+    checkpoints_.confirm(at_.step);  // of before the update
+    steps_.update(rate_);
+  }
+  if (c_.graph) say_why_not_recorded();
+  ++at_.step;
+  at_.tokens += done.tokens;
+  at_.add(loss_);
+  at_.see(tracker_.peak());
+  at_.seconds = first_.seconds + (now() - begin_ - paused_);
+  speed_ = static_cast<double>(at_.tokens - first_.tokens) /
+           std::max(1e-9, at_.seconds - first_.seconds);
+}
+
+StepResult Training::gradients() {
+  std::optional<AnomalyMode> anomaly;
+  if (c_.anomaly) anomaly.emplace();
+  try {
+    return with_memory_for("train", [&] {
+      return steps_.gradients(at_.step, learning_rate_.last(), p_.loss_scale.value());
+    });
+  } catch (const OutOfMemory& e) {
+    throw OutOfMemory(e.what() + largest_tensors(p_.run.config));
+  }
+}
+
+double Training::clipped_norm(const StepResult& done) {
+  try {
+    if (!p_.loss_scale.accept(*p_.optimizer)) return std::nan("");
+    p_.optimizer->scale_gradients(done.rescale);
+    return clip_gradients(*p_.optimizer, c_.optimizer.clip);
+  } catch (const ValueError& e) {
+    log_step();
+    checkpoints_.diverged(fmt::format("step {}: {}", at_.step + 1, e.what()), rate_);
+  }
+}
+
+void Training::show() {
+  const double left_by_steps = c_.steps > 0 ? static_cast<double>(c_.steps - at_.step) *
+                                                  (at_.seconds - first_.seconds) /
+                                                  static_cast<double>(at_.step - first_.step)
+                                            : HUGE_VAL;
+  const double left_by_time = c_.seconds > 0 ? c_.seconds - (now() - begin_) : HUGE_VAL;
+  log_.show({.step = at_.step,
+             .steps = c_.steps,
+             .loss = loss_,
+             .unit = &p_.unit,
+             .gradient_norm = norm_,
+             .learning_rate = rate_,
+             .tokens_per_second = speed_,
+             .seconds_left = std::max(0.0, std::min(left_by_steps, left_by_time)),
+             .peak_bytes = at_.peak.total()},
+            at_.step == c_.steps);
+}
+
+void Training::log_step() {
+  if (logged_step_ == at_.step) return;
+  Members values{{"loss", loss_},
+                 {"bpb", p_.unit.bits(loss_)},
+                 {"unit", p_.unit.name},
+                 {"gradient_norm", norm_},
+                 {"lr", rate_},
+                 {"tokens", at_.tokens},
+                 {"seconds", at_.seconds},
+                 {"tokens_per_second", speed_},
+                 {"peak_bytes", at_.peak.total()}};
+  if (inversion_.inversions > 0) values.emplace_back("inversion_error", inversion_.largest);
+  log_.row(at_.step, values);
+  if (inversion_.largest > kDrift && !drift_said_) {
+    drift_said_ = true;
+    log_.say(
+        fmt::format("inverting the layers ends {:.2g} beside their input, relative to it, and "
+                    "gradients are no better: --memory reversible:exact, or reversible:K "
+                    "with a small K, prevents it",
+                    inversion_.largest));
+  }
+  inversion_.largest = 0;
+  inversion_.inversions = 0;  // replayed steps are not watched
+  logged_step_ = at_.step;
+}
+
+void Training::say_why_not_recorded() {
+  const bool of_steps = !steps_.refusal().empty();
+  const std::string& why = of_steps ? steps_.refusal() : steps_.update_refusal();
+  if (why == unsaid_) return;
+  unsaid_ = why;
+  log_.say(fmt::format("{} run kernel by kernel: {}", of_steps ? "steps" : "updates", why));
+}
+
+void Training::validate() {
+  if (valid_step_ == at_.step || to_validate_ == 0) return;
+  at_.see(tracker_.peak());
+  valid_ = p_.data->bits("valid");
+  tracker_.reset_peak();
+  valid_step_ = at_.step;
+  if (at_.step != first_.step || to_string(Json(valid_)) != known_valid_) {
+    log_.row(at_.step, {{"valid_bpb", valid_}, {"unit", p_.unit.name}});
+  }
+  log_.say(fmt::format("step {}: {:.4f} bits per {} on {} {} of validation", at_.step, valid_,
+                       p_.unit.name, to_validate_, p_.data->items()));
+  require_finite_loss();
+}
+
+// A validation part in which nothing counts has no finite score; then the next training batch says
+// whether the parameters are good.
+void Training::require_finite_loss() {
+  const double next = std::isfinite(valid_) ? valid_ : steps_.loss_of(at_.step);
+  if (!std::isfinite(next)) {
+    checkpoints_.diverged(
+        fmt::format("after step {} the loss is {}", at_.step, nonfinite_text(next)), rate_);
+  }
+}
+
+void Training::save() {
+  Members values = at_.values();
+  for (const JsonMember& m : p_.loss_scale.values()) values.push_back(m);
+  values.emplace_back("schedule", learning_rate_.state().value());
+  for (const JsonMember& m : p_.provenance.values()) values.push_back(m);
+  checkpoints_.save(at_.step, values, rate_);
+}
+
+void Training::finish_run() {
+  if (stop_.requested()) log_.say(fmt::format("stopped after step {}", at_.step));
+  log_step();
+  save();
+  validate();
+  if (at_.step > first_.step || p_.continues()) {  // a kill may have left older checkpoints
+    require_finite_loss();
+    checkpoints_.confirm(at_.step);
+  }
+  if (at_.step > 0 || valid_step_ >= 0) draw_loss(p_.run, p_.unit);
+  draw_attention(p_.run, *p_.data);
+  finish(p_.run.out, summary(p_.run, at_, valid_));
+}
+
+}  // namespace longspan

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/provenance.h"
+#include "app/rate.h"
+#include "app/run.h"
+#include "app/run_folder.h"
+#include "app/task_data.h"
+#include "app/training_steps.h"
+#include "autograd/checkpoint_scope.h"
+#include "nn/reversible.h"
+#include "train/log.h"
+#include "train/optimizer.h"
+
+namespace longspan {
+
+/// Says where a run begins, by its command line.
+struct Beginning {
+  std::string out;              ///< the run folder
+  std::string checkpoint = {};  ///< to continue from; empty for a new run
+  std::string newest = {};      ///< checkpoint in the folder
+  bool resume = false;          ///< --resume was given
+  bool chosen = false;          ///< --step was given
+  bool rewarm = false;          ///< --rewarm was given
+  bool other_data = false;      ///< --other-data was given
+};
+
+/// The configuration of a run before its model is built.
+struct TrainingPlan {
+  RunConfig config;
+  double planned_seconds = 0;  ///< --seconds of the run that is continued
+  std::string remark = {};     ///< on the memory policy, if `longspan train` chose it
+};
+
+/// Holds what a run trains with: model, data, optimizer, and the state of the checkpoint that it
+/// continues from. Nothing has been written yet.
+struct Prepared {
+  /// Builds and reads everything. Throws ValueError where the configuration does not fit the data
+  /// or the checkpoint, and IoError where files cannot be read.
+  Prepared(Beginning from, TrainingPlan plan);
+
+  bool continues() const { return !beginning.checkpoint.empty(); }
+
+  Beginning beginning;
+  std::string memory_remark;
+  TrainingRun run;
+  std::unique_ptr<TaskData> data;
+  TensorList weights;
+  std::unique_ptr<Optimizer> optimizer;
+  LossScale loss_scale;
+  Provenance provenance;
+  Position at;
+  ScheduleState schedule;
+  std::vector<std::string> remarks;  ///< on the checkpoint that the run continues from
+  LossUnit unit;
+  std::optional<Started> started;  ///< with --from: what the parameters were taken from
+
+ private:
+  void restore(double planned_seconds);
+};
+
+/// The training loop of `longspan train`, with its checkpoints, validations, log and pictures.
+class Training {
+ public:
+  /// Locks the run folder and writes its first files. Keeps a reference to `prepared`. Throws
+  /// IoError, also where another process has written a checkpoint in the meantime.
+  explicit Training(Prepared& prepared);
+
+  /// Trains until the steps or the time are over or a signal asks it to stop, and writes the last
+  /// checkpoint, pictures and summary. Throws ValueError where the run diverges.
+  void run();
+
+ private:
+  std::string set_aside_later_steps();
+  void say_beginning();
+  void one_step(double elapsed);
+  StepResult gradients();
+  double clipped_norm(const StepResult& done);
+  void show();
+  void log_step();
+  void say_why_not_recorded();
+  void validate();
+  void require_finite_loss();
+  void save();
+  void finish_run();
+
+  Prepared& p_;
+  const RunConfig& c_;
+  Position& at_;
+  StopSignal stop_;
+  FolderLock lock_;
+  std::string aside_;  // folder of what lay beyond the step that the run continues from
+  Log log_;
+  LearningRate learning_rate_;
+  MemoryTracker& tracker_;
+  Position first_;
+  double begin_, paused_ = 0;  // seconds: start, and time spent outside of training steps
+  double loss_ = 0, norm_ = 0, rate_ = 0, speed_ = 0;  // of the last step
+  double valid_;
+  int64_t valid_step_ = -1, logged_step_, to_validate_;
+  Checkpoints checkpoints_;
+  TrainingSteps steps_;
+  std::string known_valid_;  // score of first_.step in metrics.jsonl, as text
+  ReconstructionErrorMonitor inversion_;
+  std::optional<autograd::CheckReplays> replays_;
+  std::string unsaid_;  // the reason that say_why_not_recorded() gave last
+  bool drift_said_ = false;
+};
+
+}  // namespace longspan

@@ -1,0 +1,95 @@
+#include "app/training_steps.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "core/graph.h"
+#include "ops/elementwise.h"
+
+namespace longspan {
+
+StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
+  const RunConfig& c = run_.config;
+  const Pass pass{.training = true,
+                  .gen = run_.generator().fork("step").fork(uint64_t(step)),
+                  .progress = static_cast<float>(step) / static_cast<float>(last)};
+  return c.graph ? recorded(step, pass, factor) : run(step, pass, factor);
+}
+
+double TrainingSteps::loss_of(int64_t step) const {
+  const NoGrad off;
+  return task_data_.forward(step * run_.config.accumulate, Pass{}).losses.loss.item();
+}
+
+// The loss of a step is the mean over all targets of its batches together: each batch is weighted
+// by its number of targets. The total is known after the last batch only; until then the number of
+// the first batch is the unit.
+StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) const {
+  const RunConfig& c = run_.config;
+  StepResult done;
+  double unit = 0, all = 0;
+  for (int64_t i = 0; i < c.accumulate; ++i) {
+    const auto [result, tokens, counted] = task_data_.forward(step * c.accumulate + i, pass.at(i));
+    if (unit == 0) unit = static_cast<double>(counted);
+    all += static_cast<double>(counted);
+    const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
+    done.loss += backward_of(result, weight * factor).item() * weight;
+    done.tokens += tokens;
+  }
+  if (all > 0) done.rescale = static_cast<double>(c.accumulate) * unit / all;
+  done.loss *= done.rescale;
+  return done;
+}
+
+// Does the same on a recorded step, whose batches all have the same weight.
+StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor) {
+  const RunConfig& c = run_.config;
+  StepResult done;
+  std::vector<Tensor> inputs;
+  for (int64_t i = 0; i < c.accumulate; ++i) {
+    const auto batch = task_data_.batch(step * c.accumulate + i);
+    if (!batch.has_value()) {
+      refusal_ = fmt::format(
+          "the batches of {} differ in shape, are more than tokens and targets, or weigh "
+          "differently in a step",
+          c.task);
+      return run(step, pass, factor);
+    }
+    done.tokens += batch->tokens.numel();
+    inputs.insert(inputs.end(), {batch->tokens, batch->targets});
+  }
+  if (std::exchange(factor_, factor) != factor)
+    graph_.forget();  // the factor is part of the recorded step
+  const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
+    std::vector<Tensor> losses;
+    for (size_t i = 0; i < in.size() / 2; ++i) {
+      Pass own = pass;
+      own.gen = gen;
+      const auto result = losses_of(run_, {in[2 * i], in[2 * i + 1]}, own.at(uint64_t{i}));
+      losses.push_back(backward_of(result, share() * factor));
+    }
+    return losses;
+  };
+  for (const Tensor& loss : graph_.gradients(inputs, pass.gen, body)) {
+    done.loss += loss.item() * share();
+  }
+  return done;
+}
+
+// Adds the gradients of a batch, multiplied by `by`, and returns its loss.
+Tensor TrainingSteps::backward_of(const LanguageModel::Losses& result, double by) const {
+  Tensor loss = result.auxiliary ? add(result.loss, result.auxiliary) : result.loss;
+  if (by != 1) loss = mul(loss, by);
+  backward(loss);
+  if (!result.states.empty()) {
+    graph::refuse("absorb", "the model takes statistics in on the host");
+    run_.model->absorb(result.states);
+  }
+  return result.loss.detach();
+}
+
+}  // namespace longspan

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/run.h"
+#include "app/task_data.h"
+#include "train/optimizer.h"
+#include "train/step_graph.h"
+
+namespace longspan {
+
+/// The outcome of the forward and backward passes of one training step.
+struct StepResult {
+  double loss = 0;     ///< mean over all targets of the step, in nats
+  int64_t tokens = 0;  ///< read by the forward passes
+  double rescale = 1;  ///< factor by which the gradients must still be multiplied
+};
+
+/// Runs the forward and backward passes of a run's training steps, kernel by kernel or, with
+/// `graph = true`, as a recorded step (train/step_graph.h).
+class TrainingSteps {
+ public:
+  /// Keeps references to all three.
+  TrainingSteps(const TrainingRun& run, const TaskData& task_data, Optimizer& optimizer)
+      : run_(run), task_data_(task_data), graph_(run.device, optimizer) {}
+
+  /// Adds the gradients of step `step` to the parameters, multiplied by `factor` (the loss scale).
+  /// `last` is the number of the last step; step / last is the progress that layers see.
+  StepResult gradients(int64_t step, int64_t last, double factor);
+  /// Returns the loss of the first batch of step `step` in nats, computed without gradients.
+  double loss_of(int64_t step) const;
+  /// Updates the parameters by the optimizer with learning rate `lr`.
+  void update(double lr) { graph_.update(lr); }
+
+  /// Says why the passes are not recorded; empty if they are.
+  const std::string& refusal() const { return refusal_.empty() ? graph_.refusal() : refusal_; }
+  /// Says why the updates are not recorded; empty if they are.
+  const std::string& update_refusal() const { return graph_.update_refusal(); }
+
+ private:
+  StepResult run(int64_t step, const Pass& pass, double factor) const;
+  StepResult recorded(int64_t step, const Pass& pass, double factor);
+  Tensor backward_of(const LanguageModel::Losses& result, double by) const;
+  /// The weight of one of several batches that are accumulated.
+  double share() const { return 1.0 / static_cast<double>(run_.config.accumulate); }
+
+  const TrainingRun& run_;
+  const TaskData& task_data_;
+  StepGraph graph_;
+  std::string refusal_;
+  double factor_ = 1;  // of the recorded step
+};
+
+}  // namespace longspan

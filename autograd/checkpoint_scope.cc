@@ -14,7 +14,7 @@ thread_local CheckpointScope* current_frame = nullptr;
 thread_local Recalls recalled;
 thread_local bool checking = false;
 
-/// Of the elements of x in row-major order, bit by bit.
+/// Computes a checksum of the bits of x's elements, in row-major order.
 uint64_t checksum_of(const Tensor& x) {
   return visit_dtype(x.dtype(), [&](auto tag) {
     const auto values = x.to_vector<typename decltype(tag)::type>();
@@ -35,7 +35,7 @@ size_t defined(std::span<const Tensor> tensors) {
                                            [](const Tensor& t) { return static_cast<bool>(t); }));
 }
 
-/// Thrown through a re-run that has saved all that was wanted.
+/// Thrown to end a recomputation that has saved everything needed.
 struct Enough {};
 
 }  // namespace

@@ -11,17 +11,19 @@
 
 namespace longspan::autograd {
 
-/// Which results of dear ops, products and attention, a frame keeps, so that a re-run takes them
-/// and does not compute them again. The last of a part, after which nothing is saved, never is.
+/// Selects the results of expensive ops (products, attention) that a checkpoint scope saves, so
+/// that a recomputation reuses them. The last result of a scope, after which nothing is saved, is
+/// never saved itself.
 enum class Results : uint8_t {
   none,
   inner,  ///< all but the last of each branch of a residual block
   all
 };
 
-/// While it lives, frames of this thread note a checksum of all that the ops of their first runs
-/// save, and re-runs, whenever they come, are held against it: for layers that may not do the same
-/// again, whose gradients would be wrong without a word. Reads every saved tensor on the host.
+/// While it lives, checkpoint scopes of this thread store a checksum of every tensor that their ops
+/// save in the forward pass, and each recomputation, whenever it happens, is compared with it. Use
+/// it for layers that may not be deterministic, whose gradients would be silently wrong. Reads
+/// every saved tensor on the host.
 class CheckReplays {
  public:
   CheckReplays();
@@ -35,12 +37,12 @@ class CheckReplays {
   bool outer_;
 };
 
-/// A part of a forward pass that keeps what re-running it needs in place of what its ops save. Ops
-/// record as usual, but a save inside the frame takes a numbered slot. The first backward that asks
-/// for a slot runs the part again with the same arguments; its saves, in the same order, fill the
-/// slots that are still wanted, and it ends after the last of them. Nodes, and so the order of
-/// every sum, are those of the first run. Frames nest: a save of an inner frame during an outer
-/// re-run is a slot again. Derive from it and define replay().
+/// A segment of a forward pass that saves what its recomputation needs in place of what its ops
+/// save. Ops record as usual, but a save inside the scope gets a numbered slot. The first backward
+/// that reads a slot recomputes the segment with the same arguments; its saves, in the same order,
+/// fill the slots that are still needed, and it stops after the last of them. Nodes, and so the
+/// order of every sum, are those of the forward pass. Scopes nest: a save of an inner scope during
+/// an outer recomputation is a slot again. Derive from it and define replay().
 class CheckpointScope : public std::enable_shared_from_this<CheckpointScope> {
  public:
   explicit CheckpointScope(Results kept = Results::none) : kept_(kept) {}
@@ -48,10 +50,10 @@ class CheckpointScope : public std::enable_shared_from_this<CheckpointScope> {
   CheckpointScope(const CheckpointScope&) = delete;
   CheckpointScope& operator=(const CheckpointScope&) = delete;
 
-  /// The innermost frame whose part this thread runs; null where there is none.
+  /// Returns the innermost checkpoint scope that this thread runs; null if there is none.
   static CheckpointScope* current();
 
-  /// While it lives, saves of this thread go to the frame.
+  /// While it lives, saves of this thread go to the scope.
   class Guard {
    public:
     explicit Guard(CheckpointScope* frame);
@@ -63,28 +65,30 @@ class CheckpointScope : public std::enable_shared_from_this<CheckpointScope> {
     CheckpointScope* outer_;
   };
 
-  /// A save of `op`: its slot, or -1 while replaying, when it fills the next one.
+  /// Saves a tensor of `op` and returns its slot. While replaying, fills the next slot and returns
+  /// -1.
   int64_t keep(std::string_view op, const Tensor& tensor);
-  /// What a slot holds; runs the part again where it is empty. Throws GradientError where the
-  /// re-run saves something else than the first run did: another op, shape or dtype, and with
-  /// CheckReplays other numbers.
+  /// Returns the tensor of a slot; recomputes the segment if it is empty. Throws GradientError if
+  /// the recomputation saves something else than the forward pass: another op, shape or dtype, and
+  /// with CheckReplays other values.
   const Tensor& get(int64_t slot, std::string_view op);
-  /// Nobody asks for the slot any more.
+  /// Marks the slot as no longer needed.
   void drop(int64_t slot);
 
-  /// What a dear op does in a frame. Before it computes: a re-run that wants nothing beyond `saves`
-  /// takes them and ends; recall() is the op's result of the first run, undefined where it is not
-  /// kept. After it has computed: remember(), with what it will save.
+  /// Calls of an expensive op in a checkpoint scope. offer(), before it computes: a recomputation
+  /// that needs nothing beyond `saves` takes them and stops. recall() returns the op's result of
+  /// the forward pass, undefined if it was not saved. remember(), after it has computed, saves the
+  /// result; `saves` are the tensors that the op will save.
   void offer(std::string_view op, std::span<const Tensor> saves);
   Tensor recall(std::string_view op);
   void remember(std::string_view op, const Tensor& result, std::span<const Tensor> saves);
-  /// The part of the current frame that ends here is a branch of a residual block.
+  /// Marks that a branch of a residual block ends here in the current scope.
   static void end_branch();
 
  protected:
-  /// Runs the part again, recording, with the arguments of the first run.
+  /// Recomputes the segment, recording, with the arguments of the forward pass.
   virtual void replay() = 0;
-  /// Nothing is saved after the results since the last save: no re-run comes to them.
+  /// Drops the results after the last save: no recomputation reaches them.
   void forget_last();
 
  private:
@@ -94,14 +98,14 @@ class CheckpointScope : public std::enable_shared_from_this<CheckpointScope> {
     DType dtype;
     uint64_t version;  // of the storage when it was saved
     bool wanted;
-    std::optional<uint64_t> checksum;  // of the first run, where it is checked
-    Tensor tensor;                     // defined once a re-run has filled it
+    std::optional<uint64_t> checksum;  // of the forward pass, if CheckReplays is on
+    Tensor tensor;                     // defined once a recomputation has filled it
   };
 
   struct Result {
     std::string_view op;
     SavedTensor tensor;
-    size_t slots;  // that there are once its op has saved
+    size_t slots;  // number of slots after its op has saved
   };
 
   void fill();
@@ -110,7 +114,7 @@ class CheckpointScope : public std::enable_shared_from_this<CheckpointScope> {
   std::vector<Slot> slots_;
   std::vector<Result> results_;
   bool replaying_ = false;
-  int64_t next_ = 0, last_ = 0;  // while replaying: the slot to come, and the last one wanted
+  int64_t next_ = 0, last_ = 0;  // while replaying: the next slot, and the last one needed
   size_t next_result_ = 0;       // while replaying
 };
 

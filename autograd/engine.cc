@@ -16,20 +16,20 @@ namespace autograd {
 
 namespace {
 
-/// A row-major copy of its own.
+/// Returns a separate row-major copy.
 Tensor copy_of(const Tensor& x, Category category) {
   Tensor copy = Tensor::empty(x.shape(), x.dtype(), x.device(), category);
   kernels::copy(copy.device(), x.view(), copy.mut());
   return copy;
 }
 
-/// Makes a sum that has begun writable: others may hold a handle on it.
+/// Makes a non-empty sum writable; it is copied if another handle shares it.
 void make_own(Tensor& sum, bool at_leaf) {
   if (sum.contiguous() && sum.unique()) return;
   sum = copy_of(sum, at_leaf ? Category::gradient : Category::other);
 }
 
-/// A gradient on its way to a node or leaf.
+/// Adds a gradient to the sum of a node or leaf.
 void add_to(Tensor& sum, Tensor contribution, bool at_leaf) {
   if (!sum) {
     if (at_leaf && !(contribution.unique() && contribution.contiguous() &&
@@ -44,18 +44,18 @@ void add_to(Tensor& sum, Tensor contribution, bool at_leaf) {
   kernels::accumulate(sum.device(), contribution.view(), sum.mut());
 }
 
-/// Identifies a gradient that is asked for.
+/// A gradient that the caller requested.
 struct Target {
   const Node* node;
   int slot;
   Tensor* to;
 };
 
-/// Whom the gradients of leaves are for.
+/// Selects where the gradients of leaves go.
 enum class LeafTarget {
-  leaves,       ///< all of them
-  targets,      ///< targets alone
-  surrounding,  ///< targets; of other leaves, leaf_target the surrounding engine's are for
+  leaves,       ///< to all leaves
+  targets,      ///< to targets only
+  surrounding,  ///< to targets; for other leaves, as the surrounding engine's setting says
 };
 
 class Engine {
@@ -66,7 +66,7 @@ class Engine {
         targets_(std::move(targets)),
         surrounding_(leaf_target == LeafTarget::surrounding ? current() : nullptr) {}
 
-  /// The innermost engine that runs in this thread; null where there is none.
+  /// Returns the innermost engine that runs in this thread; null if there is none.
   static Engine*& current() {
     thread_local Engine* engine = nullptr;
     return engine;
@@ -146,7 +146,7 @@ class Engine {
     }
   }
 
-  /// Kernels trust what they are given: a gradient that does not fit its tensor must not get on.
+  /// Kernels trust their arguments, so a gradient that does not match its tensor must not pass.
   static void check_fits(const Node& node, size_t input, const Tensor& dx) {
     const Edge& edge = node.next[input];
     const GradientSpec& spec = edge.node->outputs[static_cast<size_t>(edge.slot)];
@@ -191,7 +191,7 @@ class Engine {
     if (place.sum != nullptr) add_to(*place.sum, std::move(dy), place.leaf);
   }
 
-  /// Where an edge's gradient is summed; null where nobody wants it.
+  /// The tensor that sums an edge's gradient; null if the gradient is not required.
   struct Accumulator {
     Tensor* sum = nullptr;
     bool leaf = false;
@@ -297,11 +297,11 @@ void run(std::span<const Tensor> outputs, std::span<const Tensor> dy, std::vecto
                   [&] { run_engine(outputs, dy, std::move(targets), leaf_target, retain); });
 }
 
-/// Gradients of the inputs, leaf_target those of other leaves are for besides.
+/// Returns the gradients of the inputs; leaf_target selects where those of other leaves go.
 std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
                               std::span<const Tensor> inputs, LeafTarget leaf_target, bool retain) {
   std::vector<Tensor> result(inputs.size());
-  std::vector<Edge> alive;  // keeps the nodes of unreached leaves
+  std::vector<Edge> alive;  // keeps the nodes of unreached leaves alive
   std::vector<Target> targets;
   for (size_t i = 0; i < inputs.size(); ++i) {
     alive.push_back(edge_of(inputs[i]));
@@ -311,7 +311,7 @@ std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const T
     }
     targets.push_back({alive.back().node.get(), alive.back().slot, &result[i]});
   }
-  // An input that is given twice is found once; the others get the same gradient.
+  // Each input is a target once; a repeated input gets the same gradient.
   std::vector<size_t> first(inputs.size());
   std::vector<Target> distinct;
   for (size_t i = 0; i < targets.size(); ++i) {

@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// How backward() goes through the graph.
+/// How backward() traverses the graph.
 struct BackwardOptions {
   bool retain = false;  ///< keep the graph for another backward()
   std::vector<Tensor> inputs =
@@ -19,23 +19,24 @@ struct BackwardOptions {
 ///   loss  any shape; dy, its gradient, may be omitted for one element (then 1)
 /// Nodes run highest sequence first from a work list, never by recursion, and each contribution to
 /// a leaf is added when it arrives: the order of every sum is the same in every run. Saved tensors
-/// go as soon as their node has run. May be called inside a node's backward. Throws GradientError
-/// where the loss has no history or the graph has been used up, ShapeError where dy does not fit.
+/// are released as soon as their node has run. May be called inside a node's backward. Throws
+/// GradientError if the loss has no history or the graph has been used up, ShapeError if the shape
+/// of dy differs from that of the loss.
 void backward(const Tensor& loss, const Tensor& dy = {}, const BackwardOptions& options = {});
-/// Several outputs at once; the sum of what each alone would give.
+/// Several outputs in one pass; gives the sum of their separate backward passes.
 void backward(std::span<const Tensor> outputs, std::span<const Tensor> dy,
               const BackwardOptions& options = {});
 
-/// d outputs / d inputs, without touching any leaf's gradient; undefined where an input is not
-/// reached. Inputs may be leaves or results.
+/// Returns d outputs / d inputs without changing any leaf's gradient; undefined for an input that
+/// is not reached. Inputs may be leaves or results.
 std::vector<Tensor> gradients(std::span<const Tensor> outputs, std::span<const Tensor> dy,
                               std::span<const Tensor> inputs, bool retain = false);
 
-/// For nodes: whether another backward() may follow the one that runs.
+/// For nodes: whether another backward() may follow the running one.
 bool graph_is_retained();
-/// gradients() for wrappers, inside the backward() of a node, of what it has run again: leaves
-/// other than `inputs` get their gradients as they would from the surrounding backward(), each
-/// contribution when it arrives. Throws GradientError outside of one.
+/// gradients() for wrappers, called inside a node's backward() on the graph that the node has
+/// recomputed. Leaves other than `inputs` get their gradients as they would from the surrounding
+/// backward(), each contribution when it arrives. Throws GradientError outside of a backward().
 std::vector<Tensor> gradients_within(std::span<const Tensor> outputs, std::span<const Tensor> dy,
                                      std::span<const Tensor> inputs);
 

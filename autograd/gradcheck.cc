@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kOp = "gradcheck";
 
 using Function = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
-using Values = std::vector<std::vector<double>>;  // of several tensors
+using Values = std::vector<std::vector<double>>;  // one list for each tensor
 
 bool differentiable(const Tensor& x) { return x && is_floating(x.dtype()); }
 
@@ -24,17 +24,17 @@ bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);
 }
 
-/// The first element in which two lists of one length differ in a bit.
+/// Returns the first element whose bits differ between two lists of equal length.
 int64_t first_difference(const std::vector<double>& a, const std::vector<double>& b) {
   size_t i = 0;
   while (i + 1 < a.size() && std::memcmp(&a[i], &b[i], sizeof(double)) == 0) ++i;
   return static_cast<int64_t>(i);
 }
 
-/// A number in a message; NaN has no sign there.
+/// Formats a value for a message; NaN is shown without a sign.
 std::string shown(double x) { return std::isnan(x) ? "nan" : fmt::format("{:.12g}", x); }
 
-/// Of floating tensors; nothing of the others.
+/// Returns the values of floating tensors, and empty lists for the others.
 Values values_of(const std::vector<Tensor>& tensors) {
   Values all;
   for (const Tensor& t : tensors) {
@@ -55,7 +55,7 @@ std::string element_name(const Tensor& x, int64_t i) {
   return fmt::format("{}, at [{}]", name, place);
 }
 
-/// Position in memory, relative to the view, of element i in row-major order.
+/// Returns the memory offset, relative to the view, of element i in row-major order.
 int64_t offset_of(const Tensor& x, int64_t i) {
   int64_t offset = 0;
   for (int axis = x.rank() - 1; axis >= 0; --axis) {
@@ -65,7 +65,7 @@ int64_t offset_of(const Tensor& x, int64_t i) {
   return offset;
 }
 
-/// A copy with the same strides, so that strided inputs are tested as such.
+/// Returns a copy with the same strides, so that strided inputs are tested as such.
 Tensor copy_of(const Tensor& x) {
   int64_t span = x.numel() > 0 ? 1 : 0;
   for (int i = 0; i < x.rank(); ++i) span += x.numel() > 0 ? (x.dim(i) - 1) * x.strides()[i] : 0;
@@ -77,14 +77,14 @@ Tensor copy_of(const Tensor& x) {
   return y;
 }
 
-/// Says who has written to tensors that were only to be read.
+/// Detects writes to tensors that should only be read.
 class Untouched {
  public:
   explicit Untouched(const std::vector<Tensor>& tensors) : tensors_(tensors) {
     for (const Tensor& t : tensors_) versions_.push_back(t ? t.storage().version() : 0);
     values_ = values_of(tensors_);
   }
-  /// Empty where nobody has; `what` names one of the tensors, e.g. "input".
+  /// Returns an error, or "" if no tensor was written; `what` names the tensors, e.g. "input".
   std::string broken_by(std::string_view who, std::string_view what) const {
     for (size_t k = 0; k < tensors_.size(); ++k) {
       const Tensor& t = tensors_[k];
@@ -110,7 +110,7 @@ class Untouched {
   Values values_;
 };
 
-/// A slope as backward() has it, and as differences have it.
+/// A slope according to backward(), and according to differences.
 struct Slope {
   double analytic = 0, numeric = 0, scale = 1;
   double error(double tolerance) const {
@@ -165,7 +165,7 @@ class Check {
     return fmt::format("none of {} inputs is floating, so nothing can be checked", x_.size());
   }
 
-  /// Runs f twice, and says what is wrong with its outputs.
+  /// Runs f twice, and returns an error in its outputs.
   std::string evaluate() {
     const Untouched inputs(x_);
     for (std::vector<Tensor>* y : {&y_, &again_}) {
@@ -188,7 +188,7 @@ class Check {
     return other_outputs();
   }
 
-  /// Differences tell nothing of what is not finite.
+  /// Notes the first output that is not finite: differences are meaningless there.
   void note_infinite(size_t o) {
     const std::vector<double> values = y_[o].to_vector<double>();
     for (size_t i = 0; infinite_.empty() && i < values.size(); ++i) {
@@ -198,7 +198,7 @@ class Check {
     }
   }
 
-  /// What the second run of f gave differently.
+  /// Describes the first difference between the two runs of f.
   std::string other_outputs() const {
     constexpr const char* kAgain = "f is not deterministic";
     if (again_.size() != y_.size()) {
@@ -222,7 +222,7 @@ class Check {
     return {};
   }
 
-  /// Draws the weights and takes the gradients, twice as well.
+  /// Draws the weights and computes the gradients, twice as well.
   std::string go_back() {
     const Generator gen = Generator{options_.seed}.fork(kOp);
     for (size_t o = 0; o < y_.size(); ++o) {
@@ -274,7 +274,7 @@ class Check {
     return {};
   }
 
-  /// sum over outputs of weight . output, in the order of the elements.
+  /// Computes the sum over outputs of weight . output, in the order of the elements.
   double weighted() const {
     const NoGrad off;
     const std::vector<Tensor> y = f_(x_);
@@ -290,7 +290,7 @@ class Check {
   double& element(size_t k, int64_t i) { return x_[k].mut().as<double>()[offset_of(x_[k], i)]; }
   double width(double value) const { return options_.step * std::max(1.0, std::abs(value)); }
 
-  /// The weighted sum with one element moved, and where that then is.
+  /// Returns the weighted sum with one element moved by `by`, and the element's moved value.
   std::pair<double, double> moved(size_t k, int64_t i, double by) {
     double& at = element(k, i);
     const double value = at;
@@ -307,7 +307,7 @@ class Check {
     return {analytic_[static_cast<size_t>(i)], (f_above - f_below) / (above - below)};
   }
 
-  /// The slope along a direction of random signs in the elements from `begin` to `end`.
+  /// Computes the slope along a direction of random signs in the elements from `begin` to `end`.
   Slope slope_along(size_t k, int64_t begin, int64_t end) {
     const uint64_t signs = Generator{options_.seed}.fork("direction").fork(k).key;
     double sums[2], squares = 0;
@@ -332,8 +332,8 @@ class Check {
     return s;
   }
 
-  /// Compares the gradient of input k: element by element, or a sample of them and the rest along a
-  /// direction, which is halved until it shows an element where it is wrong.
+  /// Compares the gradient of input k: element by element, or a sample of elements and the whole
+  /// along a direction, which is bisected until it leads to an element that is wrong.
   void compare(size_t k) {
     const int64_t n = x_[k].numel();
     const Tensor& g = gradients_[k];
@@ -372,7 +372,7 @@ class Check {
     return s.error(options_.absolute + options_.relative * std::max(largest_, numeric));
   }
 
-  /// Keeps the worst.
+  /// Records the error if it is the worst so far.
   void take(size_t k, int64_t i, const Slope& s) {
     const double error = error_of(s);
     if (error <= result_.worst) return;
@@ -382,7 +382,7 @@ class Check {
                        shown(s.analytic), shown(s.numeric), diagnosis(k, i, s)));
   }
 
-  /// What the numbers suggest, if anything.
+  /// Returns a likely cause, if the values suggest one.
   std::string diagnosis(size_t k, int64_t i, const Slope& s) {
     if (!has_history_) return "; no output has history" + forgotten();
     if (!gradients_[k]) return "; no gradient arrived at this input";
@@ -422,10 +422,10 @@ class Check {
   GradcheckOptions options_;
   GradcheckResult result_;
   std::vector<Tensor> x_, y_, again_, gradients_;
-  Values weights_;                // of the outputs
-  std::vector<double> analytic_;  // gradient of the input at hand
-  double largest_ = 0;            // of these
-  std::string infinite_;          // the first output that is not finite, as part of a message
+  Values weights_;                // one list for each output
+  std::vector<double> analytic_;  // gradient of the input being checked
+  double largest_ = 0;            // largest finite magnitude in analytic_
+  std::string infinite_;          // the first output that is not finite, as text for a message
   bool has_history_ = false;
 };
 

@@ -4,11 +4,11 @@ namespace longspan {
 
 namespace autograd {
 
-/// Whether ops of this thread record the way back.
+/// Whether ops of this thread record the backward pass.
 bool recording();
-/// Whether this thread re-runs a forward pass (inside a wrapper's backward).
+/// Whether this thread recomputes a forward pass (inside a wrapper's backward).
 bool replaying();
-/// Whether ops and the engine look for NaN and Inf.
+/// Whether ops and the engine check for NaN and Inf.
 bool anomaly_mode();
 
 namespace detail {
@@ -35,12 +35,12 @@ struct NoGrad : autograd::detail::FlagGuard {
   NoGrad() : FlagGuard(autograd::detail::recording_flag(), false) {}
 };
 
-/// While it lives, ops of this thread record again; for wrappers that re-run a forward pass.
+/// While it lives, ops of this thread record again; for wrappers that recompute a forward pass.
 struct EnableGrad : autograd::detail::FlagGuard {
   EnableGrad() : FlagGuard(autograd::detail::recording_flag(), true) {}
 };
 
-/// Marks a re-run of a forward pass.
+/// Marks a recomputation of a forward pass.
 struct Replay : autograd::detail::FlagGuard {
   Replay() : FlagGuard(autograd::detail::replaying_flag(), true) {}
 };

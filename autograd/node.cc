@@ -73,9 +73,9 @@ Node::Node(std::string_view op) : name(op), sequence(next_sequence()) {
   if (anomaly_mode()) scope = Scope::path();
 }
 
-/// Graphs die from a list that runs through the nodes themselves: dropping the last handle of a
-/// long chain must neither recurse nor ask for memory. What is kept for the thread is a plain
-/// pointer, so that a graph in a static object may die at the very end of the process.
+/// Graphs are destroyed with a list that runs through the nodes themselves: dropping the last
+/// handle of a long chain must neither recurse nor allocate memory. The per-thread state is a plain
+/// pointer, so that a graph in a static object may be destroyed at the very end of the process.
 Node::~Node() {
   if (next.empty()) return;
   thread_local std::shared_ptr<Node>* dying = nullptr;
@@ -94,14 +94,14 @@ Node::~Node() {
   dying = nullptr;
 }
 
-/// Lets go of what edges lead to; nodes that nobody else has go to the list.
+/// Releases the edges' nodes; nodes without another owner go to the list.
 void Node::drop(std::vector<Edge>& edges, std::shared_ptr<Node>& list) {
   for (Edge& e : edges) {
     if (e.node.use_count() == 1) {
       e.node->later_ = std::move(list);
       list = std::move(e.node);
     } else {
-      e.node.reset();  // now, so that of two edges to one node the second finds it nobody's
+      e.node.reset();  // now, so that of two edges to one node the second finds no other owner
     }
   }
   edges.clear();

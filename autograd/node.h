@@ -11,14 +11,14 @@
 
 namespace longspan {
 
-/// Gradients of an op's inputs, in their order; undefined where none is wanted.
+/// Gradients of an op's inputs, in their order; undefined if not required.
 using Grads = std::vector<Tensor>;
 
 namespace autograd {
 
 struct Node;
 
-/// The gradient of output `slot` of `node`. Empty where no gradient is wanted.
+/// The gradient of output `slot` of `node`. Empty if no gradient is required.
 struct Edge {
   std::shared_ptr<Node> node;
   int slot = 0;
@@ -26,8 +26,9 @@ struct Edge {
 
 class CheckpointScope;
 
-/// A tensor kept for the backward pass: data without history, held in Category::saved, with the
-/// version that it had. Inside a frame it is the number of a slot, which a re-run fills.
+/// A tensor saved for the backward pass: data without history, in Category::saved, with the storage
+/// version at the time. Inside a checkpoint scope it is the index of a slot, which a recomputation
+/// fills.
 class SavedTensor {
  public:
   SavedTensor() = default;
@@ -36,7 +37,7 @@ class SavedTensor {
   SavedTensor& operator=(SavedTensor&& other) noexcept;
   ~SavedTensor();
 
-  /// Throws GradientError where the data has been written since.
+  /// Throws GradientError if the data has been written since.
   const Tensor& get(std::string_view op) const;
 
  private:
@@ -46,7 +47,7 @@ class SavedTensor {
   int64_t slot_ = -1;
 };
 
-/// What a gradient must look like: the tensor that it belongs to.
+/// The properties that a gradient must have: those of its tensor.
 struct GradientSpec {
   Shape shape;
   DType dtype = DType::f32;
@@ -60,8 +61,8 @@ struct Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  /// Gradients of the inputs from those of the outputs (undefined where none arrived). Recording
-  /// is off; wrappers turn it on for what they re-run, and may call backward().
+  /// Computes the gradients of the inputs from those of the outputs (undefined if none arrived).
+  /// Recording is off; wrappers turn it on for what they recompute, and may call backward().
   virtual Grads backward(std::span<const Tensor> dy) = 0;
   /// Whether the engine calls add_to() in place of backward(); see AccumulatingNode.
   virtual bool partial() const { return false; }
@@ -73,14 +74,14 @@ struct Node {
   std::string_view name;
   uint64_t sequence;                  ///< creation order
   std::vector<Edge> next;             ///< one per input
-  std::vector<GradientSpec> outputs;  ///< what dy of each output looks like
+  std::vector<GradientSpec> outputs;  ///< the dy of each output must match
   bool released = false;
-  std::string scope;  ///< where it was recorded; only in anomaly mode
+  std::string scope;  ///< scope in which it was recorded; only in anomaly mode
 
-  /// Whether the gradient of input i is wanted.
+  /// Whether the gradient of input i is required.
   bool wants(int i) const { return next[static_cast<size_t>(i)].node != nullptr; }
-  /// What was saved, in order. Throws GradientError where it has been written since, and where no
-  /// so many were saved.
+  /// Returns the i-th saved tensor, in order. Throws GradientError if it has been written since, or
+  /// if fewer were saved.
   const Tensor& saved(int i) const {
     if (static_cast<size_t>(i) >= saved_.size()) fail_saved(i);
     return saved_[static_cast<size_t>(i)].get(name);
@@ -94,12 +95,12 @@ struct Node {
   [[noreturn]] void fail_saved(int i) const;
   static void drop(std::vector<Edge>& edges, std::shared_ptr<Node>& list);
 
-  std::shared_ptr<Node> later_;  // the next one to go, in a list of nodes that are nobody's
+  std::shared_ptr<Node> later_;  // next node in a list of unowned nodes to destroy
 };
 
-/// For an op that touches little of its one large input (a slice, rows of a table): derive from it
-/// and define add_to(), so that many such ops on one tensor cost what they touch and not a full
-/// gradient each.
+/// For an op that reads a small region of its one large input (a slice, rows of a table). Derive
+/// from it and define add_to(), so that many such ops on one tensor cost as much as their regions
+/// and not a full gradient each.
 struct AccumulatingNode : Node {
   using Node::Node;
   bool partial() const final { return true; }
@@ -109,49 +110,49 @@ struct AccumulatingNode : Node {
 
 struct Meta;
 
-/// Where edges to a leaf lead. It never runs: the engine adds to the leaf's gradient at once.
+/// The target of edges to a leaf. It never runs: the engine adds to the leaf's gradient directly.
 struct LeafNode final : Node {
   LeafNode(const Tensor& tensor, std::shared_ptr<Meta> meta);
   Grads backward(std::span<const Tensor>) override { return {}; }
   std::shared_ptr<Meta> leaf;
 };
 
-/// A tensor's place in the graph.
+/// A tensor's position in the graph.
 struct Meta {
-  std::shared_ptr<Node> node;  ///< what made it; null at a leaf
+  std::shared_ptr<Node> node;  ///< the node that computed it; null for a leaf
   int slot = 0;                ///< which output of node
   bool requires_grad = false;
-  Tensor grad;                        ///< at a leaf: the sum so far
-  std::weak_ptr<LeafNode> leaf_node;  ///< at a leaf: where edges to it lead
+  Tensor grad;                        ///< for a leaf: the sum so far
+  std::weak_ptr<LeafNode> leaf_node;  ///< for a leaf: the target of its edges
 };
 
-/// The edge through which a tensor's gradient flows; empty where it needs none.
+/// Returns the edge through which a tensor's gradient flows; empty if it requires no gradient.
 Edge edge_of(const Tensor& tensor);
 
-/// Gives outputs their history: output i becomes slot i of the node, whose inputs are given. Call
-/// it only where wants_graph(inputs).
+/// Attaches history: output i becomes slot i of the node with these inputs. Call it only if
+/// wants_graph(inputs).
 void attach(const std::shared_ptr<Node>& node, std::span<const Tensor> inputs,
             std::span<Tensor* const> outputs);
 
-/// True where recording is on and some input needs a gradient.
+/// Whether recording is on and some input requires a gradient.
 bool wants_graph(std::span<const Tensor> inputs);
 
-/// In anomaly mode: throws ValueError where the tensor holds NaN or Inf.
+/// In anomaly mode: throws ValueError if the tensor contains NaN or Inf.
 void check_finite(std::string_view op, std::string_view what, const Tensor& tensor,
                   std::string_view scope = {});
 
 }  // namespace autograd
 
-/// Whether gradients reach this tensor: a leaf that asks for them, or a result that depends on one.
+/// Whether gradients reach this tensor: a leaf that requires them, or a result that depends on one.
 bool requires_grad(const Tensor& tensor);
-/// Makes a leaf ask for gradients (or not). Returns it. Throws GradientError on a result of an op
-/// and DTypeError on integers.
+/// Makes a leaf require gradients (or not) and returns it. Throws GradientError on a result of an
+/// op and DTypeError on integers.
 Tensor& set_requires_grad(Tensor& tensor, bool value = true);
-/// A leaf's gradient so far; undefined where none has arrived. While a handle is held, backward()
-/// adds to a copy, so what was returned stays as it is.
+/// Returns a leaf's gradient so far; undefined if none has arrived. While the caller holds a
+/// handle, backward() adds to a copy, so the returned tensor does not change.
 Tensor grad(const Tensor& tensor);
-/// Replaces (or, undefined, drops) a leaf's gradient; what is given is never written. Throws
-/// ShapeError, DTypeError or DeviceError where it does not fit.
+/// Replaces (or, undefined, drops) a leaf's gradient; `gradient` is never written. Throws
+/// ShapeError, DTypeError or DeviceError if it does not match.
 void set_grad(const Tensor& tensor, Tensor gradient);
 
 }  // namespace longspan

@@ -4,8 +4,8 @@
 
 namespace longspan::autograd {
 
-/// How many results of products and of attention re-runs on this thread have taken from a frame
-/// that keeps them, in place of computing them again.
+/// Number of results of products and of attention that recomputations on this thread have taken
+/// from a checkpoint scope that saved them, instead of computing them again.
 struct Recalls {
   int64_t products = 0, attention = 0;
 };

@@ -14,17 +14,18 @@
 
 namespace longspan {
 
-/// What an op's backward sees besides dy.
+/// The inputs of an op's backward function besides dy.
 class Context {
  public:
   explicit Context(const autograd::Node& node) : node_(node) {}
 
-  /// The tensors passed to save(), in order. Throws GradientError where there were fewer.
+  /// Returns the tensors passed to save(), in order. Throws GradientError if there were fewer.
   template <size_t N>
   std::array<Tensor, N> saved() const {
     return get(std::make_index_sequence<N>{});
   }
-  /// Whether the gradient of input i is wanted; an undefined one may be returned for the others.
+  /// Whether the gradient of input i is required; for other inputs an undefined one may be
+  /// returned.
   bool wants(int i) const { return node_.wants(i); }
 
  private:
@@ -35,18 +36,18 @@ class Context {
   const autograd::Node& node_;
 };
 
-/// A backward function that captures only numbers: tensors must pass through save().
+/// A backward function that captures only plain values: tensors must pass through save().
 template <class F>
 concept PlainBackward = std::is_trivially_copyable_v<F> &&
     std::is_invocable_r_v<Grads, const F&, const Context&, const Tensor&>;
 
-/// Names the tensors that record() shall keep, where it records at all.
+/// The tensors that record() saves, if it records at all.
 struct SaveList {
   std::array<Tensor, 8> tensors;
   int count = 0;
 };
 
-/// save(x, y): at most 8 tensors; undefined ones keep their place.
+/// save(x, y): at most 8 tensors; undefined ones keep their position.
 template <class... T>
 SaveList save(const T&... tensors) {
   static_assert(sizeof...(T) <= 8);
@@ -55,9 +56,10 @@ SaveList save(const T&... tensors) {
 
 namespace autograd {
 
-/// The N results of a dear op: computed, or where a frame re-runs a part, those that it kept. A
-/// re-run that wants nothing beyond what the op saves ends here. For the last place, `saved` names
-/// what record() will keep, where that is known before the results are.
+/// Returns the N results of an expensive op: computed, or, if a checkpoint scope is being
+/// recomputed, those that it saved. A recomputation that needs nothing beyond what the op saves
+/// stops here. For this last case, `saved` lists what record() will save, if that is known before
+/// the results.
 template <size_t N, class Compute>
 std::array<Tensor, N> reuse_or_recompute(std::string_view op, std::span<const Tensor> inputs,
                                          const SaveList& saved, Compute compute) {
@@ -89,8 +91,8 @@ struct PlainNode final : Node {
 
 }  // namespace autograd
 
-/// Returns `output` with history: backward(context, dy) gives the gradients of `inputs`, one each.
-/// Nothing is recorded or kept where recording is off or no input needs a gradient.
+/// Returns `output` with history: backward(context, dy) computes the gradients of `inputs`, one
+/// each. Records and saves nothing if recording is off or no input requires a gradient.
 template <PlainBackward F>
 Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor output,
               const SaveList& saved, F backward) {
@@ -109,7 +111,7 @@ Tensor record(std::string_view op, std::initializer_list<Tensor> inputs, Tensor 
 }
 
 /// For ops with several results or more state: derive from autograd::Node, and pass a function that
-/// makes it. It is called only where the graph is wanted.
+/// creates the node. It is called only if the graph is needed.
 template <class Make>
 void record_node(std::string_view op, std::span<const Tensor> inputs,
                  std::span<Tensor* const> outputs, Make make) {

@@ -1,7 +1,8 @@
-// What sparse attention keeps of the dense rate. Every pattern and dense attention take turns in
-// one process; the best turn of each counts, in CPU time of one thread. One JSON line per pattern:
-// seconds, and useful FLOPs (4 d per visible pair forward, 10 d backward) per second as a share of
-// the dense rate of the same run and of the FMA peak. A busy neighbour slows all alike.
+// Measures which share of dense attention's rate sparse attention reaches. Every pattern and dense
+// attention take turns in one process; the best turn of each counts, in CPU time of one thread.
+// Prints one JSON line per pattern: seconds, and useful FLOPs (4 d per attended pair forward, 10 d
+// backward) per second as a share of the dense rate of the same run and of the FMA peak. Other
+// processes slow all cases equally.
 //
 //   bench_attention_share [--rounds N] [--length L] [--heads H] [--match TEXT]
 
@@ -41,9 +42,9 @@ struct Case {
   std::string name;
   AttentionPattern pattern = {};
   int64_t pairs = 0;      // of one head
-  int64_t side_keys = 0;  // of a second segment
+  int64_t side_keys = 0;  // keys of a second segment
   int64_t relations = 0;  // rows of the tables of Shaw terms for keys and values; 0: none
-  // Kept between turns: the graph, and what its gradients are for.
+  // Saved between turns: the graph, and the leaves whose gradients it computes.
   std::vector<Tensor> leaves = {};
   Tensor out = {}, dout = {};
   double forward = 0, backward = 0;  // seconds of the best turn
@@ -53,14 +54,14 @@ Case pattern_case(const std::string& name, const AttentionPattern& pattern, int6
   return {.name = name, .pattern = pattern, .pairs = visible_pairs(pattern, length, length)};
 }
 
-// Blocks of queries that see `seen` blocks of keys each, at places drawn once.
+// Blocks of queries that attend to `seen` blocks of keys each, drawn once.
 AttentionPattern scattered(int64_t length, int64_t block, int64_t seen) {
   BlockTable table;
   table.bounds = block_bounds(length, block);
   const int64_t blocks = length / block, part = blocks / seen;
   for (int64_t i = 0; i < blocks; ++i) {
     table.keys.emplace_back();
-    for (int64_t n = 0; n < seen; ++n) {  // one of each part of the keys
+    for (int64_t n = 0; n < seen; ++n) {  // draws one from each segment of the keys
       const uint32_t draw = philox_word(1, i * seen + n);
       table.keys.back().push_back(n * part + draw % static_cast<uint32_t>(part));
     }
@@ -86,7 +87,7 @@ AttentionPattern bigbird(int64_t length, int64_t block) {
   return patterns::block_lists(length, {bigbird_blocks(length, block, random)}, {}, "bigbird");
 }
 
-// One head of BlockBERT: every block of queries sees the next block of keys.
+// One head of BlockBERT: every block of queries attends to the next block of keys.
 AttentionPattern blockbert(int64_t length, int64_t block) {
   std::vector<int64_t> next;
   for (int64_t i = 0; i < length / block; ++i) next.push_back((i + 1) % (length / block));

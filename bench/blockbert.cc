@@ -1,5 +1,5 @@
-// What BlockBERT saves beside the same encoder with full attention, at the shapes of its paper's
-// base model: JSON lines on standard output.
+// Measures what BlockBERT saves compared with the same encoder with full attention, at the shapes
+// of its paper's base model. Prints JSON lines on standard output.
 //   bench_blockbert memory [layers]    peak bytes of a training step, by category
 //   bench_blockbert time [rounds]      CPU seconds of one layer, and of its attention alone
 // Variants take turns, and ratios are medians over the rounds. docs/blockbert.md says what to
@@ -66,7 +66,7 @@ Tensor some_tokens(int64_t batch, int64_t length) {
   return Tensor::from(ids, {batch, length});
 }
 
-/// One in seven tokens counts.
+/// One in seven targets counts.
 Tensor some_targets(const Tensor& tokens) {
   std::vector<int64_t> ids = tokens.to_vector<int64_t>();
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -77,10 +77,10 @@ Tensor some_targets(const Tensor& tokens) {
 
 struct StepMemory {
   Usage peak;
-  int64_t kept = 0;  // for the backward pass, by the end of the forward pass
+  int64_t kept = 0;  // bytes saved for the backward pass at the end of the forward pass
 };
 
-/// Of a step of AdamW. A short step before it leaves what every later one finds: moments.
+/// Measures a step of AdamW. A short step before it allocates the moments, as in every later step.
 StepMemory memory_of_step(const BlockBertConfig& config, int64_t batch, int64_t length) {
   BlockBert model(config, Init{.gen = Generator{1}});
   AdamW optimizer(named_parameters(model));
@@ -97,7 +97,7 @@ StepMemory memory_of_step(const BlockBertConfig& config, int64_t batch, int64_t 
   return memory;
 }
 
-/// Peak bytes as a line in the number of tokens, through two of them.
+/// Peak bytes as a linear function of the number of tokens, through two points.
 struct Line {
   double fixed = 0, per_token = 0;
 
@@ -109,7 +109,7 @@ struct Line {
   double at(int64_t tokens) const { return fixed + per_token * static_cast<double>(tokens); }
 };
 
-/// Probabilities before and after dropout, 4 bytes each: 8 H N^2 / n of every sequence and layer.
+/// Probabilities before and after dropout, 4 bytes each: 8 H N^2 / n for every sequence and layer.
 int64_t probability_bytes(const BlockBertConfig& c, int64_t length, int64_t tokens) {
   return 8 * c.n_head * length * tokens * c.n_layer / c.n_block;
 }
@@ -175,11 +175,11 @@ double median(std::vector<double> x) {
 
 struct Timed {
   std::string name;
-  double expected = 1;  // share of the dense one's multiply-accumulates
+  double expected = 1;  // multiply-accumulates relative to the dense one
   std::function<void()> run;
 };
 
-/// The first of `all` is what the others are compared with.
+/// Compares the others with the first of `all`.
 void take_turns(const std::string& what, int64_t length, int64_t tokens, int64_t rounds,
                 const std::vector<Timed>& all) {
   std::vector<std::vector<double>> seconds(all.size()), ratios(all.size());

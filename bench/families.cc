@@ -1,14 +1,15 @@
-// What the attention of a layer of each family costs, forward and backward, in this engine alone:
-// JSON lines on standard output.
+// Measures the cost of attention in a layer of each family, forward and backward, in this engine
+// alone. Prints JSON lines on standard output.
 //
 //   bench_families pairs     pairs by the closed formulas, counted one by one, and computed
 //   bench_families growth    time and workspace over the lengths, and their exponents
-//   bench_families cost      time of an attended pair of many patterns beside a dense one, by turns
+//   bench_families cost      time per attended pair of many patterns compared with a dense one, by
+//   turns
 //
-// Options: --family NAME ... (as in bench/family.h; growth and pairs take all sparse families
-// otherwise), --lengths L ..., --rounds N, --heads 8, --width 64. One thread; seconds are its CPU
-// time, the best of all rounds. Growth keeps to families that fit into the budget with fewer rounds
-// where a round takes long, three at least.
+// Options: --family NAME ... (as in bench/family.h; the default of growth and pairs is all sparse
+// families), --lengths L ..., --rounds N, --heads 8, --width 64. Runs on one thread; seconds are
+// its CPU time, the best of all rounds. If rounds take long, growth runs fewer of them, at least
+// three, to keep a family within the budget.
 
 #include <fmt/format.h>
 #include <time.h>
@@ -45,9 +46,9 @@ struct Options {
 constexpr double least_sample = 0.05;  // seconds of a sample
 constexpr double budget = 45;          // seconds of all samples of a family's growth
 constexpr int64_t least_rounds = 3;
-constexpr double steady = 0.05;  // by how much the FMA peak may change meanwhile
-constexpr int64_t attempts = 3;  // while it does
-constexpr double within = 0.1;   // of an exponent's theory
+constexpr double steady = 0.05;  // allowed relative change of the FMA peak during a measurement
+constexpr int64_t attempts = 3;  // measurements if it changes more
+constexpr double within = 0.1;   // tolerance of an exponent
 
 double cpu_seconds() {
   timespec t{};
@@ -60,7 +61,7 @@ void print(const Json& line) {
   std::fflush(stdout);
 }
 
-/// One pattern at one length, ready to run, and its samples.
+/// One pattern at one length, prepared to run, and its samples.
 class Subject {
  public:
   Subject(const std::string& name, int64_t length, const Options& o)
@@ -105,8 +106,8 @@ class Subject {
   std::vector<double> samples_;
 };
 
-/// Samples all in turn, `rounds` times, between two samples of the FMA peak: where these differ,
-/// once more from the start.
+/// Samples all subjects by turns, `rounds` times, between two samples of the FMA peak. If these
+/// differ, starts over.
 Json take_turns(std::vector<std::unique_ptr<Subject>>& subjects, int64_t rounds) {
   Json result;
   for (int64_t attempt = 1; attempt <= attempts; ++attempt) {
@@ -125,7 +126,7 @@ Json take_turns(std::vector<std::unique_ptr<Subject>>& subjects, int64_t rounds)
   return result;
 }
 
-/// Slope of log(value) over log(length), by least squares.
+/// Returns the slope of log(value) over log(length), by least squares.
 double exponent(const std::vector<int64_t>& lengths, const std::vector<double>& value) {
   const auto n = static_cast<double>(lengths.size());
   double mean_x = 0, mean_y = 0, covariance = 0, variance = 0;
@@ -141,8 +142,9 @@ double exponent(const std::vector<int64_t>& lengths, const std::vector<double>& 
   return covariance / variance;
 }
 
-/// seconds = token tokens + pair pairs, by least squares of the relative errors, and the largest of
-/// these: what a row costs whatever it sees, and what each pair adds.
+/// Fits seconds = token * tokens + pair * pairs by least squares of the relative errors, and
+/// returns the largest of these too. `token` is the cost of a row independent of its pairs, `pair`
+/// the cost of each pair.
 Json token_and_pair(const std::vector<int64_t>& lengths, const std::vector<double>& pairs,
                     const std::vector<double>& seconds) {
   double tt = 0, tp = 0, pp = 0, t1 = 0, p1 = 0;

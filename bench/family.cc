@@ -56,7 +56,7 @@ FamilyLayer band(bool causal, int64_t reach, int64_t length, int64_t heads) {
           .pairs = heads * (causal ? (both + length) / 2 : both)};
 }
 
-/// The multiple of 16 next to sqrt(length), at least one.
+/// Returns the multiple of 16 nearest to sqrt(length), at least 16.
 int64_t usual_stride(int64_t length) {
   return std::max<int64_t>(1, std::lround(std::sqrt(static_cast<double>(length)) / 16)) * 16;
 }
@@ -90,7 +90,7 @@ Config encoder(int64_t length, int64_t heads) {
 FamilyLayer blockbert(int64_t blocks, int64_t length, int64_t heads) {
   auto c = encoder<BlockBertConfig>(length, heads);
   const int64_t n = c.n_block = blocks > 0 ? blocks : 3;
-  // As 8:2:2 of 12 heads: six of eight at home.
+  // The ratio of 8:2:2 in 12 heads: six of eight heads attend to their own block.
   const int64_t away = heads / 8;
   c.heads_per_shift = {heads - std::min<int64_t>(n - 1, 2) * away};
   for (int64_t shift = 1; shift < std::min<int64_t>(n, 3); ++shift) {
@@ -170,7 +170,8 @@ FamilyLayer etc(int64_t length, int64_t heads) {
   const auto labels = [&](const AttentionPattern& p) {
     return p.mask.class_id || p.side_mask.class_id ? c.label_count() : 2 * c.max_distance + 1;
   };
-  // Among globals, from long tokens to globals, back to the tokens owned, and the band.
+  // Among globals, from long tokens to globals, from globals to the tokens that they own, and the
+  // band.
   const int64_t pairs = g * g + length * g + length + band_pairs(length, c.radius);
   return {.options = fmt::format("r = {}, {} globals, k = {}", c.radius, g, c.max_distance),
           .outline = std::move(outline),
@@ -179,7 +180,7 @@ FamilyLayer etc(int64_t length, int64_t heads) {
           .max_distance = c.max_distance};
 }
 
-/// Number of the layout's member that a head has, the same for heads that see the same.
+/// Returns the index of a head's layout; heads with equal layouts share it.
 int32_t member_of(const AttentionCall& call, int64_t head) {
   const AttentionPattern p = resolve(call.pattern, call.queries, call.keys, call.side_keys);
   const auto which = p.layout->layout_index.to_vector<int32_t>();
@@ -190,13 +191,14 @@ struct Sliding {
   int64_t reach, globals;
 };
 
-/// Windows and globals of the families that are Longformer's.
+/// Returns window and globals of the families with Longformer's attention.
 Sliding sliding_of(std::string_view kind) {
   if (kind == "led") return {512, 1};
   return {256, kind == "longformer_globals" ? 64 : 0};
 }
 
-/// Names and seeds of the weights of LayerRun, in the order of WEIGHTS in bench/peers/sparse.py.
+/// Names of the projections; their order, that of WEIGHTS in bench/peers/sparse.py, gives the
+/// seeds.
 constexpr std::string_view projections[] = {"q",        "k",        "v",  "q_global",
                                             "k_global", "v_global", "out"};
 
@@ -272,7 +274,7 @@ AttentionRun::AttentionRun(const FamilyLayer& layer, int64_t width) {
   };
   for (size_t i = 0; i < layer.outline.calls.size(); ++i) {
     const AttentionCall& from = layer.outline.calls[i];
-    if (i > 0 && from.query_at.empty()) {  // more pairs of the call before it
+    if (i > 0 && from.query_at.empty()) {  // more pairs of the same softmax as the previous call
       calls_.back().parts.push_back(from.pattern);
       continue;
     }

@@ -14,60 +14,62 @@
 
 namespace longspan::bench {
 
-/// A family of position-based sparse attention, and what its cost is said to grow like.
+/// A family of position-based sparse attention, and the expected growth of its cost.
 struct Family {
   std::string_view name;
   bool causal = false;
-  double time_exponent = 1;  ///< of the length; that of memory is 1
+  double time_exponent = 1;  ///< exponent of time in the length; that of memory is 1
 };
 
-/// Two dense ones, then the sparse ones.
+/// Returns two dense families, then the sparse ones.
 std::span<const Family> families();
-/// Throws ValueError on a name that is none.
+/// Throws ValueError on an unknown name.
 const Family& family_of(std::string_view name);
 
 /// The attention of one layer of a family at one length.
 struct FamilyLayer {
-  std::string options;           ///< what it was built with
+  std::string options;           ///< the options that it was built with
   AttentionOutline outline;      ///< its calls of attention
-  int64_t pairs = 0;             ///< of all heads, by the closed formula
-  std::array<int64_t, 2> ids{};  ///< relation labels of each call's tables; 0: no tables
-  int64_t max_distance = 0;      ///< of those labels
+  int64_t pairs = 0;             ///< pairs of all heads, by the closed formula
+  std::array<int64_t, 2> ids{};  ///< rows of the relation tables of each call; 0: no tables
+  int64_t max_distance = 0;      ///< maximum distance of these labels
 };
 
-/// A family, or a pattern of one parameter, as "name" or "name:number":
-///   dense, causal        all pairs, all earlier ones
+/// Returns a family, or a pattern with one parameter, given as "name" or "name:number":
+///   dense, causal        all pairs, all earlier keys
 ///   fixed, strided       Sparse Transformer, both index sets in every head, stride (or block)
-///                        `number`, without it the multiple of 16 next to sqrt(length); summaries
+///                        `number`, default the multiple of 16 nearest to sqrt(length); summaries
 ///                        of 16 columns
-///   blockbert            `number` blocks, 3 without it: 6 heads of 8 see their own, the others the
-///                        next and the one after
-///   bigbird              blocks of `number`, 64 without it, 3 random ones a row
-///   longformer           `number` keys a side, 256 without it
+///   blockbert            `number` blocks, default 3: 6 of 8 heads attend to their own block, the
+///                        others to the next and the one after
+///   bigbird              blocks of `number` tokens, default 64, 3 random ones a row
+///   longformer           `number` keys a side, default 256
 ///   longformer_globals   the same with the first 64 tokens global
-///   led                  512 a side and the first token global, as in LED's encoder
+///   led                  `number` keys a side, default 512, and the first token global, as in LED
 ///   etc                  84 a side, 230 globals, labels of distances up to 12 and of links
-///   band, causal_band    `number` keys a side, `number` earlier keys besides itself: bare windows
-/// Throws ValueError on anything else, and where a closed formula does not hold at the length.
+///   band, causal_band    `number` keys a side; `number` earlier keys and the query itself; default
+///                        256
+/// Throws ValueError on any other name, and when a closed formula does not hold at the length.
 FamilyLayer family_layer(std::string_view name, int64_t length, int64_t heads);
 
-/// Pairs of all heads that the layouts attend to and that their runs cover, counted one by one.
+/// Counts the pairs of all heads that the layouts attend to, and those that their runs cover, one
+/// by one.
 OutlineCount counted_pairs(const FamilyLayer& layer);
 
-/// Attention of a layer, forward and backward, on queries, keys and values of its own, uniform in
-/// [-1, 1): without projections.
+/// Attention of a layer without projections, forward and backward, on queries, keys and values of
+/// its own, uniform in [-1, 1).
 class AttentionRun {
  public:
   AttentionRun(const FamilyLayer& layer, int64_t width);
 
-  /// Outputs, one for all calls that share a softmax.
+  /// Returns one output for all calls that share a softmax.
   std::vector<Tensor> forward() const;
-  /// Forward, and gradients of queries, keys, values and tables.
+  /// Runs forward, and returns the gradients of queries, keys, values and tables.
   std::vector<Tensor> both() const;
 
  private:
   struct BoundCall {
-    std::vector<AttentionPattern> parts;  // of one softmax
+    std::vector<AttentionPattern> parts;  // patterns that share one softmax
     Tensor q;
     std::vector<Keys> keys;
     ScoreTerms terms;
@@ -77,14 +79,14 @@ class AttentionRun {
   std::vector<Tensor> leaves_, dy_;
 };
 
-/// The same with the projections of queries, keys, values and outputs, D = heads * width; x and the
-/// weights have fixed values, those of bench/peers/sparse.py. For bigbird, longformer,
-/// longformer_globals and led, whose layers transformers has; ValueError otherwise.
+/// The same with the projections of queries, keys, values and outputs, D = heads * width. x and the
+/// weights have the fixed values of bench/peers/sparse.py. Supports bigbird, longformer,
+/// longformer_globals and led, whose layers transformers has; throws ValueError for others.
 class LayerRun {
  public:
   LayerRun(std::string_view family, int64_t length, int64_t heads, int64_t width);
 
-  /// Forward, and gradients of x [1, L, D] and of all weights.
+  /// Runs forward, and returns the gradients of x [1, L, D] and of all weights.
   std::vector<Tensor> both() const;
 
  private:

@@ -1,5 +1,6 @@
-// What the host spends on a training step that is run kernel by kernel, and on one that is replayed
-// as a whole: JSON lines on standard output, then a line for people. Needs a device.
+// Compares the host's cost of a training step that is run kernel by kernel with one that is
+// replayed as a CUDA graph. Prints JSON lines on standard output, then a readable line. Needs a
+// device.
 
 #include <fmt/format.h>
 
@@ -24,8 +25,8 @@ constexpr Device kDevice{DeviceKind::cuda, 0};
 
 /// Seconds of a step.
 struct Cost {
-  double thread = 0;  ///< of the host's processor until the step has been submitted
-  double wall = 0;    ///< until it has run
+  double thread = 0;  ///< CPU time of the host thread until the step has been submitted
+  double wall = 0;    ///< until the step has finished
 };
 
 double processor_seconds() {

@@ -46,7 +46,7 @@ __attribute__((target("avx512f"))) float chains_avx512(int64_t n) {
   return sum[0] + sum[5] + sum[10] + sum[15];
 }
 
-/// Each instruction takes two products for each of its sums.
+/// Each instruction adds two products to each of its accumulators.
 __attribute__((target("avx512f,avx512bf16"))) float chains_dot(int64_t n) {
   const __m512i bits = _mm512_set1_epi32(0x3c003c00);
   const auto a = (__m512bh)bits, b = (__m512bh)bits;
@@ -113,11 +113,11 @@ void triad(int64_t n, float* __restrict x, const float* __restrict y, const floa
 
 struct Chains {
   float (*run)(int64_t);
-  int products;  // of each of the ten instructions
+  int products;  // multiply-adds of each of the ten instructions
   const char* name;
 };
 
-/// The widest that the processor has and LONGSPAN_SIMD allows.
+/// Returns the widest chains that the processor has and LONGSPAN_SIMD allows.
 Chains best_chains() {
 #if defined(__x86_64__)
   const char* text = std::getenv("LONGSPAN_SIMD");
@@ -148,7 +148,7 @@ std::vector<double> on_threads(int threads, F body) {
   return seconds;
 }
 
-/// Twice the products of best_chains() where there are dot products of bf16.
+/// Returns chains with twice the products of best_chains() if the processor has bf16 dot products.
 Chains dot_chains() {
 #if defined(__x86_64__)
   const char* text = std::getenv("LONGSPAN_SIMD");

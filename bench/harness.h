@@ -8,29 +8,30 @@
 
 namespace longspan::bench {
 
-/// f32 multiply-adds per second that this machine reaches, times two: every thread runs
-/// register-only FMA chains, and its CPU time counts, so that a busy neighbour does not matter.
-/// About 20 ms per call and thread.
+/// Measures the peak f32 FLOPs per second of this machine (two per multiply-add): every thread runs
+/// register-only FMA chains. It counts CPU time, so other processes do not distort it. Takes about
+/// 20 ms per call and thread.
 double fma_peak(int threads);
 
-/// The same of products of bf16: of dot products of pairs where the processor has them and
-/// LONGSPAN_SIMD allows them, else fma_peak().
+/// Measures the same for bf16 dot-product instructions if the processor has them and LONGSPAN_SIMD
+/// allows them; otherwise returns fma_peak().
 double dot_peak(int threads);
 
-/// Bytes per second of a triad a = b + s c over arrays far larger than the caches, 3 x 4 bytes per
-/// element, by CPU time of the busiest thread.
+/// Measures the bytes per second of a triad a = b + s c over arrays far larger than the caches, 3 x
+/// 4 bytes per element, by the CPU time of the busiest thread.
 double triad_bandwidth(int threads);
 
-/// CPU seconds of every thread of this process, by thread id.
+/// Returns the CPU seconds of every thread of this process, by thread id.
 std::map<int, double> thread_times();
 
-/// Uniform f32 values in scale * [-0.5, 0.5), the same as values() in bench/peers/worker.py.
+/// Returns uniform f32 values in scale * [-0.5, 0.5), identical to values() in
+/// bench/peers/worker.py.
 Tensor values(const Shape& shape, uint32_t seed, float scale = 1.0f);
 
-/// Mean of |x|; f32 and f64.
+/// Returns the mean of |x|; f32 and f64.
 double magnitude(const Tensor& x);
 
-/// "avx512", "avx2" or "portable": the instructions that fma_peak() used.
+/// Returns "avx512", "avx2" or "portable", the instruction set that fma_peak() uses.
 std::string instructions();
 
 }  // namespace longspan::bench

@@ -1,7 +1,7 @@
-// Every kernel family on Google Benchmark. One JSON line per workload: what it is, seconds per call
-// (the best and the median of the repetitions, and their spread), and the share of this machine's
-// FMA peak or triad bandwidth, both measured at the start. With one thread the time is CPU time,
-// with several it is wall-clock time.
+// Runs every kernel family on Google Benchmark. Prints one JSON line per workload: its name,
+// seconds per call (best and median of the repetitions, and their spread), and its share of this
+// machine's FMA peak or triad bandwidth, both measured at the start. Times are CPU time with one
+// thread, and wall-clock time with several.
 //
 //   bench_kernels [--threads N] [Google Benchmark's options, e.g. --benchmark_filter=softmax]
 

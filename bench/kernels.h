@@ -13,14 +13,13 @@
 
 namespace longspan::bench {
 
-/// What one call of a workload costs; the report sets it against FMA peak and triad bandwidth.
+/// The cost of one call of a workload; the report relates it to FMA peak and triad bandwidth.
 struct Cost {
-  double flops = 0;  ///< useful ones: a causal score that is not visible does not count
-  double bytes = 0;  ///< least traffic: every input read once, every output written once
+  double flops = 0;  ///< useful ones: masked scores do not count
+  double bytes = 0;  ///< minimum traffic: every input read once, every output written once
 };
 
-/// Registers a workload. `prepare` is called first and returns what to time: work done before the
-/// clock runs belongs there.
+/// Registers a workload. `prepare` runs before the clock starts and returns the function to time.
 template <class Prepare>
 void measure(const std::string& name, Cost cost, Prepare prepare) {
   benchmark::RegisterBenchmark(name.c_str(), [cost, prepare](benchmark::State& state) {
@@ -36,8 +35,8 @@ void measure(const std::string& name, Cost cost, Prepare prepare) {
   });
 }
 
-/// Registers an op of differentiable inputs, `forward(inputs)`, as two workloads: its forward
-/// without history, and its backward on a retained graph.
+/// Registers an op with differentiable inputs, `forward(inputs)`, as two workloads: its forward
+/// without autograd, and its backward on a retained graph.
 template <class Prepare, class Forward>
 void measure_op(const std::string& name, Cost forward_cost, Cost backward_cost, Prepare prepare,
                 Forward forward) {

@@ -1,16 +1,16 @@
-// What LSH attention costs, hash, sort and gathers included. All cases take turns in one process;
-// the best turn of each counts, in CPU time of one thread. One JSON line per case.
+// Measures what LSH attention costs, including hash, sort and gathers. All cases take turns in one
+// process; the best turn of each counts, in CPU time of one thread. Prints one JSON line per case.
 //
 //   bench_lsh share [--turns N] [--length L] [--heads H] [--match TEXT]
 //     useful FLOPs (4 d per attended pair forward, 10 d backward) per second, as a share of the
 //     rate of our dense attention in the same run (at 4,096 tokens) and of the FMA peak
 //   bench_lsh flat [--turns N] [--tokens T] [--longest L] [--full 0]
-//     seconds of a layer, forward and backward, from 1,024 tokens on at a constant number of
-//     tokens, beside full attention: qk and v from D = 256, 4 heads of 64, and the projection of
-//     the result
+//     seconds of a layer, forward and backward, for lengths from 1,024 at a constant number of
+//     tokens, compared with full attention: qk and v from D = 256, 4 heads of 64, and the output
+//     projection
 //   bench_lsh short [--turns N] [--tokens T]
-//     the same layer at short lengths, hashed and with every token seen, as models do below
-//     full_below: from which length on hashing is quicker, beside the keys that it shows a query
+//     the same layer at short lengths, hashed and with full attention, as models use below
+//     full_below: finds the length from which hashing is faster, compared with its keys per query
 
 #include <fmt/format.h>
 #include <time.h>
@@ -181,7 +181,7 @@ void share(int64_t turns, int64_t length, int64_t heads, const std::string& matc
 
 constexpr int64_t kModel = 256, kHeads = kModel / kWidth;
 
-/// A layer at one length; rounds 0: full attention; -1: hashed attention's, with all in one chunk.
+/// A layer at one length; rounds 0: full attention; -1: LSH attention with all tokens in one chunk.
 struct Layer {
   int64_t rounds, length, batch;
   std::vector<Tensor> leaves = {};  // x, projections

@@ -1,4 +1,4 @@
-// Draws curves: one JSON object per line of standard input for each picture,
+// Draws curves. Each line of standard input is a JSON object that describes one picture:
 //
 //   {"path": "growth.png", "title": "..", "x_label": "..", "y_label": "..", "log": true,
 //    "series": [{"name": "..", "x": [..], "y": [..], "faint": false}]}

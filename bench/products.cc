@@ -1,19 +1,19 @@
-// Our products beside OpenBLAS's. Both take turns in one process, on one thread; the best turn of
-// each counts, in CPU time of that thread, and FMA peak is sampled before and after: a product
-// whose samples differ by more than 5 % is measured again, three times at most. One JSON line for
-// each product:
+// Compares our matrix products with OpenBLAS's. All take turns in one process, on one thread; the
+// best turn of each counts, in CPU time of that thread. The FMA peak is sampled before and after;
+// if its samples differ by more than 5 %, the product is measured again, at most three times.
+// Prints one JSON line for each product:
 //
-//   own, openblas, whole   seconds of the best turn: our kernels; OpenBLAS in our tasks, as
-//                          set_matmul_library() has it; OpenBLAS in one call
+//   own, openblas, whole   seconds of the best turn: our kernels; OpenBLAS in our tasks, as with
+//                          set_matmul_library(); OpenBLAS in one call
 //   *_median               over the turns
 //   gain                   own / openblas: above 1 OpenBLAS is faster
-//   share_own, ...         of the FMA peak, that of f64 being half of f32's
-//   steady                 whether the samples of FMA peak agree
+//   share_own, ...         of the FMA peak; that of f64 is half of f32's
+//   steady                 whether the samples of the FMA peak agree
 //
 //   bench_products [--rounds N] [--seconds S] [--match TEXT]
 //
-// S is the least time of a turn. LONGSPAN_SIMD limits ours and the peak, OPENBLAS_CORETYPE the
-// other.
+// S is the minimum time of a turn. LONGSPAN_SIMD limits our kernels and the peak, OPENBLAS_CORETYPE
+// limits OpenBLAS.
 
 #include <cblas.h>
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ double thread_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-/// c [m, n] = a b over k, of operands that lie as the letters say: T is transposed.
+/// c [m, n] = a b over k; `layout` has N or T (transposed) for each operand.
 struct Product {
   const char* kind;
   int64_t m, n, k;
@@ -98,7 +98,7 @@ std::vector<Product> products() {
   return all;
 }
 
-/// One way to compute a product, and the seconds of its turns.
+/// One implementation of a product, and the seconds of its turns.
 struct Way {
   std::string name;
   std::function<void()> run;
@@ -145,7 +145,7 @@ std::vector<Way> ways_of(const Product& p) {
           {"whole", whole}};
 }
 
-/// Seconds of one call over so many.
+/// Returns the mean seconds of `calls` calls.
 double seconds_of(const std::function<void()>& run, int64_t calls) {
   const double start = thread_seconds();
   for (int64_t i = 0; i < calls; ++i) run();
@@ -162,7 +162,7 @@ nlohmann::ordered_json measured(const Product& p, int64_t rounds, double least) 
   }
   const double before = fma_peak(1);
   for (int64_t round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < ways.size(); ++i) {  // each comes first in its turn
+    for (size_t i = 0; i < ways.size(); ++i) {  // the order rotates between rounds
       Way& way = ways[(i + static_cast<size_t>(round)) % ways.size()];
       way.turns.push_back(seconds_of(way.run, calls));
     }

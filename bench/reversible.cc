@@ -1,8 +1,7 @@
-// What memory policies cost and save: JSON lines on standard output.
-//   bench_reversible steps [rounds]   CPU seconds of training steps by policy, as ratios to
-//   standard bench_reversible depth            bytes kept for the backward pass, by depth and
-//   policy bench_reversible errors           errors of the inversion, by depth, dtype of layers and
-//   mode
+// Measures what memory policies cost and save. Prints JSON lines on standard output.
+//   bench_reversible steps [rounds]   CPU seconds of training steps by policy, relative to standard
+//   bench_reversible depth            bytes saved for the backward pass, by depth and policy
+//   bench_reversible errors           errors of the inversion, by depth, dtype of layers and mode
 // Policies take turns, and ratios are medians over the rounds. docs/memory.md says what to expect.
 
 #include <fmt/format.h>
@@ -55,7 +54,7 @@ Tensor some_tokens() {
   return Tensor::from(ids, {1, kLength});
 }
 
-/// One policy's model and optimiser.
+/// The model and the optimizer of one policy.
 struct Contestant {
   explicit Contestant(std::string_view name)
       : policy(name),

@@ -1,6 +1,6 @@
 // Times workloads on this engine for bench/peers/compare.py: one JSON request per line on standard
-// input, one JSON line in answer. The protocol, and what each figure means, stand in
-// bench/peers/worker.py, which does the same in PyTorch.
+// input, one JSON line as answer. bench/peers/worker.py, which does the same in PyTorch, documents
+// the protocol and each figure.
 
 #include <cblas.h>
 
@@ -45,7 +45,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Where workloads run, and in which dtype, unless they are of one that is their own.
+/// The device and dtype of workloads, except of those with a fixed dtype.
 struct Placement {
   Device device;
   DType dtype = DType::f32;
@@ -62,7 +62,7 @@ double magnitude_of(const Tensor& x) {
   return magnitude(to_device(cast(x.detach(), DType::f32), Device{}));
 }
 
-/// What products of f32 round to: the request's `precision`.
+/// Returns the precision to which f32 matrix products round, from the request's `precision`.
 MatmulPrecision precision_of(const Json& request) {
   const std::string name = request.value("precision", "f32");
   if (name == "bf16") return MatmulPrecision::bf16;
@@ -70,15 +70,15 @@ MatmulPrecision precision_of(const Json& request) {
   return MatmulPrecision::f32;
 }
 
-/// One workload, ready to run. `check` is the mean magnitude of its results.
+/// A prepared workload. `check` is the mean magnitude of its results.
 struct Workload {
   std::function<void()> run;
   double check = 0;
   int64_t peak_bytes = 0;  // 0: not measured
 };
 
-/// A workload from forward(inputs): its forward, its backward, or both. Floating inputs get
-/// gradients.
+/// Makes a workload from forward(inputs): its forward, its backward, or both, with gradients for
+/// floating inputs.
 template <class F>
 Workload differentiable(F forward, std::vector<Tensor> inputs, const std::string& pass) {
   if (pass == "forward") {
@@ -165,9 +165,9 @@ Workload band(const Json& request) {
   return differentiable(forward, heads(request.at("shape")), request.at("pass"));
 }
 
-/// LSH attention of shared queries and keys to hashed chunks and those before them, hash and sort
-/// included. Rule `paper`: keys of the own bucket, earlier ones, each once; else all keys of the
-/// window, in each round.
+/// LSH attention of shared queries and keys to hashed chunks and those before them, including hash
+/// and sort. Rule `paper`: earlier keys of the query's own bucket, each once; otherwise all keys of
+/// the window, in each round.
 Workload lsh(const Json& request) {
   const Json& shape = request.at("shape");
   const std::vector<Tensor> all = heads(shape);
@@ -239,7 +239,7 @@ Workload adam(const Json& request) {
 }
 
 /// One training step of a pre-norm causal language model with learned positions: forward, backward,
-/// AdamW. A positive `window` attends a causal band.
+/// AdamW. If `window` is positive, attention is a causal band.
 Workload gpt_step(const Json& request) {
   const Json& shape = request.at("shape");
   const int64_t batch = shape.at("batch"), length = shape.at("length");
@@ -277,9 +277,9 @@ Workload gpt_step(const Json& request) {
   return {[step] { step(); }, check};
 }
 
-/// One training step of a Reformer with the rules of transformers, and its axial positions:
-/// forward, backward, AdamW, with a memory policy. The peak is that of the second step, above what
-/// the process held before.
+/// One training step of a Reformer with the rules of transformers and its axial positions: forward,
+/// backward, AdamW, with a memory policy. The peak is that of the second step, above what the
+/// process held before.
 Workload reformer_step(const Json& request) {
   const Json& shape = request.at("shape");
   const int64_t length = shape.at("length"), model_width = shape.at("model");
@@ -320,7 +320,7 @@ Workload reformer_step(const Json& request) {
   return {[step] { step(); }, check, tracker.peak().total()};
 }
 
-/// All gradients at once.
+/// Makes a workload that computes all gradients.
 template <class Run>
 Workload everything(std::shared_ptr<const Run> run) {
   double check = 0;
@@ -337,7 +337,7 @@ Workload family(const Json& request) {
   return everything(std::make_shared<const AttentionRun>(layer, shape.at("width")));
 }
 
-/// The same with projections.
+/// The same layer with projections.
 Workload layer(const Json& request) {
   const Json& shape = request.at("shape");
   const std::string name = request.at("family");
@@ -381,7 +381,7 @@ double median(std::vector<double> x) {
   return x.size() % 2 ? x[half] : 0.5 * (x[half - 1] + x[half]);
 }
 
-/// The workload of the last request, kept for the next one.
+/// The workload of the last request, cached for the next one.
 struct Prepared {
   std::string key;
   Workload workload;

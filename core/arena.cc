@@ -41,14 +41,15 @@ int64_t page_bytes() {
   return bytes;
 }
 
-/// The next multiples of `bytes` at or before and at or after `at`.
+/// Return the multiple of `bytes` at or below `at`, and the one at or above `at`.
 char* aligned_down(char* at, int64_t bytes) {
   return at - static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) % static_cast<uintptr_t>(bytes));
 }
 char* aligned_up(char* at, int64_t bytes) { return aligned_down(at + bytes - 1, bytes); }
 
-/// Returns the whole pages among the free addresses [from, to) to the system: they come back empty,
-/// one by one, since a huge page would bring back more than the block that is put there.
+/// Returns the whole pages among the free addresses [from, to) to the system. They come back empty
+/// and one small page at a time, because a huge page would bring back more than the block that uses
+/// it.
 int64_t give_up(char* from, char* to) {
   from = aligned_up(from, page_bytes());
   const int64_t bytes = round_down(to - from, page_bytes());

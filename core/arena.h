@@ -6,10 +6,11 @@
 
 namespace longspan {
 
-/// The host's source of memory: one range of addresses, used from its start, in which freed blocks
-/// merge with their neighbours and the best fit is taken. Below the limit nothing goes back, so a
-/// training step that repeats its requests touches no fresh page. On huge pages where the system
-/// grants them, but not where memory was given up at the limit; the last may reach beyond the limit.
+/// Returns the host's memory source: one address range, allocated from its start, with best-fit
+/// blocks; freed blocks merge with their neighbours. Below the limit no memory returns to the
+/// system, so a training step that repeats its requests touches no fresh page. The range uses huge
+/// pages if the system grants them, except where memory was given up at the limit. The last huge
+/// page may extend beyond the limit.
 memory::Source host_arena();
 
 }  // namespace longspan

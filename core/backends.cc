@@ -33,7 +33,7 @@ void register_host() {
   count_devices.set(DeviceKind::cpu, [](int* count) { *count = 1; });
 }
 
-/// Addresses that nothing lies at; reading one is a fault at once.
+/// Returns addresses that are not mapped; reading one faults immediately.
 void* next_address(int64_t bytes) {
   static int64_t next = int64_t{1} << 56;
   const int64_t at = next;

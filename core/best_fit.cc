@@ -12,7 +12,7 @@ char* BestFit::allocate(int64_t bytes) {
     if (!list.empty()) {
       char* const at = list.back();
       list.pop_back();
-      free_ -= bytes;  // none of these is ever given up
+      free_ -= bytes;  // blocks in these lists are never given up
       return at;
     }
   }
@@ -40,7 +40,7 @@ void BestFit::release(char* at, int64_t bytes) noexcept {
   }
 }
 
-/// Takes the memory that noting one more block will need, however it is released.
+/// Reserves the memory to track one more block, however it is released.
 void BestFit::reserve(int64_t bytes) {
   nodes_.reserve(2 * (blocks_ + static_cast<int64_t>(by_address_.size()) + 1));
   if (bytes > small_limit) return;
@@ -53,7 +53,7 @@ char* BestFit::from_free(int64_t bytes) {
   const auto fit = by_size_.lower_bound({bytes, nullptr});
   if (fit == by_size_.end()) return nullptr;
   const auto [size, at] = *fit;
-  const int64_t back = std::min(size, bytes + page_);  // a block that is cut brings its last page
+  const int64_t back = std::min(size, bytes + page_);  // a split touches the whole last page
   if (!fits(0, back)) return nullptr;
   by_size_.erase(fit);
   by_address_.erase(at);
@@ -63,8 +63,8 @@ char* BestFit::from_free(int64_t bytes) {
   return at;
 }
 
-/// Whether so many bytes may be taken from beyond the top and of free blocks; gives up what is free
-/// where they may not.
+/// Whether `fresh` bytes beyond the top and `again` bytes of free blocks may be used within the
+/// limit. If not, gives up the free memory and checks again.
 bool BestFit::fits(int64_t fresh, int64_t again) {
   const auto within = [&] {
     return top_ - begin_ - given_up_ + fresh + std::min(again, given_up_) <= limit_;
@@ -76,7 +76,7 @@ bool BestFit::fits(int64_t fresh, int64_t again) {
   return within();
 }
 
-/// Free bytes are used again; those given up first, as it may be so.
+/// Counts free bytes as used again. Given-up bytes count first, so given_up_ stays a lower bound.
 void BestFit::take_back(int64_t bytes) { given_up_ -= std::min(bytes, given_up_); }
 
 char* BestFit::from_top(int64_t bytes) {

@@ -11,16 +11,17 @@
 
 namespace longspan {
 
-/// Hands out blocks of one range of addresses, used from its start: freed blocks merge with their
-/// neighbours and the best fit is taken, so a training step that repeats its requests gets the same
-/// addresses. Knows nothing of what lies at them; the caller keeps it to one thread at a time. What
-/// it must note of a block that is released, it takes memory for when the block is handed out.
+/// Allocates best-fit blocks from one address range, starting at its beginning; freed blocks merge
+/// with their neighbours, so a training step that repeats its requests gets the same addresses.
+/// Never reads or writes the memory itself. The caller must serialize access. The memory for
+/// releasing a block is reserved when the block is allocated.
 class BestFit {
  public:
-  /// Makes the addresses [from, to) usable; false where there is no room. They follow one another.
+  /// Makes the addresses [from, to) usable; returns false if there is no memory. Successive calls
+  /// receive adjacent ranges.
   using Back = bool (*)(char* from, char* to);
-  /// Gives up what lies behind the free addresses [from, to), which stay usable; how many bytes.
-  /// It comes back with the first use of an address on its page.
+  /// Gives up the memory behind the free addresses [from, to), which stay usable, and returns the
+  /// number of bytes. The memory returns with the first use of an address on its page.
   using GiveUp = int64_t (*)(char* from, char* to);
 
   BestFit() = default;
@@ -31,7 +32,7 @@ class BestFit {
   BestFit(const BestFit&) = delete;
   BestFit& operator=(const BestFit&) = delete;
 
-  /// Gives a range to one that has none.
+  /// Assigns a range to an allocator that has none.
   void open(char* begin, int64_t size, int64_t limit, Back back = nullptr, GiveUp give_up = nullptr,
             int64_t page = 0) {
     begin_ = top_ = begin;
@@ -42,30 +43,30 @@ class BestFit {
     give_up_ = give_up;
   }
 
-  /// Blocks and what is held free never are more than `bytes` together. Where no free block fits,
-  /// and the next addresses would be beyond it, free ones are given up: their places are used
-  /// again, and gaps between blocks do not count.
+  /// Allocated blocks and retained free bytes together never exceed `bytes`. If no free block fits
+  /// and the next addresses would exceed the limit, free ranges are given up: their addresses stay
+  /// usable, and gaps between blocks do not count.
   void set_limit(int64_t bytes) { limit_ = bytes; }
   int64_t limit() const { return limit_; }
-  /// A block of `bytes`, a multiple of 64; null where there is no room. Throws std::bad_alloc where
-  /// the host has none for the notes; then all is as it was.
+  /// Returns a block of `bytes`, a multiple of 64, or null if there is no space. Throws
+  /// std::bad_alloc if the host has no memory for the bookkeeping; the state is then unchanged.
   char* allocate(int64_t bytes);
   void release(char* at, int64_t bytes) noexcept;
-  /// Bytes below the highest address ever handed out that are free, and not given up.
+  /// Returns the free bytes below the highest address ever allocated, without those given up.
   int64_t held_free() const { return free_ - given_up_; }
-  /// Ends the range where the highest address ever handed out is; how many bytes it has left.
+  /// Ends the range at the highest address ever allocated and returns its new size in bytes.
   int64_t trim() {
     end_ = top_;
     return end_ - begin_;
   }
 
  private:
-  static constexpr int64_t small_limit = 2048;  // requests up to here: lists of equal blocks
+  static constexpr int64_t small_limit = 2048;  // largest size with lists of equal blocks
 
   /// Blocks of one small size.
   struct Equals {
-    std::vector<char*> free;  // with room for all that there are
-    int64_t count = 0;        // of all, free or not
+    std::vector<char*> free;  // capacity for all blocks of this size
+    int64_t count = 0;        // all blocks of this size, free or not
   };
 
   void reserve(int64_t bytes);
@@ -78,11 +79,11 @@ class BestFit {
 
   char *begin_ = nullptr, *top_ = nullptr, *end_ = nullptr;
   int64_t limit_ = 0, page_ = 0, free_ = 0;
-  int64_t given_up_ = 0;  // of the free bytes, at least
+  int64_t given_up_ = 0;  // lower bound of the free bytes that are given up
   Back back_ = nullptr;
   GiveUp give_up_ = nullptr;
-  int64_t blocks_ = 0;  // handed out, or free in lists of equal ones
-  NodePool nodes_;      // two for each block, and for each piece that is free
+  int64_t blocks_ = 0;  // allocated, or free in lists of equal blocks
+  NodePool nodes_;      // two for each block and for each free range
   std::pmr::map<char*, int64_t> by_address_{&nodes_};
   std::pmr::set<std::pair<int64_t, char*>> by_size_{&nodes_};
   std::array<Equals, small_limit / 64 + 1> small_;

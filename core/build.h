@@ -5,15 +5,15 @@
 
 namespace longspan {
 
-// What the bits of results depend on besides the program's options: docs/determinism.md.
+// Besides the program's options, the bits of results depend on these values: docs/determinism.md.
 
-/// This build: version, compiler, optimisation and sanitizers, in one line.
+/// Describes this build in one line: version, compiler, optimisation and sanitizers.
 const std::string& build_description();
 
-/// The instructions that kernels on the CPU use: "avx512-bf16", "avx512", "avx2", "portable", or
+/// Returns the instruction set of the CPU kernels: "avx512-bf16", "avx512", "avx2", "portable", or
 /// the name of another target. Empty before register_backends().
 std::string_view cpu_instructions();
-/// For the backend, once it has chosen.
+/// Called by the CPU backend once it has chosen its instruction set.
 void set_cpu_instructions(std::string name);
 
 }  // namespace longspan

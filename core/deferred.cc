@@ -42,19 +42,19 @@ struct Batch {
   Device device;
   Scratch outcomes;
   std::vector<ErrorHandler> handlers;
-  std::vector<std::string> scopes;  // where they were added
+  std::vector<std::string> scopes;  // of the add() calls
 };
 
 namespace {
 
 using Batches = std::vector<std::shared_ptr<Batch>>;
 
-// Of the one device that is not the host. Each thread has its own, so that what a check writes is
-// read behind it in the stream, and a complaint reaches the thread that asked. The last one may get
-// more checks, unless it is that of a replay.
+// Batches of the one device that is not the host. Each thread has its own, so that an outcome is
+// read after its check in the stream, and an error reaches the thread that ran the check. New
+// checks go to the last batch, unless it belongs to a replay.
 thread_local Batches pending;
-thread_local Batch* open = nullptr;         // the last of `pending`, where it may
-thread_local Batches* recording = nullptr;  // where checks go instead
+thread_local Batch* open = nullptr;         // the last of `pending`, if it takes more checks
+thread_local Batches* recording = nullptr;  // if not null, receives the checks instead
 
 void complain_of(const Batch& batch, const std::vector<int64_t>& found) {
   for (size_t i = 0; i < batch.handlers.size(); ++i) {
@@ -93,7 +93,7 @@ void check(Device device, const std::function<void(View found)>& run, ErrorHandl
     const View found = place_for(device, std::move(on_error));
     try {
       run(found);
-    } catch (...) {  // nothing was submitted that would write there
+    } catch (...) {  // no submitted work writes to this outcome
       (recording != nullptr ? *recording->back() : *open).take_back();
       throw;
     }
@@ -107,7 +107,7 @@ void check(Device device, const std::function<void(View found)>& run, ErrorHandl
 void raise_pending(Device device) {
   if (device.kind != DeviceKind::cuda || recording != nullptr) return;
   open = nullptr;
-  // All are read before the first complaint, and before they are forgotten.
+  // All outcomes are read before the first error is thrown, and before the batches are cleared.
   std::vector<std::vector<int64_t>> found;
   for (const auto& batch : pending) found.push_back(outcomes_of(*batch));
   const Batches done = std::exchange(pending, {});

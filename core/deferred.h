@@ -7,37 +7,39 @@
 
 #include "core/view.h"
 
-/// Checks of numbers on a device whose outcome the host does not wait for.
+/// Checks of values on a device whose outcome the host does not wait for.
 namespace longspan::deferred {
 
-/// Called with the place of the first number that is wrong and with that number; throws.
+/// Called with the index of the first wrong element and its value; throws.
 using ErrorHandler = std::function<void(int64_t place, int64_t value)>;
 
-/// Calls run(found), whose kernel writes what it finds on `device`: i64 [2], the place, -1 where
-/// nothing is wrong, and the number. On the host it complains at once; elsewhere raise_pending()
-/// will, and what the check guards must be safe whatever it finds.
+/// Calls run(found), whose kernel writes its result on `device`: found is i64 [2], the index of the
+/// first wrong element (-1 if there is none) and its value. On the host this throws immediately. On
+/// CUDA raise_pending() throws later, so the code that the check guards must be safe whatever the
+/// outcome.
 void check(Device device, const std::function<void(View found)>& run, ErrorHandler on_error);
 
-/// Looks at what this thread's checks on `device` have found, all of which are forgotten then, and
-/// complains of the first that found something. Waits for the device where there were any. Called
-/// before the host reads from the device or waits for it, and by check() once there are very many.
-/// A parameter that is updated before then may have been updated by what was wrong: read the loss,
-/// or clip the gradients, before the update.
+/// Reads and clears the outcomes of this thread's checks on `device` and throws the error of the
+/// first check that failed. Waits for the device if there were any checks. Called before the host
+/// reads from the device or waits for it, and by check() when very many checks are pending. A
+/// parameter update made before this call may have used the wrong values: read the loss, or clip
+/// the gradients, before the update.
 void raise_pending(Device device);
 
 struct Batch;
 
-/// The checks of a recorded step, made again by each replay (core/graph.h).
+/// The checks of a recorded step, repeated by each replay (core/graph.h).
 class Recorded {
  public:
   Recorded();
   ~Recorded();
-  /// Between these two, this thread's checks are collected here.
+  /// Between start() and stop(), this thread's checks are collected here.
   void start();
   void stop();
-  /// Before a replay: settles the checks of the one before, where that has not been done.
+  /// Called before a replay: raises pending errors of the previous replay, if that has not been
+  /// done.
   void raise_pending();
-  /// After a replay: raise_pending() will look at them.
+  /// Called after a replay: a later raise_pending() reads its checks.
   void enqueue();
 
  private:

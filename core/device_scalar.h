@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-/// A number that a kernel is given: `value`, or, in a recorded step, what lies at `at` on the
+/// A scalar argument of a kernel: `value`, or, in a recorded step, the value stored at `at` on the
 /// device when the kernel runs (core/graph.h). Only kernels may read it.
 template <class T>
 struct DeviceScalar {
@@ -14,7 +14,7 @@ struct DeviceScalar {
   const T* at = nullptr;
 
   constexpr DeviceScalar() = default;
-  // A plain number is one that does not change.
+  // Converts a plain value, which does not change between replays.
   LONGSPAN_HD constexpr DeviceScalar(T v) : value(v) {}  // NOLINT(google-explicit-constructor)
   LONGSPAN_HD constexpr DeviceScalar(T v, const T* where) : value(v), at(where) {}
 

@@ -6,14 +6,14 @@
 
 namespace longspan {
 
-/// n / unit rounded down and up, for any n and unit >= 1.
+/// Return n / unit rounded down and up, for any n and unit >= 1.
 LONGSPAN_HD constexpr int64_t floor_div(int64_t n, int64_t unit) {
   return n / unit - (n % unit < 0 ? 1 : 0);
 }
 LONGSPAN_HD constexpr int64_t ceil_div(int64_t n, int64_t unit) {
   return n / unit + (n % unit > 0 ? 1 : 0);
 }
-/// The multiple of unit >= 1 that is the next to n, below and above.
+/// Return the nearest multiple of unit >= 1 that is at most n, and the nearest that is at least n.
 LONGSPAN_HD constexpr int64_t round_down(int64_t n, int64_t unit) {
   return floor_div(n, unit) * unit;
 }

@@ -10,11 +10,11 @@
 namespace longspan {
 
 /// Element types. f16 and bf16 are storage formats on the CPU: kernels widen them to f32, except
-/// that matrix products multiply bf16 as it is where the processor can.
+/// that matrix products multiply bf16 directly if the processor can.
 enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, u8 };
 inline constexpr int dtype_count = 7;
 
-/// IEEE 754 binary16, kept as its bits. Conversion rounds to nearest even; NaN stays NaN.
+/// IEEE 754 binary16, stored as its bits. Conversion rounds to nearest even; NaN stays NaN.
 struct f16 {
   uint16_t bits;
   f16() = default;
@@ -98,7 +98,7 @@ struct bf16 {
   }
 };
 
-/// Bytes of one element.
+/// Returns the bytes of one element.
 LONGSPAN_HD constexpr int64_t size_of(DType t) {
   switch (t) {
     case DType::f64:
@@ -116,16 +116,16 @@ LONGSPAN_HD constexpr int64_t size_of(DType t) {
   return 0;
 }
 
-/// f64, f32, f16 or bf16.
+/// Whether `t` is f64, f32, f16 or bf16.
 constexpr bool is_floating(DType t) { return t <= DType::bf16; }
 
-/// "f32" and so on.
+/// Returns "f32" and so on.
 constexpr std::string_view name_of(DType t) {
   constexpr std::string_view names[] = {"f64", "f32", "f16", "bf16", "i64", "i32", "u8"};
   return names[static_cast<int>(t)];
 }
 
-/// Maps a type of C++ to the dtype that stores it.
+/// Maps a C++ type to the dtype that stores it.
 template <class T>
 struct DTypeOf;
 template <>
@@ -147,7 +147,8 @@ struct DTypeOf<uint8_t> : std::integral_constant<DType, DType::u8> {};
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<std::remove_cv_t<T>>::value;
 
-/// What T is computed and summed in: f64 for f64, f32 for the other floating types, else i64.
+/// The type in which T is computed and summed: f64 for f64, f32 for the other floating types, else
+/// i64.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double,
                                        std::conditional_t<std::is_integral_v<T>, int64_t, float>>;
@@ -180,7 +181,7 @@ decltype(auto) visit_dtype(DType t, F&& f) {
   return f(TypeTag<uint8_t>{});
 }
 
-/// Calls f(TypeTag<T>{}) for a floating `t`; the caller has checked that it is one.
+/// Calls f(TypeTag<T>{}) for a floating `t`; the caller has checked that `t` is floating.
 template <class F>
 decltype(auto) visit_floating(DType t, F&& f) {
   switch (t) {

@@ -36,7 +36,7 @@ std::string compose(std::string_view op, std::string_view message,
 
 namespace {
 
-/// Throws E where the tensor was not given.
+/// Throws E if the tensor is undefined.
 template <class E>
 void require_given(std::string_view op, const Tensor& x, std::string_view name) {
   if (x) return;

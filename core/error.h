@@ -11,18 +11,18 @@
 
 namespace longspan {
 
-/// Base of everything that the library throws. `what()` is the whole message: the op and what is
-/// wrong, one line for each argument where there are any, and the scope ("in model.layer").
+/// Base of every exception that the library throws. `what()` is the whole message: the op and the
+/// error, one line for each tensor argument if there are any, and the scope ("in model.layer").
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message);  // appends the current Scope
 };
 
-/// Shapes or ranks that do not fit.
+/// Shapes or ranks that do not match.
 class ShapeError : public Error {
   using Error::Error;
 };
-/// A dtype that an op does not take, or two that differ.
+/// A dtype that an op does not accept, or two that differ.
 class DTypeError : public Error {
   using Error::Error;
 };
@@ -38,46 +38,45 @@ class ValueError : public Error {
 class NotImplemented : public Error {
   using Error::Error;
 };
-/// Misuse of the gradient machinery: a stale saved tensor, a graph used twice, gradients of
-/// gradients.
+/// Misuse of autograd: a stale saved tensor, a graph used twice, gradients of gradients.
 class GradientError : public Error {
   using Error::Error;
 };
-/// Carries the tracker's table in its message.
+/// Out of memory. The message includes the tracker's table.
 class OutOfMemory : public Error {
   using Error::Error;
 };
 class CudaError : public Error {
   using Error::Error;
 };
-/// Anything with a file: missing, unreadable, damaged, not writable.
+/// Any file error: missing, unreadable, damaged, not writable.
 class IoError : public Error {
   using Error::Error;
 };
 
 class Tensor;
 
-/// A line for a message: "  name  f32[8, 1024]  cpu".
+/// Returns a line for a message: "  name  f32[8, 1024]  cpu".
 std::string describe(std::string_view name, const Tensor& tensor);
 
-/// Throws E with "op: message". Arguments are formatted only here.
+/// Throws E with "op: message". Formats the arguments only when it throws.
 ///   require(a.dim(-1) == b.dim(-2), "matmul", "inner dimensions differ: {} and {}", ...)
 template <class E = ValueError, class... Args>
 [[noreturn]] void fail(std::string_view op, fmt::format_string<Args...> format, Args&&... args) {
   throw E(fmt::format("{}: {}", op, fmt::format(format, std::forward<Args>(args)...)));
 }
 
-/// fail<E>(...) unless `condition`.
+/// Calls fail<E>(...) unless `condition` holds.
 template <class E = ValueError, class... Args>
 void require(bool condition, std::string_view op, fmt::format_string<Args...> format,
              Args&&... args) {
   if (!condition) fail<E>(op, format, std::forward<Args>(args)...);
 }
 
-/// Throws OutOfMemory: the host has no memory for what `op` keeps beside tensors.
+/// Throws OutOfMemory: the host has no memory for what `op` stores besides tensors.
 [[noreturn]] void fail_for_memory(std::string_view op);
 
-/// f(). Where the host's memory gives out in it (std::bad_alloc), OutOfMemory that names `op`.
+/// Calls f(). Turns std::bad_alloc (no memory on the host) into OutOfMemory that names `op`.
 template <class F>
 decltype(auto) with_memory_for(std::string_view op, F&& f) {
   try {
@@ -93,7 +92,7 @@ struct Named {
   const Tensor& tensor;
 };
 
-/// "op: message" and a line for each tensor.
+/// Returns "op: message" and a line for each tensor.
 std::string compose(std::string_view op, std::string_view message,
                     std::initializer_list<Named> args);
 
@@ -104,11 +103,11 @@ template <class E>
   throw E(compose(op, message, args));
 }
 
-/// Checks that ops share. Each throws the type in its name and lists the tensor; one that is
-/// undefined was not given, and the message says so.
+/// Checks shared by ops. Each throws the type in its name and lists the tensor. An undefined tensor
+/// counts as an argument that was not given, and the message says so.
 void require_floating(std::string_view op, const Tensor& x, std::string_view name = "x");
 void require_integer(std::string_view op, const Tensor& x, std::string_view name = "x");
-/// At least `rank` axes, or exactly.
+/// Require a rank of at least `rank`, or of exactly `rank`.
 void require_rank(std::string_view op, const Tensor& x, int rank, std::string_view name = "x");
 void require_rank_is(std::string_view op, const Tensor& x, int rank, std::string_view name = "x");
 void require_same_dtype(std::string_view op, Named a, Named b);

@@ -10,13 +10,13 @@
 
 namespace longspan {
 
-/// What one evaluation of philox() gives.
+/// The four words of one evaluation of philox().
 struct Philox4 {
   uint32_t word[4];
 };
 
-/// Philox 4x32 with 10 rounds (Salmon et al. 2011): four random words from a 64-bit key and a
-/// 128-bit counter.
+/// Philox 4x32 with 10 rounds (Salmon et al. 2011): computes four random words from a 64-bit key
+/// and a 128-bit counter.
 LONGSPAN_HD inline Philox4 philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2,
                                   uint32_t c3) {
   auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
@@ -33,20 +33,20 @@ LONGSPAN_HD inline Philox4 philox(uint64_t key, uint32_t c0, uint32_t c1, uint32
   return {{c0, c1, c2, c3}};
 }
 
-/// Word i of the sequence that belongs to a key: word i mod 4 at counter i div 4.
+/// Returns word i of a key's sequence: word i mod 4 at counter i div 4.
 LONGSPAN_HD inline uint32_t philox_word(uint64_t key, int64_t i) {
   const auto c = static_cast<uint64_t>(i) / 4;
   return philox(key, static_cast<uint32_t>(c), static_cast<uint32_t>(c >> 32), 0, 0)
       .word[static_cast<uint64_t>(i) % 4];
 }
 
-/// [0, 1) with 24 bits, exactly representable in f32.
+/// Maps a word to [0, 1) with 24 bits, exactly representable in f32.
 LONGSPAN_HD inline float to_uniform(uint32_t word) {
   return static_cast<float>(word >> 8) * (1.0f / 16777216.0f);
 }
 
-/// One rounding each, never contracted to a fused multiply-add: draws have the same bits on every
-/// device.
+/// Multiply and add with one rounding each, never contracted to a fused multiply-add, so draws have
+/// the same bits on every device.
 LONGSPAN_HD inline float rounded_multiply(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
@@ -64,7 +64,7 @@ LONGSPAN_HD inline float rounded_add(float a, float b) {
 
 namespace detail {
 
-/// c0 + x (c1 + x (...)), each step rounded twice.
+/// Computes c0 + x (c1 + x (...)); each step rounds twice.
 template <int n>
 LONGSPAN_HD inline float horner(float x, const float (&c)[n]) {
   float y = c[n - 1];
@@ -72,7 +72,7 @@ LONGSPAN_HD inline float horner(float x, const float (&c)[n]) {
   return y;
 }
 
-/// ln u for normal u in (0, 1], to about one unit in the last place.
+/// Computes ln u for normal u in (0, 1], to about one unit in the last place.
 LONGSPAN_HD inline float log_of_uniform(float u) {
   uint32_t bits;
   memcpy(&bits, &u, 4);
@@ -92,7 +92,7 @@ LONGSPAN_HD inline float log_of_uniform(float u) {
   return rounded_add(rounded_add(y, f), rounded_multiply(n, 0.693359375f));
 }
 
-/// cos and sin of 2 pi t for t in [0, 1).
+/// Computes cos and sin of 2 pi t for t in [0, 1).
 LONGSPAN_HD inline void circle(float t, float& cosine, float& sine) {
   const float quarters = rounded_multiply(t, 4.0f);
   const auto q = static_cast<int32_t>(rounded_add(quarters, 0.5f));
@@ -109,14 +109,14 @@ LONGSPAN_HD inline void circle(float t, float& cosine, float& sine) {
 
 }  // namespace detail
 
-/// -2 ln of a uniform number in (0, 1]: the square of a normal pair's radius.
+/// Computes -2 ln u of a uniform u in (0, 1]: the squared radius of a pair of normal values.
 LONGSPAN_HD inline float to_squared_radius(uint32_t word) {
   // The half keeps the logarithm finite.
   const float u = rounded_multiply(rounded_add(static_cast<float>(word), 0.5f), 0x1p-32f);
   return rounded_multiply(-2.0f, detail::log_of_uniform(u));
 }
 
-/// Two independent standard normal numbers from two words (Box and Muller 1958), |n| < 6.8.
+/// Computes two independent standard normal values from two words (Box and Muller 1958), |n| < 6.8.
 LONGSPAN_HD inline void to_normal(uint32_t w0, uint32_t w1, float& n0, float& n1) {
   float cosine, sine;
   detail::circle(to_uniform(w1), cosine, sine);
@@ -129,8 +129,8 @@ LONGSPAN_HD inline void to_normal(uint32_t w0, uint32_t w1, float& n0, float& n1
   n1 = rounded_multiply(r, sine);
 }
 
-/// Element i of the standard normal sequence that belongs to a key; `attempt` names further,
-/// independent ones. Elements 2k and 2k + 1 come from words 2k and 2k + 1.
+/// Returns element i of a key's standard normal sequence; each `attempt` selects another,
+/// independent sequence. Elements 2k and 2k + 1 come from words 2k and 2k + 1.
 LONGSPAN_HD inline float philox_normal(uint64_t key, int64_t i, uint32_t attempt = 0) {
   const auto c = static_cast<uint64_t>(i) / 4;
   const Philox4 w =
@@ -141,37 +141,40 @@ LONGSPAN_HD inline float philox_normal(uint64_t key, int64_t i, uint32_t attempt
   return (i & 1) != 0 ? n1 : n0;
 }
 
-/// [0, range) from 64 random bits: the upper half of their product. The bias is below range / 2^64.
+/// Maps 64 random bits to [0, range): the upper half of their product. The bias is below range /
+/// 2^64.
 LONGSPAN_HD inline uint64_t to_range(uint64_t bits, uint64_t range) {
   const uint64_t a = bits >> 32, b = bits & 0xffffffffu, c = range >> 32, d = range & 0xffffffffu;
   const uint64_t middle = (b * d >> 32) + (a * d & 0xffffffffu) + (b * c & 0xffffffffu);
   return a * c + (a * d >> 32) + (b * c >> 32) + (middle >> 32);
 }
 
-/// A dropout draw: keep where the word is at least this threshold. p in [0, 1].
+/// Returns the threshold of a dropout draw: an element is kept if its word is at least this. p in
+/// [0, 1].
 LONGSPAN_HD inline uint64_t drop_threshold(double p) {
   return static_cast<uint64_t>(p * 4294967296.0);
 }
 
-/// Names a stream of random numbers. A value: it never advances. Element i of a draw is
-/// philox_word(key, i) on every device; several draws from one key are the same numbers, so fork.
+/// Names a stream of random values. A generator is a value and never advances. Element i of a draw
+/// is philox_word(key, i) on every device; several draws from one key give the same values, so
+/// fork.
 struct Generator {
   uint64_t key = 0;
-  /// Which generator of the step that is being recorded this is, and of what it was forked; 0 where
-  /// none is (core/graph.h).
+  /// Index of this generator among those of the step that is being recorded; 0 if there is none
+  /// (core/graph.h).
   uint32_t recorded = 0;
 
-  /// An independent generator for a number or a name.
+  /// Returns an independent generator for an integer or a name.
   constexpr Generator fork(uint64_t n) const { return forked(mix(n + 0x9E3779B97F4A7C15u)); }
   constexpr Generator fork(std::string_view name) const {
     uint64_t h = 0xCBF29CE484222325u;  // FNV-1a
     for (const char c : name) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
     return forked(mix(h ^ 0x5851F42D4C957F2Du));
   }
-  /// The key of the fork that `tag` stands for.
+  /// Returns the key of the fork that `tag` identifies.
   static constexpr uint64_t forked_key(uint64_t key, uint64_t tag) { return mix(key ^ tag); }
 
-  /// The key as kernels are given it: in a recorded step, that of the step which is replayed.
+  /// Returns the key for kernels: in a recorded step, the key of the step that is being replayed.
   DeviceScalar<uint64_t> device_key() const {
     return recorded == 0 ? DeviceScalar<uint64_t>(key) : recorded_key();
   }
@@ -183,7 +186,7 @@ struct Generator {
     const uint64_t next = forked_key(key, tag);
     return {next, recorded == 0 ? 0 : recorded_fork(tag)};
   }
-  uint32_t recorded_fork(uint64_t tag) const;  // these two: core/graph.cc
+  uint32_t recorded_fork(uint64_t tag) const;  // both defined in core/graph.cc
   DeviceScalar<uint64_t> recorded_key() const;
 
   static constexpr uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64, a bijection
@@ -193,14 +196,14 @@ struct Generator {
   }
 };
 
-/// What a forward pass is told besides its inputs. Seed, step, layer and site are forked into
+/// What a forward pass receives besides its inputs. Seed, step, layer and site are forked into
 /// `gen`.
 struct Pass {
   bool training = false;
   Generator gen;
   int64_t row =
-      0;  ///< index of the first row here in the whole: a chunk draws what the whole would
-  float progress = 0;  ///< share of the training that is done, for losses that change on the way
+      0;  ///< index of the first row here in the whole batch: a chunk draws what the whole would
+  float progress = 0;  ///< fraction of the training done, for losses that change over it
 
   Pass at(std::string_view label) const { return {training, gen.fork(label), row, progress}; }
   Pass at(uint64_t label) const { return {training, gen.fork(label), row, progress}; }

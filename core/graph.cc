@@ -17,7 +17,7 @@
 namespace longspan {
 namespace {
 
-constexpr size_t kNumbersOfBlock = 512;  // live numbers that come over in one piece
+constexpr size_t kNumbersOfBlock = 512;  // device scalars that are copied in one transfer
 
 constexpr uint64_t mixed(uint64_t sum, uint64_t with) {
   return ((sum ^ with) * 0xff51afd7ed558ccdu) ^ (sum >> 29);
@@ -31,20 +31,20 @@ uint64_t mixed(uint64_t sum, std::string_view text) {
 }  // namespace
 
 struct Graph::Parts {
-  /// Blocks of 8-byte numbers on the device, and what they are to hold.
+  /// Blocks of 8-byte scalars on the device, and their next values on the host.
   struct Numbers {
     std::unique_ptr<Scratch> there;
     std::vector<uint64_t> here;
   };
-  /// A generator: one of outside, or forked of another.
+  /// A generator: an external one, or a fork of another.
   struct Key {
     const Generator* source;
     uint32_t parent;
     uint64_t tag;
     uint64_t value = 0;
-    size_t number = SIZE_MAX;  // where kernels read it, if they do
+    size_t number = SIZE_MAX;  // index of the scalar that kernels read, if any
   };
-  struct Constant {  // copied from there to where it is used, by each replay
+  struct Constant {  // each replay copies it from `there` to its destination
     std::unique_ptr<Scratch> there;
     std::vector<char> bytes;
   };
@@ -52,18 +52,19 @@ struct Graph::Parts {
   Parts(Device on, int64_t bytes) : device(on), region(on, bytes) {}
 
   Device device;
-  memory::Region region;  // outlives what lies in it
+  memory::Region region;  // outlives the memory allocated from it
   void* recorded = nullptr;
   std::vector<Numbers> numbers;
-  size_t count = 0;                                               // of live numbers
-  std::vector<std::pair<size_t, std::function<double()>>> asked;  // number and what gives it
+  size_t count = 0;                                               // number of device scalars
+  std::vector<std::pair<size_t, std::function<double()>>> asked;  // scalar index, its source
   std::vector<Key> keys{{nullptr, 0, 0}};                         // 0: none
   std::vector<Constant> constants;
   std::vector<std::shared_ptr<const void>> kept;
   deferred::Recorded checks;
   uint64_t signature = 0;
 
-  /// Memory that nothing recorded has used before: it holds its numbers when a replay begins.
+  /// Allocates memory that the recorded work does not reuse: its contents are intact when a replay
+  /// begins.
   std::unique_ptr<Scratch> own(int64_t bytes) {
     region.leave();
     try {
@@ -115,9 +116,9 @@ struct Graph::Parts {
 
 namespace {
 
-thread_local Graph::Parts* current = nullptr;  // what this thread records
+thread_local Graph::Parts* current = nullptr;  // the graph that this thread records
 
-/// Which thread records a device, by the address of its `current`; null: none does.
+/// The thread that records a device, identified by the address of its `current`; null if none does.
 std::atomic<const void*>& recorder_of(Device device) {
   static std::array<std::atomic<const void*>, device_kind_count> recorders{};
   return recorders[static_cast<size_t>(device.kind)];
@@ -127,7 +128,7 @@ constexpr const char* kUsedInBetween =
     "another thread records a step of {}, of which this would become a part: wait until it has "
     "done so";
 
-/// Makes this thread the one that records the device, while it lives.
+/// Makes this thread the recorder of the device while it lives.
 class Recorder {
  public:
   explicit Recorder(Device device) : recorder_(recorder_of(device)) {
@@ -147,7 +148,7 @@ class Recorder {
   std::atomic<const void*>& recorder_;
 };
 
-/// From the first kernel that is recorded to the last.
+/// Lasts from the first recorded kernel to the last.
 class Recording {
  public:
   explicit Recording(Graph::Parts& parts) : parts_(parts), recorder_(parts.device) {
@@ -192,7 +193,7 @@ std::string place() { return Scope::path().empty() ? "" : " in " + Scope::path()
 }  // namespace
 
 void KernelBase::note_recorded(Device device, uint64_t sum) const {
-  if (this == &drop_recording || this == &count_devices) return;  // they submit nothing
+  if (this == &drop_recording || this == &count_devices) return;  // these two submit nothing
   const void* const recorder = recorder_of(device);
   require<DeviceError>(recorder == nullptr || recorder == &current, name_, kUsedInBetween,
                        name_of(device));

@@ -11,38 +11,40 @@
 
 namespace longspan {
 
-/// The work that a function submits to a device, recorded once and submitted again as a whole by
-/// each replay(), which costs the host one call in place of one for every kernel.
+/// Records the work that a function submits to a device, so that each replay() submits it again as
+/// a whole. A replay costs the host one call instead of one call for each kernel.
 ///
-/// What is recorded is which kernels run, on which addresses: a replay reads what then lies in the
-/// tensors that f read, and writes the tensors that f wrote and returned. So
-/// - who records keeps tensors of outside (parameters, a batch) where they are while the Graph
-///   lives. Memory that f asked for stays the Graph's, for its replays, until both it and the
-///   tensors that f returned are gone;
-/// - numbers that change from replay to replay come from live();
-/// - the host may not read from the device in f, nor give it more than small or constant tensors,
-///   which are taken to be the same in every replay. f's decisions are those of the recording;
-/// - no other thread uses the device while f runs: what it calls throws DeviceError.
-/// Graphs may be dropped at any time, in a recording of another too.
+/// The recording stores which kernels run and on which addresses. A replay reads the current
+/// contents of the tensors that f read, and writes the tensors that f wrote and returned.
+/// Therefore:
+/// - The caller keeps external tensors (parameters, a batch) at their addresses while the Graph
+///   lives. Memory that f allocated belongs to the Graph's replays until both the Graph and the
+///   tensors that f returned are gone.
+/// - Values that change from replay to replay come from live().
+/// - Within f the host may not read from the device, and may upload only small or constant tensors,
+///   which have the same contents in every replay. Branches of f are fixed by the recording.
+/// - No other thread uses the device while f runs: its calls throw DeviceError.
+/// Graphs may be dropped at any time, also while another is being recorded.
 class Graph {
  public:
-  /// Calls f; its kernels on `device` are recorded and not run, so replay() to have results. Its
-  /// first request for memory takes `bytes`, where that is known. Throws NotImplemented on a device
-  /// that has no recordings (the CPU), and where f does what cannot be recorded; OutOfMemory. What
-  /// tensors f has made before it threw then hold no numbers.
+  /// Calls f and records its kernels on `device` without running them; replay() computes the
+  /// results. The first memory request of the recording takes `bytes` from the device, if the
+  /// caller knows the amount. Throws NotImplemented on a device that cannot record (the CPU) and if
+  /// f does something that cannot be recorded; OutOfMemory. If f throws, the tensors that it made
+  /// hold no values.
   static std::unique_ptr<Graph> record(Device device, const std::function<void()>& f,
                                        int64_t bytes = 0);
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Gives live numbers their present values and submits the work. Throws what checks of the replay
-  /// before have found (core/deferred.h), where nobody has looked since.
+  /// Updates the device scalars and submits the work. Throws pending errors of the previous
+  /// replay's checks (core/deferred.h) that have not been raised yet.
   void replay();
-  /// Bytes of the device that are set apart for it.
+  /// Returns the bytes of the device that are reserved for this graph.
   int64_t bytes() const;
-  /// What two recordings have in common where they hold the same kernels, with the same sizes and
-  /// numbers, and the same constants: a step whose recordings differ is none of fixed shape.
+  /// Returns a hash that is equal for two recordings with the same kernels, the same sizes and
+  /// scalars, and the same constants. A step whose recordings differ has no fixed shape.
   uint64_t signature() const;
 
   struct Parts;
@@ -52,37 +54,38 @@ class Graph {
   std::unique_ptr<Parts> parts_;
 };
 
-/// now(); for a kernel of a recorded step, asked again by each replay.
+/// Returns now(). For a kernel of a recorded step, each replay calls now() again.
 DeviceScalar<double> live(std::function<double()> now);
-/// `source`; in a recorded step, read again by each replay: what is forked and drawn from it has
-/// the bits that `source` gives then. It stays where it is while the Graph lives.
+/// Returns `source`. In a recorded step, each replay reads `source` again: forks and draws have the
+/// bits that `source` gives at that time. `source` must keep its address while the Graph lives.
 Generator live(const Generator& source);
 
-namespace graph {  // what ops stand on
+namespace graph {  // used by ops
 
 /// Whether this thread is recording.
 bool recording();
-/// Throws NotImplemented where this thread is recording: `op` cannot be recorded, because `reason`.
+/// Throws NotImplemented if this thread is recording: `op` cannot be recorded, because of `reason`.
 void refuse(std::string_view op, std::string_view reason);
-/// copy_from_host, or, in a recording, a constant of it.
+/// Calls copy_from_host, or, in a recording, adds a copy of the data as a constant.
 void upload(Device device, void* to, const void* from, int64_t bytes);
-/// Keeps `used` while the Graph lives that is being recorded, if one is.
+/// Keeps `used` alive as long as the Graph that is being recorded; does nothing outside a
+/// recording.
 void keep(std::shared_ptr<const void> used);
 
 }  // namespace graph
 
-// Of a backend that has recordings.
+// Kernels of a backend that can record.
 
-/// From here on calls are recorded, and not run.
+/// From this call on, kernel calls are recorded and not run.
 inline constinit Kernel<void()> begin_recording{"begin_recording"};
-/// Up to here; *recorded is what the last two are given.
+/// Ends the recording; *recorded is the argument of the last two kernels.
 inline constinit Kernel<void(void** recorded)> end_recording{"end_recording"};
-/// In place of end_recording, after a failure: must not throw.
+/// Replaces end_recording after a failure. Must not throw.
 inline constinit Kernel<void()> abandon_recording{"abandon_recording"};
-/// Submits all that was recorded, in order.
+/// Submits the whole recording, in order.
 inline constinit Kernel<void(void* recorded)> replay_recording{"replay_recording"};
-/// Gives it back, once it does not run any more, without waiting for that; while others are
-/// recorded, too. Must not throw.
+/// Frees the recording after its last run has finished, without waiting for it; also allowed while
+/// another is being recorded. Must not throw.
 inline constinit Kernel<void(void* recorded)> drop_recording{"drop_recording"};
 
 }  // namespace longspan

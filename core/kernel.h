@@ -13,13 +13,13 @@
 
 namespace longspan {
 
-/// How many threads record the calls of kernels (core/graph.h).
+/// Number of threads that are recording kernel calls (core/graph.h).
 inline constinit std::atomic<int> recording_threads{0};
 
-/// What all kernels have in common: a name and a count of calls for each kind of device.
+/// The common base of all kernels: a name and a call count for each kind of device.
 class KernelBase {
  public:
-  /// `host`: whether the host reads or gives something in the call, so that no recording can hold
+  /// `host`: whether the host reads or supplies data in the call, so that no recording can contain
   /// it (core/graph.h).
   explicit constexpr KernelBase(const char* name, bool host = false) : name_(name), host_(host) {}
   KernelBase(const KernelBase&) = delete;
@@ -27,12 +27,12 @@ class KernelBase {
 
   std::string_view name() const { return name_; }
   virtual bool has(DeviceKind kind) const = 0;
-  /// How often it has been called, for the test that every kernel is exercised.
+  /// Returns the number of calls, for the test that every kernel is exercised.
   long calls(DeviceKind kind) const {
     return calls_[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
   }
 
-  /// Every kernel that some backend has filled, in order of registration.
+  /// Returns every kernel that some backend has registered, in order of registration.
   static const std::vector<const KernelBase*>& all();
 
  protected:
@@ -40,12 +40,13 @@ class KernelBase {
   static void enlist(const KernelBase* kernel);
   /// Throws NotImplemented, naming the kernel and the device.
   [[noreturn]] void fail_missing(Device device) const;
-  /// Throws OutOfMemory, naming the kernel: the host has no memory for what it notes.
+  /// Throws OutOfMemory, naming the kernel: the host has no memory for its bookkeeping.
   [[noreturn]] void fail_memory() const;
   void count(size_t i) { calls_[i].fetch_add(1, std::memory_order_relaxed); }
 
-  /// Throws where the device is recorded: NotImplemented if by this thread and the host has a part
-  /// in the call, DeviceError if by another. `sum` tells calls apart as far as their numbers do.
+  /// Throws if the device is being recorded: NotImplemented if by this thread and the kernel has
+  /// `host`, DeviceError if by another thread. Otherwise adds the call to the recording's
+  /// signature; `sum` is a hash of the scalar arguments and element counts.
   void note_recorded(Device device, uint64_t sum) const;
 
   template <class T>
@@ -73,9 +74,10 @@ class KernelBase {
 template <class Signature>
 class Kernel;
 
-/// One function slot per kind of device. Calling picks by device; an empty slot throws
-/// NotImplemented, but on the plan does nothing: there, slots are for kernels that take workspace.
-/// Slots are filled once, by the backends' register_kernels().
+/// One function slot for each kind of device. A call selects the slot by device. An empty slot
+/// throws NotImplemented, except on the meta device, where the call does nothing: slots there exist
+/// only for kernels that allocate workspace. Each backend's register_kernels() fills its slots
+/// once.
 template <class... Args>
 class Kernel<void(Args...)> final : public KernelBase {
  public:
@@ -112,7 +114,7 @@ class Kernel<void(Args...)> final : public KernelBase {
   std::array<Function, device_kind_count> slots_{};
 };
 
-/// Fills every slot of every backend of this build, once; later calls do nothing.
+/// Fills every slot of every backend of this build; later calls do nothing.
 void register_backends();
 
 }  // namespace longspan

@@ -26,17 +26,17 @@ struct Chunk;
 struct memory::RegionState {
   RegionState(int64_t first, NodePool& nodes) : first_bytes(first), kept(&nodes) {}
 
-  std::vector<Chunk*> chunks;                      // in the order in which they were taken
+  std::vector<Chunk*> chunks;                      // in the order of their allocation
   int64_t first_bytes;                             // of its first chunk
   int64_t bytes = 0;                               // of its chunks
-  int64_t blocks = 0;                              // that live in them
-  bool ended = false;                              // whether the Region is gone
-  std::pmr::list<std::pair<void*, int64_t>> kept;  // blocks of others
+  int64_t blocks = 0;                              // live blocks in its chunks
+  bool ended = false;                              // whether the Region is destroyed
+  std::pmr::list<std::pair<void*, int64_t>> kept;  // released blocks of other owners
 };
 
 namespace {
 
-/// Addresses that a Region has taken.
+/// Addresses that a Region has taken from the device.
 struct Chunk {
   Chunk(char* begin, int64_t size, memory::RegionState* region)
       : bytes(size), blocks(begin, size, size), owner(region) {}
@@ -46,12 +46,12 @@ struct Chunk {
   memory::RegionState* owner;
 };
 
-/// The counts of one device; everything under its mutex. Every block that lives has a node, with
-/// which a Region may keep it.
+/// The counters of one device; the mutex guards everything. Every live block has a node reserved,
+/// with which a Region may retain it.
 struct Ledger {
   std::mutex mutex;
   NodePool nodes;
-  int64_t kept = 0;  // by all Regions
+  int64_t kept = 0;  // blocks retained by all Regions
   std::map<char*, Chunk> chunks;
   memory::Source source;
   Usage live, peak;
@@ -180,8 +180,8 @@ MemoryTrace::~MemoryTrace() {
 
 MemoryTrace* MemoryTrace::of(Device device) { return ledger(device).trace; }
 
-// What it notes must not fail where a block is released: where the host has no memory for it, the
-// trace is of no use from there on.
+// Recording must not fail when a block is released: if the host has no memory for it, the trace is
+// unusable from then on.
 template <class F>
 void MemoryTrace::note(F&& f) noexcept {
   if (broken_) return;
@@ -207,7 +207,7 @@ void MemoryTrace::on_allocate(const void* data, int64_t bytes, Category category
 
 void MemoryTrace::changed(const void* data, Category to) noexcept {
   const auto found = at_.find(data);
-  if (found == at_.end()) return;  // older than the trace
+  if (found == at_.end()) return;  // allocated before the trace started
   note([&] {
     Block& block = blocks_[found->second];
     add(found->second, block.category, -block.bytes);
@@ -269,13 +269,13 @@ void LeakCheck::step() {
 namespace memory {
 namespace {
 
-// Where this thread's blocks come from, and of what device.
+// The region from which this thread's blocks come, and its kind of device.
 thread_local RegionState* entered = nullptr;
 thread_local DeviceKind entered_kind = DeviceKind::cpu;
 
 bool enters(Device device) { return entered != nullptr && entered_kind == device.kind; }
 
-// Bytes of the device that are set apart (or, below 0, no longer).
+// Adds bytes of the device that are reserved (negative: no longer reserved).
 void set_apart(Ledger& l, int64_t bytes) {
   l.live[Category::graph] += bytes;
   l.total += bytes;
@@ -285,11 +285,12 @@ void set_apart(Ledger& l, int64_t bytes) {
   }
 }
 
-// A block of the region, from the device where it needs more; null where there is no room.
+// Allocates a block of the region, which takes more memory from the device if needed. Returns null
+// if there is no memory.
 void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
   constexpr int64_t least = int64_t{1} << 20;
   char* data = nullptr;
-  // Not in the order of their addresses: what a recording needs must not hang on where it lies.
+  // Not in the order of addresses: the memory that a recording needs must not depend on them.
   for (Chunk* chunk : region.chunks) {
     data = chunk->blocks.allocate(block);
     if (data != nullptr) break;
@@ -317,11 +318,11 @@ void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
   }
   ++region.blocks;
   l.live[Category::graph] -= block;
-  l.total -= block;  // it is counted as a block instead
+  l.total -= block;  // it counts as a block instead
   return data;
 }
 
-// The chunk that a block lies in; null where it is the device's own.
+// Returns the chunk that contains a block; null if the block is the device's own.
 Chunk* chunk_of(Ledger& l, const void* data) {
   auto at = l.chunks.upper_bound(const_cast<char*>(static_cast<const char*>(data)));
   if (at == l.chunks.begin()) return nullptr;
@@ -331,14 +332,14 @@ Chunk* chunk_of(Ledger& l, const void* data) {
 
 void give_back(Ledger& l, RegionState* region);
 
-// A block back to its chunk.
+// Returns a block to its chunk.
 void release_in(Ledger& l, Chunk& chunk, void* data, int64_t block) {
   RegionState* const region = chunk.owner;
   chunk.blocks.release(static_cast<char*>(data), block);
   if (--region->blocks == 0 && region->ended) give_back(l, region);
 }
 
-// Gives back what an ended region has.
+// Returns all memory of an ended region.
 void give_back(Ledger& l, RegionState* region) {
   for (auto at = l.chunks.begin(); at != l.chunks.end();) {
     if (at->second.owner != region) {
@@ -361,7 +362,8 @@ void give_back(Ledger& l, RegionState* region) {
   delete region;
 }
 
-// Whether a block goes back to its region, or is kept by the one that this thread is in.
+// Whether the block was returned to its region, or retained by the region that this thread has
+// entered.
 bool release_apart(Ledger& l, Device device, void* data, int64_t block) {
   Chunk* const chunk = chunk_of(l, data);
   const bool inside = enters(device);
@@ -434,7 +436,7 @@ void* allocate(Device device, int64_t bytes, Category category) {
       try {
         l.nodes.reserve(l.blocks + l.kept + 1);
         data = enters(device) ? allocate_apart(l, *entered, block) : l.source.allocate(block);
-      } catch (const std::bad_alloc&) {  // the host has none for its notes
+      } catch (const std::bad_alloc&) {  // no host memory for the bookkeeping
       }
     }
     if (data != nullptr) {

@@ -14,9 +14,9 @@
 
 namespace longspan {
 
-/// What bytes are for. `other` becomes `saved` while an op keeps it for its backward; `cache` is
-/// kept for later calls within a bound, and could be made anew; `graph` is set apart for a recorded
-/// step and holds no block now.
+/// The use of a block. `other` becomes `saved` while an op keeps it for its backward. `cache` is
+/// retained for later calls, up to a bound, and can be recomputed. `graph` is reserved for a
+/// recorded step and holds no block at present.
 enum class Category : uint8_t {
   parameter,
   gradient,
@@ -30,31 +30,31 @@ enum class Category : uint8_t {
   other
 };
 inline constexpr int category_count = 10;
-/// "parameter" and so on: the keys of files and tables.
+/// Returns "parameter" and so on: the keys of files and tables.
 std::string_view name_of(Category category);
 
 /// Bytes by category at one instant.
 struct Usage {
   std::array<int64_t, category_count> bytes{};
-  int64_t held_free = 0;  ///< taken from the system and free for reuse in the arena
+  int64_t held_free = 0;  ///< taken from the system, and free for reuse in the arena
 
   int64_t operator[](Category c) const { return bytes[static_cast<size_t>(c)]; }
   int64_t& operator[](Category c) { return bytes[static_cast<size_t>(c)]; }
   int64_t total() const;
 };
 
-/// A table for people: a line for each category that is not empty, and the total.
+/// Returns a readable table: a line for each category that is not empty, and the total.
 std::string to_string(const Usage& usage);
 
-/// Counts every byte that tensors and scratch of one device hold: exactly the bytes of the arena's
+/// Counts every byte of one device's tensors and scratch memory: exactly the bytes of the arena's
 /// blocks, which are rounded up to 64. Thread-safe.
 class MemoryTracker {
  public:
   Usage live() const;
-  /// The split at the instant at which the total was largest since the last reset_peak().
+  /// Returns the usage at the instant of the largest total since the last reset_peak().
   Usage peak() const;
   void reset_peak();
-  /// Blocks alive, and blocks handed out since the start.
+  /// Return the blocks alive now, and the blocks allocated since the start.
   int64_t live_blocks() const;
   int64_t allocations() const;
 
@@ -64,31 +64,31 @@ class MemoryTracker {
   Device device_;
 };
 
-/// The tracker of a device. Throws DeviceError where the device does not exist.
+/// Returns the tracker of a device. Throws DeviceError if the device does not exist.
 MemoryTracker& memory_tracker(Device device = {});
 
-/// Most bytes that the arena may take from the system; 0 means what the machine has.
-/// Allocations beyond it throw OutOfMemory with the tracker's table.
+/// Sets the most bytes that the arena may take from the system; 0 means all memory of the machine.
+/// Allocations beyond the limit throw OutOfMemory with the tracker's table.
 void set_memory_limit(Device device, int64_t bytes);
-/// That of a device, or what it has; 0 where blocks have no bytes.
+/// Returns the limit of a device, or its memory size if none is set; 0 if blocks have no bytes.
 int64_t memory_limit(Device device);
 
-/// What happens to every block of a device while it lives: which part of the program asked for it
-/// (its Scope), what op keeps it, and when it came, changed its category and went. For tables of
-/// terms and pictures over time; one for each device at a time. Where the host has no memory to
-/// note it all, what asks for it throws OutOfMemory.
+/// Records the life of every block of a device: the Scope that allocated it, the op that saves it,
+/// and when it was allocated, changed its category and was freed. The record serves tables by
+/// module and plots over time. A device has at most one trace at a time. If the host has no memory
+/// for the record, blocks() and events() throw OutOfMemory.
 class MemoryTrace {
  public:
   struct Block {
     int64_t bytes;      ///< as the arena counts them
-    Category category;  ///< now, or when it went
+    Category category;  ///< now, or when the block was freed
     bool live = true;
-    std::string scope;  ///< where it was made
-    std::string op;     ///< what first kept it for its backward; empty: nothing did
-    Shape shape = {};   ///< what that op saw
+    std::string scope;  ///< scope of the allocation
+    std::string op;     ///< the op that first saved it for its backward; empty if none did
+    Shape shape = {};   ///< shape of the tensor that this op saved
     DType dtype = DType::f32;
   };
-  /// `bytes` more (or fewer) of a category, by a block.
+  /// A block adds `bytes` (negative: removes) to a category.
   struct Event {
     size_t block;
     Category category;
@@ -109,12 +109,12 @@ class MemoryTrace {
     return events_;
   }
 
-  // What the tracker and SavedTensor tell it.
+  // Called by the tracker and by SavedTensor.
   void on_allocate(const void* data, int64_t bytes, Category category) noexcept;
   void changed(const void* data, Category to) noexcept;
   void on_free(const void* data) noexcept;
   void kept(const void* data, std::string_view op, const Shape& shape, DType dtype) noexcept;
-  /// The one of a device; null where there is none.
+  /// Returns the trace of a device; null if there is none.
   static MemoryTrace* of(Device device);
 
  private:
@@ -129,20 +129,20 @@ class MemoryTrace {
   bool broken_ = false;
   std::vector<Block> blocks_;
   std::vector<Event> events_;
-  std::unordered_map<const void*, size_t> at_;  // blocks that are live
+  std::unordered_map<const void*, size_t> at_;  // live blocks
 };
 
-/// Fails the n-th allocation from now with OutOfMemory (0: the next one); negative: never.
-/// For tests of what survives a failure.
+/// Makes the n-th allocation from now throw OutOfMemory (0: the next one); negative: none. For
+/// tests of recovery after a failure.
 void fail_allocation_after(Device device, int64_t n);
 
-/// Throws Error once live bytes, Category::cache left out, have grown in each of `patience`
-/// consecutive steps: a leak from step to step. The message holds the growth by category.
+/// Throws Error once the live bytes, without Category::cache, have grown in each of `patience`
+/// consecutive steps: a leak from step to step. The message lists the growth by category.
 class LeakCheck {
  public:
   explicit LeakCheck(Device device = {}, int patience = 16)
       : device_(device), patience_(patience) {}
-  /// Call at the end of each step.
+  /// Called at the end of each step.
   void step();
 
  private:
@@ -152,19 +152,19 @@ class LeakCheck {
   bool started_ = false;
 };
 
-namespace memory {  // what Storage and Scratch stand on
+namespace memory {  // used by Storage and Scratch
 
-/// 64-byte aligned block of at least `bytes` (> 0). Throws OutOfMemory.
+/// Returns a 64-byte aligned block of at least `bytes` (> 0). Throws OutOfMemory.
 void* allocate(Device device, int64_t bytes, Category category);
 void release(Device device, void* data, int64_t bytes, Category category) noexcept;
 void recategorize(Device device, const void* data, int64_t bytes, Category from,
                   Category to) noexcept;
-/// Bytes of the block that serves a request of `bytes`.
+/// Returns the size of the block that serves a request of `bytes`.
 constexpr int64_t block_bytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// A device's raw memory, filled by its backend.
+/// A device's raw memory; its backend fills the functions.
 struct Source {
-  void* (*allocate)(int64_t bytes) = nullptr;  ///< null where there is no room
+  void* (*allocate)(int64_t bytes) = nullptr;  ///< null if there is no memory
   void (*release)(void* data, int64_t bytes) = nullptr;
   int64_t (*held_free)() = nullptr;
   void (*set_limit)(int64_t bytes) = nullptr;
@@ -173,13 +173,14 @@ struct Source {
 void set_source(DeviceKind kind, const Source& source);
 
 struct RegionState;
-/// Memory of one device that is set apart. What a thread asks for between enter() and leave() comes
-/// from it, and goes back to it alone, whenever that is; what others had before and release in
-/// between is kept as well. All of it is given back with the Region, or, where some of its blocks
-/// live on, with the last of them. Counts as Category::graph where no block lives.
+/// Memory of one device that is reserved. Blocks that a thread allocates between enter() and
+/// leave() come from it and return only to it, whenever they are freed. Other blocks that the
+/// thread frees between the two calls are retained as well. All of it returns to the device with
+/// the Region, or, if some of its blocks outlive the Region, with the last of them. Memory without
+/// a live block counts as Category::graph.
 class Region {
  public:
-  /// Its first request takes `bytes` from the device.
+  /// The first request takes `bytes` from the device.
   Region(Device device, int64_t bytes);
   ~Region();
   Region(const Region&) = delete;
@@ -187,9 +188,10 @@ class Region {
 
   void enter();
   void leave();
-  /// Gives back what none of its blocks has reached. Blocks may come from it afterwards, too.
+  /// Returns memory beyond its highest blocks to the device. Later requests may still allocate from
+  /// it.
   void trim();
-  /// What it has taken from the device, without what it keeps of others.
+  /// Returns the bytes that it has taken from the device, without the retained blocks of others.
   int64_t bytes() const;
 
  private:
@@ -199,7 +201,7 @@ class Region {
 
 }  // namespace memory
 
-/// Copies bytes between devices, in order with the work submitted before.
+/// Copies bytes between devices, in order with previously submitted work.
 inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_to_host{
     "copy_to_host", true};
 inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_from_host{
@@ -207,7 +209,8 @@ inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_fr
 inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_within{"copy_within"};
 inline constinit Kernel<void(void* to, int64_t bytes)> set_zero{"set_zero"};
 inline constinit Kernel<void()> wait_for_device{"wait_for_device", true};
-/// *count = how many devices of the kind this process can use; a backend may be built in without.
+/// *count = the number of devices of this kind that the process can use; 0 for a backend that is
+/// built in but finds none.
 inline constinit Kernel<void(int* count)> count_devices{"count_devices"};
 
 /// Temporary memory of a kernel's caller, counted as Category::workspace while it lives.

@@ -13,7 +13,7 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-/// What a model lists as its parameters, an optimizer as its state, and a file holds.
+/// A model's list of parameters, an optimizer's state, or the contents of a file.
 using TensorList = std::vector<NamedTensor>;
 
 }  // namespace longspan

@@ -8,13 +8,13 @@
 
 namespace longspan {
 
-/// Room for the small nodes of containers (std::pmr) that is taken ahead of their use: who has
-/// reserved it may insert without asking for memory, and so where nothing may fail. Keeps what it
-/// has taken. For one thread at a time.
+/// Preallocated memory for the small nodes of std::pmr containers: after reserve(), inserts need no
+/// further memory, so they also work in code that must not fail. Never returns memory. Not
+/// thread-safe.
 class NodePool final : public std::pmr::memory_resource {
  public:
-  /// Room for so many nodes in all, in use or not. Throws std::bad_alloc, and then all is as it
-  /// was.
+  /// Makes memory for this many nodes in all, in use or not. Throws std::bad_alloc and then leaves
+  /// the state unchanged.
   void reserve(int64_t nodes) {
     if (nodes > nodes_) grow(nodes);
   }

@@ -31,7 +31,7 @@ void pause() {
 #endif
 }
 
-/// The processors that this thread may run on.
+/// Returns the processors that this thread may run on.
 std::vector<int> allowed_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -54,7 +54,7 @@ void allow(pthread_t thread, std::span<const int> processors) {
 
 class Pool {
  public:
-  /// Throws std::system_error where the system gives no more threads.
+  /// Throws std::system_error if the system cannot start the threads.
   Pool(int threads, std::span<const int> processors, bool pin) {
     const auto place = [&](int i) {
       return processors.subspan(static_cast<size_t>(i) % processors.size(), 1);
@@ -69,7 +69,7 @@ class Pool {
       stop();
       throw;
     }
-    // One thread alone goes where the system puts it: another process may have the first processor.
+    // A single thread is not pinned: another process may use the first processor.
     if (pin) allow(pthread_self(), threads > 1 ? place(0) : processors);
   }
 
@@ -129,7 +129,8 @@ class Pool {
       wait_for_change(seen);
       seen = epoch_.load();
       if (stop_.load()) return;
-      // The gate counts who is inside; a late riser finds it closed and goes back.
+      // The gate counts the workers inside. A worker that wakes late finds it closed and leaves
+      // again.
       if ((gate_.fetch_add(1) & closed) == 0) take_tasks();
       gate_.fetch_sub(1);
     }
@@ -187,7 +188,7 @@ struct Owner {
     make(n > 0 ? n : static_cast<int>(processors.size()));
     pthread_atfork(nullptr, nullptr, forget_threads);
   }
-  /// Where there are not that many threads to be had, all stays as it was.
+  /// Leaves the state unchanged if that many threads cannot be started.
   void make(int n) {
     try {
       pool = std::make_unique<Pool>(n, processors, pin);
@@ -203,7 +204,7 @@ Owner& owner() {
   return instance;
 }
 
-/// In a forked child, where the threads do not exist, and nobody may wait for them.
+/// Runs in a forked child, where the threads do not exist and must not be waited for.
 void forget_threads() {
   static_cast<void>(owner().pool.release());
   owner().threads = 1;

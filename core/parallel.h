@@ -6,25 +6,27 @@
 
 namespace longspan {
 
-/// Threads that parallel_for uses, the caller included. Default: LONGSPAN_THREADS, else the
-/// processors that this process may run on. A forked child begins with one.
+/// Returns the number of threads that parallel_for uses, the caller included. Default:
+/// LONGSPAN_THREADS, else the number of processors that this process may run on. A forked child
+/// starts with one.
 int num_threads();
-/// Throws ValueError below 1, above 1024 and inside parallel_for, and Error where the system gives
-/// no such number; then all stays as it was.
+/// Throws ValueError below 1, above 1024 and inside parallel_for, and Error if the system cannot
+/// start that many threads; the old setting then stays.
 void set_num_threads(int n);
-/// 0 in the calling thread, 1 to num_threads()-1 in the pool's own.
+/// Returns 0 in the calling thread, 1 to num_threads()-1 in the pool's own threads.
 int worker_index();
 
 namespace detail {
 void parallel_run(int64_t n, void (*call)(void*, int64_t), void* body);
 }
 
-/// Calls body(i) for every i in [0, n), handing out indices in order as threads get free. Which
-/// thread runs which index must not matter to the result. Nested calls run in the calling thread.
-/// The first exception is rethrown here after all threads have stopped.
+/// Calls body(i) for every i in [0, n), handing out indices in order as threads become free. The
+/// result must not depend on which thread runs which index. Nested calls run in the calling thread.
+/// Rethrows the first exception after all threads have stopped.
 ///
-/// Two threads or more are pinned to the processors of the process (LONGSPAN_PIN=0 leaves them
-/// free), the calling one included; they spin for about 50 us after a job and then sleep.
+/// If there are two or more threads, all of them, the calling one included, are pinned to the
+/// processors of the process (LONGSPAN_PIN=0 disables this). They spin for about 50 us after a job
+/// and then sleep.
 template <class F>
 void parallel_for(int64_t n, F&& body) {
   using Body = std::remove_reference_t<F>;
@@ -33,7 +35,8 @@ void parallel_for(int64_t n, F&& body) {
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 
-/// Calls body(begin, end) over [0, n) cut into pieces of `grain`, whatever the number of threads.
+/// Calls body(begin, end) for ranges of `grain` indices that cover [0, n); the ranges do not depend
+/// on the number of threads.
 template <class F>
 void parallel_ranges(int64_t n, int64_t grain, F&& body) {
   if (n <= grain) {

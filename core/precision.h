@@ -4,23 +4,24 @@
 
 namespace longspan {
 
-/// What products of f32 matrices round their operands to. Sums and results are f32 in any case.
+/// The type to which products of f32 matrices round their operands. Sums and results are always
+/// f32.
 enum class MatmulPrecision : uint8_t {
-  f32,   ///< nothing: the default
-  tf32,  ///< 10 bits after the point, where the device multiplies such numbers faster: on CUDA
-  bf16   ///< bf16, to nearest even, where the device multiplies such numbers faster: on CUDA and on
-         ///< processors with AVX512_BF16
+  f32,   ///< no rounding: the default
+  tf32,  ///< 10 mantissa bits, on devices that multiply this type faster: CUDA
+  bf16   ///< bf16, to nearest even, on devices that multiply this type faster: CUDA and processors
+         ///< with AVX512_BF16
 };
 
-/// The setting, one for the process. It concerns operands in f32 alone; where a device has no such
-/// products they stay f32, which is only more exact. What bits decide, as LSH hashing, is f32
-/// always.
+/// Returns the process-wide setting. It applies to f32 operands only; on a device without such
+/// products they stay f32, which is only more precise. Results that depend on single bits, such as
+/// LSH hashes, always use f32.
 MatmulPrecision matmul_precision();
-/// For every product from here on, also those of backward passes whose forward is done: set it
-/// before training, not within a step.
+/// Applies to every later product, including those of backward passes whose forward pass is done:
+/// call it before training, not within a step.
 void set_matmul_precision(MatmulPrecision precision);
 
-/// The setting for as long as this lives.
+/// Applies a setting while it lives.
 class WithMatmulPrecision {
  public:
   explicit WithMatmulPrecision(MatmulPrecision precision) : before_(matmul_precision()) {

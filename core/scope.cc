@@ -14,7 +14,7 @@ std::string& stack() {
 
 Scope::Scope(std::string_view name) : length_(stack().size()) {
   std::string& path = stack();
-  path.reserve(path.size() + 1 + name.size());  // or all stays as it was
+  path.reserve(path.size() + 1 + name.size());  // throws before anything changes
   if (!path.empty()) path += '.';
   path += name;
 }

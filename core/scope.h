@@ -5,8 +5,8 @@
 
 namespace longspan {
 
-/// Pushes a name on this thread's stack for as long as it lives. The stack, joined by dots, ends
-/// error messages and names traces: Scope("layers", 3) -> "model.layers.3".
+/// Pushes a name on this thread's stack while it lives. The stack, joined by dots, is appended to
+/// error messages and names memory traces: Scope("layers", 3) -> "model.layers.3".
 class Scope {
  public:
   explicit Scope(std::string_view name);
@@ -15,15 +15,15 @@ class Scope {
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
-  /// The whole stack, "" where it is empty.
+  /// Returns the whole stack; "" if it is empty.
   static const std::string& path();
 
  private:
   size_t length_;  // of the path before this scope
 };
 
-/// Makes `path` the whole of this thread's stack for as long as it lives: work that was begun at
-/// one place and goes on at another is named by the first.
+/// Replaces this thread's stack by `path` while it lives, so that work which starts in one scope
+/// and continues in another keeps the name of the first.
 class ScopeAt {
  public:
   explicit ScopeAt(std::string path);
@@ -32,7 +32,7 @@ class ScopeAt {
   ScopeAt& operator=(const ScopeAt&) = delete;
 
  private:
-  std::string here_;  // what the stack is again
+  std::string here_;  // restored by the destructor
 };
 
 }  // namespace longspan

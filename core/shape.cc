@@ -13,7 +13,7 @@ int Dims::throw_rank(size_t n) {
 
 namespace {
 
-constexpr int64_t most = int64_t{1} << 59;  // times 8 bytes, and still far from 2^63
+constexpr int64_t most = int64_t{1} << 59;  // in bytes, times 8, still far below 2^63
 
 }  // namespace
 

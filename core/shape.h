@@ -12,7 +12,7 @@ namespace longspan {
 /// Largest number of axes of a tensor.
 inline constexpr int max_rank = 8;
 
-/// Up to max_rank integers in place: the sizes or the strides (in elements) of a tensor.
+/// At most max_rank integers, stored inline: the sizes or the strides (in elements) of a tensor.
 class Dims {
  public:
   constexpr Dims() = default;
@@ -21,7 +21,7 @@ class Dims {
   constexpr explicit Dims(std::span<const int64_t> dims) : rank_(checked_rank(dims.size())) {
     for (int i = 0; i < rank_; ++i) dims_[static_cast<size_t>(i)] = dims[static_cast<size_t>(i)];
   }
-  /// `rank` entries of `value`.
+  /// Returns `rank` entries of `value`.
   static constexpr Dims filled(int rank, int64_t value) {
     Dims d;
     d.rank_ = checked_rank(static_cast<size_t>(rank));
@@ -40,7 +40,7 @@ class Dims {
     rank_ = checked_rank(static_cast<size_t>(r) + 1);
     (*this)[r] = value;
   }
-  /// Inserts `value` before axis `i`, or removes axis `i`.
+  /// insert() adds `value` before axis `i`; erase() removes axis `i`.
   constexpr void insert(int i, int64_t value) {
     push_back(value);
     for (int j = rank_ - 1; j > i; --j) (*this)[j] = (*this)[j - 1];
@@ -69,25 +69,26 @@ class Dims {
   int rank_ = 0;
 };
 
-/// Sizes, and distances between neighbours in elements, one for each axis.
+/// Sizes, and strides in elements, one for each axis.
 using Shape = Dims;
 using Strides = Dims;
 
-/// Product of the sizes; 1 for a scalar.
+/// Returns the product of the sizes; 1 for a scalar.
 constexpr int64_t numel(const Shape& shape) {
   int64_t n = 1;
   for (const int64_t d : shape) n *= d;
   return n;
 }
 
-/// numel(). Throws ShapeError, naming the op, where a size is negative, or where there are more
-/// than 2^59 elements, axes of size 0 left out: below that neither strides nor bytes overflow.
+/// Returns numel(). Throws ShapeError, naming the op, if a size is negative, or if there are more
+/// than 2^59 elements, not counting axes of size 0: below that limit neither strides nor bytes
+/// overflow.
 int64_t checked_numel(std::string_view op, const Shape& shape);
-/// a + b and a b for sizes. Throw ShapeError, naming the op, where the result is above 2^59.
+/// Return a + b and a b for sizes. Throw ShapeError, naming the op, if the result is above 2^59.
 int64_t checked_sum(std::string_view op, int64_t a, int64_t b);
 int64_t checked_product(std::string_view op, int64_t a, int64_t b);
 
-/// Row-major strides, in elements.
+/// Returns row-major strides, in elements.
 constexpr Strides contiguous_strides(const Shape& shape) {
   Strides s = shape;
   int64_t step = 1;
@@ -98,8 +99,8 @@ constexpr Strides contiguous_strides(const Shape& shape) {
   return s;
 }
 
-/// True where the elements lie row-major without gaps. Strides of axes of size 1 do not count, and
-/// an empty tensor is contiguous.
+/// Whether the elements are stored row-major without gaps. Strides of axes of size 1 do not matter,
+/// and an empty tensor is contiguous.
 constexpr bool is_contiguous(const Shape& shape, const Strides& strides) {
   int64_t step = 1;
   for (int i = shape.rank() - 1; i >= 0; --i) {
@@ -115,7 +116,7 @@ constexpr bool is_contiguous(const Shape& shape, const Strides& strides) {
   return false;
 }
 
-/// "[8, 1024, 512]".
+/// Returns "[8, 1024, 512]".
 std::string to_string(const Dims& dims);
 
 }  // namespace longspan

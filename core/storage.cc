@@ -4,7 +4,7 @@ namespace longspan {
 
 Storage::Storage(int64_t bytes, Device device, Category category)
     : bytes_(bytes), device_(device), category_(category) {
-  // Also an empty tensor has an address, so that its view tests true.
+  // An empty tensor has an address, too, so that its view tests true.
   data_ = memory::allocate(device_, bytes_ > 0 ? bytes_ : 1, category_);
 }
 

@@ -8,7 +8,7 @@
 
 namespace longspan {
 
-/// Bytes on one device. They never move, and go with the last handle.
+/// Bytes on one device. They never move, and are freed with the last handle.
 class Storage {
  public:
   Storage(int64_t bytes, Device device, Category category);
@@ -23,11 +23,11 @@ class Storage {
   Category category() const { return category_; }
   void set_category(Category category);
 
-  /// Counts the writes: each Tensor::mut() adds one.
+  /// Returns the number of writes: each Tensor::mut() adds one.
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump() { version_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// While at least one op keeps it, storage that was `other` counts as `saved`.
+  /// While at least one op retains it, storage of category `other` counts as `saved`.
   void retain();
   void release();
 

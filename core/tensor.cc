@@ -104,7 +104,7 @@ void Tensor::to_host(void* values, DType dtype) const {
     copy_to_host(device(), values, v.data, nbytes());
     return;
   }
-  // The smallest span that holds every element comes over in one piece.
+  // Copies the smallest span that contains every element in one transfer.
   int64_t span = 1;
   for (int i = 0; i < rank(); ++i) span += (shape_[i] - 1) * strides_[i];
   std::vector<char> bytes(static_cast<size_t>(span * size_of(dtype_)));

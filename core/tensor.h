@@ -18,29 +18,29 @@ namespace autograd {
 struct Meta;
 }
 
-/// A shaped handle on counted memory. Copying it shares the storage. Default-constructed it is
-/// undefined: it stands for "not given".
+/// A shaped handle on memory that the tracker counts. A copy shares the storage. A
+/// default-constructed tensor is undefined, which means "not given".
 class Tensor {
  public:
   Tensor() = default;
-  // Out of line: two counted handles in the code of everything that holds a tensor are much to
-  // compile, and a call is little beside what a tensor is for.
+  // Out of line: inline copies of two shared pointers in all code that holds a tensor cost much
+  // compile time, and a call costs little compared with a tensor's work.
   Tensor(const Tensor& other);
   Tensor(Tensor&& other) noexcept;
   Tensor& operator=(const Tensor& other);
   Tensor& operator=(Tensor&& other) noexcept;
   ~Tensor();
 
-  /// Uninitialised, row-major. Throws ShapeError on a negative size, OutOfMemory.
+  /// Returns an uninitialised row-major tensor. Throws ShapeError on a negative size, OutOfMemory.
   static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {},
                       Category category = Category::other);
   static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {},
                       Category category = Category::other);
-  /// Same shape, dtype and device; uninitialised and row-major whatever the strides of `other`.
+  /// Same shape, dtype and device; uninitialised and row-major, whatever the strides of `other`.
   static Tensor like(const Tensor& other) {
     return empty(other.shape_, other.dtype_, other.device());
   }
-  /// Copies host values. Throws ShapeError where their number is not numel(shape).
+  /// Copies host values. Throws ShapeError if their number is not numel(shape).
   template <class T>
   static Tensor from(std::span<const T> values, const Shape& shape, Device device = {}) {
     return from_bytes(values.data(), static_cast<int64_t>(values.size()), shape, dtype_of<T>,
@@ -50,7 +50,7 @@ class Tensor {
   static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = {}) {
     return from(std::span<const T>(values), shape, device);
   }
-  /// A tensor of rank 0.
+  /// Returns a tensor of rank 0.
   template <class T>
   static Tensor scalar(T value, Device device = {}) {
     return from(std::span<const T>(&value, 1), Shape{}, device);
@@ -60,45 +60,46 @@ class Tensor {
   const Shape& shape() const { return shape_; }
   const Strides& strides() const { return strides_; }
   int rank() const { return shape_.rank(); }
-  /// Size of an axis; negative axes count from the end. Throws ShapeError where there is none.
+  /// Returns the size of an axis; negative axes count from the end. Throws ShapeError if there is
+  /// no such axis.
   int64_t dim(int axis) const { return shape_[checked_axis(axis)]; }
-  /// The axis as a number from 0 on. Throws ShapeError where there is none.
+  /// Returns the axis as an index from 0 on. Throws ShapeError if there is no such axis.
   int checked_axis(int axis) const;
   int64_t numel() const { return longspan::numel(shape_); }
-  /// Bytes of the elements, also where the storage is larger or shared.
+  /// Returns the bytes of the elements, even if the storage is larger or shared.
   int64_t nbytes() const { return numel() * size_of(dtype_); }
   DType dtype() const { return dtype_; }
   Device device() const { return storage_ ? storage_->device() : Device{}; }
   bool contiguous() const { return is_contiguous(shape_, strides_); }
 
-  /// What a kernel reads; of an undefined tensor an empty view that tests false.
+  /// Returns a read-only view for a kernel; for an undefined tensor an empty view that tests false.
   ConstView view() const;
-  /// What a kernel writes; counts as a change of the storage's version.
+  /// Returns a writable view for a kernel; increments the storage's version.
   View mut();
 
-  /// Another look at the same storage, without history. `offset` is relative to this tensor, in
-  /// elements. Shape ops build on it and record the way back.
+  /// Returns another tensor on the same storage, without history. `offset` is relative to this
+  /// tensor, in elements. Shape ops use it and record the backward pass.
   Tensor alias(const Shape& shape, const Strides& strides, int64_t offset) const;
-  /// The same data without history.
+  /// Returns the same data without history.
   Tensor detach() const { return alias(shape_, strides_, 0); }
 
-  /// Waits and copies to the host, row-major. Throws DTypeError unless T is the dtype.
+  /// Waits and copies to the host, row-major. Throws DTypeError if T is not the dtype.
   template <class T>
   std::vector<T> to_vector() const {
     std::vector<T> values(static_cast<size_t>(numel()));
     to_host(values.data(), dtype_of<T>);
     return values;
   }
-  /// The value of a tensor with one element, converted to double. Waits.
+  /// Returns the value of a tensor with one element, converted to double. Waits.
   double item() const;
 
-  /// Throws ValueError where the tensor is undefined.
+  /// Throws ValueError if the tensor is undefined.
   Storage& storage() const {
     if (!storage_) fail_undefined("storage");
     return *storage_;
   }
   bool shares_storage(const Tensor& other) const { return storage_ == other.storage_; }
-  /// True where no other handle refers to the storage.
+  /// Whether no other handle refers to the storage.
   bool unique() const { return storage_ && storage_.use_count() == 1; }
   void set_category(Category category) { storage().set_category(category); }
 

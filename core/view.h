@@ -8,7 +8,7 @@
 
 namespace longspan {
 
-/// A kernel's read-only sight of a tensor: address, dtype, device, sizes and strides in elements.
+/// A kernel's read-only view of a tensor: address, dtype, device, sizes and strides in elements.
 struct ConstView {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -21,7 +21,7 @@ struct ConstView {
   int64_t stride(int axis) const { return strides[axis < 0 ? axis + strides.rank() : axis]; }
   int64_t numel() const { return longspan::numel(shape); }
   bool contiguous() const { return is_contiguous(shape, strides); }
-  /// False for the view of a tensor that was not given.
+  /// False for the view of an undefined tensor.
   explicit operator bool() const { return data != nullptr; }
   template <class T>
   const T* as() const {
@@ -29,7 +29,7 @@ struct ConstView {
   }
 };
 
-/// A kernel's writable sight of a tensor.
+/// A kernel's writable view of a tensor.
 struct View {
   void* data = nullptr;
   DType dtype = DType::f32;

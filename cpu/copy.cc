@@ -11,13 +11,13 @@
 namespace longspan::cpu {
 namespace {
 
-constexpr int64_t grain = 1 << 15;  // elements of a task
+constexpr int64_t grain = 1 << 15;  // elements per task
 constexpr int64_t block = 512;      // elements converted at a time
-constexpr int64_t tile = 32;        // rows and columns of a block that is transposed
+constexpr int64_t tile = 32;        // rows and columns of a transposed block
 
 constexpr bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
-/// f(TypeTag<T>{}) for the types that are computed in directly.
+/// Calls f(TypeTag<T>{}) for the types that are computed in directly.
 template <class F>
 void visit_full(DType t, F&& f) {
   switch (t) {
@@ -34,7 +34,7 @@ void visit_full(DType t, F&& f) {
   }
 }
 
-/// n consecutive elements, at most `block`. The 16-bit formats go through f32.
+/// Converts n consecutive elements, at most `block`. The 16-bit formats go through f32.
 void convert(DType from, const void* x, DType to, void* y, int64_t n) {
   float wide[block], narrow[block];
   if (is_half(from)) {
@@ -69,7 +69,7 @@ void convert(DType from, const void* x, DType to, void* y, int64_t n) {
   if (to == DType::bf16) narrow_span(static_cast<const float*>(target), static_cast<bf16*>(y), n);
 }
 
-/// n elements of `size` bytes, with steps in elements.
+/// Copies n elements of `size` bytes, with steps in elements.
 void move(const void* from, int64_t from_step, void* to, int64_t to_step, int64_t n, int64_t size) {
   const auto loop = [&](auto word) {
     using W = decltype(word);
@@ -90,15 +90,15 @@ void move(const void* from, int64_t from_step, void* to, int64_t to_step, int64_
   }
 }
 
-/// A tensor's address in bytes.
+/// The base address and element size of a tensor.
 struct Address {
   char* data;
   int64_t size;
   char* operator()(int64_t element) const { return data + element * size; }
 };
 
-/// A tile read along its rows and written along its columns, through a buffer that both sides cross
-/// with unit steps or in the first-level cache.
+/// Copies a tile through a buffer: reads it along its rows and writes it along its columns. Each
+/// side accesses memory with unit stride, or the buffer in the L1 cache.
 template <class W>
 void transpose_tile(const W* from, int64_t from_step, W* to, int64_t to_step, int64_t to_row,
                     int64_t rows, int64_t columns) {
@@ -111,7 +111,7 @@ void transpose_tile(const W* from, int64_t from_step, W* to, int64_t to_step, in
   }
 }
 
-/// One dtype, where axis p of x, not its last, has stride 1.
+/// Copies between tensors of the same dtype if an axis p of x, not its last, has stride 1.
 void copy_transposed(const Layouts<2>& layouts, int p, const Address& from, const Address& to) {
   const int last = layouts.rank - 1;
   Layouts<2> outer = layouts;
@@ -168,7 +168,7 @@ void copy(ConstView x, View y) {
   });
 }
 
-/// A number as T; the 16-bit formats go through f32.
+/// Converts a value to T; the 16-bit formats go through f32.
 template <class T>
 T number(double value) {
   if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>) {

@@ -15,10 +15,10 @@ using kernels::Binary;
 using kernels::Comparison;
 using kernels::Unary;
 
-constexpr int64_t grain = 1 << 15;  // elements of a task
+constexpr int64_t grain = 1 << 15;  // elements per task
 constexpr int64_t block = 512;      // elements staged at a time
 
-/// An input as consecutive numbers of type A: in place where it is stored so, else through a
+/// Reads an input as contiguous elements of type A: in place if it is stored so, else through a
 /// buffer.
 template <class T, class A>
 class Reader {
@@ -46,7 +46,7 @@ class Reader {
   int64_t step_;
 };
 
-/// An output, likewise: write to to(), then put().
+/// Writes an output in the same way: write to to(), then call put().
 template <class T, class A>
 class Writer {
  public:
@@ -78,7 +78,8 @@ class Writer {
   int64_t step_;
 };
 
-/// Calls compute(inputs, outputs, n) on consecutive numbers; In and Out are counted.
+/// Calls compute(inputs, outputs, n) on contiguous elements; In and Out are the numbers of inputs
+/// and outputs.
 template <class T, int In, int Out, class F>
 void elementwise(const Shape& shape, const std::array<ConstView, In>& inputs,
                  const std::array<View, Out>& outputs, F&& compute) {
@@ -154,7 +155,7 @@ void binary(Binary f, ConstView a, ConstView b, View y) {
   });
 }
 
-/// The kinds of number that a comparison or choice distinguishes; f16 and bf16 compare as f32.
+/// Compares in a type of T's kind; f16 and bf16 compare as f32.
 template <class T, class F>
 void compare_as(F f, const ConstView& a, const ConstView& b, const View& y) {
   const Layouts<3> layouts(a.shape, {&a.strides, &b.strides, &y.strides});
@@ -208,7 +209,7 @@ void select_as(const ConstView& condition, const ConstView& a, const ConstView& 
 }
 
 void select(ConstView condition, ConstView a, ConstView b, View y) {
-  switch (size_of(y.dtype)) {  // bits are moved, so their meaning does not matter
+  switch (size_of(y.dtype)) {  // only bits are moved, so the type does not matter
     case 8:
       return select_as<uint64_t>(condition, a, b, y);
     case 4:

@@ -9,7 +9,7 @@
 namespace longspan::cpu {
 namespace {
 
-constexpr int64_t grain = 1 << 15;  // elements of a task
+constexpr int64_t grain = 1 << 15;  // elements per task
 
 void accumulate(ConstView x, View y) {
   visit_floating(x.dtype, [&](auto tag) {
@@ -28,7 +28,7 @@ void accumulate(ConstView x, View y) {
   });
 }
 
-/// 1 for infinities and NaN: a number, not a truth, so that the loops over it become vectors.
+/// Returns 1 for infinities and NaN: an integer, not a bool, so that the loops vectorise.
 template <class T>
 int is_bad(T x) {
   return std::isfinite(static_cast<Accumulator<T>>(x)) ? 0 : 1;

@@ -11,7 +11,7 @@
 namespace longspan::cpu {
 namespace {
 
-constexpr int64_t grain = 1 << 15;  // elements of a task
+constexpr int64_t grain = 1 << 15;  // elements per task
 
 int64_t id_at(const ConstView& ids, int64_t offset) {
   switch (ids.dtype) {
@@ -86,8 +86,8 @@ void gather_rows(ConstView x, ConstView ids, View y) {
   });
 }
 
-/// Stable counting sort of one list: start[r] to start[r + 1] is where `order` holds the places of
-/// id r. `start` has R + 1 entries.
+/// Stable counting sort of one list: order[start[r]] .. order[start[r + 1] - 1] are the positions
+/// of id r. `start` has R + 1 entries.
 void sort_list(const ConstView& ids, int64_t list, int64_t n, int64_t R, int32_t* start,
                int32_t* order) {
   std::fill(start, start + R + 1, 0);
@@ -107,7 +107,7 @@ void sort_list(const ConstView& ids, int64_t list, int64_t n, int64_t R, int32_t
   }
 }
 
-constexpr int64_t columns = 64;   // summed beside each other
+constexpr int64_t columns = 64;   // summed side by side
 constexpr int64_t stretch = 128;  // terms of a partial sum
 
 /// to[c] += sum over k of x[order[k] * width + c], for up to `columns` c.
@@ -144,7 +144,7 @@ void scatter_add_rows(ConstView x, ConstView ids, View work, View y) {
     sort_list(ids, l, n, R, scratch + l * length, scratch + l * length + R + 1);
   });
   const int64_t strips = (width + columns - 1) / columns;
-  // Rows of a task: few where rows are many and long, many where they are short.
+  // Rows of a task: few if rows are many and long, many if they are short.
   const int64_t block = std::clamp<int64_t>(grain / std::max<int64_t>(width, n / R + 1), 1, 1024);
   const int64_t blocks = (R + block - 1) / block;
   visit_floating(x.dtype, [&](auto tag) {

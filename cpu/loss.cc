@@ -19,7 +19,7 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int64_t grain = 1 << 14;  // elements of a task
+constexpr int64_t grain = 1 << 14;  // elements per task
 
 HWY_INLINE int64_t id_at(const ConstView& ids, int64_t i) {
   switch (ids.dtype) {

@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using rows::Tag;
 
-/// Sum of the row, or (squares) of (x - mean)^2, in two chains of vectors.
+/// Returns the sum of the row, or (squares) of (x - mean)^2, in two chains of vectors.
 template <bool squares, class T>
 HWY_INLINE Accumulator<T> row_sum(const T* x, size_t n, Accumulator<T> mean) {
   const Tag<T> d;
@@ -104,7 +104,7 @@ struct Backward {
   size_t n;
 };
 
-/// A row on its way back: with t = x - mean and g = dy * weight, the sums of g and of g * t.
+/// Backward state of a row: with t = x - mean and g = dy * weight, the sums of g and of g * t.
 template <class T>
 struct BackwardRow {
   using V = hn::Vec<Tag<T>>;
@@ -121,7 +121,7 @@ struct BackwardRow {
         sum_g(hn::Zero(Tag<T>())),
         sum_gt(hn::Zero(Tag<T>())) {}
 
-  /// Takes in a vector of the row, adding dy * h to dw and dy to db. Both are 0 beyond the row.
+  /// Adds a vector of the row, and adds dy * h to dw and dy to db. Both sums are 0 beyond the row.
   HWY_INLINE void add(size_t i, size_t left, V weight, V& dw, V& db) {
     const Tag<T> d;
     const auto v = simd::load(d, dy + i, left);
@@ -131,7 +131,7 @@ struct BackwardRow {
     dw = hn::MulAdd(vt, rstd, dw);
     db = hn::Add(db, v);
   }
-  /// The sums become what finish() takes: mean(g) and rstd * mean(g * h).
+  /// Turns the sums into the values that finish() uses: mean(g) and rstd * mean(g * h).
   HWY_INLINE void close(bool center, Accumulator<T> inverse) {
     const Tag<T> d;
     sum_g = center ? hn::Set(d, simd::sum_lanes(d, sum_g) * inverse) : hn::Zero(d);
@@ -145,7 +145,8 @@ struct BackwardRow {
   }
 };
 
-/// R rows from `row` on, so that weights and sums over rows are read and written once for all.
+/// Processes R rows from `row` on, so that weights and sums over rows are read and written only
+/// once.
 template <int R, class T>
 HWY_INLINE void backward_together(const Backward<T>& f, int64_t row, Accumulator<T>* sums) {
   const Tag<T> d;
@@ -187,16 +188,17 @@ HWY_INLINE void backward_together(const Backward<T>& f, int64_t row, Accumulator
   });
 }
 
-/// Rows [row, end), adding dy * h to sums[0 .. n) and dy to sums[n .. 2 n) where sums are given.
+/// Processes rows [row, end), adding dy * h to sums[0 .. n) and dy to sums[n .. 2 n) if sums are
+/// given.
 template <class T>
 void backward_rows(const Backward<T>& f, int64_t row, int64_t end, Accumulator<T>* sums) {
-  if (f.n <= 2048) {  // four rows of x and dy stay close
+  if (f.n <= 2048) {  // four rows of x and dy stay in cache
     for (; row + 4 <= end; row += 4) backward_together<4>(f, row, sums);
   }
   for (; row < end; ++row) backward_together<1>(f, row, sums);
 }
 
-/// y[i] = the sum of the runs' sums, in their order.
+/// y[i] = total of the runs' sums, in order.
 template <class T>
 void add_runs(const Accumulator<T>* sums, int64_t runs, size_t step, size_t n, T* y) {
   const Tag<T> d;
@@ -209,7 +211,7 @@ void add_runs(const Accumulator<T>* sums, int64_t runs, size_t step, size_t n, T
   }
 }
 
-constexpr int64_t grain = 1 << 14;  // elements of a task
+constexpr int64_t grain = 1 << 14;  // elements per task
 
 void forward(bool center, double eps, const ConstView& x, const ConstView& weight,
              const ConstView& bias, const View& y, const View& mean, const View& rstd) {

@@ -72,7 +72,7 @@ void adam(T* p, const T* g, T* m, T* v, size_t n, kernels::AdamStep s) {
   });
 }
 
-/// Sum of squares in f64, where those of f32 cannot overflow.
+/// Returns the sum of squares in f64, in which squares of f32 values cannot overflow.
 template <class T>
 double squared_sum(const T* x, size_t n) {
   const hn::ScalableTag<T> d;
@@ -140,7 +140,7 @@ HWY_EXPORT(adam_f64);
 HWY_EXPORT(squared_sum_f32);
 HWY_EXPORT(squared_sum_f64);
 
-constexpr int64_t grain = 32768;  // elements of a task
+constexpr int64_t grain = 32768;  // elements per task
 
 /// Calls body(tag, begin, count) for fixed pieces of n elements; tag has the dtype's C++ type.
 template <class F>
@@ -229,14 +229,14 @@ void adafactor_rate(ConstView p_sums, int64_t n, double least, DeviceScalar<doub
   *rate.as<double>() = lr * std::max(least, size);
 }
 
-/// lr, or less where the root mean square of the update exceeds the limit.
+/// Returns lr, reduced if the root mean square of the update exceeds the limit.
 double clipped_rate(const double* sums, int64_t count, int64_t n, const kernels::AdafactorStep& s) {
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += sums[i];
   return s.lr / std::max(1.0, std::sqrt(sum / static_cast<double>(n)) / s.clip);
 }
 
-/// p and m after the update lr u.
+/// Updates p and m by `change`, which is lr u.
 template <class T>
 void apply_update(T& p, T* m, double change, const kernels::AdafactorStep& s) {
   if (m != nullptr) {
@@ -277,7 +277,7 @@ void adafactor_whole(View p, ConstView gradient, View square, View m, View works
 template <class T>
 void adafactor_factored(View p, ConstView gradient, View row, View column, View m, View workspace,
                         const kernels::AdafactorStep& s) {
-  constexpr int64_t block = 64;  // columns of a task
+  constexpr int64_t block = 64;  // columns per task
   const int64_t R = p.dim(-2), C = p.dim(-1), rows = row.numel(), B = rows / R;
   const int64_t blocks = (C + block - 1) / block;
   T *x = p.as<T>(), *r = row.as<T>(), *c = column.as<T>();

@@ -1,4 +1,4 @@
-// Philox words by the vector. Included once per SIMD target.
+// Vectorised Philox. Included once per SIMD target.
 
 #if defined(LONGSPAN_CPU_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_PHILOX_INL_H_
@@ -18,8 +18,9 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR
-/// The four words of each counter from `first` on, for as many as a vector has 64-bit lanes. Words
-/// live in the lower halves of the lanes; multiplication looks at nothing else.
+/// Computes the four words of each counter from `first` on, for as many counters as a vector has
+/// 64-bit lanes. Words are stored in the lower halves of the lanes; multiplication reads nothing
+/// else.
 HWY_INLINE void philox_block(uint64_t key, uint64_t first, uint32_t* words) {
   const hn::ScalableTag<uint64_t> d;
   const hn::Repartition<uint32_t, decltype(d)> d32;
@@ -47,7 +48,7 @@ HWY_INLINE void philox_block(uint64_t key, uint64_t first, uint32_t* words) {
 #endif
 
 #if HWY_TARGET != HWY_SCALAR
-/// Both halves of a * m, by lane.
+/// Computes both halves of a * m in each lane.
 template <class V>
 HWY_INLINE void multiply_words(V a, uint32_t m, V& high, V& low) {
   const hn::ScalableTag<uint32_t> d;
@@ -58,7 +59,7 @@ HWY_INLINE void multiply_words(V a, uint32_t m, V& high, V& low) {
   low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
   high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
 }
-/// philox() of a counter in each lane: its words take the counter's place.
+/// Computes philox() of a counter in each lane; the words replace the counter.
 template <class V>
 HWY_INLINE void philox_lanes(uint64_t key, V& c0, V& c1, V& c2, V& c3) {
   const hn::ScalableTag<uint32_t> d;
@@ -77,7 +78,7 @@ HWY_INLINE void philox_lanes(uint64_t key, V& c0, V& c1, V& c2, V& c3) {
 }
 #endif
 
-/// The words of `counters` counters from `first` on. Writes up to a vector's worth beyond them.
+/// Writes the words of `counters` counters from `first` on, and up to one vector beyond them.
 HWY_INLINE void philox_words(uint64_t key, uint64_t first, int64_t counters, uint32_t* words) {
 #if HWY_TARGET != HWY_SCALAR
   const auto step = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<uint64_t>()));

@@ -10,23 +10,23 @@ namespace {
 
 using kernels::Taps;
 
-constexpr int64_t columns = 64;   // channels of a task
+constexpr int64_t columns = 64;   // channels per task
 constexpr int64_t stretch = 128;  // rows of a partial sum
 constexpr int64_t grain = 1 << 15;
 
-/// The input of L at tap k of window t, or -1.
+/// Returns the index in [0, L) that tap k of window t reads, or -1.
 int64_t input_of(const Taps& w, int64_t t, int64_t k, int64_t L) {
   const int64_t at = t * w.stride + k * w.dilation - w.before;
   return at < L ? std::max<int64_t>(at, -1) : -1;
 }
 
-/// The window of which tap k is at input l, or -1.
+/// Returns the window whose tap k reads index l, or -1.
 int64_t window_of(const Taps& w, int64_t l, int64_t k, int64_t T) {
   const int64_t at = l + w.before - k * w.dilation;
   return at >= 0 && at % w.stride == 0 && at / w.stride < T ? at / w.stride : -1;
 }
 
-/// Calls row(b, i, strip of columns) for all rows [B, n] and strips of D columns.
+/// Calls row(b, i, first column, columns) for all rows [B, n] and strips of D columns.
 template <class F>
 void for_strips(int64_t B, int64_t n, int64_t D, int64_t cost, F&& row) {
   const int64_t strips = (D + columns - 1) / columns;
@@ -45,10 +45,10 @@ int64_t taps_inside(const Taps& w, int64_t t, int64_t L) {
   return count;
 }
 
-/// y[b, i, c] = finish(i, sum over taps k of the terms that add() brings), for y [B, n, D] and rows
-/// [b, row_of(i, k)] of another tensor of `rows` rows; where row_of() is -1 there is none.
-///   add(sum, k, j, offset, c, count) adds to sum[0 .. count) what row j has for channels c and on;
-///   `offset` is where they begin in a tensor [B, rows, D].
+/// y[b, i, c] = finish(i, sum over taps k of the terms from add()), for y [B, n, D] and rows [b,
+/// row_of(i, k)] of another tensor with `rows` rows; row_of() returns -1 if the tap does not exist.
+///   add(sum, k, j, offset, c, count) adds the terms of row j for channels c and on to sum[0 ..
+///   count); `offset` is the offset of these channels in a tensor [B, rows, D].
 template <class S, class RowOf, class Add, class Finish>
 void sum_over_taps(const View& y, const Taps& w, int64_t rows, RowOf&& row_of, Add&& add,
                    Finish&& finish) {
@@ -66,7 +66,7 @@ void sum_over_taps(const View& y, const Taps& w, int64_t rows, RowOf&& row_of, A
   });
 }
 
-/// The same without finish().
+/// Does the same without finish().
 template <class S, class RowOf, class Add>
 void sum_over_taps(const View& y, const Taps& w, int64_t rows, RowOf&& row_of, Add&& add) {
   sum_over_taps<S>(y, w, rows, row_of, add, [](Accumulator<S>*, int64_t, int64_t, int64_t) {});
@@ -163,7 +163,7 @@ void max_pool_backward(ConstView dy, ConstView which, Taps w, View dx) {
   });
 }
 
-/// y = the sum over taps of rows of x times the tap's weights, plus a bias where there is one.
+/// y = sum over taps of rows of x times the tap's weights, plus a bias if there is one.
 template <class RowOf>
 void depthwise(const ConstView& x, const ConstView& weight, const ConstView& bias, const Taps& w,
                const View& y, RowOf&& row_of) {

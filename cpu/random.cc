@@ -19,13 +19,13 @@ HWY_BEFORE_NAMESPACE();
 namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 
-constexpr int64_t block = 2048;  // words made at a time
+constexpr int64_t block = 2048;  // words generated at a time
 
-/// Words first, first + 1, ... of a key, `block` at a time, in the first-level cache.
+/// Words first, first + 1, ... of a key, `block` at a time, in the L1 cache.
 class Words {
  public:
   explicit Words(uint64_t key) : key_(key) {}
-  /// Up to `block` - 4 words from `first` on.
+  /// Returns up to `block` - 4 words from `first` on.
   HWY_INLINE const uint32_t* get(int64_t first, int64_t n) {
     const int64_t skip = first % 4;
     philox_words(key_, static_cast<uint64_t>(first) / 4, (skip + n + 3) / 4, words_);
@@ -70,8 +70,8 @@ void fill_uniform(uint64_t key, int64_t first, int64_t n, float low, float range
   }
 }
 
-/// n standard normal numbers from element `first` on, which is even: to_normal() in steps that the
-/// compiler can take by the vector.
+/// Computes n standard normal values from element `first` on, which is even: to_normal() in steps
+/// that the compiler can vectorise.
 void normals(Words& words, int64_t first, int64_t n, float* z) {
   const int64_t pairs = (n + 1) / 2;
   const uint32_t* w = words.get(first, 2 * pairs);
@@ -191,7 +191,7 @@ HWY_EXPORT(randint_range);
 
 namespace {
 
-constexpr int64_t grain = 1 << 14;  // elements of a task; a multiple of 4
+constexpr int64_t grain = 1 << 14;  // elements per task; a multiple of 4
 
 void dropout(ConstView x, DeviceScalar<uint64_t> key, int64_t first, double p, View y) {
   const uint64_t threshold = drop_threshold(p);
@@ -230,7 +230,7 @@ void randint(DeviceScalar<uint64_t> key, int64_t low, int64_t high, View y) {
   });
 }
 
-/// In eight lanes, whose order does not depend on anything but n.
+/// Returns the dot product in eight lanes; the order of the sum depends only on n.
 double dot(const double* a, const double* b, int64_t n) {
   double lane[8] = {};
   int64_t i = 0;
@@ -241,7 +241,7 @@ double dot(const double* a, const double* b, int64_t n) {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-/// y -= 2 v (v.y) / (v.v), for the vectors `first` to n of `rows`, from element k on.
+/// y -= 2 v (v.y) / (v.v), for rows `first` to n of `rows`, from element k on.
 void reflect(const double* v, double norm, double* rows, int64_t first, int64_t n, int64_t m,
              int64_t k) {
   if (norm == 0) return;
@@ -260,13 +260,13 @@ void orthonormalize(View x, double gain, View q) {
   auto* a = x.as<double>();
   auto* out = q.as<double>();
   std::fill(out, out + n * m, 0.0);
-  // Reflection k maps what is left of row k to a multiple of e_k; its vector replaces the row from
-  // element k on. The sign of that multiple, kept where row k of the result starts, becomes the
-  // sign of the row.
+  // Reflection k maps the remainder of row k to a multiple of e_k; its vector replaces the row from
+  // element k on. The sign of that multiple is stored at the first element of the result's row k
+  // and becomes the sign of the row.
   for (int64_t k = 0; k < n; ++k) {
     double* v = a + k * m + k;
     const double length = std::sqrt(dot(v, v, m - k));
-    const double image = v[0] > 0 ? -length : length;  // away from v, so that nothing cancels
+    const double image = v[0] > 0 ? -length : length;  // opposite to v[0]: no cancellation
     v[0] -= image;
     out[k * m + k] = image < 0 ? -gain : gain;
     reflect(v, dot(v, v, m - k), a, k + 1, n, m, k);

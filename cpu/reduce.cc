@@ -25,12 +25,12 @@ using kernels::SummedAxes;
 template <class T>
 using Tag = hn::ScalableTag<Accumulator<T>>;
 
-constexpr int64_t grain = 1 << 15;  // elements of a task
+constexpr int64_t grain = 1 << 15;  // elements per task
 constexpr int64_t stretch = 128;    // terms added before they join the total
-constexpr int64_t columns = 64;     // sums of a task, side by side
+constexpr int64_t columns = 64;     // adjacent sums of a task
 constexpr int64_t most_pieces = 64;
 
-/// The sum of a line: four chains of vectors over stretches, whose sums are added in order.
+/// Returns the sum of a line: four chains of vectors over ranges, whose sums are added in order.
 template <class T>
 Accumulator<T> line_sum(const T* x, int64_t n, int64_t step) {
   using A = Accumulator<T>;
@@ -74,7 +74,7 @@ void add_line(const From* from, A* to, size_t n) {
   }
 }
 
-/// Sums of up to `columns` neighbouring columns.
+/// Sums of up to `columns` adjacent columns.
 template <class T>
 class ColumnSums {
  public:
@@ -105,17 +105,17 @@ class ColumnSums {
   alignas(64) A total_[columns] = {};
 };
 
-/// Long lines are summed in pieces of this length.
+/// Returns the length of the pieces in which long lines are summed.
 int64_t piece_of(int64_t n) { return std::max(grain, (n + most_pieces - 1) / most_pieces); }
 
-/// Where row r begins.
+/// Returns the offset of row r.
 int64_t row_start(const Layouts<1>& layout, int64_t r) {
   int64_t offset[1];
   layout.row(r, offset);
   return offset[0];
 }
 
-/// The sum of the lines that belong to one output, whose first element is at x.
+/// Returns the sum of the lines of one output; x is the first element.
 template <class T>
 Accumulator<T> sum_of(const Layouts<1>& summed, int64_t lines, const T* x) {
   const int64_t n = summed.length(), step = summed.step(0), length = piece_of(n);
@@ -129,7 +129,7 @@ Accumulator<T> sum_of(const Layouts<1>& summed, int64_t lines, const T* x) {
   return total;
 }
 
-/// Where the first element of an output lies.
+/// Returns the offset of an output's first element.
 int64_t start_of(const Layouts<1>& kept, int64_t output) {
   if (kept.rank == 1) return output * kept.step(0);
   return row_start(kept, output / kept.length()) + output % kept.length() * kept.step(0);
@@ -140,7 +140,7 @@ void sum_lines(const SummedAxes& axes, const T* x, Accumulator<T> scale, T* y) {
   const int64_t n = axes.summed.length(), step = axes.summed.step(0), lines = axes.summed.rows();
   const int64_t outputs = axes.kept.numel;
   if (lines == 1 && n > grain && outputs < 16) {
-    const int64_t length = piece_of(n);  // few long sums: the same pieces side by side
+    const int64_t length = piece_of(n);  // few long sums: the same pieces in parallel
     for (int64_t o = 0; o < outputs; ++o) {
       Accumulator<T> parts[most_pieces] = {};
       const T* from = x + start_of(axes.kept, o);
@@ -184,7 +184,7 @@ void sum(const ConstView& x, double scale, const View& y) {
   if (y.numel() == 0) return;
   const SummedAxes axes(x.shape, x.strides, y.shape);
   const Layouts<1>&kept = axes.kept, &summed = axes.summed;
-  // Neighbours in memory are either terms of one sum or terms of neighbouring sums.
+  // Adjacent elements in memory are either terms of one sum or terms of adjacent sums.
   const bool along =
       kept.length() == 1 || (summed.step(0) == 1 && summed.length() > 1 && kept.step(0) != 1);
   visit_floating(x.dtype, [&](auto tag) {

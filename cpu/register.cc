@@ -17,8 +17,8 @@ constexpr int64_t avx512 = HWY_AVX3 | HWY_AVX3_DL;
 
 bool has_bf16_dot() {
 #if HWY_ARCH_X86
-  // Of the targets the best is taken, which has the lowest bit: only those of AVX-512 as such have
-  // kernels for it.
+  // The best target is used, which has the lowest bit. Only the AVX-512 targets have kernels for
+  // it.
   const int64_t usable = HWY_TARGETS & hwy::SupportedTargets();
   return (usable & -usable & avx512) != 0 && __builtin_cpu_supports("avx512bf16");
 #else
@@ -28,7 +28,7 @@ bool has_bf16_dot() {
 
 std::atomic<bool> bf16_dot_allowed{false};
 
-/// What LONGSPAN_SIMD can be, the best first.
+/// The possible values of LONGSPAN_SIMD, best first.
 struct Level {
   std::string_view name;
   int64_t targets;
@@ -39,7 +39,7 @@ constexpr Level levels[] = {{"avx512-bf16", avx512, true},
                             {"avx2", HWY_AVX2},
                             {"portable", HWY_SSSE3 | HWY_SSE4 | HWY_EMU128 | HWY_SCALAR}};
 
-/// The level of the target that kernels use, or the target's own name.
+/// Returns the level of the target that kernels use, or the target's own name.
 std::string used_level() {
   const int64_t usable = HWY_TARGETS & hwy::SupportedTargets();
   const int64_t best = usable & -usable;
@@ -51,7 +51,7 @@ std::string used_level() {
   return hwy::TargetName(best);
 }
 
-/// LONGSPAN_SIMD: kernels use no wider vectors, and no newer instructions, than it says.
+/// Applies LONGSPAN_SIMD: kernels use no wider vectors and no newer instructions than it allows.
 void restrict_simd() {
   set_bf16_dot(true);
   const char* text = std::getenv("LONGSPAN_SIMD");

@@ -2,7 +2,7 @@
 
 namespace longspan::cpu {
 
-// Each fills the kernel slots of one file.
+// Each function fills the kernel slots of one file.
 void register_block_attention();
 void register_attention_room();
 void register_copy();
@@ -20,7 +20,7 @@ void register_reduce();
 void register_softmax();
 void register_sort();
 
-/// The table of contents: calls all of the above.
+/// Calls all of the above.
 void register_kernels();
 
 }  // namespace longspan::cpu

@@ -1,5 +1,5 @@
-// Reductions along rows shared by softmax, norms and losses. A row's bits depend on nothing but the
-// row. Included once per SIMD target.
+// Reductions along rows shared by softmax, norms and losses. A row's bits depend only on the row.
+// Included once per SIMD target.
 
 #if defined(LONGSPAN_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_ROWS_INL_H_
@@ -24,15 +24,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class T>
 using Tag = hn::ScalableTag<Accumulator<T>>;
 
-/// Rows of n that a step takes together, one pass after the other, so that the sum of one row
-/// hides the wait for that of another: as many as stay in the first-level cache.
+/// Rows of n that a step processes together, one pass after the other, so that the sum of one row
+/// hides the latency of another: as many as stay in the L1 cache.
 constexpr int64_t most_together = 8;
 inline int64_t together(size_t n) {
   return std::clamp<int64_t>(4096 / std::max<int64_t>(static_cast<int64_t>(n), 1), 1,
                              most_together);
 }
 
-/// Calls step(first row, how many) over [row, end).
+/// Calls step(first row, number of rows) over [row, end).
 template <class F>
 HWY_INLINE void for_steps(int64_t row, int64_t end, size_t n, F&& step) {
   for (const int64_t most = together(n); row < end; row += most) {
@@ -40,7 +40,7 @@ HWY_INLINE void for_steps(int64_t row, int64_t end, size_t n, F&& step) {
   }
 }
 
-/// The largest of a row, -inf of an empty one; where `total` is given it becomes the sum.
+/// Returns the maximum of a row, -inf for an empty one; *total, if given, becomes the sum.
 template <class T>
 HWY_INLINE Accumulator<T> largest(const T* x, size_t n, Accumulator<T>* total = nullptr) {
   const Tag<T> d;
@@ -66,13 +66,13 @@ HWY_INLINE Accumulator<T> largest(const T* x, size_t n, Accumulator<T>* total = 
   return simd::max_lanes(d, hn::Max(m0, m1));
 }
 
-/// What is subtracted before exponentials are taken: the largest, or 0 where that is -inf.
+/// Returns the shift to subtract before exponentials: the maximum, or 0 if that is -inf.
 template <class A>
 HWY_INLINE A shift_of(A greatest) {
   return greatest == -std::numeric_limits<A>::infinity() ? A{0} : greatest;
 }
 
-/// e^(x - shift), zero beyond the row.
+/// Returns e^(x - shift), zero beyond the row.
 template <class T, class V>
 HWY_INLINE V weight_at(const T* x, size_t left, V shift) {
   const Tag<T> d;
@@ -80,7 +80,7 @@ HWY_INLINE V weight_at(const T* x, size_t left, V shift) {
   return left >= hn::Lanes(d) ? e : hn::IfThenElseZero(hn::FirstN(d, left), e);
 }
 
-/// The sum of e^(x - shift) over a row; with a destination the terms are kept there.
+/// Returns the sum of e^(x - shift) over a row; stores the terms in y unless it is null.
 template <class T>
 HWY_INLINE Accumulator<T> sum_weights(const T* x, Accumulator<T> shift, T* y, size_t n) {
   const Tag<T> d;

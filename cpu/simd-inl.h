@@ -1,7 +1,7 @@
 // Vector functions shared by kernels, for vectors of f32 and f64. The f32 ones are polynomials with
-// errors of one or two units in the last place; the f64 ones go lane by lane through the C library.
-// Every function treats lanes independently and contracts by name only, so that a number's bits do
-// not depend on its place in a vector.
+// errors of one or two units in the last place; the f64 ones call the C library lane by lane. Every
+// function treats lanes independently and uses fused operations only explicitly, so an element's
+// bits do not depend on its lane.
 //
 // Included once per SIMD target.
 
@@ -47,7 +47,7 @@ template <class T>
 inline constexpr bool masks_are_safe = true;
 #endif
 
-/// The first n < N lanes from p, the others zero; reads nothing beyond them.
+/// Loads the first n < N lanes from p, with zeros in the others; reads nothing beyond them.
 template <class D>
 HWY_INLINE hn::Vec<D> load_part(D d, const Lane<D>* p, size_t n) {
   if constexpr (masks_are_safe<Lane<D>>) {
@@ -59,7 +59,7 @@ HWY_INLINE hn::Vec<D> load_part(D d, const Lane<D>* p, size_t n) {
   }
 }
 
-/// Writes the first n < N lanes.
+/// Stores the first n < N lanes.
 template <class D>
 HWY_INLINE void store_part(hn::Vec<D> v, D d, Lane<D>* p, size_t n) {
   if constexpr (masks_are_safe<Lane<D>>) {
@@ -71,7 +71,7 @@ HWY_INLINE void store_part(hn::Vec<D> v, D d, Lane<D>* p, size_t n) {
   }
 }
 
-/// Up to a vector from p, where `left` elements remain.
+/// Loads a vector from p, or the `left` elements that remain if they are fewer.
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const Lane<D>* p, size_t left) {
   return HWY_LIKELY(left >= hn::Lanes(d)) ? hn::LoadU(d, p) : load_part(d, p, left);
@@ -85,8 +85,8 @@ HWY_INLINE void store(hn::Vec<D> v, D d, Lane<D>* p, size_t left) {
   }
 }
 
-/// Calls f(i, left) for the vectors of n elements: i of the first and how many there are, at least
-/// a vector's in all calls but the last.
+/// Calls f(i, left) for the vectors of n elements: the index of the first element and the number of
+/// elements, which is the vector size except in the last call.
 template <class D, class F>
 HWY_INLINE void for_vectors(D d, size_t n, F&& f) {
   const size_t N = hn::Lanes(d);
@@ -97,7 +97,7 @@ HWY_INLINE void for_vectors(D d, size_t n, F&& f) {
 
 // ------------------------------------------------------------------------------------ functions
 
-/// f of each lane by the scalar function.
+/// Applies the scalar function f to each lane.
 template <class D, class F>
 HWY_INLINE hn::Vec<D> per_lane(D d, hn::Vec<D> x, F f) {
   HWY_ALIGN Lane<D> buffer[HWY_MAX_BYTES / sizeof(Lane<D>)];
@@ -129,14 +129,14 @@ HWY_INLINE hn::Vec<D> constant(D d, double value) {
   return hn::Set(d, static_cast<Lane<D>>(value));
 }
 
-/// 2^n for whole n in [-126, 127], as f32.
+/// Returns 2^n for integer n in [-126, 127], as f32.
 template <class DI>
 HWY_INLINE auto power_of_two(DI di, hn::Vec<DI> n) {
   const hn::Rebind<float, DI> df;
   return hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
 }
 
-/// (e^r - 1 - r) / r^2 for |r| <= ln(2)/2, so that e^r has an error of 8e-9.
+/// Returns (e^r - 1 - r) / r^2 for |r| <= ln(2)/2, so that e^r has an error of 8e-9.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_series(D d, hn::Vec<D> r) {
   auto p = hn::MulAdd(hn::Set(d, 1.39262134663e-3f), r, hn::Set(d, 8.36320297158e-3f));
@@ -145,21 +145,21 @@ HWY_INLINE hn::Vec<D> exp_series(D d, hn::Vec<D> r) {
   return hn::MulAdd(p, r, hn::Set(d, 0.5f));
 }
 
-/// x - n ln 2 for whole n, in two steps.
+/// Returns x - n ln 2 for integer n, in two steps.
 template <class D>
 HWY_INLINE hn::Vec<D> minus_ln2(D d, hn::Vec<D> x, hn::Vec<D> n) {
   const auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
   return hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
 }
 
-/// x within [low, high]; NaN stays NaN.
+/// Clamps x to [low, high]; NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> bounded_to(D d, hn::Vec<D> x, float low, float high) {
   const auto least = hn::Set(d, low), most = hn::Set(d, high);
   return hn::IfThenElse(hn::Gt(x, most), most, hn::IfThenElse(hn::Lt(x, least), least, x));
 }
 
-/// e^x over the whole range, subnormal results included.
+/// Returns e^x over the whole range, including subnormal results.
 template <class D>
 HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
@@ -176,22 +176,22 @@ HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
   }
 }
 
-/// e^x for x <= 0, and 0 below -87; NaN stays NaN where its lowest 9 bits are 0, as in those that
-/// arithmetic makes. Error 1e-7, towards -87 3e-7.
+/// Returns e^x for x <= 0, and 0 below -87. NaN stays NaN if its lowest 9 bits are 0, as in NaNs
+/// that arithmetic produces. Error 1e-7, towards -87 3e-7.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_nonpositive(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
     return per_lane(d, x, exp_of{});
   } else {
     const hn::RebindToSigned<D> di;
-    // Adding 1.5 2^23 leaves the nearest whole number in the low bits.
+    // Adding 1.5 2^23 leaves the nearest integer in the low bits.
     const auto round = hn::Set(d, 12582912.0f);
     const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), round);
     const auto n = hn::Sub(shifted, round);
 #if HWY_NATIVE_FMA
     const auto r = hn::NegMulAdd(n, hn::Set(d, 0.693147181f), x);
 #else
-    const auto r = minus_ln2(d, x, n);  // the product is rounded, so take it in exact parts
+    const auto r = minus_ln2(d, x, n);  // the product is rounded, so split ln 2 into exact parts
 #endif
     auto p = hn::MulAdd(hn::Set(d, 8.2902782928e-3f), r, hn::Set(d, 4.1898072641e-2f));
     p = hn::MulAdd(p, r, hn::Set(d, 0.16667637528f));
@@ -203,7 +203,7 @@ HWY_INLINE hn::Vec<D> exp_nonpositive(D d, hn::Vec<D> x) {
   }
 }
 
-/// Natural logarithm.
+/// Returns the natural logarithm.
 template <class D>
 HWY_INLINE hn::Vec<D> log(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
@@ -238,8 +238,8 @@ HWY_INLINE hn::Vec<D> log(D d, hn::Vec<D> x) {
   }
 }
 
-/// ln(1 + x), exact to rounding also near 0: the logarithm of the rounded sum and what rounding
-/// took.
+/// Returns ln(1 + x), correct to rounding even near 0: the logarithm of the rounded sum, corrected
+/// by the rounding error.
 template <class D>
 HWY_INLINE hn::Vec<D> log1p(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
@@ -248,14 +248,14 @@ HWY_INLINE hn::Vec<D> log1p(D d, hn::Vec<D> x) {
     const auto one = hn::Set(d, 1.0f);
     const auto sum = hn::Add(one, x);
     const auto lost = hn::Div(hn::Sub(x, hn::Sub(sum, one)), sum);
-    // Beyond 2^26 nothing is lost that could be seen, and infinity would give NaN.
+    // Above 2^26 the rounding error is negligible, and infinity would give NaN.
     const auto seen = hn::And(hn::Gt(sum, hn::Zero(d)), hn::Lt(sum, hn::Set(d, 67108864.0f)));
     const auto y = hn::Add(simd::log(d, sum), hn::IfThenElseZero(seen, lost));
     return hn::IfThenElse(hn::Eq(sum, one), x, y);
   }
 }
 
-/// e^x - 1, as 2^n (e^r - 1) + (2^n - 1) with x = n ln 2 + r.
+/// Returns e^x - 1, as 2^n (e^r - 1) + (2^n - 1) with x = n ln 2 + r.
 template <class D>
 HWY_INLINE hn::Vec<D> expm1(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
@@ -266,7 +266,7 @@ HWY_INLINE hn::Vec<D> expm1(D d, hn::Vec<D> x) {
     const auto n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504f)));
     const auto r = minus_ln2(d, bounded, n);
     const auto q = hn::MulAdd(hn::Mul(r, r), exp_series(d, r), r);
-    // 2^n is taken in two halves: n may be 128 or more.
+    // 2^n is split into two factors, since n may be 128 or more.
     const auto whole = hn::ConvertTo(di, n);
     const auto half = hn::ShiftRight<1>(whole), rest = hn::Sub(whole, half);
     const auto a = power_of_two(di, half), b = power_of_two(di, rest);
@@ -275,7 +275,7 @@ HWY_INLINE hn::Vec<D> expm1(D d, hn::Vec<D> x) {
   }
 }
 
-/// sin(x) for quarter 0, cos(x) = sin(x + pi / 2) for quarter 1.
+/// Returns sin(x) for quarter 0, cos(x) = sin(x + pi / 2) for quarter 1.
 template <int quarter, class D>
 HWY_INLINE hn::Vec<D> sine(D d, hn::Vec<D> x) {
   using Exact = std::conditional_t<quarter == 0, sin_of, cos_of>;
@@ -283,7 +283,7 @@ HWY_INLINE hn::Vec<D> sine(D d, hn::Vec<D> x) {
     return per_lane(d, x, Exact{});
   } else {
     const hn::RebindToSigned<D> di;
-    // x = n pi / 2 + r. The first parts of pi / 2 have 11 bits, so that n times them is exact.
+    // x = n pi / 2 + r. The first terms of pi / 2 have 11 bits, so that n times them is exact.
     const auto n = hn::Round(hn::Mul(x, hn::Set(d, 0.636619772f)));
     auto r = hn::NegMulAdd(n, hn::Set(d, 1.5703125f), x);
     r = hn::NegMulAdd(n, hn::Set(d, 4.8375129699707031e-4f), r);
@@ -315,7 +315,7 @@ HWY_INLINE hn::Vec<D> cos(D d, hn::Vec<D> x) {
   return sine<1>(d, x);
 }
 
-/// 1 / (1 + e^-x), as t / (1 + t) or 1 / (1 + t) with t = e^-|x|.
+/// Returns 1 / (1 + e^-x), as t / (1 + t) or 1 / (1 + t) with t = e^-|x|.
 template <class D>
 HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
   const auto one = constant(d, 1);
@@ -342,7 +342,8 @@ HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   }
 }
 
-/// e^(-x^2 / 2), and 0 beyond |x| = 13. f32: an error of 2e-7 near 0, of 1e-6 where it is 1e-5.
+/// Returns e^(-x^2 / 2), and 0 beyond |x| = 13. f32: an error of 2e-7 near 0, of 1e-6 at values
+/// near 1e-5.
 template <class D>
 HWY_INLINE hn::Vec<D> bell(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
@@ -363,8 +364,8 @@ HWY_INLINE hn::Vec<D> bell(D d, hn::Vec<D> x) {
   }
 }
 
-/// e^(x^2 / 2) Phi(-x) for x >= 0, with the integral Phi of the normal distribution, as t p(t)
-/// where t = 1 / (1 + 0.28 x). Its error in Phi is below 2e-8, and below 6e-5 of Phi up to x = 7.
+/// Returns e^(x^2 / 2) Phi(-x) for x >= 0, with Phi the normal distribution function, as t p(t)
+/// with t = 1 / (1 + 0.28 x). The error in Phi is below 2e-8, and below 6e-5 of Phi up to x = 7.
 /// f32 only.
 template <class D>
 HWY_INLINE hn::Vec<D> scaled_tail(D d, hn::Vec<D> x) {
@@ -404,7 +405,7 @@ struct normal_integral_of {
   double operator()(double x) const { return 0.5 * std::erfc(-0.70710678118654752440 * x); }
 };
 
-/// Phi(x), the integral of the normal distribution up to x.
+/// Returns Phi(x), the normal distribution function.
 template <class D>
 HWY_INLINE hn::Vec<D> normal_integral(D d, hn::Vec<D> x) {
   if constexpr (is_f64<D>) {
@@ -415,7 +416,7 @@ HWY_INLINE hn::Vec<D> normal_integral(D d, hn::Vec<D> x) {
   }
 }
 
-/// x Phi(x) and its derivative Phi(x) + x phi(x), with the density phi.
+/// Computes x Phi(x) and its derivative Phi(x) + x phi(x), with the normal density phi.
 template <class D>
 HWY_INLINE void gelu(D d, hn::Vec<D> x, hn::Vec<D>& y, hn::Vec<D>& slope) {
   constexpr double root = 0.39894228040143267794;  // 1 / sqrt(2 pi)
@@ -434,7 +435,7 @@ HWY_INLINE void gelu(D d, hn::Vec<D> x, hn::Vec<D>& y, hn::Vec<D>& slope) {
   }
 }
 
-/// Sum, largest of all lanes. The order is fixed.
+/// Return the sum and the maximum of all lanes. The order is fixed.
 template <class D>
 HWY_INLINE Lane<D> sum_lanes(D d, hn::Vec<D> v) {
   return hn::GetLane(hn::SumOfLanes(d, v));
@@ -449,10 +450,10 @@ HWY_INLINE Lane<D> max_lanes(D d, hn::Vec<D> v) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 inline constexpr bool has_f16 = true;
 #else
-inline constexpr bool has_f16 = false;  // goes lane by lane
+inline constexpr bool has_f16 = false;  // converts lane by lane
 #endif
 
-/// f32 from bf16 and back, to nearest even, NaN kept.
+/// Convert f32 from bf16 and back, to nearest even; NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const bf16* p, size_t left) {
   const hn::Rebind<uint16_t, D> dh;
@@ -474,7 +475,7 @@ HWY_INLINE void store(hn::Vec<D> v, D /*d*/, bf16* p, size_t left) {
   simd::store(hn::DemoteTo(dh, half), dh, reinterpret_cast<uint16_t*>(p), left);
 }
 
-/// The same for f16.
+/// The same conversions for f16.
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const f16* p, size_t left) {
   if constexpr (has_f16) {

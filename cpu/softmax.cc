@@ -19,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using rows::Tag;
 
-/// Multiplies the weights that are kept in y, or takes them again, by 1 / sum.
+/// Multiplies the weights by 1 / sum; the weights are stored in y, or recomputed for 16-bit types.
 template <class T>
 HWY_INLINE void scale_row(const T* x, Accumulator<T> shift, Accumulator<T> sum, T* y, size_t n) {
   using A = Accumulator<T>;
@@ -29,7 +29,7 @@ HWY_INLINE void scale_row(const T* x, Accumulator<T> shift, Accumulator<T> sum, 
   simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
     if constexpr (std::is_same_v<T, A>) {
       simd::store(hn::Mul(simd::load(d, y + i, left), scale), d, y + i, left);
-    } else {  // what is kept is rounded once
+    } else {  // recompute, so that the result is rounded once
       simd::store(hn::Mul(rows::weight_at(x + i, left, s), scale), d, y + i, left);
     }
   });
@@ -130,7 +130,7 @@ void logsumexp_gradient_rows(const T* x, const T* y, const T* dy, T* dx, int64_t
   }
 }
 
-constexpr int64_t grain = 1 << 14;  // elements of a task
+constexpr int64_t grain = 1 << 14;  // elements per task
 
 template <class F>
 void for_rows(const Shape& shape, F&& f) {

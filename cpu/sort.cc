@@ -13,7 +13,7 @@ namespace {
 
 using kernels::key_of;
 
-/// A key of 64 bits and a place. Unequal even where keys are equal.
+/// A 64-bit key and an index. Items differ even if keys are equal.
 struct Wide {
   uint64_t key, place;
   friend bool operator<(const Wide& a, const Wide& b) {
@@ -21,7 +21,7 @@ struct Wide {
   }
 };
 
-/// Keys of 32 bits share a word with their place.
+/// 32-bit keys share a word with their index.
 template <class T>
 using Item = std::conditional_t<sizeof(key_of(T{})) == 8, Wide, uint64_t>;
 
@@ -43,8 +43,8 @@ void fill_items(const T* x, int64_t n, bool descending, Item<T>* items) {
   }
 }
 
-/// Sorts by byte after byte of the key, lowest first; bytes that are all equal cost one count.
-/// `other` holds n items too. Returns where the result is.
+/// Sorts by one byte of the key after another, lowest first; a byte that is the same in all keys
+/// costs only a count. `other` holds n items, too. Returns the buffer with the result.
 template <class I>
 I* radix_sort(I* items, I* other, int64_t n, int bytes) {
   for (int b = 0; b < bytes; ++b) {
@@ -64,8 +64,8 @@ I* radix_sort(I* items, I* other, int64_t n, int bytes) {
   return items;
 }
 
-/// Calls sort_row(x row, items, workspace) for every row; a slot of the workspace serves every
-/// sixteenth.
+/// Calls sort_row(x row, items, row index) for every row. Slot s of the workspace serves rows s, s
+/// + slots, s + 2 slots, ...
 template <class F>
 void for_rows(const ConstView& x, const View& work, F&& sort_row) {
   const int64_t rows = x.dim(0), n = x.dim(1), slots = work.dim(0);

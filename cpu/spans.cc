@@ -16,8 +16,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using kernels::Binary;
 using kernels::Unary;
 
-// Each f has forward(d, x, a, b), and backward(d, v, dy, a, b), where v is x or y. Vectors of the
-// parameters are a and b.
+// Each f has forward(d, x, a, b), and backward(d, v, dy, a, b), with v = x or y. a and b are
+// vectors of the parameters.
 #define LONGSPAN_FORWARD      \
   template <class D, class V> \
   static HWY_INLINE V forward(D d, V x, V a, V b)
@@ -25,7 +25,7 @@ using kernels::Unary;
   template <class D, class V> \
   static HWY_INLINE V backward(D d, V v, V dy, V a, V b)
 #define LONGSPAN_IGNORE (void)d, (void)a, (void)b
-// Functions whose value and derivative share their costly part: both at once.
+// Functions whose value and derivative share their expensive part: both() computes both.
 #define LONGSPAN_SLOPE        \
   template <class D, class V> \
   static HWY_INLINE void both(D d, V x, V& y, V& slope)
@@ -97,14 +97,14 @@ struct Power {
   LONGSPAN_BACKWARD {
     (void)b;
     const auto slope = simd::per_lane(d, v, Scalar<simd::Lane<D>>{hn::GetLane(a) - 1});
-    // The slope of a constant is 0 also at 0, where 0^-1 is not finite.
+    // The slope of a constant is 0 even at x = 0, where 0^-1 is infinite.
     return hn::IfThenZeroElse(hn::Eq(a, hn::Zero(d)), hn::Mul(hn::Mul(a, slope), dy));
   }
 };
 struct Clamp {
   LONGSPAN_FORWARD {
     (void)d;
-    const auto y = hn::IfThenElse(hn::Lt(x, a), a, x);  // NaN passes
+    const auto y = hn::IfThenElse(hn::Lt(x, a), a, x);  // NaN passes through
     return hn::IfThenElse(hn::Gt(y, b), b, y);
   }
   LONGSPAN_BACKWARD {
@@ -150,7 +150,7 @@ struct Softplus {
 struct Relu {
   LONGSPAN_FORWARD {
     LONGSPAN_IGNORE;
-    return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);  // NaN passes
+    return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);  // NaN passes through
   }
   LONGSPAN_BACKWARD { return LONGSPAN_IGNORE, hn::IfThenElseZero(hn::Gt(v, hn::Zero(d)), dy); }
 };
@@ -326,7 +326,7 @@ void unary_slope(Unary f, const T* x, T* y, T* slope, size_t n) {
 
 struct Maximum {
   template <class V>
-  static HWY_INLINE V apply(V a, V b) {  // NaN of either
+  static HWY_INLINE V apply(V a, V b) {  // NaN if either is NaN
     return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
   }
 };

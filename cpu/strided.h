@@ -10,8 +10,8 @@ namespace longspan::cpu {
 
 using kernels::Layouts;
 
-/// Calls stretch(offsets, n) for stretches of about `grain` elements along the last axis of the
-/// layouts, in parallel; offsets are the places of the first element in each.
+/// Calls stretch(offsets, n) in parallel for ranges of about `grain` elements along the last axis
+/// of the layouts; offsets are those of the range's first element in each layout.
 template <int N, class F>
 void for_stretches(const Layouts<N>& layouts, int64_t grain, F&& stretch) {
   const int64_t n = layouts.length(), rows = layouts.rows();

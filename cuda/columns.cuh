@@ -2,14 +2,14 @@
 
 #include <cstdint>
 
-/// Sums of columns: a block of threads takes a strip of neighbouring columns, which neighbouring
-/// threads read side by side; several lines of threads share a column's terms.
+/// Column sums: a block of threads takes a strip of adjacent columns, which adjacent threads read
+/// coalesced; several lines of threads share the terms of a column.
 namespace longspan::cuda {
 
 inline constexpr int strip_columns = 32, strip_lines = 8;
 inline constexpr int strip_threads = strip_columns * strip_lines;
 
-/// Strips that n columns are cut into, as a size of a grid.
+/// Number of strips of n columns, as a grid size.
 inline unsigned strips_of(int64_t n) {
   return static_cast<unsigned>((n + strip_columns - 1) / strip_columns);
 }
@@ -19,10 +19,11 @@ __device__ inline int64_t strip_column(int64_t strip) {
   return strip * strip_columns + static_cast<int>(threadIdx.x) % strip_columns;
 }
 
-/// `count` sums of every column of a strip: add(i, sums) adds term i of this thread's column to
-/// them, for terms first <= i < end; then take(k, sum) is called once for each sum k, by one thread
-/// of its column. The order of the terms depends on their number alone. `exists` says whether the
-/// thread's column does. All threads of the block must come here, and meet before they come again.
+/// Computes `count` sums of every column of a strip. add(i, sums) adds term i of this thread's
+/// column, for terms first <= i < end; then one thread of the column calls take(k, sum) once for
+/// each sum k. The order of the terms depends on their number only. `exists` says whether the
+/// thread's column exists. All threads of the block must call this, with a barrier between two
+/// calls.
 template <class A, int count = 1, class Index, class Add, class Take>
 __device__ void sum_columns(bool exists, Index first, Index end, Add add, Take take) {
   __shared__ A shared[count][strip_lines][strip_columns];

@@ -6,10 +6,10 @@
 namespace longspan::cuda {
 namespace {
 
-constexpr int tile = 32;      // rows and columns of a block that is transposed
-constexpr int tile_rows = 8;  // rows that its threads cover at once
+constexpr int tile = 32;      // rows and columns of a transposed block
+constexpr int tile_rows = 8;  // rows that the block's threads cover at once
 
-/// Elements of W bytes are moved, so their meaning does not matter.
+/// Moves elements of W bytes, whatever their type.
 template <class W, class Index>
 __global__ void __launch_bounds__(elementwise_threads)
     move_kernel(const W* x, W* y, const __grid_constant__ kernels::Offsets<2, Index> offsets,
@@ -22,9 +22,9 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// A tile read along x's neighbours and written along y's, through shared memory. Blocks take
-/// the tiles of one place of the other axes after those of the last. The extra column keeps the
-/// banks apart.
+/// Reads a tile along the contiguous axis of x and writes it along that of y, through shared
+/// memory. The tile index is the fastest part of the task index, the index on the other axes the
+/// slowest. The extra column avoids bank conflicts.
 template <class W>
 __global__ void __launch_bounds__(tile* tile_rows)
     transpose_kernel(const W* x, W* y, const __grid_constant__ kernels::Offsets<2, int64_t> outer,
@@ -88,7 +88,8 @@ void move(const ConstView& x, const View& y) {
   }
 }
 
-/// Any dtype to Y: the kernel asks for the dtype of x, which is the same for all threads.
+/// Converts any dtype to Y. The kernel branches on the dtype of x, which is the same for all
+/// threads.
 template <class Y>
 __global__ void __launch_bounds__(elementwise_threads)
     convert_kernel(const void* x, DType from, Y* y,
@@ -127,7 +128,7 @@ struct Same {
   __device__ void operator()(const float (&x)[1], float (&y)[1]) const { y[0] = x[0]; }
 };
 
-/// The conversions of mixed precision, by the pack.
+/// The conversions of mixed precision, in packs.
 template <class X, class Y>
 void round_to(const ConstView& x, const View& y) {
   elementwise<float, X, Y, 1, 1>("copy", {x}, {y}, Same{});
@@ -159,7 +160,7 @@ void copy(ConstView x, View y) {
   });
 }
 
-/// A number as T; the 16-bit formats go through f32.
+/// Converts a double to T; 16-bit formats go through f32.
 template <class T>
 LONGSPAN_HD T number(double value) {
   if constexpr (sizeof(T) == 2) {

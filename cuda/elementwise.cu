@@ -12,7 +12,7 @@ using kernels::Binary;
 using kernels::Comparison;
 using kernels::Unary;
 
-// What the kernels compute, for numbers of type A.
+// The functors of the kernels, computed in type A.
 template <class A>
 struct Forward {
   Unary f;
@@ -70,7 +70,7 @@ struct Sum {
   __device__ void operator()(const A (&x)[2], A (&y)[1]) const { y[0] = x[0] + x[1]; }
 };
 
-/// elementwise() for the floating dtype of the operands, with F<A>{args...}.
+/// Calls elementwise() for the floating dtype of the operands, with F<A>{args...}.
 template <template <class> class F, int In, int Out, class... Args>
 void run(const char* name, const std::array<ConstView, In>& inputs,
          const std::array<View, Out>& outputs, Args... args) {
@@ -81,7 +81,7 @@ void run(const char* name, const std::array<ConstView, In>& inputs,
   });
 }
 
-/// The same with alpha and beta, in A.
+/// The same with f, alpha and beta; the latter two are converted to A.
 template <template <class> class F, int In>
 void run_with(const char* name, Unary f, double alpha, double beta,
               const std::array<ConstView, In>& inputs, const View& y) {
@@ -117,7 +117,7 @@ void compare(Comparison f, ConstView a, ConstView b, View y) {
   });
 }
 
-/// Elements of W bytes are moved, so their meaning does not matter.
+/// Moves elements of W bytes, whatever their type.
 template <class W, class Index>
 __global__ void __launch_bounds__(elementwise_threads)
     select_kernel(const uint8_t* condition, const W* a, const W* b, W* y,

@@ -8,22 +8,23 @@
 #include "core/view.h"
 #include "cuda/launch.h"
 
-/// Functions of elements: every element of the outputs from those of the inputs at its place.
+/// Elementwise functions: each element of the outputs depends on the input elements at the same
+/// index.
 namespace longspan::cuda {
 
 inline constexpr int elementwise_threads = 256;
 
-/// `width` neighbours, moved by one access.
+/// `width` adjacent elements, moved by one access.
 template <class T, int width>
 struct alignas(sizeof(T) * width) Pack {
   T value[width];
 };
 
-/// Elements of T that one access of 16 bytes moves; of the widest type where there are several.
+/// Number of elements of T in one 16-byte access; with several types, of the widest.
 template <class... T>
 inline constexpr int pack_width = static_cast<int>(16 / std::max({sizeof(T)...}));
 
-/// f(x, y): In numbers of type A become Out numbers. All operands are stretches of neighbours,
+/// Calls f(x, y), which maps In values of type A to Out values. All operands are contiguous and
 /// aligned to their packs.
 template <class A, class X, class Y, int In, int Out, class F>
 __global__ void __launch_bounds__(elementwise_threads)
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// The same for layouts of any strides.
+/// The same for any strides.
 template <class A, class X, class Y, int In, int Out, class Index, class F>
 __global__ void __launch_bounds__(elementwise_threads)
     strided_kernel(F f, std::array<const X*, In> inputs, std::array<Y*, Out> outputs,
@@ -80,8 +81,8 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// Calls f(x, y) on the device for every element: x In numbers, y Out numbers of type A. Inputs are
-/// stored as X, outputs as Y; one shape, any strides (0 repeats an input).
+/// Calls f(x, y) on the device for every element: x holds In values, y Out values of type A. Inputs
+/// are stored as X, outputs as Y. All have one shape and any strides (0 broadcasts an input).
 template <class A, class X, class Y, int In, int Out, class F>
 void elementwise(const char* name, const std::array<ConstView, In>& inputs,
                  const std::array<View, Out>& outputs, F f) {

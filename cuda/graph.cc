@@ -6,7 +6,7 @@
 namespace longspan::cuda {
 
 void register_graph() {
-  // Relaxed: the pool may back more of its addresses in the meantime, which submits nothing.
+  // Relaxed mode: meanwhile the pool may back more of its address range, which submits no work.
   begin_recording.set(DeviceKind::cuda, [] {
     check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed), "begin_recording");
   });
@@ -23,12 +23,12 @@ void register_graph() {
     cudaGraph_t graph = nullptr;
     cudaStreamEndCapture(stream(), &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // of a recording that was broken: no error of later calls
+    cudaGetLastError();  // clears the error of a broken recording
   });
   replay_recording.set(DeviceKind::cuda, [](void* recorded) {
     check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recorded), stream()), "replay_recording");
   });
-  // One that runs is given back by the driver once it is done.
+  // The driver frees a recording that is still running once it has finished.
   drop_recording.set(DeviceKind::cuda, [](void* recorded) {
     cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(recorded));
   });

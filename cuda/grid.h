@@ -6,8 +6,8 @@
 
 namespace longspan::cuda {
 
-/// A place of three axes by its number, the first axis fastest: for grids whose second or third
-/// axis may have more than the 65,535 places that a launch allows.
+/// Three-dimensional index computed from a linear one, the first axis fastest. It serves grids
+/// whose second or third axis may exceed the launch limit of 65,535.
 struct GridPlace {
   int64_t x, y, z;
 

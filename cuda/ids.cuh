@@ -6,7 +6,7 @@
 
 namespace longspan::cuda {
 
-/// Integers of any dtype, as a kernel reads them.
+/// Integers of any dtype, readable in a kernel.
 struct Ids {
   const void* data;
   DType dtype;
@@ -24,7 +24,7 @@ struct Ids {
   }
 };
 
-/// The same to write; without data nothing is.
+/// The same for writing; without data nothing is written.
 struct IdsToWrite {
   void* data;
   DType dtype;
@@ -45,7 +45,7 @@ struct IdsToWrite {
   }
 };
 
-/// Lowers *least to `value`, which is not negative; -1 counts as the largest.
+/// Lowers *least atomically to `value`, which is not negative; -1 counts as the largest value.
 __device__ inline void lower(int64_t* least, int64_t value) {
   atomicMin(reinterpret_cast<unsigned long long*>(least), static_cast<unsigned long long>(value));
 }

@@ -12,7 +12,8 @@
 namespace longspan::cuda {
 namespace {
 
-/// checked = ids, those that are wrong replaced by max(low, 0); *first = the least place of such.
+/// Writes `checked` = ids, with invalid ids replaced by max(low, 0), and *first = the index of the
+/// first invalid id.
 __global__ void __launch_bounds__(elementwise_threads)
     check_ids_kernel(Ids ids, const __grid_constant__ kernels::Offsets<1, int64_t> offsets,
                      int64_t n, int64_t low, int64_t high, bool ignores, int64_t ignore,
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// found[1] = the id at place found[0], where there is one.
+/// found[1] = the id at index found[0], if there is one.
 __global__ void name_bad_id_kernel(Ids ids,
                                    const __grid_constant__ kernels::Offsets<1, int64_t> offsets,
                                    int64_t* found) {
@@ -51,7 +52,7 @@ void check_ids(ConstView ids, int64_t low, int64_t high, std::optional<int64_t> 
   launch(name, name_bad_id_kernel, dim3(1), 1, 0, Ids(ids), offsets, to);
 }
 
-/// Rows of `words` words W, of which x has strides in words.
+/// Gathers rows of `words` words W; the strides of x are in words.
 template <class W>
 __global__ void __launch_bounds__(elementwise_threads)
     gather_kernel(const W* x, int64_t x_group, int64_t x_row, Ids ids, int64_t ids_group,
@@ -93,8 +94,8 @@ void gather_rows(ConstView x, ConstView ids, View y) {
   }
 }
 
-/// keys[l n + i] = l (R + 1) + ids[l, i], where negative ids become R; values = the place in the
-/// list.
+/// keys[l n + i] = l (R + 1) + ids[l, i], with negative ids replaced by R; values = the index in
+/// the list.
 __global__ void __launch_bounds__(elementwise_threads)
     list_keys_kernel(Ids ids, int64_t ids_list, int64_t ids_step, int64_t n, int64_t R,
                      int64_t count, uint64_t* keys, int64_t* values) {
@@ -106,7 +107,8 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// Of each list: where ids r = 0 .. R begin among its sorted places, and these places.
+/// Writes, for each list, the start of each id r = 0 .. R among its sorted indices, then these
+/// indices.
 __global__ void __launch_bounds__(elementwise_threads)
     starts_kernel(const uint64_t* keys, const int64_t* values, int64_t lists, int64_t n, int64_t R,
                   int32_t* work) {
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(elementwise_threads)
       continue;
     }
     const auto wanted = static_cast<uint64_t>(list * (R + 1) + entry);
-    int64_t low = list * n, high = low + n;  // the first place whose key is not below
+    int64_t low = list * n, high = low + n;  // finds the first index whose key is not smaller
     while (low < high) {
       const int64_t middle = (low + high) / 2;
       if (keys[middle] < wanted) {
@@ -131,8 +133,8 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// y[g, r, c] += the sum of x[g, order[k], c] over the places that belong to r. Tasks: strips of
-/// columns, rows, groups.
+/// y[g, r, c] += the sum of x[g, order[k], c] over the indices k of id r. Tasks run over column
+/// strips, then rows, then groups.
 template <class T>
 __global__ void __launch_bounds__(strip_threads)
     scatter_kernel(const T* x, const int32_t* work, int64_t list_step, int64_t n, int64_t R,
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(strip_threads)
     const int32_t* start = work + g * list_step;
     const int32_t* order = start + R + 1;
     const int32_t first = start[r], end = start[r + 1];
-    if (first == end) continue;  // the same for the whole block
+    if (first == end) continue;  // uniform over the block
     const auto add = [&](int32_t k, A(&sum)[1]) {
       sum[0] += static_cast<A>(x[(g * n + order[k]) * width + column]);
     };
@@ -186,7 +188,7 @@ void scatter_add_rows(ConstView x, ConstView ids, View work, View y) {
   });
 }
 
-/// Counts are integers, so the order in which they grow does not matter.
+/// Counts are integers, so the order of the atomic additions does not matter.
 __global__ void __launch_bounds__(elementwise_threads)
     bincount_kernel(Ids ids, int64_t n, int64_t values, int64_t count, int64_t* y) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;

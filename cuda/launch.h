@@ -7,11 +7,11 @@
 
 namespace longspan::cuda {
 
-/// Shared memory that a block gets without asking.
+/// Shared memory that a block may use without an opt-in.
 inline constexpr int64_t plain_shared_bytes = 48 * 1024;
 
-/// Submits a kernel under a name for errors: `grid` blocks of `threads` threads and `shared` bytes
-/// that block_memory() finds. Nothing to do where the grid is empty.
+/// Launches a kernel: `grid` blocks of `threads` threads with `shared` bytes, which block_memory()
+/// returns. `name` appears in errors. An empty grid launches nothing.
 template <class... Parameters, class... Args>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared,
             Args&&... args) {
@@ -27,7 +27,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int thre
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
 }
 
-/// Blocks for `tasks` in a loop that strides by the grid: as many as can be resident at once, or
+/// Number of blocks for `tasks` in a grid-stride loop: as many as can be resident at once, or
 /// fewer.
 inline unsigned blocks_for(int64_t tasks, int64_t tasks_per_block, int resident = 8) {
   const int64_t blocks = (tasks + tasks_per_block - 1) / tasks_per_block;

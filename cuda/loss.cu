@@ -9,7 +9,7 @@
 namespace longspan::cuda {
 namespace {
 
-/// Largest number and sum of a row.
+/// Computes the maximum and the sum of a row.
 template <int width, class T, int size, class A>
 __device__ void scan_row(const Team<size>& team, const T* x, int64_t n, A& largest, A& total) {
   A high = least<A>(), sum = 0;
@@ -49,7 +49,7 @@ struct Scan {
 #pragma unroll
       for (int k = 0; k < width; ++k) part += kernels::exponential(v[k] - shift);
     });
-    part = team.sum(part);  // after which every thread has read the old state
+    part = team.sum(part);  // every thread has read the old state by now
     if (team.rank() != 0) return;
     const int64_t t = targets[row] - first;
     s[0] = m;
@@ -148,7 +148,7 @@ struct Gradient {
   }
 };
 
-/// make(TypeTag<T>{}) for sums, which are f32 or f64.
+/// Calls make(TypeTag<T>{}) with the accumulator type: f32 or f64.
 template <class F>
 void visit_sums(DType t, F&& make) {
   if (t == DType::f64) {
@@ -231,8 +231,8 @@ void finish(ConstView state, ConstView targets, int64_t ignore, double smoothing
   });
 }
 
-/// counts[block] and sums[block] over a fixed share of the rows: how many targets are kept, and the
-/// sum of their losses (of none where loss is null).
+/// For a fixed share of the rows per block, sums[2 block] = the sum of the losses (0 if loss is
+/// null) and sums[2 block + 1] = the number of targets that are not ignored.
 template <class T>
 __global__ void __launch_bounds__(row_threads)
     kept_kernel(const T* loss, Ids targets, int64_t ignore, int64_t rows, double* sums) {
@@ -252,9 +252,9 @@ __global__ void __launch_bounds__(row_threads)
   }
 }
 
-constexpr int kept_blocks = 128;  // fixed, so that the order of the sums is
+constexpr int kept_blocks = 128;  // fixed, so that the order of summation is
 
-/// The blocks' sums, in their order.
+/// Adds the blocks' sums in order.
 __device__ double add_blocks(const double* sums, int which) {
   double total = 0;
   for (int b = 0; b < kept_blocks; ++b) total += sums[2 * b + which];
@@ -311,7 +311,7 @@ void total(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y)
 
 using kernels::PairLoss;
 
-/// Value and slope of a loss of x and its target t.
+/// Value and slope of the loss of x with target t.
 template <class A>
 __device__ A pair_value(PairLoss f, A weight, A x, A t) {
   if (f == PairLoss::squared) return (x - t) * (x - t);
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// found[1] = the bits of the number at place found[0], where there is one.
+/// found[1] = the bits of the value at index found[0], if there is one.
 template <class T>
 __global__ void name_outside_kernel(const T* x, int64_t* found) {
   if (found[0] < 0) return;

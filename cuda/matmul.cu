@@ -42,7 +42,8 @@ constexpr cudaDataType_t data_type(DType t) {
                            : CUDA_R_16BF;
 }
 
-/// How products of operands in `in` are to be computed, by the setting of the process.
+/// Selects the compute type for operands of dtype `in`, following the process-wide matmul
+/// precision.
 cublasComputeType_t compute_type(DType in) {
   if (in == DType::f64) return CUBLAS_COMPUTE_64F;
   if (in != DType::f32) return CUBLAS_COMPUTE_32F;
@@ -57,14 +58,13 @@ cublasComputeType_t compute_type(DType in) {
   return CUBLAS_COMPUTE_32F;
 }
 
-/// A matrix as cuBLAS, which counts by columns, sees it: neighbours along one axis, `ld` apart
-/// along the other.
+/// A matrix as column-major cuBLAS sees it: one axis contiguous, the other with stride `ld`.
 struct Operand {
   bool transposed = false;
   int64_t ld = 0;
-  bool fits = false;  ///< false where neither axis has stride 1
+  bool fits = false;  ///< false if neither axis has stride 1
 
-  /// rows and columns of the matrix that cuBLAS is to see, and their strides.
+  /// Describes a matrix from the rows and columns that cuBLAS sees, and their strides.
   static Operand of(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
     const auto apart = [](int64_t stride, int64_t count, int64_t least) {
       return count == 1 ? std::max<int64_t>(least, 1) : stride;
@@ -79,8 +79,8 @@ struct Operand {
   }
 };
 
-/// Bytes that an address is a multiple of, at most the 64 that every block is: where a block lies
-/// must not choose the algorithm, and with it the bits.
+/// Largest power of two that divides an address, at most 64, to which every block is aligned: the
+/// address of a block must not affect the choice of the algorithm, and thereby the bits.
 int alignment_of(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   int bytes = 64;
@@ -88,7 +88,7 @@ int alignment_of(const void* data) {
   return bytes;
 }
 
-/// Memory for an algorithm, at a multiple of the 256 bytes that cublasLtMatmul asks for.
+/// Workspace of an algorithm, aligned to the 256 bytes that cublasLtMatmul requires.
 class Workspace {
  public:
   Workspace(size_t bytes, Device device)
@@ -103,7 +103,7 @@ class Workspace {
   Scratch room_;
 };
 
-/// What an algorithm is chosen by.
+/// The properties that select an algorithm.
 struct Problem {
   int64_t m = 0, n = 0, k = 0, batch = 1;  // as cuBLAS sees them: m = N, n = M
   Operand a, b;
@@ -120,7 +120,7 @@ struct Problem {
   }
 };
 
-/// A problem's descriptions and the algorithm that the library picks for it.
+/// The descriptors of a problem and the algorithm that cuBLAS selects for it.
 struct Plan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
@@ -153,7 +153,7 @@ struct Plan {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(p.b_alignment));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.c_alignment));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.c_alignment));
-    // Sums that are added atomically would differ from run to run.
+    // Atomic additions would give different bits in each run.
     prefer(
         CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE));
@@ -188,7 +188,7 @@ struct Plan {
   }
 };
 
-/// Plans are made once and kept: the same shapes come back every step.
+/// Returns the plan of a problem. Plans are cached, because the same shapes recur every step.
 const Plan& plan_for(const Problem& problem) {
   static std::mutex mutex;
   static auto* plans = new std::map<decltype(problem.key()), Plan>;
@@ -200,8 +200,8 @@ const Plan& plan_for(const Problem& problem) {
 
 constexpr int tile = 16;  // rows and columns of a block of the plain kernel
 
-/// Any strides, without tensor cores: for matrices that cuBLAS cannot take. Sums run over k in
-/// order. Blocks stride over the tiles of columns, those of rows, and the matrices.
+/// Fallback for matrices that cuBLAS cannot take: any strides, no tensor cores. Sums run over k in
+/// order. Tasks run over the tiles of columns, then those of rows, then the matrices.
 template <class T, class C>
 __global__ void __launch_bounds__(tile* tile)
     plain_kernel(const T* a, int64_t a_row, int64_t a_k, const T* b, int64_t b_k, int64_t b_column,
@@ -256,7 +256,7 @@ void run_plain(const ConstView& a, const ConstView& b, const View& c, bool accum
   });
 }
 
-/// The axes before the last two.
+/// Returns the axes before the last two.
 Dims leading(const Dims& dims) {
   Dims d;
   for (int i = 0; i + 2 < dims.rank(); ++i) d.push_back(dims[i]);
@@ -270,7 +270,7 @@ V moved(V view, int64_t offset) {
   return view;
 }
 
-/// c = bias in every row, or c += bias where `accumulate`.
+/// Sets every row of c to bias, or adds bias to it if `accumulate`.
 void begin_with(const ConstView& bias, const View& c, bool accumulate) {
   const Scratch converted(bias.dtype == c.dtype ? 0 : bias.dim(0) * size_of(c.dtype), c.device);
   ConstView rows = bias;
@@ -290,7 +290,8 @@ void begin_with(const ConstView& bias, const View& c, bool accumulate) {
   }
 }
 
-/// The products of one call as cuBLAS takes them: those of the last axis of the matrices at once.
+/// The products of one call as cuBLAS calls, each of which is batched over the last axis of the
+/// matrices.
 class Products {
  public:
   Products(const ConstView& a, const ConstView& b, const View& c,
@@ -317,7 +318,7 @@ class Products {
     calls_ = matrices.numel / problem_.batch;
   }
 
-  /// Whether cuBLAS takes all of them: asked before anything is written.
+  /// Whether cuBLAS takes all products. Must be checked before anything is written.
   bool fit() {
     if (!problem_.a.fits || !problem_.b.fits || problem_.ldc < problem_.m) return false;
     for (int64_t i = 0; i < calls_; ++i) {
@@ -329,7 +330,7 @@ class Products {
     for (int64_t i = 0; i < calls_; ++i) {
       const SliceProblem part = of(i);
       const Plan& plan = plan_for(part.problem);
-      static std::mutex mutex;  // a plan's bias is that of one call at a time
+      static std::mutex mutex;  // a plan holds the bias pointer of one call at a time
       const std::lock_guard lock(mutex);
       if (problem_.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.data);
       const Workspace room(plan.workspace, c_.device);
@@ -386,7 +387,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
     Products products(a, b, c, matrices, true, false);
     if (products.fit()) return products.run(bias);
   }
-  if (bias) {  // first into c, to which the product is then added
+  if (bias) {  // write the bias to c first, then add the product
     begin_with(bias, c, accumulate);
     accumulate = true;
   }

@@ -12,8 +12,8 @@
 namespace longspan::cuda {
 namespace {
 
-/// Functions of the driver, looked up at run time: the library is not linked to, because machines
-/// without a device do not have it.
+/// Driver functions, looked up at run time. The library is not linked, because machines without a
+/// device do not have it.
 struct Driver {
   decltype(&cuMemAddressReserve) reserve;
   decltype(&cuMemCreate) create;
@@ -23,7 +23,7 @@ struct Driver {
   decltype(&cuMemGetAllocationGranularity) granularity;
 
   Driver() {
-    stream();  // opens the device, or says that there is none
+    stream();  // opens the device; throws if there is none
     find("cuMemAddressReserve", reserve);
     find("cuMemCreate", create);
     find("cuMemRelease", release);
@@ -47,8 +47,8 @@ struct Driver {
   }
 };
 
-/// One range of addresses, backed from its start as it is needed. All work is in one stream, so a
-/// block that was released may be handed out at once: what used it runs before what will.
+/// One address range, backed with memory from its start as needed. All work is in one stream, so a
+/// released block can be reused at once: its previous users run before the next ones.
 struct Pool {
   Driver driver;
   CUmemAllocationProp property{};
@@ -112,9 +112,9 @@ void copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const 
   check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream()), name);
 }
 
-/// Pinned memory that batches and numbers of steps pass through on their way to the device: the
-/// bytes are taken at once, and the host waits for nothing that was submitted before. Each half is
-/// used up from its start; it is used again once the copies from it have run.
+/// Pinned memory that stages copies of batches and per-step values to the device. The bytes are
+/// taken immediately, and the host does not wait for earlier work. Each half is filled from its
+/// start and reused once the copies from it have completed.
 class Staging {
  public:
   static constexpr int64_t half = int64_t{4} << 20;
@@ -175,7 +175,8 @@ void register_memory() {
     copy(to, from, bytes, cudaMemcpyDeviceToHost, "copy_to_host");
     wait("copy_to_host");
   });
-  // Of very many bytes from pageable memory: the call returns once they have been taken.
+  // For copies of more than Staging::half bytes from pageable memory, the call returns once the
+  // driver has taken the bytes.
   copy_from_host.set(DeviceKind::cuda, [](void* to, const void* from, int64_t bytes) {
     if (bytes <= Staging::half) {
       Staging::staging().copy(to, from, bytes, "copy_from_host");

@@ -70,7 +70,7 @@ struct Backward {
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
     const A center = mean != nullptr ? mean[row] : A(0), scale = rstd[row];
-    /// g = dy * weight and h = (x - mean) * rstd, of the neighbours at i.
+    /// Computes g = dy * weight and h = (x - mean) * rstd of the pack at i.
     const auto load = [&](int64_t i, A(&g)[width], A(&h)[width]) {
       load_pack(x + row * n + i, h);
       load_pack(dy + row * n + i, g);
@@ -105,7 +105,7 @@ struct Backward {
   }
 };
 
-/// work[run, 0, c] = sum over the run's rows of dy * h, work[run, 1, c] of dy.
+/// work[run, 0, c] = the sum of dy * h over the run's rows, work[run, 1, c] = that of dy.
 template <class T>
 __global__ void __launch_bounds__(strip_threads)
     columns_kernel(const T* x, const T* dy, const Accumulator<T>* mean, const Accumulator<T>* rstd,
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(strip_threads)
                     [&](int k, A sum) { work[(2 * run + k) * n + column] = sum; });
 }
 
-/// y[c] = the sum of the runs' sums, in their order.
+/// dweight[c] and dbias[c] = the sums of the runs, added in order.
 template <class T>
 __global__ void __launch_bounds__(elementwise_threads)
     add_runs_kernel(const Accumulator<T>* work, int64_t runs, int64_t n, T* dweight, T* dbias) {

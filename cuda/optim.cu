@@ -10,8 +10,9 @@ namespace {
 
 using kernels::AdafactorStep;
 
-// Everything of one update that a parameter's element needs, in its own type. What is launched is
-// the update beside it, which makes that when it runs: only then is a live number known.
+// Functors that update one element, with all factors in the parameter's type. The kernel receives
+// the ...Update struct beside each and calls its ready() on the device: only then are the device
+// scalars known.
 template <class T>
 struct Sgd {
   T *p, *b;
@@ -108,7 +109,7 @@ void update(const char* name, int64_t n, U u) {
   launch(name, update_kernel<U>, blocks_for(n, elementwise_threads), elementwise_threads, 0, u, n);
 }
 
-/// f(TypeTag<T>{}) for a parameter's dtype.
+/// Calls f(TypeTag<T>{}) for a parameter's dtype.
 template <class F>
 void visit(DType t, F&& f) {
   if (t == DType::f64) {
@@ -139,7 +140,7 @@ void adam_update(View p, ConstView g, View m, View v, kernels::AdamStep s) {
   });
 }
 
-/// sums[piece] = the sum of f(i) over a piece of n elements, a block for each.
+/// sums[piece] = the sum of f(i) over a piece of the n elements, with one block per piece.
 template <class F>
 __global__ void __launch_bounds__(row_threads)
     pieces_kernel(F f, int64_t n, int64_t length, double* sums) {
@@ -175,7 +176,7 @@ void squared_sums(ConstView x, View sums) {
   });
 }
 
-/// The sum of x; every thread of the block gets it.
+/// Returns the sum of x to every thread of the block.
 __device__ double sum_of(const Team<row_threads>& team, const double* x, int64_t count) {
   double sum = 0;
   for (int64_t i = team.rank(); i < count; i += row_threads) sum += x[i];
@@ -210,7 +211,7 @@ void adafactor_rate(ConstView p_sums, int64_t n, double least, DeviceScalar<doub
          p_sums.numel(), static_cast<double>(n), least, lr, rate.as<double>());
 }
 
-/// *rate = lr, or less where the root mean square of the update exceeds the limit.
+/// *rate = lr, lowered if the root mean square of the update exceeds the limit.
 __global__ void __launch_bounds__(row_threads)
     rate_kernel(const double* sums, int64_t count, double n, DeviceScalar<double> lr, double clip,
                 double* rate) {
@@ -223,13 +224,13 @@ __global__ void __launch_bounds__(row_threads)
   }
 }
 
-/// A second moment after one more square.
+/// Updates a second moment with one more square.
 template <class T>
 __device__ void advance(T& moment, double square, const AdafactorStep& s) {
   moment = static_cast<T>(s.beta2 * static_cast<double>(moment) + (1 - s.beta2) * (square + s.eps));
 }
 
-/// p and m after the update rate * u.
+/// Updates p and m with the given change and weight decay.
 template <class T>
 __device__ void apply_update(T& p, T* m, double change, const AdafactorStep& s) {
   if (m != nullptr) {
@@ -240,7 +241,7 @@ __device__ void apply_update(T& p, T* m, double change, const AdafactorStep& s) 
   p = static_cast<T>(x - s.lr * s.weight_decay * x - change);
 }
 
-/// The update of a parameter whose second moment is kept whole.
+/// The update of a parameter with a full second moment.
 template <class T>
 struct Whole {
   T *p, *v, *m;
@@ -265,7 +266,7 @@ struct WholeSquare {  // advances the second moment
   }
 };
 
-/// The update of a parameter [B, R, C] whose second moment is kept as rows and columns.
+/// The update of a parameter [B, R, C] whose second moment is factored into rows and columns.
 template <class T>
 struct Factored {
   T *p, *row, *column, *m;
@@ -289,7 +290,7 @@ struct FactoredSquare {
   __device__ double operator()(int64_t i) const { return f.change(i) * f.change(i); }
 };
 
-/// The new state of each row.
+/// Updates the row moments.
 template <class T>
 struct Rows {
   Factored<T> f;
@@ -304,7 +305,7 @@ struct Rows {
     if (team.rank() == 0) advance(f.row[r], mean, f.s);
   }
 };
-/// The factor of each row, matrix by matrix.
+/// Computes the row factors of each matrix.
 template <class T>
 struct RowFactors {
   Factored<T> f;
@@ -320,7 +321,7 @@ struct RowFactors {
   }
 };
 
-/// The new state and the factor of each column: a block to a strip of a matrix.
+/// Updates the moment and computes the factor of each column, with one block per strip of a matrix.
 template <class T>
 __global__ void __launch_bounds__(strip_threads) columns_kernel(Factored<T> f, unsigned strips) {
   const int64_t b = blockIdx.x / strips, j = strip_column(blockIdx.x % strips);

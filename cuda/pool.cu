@@ -20,7 +20,7 @@ struct Sizes {
 __device__ int64_t input_of(const Taps& w, int64_t t, int64_t k) {
   return t * w.stride + k * w.dilation - w.before;
 }
-/// The window of which tap k is at input l, or -1.
+/// Returns the window whose tap k is at input l, or -1.
 __device__ int64_t window_of(const Taps& w, int64_t l, int64_t k, int64_t T) {
   const int64_t at = l + w.before - k * w.dilation;
   return at >= 0 && at % w.stride == 0 && at / w.stride < T ? at / w.stride : -1;
@@ -33,7 +33,7 @@ __device__ void for_taps(const Taps& w, const Sizes& s, int64_t t, F f) {
     if (l >= 0 && l < s.L) f(k, l);
   }
 }
-/// Calls f(k, t) for the windows that input l is in.
+/// Calls f(k, t) for the windows that contain input l.
 template <class F>
 __device__ void for_windows(const Taps& w, const Sizes& s, int64_t l, F f) {
   for (int64_t k = 0; k < w.size; ++k) {
@@ -42,7 +42,7 @@ __device__ void for_windows(const Taps& w, const Sizes& s, int64_t l, F f) {
   }
 }
 
-/// Calls f(b, i, d) for the elements of [B, n, D], neighbouring threads beside each other in D.
+/// Calls f(b, i, d) for the elements of [B, n, D]; adjacent threads take adjacent d.
 template <class F>
 __global__ void __launch_bounds__(elementwise_threads)
     places_kernel(F f, int64_t count, int64_t n, int64_t D) {
@@ -162,8 +162,8 @@ struct DepthwiseBackward {
   }
 };
 
-/// parts[piece, k, d] = the sum over a piece of the windows [B T]. The grid: strips of D, taps,
-/// pieces.
+/// parts[piece, k, d] = the sum over a piece of the windows [B T]. The grid axes are strips of D,
+/// taps, pieces.
 template <class T>
 __global__ void __launch_bounds__(strip_threads)
     tap_kernel(const T* dy, const T* x, Taps w, Sizes s, int64_t length, Accumulator<T>* parts) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(strip_threads)
                  [&](int, A sum) { parts[(piece * w.size + k) * s.D + d] = sum; });
 }
 
-/// dw[k, d] = the sum of the pieces, in their order.
+/// dw[k, d] = the sum of the pieces, added in order.
 template <class T>
 struct Fold {
   const Accumulator<T>* parts;
@@ -212,7 +212,7 @@ void mean_pool_backward(ConstView dy, Taps w, View dx) {
   });
 }
 
-/// f(TypeTag<P>{}) for the type that places are stored as.
+/// Calls f(TypeTag<P>{}) for the storage type of argmax indices.
 template <class F>
 void visit_places(DType t, F&& f) {
   if (t == DType::u8) {

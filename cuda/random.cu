@@ -8,7 +8,8 @@
 namespace longspan::cuda {
 namespace {
 
-/// Calls f(i, word i of the key) for words first to first + n, four of a counter to a thread.
+/// Calls f(i, word i of the key) for words first .. first + n; a thread handles the four words of a
+/// counter.
 template <class F>
 __global__ void __launch_bounds__(elementwise_threads)
     words_kernel(F f, DeviceScalar<uint64_t> scalar, int64_t first, int64_t n) {
@@ -143,8 +144,8 @@ void randint(DeviceScalar<uint64_t> key, int64_t low, int64_t high, View y) {
   });
 }
 
-/// A matrix is orthonormalised once, where a model is made: on the host, so that it has the same
-/// bits everywhere.
+/// Orthonormalizes on the host, so that the bits are the same on every device. It runs once per
+/// matrix, at model creation.
 void orthonormalize(View x, double gain, View q) {
   const int64_t bytes = x.numel() * size_of(DType::f64);
   if (bytes == 0) return;
@@ -156,7 +157,7 @@ void orthonormalize(View x, double gain, View q) {
   copy_to_host(x.device, on_host.data, x.data, bytes);
   kernels::orthonormalize(Device{}, on_host, gain, result);
   copy_from_host(q.device, q.data, result.data, bytes);
-  wait("orthonormalize");  // before the host's memory is given back
+  wait("orthonormalize");  // before the host memory is freed
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ __device__ Index place(const Walk& walk, Index i) {
   return offset[0];
 }
 
-/// parts[piece, output] = the sum over a piece of an output's terms, whose neighbours lie side by
-/// side: a team of threads for each.
+/// parts[piece, output] = the sum over a piece of an output's terms, which are contiguous; one team
+/// of threads each.
 template <class T, int size>
 __global__ void __launch_bounds__(row_threads)
     lines_kernel(const T* x, const __grid_constant__ Walk kept, const __grid_constant__ Walk summed,
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(row_threads)
   }
 }
 
-/// The same where neighbouring outputs lie side by side.
+/// The same for contiguous outputs.
 template <class T>
 __global__ void __launch_bounds__(strip_threads)
     columns_kernel(const T* x, const __grid_constant__ Walk kept,
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(strip_threads)
       [&](int, A sum) { parts[piece * outputs + output] = sum; });
 }
 
-/// y = scale * the sum of the pieces, in their order.
+/// y = scale * the sum of the pieces, added in order.
 template <class T>
 __global__ void __launch_bounds__(elementwise_threads)
     fold_kernel(const Accumulator<T>* parts, int64_t outputs, int64_t pieces, Accumulator<T> scale,
@@ -81,7 +81,8 @@ void sum_as(const ConstView& x, double scale, const View& y) {
   const kernels::SummedAxes axes(x.shape, x.strides, y.shape);
   const int64_t outputs = axes.kept.numel, terms = axes.summed.numel;
   if (outputs == 0) return;
-  // As many pieces as keep a large device busy, of at least 512 terms. Shapes alone decide.
+  // Enough pieces to fill a large device, each of at least 512 terms. The number depends on the
+  // shapes only.
   const int64_t wanted = std::clamp<int64_t>(65536 / outputs, 1, 256);
   const int64_t pieces = std::clamp<int64_t>(terms / 512, 1, wanted);
   const int64_t length = (terms + pieces - 1) / pieces;
@@ -115,7 +116,7 @@ void sum_rows(ConstView x, View y) {
   sum(x, 1.0, y);
 }
 
-/// What T is compared as.
+/// The type in which values of T are compared.
 template <class T>
 using Compared = std::conditional_t<std::is_integral_v<T>, T, Accumulator<T>>;
 
@@ -131,7 +132,7 @@ struct Extremum {
   __device__ void operator()(int64_t row, const Team<size>& team) const {
     using C = Compared<T>;
     const bool high = largest;
-    // NaN is before everything; of equal numbers the first.
+    // NaN precedes everything; among equal values the first wins.
     const auto better = [high](C a, int64_t i, C b, int64_t j) {
       if (i < 0 || j < 0) return j < 0 && i >= 0;
       const bool a_nan = a != a, b_nan = b != b;
@@ -186,11 +187,11 @@ void extremum_backward(ConstView index, ConstView dy, View dx) {
   });
 }
 
-/// What numbers of type T are summed in along a row.
+/// The accumulator type of values of T along a row.
 template <class T>
 using Running = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
-/// y[r, i] = the sum up to i, a warp to a row: 32 places at a time, each after the last one's.
+/// y[r, i] = the sum up to i; a warp per row takes 32 elements at a time, in order.
 template <class T, class To>
 __global__ void __launch_bounds__(row_threads)
     running_kernel(const T* x, bool reverse, int64_t rows, int64_t n, To* y) {
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(elementwise_threads)
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
     ok = ok && isfinite(static_cast<Accumulator<T>>(x[place(walk, i)]));
   }
-  if (!ok) *bad = 1;  // whoever writes, writes the same
+  if (!ok) *bad = 1;  // every writer writes the same value
 }
 
 void all_finite(ConstView x, bool* finite) {

@@ -7,23 +7,23 @@
 #include "cuda/elementwise.cuh"
 #include "cuda/launch.h"
 
-/// Functions of rows: a team of threads, a warp or a block, works on one row at a time.
+/// Row functions: a team of threads, a warp or a block, works on one row at a time.
 namespace longspan::cuda {
 
 inline constexpr int row_threads = 256;    // of a block
 inline constexpr int64_t warp_row = 1024;  // longest row that a single warp takes
 inline constexpr int team_numbers =
-    2 * row_threads / 32;  // in the room that a team of warps shares
+    2 * row_threads / 32;  // of the workspace that a team of warps shares
 
-/// The threads that share a row. Every result is formed in an order that the size alone decides.
+/// The threads that share a row. The order of every reduction depends on the team size only.
 template <int size>
 struct Team {
   static_assert(size == 32 || size == row_threads);
-  double* shared;  ///< room for two numbers of each warp, where there are several
+  double* shared;  ///< workspace for two values of each warp; unused by a single warp
 
   __device__ int rank() const { return static_cast<int>(threadIdx.x) % size; }
 
-  /// f folded over all threads; every thread gets it.
+  /// Folds f over the values of all threads; every thread gets the result.
   template <class A, class F>
   __device__ A fold(A value, F f) const {
 #pragma unroll
@@ -32,7 +32,7 @@ struct Team {
     }
     if constexpr (size > 32) {
       A* parts = reinterpret_cast<A*>(shared);
-      __syncthreads();  // the room may still be read
+      __syncthreads();  // the workspace may still be read
       if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
       __syncthreads();
       value = parts[0];
@@ -41,7 +41,7 @@ struct Team {
     }
     return value;
   }
-  /// The pair of which better(other, mine) holds for no other. Every thread gets it.
+  /// Finds the pair for which better(other, mine) holds for no other pair. Every thread gets it.
   template <class A, class F>
   __device__ void best(A& value, int64_t& place, F better) const {
 #pragma unroll
@@ -80,13 +80,13 @@ struct Team {
   }
 };
 
-/// Calls body(i) with the places in [0, n) that belong to this thread, `width` neighbours each.
+/// Calls body(i) with the indices in [0, n) that belong to this thread, `width` adjacent ones each.
 template <int width, int size, class F>
 __device__ void for_row(const Team<size>& team, int64_t n, F body) {
   for (int64_t i = int64_t{team.rank()} * width; i < n; i += int64_t{size} * width) body(i);
 }
 
-/// `width` neighbours as numbers of type A.
+/// Loads `width` adjacent elements as type A.
 template <int width, class T, class A>
 __device__ void load_pack(const T* from, A (&to)[width]) {
   const auto pack = *reinterpret_cast<const Pack<T, width>*>(from);
@@ -122,8 +122,8 @@ void for_rows(const char* name, int64_t rows, int64_t n, F f) {
   }
 }
 
-/// The same with F<T, width>{args...}, for packs of `width` neighbours where the rows are packed,
-/// else for single elements.
+/// The same with F<T, width>{args...}: packs of `width` elements if the rows are packed, else
+/// single elements.
 template <template <class, int> class F, class T, class... Args>
 void for_packed_rows(const char* name, bool packed, int64_t rows, int64_t n, Args... args) {
   if (packed) {
@@ -133,19 +133,20 @@ void for_packed_rows(const char* name, bool packed, int64_t rows, int64_t n, Arg
   }
 }
 
-/// True where rows of n elements of T at these addresses can be moved by packs of 16 bytes.
+/// Whether rows of n elements of T at these addresses can be moved in packs of 16 bytes.
 template <class T, class... Pointers>
 bool rows_are_packed(int64_t n, Pointers... data) {
   constexpr int width = pack_width<T>;
   return n % width == 0 && (... && (reinterpret_cast<uintptr_t>(data) % 16 == 0));
 }
 
-/// What a search for the largest number begins with.
+/// The initial value of a maximum.
 template <class A>
 __device__ constexpr A least() {
   return -std::numeric_limits<A>::infinity();
 }
-/// What is subtracted before exponentials are taken; inf - inf would be NaN.
+/// The value subtracted before exponentials are taken: the maximum, or 0 if that is -inf, because
+/// inf - inf would be NaN.
 template <class A>
 __device__ A shift_of(A largest) {
   return largest == least<A>() ? A(0) : largest;

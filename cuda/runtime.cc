@@ -55,7 +55,7 @@ int devices() {
   static const int count = [] {
     int found = 0;
     if (cudaGetDeviceCount(&found) != cudaSuccess) {
-      cudaGetLastError();  // a missing driver is no error of later calls
+      cudaGetLastError();  // clears the error of a missing driver
       found = 0;
     }
     return found > 0 ? 1 : 0;

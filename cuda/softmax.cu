@@ -7,7 +7,7 @@
 namespace longspan::cuda {
 namespace {
 
-/// The largest number so far and the sum of e^(x - largest), of all that has come.
+/// The maximum so far and the sum of e^(x - maximum) of all values added.
 template <class A>
 struct Total {
   A largest = least<A>(), sum = 0;

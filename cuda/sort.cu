@@ -33,7 +33,7 @@ void sort_pairs(const char* name, uint64_t* keys, uint64_t* other_keys, int64_t*
 
 namespace {
 
-/// keys[i] orders as x[i] does; values[i] = i. Keys of 32 bits get the row above them.
+/// keys[i] sorts as x[i] does; values[i] = i. 32-bit keys carry the row in their upper half.
 template <class T>
 __global__ void __launch_bounds__(elementwise_threads)
     keys_kernel(const T* x, int64_t count, int64_t n, bool descending, uint64_t* keys,
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// indices[r, i] = the place in its row of values[r n + i], for i < k.
+/// indices[r, i] = the index within its row of values[r n + i], for i < k.
 __global__ void __launch_bounds__(elementwise_threads)
     places_kernel(const int64_t* values, int64_t rows, int64_t n, int64_t k, int64_t* indices) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// All rows in one sort: by number, then by row. Keys of 32 bits hold both.
+/// Sorts all rows at once: by value, then by row. 32-bit keys hold both, and need one sort.
 void sort_rows(const char* name, const ConstView& x, bool descending, const View& indices) {
   const int64_t rows = x.dim(0), n = x.dim(1), count = rows * n, k = indices.dim(1);
   if (count == 0 || k == 0) return;
@@ -108,7 +108,7 @@ void topk(ConstView x, bool descending, View, View indices) {
   sort_rows("topk", x, descending, indices);
 }
 
-/// inverse[r, order[r, i]] = the least such i.
+/// inverse[r, order[r, i]] = the smallest such i.
 __global__ void __launch_bounds__(elementwise_threads)
     invert_kernel(Ids order, int64_t count, int64_t n, int64_t* inverse) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// found[1] = the id at place found[0], where there is one.
+/// found[1] = the id at index found[0], if there is one.
 __global__ void name_twice_kernel(Ids order, int64_t* found) {
   if (found[0] >= 0) found[1] = order[found[0]];
 }

@@ -17,11 +17,12 @@
 #define LONGSPAN_ROLLED
 #endif
 
-/// Tiles of 16-bit numbers in shared memory, and the instructions that move and multiply them. On
-/// the host the instructions are functions that the emulated device of the tests defines.
+/// Tiles of 16-bit values in shared memory, and the instructions that move and multiply them. On
+/// the host, the instructions are functions that the host-backed test device defines.
 namespace longspan::cuda {
 
-/// What the device's instructions are on the host. Threads take turns; collectives meet all lanes.
+/// Emulation of the device instructions on the host. Threads run in turn; collectives wait for all
+/// lanes.
 namespace simulated {
 unsigned char* block_memory();
 int thread();
@@ -39,7 +40,7 @@ float exp2(float x);
 uint32_t pack(float low, float high, bool is_bf16);
 }  // namespace simulated
 
-/// The shared memory that a launch asks for; it begins at a multiple of 16 bytes.
+/// The shared memory of a launch; it begins at a multiple of 16 bytes.
 LONGSPAN_HD inline unsigned char* block_memory() {
 #if defined(__CUDA_ARCH__)
   extern __shared__ __align__(16) unsigned char memory[];
@@ -65,7 +66,7 @@ LONGSPAN_HD inline void block_barrier() {
 #endif
 }
 
-/// Lets the lanes of a warp see what the others have written.
+/// Makes the writes of each lane of a warp visible to the other lanes.
 LONGSPAN_HD inline void warp_barrier() {
 #if defined(__CUDA_ARCH__)
   __syncwarp();
@@ -74,7 +75,7 @@ LONGSPAN_HD inline void warp_barrier() {
 #endif
 }
 
-/// Whether it holds in any thread of the block; a barrier.
+/// Whether `value` holds in any thread of the block. Acts as a barrier.
 LONGSPAN_HD inline bool any_thread(bool value) {
 #if defined(__CUDA_ARCH__)
   return __syncthreads_or(static_cast<int>(value)) != 0;
@@ -83,7 +84,7 @@ LONGSPAN_HD inline bool any_thread(bool value) {
 #endif
 }
 
-/// Where something lies in shared memory: on the device 32 bits.
+/// An address in shared memory; 32 bits on the device.
 #if defined(__CUDA_ARCH__)
 using SharedAddress = uint32_t;
 #else
@@ -97,8 +98,8 @@ LONGSPAN_HD inline SharedAddress shared_address(void* p) {
 #endif
 }
 
-/// Copies 16 bytes to shared memory without waiting; zeros where `take` is false, and nothing is
-/// read then.
+/// Copies 16 bytes to shared memory asynchronously. If `take` is false, it writes zeros and reads
+/// nothing.
 LONGSPAN_HD inline void copy16(SharedAddress to, const void* from, bool take) {
 #if defined(__CUDA_ARCH__)
   const int bytes = take ? 16 : 0;
@@ -109,7 +110,7 @@ LONGSPAN_HD inline void copy16(SharedAddress to, const void* from, bool take) {
 #endif
 }
 
-/// Ends a group of copies of this thread.
+/// Commits this thread's outstanding copies as a group.
 LONGSPAN_HD inline void commit_copies() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -118,7 +119,7 @@ LONGSPAN_HD inline void commit_copies() {
 #endif
 }
 
-/// Waits until all but the last `pending` groups of this thread have arrived.
+/// Waits until all but the last `pending` copy groups of this thread are complete.
 template <int pending>
 LONGSPAN_HD inline void wait_for_copies() {
 #if defined(__CUDA_ARCH__)
@@ -128,8 +129,9 @@ LONGSPAN_HD inline void wait_for_copies() {
 #endif
 }
 
-/// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. Lane l gets of each
-/// matrix elements 2 (l % 4) and the next of row l / 4; transposed: of column l / 4.
+/// Loads four 8 x 8 matrices. Lane l passes the address of row l % 8 of matrix l / 8. From each
+/// matrix it receives elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 or, if transposed, of
+/// column l / 4.
 template <bool transposed>
 LONGSPAN_HD inline void load_matrices(SharedAddress row, uint32_t (&x)[4]) {
 #if defined(__CUDA_ARCH__)
@@ -149,9 +151,9 @@ LONGSPAN_HD inline void load_matrices(SharedAddress row, uint32_t (&x)[4]) {
 #endif
 }
 
-/// c += a b: 16 x 16 times 16 x 8. With g = lane / 4 and t = 2 (lane % 4): c holds rows g and g +
-/// 8, columns t and t + 1; a holds rows g, g + 8, g, g + 8, columns t, t + 1 and, the last two, 8
-/// more; b0 holds rows t and t + 1, b1 8 more, of column g.
+/// c += a b, 16 x 16 times 16 x 8. With g = lane / 4 and t = 2 (lane % 4): c holds rows g and g +
+/// 8, columns t and t + 1. The four elements of a hold rows g, g + 8, g, g + 8 and columns t and t
+/// + 1, plus 8 for the last two. b0 holds rows t and t + 1, b1 rows t + 8 and t + 9, of column g.
 template <class T>
 LONGSPAN_HD inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
@@ -174,7 +176,7 @@ LONGSPAN_HD inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t
 #endif
 }
 
-/// The value of the lane whose number differs in the bits of `lanes`.
+/// Returns the value of the lane whose index differs in the bits of `lanes`.
 LONGSPAN_HD inline uint32_t exchange(uint32_t value, int lanes) {
 #if defined(__CUDA_ARCH__)
   return __shfl_xor_sync(0xffffffffu, value, lanes);
@@ -194,7 +196,7 @@ LONGSPAN_HD inline float exchange(float value, int lanes) {
 #endif
 }
 
-/// Whether it holds in any lane of the warp.
+/// Whether `value` holds in any lane of the warp.
 LONGSPAN_HD inline bool any_lane(bool value) {
 #if defined(__CUDA_ARCH__)
   return __any_sync(0xffffffffu, value) != 0;
@@ -203,7 +205,7 @@ LONGSPAN_HD inline bool any_lane(bool value) {
 #endif
 }
 
-/// 2^x to 2 units in the last place; 0 below the smallest normal number.
+/// 2^x with an error of at most 2 ulp; 0 if the result is below the smallest normal value.
 LONGSPAN_HD inline float fast_exp2(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -214,7 +216,7 @@ LONGSPAN_HD inline float fast_exp2(float x) {
 #endif
 }
 
-/// Two numbers rounded to T, the first in the lower half.
+/// Rounds two values to T and packs them, the first in the lower half.
 template <class T>
 LONGSPAN_HD inline uint32_t pack(float low, float high) {
 #if defined(__CUDA_ARCH__)
@@ -230,8 +232,8 @@ LONGSPAN_HD inline uint32_t pack(float low, float high) {
 #endif
 }
 
-/// A matrix of rows of `width` 16-bit numbers in shared memory. Its chunks of 16 bytes are permuted
-/// within 128 bytes, so that the same chunk of 8 neighbouring rows lies in all 32 banks.
+/// A matrix in shared memory whose rows have `width` 16-bit values. Its 16-byte chunks are permuted
+/// within 128 bytes, so that the same chunk of 8 adjacent rows covers all 32 banks.
 template <int width>
 struct SharedRows {
   static_assert(width % 32 == 0);
@@ -247,19 +249,19 @@ struct SharedRows {
   }
   LONGSPAN_HD SharedAddress at(int row, int chunk) const { return start + place(row, chunk) * 16; }
 
-  /// Operand a of multiply(): rows row .. row + 16, columns 16 k ..
+  /// Loads operand a of multiply(): rows row .. row + 16, columns 16 k ..
   LONGSPAN_HD void load_a(int row, int k, uint32_t (&a)[4]) const {
     const int lane = thread_index() % 32;
     load_matrices<false>(at(row + lane % 16, 2 * k + lane / 16), a);
   }
-  /// Operands b of two products with the transpose: columns of b are rows row .. row + 16, its rows
-  /// are columns 16 k ..; b[0], b[1] serve the first 8 rows.
+  /// Loads operands b of two products with the transpose: the columns of b are rows row .. row +
+  /// 16, its rows are columns 16 k ..; b[0], b[1] are for the first 8 rows.
   LONGSPAN_HD void load_b(int row, int k, uint32_t (&b)[4]) const {
     const int lane = thread_index() % 32;
     load_matrices<false>(at(row + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2), b);
   }
-  /// Operands b of two products with the matrix itself: rows row .. row + 16, columns 16 n ..;
-  /// b[0], b[1] serve the first 8 columns.
+  /// Loads operands b of two products with the matrix itself: rows row .. row + 16, columns 16 n
+  /// ..; b[0], b[1] are for the first 8 columns.
   LONGSPAN_HD void load_b_rows(int row, int n, uint32_t (&b)[4]) const {
     const int lane = thread_index() % 32;
     load_matrices<true>(at(row + lane % 16, 2 * n + lane / 16), b);

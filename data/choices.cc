@@ -44,7 +44,7 @@ void append(std::vector<int32_t>& tokens, std::span<const Piece> pieces) {
   for (const Piece& p : pieces) tokens.push_back(p.id);
 }
 
-/// What every window of a question begins with.
+/// Returns the tokens that begin every window of a question.
 ChoiceWindow head_of(const ChoicePieces& question, const ChoiceTokens& special) {
   ChoiceWindow w;
   w.tokens = {special.begin, special.question};
@@ -75,7 +75,7 @@ ChoiceIds::ChoiceIds(const Tokenizer& tokenizer) {
 }
 
 int64_t choice_overhead(const ChoicePieces& question) {
-  size_t n = question.query.size() + 5;  // begin, marks of the query, two separators
+  size_t n = question.query.size() + 5;  // begin, the two marks of the query, two separators
   for (const std::vector<Piece>& c : question.candidates) n += c.size() + 2;
   return static_cast<int64_t>(n);
 }

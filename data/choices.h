@@ -11,63 +11,64 @@
 
 namespace longspan {
 
-// Questions whose answer is one of some candidates, with texts that lead to it.
+// Multiple-choice questions, with texts that support the answer.
 
 /// A question of WikiHop \cite welbl2018 .
 struct ChoiceQuestion {
   std::string id, query;
   std::vector<std::string> candidates, supports;
-  int64_t answer = -1;  ///< which of the candidates; -1: not said, as in a test set
+  int64_t answer = -1;  ///< index of the candidate; -1: not given, as in a test set
 };
 
-/// The questions of a WikiHop file, an array of objects with id, query, candidates, supports and,
-/// but for tests, answer. Throws IoError that names `path` and the question where something is
-/// missing, there is no candidate, one is there twice or the answer is none of them.
+/// Reads the questions of a WikiHop file, an array of objects with id, query, candidates, supports
+/// and, except in test sets, answer. Throws IoError that names `path` and the question if a field
+/// is missing, there is no candidate, a candidate is repeated, or the answer is not a candidate.
 std::vector<ChoiceQuestion> read_wikihop(std::string_view json, const std::string& path);
 
-/// A question in tokens.
+/// A tokenized question.
 struct ChoicePieces {
   std::vector<Piece> query;
   std::vector<std::vector<Piece>> candidates, supports;
 };
 
-/// Tokens around the parts of a window, four of them added to a vocabulary.
+/// Special tokens of a window; four of them are added to a vocabulary.
 struct ChoiceTokens {
   int32_t begin = -1, separator = -1;
   int32_t question = -1, question_end = -1, candidate = -1, candidate_end = -1;
 };
 
-/// Those of a tokenizer, and behind its vocabulary those that it lacks: always the four of choices.
+/// The special tokens: the tokenizer's own, and new ids behind its vocabulary for those it lacks,
+/// always including the four of multiple choice.
 struct ChoiceIds {
   explicit ChoiceIds(const Tokenizer& tokenizer);
 
   ChoiceTokens tokens;
-  int64_t vocabulary = 0;  ///< all ids are below
+  int64_t vocabulary = 0;  ///< all ids are smaller
 };
 
-/// A window: begin, [question] query [/question], [candidate] c [/candidate] of each candidate,
-/// separator, part of the supports with separators between them, separator.
+/// A window: begin, [question] query [/question], [candidate] c [/candidate] for each candidate,
+/// separator, some of the supports with separators between them, separator.
 struct ChoiceWindow {
   std::vector<int32_t> tokens;
-  int64_t question_end = 0;    ///< tokens before it are query and candidates: global ones
-  std::vector<int64_t> marks;  ///< place of [candidate] of each candidate
+  int64_t question_end = 0;    ///< the tokens before it are query and candidates, which are global
+  std::vector<int64_t> marks;  ///< position of each candidate's [candidate] token
 };
 
-/// Windows of at most `length` tokens that share out the supports; one where there are none.
-/// Throws ValueError where a token is missing, there is no candidate, or query and candidates leave
-/// no room.
+/// Distributes the supports over windows of at most `length` tokens; without supports there is one
+/// window. Throws ValueError if a special token is missing, there is no candidate, or query and
+/// candidates leave no space for supports.
 std::vector<ChoiceWindow> choice_windows(const ChoicePieces& question, const ChoiceTokens& special,
                                          int64_t length);
 
-/// Tokens of a window that hold no support: query, candidates and what stands around them.
+/// Number of tokens of a window that hold no support: query, candidates and special tokens.
 int64_t choice_overhead(const ChoicePieces& question);
 
-/// All windows of some questions side by side, padded with 0.
+/// All windows of several questions as one batch, padded with 0.
 struct ChoiceBatch {
   Tensor tokens;   ///< i64 [B, L]
   Tensor lengths;  ///< i64 [B]
   Tensor global;   ///< u8 [B, L]: query and candidates
-  Tensor places;   ///< i64 [Q, C, m]: b L + i of each mark of each candidate, or -1
+  Tensor places;   ///< i64 [Q, C, m]: b L + i of each occurrence of each candidate's mark, or -1
 };
 ChoiceBatch choice_batch(std::span<const std::vector<ChoiceWindow>> questions);
 

@@ -54,8 +54,8 @@ class Rows {
   int32_t *tokens_, *targets_;
 };
 
-/// One window from byte `begin` of the part on; with next_token, targets are those bytes'
-/// followers.
+/// Fills one window from token `begin` of the split on. With next_token, the targets are the tokens
+/// that follow.
 void fill(Rows& rows, int64_t row, const CorpusPart& part, int64_t begin,
           const BatchOptions& options, Generator generator) {
   const std::span<int32_t> tokens = rows.tokens(row), targets = rows.targets(row);
@@ -224,7 +224,8 @@ SegmentBatches::SegmentBatches(CorpusPart part, int64_t batch, int64_t length,
           "got {}; {} has records of {}, and a window holds whole ones or an even part of one: "
           "choose a divisor or a multiple",
           length, part_.path, record);
-  // The first of a record is predicted from the one before it, which need not be in the part.
+  // The first token of a record is predicted from the one before it, which may be outside the
+  // split.
   const int64_t next = options.objective == Objective::next_token && record == 1 ? 1 : 0;
   const int64_t spare = part_.size() - next - length;  // tokens beyond one window
   require(spare >= 0, "data",
@@ -232,7 +233,7 @@ SegmentBatches::SegmentBatches(CorpusPart part, int64_t batch, int64_t length,
           "window (--length) or a larger training share (--split)",
           part_.split, part_.path, part_.size(), part_.width == 1 ? "bytes" : "tokens",
           length + next);
-  // As many as fit from any of the first `length` offsets; records stay where they are.
+  // As many windows as fit from any of the first `length` offsets; windows of records do not shift.
   windows_ = std::max<int64_t>(1, (spare + 1) / length);
   slack_ = part_.size() - next - windows_ * length;
   if (record > 1) {
@@ -276,7 +277,8 @@ Batch EvaluationSegments::operator[](int64_t i) const {
   const int64_t first = std::min(i * batch_, full_segments_);
   const int64_t count = i < full_batches_ ? std::min(batch_, full_segments_ - first) : 1;
   const Generator masks = Generator{options_.seed}.fork("mask").fork(part_.split);
-  // With next_token, a segment's targets are its bytes and its tokens those one place before.
+  // With next_token, a segment's targets are its tokens, and its inputs the tokens one position
+  // earlier.
   const int64_t shift = options_.objective == Objective::next_token ? 1 : 0;
   Rows rows(count, i < full_batches_ ? length_ : rest_);
   for (int64_t b = 0; b < count; ++b) {

@@ -189,7 +189,7 @@ const std::vector<DataSet>& table() {
   return sets;
 }
 
-/// PATH of "ID=PATH" where it is of this data set, else nothing.
+/// Returns PATH of "ID=PATH" (empty if no data is given); throws unless it names this data set.
 std::string path_of(const DataSet& set, const DataPlace& place) {
   if (place.data.empty()) return {};
   const size_t equals = place.data.find('=');
@@ -207,7 +207,7 @@ std::string root_of(const DataPlace& place) {
   return root != nullptr ? root : "";
 }
 
-/// The folder of the data set, or the file itself.
+/// Returns the folder of the data set, or its only file.
 std::string place_of(const DataSet& set, const DataPlace& place) {
   const std::string path = path_of(set, place);
   if (!path.empty()) return path;
@@ -219,7 +219,7 @@ std::string place_of(const DataSet& set, const DataPlace& place) {
   return root + "/" + std::string(set.folder);
 }
 
-/// The path, or that with ".gz" behind it, or nothing where neither is a file.
+/// Returns the path, or the path with ".gz", or nothing if neither is a file.
 std::string plain_or_packed(const std::string& plain) {
   for (const std::string& path : {plain, plain + ".gz"}) {
     if (kind_of_path(path, "data") == PathKind::file) return path;
@@ -227,7 +227,7 @@ std::string plain_or_packed(const std::string& plain) {
   return {};
 }
 
-/// Adds NAME_x.npy and NAME_y.npy where one of them stands in place of NAME.npz.
+/// Adds NAME_x.npy and NAME_y.npy if at least one of them exists in place of NAME.npz.
 bool add_pair(const DataFile& file, const std::string& npz, std::vector<FoundFile>& files) {
   const std::string stem = npz.substr(0, npz.rfind(".npz"));
   const std::string x = plain_or_packed(stem + "_x.npy"), y = plain_or_packed(stem + "_y.npy");
@@ -243,7 +243,7 @@ std::string expected(const FoundFile& found) {
   return bytes < 0 ? std::string(found.name()) : fmt::format("{} ({} bytes)", found.name(), bytes);
 }
 
-/// Moves the ends of the first two parts to the end of a line.
+/// Moves the ends of the first two splits to the next end of a line.
 void cut_at_lines(std::string_view text, std::array<int64_t, 2>& cuts) {
   for (int64_t& cut : cuts) {
     const auto at = static_cast<size_t>(cut);
@@ -253,10 +253,10 @@ void cut_at_lines(std::string_view text, std::array<int64_t, 2>& cuts) {
   }
 }
 
-/// What the files of a part hold, before it is cut.
+/// Contents of a file before it is split.
 struct Content {
   FileBytes ids;
-  std::vector<int64_t> ends;  ///< of records, where parts are cut at these
+  std::vector<int64_t> ends;  ///< ends of records, if splits must respect them
   std::string path;
 };
 
@@ -281,7 +281,7 @@ class Opening {
     } else {
       for (size_t part = 0; part < 3; ++part) {
         if (paths[part].empty()) continue;
-        // Samples of the training file are the only ones that are split further.
+        // Only the samples of the training file are split further.
         const bool further = part == 0 && set_.kind == DataKind::wav;
         cut(read(paths[part]), further ? split() : Split{100, 0, 0},
             further ? std::array<size_t, 3>{0, 1, 2} : std::array<size_t, 3>{part, part, part});
@@ -331,7 +331,7 @@ class Opening {
           content.ids = own_bytes(all.ids);
           return;
         }
-        std::vector<uint8_t> joined;  // with an end after each
+        std::vector<uint8_t> joined;  // with an end token after each record
         int64_t begin = 0;
         for (const int64_t end : all.ends) {
           joined.insert(joined.end(), all.ids.begin() + begin, all.ids.begin() + end);
@@ -376,7 +376,7 @@ class Opening {
     content.ids = own_bytes(pictures.values);
   }
 
-  /// Adds what is between the cuts to the parts of these numbers.
+  /// Adds the segments between the cuts to the splits with these numbers.
   void cut(const Content& content, const Split& shares, std::array<size_t, 3> numbers) {
     const auto size = static_cast<int64_t>(content.ids.bytes.size());
     std::array<int64_t, 2> cuts;
@@ -385,7 +385,7 @@ class Opening {
       for (int64_t& at : cuts) at = at > 0 ? content.ends[static_cast<size_t>(at - 1)] : 0;
     } else {
       cuts = shares.cuts(size);
-      // The parts that are customary, where they differ by rounding from the shares.
+      // The customary splits, if they differ from the shares by rounding.
       if (own_split() && set_.counts[0] >= 0 &&
           set_.counts[0] + set_.counts[1] + set_.counts[2] == size) {
         cuts = {set_.counts[0], set_.counts[0] + set_.counts[1]};
@@ -438,7 +438,7 @@ class Opening {
     for (size_t i = 0; i < 3; ++i) {
       CorpusPart& part = *parts[i];
       part.vocabulary = corpus_.vocabulary;
-      // The counts are of tokens as the data set has them, in its own split.
+      // The expected counts are in tokens of the data set, for its own split.
       const int64_t found = part.symbols >= 0 ? part.symbols : part.size();
       const int64_t count = set_.counts[i];
       if (own_split() && count >= 0 && found != count) {

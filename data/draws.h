@@ -6,12 +6,13 @@
 
 namespace longspan {
 
-/// Numbers drawn one after another from a generator: for samples that are made piece by piece.
+/// Random integers drawn one after another from a generator, for samples that are built piece by
+/// piece.
 class Draws {
  public:
   explicit Draws(Generator gen) : gen_(gen) {}
 
-  /// Below `range`.
+  /// Returns an integer in [0, range).
   int64_t below(int64_t range) {
     const uint64_t high = philox_word(gen_.key, next_), low = philox_word(gen_.key, next_ + 1);
     next_ += 2;

@@ -29,7 +29,7 @@ std::vector<int64_t> gap_sentences(std::span<const std::string> sentences, doubl
   const int64_t length = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   std::vector<double> scores(sentences.size());
   for (size_t i = 0; i < sentences.size(); ++i) {
-    int64_t common = 0;  // with the others: each token at most as often as there
+    int64_t common = 0;  // with the others: each token at most as often as it occurs there
     for (const auto& [token, count] : counts[i]) common += std::min(count, all[token] - count);
     // F1 = 2 common / (tokens here + tokens elsewhere).
     scores[i] = length > 0 ? 2 * static_cast<double>(common) / static_cast<double>(length) : 0;

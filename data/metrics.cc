@@ -37,7 +37,7 @@ int64_t total(const Counts& counts) {
   return sum;
 }
 
-/// Grams of both, each as often as in the one that has fewer.
+/// Number of common n-grams, each counted as often as in the text that has fewer.
 int64_t in_common(const Counts& a, const Counts& b) {
   int64_t sum = 0;
   for (const auto& [gram, n] : a) {
@@ -47,8 +47,8 @@ int64_t in_common(const Counts& a, const Counts& b) {
   return sum;
 }
 
-/// Marks the tokens of `reference` in one longest common subsequence with `summary`; where there
-/// are several, the one that the reference implementation of Lsum walks back through.
+/// Marks the tokens of `reference` in one longest common subsequence with `summary`. Of several, it
+/// is the one that the reference implementation of ROUGE-Lsum backtracks.
 int64_t mark_common(const Tokens& reference, const Tokens& summary, std::vector<bool>& marked) {
   const size_t columns = summary.size() + 1;
   std::vector<int32_t> length((reference.size() + 1) * columns);
@@ -122,7 +122,7 @@ BinaryCounts counts_of(std::string_view op, std::span<const int32_t> predictions
   return counts;
 }
 
-/// Ranks from 1; equal values share the mean of theirs.
+/// Returns ranks from 1; equal values share their mean rank.
 std::vector<double> ranks(std::span<const double> x) {
   std::vector<size_t> order(x.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -138,7 +138,7 @@ std::vector<double> ranks(std::span<const double> x) {
   return rank;
 }
 
-/// The character that a place of a list of them has, or -1.
+/// Returns character i, or -1 beyond the end.
 int32_t at_or_none(const std::vector<int32_t>& text, size_t i) {
   return i < text.size() ? text[i] : -1;
 }
@@ -224,7 +224,7 @@ std::string normal_answer(std::string_view text) {
       append_lower(kept, static_cast<char32_t>(c.value));
     }
   }
-  // Articles are words of their own: between characters that are neither letters nor numbers.
+  // Articles are separate words: delimited by characters that are neither letters nor numbers.
   std::string out, word;
   const auto close = [&] {
     out += word == "a" || word == "an" || word == "the" ? " " : word;
@@ -340,8 +340,8 @@ Tokens bleu_tokens(std::string_view text) {
     in.push_back(c.value < 0 ? 0xFFFD : c.value);
     at += static_cast<size_t>(c.length);
   }
-  // Three replacements one after the other, each from left to right without overlap: what is not a
-  // number and punctuation; punctuation and what is not a number; symbols.
+  // Three successive replacements, each from left to right without overlap: a non-number before
+  // punctuation; punctuation before a non-number; symbols.
   for (size_t i = 0; i < in.size(); ++i) {
     out.push_back(in[i]);
     if (i + 1 < in.size() && !is_number(in[i]) && is_punctuation(in[i + 1])) {
@@ -386,7 +386,7 @@ double bleu(std::span<const std::string> translations, std::span<const std::stri
   size_t used = 0;
   for (size_t n = 0; n < orders && given[n] > 0; ++n, ++used) {
     if (n == 0 && common[0] == 0) return 0;
-    // What never occurs is smoothed: 1/2, 1/4, ... of one.
+    // N-gram orders without a match are smoothed with counts of 1/2, 1/4, ...
     const double found = common[n] > 0 ? static_cast<double>(common[n]) : 1 / (smooth *= 2);
     sum += std::log(found / static_cast<double>(given[n]));
   }

@@ -9,32 +9,32 @@
 
 namespace longspan {
 
-/// How much of one thing is in another.
+/// Precision and recall of a prediction.
 struct Overlap {
-  double precision = 0;  ///< share of what was given that is right
-  double recall = 0;     ///< share of what is right that was given
+  double precision = 0;  ///< share of the prediction that is correct
+  double recall = 0;     ///< share of the reference that was predicted
 
-  /// Their harmonic mean, 0 where both are 0.
+  /// Harmonic mean of both, 0 if both are 0.
   double f1() const {
     return precision + recall > 0 ? 2 * precision * recall / (precision + recall) : 0;
   }
 };
 
-/// Both at once, as HotpotQA counts an answer and its supporting facts: products.
+/// Joint score as in HotpotQA, of an answer and its supporting facts: the products.
 Overlap joint(const Overlap& a, const Overlap& b);
 
-/// Runs of a to z and 0 to 9 after lower-casing.
+/// Splits a lower-cased text into runs of a to z and 0 to 9.
 std::vector<std::string> rouge_tokens(std::string_view text);
 
-/// ROUGE-n of \cite lin2004, n-grams in common, each at most as often as in the other. Throws
-/// ValueError unless n >= 1.
+/// ROUGE-n of \cite lin2004: common n-grams, each counted at most as often as it occurs in the
+/// other text. Throws ValueError unless n >= 1.
 Overlap rouge_n(std::string_view summary, std::string_view reference, int n);
 
 /// ROUGE-L: the longest common subsequence of tokens.
 Overlap rouge_l(std::string_view summary, std::string_view reference);
 
-/// ROUGE-Lsum, of sentences: for each sentence of the reference the union of its longest common
-/// subsequences with all of the summary, where each token counts at most as often as it occurs.
+/// ROUGE-Lsum over sentences: for each reference sentence, the union of its longest common
+/// subsequences with all summary sentences; each token counts at most as often as it occurs.
 Overlap rouge_lsum(std::span<const std::string> summary, std::span<const std::string> reference);
 
 /// Mean F1 of summaries, between 0 and 1.
@@ -42,52 +42,53 @@ struct RougeScores {
   double rouge1 = 0, rouge2 = 0, rouge_l = 0, rouge_lsum = 0;
   int64_t documents = 0;
 
-  /// Adds a document; ROUGE-1, -2 and -L see its sentences as one text.
+  /// Adds a document; for ROUGE-1, -2 and -L its sentences are one text.
   void add(std::span<const std::string> summary, std::span<const std::string> reference);
 };
 
-/// An answer as SQuAD compares it (\cite rajpurkar2016 ), lower case, without ASCII punctuation and
+/// Normalizes an answer as SQuAD does (\cite rajpurkar2016 ): lower case, no ASCII punctuation, no
 /// a, an, the, single spaces.
 std::string normal_answer(std::string_view text);
-/// Tokens in common with the best of the references; the F1 of the SQuAD script. Where either is
-/// empty, 1 if both are.
+/// Token overlap with the best of the references, for the F1 of the SQuAD script. If either text is
+/// empty, it is 1 if both are.
 Overlap answer_overlap(std::string_view answer, std::span<const std::string> references);
-/// Whether it is one of the references, after normal_answer().
+/// Whether the answer equals one of the references after normal_answer().
 bool answer_matches(std::string_view answer, std::span<const std::string> references);
 
-/// How often each pair of a prediction and a label of 0 or 1 occurs.
+/// Counts of each combination of a prediction and a label, both 0 or 1.
 struct BinaryCounts {
   double hit = 0, false_alarm = 0, miss = 0, right_rejection = 0;
 
-  /// Throws ValueError on other numbers than 0 and 1.
+  /// Throws ValueError for values other than 0 and 1.
   void add(int32_t prediction, int32_t label);
-  /// Share of right predictions; NaN of none.
+  /// Share of correct predictions; NaN if there are none.
   double accuracy() const;
-  /// Of class 1.
+  /// Precision and recall of class 1.
   Overlap overlap() const;
 };
 
-// Of n predictions. Each throws ValueError where the lengths differ or there are none.
+// Metrics over n predictions. Each throws ValueError if the lengths differ or n is 0.
 
 /// Share of equal pairs.
 double accuracy(std::span<const int32_t> predictions, std::span<const int32_t> labels);
-/// Of class 1 among 0 and 1.
+/// Precision and recall of class 1 for binary predictions.
 Overlap binary_overlap(std::span<const int32_t> predictions, std::span<const int32_t> labels);
-/// Matthews' correlation of 0 and 1; 0 where predictions or labels are all the same.
+/// Matthews correlation of binary values; 0 if predictions or labels are constant.
 double matthews(std::span<const int32_t> predictions, std::span<const int32_t> labels);
-/// Pearson's correlation; 0 where either is constant.
+/// Pearson correlation; 0 if either is constant.
 double pearson(std::span<const double> x, std::span<const double> y);
-/// The same of ranks, where equal values share the mean of theirs.
+/// Spearman correlation: the same over ranks; equal values share their mean rank.
 double spearman(std::span<const double> x, std::span<const double> y);
-/// The probability that a 1 has a higher score than a 0, ties counted as a half (Mann and Whitney);
-/// nothing where the labels are all the same.
+/// Probability that a sample of class 1 has a higher score than one of class 0, with ties counted
+/// as one half (Mann and Whitney). Empty if the labels are constant.
 std::optional<double> roc_auc(std::span<const double> scores, std::span<const int32_t> labels);
 
-/// Corpus BLEU, 0 to 100: clipped n-grams up to 4, brevity penalty, exponential smoothing, case
-/// kept, Unicode punctuation and symbols apart but not between digits ("intl" of \cite post2018 ).
-/// One reference for each. Throws ValueError where their numbers differ or there are none.
+/// Corpus BLEU, 0 to 100: clipped n-grams up to 4, brevity penalty, exponential smoothing,
+/// case-sensitive; Unicode punctuation and symbols are separate tokens except between digits
+/// ("intl" of \cite post2018 ). One reference per translation. Throws ValueError if their numbers
+/// differ or are 0.
 double bleu(std::span<const std::string> translations, std::span<const std::string> references);
-/// What BLEU splits a text into.
+/// Tokenizes a text for BLEU.
 std::vector<std::string> bleu_tokens(std::string_view text);
 
 }  // namespace longspan

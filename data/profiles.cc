@@ -13,7 +13,7 @@ namespace {
 
 constexpr int32_t any_base = 4;
 
-/// FASTA of one kind or both.
+/// FASTA records of one label or both.
 struct Records {
   std::string path;
   Sequences sequences;
@@ -36,7 +36,7 @@ Records read_records(const std::string& path, Headers headers) {
   return r;
 }
 
-/// 1 or 0 of the word "label=1" or "label=0" of a header.
+/// Returns the label in a header that ends in "label=1" or "label=0".
 int32_t label_of(const std::string& header, const std::string& path, int64_t line) {
   constexpr std::string_view key = "label=";
   const size_t at = header.rfind(key);
@@ -71,7 +71,7 @@ class Promoters final : public LabelledSequences {
         require_length(f, i);
         of[label].push_back({f, i, label, false});
       }
-      files_[f].sequences.headers = {};  // they have been read
+      files_[f].sequences.headers = {};  // no longer needed
     }
     if (!both_in_one && files_.size() == 1) {
       for (Record r : of[1]) of[0].push_back({r.file, r.index, 0, true});
@@ -105,7 +105,7 @@ class Promoters final : public LabelledSequences {
     size_t file;
     int64_t index;
     int32_t label;
-    bool made;  // negative_of() the record
+    bool made;  // made by negative_of() from the record
   };
 
   void require_length(size_t file, int64_t i) const {
@@ -123,7 +123,7 @@ class Promoters final : public LabelledSequences {
   std::vector<Record> parts_[3];
 };
 
-/// x and y of a file or of two.
+/// x and y, from one file or two.
 struct Profile {
   NumpyArray x, y;
 };
@@ -140,7 +140,7 @@ void require_shapes(const Profile& p) {
                    p.y.text(), p.x.shape[0]);
 }
 
-/// The array of a file that is to have a single one.
+/// Returns the array of a file that must contain exactly one.
 NumpyArray only_array(const std::string& path) {
   std::vector<NumpyArray> arrays = read_numpy(path);
   require<IoError>(arrays.size() == 1, "profiles",
@@ -157,7 +157,7 @@ class Profiles final : public LabelledSequences {
     const std::vector<FoundFile> found = find_files(set, place);
     for (size_t i = 0; i < found.size(); ++i) {
       const auto& [file, path, half] = found[i];
-      if (!half.empty()) {  // x here, y in the next
+      if (!half.empty()) {  // x is in this file, y in the next
         add({only_array(path), only_array(found[i + 1].path)}, file.part, split);
         ++i;
         continue;

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-/// The byte of the character of this number, or -1.
+/// Returns the byte offset of character number `character`, or -1.
 int64_t byte_of_character(std::string_view text, int64_t character) {
   size_t at = 0;
   for (; character > 0 && at < text.size(); --character) {
@@ -31,7 +31,7 @@ void add_answer(Question& question, const std::string& text, int64_t character,
   question.answers.push_back({text, begin});
 }
 
-/// Runs `read`, and says of which file it was where JSON is not as expected.
+/// Runs `read`, and adds the path to errors about unexpected JSON.
 template <class F>
 void read_json(const std::string& path, F&& read) {
   try {
@@ -41,7 +41,7 @@ void read_json(const std::string& path, F&& read) {
   }
 }
 
-/// Places of the first and last token that have bytes of the answer, or {-1, -1}.
+/// Returns the indices of the first and last token that overlap the answer, or {-1, -1}.
 std::pair<int64_t, int64_t> answer_pieces(std::span<const Piece> text, const Answer& answer) {
   const int64_t end = answer.begin + static_cast<int64_t>(answer.text.size());
   int64_t first = -1, last = -1;
@@ -96,8 +96,8 @@ std::vector<Question> read_mrqa(std::string_view lines, const std::string& path)
         Question q{qa["qid"].string(), qa["question"].string(), row["context"].string(), {}};
         for (const Json& answer : qa["detected_answers"].array()) {
           for (const Json& span : answer["char_spans"].array()) {
-            // The last character is part of it. Its text is that of the context, whose case it may
-            // not share.
+            // The span includes its last character. The text is taken from the context, because the
+            // case of the given text may differ.
             require<ValueError>(span.array().size() == 2, "char_spans", "expected two numbers");
             const int64_t from = byte_of_character(q.context, span.array()[0].integer());
             const int64_t last = span.array()[1].integer();

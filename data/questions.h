@@ -13,75 +13,77 @@
 
 namespace longspan {
 
-/// The ids around questions and texts: those of the tokenizer, and behind its vocabulary those that
-/// it lacks.
+/// The special ids around questions and texts: the tokenizer's own, and new ids behind its
+/// vocabulary for those it lacks.
 struct QuestionIds {
   explicit QuestionIds(const Tokenizer& tokenizer);
 
-  SpecialIds special;      ///< of which begin and separator are there
-  int64_t vocabulary = 0;  ///< all ids are below
+  SpecialIds special;      ///< begin and separator are always set
+  int64_t vocabulary = 0;  ///< all ids are smaller
 };
 
-/// An answer that stands in a text.
+/// An answer that occurs in a text.
 struct Answer {
   std::string text;
-  int64_t begin = 0;  ///< byte of the context
+  int64_t begin = 0;  ///< byte offset in the context
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 
 /// A question about a text.
 struct Question {
   std::string id, text, context;
-  std::vector<Answer> answers;  ///< none: the context does not answer it
+  std::vector<Answer> answers;  ///< empty: the context does not answer the question
 };
 
-/// The questions of a file of SQuAD 1.1 or 2.0 \cite rajpurkar2016 (data, paragraphs, qas,
-/// answers). Throws IoError that names `path` and the question where something is missing or an
-/// answer does not stand where the file says.
+/// Reads the questions of a SQuAD 1.1 or 2.0 file \cite rajpurkar2016 (data, paragraphs, qas,
+/// answers). Throws IoError that names `path` and the question if a field is missing or an answer
+/// is not at its stated offset.
 std::vector<Question> read_squad(std::string_view json, const std::string& path);
 
-/// The questions of a file of MRQA, a JSON object a line behind a header: context, qas,
-/// detected_answers. Throws as read_squad().
+/// Reads the questions of an MRQA file, with one JSON object per line after a header: context, qas,
+/// detected_answers. Throws as read_squad() does.
 std::vector<Question> read_mrqa(std::string_view lines, const std::string& path);
 
-/// How a question and a long text are cut into windows.
+/// Options of cutting a question and a long text into windows.
 struct WindowOptions {
-  int64_t length = 512;         ///< N: most tokens of a window
-  int64_t stride = 128;         ///< tokens of the text from one window to the next
-  int64_t most_question = 64;   ///< tokens of a question; what is beyond is left out
-  bool two_separators = false;  ///< between question and text, as of RoBERTa
+  int64_t length = 512;         ///< N: maximum number of tokens of a window
+  int64_t stride = 128;         ///< tokens of the text between the starts of adjacent windows
+  int64_t most_question = 64;   ///< maximum tokens of a question; the rest is cut off
+  bool two_separators = false;  ///< between question and text, as in RoBERTa
 };
 
-/// A window: [CLS] question [SEP] part of the text [SEP].
+/// A window: [CLS] question [SEP] text segment [SEP].
 struct SpanWindow {
   std::vector<int32_t> tokens;
   std::vector<int32_t> types;    ///< 0 up to the first [SEP], then 1
   int64_t question_end = 0;      ///< tokens before it are [CLS] and the question
-  int64_t text_begin = 0;        ///< place of the first token of the text
-  int64_t first = 0, count = 0;  ///< pieces of the text that it has
-  int32_t start = 0, end = 0;    ///< places of the answer's first and last token; 0: not all of it
+  int64_t text_begin = 0;        ///< position of the first token of the text
+  int64_t first = 0, count = 0;  ///< the range of text tokens that it holds
+  int32_t start = 0, end = 0;    ///< positions of the answer's first and last token; 0 if it is not
+                                 ///< completely inside
 };
 
-/// The windows of a question. `answer` may be null. Tokens come from one tokenizer, which needs ids
-/// of begin and separator. The windows cover the text, and neighbours overlap where stride allows.
-/// Throws ValueError where a window has no room for any text, or stride is below 1.
+/// Cuts a question and its text into windows. `answer` may be null. All tokens come from one
+/// tokenizer, which must have ids of begin and separator. The windows cover the text; adjacent ones
+/// overlap if the stride allows it. Throws ValueError if a window has no space for text, or stride
+/// is below 1.
 std::vector<SpanWindow> span_windows(std::span<const Piece> question, std::span<const Piece> text,
                                      const Answer* answer, const SpecialIds& special,
                                      const WindowOptions& options = {});
 
-/// Windows side by side, padded with 0 to the longest.
+/// Windows as one batch, padded with 0 to the longest.
 struct SpanBatch {
   Tensor tokens, types;  ///< i64 [B, L]
   Tensor lengths;        ///< i64 [B]
   Tensor global;         ///< u8 [B, L]: [CLS] and the question
-  Tensor starts, ends;   ///< i64 [B]: of the answer, or of [CLS] where the window has none
+  Tensor starts, ends;   ///< i64 [B]: of the answer, or of [CLS] if the window has none
 };
-/// Throws ShapeError where there are no windows.
+/// Throws ShapeError if there are no windows.
 SpanBatch span_batch(std::span<const SpanWindow> windows);
 
-/// What read(row, path) makes of each row of a JSON file, which is an array or has it in its field
-/// `list`. Throws IoError that names `path` and the row, by its field `id`, where something is
-/// missing or of another kind.
+/// Calls read(row, path) for each row of a JSON file, which is an array or has one in its field
+/// `list`, and returns the results. Throws IoError that names `path` and the row, by its field
+/// `id`, if a field is missing or has the wrong type.
 template <class T, class Read>
 std::vector<T> read_rows(const char* op, std::string_view json, const std::string& path,
                          const std::string& list, const std::string& id, Read read) {
@@ -105,31 +107,32 @@ std::vector<T> read_rows(const char* op, std::string_view json, const std::strin
   return all;
 }
 
-/// The rows of scores [B, L].
+/// Returns the rows of scores [B, L].
 std::vector<std::vector<float>> score_rows(const Tensor& scores);
 
-/// Places in a window of the first and last token of an answer.
+/// Positions of an answer's first and last token in a window.
 struct SpanPlace {
   int32_t start = 0, end = 0;
   friend bool operator==(const SpanPlace&, const SpanPlace&) = default;
 };
 
-/// Those of every answer that the window has whole, in their order, equal ones once: where any of
-/// several spans is right. `text` is what the window was cut from.
+/// Returns the positions of every answer that is completely inside the window, in order and without
+/// duplicates; for training with several correct spans. `text` is the text that the window was cut
+/// from.
 std::vector<SpanPlace> answers_in(const SpanWindow& window, std::span<const Piece> text,
                                   std::span<const Answer> answers);
 
-/// A part of the text that is thought to be the answer.
+/// The predicted answer: a span of the text.
 struct BestSpan {
   double score = 0;            ///< start score + end score
-  double none = 0;             ///< least score of [CLS] as start and end, of all windows
+  double none = 0;             ///< minimum over all windows of the score of [CLS] as start and end
   int64_t window = -1;         ///< -1: no window has text
   int64_t begin = 0, end = 0;  ///< bytes of the text
 };
 
-/// The best of all spans of at most `longest` tokens that lie within the text of a window.
-/// `starts[w]` and `ends[w]` have a score for each token of window w, and maybe padding; the first
-/// of equal spans wins. Throws ShapeError where they have fewer.
+/// Returns the best of all spans of at most `longest` tokens inside the text of a window.
+/// `starts[w]` and `ends[w]` have a score for each token of window w, optionally with padding; ties
+/// go to the first span. Throws ShapeError if they have fewer scores than tokens.
 BestSpan best_span(std::span<const SpanWindow> windows, std::span<const Piece> text,
                    std::span<const std::vector<float>> starts,
                    std::span<const std::vector<float>> ends, int64_t longest = 30);

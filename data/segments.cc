@@ -10,7 +10,7 @@ std::vector<int64_t> plan_segments(std::span<const BlockCost> blocks, int64_t ro
   const auto n = static_cast<int64_t>(blocks.size());
   const auto at = [&](int64_t i) -> const BlockCost& { return blocks[static_cast<size_t>(i)]; };
   std::vector<int64_t> least(static_cast<size_t>(n + 1), never), size(least.size(), 0);
-  std::vector<int64_t> kept(static_cast<size_t>(n + 1), 0);  // of the first i blocks
+  std::vector<int64_t> kept(static_cast<size_t>(n + 1), 0);  // total of the first i blocks
   for (int64_t i = 0; i < n; ++i) {
     kept[static_cast<size_t>(i + 1)] = kept[static_cast<size_t>(i)] + at(i).kept;
   }
@@ -24,7 +24,7 @@ std::vector<int64_t> plan_segments(std::span<const BlockCost> blocks, int64_t ro
       size[to] = g;
     }
   }
-  for (int64_t m = 0; m <= n; ++m) {  // fewer blocks that are run again are cheaper
+  for (int64_t m = 0; m <= n; ++m) {  // the smallest m recomputes the fewest blocks
     const auto i = static_cast<size_t>(m);
     if (least[i] + kept[static_cast<size_t>(n)] - kept[i] > room) continue;
     std::vector<int64_t> sizes;

@@ -27,7 +27,7 @@ void require_limits(const SequenceLimits& limits) {
           limits.target);
 }
 
-/// begin, ids, end, where as many as fit.
+/// Returns begin, as many ids as fit, end.
 std::vector<int32_t> framed(std::span<const int32_t> ids, const SequenceIds& special,
                             int64_t longest) {
   const auto room = static_cast<size_t>(std::max<int64_t>(longest - 2, 0));
@@ -38,7 +38,7 @@ std::vector<int32_t> framed(std::span<const int32_t> ids, const SequenceIds& spe
   return source;
 }
 
-/// As many of the first tokens of a text as fit, then end.
+/// Sets the target to as many of the first tokens of a text as fit, then end.
 void set_target(SequencePair& pair, std::string_view text, const Tokenizer& tokenizer,
                 const SequenceIds& special, int64_t longest) {
   const std::vector<Piece> pieces = tokenizer.pieces(text);
@@ -48,8 +48,8 @@ void set_target(SequencePair& pair, std::string_view text, const Tokenizer& toke
   pair.bytes = kept > 0 ? pieces[kept - 1].end : 0;
 }
 
-/// Where runs of whole sentences end that have at most `room` tokens each; one that is longer alone
-/// is a run too.
+/// Returns where runs of whole sentences end that have at most `room` tokens each; a longer
+/// sentence is a run of its own.
 std::vector<size_t> run_ends(std::span<const std::string> sentences, const Tokenizer& tokenizer,
                              int64_t room) {
   std::vector<size_t> ends;

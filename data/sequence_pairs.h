@@ -11,23 +11,23 @@
 
 namespace longspan {
 
-/// The ids around the texts of a pair: those of the tokenizer, and behind its vocabulary those that
-/// it lacks.
+/// The special ids around the texts of a pair: the tokenizer's own, and new ids behind its
+/// vocabulary for those it lacks.
 struct SequenceIds {
   explicit SequenceIds(const Tokenizer& tokenizer);
 
   int32_t begin = 0;       ///< before a source
-  int32_t end = 0;         ///< after a source and a target; a decoder starts with it too
-  int32_t mask = 0;        ///< in place of a sentence that is left out
-  int64_t vocabulary = 0;  ///< all ids are below
+  int32_t end = 0;         ///< after a source and a target; also the first input of a decoder
+  int32_t mask = 0;        ///< replaces a sentence that is left out
+  int64_t vocabulary = 0;  ///< all ids are smaller
 };
 
-/// Most tokens of a source and of a target, with the ids around them.
+/// Maximum tokens of a source and of a target, including the special ids.
 struct SequenceLimits {
   int64_t source = 1024, target = 512;
 };
 
-/// What is read, and what is to be written then.
+/// Input and target of a sequence-to-sequence model.
 struct SequencePair {
   std::vector<int32_t> source;  ///< begin, text, end
   std::vector<int32_t> target;  ///< text, end
@@ -35,60 +35,60 @@ struct SequencePair {
   friend bool operator==(const SequencePair&, const SequencePair&) = default;
 };
 
-/// An article as models read it: its sentences with spaces between.
+/// Returns an article as a model's input: its sentences joined by spaces.
 std::string article_text(const Document& document);
-/// A summary as models write it: a sentence a line.
+/// Returns a summary as a model's target: one sentence per line.
 std::string summary_text(const Document& document);
-/// The sentences of such a text; empty lines are none.
+/// Splits such a text into sentences, ignoring empty lines.
 std::vector<std::string> summary_sentences(std::string_view text);
 
-/// The source of a text, cut to `longest` tokens. Throws ValueError unless longest >= 1.
+/// Tokenizes a source, truncated to `longest` tokens. Throws ValueError unless longest >= 1.
 std::vector<int32_t> source_tokens(std::string_view text, const Tokenizer& tokenizer,
                                    int64_t longest);
 
-/// An article and its summary, the ends of both cut off where they are longer than the limits.
-/// Throws ValueError on limits below 1.
+/// Tokenizes an article and its summary, both truncated to the limits. Throws ValueError if a limit
+/// is below 1.
 SequencePair summary_pair(const Document& document, const Tokenizer& tokenizer,
                           const SequenceLimits& limits);
 
-/// The same of several documents.
+/// The same for several documents.
 std::vector<SequencePair> summary_pairs(std::span<const Document> documents,
                                         const Tokenizer& tokenizer, const SequenceLimits& limits);
 
-/// Gap sentences of an article, \cite zhang2020 : the article is taken apart into runs of whole
-/// sentences, as many each as fit a source; of each run the `share` of sentences that say most of
-/// it (gap_sentences()) become masks and are the target. A run of one sentence gives no pair.
+/// Builds gap-sentence pairs of an article, \cite zhang2020 : the article is divided into runs of
+/// whole sentences, as many per run as fit a source. In each run the `share` of the most
+/// informative sentences (gap_sentences()) is masked and becomes the target. A run of one sentence
+/// gives no pair.
 std::vector<SequencePair> gap_pairs(const Document& document, double share,
                                     const Tokenizer& tokenizer, const SequenceLimits& limits);
 
-/// The text that ids stand for, up to the first `end`; ids that are no text of the tokenizer are
-/// left out.
+/// Decodes ids up to the first `end`; ids outside the tokenizer's vocabulary are left out.
 std::string written_text(std::span<const int64_t> ids, const Tokenizer& tokenizer,
                          const SequenceIds& special);
 
-/// Pairs side by side. Rows are as long as the longest; what follows a shorter one counts nowhere.
+/// A batch of pairs. Rows are padded to the longest; padding affects no result.
 struct SequenceBatch {
   Tensor source;        ///< i32 [B, S]
   Tensor lengths;       ///< i64 [B], of the sources
-  Tensor tokens;        ///< i32 [B, L]: end, then all of the target but its last token
+  Tensor tokens;        ///< i32 [B, L]: end, then the target without its last token
   Tensor targets;       ///< i32 [B, L]; ignored_target after the target
-  int64_t count = 0;    ///< tokens of sources and targets, without padding
+  int64_t count = 0;    ///< tokens of sources and targets without padding
   int64_t counted = 0;  ///< targets that are not ignored
 };
 
-/// Throws ShapeError where there are no pairs.
+/// Throws ShapeError if there are no pairs.
 SequenceBatch stack(std::span<const SequencePair* const> pairs, const SequenceIds& ids,
                     Device device = {});
 
-/// Training batches: every pair once an epoch, in an order of its own drawn from (seed, epoch). Row
-/// r of the run is row r mod B of batch r div B.
+/// Training batches: each pair once per epoch, in an order drawn from (seed, epoch). Row r of the
+/// run is row r mod B of batch r div B.
 class SequenceBatches {
  public:
-  /// Throws ValueError where there are no pairs or batch is below 1.
+  /// Throws ValueError if there are no pairs or batch is below 1.
   SequenceBatches(std::vector<SequencePair> pairs, int64_t batch, const SequenceIds& ids,
                   uint64_t seed, Device device = {});
 
-  /// The batch of any step, in time that does not depend on it.
+  /// Returns the batch of any step, in constant time.
   SequenceBatch at(int64_t step) const;
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
 

@@ -17,7 +17,7 @@ bool is_word(uint8_t c) {
          c == '\'';
 }
 
-/// A share from [0, 1), different for every i.
+/// Returns a uniform random value in [0, 1) for each i.
 double draw(Generator g, int64_t i) {
   return static_cast<double>(to_uniform(philox_word(g.key, i)));
 }
@@ -26,7 +26,7 @@ struct Word {
   int64_t begin = 0, end = 0;
 };
 
-/// Words of a row, and single bytes between them that are no white space.
+/// Returns the words of a row, and the single bytes between them that are not white space.
 std::vector<Word> words_of(std::span<const int32_t> tokens, std::span<const uint8_t> open) {
   std::vector<Word> words;
   const auto n = static_cast<int64_t>(tokens.size());
@@ -39,14 +39,14 @@ std::vector<Word> words_of(std::span<const int32_t> tokens, std::span<const uint
     if (usable(i) && is_word(byte(i))) {
       while (end < n && usable(end) && is_word(byte(end))) ++end;
     }
-    // White space goes with nothing: each of its bytes is a word of its own.
+    // White space joins nothing: each of its bytes is a word of its own.
     if (usable(i)) words.push_back({i, end});
     i = end;
   }
   return words;
 }
 
-/// Hides words of a row until what is open is hidden to the share of the options.
+/// Masks words of a row until the share in the options of its open bytes is masked.
 void hide_words(std::span<int32_t> tokens, std::span<int32_t> targets,
                 std::span<const uint8_t> open, Generator g, const StructuredOptions& o) {
   const std::vector<Word> words = words_of(tokens, open);
@@ -71,7 +71,8 @@ void hide_words(std::span<int32_t> tokens, std::span<int32_t> targets,
   }
 }
 
-/// Whether a dot is no end: before a small letter, or after an initial or a title.
+/// Whether a period does not end a sentence: before a lower-case letter, or after an initial or a
+/// title.
 bool in_sentence(std::span<const uint8_t> text, int64_t dot, uint8_t following) {
   if (following >= 'a' && following <= 'z') return true;
   int64_t begin = dot;
@@ -238,7 +239,7 @@ StructuredBatch StructuredBatches::build(const std::vector<int64_t>& firsts, Gen
   return batch;
 }
 
-/// The sentences side by side, padded.
+/// Returns the sentences as a padded batch.
 StructuredBatch StructuredBatches::alone(const std::vector<Sentence>& hidden) const {
   int64_t longest = 1;
   for (const Sentence& s : hidden) longest = std::max(longest, s.length);

@@ -8,12 +8,12 @@
 namespace longspan {
 namespace {
 
-/// What a sample is drawn from.
+/// Returns the random stream of a sample.
 Draws draws_of(std::string_view task, const SampleKey& key) {
   return Draws(Generator{key.seed}.fork(task).fork(key.split).fork(key.index));
 }
 
-/// `count` different numbers below `range`, in random order.
+/// Returns `count` distinct integers below `range`, in random order.
 std::vector<int64_t> different(const Draws& draws, int64_t count, int64_t range,
                                std::string_view what) {
   const Permutation order(range, draws.generator().fork(what));
@@ -95,7 +95,8 @@ NeedleSample NeedleTask::sample(const SampleKey& key) const {
   s.question_begin = question_first ? 1 : length - 2;
   s.question_end = s.question_begin + 2;
   const std::vector<int64_t> named = different(draws, facts, keys, "keys");
-  // With all but one token of each fact taken away, any places do; they come back in order.
+  // Any distinct slots are valid once all but one token of each fact are removed; the removed
+  // tokens are added again below.
   std::vector<int64_t> places = different(draws, facts, text - facts * (fact - 1), "places");
   std::sort(places.begin(), places.end());
   const int64_t asked = draws.below(facts);
@@ -127,7 +128,7 @@ NeedleQuestion question_of(const NeedleSample& sample) {
     }
     return all;
   };
-  const int64_t text = sample.question_end + 1;  // behind the separator
+  const int64_t text = sample.question_end + 1;  // after the separator
   const auto answer = static_cast<size_t>(sample.end - sample.start + 1);
   return {pieces(sample.question_begin, sample.question_end),
           pieces(text, static_cast<int64_t>(sample.tokens.size())),
@@ -156,7 +157,7 @@ SpanBatch NeedleBatches::next() {
 
 namespace {
 
-/// Places where all but `mismatches` bases are those of the motif.
+/// Returns the positions at which all but `mismatches` bases match the motif.
 std::vector<int64_t> places_of(const std::vector<int32_t>& motif, const std::vector<int32_t>& bases,
                                int64_t mismatches) {
   std::vector<int64_t> places;
@@ -206,7 +207,7 @@ std::array<std::vector<int32_t>, 2> MotifTask::motifs(uint64_t seed, int64_t p) 
 
 LabelledSample MotifTask::sample(const SampleKey& key) const {
   check(*this);
-  // What is wanted may be undone by chance or by other pairs: then the bases are drawn again.
+  // Chance or other pairs may undo the wanted labels; then the bases are drawn again.
   constexpr int tries = 32;
   Draws draws = draws_of("motif-dna", key);
   LabelledSample s;
@@ -219,7 +220,8 @@ LabelledSample MotifTask::sample(const SampleKey& key) const {
     for (int64_t p = 0; p < pairs; ++p) {
       const auto both = motifs(key.seed, p);
       wanted.push_back(static_cast<int32_t>(draws.below(2)));
-      const int64_t form = draws.below(3);  // of a decoy: the first alone, the second, both
+      // Kind of decoy: 0 only the first motif, 1 only the second, 2 both in reverse order.
+      const int64_t form = draws.below(3);
       const bool reversed = wanted.back() == 0 && form == 2;
       const int64_t reach = std::min(furthest, length - motif);
       const int64_t gap = nearest + draws.below(reach - nearest + 1);

@@ -17,10 +17,10 @@ struct Header {
   char magic[8];
   uint64_t tokenizer, text;
   int64_t count, width, vocabulary;
-  uint64_t checksum;  // of what stands before it and of the ids
+  uint64_t checksum;  // of the fields before it and the ids
 };
 constexpr char magic[] = {'L', 'S', 'T', 'O', 'K', 'E', 'N', '2'};
-constexpr size_t family = sizeof magic - 1;  // then the version
+constexpr size_t family = sizeof magic - 1;  // the last character is the version
 
 int width_of(int64_t vocabulary) { return vocabulary <= 256 ? 1 : vocabulary <= 65'536 ? 2 : 4; }
 
@@ -80,7 +80,7 @@ CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer, const st
     part.vocabulary = tokenizer.vocabulary();
     part.width = width_of(part.vocabulary);
     std::vector<uint8_t> ids;
-    // Some lines at a time: no kind joins the end of a line to text after it.
+    // Encodes some lines at a time: no tokenizer merges the end of a line with the text after it.
     for (size_t begin = 0; begin < whole.size();) {
       constexpr size_t piece = 1 << 20;
       size_t end = whole.find('\n', std::min(whole.size(), begin + piece));
@@ -98,7 +98,7 @@ CorpusPart tokenize(const CorpusPart& text, const Tokenizer& tokenizer, const st
     if (!cache.empty() && !ids.empty()) {
       try {
         write_tokens(cache, part, source);
-      } catch (const IoError&) {  // a folder that is not ours to write to
+      } catch (const IoError&) {  // the folder is not writable
       }
     }
   }

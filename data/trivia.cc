@@ -20,13 +20,13 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// Letters, digits, and all bytes of characters beyond ASCII.
+/// Whether c is a letter, a digit, or a byte of a non-ASCII character.
 bool in_word(char c) {
   return (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z') ||
          static_cast<uint8_t>(c) >= 0x80;
 }
 
-/// Texts that are not empty, each once, in the order in which they came.
+/// Collects non-empty texts without duplicates, in order.
 class Distinct {
  public:
   void add(const std::string& one) {
@@ -39,7 +39,7 @@ class Distinct {
   std::unordered_set<std::string> seen_;
 };
 
-/// A path that stays below its folder. Names such as "Apple_Inc..txt" do.
+/// Whether a path stays below its folder. Names such as "Apple_Inc..txt" are valid.
 bool stays_below(std::string_view file) {
   for (size_t at = 0; at <= file.size();) {
     const size_t end = std::min(file.find('/', at), file.size());
@@ -78,7 +78,8 @@ std::vector<TriviaQuestion> read_triviaqa(std::string_view json, const std::stri
 std::vector<Answer> find_aliases(std::string_view text, std::span<const std::string> aliases,
                                  size_t read) {
   const size_t stop = std::min(read, text.size());
-  const std::string where = lower(text.substr(0, stop + 1));  // the byte after tells of a word
+  // One byte more than `stop`, to see whether a word ends there.
+  const std::string where = lower(text.substr(0, stop + 1));
   std::vector<Answer> found;
   for (const std::string& alias : aliases) {
     const std::string what = lower(alias);
@@ -100,7 +101,7 @@ std::vector<Answer> find_aliases(std::string_view text, std::span<const std::str
 }
 
 std::vector<Piece> first_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t count) {
-  // Where a text ends decides the pieces before it, but not those of earlier words.
+  // The end of a text affects the pieces before it, but not those of earlier words.
   constexpr size_t beyond = 64;
   const size_t wanted = static_cast<size_t>(std::max<int64_t>(count, 0));
   for (size_t bytes = 8 * wanted + 64;; bytes *= 2) {

@@ -1,6 +1,5 @@
-// BigBird of Zaheer et al. 2020, sec. 4, in a size for a laptop: hidden bytes of 1,024 are guessed
-// from their neighbours, from the first and the last block and from three blocks drawn for each
-// head.
+// BigBird of Zaheer et al. 2020, sec. 4, in a laptop size: predicts masked bytes of 1,024 from
+// their neighbours, from the first and the last block, and from three random blocks for each head.
 //   bigbird_masked_bytes --data runs/data/tinyshakespeare.txt --steps 800
 #include <cstdio>
 

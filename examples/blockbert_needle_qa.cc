@@ -1,6 +1,6 @@
-// BlockBERT answers questions about facts that are hidden in noise, sec. 4.2 of Qiu et al. 2020:
-// documents are longer than the model's input, so they are read in windows that overlap, and the
-// best span of all windows is the answer.
+// BlockBERT answers questions about facts that are hidden in noise, sec. 4.2 of Qiu et al. 2020.
+// Documents are longer than the model's input, so it reads them in overlapping windows; the best
+// span of all windows is the answer.
 //   blockbert_needle_qa --steps 3000
 #include <cstdio>
 

@@ -1,5 +1,5 @@
-// ETC, Ainslie et al. 2020, on structured text: globals stand for sentences within paragraphs
-// within a document (sec. 2.4). Whole words and whole sentences are hidden (sec. 2.5).
+// ETC, Ainslie et al. 2020, on structured text: globals represent sentences within paragraphs
+// within a document (sec. 2.4). Whole words and whole sentences are masked (sec. 2.5).
 #include <cstdio>
 
 #include "autograd/engine.h"

@@ -1,4 +1,4 @@
-// LED (Beltagy et al. 2020, sec. 7) learns to copy what follows token 1 of a long source.
+// LED (Beltagy et al. 2020, sec. 7) learns to copy the tokens after token 1 of a long source.
 #include <cstdio>
 
 #include "autograd/engine.h"

@@ -1,4 +1,5 @@
-// LED (Beltagy et al. 2020, sec. 7) learns to summarise articles by their leads, and writes some.
+// LED (Beltagy et al. 2020, sec. 7) learns to summarize articles by their leads, and generates some
+// summaries.
 #include <cstdio>
 
 #include "autograd/engine.h"

@@ -1,4 +1,4 @@
-// The Local Transformer of Roy et al. 2020, sec. 5, in a size for a laptop: every byte sees itself
+// The Local Transformer of Roy et al. 2020, sec. 5, in a laptop size: every byte attends to itself
 // and the 63 before it, in every layer. Trains on any text; data/samples/README.md has one.
 //   local_transformer_shakespeare --data runs/data/tinyshakespeare.txt --steps 2000
 #include <cstdio>

@@ -1,5 +1,6 @@
-// What global tokens are for: the first token alone says whether a marker stands anywhere. With
-// --model.globals=none it sees layers x window tokens (Beltagy et al. 2020, sec. 3.1).
+// Shows what global tokens are for: a classifier reads only the first token and says whether the
+// text contains a marker. With --model.globals=none that token attends to layers x window tokens
+// (Beltagy et al. 2020, sec. 3.1).
 #include <cstdio>
 
 #include "autograd/engine.h"

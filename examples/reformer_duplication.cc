@@ -1,4 +1,4 @@
-// The duplication task of Kitaev et al. 2020, sec. 5: to predict the second w of 0 w 0 w.
+// The duplication task of Kitaev et al. 2020, sec. 5: predict the second w of 0 w 0 w.
 #include <cstdio>
 
 #include "autograd/engine.h"

@@ -1,5 +1,5 @@
-// An encoder-decoder (Vaswani et al. 2017) learns to write sequences backwards: the encoder reads
-// the source, the decoder is taught with the target moved by one, and writes greedily at the end.
+// An encoder-decoder (Vaswani et al. 2017) learns to reverse sequences: the encoder reads the
+// source, and the decoder is trained with teacher forcing. It decodes greedily at the end.
 #include <cstdio>
 
 #include "autograd/engine.h"
@@ -31,13 +31,13 @@ int main(int argc, char** argv) try {
   Transformer model(opt.model, Init{gen.fork("init")});
   Adam adam(named_parameters(model));
   const Cosine schedule{.peak = opt.lr, .warmup = 50, .steps = opt.steps};
-  const Tensor begin = zeros({opt.batch, 1}, DType::i64);  // 0 begins a target
+  const Tensor begin = zeros({opt.batch, 1}, DType::i64);  // 0 is the start token
   Tensor source, target;
   for (int64_t step = 0; step <= opt.steps; ++step) {
     const Generator now = gen.fork(uint64_t(step));
     source = randint({opt.batch, opt.length}, now.fork("data"), 1, opt.model.vocab);  // [B, L]
     target = flip(source, 1);
-    if (step == opt.steps) break;  // what is left is for the test below
+    if (step == opt.steps) break;  // the last batch is for the test below
     const Tensor input = concat({begin, narrow(target, 1, 0, opt.length - 1)}, 1);
     const Pass pass{.training = true, .gen = now};
     const Tensor hidden = model.forward({.tokens = input, .source = source}, pass);  // [B, L, D]

@@ -16,7 +16,7 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 struct Hypothesis {
   std::vector<int64_t> tokens;
-  double score = kNever;  // log-likelihood of a running one, score of an ended one
+  double score = kNever;  // log-likelihood while running, score after the end
 };
 
 struct Candidate {
@@ -25,7 +25,7 @@ struct Candidate {
   double score;
 };
 
-/// Sets to `never` each token that would repeat `n` tokens of prompt and continuation.
+/// Sets the scores of all tokens that would repeat an n-gram of prompt and continuation to kNever.
 void forbid_repeats(const std::vector<int64_t>& text, int64_t n, double* scores) {
   const auto size = static_cast<int64_t>(text.size());
   if (n < 1 || size < n - 1) return;
@@ -37,7 +37,7 @@ void forbid_repeats(const std::vector<int64_t>& text, int64_t n, double* scores)
   }
 }
 
-/// Logits of a row to log-probabilities, in place.
+/// Converts the logits of a row to log-probabilities in place.
 void normalise(double* row, int64_t vocab) {
   const double largest = *std::max_element(row, row + vocab);
   require(std::isfinite(largest), kOp, "the largest logit is {}; expected a number", largest);
@@ -58,8 +58,8 @@ class Sample {
   const std::vector<Hypothesis>& running() const { return running_; }
   const std::vector<Hypothesis>& ended() const { return ended_; }
 
-  /// Takes the logits of the running beams, [beams, vocab]. Returns for each new beam the one that
-  /// it continues.
+  /// Takes the logits of the running beams, [beams, vocab]. Returns for each new beam the index of
+  /// the beam that it continues.
   std::vector<size_t> step(double* logits, int64_t vocab) {
     const std::vector<Candidate> candidates = best(logits, vocab);
     std::vector<Hypothesis> next;
@@ -83,7 +83,8 @@ class Sample {
   }
 
  private:
-  /// The likeliest continuations, twice as many as beams: if all first ones end, enough go on.
+  /// Returns the likeliest continuations, twice as many as beams, so that enough remain if the
+  /// first all end.
   std::vector<Candidate> best(double* logits, int64_t vocab) const {
     std::vector<Candidate> all;
     for (size_t b = 0; b < running_.size(); ++b) {
@@ -189,8 +190,8 @@ Beams beam_search(const LanguageModel& model, const Tensor& prompt,
         search, std::vector<int64_t>(words.begin() + b * n, words.begin() + (b + 1) * n), count);
   }
 
-  // Rows of the model: those of a sample are in a row, one each at first, then `beams`, of which
-  // the first ones are its beams.
+  // The rows of a sample are contiguous in the model's batch: one for each sample at first, then
+  // `beams`, the first of which are the running beams.
   int64_t width = 1;
   Tensor fresh = cast(prompt, DType::i64);
   while (true) {
@@ -205,7 +206,7 @@ Beams beam_search(const LanguageModel& model, const Tensor& prompt,
       if (!sample.done()) from = sample.step(values.data() + b * width * vocab, vocab);
       all_done = all_done && sample.done();
       for (size_t i = 0; i < static_cast<size_t>(search.beams); ++i) {
-        const bool live = i < from.size() && !sample.done();  // else any row will do
+        const bool live = i < from.size() && !sample.done();  // otherwise any row works
         rows.push_back(b * width + (live ? static_cast<int64_t>(from[i]) : 0));
         tokens.push_back(live ? sample.running()[i].tokens.back() : 0);
       }

@@ -1,11 +1,12 @@
-// BigBird, Zaheer et al. 2020 (2007.14062): attention over blocks of b tokens, of which every row
-// of blocks sees its neighbours (window), r drawn once and for all (random), and the first and the
-// last one, which see everything themselves (global).
+// BigBird, Zaheer et al. 2020 (2007.14062): attention over blocks of b tokens. Every row of blocks
+// attends to its neighbours (window), to r blocks drawn once (random), and to the first and the
+// last block, which attend to everything (global).
 //
-// The paper's appendix makes the first blocks global and lets the window wrap around; the released
-// code, which this follows, takes the first and the last and does not wrap. The released code also
-// draws all random blocks from the first 1,024 tokens at the lengths of the paper (first_1024) and
-// may count a block twice; here a row sees each block once, unless its blocks are given and
+// The paper's appendix makes the first blocks global and lets the window wrap around. The released
+// code, which this file follows, takes the first and the last and does not wrap. The released code
+// also draws all random blocks from the first 1,024 tokens at the lengths of the paper (first_1024)
+// and may count a block twice; here a row counts each block once, unless its blocks are given and
+// count_repeats is set.
 // count_repeats is set.
 
 #include "models/bigbird.h"
@@ -60,7 +61,8 @@ BigBird::BigBird(const BigBirdConfig& config, const Init& init)
     : Encoder(kName, config, multi_heads(kName, config, init), init),
       config_(config),
       patterns_(kName, config, config.n_layer, config.n_head, config.n_max, config.causal) {
-  // Their answers need rows that see the whole text; the first one, of classes, would see itself.
+  // These heads need rows that attend to the whole text; the first row, for classes, would see only
+  // itself.
   require(!config.causal || (config.classes == 0 && !config.span_head), kName,
           "classes = {} and span_head = {} with causal = true; heads of classes and spans need "
           "causal = false",
@@ -96,7 +98,7 @@ BigBirdConfig bigbird_preset(std::string_view name) {
   c.activation = Activation::gelu_tanh;
   c.emb_dropout_first = true;
   if (name == "small" || name == "causal") {
-    // Not what the paper has: few steps learn more so; docs/bigbird.md.
+    // Differs from the paper because it learns more in few steps; docs/bigbird.md.
     c.n_max = 1024;
     c.block = 16;
     c.dropout = 0;

@@ -13,8 +13,8 @@ namespace longspan {
 /// Big Bird: Transformers for Longer Sequences \cite zaheer2020 , with internal global blocks
 /// (ITC).
 struct BigBirdConfig : EncoderConfig, BigBirdBlocks {
-  /// A language model that predicts the next token: the lower triangle of the same blocks, random
-  /// ones from the past. Neither is in the paper.
+  /// Makes a language model that predicts the next token: the lower triangle of the same blocks,
+  /// with random ones from the past. Neither is in the paper.
   bool causal = false;
 
   void visit(auto& v) {
@@ -24,19 +24,19 @@ struct BigBirdConfig : EncoderConfig, BigBirdBlocks {
   }
 };
 
-/// An encoder in BERT's shape whose rows of blocks see (sec. 2)
+/// An encoder in BERT's shape whose rows of blocks attend to (sec. 2)
 ///   row 0, row n - 1    all blocks
 ///   row i between       {0, i - 1, i, i + 1, n - 1} and R(i), r random blocks for each head
-/// of n = ceil(L / b) blocks, the last one short where b does not divide L. With fewer than 5 + r
-/// blocks everybody sees everything. With `causal` row i sees {0, i - 1, i} and r random blocks
-/// before, of its own block no later token. Cost is linear in L.
+/// of n = ceil(L / b) blocks; the last one is short if b does not divide L. With fewer than 5 + r
+/// blocks attention is full. With `causal` row i attends to {0, i - 1, i} and r random earlier
+/// blocks, and to no later token within its own block. Cost is linear in L.
 class BigBird final : public Encoder {
  public:
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// Throws ValueError that names the fields when they do not fit together.
   BigBird(const BigBirdConfig& config, const Init& init);
 
   const BigBirdConfig& config() const { return config_; }
-  /// As BigBirdPatterns has them.
+  /// See BigBirdPatterns.
   void set_random_blocks(const Tensor& blocks) { patterns_.set_random_blocks(blocks); }
   BlockTable table(int64_t layer, int64_t head, int64_t length) const {
     return patterns_.table(layer, head, length);
@@ -44,7 +44,7 @@ class BigBird final : public Encoder {
 
   Objective objective() const override;
   int64_t mask_token() const override;
-  /// Only with `causal`.
+  /// Requires `causal`.
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
 
@@ -56,7 +56,7 @@ class BigBird final : public Encoder {
   BigBirdPatterns patterns_;
 };
 
-/// The model by the name that programs use.
+/// Entry of the model under the name that programs use.
 const ModelEntry& bigbird_entry();
 
 /// Configurations of the paper. Throws ValueError on an unknown name.

@@ -12,13 +12,13 @@
 namespace longspan {
 namespace {
 
-// Where first_1024 draws from.
+// The number of tokens that first_1024 draws from.
 constexpr int64_t kFirstTokens = 1024;
 
 }  // namespace
 
-/// The first steps of a Fisher-Yates shuffle of the numbers below `size`, of which only those are
-/// stored that have moved.
+/// Runs the first steps of a Fisher-Yates shuffle of 0 to size - 1 and stores only the entries that
+/// have moved.
 std::vector<int64_t> draw_blocks(std::span<const BlockRange> from, int64_t count, uint64_t seed,
                                  int64_t layer, int64_t head, int64_t n, int64_t row) {
   const Generator gen = Generator{seed}
@@ -29,7 +29,7 @@ std::vector<int64_t> draw_blocks(std::span<const BlockRange> from, int64_t count
                             .fork(static_cast<uint64_t>(row));
   int64_t size = 0;
   for (const BlockRange& r : from) size += std::max<int64_t>(r.end - r.begin, 0);
-  std::vector<std::pair<int64_t, int64_t>> moved;  // place, and the number that is there now
+  std::vector<std::pair<int64_t, int64_t>> moved;  // position, and the entry that is there now
   const auto at = [&](int64_t place) {
     for (const auto& [where, number] : moved) {
       if (where == place) return number;
@@ -41,7 +41,7 @@ std::vector<int64_t> draw_blocks(std::span<const BlockRange> from, int64_t count
     const auto pick = static_cast<int64_t>(
         (uint64_t{philox_word(gen.key, i)} * static_cast<uint64_t>(size - i)) >> 32);
     int64_t number = at(i + pick);
-    moved.insert(moved.begin(), {i + pick, at(i)});  // the latest of a place comes first
+    moved.insert(moved.begin(), {i + pick, at(i)});  // the latest entry for a position comes first
     for (const BlockRange& r : from) {
       const int64_t own = std::max<int64_t>(r.end - r.begin, 0);
       if (number < own) {
@@ -60,7 +60,7 @@ std::vector<std::vector<int64_t>> random_blocks(const BigBirdBlocks& c, int64_t 
   const int64_t r = c.n_random;
   require(n >= 5 + r, "bigbird",
           "{} blocks are too few for {} random ones a row; expected {} or more", n, r, 5 + r);
-  // With r + 5 blocks to choose from, at least r are legal in every row.
+  // With r + 5 blocks to draw from, every row has at least r valid ones.
   int64_t end = n - 1;
   if (c.random == RandomPlan::first_1024) {
     end = std::min(end, std::max(ceil_div(kFirstTokens, c.block), r + 5));
@@ -139,7 +139,7 @@ BlockTable BigBirdPatterns::table(int64_t layer, int64_t head, int64_t length) c
   return bigbird_blocks(length, b, random, blocks_.count_repeats);
 }
 
-/// Rows before the one of token `first` are left without keys.
+/// Leaves the rows before the one of token `first` without keys.
 BlockTable BigBirdPatterns::causal_table(int64_t layer, int64_t head, int64_t first,
                                          int64_t length) const {
   const int64_t b = std::min(blocks_.block, std::max<int64_t>(length, 1));
@@ -164,7 +164,7 @@ std::vector<AttentionPattern> BigBirdPatterns::make(int64_t length,
   std::vector<int64_t> distinct = valid;
   std::sort(distinct.begin(), distinct.end());
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  std::vector<int32_t> which;  // member of (length, head)
+  std::vector<int32_t> which;  // index of the (length, head) pair
   for (const int64_t l : valid) {
     const auto at = std::lower_bound(distinct.begin(), distinct.end(), l) - distinct.begin();
     for (int64_t h = 0; h < n_head_; ++h) which.push_back(static_cast<int32_t>(at * n_head_ + h));

@@ -13,29 +13,31 @@
 
 namespace longspan {
 
-/// Where random blocks come from. uniform: any block that the row does not see yet; first_1024:
-/// such blocks of the first 1,024 tokens, as in the paper's experiments; given:
-/// set_random_blocks().
+/// How random blocks are drawn. uniform: from all blocks that the row does not attend to otherwise;
+/// first_1024: only from such blocks in the first 1,024 tokens, as in the paper's experiments (in
+/// the first r + 5 blocks if those are longer and attention is bidirectional); given:
+/// set_random_blocks() supplies them.
 enum class RandomPlan : uint8_t { uniform, first_1024, given };
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<RandomPlan>{"uniform", "first_1024",
                                                                          "given"};
 
-/// Which block is the last one, that everybody sees. real: the last that holds a valid token of the
-/// sample; padded: the last of the batch, as in the reference implementations, where the result
-/// depends on the padding.
+/// Which block is the last, global one. real: the last block that holds a valid token of the
+/// sample; padded: the last block of the batch, as in the reference implementations, so that the
+/// result depends on the padding.
 enum class GlobalLast : uint8_t { real, padded };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<GlobalLast>{"real", "padded"};
 
-/// What a model with BigBird's attention says of its blocks \cite zaheer2020 .
+/// The block options of a model with BigBird's attention \cite zaheer2020 .
 struct BigBirdBlocks {
-  int64_t block = 64, n_random = 3;  ///< b and r of sec. 2: tokens of a block, random blocks a row
+  int64_t block = 64, n_random = 3;  ///< b and r of sec. 2: tokens of a block, random blocks of a
+                                     ///< row
   RandomPlan random = RandomPlan::uniform;
-  uint64_t random_seed = 0;  ///< of the random blocks, which stay for good
+  uint64_t random_seed = 0;  ///< seed of the random blocks, which never change
   GlobalLast global_last = GlobalLast::real;
-  /// A given block that the row sees already counts once more, as in the reference implementations;
-  /// else it is refused.
+  /// true: a given block that the row attends to already counts twice, as in the reference
+  /// implementations; false: it is an error.
   bool count_repeats = false;
 
   void visit(auto& v) {
@@ -44,52 +46,55 @@ struct BigBirdBlocks {
   }
 };
 
-/// Blocks begin to end - 1; none where end <= begin.
+/// Blocks begin to end - 1; empty if end <= begin.
 struct BlockRange {
   int64_t begin = 0, end = 0;
 };
-/// `count` blocks of these ranges, or all where there are fewer, ascending; they depend on the rest
-/// alone. Takes time that grows with count, not with the ranges.
+/// Draws `count` blocks from these ranges, or all if there are fewer, in ascending order. The
+/// result depends only on the arguments. Time grows with count, not with the ranges.
 std::vector<int64_t> draw_blocks(std::span<const BlockRange> from, int64_t count, uint64_t seed,
                                  int64_t layer, int64_t head, int64_t n, int64_t row);
 
-/// R(i) of rows 1 .. n - 2 of a head: r distinct blocks each, ascending, none of which the row's
-/// window and the global blocks hold. They depend on (random_seed, layer, head, row, n) alone.
-/// Throws ValueError where n < 5 + r, which is for dense attention.
+/// Returns R(i) of rows 1 .. n - 2 of a head: r distinct blocks each, ascending, outside the row's
+/// window and the global blocks. They depend only on (random_seed, layer, head, row, n). Throws
+/// ValueError if n < 5 + r, which requires full attention.
 std::vector<std::vector<int64_t>> random_blocks(const BigBirdBlocks& blocks, int64_t layer,
                                                 int64_t head, int64_t n);
 
-/// R(i) of row i of a head that sees no later blocks: r distinct blocks of 1 .. i - 2, ascending,
-/// or all where there are fewer. They do not depend on how many blocks follow.
+/// Returns R(i) of row i of a causal head: r distinct blocks of 1 .. i - 2, ascending, or all of
+/// them if there are fewer. They do not depend on the number of later blocks.
 std::vector<int64_t> past_random_blocks(const BigBirdBlocks& blocks, int64_t layer, int64_t head,
                                         int64_t row);
 
-/// Pairs that a head attends for n blocks of b tokens, n >= 5 + r:
+/// Returns the pairs that a head attends to for n blocks of b tokens, n >= 5 + r:
 ///   b^2 (2 n + 2 (4 + r) + (n - 4) (5 + r))
 int64_t bigbird_pairs(int64_t n, int64_t block, int64_t n_random);
 
-/// What every layer and head of a model sees, by its blocks.
+/// Builds the attention patterns of all layers and heads from the block options.
 class BigBirdPatterns {
  public:
-  /// model   its name, for messages
-  /// n_max   most tokens of an input
-  /// causal  the lower triangle: row i sees {0, i - 1, i} and past_random_blocks(), of its own
-  ///         block no later token. The last block is as any other, so that a row does not depend
-  ///         on what follows.
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// model   name of the model, for messages
+  ///   n_max   largest number of tokens of an input
+  ///   causal  the lower triangle: row i attends to {0, i - 1, i} and past_random_blocks(), and to
+  ///   no
+  ///           later token within its own block. The last block is not global, so that a row does
+  ///           not depend on later tokens.
+  /// Throws ValueError that names the fields when they do not fit together.
   BigBirdPatterns(std::string model, const BigBirdBlocks& blocks, int64_t n_layer, int64_t n_head,
                   int64_t n_max, bool causal = false);
 
-  /// The random blocks of random = given, for inputs of n blocks: i64 [layers, H, n - 2, r]. Throws
-  /// ShapeError. Inputs of other lengths then throw ValueError, and so do all, unless
-  /// count_repeats, where a row sees one of its blocks already.
+  /// Sets the random blocks for random = given and inputs of n blocks: i64 [layers, H, n - 2, r].
+  /// Throws ShapeError. Afterwards inputs of other lengths throw ValueError. Without count_repeats
+  /// all inputs do if a random block is one that its row attends to already.
   void set_random_blocks(const Tensor& blocks);
 
-  /// What each head of a layer sees of a sample of `length` tokens.
+  /// Returns the blocks that a head of a layer attends to, for a sample of `length` tokens.
   BlockTable table(int64_t layer, int64_t head, int64_t length) const;
-  /// Of all layers, for [B, length] of which each sample has `lengths` (i64 [B]; undefined: all).
+  /// Returns the patterns of all layers for [B, length] with valid `lengths` (i64 [B]; undefined:
+  /// all).
   std::vector<AttentionPattern> of(int64_t length, const Tensor& lengths) const;
-  /// Of all layers, for queries `first` to length - 1 over all `length` keys; only where causal.
+  /// Returns the patterns of all layers for queries `first` to length - 1 and all `length` keys;
+  /// causal only.
   std::vector<AttentionPattern> rows(int64_t first, int64_t length) const;
 
  private:

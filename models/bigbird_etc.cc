@@ -1,6 +1,6 @@
-// BigBird-ETC, Zaheer et al. 2020 (2007.14062), sec. 2 and appendix E: the encoder of ETC, to whose
-// local attention random blocks may be added. Tables 8, 12 and 13 of the paper say that every run
-// reported has no random token, so n_random is 0 where a preset is the paper's.
+// BigBird-ETC, Zaheer et al. 2020 (2007.14062), sec. 2 and appendix E: the encoder of ETC with
+// optional random blocks in its local attention. Tables 8, 12 and 13 of the paper list no random
+// tokens for any reported run, so n_random is 0 in the presets of the paper.
 
 #include "models/bigbird_etc.h"
 

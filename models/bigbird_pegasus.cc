@@ -1,8 +1,8 @@
 // BigBird as an encoder-decoder, Zaheer et al. 2020 (2007.14062), sec. 4.1 and appendix E: sparse
 // attention in the encoder, whose input is long, and full attention in the decoder.
 //
-// What is coupled follows the released code, whose decoder has the encoder's variables wherever
-// their names are the same; the paper does not say.
+// The coupling follows the released code, whose decoder shares the encoder's variables of the same
+// name; the paper does not specify it.
 
 #include "models/bigbird_pegasus.h"
 
@@ -50,7 +50,8 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
       bigbird_pegasus_preset(preset), defaults_of(preset));
 }
 
-/// -sum_v q_v log q_v: 1 - s at one of V classes, the rest shared.
+/// Returns -sum_v q_v log q_v for a target with 1 - s at one of V classes and s spread over the
+/// others.
 double entropy(double s, int64_t vocab) {
   if (s == 0) return 0;
   return -(1 - s) * std::log(1 - s) - s * std::log(s / static_cast<double>(vocab - 1));
@@ -81,7 +82,8 @@ TransformerConfig shell_of(const BigBirdPegasusConfig& c) {
   t.dropout = c.dropout;
   t.dropout_attn = c.dropout_attn;
   t.dropout_ffn_act = c.dropout_ffn_act;
-  // s / (V - 1) for each other class is s V / (V - 1) for all classes together.
+  // TransformerConfig spreads its smoothing over all V classes: s / (V - 1) for each other class is
+  // s V / (V - 1).
   t.label_smoothing =
       c.label_smoothing * static_cast<double>(c.vocab) / static_cast<double>(c.vocab - 1);
   t.init_std = c.init_std;
@@ -114,7 +116,8 @@ Tensor BigBirdPegasus::loss(const Tensor& hidden, const Tensor& targets, Pass pa
   if (counted == 0) {
     const Tensor counts = where(ignored, zeros_like(targets), full_like(targets, 1));
     const Tensor loss = EncoderDecoder::loss(hidden, targets, pass);
-    const Tensor any = clamp(sum(cast(counts, loss.dtype())), 0, 1);  // none costs nothing
+    const Tensor any = clamp(sum(cast(counts, loss.dtype())), 0, 1);  // 0 if no target counts, so
+                                                                      // that the loss is 0
     return sub(loss, mul(any, least));
   }
   const Tensor all = where(ignored, zeros_like(targets), targets);
@@ -141,11 +144,12 @@ BigBirdPegasusConfig bigbird_pegasus_preset(std::string_view name) {
     c.norm_eps = 1e-12;
   }
   if (name == "small" || name == "summaries" || name == "coupled") {
-    // Few steps learn more without dropout and from wider matrices.
+    // Few steps learn more without dropout and with wider initialization.
     c.block = 16;
     c.dropout = 0;
     c.init_std = 0.05;
-    // The table is that of the head, too: a wide one says at first that every token comes again.
+    // The token table is also the head's: with a wide one the initial model predicts each token to
+    // repeat.
     if (name == "small") c.embed_std = 0.02;
     if (name != "summaries") return c;
     c.vocab = 4096;

@@ -11,35 +11,37 @@
 namespace longspan {
 
 /// Big Bird: Transformers for Longer Sequences \cite zaheer2020 , sec. 4: sequence to sequence. The
-/// blocks are those of the encoder; BigBirdBlocks::random = given for set_random_blocks().
+/// block options apply to the encoder; BigBirdBlocks::random = given requires set_random_blocks().
 struct BigBirdPegasusConfig : BigBirdBlocks {
   int64_t vocab = 260, n_layer = 2, n_head = 4, d_model = 128, d_ff = 512;
   int64_t n_max = 1024;        ///< longest source
   int64_t n_max_target = 256;  ///< longest target
-  /// The decoder's self-attention, feed-forward networks and norms are the encoder's, and so is
-  /// the table of positions; cross-attention is its own.
+  /// The decoder shares the encoder's self-attention, feed-forward networks, norms and position
+  /// table; cross-attention is its own.
   bool couple = false;
   NormPlace norm = NormPlace::pre;
   double norm_eps = 1e-5;
   Activation activation = Activation::gelu_tanh;
-  bool bias = false;        ///< of queries, keys, values and outputs of attention
-  bool emb_scale = true;    ///< tokens times sqrt(d_model)
+  bool bias = false;        ///< on queries, keys, values and outputs of attention
+  bool emb_scale = true;    ///< token embeddings times sqrt(d_model)
   bool emb_norm = false;    ///< a norm after the sum of the tables
-  int64_t start_token = 2;  ///< what a decoder begins with
+  int64_t start_token = 2;  ///< the decoder's first token
 
   float dropout = 0.1f, dropout_attn = -1, dropout_ffn_act = 0;  ///< -1: as dropout
-  /// Shared among the V - 1 other tokens; the loss is less its least value, the entropy of that.
+  /// Spread over the V - 1 other tokens; the loss has the entropy of the smoothed target, its
+  /// minimum, subtracted.
   double label_smoothing = 0.1;
-  /// Training sums over padding too, as if its target were token 0, and still divides by the
-  /// targets that count: a slip of the released code, to reproduce its numbers.
+  /// In training, sums the loss over padding too, as if its target were token 0, but still divides
+  /// by the number of targets that count. This bug of the released code is needed to reproduce its
+  /// numbers.
   bool count_pad_loss = false;
   double init_std = 0.02;
-  double embed_std = 0;  ///< of tokens; 0: 1 / sqrt(d_model) with emb_scale, else as init_std
+  double embed_std = 0;  ///< std of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
-  /// As ModelSpec's.
+  /// See ModelSpec.
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -54,19 +56,20 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
   }
 };
 
-/// BigBird's encoder, and a decoder that sees all of it. With norm = pre and two sets of parameters
-/// this is BigBird-Pegasus, with norm = post and `couple` the model that starts from RoBERTa.
+/// BigBird's encoder, and a decoder with cross-attention to all of its output. With norm = pre and
+/// two sets of parameters this is BigBird-Pegasus; with norm = post and `couple`, the model that
+/// starts from RoBERTa.
 ///   encoder  x <- x + BigBirdAttention(norm x);  x <- x + FF(norm x)
 ///   decoder  y <- y + causal attention(norm y);  y <- y + attention to x(norm y);
 ///            y <- y + FF(norm y)
-///   logits   E y + b, E the table of the tokens
+/// logits   E y + b, E the token table
 class BigBirdPegasus final : public EncoderDecoder {
  public:
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// Throws ValueError that names the fields when they do not fit together.
   BigBirdPegasus(const BigBirdPegasusConfig& config, const Init& init);
 
   const BigBirdPegasusConfig& config() const { return config_; }
-  /// As BigBirdPatterns has them.
+  /// See BigBirdPatterns.
   void set_random_blocks(const Tensor& blocks) { patterns_.set_random_blocks(blocks); }
 
   using EncoderDecoder::loss;
@@ -85,7 +88,7 @@ class BigBirdPegasus final : public EncoderDecoder {
   BigBirdPatterns patterns_;
 };
 
-/// The model by the name that programs use.
+/// Entry of the model under the name that programs use.
 const ModelEntry& bigbird_pegasus_entry();
 
 /// Configurations of the paper. Throws ValueError on an unknown name.

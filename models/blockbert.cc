@@ -1,11 +1,11 @@
-// BlockBERT, Qiu et al. 2020 (1911.02972): BERT whose attention matrix is cut into n x n blocks, of
-// which each head keeps one in every row of blocks. Heads that keep the diagonal see what is near,
-// heads that keep a shifted diagonal see what is far. No parameter is new.
+// BlockBERT, Qiu et al. 2020 (1911.02972): BERT with its attention matrix cut into n x n blocks.
+// Each head keeps one block in every row of blocks. Heads that keep the diagonal attend locally,
+// heads that keep a shifted diagonal attend to distant blocks. It adds no parameters.
 //
 //   pi^(s)(k) = (k + s) mod n      heads 0 .. c_0 - 1 take shift 0, the next c_1 shift 1, ...
 //
 // The paper writes the formula with indices from 1, floor((i - 1) n / N + 1), and assumes n | N;
-// floor(i n / L) from 0 is the same and takes any length.
+// floor(i n / L) from 0 is the same and works for any length.
 
 #include "models/blockbert.h"
 
@@ -107,7 +107,7 @@ BlockBert::BlockBert(const BlockBertConfig& config, const Init& init)
     : Encoder(kName, config, attention_of(config, multi_heads(kName, config, init)), init),
       config_(config),
       permutations_(block_permutations(config)) {
-  patterns::permuted_blocks(config.n_block, permutations_);  // throws where one is none
+  patterns::permuted_blocks(config.n_block, permutations_);  // throws unless all are permutations
   require_positive(kName, "columns", config.columns);
   require(config.columns <= config.stride, kName, "columns is {}; expected 1 to stride = {}",
           config.columns, config.stride);
@@ -132,7 +132,7 @@ LayerContext BlockBert::layer_context(const EncoderInputs& in) const {
 BlockBertConfig blockbert_preset(std::string_view name) {
   BlockBertConfig c;
   if (name == "small") {
-    // Not what the paper has: few steps learn more so; docs/blockbert.md.
+    // Differs from the paper because it learns more in few steps; docs/blockbert.md.
     c.dropout = 0;
     c.init_std = 0.05;
     c.position_init = PositionInit::sinusoid;

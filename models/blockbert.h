@@ -11,14 +11,14 @@
 
 namespace longspan {
 
-/// fused: nothing of block by block is kept; materialized: probabilities are, as in implementations
-/// without fused kernels, for comparisons of memory.
+/// fused: does not store probabilities; materialized: stores them, as implementations without fused
+/// kernels do, for comparisons of memory.
 enum class AttentionImpl : uint8_t { fused, materialized };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<AttentionImpl>{"fused",
                                                                             "materialized"};
 
-/// blocks: BlockBERT's; fixed: the sparse attention that the paper compares with, fixed factorised
+/// blocks: BlockBERT's; fixed: the sparse attention that the paper compares with, fixed factorized
 /// attention \cite child2019 in both directions ("SparseBERT").
 enum class BlockBertPattern : uint8_t { blocks, fixed };
 template <>
@@ -26,18 +26,19 @@ inline constexpr std::array<std::string_view, 2> value_names<BlockBertPattern>{"
 
 /// Blockwise Self-Attention for Long Document Understanding \cite qiu2020 .
 struct BlockBertConfig : EncoderConfig {
-  int64_t n_block = 2;  ///< n: blocks of a sequence
-  /// Heads for each cyclic shift of the blocks, e.g. 10, 2: the first ten look at their own block,
-  /// the other two at the next one (sec. 3.2). Empty: all heads at their own.
+  int64_t n_block = 2;  ///< n: number of blocks in a sequence
+  /// Number of heads for each cyclic shift of the blocks, e.g. 10, 2: the first ten attend to their
+  /// own block, the other two to the next one (sec. 3.2). Empty: all heads attend to their own.
   std::vector<int64_t> heads_per_shift = {3, 1};
-  /// Permutations of one's own, n_block numbers for each head: query block k of head a sees key
+  /// Custom permutations, n_block entries for each head: query block k of head a attends to key
   /// block permutations[a n_block + k]. Empty: those of heads_per_shift.
   std::vector<int64_t> permutations;
-  /// Blocks as if inputs were padded to a multiple of this many tokens; 0: of the input itself.
+  /// Block bounds are those of the length rounded up to a multiple of this many tokens; 0: of the
+  /// length itself.
   int64_t pad_to_multiple = 0;
   AttentionImpl attention_impl = AttentionImpl::fused;
-  /// With fixed the blocks above mean nothing: a row sees its own `stride` tokens and the last
-  /// `columns` of every block of so many.
+  /// With `fixed` the block options above have no effect: a row attends to its own segment of
+  /// `stride` tokens and to the last `columns` tokens of every such segment.
   BlockBertPattern pattern = BlockBertPattern::blocks;
   int64_t stride = 128, columns = 32;
 
@@ -49,18 +50,17 @@ struct BlockBertConfig : EncoderConfig {
   }
 };
 
-/// pi_a of each head. Throws ValueError, naming the field, where the heads are not all served.
+/// Returns pi_a of each head. Throws ValueError that names the field unless every head gets one.
 std::vector<std::vector<int64_t>> block_permutations(const BlockBertConfig& config);
 
-/// An encoder in BERT's shape, each head of which sees one block of keys from each block of
-/// queries:
+/// An encoder in BERT's shape. Each head attends from each block of queries to one block of keys:
 ///   blk(i) = floor(i n / L),  M_a[i, j] = 1 iff pi_a(blk(i)) = blk(j)                 (sec. 3.1)
 ///   head_a = softmax(Q_a K_a^T / sqrt(d), where M_a) V_a
-/// so that attention costs L^2 / n pairs a head. A row whose key block is all padding gets 0 from
+/// Attention costs L^2 / n pairs for each head. A row whose key block is all padding gets 0 from
 /// that head.
 class BlockBert final : public Encoder {
  public:
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// Throws ValueError that names the fields when they do not fit together.
   BlockBert(const BlockBertConfig& config, const Init& init);
 
   const BlockBertConfig& config() const { return config_; }
@@ -73,7 +73,7 @@ class BlockBert final : public Encoder {
   std::vector<std::vector<int64_t>> permutations_;
 };
 
-/// The model by the name that programs use.
+/// Entry of the model under the name that programs use.
 const ModelEntry& blockbert_entry();
 
 /// Configurations of the paper. Throws ValueError on an unknown name.

@@ -20,7 +20,8 @@ constexpr const char* kOp = "start_from";
 constexpr std::string_view kGlobal = "_global.", kTable = "position.weight";
 constexpr std::string_view kTokens = "embed.token.weight";
 
-/// The sliding projection of a global one: "q.weight" of "q_global.weight"; any other name itself.
+/// The sliding projection of a global one: "q.weight" of "q_global.weight"; returns other names
+/// unchanged.
 std::string sliding_of(std::string name) {
   const size_t at = name.find(kGlobal);
   if (at != std::string::npos) name.replace(at, kGlobal.size(), ".");
@@ -33,23 +34,23 @@ std::map<std::string, Tensor> by_name(Module& module) {
   return result;
 }
 
-/// What has that name, or is the sliding projection of it; nullptr where there is neither.
+/// Returns the parameter of that name, or else its sliding projection, or else nullptr.
 const Tensor* find(const std::map<std::string, Tensor>& all, const std::string& name) {
   const auto own = all.find(name);
   const auto at = own != all.end() ? own : all.find(sliding_of(name));
   return at != all.end() ? &at->second : nullptr;
 }
 
-constexpr size_t kListed = 8;  // of many names
+constexpr size_t kListed = 8;  // of a longer list of names
 
-/// The first names, and how many more there are.
+/// Lists the first names and the number of the others.
 std::string listed(const std::vector<std::string>& names) {
   const size_t n = std::min(names.size(), kListed);
   const std::string first = fmt::format("{}", fmt::join(names.begin(), names.begin() + n, ", "));
   return names.size() > n ? fmt::format("{} and {} more", first, names.size() - n) : first;
 }
 
-/// Whether a parameter is of a head for a task, which models that predict tokens lack.
+/// Whether a parameter belongs to a task head, which models that predict tokens lack.
 bool of_task(const std::string& name) {
   for (const std::string_view head : {"pool.", "classifier.", "tags.", "spans.", "choice."}) {
     if (name.starts_with(head)) return true;
@@ -57,7 +58,7 @@ bool of_task(const std::string& name) {
   return false;
 }
 
-/// The rows of `old` that `table` has too, then those of `table`.
+/// Returns the rows that `old` and `table` share, taken from `old`, then the other rows of `table`.
 Tensor kept_rows(const Tensor& old, const Tensor& table) {
   const int64_t n = table.dim(0), known = std::min(old.dim(0), n);
   const Tensor first = narrow(old, 0, 0, known);
@@ -68,7 +69,8 @@ void write(Tensor& parameter, const Tensor& values) {
   kernels::copy(parameter.device(), contiguous(values).view(), parameter.mut());
 }
 
-/// The name in an encoder whose values a parameter of an encoder-decoder takes; empty: it has none.
+/// Returns the name of the encoder parameter whose values a parameter of an encoder-decoder takes;
+/// empty: none.
 std::string encoder_name(std::string name) {
   constexpr std::string_view source = "embed.source_";
   const bool cross = name.starts_with("decoder.") && (name.find(".cross.") != std::string::npos ||
@@ -82,14 +84,14 @@ std::string encoder_name(std::string name) {
   return third == std::string::npos ? name : name.replace(third, 7, ".norm2.");
 }
 
-/// What becomes of position tables.
+/// How position tables are converted.
 struct PositionRows {
-  int64_t offset = 0;  // before position 0
+  int64_t offset = 0;  // rows before position 0
   NewPositions beyond = NewPositions::repeat;
-  int64_t dropped = 0;  // first ones of the other model's that it has not
+  int64_t dropped = 0;  // first rows of the source's table to skip
 };
 
-/// Gives each parameter of `to` the values of what `name_of` calls its own in `from`.
+/// Copies to each parameter of `to` the parameter of `from` that `name_of` names.
 void copy_values(TensorList to, Module& from, std::string (*name_of)(std::string),
                  const PositionRows& rows) {
   const NoGrad off;

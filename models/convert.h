@@ -12,45 +12,46 @@
 
 namespace longspan {
 
-/// A position table for n_max positions, from one for P of them, by repetition \cite beltagy2020 :
-/// new[offset + k P + r] = old[offset + r] for every k, the last copy cut where P does not divide
-/// n_max. The rows before `offset` are kept too (the authors' conversion leaves those to chance).
+/// Extends a position table for P positions to n_max positions by repetition \cite beltagy2020 :
+/// new[offset + k P + r] = old[offset + r] for every k; the last copy is cut if P does not divide
+/// n_max. The rows before `offset` are copied too (the authors' conversion leaves them
+/// uninitialized).
 ///   old      [offset + P, D]
-///   returns  [offset + n_max, D], without history
-///   throws   ShapeError where old has no row beyond offset; ValueError on n_max < 1
+///   returns  [offset + n_max, D], without autograd history
+///   throws   ShapeError when old has no row beyond offset; ValueError on n_max < 1
 Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max);
 
-/// What position tables hold behind the positions of the model that one starts from: these again,
-/// or what the table started with.
+/// What a position table holds beyond the positions of the source model: repetitions of them, or
+/// its own initial values.
 enum class NewPositions : uint8_t { repeat, keep };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repeat", "keep"};
 
-/// Makes a model with LongformerAttention out of a trained one with full attention, or a longer one
-/// out of a shorter one. Every parameter of `to` gets the values of that of the same name in
-/// `from`; global projections get those of the sliding ones where `from` has none, and position
+/// Converts a trained model with full attention into one with LongformerAttention, or a shorter
+/// model into a longer one. Copies to every parameter of `to` the parameter of the same name in
+/// `from`. Global projections get the sliding ones if `from` has no global ones, and position
 /// tables are extended.
 ///   position_offset  rows of the tables before position 0
 ///   beyond           what further positions get; `keep` is for comparison \cite beltagy2020
 ///                    (table 5: 10.3 bits instead of 1.96 before any further training)
-///   dropped_rows     first rows of a table in `from` that `to` has none of: 2 where an LED whose
-///                    tables begin with position 0, as those of transformers do, starts from BART
-/// Heads of an encoder for classes, tags, spans and choices that `from` lacks stay as they were
-/// drawn, and their names are returned; so do the last rows of a table of tokens that has more.
-/// Throws ValueError that lists what else `from` lacks, and ShapeError where shapes differ
-/// otherwise; either before any parameter changes.
+///   dropped_rows     first rows of a table in `from` that `to` does not have: 2 when an LED whose
+///                    tables begin with position 0, as in transformers, starts from BART
+/// Encoder heads for classes, tags, spans and choices that `from` lacks keep their initial values,
+/// and so do the last rows of a token table that is longer than in `from`; their names are
+/// returned. Throws ValueError that lists what else `from` lacks, and ShapeError on other
+/// differences of shape, both before any parameter changes.
 std::vector<std::string> start_from(Module& to, Module& from, int64_t position_offset,
                                     NewPositions beyond = NewPositions::repeat,
                                     int64_t dropped_rows = 0);
 
-/// Makes an encoder-decoder out of a trained encoder in BERT's shape, as BigBird's base starts from
-/// RoBERTa \cite zaheer2020 : encoder, decoder and tables get the values of the encoder, but for
-/// cross-attention, its norms and the bias of the head, whose names are returned. Positions as in
-/// start_from(), which throws as this does.
+/// Converts a trained encoder in BERT's shape into an encoder-decoder, as BigBird's base model
+/// starts from RoBERTa \cite zaheer2020 : encoder, decoder and tables get the values of the
+/// encoder. The exceptions are cross-attention, its norms and the bias of the head; their names are
+/// returned. Treats positions and throws as start_from() does.
 std::vector<std::string> start_from_encoder(Module& to, Module& from, int64_t position_offset);
 
-/// Copies the sliding projections onto the global ones, which predicting masked tokens does not
-/// train: before fine-tuning.
+/// Copies the sliding projections to the global ones, which masked language modelling does not
+/// train. Call it before fine-tuning.
 void copy_global_projections(Module& model);
 
 }  // namespace longspan

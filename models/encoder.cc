@@ -292,7 +292,7 @@ int64_t Encoder::attention_macs(int64_t length) const {
   return n;
 }
 
-/// Attention, feed-forward 2 L D F (three halves of it with a gated activation), and the head.
+/// Attention, feed-forward 2 L D F (1.5 times that with a gated activation), and the head.
 int64_t Encoder::macs(int64_t length) const {
   const EncoderConfig& c = config_;
   const int64_t l = length, d = c.d_model;
@@ -304,10 +304,10 @@ namespace {
 
 constexpr const char* kAny = "any_span_loss";
 
-/// Right places of each sample.
+/// The correct positions of each sample.
 struct Marks {
-  Tensor there;           // u8 [B, L]
-  std::vector<bool> any;  // of each sample
+  Tensor there;           // u8 [B, L], 1 at correct positions
+  std::vector<bool> any;  // whether a sample has any
 };
 
 Marks marks_of(const Tensor& places, const Tensor& logits, const char* name) {
@@ -331,7 +331,7 @@ Marks marks_of(const Tensor& places, const Tensor& logits, const char* name) {
   return marks;
 }
 
-/// [B]: -log of what the probabilities at these places add up to.
+/// [B]: -log of the total probability of these positions.
 Tensor any_place_loss(const Tensor& logits, const Tensor& there) {
   const double never = -std::numeric_limits<double>::infinity();
   const Tensor right = where(there, logits, full_like(logits.detach(), never));

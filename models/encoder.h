@@ -15,37 +15,40 @@
 
 namespace longspan {
 
-/// How a learned position table starts: drawn, or as sines and cosines \cite vaswani2017 of the
-/// same variance, from which few steps learn where neighbours are.
+/// How a learned position table is initialized: drawn at random, or as sines and cosines
+/// \cite vaswani2017 of the same variance, from which the model learns relative positions in few
+/// steps.
 enum class PositionInit : uint8_t { normal, sinusoid };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<PositionInit>{"normal", "sinusoid"};
 
-/// What encoders in the shape of BERT \cite devlin2019 and RoBERTa \cite liu2019 have in common;
-/// a model's own configuration derives from it.
+/// The configuration that encoders in the shape of BERT \cite devlin2019 and RoBERTa \cite liu2019
+/// share; each model derives its own from it.
 struct EncoderConfig {
   int64_t vocab = 257, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
   int64_t n_max = 512;          ///< longest input
-  int64_t position_offset = 0;  ///< rows of the position table before the first: 2 in RoBERTa
+  int64_t position_offset = 0;  ///< rows of the position table before position 0: 2 in RoBERTa
   int64_t token_types = 0;      ///< rows of the token type table
-  int64_t mask_id = -1;         ///< the token that hides others; -1: the last of the vocabulary
+  int64_t mask_id = -1;         ///< the token that hides others; -1: the last id of the vocabulary
 
   NormPlace norm = NormPlace::post;
   double norm_eps = 1e-12;
   Activation activation = Activation::gelu_erf;
-  bool emb_scale = false;          ///< tokens times sqrt(d_model)
+  bool emb_scale = false;          ///< token embeddings times sqrt(d_model)
   bool emb_norm = true;            ///< a norm after the sum of the tables
-  bool emb_dropout_first = false;  ///< dropout before that norm, not after it
+  bool emb_dropout_first = false;  ///< dropout before that norm instead of after it
   bool qkv_bias = true, out_bias = true;
 
-  bool mlm_head = true;       ///< masked tokens: transform, table and a bias
-  bool mlm_gelu = false;      ///< the transform has gelu_erf whatever activation is, as RoBERTa's
-  bool tie_embedding = true;  ///< the head\'s table is that of the tokens
-  int64_t classes = 0, tags = 0;  ///< of the whole sequence, of each token
+  bool mlm_head = true;           ///< masked tokens: transform, token table and a bias
+  bool mlm_gelu = false;          ///< the transform uses gelu_erf whatever `activation` is, as
+                                  ///< RoBERTa's
+  bool tie_embedding = true;      ///< the head shares the token table
+  int64_t classes = 0, tags = 0;  ///< numbers of classes of the sequence, and of tags of a token
   bool span_head = false;         ///< start and end of an answer
-  bool choice_head = false;       ///< scores of candidates, of which one is the answer
+  bool choice_head = false;       ///< scores of candidates, one of which is the answer
 
-  /// Sites emb, attn (probabilities), resid (branch outputs) and classifier; -1: as dropout.
+  /// Rates at the sites emb, attn (probabilities), resid (branch outputs) and classifier; -1: as
+  /// dropout.
   float dropout = 0.1f, dropout_attn = -1, dropout_classifier = -1;
   double init_std = 0.02;
   PositionInit position_init = PositionInit::normal;
@@ -54,7 +57,7 @@ struct EncoderConfig {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
-  /// As ModelSpec's.
+  /// See ModelSpec.
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -72,48 +75,49 @@ struct EncoderConfig {
   }
 };
 
-/// What a forward pass reads.
+/// The inputs of a forward pass.
 struct EncoderInputs {
   Tensor tokens = {};   ///< [B, L] of an integer dtype
-  Tensor lengths = {};  ///< i64 [B]: valid tokens of each sample; undefined: all
+  Tensor lengths = {};  ///< i64 [B]: number of valid tokens of each sample; undefined: all
   Tensor types = {};    ///< [B, L] token types; undefined: all 0
-  Tensor global = {};   ///< [B, L] not 0 at global tokens; only for models that have some
+  Tensor global = {};   ///< [B, L] nonzero at global tokens; only for models that have some
 };
 
-/// The start and the end logits of answers, [B, L] each; -inf beyond a sample's length.
+/// The logits of the starts and ends of answers, each [B, L]; -inf beyond a sample's length.
 struct SpanLogits {
   Tensor start, end;
 };
 
-/// The shell: embeddings, a stack whose attention is the model's own, and heads. A model derives,
-/// makes one attention layer for each block, and says in given() what it sees.
+/// The common encoder: embeddings, a stack whose attention layers the model supplies, and heads. A
+/// model derives from it, passes one attention layer for each block, and says in layer_context()
+/// which keys the rows attend to.
 ///   x = norm(E[token] + P[position] + T[type])        x <- block_i(x), i < N
-/// Rows beyond a sample's length mean nothing and influence nothing.
+/// Rows beyond a sample's length have unspecified values and influence no other row.
 class Encoder : public LanguageModel {
  public:
   const EncoderConfig& encoder_config() const { return config_; }
 
-  /// [B, L, D], after the final norm where there is one. Throws ShapeError, ValueError on an input
-  /// longer than n_max.
+  /// Returns [B, L, D], after the final norm if there is one. Throws ShapeError, and ValueError on
+  /// an input longer than n_max.
   Tensor forward(const EncoderInputs& in, Pass pass) const;
 
-  /// Masked tokens: [..., D] -> [..., V] in the dtype of the parameters, and the mean loss of those
-  /// targets [B, L] that count.
+  /// head() maps [..., D] to the logits of masked tokens [..., V] in the dtype of the parameters.
+  /// loss() is the mean loss of the targets [B, L] that count.
   Tensor head(const Tensor& hidden) const;
   Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
   /// hidden [B, L, D] -> [B, classes].
   Tensor classify(const Tensor& hidden, Pass pass) const;
   /// hidden [B, L, D] -> [B, L, tags].
   Tensor tag(const Tensor& hidden, Pass pass) const;
-  /// hidden [B, L, D] -> logits of where answers start and end.
+  /// hidden [B, L, D] -> logits of the starts and ends of answers.
   SpanLogits spans(const Tensor& hidden, const Tensor& lengths) const;
   /// Scores [Q, C] of the candidates of Q questions \cite beltagy2020 (sec. 6.1): w . mean of h
-  /// over the places of each, e.g. its mark in every window of a long text; -inf for one that has
-  /// none.
+  /// over the positions of each candidate, e.g. its mark in every window of a long text; -inf for a
+  /// candidate without positions.
   ///   hidden  [B, L, D]
-  ///   places  i64 [Q, C, m]: b L + i for place i of sample b, or -1
-  /// cross_entropy() of them and the numbers of the answers is the loss. Throws ShapeError, and
-  /// ValueError on a place out of range.
+  ///   places  i64 [Q, C, m]: b L + i for position i of sample b, or -1
+  /// Pass them to cross_entropy() with the indices of the answers as targets. Throws ShapeError,
+  /// and ValueError on a position out of range.
   Tensor choose(const Tensor& hidden, const Tensor& places) const;
 
   Objective objective() const override { return Objective::masked_token; }
@@ -131,34 +135,34 @@ class Encoder : public LanguageModel {
   void visit(Visitor& v) override;
 
  protected:
-  /// name      of the model, for messages
-  /// attention one layer for each block, e.g. multi_heads()
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// name       name of the model, for messages
+  ///   attention  one layer for each block, e.g. from multi_heads()
+  /// Throws ValueError that names the fields when they do not fit together.
   Encoder(std::string name, const EncoderConfig& config,
           std::vector<std::unique_ptr<Layer>> attention, const Init& init);
 
-  /// Which keys the rows of such an input see, with lengths where there are any: either `pattern`
-  /// or `layer_patterns`, and whatever else the model's attention layers read.
+  /// Returns the context of the layers for an input: either `pattern` or `layer_patterns`, with
+  /// `lengths` applied if the input has any, and whatever else the model's attention layers read.
   virtual LayerContext layer_context(const EncoderInputs& in) const = 0;
   /// Multiply-accumulates of the attention of all blocks, projections included.
   virtual int64_t attention_macs(int64_t length) const;
 
-  /// attention_map() of such an input of one sample.
+  /// attention_map() for an input of one sample.
   Tensor attention_map_of(const EncoderInputs& in, int64_t layer) const;
 
-  /// One step of LanguageModel::decode() of a model whose rows see no later ones: `seen` is what
-  /// the rows of these tokens see of all rows so far.
+  /// One step of LanguageModel::decode() for a causal model. `seen` says which of all keys so far
+  /// the rows of these tokens attend to.
   Tensor decode_rows(const Tensor& tokens, LayerContext seen, StreamState& state) const;
 
-  /// The attention layers of most models, one MultiHead for each block, named for `init`. Throws
-  /// ValueError, naming the model, where heads do not fit.
+  /// Returns one MultiHead for each block, the attention layers of most models, named for `init`.
+  /// Throws ValueError that names the model when n_head does not divide d_model.
   static std::vector<std::unique_ptr<Layer>> multi_heads(std::string_view model,
                                                          const EncoderConfig& c, const Init& init);
-  /// The Init of the attention of block i.
+  /// Returns the Init of the attention of block i.
   static Init attention_init(const Init& init, int64_t i);
 
  private:
-  /// The first token has position `first`.
+  /// Embeds tokens; the first one has position `first`.
   Tensor embed(const EncoderInputs& in, Pass pass, int64_t first = 0) const;
 
   std::string name_;
@@ -169,30 +173,31 @@ class Encoder : public LanguageModel {
   Normalization embed_norm_;
   Stack stack_;
   TokenTransform mlm_;
-  Linear head_;  // [V, D], the token table where tied
+  Linear head_;  // [V, D], the token table if tied
   PooledHead classes_;
   Linear tags_;    // [tags, D]
   Linear spans_;   // [2, D]
   Linear choice_;  // [1, D]
 };
 
-/// Mean over samples and answers of the cross-entropy of independent yes-or-no answers
+/// Binary cross-entropy of independent yes-or-no labels, mean over samples and labels
 /// \cite zhou2015 : 919 features of chromatin, or one of promoters.
 ///   logits           [B, answers], of Encoder::classify()
 ///   labels           [B, answers] of an integer dtype, 0 or 1
-///   positive_weight  factor on what positive labels cost; 8 in BigBird's profiles
+///   positive_weight  factor on the loss of positive labels; 8 in BigBird's profiles
 Tensor profile_loss(const Tensor& logits, const Tensor& labels, double positive_weight = 1);
 
 /// Mean over the samples of -(log P(start) + log P(end)) / 2 \cite devlin2019 .
 ///   starts, ends  i64 [B]; ignored_target: the answer is not in this window
 Tensor span_loss(const SpanLogits& logits, const Tensor& starts, const Tensor& ends);
 
-/// The same where any of several spans is right \cite clark2018 : of the samples that have some,
-/// the mean of
+/// The loss when any of several spans is right \cite clark2018 : the mean, over the samples that
+/// have an answer, of
 ///   -(log sum over the starts s of P(start = s) + log sum over the ends e of P(end = e)) / 2,
-/// 0 where none has. A place counts once, however often it is named.
-///   starts, ends  i64 [B, n], ignored_target where a sample has fewer
-/// Throws ShapeError; ValueError on a place out of range and on a sample with starts or ends alone.
+/// and 0 if no sample has one. A position that is listed more than once counts once.
+///   starts, ends  i64 [B, n], padded with ignored_target
+/// Throws ShapeError, and ValueError on a position out of range or a sample with only starts or
+/// only ends.
 Tensor any_span_loss(const SpanLogits& logits, const Tensor& starts, const Tensor& ends);
 
 }  // namespace longspan

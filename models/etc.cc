@@ -1,13 +1,13 @@
-// ETC, Ainslie et al. 2020 (2004.08483): an encoder of two streams. Long tokens X^l see their
-// neighbours and all globals X^g; globals see one another and long tokens. Labels of relations take
-// the place of positions and carry structure: which global owns a token, which context a global is
-// of.
+// ETC, Ainslie et al. 2020 (2004.08483): an encoder of two streams. Long tokens X^l attend to their
+// neighbours and to all globals X^g; globals attend to each other and to long tokens. Relation
+// labels replace positions and carry structure: which global owns a token, and which context a
+// global belongs to.
 //
 //   z_i = sum_j alpha_ij x_j W^V,  alpha_ij = softmax of e_ij over the keys of both pieces
 //   e_ij = (x_i W^Q (x_j W^K + a_ij)^T + b_ij) / sqrt(d)                      (eq. 1, with b)
 //
-// The paper adds -(1 - M_ij) 10000 to e_ij; here a masked pair does not exist. b is the published
-// code's, and starts at 0.
+// The paper adds -(1 - M_ij) 10000 to e_ij; here masked pairs are skipped. b is from the published
+// code, and is initialized to 0.
 
 #include "models/etc.h"
 
@@ -33,7 +33,7 @@ namespace {
 
 constexpr const char* kName = "etc";
 
-/// Attention over one key segment or two; the second may have no keys.
+/// Attends to one key segment or two; the second may be empty.
 AttentionResult attend(const Tensor& q, const Keys& first, const Keys& second,
                        const AttentionPattern& see, const ScoreTerms& terms, const Dropout& drop) {
   if (!second.k) return block_attention(q, first.k, first.v, see, terms, drop);
@@ -63,8 +63,8 @@ Keys EtcAttention::keys(const Tensor& x, Piece piece) const {
   return {split_heads(k_[at].forward(x)), split_heads(v_[at].forward(x))};
 }
 
-/// a and b with their rows in the order of attention's ids. Without classes of pairs only those of
-/// distances are reached.
+/// Returns a and b with their rows in the order of attention's ids. Without pair classes only the
+/// rows of distances are reachable, so the tables end there.
 ScoreTerms EtcAttention::terms(Side side, const AttentionPattern& see, DType dtype) const {
   ScoreTerms t;
   if (!config_.labels) return t;
@@ -98,7 +98,7 @@ EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pa
   const int64_t recalled = autograd::recalls().attention;
   const bool globals = static_cast<bool>(x.g), tokens = static_cast<bool>(x.l);
   const float p = or_default(config_.dropout_attn, config_.dropout);
-  Keys of_l, of_g;  // what long queries read
+  Keys of_l, of_g;  // keys of long queries
   if (tokens) of_l = keys(x.l, l2l);
   if (tokens && globals) of_g = keys(x.g, l2g);
   EtcStreams y;
@@ -168,7 +168,8 @@ EtcStreams EtcLayer::forward(EtcStreams x, const EtcPatterns& see, Pass pass) co
   return x;
 }
 
-/// Sec. 2: tokens and segments, no absolute positions unless asked for; a norm for each stream.
+/// Sec. 2: tokens and token types; absolute positions only if the configuration has them; a norm
+/// for each stream.
 EtcStreams EtcEncoder::embed(const EtcInputs& in, Pass pass) const {
   const Scope scope("embed");
   const auto stream = [&](const Tensor& ids, const Tensor& types, int64_t type) {

@@ -1,5 +1,5 @@
-// What an ETC model is made of: checks of its configuration, parameters, presets, and how to start
-// from an encoder in the shape of BERT.
+// Construction of ETC: checks of its configuration, parameters, presets, and initialization from an
+// encoder in the shape of BERT.
 
 #include <cmath>
 #include <utility>
@@ -13,7 +13,7 @@ namespace longspan {
 namespace {
 
 constexpr const char* kName = "etc";
-/// Sec. B.1: relation tables start wide.
+/// Sec. B.1: relation tables have a wide initialization.
 constexpr double kRelationStd = 0.5;
 
 constexpr Preset presets[] = {
@@ -27,7 +27,7 @@ constexpr Preset presets[] = {
     {"large_roberta", "large over RoBERTa's vocabulary, 558 million parameters"},
 };
 
-/// 512 and 1,024 samples a step (sec. 3.1), with LAMB; the length of the warm-up is ours.
+/// 512 and 1,024 samples a step (sec. 3.1), with LAMB; the length of the warm-up is our choice.
 TrainingDefaults defaults_of(std::string_view preset) {
   if (preset == "small" || preset == "structured") {
     return {.length = 512, .batch = 4, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1};
@@ -69,7 +69,7 @@ Block feed_forward(const EtcConfig& c, const Init& init) {
 constexpr const char* pieces[] = {"l2l", "l2g", "g2g", "g2l"};
 constexpr const char* sides[] = {"long", "global"};
 
-/// The name that a parameter has in an encoder in the shape of BERT; empty: none.
+/// Returns the name of a parameter in an encoder in the shape of BERT; empty: it has none.
 std::string lifted_name(std::string name) {
   const auto swap = [&](std::string_view from, std::string_view to) {
     const size_t at = name.find(from);
@@ -289,7 +289,7 @@ std::vector<std::string> lift(const TensorList& encoder, Etc& model) {
         kept.push_back(p.name);
         continue;
       }
-      const Tensor& types = found->tensor;  // its first row for all
+      const Tensor& types = found->tensor;  // its first row is copied to all rows
       copy_into(p, *found, types.alias(p.tensor.shape(), Strides{0, types.strides()[1]}, 0));
       continue;
     }
@@ -309,7 +309,7 @@ std::vector<std::string> lift(const TensorList& encoder, Etc& model) {
 EtcConfig etc_preset(std::string_view name) {
   EtcConfig c;
   if (name == "small" || name == "structured") {
-    // Few steps learn more without dropout and from wider matrices; docs/etc.md.
+    // Few steps learn more without dropout and with wider initialization; docs/etc.md.
     c.dropout = 0;
     c.init_std = 0.05;
     if (name == "small") return c;

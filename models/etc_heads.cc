@@ -1,5 +1,5 @@
-// What stands on ETC's encoder: text without and with structure, masked tokens, contrastive
-// prediction, and the heads of its tasks.
+// Inputs and heads of ETC: text with and without structure, masked tokens, contrastive prediction,
+// and task heads.
 
 #include <algorithm>
 #include <cmath>
@@ -72,7 +72,7 @@ Tensor Etc::mlm_loss(const Tensor& hidden, const Tensor& targets, Pass pass) con
   return token_loss(head_input(hidden), head_, targets, config_.token_head, pass.training);
 }
 
-/// Sec. 2.5. Its score function and its positives are ours: the paper gives the idea only.
+/// Sec. 2.5. The score function and the positives are our choice: the paper gives only the idea.
 Tensor Etc::cpc_loss(const EtcStreams& main, const EtcHidden& hidden, Pass pass) const {
   const Scope scope("cpc");
   require(config_.cpc, kName, "contrastive prediction needs cpc = true");
@@ -94,7 +94,7 @@ Tensor Etc::cpc_loss(const EtcStreams& main, const EtcHidden& hidden, Pass pass)
     fail_with<ShapeError>(kName, "a hidden sentence has one position and one sample",
                           {{"places", hidden.places}, {"sentences", hidden.sentences.globals}});
   }
-  // W = I + the parameter.
+  // W = I + cpc_weight_.
   const Tensor w = cpc_weight_ ? add(t, linear(t, cast(cpc_weight_, t.dtype()))) : t;
   const Tensor score =
       mul(matmul(h, transpose(w)), 1 / std::sqrt(static_cast<double>(config_.d_model)));  // [P, P]
@@ -129,7 +129,7 @@ Tensor Etc::tag_globals(const EtcStreams& x) const {
   return global_tags_.forward(x.g);
 }
 
-/// OpenKP: phrases of one to five tokens, each length with a mixture of its own.
+/// OpenKP: phrases of one to five tokens; each length has its own mixing layer.
 Tensor Etc::score_phrases(const EtcStreams& x) const {
   require(config_.phrases > 0, kName, "scores of phrases need phrases > 0");
   const int64_t n_l = x.l.dim(1);
@@ -185,7 +185,7 @@ AttentionOutline Etc::attention_outline(int64_t layer, int64_t length) const {
   const EtcInputs in = plain(zeros({1, length}, DType::i64));
   const EtcPatterns see = encoder_.patterns(in);
   const int64_t n_g = in.globals.dim(1), n = length + n_g;
-  std::vector<int32_t> behind;  // globals come after the long tokens
+  std::vector<int32_t> behind;  // globals follow the long tokens
   for (int64_t m = length; m < n; ++m) behind.push_back(static_cast<int32_t>(m));
   AttentionOutline outline{.rows = n, .columns = n, .heads = config_.n_head, .calls = {}};
   outline.calls.push_back({.pattern = see.long_side,
@@ -205,8 +205,9 @@ AttentionOutline Etc::attention_outline(int64_t layer, int64_t length) const {
   return outline;
 }
 
-/// Projections: 2 inputs of queries and 2 outputs, and keys and values of each stream for both
-/// sides, or once where all is shared; 2 pairs D; the feed-forward network; and the head.
+/// Projections: the query and output projections of both streams, and keys and values of each
+/// stream for both sides, or once if shared; attention 2 pairs D; the feed-forward network; and the
+/// head.
 int64_t Etc::macs(int64_t length) const {
   const EtcConfig& c = config_;
   const EtcInputs in = plain(zeros({1, length}, DType::i64));
@@ -215,7 +216,7 @@ int64_t Etc::macs(int64_t length) const {
   const int64_t projections = (c.share_qkv ? 4 : 6) * n * d * d;
   const int64_t ff = (c.activation == Activation::geglu ? 3 : 2) * n * d * c.d_ff;
   const int64_t attention = 2 * (see.long_pairs + see.global_pairs) * d;
-  int64_t random = 0;  // of all layers and heads
+  int64_t random = 0;  // summed over layers and heads
   for (const AttentionPattern& more : see.random) {
     random += attended_pairs(more, 1, c.n_head, length, length);
   }

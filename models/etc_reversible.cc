@@ -1,5 +1,5 @@
-// ETC's layers as steps of a reversible stack: long and global tokens lie behind one another in
-// each of its two streams.
+// ETC's layers as steps of a reversible stack. Each of its two streams holds the long tokens
+// followed by the globals.
 
 #include <memory>
 #include <optional>
@@ -29,7 +29,7 @@ EtcStreams split(const Tensor& x, int64_t n_l) {
   return y;
 }
 
-/// A norm of each side; none: as it is.
+/// A norm for each side; empty: identity.
 struct Norms {
   std::optional<Normalization> l, g;
 
@@ -40,8 +40,8 @@ struct Norms {
 
 }  // namespace
 
-/// What attention, or the feed-forward layers, of a layer add to both sides: each side through its
-/// norm, the layer and dropout.
+/// The residual branch of a layer, attention or feed-forward: applies the norm of each side, the
+/// layer and dropout.
 struct EtcLayer::Residual final : Layer {
   Residual(const EtcLayer& of, bool attends, Norms before, EtcPatterns patterns, int64_t tokens)
       : layer(of),
@@ -89,20 +89,20 @@ struct EtcLayer::Residual final : Layer {
   const int64_t n_l;
 };
 
-/// Two streams on their way through the layers.
+/// The state of the reversible streams between layers.
 struct EtcEncoder::Walk {
   Reversible streams;
-  Norms last;  // with post-norm: through which they are read
+  Norms last;  // with post-norm: the norms to apply when reading the streams
   int64_t n_l = 0;
 
-  /// Both sides of what is read through norms.
+  /// Splits a stream into both sides and applies their norms.
   EtcStreams read(const Tensor& x, const Norms& norms) const {
     return norms.forward(split(x, n_l));
   }
 };
 
-/// Through the first `count` layers. With post-norm the norms stand before what reads the sums
-/// there, as in a Stack.
+/// Runs the first `count` layers. With post-norm, the norms apply to the input of the next branch
+/// that reads the sum, as in a Stack.
 EtcEncoder::Walk EtcEncoder::walk(const EtcStreams& x, const EtcPatterns& all, Pass pass,
                                   int64_t count) const {
   const bool pre = config_.norm == NormPlace::pre;

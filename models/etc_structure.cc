@@ -1,5 +1,5 @@
-// Which token of ETC sees which: bounds of keys for packed examples, contexts and sentences, and
-// labels of pairs by class.
+// Attention structure of ETC: key ranges for packed examples, contexts and sentences, and labels of
+// pairs by class.
 
 #include "models/etc_structure.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kName = "etc";
 
-/// A tensor of structure on the host: [1 or B, n], or one value for all where it is not given.
+/// A structure tensor on the host: [1 or B, n], or one default value if it is undefined.
 class Ids {
  public:
   Ids(const char* name, const Tensor& t, int64_t batch, int64_t n, int64_t missing)
@@ -52,14 +52,15 @@ class Ids {
   std::vector<int64_t> values_;
 };
 
-/// Keys from .. to of a query.
+/// Keys [from, to) of a query.
 struct Interval {
   int32_t from = 0, to = 0;
   int64_t size() const { return to - from; }
 };
 
-/// For each of n tokens the tokens that are of one kind with it: all that have the same id, which
-/// must be neighbours. Tokens of an example below 0, the first number of the id, are padding.
+/// Returns for each of n tokens the range of tokens with the same id, which must be contiguous.
+/// Tokens whose example, the first element of the id, is negative are padding and get an empty
+/// range.
 std::vector<Interval> groups(const char* name, int64_t n, const auto& id) {
   std::vector<Interval> of(static_cast<size_t>(n));
   std::map<std::pair<int64_t, int64_t>, int64_t> begins;
@@ -78,7 +79,7 @@ std::vector<Interval> groups(const char* name, int64_t n, const auto& id) {
   return of;
 }
 
-/// Bounds of the keys of each query, [rows, n].
+/// Key ranges of each query, [rows, n].
 struct Bounds {
   std::vector<int32_t> from, to;
   void add(Interval x) {
@@ -97,7 +98,7 @@ std::vector<int32_t> numbers(int64_t n) {
   return x;
 }
 
-/// What the builders of both sides read.
+/// Builds the patterns of both sides.
 class Structure {
  public:
   Structure(const EtcConfig& c, const EtcStructure& s, int64_t batch, int64_t n_l, int64_t n_g,
@@ -135,7 +136,7 @@ class Structure {
   }
 
  private:
-  /// Finds the neighbours of each token of sample b, and the tokens of each global.
+  /// Finds the group of each token of sample b, and the tokens of each global.
   void index(int64_t b) {
     const auto pair = [](int64_t a, int64_t x) { return std::pair{a, x}; };
     examples_l_.push_back(
@@ -182,7 +183,7 @@ class Structure {
     if (link_labels_.given) return link_class_(b, j);
     return owner_(b, j) >= 0 ? owner_(b, j) : n_g_;
   }
-  /// Label of long tokens of a class and a global, -1: hidden.
+  /// Label of the pair of a class of long tokens and a global; -1: masked.
   int64_t link(int64_t b, int64_t cls, int64_t m) const {
     if (link_labels_.given) return link_labels_(b, cls * n_g_ + m);
     return cls == m ? labels_.linked() : labels_.unlinked();
@@ -210,7 +211,7 @@ class Structure {
     if (at == ranges_[static_cast<size_t>(b)].end()) return {};
     return globals ? at->second.second : at->second.first;
   }
-  /// Keys of the interval that no label hides.
+  /// Counts the keys of the interval that no label masks.
   int64_t shown(Interval x, const auto& label) const {
     int64_t n = 0;
     for (int64_t j = x.from; j < x.to; ++j) n += label(j) >= 0 ? 1 : 0;
@@ -336,8 +337,9 @@ class Structure {
   int64_t classes_;
   Ids owner_, example_, global_example_, context_, global_context_, g2l_all_, global_labels_,
       link_labels_, link_class_;
-  bool scattered_ = false;  // some sentence has others between its tokens
-  // Of each sample: neighbours of one example or context, what globals own, and where examples are.
+  bool scattered_ = false;  // the tokens of some sentence are not contiguous
+  // For each sample: groups by example and context, tokens that globals own, and ranges of
+  // examples.
   std::vector<std::vector<Interval>> examples_l_, examples_g_, contexts_, hulls_;
   std::vector<std::vector<int64_t>> owned_;
   std::vector<std::map<int64_t, std::pair<Interval, Interval>>> ranges_;

@@ -10,22 +10,22 @@ namespace longspan {
 
 struct EtcConfig;
 
-/// Relation labels of ETC \cite ainslie2020 with maximal distance k. For key j and query i of one
-/// stream and delta = j - i, labels 0 to k are delta = 0 to k and more, labels k + 1 to 2 k are
-/// delta = -1 to -k and less. Then, beyond distances:
+/// Relation labels of ETC \cite ainslie2020 with maximum distance k. For key j and query i of one
+/// stream and delta = j - i, labels 0 to k stand for delta = 0 to k (and more), labels k + 1 to 2 k
+/// for delta = -1 to -k (and less). Other relations follow:
 struct EtcLabels {
   int64_t k = 0;
 
   int64_t distance(int64_t delta) const {
     return delta >= 0 ? (delta < k ? delta : k) : k + (-delta < k ? -delta : k);
   }
-  int64_t unlinked() const { return 2 * k + 1; }       ///< long and global, not of one another
+  int64_t unlinked() const { return 2 * k + 1; }       ///< long token and a global, not its owner
   int64_t linked() const { return 2 * k + 2; }         ///< long token and the global that owns it
   int64_t other_context() const { return 2 * k + 3; }  ///< two globals of different contexts
-  int64_t part_of() const { return 2 * k + 4; }        ///< a global below another
-  int64_t has_part() const { return 2 * k + 5; }       ///< and the other way
-  /// Where attention keeps a label: it has clamp(delta, -k, k) + k for distances, and the others as
-  /// they are. The inverse is label().
+  int64_t part_of() const { return 2 * k + 4; }        ///< query global and its parent as key
+  int64_t has_part() const { return 2 * k + 5; }       ///< query global and its child as key
+  /// The row in which attention stores a label: clamp(delta, -k, k) + k for distances, the label
+  /// itself for the others. label() is the inverse.
   int64_t row(int64_t label) const {
     if (label > 2 * k) return label;
     return label <= k ? label + k : 2 * k - label;
@@ -36,60 +36,64 @@ struct EtcLabels {
   }
 };
 
-/// Who belongs to whom. All of an integer dtype; a first size of 1 serves every sample, and what is
-/// not given does not restrict anything.
+/// Which tokens belong together. All tensors are of an integer dtype; a first size of 1 serves
+/// every sample, and an undefined tensor restricts nothing.
 struct EtcStructure {
-  Tensor owner = {};  ///< [1 or B, n_l]: the global of a long token's sentence; -1: none
-  Tensor example = {},
-         global_example = {};  ///< [1 or B, n_l], [1 or B, n_g]: only tokens of one packed
-                               ///< example, >= 0, see each other; -1: padding, sees nothing
-  /// Contexts have no order: long tokens of different contexts do not see each other, and globals
-  /// of different contexts, >= 0, have one label instead of a distance.
+  Tensor owner = {};  ///< [1 or B, n_l]: the global that owns a long token's sentence; -1: none
+  Tensor example = {}, global_example = {};  ///< [1 or B, n_l], [1 or B, n_g]: only tokens of the
+                                             ///< same packed example, >= 0, attend to each other;
+                                             ///< -1: padding, attends to nothing
+  /// Contexts have no order: long tokens of different contexts do not attend to each other, and
+  /// globals of different contexts, >= 0, have one label instead of a distance.
   Tensor context = {}, global_context = {};
   Tensor g2l_all =
-      {};  ///< [1 or B, n_g]: not 0 at globals that see all long tokens, hard g2l or not
-  /// [1 or B, n_g, n_g]: labels of key m' for query m; -1: hidden. In place of distances and
-  /// contexts: hierarchies and other edges.
+      {};  ///< [1 or B, n_g]: nonzero at globals that attend to all long tokens, even with hard_g2l
+  /// [1 or B, n_g, n_g]: label of key m' for query m; -1: masked. Replaces distances and contexts,
+  /// for hierarchies and other edges.
   Tensor global_labels = {};
-  /// Further edges between the streams: labels [1 or B, C, n_g] of long tokens of class c and
-  /// global m, both directions; -1: hidden; [1 or B, n_l] classes of long tokens. In place of
-  /// linked and unlinked.
+  /// Other edges between the streams, in place of linked and unlinked. link_labels: labels [1 or B,
+  /// C, n_g] of long tokens of class c and global m, for both directions; -1: masked. link_class:
+  /// [1 or B, n_l], classes of long tokens.
   Tensor link_labels = {}, link_class = {};
 };
 
-/// What both sides see.
+/// The attention patterns of both sides.
 struct EtcPatterns {
   AttentionPattern long_side, global_side;   ///< keys: long, global; global, long
-  int64_t long_pairs = 0, global_pairs = 0;  ///< visible pairs of a head, all samples
-  /// More long keys of long queries, none of long_side's, that each head draws: of every layer.
+  int64_t long_pairs = 0, global_pairs = 0;  ///< attended pairs of one head, all samples
+  /// For each layer: the random long keys that each head adds to long queries, none of them in
+  /// long_side.
   std::vector<AttentionPattern> random = {};
 
-  /// The same for one layer.
+  /// Returns the patterns of one layer.
   EtcPatterns of_layer(int64_t i) const;
 };
 
-/// Lays out a batch. Examples and contexts must be contiguous. Costs O(B (n_l + n_g + n_g^2)) on
-/// the host: nothing of n_l by n_l or n_l by n_g is made, but a table of labels by owner has n_g^2
-/// entries, as attention among globals has pairs. Random blocks besides cost as many steps for each
-/// layer and head as there are pairs of blocks.
-/// Throws ShapeError and ValueError naming the tensor that does not fit.
+/// Builds the patterns of a batch. The tokens of an example or context must be contiguous. Costs
+/// O(B (n_l + n_g + n_g^2)) on the host: it makes nothing of size n_l x n_l or n_l x n_g, but a
+/// table of labels by owner has n_g^2 entries, like the attention among globals. Random blocks cost
+/// as many steps for each layer and head as there are pairs of blocks. Throws ShapeError and
+/// ValueError that name the tensor that does not fit.
 EtcPatterns etc_patterns(const EtcConfig& config, const EtcStructure& structure, int64_t batch,
                          int64_t n_l, int64_t n_g, Device device);
 
-/// The random blocks of every layer for n_l long tokens, within the bounds of `mask`: block i of
-/// queries sees r blocks k with |k - i| > ceil(radius / block), or all where there are fewer.
+/// Returns the random blocks of every layer for n_l long tokens, restricted by `mask`: query block
+/// i attends to r blocks k with |k - i| > ceil(radius / block), or to all of these if there are
+/// fewer.
 std::vector<AttentionPattern> etc_random_blocks(const EtcConfig& config, int64_t n_l,
                                                 const PairMask& mask);
 
-/// Labels between globals of a hierarchy, such as document, paragraphs, sentences: distances within
-/// a level, part_of() and has_part() between a global and the one above it, other_context() else.
+/// Returns labels between the globals of a hierarchy, such as document, paragraphs, sentences:
+/// distances within a level, part_of() and has_part() between a global and its parent, otherwise
+/// other_context().
 ///   level    [B, n_g] of an integer dtype
-///   parent   [B, n_g]: index of the global above; -1: none
+///   parent   [B, n_g]: index of the parent; -1: none
 ///   returns  i32 [B, n_g, n_g], for EtcStructure::global_labels
-/// Throws ValueError where the configuration has fewer than 2 k + 6 labels.
+/// Throws ValueError when the configuration has fewer than 2 k + 6 labels.
 Tensor hierarchy_labels(const EtcConfig& config, const Tensor& level, const Tensor& parent);
 
-/// n keys within `radius` of n queries: n (2 r + 1) - r (r + 1), or n^2 where r >= n - 1.
+/// Returns the number of pairs within `radius` among n queries and n keys: n (2 r + 1) - r (r + 1),
+/// or n^2 if r >= n - 1.
 int64_t band_pairs(int64_t n, int64_t radius);
 
 }  // namespace longspan

@@ -9,12 +9,12 @@
 namespace longspan {
 namespace {
 
-/// Predictions begin + 1 to begin + length, of which the last `counted` count.
+/// Predictions begin + 1 to begin + length; only the last `counted` count.
 struct ScoredWindow {
   int64_t begin, length, counted;
 };
 
-/// Of what losses() says of these targets.
+/// Scores these targets with the mean loss that losses() computes.
 Score score_of(const Tensor& targets, auto losses) {
   const NoGrad off;
   Score s{.count = count_targets(targets)};

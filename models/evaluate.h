@@ -7,13 +7,13 @@
 
 namespace longspan {
 
-/// The negative log-likelihood of some tokens.
+/// The negative log-likelihood of a number of tokens.
 struct Score {
   double nats = 0;
   int64_t count = 0;
 
   double mean() const { return count > 0 ? nats / static_cast<double>(count) : 0; }
-  /// Bits per token; of bytes: bits per byte.
+  /// Bits per token; bits per byte if tokens are bytes.
   double bits() const { return mean() / 0.69314718055994530942; }
   Score& operator+=(const Score& other) {
     nats += other.nats;
@@ -22,13 +22,13 @@ struct Score {
   }
 };
 
-/// Targets that count; of an integer dtype.
+/// Returns the number of targets that count; targets of an integer dtype.
 int64_t count_targets(const Tensor& targets);
 
-/// Of the counted targets of one batch, tokens and targets [B, L].
+/// Scores the targets that count in one batch, tokens and targets [B, L].
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets);
 
-/// Of all batches of something with a size() and batches [i], e.g. EvaluationSegments.
+/// Scores all batches of a container with size() and batches[i], e.g. EvaluationSegments.
 template <class Batches>
 Score score_all(const LanguageModel& model, const Batches& batches) {
   Score all;
@@ -39,20 +39,21 @@ Score score_all(const LanguageModel& model, const Batches& batches) {
   return all;
 }
 
-/// Of what follows a source; LanguageModel::sequence_loss().
+/// Scores the targets of an encoder-decoder; see LanguageModel::sequence_loss().
 Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
             const Tensor& targets);
 
-/// The two ways to evaluate a model of limited length over a long text, next token by next token.
-/// Token i of `text`, i >= 1, is predicted exactly once from earlier ones; token 0 is context only.
-/// Both run `batch` windows at a time; that changes no result beyond rounding.
+/// Two ways to evaluate a model of limited length on a long text by predicting each next token.
+/// Each predicts token i of `text`, i >= 1, exactly once from earlier ones; token 0 is only
+/// context. Both run `batch` windows at a time, which changes the result only by rounding.
 ///   text  [n + 1] integers, on the CPU
 ///
-/// In segments of `length` predictions, each without knowledge of the one before: fast, fragmented.
+/// score_segments() cuts the text into segments of `length` predictions, each without the context
+/// of the segments before it: fast, but with fragmented context.
 Score score_segments(const LanguageModel& model, const Tensor& text, int64_t length,
                      int64_t batch = 16);
-/// In windows of `length` that move by `stride`, of which only the last `stride` predictions count
-/// (of the first window all).
+/// Scores windows of `length` predictions that move by `stride`; only the last `stride` predictions
+/// of a window count (all of the first window's).
 Score score_sliding(const LanguageModel& model, const Tensor& text, int64_t length, int64_t stride,
                     int64_t batch = 16);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kOp = "sample";
 
-/// The token of one row, u in [0, 1).
+/// Draws the token of one row, u in [0, 1).
 int64_t draw(const double* logits, int64_t vocab, const Sampling& s, double u,
              std::vector<int64_t>& order, std::vector<double>& weight) {
   const auto likelier = [&](int64_t a, int64_t b) {
@@ -66,7 +66,7 @@ Tensor sample(const Tensor& logits, const Sampling& s, const Generator& gen) {
   for (int64_t b = 0; b < batch; ++b) {
     const double* row = values.data() + b * vocab;
     const double largest = *std::max_element(row, row + vocab, [](double x, double y) {
-      return !std::isnan(x) && (std::isnan(y) || x < y);  // NaN above all
+      return !std::isnan(x) && (std::isnan(y) || x < y);  // NaN ranks highest
     });
     require(std::isfinite(largest), kOp, "the largest logit of row {} is {}; expected a number", b,
             largest);

@@ -13,64 +13,65 @@
 
 namespace longspan {
 
-/// How the next token is drawn from logits.
+/// How the next token is sampled from logits.
 struct Sampling {
-  double temperature = 1;  ///< logits are divided by it; 0: the most likely token
+  double temperature = 1;  ///< divisor of the logits; 0: greedy, the most likely token
   int64_t top_k = 0;       ///< only the k most likely tokens; 0: all
-  double top_p = 1;  ///< only the fewest tokens whose probabilities reach p \cite holtzman2020
+  double top_p = 1;        ///< smallest set of tokens of total probability >= p \cite holtzman2020
 };
 
-/// One token for each row of logits. Ties are broken by the lower id, and row b of the draw is word
-/// b of the generator's sequence: the same on every device.
+/// Samples one token for each row of logits. Ties are broken in favour of the lower id. Row b uses
+/// word b of the generator's sequence, so results are the same on every device.
 ///   logits   [B, V]  floating
 ///   returns  [B]     i64, on the device of logits
 ///   throws   ShapeError, DTypeError; ValueError on temperature < 0, top_k < 0, top_p outside
-///            (0, 1], and on a row whose largest logit is no finite number
+///            (0, 1], and on a row whose largest logit is not finite
 Tensor sample(const Tensor& logits, const Sampling& sampling, const Generator& gen);
 
-/// `count` tokens after a prompt, drawn one by one with draw t from gen.fork(t). Where the model
-/// has a longest segment, decoding starts again from the newest half of it.
+/// Samples `count` tokens after a prompt one by one; step t draws from gen.fork(t). If the model
+/// limits the length of a segment, decoding restarts from the newest half of a full one.
 ///   prompt   [B, n], n >= 1, integers
 ///   returns  [B, count]  i64
-/// `each`, where given, sees the tokens [B] of every step as they come.
+/// Calls `each`, if set, with the tokens [B] of every step.
 Tensor generate(const LanguageModel& model, const Tensor& prompt, int64_t count,
                 const Sampling& sampling, const Generator& gen,
                 const std::function<void(const Tensor&)>& each = {});
 
-/// What scores of beam_search divide a log-likelihood by: tokens^p, or ((5 + tokens) / 6)^p
+/// What beam_search divides a log-likelihood by to get a score: tokens^p, or ((5 + tokens) / 6)^p
 /// \cite wu2016 .
 enum class LengthDivisor : uint8_t { tokens, wu2016 };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<LengthDivisor>{"tokens", "wu2016"};
 
-/// How beam_search looks for the likeliest continuation.
+/// Options of beam_search.
 struct BeamSearch {
   int64_t beams = 4;            ///< continuations kept at every step; 1: greedy
-  double length_penalty = 1;    ///< p of LengthDivisor: above 0 favours long ones
-  int64_t no_repeat_ngram = 0;  ///< no n tokens in a row occur twice, prompt included; 0: free
-  int64_t min_count = 0;        ///< the end token is no choice before so many others
+  double length_penalty = 1;    ///< p of LengthDivisor: > 0 favours long continuations
+  int64_t no_repeat_ngram = 0;  ///< n: no n-gram occurs twice, prompt included; 0: no limit
+  int64_t min_count = 0;        ///< the end token is not allowed before this many other tokens
   int64_t end = -1;             ///< the token that ends a continuation; -1: there is none
-  bool stop_early = false;      ///< stop at `beams` ended ones, though others may yet score better
+  bool stop_early = false;  ///< stop once `beams` have ended, even if others may yet score better
   LengthDivisor divisor = LengthDivisor::tokens;
 };
 
-/// Continuations of each prompt, the best first.
+/// Continuations of each prompt, best first.
 struct Beams {
-  Tensor tokens;   ///< [B, beams, count] i64; `end` fills what follows the end token
-  Tensor lengths;  ///< [B, beams] i64: tokens up to and with the end token; 0: there was no other
+  Tensor tokens;   ///< [B, beams, count] i64; filled with `end` after the end token
+  Tensor lengths;  ///< [B, beams] i64: tokens including the end token; 0: no such beam
   Tensor scores;   ///< [B, beams] f64
 };
 
-/// Beam search: in every step the `beams` likeliest of all continuations by one token of the beams.
-/// An ended one among the first `beams` candidates leaves with its score; its place goes to the
-/// next one that goes on. A sample is done when `beams` have ended and the likeliest unended one,
-/// at its length, scores below all of them (or at once with stop_early or one beam), or after
-/// `count` tokens. Ties are broken by beam, then by token. A row does not depend on the rest of the
-/// batch.
-///   prompt   [B, n], n >= 1, integers; of an encoder-decoder what the decoder starts with
+/// Beam search: each step keeps the `beams` most likely one-token continuations of all beams. An
+/// ended one among the first `beams` candidates is removed and its score recorded; the next
+/// candidate that has not ended takes its slot. A sample is done after
+/// `count` tokens, or when `beams` have ended and the most likely unended one, at its current
+/// length, scores no higher than the worst of them. With stop_early or one beam it is done as soon
+/// as `beams` have ended. Ties are broken by beam, then by token. A row does not depend on the rest
+/// of the batch.
+///   prompt   [B, n], n >= 1, integers; for an encoder-decoder the decoder's first tokens
 ///   state    of model.start_decoding for B rows, with nothing decoded yet
 ///   throws   ValueError on beams, no_repeat_ngram, count, end or min_count out of range, on a
-///            length_penalty that is not finite, and where n + count - 1 is beyond the longest
+///            length_penalty that is not finite, and when n + count - 1 exceeds the longest
 ///            segment; ShapeError, DTypeError
 Beams beam_search(const LanguageModel& model, const Tensor& prompt,
                   std::unique_ptr<DecodeState> state, int64_t count, const BeamSearch& search);

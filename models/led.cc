@@ -1,6 +1,6 @@
 // LED, Beltagy et al. 2020 (2004.05150), sec. 7: sequence to sequence over long documents. The
-// encoder's self-attention is Longformer's; the decoder attends to all of the encoder's output and
-// to all that it has written.
+// encoder's self-attention is Longformer's; the decoder attends to the whole output of the encoder
+// and to all of its own earlier tokens.
 
 #include "models/led.h"
 
@@ -135,11 +135,11 @@ int64_t Led::encoder_attention_macs(int64_t length) const {
 LedConfig led_preset(std::string_view name) {
   LedConfig c;
   if (name == "small" || name == "summaries") {
-    // Few steps learn more without dropout and from wider matrices; docs/longformer.md.
+    // Few steps learn more without dropout and with wider initialization; docs/longformer.md.
     c.dropout = 0;
     c.init_std = 0.05;
     if (name == "small") {
-      c.embed_std = 0.02;  // the head's table, too: a wide one favours some tokens at first
+      c.embed_std = 0.02;  // also the head's table: a wide one favours some tokens initially
       return c;
     }
     c.vocab = 4096;

@@ -17,25 +17,25 @@ struct LedConfig {
   int64_t n_max_target = 64;    ///< longest target
   int64_t position_offset = 0;  ///< rows of the tables before position 0: 2 in BART's and in the
                                 ///< authors' checkpoints, none in those of transformers
-  /// Of each encoder layer, as in LongformerConfig.
+  /// Windows of each encoder layer, as in LongformerConfig.
   std::vector<int64_t> one_sided_window = {32};
   std::vector<int64_t> dilation = {1};
   int64_t dilated_heads = -1;
-  /// What is global where an input does not say: the first token (<s>), or nothing.
+  /// Which tokens are global by default: the first token (<s>), or none.
   GlobalDefault globals = GlobalDefault::first;
-  int64_t start_token = 2;  ///< what a decoder begins with: </s>
+  int64_t start_token = 2;  ///< the decoder's first token: </s>
 
   double norm_eps = 1e-5;
   Activation activation = Activation::gelu_erf;
   float dropout = 0.1f, dropout_attn = -1, dropout_ffn_act = 0;  ///< -1: as dropout
   double label_smoothing = 0;
   double init_std = 0.02;
-  double embed_std = 0;  ///< of tokens; 0: as init_std
+  double embed_std = 0;  ///< std of tokens; 0: as init_std
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
-  /// As ModelSpec's.
+  /// See ModelSpec.
   std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
   void visit(auto& v) {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
@@ -50,13 +50,14 @@ struct LedConfig {
   }
 };
 
-/// The encoder of a Longformer, and BART's decoder, which sees all of it:
+/// Longformer's encoder, and BART's decoder with cross-attention to all of its output:
 ///   encoder  x <- norm(x + LongformerAttention x);  x <- norm(x + FF x)
-///   decoder  y <- norm(y + causal attention y);  y <- norm(y + attention to x);  y <- norm(y + FF
-///   y) logits   E y + b, E the table of the tokens
+///   decoder  y <- norm(y + causal attention y);  y <- norm(y + attention to x);
+///            y <- norm(y + FF y)
+///   logits   E y + b, E the token table
 class Led final : public EncoderDecoder {
  public:
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// Throws ValueError that names the fields when they do not fit together.
   Led(const LedConfig& config, const Init& init);
 
   const LedConfig& config() const { return config_; }
@@ -71,11 +72,11 @@ class Led final : public EncoderDecoder {
   LedConfig config_;
 };
 
-/// BART in the shape that start_from() turns into such an LED: the same sizes, full attention, and
+/// Returns the BART that start_from() converts into this LED: the same sizes, full attention, and
 /// `n_max` positions for source and target.
 TransformerConfig bart_for(const LedConfig& config, int64_t n_max);
 
-/// The model by the name that programs use.
+/// Entry of the model under the name that programs use.
 const ModelEntry& led_entry();
 
 /// Configurations of the paper. Throws ValueError on an unknown name.

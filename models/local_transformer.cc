@@ -1,12 +1,12 @@
-// Local Transformer, Roy et al. 2020 (2003.05997): the causal language model of transformer.cc
-// whose queries see a window of keys, so that cost grows with L, not L^2. Two windows, the second
-// that of Roy et al. and of tensor2tensor's local attention:
+// Local Transformer, Roy et al. 2020 (2003.05997): the causal language model of transformer.cc with
+// attention limited to a window of keys, so that cost grows with L, not L^2. There are two windows;
+// the second is that of Roy et al. and of tensor2tensor's local attention:
 //
-//   exact(W)   0 <= i - j < W: every query sees W keys, itself included
+//   exact(W)   0 <= i - j < W: every query attends to W keys, itself included
 //   block(b)   floor(j / b) in {floor(i / b) - 1, floor(i / b)} and j <= i: b + 1 to 2 b keys, in
 //              the first block 1 to b
 //
-// After N layers a token has seen N (W - 1) others (exact), so the reach grows with depth.
+// After N layers a token depends on N (W - 1) others (exact), so the reach grows with depth.
 
 #include "models/model_spec.h"
 #include "models/transformer.h"

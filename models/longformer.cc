@@ -1,10 +1,11 @@
-// Longformer, Beltagy et al. 2020 (2004.05150): RoBERTa whose tokens see a window and a few global
-// tokens, which a task chooses and which see and are seen by all (sec. 3.1).
+// Longformer, Beltagy et al. 2020 (2004.05150): RoBERTa whose tokens attend to a window and to a
+// few global tokens. The task chooses the global tokens; they attend to all tokens and all tokens
+// attend to them (sec. 3.1).
 //
 //   Attn(i) = softmax over {j: |i - j| <= w} and G of (W_q x_i) . (W_k x_j) / sqrt(d)
 //   Attn(g) = softmax over all j of (W_qg x_g) . (W_kg x_j) / sqrt(d),  g in G
 //
-// A layer costs L (2 w + 1) + 2 L |G| pairs or less, and nothing of size L x w is stored.
+// A layer costs at most L (2 w + 1) + 2 L |G| pairs, and stores nothing of size L x w.
 
 #include "models/longformer.h"
 
@@ -45,8 +46,8 @@ TrainingDefaults defaults_of(std::string_view preset) {
   }
   if (preset == "tiny") return {.length = 17, .batch = 4, .steps = 200};
   if (preset == "wikihop" || preset == "triviaqa") {
-    // Table 14: 15 and 5 epochs, the paper's number of steps by questions. Rows of triviaqa are
-    // pairs of a question and a document, of which there are more.
+    // Table 14: 15 and 5 epochs; the paper's number of steps counts questions. Rows of triviaqa are
+    // pairs of a question and a document, so there are more of them.
     const bool hop = preset == "wikihop";
     return {.length = 4096,
             .batch = 32,
@@ -89,7 +90,7 @@ std::vector<std::unique_ptr<Layer>> attention_layers(const LongformerConfig& c,
   return layers;
 }
 
-/// Of each head.
+/// The dilation of each head; one entry if all heads have dilation 1.
 std::vector<int64_t> dilations(const LongformerAttentionOptions& o) {
   if (o.dilation == 1) return {1};
   std::vector<int64_t> s(static_cast<size_t>(o.n_head), 1);
@@ -154,7 +155,7 @@ Tensor LongformerAttention::sliding(const Tensor& x, const Tensor& v, const Laye
   return block_attention(split_heads(q_.forward(x)), keys, pattern, {}, dropout).out;
 }
 
-/// Rows of samples that have fewer global tokens than others are 0.
+/// Rows beyond a sample's own number of global tokens are 0.
 Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const LayerContext& ctx,
                                    const Dropout& dropout) const {
   const Tensor rows = permute_rows(x, ctx.global.rows);  // [B, G, D]
@@ -172,7 +173,7 @@ Output LongformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pa
   if (ctx.global) {
     const Tensor rows =
         merge(global(x, split_heads(v_global_.forward(x)), ctx, {p, pass.at("attn_global")}));
-    y = add(y, scatter_rows(rows, ctx.global.rows, x.dim(1)));  // where y is 0
+    y = add(y, scatter_rows(rows, ctx.global.rows, x.dim(1)));  // y is 0 in these rows
   }
   y = out_.forward(y);
   if (MacCounter* outer = macs.outer()) {
@@ -309,7 +310,7 @@ LongformerConfig longformer_preset(std::string_view name) {
   LongformerConfig c;
   c.norm_eps = 1e-5;
   if (name == "small") {
-    // Few steps learn more without dropout and from wider matrices; docs/longformer.md.
+    // Few steps learn more without dropout and with wider initialization; docs/longformer.md.
     c.n_max = 1024;
     c.dropout = 0;
     c.init_std = 0.05;
@@ -340,7 +341,7 @@ LongformerConfig longformer_preset(std::string_view name) {
   c.token_types = 1;
   c.mask_id = 50'264;
   c.one_sided_window = {256};
-  if (wikihop) c.vocab += 4;  // marks of questions and candidates
+  if (wikihop) c.vocab += 4;  // tokens that mark questions and candidates
   c.mlm_head = !wikihop && !triviaqa;
   c.choice_head = wikihop;
   c.span_head = triviaqa;

@@ -12,11 +12,11 @@
 
 namespace longspan {
 
-/// The windows of one layer, and how it starts.
+/// The window and initialization of one layer.
 struct LongformerAttentionOptions {
   int64_t d_model = 0, n_head = 1;
   int64_t one_sided_window = 1;
-  int64_t dilation = 1, dilated_heads = 0;  ///< the first heads look that far apart
+  int64_t dilation = 1, dilated_heads = 0;  ///< dilation of the first dilated_heads heads
   float dropout = 0;                        ///< site "attn", on both softmaxes
   Scheme weights = {};
 };
@@ -25,9 +25,9 @@ struct LongformerAttentionOptions {
 ///   rows i not in G   keys {j: |i - j| <= w s, s | i - j} and G, each once; q = W_q x_i, k = W_k
 ///                     x_j, v = W_v x_j; one softmax
 ///   rows i in G       all keys; q = W_qg x_i, k = W_kg x_j, v = W_vg x_j; one softmax
-/// with dilation s of the head. The paper has normal rows see global keys through the global
-/// projections; the released code, and this, through the sliding ones. Reads LayerContext::lengths
-/// and LayerContext::global; without global tokens the second triple has no part.
+/// with dilation s of the head. In the paper other rows read global keys through the global
+/// projections; the released code and this class use the sliding ones. Reads LayerContext::lengths
+/// and LayerContext::global. Without global tokens the second set of projections is unused.
 class LongformerAttention final : public Layer {
  public:
   LongformerAttention(const LongformerAttentionOptions& options, const Init& init);
@@ -39,8 +39,8 @@ class LongformerAttention final : public Layer {
  private:
   Tensor split_heads(const Tensor& x) const;  // [B, L, D] -> [B, H, L, d]
   Tensor merge(const Tensor& heads) const;    // [B, H, L, d] -> [B, L, D]
-  /// Weighted sums of values [B, H, L, n]: of rows that are not global, [B, H, L, n], where the
-  /// global ones come out as 0, and of these, [B, H, G, n].
+  /// Weighted sums of values [B, H, L, n]. sliding() returns those of rows that are not global, [B,
+  /// H, L, n], with 0 in global rows; global() returns those of global rows, [B, H, G, n].
   Tensor sliding(const Tensor& x, const Tensor& v, const LayerContext& ctx,
                  const Dropout& dropout) const;
   Tensor global(const Tensor& x, const Tensor& v, const LayerContext& ctx,
@@ -51,16 +51,17 @@ class LongformerAttention final : public Layer {
   Linear q_global_, k_global_, v_global_;
 };
 
-/// Multiply-accumulates of such a layer over one sample with these global tokens.
+/// Returns the multiply-accumulates of a layer over one sample with these global tokens.
 int64_t attention_macs(const LongformerAttentionOptions& options, int64_t length,
                        const std::vector<int64_t>& globals);
 
-/// Who sees whom in such a layer over `length` tokens, the first of which may be global.
+/// Returns which keys each query attends to in a layer over `length` tokens; the first token may be
+/// global.
 AttentionOutline longformer_outline(const LongformerAttentionOptions& options, int64_t length,
                                     bool first_global);
 
-/// What is global where an input does not say: nothing for masked tokens, while classes and spans
-/// are refused (by_task); the first token, or nothing.
+/// Which tokens are global by default: the first token; none; or by_task: none for masked tokens,
+/// while models with heads for classes, spans or choices throw.
 enum class GlobalDefault : uint8_t { by_task, first, none };
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<GlobalDefault>{"by_task", "first",
@@ -69,11 +70,11 @@ inline constexpr std::array<std::string_view, 3> value_names<GlobalDefault>{"by_
 /// Longformer: The Long-Document Transformer \cite beltagy2020 .
 struct LongformerConfig : EncoderConfig {
   /// w of each layer: |i - j| <= w, 2 w + 1 keys. The last entry repeats. (attention_window of
-  /// transformers is 2 w; that of the authors' code is w.)
+  /// transformers is 2 w, that of the authors' code is w.)
   std::vector<int64_t> one_sided_window = {32};
-  /// Distance of neighbouring keys in the window for each layer, the last entry repeating, on its
-  /// first `dilated_heads` heads; 1 is none. (Table 12 of the paper counts the gaps: this less 1.)
-  /// -1 are two heads, or one where there is no other.
+  /// dilation is the distance of neighbouring keys in the window of each layer, on its first
+  /// `dilated_heads` heads; 1: no dilation; the last entry repeats. (Table 12 of the paper counts
+  /// the gaps: dilation - 1.) dilated_heads = -1 means two heads, or one if n_head is 1.
   std::vector<int64_t> dilation = {1};
   int64_t dilated_heads = -1;
   GlobalDefault globals = GlobalDefault::by_task;
@@ -85,29 +86,28 @@ struct LongformerConfig : EncoderConfig {
   }
 };
 
-/// How many of `heads` heads an option `dilated_heads` means. Throws ValueError, naming the model
-/// and the option, on what is neither -1 nor 0 to `heads`.
+/// Resolves the option `dilated_heads` for `heads` heads. Throws ValueError that names the model
+/// and the option unless it is -1 or 0 to `heads`.
 int64_t dilated_of(std::string_view model, int64_t dilated_heads, int64_t heads);
 
-/// The furthest key that a window reaches: w s. Throws ValueError that names the model, the options
-/// and what they may be, unless 1 <= w, s and w s < 2^31.
+/// Returns the distance of the furthest key of a window: w s. Throws ValueError that names the
+/// model, the options and their ranges unless 1 <= w, s and w s < 2^31.
 int64_t window_reach(std::string_view model, std::string_view option, int64_t w, int64_t s);
 
-/// The attention of layer i of such a configuration. Throws ValueError, naming the model and the
-/// field, on a window or dilation below 1 or too large together, and on more dilated heads than
-/// heads.
+/// Returns the attention options of layer i. Throws ValueError that names the model and the field
+/// on a window or dilation below 1 or too large together, and on more dilated heads than heads.
 LongformerAttentionOptions longformer_attention(const LongformerConfig& config, int64_t i,
                                                 std::string_view model = "longformer");
 
-/// RoBERTa's encoder with LongformerAttention: costs grow with L (2 w + 1 + |G|).
+/// RoBERTa's encoder with LongformerAttention; cost is proportional to L (2 w + 1 + |G|).
 class Longformer final : public Encoder {
  public:
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// Throws ValueError that names the fields when they do not fit together.
   Longformer(const LongformerConfig& config, const Init& init);
 
   const LongformerConfig& config() const { return config_; }
 
-  /// With the tokens that are global by default; where the option leaves these to the task, none.
+  /// Uses the tokens that are global by default; none with GlobalDefault::by_task.
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
 
@@ -119,7 +119,7 @@ class Longformer final : public Encoder {
   LongformerConfig config_;
 };
 
-/// The model by the name that programs use.
+/// Entry of the model under the name that programs use.
 const ModelEntry& longformer_entry();
 
 /// Configurations of the paper. Throws ValueError on an unknown name.

@@ -1,6 +1,6 @@
 // Longformer's language model, Beltagy et al. 2020 (2004.05150), sec. 4: characters, causal windows
-// that grow from layer to layer, dilated in two heads, and Transformer-XL's relative positions. It
-// is trained in phases, each with twice the length and twice the windows of the one before.
+// that grow from layer to layer, dilation in two heads, and Transformer-XL's relative positions. It
+// is trained in phases, each with twice the length and windows of the one before.
 //
 //   pairs of a head    sum_i min(floor(i / s), w) + 1
 //
@@ -35,7 +35,7 @@ constexpr Preset presets[] = {
 };
 
 TrainingDefaults defaults_of(std::string_view preset) {
-  // Many small steps learn more from as many bytes than a few large ones.
+  // For the same number of bytes, many small steps learn more than a few large ones.
   if (preset == "small") return {.length = 256, .batch = 4, .steps = 2000, .lr = 2e-3};
   if (preset == "tiny") return {.length = 12, .batch = 4, .steps = 200};
   return {.length = 2048,
@@ -87,7 +87,7 @@ void check(const LongformerLMConfig& c) {
   require_share_or_default(kName, "dropout_attn", c.dropout_attn);
 }
 
-/// The furthest key that a row of layer i sees.
+/// The distance of the furthest key that a row of layer i attends to.
 int64_t reach(const LongformerLMConfig& c, int64_t i) {
   return of_layer(c.window, i) * (dilated_heads(c) > 0 ? of_layer(c.dilation, i) : 1);
 }
@@ -116,7 +116,7 @@ double phase_macs(const LongformerLMConfig& config, const TrainingPhase& phase) 
 }
 
 std::vector<TrainingPhase> staged_phases(const TrainingPhase& first, int64_t phases) {
-  constexpr int64_t most = 20;  // lengths of a million times the first
+  constexpr int64_t most = 20;  // the last length is then about half a million times the first
   require(phases >= 1 && phases <= most, kName, "got {} phases; expected 1 to {}", phases, most);
   std::vector<TrainingPhase> all;
   for (int64_t p = 0; p < phases; ++p) {
@@ -268,8 +268,8 @@ AttentionOutline LongformerLM::attention_outline(int64_t layer, int64_t length) 
   return outline_of(ctx, layer, config_.n_head, length, length);
 }
 
-/// Projections 4 L D^2, attention, feed-forward and the head; without the table W_R R, which a
-/// batch needs once.
+/// Projections 4 L D^2, attention, feed-forward and the head; leaves out the product W_R R, which
+/// is computed once for each batch.
 int64_t LongformerLM::macs(int64_t length) const {
   const LongformerLMConfig& c = config_;
   const int64_t l = length, d = c.d_model, width = d / c.n_head;
@@ -285,8 +285,9 @@ int64_t LongformerLM::macs(int64_t length) const {
 LongformerLMConfig longformer_lm_preset(std::string_view name) {
   LongformerLMConfig c;
   if (name == "small") {
-    // Few steps learn more from wider matrices (docs/longformer.md), but for the table, which is
-    // that of the head: a wide one says at first that every token comes again.
+    // Few steps learn more with wider initialization (docs/longformer.md), except of the token
+    // table, which is also the head's: with a wide one the initial model predicts each token to
+    // repeat.
     c.init_std = 0.05;
     c.embed_std = 0.02;
     c.dilation = {1, 1, 2, 2};
@@ -309,8 +310,8 @@ LongformerLMConfig longformer_lm_preset(std::string_view name) {
   c.d_ff = 2048;
   c.n_layer = large ? 30 : 12;
   c.dropout = large ? 0.4f : 0.2f;
-  // Windows that double six times and average 230 over 12 layers (table 5); those of the 30 layers
-  // are the same, stretched, as are the dilations (table 12).
+  // Windows that double and average 230 over 12 layers (table 5). The 30 layers use the same
+  // windows, each for more layers, and likewise the dilations (table 12).
   const std::vector<int64_t> ladder = {32, 32, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512};
   c.window.clear();
   c.dilation.clear();

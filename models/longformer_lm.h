@@ -12,21 +12,22 @@
 
 namespace longspan {
 
-/// Longformer's causal language model of characters \cite beltagy2020 (sec. 4).
+/// Longformer's causal character-level language model \cite beltagy2020 (sec. 4).
 struct LongformerLMConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  /// w of each layer, the last entry repeating: row i sees i, i - s, ..., i - w s.
+  /// w of each layer; the last entry repeats. Row i attends to i, i - s, ..., i - w s.
   std::vector<int64_t> window = {16, 16, 32, 64};
-  /// s of each layer on its first `dilated_heads` heads, the last entry repeating; 1 is none. (The
-  /// paper's table 12 counts gaps: this less 1.) -1 are two heads, or one where there is no other.
+  /// dilation is s of each layer on its first `dilated_heads` heads; 1: no dilation; the last entry
+  /// repeats. (The paper's table 12 counts gaps: s - 1.) dilated_heads = -1 means two heads, or one
+  /// if n_head is 1.
   std::vector<int64_t> dilation = {1};
   int64_t dilated_heads = -1;
   bool tie_embedding = true;
-  bool emb_scale = true;    ///< tokens times sqrt(d_model)
+  bool emb_scale = true;    ///< token embeddings times sqrt(d_model)
   float dropout = 0;        ///< sites emb, resid and ffn_act
   float dropout_attn = -1;  ///< -1: as dropout
   double init_std = 0.02;
-  double embed_std = 0;  ///< of tokens; 0: 1 / sqrt(d_model) with emb_scale, else as init_std
+  double embed_std = 0;  ///< std of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
@@ -41,33 +42,33 @@ struct LongformerLMConfig {
   }
 };
 
-/// The configuration of a later phase of the staged schedule: every window times `factor`.
-/// Parameters do not depend on the windows, so that start_from() carries them over.
+/// Returns the configuration of a later phase of the staged schedule: every window times `factor`.
+/// Parameters do not depend on the windows, so start_from() copies them between phases.
 LongformerLMConfig with_windows_times(LongformerLMConfig config, int64_t factor);
 
-/// A phase of training (sec. 4.2): the windows of the configuration times `windows`, and so many
-/// steps of so many segments.
+/// A phase of training (sec. 4.2): `windows` multiplies the windows of the configuration; `steps`
+/// steps with `batch` segments of `length` tokens.
 struct TrainingPhase {
   int64_t windows = 1, length = 1, batch = 1, steps = 1;
   double lr = 0;
 };
-/// Multiply-accumulates of the forward passes of a phase.
+/// Returns the multiply-accumulates of the forward passes of a phase.
 double phase_macs(const LongformerLMConfig& config, const TrainingPhase& phase);
-/// The phases of the staged schedule: each has twice the length and the windows of the one before,
-/// and half its rate and batch; the later ones have fewer steps, those of the first over 3 p.
+/// Returns the phases of the staged schedule. Each has twice the length and windows of the one
+/// before, and half its rate and batch. Phase p > 0 has 1 / (3 p) of the steps of the first.
 std::vector<TrainingPhase> staged_phases(const TrainingPhase& first, int64_t phases);
-/// What they are compared with: phases at the same rates that have length, windows and batch of the
-/// last from the start, and as many steps as cost the same.
+/// Returns the baseline of the staged schedule: phases with the same rates, with length, windows
+/// and batch of the last phase from the start, and with as many steps as cost the same.
 std::vector<TrainingPhase> direct_phases(const LongformerLMConfig& config,
                                          const TrainingPhase& first, int64_t phases);
 
-/// Transformer-XL's block without a memory, with a window that may be dilated in some heads:
+/// Transformer-XL's block without memory, with a window that is dilated in some heads:
 ///   x <- x + Attn(norm x);  x <- x + W_2 gelu(W_1 norm x)
 ///   s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d),  j = i - s k, 0 <= k <= w
-/// u and v are shared by all layers. A layer has 4 D^2 + D^2 + 2 D F weights.
+/// All layers share u and v. A layer has 4 D^2 + D^2 + 2 D F weights.
 class LongformerLM final : public LanguageModel {
  public:
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// Throws ValueError that names the fields when they do not fit together.
   LongformerLM(const LongformerLMConfig& config, const Init& init);
 
   const LongformerLMConfig& config() const { return config_; }
@@ -89,7 +90,7 @@ class LongformerLM final : public LanguageModel {
  private:
   Tensor embed(const Tensor& tokens, Pass pass) const;
   Tensor forward(const Tensor& tokens, Pass pass) const;
-  /// What each layer lets `queries` rows see, the last ones of so many keys.
+  /// Returns the pattern of each layer for `queries` rows, the last of `keys` keys.
   std::vector<AttentionPattern> patterns(int64_t queries, int64_t keys) const;
 
   LongformerLMConfig config_;
@@ -97,10 +98,10 @@ class LongformerLM final : public LanguageModel {
   Embedding token_;  // [V, D]
   Tensor u_, v_;     // [H, d]
   Stack stack_;
-  Linear head_;  // [V, D], the token table where tied
+  Linear head_;  // [V, D], the token table if tied
 };
 
-/// The model by the name that programs use.
+/// Entry of the model under the name that programs use.
 const ModelEntry& longformer_lm_entry();
 
 /// Configurations of the paper. Throws ValueError on an unknown name.

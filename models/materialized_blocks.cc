@@ -16,7 +16,7 @@
 namespace longspan {
 namespace {
 
-/// [B, 1, 1, count] where tokens first .. first + count - 1 are valid.
+/// [B, 1, 1, count]: true at valid tokens among first .. first + count - 1.
 Tensor valid_keys(const Tensor& lengths, int64_t first, int64_t count) {
   const Tensor places = narrow(iota(first + count, DType::i64, lengths.device()), 0, first, count);
   return unsqueeze(unsqueeze(less(places, unsqueeze(lengths, 1)), 1), 1);
@@ -52,7 +52,7 @@ Tensor MaterializedBlocks::attend(const Projected& p, int64_t first, int64_t cou
     Tensor s = mul(matmul(q, transpose(key)), scale);  // [B, count, s, t]
     Tensor valid;
     if (lengths) {
-      // A row without a key stays finite, and its probabilities are made zero below.
+      // A row without valid keys stays finite; its probabilities are set to zero below.
       valid = valid_keys(lengths, bounds[static_cast<size_t>(pi[k])], key.dim(2));
       s = where(valid, s, full_like(s.detach(), -1e30));
     }

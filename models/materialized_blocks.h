@@ -7,28 +7,28 @@
 
 namespace longspan {
 
-/// BlockBERT's attention \cite qiu2020 as one writes it without a fused kernel: each block's scores
-/// and probabilities are tensors, and the probabilities are kept for the backward pass, L^2 / n of
-/// them for each head. The baseline of its memory figures; with one block that of full attention.
+/// BlockBERT's attention \cite qiu2020 without a fused kernel: the scores and probabilities of each
+/// block are tensors, and the probabilities are saved for the backward pass, L^2 / n of them for
+/// each head. It is the baseline of the memory figures; with one block, that of full attention.
 class MaterializedBlocks : public Layer {
  public:
   /// heads         the projections
-  /// permutations  pi_a of each head
-  /// unit          blocks are those of a multiple of so many tokens; 0: of the input
-  /// dropout       of probabilities
+  ///   permutations  pi_a of each head
+  ///   unit          block bounds are those of the length rounded up to a multiple of this; 0: of
+  ///   the length dropout       rate on the probabilities
   MaterializedBlocks(const MultiHead& heads, std::vector<std::vector<int64_t>> permutations,
                      int64_t unit, float dropout);
 
-  /// Reads the lengths of given.pattern, and nothing else of it.
+  /// Reads only the lengths of ctx.pattern.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
-  /// Those of the fused kernel, by given.pattern.
+  /// Returns the probabilities of the fused kernel for ctx.pattern.
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override {
     return heads_.probabilities(x, ctx);
   }
   void visit(Visitor& v) override { heads_.visit(v); }
 
  private:
-  /// Heads first .. first + count - 1, which share a permutation: [B, count, L, d].
+  /// Attention of heads first .. first + count - 1, which share a permutation: [B, count, L, d].
   Tensor attend(const Projected& p, int64_t first, int64_t count, const Tensor& lengths,
                 Pass pass) const;
 

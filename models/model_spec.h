@@ -13,52 +13,52 @@
 
 namespace longspan {
 
-/// How a preset is meant to be trained on bytes; options override each.
+/// The default way to train a preset on bytes; program options override each field.
 struct TrainingDefaults {
   int64_t length = 128, batch = 16, steps = 1500;
   double lr = 1e-3;        ///< peak
   int64_t warmup = 200;    ///< steps
-  double lr_floor = 0.05;  ///< end of the cosine, as a share of the peak
+  double lr_floor = 0.05;  ///< final rate of the cosine schedule, as a fraction of the peak
   double clip = 0.25;      ///< global gradient norm
-  double beta2 = 0.999;    ///< of Adam
+  double beta2 = 0.999;    ///< beta2 of Adam
   double weight_decay = 0;
 };
 
-/// A configuration that has not been built yet.
+/// A configuration from which a model can be built.
 class ModelSpec {
  public:
   virtual ~ModelSpec() = default;
-  /// Every field by name; writing to them changes what build() makes.
+  /// Visits every field by name; writing to the fields changes what build() makes.
   virtual void visit(Fields& v) = 0;
-  /// Throws ValueError where the fields do not fit together or the model forgets to visit a
-  /// parameter, and OutOfMemory, before it builds anything, where the device has no room for the
-  /// parameters.
+  /// Throws ValueError when the fields do not fit together or the model forgets to visit a
+  /// parameter. Throws OutOfMemory, before it builds anything, when the parameters do not fit into
+  /// the device's memory.
   std::unique_ptr<LanguageModel> build(const Init& init) const;
   virtual TrainingDefaults defaults() const = 0;
-  /// Gives tables and grids of positions at least `length` places, of encoder-decoders those of
-  /// sources, and returns the name of the field that says how many there are now; empty where
-  /// nothing had to change. Throws ValueError where a grid's axes would have to be chosen, with
-  /// some that would do.
+  /// Extends position tables and grids to at least `length` positions (for encoder-decoders, those
+  /// of the source) and returns the name of the field that holds the new size; empty if nothing had
+  /// to change. Throws ValueError when the axes of a grid would have to be chosen; the message
+  /// suggests some.
   virtual std::string_view extend_positions(int64_t length) = 0;
 
-  /// Number of parameters, tied ones counted once; allocates nothing of their size.
+  /// Returns the number of parameters, tied ones counted once, without allocating their memory.
   int64_t parameters() const;
 
  private:
   virtual std::unique_ptr<LanguageModel> make(const Init& init) const = 0;
 };
 
-/// A ready configuration of a model.
+/// A named configuration of a model.
 struct Preset {
   std::string_view name;         ///< "small"
   std::string_view description;  ///< one line
 };
 
-/// A model that programs can name.
+/// A model that programs can select by name.
 struct ModelEntry {
-  std::string_view name;            ///< what --model takes, e.g. "local_transformer"
+  std::string_view name;            ///< the value of --model, e.g. "local_transformer"
   std::string_view description;     ///< one line
-  std::span<const Preset> presets;  ///< "small" comes first: the configuration without a preset
+  std::span<const Preset> presets;  ///< the first is "small", the default
   std::unique_ptr<ModelSpec> (*make)(std::string_view preset);
 };
 
@@ -75,7 +75,7 @@ class ModelSpecOf final : public ModelSpec {
     if constexpr (requires { config_.extend_positions(length); }) {
       return config_.extend_positions(length);
     }
-    return {};  // a model without tables of positions
+    return {};  // a model without position tables
   }
 
  private:

@@ -36,7 +36,7 @@ void require_heads(std::string_view model, int64_t d_model, int64_t n_head) {
   constexpr int64_t widest = std::numeric_limits<int32_t>::max();
   require(d_model <= widest, model, "d_model is {}; expected {} or less", d_model, widest);
   if (d_model % n_head == 0) return;
-  std::string divisors, large;  // h, and what it is multiplied by
+  std::string divisors, large;  // divisors h, and their cofactors
   for (int64_t h = 1; h * h <= d_model; ++h) {
     if (d_model % h != 0) continue;
     divisors += (divisors.empty() ? "" : ", ") + std::to_string(h);

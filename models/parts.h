@@ -10,16 +10,17 @@
 
 namespace longspan {
 
-/// What layers compute in; parameters stay f32. f64 parameters are computed with in f64.
+/// The dtype that layers compute in. Parameters stay f32; a model with f64 parameters computes in
+/// f64.
 enum class Precision : uint8_t { f32, bf16, f16 };
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<Precision>{"f32", "bf16", "f16"};
-/// How options write it.
+/// Option values of LossGradient.
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<LossGradient>{"recompute",
                                                                            "in_forward"};
 
-/// How logits of tokens are formed and trained.
+/// How the logits of tokens are computed and trained.
 struct HeadOptions {
   double z_loss = 0;    ///< weight of lse^2, added to each loss in training \cite chowdhery2022
   double soft_cap = 0;  ///< c > 0: logits are c tanh(z / c) \cite gemma2
@@ -27,30 +28,31 @@ struct HeadOptions {
   void visit(auto& v) { v("z_loss", z_loss)("soft_cap", soft_cap)("loss_gradient", loss_gradient); }
 };
 
-/// The dtype of activations.
+/// Returns the dtype of activations.
 DType compute_dtype(Precision precision, DType parameters);
 
-/// p, or `otherwise` where p is -1: "as that option".
+/// Returns p, or `otherwise` if p is -1 ("the same as that option").
 inline float or_default(float p, float otherwise) { return p >= 0 ? p : otherwise; }
 
-/// Checks of a configuration; they throw ValueError that names the model and the field.
+/// Checks of configuration fields. They throw ValueError that names the model and the field.
 void require_positive(std::string_view model, std::string_view field, int64_t value);
-/// Up to 10,000: what there are so many of takes memory of the host, whatever its parameters do.
+/// Checks value <= 10,000: each of the counted objects takes host memory, even when its parameters
+/// do not.
 void require_count(std::string_view model, std::string_view field, int64_t value);
 void require_not_negative(std::string_view model, std::string_view field, int64_t value);
-/// n_head >= 1 divides d_model; else the message has those that do.
+/// Checks that n_head >= 1 divides d_model; the message lists the values that do.
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head);
-/// 0 <= p < 1; a share that may stand for another option may be -1 too.
+/// Checks 0 <= p < 1. The second one also accepts -1, which means "the same as another option".
 void require_share(std::string_view model, std::string_view field, double p);
 void require_share_or_default(std::string_view model, std::string_view field, double p);
-/// Gives a table of positions at least `length` rows; returns the name of the field where it grew,
-/// else an empty one.
+/// Extends a position table to at least `length` rows. Returns the name of the field if it grew,
+/// else an empty name.
 std::string_view extend_table(std::string_view field, int64_t& rows, int64_t length);
-/// No number is negative.
+/// Checks that no field is negative.
 void require_head(std::string_view model, const HeadOptions& head);
 
-/// What stands between hidden states and the projection to tokens in BERT \cite devlin2019 :
-/// norm(f(W h + b)).
+/// The layer between hidden states and the projection to tokens in BERT \cite devlin2019 : norm(f(W
+/// h + b)).
 struct TokenTransform : Module {
   TokenTransform() = default;
   TokenTransform(int64_t width, Activation f, double eps, const Init& init, const Scheme& weights);
@@ -63,12 +65,13 @@ struct TokenTransform : Module {
   Normalization norm;
 };
 
-/// Classes of a whole sequence: C Drop(tanh(P h_0)) of its first token \cite devlin2019 .
+/// Classification head for a whole sequence: C Drop(tanh(P h_0)), h_0 the hidden state of its first
+/// token \cite devlin2019 .
 struct PooledHead : Module {
   PooledHead() = default;
   PooledHead(int64_t width, int64_t classes, const Init& init, const Scheme& weights);
 
-  /// hidden [B, L, D] -> [B, classes]; dropout only where pass.training.
+  /// hidden [B, L, D] -> [B, classes]; applies dropout only if pass.training.
   Tensor forward(const Tensor& hidden, float p, Pass pass) const;
   void visit(Visitor& v) override { v("pool", pool)("classifier", classifier); }
 
@@ -79,13 +82,14 @@ struct PooledHead : Module {
 /// Throws ShapeError unless targets are [B, L] for hidden [B, L, ..].
 void require_token_targets(std::string_view model, const Tensor& hidden, const Tensor& targets);
 
-/// Mean negative log-likelihood of the targets that count, from what a classifier reads; smoothing
-/// and z-loss only where `training`.
+/// Computes the mean negative log-likelihood of the targets that count from the input of the
+/// classifier. Applies smoothing and the z-loss only if `training`.
 ///   h        [..., D]   targets  [...], ignored_target does not count
-///   returns  scalar in nats; [..., V] is never made
+///   returns  scalar in nats; never materializes [..., V]
 Tensor token_loss(const Tensor& h, const Linear& classifier, const Tensor& targets,
                   const HeadOptions& head, bool training, double smoothing = 0);
-/// The logits that it is the loss of: h [..., D] -> [..., V] in the dtype of the classifier.
+/// Returns the logits that token_loss() uses: h [..., D] -> [..., V] in the dtype of the
+/// classifier.
 Tensor token_logits(const Tensor& h, const Linear& classifier, const HeadOptions& head);
 
 }  // namespace longspan

@@ -133,7 +133,7 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
 TransformerConfig transformer_preset(std::string_view name) {
   TransformerConfig c;
   if (name == "small" || name == "encoder") {
-    // Not what the literature's presets have: few steps learn more so; docs/options.md.
+    // Differs from the literature's presets because it learns more in few steps; docs/options.md.
     c.tie_embedding = true;
     c.init_std = 0.05;
   }

@@ -1,11 +1,11 @@
-// Reformer, Kitaev et al. 2020 (2001.04451): reversible blocks around attention that sees, of all
-// keys, those near a query in the order of their hash buckets.
+// Reformer, Kitaev et al. 2020 (2001.04451): reversible blocks around attention that is limited to
+// the keys near a query in the order of their hash buckets.
 //
 //   x1 = x2 = W_e[t] + [E1[i1(t)]; E2[i2(t)]]
 //   y1 = x1 + drop(Attention(LN(x2)))     y2 = x2 + drop(W2 f(drop(W1 LN(y1) + b1)) + b2)
 //   logits = drop(LN([x1; x2])) W_out + b
 //
-// The layers are in nn: LshAttention, and MultiHead with a pattern of chunks for local layers.
+// The layers are in nn: LshAttention, and MultiHead with a chunk pattern for local layers.
 
 #include "models/reformer.h"
 
@@ -32,7 +32,7 @@ namespace {
 
 constexpr const char* kName = "reformer";
 
-/// W2 f(Drop(W1 x + b1)) + b2: in the authors' code dropout stands before the activation.
+/// W2 f(Drop(W1 x + b1)) + b2: dropout precedes the activation, as in the authors' code.
 class ReformerFeedForward : public Layer {
  public:
   ReformerFeedForward(const ReformerConfig& c, const Init& init, const Scheme& weights)
@@ -102,7 +102,7 @@ std::unique_ptr<Layer> make_attention(const ReformerConfig& c, int64_t layer, co
 
 }  // namespace
 
-/// Drop(layer(LN(x))); what one stream adds to the other.
+/// Drop(layer(LN(x))), the branch that one stream adds to the other.
 struct Reformer::Branch final : Layer {
   Branch(Normalization n, std::unique_ptr<Layer> l, const ReformerConfig& c)
       : norm(std::move(n)),
@@ -137,7 +137,7 @@ struct Reformer::Branch final : Layer {
 
 namespace {
 
-/// The same layer, which decides once only where it hashes.
+/// Wraps a layer so that it computes its buckets once and reuses them when it is recomputed.
 class DecidedOnce final : public Layer {
  public:
   DecidedOnce(std::shared_ptr<Layer> layer, Choices& choices)
@@ -277,7 +277,7 @@ Reformer::ReversibleRun Reformer::run(const Tensor& x, const LayerContext& ctx,
   ReversibleRun r{Reversible(enter_reversible(x, options), options), {}, {}};
   r.memory.layers.resize(blocks_.size());
   r.buckets.resize(blocks_.size());
-  // Frames hold it until they have been run again.
+  // Checkpoint scopes hold this until they have been recomputed.
   struct Shared {
     LayerContext ctx;
     SegmentMemory memory;

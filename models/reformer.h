@@ -18,7 +18,7 @@
 
 namespace longspan {
 
-/// How the options of hashed attention are written.
+/// Option values of the settings of LSH attention.
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<LshWrap>{"none", "round", "global"};
 template <>
@@ -27,59 +27,60 @@ inline constexpr std::array<std::string_view, 3> value_names<LshDuplicates>{"fir
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<LshScale>{"official", "rsqrt_d"};
 
-/// What a layer of Reformer attends with.
+/// The attention of a Reformer layer.
 enum class ReformerLayer : uint8_t { lsh, local };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<ReformerLayer>{"lsh", "local"};
 
-/// What the code of transformers does besides, and the paper does not: `whole_chunks` pads
-/// sequences of more than one chunk to whole chunks of every layer, sees sequences up to a chunk in
-/// full, and lets windows of bidirectional layers reach around a circle.
-///
-/// Reformer: The Efficient Transformer. \cite kitaev2020 Fields of LSH attention have the paper's
-/// values; reformer_variant() sets those of other code.
+/// Reformer: The Efficient Transformer. \cite kitaev2020 The fields of LSH attention have the
+/// paper's values; reformer_variant() sets those of other implementations. `whole_chunks` does what
+/// the code of transformers does and the paper does not: it pads sequences of more than one chunk
+/// to whole chunks of every layer, attends in full within sequences of up to one chunk, and lets
+/// the windows of bidirectional layers wrap around.
 struct ReformerConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
   int64_t d_head = 0;          ///< 0: d_model / n_head
   int64_t n_max = 1024;        ///< L, the longest sequence
-  bool causal = true;          ///< predicts the next token; else hidden ones
-  std::string layers = "lsh";  ///< lsh or local of each layer, separated by commas, in turns
+  bool causal = true;          ///< true: predicts the next token; false: masked tokens
+  std::string layers = "lsh";  ///< lsh or local for each layer, separated by commas, repeated
+                               ///< cyclically
 
   int64_t rounds = 4;                     ///< R
   int64_t chunk = 64;                     ///< m
   int64_t look_back = 1, look_ahead = 0;  ///< a, z
   std::vector<int64_t> buckets;           ///< nb, or its two factors; empty: as bucket_rule says
   BucketRule bucket_rule = BucketRule::paper;
-  bool same_bucket = true;  ///< keys of other buckets are hidden
+  bool same_bucket = true;  ///< keys of other buckets are masked
   LshDuplicates duplicates = LshDuplicates::first;
   LshWrap wrap = LshWrap::none;
   LshScale logit_scale = LshScale::official;
   double self_logit = -1e5;
   bool whole_chunks = false;
-  /// Sequences of fewer tokens are seen in full, without hashing; 0: none; -1: of fewer than the
-  /// keys that hashing shows a query, R m (1 + a + z), near which it becomes quicker.
+  /// Shorter sequences get full attention without hashing; 0: none; -1: sequences shorter than the
+  /// number of keys that hashing offers to a query, R m (1 + a + z), near which hashing becomes
+  /// faster.
   int64_t full_below = 0;
-  uint64_t hash_seed = 0;  ///< of the rotations outside training
+  uint64_t hash_seed = 0;  ///< seed of the rotations outside training
 
-  int64_t local_chunk = 0;  ///< of local layers; 0: chunk
+  int64_t local_chunk = 0;  ///< chunk of local layers; 0: chunk
   int64_t local_back = 1, local_ahead = 0;
 
   std::vector<int64_t> position_shape;   ///< n_1, n_2[, n_3]; empty: as default_axial_shape()
-  std::vector<int64_t> position_widths;  ///< d_1, d_2[, d_3]; empty: d_model in equal shares
+  std::vector<int64_t> position_widths;  ///< d_1, d_2[, d_3]; empty: equal shares of d_model
 
   Activation activation = Activation::relu;
   double norm_eps = 1e-6;
-  bool mean_exit = false;  ///< the head reads the mean of both streams, not both
+  bool mean_exit = false;  ///< the head reads the mean of both streams instead of both
   bool head_bias = true;
-  float dropout = 0;        ///< of embeddings, positions, branches and in feed-forward layers
-  float dropout_attn = 0;   ///< of probabilities of LSH attention
-  float dropout_local = 0;  ///< of local attention
-  /// One mask of columns for all positions and samples, and of LSH probabilities one for all
-  /// chunks, as trax does.
+  float dropout = 0;        ///< on embeddings, positions, branches and within feed-forward layers
+  float dropout_attn = 0;   ///< on probabilities of LSH attention
+  float dropout_local = 0;  ///< on probabilities of local attention
+  /// Shares one mask of columns among all positions and samples, and one mask of LSH probabilities
+  /// among all chunks, as trax does.
   bool dropout_broadcast = false;
-  double init_std = 0;   ///< of all matrices; 0: Glorot's uniform
-  double embed_std = 1;  ///< of tokens
-  double head_std = 0;   ///< of the projection to tokens; 0: as the other matrices
+  double init_std = 0;   ///< std of all matrices; 0: Glorot uniform
+  double embed_std = 1;  ///< std of the token table
+  double head_std = 0;   ///< std of the projection to tokens; 0: as the other matrices
   double position_std = 1;
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
@@ -104,54 +105,56 @@ struct ReformerConfig {
     token_head.visit(v);
   }
 
-  /// As ModelSpec's.
+  /// See ModelSpec.
   std::string_view extend_positions(int64_t length);
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// Throws ValueError that names the fields when they do not fit together.
   void check() const;
-  /// d, d_head or what stands for it, and m of local layers.
+  /// Resolve defaults: head_width() returns d, local_keys() returns m of local layers.
   int64_t head_width() const;
   int64_t local_keys() const;
-  /// What layer i attends with. Throws ValueError on an empty list or an unknown name.
+  /// Returns the attention of layer i. Throws ValueError on an empty list or an unknown name.
   ReformerLayer layer(int64_t i) const;
-  /// The longest sequence that hashed layers see in full.
+  /// Returns the longest sequence that hashed layers attend to in full.
   int64_t full_up_to() const;
-  /// The grid of positions: position_shape and position_widths, or what stands for them.
+  /// Return the grid of positions: position_shape and position_widths, or their defaults.
   std::vector<int64_t> axes() const;
   std::vector<int64_t> axis_widths() const;
 };
 
-/// What implementations disagree in (models/reformer_presets.cc): `paper` and trax until April
-/// 2020; `trax2`, trax since; `hf`, transformers; `lucid`, lucidrains' reformer-pytorch.
+/// The settings in which implementations differ (models/reformer_presets.cc): `paper`, also trax
+/// until April 2020; `trax2`, later trax; `hf`, transformers; `lucid`, lucidrains'
+/// reformer-pytorch.
 enum class ReformerVariant : uint8_t { paper, trax2, hf, lucid };
 ReformerConfig reformer_variant(ReformerConfig config, ReformerVariant variant);
 
-/// What a Reformer reads.
+/// The inputs of a Reformer.
 struct ReformerInputs {
   Tensor tokens;                     ///< [B, L] of an integer dtype
-  Tensor lengths = {};               ///< i64 [B]: the valid ones of each row; undefined: all
-  std::vector<Tensor> buckets = {};  ///< of each layer, instead of hashing: i32 [B, H, R, L]
+  Tensor lengths = {};               ///< i64 [B]: number of valid tokens in each row; undefined:
+                                     ///< all
+  std::vector<Tensor> buckets = {};  ///< for each layer, in place of hashing: i32 [B, H, R, L]
 };
 
-/// A language model of reversible blocks, y1 = x1 + Attention(LN(x2)), y2 = x2 + FF(LN(y1)), whose
-/// attention sees those keys alone that fall into a query's bucket.
+/// A language model of reversible blocks, y1 = x1 + Attention(LN(x2)), y2 = x2 + FF(LN(y1)). A
+/// query attends only to keys in its own hash bucket (with same_bucket).
 class Reformer final : public LanguageModel {
  public:
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// Throws ValueError that names the fields when they do not fit together.
   Reformer(const ReformerConfig& config, const Init& init);
 
   const ReformerConfig& config() const { return config_; }
 
-  /// Hidden states after the final norm [B, L, 2 D], D with mean_exit, and the buckets of each
-  /// layer; those of local layers are undefined.
+  /// Hidden states after the final norm, [B, L, 2 D] ([B, L, D] with mean_exit), and the buckets of
+  /// each layer, undefined for local layers.
   struct Result {
     Tensor hidden;
     std::vector<Tensor> buckets;
   };
   Result forward(const ReformerInputs& in, Pass pass) const;
-  /// Mean over counted targets [B, L], in nats.
+  /// Computes the mean over the targets [B, L] that count, in nats.
   Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
   Tensor head(const Tensor& hidden) const;  // [B, L, 2 D] -> [B, L, V]
-  /// Rotations for every LSH layer, [1 or B, 1 or H, R, d, w], instead of drawn ones.
+  /// Sets the rotations of every LSH layer, [1 or B, 1 or H, R, d, w], in place of random ones.
   void set_rotations(const Tensor& rotations);
 
   Objective objective() const override;
@@ -161,7 +164,7 @@ class Reformer final : public LanguageModel {
   Device device() const override { return token_.weight.device(); }
   int64_t layers() const override { return config_.n_layer; }
   bool reversible_layers() const override { return true; }
-  /// Which way hashed layers attend to such a sequence.
+  /// Says whether hashed layers hash or attend in full at this length.
   std::string remark(int64_t length) const override;
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
               Pass pass) const override;
@@ -169,7 +172,7 @@ class Reformer final : public LanguageModel {
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
-  /// Of a local layer. Throws NotImplemented for LSH, where it depends on the tokens.
+  /// For a local layer. Throws NotImplemented for LSH, whose attention depends on the tokens.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   /// Counts the scores that LSH layers compute, masked ones included, and hashing.
   int64_t macs(int64_t length) const override;
@@ -184,16 +187,16 @@ class Reformer final : public LanguageModel {
   };
 
   Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const;
-  /// Length with padding to whole chunks, where that is asked for.
+  /// Returns the length padded to whole chunks if whole_chunks requires it.
   int64_t padded(int64_t length) const;
-  /// What local layers see where `queries` are the last of `keys` tokens.
+  /// Returns the context of local layers when `queries` are the last of `keys` tokens.
   LayerContext layer_context(int64_t queries, int64_t keys, const Tensor& lengths) const;
-  /// The streams after the first `blocks` blocks.
+  /// Returns the streams after the first `blocks` blocks.
   ReversibleRun run(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory,
                     const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const;
-  /// The first `length` rows of both streams for the head.
+  /// Returns the first `length` rows of both streams, prepared for the head.
   Tensor exit(ReversibleRun& run, int64_t length, Pass pass) const;
-  LshAttention* lsh(int64_t layer) const;  // null: it is local
+  LshAttention* lsh(int64_t layer) const;  // null for a local layer
 
   ReformerConfig config_;
   DType compute_;
@@ -204,7 +207,7 @@ class Reformer final : public LanguageModel {
   Linear head_;
 };
 
-/// The model by the name that programs use.
+/// Entry of the model under the name that programs use.
 const ModelEntry& reformer_entry();
 
 /// Configurations of the paper and of released code; models/reformer_presets.cc. Throws ValueError

@@ -1,4 +1,4 @@
-// What a Reformer is made of, and what does not go together.
+// Defaults and checks of a Reformer's configuration.
 
 #include <algorithm>
 #include <utility>

@@ -23,7 +23,7 @@ constexpr Preset presets[] = {
     {"hf", "6 layers of 256, local and LSH in turns, length 4096 (defaults of transformers)"},
 };
 
-/// Optimisers of the papers that this has none of (Adafactor) are left to options.
+/// The papers' optimizers that Longspan lacks (Adafactor) are left to program options.
 TrainingDefaults defaults_of(std::string_view preset) {
   if (preset.starts_with("small")) {
     return {.length = 512, .batch = 2, .steps = 4500, .lr = 2e-3, .clip = 1};
@@ -47,7 +47,7 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
                                                                  defaults_of(preset));
 }
 
-/// Sec. 5 of the paper; rounds, 1 to 16 there, are those that all but match full attention.
+/// Sec. 5 of the paper. It tries 1 to 16 rounds; 8 nearly match full attention.
 ReformerConfig paper(int64_t layers, int64_t length) {
   ReformerConfig c;
   c.n_layer = layers;
@@ -89,7 +89,8 @@ ReformerConfig duplication(bool small) {
   c.d_model = c.d_ff = small ? 128 : 256;
   c.n_max = small ? 128 : 1024;
   c.chunk = small ? 16 : 64;
-  // One axis: from half to half is a map of positions that sums over a grid's axes cannot make.
+  // One axis: sums over the axes of a grid cannot represent the map of positions from one half to
+  // the other.
   c.position_shape = {c.n_max};
   return c;
 }
@@ -122,7 +123,7 @@ ReformerConfig reformer_preset(std::string_view name) {
     ReformerConfig c;
     c.layers = "local,lsh";
     c.rounds = 2;
-    c.head_std = 0.02;  // Glorot's would favour some tokens at first
+    c.head_std = 0.02;  // Glorot's std would favour some tokens initially
     if (name == "small") return c;
     if (name == "small_trax2") return reformer_variant(c, ReformerVariant::trax2);
     if (name == "small_hf") return reformer_variant(c, ReformerVariant::hf);

@@ -20,7 +20,7 @@
 namespace longspan {
 namespace {
 
-/// Edits (insert, delete, replace) that turn a into b.
+/// Returns the edit distance (insert, delete, replace) between a and b.
 size_t edits(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

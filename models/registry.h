@@ -8,11 +8,11 @@
 
 namespace longspan {
 
-/// All models, in the order in which they are listed.
+/// Returns all models in listing order.
 std::span<const ModelEntry> models();
 
-/// The spec for "NAME" (its small configuration) or "NAME:PRESET". Throws ValueError on an
-/// unknown one, with the nearest that exists.
+/// Returns the spec for "NAME" (its small configuration) or "NAME:PRESET". Throws ValueError on an
+/// unknown name; the message contains the nearest known one.
 std::unique_ptr<ModelSpec> find_model(std::string_view name);
 
 }  // namespace longspan

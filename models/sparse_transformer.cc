@@ -1,5 +1,6 @@
 // Sparse Transformer, Child et al. 2019 (1904.10509): a decoder over bytes whose attention is
-// factorised into index sets of about sqrt(L) keys each, so that two layers join any two positions.
+// factorized into index sets of about sqrt(L) keys each, so that two layers connect any two
+// positions.
 //
 //   H_0 = W_e[x] + sum_j P_j[o_j(t)]
 //   a = drop(W_p MHA(LN(H)))     b = drop(W_2 f(W_1 LN(H + a) + b_1) + b_2)     H <- H + a + b
@@ -23,14 +24,15 @@ namespace {
 constexpr const char* kName = "sparse_transformer";
 
 int64_t local_width(const SparseTransformerConfig& c) {
-  return c.paper_window ? c.stride + 1 : c.stride;  // the paper's text has l + 1 keys, its code l
+  return c.paper_window ? c.stride + 1 : c.stride;  // the paper's text has l + 1 keys, its code has
+                                                    // l
 }
 
 bool has(const std::vector<IndexSet>& sets, IndexSet set) {
   return std::find(sets.begin(), sets.end(), set) != sets.end();
 }
 
-/// Whether the union of the sets is one that merged heads can have.
+/// Whether merged heads support the union of these sets.
 bool can_merge(const std::vector<IndexSet>& sets) {
   if (sets.size() == 1) return true;
   const bool strided = has(sets, IndexSet::local) && has(sets, IndexSet::strided);
@@ -79,7 +81,7 @@ void check(const SparseTransformerConfig& c) {
           "embed_std is {}; expected 0 or more", c.embed_std);
 }
 
-/// Sec. 6 of the paper: N(0, 0.125 / sqrt(fan-in)).
+/// Sec. 6 of the paper; SparseInit lists the two readings of its deviation.
 Scheme weights(const SparseTransformerConfig& c, int64_t fan_in) {
   const auto n = static_cast<double>(fan_in);
   return Scheme::normal(c.init == SparseInit::code ? std::sqrt(0.125 / n) : 0.125 / std::sqrt(n));
@@ -88,7 +90,7 @@ Scheme weights(const SparseTransformerConfig& c, int64_t fan_in) {
 /// 1 + 2 + ... + n.
 int64_t triangle(int64_t n) { return n > 0 ? n * (n + 1) / 2 : 0; }
 
-/// Pairs of one head. L = a l + r.
+/// Pairs of one head, with L = a l + r.
 int64_t pairs_of(const SparseTransformerConfig& c, IndexSet set, int64_t sub_block,
                  int64_t length) {
   const int64_t l = c.stride, a = length / l, r = length % l;
@@ -103,7 +105,7 @@ int64_t pairs_of(const SparseTransformerConfig& c, IndexSet set, int64_t sub_blo
       return a * triangle(l) + triangle(r);
     case IndexSet::summary: {
       const int64_t first = l - (sub_block + 1) * c.columns;
-      const auto own = [&](int64_t rows) {  // of the first rows of a block, within it
+      const auto own = [&](int64_t rows) {  // pairs of the first rows of a block within it
         const int64_t beyond = std::max<int64_t>(0, rows - first - c.columns);
         return triangle(rows - first - beyond) + beyond * c.columns;
       };
@@ -199,7 +201,8 @@ SparseTransformer::SparseTransformer(const SparseTransformerConfig& config, cons
       .n_head = c.n_head,
       .d_head = static_cast<int64_t>(static_cast<double>(c.d_model) * c.qk_ratio) / c.n_head,
       .d_value = c.d_model / c.n_head,
-      .qkv_bias = true,  // the paper's formulas have biases in the feed-forward only, its code all
+      .qkv_bias = true,  // the paper's formulas have biases in feed-forward only, its code
+                         // everywhere
       .out_bias = true,
       .weights = weights(c, c.d_model),
       .out_weights = weights(c, c.d_model).scaled(residual)};
@@ -254,8 +257,8 @@ AttentionPattern SparseTransformer::every_head(IndexSet set, int64_t queries, in
   return patterns::by_head(heads, queries, keys);
 }
 
-/// Sec. 5.1. Layouts are made once for all layers, and none is larger than O(L) but that of the
-/// summaries, which has O((L / l)^2) runs.
+/// Sec. 5.1. Each layout is built once for all layers. Its size is at most O(L), except for
+/// summaries, whose layout has O((L / l)^2) runs.
 LayerContext SparseTransformer::layer_context(int64_t queries, int64_t keys) const {
   const SparseTransformerConfig& c = config_;
   LayerContext ctx;
@@ -274,7 +277,7 @@ LayerContext SparseTransformer::layer_context(int64_t queries, int64_t keys) con
         ctx.pattern =
             every_head(has(sets_, IndexSet::local) ? IndexSet::local : sets_[0], queries, keys);
         if (sets_.size() == 1) return ctx;
-        // The strided part begins with the first multiple of l beyond the local window.
+        // The strided pattern begins with the first multiple of l beyond the local window.
         const int64_t steps = (local_width(c) + c.stride - 1) / c.stride;
         ctx.also.push_back(resolve(patterns::dilated(kUnlimited, -steps, c.stride), queries, keys));
         return ctx;
@@ -296,7 +299,8 @@ LayerContext SparseTransformer::layer_context(int64_t queries, int64_t keys) con
 }
 
 /// Slot t holds the token before the one that it predicts. Its position is t, that of the target;
-/// in the authors' later code (pos_before_shift) that of the token, t - 1, and the first has none.
+/// with pos_before_shift, as in the authors' later code, it is t - 1, that of the token, and slot 0
+/// has none.
 Tensor SparseTransformer::embed(const Tensor& tokens, int64_t first) const {
   const Scope scope("embed");
   if (tokens.rank() != 2)

@@ -18,7 +18,7 @@
 
 namespace longspan {
 
-/// Which earlier positions j <= i query i sees, with stride (or block) l and c columns
+/// Which earlier positions j <= i query i attends to, with stride (or block length) l and c columns
 /// \cite child2019 (sec. 4.2, 4.3):
 ///   local    i - j < l
 ///   strided  (i - j) mod l = 0
@@ -30,15 +30,15 @@ template <>
 inline constexpr std::array<std::string_view, 5> value_names<IndexSet>{"local", "strided", "block",
                                                                        "summary", "dense"};
 
-/// How several index sets become one model (sec. 5.1): layer by layer in turn; their union in every
-/// head; or head by head in turn.
+/// How several index sets become one model (sec. 5.1): alternating between layers; their union in
+/// every head; or alternating between heads.
 enum class Integration : uint8_t { interleave, merged, multihead };
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<Integration>{"interleave", "merged",
                                                                           "multihead"};
 
-/// Deviation of the weights: sqrt(0.125 / fan-in) of the authors' code, or the 0.125 / sqrt(fan-in)
-/// of the paper (sec. 6) read as a deviation, about 2.8 times smaller.
+/// Standard deviation of the weights: sqrt(0.125 / fan-in) as in the authors' code, or the paper's
+/// 0.125 / sqrt(fan-in) (sec. 6) read as a standard deviation, about 2.8 times smaller.
 enum class SparseInit : uint8_t { code, paper_literal };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<SparseInit>{"code", "paper_literal"};
@@ -46,30 +46,30 @@ inline constexpr std::array<std::string_view, 2> value_names<SparseInit>{"code",
 /// Generating Long Sequences with Sparse Transformers. \cite child2019
 struct SparseTransformerConfig {
   int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
-  double qk_ratio = 1;   ///< width of all queries of a token, as a share of d_model; so of keys
+  double qk_ratio = 1;   ///< total query width of a token over d_model; the same for keys
   int64_t n_max = 1024;  ///< L, the longest sequence
 
-  /// One or more index sets, separated by commas. Merged, they are "local,strided",
-  /// "block,summary" or a single one; an index set may occur twice in turns.
+  /// One or more index sets, separated by commas. With `merged` they are "local,strided",
+  /// "block,summary" or a single one; with `interleave` and `multihead` a set may occur twice.
   std::string index_sets = "block,summary";
   Integration integration = Integration::merged;
   int64_t stride = 32;        ///< l: the period of the data, e.g. the bytes of a row of an image
   int64_t columns = 8;        ///< c
-  int64_t sub_blocks = 0;     ///< s of head h is h mod it; 0: the lesser of n_head and l div c
-  bool paper_window = false;  ///< local sets of l + 1 keys, as the paper's formula has them
+  int64_t sub_blocks = 0;     ///< head h uses sub-block s = h mod this; 0: min(n_head, l div c)
+  bool paper_window = false;  ///< local sets have l + 1 keys, as in the paper's formula
 
   /// Axes of the position tables, e.g. 32,32,3 for rows, columns and colours; empty: ceil(n_max /
   /// l) and l.
   std::vector<int64_t> position_shape;
-  bool pos_before_shift = false;  ///< a slot has the position of the token in it, not of its target
-  /// A learned vector stands where the first token of a sequence would be read, which is then not:
-  /// for sequences with nothing before them, such as images.
+  bool pos_before_shift = false;  ///< a slot has the position of its input token, not of its target
+  /// Shifts the input right by one: a learned vector replaces the embedding of the first token. For
+  /// sequences without a preceding token, such as images.
   bool begin_vector = false;
   double norm_eps = 1e-5, final_norm_eps = 1e-5;
   bool tie_embedding = false;
-  float dropout = 0;  ///< of the two residual branches, and nowhere else
+  float dropout = 0;  ///< on the two residual branches only
   SparseInit init = SparseInit::code;
-  double embed_std = 0;  ///< of tokens and positions; 0: as init says
+  double embed_std = 0;  ///< std of tokens and positions; 0: as init says
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
@@ -86,32 +86,32 @@ struct SparseTransformerConfig {
     token_head.visit(v);
   }
 
-  /// As ModelSpec's.
+  /// See ModelSpec.
   std::string_view extend_positions(int64_t length);
-  /// index_sets as a list. Throws ValueError on an empty one or an unknown name.
+  /// Parses index_sets. Throws ValueError on an empty list or an unknown name.
   std::vector<IndexSet> sets() const;
-  /// s of head h.
+  /// Returns s of head h.
   int64_t sub_block(int64_t head) const;
 };
 
-/// Pairs that all heads of a layer attend to in `length` tokens, by closed formulas: what the cost
-/// of a layer is proportional to.
+/// Returns the number of pairs that all heads of a layer attend to for `length` tokens, by closed
+/// formulas. The cost of a layer is proportional to it.
 int64_t attended_pairs(const SparseTransformerConfig& config, int64_t layer, int64_t length);
 
-/// A causal language model whose attention is factorised into sparse index sets, so that any token
-/// reaches any later one in two layers at O(L sqrt(L)) cost.
+/// A causal language model whose attention is factorized into sparse index sets, so that any token
+/// reaches any later one within two layers at O(L sqrt(L)) cost.
 class SparseTransformer final : public LanguageModel {
  public:
-  /// Throws ValueError, naming the fields, where they do not fit together.
+  /// Throws ValueError that names the fields when they do not fit together.
   SparseTransformer(const SparseTransformerConfig& config, const Init& init);
 
   const SparseTransformerConfig& config() const { return config_; }
 
   /// tokens [B, L] -> [B, L, D], after the final norm.
   Tensor forward(const Tensor& tokens, Pass pass) const;
-  /// Mean over counted targets [B, L], in nats.
+  /// Computes the mean over the targets [B, L] that count, in nats.
   Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
-  /// What each layer's rows see where `queries` are the last of `keys` tokens.
+  /// Returns the context of the layers when `queries` are the last of `keys` tokens.
   LayerContext layer_context(int64_t queries, int64_t keys) const;
 
   Objective objective() const override { return Objective::next_token; }
@@ -142,10 +142,10 @@ class SparseTransformer final : public LanguageModel {
   Tensor begin_;                  // [1, 1, D]
   FactorisedPositions position_;  // P_j
   Stack stack_;
-  Linear head_;  // W_out [V, D], W_e where tied
+  Linear head_;  // W_out [V, D], W_e if tied
 };
 
-/// The model by the name that programs use.
+/// Entry of the model under the name that programs use.
 const ModelEntry& sparse_transformer_entry();
 
 /// Configurations of the paper; models/sparse_transformer_presets.cc. Throws ValueError on an

@@ -17,7 +17,7 @@ constexpr Preset presets[] = {
     {"audio1m", "16 layers of 128, strided, length 1048576, mu-law bytes"},
 };
 
-/// Sec. 7; what the paper leaves open (batches, the rates of text and audio) is ours.
+/// Sec. 7; what the paper leaves open (batch sizes, rates for text and audio) is our choice.
 TrainingDefaults defaults_of(std::string_view preset) {
   if (preset == "small") {
     return {.length = 1024, .batch = 1, .steps = 6000, .lr = 2e-3, .clip = 1};
@@ -53,7 +53,7 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
       sparse_transformer_preset(preset), defaults_of(preset));
 }
 
-/// Layers and widths are ours: the paper has numbers of parameters only.
+/// Layers and widths are our choice: the paper gives only parameter counts.
 SparseTransformerConfig audio(int64_t length, int64_t stride, int64_t layers, int64_t width) {
   SparseTransformerConfig c;
   c.n_layer = layers;
@@ -72,8 +72,8 @@ SparseTransformerConfig audio(int64_t length, int64_t stride, int64_t layers, in
 SparseTransformerConfig sparse_transformer_preset(std::string_view name) {
   SparseTransformerConfig c;
   if (name.starts_with("small")) {
-    // Not what the paper has: few steps learn more with the table as the head. It is narrow, as a
-    // wide one says at first that every token comes again.
+    // Differs from the paper because few steps learn more when the head shares the token table. Its
+    // std is small: with a wide table the initial model predicts each token to repeat.
     c.tie_embedding = true;
     c.embed_std = 0.02;
   }
@@ -120,7 +120,7 @@ SparseTransformerConfig sparse_transformer_preset(std::string_view name) {
   c.integration = Integration::interleave;
   c.begin_vector = true;
   if (name == "cifar10") {
-    // The order of the layers and the rows of 96 bytes are those of the authors' later code.
+    // The order of the layers and the rows of 96 bytes follow the authors' later code.
     c.n_layer = 128;
     c.n_head = 2;
     c.d_model = 256;

@@ -28,7 +28,7 @@ struct TransformerState final : DecodeState {
   }
 
   SegmentMemory memory;
-  Tensor context, lengths;  // of an encoder-decoder
+  Tensor context, lengths;  // for an encoder-decoder
   int64_t batch = 0;
 };
 
@@ -47,7 +47,7 @@ AttentionPattern Transformer::pattern(bool causal, int64_t key_start) const {
   return causal ? patterns::causal() : patterns::dense();
 }
 
-/// Sec. 3.4 and 3.5: sqrt(D) E[token] + P[position], here with the options of later models.
+/// Sec. 3.4 and 3.5: sqrt(D) E[token] + P[position], with the options of later models.
 Tensor Transformer::embed(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
                           Pass pass) const {
   const Scope scope("embed");
@@ -99,7 +99,7 @@ Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
   return run(in, pass, nullptr);
 }
 
-/// `layers`, where given, takes the output of every layer.
+/// Stores the output of every layer in `layers` if it is not null.
 Tensor Transformer::run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const {
   const Scope scope(kName);
   const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
@@ -118,7 +118,7 @@ Tensor Transformer::run(const TransformerInputs& in, Pass pass, std::vector<Tens
   return stack_.forward(x, ctx, {}, pass, layers).y;
 }
 
-/// BERT's transform and the projection to the width of the tables, where there are any.
+/// Applies BERT's transform and the projection to the width of the tables, if the model has them.
 Tensor Transformer::head_input(const Tensor& hidden) const {
   const Tensor h = config_.mlm_head ? mlm_.forward(hidden) : hidden;
   return config_.d_embed > 0 ? head_projection_.forward(h) : h;
@@ -142,7 +142,7 @@ Tensor Transformer::further_loss(Tensor h, const Linear& classifier, Tensor y, i
     h = slice(h, 1, from);
     y = slice(y, 1, from);
   }
-  if (further > 0) {  // y_i is the token after i, so y_{i + further} the one that is meant
+  if (further > 0) {  // y_i is the token after i, so y_{i + further} is the target
     further = std::min(further, h.dim(1));
     h = slice(h, 1, 0, h.dim(1) - further);
     y = slice(y, 1, further);
@@ -150,7 +150,7 @@ Tensor Transformer::further_loss(Tensor h, const Linear& classifier, Tensor y, i
   return token_loss(h, classifier, y, config_.token_head, pass.training, config_.label_smoothing);
 }
 
-/// Al-Rfou et al. 2019, "Auxiliary Losses". The lower a layer, the sooner it stops predicting.
+/// Al-Rfou et al. 2019, "Auxiliary Losses". Lower layers stop predicting earlier.
 Tensor Transformer::auxiliary_loss(const std::vector<Tensor>& layers, const Tensor& hidden,
                                    const Tensor& targets, Pass pass) const {
   const Scope scope("auxiliary");
@@ -209,7 +209,7 @@ std::string_view TransformerConfig::extend_positions(int64_t length) {
              : extend_table("n_max", n_max, length);
 }
 
-/// Of the source alone: the decoder's table may have another size.
+/// Counts positions of the source only; the decoder's table may have another size.
 int64_t Transformer::max_source_length() const {
   const bool own = config_.source_tables && config_.positions == Positions::learned;
   return own && config_.source_n_max > 0 ? config_.source_n_max : max_length();
@@ -317,15 +317,16 @@ AttentionOutline Transformer::attention_outline(int64_t layer, int64_t length) c
   return outline_of(own_context(), layer, config_.n_head, length, length);
 }
 
-/// What the rows of a decoder or an encoder see of each other; of both, those of the encoder.
+/// The context of self-attention in a decoder or an encoder; for an encoder-decoder, in its
+/// encoder.
 LayerContext Transformer::own_context() const {
   LayerContext ctx;
   ctx.pattern = pattern(config_.wiring == Wiring::decoder, 0);
   return ctx;
 }
 
-/// Spec of the baselines, sec. 3: projections 4 L D (H d), attention 2 pairs (H d), feed-forward
-/// 2 L D F (three halves of it with a gated activation), and the head.
+/// Spec of the baselines, sec. 3: projections 4 L D (H d), attention 2 pairs (H d), feed-forward 2
+/// L D F (1.5 times that with a gated activation), and the head.
 int64_t Transformer::macs(int64_t length) const {
   const TransformerConfig& c = config_;
   const int64_t l = length, d = c.d_model;

@@ -30,19 +30,19 @@ template <>
 inline constexpr std::array<std::string_view, 5> value_names<Positions>{
     "none", "sinusoid", "learned", "learned_per_layer", "shaw"};
 
-/// exact: causal 0 <= i - j < window, bidirectional |i - j| <= window / 2; block: own block of
-/// `window` tokens and the one before, causal.
+/// exact: causal 0 <= i - j < window, bidirectional |i - j| <= window / 2; block: the query's own
+/// block of `window` tokens and the one before it, causal.
 enum class Locality : uint8_t { none, exact, block };
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<Locality>{"none", "exact", "block"};
 
-/// How matrices start.
+/// How matrices are initialized.
 enum class Weights : uint8_t { xavier_uniform, normal, truncated_normal, orthogonal };
 template <>
 inline constexpr std::array<std::string_view, 4> value_names<Weights>{
     "xavier_uniform", "normal", "truncated_normal", "orthogonal"};
 
-/// The Transformer \cite vaswani2017 and what grew from it: relative positions \cite shaw2018,
+/// The Transformer \cite vaswani2017 and its descendants: relative positions \cite shaw2018,
 /// positions in every layer \cite alrfou2019, GPT-2 \cite radford2019, BERT \cite devlin2019, and
 /// the Local Transformer \cite roy2021.
 struct TransformerConfig {
@@ -51,7 +51,7 @@ struct TransformerConfig {
   int64_t d_head = 0;        ///< 0: d_model / n_head
   int64_t d_embed = 0;       ///< width of the embedding tables, projected to d_model; 0: d_model
   int64_t n_max = 1024;      ///< rows of learned position tables
-  int64_t source_n_max = 0;  ///< of the source's own table; 0: n_max
+  int64_t source_n_max = 0;  ///< rows of the source's own position table; 0: n_max
 
   NormPlace norm = NormPlace::pre;
   double norm_eps = 1e-5;
@@ -71,38 +71,40 @@ struct TransformerConfig {
   bool tie_embedding = false;
   bool emb_scale = false;  ///< tokens times sqrt(d_model)
   bool emb_norm = false;
-  int64_t position_offset = 0;  ///< learned: rows that the table has before position 0 (BART: 2)
-  bool source_tables = false;   ///< encoder_decoder: positions and emb_norm of the source's own
-  bool couple = false;  ///< encoder_decoder: blocks of the decoder are the encoder's, norms too,
-                        ///< but for cross-attention
-  int64_t source_vocab = 0;  ///< encoder_decoder: the source has a table of its own; 0: it shares
+  int64_t position_offset = 0;  ///< learned: rows of the table before position 0 (BART: 2)
+  bool source_tables = false;   ///< encoder_decoder: the source has its own positions and emb_norm
+  bool couple = false;       ///< encoder_decoder: the decoder shares the encoder's blocks and their
+                             ///< norms, except cross-attention
+  int64_t source_vocab = 0;  ///< encoder_decoder: vocabulary of the source's own token table; 0:
+                             ///< shares the target's table
   int64_t token_types = 0;   ///< rows of the token type table
   bool mlm_head = false;     ///< dense, activation and norm before the head (BERT)
-  int64_t classes = 0;       ///< of the pooled classification head
+  int64_t classes = 0;       ///< number of classes of the pooled classification head
 
-  /// Sites emb, attn (probabilities), ffn_act and resid (branch outputs); -1: as resid.
+  /// Rates at the sites emb, attn (probabilities), ffn_act and resid (branch outputs); -1: as
+  /// resid.
   float dropout = 0, dropout_emb = -1, dropout_attn = -1, dropout_ffn_act = -1;
-  float dropout_token = 0;  ///< tokens that training reads as the zero vector
+  float dropout_token = 0;  ///< share of tokens that training replaces by the zero vector
   double label_smoothing = 0;
-  bool half_loss = false;  ///< training counts the second half of each segment only
+  bool half_loss = false;  ///< in training only the second half of each segment counts
 
-  /// Auxiliary losses of decoders in training \cite alrfou2019 : layer l of N predicts too, with a
-  /// classifier of its own, until l / 2N of the training is done; and every prediction is one of
-  /// the next `n_target` tokens, each after the first counting `target_weight`.
+  /// Auxiliary losses of decoders in training \cite alrfou2019 : layer l of N also predicts, with
+  /// its own classifier, until l / 2N of the training is done. Every prediction covers the next
+  /// `n_target` tokens; each token after the first is weighted by `target_weight`.
   bool layer_loss = false;
   int64_t n_target = 1;
   double target_weight = 0.5;
 
   Weights init = Weights::normal;
   double init_std = 0.02;
-  double embed_std = 0;  ///< of tokens; 0: 1 / sqrt(d_model) with emb_scale, else as init_std
+  double embed_std = 0;  ///< of tokens; 0: 1 / sqrt(d_model) with emb_scale, else init_std
   bool init_residual_scale = true;  ///< output weights of branches times 1 / sqrt(branches)
 
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
-  /// As ModelSpec's.
+  /// See ModelSpec.
   std::string_view extend_positions(int64_t length);
   void visit(auto& v) {
     v("wiring", wiring)("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)(
@@ -126,51 +128,51 @@ struct TransformerConfig {
   }
 };
 
-/// What a forward pass reads. tokens and source of an integer dtype, lengths i64 [B].
+/// The inputs of a forward pass: tokens and source of an integer dtype, lengths i64 [B].
 struct TransformerInputs {
   Tensor tokens = {};   ///< [B, L]
-  Tensor lengths = {};  ///< valid tokens of an encoder, or of the source; undefined: all
+  Tensor lengths = {};  ///< valid tokens of an encoder's input, or of the source; undefined: all
   Tensor types = {};    ///< [B, L] token types; undefined: all 0
-  Tensor source = {};   ///< [B, S] what an encoder-decoder reads
-  Tensor context = {};  ///< [B, S, D] in place of the source: what the encoder made of it
+  Tensor source = {};   ///< [B, S] input of the encoder of an encoder-decoder
+  Tensor context = {};  ///< [B, S, D] output of the encoder, in place of the source
 };
 
-/// The classifiers of a layer that training alone needs.
+/// The classifiers of one layer for auxiliary losses, used only in training.
 struct AuxiliaryHead : Module {
   void visit(Visitor& v) override { v("norm", norm)("targets", targets); }
 
-  std::optional<Normalization> norm;  ///< of a layer before the last one, with pre-norm
+  std::optional<Normalization> norm;  ///< for layers before the last one, with pre-norm
   std::vector<Linear> targets;        ///< [V, D]: the next token and those after it
 };
 
 /// The model of a TransformerConfig.
 class Transformer final : public LanguageModel {
  public:
-  /// Throws ValueError, naming the fields, where they do not fit together.
-  /// `encoder_attention`: layers in place of the encoder's own, one for each block; what they need
-  /// to see they get through run_encoder().
+  /// Throws ValueError that names the fields when they do not fit together. `encoder_attention`
+  /// holds layers that replace the encoder's own attention, one for each block; run_encoder()
+  /// passes them the LayerContext that they need.
   Transformer(const TransformerConfig& config, const Init& init,
               std::vector<std::unique_ptr<Layer>> encoder_attention = {});
 
   const TransformerConfig& config() const { return config_; }
 
-  /// What the head sees: [B, L, D], after the final norm where there is one.
+  /// Returns the input of the head: [B, L, D], after the final norm if there is one.
   Tensor forward(const TransformerInputs& in, Pass pass) const;
-  /// The encoder of an encoder-decoder: [B, S] -> [B, S, D].
+  /// Runs the encoder of an encoder-decoder: [B, S] -> [B, S, D].
   Tensor encode(const Tensor& source, const Tensor& lengths, Pass pass) const;
-  /// The same, where the layers of the encoder see what `given` says.
+  /// Runs the encoder with `ctx` as the context of its layers.
   Tensor run_encoder(const Tensor& source, const LayerContext& ctx, Pass pass) const;
   /// [..., D] -> [..., V], in the dtype of the parameters.
   Tensor head(const Tensor& hidden) const;
-  /// Mean over counted targets [B, L] of the (in training smoothed) negative log-likelihood,
-  /// without auxiliary losses.
+  /// Computes the mean over the targets [B, L] that count of the negative log-likelihood (smoothed
+  /// in training), without auxiliary losses.
   Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass) const;
   /// [B, classes] from tanh(dense(first token)).
   Tensor classify(const Tensor& hidden) const;
 
-  /// Decoding after a source of an encoder-decoder.
+  /// Encodes the source of an encoder-decoder and returns the state to decode from.
   std::unique_ptr<DecodeState> start_decoding(const Tensor& source, const Tensor& lengths) const;
-  /// The same after what the encoder made of it.
+  /// Does the same with the output of the encoder, `context`.
   std::unique_ptr<DecodeState> start_decoding_after(const Tensor& context,
                                                     const Tensor& lengths) const;
 
@@ -190,27 +192,27 @@ class Transformer final : public LanguageModel {
   std::unique_ptr<DecodeState> start_after(const SourceTokens& source) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
-  /// The same of an encoder whose layers see what `given` says.
+  /// Computes the map of an encoder whose layers get `ctx`.
   Tensor encoder_attention_map(const Tensor& source, int64_t layer, const LayerContext& ctx) const;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
   int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
 
  private:
-  /// `coupled`: blocks whose attention and feed-forward networks these share.
+  /// `coupled`: a stack whose attention and feed-forward networks this one shares.
   Stack make_stack(bool causal, bool cross, ShawTables& shared, const Init& init,
                    std::vector<std::unique_ptr<Layer>> attention_layers = {},
                    const Stack* coupled = nullptr) const;
-  /// What a row sees of rows of its own stack, the first of which has position key_start.
+  /// The keys of its own stack that a row attends to; the first key has position key_start.
   AttentionPattern pattern(bool causal, int64_t key_start) const;
   LayerContext own_context() const;
   Tensor run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const;
-  /// `source`: with the tables of the source, where it has any of its own.
+  /// `source`: use the tables of the source if it has its own.
   Tensor embed(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
                Pass pass) const;
   Tensor head_input(const Tensor& hidden) const;
-  /// The mean loss of predicting, from each row of h [B, L, D], the token `further` after its next
-  /// one.
+  /// The mean loss of predicting, from each row of h [B, L, D], the token `further` positions after
+  /// its next one.
   Tensor further_loss(Tensor h, const Linear& classifier, Tensor targets, int64_t further,
                       Pass pass) const;
   Tensor auxiliary_loss(const std::vector<Tensor>& layers, const Tensor& hidden,
@@ -223,23 +225,23 @@ class Transformer final : public LanguageModel {
   Linear embed_projection_;    // [D, De]
   LearnedPositions position_;  // [offset + n_max, D]
   LearnedPositions source_position_;
-  Tensor sinusoid_;  // [n_max, D], no parameter
+  Tensor sinusoid_;  // [n_max, D], not a parameter
   Normalization embed_norm_, source_norm_;
   ShawTables encoder_shared_, shared_;
   Stack encoder_, stack_;
   TokenTransform mlm_;
   Linear head_projection_;                // [De, D]
-  Linear head_;                           // [V, De], the token table where tied
-  std::vector<AuxiliaryHead> auxiliary_;  // of each layer that has one; the last one's is the last
+  Linear head_;                           // [V, De], the token table if tied
+  std::vector<AuxiliaryHead> auxiliary_;  // in the order of the layers that have one
   PooledHead classes_;
 };
 
-/// The models of this page by the names that programs use.
+/// Entries of the models in this file under the names that programs use.
 const ModelEntry& transformer_entry();
 /// models/local_transformer.cc
 const ModelEntry& local_transformer_entry();
 
-/// Configurations of the literature; models/presets.cc. Throws ValueError on an unknown name.
+/// Presets from the literature; models/presets.cc. Throws ValueError on an unknown name.
 TransformerConfig transformer_preset(std::string_view name);
 TransformerConfig local_transformer_preset(std::string_view name);
 

@@ -1,4 +1,5 @@
-// What a Transformer is made of: checks of its configuration, parameters and how they start.
+// Construction of a Transformer: checks of its configuration, its parameters and their
+// initialization.
 
 #include <cmath>
 #include <utility>
@@ -24,7 +25,8 @@ Scheme scheme_of(const TransformerConfig& c) {
   return Scheme::normal(c.init_std);
 }
 
-/// Tables that are looked up, not multiplied: with sqrt(D) in front, D^-1/2 gives unit variance.
+/// For tables that are looked up, not multiplied: with a factor sqrt(D), std D^-1/2 gives unit
+/// variance.
 Scheme table_scheme(const TransformerConfig& c) {
   return Scheme::normal(c.emb_scale ? 1 / std::sqrt(static_cast<double>(c.d_model)) : c.init_std);
 }
@@ -92,7 +94,7 @@ void check(const TransformerConfig& c) {
   require_share_or_default(kName, "dropout_ffn_act", c.dropout_ffn_act);
 }
 
-/// A branch with the parameters of another block's.
+/// A branch that shares the parameters of another block's branch.
 template <class L>
 Branch shared_branch(const Block& block, const char* name) {
   const Branch& b = block.branch(name);

@@ -26,7 +26,7 @@ constexpr NamePair encoder_names[] = {
     {"layers.#.norm2", "encoder.layer.#.output.LayerNorm"},
 };
 
-/// Those and the second triple.
+/// The same names and the global projections.
 constexpr NamePair longformer_names[] = {
     {"embed.token", "embeddings.word_embeddings"},
     {"embed.position", "embeddings.position_embeddings"},
@@ -83,7 +83,7 @@ constexpr std::string_view bigbird_unused[] = {"cls.predictions.decoder.weight",
                                                "cls.seq_relationship.weight",
                                                "cls.seq_relationship.bias"};
 
-/// What encoder-decoders in BART's shape share.
+/// The names that encoder-decoders in BART's shape share.
 constexpr NamePair sequence_names[] = {
     {"embed.token", "shared"},
     {"embed.source_position", "encoder.embed_positions"},
@@ -107,7 +107,7 @@ constexpr NamePair sequence_names[] = {
     {"decoder.layers.#.norm3", "decoder.layers.#.final_layer_norm"},
 };
 
-/// Those and what is a model's own.
+/// Concatenates a model's own names and sequence_names.
 template <size_t N>
 constexpr auto with_sequence_names(const NamePair (&own)[N]) {
   std::array<NamePair, N + std::size(sequence_names)> all;
@@ -161,7 +161,7 @@ constexpr NamePair reformer_names[] = {
     {"layers.#.ff.out", "encoder.layers.#.feed_forward.output.dense"},
     {"final_norm", "encoder.layer_norm"},
 };
-/// Tables of axial positions lie along their axis: [n1, 1, d1] and [1, n2, d2].
+/// Tables of axial positions have shapes [n1, 1, d1] and [1, n2, d2].
 constexpr NamePair reformer_heads[] = {
     {"embed.position.axes.0.weight", "reformer.embeddings.position_embeddings.weights.0"},
     {"embed.position.axes.1.weight", "reformer.embeddings.position_embeddings.weights.1"},
@@ -171,13 +171,13 @@ constexpr NamePair reformer_heads[] = {
 constexpr std::string_view axial_table = "position_embeddings.weights.";
 constexpr std::string_view reformer_unused[] = {"lm_head.decoder.bias"};
 
-/// A bias of tokens that such models keep as [1, V].
+/// The token bias, which such models store as [1, V].
 constexpr std::string_view logits_bias = "final_logits_bias";
 constexpr NamePair sequence_heads[] = {{"head.bias", logits_bias}};
 constexpr std::string_view sequence_unused[] = {"encoder.embed_tokens.weight",
                                                 "decoder.embed_tokens.weight", "lm_head.weight"};
 
-/// "layers.3.attention.q.weight" in three parts: "layers.#.attention.q", "3", ".weight".
+/// Splits "layers.3.attention.q.weight" into "layers.#.attention.q", "3" and ".weight".
 struct SplitName {
   std::string stem, number, kind;
 };

@@ -17,38 +17,39 @@
 
 namespace longspan {
 
-/// A parameter's name here and in another implementation, without ".weight" and ".bias"; "#" is the
-/// number of a layer. A name with them stands for that parameter alone.
+/// The name of a parameter here and in another implementation, without ".weight" and ".bias"; "#"
+/// stands for the index of a layer. A name that includes such an ending stands for that parameter
+/// only.
 struct NamePair {
   std::string_view ours, theirs;
 };
 
 /// How another implementation names the parameters of an architecture in its checkpoints. Matrices
-/// lie there as they do here.
+/// are stored there in the same layout as here.
 struct CheckpointFormat {
-  std::string_view model_type;  ///< "roberta": the value of that key of config.json
-  /// Stands before the names of the model without its heads, e.g. "roberta."; checkpoints of that
-  /// alone lack it.
+  std::string_view model_type;  ///< "roberta": the value of this key in config.json
+  /// The prefix of the names of the model without its heads, e.g. "roberta."; checkpoints without
+  /// heads lack it.
   std::string_view prefix;
   std::span<const NamePair> base, heads;
-  /// How names of tensors end that checkpoints may have and models here need not: tied ones, tables
-  /// of constants, heads that were for pre-training.
+  /// Endings of the names of tensors that checkpoints may contain and models here do not need: tied
+  /// tensors, tables of constants, pre-training heads.
   std::span<const std::string_view> unused;
 };
 
 /// Checkpoints of Reformer \cite kitaev2020 , RoBERTa \cite liu2019 , BERT \cite devlin2019 ,
 /// BigBird and BigBird-Pegasus \cite zaheer2020 , Longformer and LED \cite beltagy2020 and BART
-/// \cite lewis2020 as the package transformers has them.
+/// \cite lewis2020 in the format of the package transformers.
 extern const CheckpointFormat roberta_format, bert_format, bigbird_format, bigbird_pegasus_format,
     longformer_format, led_format, bart_format, reformer_format;
 
-/// Every parameter of a model under its name in the format. The tensors are the model's own, so
-/// reading into them loads it. Throws NotImplemented on a parameter that the format has no name
-/// for.
+/// Returns every parameter of a model under its name in the format. The tensors alias the model's
+/// own, so reading into them loads the model. Throws NotImplemented on a parameter that has no name
+/// in the format.
 TensorList named_as(const CheckpointFormat& format, Module& model);
 
-// Records of the keys of config.json, whose fields have the names that they have there. What is no
-// field is refused where a file is read (train/pretrained.h), unless it says nothing of the model.
+// Structs of the keys of config.json. Their fields have the names of the keys. Reading a file
+// throws on other keys (train/pretrained.h), except on those that do not concern the model.
 
 /// The keys of config.json that encoders in BERT's shape share, with the defaults of RoBERTa.
 struct EncoderKeys {
@@ -57,9 +58,9 @@ struct EncoderKeys {
           intermediate_size = 3072, max_position_embeddings = 514, type_vocab_size = 1;
   double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1, initializer_range = 0.02,
          layer_norm_eps = 1e-12;
-  double classifier_dropout = -1;  ///< -1, which goes out as null: as hidden_dropout_prob
+  double classifier_dropout = -1;  ///< -1, written as null: as hidden_dropout_prob
   bool tie_word_embeddings = true;
-  int64_t pad_token_id = 1;           ///< positions of a RoBERTa or Longformer start behind it
+  int64_t pad_token_id = 1;           ///< positions of a RoBERTa or Longformer start after it
   std::vector<std::string> id2label;  ///< names of classes; empty: LABEL_0 and LABEL_1
 
   void visit(auto& v) {
@@ -75,7 +76,7 @@ struct EncoderKeys {
   }
 };
 
-/// The keys of BigBird's.
+/// The keys of config.json for BigBird.
 struct BigBirdKeys : EncoderKeys {
   BigBirdKeys();
 
@@ -91,11 +92,11 @@ struct BigBirdKeys : EncoderKeys {
   }
 };
 
-/// The keys of Longformer's.
+/// The keys of config.json for Longformer.
 struct LongformerKeys : EncoderKeys {
   LongformerKeys();
 
-  std::vector<int64_t> attention_window = {512};  ///< of each layer, both sides together
+  std::vector<int64_t> attention_window = {512};  ///< of each layer, sum of both sides
 
   void visit(auto& v) {
     EncoderKeys::visit(v);
@@ -103,23 +104,23 @@ struct LongformerKeys : EncoderKeys {
   }
 };
 
-/// Sets what the keys of a RoBERTa or BERT say; heads and patterns stay as they are. RoBERTa's
-/// position tables begin behind the row pad_token_id, and its head for masked tokens has gelu
+/// Sets the fields of a RoBERTa or BERT from its keys; heads and patterns keep their values.
+/// RoBERTa's positions start after row pad_token_id, and its head for masked tokens uses gelu
 /// whatever hidden_act is. Throws ValueError on another model_type or hidden_act.
 void set_encoder(const EncoderKeys& keys, EncoderConfig& config);
-/// The keys that say what the configuration says; `model_type` is "roberta" or "bert". The labels
-/// of `classes` or else `tags` are named as transformers names them, and a BERT's pad_token_id is
-/// 0: set both where they are others. Throws ValueError where such a model could not be as the
-/// configuration is.
+/// Returns the keys of a configuration; `model_type` is "roberta" or "bert". The labels of
+/// `classes`, or else of `tags`, get the default names of transformers, and a BERT's pad_token_id
+/// is 0; set both if yours differ. Throws ValueError when such a model cannot have this
+/// configuration.
 EncoderKeys encoder_keys(const EncoderConfig& config, std::string_view model_type = "roberta");
 
-/// The same for BigBird. As in the reference, the last block counts with its padding, sparse
-/// attention has no dropout, and random blocks come from the first 1,024 tokens; for the very
-/// blocks that the reference has drawn see BigBird::set_random_blocks().
+/// Does the same for BigBird. As in the reference, the last block includes padding, sparse
+/// attention has no dropout, and random blocks come from the first 1,024 tokens.
+/// BigBird::set_random_blocks() sets the exact blocks that the reference has drawn.
 BigBirdConfig bigbird_config(const BigBirdKeys& keys);
 BigBirdKeys bigbird_keys(const BigBirdConfig& config);
 
-/// The keys of BigBird-Pegasus'.
+/// The keys of config.json for BigBird-Pegasus.
 struct BigBirdPegasusKeys {
   std::string model_type = "bigbird_pegasus", activation_function = "gelu_new",
               attention_type = "block_sparse";
@@ -128,7 +129,7 @@ struct BigBirdPegasusKeys {
           encoder_ffn_dim = 4096, decoder_ffn_dim = 4096, block_size = 64, num_random_blocks = 3,
           decoder_start_token_id = 2;
   double dropout = 0.1, attention_dropout = 0, activation_dropout = 0, init_std = 0.02;
-  double label_smoothing = 0;  ///< which the loss of transformers has none of
+  double label_smoothing = 0;  ///< the loss of transformers has none
   bool scale_embedding = true, use_bias = false, tie_word_embeddings = true,
        is_encoder_decoder = true;
   int64_t pad_token_id = 0;
@@ -149,20 +150,20 @@ struct BigBirdPegasusKeys {
   }
 };
 
-/// The same for BigBird-Pegasus, blocks as for BigBird. Both tables of positions have
-/// max_position_embeddings rows. Throws ValueError where encoder and decoder differ in size.
+/// Does the same for BigBird-Pegasus, with blocks as for BigBird. Both position tables have
+/// max_position_embeddings rows. Throws ValueError when encoder and decoder differ in size.
 BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& keys);
 BigBirdPegasusKeys bigbird_pegasus_keys(const BigBirdPegasusConfig& config);
 
-/// The keys that BART's and LED's have in common.
+/// The keys that BART and LED share.
 struct SequenceKeys {
   std::string model_type, activation_function = "gelu";
   int64_t vocab_size = 50'265, d_model = 1024, encoder_layers = 12, decoder_layers = 12,
           encoder_attention_heads = 16, decoder_attention_heads = 16, encoder_ffn_dim = 4096,
           decoder_ffn_dim = 4096, pad_token_id = 1,
-          decoder_start_token_id = 2;  ///< what a decoder begins with
+          decoder_start_token_id = 2;  ///< the decoder's first token
   double dropout = 0.1, attention_dropout = 0, activation_dropout = 0, init_std = 0.02;
-  double label_smoothing = 0;  ///< which the loss of transformers has none of
+  double label_smoothing = 0;  ///< the loss of transformers has none
   bool tie_word_embeddings = true, is_encoder_decoder = true;
 
   void visit(auto& v) {
@@ -179,13 +180,14 @@ struct SequenceKeys {
   }
 };
 
-/// The keys of BART's.
+/// The keys of config.json for BART.
 struct BartKeys : SequenceKeys {
   BartKeys() { model_type = "bart"; }
 
   int64_t max_position_embeddings = 1024;
   bool scale_embedding = false;
-  std::vector<std::string> id2label = {"LABEL_0", "LABEL_1", "LABEL_2"};  ///< as it has by default
+  std::vector<std::string> id2label = {"LABEL_0", "LABEL_1", "LABEL_2"};  ///< the default of
+                                                                          ///< transformers
 
   void visit(auto& v) {
     SequenceKeys::visit(v);
@@ -194,12 +196,12 @@ struct BartKeys : SequenceKeys {
   }
 };
 
-/// The keys of LED's.
+/// The keys of config.json for LED.
 struct LedKeys : SequenceKeys {
   LedKeys() { model_type = "led"; }
 
   int64_t max_encoder_position_embeddings = 16'384, max_decoder_position_embeddings = 1024;
-  std::vector<int64_t> attention_window = {512};  ///< of each layer, both sides together
+  std::vector<int64_t> attention_window = {512};  ///< of each layer, sum of both sides
 
   void visit(auto& v) {
     SequenceKeys::visit(v);
@@ -209,19 +211,19 @@ struct LedKeys : SequenceKeys {
   }
 };
 
-/// The same for BART, whose tables of positions begin at row 2 whatever pad_token_id is. A
-/// Transformer has no place for ids of tokens: keep those of the keys. Throws ValueError where
-/// encoder and decoder differ in size, or where such a model could not be as the configuration is.
+/// Does the same for BART, whose position tables begin at row 2 whatever pad_token_id is. A
+/// Transformer does not store ids of special tokens: keep those of the keys. Throws ValueError when
+/// encoder and decoder differ in size, or when such a model cannot have this configuration.
 TransformerConfig bart_config(const BartKeys& keys);
 BartKeys bart_keys(const TransformerConfig& config);
 
-/// The same for LED, whose tables begin with the first position; the first token is global.
+/// Does the same for LED, whose tables begin with position 0; the first token is global.
 LedConfig led_config(const LedKeys& keys);
 LedKeys led_keys(const LedConfig& config);
 
-/// The keys of Reformer's.
+/// The keys of config.json for Reformer.
 struct ReformerKeys {
-  /// Members of old files that the model never reads.
+  /// Keys of old files that the model never reads.
   static constexpr std::string_view passed_over[] = {"attention_probs_dropout_prob",
                                                      "intermediate_size", "num_chunks_after",
                                                      "num_chunks_before", "type_vocab_size"};
@@ -231,7 +233,7 @@ struct ReformerKeys {
           lsh_num_chunks_before = 1, lsh_num_chunks_after = 0, local_attn_chunk_length = 64,
           local_num_chunks_before = 1, local_num_chunks_after = 0, max_position_embeddings = 4096;
   std::vector<std::string> attn_layers = {"local", "lsh", "local", "lsh", "local", "lsh"};
-  std::vector<int64_t> num_buckets;  ///< empty: by the length
+  std::vector<int64_t> num_buckets;  ///< empty: chosen by the length
   std::vector<int64_t> axial_pos_shape = {64, 64}, axial_pos_embds_dim = {64, 192};
   bool axial_pos_embds = true, is_decoder = false, tie_word_embeddings = false;
   double hidden_dropout_prob = 0.05, lsh_attention_probs_dropout_prob = 0,
@@ -261,16 +263,16 @@ struct ReformerKeys {
   }
 };
 
-/// The same for Reformer with axial positions, as transformers computes it; the bias of the head,
-/// which newer versions keep and do not add, is added. Without num_buckets each length has its own,
-/// where the reference keeps those of the first sequence that it sees; the keys of such a model
-/// have those of n_max. Throws ValueError on position tables of another kind and on rules other
-/// than those of reformer_variant(hf).
+/// Does the same for Reformer with axial positions, as transformers computes it. The bias of the
+/// head is added; newer versions of transformers keep it but do not add it. Without num_buckets
+/// each length has its own number of buckets, while the reference keeps that of the first sequence;
+/// the keys of such a model have that of n_max. Throws ValueError on position tables of another
+/// kind and on rules that differ from reformer_variant(hf).
 ReformerConfig reformer_config(const ReformerKeys& keys);
 ReformerKeys reformer_keys(const ReformerConfig& config);
 
-/// The same for Longformer, whose heads have no dilation; with one window for each layer. Throws
-/// ValueError on a window that is odd, below 2 or missing.
+/// Does the same for Longformer, whose heads have no dilation, with one window for each layer.
+/// Throws ValueError on a window that is odd, below 2 or missing.
 LongformerConfig longformer_config(const LongformerKeys& keys);
 LongformerKeys longformer_keys(const LongformerConfig& config);
 

@@ -55,12 +55,13 @@ void get_shared(const EncoderConfig& c, EncoderKeys& k) {
   k.initializer_range = c.init_std;
   const int64_t labels = c.classes > 0 ? c.classes : c.tags;
   k.id2label.clear();
-  for (int64_t i = 0; labels != 2 && i < labels; ++i) {  // two are what a file without them means
+  for (int64_t i = 0; labels != 2 && i < labels; ++i) {  // a file without labels means two
     k.id2label.push_back(fmt::format("LABEL_{}", i));
   }
 }
 
-/// The head of a RoBERTa or Longformer has gelu, that of a BERT or BigBird what its layers have.
+/// Checks the activation of the head: gelu for a RoBERTa or Longformer, that of the layers for a
+/// BERT or BigBird.
 void require_mlm(const EncoderConfig& c, std::string_view model_type, bool gelu) {
   const bool same = c.activation == Activation::gelu_erf || !c.mlm_head;
   require(same || c.mlm_gelu == gelu, kOp,
@@ -155,7 +156,7 @@ LongformerConfig longformer_config(const LongformerKeys& k) {
   require(k.model_type == "longformer", kOp, "model_type is \"{}\"; expected \"longformer\"",
           k.model_type);
   EncoderKeys shared = k;
-  shared.model_type = "roberta";  // whose tables these are
+  shared.model_type = "roberta";  // for its position tables
   LongformerConfig c;
   set_encoder(shared, c);
   c.one_sided_window = detail::one_sided(k.attention_window);

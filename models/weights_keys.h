@@ -9,15 +9,16 @@
 
 namespace longspan::detail {
 
-// What the files models/weights_*.cc share.
+// Helpers that the files models/weights_*.cc share.
 
 inline constexpr const char* checkpoint_op = "checkpoint";
 
-/// An activation by its name in config.json, and back. Throw ValueError where there is none.
+/// Convert between an activation and its name in config.json. Throw ValueError if there is none.
 Activation activation_of(std::string_view name);
 std::string activation_name(Activation f);
 
-/// One-sided windows from sums of both sides. Throws ValueError on odd ones and on none.
+/// Converts two-sided window sizes to one-sided ones. Throws ValueError on odd sizes and on an
+/// empty list.
 std::vector<int64_t> one_sided(const std::vector<int64_t>& windows);
 
 }  // namespace longspan::detail

@@ -14,7 +14,7 @@ using detail::activation_of;
 
 constexpr const char* kOp = detail::checkpoint_op;
 
-/// What the configurations of encoder-decoders share.
+/// Sets the fields that configurations of encoder-decoders share.
 void set_sequence(const auto& k, auto& c) {
   require(k.tie_word_embeddings, kOp, "tie_word_embeddings is false; expected one table");
   require(k.is_encoder_decoder, kOp,

@@ -1,6 +1,6 @@
 // One layer of the Sparse Transformer, forward and backward, at the sizes of its text model: what
-// fixed and strided attention save beside our own dense causal kernel. Embedding, head and loss,
-// which are the same for all, count too.
+// fixed and strided attention save compared with our dense causal kernel. Includes embedding, head
+// and loss, which are the same for all.
 
 #include <fmt/format.h>
 

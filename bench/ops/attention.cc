@@ -15,10 +15,10 @@ namespace {
 struct Extra {
   int64_t clip = -1;  // Shaw terms for keys and values; -1: none
   float dropout = 0;
-  int64_t queries = 0;  // 0: as many as keys
+  int64_t queries = 0;  // 0: the number of keys
 };
 
-// Useful FLOPs: 4 d per visible pair forward, 10 d backward; terms of relations count nothing.
+// Useful FLOPs: 4 d per attended pair forward, 10 d backward; relation terms do not count.
 void add_pattern(const std::string& name, const AttentionPattern& pattern, int64_t batch,
                  int64_t heads, int64_t length, int64_t width, const Extra& extra = {}) {
   const int64_t queries = extra.queries > 0 ? extra.queries : length;
@@ -49,14 +49,14 @@ void add_pattern(const std::string& name, const AttentionPattern& pattern, int64
   measure_op(label, {4 * d * pairs}, {10 * d * pairs}, inputs, attend);
 }
 
-// Query blocks that see `seen` key blocks each, of places drawn once: BigBird's and BlockBERT's
-// kind of layout, without anything beside it.
+// Query blocks that attend to `seen` key blocks each, drawn once: the random part of layouts like
+// BigBird's and BlockBERT's.
 AttentionPattern scattered_blocks(int64_t length, int64_t block, int64_t seen) {
   std::vector<TileRuns> tiles;
   const int64_t blocks = length / block;
   for (int64_t i = 0; i < blocks; ++i) {
     tiles.push_back({static_cast<int32_t>(i * block), static_cast<int32_t>(block), {}});
-    for (int64_t n = 0; n < seen; ++n) {  // one of each part of the keys
+    for (int64_t n = 0; n < seen; ++n) {  // draws one from each segment of the keys
       const int64_t part = blocks / seen;
       const auto draw =
           static_cast<int64_t>(philox_word(1, i * seen + n) % static_cast<uint32_t>(part));

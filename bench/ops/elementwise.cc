@@ -15,7 +15,7 @@ void add_elementwise() {
   struct Unary {
     const char* name;
     Tensor (*f)(const Tensor&);
-    bool keeps_half = false;  // results half as wide as the input
+    bool keeps_half = false;  // the output is half as wide as the input
   };
   const Unary unary[] = {{"exp", exp},
                          {"log", log},

@@ -1,5 +1,5 @@
-// Products of a Transformer: y = x W^T (NT), dx = dy W (NN), dW = dy^T x (TN), and batches of small
-// ones.
+// Matrix products of a Transformer: y = x W^T (NT), dx = dy W (NN), dW = dy^T x (TN), and batches
+// of small products.
 
 #include <fmt/format.h>
 
@@ -45,7 +45,7 @@ void add_gemm() {
       add_product(1, out, in, 2048, "TN");
     }
   }
-  for (const int64_t rows : {1, 2, 4}) {  // a token of each of few sequences, as in generation
+  for (const int64_t rows : {1, 2, 4}) {  // one token of each of a few sequences, as in generation
     add_product(1, rows, 1024, 256, "NT");
     add_product(1, rows, 256, 1024, "NT");
     add_product(1, rows, 4096, 1024, "NT");

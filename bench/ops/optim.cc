@@ -1,4 +1,4 @@
-// Fused parameter updates: bandwidth is all that matters.
+// Fused parameter updates: they are limited by bandwidth.
 
 #include "ops/optim.h"
 

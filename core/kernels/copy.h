@@ -5,7 +5,7 @@
 
 namespace longspan::kernels {
 
-/// y = x, converted to the dtype of y. One shape; any strides on both sides (y without overlap).
+/// y = x, converted to the dtype of y. Same shape; any strides on both sides (y without overlap).
 /// Floating to integer truncates.
 inline constinit Kernel<void(ConstView x, View y)> copy{"copy"};
 /// y = value, converted to the dtype of y; any strides.

@@ -5,8 +5,8 @@
 
 namespace longspan::kernels {
 
-/// Functions of one number. alpha and beta are their parameters. Behind the bar: what the backward
-/// function is given, x or y.
+/// Functions of one element with parameters alpha and beta. After the bar: the argument of the
+/// backward function, x or y.
 enum class Unary : uint8_t {
   affine,        // alpha x + beta                                  | nothing: dx = alpha dy
   exp,           // e^x                                             | y
@@ -36,28 +36,28 @@ enum class Unary : uint8_t {
   grid           // rint(x alpha) beta, ties to even, never -0      | nothing: dx = dy
 };
 
-/// Functions of two numbers, and comparisons of them.
+/// Functions and comparisons of two elements.
 enum class Binary : uint8_t { add, sub, mul, div, maximum, minimum };
 enum class Comparison : uint8_t { equal, not_equal, less, less_equal, greater, greater_equal };
 
-/// y = f(x). One shape and floating dtype; any strides (y without overlap). Here and below, stride
-/// 0 repeats an input, and f16 and bf16 are computed in f32.
+/// y = f(x). Same shape and floating dtype; any strides (y without overlap). For this and the
+/// following kernels, stride 0 repeats an input, and f16 and bf16 are computed in f32.
 inline constinit Kernel<void(Unary f, double alpha, double beta, ConstView x, View y)>
     unary_forward{"unary_forward"};
-/// dx = f'(x) dy, from x or y as the list says.
+/// dx = f'(x) dy, from x or y as listed in Unary.
 inline constinit Kernel<void(Unary f, double alpha, double beta, ConstView x_or_y, ConstView dy,
                              View dx)>
     unary_backward{"unary_backward"};
-/// y = f(x), slope = f'(x), for silu and the gelus, where the two share their costly part.
+/// y = f(x), slope = f'(x), for silu and the gelus, where both share the expensive part.
 inline constinit Kernel<void(Unary f, ConstView x, View y, View slope)> unary_slope{"unary_slope"};
-/// y = f(a, b). maximum and minimum give NaN where one of the two is. y may be a or b.
+/// y = f(a, b). maximum and minimum give NaN if either is NaN. y may be a or b.
 inline constinit Kernel<void(Binary f, ConstView a, ConstView b, View y)> binary{"binary"};
-/// y = a f b ? 1 : 0. a and b of one dtype, any; y u8.
+/// y = a f b ? 1 : 0. a and b have the same dtype, any; y is u8.
 inline constinit Kernel<void(Comparison f, ConstView a, ConstView b, View y)> compare{"compare"};
-/// y = condition != 0 ? a : b. condition u8; a, b and y of one dtype, any.
+/// y = condition != 0 ? a : b. condition is u8; a, b and y have the same dtype, any.
 inline constinit Kernel<void(ConstView condition, ConstView a, ConstView b, View y)> select{
     "select"};
-/// y = u f(v), for the f whose backward is given x.
+/// y = u f(v), for each f whose backward receives x.
 inline constinit Kernel<void(Unary f, ConstView u, ConstView v, View y)> gated_forward{
     "gated_forward"};
 /// du = f(v) dy, dv = u f'(v) dy.

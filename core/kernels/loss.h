@@ -7,30 +7,31 @@
 
 namespace longspan::kernels {
 
-// Cross-entropy over classes that arrive in stretches [first, first + n). A row's state is
-// { maximum, sum of exp(logit - maximum), logit of the target, sum of logits } over what has come.
-// Everything floating has one dtype, f32 or f64, and is contiguous; targets [rows] are i64, i32 or
-// u8.
+// Cross-entropy over classes that are processed in ranges [first, first + n). A row's state is {
+// maximum, sum of exp(logit - maximum), logit of the target, sum of logits } over the ranges so
+// far. All floating tensors have the same dtype, f32 or f64, and are contiguous; targets [rows] are
+// i64, i32 or u8.
 
-/// Takes a stretch in: logits [rows, n], state [rows, 4]. Where first is 0 the state starts anew.
+/// Adds a range: logits [rows, n], state [rows, 4]. first = 0 resets the state.
 inline constinit Kernel<void(ConstView logits, ConstView targets, int64_t first, View state)>
     cross_entropy_scan{"cross_entropy_scan"};
 
-/// All classes at once: the state of each row, and weights[i, j] = exp(logits[i, j] - maximum)
-/// unless weights is empty. Sums of logits are 0 without `totals`. logits and weights
-/// [rows, classes] may also be f16 or bf16; the state is then f32.
+/// Processes all classes in one call: computes the state of each row, and weights[i, j] =
+/// exp(logits[i, j] - maximum) unless weights is empty. Sums of logits are 0 without `totals`.
+/// logits and weights [rows, classes] may also be f16 or bf16; the state is then f32.
 inline constinit Kernel<void(ConstView logits, ConstView targets, bool totals, View weights,
                              View state)>
     cross_entropy_weights{"cross_entropy_weights"};
 
-/// dx[i, j] = scale[i] (weights[i, j] / sum - (1 - smoothing) [j = target] - smoothing / classes)
-/// with the sum in state[i, 1]; rows of scale 0 become 0. dx as weights, scale as state.
+/// dx[i, j] = scale[i] (weights[i, j] / sum - (1 - smoothing) [j = target] - smoothing / classes),
+/// where sum is state[i, 1]; rows of scale 0 become 0. dx has the dtype of weights, scale that of
+/// state.
 inline constinit Kernel<void(ConstView weights, ConstView targets, ConstView state, ConstView scale,
                              double smoothing, View dx)>
     cross_entropy_weights_gradient{"cross_entropy_weights_gradient"};
 
-/// lse[i] = log sum exp of row i; loss[i] = (1 - smoothing) (lse - target logit)
-/// + smoothing (lse - mean logit) + z_loss lse^2, 0 where the target is `ignore`.
+/// lse[i] = log sum exp of row i; loss[i] = (1 - smoothing) (lse - target logit) + smoothing (lse -
+/// mean logit) + z_loss lse^2, or 0 if the target is `ignore`.
 inline constinit Kernel<void(ConstView state, ConstView targets, int64_t ignore, double smoothing,
                              double z_loss, int64_t classes, View lse, View loss)>
     cross_entropy_finish{"cross_entropy_finish"};
@@ -42,33 +43,34 @@ inline constinit Kernel<void(View logits, ConstView targets, int64_t first, Cons
                              ConstView scale, double smoothing, double z_loss, int64_t classes)>
     cross_entropy_gradient{"cross_entropy_gradient"};
 
-/// scale[i] = dy / kept, or 0 where targets[i] is `ignore`. dy [1] or [rows]; kept counts the
-/// targets that are not `ignore` where `mean`, else it is 1.
+/// scale[i] = dy / kept, or 0 if targets[i] is `ignore`. dy [1] or [rows]. With `mean`, kept is the
+/// number of targets that are not `ignore`, else 1.
 inline constinit Kernel<void(ConstView dy, ConstView targets, int64_t ignore, bool mean,
                              View scale)>
     cross_entropy_scale{"cross_entropy_scale"};
 
-/// y[0] = sum of loss[i], divided by the number of targets other than `ignore` (0 where there is
-/// none) where `mean`. Summed in f64, in order.
+/// y[0] = sum of loss[i]. With `mean`, divided by the number of targets other than `ignore` (0 if
+/// there is none). Summed in f64, in order.
 inline constinit Kernel<void(ConstView loss, ConstView targets, int64_t ignore, bool mean, View y)>
     cross_entropy_total{"cross_entropy_total"};
 
-/// Losses of a number x and its target t. `weight` is that of positive targets.
+/// Losses of an element x and its target t. `weight` multiplies the term of positive targets.
 enum class PairLoss : uint8_t {
   squared,        // (x - t)^2
   binary_entropy  // (1 - t) ln(1 + e^x) + weight t ln(1 + e^-x)
 };
 
-/// loss[i] = f(x[i], t[i]). x, t [n] of one floating dtype, loss [n] f64 for f64, else f32;
-/// contiguous.
+/// loss[i] = f(x[i], t[i]). x, t [n] of the same floating dtype; loss [n] is f64 for f64, else f32;
+/// all contiguous.
 inline constinit Kernel<void(PairLoss f, double weight, ConstView x, ConstView t, View loss)>
     pair_loss{"pair_loss"};
-/// dx[i] = scale dy[i] df/dx(x[i], t[i]). dy [n], or [1] for all, of the dtype of loss; dx as x.
+/// dx[i] = scale dy[i] df/dx(x[i], t[i]). dy [n], or [1] for all, has the dtype of loss; dx that of
+/// x.
 inline constinit Kernel<void(PairLoss f, double weight, ConstView x, ConstView t, ConstView dy,
                              double scale, View dx)>
     pair_loss_gradient{"pair_loss_gradient"};
-/// found = the first i for which x[i] is not in [low, high] (NaN is not), -1 where there is none,
-/// and the bits of x[i] as f64. x [n], floating, contiguous; found: i64 [2].
+/// found = {the first i with x[i] outside [low, high] (NaN is outside), the bits of x[i] as f64},
+/// or -1 if there is none. x [n], floating, contiguous; found: i64 [2].
 inline constinit Kernel<void(ConstView x, double low, double high, View found)> find_outside{
     "find_outside"};
 

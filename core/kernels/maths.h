@@ -5,11 +5,11 @@
 #include "core/host_device.h"
 #include "core/kernels/elementwise.h"
 
-/// The functions of elementwise.h for one number, on the host and on the device. A is float or
+/// The functions of elementwise.h for one element, on the host and on the device. A is float or
 /// double.
 namespace longspan::kernels {
 
-/// Tells the branches of a function of one number which of the two types it has.
+/// Tells the branches of a function which of the two types A is.
 template <class A>
 inline constexpr bool is_double = sizeof(A) == sizeof(double);
 
@@ -101,7 +101,7 @@ LONGSPAN_HD inline A unary_value(Unary f, A alpha, A beta, A x) {
   return x;
 }
 
-/// f(x) and f'(x), for silu and the gelus, where the two share their costly part.
+/// Computes f(x) and f'(x), for silu and the gelus, where both share the expensive part.
 template <class A>
 LONGSPAN_HD inline void unary_both(Unary f, A x, A& y, A& slope) {
   if (f == Unary::gelu_erf) {
@@ -125,7 +125,7 @@ LONGSPAN_HD inline void unary_both(Unary f, A x, A& y, A& slope) {
   slope = s + x * (s * (A(1) - s)) * inside_slope;
 }
 
-/// f'(x), from v, which is x or y as elementwise.h says.
+/// Returns f'(x) from v, which is x or y as listed in elementwise.h.
 template <class A>
 LONGSPAN_HD inline A unary_slope_of(Unary f, A alpha, A beta, A v) {
   switch (f) {
@@ -147,7 +147,7 @@ LONGSPAN_HD inline A unary_slope_of(Unary f, A alpha, A beta, A v) {
       return v > 0 ? A(1) : v < 0 ? A(-1) : A(0);
     case Unary::reciprocal:
       return -(v * v);
-    case Unary::power:  // the slope of a constant is 0 also at 0, where 0^-1 is not finite
+    case Unary::power:  // the slope of a constant is 0 even at v = 0, where 0^-1 is infinite
       return alpha == 0 ? A(0) : alpha * unary_value(Unary::power, alpha - A(1), A(0), v);
     case Unary::clamp:
       return v >= alpha && v <= beta ? A(1) : A(0);
@@ -181,7 +181,7 @@ LONGSPAN_HD inline A unary_slope_of(Unary f, A alpha, A beta, A v) {
   }
 }
 
-/// dx = f'(x) dy. Where f is flat, dy does not matter, not even NaN.
+/// dx = f'(x) dy. If f is flat at x, dx is 0 for every dy, even NaN.
 template <class A>
 LONGSPAN_HD inline A unary_gradient(Unary f, A alpha, A beta, A v, A dy) {
   const A slope = unary_slope_of(f, alpha, beta, v);
@@ -190,7 +190,7 @@ LONGSPAN_HD inline A unary_gradient(Unary f, A alpha, A beta, A v, A dy) {
   return flat ? A(0) : slope * dy;
 }
 
-/// a f b. maximum and minimum give NaN where one of the two is.
+/// a f b. maximum and minimum give NaN if either is NaN.
 template <class A>
 LONGSPAN_HD inline A binary_value(Binary f, A a, A b) {
   switch (f) {
@@ -210,7 +210,7 @@ LONGSPAN_HD inline A binary_value(Binary f, A a, A b) {
   return a < b || a != a ? a : b;
 }
 
-/// a f b for numbers that compare as they are.
+/// Evaluates a f b with the built-in comparison.
 template <class A>
 LONGSPAN_HD inline bool holds(Comparison f, A a, A b) {
   switch (f) {

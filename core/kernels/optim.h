@@ -8,9 +8,9 @@
 
 namespace longspan::kernels {
 
-// Updates of parameters in place. All tensors of one call are contiguous and of one dtype, f32 or
-// f64. What a result depends on besides its element is a sum over fixed pieces in a fixed order, in
-// f64. Every gradient is multiplied by `scale` first.
+// Updates of parameters in place. All tensors of one call are contiguous and have the same dtype,
+// f32 or f64. Values that depend on more than one element are f64 sums over fixed pieces in a fixed
+// order. Every gradient is multiplied by `scale` first.
 
 /// p -= lr u, where h = g + weight_decay p, b = momentum b + h, u = b, or h + momentum b
 /// (nesterov). Without b (an empty view) u = h.
@@ -46,7 +46,7 @@ inline constinit Kernel<void(View p, ConstView g, View m, View v, AdamStep step)
 /// With q = g^2 + eps, over the last two axes [R, C], for every index of the others:
 ///   row = beta2 row + (1 - beta2) mean_C(q), column = beta2 column + (1 - beta2) mean_R(q),
 ///   u = g / sqrt(row column / mean(row)),
-/// or, where column is empty and row has the shape of p, row = beta2 row + (1 - beta2) q and
+/// or, if column is empty and row has the shape of p, row = beta2 row + (1 - beta2) q and
 /// u = g / sqrt(row). Then u /= max(1, rms(u) / clip) over all of p, and
 ///   m = beta1 m + (1 - beta1) lr u, u = m / lr  (unless m is empty),
 ///   p -= lr weight_decay p, p -= lr u.
@@ -57,8 +57,8 @@ struct AdafactorStep {
   double eps = 1e-30, clip = 1, weight_decay = 0;
   DeviceScalar<double> scale = 1;
 };
-/// Elements of the f64 workspace for a parameter of n elements in `rows` rows (all but the last
-/// axis) with `columns` elements in column.
+/// Returns the elements of the f64 workspace for a parameter of n elements in `rows` rows (all but
+/// the last axis) with `columns` elements in column.
 constexpr int64_t adafactor_workspace(int64_t n, int64_t rows, int64_t columns) {
   return columns > 0 ? 2 * rows + columns : (n + 32767) / 32768;
 }
@@ -71,10 +71,10 @@ inline constexpr int64_t squared_sum_piece = 32768;
 /// sums[i] = sum of x^2 over piece i, in f64.  x f32 or f64, contiguous.
 inline constinit Kernel<void(ConstView x, View sums)> squared_sums{"squared_sums"};
 
-// Rates that go by sizes of whole tensors, which the host need not know. Of a tensor they are given
-// its squared_sums, which they add.
+// Learning rates that depend on norms of whole tensors, which the host need not know. The kernels
+// receive a tensor's squared_sums and add them.
 
-/// *rate = lr |p| / |u|, or lr where either norm is 0.
+/// *rate = lr |p| / |u|, or lr if either norm is 0.
 inline constinit Kernel<void(ConstView p_sums, ConstView u_sums, DeviceScalar<double> lr,
                              View rate)>
     lamb_rate{"lamb_rate"};

@@ -9,8 +9,8 @@
 
 namespace longspan::kernels {
 
-/// An unsigned number that orders as x does, of 64 bits for the types of 64 bits and of 32 for the
-/// others: NaN highest, -0 as 0.
+/// Returns an unsigned integer that orders as x does, of 64 bits for 64-bit types and of 32 bits
+/// for the others: NaN is highest, -0 equals 0.
 template <class T>
 LONGSPAN_HD inline auto key_of(T x) {
   if constexpr (std::is_same_v<T, uint8_t>) {

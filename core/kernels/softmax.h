@@ -5,13 +5,14 @@
 
 namespace longspan::kernels {
 
-/// Softmax over the last axis, or with `log` its logarithm. x, y [rows, n], contiguous, one
-/// floating dtype; y may be x. A row whose numbers are all -inf gives zeros (with log: -inf).
+/// Softmax over the last axis, or with `log` its logarithm. x, y [rows, n], contiguous, same
+/// floating dtype; y may be x. A row of only -inf gives zeros (with log: -inf).
 inline constinit Kernel<void(bool log, ConstView x, View y)> softmax_forward{"softmax_forward"};
 /// dx = y * (dy - sum(y * dy)) per row; with log dx = dy - e^y * sum(dy). dx may be dy.
 inline constinit Kernel<void(bool log, ConstView y, ConstView dy, View dx)> softmax_backward{
     "softmax_backward"};
-/// y[r] = ln(sum of e^x[r, :]); -inf where all are. x [rows, n], y [rows], contiguous, one dtype.
+/// y[r] = ln(sum of e^x[r, :]); -inf for a row of only -inf. x [rows, n], y [rows], contiguous,
+/// same dtype.
 inline constinit Kernel<void(ConstView x, View y)> logsumexp_forward{"logsumexp_forward"};
 /// dx[r, i] = e^(x[r, i] - y[r]) dy[r]; 0 in a row of -inf.
 inline constinit Kernel<void(ConstView x, ConstView y, ConstView dy, View dx)> logsumexp_backward{

@@ -7,8 +7,8 @@
 
 namespace longspan::kernels {
 
-/// Divides 32-bit numbers by one that is not known before, with a multiplication (Granlund and
-/// Montgomery 1994). For numbers below 2^31.
+/// Divides 32-bit integers by a divisor known at run time, with a multiplication (Granlund and
+/// Montgomery 1994). For integers below 2^31.
 struct Divider {
   uint32_t divisor = 1, multiplier = 0, shift = 0;
 
@@ -28,8 +28,8 @@ struct Divider {
   }
 };
 
-/// N strided layouts of one shape, neighbouring axes merged where all of them allow it, so that
-/// loops are as long as can be. Never of rank 0; axes of size 1 are left out.
+/// N strided layouts of the same shape. Neighbouring axes are merged if all layouts allow it, so
+/// that loops are as long as possible. Never of rank 0; axes of size 1 are removed.
 template <int N>
 struct Layouts {
   int rank = 0;
@@ -38,7 +38,7 @@ struct Layouts {
   int64_t stride[N][max_rank] = {};
 
   Layouts() = default;
-  /// `strides` are pointers to N lists, one for each layout.
+  /// `strides` points to N lists, one for each layout.
   Layouts(const Shape& shape, const Strides* const (&strides)[N]) {
     for (int i = 0; i < shape.rank(); ++i) {
       numel *= shape[i];
@@ -63,11 +63,12 @@ struct Layouts {
     }
   }
 
-  /// Rows run along the last axis: how many there are, how long, and the distance of neighbours.
+  /// Rows run along the last axis: length() is their length, rows() their number, step(k) the
+  /// stride.
   int64_t length() const { return size[rank - 1]; }
   int64_t rows() const { return numel > 0 ? numel / length() : 0; }
   int64_t step(int k) const { return stride[k][rank - 1]; }
-  /// Where row r begins in each layout.
+  /// Computes the offset of row r in each layout.
   void row(int64_t r, int64_t (&offset)[N]) const {
     for (int k = 0; k < N; ++k) offset[k] = 0;
     for (int i = rank - 2; i >= 0; --i) {
@@ -77,7 +78,7 @@ struct Layouts {
     }
   }
 
-  /// True where all layouts are one stretch of neighbours.
+  /// Whether all layouts are one contiguous range.
   bool contiguous() const {
     if (rank != 1) return false;
     for (int k = 0; k < N; ++k) {
@@ -85,7 +86,7 @@ struct Layouts {
     }
     return true;
   }
-  /// True where 32 bits hold every index and every offset.
+  /// Whether 32 bits hold every index and every offset.
   bool small() const {
     if (numel >= int64_t{1} << 31) return false;
     for (int k = 0; k < N; ++k) {
@@ -100,8 +101,8 @@ struct Layouts {
   }
 };
 
-/// How a sum over axes walks x: the axes that stay and those that are summed, in which y has size 1
-/// and x more, each merged. y is row-major over the former.
+/// How a sum over axes traverses x: the axes that stay and those that are summed (size 1 in y but
+/// not in x), each group merged. y is row-major over the axes that stay.
 struct SummedAxes {
   Layouts<1> kept, summed;
 
@@ -121,8 +122,8 @@ struct SummedAxes {
   }
 };
 
-/// Layouts as a kernel takes them: the place of element i in each. Index is int32_t for small()
-/// layouts, else int64_t. The last axis comes first, so that every subscript is a constant.
+/// Layouts in the form for kernels: the offset of element i in each layout. Index is int32_t for
+/// small() layouts, else int64_t. The last axis comes first, so that every subscript is a constant.
 template <int N, class Index>
 struct Offsets {
   int rank = 1;

@@ -1,4 +1,4 @@
-// Backward of block attention, for one SIMD target and one dtype of computation.
+// Block attention backward, for one SIMD target and one dtype of computation.
 
 #if defined(LONGSPAN_CPU_ATTENTION_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_ATTENTION_BACKWARD_INL_H_
@@ -24,15 +24,15 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Sums of gradients of the relation tables of one task: rows as panels [panels of width][ids][NR].
+// Gradient sums of the relation tables of one task: rows as panels [panels of width][ids][NR].
 template <class T>
 struct RelationSums {
   T *key = nullptr, *value = nullptr, *bias = nullptr;
 };
 
-// What all tasks of a call share. Three schedules use one code: a whole head (all tiles, all keys),
-// rows only (dq and the tables), and columns only (dk and dv). All add in the same order, so they
-// agree in every bit.
+// State shared by all tasks of a call. One code serves three schedules: a whole head (all tiles,
+// all keys), rows only (dq and the tables), and columns only (dk and dv). All add in the same
+// order, so they agree in every bit.
 template <class T>
 struct BackwardCall {
   const AttentionInputs& in;
@@ -43,13 +43,13 @@ struct BackwardCall {
   const SpanRows<T>& spans;
   const T* delta;              // [B, H, L]: dout . out - dlse
   bool rows, columns, tables;  // what to compute: dq; dk and dv; gradients of the tables
-  T* span_sums;  // null, or sums of gradients of mu: [B H][span_row] by key, else [tasks][lanes]
+  T* span_sums;  // null, or gradient sums of mu: [B H][span_row] by key, else [tasks][lanes]
 };
 
-// Keys of a head's sums of gradients of mu, and room for whole vectors.
+// Elements of a head's gradient sums of mu: its keys, and padding for whole vectors.
 inline int64_t span_row(const AttentionInputs& in) { return in.segment[0].k.dim(2) + kBlock; }
 
-// Places for the running dq of the tiles in flight: an item for each tile, a step for each `step`
+// Slots for the running dq of the tiles in flight: an item for each tile, a step for each `step`
 // keys.
 inline Slots tile_slots(const AttentionHead& head, const AttentionTask& task, int64_t step) {
   Slots slots(task.tile_end - task.tile);
@@ -63,8 +63,8 @@ inline Slots tile_slots(const AttentionHead& head, const AttentionTask& task, in
   return slots;
 }
 
-// One task: goes through its keys step by step, keeping a step's keys and their gradients near, and
-// for each step through the tiles that see them.
+// One task: iterates over its keys step by step, keeping a step's keys and their gradients in
+// cache, and in each step over the tiles that see them.
 template <class T>
 class BackwardTask {
  public:
@@ -81,7 +81,7 @@ class BackwardTask {
         value_panels_(ceil_div(value_width_, N)),
         over_width_(over_panels<T>(width_, kTileRows * N)),
         over_value_width_(over_panels<T>(value_width_, kTileRows * N)),
-        // As many keys as fit in the second-level cache with their gradients.
+        // As many keys as fit in the L2 cache together with their gradients.
         step_(std::max(width_, value_width_) <= 64 ? 2 * kBlock : kBlock),
         tile_size_(width_panels_ * kTileRows * N),
         slots_(call.rows ? tile_slots(head_, task, step_) : Slots()),
@@ -150,10 +150,10 @@ class BackwardTask {
   static constexpr int64_t V = kLanes<T>;
   static constexpr T kNothing = -std::numeric_limits<T>::infinity();
 
-  // The keys that are near at a time: [first, first + count) of a segment, none of them between the
-  // segments and behind the last.
+  // The keys that are processed at a time: [first, first + count) of a segment. Empty between the
+  // segments and after the last.
   struct KeyBlock {
-    int64_t key = 0;  // place of the first
+    int64_t key = 0;  // position of the first key
     int segment = 0;
     int64_t first = 0, count = 0;
   };
@@ -166,7 +166,7 @@ class BackwardTask {
     return {key, s.number, first, std::max<int64_t>(0, count)};
   }
 
-  // The task's tiles that see keys of a step.
+  // Lists the task's tiles that see keys of a step.
   void tiles_of(const KeyBlock& step, std::vector<int32_t>& tiles) const {
     tiles.clear();
     if (step.count == 0) return;
@@ -212,8 +212,8 @@ class BackwardTask {
     }
   }
 
-  // Asks, while the products of tile i of n run, for the rows of the next tile (-1: there is none),
-  // and for the tile's share of what the step writes and of the keys of the next step.
+  // Prefetches, during the products of tile i of n, the rows of the next tile (-1: there is none),
+  // and the tile's share of the step's outputs and of the keys of the next step.
   void prefetch_next(const KeyBlock& step, const KeyBlock& after, int64_t i, int64_t n,
                      int64_t next_tile) {
     prefetcher_.clear();
@@ -240,7 +240,7 @@ class BackwardTask {
     prefetcher_.spread(panels * ceil_div(rows_, kGroup));
   }
 
-  // dq of rows that see nothing.
+  // Writes zeros to dq of rows that see no key.
   void clear_unseen() {
     alignas(64) T zeros[kMaxWidth] = {};
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
@@ -309,12 +309,12 @@ class BackwardTask {
     if (bin_values_) clear_sums(relation_, rows_, value_bins_);
   }
 
-  // Whether a span needs nothing besides products, so that others may stand beside it.
+  // Whether a span needs only products, so that other spans can share its score tile.
   bool plain(const KeySpan& span) const {
     return !shift_ && !carry_ && !soft_.given() && has_intervals_only(head_, span);
   }
 
-  // What a span needs besides products.
+  // Prepares the terms that a span needs besides products.
   void enter(const KeySpan& span) {
     const HeadSegment& s = head_.at_place(span.origin);
     labels_.begin(s, relation_, shift_ || carry_, span.origin, head_.block_keys(span.origin));
@@ -331,8 +331,8 @@ class BackwardTask {
     }
   }
 
-  // Products over rows read scores of keys that a row does not see, up to kGroup - 1 beside those
-  // that it does where rows differ.
+  // Products over rows also read scores of keys that a row does not see: up to kGroup - 1 on either
+  // side of the visible ones, if rows differ.
   template <class Process>
   void take(const KeySpan& span, Process&& process) {
     const Visible& seen = span.seen;
@@ -341,7 +341,7 @@ class BackwardTask {
                 std::min<int64_t>(head_.block_keys(span.origin), seen.all_last + beside), process);
   }
 
-  // The first n spans of the visit.
+  // Processes the first n spans of the visit.
   void do_spans(int64_t n) {
     terms_ = false;
     if (!plain(visit_[0])) enter(visit_[0]);
@@ -368,8 +368,8 @@ class BackwardTask {
     }
   }
 
-  // P = 2^(S - lse) and dS = P (dP - delta) for the rows of group g, both 0 where a row does not
-  // see, as far as the products over rows look.
+  // P = 2^(S - lse) and dS = P (dP - delta) for the rows of group g. Both are 0 for pairs that a
+  // row does not see, in every column that the products over rows read.
   void differentiate(int64_t g, const KeySpan& span) {
     const Visible& seen = span.seen;
     const int64_t first = g * kGroup, end = std::min(first + kGroup, rows_);
@@ -430,7 +430,7 @@ class BackwardTask {
       if (kTerms && more_ != T{0}) x = hn::Add(x, hn::Set(d, more_));
       if (kTerms && carry_) dp = hn::Add(dp, entry(value_table_, v));
       x = hn::Sub(x, base);
-      // Where mu is 0 scores are not bounded by lse.
+      // If mu is 0, scores are not bounded by lse.
       if (kTerms && soft_here_) x = hn::Min(x, hn::Set(d, T{64}));
       Vec<T> p = exp2(d, x);
       if (kDrop) dp = hn::Mul(dp, hn::Load(d, keep_row_ + v * V));
@@ -468,8 +468,8 @@ class BackwardTask {
     }
   }
 
-  // The gradient of a vector of mu: it reaches the span where mu is on its ramp, ends included, but
-  // nothing that is not finite does where mu is 0.
+  // Adds the gradient of a vector of mu. It reaches the span if mu is on its ramp, ends included,
+  // except that nonfinite values are dropped if mu is 0.
   HWY_INLINE void add_span(int64_t v, Vec<T> mu, Vec<T> dmu) {
     if (span_row_ == nullptr) return;
     const Tag<T> d;
@@ -507,7 +507,7 @@ class BackwardTask {
     }
   }
 
-  // The same for keys j .. j + m, where dO or Q is not finite.
+  // Does the same for keys j .. j + m if dO or Q is nonfinite.
   HWY_NOINLINE void multiply_queries_seen(const KeySpan& span, int64_t j, int64_t m) {
     const int64_t column = span.column + j, key = span.at + j;
     const auto sees = [&](int64_t k, int64_t row) { return holds(span, row, j + k); };
@@ -551,7 +551,7 @@ class BackwardTask {
     }
   }
 
-  // The same for keys that are not finite.
+  // Does the same for nonfinite keys.
   HWY_NOINLINE void multiply_keys_seen(int64_t g, const KeySpan& span) {
     const int64_t first = span.seen.first[g], count = span.seen.last[g] - first, row = g * kGroup;
     for (int64_t p = 0; p < width_panels_; ++p) {
@@ -563,7 +563,7 @@ class BackwardTask {
     }
   }
 
-  // The relation tables' share of a tile's visit, and dq if it was the last one.
+  // Adds the tile's contribution to the relation tables, and writes dq after the tile's last visit.
   void finish(int64_t t, int64_t index) {
     if (bin_) {
       fold_sums(relation_, rows_, bins_, bin_panels_);
@@ -601,7 +601,7 @@ class BackwardTask {
   }
 
   int64_t query(int64_t r) const { return head_.query(row_ + r); }
-  // From row r to the first key of a block.
+  // Returns the distance from row r to the first key of a block.
   int64_t distance(int64_t origin, int64_t r) const {
     const HeadSegment& s = head_.at_place(origin);
     return origin - s.first - (query(r) + s.q_start);
@@ -626,29 +626,29 @@ class BackwardTask {
   T* const key_sums_;            // dK of a step: [panels][step][NR]
   T* const value_sums_;          // dV of a step
   T* const tile_sums_;           // dQ of the tiles in flight: [panels][kTileRows][NR]
-  const bool relation_query_;    // whether that is another tensor than q
-  T* const relation_sums_;       // its gradient, as dQ
+  const bool relation_query_;    // whether relation_query is a tensor other than q
+  T* const relation_sums_;       // gradient of relation_query, stored as dQ
   T* const q_rows_;              // of a tile, scaled: [panels][kTileRows][NR]
-  T* const relation_rows_;       // of relation_query, likewise
+  T* const relation_rows_;       // of relation_query, stored as q_rows_
   T* const out_rows_;            // dO of a tile
   T* const scores_;              // S, then P
   T* const dscores_;             // dP, then dS
-  const bool shift_, carry_;     // terms of scores; of values
-  const bool bin_, bin_values_;  // whether to sum dS and P by id
+  const bool shift_, carry_;     // whether scores, and values, have relation terms
+  const bool bin_, bin_values_;  // whether to sum dS, and P, by id
   Relation<T> relation_;
   T* const table_;  // relation_table() of Q and of dO
   T* const value_table_;
   T* const bins_;        // sums by id: of dS
   T* const value_bins_;  // of P
-  T* const bin_panels_;  // either, folded
+  T* const bin_panels_;  // bins_ or value_bins_, folded
   T* const collected_;   // rows on their way into a panel
   const SoftMask<T> soft_;
   Visit<T> visit_{kBlock};
   std::vector<InnerRange> over_keys_;  // of a product with keys
   Labels<T> labels_;                   // of the current block
-  T more_ = 0;                         // log2 of how often its keys count
+  T more_ = 0;                         // log2 of the multiplicity of its keys
   bool soft_here_ = false, terms_ = false;
-  T* span_row_ = nullptr;  // sums of the block's gradients of mu: of each key, or by lane
+  T* span_row_ = nullptr;  // gradient sums of the block's mu: for each key, or by lane
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
   T base_[kTileRows], lower_[kTileRows];  // lse log2(e), delta
@@ -659,11 +659,11 @@ class BackwardTask {
   T *tile_sum_ = nullptr, *relation_sum_ = nullptr;
   bool finite_keys_[2] = {true, true};  // of the blocks of a step
   bool finite_rows_ = true;             // Q and dO of the tile
-  bool some_empty_ = false;             // whether a row of the tile sees nothing at all
+  bool some_empty_ = false;             // whether some row of the tile sees no key at all
   int64_t row_ = 0, rows_ = 0, padded_ = 0;
 };
 
-// delta = dout . out - dlse, row by row.
+// delta = dout . out - dlse for each row.
 template <class T>
 void row_delta(const AttentionInputs& in, const ConstView& out, const ConstView& dout,
                const ConstView& dlse, T* delta) {
@@ -695,7 +695,7 @@ void row_delta(const AttentionInputs& in, const ConstView& out, const ConstView&
   });
 }
 
-// Adds the sums of all tasks of a table in the order of the tasks, and writes the gradient.
+// Adds the table sums of all tasks in task order, and writes the gradient.
 template <class T>
 void write_table(const std::vector<AttentionTask>& tasks, const T* sums, int64_t task_size,
                  const Relation<T>& shape, T factor, const View& to, bool vector, bool add) {
@@ -728,7 +728,7 @@ void write_table(const std::vector<AttentionTask>& tasks, const T* sums, int64_t
   });
 }
 
-// Adds up the gradients of mu over what a span serves.
+// Adds the gradients of mu over all pairs that a span serves, and writes the span's gradient.
 template <class T>
 void write_span(const AttentionInputs& in, const std::vector<AttentionTask>& tasks, const T* sums,
                 const View& to) {
@@ -781,7 +781,7 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
   std::vector<AttentionTask> tasks = whole_heads
                                          ? tasks_by_rows(in, std::numeric_limits<int64_t>::max())
                                          : tasks_by_rows(in, kTaskRows);
-  // Sums of the tables of each task; in two passes the rows keep them.
+  // Table sums of each task; with two passes the row pass computes them.
   const int64_t key_size = grads.relation_key ? round_up(relations.key_size(), 64) : 0;
   const int64_t value_size = grads.relation_value ? round_up(relations.value_size(), 64) : 0;
   const int64_t bias_size = grads.relation_bias ? round_up(relations.shape.padded(), 64) : 0;

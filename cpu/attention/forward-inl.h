@@ -1,4 +1,4 @@
-// Forward of block attention, for one SIMD target and one dtype of computation.
+// Block attention forward, for one SIMD target and one dtype of computation.
 
 #if defined(LONGSPAN_CPU_ATTENTION_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_ATTENTION_FORWARD_INL_H_
@@ -24,14 +24,14 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// How far (in powers of two) a row's scores may rise above its reference before sums are rescaled.
+// Maximum rise (in powers of two) of a row's scores above its reference before sums are rescaled.
 inline constexpr double kSlack = 8;
 
-// Keys whose scores a group of rows holds at a time: two blocks, which stay in the nearest cache.
+// Keys whose scores a group of rows holds at a time: two blocks, which stay in the L1 cache.
 inline constexpr int64_t kColumns = 2 * kBlock;
 inline constexpr int64_t kStride = kColumns + 16;  // keeps rows in different cache sets
 
-// Blocks of keys that a task needs, from `first` on: an item for each, a step for each tile.
+// Blocks of keys that a task needs, from `first` on: an item for each block, a step for each tile.
 struct BlockSlots : Slots {
   int64_t first = 0;
 
@@ -62,7 +62,7 @@ inline BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& ta
 }
 
 // The tiles of one task, one after the other, with an online softmax. Keys are packed when the
-// first tile needs them and kept until the last has.
+// first tile needs them and kept until the last tile has used them.
 template <class T>
 class ForwardTask {
  public:
@@ -141,14 +141,14 @@ class ForwardTask {
   static constexpr int64_t V = kLanes<T>;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  // What a group of rows sees of a span.
+  // The vectors of a span that a group of rows sees.
   struct VisibleSpan {
     const KeySpan* span;
     Vectors vectors;
   };
 
-  // What the tile writes, and what the next one reads for the first time, asked for while the
-  // products of the tile's `ranges` run.
+  // Prefetches, during the products of the tile's `ranges`, the tile's outputs and the rows that
+  // the next tile reads for the first time.
   void prefetch_next(int64_t t, const std::vector<KeyRange>& ranges, std::vector<KeyRange>& next) {
     prefetcher_.clear();
     const int64_t row = head_.tile_row(t), end = row + head_.tile_rows(t);
@@ -175,7 +175,7 @@ class ForwardTask {
     prefetcher_.spread(panels * ceil_div(head_.tile_rows(t), kGroup));
   }
 
-  // Where a block lies; packs it at its first use.
+  // Returns the slot of a block; packs it at its first use.
   int64_t packed_block(int64_t block) {
     const int64_t item = block - blocks_.first;
     if (blocks_.has(item)) return blocks_.at(item);
@@ -189,7 +189,7 @@ class ForwardTask {
     return slot;
   }
 
-  // Gives back the blocks that no later tile of the task needs.
+  // Releases the blocks that no later tile of the task needs.
   void release(int64_t t, const std::vector<KeyRange>& ranges) {
     for (const KeyRange& k : ranges) {
       for (int64_t block = k.k0 / kBlock; block * kBlock < k.k1; ++block) {
@@ -225,7 +225,8 @@ class ForwardTask {
     if (carry_) clear_sums(relation_, rows_, bins_);
   }
 
-  // The state that earlier keys left: out = sums / total with total = 1 and lse for a reference.
+  // Restores the state after earlier keys: out = sums / total with total = 1 and lse as the
+  // reference.
   void go_on() {
     pack_rows(before_, row_, rows_, padded_, T{1}, sums_, kTileRows);
     for (int64_t r = 0; r < rows_; ++r) {
@@ -236,12 +237,12 @@ class ForwardTask {
     }
   }
 
-  // Whether a span needs nothing besides products, so that others may stand beside it.
+  // Whether a span needs only products, so that other spans can share its score tile.
   bool plain(const KeySpan& span) const {
     return !shift_ && !carry_ && !soft_.given() && has_intervals_only(head_, span);
   }
 
-  // What a span needs besides products.
+  // Prepares the terms that a span needs besides products.
   void enter(const KeySpan& span) {
     const HeadSegment& s = head_.at_place(span.origin);
     labels_.begin(s, relation_, shift_ || carry_, span.origin, head_.block_keys(span.origin));
@@ -250,7 +251,7 @@ class ForwardTask {
     terms_ = shift_ || carry_ || soft_here_ || span.times != 1 || labels_.active();
   }
 
-  // The first n spans of the visit.
+  // Processes the first n spans of the visit.
   void attend(int64_t n) {
     terms_ = false;
     if (!plain(visit_[0])) enter(visit_[0]);
@@ -270,7 +271,7 @@ class ForwardTask {
     }
   }
 
-  // S = Q K^T log2(e) / sqrt(d) of group g over n spans, only the vectors that it sees.
+  // S = scale log2(e) Q K^T of group g over n spans, only the vectors that it sees.
   void multiply_keys(int64_t g, int64_t n) {
     const int64_t vectors = visit_.vectors(n), m = std::min(kGroup, padded_ - g * kGroup);
     for (int64_t v = 0; v < vectors; v += 2) {
@@ -280,8 +281,8 @@ class ForwardTask {
     }
   }
 
-  // P and sums += P V of group g. References rise block by block, whatever was taken together; as
-  // a rule none does.
+  // Computes P and sums += P V of group g. References rise block by block, however spans are
+  // grouped; usually none rises.
   template <bool kTerms>
   void weigh(int64_t g) {
     const size_t all = parts_.size();
@@ -298,9 +299,9 @@ class ForwardTask {
     }
   }
 
-  // Completes the scores of group g, -inf where a row does not see. Rows that saw nothing before
-  // take their reference from the first block in which they do. Returns whether a score lies too
-  // far above its row's reference.
+  // Completes the scores of group g, with -inf for pairs that a row does not see. Rows that have
+  // seen no key so far take their reference from the first block in which they see one. Returns
+  // whether a score is too far above its row's reference.
   template <bool kTerms>
   bool mask(int64_t g) {
     const Tag<T> d;
@@ -360,7 +361,7 @@ class ForwardTask {
     return rises;
   }
 
-  // Lets references follow the scores of some parts, all of one block.
+  // Raises references to the scores of some spans, all of one block.
   HWY_NOINLINE void raise_rows(int64_t g, size_t from, size_t to) {
     const Tag<T> d;
     const int64_t first = g * kGroup, count = std::min(kGroup, rows_ - first);
@@ -376,7 +377,8 @@ class ForwardTask {
     }
   }
 
-  // P = 2^(S - reference) of some parts for the rows of group g, 0 where a row does not see.
+  // P = 2^(S - reference) of some spans for the rows of group g, 0 for pairs that a row does not
+  // see.
   template <bool kTerms>
   void exponentiate(int64_t g, size_t from, size_t to) {
     const Tag<T> d;
@@ -403,7 +405,7 @@ class ForwardTask {
     }
   }
 
-  // Dropout of row r, the i-th of its group, and its sums of P by id.
+  // Applies dropout to row r, the i-th of its group, and adds its P to the sums by id.
   template <bool kTerms>
   HWY_INLINE void drop_and_sum(int64_t i, int64_t r, const VisibleSpan& part) {
     const Tag<T> d;
@@ -430,7 +432,7 @@ class ForwardTask {
     }
   }
 
-  // Lets the reference of row r follow its largest score, and rescales the sums so far.
+  // Raises the reference of row r to its largest score, and rescales the sums so far.
   void raise(int64_t r, T top) {
     if (top <= reference_[r] + static_cast<T>(kSlack)) return;
     if (reference_[r] != kHidden) {
@@ -453,7 +455,7 @@ class ForwardTask {
     reference_[r] = top;
   }
 
-  // sums += P V of some parts for group g
+  // sums += P V of some spans for group g
   void multiply_values(int64_t g, size_t from, size_t to) {
     over_keys_.clear();
     for (size_t p = from; p < to; ++p) {
@@ -481,7 +483,7 @@ class ForwardTask {
     }
   }
 
-  // The same for values that are not finite.
+  // Does the same for nonfinite values.
   HWY_NOINLINE void multiply_values_seen(int64_t g, const KeySpan& span) {
     const Visible& seen = span.seen;
     const int64_t first = seen.first[g], count = seen.last[g] - first, row = g * kGroup;
@@ -513,14 +515,14 @@ class ForwardTask {
       const T before = in_.accumulate ? lse * static_cast<T>(kLog2E) : kHidden;
       if (before == kHidden) {
         lse = total == T{0} ? kHidden : reference_[r] * static_cast<T>(kLn2) + std::log(total);
-      } else {  // what sees nothing more keeps its bits
+      } else {  // a row that sees no further keys keeps its bits
         lse += (reference_[r] - before) * static_cast<T>(kLn2) + std::log(total);
       }
     }
   }
 
   int64_t query(int64_t r) const { return head_.query(row_ + r); }
-  // From row r to the first key of a block.
+  // Returns the distance from row r to the first key of a block.
   int64_t distance(int64_t origin, int64_t r) const {
     const HeadSegment& s = head_.at_place(origin);
     return origin - s.first - (query(r) + s.q_start);
@@ -537,13 +539,13 @@ class ForwardTask {
   BlockSlots blocks_;
   T* const key_columns_;         // per block: [panels][width][NR]
   T* const value_rows_;          // per block: [panels][kBlock][NR]
-  std::vector<uint8_t> finite_;  // per block: whether its values are
+  std::vector<uint8_t> finite_;  // per block: whether its values are finite
   T* const q_rows_;              // [panels][kTileRows][NR], scaled
-  T* const relation_rows_;       // the same of relation_query, where it is given
-  T* const sums_;                // of P V: [panels][kTileRows][NR]
+  T* const relation_rows_;       // of relation_query, if it is given; else q_rows_
+  T* const sums_;                // sums of P V: [panels][kTileRows][NR]
   T* const scores_;              // of a group: S, then P
   T* const totals_;              // sums of P by lane
-  const bool shift_, carry_;     // terms of scores; of values
+  const bool shift_, carry_;     // whether scores, and values, have relation terms
   Relation<T> relation_;
   T* const table_;       // relation_table() of the tile
   T* const bins_;        // sums of P by id
@@ -554,7 +556,7 @@ class ForwardTask {
   std::vector<VisibleSpan> parts_;     // of the current group of rows
   std::vector<InnerRange> over_keys_;  // of a product with values
   Labels<T> labels_;                   // of the current block
-  T more_ = 0;                         // log2 of how often its keys count
+  T more_ = 0;                         // log2 of the multiplicity of its keys
   bool soft_here_ = false, terms_ = false;
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kRoom];
@@ -572,8 +574,8 @@ void forward(const AttentionInputs& in, const View& out, const View& lse) {
   const Buffer<T> packed(RelationPanels<T>::size(in), in.q.device);
   const RelationPanels<T> relations(in, packed.data());
   const SpanRows<T> spans(in);
-  // A task packs the keys that it sees, so it should be long; rows do not depend on it.
-  constexpr int64_t kTasks = 4;  // of a thread
+  // A task packs the keys that it sees, so it should be long; results do not depend on its length.
+  constexpr int64_t kTasks = 4;  // per thread
   const int64_t all_rows = in.q.dim(0) * in.q.dim(1) * in.q.dim(2);
   const int64_t rows = std::max(kTaskRows, all_rows / (kTasks * num_threads()));
   const auto make = [&](const AttentionTask& task, Slab<T>& slab) {

@@ -6,7 +6,7 @@
 namespace longspan::cpu {
 namespace {
 
-// The part of a [1 or B, ...] table for one sample; null where it is not given.
+// Returns one sample of a [1 or B, ...] table; null if the table is absent.
 template <class E>
 const E* of_sample(const ConstView& table, int64_t sample) {
   if (!table) return nullptr;
@@ -74,7 +74,7 @@ void AttentionHead::ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyR
   out.clear();
   int64_t i = row_start[first_tile + t];
   const int64_t end = row_start[first_tile + t + 1];
-  for (int64_t n = end - i; n > 0;) {  // to the first run that ends after `from`
+  for (int64_t n = end - i; n > 0;) {  // binary search for the first run that ends after `from`
     const int64_t half = n / 2;
     const int32_t* const r = run + kRunFields * (i + half);
     const bool before = segment[r[2]].first + r[0] + r[1] <= from;
@@ -136,8 +136,9 @@ void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi)
   const HeadSegment& s = at_place(range.k0);
   const int64_t row = tile_row(t), rows = tile_rows(t);
   const int64_t k0 = range.k0 - s.first, k1 = range.k1 - s.first;
-  int64_t first = k0, last = k0;  // ascend with the rows, where there is an order and no bounds
-  // First place of the range whose key is at least `key`; rows and keys ascend within a run.
+  int64_t first = k0, last = k0;  // ascend with the rows if there is an order and no bounds
+  // Returns the first position of the range whose key is at least `key`; rows and keys ascend
+  // within a run.
   const auto place = [&s, k0, k1](int64_t key, int64_t& at) {
     if (s.order == nullptr) return std::clamp(key, k0, k1) + s.first;
     if (s.from != nullptr) at = std::lower_bound(s.order + k0, s.order + k1, key) - s.order;
@@ -187,7 +188,7 @@ std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows
       const AttentionHead head(in, b, h);
       const int64_t keys = head.place_end();
       AttentionTask task{b, h, 0, 0, 0, keys, 0, static_cast<int64_t>(tasks.size())};
-      if (head.tiles == 0) tasks.push_back(task);  // gradients of its keys are still to be written
+      if (head.tiles == 0) tasks.push_back(task);  // gradients of its keys must still be written
       int64_t have = 0;
       for (int64_t t = 0; t < head.tiles; ++t) {
         head.ranges(t, 0, keys, ranges);

@@ -19,31 +19,30 @@ using kernels::kRunFields;
 
 inline constexpr int64_t kTileRows = kernels::kAttentionTileRows;
 inline constexpr int64_t kMaxWidth = kernels::kAttentionMaxWidth;
-// Keys of one score tile: a multiple of every panel and register tile. Score tiles begin at
-// multiples of it, so that the order of a row's sums depends on the keys it sees and nothing else.
+// Keys of one score tile: a multiple of every panel and register tile. Score tiles start at
+// multiples of it, so that the order of a row's sums depends only on the keys it sees.
 inline constexpr int64_t kBlock = 192;
 inline constexpr int64_t kScoreStride = kBlock + 16;  // keeps rows in different cache sets
 
-// Rows of a task, about, where results depend on it.
+// Approximate rows of a task, for results that depend on it.
 inline constexpr int64_t kTaskRows = 1024;
 
-// Bytes of a result from which it will have left the caches before it is read: it is written past
-// them.
+// Size from which a result is written past the caches: it would leave them before it is read.
 inline constexpr int64_t kStreamBytes = int64_t{4} << 20;
 
-// Heads from which a backward task owns a whole head.
+// From this number of heads on, a backward task owns a whole head.
 inline constexpr int64_t kSinglePassHeads = 4;
 
 inline constexpr double kLog2E = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-/// Bytes of this thread's buffers on the plan.
+/// Bytes of this thread's buffers on the meta device.
 struct WorkspaceUsage {
   int64_t live = 0, most = 0;
   static WorkspaceUsage& current();
 };
 
-/// 64-byte aligned elements, counted as workspace, released with the object.
+/// 64-byte aligned elements, counted as workspace, freed with the object.
 template <class T>
 class Buffer {
  public:
@@ -69,7 +68,7 @@ class Buffer {
   Device on_;
 };
 
-/// Hands out 64-byte aligned pieces of one buffer; without a base it only counts.
+/// Hands out 64-byte aligned sub-buffers of one buffer; without a base it only counts.
 template <class T>
 class Slab {
  public:
@@ -87,8 +86,8 @@ class Slab {
   int64_t used_ = 0;
 };
 
-/// Asks for `bytes` from `at` on, to read or to write. The empty asm keeps GCC 12 from taking a
-/// function that only prefetches for one that does nothing.
+/// Prefetches `bytes` from `at` on, to read or to write. The empty asm keeps GCC 12 from treating a
+/// function that only prefetches as one without effect.
 inline void prefetch_bytes(const char* at, int64_t bytes, bool write) {
   for (int64_t b = 0; b < bytes; b += 64) {
     if (write) {
@@ -100,7 +99,7 @@ inline void prefetch_bytes(const char* at, int64_t bytes, bool write) {
   }
 }
 
-/// Rows of one head of a [B, H, rows, width] tensor, through an order where there is one.
+/// Rows of one head of a [B, H, rows, width] tensor, through an order if there is one.
 template <class T>
 struct RowSource {
   const char* base = nullptr;
@@ -111,13 +110,13 @@ struct RowSource {
   bool contiguous() const { return dtype == dtype_of<T> && order == nullptr; }
   const T* direct(int64_t r) const { return reinterpret_cast<const T*>(base) + r * stride; }
 
-  /// Asks for row r ahead of time; the hardware does not follow many streams at once.
+  /// Prefetches row r; the hardware prefetcher does not follow many streams at once.
   void prefetch(int64_t r) const {
     prefetch_bytes(base + (order != nullptr ? order[r] : r) * stride * size_of(dtype),
                    width * size_of(dtype), false);
   }
 
-  /// Row r as T: in place, or widened into `temporary`.
+  /// Returns row r as T: in place, or widened into `temporary`.
   const T* row(int64_t r, T* temporary) const {
     const int64_t at = (order != nullptr ? order[r] : r) * stride;
     if (dtype == dtype_of<T>) return reinterpret_cast<const T*>(base) + at;
@@ -145,17 +144,17 @@ RowSource<T> head_rows(const ConstView& x, int64_t b, int64_t h, const int32_t* 
   return s;
 }
 
-/// Rows to write, narrowed to the dtype of the tensor.
+/// Writes rows, narrowed to the dtype of the tensor.
 template <class T>
 struct RowSink {
   char* base = nullptr;
   DType dtype = DType::f32;
   int64_t stride = 0, width = 0;
   const int32_t* order = nullptr;
-  bool stream = false;  // whole cache lines that go past the caches
-  bool add = false;     // to what is there
+  bool stream = false;  // write whole cache lines past the caches
+  bool add = false;     // add to the present contents
 
-  /// Row r in place, where nothing needs to be narrowed; else null.
+  /// Returns row r in place if nothing needs to be narrowed; else null.
   T* direct(int64_t r) const {
     if (dtype != dtype_of<T>) return nullptr;
     return reinterpret_cast<T*>(base) + (order != nullptr ? order[r] : r) * stride;
@@ -183,7 +182,8 @@ struct RowSink {
   }
 };
 
-/// Rows of one head; what is added to others is read, so it stays near.
+/// Returns the rows of one head for writing. Rows that are added to are also read, so they are not
+/// written past the caches.
 template <class T>
 RowSink<T> head_sink(const View& x, int64_t b, int64_t h, const int32_t* order, bool add = false) {
   RowSink<T> s;
@@ -200,18 +200,18 @@ RowSink<T> head_sink(const View& x, int64_t b, int64_t h, const int32_t* order, 
   return s;
 }
 
-/// Keys [k0, k1), in places of one segment, each counted `times` times.
+/// Keys [k0, k1), as positions in one segment, each counted `times` times.
 struct KeyRange {
   int64_t k0, k1;
   int32_t times = 1;
 };
 
-/// The keys of one segment as one head of one sample sees them; pointers are null where nothing is
-/// given.
+/// The keys of one segment for one head of one sample. A null pointer means that the mask is
+/// absent.
 struct HeadSegment {
   int32_t number = 0;
   int64_t keys = 0, valid = 0;  // as indices
-  int64_t first = 0;            // place of key 0
+  int64_t first = 0;            // position of key 0
   int64_t q_start = 0, left = 0, right = 0;
   const int32_t* order = nullptr;                        // null: the identity
   const int32_t *from = nullptr, *to = nullptr;          // by query
@@ -230,9 +230,9 @@ struct HeadSegment {
   }
 };
 
-/// One head of one sample: its layout, lengths and orders, and what its rows see. The segments lie
-/// one after the other in the space of places, each from a multiple of kAttentionColumnKeys on, so
-/// that no block holds keys of both.
+/// One head of one sample: its layout, lengths and orders, and the keys that its rows see. The
+/// segments follow each other in the space of positions. Each starts at a multiple of
+/// kAttentionColumnKeys, so that no block contains keys of both.
 struct AttentionHead {
   AttentionHead(const AttentionInputs& in, int64_t sample, int64_t head);
 
@@ -250,35 +250,36 @@ struct AttentionHead {
 
   int64_t tile_row(int64_t t) const { return tile[2 * (first_tile + t)]; }
   int64_t tile_rows(int64_t t) const { return tile[2 * (first_tile + t) + 1]; }
-  /// The segment that holds a place, and the end of all places.
+  /// Return the segment that contains a position, and the end of all positions.
   const HeadSegment& at_place(int64_t place) const {
     return segment[segments > 1 && place >= segment[1].first ? 1 : 0];
   }
   int64_t place_end() const { return segment[segments - 1].first + segment[segments - 1].keys; }
-  /// Keys of the block at `origin`.
+  /// Returns the number of keys of the block at `origin`.
   int64_t block_keys(int64_t origin) const {
     const HeadSegment& s = at_place(origin);
     return std::min(kBlock, s.first + s.keys - origin);
   }
   int64_t query(int64_t place) const { return order_q != nullptr ? order_q[place] : place; }
-  /// The visible part of run i as places; empty where k0 >= k1.
+  /// Returns the visible keys of run i as positions; empty if k0 >= k1.
   KeyRange range_of(int64_t i) const;
-  /// Appends the runs of a tile within [from, to), neighbours joined, and cut at the lengths.
+  /// Sets `out` to the runs of a tile within [from, to), adjacent runs joined, and cut at the
+  /// lengths.
   void ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyRange>& out) const;
-  /// First key and end of all runs of a tile; equal where there are none.
+  /// Returns the first key and the end of all runs of a tile; equal if there are none.
   KeyRange extent(int64_t t) const;
-  /// Appends, ascending and once each, the tiles that see keys of the column tiles that overlap
-  /// [from, to).
+  /// Sets `out` to the tiles, ascending and without duplicates, that see keys in [from, to), found
+  /// through the column tiles that overlap it.
   void tiles_of_columns(int64_t from, int64_t to, std::vector<int32_t>& out) const;
-  /// Whether every row of a tile sees all of `range`, as far as intervals say; false where that
-  /// takes a look at each row.
+  /// Whether every row of a tile sees all of `range`, according to intervals; false if deciding
+  /// that would require checking each row.
   bool shows_all(int64_t t, KeyRange range) const;
-  /// lo[r] <= j < hi[r]: what row r of a tile sees of `range`.
+  /// Sets the keys of `range` that row r of a tile sees: lo[r] <= j < hi[r].
   void visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const;
 };
 
-/// Places for items that each live for an interval of steps: taken at the first step, given back
-/// after the last.
+/// Slots for items that each live for an interval of steps: taken at the first step, released after
+/// the last.
 class Slots {
  public:
   explicit Slots(int64_t items = 0)
@@ -286,13 +287,14 @@ class Slots {
         last_(static_cast<size_t>(items), -1),
         slot_(static_cast<size_t>(items), -1) {}
 
-  /// Item i is used in `step`; steps of an item come in ascending order.
+  /// Marks item i as used in `step`; steps of an item come in ascending order.
   void use(int64_t i, int64_t step) {
     const auto n = static_cast<size_t>(i);
     if (last_[n] < 0) first_[n] = static_cast<int32_t>(step);
     last_[n] = static_cast<int32_t>(step);
   }
-  /// After the uses are known, for steps below `steps`: how many places are needed.
+  /// Called after all use() calls, whose steps are below `steps`: computes the number of slots
+  /// needed.
   void plan(int64_t steps);
   int64_t count() const { return count_; }
 
@@ -315,7 +317,7 @@ class Slots {
   int64_t count_ = 0;
 };
 
-/// A piece of work of one thread: tiles [tile, tile_end) of a head, and columns of keys.
+/// The work of one thread: tiles [tile, tile_end) of a head, and columns of keys.
 struct AttentionTask {
   int64_t b, h;
   int64_t tile, tile_end;
@@ -325,8 +327,8 @@ struct AttentionTask {
 };
 
 /// Runs tasks with a slab for each thread, as large as the largest task needs. The memory does not
-/// depend on which thread runs what. make(task, slab) constructs a task, which takes its pieces. On
-/// the plan it is taken, and nothing runs.
+/// depend on which thread runs which task. make(task, slab) constructs a task, which takes its
+/// sub-buffers from the slab. On the meta device the memory is allocated, and nothing runs.
 template <class T, class Make>
 void run_tasks(const std::vector<AttentionTask>& tasks, Device on, Make make) {
   int64_t size = 0;
@@ -343,15 +345,15 @@ void run_tasks(const std::vector<AttentionTask>& tasks, Device on, Make make) {
   });
 }
 
-/// Heaviest first; ties in order of creation.
+/// Sorts tasks, heaviest first; ties keep the order of creation.
 void sort_tasks(std::vector<AttentionTask>& tasks);
 
-/// Tasks of about `rows` rows each over all heads.
+/// Makes tasks of about `rows` rows each over all heads.
 std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows);
-/// Tasks of `keys` keys each over all heads.
+/// Makes tasks of `keys` keys each over all heads.
 std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys);
 
-// Each computes in the dtype of its name, whatever the tensors store.
+// Each computes in the dtype of its name, whatever the dtype of the tensors.
 void block_attention_forward_f32(const AttentionInputs& in, const View& out, const View& lse);
 void block_attention_forward_f64(const AttentionInputs& in, const View& out, const View& lse);
 void block_attention_backward_f32(const AttentionInputs& in, const ConstView& out,

@@ -8,7 +8,8 @@
 
 namespace longspan::cpu {
 
-/// Asks for rows ahead of time, some after each product, so that memory works while products do.
+/// Prefetches rows a few at a time after each product, so that memory traffic overlaps with
+/// arithmetic.
 class Prefetcher {
  public:
   void clear() {
@@ -17,7 +18,7 @@ class Prefetcher {
     rows_ = 0;
   }
 
-  /// Rows [from, to) of x, to read or to write.
+  /// Queues rows [from, to) of x, to read or to write.
   template <class T>
   void add(const RowSource<T>& x, int64_t from, int64_t to) {
     add({x.base, x.order, x.stride * size_of(x.dtype), x.width * size_of(x.dtype), from, to,
@@ -29,14 +30,14 @@ class Prefetcher {
     add({x.base, x.order, x.stride * size_of(x.dtype), x.width * size_of(x.dtype), from, to, true});
   }
 
-  /// `rows` neighbouring rows of `width` elements, to write.
+  /// Queues `rows` adjacent rows of `width` elements, to write.
   template <class T>
   void add(const T* x, int64_t rows, int64_t width) {
     const int64_t bytes = width * static_cast<int64_t>(sizeof(T));
     add({reinterpret_cast<const char*>(x), nullptr, bytes, bytes, 0, rows, true});
   }
 
-  /// All of it will be asked for in `steps` calls of step(), where that is not too much at a time.
+  /// Spreads the queued rows over `steps` calls of step(), within limits for each call.
   void spread(int64_t steps) {
     pace_ = std::clamp(rows_ / std::max<int64_t>(1, steps) + 1, kLeast, kMost);
   }
@@ -53,7 +54,7 @@ class Prefetcher {
     int64_t from, to;
     bool write;
   };
-  static constexpr int64_t kLeast = 5, kMost = 8;  // rows of a step
+  static constexpr int64_t kLeast = 5, kMost = 8;  // rows per step
 
   void add(const RowRange& part) {
     if (part.from >= part.to || part.base == nullptr) return;

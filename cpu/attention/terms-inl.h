@@ -1,4 +1,4 @@
-// Terms of scores and values beyond products: relations, labels, soft masks, dropout.
+// Terms of scores and values besides the products: relations, labels, soft masks, dropout.
 
 #if defined(LONGSPAN_CPU_ATTENTION_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_ATTENTION_TERMS_INL_H_
@@ -26,13 +26,13 @@ namespace {
 
 // ------------------------------------------------------------------------------------- relations
 
-// Ids of pairs, and rows of tables with a column for each. Ids of distances come first, then those
-// that only classes reach; each kind begins a panel of its own in packed tables, where id lies in
-// row_of(id). In a row of a table the kLanes columns on either side of the distances repeat their
-// two ends, so that any vector of neighbouring keys is one unaligned load.
+// Ids of pairs, and rows of tables with a column for each id. Ids of distances come first, then ids
+// that only classes reach. In packed tables each kind starts a new panel, and an id is stored in
+// row row_of(id). In a row of a table, the kLanes columns on either side of the distances repeat
+// the two end values, so that any vector of adjacent keys is one unaligned load.
 template <class T>
 struct Relation {
-  // Panels of one kind that a tile can reach, and how many ids the last one has.
+  // The panels of one kind that a tile can reach, and the number of ids in the last one.
   struct IdPanels {
     int64_t first = 0, panels = 0, last_ids = 0;
     int64_t ids(int64_t p) const { return p + 1 == first + panels ? last_ids : kPanel<T>; }
@@ -41,7 +41,7 @@ struct Relation {
 
   int64_t left = 0, right = 0;
   int64_t others = 0;  // ids beyond those of distances
-  int64_t stride = 0;  // of a row: room for whole panels and for the repeated ends
+  int64_t stride = 0;  // of a row: whole panels and the repeated ends
   IdPanels part[2];    // distances, others
 
   int64_t distances() const { return left + right + 1; }
@@ -66,7 +66,7 @@ struct Relation {
     others = ids - distances();
     stride = padded() + 3 * kLanes<T>;
   }
-  // A tile whose pairs lie min .. max apart, and may have any label where `all`.
+  // Sets the panels of a tile whose pairs have distances min .. max, and any label if `all`.
   void reach(int64_t min_distance, int64_t max_distance, bool all) {
     constexpr int64_t N = kPanel<T>;
     const int64_t low = all ? 0 : std::clamp(min_distance, -left, right) + left;
@@ -76,7 +76,7 @@ struct Relation {
     if (all && others > 0)
       part[1] = {distance_rows() / N, ceil_div(others, N), (others - 1) % N + 1};
   }
-  // Where the vector of keys at distances distance, distance + 1, ... begins.
+  // Returns the first column for the vector of keys at distances distance, distance + 1, ...
   int64_t column(int64_t distance) const {
     return std::clamp(distance, -left - kLanes<T>, right + 1) + left + kLanes<T>;
   }
@@ -141,13 +141,13 @@ void clear_sums(const Relation<T>& rel, int64_t rows, T* sums) {
   }
 }
 
-// What lies beside the vector of keys `distance`, distance + 1, ...: the table's entries.
+// Returns the table's entries for the vector of keys at distances `distance`, distance + 1, ...
 template <class T>
 HWY_INLINE Vec<T> from_table(const Relation<T>& rel, int64_t distance, const T* table) {
   return hn::LoadU(Tag<T>(), table + rel.column(distance));
 }
 
-// Adds that vector to the sums of its ids.
+// Adds a vector of those keys to the sums of their ids.
 template <class T>
 HWY_INLINE void add_to_bins(const Relation<T>& rel, int64_t distance, Vec<T> x, T* sums) {
   const Tag<T> d;
@@ -155,7 +155,7 @@ HWY_INLINE void add_to_bins(const Relation<T>& rel, int64_t distance, Vec<T> x, 
   hn::StoreU(hn::Add(hn::LoadU(d, at), x), d, at);
 }
 
-// Sums per id, as panels [reachable panels][kTileRows][NR]: folds the repeated ends.
+// Writes sums per id, as panels [reachable panels][kTileRows][NR]; folds the repeated ends.
 template <class T>
 void fold_sums(const Relation<T>& rel, int64_t rows, T* sums, T* to) {
   constexpr int64_t N = kPanel<T>;
@@ -211,7 +211,7 @@ void add_table_gradient(const Relation<T>& rel, int64_t rows, const T* bins, con
   });
 }
 
-// The ids that a tile's pairs can have, of these keys.
+// Sets the ids that a tile's pairs can have with these keys.
 template <class T>
 void reach(const AttentionHead& head, int64_t row, int64_t rows,
            const std::vector<KeyRange>& ranges, Relation<T>& relation) {
@@ -229,14 +229,14 @@ void reach(const AttentionHead& head, int64_t row, int64_t rows,
 
 // ---------------------------------------------------------------------------------------- labels
 
-// What a block's pairs need beyond intervals: which are hidden, and the column of the relation
-// tables where that is not by distance.
+// Per-pair masks and table columns of a block, beyond intervals: which pairs are hidden, and the
+// column of the relation tables if it does not follow from the distance.
 template <class T>
 class Labels {
  public:
   using Label = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
 
-  /// Of the block of `keys` keys at place `origin`. Without tables labels only hide.
+  /// Starts the block of `keys` keys at position `origin`. Without tables, labels only hide.
   void begin(const HeadSegment& s, const Relation<T>& relation, bool tables, int64_t origin,
              int64_t keys) {
     segment_ = &s;
@@ -259,11 +259,11 @@ class Labels {
   }
 
   bool active() const { return hides_ || columns_; }
-  /// Whether some pairs are hidden, and whether labels are columns of tables.
+  /// hides(): whether some pairs are hidden. columns(): whether labels are columns of tables.
   bool hides() const { return hides_; }
   bool columns() const { return columns_; }
 
-  /// Labels of the block's keys for query i: -1 where hidden; else a column, if columns().
+  /// Returns the labels of the block's keys for query i: -1 if hidden; else a column, if columns().
   const Label* of_row(int64_t i) {
     const HeadSegment& s = *segment_;
     if (s.class_id != nullptr) {
@@ -282,12 +282,12 @@ class Labels {
     return label_;
   }
 
-  /// Whether query i sees key j of the block, as far as labels say.
+  /// Whether query i sees key j of the block, according to labels.
   bool shows(int64_t i, int64_t j) const { return segment_->shows(i, segment_->key(origin_ + j)); }
 
-  /// sums[label j] += x_j for from <= j < to, where a label is not -1.
+  /// sums[label j] += x_j for from <= j < to, skipping labels of -1.
   void add(const Label* label, int64_t from, int64_t to, const T* x, T* sums) const {
-    for (int64_t j = from; j < to;) {  // neighbours often share a label
+    for (int64_t j = from; j < to;) {  // adjacent keys often share a label
       const Label at = label[j];
       T total = x[j++];
       while (j < to && label[j] == at) total += x[j++];
@@ -322,7 +322,7 @@ HWY_INLINE hn::Mask<Tag<T>> shown(const typename Labels<T>::Label* label, int64_
   return hn::RebindMask(Tag<T>(), hn::Gt(hn::Load(di, label + v * kLanes<T>), hn::Set(di, -1)));
 }
 
-// The entries of a table's row at vector v of labels.
+// Returns the entries of a table's row at vector v of labels.
 template <class T>
 HWY_INLINE Vec<T> from_labels(const T* table, const typename Labels<T>::Label* label, int64_t v) {
   const hn::RebindToSigned<Tag<T>> di;
@@ -335,19 +335,19 @@ HWY_INLINE Vec<T> from_labels(const T* table, const typename Labels<T>::Label* l
 // mu = clamp((offset + span - (q - k)) / ramp, 0, 1) of one head, before clamping.
 template <class T>
 struct SoftMask {
-  const T* span = nullptr;  // of each key, or one
+  const T* span = nullptr;  // one for each key, or one
   bool by_key = false;
   T inverse = 0, offset = 0;
 
   bool given() const { return span != nullptr; }
-  /// Of vector v of keys, whose first is `distance` = k - q from the row, and number `key`.
+  /// Returns vector v of mu for keys from `key` on, whose first has distance k - q = `distance`.
   HWY_INLINE Vec<T> at(int64_t v, int64_t distance, int64_t key) const {
     const Tag<T> d;
     const Vec<T> far = hn::Iota(d, static_cast<T>(distance + v * kLanes<T>));
     const Vec<T> own = by_key ? hn::LoadU(d, span + key + v * kLanes<T>) : hn::Set(d, *span);
     return hn::Mul(hn::Add(far, hn::Add(own, hn::Set(d, offset))), hn::Set(d, inverse));
   }
-  /// Whether a row sees the key at place `origin` + k, `distance` + k from it, at all.
+  /// Whether a row sees the key at position `origin` + k and distance `distance` + k at all.
   bool shows(int64_t k, int64_t distance, int64_t origin) const {
     const T far = static_cast<T>(distance + k), own = by_key ? span[origin + k] : *span;
     return (far + (own + offset)) * inverse > T{0};
@@ -360,7 +360,7 @@ HWY_INLINE Vec<T> clamped(Vec<T> x) {
   return hn::Min(hn::Max(x, hn::Zero(d)), hn::Set(d, T{1}));
 }
 
-// Spans of all heads, widened and with room for whole vectors at the end.
+// Spans of all heads, widened and padded for whole vectors at the end.
 template <class T>
 struct SpanRows {
   int64_t batch = 0, heads = 0, keys = 0, row = 0;
@@ -398,7 +398,7 @@ template <class T>
 struct RelationPanels {
   Relation<T> shape;
   int64_t width = 0, value_width = 0;
-  bool key_heads = false, bias_heads = false, value_heads = false;  // a table for each head
+  bool key_heads = false, bias_heads = false, value_heads = false;  // one table for each head
   // Per head: columns are [panels of ids][width][NR], rows are [panels of width][padded ids][NR].
   T *key_columns = nullptr, *key_rows = nullptr;
   T *value_columns = nullptr, *value_rows = nullptr;
@@ -416,7 +416,7 @@ struct RelationPanels {
   }
   const T* bias_of(int64_t h) const { return offset(bias, bias_heads, h, shape.padded()); }
 
-  /// Elements of the buffer that the constructor fills.
+  /// Returns the elements of the buffer that the constructor fills.
   static int64_t size(const AttentionInputs& in) { return RelationPanels(in, nullptr).used_; }
 
   RelationPanels(const AttentionInputs& in, T* buffer) {
@@ -471,7 +471,7 @@ struct RelationPanels {
     const int64_t size = padded * round_up(w, N);
     columns = take(buffer, table.dim(0) * size);
     rows = take(buffer, table.dim(0) * size);
-    if (buffer == nullptr || table.device == meta_device) return;  // only the room
+    if (buffer == nullptr || table.device == meta_device) return;  // only allocates the workspace
     const Buffer<T> collected(N * w);
     for (int64_t h = 0; h < table.dim(0); ++h) {
       RowSource<T> x;
@@ -494,7 +494,7 @@ struct RelationPanels {
 
 // ---------------------------------------------------------------------------------------- dropout
 
-// Factors of one head: keep(i, j) / (1 - p), see kernels::AttentionDropout.
+// Dropout factors of one head: keep(i, j) / (1 - p), see kernels::AttentionDropout.
 template <class T>
 class KeepRow {
  public:
@@ -509,8 +509,8 @@ class KeepRow {
 
   bool active() const { return active_; }
 
-  // keep[j] for from <= j < to: keys at places origin + j of a segment and query `index`, 0 from
-  // its end on where there is an order; `keep` has kRoom elements.
+  // Sets keep[j] for from <= j < to: keys at positions origin + j of a segment and query `index`.
+  // With an order, positions from the segment's end on get 0. `keep` has kRoom elements.
   void fill(int64_t index, const HeadSegment& s, int64_t origin, int64_t from, int64_t to,
             T* keep) const {
     const int32_t* const order = s.order;

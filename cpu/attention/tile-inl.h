@@ -1,5 +1,5 @@
 // Tiles of the attention kernels: packed panels, products, exponentials. Included once per SIMD
-// target by each direction.
+// target by forward and by backward.
 //
 // Packed shapes, with NR = kPanel<T> columns:
 //   panels  [ceil(n / NR)][rows][NR]  columns of a [rows, n] matrix, zero beyond n
@@ -40,7 +40,7 @@ inline constexpr int64_t kLanes = HWY_LANES(T);
 template <class T>
 inline constexpr int64_t kPanel = 2 * kLanes<T>;
 
-// Rows of a register tile (two vectors wide), and of the tile that serves remainders.
+// Rows of a register tile (two vectors wide), and of the tile for remainders.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 inline constexpr int64_t kGroup = 12;
 inline constexpr int64_t kRest = 4;
@@ -59,13 +59,13 @@ inline constexpr int64_t kMaxGroups = kTileRows / kGroup;
 #define LONGSPAN_ROWS_12(X) LONGSPAN_ROWS_6(X) X(6) X(7) X(8) X(9) X(10) X(11)
 // clang-format on
 
-// Neighbouring k of a product: `count` of them, whose columns of A begin at a[a] and whose rows of
-// B at b[b].
+// A contiguous range of k of a product: `count` of them. Its columns of A start at a[a], its rows
+// of B at b[b].
 struct InnerRange {
   int64_t a, b, count;
 };
 
-// All k of a product over `width` of them, where A lies in panels a_panel apart.
+// Returns ranges that cover k in [0, width), with A stored in panels a_panel apart.
 template <class T>
 std::vector<InnerRange> over_panels(int64_t width, int64_t a_panel) {
   constexpr int64_t N = kPanel<T>;
@@ -77,9 +77,9 @@ std::vector<InnerRange> over_panels(int64_t width, int64_t a_panel) {
 }
 
 // C[r][0..w) (+)= sum_k A(r, k) B[k][0..w), w = kVectors vectors (1: half a panel), over the k of
-// some stretches, with A(r, k) = a[r * kRowStride + k * step]; B's second vector lies `second`
-// after its first. Every element is one chain of fused multiply-adds in the order of k, so its bits
-// do not depend on the rows beside it, nor on how the k are cut into stretches and calls. Named
+// some ranges, with A(r, k) = a[r * kRowStride + k * step]; B's second vector is stored `second`
+// elements after its first. Every element is one chain of fused multiply-adds in the order of k, so
+// its bits depend neither on other rows nor on how k is split into ranges and calls. Named
 // accumulators: GCC 12 spills arrays of vectors.
 #define LONGSPAN_ZERO(r) Vec<T> c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);
 #define LONGSPAN_LOAD(r)               \
@@ -135,7 +135,7 @@ LONGSPAN_PRODUCT(product_rest, LONGSPAN_ROWS_2)
 #undef LONGSPAN_ROWS_6
 #undef LONGSPAN_ROWS_12
 
-// One panel of columns for `rows` rows; a and c have room for rows rounded up to kRest.
+// Computes one panel of columns for `rows` rows; a and c are padded to rows rounded up to kRest.
 template <int kVectors, int64_t kRowStride, class T>
 HWY_NOINLINE void product(int64_t rows, const T* a, int64_t step, const T* b,
                           std::span<const InnerRange> over, T* c, int64_t ldc, bool add,
@@ -151,9 +151,9 @@ HWY_NOINLINE void product(int64_t rows, const T* a, int64_t step, const T* b,
   }
 }
 
-// C[r][0..NR) += sum_k A(r, k) B[k][0..NR) over the k in [0, count) for which sees(r, k), with
-// A(r, k) = a[r * row_stride + k * step]: for B that holds what is not finite, where the zeros that
-// A has elsewhere do not help. Bits are those of product() where all is finite.
+// C[r][0..NR) += sum_k A(r, k) B[k][0..NR) over the k in [0, count) with sees(r, k), and A(r, k) =
+// a[r * row_stride + k * step]. Needed if B is nonfinite: the zeros of A at hidden pairs would then
+// give NaN. If all values are finite, the bits equal those of product().
 template <class T, class Sees>
 HWY_NOINLINE void product_of_seen(int64_t rows, const T* a, int64_t row_stride, int64_t step,
                                   const T* b, int64_t count, T* c, int64_t ldc, Sees sees) {
@@ -173,8 +173,8 @@ HWY_NOINLINE void product_of_seen(int64_t rows, const T* a, int64_t row_stride, 
 
 // ---------------------------------------------------------------------------------- exponentials
 
-// 2^x. Exactly 0 below the smallest normal number, NaN for NaN; relative error 2.4e-7 (f32) or
-// 3e-16 (f64).
+// Returns 2^x. Exactly 0 below the smallest normal value, NaN for NaN; relative error 2.4e-7 (f32)
+// or 3e-16 (f64).
 template <class D>
 HWY_INLINE hn::Vec<D> exp2(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
@@ -221,8 +221,8 @@ HWY_INLINE T exp2(T x) {
 
 // --------------------------------------------------------------------------------------- packing
 
-// Copies rows row .. row + rows into panels [ceil(width / NR)][panel_rows][NR], times scale; zeroes
-// columns beyond the width and rows up to `padded`. Returns whether all of it is finite.
+// Copies rows row .. row + rows, times scale, into panels [ceil(width / NR)][panel_rows][NR];
+// zeroes columns beyond the width and rows up to `padded`. Returns whether all values are finite.
 template <class T>
 bool pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded, T scale,
                T* HWY_RESTRICT to, int64_t panel_rows) {
@@ -232,7 +232,7 @@ bool pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded,
   const int64_t tail = x.width % N;
   const Vec<T> s = hn::Set(d, scale);
   alignas(64) T temporary[kMaxWidth];
-  Vec<T> low = hn::Zero(d), high = hn::Zero(d);  // sums of 0 x: NaN once an x is not finite
+  Vec<T> low = hn::Zero(d), high = hn::Zero(d);  // sums of 0 x: NaN once an x is nonfinite
   for (int64_t r = 0; r < rows; ++r) {
     const T* HWY_RESTRICT from = x.row(row + r, temporary);
     T* HWY_RESTRICT put = to + r * N;
@@ -256,8 +256,8 @@ bool pack_rows(const RowSource<T>& x, int64_t row, int64_t rows, int64_t padded,
   return hn::AllTrue(d, hn::Eq(hn::Add(low, high), hn::Zero(d)));
 }
 
-// Row r of panels [panels][panel_rows][NR], times factor, to or onto row `to` of a tensor;
-// hwy::FlushStream() is due after the last one.
+// Writes row r of panels [panels][panel_rows][NR], times factor, to row `to` of a tensor, or adds
+// it if sink.add. Call hwy::FlushStream() after the last row.
 template <class T>
 void write_row(const T* panels, int64_t panel_rows, int64_t r, T factor, const RowSink<T>& sink,
                int64_t to) {
@@ -283,8 +283,8 @@ void write_row(const T* panels, int64_t panel_rows, int64_t r, T factor, const R
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// 4 x 4 (f32) or 2 x 2 (f64) blocks of 128 bits of rows base, base + stride, ...: block i comes
-// from row i * (16 / sizeof(T)).
+// Loads 4 x 4 (f32) or 2 x 2 (f64) blocks of 128 bits of rows base, base + stride, ...: block i
+// comes from row i * (16 / sizeof(T)).
 template <class D, class T>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const T* base, int64_t stride) {
   if constexpr (hn::MaxLanes(D()) * sizeof(T) == 16) {
@@ -299,7 +299,7 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const T* base, int64_t stride) {
   }
 }
 
-// One panel of NR rows from `base` on, transposed, by blocks; returns how many columns it has done.
+// Transposes one panel of NR rows from `base` on, by blocks; returns the number of columns done.
 template <class T>
 int64_t transpose_blocks(const T* base, int64_t stride, int64_t width, T* HWY_RESTRICT to) {
   constexpr int64_t N = kPanel<T>;
@@ -339,8 +339,8 @@ int64_t transpose_blocks(const T*, int64_t, int64_t, T*) {
 }
 #endif
 
-// Transposes keys key .. key + NR of x into one panel [width][NR]; zero beyond `keys`. `rows` has
-// room for NR rows, which collect what is ordered or must be widened.
+// Transposes keys key .. key + NR of x into one panel [width][NR]; zero beyond `keys`. `rows` is
+// scratch memory for NR rows, used if rows are reordered or must be widened.
 template <class T>
 void pack_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* HWY_RESTRICT rows,
                   T* HWY_RESTRICT to) {
@@ -365,7 +365,7 @@ void pack_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* HWY_RESTR
   }
 }
 
-// All panels of one block: keys key .. key + keys of at most kBlock.
+// Packs all panels of one block: keys key .. key + keys, at most kBlock.
 template <class T>
 void pack_block_columns(const RowSource<T>& x, int64_t key, int64_t keys, T* rows, T* to) {
   constexpr int64_t N = kPanel<T>;

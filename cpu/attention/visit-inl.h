@@ -1,4 +1,4 @@
-// What the rows of a tile see of the keys, block by block.
+// The keys that the rows of a tile see, block by block.
 
 #if defined(LONGSPAN_CPU_ATTENTION_VISIT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_ATTENTION_VISIT_INL_H_
@@ -26,15 +26,15 @@ namespace {
 // ------------------------------------------------------------------------------------ visibility
 
 // Visible keys of the rows of a tile: row r sees lo[r] <= j < hi[r], all relative to one origin.
-// Groups of kGroup rows carry the union [first, last), empty where first >= last, and the
-// intersection [inner, outer), empty where some row sees nothing.
+// Groups of kGroup rows store the union [first, last), empty if first >= last, and the intersection
+// [inner, outer), empty if some row sees nothing.
 struct Visible {
   int32_t lo[kTileRows], hi[kTileRows];
   int32_t first[kMaxGroups], last[kMaxGroups];
   int32_t inner[kMaxGroups], outer[kMaxGroups];
   int32_t all_first, all_last;
-  bool alike;      // every row sees the same
-  bool ascending;  // lo and hi never fall, and rows that see nothing lie at the ends
+  bool alike;      // every row sees the same keys
+  bool ascending;  // lo and hi never fall, and rows that see nothing are at the ends
 
   bool holds(int64_t row, int64_t key) const { return lo[row] <= key && key < hi[row]; }
 };
@@ -71,7 +71,7 @@ inline void unite(int64_t rows, Visible& v) {
   }
 }
 
-// Clips to the block of keys [origin, origin + keys) and counts from its origin.
+// Clips to the block of keys [origin, origin + keys), with indices relative to its origin.
 inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys, Visible& v) {
   const int32_t from = static_cast<int32_t>(origin);
   const int32_t n = static_cast<int32_t>(keys);
@@ -88,7 +88,7 @@ inline void clip(const Visible& all, int64_t rows, int64_t origin, int64_t keys,
   unite(rows, v);
 }
 
-// The keys [k0, k1) of a block, counted from its origin, for every row.
+// Makes keys [k0, k1) of a block, relative to its origin, visible to every row.
 inline void show_all(int64_t rows, int64_t k0, int64_t k1, Visible& v) {
   const auto first = static_cast<int32_t>(k0), last = static_cast<int32_t>(k1);
   std::fill_n(v.lo, rows, first);
@@ -101,36 +101,38 @@ inline void show_all(int64_t rows, int64_t k0, int64_t k1, Visible& v) {
   v.alike = v.ascending = true;
 }
 
-// The keys that a tile sees of one block, as intervals of its rows, and where their scores lie: key
-// j of the block in column `column + j` of the score tile, which has whole vectors for them.
+// The keys that a tile sees of one block, as intervals of its rows, and the location of their
+// scores: key j of the block is in column `column + j` of the score tile, which has whole vectors
+// for them.
 struct KeySpan {
-  int64_t origin = 0;  // place of the block's first key
-  int64_t at = 0;      // where that key lies among those packed
-  int64_t from = 0;    // vectors' first key
-  int64_t to = 0;      // and end
-  int64_t column = 0;  // below 0 where the first keys are left out
-  int32_t times = 1;   // how often the keys count
+  int64_t origin = 0;  // position of the block's first key
+  int64_t at = 0;      // index of that key among the packed keys
+  int64_t from = 0;    // first key of the vectors
+  int64_t to = 0;      // end of the vectors
+  int64_t column = 0;  // negative if the first keys are left out
+  int32_t times = 1;   // multiplicity of the keys
   Visible seen;
 };
 
-// Spans that a tile takes together: their scores lie side by side in one score tile, and products
-// over keys run through all of them.
+// Spans that a tile processes together: their scores are stored side by side in one score tile, and
+// products over keys run through all of them.
 template <class T>
 class Visit {
  public:
   explicit Visit(int64_t columns) : columns_(columns) { add(); }
 
   int64_t size() const { return size_; }
-  /// Columns of the first n spans, in vectors; and the one that column v is of.
+  /// vectors(n): columns of the first n spans, in vectors. of_vector(v): the span of column vector
+  /// v.
   int64_t vectors(int64_t n) const { return ((*this)[n - 1].column + (*this)[n - 1].to) / V; }
   const KeySpan& of_vector(int64_t v) const { return (*this)[of_vector_[static_cast<size_t>(v)]]; }
   const KeySpan& operator[](int64_t i) const { return *spans_[static_cast<size_t>(i)]; }
-  /// The span to come, whose origin, at, times and seen take() reads.
+  /// Returns the next span; take() reads its origin, at, times and seen.
   KeySpan& open() { return *spans_[static_cast<size_t>(size_)]; }
 
-  /// Takes the open span in, `alone` or beside those before it, and gives it vectors for the keys
-  /// from `first` to `last`. Calls process(n) when the first n spans are to be done with: so that
-  /// spans of one block stay together unless they need more than all columns.
+  /// Adds the open span, `alone` or beside the previous ones, with vectors for the keys from
+  /// `first` to `last`. Calls process(n) when the first n spans must be processed to make space.
+  /// Spans of one block stay together unless they need more than all columns.
   template <class Process>
   void take(bool alone, int64_t first, int64_t last, Process&& process) {
     const int64_t from = first / kUnit * kUnit, to = round_up(last, kUnit);
@@ -148,7 +150,7 @@ class Visit {
     if (spans_.size() == static_cast<size_t>(size_)) add();
   }
 
-  /// process(n) of what is left.
+  /// Calls process(n) for the remaining spans.
   template <class Process>
   void finish(Process&& process) {
     if (size_ > 0) finish(size_, process);
@@ -170,7 +172,7 @@ class Visit {
     block_ = 0;
     for (int64_t i = 0; i < size_; ++i) place(i);
   }
-  // Gives span i the next columns.
+  // Assigns the next columns to span i.
   void place(int64_t i) {
     KeySpan& span = *spans_[static_cast<size_t>(i)];
     span.column = used_ - span.from;
@@ -182,11 +184,11 @@ class Visit {
   std::vector<std::unique_ptr<KeySpan>> spans_;
   std::vector<int32_t> of_vector_;
   int64_t size_ = 0, used_ = 0;  // spans taken, columns used
-  int64_t block_ = 0;            // the first span of the last one's block
-  bool alone_ = false;           // whether the last one lets no other beside it
+  int64_t block_ = 0;            // the first span of the last span's block
+  bool alone_ = false;           // whether the last span shares its tile with no other
 };
 
-// Whether nothing but intervals decides what rows see of a span, and its keys count once.
+// Whether intervals alone decide which keys rows see in a span, and its keys count once.
 inline bool has_intervals_only(const AttentionHead& head, const KeySpan& span) {
   const HeadSegment& s = head.at_place(span.origin);
   return s.hidden == nullptr && s.class_id == nullptr && span.times == 1;
@@ -194,7 +196,7 @@ inline bool has_intervals_only(const AttentionHead& head, const KeySpan& span) {
 
 // Calls f(span) for the blocks of a range that some row of tile t sees, with origin, times and seen
 // of the visit's open span filled in; `skips` tells which rows see nothing. Most runs of block
-// patterns are seen by all rows alike.
+// patterns are visible to all rows.
 template <class T, class Skips, class F>
 HWY_INLINE void for_blocks(const AttentionHead& head, int64_t t, const KeyRange& range, bool skip,
                            const Skips& skips, Visit<T>& visit, F&& f) {
@@ -225,7 +227,7 @@ HWY_INLINE void for_blocks(const AttentionHead& head, int64_t t, const KeyRange&
   }
 }
 
-// Lanes of vector i of keys that lie in [lo, hi).
+// Returns the lanes of vector i of keys that are in [lo, hi).
 template <class T>
 HWY_INLINE hn::Mask<Tag<T>> inside(int64_t i, int32_t lo, int32_t hi) {
   const hn::RebindToSigned<Tag<T>> di;
@@ -236,16 +238,16 @@ HWY_INLINE hn::Mask<Tag<T>> inside(int64_t i, int32_t lo, int32_t hi) {
   return hn::RebindMask(Tag<T>(), hn::AndNot(before, below));
 }
 
-// `vectors` vectors of zeros from s[at] on.
+// Writes `vectors` vectors of zeros from s[at] on.
 template <class T>
 HWY_INLINE void zero_vectors(T* s, int64_t at, int64_t vectors) {
   const Tag<T> d;
   for (int64_t v = 0; v < vectors; ++v) hn::Store(hn::Zero(d), d, s + (at + v * kLanes<T>));
 }
 
-// Vectors v and v + 1 of a visit's columns below `vectors`, as far as group g sees their keys: rows
-// x, as panels [panels][kTileRows][NR], times the keys' columns in `packed`; `over` is
-// over_panels() of their width. Rows of scores lie kStride apart.
+// Computes vectors v and v + 1 of a visit's columns (those below `vectors` whose keys group g
+// sees): rows x, as panels [panels][kTileRows][NR], times the keys' columns in `packed`; `over` is
+// over_panels() of their width. Rows of scores are kStride apart.
 template <int64_t kStride, class T>
 HWY_INLINE void product_seen(const Visit<T>& visit, int64_t v, int64_t vectors, int64_t g,
                              int64_t rows, const T* x, const T* packed, int64_t width,
@@ -269,8 +271,8 @@ HWY_INLINE void product_seen(const Visit<T>& visit, int64_t v, int64_t vectors, 
   }
 }
 
-// Vectors [from, to) of a span's block that some row of a group sees, of which [a, e) are visible
-// to each of its rows.
+// Vectors [from, to) of a span's block are visible to some row of a group, and [a, e) to all of its
+// rows.
 struct Vectors {
   int64_t from = 0, to = 0, a = 0, e = 0;
 };

@@ -1,6 +1,6 @@
-// The kernels of the plan for attention: they take the room that those of the CPU need, and no
-// more. How much is found by cutting a call into tasks as the CPU would, which takes as long as its
-// layout is large; so it is remembered for equal calls, and the layers of a model pay once.
+// The attention kernels of the meta device: they allocate exactly the workspace of the CPU kernels.
+// They find its size by splitting a call into tasks as the CPU does, in time proportional to the
+// size of the layout. The size is cached for equal calls, so the layers of a model pay once.
 
 #include <map>
 #include <mutex>
@@ -12,7 +12,7 @@
 namespace longspan::cpu {
 namespace {
 
-/// All that the room of a call depends on.
+/// Everything on which the workspace of a call depends.
 class CallKey {
  public:
   explicit CallKey(const AttentionInputs& in) {
@@ -50,7 +50,7 @@ class CallKey {
   friend bool operator<(const CallKey& a, const CallKey& b) { return a.words_ < b.words_; }
 
  private:
-  /// A hash of the numbers, which the host holds.
+  /// Adds a hash of the elements, which are in host memory.
   void add_values(const ConstView& x) {
     uint64_t hash = 0xcbf29ce484222325;
     for (int64_t i = 0; x && i < x.numel(); ++i) {
@@ -62,7 +62,7 @@ class CallKey {
   std::vector<int64_t> words_;
 };
 
-/// On the plan there are no lengths to read: the room is that of rows and keys that all exist.
+/// The meta device has no lengths to read: the workspace is computed for all rows and keys.
 AttentionInputs without_lengths(const AttentionInputs& in) {
   AttentionInputs all = in;
   all.q_valid = {};
@@ -70,7 +70,7 @@ AttentionInputs without_lengths(const AttentionInputs& in) {
   return all;
 }
 
-/// Takes the room of a call, by calling where there was no equal one before.
+/// Allocates the workspace of a call, by running `call` if there was no equal call before.
 template <class Call>
 void take_workspace(const CallKey& key, Call call) {
   static std::mutex mutex;

@@ -1,4 +1,4 @@
-// Backward of LSH attention, for one SIMD target and one dtype of computation.
+// LSH attention backward, for one SIMD target and one dtype of computation.
 
 #if defined(LONGSPAN_CPU_LSH_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_LSH_BACKWARD_INL_H_
@@ -16,15 +16,15 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// What backward is given besides the inputs.
+/// The arguments of the backward pass.
 struct LshGradientCall {
   const LshInputs& in;
   const ConstView &out, &lse, &dout, &dlse;
   const View &dq, &dv;
 };
 
-/// Sums of the gradient of one tensor over all rounds: in place, or where its dtype cannot hold
-/// them.
+/// Gradient sums of one tensor over all rounds: in place, or in separate memory if the tensor's
+/// dtype cannot hold them.
 template <class T>
 class LshGradient {
  public:
@@ -34,7 +34,7 @@ class LshGradient {
         own_(dtype_of<T> == to.dtype ? nullptr : slab.take(length_ * to.dim(3))) {}
 
   T* row(int64_t i) const { return own_ != nullptr ? own_ + i * sink_.width : sink_.direct(i); }
-  // All rows, through an order.
+  // Returns all rows, through an order.
   RowSink<T> through(const int32_t* order) const {
     const int64_t stride = own_ != nullptr ? sink_.width : sink_.stride;
     return {reinterpret_cast<char*>(row(0)), dtype_of<T>, stride, sink_.width, order, false};
@@ -53,7 +53,7 @@ class LshGradient {
   T* const own_;
 };
 
-/// All chunks of a head, round by round.
+/// Processes all chunks of a head, round by round.
 template <class T>
 class LshBackward {
  public:
@@ -103,8 +103,7 @@ class LshBackward {
   int64_t token(int64_t r) const { return data_.order(chunk_.round)[begin_ + tile_ + r]; }
   int64_t stride() const { return keys_.entries * keys_.padded; }  // rows of a panel of keys
 
-  // delta_i = dO_i . out_i - dlse_i of the rows of the tile; all of them are met in the first
-  // round.
+  // delta_i = dO_i . out_i - dlse_i of the rows of the tile. The first round computes all of them.
   void find_delta() {
     const T* const dlse =
         call_.dlse ? call_.dlse.as<T>() +
@@ -156,8 +155,8 @@ class LshBackward {
     }
   }
 
-  // The rows that sums of this chunk go to and those that the next one brings, asked for while
-  // products run.
+  // Prefetches, while products run, the rows that receive sums of this chunk and the rows that the
+  // next chunk adds.
   void prefetch_next(bool last) {
     prefetcher_.clear();
     if (!last) return;
@@ -175,7 +174,7 @@ class LshBackward {
                        (ceil_div(data_.head.window(), N) + keys_.width_panels));
   }
 
-  // One score tile.
+  // Processes one score tile.
   void visit(std::span<LshPiece> pieces, LshSight<T>& sight) {
     ranges_.resize(pieces.size() * kMaxGroups);
     for (int64_t first = 0; first < rows_; first += kGroup) {
@@ -197,7 +196,7 @@ class LshBackward {
     }
   }
 
-  // S = Q K^T log2(e) and dP = dO V^T of a group of rows.
+  // S = scale log2(e) Q K^T and dP = dO V^T of a group of rows.
   void multiply(int64_t first, const LshPiece& p) {
     const int64_t rows = std::min(kGroup, padded_ - first);
     for (int64_t j = p.from / N * N; j < p.to; j += N) {
@@ -230,10 +229,10 @@ class LshBackward {
     if (!sight.self_counts() && !data_.by_pair()) return T{0};
     if (data_.head.alone(log_sum)) return 1 / static_cast<T>(data_.head.self_weight(sight.query));
     const T above = static_cast<T>(data_.in.rule.self) - log_sum;
-    return above < T{-800} ? T{0} : std::exp(above);  // most tokens see others
+    return above < T{-800} ? T{0} : std::exp(above);  // most tokens see other tokens
   }
 
-  // P and dS of row i of the tile.
+  // Computes P and dS of row i of the tile.
   void weigh(int64_t i, std::span<const LshPiece> pieces, LshSight<T>& sight) {
     const Tag<T> d;
     sight.note_row(token(i));
@@ -273,7 +272,7 @@ class LshBackward {
           dp = hn::Mul(dp, keep);
           hn::Store(hn::Mul(x, keep), d, s + v * V);
         }
-        // The self logit is a constant; what a row does not see may hold anything.
+        // The self logit is a constant, and scores of hidden pairs may hold any value.
         const auto counts = hn::AndNot(sight.itself(keys_, p, v), hn::Ne(x, hn::Zero(d)));
         hn::Store(hn::IfThenElseZero(counts, hn::Mul(x, hn::Sub(dp, delta))), d, ds + v * V);
       }
@@ -317,8 +316,8 @@ class LshBackward {
     }
   }
 
-  // dV += P^T dO and dK += dS^T Q of the keys of a piece, over the groups of rows that may see
-  // some.
+  // dV += P^T dO and dK += dS^T Q of the keys of a piece, over the groups of rows that may see some
+  // of them.
   void multiply_queries(const LshPiece& p, std::span<const Range> groups) {
     int64_t begin = p.count, end = 0;
     for (int64_t g = 0; g * kGroup < rows_; ++g) {
@@ -358,7 +357,7 @@ class LshBackward {
     }
   }
 
-  // dq of the rows of the tile as queries.
+  // Adds dq of the rows of the tile as queries.
   void add_queries() {
     const auto scale = static_cast<T>(data_.in.rule.scale);
     for (int64_t r = 0; r < rows_; ++r) {
@@ -380,8 +379,8 @@ class LshBackward {
     }
   }
 
-  // Hands the sums of a chunk of keys to their tokens: dq_j += (dk - k (k . dk)) / rho, k of unit
-  // length but for epsilon.
+  // Adds the sums of a chunk of keys to their tokens: dq_j += (dk - k (k . dk)) / rho, where k has
+  // unit length except for epsilon.
   void leave(int64_t entry) {
     const Tag<T> d;
     const LshChunk c = keys_.chunk(entry);
@@ -399,7 +398,7 @@ class LshBackward {
         }
       }
       const T along = hn::GetLane(hn::SumOfLanes(d, sums));
-      const T factor = keys_.inverse[row] * static_cast<T>(kLn2);  // q_rows_ are times log2(e)
+      const T factor = keys_.inverse[row] * static_cast<T>(kLn2);  // q_rows_ includes log2(e)
       T* const to = dq_.row(i);
       add_row(key_sums_, stride(), row, factor, data_.width, to);
       add_row(keys_.key_rows, stride(), row, -factor * along, data_.width, to);
@@ -430,15 +429,15 @@ class LshBackward {
   bool finite_rows_ = true;
 };
 
-/// A thread owns a head, so that sums have one order.
+/// One thread owns each head, so that the order of sums is fixed.
 template <class T>
 void lsh_backward(const LshGradientCall& call) {
   const int64_t heads = call.in.q.dim(1), all = call.in.q.dim(0) * heads;
   Slab<T> count(nullptr);
   { LshBackward<T>(call, 0, 0, count); }
-  const bool each_its_own = all <= num_threads();  // any of the threads may take any head
+  const bool each_its_own = all <= num_threads();  // any thread may then run any head
   const Buffer<T> memory(count.used() * (each_its_own ? all : num_threads()), call.in.q.device);
-  if (call.in.q.device == meta_device) return;  // only the room
+  if (call.in.q.device == meta_device) return;  // only allocates the workspace
   parallel_for(all, [&](int64_t bh) {
     Slab<T> slab(memory.data() + count.used() * (each_its_own ? bh : worker_index()));
     LshBackward<T>(call, bh / heads, bh % heads, slab).run();

@@ -1,4 +1,4 @@
-// Forward of LSH attention, for one SIMD target and one dtype of computation.
+// LSH attention forward, for one SIMD target and one dtype of computation.
 
 #if defined(LONGSPAN_CPU_LSH_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_LSH_FORWARD_INL_H_
@@ -16,13 +16,13 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Columns of a score tile, of a group of rows: they stay in the nearest cache.
+// Columns of a score tile, for one group of rows: they stay in the L1 cache.
 inline constexpr int64_t kLshColumns = 384;
 inline constexpr int64_t kLshStride = kLshColumns + 16;
-// How far (in powers of two) a row's scores may rise above its reference before sums are rescaled.
+// Maximum rise (in powers of two) of a row's scores above its reference before sums are rescaled.
 inline constexpr double kLshSlack = 8;
 
-/// The sums of a head between rounds: out times total, relative to 2^reference.
+/// The state of a head between rounds: out times total, relative to 2^reference.
 template <class T>
 struct LshSums {
   LshSums(const LshData<T>& data, const View& out, const View& log_sums, Slab<T>& slab)
@@ -35,7 +35,7 @@ struct LshSums {
         width_(data.value_width) {}
 
   T* row(int64_t i) const { return own_ != nullptr ? own_ + i * width_ : sink.direct(i); }
-  // All rows through an order, to read and to write.
+  // Return all rows through an order, to read and to write.
   RowSource<T> source(const int32_t* order) const {
     return {reinterpret_cast<const char*>(row(0)), dtype_of<T>, stride(), width_, order};
   }
@@ -45,18 +45,18 @@ struct LshSums {
 
   T* const reference;
   T* const total;
-  T* const accompanied;  // 1 where a query has seen another token
+  T* const accompanied;  // 1 if a query has seen another token
   const RowSink<T> sink;
   T* const lse;
 
  private:
   int64_t stride() const { return own_ != nullptr ? width_ : sink.stride; }
 
-  T* const own_;  // where out cannot hold them
+  T* const own_;  // used if out cannot hold the sums
   const int64_t width_;
 };
 
-/// Chunks of queries of one round, one after the other.
+/// Processes chunks of queries of one round, one after the other.
 template <class T>
 class LshForward {
  public:
@@ -105,7 +105,7 @@ class LshForward {
   bool first_round() const { return chunk_.round == 0; }
   bool last_round() const { return chunk_.round + 1 == data_.head.rounds; }
 
-  // The rows that the next chunk brings, asked for while this one's products run.
+  // Prefetches the rows that the next chunk adds, while this chunk's products run.
   void prefetch_next() {
     prefetcher_.clear();
     const int64_t end = begin_ + rows_,
@@ -152,7 +152,7 @@ class LshForward {
     multiply_values(g, pieces);
   }
 
-  // S = Q K^T log2(e) of group g.
+  // S = scale log2(e) Q K^T of group g.
   void multiply_keys(int64_t g, std::span<const LshPiece> pieces) {
     const int64_t rows = std::min(kGroup, padded_ - g * kGroup);
     const T* const q = q_rows_ + g * kGroup * N;
@@ -172,7 +172,7 @@ class LshForward {
     }
   }
 
-  // P of row r, the i-th of its group.
+  // Computes P of row r, the i-th of its group.
   void weigh(int64_t r, int64_t i, std::span<const LshPiece> pieces, LshSight<T>& sight) {
     const Tag<T> d;
     const Vec<T> hidden = hn::Set(d, kHidden);
@@ -229,7 +229,7 @@ class LshForward {
     }
   }
 
-  // Lets the reference of row r follow its largest score, and rescales the sums so far.
+  // Raises the reference of row r to its largest score, and rescales the sums so far.
   void raise(int64_t r, T top) {
     if (!(top > reference_[r] + static_cast<T>(kLshSlack))) return;
     if (reference_[r] != kHidden) {
@@ -272,7 +272,7 @@ class LshForward {
     over_keys_.clear();
   }
 
-  // The same for values that are not finite: those of hidden keys do not count.
+  // Does the same for nonfinite values: values of hidden keys must not contribute.
   HWY_NOINLINE void multiply_values_seen(int64_t g, const LshPiece& piece) {
     const int64_t row = g * kGroup, key = piece.entry * keys_.padded + piece.first + piece.from;
     const T* const s = scores_ + piece.column + piece.from;
@@ -299,8 +299,8 @@ class LshForward {
       if (state_.accompanied[i] == T{0} && !data_.keep.active()) {
         alignas(64) T temporary[kMaxWidth];
         const T* const value = v_.row(begin_ + r, temporary);
-        state_.sink.write(i, value);  // its own, without a rounding
-        // lse, too: log2(e) of a self logit far away has lost some digits.
+        state_.sink.write(i, value);  // its own value, without rounding
+        // Recomputes lse, too: a distant self logit times log2(e) has lost digits.
         state_.lse[i] = static_cast<T>(data_.in.rule.self) + std::log(total);
         continue;
       }
@@ -315,9 +315,9 @@ class LshForward {
   LshKeys<T> keys_;
   const std::vector<InnerRange> over_width_;
   T* const q_rows_;     // of a chunk, scaled: [panels][padded][NR]
-  T* const sums_;       // of P V, likewise
+  T* const sums_;       // of P V, stored as q_rows_
   T* const scores_;     // of a group of rows: S, then P
-  T* const weights_;    // of its pairs, for rules that look at each
+  T* const weights_;    // of its pairs, for rules that check each pair
   T* const totals_;     // sums of P by lane
   T* const reference_;  // of each row
   RowSource<T> q_, v_, source_;
@@ -328,8 +328,8 @@ class LshForward {
   int64_t begin_ = 0, rows_ = 0, padded_ = 0;
 };
 
-/// One head after the other, or several at a time where there are enough for all threads: rows are
-/// the same either way.
+/// Processes one head after the other, or several at a time if there are enough for all threads;
+/// rows are the same either way.
 template <class T>
 void lsh_forward(const LshInputs& in, const View& out, const View& lse) {
   const int64_t heads = in.q.dim(1), all = in.q.dim(0) * heads;
@@ -342,7 +342,7 @@ void lsh_forward(const LshInputs& in, const View& out, const View& lse) {
   const bool together = all >= num_threads();
   const Buffer<T> head_memory(head_count.used() * (together ? num_threads() : 1), in.q.device);
   const Buffer<T> task_memory(task_count.used() * num_threads(), in.q.device);
-  if (in.q.device == meta_device) return;  // only the room
+  if (in.q.device == meta_device) return;  // only allocates the workspace
   const auto run_head = [&](int64_t bh) {
     Slab<T> slab(head_memory.data() + head_count.used() * (together ? worker_index() : 0));
     LshData<T> data(in, bh / heads, bh % heads, slab);
@@ -352,7 +352,7 @@ void lsh_forward(const LshInputs& in, const View& out, const View& lse) {
                     [&](int64_t from, int64_t to) { data.prepare(from, to); });
     parallel_for(data.head.rounds, [&](int64_t round) { data.sort_chunks(round); });
     const int64_t chunks = data.head.chunks();
-    const int64_t step = std::max<int64_t>(1, kRows / in.rule.chunk);  // of a task
+    const int64_t step = std::max<int64_t>(1, kRows / in.rule.chunk);  // chunks per task
     for (int64_t round = 0; round < data.head.rounds; ++round) {
       parallel_ranges(chunks, together ? chunks : step, [&](int64_t from, int64_t to) {
         Slab<T> mine(task_memory.data() + task_count.used() * worker_index());

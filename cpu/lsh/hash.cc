@@ -14,8 +14,8 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Some tokens of one head, in all rounds: tokens lie side by side in a vector, so that argmax is a
-// comparison for each projection.
+// Hashes some tokens of one head, in all rounds. Tokens are the lanes of a vector, so argmax takes
+// one comparison for each projection.
 template <class T>
 class HashTask {
  public:
@@ -75,12 +75,12 @@ class HashTask {
     };
     write_factor(0, half, [](int32_t& id, int32_t one) { id = one; });
     if (call_.second == 1) return;
-    // Their sum may be too large for an f32 to be exact.
+    // The sum may be too large for an exact f32.
     const auto first = static_cast<int32_t>(call_.first);
     write_factor(half, call_.second / 2, [first](int32_t& id, int32_t two) { id += first * two; });
   }
 
-  // Index of the largest of (p, -p) of projections from .. from + n, by lane.
+  // Returns the index of the largest of (p, -p) of projections from .. from + n, by lane.
   Vec<T> argmax(int64_t from, int64_t n, int64_t v) const {
     const Tag<T> d;
     const T* const p = products_ + from * N + v;
@@ -100,7 +100,7 @@ class HashTask {
   const int64_t width_, projections_, padded_;
   const std::vector<InnerRange> over_width_;
   T* const columns_;   // tokens: [panels][width][NR]
-  T* const rows_;      // on their way there
+  T* const rows_;      // rows on their way into columns_
   T* const rotation_;  // of a round: [width][padded]
   T* const products_;  // [padded][NR]
 };
@@ -112,7 +112,7 @@ void hash(const LshHashCall& call) {
   Slab<T> size(nullptr);
   { HashTask<T>(call, size); }
   const Buffer<T> memory(size.used() * num_threads(), call.q.device);
-  if (call.q.device == meta_device) return;  // only the room
+  if (call.q.device == meta_device) return;  // only allocates the workspace
   parallel_for(call.q.dim(0) * heads * blocks, [&](int64_t task) {
     Slab<T> slab(memory.data() + size.used() * worker_index());
     const int64_t bh = task / blocks, first = task % blocks * kTokens;

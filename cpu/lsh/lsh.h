@@ -4,7 +4,7 @@
 
 namespace longspan::cpu {
 
-/// Tokens to hash: see kernels::lsh_hash; padding is not looked at.
+/// Arguments of the hash, see kernels::lsh_hash; padding is not checked.
 struct LshHashCall {
   ConstView q, rotation;
   int64_t first, second;
@@ -12,7 +12,7 @@ struct LshHashCall {
 };
 void lsh_hash(const LshHashCall& call);
 
-// Each computes in the dtype of its name, whatever the tensors store.
+// Each computes in the dtype of its name, whatever the dtype of the tensors.
 void lsh_forward_f32(const kernels::LshInputs& in, const View& out, const View& lse);
 void lsh_forward_f64(const kernels::LshInputs& in, const View& out, const View& lse);
 void lsh_backward_f32(const kernels::LshInputs& in, const ConstView& out, const ConstView& lse,

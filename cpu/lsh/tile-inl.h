@@ -1,5 +1,5 @@
-// What both directions of LSH attention share: the keys of a window, packed, and what the rows of a
-// chunk see of them. Included once per SIMD target.
+// Code shared by LSH attention forward and backward: the packed keys of a window, and which of them
+// the rows of a chunk see. Included once per SIMD target.
 
 #if defined(LONGSPAN_CPU_LSH_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_LSH_TILE_INL_H_
@@ -33,16 +33,16 @@ using kernels::LshInputs;
 using kernels::LshKeep;
 using kernels::LshWrap;
 
-// Integers as wide as the numbers beside them.
+// Integers as wide as the floating type T.
 template <class T>
 using Int = hwy::MakeSigned<T>;
 template <class T>
 using IntTag = hn::RebindToSigned<Tag<T>>;
 
-// Added to the index of a token that does not exist, so that it lies beyond all others.
+// Added to the index of a token that does not exist, so that it is above all others.
 inline constexpr int32_t kAbsent = 1 << 30;
 
-/// One head of one sample, as all tasks of it read it.
+/// One head of one sample, shared by all its tasks.
 template <class T>
 class LshData {
  public:
@@ -59,23 +59,24 @@ class LshData {
         orders_(reinterpret_cast<int32_t*>(slab.take(ascends() ? head.rounds * head.length : 0))),
         ends_(reinterpret_cast<int32_t*>(slab.take(ascends() ? head.rounds * head.chunks() : 0))) {}
 
-  /// Whether a visible pair may have been seen in an earlier round, as far as one round at a time
-  /// can tell.
+  /// Whether a visible pair may have been visible in an earlier round, if windows stay within one
+  /// round.
   bool earlier() const {
     return in.rule.duplicates == LshDuplicates::first && head.rounds > 1 && !mixed();
   }
-  /// Whether pairs must be looked at one by one: those that count in part, or in other rounds.
+  /// Whether pairs must be checked one by one: pairs with fractional weights, or seen across
+  /// rounds.
   bool by_pair() const {
     return in.rule.duplicates == LshDuplicates::log_count ||
            (in.rule.duplicates == LshDuplicates::first && mixed());
   }
 
-  /// Whether the tokens of a chunk are taken in their own order, not by bucket: where the rule does
-  /// not ask for buckets it asks nothing of their order, and a query sees the first keys of a
-  /// chunk.
+  /// Whether the tokens of a chunk are processed in index order, not by bucket: a rule without
+  /// same_bucket does not depend on their order, and in index order a causal query sees the first
+  /// keys of a chunk.
   bool ascends() const { return in.rule.causal && !in.rule.same_bucket; }
 
-  /// Where tokens [from, to) are in every round.
+  /// Records the positions and ids of tokens [from, to) in every round.
   void prepare(int64_t from, int64_t to) {
     if (!earlier()) return;
     for (int64_t r = 0; r < head.rounds; ++r) {
@@ -87,16 +88,16 @@ class LshData {
     }
   }
 
-  /// Place and id of a token in a round.
+  /// Returns position and id of a token in a round.
   const int32_t* record(int64_t i, int64_t round) const {
     return records_ + 2 * (i * head.rounds + round);
   }
   int32_t token(int64_t i) const { return static_cast<int32_t>(i) + (head.valid(i) ? 0 : kAbsent); }
-  /// The tokens of all chunks of a round.
+  /// Returns the tokens of all chunks of a round.
   const int32_t* order(int64_t round) const {
     return (ascends() ? orders_ : head.order) + round * head.length;
   }
-  /// Makes that order, by token(), where it is not the one by bucket.
+  /// Builds that order, by token(), if it differs from the order by bucket.
   void sort_chunks(int64_t round) {
     if (!ascends()) return;
     const auto chunk = static_cast<int32_t>(in.rule.chunk);
@@ -127,20 +128,20 @@ class LshData {
 
   int32_t* const records_;  // [L, R, 2]
   int32_t* const orders_;   // [R, L]
-  int32_t* const ends_;     // [R, chunks], while they are made
+  int32_t* const ends_;     // [R, chunks], used while the orders are built
 };
 
-/// Keys of a window that lie side by side in one score tile.
+/// Keys of a window that are stored side by side in one score tile.
 struct LshPiece {
   int64_t entry;  // of the packed chunk
   int64_t key_round;
   int64_t slot;
-  int64_t first, count;  // keys, counted from the chunk's first
+  int64_t first, count;  // keys, relative to the chunk's first
   int64_t column;        // of the score tile
-  int64_t from, to;      // keys that the current rows may see, counted from `first`
+  int64_t from, to;      // keys that the current rows may see, relative to `first`
 
   bool empty() const { return from >= to; }
-  // Their vectors.
+  // Return the first vector of these keys, and the end.
   template <class T>
   int64_t vector() const {
     return from / kLanes<T>;
@@ -151,7 +152,7 @@ struct LshPiece {
   }
 };
 
-/// The packed keys of the chunks of a window, each in an entry until no window needs it.
+/// The packed keys of the chunks of a window; each keeps its entry until no window needs it.
 template <class T>
 class LshKeys {
  public:
@@ -174,8 +175,8 @@ class LshKeys {
         tags_(static_cast<size_t>(entries), -1),
         finite_(static_cast<size_t>(entries), 1) {}
 
-  /// Packs what the window of a chunk of queries needs. leave(entry) is called for what it no
-  /// longer does.
+  /// Packs the chunks that the window of a chunk of queries needs. Calls leave(entry) for each
+  /// chunk that it replaces.
   template <class Leave>
   void enter(LshChunk queries, Leave leave) {
     const LshHead& x = data_.head;
@@ -225,7 +226,7 @@ class LshKeys {
   bool holds(const LshPiece& piece, LshChunk chunk) const {
     return tags_[static_cast<size_t>(piece.entry)] == tag(chunk);
   }
-  /// Of the keys of a piece: their tokens, ids, and places and ids in earlier rounds.
+  /// Return, for the keys of a piece: tokens, ids, and positions and ids in earlier rounds.
   const Int<T>* tokens(const LshPiece& p) const { return fact(p.entry, 0) + p.first; }
   const Int<T>* ids(const LshPiece& p) const { return fact(p.entry, 1) + p.first; }
   const Int<T>* places_before(const LshPiece& p, int64_t round) const {
@@ -235,7 +236,8 @@ class LshKeys {
     return fact(p.entry, 3 + 2 * round) + p.first;
   }
 
-  /// The keys of a piece that rows [t0, t1) of a chunk of queries may see, by bucket and order.
+  /// Narrows a piece to the keys that rows [t0, t1) of a chunk of queries may see, by bucket and
+  /// order.
   void narrow(LshPiece& p, LshChunk queries, int64_t t0, int64_t t1) const {
     p.from = 0;
     p.to = p.count;
@@ -316,7 +318,7 @@ class LshKeys {
     learn(entry, c, order + begin, count);
   }
 
-  // Row `place` of q times 1 / rho; returns that factor.
+  // Writes row `place` of q times 1 / rho; returns that factor.
   T scaled_row(const RowSource<T>& q, int64_t place, T* HWY_RESTRICT to) const {
     const Tag<T> d;
     alignas(64) T temporary[kMaxWidth];
@@ -369,21 +371,21 @@ class LshKeys {
   const int64_t entries, padded, width_panels, value_panels;
   T* const key_columns;    // [entries][panels][width][NR]: keys
   T* const value_rows;     // [panels][entries * padded][NR]
-  T* const key_rows;       // likewise; for gradients
+  T* const key_rows;       // the same shape; for gradients
   T* const value_columns;  // [entries][panels][value width][NR]; for gradients
   T* const inverse;        // 1 / rho of the keys
   std::vector<LshPiece> pieces;
   std::vector<size_t> blocks;  // first piece of each score tile, and the end
 
  private:
-  T* const rows_;        // on their way into a panel
+  T* const rows_;        // rows on their way into a panel
   Int<T>* const facts_;  // [entries][facts][padded]
   std::vector<int64_t> tags_;
   std::vector<uint8_t> finite_;
   std::vector<Needed> needed_;
 };
 
-/// What one query sees.
+/// Decides which keys one query sees.
 template <class T>
 class LshSight {
  public:
@@ -409,7 +411,7 @@ class LshSight {
     self_counts_ = before_.empty();
   }
 
-  /// Keys of vector v of a piece that the query sees, itself left out.
+  /// Returns the keys of vector v of a piece that the query sees, except itself.
   HWY_INLINE auto others(const LshKeys<T>& keys, const LshPiece& p, int64_t v) const {
     const IntTag<T> d;
     const kernels::LshRule& rule = data_.in.rule;
@@ -432,7 +434,7 @@ class LshSight {
     }
     return hn::RebindMask(Tag<T>(), seen);
   }
-  /// Whether it is the key itself.
+  /// Returns the lanes whose key is the query itself.
   HWY_INLINE auto itself(const LshKeys<T>& keys, const LshPiece& p, int64_t v) const {
     const IntTag<T> d;
     return hn::RebindMask(Tag<T>(),
@@ -440,7 +442,7 @@ class LshSight {
   }
   bool self_counts() const { return self_counts_; }
 
-  /// What each key of a piece counts, for rules that look at pairs one by one.
+  /// Computes the weight of each key of a piece, for rules that check pairs one by one.
   void weigh(const LshKeys<T>& keys, const LshPiece& p, T* weights) const {
     const Int<T>* const token = keys.tokens(p);
     for (int64_t j = p.vector<T>() * V; j < p.vector_end<T>() * V; ++j) {
@@ -450,7 +452,7 @@ class LshSight {
       weights[j] = static_cast<T>(data_.head.weight(queries_.round, query, p.key_round, key));
     }
   }
-  /// What dropout multiplies the probabilities of a piece with, where they are not 0.
+  /// Computes the dropout factors of a piece, for probabilities that are not 0.
   void drop(const LshKeys<T>& keys, const LshPiece& p, const T* probabilities, T* factors) const {
     const Int<T>* const token = keys.tokens(p);
 #if HWY_TARGET != HWY_SCALAR
@@ -471,7 +473,7 @@ class LshSight {
 
  private:
 #if HWY_TARGET != HWY_SCALAR
-  // The same for f32, whose lanes have room for the words of their own draws.
+  // Does the same for f32, whose lanes can hold the words of their own draws.
   HWY_INLINE void drop_vectors(const Int<T>* token, const LshPiece& p, T* factors) const {
     const hn::RebindToUnsigned<Tag<T>> d;
     const LshKeep& keep = data_.keep;
@@ -496,10 +498,10 @@ class LshSight {
 
   static constexpr int64_t V = kLanes<T>;
   struct Before {
-    Int<T> first, id;  // first place of its window in an earlier round, and its bucket there
+    Int<T> first, id;  // first position of its window in an earlier round, and its bucket there
   };
 
-  // Whether a key that many places after the first of a window lies in it.
+  // Whether a key at this offset from the first position of a window is in the window.
   template <class I>
   HWY_INLINE auto in_window(I apart) const {
     const IntTag<T> d;

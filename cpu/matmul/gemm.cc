@@ -1,4 +1,4 @@
-// Matrix products by FMA: f16 and bf16 are widened while they are packed.
+// Matrix products by FMA; f16 and bf16 are widened during packing.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/matmul/gemm.cc"

@@ -19,14 +19,14 @@ struct Gemm {
   DType dtype;    // of a and b
   DType c_dtype;  // the same, or f32 for f16 and bf16
   bool accumulate;
-  bool dot = false;       // of bf16 or f32: pairs rounded to bf16, where bf16_dot() allows
-  bool openblas = false;  // by OpenBLAS, where fits_openblas() allows
+  bool dot = false;       // bf16 or f32 operands: pairs rounded to bf16, if bf16_dot() allows
+  bool openblas = false;  // use OpenBLAS, if fits_openblas() allows
 };
 
-/// How a product is cut into tasks. Bits do not depend on it, but for those of OpenBLAS.
+/// How a product is split into tasks. Result bits do not depend on it, except with OpenBLAS.
 struct GemmPlan {
   int64_t rows = 0, columns = 0;  // of a task
-  int64_t scratch = 0;            // bytes for each thread at work
+  int64_t scratch = 0;            // bytes for each working thread
   int64_t tasks(const Gemm& g) const {
     return rows >= g.m && columns >= g.n
                ? 1
@@ -34,7 +34,7 @@ struct GemmPlan {
   }
 };
 
-/// A plan for `threads` threads. m, n, k > 0.
+/// Returns a plan for `threads` threads. m, n, k > 0.
 GemmPlan plan_gemm(const Gemm& g, int threads);
 
 /// Computes task i of plan.tasks(g): a block of rows and columns of c.

@@ -1,8 +1,8 @@
-// Matrix products by dot products of pairs (AVX512_BF16): two neighbours along k are added to a sum
-// at a time, twice what FMA does. Operands are bf16, or f32 rounded to bf16 while they are
-// packed, to nearest even. The products are exact; each is added to the sum in f32, to nearest
-// even. The instructions take subnormal numbers for zero, and give zero for them. An odd k ends in
-// a zero.
+// Matrix products by dot products of pairs (AVX512_BF16): each instruction adds two adjacent
+// products along k to a sum, twice as many as FMA. Operands are bf16, or f32 rounded to bf16 (to
+// nearest even) during packing. The products are exact; each is added to the sum in f32, to nearest
+// even. The instructions treat subnormal inputs as zero and flush subnormal results to zero. An odd
+// k is padded with a zero.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/matmul/gemm_dot.cc"
@@ -17,8 +17,8 @@
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define LONGSPAN_BF16_DOT 1
-// All that is compiled below may use the instructions; it runs where bf16_dot() says so. (AVX3_DL
-// occurs only where the whole build is for such a processor, whose other features come with it.)
+// All code compiled below may use the instructions; it runs only if bf16_dot() allows. (AVX3_DL
+// occurs only if the whole build targets such a processor, which has the target's other features.)
 #undef HWY_TARGET_STR
 #define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512bf16"
 #else
@@ -33,7 +33,7 @@ namespace HWY_NAMESPACE {
 #if LONGSPAN_BF16_DOT
 namespace {
 
-/// Two neighbours along k.
+/// Two elements that are adjacent along k.
 struct Pair {
   bf16 first, second;
 };
@@ -57,8 +57,7 @@ struct Multiply<Pair> {
   }
 };
 
-/// Pairs of two vectors of single numbers: those of the first and of the second row, from rows in
-/// one vector.
+/// Interleaves two rows, stored in the two halves of a vector, into pairs of one element of each.
 HWY_INLINE hn::Vec<Tag<Pair>> interleaved(__m512i rows) {
   alignas(64) static constexpr uint16_t places[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                       21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,

@@ -1,4 +1,4 @@
-// Matrix products of few rows. Included once per SIMD target.
+// Matrix products with few rows. Included once per SIMD target.
 
 #if defined(LONGSPAN_CPU_GEMM_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_GEMM_FEW_INL_H_
@@ -19,19 +19,20 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// A product with few rows, as of one token, uses each number of b but a few times: b is read once,
-// where it lies, and packed nowhere. The sums of an element are those of a tile.
+// A product with few rows, such as that of one token, uses each element of b only a few times, so b
+// is read once, in place, and not packed. The sums of an element are those of a tile.
 
 constexpr int64_t few = 4;
-constexpr int64_t few_width = 4 * across;  // columns at a time: chains enough to keep units busy
+constexpr int64_t few_width = 4 * across;  // columns at a time: enough chains to keep the units
+                                           // busy
 
 #if HWY_TARGET != HWY_SCALAR
 
-/// The sums of R rows and `across` columns.
+/// The accumulators of R rows and `across` columns.
 template <class T, int R>
 struct FewSums {
   hn::Vec<Across> s0, s1, s2, s3;
-  /// Adds one step of k: of b, and a[0], a[a_row], ...
+  /// Adds one step of k: a vector of b times a[0], a[a_row], ...
   HWY_INLINE void add(hn::Vec<Across> b, const T* a, int64_t a_row) {
     const Across d;
     using M = Multiply<T>;
@@ -40,7 +41,7 @@ struct FewSums {
     if constexpr (R > 2) s2 = M::add(M::spread(d, a + 2 * a_row), b, s2);
     if constexpr (R > 3) s3 = M::add(M::spread(d, a + 3 * a_row), b, s3);
   }
-  /// Adds four steps, where rows of b are its columns.
+  /// Adds four steps of k; the columns of b are contiguous along k.
   template <class S>
   HWY_INLINE void add_four(const S* b, int64_t b_col, const T* a, int64_t a_row) {
     const Columns c = load_columns<T>(b, b_col);
@@ -49,7 +50,7 @@ struct FewSums {
     add(c.c2, a + 2, a_row);
     add(c.c3, a + 3, a_row);
   }
-  /// Adds a few lines of each row of b. Returns where the next columns lie.
+  /// Adds one line of each column of b. Returns the address of the next columns.
   template <class S>
   HWY_INLINE const S* add_line(const S* b, int64_t b_col, const T* a, int64_t a_row) {
     add_four(b, b_col, a, a_row);
@@ -57,7 +58,7 @@ struct FewSums {
     add_four(b + 8 * group<T>, b_col, a + 8, a_row);
     add_four(b + 12 * group<T>, b_col, a + 12, a_row);
     b += across * b_col;
-    asm("" : "+r"(b));  // computed once, not kept for every group in a register of its own
+    asm("" : "+r"(b));  // compute b once, instead of keeping a pointer register for every group
     return b;
   }
   HWY_INLINE void put(float* to) const {
@@ -69,8 +70,8 @@ struct FewSums {
   }
 };
 
-/// R rows and few_width columns of c from k numbers; the columns of a and the rows of b lie side by
-/// side.
+/// Computes R rows and few_width columns of c from k elements; the rows of a and the columns of b
+/// are contiguous along k.
 template <int R, class T, class S>
 HWY_NOINLINE void few_across(int64_t k, const T* HWY_RESTRICT a, int64_t a_row,
                              const S* HWY_RESTRICT b, int64_t b_col, const Target<T>& to) {
@@ -102,7 +103,7 @@ HWY_NOINLINE void few_across(int64_t k, const T* HWY_RESTRICT a, int64_t a_row,
   finish(to, R, sums, few_width);
 }
 
-/// few_across() for `rows` in 1..few.
+/// Calls few_across() for `rows` in 1..few.
 template <class T, class S>
 void few_across_rows(int64_t rows, int64_t k, const T* a, int64_t a_row, const S* b, int64_t b_col,
                      const Target<T>& to) {

@@ -1,4 +1,4 @@
-// Matrix products by OpenBLAS, one call for each task, in the thread that has the task.
+// Matrix products by OpenBLAS: one call for each task, in the thread that runs the task.
 
 #include "cpu/matmul/gemm_openblas.h"
 
@@ -13,15 +13,15 @@
 namespace longspan::cpu {
 namespace {
 
-/// An operand of rows x columns as OpenBLAS reads it.
+/// An operand of rows x columns, as passed to OpenBLAS.
 struct Operand {
   CBLAS_TRANSPOSE transpose;
-  int64_t apart;  // elements from row to row, or from column to column where transposed
+  int64_t apart;  // elements between rows, or between columns if transposed
 };
 
-/// `apart` is 0 where OpenBLAS cannot read the operand as it lies.
+/// `apart` is 0 if OpenBLAS cannot read the operand in place.
 Operand operand(int64_t rows, int64_t columns, int64_t row, int64_t column) {
-  // The stride of an axis of one element means nothing.
+  // The stride of an axis of one element does not matter.
   if ((column == 1 || columns == 1) && (rows == 1 || row >= columns)) {
     return {CblasNoTrans, rows == 1 ? columns : row};
   }
@@ -60,8 +60,8 @@ bool fits_openblas(const Gemm& g) {
 }
 
 GemmPlan plan_gemm_openblas(const Gemm& g) {
-  // Every task packs its operands anew, at a cost that falls with its sides; but a product that is
-  // worth several threads has tasks for them.
+  // Every task packs its operands again, at a cost that falls as its sides grow; but a product that
+  // is large enough for several threads is split into tasks for them.
   constexpr int64_t largest = 512, smallest = 128, wanted = 8;
   GemmPlan plan;
   plan.rows = plan.columns = largest;
@@ -72,7 +72,7 @@ GemmPlan plan_gemm_openblas(const Gemm& g) {
 }
 
 void run_gemm_openblas(const Gemm& g, const GemmPlan& plan, int64_t task) {
-  // Its own threads would spin beside ours.
+  // OpenBLAS's own threads would spin beside ours.
   static std::once_flag once;
   std::call_once(once, [] { openblas_set_num_threads(1); });
   const int64_t beside = (g.n + plan.columns - 1) / plan.columns;

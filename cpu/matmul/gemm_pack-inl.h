@@ -1,4 +1,4 @@
-// Operands of a matrix product, as cpu/matmul/gemm_tile-inl.h reads them. Included once per SIMD
+// Packs the operands of a matrix product for cpu/matmul/gemm_tile-inl.h. Included once per SIMD
 // target.
 
 #if defined(LONGSPAN_CPU_GEMM_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -23,26 +23,26 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// How packed operands are made from numbers S. T is one number here.
+/// How packed operands are made from elements of type S. T is one element here.
 template <class T>
 struct Pack {
-  /// The T that begins at p, whose numbers lie `step` apart and of which `have` exist.
+  /// Returns the T that starts at p; its elements are `step` apart, and `have` of them exist.
   template <class S>
   static HWY_INLINE T one(const S* p, int64_t /*step*/, int64_t /*have*/) {
     return static_cast<Accumulator<T>>(*p);
   }
-  /// A vector of them where their numbers lie side by side along k, `left` of them; zeros behind.
+  /// Returns a vector of T from `left` elements that are contiguous along k, padded with zeros.
   template <class S>
   static HWY_INLINE hn::Vec<Tag<T>> along(const S* p, int64_t left) {
     return simd::load(Tag<T>(), p, static_cast<size_t>(left));
   }
-  /// A vector of neighbours across k, `left` of them, each as in one().
+  /// Returns a vector of `left` T that are adjacent across k, each as in one().
   template <class S>
   static HWY_INLINE hn::Vec<Tag<T>> across(const S* p, int64_t /*step*/, int64_t /*have*/,
                                            int64_t left) {
     return simd::load(Tag<T>(), p, static_cast<size_t>(left));
   }
-  /// Four of them, as along().
+  /// Returns four T, as along().
   template <class S>
   static HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> four(const S* p) {
     return simd::load(hn::FixedTag<float, 4>(), p, 4);
@@ -52,13 +52,13 @@ struct Pack {
 constexpr int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
 constexpr int64_t round_up(int64_t n, int64_t size) { return pieces(n, size) * size; }
 
-/// How many numbers the T at step p of k numbers has.
+/// Returns the number of elements in the T at step p of k elements.
 template <class T>
 int64_t numbers_at(int64_t p, int64_t k) {
   return std::min(group<T>, k - p * group<T>);
 }
 
-/// to[i * to_row + j] = from[i * from_row + j], j < n, between a dtype and that of its sums.
+/// to[i * to_row + j] = from[i * from_row + j], j < n, between a dtype and its accumulator type.
 template <class T, class S>
 void convert_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t from_row,
                   T* HWY_RESTRICT to, int64_t to_row) {
@@ -72,7 +72,7 @@ void convert_rows(int64_t m, int64_t n, const S* HWY_RESTRICT from, int64_t from
   }
 }
 
-/// m rows of k numbers, side by side, as rows of T.
+/// Packs m rows of k contiguous elements as rows of T.
 template <class T, class S>
 void pack_along(int64_t m, int64_t k, const S* HWY_RESTRICT from, int64_t from_row,
                 T* HWY_RESTRICT to, int64_t to_row) {
@@ -86,7 +86,7 @@ void pack_along(int64_t m, int64_t k, const S* HWY_RESTRICT from, int64_t from_r
   }
 }
 
-/// n columns of the `have` rows at `from`, of a step of k.
+/// Packs n columns of the `have` rows at `from`, which form one step of k.
 template <class T, class S>
 HWY_INLINE void pack_across(int64_t n, const S* HWY_RESTRICT from, int64_t step, int64_t have,
                             T* HWY_RESTRICT to) {
@@ -97,12 +97,12 @@ HWY_INLINE void pack_across(int64_t n, const S* HWY_RESTRICT from, int64_t step,
   }
 }
 
-// Rows whose numbers are brought side by side: shuffles stay within blocks of four.
+// Rows that are transposed together: shuffles stay within blocks of four.
 constexpr int across = vector_bytes >= 32 ? 8 : 4;
 #if HWY_TARGET != HWY_SCALAR
 using Across = hn::FixedTag<float, across>;
 
-/// Four T of rows r, r + 4, ... in blocks of a vector.
+/// Loads four T each of rows r, r + 4, ... into the blocks of a vector.
 template <class T, int Lanes, class S>
 HWY_INLINE hn::Vec<hn::FixedTag<float, Lanes>> load_blocks(const S* f, int64_t row) {
   const hn::FixedTag<float, Lanes> d;
@@ -136,7 +136,7 @@ HWY_INLINE Columns load_columns(const S* HWY_RESTRICT f, int64_t row) {
           hn::BitCast(d, hn::InterleaveUpper(wide, t2, t3))};
 }
 
-/// to[j * to_row + i] = the T j of row i, of `across` rows, j < n, a multiple of 4.
+/// to[j * to_row + i] = T j of row i, for `across` rows and j < n, a multiple of 4.
 template <class T, class S>
 HWY_NOINLINE void transpose_across(int64_t n, const S* HWY_RESTRICT from, int64_t from_row,
                                    T* HWY_RESTRICT to, int64_t to_row) {
@@ -151,7 +151,7 @@ HWY_NOINLINE void transpose_across(int64_t n, const S* HWY_RESTRICT from, int64_
 }
 #endif
 
-/// The same one by one, i < m, of k numbers of any strides.
+/// Does the same one by one, for i < m and k elements of any strides.
 template <class T, class S>
 HWY_NOINLINE void transpose_slowly(int64_t m, int64_t k, const S* HWY_RESTRICT from, int64_t row,
                                    int64_t col, T* HWY_RESTRICT to, int64_t to_row) {
@@ -163,11 +163,11 @@ HWY_NOINLINE void transpose_slowly(int64_t m, int64_t k, const S* HWY_RESTRICT f
   }
 }
 
-/// The same for rows of k numbers side by side.
+/// Does the same for rows of k contiguous elements.
 template <class T, class S>
 void transpose_rows(int64_t m, int64_t k, const S* HWY_RESTRICT from, int64_t from_row,
                     T* HWY_RESTRICT to, int64_t to_row) {
-  constexpr int64_t chunk = 32;  // T whose lines of `to` stay close while all rows arrive
+  constexpr int64_t chunk = 32;  // T whose lines of `to` stay in cache while all rows arrive
   for (int64_t p = 0; p * group<T> < k; p += chunk) {
     const S* begin = from + p * group<T>;
     T* there = to + p * to_row;
@@ -191,11 +191,11 @@ void transpose_rows(int64_t m, int64_t k, const S* HWY_RESTRICT from, int64_t fr
   }
 }
 
-// Rows of b come from far away, each on pages of its own, which processors fetch only when asked.
+// Rows of b are far apart, each on its own pages, so the hardware prefetcher does not fetch them.
 constexpr int64_t rows_ahead = 8;
 
-/// Panels of b, `apart` from each other: columns [0, n) of k rows; what the last one lacks up to
-/// its width are zeros.
+/// Packs panels of b, `apart` from each other: columns [0, n) of k rows; the last panel is padded
+/// with zeros to its width.
 template <class T, class S>
 void pack_panels(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* to, int64_t apart) {
   constexpr int64_t width = panel<T>;
@@ -204,7 +204,7 @@ void pack_panels(int64_t k, int64_t n, const S* b, int64_t row, int64_t col, T* 
     std::memset(static_cast<void*>(to + full / width * apart), 0,
                 static_cast<size_t>(steps * width) * sizeof(T));
   }
-  if (col == 1) {  // along its rows, as they come from memory
+  if (col == 1) {  // along its rows, in memory order
     const Tag<T> d;
     for (int64_t p = 0; p < steps; ++p) {
       const S* from = b + p * group<T> * row;

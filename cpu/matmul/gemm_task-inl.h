@@ -1,11 +1,12 @@
-// Packed matrix product. The sums of an element of c run over k in order, in blocks of `depth`:
-// within a block one chain of Multiply::add, between blocks an addition to c. Nothing else enters,
-// so a row's bits are the same beside any other rows, at any place, in any tile, for any plan.
+// Packed matrix product. The sum of an element of c runs over k in order, in blocks of `depth`:
+// within a block one chain of Multiply::add, between blocks an addition to c. Nothing else affects
+// it, so a row's bits are the same beside any other rows, at any position, in any tile, for any
+// plan.
 //
 // A register tile of up to 12 rows and two vectors of columns runs over a block of k. Around it, as
 // in Goto and van de Geijn (2008): a block of b is packed into panels as wide as a tile and stays
-// in the second-level cache, a strip of rows of a stays in the first. What lies well as it is, is
-// not packed.
+// in the L2 cache, a strip of rows of a stays in L1. Operands that already have a suitable layout
+// are not packed.
 //
 // Included once per SIMD target.
 
@@ -33,14 +34,14 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Strips of a that are packed together. Where rows lie side by side, a strip is narrower than a
-/// cache line, so several are read at once.
+/// Number of strips of a that are packed together. If a has unit stride along its columns, a strip
+/// is narrower than a cache line, so several are read together.
 constexpr int64_t most_strips = 4;
 inline int64_t strips_of(const Gemm& g) {
   return g.a_row == 1 && g.a_col != 1 && g.m > few ? most_strips : 1;
 }
 
-/// m rows of k numbers of a, of `strips` strips at most. Returns the distances of rows and of
+/// Packs m rows of k elements of a, at most `strips` strips. Returns the strides of rows and of
 /// columns.
 struct Steps {
   int64_t row, col;
@@ -72,7 +73,7 @@ bool few_rows(const Gemm& g) {
          g.b_col != 1;
 }
 
-/// Whether a and b consist of T as they lie.
+/// Whether a and b consist of T without packing.
 template <class T>
 bool is_packed_a(const Gemm& g) {
   if constexpr (group < T >> 1) {
@@ -91,8 +92,8 @@ bool is_packed_b(const Gemm& g) {
   }
 }
 
-/// Whether a and b are read where they lie: then every pass over them comes from further away, so
-/// only for few passes.
+/// Whether a and b are read in place. Every pass over them then reads from further away, so this is
+/// used only for few passes.
 template <class T>
 bool direct_a(const Gemm& g) {
   return is_packed_a<T>(g) && (g.n <= 4 * panel<T> || g.m <= 2 * tile_rows);
@@ -104,14 +105,14 @@ bool direct_b(const Gemm& g) {
          (g.m <= 2 * tile_rows || (g.m <= 12 * tile_rows && g.b_row * g.k <= close));
 }
 
-/// Columns out of n that are read where they lie.
+/// Returns how many of n columns are read in place.
 template <class T>
 int64_t columns_in_place(const Gemm& g, int64_t n) {
   if (few_rows<T>(g)) return n / few_width * few_width;
   return direct_b<T>(g) ? n / panel<T> * panel<T> : 0;
 }
 
-/// T of packed a and of packed b.
+/// Return the number of T in packed a and in packed b.
 template <class T>
 int64_t strip_elements(const Gemm& g) {
   return direct_a<T>(g) ? 0 : strips_of(g) * tile_rows * strip_row<T>;
@@ -119,14 +120,14 @@ int64_t strip_elements(const Gemm& g) {
 template <class T>
 int64_t panel_elements(const Gemm& g, const GemmPlan& plan) {
   const int64_t least = columns_in_place<T>(g, plan.columns);
-  // Of whole tasks only the last one has an end that is packed.
+  // Among whole tasks only the last one has a packed remainder.
   const int64_t columns = least == 0 ? plan.columns : g.n - columns_in_place<T>(g, g.n);
   const int64_t steps = std::min(pieces(g.k, group<T>), depth<T>);
   return pieces(columns, panel<T>) * (steps * panel<T> + panel_gap);
 }
 
-/// Where the sums of a c in fewer bits placement in scratch: those of a strip where one block holds
-/// all of k, else those of a task.
+/// Where accumulators of a c with fewer bits are stored in scratch memory: those of a strip if one
+/// block covers all of k, else those of a task.
 enum class AccumulatorPlacement { nowhere, strip, task };
 template <class T>
 AccumulatorPlacement accumulator_placement(const Gemm& g) {
@@ -139,14 +140,14 @@ GemmPlan plan_for(const Gemm& g, int threads) {
   GemmPlan plan;
   const AccumulatorPlacement placement = accumulator_placement<T>(g);
   const int64_t wanted = threads > 1 ? 4 * threads : 1;
-  const int64_t fewest = 8 * tile_rows;  // rows that are worth packing b for
+  const int64_t fewest = 8 * tile_rows;  // rows for which packing b pays off
   plan.columns = std::min(most_columns<T>, round_up(g.n, panel<T>));
   if (few_rows<T>(g)) {
     plan.rows = g.m;
     plan.columns = std::min<int64_t>(round_up(pieces(g.n, wanted), few_width), 4096);
   } else if (g.m <= fewest) {
     plan.rows = round_up(g.m, tile_rows);
-    if (g.m <= 2 * tile_rows) {  // a panel is used up while it is close
+    if (g.m <= 2 * tile_rows) {  // a panel is used up while it is in cache
       plan.columns = panel<T>;
     } else if (wanted > 1) {
       plan.columns = std::clamp(round_up(pieces(g.n, wanted), panel<T>),
@@ -166,18 +167,18 @@ GemmPlan plan_for(const Gemm& g, int threads) {
   return plan;
 }
 
-/// The lines of a, from the strips that come after, that a tile fetches. Where its rows lie side by
-/// side, each column is on lines of its own; where they lie one after the other, a tile takes two.
+/// The cache lines of a, from later strips, that a tile prefetches. If a has unit stride along its
+/// columns, each column is on separate lines; if along its rows, a tile prefetches two rows.
 template <class T, class S>
 class Following {
  public:
-  /// Of k columns.
+  /// Takes k columns.
   Following(const Gemm& g, int64_t k)
       : column_(g.a_row == 1 && g.a_col != 1 ? g.a_col * size : 0),
         row_(g.a_col == 1 ? g.a_row * size : 0),
         columns_(k) {}
-  /// What tile t fetches of the strips that begin at `a`: two of the four lines of as many columns
-  /// as it has time for, or rows 2 t and 2 t + 1.
+  /// Returns the lines that tile t prefetches of the strips that start at `a`: two of the four
+  /// lines of as many columns as it has time for, or rows 2 t and 2 t + 1.
   PrefetchLines operator()(const S* a, int64_t t) const {
     const auto* base = static_cast<const char*>(static_cast<const void*>(a));
     if (row_ != 0 && 2 * t < tile_rows) return {base + 2 * t * row_, row_, line, pace};
@@ -194,7 +195,7 @@ class Following {
   int64_t column_, row_, columns_;
 };
 
-/// From c to the sums that are to be added to it, and back.
+/// Convert c to the sums that are added to it, and back.
 template <class T, class S>
 void widen_sums(const Gemm& g, const S* c, int64_t m, int64_t n, Sum<T>* sums) {
   if constexpr (!std::is_same_v<Sum<T>, S>) {
@@ -226,12 +227,12 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
   const AccumulatorPlacement placement = accumulator_placement<T>(g);
   const int64_t c_first = i0 * g.c_row + j0,
                 c_row = placement == AccumulatorPlacement::nowhere ? g.c_row : n;
-  S* narrow_c = static_cast<S*>(g.c) + c_first;  // where sums placement
+  S* narrow_c = static_cast<S*>(g.c) + c_first;  // destination of the sums
   Sum<T>* c =
       placement == AccumulatorPlacement::nowhere ? static_cast<Sum<T>*>(g.c) + c_first : wide;
   if (placement == AccumulatorPlacement::task) widen_sums<T>(g, narrow_c, m, n, c);
 
-  // Strips of almost equal height: a low one would not keep the units busy.
+  // Strips of almost equal height: a low strip would not keep the arithmetic units busy.
   const auto strips = static_cast<int>(pieces(m, tile_rows));
   const int64_t high = static_cast<int>(m) % strips, least = static_cast<int>(m) / strips;
   const int64_t together = strips_of(g);
@@ -283,7 +284,7 @@ void run_task(const Gemm& g, const GemmPlan& plan, int64_t task, T* scratch) {
 #endif
       for (; j < n; j += width) {
         if (placement ==
-            AccumulatorPlacement::strip) {  // tile() does so where c takes the sums themselves
+            AccumulatorPlacement::strip) {  // if c holds the sums itself, tile() prefetches it
           for (int64_t r = i; r < i + rows; ++r) {
             __builtin_prefetch(narrow_c + r * g.c_row + j, 1);
           }

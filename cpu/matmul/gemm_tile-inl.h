@@ -1,5 +1,5 @@
-// The innermost part of a matrix product: up to 12 rows and two vectors of columns, whose sums stay
-// in registers. Included once per SIMD target.
+// The innermost loop of a matrix product: up to 12 rows and two vectors of columns, with sums in
+// registers. Included once per SIMD target.
 
 #if defined(LONGSPAN_CPU_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSPAN_CPU_GEMM_TILE_INL_H_
@@ -31,12 +31,12 @@ constexpr int64_t vector_bytes = HWY_MAX_BYTES;
 constexpr int64_t vector_bytes = 16;
 #endif
 
-/// What sums of products of T are in.
+/// The accumulator type of products of T.
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class T>
 constexpr int64_t lanes = std::max<int64_t>(1, vector_bytes / static_cast<int64_t>(sizeof(T)));
-/// Packed numbers are as wide as their sums, and go through registers as such.
+/// Packed elements are as wide as their sums, and are loaded into registers as such.
 template <class T>
 using Tag = hn::FixedTag<Sum<T>, static_cast<size_t>(lanes<T>)>;
 template <class T>
@@ -48,17 +48,17 @@ const Sum<T>* as_lanes(const T* p) {
   return static_cast<const Sum<T>*>(static_cast<const void*>(p));
 }
 
-/// How numbers are multiplied. T is what packed operands consist of: here one number, multiplied by
-/// FMA; elsewhere several neighbours along k.
+/// How elements are multiplied. T is the element type of packed operands: here one value,
+/// multiplied by FMA; in specialisations several values adjacent along k.
 template <class T>
 struct Multiply {
   static constexpr int64_t group = 1;  ///< steps of k in a T
-  /// A T in all lanes.
+  /// Returns a T in all lanes.
   template <class D>
   static HWY_INLINE hn::Vec<D> spread(D d, const T* p) {
     return hn::Set(d, *p);
   }
-  /// sum + a b.
+  /// Returns sum + a b.
   template <class V>
   static HWY_INLINE V add(V a, V b, V sum) {
     return hn::MulAdd(a, b, sum);
@@ -69,31 +69,31 @@ constexpr int64_t group = Multiply<T>::group;
 
 template <class T>
 constexpr int64_t panel = 2 * lanes<T>;  // columns of a register tile
-// Rows of a register tile: of 32 registers it takes 24 for sums, of 16 it takes 12.
+// Rows of a register tile: 24 of 32 registers hold sums, or 12 of 16.
 constexpr int64_t tile_rows = vector_bytes == 64 ? 12 : 6;
 template <class T>
 constexpr int64_t depth = 2048 / static_cast<int64_t>(sizeof(T));  // of a block of k, in T
-// A packed row is a little longer: rows fall into different sets of the cache.
+// A packed row is a little longer, so that rows fall into different cache sets.
 template <class T>
 constexpr int64_t strip_row = depth<T> + 16;
-// A block of b takes half of a second-level cache: 1 MiB where there are 512-bit vectors.
+// A block of b uses half of the L2 cache: 1 MiB with 512-bit vectors.
 template <class T>
 constexpr int64_t most_columns = (vector_bytes == 64 ? 1024 : 512) /
                                  static_cast<int64_t>(sizeof(T));
 constexpr int64_t most_rows = 2048;
-constexpr int64_t panel_gap = 16;  // elements between panels, against one set of the cache for all
+constexpr int64_t panel_gap = 16;  // elements between panels, to spread them over cache sets
 
-/// What becomes of the sums of a tile.
+/// The destination of a tile's sums.
 template <class T>
 struct Target {
   Sum<T>* c;
   int64_t row;
   const Sum<T>* bias;  // or null
   bool accumulate;
-  int64_t columns;  // that exist
+  int64_t columns;  // columns that exist
 };
 
-/// The sums of a tile, rows of `width`, to where they belong: the slow way for edges and biases.
+/// Adds a tile's sums, rows of `width`, to their destination: the slow path for edges and biases.
 template <class T>
 HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const Sum<T>* sums, int64_t width) {
   const Tag<T> d;
@@ -117,17 +117,17 @@ HWY_NOINLINE void finish(const Target<T>& to, int64_t rows, const Sum<T>* sums, 
   X(3, 1, 0)             \
   X(4, 1, 1) X(5, 1, 2) X(6, 2, 0) X(7, 2, 1) X(8, 2, 2) X(9, 3, 0) X(10, 3, 1) X(11, 3, 2)
 
-/// Two lines that will be needed for every 2 `pace` steps, brought closer on the way.
+/// Two lines that are needed for every 2 `pace` steps; a tile prefetches them as it runs.
 struct PrefetchLines {
-  const char* line;     // null where there are none
+  const char* line;     // null if there are none
   int64_t other, step;  // bytes to the second line, and to the next two
   int64_t pace;
 };
-// c is fetched before a sum of that length, which hides the way; a shorter one would only wait.
+// Minimum length of a sum for which c is prefetched: a shorter sum does not hide the latency.
 constexpr int64_t fetch_from = 96;
 
-/// R rows and W vectors of c from k columns of a and k rows of b, in T, of any strides; b reaches W
-/// vectors far.
+/// Computes R rows and W vectors of c from k columns of a and k rows of b, in T, of any strides;
+/// rows of b are W vectors wide.
 template <class T, int R, int W>
 HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_t a_col,
                        const T* HWY_RESTRICT b, int64_t b_row, const Target<T>& to,
@@ -145,7 +145,7 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
   [[maybe_unused]] auto x##i = hn::Zero(d), y##i = hn::Zero(d);
   LONGSPAN_ROWS(LONGSPAN_DECLARE)
 #undef LONGSPAN_DECLARE
-  // Three rows to a pointer, so that registers suffice.
+  // One pointer for three rows, so that the registers suffice.
   const T* p0 = a;
   [[maybe_unused]] const T* p1 = a + 3 * a_row;
   [[maybe_unused]] const T* p2 = a + 6 * a_row;
@@ -203,7 +203,7 @@ HWY_NOINLINE void tile(int64_t k, const T* HWY_RESTRICT a, int64_t a_row, int64_
 #undef LONGSPAN_EACH
 }
 
-/// tile() for `rows` in 1..tile_rows.
+/// Calls tile() for `rows` in 1..tile_rows.
 template <class T, int W, int R = static_cast<int>(tile_rows)>
 HWY_INLINE void tiles(int64_t rows, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
                       int64_t b_row, const Target<T>& to, const PrefetchLines& ahead) {

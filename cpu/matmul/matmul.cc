@@ -14,7 +14,7 @@
 namespace longspan::cpu {
 namespace {
 
-/// Offset of matrix `index` among the leading axes of v.
+/// Returns the offset of matrix `index` among the leading axes of v.
 int64_t batch_offset(const Shape& shape, const Strides& strides, int64_t index) {
   int64_t offset = 0;
   for (int i = shape.rank() - 3; i >= 0; --i) {
@@ -29,9 +29,9 @@ const void* at(const void* base, int64_t offset, DType dtype) {
 }
 
 constexpr int64_t least_parallel = int64_t{1}
-                                   << 18;  // multiplications that are worth waking threads
+                                   << 18;  // multiplications from which waking threads pays off
 
-/// c = 0, or bias, or c: what an empty sum leaves.
+/// Stores the result for an empty sum: c = 0, or bias, or c, or c + bias.
 template <class T>
 void store_empty(const ConstView& bias, const View& c, int64_t offset, bool accumulate) {
   for (int64_t i = 0; i < c.dim(-2); ++i) {
@@ -50,7 +50,8 @@ bool by_dot(DType dtype) {
   return (dtype == DType::bf16 || rounded) && bf16_dot();
 }
 
-/// Whether a product runs on OpenBLAS. No matter where: the plan takes what the CPU does.
+/// Whether a product runs on OpenBLAS. The device is not checked: the meta device allocates what
+/// the CPU does.
 bool by_openblas(const Gemm& g) {
   if (matmul_library() != MatmulLibrary::openblas) return false;
   const bool rounded = g.dtype == DType::f32 && matmul_precision() != MatmulPrecision::f32;
@@ -74,7 +75,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
 
   const DType sums = a.dtype == DType::f64 ? DType::f64 : DType::f32;
   const bool packed_bias = bias && (bias.dtype != sums || bias.stride(0) != 1);
-  const bool runs = c.device != meta_device;  // there, only the room is taken
+  const bool runs = c.device != meta_device;  // on the meta device only the workspace is allocated
   Scratch wide_bias(packed_bias ? N * size_of(sums) : 0, c.device);
   if (packed_bias && runs) {
     visit_floating(bias.dtype, [&](auto tag) {
@@ -106,7 +107,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
   const int threads = parallel ? num_threads() : 1;
   const GemmPlan plan = plan_gemm(g, batch >= 4 * threads ? 1 : threads);
   const int64_t tasks = plan.tasks(g), bytes = memory::block_bytes(plan.scratch);
-  // A small product would spend a tenth of its time on memory from the arena.
+  // For a small product, allocating from the arena would take a tenth of the time.
   constexpr int64_t near = 32 << 10;
   const bool fits = threads == 1 && bytes <= near;
   alignas(64) char nearby[near];

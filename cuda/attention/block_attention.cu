@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(general_threads, 1)
   if constexpr (pass == Pass::tables) Passes::table_gradients(x, shared, index);
 }
 
-/// delta[row] = dout . out - dlse, a warp for each row. Strides of dlse are {b, h, row}.
+/// delta[row] = dout . out - dlse, with one warp per row. Strides of dlse are {b, h, row}.
 template <class T, class A>
 __global__ void __launch_bounds__(general_threads)
     delta_kernel(const __grid_constant__ AttentionArguments<T> x, const A* dlse, int64_t batch,
@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
-/// Adds a part of a softmax to out and lse, which hold those of the parts before it: a warp for
-/// each of the rows [B, H, L].
+/// Combines the result over one key set with out and lse, which hold the result over the earlier
+/// ones: one warp per row of [B, H, L].
 template <class T, class A>
 __global__ void __launch_bounds__(general_threads)
     join_kernel(HeadRows<T> out, A* lse, HeadRows<const T> part_out, const A* part_lse,
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
-/// The results of a pass from those of its stretches: a warp for each row or key that was cut.
+/// Combines the results of the splits of a pass: one warp per row or key that was split.
 template <class T, Pass pass>
 __global__ void __launch_bounds__(general_threads)
     stretches_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t rows) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
-/// The gradient of a table [1 or H, R, width], whose sums begin at `column`.
+/// Computes the gradient of a table [1 or H, R, width], whose sums begin at `column`.
 template <class T, class A>
 __global__ void __launch_bounds__(general_threads)
     table_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t column, int64_t width,
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
-/// The gradient of span, whose sizes are given: a warp for each number.
+/// Computes the gradient of span [batch, heads, keys], with one warp per element.
 template <class T>
 __global__ void __launch_bounds__(general_threads)
     span_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t batch, int64_t heads,
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
-/// A pass on tensor cores, or by the general path, but for what joins its stretches.
+/// Runs a pass on tensor cores or on the general path, without combining its splits.
 template <Pass pass, class T>
 void run_pieces(const char* name, const AttentionInputs& in, bool on_tensor_cores,
                 const AttentionArguments<T>& x) {
@@ -127,7 +127,7 @@ void run_pieces(const char* name, const AttentionInputs& in, bool on_tensor_core
   if constexpr (pass == Pass::tables) go(Passes::table_blocks(x), Tile::tables_bytes);
 }
 
-/// A pass over rows or keys, given all but the room of its stretches, of rows of so many columns.
+/// Runs a pass over rows or keys and combines its splits, whose workspace has rows of `columns`.
 template <Pass pass, class T>
 void run_pass(const char* name, const AttentionInputs& in, bool on_tensor_cores,
               AttentionArguments<T>& x, int64_t columns) {
@@ -172,7 +172,7 @@ void table_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionA
   write(grads.relation_bias, x.sizes.width + x.sizes.value_width, 1, x.sizes.scale);
 }
 
-/// dk, dv and the gradient of span.
+/// Computes dk, dv and the gradient of span.
 template <class T>
 void key_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionArguments<T>& x,
                    const AttentionGradients& grads) {

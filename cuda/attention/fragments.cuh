@@ -7,15 +7,15 @@
 #include "cuda/attention/general.h"
 #include "cuda/tile.cuh"
 
-/// What attention on tensor cores is made of: rows on their way to and from shared memory, products
-/// of a warp, sums of weights, and care for what is not finite.
+/// Building blocks of attention on tensor cores: row copies to and from shared memory, warp-level
+/// products, sums of softmax weights, and the handling of nonfinite values.
 namespace longspan::cuda {
 
-/// Registers of one warp's 16 m x 8 n numbers, as multiply() leaves them.
+/// One warp's accumulators of a 16 m x 8 n matrix, in the register layout of multiply().
 template <int m, int n>
 using Fragments = float[m][n][4];
 
-/// f(std::integral_constant<int, W>) of the width in shared memory that holds rows of so many
+/// Calls f(std::integral_constant<int, W>) with the smallest W of 32, 64 and 128 that holds `width`
 /// columns.
 template <class F>
 void visit_width(int32_t width, F f) {
@@ -28,32 +28,32 @@ void visit_width(int32_t width, F f) {
   }
 }
 
-/// 0 for places, which the compiler cannot know: what depends on it is computed anew in each step,
-/// rather than kept in registers that the sums need.
+/// Returns 0 for every valid index. The compiler cannot prove it, so values that depend on it are
+/// recomputed in each step instead of occupying registers that the accumulators need.
 LONGSPAN_HD inline int unknown_zero(int32_t place) { return place >> 31; }
 
-/// The steps of a block, in shared memory: one thread walks through them, two steps ahead of
-/// their use, so that its state fills nobody's registers.
+/// The steps of a block, in shared memory. One thread advances the iterator two steps ahead of
+/// their use, so that its state occupies no registers of the other threads.
 template <class Walk, class Step>
 struct StepQueue {
   Walk walk;
   Step steps[4];
 
-  /// The first two steps; to be followed by a barrier.
+  /// Produces the first two steps. A barrier must follow.
   LONGSPAN_HD void begin(const Walk& from) {
     if (thread_index() != 0) return;
     walk = from;
     walk.next(steps[0]);
     walk.next(steps[1]);
   }
-  /// Step t + 2, while others use t and t + 1; seen after the next barrier.
+  /// Produces step t + 2 while other threads use t and t + 1. It is visible after the next barrier.
   LONGSPAN_HD void walk_on(int t) {
     if (thread_index() == 0) walk.next(steps[(t + 2) % 4]);
   }
   LONGSPAN_HD const Step& at(int t) const { return steps[t % 4]; }
 };
 
-/// Copies `rows` rows of `width` columns, those of index(r) or zeros where it is negative.
+/// Copies `rows` rows of `width` columns: row index(r), or zeros if that is negative.
 template <class T, int W, int rows, int threads, class Index>
 LONGSPAN_HD inline void copy_rows(const T* base, int64_t row, int32_t width, Index index,
                                   SharedRows<W> to) {
@@ -65,8 +65,8 @@ LONGSPAN_HD inline void copy_rows(const T* base, int64_t row, int32_t width, Ind
   }
 }
 
-/// Writes 16 m rows of W columns, as T or as they are, to where row(i, half, factor) says, times
-/// the factor that it sets; negative: not at all.
+/// Writes 16 m rows of W columns, as T or unconverted. row(i, half, factor) returns the offset of a
+/// row and sets the factor that scales it; a row with a negative offset is not written.
 template <class T, int W, int m, class To, class Row>
 LONGSPAN_HD inline void write_rows(const Fragments<m, W / 8>& sum, int32_t width, Row row, To* to) {
   const int t = thread_index() % 4 * 2;
@@ -90,11 +90,12 @@ LONGSPAN_HD inline void write_rows(const Fragments<m, W / 8>& sum, int32_t width
   }
 }
 
-/// a b^T of one warp: c[i][n] += rows a_row + 16 i of a times rows b_row + 8 n of b.
+/// Computes a b^T for one warp: c[i][n] += rows a_row + 16 i of a times rows b_row + 8 n of b.
 template <class T, int W, int m, int n>
 LONGSPAN_HD inline void multiply_rows(const SharedRows<W>& a, int a_row, const SharedRows<W>& b,
                                       int b_row, Fragments<m, n>& c) {
-  // Unrolled further, the operands of many products at once leave too few registers for the sums.
+  // Further unrolling keeps the operands of many products live and leaves too few registers for the
+  // accumulators.
   LONGSPAN_UNROLL_2 for (int k = 0; k < W / 16; ++k) {
     uint32_t x[m][4];
     LONGSPAN_UNROLL for (int i = 0; i < m; ++i) a.load_a(a_row + 16 * i, k, x[i]);
@@ -141,14 +142,15 @@ LONGSPAN_HD inline void clear(Fragments<m, n>& c) {
   }
 }
 
-/// A value of the four lanes that share a row, folded.
+/// Folds a value over the four lanes that share a row; every lane gets the result.
 template <class F>
 LONGSPAN_HD inline float over_row(float value, F f) {
   value = f(value, exchange(value, 1));
   return f(value, exchange(value, 2));
 }
 
-/// The reference of a row follows its largest score where that rises by more than 2^8.
+/// Raises the reference of a row to its largest score if that exceeds it by more than 8 (a factor
+/// of 2^8), and rescales the row's sums.
 template <int W, int m, int n>
 LONGSPAN_HD inline void raise(float factor, const Fragments<m, n>& s, float (&reference)[m][2],
                               float (&total)[m][2], Fragments<m, W / 8>& sum) {
@@ -179,7 +181,7 @@ LONGSPAN_HD inline void raise(float factor, const Fragments<m, n>& s, float (&re
   }
 }
 
-/// Whether a sum is not finite.
+/// Whether any accumulator is nonfinite.
 template <int m, int n>
 LONGSPAN_HD inline bool nonfinite(const Fragments<m, n>& sum) {
   float zero = 0;
@@ -191,12 +193,12 @@ LONGSPAN_HD inline bool nonfinite(const Fragments<m, n>& sum) {
   return zero != 0;  // NaN
 }
 
-/// f of both halves of a word.
+/// Applies f to both 16-bit halves of a word.
 template <class F>
 LONGSPAN_HD inline uint32_t halves(uint32_t word, F f) {
   return f(word & 0xffffu) | f(word >> 16) << 16;
 }
-/// 16-bit numbers as their bits.
+/// Bit patterns of 16-bit floats.
 template <class T>
 struct HalfBits {
   static constexpr bool wide = std::is_same_v<T, bf16>;
@@ -205,13 +207,14 @@ struct HalfBits {
   LONGSPAN_HD static bool finite(uint32_t x) { return (x & infinity) != infinity; }
 };
 
-/// c += a b for operands b of two products, where what is not finite in b counts where a is not 0
-/// and nowhere else.
+/// c += a b for the operands b of two products. A nonfinite element of b contributes only where the
+/// element of a is not 0.
 template <class T>
 LONGSPAN_HD inline void multiply_with_care(const uint32_t (&a)[4], uint32_t (&b)[4], float (&c0)[4],
                                            float (&c1)[4]) {
   using Bits = HalfBits<T>;
-  uint32_t kind[4], sign[4];  // of what is not finite: 1 for infinities, 64 for NaN; +-1, 0 for NaN
+  // For nonfinite elements: kind is 1 for Inf and 64 for NaN, sign is +-1 for Inf and 0 for NaN.
+  uint32_t kind[4], sign[4];
   bool any = false;
   LONGSPAN_UNROLL for (int i = 0; i < 4; ++i) {
     kind[i] = halves(b[i], [](uint32_t x) {
@@ -245,7 +248,7 @@ LONGSPAN_HD inline void multiply_with_care(const uint32_t (&a)[4], uint32_t (&b)
   }
 }
 
-/// c += a b: one operand a, rows b_row .. b_row + 16 of b.
+/// c += a b: one operand a, rows b_row .. b_row + 16 of b. `careful` selects multiply_with_care().
 template <class T, int W>
 LONGSPAN_HD inline void multiply_operand(const uint32_t (&a)[4], const SharedRows<W>& b, int b_row,
                                          bool careful, Fragments<1, W / 8>& c) {
@@ -261,7 +264,7 @@ LONGSPAN_HD inline void multiply_operand(const uint32_t (&a)[4], const SharedRow
   }
 }
 
-/// c += p b, p [16, 8 n] rounded to T.
+/// c += p b, with p [16, 8 n] rounded to T.
 template <class T, int W, int n>
 LONGSPAN_HD inline void multiply_weights(const Fragments<1, n>& p, const SharedRows<W>& b,
                                          bool careful, Fragments<1, W / 8>& c) {

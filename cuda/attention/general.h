@@ -7,16 +7,16 @@
 #include "cuda/attention/schedule.h"
 #include "cuda/tile.cuh"
 
-/// Attention for every dtype, width and term, by plain arithmetic on tiles in shared memory. A
-/// block of threads goes through phases, and meets after each. Every sum is one chain in the order
-/// of its keys or queries, so that no bit depends on the layout, but for where it cuts long chains
-/// into stretches (ops/patterns/layout_work.h).
+/// Attention for every dtype, width and term, in scalar arithmetic on tiles in shared memory. A
+/// block of threads runs in phases with a barrier after each. Every sum is one chain in the order
+/// of its keys or queries, so no bit depends on the layout, except where the layout cuts long
+/// chains into splits (ops/patterns/layout_work.h).
 namespace longspan::cuda {
 
 /// Threads of a block.
 inline constexpr int general_threads = 256;
 
-/// f(0) .. f(n - 1), shared out among the threads of a block, which then wait for each other.
+/// Runs f(0) .. f(n - 1), distributed over the threads of a block, followed by a barrier.
 template <class F>
 LONGSPAN_HD void each(int n, F f) {
   for (int i = thread_index(); i < n; i += general_threads) f(i);
@@ -30,7 +30,7 @@ LONGSPAN_HD inline double fused(double a, double b, double c) { return fma(a, b,
 LONGSPAN_HD inline float log_two(float x) { return log2f(x); }
 LONGSPAN_HD inline double log_two(double x) { return log2(x); }
 
-/// lse from the reference of a row, in units of log 2, and the sum of its weights.
+/// Returns lse from the reference of a row, in units of log 2, and the sum of its weights.
 template <class A>
 LONGSPAN_HD A lse_of(A reference, A total) {
   return total == A(0) ? -std::numeric_limits<A>::infinity()
@@ -41,18 +41,18 @@ LONGSPAN_HD A lse_of(A reference, A total) {
 template <class T>
 struct Table {
   const T* data = nullptr;
-  int64_t head = 0;  // stride; 0 where all heads share it
+  int64_t head = 0;  // stride; 0 if all heads share the table
   LONGSPAN_HD const T* of(int64_t h) const { return data == nullptr ? nullptr : data + h * head; }
 };
 
-/// The tensor `span` of the contract, read as [B, H, T].
+/// The `span` tensor of AttentionTermsView, read as [B, H, T].
 template <class T>
 struct SpanTable {
   const T* data = nullptr;
-  int64_t batch = 0, head = 0, key = 0;  // strides, 0 where one serves all
+  int64_t batch = 0, head = 0, key = 0;  // strides; 0 for a broadcast axis
   double ramp = 1, offset = 0;
 
-  /// Before it is clamped to 0 .. 1: mu of the key at `distance` = q - k.
+  /// Returns mu of the key at `distance` = q - k, before it is clamped to 0 .. 1.
   template <class A>
   LONGSPAN_HD A at(int64_t b, int64_t h, int64_t j, int64_t distance) const {
     const A span = static_cast<A>(data[b * batch + h * head + j * key]);
@@ -60,13 +60,13 @@ struct SpanTable {
   }
 };
 
-/// What the kernels of one call are given. A is what T is computed in.
+/// The arguments of the kernels of one call. A is the accumulator type of T.
 template <class T, class A = Accumulator<T>>
 struct AttentionArguments {
   AttentionSizes sizes;
-  HeadRows<const T> q, dout, relation_query;  // the last is q where it is not given
+  HeadRows<const T> q, dout, relation_query;  // relation_query is q if the call has none
   HeadRows<const T> k[kernels::kAttentionSegments], v[kernels::kAttentionSegments];
-  HeadRows<T> out, dq, drelation_query;  // without data: not wanted
+  HeadRows<T> out, dq, drelation_query;  // null data: not required
   HeadRows<T> dk[kernels::kAttentionSegments], dv[kernels::kAttentionSegments];
   bool own_relation_query = false;
   A* lse = nullptr;                      // [B, H, L]
@@ -74,23 +74,23 @@ struct AttentionArguments {
   Table<T> key, bias, value;             // relation terms
   int64_t left = 0, right = 0, ids = 0;  // their ids
   SpanTable<T> span;
-  A* sums = nullptr;  // of the tables: [B H, splits, R, d + dv + 1]
+  A* sums = nullptr;  // sums of the tables' gradients: [B H, splits, R, d + dv + 1]
   int64_t splits = 1;
   A* span_sums = nullptr;  // [B H, T]: gradients of mu, times ramp
-  // The room of stretches, where their results go instead: [rows or keys, columns], in forward
-  // without the division by the sum of weights, and [rows, 2]: the reference of a row in units of
-  // log 2, and that sum.
+  // Workspace of the splits, which write here instead of to the outputs. wide: [rows or keys,
+  // columns], in the forward pass before the division by the sum of weights. statistics: [rows, 2],
+  // the reference of a row in units of log 2 and its sum of weights.
   A *wide = nullptr, *statistics = nullptr;
-  int32_t* nonfinite = nullptr;  // on tensor cores: whether a block met what is not finite
+  int32_t* nonfinite = nullptr;  // tensor cores only: 1 if a block's accumulators are nonfinite
 
   LONGSPAN_HD int64_t table_width() const { return sizes.width + sizes.value_width + 1; }
-  /// Columns of `wide` in the pass for dq: also those of the gradient of relation_query.
+  /// Columns of `wide` in the pass for dq, including those of the gradient of relation_query.
   LONGSPAN_HD int64_t row_columns() const { return sizes.width * (own_relation_query ? 2 : 1); }
-  /// In the pass over keys: those of dk, of dv, and the gradient of mu, times its ramp.
+  /// Columns of `wide` in the pass over keys: dk, dv, and the gradient of mu times its ramp.
   LONGSPAN_HD int64_t key_columns() const { return table_width(); }
 };
 
-/// Sizes of the tiles. A thread of 16 x 16 computes every 16th row and column of a product.
+/// Tile sizes. Each of 16 x 16 threads computes every 16th row and column of a product.
 template <class A>
 struct GeneralTile {
   static constexpr int rows = sizeof(A) == 8 ? 32 : 48;
@@ -99,10 +99,10 @@ struct GeneralTile {
   static constexpr int pitch = keys + 1;  // of score tiles
   static constexpr int stage_pitch = depth + 1;
   static constexpr int parts = static_cast<int>(ceil_div(kernels::kAttentionTileRows, rows));
-  /// Columns of the results that one block sums up: those of a row, and of a key or an id.
+  /// Columns of results that one block accumulates: of a row, and of a key or an id.
   static constexpr int row_sums = 128, key_sums = 64;
 
-  /// Bytes of shared memory: `tiles` score tiles, and sums.
+  /// Bytes of shared memory for `tiles` score tiles and `sums` accumulators.
   static constexpr int64_t bytes(int tiles, int64_t sums) {
     return static_cast<int64_t>(sizeof(A)) *
                (int64_t{tiles} * rows * pitch + (rows + keys) * stage_pitch + sums + 7 * rows +
@@ -115,7 +115,7 @@ struct GeneralTile {
   static constexpr int64_t tables_bytes = bytes(3, 2 * keys * key_sums + keys);
 };
 
-/// One block's tiles, and the phases that all passes are made of.
+/// One block's tiles, and the phases that all passes share.
 template <class T>
 class General {
  public:
@@ -124,13 +124,14 @@ class General {
   static constexpr int R = Tile::rows, K = Tile::keys, D = Tile::depth, P = Tile::pitch,
                        S = Tile::stage_pitch, parts = 4;
 
-  /// Rows of a matrix to multiply with: through an index (-1: zeros), or `count` from `first` on.
+  /// Rows of a matrix operand: gathered through an index (-1: zeros), or `count` rows from `first`
+  /// on.
   struct Source {
     const T* base;
     int64_t stride;
     const int32_t* index;
     int64_t first, count;
-    int64_t columns;  // zeros from here on
+    int64_t columns;  // columns from here on read as zero
 
     LONGSPAN_HD A at(int row, int64_t column) const {
       if (column >= columns) return A(0);
@@ -141,7 +142,7 @@ class General {
     }
   };
 
-  /// `shared` holds Tile::bytes(tiles, sums); a pass over gradients needs three tiles.
+  /// `shared` holds Tile::bytes(tiles, sums) bytes. A backward pass needs three tiles.
   LONGSPAN_HD General(const AttentionArguments<T>& arguments, const AttentionWork& of, A* shared,
                       int tiles, int64_t sums)
       : x(arguments),
@@ -173,7 +174,7 @@ class General {
 
   // ------------------------------------------------------------------------------- loads
 
-  /// Rows from .. of a tile: their queries. What they see is known once they enter a segment.
+  /// Loads the queries of a tile from row `from` on. enter() computes which keys they attend to.
   LONGSPAN_HD void load_rows(int64_t number_of_tile, int64_t from) {
     tile = number_of_tile;
     segment = -1;
@@ -187,7 +188,7 @@ class General {
       read[r] = i < head.queries_valid ? static_cast<int32_t>(i) : -1;
     });
   }
-  /// The rows turn to a key segment.
+  /// Switches the rows to a key segment.
   LONGSPAN_HD void enter(int next) {
     if (segment == next) return;
     segment = next;
@@ -200,7 +201,7 @@ class General {
       if (labelled) row_class[r] = read[r] >= 0 ? classes[read[r]] * s.key_classes : 0;
     });
   }
-  /// lse in units of log 2, +inf where a row sees nothing, and delta.
+  /// Loads delta and lse in units of log 2; lse is +inf for a row without keys.
   LONGSPAN_HD void load_statistics() {
     const A none = std::numeric_limits<A>::infinity();
     each(R, [&](int r) {
@@ -211,7 +212,8 @@ class General {
       row_b[r] = lse == -none ? A(0) : x.delta[at];
     });
   }
-  /// Places k0 .. k0 + K of a segment, of which `bits` matter.
+  /// Loads the keys in slots k0 .. k0 + K of a segment. Only the keys whose bit is set in `bits`
+  /// are used.
   LONGSPAN_HD void load_keys(int of_segment, int64_t k0, uint64_t bits) {
     const SegmentTables& s = x.sizes.segment[of_segment];
     const int32_t* const classes = s.class_id.given() ? s.k_class.of(head.b) : nullptr;
@@ -224,7 +226,7 @@ class General {
       if (classes != nullptr) key_class[j] = shown ? classes[index] : 0;
     });
   }
-  /// How often each of those keys counts for the rows of this tile.
+  /// Loads the multiplicity of each of those keys for the rows of this tile.
   LONGSPAN_HD void load_times(int64_t k0, uint64_t bits) {
     if (!x.sizes.layout.multiplied) return;
     each(K, [&](int j) {
@@ -282,11 +284,11 @@ class General {
     }
   }
 
-  /// The weight of a pair that is not there: a zero with a sign, which those that are never have.
+  /// The weight of a pair that does not exist: -0, which the weight of an existing pair never is.
   LONGSPAN_HD static A absent() { return -A(0); }
   LONGSPAN_HD static bool is_absent(A weight) { return weight == A(0) && A(1) / weight < A(0); }
-  /// Notes that the operand of product number `stage` holds what is not finite: then pairs that are
-  /// not there are passed over, for their products would not be 0.
+  /// Records that the operand of product number `stage` holds a nonfinite element. That product
+  /// then skips pairs that do not exist, because 0 times Inf or NaN is not 0.
   LONGSPAN_HD A noted(A value) {
     if (value - value != A(0)) *nonfinite = stage;
     return value;
@@ -355,18 +357,17 @@ class General {
   LONGSPAN_HD int64_t clip(int64_t distance) const {
     return clamped(distance, -x.left, x.right) + x.left;
   }
-  /// k - q, of positions.
+  /// k - q, in positions.
   LONGSPAN_HD int64_t distance(int r, int j) const {
     return int64_t{key_read[j]} - (read[r] + x.sizes.segment[segment].q_start);
   }
-  /// The id of a pair; less than 0 where it is hidden by its classes or one of the two is not
-  /// there.
+  /// The id of a pair; negative if its classes hide it or if the query or the key does not exist.
   LONGSPAN_HD int64_t id_of(int r, int j) const {
     if (read[r] < 0 || key_read[j] < 0) return -1;
     if (!labelled) return clip(distance(r, j));
     return x.sizes.segment[segment].class_id.of(head.b)[row_class[r] + key_class[j]];
   }
-  /// Ids of the rows with the keys at places k0 ..: first .. last, at most.
+  /// Returns bounds first .. last of the ids of the rows with the keys in slots k0 ..
   LONGSPAN_HD void reach(int64_t k0, int64_t& first, int64_t& last) const {
     first = 0;
     last = x.ids - 1;
@@ -400,7 +401,7 @@ class General {
   }
   /// to[r][i] = the sum of p[r][j] over the keys whose id is id0 + i.
   LONGSPAN_HD void gather(const A* p, int64_t k0, int64_t id0, A* to) {
-    if (straight) {  // keys of one id are neighbours
+    if (straight) {  // keys of one id are adjacent
       const int64_t position = first_row + x.sizes.segment[segment].q_start;
       each(R * K, [&](int i) {
         const int r = i / K;
@@ -442,31 +443,32 @@ class General {
     return seen_by_row && (!labelled || id_of(r, j) >= 0);
   }
   LONGSPAN_HD bool soft() const { return x.span.data != nullptr && segment == 0; }
-  /// mu before it is clamped.
+  /// mu before clamping.
   LONGSPAN_HD A ramp(int r, int j) const {
     return x.span.template at<A>(head.b, head.h, key_read[j], -distance(r, j));
   }
-  /// Whether a pair is there at all.
+  /// Whether a pair exists.
   LONGSPAN_HD bool counts(uint64_t bits, int r, int j) const {
     return visible(bits, r, j) && (!soft() || ramp(r, j) > A(0));
   }
   LONGSPAN_HD static A unit(A y) { return y < A(0) ? A(0) : (y > A(1) ? A(1) : y); }
-  /// 1 / (1 - p) or 0.
+  /// Dropout factor: 1 / (1 - p) or 0.
   LONGSPAN_HD A keep(int r, int j) const {
     const auto i = static_cast<uint32_t>(query[r]), k = static_cast<uint32_t>(key[j]);
     return x.sizes.draws.keeps(static_cast<uint32_t>(number), i, k, static_cast<uint32_t>(segment))
                ? static_cast<A>(x.sizes.draws.scale)
                : A(0);
   }
-  /// scores = q . k and the terms, without the factor, of keys that begin at place k0.
+  /// scores = q . k plus the relation terms, without the softmax factor, for the keys from slot k0
+  /// on.
   LONGSPAN_HD void score(int64_t k0) {
     multiply_rows(rows_of(x.q), keys_of(x.k[segment]), scores);
     if (x.key.data != nullptr || x.bias.data != nullptr) {
       add_relation(rows_of(x.relation_query), x.key, x.bias, k0, bins, scores);
     }
   }
-  /// scores = P, dropped; dscores = dS, without the scale; bins = gradients of mu, times its ramp,
-  /// where they are wanted.
+  /// scores = P after dropout; dscores = dS without the scale; bins = gradients of mu times its
+  /// ramp if `of_span`.
   LONGSPAN_HD void differentiate(int64_t k0, uint64_t bits, bool of_span = false) {
     score(k0);
     multiply_rows(rows_of(x.dout), keys_of(x.v[segment]), dscores);
@@ -478,11 +480,11 @@ class General {
       A p = absent(), ds = absent(), dmu = 0;
       if (visible(bits, r, j)) {
         const A above = fused(scores[at], factor, -row_a[r]);
-        // Where mu is 0 nothing bounds a score by lse.
+        // Where mu is 0, lse does not bound the score.
         p = exp2(soft() && above > A(64) ? A(64) : above);
         if (x.sizes.layout.multiplied) p *= times[j];
         const A kept = x.sizes.draws.active ? keep(r, j) : A(1);
-        ds = p * (dscores[at] * kept - row_b[r]) + A(0);  // no zero with a sign
+        ds = p * (dscores[at] * kept - row_b[r]) + A(0);  // 0 removes the sign of -0
         if (soft()) {
           const A mu = ramp(r, j);
           const bool some = mu > A(0);
@@ -500,7 +502,8 @@ class General {
 
   // ------------------------------------------------------------------------------ passes
 
-  /// Columns chunk Tile::row_sums of out, of rows `from` .. of a tile; chunk 0 also lse.
+  /// Computes the columns of out from chunk * Tile::row_sums on, for the rows of a tile from `from`
+  /// on; chunk 0 also computes lse.
   LONGSPAN_HD void forward(int64_t from, int64_t chunk) {
     constexpr int width = Tile::row_sums, share = K / parts;
     const A hidden = -std::numeric_limits<A>::infinity();
@@ -527,7 +530,8 @@ class General {
         }
         part[i] = top;
       });
-      // The reference of a row follows its largest score where that rises by more than 2^8.
+      // Raises the reference of a row to its largest score if that exceeds it by more than 8 (a
+      // factor of 2^8).
       each(R, [&](int r) {
         A top = part[r * parts];
         for (int i = 1; i < parts; ++i) top = max(top, part[r * parts + i]);
@@ -565,7 +569,7 @@ class General {
       const int r = i / width;
       const int64_t c = chunk * width + i % width;
       if (query[r] < 0 || c >= x.sizes.value_width) return;
-      // Without weights sums are 0, or come of a value that is not finite.
+      // Without weights the sums are 0, or nonfinite because a value is.
       const A y = total[r] == A(0) ? sum[i] * A(0) : sum[i];
       if (work.room >= 0) {
         x.wide[(work.room + from + r) * x.sizes.value_width + c] = y;
@@ -587,8 +591,8 @@ class General {
     });
   }
 
-  /// Columns chunk Tile::row_sums of dq, or of the gradient of relation_query, of rows `from` .. of
-  /// a tile.
+  /// Computes the columns of dq, or of the gradient of relation_query, from chunk * Tile::row_sums
+  /// on, for the rows of a tile from `from` on.
   LONGSPAN_HD void row_gradients(int64_t from, int64_t chunk, bool of_relation) {
     constexpr int width = Tile::row_sums;
     load_rows(work.place, from);
@@ -622,8 +626,8 @@ class General {
     });
   }
 
-  /// Columns chunk Tile::key_sums of dk and dv, of places `from` .. from + K of a step; chunk 0
-  /// also the gradients of mu.
+  /// Computes the columns of dk and dv from chunk * Tile::key_sums on, for slots `from` .. from + K
+  /// of a step; chunk 0 also computes the gradients of mu.
   LONGSPAN_HD void key_gradients(int64_t from, int64_t chunk) {
     constexpr int width = Tile::key_sums;
     const WorkPlace place(x.sizes, work.place);
@@ -680,8 +684,8 @@ class General {
     });
   }
 
-  /// This head's sums of the gradients of ids id0 .. id0 + K over the tiles of a split, columns
-  /// chunk Tile::key_sums, without the scale.
+  /// Computes this head's gradient sums of ids id0 .. id0 + K over the tiles of a split, for the
+  /// columns from chunk * Tile::key_sums on, without the scale.
   LONGSPAN_HD void table_gradients(int64_t id0, int64_t split, int64_t chunk) {
     constexpr int width = Tile::key_sums;
     A *const value_sum = sum + K * width, *const bias_sum = value_sum + K * width;
@@ -729,13 +733,13 @@ class General {
   const A factor;
   A *scores, *bins, *dscores, *left, *right, *sum, *row_a, *row_b, *row_c, *part, *times, *span_sum;
   int32_t *query, *read, *key, *key_read, *key_class, *row_class;
-  int32_t* nonfinite;  // the latest product with an operand that is not finite
-  int32_t stage = 0;   // number of the product at hand
+  int32_t* nonfinite;  // the latest product with a nonfinite operand
+  int32_t stage = 0;   // number of the current product
   KeyInterval* seen;
   int64_t first_row = 0, tile = 0;
-  int segment = -1;       // of the keys at hand
+  int segment = -1;       // of the current keys
   bool labelled = false;  // pairs have classes
-  bool straight = true;   // neighbouring places are neighbouring positions, and ids are distances
+  bool straight = true;   // adjacent slots are adjacent positions, and ids are distances
 
  private:
   LONGSPAN_HD static A* take(A*& at, int64_t n) {
@@ -747,21 +751,21 @@ class General {
 
 // --------------------------------------------------------------------------------------- the grids
 
-/// What a block of each pass does, by its index, with Tile::..._bytes of shared memory.
+/// The work of one block in each pass, by block index, with Tile::..._bytes of shared memory.
 template <class T>
 struct GeneralPasses {
   using A = Accumulator<T>;
   using Tile = GeneralTile<A>;
   using Arguments = AttentionArguments<T>;
 
-  /// Pieces of the keys of one item of the layout's list.
+  /// Pieces of Tile::keys keys in one work item of the keys pass.
   static constexpr int64_t key_parts = kernels::kAttentionWorkKeys / Tile::keys;
 
   static LONGSPAN_HD int64_t forward_blocks(const Arguments& x) {
     return units_of(x.sizes, x.sizes.layout.row_work,
                     ceil_div(x.sizes.value_width, Tile::row_sums) * Tile::parts);
   }
-  /// Chunks of columns of dq, and then those of the gradient of relation_query.
+  /// Column chunks of dq; those of the gradient of relation_query follow them.
   static LONGSPAN_HD int64_t row_chunks(const Arguments& x) {
     return ceil_div(x.sizes.width, Tile::row_sums);
   }
@@ -815,7 +819,8 @@ struct GeneralPasses {
   }
 };
 
-/// dout . out - dlse of query `row` of head b, h: columns rank, rank + team, ... of it.
+/// One thread's share of dout . out for query `row` of head (b, h): the columns rank, rank + team,
+/// ... The caller subtracts dlse.
 template <class T>
 LONGSPAN_HD Accumulator<T> delta_part(const HeadRows<const T>& dout, const HeadRows<T>& out,
                                       int64_t b, int64_t h, int64_t row, int rank, int team) {
@@ -827,8 +832,8 @@ LONGSPAN_HD Accumulator<T> delta_part(const HeadRows<const T>& dout, const HeadR
   return total;
 }
 
-/// Row i of out [B, H, L] as the sum of two parts, of which it holds the first: columns rank,
-/// rank + team, ... of it.
+/// Combines row i of out [B, H, L], which holds the first of two partial results, with the second:
+/// columns rank, rank + team, ...
 template <class T>
 LONGSPAN_HD void join_row(const HeadRows<T>& out, int64_t heads, int64_t queries,
                           const JoinedParts<Accumulator<T>>& joined, const HeadRows<const T>& part,
@@ -845,13 +850,13 @@ LONGSPAN_HD void join_row(const HeadRows<T>& out, int64_t heads, int64_t queries
   }
 }
 
-/// Row or key `at` of a place that was cut, as its stretches give it.
+/// Row or key `at` of a tile or step that was split, and its results in each split.
 struct StretchedRow {
   int64_t first, step, stretches;
 
-  /// Its row in the room of a stretch.
+  /// Its row in the workspace of a split.
   LONGSPAN_HD int64_t of(int64_t stretch) const { return first + stretch * step; }
-  /// The sum of a column of the room, over the stretches in their order.
+  /// Adds a workspace column over the splits, in order.
   template <class A>
   LONGSPAN_HD A sum(const A* room, int64_t columns, int64_t column) const {
     A total = 0;
@@ -860,8 +865,8 @@ struct StretchedRow {
   }
 };
 
-/// f(cut, query, row) of row i of the tiles that were cut, if there is one: kAttentionTileRows to a
-/// tile.
+/// Calls f(cut, query, row) for row i of the split tiles, counted as kAttentionTileRows to a tile,
+/// if the row exists.
 template <class F>
 LONGSPAN_HD void visit_cut_row(const AttentionSizes& x, int64_t i, F f) {
   constexpr int64_t most = kernels::kAttentionTileRows;
@@ -873,8 +878,8 @@ LONGSPAN_HD void visit_cut_row(const AttentionSizes& x, int64_t i, F f) {
     StretchedRow{cut.room + at, rows, cut.stretches});
 }
 
-/// Row i of those that were cut, of out and lse: columns rank, rank + team, ... of it. Every sum
-/// goes over the stretches in their order.
+/// Combines the splits of row i of the split tiles into out and lse: columns rank, rank + team, ...
+/// Every sum runs over the splits in order.
 template <class T>
 LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
   using A = Accumulator<T>;
@@ -903,7 +908,7 @@ LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int r
   });
 }
 
-/// The same of dq and of the gradient of relation_query.
+/// The same for dq and the gradient of relation_query.
 template <class T>
 LONGSPAN_HD void add_row_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
   visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const StretchedRow& row) {
@@ -919,7 +924,7 @@ LONGSPAN_HD void add_row_stretches(const AttentionArguments<T>& x, int64_t i, in
   });
 }
 
-/// The same of key i of the steps that were cut: of dk, dv and the sums of a span.
+/// The same for key i of the split steps: dk, dv and the span sums.
 template <class T>
 LONGSPAN_HD void add_key_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
   constexpr int64_t unit = kernels::kAttentionWorkKeys;
@@ -944,8 +949,8 @@ LONGSPAN_HD void add_key_stretches(const AttentionArguments<T>& x, int64_t i, in
       row.sum(x.wide, columns, columns - 1);
 }
 
-/// Entry (h, id, c) of the gradient of a table whose columns begin at `column` of x.sums; h is -1
-/// where heads share it.
+/// Returns entry (h, id, c) of the gradient of a table whose columns begin at `column` of x.sums; h
+/// is -1 if the heads share the table.
 template <class T>
 LONGSPAN_HD Accumulator<T> table_sum(const AttentionArguments<T>& x, int64_t h, int64_t id,
                                      int64_t column) {
@@ -962,8 +967,8 @@ LONGSPAN_HD Accumulator<T> table_sum(const AttentionArguments<T>& x, int64_t h, 
   return total;
 }
 
-/// Part `rank` of `team` of number (b, h, j) of the gradient of span: the sum over the samples,
-/// heads and keys that it serves.
+/// Returns share `rank` of `team` of element (b, h, j) of the gradient of span: its sum over the
+/// samples, heads and keys that the element serves.
 template <class T>
 LONGSPAN_HD Accumulator<T> span_part(const AttentionArguments<T>& x, int64_t b, int64_t h,
                                      int64_t j, int rank, int team) {
@@ -981,11 +986,11 @@ LONGSPAN_HD Accumulator<T> span_part(const AttentionArguments<T>& x, int64_t b, 
   return total / static_cast<Accumulator<T>>(x.span.ramp);
 }
 
-/// The room of the stretches of a list, while the object lives; none where nothing is cut.
+/// Owns the workspace of the splits of a list; empty if nothing is split.
 template <class T>
 class StretchRoom {
  public:
-  /// Room for rows of `columns`, and in forward for their statistics.
+  /// Allocates rows of `columns` and, in the forward pass, their statistics.
   StretchRoom(AttentionArguments<T>& x, const WorkTable& list, int64_t columns, bool forward,
               Device device) {
     const int64_t rows = list.room * x.sizes.served_by_item();
@@ -1015,7 +1020,7 @@ HeadRows<T> head_rows(const ConstView& x) {
   return x ? head_rows<T>(x.data, x.strides, x.dim(3)) : HeadRows<T>{};
 }
 
-/// A table whose first axis counts samples, or is 1.
+/// A table with one entry per sample on its first axis, or one for all samples.
 template <class T>
 SampleTable<T> sample_table(const ConstView& x) {
   return {x.as<T>(), x && x.dim(0) > 1 ? x.stride(0) : 0};
@@ -1040,7 +1045,7 @@ inline SegmentTables segment_of(const kernels::AttentionSegment& s) {
   return t;
 }
 
-/// The arguments of a call, without what forward or backward adds.
+/// Returns the arguments that the forward and the backward pass share.
 inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   const auto& l = in.layout;
   const auto table = [](const ConstView& x) { return x.as<int32_t>(); };
@@ -1109,7 +1114,7 @@ AttentionArguments<T> arguments_of(const kernels::AttentionInputs& in) {
   return x;
 }
 
-/// Adds what backward is given and asked for.
+/// Adds the inputs and outputs of the backward pass.
 template <class T>
 void add_gradients(const kernels::AttentionInputs& in, const ConstView& lse, const ConstView& dout,
                    const kernels::AttentionGradients& grads, AttentionArguments<T>& x) {
@@ -1123,8 +1128,8 @@ void add_gradients(const kernels::AttentionInputs& in, const ConstView& lse, con
   }
 }
 
-/// Parts of the queries whose sums of the tables' gradients are added up at the end: few, since
-/// each has memory of its own, and decided by the sizes alone.
+/// Number of query splits whose table gradients are added at the end. It is small, because each
+/// split has its own memory, and depends on the sizes only.
 inline int64_t table_splits(const AttentionSizes& x) {
   return clamped(ceil_div(x.queries, 512), 1, 8);
 }

@@ -9,17 +9,18 @@
 #include "core/memory.h"
 #include "cuda/tile.cuh"
 
-/// Attention in parts (AttentionInputs::more) by kernels that know of one: results and gradients of
-/// a part have memory of their own until they join those of the parts before it.
+/// Attention over several key sets (AttentionInputs::accumulate) with kernels that compute one: the
+/// results and gradients of a key set are computed into scratch memory and then combined with those
+/// of the earlier sets.
 namespace longspan::cuda {
 
-/// The lse of two parts of a softmax, and the share of each.
+/// The lse of two softmax results over disjoint key sets, and the share of each.
 template <class A>
 struct JoinedParts {
   A lse, before, part;
 };
 
-/// A part in which a row sees nothing, whose lse is -inf, changes no bit.
+/// Combines two lse. A key set of which a row sees no key (its lse is -inf) changes no bit.
 template <class A>
 LONGSPAN_HD JoinedParts<A> join(A before, A part) {
   const A none = -std::numeric_limits<A>::infinity();
@@ -30,7 +31,7 @@ LONGSPAN_HD JoinedParts<A> join(A before, A part) {
   return {top + std::log(sum), x / sum, y / sum};
 }
 
-/// A tensor's sizes, row-major, in memory of its own.
+/// Scratch memory for a tensor of the shape of x, row-major.
 class OwnMemory {
  public:
   explicit OwnMemory(const View& x)
@@ -45,7 +46,8 @@ class OwnMemory {
   View view_;
 };
 
-/// forward(in, out, lse) of a part alone; then join(part_out, part_lse), which adds it to out, lse.
+/// Calls forward(in, out, lse) for one key set, then join(part_out, part_lse), which combines the
+/// result with out and lse.
 template <class Forward, class Join>
 void forward_of_part(const kernels::AttentionInputs& in, const View& out, const View& lse,
                      Forward forward, Join join) {
@@ -56,7 +58,7 @@ void forward_of_part(const kernels::AttentionInputs& in, const View& out, const 
   join(part_out.view(), part_lse.view());
 }
 
-/// backward(in, gradients) of a part alone, whose gradients are then added to `grads`.
+/// Calls backward(in, gradients) for one key set, then adds its gradients to `grads`.
 template <class Backward>
 void backward_of_part(const kernels::AttentionInputs& in, const kernels::AttentionGradients& grads,
                       Backward backward) {

@@ -9,12 +9,12 @@
 #include "core/host_device.h"
 #include "core/kernels/block_attention.h"
 
-/// The index arithmetic of attention kernels: what a block of threads works on, in which order, and
-/// what is visible. Everything here runs on the host too, where it is tested.
+/// Index arithmetic of the attention kernels: which work a block of threads has, in which order,
+/// and which keys are visible. All of it also runs on the host, where it is tested.
 ///
-/// Keys are taken by steps of `unit` places that begin at multiples of it, wherever runs begin. So
-/// the order of a row's sums depends on the keys that it sees and on nothing else, and short runs
-/// share a step.
+/// Keys are processed in steps of `unit` slots. A slot is an index in the layout's order (order_q,
+/// order_k). Steps begin at multiples of `unit`, wherever runs begin, so the order of a row's sums
+/// depends only on the keys that the row sees, and short runs share a step.
 namespace longspan::cuda {
 
 using kernels::kColumnRunFields;
@@ -35,17 +35,18 @@ LONGSPAN_HD constexpr int64_t clamped(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : (x > high ? high : x);
 }
 
-/// Bits lo .. hi of 64, none where hi <= lo; 0 <= lo, hi <= 64.
+/// Returns a mask of bits lo .. hi of 64, empty if hi <= lo; 0 <= lo, hi <= 64.
 LONGSPAN_HD constexpr uint64_t bit_range(int64_t lo, int64_t hi) {
   return hi <= lo ? 0 : (~uint64_t{0} >> (64 - (hi - lo))) << lo;
 }
 
-/// Steps of kAttentionWorkKeys places that a tile meets, or tiles that a step meets.
+/// Range of the steps of kAttentionWorkKeys slots that a tile meets, or of the tiles that a step
+/// meets.
 struct WorkRange {
   int32_t first = 0, end = kernels::kAllWork;
 };
 
-/// Rows of [B, H, rows, width] with unit last stride.
+/// Rows of [B, H, rows, width] with a last stride of 1.
 template <class T>
 struct HeadRows {
   T* data = nullptr;
@@ -55,7 +56,7 @@ struct HeadRows {
   LONGSPAN_HD T* of(int64_t b, int64_t h) const { return data + b * batch + h * head; }
 };
 
-/// A list of work of a layout, see kernels::AttentionWorkView.
+/// A work list of a layout, see kernels::AttentionWorkView.
 struct WorkTable {
   const int32_t *items, *cuts;
   int64_t item_count, cut_count, room;
@@ -67,17 +68,17 @@ struct LayoutTables {
       *layout_index, *members, *order_q, *order_k;
   WorkTable row_work, column_work;
   int64_t layout_index_rows,
-      layout_index_columns;  // 1 where there is one for all samples, for all heads
+      layout_index_columns;  // 1 if one layout serves all samples, or all heads
   bool multiplied;
 
-  /// The member of a head.
+  /// The layout index of a head.
   LONGSPAN_HD int32_t member(int64_t b, int64_t h) const {
     return layout_index[(layout_index_rows > 1 ? b * layout_index_columns : 0) +
                         (layout_index_columns > 1 ? h : 0)];
   }
 };
 
-/// A table [1 or B, ...]: `batch` is the stride of samples, 0 where one serves all.
+/// A table [1 or B, ...]. `batch` is the stride of samples, 0 if all share it.
 template <class T>
 struct SampleTable {
   const T* data = nullptr;
@@ -96,7 +97,7 @@ struct SegmentTables {
   SampleTable<uint8_t> k_hidden;
   int32_t key_classes = 0;
 
-  /// Whether a key may be hidden from a row that sees it by the window and the lengths.
+  /// Whether a key inside a row's window and lengths may still be hidden from it.
   LONGSPAN_HD bool masked() const { return q_from.given() || k_hidden.given() || class_id.given(); }
 };
 
@@ -107,7 +108,7 @@ struct Draws {
   bool active = false;
   double scale = 1;  // 1 / (1 - p)
 
-  /// Whether element (head = b H + h, i, j) is kept, all of them indices before any ordering.
+  /// Whether element (head = b H + h, i, j) is kept. All are indices before any ordering.
   LONGSPAN_HD bool keeps(uint32_t head, uint32_t i, uint32_t j, uint32_t segment) const {
     const Philox4 w = philox(key, j / 4, i, head, segment);
     const uint32_t low = (j & 1) != 0 ? w.word[1] : w.word[0];
@@ -116,7 +117,7 @@ struct Draws {
   }
 };
 
-/// Sizes and what is not a tensor of the dtype: the same for every kernel of a call.
+/// Sizes and all arguments that do not depend on the dtype: the same for every kernel of a call.
 struct AttentionSizes {
   int64_t batch, heads, queries;
   int32_t width, value_width;
@@ -128,17 +129,16 @@ struct AttentionSizes {
   double scale;
 
   LONGSPAN_HD int64_t head_count() const { return batch * heads; }
-  /// Steps of `unit` places that hold the keys of the first segment.
+  /// Number of steps of `unit` slots that hold the keys of the first segment.
   LONGSPAN_HD int64_t main_steps(int64_t unit) const { return ceil_div(segment[0].keys, unit); }
-  /// Heads of samples that an item of a list of work stands for.
+  /// Number of (sample, head) pairs that one work item stands for.
   LONGSPAN_HD int64_t served_by_item() const {
     return (layout.layout_index_rows > 1 ? 1 : batch) *
            (layout.layout_index_columns > 1 ? 1 : heads);
   }
 };
 
-/// Keys lo .. hi (indices) that a query sees as far as window, bounds and lengths go; none where
-/// lo == hi.
+/// Keys lo .. hi (indices) that window, bounds and lengths let a query see; none if lo == hi.
 struct KeyInterval {
   int32_t lo, hi;
 };
@@ -174,20 +174,20 @@ struct AttentionHead {
   LONGSPAN_HD int32_t tile_rows(const AttentionSizes& x, int64_t t) const {
     return x.layout.tiles[2 * (first_tile + t) + 1];
   }
-  /// Whether places of a segment are not its keys' indices.
+  /// Whether the slots of a segment differ from its keys' indices.
   LONGSPAN_HD bool ordered(int segment) const { return segment == 0 && order_k >= 0; }
   LONGSPAN_HD int32_t keys_valid(int segment) const {
     return segment == 0 ? main_valid : side_valid;
   }
-  /// Places from here on are invisible.
+  /// Slots from here on are invisible.
   LONGSPAN_HD int32_t key_end(const AttentionSizes& x, int segment) const {
     return ordered(segment) ? static_cast<int32_t>(x.segment[0].keys) : keys_valid(segment);
   }
-  /// Whether the keys of full steps are seen by every valid query.
+  /// Whether every valid query sees the keys of full steps.
   LONGSPAN_HD bool exact(const AttentionSizes& x, int segment) const {
     return !x.segment[segment].masked() && (!ordered(segment) || main_valid == x.segment[0].keys);
   }
-  /// The query at a place of the order, the key likewise.
+  /// The query in a slot of the order; key() does the same for keys.
   LONGSPAN_HD int32_t query(const AttentionSizes& x, int64_t place) const {
     return order_q >= 0 ? x.layout.order_q[order_q * x.queries + place]
                         : static_cast<int32_t>(place);
@@ -196,7 +196,7 @@ struct AttentionHead {
     return ordered(segment) ? x.layout.order_k[order_k * x.segment[0].keys + place]
                             : static_cast<int32_t>(place);
   }
-  /// Whether a key (an index) exists in this sample and is not hidden from everybody.
+  /// Whether a key (an index) exists in this sample and is not hidden from all queries.
   LONGSPAN_HD bool shown(const AttentionSizes& x, int segment, int32_t key) const {
     const SampleTable<uint8_t>& hidden = x.segment[segment].k_hidden;
     return key < keys_valid(segment) && (!hidden.given() || hidden.of(b)[key] == 0);
@@ -213,7 +213,7 @@ struct AttentionHead {
     if (lo >= hi) return {0, 0};
     return {static_cast<int32_t>(lo), static_cast<int32_t>(hi)};
   }
-  /// The first run of a tile that begins after a place.
+  /// The first run of a tile that begins after a slot.
   LONGSPAN_HD int32_t run_after(const AttentionSizes& x, int64_t tile, int segment,
                                 int32_t place) const {
     int32_t at = x.layout.row_start[first_tile + tile];
@@ -230,14 +230,15 @@ struct AttentionHead {
     }
     return at;
   }
-  /// How often the key at a place counts for the rows of a tile, one of whose runs holds it.
+  /// The multiplicity of the key in a slot for the rows of a tile, one of whose runs holds the
+  /// slot.
   LONGSPAN_HD int32_t times(const AttentionSizes& x, int64_t tile, int segment,
                             int32_t place) const {
     return x.layout.runs[kRunFields * (run_after(x, tile, segment, place) - 1) + 4];
   }
 };
 
-/// The segment of a step of kAttentionWorkKeys places, and its first place.
+/// The segment of a step of kAttentionWorkKeys slots, and its first slot.
 struct WorkPlace {
   int segment;
   int32_t k0;
@@ -249,8 +250,8 @@ struct WorkPlace {
   }
 };
 
-/// Places k0 .. k0 + unit of a segment's keys, of which a tile sees those in `mask`, as far as the
-/// window and masks allow. Full: all of them, whatever the window (but queries may lie beyond the
+/// Slots k0 .. k0 + unit of a segment's keys. A tile sees those in `mask`, as far as window and
+/// masks allow. Full: it sees all of them, whatever the window (but queries may lie beyond the
 /// sample's length).
 struct KeyStep {
   int32_t k0;
@@ -259,8 +260,8 @@ struct KeyStep {
   uint64_t mask;
 };
 
-/// The steps of one query tile in a range, ascending by segment and place, each once. After the
-/// last one next() is false, whose step has no bits.
+/// Iterates over the steps of one query tile in a range, ascending by segment and slot, each once.
+/// After the last step next() returns false and leaves a step with an empty mask.
 template <int unit>
 class KeySteps {
   static_assert(unit <= 64 && kernels::kAttentionStretchKeys % unit == 0);
@@ -292,7 +293,7 @@ class KeySteps {
         continue;
       }
       const int32_t k0 = first / unit * unit;
-      // The last step may end beyond 2^31 - 1 places, where no run begins.
+      // The last step may end beyond 2^31 - 1 slots, where no run begins.
       at_ = k0 > INT32_MAX - unit ? INT32_MAX : k0 + unit;
       step.k0 = k0;
       step.segment = static_cast<int16_t>(segment);
@@ -313,7 +314,7 @@ class KeySteps {
   }
 
  private:
-  /// Steps before the one of this number are left out, whose place is a multiple of every unit.
+  /// Skips the steps before step number `step`, whose first slot is a multiple of every unit.
   LONGSPAN_HD void begin_at(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
                             int32_t step) {
     const WorkPlace from(x, step);
@@ -324,7 +325,7 @@ class KeySteps {
     const int32_t* const before = runs_ + kRunFields * (run_ - 1);
     if (run_ > first && before[2] == segment_ && before[0] + before[1] > at_) --run_;
   }
-  /// And those from this one on.
+  /// Drops the steps from number `step` on.
   LONGSPAN_HD void end_at(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
                           int32_t step) {
     const WorkPlace to(x, step);
@@ -339,15 +340,15 @@ class KeySteps {
   bool main_exact_, side_exact_;
 };
 
-/// A query tile that sees keys of one step of places, and which of them.
+/// A query tile that sees keys of one step, and the mask of these keys.
 struct TileStep {
   int32_t tile;
   bool full;
   uint64_t mask;
 };
 
-/// The query tiles of a range that see some of the places k0 .. k0 + unit of a segment, ascending,
-/// each once. k0 is a multiple of unit.
+/// Iterates over the query tiles of a range that see some of the slots k0 .. k0 + unit of a
+/// segment, ascending, each once. k0 is a multiple of unit.
 template <int unit>
 class TileSteps {
   static_assert(unit <= 64 && kernels::kAttentionColumnKeys % unit == 0);
@@ -368,7 +369,7 @@ class TileSteps {
   }
 
   LONGSPAN_HD bool next(TileStep& step) {
-    // Entries ascend by their first tile; those before begin_ have ended.
+    // Entries ascend by their first tile; the entries before begin_ have ended.
     while (begin_ < end_ && last_of(begin_) <= tile_) ++begin_;
     int32_t least = last_;
     uint64_t mask = 0;
@@ -406,22 +407,22 @@ class TileSteps {
   bool exact_;
 };
 
-/// One unit of work of a grid: a head, a place along its queries or keys, and one of several
+/// One work unit of a grid: a head, a tile of queries or a step of keys, and one of several column
 /// chunks.
 struct AttentionWork {
   int64_t b = 0, h = 0, place = 0, chunk = 0;
-  WorkRange range;    // of what the place meets
-  int64_t room = -1;  // the first row of its results in the room of stretches; -1: it is whole
+  WorkRange range;    // the steps or tiles that it covers
+  int64_t room = -1;  // first row of its results in the split workspace; -1: not split
 
-  /// Places in order. Neighbouring units take the same place of different heads.
+  /// Takes tiles or steps in order. Adjacent units take the same one for different heads.
   LONGSPAN_HD AttentionWork(const AttentionSizes& x, int64_t index, int64_t chunks)
       : b(index % x.head_count() / x.heads),
         h(index % x.heads),
         place(index / x.head_count() / chunks),
         chunk(index / x.head_count() % chunks) {}
 
-  /// The items of a list in its order, so that the longest begin first; neighbouring units are the
-  /// heads that an item stands for.
+  /// Takes the items of a list in its order, longest first. Adjacent units are the heads that one
+  /// item stands for.
   LONGSPAN_HD AttentionWork(const AttentionSizes& x, const WorkTable& list, int64_t index,
                             int64_t chunks) {
     const int64_t served = x.served_by_item(), one = index % served;
@@ -436,7 +437,7 @@ struct AttentionWork {
 
  protected:
   AttentionWork() = default;
-  /// One of the heads that an entry of `layout_index` stands for.
+  /// Selects one of the heads that an entry of `layout_index` stands for.
   LONGSPAN_HD void set_head(const AttentionSizes& x, int32_t entry, int64_t one) {
     const LayoutTables& t = x.layout;
     const int64_t heads = t.layout_index_columns > 1 ? 1 : x.heads;
@@ -445,7 +446,7 @@ struct AttentionWork {
   }
 };
 
-/// A place that was cut: its stretches' results lie one after the other.
+/// A tile or step that was split. The results of its splits are stored one after the other.
 struct CutWork : AttentionWork {
   int64_t stretches = 0;
 
@@ -459,12 +460,12 @@ struct CutWork : AttentionWork {
   }
 };
 
-/// Units of a list.
+/// Number of work units of a list.
 LONGSPAN_HD inline int64_t units_of(const AttentionSizes& x, const WorkTable& list,
                                     int64_t chunks = 1) {
   return list.item_count * x.served_by_item() * chunks;
 }
-/// Places that were cut, of all heads.
+/// Number of split tiles or steps, over all heads.
 LONGSPAN_HD inline int64_t cuts_of(const AttentionSizes& x, const WorkTable& list) {
   return list.cut_count * x.served_by_item();
 }

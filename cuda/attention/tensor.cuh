@@ -6,71 +6,73 @@
 #include "cuda/attention/general.h"
 #include "cuda/attention/schedule.h"
 
-/// Attention on tensor cores: 16-bit queries, keys and values, f32 sums. Widths are padded with
-/// zeros to W = 32, 64 or 128 in shared memory.
+/// Attention on tensor cores: 16-bit queries, keys and values, f32 accumulators. Widths are
+/// zero-padded to W = 32, 64 or 128 in shared memory.
 ///
-/// A warp owns 32 rows of a query tile, three warps its 96: operands b, read from shared memory,
-/// then serve two products each, which is what 16 rows a warp would lack. In the pass over keys a
-/// warp owns 16 of 64 keys, whose two gradients fill its registers.
+/// A warp owns 32 rows of a query tile, three warps its 96. Each operand b read from shared memory
+/// then serves two products, where 16 rows per warp would use it once. In the pass over keys a warp
+/// owns 16 of 64 keys, whose two gradients fill its registers.
 namespace longspan::cuda {
 
-/// Whether the kernels below know all terms and masks of a call. Those of attention_terms.cuh know
-/// the others.
+/// Whether the kernels below support all terms and masks of a call. The kernels of terms.cuh
+/// support the others.
 inline bool plain_terms(const kernels::AttentionInputs& in) {
   const kernels::AttentionTermsView& t = in.terms;
   const bool classes = in.segment[0].class_id || in.segment[1].class_id;
   return !classes && !t.relation_key && !t.relation_bias && !t.relation_value && !t.span;
 }
 
-/// What the three passes have in common. T is bf16 or f16.
+/// State and helpers that the three passes share. T is bf16 or f16.
 template <class T, int W>
 class TensorPass {
  public:
   using Rows = SharedRows<W>;
   using Arguments = AttentionArguments<T>;
 
-  /// `of` outlives this: a kernel whose registers are few keeps it in shared memory.
+  /// `of` must outlive this object: a kernel with few registers keeps it in shared memory.
   LONGSPAN_HD TensorPass(const Arguments& arguments, const AttentionHead& of)
       : x(arguments),
         head(of),
         number(static_cast<uint32_t>(of.b * arguments.sizes.heads + of.h)),
         factor(static_cast<float>(arguments.sizes.scale * log2_e)) {}
 
-  /// Copies `rows` rows of a head, those of index(r) or zeros where it is negative.
+  /// Copies `rows` rows of a head: row index(r), or zeros if that is negative.
   template <int rows, int threads, class Index>
   LONGSPAN_HD void copy_rows(const HeadRows<const T>& from, Index index, Rows to,
                              int zero = 0) const {
     cuda::copy_rows<T, W, rows, threads>(from.of(head.b + zero, head.h), from.row, from.width,
                                          index, to);
   }
-  /// The query at a place, -1 beyond `end` places or the length of the sample.
+  /// The query in a slot; -1 from slot `end` on and beyond the length of the sample.
   LONGSPAN_HD int32_t valid_query(int32_t place, int32_t end) const {
     if (place >= end) return -1;
     const int32_t i = head.query(x.sizes, place);
     return i < head.queries_valid ? i : -1;
   }
-  /// The key at place k0 + j of a segment, -1 unless its bit is set and it lies within the sample's
-  /// length, not hidden.
+  /// The key in slot k0 + j of a segment; -1 unless its bit is set and it is a valid, unmasked key
+  /// of the sample.
   LONGSPAN_HD int32_t valid_key(int segment, int32_t k0, int j, uint64_t bits) const {
     if ((bits >> j & 1) == 0 || k0 + j >= x.sizes.segment[segment].keys) return -1;
     const int32_t k = head.key(x.sizes, segment, k0 + j);
     return head.shown(x.sizes, segment, k) ? k : -1;
   }
-  /// Whether any of 32 rows may see any of `count` keys from k0 on: the whole warp learns it.
+  /// Whether any of 32 rows may see any of `count` keys from k0 on. Every lane of the warp gets the
+  /// result.
   LONGSPAN_HD bool any_sees(const KeyInterval* rows, int segment, int32_t k0, int count) const {
     if (head.ordered(segment)) return true;
     const KeyInterval s = rows[thread_index() % 32];
     return any_lane(s.lo < k0 + count && s.hi > k0);
   }
-  /// Whether the keys at places of a segment have to be noted: they are not those of the places.
+  /// Whether the key indices of a segment must be recorded because they differ from the slots or
+  /// may be hidden.
   LONGSPAN_HD bool noted(int segment) const {
     return head.ordered(segment) || x.sizes.segment[segment].k_hidden.given();
   }
-  /// What a key that counts more than once adds to scores.
+  /// The score offset of a key with a multiplicity: its log2, divided by the factor.
   LONGSPAN_HD float weight(int64_t tile, int segment, int32_t place) const {
     return log2f(static_cast<float>(head.times(x.sizes, tile, segment, place))) / factor;
   }
-  /// Notes what query i, in row r of a tile, sees of each segment.
+  /// Records which keys of each segment query i, in row r of a tile, sees.
   template <int rows>
   LONGSPAN_HD void note_seen(int32_t i, int r,
                              KeyInterval (&seen)[kernels::kAttentionSegments][rows]) const {
@@ -78,7 +80,7 @@ class TensorPass {
       seen[s][r] = i >= 0 ? head.sees(x.sizes, s, i) : KeyInterval{0, 0};
     }
   }
-  /// Notes the keys of a step and their weights.
+  /// Records the keys of a step and their score offsets.
   template <int keys, int threads>
   LONGSPAN_HD void note_keys(int64_t tile, const KeyStep& s, int32_t* key, float* weights) const {
     const bool multiplied = x.sizes.layout.multiplied;
@@ -89,7 +91,7 @@ class TensorPass {
         weights[j] = (s.mask >> j & 1) != 0 ? weight(tile, s.segment, s.k0 + j) : 0.0f;
     }
   }
-  /// Adds the weights of keys to scores, where there are any.
+  /// Adds the score offsets of keys with a multiplicity, if the layout has any.
   template <int m, int n>
   LONGSPAN_HD void weigh(const float* weights, Fragments<m, n>& s) const {
     if (!x.sizes.layout.multiplied) return;
@@ -102,9 +104,10 @@ class TensorPass {
     }
   }
 
-  /// Which of 16 m x 8 n probabilities are kept: bit 4 (i n + j) + e of element e of fragment i, j.
-  /// Row 16 i + r has query queries[16 i + r], column 8 j + c key keys[8 j + c] or, without keys,
-  /// k0 + 8 j + c: pairs of lanes then share what they draw. A loop, since its registers are few.
+  /// Draws the dropout mask of 16 m x 8 n probabilities: bit 4 (i n + j) + e belongs to element e
+  /// of fragment i, j. Row 16 i + r has query queries[16 i + r]. Column 8 j + c has key keys[8 j +
+  /// c] or, if `keys` is null, k0 + 8 j + c; pairs of lanes then share their random words. It is a
+  /// loop to use few registers.
   template <int m, int n>
   LONGSPAN_HD auto draw(const int32_t* queries, const int32_t* keys, int segment,
                         int32_t k0) const {
@@ -112,7 +115,7 @@ class TensorPass {
     using Bits = std::conditional_t<(m * n > 8), uint64_t, uint32_t>;
     Draws d = x.sizes.draws;
     const int lane = thread_index() % 32, t = lane % 4 * 2;
-    const bool odd = lane % 2 != 0;  // k0 + t begins or halves four keys
+    const bool odd = lane % 2 != 0;  // k0 + t is the first or third of four keys
     const auto part = static_cast<uint32_t>(segment);
     Bits bits = 0;
     LONGSPAN_ROLLED for (int at = 0; at < m * n; ++at) {
@@ -140,7 +143,7 @@ class TensorPass {
     return bits;
   }
 
-  /// The same of 16 keys before 8 n rows: bit 4 j + e of element e of fragment j.
+  /// The same for 16 keys by 8 n rows (transposed): bit 4 j + e belongs to element e of fragment j.
   template <int n>
   LONGSPAN_HD uint32_t draw_turned(const int32_t* queries, const int32_t* keys, int segment) const {
     static_assert(n <= 8);
@@ -157,8 +160,9 @@ class TensorPass {
     return kept;
   }
 
-  /// Where the sums of a query go in forward, and their factor; the first lane of a row notes the
-  /// sum of its weights and what they are relative to. `room`: its row in the room of stretches.
+  /// Returns the offset of a query's row of out, or of its row in the split workspace, and sets its
+  /// factor. For a split, the first lane of a row also records the reference and the sum of
+  /// weights. `room`: the row in the split workspace, or negative.
   LONGSPAN_HD int64_t output_row(int64_t room, int32_t query, float base, float all, bool first,
                                  float& scale) const {
     const auto kept = static_cast<float>(x.sizes.draws.scale);
@@ -175,8 +179,8 @@ class TensorPass {
     return int64_t{query} * x.out.row;
   }
 
-  /// Gradients of a warp's 16 keys, from `own` on of those of a block, by a factor; of a stretch
-  /// to columns `column` .. of its room.
+  /// Writes the gradients of a warp's 16 keys, which begin at `own` in the block, scaled by
+  /// `times`. A split writes to the columns from `column` on of its workspace.
   LONGSPAN_HD void write_keys(const Fragments<1, W / 8>& sum, const HeadRows<T>& to, double times,
                               const int32_t* keys, int own, int64_t room, int32_t column) const {
     if (to.data == nullptr) return;
@@ -192,7 +196,7 @@ class TensorPass {
       write<1>(sum, to.width, row, to.of(head.b, head.h));
     }
   }
-  /// See write_rows().
+  /// Calls write_rows().
   template <int m, class To, class Row>
   LONGSPAN_HD void write(const Fragments<m, W / 8>& sum, int32_t width, Row row, To* to) const {
     write_rows<T, W, m>(sum, width, row, to);
@@ -204,8 +208,8 @@ class TensorPass {
   const float factor;     // scale log2(e)
 };
 
-/// Notes whether a sum of a block is not finite: it may hold what no row of it sees, and is then
-/// computed anew. A barrier.
+/// Records whether a block has nonfinite accumulators. NaN or Inf of a key that no row sees may
+/// cause them, so the block is then recomputed. Contains a barrier.
 template <class T>
 LONGSPAN_HD inline void note_nonfinite(const AttentionArguments<T>& x, int64_t block,
                                        bool nonfinite) {
@@ -215,14 +219,15 @@ LONGSPAN_HD inline void note_nonfinite(const AttentionArguments<T>& x, int64_t b
 
 // ---------------------------------------------------------------------------------------- forward
 
-/// One query tile. K and V have one buffer each: the values of a step arrive while its scores are
-/// formed, the keys of the next one while probabilities meet values.
+/// Forward pass of one query tile. K and V have one buffer each: the values of a step arrive while
+/// its scores are computed, the keys of the next step while probabilities are multiplied with
+/// values.
 template <class T, int W>
 struct TensorForward {
   static constexpr int rows = kernels::kAttentionTileRows,
                        keys = W == 32 ? 64 : (W == 64 ? 32 : 48), warps = 3, threads = 32 * warps,
                        m = 2, n = keys / 8;
-  static constexpr int resident = W == 128 ? 2 : 4;  // blocks of a multiprocessor, at least
+  static constexpr int resident = W == 128 ? 2 : 4;  // blocks per multiprocessor, at least
   static_assert(rows == warps * 16 * m);
   struct alignas(16) Shared {
     uint16_t q[rows * W], k[keys * W], v[keys * W];
@@ -293,18 +298,18 @@ struct TensorForward {
       const KeyStep &step = shared.ahead.at(at), &next = shared.ahead.at(at + 1);
       const int side = at % 2, zero = unknown_zero(step.k0);
       wait_for_copies<0>();
-      block_barrier();  // the keys are here, and nobody reads the old values
+      block_barrier();  // the keys have arrived, and no warp reads the old values
       shared.ahead.walk_on(at);
       copy_keys(x.v, step, v);
       commit_copies();
-      if (next.mask != 0) note_keys(next, side ^ 1);  // while no scores fill registers
+      if (next.mask != 0) note_keys(next, side ^ 1);  // here, before the scores occupy registers
       const bool busy =
           active && (step.full || common.any_sees(shared.seen[step.segment] + own + zero,
                                                   step.segment, step.k0, keys));
       Fragments<m, n> s;
       clear<m, n>(s);
       if (busy) multiply_rows<T, W, m, n>(q, own + zero, k, zero, s);
-      block_barrier();  // nobody reads the keys
+      block_barrier();  // no warp reads the keys
       if (next.mask != 0) copy_keys(x.k, next, k);
       commit_copies();
       if (busy) {
@@ -336,7 +341,7 @@ struct TensorForward {
         }
       }
       wait_for_copies<1>();
-      block_barrier();  // the values are here
+      block_barrier();  // the values have arrived
       if (busy) multiply_values<T, W, m, n>(s, v, zero, sum);
     }
     wait_for_copies<0>();
@@ -364,7 +369,7 @@ struct TensorForward {
     const KeyInterval &main = shared.seen[0][r], &side = shared.seen[segments - 1][r];
     return main.lo < main.hi || side.lo < side.hi;
   }
-  /// -inf where a row does not see.
+  /// Sets the scores of invisible pairs to -inf.
   static LONGSPAN_HD void hide(const TensorPass<T, W>& common, const Shared& shared,
                                const KeyStep& step, int own, int side, Fragments<m, n>& s) {
     const int lane = thread_index() % 32, t = lane % 4 * 2;
@@ -389,8 +394,8 @@ struct TensorForward {
 
 // --------------------------------------------------------------------------------------- backward
 
-/// lse in units of log 2, +inf where a row sees nothing, so that its probabilities are 0; and
-/// delta.
+/// Loads delta and lse in units of log 2 of a row. lse is +inf for a row without keys, so that its
+/// probabilities are 0.
 template <class T, int W>
 LONGSPAN_HD inline void note_row(const TensorPass<T, W>& common, int32_t place, int32_t end,
                                  int32_t& query, float& base, float& delta) {
@@ -407,12 +412,12 @@ LONGSPAN_HD inline void note_row(const TensorPass<T, W>& common, int32_t place, 
   delta = x.delta[at];
 }
 
-/// dq of one query tile, keys in two buffers.
+/// dq of one query tile, with double-buffered keys and values.
 template <class T, int W>
 struct TensorRowGradients {
   static constexpr int rows = kernels::kAttentionTileRows, keys = W == 128 ? 32 : 64, warps = 3,
                        threads = 32 * warps, m = 2, span = 32, n = span / 8;
-  static constexpr int resident = W == 128 ? 2 : 4;  // blocks of a multiprocessor, at least
+  static constexpr int resident = W == 128 ? 2 : 4;  // blocks per multiprocessor, at least
   static_assert(rows == warps * 16 * m);
   struct alignas(16) Shared {
     uint16_t q[rows * W], dout[rows * W], k[2][keys * W], v[2][keys * W];
@@ -472,7 +477,7 @@ struct TensorRowGradients {
       if (next.mask != 0) fetch(next, side ^ 1);
       commit_copies();
       wait_for_copies<1>();
-      block_barrier();  // this step is here
+      block_barrier();  // the current step has arrived
       shared.ahead.walk_on(at);
       if (active) {
         const SharedRows<W> k{shared.k[side]}, v{shared.v[side]};
@@ -481,7 +486,7 @@ struct TensorRowGradients {
                                              step.k0 + from, span)) {
             continue;
           }
-          // Drawn while there are registers to spare.
+          // Drawn here, before the products occupy registers.
           const uint32_t kept =
               x.sizes.draws.active
                   ? common.template draw<m, n>(
@@ -499,7 +504,7 @@ struct TensorRowGradients {
           multiply_values<T, W, m, n>(ds, k, from + zero, sum);
         }
       }
-      block_barrier();  // nobody reads this step
+      block_barrier();  // no warp reads this step
     }
     wait_for_copies<0>();
     note_nonfinite(x, index, nonfinite(sum));
@@ -519,7 +524,7 @@ struct TensorRowGradients {
   }
 
  private:
-  /// ds = dS, from dP, without the scale.
+  /// ds = dS without the scale, computed from ds = dP.
   static LONGSPAN_HD void differentiate(const TensorPass<T, W>& common, const Shared& shared,
                                         const KeyStep& step, int own, int from, int side,
                                         uint32_t kept, const Fragments<m, n>& s,
@@ -565,22 +570,22 @@ struct TensorRowGradients {
   }
 };
 
-/// dk and dv of 64 places, over the query tiles that see them by 32 rows, in two buffers.
+/// dk and dv of 64 slots, over the query tiles that see them in pieces of 32 rows, double-buffered.
 template <class T, int W>
 struct TensorKeyGradients {
   static constexpr int keys = 64, rows = 32, warps = 4, threads = 32 * warps, n = rows / 8;
-  static constexpr int resident = W == 128 ? 2 : 3;  // blocks of a multiprocessor, at least
+  static constexpr int resident = W == 128 ? 2 : 3;  // blocks per multiprocessor, at least
   static_assert(keys == 16 * warps && keys == kernels::kAttentionWorkKeys &&
                 kernels::kAttentionTileRows % rows == 0);
-  /// Rows first .. first + rows of the places, those before end, all of one tile.
+  /// Rows first .. first + rows, but before end, all of one tile.
   struct Piece {
     int32_t first, end, tile;
     bool full;
     uint64_t mask;
   };
-  /// The pieces of the tiles that see some of the keys.
+  /// Iterates over the pieces of the tiles that see some of the keys.
   struct Pieces {
-    const int32_t* tiles;  // of the layout of the head
+    const int32_t* tiles;  // of the head's layout
     TileSteps<keys> steps;
     TileStep step;
     int32_t first, end;
@@ -613,7 +618,7 @@ struct TensorKeyGradients {
     int32_t query[2][rows];
     KeyInterval seen[2][rows];
     float base[2][rows], delta[2][rows];
-    int32_t key[keys], shown[keys];  // -1: none; -1 also where it is hidden
+    int32_t key[keys], shown[keys];  // -1: none; shown is also -1 for a hidden key
     float weight[2][keys];
   };
 
@@ -673,7 +678,7 @@ struct TensorKeyGradients {
       if (next.mask != 0) fetch(next, side ^ 1);
       commit_copies();
       wait_for_copies<1>();
-      block_barrier();  // this piece is here
+      block_barrier();  // the current piece has arrived
       shared.ahead.walk_on(at);
       if (piece.full || common.any_sees(shared.seen[side], segment, k0 + own, 16)) {
         const SharedRows<W> q{shared.q[side]}, dout{shared.dout[side]};
@@ -686,7 +691,7 @@ struct TensorKeyGradients {
         multiply_values<T, W, 1, n>(s, dout, zero, dv);
         multiply_values<T, W, 1, n>(ds, q, zero, dk);
       }
-      block_barrier();  // nobody reads this piece
+      block_barrier();  // no warp reads this piece
     }
     wait_for_copies<0>();
     note_nonfinite(x, index, nonfinite(dk) || nonfinite(dv));

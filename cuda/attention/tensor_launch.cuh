@@ -4,10 +4,11 @@
 #include "cuda/attention/tensor.cuh"
 #include "cuda/launch.h"
 
-/// Launches of the kernels for tensor cores; each dtype includes this in a file of its own.
+/// Launches of the tensor core kernels; each dtype includes this header in a source file of its
+/// own.
 namespace longspan::cuda {
 
-/// P::run(arguments, shared memory, block).
+/// Runs P::run(arguments, shared memory, block).
 template <class P, class Arguments>
 __global__ void __launch_bounds__((P::threads), (P::resident))
     tensor_kernel(const __grid_constant__ Arguments x) {

@@ -2,37 +2,37 @@
 
 #include "cuda/attention/tensor.cuh"
 
-/// Attention on tensor cores with all that a call may ask for: classes, relation terms, soft masks.
-/// A warp owns 16 rows, so that what these need finds room in registers.
+/// Attention on tensor cores with all terms and masks: classes, relation terms, soft masks. A warp
+/// owns 16 rows, which leaves registers for them.
 ///
-/// Relations are products too: of 16 rows with the rows of a table that pairs of the step reach,
-/// 48 ids at a time in the order of ids, from where the pairs look them up; and the other way
-/// round, weights are summed by id before they meet the table. A key that a row does not see may
-/// hold NaN or Inf: where sums come out nonfinite, a block goes through its keys once more, with
-/// care.
+/// Relation terms are products too: 16 rows are multiplied with the table rows that the pairs of
+/// the step use, 48 ids at a time in the order of ids, and each pair looks up its result. In the
+/// other direction, weights are summed by id before they are multiplied with the table. A key that
+/// a row does not see may hold NaN or Inf: if accumulators come out nonfinite, the block processes
+/// its keys once more with `careful` products.
 namespace longspan::cuda {
 
-/// Ids that the pairs of a warp are looked up among at a time, the pitch of their numbers, and rows
-/// of a table on their way to a product.
+/// Number of ids that the pairs of a warp are looked up among at a time, the row pitch of their
+/// values, and the number of table rows staged for a product.
 inline constexpr int term_panel = 48, term_pitch = 50, term_stage = 16;
 
-/// What a block notes of the rows and keys at hand.
+/// Metadata of the current rows and keys of a block.
 template <int rows, int keys>
 struct TermNotes {
   int32_t query[rows];  // -1: none
   KeyInterval seen[rows];
-  int32_t row_class[rows];  // times the classes of keys
+  int32_t row_class[rows];  // times the number of key classes
   float base[rows], delta[rows];
-  int32_t key[keys], shown[keys];  // -1: none; -1 also where it is hidden
+  int32_t key[keys], shown[keys];  // -1: none; shown is also -1 for a hidden key
   int32_t key_class[keys];
   float weight[keys];
 };
 
 // --------------------------------------------------------------------------------- pairs and ids
 
-/// What the passes have in common. A warp has 16 rows before all keys of a step or, transposed, 16
-/// keys before all rows of a piece: `own` is its first. Element e of fragment j is the pair of
-/// row_of() and key_of().
+/// State and helpers that the passes share. A warp has 16 rows by all keys of a step or, if
+/// transposed, 16 keys by all rows of a piece; `own` is the first of the 16. Element e of fragment
+/// j is the pair of row_of() and key_of().
 template <class T, int W, int rows, int keys, bool transposed>
 class TermsPass : public TensorPass<T, W> {
  public:
@@ -40,10 +40,10 @@ class TermsPass : public TensorPass<T, W> {
   using Notes = TermNotes<rows, keys>;
   using Rows = SharedRows<W>;
   static constexpr int n = (transposed ? rows : keys) / 8,
-                       m = transposed ? rows / 16 : 1;  // of products with a table
+                       m = transposed ? rows / 16 : 1;  // row tiles of products with a table
   using Scores = Fragments<1, n>;
-  using Ids = int32_t[n][4];  // less than 0: a pair that is not there
-  /// Of each warp.
+  using Ids = int32_t[n][4];  // negative: the pair does not exist
+  /// Workspace of each warp.
   struct Room {
     Rows stage;
     float* numbers;  // [16 m, term_pitch]
@@ -64,7 +64,7 @@ class TermsPass : public TensorPass<T, W> {
 
   // ------------------------------------------------------------------------------- notes
 
-  /// Rows first .. end of the places.
+  /// Records the queries in slots first .. end.
   template <int threads>
   LONGSPAN_HD void note_queries(int32_t first, int32_t end, bool statistics) const {
     for (int r = thread_index(); r < rows; r += threads) {
@@ -75,7 +75,8 @@ class TermsPass : public TensorPass<T, W> {
       }
     }
   }
-  /// What they see of a segment; by the threads that noted them.
+  /// Records which keys of a segment these queries see. The threads that recorded a query must call
+  /// this.
   template <int threads>
   LONGSPAN_HD void turn_to(int segment) const {
     const SegmentTables& s = x.sizes.segment[segment];
@@ -87,7 +88,7 @@ class TermsPass : public TensorPass<T, W> {
       notes.row_class[r] = there ? s.q_class.of(head.b)[i] * s.key_classes : 0;
     }
   }
-  /// Places k0 .. k0 + keys of a segment, of which `bits` matter.
+  /// Records the keys in slots k0 .. k0 + keys of a segment. Only the keys set in `bits` are used.
   template <int threads>
   LONGSPAN_HD void note_places(int segment, int32_t k0, uint64_t bits) const {
     const SegmentTables& s = x.sizes.segment[segment];
@@ -113,7 +114,7 @@ class TermsPass : public TensorPass<T, W> {
   LONGSPAN_HD int64_t distance(int segment, int r, int c) const {
     return int64_t{notes.shown[c]} - (notes.query[r] + x.sizes.segment[segment].q_start);
   }
-  /// The ids of all pairs; whether one is there, which the whole warp learns.
+  /// Computes the ids of all pairs. Every lane of the warp gets whether any pair exists.
   LONGSPAN_HD bool find(int segment, uint64_t bits, Ids& id) const {
     const SegmentTables& s = x.sizes.segment[segment];
     bool any = false;
@@ -136,7 +137,7 @@ class TermsPass : public TensorPass<T, W> {
     return any_lane(any);
   }
   LONGSPAN_HD bool soft(int segment) const { return x.span.data != nullptr && segment == 0; }
-  /// mu before it is clamped.
+  /// mu before clamping.
   LONGSPAN_HD float ramp(int segment, int j, int e) const {
     const int r = row_of(own, j, e), c = key_of(own, j, e);
     return x.span.template at<float>(head.b, head.h, notes.shown[c], -distance(segment, r, c));
@@ -145,13 +146,13 @@ class TermsPass : public TensorPass<T, W> {
 
   // --------------------------------------------------------------------------- relations
 
-  /// The least and the largest id of a warp; none where last < first.
+  /// The smallest and the largest id of a warp; none exist if last < first.
   LONGSPAN_HD static void reach(const Ids& id, int32_t& first, int32_t& last) {
     uint32_t least = INT32_MAX;
     int32_t most = -1;
     LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
       LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
-        least = min(least, static_cast<uint32_t>(id[j][e]));  // those below 0 are large
+        least = min(least, static_cast<uint32_t>(id[j][e]));  // negative ids become large
         most = max(most, id[j][e]);
       }
     }
@@ -162,10 +163,10 @@ class TermsPass : public TensorPass<T, W> {
     first = static_cast<int32_t>(least);
     last = most;
   }
-  /// Rows id .. of a table of `width` columns on the stage of the warp, zeros beyond it.
+  /// Stages rows id .. of a table of `width` columns for the warp, with zeros beyond the table.
   LONGSPAN_HD void put_on_stage(const Table<T>& table, int32_t width, int32_t id) const {
     const T* const from = table.of(head.h);
-    warp_barrier();  // nobody reads the stage
+    warp_barrier();  // no lane reads the stage
     LONGSPAN_ROLLED for (int i = thread_index() % 32; i < term_stage * Rows::chunks; i += 32) {
       const int r = i / Rows::chunks, c = i % Rows::chunks;
       const bool take = id + r < x.ids && c * 8 < width;
@@ -175,7 +176,8 @@ class TermsPass : public TensorPass<T, W> {
     wait_for_copies<0>();
     warp_barrier();
   }
-  /// value += a row . table[id] + shift[id]: rows a_row .. of a are those of the warp's pairs.
+  /// value += a row . table[id] + shift[id], where rows a_row .. of a are the rows of the warp's
+  /// pairs.
   LONGSPAN_HD void add_relation(const Rows& a, int a_row, const Table<T>& table,
                                 const Table<T>& shift, int32_t width, const Ids& id,
                                 Scores& value) const {
@@ -218,11 +220,11 @@ class TermsPass : public TensorPass<T, W> {
     }
   }
 
-  /// numbers[r][i] = the sum of p over the keys of row r whose id is id0 + i.
+  /// numbers[r][i] = the sum of p over the keys of row r with id id0 + i.
   LONGSPAN_HD void gather(const Scores& p, const Ids& id, int segment, int32_t id0) const {
     static_assert(!transposed);
     const int lane = thread_index() % 32;
-    warp_barrier();  // nobody reads them
+    warp_barrier();  // no lane reads them
     for (int i = lane; i < 16 * term_pitch; i += 32) room.numbers[i] = 0;
     warp_barrier();
     const auto add_up = [&](int32_t of) {
@@ -237,7 +239,7 @@ class TermsPass : public TensorPass<T, W> {
         if (lane % 4 == 0) room.numbers[(lane / 4 + 8 * half) * term_pitch + of - id0] = total;
       }
     };
-    // Keys of a row differ in their distances, but for those that were clipped.
+    // The keys of a row have distinct distances, except for the clipped ones.
     const bool labelled = x.sizes.segment[segment].class_id.given();
     const auto ends = static_cast<int32_t>(x.left + x.right);
     int32_t first, last;
@@ -251,7 +253,7 @@ class TermsPass : public TensorPass<T, W> {
         }
       }
     }
-    const int32_t step = labelled || ends == 0 ? 1 : ends;  // which have several keys
+    const int32_t step = labelled || ends == 0 ? 1 : ends;  // the ids that several keys share
     first = labelled ? max(first, id0) : (id0 == 0 ? 0 : ends);
     last = min(last, id0 + term_panel - 1);
     LONGSPAN_ROLLED for (int32_t of = first; of <= last; of += step) {
@@ -281,15 +283,15 @@ class TermsPass : public TensorPass<T, W> {
 
   // ------------------------------------------------------------------------------ scores
 
-  /// What keys that count several times add to scores.
+  /// Adds the score offsets of keys with a multiplicity.
   LONGSPAN_HD void weigh_pairs(Scores& s) const {
     if (!x.sizes.layout.multiplied) return;
     LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
       LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) s[0][j][e] += notes.weight[key_of(own, j, e)];
     }
   }
-  /// s = P, 0 where dropped; ds = dS without the scale. Both are 0 where no pair is. Gradients of
-  /// mu, times its ramp, go to dmu(e, value).
+  /// s = P, 0 where dropped; ds = dS without the scale. Both are 0 for pairs that do not exist.
+  /// Calls dmu(e, value) with the gradients of mu times its ramp.
   template <class F>
   LONGSPAN_HD void differentiate(int segment, uint32_t kept, const Ids& id, Scores& s, Scores& ds,
                                  F dmu) const {
@@ -299,7 +301,7 @@ class TermsPass : public TensorPass<T, W> {
         const int r = row_of(own, j, e);
         const bool keep = (kept >> (4 * j + e) & 1) != 0;
         const float above = fused(s[0][j][e], factor, -notes.base[r]);
-        // Where mu is 0 nothing bounds a score by lse.
+        // Where mu is 0, lse does not bound the score.
         float p = fast_exp2(soft(segment) && above > 64 ? 64.0f : above);
         float g = p * ((keep ? ds[0][j][e] * scale : 0.0f) - notes.delta[r]);
         bool there = id[j][e] >= 0;
@@ -324,13 +326,13 @@ class TermsPass : public TensorPass<T, W> {
   using Base::x;
 };
 
-/// Half a tile of queries: what the passes over rows hold in shared memory.
+/// Half a tile of queries: the shared memory of the passes over rows.
 template <class T, int W>
 struct TermRows {
   static constexpr int rows = kernels::kAttentionTileRows / 2, keys = 32, warps = 3,
                        threads = 32 * warps, pieces = 2;
-  static constexpr int resident = W == 128 ? 2 : 4;  // blocks of a multiprocessor, at least
-  // Buffers of keys: with two the keys of a step arrive while the one before is computed with.
+  static constexpr int resident = W == 128 ? 2 : 4;  // blocks per multiprocessor, at least
+  // Buffers of keys. With two, the keys of the next step arrive while this one is computed.
   static constexpr int sides = W == 128 ? 1 : 2;
   static_assert(rows == warps * 16);
   using Pass = TermsPass<T, W, rows, keys, false>;
@@ -344,19 +346,19 @@ struct TermRows {
     TermNotes<rows, keys> notes;
   };
 
-  /// The head of a unit of work, for all threads.
+  /// Computes the head of a work unit for all threads. Contains barriers.
   static LONGSPAN_HD const AttentionHead& head_of(const AttentionArguments<T>& x, Shared& shared,
                                                   const AttentionWork& work) {
     if (thread_index() == 0) shared.head = AttentionHead(x.sizes, work.b, work.h);
     block_barrier();
     return shared.head;
   }
-  /// Of this thread's warp.
+  /// The workspace of this thread's warp.
   static LONGSPAN_HD typename Pass::Room room_of(Shared& shared) {
     const int warp = thread_index() / 32;
     return {SharedRows<W>{shared.stage[warp]}, shared.numbers + 16 * warp * term_pitch};
   }
-  /// Rows first .. end of the places, and what backward needs of them.
+  /// Loads rows first .. end and, for the backward pass, their statistics.
   static LONGSPAN_HD void load_rows(const Pass& pass, Shared& shared, int32_t first, int32_t end,
                                     bool backward) {
     const auto& x = pass.x;
@@ -387,14 +389,15 @@ struct TermRows {
     pass.template copy_rows<keys, threads>(x.v[segment], key, values_of(shared, side));
     commit_copies();
   }
-  /// The steps of a range of a tile, of which the first is on its way where there are two buffers.
+  /// Begins the steps of a range of a tile. With two buffers, it also starts copying the first
+  /// step.
   static LONGSPAN_HD void begin(const Pass& pass, Shared& shared, const AttentionWork& work) {
     shared.ahead.begin(KeySteps<keys>(pass.x.sizes, pass.head, work.place, work.range));
     block_barrier();
     if (sides > 1 && shared.ahead.at(0).mask != 0) copy_keys(pass, shared, shared.ahead.at(0), 0);
   }
-  /// The keys of step `at` of those, which lie in buffer at % sides: see load_keys(). The next one
-  /// is then on its way.
+  /// Loads the keys of step `at` into buffer at % sides, see load_keys(), and with two buffers
+  /// starts copying the next step.
   static LONGSPAN_HD void load_step(const Pass& pass, Shared& shared, int64_t tile, int at,
                                     bool turn) {
     load_keys(pass, shared, tile, shared.ahead.at(at), turn, sides > 1);
@@ -402,12 +405,12 @@ struct TermRows {
     if (sides > 1 && next.mask != 0) copy_keys(pass, shared, next, (at + 1) % sides);
     shared.ahead.walk_on(at);
   }
-  /// The keys of a step, after which all is there. `turn`: rows are new to its segment. `copied`:
-  /// they are on their way.
+  /// Loads the keys of a step and waits for them. `turn`: the rows are new to the step's segment.
+  /// `copied`: the copy was already started.
   static LONGSPAN_HD void load_keys(const Pass& pass, Shared& shared, int64_t tile,
                                     const KeyStep& step, bool turn, bool copied) {
     const int segment = step.segment;
-    block_barrier();  // nobody reads the step before
+    block_barrier();  // no warp reads the previous step
     if (turn) pass.template turn_to<threads>(segment);
     pass.template note_places<threads>(segment, step.k0, step.mask);
     pass.template note_weights<threads>(tile, segment, step.k0, step.mask);
@@ -415,7 +418,7 @@ struct TermRows {
     wait_for_copies<0>();
     block_barrier();
   }
-  /// Which of the pairs of a step are kept.
+  /// Draws the dropout mask of a step's pairs.
   static LONGSPAN_HD uint32_t draw(const Pass& pass, const KeyStep& step) {
     if (!pass.x.sizes.draws.active) return ~0u;
     return pass.template draw<1, Pass::n>(
@@ -425,7 +428,7 @@ struct TermRows {
   static LONGSPAN_HD SharedRows<W> relation_rows(const Pass& pass, Shared& shared) {
     return SharedRows<W>{pass.x.own_relation_query ? shared.relation : shared.q};
   }
-  /// s = q . k and its terms.
+  /// s = q . k plus its terms.
   static LONGSPAN_HD void score(const Pass& pass, Shared& shared, int side,
                                 const typename Pass::Ids& id, typename Pass::Scores& s) {
     const auto& x = pass.x;
@@ -434,7 +437,7 @@ struct TermRows {
     pass.add_relation(relation_rows(pass, shared), pass.own, x.key, x.bias, x.sizes.width, id, s);
     pass.weigh_pairs(s);
   }
-  /// s = P, ds = dS: see TermsPass::differentiate().
+  /// s = P, ds = dS, see TermsPass::differentiate().
   static LONGSPAN_HD void differentiate(const Pass& pass, Shared& shared, int side,
                                         const KeyStep& step, const typename Pass::Ids& id,
                                         typename Pass::Scores& s, typename Pass::Scores& ds) {
@@ -502,7 +505,7 @@ struct TermsForward : TermRows<T, W> {
       }
       if (!any_thread(nonfinite(sum)) || careful) break;
     }
-    wait_for_copies<0>();  // where there was no step
+    wait_for_copies<0>();  // in case there was no step
     const auto row = [&](int, int half, float& scale) -> int64_t {
       const int32_t query = shared.notes.query[own + 8 * half + lane / 4];
       const float all = over_row(total[0][half], [](float a, float b) { return a + b; });
@@ -519,7 +522,7 @@ struct TermsForward : TermRows<T, W> {
   }
 
  private:
-  /// -inf where there is no pair.
+  /// Sets the scores of pairs that do not exist to -inf.
   static LONGSPAN_HD void hide(const Pass& pass, int segment, const typename Pass::Ids& id,
                                typename Pass::Scores& s) {
     LONGSPAN_UNROLL for (int j = 0; j < Pass::n; ++j) {
@@ -530,8 +533,8 @@ struct TermsForward : TermRows<T, W> {
       }
     }
   }
-  /// Probabilities relative to the references, in place of scores; those that are dropped count in
-  /// `total` alone.
+  /// Replaces scores with probabilities relative to the references. Dropped ones count in `total`
+  /// only.
   static LONGSPAN_HD void weights(const Pass& pass, int segment, uint32_t kept,
                                   const typename Pass::Ids& id, const float (&reference)[1][2],
                                   float (&total)[1][2], typename Pass::Scores& s) {
@@ -554,7 +557,7 @@ struct TermsForward : TermRows<T, W> {
 
 // --------------------------------------------------------------------------------------- backward
 
-/// dq or, a block each, the gradient of relation_query.
+/// dq, or the gradient of relation_query in a block of its own.
 template <class T, int W>
 struct TermsRowGradients : TermRows<T, W> {
   using Half = TermRows<T, W>;
@@ -607,7 +610,7 @@ struct TermsRowGradients : TermRows<T, W> {
       }
       if (!any_thread(nonfinite(sum)) || careful) break;
     }
-    wait_for_copies<0>();  // where there was no step
+    wait_for_copies<0>();  // in case there was no step
     const auto row = [&](int, int half, float& scale) -> int64_t {
       const int32_t query = shared.notes.query[own + 8 * half + lane / 4];
       scale = static_cast<float>(x.sizes.scale);
@@ -624,12 +627,12 @@ struct TermsRowGradients : TermRows<T, W> {
   }
 };
 
-/// dk and dv of 64 places, and their gradients of mu.
+/// dk and dv of 64 slots, and the gradients of mu.
 template <class T, int W>
 struct TermsKeyGradients {
   static constexpr int keys = 64, rows = W == 128 ? 16 : 32, warps = 4, threads = 32 * warps,
                        pieces = 1;
-  static constexpr int resident = 2;  // blocks of a multiprocessor, at least
+  static constexpr int resident = 2;  // blocks per multiprocessor, at least
   static_assert(keys == 16 * warps && keys == kernels::kAttentionWorkKeys &&
                 kernels::kAttentionTileRows % rows == 0);
   using Pass = TermsPass<T, W, rows, keys, true>;
@@ -696,7 +699,7 @@ struct TermsKeyGradients {
       }
       if (!any_thread(nonfinite(dk) || nonfinite(dv)) || careful) break;
     }
-    wait_for_copies<0>();  // where there was no row
+    wait_for_copies<0>();  // in case there was no row
     if (x.span_sums != nullptr && segment == 0) write_span(pass, work.room, dmu);
     const int32_t* const noted = shared.notes.key;
     pass.write_keys(dk, x.dk[segment], x.sizes.scale, noted, own, work.room, 0);
@@ -704,12 +707,12 @@ struct TermsKeyGradients {
   }
 
  private:
-  /// Rows first .. end, as many as a piece has, after which all is there.
+  /// Loads rows first .. end of a piece and waits for them.
   static LONGSPAN_HD void load(const Pass& pass, Shared& shared, int32_t first, int32_t end,
                                int64_t tile, int segment, int32_t k0, uint64_t mask) {
     const auto& x = pass.x;
     const auto query = [&](int r) { return pass.valid_query(first + r, end); };
-    block_barrier();  // nobody reads the piece before
+    block_barrier();  // no warp reads the previous piece
     pass.template note_queries<threads>(first, end, true);
     pass.template turn_to<threads>(segment);
     pass.template note_weights<threads>(tile, segment, k0, mask);
@@ -738,8 +741,8 @@ struct TermsKeyGradients {
   }
 };
 
-/// A head's sums of the gradients of 48 ids over the tiles of a split, without the scale: those of
-/// the table for keys and the bias or, a block each, of the one for values.
+/// A head's gradient sums of 48 ids over the tiles of a split, without the scale: those of the key
+/// table and the bias or, in a block of its own, those of the value table.
 template <class T, int W>
 struct TermsTableGradients : TermRows<T, W> {
   using Half = TermRows<T, W>;
@@ -782,8 +785,8 @@ struct TermsTableGradients : TermRows<T, W> {
         const int from = at % 2 == 0 ? 0 : rows, count = head.tile_rows(x.sizes, at / 2) - from;
         if (count <= 0) continue;
         const int32_t first = head.tile_row(x.sizes, at / 2) + from;
-        wait_for_copies<0>();  // where no step followed
-        block_barrier();       // nobody reads the rows before
+        wait_for_copies<0>();  // in case no step followed
+        block_barrier();       // no warp reads the previous rows
         Half::load_rows(pass, shared, first, first + count, true);
         KeySteps<keys> steps(x.sizes, head, at / 2);
         int segment = -1;
@@ -805,7 +808,7 @@ struct TermsTableGradients : TermRows<T, W> {
             }
           }
           pass.gather(ds, id, segment, id0);
-          block_barrier();  // the sums of all rows are here
+          block_barrier();  // the sums of all rows are written
           if (lane < 16) {
             for (int r = 0; r < rows; ++r) bias += shared.numbers[r * term_pitch + own + lane];
           }
@@ -834,7 +837,7 @@ struct TermsTableGradients : TermRows<T, W> {
   }
 
  private:
-  /// Whether pairs of rows from a place on and a step may have one of the ids.
+  /// Whether pairs of a step's keys and the rows from slot `first` on may have one of the ids.
   static LONGSPAN_HD bool reaches(const Pass& pass, int32_t first, const KeyStep& step,
                                   int32_t id0) {
     const auto& x = pass.x;
@@ -847,7 +850,7 @@ struct TermsTableGradients : TermRows<T, W> {
     return id(step.k0 - (position + rows - 1)) < id0 + term_panel &&
            id(step.k0 + keys - 1 - position) >= id0;
   }
-  /// sum += the transpose of the numbers of 16 ids times rows.
+  /// sum += the transpose of `numbers` of 16 ids, times the rows of b.
   static LONGSPAN_HD void add_rows(const Shared& shared, const SharedRows<W>& b, int id,
                                    bool careful, Fragments<1, W / 8>& sum) {
     const int lane = thread_index() % 32, g = lane / 4, t = lane % 4 * 2;
@@ -864,8 +867,9 @@ struct TermsTableGradients : TermRows<T, W> {
 
 // ----------------------------------------------------------------------------------------- grids
 
-/// What a block of a launch does: its unit of work or, where `checked_units` is not 0, what was
-/// nonfinite of 32 among so many units of the plain pass, each of which is as many pieces here.
+/// Runs one block of a launch. If `checked_units` is 0, that is its work unit. Otherwise the block
+/// checks 32 of that many units of the plain pass and recomputes the nonfinite ones; each of them
+/// is P::pieces units here.
 inline constexpr int nonfinite_units = 32;
 template <class P, class T>
 LONGSPAN_HD inline void run_terms(const AttentionArguments<T>& x, unsigned char* memory,

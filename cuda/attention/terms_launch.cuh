@@ -3,7 +3,8 @@
 #include "cuda/attention/tensor_launch.cuh"
 #include "cuda/attention/terms.cuh"
 
-/// Launches of the kernels for terms and masks; each dtype includes this in a file of its own.
+/// Launches of the kernels for all terms and masks; each dtype includes this header in a source
+/// file of its own.
 namespace longspan::cuda {
 
 template <template <class, int> class Pass, class T, int W>

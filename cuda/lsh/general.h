@@ -6,9 +6,9 @@
 #include "core/kernels/lsh_maths.h"
 #include "cuda/attention/general.h"
 
-/// LSH attention by plain arithmetic: a block of threads for each token, which first attends as a
-/// query and, in backward, then gathers as a key. Every sum is one chain in an order that ids
-/// decide.
+/// LSH attention in scalar arithmetic. Each token has a block of threads, which first computes it
+/// as a query and, in the backward pass, then accumulates its gradients as a key. Every sum is one
+/// chain in an order that the ids determine.
 namespace longspan::cuda {
 
 LONGSPAN_HD inline float natural_exp(float x) { return expf(x); }
@@ -18,11 +18,11 @@ LONGSPAN_HD inline double natural_log(double x) { return log(x); }
 LONGSPAN_HD inline float root(float x) { return sqrtf(x); }
 LONGSPAN_HD inline double root(double x) { return sqrt(x); }
 
-/// What the kernels of one call are given.
+/// The arguments of the kernels of one call.
 template <class T, class A = Accumulator<T>>
 struct LshArguments {
   kernels::LshHead head;  // of the first head
-  kernels::LshKeep keep;  // likewise
+  kernels::LshKeep keep;  // of the first head
   int64_t heads = 0, head_count = 0;
   HeadRows<const T> q, v, dout;
   HeadRows<T> out, dq, dv;
@@ -32,7 +32,7 @@ struct LshArguments {
   LONGSPAN_HD int64_t blocks() const { return head_count * head.length; }
 };
 
-/// Pairs that a block looks at together.
+/// Pairs that a block processes together.
 inline constexpr int lsh_pairs = 256;
 
 /// One token's work.
@@ -196,7 +196,7 @@ class LshToken {
     for (int64_t c = 0; c < width; ++c) total = fused(at(x.q, j, c), at(x.q, j, c), total);
     return A(1) / root(total);
   }
-  /// Of this token as query (or key) with another as key (or query).
+  /// The logit of this token as query (or key) with another token as key (or query).
   LONGSPAN_HD A logit(int64_t i, bool as_the_key) const {
     if (i == token) return static_cast<A>(head.rule.self);
     return scale() * dot(x.q, i, q, width) * inverse(as_the_key ? token : i);
@@ -209,7 +209,8 @@ class LshToken {
     return natural_exp(s - lse);
   }
 
-  /// f(round, round of the keys, slot, first place, count) over the window of this token.
+  /// Calls f(round, round of the keys, slot, first sorted index, count) over the window of this
+  /// token.
   template <class F>
   LONGSPAN_HD void as_query(F f) const {
     for (int64_t r = 0; r < head.rounds; ++r) {
@@ -223,7 +224,8 @@ class LshToken {
       }
     }
   }
-  /// f(round, round of the key, slot, first place, count) over the windows that hold this token.
+  /// Calls f(round, round of the key, slot, first sorted index, count) over the windows that
+  /// contain this token.
   template <class F>
   LONGSPAN_HD void as_key(F f) const {
     for (int64_t r = 0; r < head.rounds; ++r) {
@@ -238,7 +240,7 @@ class LshToken {
     }
   }
 
-  /// Scores to probabilities relative to the largest one so far.
+  /// Turns scores into probabilities relative to the largest score so far.
   LONGSPAN_HD void add_probabilities(int count) {
     A top = statistics[0];
     for (int n = 0; n < count; ++n) {
@@ -266,15 +268,15 @@ class LshToken {
   A *q, *dq, *dk, *gradient, *sums, *value;  // of this token
   A *score, *second, *factor;                // of pairs
   A* statistics;
-  int32_t* other;  // the other token of a pair, -1 where there is none
+  int32_t* other;  // the other token of a pair, -1 if there is none
 };
 
-/// Tokens to hash, one for each thread and round: projections are never stored.
+/// Arguments of hashing, which uses one thread per token and round. Projections are never stored.
 template <class T, class A = Accumulator<T>>
 struct LshHashArguments {
   HeadRows<const T> q;
   const A* rotation;
-  int64_t rotation_batch, rotation_head;  // strides, 0 where one serves all
+  int64_t rotation_batch, rotation_head;  // strides; 0 for a broadcast axis
   int64_t heads, rounds, length, rows;    // rows: B H
   int64_t first, second, projections;
   const int64_t* lengths;  // or null
@@ -328,7 +330,7 @@ LshHashArguments<T> lsh_hash_arguments(const ConstView& q, const ConstView& rota
           ids.as<int32_t>()};
 }
 
-/// Stable counting sort of a row by one block: `start` [values + 1] counts, `shared` holds
+/// Stable counting sort of a row by one block. `start` [values + 1] holds counts, `shared` holds
 /// lsh_pairs ids and ranks.
 __device__ inline void lsh_sort_row(const int32_t* ids, int64_t n, int64_t values, int32_t* start,
                                     int32_t* order, int32_t* place, int32_t* shared) {
@@ -355,7 +357,7 @@ __device__ inline void lsh_sort_row(const int32_t* ids, int64_t n, int64_t value
       place[i + k] = p;
       rank[k] = before;
     });
-    each(count, [&](int k) {  // the last of its id moves the start on
+    each(count, [&](int k) {  // the last token of an id advances its start
       for (int u = k + 1; u < count; ++u) {
         if (id[u] == id[k]) return;
       }
@@ -364,7 +366,7 @@ __device__ inline void lsh_sort_row(const int32_t* ids, int64_t n, int64_t value
   }
 }
 
-/// The arguments of a call on tensors.
+/// Builds the arguments of a call from its tensors.
 template <class T>
 LshArguments<T> lsh_arguments(const kernels::LshInputs& in) {
   LshArguments<T> x;

@@ -78,7 +78,7 @@ void backward_of(const LshInputs& in, const ConstView& out, const ConstView& lse
   x.dout = head_rows<const T>(dout);
   x.dq = head_rows<T>(dq);
   x.dv = head_rows<T>(dv);
-  x.lse = const_cast<A*>(lse.as<A>());  // backward only reads it
+  x.lse = const_cast<A*>(lse.as<A>());  // the backward pass only reads it
   const Scratch delta(max<int64_t>(x.blocks(), 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
   launch(name, lsh_delta_kernel<T, A>, dim3(blocks_for(x.blocks(), general_threads)),
          general_threads, 0, x, dlse.as<A>(), delta.as<A>());
@@ -98,7 +98,7 @@ void backward(const LshInputs& in, ConstView out, ConstView lse, ConstView dout,
   });
 }
 
-/// A thread for each token of each round.
+/// Hashes with one thread per token and round.
 template <class T, class A>
 __global__ void __launch_bounds__(general_threads)
     lsh_hash_kernel(const __grid_constant__ LshHashArguments<T, A> x) {
@@ -122,7 +122,7 @@ void hash(ConstView q, ConstView rotation, int64_t first, int64_t second, ConstV
   });
 }
 
-/// A block for each row.
+/// Sorts with one block per row.
 __global__ void __launch_bounds__(general_threads)
     lsh_sort_kernel(const int32_t* ids, int64_t rows, int64_t n, int64_t values, int32_t* work,
                     int32_t* order, int32_t* place) {

@@ -3,23 +3,24 @@
 #include "cuda/attention/fragments.cuh"
 #include "cuda/lsh/tensor.h"
 
-/// LSH attention on tensor cores: 16-bit queries, keys and values, f32 sums. Widths are padded with
-/// zeros to W = 32, 64 or 128 in shared memory.
+/// LSH attention on tensor cores: 16-bit queries, keys and values, f32 accumulators. Widths are
+/// zero-padded to W = 32, 64 or 128 in shared memory.
 ///
-/// A block has a tile of up to 64 tokens of a chunk, 16 to a warp, and goes through the tokens that
-/// they meet in their windows, gathered through the order of the round. Rows of q are copied as
-/// they are: what divides a key's logits is a number of its column. Which pairs are there is worked
-/// out by each warp before its products, a byte for a pair, so that what the rule needs takes no
-/// registers from the sums.
+/// A block has a tile of up to 64 tokens of a chunk, 16 to a warp, and iterates over the tokens
+/// that share their windows, gathered through the sorted order of the round. Rows of q are copied
+/// unscaled: the norm of a key divides a column of logits. Before its products, each warp builds a
+/// mask of the existing pairs, one byte per pair, so that evaluating the rule occupies no registers
+/// of the accumulators.
 namespace longspan::cuda {
 
 inline constexpr int lsh_tile = 64, lsh_warps = 4, lsh_threads = 32 * lsh_warps;
 
-/// What a byte of a pair says: how many times rounds show it, 0 where this one does not.
+/// The byte of a pair: how many times the rounds show it (0 if this round does not), and two flags.
 inline constexpr uint32_t lsh_count = 0x3f, lsh_itself = 0x40, lsh_dropped = 0x80;
 static_assert(lsh_noted_rounds <= lsh_count);
 
-/// What backward notes of queries besides: lse, in units of log 2, and so on.
+/// What the backward pass also records of queries: lse in units of log 2 (base), delta, and the
+/// probability of the token to itself.
 template <int n, bool backward>
 struct LshStatistics {
   float base[n], delta[n], self[n];
@@ -27,30 +28,32 @@ struct LshStatistics {
 template <int n>
 struct LshStatistics<n, false> {};
 
-/// What is noted of tokens. A query sees keys whose `reach` is not above its own.
+/// What is recorded of tokens. A query sees the keys whose `reach` does not exceed its own.
 template <int n, bool backward>
 struct LshNotes : LshStatistics<n, backward> {
   int32_t token[n];  // -1: none
   int32_t bucket[n], reach[n];
-  float inverse[n];  // 1 / rho times what turns products into logits in units of log 2
+  float inverse[n];  // 1 / rho times the factor that turns products into logits in units of log 2
 };
 
-/// What is known of a token in backward, see LshTensorArguments::facts_of().
+/// The values of a token in the backward pass, see LshTensorArguments::facts_of().
 struct alignas(16) LshFour {
   float value[4];
 };
 
-/// Where a token was in another round: its chunk or, of a query, the first one of its window.
+/// Where a token was in another round: its chunk or, for a query, the first chunk of its window,
+/// and its bucket.
 struct LshMeeting {
   int32_t chunk, bucket;
 };
 
-/// Tokens at places first .. end of a round, as many as a step has: those of the window's slot.
+/// Tokens with sorted indices first .. end of a round, at most as many as a step has, in one slot
+/// of the window.
 struct LshStep {
-  int32_t round, first, end, slot;  // end is 0 where there is none
+  int32_t round, first, end, slot;  // end is 0 after the last step
 };
 
-/// Goes through the chunks that a chunk sees or, transposed, that see it.
+/// Iterates over the chunks that a chunk sees or, if transposed, that see it.
 template <int n, bool transposed>
 struct LshWalk {
   kernels::LshHead head;
@@ -76,7 +79,7 @@ struct LshWalk {
   }
 };
 
-/// Pairs of a tile of one chunk with steps of n tokens: queries and the keys that they see or,
+/// Pairs of a tile of one chunk with steps of n tokens: queries and the keys that they see or, if
 /// transposed, keys and the queries that see them.
 template <class T, int W, int n, bool transposed, bool backward>
 class LshPairs {
@@ -84,11 +87,11 @@ class LshPairs {
   using Arguments = LshTensorArguments<T>;
   using Rows = SharedRows<W>;
   using Walk = LshWalk<n, transposed>;
-  static constexpr int columns = n, pitch = n / 4 + 1;  // pitch: words of a row of pairs
+  static constexpr int columns = n, pitch = n / 4 + 1;  // pitch: words in a row of pair bytes
   static constexpr bool keys_own = transposed;
   using Scores = Fragments<1, n / 8>;
 
-  /// What a token has besides its row of q: of a key that of v, of a query that of dout.
+  /// Besides its row of q, a key has a row of v and a query a row of dout (`more`).
   struct alignas(16) Shared {
     uint16_t q[lsh_tile * W], more[transposed || backward ? lsh_tile * W : 8];
     uint16_t step_q[2][n * W], step_more[2][n * W];
@@ -107,7 +110,8 @@ class LshPairs {
     return bytes_of(x.noted());
   }
 
-  /// Chunks of a round, tiles of a chunk: 32 bits, whose divisions are quick.
+  /// Number of chunks of a round, and of tiles of a chunk, in 32 bits because their division is
+  /// faster.
   LONGSPAN_HD static uint32_t chunks(const Arguments& x) {
     const auto length = static_cast<uint32_t>(x.head.length),
                chunk = static_cast<uint32_t>(x.head.rule.chunk);
@@ -136,7 +140,7 @@ class LshPairs {
   /// Whether this warp has tokens.
   LONGSPAN_HD bool active() const { return first + own < end; }
 
-  /// Notes the tile and copies its rows.
+  /// Records the tokens of the tile and copies their rows.
   LONGSPAN_HD void begin() const {
     note(x.round, first, end, lsh_tile, transposed, shared.tile, met());
     for (int i = thread_index(); i <= lsh_noted_rounds; i += lsh_threads) {
@@ -149,8 +153,8 @@ class LshPairs {
     if constexpr (backward && !transposed) copy<lsh_tile>(x.dout, token, Rows{shared.more});
   }
 
-  /// visit(side, step) for each step that has pairs of this warp, whose rows are in buffer `side`
-  /// and whose notes are `step`. To be followed by a barrier.
+  /// Calls visit(side, step) for each step with pairs of this warp. The step's rows are in buffer
+  /// `side`, its notes in `step`. A barrier must follow.
   template <class Visit>
   LONGSPAN_HD void steps(bool& accompanied, Visit visit) const {
     const kernels::LshHead head = head_of();
@@ -164,7 +168,8 @@ class LshPairs {
     note_step(1);
     LONGSPAN_ROLLED for (int at = 0; shared.ahead.at(at).end != 0; ++at) {
       wait_for_copies<0>();
-      block_barrier();  // these rows are here, and the next notes; nobody reads the rows before
+      block_barrier();  // these rows and the next notes have arrived; no warp reads the previous
+                        // rows
       shared.ahead.walk_on(at + 1);
       copy_step(at + 1);
       commit_copies();
@@ -172,12 +177,12 @@ class LshPairs {
       if (!active()) continue;
       const bool any = build_mask(shared.ahead.at(at), at % 3, accompanied);
       if (any_lane(any)) visit(at % 2, shared.step[at % 3]);
-      warp_barrier();  // nobody reads these pairs
+      warp_barrier();  // no lane reads these pairs
     }
     wait_for_copies<0>();
   }
 
-  /// Row of the tile and column of the step of element e of fragment j, and their pair.
+  /// Row of the tile and column of the step of element e of fragment j, and the byte of their pair.
   LONGSPAN_HD int row_of(int e) const { return own + thread_index() % 32 / 4 + (e < 2 ? 0 : 8); }
   LONGSPAN_HD static int column_of(int j, int e) { return 8 * j + thread_index() % 4 * 2 + e % 2; }
   LONGSPAN_HD uint32_t pair_of(int j, int e) const {
@@ -187,7 +192,7 @@ class LshPairs {
   LONGSPAN_HD bool shares() const {
     return x.head.rule.duplicates == kernels::LshDuplicates::log_count;
   }
-  /// Which row of tensors of all heads a token is.
+  /// The row of a token in tensors over all heads.
   LONGSPAN_HD int64_t place_of(int32_t token) const { return int64_t{bh} * x.head.length + token; }
   LONGSPAN_HD int32_t token_of(int half) const { return shared.tile.token[row_of(2 * half)]; }
   template <class U>
@@ -195,7 +200,7 @@ class LshPairs {
     return from.of(bh / x.heads, bh % x.heads);
   }
 
-  /// sum += numbers [B H L, width] of the tile's tokens.
+  /// sum += the rows of `from` [B H L, width] of the tile's tokens.
   LONGSPAN_HD void add_numbers(const float* from, int32_t width, Fragments<1, W / 8>& sum) const {
     const int t = thread_index() % 4 * 2;
     LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
@@ -209,7 +214,7 @@ class LshPairs {
       }
     }
   }
-  /// The tile's rows of numbers, or of a tensor.
+  /// Writes the rows of the tile's tokens to [B H L, width] or to a tensor.
   LONGSPAN_HD void write_numbers(const Fragments<1, W / 8>& sum, int32_t width, float* to) const {
     write_rows<T, W, 1>(
         sum, width,
@@ -232,11 +237,11 @@ class LshPairs {
   const Arguments& x;
   Shared& shared;
   const int32_t chunk, bh;
-  const int32_t first, end;  // places of the tile
+  const int32_t first, end;  // sorted indices of the tile
   const int own;             // first row of this warp
 
  private:
-  /// [noted rounds][tile], then likewise of three steps.
+  /// [noted rounds][tile], then [noted rounds][n] for each of three steps.
   LONGSPAN_HD LshMeeting* met() const { return reinterpret_cast<LshMeeting*>(&shared + 1); }
   LONGSPAN_HD kernels::LshHead head_of() const {
     kernels::LshHead head = x.head;
@@ -252,7 +257,7 @@ class LshPairs {
     copy_rows<T, W, rows, lsh_threads>(rows_of(from), from.row, from.width, token, to);
   }
 
-  /// Notes tokens at places of a round, as keys or as queries.
+  /// Records the tokens with sorted indices from .. to of a round, as keys or as queries.
   template <int m>
   LONGSPAN_HD void note(int32_t round, int32_t from, int32_t to, int count, bool as_keys,
                         LshNotes<m, backward>& notes, LshMeeting* meetings) const {
@@ -301,7 +306,8 @@ class LshPairs {
     if (step.end == 0) return;
     note(step.round, step.first, step.end, n, !transposed, shared.step[at % 3], met_of(at % 3));
   }
-  /// Rows of tokens that share a bucket with one of the tile, whose buckets ascend.
+  /// Copies the rows of tokens whose bucket lies within those of the tile. The buckets of a tile
+  /// ascend.
   LONGSPAN_HD void copy_step(int at) const {
     if (shared.ahead.at(at).end == 0) return;
     const int32_t low = shared.tile.bucket[0], high = shared.tile.bucket[end - first - 1];
@@ -313,7 +319,7 @@ class LshPairs {
     copy<n>(transposed ? x.dout : x.v, token, Rows{shared.step_more[at % 2]});
   }
 
-  /// Whether a query and a key met in a round that is noted.
+  /// Whether a query and a key met in a recorded round.
   LONGSPAN_HD static bool meets(const LshMeeting& query, const LshMeeting& key, int32_t around,
                                 int32_t slots) {
     int32_t apart = key.chunk - query.chunk;
@@ -321,8 +327,9 @@ class LshPairs {
     return key.bucket == query.bucket && apart >= 0 && apart < slots;
   }
 
-  /// Works out the pairs of a step: whether this lane found any; accompanied: whether one of them
-  /// is of two tokens. A lane looks at one row of the tile and half of the columns.
+  /// Builds the pair mask of a step and returns whether this lane found a pair. Sets `accompanied`
+  /// if a pair is of two different tokens. A lane handles one row of the tile and half of the
+  /// columns.
   LONGSPAN_HD bool build_mask(const LshStep& step, int of, bool& accompanied) const {
     const kernels::LshHead head = head_of();
     const int lane = thread_index() % 32, r = own + lane % 16, from = lane / 16 * (n / 2);
@@ -372,7 +379,7 @@ class LshPairs {
             query = transposed ? row : tile_row;
             key = (transposed ? tile_row : row) + step.slot * of_chunk;
           }
-          // What depends on the key is computed anew rather than kept in registers.
+          // Key-dependent values are recomputed instead of occupying registers.
           const uint64_t from_key = uint64_t{keep.key} + static_cast<uint64_t>(unknown_zero(query));
           if (!keep.keeps(from_key, static_cast<uint32_t>(query), static_cast<uint32_t>(key),
                           visit)) {
@@ -391,7 +398,7 @@ class LshPairs {
 
 // ------------------------------------------------------------------------------------------ facts
 
-/// Numbers of tokens, of which the others know by their places: eight lanes to each.
+/// Computes the per-token values that other tokens read, with eight lanes per token.
 template <class T>
 struct LshFacts {
   static constexpr int tokens = 64, threads = lsh_threads, resident = 4, lanes = 8;
@@ -404,7 +411,7 @@ struct LshFacts {
     LONGSPAN_ROLLED for (int from = thread_index() / lanes; from < tokens;
                          from += threads / lanes) {
       const int64_t i = index * tokens + from;
-      const int64_t at = min(i, x.blocks() - 1);  // lanes stay together
+      const int64_t at = min(i, x.blocks() - 1);  // all lanes take part in the shuffles
       const int64_t bh = at / x.head.length, token = at % x.head.length;
       const int64_t b = bh / x.heads, h = bh % x.heads;
       const T* const q = x.q.of(b, h) + token * x.q.row;
@@ -437,7 +444,7 @@ struct LshFacts {
   struct alignas(16) Eight {
     T value[8];
   };
-  /// a . b, the same in all eight lanes.
+  /// Returns a . b to all eight lanes.
   static LONGSPAN_HD float sum(const T* a, const T* b, int32_t width) {
     float total = 0;
     LONGSPAN_ROLLED for (int c = thread_index() % lanes * 8; c < width; c += lanes * 8) {
@@ -456,13 +463,13 @@ struct LshFacts {
 
 // ---------------------------------------------------------------------------------------- forward
 
-/// A tile's queries before the keys of a round. Between rounds there are, for each token, its sums
-/// of weights times values, and a state: what these are relative to, in units of log 2, the sum of
-/// the weights, and 1 where it has seen another token.
+/// A tile's queries with the keys of one round. Between rounds, each token keeps its sum of weights
+/// times values, and a state: the reference of the weights in units of log 2, their sum, and 1 if
+/// it has seen another token.
 template <class T, int W>
 struct LshTensorForward {
   static constexpr int n = 32, threads = lsh_threads;
-  static constexpr int resident = W == 128 ? 3 : 4;  // blocks of a multiprocessor, at least
+  static constexpr int resident = W == 128 ? 3 : 4;  // blocks per multiprocessor, at least
   using Pairs = LshPairs<T, W, n, false, false>;
   using Arguments = LshTensorArguments<T>;
   using Scores = typename Pairs::Scores;
@@ -494,7 +501,8 @@ struct LshTensorForward {
  private:
   static LONGSPAN_HD bool leads() { return thread_index() % 4 == 0; }
 
-  /// What rounds before have left; whether the row that this lane looks at has seen another token.
+  /// Loads the state of the previous rounds. Returns whether the row whose mask this lane builds
+  /// has seen another token.
   static LONGSPAN_HD bool recall(const Pairs& pairs, float (&reference)[1][2], float (&total)[1][2],
                                  Fragments<1, W / 8>& sum) {
     const auto& x = pairs.x;
@@ -513,7 +521,7 @@ struct LshTensorForward {
     return token >= 0 && x.states[3 * pairs.place_of(token) + 2] != 0;
   }
 
-  /// s = logits in units of log 2, -inf where there is no pair.
+  /// s = logits in units of log 2, -inf for pairs that do not exist.
   static LONGSPAN_HD void score(const Pairs& pairs, int side, const LshNotes<n, false>& notes,
                                 Scores& s) {
     const auto self = static_cast<float>(pairs.x.head.rule.self * log2_e);
@@ -529,7 +537,7 @@ struct LshTensorForward {
       }
     }
   }
-  /// Weights in place of logits; those that are dropped count in `total` alone.
+  /// Replaces logits with weights. Dropped ones count in `total` only.
   static LONGSPAN_HD void weigh(const Pairs& pairs, const float (&reference)[1][2],
                                 float (&total)[1][2], Scores& s) {
     const bool shares = pairs.shares();
@@ -552,7 +560,7 @@ struct LshTensorForward {
                                  const float (&reference)[1][2], float (&total)[1][2],
                                  Fragments<1, W / 8>& sum) {
     const auto& x = pairs.x;
-    // Lanes r and r + 16 looked at row r; lanes 4 g .. 4 g + 3 hold rows g and g + 8.
+    // Lanes r and r + 16 built the mask of row r; lanes 4 g .. 4 g + 3 hold rows g and g + 8.
     uint32_t* const flags = pairs.shared.pairs[thread_index() / 32];
     flags[thread_index() % 32] = accompanied ? 1 : 0;
     warp_barrier();
@@ -574,7 +582,7 @@ struct LshTensorForward {
         state[1] = all;
         state[2] = alone ? 0.0f : 1.0f;
       } else {
-        // log2(e) times a logit far away has lost some digits.
+        // log2(e) times a very negative logit has lost some digits
         x.lse[at] = alone ? static_cast<float>(x.head.rule.self) + natural_log(all)
                           : lse_of(reference[0][half], all);
       }
@@ -597,7 +605,7 @@ struct LshTensorForward {
       if (token < 0 || with_others(half)) continue;
       const T* const value = pairs.rows_of(x.v) + int64_t{token} * x.v.row;
       for (int c = thread_index() % 4; c < x.v.width; c += 4) {
-        out[int64_t{token} * x.out.row + c] = value[c];  // without a rounding
+        out[int64_t{token} * x.out.row + c] = value[c];  // unrounded
       }
     }
   }
@@ -605,9 +613,10 @@ struct LshTensorForward {
 
 // --------------------------------------------------------------------------------------- backward
 
-/// s = P, 0 where dropped, from products of queries and keys; ds = dS without the scale, from those
-/// of gradients and values, before keys times what turns products with them into logits. Both are 0
-/// where no pair is, whatever its tokens hold.
+/// Computes s = P, 0 where dropped, from products of queries and keys. Computes ds = dS without the
+/// scale from products of gradients and values; if the tile holds queries, ds also includes the
+/// factor that turns products with keys into logits. Both are 0 for pairs that do not exist,
+/// whatever their tokens hold.
 template <class Pairs, class Notes>
 LONGSPAN_HD inline void lsh_differentiate(const Pairs& pairs, const Notes& step,
                                           typename Pairs::Scores& s, typename Pairs::Scores& ds) {
@@ -635,11 +644,11 @@ LONGSPAN_HD inline void lsh_differentiate(const Pairs& pairs, const Notes& step,
   }
 }
 
-/// dq of a tile's queries, from the keys of a round: the sums of all rounds so far.
+/// dq of a tile's queries from the keys of a round, accumulated over the rounds so far.
 template <class T, int W>
 struct LshTensorQueries {
   static constexpr int n = 32, threads = lsh_threads;
-  static constexpr int resident = W == 128 ? 2 : 3;  // blocks of a multiprocessor, at least
+  static constexpr int resident = W == 128 ? 2 : 3;  // blocks per multiprocessor, at least
   using Pairs = LshPairs<T, W, n, false, true>;
   using Arguments = LshTensorArguments<T>;
   static int64_t bytes(const Arguments& x) { return Pairs::bytes(x); }
@@ -669,7 +678,7 @@ struct LshTensorQueries {
     }
     if (!pairs.active()) return;
     LONGSPAN_UNROLL for (int k = 0; k < W / 8; ++k) {
-      // What dS was multiplied with holds the scale in units of log 2, and the lift.
+      // The factor of dS includes the scale in units of log 2, and the lift.
       LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) sum[0][k][e] *= x.unlift;
     }
     if (!x.first()) pairs.add_numbers(x.sums, x.q.width, sum);
@@ -677,11 +686,12 @@ struct LshTensorQueries {
   }
 };
 
-/// What a tile's keys add to dq, through their norms, and dv, from the queries of a round.
+/// dv and the contribution of a tile's keys to dq (through their norms), from the queries of a
+/// round.
 template <class T, int W>
 struct LshTensorKeys {
   static constexpr int n = W == 128 ? 16 : 32, threads = lsh_threads;
-  static constexpr int resident = W == 32 ? 3 : 2;  // blocks of a multiprocessor, at least
+  static constexpr int resident = W == 32 ? 3 : 2;  // blocks per multiprocessor, at least
   using Pairs = LshPairs<T, W, n, true, true>;
   using Arguments = LshTensorArguments<T>;
   static int64_t bytes(const Arguments& x) { return Pairs::bytes(x); }
@@ -729,8 +739,8 @@ struct LshTensorKeys {
   }
 
  private:
-  /// The gradient of q from that of its product with a query: with k = q / rho that is
-  /// (dk - k (k . dk)) / rho.
+  /// Turns the gradient of the product of q with a query into that of q: with k = q / rho it is (dk
+  /// - k (k . dk)) / rho.
   static LONGSPAN_HD void through_norm(const Pairs& pairs, Fragments<1, W / 8>& dk) {
     const auto& x = pairs.x;
     const int t = thread_index() % 4 * 2;

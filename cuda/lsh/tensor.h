@@ -6,18 +6,18 @@
 #include "core/memory.h"
 #include "cuda/lsh/general.h"
 
-/// LSH attention on tensor cores, as the host sees it: which calls it takes, and what is launched.
+/// Host side of LSH attention on tensor cores: which calls it takes, and what is launched.
 namespace longspan::cuda {
 
-/// What a call is made of: numbers of tokens; out of a round; dq of its queries; what its keys add
-/// to dq, and dv.
+/// The passes of a call: per-token values; out of a round; dq of its queries; dv and the
+/// contribution of its keys to dq.
 enum class LshPass : uint8_t { facts, forward, queries, keys };
 
-/// Rounds whose tokens' chunks and buckets a block has room to note.
+/// Maximum number of rounds whose chunks and buckets a block can record.
 inline constexpr int64_t lsh_noted_rounds = 16;
 
-/// What the kernels are given. Rounds follow each other, a launch for each: in a round a token is a
-/// query once and a key once, so what has been summed up of it belongs to one block.
+/// Kernel arguments. Each round is a launch. In a round a token is a query once and a key once, so
+/// its accumulators belong to one block.
 template <class T>
 struct LshTensorArguments : LshArguments<T> {
   int32_t round = 0;
@@ -28,17 +28,18 @@ struct LshTensorArguments : LshArguments<T> {
 
   LONGSPAN_HD bool first() const { return round == 0; }
   LONGSPAN_HD bool last() const { return round + 1 == this->head.rounds; }
-  /// Of a token: 1 / rho; in backward also lse in units of log 2, dout . out - dlse, and its
-  /// probability to see itself: 16 bytes that lie together, since tokens are met in any order.
+  /// The values of a token: 1 / rho; in the backward pass also lse in units of log 2, dout . out -
+  /// dlse, and its probability to itself. They fill 16 adjacent bytes, since tokens are read in any
+  /// order.
   LONGSPAN_HD float* facts_of(int64_t token) const {
     return facts + token * (this->dout.data == nullptr ? 1 : 4);
   }
   const float* dlse = nullptr;  // [B, H, L] or null
-  /// What dS 1/rho is multiplied with before it is rounded to T, and what undoes that: a power of
-  /// two that brings a usual 1/rho back to 1, since f16 has few small numbers.
+  /// `lift` multiplies dS / rho before it is rounded to T, `unlift` undoes that. It is a power of
+  /// two that brings a usual 1 / rho to about 1, since f16 has few small values.
   float lift = 1, unlift = 1;
 
-  /// Rounds in which a pair may have met that a block has to know of.
+  /// Number of rounds in which a pair may have met that a block must record.
   LONGSPAN_HD int noted() const {
     const kernels::LshDuplicates rule = this->head.rule.duplicates;
     if (rule == kernels::LshDuplicates::off) return 0;
@@ -46,8 +47,8 @@ struct LshTensorArguments : LshArguments<T> {
   }
 };
 
-/// Whether the rule of a call is one that tensor cores take: pairs that chunks of several rounds
-/// may show count each time, and others in few rounds.
+/// Whether tensor cores support the rule of a call: with a global wrap each meeting of a pair must
+/// count in full and buckets must not matter; duplicates are resolved over few rounds only.
 inline bool lsh_tensor_knows(const kernels::LshInputs& in) {
   const kernels::LshRule& rule = in.rule;
   if (rule.wrap == kernels::LshWrap::global && rule.same_bucket) return false;
@@ -55,16 +56,16 @@ inline bool lsh_tensor_knows(const kernels::LshInputs& in) {
   return rule.wrap != kernels::LshWrap::global && in.ids.dim(2) <= lsh_noted_rounds;
 }
 
-/// A pass of a call on the device.
+/// Launches a pass of a call.
 void launch_lsh(const char* name, LshPass pass, const LshTensorArguments<bf16>& x);
 void launch_lsh(const char* name, LshPass pass, const LshTensorArguments<f16>& x);
 
-/// Room for numbers on the device of a call.
+/// Allocates workspace for f32 values on the device of a call.
 inline Scratch lsh_room(const kernels::LshInputs& in, int64_t numbers) {
   return Scratch(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(float)), in.q.device);
 }
 
-/// out and lse; launch(pass, arguments) runs a pass.
+/// Computes out and lse; launch(pass, arguments) runs a pass.
 template <class T, class Launch>
 void lsh_forward_in_rounds(const kernels::LshInputs& in, const View& out, const View& lse,
                            Launch launch) {
@@ -86,7 +87,7 @@ void lsh_forward_in_rounds(const kernels::LshInputs& in, const View& out, const 
   }
 }
 
-/// dq and dv, likewise.
+/// Computes dq and dv in the same way.
 template <class T, class Launch>
 void lsh_backward_in_rounds(const kernels::LshInputs& in, const ConstView& out,
                             const ConstView& lse, const ConstView& dout, const ConstView& dlse,
@@ -97,7 +98,7 @@ void lsh_backward_in_rounds(const kernels::LshInputs& in, const ConstView& out,
   x.dout = head_rows<const T>(dout);
   x.dq = head_rows<T>(dq);
   x.dv = head_rows<T>(dv);
-  x.lse = const_cast<float*>(lse.as<float>());  // backward only reads it
+  x.lse = const_cast<float*>(lse.as<float>());  // the backward pass only reads it
   x.dlse = dlse.as<float>();
   const double usual = x.head.rule.scale * log2_e / std::sqrt(static_cast<double>(x.q.width));
   const auto exponent = static_cast<int>(std::lround(std::clamp(std::log2(usual), -20.0, 20.0)));

@@ -3,7 +3,8 @@
 #include "cuda/attention/tensor_launch.cuh"
 #include "cuda/lsh/tensor.cuh"
 
-/// Launches of LSH attention on tensor cores; each dtype includes this in a file of its own.
+/// Launches of LSH attention on tensor cores; each dtype includes this header in a source file of
+/// its own.
 namespace longspan::cuda {
 
 template <class P, class T>

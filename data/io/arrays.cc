@@ -27,7 +27,7 @@ bool begins_with(std::span<const uint8_t> bytes, size_t at, std::string_view wha
          std::memcmp(bytes.data() + at, what.data(), what.size()) == 0;
 }
 
-/// What follows 'key': in the header, a dictionary as Python writes it.
+/// Returns the text after 'key': in the header, which is a Python dictionary.
 std::string_view value_of(std::string_view header, std::string_view key, const std::string& where) {
   const std::string quoted = "'" + std::string(key) + "':";
   const size_t at = header.find(quoted);
@@ -72,7 +72,7 @@ void set_type(NumpyArray& array, std::string_view text, const std::string& where
   array.width = descr[2] - '0';
 }
 
-/// The array that these bytes, a file of .npy, are.
+/// Parses the bytes of an .npy file.
 NumpyArray read_npy(FileBytes file, const std::string& path, const std::string& name) {
   const std::span<const uint8_t> bytes = file.bytes;
   const std::string where = name.empty() ? path : path + ": " + name;
@@ -109,7 +109,7 @@ NumpyArray read_npy(FileBytes file, const std::string& path, const std::string& 
   return array;
 }
 
-constexpr uint64_t zlib_most = 1 << 30;  // bytes of a call; zlib counts in 32 bits
+constexpr uint64_t zlib_most = 1 << 30;  // bytes per call, since zlib counts in 32 bits
 
 uint64_t crc_of(std::span<const uint8_t> bytes) {
   uLong crc = crc32(0, nullptr, 0);
@@ -120,14 +120,14 @@ uint64_t crc_of(std::span<const uint8_t> bytes) {
   return crc;
 }
 
-/// A file within a ZIP archive.
+/// A file in a ZIP archive.
 struct Entry {
   std::string name;
   uint64_t method = 0, packed = 0, size = 0, at = 0, crc = 0;
 };
 
-/// Files of a ZIP archive: the directory at its end, the numbers that do not fit into 32 bits
-/// beside it.
+/// A ZIP archive, read through the directory at its end, including the ZIP64 fields for values that
+/// exceed 32 bits.
 class Zip {
  public:
   Zip(const FileBytes& file, const std::string& path) : file_(file), path_(path) {}
@@ -152,7 +152,7 @@ class Zip {
       require_there(at + 46, name + extra + note);
       all.push_back(entry(at, name, extra));
       at += 46 + name + extra + note;
-      // Entries that share bytes would unpack to the square of what the file holds.
+      // Overlapping entries could decompress to the square of the file size.
       packed += std::min<uint64_t>(all.back().packed, file_.bytes.size());
       require<IoError>(packed <= file_.bytes.size(), kOp,
                        "{} is damaged: its entries hold more bytes than it has", path_);
@@ -160,7 +160,7 @@ class Zip {
     return all;
   }
 
-  /// What is in a file of the archive, as it is or unpacked.
+  /// Returns the content of an archive entry, decompressed if necessary.
   FileBytes content(const Entry& e) const {
     require_there(e.at, 30);
     require<IoError>(is(e.at, "PK\x03\x04"), kOp,
@@ -194,7 +194,7 @@ class Zip {
     require<IoError>(at <= size && count <= size - at, kOp, "{} is cut off or damaged", path_);
   }
 
-  /// Where the last record of the archive begins, before a note of up to 64 KiB.
+  /// Returns where the last record of the archive begins, before a comment of up to 64 KiB.
   size_t find_end() const {
     const size_t size = file_.bytes.size();
     for (size_t back = 22; back <= std::min<size_t>(size, 22 + 0xFFFF); ++back) {
@@ -227,7 +227,7 @@ class Zip {
   }
 
   FileBytes unpacked(const Entry& e, std::span<const uint8_t> packed) const {
-    // Deflate makes nothing more than 1,032 times smaller.
+    // Deflate compresses by a factor of at most 1,032.
     require<IoError>(e.size / 1032 <= packed.size(), kOp, "{}: {} is damaged", path_, e.name);
     auto data = std::make_shared<Tensor>(
         Tensor::empty({static_cast<int64_t>(e.size)}, DType::u8, {}, Category::data));
@@ -258,7 +258,7 @@ class Zip {
   const std::string& path_;
 };
 
-/// Of the array that an entry is; empty where it is none.
+/// The array name of an entry; empty if it is not an array.
 std::string_view array_name(const Entry& e) {
   constexpr std::string_view end = ".npy";
   const std::string_view name = e.name;
@@ -324,7 +324,7 @@ std::vector<NumpyArray> read_numpy(const std::string& path,
                                    std::span<const std::string_view> names) {
   const FileBytes file = open_bytes(path, kOp);
   if (!begins_with(file.bytes, 0, "PK")) {
-    read_npy(file, path, "");  // says what is wrong with it, if it is none
+    read_npy(file, path, "");  // throws if it is not an .npy file either
     fail<IoError>(kOp, "{} has one array; expected an .npz file with {}", path,
                   fmt::join(names.begin(), names.end(), ", "));
   }

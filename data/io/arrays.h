@@ -10,31 +10,32 @@
 
 namespace longspan {
 
-/// An array of NumPy: numbers in row-major order, as they lie in the file.
+/// A NumPy array: elements in row-major order, as stored in the file.
 struct NumpyArray {
-  std::string name;  ///< within an .npz file; empty: of an .npy file
+  std::string name;  ///< within an .npz file; empty for an .npy file
   std::string path;
   char kind = 'u';    ///< b bool, u unsigned, i signed, f floating
-  int64_t width = 1;  ///< bytes of a number
+  int64_t width = 1;  ///< bytes of an element
   std::vector<int64_t> shape = {};
   FileBytes data = {};
 
   int64_t numel() const;
   /// "uint8[8, 919]", for messages.
   std::string text() const;
-  /// Number i of all, 0 <= i < numel().
+  /// Returns element i in row-major order, 0 <= i < numel().
   double operator[](int64_t i) const;
 };
 
-/// The arrays of an .npy file (one, without a name) or of an .npz file (np.savez and
-/// np.savez_compressed), each of which begins with its own magic bytes. Plain arrays stay in the
-/// mapped file; those of an .npz file are read once, for their checksums. Taken are bool, integers
-/// and f32 and f64 in the order of bytes of this machine and of rows. Throws IoError that names the
-/// file, and what to call in NumPy: on files of another kind, cut off or damaged ones, on other
-/// dtypes and on Fortran order.
+/// Reads the arrays of an .npy file (one, without a name) or of an .npz file (np.savez and
+/// np.savez_compressed); the magic bytes tell the two apart. Arrays of plain .npy files stay
+/// memory-mapped; those of an .npz file are read once to verify their checksums. Supported are
+/// bool, integers, f32 and f64, in native byte order and row-major. Throws IoError that names the
+/// file and the NumPy call to use: for other file formats, truncated or damaged files, other
+/// dtypes, and Fortran order.
 std::vector<NumpyArray> read_numpy(const std::string& path);
-/// Those of an .npz file with these names, in this order; others are neither unpacked nor looked
-/// at. Throws IoError as above, and where there is none of a name, with those that there are.
+/// Reads the arrays with these names from an .npz file, in this order; others are neither
+/// decompressed nor checked. Throws IoError as above, and if a name is missing, with the names in
+/// the file.
 std::vector<NumpyArray> read_numpy(const std::string& path,
                                    std::span<const std::string_view> names);
 

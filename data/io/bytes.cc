@@ -15,7 +15,7 @@
 namespace longspan {
 namespace {
 
-/// Unpacks all members of a gzip file into `take(bytes, count)`. Returns the number of bytes.
+/// Decompresses all members of a gzip file into `take(bytes, count)`. Returns the number of bytes.
 template <class F>
 int64_t inflate_all(std::span<const uint8_t> packed, const std::string& path, F&& take) {
   z_stream stream{};
@@ -32,7 +32,7 @@ int64_t inflate_all(std::span<const uint8_t> packed, const std::string& path, F&
       stream.avail_in = static_cast<uInt>(count);
       at += count;
     }
-    if (!inside) {  // after a member: another one, or zeros that fill a block of a tape
+    if (!inside) {  // after a member: another member, or zero padding of a tape block
       const bool zeros = std::all_of(stream.next_in, stream.next_in + stream.avail_in,
                                      [](uint8_t byte) { return byte == 0; });
       if (zeros) {
@@ -62,7 +62,7 @@ int64_t inflate_all(std::span<const uint8_t> packed, const std::string& path, F&
   return total;
 }
 
-/// The unpacked bytes. Unpacks twice, to know the size before taking the memory.
+/// Decompresses twice, to know the size before it allocates the memory.
 Tensor unpack(std::span<const uint8_t> packed, const std::string& path) {
   const int64_t bytes = inflate_all(packed, path, [](const uint8_t*, int64_t) {});
   require<IoError>(bytes > 0, "data", "{} is empty: it unpacks to 0 bytes; choose a longer file",
@@ -104,7 +104,7 @@ std::string checksum(std::span<const uint8_t> bytes) {
 
 namespace {
 
-/// XXH3 of the samples of bytes that come piece by piece.
+/// XXH3 of samples of a byte stream.
 class SampleHash {
  public:
   void add(const uint8_t* bytes, int64_t count) {
@@ -119,7 +119,7 @@ class SampleHash {
       at_ += n;
     }
   }
-  /// After the last byte of a file.
+  /// Must be called after the last byte of each file.
   void finish_file() {
     XXH3_64bits_update(state_.get(), &at_, sizeof at_);
     total_ += std::exchange(at_, 0);

@@ -10,25 +10,26 @@
 
 namespace longspan {
 
-/// The bytes of a file: mapped where it is plain (map_file()), unpacked into Category::data where
-/// it is gzip. Throws IoError where it is missing, unreadable, or damaged or cut off gzip.
+/// Opens the bytes of a file: a plain file is mapped (map_file()), a gzip file is decompressed into
+/// Category::data. Throws IoError if the file is missing, unreadable, or a damaged or truncated
+/// gzip file.
 FileBytes open_bytes(const std::string& path, std::string_view op);
 
-/// What tells the contents of files apart.
+/// Identifies the contents of files.
 struct Fingerprint {
-  int64_t bytes = 0;  ///< unpacked
-  std::string xxh3;   ///< of samples: 16 hexadecimal digits
+  int64_t bytes = 0;  ///< decompressed size
+  std::string xxh3;   ///< hash of samples: 16 hexadecimal digits
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
-/// That of files one after another, plain or gzip, which give the same: XXH3 (64 bits) of the first
-/// 16 MiB of each, of 4 KiB at every further MiB, and of its size. Packed files are unpacked in
-/// pieces. Throws IoError.
+/// Returns the fingerprint of a list of files; a file and its gzip have the same. The hash is XXH3
+/// (64 bits) of the first 16 MiB of each file, of 4 KiB at every further MiB, and of its size. Gzip
+/// files are decompressed in pieces. Throws IoError.
 Fingerprint fingerprint_of(std::span<const std::string> paths);
 
-/// XXH3 (64 bits), 16 hexadecimal digits.
+/// Returns XXH3 (64 bits) as 16 hexadecimal digits.
 std::string checksum(std::span<const uint8_t> bytes);
 
-/// A copy of these bytes, in Category::data.
+/// Copies these bytes into Category::data.
 FileBytes own_bytes(std::span<const uint8_t> bytes);
 
 }  // namespace longspan

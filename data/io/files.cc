@@ -38,7 +38,7 @@ std::string space_left(const std::string& path) {
   return fmt::format("{} bytes", static_cast<uint64_t>(fs.f_bavail) * fs.f_frsize);
 }
 
-/// What a system call returns once no signal interrupts it.
+/// Repeats a system call until no signal interrupts it, and returns its result.
 template <class F>
 auto uninterrupted(F&& call) {
   auto result = call();
@@ -48,7 +48,7 @@ auto uninterrupted(F&& call) {
 
 constexpr std::string_view temporary_prefix = ".tmp-longspan-";
 
-/// Takes the digits at the beginning of `text`; false where there are none.
+/// Removes the digits at the beginning of `text`; returns false if there are none.
 bool take_digits(std::string_view& text, std::string_view digits) {
   const size_t count = std::min(text.find_first_not_of(digits), text.size());
   text.remove_prefix(count);
@@ -182,7 +182,7 @@ void sync_folder(const std::string& path, std::string_view op) {
 
 void make_folders(const std::string& path, std::string_view op) {
   std::error_code error;
-  std::vector<std::string> above;  // each new folder
+  std::vector<std::string> above;  // parents of the new folders
   for (std::string p = path; !std::filesystem::exists(p, error) && p != folder_of(p);) {
     above.push_back(p = folder_of(p));
   }
@@ -195,7 +195,8 @@ void make_folders(const std::string& path, std::string_view op) {
   for (const std::string& folder : above) sync_folder(folder, op);
 }
 
-// Nothing of std::filesystem that looks into folders: where it has no memory, it ends the process.
+// Avoids the std::filesystem functions that iterate over folders, which terminate the process when
+// out of memory.
 bool remove_all(const std::string& path) noexcept {
   const auto remove_one = [](const char* name, const struct stat*, int, struct FTW*) {
     return ::remove(name);
@@ -213,7 +214,8 @@ void replace_file(const std::string& path, std::string_view text, std::string_vi
 
 Temporary::Temporary(Kind kind, const std::string& in, std::string_view op) : in_(in), op_(op) {
   static std::atomic<unsigned> count{0};
-  // A sweeper may take and remove what has been created but not yet been locked: then once more.
+  // A sweeper may remove the file after it is created and before it is locked. Then it is created
+  // again.
   constexpr int attempts = 16;
   std::string reason;
   for (int attempt = 0; attempt < attempts; ++attempt) {
@@ -256,7 +258,7 @@ void Temporary::commit(const std::string& path) {
 }
 
 void Temporary::exchange(const std::string& path) {
-  // What was at `path` takes the temporary name, and goes with this object.
+  // The old content of `path` gets the temporary name, and is removed with this object.
   if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
   const std::string old = path_ + "-old";
   require<IoError>(::rename(path.c_str(), old.c_str()) == 0, op_, "cannot replace {}: {}", path,
@@ -286,7 +288,7 @@ int sweep(const std::string& folder) noexcept try {
     if (file && flock(file.get(), LOCK_EX | LOCK_NB) == 0 && remove_all(path)) ++removed;
   }
   return removed;
-} catch (const std::bad_alloc&) {  // the next one goes on
+} catch (const std::bad_alloc&) {  // the next call continues
   return 0;
 }
 

@@ -23,58 +23,56 @@ class File {
   int descriptor_ = -1;
 };
 
-/// "No space left on device (ENOSPC)", for a message, and what to do where that is not plain; errno
-/// by default.
+/// Returns text such as "No space left on device (ENOSPC)" for a message, with advice if the cause
+/// is not obvious; `number` defaults to errno.
 std::string error_text();
 std::string error_text(int number);
 
-/// Makes a write beyond the limit on the size of files (ulimit -f) an error of its own, EFBIG,
-/// where the system's way is to end the process by SIGXFSZ. Leaves a handler alone that somebody
-/// has set.
+/// Makes a write beyond the file size limit (ulimit -f) fail with EFBIG, instead of ending the
+/// process by SIGXFSZ. Keeps a handler that is already set.
 void ignore_file_size_signal();
 
-/// open(2), once more where a signal interrupts it. False, with errno, where it fails.
+/// Calls open(2), again if a signal interrupts it. The result is false, with errno set, on failure.
 File open_file(const std::string& path, int flags, unsigned mode = 0);
-/// Opens for reading. Throws IoError where the file is missing, is a directory or is unreadable.
+/// Opens for reading. Throws IoError if the file is missing, is a directory or is unreadable.
 File open_to_read(const std::string& path, std::string_view op);
-/// What lies at a path, by way of symbolic links.
+/// The kind of object at a path; symbolic links are followed.
 enum class PathKind : uint8_t { nothing, file, folder, other };
-/// Throws IoError where that cannot be found out: links that lead in a circle, a folder above that
-/// may not be read.
+/// Throws IoError if the kind cannot be determined: a cycle of links, or a parent folder without
+/// permission.
 PathKind kind_of_path(const std::string& path, std::string_view op);
 
-/// Bytes of an open file.
+/// Returns the size of an open file in bytes.
 int64_t size_of_file(const File& file, const std::string& path, std::string_view op);
-/// Reads exactly `bytes` from `offset`. Throws IoError, also where the file ends before.
+/// Reads exactly `bytes` from `offset`. Throws IoError, also if the file ends earlier.
 void read_exactly(const File& file, const std::string& path, std::string_view op, int64_t offset,
                   void* to, int64_t bytes);
-/// A whole file of at most `limit` bytes. Throws IoError.
+/// Reads a whole file of at most `limit` bytes. Throws IoError.
 std::string read_file(const std::string& path, std::string_view op, int64_t limit = 64 << 20);
 
-/// Writes all of it or throws IoError, which names the path and the space that is left.
+/// Writes all bytes, or throws IoError that names the path and the free space.
 void write_exactly(const File& file, const std::string& path, std::string_view op, const void* from,
                    int64_t bytes);
 /// Waits until the file (or folder) is on the disk. Throws IoError.
 void sync(const File& file, const std::string& path, std::string_view op);
 void sync_folder(const std::string& path, std::string_view op);
 
-/// Creates the folder and those above it, and brings the new names to the disk. Throws IoError.
+/// Creates the folder and its parents, and syncs the new entries to disk. Throws IoError.
 void make_folders(const std::string& path, std::string_view op);
-/// Removes a file or a whole folder; what is not there is no error. Returns false where it could
-/// not.
+/// Removes a file or a whole folder; a missing path is no error. Returns false on failure.
 bool remove_all(const std::string& path) noexcept;
 
-/// Replaces a file by `text`, or leaves it as it was: written beside it under a temporary name,
-/// synced, renamed. Throws IoError.
+/// Replaces a file atomically: `text` is written to a temporary file beside it, synced and renamed.
+/// On failure the old file is unchanged. Throws IoError.
 void replace_file(const std::string& path, std::string_view text, std::string_view op);
 
-/// Something that is being written under a name of is_temporary_name(). The writer holds a lock on
-/// it, so that sweep() removes only what a dead writer left. Unless committed it goes on
-/// destruction.
+/// A file or folder being written under a name for which is_temporary_name() holds. The writer
+/// locks it, so that sweep() removes only the leftovers of dead processes. The destructor removes
+/// it unless it was committed.
 class Temporary {
  public:
   enum Kind { file, folder };
-  /// Creates it in an existing folder. Throws IoError.
+  /// Creates it in the existing folder `in`. Throws IoError.
   Temporary(Kind kind, const std::string& in, std::string_view op);
   ~Temporary();
   Temporary(const Temporary&) = delete;
@@ -82,8 +80,8 @@ class Temporary {
 
   const std::string& path() const { return path_; }
   const File& handle() const { return handle_; }
-  /// Syncs it, renames it to `path` and syncs the folder above. A file there is replaced; of a
-  /// folder there the contents are exchanged, in one step where the file system can do so.
+  /// Syncs it, renames it to `path` and syncs the parent folder. An existing file is replaced; an
+  /// existing folder is exchanged, atomically if the file system supports it.
   void commit(const std::string& path);
 
  private:
@@ -93,16 +91,16 @@ class Temporary {
   File handle_;
 };
 
-/// Whether a Temporary has such a name: ".tmp-longspan-PID-TIME-COUNT". Those of other programs,
-/// such as ".tmp-rsync-partial", are not.
+/// Whether a name is one of Temporary: ".tmp-longspan-PID-TIME-COUNT". Temporary names of other
+/// programs, such as ".tmp-rsync-partial", do not match.
 bool is_temporary_name(std::string_view name) noexcept;
 
-/// Removes from a folder what writers left that died: names of is_temporary_name() that are not
-/// locked. A folder that is not there is none to sweep. Returns how many were removed.
+/// Removes leftovers of dead writers from a folder: unlocked entries for which is_temporary_name()
+/// holds. A missing folder is no error. Returns the number of removed entries.
 int sweep(const std::string& folder) noexcept;
 
-/// Keeps out other writers that ask for the same lock, for as long as it or its process lives.
-/// Creates the folder and leaves nothing in it. Throws IoError where another holds it.
+/// Excludes other holders of the same lock until it is destroyed or its process ends. Creates the
+/// folder and leaves nothing in it. Throws IoError if another process holds the lock.
 class FolderLock {
  public:
   FolderLock(const std::string& folder, std::string_view op);

@@ -63,9 +63,9 @@ Sequences read_fasta(std::string_view text, std::string_view alphabet, char othe
     ids[static_cast<uint8_t>(alphabet[id])] = static_cast<int16_t>(id);
   }
   Sequences out;
-  size_t header = 0;  // line
+  size_t header = 0;  // line of the header
   std::string_view name;
-  int64_t begin = 0;  // of the record
+  int64_t begin = 0;  // first id of the record
   const auto close = [&] {
     const auto end = static_cast<int64_t>(out.ids.size());
     require<IoError>(end > begin, "fasta", "{}: the record of line {} is empty", path, header);

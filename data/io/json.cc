@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-/// Length of the UTF-8 sequence at the start of `text`, 0 where it is invalid.
+/// Returns the length of the UTF-8 sequence at the start of `text`, 0 if it is invalid.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
@@ -62,7 +62,7 @@ void write(const Json& value, std::string& out) {
     }
     const std::string text = fmt::format("{}", x);
     out += text;
-    if (text.find_first_of(".e") == std::string::npos) out += ".0";  // 1 and -0 would be integers
+    if (text.find_first_of(".e") == std::string::npos) out += ".0";  // else read as an integer
   } else if (value.is_string()) {
     write_string(value.string(), out);
   } else if (value.is_array()) {
@@ -88,7 +88,7 @@ void write(const Json& value, std::string& out) {
   }
 }
 
-/// Builds a value from the parser's events, with the open arrays and objects on a stack.
+/// Builds a value from the parser's events, with a stack of the open arrays and objects.
 class Builder {
  public:
   explicit Builder(int max_depth) : max_depth_(max_depth) {}
@@ -100,7 +100,7 @@ class Builder {
   bool boolean(bool value) { return add(value); }
   bool number_integer(int64_t value) { return add(value); }
   bool number_unsigned(uint64_t value) {
-    // An integer that does not fit stays a number, and fails where an integer is expected.
+    // An integer that does not fit becomes a number, which fails where an integer is expected.
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       return add(static_cast<double>(value));
     }

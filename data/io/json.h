@@ -39,10 +39,10 @@ class Json {
   bool is_string() const { return holds<std::string>(); }
   bool is_array() const { return holds<Shared<Array>>(); }
   bool is_object() const { return holds<Shared<Object>>(); }
-  /// "null", "a bool", "an integer", "a number", "a string", "an array" or "an object".
+  /// Returns "null", "a bool", "an integer", "a number", "a string", "an array" or "an object".
   std::string_view kind() const;
 
-  /// The value; throws ValueError where it is of another kind. number() takes integers too.
+  /// Return the value; throw ValueError if it is of another kind. number() also accepts integers.
   bool boolean() const;
   int64_t integer() const;
   double number() const;
@@ -50,15 +50,15 @@ class Json {
   const Array& array() const;
   const Object& object() const;
 
-  /// The member of that name, or null where there is none or this is no object.
+  /// Returns the member of that name, or null if there is none or this is not an object.
   const Json* find(std::string_view name) const;
-  /// The member of that name. Throws ValueError where there is none.
+  /// Returns the member of that name. Throws ValueError if there is none.
   const Json& operator[](std::string_view name) const;
 
   friend bool operator==(const Json& a, const Json& b) { return a.same(b); }
 
  private:
-  // Shared, as values never change.
+  // Shared, because values are immutable.
   template <class T>
   using Shared = std::shared_ptr<const T>;
 
@@ -84,12 +84,12 @@ struct JsonMember {
 /// Names and values in order: {{"loss", 1.5}, {"tokens", 4096}}.
 using Members = Json::Object;
 
-/// One line, no spaces. Numbers are written so that reading gives the same bits and kind; NaN and
-/// Inf, which JSON lacks, become null. Throws ValueError on a string that is not UTF-8.
+/// Writes JSON on one line, without spaces. Reading a number back gives the same bits and kind; NaN
+/// and Inf, which JSON lacks, become null. Throws ValueError if a string is not UTF-8.
 std::string to_string(const Json& value);
 
-/// Reads one JSON value and nothing after it. Strict: a repeated member name, invalid UTF-8 or
-/// nesting deeper than `max_depth` throws ValueError that says where. Never recurses.
+/// Parses exactly one JSON value. A repeated member name, invalid UTF-8 or nesting deeper than
+/// `max_depth` throws ValueError that gives the position. Never recurses.
 Json parse_json(std::string_view text, int max_depth = 16);
 
 }  // namespace longspan

@@ -13,8 +13,9 @@
 namespace longspan {
 namespace {
 
-/// Where a file is mapped, and what to say when it can no longer be read. Places are used again
-/// and never freed, so that the handler of the signal may walk along them while others come and go.
+/// The address range of a mapped file, and the message if it can no longer be read. Ranges are
+/// reused and never freed, so the signal handler may walk the list while others are added and
+/// removed.
 struct MappedRange {
   std::atomic<const char*> begin{nullptr}, end{nullptr};  // null: free
   std::string message;
@@ -27,13 +28,13 @@ struct sigaction before;
 
 void on_bus_error(int number, siginfo_t* info, void*) {
   const auto* at = static_cast<const char*>(info->si_addr);
-  const bool fault = info->si_code > 0;  // else somebody has sent it
+  const bool fault = info->si_code > 0;  // otherwise another process sent the signal
   for (const MappedRange* p = places.load(); fault && p != nullptr; p = p->next) {
     if (at < p->begin.load() || at >= p->end.load()) continue;
     [[maybe_unused]] const ssize_t n = write(2, p->message.data(), p->message.size());
     _exit(1);
   }
-  sigaction(SIGBUS, &before, nullptr);  // a fault comes again
+  sigaction(SIGBUS, &before, nullptr);  // the fault recurs
   if (!fault) raise(number);
 }
 

@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// Bytes and what keeps them alive.
+/// Bytes and the object that owns them.
 struct FileBytes {
   std::shared_ptr<const void> owner;
   std::span<const uint8_t> bytes;
@@ -20,9 +20,9 @@ struct FileBytes {
   }
 };
 
-/// Maps a plain file of `bytes` > 0 for reading. Where it is cut short while it is mapped, or its
-/// disk fails, a line on standard error names it and the process ends with status 1, in place of
-/// dying of SIGBUS; causes of SIGBUS that are none of ours stay as they were. Throws IoError.
+/// Maps a plain file of `bytes` > 0 for reading. If the file is truncated while it is mapped or its
+/// disk fails, the process prints a line with its name on standard error and exits with status 1,
+/// instead of dying of SIGBUS. Other causes of SIGBUS are handled as before. Throws IoError.
 FileBytes map_file(const File& file, const std::string& path, std::string_view op, int64_t bytes);
 
 }  // namespace longspan

@@ -6,8 +6,8 @@
 
 namespace longspan {
 
-/// The candidate with the smallest edit distance, for messages that ask "did you mean"; "" where
-/// none is near. Of dotted candidates the last part alone may match too.
+/// Returns the candidate with the smallest edit distance, for "did you mean" messages, or "" if
+/// none is close. The last component of a dotted candidate may also match on its own.
 std::string nearest(std::string_view name, std::span<const std::string> candidates);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Byte-level BPE as of GPT-2.
+// Byte-level BPE as in GPT-2.
 #include <algorithm>
 #include <array>
 #include <queue>
@@ -13,8 +13,8 @@
 namespace longspan {
 namespace {
 
-/// GPT-2 writes each byte as a character that can be seen: those of Latin-1 that can be as they
-/// are, the others from U+0100 on in order; a space is U+0120.
+/// GPT-2 represents each byte by a visible character: visible Latin-1 characters by themselves, the
+/// others by U+0100 and up, in order; a space is U+0120.
 std::array<int32_t, 256> visible_bytes() {
   std::array<int32_t, 256> visible;
   int32_t next = 256;
@@ -25,7 +25,7 @@ std::array<int32_t, 256> visible_bytes() {
   return visible;
 }
 
-/// The end of the part that begins at `begin`, by the expression of GPT-2,
+/// Returns the end of the pre-token that begins at `begin`, by the regular expression of GPT-2,
 ///   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 size_t part_end(std::string_view text, size_t begin) {
   for (const std::string_view end : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
@@ -42,7 +42,7 @@ size_t part_end(std::string_view text, size_t begin) {
   };
   size_t at = begin, next = 0;
   Kind kind = kind_at(at, next);
-  if (text[at] == ' ' && next < text.size()) {  // one space goes with what follows
+  if (text[at] == ' ' && next < text.size()) {  // one space belongs to what follows
     const size_t after = next;
     const Kind following = kind_at(after, next);
     if (following != space) {
@@ -50,12 +50,12 @@ size_t part_end(std::string_view text, size_t begin) {
       at = after;
     }
   }
-  size_t last = at;  // of the characters of this kind, the last one's place
+  size_t last = at;  // start of the last character of this kind
   while (at < text.size() && kind_at(at, next) == kind) {
     last = at;
     at = next;
   }
-  // Before something else, the last white space stays for it, unless it is the only one.
+  // The last white space belongs to the text that follows, unless it is the only one.
   const bool keep_one = kind == space && at < text.size() && last > begin;
   return keep_one ? last : at;
 }
@@ -69,7 +69,7 @@ class BytePairs : public Tokenizer {
     read_vocabulary(vocab, vocab_file);
     read_merges(merges, merges_file);
     find_special();
-    // The order of entries in a file of JSON decides nothing.
+    // The order of entries in the JSON file does not matter.
     std::string content;
     for (const std::string& token : tokens_) content += token + '\n';
     set_hash(options_.prefix_space ? "byte pairs, prefix" : "byte pairs", content + merges_file);
@@ -101,7 +101,7 @@ class BytePairs : public Tokenizer {
       for (size_t at = 0; at < token.size();) {
         const CodePoint c = code_point(token, at);
         const auto byte = bytes_.find(c.value);
-        // A token of other characters, e.g. one added for a model, stands as it is written.
+        // A token of other characters, e.g. one added for a model, is decoded literally.
         if (byte == bytes_.end()) {
           text.append(token, at, static_cast<size_t>(c.length));
         } else {
@@ -192,11 +192,11 @@ class BytePairs : public Tokenizer {
     }
   }
 
-  /// Adds the tokens of one part of the text.
+  /// Adds the tokens of one pre-token.
   void merge(std::string_view part, int64_t begin, std::vector<Piece>& out) const {
     struct Symbol {
       int32_t id;
-      int before, after;  // neighbours; -1: none. An id of -1 is a symbol that is gone
+      int before, after;  // neighbours, -1: none. A removed symbol has id -1
       int64_t end;
     };
     struct Candidate {

@@ -1,4 +1,4 @@
-// Tokenizers by name, and what files of the package transformers say of them.
+// Tokenizers by name, and their settings in files of the transformers package.
 
 #include <algorithm>
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kOp = "tokenizer";
 constexpr int32_t pegasus_offset = 103;
 
-/// The one file of the folder with this ending, or nothing.
+/// Returns the only file of the folder with this ending, or nothing.
 std::string only_file(const std::string& folder, std::string_view ending) {
   std::string found;
   std::error_code error;
@@ -29,7 +29,7 @@ std::string only_file(const std::string& folder, std::string_view ending) {
   return found;
 }
 
-/// tokenizer_config.json of a folder, and what config.json there says of the tokenizer.
+/// Settings of a tokenizer in tokenizer_config.json and config.json of a folder.
 class FolderSettings {
  public:
   explicit FolderSettings(const std::string& folder)
@@ -61,7 +61,8 @@ class FolderSettings {
             "{}: offset is {}; expected a number of ids", file_, to_string(*value));
     return static_cast<int32_t>(value->integer());
   }
-  /// Throws ValueError where another tokenizer is named than those that use such files alike.
+  /// Throws ValueError if the files name a tokenizer class other than the compatible ones in
+  /// `known`.
   void require_kind(std::initializer_list<std::string_view> known) const {
     const bool fits = kind_.empty() || std::find(known.begin(), known.end(), kind_) != known.end();
     if (fits) return;
@@ -91,7 +92,7 @@ class FolderSettings {
       fail<IoError>(kOp, "{}: {}", file, error.what());
     }
   }
-  /// A file of that name may be of another program: what cannot be read says nothing.
+  /// A file of that name may belong to another program, so an unreadable file is ignored.
   static Json read_model(const std::string& file) {
     try {
       return read(file);
@@ -117,7 +118,7 @@ std::unique_ptr<Tokenizer> byte_pairs_of(const std::string& folder) {
                          {.prefix_space = s.flag("add_prefix_space", false)});
 }
 
-/// A token with a capital letter that is no name in brackets, or nothing.
+/// Returns a token with a capital letter that does not begin with a bracket, or nothing.
 std::string capital_token(const Tokenizer& t) {
   const auto capital = [](char c) { return c >= 'A' && c <= 'Z'; };
   for (int32_t id = 0; id < t.vocabulary(); ++id) {

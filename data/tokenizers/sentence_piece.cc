@@ -102,12 +102,12 @@ class SentencePieces : public Tokenizer {
   }
 
  private:
-  /// Makes the library read a model; returns what it says against it, or nothing.
+  /// Loads a model into the library; returns its error message, or nothing.
   std::string load(const std::string& model) {
     try {
       const sentencepiece::util::Status status = processor_.LoadFromSerializedProto(model);
       return status.ok() ? "" : status.ToString();
-    } catch (const std::exception& error) {  // of the library's own libraries
+    } catch (const std::exception& error) {  // from the library's dependencies
       return error.what();
     }
   }
@@ -139,13 +139,13 @@ class SentencePieces : public Tokenizer {
   sentencepiece::SentencePieceProcessor processor_;
   std::array<int32_t, 256> byte_ids_{};
   bool lossless_ = false;
-  // Whether no piece goes over the end of a line. Then each line is encoded alone: the library adds
-  // scores in f32, and where a text is as long as a book its sums are too coarse to choose by.
+  // Whether no piece crosses the end of a line. Then each line is encoded separately: the library
+  // adds scores in f32, whose sums are too coarse for texts as long as a book.
   bool lines_apart_ = true;
 };
 
-/// A model as Pegasus numbers it: `offset` ids more before the model's own, of which the first two,
-/// for padding and the end, have moved to the front.
+/// A model with the numbering of Pegasus: `offset` additional ids precede the model's own, of which
+/// the first two, padding and end, are moved to the front.
 class PegasusPieces : public Tokenizer {
  public:
   PegasusPieces(const std::string& path, int32_t offset) : inner_(path), offset_(offset) {
@@ -167,7 +167,7 @@ class PegasusPieces : public Tokenizer {
     return out;
   }
   std::string decode(std::span<const int32_t> ids) const override {
-    std::vector<int32_t> own;  // reserved ids stand for no text
+    std::vector<int32_t> own;  // reserved ids have no text
     for (const int32_t id : ids) {
       require_id(id);
       if (id >= first()) own.push_back(id - offset_);
@@ -191,7 +191,7 @@ class PegasusPieces : public Tokenizer {
   }
 
  private:
-  /// The first id that is a piece: the model's own <unk>.
+  /// The first id of a piece: the model's own <unk>.
   int32_t first() const { return offset_ + 2; }
   static std::string reserved(int32_t id) {
     constexpr const char* names[] = {"<pad>", "</s>", "<mask_1>", "<mask_2>"};
@@ -252,7 +252,7 @@ std::string train_sentence_pieces(std::string_view text, const SentencePieceTrai
       {"control_symbols", symbols},
       {"pad_id", "3"},
       {"max_sentence_length", "65536"},
-      {"num_threads", "1"},  // sums over threads decide pieces
+      {"num_threads", "1"},  // the order of sums over threads affects the pieces
       {"minloglevel", "2"}};
   Lines lines(text);
   std::string model;

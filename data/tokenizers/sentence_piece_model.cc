@@ -14,7 +14,7 @@ namespace {
   fail<IoError>("tokenizer", "{} is not a SentencePiece model: {}", path, why);
 }
 
-/// The fields of a message of Protocol Buffers, one after the other.
+/// Iterates over the fields of a Protocol Buffers message.
 class Fields {
  public:
   Fields(std::string_view message, const std::string& path) : rest_(message), path_(path) {}
@@ -37,7 +37,7 @@ class Fields {
     return true;
   }
   uint64_t field() const { return field_; }
-  /// Of a text or message its bytes, of an f32 or f64 too.
+  /// The bytes of a string or message field, and of an f32 or f64.
   std::string_view text() const { return text_; }
 
  private:
@@ -75,9 +75,9 @@ void check_piece(std::string_view piece, const std::string& path) {
   }
 }
 
-/// Rules: the size of a double array, the array, and texts that end in 0. A unit of the array has
-/// in bits 0 to 7 and 31 the byte that leads to it, in bit 8 whether a text ends there, and from
-/// bit 9 on how far away those are that it leads to. What an array leads to is a place in the
+/// Format of the rules: the size of a double array, the array, and zero-terminated texts. A unit of
+/// the array has in bits 0 to 7 and 31 the byte of the transition into it, in bit 8 whether a text
+/// ends there, and from bit 9 on the distance to its successors. The array maps to offsets in the
 /// texts.
 void check_rules(std::string_view rules, const std::string& path) {
   if (rules.empty()) return;
@@ -119,7 +119,7 @@ void check_rules(std::string_view rules, const std::string& path) {
 void require_sound_sentence_pieces(std::string_view model, const std::string& path) {
   for (Fields f(model, path); f.next();) {
     if (f.field() == 1) check_piece(f.text(), path);
-    if (f.field() != 3 && f.field() != 5) continue;  // normalisation, and back
+    if (f.field() != 3 && f.field() != 5) continue;  // normalizer and denormalizer
     for (Fields g(f.text(), path); g.next();) {
       if (g.field() == 2) check_rules(g.text(), path);
     }

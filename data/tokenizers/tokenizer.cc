@@ -88,7 +88,7 @@ constexpr std::string_view end_of_line = "<eos>", unknown_word = "<unk>";
 template <class F>
 void for_each_word(std::string_view text, F&& take) {
   size_t begin = 0;
-  bool inside = false, line = false;  // in a word; in a line that has begun
+  bool inside = false, line = false;  // inside a word; inside a line
   const auto close = [&](size_t end) {
     if (inside) take(text.substr(begin, end - begin), begin);
     inside = false;

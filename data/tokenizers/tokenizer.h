@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// Ids that stand for no text of their own; -1 where the vocabulary has none.
+/// Ids of special tokens, which stand for no text; -1 if the vocabulary has none.
 struct SpecialIds {
   int32_t pad = -1;        ///< [PAD] or <pad>
   int32_t unknown = -1;    ///< [UNK] or <unk>
@@ -20,7 +20,7 @@ struct SpecialIds {
   friend bool operator==(const SpecialIds&, const SpecialIds&) = default;
 };
 
-/// A token and the part of the text that it stands for.
+/// A token and the bytes of the text that it stands for.
 struct Piece {
   int32_t id = 0;
   bool starts_word = false;    ///< whether it is the first piece of a word
@@ -29,46 +29,46 @@ struct Piece {
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
-/// How a token takes part in words: it stands alone (punctuation, spaces), begins one, or goes on
-/// with one where the token before is not alone.
+/// How a token takes part in words: it is alone (punctuation, spaces), begins a word, or continues
+/// one unless the token before it is alone.
 enum class WordRole : uint8_t { alone, first, inside };
 
-/// Turns text into ids and back. Text is any sequence of bytes; names of special tokens in it are
-/// text like any other. Objects do not change: several threads may use one.
+/// Converts text to ids and back. Text is any sequence of bytes; names of special tokens in it are
+/// ordinary text. Objects are immutable, so several threads may share one.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// The tokens of a text, in order. Throws ValueError only where the kind has no token for
-  /// something, e.g. char27.
+  /// Returns the tokens of a text, in order. Throws ValueError only if the kind has no token for a
+  /// character, e.g. char27.
   virtual std::vector<Piece> pieces(std::string_view text) const = 0;
-  /// The text of these tokens; what the kind loses in between (case, spaces) stays lost. Throws
-  /// ValueError on an id that is not in the vocabulary.
+  /// Returns the text of these tokens, without what the kind discards (case, spaces). Throws
+  /// ValueError if an id is not in the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   /// V: ids are 0 to V - 1.
   virtual int64_t vocabulary() const = 0;
-  /// The id of a token as its vocabulary writes it, or -1.
+  /// Returns the id of a token as its vocabulary spells it, or -1.
   virtual int32_t find(std::string_view token) const = 0;
-  /// How the vocabulary writes a token. Throws ValueError where there is none.
+  /// Returns the spelling of a token in the vocabulary. Throws ValueError if there is none.
   virtual std::string token(int32_t id) const = 0;
 
-  /// How a token takes part in words: by its first byte, where the kind does not know better.
-  /// Letters, digits and bytes from 128 on go together.
+  /// Returns the role of a token in words, by its first byte unless the kind overrides it. Letters,
+  /// digits and bytes from 128 on form words.
   virtual WordRole word_role(int32_t id) const;
 
-  /// The ids of pieces().
+  /// Returns the ids of pieces().
   std::vector<int32_t> encode(std::string_view text) const;
-  /// word_role() of every id.
+  /// Returns word_role() of every id.
   std::vector<WordRole> word_roles() const;
   const SpecialIds& special() const { return special_; }
-  /// XXH3 of the kind and of all that decides its ids: equal tokenizers have equal hashes in every
-  /// process.
+  /// XXH3 of the kind and of everything that determines its ids: equal tokenizers have equal hashes
+  /// in every process.
   uint64_t hash() const { return hash_; }
 
  protected:
   /// Sets hash().
   void set_hash(std::string_view kind, std::string_view content);
-  /// Sets special() by the names that are in use.
+  /// Sets special() from the customary names.
   void find_special();
   /// Throws ValueError that names the kind unless `id` is in the vocabulary.
   void require_id(int32_t id) const;
@@ -81,73 +81,74 @@ class Tokenizer {
 /// Id = byte; V = 256. A word is a run of letters, digits and bytes from 128 on.
 std::unique_ptr<Tokenizer> byte_tokenizer();
 
-/// Space 0, a to z 1 to 26: the alphabet of text8. Other bytes are refused.
+/// Space is 0, a to z are 1 to 26: the alphabet of text8. Throws for other bytes.
 std::unique_ptr<Tokenizer> char27_tokenizer();
 
-/// Words between white space, and <eos> at the end of every line, empty ones included. The
-/// vocabulary is that of `training`, most frequent first, and of equal ones the first to occur;
-/// <unk> comes last where the text has none. Decoding puts one space between words and a line feed
-/// for <eos>.
+/// Words between white space, and <eos> at the end of every line, including empty ones. The
+/// vocabulary is that of `training`, most frequent first, ties in order of occurrence; <unk> is
+/// appended if the text has none. Decoding puts one space between words and a line feed for <eos>.
 std::unique_ptr<Tokenizer> word_tokenizer(std::string_view training);
 
-/// How a WordPiece vocabulary is used.
+/// Options of a WordPiece vocabulary.
 struct WordPieceOptions {
-  bool lower_case = true;  ///< uncased: lower case, and accents are removed
+  bool lower_case = true;  ///< uncased: lower-cases text and removes accents
 };
 
 /// WordPiece, \cite devlin2019. Text is split at white space, at punctuation and around CJK
-/// characters, and each word into the longest pieces that there are from left to right; pieces
-/// inside a word begin with "##". A word that cannot be covered, or of more than 100 characters, is
-/// one [UNK]. Damaged UTF-8 and control characters are left out. `path` is vocab.txt, a token a
-/// line. Decoding puts a space between words. Throws IoError.
+/// characters. Each word is covered from left to right by the longest pieces in the vocabulary;
+/// pieces inside a word begin with "##". A word that cannot be covered, or has more than 100
+/// characters, is one [UNK]. Invalid UTF-8 and control characters are dropped. `path` is vocab.txt,
+/// one token per line. Decoding puts a space between words. Throws IoError.
 std::unique_ptr<Tokenizer> open_word_pieces(const std::string& path,
                                             const WordPieceOptions& options = {});
 
-/// How a byte-level BPE vocabulary is used.
+/// Options of a byte-level BPE vocabulary.
 struct BytePairOptions {
-  bool prefix_space = false;  ///< a space is put before a text that begins with none
+  bool prefix_space = false;  ///< puts a space before a text that begins with none
 };
 
-/// Byte-level BPE, \cite radford2019. Text is split into words, numbers, punctuation and spaces,
-/// and in each the neighbours that `merges` names first are joined first. Any bytes decode to
-/// themselves. `vocab` is vocab.json, `merges` merges.txt, as of GPT-2, RoBERTa, Longformer and
+/// Byte-level BPE, \cite radford2019. Text is split into words, numbers, punctuation and spaces; in
+/// each, adjacent tokens are joined in the priority order of `merges`. Any bytes decode to
+/// themselves. `vocab` is vocab.json, `merges` merges.txt, as in GPT-2, RoBERTa, Longformer and
 /// BART. Throws IoError.
 std::unique_ptr<Tokenizer> open_byte_pairs(const std::string& vocab, const std::string& merges,
                                            const BytePairOptions& options = {});
 
-/// How a SentencePiece model is used.
+/// Options of a SentencePiece model.
 struct SentencePieceOptions {
-  /// Pegasus counts its pieces from here on, 103, and has names of its own for the ids below two
-  /// more: <pad>, </s>, <mask_1>, <mask_2>, <unk_2>, <unk_3> and so on. 0: ids are the model's.
+  /// Shift of the ids: Pegasus numbers its pieces from 103 on, and has names of its own for the ids
+  /// below offset + 2: <pad>, </s>, <mask_1>, <mask_2>, <unk_2>, <unk_3> and so on. 0: ids are the
+  /// model's.
   int32_t offset = 0;
 };
 
-/// A model of the SentencePiece library \cite kudo2018. Where the model has byte
-/// pieces and neither adds nor removes spaces, any bytes decode to themselves: damaged UTF-8 and
-/// U+2581, with which the library writes spaces, are spelt in byte pieces. Throws IoError, also
-/// where a model that is to have an offset does not begin with <pad>, </s> and <unk>.
+/// A model of the SentencePiece library \cite kudo2018. If the model has byte pieces and neither
+/// adds nor removes spaces, any bytes decode to themselves: invalid UTF-8 and U+2581, with which
+/// the library encodes spaces, become byte pieces. Throws IoError, also if an offset is set and the
+/// model does not begin with <pad>, </s> and <unk>.
 std::unique_ptr<Tokenizer> open_sentence_pieces(const std::string& path,
                                                 const SentencePieceOptions& options = {});
 
-/// What a SentencePiece model is trained with.
+/// Options of training a SentencePiece model.
 struct SentencePieceTraining {
   std::string kind = "unigram";  ///< or "bpe"
   int64_t vocabulary = 8000;
   bool lossless = true;  ///< byte pieces, no normalisation: decode(encode(x)) = x for all bytes;
-                         ///< else NFKC, spaces squeezed
-  std::vector<std::string> symbols = {};  ///< more special tokens, e.g. "[MASK]"
+                         ///< else NFKC and single spaces
+  std::vector<std::string> symbols = {};  ///< additional special tokens, e.g. "[MASK]"
 };
 
-/// The bytes of a model file, trained on the lines of a text by the SentencePiece library. Ids: 0
-/// <unk>, 1 <s>, 2 </s>, 3 <pad>, then `symbols`. The same in every run. Throws ValueError with
-/// what the library says, e.g. of a vocabulary larger than the text supports.
+/// Trains a model on the lines of a text with the SentencePiece library and returns the bytes of
+/// its file. Ids: 0 <unk>, 1 <s>, 2 </s>, 3 <pad>, then `symbols`. The result is deterministic.
+/// Throws ValueError with the library's message, e.g. if the text does not support the vocabulary
+/// size.
 std::string train_sentence_pieces(std::string_view text, const SentencePieceTraining& options = {});
 
-/// The tokenizer that a name stands for: "bytes", "char27", a SentencePiece file (.model), a
-/// WordPiece file (.txt), or a folder with vocab.json and merges.txt, vocab.txt or one .model file.
-/// What tokenizer_config.json and config.json in that folder, or beside that file, say of how the
-/// package transformers uses it holds here, too (docs/tokenizers.md). Throws ValueError that lists
-/// these names where it is none of them, and on settings that are not had here.
+/// Opens a tokenizer by name: "bytes", "char27", a SentencePiece file (.model), a WordPiece file
+/// (.txt), or a folder with vocab.json and merges.txt, vocab.txt or one .model file. Settings in
+/// tokenizer_config.json and config.json, in that folder or beside that file, apply as in the
+/// transformers package (docs/tokenizers.md). Throws ValueError that lists these names for any
+/// other name, and for unsupported settings.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name);
 
 }  // namespace longspan

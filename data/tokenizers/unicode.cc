@@ -66,7 +66,7 @@ bool is_white_space(int32_t c) {
 }
 
 void append_lower(std::u32string& to, char32_t c) {
-  if (c == 0x130) {  // utf8proc knows only lower cases of one character
+  if (c == 0x130) {  // utf8proc knows only single-character lower cases
     to += U"i\u0307";
   } else {
     to += static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));

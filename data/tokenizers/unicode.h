@@ -8,36 +8,36 @@ namespace longspan {
 
 /// One character of a text.
 struct CodePoint {
-  int32_t value = 0;   ///< -1: a byte that does not belong to well-formed UTF-8
+  int32_t value = 0;   ///< -1: a byte that is not part of well-formed UTF-8
   int32_t length = 0;  ///< bytes
 };
 
-/// The character at byte `at` < text.size().
+/// Returns the character at byte `at` < text.size().
 CodePoint code_point(std::string_view text, size_t at);
-/// Appends its UTF-8.
+/// Appends the UTF-8 encoding.
 void append_utf8(std::string& text, int32_t code_point);
 /// Whether the whole text is well-formed UTF-8.
 bool is_utf8(std::string_view text);
 
-// Classes of the Unicode standard; a damaged byte (-1) belongs to none.
+// Unicode general categories; an invalid byte (-1) belongs to none.
 /// Categories L*.
 bool is_letter(int32_t code_point);
 /// Categories N*.
 bool is_number(int32_t code_point);
 /// Categories P*.
 bool is_punctuation(int32_t code_point);
-/// Categories S*: of mathematics, money, and others.
+/// Categories S*: mathematical, currency and other symbols.
 bool is_symbol(int32_t code_point);
-/// Categories C*: controls, formats, surrogates, private and unassigned.
+/// Categories C*: control, format, surrogate, private use and unassigned.
 bool is_control(int32_t code_point);
 /// Category Mn, most accents.
 bool is_nonspacing_mark(int32_t code_point);
 /// The property White_Space.
 bool is_white_space(int32_t code_point);
 
-/// Lower case, of one character; U+0130 gives two.
+/// Appends the lower case of one character; U+0130 gives two.
 void append_lower(std::u32string& to, char32_t code_point);
-/// The canonical decomposition (NFD) of one character.
+/// Appends the canonical decomposition (NFD) of one character.
 void append_decomposed(std::u32string& to, char32_t code_point);
 
 }  // namespace longspan

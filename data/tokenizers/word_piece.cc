@@ -1,4 +1,4 @@
-// WordPiece, and what BERT does to a text before.
+// WordPiece, and the text normalization of BERT.
 #include <algorithm>
 #include <unordered_map>
 
@@ -17,8 +17,7 @@ bool is_ascii_punctuation(char32_t c) {
          (c >= '{' && c <= '~');
 }
 
-/// The blocks of ideographs, each a word of its own. Hangul and kana are written with spaces or
-/// split as other letters.
+/// CJK ideographs, each of which is a word. Hangul and kana are split like other letters.
 bool is_ideograph(int32_t c) {
   return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
          (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
@@ -26,10 +25,10 @@ bool is_ideograph(int32_t c) {
          (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-/// Whether a token of the vocabulary belongs inside a word.
+/// Whether a token of the vocabulary continues a word.
 bool goes_on(std::string_view token) { return token.size() > 2 && token.substr(0, 2) == "##"; }
 
-/// A word after lower-casing, with where each character came from.
+/// A lower-cased word, with the source of each character.
 struct Word {
   struct Character {
     size_t at;           ///< first byte in `text`
@@ -46,7 +45,7 @@ struct Word {
     text.clear();
     characters.clear();
   }
-  /// First byte in `text` of character i, or its end.
+  /// First byte in `text` of character i, or the end of `text`.
   size_t byte(size_t i) const { return i < characters.size() ? characters[i].at : text.size(); }
 };
 
@@ -135,8 +134,8 @@ class WordPieces : public Tokenizer {
     return at == ids_.end() ? -1 : at->second;
   }
 
-  /// What becomes of one character. Accents go one by one, which is NFD without its order of
-  /// several marks: those that could change places are removed.
+  /// Normalizes one character. Removes accents character by character: NFD without the canonical
+  /// ordering of several marks, which does not matter because the marks are removed.
   void normalise(char32_t c, std::u32string& to) const {
     to.clear();
     if (!options_.lower_case || c < 0x80) {

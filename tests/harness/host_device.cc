@@ -35,7 +35,7 @@ namespace {
 
 constexpr int64_t range_bytes = int64_t{4} << 30;
 
-/// The device's memory: no access but between open() and close().
+/// The device's memory, accessible only between open() and close().
 class Range {
  public:
   Range() {
@@ -93,7 +93,7 @@ V view_on_cpu(V view) {
   return view;
 }
 
-/// The argument as the CPU's kernel takes it. Throws where it belongs to another device.
+/// Converts an argument for the CPU's kernel. Throws if it belongs to another device.
 template <class T>
 T on_cpu(T value) {
   if constexpr (std::is_same_v<T, View> || std::is_same_v<T, ConstView>) {
@@ -149,9 +149,9 @@ kernels::AttentionGradients attention_on_cpu(kernels::AttentionGradients grads) 
 
 /// The calls of a recording, in order.
 using Tape = std::vector<std::function<void()>>;
-Tape* tape = nullptr;  // of the one that is going on
+Tape* tape = nullptr;  // of the current recording
 
-/// Runs a call of the device, or records it: then it is not run before a replay.
+/// Runs a call of the device or, while recording, stores it for replays.
 template <class F>
 void submit(F call) {
   if (tape != nullptr) {

@@ -12,7 +12,7 @@
 namespace longspan::test {
 namespace {
 
-/// Row-major index -> offset under strides.
+/// Converts a row-major index to an offset under strides.
 int64_t offset_of(const Shape& shape, const Strides& strides, int64_t i) {
   int64_t offset = 0;
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
@@ -165,8 +165,8 @@ InputSpec operator+(InputSpec spec, double offset) {
 
 namespace {
 
-/// The values of a spec. Those of large ones are kept for the next use, since several tests of an
-/// op share them; generators differ between ops, samples and inputs.
+/// Returns the values of a spec. Large ones are cached, since several tests of an op share them;
+/// generators differ between ops, samples and inputs.
 std::shared_ptr<const std::vector<double>> values_of(const InputSpec& spec, Generator gen) {
   static std::map<std::pair<uint64_t, int64_t>, std::shared_ptr<const std::vector<double>>> kept;
   const int64_t n = numel(spec.shape);
@@ -224,7 +224,8 @@ Tensor make(const InputSpec& spec, Generator gen, const Making& making) {
     };
     std::vector<T> buffer(static_cast<size_t>(span), to(gap));
     const auto all = values_of(spec, gen);
-    for (int64_t i = n - 1; i >= 0; --i) {  // backwards: the first entry of an expanded axis stays
+    // In reverse, so that the first entry of an expanded axis remains.
+    for (int64_t i = n - 1; i >= 0; --i) {
       buffer[static_cast<size_t>(
           first + (making.layout == Layout::contiguous ? i : offset_of(shape, strides, i)))] =
           to(rounded((*all)[static_cast<size_t>(i)], rounding));

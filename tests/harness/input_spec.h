@@ -10,13 +10,13 @@
 
 namespace longspan::test {
 
-/// Host numbers in f64 with a shape, row-major: what references compute on.
+/// Host values in f64 with a shape, row-major; references compute on these.
 struct Array {
   Shape shape;
   std::vector<double> values;
 
   Array() = default;
-  /// Filled with `value`.
+  /// Fills the array with `value`.
   explicit Array(const Shape& s, double value = 0)
       : shape(s), values(static_cast<size_t>(numel(s)), value) {}
   Array(const Shape& s, std::vector<double> v) : shape(s), values(std::move(v)) {}
@@ -25,38 +25,38 @@ struct Array {
   int64_t dim(int axis) const { return shape[axis < 0 ? axis + shape.rank() : axis]; }
   double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
   double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
-  /// False for an argument that was not given.
+  /// False for an argument that is not given.
   explicit operator bool() const { return defined; }
   bool defined = true;
 };
 
-/// The values of a tensor of any dtype and strides.
+/// Returns the values of a tensor of any dtype and strides.
 Array to_array(const Tensor& x);
-/// `value` as `dtype` stores it.
+/// Returns `value` as `dtype` stores it.
 double rounded(double value, DType dtype);
 
-/// How a tensor lies in memory. Gaps are filled with NaN, so that reading them shows.
+/// How a tensor is stored. Gaps are filled with NaN, so that reading them shows.
 enum class Layout {
   contiguous,
   transposed,  ///< axes in reverse order
   sliced,      ///< every second element of a larger block
-  expanded     ///< the first axis has stride 0: all its entries are one
+  expanded     ///< the first axis has stride 0: all its entries are the same
 };
 std::string_view name_of(Layout layout);
 
-/// What an argument is made of: a shape, and a value for every row-major index. Recipes are values
-/// and allocate nothing, so tables of them may be static.
+/// Specifies an argument by its shape and a value for every row-major index. Input specs are values
+/// and allocate no tensors, so tables of them may be static.
 struct InputSpec {
   Shape shape;
   std::function<double(Generator, int64_t)> value;  ///< empty: the argument is not given
-  bool fixed = false;                               ///< else the dtype is the one under test
-  DType dtype = DType::f64;                         ///< where fixed
-  bool gradient = true;                             ///< whether a floating argument asks for one
+  bool fixed = false;        ///< whether `dtype` replaces the dtype under test
+  DType dtype = DType::f64;  ///< used if fixed
+  bool gradient = true;      ///< whether a floating argument requires grad
 
   bool floating() const { return value && (!fixed || is_floating(dtype)); }
 };
 
-/// Standard normal numbers.
+/// Standard normal values.
 InputSpec randn(const Shape& shape);
 /// Uniform in [low, high).
 InputSpec uniform(const Shape& shape, double low, double high);
@@ -70,24 +70,24 @@ InputSpec permutation(int64_t n);
 InputSpec full(const Shape& shape, double value);
 /// A tensor of rank 0.
 InputSpec scalar(double value);
-/// LayerContext numbers.
+/// The given values, in row-major order.
 InputSpec values(const Shape& shape, std::vector<double> numbers);
 /// Random zeros and ones, u8.
 InputSpec mask(const Shape& shape);
 /// An argument that is not given.
 InputSpec none();
-/// The same with a dtype that does not follow the one under test.
+/// The same with a fixed dtype instead of the one under test.
 InputSpec as(DType dtype, InputSpec spec);
-/// The same without asking for its gradient.
+/// The same without requiring its gradient.
 InputSpec constant(InputSpec spec);
 
 InputSpec operator*(double factor, InputSpec spec);
 InputSpec operator+(InputSpec spec, double offset);
 
-/// How to make a spec real.
+/// How make() turns a spec into a tensor.
 struct Making {
-  DType dtype = DType::f64;     ///< of arguments that follow the dtype under test
-  DType rounding = DType::f64;  ///< to which their values are rounded first
+  DType dtype = DType::f64;     ///< of arguments without a fixed dtype
+  DType rounding = DType::f64;  ///< to which these values are rounded first
   Layout layout = Layout::contiguous;
   Device device;
 };

@@ -7,7 +7,7 @@
 
 namespace longspan::test {
 
-/// Runs f and returns the message of the E that it throws; fails the test where it does not.
+/// Runs f and returns the message of the E that it throws; fails the test if it does not throw one.
 template <class E, class F>
 std::string message_of(F&& f) {
   try {

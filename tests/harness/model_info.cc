@@ -40,14 +40,14 @@ class ModelTest : public testing::Test {
 
 Init init_f64(uint64_t seed = 7) { return {Generator{seed}, Device{}, DType::f64}; }
 
-/// Places that a masked objective hides: every fourth, from the second on.
+/// Positions that a masked objective masks: every fourth, from the second on.
 bool hidden(int64_t t) { return t % 4 == 1; }
 
 struct Example {
   Tensor tokens, targets;
 };
 
-/// A batch for the objective of the model: `text(b, t)` predicted or hidden.
+/// Returns a batch for the model's objective: `text(b, t)` is predicted or masked.
 Example example(const ModelInfo& m, const LanguageModel& model, int64_t batch, int64_t length,
                 const std::function<int64_t(int64_t, int64_t)>& text, int64_t counted_from) {
   std::vector<int64_t> tokens, targets;
@@ -80,7 +80,7 @@ Tensor loss_of(const LanguageModel& model, const Example& e, const Pass& pass) {
   return l.auxiliary ? add(l.loss, l.auxiliary) : l.loss;
 }
 
-/// reach[i][j]: whether input j can matter to output i after n layers.
+/// reach[i][j]: whether input j can affect output i after n layers.
 std::vector<std::vector<bool>> reach(const ModelInfo& m, int64_t layers) {
   const auto n = static_cast<size_t>(m.length);
   std::vector<std::vector<bool>> r(n, std::vector<bool>(n, false));
@@ -101,7 +101,7 @@ std::vector<std::vector<bool>> reach(const ModelInfo& m, int64_t layers) {
 void influence(const ModelInfo& m) {
   const auto model = m.make(init_f64());
   randomise(*model, 0.3, 3);
-  const Tensor tokens = iota(m.length);  // each row of the table belongs to one place
+  const Tensor tokens = iota(m.length);  // each row of the table belongs to one position
   Tensor table_of_tokens = parameter(*model, "embed.token.weight");
   const auto expected = reach(m, model->layers());
   for (int64_t i = 0; i < m.length; ++i) {
@@ -128,7 +128,7 @@ void influence(const ModelInfo& m) {
   }
 }
 
-/// How often a head of a layer attends to each pair, row by row.
+/// Returns how often a head of a layer attends to each pair, in row-major order.
 std::vector<int> pairs_of(const AttentionOutline& outline, int64_t head) {
   std::vector<int> pairs(static_cast<size_t>(outline.rows * outline.columns), 0);
   const OutlineCount n = count_pairs(outline, head, [&](int64_t row, int64_t column) {
@@ -145,7 +145,7 @@ void outline(const ModelInfo& m) {
   const auto n = static_cast<size_t>(m.length);
   std::vector<std::vector<bool>> reached(n, std::vector<bool>(n, false));
   for (size_t i = 0; i < n; ++i) reached[i][i] = true;
-  bool whole = true;  // whether a picture shows the tokens and nothing else
+  bool whole = true;  // whether the map covers exactly the tokens
   for (int64_t layer = 0; layer < model->layers(); ++layer) {
     const AttentionOutline o = model->attention_outline(layer, m.length);
     Tensor map;
@@ -183,7 +183,7 @@ void gradients_hold(const ModelInfo& m) {
   EXPECT_EQ(check_parameter_gradients(*model, [&] { return loss_of(*model, e, pass); }), "");
 }
 
-/// Adam in its plainest form, for f32 parameters.
+/// Plain Adam for f32 parameters.
 class PlainAdam {
  public:
   PlainAdam(std::vector<Tensor> parameters, double lr) : x_(std::move(parameters)), lr_(lr) {
@@ -296,7 +296,7 @@ void draws(const ModelInfo& m) {
   EXPECT_THROW(loss_of(*model, e, pass), ValueError) << "the watch does not see the draws";
 }
 
-/// The loss and the gradients of a training pass.
+/// Returns the loss and the gradients of a training pass.
 std::vector<Tensor> trained(const ModelInfo& m, const MemoryPolicy& memory) {
   const auto model = m.make_with_dropout(Init{.gen = Generator{1}}, memory);
   const Example e = random_example(m, *model, 2);
@@ -381,7 +381,7 @@ void decoding(const ModelInfo& m) {
   }
 }
 
-/// Two steps of training, then a decoded token, on a device and on the CPU.
+/// Compares two training steps and a decoded token on a device and on the CPU.
 void parity(const ModelInfo& m) {
   struct Outcome {
     std::vector<Tensor> losses, gradients, parameters;
@@ -393,8 +393,8 @@ void parity(const ModelInfo& m) {
     Example e = random_example(m, *model, 3);
     e.tokens = to_device(e.tokens, device);
     e.targets = to_device(e.targets, device);
-    // With a small eps the size of an update says nothing of a gradient's: of one that is zero but
-    // for rounding, as those of keys' biases are, it would be as large as any.
+    // With a small eps, the update of a gradient that is zero up to rounding, such as that of key
+    // biases, would be as large as any other.
     AdamW optimizer(named_parameters(*model), {.eps = 1e-2});
     for (uint64_t step = 0; step < 2; ++step) {
       const Tensor loss = loss_of(*model, e, {.training = true, .gen = Generator{11}.fork(step)});
@@ -435,8 +435,8 @@ void parity(const ModelInfo& m) {
   compare(here.parameters, there.parameters, 1e-5, "parameter");
 }
 
-/// Steps of training on batches of their own, with a rate and gradients' norms that change, each of
-/// two forward passes: losses, and parameters in the end. `graph` says whether steps are replayed.
+/// Results of training steps, each with its own batches, learning rate and gradient norms, and with
+/// two forward passes: losses and final parameters. `replay` says whether steps are replayed.
 struct Trained {
   std::vector<Tensor> losses, parameters;
   std::string refusal;
@@ -486,7 +486,7 @@ void recorded(const ModelInfo& m) {
     try {
       run = train_on_device(m, policy, false);
     } catch (const NotImplemented&) {
-      continue;  // the model has no such policy
+      continue;  // the model does not support this policy
     }
     const Trained again = train_on_device(m, policy, true);
     if (m.unrecorded.empty()) {

@@ -5,14 +5,14 @@
 
 namespace longspan::test {
 
-/// The lowest bytes of a number, the lowest first.
+/// Returns the lowest `count` bytes of a value in little-endian order.
 inline std::string little_endian(uint64_t value, int count) {
   std::string bytes;
   for (int i = 0; i < count; ++i) bytes += static_cast<char>(value >> (8 * i));
   return bytes;
 }
 
-/// A file as numpy.save writes it: npy("|u1", "(2, 3)", six bytes).
+/// Returns a file as numpy.save writes it: npy("|u1", "(2, 3)", six bytes).
 inline std::string npy(const std::string& descr, const std::string& shape, const std::string& data,
                        const std::string& fortran = "False") {
   std::string header =

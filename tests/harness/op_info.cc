@@ -49,7 +49,7 @@ struct Made {
   Inputs get() const { return {tensors, numbers}; }
 };
 
-/// Other numbers for every op, sample, layout and input.
+/// Returns a different generator for every op, sample, layout and input.
 Generator generator_for(const OpInfo& op, const Sample& sample, Layout layout, size_t input) {
   return Generator{1}
       .fork(op.name)
@@ -75,7 +75,7 @@ std::vector<Array> arrays_of(std::span<const Tensor> tensors) {
   return arrays;
 }
 
-/// Spacing of numbers around 1, with room for the rounding of a few operations.
+/// Spacing of values around 1, with a margin for the rounding of a few operations.
 double unit(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -148,7 +148,7 @@ std::vector<uint8_t> bytes_of(const Tensor& x) {
   return bytes;
 }
 
-/// Weights of the outputs, rounded to `rounding`.
+/// Returns random weights for the outputs, rounded to `rounding`.
 Tensor weights_for(const Tensor& y, size_t output, DType rounding) {
   Making making{y.dtype(), rounding, Layout::contiguous, y.device()};
   if (!is_floating(y.dtype())) return {};
@@ -160,7 +160,7 @@ struct OpResults {
   std::vector<Tensor> y, dx;
 };
 
-/// Results, and with `gradients` those of every input that asks for one.
+/// Returns the results and, with `gradients`, the gradients of every input that requires grad.
 OpResults run_op(const OpInfo& op, const Made& arguments, bool gradients, DType rounding) {
   OpResults run;
   run.y = op.run(arguments.get());
@@ -222,7 +222,7 @@ void check_forward(const OpInfo& op, const Sample& sample, DType dtype, Layout l
     ASSERT_TRUE(close(to_array(got[o]), want[o], is_floating(got[o].dtype()) ? dtype : DType::f64,
                       op.tolerance, op.scale));
   }
-  for (size_t i = 0; i < in.tensors.size(); ++i) {  // inputs are left alone
+  for (size_t i = 0; i < in.tensors.size(); ++i) {  // inputs must not change
     if (!in.tensors[i]) continue;
     ASSERT_EQ(bytes_of(in.tensors[i]),
               bytes_of(make(sample.inputs[i], generator_for(op, sample, layout, i),
@@ -242,10 +242,10 @@ void test_gradcheck(const OpInfo& op) {
   for (const Sample& sample : op.samples) {
     if (!any_gradient(op, sample)) continue;
     for (const Layout layout : layouts_for(op, sample)) {
-      if (layout == Layout::expanded) continue;  // its elements are no independent variables
+      if (layout == Layout::expanded) continue;  // its elements are not independent variables
       SCOPED_TRACE(place(op, sample, DType::f64, layout));
       const Made in = make_all(op, sample, {DType::f64, DType::f64, layout, {}});
-      // Only what asks for gradients goes through gradcheck; the rest is held fixed.
+      // Only inputs that require grad are varied; the others are held fixed.
       std::vector<Tensor> varied;
       std::vector<size_t> where;
       for (size_t i = 0; i < in.tensors.size(); ++i) {
@@ -327,7 +327,7 @@ void test_bitwise(const OpInfo& op, DType dtype) {
   set_num_threads(before);
 }
 
-/// Rows [begin, end) of the first axis, as a leaf.
+/// Copies rows [begin, end) of the first axis into a leaf tensor.
 Tensor take_rows(const Tensor& x, int64_t begin, int64_t end, bool gradient) {
   Shape shape = x.shape();
   shape[0] = end - begin;
@@ -389,7 +389,7 @@ void test_rows(const OpInfo& op, DType dtype) {
   }
 }
 
-/// Live bytes of the host, without what is kept for later.
+/// Live bytes of the host without the layout cache.
 int64_t live_bytes() {
   clear_layout_cache();
   return memory_tracker().live().total();
@@ -446,7 +446,7 @@ void test_saved(const OpInfo& op) {
   }
 }
 
-/// Floating inputs become others, where they are.
+/// Changes floating inputs in place.
 void change(const Made& arguments) {
   for (Tensor x : arguments.tensors) {
     if (!x || !is_floating(x.dtype()) || x.numel() == 0) continue;
@@ -476,7 +476,7 @@ void test_recorded(const OpInfo& op, Device device) {
         }
         return run_op(op, in, gradients, dtype);
       };
-      run();  // layouts and tables
+      run();  // fills the caches of layouts and tables
       OpResults recorded;
       std::unique_ptr<Graph> graph;
       try {
@@ -528,7 +528,7 @@ void test_parity(const OpInfo& op, Device device) {
   }
 }
 
-/// Memory of a device that this build has no kernels for.
+/// Provides memory for a device that this build has no kernels for.
 void lend_memory_to(DeviceKind kind) {
   memory::set_source(
       kind, {.allocate = [](int64_t bytes) -> void* {
@@ -537,7 +537,8 @@ void lend_memory_to(DeviceKind kind) {
              .release = [](void* at, int64_t) { ::operator delete (at, std::align_val_t{64}); }});
 }
 
-/// Every argument in turn lies on another device than the rest: that is an error before any work.
+/// Puts each argument in turn on another device than the rest: that must be an error before any
+/// work.
 void test_devices(const OpInfo& op) {
   const Device away{DeviceKind::cuda, 0};
   if (!is_available(away)) lend_memory_to(away.kind);
@@ -565,7 +566,7 @@ void test_devices(const OpInfo& op) {
   }
 }
 
-/// Every argument in turn is not given: where the op needs it, the error says so.
+/// Omits each argument in turn: if the op needs it, the error must say so.
 void test_not_given(const OpInfo& op) {
   for (const Sample& sample : op.samples) {
     const Made in = make_all(op, sample, {DType::f32, DType::f32, Layout::contiguous, {}}, true);
@@ -587,7 +588,7 @@ void test_not_given(const OpInfo& op) {
   }
 }
 
-/// Runs a function, and checks that it leaves no bytes behind.
+/// Runs a function and checks that it leaks no bytes.
 class OpTest : public testing::Test {
  public:
   explicit OpTest(std::function<void()> body) : body_(std::move(body)) {}
@@ -618,7 +619,7 @@ void check_entry(const OpInfo& op) {
       << op.name << ": a widened tolerance needs a reason, and only that";
 }
 
-/// Counts, after everything else has run.
+/// Checks the table after all other tests.
 void summary() {
   const Table& t = table();
   std::set<std::string> names;

@@ -12,7 +12,7 @@
 
 namespace longspan::test {
 
-/// The arguments of one call: tensors (or, for references, arrays) and numbers of the sample.
+/// The arguments of one call: tensors (or, for references, arrays) and the numbers of the sample.
 template <class T>
 class Arguments {
  public:
@@ -54,7 +54,7 @@ struct Reject {
   std::string message;  ///< must be part of what()
   bool (*is)(const Error&) = nullptr;
   std::vector<double> numbers = {};
-  std::function<void(Inputs)> run = {};  ///< instead of the op's
+  std::function<void(Inputs)> run = {};  ///< replaces the op's
 };
 
 /// A call that must throw an E whose message contains `message`.
@@ -70,35 +70,36 @@ inline std::vector<DType> floating_types() {
   return {DType::f64, DType::f32, DType::f16, DType::bf16};
 }
 
-/// An op and how it is to behave. For each entry, device and dtype the harness makes these tests:
+/// An op and its expected behaviour. For each entry, device and dtype the harness generates these
+/// tests:
 ///   forward    against `reference`, every sample in every layout, and the large ones
 ///   gradcheck  against central differences in f64, every sample in every layout
 ///   backward   f32, f16 and bf16 gradients against those in f64
-///   bitwise    again, and with 1, 2 and 3 threads: results and gradients have the same bits
-///   rows       where `row_inputs` is given: a row's bits do not depend on the other rows
-///   recorded   on a device: replays, on inputs that change, have the bits of calls
-///   rejects    the right exception and message, and no byte left behind
-///   not_given  an argument that the op needs and was not given is an error that says so
-///   saved      what a graph holds is what `saved_bytes` says
-///   parity     CPU and CUDA agree (skipped where there is no device)
-///   devices    arguments on different devices are an error (where there is no CUDA device)
-/// Every test also checks that it leaves no bytes behind.
+///   bitwise    repeated, and with 1, 2 and 3 threads: results and gradients have the same bits
+///   rows       if `row_inputs` is set: a row's bits do not depend on the other rows
+///   recorded   on a device: replays with changing inputs have the bits of direct calls
+///   rejects    the right exception and message, and no bytes leaked
+///   not_given  a missing required argument gives an error that says so
+///   saved      the graph saves what `saved_bytes` says
+///   parity     CPU and CUDA agree (skipped without a device)
+///   devices    arguments on different devices are an error (without a CUDA device)
+/// Every test also checks that it leaks no bytes.
 struct OpInfo {
   std::string name;
   std::function<Results<Tensor>(Inputs)> run;
-  /// Plain f64 loops from the formula; undefined arrays stand for arguments not given.
+  /// Plain f64 loops from the formula; undefined arrays are arguments that are not given.
   std::function<Results<Array>(Arrays)> reference;
-  /// Small: shapes that are odd, empty, of size one, of rank 0; extreme values.
+  /// Small: odd, empty, size-one and rank-0 shapes; extreme values.
   std::vector<Sample> samples = {};
   /// At least one, larger than a task of the thread pool; not gradchecked.
   std::vector<Sample> large = {};
   std::vector<Reject> rejects = {};
-  /// Bytes of each tensor that the graph keeps, inputs included. Empty function: none.
+  /// Bytes of each tensor that the graph saves, including inputs. Empty function: none.
   std::function<std::vector<int64_t>(Inputs)> saved_bytes = {};
   std::vector<DType> dtypes = floating_types();
   bool differentiable = true;
-  bool unrecorded = false;  ///< the host has a part in it, so that no recording holds it
-  /// Inputs whose first axis are rows of which each result's first axis has one.
+  bool unrecorded = false;  ///< whether the op does work on the host, so that it cannot be recorded
+  /// Inputs with rows on their first axis, each of which gives a row of each result.
   std::vector<size_t> row_inputs = {};
   /// Errors are measured against |value| + scale * rms of all values.
   double scale = 1;
@@ -106,21 +107,21 @@ struct OpInfo {
   double tolerance = 1, gradient_tolerance = 1;
   std::string reason = {};
   GradcheckOptions gradcheck = {};
-  /// Whether arguments may lie on different devices.
+  /// Whether arguments may be on different devices.
   bool many_devices = false;
-  /// Inputs without which the call is another one, with demands of its own on the rest.
+  /// Inputs without which the call is a different one, with its own requirements on the rest.
   std::vector<size_t> optional = {};
   /// Whether inputs may be repeated along their first axis.
   bool expandable = true;
 };
 
-/// Adds an entry to the table; made as a static object by each tests/ops/<family>.cc.
+/// Adds an entry to the table; each tests/ops/<family>.cc defines static objects of this class.
 class Registered {
  public:
   Registered(OpInfo info);  // NOLINT: converting on purpose
 };
 
-/// Names kernels that this program does not reach, with the test program that does.
+/// Names kernels that this program does not call, with the test program that does.
 class ReachedElsewhere {
  public:
   ReachedElsewhere(std::string kernel, std::string program);

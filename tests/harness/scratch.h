@@ -12,7 +12,7 @@
 
 namespace longspan::test {
 
-/// An empty folder that goes with the test.
+/// An empty folder that is removed with the test.
 class Folder {
  public:
   Folder() {

@@ -7,7 +7,6 @@
 #include "autograd/engine.h"
 #include "core/error.h"
 #include "core/graph.h"
-#include "data/segments.h"
 #include "models/longformer.h"
 #include "nn/memory_policy.h"
 #include "nn/reversible.h"
@@ -15,6 +14,7 @@
 #include "ops/loss.h"
 #include "ops/shape.h"
 #include "train/config.h"
+#include "train/segments.h"
 
 namespace longspan {
 namespace {

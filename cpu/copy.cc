@@ -154,7 +154,7 @@ void copy(ConstView x, View y) {
       }
     }
   }
-  for_stretches(layouts, grain, [&](const auto& offset, int64_t count) {
+  for_ranges(layouts, grain, [&](const auto& offset, int64_t count) {
     const int64_t a = offset[0], b = offset[1];
     if (x.dtype == y.dtype) return move(from(a), sa, to(b), sb, count, from.size);
     alignas(8) char taken[block * 8], made[block * 8];
@@ -184,7 +184,7 @@ void fill(View y, double value) {
     const T v = number<T>(value);
     const Layouts<1> layout(y.shape, {&y.strides});
     const int64_t step = layout.step(0);
-    for_stretches(layout, grain, [&](const auto& offset, int64_t n) {
+    for_ranges(layout, grain, [&](const auto& offset, int64_t n) {
       T* to = y.as<T>() + offset[0];
       for (int64_t i = 0; i < n; ++i) to[i * step] = v;
     });

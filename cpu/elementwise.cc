@@ -95,7 +95,7 @@ void elementwise(const Shape& shape, const std::array<ConstView, In>& inputs,
   for (int k = 0; k < In; ++k) direct = direct && reader(k).direct();
   for (int k = 0; k < Out; ++k) direct = direct && writer(k).direct();
 
-  for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
+  for_ranges(layouts, grain, [&](const auto& offset, int64_t n) {
     alignas(64) A buffers[In + Out][block];
     std::array<const A*, In> x;
     std::array<A*, Out> y;
@@ -160,7 +160,7 @@ template <class T, class F>
 void compare_as(F f, const ConstView& a, const ConstView& b, const View& y) {
   const Layouts<3> layouts(a.shape, {&a.strides, &b.strides, &y.strides});
   const int64_t sa = layouts.step(0), sb = layouts.step(1), sy = layouts.step(2);
-  for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
+  for_ranges(layouts, grain, [&](const auto& offset, int64_t n) {
     const T* x = a.as<T>() + offset[0];
     const T* z = b.as<T>() + offset[1];
     uint8_t* to = y.as<uint8_t>() + offset[2];
@@ -196,7 +196,7 @@ void select_as(const ConstView& condition, const ConstView& a, const ConstView& 
   const Layouts<4> layouts(y.shape, {&condition.strides, &a.strides, &b.strides, &y.strides});
   const int64_t sc = layouts.step(0), sa = layouts.step(1), sb = layouts.step(2),
                 sy = layouts.step(3);
-  for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
+  for_ranges(layouts, grain, [&](const auto& offset, int64_t n) {
     const uint8_t* c = condition.as<uint8_t>() + offset[0];
     const T* p = a.as<T>() + offset[1];
     const T* q = b.as<T>() + offset[2];

@@ -16,7 +16,7 @@ void accumulate(ConstView x, View y) {
     using T = typename decltype(tag)::type;
     const Layouts<2> layouts(x.shape, {&x.strides, &y.strides});
     const int64_t sx = layouts.step(0), sy = layouts.step(1);
-    for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
+    for_ranges(layouts, grain, [&](const auto& offset, int64_t n) {
       const T* from = x.as<T>() + offset[0];
       T* to = y.as<T>() + offset[1];
       if (sx == 1 && sy == 1) {
@@ -40,7 +40,7 @@ void all_finite(ConstView x, bool* finite) {
     using T = typename decltype(tag)::type;
     const Layouts<1> layout(x.shape, {&x.strides});
     const int64_t step = layout.step(0);
-    for_stretches(layout, grain, [&](const auto& offset, int64_t n) {
+    for_ranges(layout, grain, [&](const auto& offset, int64_t n) {
       const T* from = x.as<T>() + offset[0];
       int bad = 0;
       if (step == 1) {

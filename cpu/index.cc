@@ -43,7 +43,7 @@ void check_ids(ConstView ids, int64_t low, int64_t high, std::optional<int64_t> 
   const Layouts<2> layouts(ids.shape, {&ids.strides, &places});
   const int64_t step = layouts.step(0);
   std::atomic<int64_t> first{ids.numel()};
-  for_stretches(layouts, grain, [&](const auto& offset, int64_t n) {
+  for_ranges(layouts, grain, [&](const auto& offset, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t id = id_at(ids, offset[0] + i * step);
       const bool good = (id >= low && id < high) || id == ignore;
@@ -108,7 +108,7 @@ void sort_list(const ConstView& ids, int64_t list, int64_t n, int64_t R, int32_t
 }
 
 constexpr int64_t columns = 64;   // summed side by side
-constexpr int64_t stretch = 128;  // terms of a partial sum
+constexpr int64_t chunk = 128;  // terms of a partial sum
 
 /// to[c] += sum over k of x[order[k] * width + c], for up to `columns` c.
 template <class T>
@@ -120,9 +120,9 @@ void add_segment(const T* x, int64_t width, const int32_t* order, int64_t count,
     return;
   }
   A total[columns] = {};
-  for (int64_t k = 0; k < count; k += stretch) {
+  for (int64_t k = 0; k < count; k += chunk) {
     A part[columns] = {};
-    const int64_t end = std::min(count, k + stretch);
+    const int64_t end = std::min(count, k + chunk);
     for (int64_t i = k; i < end; ++i) {
       const T* row = x + order[i] * width;
       if (n == columns) {

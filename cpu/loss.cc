@@ -144,12 +144,12 @@ void finish_rows(const T* state, const ConstView& targets, int64_t ignore, doubl
   const auto all = hn::Set(d, static_cast<T>(classes));
   const auto keep = hn::Set(d, static_cast<T>(1 - smoothing));
   const auto spread = hn::Set(d, static_cast<T>(smoothing));
-  HWY_ALIGN T room[4 * HWY_MAX_BYTES / sizeof(T)] = {};
+  HWY_ALIGN T workspace[4 * HWY_MAX_BYTES / sizeof(T)] = {};
   for (; row < end; row += step) {
     const auto left = static_cast<size_t>(std::min(step, end - row));
-    std::copy_n(state + row * 4, 4 * left, room);
+    std::copy_n(state + row * 4, 4 * left, workspace);
     hn::Vec<decltype(d)> greatest, sum, target, total;
-    hn::LoadInterleaved4(d, room, greatest, sum, target, total);
+    hn::LoadInterleaved4(d, workspace, greatest, sum, target, total);
     const auto z = hn::Add(greatest, simd::log(d, sum));
     auto value = hn::Sub(z, target);
     if (smoothing != 0) {

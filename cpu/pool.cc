@@ -11,7 +11,7 @@ namespace {
 using kernels::Taps;
 
 constexpr int64_t columns = 64;   // channels per task
-constexpr int64_t stretch = 128;  // rows of a partial sum
+constexpr int64_t chunk = 128;  // rows of a partial sum
 constexpr int64_t grain = 1 << 15;
 
 /// Returns the index in [0, L) that tap k of window t reads, or -1.
@@ -222,7 +222,7 @@ void depthwise_backward_w(ConstView dy, ConstView x, Taps w, View dw) {
           for (int64_t j = 0; j < n; ++j) {
             part[j] += static_cast<A>(from[j]) * static_cast<A>(row[j]);
           }
-          if (++terms == stretch) fold();
+          if (++terms == chunk) fold();
         }
       }
       fold();

@@ -26,7 +26,7 @@ template <class T>
 using Tag = hn::ScalableTag<Accumulator<T>>;
 
 constexpr int64_t grain = 1 << 15;  // elements per task
-constexpr int64_t stretch = 128;    // terms added before they join the total
+constexpr int64_t chunk = 128;    // terms added before they join the total
 constexpr int64_t columns = 64;     // adjacent sums of a task
 constexpr int64_t most_pieces = 64;
 
@@ -36,9 +36,9 @@ Accumulator<T> line_sum(const T* x, int64_t n, int64_t step) {
   using A = Accumulator<T>;
   if (step != 1) {
     A total = 0;
-    for (int64_t first = 0; first < n; first += stretch) {
+    for (int64_t first = 0; first < n; first += chunk) {
       A part = 0;
-      const int64_t end = std::min(n, first + stretch);
+      const int64_t end = std::min(n, first + chunk);
       for (int64_t i = first; i < end; ++i) part += static_cast<A>(x[i * step]);
       total += part;
     }
@@ -46,7 +46,7 @@ Accumulator<T> line_sum(const T* x, int64_t n, int64_t step) {
   }
   const Tag<T> d;
   const size_t N = hn::Lanes(d), count = static_cast<size_t>(n);
-  const size_t length = 4 * N * static_cast<size_t>(stretch);
+  const size_t length = 4 * N * static_cast<size_t>(chunk);
   A total = 0;
   for (size_t first = 0; first < count; first += length) {
     const size_t end = std::min(count, first + length);
@@ -87,7 +87,7 @@ class ColumnSums {
     } else {
       for (int64_t c = 0; c < n_; ++c) part_[c] += static_cast<A>(x[c * step]);
     }
-    if (++terms_ == stretch) fold();
+    if (++terms_ == chunk) fold();
   }
   void finish(A scale, T* y) {
     fold();

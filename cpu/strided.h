@@ -10,16 +10,16 @@ namespace longspan::cpu {
 
 using kernels::Layouts;
 
-/// Calls stretch(offsets, n) in parallel for ranges of about `grain` elements along the last axis
+/// Calls body(offsets, n) in parallel for ranges of about `grain` elements along the last axis
 /// of the layouts; offsets are those of the range's first element in each layout.
 template <int N, class F>
-void for_stretches(const Layouts<N>& layouts, int64_t grain, F&& stretch) {
+void for_ranges(const Layouts<N>& layouts, int64_t grain, F&& body) {
   const int64_t n = layouts.length(), rows = layouts.rows();
   if (rows == 1) {
     parallel_ranges(n, grain, [&](int64_t i, int64_t end) {
       int64_t offset[N];
       for (int k = 0; k < N; ++k) offset[k] = i * layouts.step(k);
-      stretch(offset, end - i);
+      body(offset, end - i);
     });
     return;
   }
@@ -28,7 +28,7 @@ void for_stretches(const Layouts<N>& layouts, int64_t grain, F&& stretch) {
                     for (; r < end; ++r) {
                       int64_t offset[N];
                       layouts.row(r, offset);
-                      stretch(offset, n);
+                      body(offset, n);
                     }
                   });
 }

@@ -166,11 +166,11 @@ void scatter_add_rows(ConstView x, ConstView ids, View work, View y) {
   if (y.numel() == 0 || n == 0) return;
   {
     const int64_t bytes = memory::block_bytes(count * int64_t{sizeof(int64_t)});
-    const Scratch room(4 * bytes, y.device);
-    auto* keys = room.as<uint64_t>();
-    auto* other_keys = reinterpret_cast<uint64_t*>(room.as<char>() + bytes);
-    auto* values = reinterpret_cast<int64_t*>(room.as<char>() + 2 * bytes);
-    auto* other_values = reinterpret_cast<int64_t*>(room.as<char>() + 3 * bytes);
+    const Scratch workspace(4 * bytes, y.device);
+    auto* keys = workspace.as<uint64_t>();
+    auto* other_keys = reinterpret_cast<uint64_t*>(workspace.as<char>() + bytes);
+    auto* values = reinterpret_cast<int64_t*>(workspace.as<char>() + 2 * bytes);
+    auto* other_values = reinterpret_cast<int64_t*>(workspace.as<char>() + 3 * bytes);
     launch(name, list_keys_kernel, blocks_for(count, elementwise_threads), elementwise_threads, 0,
            Ids(ids), ids.stride(0), ids.stride(1), n, R, count, keys, values);
     sort_pairs(name, keys, other_keys, values, other_values, count,

@@ -92,15 +92,15 @@ int alignment_of(const void* data) {
 class Workspace {
  public:
   Workspace(size_t bytes, Device device)
-      : room_(bytes > 0 ? static_cast<int64_t>(bytes + multiple - 1) : 0, device) {}
+      : workspace_(bytes > 0 ? static_cast<int64_t>(bytes + multiple - 1) : 0, device) {}
   void* data() const {
-    const auto address = reinterpret_cast<uintptr_t>(room_.data());
+    const auto address = reinterpret_cast<uintptr_t>(workspace_.data());
     return reinterpret_cast<void*>((address + multiple - 1) / multiple * multiple);
   }
 
  private:
   static constexpr uintptr_t multiple = 256;
-  Scratch room_;
+  Scratch workspace_;
 };
 
 /// The properties that select an algorithm.
@@ -333,7 +333,7 @@ class Products {
       static std::mutex mutex;  // a plan holds the bias pointer of one call at a time
       const std::lock_guard lock(mutex);
       if (problem_.bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.data);
-      const Workspace room(plan.workspace, c_.device);
+      const Workspace workspace(plan.workspace, c_.device);
       const double one = 1, zero = 0;
       const float one_f = 1, zero_f = 0;
       const bool wide = a_.dtype == DType::f64;
@@ -341,7 +341,7 @@ class Products {
       const void* none = wide ? static_cast<const void*>(&zero) : &zero_f;
       const void* beta = problem_.accumulate ? alpha : none;
       check_blas(cublasLtMatmul(handle(), plan.operation, alpha, part.b, plan.a, part.a, plan.b,
-                                beta, part.c, plan.c, part.c, plan.c, &plan.algorithm, room.data(),
+                                beta, part.c, plan.c, part.c, plan.c, &plan.algorithm, workspace.data(),
                                 plan.workspace, stream()),
                  name);
     }

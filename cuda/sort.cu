@@ -19,8 +19,8 @@ void sort_pairs(const char* name, uint64_t* keys, uint64_t* other_keys, int64_t*
   cub::DoubleBuffer<int64_t> value(values, other_values);
   size_t bytes = 0;
   check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, key, value, n, 0, bits, stream()), name);
-  const Scratch room(static_cast<int64_t>(bytes), Device{DeviceKind::cuda, 0});
-  check(cub::DeviceRadixSort::SortPairs(room.data(), bytes, key, value, n, 0, bits, stream()),
+  const Scratch workspace(static_cast<int64_t>(bytes), Device{DeviceKind::cuda, 0});
+  check(cub::DeviceRadixSort::SortPairs(workspace.data(), bytes, key, value, n, 0, bits, stream()),
         name);
   const auto size = static_cast<size_t>(n) * sizeof(uint64_t);
   if (key.Current() != keys) {
@@ -74,11 +74,11 @@ void sort_rows(const char* name, const ConstView& x, bool descending, const View
   const int64_t rows = x.dim(0), n = x.dim(1), count = rows * n, k = indices.dim(1);
   if (count == 0 || k == 0) return;
   const int64_t bytes = memory::block_bytes(count * int64_t{sizeof(int64_t)});
-  const Scratch room(4 * bytes, indices.device);
-  auto* keys = room.as<uint64_t>();
-  auto* other_keys = reinterpret_cast<uint64_t*>(room.as<char>() + bytes);
-  auto* values = reinterpret_cast<int64_t*>(room.as<char>() + 2 * bytes);
-  auto* other_values = reinterpret_cast<int64_t*>(room.as<char>() + 3 * bytes);
+  const Scratch workspace(4 * bytes, indices.device);
+  auto* keys = workspace.as<uint64_t>();
+  auto* other_keys = reinterpret_cast<uint64_t*>(workspace.as<char>() + bytes);
+  auto* values = reinterpret_cast<int64_t*>(workspace.as<char>() + 2 * bytes);
+  auto* other_values = reinterpret_cast<int64_t*>(workspace.as<char>() + 3 * bytes);
   const int row_bits = std::bit_width(static_cast<uint64_t>(rows - 1));
   const unsigned blocks = blocks_for(count, elementwise_threads);
   visit_dtype(x.dtype, [&](auto tag) {

@@ -26,7 +26,7 @@ Overlap joint(const Overlap& a, const Overlap& b);
 /// Splits a lower-cased text into runs of a to z and 0 to 9.
 std::vector<std::string> rouge_tokens(std::string_view text);
 
-/// ROUGE-n of \cite lin2004: common n-grams, each counted at most as often as it occurs in the
+/// ROUGE-n of \cite lin2004 : common n-grams, each counted at most as often as it occurs in the
 /// other text. Throws ValueError unless n >= 1.
 Overlap rouge_n(std::string_view summary, std::string_view reference, int n);
 

@@ -77,7 +77,7 @@ ScoreTerms MultiHead::terms(Projected& p) const {
 Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory) const {
   if (options_.cross) {
     require(static_cast<bool>(ctx.encoder_output), "attention",
-            "cross-attention has no context; set LayerContext::context");
+            "cross-attention has no input; set LayerContext::encoder_output");
     if (!ctx.decoding) return project(x, ctx.encoder_output);
     if (memory.context_keys) {
       return {split_heads(q_.forward(x)), memory.context_keys, memory.context_values};

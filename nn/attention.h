@@ -8,21 +8,21 @@
 
 namespace longspan {
 
-/// What a MultiHead is made of.
+/// Options of MultiHead.
 struct AttentionOptions {
   int64_t d_model = 0, n_head = 1;
   int64_t d_head = 0;   ///< 0: d_model / n_head
   int64_t d_value = 0;  ///< width of a head's values; 0: d_head
   bool qkv_bias = false, out_bias = false;
   bool share_qk = false;  ///< keys use the projection of queries
-  bool cross = false;     ///< keys and values come from the context
-  float dropout = 0;      ///< site "attn", on probabilities
+  bool cross = false;     ///< keys and values come from LayerContext::encoder_output
+  float dropout = 0;      ///< site "attn", on attention probabilities
   Scheme weights = {}, out_weights = {};
 };
 
-/// [B, H, L, T]: the weights of an attention, a block of columns at a time. Values that are unit
-/// vectors turn its weighted sums into the weights.
-///   values  any values [B, H, T, ..], whose sizes, dtype and device those unit vectors have
+/// Returns the attention weights [B, H, L, T], computed a block of columns at a time: with unit
+/// vectors as values, the weighted sums are the weights.
+///   values  any values [B, H, T, ..]; the unit vectors take their sizes, dtype and device
 ///   attend  values [B, H, T, n] -> weighted sums [B, H, L, n]
 Tensor attention_weights(const Tensor& values, const std::function<Tensor(const Tensor&)>& attend);
 
@@ -31,20 +31,20 @@ struct Projected {
   Tensor q, k, v;
 };
 
-/// Multi-head attention \cite vaswani2017 (sec. 3.2): projections around a pattern.
-///   q = x Wq^T (+ b), k = z Wk^T, v = z Wv^T; z = x, [earlier states; x] or the context; head h
+/// Multi-head attention \cite vaswani2017 (sec. 3.2): projections around an attention pattern.
+///   q = x Wq^T (+ b), k = z Wk^T, v = z Wv^T; z = x, [earlier states; x] or encoder output; head h
 ///   owns columns h d ... h d + d - 1; s_ij = (q_i . k_j + relative terms) / sqrt(d);
 ///   y = concat(o) Wo^T (+ b)
-/// One softmax runs over the keys of given.pattern and of given.also, which have none in common.
-/// Shared relative tables are named by whoever visits them first.
+/// One softmax runs over the keys of ctx.pattern and of ctx.also, which have no pair in common. The
+/// first layer visited names shared relative tables.
 class MultiHead : public Layer {
  public:
   MultiHead(const AttentionOptions& options, ShawTables tables, const Init& init);
 
-  /// x [B, L, D] -> [B, L, D]. given.memory.states, where there are any, come before x as keys and
-  /// values. Decoding appends the keys and values of x to those in given.memory and returns the new
-  /// memory. Throws ShapeError, DTypeError; ValueError where cross-attention has no context and
-  /// where the memory does not end at given.position; GradientError on decoding with recording on.
+  /// x [B, L, D] -> [B, L, D]. ctx.memory.states, if defined, come before x as keys and values.
+  /// Decoding appends the keys and values of x to those in ctx.memory and returns the new memory.
+  /// Throws ShapeError, DTypeError; ValueError if cross-attention has no encoder output and if the
+  /// memory does not end at ctx.position; GradientError when decoding with recording on.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
 
@@ -54,15 +54,16 @@ class MultiHead : public Layer {
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
 
  protected:
-  /// What is added to scores and values. It may add to the queries, too.
+  /// Returns the terms added to scores and values. It may also add to the queries.
   virtual ScoreTerms terms(Projected& p) const;
   const AttentionOptions& options() const { return options_; }
 
  private:
   Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
-  /// Queries of x, and all keys and values that there are for them; `memory` then holds these too.
+  /// Returns the queries of x, and all keys and values that they may attend to; stores these in
+  /// `memory`.
   Projected gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory) const;
-  /// [B, H, L, dv] of all parts of the pattern.
+  /// Attends to the union of the patterns; returns [B, H, L, dv].
   Tensor attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
                 const Dropout& dropout) const;
 

@@ -24,7 +24,7 @@ std::vector<Tensor> grid_rows(const std::vector<Embedding>& axes, int64_t first,
           "for {}",
           first + length - 1, places, first + length);
   std::vector<Tensor> rows;
-  int64_t step = places;  // of a coordinate of this axis, in positions
+  int64_t step = places;  // positions per coordinate step of this axis
   for (const Embedding& axis : axes) {
     const int64_t n = axis.weight.dim(0);
     step /= n;
@@ -59,11 +59,12 @@ std::vector<int64_t> extended_axial_shape(const std::vector<int64_t>& shape, int
   if (shape.size() == 1) return {length};
   if (shape.size() == 2) return default_axial_shape(length);
   const std::vector<int64_t> longer = longer_axial_shape(shape, length);
-  fail("positions",
-       "position_shape = {} has {} positions, and {} tokens need more: expected other axes, such as "
-       "{}, with n_max = {}",
-       fmt::join(shape.begin(), shape.end(), ","), places, length,
-       fmt::join(longer.begin(), longer.end(), ","), length);
+  fail(
+      "positions",
+      "position_shape = {} has {} positions, and {} tokens need more: expected other axes, such as "
+      "{}, with n_max = {}",
+      fmt::join(shape.begin(), shape.end(), ","), places, length,
+      fmt::join(longer.begin(), longer.end(), ","), length);
 }
 
 AxialPositions::AxialPositions(const std::vector<int64_t>& shape,
@@ -85,7 +86,7 @@ Tensor AxialPositions::forward(int64_t first, int64_t length, float dropout, Pas
 
 Tensor dropout_columns(const Tensor& x, double p, Pass pass) {
   if (p == 0 || !pass.training) return x;
-  pass.row = 0;  // the draw has a column each, whichever rows are here
+  pass.row = 0;  // one draw per column, whichever rows x holds
   Shape one = x.shape();
   for (int axis = 0; axis < x.rank() - 1; ++axis) one[axis] = 1;
   return mul(x, dropout(ones(one, x.dtype(), x.device()), p, pass));

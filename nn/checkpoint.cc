@@ -12,7 +12,7 @@ namespace {
 using detail::Argument;
 using detail::ReplayedPart;
 
-/// Sizes of segments, outermost first, and what their frames keep.
+/// Sizes of segments, outermost first, and the results that their checkpoint scopes save.
 struct Plan {
   std::vector<int64_t> segments;
   autograd::Results kept = autograd::Results::none;
@@ -29,7 +29,7 @@ Plan plan_of(const MemoryPolicy& policy) {
   }
 }
 
-/// Layers [begin, end), in segments from `level` on.
+/// Runs layers [begin, end), with the segment sizes from `level` on.
 void run_range(int64_t begin, int64_t end, size_t level, std::vector<Tensor>& streams,
                const Plan& plan, const LayerStep& step, bool again) {
   if (level == plan.segments.size()) {
@@ -63,7 +63,7 @@ Output Choices::run(const Layer& layer, const Tensor& x, LayerContext ctx, Pass 
   for (const autograd::SavedTensor& c : kept_) ctx.choices.push_back(c.get("choices"));
   Output out = layer.forward(x, ctx, pass);
   const autograd::CheckpointScope::Guard outside(
-      nullptr);  // a frame would ask for them by running again
+      nullptr);  // else an enclosing scope would have to recompute to get these back
   if (first) {
     for (const Tensor& c : out.choices) kept_.emplace_back(c, "choices");
   }

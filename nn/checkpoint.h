@@ -9,29 +9,29 @@
 
 namespace longspan {
 
-/// layer.forward(x, given, pass), keeping for the backward pass x (and given.context) in place of
-/// what the ops of the layer save: backward runs the layer once more, up to the last save that is
-/// wanted. Gradients are those without it, bit for bit, dropout included. Where nothing is recorded
-/// it is the layer itself. The layer must outlive the graph; a second backward through a retained
-/// graph runs nothing again. \cite chen2016
-///   kept    results of products and attention that stay, so that the second run takes them
-///   throws  GradientError in backward where the layer does not do the same again, or a parameter
-///           was written in between
+/// Runs layer.forward(x, ctx, pass), but saves x and ctx.encoder_output for the backward pass
+/// instead of the tensors that the layer's ops save: backward recomputes the layer, up to the last
+/// saved tensor that it needs. Gradients are bit for bit those without checkpointing, dropout
+/// included. If nothing is recorded, this is a plain forward. The layer must outlive the graph; a
+/// second backward through a retained graph does not recompute. \cite chen2016
+///   kept    results of products and attention to save, which the recomputation reuses
+///   throws  GradientError in backward if the recomputation differs from the first run, or if a
+///           parameter was written in between
 Output checkpoint(const Layer& layer, const Tensor& x, const LayerContext& ctx, Pass pass,
                   autograd::Results kept = autograd::Results::none);
 
-/// One layer of several: takes the streams to what comes after it. `again` where it is run again,
-/// for which nothing but the streams matters. It is copied, and must outlive the graph.
+/// Runs one of several layers: replaces the streams by its outputs. `again` is true in a
+/// recomputation, for which only the streams matter. It is copied, and must outlive the graph.
 using LayerStep = std::function<void(int64_t layer, std::vector<Tensor>& streams, bool again)>;
 
-/// Layers 0 to count - 1 one after another, keeping what a policy other than reversible says:
-/// segments of them are frames, as in checkpoint(), and so are segments of segments. Streams may be
+/// Runs layers 0 to count - 1 in sequence and saves what a non-reversible policy says: segments of
+/// layers are checkpoint scopes, as in checkpoint(), and segments may be nested. Streams may be
 /// undefined.
 void run_layers(int64_t count, std::vector<Tensor>& streams, const MemoryPolicy& policy,
                 const LayerStep& step);
 
-/// The integer decisions (buckets, clusters) of a layer's first run, which its other runs are given
-/// back. Counted as saved.
+/// Stores the integer decisions (buckets, clusters) of a layer's first run, and passes them to its
+/// recomputations. They count as saved tensors.
 class Choices {
  public:
   Output run(const Layer& layer, const Tensor& x, LayerContext ctx, Pass pass);
@@ -42,12 +42,12 @@ class Choices {
 
 namespace detail {
 
-/// An argument of a part that is run again: its data, and whether its gradient is wanted.
+/// An argument of a recomputed function: its data, and whether it requires grad.
 class Argument {
  public:
   explicit Argument(const Tensor& x) : data_(x, "checkpoint"), wanted_(requires_grad(x)) {}
 
-  /// The same data as a leaf of a graph of its own.
+  /// Returns the same data as a leaf of a separate graph.
   Tensor again() const;
 
  private:
@@ -55,7 +55,7 @@ class Argument {
   bool wanted_;
 };
 
-/// A frame whose part is a function of what it holds.
+/// A checkpoint scope whose computation depends only on what the closure holds.
 class ReplayedPart final : public autograd::CheckpointScope {
  public:
   ReplayedPart(autograd::Results kept, std::function<void()> again)

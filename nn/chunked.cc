@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kOp = "chunked";
 
-/// Its inputs are runs of its rows, one after another.
+/// Concatenates its inputs, which hold consecutive rows of the output.
 struct JoinNode final : autograd::Node {
   JoinNode() : Node(kOp) {}
   Grads backward(std::span<const Tensor> dy) override {
@@ -29,8 +29,8 @@ struct JoinNode final : autograd::Node {
   }
 };
 
-/// Pieces of [1, T, E] written into one tensor as they come, so that no more than one of them
-/// lives.
+/// Copies pieces of [1, T, E] into one tensor as they arrive, so that only one piece is alive at a
+/// time.
 class Join {
  public:
   explicit Join(int64_t rows) : rows_(rows) {}
@@ -67,7 +67,7 @@ Tensor chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f)
   const int64_t total = x.dim(0) * x.dim(1);
   const int64_t size = std::max<int64_t>(1, total / chunks + (total % chunks != 0 ? 1 : 0));
   const Tensor rows = reshape(x, {1, total, x.dim(2)});
-  // Before the first piece: a frame around all of it, which is run again, ends here.
+  // Saved before the first piece: an enclosing checkpoint scope that recomputes can stop here.
   const auto input = std::make_shared<const detail::Argument>(rows);
   Join join(total);
   int64_t begin = 0;

@@ -6,20 +6,21 @@
 
 namespace longspan {
 
-/// f of rows [1, n, D], each of them by itself, -> [1, n, E]; `pass` knows which rows they are.
+/// A row-wise function of rows [1, n, D] -> [1, n, E]; `pass` holds the index of the first row.
 using RowFunction = std::function<Tensor(const Tensor& rows, Pass pass)>;
 
-/// f(x) in `chunks` pieces of the B L rows of x [B, L, D], of ceil(B L / chunks) rows and the last
-/// of what is left: each piece is a frame that keeps nothing, all of them together x. So what f
-/// saves, and what is as large, exists for one piece at a time, forward and backward. Results and
-/// the gradient of x are those of f(x), bit for bit, dropout included; gradients of parameters are
-/// summed from the last piece to the first. f must outlive the graph. \cite kitaev2020
+/// Computes f(x) in `chunks` pieces of the B L rows of x [B, L, D], with ceil(B L / chunks) rows
+/// each and the rest in the last: each piece is a checkpoint scope that saves nothing; together
+/// they save x. So tensors that f saves, and others as large, exist for one piece at a time,
+/// forward and backward. Results and the gradient of x are bit for bit those of f(x), dropout
+/// included; gradients of parameters are summed from the last piece to the first. f must outlive
+/// the graph. \cite kitaev2020
 ///   returns  [B, L, E]
 ///   saves    x
 ///   throws   ValueError on fewer than one chunk
 Tensor chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f);
 
-/// The same of a layer. Throws ValueError where it is not one that works position by position.
+/// The same for a layer. Throws ValueError unless the layer is position-wise.
 Output chunked(const Layer& layer, const Tensor& x, int64_t chunks, Pass pass);
 
 }  // namespace longspan

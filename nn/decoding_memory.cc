@@ -8,8 +8,8 @@
 namespace longspan {
 namespace {
 
-/// `kept` slots of old from `begin` on, followed by those of `fresh`: in the free slots of old
-/// where there is room and nothing to drop, else in memory of its own.
+/// Appends `fresh` to the `kept` slots of old from `begin` on: in the free slots of old if it
+/// `fits`, else in new memory to which the kept slots are copied.
 Tensor append(const Tensor& old, int64_t begin, int64_t kept, const Tensor& fresh, bool fits) {
   const int64_t n = fresh.dim(2);
   Tensor cache = old;

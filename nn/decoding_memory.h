@@ -6,12 +6,12 @@
 
 namespace longspan {
 
-/// Slots begin to begin + length - 1 of [B, H, slots, d].
+/// Returns a view of slots begin to begin + length - 1 of [B, H, slots, d].
 Tensor memory_slots(const Tensor& cache, int64_t begin, int64_t length);
 
-/// The memory with the keys and values of rows position to position + n - 1 appended, in free slots
-/// where there are any; rows before `keep_from` may go. Throws ValueError where the memory does not
-/// end at `position`.
+/// Returns the memory with the keys and values of rows position to position + n - 1 appended, in
+/// free slots if they suffice; rows before `keep_from` may be dropped. Throws ValueError if the
+/// memory does not end at `position`.
 ///   k, v  [B, H, n, d]
 LayerMemory remember(const LayerMemory& old, const Tensor& k, const Tensor& v, int64_t position,
                      int64_t keep_from);

@@ -22,8 +22,8 @@ constexpr std::string_view name_of_value(E value) {
   return value_names<E>[static_cast<size_t>(value)];
 }
 
-/// Sees the fields of a configuration one by one: how options and files become fields, and fields
-/// become files. A configuration has one function for it,
+/// Visits the fields of a configuration one by one, to set them from options and files and to write
+/// them to files. A configuration has one function for it,
 ///   void visit(auto& v) { v("n_layer", n_layer)("dropout", dropout); }
 class Fields {
  public:
@@ -40,14 +40,14 @@ class Fields {
   virtual void field(std::string_view name, std::string& value) = 0;
   virtual void field(std::string_view name, std::vector<int64_t>& value) = 0;
   virtual void field(std::string_view name, std::vector<std::string>& value) = 0;
-  /// One of several names; `index` is its place among them.
+  /// One of several names; `index` is its index among them.
   virtual void choice(std::string_view name, int& index,
                       std::span<const std::string_view> names) = 0;
-  /// The text of a value that has a written form of its own; `valid` says of others whether they
-  /// are one, `expected` which ones are, for messages.
+  /// A value that has its own text form; `valid` tells whether a text is one, `expected` describes
+  /// the valid ones for error messages.
   virtual void written(std::string_view name, std::string& text, bool (*valid)(std::string_view),
                        std::string_view expected) = 0;
-  /// Around the fields of a nested configuration.
+  /// Called before and after the fields of a nested configuration.
   virtual void enter(std::string_view name) = 0;
   virtual void leave() = 0;
 

@@ -7,24 +7,24 @@
 
 namespace longspan {
 
-/// The global tokens of a batch, which see and are seen by all.
+/// The global tokens of a batch, which attend to and are attended to by all tokens.
 struct GlobalTokens {
-  Tensor rows;                                  ///< i64 [B, G] positions, -1 after the last one
+  Tensor rows;                                  ///< i64 [B, G] positions, padded with -1
   Tensor count;                                 ///< i64 [B]
-  std::vector<std::vector<int64_t>> positions;  ///< the same, for each sample
+  std::vector<std::vector<int64_t>> positions;  ///< the same as lists, one per sample
 
   explicit operator bool() const { return static_cast<bool>(rows); }
 };
 
-/// Those of a mask [B, L] that is not 0 where a token is global; none beyond the lengths. Without
-/// any in the whole batch the result is empty.
+/// Returns the global tokens of a mask [B, L], which is nonzero where a token is global; positions
+/// beyond the lengths are ignored. The result is empty if the whole batch has none.
 ///   lengths  i64 [B], or undefined: all of L
 GlobalTokens global_tokens(const Tensor& mask, const Tensor& lengths);
-/// The same from a mask that may be on another device, so that a known one stays on the host.
+/// The same, with the result on `device`: a mask that is known on the host can stay there.
 GlobalTokens global_tokens(const Tensor& mask, const Tensor& lengths, Device device);
 
-/// A mask u8 [B, L] that makes one position global in every sample. Throws ValueError on a position
-/// out of range.
+/// Returns a mask u8 [B, L] that makes the given positions global in every sample. Throws
+/// ValueError if a position is out of range.
 Tensor global_mask(int64_t batch, int64_t length, const std::vector<int64_t>& positions,
                    Device device = {});
 

@@ -13,8 +13,8 @@
 
 namespace longspan {
 
-/// A distribution for a matrix [out, in]; fan-in and fan-out are its two last sizes. One that
-/// nobody has chosen is Glorot's uniform, so that no layer starts as zeros unasked.
+/// A distribution for a matrix [out, in]; fan-in and fan-out are its last two sizes. The default is
+/// Glorot's uniform, so that no layer starts as zeros unless asked to.
 struct Scheme {
   enum class Kind : uint8_t {
     zeros,
@@ -32,7 +32,7 @@ struct Scheme {
   static constexpr Scheme constant(double c) { return {Kind::constant, c}; }
   /// N(0, deviation^2).
   static constexpr Scheme normal(double deviation) { return {Kind::normal, deviation}; }
-  /// The same, without what lies further than two deviations out.
+  /// The same, truncated at two deviations.
   static constexpr Scheme truncated_normal(double deviation) {
     return {Kind::truncated_normal, deviation};
   }
@@ -40,23 +40,24 @@ struct Scheme {
   static constexpr Scheme uniform(double half) { return {Kind::uniform, half}; }
   /// U(-a, a), a = gain sqrt(6 / (fan-in + fan-out)). \cite glorot2010
   static constexpr Scheme xavier_uniform(double gain = 1) { return {Kind::xavier_uniform, gain}; }
-  /// Rows or columns, whichever are fewer, orthonormal, times gain. Saxe et al. 2014.
+  /// Orthonormal rows or columns, whichever are fewer, times gain. Saxe et al. 2014.
   static constexpr Scheme orthogonal(double gain = 1) { return {Kind::orthogonal, gain}; }
 
-  /// The same distribution, `factor` times as wide; e.g. 1 / sqrt(2 N) for the output weights of
-  /// residual branches \cite radford2019 .
+  /// Returns the same distribution, `factor` times as wide; e.g. 1 / sqrt(2 N) for the output
+  /// weights of residual branches \cite radford2019 .
   constexpr Scheme scaled(double factor) const { return {kind, value * factor}; }
 };
 
-/// Makes parameters: leaves that require gradients, in Category::parameter. A value, like its
-/// generator: what a parameter starts as depends on the seed, its labels and its shape.
+/// Makes parameters: leaves that require gradients, in Category::parameter. It is a value, like its
+/// generator: the initial value of a parameter depends on the seed, its labels and its shape.
 struct Init {
   Generator gen = {};
   Device device = {};
   DType dtype = DType::f32;
-  /// Parameters of one element, seen as many: to count them without the memory.
+  /// Parameters get one element of storage, expanded to their shape: to count them without the
+  /// memory.
   bool meta = false;
-  std::string path = {};  ///< the labels so far, joined by dots: for messages
+  std::string path = {};  ///< the labels so far, joined by dots, for error messages
 
   Init at(std::string_view label) const {
     return {gen.fork(label), device, dtype, meta, path_to(label)};
@@ -66,15 +67,15 @@ struct Init {
             path_to(std::to_string(label))};
   }
 
-  /// Throws ShapeError where the scheme needs a matrix and the shape is not.
+  /// Throws ShapeError if the scheme needs a matrix and the shape is not one.
   Tensor make(const Shape& shape, const Scheme& scheme) const;
 
  private:
   std::string path_to(std::string_view label) const;
 };
 
-/// Notes what parameters this thread makes with Init while it lives, to find those that a module
-/// forgets to visit:
+/// Records the parameters that this thread makes with Init while it lives, to find those that a
+/// module forgets to visit:
 ///   const InitWatch made;
 ///   MyModel model(config, init);
 ///   made.require_visited(model);
@@ -85,10 +86,10 @@ class InitWatch {
   InitWatch(const InitWatch&) = delete;
   InitWatch& operator=(const InitWatch&) = delete;
 
-  /// Throws ValueError, with their labels and shapes, where parameters that somebody still holds
-  /// are none that the module names: they would be neither trained nor saved.
+  /// Throws ValueError with labels and shapes if parameters that are still alive are not visited by
+  /// the module: they would be neither trained nor saved.
   void require_visited(Module& module) const;
-  /// For Init: a parameter that it has made.
+  /// Called by Init: records a parameter that it has made.
   static void note(const Init& init, const Tensor& parameter);
 
  private:

@@ -13,8 +13,8 @@
 namespace longspan {
 
 /// Counts the multiply-accumulates of the products that layers of this thread run forward while it
-/// lives: what a linear layer and an attention over its visible pairs need, in the convention of
-/// one fused multiply-add for each.
+/// lives: those of linear layers, and those of attention over its visible pairs. One fused
+/// multiply-add counts as one.
 class MacCounter {
  public:
   MacCounter();
@@ -24,15 +24,16 @@ class MacCounter {
 
   int64_t projections = 0;  ///< linear layers of attention
   int64_t attention = 0;    ///< scores and weighted sums
-  int64_t other = 0;        ///< linear layers elsewhere: feed-forward, heads
+  int64_t other = 0;        ///< linear layers elsewhere: feed-forward, output heads
   int64_t total() const { return projections + attention + other; }
 
-  /// attended_pairs(), for which it and those around it look at equal layouts once.
+  /// Returns attended_pairs(); nested counters share one cache, so that equal layouts are counted
+  /// once.
   int64_t pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads, int64_t queries,
                 int64_t keys);
 
   MacCounter* outer() const { return outer_; }
-  /// The innermost one of this thread; null where there is none.
+  /// Returns the innermost counter of this thread; null if there is none.
   static MacCounter* current();
 
  private:
@@ -53,7 +54,7 @@ struct Linear : Module {
   Tensor bias;    ///< [out], or undefined
 };
 
-/// Rows of a table.
+/// An embedding table.
 struct Embedding : Module {
   Embedding() = default;
   Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme);
@@ -85,25 +86,25 @@ struct Normalization : Module {
   Tensor bias;    ///< [width]; undefined with rms
 };
 
-/// gelu_erf is x Phi(x); gelu_tanh its approximation by a tanh; gelu_sigmoid x sigma(1.702 x);
-/// geglu a gelu_erf(b) of the halves (a, b) of twice the width.
+/// gelu_erf is x Phi(x); gelu_tanh approximates it with a tanh; gelu_sigmoid is x sigma(1.702 x);
+/// geglu is a gelu_erf(b) for the halves (a, b) of an input of twice the width.
 enum class Activation : uint8_t { relu, gelu_erf, gelu_tanh, gelu_sigmoid, geglu, silu };
 template <>
 inline constexpr std::array<std::string_view, 6> value_names<Activation>{
     "relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "geglu", "silu"};
 
-/// f(x), elementwise; of geglu half as wide as x.
+/// Returns f(x), elementwise; for geglu the result is half as wide as x.
 Tensor activate(Activation f, const Tensor& x);
 
-/// What a FeedForward is made of.
+/// Options of FeedForward.
 struct FeedForwardOptions {
   int64_t d_model = 0, d_ff = 0;
   Activation activation = Activation::relu;
   float dropout = 0;                      ///< site "ffn_act"
-  Scheme weights = {}, out_weights = {};  ///< how `in` and `out` start
+  Scheme weights = {}, out_weights = {};  ///< initialisation of `in` and `out`
 };
 
-/// W2 Drop(f(W1 x + b1)) + b2; position by position.
+/// W2 Drop(f(W1 x + b1)) + b2, position-wise.
 class FeedForward : public Layer {
  public:
   FeedForward(const FeedForwardOptions& options, const Init& init);

@@ -26,8 +26,9 @@ namespace {
 
 constexpr const char* kOp = "lsh attention";
 
-/// The tokens that the last of `tokens` ones sees, and how often: what a pass over them shows it,
-/// or with `same_bucket` the last of its bucket, at most a window of them.
+/// Finds the tokens that the last of `tokens` tokens sees, and how often: those that a pass over
+/// all tokens would show it, or with `same_bucket` the last ones of its bucket, at most a window of
+/// them.
 class LastWindow {
  public:
   /// ids: [R, known], known >= tokens.
@@ -50,7 +51,7 @@ class LastWindow {
     }
   }
 
-  /// How often each token is seen.
+  /// Returns how often each token is seen.
   const std::vector<int32_t>& times() const { return times_; }
 
  private:
@@ -69,7 +70,7 @@ class LastWindow {
     }
   }
 
-  /// The tokens in the order of round r.
+  /// Returns the tokens in the sorted order of round r.
   std::vector<int32_t> order(int64_t r) const {
     const std::span<const int32_t> ids = round(r);
     std::vector<int32_t> all(ids.size());
@@ -86,7 +87,7 @@ class LastWindow {
     const int64_t first = global ? 0 : r * chunks, circle = global ? rounds_ * chunks : chunks;
     const std::vector<int32_t> own = order(r);
     const int64_t c = (std::find(own.begin(), own.end(), tokens_ - 1) - own.begin()) / m;
-    std::vector<int64_t> seen;  // chunks, all rounds counted through
+    std::vector<int64_t> seen;  // chunk indices, counted through all rounds
     for (int64_t k = c - options_.before; k <= c + options_.after; ++k) {
       if ((k < 0 || k >= chunks) && options_.wrap == LshWrap::none) continue;
       const int64_t at = first + ((r * chunks - first + k) % circle + circle) % circle;
@@ -276,7 +277,7 @@ Tensor LshAttention::attend_last(const LayerMemory& memory, const std::vector<in
     const auto seen = tokens - std::count(times.back().begin(), times.back().end(), 0);
     widest = std::max(widest, seen);
   }
-  // Lists of equal length, filled up with places that do not count.
+  // Pads all lists to equal length with entries of weight -inf.
   std::vector<int64_t> list(static_cast<size_t>(batch * heads * widest), -1);
   std::vector<double> weight(list.size(), -std::numeric_limits<double>::infinity());
   std::vector<double> self(list.size(), 0);

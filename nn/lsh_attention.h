@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// How many buckets a round has where the options name none, for L tokens in chunks of m:
+/// The number of buckets per round if the options give none, for L tokens in chunks of m:
 ///   paper     2 max(1, floor(L / m)), two factors above 128
 ///   hf        the same rounded down to a power of two (transformers)
 ///   chunks    floor(L / m), rounded down to an even number (lucidrains' reformer-pytorch)
@@ -19,46 +19,49 @@ enum class BucketRule : uint8_t { paper, hf, chunks };
 template <>
 inline constexpr std::array<std::string_view, 3> value_names<BucketRule>{"paper", "hf", "chunks"};
 
-/// What an LshAttention is made of.
+/// Options of LshAttention.
 struct LshAttentionOptions {
   int64_t d_model = 0, n_head = 1, d_head = 0;
   int64_t rounds = 1;           ///< R
-  LshBuckets buckets = {0, 1};  ///< of a round; first = 0: as `rule` says
+  LshBuckets buckets = {0, 1};  ///< per round; first = 0: chosen by `rule`
   BucketRule rule = BucketRule::paper;
-  int64_t n_max = 0;       ///< longest sequence: decoding has the buckets of that
-  int64_t full_up_to = 0;  ///< L up to here: every token sees every other, without hashing
+  int64_t n_max = 0;       ///< longest sequence: decoding uses the number of buckets for this
+                           ///< length
+  int64_t full_up_to = 0;  ///< up to this L every token sees every other, without hashing
   LshOptions pairs = {};   ///< chunk, neighbours and rules; buckets and pass are set here
   Generator evaluation;    ///< of the rotations outside training
   Scheme weights = {};
 };
 
 /// Attention by locality-sensitive hashing \cite kitaev2020 (sec. 2): queries and keys share a
-/// projection, and a token sees those of its bucket near it in sorted order, in any of R rounds.
-///   q = x Wqk^T, v = x Wv^T; ids by fresh rotations in every training pass; y = concat(o) Wo^T
-/// Ids come back as the only element of Output::choices and are taken from LayerContext::choices.
-/// Rows from LayerContext::lengths on do not exist. Chunk borders depend on all tokens, also where
-/// attention is causal: no value flows back, but which earlier tokens are seen does depend on later
-/// ones.
+/// projection, and a token sees the tokens of its bucket near it in sorted order, in any of R
+/// rounds.
+///   q = x Wqk^T, v = x Wv^T; ids from new rotations in every training pass; y = concat(o) Wo^T
+/// Ids are the only element of Output::choices, and are taken from LayerContext::choices if given.
+/// Rows from LayerContext::lengths on do not exist. Chunk borders depend on all tokens, even with
+/// causal attention: no value flows back from later tokens, but which earlier tokens are seen does
+/// depend on them.
 class LshAttention : public Layer {
  public:
   LshAttention(const LshAttentionOptions& options, const Init& init);
 
-  /// x [B, L, D] -> [B, L, D]. Decoding appends q and v of x to those in given.memory, and ids to
-  /// those in given.choices, which then come back whole: a prompt is attended to as above, and then
-  /// each token to the last (1 + a + z) m before it in sorted order, of its own bucket where that
-  /// is asked for, in any round. That is one pass over all where attention is causal with
-  /// same_bucket and no bucket has more than m tokens; else it is another choice of keys. Throws
-  /// ShapeError, DTypeError; GradientError on decoding with recording on.
+  /// x [B, L, D] -> [B, L, D]. Decoding appends q and v of x to those in ctx.memory, and ids to
+  /// those in ctx.choices; the result holds all ids. A prompt is attended to as above. Each later
+  /// token attends to the last (1 + a + z) m tokens before it in sorted order, only of its own
+  /// bucket with same_bucket, in any round. This equals a single pass over all tokens if attention
+  /// is causal with same_bucket and no bucket has more than m tokens; otherwise it selects other
+  /// keys. Throws ShapeError, DTypeError; GradientError when decoding with recording on.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override { v("qk", q_)("v", v_)("out", out_); }
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
 
-  /// Rotations [1 or B, 1 or H, R, d, w] instead of drawn ones, until an undefined tensor comes.
+  /// Sets rotations [1 or B, 1 or H, R, d, w] to use instead of drawn ones; an undefined tensor
+  /// resets.
   void set_rotations(const Tensor& rotations) { rotations_ = rotations; }
-  /// Scores that are computed for `length` tokens of a head, masked ones included: with full
+  /// Number of scores computed for `length` tokens of a head, including masked ones: with full
   /// windows, L m (1 + a + z) R.
   int64_t computed_pairs(int64_t length) const;
-  /// Multiply-accumulates of hashing for a head.
+  /// Multiply-accumulates of hashing, per head.
   int64_t hashing_macs(int64_t length) const;
 
  private:
@@ -69,8 +72,8 @@ class LshAttention : public Layer {
   LshOptions pairs_of(const LshBuckets& buckets, int64_t length, Pass pass) const;
   Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
   Output decode(const Tensor& x, const LayerContext& ctx) const;
-  /// Of one token with all before it, which `memory` holds: [B, H, 1, d]. ids: [B, H, R, known],
-  /// perhaps of later ones too.
+  /// Attends from the newest token in `memory` to all tokens there: [B, H, 1, d]. ids: [B, H, R,
+  /// known], which may include later tokens.
   Tensor attend_last(const LayerMemory& memory, const std::vector<int32_t>& ids, int64_t known,
                      const LshBuckets& buckets) const;
 

@@ -19,7 +19,7 @@ constexpr std::array<std::pair<std::string_view, MemoryKind>, 6> names{{
     {"reversible:exact", MemoryKind::reversible_exact},
 }};
 
-/// The numbers of ":K:J"; false where they are none, or do not fall.
+/// Reads the numbers of ":K:J"; returns false if they are not numbers or do not descend.
 bool read_segments(std::string_view text, std::vector<int64_t>& sizes) {
   while (!text.empty()) {
     int64_t size = 0;
@@ -33,7 +33,7 @@ bool read_segments(std::string_view text, std::vector<int64_t>& sizes) {
   return true;
 }
 
-/// ":K+J+rest".
+/// Reads ":K+J+rest".
 bool read_cut(std::string_view text, std::vector<int64_t>& sizes) {
   constexpr std::string_view rest = "rest";
   while (text.substr(text.empty() ? 0 : 1) != rest) {
@@ -48,7 +48,7 @@ bool read_cut(std::string_view text, std::vector<int64_t>& sizes) {
   return text[0] == '+' && !sizes.empty();
 }
 
-/// ":K", ":exact", ":exact:G", each with or without ":stored" after it.
+/// Reads ":K", ":exact", ":exact:G", each with or without ":stored" after it.
 bool read_reversible(std::string_view text, MemoryPolicy& policy) {
   constexpr std::string_view stored = ":stored", exact = ":exact";
   policy.kind = MemoryKind::reversible;
@@ -66,7 +66,7 @@ bool read_reversible(std::string_view text, MemoryPolicy& policy) {
          policy.grid <= 23;
 }
 
-/// False where the text is no policy.
+/// Returns false if the text is not a policy.
 bool read(std::string_view text, MemoryPolicy& policy) {
   const int64_t chunks = policy.chunks;
   policy = {};

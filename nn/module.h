@@ -16,7 +16,7 @@ namespace longspan {
 class Visitor;
 
 /// Something with parameters. It holds them and its children by value, so a copy shares the
-/// weights: tying is copying. It has no state besides; forward passes are const.
+/// weights: weights are tied by copying. It has no other state; forward passes are const.
 struct Module {
   Module() = default;
   Module(const Module&) = default;
@@ -36,9 +36,9 @@ class Visitor {
   Visitor(const Visitor&) = delete;
   Visitor& operator=(const Visitor&) = delete;
 
-  /// A parameter; an undefined one (a bias that the options leave out) is passed over.
+  /// Visits a parameter; an undefined one (a bias that the options leave out) is skipped.
   Visitor& operator()(std::string_view name, Tensor& parameter);
-  /// State learned outside gradients, saved with the parameters.
+  /// Visits state that is learned without gradients and saved with the parameters.
   Visitor& buffer(std::string_view name, Tensor& buffer);
 
   Visitor& operator()(std::string_view name, Module& child);
@@ -67,12 +67,12 @@ class Visitor {
   std::string path_;
 };
 
-/// Every parameter once, in the order of the visit; a tied one under its first name.
+/// Returns every parameter once, in visiting order; a tied parameter under its first name.
 TensorList named_parameters(Module& module);
 TensorList named_buffers(Module& module);
-/// What optimisers take: the handles of named_parameters().
+/// Returns the tensors of named_parameters(), which optimisers take.
 std::vector<Tensor> parameters(Module& module);
-/// Numbers in all parameters, tied ones counted once.
+/// Number of elements in all parameters, tied ones counted once.
 int64_t parameter_count(Module& module);
 
 }  // namespace longspan

@@ -8,29 +8,29 @@
 
 namespace longspan {
 
-/// One call of attention in a layer: its pattern, and where its queries and keys lie among the rows
-/// and columns of the layer's picture (empty: where they are).
+/// One attention call of a layer: its pattern, and the rows and columns of the layer's picture that
+/// its queries and keys map to (empty: the same indices).
 struct AttentionCall {
   AttentionPattern pattern;
   int64_t queries = 0, keys = 0, side_keys = 0;
   std::vector<int32_t> query_at = {}, key_at = {}, side_at = {};
 };
 
-/// Who sees whom in one layer, over one segment: for pictures and counts.
+/// Which tokens see which in one layer, over one segment: for plots and counts.
 struct AttentionOutline {
   int64_t rows = 0, columns = 0, heads = 0;
   std::vector<AttentionCall> calls;
 };
 
-/// Pairs of one head, of all calls of a layer. Calls visit(row, column) for every pair attended to.
+/// Pairs of one head, summed over all calls of a layer.
 struct OutlineCount {
   int64_t attended = 0, computed = 0;
 };
 OutlineCount count_pairs(const AttentionOutline& outline, int64_t head,
                          const std::function<void(int64_t row, int64_t column)>& visit = {});
 
-/// The outline of layer `layer` of a stack whose `heads` heads attend as `given` says: `queries`
-/// rows, the last of `keys` keys.
+/// Returns the outline of layer `layer` of a stack with `heads` heads that attend according to ctx:
+/// `queries` rows, the last of `keys` keys.
 AttentionOutline outline_of(const LayerContext& ctx, int64_t layer, int64_t heads, int64_t queries,
                             int64_t keys);
 

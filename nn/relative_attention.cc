@@ -10,9 +10,9 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kKept = 1 << 14;  // rows; whatever is further apart is computed when it is seen
+constexpr int64_t kKept = 1 << 14;  // rows; larger distances are computed when needed
 
-/// Distances reach, reach - 1, ..., 0: [reach + 1, width].
+/// Returns the sinusoids of distances reach, reach - 1, ..., 0: [reach + 1, width].
 Tensor distances(int64_t reach, int64_t width, DType dtype, Device device) {
   return flip(sinusoid(0, reach + 1, width, SinusoidLayout::halves, dtype, device), 0);
 }
@@ -40,10 +40,10 @@ void RelativeMultiHead::visit(Visitor& v) {
 
 ScoreTerms RelativeMultiHead::terms(Projected& p) const {
   const Scope scope("relative");
-  const MacCounter apart;  // the table below is made once, however many samples there are
+  const MacCounter apart;  // the table below is computed once for all samples and not counted
   const DType dtype = p.q.dtype();
   const int64_t heads = p.q.dim(1), width = p.q.dim(3);
-  const int64_t left = std::min(reach_, p.k.dim(2) - 1);  // no pair is further apart
+  const int64_t left = std::min(reach_, p.k.dim(2) - 1);  // no pair has a larger distance
   const int64_t kept = sinusoids_.dim(0);
   const Tensor table =
       left < kept ? narrow(sinusoids_, 0, kept - left - 1, left + 1)

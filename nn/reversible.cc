@@ -25,21 +25,21 @@ namespace {
 
 constexpr const char* kName = "reversible";
 
-/// What a layer's result adds to a stream.
+/// Returns what a layer's result adds to a stream.
 Tensor residual_of(const Tensor& y, DType dtype, const ReversibleOptions& options) {
   const Tensor r = cast(y, dtype);
   return options.exact ? round_to_grid(r, options.grid) : r;
 }
 
-/// x with a place of its own in the graph, where the gradients of all that reads it are summed
-/// before they join others: as where a layer is run again by itself.
+/// Gives x its own node in the graph, which sums the gradients of all its readers before they join
+/// others, as happens when a layer is recomputed separately.
 Tensor apart(const Tensor& x) {
   if (!x) return x;
   return record("reversible_input", {x}, x.detach(), save(),
                 [](const Context&, const Tensor& dy) -> Grads { return {dy}; });
 }
 
-/// x without history, as a leaf where its gradient is wanted.
+/// Returns x without history, as a leaf if its gradient is wanted.
 Tensor leaf_of(const Tensor& x, bool wanted) {
   if (!x) return x;
   Tensor leaf = x.detach();
@@ -62,7 +62,7 @@ double relative_error(const Tensor& a, const Tensor& b) {
   return error == 0 ? 0 : std::sqrt(error / scale);
 }
 
-/// `count` rows of x, evenly spaced (all: -1).
+/// Returns `count` evenly spaced rows of x (-1: all).
 Tensor some_rows(const Tensor& x, int64_t count) {
   const Tensor rows = x.detach().alias({x.numel() / x.dim(-1), x.dim(-1)}, {x.dim(-1), 1}, 0);
   if (count < 0 || count >= rows.dim(0)) return rows;
@@ -96,18 +96,19 @@ ReconstructionErrorMonitor::ReconstructionErrorMonitor(int64_t rows)
 ReconstructionErrorMonitor::~ReconstructionErrorMonitor() { innermost() = outer_; }
 ReconstructionErrorMonitor* ReconstructionErrorMonitor::current() { return innermost(); }
 
-/// What is kept of a forward pass, and where backward is in it.
+/// The saved state of a forward pass, and the progress of backward in it.
 class Reversible::Graph {
  public:
   struct Step {
     std::shared_ptr<Layer> layer;
-    LayerContext ctx;  // without the context, and choices but those of the first run
+    LayerContext ctx;  // without encoder output; `choices` below replace its choices if the first
+                       // run made any
     Pass pass;
     autograd::SavedTensor context;
     std::vector<autograd::SavedTensor> choices;
-    std::string scope;  // of the first run, which names what the others make
+    std::string scope;  // scope of the first run, under which recomputations run too
   };
-  /// A step that is run again: its leaves and results.
+  /// A recomputed step: its leaves and results.
   struct Rerun {
     Tensor x, context, residual, loss;
   };
@@ -125,7 +126,7 @@ class Reversible::Graph {
     kept_[size()] = {autograd::SavedTensor(x.x1, kName), autograd::SavedTensor(x.x2, kName)};
   }
   void begin(const Halves& x) {
-    // A recording has no part for the host, which would read the error.
+    // The host cannot read the error while a graph is recorded.
     if (ReconstructionErrorMonitor::current() == nullptr || longspan::graph::recording()) return;
     rows_ = ReconstructionErrorMonitor::current()->rows();
     const Tensor first = some_rows(x.x1, rows_);
@@ -133,7 +134,7 @@ class Reversible::Graph {
     begin_ = {autograd::SavedTensor(first, kName), autograd::SavedTensor(second, kName)};
   }
 
-  /// Makes now() the streams after `count` steps.
+  /// Moves now() to the streams after `count` steps.
   void reach(int64_t count) {
     if (at_ < count || kept_.count(count) > 0) start(count);
     while (at_ > count) {
@@ -143,7 +144,7 @@ class Reversible::Graph {
   }
   Halves& now() { return now_; }
 
-  /// The step after which are the streams now, once more.
+  /// Recomputes step i, whose output streams must be now().
   Rerun run(int64_t i, bool wants_x, bool wants_context) const {
     const Step* step = steps_[static_cast<size_t>(i)].get();
     require<GradientError>(
@@ -164,14 +165,14 @@ class Reversible::Graph {
     return r;
   }
 
-  /// Takes back the step whose result was `residual`.
+  /// Undoes the step whose result was `residual`.
   void undo(const Tensor& residual) {
     subtract(now_.x2, residual);
     std::swap(now_.x1, now_.x2);
     --at_;
     if (at_ == 0) arrive();
   }
-  /// Nobody asks for the streams now.
+  /// Drops the streams that are held.
   void forget() {
     now_ = {};
     at_ = -1;
@@ -182,8 +183,8 @@ class Reversible::Graph {
     autograd::SavedTensor x1, x2;
   };
 
-  /// Begins at the nearest streams that are kept, after `count` steps or more. They are
-  /// overwritten, unless others may want them.
+  /// Starts from the nearest saved streams, after `count` steps or more. They are overwritten in
+  /// place unless others may still use them.
   void start(int64_t count) {
     const auto found = kept_.lower_bound(count);
     require<GradientError>(found != kept_.end(), kName,
@@ -200,7 +201,7 @@ class Reversible::Graph {
     at_ = at;
   }
 
-  /// At the first step: what came of the input.
+  /// At the first step: measures the error of the reconstructed input.
   void arrive() {
     ReconstructionErrorMonitor* watch = ReconstructionErrorMonitor::current();
     if (rows_ == 0 || watch == nullptr) return;
@@ -214,15 +215,15 @@ class Reversible::Graph {
   const ReversibleOptions options_;
   const DType dtype_;
   std::vector<std::unique_ptr<Step>> steps_;
-  std::map<int64_t, Kept> kept_;  // streams by the number of steps before them
+  std::map<int64_t, Kept> kept_;  // saved streams by the number of steps before them
   int64_t rows_ = 0;
-  Kept begin_;  // rows that are watched
-  Halves now_;  // x1: what step at_ reads
+  Kept begin_;  // rows of the input to compare with
+  Halves now_;  // x1: the input of step at_
   int64_t at_ = -1;
 };
 
-/// Inputs: the stream that is added to, the one that is read, the context, and the parameters of
-/// the layer, which get their gradients inside. Outputs: the sum, and the auxiliary loss.
+/// Inputs: the stream that is added to, the one that is read, the encoder output, and the layer's
+/// parameters, whose gradients are accumulated inside. Outputs: the sum, and the auxiliary loss.
 struct Reversible::StepNode final : autograd::Node {
   StepNode(std::shared_ptr<Graph> g, int64_t i) : Node(kName), graph(std::move(g)), index(i) {}
 
@@ -237,7 +238,7 @@ struct Reversible::StepNode final : autograd::Node {
       graph->undo(r.residual);
       into_step(r, dy, grads);
     }
-    // Of steps before this one, none is there or none has a gradient.
+    // No earlier step exists or needs a gradient.
     if (index == 0 || (!wants(0) && !wants(1))) graph->forget();
     if (wants(0)) grads[0] = dy[0];
     return grads;
@@ -355,7 +356,7 @@ Halves Reversible::finish() {
         [&](View found) { kernels::find_outside(largest.device, largest, 0, limit, found); },
         [digits, limit, grid = options_.grid, dtype = dtype_](int64_t, int64_t bits) {
           const auto reached = std::bit_cast<double>(bits);
-          if (std::isnan(reached)) return;  // what made it is for others to say
+          if (std::isnan(reached)) return;  // the op that made the NaN reports it
           fail<ValueError>(kName,
                            "a stream reached {}, and multiples of 2^-{} are exact in {} up to {} "
                            "only; use a grid of at most {} bits, or the float mode",

@@ -15,22 +15,22 @@ struct Halves {
   Tensor x1, x2;
 };
 
-/// How the streams of a reversible stack are computed and what is kept of them.
+/// How to compute the streams of a reversible stack, and what to save of them.
 struct ReversibleOptions {
-  DType layers = DType::f32;  ///< what a layer gets its stream in, and may return its result in
+  DType layers = DType::f32;  ///< dtype in which a layer gets its stream and may return its result
   bool exact = false;         ///< streams are multiples of 2^-grid, so inversion has no error
   int grid = 16;
-  int64_t checkpoint_every = 0;  ///< steps after which the true streams are kept too; 0: never
-  bool stored = false;  ///< the same streams with all that the ops save kept: nothing is run again
+  int64_t checkpoint_every = 0;  ///< steps between saved true streams; 0: none are saved
+  bool stored = false;           ///< the same streams, but ops save everything: no recomputation
 };
 
-/// Those of a reversible policy, for layers in a dtype and blocks of so many steps.
+/// Returns the options of a reversible policy, for layers in a dtype and blocks of this many steps.
 ReversibleOptions reversible_options(const MemoryPolicy& policy, DType layers,
                                      int64_t steps_of_a_block);
 
-/// Measures what inverting costs. While it lives, reversible stacks of this thread keep `rows` rows
-/// of their input (-1: all of them), and once backward has come back to it compare: the error is
-/// |x - x'| / |x| over these rows, in the norm of L2, of the stream where it is larger.
+/// Measures the inversion error. While it lives, reversible stacks of this thread keep `rows` rows
+/// of their input (-1: all rows), and compare them once backward has reconstructed it: the error is
+/// |x - x'| / |x| over these rows, in the L2 norm, of the stream with the larger error.
 class ReconstructionErrorMonitor {
  public:
   explicit ReconstructionErrorMonitor(int64_t rows = 8);
@@ -38,11 +38,11 @@ class ReconstructionErrorMonitor {
   ReconstructionErrorMonitor(const ReconstructionErrorMonitor&) = delete;
   ReconstructionErrorMonitor& operator=(const ReconstructionErrorMonitor&) = delete;
 
-  int64_t inversions = 0;        ///< seen so far
-  double last = 0, largest = 0;  ///< their errors
+  int64_t inversions = 0;        ///< number observed so far
+  double last = 0, largest = 0;  ///< errors of these inversions
 
   int64_t rows() const { return rows_; }
-  /// The innermost one of this thread; null where there is none.
+  /// Returns the innermost monitor of this thread; null if there is none.
   static ReconstructionErrorMonitor* current();
 
  private:
@@ -50,36 +50,37 @@ class ReconstructionErrorMonitor {
   ReconstructionErrorMonitor* outer_;
 };
 
-/// Residual layers over two streams of which one can be computed from what comes after it:
+/// Residual layers over two streams, each of which can be recomputed from the later ones:
 ///   y1 = x1 + f(x2), y2 = x2 + g(y1)          x2 = y2 - g(y1), x1 = y1 - f(x2)
-/// as a list of steps of any number: each adds to one stream a function of the other, whereupon the
-/// two change roles. Of the forward pass are kept the last streams and, of each step, what it was
-/// given, its context and its `choices`. Backward goes through the steps from the last to the
-/// first: it runs the step's layer again, recording, subtracts what it returns from the stream in
-/// place, and adds the gradient of that run; nothing else of the step is alive before or after.
+/// as a list of steps of any number: each step adds to one stream a function of the other, then the
+/// two change roles. The forward pass saves the last streams and, for each step, its ctx, its
+/// encoder output and its `choices`. Backward goes through the steps from the last to the first: it
+/// recomputes the step's layer with recording on, subtracts the result from the stream in place,
+/// and adds the gradients of the recomputed graph; no other tensors of a step are alive before or
+/// after.
 ///
-/// Subtracting undoes adding to rounding only: (x + f) - f differs from x in the last bits, which a
-/// layer may amplify from step to step. With `exact` streams and results of layers are rounded to
-/// multiples of 2^-grid (identity in backward), which f32 adds without error up to 2^(24 - grid).
-/// Where nothing is recorded the streams are the same and nothing is kept. \cite gomez2017
+/// Subtraction undoes addition only up to rounding: (x + f) - f differs from x in the last bits,
+/// which layers may amplify from step to step. With `exact`, streams and layer results are rounded
+/// to multiples of 2^-grid (identity in backward), which f32 adds without error up to 2^(24 -
+/// grid). If nothing is recorded, the streams are the same and nothing is saved. \cite gomez2017
 /// \cite kitaev2020
 class Reversible {
  public:
-  /// Throws DTypeError on streams in f16 or bf16, whose sums lose what inversion needs, ShapeError
-  /// where the two differ.
+  /// Throws DTypeError if the streams are f16 or bf16, whose sums lose what inversion needs, and
+  /// ShapeError if the two differ.
   Reversible(Halves x, const ReversibleOptions& options);
 
-  /// acc <- acc + f(other), and the two change roles. Returns what f returns; y without history.
-  /// `loss` is differentiable and its gradient reaches f; so is given.context. Choices and
-  /// statistics are those of this run: backward hands the choices back as given.choices. f is kept
-  /// until the graph is gone.
+  /// acc <- acc + f(other), then the two change roles. Returns the output of f, with y detached.
+  /// `loss` is differentiable and its gradient reaches f; ctx.encoder_output is differentiable too.
+  /// Choices and statistics are those of this run: backward passes the choices back as ctx.choices.
+  /// f is kept alive until the graph is freed.
   Output step(std::shared_ptr<Layer> f, const LayerContext& ctx, Pass pass);
-  /// What the next step's layer gets.
+  /// The input of the next step's layer.
   Tensor input() const;
   /// x1: the stream that the next step adds to; x2: the one that it reads.
   const Halves& streams() const { return now_; }
-  /// The streams after the last step, which the graph keeps from here on. Throws ValueError where
-  /// `exact` streams have grown beyond what f32 adds without error.
+  /// Returns the streams after the last step, which the graph saves. Throws ValueError if `exact`
+  /// streams have grown beyond what f32 adds without error.
   Halves finish();
 
  private:
@@ -92,8 +93,8 @@ class Reversible {
   ReversibleOptions options_;
   DType dtype_;
   Halves now_;
-  std::shared_ptr<Graph> graph_;  // null where nothing is to be recorded
-  Tensor largest_;                // of |x| so far, where it is watched
+  std::shared_ptr<Graph> graph_;  // null if nothing is recorded
+  Tensor largest_;                // max of |x| so far, if it is checked
 };
 
 /// A block of two layers: y1 = x1 + f(x2), y2 = x2 + g(y1).
@@ -105,17 +106,17 @@ struct ReversibleOutput {
   Tensor loss;                  ///< sum of the layers' auxiliary losses; undefined without any
   std::vector<Output> outputs;  ///< of each layer, for `state` and `memory`
 };
-/// The couplings one after another, with one `given` for all. `layers` of the options is taken to
-/// be the dtype of the streams unless it is f16 or bf16. They must outlive the graph.
+/// Runs the couplings in sequence with the same ctx. If `layers` of the options is f32, it is
+/// replaced by the dtype of the streams. The couplings must outlive the graph.
 ReversibleOutput reversible(std::span<const Coupling> couplings, Halves x, const LayerContext& ctx,
                             Pass pass, ReversibleOptions options = {});
 
-/// The streams with which a reversible stack begins: both x, in f32 where x is in f16 or bf16, on
-/// the grid where `exact`.
+/// Returns the initial streams of a reversible stack: x twice, f32 if x is f16 or bf16, rounded to
+/// the grid if `exact`.
 Halves enter_reversible(const Tensor& x, const ReversibleOptions& options);
 /// (x1 + x2) / 2.
 Tensor mean_of(const Halves& x);
-/// [x1, x2] along the last axis, [B, L, 2 D].
+/// Returns [x1, x2] concatenated along the last axis, [B, L, 2 D].
 Tensor concat_of(const Halves& x);
 
 }  // namespace longspan

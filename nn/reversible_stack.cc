@@ -1,4 +1,4 @@
-// Stacks whose memory policy is reversible: the branches of their blocks as steps of two streams.
+// Stacks with a reversible memory policy: the branches of their blocks are steps over two streams.
 
 #include "autograd/mode.h"
 #include "core/scope.h"
@@ -9,8 +9,9 @@
 
 namespace longspan {
 
-/// The first branch of a block adds the block's positions to what it reads, as nothing but a
-/// function of the other stream can be added to a stream; it alone sees earlier states.
+/// One branch as a layer. The first branch of a block adds the block's positions to its input,
+/// because only a function of the other stream may be added to a stream; it alone sees earlier
+/// states.
 struct Block::Residual final : Layer {
   Residual(const Block& b, size_t i, const Normalization* before)
       : block(b), branch(b.branches_[i]), first(i == 0) {
@@ -28,7 +29,7 @@ struct Block::Residual final : Layer {
   Tensor placed(const Tensor& x, const LayerContext& ctx) const {
     return first ? block.with_positions(x, ctx) : x;
   }
-  /// What the layer is given as x, for the stream that is read.
+  /// Returns the x that the layer gets, for the stream that is read.
   Tensor input(const Tensor& x, const LayerContext& ctx) const {
     return through_norm(placed(x, ctx));
   }
@@ -61,20 +62,20 @@ std::vector<std::shared_ptr<Block::Residual>> Block::residuals(const Normalizati
 
 namespace {
 
-/// Two streams on their way through the blocks of a stack.
+/// Passes two streams through the blocks of a stack.
 class Walk {
  public:
   Walk(const Tensor& x, const MemoryPolicy& policy, size_t steps_of_a_block)
       : layers_(x.dtype()), streams_(make(x, policy, steps_of_a_block)) {}
 
-  /// The branches of the next block, and their norms.
+  /// Returns the branches of the next block as steps, with their norms.
   std::vector<std::shared_ptr<Block::Residual>> enter(const Block& block) {
     std::vector<std::shared_ptr<Block::Residual>> steps = block.residuals(before_);
     before_ = block.place() == NormPlace::post ? &block.last_norm() : nullptr;
     return steps;
   }
   Reversible& streams() { return streams_; }
-  /// What comes out where the streams are x.
+  /// Returns the output of the stack for streams x, before the final norm.
   Tensor result(const Halves& x) const {
     const Tensor y = cast(mean_of(x), layers_);
     return before_ != nullptr ? before_->forward(y) : y;
@@ -89,7 +90,7 @@ class Walk {
 
   DType layers_;
   Reversible streams_;
-  const Normalization* before_ = nullptr;  // of the last branch, where it stands behind the sum
+  const Normalization* before_ = nullptr;  // of the last branch, if its norm comes after the sum
 };
 
 }  // namespace

@@ -126,7 +126,7 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
   if (two_streams()) return forward_reversible(input, ctx, memory, pass, each);
   Result result;
   result.memory.layers.resize(blocks_.size());
-  // Frames hold it until they have been run again.
+  // Checkpoint scopes share it for their recomputations.
   struct Shared {
     LayerContext ctx;
     std::vector<AttentionPattern> patterns;
@@ -135,7 +135,7 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
   };
   const auto all = std::make_shared<Shared>(
       Shared{ctx, ctx.layer_patterns, memory, std::vector<Choices>(blocks_.size())});
-  all->ctx.layer_patterns.clear();  // blocks need their own only, and copy what they are given
+  all->ctx.layer_patterns.clear();  // blocks need only their own pattern, and copy their ctx
   const auto step = [this, all, pass, each, &result](int64_t layer, std::vector<Tensor>& streams,
                                                      bool again) {
     const auto i = static_cast<size_t>(layer);

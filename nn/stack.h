@@ -16,22 +16,22 @@
 
 namespace longspan {
 
-/// Whether a branch normalises its input or its sum with the stream.
+/// Whether a branch normalises its input or its sum with the residual stream.
 enum class NormPlace : uint8_t { pre, post };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<NormPlace>{"pre", "post"};
 
-/// One residual branch: its layer and the norm that belongs to it.
+/// One residual branch: its layer and its norm.
 struct Branch {
   std::string name;  ///< "attention", "cross", "ff"
   Normalization norm;
   std::unique_ptr<Layer> layer;
 };
 
-/// Residual branches one after another:
+/// Residual branches in sequence:
 ///   pre:  x <- x + Drop(layer(norm(x)))       post:  x <- norm(x + Drop(layer(x)))
-/// Position vectors of its own, where there are any, are added to the input first. The first branch
-/// alone sees the earlier states of given.memory, with pre-norm through its norm, as it sees x.
+/// The block's own position vectors, if any, are added to the input first. Only the first branch
+/// sees the earlier states of ctx.memory; with pre-norm they pass through its norm, as x does.
 class Block : public Layer {
  public:
   Block(NormPlace place, float dropout, std::vector<Branch> branches,
@@ -39,20 +39,20 @@ class Block : public Layer {
 
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   void visit(Visitor& v) override;
-  /// The layer of a branch. Throws ValueError where there is none of that name.
+  /// Returns a branch by name. Throws ValueError if there is none of that name.
   const Branch& branch(std::string_view name) const;
-  /// Runs position-wise branches, each with its norm and dropout, in so many pieces (chunked.h).
-  /// Returns whether there is one.
+  /// Runs position-wise branches, each with its norm and dropout, in this many pieces (chunked.h).
+  /// Returns whether there is such a branch.
   bool set_chunks(int64_t chunks);
   int64_t chunks() const { return chunks_; }
-  /// What that branch's layer is given as x, for the input of the block.
+  /// Returns the x that the branch's layer gets, for the input of the block.
   Tensor branch_input(std::string_view name, const Tensor& x, const LayerContext& ctx) const;
 
-  /// One branch by itself, x -> Drop(layer(norm(x))): what it adds to a stream.
+  /// One branch without the residual sum, x -> Drop(layer(norm(x))): what it adds to a stream.
   struct Residual;
-  /// The branches by themselves, as steps of a reversible stack. With pre-norm each has its own
-  /// norm; with post-norm that of the branch before it, through which it reads the stream there
-  /// too: `before`, where there is one, is that of the block before.
+  /// Returns the branches as steps of a reversible stack. With pre-norm each has its own norm. With
+  /// post-norm each reads the stream through the norm of the branch before it; for the first branch
+  /// that is `before`, the last norm of the previous block, or null.
   std::vector<std::shared_ptr<Residual>> residuals(const Normalization* before) const;
   size_t size() const { return branches_.size(); }
   NormPlace place() const { return place_; }
@@ -60,9 +60,9 @@ class Block : public Layer {
 
  private:
   Tensor with_positions(const Tensor& x, const LayerContext& ctx) const;
-  /// What a branch is given: x through its norm, or x itself.
+  /// Returns the input of a branch: x through its norm, or x itself.
   Tensor normed(const Branch& b, const Tensor& x) const;
-  /// Drop(layer(norm(x))), or without a norm Drop(layer(x)): what is added to a stream.
+  /// Drop(layer(norm(x))), or Drop(layer(x)) without a norm: what is added to a stream.
   Output branch_output(const Branch& b, const Normalization* norm, const Tensor& x,
                        const LayerContext& ctx, Pass pass) const;
 
@@ -73,12 +73,12 @@ class Block : public Layer {
   LearnedPositions positions_;
 };
 
-/// Blocks in sequence and, with pre-norm, a final norm. It alone knows about memory policies:
-/// models contain no memory logic. With a reversible policy it is another function, of two streams
-/// (reversible.h): both begin as x, the branches of all blocks in turn add to the one what they
-/// make of the other, and the result is their mean, through the final norm. What a norm behind a
-/// sum drops could not be brought back, so that the norms of blocks with post-norm stand before
-/// what reads the sum there, branches and result.
+/// Blocks in sequence and, with pre-norm, a final norm. Only the stack knows about memory policies:
+/// models contain no memory logic. A reversible policy makes it another function, of two streams
+/// (reversible.h): both start as x, the branches of all blocks in turn read one stream and add to
+/// the other, and the result is the mean of both, through the final norm. A norm after a sum cannot
+/// be inverted, so with post-norm each norm is applied where the sum is read: in branches and for
+/// the result.
 class Stack : public Module {
  public:
   struct Result {
@@ -89,21 +89,22 @@ class Stack : public Module {
   };
 
   Stack() = default;
-  /// Throws NotImplemented on a policy that this build lacks, ValueError on chunks where no branch
-  /// is position-wise.
+  /// Throws NotImplemented for a policy that this build lacks, ValueError for chunks > 1 if no
+  /// branch is position-wise.
   Stack(std::vector<Block> blocks, std::optional<Normalization> final_norm, MemoryPolicy policy);
 
-  /// `memory` is empty or has an entry for each layer, and takes the place of given.memory; so do
-  /// given.layer_patterns, of given.pattern. Throws ValueError where their numbers differ. With
-  /// given.mem_len the result's memory holds the newest inputs of each layer; of two streams, of
-  /// the one that it reads. `each`, where given, takes the output of every layer.
+  /// `memory` is empty or has an entry for each layer, and replaces ctx.memory; likewise
+  /// ctx.layer_patterns replaces ctx.pattern. Throws ValueError if their sizes differ from the
+  /// number of layers. With ctx.mem_len the result's memory holds the newest inputs of each layer;
+  /// with two streams, of the stream that the layer reads. `each`, if given, receives the output of
+  /// every layer.
   Result forward(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory, Pass pass,
                  std::vector<Tensor>* each = nullptr) const;
   void visit(Visitor& v) override;
 
-  /// [H, L, T] f32: the probabilities with which the first sample's rows attend in layer `layer`,
-  /// for the input x of the stack. Throws ValueError where there is no such layer, NotImplemented
-  /// where its attention has none.
+  /// Returns [H, L, T] f32: the attention probabilities of the first sample's rows in layer
+  /// `layer`, for the input x of the stack. Throws ValueError if there is no such layer,
+  /// NotImplemented if its attention has no probabilities.
   Tensor attention_map(int64_t layer, const Tensor& x, const LayerContext& ctx) const;
 
   int64_t size() const { return static_cast<int64_t>(blocks_.size()); }

@@ -34,7 +34,7 @@ Shape broadcast_shape(std::string_view op, Named a, Named b) {
 
 namespace {
 
-/// What the backward function of a Unary is given.
+/// The tensor that the backward function of a Unary needs.
 enum class Keep { nothing, x, y };
 
 Tensor unary_gradient(Unary f, double alpha, double beta, const Tensor& v, const Tensor& dy) {
@@ -61,7 +61,7 @@ Tensor apply(Binary f, const Tensor& a, const Tensor& b) {
   return y;
 }
 
-/// For functions whose derivative costs little beside their value: it is kept in place of x.
+/// For functions whose derivative is cheap to compute along with the value: saves it in place of x.
 Tensor with_slope(std::string_view op, Unary f, const Tensor& x) {
   if (!autograd::wants_graph({&x, 1})) return unary(op, f, Keep::nothing, x);
   require_floating(op, x);
@@ -83,7 +83,7 @@ Tensor negated(const Tensor& x) {
   return y;
 }
 
-/// a and b of one shape.
+/// a and b expanded to one shape.
 struct Pair {
   Tensor a, b;
 };
@@ -101,7 +101,7 @@ Pair matched_floating(std::string_view op, const Tensor& a, const Tensor& b) {
   return matched(op, a, b);
 }
 
-/// Where `chosen` holds dy goes to the first, else to the second.
+/// Routes dy to the first input where `chosen` is nonzero, else to the second.
 Grads divided(const Context& c, const Tensor& chosen, const Tensor& dy) {
   const Tensor zero = Tensor::zeros({}, dy.dtype(), dy.device());
   const ConstView nothing = zero.alias(dy.shape(), Strides::filled(dy.rank(), 0), 0).view();

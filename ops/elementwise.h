@@ -4,24 +4,24 @@
 
 namespace longspan {
 
-// Functions of each element alone. Unless an entry says otherwise:
+// Elementwise functions. Unless an entry says otherwise:
 //   x        any shape and strides  f64 f32 f16 bf16
 //   returns  the same shape and dtype, row-major
-//   throws   DTypeError on integers, ShapeError where shapes do not broadcast
+//   throws   DTypeError on integers, ShapeError if shapes do not broadcast
 // f16 and bf16 are computed in f32 and rounded once.
 
 /// y = a + b, a - b, a b, a / b. Axes of size 1, and axes missing in front, are repeated.
 ///   a, b     of one dtype and device
 ///   returns  the shape that both broadcast to
-///   saves    add, sub: nothing; mul: b where a wants a gradient, and a where b does; div: b, and y
-///            where b wants one
-///   throws   also DTypeError, DeviceError where a and b differ
+///   saves    add, sub: nothing; mul: b if a requires grad, and a if b does; div: b, and y if b
+///            requires grad
+///   throws   also DTypeError, DeviceError if a and b differ
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
-/// The larger or smaller of a and b, broadcast; NaN where one of them is. The gradient goes to the
-/// one chosen, and to a where they are equal. Saves a and b.
+/// The larger or smaller of a and b, broadcast; NaN if either is NaN. The gradient goes to the
+/// chosen one, and to a on ties. Saves a and b.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
 
@@ -68,13 +68,13 @@ Tensor abs(const Tensor& x);
 /// x^p for a number p. Saves x.
 Tensor pow(const Tensor& x, double p);
 /// min(max(x, low), high); the gradient passes where low <= x <= high. Saves x. Throws ValueError
-/// where low > high.
+/// if low > high.
 Tensor clamp(const Tensor& x, double low, double high);
 
 /// y = rint(x 2^bits) 2^-bits, ties to even: the nearest multiple of 2^-bits, never -0. The
-/// gradient passes as if nothing had been rounded. Saves nothing. In f32 sums and differences of
-/// such multiples are exact while their size is at most 2^(24 - bits). Throws ValueError unless 0
-/// <= bits <= 100.
+/// gradient passes unchanged (straight-through). Saves nothing. In f32, sums and differences of
+/// such multiples are exact while their magnitude is at most 2^(24 - bits). Throws ValueError
+/// unless 0 <= bits <= 100.
 Tensor round_to_grid(const Tensor& x, int bits);
 
 /// tanh x and s(x) = 1 / (1 + e^-x). Save y.
@@ -88,18 +88,18 @@ Tensor relu(const Tensor& x);
 Tensor relu_squared(const Tensor& x);
 /// x where x > 0, else slope x. Saves x.
 Tensor leaky_relu(const Tensor& x, double slope = 0.01);
-/// x where x > 0, else alpha (e^x - 1), alpha > 0. Saves y. Throws ValueError on other alpha.
+/// x where x > 0, else alpha (e^x - 1), alpha > 0. Saves y. Throws ValueError for other alpha.
 Tensor elu(const Tensor& x, double alpha = 1.0);
-/// x s(x). Saves the derivative at x, as the three below do: in place of x, and of its size.
+/// x s(x). Saves the derivative at x in place of x, of the same size, as the three below do.
 Tensor silu(const Tensor& x);
-/// x Phi(x), with the integral Phi of the normal distribution. \cite hendrycks2016
+/// x Phi(x), where Phi is the normal cumulative distribution. \cite hendrycks2016
 Tensor gelu_erf(const Tensor& x);
 /// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2. \cite hendrycks2016
 Tensor gelu_tanh(const Tensor& x);
 /// x s(1.702 x). \cite hendrycks2016
 Tensor sigmoid_gelu(const Tensor& x);
 
-/// The first half of the last axis times a function of the second half: the second is the gate.
+/// The first half of the last axis times an activation of the second half, the gate.
 ///   geglu       x1 x2 Phi(x2), gelu_erf of the gate
 ///   geglu_tanh  gelu_tanh of the gate
 ///   swiglu      silu of the gate
@@ -114,12 +114,12 @@ Tensor swiglu(const Tensor& x);
 
 /// condition != 0 ? a : b, broadcast over all three.
 ///   condition  u8
-///   a, b       any dtype, the same
+///   a, b       any dtype, the same for both
 ///   saves      condition
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 
-/// 1 where the comparison holds, else 0, as u8; broadcast. a and b of any dtype, the same. No
-/// gradient.
+/// 1 where the comparison holds, else 0, as u8; broadcast. a and b may have any dtype, the same for
+/// both. No gradient.
 Tensor equal(const Tensor& a, const Tensor& b);
 Tensor not_equal(const Tensor& a, const Tensor& b);
 Tensor less(const Tensor& a, const Tensor& b);
@@ -127,8 +127,8 @@ Tensor less_equal(const Tensor& a, const Tensor& b);
 Tensor greater(const Tensor& a, const Tensor& b);
 Tensor greater_equal(const Tensor& a, const Tensor& b);
 
-/// The shape that two shapes broadcast to: from the last axis on, sizes are equal or one of them
-/// is 1. Throws ShapeError with both tensors.
+/// Returns the shape that two shapes broadcast to: from the last axis on, sizes are equal or one of
+/// them is 1. Throws ShapeError that names both tensors.
 Shape broadcast_shape(std::string_view op, Named a, Named b);
 
 }  // namespace longspan

@@ -30,7 +30,7 @@ Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<i
                            found);
       },
       std::move(on_error));
-  if (high <= std::max<int64_t>(low, 0)) {  // no id exists that could take a bad one's place
+  if (high <= std::max<int64_t>(low, 0)) {  // there is no valid id to substitute
     graph::refuse("checked_ids", "the host looks whether a table without rows is asked for one");
     deferred::raise_pending(device);
   }
@@ -40,7 +40,7 @@ Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<i
 Tensor checked_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
                    std::string_view name) {
   require_integer(op, ids, name);
-  // What is said later must not keep the tensor.
+  // The error handler may run later and must not keep the tensor alive.
   const auto on_error = [op = std::string(op), name = std::string(name), line = describe(name, ids),
                          shape = ids.shape(), low, high](int64_t at, int64_t id) {
     Shape place = shape;
@@ -66,13 +66,13 @@ namespace {
 
 using detail::checked_ids;
 
-/// x seen as G tables of R rows of W elements, and n ids for each.
+/// x viewed as G tables of R rows of W elements, with n ids for each.
 struct Rows {
   int64_t G = 1, R = 1, W = 1, n = 1;
-  bool common = true;  // one list of ids for all tables
+  bool common = true;  // one list of ids serves all tables
 };
 
-/// The gather lists as [G, n], with a stride of 0 where one serves all.
+/// Returns the gather lists as [G, n], with stride 0 if one list serves all tables.
 Tensor lists(const Tensor& ids, const Rows& rows) {
   if (rows.common) {
     const Tensor flat = contiguous(ids);
@@ -81,7 +81,7 @@ Tensor lists(const Tensor& ids, const Rows& rows) {
   return ids.alias({rows.G, rows.n}, {rows.n, 1}, 0);
 }
 
-/// y += scatter of x; both as in kernels::scatter_add_rows, of any shape.
+/// y += scatter of x; both as in kernels::scatter_add_rows, in any shape.
 void scatter_into(const Tensor& x, const Tensor& ids, const Rows& rows, Tensor& y) {
   if (x.numel() == 0 || y.numel() == 0) return;
   const int64_t count = rows.common ? 1 : rows.G, length = rows.R + 1 + rows.n;
@@ -111,7 +111,7 @@ void require_sizes(std::string_view op, const Rows& rows) {
                           rows.n);
 }
 
-/// Gathers into `shape`, with the way back. ids have been checked.
+/// Gathers into `shape` and records the backward node. ids have been checked.
 Tensor gather(std::string_view op, const Tensor& input, const Tensor& ids, const Rows& rows,
               const Shape& shape) {
   require_sizes(op, rows);
@@ -126,7 +126,7 @@ Tensor gather(std::string_view op, const Tensor& input, const Tensor& ids, const
   return y;
 }
 
-/// Sizes of x before and after an axis.
+/// Computes the sizes of x before, along and after an axis.
 Rows around(const Tensor& x, int axis) {
   Rows rows;
   rows.R = x.dim(axis);
@@ -137,8 +137,8 @@ Rows around(const Tensor& x, int axis) {
   return rows;
 }
 
-/// Lists [..., n] for tensors whose axes before the rows are `lead`: as they are where they serve
-/// all, else expanded and contiguous. They lie in [-1, high).
+/// Checks that lists [..., n] fit x, whose leading axes are `lead`, and that ids are in [-1, high).
+/// Returns a single shared list as it is, other lists expanded and contiguous.
 Tensor fitted(std::string_view op, const Tensor& x, const Tensor& order, int64_t high, Rows& rows) {
   const int lead = x.rank() - 2;
   require_rank(op, order, 1, "order");

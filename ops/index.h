@@ -7,10 +7,10 @@
 
 namespace longspan {
 
-// Ids are i64, i32 or u8. One out of range is a ValueError that names its place, its value and the
-// range, thrown before any work on the host; on a device see detail::checked_ids. Gradients of
-// repeated ids are summed in the order of their places and added to the input's gradient in place:
-// they cost what was taken, not the size of the table.
+// Ids are i64, i32 or u8. An id out of range is a ValueError that names its index, its value and
+// the range. On the host it is thrown before any work; for a device see detail::checked_ids.
+// Gradients of repeated ids are summed in index order and added in place to the input's gradient,
+// so they cost as much as the elements taken, not the size of the table.
 
 /// y[..., :] = weight[ids[...], :].
 ///   weight  [V, ...]  any dtype
@@ -19,7 +19,7 @@ namespace longspan {
 ///   saves   ids
 Tensor embedding(const Tensor& weight, const Tensor& ids);
 
-/// Elements ids[0], ids[1], ... of one axis.
+/// Returns elements ids[0], ids[1], ... of one axis.
 ///   x       any dtype
 ///   ids     [n]; negative ones are not allowed
 ///   returns x with n elements along the axis
@@ -32,23 +32,23 @@ Tensor take(const Tensor& x, const Tensor& ids, int axis = 0);
 ///   saves   ids
 Tensor take_along_axis(const Tensor& x, const Tensor& ids, int axis = -1);
 
-/// y[..., i, :] = x[..., order[..., i], :]: rows gathered by lists that may omit or repeat some. An
+/// y[..., i, :] = x[..., order[..., i], :]: gathers rows by lists that may omit or repeat rows. An
 /// id of -1 gives a row of zeros.
 ///   x       [..., L, D]  any dtype
-///   order   [..., n]     leading axes of x, or 1 or missing where one list serves all
+///   order   [..., n]     leading axes of x; a size of 1 or a missing axis shares one list
 ///   returns [..., n, D]
 ///   saves   order
 Tensor permute_rows(const Tensor& x, const Tensor& order);
 
 /// The transpose of permute_rows: y[..., r, :] = sum of x[..., i, :] over i with order[..., i] = r.
-/// Rows that nobody names are zero.
+/// Rows that no id names are zero.
 ///   x       [..., n, D]  floating
 ///   order   [..., n]     as for permute_rows, with ids in [-1, rows)
 ///   returns [..., rows, D]
 ///   saves   order
 Tensor scatter_rows(const Tensor& x, const Tensor& order, int64_t rows);
 
-/// x with updates added: y[..., ids[i], ...] = x[...] + sum of updates[..., i, ...].
+/// Returns x with updates added: y[..., ids[i], ...] = x[...] + sum of updates[..., i, ...].
 ///   x        floating
 ///   ids      [n]
 ///   updates  x with n elements along the axis
@@ -62,16 +62,16 @@ Tensor scatter_add(const Tensor& x, const Tensor& ids, const Tensor& updates, in
 Tensor bincount(const Tensor& ids, int64_t values);
 
 namespace detail {
-/// The ids to work with: every one lies in [low, high), or is `ignore`. Else complains, on the host
-/// at once; on a device when the host next reads from it or waits for it (core/deferred.h), and
-/// then these are a copy in which such ids are replaced by max(low, 0), so that nothing is read out
-/// of range. Ids of an empty range are complained of at once.
+/// Returns ids that are safe to use: each lies in [low, high) or equals `ignore`. Reports an id
+/// that does not, on the host at once, on a device when the host next reads from it or waits for it
+/// (core/deferred.h). In the latter case the result is a copy with such ids replaced by max(low,
+/// 0), so that nothing is read out of range. Ids into an empty range are always reported at once.
 Tensor checked_ids(const Tensor& ids, int64_t low, int64_t high, std::optional<int64_t> ignore,
                    deferred::ErrorHandler on_error);
-/// The same, complaining by a ValueError that names the op and the ids.
+/// The same, reporting a ValueError that names the op and the ids.
 Tensor checked_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
                    std::string_view name = "ids");
-/// The same at once, waiting for the device.
+/// Checks the ids at once, waiting for the device.
 void require_ids(std::string_view op, const Tensor& ids, int64_t low, int64_t high,
                  std::string_view name = "ids");
 }  // namespace detail

@@ -25,14 +25,14 @@ using kernels::Unary;
 
 constexpr int64_t most_logits = int64_t{1} << 19;  // of a tile
 constexpr int64_t most_classes = 4096;
-constexpr int64_t most_logits_at_once = int64_t{1} << 24;  // of a tile of all classes
+constexpr int64_t most_logits_at_once = int64_t{1} << 24;  // of a tile with all classes
 
 DType sums_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 /// x [..., n] as [rows, n], row-major.
 Tensor rows_of(const Tensor& x) { return detail::as_rows(contiguous(x.detach())); }
 
-/// x as one row-major line.
+/// Returns x flattened, row-major.
 Tensor line_of(const Tensor& x) { return detail::as_line(contiguous(x.detach())); }
 
 Tensor rows_between(const Tensor& x, int64_t begin, int64_t end) {
@@ -41,7 +41,7 @@ Tensor rows_between(const Tensor& x, int64_t begin, int64_t end) {
   return x.alias(shape, x.strides(), begin * x.strides()[0]);
 }
 
-/// What both ops check. Returns the targets as [rows].
+/// Runs the checks that both ops share. Returns the targets as [rows].
 Tensor checked_targets(std::string_view op, const Tensor& x, const Tensor& targets, int64_t classes,
                        const CrossEntropyOptions& options) {
   require_floating(op, x);
@@ -62,7 +62,7 @@ Tensor checked_targets(std::string_view op, const Tensor& x, const Tensor& targe
       });
 }
 
-/// The result from the losses of the rows.
+/// Reduces the losses of the rows to the result.
 Tensor reduce(const Tensor& loss, const Tensor& targets, const Shape& shape,
               const CrossEntropyOptions& options) {
   if (options.reduction == Reduction::none) return loss.alias(shape, contiguous_strides(shape), 0);
@@ -81,14 +81,14 @@ Tensor row_scale(const Tensor& dy, const Tensor& targets, const CrossEntropyOpti
   return scale;
 }
 
-/// For each target its place, -1 where it is `ignore`: i64, computed where the targets lie.
+/// Returns the index of each target, -1 where the target is `ignore`: i64, on the targets' device.
 Tensor places_but(const Tensor& targets, int64_t ignore) {
   const Device on = targets.device();
   const Shape shape = targets.shape();
   const auto everywhere = [&](double value, DType dtype) {
     return full({}, value, dtype, on).alias(shape, Strides::filled(shape.rank(), 0), 0);
   };
-  // In i64 an ignored value beyond the targets' own dtype equals none of them.
+  // In i64, an `ignore` outside the range of the targets' dtype equals no target.
   const Tensor wide = cast(targets, DType::i64);
   Tensor ignored = Tensor::empty(shape, DType::u8, on),
          places = Tensor::empty(shape, DType::i64, on);
@@ -100,8 +100,8 @@ Tensor places_but(const Tensor& targets, int64_t ignore) {
   return places;
 }
 
-/// The rows whose targets count, in order, where some do not. On the plan all do. A device keeps
-/// all rows, so that the host need not wait for their number: those that do not count are read as
+/// Selects the rows whose targets are not ignored, in order. On the meta device all rows count. A
+/// device keeps all rows, so that the host need not wait for their number: ignored rows are read as
 /// zeros, and the gradients of their losses are 0.
 struct Counted {
   Counted(const Tensor& targets, int64_t ignore) : total(targets.dim(0)) {
@@ -123,12 +123,12 @@ struct Counted {
   }
 
   int64_t count() const { return all ? total : static_cast<int64_t>(rows.size()); }
-  /// Those of x [total, ...], or of a scalar itself.
+  /// Returns the counted rows of x [total, ...]; a one-element x is returned unchanged.
   Tensor of(const Tensor& x) const {
     if (all || x.numel() == 1) return x;
     return gathered(x, Tensor::from(rows, {1, count()}, x.device()));
   }
-  /// y [count] back in its places of [total], 0 elsewhere.
+  /// Scatters y [count] back to its rows in [total], 0 elsewhere.
   Tensor spread(const Tensor& y) const {
     if (all) return y;
     std::vector<int64_t> from(static_cast<size_t>(total), -1);
@@ -142,7 +142,7 @@ struct Counted {
   int64_t total;
   bool all = true;
   std::vector<int64_t> rows;
-  Tensor read_as;  // i64 [total], on a device: each row's own place, -1 where it does not count
+  Tensor read_as;  // i64 [total], on a device: each row's own index, -1 if it is ignored
 
  private:
   template <class T>
@@ -154,7 +154,7 @@ struct Counted {
     all = std::ssize(rows) == total;
     if (all) rows.clear();
   }
-  /// x [n] by ids [1, m], 0 where these are negative.
+  /// Gathers x [n] by ids [1, m]; 0 where an id is negative.
   static Tensor gathered(const Tensor& x, const Tensor& ids) {
     Tensor y = Tensor::empty({ids.dim(1)}, x.dtype(), x.device());
     Tensor to = y.alias({1, ids.dim(1), 1}, {ids.dim(1), 1, 1}, 0);
@@ -167,8 +167,7 @@ struct Counted {
   }
 };
 
-/// A linear layer under a cross-entropy: x as [T, D], the targets of the rows that count, and what
-/// it is given.
+/// A linear layer with a cross-entropy: x as [T, D], the targets of counted rows, and the options.
 struct Head {
   Tensor h, weight, bias, targets;
   const Counted& counted;
@@ -176,8 +175,8 @@ struct Head {
   std::array<bool, 3> wants;  // gradients of h, weight and bias
 };
 
-/// Tokens [t0, t1) of those that count, and their logits for classes [v0, v1), in memory that the
-/// next ones take over.
+/// Computes the logits of counted tokens [t0, t1) for classes [v0, v1). Each tile reuses the memory
+/// of the previous one.
 class LogitTile {
  public:
   LogitTile(const Head& head, bool all_classes)
@@ -194,8 +193,8 @@ class LogitTile {
     if (all_classes) tokens = std::clamp<int64_t>(tokens, 64, 1024);
     tokens = std::clamp<int64_t>(tokens, 1, std::max<int64_t>(head.counted.count(), 1));
     const Device on = x_.device();
-    room_ = Tensor::empty({tokens * classes}, sums_, on, Category::workspace);
-    if (cap_ != 0) tanh_ = Tensor::empty(room_.shape(), sums_, on, Category::workspace);
+    workspace_ = Tensor::empty({tokens * classes}, sums_, on, Category::workspace);
+    if (cap_ != 0) tanh_ = Tensor::empty(workspace_.shape(), sums_, on, Category::workspace);
     if (!head.counted.all || head.counted.read_as) {
       rows_ = Tensor::empty({tokens, x_.dim(1)}, x_.dtype(), on, Category::workspace);
     }
@@ -216,7 +215,7 @@ class LogitTile {
     return rows;
   }
 
-  /// Adds what belongs to these tokens to their rows of a sum [T, D].
+  /// Adds `part`, which holds rows of these tokens, to their rows of a sum [T, D].
   void add_to_rows(const Tensor& part, Tensor& sum, int64_t t0, int64_t t1) const {
     Tensor to = reach(sum, t0, t1);
     Tensor work =
@@ -226,7 +225,7 @@ class LogitTile {
   }
 
   Tensor logits(int64_t t0, int64_t t1, int64_t v0, int64_t v1) {
-    Tensor z = room_.alias({t1 - t0, v1 - v0}, {v1 - v0, 1}, 0);
+    Tensor z = workspace_.alias({t1 - t0, v1 - v0}, {v1 - v0, 1}, 0);
     ConstView w = rows_between(weight_, v0, v1).view();
     std::swap(w.shape[0], w.shape[1]);
     std::swap(w.strides[0], w.strides[1]);
@@ -242,7 +241,7 @@ class LogitTile {
     return z;
   }
 
-  /// From the gradient of the last logits to that of what was capped, in place.
+  /// Turns the gradient of the last logits into that of the logits before the cap, in place.
   void through_cap(Tensor& dz) const {
     if (cap_ == 0) return;
     const Tensor y = tanh_.alias(dz.shape(), dz.strides(), 0);
@@ -256,7 +255,8 @@ class LogitTile {
     return x.alias({1, x.dim(0), x.dim(1)}, {x.numel(), x.dim(1), 1}, 0);
   }
   int64_t row(int64_t t) const { return head_.counted.rows[static_cast<size_t>(t)]; }
-  /// The rows of x from the first to the last of these tokens, and where they lie in there.
+  /// Returns the rows of x from the first to the last of these tokens; places() returns the tokens'
+  /// indices within them.
   Tensor reach(const Tensor& x, int64_t t0, int64_t t1) const {
     return as_group(rows_between(x, row(t0), row(t1 - 1) + 1));
   }
@@ -270,17 +270,17 @@ class LogitTile {
   Tensor x_, weight_, bias_;
   DType sums_;
   double cap_;
-  Tensor room_, tanh_, rows_;
-  int64_t at_ = -1;  // the first token of rows_
+  Tensor workspace_, tanh_, rows_;
+  int64_t at_ = -1;  // the first token that rows_ holds
 };
 
-/// f(t0, t1) over stretches of tokens.
+/// Calls f(t0, t1) for consecutive ranges of at most `size`.
 template <class F>
-void for_stretches(int64_t n, int64_t size, F&& f) {
+void for_ranges(int64_t n, int64_t size, F&& f) {
   for (int64_t i = 0; i < n; i += size) f(i, std::min(n, i + size));
 }
 
-/// Gradients of a head, summed tile by tile.
+/// Gradients of a head, accumulated tile by tile.
 class HeadGradients {
  public:
   explicit HeadGradients(const Head& head) : head_(head), sums_(sums_of(head.h.dtype())) {
@@ -290,7 +290,8 @@ class HeadGradients {
     }
   }
 
-  /// z: the logits of a tile, which become their gradient; lse and scale of its tokens.
+  /// Adds the gradients of a tile; z holds its logits and becomes their gradient; lse and scale are
+  /// of its tokens.
   void add(LogitTile& tile, Tensor z, int64_t t0, int64_t t1, int64_t v0, int64_t v1,
            const Tensor& lse, const Tensor& scale) {
     const Device on = z.device();
@@ -322,7 +323,7 @@ class HeadGradients {
     }
   }
 
-  /// The sum of input i in the dtype of x, in that shape.
+  /// Returns the accumulated gradient of input i in the dtype of x and the given shape.
   Tensor take(size_t i, const Shape& shape) const {
     if (!sum_[i]) return {};
     return cast(sum_[i].alias(shape, contiguous_strides(shape), 0), head_.h.dtype());
@@ -332,11 +333,10 @@ class HeadGradients {
   const Head& head_;
   DType sums_;
   std::array<Tensor, 3> sum_;
-  Tensor part_;  // of the rows of a tile, where not all count
+  Tensor part_;  // of the rows of a tile, unless all rows count
 };
 
-/// Losses of the rows and their log-sums; with `gradients` and the scales of rows the gradients,
-/// too.
+/// Losses and log-sum-exps of the rows.
 struct RowLosses {
   Tensor loss, lse;
 };
@@ -348,10 +348,10 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
   Tensor lse = Tensor::empty({T}, sums, on), loss = Tensor::like(lse);
   LogitTile tile(head, gradients != nullptr);
   Tensor state = Tensor::empty({tile.tokens, 4}, sums, on, Category::workspace);
-  for_stretches(T, tile.tokens, [&](int64_t t0, int64_t t1) {
+  for_ranges(T, tile.tokens, [&](int64_t t0, int64_t t1) {
     const ConstView ids = rows_between(head.targets, t0, t1).view();
     Tensor s = rows_between(state, 0, t1 - t0), z;
-    for_stretches(V, tile.classes, [&](int64_t v0, int64_t v1) {
+    for_ranges(V, tile.classes, [&](int64_t v0, int64_t v1) {
       z = tile.logits(t0, t1, v0, v1);
       kernels::cross_entropy_scan(on, z.view(), ids, v0, s.mut());
     });
@@ -365,14 +365,14 @@ RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& sc
   return {loss, lse};
 }
 
-/// Gradients from logits that are computed anew, with the log-sums of the rows that count.
+/// Computes gradients from recomputed logits and the log-sum-exps of the counted rows.
 Grads gradients_again(const Head& head, const Tensor& lse, const Tensor& dy, const Shape& shape) {
   const Tensor scale = row_scale(head.counted.of(line_of(dy)), head.targets, head.options);
   LogitTile tile(head, false);
   HeadGradients gradients(head);
   const int64_t classes = head.weight.dim(0);
-  for_stretches(head.counted.count(), tile.tokens, [&](int64_t t0, int64_t t1) {
-    for_stretches(classes, tile.classes, [&](int64_t v0, int64_t v1) {
+  for_ranges(head.counted.count(), tile.tokens, [&](int64_t t0, int64_t t1) {
+    for_ranges(classes, tile.classes, [&](int64_t v0, int64_t v1) {
       gradients.add(tile, tile.logits(t0, t1, v0, v1), t0, t1, v0, v1, rows_between(lse, t0, t1),
                     rows_between(scale, t0, t1));
     });
@@ -381,7 +381,7 @@ Grads gradients_again(const Head& head, const Tensor& lse, const Tensor& dy, con
           gradients.take(2, {classes})};
 }
 
-/// x dy for a scalar dy, multiplied in the dtype of dy: factors on a loss may be beyond that of x.
+/// Multiplies x by a scalar dy in the dtype of dy: loss scales may exceed the range of x's dtype.
 Tensor scaled(const Tensor& x, const Tensor& dy) {
   if (!x) return x;
   const Tensor wide = cast(x, dy.dtype());
@@ -403,7 +403,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const int64_t rows = t.dim(0);
   const DType sums = sums_of(logits.dtype());
   const Tensor z = rows_of(logits);  // [rows, V]
-  // Where a gradient will be wanted, the exponentials are kept in place of the logits.
+  // If the graph needs a gradient, the exponentials are saved in place of the logits.
   const bool graph = autograd::wants_graph({&logits, 1});
   Tensor weights = graph ? Tensor::like(z) : Tensor{};
   Tensor state = Tensor::empty({rows, 4}, sums, z.device());
@@ -495,7 +495,8 @@ namespace {
 
 using kernels::PairLoss;
 
-/// The loss of each element and its target, reduced. Gradients reach the targets of `squared` only.
+/// Reduces the pairwise loss of each element and its target. Only `squared` gives the targets a
+/// gradient.
 Tensor pair_loss(std::string_view op, PairLoss f, double weight, Named x, const Tensor& targets,
                  Reduction reduction) {
   const DType sums = sums_of(x.tensor.dtype());

@@ -21,7 +21,7 @@ ConstView swap_last(ConstView v) {
   return v;
 }
 
-/// v with its leading axes repeated to `batch`.
+/// Returns v with its leading axes expanded to `batch`.
 ConstView repeat(const ConstView& v, const Shape& batch) {
   ConstView y = v;
   y.shape = batch;
@@ -47,7 +47,7 @@ V pick(const V& v, int axis, int64_t i) {
   return y;
 }
 
-/// c += a b summed over the leading axes that c repeats (stride 0), in order.
+/// c += a b, summed over the leading axes in which c has stride 0, in order.
 void sum_products(const ConstView& a, const ConstView& b, const View& c, const Device& device) {
   for (int axis = 0; axis < c.rank() - 2; ++axis) {
     if (c.strides[axis] != 0 || c.shape[axis] == 1) continue;
@@ -59,7 +59,8 @@ void sum_products(const ConstView& a, const ConstView& b, const View& c, const D
   kernels::matmul(device, a, b, {}, c, true);
 }
 
-/// The gradient of one operand, of the shape `shape`: a b, summed where the operand was repeated.
+/// Returns the gradient of one operand, in its shape: a b, summed over the axes that were
+/// broadcast.
 Tensor operand_gradient(const ConstView& a, const ConstView& b, const Tensor& operand,
                         const Shape& batch) {
   const bool narrow = operand.dtype() == DType::f16 || operand.dtype() == DType::bf16;
@@ -81,13 +82,13 @@ Tensor operand_gradient(const ConstView& a, const ConstView& b, const Tensor& op
   return dx;
 }
 
-/// [..., n] as [rows, n] without a copy, where strides allow it; else a row-major copy.
+/// Returns [..., n] as [rows, n]: a view if the strides allow it, else a row-major copy.
 Tensor as_rows(const Tensor& x) {
   const int64_t rows = detail::rows_of(x), n = x.dim(-1);
-  int64_t step = n, merged = 0;  // rows that lie `step` apart so far
+  int64_t step = n, merged = 0;  // rows merged so far, `step` apart
   bool even = true;
   for (int i = x.rank() - 2; i >= 0; --i) {
-    if (x.dim(i) == 1) continue;  // its stride means nothing
+    if (x.dim(i) == 1) continue;  // its stride is irrelevant
     if (merged == 0) step = x.strides()[i];
     even = even && (merged == 0 || x.strides()[i] == step * merged);
     merged = std::max<int64_t>(merged, 1) * x.dim(i);

@@ -4,20 +4,20 @@
 
 namespace longspan {
 
-/// y = a b over the last two axes; the leading ones broadcast. Transposed operands are views: pass
-/// transpose(b, -1, -2), nothing is copied.
+/// y = a b over the last two axes; the leading ones broadcast. For transposed operands pass a view,
+/// transpose(b, -1, -2); nothing is copied.
 ///   a        [..., M, K]  f64 f32 f16 bf16
 ///   b        [..., K, N]  dtype of a
 ///   returns  [..., M, N]  dtype of a; zeros where K = 0
 ///   saves    a, b
 ///   throws   ShapeError, DTypeError, DeviceError
-/// A row of y depends, bit for bit, on its row of a, on b and on K alone, unless the process
-/// multiplies on OpenBLAS (core/matmul_library.h).
+/// A row of y depends, bit for bit, only on its row of a, on b and on K, unless the process uses
+/// OpenBLAS (core/matmul_library.h).
 Tensor matmul(const Tensor& a, const Tensor& b);
 
 /// y = x W^T + b.
 ///   x        [..., in]   f64 f32 f16 bf16
-///   weight   [out, in]   dtype of x: cast it where it is not
+///   weight   [out, in]   dtype of x: cast it if it differs
 ///   bias     [out]       dtype of x, or undefined
 ///   returns  [..., out]  dtype of x
 ///   saves    x, weight

@@ -17,7 +17,7 @@ void require_f32_or_f64(std::string_view op, Named x) {
   fail_with<DTypeError>(op, "parameters, gradients and states are f32 or f64", {x});
 }
 
-/// A gradient or state that must match the parameter.
+/// Checks a gradient or state against the parameter.
 void require_like(std::string_view op, Named p, Named x, const Shape& shape) {
   if (!x.tensor || x.tensor.shape() != shape) {
     fail_with<ShapeError>(op, fmt::format("{} must have shape {}", x.name, to_string(shape)),
@@ -40,13 +40,13 @@ void require_parameter(std::string_view op, const Tensor& p, const Tensor& g) {
 
 View writable(Tensor& x) { return x ? x.mut() : View{}; }
 
-constexpr int64_t aligned = 8;  // what parts of a workspace begin at multiples of
+constexpr int64_t aligned = 8;  // alignment of tensors in a workspace, in elements
 
 int64_t pieces_of(const Tensor& x) {
   return (x.numel() + kernels::squared_sum_piece - 1) / kernels::squared_sum_piece;
 }
 
-/// Parts of a workspace, one after another, or tensors of their own.
+/// Allocates tensors one after another from a workspace, or separately if there is none.
 class Numbers {
  public:
   Numbers(const Tensor& workspace, Device device) : workspace_(workspace), device_(device) {}
@@ -64,7 +64,7 @@ class Numbers {
   int64_t used_ = 0;
 };
 
-/// Sums of squares of pieces of x, f64.
+/// Returns the sums of squares of pieces of x, f64.
 Tensor squares(const Tensor& x, Tensor sums) {
   if (x.numel() > 0) {
     kernels::squared_sums(x.device(), contiguous(x.detach()).view(), sums.mut());

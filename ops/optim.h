@@ -7,16 +7,16 @@
 
 namespace longspan {
 
-/// The numbers of an update; kernels/optim.h has their meaning.
+/// The scalars of an update; kernels/optim.h explains them.
 using kernels::AdafactorStep;
 using kernels::AdagradStep;
 using kernels::AdamStep;
 using kernels::SgdStep;
 
-// Fused updates of one parameter in place; no gradients. Each reads and writes every number once.
+// Fused updates of one parameter in place; no gradients. Each reads and writes every element once.
 //   p, states  contiguous, f32 or f64, of one dtype and device
 //   g          any strides, shape, dtype and device of p
-//   throws     ShapeError, DTypeError, DeviceError; ValueError where p or a state is not contiguous
+//   throws     ShapeError, DTypeError, DeviceError; ValueError if p or a state is not contiguous
 
 /// Gradient descent: h = scale g + weight_decay p; with b, b = momentum b + h, and h is replaced by
 /// b, or by h + momentum b (nesterov); p -= lr h.
@@ -35,22 +35,22 @@ void adam_update(Tensor p, const Tensor& g, Tensor m, Tensor v, const AdamStep& 
 
 /// Adafactor: second moments of a matrix as the product of its row and column means, the update
 /// clipped by its root mean square (algorithms 4 and 5 of the paper). \cite shazeer2018
-///   row     [..., R] for p [..., R, C]; shape of p where column is undefined
-///   column  [..., C], or undefined: second moments are kept whole
+///   row     [..., R] for p [..., R, C]; shape of p if column is undefined
+///   column  [..., C], or undefined: second moments are not factored
 ///   m       shape of p, or undefined: no first moment
-///   workspace  f64, contiguous, of adafactor_numbers(p) elements or more; undefined: of its own
+///   workspace  f64, contiguous, adafactor_numbers(p) elements or more; undefined: allocated
 void adafactor_update(Tensor p, const Tensor& g, Tensor row, Tensor column, Tensor m,
                       const AdafactorStep& step, Tensor workspace = {});
 int64_t adafactor_numbers(const Tensor& p);
 
-// Rates of updates that go by the sizes of whole tensors: f64 [1] on the device of p, where an
-// update reads it with live_number(); the host waits for nothing. Norms are global_norm's.
+// Learning rates that depend on norms of whole tensors: f64 [1] on the device of p, which an update
+// reads through live_number(); the host does not wait. Norms are computed as in global_norm.
 //   p, u       f32 or f64, any strides
-//   workspace  f64, contiguous, of ..._numbers() elements or more, in which the rate then lies
-//              first; undefined: of its own
+//   workspace  f64, contiguous, of ..._numbers() elements or more; the rate becomes its first
+//              element; undefined: allocated
 //   throws     DTypeError, DeviceError
 
-/// lr |p| / |u|, with the Euclidean norms of the tensors, or lr where either is 0. \cite you2020
+/// lr |p| / |u|, with the Euclidean norms of the tensors, or lr if either norm is 0. \cite you2020
 Tensor lamb_rate(const Tensor& p, const Tensor& u, DeviceScalar<double> lr,
                  const Tensor& workspace = {});
 int64_t lamb_rate_numbers(const Tensor& p);
@@ -58,11 +58,12 @@ int64_t lamb_rate_numbers(const Tensor& p);
 Tensor adafactor_rate(const Tensor& p, double least, DeviceScalar<double> lr,
                       const Tensor& workspace = {});
 int64_t adafactor_rate_numbers(const Tensor& p);
-/// The number in x, f64 of one element, for kernels on its device; x outlives their calls.
+/// Returns the value of x, f64 of one element, as a device scalar for kernels on its device; x must
+/// outlive their calls.
 DeviceScalar<double> live_number(const Tensor& x);
 
-/// Square root of the sum of squares of all tensors, in f64; the order of the sum depends on their
-/// shapes alone. NaN and Inf pass through. Waits for the device.
+/// Returns the square root of the sum of squares of all tensors, in f64; the summation order
+/// depends on their shapes only. NaN and Inf propagate. Waits for the device.
 ///   x  f32 or f64, any strides
 double global_norm(std::span<const Tensor> x);
 

@@ -12,8 +12,8 @@
 namespace longspan {
 
 int64_t PoolWindow::outputs(int64_t L) const {
-  const int64_t room = L + before + after - (size - 1) * dilation - 1;
-  return room < 0 ? 0 : room / stride + 1;
+  const int64_t workspace = L + before + after - (size - 1) * dilation - 1;
+  return workspace < 0 ? 0 : workspace / stride + 1;
 }
 
 namespace {
@@ -22,7 +22,7 @@ using kernels::Taps;
 
 Taps taps_of(const PoolWindow& w) { return {w.size, w.stride, w.dilation, w.before}; }
 
-/// The windows of which tap k exists among L inputs: [first, end).
+/// The range [first, end) of windows whose tap k hits one of L inputs.
 struct WindowRange {
   int64_t first, end;
 };
@@ -52,12 +52,13 @@ void check(std::string_view op, const Tensor& x, const PoolWindow& w) {
   }
 }
 
-/// Every window must hold an input.
+/// Checks that every window holds an input.
 void check_filled(std::string_view op, const Tensor& x, const PoolWindow& w) {
   const int64_t L = x.dim(-2), T = w.outputs(L);
   for (int64_t t = 0; t < T; ++t) {
     const int64_t start = t * w.stride - w.before;
-    const int64_t k = start < 0 ? (-start + w.dilation - 1) / w.dilation : 0;  // first from 0 on
+    const int64_t k = start < 0 ? (-start + w.dilation - 1) / w.dilation : 0;  // first tap that is
+                                                                               // not before input 0
     if (k >= w.size || start + k * w.dilation >= L) {
       fail_with<ShapeError>(op, fmt::format("window {} lies wholly outside the {} inputs", t, L),
                             {{"x", x}});
@@ -76,36 +77,38 @@ Shape batch_shape(const Shape& shape) {
   return {B, shape[shape.rank() - 2], shape[shape.rank() - 1]};
 }
 
-/// The same bytes as [B, L, D]; x is row-major.
+/// Returns a view of x as [B, L, D]; x must be row-major.
 Tensor as_batch(const Tensor& x) {
   const Shape shape = batch_shape(x.shape());
   return x.alias(shape, contiguous_strides(shape), 0);
 }
 
-/// A sum in the accumulator type: the tensor itself, or for f16 and bf16 an f32 stand-in.
+/// Returns an accumulator: y itself, or an f32 tensor for f16 and bf16.
 Tensor accumulator_for(const Tensor& y) {
   const bool narrow = y.dtype() == DType::f16 || y.dtype() == DType::bf16;
   return narrow ? Tensor::empty(y.shape(), DType::f32, y.device(), Category::workspace) : y;
 }
 
-/// Geometry of a convolution by matrix products, one for each tap and group.
+/// Geometry of a convolution as matrix products, one per tap and group.
 struct Convolution {
   Taps taps;
-  int64_t B, L, T, groups, inputs, outputs;  // channels of a group
+  int64_t B, L, T, groups, inputs, outputs;  // channels per group
 
-  /// Rows of x [B, L, D] that tap k gives to the windows of a stretch: [B, groups, rows, inputs].
+  /// Returns the rows of x [B, L, D] that tap k reads for a range of windows: [B, groups, rows,
+  /// inputs].
   Tensor taken(const Tensor& x, int64_t k, WindowRange s) const {
     const int64_t D = groups * inputs;
     const int64_t start = s.first * taps.stride + k * taps.dilation - taps.before;
     return x.alias({B, groups, s.end - s.first, inputs}, {L * D, inputs, taps.stride * D, 1},
                    start * D);
   }
-  /// Windows of a stretch in y [B, T, O]: [B, groups, rows, outputs].
+  /// Returns the range of windows in y [B, T, O]: [B, groups, rows, outputs].
   Tensor windows(const Tensor& y, WindowRange s) const {
     const int64_t O = groups * outputs;
     return y.alias({B, groups, s.end - s.first, outputs}, {T * O, outputs, O, 1}, s.first * O);
   }
-  /// Tap k of weight [O, size, inputs] for each sample: [B, groups, outputs, inputs].
+  /// Returns tap k of weight [O, size, inputs], broadcast over samples: [B, groups, outputs,
+  /// inputs].
   Tensor tap(const Tensor& weight, int64_t k) const {
     return weight.alias({B, groups, outputs, inputs},
                         {0, outputs * taps.size * inputs, taps.size * inputs, 1}, k * inputs);
@@ -172,7 +175,7 @@ void backward_w_products(const Convolution& g, const Tensor& dy, const Tensor& x
   if (!sum.shares_storage(dw)) kernels::copy(dw.device(), sum.view(), dw.mut());
 }
 
-/// weight [D, size, 1] as the taps [size, D] of a depthwise convolution.
+/// Returns weight [D, size, 1] as the taps [size, D] of a depthwise convolution.
 Tensor taps_first(const Tensor& weight) {
   const int64_t D = weight.dim(0), size = weight.dim(1);
   return contiguous(contiguous(weight).alias({size, D}, {1, size}, 0));

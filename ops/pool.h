@@ -4,8 +4,8 @@
 
 namespace longspan {
 
-/// Places along a sequence that are combined into one: output t sees input
-/// t * stride + k * dilation - before, for k in [0, size), where that exists.
+/// A window along a sequence: output t sees input t * stride + k * dilation - before, for k in [0,
+/// size), where that exists.
 struct PoolWindow {
   int64_t size = 1;
   int64_t stride = 1;
@@ -17,23 +17,23 @@ struct PoolWindow {
 };
 
 /// Mean over each window, of the inputs that exist.
-///   x       [..., L, D]  floating
+/// Mean over the existing inputs of each window.
 ///   returns [..., window.outputs(L), D]
 ///   saves   nothing
-///   throws  ShapeError where no window fits, or one holds no input
+///   throws  ShapeError if no window fits, or if a window holds no input
 Tensor mean_pool(const Tensor& x, const PoolWindow& window);
-/// Largest input of each window; the first of equal ones gets the gradient, NaN counts as largest.
+/// Largest input of each window; the first one on ties gets the gradient, NaN counts as largest.
 ///   saves   a byte for each output (four beyond 256 taps)
 Tensor max_pool(const Tensor& x, const PoolWindow& window);
 
-/// Convolution over the sequence (as a correlation, like everywhere in this field):
+/// Convolution over the sequence (a cross-correlation, as usual in deep learning):
 ///   y[b, t, o] = bias[o] + sum over k, c of x[b, t * stride + k * dilation - before, c] w[o, k, c]
 /// with zeros where no input exists. With groups, group g of the outputs sees group g of the
-/// channels. groups = D = outputs is the depthwise convolution. A causal one has
-/// before = (size - 1) * dilation, after = 0.
+/// channels. groups = D = outputs is the depthwise convolution. A causal convolution has before =
+/// (size - 1) * dilation, after = 0.
 ///   x       [..., L, D]         floating
 ///   weight  [O, size, D/groups]  dtype of x; window.size is taken from it
-///   bias    [O], or not given
+///   bias    [O], or undefined
 ///   returns [..., window.outputs(L), O]
 ///   saves   x, weight
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, PoolWindow window,

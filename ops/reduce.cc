@@ -17,10 +17,10 @@ namespace {
 using detail::as_line;
 using detail::as_rows;
 
-/// The shapes of a reduction: with the axes kept at size 1, and as it is returned.
+/// The shapes of a reduction: with the reduced axes kept at size 1, and as returned.
 struct Reduced {
   Shape kept, returned;
-  int64_t count = 1;  // elements in each sum
+  int64_t count = 1;  // elements per sum
 };
 
 Reduced reduced(std::string_view op, const Tensor& x, std::span<const int> axes, bool keepdim) {
@@ -42,7 +42,7 @@ Reduced reduced(std::string_view op, const Tensor& x, std::span<const int> axes,
   return r;
 }
 
-/// dy, of the shape that keeps axes at size 1, as a gradient of `shape`: repeated, not copied.
+/// Expands dy, whose reduced axes have size 1 in `kept`, to `shape` without a copy.
 Tensor repeated(const Tensor& dy, const Shape& kept, const Shape& shape) {
   return expand(reshape(dy, kept), shape);
 }

@@ -2,10 +2,10 @@
 
 #include "core/tensor.h"
 
-/// How ops show tensors to kernels that work by rows. x is row-major; results have no history.
+/// Helpers that present tensors to row-wise kernels. x is row-major; results have no history.
 namespace longspan::detail {
 
-/// Rows of x [..., n]: the product of all sizes but the last.
+/// Number of rows of x [..., n]: the product of all sizes but the last.
 inline int64_t rows_of(const Tensor& x) {
   int64_t rows = 1;
   for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.dim(i);
@@ -18,7 +18,7 @@ inline Tensor as_rows(const Tensor& x) {
   return x.alias({rows_of(x), n}, {n, 1}, 0);
 }
 
-/// x as one line [numel].
+/// x flattened to [numel].
 inline Tensor as_line(const Tensor& x) { return x.alias({x.numel()}, {1}, 0); }
 
 }  // namespace longspan::detail

@@ -11,14 +11,14 @@
 namespace longspan {
 namespace {
 
-/// Strides under which the elements of (shape, strides) appear row-major in `wanted`, if there are
-/// such. Both shapes hold the same positive number of elements.
+/// Computes strides under which the elements of (shape, strides) appear row-major in `wanted`;
+/// returns false if there are none. Both shapes hold the same positive number of elements.
 bool view_strides(const Shape& shape, const Strides& strides, const Shape& wanted, Strides& out) {
   out = Strides::filled(wanted.rank(), 1);
   int w = wanted.rank() - 1;
   int i = shape.rank() - 1;
   while (i >= 0) {
-    // The longest group of axes, ending at i, that lies in memory as one.
+    // The longest group of axes, ending at i, that is contiguous in memory.
     const int64_t step = strides[i];
     int64_t group = shape[i];
     while (i > 0 && (shape[i - 1] == 1 || strides[i - 1] == step * group)) group *= shape[--i];
@@ -33,7 +33,7 @@ bool view_strides(const Shape& shape, const Strides& strides, const Shape& wante
   return true;
 }
 
-/// Row-major axis groups of size 1 in front do not matter to view_strides: drop them.
+/// Removes axes of size 1, which do not matter to view_strides.
 Tensor without_ones(const Tensor& x) {
   Shape shape;
   Strides strides;
@@ -83,7 +83,7 @@ void require_defined(std::string_view op, const Tensor& x) {
   require(static_cast<bool>(x), op, "x is undefined");
 }
 
-/// The way back of slice: writes into a part of the input's gradient.
+/// The backward node of slice: adds into a view of the input's gradient.
 struct SliceNode final : autograd::AccumulatingNode {
   SliceNode(const Shape& piece, int along, int64_t first, int64_t every)
       : AccumulatingNode("slice"), shape(piece), axis(along), begin(first), step(every) {}
@@ -100,7 +100,7 @@ struct SliceNode final : autograd::AccumulatingNode {
   int64_t begin, step;
 };
 
-/// Checked arguments: `count` elements from `begin` on.
+/// Slices with checked arguments: `count` elements from `begin` on.
 Tensor slice_view(const Tensor& x, int axis, int64_t begin, int64_t count, int64_t step) {
   Shape shape = x.shape();
   Strides strides = x.strides();
@@ -354,7 +354,7 @@ Tensor expand(const Tensor& x, const Shape& wanted) {
         {{"x", x}});
   }
   if (shape == x.shape()) return x;
-  checked_numel("expand", shape);  // nothing is allocated that would bound it
+  checked_numel("expand", shape);  // no allocation would bound the size
   return record("expand", {x}, x.alias(shape, strides, 0), {},
                 [source, before = x.shape()](const Context&, const Tensor& dy) -> Grads {
                   Tensor dx = Tensor::empty(source, dy.dtype(), dy.device());

@@ -12,7 +12,7 @@ namespace {
 
 using SortKernel = Kernel<void(ConstView, bool, View, View)>;
 
-/// Indices of the first `count` along the last axis.
+/// Returns the indices of the first `count` sorted elements along the last axis.
 Tensor order_of(std::string_view op, SortKernel& kernel, const Tensor& input, int64_t count,
                 bool descending) {
   const Tensor x = contiguous(input.detach());
@@ -35,7 +35,7 @@ Sorted taken(const Tensor& x, const Tensor& indices) {
   return {take_along_axis(x, indices, -1), indices};
 }
 
-/// f on x with the axis last, its results with the axis back in place.
+/// Applies f to x with the axis moved last, and moves the axis of its results back.
 template <class F>
 Sorted along(const Tensor& x, int axis, F f) {
   if (axis == x.rank() - 1) return f(x);
@@ -90,8 +90,8 @@ Tensor inverse_permutation(const Tensor& order) {
       },
       [n, line = describe("order", order)](int64_t at, int64_t) {
         fail<ValueError>("inverse_permutation",
-                         "row {} contains an index twice, the second time at {}\n{}", at / n, at % n,
-                         line);
+                         "row {} contains an index twice, the second time at {}\n{}", at / n,
+                         at % n, line);
       });
   return inverse;
 }

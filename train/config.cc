@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// A long text is cut for messages.
+/// Cuts a long text for error messages.
 std::string shorten(std::string text) {
   if (text.size() > 80) text = text.substr(0, 77) + "...";
   return text;
@@ -29,7 +29,7 @@ std::string got(const Setting& setting) {
   fail("config", "{} is {} ({}): expected {}", setting.key, got(setting), setting.origin, expected);
 }
 
-/// All of `text` as a number, or nothing.
+/// Parses all of `text` as a number; nullopt if it is not one.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
@@ -57,7 +57,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// What stands between the commas of a list, with or without brackets; "[]" has nothing.
+/// Splits a list at its commas, with or without brackets; "[]" is empty.
 std::vector<std::string_view> words_of(std::string_view text) {
   std::string_view rest = trimmed(text);
   if (rest.size() >= 2 && rest.front() == '[' && rest.back() == ']') {
@@ -81,7 +81,7 @@ bool is_bare_key(std::string_view key) {
   });
 }
 
-/// JSON's escapes are TOML's, but for DEL, which TOML wants escaped.
+/// JSON's escapes are also TOML's, except that TOML requires DEL to be escaped.
 std::string toml_string(const std::string& text) {
   std::string out;
   for (const char c : to_string(Json(text))) {
@@ -258,7 +258,7 @@ void FieldSetter::field(std::string_view name, float& value) {
   if (s == nullptr) return;
   const std::optional<double> given = number_of(*s);
   if (!given || !std::isfinite(*given)) refuse(*s, "a number");
-  // From half a step above the largest f32 on, rounding gives infinity.
+  // Values at least half a step above the largest f32 round to infinity.
   if (std::abs(*given) >= 0x1.ffffffp127) refuse(*s, "a number below 3.4028236e38");
   value = static_cast<float>(*given);
 }
@@ -333,7 +333,7 @@ void FieldSetter::written(std::string_view name, std::string& text, bool (*valid
                           std::string_view expected) {
   const Setting* s = setting(name);
   if (s == nullptr) return;
-  // A number is its own written form.
+  // The text form of a number is the number.
   const std::string given = s->value.is_integer()  ? to_string(s->value)
                             : s->value.is_string() ? s->value.string()
                                                    : "";
@@ -342,7 +342,7 @@ void FieldSetter::written(std::string_view name, std::string& text, bool (*valid
 }
 
 void FieldReader::field(std::string_view name, float& value) {
-  // By way of its shortest text, so that 0.1f is 0.1 and not 0.10000000149.
+  // Goes through the shortest text, so that 0.1f is 0.1 and not 0.10000000149.
   add(name, std::isfinite(value) ? *parse_number<double>(fmt::format("{}", value)) : value);
 }
 

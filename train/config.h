@@ -15,53 +15,54 @@ namespace longspan {
 // Its fields have dotted names: "name", "nested.dropout". They are set from a TOML file, then from
 // the command line, and written back as TOML.
 
-/// A value for a field, and who says so.
+/// A value for a field, and its origin.
 struct Setting {
   std::string key;     ///< "model.dropout"
   Json value;          ///< of a file; from the command line always a string
-  std::string origin;  ///< "--batch" or "run.toml:12", for messages
-  bool text = false;   ///< from the command line: the string is to be read as the field's type
+  std::string origin;  ///< "--batch" or "run.toml:12", for error messages
+  bool text = false;   ///< from the command line: the string is parsed as the field's type
 };
 
-/// In the order given; the last one for a key counts.
+/// Settings in the given order; the last one for a key wins.
 using Settings = std::vector<Setting>;
 
-/// The last setting of a key, or null.
+/// Returns the last setting of a key, or null.
 const Setting* last_setting(const Settings& settings, std::string_view key);
 
 /// Reads a TOML file, at most 1 MiB. Throws IoError, ValueError with line and column.
 Settings read_toml(const std::string& path);
-/// The same for text; `source` names it in messages.
+/// The same for text; `source` names it in error messages.
 Settings parse_toml(std::string_view text, const std::string& source);
 
-/// Parses "key=value". Throws ValueError where there is no key or no "=".
+/// Parses "key=value". Throws ValueError if the key or the "=" is missing.
 Setting parse_setting(std::string_view text, const std::string& origin);
 
 /// An option of the command line.
 struct Flag {
   std::string name;        ///< "--save-every"; "--save_every" is the same
-  std::string key;         ///< what it sets, "save_every"; empty: only CommandLine::value() sees it
+  std::string key;         ///< the key that it sets, "save_every"; empty: read it with
+                           ///< CommandLine::value()
   std::string help;        ///< one line
   bool is_switch = false;  ///< takes no value; "--resume" means true, "--resume=false" false
 };
 
-/// What a command line says. "--config FILE", "--set KEY=VALUE" and "--help" are always understood.
+/// A parsed command line. "--config FILE", "--set KEY=VALUE" and "--help" are always accepted.
 struct CommandLine {
-  Settings settings;                ///< first those of --config, then flags and --set as given
-  std::vector<Setting> values;      ///< flags without a key, under their names
+  Settings settings;                ///< first those of --config, then flags and --set in order
+  std::vector<Setting> values;      ///< flags without a key, by name
   std::vector<std::string> others;  ///< arguments that belong to no flag
-  std::string help;                 ///< not empty where --help was given: the text to print
+  std::string help;                 ///< the text to print if --help was given, else empty
 
-  /// The last value of a flag without a key, or null.
+  /// Returns the last value of a flag without a key, or null.
   const std::string* value(std::string_view flag) const;
 };
 
-/// Throws ValueError on an unknown flag, naming the nearest, or on a missing value; IoError where
-/// the file of --config cannot be read. argv[0] is passed over.
+/// Throws ValueError for an unknown flag, naming the nearest one, or for a missing value; IoError
+/// if the file of --config cannot be read. argv[0] is skipped.
 CommandLine parse_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
                                const std::string& about = {});
 
-/// Throws ValueError where there are arguments that belong to no flag.
+/// Throws ValueError if there are arguments that belong to no flag.
 void require_no_others(const CommandLine& line);
 
 /// A range for a numeric field, ends included.
@@ -70,11 +71,11 @@ struct Range {
   double low, high;
 };
 
-/// Sets fields from settings. The functions below are its use.
+/// Sets fields from settings; used by set_fields() below.
 class FieldSetter final : public Fields {
  public:
   explicit FieldSetter(const Settings& settings) : settings_(settings) {}
-  /// Throws ValueError where a setting has met no field, with the nearest name.
+  /// Throws ValueError if a setting matches no field, naming the nearest one.
   void require_all_used() const;
 
   void field(std::string_view name, bool& value) override;
@@ -99,7 +100,7 @@ class FieldSetter final : public Fields {
   std::vector<std::string> keys_, tables_;
 };
 
-/// Collects fields as a JSON object, nested as they are.
+/// Collects fields as a JSON object with the same nesting.
 class FieldReader final : public Fields {
  public:
   FieldReader() : open_(1) {}
@@ -130,8 +131,8 @@ class FieldReader final : public Fields {
   std::vector<std::string> names_;
 };
 
-/// Applies settings to the fields that they name. Throws ValueError that names key, origin, what it
-/// got and what it expected: unknown key, wrong type, number that does not fit.
+/// Applies settings to the fields that they name. Throws ValueError that names key, origin, the
+/// given and the expected value: for an unknown key, a wrong type, or a number that does not fit.
 template <class Config>
 void set_fields(Config& config, const Settings& settings) {
   FieldSetter setter(settings);
@@ -140,7 +141,7 @@ void set_fields(Config& config, const Settings& settings) {
   setter.require_all_used();
 }
 
-/// The fields as a JSON object.
+/// Returns the fields as a JSON object.
 template <class Config>
 Json to_json(Config& config) {
   FieldReader reader;
@@ -149,26 +150,25 @@ Json to_json(Config& config) {
   return reader.take();
 }
 
-/// The text of a TOML file with those values; nested objects become tables. Reading it gives the
-/// same values. Throws ValueError on null.
+/// Returns the values as the text of a TOML file; nested objects become tables. Parsing it gives
+/// the same values. Throws ValueError on null.
 std::string to_toml(const Json& values);
 
-/// Throws ValueError that names key, got and expected where a number lies outside its range.
+/// Throws ValueError that names key, given and expected value if a number is outside its range.
 void check_ranges(const Json& values, std::span<const Range> ranges);
 
-/// A flag "--KEY" for every field of a configuration.
+/// Returns a flag "--KEY" for every field of a configuration.
 std::vector<Flag> flags_of(const Json& values);
 
-/// Prints the text of --help and ends the process, with status 0 where it could be written.
+/// Prints the text of --help and exits, with status 0 if it could be written.
 [[noreturn]] void print_help(const std::string& help);
 
-/// From here on standard output passes every line on when it ends, to pipes and files too, so that
-/// a program that is killed has said what it has printed. Before anything is printed.
+/// Makes standard output line-buffered, even for pipes and files, so that output is not lost when
+/// the program is killed. Call it before anything is printed.
 void flush_lines();
 
-/// The whole way for a program with one configuration: defaults, --config, flags (one for each
-/// field) and --set; calls flush_lines(). Throws ValueError and IoError; --help prints and ends the
-/// process.
+/// Reads the configuration of a program that has one: defaults, --config, flags (one per field) and
+/// --set; calls flush_lines(). Throws ValueError and IoError; --help prints and exits.
 template <class Config>
 Config parse_flags(int argc, const char* const* argv, const std::string& about = {}) {
   flush_lines();

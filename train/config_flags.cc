@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-/// "--save_every,--save-every" for "--save-every".
+/// Returns "--save-every,--save_every" for "--save-every".
 std::string both_spellings(const std::string& name) {
   std::string low = name, dash = name;
   for (size_t i = 2; i < name.size(); ++i) {
@@ -28,7 +28,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
   bool help = false;
   app.add_flag("-h,--help", help, "print this text");
 
-  std::vector<std::string> given;  // CLI11 wants a place; values come from results()
+  std::vector<std::string> given;  // CLI11 needs a target; values come from results()
   const auto add = [&](const std::string& names, const std::string& text) {
     return app.add_option(names, given, text)
         ->allow_extra_args(false)
@@ -52,7 +52,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
 
   CommandLine line;
   try {
-    // CLI11 takes the arguments last to first.
+    // CLI11 expects the arguments in reverse order.
     std::vector<std::string> arguments;
     for (int i = argc - 1; i > 0; --i) arguments.emplace_back(argv[i]);
     app.parse(std::move(arguments));

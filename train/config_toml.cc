@@ -10,9 +10,9 @@ namespace longspan {
 namespace {
 
 constexpr int64_t max_bytes = 1 << 20;
-constexpr int max_depth = 16;  // of tables, and of arrays within each other
+constexpr int max_depth = 16;  // of tables, and of nested arrays
 
-/// The end of the string that begins at `at`, or of its line where that comes first.
+/// Returns the end of the string that begins at `at`, or of its line if that comes first.
 size_t string_end(std::string_view text, size_t at) {
   const char quote = text[at];
   const std::string three(3, quote);
@@ -22,7 +22,7 @@ size_t string_end(std::string_view text, size_t at) {
       ++at;
     } else if (lines ? text.substr(at, 3) == three : text[at] == quote) {
       at += lines ? 3 : 1;
-      // Up to two more quotes belong to a string of several lines.
+      // Up to two more quotes belong to a multi-line string.
       for (int more = 0; lines && more < 2 && at < text.size() && text[at] == quote; ++more) ++at;
       return at;
     } else if (!lines && text[at] == '\n') {
@@ -32,8 +32,8 @@ size_t string_end(std::string_view text, size_t at) {
   return text.size();
 }
 
-/// Throws ValueError where keys or values are nested so deep that the parser, or what it makes,
-/// would run out of its stack: both recurse.
+/// Throws ValueError if keys or values are nested so deeply that the parser, or the handling of its
+/// result, would overflow the stack: both recurse.
 void require_shallow(std::string_view text, const std::string& source) {
   int dots = 0, brackets = 0;
   for (size_t at = 0; at < text.size();) {

@@ -23,7 +23,7 @@ double seconds_since(Clock::time_point start) {
 
 constexpr int64_t max_metrics_bytes = int64_t{1} << 32;
 
-/// The rows of text that is JSON lines, and their text.
+/// The rows of a JSON lines text, and their lines.
 struct Rows {
   std::vector<Json> rows;
   std::vector<std::string_view> lines;
@@ -189,7 +189,7 @@ void Log::draw() {
   struct winsize window;
   size_t width = line_.size();
   if (ioctl(fileno(options_.status), TIOCGWINSZ, &window) == 0 && window.ws_col > 1) {
-    width = std::min<size_t>(width, window.ws_col - 1u);  // a line that wraps cannot be redrawn
+    width = std::min<size_t>(width, window.ws_col - 1u);  // a wrapped line cannot be redrawn
   }
   std::fprintf(options_.status, "\r%.*s\x1b[K", static_cast<int>(width), line_.c_str());
   std::fflush(options_.status);
@@ -204,11 +204,11 @@ std::string append_row(const std::string& path, const Members& row) {
   const std::string line = to_string(Json(row));
   const File file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   require<IoError>(static_cast<bool>(file), "log", "cannot write {}: {}", path, error_text());
-  flock(file.get(), LOCK_EX);  // where a file system has no locks, rows of one writer are whole
+  flock(file.get(), LOCK_EX);  // without locks, rows are whole only with a single writer
   const int64_t size = size_of_file(file, path, "log");
   char last = '\n';
   if (size > 0) read_exactly(file, path, "log", size - 1, &last, 1);
-  // A line that a crash has cut off stays one of its own.
+  // A line that a crash has cut off stays a separate line.
   const std::string text = (last == '\n' ? "" : "\n") + line + "\n";
   try {
     write_exactly(file, path, "log", text.data(), static_cast<int64_t>(text.size()));

@@ -32,15 +32,15 @@ void require_positive(std::string_view name, double value) {
           value);
 }
 
-constexpr int64_t rate_numbers = 8;  // of a workspace, in which a rate lies first
+constexpr int64_t rate_numbers = 8;  // the rate is in the first elements of a workspace
 
-/// What a moment that began at 0 is divided by: 1 - beta^t.
+/// Returns the bias correction of a moment that started at 0: 1 - beta^t.
 DeviceScalar<double> bias_correction(const Optimizer& optimizer, double beta) {
   return live(
       [&optimizer, beta] { return 1 - std::pow(beta, static_cast<double>(optimizer.steps())); });
 }
 
-// What Adam and LAMB begin with: two moments of each parameter.
+// Checks the options and creates the state of Adam and LAMB: two moments per parameter.
 template <class Options, class Slots, class Zeros>
 void begin_moments(const Options& options, Slots& slots, const Zeros& zeros) {
   require_share("beta1", options.beta1);
@@ -122,7 +122,7 @@ Optimizer::Counted::~Counted() {
 }
 
 void Optimizer::update_all() {
-  // All that asks for memory comes before the first write.
+  // Everything that allocates memory comes before the first write.
   begin_update();
   const DeviceScalar<double> scale = live([this] { return scale_; });
   std::map<double, DeviceScalar<double>> rates;  // by lr_scale
@@ -137,7 +137,7 @@ void Optimizer::update_all() {
     slot.rate = known->second;
   }
   const std::vector<Workspace> workspaces = make_workspaces();
-  num_threads();  // starts them, where nothing has yet
+  num_threads();  // starts the threads, if they are not running yet
 
   const Workspace none;
   for (Slot& slot : slots_) {
@@ -152,7 +152,7 @@ void Optimizer::update_all() {
   }
 }
 
-/// One for each dtype and device whose updates need any.
+/// Makes one workspace for each dtype and device whose updates need one.
 std::vector<Optimizer::Workspace> Optimizer::make_workspaces() const {
   std::vector<std::pair<Workspace, WorkspaceSize>> all;
   for (const Slot& slot : slots_) {
@@ -288,7 +288,7 @@ void Lamb::update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceSc
                   const Workspace& workspace) {
   const Tensor& p = slot.parameter.tensor;
   if (p.numel() == 0) return;
-  // Steps of Adam and of descent from 0 leave -u, so that no kernel of its own is needed.
+  // Adam and SGD steps from 0 give -u, so no separate kernel is needed.
   Tensor u = workspace.like.alias(p.shape(), contiguous_strides(p.shape()), 0);
   set_zero(p.device(), u.mut().data, u.nbytes());
   adam_update(u, g, slot.states[0].tensor, slot.states[1].tensor,
@@ -329,7 +329,7 @@ Adafactor::Adafactor(const std::vector<ParameterGroup>& groups, const AdafactorO
   }
 }
 
-// The sums that the rate is made of are done with when the update begins.
+// The sums from which the rate is computed are no longer needed when the update begins.
 Optimizer::WorkspaceSize Adafactor::workspace_of(const Slot& slot) const {
   const Tensor& p = slot.parameter.tensor;
   const int64_t numbers = adafactor_numbers(p);

@@ -11,41 +11,41 @@
 
 namespace longspan {
 
-/// Parameters that are updated in one way.
+/// Parameters that share update options.
 struct ParameterGroup {
   TensorList parameters;
-  double lr_scale = 1;       ///< the step's learning rate is multiplied by it
+  double lr_scale = 1;       ///< factor on the step's learning rate
   bool weight_decay = true;  ///< whether the optimizer's weight decay applies
 };
 
-/// Two groups: parameters of rank 2 and more, which decay, and the others (biases, norms), which do
-/// not.
+/// Returns two groups: parameters of rank 2 and more, with weight decay, and the others (biases,
+/// norms), without.
 std::vector<ParameterGroup> decay_matrices(const TensorList& parameters);
 
-/// Updates parameters from their gradients. Its states live in Category::optimizer.
+/// Updates parameters from their gradients. Its states are in Category::optimizer.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Updates every parameter that has a gradient, and drops the gradients. Throws ValueError where
-  /// lr is negative or not finite, and OutOfMemory; then parameters and states are as they were,
-  /// all of them, and the step is not counted.
+  /// Updates every parameter that has a gradient, and drops the gradients. Throws ValueError if lr
+  /// is negative or not finite, and OutOfMemory; in both cases all parameters and states are
+  /// unchanged, and the step is not counted.
   void step(double lr);
   /// Drops the gradients.
   void clear_gradients();
-  /// Multiplies the gradients by a factor: at the next step, in the pass that reads them anyway.
-  /// Factors multiply; step() and clear_gradients() forget them.
+  /// Multiplies the gradients by a factor; the next step applies it in the pass that reads them
+  /// anyway. Factors accumulate until step() or clear_gradients().
   void scale_gradients(double factor) { scale_ *= factor; }
   double gradient_scale() const { return scale_; }
 
   /// Steps taken so far.
   int64_t steps() const;
-  /// In order of the groups.
+  /// The parameters in order of the groups.
   TensorList parameters() const;
-  /// Handles on all that the next steps depend on: "step", and "NAME.m" and so on. What is read
-  /// into them counts.
+  /// Returns all tensors that later steps depend on: "step", "NAME.m" and so on. They share storage
+  /// with the optimizer, so loading into them restores it.
   TensorList state() const;
 
  protected:
@@ -54,45 +54,45 @@ class Optimizer {
     double lr_scale;
     bool weight_decay;
     TensorList states;               ///< named "m", "v", ...
-    DeviceScalar<double> rate = {};  ///< of the update that is under way
+    DeviceScalar<double> rate = {};  ///< learning rate of the update in progress
   };
 
-  /// Memory that the updates of a step use one after another, taken before the first.
+  /// Scratch memory that the updates of a step share, allocated before the first update.
   struct Workspace {
-    DType dtype = DType::f32;  ///< of the parameters that it serves
+    DType dtype = DType::f32;  ///< of the parameters that use it
     Device device = {};
-    Tensor like = {};     ///< of their dtype
+    Tensor like = {};     ///< elements of that dtype
     Tensor numbers = {};  ///< f64
   };
-  /// Elements of the two that update() of a parameter needs.
+  /// Number of elements of the two tensors that update() of a parameter needs.
   struct WorkspaceSize {
     int64_t like = 0, numbers = 0;
   };
 
-  /// Throws ValueError where names repeat, two parameters share storage, or one is undefined or not
+  /// Throws ValueError if names repeat, two parameters share storage, or one is undefined or not
   /// contiguous; DTypeError unless they are f32 or f64.
   explicit Optimizer(const std::vector<ParameterGroup>& groups);
 
-  /// Once a step, before update(): steps() counts it already.
+  /// Called once per step, before update(): steps() already includes this step.
   virtual void begin_update() {}
   virtual WorkspaceSize workspace_of(const Slot& /*slot*/) const { return {}; }
-  /// One update of the parameter; `scale` multiplies g, which is contiguous. Numbers that change
-  /// from step to step are live(), so that a recording of it can be replayed. Those of other
-  /// parameters have been written, so it asks for no memory.
+  /// Updates one parameter; `scale` multiplies g, which is contiguous. Values that change from step
+  /// to step are device scalars made by live(), so that a recording can be replayed. Other
+  /// parameters have already been written, so it must not allocate memory.
   virtual void update(Slot& slot, const Tensor& g, DeviceScalar<double> lr,
                       DeviceScalar<double> scale, const Workspace& workspace) = 0;
 
-  /// The learning rate of this step.
+  /// The learning rate of this step for the slot.
   double rate(const Slot& slot) const { return lr_ * slot.lr_scale; }
 
-  /// Zeros of the parameter's dtype and device.
+  /// Allocates zeros with the parameter's dtype and device.
   static Tensor zeros(const Slot& slot, const Shape& shape);
 
   std::vector<Slot> slots_;
 
  private:
   friend class StepGraph;
-  /// Counts a step, unless it is not kept.
+  /// Counts a step; undoes that unless keep() is called.
   class Counted {
    public:
     Counted(Optimizer& optimizer, double lr);
@@ -105,7 +105,7 @@ class Optimizer {
     Optimizer& optimizer_;
     bool kept_ = false;
   };
-  // The kernels of a step that is counted.
+  // Runs the kernels of a step that has been counted.
   void update_all();
   std::vector<Workspace> make_workspaces() const;
 
@@ -113,7 +113,7 @@ class Optimizer {
   double scale_ = 1, lr_ = 0;
 };
 
-/// One group of all of them.
+/// Returns a single group with all parameters.
 inline std::vector<ParameterGroup> one_group(const TensorList& parameters) {
   return {{parameters}};
 }
@@ -123,8 +123,8 @@ struct SgdOptions {
   double momentum = 0, weight_decay = 0;
   bool nesterov = false;
 };
-/// Stochastic gradient descent: h = g + weight_decay p; b = momentum b + h; p -= lr b, or,
-/// nesterov, p -= lr (h + momentum b). No b without momentum.
+/// Stochastic gradient descent: h = g + weight_decay p; b = momentum b + h; p -= lr b, or, with
+/// nesterov, p -= lr (h + momentum b). Without momentum there is no b.
 class Sgd final : public Optimizer {
  public:
   explicit Sgd(const TensorList& parameters, const SgdOptions& options = {})
@@ -191,7 +191,7 @@ class AdamW final : public Adam {
 struct LambOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-6, weight_decay = 0.01;
 };
-/// Adam's direction with the length of the parameter: with bias-corrected moments m and v,
+/// Adam's direction, scaled to the norm of the parameter: with bias-corrected moments m and v,
 ///   u = m / (sqrt(v) + eps) + weight_decay p,   p -= lr |p| / |u| u
 /// where |.| is the Euclidean norm of a whole tensor; the ratio is 1 where either norm is 0.
 /// \cite you2020 (algorithm 2, with phi the identity)
@@ -234,10 +234,10 @@ class Adafactor final : public Optimizer {
   AdafactorOptions options_;
 };
 
-/// The norm of all gradients together (times gradient_scale()). Where it exceeds max_norm, and
-/// max_norm > 0, the gradients are scaled to it. Returns the norm before. The order of the sum
-/// depends on the parameters' shapes alone. Throws ValueError, naming the first parameter whose
-/// gradient is not finite, where the norm is not: the parameters are still as they were.
+/// Returns the norm of all gradients together (times gradient_scale()), before clipping. If it
+/// exceeds max_norm, and max_norm > 0, the gradients are scaled to max_norm. The summation order
+/// depends only on the parameters' shapes. Throws ValueError if the norm is not finite, naming the
+/// first parameter with a nonfinite gradient: the parameters are unchanged.
 double clip_gradients(Optimizer& optimizer, double max_norm);
 
 /// Multiplies the loss so that gradients of 16-bit floating types neither vanish nor overflow.
@@ -248,23 +248,24 @@ double clip_gradients(Optimizer& optimizer, double max_norm);
 ///   }
 class LossScale {
  public:
-  /// A constant: 1 for f32, and mostly for bf16.
+  /// A constant scale: 1 for f32, and usually for bf16.
   static LossScale fixed(double value);
-  /// Starts at `value`, halves when gradients overflow, doubles after `interval` steps without.
+  /// Starts at `value`, halves when gradients overflow, doubles after `interval` steps without
+  /// overflow.
   static LossScale dynamic(double value = 65536, int64_t interval = 2000);
 
   double value() const { return value_; }
-  /// Divides the gradients by value() (at the next step). If dynamic and some gradient is not
-  /// finite: drops the gradients, halves the value and returns false; skip the step then. Throws
-  /// ValueError where the value falls below 2^-24: the gradients are not finite at any scale. A
-  /// step that failed after it had been accepted, so that the optimizer has not taken it, counts
-  /// once.
+  /// Divides the gradients by value() (at the next step). If dynamic and a gradient is not finite:
+  /// drops the gradients, halves the value and returns false; skip the step then. Throws ValueError
+  /// if the value falls below 2^-24: the gradients are not finite at any scale. If a step fails
+  /// after it was accepted, so that the optimizer has not taken it, accepting it again does not
+  /// count twice.
   bool accept(Optimizer& optimizer);
   /// Steps skipped so far.
   int64_t skipped() const { return skipped_; }
 
-  /// What a run continues from. Where one of the two is fixed, restoring leaves the value as it was
-  /// made.
+  /// State to resume from. If either the saved or the current scale is fixed, restore() leaves the
+  /// value unchanged.
   Members values() const;
   void restore(const Json& values);
 
@@ -274,7 +275,7 @@ class LossScale {
   double value_;
   int64_t interval_;  // 0: fixed
   int64_t good_ = 0, skipped_ = 0;
-  int64_t accepted_ = -1;  // steps() of the optimizer when one was accepted last
+  int64_t accepted_ = -1;  // steps() of the optimizer at the last accept
 };
 
 }  // namespace longspan

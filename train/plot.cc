@@ -18,7 +18,7 @@
 namespace longspan {
 namespace {
 
-constexpr size_t header_end = 33;  // of a PNG file: the signature and its first chunk
+constexpr size_t header_end = 33;  // of a PNG file: the signature and the first chunk
 
 std::string big_endian(uint32_t value) {
   std::string bytes;
@@ -26,7 +26,7 @@ std::string big_endian(uint32_t value) {
   return bytes;
 }
 
-/// The chunk of a PNG file that says who made it.
+/// Returns the chunk of a PNG file that names the software.
 std::string software_chunk() {
   const std::string body = std::string("tEXtSoftware") + '\0' + "Longspan";
   const auto crc = static_cast<uint32_t>(
@@ -34,7 +34,7 @@ std::string software_chunk() {
   return big_endian(static_cast<uint32_t>(body.size() - 4)) + body + big_endian(crc);
 }
 
-/// Strokes of the printable ASCII characters from '!' on, with spaces between them. A stroke is a
+/// Strokes of the printable ASCII characters from '!' on, separated by spaces. A stroke is a
 /// sequence of points, two digits each: x from the left, and y, where 2 is the base line, 6 the
 /// height of small letters and 8 that of capitals.
 constexpr std::string_view glyphs[] = {
@@ -73,7 +73,7 @@ std::string_view glyph(char c) {
   return c > ' ' && c <= '~' ? glyphs[c - '!'] : "0208484202";  // a box for anything else
 }
 
-/// Width of a character in units of the strokes' grid, the gap behind it included.
+/// Width of a character in units of the stroke grid, including the gap after it.
 int advance(char c) {
   const std::string_view strokes = glyph(c);
   int width = 0;
@@ -105,7 +105,7 @@ struct Point {
   double x, y;
 };
 
-/// Pixels, and smooth strokes and text on them.
+/// Pixels, with antialiased strokes and text.
 class Picture {
  public:
   Picture(int width, int height)
@@ -126,18 +126,19 @@ class Picture {
     }
   }
 
-  /// A line of `width` pixels with round ends through all points.
+  /// Draws a line of `width` pixels with round ends through all points.
   void stroke(const std::vector<Point>& points, double width, Colour colour) {
     for (size_t i = 0; i + 1 < points.size(); ++i) cover(points[i], points[i + 1], width / 2);
     if (points.size() == 1) cover(points[0], points[0], width / 2);
     blend(colour);
   }
 
-  /// Text whose base line begins at (x, y), `unit` pixels for a unit of the font. Returns its end.
+  /// Draws text whose base line begins at (x, y), with `unit` pixels per font unit. Returns its end
+  /// x.
   double text(double x, double y, std::string_view text, double unit, Colour colour) {
     return write(text, unit, colour, [&](double u, double v) { return Point{x + u, y - v}; }) + x;
   }
-  /// The same from bottom to top.
+  /// Draws text from bottom to top.
   void text_upwards(double x, double y, std::string_view text, double unit, Colour colour) {
     write(text, unit, colour, [&](double u, double v) { return Point{x - v, y - u}; });
   }
@@ -155,7 +156,7 @@ class Picture {
     image.format = PNG_FORMAT_RGB;
     png_alloc_size_t size = 0;
     std::string bytes;
-    for (int pass = 0; pass < 2; ++pass) {  // the first measures
+    for (int pass = 0; pass < 2; ++pass) {  // the first pass measures
       const int ok = png_image_write_to_memory(&image, pass == 0 ? nullptr : bytes.data(), &size, 0,
                                                pixels_.data(), 0, nullptr);
       require(ok != 0, "plot", "cannot make a picture of {} x {}: {}", width_, height_,
@@ -194,8 +195,8 @@ class Picture {
     return left;
   }
 
-  /// Raises the coverage of pixels near a segment. Overlapping segments of one stroke do not add
-  /// up.
+  /// Raises the coverage of pixels near a segment. Overlapping segments of one stroke take the
+  /// maximum.
   void cover(Point a, Point b, double radius) {
     const double reach = radius + 1;
     const int x0 = std::max(0, static_cast<int>(std::floor(std::min(a.x, b.x) - reach)));
@@ -235,19 +236,19 @@ class Picture {
 
   int width_, height_;
   std::vector<Colour> pixels_;
-  std::vector<float> coverage_;  // of the stroke that is being drawn
+  std::vector<float> coverage_;  // of the current stroke
   int left_ = std::numeric_limits<int>::max(), top_ = left_, right_ = -1, bottom_ = -1;
 };
 static_assert(sizeof(Colour) == 3);
 
-constexpr double small = 1.75, large = 2.2;  // units of the font, in pixels
+constexpr double small = 1.75, large = 2.2;  // font unit, in pixels
 
 struct Ticks {
   std::vector<double> at;
   double step = 1;
 };
 
-/// About `count` round numbers in [low, high].
+/// Returns about `count` round numbers in [low, high].
 Ticks make_ticks(double low, double high, int count) {
   const double raw = (high - low) / std::max(count, 1);
   const double power = std::pow(10, std::floor(std::log10(raw)));
@@ -263,7 +264,7 @@ Ticks make_ticks(double low, double high, int count) {
   return ticks;
 }
 
-/// With as many digits as the step needs; thousands as "12k".
+/// Formats a tick with as many digits as the step needs; thousands as "12k".
 std::string tick_label(double value, double step) {
   if (std::abs(value) < 1e-9 * step) return "0";
   if (step >= 1000 && std::fmod(step, 1000) == 0) return fmt::format("{:.0f}k", value / 1000);
@@ -272,10 +273,11 @@ std::string tick_label(double value, double step) {
   return fmt::format("{:.{}f}", value, std::max(0, static_cast<int>(digits)));
 }
 
-/// An axis of a line plot: a value's place before it is scaled to pixels, and the marks.
+/// An axis of a line plot: maps a value to its position before scaling to pixels, and holds the
+/// ticks.
 struct Axis {
   bool logarithmic = false;
-  double low = HUGE_VAL, high = -HUGE_VAL;  // of places
+  double low = HUGE_VAL, high = -HUGE_VAL;  // of positions
   Ticks ticks = {};
 
   double place(double value) const { return logarithmic ? std::log2(value) : value; }
@@ -286,7 +288,7 @@ struct Axis {
     ticks = make_ticks(low, high, count);
     if (logarithmic && ticks.step < 1) ticks = make_ticks(low, high, static_cast<int>(high - low));
   }
-  /// Powers of two from 2^10 on are counted in their thousands, as lengths are.
+  /// Powers of two from 2^10 on are labelled in units of 1024, as lengths are.
   std::string label(double place) const {
     if (!logarithmic) return tick_label(place, ticks.step);
     if (place >= 10) return fmt::format("{:g}k", std::exp2(place - 10));
@@ -294,7 +296,7 @@ struct Axis {
   }
 };
 
-/// The rectangle of a chart's data.
+/// The rectangle of a plot's data.
 struct PlotArea {
   double left, top, right, bottom;
 };
@@ -311,7 +313,7 @@ void draw_axis_labels(Picture& picture, const PlotArea& frame, const std::string
   picture.text_upwards(26, y, y_label, small, ink);
 }
 
-/// A running mean over about a fiftieth of the points.
+/// Returns a running mean over about a fiftieth of the points.
 Series smoothed(const Series& series) {
   Series mean = series;
   const auto n = static_cast<int64_t>(series.y.size());
@@ -325,7 +327,7 @@ Series smoothed(const Series& series) {
   return mean;
 }
 
-/// Dark blue over green to pale yellow, rising evenly in brightness.
+/// Colour map from dark blue over green to pale yellow, with evenly rising brightness.
 Colour heat(double share) {
   constexpr Colour stops[] = {{13, 21, 56},   {34, 64, 120},   {34, 113, 140},
                               {45, 160, 130}, {132, 200, 104}, {253, 240, 150}};
@@ -341,15 +343,15 @@ void save(const std::string& path, const Picture& picture) {
 
 constexpr double room_of_label = 14;  ///< pixels along the axis
 
-/// Whether labels find room along `length` pixels; empty ones need none.
+/// Whether labels fit along `length` pixels; empty ones need no space.
 bool labels_fit(const std::vector<std::string>& labels, double length) {
   const auto none = std::count(labels.begin(), labels.end(), "");
   const auto drawn = static_cast<double>(static_cast<int64_t>(labels.size()) - none);
   return drawn > 0 && drawn * room_of_label <= length;
 }
 
-/// Draws labels beside the cells of a heat map: given ones where they fit, else numbers.
-/// place(i, label) draws one.
+/// Draws labels beside the cells of a heat map: the given ones if they fit, else numbers. place(i,
+/// label) draws one.
 template <class F>
 void draw_cell_labels(int64_t count, double length, const std::vector<std::string>& given,
                       F&& place) {
@@ -403,7 +405,7 @@ void write_line_plot(const std::string& path, const LinePlot& plot) {
     ++entries;
   }
   const double legend = widest + 76;
-  const bool beside = entries > 4;  // too many to find room among the curves
+  const bool beside = entries > 4;  // too many to fit among the curves
   const PlotArea frame{58 + labels, 62, plot.width - 34.0 - (beside ? legend : 0),
                        plot.height - 76.0};
   const auto at_x = [&](double place) {
@@ -452,7 +454,7 @@ void write_line_plot(const std::string& path, const LinePlot& plot) {
 
   if (entries > 0) {
     const double width = legend, height = 26 * entries + 12;
-    // In the corner that hides the fewest points.
+    // Puts the legend in the corner that hides the fewest points.
     double left = frame.right + 24, top = frame.top;
     int64_t least = beside ? 0 : std::numeric_limits<int64_t>::max();
     for (const double y : {frame.top + 10, frame.bottom - 10 - height}) {
@@ -510,7 +512,8 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
     if (low == high) high = low + 1;
   }
 
-  // Whole pixels a cell, about 720 along the longer side; large maps show the largest of several.
+  // Uses whole pixels per cell, about 720 along the longer side; a pixel of a large map shows the
+  // maximum of several cells.
   const int64_t longer = std::max(map.rows, map.columns);
   const int64_t cell = std::max<int64_t>(1, 720 / longer), cells_of_pixel = (longer + 1439) / 1440;
   const auto begin_of = [&](int64_t i) {
@@ -565,7 +568,7 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
                                   frame.bottom + 24, l, small, dim);
                    });
 
-  // The scale of colours, with values at even shares of its height.
+  // The colour bar, with values at even fractions of its height.
   const double bar = frame.right + 34, height = frame.bottom - frame.top;
   for (double y = frame.top; y < frame.bottom; ++y) {
     picture.fill(bar, y, bar + 20, y + 1, heat((frame.bottom - 0.5 - y) / height));
@@ -599,7 +602,7 @@ void write_loss_curve(const std::string& path, const std::string& metrics, const
       series.x.push_back(step->number());
       series.y.push_back(*value);
     };
-    // "bpb" of earlier versions is bits per target whatever the unit.
+    // "bpb" of earlier versions is bits per target, whatever the unit.
     const std::optional<double> loss = figure("loss");
     add(loss ? unit.bits(*loss) : figure("bpb"), train);
     add(figure("valid_bpb"), valid);

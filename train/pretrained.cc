@@ -36,8 +36,8 @@ std::string_view without(std::string_view name, std::string_view prefix) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
 }
 
-/// Members of config.json that say nothing of what a model computes: where a file comes from, what
-/// else it returns, how it is kept in memory, and how transformers generates from it.
+/// Members of config.json that do not affect what a model computes: where a file comes from, what
+/// else it returns, how it is stored in memory, and how transformers generates from it.
 constexpr std::string_view harmless[] = {
     "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures",
     "attn_implementation", "chunk_size_feed_forward", "chunk_size_lm_head", "classif_dropout",
@@ -46,10 +46,10 @@ constexpr std::string_view harmless[] = {
     "output_attentions", "output_hidden_states", "output_past", "problem_type", "return_dict",
     "task_specific_params", "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript",
     "transformers_version", "use_bfloat16", "use_cache",
-    // Poolers and heads of the first BERT.
+    // Poolers and heads of the original BERT.
     "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
     "pooler_size_per_head", "pooler_type",
-    // Ids of tokens that programs put where they want them.
+    // Token ids that the calling programs insert themselves.
     "bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
     // How to generate.
     "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping",
@@ -60,7 +60,7 @@ constexpr std::string_view harmless[] = {
     "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature", "top_k",
     "top_p", "typical_p"};
 
-/// Members that say nothing where they have this value, written as JSON, and why others are
+/// Members that change nothing if they have this value, written as JSON, and why other values are
 /// refused.
 struct OnlyValue {
   std::string_view name, value, why;
@@ -89,7 +89,7 @@ bool equal(const Json& a, const Json& b) {
   return a.is_number() && b.is_number() ? a.number() == b.number() : a == b;
 }
 
-/// Why a member that becomes no field cannot be passed over; empty: it can.
+/// Returns why a member that becomes no field cannot be ignored; empty if it can.
 std::string objection(const JsonMember& m, const PretrainedMembers& others) {
   const auto is_name = [&](std::string_view name) { return name == m.name; };
   if (std::any_of(others.accepted.begin(), others.accepted.end(), is_name) ||
@@ -105,7 +105,8 @@ std::string objection(const JsonMember& m, const PretrainedMembers& others) {
   return fmt::format("{} is {}, and is not known here", m.name, to_string(m.value));
 }
 
-/// {"0": "yes", "1": "no"} as ["yes", "no"]. Throws ValueError unless each number has one name.
+/// Converts {"0": "yes", "1": "no"} to ["yes", "no"]. Throws ValueError unless each number has one
+/// name.
 Json names_of_labels(const Json& object) {
   Json::Array names(object.object().size());
   for (const JsonMember& m : object.object()) {
@@ -119,7 +120,7 @@ Json names_of_labels(const Json& object) {
   return Json(std::move(names));
 }
 
-/// The fields as transformers writes them.
+/// Returns the fields as transformers writes them.
 Json as_written(const Json& config) {
   Members members;
   for (const JsonMember& m : config.object()) {
@@ -144,7 +145,7 @@ Json as_written(const Json& config) {
   return Json(std::move(members));
 }
 
-/// What is wrong, a line each; at most `shown` of a kind.
+/// Collects faults and formats them, one line each; at most `shown` of a kind.
 class Faults {
  public:
   void add(std::string kind, const std::string& name) { of_kind_[std::move(kind)].push_back(name); }
@@ -225,7 +226,9 @@ Settings read_pretrained_config(const std::string& path, const Json& known,
       continue;
     }
     Json value = m.value;
-    if (ours->is_array() && value.is_integer()) value = Json(Json::Array{value});  // as num_buckets
+    if (ours->is_array() && value.is_integer())
+      value = Json(Json::Array{value});  // as for
+                                         // num_buckets
     if (ours->is_array() && value.is_object()) value = names_of_labels(value);
     settings.push_back({m.name, value, file});
   }

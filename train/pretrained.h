@@ -13,45 +13,45 @@ namespace longspan {
 
 // Checkpoints of other implementations: a folder with config.json and model.safetensors.
 
-/// What the names in such a file may be besides those that are asked for.
+/// Differences that are allowed between the names in such a file and the expected names.
 struct PretrainedNames {
-  /// Names may lack it, all of them: checkpoints without heads do.
+  /// A prefix that all names may lack, as in checkpoints without heads.
   std::string_view prefix = {};
-  /// Ends of names that are passed over.
+  /// Suffixes of names in the file to ignore.
   std::span<const std::string_view> unused = {};
-  /// How names begin that the file need not have, e.g. of heads that are still to be trained.
+  /// Prefixes of names that the file need not have, e.g. of heads that are still to be trained.
   std::span<const std::string_view> fresh = {};
 };
 
-/// Overwrites `into` with the tensors of those names; FOLDER/model.safetensors, or a file. Floats
-/// of other widths are converted. Strict: throws IoError that lists every missing name, every
-/// unknown one and every other shape, before anything is written.
+/// Overwrites `into` with the tensors of those names, from FOLDER/model.safetensors or a file.
+/// Other floating dtypes are converted. Strict: throws IoError that lists every missing name,
+/// unknown name and wrong shape, before anything is written.
 void load_pretrained(const std::string& path, const TensorList& into,
                      const PretrainedNames& names = {});
 
-/// Writes FOLDER/config.json and FOLDER/model.safetensors, complete or not at all each. Fields of
-/// `config` go out as transformers writes them: id2label, an array here, as an object, with its
-/// inverse label2id, and not at all where it is empty; a classifier_dropout below 0 as null. Throws
+/// Writes FOLDER/config.json and FOLDER/model.safetensors, each completely or not at all. Fields of
+/// `config` are written as transformers does: id2label, an array here, as an object, with its
+/// inverse label2id, or omitted if it is empty; a classifier_dropout below 0 as null. Throws
 /// IoError.
 void save_pretrained(const std::string& folder, const TensorList& tensors, const Json& config);
 
-/// Members of a config.json besides those that become fields.
+/// Members of a config.json to ignore, besides those that become fields.
 struct PretrainedMembers {
-  /// Of a model: members that its code never reads.
+  /// Members that the model's code never reads.
   std::span<const std::string_view> never_read = {};
-  /// Named by whoever calls: passed over, whatever they are.
+  /// Members that the caller names: ignored whatever their value.
   std::vector<std::string> accepted = {};
 };
 
-/// The members of FOLDER/config.json, or of a file, as settings. Members that are null are passed
-/// over, and so are those that say nothing of what a model computes, e.g. how to generate from it;
-/// an integer where `known` has an array is an array of one, and id2label becomes an array. Throws
-/// IoError; ValueError that lists every other member that is no field of `known`, with its value.
+/// Returns the members of FOLDER/config.json, or of a file, as settings. Null members are skipped,
+/// and so are those that do not affect what a model computes, e.g. generation options; an integer
+/// becomes an array of one if `known` has an array, and id2label becomes an array. Throws IoError;
+/// ValueError that lists every other member that is not a field of `known`, with its value.
 Settings read_pretrained_config(const std::string& path, const Json& known,
                                 const PretrainedMembers& others = {});
 
-/// Sets those fields that config.json has. Members named in `accepted` are passed over. Throws as
-/// read_pretrained_config(), and ValueError on a value that does not fit.
+/// Sets the fields that config.json has. Members named in `accepted` are ignored. Throws as
+/// read_pretrained_config(), and ValueError if a value does not fit.
 template <class Config>
 void load_pretrained_config(const std::string& path, Config& config,
                             std::vector<std::string> accepted = {}) {

@@ -9,20 +9,20 @@
 
 namespace longspan {
 
-/// roc_auc() of several answers (data/metrics.h), of samples that come a batch after the other, in
-/// bounded memory. Up to `most` scores are kept, as f32, and areas are exact. Then the scores of an
-/// answer become counts between up to 4,095 quantiles of those kept so far: what lies between the
-/// same two is as good as equal, which moves an area by at most half the share of the pairs of a 1
-/// and a 0 there.
+/// roc_auc() of several answers (data/metrics.h), for samples that arrive in batches, in bounded
+/// memory. Up to `most` scores are stored, as f32, and areas are exact. Beyond that the scores of
+/// each answer are counted in bins between up to 4,095 quantiles of the scores stored so far.
+/// Scores in one bin count as ties, which moves an area by at most half the share of the pairs of a
+/// 1 and a 0 in that bin.
 class RocAreas {
  public:
   /// Throws ValueError unless answers >= 1.
   explicit RocAreas(int64_t answers, int64_t most = int64_t{1} << 25);
 
-  /// Scores and labels are [samples, answers], row by row. Throws ValueError where their numbers
-  /// differ, are no whole rows, or a label is neither 0 nor 1.
+  /// Scores and labels are [samples, answers], row-major. Throws ValueError if their sizes differ
+  /// or are not whole rows, or if a label is neither 0 nor 1.
   void add(std::span<const double> scores, std::span<const int32_t> labels);
-  /// Of each answer; nothing where its labels are all the same, or there are none.
+  /// Returns the area of each answer; nullopt if its labels are all the same, or there are none.
   std::vector<std::optional<double>> areas() const;
 
  private:
@@ -41,12 +41,12 @@ class RocAreas {
   int64_t answers_, most_, samples_ = 0;
   std::vector<Kept> kept_;
   Tensor edges_;   // f32 [answers, bins - 1], ascending
-  Tensor counts_;  // i64 [answers, bins, 2], of zeros and ones; undefined while areas are exact
+  Tensor counts_;  // i64 [answers, bins, 2], of labels 0 and 1; undefined while areas are exact
 };
 
-/// The median of the areas of several answers, and of how many it is.
+/// The median of the areas of several answers, and how many answers have an area.
 struct MedianAuc {
-  double median = 0;  ///< NaN where no answer has one
+  double median = 0;  ///< NaN if no answer has an area
   int64_t answers = 0, skipped = 0;
 };
 MedianAuc median_auc(std::span<const std::optional<double>> areas);

@@ -15,7 +15,7 @@ inline double warmup_share(int64_t step, int64_t warmup) {
   return step < warmup ? static_cast<double>(step + 1) / static_cast<double>(warmup) : 1.0;
 }
 
-/// Share of the way from the end of the warm-up to `steps`, in [0, 1].
+/// Fraction of the way from the end of the warm-up to `steps`, in [0, 1].
 inline double schedule_progress(int64_t step, int64_t warmup, int64_t steps) {
   if (step < warmup) return 0;
   if (steps <= warmup) return 1;
@@ -35,7 +35,7 @@ struct Cosine {
   int64_t warmup = 0, steps = 0;
   double floor = 0;  ///< share of the peak
   double operator()(int64_t step) const { return at(step, schedule_progress(step, warmup, steps)); }
-  /// Of a step that is `t` of the way along, in [0, 1].
+  /// The rate at a step that is `t` of the way along, in [0, 1].
   double at(int64_t step, double t) const {
     return peak * warmup_share(step, warmup) *
            (floor + (1 - floor) * 0.5 * (1 + std::cos(std::numbers::pi * t)));
@@ -48,7 +48,7 @@ struct LinearDecay {
   int64_t warmup = 0, steps = 0;
   double floor = 0;  ///< share of the peak
   double operator()(int64_t step) const { return at(step, schedule_progress(step, warmup, steps)); }
-  /// Of a step that is `t` of the way along, in [0, 1].
+  /// The rate at a step that is `t` of the way along, in [0, 1].
   double at(int64_t step, double t) const {
     return peak * warmup_share(step, warmup) * (1 - (1 - floor) * t);
   }
@@ -77,7 +77,7 @@ struct Noam {
   }
 };
 
-/// peak, multiplied by `factor` after every `every` steps beyond the warm-up.
+/// peak, multiplied by `factor` every `every` steps after the warm-up.
 struct Stepwise {
   double peak = 1e-3;
   int64_t warmup = 0, every = 1000;

@@ -43,7 +43,7 @@ constexpr Format formats[] = {{DType::f64, "F64"},   {DType::f32, "F32"}, {DType
 
 std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
-/// XXH3 of bytes that come piece by piece.
+/// XXH3 of bytes that are added piece by piece.
 class Hash {
  public:
   Hash() : state_(XXH3_createState(), XXH3_freeState) { XXH3_64bits_reset(state_.get()); }
@@ -72,7 +72,7 @@ template <class... Args>
                 fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Compares the header's own checksum: that of its bytes with zeros in the checksum's place.
+/// Compares the header's own checksum, which is that of its bytes with zeros in its place.
 void check_header(std::string_view header, const std::string& path, Checksums checksums) {
   const size_t at = header.find(header_key);
   if (at == std::string_view::npos) {
@@ -135,7 +135,7 @@ TensorEntry parse_entry(const std::string& name, const Json& json, const std::st
       damaged(path, "the shape of \"{}\" holds something other than sizes from 0 on", name);
     }
     entry.shape.push_back(size.integer());
-    // Sizes after a zero must not overflow either: their product is the stride of the others.
+    // Sizes after a zero must not overflow either, because strides are products of them.
     if (__builtin_mul_overflow(bytes, std::max<int64_t>(size.integer(), 1), &bytes)) {
       damaged(path, "the sizes of \"{}\" overflow 64 bits", name);
     }
@@ -177,7 +177,7 @@ struct TensorFile {
     if (sum != nullptr) checksum = *sum;
   }
 
-  /// Reads one tensor's data, hands it out piece by piece and compares its checksum.
+  /// Reads one tensor's data, passes it to `take` piece by piece and compares its checksum.
   template <class F>
   void read(const TensorEntry& entry, F&& take) {
     buffer.resize(static_cast<size_t>(std::min(piece, entry.end - entry.begin)));
@@ -210,7 +210,8 @@ struct TensorFile {
     }
     buffer.resize(static_cast<size_t>(std::min(piece, largest)));
   }
-  /// Writes to the tensor what verify() has read. Asks for no memory: others may have been written.
+  /// Reads a tensor after verify() has checked it. Allocates no memory, because other tensors may
+  /// have been overwritten already.
   void load(const TensorEntry& entry, Tensor tensor) {
     char* to = static_cast<char*>(tensor.mut().data);
     for (int64_t at = entry.begin; at < entry.end;) {
@@ -228,7 +229,8 @@ struct TensorFile {
   std::vector<char> buffer;
 };
 
-/// Pairs every tensor with its entry. Throws where one has no partner or another shape or dtype.
+/// Pairs every tensor with its entry. Throws IoError if one has no partner or another shape or
+/// dtype.
 std::vector<const TensorEntry*> match(const TensorFile& file, const TensorList& into) {
   std::unordered_map<std::string_view, const TensorEntry*> entries;
   for (const TensorEntry& entry : file.header.entries) entries[entry.name] = &entry;
@@ -249,7 +251,7 @@ std::vector<const TensorEntry*> match(const TensorFile& file, const TensorList& 
     entries.erase(found);
   }
   if (!entries.empty()) {
-    std::string_view first;  // in file order, so that the message is the same every time
+    std::string_view first;  // in file order, so that the message is deterministic
     for (const TensorEntry& entry : file.header.entries) {
       if (entries.count(entry.name) > 0 && first.empty()) first = entry.name;
     }
@@ -264,7 +266,7 @@ void load(TensorFile& file, const std::vector<const TensorEntry*>& entries,
   for (size_t i = 0; i < into.size(); ++i) file.load(*entries[i], into[i].tensor);
 }
 
-/// The checksum of a tensor's data, and with `to` its way into the file.
+/// Returns the checksum of a tensor's data, or with `to` writes the data to the file.
 std::string write_data(const Tensor& tensor, const File* to, const std::string& path) {
   const ConstView view = tensor.view();
   const auto* from = static_cast<const char*>(view.data);
@@ -300,7 +302,7 @@ std::string write_tensor_file(const File& file, const std::string& path, const T
     require(t.tensor && t.tensor.contiguous(), "state", "\"{}\" is {}", t.name,
             t.tensor ? "not contiguous" : "undefined");
   }
-  // Wide elements first, so that every tensor is aligned to its elements.
+  // Sorts wide elements first, so that every tensor is aligned to its elements.
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& t : tensors) order.push_back(&t);
   std::stable_sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
@@ -330,7 +332,7 @@ std::string write_tensor_file(const File& file, const std::string& path, const T
   }
 
   std::string header = to_string(Json(std::move(members)));
-  header.resize((header.size() + 7) / 8 * 8, ' ');  // the data begin aligned
+  header.resize((header.size() + 7) / 8 * 8, ' ');  // aligns the data section
   require(static_cast<int64_t>(header.size()) <= max_header_bytes, "state",
           "{} tensors need a header of {} bytes; the limit is {}", tensors.size(), header.size(),
           max_header_bytes);
@@ -392,7 +394,7 @@ Json parse_values(const std::string& text, const std::string& path) {
 constexpr const char* model_name = "model.safetensors";
 constexpr const char* optimizer_name = "optimizer.safetensors";
 
-/// Opens one of a checkpoint's tensor files and checks that state.json speaks of it.
+/// Opens one of a checkpoint's tensor files and checks that state.json lists its checksum.
 TensorFile open_part(const std::string& checkpoint, const Json& values, const char* name) {
   TensorFile file(checkpoint + "/" + name, Checksums::required);
   const Json* promised = values["files"].find(name);
@@ -404,7 +406,7 @@ TensorFile open_part(const std::string& checkpoint, const Json& values, const ch
 
 std::string checkpoints_folder(const std::string& run) { return run + "/checkpoints"; }
 
-/// N of "step-N"; nothing of any other name.
+/// Parses N of "step-N"; nullopt for any other name.
 std::optional<int64_t> step_of(std::string_view name) {
   if (name.rfind("step-", 0) != 0) return std::nullopt;
   const std::string_view digits = name.substr(5);
@@ -422,13 +424,13 @@ void require_finite(int64_t step, const TensorList& tensors) {
                           name, step);
 }
 
-/// Removes a checkpoint so that at no moment half of it is there under its name.
+/// Removes a checkpoint by renaming it first, so that it is never incomplete under its name.
 void remove_checkpoint(const std::string& folder, const std::string& path) {
   try {
     const Temporary grave(Temporary::folder, folder, "state");
     const std::string inside = grave.path() + "/old";
     if (::rename(path.c_str(), inside.c_str()) == 0) sync_folder(folder, "state");
-  } catch (const IoError&) {  // an old checkpoint that stays is no reason to stop a run
+  } catch (const IoError&) {  // failing to remove an old checkpoint must not stop a run
   } catch (const std::bad_alloc&) {
   }
 }

@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-constexpr int kRecordings = 2;  // that must agree
+constexpr int kRecordings = 2;  // number of recordings that must agree
 
 void copy_into(Tensor& to, const Tensor& from) {
   if (to.numel() == 0) return;
@@ -47,7 +47,7 @@ std::vector<Tensor> StepGraph::gradients(const std::vector<Tensor>& inputs, Gene
   gen_ = gen;
   if (recordings_ < kRecordings) record(inputs, body);
   if (graph_ == nullptr) {
-    optimizer_.clear_gradients();  // those of a recording that failed hold nothing
+    optimizer_.clear_gradients();  // gradients of a failed recording are empty
     return body(inputs, gen);
   }
   for (size_t i = 0; i < inputs.size(); ++i) copy_into(inputs_[i], inputs[i]);
@@ -78,7 +78,7 @@ void StepGraph::record(const std::vector<Tensor>& inputs, const Body& body) {
       fail<NotImplemented>("step graph",
                            "two recordings of it differ: what it does depends on its data");
     }
-  } catch (const DeviceError&) {  // another thread records: a later step may
+  } catch (const DeviceError&) {  // another thread is recording: a later step may succeed
     drop();
     recordings_ = 0;
   } catch (const Error& e) {
@@ -93,19 +93,19 @@ void StepGraph::record(const std::vector<Tensor>& inputs, const Body& body) {
 
 void StepGraph::update(double lr) try {
   if (!replays() || !replayed_ || !update_refusal_.empty()) return optimizer_.step(lr);
-  TensorList parameters = optimizer_.parameters();  // after the update nothing may fail
+  TensorList parameters = optimizer_.parameters();  // nothing may fail after the update
   Optimizer::Counted counted(optimizer_, lr);
   if (update_ == nullptr) {
     try {
       update_ = Graph::record(device_, [this] { optimizer_.update_all(); });
-    } catch (const DeviceError&) {  // another thread records: a later update may be
+    } catch (const DeviceError&) {  // another thread is recording: a later update may succeed
     } catch (const Error& e) {
       update_refusal_ = e.what();
     }
   }
   if (update_ != nullptr) {
     update_->replay();
-    for (NamedTensor& p : parameters) p.tensor.mut();  // counts as a write
+    for (NamedTensor& p : parameters) p.tensor.mut();  // marks the parameter as written
   } else {
     optimizer_.update_all();
   }

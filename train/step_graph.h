@@ -14,7 +14,7 @@
 
 namespace longspan {
 
-/// Training steps of one shape on a device that has recordings, each submitted as a whole
+/// Records training steps of one shape, on devices that support it, and replays each as a whole
 /// (core/graph.h):
 ///   StepGraph graph(device, optimizer);
 ///   for (...) {
@@ -22,35 +22,36 @@ namespace longspan {
 ///     clip_gradients(optimizer, 1.0);
 ///     graph.update(lr);
 ///   }
-/// Parameters, losses and draws have the bits of the same steps without it. The first step runs as
-/// ever, so that layouts, tables and plans are where they are to stay; the second and third are
-/// recorded, and where the two recordings differ the step has no fixed shape. Where a step cannot
-/// be recorded, or there is no room for it, it goes on as ever, and refusal() says why.
+/// Parameters, losses and random draws are bit for bit those of steps without it. The first step
+/// runs normally, so that layouts, tables and plans are cached; the second and third are recorded,
+/// and if the two recordings differ, the step has no fixed shape. If a step cannot be recorded, or
+/// memory does not suffice, steps run normally, and refusal() says why.
 class StepGraph {
  public:
-  /// Forward and backward passes: leaves gradients of the optimizer's parameters and returns what
-  /// the step is to give. All that changes from step to step comes from its arguments.
+  /// Forward and backward passes: leaves the gradients of the optimizer's parameters and returns
+  /// the results of the step. Everything that changes from step to step must come from its
+  /// arguments.
   using Body = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs, Generator gen)>;
 
   StepGraph(Device device, Optimizer& optimizer) : device_(device), optimizer_(optimizer) {}
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  /// What body(inputs, gen) returns: in tensors that the next step writes again. There are no
-  /// gradients before. Inputs lie on the device; those
-  /// of other shapes than the recording's are not replayed.
+  /// Returns what body(inputs, gen) returns, in tensors that the next step overwrites. Throws
+  /// ValueError if a parameter already has a gradient. Inputs must be on the device; inputs of
+  /// other shapes than the recording's are not replayed.
   std::vector<Tensor> gradients(const std::vector<Tensor>& inputs, Generator gen, const Body& body);
-  /// optimizer.step(lr)
+  /// Does optimizer.step(lr).
   void update(double lr);
 
-  /// Begins again, for a body that has changed.
+  /// Discards the recordings, for a body that has changed.
   void forget();
-  /// Whether steps are replayed now.
+  /// Whether steps are currently replayed.
   bool replays() const { return graph_ != nullptr && recordings_ == 2; }
-  /// Why they are not, and why updates are not; empty where nothing prevents it.
+  /// Why steps are not replayed, and why updates are not; empty if nothing prevents it.
   const std::string& refusal() const { return refusal_; }
   const std::string& update_refusal() const { return update_refusal_; }
-  /// Bytes that are set apart for the recordings.
+  /// Bytes reserved for the recordings.
   int64_t bytes() const;
 
  private:
@@ -66,7 +67,7 @@ class StepGraph {
   bool replayed_ = false;  // whether the gradients are those of a replay
   std::string refusal_, update_refusal_;
 
-  // Of the recording. Its tensors go before it.
+  // State of the recording. Its tensors are released before graph_.
   std::unique_ptr<Graph> graph_, update_;
   uint64_t signature_ = 0;
   Generator gen_;

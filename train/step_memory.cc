@@ -17,15 +17,15 @@
 namespace longspan {
 namespace {
 
-/// The first finds no gradients, the second those of the first; later ones find what the third
-/// does.
+/// The first pass finds no gradients, the second those of the first; later ones need the same as
+/// the third.
 constexpr int64_t different_passes = 3;
 
 int64_t total(const Usage& usage, const Usage& base) {
   return usage.total() - usage[Category::cache] - (base.total() - base[Category::cache]);
 }
 
-/// The largest sum of a phase, and the split then where it is the largest so far.
+/// Returns the peak of a phase; if it is the largest so far, stores its split in m.at_peak.
 int64_t phase_peak(Device device, const Usage& base, StepMemory& m) {
   const Usage usage = memory_tracker(device).peak();
   const int64_t bytes = total(usage, base);
@@ -53,7 +53,7 @@ std::string without_numbers(const std::string& scope) {
   return part;
 }
 
-/// What is in Category::saved now, by a trace.
+/// Returns the tensors that are in Category::saved now, from a trace.
 std::vector<SavedTerm> saved_terms(const MemoryTrace& trace) {
   std::vector<SavedTerm> terms;
   for (const MemoryTrace::Block& b : trace.blocks()) {
@@ -63,7 +63,7 @@ std::vector<SavedTerm> saved_terms(const MemoryTrace& trace) {
   return terms;
 }
 
-/// A size that grows with the tokens: "T", "L", "2 L", "L/4".
+/// Formats a size that grows with the tokens: "T", "L", "2 L", "L/4".
 std::string rows_text(int64_t size, const TermNames& n) {
   const int64_t all = n.batch * n.length;
   if (size == n.length) return "L";
@@ -74,7 +74,7 @@ std::string rows_text(int64_t size, const TermNames& n) {
   return std::to_string(size);
 }
 
-/// The bytes of a term as a product; `longer` is its shape in a longer step.
+/// Returns the bytes of a term as a product; `longer` is its shape in a longer step.
 std::string formula(const SavedTerm& term, const Shape& longer, const TermNames& names) {
   std::vector<std::string> tokens, others;
   bool batched = false;
@@ -106,7 +106,7 @@ std::string formula(const SavedTerm& term, const Shape& longer, const TermNames&
   return text;
 }
 
-/// Where a phase asks for memory: of a region, where there is one.
+/// While it lives, a phase allocates from a region, if there is one.
 class Within {
  public:
   explicit Within(std::optional<memory::Region>& region) : region_(region) {
@@ -122,11 +122,11 @@ class Within {
   std::optional<memory::Region>& region_;
 };
 
-/// What the two recordings of a step have set apart.
+/// The memory regions that the two recordings of a step reserve.
 struct Regions {
   std::optional<memory::Region> gradients, update;
 
-  /// As StepGraph: a step that runs kernel by kernel tells what the first needs.
+  /// Like StepGraph: a step that is not recorded tells how much memory the first recording needs.
   Regions(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
           MeasureOptions options) {
     if (!options.graph) return;
@@ -157,7 +157,7 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   const Usage& base = options.base;
   MemoryTracker& tracker = memory_tracker(device);
   StepMemory m;
-  int64_t batches = 0;  // that are held besides the one of a pass
+  int64_t batches = 0;  // bytes of batches held besides that of the current pass
   Regions regions(device, optimizer, loss, options);
   const Usage before = tracker.live();
   m.parameter = before[Category::parameter] - base[Category::parameter];
@@ -233,7 +233,7 @@ std::string formula_of(const std::vector<SavedTerm>& collected, int64_t layers) 
     if (at == sums.end()) at = sums.insert(sums.end(), {term.formula, 0});
     at->second += term.count;
   }
-  // What is not in every layer stands outside the bracket.
+  // Terms that are not in every layer go outside the bracket.
   for (auto& [text, count] : each) {
     const int64_t rest = count % layers;
     count /= layers;
@@ -244,7 +244,7 @@ std::string formula_of(const std::vector<SavedTerm>& collected, int64_t layers) 
     for (const auto& [formula, count] : sums) {
       if (count == 0) continue;
       text += text.empty() ? "" : " + ";
-      const bool letter = formula[0] == 'u';  // else a number, which another may not stand before
+      const bool letter = formula[0] == 'u';  // else a number, which no other number may precede
       const std::string factor = letter ? formula : "(" + formula + ")";
       text += count == 1 ? formula : fmt::format("{} {}", count, factor);
     }
@@ -265,7 +265,7 @@ std::string bytes_text(int64_t bytes) {
 
 namespace {
 
-/// Of a written size; nothing where it is none.
+/// Parses a size in text form; nullopt if it is not one.
 std::optional<int64_t> bytes_of(std::string_view text) {
   double number = 0;
   const char* const end = text.data() + text.size();

@@ -13,7 +13,7 @@ inline constexpr int64_t kAttentionTileRows = 96;
 inline constexpr int64_t kAttentionColumnKeys = 384;
 /// Keys of a step, the unit in which a device's work is counted; split-KV ranges start at multiples
 /// of the second constant.
-inline constexpr int64_t kAttentionWorkKeys = 64, kAttentionStretchKeys = 192;
+inline constexpr int64_t kAttentionWorkKeys = 64, kAttentionSplitKeys = 192;
 /// Fields of a work item and of a split tile or step.
 inline constexpr int64_t kWorkFields = 5, kCutFields = 4;
 /// The end of an item that is not bounded.
@@ -48,7 +48,7 @@ struct AttentionWorkView {
   // Rows, or keys, of workspace for the results of all splits. The splits of one tile or step store
   // their results one after the other from its offset on. If an item serves several heads, each
   // head has its own workspace.
-  int64_t room = 0;
+  int64_t workspace = 0;
 };
 
 /// A block layout for kernels: contiguous i32 tensors. Rows and keys are positions in the order

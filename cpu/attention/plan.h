@@ -59,9 +59,9 @@ class Buffer {
 
  private:
   static void note(int64_t bytes) {
-    WorkspaceUsage& room = WorkspaceUsage::current();
-    room.live += bytes;
-    room.most = std::max(room.most, room.live);
+    WorkspaceUsage& workspace = WorkspaceUsage::current();
+    workspace.live += bytes;
+    workspace.most = std::max(workspace.most, workspace.live);
   }
 
   Scratch scratch_;

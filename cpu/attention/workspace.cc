@@ -78,7 +78,7 @@ void take_workspace(const CallKey& key, Call call) {
   const std::lock_guard lock(mutex);
   constexpr size_t most_known = 256;
   if (const auto found = known.find(key); found != known.end()) {
-    const Scratch room(found->second, meta_device);
+    const Scratch workspace(found->second, meta_device);
     return;
   }
   WorkspaceUsage::current() = {};
@@ -115,8 +115,8 @@ void backward(const AttentionInputs& given, ConstView out, ConstView lse, ConstV
 }  // namespace
 
 WorkspaceUsage& WorkspaceUsage::current() {
-  thread_local WorkspaceUsage room;
-  return room;
+  thread_local WorkspaceUsage workspace;
+  return workspace;
 }
 
 void register_attention_room() {

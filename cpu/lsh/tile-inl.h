@@ -192,9 +192,9 @@ class LshKeys {
       const int64_t entry = place(need, leave);
       const int64_t keys = x.chunk_end(need.keys.chunk) - need.keys.chunk * x.rule.chunk;
       for (int64_t first = 0; first < keys;) {
-        const int64_t room = most_columns_ - column;
+        const int64_t workspace = most_columns_ - column;
         const int64_t count = std::min(keys - first, most_columns_);
-        if (blocks.empty() || round_up(count, V) > room) {
+        if (blocks.empty() || round_up(count, V) > workspace) {
           blocks.push_back(pieces.size());
           column = 0;
         }

@@ -133,7 +133,7 @@ void run_pass(const char* name, const AttentionInputs& in, bool on_tensor_cores,
               AttentionArguments<T>& x, int64_t columns) {
   constexpr bool of_keys = pass == Pass::keys;
   const WorkTable& list = of_keys ? x.sizes.layout.column_work : x.sizes.layout.row_work;
-  const StretchRoom<T> room(x, list, columns, pass == Pass::forward, in.q.device);
+  const SplitWorkspace<T> workspace(x, list, columns, pass == Pass::forward, in.q.device);
   run_pieces<pass>(name, in, on_tensor_cores, x);
   const int64_t rows = cuts_of(x.sizes, list) *
                        (of_keys ? kernels::kAttentionWorkKeys : kernels::kAttentionTileRows);

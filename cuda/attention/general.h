@@ -378,7 +378,7 @@ class General {
   }
   /// to[r][j] += a_row(r) . table[id] + shift[id].
   LONGSPAN_HD void add_relation(const Source& a, const Table<T>& table, const Table<T>& shift,
-                                int64_t k0, A* room, A* to) {
+                                int64_t k0, A* workspace, A* to) {
     const T* const b = shift.of(head.h);
     if (b != nullptr) {
       each(R * K, [&](int i) {
@@ -391,11 +391,11 @@ class General {
     int64_t first, last;
     reach(k0, first, last);
     for (int64_t id0 = first; id0 <= last; id0 += K) {
-      multiply_rows(a, ids_of(table, id0, a.columns), room);
+      multiply_rows(a, ids_of(table, id0, a.columns), workspace);
       each(R * K, [&](int i) {
         const int r = i / K, j = i % K;
         const int64_t id = id_of(r, j) - id0;
-        if (id >= 0 && id < K) to[r * P + j] += room[r * P + id];
+        if (id >= 0 && id < K) to[r * P + j] += workspace[r * P + id];
       });
     }
   }
@@ -426,12 +426,12 @@ class General {
   }
   /// to[r][c] += sum_j p[r][j] table[id(r, j)][from + c].
   LONGSPAN_HD void add_ids(const A* p, const Table<T>& table, int64_t columns, int64_t k0,
-                           int64_t from, int width, A* room, A* to) {
+                           int64_t from, int width, A* workspace, A* to) {
     int64_t first, last;
     reach(k0, first, last);
     for (int64_t id0 = first; id0 <= last; id0 += K) {
-      gather(p, k0, id0, room);
-      add_keys(room, ids_of(table, id0, columns), from, width, nullptr, to);
+      gather(p, k0, id0, workspace);
+      add_keys(workspace, ids_of(table, id0, columns), from, width, nullptr, to);
     }
   }
 
@@ -571,8 +571,8 @@ class General {
       if (query[r] < 0 || c >= x.sizes.value_width) return;
       // Without weights the sums are 0, or nonfinite because a value is.
       const A y = total[r] == A(0) ? sum[i] * A(0) : sum[i];
-      if (work.room >= 0) {
-        x.wide[(work.room + from + r) * x.sizes.value_width + c] = y;
+      if (work.workspace >= 0) {
+        x.wide[(work.workspace + from + r) * x.sizes.value_width + c] = y;
       } else {
         out[query[r] * x.out.row + c] = static_cast<T>(total[r] == A(0) ? y : y / total[r]);
       }
@@ -581,8 +581,8 @@ class General {
     each(R, [&](int r) {
       if (query[r] < 0) return;
       const A base = reference[r] == hidden ? A(0) : reference[r];
-      if (work.room >= 0) {
-        A* const to = x.statistics + 2 * (work.room + from + r);
+      if (work.workspace >= 0) {
+        A* const to = x.statistics + 2 * (work.workspace + from + r);
         to[0] = base;
         to[1] = total[r];
       } else {
@@ -617,8 +617,8 @@ class General {
     each(R * width, [&](int i) {
       const int64_t r = i / width, c = chunk * width + i % width;
       if (query[r] < 0 || c >= x.sizes.width) return;
-      if (work.room >= 0) {
-        const int64_t row = work.room + from + r;
+      if (work.workspace >= 0) {
+        const int64_t row = work.workspace + from + r;
         x.wide[row * x.row_columns() + (of_relation ? x.sizes.width : 0) + c] = sum[i] * scale;
       } else {
         to[query[r] * rows.row + c] = static_cast<T>(sum[i] * scale);
@@ -656,12 +656,12 @@ class General {
         add_rows(scores, rows_of(x.dout), chunk * width, width, dv_sum);
       }
     }
-    const bool stretch = work.room >= 0;
-    A* const room = stretch ? x.wide + (work.room + from) * x.key_columns() : nullptr;
+    const bool split = work.workspace >= 0;
+    A* const workspace = split ? x.wide + (work.workspace + from) * x.key_columns() : nullptr;
     if (of_span) {
       each(K, [&](int j) {
         if (key[j] < 0) return;
-        A& to = stretch ? room[(j + 1) * x.key_columns() - 1]
+        A& to = split ? workspace[(j + 1) * x.key_columns() - 1]
                         : x.span_sums[number * x.sizes.segment[0].keys + key[j]];
         to = span_sum[j];
       });
@@ -673,8 +673,8 @@ class General {
     each(K * width, [&](int i) {
       const int64_t j = i / width, c = chunk * width + i % width;
       if (key[j] < 0) return;
-      if (stretch) {
-        A* const to = room + j * x.key_columns() + c;
+      if (split) {
+        A* const to = workspace + j * x.key_columns() + c;
         if (c < x.sizes.width) to[0] = sum[i] * scale;
         if (c < x.sizes.value_width) to[x.sizes.width] = dv_sum[i];
         return;
@@ -851,16 +851,16 @@ LONGSPAN_HD void join_row(const HeadRows<T>& out, int64_t heads, int64_t queries
 }
 
 /// Row or key `at` of a tile or step that was split, and its results in each split.
-struct StretchedRow {
-  int64_t first, step, stretches;
+struct SplitRow {
+  int64_t first, step, splits;
 
   /// Its row in the workspace of a split.
-  LONGSPAN_HD int64_t of(int64_t stretch) const { return first + stretch * step; }
+  LONGSPAN_HD int64_t of(int64_t split) const { return first + split * step; }
   /// Adds a workspace column over the splits, in order.
   template <class A>
-  LONGSPAN_HD A sum(const A* room, int64_t columns, int64_t column) const {
+  LONGSPAN_HD A sum(const A* workspace, int64_t columns, int64_t column) const {
     A total = 0;
-    for (int64_t s = 0; s < stretches; ++s) total += room[of(s) * columns + column];
+    for (int64_t s = 0; s < splits; ++s) total += workspace[of(s) * columns + column];
     return total;
   }
 };
@@ -875,7 +875,7 @@ LONGSPAN_HD void visit_cut_row(const AttentionSizes& x, int64_t i, F f) {
   const int64_t at = i % most, rows = head.tile_rows(x, cut.place);
   if (at >= rows) return;
   f(cut, head.query(x, head.tile_row(x, cut.place) + at),
-    StretchedRow{cut.room + at, rows, cut.stretches});
+    SplitRow{cut.workspace + at, rows, cut.splits});
 }
 
 /// Combines the splits of row i of the split tiles into out and lse: columns rank, rank + team, ...
@@ -883,21 +883,21 @@ LONGSPAN_HD void visit_cut_row(const AttentionSizes& x, int64_t i, F f) {
 template <class T>
 LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
   using A = Accumulator<T>;
-  visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const StretchedRow& row) {
+  visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const SplitRow& row) {
     const A none = -std::numeric_limits<A>::infinity();
     const auto base = [&](int64_t s) { return x.statistics[2 * row.of(s)]; };
     const auto weights = [&](int64_t s) { return x.statistics[2 * row.of(s) + 1]; };
     A top = none, total = 0;
-    for (int64_t s = 0; s < row.stretches; ++s) {
+    for (int64_t s = 0; s < row.splits; ++s) {
       if (weights(s) != A(0)) top = max(top, base(s));
     }
     const auto share = [&](int64_t s) { return weights(s) == A(0) ? A(1) : exp2(base(s) - top); };
-    for (int64_t s = 0; s < row.stretches; ++s) total += weights(s) * share(s);
+    for (int64_t s = 0; s < row.splits; ++s) total += weights(s) * share(s);
     const int64_t width = x.sizes.value_width;
     T* const out = x.out.of(cut.b, cut.h) + query * x.out.row;
     for (int64_t c = rank; c < width; c += team) {
       A sum = 0;
-      for (int64_t s = 0; s < row.stretches; ++s) {
+      for (int64_t s = 0; s < row.splits; ++s) {
         sum = fused(x.wide[row.of(s) * width + c], share(s), sum);
       }
       out[c] = static_cast<T>(total == A(0) ? sum : sum / total);
@@ -911,7 +911,7 @@ LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int r
 /// The same for dq and the gradient of relation_query.
 template <class T>
 LONGSPAN_HD void add_row_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
-  visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const StretchedRow& row) {
+  visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const SplitRow& row) {
     const auto write = [&](const HeadRows<T>& to, int64_t column) {
       if (to.data == nullptr) return;
       T* const out = to.of(cut.b, cut.h) + query * to.row;
@@ -934,7 +934,7 @@ LONGSPAN_HD void add_key_stretches(const AttentionArguments<T>& x, int64_t i, in
   const SegmentTables& segment = x.sizes.segment[at.segment];
   if (at.k0 + i % unit >= segment.keys) return;
   const int64_t key = head.key(x.sizes, at.segment, at.k0 + i % unit), columns = x.key_columns();
-  const StretchedRow row{cut.room + i % unit, unit, cut.stretches};
+  const SplitRow row{cut.workspace + i % unit, unit, cut.splits};
   const auto write = [&](const HeadRows<T>& to, int64_t column) {
     if (to.data == nullptr) return;
     T* const out = to.of(cut.b, cut.h) + key * to.row;
@@ -988,12 +988,12 @@ LONGSPAN_HD Accumulator<T> span_part(const AttentionArguments<T>& x, int64_t b, 
 
 /// Owns the workspace of the splits of a list; empty if nothing is split.
 template <class T>
-class StretchRoom {
+class SplitWorkspace {
  public:
   /// Allocates rows of `columns` and, in the forward pass, their statistics.
-  StretchRoom(AttentionArguments<T>& x, const WorkTable& list, int64_t columns, bool forward,
+  SplitWorkspace(AttentionArguments<T>& x, const WorkTable& list, int64_t columns, bool forward,
               Device device) {
-    const int64_t rows = list.room * x.sizes.served_by_item();
+    const int64_t rows = list.workspace * x.sizes.served_by_item();
     if (rows == 0) return;
     x.wide = take(rows * columns, device);
     if (forward) x.statistics = take(rows * 2, device);
@@ -1002,10 +1002,10 @@ class StretchRoom {
  private:
   Accumulator<T>* take(int64_t numbers, Device device) {
     const auto bytes = numbers * static_cast<int64_t>(sizeof(Accumulator<T>));
-    room_.push_back(std::make_unique<Scratch>(bytes, device));
-    return room_.back()->template as<Accumulator<T>>();
+    workspace_.push_back(std::make_unique<Scratch>(bytes, device));
+    return workspace_.back()->template as<Accumulator<T>>();
   }
-  std::vector<std::unique_ptr<Scratch>> room_;
+  std::vector<std::unique_ptr<Scratch>> workspace_;
 };
 
 // ---------------------------------------------------------------------------------- from the views
@@ -1050,7 +1050,7 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
   const auto& l = in.layout;
   const auto table = [](const ConstView& x) { return x.as<int32_t>(); };
   const auto work = [&](const kernels::AttentionWorkView& w) {
-    return WorkTable{table(w.items), table(w.cuts), w.items.dim(0), w.cuts.dim(0), w.room};
+    return WorkTable{table(w.items), table(w.cuts), w.items.dim(0), w.cuts.dim(0), w.workspace};
   };
   AttentionSizes x;
   x.batch = in.q.dim(0);

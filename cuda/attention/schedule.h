@@ -59,7 +59,7 @@ struct HeadRows {
 /// A work list of a layout, see kernels::AttentionWorkView.
 struct WorkTable {
   const int32_t *items, *cuts;
-  int64_t item_count, cut_count, room;
+  int64_t item_count, cut_count, workspace;
 };
 
 /// The tables of a layout, see kernels::AttentionLayoutView.
@@ -264,7 +264,7 @@ struct KeyStep {
 /// After the last step next() returns false and leaves a step with an empty mask.
 template <int unit>
 class KeySteps {
-  static_assert(unit <= 64 && kernels::kAttentionStretchKeys % unit == 0);
+  static_assert(unit <= 64 && kernels::kAttentionSplitKeys % unit == 0);
 
  public:
   LONGSPAN_HD KeySteps(const AttentionSizes& x, const AttentionHead& head, int64_t tile,
@@ -412,7 +412,7 @@ class TileSteps {
 struct AttentionWork {
   int64_t b = 0, h = 0, place = 0, chunk = 0;
   WorkRange range;    // the steps or tiles that it covers
-  int64_t room = -1;  // first row of its results in the split workspace; -1: not split
+  int64_t workspace = -1;  // first row of its results in the split workspace; -1: not split
 
   /// Takes tiles or steps in order. Adjacent units take the same one for different heads.
   LONGSPAN_HD AttentionWork(const AttentionSizes& x, int64_t index, int64_t chunks)
@@ -432,7 +432,7 @@ struct AttentionWork {
     set_head(x, item[0], one);
     place = item[1];
     range = {item[2], item[3]};
-    if (item[4] >= 0) room = one * list.room + item[4];
+    if (item[4] >= 0) workspace = one * list.workspace + item[4];
   }
 
  protected:
@@ -448,15 +448,15 @@ struct AttentionWork {
 
 /// A tile or step that was split. The results of its splits are stored one after the other.
 struct CutWork : AttentionWork {
-  int64_t stretches = 0;
+  int64_t splits = 0;
 
   LONGSPAN_HD CutWork(const AttentionSizes& x, const WorkTable& list, int64_t index) {
     const int64_t served = x.served_by_item(), one = index % served;
     const int32_t* const cut = list.cuts + kernels::kCutFields * (index / served);
     set_head(x, cut[0], one);
     place = cut[1];
-    room = one * list.room + cut[2];
-    stretches = cut[3];
+    workspace = one * list.workspace + cut[2];
+    splits = cut[3];
   }
 };
 

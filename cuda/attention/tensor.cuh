@@ -162,17 +162,17 @@ class TensorPass {
 
   /// Returns the offset of a query's row of out, or of its row in the split workspace, and sets its
   /// factor. For a split, the first lane of a row also records the reference and the sum of
-  /// weights. `room`: the row in the split workspace, or negative.
-  LONGSPAN_HD int64_t output_row(int64_t room, int32_t query, float base, float all, bool first,
+  /// weights. `workspace`: the row in the split workspace, or negative.
+  LONGSPAN_HD int64_t output_row(int64_t workspace, int32_t query, float base, float all, bool first,
                                  float& scale) const {
     const auto kept = static_cast<float>(x.sizes.draws.scale);
-    if (room >= 0) {
+    if (workspace >= 0) {
       scale = all == 0 ? 0.0f : kept;
       if (first) {
-        x.statistics[2 * room] = base;
-        x.statistics[2 * room + 1] = all;
+        x.statistics[2 * workspace] = base;
+        x.statistics[2 * workspace + 1] = all;
       }
-      return room * x.sizes.value_width;
+      return workspace * x.sizes.value_width;
     }
     scale = all == 0 ? 0.0f : kept / all;
     if (first) x.lse[int64_t{number} * x.sizes.queries + query] = lse_of(base, all);
@@ -182,15 +182,15 @@ class TensorPass {
   /// Writes the gradients of a warp's 16 keys, which begin at `own` in the block, scaled by
   /// `times`. A split writes to the columns from `column` on of its workspace.
   LONGSPAN_HD void write_keys(const Fragments<1, W / 8>& sum, const HeadRows<T>& to, double times,
-                              const int32_t* keys, int own, int64_t room, int32_t column) const {
+                              const int32_t* keys, int own, int64_t workspace, int32_t column) const {
     if (to.data == nullptr) return;
     const auto row = [&](int, int half, float& scale) -> int64_t {
       const int at = own + 8 * half + thread_index() % 32 / 4;
       scale = static_cast<float>(times);
       if (keys[at] < 0) return -1;
-      return room >= 0 ? (room + at) * x.key_columns() + column : int64_t{keys[at]} * to.row;
+      return workspace >= 0 ? (workspace + at) * x.key_columns() + column : int64_t{keys[at]} * to.row;
     };
-    if (room >= 0) {
+    if (workspace >= 0) {
       write<1>(sum, to.width, row, x.wide);
     } else {
       write<1>(sum, to.width, row, to.of(head.b, head.h));
@@ -232,7 +232,7 @@ struct TensorForward {
   struct alignas(16) Shared {
     uint16_t q[rows * W], k[keys * W], v[keys * W];
     AttentionHead head;
-    int64_t room;
+    int64_t workspace;
     StepQueue<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[kernels::kAttentionSegments][rows];
@@ -250,7 +250,7 @@ struct TensorForward {
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (thread_index() == 0) {
       shared.head = AttentionHead(x.sizes, work.b, work.h);
-      shared.room = work.room;
+      shared.workspace = work.workspace;
     }
     block_barrier();
     const AttentionHead& head = shared.head;
@@ -354,10 +354,10 @@ struct TensorForward {
       if (shared.query[r] < 0) return -1;
       if (!sees_any(shared, x.sizes.segments, r)) all = 0;
       const float base = reference[i][half] == hidden ? 0.0f : reference[i][half];
-      const int64_t room = shared.room >= 0 ? shared.room + r : -1;
-      return common.output_row(room, shared.query[r], base, all, t == 0, scale);
+      const int64_t workspace = shared.workspace >= 0 ? shared.workspace + r : -1;
+      return common.output_row(workspace, shared.query[r], base, all, t == 0, scale);
     };
-    if (shared.room >= 0) {
+    if (shared.workspace >= 0) {
       common.template write<m>(sum, x.sizes.value_width, row, x.wide);
     } else {
       common.template write<m>(sum, x.sizes.value_width, row, x.out.of(head.b, head.h));
@@ -421,7 +421,7 @@ struct TensorRowGradients {
   static_assert(rows == warps * 16 * m);
   struct alignas(16) Shared {
     uint16_t q[rows * W], dout[rows * W], k[2][keys * W], v[2][keys * W];
-    int64_t room;
+    int64_t workspace;
     StepQueue<KeySteps<keys>, KeyStep> ahead;
     int32_t query[rows];
     KeyInterval seen[kernels::kAttentionSegments][rows];
@@ -440,7 +440,7 @@ struct TensorRowGradients {
     const AttentionHead head(x.sizes, work.b, work.h);
     const TensorPass<T, W> common(x, head);
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (thread_index() == 0) shared.room = work.room;
+    if (thread_index() == 0) shared.workspace = work.workspace;
     const SharedRows<W> q{shared.q}, dout{shared.dout};
     const int32_t first = head.tile_row(x.sizes, work.place),
                   count = head.tile_rows(x.sizes, work.place);
@@ -514,9 +514,9 @@ struct TensorRowGradients {
       const int32_t of = shared.query[r];
       scale = static_cast<float>(x.sizes.scale);
       if (of < 0) return -1;
-      return shared.room >= 0 ? (shared.room + r) * x.sizes.width : int64_t{of} * x.dq.row;
+      return shared.workspace >= 0 ? (shared.workspace + r) * x.sizes.width : int64_t{of} * x.dq.row;
     };
-    if (shared.room >= 0) {
+    if (shared.workspace >= 0) {
       common.template write<m>(sum, x.sizes.width, row, x.wide);
     } else {
       common.template write<m>(sum, x.sizes.width, row, x.dq.of(head.b, head.h));
@@ -613,7 +613,7 @@ struct TensorKeyGradients {
   };
   struct alignas(16) Shared {
     uint16_t k[keys * W], v[keys * W], q[2][rows * W], dout[2][rows * W];
-    int64_t room;
+    int64_t workspace;
     StepQueue<Pieces, Piece> ahead;
     int32_t query[2][rows];
     KeyInterval seen[2][rows];
@@ -638,7 +638,7 @@ struct TensorKeyGradients {
     const int32_t k0 = at_keys.k0;
     const int own = thread_index() / 32 * 16;
 
-    if (thread_index() == 0) shared.room = work.room;
+    if (thread_index() == 0) shared.workspace = work.workspace;
     shared.ahead.begin(Pieces(x.sizes, head, segment, k0, work.range));
     block_barrier();
     const auto fetch = [&](const Piece& p, int to) {
@@ -695,8 +695,8 @@ struct TensorKeyGradients {
     }
     wait_for_copies<0>();
     note_nonfinite(x, index, nonfinite(dk) || nonfinite(dv));
-    common.write_keys(dk, x.dk[segment], x.sizes.scale, shared.key, own, shared.room, 0);
-    common.write_keys(dv, x.dv[segment], x.sizes.draws.scale, shared.key, own, shared.room,
+    common.write_keys(dk, x.dk[segment], x.sizes.scale, shared.key, own, shared.workspace, 0);
+    common.write_keys(dv, x.dv[segment], x.sizes.draws.scale, shared.key, own, shared.workspace,
                       x.sizes.width);
   }
 

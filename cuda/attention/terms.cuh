@@ -51,7 +51,7 @@ class TermsPass : public TensorPass<T, W> {
 
   LONGSPAN_HD TermsPass(const AttentionArguments<T>& arguments, const AttentionHead& of,
                         Notes& notes_of, Room room_of, int first)
-      : Base(arguments, of), notes(notes_of), room(room_of), own(first) {}
+      : Base(arguments, of), notes(notes_of), workspace(room_of), own(first) {}
 
   LONGSPAN_HD static int row_of(int own, int j, int e) {
     const int lane = thread_index() % 32;
@@ -170,7 +170,7 @@ class TermsPass : public TensorPass<T, W> {
     LONGSPAN_ROLLED for (int i = thread_index() % 32; i < term_stage * Rows::chunks; i += 32) {
       const int r = i / Rows::chunks, c = i % Rows::chunks;
       const bool take = id + r < x.ids && c * 8 < width;
-      copy16(room.stage.at(r, c), take ? from + int64_t{id + r} * width + c * 8 : from, take);
+      copy16(workspace.stage.at(r, c), take ? from + int64_t{id + r} * width + c * 8 : from, take);
     }
     commit_copies();
     wait_for_copies<0>();
@@ -198,11 +198,11 @@ class TermsPass : public TensorPass<T, W> {
         put_on_stage(table, width, id0 + at);
         Fragments<m, 2> c;
         clear<m, 2>(c);
-        multiply_rows<T, W, m, 2>(a, a_row, room.stage, 0, c);
+        multiply_rows<T, W, m, 2>(a, a_row, workspace.stage, 0, c);
         LONGSPAN_UNROLL for (int i = 0; i < m; ++i) {
           LONGSPAN_UNROLL for (int j = 0; j < 2; ++j) {
             LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
-              room.numbers[(16 * i + g + e / 2 * 8) * term_pitch + at + 8 * j + t + e % 2] =
+              workspace.numbers[(16 * i + g + e / 2 * 8) * term_pitch + at + 8 * j + t + e % 2] =
                   c[i][j][e];
             }
           }
@@ -213,7 +213,7 @@ class TermsPass : public TensorPass<T, W> {
         LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
           const int32_t at = id[j][e] - id0;
           if (id[j][e] < 0 || at < 0 || at >= term_panel) continue;
-          value[0][j][e] += room.numbers[row_of(0, j, e) * term_pitch + at];
+          value[0][j][e] += workspace.numbers[row_of(0, j, e) * term_pitch + at];
         }
       }
       warp_barrier();
@@ -225,7 +225,7 @@ class TermsPass : public TensorPass<T, W> {
     static_assert(!transposed);
     const int lane = thread_index() % 32;
     warp_barrier();  // no lane reads them
-    for (int i = lane; i < 16 * term_pitch; i += 32) room.numbers[i] = 0;
+    for (int i = lane; i < 16 * term_pitch; i += 32) workspace.numbers[i] = 0;
     warp_barrier();
     const auto add_up = [&](int32_t of) {
       LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
@@ -236,7 +236,7 @@ class TermsPass : public TensorPass<T, W> {
           }
         }
         total = over_row(total, [](float a, float b) { return a + b; });
-        if (lane % 4 == 0) room.numbers[(lane / 4 + 8 * half) * term_pitch + of - id0] = total;
+        if (lane % 4 == 0) workspace.numbers[(lane / 4 + 8 * half) * term_pitch + of - id0] = total;
       }
     };
     // The keys of a row have distinct distances, except for the clipped ones.
@@ -249,7 +249,7 @@ class TermsPass : public TensorPass<T, W> {
         LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
           const int32_t at = id[j][e] - id0;
           if (id[j][e] <= 0 || id[j][e] >= ends || at < 0 || at >= term_panel) continue;
-          room.numbers[row_of(0, j, e) * term_pitch + at] = p[0][j][e];
+          workspace.numbers[row_of(0, j, e) * term_pitch + at] = p[0][j][e];
         }
       }
     }
@@ -272,11 +272,11 @@ class TermsPass : public TensorPass<T, W> {
       LONGSPAN_ROLLED for (int at = 0; at < term_panel && id0 + at <= last; at += term_stage) {
         put_on_stage(table, width, id0 + at);
         const auto two = [&](int row, int column) {
-          const float* const from = room.numbers + (g + row) * term_pitch + at + t + column;
+          const float* const from = workspace.numbers + (g + row) * term_pitch + at + t + column;
           return pack<T>(from[0], from[1]);
         };
         const uint32_t a[4] = {two(0, 0), two(8, 0), two(0, 8), two(8, 8)};
-        multiply_operand<T, W>(a, room.stage, 0, careful, sum);
+        multiply_operand<T, W>(a, workspace.stage, 0, careful, sum);
       }
     }
   }
@@ -319,7 +319,7 @@ class TermsPass : public TensorPass<T, W> {
   }
 
   Notes& notes;
-  const Room room;
+  const Room workspace;
   const int own;
   using Base::factor;
   using Base::head;
@@ -511,10 +511,10 @@ struct TermsForward : TermRows<T, W> {
       const float all = over_row(total[0][half], [](float a, float b) { return a + b; });
       if (query < 0) return -1;
       const float base = reference[0][half] == hidden ? 0.0f : reference[0][half];
-      const int64_t room = work.room >= 0 ? work.room + from + own + 8 * half + lane / 4 : -1;
-      return pass.output_row(room, query, base, all, lane % 4 == 0, scale);
+      const int64_t workspace = work.workspace >= 0 ? work.workspace + from + own + 8 * half + lane / 4 : -1;
+      return pass.output_row(workspace, query, base, all, lane % 4 == 0, scale);
     };
-    if (work.room >= 0) {
+    if (work.workspace >= 0) {
       pass.template write<1>(sum, x.sizes.value_width, row, x.wide);
     } else {
       pass.template write<1>(sum, x.sizes.value_width, row, x.out.of(head.b, head.h));
@@ -615,11 +615,11 @@ struct TermsRowGradients : TermRows<T, W> {
       const int32_t query = shared.notes.query[own + 8 * half + lane / 4];
       scale = static_cast<float>(x.sizes.scale);
       if (query < 0) return -1;
-      if (work.room < 0) return int64_t{query} * to.row;
-      return (work.room + from + own + 8 * half + lane / 4) * x.row_columns() +
+      if (work.workspace < 0) return int64_t{query} * to.row;
+      return (work.workspace + from + own + 8 * half + lane / 4) * x.row_columns() +
              (of_relation ? x.sizes.width : 0);
     };
-    if (work.room >= 0) {
+    if (work.workspace >= 0) {
       pass.template write<1>(sum, x.sizes.width, row, x.wide);
     } else {
       pass.template write<1>(sum, x.sizes.width, row, to.of(head.b, head.h));
@@ -700,10 +700,10 @@ struct TermsKeyGradients {
       if (!any_thread(nonfinite(dk) || nonfinite(dv)) || careful) break;
     }
     wait_for_copies<0>();  // in case there was no row
-    if (x.span_sums != nullptr && segment == 0) write_span(pass, work.room, dmu);
+    if (x.span_sums != nullptr && segment == 0) write_span(pass, work.workspace, dmu);
     const int32_t* const noted = shared.notes.key;
-    pass.write_keys(dk, x.dk[segment], x.sizes.scale, noted, own, work.room, 0);
-    pass.write_keys(dv, x.dv[segment], x.sizes.draws.scale, noted, own, work.room, x.sizes.width);
+    pass.write_keys(dk, x.dk[segment], x.sizes.scale, noted, own, work.workspace, 0);
+    pass.write_keys(dv, x.dv[segment], x.sizes.draws.scale, noted, own, work.workspace, x.sizes.width);
   }
 
  private:
@@ -726,7 +726,7 @@ struct TermsKeyGradients {
     wait_for_copies<0>();
     block_barrier();
   }
-  static LONGSPAN_HD void write_span(const Pass& pass, int64_t room, const float (&dmu)[2]) {
+  static LONGSPAN_HD void write_span(const Pass& pass, int64_t workspace, const float (&dmu)[2]) {
     const auto& x = pass.x;
     LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
       const int lane = thread_index() % 32;
@@ -734,7 +734,7 @@ struct TermsKeyGradients {
       const int at = pass.own + 8 * half + lane / 4;
       const int32_t j = pass.notes.key[at];
       if (lane % 4 != 0 || j < 0) continue;
-      float& to = room >= 0 ? x.wide[(room + at + 1) * x.key_columns() - 1]
+      float& to = workspace >= 0 ? x.wide[(workspace + at + 1) * x.key_columns() - 1]
                             : x.span_sums[int64_t{pass.number} * x.sizes.segment[0].keys + j];
       to = total;
     }

@@ -86,7 +86,7 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& firs
   }
 }
 
-// [1 or first, sizes...], row-major, of one dtype.
+// Checks a tensor [1 or B, sizes...], row-major, of the given dtype.
 void check_table(const Tensor& q, const Tensor& x, const char* name, DType dtype,
                  std::initializer_list<int64_t> sizes) {
   if (x.dtype() != dtype) {
@@ -109,7 +109,7 @@ void check_table(const Tensor& q, const Tensor& x, const char* name, DType dtype
   require_same_device(kOp, {"q", q}, {name, x});
 }
 
-// Puts labels that kernels can work with in the place of those given.
+// Checks a mask and replaces class labels by ones that are safe for kernels to use.
 void check(const Tensor& q, const Tensor& k, PairMask& mask, int64_t ids) {
   check_lengths(q, mask.k_valid, "k_valid");
   require(static_cast<bool>(mask.q_from) == static_cast<bool>(mask.q_to), kOp,
@@ -138,14 +138,15 @@ void check(const Tensor& q, const Tensor& k, PairMask& mask, int64_t ids) {
   mask.class_id = detail::checked_ids(kOp, mask.class_id, -1, ids, "class_id");
 }
 
-// Rows R of the relation tables: those of the distances, or more, where classes may reach them.
+// Returns the rows R of the relation tables: one per distance, or more if class labels may use
+// them.
 int64_t relation_ids(const ScoreTerms& terms, bool classes) {
   const int64_t distances = terms.id.left + terms.id.right + 1;
   if (!classes) return distances;
   const Tensor& table = terms.relation_key    ? terms.relation_key
                         : terms.relation_bias ? terms.relation_bias
                                               : terms.relation_value;
-  if (!table) return std::numeric_limits<int32_t>::max();  // labels that nothing is added for
+  if (!table) return std::numeric_limits<int32_t>::max();  // labels have no table that they index
   const int rank_of_one = static_cast<bool>(terms.relation_key) || !terms.relation_bias ? 2 : 1;
   if (table.rank() != rank_of_one && table.rank() != rank_of_one + 1) return distances;
   return std::max(distances, table.dim(table.rank() - rank_of_one));
@@ -192,7 +193,7 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& 
   require(std::isfinite(terms.offset), kOp, "offset is {}; expected a finite number", terms.offset);
 }
 
-// Rules of one segment as windows; one serves all members.
+// Fills the windows of one segment from its rules; a single rule serves all layout members.
 void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, bool by_class,
                   kernels::AttentionSegment& segment) {
   const int used = p.layout->rules, given = static_cast<int>(rules.size());
@@ -222,7 +223,7 @@ void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, boo
   for (int n = given; n < used; ++n) segment.windows[n] = segment.windows[0];
 }
 
-// A resolved pattern for the rows and keys of a call.
+// Checks the masks and the layout of a resolved pattern against the tensors of a call.
 void check(const Tensor& q, std::span<const Keys> keys, AttentionPattern& p, int64_t ids) {
   check_lengths(q, p.q_valid, "q_valid");
   check(q, keys[0].k, p.mask, ids);
@@ -234,7 +235,7 @@ void check(const Tensor& q, std::span<const Keys> keys, AttentionPattern& p, int
                       to_string(layout_index.shape()), q.dim(0), q.dim(1));
 }
 
-// The tensors that forward and backward read besides those of the patterns; saved in this order.
+// The tensors that forward and backward read, except those of the patterns; saved in this order.
 struct Arguments {
   static constexpr int kTerms = 5, kCount = 10;
   std::array<Tensor, kCount> x;
@@ -249,10 +250,10 @@ struct Arguments {
   const Tensor& span() const { return x[kTerms + 4]; }
 };
 
-// The tensors of a pattern's masks: q_valid, and seven of each segment; saved in this order.
+// The mask tensors of a pattern: q_valid, and seven of each segment; saved in this order.
 using Masks = std::array<Tensor, 15>;
 
-// A table as [1 or H, R, ...].
+// Returns a table as [1 or H, R, ...].
 Tensor with_heads(const Tensor& table, int rank) {
   if (!table || table.rank() == rank) return table;
   Shape shape = table.shape();
@@ -289,7 +290,7 @@ Masks masks_of(const AttentionPattern& p) {
   return masks;
 }
 
-// A pattern: its layout and the numbers of its rules.
+// A pattern as the kernels need it: its layout and the windows of its rules.
 struct Part {
   std::shared_ptr<const BlockLayout> layout;
   kernels::AttentionSegment segment[kernels::kAttentionSegments];
@@ -303,7 +304,7 @@ Part part_of(const AttentionPattern& p, Device device) {
   return part;
 }
 
-// What forward and backward share besides the tensors that are saved: the numbers of the contract.
+// The scalars and layouts that forward and backward share, besides the saved tensors.
 struct Call {
   std::vector<Part> parts;
   int segments = 1;
@@ -313,7 +314,7 @@ struct Call {
   kernels::AttentionDropout dropout;
 };
 
-// What the kernels read for part n, whose masks are given.
+// Returns the kernel inputs for part n with the given masks.
 kernels::AttentionInputs inputs_of(const Call& call, size_t n, const Arguments& a,
                                    const Masks& masks) {
   const Part& part = call.parts[n];
@@ -366,7 +367,7 @@ struct AttentionNode final : autograd::Node {
     }
     if (dy[1]) dlse = dy[1];
 
-    // Gradients of a span come with those of keys, where it has one for each, else of queries.
+    // A span gets its gradient with the keys if it has one value per key, else with the queries.
     const bool want_span = wants(9), by_key = want_span && a.span().dim(2) > 1;
     bool want_keys = by_key;
     for (int i = 1; i < Arguments::kTerms; ++i) want_keys = want_keys || wants(i);
@@ -514,7 +515,7 @@ AttentionResult merge_attention(std::span<const AttentionResult> parts) {
     require_same_device(op, {"out", out}, {"lse", lse});
   }
   if (parts.size() == 1) return parts[0];
-  // Stands for -inf, whose differences are not numbers; clamping also stops gradients of such rows.
+  // Replaces -inf, whose differences are NaN; clamping also stops the gradients of such rows.
   constexpr double none = -1e30, all = 1e30;
   std::vector<Tensor> columns;
   for (const AttentionResult& part : parts) {

@@ -5,7 +5,7 @@
 
 namespace longspan::detail {
 
-/// The same numbers with the last stride 1, without history: a copy where they lie otherwise.
+/// Returns x without history and with last stride 1; a copy if the last stride is not 1 already.
 inline Tensor last_dim_contiguous(const Tensor& x) {
   if (x.dim(-1) <= 1 || x.strides().back() == 1) return x.detach();
   Tensor y = Tensor::like(x);
@@ -13,7 +13,8 @@ inline Tensor last_dim_contiguous(const Tensor& x) {
   return y;
 }
 
-/// [B, H, rows, width] over memory [B, rows, H, width], with B, H, dtype and device of `like`.
+/// Allocates [B, H, rows, width] stored as [B, rows, H, width], with B, H, dtype and device of
+/// `like`.
 inline Tensor empty_blhd(const Tensor& like, int64_t rows, int64_t width) {
   const int64_t batch = like.dim(0), heads = like.dim(1);
   return Tensor::empty({batch, rows, heads, width}, like.dtype(), like.device())

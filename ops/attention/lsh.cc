@@ -79,7 +79,7 @@ void check_options(const LshOptions& o) {
   require(o.before >= 0 && o.after >= 0, kOp,
           "a query sees {} chunks before and {} after its own; expected 0 or more", o.before,
           o.after);
-  constexpr int64_t most = 1 << 30;  // places in a window fit an i32
+  constexpr int64_t most = 1 << 30;  // indices in a window fit an i32
   require(o.before < most && o.after < most && o.chunk <= most / (1 + o.before + o.after), kOp,
           "a window of {} + 1 + {} chunks of {}; expected 2^30 keys or fewer", o.before, o.after,
           o.chunk);
@@ -129,7 +129,7 @@ kernels::LshRule rule_of(const LshOptions& o, int64_t width) {
   rule.chunk = o.chunk;
   rule.before = o.before;
   rule.after = o.after;
-  // Buckets of different rounds differ, so a chunk of another round shows nothing.
+  // Rounds have different bucket ids, so no key in a chunk of another round can match.
   rule.wrap = o.wrap == LshWrap::global && o.same_bucket ? LshWrap::none : o.wrap;
   rule.duplicates = o.duplicates;
   rule.same_bucket = o.same_bucket;
@@ -140,7 +140,7 @@ kernels::LshRule rule_of(const LshOptions& o, int64_t width) {
   return rule;
 }
 
-/// The numbers of a call; tensors come from where they are saved.
+/// The scalars of a call; the tensors are saved separately.
 struct LshCall {
   kernels::LshRule rule;
   kernels::AttentionDropout dropout;

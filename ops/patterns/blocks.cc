@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-// Rows q0 .. q1 in tiles of nearly equal height.
+// Adds rows q0 .. q1 as tiles of nearly equal height.
 void add_tiles(int64_t q0, int64_t q1, const std::vector<KeyRun>& runs,
                std::vector<TileRuns>& tiles) {
   const int64_t height = tile_height(q1 - q0, kRowGroup);
@@ -23,8 +23,8 @@ void add_tiles(int64_t q0, int64_t q1, const std::vector<KeyRun>& runs,
   }
 }
 
-// Blocks side by side that count as often make one run; of a causal table the own block is one
-// where the rule decides.
+// Merges adjacent blocks of equal multiplicity into one run. The own block of a causal table is a
+// partial run, in which the rule decides.
 std::vector<KeyRun> runs_of(const BlockTable& table, int64_t row) {
   const std::vector<int64_t>& blocks = table.keys[static_cast<size_t>(row)];
   constexpr int64_t most = std::numeric_limits<uint8_t>::max();
@@ -109,7 +109,7 @@ std::vector<int64_t> block_bounds(int64_t length, int64_t block) {
   return bounds;
 }
 
-// floor(i n / padded) = k for i from ceil(k padded / n) on.
+// floor(i n / padded) >= k holds exactly for i >= ceil(k padded / n).
 std::vector<int64_t> equal_block_bounds(int64_t length, int64_t n, int64_t padded) {
   require(length >= 0 && n >= 1 && padded >= length, "equal_block_bounds",
           "{} tokens, padded to {}, in {} blocks; expected 1 block or more, padded >= length",
@@ -210,7 +210,8 @@ AttentionPattern permuted_blocks(int64_t length,
           "padded = {} is less than the length {}", padded, length);
   const size_t n = permutations.front().size();
   std::vector<BlockTable> members;
-  std::map<std::vector<int64_t>, int32_t> numbers;  // heads of one permutation share a layout
+  std::map<std::vector<int64_t>, int32_t> numbers;  // heads with the same permutation share a
+                                                    // layout
   std::vector<int32_t> which;
   for (size_t head = 0; head < permutations.size(); ++head) {
     const std::vector<int64_t>& pi = permutations[head];

@@ -12,10 +12,10 @@
 namespace longspan::patterns {
 namespace {
 
-/// Runs of a tile whose rows, up to position `last`, lie in chunk c of `count`.
+/// Returns the runs of a tile whose rows, up to position `last`, are in chunk c of `count`.
 std::vector<KeyRun> runs_of(int64_t c, int64_t count, int64_t last, int64_t keys,
                             const ChunkWindow& w) {
-  std::map<int64_t, int64_t> times;  // of each chunk
+  std::map<int64_t, int64_t> times;  // multiplicity of each chunk
   for (int64_t k = c - w.before; k <= c + w.after; ++k) {
     const bool inside = k >= 0 && k < count;
     if (inside || (w.circle && count > 1)) ++times[(k % count + count) % count];

@@ -6,19 +6,19 @@
 
 namespace longspan::patterns {
 
-/// Which chunks of m keys a query sees besides its own, floor(position / m).
+/// The chunks of m keys that a query sees besides its own chunk, floor(position / m).
 struct ChunkWindow {
   int64_t chunk = 64;             ///< m
   int64_t before = 1, after = 0;  ///< a, z
-  bool causal = false;            ///< and of these keys those up to its own position
-  /// Chunks before the first are the last ones and the other way round, where there are several
-  /// chunks. One that is met twice counts twice.
+  bool causal = false;            ///< only keys up to the query's own position
+  /// With several chunks, the chunk before the first is the last one and the chunk after the last
+  /// is the first one. A chunk that is reached twice counts twice.
   bool circle = false;
 };
 
-/// Chunks floor(q / m) - a to floor(q / m) + z \cite kitaev2020 (local attention), for these
-/// lengths; where there are more keys than queries, the queries are the last. The last chunk may be
-/// shorter. Throws ValueError unless chunk >= 1 and before, after >= 0.
+/// A query sees chunks floor(q / m) - a to floor(q / m) + z \cite kitaev2020 (local attention), for
+/// these lengths; if there are more keys than queries, the queries are the last. The last chunk may
+/// be shorter. Throws ValueError unless chunk >= 1, before, after >= 0 and keys >= queries.
 AttentionPattern chunks(int64_t queries, int64_t keys, const ChunkWindow& window);
 
 }  // namespace longspan::patterns

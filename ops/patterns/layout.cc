@@ -22,7 +22,7 @@ Tensor table(const std::vector<int32_t>& values, int64_t columns) {
   return columns == 1 ? Tensor::from(values, {rows}) : Tensor::from(values, {rows, columns});
 }
 
-// The runs of a column tile, while they are collected.
+// A run of a column tile while the column is built.
 struct ColumnRun {
   int32_t tile, tiles;
   KeyRun run;
@@ -65,7 +65,7 @@ kernels::AttentionLayoutView BlockLayout::view() const {
 
 std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
                                              Device device) {
-  // Kernels of the plan read layouts as those of the host do.
+  // The meta device shares the layouts of the host.
   if (layout->tiles.device() == device || device == meta_device) return layout;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -120,7 +120,7 @@ void check_runs(const TileRuns& t, int32_t number, const int64_t (&keys)[2]) {
   }
 }
 
-// [orders, rows], of permutations.
+// Checks an order and returns it as [orders, rows]; each row is a permutation.
 Tensor checked_order(const Tensor& order, int64_t rows) {
   if (!order) return order;
   constexpr const char* op = kMakeLayout;
@@ -142,7 +142,7 @@ Tensor checked_order(const Tensor& order, int64_t rows) {
   return Tensor::from(places, {orders, rows});
 }
 
-// The table of members, and what is known of all of them.
+// Fills the table of members and the fields that summarise it.
 void fill_members(const std::vector<LayoutMember>& given, size_t layouts, BlockLayout& layout) {
   const Tensor &order_q = layout.order_q, &order_k = layout.order_k;
   constexpr const char* op = kMakeLayout;
@@ -170,7 +170,8 @@ void fill_members(const std::vector<LayoutMember>& given, size_t layouts, BlockL
   layout.members = Tensor::from(table, {static_cast<int64_t>(layouts), 3});
 }
 
-// How often neighbours of the orders descend, up to each of them, one order after the other.
+// Returns, for each entry of the concatenated orders, the number of descents between neighbours so
+// far.
 std::vector<int32_t> descents(const Tensor& orders) {
   if (!orders) return {};
   const auto places = orders.to_vector<int32_t>();
@@ -181,7 +182,7 @@ std::vector<int32_t> descents(const Tensor& orders) {
   return count;
 }
 
-// Kernels search the keys of a run and follow the rows of a tile upwards.
+// Kernels search the keys of a run, and iterate over the rows of a tile, in ascending order.
 void check_ascent(const std::vector<std::vector<TileRuns>>& layouts, const BlockLayout& layout) {
   if (!layout.order_q && !layout.order_k) return;
   const auto of_q = descents(layout.order_q), of_k = descents(layout.order_k);

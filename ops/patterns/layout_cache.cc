@@ -15,13 +15,15 @@ namespace {
 
 using LayoutPointer = std::shared_ptr<const BlockLayout>;
 
-// Counts the tensors of a layout that nobody else has yet as kept, and returns their bytes.
+// Sets the category of a new layout's tensors to cache and returns their bytes. No one else may use
+// them yet.
 int64_t claim(BlockLayout& layout) {
   int64_t bytes = 0;
   const auto take = [&bytes](const Tensor& t) {
     if (!t) return;
     t.storage().set_category(Category::cache);
-    bytes += memory::block_bytes(std::max<int64_t>(1, t.storage().bytes()));  // empty ones as well
+    bytes += memory::block_bytes(std::max<int64_t>(1, t.storage().bytes()));  // empty tensors take
+                                                                              // a block too
   };
   for (const Tensor* t : layout.tensors()) take(*t);
   take(layout.key);
@@ -44,7 +46,7 @@ class Cache {
     return find_locked(hash, words);
   }
 
-  /// The layout, or the one of that key that another thread was quicker to insert.
+  /// Returns the layout, or the one of the same key that another thread inserted first.
   LayoutPointer insert(uint64_t hash, const std::vector<int64_t>& words, LayoutPointer made,
                        int64_t bytes) {
     std::list<Entry> dropped;  // freed after the lock
@@ -66,7 +68,7 @@ class Cache {
     const auto at = std::find_if(kept_.begin(), kept_.end(),
                                  [&](const Entry& e) { return e.kept.get() == &layout; });
     if (at == kept_.end()) return;
-    const int64_t more = bytes - std::exchange(at->copy_bytes, bytes);  // it replaces another
+    const int64_t more = bytes - std::exchange(at->copy_bytes, bytes);  // replaces a previous copy
     at->bytes += more;
     bytes_ += more;
     std::swap(at->copy, copy);
@@ -97,8 +99,8 @@ class Cache {
   struct Entry {
     uint64_t hash;
     std::weak_ptr<const BlockLayout> layout;
-    LayoutPointer kept, copy;  // null where it is only in use
-    int64_t bytes;             // of both
+    LayoutPointer kept, copy;  // null if the layout is only in use
+    int64_t bytes;             // of layout and copy
     int64_t copy_bytes = 0;
   };
   using Position = std::list<Entry>::iterator;
@@ -128,7 +130,7 @@ class Cache {
     while (bytes_ > limit_ && !kept_.empty()) drop(std::prev(kept_.end()), dropped);
   }
 
-  /// What is no longer kept is still shared while somebody else uses it.
+  /// A layout dropped from the cache is still shared while it is in use.
   void drop(Position at, std::list<Entry>& dropped) {
     bytes_ -= at->bytes;
     used_.splice(used_.begin(), kept_, at);
@@ -144,12 +146,12 @@ class Cache {
   }
 
   std::mutex mutex_;
-  std::list<Entry> kept_, used_;  // kept: the latest first
+  std::list<Entry> kept_, used_;  // kept_: most recently used first
   std::unordered_multimap<uint64_t, Position> by_hash_;
   int64_t bytes_ = 0, made_ = 0, limit_ = int64_t{64} << 20;
 };
 
-// Never destroyed: what it keeps on a device cannot be given back once the driver is gone.
+// Never destroyed: memory on a device cannot be freed once the driver has shut down.
 Cache& cache() {
   static auto* instance = new Cache;
   return *instance;

@@ -9,11 +9,11 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kTileRows = kernels::kAttentionTileRows;
-// Where the rule decides the border, runs begin and end at multiples of it.
+// Run boundaries next to pairs that the rule decides are rounded to multiples of this.
 constexpr int64_t kGranularity = 16;
 
-// partial [k0, full0), full [full0, full1), partial [full1, k1): parts that are empty are left out,
-// and there is no full part where full0 >= full1.
+// Adds partial [k0, full0), full [full0, full1) and partial [full1, k1); empty ranges are left out,
+// and there is no full run if full0 >= full1.
 void add_runs(int64_t k0, int64_t k1, int64_t full0, int64_t full1, std::vector<KeyRun>& runs) {
   if (k0 >= k1) return;
   full0 = std::clamp(full0, k0, k1);
@@ -27,7 +27,8 @@ void add_runs(int64_t k0, int64_t k1, int64_t full0, int64_t full1, std::vector<
   if (full1 < k1) runs.push_back(run_of(full1, k1, RunKind::partial));
 }
 
-// Positions first .. last of a tile see position p - left .. p + right, of keys [0, keys).
+// Adds the runs of a tile with positions first .. last, in which position p sees keys p - left .. p
+// + right of [0, keys).
 void add_band(int64_t first, int64_t last, int64_t left, int64_t right, int64_t keys,
               int64_t granularity, int64_t offset, std::vector<KeyRun>& runs) {
   const int64_t k0 =
@@ -40,7 +41,7 @@ void add_band(int64_t first, int64_t last, int64_t left, int64_t right, int64_t 
   for (size_t i = before; i < runs.size(); ++i) runs[i].k0 += static_cast<int32_t>(offset);
 }
 
-std::vector<TileRuns> band_tiles(const RecipeCall& call) {
+std::vector<TileRuns> band_tiles(const LayoutRequest& call) {
   std::vector<TileRuns> tiles;
   for (int64_t q0 = 0; q0 < call.queries; q0 += kTileRows) {
     const int64_t q1 = std::min(call.queries, q0 + kTileRows);
@@ -51,7 +52,7 @@ std::vector<TileRuns> band_tiles(const RecipeCall& call) {
   return tiles;
 }
 
-std::vector<TileRuns> block_tiles(const RecipeCall& call) {
+std::vector<TileRuns> block_tiles(const LayoutRequest& call) {
   const int64_t shift = call.q_start + call.layout_spec.key_start, block = call.layout_spec.block;
   std::vector<TileRuns> tiles;
   for (int64_t from = 0; from < call.queries;) {
@@ -73,10 +74,10 @@ std::vector<TileRuns> block_tiles(const RecipeCall& call) {
 
 struct Classes {
   std::vector<int32_t> order;
-  std::vector<int64_t> start;  // of each class, and the end
+  std::vector<int64_t> start;  // start of each class, and the end
 };
 
-// Indices 0 .. count, whose positions are index + first, class by class.
+// Returns the indices 0 .. count, whose positions are index + first, grouped by residue class.
 Classes residue_classes(int64_t count, int64_t first, int64_t stride) {
   Classes c;
   for (int64_t residue = 0; residue < stride; ++residue) {
@@ -88,7 +89,7 @@ Classes residue_classes(int64_t count, int64_t first, int64_t stride) {
   return c;
 }
 
-std::shared_ptr<const BlockLayout> class_layout(const RecipeCall& call) {
+std::shared_ptr<const BlockLayout> class_layout(const LayoutRequest& call) {
   const int64_t queries = call.queries, keys = call.keys, stride = call.stride;
   const Classes q = residue_classes(queries, call.q_start, stride);
   const Classes k = residue_classes(keys, 0, stride);
@@ -119,7 +120,7 @@ void add_run(int64_t k0, int64_t k1, RunKind kind, std::vector<KeyRun>& runs) {
   runs.push_back(run_of(k0, k1, kind));
 }
 
-// What rows of block `number` see, up to key `last`.
+// Returns the runs of the rows of block `number`, up to key `last`.
 std::vector<KeyRun> fixed_runs(int64_t number, int64_t last, const LayoutSpec& r) {
   std::vector<KeyRun> runs;
   for (int64_t start = 0; start < number * r.block && start <= last; start += r.block) {
@@ -133,13 +134,13 @@ std::vector<KeyRun> fixed_runs(int64_t number, int64_t last, const LayoutSpec& r
   return runs;
 }
 
-// Rows of one block share a tile, so that its runs are the columns of earlier blocks (full) and a
-// part of the own block, which the causal rule borders.
-std::vector<TileRuns> fixed_tiles(const RecipeCall& call) {
+// The rows of a tile belong to one block, so that its runs are the columns of earlier blocks (full)
+// and a range of the own block, which the causal rule limits.
+std::vector<TileRuns> fixed_tiles(const LayoutRequest& call) {
   const int64_t q_start = call.q_start, block = call.layout_spec.block;
   std::vector<TileRuns> tiles;
   for (int64_t from = 0; from < call.queries;) {
-    const int64_t position = from + q_start;  // below 0 where there are fewer keys than queries
+    const int64_t position = from + q_start;  // negative if there are fewer keys than queries
     const int64_t number = position < 0 ? -1 : position / block;
     const int64_t to = std::min(call.queries, (number + 1) * block - q_start);
     const int64_t height = tile_height(to - from);
@@ -156,7 +157,7 @@ std::vector<TileRuns> fixed_tiles(const RecipeCall& call) {
   return tiles;
 }
 
-std::shared_ptr<const BlockLayout> build(const RecipeCall& call) {
+std::shared_ptr<const BlockLayout> build(const LayoutRequest& call) {
   if (call.layout_spec.kind == LayoutSpec::Kind::classes) return class_layout(call);
   const auto tiles = [&call] {
     switch (call.layout_spec.kind) {
@@ -173,7 +174,7 @@ std::shared_ptr<const BlockLayout> build(const RecipeCall& call) {
 
 }  // namespace
 
-std::shared_ptr<const BlockLayout> layout_of(const RecipeCall& call) {
+std::shared_ptr<const BlockLayout> layout_of(const LayoutRequest& call) {
   const LayoutSpec& r = call.layout_spec;
   LayoutKey key("layout_spec");
   for (const int64_t n : {static_cast<int64_t>(r.kind), r.block, r.key_start, r.first_column,

@@ -7,14 +7,15 @@
 
 namespace longspan {
 
-/// Everything that the layout of a layout_spec depends on: the lengths, and of the pattern's rule
-/// the position of query 0, the distances to either side, in steps, and the size of a step.
-struct RecipeCall {
+/// Holds everything that the layout of a layout spec depends on: the lengths, and from the
+/// pattern's rule the position of query 0, the distances to either side in steps, and the size of a
+/// step.
+struct LayoutRequest {
   LayoutSpec layout_spec;
   int64_t queries, keys, q_start, left, right, stride;
 };
 
-/// The layout of a layout_spec, from the cache.
-std::shared_ptr<const BlockLayout> layout_of(const RecipeCall& call);
+/// Returns the layout of a layout spec from the cache, which builds it on a miss.
+std::shared_ptr<const BlockLayout> layout_of(const LayoutRequest& call);
 
 }  // namespace longspan

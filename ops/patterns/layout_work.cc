@@ -9,54 +9,55 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kUnit = kernels::kAttentionWorkKeys;
-constexpr int64_t kGroup = kernels::kAttentionStretchKeys / kUnit;
+constexpr int64_t kGroup = kernels::kAttentionSplitKeys / kUnit;
 constexpr int64_t kPieceRows = 32;
-// Of a split: steps of keys, and pieces of rows.
+// Minimum size of a split: key steps of a tile, and 32-row pieces of a key step.
 constexpr int64_t kLeastSteps = 12, kLeastPieces = 24;
 
 using Numbers = std::vector<int32_t>;
 
-// What a tile or a step of a member costs, and the rows or keys that it has.
+// The cost of a tile or key step of a member, and its rows or keys.
 struct WorkItem {
   int64_t cost = 0, height = 0;
 };
 
-// A part of the cost of a place: a step of a tile, a tile of a step. One that ends a split is
-// followed by a split that begins at `start` or before.
+// A unit of the cost of an item: a step of a tile, or a tile of a step. A split that ends after
+// this piece is followed by one that begins at `start` or earlier.
 struct CostPiece {
   int64_t start, cost;
 };
 
-// A place of a member or a split of one, whose room counts from the member's on.
+// An item of a member or a split of one; `workspace`: offset in the member, -1 for a whole item.
 struct Piece {
   int64_t cost = 0;
   int32_t member = 0, place = 0, first = 0, end = kernels::kAllWork;
-  int64_t room = -1;
+  int64_t workspace = -1;
 };
 
-// The splits of a member's place.
+// The splits of one item of a member; `workspace` is the workspace offset of the first.
 struct Cut {
   int32_t member, place;
-  int64_t room, splits;
+  int64_t workspace, splits;
 };
 
-// How much a split costs at least, see work_of(); 0 where nothing is to be cut.
+// Returns the minimum cost of a split, see work_of(); 0 if nothing is to be cut.
 int64_t stretch_of(const std::vector<WorkItem>& places, int64_t least, int64_t most_room) {
   int64_t all = 0;
   for (const WorkItem& p : places) all = std::max(all, p.cost);
   for (int64_t split = least;; split += ceil_div(split, 4)) {
-    int64_t room = 0, longest = 0;
+    int64_t workspace = 0, longest = 0;
     for (const WorkItem& p : places) {
       const int64_t splits = std::max<int64_t>(p.cost / split, 1);
       longest = std::max(longest, ceil_div(p.cost, splits));
-      if (splits > 1) room += splits * p.height;
+      if (splits > 1) workspace += splits * p.height;
     }
     if (3 * longest > 2 * all) return 0;
-    if (room <= most_room) return split;
+    if (workspace <= most_room) return split;
   }
 }
 
-// A place's parts in so many splits, or fewer where too many parts begin at once.
+// Cuts the cost pieces of an item into this many splits, or fewer if too many pieces begin
+// together.
 std::vector<Piece> cut(const std::vector<CostPiece>& parts, int64_t cost, int64_t splits) {
   std::vector<Piece> pieces(1);
   int64_t done = 0, last = 0;
@@ -76,12 +77,13 @@ std::vector<Piece> cut(const std::vector<CostPiece>& parts, int64_t cost, int64_
 // Collects the pieces of all members.
 class List {
  public:
-  // The places of the next member; parts_of(place) are those of its cost, ascending.
+  // Adds the items of the next member; parts_of(place) returns the cost pieces of item `place`,
+  // ascending.
   template <class F>
   void add(const std::vector<WorkItem>& places, int64_t least, int64_t most_room, F parts_of) {
     const auto member = static_cast<int32_t>(rooms_.size());
     const int64_t split = stretch_of(places, least, most_room);
-    int64_t room = 0;
+    int64_t workspace = 0;
     for (size_t at = 0; at < places.size(); ++at) {
       const WorkItem& p = places[at];
       const auto place = static_cast<int32_t>(at);
@@ -91,31 +93,33 @@ class List {
         pieces = cut(parts_of(place), p.cost, p.cost / split);
       }
       const bool whole = pieces.size() == 1;
-      if (!whole) cuts_.push_back({member, place, room, static_cast<int64_t>(pieces.size())});
+      if (!whole) cuts_.push_back({member, place, workspace, static_cast<int64_t>(pieces.size())});
       for (Piece& piece : pieces) {
         piece.member = member;
         piece.place = place;
         if (!whole) {
-          piece.room = room;
-          room += p.height;
+          piece.workspace = workspace;
+          workspace += p.height;
         }
         pieces_.push_back(piece);
       }
     }
-    rooms_.push_back(room);
+    rooms_.push_back(workspace);
   }
 
-  // The pieces by cost, each for all entries of `layout_index` that name its member.
+  // Returns the pieces by descending cost, each repeated for all entries of `layout_index` that
+  // name its member.
   BlockWork finish(const Numbers& which) {
     std::vector<Numbers> entries(rooms_.size());
-    std::vector<int64_t> room_of;  // of each entry
-    int64_t room = 0;
+    std::vector<int64_t> room_of;  // workspace offset of each entry
+    int64_t workspace = 0;
     for (const int32_t member : which) {
       entries[static_cast<size_t>(member)].push_back(static_cast<int32_t>(room_of.size()));
-      room_of.push_back(room);
-      room += rooms_[static_cast<size_t>(member)];
+      room_of.push_back(workspace);
+      workspace += rooms_[static_cast<size_t>(member)];
     }
-    require(room <= INT32_MAX, "layout", "its splits have {} rows, which is too many", room);
+    require(workspace <= INT32_MAX, "layout", "its splits have {} rows, which is too many",
+            workspace);
     std::stable_sort(pieces_.begin(), pieces_.end(),
                      [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
     const auto at = [&](int32_t entry, int64_t place) {
@@ -124,20 +128,20 @@ class List {
     Numbers items, cuts;
     for (const Piece& p : pieces_) {
       for (const int32_t entry : entries[static_cast<size_t>(p.member)]) {
-        const int32_t own = p.room < 0 ? -1 : at(entry, p.room);
+        const int32_t own = p.workspace < 0 ? -1 : at(entry, p.workspace);
         items.insert(items.end(), {entry, p.place, p.first, p.end, own});
       }
     }
     for (const Cut& c : cuts_) {
       for (const int32_t entry : entries[static_cast<size_t>(c.member)]) {
         cuts.insert(cuts.end(),
-                    {entry, c.place, at(entry, c.room), static_cast<int32_t>(c.splits)});
+                    {entry, c.place, at(entry, c.workspace), static_cast<int32_t>(c.splits)});
       }
     }
     const auto table = [](const Numbers& numbers, int64_t fields) {
       return Tensor::from(numbers, {static_cast<int64_t>(numbers.size()) / fields, fields});
     };
-    return {table(items, kernels::kWorkFields), table(cuts, kernels::kCutFields), room};
+    return {table(items, kernels::kWorkFields), table(cuts, kernels::kCutFields), workspace};
   }
 
  private:
@@ -155,9 +159,9 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
   const auto* const start = layout.row_start.as<int32_t>();
   const int64_t main = ceil_div(keys, kUnit), steps = main + ceil_div(side_keys, kUnit);
   const int64_t most_room = (queries + keys + side_keys) / 8;
-  // f(from, end) of the steps that a tile touches, ascending.
+  // Calls f(from, end) for the ranges of steps that a tile touches, ascending.
   const auto touched = [&](int64_t t, auto f) {
-    int64_t counted = 0;  // steps below are
+    int64_t counted = 0;  // all steps below this one are counted
     for (int32_t r = start[t]; r < start[t + 1]; ++r) {
       const int32_t* const run = layout.runs.as<int32_t>() + kernels::kRunFields * r;
       const int64_t base = run[2] == 0 ? 0 : main, last = int64_t{run[0]} + run[1] - 1;
@@ -171,7 +175,7 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
   for (int64_t n = 0; n + 1 < layout.first_tile.dim(0); ++n) {
     const int64_t first = first_tile[n], end = first_tile[n + 1];
     std::vector<WorkItem> by_tile, by_step(static_cast<size_t>(steps), {0, kUnit});
-    // What the cost changes by from each step to the next.
+    // The change of the cost from each step to the next.
     std::vector<int64_t> change(static_cast<size_t>(steps) + 1, 0);
     for (int64_t t = first; t < end; ++t) {
       by_tile.push_back({0, tiles[2 * t + 1]});

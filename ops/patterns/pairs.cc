@@ -9,7 +9,8 @@
 namespace longspan {
 namespace {
 
-/// Row `sample` of a tensor whose first size is 1 where all samples share it; empty if not given.
+/// Returns row `sample` of a tensor whose first size is 1 if all samples share it; empty if
+/// undefined.
 template <class T>
 std::vector<T> row_of(const Tensor& x, int64_t sample) {
   if (!x) return {};
@@ -19,7 +20,7 @@ std::vector<T> row_of(const Tensor& x, int64_t sample) {
   return std::vector<T>(from, from + size);
 }
 
-/// What a PairMask hides from one sample.
+/// The masks that a PairMask applies to one sample.
 struct SampleMask {
   SampleMask(const PairMask& mask, int64_t sample)
       : valid(row_of<int64_t>(mask.k_valid, sample)),
@@ -47,7 +48,7 @@ struct SampleMask {
   int64_t classes;
 };
 
-/// Row `number` of [orders, places]; empty: the identity.
+/// Returns row `number` of [orders, places]; empty for the identity.
 std::vector<int32_t> order_of(const Tensor& orders, int32_t number) {
   if (number < 0) return {};
   const std::vector<int32_t> all = orders.to_vector<int32_t>();
@@ -59,21 +60,22 @@ const Rule& choose(const std::vector<Rule>& rules, int32_t number) {
   return rules[rules.size() > 1 ? static_cast<size_t>(number) : 0];
 }
 
-/// The period of the distances that a rule allows.
+/// Returns the period of the distances that a rule allows.
 int64_t period_of(const Rule& rule) {
   const int64_t a = rule.window.dilation, b = std::max<int64_t>(1, rule.stride);
   const int64_t more = b / std::gcd(a, b);
   return more > kUnlimited / a ? kUnlimited : a * more;
 }
 
-/// How many keys of [j0, j1) query i may see: those of allowed distances, without a look at each.
+/// Returns how many keys of [j0, j1) query i may see, from the allowed distances, without visiting
+/// each key.
 int64_t allowed_keys(const Rule& rule, int64_t period, int64_t i, int64_t j0, int64_t j1) {
   const int64_t place = i + rule.q_start;
   int64_t least = std::max(place - j1 + 1, -rule.window.reach_right());
   if (rule.causal) least = std::max<int64_t>(least, 0);
   const int64_t most = std::min(place - j0, rule.window.reach_left());
   if (most < least) return 0;
-  // Of the multiples of the period below a number, from any fixed one on.
+  // Counts the multiples of the period in [least, most].
   return ceil_div(most + 1, period) - ceil_div(least, period);
 }
 

@@ -40,7 +40,7 @@ LayoutSpec fixed_layout_spec(const char* op, int64_t block, int64_t columns, int
           .columns = columns};
 }
 
-// The place of a rule in a list, at the end of which it is put where it is new.
+// Returns the index of a rule in a list; appends the rule if it is new.
 int32_t place_in(std::vector<Rule>& rules, const Rule& rule) {
   const auto known = std::find(rules.begin(), rules.end(), rule);
   const auto place = static_cast<int32_t>(known - rules.begin());
@@ -48,14 +48,15 @@ int32_t place_in(std::vector<Rule>& rules, const Rule& rule) {
   return place;
 }
 
-// The place of order `number` of a layout in a list, at the end of which it is put; -1 without one.
+// Appends order `number` of a layout to a list and returns its index; -1 if `number` is negative.
 int32_t add_order(const Tensor& all, int32_t number, std::vector<Tensor>& orders) {
   if (number < 0) return -1;
   orders.push_back(narrow(all, 0, number, 1));
   return static_cast<int32_t>(orders.size()) - 1;
 }
 
-// One layout with the only member of each pattern's, which has this rule.
+// Merges the layouts of several patterns, which have one member each, into one with the given
+// rules.
 std::shared_ptr<const BlockLayout> merged(const std::vector<AttentionPattern>& patterns,
                                           const std::vector<int32_t>& rules, const Tensor& which) {
   std::vector<std::vector<TileRuns>> tiles;
@@ -112,7 +113,7 @@ AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64
           "{} has a layout_spec for one key segment, and {} keys of a second one", p.name,
           side_keys);
   const Rule& rule = p.rules.front();
-  // Beyond all distances every class has one member, whatever the stride.
+  // Beyond the largest distance every class has one member, so a larger stride changes nothing.
   const int64_t stride = std::min(rule.stride > 0 ? rule.stride : rule.window.dilation,
                                   queries + keys + std::abs(rule.q_start) + 1);
   const int64_t right = rule.causal ? std::min<int64_t>(0, rule.window.right) : rule.window.right;
@@ -134,7 +135,7 @@ bool rule_allows(const Rule& rule, int64_t i, int64_t j) {
 
 namespace {
 
-// What layout and rules say of one head, whatever the samples' lengths and masks.
+// Counts the pairs that layout and rules allow for one head, without per-sample lengths and masks.
 PairCount unmasked_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                          int64_t head,
                          const std::function<void(int64_t, int, int64_t)>& visit = {}) {

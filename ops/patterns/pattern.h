@@ -12,11 +12,11 @@
 namespace longspan {
 
 /// Distances q - k that a query sees: -right dilation .. left dilation, in steps of dilation.
-/// Either side may be negative: right = -n sees only what lies n steps before or earlier.
+/// Either side may be negative: right = -n allows only keys at least n steps before the query.
 struct Window {
   int64_t left = kUnlimited, right = kUnlimited, dilation = 1;
 
-  /// The furthest distance to either side, kUnlimited where there is none.
+  /// The largest distance to either side, kUnlimited if there is no bound.
   int64_t reach_left() const { return reach(left); }
   int64_t reach_right() const { return reach(right); }
   friend bool operator==(const Window&, const Window&) = default;
@@ -27,10 +27,12 @@ struct Window {
   }
 };
 
-/// The predicate of partial runs of one key segment, on positions: query i has position i +
-/// q_start, key j has j. Dilation and stride need an order by class.
+/// The predicate of the partial runs of one key segment, on positions: query i has position i +
+/// q_start, key j has position j. Dilation and stride need a layout that orders rows and keys by
+/// residue class.
 struct Rule {
-  /// q_start of "queries are the last of the keys": keys - queries, the length M of a memory.
+  /// Value of q_start for "the queries are the last of the keys": keys - queries, the length M of a
+  /// memory.
   static constexpr int64_t align_ends = std::numeric_limits<int64_t>::min();
 
   bool causal = false;  ///< k <= q
@@ -40,80 +42,84 @@ struct Rule {
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
-/// What hides pairs of one key segment in every run, and labels them. Tensors that are not given
-/// hide nothing; those with a first size of 1 serve every sample.
+/// Masks that hide pairs of one key segment in every run, and that label pairs. An undefined tensor
+/// hides nothing; a tensor whose first size is 1 serves every sample.
 struct PairMask {
-  Tensor k_valid;           ///< i64 [B]: keys from here on do not exist
+  Tensor k_valid;           ///< i64 [B]: keys from this index on do not exist
   Tensor q_from, q_to;      ///< i32 [1 or B, L]: query i sees only keys q_from_i <= j < q_to_i
-  Tensor k_hidden;          ///< u8 [1 or B, T]: keys, other than 0, that nobody sees
+  Tensor k_hidden;          ///< u8 [1 or B, T]: nonzero for keys that no query sees
   Tensor q_class, k_class;  ///< i32 [1 or B, L], [1 or B, T]
-  /// i32 [1 or B, Cq, Ck]: label of a pair by its classes. -1 hides it; else it is the row of the
-  /// relation tables, in place of the clipped distance.
+  /// i32 [1 or B, Cq, Ck]: label of a pair by its classes. -1 hides the pair; any other label is
+  /// the row of the relation tables, in place of the clipped distance.
   Tensor class_id;
 };
 
-/// How to lay blocks out for whatever lengths a call has; builders fill it.
+/// Says how to lay out blocks for the lengths of a call; the pattern builders fill it.
 struct LayoutSpec {
   enum class Kind : uint8_t { none, dense, band, blocks, classes, fixed };
   Kind kind = Kind::none;
-  int64_t block = 0;                      // blocks, fixed: its size
+  int64_t block = 0;                      // blocks, fixed: block size
   int64_t key_start = 0;                  // blocks: position of key 0
-  int64_t first_column = 0, columns = 0;  // fixed: of each block, those that later rows see
-  bool own_block = false;                 // fixed: all of the own block is seen
+  int64_t first_column = 0, columns = 0;  // fixed: the columns of each block that later rows see
+  bool own_block = false;                 // fixed: a row sees all of its own block
   friend bool operator==(const LayoutSpec&, const LayoutSpec&) = default;
 };
 
-/// What each query may see: a layout refined by a rule. Without a layout the layout_spec makes one
-/// for the lengths of the call.
+/// Says which keys each query may attend to: a block layout refined by a rule. If `layout` is null,
+/// `layout_spec` builds one for the lengths of the call.
 struct AttentionPattern {
   std::shared_ptr<const BlockLayout> layout;
-  std::vector<Rule> rules;       // of the first key segment; the layout's members choose
-  std::vector<Rule> side_rules;  // of the second, chosen alike; none: any distance, q_start 0
-  Tensor q_valid;                // i64 [B]: queries from here on do not exist
-  PairMask mask, side_mask;      // of the first and of the second key segment
+  std::vector<Rule> rules;       // of the first key segment; each layout member chooses one
+  std::vector<Rule> side_rules;  // of the second segment, chosen in the same way; empty: any
+                                 // distance, q_start 0
+  Tensor q_valid;                // i64 [B]: queries from this index on do not exist
+  PairMask mask, side_mask;      // of the first and the second key segment
   LayoutSpec layout_spec;
   std::string name = "custom";
 };
 
-/// The same pattern with per-sample lengths (i64 [B]): queries and keys beyond them do not exist.
+/// Returns the pattern with per-sample lengths (i64 [B]): queries and keys beyond them do not
+/// exist.
 AttentionPattern with_lengths(AttentionPattern pattern, const Tensor& q_valid,
                               const Tensor& k_valid);
 
-/// The pattern with its layout for these lengths and q_start in numbers. Layouts of builders
-/// are shared by content while in use. Throws ShapeError where a given layout has other lengths.
+/// Returns the pattern with its layout for these lengths and with a numeric q_start. Layouts that
+/// builders make are shared by content while in use. Throws ShapeError if the pattern has a layout
+/// for other lengths.
 AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                          int64_t side_keys = 0);
 
-/// Whether the rule allows the pair (query i, key j), whatever the layout. `q_start` is resolved.
+/// Returns whether the rule allows the pair (query i, key j), regardless of the layout. `q_start`
+/// must be resolved.
 bool rule_allows(const Rule& rule, int64_t i, int64_t j);
 
-/// Visible pairs of one head, and pairs that its runs cover, those of a layout's second segment
-/// included. Lengths and masks of samples are not taken into account.
+/// Return the visible pairs of one head, and the pairs that its runs cover, including those of a
+/// layout's second segment. Per-sample lengths and masks are ignored.
 int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                       int64_t head = 0);
 int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
                       int64_t head = 0);
 
-/// Name, parameters, pairs and, up to 64 x 128, a picture with a row per query: '#' where it sees
-/// the key; those of a second segment follow after a bar.
+/// Returns name, parameters, pair counts and, up to 64 x 128, a picture with one line per query:
+/// '#' marks a key that it sees. Keys of a second segment follow after a bar.
 std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t keys);
 
-/// Builders, for any lengths. Where there are more keys than queries, the queries are the last:
-/// query i has position i + keys - queries, so a memory of M keys comes first.
+/// Pattern builders, for any lengths. If there are more keys than queries, the queries are the
+/// last: query i has position i + keys - queries, so a memory of M keys comes first.
 namespace patterns {
 
 /// Every query sees every key.
 AttentionPattern dense();
 /// k <= q.
 AttentionPattern causal();
-/// 0 <= q - k < width: `width` keys, itself included.
+/// 0 <= q - k < width: `width` keys, including the query's own.
 AttentionPattern local(int64_t width);
 /// |q - k| <= width / 2.
 AttentionPattern local_bidirectional(int64_t width);
 /// Own block and the one before, causal: floor(k / block) in {floor(q / block) - 1,
 /// floor(q / block)}, k <= q. `key_start` is the position of key 0.
 AttentionPattern local_block(int64_t block, int64_t key_start = 0);
-/// q - k = n dilation with -right <= n <= left; either may be below 0, as in Window.
+/// q - k = n dilation with -right <= n <= left; either may be negative, as in Window.
 AttentionPattern dilated(int64_t left, int64_t right, int64_t dilation);
 /// q - k = n stride with n >= 0.
 AttentionPattern strided(int64_t stride);
@@ -121,16 +127,16 @@ AttentionPattern strided(int64_t stride);
 /// The index sets of fixed factorised attention \cite child2019 , all causal, for blocks of
 /// `block` = l tokens. Own block: floor(k / l) = floor(q / l).
 AttentionPattern fixed_block(int64_t block);
-/// The summary columns of every block, c of them, of sub-block s: l - (s + 1) c <= k mod l <
-/// l - s c. A query before the first of them sees nothing. Throws ValueError unless 1 <= c and
-/// (s + 1) c <= l.
+/// The summary columns, c per block, of sub-block s: l - (s + 1) c <= k mod l < l - s c. A query
+/// before the first summary column sees nothing. Throws ValueError unless 1 <= c and (s + 1) c <=
+/// l.
 AttentionPattern fixed_summary(int64_t block, int64_t columns, int64_t sub_block = 0);
-/// Both at once: the own block, and the summary columns of those before.
+/// The union of both: the own block, and the summary columns of earlier blocks.
 AttentionPattern fixed(int64_t block, int64_t columns, int64_t sub_block = 0);
 
-/// Head h sees what heads[h] lets it see: one pattern for these lengths, with a layout of as many
-/// members as differ, each with its own rule and order. Masks and lengths are not taken over.
-/// Throws NotImplemented where a pattern has several members already.
+/// Gives head h the pattern heads[h]: one pattern for these lengths, with one layout member per
+/// distinct head pattern, each with its own rule and order. Masks and lengths of the inputs are
+/// dropped. Throws NotImplemented if a pattern already has several members.
 AttentionPattern by_head(const std::vector<AttentionPattern>& heads, int64_t queries, int64_t keys);
 
 }  // namespace patterns

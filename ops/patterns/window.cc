@@ -22,7 +22,8 @@ void require_globals(const std::vector<int64_t>& globals, int64_t length) {
   }
 }
 
-/// Which rows and keys the global tokens leave to the windows, and how many each sample has.
+/// Masks the rows and keys of global tokens out of the windows, and sets the number of global keys
+/// per sample.
 void mask_globals(int64_t length, const std::vector<std::vector<int64_t>>& globals, Device device,
                   AttentionPattern& p) {
   const auto batch = static_cast<int64_t>(globals.size());
@@ -72,7 +73,8 @@ int64_t window_pairs(int64_t n, int64_t reach) {
 
 int64_t window_and_global_pairs(int64_t length, int64_t reach, int64_t dilation,
                                 const std::vector<int64_t>& globals) {
-  // Every pair of the windows, less those with a global row or key, which are counted as such.
+  // Counts every pair of the windows, without the pairs of a global row or key, which the last line
+  // adds.
   int64_t pairs = 0;
   for (int64_t c = 0; c < std::min(dilation, length); ++c) {
     pairs += window_pairs(ceil_div(length - c, dilation), reach);

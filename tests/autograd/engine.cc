@@ -31,7 +31,7 @@ Tensor leaf(std::vector<double> values) {
 
 std::vector<double> values_of(const Tensor& x) { return x.to_vector<double>(); }
 
-/// y = 2 x, counting how often it goes back.
+/// Computes y = 2 x and counts its backward calls in `runs`.
 Tensor twice(const Tensor& x, int* runs) {
   return record("twice", {x}, mul(x.detach(), 2.0), {}, [runs](const Context&, const Tensor& dy) {
     ++*runs;
@@ -65,12 +65,12 @@ TEST(Backward, ALeafIsAnOutputToo) {
   backward(x, dy);
   backward(x, dy);
   EXPECT_EQ(values_of(grad(x)), (std::vector<double>{6, 8}));
-  EXPECT_EQ(values_of(dy), (std::vector<double>{3, 4}));  // the caller's is left alone
+  EXPECT_EQ(values_of(dy), (std::vector<double>{3, 4}));  // the caller's dy is unchanged
 }
 
 TEST(Backward, GradientsThatShareStorageAreNotWrittenThrough) {
   Tensor x = leaf({1, 2}), y = leaf({3, 4});
-  // add gives one dy to both inputs; then x gets more.
+  // add passes one dy to both inputs; then x accumulates more.
   const Tensor z = add(x, y);
   backward(std::vector<Tensor>{z, x},
            std::vector<Tensor>{Tensor::from(std::vector<double>{1, 1}, {2}),
@@ -100,7 +100,7 @@ TEST(Backward, RefusesWhatDoesNotFit) {
   EXPECT_THROW(backward(std::vector<Tensor>{y, y}, std::vector<Tensor>{ones_like(y)}),
                GradientError);
   EXPECT_FALSE(grad(x));
-  backward(y, ones_like(y));  // none of that has used the graph up
+  backward(y, ones_like(y));  // these errors have not consumed the graph
   EXPECT_EQ(values_of(grad(x)), (std::vector<double>{2, 2}));
 }
 
@@ -156,7 +156,7 @@ TEST(Gradients, OfLeavesAndResultsWithoutTouchingAnything) {
   EXPECT_EQ(values_of(g[3]), (std::vector<double>{72, 144}));
   EXPECT_FALSE(grad(x));
   EXPECT_EQ(runs, 1);
-  // Nothing below the input runs.
+  // No node below the requested input runs.
   gradients(std::vector<Tensor>{y}, {}, std::vector<Tensor>{h}, true);
   EXPECT_EQ(runs, 1);
   EXPECT_EQ(values_of(gradients(std::vector<Tensor>{y}, {}, std::vector<Tensor>{y}, true)[0]),
@@ -194,7 +194,7 @@ TEST(Graph, ALongChainGoesWithoutHavingRun) {
 }
 
 TEST(Graph, EveryNodeRunsOnceHoweverManyPathsThereAre) {
-  // As many paths as the 200th Fibonacci number.
+  // The number of paths is the 200th Fibonacci number.
   Tensor x = leaf({1});
   int runs = 0;
   Tensor a = mul(x, 0.5), b = mul(x, 0.5);
@@ -218,7 +218,7 @@ TEST(Graph, LongChainsOfSlicesAndOfTwoInputs) {
   EXPECT_EQ(total, 4);
 }
 
-/// y = x, noting on the way back how many bytes are saved at that time.
+/// y = x, recording during the backward pass how many bytes are saved at that time.
 struct Witness final : autograd::Node {
   Witness(const Tensor& kept, std::vector<int64_t>* seen) : Node("witness"), notes(seen) {
     save({kept});
@@ -274,7 +274,7 @@ TEST(Saved, AStaleTensorIsDetected) {
   EXPECT_NE(text.find("mul: a tensor saved for backward was written since"), std::string::npos)
       << text;
   EXPECT_NE(text.find("saved  f64[2]"), std::string::npos) << text;
-  // A view writes for all.
+  // A write through a view counts for all of the storage.
   Tensor g = mul(x, 2.0);
   const Tensor z = sum(mul(g, g));
   slice(g, 0, 0, 1).mut();
@@ -330,7 +330,7 @@ TEST(Leaves, AskForGradientsOnce) {
   EXPECT_THROW(set_grad(x, zeros({3})), ShapeError);
   EXPECT_THROW(set_grad(x, zeros({2}, DType::f64)), DTypeError);
   EXPECT_THROW(set_grad(y, zeros({2})), GradientError);
-  // One that is not row-major is added to as well.
+  // A gradient that is not row-major also accumulates.
   Tensor m = zeros({2, 3});
   set_requires_grad(m);
   set_grad(m, transpose(reshape(arange(0, 6, 1, DType::f32), {3, 2})));
@@ -338,7 +338,7 @@ TEST(Leaves, AskForGradientsOnce) {
   EXPECT_EQ(grad(m).to_vector<float>(), (std::vector<float>{1, 3, 5, 2, 4, 6}));
 }
 
-/// f(x) = exp(w x), computed again on the way back instead of kept.
+/// Computes f(x) = exp(w x), which backward recomputes instead of saving it.
 struct Recompute final : autograd::Node {
   Recompute(const Tensor& x, const Tensor& weight) : Node("recompute"), w(weight) { save({x}); }
   Grads backward(std::span<const Tensor> dy) override {
@@ -382,7 +382,7 @@ TEST(Backward, MayRunInsideBackward) {
   for (const int depth : {1, 2, 4}) EXPECT_EQ(run(depth), plain(depth));
 }
 
-/// Outputs x and 2 x.
+/// Has the outputs x and 2 x.
 struct Pair final : autograd::Node {
   explicit Pair(std::vector<bool>* arrived) : Node("pair"), notes(arrived) {}
   Grads backward(std::span<const Tensor> dy) override {
@@ -429,7 +429,7 @@ TEST(Nodes, MustReturnAGradientForEachInput) {
 }
 
 TEST(Nodes, GradientsThatDoNotFitStopAtTheOpThatMadeThem) {
-  // At a leaf, and between ops, where the next kernel would read beyond it.
+  // Checks gradients at a leaf, and between ops, where the next kernel would read out of bounds.
   const auto wrong = [](const Tensor& x, const Shape& shape, DType dtype) {
     return record("wrong", {x}, clone(x.detach()), {},
                   [shape, dtype](const Context&, const Tensor&) {
@@ -472,7 +472,7 @@ TEST(Leaves, GradientsInHandStayAsTheyAre) {
 }
 
 TEST(Graph, MayDieAfterTheThreadThatBuiltIt) {
-  // Static objects go after what belongs to the main thread.
+  // Static objects are destroyed after the thread-local objects of the main thread.
   EXPECT_EXIT(
       {
         static Tensor kept;
@@ -500,7 +500,7 @@ TEST(Anomaly, NamesTheFirstOpBackwardAndWhereItWasRecorded) {
   Tensor y;
   {
     const Scope scope("model.layers", 3);
-    y = mul(sqrt(mul(x, 2.0)), 3.0);  // its slope at 0 has no bound
+    y = mul(sqrt(mul(x, 2.0)), 3.0);  // the derivative of sqrt at 0 is infinite
   }
   const std::string text = message_of<ValueError>([&] { backward(sum(y)); });
   EXPECT_NE(text.find("sqrt: backward produced NaN or Inf; recorded in model.layers.3"),
@@ -514,7 +514,7 @@ TEST(Anomaly, OffMeansNoCheck) {
   EXPECT_TRUE(std::isinf(values_of(grad(x))[0]));
 }
 
-/// A small network through many kinds of op.
+/// A small network that uses many kinds of op.
 struct Network {
   Tensor table, weight, bias;
   Network() {
@@ -624,7 +624,7 @@ TEST(Steps, DoNotGrow) {
 }
 
 TEST(Memory, AResidualNeedsNoCopyOfItsGradient) {
-  // Through x + f(x) the gradient arrives twice; the second is added into the first.
+  // The gradient arrives twice through x + f(x); the second is added into the first.
   Tensor x = normal({1 << 16}, Generator{1});
   set_requires_grad(x);
   Tensor h = mul(x, 1.5);
@@ -648,7 +648,7 @@ TEST(Record, MoreSavedTensorsThanThereAreIsAnErrorThatSaysSo) {
   EXPECT_NE(text.find("the forward pass saved 1"), std::string::npos) << text;
 }
 
-// Both edges of each node lead to the same one; a frame's tensors hold graphs of their own.
+// Both edges of each node lead to the same node.
 TEST(Graphs, LongOnesOfPairsOfEdgesDieWithoutRecursion) {
   Tensor x = leaf({1});
   for (int i = 0; i < 300'000; ++i) x = mul(x, x);

@@ -21,7 +21,7 @@ Tensor draw(const Shape& shape, uint64_t key = 1) {
   return normal(shape, Generator{key}, 0, 1, DType::f64);
 }
 
-/// x^2 with a slope of factor * x, and one wrong element.
+/// Computes x^2 with a derivative of factor * x; element `wrong` of the gradient is off by 1e-3.
 Tensor square_with(const Tensor& x, double factor, int64_t wrong) {
   return record("square", {x}, mul(x.detach(), x.detach()), save(x),
                 [factor, wrong](const Context& c, const Tensor& dy) -> Grads {
@@ -136,7 +136,7 @@ TEST(Gradcheck, RecordsWhereTheCallerDoesNot) {
 }
 
 TEST(Gradcheck, AcceptsLargeInputsOfAnySize) {
-  // Along a direction, too, of sizes and values that make sums large.
+  // The check along a direction also accepts sizes and values that make sums large.
   const GradcheckResult r =
       gradcheck(One([](const Inputs& x) { return mul(square_with(x[0], 2.0, -1), 1e3); }),
                 {mul(draw({100, 120}), 1e4)});

@@ -1,4 +1,4 @@
-// Ops that are wrong on purpose. gradcheck() must refuse each, and say where and by how much.
+// Ops that are wrong on purpose. gradcheck() must reject each and report where and by how much.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using Outputs = std::vector<Tensor>;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// A function with a mistake, and what the message must have.
+/// A function with a mistake, and the texts that the message must contain.
 struct Mutant {
   const char* name;
   std::function<Outputs(const Inputs&)> f;
@@ -37,7 +37,8 @@ Tensor draw(const Shape& shape, uint64_t key = 1) {
   return normal(shape, Generator{key}, 0, 1, DType::f64);
 }
 
-/// x^2 whose gradient is what `wrong` makes of the right one; `wrong` captures numbers only.
+/// Computes x^2 with a gradient that `wrong` makes from the right one; `wrong` captures scalars
+/// only.
 template <class F>
 Tensor square_but(const Tensor& x, F wrong) {
   return record("square", {x}, mul(x.detach(), x.detach()), save(x),
@@ -47,7 +48,7 @@ Tensor square_but(const Tensor& x, F wrong) {
                 });
 }
 
-/// f(x) with the right gradient but for one element.
+/// Computes x^2 with the right gradient, except that element `at` is `value`.
 Tensor square_but_at(const Tensor& x, int64_t at, double value) {
   return square_but(x, [at, value](Tensor dx) {
     dx.mut().as<double>()[at] = value;
@@ -55,7 +56,7 @@ Tensor square_but_at(const Tensor& x, int64_t at, double value) {
   });
 }
 
-/// a * b; `swapped` gives each the other's gradient, `summed` sums that of b over rows.
+/// Computes a * b. `swapped` exchanges the gradients of a and b; `summed` sums that of b over rows.
 Tensor product(const Tensor& a, const Tensor& b, bool swapped, bool summed) {
   return record("product", {a, b}, mul(a.detach(), b.detach()), save(a, b),
                 [swapped, summed](const Context& c, const Tensor& dy) -> Grads {
@@ -83,7 +84,7 @@ std::vector<Mutant> mutants() {
     all.push_back(one(name, std::move(f), x, std::move(says)));
   };
 
-  // History that is missing.
+  // Missing history.
   const std::string history = "no output has history; is there an op that does not call record()";
   add_one("ForgotRecord", [](const Tensor& a) { return mul(a.detach(), 3.0); },
           {"input 0 element 2, at [0, 2]: analytic 0, numeric -2.7", history});
@@ -120,7 +121,7 @@ std::vector<Mutant> mutants() {
                  {x},
                  {"none of 0 outputs is floating"}});
 
-  // Wrong numbers.
+  // Wrong values.
   add_one(
       "WrongFactor",
       [](const Tensor& a) { return square_but(a, [](const Tensor& g) { return mul(g, 1.0001); }); },
@@ -170,7 +171,7 @@ std::vector<Mutant> mutants() {
                  {"input 0 element", "analytic", "numeric"}});
   add_one("SecondUseDropped", [](const Tensor& a) { return mul(a, a.detach()); },
           {"input 0 element", "analytic", "numeric"});
-  // Of 4,096 elements 64 are looked at one by one; one wrong among the others must not hide.
+  // Of 4,096 elements 64 are checked one by one; a wrong one among the others must be found too.
   all.push_back(one("WrongWhereNobodySampled",
                     [](const Tensor& a) { return square_but_at(a, 1001, 5); }, draw({64, 64}),
                     {"input 0 element 1001, at [15, 41]: analytic 5, numeric"}));
@@ -189,7 +190,7 @@ std::vector<Mutant> mutants() {
                     },
                     draw({64, 64}), {"input 0 element", "analytic 0, numeric"}));
 
-  // Where f itself is at fault.
+  // The function f itself is at fault.
   all.push_back(one("AtAKink", [](const Tensor& a) { return relu(a); },
                     Tensor::from(std::vector<double>{1, 0, -1}, {3}),
                     {"input 0 element 1: analytic 0, numeric", "f has a kink there"}));

@@ -17,7 +17,8 @@ H with_bits(uint32_t bits) {
   return h;
 }
 
-/// Every pattern becomes a float and comes back as itself; NaN stays NaN, with its sign.
+/// Checks that every bit pattern survives conversion to float and back; NaN stays NaN, with its
+/// sign.
 template <class H>
 void round_trip_of_all() {
   for (uint32_t bits = 0; bits < 65536; ++bits) {
@@ -35,7 +36,7 @@ void round_trip_of_all() {
 TEST(F16, RoundTripOfAllPatterns) { round_trip_of_all<f16>(); }
 TEST(BF16, RoundTripOfAllPatterns) { round_trip_of_all<bf16>(); }
 
-/// The value of a pattern from the definition of the format.
+/// Computes the value of a bit pattern from the definition of the format.
 double value_of(uint32_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const auto mantissa = static_cast<double>(bits & ((1u << mantissa_bits) - 1));
@@ -62,12 +63,12 @@ TEST(BF16, ValuesOfAllPatterns) {
   }
 }
 
-/// To the nearest, and to the even one of two: checked around the middle of every two neighbours.
+/// Checks rounding to nearest, ties to even, around the middle of every two neighbours.
 template <class H>
 void rounds_to_nearest_even(uint32_t infinity) {
   for (uint32_t bits = 0; bits < infinity; ++bits) {
     const float low = with_bits<H>(bits);
-    // The step beyond the largest number counts as one more of its kind.
+    // The step beyond the largest value counts as large as the one before it.
     const float high = bits + 1 < infinity
                            ? static_cast<float>(with_bits<H>(bits + 1))
                            : low + (low - static_cast<float>(with_bits<H>(bits - 1)));
@@ -85,7 +86,7 @@ void rounds_to_nearest_even(uint32_t infinity) {
 TEST(F16, RoundsToNearestEven) { rounds_to_nearest_even<f16>(0x7c00u); }
 
 TEST(BF16, RoundsToNearestEven) {
-  // The middle above the largest number is no float: the last step is checked by hand.
+  // The middle above the largest value is not a float, so the last step is checked separately.
   for (uint32_t bits = 0; bits + 1 < 0x7f80u; ++bits) {
     for (const uint32_t sign : {0u, 0x80000000u}) {
       const auto float_of = [&](uint32_t pattern) {

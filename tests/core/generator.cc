@@ -11,7 +11,7 @@ namespace longspan {
 namespace {
 
 TEST(Philox, KnownAnswers) {
-  // The vectors that Random123 publishes for philox4x32 with 10 rounds.
+  // Test vectors that Random123 publishes for philox4x32 with 10 rounds.
   struct Case {
     uint32_t counter[4], key[2], words[4];
   };
@@ -79,7 +79,7 @@ TEST(Philox, NormalTailsAreFinite) {
   }
   float a, b;
   to_normal(0, 0, a, b);
-  EXPECT_GT(a, 6.6f);  // the far end is reached
+  EXPECT_GT(a, 6.6f);  // the far tail is reached
 }
 
 TEST(Philox, RangeIsTheUpperHalfOfTheProduct) {
@@ -87,7 +87,7 @@ TEST(Philox, RangeIsTheUpperHalfOfTheProduct) {
   EXPECT_EQ(to_range(0, 10), 0u);
   EXPECT_EQ(to_range(uint64_t{1} << 63, 10), 5u);
   EXPECT_EQ(to_range(~uint64_t{0}, ~uint64_t{0}), ~uint64_t{0} - 1);
-  // Against long multiplication of 16-bit pieces.
+  // Compares with long multiplication of 16-bit digits.
   for (int64_t i = 0; i < 1000; ++i) {
     const uint64_t a = uint64_t{philox_word(3, 4 * i)} << 32 | philox_word(3, 4 * i + 1);
     const uint64_t b = uint64_t{philox_word(3, 4 * i + 2)} << 32 | philox_word(3, 4 * i + 3);

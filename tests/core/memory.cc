@@ -19,7 +19,7 @@
 namespace longspan {
 namespace {
 
-/// Numbers below `n`, one after another.
+/// A sequence of pseudorandom integers below `n`.
 class Dice {
  public:
   explicit Dice(uint64_t key) : key_(key) {}
@@ -84,7 +84,7 @@ TEST(Tracker, PeakIsTheSplitAtTheInstantOfThePeak) {
     const Tensor a = Tensor::empty({1000}, DType::u8, {}, Category::gradient);
     const Tensor b = Tensor::empty({2000}, DType::u8, {}, Category::data);
   }
-  // Less in total, though more of one kind: no new peak.
+  // Less in total, although more of one category: no new peak.
   { const Tensor c = Tensor::empty({1500}, DType::u8, {}, Category::gradient); }
   const Usage peak = tracker.peak();
   EXPECT_EQ(peak[Category::gradient] - start[Category::gradient], 1024);
@@ -94,7 +94,7 @@ TEST(Tracker, PeakIsTheSplitAtTheInstantOfThePeak) {
   EXPECT_EQ(tracker.peak().total(), start.total());
 }
 
-/// The host's arena, and what passed through it.
+/// The host's arena, and a record of the blocks that it hands out.
 memory::Source below;
 int64_t handed_out = 0, most = 0;
 std::map<void*, int64_t> blocks_out;
@@ -190,7 +190,7 @@ TEST(Arena, RandomRequestsNeitherOverlapNorLeak) {
     }
   }
   while (!alive.empty()) release(alive.size() - 1);
-  EXPECT_GE(arena.held_free(), free_before);  // it keeps what it has taken
+  EXPECT_GE(arena.held_free(), free_before);  // the arena keeps its memory
 }
 
 TEST(Arena, FreedNeighboursMerge) {
@@ -241,7 +241,7 @@ TEST(Limit, BeyondItIsOutOfMemoryWithTheTable) {
                            "shorten the sequence"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
   }
-  // Nothing changed, and what fits still works.
+  // The failure changed nothing, and allocations that fit still work.
   EXPECT_EQ(memory_tracker().live().bytes, before.bytes);
   const Tensor fits = Tensor::zeros({4 << 20}, DType::u8);
   EXPECT_EQ(kept.to_vector<float>()[4999], 1.0f);
@@ -250,7 +250,8 @@ TEST(Limit, BeyondItIsOutOfMemoryWithTheTable) {
   EXPECT_TRUE(large);
 }
 
-// Four blocks, of which two that are not neighbours are freed, leave room for one as large as both.
+// If two blocks of four that are not neighbours are freed, a block as large as both fits into the
+// limit.
 TEST(Limit, GapsBetweenBlocksDoNotCount) {
   constexpr int64_t size = 6 << 20;
   Tensor::empty({1}, DType::u8);
@@ -270,7 +271,7 @@ TEST(Limit, GapsBetweenBlocksDoNotCount) {
   }
   const size_t last = blocks.size() - 1;
   blocks[last - 3] = blocks[last - 1] = {};
-  for (int turn = 0; turn < 3; ++turn) {  // what was given up and is used again counts
+  for (int turn = 0; turn < 3; ++turn) {  // memory that was given back and is used again counts
     const Tensor both = block(2 * size);
     EXPECT_LE(held(), limit);
     EXPECT_THROW(Tensor::empty({2 * size}, DType::u8), OutOfMemory);
@@ -306,7 +307,7 @@ TEST(Limit, WhatWasGivenUpBesideABlockStaysAway) {
   for (int i = 0; i < 17; ++i) blocks.push_back(block(size));
   for (size_t i = 1; i < blocks.size(); i += 2) arena.release(blocks[i], size);
   arena.set_limit(1);
-  EXPECT_EQ(arena.allocate(size), nullptr);  // having given up what it can
+  EXPECT_EQ(arena.allocate(size), nullptr);  // after it has given back what it can
   EXPECT_EQ(resident(blocks[1], size), 0);
   arena.set_limit(0);
   int64_t highest = 0;
@@ -322,11 +323,12 @@ TEST(Limit, WhatWasGivenUpBesideABlockStaysAway) {
   for (size_t i = 0; i < blocks.size(); i += 2) arena.release(blocks[i], size);
 }
 
-// The system's pages are counted: one comes back with the first byte of it that is used.
+// The limit counts whole pages of the system: a page counts again with the first byte of it that is
+// used.
 TEST(Limit, HoldsForPagesToo) {
   constexpr int64_t page = 4096, range = 4096 * page, limit = 600 * page;
   static std::vector<char> bytes(static_cast<size_t>(range));
-  static std::set<int64_t> pages;  // that are there
+  static std::set<int64_t> pages;  // resident pages
   BestFit blocks(
       bytes.data(), range, limit, nullptr,
       [](char* from, char* to) {
@@ -347,9 +349,9 @@ TEST(Limit, HoldsForPagesToo) {
   std::vector<char*> pairs;
   for (int i = 0; i < 300; ++i) pairs.push_back(use(2 * page));
   for (size_t i = 1; i < pairs.size(); i += 2) blocks.release(pairs[i], 2 * page);
-  EXPECT_NE(use(2 * page + 64), nullptr);  // beyond them, where gaps were given up
+  EXPECT_NE(use(2 * page + 64), nullptr);  // beyond the pairs, because gaps were given back
   int64_t cut = 0;
-  while (use(page + 64) != nullptr) ++cut;  // a gap's second page comes back for 64 bytes
+  while (use(page + 64) != nullptr) ++cut;  // 64 bytes bring back a gap's second page
   EXPECT_GT(cut, 100);
   EXPECT_LE(std::ssize(pages), limit / page);
 }

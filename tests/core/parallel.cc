@@ -63,7 +63,7 @@ TEST_P(Threads, TheFirstExceptionComesOutAndThePoolGoesOn) {
     } catch (const ValueError& e) {
       EXPECT_STREQ(e.what(), "index 17");
     }
-    // Others may have taken every index by the time that the exception arrives.
+    // Other threads may have taken every index by the time that the exception arrives.
     if (GetParam() == 1) {
       EXPECT_EQ(ran.load(), 18);
     }
@@ -95,14 +95,14 @@ TEST_P(Threads, AnExceptionFromANestedCall) {
                               });
                             }),
                ShapeError);
-  // The calling thread is outside again.
+  // The calling thread is no longer inside a parallel loop.
   std::atomic<int> workers{0};
   parallel_for(1000, [&](int64_t) { workers |= 1 << worker_index(); });
   EXPECT_LT(workers.load(), 1 << GetParam());
 }
 
 TEST_P(Threads, AllTakePart) {
-  // Every index waits until all threads have come, so none can do another's share.
+  // Every index waits until all threads have arrived, so no thread can run two of them.
   std::atomic<int> here{0};
   parallel_for(GetParam(), [&](int64_t) {
     ++here;

@@ -117,7 +117,7 @@ TEST(Tensor, ViewsShareStorageAndVersions) {
   EXPECT_EQ(x.to_vector<int32_t>()[7], 70);
   x.view();
   EXPECT_EQ(x.storage().version(), before + 1);
-  // Repeated, and in steps.
+  // Views with repeated elements, and with steps.
   EXPECT_EQ(x.alias({2, 3}, {4, 0}, 1).to_vector<int32_t>(),
             (std::vector<int32_t>{1, 1, 1, 5, 5, 5}));
   EXPECT_EQ(x.alias({2, 2}, {4, 2}, 1).to_vector<int32_t>(), (std::vector<int32_t>{1, 3, 5, 70}));

@@ -1,4 +1,4 @@
-// The tests of the op, on the CUDA kernels: what goes to the general ones.
+// Runs the tests of the op on the general CUDA kernels.
 #include "cuda/attention/general.h"
 
 #include "tests/cuda/attention_on_device.h"

@@ -1,4 +1,4 @@
-// The tests of LSH attention, on the CUDA kernels.
+// Runs the tests of LSH attention on the CUDA kernels.
 #include "core/kernels/lsh_maths.h"
 #include "tests/cuda/attention_on_device.h"
 #include "tests/ops/lsh.cc"
@@ -33,7 +33,7 @@ void backward(LshInputs in, ConstView out, ConstView lse, ConstView dout, ConstV
   wait_for_device(emulated::cuda);
 }
 
-// What the CPU's own kernels hash, to compare with.
+// Bucket ids from the CPU's own kernels, for comparison.
 std::vector<int32_t> cpu_ids;
 
 const bool taken = [] {
@@ -68,7 +68,7 @@ TEST(LshGeneral, Test12_HashesAsTheCpuDoes) {
 
 // ---------------------------------------------------------------------------------- tensor cores
 
-// As the dtype holds them.
+// Rounds q, v and dout to the dtype.
 Problem rounded(Problem x, DType dtype) {
   for (std::vector<double>* values : {&x.q, &x.v, &x.dout}) {
     *values = values_of(make(*values, {static_cast<int64_t>(values->size())}, dtype));
@@ -91,7 +91,7 @@ void expect_solved(const Problem& given, DType dtype) {
   EXPECT_LE(distance(y.dv, z.dv), tolerance(dtype)) << what << " dv";
 }
 
-// Whether the kernels know the rule of a call.
+// Returns whether the tensor-core kernels support the rule of a call.
 bool known(const LshOptions& o) {
   return o.wrap != LshWrap::global || o.same_bucket || o.duplicates == LshDuplicates::off;
 }
@@ -152,7 +152,8 @@ TEST(LshTensor, HoldsForEveryLengthWidthAndChunk) {
   }
 }
 
-// Rules that take more than the kernels note of a pair, by the general kernels as a whole.
+// Rules that need more information per pair than these kernels keep go entirely to the general
+// kernels.
 TEST(LshTensor, LeavesOtherRulesToTheGeneralKernels) {
   const auto launches_of = [](const Problem& x) {
     const int64_t before = emulated::launches();
@@ -171,8 +172,7 @@ TEST(LshTensor, LeavesOtherRulesToTheGeneralKernels) {
   EXPECT_GT(launches_of(problem({1, 1, 3, 13, 8, 8}, o)), general);
 }
 
-// Heads that lie inside of tokens, as projections leave them.
-// f16 has few numbers below 2^-14.
+// f16 has few values below 2^-14.
 TEST(LshTensor, SmallGradientsKeepTheirDigits) {
   LshOptions o;
   o.buckets = 5;
@@ -191,6 +191,7 @@ TEST(LshTensor, SmallGradientsKeepTheirDigits) {
   }
 }
 
+// Heads are stored inside tokens ([B, L, H, d]), as projections leave them.
 TEST(LshTensor, TakesRowsThatLieApart) {
   LshOptions o;
   o.buckets = 4;
@@ -208,7 +209,8 @@ TEST(LshTensor, TakesRowsThatLieApart) {
               run(x, DType::bf16), "apart");
 }
 
-// What dropout leaves of a pair: the mean over its visits, which each have a draw.
+// The dropout factor of a pair is the weighted mean over its visits, each of which has its own
+// draw.
 TEST(LshTensor, DropsWhatTheContractSays) {
   for (const LshDuplicates duplicates : kDuplicates) {
     for (const bool broadcast : {false, true}) {
@@ -292,8 +294,8 @@ TEST(LshTensor, HeadsDoNotDependOnEachOther) {
   expect_same(run(one, DType::bf16), half, "second sample");
 }
 
-// Tokens of a bucket that nobody else meets may hold NaN or infinity, and their gradients too: not
-// a bit of the others differs, though they share tiles.
+// Tokens of a bucket that no other token attends to may hold NaN or infinity, and so may their
+// gradients. No bit of the other tokens changes, although they share tiles.
 TEST(LshTensor, HiddenTokensMayHoldAnything) {
   for (const LshDuplicates duplicates : {LshDuplicates::first, LshDuplicates::off}) {
     LshOptions o;

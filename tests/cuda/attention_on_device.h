@@ -7,23 +7,23 @@
 #include "ops/patterns/layout_work.h"
 #include "tests/cuda/emulated/device.h"
 
-/// The CUDA kernels of attention in place of the CPU's, run by the emulated device: what tests ask
-/// of the op on the CPU they ask of them.
+/// Replaces the CPU's attention kernels by the CUDA kernels, run by the emulated device, so that
+/// the tests of the op on the CPU test them.
 namespace longspan::emulated {
 
 inline constexpr Device cuda{DeviceKind::cuda, 0};
 
-/// The same memory as a kernel of the device takes it.
+/// Returns a view of the same memory as a kernel of the device takes it.
 template <class V>
 V there(V view) {
   view.device = cuda;
   return view;
 }
 
-/// Tiles and steps of keys that the lists of calls cut.
+/// Number of tiles and key steps that the work lists of calls split.
 inline int64_t cuts = 0;
 
-/// The inputs with the lists of work that a layout on a device has.
+/// Attention inputs with the work lists that a layout on a device has.
 struct AttentionThere {
   LayoutWork work;
   kernels::AttentionInputs in;
@@ -61,7 +61,7 @@ inline void attention_backward(const kernels::AttentionInputs& given, ConstView 
   wait_for_device(cuda);
 }
 
-/// Puts the device's kernels into the slots of the CPU.
+/// Registers the device's kernels in place of the CPU's. Returns true.
 inline bool take_attention() {
   enable();
   kernels::block_attention_forward.set(DeviceKind::cpu, attention_forward);
@@ -69,7 +69,7 @@ inline bool take_attention() {
   return true;
 }
 
-/// The kernels under test are what the op runs.
+/// Checks that the op runs the kernels under test.
 inline void expect_attention_taken(DType dtype) {
   const int64_t before = launches();
   const Tensor x = Tensor::zeros({1, 1, 3, 8}, dtype);

@@ -22,7 +22,7 @@ struct Case {
   int64_t queries, keys, batch = 1, heads = 1, side_keys = 0;
 };
 
-// Runs of any length and kind of place, two layouts.
+// Returns two layouts with runs of many lengths and positions, full and partial.
 AttentionPattern ragged(int64_t queries, int64_t keys) {
   std::vector<std::vector<TileRuns>> layouts(2);
   for (int m = 0; m < 2; ++m) {
@@ -54,10 +54,11 @@ Tensor table(const Shape& shape, DType dtype, const std::function<int64_t(int64_
   return dtype == DType::u8 ? Tensor::from(bytes, shape) : Tensor::from(values, shape);
 }
 
-// Two members with rules and orders of their own; a second key segment, runs that count more than
-// once, bounds of rows and hidden keys.
+// Returns a layout of two members, each with its own rules and orders, and with a second key
+// segment, runs that count more than once, row bounds and hidden keys.
 AttentionPattern everything(int64_t queries, int64_t keys, int64_t side_keys) {
-  // Orders swap the two parts of the rows and keys; no tile and no run holds some of both.
+  // Each order swaps a first and a last range of rows or keys; no tile and no run spans both
+  // ranges.
   const int64_t row_cut = queries / 62 * 31, key_cuts[] = {keys / 2, keys - keys / 4};
   const auto swapped = [](int64_t i, int64_t cut, int64_t n) {
     return i < cut ? n - cut + i : i - cut;
@@ -172,7 +173,8 @@ struct Call {
   AttentionSizes sizes{};
 };
 
-// How often each pair of places of a head counts: those of the first segment, then of the second.
+// Multiplicity of each pair of positions of a head. Columns are the keys of the first segment, then
+// those of the second.
 using Pairs = std::vector<std::vector<int>>;
 
 Pairs no_pairs(const AttentionSizes& x) {
@@ -188,7 +190,7 @@ int64_t key_steps(const AttentionSizes& x, int64_t unit) {
   return x.main_steps(unit) + (x.segments > 1 ? ceil_div(x.segment[1].keys, unit) : 0);
 }
 
-// What a head sees: what the runs hold, as far as rule, masks and lengths allow.
+// Returns the visible pairs of a head: the pairs in its runs that rule, masks and lengths allow.
 Pairs truth_of(const Call& call, int64_t b, int64_t h) {
   const AttentionSizes& x = call.sizes;
   const AttentionPattern& p = call.pattern;
@@ -227,7 +229,7 @@ Pairs truth_of(const Call& call, int64_t b, int64_t h) {
   return sees;
 }
 
-// Visits every pair of a step and counts it; checks what a full step promises.
+// Visits and counts every pair of a step, and checks the guarantees of a full step.
 struct Visits {
   const AttentionSizes& x;
   const AttentionHead& head;
@@ -345,7 +347,7 @@ TEST(AttentionSchedule, FullStepsAreFound) {
 }
 
 TEST(AttentionSchedule, ShortRunsShareAStep) {
-  // Three runs within 64 places are one step.
+  // Three runs within 64 positions are one step.
   const std::vector<TileRuns> tiles = {
       {0, 4, {{3, 5, 0, RunKind::full}, {10, 1, 0, RunKind::full}, {60, 10, 0, RunKind::full}}}};
   AttentionPattern p;
@@ -384,8 +386,8 @@ TEST(AttentionSchedule, PlacesInOrderAreCovered) {
   EXPECT_EQ(seen.size(), size_t{3 * 5 * 7 * 2});
 }
 
-// A window of each tile beside rows that see all and keys that all see, of the first segment and of
-// the second.
+// Returns a window for each tile, `rows` rows that attend to all keys, `keys` keys to which all
+// rows attend, and `side_keys` keys of the second segment to which all rows attend.
 AttentionPattern globals(int64_t length, int64_t reach, int64_t rows, int64_t keys,
                          int64_t side_keys) {
   std::vector<TileRuns> tiles;
@@ -410,7 +412,8 @@ AttentionPattern globals(int64_t length, int64_t reach, int64_t rows, int64_t ke
   return p;
 }
 
-// What is cut, of these or few queries before many keys.
+// Returns cases with long walks, most of them split: few queries with many keys, and windows with
+// globals.
 std::vector<Case> long_cases() {
   std::vector<Case> all;
   for (const int64_t queries : {1, 40, 100}) {
@@ -435,15 +438,16 @@ std::vector<Case> long_cases() {
   return all;
 }
 
-// The steps of each tile or tiles of each step that the items of a list meet: every one once, and
-// rooms that do not meet. Costs by the length of a walk.
+// Collects from the items of a work list the ranges of key steps of each tile, or of tiles of each
+// key step. Checks that they cover every one once and that their workspaces do not overlap. The
+// cost of an item is the length of its walk.
 struct Worked {
   const AttentionSizes& x;
   const WorkTable& list;
-  bool in_order;  // costs are those of the list: no sample is shorter than others
+  bool in_order;  // items are sorted by cost: no sample is shorter than others
   std::map<std::array<int64_t, 3>, std::vector<std::pair<int64_t, int64_t>>> met = {};  // ranges
   std::map<std::array<int64_t, 3>, std::vector<std::array<int64_t, 2>>> rooms = {};     // by first
-  std::array<int64_t, 3> last{INT64_MIN, -1, -1};  // -cost, place within all members, first
+  std::array<int64_t, 3> last{INT64_MIN, -1, -1};  // -cost, index within all members, first
   int64_t total = 0, longest = 0;
 
   void take(const AttentionWork& w, int64_t cost, int64_t place) {
@@ -453,11 +457,11 @@ struct Worked {
     }
     last = at;
     met[key].emplace_back(w.range.first, w.range.end);
-    if (w.room >= 0) rooms[key].push_back({w.range.first, w.room});
+    if (w.workspace >= 0) rooms[key].push_back({w.range.first, w.workspace});
     total += cost;
     longest = std::max(longest, cost);
   }
-  // `height` of a place: its rows or keys.
+  // `height` returns the number of rows or keys of a split item.
   template <class F>
   void check(F height) {
     for (auto& [key, ranges] : met) {
@@ -473,33 +477,33 @@ struct Worked {
         EXPECT_EQ(rooms[key].size(), ranges.size());
       }
     }
-    const int64_t room = list.room * x.served_by_item();
-    std::vector<bool> used(static_cast<size_t>(room), false);
+    const int64_t workspace = list.workspace * x.served_by_item();
+    std::vector<bool> used(static_cast<size_t>(workspace), false);
     size_t cuts = 0;
     for (int64_t i = 0; i < cuts_of(x, list); ++i, ++cuts) {
       const CutWork cut(x, list, i);
-      auto& stretches = rooms[{cut.b, cut.h, cut.place}];
-      std::sort(stretches.begin(), stretches.end());
-      ASSERT_EQ(stretches.size(), static_cast<size_t>(cut.stretches));
-      for (size_t s = 0; s < stretches.size(); ++s) {
+      auto& splits = rooms[{cut.b, cut.h, cut.place}];
+      std::sort(splits.begin(), splits.end());
+      ASSERT_EQ(splits.size(), static_cast<size_t>(cut.splits));
+      for (size_t s = 0; s < splits.size(); ++s) {
         const int64_t rows = height(cut);
-        ASSERT_EQ(stretches[s][1], cut.room + static_cast<int64_t>(s) * rows);
-        ASSERT_LE(stretches[s][1] + rows, room);
+        ASSERT_EQ(splits[s][1], cut.workspace + static_cast<int64_t>(s) * rows);
+        ASSERT_LE(splits[s][1] + rows, workspace);
         for (int64_t r = 0; r < rows; ++r) {
-          auto taken = used[static_cast<size_t>(stretches[s][1] + r)];
+          auto taken = used[static_cast<size_t>(splits[s][1] + r)];
           ASSERT_FALSE(taken);
           taken = true;
         }
       }
     }
     EXPECT_EQ(cuts, rooms.size());
-    EXPECT_EQ(std::count(used.begin(), used.end(), true), room);
+    EXPECT_EQ(std::count(used.begin(), used.end(), true), workspace);
     const int64_t side = x.segments > 1 ? x.segment[1].keys : 0;
-    EXPECT_LE(room, x.head_count() * ((x.queries + x.segment[0].keys + side) / 8));
+    EXPECT_LE(workspace, x.head_count() * ((x.queries + x.segment[0].keys + side) / 8));
   }
 };
 
-// The pieces that the lists of a call are made of.
+// Both work lists of a call, with checks of all their items.
 struct BothLists {
   Worked rows, columns;
 
@@ -547,7 +551,8 @@ TEST(AttentionSchedule, WorkIsDoneOnceAndTheLongestFirst) {
   }
 }
 
-// The stretches of a tile hold its steps, each once; those of a step its tiles.
+// Checks that the splits of a tile hold each of its steps once, and the splits of a step each of
+// its tiles.
 template <int unit>
 void check_stretches(const Call& call) {
   const AttentionSizes& x = call.sizes;
@@ -609,7 +614,7 @@ TEST(AttentionSchedule, StretchesHoldEveryStepOnce) {
   }
 }
 
-// No piece is long beside the rest, and what is balanced stays whole.
+// No item is much longer than the rest, and balanced work stays whole.
 TEST(AttentionSchedule, LongPiecesAreCut) {
   const auto lists_of = [](const AttentionPattern& p, int64_t queries, int64_t keys,
                            int64_t side_keys = 0) {
@@ -620,20 +625,20 @@ TEST(AttentionSchedule, LongPiecesAreCut) {
   };
   for (const int64_t length : {2048, 4096, 16384}) {
     const int64_t steps = length / 64, pieces = length / 32, bound = 20;
-    for (const int64_t number : {1, 64}) {  // in the sequence
+    for (const int64_t number : {1, 64}) {  // globals in the sequence
       const auto [row, row_cuts, column, column_cuts] =
           lists_of(globals(length, 256, number, number, 0), length, length);
       EXPECT_TRUE(row_cuts == 1 && row <= bound && row < steps) << length << " " << row;
       EXPECT_TRUE(column_cuts == 1 && column <= 2 * bound && column < pieces) << column;
     }
-    for (const int64_t number : {1, 64, 128}) {  // packed
+    for (const int64_t number : {1, 64, 128}) {  // globals packed as side keys
       const auto [row, row_cuts, column, column_cuts] =
           lists_of(globals(length, 256, 0, 0, number), length, length, number);
       EXPECT_EQ(row_cuts, 0);
       EXPECT_EQ(column_cuts, ceil_div(number, 64));
       EXPECT_LE(column, 2 * bound);
     }
-    // Their rows, and one that is decoded.
+    // The rows of globals alone, and one decoded row.
     for (const int64_t rows : {1, 64}) {
       const auto [row, row_cuts, column, column_cuts] = lists_of(patterns::dense(), rows, length);
       EXPECT_EQ(row_cuts, 1);
@@ -651,7 +656,7 @@ TEST(AttentionSchedule, LongPiecesAreCut) {
 TEST(AttentionSchedule, CausalWorkBeginsWithTheLastRowsAndTheFirstKeys) {
   const Call call({patterns::causal(), 960, 960, 2, 3});
   const AttentionSizes& x = call.sizes;
-  for (int64_t i = 0; i < 6; ++i) {  // neighbours are the heads
+  for (int64_t i = 0; i < 6; ++i) {  // heads vary fastest
     EXPECT_EQ(AttentionWork(x, x.layout.row_work, i, 1).place, 9);
     EXPECT_EQ(AttentionWork(x, x.layout.column_work, i, 1).place, 0);
   }

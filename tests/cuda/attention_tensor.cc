@@ -1,4 +1,4 @@
-// The tests of the op in bf16 and f16, on the CUDA kernels for tensor cores.
+// Runs the tests of the op in bf16 and f16 on the CUDA kernels for tensor cores.
 #include "cuda/attention/launch.h"
 #include "cuda/attention/terms.cuh"
 
@@ -11,7 +11,7 @@ namespace {
 using namespace attention_test;
 using namespace cuda;
 
-// Rows of any width as rows of a multiple of 8, which is what the kernels take.
+// Pads rows of any width to a multiple of 8, which the kernels require.
 struct Wide {
   Tensor tensor;
   template <class T>
@@ -39,7 +39,7 @@ struct Wide {
   void give(const View& to) {
     each<T>(to, [](T* from, T* back) { *back = *from; });
   }
-  // The same of a table [1 or H, R, width].
+  // Views a table [1 or H, R, width] as [1, 1 or H, R, width].
   static ConstView with_batch(const ConstView& x) {
     return {x.data,
             x.dtype,
@@ -64,7 +64,7 @@ struct Wide {
   }
 };
 
-/// A call whose rows are a multiple of 8 wide, as the kernels for tensor cores take them.
+/// Inputs of a call padded to rows of a multiple of 8, which the kernels for tensor cores require.
 template <class T>
 class WideCall {
  public:
@@ -94,10 +94,10 @@ class WideCall {
  private:
   Wide q_;
   std::vector<Wide> keys_;   // k and v of each segment
-  std::vector<Wide> terms_;  // relation_query and the tables for keys and values, where given
+  std::vector<Wide> terms_;  // relation_query and the tables for keys and values, if given
 };
 
-/// Gradients with wide rows, and back.
+/// Gradients with padded rows; give() copies them back to the narrow ones.
 template <class T>
 class WideGradients {
  public:
@@ -124,7 +124,7 @@ class WideGradients {
   std::vector<std::pair<View, Wide>> rows_, tables_;
 };
 
-// Whether the last call was one for the plain kernels, which leave some blocks to be repaired.
+// Whether the last call went to the plain kernels, which leave some blocks to be repaired.
 bool was_plain = false;
 
 template <class F>
@@ -189,7 +189,7 @@ TEST(AttentionTensor, PatternsAtTheLargestWidth) {
   }
 }
 
-// What products of matrices that are rounded to T after each step give.
+// Computes the solution from matrix products with each step rounded to T.
 template <class T>
 Solution rounded_at_each_step(const Problem& x) {
   const auto& n = x.n;
@@ -248,7 +248,7 @@ Solution rounded_at_each_step(const Problem& x) {
   return y;
 }
 
-// At most twice the error of a computation that rounds after each step.
+// Checks that errors are at most twice those of a computation that rounds after each step.
 template <class T>
 void expect_small_errors() {
   const auto causal = [](int64_t p, int64_t j) { return j <= p; };
@@ -305,7 +305,7 @@ TEST(AttentionTensor, Lengths) {
         with_lengths(c.pattern, Tensor::from(q_valid, {2}), Tensor::from(k_valid, {2}));
     const Solution ours = run(x, p, DType::f16);
     expect_near(ours, solve(x), DType::f16, c.pattern.name);
-    for (size_t b = 0; b < 2; ++b) {  // what lies beyond the lengths may hold anything
+    for (size_t b = 0; b < 2; ++b) {  // rows beyond the lengths may hold anything
       for (size_t h = 0; h < 2; ++h) {
         const auto fill = [&](std::vector<double>& values, int64_t from) {
           const auto at = values.begin() + static_cast<std::ptrdiff_t>((b * 2 + h) * 150 * 8);
@@ -353,7 +353,7 @@ TEST(AttentionTensor, GlobalsBesideWindows) {
   EXPECT_GT(emulated::cuts, before);
 }
 
-// Stretches are repaired as what is whole is.
+// Splits are repaired in the same way as whole work.
 TEST(AttentionTensor, StretchesMayMeetAnything) {
   Case c = globals_beside_windows(0);
   const Solution clean = run(c.x, c.pattern, DType::bf16);
@@ -392,9 +392,9 @@ TEST(AttentionTensor, TermsAtEveryWidth) {
   }
 }
 
-constexpr int64_t kHeads = 2;  // of the features
+constexpr int64_t kHeads = 2;  // heads of the cases of features()
 
-// Whether query i of head h of the first sample sees key j of the first segment.
+// Returns whether query i of head h of the first sample attends to key j of the first segment.
 bool sees_at_all(const Problem& x, int64_t h, int64_t i, int64_t j) {
   if (!x.sees(0, i, j) || (x.pair_sees && !x.pair_sees(0, h, i, j))) return false;
   if (x.label && x.label(0, i, j) < 0) return false;
@@ -405,9 +405,9 @@ bool sees_at_all(const Problem& x, int64_t h, int64_t i, int64_t j) {
   return x.offset + span - static_cast<double>(i + x.n.keys - x.n.queries - j) > 0;
 }
 
-// Keys that are not finite change nothing for rows that do not see them, nor queries for keys.
-// Rows of the plain kernels, some of which leave them to others, keep their values to rounding, the
-// rest every bit.
+// Nonfinite keys do not change rows that do not attend to them, and nonfinite queries do not change
+// keys to which they do not attend. Results of the plain kernels keep their values up to rounding,
+// because other kernels repair some of them; all other results keep every bit.
 TEST(AttentionTensor, WhatIsHiddenMayHoldAnything) {
   std::vector<Feature> all = features();
   const auto causal = [](int64_t p, int64_t j) { return j <= p; };
@@ -469,7 +469,7 @@ TEST(AttentionTensor, WhatIsHiddenMayHoldAnything) {
   EXPECT_GT(hidden, 1000);
 }
 
-// An infinity that rows see is one in their sums, a NaN too: care changes nothing there.
+// A visible Inf or NaN in v reaches the output; the handling of hidden values does not change that.
 TEST(AttentionTensor, WhatIsSeenIsFelt) {
   Problem x = problem({1, 1, 64, 64, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
   const double bad[] = {kInfinity, -kInfinity, std::nan("")};

@@ -10,7 +10,7 @@ namespace {
 
 constexpr Device cuda{DeviceKind::cuda, 0};
 
-/// Whether this build has the backend, with or without a device to run it.
+/// Returns whether this build has the backend, with or without a device to run it.
 bool built_in() { return count_devices.has(DeviceKind::cuda); }
 bool has_device() { return is_available(cuda); }
 

@@ -1,4 +1,4 @@
-// What the emulated device holds programs to: kernels that are wrong are found wrong.
+// Checks that the emulated device finds the errors of wrong kernels.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ constexpr int threads = 64;
 
 const bool enabled = (emulated::enable_guarded(), true);
 
-/// y[i] = x[n - 1 - i] through shared memory, with the barrier that this needs or without.
+/// Computes y[i] = x[n - 1 - i] through shared memory, with or without the barrier that this needs.
 template <bool barrier>
 __global__ void reverse_kernel(const float* x, float* y) {
   __shared__ float kept[threads];
@@ -28,7 +28,8 @@ __global__ void reverse_kernel(const float* x, float* y) {
   y[i] = kept[threads - 1 - i];
 }
 
-/// Sums of each warp, in all its lanes; some may leave before the others meet.
+/// Computes the sum of each warp in all its lanes. The first `leaving` lanes return before the
+/// exchange.
 __global__ void sum_kernel(const float* x, float* y, int leaving) {
   const int i = static_cast<int>(threadIdx.x);
   if (i % 32 < leaving) return;
@@ -37,7 +38,7 @@ __global__ void sum_kernel(const float* x, float* y, int leaving) {
   y[i] = sum;
 }
 
-/// Half of the threads wait for the other half, which wait for their warps.
+/// Half of the threads wait at a barrier of the block, the other half at a barrier of their warps.
 __global__ void split_kernel(float* y) {
   const int i = static_cast<int>(threadIdx.x);
   if (i % 2 == 0) {
@@ -66,7 +67,8 @@ Tensor there(const std::vector<float>& x) {
   return Tensor::from(x, {static_cast<int64_t>(x.size())}, device);
 }
 
-// Whether each of several launches gives what it should: threads take turns from either end.
+// Returns how many of four launches are right. Threads start from the first and from the last in
+// turn.
 template <bool barrier>
 int right_of_four() {
   std::vector<float> expected = counted();
@@ -126,16 +128,15 @@ TEST(EmulatedDevice, RunsEveryBlockAndThreadOnce) {
 
 TEST(EmulatedDevice, KeepsTheLimitsOfLaunches) {
   Tensor count = Tensor::from(std::vector<int32_t>{0}, {1}, device);
-  const auto complaint = [&](dim3 grid, int block, int64_t shared) {
+  const auto error = [&](dim3 grid, int block, int64_t shared) {
     return test::message_of<CudaError>(
         [&] { launch("count", count_kernel, grid, block, shared, count.mut().as<int>()); });
   };
   launch("count", count_kernel, dim3(1, 65535), 1, 0, count.mut().as<int>());
   launch("count", count_kernel, dim3(1), 1024, 99 * 1024, count.mut().as<int>());
-  EXPECT_NE(complaint(dim3(1, 65536), 1, 0).find("count: cudaErrorInvalid"), std::string::npos);
-  EXPECT_NE(complaint(dim3(1), 1025, 0).find("count: cudaErrorInvalid"), std::string::npos);
-  EXPECT_NE(complaint(dim3(1), 1, 99 * 1024 + 1).find("count: cudaErrorInvalid"),
-            std::string::npos);
+  EXPECT_NE(error(dim3(1, 65536), 1, 0).find("count: cudaErrorInvalid"), std::string::npos);
+  EXPECT_NE(error(dim3(1), 1025, 0).find("count: cudaErrorInvalid"), std::string::npos);
+  EXPECT_NE(error(dim3(1), 1, 99 * 1024 + 1).find("count: cudaErrorInvalid"), std::string::npos);
   wait("count");
 }
 
@@ -147,13 +148,13 @@ TEST(EmulatedDevice, RunsWorkAsLateAsItMay) {
   Tensor x = there({0, 0});
   float* const to = x.mut().as<float>();
   cudaMemcpyAsync(to, pinned, 4, cudaMemcpyHostToDevice, stream());
-  cudaMemcpyAsync(to + 1, &other, 4, cudaMemcpyHostToDevice, stream());  // taken at once
+  cudaMemcpyAsync(to + 1, &other, 4, cudaMemcpyHostToDevice, stream());  // copied at once
   other = 2;
   std::memcpy(pinned, &other, 4);
   EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{2, 1}));
 }
 
-// Lanes on either side of a branch do not meet.
+// Lanes on the two sides of the branch reach different collectives.
 __global__ void branch_kernel(float* y) {
   const int i = static_cast<int>(threadIdx.x);
   if (i % 2 == 0) {
@@ -189,7 +190,7 @@ TEST(EmulatedDevice, RecordsWhatMayBeRecorded) {
   cudaGraphDestroy(graph);
   EXPECT_EQ(count.to_vector<int32_t>()[0], 0);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaGraphLaunch(runnable, stream()), cudaSuccess);
-  cudaGraphExecDestroy(runnable);  // what is on its way runs
+  cudaGraphExecDestroy(runnable);  // submitted work still runs
   EXPECT_EQ(count.to_vector<int32_t>()[0], 6);
 
   ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed), cudaSuccess);

@@ -1,4 +1,5 @@
-// Recordings of a device's work: on the second device of harness/host_device.h, or on a real one.
+// Tests recordings of a device's work, on the host-backed test device of harness/host_device.h or
+// on a real one.
 #include "core/graph.h"
 
 #include <gtest/gtest.h>
@@ -76,14 +77,14 @@ TEST_F(Graphs, ReadLiveNumbersAtEachReplay) {
   EXPECT_EQ(p.to_vector<float>(), Floats({0.375f, -0.25f}));
 }
 
-// More than fit into one block of live numbers.
+// Uses more device scalars than fit into one block.
 TEST_F(Graphs, DrawAnewAtEachReplay) {
   Generator source{1};
   std::vector<Tensor> drawn;
   const auto draw = [&](Generator gen) {
     std::vector<Tensor> all;
     const Pass pass{.training = true, .gen = gen.fork("layers")};
-    exp(full({512}, 1, DType::f64, cuda));  // makes room that is used again
+    exp(full({512}, 1, DType::f64, cuda));  // allocates memory that is reused
     for (int i = 0; i < 700; ++i) {
       all.push_back(dropout(full({5}, 1, DType::f32, cuda), 0.5, pass.at("drop").at(i)));
     }
@@ -128,7 +129,7 @@ TEST_F(Graphs, RefuseAHostThatReads) {
     kernels::all_finite(cuda, x.view(), &finite);
   });
   refused([&] { embedding(Tensor::zeros({0, 2}, DType::f32, cuda), cast(x, DType::i64)); });
-  // The device works on.
+  // The device still works.
   EXPECT_EQ(mul(x, 2.0).to_vector<float>(), Floats({2, 4, 6}));
   EXPECT_NE(
       test::message_of<NotImplemented>([] { Graph::record({}, [] {}); }).find("no recordings"),
@@ -152,7 +153,7 @@ TEST_F(Graphs, KeepTheirMemoryToThemselves) {
     graph->replay();
     const Floats expected = y.to_vector<float>();
     for (int i = 0; i < 3; ++i) {
-      // Whatever others are given now, and write, the next replay finds its own.
+      // Whatever memory other tensors get and write now, the next replay reads its own values.
       std::vector<Tensor> others;
       for (int n = 1; n < 3000; n += 100) {
         others.push_back(full({n}, std::nan(""), DType::f32, cuda));
@@ -166,8 +167,8 @@ TEST_F(Graphs, KeepTheirMemoryToThemselves) {
   EXPECT_EQ(live_there(), before);
 }
 
-// A tensor of outside that is dropped in a recording may be read by what was recorded; a result may
-// live longer than its graph.
+// Recorded work may read an outside tensor that was dropped during the recording. A result may
+// outlive its graph.
 TEST_F(Graphs, KeepWhatTheyRead) {
   const int64_t before = live_there();
   {
@@ -187,7 +188,7 @@ TEST_F(Graphs, KeepWhatTheyRead) {
   EXPECT_EQ(live_there(), before);
 }
 
-// What others call while a thread records would be recorded as well.
+// Calls of other threads during a recording would be recorded too, so they throw.
 TEST_F(Graphs, TellOtherThreadsToWait) {
   const Tensor x = there({1, 2, 3});
   Tensor y;
@@ -218,7 +219,7 @@ TEST_F(Graphs, TellOtherThreadsToWait) {
   on_a_thread([&] { EXPECT_EQ(mul(x, 2.0).to_vector<float>(), Floats({2, 4, 6})); });
 }
 
-// One whose result is read by what is recorded, and then dropped too.
+// The first graph's result is read in the second recording, and then both are dropped there.
 TEST_F(Graphs, AreDroppedInARecordingOfAnother) {
   const int64_t before = live_there();
   {
@@ -245,7 +246,7 @@ TEST_F(Graphs, TakeConstantsAlong) {
   const Tensor x = there({1, 2, 3, 4});
   Tensor y;
   const auto graph = Graph::record(cuda, [&] {
-    // What comes to lie where something else lay before has its numbers in every replay.
+    // A constant that reuses the memory of an earlier tensor has its values in every replay.
     y = log(exp(x));
     y = mul(x, there({1, 10, 100, 1000}));
     y = add(y, there({5, 6, 7, 8}));
@@ -287,7 +288,8 @@ TEST_F(Graphs, CheckAtEachReplay) {
   EXPECT_NE(test::message_of<ValueError>([&] { y.to_vector<float>(); }).find("ids holds 9 at [1]"),
             std::string::npos);
   EXPECT_EQ(y.to_vector<float>(), Floats({3, 1}));
-  // Nobody looked: the next replay does before it writes over what was found.
+  // Nothing has read the error yet: the next replay throws it before it overwrites what the check
+  // found.
   graph->replay();
   set({1, 1});
   EXPECT_NE(test::message_of<ValueError>([&] { graph->replay(); }).find("ids holds 9"),
@@ -303,7 +305,7 @@ Make made(const Options&... options) {
   return [=](const TensorList& p) { return std::make_unique<O>(p, options...); };
 }
 
-/// A classifier with every part that changes from step to step.
+/// A classifier with every kind of value that changes from step to step.
 struct Small {
   explicit Small(const Make& make = made<AdamW>())
       : owned(make({{"weight", weight}, {"bias", bias}})) {}
@@ -337,7 +339,8 @@ struct Small {
   }
 };
 
-/// Six steps; `rows` of the batch of each step, and a failure of the n-th request for memory of it.
+/// Runs six steps with batches of rows[i % rows.size()] rows. Returns the losses and the final
+/// parameters.
 Floats six_steps(bool replay, const std::vector<int64_t>& rows, StepGraph* given = nullptr,
                  Small* model = nullptr) {
   std::optional<Small> own;
@@ -374,7 +377,7 @@ TEST_F(Graphs, StepsHaveTheirBits) {
   EXPECT_GT(live_there(), before);
 }
 
-/// A decoder with dropout, in its elements and in attention.
+/// Returns a decoder with dropout on elements and in attention.
 Transformer decoder(Device device) {
   TransformerConfig c;
   c.vocab = 61;
@@ -387,7 +390,7 @@ Transformer decoder(Device device) {
   return Transformer(c, Init{.gen = Generator{3}, .device = device});
 }
 
-/// Losses and parameters of 24 steps of a decoder.
+/// Returns the losses and parameters of 24 steps of a decoder.
 std::vector<Floats> steps_of_a_decoder(bool replay) {
   Transformer model = decoder(cuda);
   AdamW optimizer(named_parameters(model));
@@ -473,7 +476,7 @@ TEST_F(Graphs, RecordedStepsNeedWhatIsMeasured) {
         peak = std::max(peak, usage.total() - usage[Category::cache] - before);
       }
       ASSERT_TRUE(graph.replays()) << graph.refusal();
-      const int64_t numbers = 64 << 10;  // and constants
+      const int64_t numbers = 64 << 10;  // device scalars and constants
       EXPECT_NEAR(static_cast<double>(measured[1].peak()), static_cast<double>(peak), numbers);
       EXPECT_NEAR(static_cast<double>(measured[1].graph), static_cast<double>(graph.bytes()),
                   numbers);
@@ -482,7 +485,7 @@ TEST_F(Graphs, RecordedStepsNeedWhatIsMeasured) {
   }
 }
 
-// What is not recorded for that is recorded later.
+// A step that is not recorded because another thread records is recorded later.
 TEST_F(Graphs, StepsAreNotRefusedForGoodWhereAnotherThreadRecords) {
   const Floats expected = six_steps(false, {9});
   const auto on_another_thread_in_a_recording = [](const std::function<void()>& f) {
@@ -573,7 +576,7 @@ TEST_F(Graphs, EveryOptimizerIsReplayed) {
   }
 }
 
-/// Descends by signs of sums, which the host looks at.
+/// Descends by the signs of sums of gradients, which the host reads.
 class Reader final : public Optimizer {
  public:
   explicit Reader(const TensorList& parameters) : Optimizer(one_group(parameters)) {}
@@ -597,7 +600,7 @@ TEST_F(Graphs, OptimizersThatReadAreRefusedForUpdatesAlone) {
   EXPECT_NE(graph.update_refusal().find("cannot be recorded"), std::string::npos);
 }
 
-// Whichever request for memory fails, steps go on with the same bits, and no byte stays behind.
+// Whichever allocation fails, steps continue with the same bits and no memory leaks.
 TEST_F(Graphs, AFailureLeavesEverythingUsable) {
   const Floats expected = six_steps(false, {9});
   const int64_t before = live_there();
@@ -631,7 +634,7 @@ TEST_F(Graphs, AFailureLeavesEverythingUsable) {
     EXPECT_EQ(live_there(), before);
   }
   EXPECT_GT(refused, 5);
-  EXPECT_LT(refused, 60);  // the last ones have room for all
+  EXPECT_LT(refused, 60);  // the last ones have enough memory
 }
 
 }  // namespace

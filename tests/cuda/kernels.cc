@@ -1,4 +1,4 @@
-// Training on the device: small enough for a sanitizer, and again and again for the bits.
+// Trains on the device: small enough for a sanitizer, and repeatedly to compare bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,7 +42,7 @@ void keep(const Tensor& x, Bytes& all) {
   all.push_back(std::move(bytes));
 }
 
-/// Two training steps of a small model with dropout: every bit that came out.
+/// Runs two training steps of a small model with dropout and returns every bit of the results.
 Bytes run(int64_t window, int64_t length) {
   Bytes all;
   TransformerConfig c;
@@ -84,7 +84,7 @@ TEST(Kernels, GiveTheSameBitsTwentyTimes) {
   }
 }
 
-// Ids and targets are checked where they lie; the host learns of it when it next reads.
+// Ids and targets are checked on the device; the host gets the error at its next read.
 TEST(Kernels, AStepWaitsForNoCheck) {
   if (!has_device()) GTEST_SKIP() << "skipped: no device";
   Tensor weight = full({61, 16}, 0.5, DType::f32, cuda);
@@ -108,7 +108,7 @@ TEST(Kernels, AStepWaitsForNoCheck) {
   EXPECT_EQ(copy_to_host.calls(cuda.kind), before + 2);  // of the checks, and the value
 }
 
-// Rows without a target are in the product on a device, as zeros: what they hold reaches nothing.
+// On a device, rows without a target enter the product as zeros, so their values reach no gradient.
 TEST(Kernels, RowsWithoutATargetReachNoGradient) {
   if (!has_device()) GTEST_SKIP() << "skipped: no device";
   for (const LossGradient when : {LossGradient::recompute, LossGradient::in_forward}) {
@@ -153,14 +153,14 @@ TEST(Kernels, BadIdsAreNamedAtTheNextRead) {
     Tensor y;
     EXPECT_NO_THROW(y = embedding(weight, ids));
     EXPECT_EQ(message_of<ValueError>([&] { y.to_vector<float>(); }).find(expected), 0u);
-    // Said once; what was read in place of the missing row exists.
+    // The error is thrown once. The row that was read in place of the missing one exists.
     EXPECT_EQ(y.to_vector<float>(), (std::vector<float>{5, 6, 3, 4, 1, 2, 3, 4, 1, 2, 5, 6}));
     EXPECT_EQ(ids.dtype() == DType::i64 ? ids.to_vector<int64_t>()[4] : 3, 3);  // not changed
     const Tensor transposed = embedding(weight, transpose(ids));
     EXPECT_NE(message_of<ValueError>([] { synchronize(cuda); }).find("ids holds 3 at [1, 1]"),
               std::string::npos);
   }
-  // The first of several, within the scope where it was found.
+  // Throws the first of several errors, with the scope in which it was found.
   {
     const Scope scope("model");
     embedding(weight, ids_of(int64_t{7}));
@@ -176,7 +176,7 @@ TEST(Kernels, BadIdsAreNamedAtTheNextRead) {
   embedding(weight, ids_of(int64_t{8}));
   EXPECT_EQ(settled_within_a_scope().find("  in "), std::string::npos);
   EXPECT_NO_THROW(synchronize(cuda));
-  // Nothing can stand in for a row of no rows.
+  // A table without rows has no row to read in place of a missing one.
   const auto from_no_rows = [&] {
     embedding(Tensor::zeros({0, 2}, DType::f32, cuda), ids_of(int64_t{0}));
   };
@@ -224,7 +224,7 @@ TEST(Kernels, BadTargetsAndOrdersAreNamedAtTheNextRead) {
   EXPECT_NO_THROW(block_attention(q, q, q, labelled));
   EXPECT_NE(message_of<ValueError>([] { synchronize(cuda); }).find("k_class holds 2 at [0, 1]"),
             std::string::npos);
-  // Very many without a read are looked at on the way.
+  // After very many checks without a read, pending errors are raised on the way.
   const std::string text = message_of<ValueError>([&] {
     for (int i = 0; i < 1000; ++i) take(x, on_device({i == 3 ? 9 : 0}));
   });

@@ -15,7 +15,7 @@ using kernels::Binary;
 using kernels::Comparison;
 using kernels::Unary;
 
-/// A function with parameters, and where it is defined.
+/// A function with parameters and its domain.
 struct Case {
   Unary f;
   double alpha = 0, beta = 0;
@@ -64,7 +64,7 @@ std::vector<double> numbers(const Case& c) {
   return x;
 }
 
-/// The CPU kernel's answers in f64, which have tests of their own.
+/// Returns the CPU kernel's results in f64, which have tests of their own.
 template <class F>
 std::vector<double> on_cpu(size_t n, F&& run) {
   Tensor y = Tensor::empty({static_cast<int64_t>(n)}, DType::f64);

@@ -35,7 +35,7 @@ TEST(Divider, DividesLikeTheOperator) {
   }
 }
 
-/// Offsets of element i by the definition.
+/// Computes the offset of element i by definition.
 int64_t offset_of(const Shape& shape, const Strides& strides, int64_t i) {
   int64_t offset = 0;
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {

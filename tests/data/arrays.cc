@@ -37,7 +37,7 @@ std::string deflated(const std::string& text) {
   return out;
 }
 
-/// A ZIP archive; `wide`: sizes in 64 bits, as numpy.savez writes large arrays.
+/// Returns a ZIP archive. `wide` writes sizes in 64 bits, as numpy.savez does for large arrays.
 std::string zip(const std::vector<Member>& members, bool wide = false) {
   std::string files, directory;
   for (const Member& m : members) {
@@ -103,7 +103,7 @@ TEST(Numpy, ReadsShapes) {
   EXPECT_EQ(a.text(), "uint8[2, 3, 4]");
   write_bytes(path, npy("|u1", "()", "\1"));
   EXPECT_EQ(read_numpy(path).front().numel(), 1);
-  // One axis has both orders.
+  // An array with one axis is contiguous in both orders.
   write_bytes(path, npy("|u1", "(1,)", "\1", "True"));
   EXPECT_EQ(read_numpy(path).front().numel(), 1);
 }
@@ -132,7 +132,7 @@ TEST(Numpy, UnpacksWhatIsAskedFor) {
   const std::string large = npy("|u1", "(100000,)", std::string(100'000, '\5')),
                     y = npy("<i4", "(2,)", bytes_of<int32_t>({8, 9}));
   std::string bytes = zip({{"large.npy", large, true}, {"y.npy", y, true}});
-  bytes[60] ^= 0x55;  // within the packed bytes of what nobody reads
+  bytes[60] ^= 0x55;  // within the packed bytes of an array that is not requested
   write_bytes(path, bytes);
   constexpr std::string_view wanted[] = {"y"}, other[] = {"y", "z"};
   const int64_t before = memory_tracker().live()[Category::data];
@@ -176,7 +176,7 @@ TEST(Numpy, RefusesBadFiles) {
   std::string other = good;
   other[6] = 9;
   EXPECT_TRUE(contains(message(other), "version 9"));
-  // Archives: every beginning of one is cut off.
+  // Every truncated archive is an error.
   const std::string archive = zip({{"x.npy", npy("|u1", "(100,)", std::string(100, '\1')), true}});
   for (size_t size = 4; size < archive.size(); ++size) {
     EXPECT_TRUE(contains(message(archive.substr(0, size)), "cut off")) << size;
@@ -186,7 +186,7 @@ TEST(Numpy, RefusesBadFiles) {
   EXPECT_TRUE(contains(message(damaged), "x.npy is damaged"));
   std::string stored = zip({{"x.npy", npy("|u1", "(100,)", std::string(100, '\1'))}});
   const size_t directory = stored.find("PK\1\2");
-  for (const size_t at : {directory - 1, directory + 24}) {  // a number; the size unpacked
+  for (const size_t at : {directory - 1, directory + 24}) {  // an element; the unpacked size
     std::string flipped = stored;
     flipped[at] ^= 1;
     EXPECT_TRUE(contains(message(flipped), "x.npy is damaged: its")) << at;
@@ -196,13 +196,13 @@ TEST(Numpy, RefusesBadFiles) {
   std::string strange = archive;
   strange[strange.find("PK\1\2") + 10] = 12;
   EXPECT_TRUE(contains(message(strange), "packed by method 12"));
-  // Ten entries of one file.
+  // Ten directory entries refer to one file.
   const std::string one = zip({{"x.npy", npy("|u1", "(1000,)", std::string(1000, '\1'))}});
   const size_t entry = one.find("PK\1\2"), end = one.find("PK\5\6");
   std::string shared = one.substr(0, entry);
   for (int i = 0; i < 10; ++i) shared += one.substr(entry, end - entry);
   shared += one.substr(end);
-  shared[shared.size() - 22 + 10] = 10;  // how many
+  shared[shared.size() - 22 + 10] = 10;  // the number of entries
   EXPECT_TRUE(contains(message(shared), "its entries hold more bytes than it has"));
 }
 

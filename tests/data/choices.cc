@@ -22,7 +22,7 @@ TEST(WikiHop, ReadsQuestions) {
   EXPECT_EQ(all[0].candidates, (std::vector<std::string>{"france", "poland"}));
   EXPECT_EQ(all[0].supports.size(), 2u);
   EXPECT_EQ(all[0].answer, 1);
-  EXPECT_EQ(all[1].answer, -1);  // of a test set
+  EXPECT_EQ(all[1].answer, -1);  // from a test set
   EXPECT_TRUE(read_wikihop("[]", "x.json").empty());
 }
 
@@ -84,7 +84,7 @@ TEST(ChoiceWindows, ShareOutTheSupports) {
     EXPECT_EQ(w.question_end, 12);  // the separator is not global
     EXPECT_EQ(w.marks, (std::vector<int64_t>{5, 8}));
   };
-  const auto one = choice_windows(question, special, 20);  // as many as there are
+  const auto one = choice_windows(question, special, 20);  // as many windows as needed
   ASSERT_EQ(one.size(), 1u);
   expect(one[0], {30, 31, 32, 2, 40, 41});
   const auto two = choice_windows(question, special, 18);

@@ -20,7 +20,7 @@ using test::Folder;
 using test::message_of;
 using test::write_bytes;
 
-/// Bytes that tell their place: byte i is a hash of i.
+/// Returns bytes that identify their position: byte i is a hash of i.
 std::string some_bytes(int64_t n) {
   std::string bytes(static_cast<size_t>(n), '\0');
   for (int64_t i = 0; i < n; ++i) {
@@ -154,7 +154,7 @@ TEST(Permutation, IsABijection) {
 }
 
 TEST(Permutation, ReachesEveryPlaceEvenly) {
-  // Chi-square of element 0's place over 7,000 keys: 6 degrees of freedom, 27.9 at p = 0.0001.
+  // Chi-square of element 0's index over 7,000 keys: 6 degrees of freedom, 27.9 at p = 0.0001.
   for (const int64_t from : {0, 3, 6}) {
     std::vector<double> counts(7);
     for (uint64_t seed = 0; seed < 7000; ++seed) {
@@ -239,7 +239,7 @@ TEST_F(Batches, OrderDependsOnSeedAndEpochOnly) {
   const SegmentBatches other(bytes, 4, 16, {.seed = 4}), wide(bytes, 2, 16, {.seed = 3});
   std::vector<std::vector<int32_t>> steps;
   for (int i = 0; i < 150; ++i) steps.push_back(a.next().tokens.to_vector<int32_t>());
-  // Resuming at any step continues the order.
+  // Seeking to any step continues the order.
   b.seek(97);
   EXPECT_EQ(b.position(), 97);
   for (size_t i = 97; i < 150; ++i) EXPECT_EQ(b.next().tokens.to_vector<int32_t>(), steps[i]);
@@ -252,7 +252,7 @@ TEST_F(Batches, OrderDependsOnSeedAndEpochOnly) {
   }
   EXPECT_LT(same_seed, a.windows() / 4);
   EXPECT_LT(same_epoch, a.windows() / 4);
-  // Far steps cost what near ones do; the numbers do not overflow.
+  // Seeking far ahead is as cheap as seeking nearby, and does not overflow.
   EXPECT_NO_THROW(a.at(int64_t{1} << 40));
 }
 
@@ -330,7 +330,7 @@ TEST_F(Batches, EvaluationScoresEveryByteOnce) {
     ASSERT_EQ(valid.size(), n);
     for (const int64_t batch : {1, 3, 64}) {
       const EvaluationSegments segments(valid, batch, 16);
-      int64_t at = n;  // in the file
+      int64_t at = n;  // offset in the file
       for (int64_t i = 0; i < segments.size(); ++i) {
         const auto [tokens, targets] = segments[i];
         EXPECT_LE(tokens.dim(0), batch);
@@ -410,7 +410,7 @@ TEST(Masking, HidesWholeWords) {
     chosen += is_chosen ? 1 : 0;
     begin = end;
   }
-  // Four standard deviations.
+  // The tolerance is four standard deviations.
   const auto near = [](int64_t n, int64_t of, double p) {
     const auto total = static_cast<double>(of);
     EXPECT_NEAR(static_cast<double>(n), p * total, 4 * std::sqrt(p * (1 - p) * total));
@@ -471,7 +471,7 @@ TEST(Fingerprint, TellsContentsApart) {
     for (const std::string& name : names) paths.push_back(folder / name);
     return fingerprint_of(paths);
   };
-  // Beyond 16 MiB only samples count: 4 KiB at every MiB.
+  // Beyond 16 MiB the fingerprint covers only samples: 4 KiB at every MiB.
   constexpr size_t mib = 1 << 20;
   const std::string bytes = some_bytes(18 * mib + 100);
   const auto changed = [&](size_t at) {
@@ -492,7 +492,7 @@ TEST(Fingerprint, TellsContentsApart) {
   write_bytes(folder / "shorter", bytes.substr(0, 17 * mib + 9000));
   write_bytes(folder / "longer", bytes.substr(0, 17 * mib + 9001));
   EXPECT_NE(of({"shorter"}).xxh3, of({"longer"}).xxh3);
-  // Packed or not, and cut into files in one way only.
+  // The fingerprint ignores compression, but depends on how bytes are divided into files.
   write_bytes(folder / "a.gz", gzip(bytes));
   EXPECT_EQ(of({"a.gz"}), all);
   write_bytes(folder / "one", "one");

@@ -42,7 +42,7 @@ TEST(TasksAndData, Test1_CountsOfTheBundledText) {
   EXPECT_TRUE(corpus.warnings.empty());
   EXPECT_EQ(corpus.unit, "byte");
   EXPECT_EQ(corpus.vocabulary, 256);
-  // Another split has no counts to be held against.
+  // The expected counts apply only to the default split.
   const Corpus other = open_corpus("tinyshakespeare", {.root = folder.path(), .data = ""},
                                    {.split = "50/50/0", .tokenizer = ""});
   EXPECT_EQ(other.train.size(), 557'697);
@@ -134,7 +134,7 @@ TEST(DataSets, WordsAndTheirCache) {
   for (int i = 0; i < 100; ++i) text += fmt::format(" word {} of it \n", i / 2);
   write_bytes(folder / "x", text);
   const Corpus corpus = open("words", folder / "x");
-  // Lines are whole: 90 % ends inside line 90 or 91.
+  // Splits end at line ends: 90 % ends inside line 90 or 91.
   EXPECT_EQ(corpus.train.size() % 5, 0);
   EXPECT_EQ(corpus.train.size() + corpus.valid.size() + corpus.test.size(), 500);
   EXPECT_EQ(corpus.vocabulary, 4 + (corpus.train.size() / 5 + 1) / 2 + 1);
@@ -144,7 +144,7 @@ TEST(DataSets, WordsAndTheirCache) {
   const std::string kept = read_bytes(cache);
   ASSERT_FALSE(kept.empty());
   EXPECT_EQ(ids_of(open("words", folder / "x").train), ids_of(corpus.train));
-  // A damaged or cut off file is an error; one of other text is made again.
+  // A corrupted or truncated cache file is an error. A cache file of another text is rebuilt.
   std::string bad = kept;
   bad.back() ^= 1;
   write_bytes(cache, bad);
@@ -157,7 +157,7 @@ TEST(DataSets, WordsAndTheirCache) {
         << at;
   }
   bad = kept;
-  bad[7] = '1';  // an earlier format is made again
+  bad[7] = '1';  // a cache file of an earlier format is rebuilt
   write_bytes(cache, bad);
   EXPECT_EQ(ids_of(open("words", folder / "x").train), ids_of(corpus.train));
   EXPECT_EQ(read_bytes(cache), kept);
@@ -260,7 +260,8 @@ TEST(DataSets, PicturesComeWhole) {
   EXPECT_EQ(corpus.valid[0], 18);
   EXPECT_EQ(corpus.test[0], 19);
 
-  // A window is a picture: its targets are the picture, and the first token the one before.
+  // A window is a picture: all its targets belong to one picture, and its first token to the
+  // previous picture.
   const SegmentBatches batches(corpus.train, 6, 3072);
   EXPECT_EQ(batches.windows(), 18);
   std::set<int32_t> seen;
@@ -275,7 +276,7 @@ TEST(DataSets, PicturesComeWhole) {
       for (size_t i = 0; i < 3072; ++i) ASSERT_EQ(targets[row * 3072 + i], image);
     }
   }
-  // Parts of one and several are allowed; what straddles is not.
+  // Windows of a fraction or a multiple of a record are allowed, others are not.
   EXPECT_EQ(SegmentBatches(corpus.train, 1, 1024).windows(), 54);
   EXPECT_EQ(SegmentBatches(corpus.train, 1, 6144).windows(), 9);
   EXPECT_TRUE(contains(message_of<ValueError>([&] { SegmentBatches(corpus.train, 1, 1000); }),

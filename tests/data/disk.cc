@@ -23,7 +23,7 @@ constinit Interruptions* interrupting = nullptr;
 constinit DiskRecord* recording = nullptr;
 int64_t calls[4];
 
-/// Whether this call is one of those that fail.
+/// Says whether this call must fail.
 bool interrupted(Interruptions::Call call) {
   if (interrupting == nullptr || calls[call]++ % 2 == 1) return false;
   errno = EINTR;
@@ -37,7 +37,7 @@ std::string path_of(int file) {
   return n > 0 ? std::string(path, static_cast<size_t>(n)) : "";
 }
 
-/// Notes an event where `done`, and leaves errno alone.
+/// Records an event if `done`, and preserves errno.
 void note(bool done, DiskRecord::Kind kind, const std::string& path, const std::string& to = {},
           std::string bytes = {}) {
   if (recording == nullptr || !done) return;
@@ -46,7 +46,7 @@ void note(bool done, DiskRecord::Kind kind, const std::string& path, const std::
   errno = error;
 }
 
-/// A file or folder, as it is and as it was last synced.
+/// Holds a file or folder, in its current and in its last synced state.
 struct Item {
   bool folder = false;
   std::string bytes, synced;
@@ -59,7 +59,7 @@ struct Item {
 };
 using Tree = DiskRecord::Tree;
 
-/// Files and folders below a root.
+/// Holds the files and folders below a root.
 class Disk {
  public:
   explicit Disk(const Tree& tree) {
@@ -86,7 +86,7 @@ class Disk {
     }
   }
 
-  /// Folders of which some names are not synced.
+  /// Returns the folders with unsynced names.
   std::vector<const Item*> unsynced() {
     std::vector<const Item*> all;
     for_each(*root_, [&](Item& item) {
@@ -95,8 +95,8 @@ class Disk {
     return all;
   }
 
-  /// What is there where these folders have lost their names since, and files that share of what
-  /// has been written since.
+  /// Returns the files and folders that remain if the folders `lost` fall back to their synced
+  /// names and files keep the fraction `kept` of the bytes written since their last sync.
   Tree left(const std::set<const Item*>& lost, double kept) const {
     Tree tree;
     add(*root_, "", lost, kept, tree);
@@ -221,7 +221,7 @@ void make_tree(const std::string& folder, const DiskRecord::Tree& tree) {
 
 }  // namespace longspan::test
 
-// The system's calls, which take precedence over the C library's.
+// The system calls. These definitions take precedence over the C library's.
 using longspan::test::Interruptions;
 using longspan::test::note;
 using longspan::test::path_of;

@@ -8,11 +8,11 @@
 
 namespace longspan::test {
 
-// What the process asks of the system about files, seen where it asks: test programs that are
-// linked with disk.cc have the calls of their own.
+// Intercepts the process's system calls on files. A test program that links disk.cc has its own
+// versions of these calls.
 
-/// While it lives, every other call of open, pread, write and fsync is interrupted: it fails with
-/// EINTR and does nothing.
+/// While an object of this class exists, every other call of open, pread, write and fsync is
+/// interrupted: it fails with EINTR and does nothing.
 class Interruptions {
  public:
   enum Call { open, pread, write, fsync };
@@ -22,12 +22,12 @@ class Interruptions {
   Interruptions(const Interruptions&) = delete;
   Interruptions& operator=(const Interruptions&) = delete;
 
-  /// How many of these calls have been interrupted.
+  /// Returns the number of these calls that were interrupted.
   int64_t count(Call call) const;
 };
 
-/// While it lives, writes down what happens to files and folders below a folder, all of which are
-/// on the disk at first, and then says what a disk may hold where power is lost.
+/// Records what happens to files and folders below a folder while the object exists, and then lists
+/// what a disk may hold after a power loss. Everything in the folder counts as synced at first.
 class DiskRecord {
  public:
   explicit DiskRecord(const std::string& root);
@@ -35,19 +35,19 @@ class DiskRecord {
   DiskRecord(const DiskRecord&) = delete;
   DiskRecord& operator=(const DiskRecord&) = delete;
 
-  /// Events so far.
+  /// Returns the number of events so far.
   size_t size() const { return events_.size(); }
 
-  /// Files by their path below the root, and folders, whose paths end in "/".
+  /// Maps paths below the root to the contents of files. Folders have paths that end in "/".
   using Tree = std::map<std::string, std::string>;
-  /// Calls `check(events, tree)` for whatever may be there after power is lost behind each number
-  /// of events: what has been written to files since they were last synced is there, half there or
-  /// gone, in all files alike; and in any choice of folders names are as they were when these were
-  /// last synced. Equal trees are checked once between two numbers of `since`.
+  /// Calls `check(events, tree)` for every state that may exist if power is lost after `events`
+  /// events. Bytes written to files since their last sync are all there, half there or gone, the
+  /// same for all files. In any subset of folders, names fall back to those of the last sync. Equal
+  /// trees are checked once between two values of `since`.
   void replay(const std::vector<size_t>& since,
               const std::function<void(size_t, const Tree&)>& check) const;
 
-  // What the calls tell it.
+  // The intercepted calls report events here.
   enum class Kind : uint8_t { file, folder, write, sync, rename, exchange, remove };
   struct Event {
     Kind kind;
@@ -61,7 +61,7 @@ class DiskRecord {
   std::vector<Event> events_;
 };
 
-/// Makes these files and folders in an empty folder.
+/// Creates these files and folders in an empty folder.
 void make_tree(const std::string& folder, const DiskRecord::Tree& tree);
 
 }  // namespace longspan::test

@@ -36,10 +36,11 @@ void save(const std::string& run, int64_t step, float value, int keep) {
   write_state(run, step, tensors(value), tensors(value + 1), {{"value", value}}, keep);
 }
 
-/// What a run that is saved several times leaves, and what must be there from when on.
+/// Checks what a run that is saved several times leaves on the disk if power is lost, and from when
+/// on a save must survive.
 class PowerLoss : public testing::Test {
  protected:
-  /// Something that has been done, and is to last.
+  /// Holds a completed save that must survive.
   struct Done {
     int64_t step = -1;
     float value = 0;
@@ -53,13 +54,13 @@ class PowerLoss : public testing::Test {
     since_.push_back(what.events);
   }
 
-  /// What there is must be the last thing done or what was being done then.
+  /// Expects the last completed save, or the one in progress when power was lost.
   void check(size_t events, const DiskRecord::Tree& tree) const {
     SCOPED_TRACE(fmt::format("power lost after {} events", events));
     const Folder place;
     test::make_tree(place.path(), tree);
     const std::string run = place / "a/run";
-    size_t last = 0;  // of those that were done
+    size_t last = 0;  // index of the last completed save
     while (last + 1 < done_.size() && done_[last + 1].events <= events) ++last;
     const auto as_done = [&](auto&& holds) {
       return holds(done_[last]) || (last + 1 < done_.size() && holds(done_[last + 1]));
@@ -104,7 +105,7 @@ TEST_F(PowerLoss, LeavesAWholeCheckpointWheneverItComes) {
   done(record, {2, 20, "first"});
   replace_file(run + "/config.toml", "second", "test");
   done(record, {2, 20, "second"});
-  save(run, 2, 21, 1);  // in place of the one that is there
+  save(run, 2, 21, 1);  // replaces the existing checkpoint
   done(record, {2, 21, "second"});
   save(run, 3, 30, 2);
   done(record, {3, 30, "second"});
@@ -159,7 +160,7 @@ TEST(Files, CutShortWhileTheyAreMappedEndTheProcessWithAWord) {
   };
   EXPECT_EXIT(cut(), testing::ExitedWithCode(1),
               "test: .*/corpus had 100000 bytes when it was opened, and cannot be read on");
-  // What others do on SIGBUS stays theirs.
+  // SIGBUS handling outside our mappings is unchanged.
   const auto get = [&](bool handled) {
     if (handled) signal(SIGBUS, [](int) { _exit(42); });
     const FileBytes file = open_bytes(other, "test");

@@ -29,7 +29,7 @@ TEST(Fasta, ReadsRecords) {
   const Sequences s = read_fasta(">one first\nACGT\nacgtn\r\n\n>two\nRYACGT", bases, 'N', "x");
   EXPECT_EQ(letters_of(s, bases), "ACGTACGTN|NNACGT|");
   EXPECT_EQ(s.unknown, 2);
-  EXPECT_TRUE(s.headers.empty());  // nobody asked for them
+  EXPECT_TRUE(s.headers.empty());  // headers were not requested
   EXPECT_EQ(read_fasta(">one first\nACGT\n>two\nA", bases, 'N', "x", Headers::keep).headers,
             (std::vector<std::string>{"one first", "two"}));
   EXPECT_EQ(letters_of(read_fasta("acg\nt\n", bases, 'N', "x"), bases), "ACGT|");

@@ -81,7 +81,7 @@ TEST(TasksAndData, Test3_AnswersOfSquad) {
             "\xC3\xA9t\xC3\xA9 \xE2\x80\x94 theatre");
   EXPECT_TRUE(answer_matches("the Answer.", Texts{"other", "answer"}));
   EXPECT_FALSE(answer_matches("answers", Texts{"answer"}));
-  // Counted as often as in both; the best reference counts.
+  // A word counts as often as it occurs in both texts. The best reference counts.
   const Overlap twice = answer_overlap("no no no yes", Texts{"maybe", "no yes no"});
   EXPECT_EQ(twice.precision, 0.75);
   EXPECT_EQ(twice.recall, 1);
@@ -144,7 +144,7 @@ TEST(Metrics, RefuseWhatDoesNotMatch) {
 }
 
 TEST(TasksAndData, Test3_MedianAreaUnderTheCurve) {
-  // Three answers: 0.75 as in test 3, 1, and one whose labels are all the same.
+  // Three answers: 0.75 as in test 3, 1, and one with all labels equal.
   const std::vector<double> scores = {.1, .1, 5, .4, .2, 5, .35, .3, 5, .8, .9, 5};
   const std::vector<int32_t> labels = {0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1};
   for (const int64_t most : {int64_t{100}, int64_t{0}, int64_t{6}}) {
@@ -170,7 +170,8 @@ TEST(TasksAndData, Test3_MedianAreaUnderTheCurve) {
   EXPECT_THROW(areas.add(std::vector<double>{1, 2, 3}, std::vector<int32_t>{0, 1, 2}), ValueError);
 }
 
-// As many scores as are kept, ten times over: memory stays, and areas are those of all scores.
+// Adds ten times as many scores as are stored. Memory stays constant, and the areas are those of
+// all scores.
 TEST(RocAreas, AreBoundedInMemory) {
   constexpr int64_t answers = 7, rows = 1000, batches = 100, most = 10 * rows * answers;
   const Generator gen{3};
@@ -186,7 +187,7 @@ TEST(RocAreas, AreBoundedInMemory) {
       const auto a = static_cast<size_t>(i % answers);
       const int64_t at = b * rows * answers + i;
       y.push_back(to_uniform(philox_word(gen.fork("y").key, at)) < 0.1 ? 1 : 0);
-      // Of a few distinct values, all nearly equal, or far apart.
+      // Scores with few distinct values, nearly equal scores, and scores far apart.
       const double u = to_uniform(philox_word(gen.fork("z").key, at)) + 0.3 * y.back();
       z.push_back(double{static_cast<float>(a == 0   ? std::floor(4 * u)
                                             : a == 1 ? 1e-3 * u - 5
@@ -200,7 +201,7 @@ TEST(RocAreas, AreBoundedInMemory) {
             most * 6 + answers * 4096 * (4 + 2 * 8));
   const std::vector<std::optional<double>> found = areas.areas();
   for (size_t a = 0; a < answers; ++a) EXPECT_NEAR(*found[a], *roc_auc(scores[a], labels[a]), 1e-5);
-  EXPECT_DOUBLE_EQ(*found[0], *roc_auc(scores[0], labels[0]));  // of few values none is lost
+  EXPECT_DOUBLE_EQ(*found[0], *roc_auc(scores[0], labels[0]));  // exact for few distinct values
 }
 
 }  // namespace

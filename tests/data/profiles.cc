@@ -38,7 +38,7 @@ TEST(KmerTokens, AreRunsOfBases) {
     EXPECT_EQ(static_cast<int64_t>(t.tokens(some).size()), t.count(6));
     for (const int32_t token : t.tokens(some)) EXPECT_LT(token, t.vocabulary());
   }
-  // Those of the generated task are the same.
+  // The generated task uses the same tokens.
   const MotifTask task{.length = 60, .nearest = 20, .furthest = 30, .kmer = 3};
   const MotifTask letters{.length = 60, .nearest = 20, .furthest = 30};
   std::vector<int32_t> bases_of = letters.sample({}).tokens;
@@ -68,11 +68,11 @@ TEST(Promoters, AreReadFromTwoFiles) {
     int64_t here = 0;
     for (int64_t i = 0; i < data->size(part); ++i) {
       const LabelledSample s = data->sample(part, i);
-      // Lower case is no other base, and a code of several is N.
+      // Lower case means the same base, and an ambiguity code is N.
       EXPECT_EQ(letters_of(s).substr(0, 6), s.labels[0] == 1 ? "ACGTNN" : "TTTTTT");
       here += s.labels[0];
     }
-    EXPECT_EQ(2 * here, data->size(part));  // each part has both kinds
+    EXPECT_EQ(2 * here, data->size(part));  // each split has both labels
     yes += here;
   }
   EXPECT_EQ(yes, 10);
@@ -92,10 +92,10 @@ TEST(Promoters, AreReadFromLabelsInHeaders) {
   EXPECT_EQ(no, std::multiset<std::string>{"CCCC"});
 }
 
-// Oubounyt et al. 2019: of 20 pieces 8 stay.
+// Oubounyt et al. 2019: of 20 segments, 8 stay unchanged.
 TEST(Promoters, HaveNegativesMadeOfThem) {
   std::vector<int32_t> sequence(400);
-  for (size_t i = 0; i < sequence.size(); ++i) sequence[i] = 4;  // no base that is drawn
+  for (size_t i = 0; i < sequence.size(); ++i) sequence[i] = 4;  // not a base that is drawn
   const std::vector<int32_t> made = negative_of(sequence, Generator{3});
   int64_t kept = 0;
   for (size_t piece = 0; piece < 20; ++piece) {
@@ -145,13 +145,13 @@ TEST(Promoters, RefuseBadFiles) {
   EXPECT_TRUE(contains(
       message_of<IoError>([&] { open_promoters(at("promoter", folder / "none"), "80/10/10", 1); }),
       "promoter lacks positive.fasta, plain or with .gz, in "));
-  write_bytes(path, "\x1f\x8b\x08");  // gzip, cut off
+  write_bytes(path, "\x1f\x8b\x08");  // truncated gzip
   EXPECT_TRUE(
       contains(message_of<IoError>([&] { open_promoters(at("promoter", path), "80/10/10", 1); }),
                "cut off"));
 }
 
-/// One-hot bases of these letters, other letters as four zeros.
+/// Returns one-hot bases of these letters. Other letters become four zeros.
 std::string one_hot(const std::string& letters) {
   std::string bytes;
   for (const char c : letters) {
@@ -215,11 +215,11 @@ TEST(Profiles, RefuseBadArrays) {
       contains(message(npy("<U4", "(1, 2, 4)", one_hot("AC")), y), "numbers of type '<U4'"));
   EXPECT_TRUE(contains(message(npy("|u1", "(0, 2, 4)", ""), npy("|u1", "(0, 2)", "")),
                        "expected one sample or more"));
-  // An archive of nothing.
+  // An archive without arrays.
   const std::string empty = "PK\5\6" + std::string(18, '\0');
   EXPECT_TRUE(contains(message(x, empty), "train_y.npy has 0 arrays; expected one"));
   EXPECT_TRUE(contains(message(empty, y), "train_x.npy has 0 arrays; expected one"));
-  // A file of one array is not taken with that of the next part.
+  // An .npz file of one array is not combined with the arrays of another split.
   write_bytes(folder / "train.npz", x);
   EXPECT_TRUE(contains(message(x, y), "train.npz has one array; expected an .npz file"));
   std::filesystem::remove(folder / "train.npz");

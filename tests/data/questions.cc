@@ -68,7 +68,7 @@ TEST(Mrqa, ReadsLines) {
   }
 }
 
-/// Pieces of five bytes each.
+/// Returns pieces of five bytes each.
 std::vector<Piece> pieces(int64_t count, int32_t first_id) {
   std::vector<Piece> all;
   for (int64_t i = 0; i < count; ++i) {
@@ -83,7 +83,7 @@ TEST(SpanWindows, SlideOverTheText) {
   const std::vector<Piece> question = pieces(3, 100), text = pieces(20, 1000);
   const Answer answer{"sevenandeight", 5 * 7 + 1};  // bytes 36 to 48: pieces 7 to 9
   const auto windows = span_windows(question, text, &answer, special, {.length = 14, .stride = 5});
-  ASSERT_EQ(windows.size(), 4u);  // room 8: from 0, 5, 10, 15
+  ASSERT_EQ(windows.size(), 4u);  // 8 text tokens each: from 0, 5, 10, 15
   std::set<int64_t> seen;
   for (size_t i = 0; i < windows.size(); ++i) {
     const SpanWindow& w = windows[i];
@@ -105,7 +105,7 @@ TEST(SpanWindows, SlideOverTheText) {
   }
   EXPECT_EQ(seen.size(), 20u);
   EXPECT_EQ(windows.back().count, 5);
-  // Only the second window has pieces 7 to 9 whole.
+  // Only the second window contains all of pieces 7 to 9.
   EXPECT_EQ(windows[0].start, 0);
   EXPECT_EQ(windows[1].start, 5 + 2);
   EXPECT_EQ(windows[1].end, 5 + 4);
@@ -114,7 +114,7 @@ TEST(SpanWindows, SlideOverTheText) {
 
 TEST(SpanWindows, HaveSeveralAnswers) {
   const std::vector<Piece> question = pieces(3, 100), text = pieces(20, 1000);
-  // Pieces 7 to 9, piece 1, pieces 7 to 9 again, the last one, and one that is not there.
+  // Pieces 7 to 9, piece 1, pieces 7 to 9 again, the last piece, and an answer beyond the text.
   const std::vector<Answer> answers = {
       {"sevenandeight", 36}, {"two", 5}, {"eveandeig", 38}, {"last", 96}, {"beyond", 100}};
   const auto windows = span_windows(question, text, nullptr, special, {.length = 14, .stride = 5});
@@ -136,7 +136,7 @@ TEST(SpanWindows, OfShortAndOddTexts) {
   const auto two = span_windows(question, text, nullptr, special, {.two_separators = true});
   EXPECT_EQ(two[0].tokens[66], 3);
   EXPECT_EQ(two[0].text_begin, 67);
-  // A stride beyond the room leaves nothing out.
+  // A stride beyond the window's text length skips nothing.
   const auto narrow = span_windows(question, text, nullptr, special,
                                    {.length = 6, .stride = 100, .most_question = 2});
   EXPECT_EQ(narrow.size(), 4u);
@@ -151,7 +151,7 @@ TEST(SpanBatch, IsPaddedToTheLongest) {
   const std::vector<Piece> question = pieces(2, 100), text = pieces(7, 1000);
   const Answer answer{"56", 5 * 5};
   const auto windows = span_windows(question, text, &answer, special, {.length = 9, .stride = 4});
-  ASSERT_EQ(windows.size(), 2u);  // rooms of 4: pieces 0 to 3 and 4 to 6
+  ASSERT_EQ(windows.size(), 2u);  // 4 text tokens each: pieces 0 to 3 and 4 to 6
   const SpanBatch b = span_batch(windows);
   EXPECT_EQ(b.tokens.to_vector<int64_t>(),
             (std::vector<int64_t>{2, 100, 101, 3, 1000, 1001, 1002, 1003, 3,  //
@@ -180,7 +180,7 @@ TEST(BestSpan, IsThatOfAllWindows) {
       starts.back().push_back(to_uniform(philox_word(1, at)));
       ends.back().push_back(to_uniform(philox_word(2, at)));
     }
-    // Outside the text everything is higher, and does not count.
+    // Scores outside the text are higher, and must not count.
     for (const size_t i : {size_t{0}, size_t{1}, size_t{2}, size_t{3}, starts[w].size() - 1}) {
       starts[w][i] = ends[w][i] = 5;
     }

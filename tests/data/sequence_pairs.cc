@@ -65,7 +65,7 @@ TEST(SequencePairs, AreReadBackUpToTheirEnd) {
 
 TEST(SequencePairs, LeaveGapSentencesOut) {
   const SequenceIds ids(*bytes);
-  // All four sentences fit: the two that say most of the rest are left out.
+  // All four sentences fit. The two that overlap most with the rest are left out.
   const auto whole = gap_pairs(document(), 0.5, *bytes, {.source = 100, .target = 100});
   ASSERT_EQ(whole.size(), 1u);
   EXPECT_EQ(gap_sentences(document().article, 0.5), (std::vector<int64_t>{1, 3}));
@@ -74,7 +74,7 @@ TEST(SequencePairs, LeaveGapSentencesOut) {
   EXPECT_EQ(text_of(whole[0].target), "a b c d .\na b c .|");
   EXPECT_EQ(whole[0].bytes, 17);
 
-  // Runs of whole sentences, with a space before each: 6 + 10, 6 + 8.
+  // Two runs of whole sentences, with a space before each sentence: 6 + 10, 6 + 8.
   const auto runs = gap_pairs(document(), 0.5, *bytes, {.source = 18, .target = 100});
   ASSERT_EQ(runs.size(), 2u);
   for (const SequencePair& pair : runs) {

@@ -110,7 +110,7 @@ TEST(Spec08, WholeWordsAndWholeSentencesAreHidden) {
         continue;
       }
       const int64_t place = static_cast<int64_t>(j / 512) * o.globals() + owner[j];
-      if (whole.contains(place)) {  // a hidden sentence: all its bytes, and no targets
+      if (whole.contains(place)) {  // a masked sentence: all its bytes, no targets
         EXPECT_EQ(tokens[j], 256);
         EXPECT_EQ(targets[j], ignored_target);
         ++lengths[place];
@@ -121,7 +121,7 @@ TEST(Spec08, WholeWordsAndWholeSentencesAreHidden) {
       ++chosen;
       masked += tokens[j] == 256;
       kept += tokens[j] == targets[j];
-      // Letters go with their neighbours.
+      // If a letter is a target, so is the letter before it in the same word.
       const auto letter = [&](size_t i) {
         const int32_t c = targets[i] == ignored_target ? tokens[i] : targets[i];
         return c >= 'a' && c <= 'z';

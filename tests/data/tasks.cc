@@ -27,7 +27,7 @@ TEST(TasksAndData, Test5_SamplesAreThoseOfTheirKey) {
     EXPECT_NE(needle.sample(key), needle.sample(other));
   }
   EXPECT_EQ(duplicate.sample(key), duplicate.sample(key));
-  // The same on every machine.
+  // Samples are the same on every machine.
   const std::vector<int32_t> begin =
       DuplicateTask{.symbols = 4, .vocabulary = 128}.sample({}).tokens;
   EXPECT_EQ(begin, (std::vector<int32_t>{0, 12, 53, 78, 44, 0, 12, 53, 78, 44}));
@@ -45,8 +45,8 @@ TEST(TasksAndData, Test5_DuplicatesAreSolved) {
     for (size_t i = 0; i < s.targets.size(); ++i) {
       if (s.targets[i] == ignored_target) continue;
       ++scored;
-      EXPECT_EQ(s.targets[i], s.tokens[i + 1]);   // the next token, which
-      EXPECT_EQ(s.targets[i], s.tokens[i - 50]);  // came in the first half
+      EXPECT_EQ(s.targets[i], s.tokens[i + 1]);   // the next token
+      EXPECT_EQ(s.targets[i], s.tokens[i - 50]);  // repeats the first half
       ++seen[s.targets[i]];
     }
     EXPECT_EQ(scored, 50);
@@ -58,7 +58,7 @@ TEST(TasksAndData, Test5_DuplicatesAreSolved) {
   }
 }
 
-/// Whether `motif` stands at `at` with at most `wrong` other bases.
+/// Says whether `motif` occurs at `at` with at most `wrong` mismatches.
 bool stands(const std::vector<int32_t>& bases, int64_t at, const std::vector<int32_t>& motif,
             int64_t wrong) {
   for (size_t j = 0; j < motif.size(); ++j) {
@@ -78,7 +78,7 @@ TEST(TasksAndData, Test5_MotifsAreSolved) {
       ASSERT_EQ(static_cast<int64_t>(s.tokens.size()), task.tokens());
       EXPECT_EQ(s.tokens[0], task.first_token());
       EXPECT_LT(*std::max_element(s.tokens.begin(), s.tokens.end()), task.vocabulary());
-      // Bases again: the first of each token, and of the last token all.
+      // Decodes bases: the first base of each token, and all bases of the last token.
       std::vector<int32_t> bases;
       const auto base = [&](int32_t token, int64_t j) {
         return token >> 2 * (task.kmer - 1 - j) & 3;
@@ -145,7 +145,7 @@ TEST(TasksAndData, Test5_NeedlesAreFound) {
       const auto question = static_cast<size_t>(s.question_begin);
       EXPECT_EQ(s.tokens[question], 3);
       EXPECT_EQ(s.question_end - s.question_begin, 2);
-      // Look for the fact with the key of the question.
+      // Finds the fact with the key of the question.
       int found = 0;
       for (size_t i = 0; i + 4 < s.tokens.size(); ++i) {
         if (s.tokens[i] != 2) continue;
@@ -162,7 +162,7 @@ TEST(TasksAndData, Test5_NeedlesAreFound) {
     }
     EXPECT_GT(places.size(), 40u);
   }
-  // As tight as it gets: nothing but facts.
+  // The tightest sample contains nothing but facts.
   const NeedleTask tight{.length = 4 + 3 * 4,
                          .facts = 4,
                          .keys = 4,
@@ -176,7 +176,7 @@ TEST(TasksAndData, Test5_NeedlesAreFound) {
   EXPECT_THROW((NeedleTask{.facts = 5, .keys = 4}.sample({})), ValueError);
 }
 
-/// Places where a motif would begin whose runs of k bases stand in a sample.
+/// Returns the positions where a motif would begin, given its k-mers that occur in a sample.
 std::vector<int64_t> begins(const std::vector<int32_t>& tokens, const std::vector<int32_t>& motif,
                             int64_t k) {
   std::set<int64_t> places;
@@ -190,7 +190,7 @@ std::vector<int64_t> begins(const std::vector<int32_t>& tokens, const std::vecto
   return {places.begin(), places.end()};
 }
 
-/// Bits of an answer that the frequencies behind each of some observations leave.
+/// Returns the conditional entropy of an answer in bits, given the observed features.
 double bits_left(const std::map<std::vector<bool>, std::array<double, 2>>& seen, double samples) {
   double bits = 0;
   for (const auto& [what, n] : seen) {
@@ -199,9 +199,9 @@ double bits_left(const std::map<std::vector<bool>, std::array<double, 2>>& seen,
   return bits;
 }
 
-// docs/bigbird.md says what follows for learning. A motif with another base in its middle has no
-// run of 6 bases left, so that exact runs tell less; and less still does which runs are there at
-// all, with which learning begins.
+// docs/bigbird.md says what follows for learning. A motif with a mismatch in its middle has no
+// exact 6-mer left, so exact k-mers carry less information. The mere presence of k-mers, with which
+// learning begins, carries even less.
 TEST(Tasks, MotifsWithMismatchesHideFromRunsOfBases) {
   struct Expected {
     int64_t mismatches;
@@ -230,7 +230,7 @@ TEST(Tasks, MotifsWithMismatchesHideFromRunsOfBases) {
 
 TEST(Tasks, NeedlesAreQuestionsInWindows) {
   const NeedleTask task{.length = 44, .facts = 3, .keys = 6, .values = 5, .filler = 9};
-  const WindowOptions options{.length = 20, .stride = 7};  // room 15
+  const WindowOptions options{.length = 20, .stride = 7};  // 15 text tokens
   std::vector<SpanWindow> expected;
   for (uint64_t index = 0; index < 5; ++index) {
     const NeedleSample s = task.sample({.seed = 3, .index = index});

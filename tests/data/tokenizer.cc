@@ -36,7 +36,7 @@ std::string tinyshakespeare() {
   return text;
 }
 
-/// The tokenizers of the goldens, by the names they have there.
+/// Returns the tokenizers of the goldens, by their names there.
 const std::map<std::string, std::unique_ptr<Tokenizer>>& tokenizers() {
   static const auto all = [] {
     std::map<std::string, std::unique_ptr<Tokenizer>> t;
@@ -84,7 +84,7 @@ std::string random_bytes(size_t count) {
   return bytes;
 }
 
-/// Any code points but surrogates, ASCII more often than the rest.
+/// Returns random code points without surrogates. ASCII is more frequent than the rest.
 std::string random_utf8(size_t count) {
   std::string text;
   for (int64_t i = 0; text.size() < count; ++i) {
@@ -155,7 +155,7 @@ TEST(Tokenizer, SaysWhichBytesAPieceStandsFor) {
     }
   }
   EXPECT_GE(compared, 10);
-  // Where nothing is left out, pieces lie side by side.
+  // If nothing is left out, pieces are adjacent.
   const std::string text = random_utf8(20'000) + random_bytes(2'000);
   for (const char* kind : {"byte_pairs", "unigram", "bpe"}) {
     int64_t end = 0;
@@ -220,7 +220,7 @@ TEST(Tokenizer, SpecialIds) {
             (SpecialIds{.pad = 1, .unknown = 3, .begin = 0, .separator = 2, .mask = 4}));
   EXPECT_EQ(tokenizers().at("unigram")->special(),
             (SpecialIds{.pad = 3, .unknown = 0, .begin = 1, .separator = 2, .mask = -1}));
-  // Their names in a text are text.
+  // The names of special tokens in a text are plain text.
   for (const auto& [kind, t] : tokenizers()) {
     for (const int32_t id : t->encode("<s>[CLS]<mask>[MASK]</s>[SEP]<pad>")) {
       EXPECT_NE(id, t->special().mask) << kind;
@@ -340,7 +340,7 @@ TEST(SentencePieces, RefusesBadFiles) {
   }
 }
 
-/// A field of Protocol Buffers that is a text or a message, of at most 127 bytes.
+/// Encodes a Protocol Buffers field that is a string or a message, of at most 127 bytes.
 std::string field(int number, const std::string& text) {
   return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(text.size())} + text;
 }
@@ -360,7 +360,7 @@ TEST(SentencePieces, RefusesWhatTheLibraryTakesOnTrust) {
   EXPECT_TRUE(contains(message(unknown + field(1, "\x0A\x7F")), "cut off"));
   EXPECT_TRUE(contains(message(unknown + "\x0B\x0C"), "a field of an unknown kind"));
   EXPECT_TRUE(contains(message(unknown + "\x08" + std::string(11, '\xFF')), "64 bits"));
-  // Rules for characters whose array leads outside itself, and outside the texts behind it.
+  // Character rules whose array points outside itself, or outside the texts that follow it.
   const auto rules = [&](std::initializer_list<uint32_t> units, const std::string& texts) {
     std::string all;
     for (const uint32_t unit : units) all.append(reinterpret_cast<const char*>(&unit), 4);
@@ -443,7 +443,7 @@ TEST(OpenTokenizer, KnowsNamesFilesAndFolders) {
                        "got \"byte\"; expected bytes, char27"));
 }
 
-/// A folder as one of settings.json.
+/// Writes a folder from an entry of settings.json.
 void fill(const Folder& folder, const Json& files, const Json& config) {
   for (const JsonMember& m : files.object()) {
     write_bytes(folder / m.value.string(), read_bytes(golden(m.name)));
@@ -476,7 +476,7 @@ TEST(TokenizerSettings, AreThoseOfTheReference) {
 }
 
 TEST(TokenizerSettings, ChangeWhatTheyShould) {
-  // Each setting gives other ids than its absence: files that were once read without it.
+  // Each setting changes the ids. Earlier versions ignored these settings.
   const Json json = parse_json(read_bytes(golden("settings.json")));
   const auto ids = [&](const char* name) { return json["folders"][name]["ids"]; };
   EXPECT_NE(ids("cased"), ids("uncased"));

@@ -24,7 +24,7 @@ TEST(TriviaQa, ReadsQuestions) {
   EXPECT_EQ(all[0].text, "Who sang Help!?");
   EXPECT_EQ(all[0].aliases, (std::vector<std::string>{"Beatles", "The Beatles"}));
   EXPECT_EQ(all[0].documents, (std::vector<std::string>{"Beatles.txt", "Help!.txt"}));
-  EXPECT_TRUE(all[1].aliases.empty());  // of a test set
+  EXPECT_TRUE(all[1].aliases.empty());  // from a test set
 }
 
 TEST(TriviaQa, TakesDotsWithinNames) {
@@ -67,16 +67,16 @@ TEST(TriviaQa, FindsAliases) {
   }
   EXPECT_TRUE(find_aliases("", aliases).empty());
   EXPECT_TRUE(find_aliases(text, {}).empty());
-  // The end of what is read ends no word: "beatle" of "beatlesque" is none.
+  // The end of the read text does not end a word: "beatlesque" does not match "beatle".
   const size_t cut = text.find("sque");
   EXPECT_EQ(find_aliases(text, std::vector<std::string>{"beatle"}, cut).size(), 0u);
   EXPECT_EQ(find_aliases(text, aliases, 11).size(), 2u);
   EXPECT_EQ(find_aliases(text, aliases, 10).size(), 0u);
-  // An alias that ends in punctuation has no word after it.
+  // An alias that ends in punctuation needs no word boundary after it.
   EXPECT_EQ(find_aliases("Help!me Help!", std::vector<std::string>{"help!"}).size(), 2u);
 }
 
-// In time that grows with the text and not with its square.
+// Takes time linear, not quadratic, in the length of the text.
 TEST(TriviaQa, FindsAnAliasAnyNumberOfTimes) {
   std::string text;
   for (int i = 0; i < 300'000; ++i) text += "a ";

@@ -4,10 +4,10 @@
 
 namespace longspan::test {
 
-/// From now on the `n`-th call of operator new, in any thread, fails (0: the next one); it fails
-/// once. This program's operator new is its own: plain, array, aligned and nothrow.
+/// Makes the `n`-th call of operator new from now on fail once, in any thread (0: the next call).
+/// The program replaces every form of operator new: plain, array, aligned and nothrow.
 void fail_new_after(int64_t n);
-/// No call fails from here on. Returns whether one has since fail_new_after().
+/// Stops failing calls. Returns whether a call has failed since fail_new_after().
 bool stop_failing_new();
 
 }  // namespace longspan::test

@@ -19,7 +19,7 @@ namespace {
 
 constexpr unsigned kSecondsOfOne = 60;
 
-/// What the processes share.
+/// Memory that the processes share.
 struct Shared {
   Tally tally;
   int64_t next;
@@ -31,7 +31,7 @@ void bad(Tally& t, int64_t& count, int64_t n) {
   if (t.first_bad < 0) t.first_bad = n;
 }
 
-/// One failure. Returns false where there are no so many calls.
+/// Injects one failure. Returns false if act() makes too few calls to reach it.
 bool fail_one(Trial& trial, int64_t n, Tally& t) {
   trial.reset();
   enum { nothing, error, other } thrown = nothing;

@@ -1,5 +1,5 @@
-// What a failing operator new leaves behind, at each one of a training step, of an update, of
-// saving a checkpoint and of loading one.
+// The effects of a failing operator new, for each call in a training step, an update, saving a
+// checkpoint and loading one.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@
 namespace longspan::test {
 namespace {
 
-/// The bits of tensors, which may be set back.
+/// Holds the bits of tensors, and can restore them.
 class Bits {
  public:
   explicit Bits(const TensorList& tensors) {
@@ -65,7 +65,7 @@ struct Case {
   std::string_view model, memory, optimizer;
 };
 
-/// A small model of a name.
+/// Builds a small model by its registered name.
 std::unique_ptr<LanguageModel> build(const Case& c) {
   const auto spec = find_model(c.model);
   const Json fields = to_json(*spec);
@@ -81,7 +81,7 @@ std::unique_ptr<LanguageModel> build(const Case& c) {
   return spec->build(Init{Generator{1}.fork("init")});
 }
 
-/// A run in small: a model, its optimizer and the factor on its loss.
+/// A small run: a model, its optimizer and its loss scale.
 struct SmallRun {
   explicit SmallRun(const Case& c)
       : model(build(c)),
@@ -95,7 +95,7 @@ struct SmallRun {
     }
   }
 
-  /// Two passes, clipping and an update.
+  /// Runs two passes, clipping and an update.
   void step() {
     optimizer->clear_gradients();
     const Pass pass{.training = true, .gen = Generator{3}.fork(uint64_t(optimizer->steps()))};
@@ -117,7 +117,7 @@ struct SmallRun {
   std::vector<Tensor> batches;
 };
 
-/// The second step of a run.
+/// Tests the second step of a run.
 class StepTrial final : public Trial {
  public:
   explicit StepTrial(const Case& c) : run_(c) {
@@ -146,7 +146,7 @@ class StepTrial final : public Trial {
   Json scale_before_, scale_after_;
 };
 
-/// The same while everything is traced.
+/// Tests the same step with memory tracing on.
 class TracedTrial final : public Trial {
  public:
   explicit TracedTrial(const Case& c) : step_(c) {}
@@ -162,7 +162,8 @@ class TracedTrial final : public Trial {
   StepTrial step_;
 };
 
-/// Three steps on a device that records them: two recordings of passes, one of the update, replays.
+/// Tests three steps on a device that records them: two recordings of passes, one of the update,
+/// then replays.
 class RecordedTrial final : public Trial {
  public:
   RecordedTrial() {
@@ -223,7 +224,7 @@ class RecordedTrial final : public Trial {
   std::vector<Bits> after_;
 };
 
-/// A step of a process that has done nothing yet.
+/// Tests the first step of a process.
 class FirstStepTrial final : public Trial {
  public:
   explicit FirstStepTrial(const Case& c) : case_(c), run_(c) { before_.emplace(run_.everything); }
@@ -242,7 +243,7 @@ class FirstStepTrial final : public Trial {
   std::optional<Bits> before_;
 };
 
-/// A checkpoint beside an older one.
+/// Tests saving a checkpoint beside an older one.
 class SaveTrial final : public Trial {
  public:
   explicit SaveTrial(const Case& c) : run_(c) {
@@ -262,7 +263,7 @@ class SaveTrial final : public Trial {
   bool unchanged() override {
     return text_of(1) == first_ && saved_steps(folder_.path()) == std::vector<int64_t>{1};
   }
-  // Two checkpoints, and nothing else.
+  // Expects two checkpoints and nothing else.
   bool finished() override {
     int64_t entries = 0;
     for (const auto& e : std::filesystem::directory_iterator(folder_ / "checkpoints")) {
@@ -287,7 +288,7 @@ class SaveTrial final : public Trial {
   const Members second_values_{{"name", "second"}};
 };
 
-/// A checkpoint read into a model of other numbers.
+/// Tests reading a checkpoint into a model with other values.
 class LoadTrial final : public Trial {
  public:
   explicit LoadTrial(const Case& c) : run_(c) {
@@ -309,7 +310,7 @@ class LoadTrial final : public Trial {
   std::optional<Bits> other_, saved_;
 };
 
-/// An update alone, of parameters of many shapes, some of whose gradients are not contiguous.
+/// Tests an update alone, of parameters of many shapes, some with non-contiguous gradients.
 class UpdateTrial final : public Trial {
  public:
   explicit UpdateTrial(std::string_view name) {
@@ -399,7 +400,7 @@ TEST(Faults, SomeOfATracedStep) {
 
 TEST(Faults, SomeOfAStepOfSavingAndOfLoading) { sweep_all(29); }
 
-/// 1, or what LONGSPAN_FAULTS_STRIDE says, to look at some of them.
+/// Returns LONGSPAN_FAULTS_STRIDE, which selects every n-th failure, or 1 if it is not set.
 int64_t stride_of_slow() {
   const char* text = std::getenv("LONGSPAN_FAULTS_STRIDE");
   return text != nullptr ? std::atoll(text) : 1;
@@ -407,7 +408,7 @@ int64_t stride_of_slow() {
 
 TEST(FaultsSlow, AllOfAStepOfSavingAndOfLoading) { sweep_all(stride_of_slow()); }
 
-// What is made once, such as layouts, tables and the pool of threads, is made then.
+// A first step creates what a process creates once, such as layouts, tables and the thread pool.
 void sweep_first(int64_t stride) {
   for (const Case& c : cases) {
     expect_good(sweep(maker<FirstStepTrial>(c), stride, 0, true), name_of(c, "a first step"));

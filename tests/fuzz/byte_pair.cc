@@ -1,5 +1,5 @@
-// Any bytes as vocab.json and merges.txt of byte pairs, and any text for them; and the same with
-// all bytes in the vocabulary, when the text must come back.
+// Reads any bytes as vocab.json and merges.txt of byte pairs, with any text. Then repeats this with
+// all bytes in the vocabulary: decoding must return the text.
 
 #include "data/io/json.h"
 #include "data/tokenizers/unicode.h"
@@ -9,7 +9,7 @@ using namespace longspan;
 
 namespace {
 
-/// All bytes as GPT-2 writes them.
+/// Returns all bytes in GPT-2's encoding.
 std::vector<std::string> byte_tokens() {
   std::vector<std::string> all;
   for (int32_t byte = 0, next = 256; byte < 256; ++byte) {
@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     check_tokenizer(*tokenizer, text);
   }
 
-  // Pairs of what the merges join, where they do.
+  // Adds the tokens that the merges produce.
   Members members;
   for (const std::string& token : bytes) members.push_back({token, members.size()});
   std::vector<std::string> seen;

@@ -1,4 +1,4 @@
-// Any lines as arguments: applied, or refused with a ValueError or IoError.
+// Any lines as arguments are applied, or refused with a ValueError or IoError.
 
 #include "tests/fuzz/config.h"
 

@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// How something is done.
+/// An enum for a field with named choices.
 enum class Manner : uint8_t { quick, slow };
 template <>
 inline constexpr std::array<std::string_view, 2> value_names<Manner>{"quick", "slow"};
@@ -34,7 +34,7 @@ struct FuzzConfig {
   void visit(auto& v) { v("model", model)("data", data)("resume", resume)("lr", lr)("seed", seed); }
 };
 
-/// Applies settings; where they fit, the configuration must come back from its own TOML.
+/// Applies settings. If they are valid, the configuration must survive a round trip through TOML.
 inline void check_settings(const Settings& settings) {
   FuzzConfig config;
   try {

@@ -1,4 +1,4 @@
-// Any bytes as files of data sets, one kind for each first byte: read to the end, or refused.
+// Any bytes as files of data sets are read to the end or refused. The first byte selects the kind.
 
 #include "data/data_sets.h"
 #include "data/choices.h"

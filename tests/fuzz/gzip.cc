@@ -1,4 +1,5 @@
-// Any bytes as a file, packed or not: read, or refused. What is packed here unpacks to itself.
+// Any bytes as a file, compressed or not, are read or refused. Data compressed here decompress to
+// the same bytes.
 
 #include <zlib.h>
 
@@ -35,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const uint8_t byte : open_bytes(file.path, "fuzz").bytes) sum += byte;
   });
   if (text.empty()) return 0;
-  // Two members, with zeros behind them, as a tape has.
+  // Two gzip members with trailing zeros, as on a tape.
   const size_t middle = data[0] % text.size();
   file.set(packed(text.substr(0, middle), data[0] % 10) + packed(text.substr(middle), 1) +
            std::string(data[0] % 7, '\0'));

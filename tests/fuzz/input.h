@@ -17,7 +17,7 @@
 
 namespace longspan {
 
-/// A file in memory, and the path under which it can be opened.
+/// A file in memory, with a path under which it can be opened.
 struct MemoryFile {
   explicit MemoryFile(const char* name) : file(memfd_create(name, 0)) {
     path = "/proc/self/fd/" + std::to_string(file.get());
@@ -36,7 +36,7 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// The parts of an input between bytes of 0; exactly `count`, of which the last has the rest.
+/// Splits an input at zero bytes into exactly `count` pieces. The last piece has the rest.
 inline std::vector<std::string_view> parts_of(std::string_view input, size_t count) {
   std::vector<std::string_view> parts;
   for (size_t i = 1; i < count; ++i) {
@@ -48,12 +48,12 @@ inline std::vector<std::string_view> parts_of(std::string_view input, size_t cou
   return parts;
 }
 
-/// Aborts unless `holds`: a finding.
+/// Aborts unless `holds`. The fuzzer reports this as a finding.
 inline void check(bool holds) {
   if (!holds) std::abort();
 }
 
-/// Whether f() refuses: throws what readers throw, for files that are wrong or take too much.
+/// Says whether f() throws what readers throw for files that are invalid or too large.
 template <class F>
 bool refuses(F&& f) {
   try {
@@ -66,7 +66,7 @@ bool refuses(F&& f) {
   return true;
 }
 
-/// What each target begins with: kernels, and a limit for what inputs unpack to.
+/// Prepares a target: registers the backends and limits memory to 64 MiB.
 inline void prepare() {
   [[maybe_unused]] static const bool once = [] {
     register_backends();

@@ -1,4 +1,4 @@
-// Any bytes as JSON: read, or refused with a ValueError. What can be read is written and read
+// Any bytes as JSON are read, or refused with a ValueError. A readable value is written and read
 // again.
 
 #include <cstdint>
@@ -17,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const ValueError&) {
     return 0;
   }
-  // Whole numbers beyond 64 bits and the like come back as the number that they were read as.
+  // Integers beyond 64 bits are read as floating-point numbers, and these must survive the round
+  // trip.
   const std::string text = to_string(value);
   if (to_string(parse_json(text)) != text) std::abort();
   return 0;

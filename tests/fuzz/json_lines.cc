@@ -1,4 +1,4 @@
-// Any bytes as JSON lines: rows of metrics, whose damaged lines are left out, and questions of
+// Any bytes as JSON lines: rows of metrics, of which damaged lines are skipped, and questions of
 // MRQA.
 
 #include "data/questions.h"

@@ -1,4 +1,4 @@
-// Stands in for the backend, of which fuzzed code uses nothing.
+// Replaces the backend, because the fuzzed code runs no kernel.
 
 namespace longspan::cpu {
 

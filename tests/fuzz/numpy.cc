@@ -1,4 +1,4 @@
-// Any bytes as arrays of NumPy, .npy or .npz: read to their last number, or refused.
+// Any bytes as NumPy arrays, .npy or .npz, are read to the last element or refused.
 
 #include "data/io/arrays.h"
 #include "tests/fuzz/input.h"
@@ -19,6 +19,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   constexpr std::string_view names[] = {"x", "y"};
   refuses([&] { all = read_numpy(file.path, names); });
-  check(!bad || sum == 0);  // read to the last one
+  check(!bad || sum == 0);  // uses the sum, so that every element is read
   return 0;
 }

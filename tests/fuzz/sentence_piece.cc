@@ -1,4 +1,4 @@
-// Any bytes as a model of SentencePiece, and any text for it.
+// Any bytes as a SentencePiece model, with any text.
 
 #include "tests/fuzz/tokens.h"
 
@@ -7,7 +7,7 @@ using namespace longspan;
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static MemoryFile file("sentence_piece");
   prepare();
-  // The text comes first: a model has bytes of 0.
+  // The text comes first, because a model may contain zero bytes.
   const auto parts = parts_of(text_of(data, size), 2);
   file.set(parts[1]);
   std::unique_ptr<Tokenizer> tokenizer;

@@ -1,4 +1,4 @@
-// Any bytes as a tensor file: read, or refused with an IoError. What can be read is written and
+// Any bytes as a tensor file are read, or refused with an IoError. A readable file is written and
 // read again.
 
 #include "tests/fuzz/input.h"
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   try {
     write_tensors(output, tensors);
-  } catch (const ValueError&) {  // names that we do not write
+  } catch (const ValueError&) {  // names that write_tensors() refuses
     return 0;
   }
   const TensorList again = read_tensors(output);

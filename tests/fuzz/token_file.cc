@@ -1,4 +1,5 @@
-// Any bytes as a file of tokens, and what a forger would make of them: the right checksum.
+// Any bytes as a token file, and the same bytes with a valid checksum, as a forger would write
+// them.
 
 #include <xxhash.h>
 
@@ -23,7 +24,7 @@ void read(const std::string& path, const TokenSource& source) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static MemoryFile file("token_file");
-  constexpr size_t header = 56, checked = 48;  // bytes; and those before the checksum
+  constexpr size_t header = 56, checked = 48;  // bytes of the header, and those before the checksum
   prepare();
   std::string bytes(text_of(data, size));
   file.set(bytes);

@@ -7,7 +7,8 @@
 
 namespace longspan {
 
-/// Encodes and decodes: pieces lie within the text and in its order, and ids in the vocabulary.
+/// Encodes and decodes a text. Pieces must be within the text and in order, and ids within the
+/// vocabulary.
 inline void check_tokenizer(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<Piece> pieces = tokenizer.pieces(text);
   std::vector<int32_t> ids;

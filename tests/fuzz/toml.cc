@@ -1,4 +1,4 @@
-// Any bytes as a configuration file: applied, or refused with a ValueError.
+// Any bytes as a configuration file are applied, or refused with a ValueError.
 
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// Any lines as a vocabulary of WordPiece, and any text for it.
+// Any lines as a WordPiece vocabulary, with any text.
 
 #include "tests/fuzz/tokens.h"
 

@@ -1,4 +1,4 @@
-// Beam search against a search of everything, against greedy decoding, and against the package's.
+// Beam search against exhaustive search, greedy decoding and the package's beam search.
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ Transformer tiny(Wiring wiring) {
   return model;
 }
 
-/// log p of every continuation of a prompt [1, n], ended or of `count` tokens.
+/// Returns log p of every continuation of a prompt [1, n] that has ended or has `count` tokens.
 std::map<std::vector<int64_t>, double> all_continuations(const Transformer& model,
                                                          const Tensor& prompt, int64_t count) {
   std::map<std::vector<int64_t>, double> ended, open{{{}, 0.0}};
@@ -135,7 +135,7 @@ TEST(BeamSearch, OneBeamIsGreedy) {
   }
 }
 
-// What a beam remembers moves with it, whatever a model keeps.
+// The decoding state of a beam moves with it, whatever a model stores.
 TEST(BeamSearch, MemoriesOfSparseModelsFollowTheirBeams) {
   const NoGrad off;
   const Init f64{.gen = Generator{7}, .dtype = DType::f64};
@@ -223,8 +223,7 @@ TEST(BeamSearch, Rejects) {
                DTypeError);
 }
 
-// A logit that is no number is an error, wherever in the row it is; -inf is a token that never
-// comes.
+// A NaN or +inf logit is an error anywhere in the row. -inf marks a token that is never chosen.
 TEST(BeamSearch, RejectsLogitsThatAreNoNumbers) {
   const Tensor prompt = some_tokens(2, 2, kVocab);
   const double infinity = std::numeric_limits<double>::infinity();

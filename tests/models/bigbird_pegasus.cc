@@ -1,4 +1,4 @@
-// Spec09: BigBird's encoder-decoder against the package, coupling, decoding and its loss.
+// Spec09: BigBird's encoder-decoder against the package; coupling, decoding and loss.
 
 #include "models/bigbird_pegasus.h"
 
@@ -40,7 +40,7 @@ void couple(BigBirdPegasusConfig& c) {
   c.norm = NormPlace::post;
 }
 
-/// A source of 12 blocks, the last one short, and padding.
+/// Returns a source of 12 blocks, the last one short, with padding.
 SequenceInputs inputs() {
   return {.source = some_tokens(2, 45, 23),
           .lengths = Tensor::from(std::vector<int64_t>{45, 31}, {2}),
@@ -83,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(Spec09, BigBirdPegasusGoldens,
                          testing::ValuesIn(golden_names("bigbird_pegasus")),
                          [](const auto& param) { return param.param; });
 
-/// The name that a shared parameter of the encoder has in a decoder of its own; empty: it has none.
+/// Returns the name in a separate decoder of a parameter that the coupled encoder shares, or an
+/// empty name if it is not shared.
 std::string twin(std::string name) {
   if (name == "embed.position.weight") return "embed.source_position.weight";
   if (name.starts_with("embed.norm")) return name.replace(6, 4, "source_norm");
@@ -93,8 +94,8 @@ std::string twin(std::string name) {
   return name;
 }
 
-// 8. What both sides share gets the sum of what two sets of the same values get; cross-attention is
-// the decoder's alone.
+// 8. A shared parameter gets the sum of the gradients of two separate copies with the same values.
+// Cross-attention belongs to the decoder alone.
 TEST(Spec09, Test8_SharedTensorsGetTheSumOfGradients) {
   for (const NormPlace norm : {NormPlace::post, NormPlace::pre}) {
     BigBirdPegasusConfig c = tiny(couple);
@@ -151,7 +152,7 @@ TEST(Spec09, Test8_CoupledGradientsAreThoseOfTheLoss) {
       "");
 }
 
-// 9. Decoding token by token after a long source is teacher forcing.
+// 9. Token-by-token decoding after a long source equals teacher forcing.
 TEST(Spec09, Test9_DecodingAfterASourceEqualsTheFullPass) {
   const NoGrad off;
   for (const bool coupled : {false, true}) {
@@ -163,7 +164,7 @@ TEST(Spec09, Test9_DecodingAfterASourceEqualsTheFullPass) {
       const Tensor step = model.decode(contiguous(narrow(in.tokens, 1, t, 1)), *state);
       EXPECT_LE(distance(step, contiguous(select(logits, 1, t))), 1e-12) << t;
     }
-    // One beam is greedy.
+    // Beam search with one beam is greedy decoding.
     const Tensor start = full({2, 1}, 2, DType::i64);
     const Beams one = beam_search(model, start, model.start_decoding(in), 9, {.beams = 1});
     const auto greedy = model.start_decoding(in);
@@ -176,7 +177,7 @@ TEST(Spec09, Test9_DecodingAfterASourceEqualsTheFullPass) {
   }
 }
 
-// 9. score = log P / ((5 + tokens) / 6)^alpha, with log P from one pass over what was found.
+// 9. score = log P / ((5 + tokens) / 6)^alpha, with log P from one forward pass over the result.
 TEST(Spec09, Test9_LengthPenaltyIsTheFormula) {
   const NoGrad off;
   const BigBirdPegasus model = made(tiny());
@@ -214,8 +215,8 @@ TEST(Spec09, Test9_LengthPenaltyIsTheFormula) {
   EXPECT_GT(seen.size(), 1u) << "continuations of several lengths";
 }
 
-/// The released loss, scalar by scalar, of targets that count; those that do not cost as token 0
-/// where `pad`.
+/// Computes the released loss scalar by scalar over the targets that count. With `pad`, ignored
+/// targets count as token 0.
 double smoothed(const Tensor& logits, const Tensor& targets, double s, bool pad) {
   const auto z = logits.to_vector<double>();
   const auto y = targets.to_vector<int64_t>();
@@ -235,7 +236,8 @@ double smoothed(const Tensor& logits, const Tensor& targets, double s, bool pad)
   return total / count;
 }
 
-// 10. Label smoothing over the V - 1 other classes, less the entropy; at 0 it is cross-entropy.
+// 10. Label smoothing over the V - 1 other classes, minus the entropy. With s = 0 it is
+// cross-entropy.
 TEST(Spec09, Test10_LabelSmoothingEqualsTheScalarReference) {
   const Pass pass{.training = true, .gen = Generator{6}};
   const SequenceInputs in = inputs();
@@ -273,7 +275,7 @@ TEST(Spec09, Test5_PaddingOfTheSourceChangesNoBit) {
   EXPECT_TRUE(same_bits(model.forward(in, Pass{}), before));
 }
 
-// Sec. 4.1: the base model starts from an encoder; cross-attention is new.
+// Sec. 4.1: the base model starts from an encoder. Cross-attention is newly initialised.
 TEST(BigBirdPegasus, StartsFromAnEncoder) {
   BigBirdConfig e = bigbird_preset("tiny");
   BigBird encoder(e, Init{.gen = Generator{1}, .dtype = DType::f64});
@@ -324,7 +326,7 @@ TEST(BigBirdPegasus, Rejects) {
   EXPECT_THROW(bigbird_pegasus_preset("none"), ValueError);
 }
 
-// A forward pass costs what macs() says, with a source as long as the target.
+// A forward pass costs macs() if the source is as long as the target.
 TEST(BigBirdPegasus, Macs) {
   const NoGrad off;
   const BigBirdPegasus model = made(tiny([](auto& c) { c.n_max_target = 64; }));

@@ -1,5 +1,5 @@
-// The snippets of docs/checkpoints.md, as they stand there: what is between two marks is compiled
-// and run here, and compared with the page line by line.
+// The snippets of docs/checkpoints.md. The code between two marks is compiled and run here, and
+// compared with the page line by line.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 const std::string root = std::string(LONGSPAN_SOURCE_DIR) + "/";
 
-BlockBertConfig config_read;  // by read()
+BlockBertConfig config_read;  // set by read()
 
 BlockBert read(const std::string& folder) {
   // <reading>
@@ -46,7 +46,7 @@ void write(const std::string& folder, BlockBert& model, const BlockBertConfig& c
   // </writing>
 }
 
-/// Lines without the space before them.
+/// Returns the lines without their leading spaces.
 std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
   std::vector<std::string> lines;

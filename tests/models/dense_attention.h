@@ -13,15 +13,15 @@
 
 namespace longspan::test {
 
-/// Whether row i of head h of sample b sees key j.
+/// Says whether row i of head h of sample b sees key j.
 using Sees = std::function<bool(int64_t b, int64_t h, int64_t i, int64_t j)>;
 
-/// Attention and its gradients, all [B, H, L, d].
+/// Holds attention outputs and gradients, all [B, H, L, d].
 struct AttentionValues {
   std::vector<double> out, dq, dk, dv;
 };
 
-/// Straight from the equations, in f64 with a dense mask.
+/// Computes attention directly from the equations, in f64 with a dense mask.
 inline AttentionValues dense_attention(const std::vector<double>& q, const std::vector<double>& k,
                                        const std::vector<double>& v,
                                        const std::vector<double>& dout, const Shape& shape,
@@ -75,7 +75,7 @@ inline std::vector<double> noise(const Shape& shape, uint64_t key) {
   return x;
 }
 
-/// Holds attention by a pattern against the dense mask, outputs and gradients.
+/// Compares attention by a pattern with attention under the dense mask, outputs and gradients.
 inline void expect_dense(const AttentionPattern& pattern, const Sees& sees, int64_t batch,
                          int64_t heads, int64_t length, const std::string& what) {
   constexpr int64_t width = 5;

@@ -1,5 +1,5 @@
-// ETC: the acceptance tests of its specification by their numbers (11, the optimiser, lies with the
-// optimisers), its parameters, heads and bad input.
+// ETC: the acceptance tests of its specification by their numbers (test 11 is with the optimisers),
+// its parameters, heads and bad input.
 
 #include "models/etc.h"
 
@@ -39,7 +39,7 @@ Etc made(const EtcConfig& c, const Init& init = f64) {
   return model;
 }
 
-/// A number that every element of x moves differently.
+/// Returns a scalar that depends on every element of x with a different weight.
 Tensor weighed(const Tensor& x) {
   std::vector<double> w(static_cast<size_t>(x.numel()));
   for (size_t i = 0; i < w.size(); ++i) w[i] = std::cos(static_cast<double>(3 * i + 1));
@@ -66,7 +66,7 @@ double largest(const Tensor& x) {
   return m;
 }
 
-/// Outputs and the gradient of every parameter, against the dense definition.
+/// Compares the outputs and the gradient of every parameter with the dense definition.
 void expect_dense(const EtcConfig& c, const Links& links, const std::string& what) {
   SCOPED_TRACE(what + fmt::format(", {} long and {} global tokens", links.n_l, links.n_g));
   Etc model = made(c);
@@ -80,11 +80,11 @@ void expect_dense(const EtcConfig& c, const Links& links, const std::string& wha
   }
 }
 
-/// Two packed examples and padding in each stream.
+/// Returns two packed examples with padding in each stream.
 Links packed(int64_t n_l) {
   Links s = sentences(2, n_l);
   for (int64_t b = 0; b < 2; ++b) {
-    // The second sample is cut elsewhere.
+    // The second sample is cut at another position.
     const int64_t cut = (s.n_g + b) / 2, end = s.n_g - (s.n_g > 2 ? 1 : 0);
     const auto of = [&](int64_t m) -> int64_t { return m >= end ? -1 : m < cut ? 4 : 2; };
     for (int64_t m = 0; m < s.n_g; ++m) s.global_example.push_back(of(m));
@@ -95,7 +95,7 @@ Links packed(int64_t n_l) {
   return s;
 }
 
-/// Contexts of three sentences each; the first token has none.
+/// Returns contexts of three sentences each. The first sentence has no context.
 Links contexts(int64_t n_l) {
   Links s = sentences(2, n_l);
   for (int64_t b = 0; b < 2; ++b) {
@@ -108,7 +108,7 @@ Links contexts(int64_t n_l) {
   return s;
 }
 
-/// Sentences whose tokens take turns, and some tokens of none.
+/// Returns sentences with interleaved tokens, and some tokens without a sentence.
 Links scattered(int64_t n_l) {
   Links s = sentences(2, n_l);
   for (size_t j = 0; j < s.owner.size(); ++j) {
@@ -117,7 +117,7 @@ Links scattered(int64_t n_l) {
   return s;
 }
 
-/// Edges of a hierarchy and of mentions, some hidden.
+/// Returns edges of a hierarchy and of mentions, some of them hidden.
 Links edges(const EtcConfig& c, int64_t n_l) {
   Links s = sentences(2, n_l);
   s.classes = 3;
@@ -175,7 +175,8 @@ TEST(Spec08, Test2_EveryOptionEqualsTheDenseOracle) {
   run("more labels than distances", [](EtcConfig& c) { c.relations = 17; });
 }
 
-// With a radius over everything, one projection for all and no labels, the two streams are one.
+// With a radius that covers everything, shared projections and no labels, the two streams act as
+// one.
 TEST(Spec08, Test1_DenseLimitIsAStandardEncoder) {
   for (const bool shared : {true, false}) {
     TransformerConfig t;
@@ -209,7 +210,7 @@ TEST(Spec08, Test1_DenseLimitIsAStandardEncoder) {
     EXPECT_LE(distance(all, x), 1e-12);
     EXPECT_LE(distance(etc.head(all), standard.head(x)), 1e-12);
 
-    // Every gradient of the standard encoder is the sum over what was lifted from its parameter.
+    // A gradient of the standard encoder is the sum over the parameters that were copied from it.
     const Gradients dx = gradients(standard, weighed(standard.head(x)));
     const Gradients dy = gradients(etc, weighed(etc.head(all)));
     for (const auto& [name, g] : dx) {
@@ -238,7 +239,7 @@ TEST(Spec08, Test1_DenseLimitIsAStandardEncoder) {
         if (name.starts_with(same)) collect(same, {same});
       }
       EXPECT_LE(distance(total, g), 1e-11 * std::max(1.0, largest(g))) << name;
-      // Keys' biases move nothing: softmax takes them off.
+      // The biases of keys have no effect: softmax is invariant to them.
       if (!name.ends_with("attention.k.bias")) {
         EXPECT_GT(largest(g), 0) << name;
       }
@@ -265,7 +266,7 @@ TEST(Spec08, Test3_LabelsOfDistances) {
       }
     }
   }
-  // Attention's own order is clamp(delta, -k, k) + k, and all else after it.
+  // The rows of attention start in its own order, clamp(delta, -k, k) + k. All other labels follow.
   for (int64_t delta = -5; delta <= 5; ++delta) {
     EXPECT_EQ(labels.row(labels.distance(delta)), std::clamp<int64_t>(delta, -3, 3) + 3);
   }
@@ -313,7 +314,7 @@ TEST(Spec08, Test4_PairsAreCountedAsTheFormulaSays) {
 
 TEST(Spec08, Test5_ContextsHaveNoOrder) {
   const EtcConfig c = tiny();
-  // Two contexts of (2, 3) sentences and (7, 9) tokens.
+  // The input has two contexts of (2, 3) sentences and (7, 9) tokens.
   const auto input = [&](bool swapped) {
     Links s;
     s.n_l = 16;
@@ -390,7 +391,7 @@ TEST(Spec08, Test7_RelationTables) {
   EXPECT_EQ(check_parameter_gradients(
                 attention, [&] { return weighed(attention.forward(x, see, Pass{})); }, 200),
             "");
-  // Without b the formula is the paper's.
+  // Without b the formula is that of the paper.
   EtcConfig paper = c;
   paper.rel_bias = false;
   EtcAttention plain(paper, f64);
@@ -415,7 +416,8 @@ TEST(Spec08, Test8_SharingTiesWeights) {
   const int64_t all = parameter_count(separate);
   const Links s = packed(29);
   const EtcInputs in = s.inputs(own);
-  // What is shared, what that saves, and how names without sharing become names with it.
+  // Checks for each kind of sharing how many parameters it saves. `shared_name` maps separate names
+  // to shared ones.
   const auto run = [&](const std::function<void(EtcConfig&)>& change, int64_t saved,
                        const std::function<std::string(std::string)>& shared_name) {
     EtcConfig c = own;
@@ -478,7 +480,7 @@ TEST(Spec08, Test9_NothingBeyondTheRadiusWithoutGlobals) {
     const bool same = same_bits(contiguous(select(before, 1, i)), contiguous(select(after, 1, i)));
     EXPECT_EQ(same, std::abs(i - changed) > c.radius) << i;
   }
-  // Over globals, two layers carry it everywhere.
+  // Through the global tokens, two layers carry the change everywhere.
   const EtcConfig two = tiny();
   const Etc linked = made(two);
   const Links owned = sentences(1, 29);
@@ -490,7 +492,7 @@ TEST(Spec08, Test9_NothingBeyondTheRadiusWithoutGlobals) {
   }
 }
 
-/// P sentences on their own, of unequal length, padded.
+/// Returns P separate sentences of unequal length, padded.
 EtcInputs alone(const EtcConfig& c, int64_t count, uint64_t seed) {
   Links s;
   s.batch = count;
@@ -543,14 +545,14 @@ TEST(Spec08, Test10_SentencesDoNotLeak) {
   for (int64_t p = 0; p < 5; ++p) {
     EXPECT_EQ(same_bits(contiguous(select(before, 0, p)), contiguous(select(after, 0, p))), p != 2);
   }
-  // Nor does padding: what stands there is never read.
+  // Padding has no effect either: its content is never read.
   tokens = sentences_alone.tokens.to_vector<int64_t>();
   const std::vector<int64_t> valid = sentences_alone.structure.example.to_vector<int64_t>();
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = valid[i] < 0 ? 7 : tokens[i];
   other.tokens = Tensor::from(tokens, {5, 6});
   EXPECT_TRUE(same_bits(before, model.forward(other, Pass{}).g));
 
-  // The loss over both encodings has the gradient that it says, unless that is stopped.
+  // The loss over both encodings has correct gradients, unless cpc_stop_gradient is set.
   const Links s = sentences(2, 17);
   const EtcInputs in = s.inputs(c);
   const EtcHidden hidden{Tensor::from(std::vector<int64_t>{1, 0, 7, 5, 9}, {5}), sentences_alone};
@@ -566,7 +568,7 @@ TEST(Spec08, Test10_SentencesDoNotLeak) {
   EXPECT_GT(distance(with.at("embed.token.weight"), without.at("embed.token.weight")), 1e-6);
 }
 
-// What the paper counts: the encoder, without the heads that pre-training adds.
+// The paper counts the encoder without the pre-training heads.
 TEST(Etc, CountsThePapersParameters) {
   const auto millions = [](const char* preset) {
     Etc model(etc_preset(preset), Init{.meta = true});
@@ -634,7 +636,7 @@ TEST(Etc, CheckpointsHaveTheSameGradientsAndKeepLess) {
   EXPECT_LT(saved[1], saved[0] / 4);
 }
 
-// Claim 1: linear in the long input, forward and backward.
+// Claim 1: memory is linear in the long input, in the forward and the backward pass.
 TEST(Spec08, MemoryIsLinearInTheLongInput) {
   const EtcConfig c = tiny();
   Etc model(c, Init{.gen = Generator{1}});
@@ -655,7 +657,7 @@ TEST(Spec08, MemoryIsLinearInTheLongInput) {
 
 TEST(Etc, HierarchyOfGlobals) {
   const EtcConfig c = tiny([](EtcConfig& t) { t.relations = 12; });
-  // A document of two paragraphs, of one sentence and two.
+  // The document has two paragraphs, of one sentence and of two.
   const Tensor level = Tensor::from(std::vector<int32_t>{0, 1, 1, 2, 2, 2}, {1, 6});
   const Tensor parent = Tensor::from(std::vector<int32_t>{-1, 0, 0, 1, 2, 2}, {1, 6});
   const std::vector<int32_t> expected = {0,  11, 11, 9,  9,  9,   // the document

@@ -1,4 +1,4 @@
-// ETC against files that a dense implementation of its own made; tests/oracles/README.md.
+// Compares ETC with files from a separate dense implementation, see tests/oracles/README.md.
 
 #include "autograd/engine.h"
 #include "models/etc.h"

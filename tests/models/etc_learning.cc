@@ -1,4 +1,4 @@
-// What labels are for: ETC finds what structure points at, and without labels it cannot.
+// The purpose of labels: with them ETC follows structure to the answer, without them it cannot.
 
 #include <gtest/gtest.h>
 
@@ -22,8 +22,8 @@ struct Records {
   Tensor answers;  // [B]
 };
 
-/// Records (entity, attribute) in random order, each a context of its own; one global, linked by a
-/// label to the entity whose attribute is asked for. Entities are tokens 10 to 19.
+/// Builds records (entity, attribute) in random order, each with its own context. One global token
+/// is linked by a label to the entity whose attribute is asked for. Entities are tokens 10 to 19.
 Records records(const EtcConfig& c, uint64_t seed) {
   std::vector<int64_t> tokens, contexts, classes, answers;
   const auto draw = [&](int64_t i) {
@@ -50,7 +50,7 @@ Records records(const EtcConfig& c, uint64_t seed) {
   return {in, Tensor::from(answers, {kBatch})};
 }
 
-/// Share of right answers after some training.
+/// Returns the share of right answers after some training.
 double accuracy(bool labels) {
   EtcConfig c = etc_preset("tiny");
   c.labels = labels;
@@ -79,7 +79,7 @@ double accuracy(bool labels) {
   return static_cast<double>(right) / (8.0 * kBatch);
 }
 
-// Guessing an attribute that occurs is right in about three of ten.
+// Guessing any attribute that occurs is right in about three of ten cases.
 TEST(Spec08, LabelsSolveWhatStructurePointsAt) {
   EXPECT_GT(accuracy(true), 0.95);
   EXPECT_LT(accuracy(false), 0.45);

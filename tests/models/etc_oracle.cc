@@ -26,7 +26,7 @@ Tensor tensor(const std::vector<int64_t>& x, const Shape& shape) {
   return x.empty() ? Tensor{} : Tensor::from(x, shape);
 }
 
-/// Parameters by name.
+/// Looks up parameters by name.
 class Parameters {
  public:
   explicit Parameters(Module& model) {
@@ -61,7 +61,8 @@ struct Dense {
   }
 
   int64_t block() const { return std::max<int64_t>(c.block > 0 ? c.block : c.radius, 1); }
-  /// Blocks that long query i draws: of those of which no token of its own block has one in reach.
+  /// Returns the blocks that long query i draws. It draws only from blocks with no token in reach
+  /// of any token of its own block.
   std::vector<int64_t> random_of(int64_t layer, int64_t head, int64_t i) const {
     if (c.n_random == 0) return {};
     const int64_t b = block(), n = (links.n_l + b - 1) / b, row = i / b;
@@ -73,7 +74,7 @@ struct Dense {
     return draw_blocks(legal, c.n_random, c.random_seed, layer, head, n, row);
   }
 
-  /// One side: all its keys behind one another, with a label for every pair.
+  /// Computes one side: concatenates all its keys, with a label for every pair.
   Tensor side(int64_t layer, const std::string& at, bool global, const Tensor& x, const Tensor& l,
               const Tensor& g) const {
     const std::string name = global ? "global" : "long";
@@ -92,7 +93,7 @@ struct Dense {
     const int64_t n = x.dim(1), n_l = links.n_l, keys = n_l + links.n_g;
     std::vector<int64_t> ids;
     std::vector<uint8_t> visible;
-    EtcConfig wide = c;  // labels do not depend on who sees whom
+    EtcConfig wide = c;  // labels do not depend on visibility
     wide.radius = n_l;
     for (int64_t b = 0; b < links.batch; ++b) {
       for (int64_t i = 0; i < n; ++i) {

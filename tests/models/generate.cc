@@ -44,7 +44,7 @@ TEST(Sample, FollowsTheDistribution) {
   auto s = shares(logits, {});
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(s[static_cast<int64_t>(i)], p[i], 0.01);
 
-  s = shares(logits, {.temperature = 0.5});  // squares, normalised
+  s = shares(logits, {.temperature = 0.5});  // squared and renormalised
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_NEAR(s[static_cast<int64_t>(i)], p[i] * p[i] / 0.36, 0.01);
   }
@@ -161,7 +161,7 @@ TEST(Generate, Rejects) {
   EXPECT_THROW(generate(encoder, some_tokens(1, 2, 17), 1, {}, Generator{1}), NotImplemented);
 }
 
-/// The negative log-likelihood of token t after text[from] ... text[t - 1].
+/// Returns the negative log-likelihood of token t after text[from] ... text[t - 1].
 double nats(const Transformer& model, const Tensor& text, int64_t from, int64_t t) {
   const Tensor tokens = unsqueeze(contiguous(narrow(text, 0, from, t - from)), 0);
   const std::vector<float> y =

@@ -19,7 +19,7 @@
 
 namespace longspan::test {
 
-/// Names of the files in tests/oracles/FOLDER, in order, so that none can be forgotten.
+/// Returns the sorted names of the files in tests/oracles/FOLDER, so that no file can be forgotten.
 inline std::vector<std::string> golden_names(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(LONGSPAN_SOURCE_DIR) +
@@ -30,7 +30,7 @@ inline std::vector<std::string> golden_names(const std::string& folder) {
   return names;
 }
 
-/// One training example of a model: configuration, inputs, parameters, outputs and gradients.
+/// Holds one training example of a model: configuration, inputs, parameters, outputs and gradients.
 class GoldenFile {
  public:
   GoldenFile(const std::string& folder, const std::string& name) {
@@ -46,16 +46,17 @@ class GoldenFile {
     for (NamedTensor& t : read_tensors(path)) tensors_[t.name] = t.tensor;
   }
 
-  std::string model;  ///< which one, where the folder has several
-  Settings settings;  ///< of its configuration
+  std::string model;  ///< the model's name, if the folder has several models
+  Settings settings;  ///< of the model's configuration
 
-  /// Undefined where the file has none of that name.
+  /// Returns a tensor by name, undefined if the file has none of that name.
   Tensor operator[](const std::string& name) const {
     const auto at = tensors_.find(name);
     return at == tensors_.end() ? Tensor{} : at->second;
   }
 
-  /// Gives every parameter of the module its value; none is left over on either side.
+  /// Sets every parameter of the module. Fails if the file and the module have different
+  /// parameters.
   void set_parameters(Module& module) const {
     TensorList parameters = named_parameters(module);
     const auto given = std::count_if(tensors_.begin(), tensors_.end(), [](const auto& t) {
@@ -70,7 +71,8 @@ class GoldenFile {
     }
   }
 
-  /// Within tolerance of the largest number of the tensor (or of 1, where all are smaller).
+  /// Expects x within tolerance times the largest absolute value of the expected tensor, or times 1
+  /// if that is larger.
   void expect(const std::string& what, const Tensor& x, double tolerance) const {
     const Tensor expected = (*this)[what];
     ASSERT_TRUE(expected) << what;
@@ -79,7 +81,7 @@ class GoldenFile {
     EXPECT_LE(distance(x, expected), tolerance * scale) << what;
   }
 
-  /// The gradients that a backward pass has left, against "PREFIXgradient.NAME".
+  /// Compares the gradients of a backward pass with "PREFIXgradient.NAME".
   void expect_gradients(Module& module, double tolerance, const std::string& prefix = "") const {
     for (const NamedTensor& p : named_parameters(module)) {
       expect(prefix + "gradient." + p.name,
@@ -91,7 +93,7 @@ class GoldenFile {
   std::map<std::string, Tensor> tensors_;
 };
 
-/// Rows beyond a sample's length are written as zero in the files.
+/// Zeroes the rows beyond each sample's length, as the files do.
 inline Tensor without_padding(const Tensor& x, const Tensor& lengths) {
   if (!lengths) return x;
   const Tensor place = iota(x.dim(1));                      // [L]

@@ -1,4 +1,4 @@
-// The models against files that other implementations made; tests/oracles/README.md.
+// Compares the models with files that other implementations made, see tests/oracles/README.md.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 const Pass training{.training = true, .gen = Generator{1}};
 
-/// Every output and every gradient of a Transformer.
+/// Compares every output and every gradient of a Transformer.
 void compare(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("golden", name);
   TransformerConfig config;
@@ -42,7 +42,7 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   golden.expect_gradients(model, tolerance);
 }
 
-/// The same of an encoder in BERT's shape.
+/// Compares every output and every gradient of a BERT-shaped encoder.
 void compare(const GoldenFile& golden, Encoder& model, double tolerance) {
   golden.set_parameters(model);
   const Tensor lengths = golden["input.lengths"];

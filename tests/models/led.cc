@@ -101,7 +101,7 @@ TEST(Led, StartsFromBart) {
   const Tensor source = some_tokens(2, 16, 23), tokens = some_tokens(2, 9, 23, 4);
   const Tensor expected = bart.forward({.tokens = tokens, .source = source}, Pass{});
   EXPECT_LE(distance(model.forward({.source = source, .tokens = tokens}, Pass{}), expected), 1e-12);
-  // Global tokens with copied projections see what a dense row sees.
+  // Global tokens with copied projections give the same result as dense attention.
   const Tensor global = global_mask(2, 16, {0, 5});
   EXPECT_LE(distance(model.forward({.source = source, .global = global, .tokens = tokens}, Pass{}),
                      expected),
@@ -187,7 +187,7 @@ class LedGoldens : public testing::TestWithParam<std::string> {
 
 TEST_P(LedGoldens, Test3_OracleInF64) { compare(DType::f64, "", 1e-11); }
 TEST_P(LedGoldens, Test3_OracleInF32) { compare(DType::f32, "", 1e-5); }
-// The package computes in f32 too: both round.
+// The package computes in f32 too, so both sides round.
 TEST_P(LedGoldens, Test3_TransformersInF32) { compare(DType::f32, "package.", 2e-5); }
 
 INSTANTIATE_TEST_SUITE_P(Spec07, LedGoldens, testing::Values("first_token", "ragged", "no_globals"),

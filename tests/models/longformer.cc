@@ -1,4 +1,4 @@
-// Spec07: Longformer against the dense oracle, the package, and what its windows promise.
+// Spec07: Longformer against the dense oracle and the package, and the properties of its windows.
 
 #include "models/longformer.h"
 
@@ -87,7 +87,7 @@ Tensor states(int64_t batch, int64_t length) {
   return normal({batch, length, kWidth}, Generator{3}, 0.0, 1.0, DType::f64);
 }
 
-/// Attention with all keys and the same sliding projections.
+/// Computes dense attention with the same sliding projections.
 Tensor dense(LongformerAttention& a, const Tensor& x, const Tensor& lengths = {}) {
   MultiHead m({.d_model = kWidth, .n_head = kHeads, .qkv_bias = true, .out_bias = true}, {},
               Init{.dtype = DType::f64});
@@ -122,7 +122,7 @@ TEST(Spec07, Test2_AllGlobalWithEqualProjectionsIsDense) {
   std::vector<int64_t> all;
   for (int64_t i = 0; i < 23; ++i) all.push_back(i);
   EXPECT_LE(distance(a.forward(x, with_globals(2, 23, all), Pass{}).y, dense(a, x)), 1e-12);
-  // A window over all and some global tokens too.
+  // A window that covers everything, with some global tokens as well.
   LongformerAttention wide = layer(30);
   copy_global_projections(wide);
   EXPECT_LE(distance(wide.forward(x, with_globals(2, 23, {0, 7}), Pass{}).y, dense(wide, x)),
@@ -157,7 +157,7 @@ TEST(Spec07, Test4_PairsAreTheClosedFormulas) {
       }
     }
   }
-  const int64_t l = 100, w = 4, g = 5;  // the formula for a prefix
+  const int64_t l = 100, w = 4, g = 5;  // the formula if the global tokens are a prefix
   EXPECT_EQ(patterns::window_and_global_pairs(l, w, 1, {0, 1, 2, 3, 4}),
             patterns::window_pairs(l - g, w) + (l - g) * g + g * l);
 }
@@ -174,7 +174,7 @@ TEST(Spec07, Test5_PaddingChangesNoBit) {
   const Tensor alone = model.forward({.tokens = tokens, .global = global}, Pass{});
   const Tensor lengths = Tensor::from(std::vector<int64_t>{23}, {1});
   for (const int64_t more : {1, 9, 40}) {
-    // What stands in the padding, global marks included, is of no account.
+    // The content of the padding, global marks included, has no effect.
     const Tensor padded = concat({tokens, some_tokens(1, more, 18, 77)}, 1);
     const Tensor marks = concat({global, full({1, more}, 1, DType::u8)}, 1);
     const Tensor y = model.forward({.tokens = padded, .lengths = lengths, .global = marks}, Pass{});
@@ -227,7 +227,7 @@ TEST(Spec07, Test8_AGlobalKeyInsideTheWindowCountsOnce) {
   for (int64_t i = 0; i < 31; ++i) {
     const double d = distance(select(y, 1, i), select(all, 1, i));
     if (i == 12) {
-      EXPECT_GT(d, 1e-3);  // through projections of its own
+      EXPECT_GT(d, 1e-3);  // because of its separate projections
     } else {
       EXPECT_LE(d, 1e-12) << i;
     }
@@ -294,12 +294,12 @@ TEST(Spec07, Rejects) {
   says([](auto& c) { c.one_sided_window = {int64_t{1} << 40}; }, "expected 1 to 2147483647");
   says([](auto& c) { c.one_sided_window = {1 << 30}, c.dilation = {4}; }, "1 to 536870911");
   says([](auto& c) { c.dilation = {0}; }, "dilation is 0; expected 1 to");
-  for (const int64_t dilation : {1, 2}) {  // whether there is any or not
+  for (const int64_t dilation : {1, 2}) {  // whether or not the layer is dilated
     says([=](auto& c) { c.dilation = {dilation}, c.dilated_heads = 3; },
          "dilated_heads is 3; expected 0 to n_head = 2");
     says([=](auto& c) { c.dilation = {dilation}, c.dilated_heads = -2; }, "dilated_heads is -2");
   }
-  build([](LongformerConfig& c) { c.n_head = 1, c.dilation = {2}; });  // as many as there are
+  build([](LongformerConfig& c) { c.n_head = 1, c.dilation = {2}; });  // all heads may be dilated
   build([](LongformerConfig& c) { c.one_sided_window = {2'147'483'647}; });
   EXPECT_TRUE(contains(message_of<ValueError>([] { global_mask(1, 4, {4}); }), "4"));
   EXPECT_THROW(patterns::window_and_globals(4, 1, {1}, {{4}}), ValueError);
@@ -320,7 +320,7 @@ TEST(Spec07, Rejects) {
 
 // ---- Conversion. ----
 
-/// A window over everything and no global tokens: RoBERTa's encoder.
+/// A window that covers everything and no global tokens: RoBERTa's encoder.
 TEST(Longformer, StartsFromAModelWithFullAttention) {
   LongformerConfig c = longformer_preset("tiny");
   c.position_offset = 2;
@@ -335,14 +335,14 @@ TEST(Longformer, StartsFromAModelWithFullAttention) {
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 16, 18);
   EXPECT_LE(distance(model.logits(tokens, Pass{}), base.logits(tokens, Pass{})), 1e-12);
-  // Without copies the rows that there are stay, and so does what they are worth.
+  // NewPositions::keep leaves the new rows as they are and preserves the outputs.
   Longformer kept(longer, Init{.dtype = DType::f64});
   const Tensor own = contiguous(narrow(parameter(kept, "embed.position.weight"), 0, 18, 25));
   start_from(kept, base, 2, NewPositions::keep);
   EXPECT_LE(distance(kept.logits(tokens, Pass{}), base.logits(tokens, Pass{})), 1e-12);
   EXPECT_TRUE(
       same_bits(contiguous(narrow(parameter(kept, "embed.position.weight"), 0, 18, 25)), own));
-  // The windows are the same ones, wherever in the longer input they lie.
+  // Refuses a base model that lacks layers or has another width.
   longer.n_layer = 3;
   Longformer deeper(longer, Init{.dtype = DType::f64});
   const std::string lacks = message_of<ValueError>([&] { start_from(deeper, base, 2); });
@@ -376,7 +376,7 @@ TEST(Longformer, StartsWithHeadsAndTokensOfItsOwn) {
       same_bits(contiguous(narrow(tokens, 0, 0, 18)), parameter(base, "embed.token.weight")));
   EXPECT_TRUE(same_bits(parameter(model, "layers.1.norm1.weight"),
                         parameter(base, "layers.1.norm1.weight")));
-  // From one that has the heads they come along; fewer tokens are no model to start from.
+  // A base model that has the heads passes them on. A base model with fewer tokens is an error.
   randomise(model, 0.3, 5);
   Longformer again(asked, Init{.dtype = DType::f64});
   EXPECT_TRUE(start_from(again, model, 0).empty());
@@ -387,7 +387,7 @@ TEST(Longformer, StartsWithHeadsAndTokensOfItsOwn) {
 TEST(Longformer, StartsWithTheGlobalProjectionsThatThereAre) {
   LongformerConfig c = longformer_preset("tiny");
   c.position_offset = 2;
-  BlockBertConfig plain = blockbert_preset("tiny");  // of one block: full attention
+  BlockBertConfig plain = blockbert_preset("tiny");  // one block, that is full attention
   static_cast<EncoderConfig&>(plain) = c;
   plain.n_block = 1;
   plain.heads_per_shift = {c.n_head};
@@ -400,7 +400,7 @@ TEST(Longformer, StartsWithTheGlobalProjectionsThatThereAre) {
     EXPECT_TRUE(same_bits(parameter(trained, name(kind) + "_global.weight"),
                           parameter(base, name(kind) + ".weight")));
   }
-  randomise(trained, 0.3, 3);  // as if trained with global tokens
+  randomise(trained, 0.3, 3);  // emulates training with global tokens
   Longformer again(c, Init{.dtype = DType::f64});
   start_from(again, trained, 2);
   for (const char* kind : {"q", "k", "v"}) {
@@ -441,7 +441,7 @@ INSTANTIATE_TEST_SUITE_P(Spec07, LongformerGoldens,
                                          "dilated", "one_token"),
                          [](const auto& param) { return param.param; });
 
-/// The package has no dilation.
+/// Compares with the package, which has no dilation.
 class LongformerPackage : public LongformerGoldens {};
 
 TEST_P(LongformerPackage, Test3_TransformersInF32) { compare(DType::f32, "package.", 1e-5); }

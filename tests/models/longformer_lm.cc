@@ -24,7 +24,7 @@
 namespace longspan::test {
 namespace {
 
-/// The token before is the only one that counts.
+/// Returns symbols that depend only on the previous token.
 int64_t successor(int64_t b, int64_t t) { return (b + 5 * t) % 17; }
 
 ModelInfo entry(const std::string& name, const std::function<void(LongformerLMConfig&)>& change) {
@@ -63,7 +63,7 @@ const RegisteredModel dilated = entry("longformer_lm_dilated_head", [](Longforme
 
 constexpr int64_t kWidth = 16, kHeads = 2;
 
-/// The formula of the class, with all keys of `seen` [L, L] in a matrix.
+/// Computes the formula of the class with a dense matrix. `seen` [L, L] marks the visible keys.
 Tensor by_the_formula(RelativeMultiHead& a, const Tensor& u, const Tensor& v, const Tensor& x,
                       const std::vector<std::vector<bool>>& seen) {
   const int64_t n = x.dim(1), d = kWidth / kHeads;
@@ -165,7 +165,7 @@ TEST(Spec07, Test11_GradientsOfTheLanguageModel) {
 }
 
 TEST(Spec07, BaseModelsHaveThePublishedSizes) {
-  // 41M and 102M (table 3); ours has 256 bytes.
+  // Table 3 has 41M and 102M. Our vocabulary has 256 bytes.
   EXPECT_NEAR(static_cast<double>(find_model("longformer_lm:base")->parameters()), 41e6, 0.5e6);
   EXPECT_NEAR(static_cast<double>(find_model("longformer_lm:large")->parameters()), 102e6, 1e6);
 }
@@ -178,7 +178,7 @@ TEST(Spec07, PhasesKeepTheParameters) {
   LongformerLM second(with_windows_times(c, 2), Init{.gen = Generator{9}, .dtype = DType::f64});
   EXPECT_EQ(second.config().window, (std::vector<int64_t>{6}));
   start_from(second, first, 0);
-  const Tensor tokens = some_tokens(1, 4, 17);  // fewer than either window
+  const Tensor tokens = some_tokens(1, 4, 17);  // shorter than either window
   const auto logits = [&](const LongformerLM& m) { return m.logits(tokens, Pass{}); };
   EXPECT_LE(distance(logits(first), logits(second)), 1e-12);
   EXPECT_TRUE(same_bits(parameter(first, "layers.1.attention.relative.weight"),
@@ -207,7 +207,7 @@ TEST(Spec07, LanguageModelRejects) {
   EXPECT_THROW(with_windows_times(longformer_lm_preset("tiny"), 0), ValueError);
 }
 
-// A window takes memory for the distances that there are, not for those that there could be.
+// The memory of a window depends on the distances in the sequence, not on the window's size.
 TEST(Spec07, HugeWindowsAreCausal) {
   const NoGrad off;
   LongformerLMConfig c = longformer_lm_preset("tiny");
@@ -217,7 +217,7 @@ TEST(Spec07, HugeWindowsAreCausal) {
   const LongformerLM huge(c, Init{});
   c.window = {16'399};
   const LongformerLM exact(c, Init{});
-  const Tensor tokens = some_tokens(1, 16'400, 17);  // more distances than are kept
+  const Tensor tokens = some_tokens(1, 16'400, 17);  // more distances than the model stores
   EXPECT_TRUE(same_bits(huge.logits(tokens, Pass{}), exact.logits(tokens, Pass{})));
 }
 

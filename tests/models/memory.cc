@@ -1,4 +1,4 @@
-// Memory policies on every model that programs can name, and steps that run out of memory.
+// Memory policies on every registered model, and steps that run out of memory.
 
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@
 namespace longspan::test {
 namespace {
 
-/// The loss and the gradients of one training step of a model's tiny configuration.
-/// d_ff: another inner width than that configuration's, where a model has one.
+/// Returns the loss and the gradients of one training step of a model's tiny configuration. If the
+/// model has a d_ff field, `d_ff` > 0 replaces its value.
 std::vector<Tensor> trained(const ModelEntry& entry, const char* policy, int64_t chunks = 1,
                             int64_t d_ff = 0) {
   const auto spec = entry.make("tiny");
@@ -79,10 +79,11 @@ TEST(Memory, Test3_EveryModelOfTheRegistryTrainsUnderEveryPolicy) {
   }
 }
 
-// Rows have other bits at other places there, but what runs again runs at the same place: policies
-// that cut no rows into pieces still give the bits of standard, and pieces run again as they ran.
+// OpenBLAS may round a row differently at another row index, but a recomputation uses the same
+// index. Policies that do not chunk rows still match `standard` bit for bit, and chunks are
+// recomputed exactly.
 TEST(Memory, OnOpenBlasWhatRunsAgainHasTheSameBits) {
-  constexpr int64_t wide = 900;  // longer sums than our kernels take in one piece
+  constexpr int64_t wide = 900;  // longer sums than our kernels compute in one block
   int64_t other = 0;
   for (const ModelEntry& entry : models()) {
     SCOPED_TRACE(entry.name);
@@ -113,7 +114,7 @@ TEST(Memory, OnOpenBlasWhatRunsAgainHasTheSameBits) {
   EXPECT_GT(other, 0) << "OpenBLAS gives the bits of our kernels, or is not used";
 }
 
-/// A model, its optimiser and one batch.
+/// Holds a model, its optimiser and one batch.
 struct Training {
   explicit Training(const MemoryPolicy& policy) : model(config(policy), Init{.gen = gen}) {}
 
@@ -130,7 +131,7 @@ struct Training {
     clip_gradients(adam, 0.1);
     adam.step(1e-2);
   }
-  /// Copies of parameters, moments and the count of steps.
+  /// Returns copies of the parameters and of the optimiser's state, including the step count.
   std::vector<Tensor> state() {
     std::vector<Tensor> all;
     for (const Tensor& w : parameters(model)) all.push_back(clone(w));
@@ -178,7 +179,7 @@ TEST(OutOfMemory, AtAnyAllocationOfAStepChangesNothing) {
       if (failures % 16 == 0) expect_equal(unlucky.state(), before);
     }
     EXPECT_GT(failures, 100);
-    expect_equal(unlucky.state(), after);  // the retry, from what the last failure left
+    expect_equal(unlucky.state(), after);  // the retry after the last failure
   }
 }
 

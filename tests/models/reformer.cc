@@ -1,4 +1,4 @@
-// Reformer against transformers, and the laws of its attention in a whole model.
+// Reformer against transformers, and properties of its attention in a whole model.
 
 #include "models/reformer.h"
 
@@ -22,7 +22,7 @@ const Pass training{.training = true, .gen = Generator{1}};
 
 class ReformerGoldens : public testing::TestWithParam<std::string> {};
 
-/// Every output and, where the file has them, every gradient.
+/// Compares every output and, if the file has them, every gradient.
 void compare(const std::string& name, DType dtype, double tolerance) {
   const GoldenFile golden("reformer", name);
   ReformerConfig config;
@@ -70,7 +70,7 @@ TEST(Spec10, Test7_NothingFlowsBackInAWholeModelWithBucketsFrozen) {
     ReformerConfig c = alternating();
     c.layers = layers;
     Reformer model = made(c);
-    const Tensor tokens = unsqueeze(iota(27), 0);  // each token once
+    const Tensor tokens = unsqueeze(iota(27), 0);  // each token occurs once
     const std::vector<Tensor> buckets = model.forward({.tokens = tokens}, Pass{}).buckets;
     Tensor table = parameter(model, "embed.token.weight");
     for (const int64_t i : {0, 1, 7, 20, 26}) {
@@ -104,7 +104,8 @@ TEST(Spec10, Test8_PaddingLeavesAWholeModelAlone) {
   }
 }
 
-// Section 10: short sequences in full, and said so. It is what one chunk of all tokens sees.
+// Section 10: short sequences use full attention, and remark() says so. The result equals one chunk
+// of all tokens.
 TEST(Spec10, Test2_ShortSequencesAreSeenInFullWhereAsked) {
   ReformerConfig c = alternating();
   c.n_max = 64;
@@ -134,7 +135,7 @@ TEST(Spec10, Test2_ShortSequencesAreSeenInFullWhereAsked) {
   c.full_below = 27;
   EXPECT_TRUE(same_bits(gradients_of(c, tokens)[0], hashed[0]));
   EXPECT_NE(made(c).remark(27).find("hashed into 2 rounds"), std::string::npos);
-  ReformerConfig filled = c;  // up to whole chunks, which is what counts
+  ReformerConfig filled = c;  // full_below counts tokens padded to whole chunks
   filled.layers = "lsh";
   filled.whole_chunks = true;
   filled.full_below = 28;
@@ -150,7 +151,7 @@ TEST(Spec10, Test12_GradientsOfTheWholeTinyModel) {
   for (const ReformerVariant variant : {ReformerVariant::paper, ReformerVariant::trax2,
                                         ReformerVariant::hf, ReformerVariant::lucid}) {
     ReformerConfig c = reformer_variant(alternating(), variant);
-    c.activation = Activation::gelu_erf;  // differences do not see the corners of relu
+    c.activation = Activation::gelu_erf;  // relu's kinks would break finite differences
     Reformer model = made(c);
     const Tensor tokens = some_tokens(2, 32, 32), targets = some_tokens(2, 32, 32, 5);
     const std::vector<Tensor> buckets = model.forward({.tokens = tokens}, training).buckets;
@@ -161,7 +162,7 @@ TEST(Spec10, Test12_GradientsOfTheWholeTinyModel) {
   }
 }
 
-/// The loss and the gradients of every parameter with a memory policy, dropout on.
+/// Returns the loss and the gradients of every parameter with a memory policy, with dropout on.
 std::vector<Tensor> step_with(const char* memory, DType dtype, int64_t layers) {
   ReformerConfig c = alternating();
   c.n_layer = layers;
@@ -188,14 +189,15 @@ TEST(Spec10, Test10_ReversibleGradientsAreThoseOfTheStoredStreams) {
   for (size_t i = 0; i < stored.size(); ++i) {
     EXPECT_LE(distance(inverted[i], stored[i]), 1e-10 * std::max(1e-3, largest(stored[i]))) << i;
   }
-  // Checkpoints repeat what was done, buckets included: the same bits.
+  // Checkpointing recomputes the same values, buckets included, bit for bit.
   const std::vector<Tensor> repeated = step_with("checkpoint", DType::f64, 6);
   for (size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(repeated[i], stored[i])) << i;
   for (const char* policy : {"checkpoint:2", "checkpoint:4:1", "lean", "selective"}) {
     const std::vector<Tensor> all = step_with(policy, DType::f64, 6);
     for (size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(all[i], stored[i])) << policy;
   }
-  // In f32 to rounding; on the grid inversion is exact, so that the forward pass is replayed.
+  // In f32 the results agree to rounding. With reversible:exact, inversion on the grid is exact,
+  // and the backward pass replays the forward pass exactly.
   const std::vector<Tensor> f32 = step_with("standard", DType::f32, 6);
   const std::vector<Tensor> back = step_with("reversible", DType::f32, 6);
   for (size_t i = 0; i < f32.size(); ++i) {
@@ -230,7 +232,7 @@ TEST(Spec10, Test11_SavedBytesGrowWithDepthByBucketsAlone) {
       EXPECT_EQ(saved(memory, layers), two + (layers - 2) * ids) << memory << " " << layers;
     }
   }
-  // Segments of K layers keep the two streams between them, and the buckets of all.
+  // Segments of K layers save the two streams at their boundaries, and the buckets of every layer.
   const int64_t stream = 2 * 32 * 16 * 4;
   for (const auto& [memory, k] : {std::pair{"checkpoint", 1}, {"checkpoint:4", 4}}) {
     EXPECT_EQ(saved(memory, 16) - saved(memory, 8), 8 / k * 2 * stream + 8 * ids) << memory;
@@ -258,12 +260,13 @@ TEST(Reformer, RotationsAreFreshInTrainingAndFixedOtherwise) {
   c.hash_seed = 5;
   EXPECT_FALSE(same_bits(still[0], buckets(made(c), Pass{})[0]));
   c.hash_seed = 0;
-  c.rounds = 5;  // more rounds begin with the ones that there were
+  c.rounds = 5;  // the first rounds stay the same
   const Tensor more = buckets(made(c), Pass{})[0];
   EXPECT_TRUE(same_bits(still[0], contiguous(narrow(more, 2, 0, 2))));
 }
 
-/// Largest difference of what token by token gives from one pass over all tokens so far.
+/// Returns the largest difference between token-by-token decoding and one pass over all tokens so
+/// far.
 double decoding_error(const Reformer& model, const Tensor& tokens, int64_t prompt) {
   const NoGrad off;
   const auto state = model.start_decoding(tokens.dim(0));
@@ -282,18 +285,18 @@ TEST(Reformer, DecodesAsOnePassDoesWhereBucketsFitIntoChunks) {
   ReformerConfig c = alternating();
   c.rounds = 3;
   c.buckets = {2};
-  c.chunk = 32;  // no bucket is larger
+  c.chunk = 32;  // no bucket is larger than a chunk
   const Tensor tokens = some_tokens(2, 32, 32);
   EXPECT_LE(decoding_error(made(c), tokens, 1), 1e-12);
   EXPECT_LE(decoding_error(made(c), tokens, 11), 1e-12);
-  // Rotations may be of other rounds than the configuration has.
+  // The rotations may have another number of rounds than the configuration.
   for (const int64_t rounds : {1, 5}) {
     Reformer model = made(c);
     model.set_rotations(lsh_rotations(Generator{6}, 2, rounds, 8, {2, 1}, DType::f64));
     EXPECT_LE(decoding_error(model, tokens, 3), 1e-12) << rounds;
   }
-  // A single layer sees exactly what the last row of a pass over all tokens so far sees, whatever
-  // the windows are: other code's rules, which hide no bucket.
+  // A single layer sees exactly the keys of the last row of a pass over all tokens so far, whatever
+  // its windows. This holds for variants of other implementations, which hide no bucket.
   for (const ReformerVariant variant :
        {ReformerVariant::trax2, ReformerVariant::hf, ReformerVariant::lucid}) {
     ReformerConfig other = reformer_variant(c, variant);
@@ -301,7 +304,7 @@ TEST(Reformer, DecodesAsOnePassDoesWhereBucketsFitIntoChunks) {
     other.chunk = 4;
     EXPECT_LE(decoding_error(made(other), tokens, 1), 1e-12) << static_cast<int>(variant);
   }
-  // Small chunks: the keys differ, and so do the results; they stay finite.
+  // With small chunks the keys differ, and so do the results, but they stay finite.
   c.chunk = 4;
   const double error = decoding_error(made(c), tokens, 1);
   EXPECT_GT(error, 1e-6);

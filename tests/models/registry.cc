@@ -17,7 +17,7 @@
 namespace longspan::test {
 namespace {
 
-/// Sets fields by name from texts; the rest it leaves alone.
+/// Sets every numeric field of the given name to a number and leaves the other fields unchanged.
 class Set final : public Fields {
  public:
   explicit Set(std::string name, int64_t number) : name_(std::move(name)), number_(number) {}
@@ -75,7 +75,8 @@ TEST(Registry, EveryPresetCanBePlanned) {
   }
 }
 
-/// What becomes of building a model with a field at that value: 0, it was built, or an Error.
+/// Builds a model with one field set, in a child process. Returns 0 if the model was built or an
+/// Error was thrown.
 int built_with(const ModelEntry& entry, const std::string& field, int64_t value) {
   const pid_t child = fork();
   if (child != 0) {
@@ -122,11 +123,11 @@ TEST(Registry, AModelWithoutRoomForItsParametersIsNotBegun) {
   const std::string text = message_of<OutOfMemory>([&] { spec->build(Init{.gen = Generator{1}}); });
   set_memory_limit({}, 0);
   EXPECT_NE(text.find(fmt::format("it has {} parameters", count)), std::string::npos) << text;
-  EXPECT_LT(memory_tracker().allocations() - allocations, 200);  // what a plan has
+  EXPECT_LT(memory_tracker().allocations() - allocations, 200);  // as on the meta device
 }
 
-/// Bits a token that a model as it is built says of tokens that are drawn alike, so that
-/// log2(vocab) is the least that anything can say.
+/// Returns the loss of a freshly built model in bits per token. Tokens are uniformly random, so
+/// that no model can do better than log2(vocab).
 double first_loss(const LanguageModel& model, int64_t length) {
   const NoGrad off;
   const int64_t most = std::min(length, model.max_length());
@@ -144,7 +145,7 @@ double first_loss(const LanguageModel& model, int64_t length) {
     case Objective::masked_token:
       break;
   }
-  // Every sixth token is hidden, and only what was there counts.
+  // Masks every sixth token. Only masked tokens count as targets.
   std::vector<int64_t> seen = tokens.to_vector<int64_t>(), hidden = seen;
   for (size_t i = 0; i < seen.size(); ++i) {
     if (i % 6 != 0) {
@@ -170,7 +171,7 @@ TEST(Registry, FirstLossIsNearThatOfKnowingNothing) {
   }
 }
 
-/// Of every model: what extend_positions() promises is what it builds then.
+/// After extend_positions(n) every model supports n tokens.
 TEST(Registry, PositionsCanBeExtended) {
   constexpr int64_t any = std::numeric_limits<int64_t>::max();
   int extended = 0, refused = 0;
@@ -191,9 +192,9 @@ TEST(Registry, PositionsCanBeExtended) {
         const std::string name(spec->extend_positions(2 * before + 1));
         EXPECT_TRUE(name == "n_max" || name == "source_n_max" || name == "n_positions") << name;
         EXPECT_EQ(longest(), 2 * before + 1);
-        EXPECT_NE(spec->parameters(), parameters);  // a squarer grid may have fewer
+        EXPECT_NE(spec->parameters(), parameters);  // a squarer grid may have fewer parameters
         ++extended;
-      } catch (const ValueError& e) {  // rows, columns and colours
+      } catch (const ValueError& e) {  // grids of rows, columns and colours cannot be extended
         EXPECT_NE(std::string(e.what()).find("position_shape"), std::string::npos) << e.what();
         EXPECT_EQ(longest(), before);
         ++refused;
@@ -207,8 +208,8 @@ TEST(Registry, PositionsCanBeExtended) {
 TEST(Registry, PublishedSizes) {
   const auto count = [](std::string_view name) { return find_model(name)->parameters(); };
   EXPECT_EQ(count("transformer:gpt2"), 124'439'808);
-  EXPECT_EQ(count("transformer:bert"), 109'514'298);  // with the masked-token head, no pooler
-  // With the classifiers of the auxiliary losses: two for each layer.
+  EXPECT_EQ(count("transformer:bert"), 109'514'298);  // includes the masked-token head, no pooler
+  // Includes the classifiers of the auxiliary losses, two for each layer.
   EXPECT_NEAR(static_cast<double>(count("transformer:t12")), 44e6, 0.5e6);
   EXPECT_NEAR(static_cast<double>(count("transformer:t64")), 235e6, 1e6);
   EXPECT_NEAR(static_cast<double>(count("transformer:base")), 65e6, 3e6);
@@ -257,7 +258,8 @@ TEST(Registry, SmallModelsAreAsTheySay) {
   EXPECT_EQ(encoder->mask_token(), 256);
 }
 
-// What is wrong must be said before any work, with what was got, what is expected and what to do.
+// Errors must be thrown before any work and must say what was given, what is expected and what to
+// do.
 struct Wrong {
   const char* name;
   std::function<void(TransformerConfig&)> change;
@@ -428,7 +430,7 @@ TEST(TransformerRejects, Inputs) {
        "valid"},
   };
   for (const WrongInput& w : cases) {
-    EXPECT_THROW(w.call(model), Error) << w.name;  // layouts of these lengths are kept
+    EXPECT_THROW(w.call(model), Error) << w.name;  // fills the cache of layouts for these lengths
     const int64_t before = memory_tracker().live().total();
     try {
       w.call(model);

@@ -1,4 +1,4 @@
-// Every model as two reversible streams.
+// Every model with two reversible streams.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t B = 2, L = 33;
 
-/// Makes a configuration small, lets it drop, and sets its policy.
+/// Makes a configuration small, enables dropout and sets the memory policy.
 class Adapted final : public Fields {
  public:
   Adapted(std::string_view policy, std::string_view precision, int64_t chunks)
@@ -74,7 +74,7 @@ Tensor loss_of(const LanguageModel& model, const Pass& pass) {
   return l.auxiliary ? add(l.loss, l.auxiliary) : l.loss;
 }
 
-/// The loss of a training step, and the gradients of every parameter.
+/// Returns the loss of a training step and the gradients of every parameter.
 std::vector<Tensor> step(const ModelEntry& entry, std::string_view policy,
                          std::string_view precision = "f32", int64_t chunks = 1) {
   const auto model = adapted(entry, policy, precision, chunks);
@@ -110,7 +110,7 @@ TEST(Memory, Test2_EveryModelHasTheGradientsOfItsStoredStreams) {
   }
 }
 
-/// The losses of 200 steps of training.
+/// Returns the losses of 200 training steps.
 std::vector<Tensor> curve(std::string_view policy) {
   const auto model = adapted(models().front(), policy);
   Adam adam(named_parameters(*model));
@@ -134,7 +134,8 @@ TEST(Memory, CurvesOf200StepsAreThoseOfTheStoredStreams) {
   for (size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(inverted[i], stored[i])) << i;
 }
 
-/// Attention of the first layer is that of one stream, for both begin as the embedding.
+/// The attention of the first layer equals that of one stream, because both streams start as the
+/// embedding.
 TEST(Memory, EveryReversibleModelShowsItsAttention) {
   int drawn = 0;
   for (const ModelEntry& entry : models()) {
@@ -162,7 +163,7 @@ TEST(Memory, EveryReversibleModelDecodesWhatItWasTrainedAs) {
   for (const ModelEntry& entry : models()) {
     const auto model = adapted(entry, "reversible:exact");
     if (model->objective() != Objective::next_token) continue;
-    if (entry.name == "reformer") continue;  // tokens to come sort those before into other chunks
+    if (entry.name == "reformer") continue;  // later tokens move earlier ones to other chunks
     const NoGrad off;
     const Tensor tokens = some_tokens(B, L, model->vocab());
     const Tensor whole = model->logits(tokens, Pass{});

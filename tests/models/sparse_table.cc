@@ -5,7 +5,8 @@
 namespace longspan::test {
 namespace {
 
-/// A classifier that is zero, as the paper's starts, would hide what two models have in common.
+/// Replaces the classifier's zero initialisation, as in the paper, with random weights. A zero
+/// classifier would hide differences between models.
 std::unique_ptr<LanguageModel> made(const SparseTransformerConfig& c, const Init& init) {
   auto model = std::make_unique<SparseTransformer>(c, init);
   if (init.meta) return model;
@@ -58,7 +59,7 @@ const RegisteredModel paper_window = sparse(
       c.paper_window = true;
       c.qk_ratio = 0.5;
     });
-// Two layers, in either order, join every pair.
+// Two layers, in either order, connect every pair of positions.
 const RegisteredModel interleaved = sparse(
     "sparse_strided_interleaved", "strided,local", Integration::interleave,
     [](int64_t, int64_t) { return true; },

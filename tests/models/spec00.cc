@@ -1,5 +1,5 @@
-// The acceptance tests of the baselines, by their numbers. 10 (gradients) and 11 (products) are
-// also checked for every entry of the table of models.
+// The acceptance tests of the baselines, by their numbers. Tests 10 (gradients) and 11 (products)
+// also run for every entry of the table of models.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,8 @@ TransformerConfig with(Positions positions) {
 constexpr Positions every_kind[] = {Positions::none, Positions::sinusoid, Positions::learned,
                                     Positions::learned_per_layer, Positions::shaw};
 
-// 1. Full causal, a window that holds everything, and two blocks that do are one function.
+// 1. Full causal attention, a window that covers everything and two blocks that cover everything
+// compute the same function.
 TEST(Spec00, Test1WideWindowsAreFullAttention) {
   for (const int64_t length : {1, 2, 7, 12}) {
     for (const Init& init : {f64, f32}) {
@@ -93,7 +94,7 @@ TEST(Spec00, Test1ProbabilitiesSumToOne) {
   }
 }
 
-// 2. The future has no influence, to the bit.
+// 2. Future tokens do not change earlier outputs, bit for bit.
 TEST(Spec00, Test2FutureIndependence) {
   for (const Positions positions : every_kind) {
     for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
@@ -116,7 +117,7 @@ TEST(Spec00, Test2FutureIndependence) {
   }
 }
 
-// 3. Decoding is the full pass; the table of models has more kinds.
+// 3. Decoding equals the full forward pass. The table of models covers more kinds of models.
 TEST(Spec00, Test3DecodingIsTheFullPass) {
   for (const Positions positions : every_kind) {
     for (const auto& [local, window] : {std::pair{Locality::none, 0},
@@ -160,7 +161,7 @@ TEST(Spec00, Test3DecodingAfterASource) {
   }
 }
 
-// 4. Without positions an encoder does not know the order.
+// 4. Without position embeddings an encoder is equivariant to permutations of its tokens.
 TEST(Spec00, Test4Permutation) {
   TransformerConfig c = with(Positions::none);
   c.wiring = Wiring::encoder;
@@ -189,7 +190,7 @@ void copy_shared(Module& from, Module& to) {
   }
 }
 
-// 5. Shaw's terms.
+// 5. Shaw's relative terms.
 TEST(Spec00, Test5ShawDegenerates) {
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 12, 17);
@@ -213,8 +214,8 @@ TEST(Spec00, Test5ShawTranslates) {
   c.window = 3;
   const Transformer model = made(c);
   const NoGrad off;
-  // Two layers of three keys reach four tokens back: the last ones cannot tell how far they are
-  // from the start.
+  // Two layers with windows of three keys reach four tokens back, so the later tokens cannot tell
+  // how far they are from the start.
   const Tensor tokens = some_tokens(1, 20, c.vocab);
   const Tensor whole = model.forward({.tokens = tokens}, Pass{});
   for (const int64_t offset : {1, 4, 9}) {
@@ -227,7 +228,7 @@ TEST(Spec00, Test5ShawTranslates) {
   }
 }
 
-/// Columns of x in another order: result[.., c] = x[.., order[c]].
+/// Reorders the columns of x: result[.., c] = x[.., order[c]].
 void reorder(Tensor& x, const std::vector<int64_t>& order, int axis) {
   const Tensor ids = Tensor::from(order, {static_cast<int64_t>(order.size())});
   assign(x, contiguous(take(x.detach(), ids, axis)).to_vector<double>());
@@ -324,7 +325,7 @@ TEST(Spec00, Test8CrossAttentionOverOneToken) {
   EXPECT_LT(distance(y, contiguous(expand(value, {2, 5, 16}))), 1e-13);
 }
 
-// 9. Without output weights the blocks are the identity.
+// 9. With zero output weights the blocks are the identity.
 TEST(Spec00, Test9ZeroBranchesAreTheIdentity) {
   Transformer model = made(with(Positions::none));
   set_all(model, "attention.out.weight", 0);
@@ -339,8 +340,8 @@ TEST(Spec00, Test9ZeroBranchesAreTheIdentity) {
   EXPECT_LT(distance(flatten(model.forward({.tokens = tokens}, Pass{}), 0, 1), expected), 1e-14);
 }
 
-// 10. Gradients: kinds of parameters, norms, positions, dropout, odd lengths, tied tables,
-// smoothing.
+// 10. Gradients, over kinds of parameters, norms, positions, dropout, odd lengths, tied tables and
+// label smoothing.
 TEST(Spec00, Test10Gradients) {
   uint64_t turn = 0;
   for (const Positions positions : every_kind) {
@@ -431,7 +432,7 @@ TEST(Spec00, Test10GradientsOfAClassifier) {
   };
   EXPECT_EQ(check_parameter_gradients(model, loss, 4), "");
 
-  // Only the first token is read, and by tanh.
+  // The classifier reads only the first token, through a tanh.
   const Tensor hidden = model.forward(in, Pass{});
   Linear pool(16, 16, true, f64, Scheme::zeros()), last(16, 3, true, f64, Scheme::zeros());
   pool.weight = parameter(model, "pool.weight");
@@ -442,8 +443,8 @@ TEST(Spec00, Test10GradientsOfAClassifier) {
   EXPECT_LT(distance(model.classify(hidden), last.forward(tanh(pool.forward(first)))), 1e-14);
 }
 
-// What lies beyond the reach of all layers together cannot be learnt, what lies within can: symbols
-// repeat after seven places, and two layers of a window W reach back 2 (W - 1).
+// A model cannot learn dependencies beyond the joint reach of its layers, but learns those within
+// it: symbols repeat every seven positions, and two layers of a window W reach back 2 (W - 1).
 TEST(Spec00, PeriodsBeyondTheReachAreNotLearnt) {
   constexpr int64_t period = 7, batch = 8, length = 22;
   const auto last_loss = [&](int64_t window) {
@@ -458,12 +459,12 @@ TEST(Spec00, PeriodsBeyondTheReachAreNotLearnt) {
       const Tensor symbols = some_tokens(batch, period, c.vocab, static_cast<uint64_t>(step) + 50);
       const Tensor text = repeat(symbols, 1, 4);  // [B, 28]
       Tensor targets = clone(narrow(text, 1, 1, length));
-      for (int64_t i = 0; i < batch * length; ++i) {  // nobody knows the first round
+      for (int64_t i = 0; i < batch * length; ++i) {  // the first period is unpredictable
         if (i % length < period) targets.mut().as<int64_t>()[i] = ignored_target;
       }
       const Pass pass{.training = true, .gen = Generator{1}};
       const Tensor mean = model.loss(narrow(text, 1, 0, length), targets, {}, pass).loss;
-      loss = mean.item();  // of symbols that were never seen before
+      loss = mean.item();  // on symbols that are fresh in every step
       backward(mean);
       adam.step(1e-2);
     }
@@ -473,7 +474,7 @@ TEST(Spec00, PeriodsBeyondTheReachAreNotLearnt) {
   EXPECT_GT(last_loss(period / 2), 0.95 * std::log(17.0));  // 2 * 2 < 6
 }
 
-// 11. The count of products is the closed form.
+// 11. The number of products equals the closed form.
 TEST(Spec00, Test11MacsAreTheClosedForm) {
   const int64_t l = 11, d = 16, f = 32, v = 17, n = 2, batch = 2;
   TransformerConfig c = tiny();
@@ -491,8 +492,8 @@ TEST(Spec00, Test11MacsAreTheClosedForm) {
   check(l * (l + 1) / 2);
   c.local = Locality::exact;
   c.window = 4;
-  check(4 * l - 4 * 3 / 2);   // l rows of 4 keys, the first rows of 1, 2, 3
-  c.local = Locality::block;  // blocks of 4, 4 and 3: own block and the whole one before
+  check(4 * l - 4 * 3 / 2);   // l rows of 4 keys; the first rows have 1, 2, 3
+  c.local = Locality::block;  // blocks of 4, 4 and 3: the own block and the block before it
   check(10 + (10 + 16) + (6 + 12));
   c = tiny();
   c.wiring = Wiring::encoder;

@@ -1,5 +1,5 @@
-// The acceptance tests of the Sparse Transformer, by their numbers. 7 (decoding) and 9 (gradients)
-// are also checked for every entry of the table of models.
+// The acceptance tests of the Sparse Transformer, by their numbers. Tests 7 (decoding) and 9
+// (gradients) also run for every entry of the table of models.
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ SparseTransformerConfig tiny(const char* sets, Integration integration) {
   return c;
 }
 
-/// Every kind of attention that the page offers.
+/// Returns a configuration of every kind of attention in docs/sparse-transformer.md.
 std::vector<SparseTransformerConfig> every_mode() {
   std::vector<SparseTransformerConfig> all;
   for (const char* sets :
@@ -62,7 +62,7 @@ SparseTransformer made(const SparseTransformerConfig& c, const Init& init = f64)
   return model;
 }
 
-/// Section 2 of the paper's definitions, straight.
+/// Implements the definitions of section 2 of the paper literally.
 bool in_set(const SparseTransformerConfig& c, IndexSet set, int64_t s, int64_t i, int64_t j) {
   const int64_t l = c.stride, from = l - (s + 1) * c.columns;
   if (j > i) return false;
@@ -117,7 +117,7 @@ int64_t pairs_of_patterns(const LayerContext& ctx, int64_t layer, int64_t heads,
   return pairs;
 }
 
-// 1. Patterns, brute force and closed formulas agree.
+// 1. Patterns, brute force and closed-form counts agree.
 TEST(Spec05, Test1PairCountsEqualTheFormulas) {
   const Init plan{.meta = true};
   for (int64_t length : {1, 2, 4, 5, 7, 16, 25, 40}) {
@@ -158,7 +158,7 @@ TEST(Spec05, Test1PairCountsOfThePublishedSizes) {
   EXPECT_NEAR(millions("imagenet64"), 152, 0.5);
 }
 
-// 2. Where the sets hold all that came before, this is dense attention.
+// 2. If the index sets hold all earlier positions, the model is dense attention.
 TEST(Spec05, Test2WideSetsAreDenseAttention) {
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 37, 11);
@@ -181,8 +181,8 @@ TEST(Spec05, Test2WideSetsAreDenseAttention) {
   EXPECT_GT(distance(logits("block,summary", Integration::merged, 8, 7), dense), 1e-6);
 }
 
-/// softmax over what a mask leaves, with every row and key written out; rows that see nothing are
-/// zero.
+/// Computes softmax attention under a dense mask, with every row and key written out. Rows with no
+/// visible key are zero.
 Tensor masked_attention(const Projected& p, const SparseTransformerConfig& c, int64_t layer) {
   const int64_t heads = p.q.dim(1), length = p.q.dim(2);
   std::vector<double> mask, seeing;
@@ -211,7 +211,7 @@ LayerContext of_layer(const SparseTransformer& model, int64_t layer, int64_t len
   return ctx;
 }
 
-// 3. Every mode is dense attention under its masks, in the original order of rows; so are the
+// 3. Every mode equals dense attention under its masks, in the original order of rows. So do the
 // gradients.
 TEST(Spec05, Test3EveryModeIsMaskedDenseAttention) {
   for (SparseTransformerConfig c : every_mode()) {
@@ -267,7 +267,7 @@ TEST(Spec05, Test3MapsShowTheIndexSets) {
   }
 }
 
-// 4. A token has no influence on what comes before it, to the bit.
+// 4. A token does not change outputs at earlier positions, bit for bit.
 TEST(Spec05, Test4TheFutureHasNoInfluence) {
   const NoGrad off;
   for (const SparseTransformerConfig& c : every_mode()) {
@@ -299,7 +299,8 @@ Matrix matrix_of(const SparseTransformerConfig& c, int64_t layer, int64_t length
   return m;
 }
 
-/// Pairs j <= i that no path of two steps joins, the first of them by `second`.
+/// Counts the pairs j <= i that no path of two steps connects, with `second` for the step from i
+/// and `first` for the step to j.
 int64_t unreached(const Matrix& first, const Matrix& second) {
   int64_t count = 0;
   for (size_t i = 0; i < first.size(); ++i) {
@@ -331,7 +332,7 @@ TEST(Spec05, Test5TwoStepsReachEveryEarlierPosition) {
       const Matrix block = matrix_of(c, 0, length), summary = matrix_of(c, 1, length);
       EXPECT_EQ(unreached(with_residual(block), with_residual(summary)), 0);
       if (l > 1 && length > l) {
-        EXPECT_GT(unreached(block, summary), 0);  // not without the residual stream
+        EXPECT_GT(unreached(block, summary), 0);  // two steps need the residual connection
         EXPECT_GT(unreached(local, local), 0);
       }
       c.integration = Integration::merged;
@@ -341,7 +342,7 @@ TEST(Spec05, Test5TwoStepsReachEveryEarlierPosition) {
   }
 }
 
-// 6. Running blocks again gives the same gradients, to the bit, with dropout on.
+// 6. Recomputing blocks gives the same gradients, bit for bit, with dropout on.
 TEST(Spec05, Test6RecomputationChangesNoGradient) {
   for (SparseTransformerConfig c : every_mode()) {
     c.dropout = 0.2f;
@@ -366,7 +367,7 @@ TEST(Spec05, Test6RecomputationChangesNoGradient) {
   }
 }
 
-// 7. Decoding gives the logits of the full pass at every position.
+// 7. Decoding gives the logits of the full forward pass at every position.
 TEST(Spec05, Test7DecodingIsTheFullPass) {
   const NoGrad off;
   std::vector<SparseTransformerConfig> all = every_mode();
@@ -391,7 +392,7 @@ TEST(Spec05, Test7DecodingIsTheFullPass) {
   }
 }
 
-// 8. W_out starts as zero.
+// 8. W_out is initialised to zero.
 TEST(Spec05, Test8LogitsStartAtZero) {
   for (const SparseTransformerConfig& c : every_mode()) {
     for (const Init& init : {f64, f32}) {
@@ -405,7 +406,7 @@ TEST(Spec05, Test8LogitsStartAtZero) {
   }
 }
 
-// 9. Gradients of every parameter in f64, dropout on.
+// 9. Gradients of every parameter in f64, with dropout on.
 TEST(Spec05, Test9GradientsOfEveryMode) {
   for (SparseTransformerConfig c : every_mode()) {
     c.dropout = 0.2f;
@@ -420,7 +421,8 @@ TEST(Spec05, Test9GradientsOfEveryMode) {
   }
 }
 
-// 9. Output weights of branches divided by sqrt(2 N): the stream leaves 64 layers as wide as 2.
+// 9. With output weights divided by sqrt(2 N), the residual stream has the same variance after 64
+// layers as after 2.
 TEST(Spec05, Test9TheResidualStreamIsAsWideAtAnyDepth) {
   const NoGrad off;
   for (const SparseInit init : {SparseInit::code, SparseInit::paper_literal}) {
@@ -430,7 +432,7 @@ TEST(Spec05, Test9TheResidualStreamIsAsWideAtAnyDepth) {
       c.d_ff = 256;
       c.n_layer = layers;
       c.init = init;
-      c.final_norm_eps = 1e12;  // far above the variance: the norm only centres and scales
+      c.final_norm_eps = 1e12;  // far above the variance, so that the norm only centres and scales
       const SparseTransformer model(c, f64);
       const Tensor stream = mul(model.forward(some_tokens(2, 37, c.vocab), Pass{}), 1e6);
       return mean(square(stream)).item();
@@ -441,7 +443,7 @@ TEST(Spec05, Test9TheResidualStreamIsAsWideAtAnyDepth) {
   }
 }
 
-// 10. Rows of a summary head before the first summary see nothing: their output is zero.
+// 10. Rows of a summary head before the first summary see no key: their output is zero.
 TEST(Spec05, Test10RowsThatSeeNothingAreZero) {
   SparseTransformerConfig c = tiny("summary", Integration::interleave);
   c.n_head = 1;
@@ -463,7 +465,7 @@ TEST(Spec05, Test10RowsThatSeeNothingAreZero) {
   }
 }
 
-// 11. A gradient that is not finite halves the scale of the loss and changes no weight.
+// 11. A nonfinite gradient halves the loss scale and changes no weight.
 TEST(Spec05, Test11AnInfiniteGradientHalvesTheLossScale) {
   SparseTransformerConfig c = tiny("block,summary", Integration::merged);
   c.precision = Precision::f16;
@@ -480,7 +482,7 @@ TEST(Spec05, Test11AnInfiniteGradientHalvesTheLossScale) {
     const Pass pass{.training = true, .gen = Generator{3}};
     backward(mul(model.loss(tokens, targets, {}, pass).loss, scale.value()));
     Tensor head = parameter(model, "head.weight");
-    EXPECT_EQ(head.dtype(), DType::f32);  // the master weights
+    EXPECT_EQ(head.dtype(), DType::f32);  // a master weight
     if (inject) {
       const Tensor g = clone(grad(head));
       Tensor bad = g;
@@ -502,7 +504,7 @@ TEST(Spec05, Test11AnInfiniteGradientHalvesTheLossScale) {
   EXPECT_GT(changed, 0u);
 }
 
-// Positions of the slots: that of the target, or with pos_before_shift that of the token.
+// A slot has the position of its target, or with pos_before_shift that of its token.
 TEST(Spec05, SlotsHaveThePositionOfTheirTargetOrToken) {
   const NoGrad off;
   SparseTransformerConfig c = tiny("dense", Integration::merged);
@@ -519,7 +521,8 @@ TEST(Spec05, SlotsHaveThePositionOfTheirTargetOrToken) {
   }
   EXPECT_THROW(grid.forward(30, 11), ValueError);
 
-  // With equal tokens only positions tell slots apart; moving them by one moves the table.
+  // All tokens are equal, so only positions distinguish slots: shifting the position table by one
+  // turns one variant into the other.
   c.n_layer = 1;
   SparseTransformer standard = made(c);
   c.pos_before_shift = true;
@@ -551,8 +554,8 @@ TEST(Spec05, AVectorBeginsASequenceInPlaceOfItsFirstToken) {
   }
 }
 
-// Section 5 of the specification, second small task: images with vertical structure. Each row is
-// the one three rows above it, 12 places before: two local layers reach back 6.
+// Section 5 of the specification, second small task: images with vertical structure. Each row
+// equals the row three above it, 12 positions before. Two local layers reach back only 6.
 TEST(Spec05, StridedBeatsLocalOnVerticalStructure) {
   constexpr int64_t columns = 4, rows = 6, batch = 16;
   const auto last_loss = [&](const char* sets) {
@@ -569,12 +572,12 @@ TEST(Spec05, StridedBeatsLocalOnVerticalStructure) {
           some_tokens(batch, 3 * columns, c.vocab, static_cast<uint64_t>(step) + 50);
       const Tensor image = concat({head, head}, 1);  // [B, 24]
       Tensor targets = clone(slice(image, 1, 1));
-      for (int64_t i = 0; i < targets.numel(); ++i) {  // nobody knows the first rows
+      for (int64_t i = 0; i < targets.numel(); ++i) {  // the first rows are unpredictable
         if (i % targets.dim(1) < 3 * columns - 1) targets.mut().as<int64_t>()[i] = ignored_target;
       }
       const Pass pass{.training = true, .gen = Generator{1}};
       const Tensor mean = model.loss(slice(image, 1, 0, image.dim(1) - 1), targets, {}, pass).loss;
-      loss = mean.item();  // of images that were never seen before
+      loss = mean.item();  // on images that are fresh in every step
       backward(mean);
       adam.step(1e-2);
     }

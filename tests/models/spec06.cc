@@ -26,7 +26,7 @@ const Init f64{.gen = Generator{7}, .dtype = DType::f64};
 
 BlockBertConfig tiny() { return blockbert_preset("tiny"); }
 
-/// BERT with full attention and parameters of the same names.
+/// Returns the configuration of a BERT with full attention and the same parameter names.
 TransformerConfig dense_twin(const BlockBertConfig& c) {
   TransformerConfig t;
   t.wiring = Wiring::encoder;
@@ -53,7 +53,7 @@ Permutations shifts(int64_t n) {
   return all;
 }
 
-/// Every shift, and permutations that are no shift and not their own inverse.
+/// Returns every shift, and permutations that are neither a shift nor their own inverse.
 Permutations some_permutations(int64_t n) {
   Permutations all = shifts(n);
   if (n == 3) all.push_back({2, 1, 0});
@@ -82,7 +82,7 @@ Tensor mlm_targets(const Tensor& tokens) {
   return Tensor::from(ids, tokens.shape());
 }
 
-// 1. One block is full attention, in every bit.
+// 1. One block is full attention, bit for bit.
 TEST(Spec06, Test1OneBlockIsDense) {
   BlockBertConfig c = tiny();
   c.n_block = 1;
@@ -105,7 +105,7 @@ TEST(Spec06, Test1OneBlockIsDense) {
   }
 }
 
-// 2. Any permutation is dense attention under the mask; blocks may be empty.
+// 2. Any permutation equals dense attention under the mask. Blocks may be empty.
 TEST(Spec06, Test2AnyPermutationEqualsTheMask) {
   for (const int64_t length : {1, 2, 7, 22, 64, 65, 250}) {
     for (const int64_t n : {1, 2, 3, 5}) {
@@ -128,7 +128,7 @@ TEST(Spec06, Test2PaddingToAMultipleKeepsItsBlocks) {
       1, static_cast<int64_t>(pi.size()), length, "padded to 30");
 }
 
-// 3. Pairs: sum_k s_k s_pi(k); N^2 / n where n divides N.
+// 3. Pairs: sum_k s_k s_pi(k), which is N^2 / n if n divides N.
 TEST(Spec06, Test3PairCounts) {
   for (const int64_t length : {1, 7, 22, 64, 512, 1024}) {
     for (const int64_t n : {1, 2, 3, 5}) {
@@ -152,7 +152,8 @@ TEST(Spec06, Test3PairCounts) {
   EXPECT_EQ(attended_pairs(patterns::permuted_blocks(22, all), 2, 3, 22, 22), 2 * 22 * 22);
 }
 
-// SparseBERT: own block and the last columns of every block, under a mask and by the closed form.
+// SparseBERT: a block sees itself and the last columns of every block. Checked against a mask and
+// the closed form.
 TEST(Spec06, SparseBertEqualsTheMask) {
   constexpr int64_t stride = 8, columns = 3;
   for (const int64_t length : {1, 7, 8, 14, 22, 64, 250}) {
@@ -169,7 +170,7 @@ TEST(Spec06, SparseBertEqualsTheMask) {
   EXPECT_THROW(fixed_blocks(8, 4, 5), ValueError);
 }
 
-// 4. Blocks of keys in another order and the identity are the permutation.
+// 4. Key blocks in permuted order under the identity equal the permutation.
 TEST(Spec06, Test4PermutedKeysUnderTheIdentity) {
   constexpr int64_t length = 20, n = 5, block = length / n, width = 3;
   const std::vector<int64_t> pi{2, 4, 1, 0, 3};
@@ -190,7 +191,7 @@ TEST(Spec06, Test4PermutedKeysUnderTheIdentity) {
   EXPECT_GT(distance(a, block_attention(q, k, v, identity).out), 1e-3);
 }
 
-// 5. Key block m is read by query block pi^-1(m), not by pi(m).
+// 5. Query block pi^-1(m) reads key block m, not query block pi(m).
 TEST(Spec06, Test5TheTransposeIsTheInverse) {
   constexpr int64_t length = 22, n = 3;
   const std::vector<int64_t> pi{1, 2, 0};
@@ -215,7 +216,7 @@ TEST(Spec06, Test5TheTransposeIsTheInverse) {
   }
 }
 
-/// Blocks of rows whose logits change where the tokens of block m do.
+/// Returns the blocks of rows whose logits change if the tokens of block m change.
 std::set<int64_t> changed_blocks(const BlockBert& model, int64_t length, int64_t m) {
   const NoGrad off;
   const int64_t n = model.config().n_block;
@@ -248,7 +249,8 @@ BlockBert block_model(int64_t n, int64_t layers, const Permutations& pi) {
   return model;
 }
 
-// 6. In one layer, a block's tokens matter to itself (the residual) and to whoever looks at it.
+// 6. In one layer, the tokens of a block affect the block itself (the residual) and the blocks that
+// attend to it.
 TEST(Spec06, Test6OneLayerReachesWhoLooks) {
   const Permutations pi{{0, 1, 2, 3, 4}, {2, 4, 1, 0, 3}};
   const BlockBert model = block_model(5, 1, pi);
@@ -263,7 +265,7 @@ TEST(Spec06, Test6OneLayerReachesWhoLooks) {
   }
 }
 
-// 7. After N layers: the N-th boolean power of the matrix of who looks where.
+// 7. After N layers, reachability is the N-th boolean power of the block attention matrix.
 TEST(Spec06, Test7ReachabilityIsAMatrixPower) {
   constexpr int64_t n = 4;
   const Permutations all = shifts(n);
@@ -296,7 +298,7 @@ TEST(Spec06, Test7ReachabilityIsAMatrixPower) {
   }
 }
 
-// 8. Documents of half the length: shifted heads of block 0 see padding alone.
+// 8. Documents of half the length: shifted heads of block 0 see only padding.
 TEST(Spec06, Test8PaddingGivesZerosNotNaN) {
   constexpr int64_t length = 22;
   const Permutations pi = shifts(2);
@@ -320,7 +322,7 @@ TEST(Spec06, Test8PaddingGivesZerosNotNaN) {
   const Tensor tokens = some_tokens(4, length, c.vocab);
   const Tensor y = model.forward({.tokens = tokens, .lengths = lengths}, Pass{});
   for (const double v : y.to_vector<double>()) EXPECT_TRUE(std::isfinite(v));
-  // The order of the samples does not matter, nor what stands in the padding.
+  // The order of the samples and the content of the padding have no effect.
   const Tensor order = Tensor::from(std::vector<int64_t>{2, 0, 3, 1}, {4});
   const Tensor z =
       model.forward({.tokens = take(tokens, order), .lengths = take(lengths, order)}, Pass{});
@@ -333,8 +335,8 @@ TEST(Spec06, Test8PaddingGivesZerosNotNaN) {
                         contiguous(narrow(select(w, 0, 0), 0, 0, 11))));
 }
 
-// 9. Heads with every shift see everything together, and yet are not dense attention: each block
-// has a softmax of its own.
+// 9. Heads with every shift together see everything, but differ from dense attention: each block
+// has its own softmax.
 TEST(Spec06, Test9EveryShiftIsNotDenseAttention) {
   constexpr int64_t length = 21, n = 3, width = 4;
   const Shape one{1, 1, length, width};
@@ -350,7 +352,7 @@ TEST(Spec06, Test9EveryShiftIsNotDenseAttention) {
   EXPECT_GT(distance(mul(mean, 1.0 / n), dense), 1e-2);
 }
 
-// 10. The table of models checks gradients at length 11; here that of the paper's tiny model.
+// 10. The table of models checks gradients at length 11. This test checks the paper's tiny model.
 TEST(Spec06, Test10Gradcheck) {
   BlockBert model(tiny(), f64);
   randomise(model, 0.3, 5);
@@ -360,8 +362,8 @@ TEST(Spec06, Test10Gradcheck) {
             "");
 }
 
-// 11. The attention that keeps its probabilities is the fused one, with padding and blocks of any
-// size.
+// 11. Attention with materialised probabilities equals the fused one, with padding and blocks of
+// any size.
 TEST(Spec06, Test11MaterializedEqualsFused) {
   for (const int64_t n : {1, 3, 5}) {
     for (const int64_t length : {2, 22, 37}) {
@@ -389,7 +391,7 @@ TEST(Spec06, Test11MaterializedEqualsFused) {
   }
 }
 
-/// Bytes that a training pass over `batch` sequences keeps for its backward pass.
+/// Returns the bytes that a training pass over `batch` sequences saves for its backward pass.
 int64_t saved_bytes(AttentionImpl impl, int64_t n, int64_t batch, int64_t length) {
   BlockBertConfig c = tiny();
   c.n_layer = 1;
@@ -405,8 +407,9 @@ int64_t saved_bytes(AttentionImpl impl, int64_t n, int64_t batch, int64_t length
   return memory_tracker().live()[Category::saved];
 }
 
-// Claim of sec. 5 of the paper: with as many tokens, what is kept grows linearly with the length, n
-// times slower with n blocks. The fused kernels keep nothing that grows.
+// Claim of sec. 5 of the paper: with a fixed number of tokens, saved memory grows linearly with the
+// length, and n times more slowly with n blocks. The fused kernels save nothing that grows with the
+// length.
 TEST(Spec06, MemoryGrowsNTimesSlower) {
   constexpr int64_t tokens = 2048;
   const auto slope = [](AttentionImpl impl, int64_t n) {

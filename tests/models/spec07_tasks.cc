@@ -1,4 +1,4 @@
-// Spec07: answers that stand in several places, and candidates of which one is the answer.
+// Spec07: answers that occur at several positions, and choosing the answer among candidates.
 
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ SpanLogits some_logits(int64_t batch, int64_t length) {
           normal({batch, length}, Generator{2}, 0.0, 2.0, DType::f64)};
 }
 
-/// -log of the sum of the probabilities of these places.
+/// Returns -log of the summed probabilities of these positions.
 double surprise(const Tensor& logits, int64_t row, const std::vector<size_t>& places) {
   const std::vector<double> x = contiguous(select(logits, 0, row)).to_vector<double>();
   double all = 0, right = 0;
@@ -44,18 +44,18 @@ double surprise(const Tensor& logits, int64_t row, const std::vector<size_t>& pl
 
 TEST(Spec07, AnyOfSeveralSpansIsRight) {
   const SpanLogits logits = some_logits(3, 7);
-  // The first sample has two spans and one of them twice, the second has none.
+  // The first sample has two spans, one of them listed twice. The second has none.
   const Tensor starts = ids({1, 4, 1, kNone, kNone, kNone, 6, kNone, kNone}, {3, 3});
   const Tensor ends = ids({2, 4, 2, kNone, kNone, kNone, 6, kNone, kNone}, {3, 3});
   const double expected = surprise(logits.start, 0, {1, 4}) + surprise(logits.end, 0, {2, 4}) +
                           surprise(logits.start, 2, {6}) + surprise(logits.end, 2, {6});
   EXPECT_NEAR(any_span_loss(logits, starts, ends).item(), expected / 4, 1e-12);
 
-  // One span a sample is the usual loss.
+  // With one span per sample this is the usual loss.
   const Tensor one = ids({3, 0, 5}, {3}), last = ids({4, 1, 6}, {3});
   EXPECT_NEAR(any_span_loss(logits, unsqueeze(one, 1), unsqueeze(last, 1)).item(),
               span_loss(logits, one, last).item(), 1e-12);
-  // Every place is right: certain. No place is: nothing.
+  // If every position is right the loss is 0. If no position is right the sample does not count.
   const Tensor every = expand(iota(7, DType::i64), {3, 7});
   EXPECT_NEAR(any_span_loss(logits, every, every).item(), 0, 1e-12);
   const Tensor none = full({3, 2}, static_cast<double>(kNone), DType::i64);
@@ -73,7 +73,7 @@ TEST(Spec07, GradientsOfAnyOfSeveralSpans) {
       {logits.start, logits.end});
   EXPECT_TRUE(all) << all.message;
 
-  // Logits of padding are -inf, and a sample without an answer has no gradient at all.
+  // Logits of padding are -inf, and a sample without an answer contributes no gradient.
   LongformerConfig c = longformer_preset("tiny");
   c.span_head = true;
   c.globals = GlobalDefault::first;
@@ -117,7 +117,7 @@ TEST(Spec07, CandidatesScoreTheMeanOfTheirMarks) {
   Longformer model = chooser(DType::f64);
   randomise(model, 0.3, 5);
   const Tensor hidden = normal({2, 6, 16}, Generator{3}, 0.0, 1.0, DType::f64);
-  // Two marks, one in either sample; one mark; none.
+  // The candidates have two marks (one in each sample), one mark and none.
   const Tensor places = ids({1, 6 + 3, 4, -1, -1, -1}, {1, 3, 2});
   const std::vector<double> scores = contiguous(model.choose(hidden, places)).to_vector<double>();
   const std::vector<double> w = parameter(model, "choice.weight").to_vector<double>();
@@ -145,7 +145,7 @@ constexpr ChoiceTokens special{.begin = 1,
                                .candidate = 5,
                                .candidate_end = 6};
 
-/// One token a word, "w7" is 17.
+/// Tokenizes one token per word: "w7" is 17.
 std::vector<Piece> words(std::string_view text) {
   std::vector<Piece> all;
   for (size_t at = 0; (at = text.find('w', at)) != std::string_view::npos; ++at) {
@@ -154,7 +154,7 @@ std::vector<Piece> words(std::string_view text) {
   return all;
 }
 
-/// Questions in WikiHop's form: the answer is what stands behind the word of the query.
+/// Builds questions in WikiHop's form. The answer is the word that follows the word of the query.
 struct Questions {
   ChoiceBatch batch;
   Tensor answers;

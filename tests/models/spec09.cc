@@ -1,4 +1,4 @@
-// The acceptance tests of BigBird, by their numbers; those of its encoder-decoder lie in
+// The acceptance tests of BigBird, by their numbers. The tests of its encoder-decoder are in
 // bigbird_pegasus.cc.
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ BigBird made(const BigBirdConfig& c) {
   return model;
 }
 
-/// The pattern of one layer for samples of these lengths.
+/// Returns the pattern of one layer for samples of these lengths.
 AttentionPattern layer_pattern(const BigBird& model, int64_t layer, int64_t length,
                                const std::vector<int64_t>& valid) {
   std::vector<BlockTable> tables;
@@ -51,7 +51,7 @@ AttentionPattern layer_pattern(const BigBird& model, int64_t layer, int64_t leng
       Tensor::from(which, {static_cast<int64_t>(valid.size()), model.config().n_head}), "bigbird");
 }
 
-/// Sec. 2 again, token by token, from the random blocks of (head, row).
+/// Implements sec. 2 token by token, from the random blocks of (head, row).
 using RandomOf = std::function<std::vector<int64_t>(int64_t head, int64_t row)>;
 bool sees_block(int64_t n, int64_t i, int64_t j, const std::vector<int64_t>& random) {
   if (i == 0 || i == n - 1 || j == 0 || j == n - 1 || std::abs(i - j) <= 1) return true;
@@ -79,7 +79,7 @@ RandomOf drawn(const BigBirdConfig& c, int64_t layer, int64_t length) {
   };
 }
 
-// What draw_blocks() does without the list, on the list.
+// Checks that draw_blocks(), which stores no list, equals shuffling an explicit list.
 TEST(BigBirdBlocks, AreDrawnAsByShufflingAList) {
   for (const int64_t size : {0, 1, 2, 5, 40}) {
     for (const int64_t count : {0, 1, 3, 40}) {
@@ -110,8 +110,8 @@ TEST(BigBirdBlocks, HaveTheirLayoutsFromTheCache) {
   EXPECT_EQ(layout_cache_state().made, layouts);
 }
 
-// 1. Too few blocks for the pattern are dense attention, in every bit; with r = n - 5 the middle
-// rows are.
+// 1. With too few blocks for the pattern the model is dense attention, bit for bit. With r = n - 5
+// the middle rows are dense.
 TEST(Spec09, Test1_FewBlocksAreDense) {
   const BigBirdConfig c = tiny();
   TransformerConfig t;
@@ -131,7 +131,7 @@ TEST(Spec09, Test1_FewBlocksAreDense) {
   Transformer dense(t, f64);
   copy_parameters(model, dense);
   const NoGrad off;
-  for (const int64_t length : {1, 2, 5, 24}) {  // six blocks; seven are needed
+  for (const int64_t length : {1, 2, 5, 24}) {  // six blocks; the pattern needs seven
     const Tensor tokens = some_tokens(2, length, c.vocab);
     EXPECT_TRUE(same_bits(model.logits(tokens, Pass{}), dense.logits(tokens, Pass{}))) << length;
   }
@@ -141,7 +141,7 @@ TEST(Spec09, Test1_FewBlocksAreDense) {
   for (int64_t i = 2; i < 5; ++i) EXPECT_EQ(seven.keys[static_cast<size_t>(i)].size(), 7u);
 }
 
-// 2. Dense attention under the mask, for every plan.
+// 2. Equals dense attention under the mask, for every plan of random blocks.
 TEST(Spec09, Test2_EqualsTheMask) {
   for (const int64_t length : {1, 3, 28, 29, 45, 64, 131}) {
     BigBirdConfig c = tiny();
@@ -154,7 +154,7 @@ TEST(Spec09, Test2_EqualsTheMask) {
                    fmt::format("{} L {}", name_of_value(plan), length));
     }
   }
-  // Blocks of 128: the first 1,024 tokens are eight of them.
+  // With blocks of 128, the first 1,024 tokens are eight blocks.
   BigBirdConfig c = tiny();
   c.block = 128;
   c.random = RandomPlan::first_1024;
@@ -172,7 +172,7 @@ TEST(Spec09, Test2_EqualsTheMaskOfGivenBlocks) {
   for (int64_t layer = 0; layer < 2; ++layer) {
     for (int64_t h = 0; h < 2; ++h) {
       for (int64_t row = 1; row < n - 1; ++row) {
-        // Two blocks at other distances for each head and layer, out of order.
+        // Gives each head and layer two blocks at other distances, out of order.
         std::vector<int64_t> legal;
         for (int64_t k = n - 2; k >= 1; --k) {
           if (std::abs(k - row) > 1) legal.push_back(k);
@@ -196,8 +196,8 @@ TEST(Spec09, Test2_EqualsTheMaskOfGivenBlocks) {
   EXPECT_THROW(made(tiny()).set_random_blocks(Tensor::from(all, {2, 2, n - 2, 2})), ValueError);
 }
 
-// 2. A block that a row sees m times is one whose keys were concatenated m times: the oracle gets
-// the keys of each such block as rows of their own, and adds up what their gradients are.
+// 2. A block that a row sees m times counts as m concatenated copies of its keys. The oracle gets
+// the copies as separate rows and sums their gradients.
 TEST(Spec09, Test2_RepeatsEqualKeysConcatenated) {
   BigBirdConfig c = tiny();
   c.random = RandomPlan::given;
@@ -206,7 +206,7 @@ TEST(Spec09, Test2_RepeatsEqualKeysConcatenated) {
   std::vector<int64_t> all;
   const auto picks = [](int64_t h, int64_t row) -> std::vector<int64_t> {
     if (h == 0) return {0, 0};                  // block 0 three times
-    if (row % 3 == 0) return {n - 1, row - 1};  // the last one, short, and a neighbour twice
+    if (row % 3 == 0) return {n - 1, row - 1};  // the short last block, and a neighbour twice
     return {(row + 5) % n, (row + 5) % n};      // the same one drawn twice
   };
   for (int64_t h = 0; h < heads; ++h) {
@@ -222,7 +222,7 @@ TEST(Spec09, Test2_RepeatsEqualKeysConcatenated) {
   c.count_repeats = true;
   BigBird model = made(c);
   model.set_random_blocks(blocks);
-  // Copy m of key j of block k exists for a row that sees k more than m times.
+  // Copy m of key j of block k exists for rows that see block k more than m times.
   const auto times = [&](int64_t h, int64_t i, int64_t j) -> int64_t {
     const int64_t row = i / c.block, k = j / c.block;
     if (row == 0 || row == n - 1) return 1;
@@ -271,7 +271,7 @@ TEST(Spec09, Test2_RepeatsEqualKeysConcatenated) {
   EXPECT_EQ(visible_pairs(pattern, length, length), model.table(0, 0, length).pairs());
   const Tensor out = block_attention(tensors[0], tensors[1], tensors[2], pattern).out;
   backward(out, Tensor::from(dout, shape));
-  // Rows beyond the first copy see key 0 alone, whose value is their output; they have no gradient.
+  // Rows beyond the first copy see only key 0, so its value is their output. They have no gradient.
   std::vector<double> first = truth.out;
   for (int64_t h = 0; h < heads; ++h) {
     const auto row = first.begin() + h * long_length * width;
@@ -283,7 +283,7 @@ TEST(Spec09, Test2_RepeatsEqualKeysConcatenated) {
   EXPECT_LE(distance(grad(tensors[2]), folded(truth.dv)), 1e-12);
 }
 
-// 3. Pairs: the closed formula where b divides L, else the sum over rows.
+// 3. Pairs: the closed formula if b divides L, else the sum over rows.
 TEST(Spec09, Test3_PairCounts) {
   EXPECT_EQ(bigbird_pairs(64, 64, 3), 2'547'712);
   for (const int64_t b : {4, 16, 64}) {
@@ -297,7 +297,7 @@ TEST(Spec09, Test3_PairCounts) {
         const int64_t per_head = bigbird_pairs(n, b, r);
         EXPECT_EQ(attended_pairs(whole, 1, 2, n * b, n * b), 2 * per_head);
         EXPECT_EQ(model.table(0, 1, n * b).pairs(), per_head);
-        // A last block of one token.
+        // The last block has one token.
         const int64_t length = (n - 1) * b + 1;
         const BlockTable table = model.table(0, 0, length);
         const auto size = [&](int64_t k) { return k == n - 1 ? 1 : b; };
@@ -313,8 +313,8 @@ TEST(Spec09, Test3_PairCounts) {
   }
 }
 
-// 4. R(i): r distinct blocks that the row does not see yet, of each head's own, the same every
-// time.
+// 4. R(i): r distinct blocks outside the row's fixed pattern, drawn separately for each head, the
+// same in every call.
 TEST(Spec09, Test4_RandomBlocks) {
   for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
     for (const int64_t block : {4, 64, 512}) {
@@ -349,7 +349,7 @@ TEST(Spec09, Test4_RandomBlocks) {
       }
     }
   }
-  // Where three of many are drawn uniformly, every legal block turns up about as often.
+  // If three of many blocks are drawn uniformly, every legal block is drawn about equally often.
   BigBirdConfig c = tiny();
   c.n_random = 3;
   constexpr int64_t n = 24, row = 10, heads = 2000;
@@ -377,8 +377,8 @@ Tensor padded_output(const BigBird& model, const std::vector<int64_t>& tokens, i
   return contiguous(narrow(y, 1, 0, valid));
 }
 
-// 5. With global_last = real the result of valid tokens does not depend on the padding; with padded
-// it does, as in the reference implementations.
+// 5. With global_last = real the padding does not affect valid tokens. With padded it does, as in
+// the reference implementations.
 TEST(Spec09, Test5_ThePaddingMattersOnlyToPadded) {
   const NoGrad off;
   BigBirdConfig c = tiny();
@@ -410,7 +410,7 @@ TEST(Spec09, Test5_SamplesOfABatchAreAlone) {
   }
 }
 
-// 6. Gradients of q, k and v are part of test 2; here those of the parameters of the tiny model.
+// 6. Test 2 checks gradients of q, k and v. This test checks the parameters of the tiny model.
 TEST(Spec09, Test6_Gradcheck) {
   const BigBirdConfig c = tiny();
   BigBird model = made(c);
@@ -425,8 +425,8 @@ TEST(Spec09, Test6_Gradcheck) {
             "");
 }
 
-// 7. Without random blocks the variant with global tokens is the model of ETC: the same parameters
-// and, in every bit, the same outputs and gradients, whatever the fields of the blocks say.
+// 7. Without random blocks the variant with global tokens equals ETC: the same parameters and, bit
+// for bit, the same outputs and gradients, whatever the block fields say.
 TEST(Spec09, Test7_EtcModeWithoutRandomBlocksIsEtcBitForBit) {
   EtcConfig c = bigbird_etc_preset("tiny"), plain = etc_preset("tiny");
   c.n_random = 0;
@@ -448,14 +448,14 @@ TEST(Spec09, Test7_EtcModeWithoutRandomBlocksIsEtcBitForBit) {
     if (!here) continue;
     EXPECT_TRUE(same_bits(here, there)) << p.name;
   }
-  // The presets of the paper are such models.
+  // The presets of the paper have no random blocks.
   for (const char* name : {"base", "large", "hotpot", "natural_questions", "trivia", "wikihop"}) {
     EXPECT_EQ(bigbird_etc_preset(name).n_random, 0) << name;
   }
   EXPECT_THROW(bigbird_etc_preset("none"), ValueError);
 }
 
-// 7. With random blocks: the definition, pair by pair, with all that bounds who sees whom.
+// 7. With random blocks: equals the definition, pair by pair, under every limit on visibility.
 TEST(Spec09, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
   for (const int64_t block : {0, 1, 3, 6}) {
     for (const int64_t n_l : {1, 9, 29, 47}) {
@@ -463,7 +463,7 @@ TEST(Spec09, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
       c.n_random = 2;
       c.block = block;
       Links links = sentences(2, n_l);
-      if (block == 3) {  // two examples behind one another
+      if (block == 3) {  // two concatenated examples
         const int64_t half = links.n_g / 2;
         for (int64_t b = 0; b < 2; ++b) {
           for (int64_t m = 0; m < links.n_g; ++m) links.global_example.push_back(m < half ? 3 : 1);
@@ -504,7 +504,8 @@ TEST(Spec09, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
   }
 }
 
-// 9. The lower triangle of the same blocks: brute force for outputs and gradients, and the pairs.
+// 9. The lower triangle of the same blocks, compared with brute force for outputs, gradients and
+// pairs.
 TEST(Spec09, Test9_CausalRowsEqualTheMask) {
   for (const int64_t block : {1, 4, 16}) {
     for (const int64_t length : {1, 3, 28, 45, 131}) {
@@ -536,7 +537,8 @@ TEST(Spec09, Test9_CausalRowsEqualTheMask) {
   }
 }
 
-// 9. Decoding in steps of any size is the full pass, for rows do not depend on what follows.
+// 9. Decoding in steps of any size equals the full pass, because rows do not depend on later
+// tokens.
 TEST(Spec09, Test9_CausalDecodingEqualsTheFullPass) {
   const NoGrad off;
   for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
@@ -557,7 +559,7 @@ TEST(Spec09, Test9_CausalDecodingEqualsTheFullPass) {
                 1e-12);
     }
     EXPECT_EQ(at, 45);
-    // One beam is greedy.
+    // Beam search with one beam is greedy decoding.
     const Tensor prompt = contiguous(narrow(tokens, 1, 0, 7));
     const Beams one = beam_search(model, prompt, model.start_decoding(2), 30, {.beams = 1});
     const Tensor greedy = generate(model, prompt, 30, {.temperature = 0}, Generator{1});
@@ -566,7 +568,8 @@ TEST(Spec09, Test9_CausalDecodingEqualsTheFullPass) {
   EXPECT_THROW(made(tiny()).start_decoding(1), NotImplemented);
 }
 
-/// Steps from block i to block j, at least, where rows see what `sees` says; -1: there is no way.
+/// Returns the least number of steps from block i to each block j if rows see the blocks in `sees`,
+/// or -1 if there is no path.
 std::vector<int64_t> steps_from(int64_t i, const std::vector<std::set<int64_t>>& sees) {
   std::vector<int64_t> steps(sees.size(), -1), front{i};
   steps[static_cast<size_t>(i)] = 0;
@@ -584,8 +587,8 @@ std::vector<int64_t> steps_from(int64_t i, const std::vector<std::set<int64_t>>&
   return steps;
 }
 
-// Sec. 2: two layers connect every pair of tokens, through the global blocks; without these, random
-// edges make paths of a few steps out of paths of many.
+// Sec. 2: two layers connect every pair of tokens through the global blocks. Without global blocks,
+// random edges shorten long paths to a few steps.
 TEST(Spec09, Claim3_TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
   constexpr int64_t n = 64;
   BigBirdConfig c = tiny();
@@ -601,7 +604,7 @@ TEST(Spec09, Claim3_TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
     wired[at] = local[at];
     if (k > 0 && k < n - 1) wired[at].insert(random[at - 1].begin(), random[at - 1].end());
   }
-  double along = 0, across = 0;  // mean steps of windows alone, and with random edges
+  double along = 0, across = 0;  // mean steps with windows alone, and with random edges
   for (int64_t i = 0; i < n; ++i) {
     for (const int64_t far : steps_from(i, all)) EXPECT_TRUE(far >= 0 && far <= 2);
     for (const int64_t far : steps_from(i, local)) along += static_cast<double>(far) / (n * n);
@@ -611,8 +614,9 @@ TEST(Spec09, Claim3_TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
   EXPECT_LT(across, 5);
 }
 
-// Sec. 3.4, task 1: for each unit vector the one furthest away. One layer of full attention with
-// Q = -a, K = V = a and large logits says it exactly; where the pattern hides it no weights can.
+// Sec. 3.4, task 1: find the furthest vector for each unit vector. One layer of full attention with
+// Q = -a, K = V = a and large logits solves it exactly. If the pattern hides that vector, no
+// weights can.
 TEST(Spec09, Claim4_TheFurthestVectorNeedsFullAttention) {
   constexpr int64_t length = 180, width = 8;
   std::vector<double> a = noise({1, 1, length, width}, 3);
@@ -675,7 +679,7 @@ TEST(Spec09, RejectsWhatDoesNotFit) {
   expect_error([](auto& c) { c.causal = true, c.classes = 2; }, "need causal = false");
   expect_error([](auto& c) { c.causal = c.span_head = true; }, "need causal = false");
   EXPECT_THROW(bigbird_preset("none"), ValueError);
-  BigBirdConfig wide = tiny();  // one block holds everything
+  BigBirdConfig wide = tiny();  // one block holds the whole sequence
   wide.block = INT64_MAX;
   EXPECT_EQ(made(wide).table(0, 0, 45).pairs(), 45 * 45);
   expect_error([](auto& c) { c.count_repeats = true; }, "count_repeats is for random = given");

@@ -8,7 +8,8 @@ std::unique_ptr<LanguageModel> tiny(const TransformerConfig& c, const Init& init
   return std::make_unique<Transformer>(c, init);
 }
 
-/// Symbols repeat with period 3, so that looking three back tells the next one.
+/// Returns symbols that repeat with period 3: the symbol three positions back predicts the next
+/// one.
 int64_t period_three(int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; }
 
 ModelInfo decoder(const std::string& name, const std::function<void(TransformerConfig&)>& change) {

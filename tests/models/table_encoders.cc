@@ -1,4 +1,4 @@
-// The entries of encoders in BERT's shape in the table that tests every model.
+// The BERT-shaped encoders in the table that tests every model.
 
 #include <algorithm>
 
@@ -9,16 +9,16 @@
 namespace longspan::test {
 namespace {
 
-/// Symbols repeat with period 3, so that most hidden ones stand elsewhere too.
+/// Returns symbols that repeat with period 3, so that most masked symbols also appear unmasked.
 int64_t period_three(int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; }
-/// One symbol all along: any neighbour tells it.
+/// Returns one symbol throughout a sample: any neighbour predicts it.
 int64_t constant(int64_t b, int64_t) { return philox_word(6, b) % 17; }
 
 template <class Model, class Config>
 ModelInfo encoder(const std::string& name, Config c) {
   c.init_std = 0.3;
   c.vocab = 18;
-  c.tie_embedding = false;  // the table shall serve the tokens alone
+  c.tie_embedding = false;  // the embedding table is for the tokens alone
   ModelInfo m;
   m.name = name;
   m.make = [c](const Init& init) { return std::make_unique<Model>(c, init); };
@@ -101,7 +101,7 @@ ModelInfo bigbird(const std::string& name, const std::function<void(BigBirdConfi
   return m;
 }
 
-// Layers draw their own blocks, so that what one layer sees is only known for one layer.
+// Each layer draws its own random blocks, so the visible pairs are known only for one layer.
 const RegisteredModel one_layer =
     bigbird("bigbird_one_layer", [](BigBirdConfig& c) { c.n_layer = 1; });
 const RegisteredModel no_random = bigbird("bigbird_without_random_blocks", [](BigBirdConfig& c) {
@@ -110,7 +110,7 @@ const RegisteredModel no_random = bigbird("bigbird_without_random_blocks", [](Bi
   c.norm = NormPlace::pre;
 });
 
-/// Random blocks of the past, which layers draw for themselves.
+/// Draws random blocks of the past, anew in each layer.
 const RegisteredModel causal = [] {
   ModelInfo m = bigbird("bigbird_causal", [](BigBirdConfig& c) {
     c.n_layer = 1;
@@ -123,7 +123,7 @@ const RegisteredModel causal = [] {
   m.counted_from = 1;
   return m;
 }();
-/// Rows of the first four blocks see all before.
+/// Rows of the first four blocks see all earlier positions.
 const RegisteredModel causal_dense = [] {
   ModelInfo m = bigbird("bigbird_causal_few_blocks", [](BigBirdConfig& c) {
     c.block = 3;

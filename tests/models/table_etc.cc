@@ -1,4 +1,4 @@
-// The entries of ETC in the table that tests every model.
+// The ETC entries in the table that tests every model.
 
 #include "models/etc.h"
 #include "tests/harness/model_info.h"
@@ -14,7 +14,7 @@ ModelInfo etc(const std::string& name, const std::function<void(EtcConfig&)>& ch
   c.init_std = 0.3;
   c.n_long = 11;
   c.n_global = 3;
-  c.tie_embedding = false;  // the table shall serve the tokens alone
+  c.tie_embedding = false;  // the embedding table is for the tokens alone
   change(c);
   ModelInfo m;
   m.name = name;
@@ -25,7 +25,7 @@ ModelInfo etc(const std::string& name, const std::function<void(EtcConfig&)>& ch
     dropping.memory = memory;
     return std::make_unique<Etc>(dropping, init);
   };
-  m.sees = [](int64_t, int64_t) { return true; };  // over globals, in two layers
+  m.sees = [](int64_t, int64_t) { return true; };  // through the global tokens, in two layers
   m.task = [](int64_t b, int64_t t) -> int64_t { return philox_word(5, b * 3 + t % 3) % 17; };
   m.masked = true;
   m.decodes = false;
@@ -56,7 +56,7 @@ const RegisteredModel random_blocks = [] {
   m.task = [](int64_t b, int64_t) -> int64_t { return philox_word(6, b) % 17; };
   return m;
 }();
-/// One layer: nothing comes back over globals.
+/// With one layer, no information returns through the global tokens.
 const RegisteredModel window = [] {
   ModelInfo m = etc("etc_one_layer", [](EtcConfig& c) {
     c.n_layer = 1;

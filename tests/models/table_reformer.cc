@@ -1,4 +1,4 @@
-// The entries of Reformer in the table that tests every model.
+// The Reformer entries in the table that tests every model.
 
 #include "models/reformer.h"
 #include "tests/harness/model_info.h"
@@ -6,8 +6,8 @@
 namespace longspan::test {
 namespace {
 
-/// Buckets of at most a chunk, so that decoding is one pass over all tokens, and windows of all
-/// tokens, so that any two may meet.
+/// Returns a configuration whose buckets fit in a chunk, so that decoding equals one pass over all
+/// tokens, and whose windows cover all tokens, so that any two tokens can see each other.
 ReformerConfig config() {
   ReformerConfig c = reformer_preset("tiny");
   c.n_max = 16;
@@ -35,7 +35,7 @@ ModelInfo entry(const std::string& name, const ReformerConfig& c) {
   return m;
 }
 
-/// Of all variants whose windows hide no bucket, the pairs are known.
+/// Builds an entry for a variant whose windows hide no bucket, so that the visible pairs are known.
 RegisteredModel of_variant(const std::string& name, ReformerVariant variant) {
   ReformerConfig c = reformer_variant(config(), variant);
   c.dropout_broadcast = variant == ReformerVariant::trax2;
@@ -45,7 +45,7 @@ const RegisteredModel trax = of_variant("reformer_trax2", ReformerVariant::trax2
 const RegisteredModel hf = of_variant("reformer_hf", ReformerVariant::hf);
 const RegisteredModel lucid = of_variant("reformer_lucid", ReformerVariant::lucid);
 
-/// Buckets hide keys, but with many rounds hardly any from all layers.
+/// Buckets hide keys, but with many rounds hardly any key is hidden in all layers.
 const RegisteredModel paper = [] {
   ReformerConfig c = config();
   c.rounds = 12;

@@ -1,4 +1,4 @@
-// What models make of HeadOptions, every one that programs can name.
+// Effects of HeadOptions on every registered model.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 namespace longspan::test {
 namespace {
 
-/// The tiny model of an entry with some fields set, and a batch for it.
+/// Holds the tiny model of an entry with some fields set, and a batch for it.
 struct Subject {
   Subject(const ModelEntry& entry, const Settings& settings) {
     const auto spec = entry.make("tiny");

@@ -155,7 +155,7 @@ TEST(EncoderDecoder, HasTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-// Every target sees targets up to itself and the whole source, whatever the padding holds.
+// Every target position sees targets up to itself and the whole source, whatever the padding holds.
 TEST(EncoderDecoder, SeesTheWholeSourceButNoPadding) {
   const Transformer model = made(seq2seq());
   const NoGrad off;
@@ -186,7 +186,7 @@ TransformerConfig with_auxiliary_losses() {
   return c;
 }
 
-// What the terms are is in the golden files; here, when they are there.
+// The golden files check the values of the terms. This test checks when they apply.
 TEST(AuxiliaryLoss, LowerLayersStopSooner) {
   Transformer model = made(with_auxiliary_losses());
   const Tensor x = some_tokens(2, 9, 17), y = some_tokens(2, 9, 17, 2);
@@ -240,7 +240,8 @@ TEST(AuxiliaryLoss, OfATargetBeyondTheEndIsNothing) {
   EXPECT_EQ(model.loss(one, one, {}, training).auxiliary.item(), 0);
 }
 
-/// Share of the tokens whose vector got a gradient: each stands at one place only.
+/// Returns the share of the tokens whose embedding got a gradient. Each token occurs at one
+/// position only.
 double read_share(const TransformerConfig& c, const Pass& pass) {
   Transformer model = made(c);
   const Tensor tokens = reshape(iota(c.vocab), {1, c.vocab});

@@ -1,4 +1,4 @@
-// Checkpoints of other implementations, read and written; tests/oracles/checkpoints.py.
+// Reads and writes checkpoints of other implementations, see tests/oracles/checkpoints.py.
 
 #include "models/weights.h"
 
@@ -29,17 +29,17 @@ namespace {
 
 const std::string folder = std::string(LONGSPAN_SOURCE_DIR) + "/tests/oracles/checkpoints/";
 
-/// A checkpoint's model, and the way there and back.
+/// Holds the model of a checkpoint with its format and configuration, for export.
 struct Loaded {
   std::unique_ptr<LanguageModel> model;
   const CheckpointFormat* format = nullptr;
-  Json config;  ///< the keys as they go out again
+  Json config;  ///< the keys that an export writes
 
   TensorList tensors() const { return named_as(*format, *model); }
   PretrainedNames names() const { return {.prefix = format->prefix, .unused = format->unused}; }
 };
 
-/// Of a checkpoint whose keys say all of its model's configuration.
+/// Loads a checkpoint whose keys determine the whole configuration of its model.
 template <typename Model, typename Keys, typename Config>
 Loaded made_of(const std::string& name, Config (*config_of)(const Keys&),
                Keys (*keys_of)(const Config&), const CheckpointFormat& format) {
@@ -138,8 +138,8 @@ TEST_P(Weights, GoBothWays) {
   const Tensor y = run(*loaded.model, name, expected["tokens"], expected["lengths"]);
   EXPECT_LE(distance(y, expected["logits"]), 1e-5);
 
-  // What goes out is what came in, name by name and bit by bit. The reference implementation reads
-  // it back where the variable says where to keep it.
+  // The export equals the import, name by name and bit by bit. If the environment variable names a
+  // folder, the export stays there for the reference implementation to read back.
   const char* keep = std::getenv("LONGSPAN_TEST_CHECKPOINTS");
   const std::string out =
       (keep != nullptr ? std::string(keep) + "/" : testing::TempDir() + "longspan_checkpoints_") +
@@ -196,8 +196,8 @@ TEST(Checkpoints, LedStartsFromOneOfBart) {
   c.activation = small.activation;
   c.n_max = 100;
   c.n_max_target = small.n_max;
-  c.one_sided_window = {21};  // all of the source
-  // With BART's reserved rows, and without them, as LED's checkpoints are.
+  c.one_sided_window = {21};  // covers the whole source
+  // Checks offset 2, with BART's reserved rows, and offset 0, without them as in LED's checkpoints.
   for (const int64_t offset : {2, 0}) {
     c.position_offset = offset;
     Led led(c, Init{});
@@ -220,7 +220,7 @@ std::string refusal(const std::function<void()>& f) {
 }
 
 TEST(WeightsRefuse, WhatIsMissingUnknownOrOfAnotherShape) {
-  // A classifier's checkpoint for a model that predicts tokens.
+  // Loads a classifier's checkpoint into a model that predicts tokens.
   const Loaded tokens = made("roberta");
   const Tensor before = clone(parameter(*tokens.model, "embed.token.weight").detach());
   const std::string text = refusal(
@@ -232,7 +232,7 @@ TEST(WeightsRefuse, WhatIsMissingUnknownOrOfAnotherShape) {
   EXPECT_TRUE(same_bits(before, parameter(*tokens.model, "embed.token.weight").detach()))
       << "nothing is written where something is wrong";
 
-  // The other way round heads may be fresh.
+  // The reverse works if the heads may be newly initialised.
   const Loaded classes = made("roberta_classes");
   PretrainedNames names = classes.names();
   const std::string_view fresh[] = {"classifier."}, unused[] = {"weight", "bias"};
@@ -342,8 +342,8 @@ std::string folder_with(const std::string& config) {
   return path;
 }
 
-/// The configuration of a model of that type that such a file makes; only that it can be made
-/// counts.
+/// Reads a config.json and builds the configuration of its model type. Only checks that this
+/// succeeds.
 void read_any(const std::string& config, std::vector<std::string> accepted = {}) {
   const std::string path = folder_with(config);
   const std::string type = parse_json(config)["model_type"].string();
@@ -363,7 +363,7 @@ void read_any(const std::string& config, std::vector<std::string> accepted = {})
   });
 }
 
-/// A config.json with these members besides the type.
+/// Returns a config.json with these members and the model type.
 std::string config_of(const std::string& type, const std::string& more) {
   return "{\"model_type\": \"" + type + "\"" + (more.empty() ? "" : ", ") + more + "}";
 }
@@ -427,7 +427,7 @@ TEST(ConfigMembers, WhatAModelWouldNotDoIsRefused) {
     const std::string text = refusal([&] { read_any(config_of(c.type, c.member)); });
     EXPECT_NE(text.find(c.says), std::string::npos) << c.type << ' ' << c.member << ": " << text;
   }
-  // Values that say what is done anyway, and members that a type never reads.
+  // Accepts values that match the fixed behaviour, and members that a type never reads.
   for (const auto& [type, members] : std::initializer_list<std::pair<const char*, const char*>>{
            {"bart", R"("encoder_layerdrop": 0, "normalize_before": false, "is_decoder": false)"},
            {"longformer", R"("attention_mode": "longformer", "ignore_attention_mask": false)"},
@@ -440,7 +440,7 @@ TEST(ConfigMembers, WhatAModelWouldNotDoIsRefused) {
 
 TEST(ConfigMembers, PositionsStartBehindThePaddingToken) {
   const NoGrad off;
-  // The oracle's checkpoint with three rows more before the first position.
+  // The oracle's checkpoint with three additional rows before the first position.
   constexpr int64_t more = 3;
   std::map<std::string, Tensor> expected;
   for (NamedTensor& t : read_tensors(folder + "roberta/expected.safetensors")) {
@@ -525,7 +525,7 @@ TEST(ConfigMembers, LabelSmoothingIsThatOfTheFile) {
   EXPECT_EQ(bigbird_pegasus_keys(bigbird_pegasus_config(keys)).label_smoothing, 0.25);
 }
 
-/// config.json of an export with these keys and no tensors.
+/// Returns the config.json of an export with these keys and no tensors.
 template <class Keys>
 Json exported(Keys keys) {
   const std::string path = testing::TempDir() + "longspan_export";

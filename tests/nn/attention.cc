@@ -37,7 +37,7 @@ AttentionOptions options(int64_t d_model, int64_t heads, int64_t d_head = 0) {
           .out_weights = Scheme::normal(0.5)};
 }
 
-/// The same with plain loops; what row i sees of T rows of z is sees(i, j).
+/// Computes the attention of `layer` with plain loops; row i attends to row j of z if sees(i, j).
 std::vector<double> naive(MultiHead& layer, const AttentionOptions& o, const Tensor& x,
                           const Tensor& z, const std::function<bool(int64_t, int64_t)>& sees) {
   const int64_t heads = o.n_head, d = o.d_head > 0 ? o.d_head : o.d_model / heads;

@@ -16,7 +16,7 @@ namespace {
 
 const Init f64{.gen = Generator{5}, .dtype = DType::f64};
 
-/// Row i of the whole table, written out by its definition.
+/// Returns the rows of the whole table, written out by definition.
 std::vector<double> materialised(const AxialPositions& grid) {
   std::vector<std::vector<double>> tables;
   for (const Embedding& axis : grid.axes) tables.push_back(axis.weight.to_vector<double>());
@@ -39,7 +39,7 @@ std::vector<double> materialised(const AxialPositions& grid) {
 using Axes = std::vector<int64_t>;
 
 TEST(Axial, GridsGrow) {
-  EXPECT_EQ(extended_axial_shape({4, 6}, 24), (Axes{4, 6}));  // has them
+  EXPECT_EQ(extended_axial_shape({4, 6}, 24), (Axes{4, 6}));  // already has 24 positions
   EXPECT_EQ(extended_axial_shape({128}, 129), (Axes{129}));
   EXPECT_EQ(extended_axial_shape({64, 64}, 65'536), default_axial_shape(65'536));
   EXPECT_EQ(extended_axial_shape({32, 32, 3}, 3'072), (Axes{32, 32, 3}));
@@ -49,7 +49,7 @@ TEST(Axial, GridsGrow) {
   try {
     extended_axial_shape({32, 32, 3}, 4'000);
     FAIL();
-  } catch (const ValueError& e) {  // with numbers that would do
+  } catch (const ValueError& e) {  // suggests a shape that works
     EXPECT_NE(std::string(e.what()).find("such as 42,32,3, with n_max = 4000"), std::string::npos)
         << e.what();
   }
@@ -70,7 +70,7 @@ TEST(Spec10, Test9_AxialEqualsAMaterialisedTable) {
     const int64_t places = grid.size();
     const Tensor table = Tensor::from(materialised(grid), {places, width});
     EXPECT_TRUE(same_bits(grid.forward(0, places), table));
-    // Fewer positions than places are the first ones; and a part of them is that part.
+    // A shorter length gives the first rows of the table, and a range gives that range of rows.
     EXPECT_TRUE(same_bits(grid.forward(0, places - 1), contiguous(slice(table, 0, 0, places - 1))));
     EXPECT_TRUE(same_bits(grid.forward(1, 2), contiguous(narrow(table, 0, 1, 2))));
     EXPECT_THROW(grid.forward(2, places), ValueError);
@@ -82,7 +82,7 @@ TEST(Spec10, Test12_AxialGradients) {
   const Tensor weights = normal({9, 6}, Generator{8}, 0, 1, DType::f64);
   const Pass pass{.training = true, .gen = Generator{3}};
   for (const float dropout : {0.0f, 0.4f}) {
-    // Nine of 24 positions, from the fifth on, so that rows repeat and some are never read.
+    // Nine of 24 positions, starting at position 5, so that rows repeat and some are never read.
     const auto loss = [&] { return sum(mul(square(grid.forward(5, 9, dropout, pass)), weights)); };
     EXPECT_EQ(check_parameter_gradients(grid, loss, 24), "");
   }
@@ -116,7 +116,7 @@ TEST(AxialPositions, DropoutDropsColumnsForAllPositions) {
   }
   EXPECT_GT(dropped, 4);
   EXPECT_LT(dropped, 32);
-  // The rows that are asked for make no difference, nor does where a chunk begins.
+  // The result depends neither on the requested rows nor on the start of a chunk.
   Pass later = pass;
   later.row = 5;
   EXPECT_TRUE(same_bits(contiguous(narrow(grid.forward(0, 16, 0.25f, pass), 0, 5, 3)),

@@ -1,4 +1,4 @@
-// The acceptance tests of saving memory that concern checkpoints, by their numbers.
+// Acceptance tests of memory saving that concern checkpoints, named by their numbers.
 
 #include "nn/checkpoint.h"
 
@@ -15,7 +15,7 @@
 namespace longspan::test {
 namespace {
 
-/// Several blocks as one layer; each of them checkpointed too where nested.
+/// Several blocks as one layer. If `nested`, each block is checkpointed too.
 struct Segment final : Layer {
   std::vector<Block> blocks;
   bool nested = false;
@@ -149,7 +149,7 @@ TEST(Memory, Test11_PartOfTheGradients) {
   }
   expect_same(part[0], part[1]);
 
-  // Nothing but parameters asks for a gradient.
+  // Only parameters require gradients.
   std::vector<Tensor> all[2];
   for (const bool saving : {false, true}) {
     const Tensor data = numbers({2, 13, D}, "x", in_f32);
@@ -164,7 +164,7 @@ TEST(Memory, Test11_PartOfTheGradients) {
   expect_same(all[0], all[1]);
 }
 
-/// y = f(x) W^T by a function that a test chooses.
+/// Computes y = f(x) with a function that a test chooses.
 struct Odd final : Layer {
   std::function<Tensor(const Tensor&)> f;
   Output forward(const Tensor& x, const LayerContext&, Pass) const override { return f(x); }
@@ -205,7 +205,8 @@ TEST(Memory, Test12_AnotherReRunIsAnError) {
             std::string::npos);
 }
 
-// Equal ops and shapes, but other numbers: seen by their checksums, where these are taken.
+// If the recomputed values differ but ops and shapes are equal, checksums show it where
+// CheckReplays takes them.
 TEST(Memory, Test12_OtherNumbersAreAnErrorWhereTheyAreChecked) {
   const Tensor x = leaf({3, 4});
   int runs = 0;
@@ -256,7 +257,8 @@ std::string error_of_backward(const Tensor& y, bool retain = false) {
   return "";
 }
 
-// The re-run reads what nobody asks for any more, and what it makes of it is asked for.
+// Recomputation reads `weight`, which backward no longer needs, to compute a tensor that backward
+// needs.
 TEST(Memory, Test12_WritingWhatOnlyTheReRunReadsIsAnError) {
   Tensor weight = leaf({4, 4});
   const Tensor x = leaf({3, 4});
@@ -271,7 +273,8 @@ TEST(Memory, Test12_WritingWhatOnlyTheReRunReadsIsAnError) {
       << error;
 }
 
-// A graph that is kept has been filled by its first backward, and is held against what it was.
+// The first backward of a retained graph fills in its saved tensors; the next ones check that these
+// were not written.
 TEST(Memory, Test12_WritingBetweenTwoBackwardsIsAnError) {
   Tensor weight = leaf({4, 4});
   const Tensor x = leaf({3, 4});

@@ -1,4 +1,4 @@
-// Layers whose weights nobody has chosen.
+// Tests the default weights of layers.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@ constexpr int64_t kWidth = 16, kHeads = 2, kLength = 12;
 
 const Init init{.gen = Generator{5}};
 
-/// Every matrix is Glorot's uniform, says something, and learns.
+/// Checks that every matrix has Glorot's uniform distribution and gets a gradient, and that the
+/// output is not near zero.
 void expect_alive(Layer& layer, const LayerContext& ctx) {
   const Tensor x = normal({2, kLength, kWidth}, Generator{9});
   const Tensor y = layer.forward(x, ctx, {}).y;
@@ -32,7 +33,7 @@ void expect_alive(Layer& layer, const LayerContext& ctx) {
   for (const NamedTensor& p : named_parameters(layer)) {
     SCOPED_TRACE(p.name);
     if (!p.name.ends_with("weight")) continue;
-    if (p.name.find("_global") != std::string::npos) continue;  // of tokens that are not here
+    if (p.name.find("_global") != std::string::npos) continue;  // for global tokens, absent here
     const Tensor g = grad(p.tensor);
     ASSERT_TRUE(g);
     EXPECT_GT(sum(mul(g, g)).item(), 1e-6);

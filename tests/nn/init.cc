@@ -52,7 +52,7 @@ TEST(Init, DistributionsHaveTheirMoments) {
   EXPECT_NEAR(normal.deviation, 0.02, 2e-4);
   EXPECT_GT(normal.largest, 0.07);
 
-  // A normal cut at two deviations has 0.8796 of its deviation.
+  // A normal truncated at two deviations has 0.8796 of its deviation.
   const Moments cut = moments(init.make({400, 300}, Scheme::truncated_normal(0.02)));
   EXPECT_NEAR(cut.deviation, 0.8796 * 0.02, 2e-4);
   EXPECT_LE(cut.largest, 0.04 + 1e-7);

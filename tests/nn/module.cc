@@ -92,7 +92,7 @@ struct Outer {
   }
 };
 
-/// Writes "path=value" lines and sets one field.
+/// Writes "path=value" lines, and changes the int64, choice and written fields.
 class Texts final : public Fields {
  public:
   void field(std::string_view n, bool& x) override { line(n, x ? "true" : "false"); }
@@ -191,14 +191,14 @@ TEST(Fields, SeesEveryKindByName) {
   EXPECT_EQ(name_of_value(Activation::silu), "silu");
 }
 
-/// Visits what it is told to.
+/// A module whose visit() reaches only as many members as `visited` says.
 struct Forgetful : Module {
   Forgetful(const Init& init, int n)
       : a(3, 2, true, init.at("a"), Scheme::normal(1)),
         b(3, 2, false, init.at("list").at(1), Scheme::zeros()),
         visited(n) {
     centroids = init.at("centroids").make({4}, Scheme::zeros());
-    b.weight = Init{init}.at("list").at(1).make({2, 3}, Scheme::zeros());  // the first one goes
+    b.weight = Init{init}.at("list").at(1).make({2, 3}, Scheme::zeros());  // replaces the first
   }
   void visit(Visitor& v) override {
     v("a", a);

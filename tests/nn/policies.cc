@@ -1,4 +1,4 @@
-// The acceptance tests of memory policies and chunks on stacks of blocks, by their numbers.
+// Acceptance tests of memory policies and chunks on stacks of blocks, named by their numbers.
 
 #include <limits>
 #include <map>
@@ -21,7 +21,7 @@
 namespace longspan::test {
 namespace {
 
-constexpr int64_t B = 2, L = 13, T = B * L, H = 2;  // of small_stack.h
+constexpr int64_t B = 2, L = 13, T = B * L, H = 2;  // as in small_stack.h
 
 const std::vector<const char*> bitwise_policies = {"checkpoint",
                                                    "checkpoint:2",
@@ -35,7 +35,7 @@ const std::vector<const char*> bitwise_policies = {"checkpoint",
                                                    "selective",
                                                    "checkpoint:2+9223372036854775807+rest"};
 
-/// Everything that a pass through a stack gives: outputs, memories, losses, and all gradients.
+/// Returns the results of a pass of two segments through a stack: output, all gradients, memories.
 std::vector<Tensor> everything(const MemoryPolicy& policy, const Init& init, DType dtype) {
   Stack stack = small_stack(policy, 5, init, true);
   Tensor encoded = numbers({B, 6, D}, "context", init);
@@ -48,7 +48,7 @@ std::vector<Tensor> everything(const MemoryPolicy& policy, const Init& init, DTy
     ctx.mem_len = 7;
     SegmentMemory memory;
     Tensor before = cast(x, dtype);
-    for (int i = 0; i < 2; ++i) {  // the second segment sees the first one's states
+    for (int i = 0; i < 2; ++i) {  // the second segment attends to the first one's states
       ctx.pattern = patterns::local(5);
       Stack::Result r = stack.forward(before, ctx, memory, training.at(i));
       memory = std::move(r.memory);
@@ -77,8 +77,8 @@ TEST(Memory, Test3_EveryPolicyGivesTheSameBits) {
   }
 }
 
-/// x + Drop(x W) with an auxiliary loss, sum (x W)^2, and a choice of columns: those of the first
-/// run, marked by a count of runs, must come back.
+/// Computes Drop(z) for z = c Linear(x), with an auxiliary loss of sum z^2. The choice c counts the
+/// calls that make a choice, so recomputation must reuse the choice of the first call.
 struct Auxiliary final : Layer {
   explicit Auxiliary(const Init& init) : linear(D, D, true, init, Scheme::normal(0.3)) {}
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
@@ -123,7 +123,7 @@ TEST(Memory, Test3_LossesAndChoicesOfLayersSurvive) {
   }
 }
 
-/// Calls of a kernel while f runs.
+/// Returns the number of calls of a kernel while f runs.
 template <class F>
 long calls(const KernelBase& kernel, F&& f) {
   const long before = kernel.calls(DeviceKind::cpu);
@@ -146,14 +146,15 @@ TEST(Memory, LeanRunsNoProductAndNoAttentionTwice) {
   const auto standard = count("standard"), lean = count("lean"), selective = count("selective"),
              whole = count("checkpoint");
   EXPECT_EQ(lean, standard);
-  // The last product of each branch but a block's last, which no re-run comes to.
+  // The last product of each branch, except that of a block's last branch, which recomputation does
+  // not reach.
   EXPECT_EQ(selective.first, standard.first + 4 * 2);
   EXPECT_EQ(selective.second, standard.second);
   EXPECT_EQ(whole.first, standard.first + 4 * (4 + 4 + 1));
   EXPECT_EQ(whole.second, standard.second + 4 * 2);
 }
 
-/// Saved bytes of a pass through so many layers.
+/// Returns the bytes that a pass through `layers` layers saves.
 int64_t saved_by(const MemoryPolicy& policy, int64_t layers) {
   const Stack stack = small_stack(policy, layers, in_f32);
   Tensor x = numbers({B, L, D}, "x", in_f32);
@@ -166,7 +167,7 @@ int64_t saved_by(const MemoryPolicy& policy, int64_t layers) {
 TEST(Memory, Test7_SavedBytesOfALayerAreThoseOfTheFormulas) {
   const auto block = [](int64_t elements) { return memory::block_bytes(4 * elements); };
   const int64_t stream = block(T * D), inner = block(T * F), lse = block(B * H * L);
-  // Of attention: the stream, q, k, v, the result and lse. Of feed-forward: the stream, and the
+  // Attention saves the stream, q, k, v, the result and lse. Feed-forward saves the stream and the
   // hidden layer before its activation.
   const int64_t lean = 5 * stream + lse + stream + inner;
   const std::map<std::string, int64_t> each = {
@@ -247,7 +248,7 @@ TEST(Memory, Test12_AnotherOrderOfProductsIsAnError) {
   EXPECT_THROW(backward(y, Tensor::zeros(y.shape())), GradientError);
 }
 
-/// |x - y| / |y| in the Euclidean norm.
+/// Returns |x - y| / |y| in the Euclidean norm.
 double relative(const Tensor& x, const Tensor& y) {
   const auto norm = [](const Tensor& z) {
     return std::sqrt(sum(square(cast(z, DType::f64))).item());
@@ -317,7 +318,7 @@ TEST(Memory, Test5_ChunksBoundWhatIsAliveOfTheHiddenLayer) {
     return memory_tracker().peak().total() - before;
   };
   peak(1);
-  // All but a few streams and gradients of weights is the hidden layer.
+  // The hidden layer takes all memory except a few streams and gradients of weights.
   const int64_t hidden = 4 * rows * width, rest = 4 * (6 * rows * D + 6 * width * D);
   EXPECT_GT(peak(1), 2 * hidden);
   EXPECT_LT(peak(16), 4 * hidden / 16 + rest);
@@ -336,7 +337,8 @@ TEST(Memory, Test5_OnlyPositionWiseLayersRunInChunks) {
   EXPECT_THROW(small_stack(policy, 2, init), ValueError);
 }
 
-// 4. What was dropped is dropped again, also in pieces: masks are the zeros of outputs.
+// Recomputation draws the same dropout masks, also in chunks. The zeros of the outputs show the
+// masks.
 TEST(Memory, Test4_DropoutIsDrawnAgainAlike) {
   const Tensor x = add(numbers({B, L, D}, "x", in_f32), 10.0);
   struct Drop final : Layer {
@@ -361,7 +363,7 @@ TEST(Memory, Test4_DropoutIsDrawnAgainAlike) {
   backward(parts, Tensor::zeros(parts.shape()));
   ASSERT_EQ(layer.drawn.size(), 8u);
   std::vector<Tensor> first(layer.drawn.begin(), layer.drawn.begin() + 4);
-  std::vector<Tensor> again(layer.drawn.rbegin(), layer.drawn.rbegin() + 4);  // last piece first
+  std::vector<Tensor> again(layer.drawn.rbegin(), layer.drawn.rbegin() + 4);  // last chunk first
   EXPECT_TRUE(same_bits(mask, concat(first, 1)));
   EXPECT_TRUE(same_bits(mask, concat(again, 1)));
 }

@@ -1,4 +1,4 @@
-// The acceptance tests of saving memory that concern reversible stacks, by their numbers.
+// Acceptance tests of memory saving that concern reversible stacks, named by their numbers.
 
 #include "nn/reversible.h"
 
@@ -30,7 +30,7 @@ const Pass training{.training = true, .gen = Generator{5}};
 const Init in_f32{.gen = Generator{7}};
 const Init in_f64{.gen = Generator{7}, .dtype = DType::f64};
 
-/// Drop(layer(norm(x))).
+/// Computes Drop(layer(norm(x))).
 struct Branch final : Layer {
   Normalization norm;
   std::unique_ptr<Layer> layer;
@@ -42,7 +42,7 @@ struct Branch final : Layer {
   void visit(Visitor& v) override { v("norm", norm)("layer", layer); }
 };
 
-/// One step after another, as a module.
+/// A sequence of steps as a module.
 struct Steps final : Module {
   std::vector<std::shared_ptr<Layer>> list;
   void visit(Visitor& v) override {
@@ -57,7 +57,7 @@ std::shared_ptr<Layer> branch(std::unique_ptr<Layer> layer, const Init& init) {
   return b;
 }
 
-/// Blocks of attention, cross-attention where wanted, and feed-forward.
+/// Returns blocks of attention, optional cross-attention, and feed-forward.
 Steps blocks(int64_t count, const Init& init, bool cross = false, double gain = 0.25) {
   const Scheme weights = Scheme::normal(gain);
   AttentionOptions attention{
@@ -101,7 +101,7 @@ LayerContext local() {
   return ctx;
 }
 
-/// Through all steps, from both streams equal to x to their mean.
+/// The results of a pass through all steps, from both streams equal to x to their mean.
 struct Passed {
   Tensor y, loss;
   std::vector<Output> outputs;
@@ -120,7 +120,7 @@ Passed pass_through(const Steps& steps, const Tensor& x, const LayerContext& ctx
   return p;
 }
 
-/// Output and gradients of the input, the context and every parameter.
+/// Returns the output and the gradients of the input, the context and every parameter.
 std::vector<Tensor> outcome(Steps& steps, const Init& init, const ReversibleOptions& options,
                             bool cross = false) {
   for (const Tensor& w : parameters(steps)) set_grad(w, {});
@@ -145,7 +145,7 @@ void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   }
 }
 
-/// Largest |a - b| / |b| over the tensors, in the norm of L2.
+/// Returns the largest |a - b| / |b| over the tensors, in the L2 norm.
 double difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   EXPECT_EQ(a.size(), b.size());
   const NoGrad off;
@@ -167,7 +167,7 @@ ReversibleOptions stored(ReversibleOptions options) {
 const ReversibleOptions exact{.exact = true};
 const ReversibleOptions exact_in_bf16{.layers = DType::bf16, .exact = true};
 
-/// The error with which the inversion of `count` blocks arrives at the input.
+/// Returns the error of the input that the inversion of `count` blocks reconstructs.
 double inversion_error(int64_t count, const Init& init, const ReversibleOptions& options) {
   Steps steps = blocks(count, init);
   const ReconstructionErrorMonitor watch(-1);
@@ -189,8 +189,8 @@ TEST(Memory, Test1_InvertsBitwiseOnTheGrid) {
   EXPECT_EQ(inversion_error(8, in_f64, exact), 0);
 }
 
-/// Of `count` blocks of two feed-forward layers D = 64, F = 128 with weights of unit gain: the
-/// network of the table of inversion errors.
+/// Returns the inversion error of `count` blocks of two feed-forward layers, D = 64, F = 128, with
+/// weights of unit gain: the network of the table of inversion errors.
 double drift(int64_t count, const ReversibleOptions& options, DType dtype = DType::f32) {
   constexpr int64_t width = 64, inner = 128;
   const Init init{.gen = Generator{11}, .dtype = dtype};
@@ -278,7 +278,7 @@ TEST(Memory, Test2_BitwiseAtDepth96After200Steps) {
   expect_same(outcome(steps, in_f32, exact_in_bf16), outcome(steps, in_f32, stored(exact_in_bf16)));
 }
 
-/// Adds the number of layers that share it: weights used by several steps.
+/// Weights that several steps share get the gradients of all of them.
 TEST(Memory, Test2_SharedLayersGetEveryGradient) {
   Steps one = blocks(1, in_f32), shared;
   for (int i = 0; i < 6; ++i) shared.list.push_back(one.list[static_cast<size_t>(i % 2)]);
@@ -293,7 +293,7 @@ TEST(Memory, Test2_SharedLayersGetEveryGradient) {
   expect_same(run(exact), run(stored(exact)));
 }
 
-/// A layer made of a function that a test chooses.
+/// A layer that runs a function that a test chooses.
 struct Odd final : Layer {
   std::function<Output(const Tensor&, const LayerContext&, Pass)> f;
   Tensor weight;
@@ -334,10 +334,10 @@ TEST(Memory, Test7_SavedBytesDoNotDependOnDepth) {
     EXPECT_EQ(saved(count, {}), 2 * stream);
     EXPECT_EQ(saved(count, exact), 2 * stream);
   }
-  // Of the streams kept in between, each but the last is shared by two of them.
+  // Of the streams saved in between, two segments share each pair but the last.
   EXPECT_EQ(saved(16, {.checkpoint_every = 8}), 2 * 4 * stream);
   EXPECT_GT(saved(16, stored({})), 50 * stream);
-  const ReconstructionErrorMonitor watch;  // eight rows of the input, which is both streams
+  const ReconstructionErrorMonitor watch;  // saves eight rows of the input, which is both streams
   EXPECT_EQ(saved(16, {}), 2 * stream + memory::block_bytes(8 * D * 4));
 }
 
@@ -377,7 +377,7 @@ TEST(Memory, Test8_ReversibleMemoryDoesNotGrowFromStepToStep) {
   }
 }
 
-/// Sends each row to the neighbour that `choices` names, and keeps a mean for absorb().
+/// Returns a layer that scales each row by its entry of `choices`, and keeps a mean for absorb().
 std::shared_ptr<Odd> chooser(int* decided) {
   auto odd = std::make_shared<Odd>();
   odd->weight = leaf({D, D}, "weight", in_f32);
@@ -488,7 +488,7 @@ TEST(Memory, Test11_PartOfTheReversibleGradients) {
     expect_same(only(wanted, exact), only(wanted, stored(exact)));
     EXPECT_FALSE(grad(x));
   }
-  // Parameters alone ask for gradients.
+  // Only parameters require gradients.
   const Tensor data = numbers({B, L, D}, "x", in_f32);
   std::vector<std::vector<Tensor>> all;
   for (const ReversibleOptions& options : {exact, stored(exact)}) {
@@ -546,7 +546,7 @@ TEST(Memory, BackwardThatRunsOutOfMemoryLeavesTheStreamsAlone) {
     }
     fail_allocation_after({}, -1);
     try {
-      backward(loss);  // goes on, or is refused
+      backward(loss);  // continues, or throws
     } catch (const GradientError&) {
     }
     EXPECT_TRUE(same_bits(y.x1, first) && same_bits(y.x2, second)) << allocations;

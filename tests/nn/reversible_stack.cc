@@ -1,4 +1,4 @@
-// Stacks whose memory policy is reversible.
+// Tests stacks whose memory policy is reversible.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,8 @@ struct Made {
 
 Normalization norm_of(const Init& init) { return {NormKind::layer, D, 1e-5, init}; }
 
-/// Every norm with a gain of its own, so that none passes for another.
+/// Returns a stack in which every norm has its own gain, so that none can replace another
+/// unnoticed.
 Stack make(const Made& m, const MemoryPolicy& policy) {
   const Scheme weights = Scheme::normal(0.3);
   std::vector<Block> blocks;
@@ -73,7 +74,7 @@ Tensor leaf(const Shape& shape, const char* label) {
   return x;
 }
 
-/// Everything that a training step gives: outputs of all layers, memory, gradients.
+/// Returns all results of a training step: outputs of all layers, memory, gradients.
 std::vector<Tensor> step(const Made& m, const MemoryPolicy& policy, DType compute = DType::f32) {
   Stack stack = make(m, policy);
   const Tensor x = leaf({B, L, D}, "x"), context = leaf({B, 4, D}, "context");

@@ -1,6 +1,6 @@
 #pragma once
 
-// A small stack with everything random in it, and what tests of memory policies ask of it.
+// A small stack with dropout everywhere, and helpers for tests of memory policies.
 
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ inline void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>&
   }
 }
 
-/// Output and gradients of the input and of every parameter.
+/// Returns the output and the gradients of the input and of every parameter.
 template <class Run>
 std::vector<Tensor> outcome(Module& module, const Init& init, Run&& run) {
   for (const Tensor& w : parameters(module)) set_grad(w, {});

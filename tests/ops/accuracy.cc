@@ -1,4 +1,5 @@
-// How far elementwise functions of f32 are from the true value, in units of its last place.
+// Measures the error of elementwise functions in f32, in units in the last place (ULP) of the true
+// value.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,8 +19,8 @@ struct Function {
   const char* name;
   Tensor (*run)(const Tensor&);
   double (*exact)(double);
-  double low, high;  // of x
-  double most;       // error
+  double low, high;  // range of x
+  double most;       // largest allowed error, in ULP
 };
 
 double unit_in_last_place(double y) {
@@ -27,7 +28,7 @@ double unit_in_last_place(double y) {
   return std::ldexp(1.0, exponent - 23);
 }
 
-/// Numbers of both signs, of all magnitudes and evenly spread, within [low, high].
+/// Returns values of both signs within [low, high]: some of every magnitude, some evenly spaced.
 std::vector<float> points(double low, double high) {
   std::vector<float> x;
   const auto take = [&](double value) {
@@ -142,7 +143,7 @@ TEST(Accuracy, WhereFunctionsEnd) {
                         {"erf", erf_, -inf, -1},
                         {"erf", erf_, nan, nan}};
   for (const Case& c : cases) {
-    // Among others, in a full vector and in a part of one.
+    // Tests the value at index 3, in a full vector, and at index 20, in a partial one.
     std::vector<float> x(21, 0.5f);
     x[3] = x[20] = c.x;
     const Tensor y = c.run(Tensor::from(x, {21}));
@@ -158,7 +159,7 @@ TEST(Accuracy, WhereFunctionsEnd) {
   }
 }
 
-/// NaN of either side, whatever its bits.
+/// maximum() and minimum() return NaN if either operand is NaN.
 TEST(Accuracy, LargerAndSmallerOfNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> a(37, nan), b(37, 1.0f);

@@ -1,5 +1,5 @@
-// What layouts, masks and terms of block attention can do beyond one rule for all heads: each as a
-// case that every law below is tested on.
+// Cases of block attention beyond one rule for all heads: features of layouts, masks and score
+// terms. Every test below runs on each case.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -26,7 +26,7 @@ Tensor table(const Shape& shape, const std::function<int64_t(int64_t, int64_t)>&
   return Tensor::from(values, shape);
 }
 
-// Tiles of 40 rows that see all keys of both segments in one partial run each.
+// Returns tiles of 40 rows with one partial run per segment, which covers all its keys.
 std::vector<TileRuns> whole(int64_t queries, int64_t keys, int64_t side_keys) {
   std::vector<TileRuns> tiles;
   for (int64_t q = 0; q < queries; q += 40) {
@@ -62,7 +62,7 @@ Case plain(int64_t length, int64_t batch, int64_t side_keys = 0, int64_t width =
   return c;
 }
 
-// Heads 0 strided, heads 1 local; the other way round in odd samples.
+// Head 0 uses a strided rule and head 1 a local one; odd samples swap them.
 Case rules_by_head(int64_t length, int64_t batch) {
   Case c = plain(length, batch);
   const AttentionPattern strided = resolve(patterns::strided(3), length, length);
@@ -82,7 +82,7 @@ Case rules_by_head(int64_t length, int64_t batch) {
   return c;
 }
 
-// Only what lies 3 or more before; the rest of the row is for another part.
+// Each query attends only to keys 3 or more positions before it.
 Case earlier(int64_t length, int64_t batch) {
   Case c = plain(length, batch);
   c.pattern.rules[0].window.right = -3;
@@ -104,7 +104,8 @@ Case long_side_with_a_rule(int64_t length, int64_t batch) {
   return c;
 }
 
-// Sentences of 7 keys in the first segment, of 2 in the second; every fifth row sees none.
+// Each query attends to its sentence of 7 keys in the first segment and to 2 keys of the second.
+// Every fifth query attends to no key of the first segment, every tenth to no key at all.
 Case row_bounds(int64_t length, int64_t batch) {
   Case c = plain(length, batch, 9);
   const auto from = [](int64_t b, int64_t i) { return (i + b) / 7 * 7; };
@@ -142,7 +143,7 @@ Tensor hidden_keys(int64_t batch, int64_t keys, const std::function<bool(int64_t
   return Tensor::from(values, {batch, keys});
 }
 
-// Longformer: globals are hidden in the band, and come as side keys.
+// Longformer: global tokens are hidden in the band and appear as side keys instead.
 Case hidden(int64_t length, int64_t batch) {
   Case c = plain(length, batch, 3);
   const auto hides = [](int64_t b, int64_t j) { return j % 5 == b || j % 7 == 3; };
@@ -155,9 +156,9 @@ Case hidden(int64_t length, int64_t batch) {
 }
 
 struct Classes {
-  int64_t queries, keys;  // how many classes
+  int64_t queries, keys;  // numbers of classes
   std::function<int64_t(int64_t, int64_t)> of_query, of_key;
-  std::function<int64_t(int64_t, int64_t, int64_t)> id;  // sample, classes
+  std::function<int64_t(int64_t, int64_t, int64_t)> id;  // sample, query class, key class
 
   Problem::Label label() const {
     return [c = *this](int64_t b, int64_t i, int64_t j) {
@@ -187,8 +188,8 @@ Case class_mask(int64_t length, int64_t batch) {
   return c;
 }
 
-// ETC: a band with labels by distance, globals with labels by class, of shared tables whose last
-// three rows only classes reach.
+// ETC: a band labelled by distance and global keys labelled by class share the tables. Only classes
+// use the last three rows of the tables.
 Case class_labels(int64_t length, int64_t batch) {
   Case c = plain(length, batch, 40);
   c.pattern.rules[0].window = {.left = 20, .right = 20};
@@ -207,7 +208,7 @@ Case class_labels(int64_t length, int64_t batch) {
   return c;
 }
 
-// Labels of the first segment, and as many of them as there are panels.
+// Labels pairs of the first segment by class, with relation tables of 120 rows.
 Case many_labels(int64_t length, int64_t batch) {
   Case c = plain(length, batch);
   const Classes main = {
@@ -236,7 +237,7 @@ Case relation_query(int64_t length, int64_t batch) {
   return c;
 }
 
-// Runs of 11 keys, exact: once, twice, three times, never, and so on.
+// Exact runs of 11 keys, whose multiplicity cycles through 0, 1, 2 and 3.
 Case multiplicity(int64_t length, int64_t batch) {
   Case c = plain(length, batch);
   const auto times = [](int64_t i, int64_t j) { return (j / 11 + i / 40) % 4; };
@@ -255,7 +256,7 @@ Case multiplicity(int64_t length, int64_t batch) {
   return c;
 }
 
-// Adaptive span: a head has one span.
+// Adaptive span: one span for each head.
 Case span_of_heads(int64_t length, int64_t batch) {
   Case c = plain(length, batch);
   c.pattern = patterns::causal();
@@ -267,7 +268,7 @@ Case span_of_heads(int64_t length, int64_t batch) {
   return c;
 }
 
-// Expire-span: each key of each sample has its own.
+// Expire-span: one span for each key of each sample.
 Case span_of_keys(int64_t length, int64_t batch) {
   Case c = plain(length, batch, 4);
   c.pattern.rules[0].causal = true;
@@ -276,7 +277,7 @@ Case span_of_keys(int64_t length, int64_t batch) {
   for (double& s : c.x.span) s = std::round(60 + 80 * s) / 4;  // exact in 16 bits
   c.x.span_shape = {batch, 1, length};
   c.x.ramp = 5.5;
-  c.x.offset = 5.625;  // so that no pair lies on an end of the ramp
+  c.x.offset = 5.625;  // so that no pair is exactly at an end of the ramp
   return c;
 }
 
@@ -404,7 +405,7 @@ TEST(AttentionFeatures, Kernel3Gradcheck) {
         const Dropout dropout{static_cast<float>(p), {true, Generator{7}}};
         const auto [out, lse] = block_attention(
             q, std::span<const Keys>(keys, x.side.keys > 0 ? 2 : 1), c.pattern, terms, dropout);
-        // Of rows that see nothing lse is -inf, whatever the inputs.
+        // Rows without visible keys have an lse of -inf, whatever the inputs.
         return {out, clamp(lse, -1e3, 1e3)};
       };
       const GradcheckResult r = gradcheck(attend, in);
@@ -415,7 +416,7 @@ TEST(AttentionFeatures, Kernel3Gradcheck) {
 }
 
 TEST(AttentionFeatures, Kernel4EmptyRowsAreZero) {
-  // Lengths per sample on top: sample 0 has no keys at all, sample 1 ends early.
+  // Adds lengths per sample: sample 0 has no keys at all, sample 1 ends early.
   const std::vector<int64_t> q_valid = {100, 60}, k_valid = {0, 37}, side_valid = {0, 2};
   for (const Feature& f : features()) {
     Case c = f.make(100, 2);
@@ -475,7 +476,7 @@ TEST(AttentionFeatures, Kernel7Dropout) {
   }
 }
 
-// What is hidden is never read for its value: NaN in it changes no bit of rows that do not see it.
+// Hidden keys reach no result: NaN in their k and Inf in their v change no bit.
 TEST(AttentionFeatures, HiddenKeysMayHoldAnything) {
   for (const auto& [make, hides] :
        std::vector<std::pair<std::function<Case(int64_t, int64_t)>, std::function<bool(int64_t)>>>{
@@ -493,7 +494,7 @@ TEST(AttentionFeatures, HiddenKeysMayHoldAnything) {
   }
 }
 
-// So it is where mu is 0: of keys that nobody sees for that reason, no bit of anything changes.
+// The same holds for keys that have mu = 0 for every query: NaN or Inf in them changes no bit.
 TEST(AttentionFeatures, KeysWithMuOfZeroMayHoldAnything) {
   constexpr int64_t length = 150;
   for (const int64_t batch : {1, 2}) {  // both schedules of backward
@@ -512,8 +513,8 @@ TEST(AttentionFeatures, KeysWithMuOfZeroMayHoldAnything) {
   }
 }
 
-// Rows and keys that see one another with a mu of 0 or less keep their bits, on the end of the ramp
-// too, whatever the other holds.
+// A query and a key with mu = 0 (ramp value of 0 or less, including exactly 0) do not affect each
+// other's bits, whatever values they hold.
 TEST(AttentionFeatures, PairsWithMuOfZeroKeepTheirBits) {
   constexpr int64_t length = 150, spoilt_key = 5, spoilt_query = 140;
   for (const int64_t batch : {1, 2}) {
@@ -615,7 +616,8 @@ void attention_test::expect_few_queries(DType dtype, bool relations) {
     x.relation_query = random_values(n.batch * kHeads * n.queries * 6, 31);
     expect_near(run(x, p, dtype), solve(x), dtype, what + " relations");
   }
-  // Stretches that hold nothing, for some rows or for all; runs that begin before a stretch.
+  // Covers splits without visible keys, for some rows or for all, and runs that begin before a
+  // split.
   const auto near = [](int64_t p, int64_t j) { return j <= p && p - j < 50; };
   const auto strided = [](int64_t p, int64_t j) { return j <= p && (p - j) % 7 == 0; };
   Problem x = problem({1, kHeads, 20, 1600, 6, 5}, near);
@@ -635,7 +637,8 @@ void attention_test::expect_few_queries(DType dtype, bool relations) {
 
 Case attention_test::globals_beside_windows(int64_t side_keys) {
   constexpr int64_t length = 1600, rows = kernels::kAttentionTileRows, globals = 70, reach = 40;
-  // Keys of the window of a row, by the tile that it lies in; and whether a row is global, a key.
+  // window_of() returns the window of keys of row i, which depends on its tile. row() and key()
+  // return whether a row or a key is global.
   const auto window_of = [=](int64_t i) {
     return std::pair{std::max<int64_t>(i / rows * rows - reach, 0),
                      std::min((i / rows + 1) * rows + reach, length)};
@@ -695,8 +698,8 @@ TEST(AttentionFeatures, FewQueries) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) expect_few_queries(dtype, true);
 }
 
-// The pairs of a pattern as two parts: of one tile in three each has some of every run, of the
-// others one has all.
+// Splits the pairs of a pattern into two patterns. In one tile of three both patterns get a share
+// of every run; in the other tiles one pattern gets all of them.
 std::vector<AttentionPattern> two_parts(const AttentionPattern& whole, int64_t queries,
                                         int64_t keys, int64_t side_keys) {
   const AttentionPattern p = resolve(whole, queries, keys, side_keys);
@@ -740,7 +743,7 @@ std::vector<AttentionPattern> attention_test::parts_of(const Case& c) {
 
 namespace {
 
-// Parts that have no pair in common are one softmax, in either order.
+// Attention over disjoint patterns equals one softmax over their union, in either order.
 TEST(AttentionFeatures, PartsEqualTheWhole) {
   for (const Feature& f : features()) {
     for (const int64_t batch : {1, 2}) {  // both schedules of backward
@@ -772,7 +775,7 @@ TEST(AttentionFeatures, PartsGiveTheSameBitsForAnyThreads) {
   set_num_threads(before);
 }
 
-// Rows that see nothing of a later part keep every bit, whatever their neighbours see.
+// A row without visible keys in a later pattern keeps every bit, whatever its neighbours attend to.
 TEST(AttentionFeatures, PartsLeaveOtherRowsAlone) {
   for (const int64_t batch : {1, 2}) {
     const Case c = plain(150, batch);
@@ -795,7 +798,7 @@ TEST(AttentionFeatures, PartsLeaveOtherRowsAlone) {
   }
 }
 
-// A band, what lies before it, and side keys, each for itself, are one softmax.
+// A band, the keys before it and the side keys, computed separately and merged, equal one softmax.
 TEST(AttentionMerge, PartsEqualTheWhole) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     const Tolerance t = tolerance_of(dtype);
@@ -819,7 +822,7 @@ TEST(AttentionMerge, PartsEqualTheWhole) {
       const Tensor side_k = leaf(make(c.x.side.k, {2, kHeads, 3, n.width}, dtype));
       const Tensor side_v = leaf(make(c.x.side.v, {2, kHeads, 3, n.value_width}, dtype));
       const Tensor valid = Tensor::from(lengths, {2});
-      const auto rows = [&](int64_t period, int64_t keys) {  // those of the period see nothing
+      const auto rows = [&](int64_t period, int64_t keys) {  // one row of each period is empty
         AttentionPattern p = everything(length, keys, 0);
         p.q_valid = valid;
         p.rules[0].q_start = 0;

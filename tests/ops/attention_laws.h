@@ -6,10 +6,10 @@
 
 #include "tests/ops/attention_oracle.h"
 
-/// Cases of block attention, and laws that other kernels than the CPU's are held to.
+/// Cases of block attention, and checks that the kernels of every backend must pass.
 namespace longspan::attention_test {
 
-/// A pattern, and which pairs it is to allow.
+/// A pattern, and the pairs that it must allow.
 struct PatternCase {
   AttentionPattern pattern;
   std::function<bool(int64_t, int64_t)> sees;  // position of the query, key
@@ -20,22 +20,25 @@ struct Case {
   Problem x;
   AttentionPattern pattern;
 };
-/// The pairs of its pattern as two parts.
+/// Splits the pairs of the case's pattern into two disjoint patterns.
 std::vector<AttentionPattern> parts_of(const Case& c);
 
-/// What a pattern can do beyond one rule for all heads.
+/// A feature of patterns beyond one rule for all heads, with a case that uses it.
 struct Feature {
   std::string name;
   std::function<Case(int64_t length, int64_t batch)> make;
 };
 const std::vector<Feature>& features();
 
-/// A first segment without keys leaves everything to the second.
+/// Checks that a first segment without keys leaves all attention to the second.
 void expect_no_first_keys(DType dtype);
-/// Few queries before many keys: devices cut the keys into stretches, and join what these give.
+/// Checks few queries with many keys, for which devices split the keys and merge the partial
+/// results.
 void expect_few_queries(DType dtype, bool relations);
-/// Windows beside some rows that see all and some keys that all see, first of head 0, last of head
-/// 1, and a second segment that all see: devices cut what is so much longer than the rest.
+/// Returns windows plus global rows, which attend to all keys, and global keys, to which all rows
+/// attend: the first ones in head 0, the last ones in head 1. All rows also attend to a second
+/// segment of `side_keys` keys. Devices split the work of the globals, which is much longer than
+/// the rest.
 Case globals_beside_windows(int64_t side_keys);
 void expect_globals_beside_windows(DType dtype);
 

@@ -16,7 +16,7 @@
 namespace longspan::attention_test {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-/// Of the kernel spec's first test.
+/// Lengths of the kernel spec's first test.
 inline const std::vector<int64_t> kLengths = {1, 2, 15, 16, 17, 63, 64, 65, 100, 257};
 
 // ---------------------------------------------------------------------------------------- inputs
@@ -67,7 +67,7 @@ inline std::vector<double> values_of(const Tensor& x) {
   }
 }
 
-// [B, H, L, d] as a view of memory [B, L, H, d], what a merged projection looks like.
+// Views x [B, L, H, d] as [B, H, L, d], which is how the output of a merged projection is stored.
 inline Tensor heads_view(const Tensor& x) {
   const int64_t b = x.dim(0), l = x.dim(1), h = x.dim(2), d = x.dim(3);
   return x.alias({b, h, l, d}, {l * h * d, d, h * d, 1}, 0);
@@ -84,11 +84,11 @@ struct Sizes {
   int64_t batch = 1, heads = 1, queries = 1, keys = 1, width = 1, value_width = 1;
 };
 
-/// A dense problem: one or two key segments in one softmax, and every term and mask that the op
-/// has, each as a function of indices. What is empty is not there.
+/// A dense problem: one or two key segments in one softmax, with every term and mask of the op as a
+/// function of indices. An empty member means that the term or mask is absent.
 struct Problem {
   using Sees = std::function<bool(int64_t, int64_t, int64_t)>;      // sample, query, key
-  using Label = std::function<int64_t(int64_t, int64_t, int64_t)>;  // the same; -1: hidden
+  using Label = std::function<int64_t(int64_t, int64_t, int64_t)>;  // same arguments; -1: hidden
   struct Side {
     int64_t keys = 0;
     std::vector<double> k, v;
@@ -99,17 +99,17 @@ struct Problem {
   Sizes n;
   std::vector<double> q, k, v, dout, dlse;  // [B, H, rows, width]
   Relation id;
-  int64_t ids = 0;                       // rows of the tables; 0: those of the distances
+  int64_t ids = 0;                       // rows of the tables; 0: one per distance
   std::vector<double> key, bias, value;  // empty: none
   std::vector<double> relation_query;    // empty: q
   bool per_head = false;
-  Sees sees;  // of the first segment
-  // In addition: sample, head, query, key.
+  Sees sees;  // for the first segment
+  // A further condition for the first segment: sample, head, query, key.
   std::function<bool(int64_t, int64_t, int64_t, int64_t)> pair_sees;
   Label label;  // id of a pair of the first segment, in place of its clipped distance
-  std::function<int64_t(int64_t, int64_t)> times;  // of a query and a key: how often it counts
+  std::function<int64_t(int64_t, int64_t)> times;  // query, key: multiplicity of the pair
   Side side;
-  double side_times = 1;     // how often keys of the side count
+  double side_times = 1;     // multiplicity of the side keys
   std::vector<double> span;  // [span_shape]
   Shape span_shape;
   double ramp = 1, offset = 0;
@@ -124,7 +124,7 @@ struct Solution {
   std::vector<double> dside_k = {}, dside_v = {}, drelation_query = {}, dspan = {};
 };
 
-// Dense, masked, f64: straight from the equations.
+// Solves the problem densely, with masks and in f64, straight from the equations.
 inline Solution solve(const Problem& x) {
   const auto& n = x.n;
   const double scale = 1 / std::sqrt(static_cast<double>(n.width));
@@ -147,7 +147,7 @@ inline Solution solve(const Problem& x) {
   std::vector<double>& dr = x.relation_query.empty() ? y.dq : y.drelation_query;
   for (int64_t bh = 0; bh < n.batch * n.heads; ++bh) {
     const int64_t b = bh / n.heads, h = bh % n.heads, table = x.per_head ? h * ids : 0;
-    // Where key j of all lies: its segment, index, and first columns of k and v.
+    // Key j, counted over both segments: its segment and index, and its rows of k, v, dk and dv.
     struct Key {
       int64_t segment, index;
       const double *k, *v;
@@ -189,7 +189,7 @@ inline Solution solve(const Problem& x) {
         const auto index = [&](int axis, int64_t k) { return x.span_shape[axis] > 1 ? k : 0; };
         return (index(0, b) * x.span_shape[1] + index(1, h)) * x.span_shape[2] + index(2, j);
       };
-      // Before clamping; 1 where there is none.
+      // Returns the ramp of the span before clamping; 1 without a span and for the second segment.
       const auto ramp_of = [&](const Key& key) {
         if (x.span.empty() || key.segment == 1) return 1.0;
         const auto far = static_cast<double>(position - key.index);
@@ -304,7 +304,7 @@ inline void add_relations(Problem& x, const Relation& id, bool per_head, bool ke
   if (value) x.value = random_values(rows * x.n.value_width, 8);
 }
 
-// The op on a problem, gradients and all, in as many parts as there are patterns.
+// Runs the op on a problem, forward and backward, with its pairs in one or several patterns.
 inline Solution run(const Problem& x, std::span<const AttentionPattern> parts, DType dtype) {
   const auto& n = x.n;
   const auto tensor = [&](const std::vector<double>& values, const Shape& shape) {
@@ -365,7 +365,8 @@ inline Solution run(const Problem& x, const AttentionPattern& pattern, DType dty
   return run(x, std::span<const AttentionPattern>(&pattern, 1), dtype);
 }
 
-// Largest difference relative to the largest value; infinities must agree.
+// Returns the largest difference relative to the largest value of b. Returns infinity if sizes or
+// infinities differ, or if a difference is NaN.
 inline double distance(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size()) return kInfinity;
   double worst = 0, largest = 1e-30;

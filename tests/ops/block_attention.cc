@@ -51,7 +51,7 @@ std::vector<double> first_head(const std::vector<double>& x, int64_t heads) {
   return {x.begin(), x.begin() + static_cast<int64_t>(x.size()) / heads};
 }
 
-// Runs of all sizes, several in some blocks of keys.
+// Returns runs of many sizes; some blocks of keys contain several.
 std::vector<KeyRun> scattered_runs() {
   std::vector<KeyRun> runs;
   for (const auto& [k0, kn] : {std::pair{3, 17},
@@ -74,7 +74,7 @@ std::vector<KeyRun> scattered_runs() {
 void check_patterns(DType dtype) {
   for (const PatternCase& c : cases()) {
     for (const int64_t length : kLengths) {
-      // Four heads take the single-pass backward, two heads the other.
+      // Four heads take the single-pass backward, two heads the two-pass one.
       for (const int64_t batch : {1, 2}) {
         const Problem x = problem({batch, 2, length, length, 9, 5}, c.sees);
         expect_near(run(x, c.pattern, dtype), solve(x), dtype,
@@ -145,7 +145,8 @@ TEST(BlockAttention, Kernel1RelationTerms) {
 }
 
 TEST(BlockAttention, Kernel1LayoutsOfOnesOwn) {
-  // Two layouts of exact, unaligned runs, one for each head; only the layout knows the mask.
+  // Two layouts of exact, unaligned runs, assigned by sample and head; only the layout knows the
+  // mask.
   const int64_t length = 230;
   std::vector<std::vector<TileRuns>> layouts(2);
   std::vector<std::vector<std::vector<bool>>> mask(
@@ -262,7 +263,8 @@ TEST(BlockAttention, Kernel4EmptyRows) {
 }
 
 TEST(BlockAttention, Kernel4ScoresOfMinusInfinity) {
-  // Every score of rows 0 to 9 is -inf: empty by value, not by mask; first keys, then all.
+  // Keys 0 to 199 have scores of -inf by value, not by mask: first some keys of each row, then,
+  // with 150 valid keys, all of them.
   Tensor q = make(std::vector<double>(40 * 2, 1.0), {1, 1, 40, 2}, DType::f32);
   std::vector<double> keys(300 * 2, 0.5);
   for (size_t j = 0; j < 200; ++j) keys[2 * j] = -kInfinity;
@@ -307,7 +309,7 @@ TEST(BlockAttention, Kernel7Dropout) {
     expect_near(run(x, c.pattern, DType::f64), solve(x), DType::f64, c.pattern.name);
     expect_near(run(x, c.pattern, DType::f32), solve(x), DType::f32, c.pattern.name);
   }
-  // Not drawn outside training, and nothing is dropped at p = 0.
+  // Nothing is dropped outside training.
   const Tensor q = make(random_values(20 * 4, 1), {1, 1, 20, 4}, DType::f32);
   const Tensor plain = block_attention(q, q, q, patterns::causal()).out;
   const Dropout off{0.5f, {false, Generator{1}}};
@@ -316,7 +318,8 @@ TEST(BlockAttention, Kernel7Dropout) {
 }
 
 TEST(BlockAttention, Kernel7MaskDoesNotDependOnTheTiling) {
-  // The rows at the end alone, as queries over a memory, need the same mask: i counts queries.
+  // 96 queries over 400 keys need the same dropout mask for any query tiling: its index i counts
+  // queries.
   Problem x = problem({1, 1, 96, 400, 8, 8}, [](int64_t p, int64_t j) { return j <= p; });
   x.p = 0.5;
   x.dropout_key = 3;
@@ -332,7 +335,8 @@ TEST(BlockAttention, Kernel7MaskDoesNotDependOnTheTiling) {
 }
 
 TEST(BlockAttention, Kernel8ShiftsAndLargeLogits) {
-  // k has one more column, constant over keys: each row's scores move by a constant of its own.
+  // Column 0 of k is constant over keys, so column 0 of q shifts all scores of a row by one
+  // constant.
   const int64_t length = 100, width = 8;
   Problem x =
       problem({1, 1, length, length, width, 4}, [](int64_t p, int64_t j) { return j <= p; });
@@ -354,7 +358,7 @@ TEST(BlockAttention, Kernel8ShiftsAndLargeLogits) {
   const Solution truth = solve(large);
   const Solution ours = run(large, patterns::causal(), DType::f32);
   EXPECT_LE(distance(ours.out, truth.out), 2e-5);
-  for (int64_t i = 0; i < length; ++i) {  // rising and falling extremes within one row
+  for (int64_t i = 0; i < length; ++i) {  // alternating extremes within one row
     for (int64_t c = 0; c < width; ++c) {
       large.k[static_cast<size_t>(i * width + c)] = (i % 2 == 0 ? 1.0 : -1.0) * (c == 0);
       large.q[static_cast<size_t>(i * width + c)] = c == 0 ? 80 * scale : 0;
@@ -418,7 +422,7 @@ TEST(BlockAttention, Baselines1FullLocalAndBlockAreOne) {
 }
 
 TEST(BlockAttention, Baselines1ProbabilitiesSumToOne) {
-  // Values of one give the sum of a row's probabilities.
+  // With values of 1 the output is the sum of a row's probabilities.
   Problem x = problem({1, 2, 500, 500, 16, 3}, [](int64_t p, int64_t j) { return j <= p; });
   std::fill(x.v.begin(), x.v.end(), 1.0);
   // Two sums of up to 500 terms, in different orders.
@@ -456,11 +460,12 @@ TEST(BlockAttention, Baselines2FutureIndependence) {
 }
 
 TEST(BlockAttention, Baselines3LastRowsAloneHaveTheSameBits) {
-  // Incremental decoding: the last rows over all keys, against the same rows of the full forward.
+  // Compares incremental decoding (the last rows over all keys) with the same rows of the full
+  // forward pass.
   const int64_t length = 300, width = 24;
   for (const PatternCase& c : cases()) {
     if (c.pattern.layout_spec.kind == LayoutSpec::Kind::classes)
-      continue;  // positions order the sums
+      continue;  // positions determine the order of sums
     const Problem x = problem({1, 2, length, length, width, width}, c.sees);
     const Tensor q = make(x.q, {1, 2, length, width}, DType::f32);
     const Tensor k = make(x.k, {1, 2, length, width}, DType::f32);
@@ -493,7 +498,7 @@ TEST(BlockAttention, Baselines5ShawLaws) {
   zero_values.value.assign(31 * 16, 0.0);
   expect_same_bits(run(zero_values, patterns::causal(), DType::f32).out,
                    run(keys_only, patterns::causal(), DType::f32).out, "zero values");
-  // Unused rows of a table with both sides have exactly zero gradient.
+  // Unused rows of a two-sided table get a gradient of exactly zero.
   Problem both = x;
   add_relations(both, {30, 30}, false, true, true, true);
   const Solution y = run(both, patterns::causal(), DType::f32);
@@ -524,7 +529,7 @@ TEST(BlockAttention, Baselines7PaddedBatchEqualsSamplesAlone) {
       const std::string what = fmt::format("{} sample {}", c.pattern.name, b);
       const Solution alone = run(one, c.pattern, DType::f32);
       if (c.pattern.layout_spec.kind == LayoutSpec::Kind::classes) {
-        // Classes of another length begin at other places: the same sums in another order.
+        // Classes of another length begin at other indices, so sums run in another order.
         expect_near({cut(batch.out), {}, cut(batch.dq), cut(batch.dk), cut(batch.dv), {}, {}, {}},
                     {alone.out, {}, alone.dq, alone.dk, alone.dv, {}, {}, {}}, DType::f32, what);
         continue;
@@ -555,7 +560,8 @@ TEST(BlockAttention, Baselines8OneKeyReturnsItsValue) {
 
 // ------------------------------------------------------------------------------------------ laws
 
-// Four heads go through the single pass, one head through two.
+// Compares four heads, which take the single-pass backward, with each head alone, which takes two
+// passes.
 void expect_heads_alone_agree(const PatternCase& c, int64_t length, int64_t width) {
   const Problem x = problem({1, 4, length, length, width, width}, c.sees);
   const Solution all = run(x, c.pattern, DType::f32);
@@ -584,14 +590,14 @@ TEST(BlockAttention, HeadsTogetherAndAloneAgreeInEveryBit) {
 }
 
 TEST(BlockAttention, LargeResultsAreWrittenAlike) {
-  // 4 MiB of each result together go past the caches, 1 MiB alone does not.
+  // Results of 4 MiB (four heads) are written past the caches; results of 1 MiB (one head) are not.
   expect_heads_alone_agree(
       {patterns::local(20), [](int64_t p, int64_t j) { return j <= p && p - j < 20; }}, 4096, 64);
 }
 
 TEST(BlockAttention, BitsDependOnTheKeysSeenAndNotOnRunsAndTiles) {
-  // The same keys as runs of tiles of several heights, and as all keys with the others hidden.
-  // Scores are large, so that references rise again and again.
+  // Gives the same visible keys as runs of tiles of several heights, and as all keys with the
+  // others hidden. Scores are large, so that the softmax reference of a row rises many times.
   const int64_t queries = 200, keys = 1000, width = 16;
   const auto runs = scattered_runs();
   std::vector<uint8_t> hidden(static_cast<size_t>(keys), 1);
@@ -643,7 +649,7 @@ TEST(BlockAttention, StridedViewsGiveTheSameBits) {
   const Tensor g = heads_view(dy);
   const auto views = gradients_of(part(0), part(1), part(2), g);
   EXPECT_EQ(views, gradients_of(copy(part(0)), copy(part(1)), copy(part(2)), copy(g)));
-  // A last stride other than 1 is copied, not misread.
+  // A tensor whose last stride is not 1 is copied, not misread.
   const Tensor t = make(random_values(width * length, 3), {1, 1, width, length}, DType::f32);
   const Tensor columns =
       t.alias({1, 1, length, width}, {width * length, width * length, 1, length}, 0);
@@ -676,7 +682,7 @@ TEST(BlockAttention, GradientsWantedOneByOne) {
     const std::vector<double>* truth[] = {&all.dq, &all.dk, &all.dv};
     expect_same_bits(values_of(grad(in[static_cast<size_t>(wanted)])), *truth[wanted], "alone");
   }
-  // lse alone, and nothing at all.
+  // The gradient of lse alone, and no gradient at all.
   const Tensor q = leaf(make(x.q, {1, 2, 90, 8}, DType::f64));
   const Tensor k = make(x.k, {1, 2, 90, 8}, DType::f64);
   const auto f = [&k](const std::vector<Tensor>& in) {
@@ -696,8 +702,8 @@ TEST(BlockAttention, NaNIsNotHidden) {
   for (size_t i = 100; i < 200; ++i) ASSERT_TRUE(std::isnan(out[i * 4])) << i;
 }
 
-// Rows and keys that a pair of the pattern joins to row i or key j may be bad_row by what they
-// hold; all others keep their bits, also in gradients.
+// NaN or Inf in a key or a query affects only the rows or keys that the pattern pairs with it. All
+// others keep their bits, also in gradients.
 TEST(BlockAttention, WhatARowDoesNotSeeCannotReachIt) {
   const int64_t length = 110, width = 5;
   const auto expect_kept = [&](const std::vector<double>& a, const std::vector<double>& b,
@@ -962,7 +968,7 @@ TEST(BlockAttention, RejectsBadInput) {
 
 // ------------------------------------------------------------------------------- the table of ops
 
-// Numbers of a sample: which pattern, and its parameter.
+// Builds a pattern from the scalar arguments of a sample: kind of pattern, parameter.
 PatternCase pattern_of(double which, double parameter) {
   const auto n = static_cast<int64_t>(parameter);
   switch (static_cast<int>(which)) {
@@ -989,7 +995,7 @@ PatternCase pattern_of(double which, double parameter) {
   }
 }
 
-// q, k, v and, where there are six inputs, Shaw terms that clip at 2.
+// The inputs are q, k, v and, if there are six, Shaw terms that clip at 2.
 std::vector<Tensor> attend(test::Inputs in) {
   ScoreTerms terms;
   if (in.size() > 3) {

@@ -33,7 +33,7 @@ const Registered contiguous_info = OpInfo{
     .large = big,
 };
 
-/// A cast to each floating type, its result cast to f64 so that it can be compared in full.
+/// Casts to a floating type; the result is cast to f64, so that it can be compared exactly.
 OpInfo cast_to(DType to) {
   return {
       .name = "cast to " + std::string(name_of(to)),
@@ -49,7 +49,7 @@ OpInfo cast_to(DType to) {
                    {constant(values({6}, {INFINITY, -INFINITY, NAN, 0.0, -0.0, 65520.0}))}}},
       .large = big,
       .row_inputs = {0},
-      // Long steps see the slope through the rounding, which is what is left to tolerate.
+      // Long steps average over the rounding of the cast; the tolerance covers what remains of it.
       .gradcheck = {.step = 0.5,
                     .relative = to == DType::bf16  ? 0.02
                                 : to == DType::f16 ? 0.003
@@ -237,7 +237,7 @@ const Registered repeat_info = OpInfo{
     .rejects = {rejects<ValueError>("negative", {randn({3})}, "-1 times", {0, -1})},
 };
 
-// Constants: the sample's input gives the dtype and the shape.
+// Constants take their dtype and shape from the sample's input.
 const Registered full_info = OpInfo{
     .name = "full",
     .run =

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-/// Makes numbers of a shape.
+/// Returns an input spec for a shape.
 using Fill = std::function<InputSpec(const Shape&)>;
 
 /// Odd, empty and degenerate shapes.
@@ -30,8 +30,8 @@ std::vector<Sample> samples_of(const Fill& fill, const std::vector<double>& numb
   return list;
 }
 
-/// What a unary op saves.
-enum class Saves { nothing, x };  // y has the bytes of x
+/// What a unary op saves for backward.
+enum class Saves { nothing, x };  // x, or y, which has as many bytes
 
 struct UnaryCase {
   std::string name;
@@ -39,7 +39,7 @@ struct UnaryCase {
   double (*reference)(double);
   Saves saves = Saves::x;
   Fill fill = [](const Shape& s) { return randn(s); };
-  double scale = 0;  ///< 0: the error of each element is measured against itself
+  double scale = 0;  ///< 0: errors are relative to each element
   std::vector<Sample> more = {};
   double gradient_tolerance = 1;
   std::string reason = {};
@@ -77,7 +77,7 @@ InputSpec away_from_zero(const Shape& s) {
 }
 
 double phi(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
-/// (1 + tanh(x)) / 2 = logistic(2 x), without cancellation.
+/// Computes the logistic function without the cancellation of (1 + tanh(x / 2)) / 2.
 double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 
 const Sample wide{"wide", {8 * randn({4, 9})}};
@@ -162,9 +162,9 @@ const Registered unary_infos[] = {
            [](const Shape& s) { return randn(s); },
            0,
            {wide, tails}}),
-    // In f32 the lower tail of Phi has an error of 2e-8 and not one in proportion to itself, which
-    // shows from -5 to -2: 5e-8, where the rms of these samples is 0.5 and more. The test Gelu
-    // holds each x to it.
+    // In f32 the lower tail of Phi has an absolute error of 2e-8 instead of a relative one. It
+    // shows for x from -5 to -2 as an error of 5e-8, where the rms of these samples is 0.5 or more.
+    // The test Gelu checks the error at each x.
     unary({"gelu_erf",
            gelu_erf,
            [](double x) { return x * phi(x); },
@@ -191,7 +191,7 @@ const Registered unary_infos[] = {
     unary({"neg", neg, [](double x) { return -x; }, Saves::nothing}),
 };
 
-/// A unary op with parameters, which every sample names.
+/// Returns a unary op with parameters, which each sample gives as scalar arguments.
 OpInfo with_numbers(
     std::string name, std::function<Tensor(Inputs)> run,
     std::function<double(double, const Arrays&)> f, const std::vector<std::vector<double>>& numbers,
@@ -240,7 +240,8 @@ double on_grid(double x, const Arrays& in) {
   return std::ldexp(std::nearbyint(std::ldexp(x, bits)), -bits);
 }
 
-/// The gradient is not the derivative, which only a fine grid hides from differences.
+/// The gradient of round_to_grid() is not its derivative. Finite differences notice that unless the
+/// grid is fine, so the entry with a coarse grid is not differentiable.
 OpInfo coarse_grid_info() {
   OpInfo op = with_numbers(
       "round_to_coarse_grid", [](Inputs in) { return round_to_grid(in[0], in.integer(0)); },
@@ -462,7 +463,7 @@ const Registered comparison_infos[] = {
                [](double a, double b) { return a >= b ? 1.0 : 0.0; }),
 };
 
-/// What the scale of gelu_erf stands for, at every x of a fine grid.
+/// Checks the error that the scale of gelu_erf allows, at every x of a fine grid.
 TEST(Gelu, IsRightToItsOwnDigitsButForItsLowerTailInF32) {
   std::vector<double> x;
   for (int i = -140'000; i <= 140'000; ++i) x.push_back(1e-4 * i);
@@ -476,7 +477,7 @@ TEST(Gelu, IsRightToItsOwnDigitsButForItsLowerTailInF32) {
       const double want = at[i] * phi(at[i]), error = std::abs(y[i] - want);
       const double tail = single && at[i] < 0 ? 6e-8 : 0;
       ASSERT_LE(error, (single ? 1e-6 : 1e-13) * std::abs(want) + tail) << at[i];
-      // Up to x = -7 it is not wholly lost there either.
+      // Above x = -7 the tail keeps a relative error of at most 1e-4.
       if (at[i] > -7) {
         ASSERT_LE(error, 1e-4 * std::abs(want)) << at[i];
       }

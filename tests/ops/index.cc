@@ -119,7 +119,7 @@ const OpInfo take_along_axis_info_ = {
 const Registered take_along_axis_entry = take_along_axis_info_,
                  take_along_axis_integers = on_integers(take_along_axis_info_);
 
-// Along another axis ids are brought into the order of the gathering: a copy is saved.
+// Along another axis ids are rearranged into the order of the gather, so a copy is saved.
 const Registered take_along_other_axis_info = OpInfo{
     .name = "take_along_axis 0",
     .run = [](Inputs in) { return take_along_axis(in[0], in[1], 0); },
@@ -138,7 +138,7 @@ const Registered take_along_other_axis_info = OpInfo{
     .reason = "gradients are sums of several numbers",
 };
 
-/// The list that belongs to a row's leading axes, aligned from the right.
+/// Returns entry i of the list for a row's leading axes, which are aligned from the right.
 int64_t listed(const Array& order, const Place& lead, int64_t i) {
   Place p(static_cast<size_t>(order.shape.rank()));
   const size_t mine = p.size() - 1;
@@ -159,7 +159,8 @@ const std::vector<Sample> lists = {
     {"all dropped", {randn({2, 3, 2}), as(DType::i64, full({2, 3}, -1))}},
 };
 
-/// What a list holds once fitted to the leading axes: one list stays, others are spread.
+/// Returns the bytes saved for `order`: a list that all rows share is saved as it is, others are
+/// expanded to the leading axes.
 std::vector<int64_t> saves_order(Inputs in) {
   const Tensor &x = in[0], &order = in[1];
   bool common = true;

@@ -30,7 +30,7 @@ TEST(Ids, OutOfRangeIsNamedBeforeAnyWork) {
   EXPECT_EQ(text,
             "embedding: ids holds 10 at [1, 1]; it must be at least 0 and less than 10\n"
             "  ids  i32[2, 3]  cpu");
-  // Through a strided view, and the first of several.
+  // Also reports the right index through a strided view, and the first of several bad ids.
   EXPECT_NE(
       message_of<ValueError>([&] { embedding(weight, transpose(ids)); }).find("holds 10 at [1, 1]"),
       std::string::npos);
@@ -114,7 +114,7 @@ TEST(Ids, PermutingThereAndBack) {
   const Tensor lists = Tensor::from(order, {1, H, L});
   EXPECT_EQ(scatter_rows(permute_rows(x, lists), lists, L).to_vector<float>(),
             x.to_vector<float>());
-  // An empty slot is a row of zeros, and gives its gradient to nobody.
+  // An empty slot gives a row of zeros and passes no gradient on.
   const Tensor gaps = Tensor::from(std::vector<int64_t>{-1, 2, 2}, {3});
   const auto y = permute_rows(x, gaps).to_vector<float>();
   EXPECT_EQ(y[0], 0);

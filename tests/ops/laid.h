@@ -9,10 +9,11 @@
 
 namespace longspan::test {
 
-/// How a matrix lies in memory: neighbours in a row, in a column, or apart in both.
+/// Memory layout of a matrix: row-major, column-major, or strided along both axes.
 enum class Lies { rows, columns, apart };
 
-/// Values [rows, columns] lying so, at an odd place amid NaN that nobody may read.
+/// Returns `values` [rows, columns] in the given layout, at an odd offset. The memory around the
+/// elements holds NaN, which must not be read.
 template <class T>
 Tensor laid(const std::vector<T>& values, int64_t rows, int64_t columns, Lies how, DType dtype) {
   int64_t row = columns + 3, column = 1;

@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-/// An empty cache of a bound, as long as it lives.
+/// Clears the layout cache and limits it to `bytes` for the lifetime of the object.
 class Bound {
  public:
   explicit Bound(int64_t bytes) : before_(set_layout_cache_limit(bytes)) { clear_layout_cache(); }
@@ -45,7 +45,7 @@ AttentionPattern random_blocks(int64_t length, int64_t block) {
 
 using Builder = std::function<AttentionPattern()>;
 
-// Pairs of calls whose layouts differ, of every builder.
+// Returns pairs of calls whose layouts differ, for every builder.
 std::vector<std::pair<Builder, Builder>> builders() {
   const auto heads = [](int64_t stride) {
     return patterns::by_head({patterns::local(4), patterns::strided(stride)}, 40, 40);
@@ -84,7 +84,7 @@ TEST(LayoutCache, TheSecondCallBuildsNothing) {
 
 TEST(LayoutCache, WhatIsNotContentIsNotLookedAt) {
   const Bound bound(kAmple);
-  // Other global tokens, as many: the layout is the same, the masks are not.
+  // With other global tokens, equal in number, the layout is the same and the masks differ.
   const auto window = [](int64_t global) {
     return patterns::window_and_globals(40, 3, {1}, {{0, global}});
   };
@@ -93,7 +93,7 @@ TEST(LayoutCache, WhatIsNotContentIsNotLookedAt) {
   EXPECT_NE(a.mask.k_hidden.to_vector<uint8_t>(), b.mask.k_hidden.to_vector<uint8_t>());
 }
 
-// A tensor that is written after a call belongs to its owner: what is kept has the old content.
+// Writing a tensor after a call does not change the cached layout, which keeps the old content.
 TEST(LayoutCache, ChangedContentBuildsAnew) {
   const Bound bound(kAmple);
   const std::vector<BlockTable> members{{{0, 8, 16}, {{0}, {1}}}, {{0, 8, 16}, {{1}, {0}}}};
@@ -158,7 +158,7 @@ TEST(LayoutCache, TheOldestGoFirst) {
   const Bound narrow(two);
   const auto* const a = local_layout(100).get();
   local_layout(101);
-  EXPECT_EQ(local_layout(100).get(), a);  // wanted again, so that 101 is the oldest
+  EXPECT_EQ(local_layout(100).get(), a);  // used again, so that 101 is the oldest
   local_layout(99);
   const int64_t so_far = made();
   EXPECT_EQ(local_layout(100).get(), a);

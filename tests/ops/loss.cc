@@ -18,7 +18,8 @@
 namespace longspan::test {
 namespace {
 
-/// Numbers of a sample: smoothing, ignored target, reduction, weight of lse^2, cap, gradient.
+/// Scalar arguments of a sample: smoothing, ignored target, reduction, weight of lse^2, cap,
+/// gradient.
 template <class A>
 CrossEntropyOptions options_of(const A& in) {
   CrossEntropyOptions options;
@@ -31,7 +32,7 @@ CrossEntropyOptions options_of(const A& in) {
   return options;
 }
 
-/// -sum_j q_j log p_j with q = (1 - s) onehot + s / V, from the definition.
+/// Computes -sum_j q_j log p_j with q = (1 - s) onehot + s / V, from the definition.
 Array reference(const Array& logits, const Array& targets, const CrossEntropyOptions& options) {
   const int64_t V = logits.dim(-1);
   Array each(targets.shape);
@@ -58,7 +59,7 @@ Array reference(const Array& logits, const Array& targets, const CrossEntropyOpt
   return Array({}, std::vector<double>{sum});
 }
 
-/// x w^T + b, capped.
+/// Computes x w^T + b, soft-capped.
 Array product(const Array& x, const Array& w, const Array& b, double cap) {
   Shape shape = x.shape;
   const int64_t D = w.dim(1), V = w.dim(0);
@@ -165,7 +166,7 @@ const Registered linear_cross_entropy_info = OpInfo{
           return reference(product(in[0], in[1], in[2], options.soft_cap), in[3], options);
         },
     .samples = linear_samples(),
-    // More classes than a tile holds, and more tokens.
+    // More classes, and more tokens, than a tile holds.
     .large = {{"many classes",
                {randn({9, 8}), randn({9001, 8}), randn({9001}), ids({9}, 9001)},
                {0.1}},
@@ -192,7 +193,7 @@ const Registered linear_cross_entropy_info = OpInfo{
     .expandable = false,
 };
 
-/// Numbers of a sample: weight of positive targets, reduction.
+/// Scalar arguments of a sample: weight of positive targets, reduction.
 template <class A>
 BinaryCrossEntropyOptions binary_options_of(const A& in) {
   BinaryCrossEntropyOptions options;
@@ -209,7 +210,7 @@ Array reduced(Array each, Reduction reduction) {
   return Array({}, std::vector<double>{sum});
 }
 
-/// Numbers of a sample: reduction.
+/// Scalar arguments of a sample: reduction.
 std::vector<Sample> squared_samples() {
   std::vector<Sample> list;
   for (const double reduction : {0.0, 1.0, 2.0}) {
@@ -325,12 +326,12 @@ TEST(Memory, Test6_NoAllocationHoldsTokensTimesClasses) {
     const bool whole = gradient == LossGradient::in_forward;  // 2^24 / V tokens at a time
     const int64_t T = whole ? 16384 : 4096;
     EXPECT_LT(peak(T), T * V * 4 / (whole ? 7 : 16));
-    // Twice the tokens add their rows and nothing of V.
+    // Doubling the tokens adds memory for their rows, and none that grows with V.
     EXPECT_LT(peak(2 * T) - peak(T), T * 4 * (4 * D + 16));
   }
 }
 
-/// Numbers in (-1/2, 1/2).
+/// Returns random values in (-1/2, 1/2).
 Tensor some(const Shape& shape, uint64_t key, DType dtype) {
   std::vector<double> v(static_cast<size_t>(numel(shape)));
   for (size_t i = 0; i < v.size(); ++i) {
@@ -339,7 +340,7 @@ Tensor some(const Shape& shape, uint64_t key, DType dtype) {
   return cast(Tensor::from(v, shape), dtype);
 }
 
-/// The loss, and gradients of x, weight and bias times dy.
+/// Returns the loss, and the gradients of x, weight and bias for an upstream gradient of dy.
 std::vector<Tensor> head_of(int64_t T, int64_t V, DType dtype, const CrossEntropyOptions& options,
                             const Tensor& targets, double dy = 3) {
   const int64_t D = 24;
@@ -378,7 +379,7 @@ TEST(Memory, Test6_GradientsInForwardAreThoseOfBackward) {
   EXPECT_THROW(head_of(5, 7, DType::f64, each, modulo(5, 7, 0)), ValueError);
 }
 
-/// A factor on the loss may be beyond f16: what comes of it is within.
+/// The upstream gradient may exceed the range of f16 when the gradients of the inputs do not.
 TEST(Memory, Test6_GradientsInForwardTakeFactorsBeyondTheirDtype) {
   Tensor x = some({64, 24}, 1, DType::f16);
   set_requires_grad(x);
@@ -409,19 +410,19 @@ TEST(Memory, Test6_IgnoredRowsGiveNothing) {
 
 std::vector<float> floats(const Tensor& x) { return flatten(x).to_vector<float>(); }
 
-/// Rows of x, [rows, ...].
+/// Returns the given rows of x, [rows, ...].
 Tensor rows_of(const Tensor& x, const std::vector<int64_t>& rows) {
   return take(x.detach(), Tensor::from(rows, {static_cast<int64_t>(rows.size())}));
 }
 
-// Rows whose target is ignored come near no product, be they NaN: losses and all gradients are, bit
-// for bit, those of the other rows by themselves.
 TEST(LinearCrossEntropy, RowsWithoutColumnsHaveTheLossOfEqualClasses) {
   const Tensor x = Tensor::zeros({2, 0}), weight = Tensor::zeros({3, 0});
   const Tensor targets = Tensor::from<int64_t>({1, -100}, {2});
   EXPECT_NEAR(linear_cross_entropy(x, weight, {}, targets).item(), std::log(3.0), 1e-6);
 }
 
+// Ignored rows take part in no product, even if they hold NaN. Losses and all gradients are, bit
+// for bit, those of the other rows alone.
 TEST(Memory, Test6_IgnoredRowsAreLeftOut) {
   constexpr int64_t T = 300, D = 24;
   std::vector<int64_t> counted;
@@ -469,17 +470,17 @@ TEST(Memory, Test6_IgnoredRowsAreLeftOut) {
   }
 }
 
-// Losses and dh of several stretches are those of one: a row by itself, and all rows at once, as
-// gradients in forward have them.
+// Losses and dh computed in several tiles of tokens have the bits of one tile: of all rows at once
+// (gradients in forward) and of one row alone.
 TEST(Memory, Test6_StretchesOfTokensHaveTheBitsOfOne) {
   constexpr int64_t T = 300, V = 4000;  // 131 tokens to a tile
   const Tensor targets = modulo(T, V, 7);
   CrossEntropyOptions options{.smoothing = 0.1, .reduction = Reduction::sum, .z_loss = 0.01};
-  const auto stretches = head_of(T, V, DType::f32, options, targets, 1);
+  const auto splits = head_of(T, V, DType::f32, options, targets, 1);
   options.gradient = LossGradient::in_forward;
   const auto one = head_of(T, V, DType::f32, options, targets, 1);
-  EXPECT_EQ(floats(stretches[0]), floats(one[0]));
-  EXPECT_EQ(floats(stretches[1]), floats(one[1]));
+  EXPECT_EQ(floats(splits[0]), floats(one[0]));
+  EXPECT_EQ(floats(splits[1]), floats(one[1]));
 
   options.gradient = LossGradient::recompute;
   options.reduction = Reduction::none;
@@ -497,7 +498,7 @@ TEST(Memory, Test6_LargeLogitsAreStable) {
     Tensor w = Tensor::from(std::vector<float>{1, -1}, {2, 1});
     set_requires_grad(x);
     const Tensor loss = linear_cross_entropy(x, w, {}, modulo(3, 2, 0), {.gradient = gradient});
-    // Targets 0, 1, 0: no loss, none, ln 2.
+    // With targets 0, 1, 0 the losses are 0, 0 and ln 2.
     EXPECT_NEAR(loss.item(), std::log(2.0) / 3, 1e-6);
     backward(loss);
     for (const float v : flatten(grad(x)).to_vector<float>()) EXPECT_TRUE(std::isfinite(v));
@@ -521,8 +522,9 @@ TEST(Memory, Test6_TiedWeightsGetBothGradients) {
 }
 
 TEST(LinearCrossEntropy, EqualsLinearThenCrossEntropy) {
-  // One tile: the same products and sums, hence a loss of the same bits. One takes exponentials
-  // against the row's maximum, the other against its log-sum, so gradients differ by rounding.
+  // With one tile both ops compute the same products and sums, so the losses have the same bits.
+  // One takes exponentials relative to the row's maximum, the other relative to its log-sum-exp, so
+  // gradients differ by rounding.
   std::vector<float> xs(65 * 16), ws(33 * 16);
   for (size_t i = 0; i < xs.size(); ++i)
     xs[i] = to_uniform(philox_word(1, static_cast<int64_t>(i))) - 0.5f;

@@ -30,7 +30,7 @@ using lsh_test::Solution;
 
 size_t size(int64_t n) { return static_cast<size_t>(n); }
 
-/// A call and what is to be differentiated.
+/// The inputs of a call and the upstream gradients.
 struct Problem {
   Sizes n;
   LshOptions options;
@@ -76,7 +76,7 @@ Solution solve(const Problem& x) {
   return lsh_test::solve(x.n, x.q, x.v, x.ids, x.options, x.dout, x.dlse);
 }
 
-/// Largest difference, relative to the largest number (at least 1).
+/// Returns the largest difference relative to the largest value of b (at least 1).
 double distance(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
   double worst = 0, scale = 1;
@@ -89,7 +89,8 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 
 void expect_near(const Solution& a, const Solution& b, double tolerance, const std::string& what) {
   EXPECT_LE(distance(a.out, b.out), tolerance) << what << " out";
-  // Rows that see themselves only have lse = self, beside which others are small.
+  // A row that attends only to itself has lse = self, whose magnitude would hide errors of other
+  // rows.
   for (size_t i = 0; i < a.lse.size(); ++i) {
     EXPECT_LE(distance({a.lse[i]}, {b.lse[i]}), tolerance) << what << " lse " << i;
   }
@@ -166,7 +167,7 @@ TEST(Spec10, Test2_OneBucketEqualsDenseSharedQk) {
       o.causal = causal;
       o.chunk = 64;
       const Problem x = problem({2, 2, 1, length, 6, 5}, o);
-      LshOptions everything = o;  // one chunk of all
+      LshOptions everything = o;  // one chunk of all tokens
       everything.chunk = 1000;
       everything.same_bucket = false;
       const Solution dense = lsh_test::solve(x.n, x.q, x.v, x.ids, everything, x.dout, x.dlse);
@@ -228,7 +229,7 @@ TEST(Spec10, Test3_ChunksTwiceAroundTheCircleCountTwice) {
 
 TEST(Spec10, Test4_IdenticalRoundsEqualOne) {
   for_rules([](LshOptions o) {
-    if (o.wrap == LshWrap::global) return;  // shows chunks of another round
+    if (o.wrap == LshWrap::global) return;  // would reach chunks of another round
     for (const LshDuplicates duplicates : kDuplicates) {
       o.duplicates = duplicates;
       o.buckets = 4;
@@ -369,8 +370,8 @@ TEST(Spec10, Test6_TiesGoToTheFirstAndPaddingToABucketOfItsOwn) {
                                   0, 32, 0, 0,  0,  0, 32, 0, 0,  0}));
 }
 
-/// What devices share with their definition: of equal ones the first, and a projection before an
-/// opposite.
+/// Checks how every device breaks ties: of equal projections the first is taken, and a projection
+/// before the negative of another.
 TEST(LshBuckets, OfEqualProjectionsTheFirstIsTaken) {
   const auto argmax = [](const std::vector<float>& p, int64_t from = 0) {
     const auto n = static_cast<int64_t>(p.size()) - from;
@@ -393,12 +394,13 @@ TEST(LshBuckets, OfEqualProjectionsTheFirstIsTaken) {
   EXPECT_EQ(bucket({-1, -1, 3, 3}, 4, 4), 2 + 4 * 0);
   EXPECT_EQ(bucket({1, 1, -3, -3}, 4, 4), 0 + 4 * 2);
 
-  // The kernel, whose projections here are the tokens themselves, does as the definition.
+  // The kernel agrees with the definition. With these rotations the projections are the tokens
+  // themselves.
   const LshBuckets buckets{6, 4};
   std::vector<float> identity(25, 0);
   for (size_t i = 0; i < 5; ++i) identity[6 * i] = 1;
   std::vector<float> q;
-  for (int64_t i = 0; i < 243; ++i) {  // each of -1, 0, 1 in each place
+  for (int64_t i = 0; i < 243; ++i) {  // each of -1, 0, 1 in each column
     for (int64_t c = 0, rest = i; c < 5; ++c, rest /= 3) {
       q.push_back(static_cast<float>(rest % 3 - 1));
     }
@@ -447,7 +449,7 @@ TEST(Spec10, Test8_PaddingChangesNothing) {
   const Tensor rotations = lsh_rotations(Generator{4}, 2, 3, 5, buckets);
   const Tensor q = normal({1, 2, length, 5}, Generator{5}, 0, 2);
   const Tensor v = normal({1, 2, length, 4}, Generator{6});
-  // What padding holds must not matter.
+  // The values in the padding must not matter.
   const Tensor q_more = concat({q, full({1, 2, padded - length, 5}, 1e30)}, 2);
   const Tensor v_more = concat({v, full({1, 2, padded - length, 4}, NAN)}, 2);
   const Tensor lengths = Tensor::from(std::vector<int64_t>{length}, {1});
@@ -456,7 +458,7 @@ TEST(Spec10, Test8_PaddingChangesNothing) {
   EXPECT_EQ(values_of(cast(narrow(ids_more, 3, 0, length), DType::f64)),
             values_of(cast(ids, DType::f64)));
   for_rules([&](LshOptions o) {
-    if (o.wrap != LshWrap::none) return;  // the last chunk is another one
+    if (o.wrap != LshWrap::none) return;  // padding changes the last chunk
     o.buckets = buckets.count();
     o.chunk = chunk;
     o.after = 1;
@@ -527,7 +529,7 @@ TEST(LshAttention, SameBitsForAnyThreads) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const Problem x = problem({1, 3, 3, 300, 32, 16}, o);
       const Solution one = run(x, dtype);
-      for (const int threads : {2, 3, 8}) {  // the last ones are more than heads
+      for (const int threads : {2, 3, 8}) {  // 8 exceeds the number of heads
         set_num_threads(threads);
         const Solution y = run(x, dtype);
         set_num_threads(1);
@@ -637,7 +639,7 @@ TEST(LshAttention, CountsPairs) {
 namespace longspan::test {
 namespace {
 
-/// Numbers: buckets, chunk, before, after, wrap, duplicates, same_bucket, causal.
+/// Scalar arguments: buckets, chunk, before, after, wrap, duplicates, same_bucket, causal.
 LshOptions options_of(const auto& in) {
   LshOptions o;
   o.buckets = in.integer(0);
@@ -648,7 +650,7 @@ LshOptions options_of(const auto& in) {
   o.duplicates = static_cast<LshDuplicates>(in.integer(5));
   o.same_bucket = in.integer(6) != 0;
   o.causal = in.integer(7) != 0;
-  o.self = -50;  // f16 holds it
+  o.self = -50;  // representable in f16
   return o;
 }
 

@@ -17,12 +17,12 @@ struct Sizes {
   int64_t all_heads() const { return batch * heads; }
 };
 
-/// N [L, L] of one head, whose ids are [R, L].
+/// Returns N [L, L] of one head with bucket ids [R, L].
 inline std::vector<double> count_pairs(const int32_t* ids, int64_t rounds, int64_t length,
                                        const LshOptions& o) {
   const auto at = [](int64_t i) { return static_cast<size_t>(i); };
   const int64_t chunks = (length + o.chunk - 1) / o.chunk, all = rounds * chunks;
-  // Tokens of every chunk of every round, and where each token is.
+  // The tokens of every chunk of every round, and the chunk of every token.
   std::vector<std::vector<int64_t>> members(at(all));
   std::vector<int64_t> chunk_of(at(rounds * length));
   for (int64_t r = 0; r < rounds; ++r) {
@@ -75,8 +75,8 @@ struct Solution {
   std::vector<double> out, lse, dq, dv;
 };
 
-/// Inputs row-major, [B, H, L, ..]; empty dout, dlse: zero. `drop` gives the factor of a pair
-/// (head, i, j).
+/// Solves the problem. Inputs are row-major [B, H, L, ..]; an empty dout or dlse means zero. `drop`
+/// returns the dropout factor of a pair (head, i, j).
 template <class Drop>
 Solution solve(const Sizes& n, const std::vector<double>& q, const std::vector<double>& v,
                const std::vector<int32_t>& ids, const LshOptions& o,

@@ -34,7 +34,7 @@ Array broadcast_matmul(const Array& a, const Array& b) {
   return naive::matmul(leading_expanded(a, batch), leading_expanded(b, batch));
 }
 
-/// x [.., in] W [out, in] b [out].
+/// Computes x W^T + b for x [.., in], W [out, in], b [out].
 Array linear_reference(const Array& x, const Array& weight, const Array& bias) {
   const int64_t in = weight.dim(1), out = weight.dim(0);
   Shape shape = x.shape;
@@ -106,7 +106,7 @@ const Registered matmul_info = OpInfo{
     .reason = "sums of up to 5,000 terms in f32, whose roundings add up",
 };
 
-// Rows of a are the only rows here: matmul_info's batches would be rows too.
+// Only rows of a count as rows in this entry. In matmul_info, entries of a batch would be rows too.
 const Registered rows_info = OpInfo{
     .name = "matmul by rows",
     .run = [](Inputs in) { return matmul(in[0], in[1]); },
@@ -171,7 +171,7 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
 }
 
-// One row beside every number of other rows, at every place in a tile: always the same bits.
+// A row has the same bits for any number of other rows and at every position in a tile.
 TEST(Matmul, RowDependsOnItsRowAlone) {
   for (const int64_t n : {1, 16, 31, 64, 100}) {
     for (const int64_t k : {1, 64, 257, 600}) {
@@ -194,8 +194,8 @@ TEST(Matmul, RowDependsOnItsRowAlone) {
   }
 }
 
-// The same for few rows of many columns, which read b in place, in 16 bits, with a bias and added
-// to what was there.
+// The same for few rows of many columns, which read b in place: in 16 bits, with a bias and with
+// accumulation.
 TEST(Matmul, FewRowsOfManyColumns) {
   const int64_t n = 4133, k = 525;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -220,7 +220,7 @@ TEST(Matmul, FewRowsOfManyColumns) {
   }
 }
 
-// A column's bits do not depend on the columns beside it, and layouts do not matter.
+// A column's bits do not depend on the columns beside it, nor on the layouts of the operands.
 TEST(Matmul, ColumnAndLayoutDoNotMatter) {
   for (const int64_t k : {5, 64, 300}) {
     const int64_t m = 37, n = 67;
@@ -265,8 +265,7 @@ TEST(Matmul, GradientsOfRepeatedOperandsAreSummedWide) {
   EXPECT_EQ(grad(a).item(), 1024);
 }
 
-// Rows of y and of dx are the same however many tokens a batch has; all bits are for 1 to 3
-// threads.
+// All bits of y and of the gradients are the same for 1 to 3 threads.
 TEST(Linear, BitsForAnyNumberOfThreads) {
   const int before = num_threads();
   std::vector<std::vector<float>> first;

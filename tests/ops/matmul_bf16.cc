@@ -1,5 +1,5 @@
-// Products of bf16, and of f32 rounded to bf16: with the processor's dot products where it has
-// them, and without.
+// Matrix products of bf16, and of f32 rounded to bf16, with and without the processor's bf16 dot
+// products.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class MatmulBf16 : public testing::TestWithParam<Way> {
   }
   void TearDown() override { cpu::set_bf16_dot(true); }
 
-  /// What an operand is after the rounding that this way prescribes.
+  /// Rounds an operand as this way of computing does.
   float rounded(float x) const {
     return GetParam().operands == DType::bf16 || GetParam().dot ? float{bf16(x)} : x;
   }
@@ -72,7 +72,7 @@ struct Size {
   int64_t m, n, k;
 };
 
-/// A product in every layout against the sum in f64 of the products of the rounded operands.
+/// Compares a product in every layout with the f64 sum of the products of the rounded operands.
 class Checked {
  public:
   Checked(const Way& way, Size size, float (*round)(float))
@@ -113,7 +113,8 @@ class Checked {
       const double before = accumulate ? before_[i] : 0;
       const double want = sums_[i] + bias_here + before;
       const double size = sizes_[i] + std::abs(bias_here) + std::abs(before);
-      // Roundings of a sum in f32 are as good as random: their sum grows as the root.
+      // Rounding errors of an f32 sum are nearly random, so their sum grows as the square root of
+      // k.
       double bound = (2 + std::sqrt(static_cast<double>(s_.k))) * 0x1p-24 * size;
       if (way_.result == DType::bf16) bound += 0x1p-8 * std::abs(want);
       ASSERT_NEAR(got[i], want, bound) << fmt::format(
@@ -161,7 +162,7 @@ TEST_P(MatmulBf16, NothingGivesTheBias) {
   }
 }
 
-// A row has the same bits beside any number of other rows, in every layout.
+// A row has the same bits for any number of other rows, in every layout.
 TEST_P(MatmulBf16, RowDependsOnItsRowAlone) {
   const int64_t rows = 150;
   for (const int64_t n : {1, 31, 100}) {
@@ -251,7 +252,7 @@ TEST_P(MatmulBf16, WhatIsNotFiniteStaysInItsRow) {
   }
 }
 
-/// x times 1 by f32 operands.
+/// Computes x times 1 as a product of f32 operands with k terms, all others being 0.
 float times_one(float x, int64_t k) {
   std::vector<float> a(static_cast<size_t>(k), 0.0f);
   a.back() = x;
@@ -288,7 +289,7 @@ TEST(MatmulPrecision, SaysWhatF32ProductsRoundTo) {
   for (const DType dtype : {DType::f64, DType::f16, DType::bf16}) {  // no other dtype changes
     EXPECT_EQ(product(MatmulPrecision::bf16, dtype), product(MatmulPrecision::f32, dtype));
   }
-  // Its own bits, not those of other rounded operands: bf16 tensors give the same f32 sums.
+  // The operands are rounded exactly as bf16 tensors are: bf16 tensors give the same f32 sums.
   if (cpu::bf16_dot()) {
     Tensor c = Tensor::empty({30, 40}, DType::f32, Device{});
     kernels::matmul(c.device(), cast(a, DType::bf16).view(), cast(b, DType::bf16).view(), {},

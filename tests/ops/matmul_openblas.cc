@@ -1,5 +1,6 @@
-// Our products beside OpenBLAS's: a table of shapes, layouts, biases and sums; what OpenBLAS must
-// keep of what our products promise; and what stays with our own kernels.
+// Compares our matrix products with OpenBLAS's over shapes, layouts, biases and accumulation.
+// Checks which guarantees of our products OpenBLAS must keep, and which products stay with our own
+// kernels.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -34,8 +35,8 @@ std::vector<double> draw(int64_t n, uint64_t seed) {
 
 std::vector<double> numbers(const Tensor& x) { return cast(x, DType::f64).to_vector<double>(); }
 
-/// c = a b (+ bias) (+ c) by a library. c lies amid NaN that must stay; what it holds before
-/// matters only where it is added to.
+/// Computes c = a b (+ bias) (+ c) with a library. The memory around c holds NaN, which must not
+/// change. The previous content of c matters only with `accumulate`.
 std::vector<double> product(MatmulLibrary library, const Tensor& a, const Tensor& b,
                             const Tensor& bias, const std::vector<double>& before,
                             bool accumulate) {
@@ -73,7 +74,7 @@ struct Size {
 
 class MatmulOpenBlas : public testing::TestWithParam<DType> {
  protected:
-  /// Of a result of these operands, computed as it is by default and on OpenBLAS.
+  /// Returns the product of the operands from our own kernels (the default) and from OpenBLAS.
   std::pair<std::vector<double>, std::vector<double>> both(const Tensor& a, const Tensor& b) const {
     return {product(MatmulLibrary::own, a, b, {}, {}, false),
             product(MatmulLibrary::openblas, a, b, {}, {}, false)};
@@ -85,7 +86,7 @@ class MatmulOpenBlas : public testing::TestWithParam<DType> {
 INSTANTIATE_TEST_SUITE_P(DTypes, MatmulOpenBlas, testing::Values(DType::f32, DType::f64),
                          [](const auto& type) { return std::string(name_of(type.param)); });
 
-/// Both libraries against the sum in long double, and each other, in every layout.
+/// Compares both libraries with a long double sum, and with each other, in every layout.
 void check_size(Size s, DType dtype) {
   const auto as = [dtype](std::vector<double> x) {
     if (dtype == DType::f32) {
@@ -106,7 +107,7 @@ void check_size(Size s, DType dtype) {
       }
     }
   }
-  // Roundings of a sum are as good as random: their sum grows as the root.
+  // Rounding errors of a sum are nearly random, so their sum grows as the square root of k.
   const double unit = dtype == DType::f32 ? 0x1p-24 : 0x1p-53;
   const double roundings = (2 + std::sqrt(static_cast<double>(s.k))) * unit;
   const Tensor bias_tensor = cast(Tensor::from(bias, {s.n}), dtype);
@@ -153,8 +154,8 @@ TEST_P(MatmulOpenBlas, BothGiveTheSameToRounding) {
   }
 }
 
-// OpenBLAS is what multiplies, in each layout that it can read, and nothing else: what lies apart
-// in rows and columns has the bits of our own kernels.
+// OpenBLAS computes the product in every layout that it can read. If an operand is strided along
+// both axes, the result has the bits of our own kernels.
 TEST_P(MatmulOpenBlas, TakesWhatItCanRead) {
   for (const Lies how_a : {Lies::rows, Lies::columns, Lies::apart}) {
     for (const Lies how_b : {Lies::rows, Lies::columns, Lies::apart}) {
@@ -167,7 +168,8 @@ TEST_P(MatmulOpenBlas, TakesWhatItCanRead) {
   }
 }
 
-// The strides of axes of one element mean nothing; those of repeated rows are no layout of its.
+// Strides of axes of size 1 mean nothing. OpenBLAS cannot read repeated or overlapping rows as they
+// are.
 TEST_P(MatmulOpenBlas, ReadsAxesOfOneElementAndRepeatedRows) {
   const Tensor row = matrix({1, 40, 0}, 1), column = matrix({40, 1, 0}, 2);
   const Tensor square = matrix({40, 40, 0}, 3);
@@ -189,7 +191,7 @@ TEST_P(MatmulOpenBlas, ReadsAxesOfOneElementAndRepeatedRows) {
   close(both(square, transpose(overlapping)));
 }
 
-// 0 times NaN and infinity is NaN, and what c held before is not read unless it is added to.
+// 0 times NaN or infinity is NaN, and the previous content of c is read only with `accumulate`.
 TEST_P(MatmulOpenBlas, NotANumberAndInfinityComeOutAlike) {
   const auto kind = [](double x) {
     return std::isnan(x) ? 'n' : std::isinf(x) ? (x > 0 ? '+' : '-') : '.';
@@ -222,7 +224,7 @@ TEST_P(MatmulOpenBlas, NotANumberAndInfinityComeOutAlike) {
   }
 }
 
-// Leading axes: repeated operands, several axes, and results that are added to.
+// Leading axes: batches, several axes and broadcast operands.
 TEST_P(MatmulOpenBlas, Batches) {
   const auto tensor = [](const Shape& shape, uint64_t seed) {
     return cast(Tensor::from(draw(numel(shape), seed), shape), GetParam());
@@ -245,7 +247,7 @@ TEST_P(MatmulOpenBlas, Batches) {
   }
 }
 
-// What the same product gives again, wherever its operands lie in memory, and on however many
+// The same product has the same bits wherever its operands are in memory and on any number of
 // threads, even on more than OpenBLAS serves at a time.
 TEST_P(MatmulOpenBlas, TheSameBitsAgainAndOnAnyNumberOfThreads) {
   const int before = num_threads();
@@ -287,7 +289,8 @@ TEST_P(MatmulOpenBlas, CallsFromSeveralThreadsDoNotDisturbEachOther) {
   for (const int count : wrong) EXPECT_EQ(count, 0);
 }
 
-// Our kernels' scratch is not taken, neither on the CPU nor on the device that predicts it.
+// OpenBLAS products do not take the scratch memory of our kernels, neither on the CPU nor on the
+// meta device, which predicts it.
 TEST_P(MatmulOpenBlas, TakesNoScratchAndThePlanAgrees) {
   const auto peak = [](Device device, MatmulLibrary library) {
     const WithMatmulLibrary setting(library);
@@ -308,12 +311,12 @@ TEST_P(MatmulOpenBlas, TakesNoScratchAndThePlanAgrees) {
   const auto own = peak({}, MatmulLibrary::own), other = peak({}, MatmulLibrary::openblas);
   EXPECT_GT(own[0], 0);
   EXPECT_EQ(other[0], 0);
-  EXPECT_EQ(other[1], memory::block_bytes(200 * size_of(GetParam())));  // the bias, side by side
+  EXPECT_EQ(other[1], memory::block_bytes(200 * size_of(GetParam())));  // the bias, made contiguous
   EXPECT_EQ(peak(meta_device, MatmulLibrary::own), own);
   EXPECT_EQ(peak(meta_device, MatmulLibrary::openblas), other);
 }
 
-// The gradients of a layer are those of our own kernels, to rounding.
+// The gradients of a layer equal those of our own kernels, up to rounding.
 TEST_P(MatmulOpenBlas, GradientsOfALayer) {
   const auto gradients_by = [](MatmulLibrary library) {
     const WithMatmulLibrary setting(library);
@@ -338,7 +341,7 @@ TEST_P(MatmulOpenBlas, GradientsOfALayer) {
   }
 }
 
-// bf16 and f16, and f32 that is rounded, are not OpenBLAS's: not a bit changes.
+// Products of bf16, f16 and rounded f32 do not go to OpenBLAS: no bit changes.
 TEST(MatmulOpenBlasLeaves, ProductsOfFewerBitsToOurKernels) {
   const std::vector<double> a = draw(129 * 3000, 1), b = draw(3000 * 67, 2);
   struct Way {

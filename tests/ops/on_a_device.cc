@@ -1,5 +1,5 @@
-// What the table of ops does not reach on a device: draws, which have the same bits there, LSH's
-// hash, the search for what is not finite, long rows, tensor cores and other precisions.
+// Checks on a device what the table of ops does not reach: draws (which have the CPU's bits), LSH's
+// hash, the search for NaN and Inf, long rows, tensor cores and other matmul precisions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ std::vector<uint8_t> bytes_of(const Tensor& x) {
   return bytes;
 }
 
-// draw(shape, generator, device) gives the same bits here and there.
+// Checks that draw(shape, generator, device) gives the same bits on the CPU and on the device.
 template <class F>
 void expect_same_draws(const std::string& what, F draw) {
   uint64_t seed = 0;
@@ -121,7 +121,7 @@ TEST(OnADevice, WhatIsNotFiniteIsFound_parity) {
   }
 }
 
-// Rows that several warps share.
+// The rows are so long that several warps share each of them.
 TEST(OnADevice, ExtremaOfLongRows_parity) {
   if (!has_device()) GTEST_SKIP() << "skipped: no device";
   for (const DType t : {DType::f32, DType::bf16, DType::i64}) {
@@ -136,7 +136,7 @@ TEST(OnADevice, ExtremaOfLongRows_parity) {
   }
 }
 
-// Largest difference relative to the largest number.
+// Returns the largest difference relative to the largest value of b.
 double apart(const Tensor& a, const Tensor& b) {
   const std::vector<float> x = cast(to_device(a, {}), DType::f32).to_vector<float>(),
                            y = cast(to_device(b, {}), DType::f32).to_vector<float>();
@@ -151,7 +151,7 @@ double apart(const Tensor& a, const Tensor& b) {
   return worst / largest;
 }
 
-// Rows of 16 bytes and their multiples go to tensor cores.
+// Rows of a multiple of 16 bytes go to tensor cores.
 TEST(OnADevice, AttentionOnTensorCores_parity) {
   if (!has_device()) GTEST_SKIP() << "skipped: no device";
   struct Call {

@@ -14,16 +14,17 @@ InputSpec fixed(const Shape& shape) { return constant(randn(shape)); }
 /// A second moment.
 InputSpec positive(const Shape& shape) { return constant(uniform(shape, 0.1, 2.0)); }
 
-/// A copy to update; on a device that is not here x itself, since nothing will be written there.
+/// Returns a copy to update. On an unavailable device it returns x itself, because nothing is
+/// written there.
 Tensor own(const Tensor& x) { return is_available(x.device()) ? clone(x) : x; }
 
-/// f(p, g, states...) for every element.
+/// Calls f(i) for every element of p.
 template <class F>
 void each(const Array& p, F&& f) {
   for (int64_t i = 0; i < p.size(); ++i) f(i);
 }
 
-/// Samples with `states` second moments (or means) beside p and g.
+/// Returns samples with p, g and `states` second moments (or means).
 std::vector<Sample> samples_of(int states, std::vector<std::vector<double>> numbers) {
   std::vector<Sample> samples;
   for (size_t k = 0; k < numbers.size(); ++k) {
@@ -67,7 +68,7 @@ const SgdStep sgd_step(double momentum, bool nesterov) {
       .lr = 0.1, .momentum = momentum, .weight_decay = 0.01, .scale = 0.5, .nesterov = nesterov};
 }
 
-/// Numbers: momentum, nesterov.
+/// Scalar arguments: momentum, nesterov.
 const OpInfo sgd_info = {
     .name = "sgd_update",
     .run = [](Inputs in) -> Results<Tensor> {
@@ -144,7 +145,7 @@ AdamStep adam_step(double decay, bool decoupled) {
           .decoupled = decoupled};
 }
 
-/// Numbers: weight decay, decoupled.
+/// Scalar arguments: weight decay, decoupled.
 const OpInfo adam_info = {
     .name = "adam_update",
     .run = [](Inputs in) -> Results<Tensor> {
@@ -188,7 +189,7 @@ const AdafactorStep adafactor_step = {.lr = 0.05,
                                       .weight_decay = 0.1,
                                       .scale = 2};
 
-/// p, m after an update u that is not clipped yet.
+/// Applies an update u, not yet clipped, to p and m.
 void finish_adafactor(Array& p, Array& m, Array u) {
   double sum = 0;
   for (const double x : u.values) sum += x * x;
@@ -200,7 +201,7 @@ void finish_adafactor(Array& p, Array& m, Array u) {
   });
 }
 
-/// p, g, row, column, m.
+/// Inputs: p, g, row, column, m.
 const OpInfo adafactor_info = {
     .name = "adafactor_update",
     .run = [](Inputs in) -> Results<Tensor> {

@@ -77,7 +77,7 @@ const std::vector<std::pair<int64_t, int64_t>> kLengths = {
     {64, 64},  {65, 65},  {96, 96},   {100, 100}, {257, 257}, {1, 130},
     {65, 400}, {130, 64}, {200, 500}, {0, 5},     {5, 0}};
 
-// Places -> indices.
+// Maps positions in the layout's order to indices; without an order it is the identity.
 std::vector<int32_t> order_of(const Tensor& order, int64_t n) {
   if (order) return order.to_vector<int32_t>();
   std::vector<int32_t> identity(static_cast<size_t>(n));
@@ -123,7 +123,7 @@ TEST(Pattern, Kernel5LayoutAndRuleEqualBruteForce) {
   }
 }
 
-// The pairs (tile, key) of rows and of columns, each with its kind, are the same set.
+// The row table and the column table hold the same set of tile, key and kind.
 TEST(Pattern, Kernel5TransposeHoldsTheSameSet) {
   for (const PatternCase& c : cases()) {
     for (const auto& [queries, keys] : kLengths) {
@@ -182,7 +182,8 @@ TEST(Pattern, Kernel2PairCountsEqualClosedFormulas) {
   EXPECT_EQ(visible_pairs(patterns::strided(s), length, length), s * members * (members + 1) / 2);
 }
 
-// What runs cover beyond what is visible; each register tile is clipped once more by the kernel.
+// Bounds the pairs that runs cover beyond the visible ones. The kernel clips each register tile
+// once more.
 TEST(Pattern, Kernel2CoveredPairsAreBounded) {
   const int64_t length = 4096;
   const auto ratio = [length](const AttentionPattern& p) {
@@ -197,7 +198,7 @@ TEST(Pattern, Kernel2CoveredPairsAreBounded) {
   EXPECT_DOUBLE_EQ(ratio(patterns::dense()), 1.0);
 }
 
-// Time is measured, not tested (bench/growth.py); what it is made of is counted here.
+// bench/growth.py measures time; this test counts the covered pairs, which determine it.
 TEST(Pattern, Kernel10WorkOfABandDoublesWithTheLength) {
   for (const AttentionPattern& p : {patterns::local(256), patterns::local_bidirectional(512),
                                     patterns::dilated(128, 128, 4), patterns::local_block(128)}) {
@@ -280,7 +281,8 @@ TEST(Pattern, HeadsTakeTheRuleOfTheirMember) {
 }
 
 TEST(Pattern, CausalTablesOfBlocks) {
-  // Row 1 sees none of its own block, row 2 all up to itself.
+  // Block 1 attends to no key of its own block; queries of block 2 attend to all keys up to
+  // themselves.
   BlockTable table{.bounds = {0, 3, 5, 9}, .keys = {{0}, {0}, {0, 1, 2}}, .causal = true};
   EXPECT_EQ(table.pairs(), 6 + 6 + 20 + 10);
   EXPECT_EQ(visible_pairs(patterns::block_lists(9, {table}, {}, "causal"), 9, 9), table.pairs());
@@ -290,7 +292,7 @@ TEST(Pattern, CausalTablesOfBlocks) {
   EXPECT_NO_THROW(patterns::block_lists(9, {table}, {}, "not causal"));
 }
 
-// Positions that lie far from those of the keys have the same classes.
+// Queries at positions far from those of the keys have the same classes.
 TEST(Pattern, ClassesOfDistantPositions) {
   AttentionPattern p = patterns::strided(40);
   p.rules[0].q_start = 80;
@@ -303,7 +305,7 @@ TEST(Pattern, ClassesOfDistantPositions) {
   EXPECT_EQ(visible_pairs(p, queries, keys), seen);
 }
 
-// Nothing of a block that lies beyond the keys, or only begins there, is seen.
+// No query attends to keys of a block beyond the last key, even if the block begins before it.
 TEST(Pattern, FixedWithPositionsBeyondTheKeys) {
   constexpr int64_t l = 8, c = 2, queries = 13, keys = 11;
   for (const int64_t q_start : {-20, -5, 0, 7, 11, 12, 40, 1000}) {
@@ -336,7 +338,7 @@ TEST(Pattern, OrdersAscendWithinTilesAndRuns) {
   EXPECT_NO_THROW(make_layout(4, 4, {whole}, {.order_q = order, .members = {{0, -1, -1}}}));
 }
 
-// A slice sees of the first rows and keys what the whole sees.
+// A slice allows exactly the pairs of the whole layout among its first rows and keys.
 TEST(Pattern, SlicesSeeWhatTheWholeSees) {
   const int64_t length = 257;
   std::vector<std::vector<TileRuns>> members(2);

@@ -12,7 +12,7 @@ namespace {
 
 using patterns::ChunkWindow;
 
-/// How often query i, the first of which has position keys - queries, sees key j: the definition.
+/// Counts by definition how often query i attends to key j. Query 0 has position keys - queries.
 int64_t times(int64_t i, int64_t j, int64_t queries, int64_t keys, const ChunkWindow& w) {
   const int64_t position = i + keys - queries, count = (keys + w.chunk - 1) / w.chunk;
   const int64_t c = position / w.chunk;

@@ -42,7 +42,8 @@ TEST(CountPairs, AgreesWithVisiblePairs) {
   }
 }
 
-// Rules over runs that hold all pairs: counted by distance, and pair by pair.
+// Counts the pairs of a rule over partial and full runs by distance, and compares with counting
+// them one by one.
 TEST(CountPairs, ByDistanceOrOneByOne) {
   constexpr int64_t queries = 29, keys = 41;
   const auto everything = make_layout(
@@ -72,7 +73,7 @@ TEST(CountPairs, OfKnownLayoutsAreCountedOnce) {
   EXPECT_EQ(known.count(mine, 3, 2, 9, 9), 3 * (17 + 45));
   EXPECT_EQ(known.count(mine, 3, 2, 9, 9), 3 * (17 + 45));
   EXPECT_EQ(known.count(mine, 1, 2, 9, 9), 17 + 45);
-  AttentionPattern other = mine;  // the same layout, and rules of its own
+  AttentionPattern other = mine;  // the same layout with other rules
   for (Rule& rule : other.rules) rule.window.left = 0;
   EXPECT_EQ(known.count(other, 3, 2, 9, 9), attended_pairs(other, 3, 2, 9, 9));
   EXPECT_NE(known.count(other, 3, 2, 9, 9), 3 * (17 + 45));
@@ -86,7 +87,7 @@ TEST(CountPairs, HeadsHaveTheirOwn) {
   EXPECT_EQ(count_pairs(p, 9, 9, 0, 0, 1).attended, 45);
 }
 
-// Keys of a second segment count as those of the first, in every count.
+// Every count treats keys of a second segment like those of the first.
 TEST(CountPairs, OfLayoutsWithSideKeys) {
   AttentionPattern p = patterns::by_head({patterns::local(2), patterns::causal()}, 9, 9);
   p.layout = with_side_keys(p.layout, 4);
@@ -100,7 +101,7 @@ TEST(CountPairs, OfLayoutsWithSideKeys) {
   EXPECT_EQ(attended_pairs(p, 1, 1, 9, 9), 25 + 2 * 9);  // without the masks of samples
 }
 
-// Every mask at once, on both segments and two samples, against the words of PairMask.
+// Checks all masks at once, on both segments and two samples, against the definition in PairMask.
 TEST(CountPairs, HonoursLengthsBoundsHiddenKeysAndClasses) {
   constexpr int64_t L = 13, T = 13, S = 5, C = 3;
   const auto numbers = [](uint64_t key, int64_t n, int64_t below) {

@@ -10,10 +10,10 @@ namespace longspan::test {
 /// Uniform ids in [0, below).
 inline InputSpec ids(const Shape& shape, int64_t below) { return integers(shape, 0, below - 1); }
 
-/// A place in an array, one index for each axis.
+/// A multi-index into an array: one index for each axis.
 using Place = std::vector<int64_t>;
 
-/// The row-major place of an index, and back.
+/// Converts a row-major linear index to a multi-index; index_of() is the inverse.
 inline Place place_of(const Shape& shape, int64_t i) {
   Place p(static_cast<size_t>(shape.rank()));
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
@@ -29,7 +29,7 @@ inline int64_t index_of(const Shape& shape, const Place& p) {
   return i;
 }
 
-/// y[p] = x[from(p)]; `otherwise` where from(p) is empty and x has axes.
+/// Returns y with y[p] = x[from(p)], or `otherwise` if from(p) is empty and x has axes.
 inline Array pick(const Array& x, const Shape& shape,
                   const std::function<Place(const Place&)>& from, double otherwise = 0) {
   Array y(shape);
@@ -40,7 +40,7 @@ inline Array pick(const Array& x, const Shape& shape,
   return y;
 }
 
-/// Numbers of a sample, from the n-th on, as a shape.
+/// Returns the scalar arguments of a sample, from the n-th on, as a shape.
 template <class T>
 Shape shape_from(const Arguments<T>& in, size_t n = 0) {
   Shape shape;
@@ -48,7 +48,7 @@ Shape shape_from(const Arguments<T>& in, size_t n = 0) {
   return shape;
 }
 
-/// The same op on integers, which have no gradients.
+/// Returns the same op on integers, which have no gradients.
 inline OpInfo on_integers(OpInfo op) {
   op.name += " of integers";
   op.dtypes = {DType::i64, DType::i32, DType::u8};

@@ -1,4 +1,4 @@
-// Kernels below the ops: filling, adding up, looking for NaN, copying bytes.
+// Kernels below the ops: fill, accumulate, search for NaN and Inf, copy of bytes.
 #include <gtest/gtest.h>
 
 #include <limits>

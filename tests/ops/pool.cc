@@ -7,13 +7,13 @@
 namespace longspan::test {
 namespace {
 
-/// Numbers of a sample: size, stride, dilation, before, after, and for conv1d groups.
+/// Scalar arguments of a sample: size, stride, dilation, before, after, and for conv1d groups.
 template <class T>
 PoolWindow window_of(const Arguments<T>& in) {
   return {in.integer(0), in.integer(1), in.integer(2), in.integer(3), in.integer(4)};
 }
 
-/// The inputs of window t that exist.
+/// Returns the indices of the inputs of window t that are in [0, L).
 std::vector<int64_t> inputs_of(const PoolWindow& w, int64_t t, int64_t L) {
   std::vector<int64_t> list;
   for (int64_t k = 0; k < w.size; ++k) {

@@ -23,7 +23,7 @@ namespace {
 
 const Generator gen = Generator{11}.fork("tests");
 
-/// Numbers of a sample: p and the first row.
+/// Scalar arguments of a sample: p and the first row.
 const Registered dropout_info = OpInfo{
     .name = "dropout",
     .run =
@@ -56,7 +56,7 @@ const Registered dropout_info = OpInfo{
                 rejects<DTypeError>("integers", {iota({3})}, "floating", {0.5, 0})},
 };
 
-/// Draws take their shape and dtype from the sample's input.
+/// Returns a draw, which takes its shape and dtype from the sample's input.
 OpInfo draw(std::string name, std::function<Results<Tensor>(Inputs)> run,
             std::function<double(int64_t, Arrays)> element) {
   return {
@@ -84,7 +84,7 @@ const Registered uniform_info = draw(
       return double{rounded_add(-2.0f, 7.0f * to_uniform(philox_word(gen.key, i)))};
     });
 
-/// The formula in f64, on the words that belong to element i.
+/// Computes the Box-Muller formula in f64 from the random words of element i.
 double box_muller(int64_t i) {
   const float rounded_word = static_cast<float>(philox_word(gen.key, i / 2 * 2)) + 0.5f;
   const double u = static_cast<double>(rounded_word) / 4294967296.0;
@@ -97,7 +97,7 @@ OpInfo normal_entry() {
   OpInfo op = draw(
       "normal", [](Inputs in) { return normal(in[0].shape(), gen, 0.5, 3, in[0].dtype()); },
       [](int64_t i, Arrays) { return 0.5 + 3 * box_muller(i); });
-  op.dtypes = {DType::f32, DType::f16, DType::bf16};  // numbers are made in f32
+  op.dtypes = {DType::f32, DType::f16, DType::bf16};  // values are computed in f32
   return op;
 }
 const Registered normal_info = normal_entry();
@@ -152,7 +152,7 @@ OpInfo randint_entry() {
                                     [](Inputs) { randint({2}, gen, -1, 5, DType::u8); }),
                 rejects<DTypeError>("floating", {}, "f32 is not integer", {},
                                     [](Inputs) { randint({2}, gen, 0, 5, DType::f32); })};
-  op.optional = {0};  // which only says the shape and dtype
+  op.optional = {0};  // it only gives the shape and dtype
   return op;
 }
 const Registered randint_info = randint_entry();
@@ -173,7 +173,7 @@ TEST(Random, NormalIsNormal) {
   EXPECT_NEAR(fourth, 3, 5 * std::sqrt(96.0 / n));
   EXPECT_NEAR(neighbours, 0, 5 / std::sqrt(n));
   std::sort(x.begin(), x.end());
-  double distance = 0;  // Kolmogorov and Smirnov
+  double distance = 0;  // Kolmogorov-Smirnov distance
   for (int64_t i = 0; i < n; ++i) {
     const double expected = 0.5 * std::erfc(-x[static_cast<size_t>(i)] * std::sqrt(0.5));
     distance = std::max(distance, std::abs(expected - (i + 0.5) / n));
@@ -204,7 +204,7 @@ TEST(Random, TruncatedStaysInsideWithTheRightSpread) {
     ASSERT_LE(std::abs(v), 2.0f);
     square += v * v / n;
   }
-  EXPECT_NEAR(square, 0.7737413, 0.01);  // of a normal cut at two standard deviations
+  EXPECT_NEAR(square, 0.7737413, 0.01);  // variance of a normal truncated at two deviations
 }
 
 TEST(Random, PermutationHoldsEachOnceAndDependsOnTheKey) {
@@ -215,7 +215,7 @@ TEST(Random, PermutationHoldsEachOnceAndDependsOnTheKey) {
     std::sort(p.begin(), p.end());
     EXPECT_EQ(p, longspan::iota(n).to_vector<int64_t>());
   }
-  // All 24 orders of four about equally often.
+  // All 24 orders of four elements occur about equally often.
   std::map<std::vector<int32_t>, int> seen;
   for (uint64_t i = 0; i < 24000; ++i) {
     ++seen[permutation(4, gen.fork(i), DType::i32).to_vector<int32_t>()];
@@ -319,7 +319,7 @@ TEST(RngReuseCheck, NamesBothSitesOfOneLabel) {
     const Replay again;
     EXPECT_NO_THROW(drop("third", pass.at("a")));
   }
-  drop("third", pass.at("a"));  // nobody watches
+  drop("third", pass.at("a"));  // no check is active
 }
 
 TEST(RngReuseCheck, OtherRowsAndWhatDrawsNothingAreFine) {
@@ -329,7 +329,7 @@ TEST(RngReuseCheck, OtherRowsAndWhatDrawsNothingAreFine) {
   set_requires_grad(x);
   for (const int64_t row : {0, 4, 8}) {
     pass.row = row;
-    backward(sum(dropout(x, 0.5, pass)));  // the way back draws the same again
+    backward(sum(dropout(x, 0.5, pass)));  // backward draws the same values again
   }
   dropout(x, 0.0, pass);
   pass.training = false;

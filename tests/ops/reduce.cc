@@ -11,7 +11,7 @@ namespace {
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-/// Numbers of a sample: keepdim, then the axes.
+/// Scalar arguments of a sample: keepdim, then the axes.
 std::vector<int> axes_of(Inputs in) {
   std::vector<int> axes;
   for (size_t i = 1; i < in.numbers(); ++i) axes.push_back(in.integer(i));
@@ -141,7 +141,7 @@ const Registered variance_info = OpInfo{
     .expandable = false,  // equal rows have no variance, only rounding errors
 };
 
-/// Numbers of a sample: keepdim, axis.
+/// Scalar arguments of a sample: keepdim, axis.
 std::vector<Sample> one_axis() {
   return {{"last", {randn({5, 7})}, {0, 1}},         {"first", {randn({5, 7})}, {0, 0}},
           {"kept", {randn({5, 7})}, {1, 1}},         {"middle", {randn({3, 4, 5})}, {0, 1}},
@@ -244,7 +244,7 @@ const Registered logsumexp_info = OpInfo{
     .reason = "the derivative comes from y as stored",
 };
 
-/// Numbers: the axis.
+/// Scalar arguments: the axis.
 const Registered cumsum_info = OpInfo{
     .name = "cumsum",
     .run = [](Inputs in) { return cumsum(in[0], in.integer(0)); },

@@ -23,7 +23,7 @@ TEST(Views, ShareStorage) {
   EXPECT_TRUE(transpose(x, 0, 2).shares_storage(x));
   EXPECT_TRUE(slice(x, 1, -2).shares_storage(x));
   EXPECT_TRUE(expand(unsqueeze(x, 0), {5, -1, -1, -1}).shares_storage(x));
-  // Axes that lie in memory as one may be merged and cut, also where others are exchanged.
+  // Axes that are contiguous in memory may be merged and split, even if other axes are permuted.
   const Tensor t = permute(x, {2, 0, 1});
   EXPECT_TRUE(reshape(t, {4, 6}).shares_storage(x));
   EXPECT_TRUE(reshape(t, {2, 2, 6}).shares_storage(x));
@@ -75,7 +75,7 @@ TEST(Views, ManySlicesShareOneGradient) {
   const int64_t live = memory_tracker().live().total();
   backward(z, z.detach());
   EXPECT_EQ(grad(x).to_vector<double>(), x.to_vector<double>());
-  // One gradient for all slices and one for the leaf; a gradient each would be 2,000.
+  // One gradient for all slices and one for the leaf; one gradient per slice would be 2,000.
   EXPECT_LT(memory_tracker().allocations() - before, 10);
   EXPECT_LE(memory_tracker().peak().total() - live, 3 * x.nbytes());
 }

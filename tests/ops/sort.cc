@@ -12,7 +12,7 @@
 namespace longspan::test {
 namespace {
 
-/// Places of the elements of every line along an axis, sorted by a comparison of numbers.
+/// Returns the indices that stably sort every line along an axis. NaN counts as the largest value.
 Array order_of(const Array& x, int axis, bool descending) {
   Array order = x;
   const int64_t n = x.dim(axis);
@@ -40,7 +40,7 @@ Array order_of(const Array& x, int axis, bool descending) {
   return order;
 }
 
-/// The first k of every line of x, by their order.
+/// Returns the first k elements of every sorted line of x, and their indices.
 Results<Array> sorted(const Array& x, int axis, bool descending, int64_t k) {
   axis = axis < 0 ? axis + x.shape.rank() : axis;
   const Array order = order_of(x, axis, descending);

@@ -1,4 +1,4 @@
-// Whatever view a tensor is, ops give what they give for its copy, forward and backward.
+// Ops give the same results for any view as for its copy, forward and backward.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@
 namespace longspan {
 namespace {
 
-/// Numbers below `n`, one after another.
+/// A sequence of pseudorandom integers below `n`.
 class Dice {
  public:
   int64_t operator()(int64_t n) { return philox_word(12345, i_++) % n; }
@@ -31,7 +31,8 @@ class Dice {
   int64_t i_ = 0;
 };
 
-/// A view of rank 2 or more, some of whose sizes are 1, after up to three steps.
+/// Returns a random view of rank 2 or more, with some sizes of 1, after up to three view
+/// operations.
 Tensor some_view(Dice& dice, DType dtype) {
   constexpr int64_t sizes[] = {1, 1, 2, 3, 5, 8, 17};
   Shape shape;

@@ -1,4 +1,4 @@
-// Encoders that answer about sequences and documents: runs from training to scores.
+// Encoders that answer questions about sequences and documents: runs from training to scores.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -29,7 +29,8 @@ class Answers : public testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  /// That a run which stops after 4 of 6 steps and goes on ends with the bits of one that does not.
+  /// Expects a run that stops after 4 of 6 steps and resumes to end with the bits of an
+  /// uninterrupted run.
   void expect_same_bits(const std::vector<std::string>& training) const {
     const std::string whole = folder / "whole", parts = folder / "parts";
     must(joined(training, {"--steps", "6", "--set", "model.dropout=0.1", "--out", whole}));
@@ -44,7 +45,7 @@ class Answers : public testing::Test {
   Folder data, folder;
 };
 
-/// Sequences whose promoters have more of A.
+/// Writes sequences whose promoters contain more A.
 class Promoters : public Answers {
  protected:
   void SetUp() override {
@@ -117,11 +118,11 @@ TEST_F(Promoters, AreReadThroughATokenizer) {
   write(folder / "text", text);
   must({"tokens", "train", "--data", "bytes=" + (folder / "text"), "--kind", "bpe", "--vocabulary",
         "270", "--out", folder / "dna.model"});
-  // Sequences have different numbers of pieces, and 20 are fewer than some have.
+  // Sequences have different numbers of tokens, and some have more than the length of 20.
   must(training({"--tokenizer", folder / "dna.model", "--set", "model.vocab=270", "--length", "20",
                  "--steps", "3", "--out", folder / "run"}));
   must({"eval", "--out", folder / "run", "--part", "test"});
-  // Bytes are no runs of bases.
+  // Byte tokens do not match runs of bases.
   must(training({"--steps", "1", "--out", folder / "runs"}));
   refused(training({"--tokenizer", "bytes", "--set", "model.vocab=270", "--from", folder / "runs",
                     "--out", folder / "bytes"}),
@@ -157,14 +158,14 @@ TEST_F(Promoters, SayWhatIsWrong) {
   write(data / "negative.fasta", ">a\nACGT\n");
   refused(with({}), "the record of line 1 has 4 bases and the first of ");
   EXPECT_FALSE(exists(out));
-  std::filesystem::remove(data / "negative.fasta");  // then they are made
+  std::filesystem::remove(data / "negative.fasta");  // the negatives are then generated
   const Outcome checked = must({"data", "stats", "promoter", "--data", "promoter=" + data.path()});
   EXPECT_NE(checked.out.find("train     64 samples"), std::string::npos) << checked.out;
   EXPECT_NE(checked.out.find("32 answers are yes"), std::string::npos) << checked.out;
 }
 
 TEST_F(Answers, AboutProfilesOfChromatin) {
-  // 919 answers: whether the first base is A, and its opposite, in turns.
+  // The 919 answers alternate between "the first base is A" and its negation.
   for (const auto& [part, count] : {std::pair{"train", 12}, {"valid", 6}, {"test", 6}}) {
     std::string x, y;
     for (int i = 0; i < count; ++i) {
@@ -215,13 +216,13 @@ TEST_F(Answers, AboutProfilesOfChromatin) {
   EXPECT_GT(figures["test_auc"].number(), 95);
   EXPECT_GT(figures["test_auc_tf"].number(), 95);
   const Outcome checked = run({"data", "check", "chromatin", "--data", "chromatin=" + data.path()});
-  EXPECT_EQ(checked.code, 1);  // the counts are not those of the published data
+  EXPECT_EQ(checked.code, 1);  // the counts differ from those of the published data
   EXPECT_NE(checked.out.find("24 bases, 919 answers each"), std::string::npos) << checked.out;
   write(data / "valid_x.npy", npy("|u1", "(6, 24, 4)", std::string(6 * 24 * 3, '\0')));
   refused(joined(training, {"--out", folder / "never"}), "valid_x.npy is cut off");
 }
 
-// Encoders without a head for tokens are planned through the head that they have.
+// Encoders without a token head are measured with the head that they have.
 TEST_F(Answers, AreWithinTheMemoryThatIsPlanned) {
   const std::vector<std::string> small = {"--layers", "2", "--length", "64", "--batch", "2"};
   for (const std::vector<std::string>& model : std::vector<std::vector<std::string>>{
@@ -243,7 +244,7 @@ TEST_F(Answers, AreWithinTheMemoryThatIsPlanned) {
   EXPECT_NE(o.err.find("--memory standard: a step needs "), std::string::npos) << o.err;
 }
 
-/// Questions in the layout of WikiHop, whose supports are longer than a window.
+/// Writes questions in the layout of WikiHop. Their supports are longer than a window.
 class WikiHop : public Answers {
  protected:
   void SetUp() override {
@@ -353,7 +354,7 @@ TEST_F(WikiHop, SaysWhatIsWrong) {
   EXPECT_FALSE(exists(out));
 }
 
-/// Questions in the layout of TriviaQA: one of two documents has the answer.
+/// Writes questions in the layout of TriviaQA. One of two documents contains the answer.
 class TriviaQa : public Answers {
  protected:
   void SetUp() override {
@@ -425,14 +426,14 @@ TEST_F(TriviaQa, IsLearntByHeart) {
     EXPECT_NE(trained.err.find("bits per place"), std::string::npos) << trained.err;
     const Json figures = parse_json(must({"eval", "--out", out, "--part", "train"}).last_line());
     EXPECT_LT(figures["train_part_bpb"].number(), 0.5);
-    // Documents without the answer are not trained on, and may yet win.
+    // Documents without the answer are not trained on, but may still score highest.
     EXPECT_GE(figures["train_part_exact"].number(), 25);
     EXPECT_GE(figures["train_part_f1"].number(), figures["train_part_exact"].number());
   }
 }
 
-// A step is the mean over what has an answer, however its documents are shared out among batches;
-// half of them have none.
+// The loss of a step is the mean over the documents with an answer, however the documents are
+// divided into batches. Half of the documents have no answer.
 TEST_F(TriviaQa, AccumulatesWhatHasAnAnswer) {
   const auto losses = [&](const std::string& batch, const std::string& accumulate) {
     const std::string out = folder / ("run" + batch);

@@ -1,6 +1,6 @@
-// What the program says to bad input: one table. Each case must end with a non-zero status, say on
-// standard error what is wrong, with what it got, what it expected and what to do, and leave
-// nothing half-written and the earlier checkpoint as it was.
+// The errors of the program on bad input, as one table. In each case the program must end with a
+// non-zero status. Standard error must say what is wrong, what was given, what was expected and
+// what to do. Nothing may be half-written, and the earlier checkpoint must be unchanged.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -22,7 +22,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// The places that a case may use.
+/// Holds the paths that a case may use.
 struct TestPaths {
   std::string root;   ///< a folder of the case's own
   std::string text;   ///< 20,000 bytes of text
@@ -39,12 +39,13 @@ void replace(std::string& text, const std::string& from, const std::string& to) 
 struct Case {
   std::string name;
   std::function<Words(const TestPaths&)> arguments;
-  Words says;  ///< each must be part of standard error
+  Words says;  ///< each must occur in standard error
   std::function<void(const TestPaths&)> prepare = {};
   int64_t file_limit = -1;
 };
 
-/// Trains a model of a few thousand parameters, `steps` of less than a millisecond.
+/// Returns the arguments that train a model of a few thousand parameters for `steps` steps, each of
+/// less than a millisecond.
 Words small_training(const std::string& text, const std::string& out, int steps, Words more = {}) {
   Words w = {"train",    "--model",      "transformer",      "--data", "bytes=" + text,
              "--length", "16",           "--batch",          "2",      "--layers",
@@ -58,7 +59,7 @@ Words small_training(const std::string& text, const std::string& out, int steps,
   return w;
 }
 
-/// ROOT and RUN in arguments stand for places of the case.
+/// Replaces ROOT and RUN in arguments by the paths of the case.
 std::function<Words(const TestPaths&)> words(Words w) {
   return [w](const TestPaths& p) {
     Words all = w;
@@ -70,12 +71,13 @@ std::function<Words(const TestPaths&)> words(Words w) {
   };
 }
 
-/// A short training run into a fresh folder, and what is to be wrong with it.
+/// Returns a short training run into a fresh folder, with additional arguments that are usually
+/// wrong.
 std::function<Words(const TestPaths&)> train(Words more) {
   return [more](const TestPaths& p) { return small_training(p.text, p.fresh, 3, words(more)(p)); };
 }
 
-/// Goes on with the finished run, for one more step.
+/// Resumes the finished run for one more step.
 std::function<Words(const TestPaths&)> resume(Words more = {}) {
   Words w = {"train", "--out", "RUN", "--resume", "--steps", "7"};
   w.insert(w.end(), more.begin(), more.end());
@@ -86,7 +88,7 @@ std::function<void(const TestPaths&)> file(const std::string& name, const std::s
   return [=](const TestPaths& p) { write(p.root + "/" + name, content); };
 }
 
-/// A link that leads to itself.
+/// Makes a symbolic link that leads to itself.
 std::function<void(const TestPaths&)> circle(const std::string& name) {
   return [=](const TestPaths& p) {
     std::filesystem::create_directories(std::filesystem::path(p.root + "/" + name).parent_path());
@@ -94,14 +96,14 @@ std::function<void(const TestPaths&)> circle(const std::string& name) {
   };
 }
 
-/// 40,000 keys within each other.
+/// Returns a dotted key that is nested 40,000 deep.
 std::string deep_key() {
   std::string key = "a";
   for (int i = 1; i < 40'000; ++i) key += ".a";
   return key;
 }
 
-/// Changes a file of the newest checkpoint.
+/// Corrupts a file of the newest checkpoint.
 std::function<void(const TestPaths&)> damage(const std::string& name,
                                              const std::function<void(std::string&)>& change) {
   return [=](const TestPaths& p) {
@@ -112,8 +114,8 @@ std::function<void(const TestPaths&)> damage(const std::string& name,
   };
 }
 
-/// Replaces the header of the newest model.safetensors by another text, with its own checksum as it
-/// should be: what a forger would write.
+/// Replaces the header of the newest model.safetensors and recomputes its checksum, as a forger
+/// would.
 std::function<void(const TestPaths&)> header(const std::function<void(std::string&)>& change) {
   return damage("model.safetensors", [=](std::string& bytes) {
     uint64_t n = 0;
@@ -449,7 +451,7 @@ const std::vector<Case>& cases() {
                train({"--set", "anomaly=true", "--set", "graph=true"}),
                {"anomaly", "graph"}},
 
-              // Where the run goes.
+              // The output folder.
               {"out below a file", train({"--out", "ROOT/file/run"}), {"file"}, file("file", "x")},
               {"out that is a file", train({"--out", "ROOT/file"}), {"file"}, file("file", "x")},
               {"out with an earlier run", train({"--out", "RUN"}), {"--resume", "--out"}},
@@ -635,7 +637,7 @@ const std::vector<Case>& cases() {
   return table;
 }
 
-/// Files nested deep, names that config.toml cannot hold, and links that lead to themselves.
+/// Files with deep nesting, names that config.toml cannot hold, and links that lead to themselves.
 const std::vector<Case>& cases_of_depth_and_paths() {
   static const std::vector<Case> table = {
       {"config with a key nested deep",
@@ -757,17 +759,17 @@ class BadInput : public testing::Test {
     }
     EXPECT_EQ(o.err.find("terminate called"), std::string::npos) << o.err;
 
-    // Whatever was there is still there, byte for byte.
+    // Every earlier file is still there, byte for byte.
     const auto after = contents(folder.path());
     for (const auto& [path, bytes] : before) {
-      // A run that goes on writes to these two from its start.
+      // A resumed run writes to these two files from its start.
       if (path == place.run + "/config.toml" || path == place.run + "/metrics.jsonl") continue;
       const auto same = [&, &p = path](const auto& entry) { return entry.first == p; };
       const auto found = std::find_if(after.begin(), after.end(), same);
       ASSERT_NE(found, after.end()) << path << " is gone";
       EXPECT_TRUE(found->second == bytes) << path << " has changed";
     }
-    // Nothing is half-written: no checkpoint, no summary, no temporary file.
+    // No file is half-written: there is no checkpoint, no summary, no temporary file.
     EXPECT_FALSE(exists(place.fresh + "/summary.json"));
     EXPECT_EQ(saved_steps(place.fresh), std::vector<int64_t>{});
     for (const auto& [path, bytes] : after) {
@@ -811,7 +813,7 @@ TEST_F(BadInput, FolderThatAnotherRunWritesTo) {
   EXPECT_EQ(first.wait().code, 0);
 }
 
-/// Whoever copies a new corpus over the old one cuts it first, and the run is reading it.
+/// Copying a new corpus over the old one truncates the old one first, while the run reads it.
 TEST_F(BadInput, DataThatAreCutShortDuringARun) {
   const Folder folder;
   write(folder / "text", some_text(2'000'000));
@@ -827,7 +829,7 @@ TEST_F(BadInput, DataThatAreCutShortDuringARun) {
   EXPECT_NO_THROW(verify_checkpoint(newest_checkpoint(folder / "run")));
 }
 
-/// Standard output may be a file of its own limit.
+/// Standard output may be a file with a size limit.
 TEST_F(BadInput, StandardOutputBeyondTheLimitOfFiles) {
   const Folder folder;
   write(folder / "out", "");
@@ -848,7 +850,7 @@ TEST_F(BadInput, EveryCaseOfTheTable) {
   for (const Case& c : cases()) check(c);
 }
 
-/// Root may write to any folder; a file system that is mounted read-only stops it too.
+/// Root may write to any folder, but not to a file system that is mounted read-only.
 TEST_F(BadInput, FolderThatCannotBeWritten) {
   const Folder folder;
   write(folder / "text", some_text(2000));
@@ -875,8 +877,8 @@ TEST_F(BadInput, FolderThatCannotBeWritten) {
   }
 }
 
-/// A disk that is full in the middle of a run: the earlier checkpoints stay, the run says why it
-/// ends, and goes on once there is room.
+/// A disk fills up in the middle of a run: the earlier checkpoints stay, the run says why it ends,
+/// and it can resume once there is space.
 TEST_F(BadInput, DiskThatFillsUp) {
   const Folder folder;
   write(folder / "text", some_text(2000));
@@ -904,7 +906,7 @@ TEST_F(BadInput, DiskThatFillsUp) {
   umount(disk.c_str());
 }
 
-/// A word that means nothing is refused with those that do, which then work.
+/// An unknown value is an error that lists the usable values. Each usable value then works.
 TEST(Environment, SimdIsOneThatIsThere) {
   const auto models = [](const std::string& simd) {
     return run(Start{.arguments = {"models"}, .environment = {{"LONGSPAN_SIMD", simd}}});

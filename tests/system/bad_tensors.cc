@@ -1,5 +1,5 @@
-// What the library says to arguments that do not fit: one table. Each case must throw the type that
-// it names, say what was wrong, and leave no byte behind.
+// The errors of the library on invalid arguments, as one table. Each case must throw the named
+// type, say what was wrong and leak no memory.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -33,7 +33,7 @@ Tensor ids(const std::vector<int64_t>& values) {
   return Tensor::from(values, {static_cast<int64_t>(values.size())});
 }
 
-/// A decoder of 17 tokens with learned positions for 8.
+/// Returns a decoder with a vocabulary of 17 and 8 learned positions.
 const Transformer& model() {
   static const Transformer transformer = [] {
     TransformerConfig c = transformer_preset("tiny");
@@ -310,7 +310,7 @@ TEST(BadTensors, EveryCaseOfTheTable) {
   model();
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
-    EXPECT_THROW(c.call(), Error);  // layouts of these lengths are kept
+    EXPECT_THROW(c.call(), Error);  // fills the cache of layouts for these lengths
     const int64_t before = memory_tracker().live().total();
     const int64_t before_there = memory_tracker(other).live().total();
     try {

@@ -1,4 +1,4 @@
-// What the program says of data, and that it learns from every kind.
+// What the program reports about data, and training on every kind of data.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@
 namespace longspan::test {
 namespace {
 
-/// Files of every kind, small: a pattern of four that any model finds.
+/// Writes small files of every kind, with a pattern of four symbols that any model learns.
 class Data : public testing::Test {
  protected:
   void SetUp() override {
@@ -88,7 +88,7 @@ class Data : public testing::Test {
 };
 
 TEST_F(Data, EveryKindIsLearntFrom) {
-  // Below half of what each token alone has.
+  // The loss falls below half the entropy of single tokens.
   const auto bits = [](const Json& summary) { return summary["valid_bpb"].number(); };
   EXPECT_LT(bits(train("bytes", "letters", {})), std::log2(4) / 2);
   EXPECT_LT(bits(train("chars", "letters", {})), std::log2(4) / 2);
@@ -116,7 +116,7 @@ TEST_F(Data, TokensOfATokenizerAreScoredPerByte) {
   EXPECT_EQ(text.out.substr(0, 15), "abc abc abc abc");
 }
 
-/// Training, validation, console and files of a run with a tokenizer are all per byte.
+/// A run with a tokenizer reports every figure per byte: training, validation, console and files.
 TEST_F(Data, FiguresOfATokenizerAgree) {
   const std::string model = LONGSPAN_SOURCE_DIR "/tests/oracles/golden/text/bpe.model";
   const std::string out = folder / "run";
@@ -158,7 +158,7 @@ TEST_F(Data, FiguresOfATokenizerAgree) {
       << o.err;
   EXPECT_NE(o.err.find("  loss/token "), std::string::npos) << o.err;
 
-  // A run of an earlier version has no unit in its checkpoint, and "bpb" of tokens in its rows.
+  // A run of an earlier version has no unit in its checkpoint, and its rows have "bpb" per token.
   const std::string checkpoint = newest_checkpoint(out);
   Members values;
   const Json state = read_values(checkpoint);
@@ -177,7 +177,7 @@ TEST_F(Data, FiguresOfATokenizerAgree) {
   const Outcome on = run({"train", "--resume", "--out", out, "--steps", "151"});
   EXPECT_EQ(on.code, 0) << on.err;
 
-  // Hidden tokens are not bytes, and say so.
+  // With masked tokens the unit is not the byte, and the summary says so.
   arguments = {"train", "--model", "transformer:encoder", "--set", "model.vocab=801", "--steps",
                "2",     "--out",   folder / "masked"};
   arguments.insert(arguments.end(), small.begin(), small.end());
@@ -243,7 +243,7 @@ TEST_F(Data, TokenizersAreTrainedAndUsed) {
     }
   }
   EXPECT_EQ(run(back).out, "w1 w2 \xC3\xA9\n");
-  // A model may be made again; what is none is not ours to replace.
+  // A model file may be overwritten. Any other file may not.
   const std::vector<std::string> again = {
       "tokens",    "train",  "--data",       "bytes=" + (folder / "words"),
       "--kind",    "bpe",    "--vocabulary", "268",
@@ -288,7 +288,7 @@ TEST_F(Data, CheckTellsWhatIsThere) {
   for (const char* id : {"bytes", "enwik8", "photo-crops-32", "genomes"}) {
     EXPECT_NE(all.out.find(id), std::string::npos) << id;
   }
-  for (const std::string id : {"motif-dna", "duplicate"}) {  // which are made, and of no file
+  for (const std::string id : {"motif-dna", "duplicate"}) {  // generated tasks, without files
     EXPECT_NE(all.out.find("--task " + id + ": no files"), std::string::npos) << all.out;
     EXPECT_EQ(all.out.find("--data " + id), std::string::npos) << all.out;
   }

@@ -24,7 +24,8 @@ TEST(Draw, ShowsTheEncoderOfAnEncoderDecoder) {
   const Folder folder;
   const Outcome o = run({"draw", "--model", "led", "--length", "100", "--out", folder / "drawn"});
   EXPECT_EQ(o.code, 0) << o.err;
-  // L (2 w + 1) - w (w + 1) pairs of the window and those of the first token that it lacks.
+  // L (2 w + 1) - w (w + 1) pairs of the window, and the pairs of the first token outside the
+  // window.
   EXPECT_NE(o.out.find("    1    0 to 3            " + std::to_string(100 * 65 - 32 * 33 + 2 * 67)),
             std::string::npos)
       << o.out;

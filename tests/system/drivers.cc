@@ -1,4 +1,4 @@
-// The drivers of examples/, from the outside.
+// The drivers of examples/, run as programs.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,8 +13,8 @@
 namespace longspan::test {
 namespace {
 
-/// What a driver whose standard output is a pipe has written until its first line has ended, or the
-/// seconds are over; it is killed then.
+/// Returns what a driver has written to a pipe when its first line ends or the seconds are over.
+/// Then kills the driver.
 std::string first_line(const char* driver, const char* steps, double seconds) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return "no pipe";
@@ -41,7 +41,7 @@ std::string first_line(const char* driver, const char* steps, double seconds) {
   return text;
 }
 
-/// A driver that is killed has said what it had printed.
+/// A driver that is killed has already written the lines that it printed.
 TEST(Drivers, LinesArriveAtAPipeWhenTheyEnd) {
   const std::string text = first_line(LONGSPAN_DRIVER, "100000000", 20);
   EXPECT_EQ(text.find("loss "), 0u) << text;

@@ -8,7 +8,8 @@
 namespace longspan::test {
 namespace {
 
-// The copy on a device is kept with its layout, counts there, and goes with it.
+// The copy of a layout on a device is cached with the layout, counts as memory of that device and
+// is freed with the layout.
 TEST(LayoutCache, CopiesOnADeviceAreKept) {
   const Device other{DeviceKind::cuda, 0};
   if (!is_available(other)) enable_host_device();
@@ -26,7 +27,7 @@ TEST(LayoutCache, CopiesOnADeviceAreKept) {
   EXPECT_EQ(copy_of(200), first);
   EXPECT_EQ(there.allocations(), copies);
 
-  // With room for no more than one of them, each takes the other's place on both devices.
+  // If the cache can hold only one layout, each new layout evicts the previous one on both devices.
   const int64_t limit = set_layout_cache_limit(layout_cache_state().bytes);
   for (int64_t step = 0; step < 100; ++step) {
     copy_of(100 + step % 50);

@@ -1,4 +1,4 @@
-// What the tracker says is what the system sees, and a long run does not grow.
+// The tracker agrees with the operating system, and the memory of a long run does not grow.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace {
 
-/// Blocks that live of those that this program has had from operator new.
+/// Counts the live blocks that this program has allocated with operator new.
 std::atomic<int64_t> heap_blocks{0};
 
 void* take(size_t bytes, size_t alignment) {
@@ -34,7 +34,7 @@ void give_back(void* block) {
 
 }  // namespace
 
-// Those of arrays, and those that do not throw, go through these.
+// The array and nothrow forms call these functions.
 void* operator new(size_t bytes) { return take(bytes, alignof(std::max_align_t)); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return take(bytes, static_cast<size_t>(alignment));
@@ -47,7 +47,7 @@ void operator delete(void* block, size_t, std::align_val_t) noexcept { give_back
 namespace longspan::test {
 namespace {
 
-/// A figure of /proc/self/status, e.g. "VmHWM" (the peak) or "VmRSS", in bytes.
+/// Returns a value of /proc/self/status in bytes, e.g. "VmHWM" (the peak) or "VmRSS".
 int64_t status(const char* name) {
   int64_t kilobytes = -1;
   if (std::FILE* file = std::fopen("/proc/self/status", "r")) {
@@ -62,14 +62,14 @@ int64_t status(const char* name) {
   return kilobytes * 1024;
 }
 
-/// Sanitizers keep freed blocks and shadows of everything in the process's memory.
+/// Sanitizers keep freed blocks and shadow memory in the process.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool sanitized = true;
 #else
 constexpr bool sanitized = false;
 #endif
 
-/// Training steps of a model by name.
+/// Runs training steps of a model by name.
 struct Loop {
   Loop(const char* name, const ByteCorpus& corpus, int64_t batch, int64_t length)
       : model(find_model(name)->build(Init{Generator{1}.fork("init"), Device{}})),
@@ -88,8 +88,7 @@ struct Loop {
   Adam adam;
 };
 
-/// Runs first and alone (each test is a process of its own under ctest), so that the peak is its
-/// own.
+/// Runs first and alone (under ctest each test is a separate process), so that the peak is its own.
 TEST(MemoryOfAProcess, IsWhatTheTrackerSays) {
   if (sanitized) GTEST_SKIP() << "skipped: the process's memory is mostly the sanitizer's";
   const Folder folder;
@@ -108,7 +107,7 @@ TEST(MemoryOfAProcess, IsWhatTheTrackerSays) {
       << to_string(peak);
 }
 
-/// What is held between two steps, to the byte and the block.
+/// Holds the memory that is live between two steps, in bytes and blocks.
 struct Held {
   int64_t bytes = 0, blocks = 0, peak = 0, free = 0, on_heap = 0;
 
@@ -124,7 +123,8 @@ TEST(Memory, DoesNotGrowOverAThousandSteps) {
   write(folder / "text", some_text(50'000));
   const ByteCorpus corpus = ByteCorpus::open(folder / "text");
   const int threads = num_threads();
-  // How much threads hold at once depends on how they meet, so one alone shows what is kept free.
+  // With several threads the peak depends on their timing, so only one thread gives an exact peak
+  // and free memory.
   for (const int n : {1, std::max(2, threads)}) {
     SCOPED_TRACE(n);
     set_num_threads(n);

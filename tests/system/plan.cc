@@ -24,7 +24,7 @@ std::vector<std::string> words(const std::string& text) {
   return list;
 }
 
-/// The rows of longspan memory --json by their strategy.
+/// Returns the row of a strategy from the output of `longspan memory --json`.
 Json row_of(const std::string& lines, const std::string& strategy) {
   std::istringstream in(lines);
   for (std::string line; std::getline(in, line);) {
@@ -34,7 +34,7 @@ Json row_of(const std::string& lines, const std::string& strategy) {
   return {};
 }
 
-/// Runs with these options and strategies take what is predicted, to the byte.
+/// Expects runs with these options and strategies to need the predicted memory, to the byte.
 void expect_predicted(const std::vector<std::string>& options,
                       const std::vector<std::string>& strategies) {
   const Folder folder;
@@ -63,12 +63,12 @@ TEST(Plan, ARunNeedsWhatWasPredicted) {
   expect_predicted({}, {"standard", "checkpoint", "reversible"});
 }
 
-// Products take less scratch there, on the plan as in the run.
+// Matrix products need less scratch memory on OpenBLAS, in the prediction as in the run.
 TEST(Plan, ARunOnOpenBlasNeedsWhatWasPredicted) {
   expect_predicted({"--products", "openblas"}, {"standard", "checkpoint"});
 }
 
-// What a recorded step has set apart holds all but parameters and optimizer.
+// The graph of a recorded step accounts for all memory but parameters and optimizer.
 TEST(Plan, ARecordedStepIsCountedWithItsGraph) {
   for (const std::string accumulate : {"1", "2"}) {
     const std::vector<std::string> shape = {
@@ -95,14 +95,14 @@ TEST(Plan, ARecordedStepIsCountedWithItsGraph) {
   EXPECT_NE(table.out.find("graph: set apart for good"), std::string::npos) << table.out;
 }
 
-/// Peaks of longspan memory --json by strategy.
+/// Returns the peak of a strategy that `longspan memory --json` predicts.
 int64_t peak_of(const std::vector<std::string>& shape, const std::string& strategy) {
   const Outcome told = run(with({"memory", "--json"}, shape));
   EXPECT_EQ(told.code, 0) << told.err;
   return row_of(told.out, strategy)["peak"].integer();
 }
 
-// With just what a step needs that runs kernel by kernel.
+// The budget is exactly what a step without a recorded graph needs.
 TEST(Plan, ABudgetHasRoomForAGraphWhereTheDeviceRecords) {
   const Folder folder;
   write(folder / "text", some_text(4000));
@@ -123,7 +123,8 @@ TEST(Plan, ABudgetHasRoomForAGraphWhereTheDeviceRecords) {
   }
 }
 
-// Reformer's layers are reversible whatever the policy; of others they are another network.
+// Reformer's layers are reversible with any policy. Other models become another network with
+// reversible layers.
 TEST(Plan, AutoTakesReversibleWhereItIsTheSameFunctionOrAllowed) {
   const Folder folder;
   write(folder / "text", some_text(20000));
@@ -160,7 +161,7 @@ TEST(Plan, AutoTakesReversibleWhereItIsTheSameFunctionOrAllowed) {
   o = go_on("auto:reversible");
   EXPECT_EQ(o.code, 1);
   EXPECT_NE(o.err.find("another network than that of the run"), std::string::npos) << o.err;
-  o = go_on("auto");  // of the network that the run has
+  o = go_on("auto");  // auto keeps the network of the run
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_NE(o.err.find("--memory reversible"), std::string::npos) << o.err;
   o = go_on("auto:rev");
@@ -181,7 +182,7 @@ TEST(Plan, WhatNoStrategyCanDoIsSaidOnce) {
   EXPECT_EQ(o.err.find("choose a shorter", at + 1), std::string::npos) << o.err;
 }
 
-/// Tables and grids of positions are as long as the run, where nobody says how long they are.
+/// Without an explicit maximum, position tables and grids are as long as the run's sequences.
 TEST(Plan, PositionsFollowTheLength) {
   const Folder folder;
   const std::string said = "model.n_max = 65536: positions for as many tokens as --length has\n";
@@ -198,14 +199,14 @@ TEST(Plan, PositionsFollowTheLength) {
            folder / "draw"});
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(o.err.find("model.n_max = 1030: "), 0u) << o.err;
-  // A study's lengths have tables of their own, as their runs would.
+  // Each length of a study has its own table, as a run of that length would.
   o = run({"study", "memory", "--model", "blockbert", "--set", "model.d_model=32", "--batch", "1",
            "--depths", "1", "--lengths", "64,1024", "--strategies", "checkpoint", "--out",
            folder / "study"});
   EXPECT_EQ(o.code, 0) << o.err;
   const std::string table = read(folder / "study/memory.csv");
   EXPECT_NE(table.find("\nlength,checkpoint,checkpoint,1,4,1024,1,"), std::string::npos) << table;
-  // So has the longest that fits.
+  // So does the longest length that fits.
   const std::vector<std::string> budget = {
       "memory",           "--json",  "--model", "blockbert", "--set",
       "model.d_model=32", "--batch", "1",       "--budget",  "64MiB"};
@@ -320,13 +321,13 @@ TEST(Plan, AStudyStaysWithinLengthsAndVocabularyOfItsModel) {
   EXPECT_EQ(table.find(",128,1,"), std::string::npos) << table;
 }
 
-/// One of several, by a generator.
+/// Picks one of several values by a generator.
 template <class T>
 const T& pick(const std::vector<T>& of, Generator gen) {
   return of[static_cast<size_t>(philox_word(gen.key, 0)) % of.size()];
 }
 
-/// Options of a small run, drawn: what memory depends on, in all combinations.
+/// Draws the options of a small run, over all combinations of options that memory depends on.
 struct Drawn {
   explicit Drawn(Generator gen) {
     const auto one = [&](const char* name, const std::vector<std::string>& of) {
@@ -360,7 +361,7 @@ struct Drawn {
     if (model == "transformer:t12") options.insert(options.end(), {"--set", "model.d_ff=64"});
   }
 
-  /// Whether it predicts hidden tokens alone.
+  /// Says whether the model predicts only masked tokens.
   bool masked() const {
     for (const char* encoder :
          {"blockbert", "bigbird", "bigbird_etc", "etc", "longformer", "transformer:encoder"}) {
@@ -373,13 +374,13 @@ struct Drawn {
   std::vector<std::string> options;
 };
 
-/// What a number of the environment says, or that.
+/// Returns an integer environment variable, or `otherwise` if it is not set.
 int64_t environment_number(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
   return text != nullptr ? std::atoll(text) : otherwise;
 }
 
-// LONGSPAN_SEARCH_FIRST and LONGSPAN_SEARCH_COUNT look elsewhere, and for longer.
+// LONGSPAN_SEARCH_FIRST and LONGSPAN_SEARCH_COUNT select other runs, and more of them.
 TEST(PlanSlow, AnyRunNeedsWhatWasPredicted) {
   const int64_t first = environment_number("LONGSPAN_SEARCH_FIRST", 0);
   const int64_t count = environment_number("LONGSPAN_SEARCH_COUNT", 150);
@@ -405,8 +406,8 @@ TEST(PlanSlow, AnyRunNeedsWhatWasPredicted) {
     ++compared;
     const Json peak = parse_json(o.last_line())["peak_bytes"];
     const int64_t needed = peak["total"].integer() - peak["cache"].integer();
-    if (drawn.masked()) {  // how many targets count, and what their loss needs, is the batch's
-                           // affair
+    if (drawn.masked()) {  // the number of masked tokens, and so the loss's memory, depends on the
+                           // batch
       EXPECT_NEAR(row["peak"].number() / static_cast<double>(needed), 1, 0.03);
     } else {
       EXPECT_EQ(row["peak"].integer(), needed);
@@ -419,7 +420,7 @@ TEST(PlanSlow, AnyRunNeedsWhatWasPredicted) {
   EXPECT_GT(compared, count / 2);
 }
 
-// On a device whose kernels have no workspace of the plan's, which is the CPU's.
+// The device runs the CPU's kernels, which need no workspace such as the meta device predicts.
 TEST(PlanSlow, ARecordedRunNeedsNoMoreThanWasPredicted) {
   const int64_t first = environment_number("LONGSPAN_SEARCH_FIRST", 0);
   const int64_t count = environment_number("LONGSPAN_SEARCH_COUNT", 150) / 5;

@@ -9,30 +9,30 @@
 
 namespace longspan::test {
 
-/// How a program ended and what it said.
+/// Holds the exit status and the output of a program.
 struct Outcome {
-  int code = -1;    ///< exit status; -1 where a signal ended it
+  int code = -1;    ///< exit status; -1 if a signal ended the program
   int signal = 0;   ///< that signal, else 0
   std::string out;  ///< standard output
   std::string err;  ///< standard error
   double seconds = 0;
-  /// The last line of standard output, without its end.
+  /// Returns the last line of standard output, without its newline.
   std::string last_line() const;
 };
 
-/// What a program is started with.
+/// Holds the arguments and limits of a program.
 struct Start {
   std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> environment = {};  ///< added to ours
   int64_t file_limit = -1;    ///< most bytes that it may write to a file (RLIMIT_FSIZE)
-  int64_t memory_limit = -1;  ///< most bytes of addresses (RLIMIT_AS)
-  std::string folder = {};    ///< working folder; empty: ours
-  std::string out = {};       ///< where standard output goes; empty: to Outcome::out
+  int64_t memory_limit = -1;  ///< most bytes of address space (RLIMIT_AS)
+  std::string folder = {};    ///< working folder; empty: that of the test
+  std::string out = {};       ///< the file for standard output; empty: Outcome::out
   bool with_device = false;   ///< whether there is a device (harness/host_device.h)
   bool closed = false;        ///< whether standard input and output are closed
 };
 
-/// A running `longspan`. Killed where it still runs at the end.
+/// A running `longspan`. The destructor kills it if it is still running.
 class Program {
  public:
   explicit Program(const Start& start);
@@ -41,11 +41,11 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   void send(int signal) const;
-  /// Whether it still runs.
+  /// Says whether the program is still running.
   bool running();
-  /// Waits for the end.
+  /// Waits for the end of the program.
   Outcome wait();
-  /// What it has written to standard output and standard error so far.
+  /// Returns the standard output and standard error so far.
   std::string output() const;
 
  private:
@@ -58,11 +58,11 @@ class Program {
   Outcome outcome_;
 };
 
-/// Starts `longspan` and waits.
+/// Starts `longspan` and waits for its end.
 Outcome run(std::vector<std::string> arguments);
 Outcome run(const Start& start);
 
-/// A new folder that goes with its object.
+/// A new folder that its destructor removes.
 class Folder {
  public:
   Folder();
@@ -79,13 +79,14 @@ class Folder {
 std::string read(const std::string& path);
 void write(const std::string& path, const std::string& text);
 bool exists(const std::string& path);
-/// Names in a folder, sorted, those that begin with a dot included; empty where there is none.
+/// Returns the sorted names in a folder, including those that begin with a dot; empty if there is
+/// no such folder.
 std::vector<std::string> names_in(const std::string& folder);
-/// Every file below a folder with its content, sorted: to see that nothing has changed.
+/// Returns every file below a folder with its content, sorted, to check that nothing has changed.
 std::vector<std::pair<std::string, std::string>> contents(const std::string& folder);
-/// Some kilobytes of text that a model can learn from; the same in every run.
+/// Returns text that a model can learn from, of this many bytes. It is the same in every run.
 std::string some_text(int64_t bytes);
-/// Seconds on a clock that only goes forward.
+/// Returns the seconds of a monotonic clock.
 double now();
 
 }  // namespace longspan::test

@@ -1,5 +1,4 @@
-// What lies in folders that runs are written to: nothing of others is touched, and nothing of the
-// run itself is lost.
+// The folders of runs: a run does not touch foreign files, and loses none of its own.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -22,7 +21,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// A model of a few thousand parameters, steps of less than a millisecond.
+/// Returns the arguments that train a model of a few thousand parameters, with steps of less than a
+/// millisecond.
 Words tiny(const std::string& text, const std::string& out, const Words& more) {
   Words w = {"train",
              "--model",
@@ -49,7 +49,7 @@ Words tiny(const std::string& text, const std::string& out, const Words& more) {
   return w;
 }
 
-/// Options with which the parameters overflow in a few steps.
+/// Returns options that make the parameters overflow in a few steps.
 Words diverging(const std::string& lr) {
   return {"--lr",         lr,
           "--set",        "optimizer.name=sgd",
@@ -63,7 +63,7 @@ Words operator+(Words a, const Words& b) {
   return a;
 }
 
-/// The rows of metrics.jsonl that have a member of that name.
+/// Returns the rows of metrics.jsonl that have a member of that name.
 std::vector<Json> rows_with(const std::string& out, const char* name) {
   if (!exists(out + "/metrics.jsonl")) return {};
   std::vector<Json> rows = read_rows(out + "/metrics.jsonl");
@@ -71,7 +71,7 @@ std::vector<Json> rows_with(const std::string& out, const char* name) {
   return rows;
 }
 
-/// Writes state.json of a checkpoint again, as another version of the program would have.
+/// Rewrites state.json of a checkpoint, as another version of the program would have written it.
 void rewrite_values(const std::string& checkpoint, const std::function<void(Members&)>& change) {
   Members values = read_values(checkpoint).object();
   std::erase_if(values, [](const JsonMember& m) { return m.name == "xxh3"; });
@@ -93,7 +93,7 @@ void set(Members& values, const std::string& name, const Json& value) {
   }
 }
 
-/// Gives a checkpoint a parameter that is NaN, as versions before this one could write it.
+/// Sets a parameter of a checkpoint to NaN. Earlier versions could write such checkpoints.
 void spoil(const std::string& checkpoint) {
   TensorList tensors = read_tensors(checkpoint + "/model.safetensors");
   tensors.back().tensor.mut().as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
@@ -119,7 +119,7 @@ class RunFolders : public testing::Test {
     EXPECT_EQ(o.code, 0) << o.err;
     return o;
   }
-  /// It fails with this in its message; returns all that it said.
+  /// Expects the program to fail with this message. Returns all of standard error.
   std::string refused(const Words& arguments, const std::string& message) {
     const Outcome o = run(arguments);
     EXPECT_EQ(o.code, 1) << o.out;
@@ -161,13 +161,13 @@ TEST_F(RunFolders, OfOthersAreLeftAlone) {
 
 TEST_F(RunFolders, BeginWhereNothingIsLost) {
   const std::string out = folder / "run";
-  // What a run that was ended at its start leaves.
+  // The files of a run that was stopped at its start.
   write(out + "/metrics.jsonl", "");
   std::filesystem::create_directories(out + "/checkpoints");
   write(out + "/.tmp-longspan-12-3ab4-0", "half");
   must(train(out, {"--steps", "2"}));
   EXPECT_FALSE(exists(out + "/.tmp-longspan-12-3ab4-0"));
-  // What draw has left, which draw may replace.
+  // The files of `draw`, which a later `draw` may replace.
   const Words draw = {"draw", "--model", "transformer",   "--length",
                       "16",   "--out",   folder / "drawn"};
   must(draw);
@@ -186,7 +186,7 @@ TEST_F(RunFolders, OfEarlierVersionsGoOn) {
   const Outcome o = must({"train", "--out", out, "--resume", "--steps", "6"});
   EXPECT_NE(o.err.find("continuing from step 4"), std::string::npos) << o.err;
   EXPECT_EQ(o.err.find("may differ"), std::string::npos) << o.err;
-  // Checkpoints alone, with the configuration on the command line.
+  // Resumes from checkpoints alone, with the configuration on the command line.
   const std::string moved = folder / "moved";
   std::filesystem::create_directories(moved);
   std::filesystem::rename(out + "/checkpoints", moved + "/checkpoints");
@@ -222,9 +222,9 @@ TEST_F(RunFolders, SweepingSparesWhatIsNotOurs) {
   }
 }
 
-// Of many runs whose numbers overflow, none leaves a checkpoint that cannot be read back as
-// numbers, each that has got anywhere names one that can be scored and trained on, and none ends
-// with status 0 where the model gives no numbers any more.
+// Of many diverging runs, none leaves a checkpoint with nonfinite values. Each run that made
+// progress names a checkpoint that can be scored and trained on. No run ends with status 0 if its
+// model gives nonfinite results.
 TEST_F(RunFolders, OfDivergedRunsKeepAGoodCheckpoint) {
   int diverged = 0, with_remedy = 0, unsaved = 0;
   for (const std::string lr : {"1e4", "1e10", "1e38", "1e40"}) {
@@ -312,19 +312,19 @@ TEST_F(RunFolders, GoOnFromAnyOfTheirSteps) {
   const Outcome o = must({"train", "--out", out, "--resume", "--step", "3", "--save-every", "0"});
   EXPECT_NE(o.err.find("what lay beyond step 3 is in " + out + "/beyond-step-3"), std::string::npos)
       << o.err;
-  // The same bits as those set aside, and as those of a run without interruption.
+  // The weights equal those that were set aside and those of an uninterrupted run, bit for bit.
   EXPECT_EQ(saved_steps(out), (std::vector<int64_t>{3, 9}));
   EXPECT_EQ(read(checkpoint_path(out, 9) + "/model.safetensors"), newest);
   EXPECT_EQ(read(checkpoint_path(whole, 9) + "/model.safetensors"), newest);
   EXPECT_EQ(rows_with(out, "loss").size(), 9u);
-  // What was set aside is all there, and a run of its own.
+  // The folder with the files set aside is complete, and is a run of its own.
   const std::string aside = out + "/beyond-step-3";
   EXPECT_EQ(saved_steps(aside), (std::vector<int64_t>{6, 9}));
   EXPECT_EQ(read(aside + "/metrics.jsonl"), rows);
   EXPECT_EQ(read(aside + "/summary.json"), summary);
   EXPECT_EQ(read(checkpoint_path(aside, 9) + "/model.safetensors"), newest);
   must({"eval", "--out", aside, "--step", "6"});
-  // Again, into another folder; of the newest step nothing lies beyond.
+  // A second time, the files move to another folder. The newest step has no files beyond it.
   must({"train", "--out", out, "--resume", "--step", "3"});
   EXPECT_EQ(saved_steps(out + "/beyond-step-3-2"), std::vector<int64_t>{9});
   must({"train", "--out", out, "--resume", "--step", "9", "--steps", "10"});
@@ -374,7 +374,7 @@ TEST_F(RunFolders, AreScoredWhereNothingCanBeWritten) {
   };
   must({"eval", "--out", out});
   const std::string kept = read(out + "/evals.jsonl");
-  // Full: long rows, until one fits in part only, of which nothing stays.
+  // Fills the disk with long rows until one fits only partly. No piece of that row may stay.
   std::ofstream(disk + "/filling") << std::string(4 << 20, 'x');
   bool full = false;
   for (int i = 0; i < 200 && !full; ++i) {
@@ -407,7 +407,7 @@ TEST_F(RunFolders, RepeatNoRows) {
   for (int i = 0; i < 2; ++i) must({"train", "--out", out, "--resume"});
   EXPECT_EQ(read(out + "/metrics.jsonl"), rows);
   EXPECT_EQ(read(out + "/summary.json"), summary);
-  // Another score is no repetition.
+  // A score of another length is not a repetition.
   must({"train", "--out", out, "--resume", "--length", "8"});
   EXPECT_EQ(rows_with(out, "valid_bpb").size(), 3u);
 }
@@ -437,7 +437,7 @@ TEST_F(RunFolders, KnowTheirData) {
   refused({"train", "--out", out, "--resume", "--steps", "5", "--data", "bytes=" + other},
           "--other-data to go on with these");
   EXPECT_EQ(contents(out), before);
-  // The same bytes elsewhere, or packed, are the same data.
+  // The same bytes under another path, or compressed, count as the same data.
   const std::string packed = folder / "copy.gz", copy = folder / "copy";
   write(copy, read(text));
   ASSERT_EQ(std::system(("gzip -c '" + text + "' > '" + packed + "'").c_str()), 0);
@@ -465,7 +465,7 @@ TEST_F(RunFolders, SayWhenBitsMayDiffer) {
   EXPECT_NE(o.err.find("another build (0.0.9, cc 1; this one: "), std::string::npos) << o.err;
 }
 
-/// Rates of the rows from a step on.
+/// Returns the learning rates of the rows after a step.
 std::vector<double> rates_from(const std::string& out, int64_t step) {
   std::vector<double> rates;
   for (const Json& row : rows_with(out, "lr")) {
@@ -491,7 +491,7 @@ TEST_F(RunFolders, ByTheClockKeepTheirLearningRateWhenTheyGoOn) {
     EXPECT_LE(rate, last);
     EXPECT_GE(rate, floor * (1 - 1e-9));
   }
-  // Only where that is asked for.
+  // The warm-up restarts only with --rewarm.
   const int64_t then = saved_steps(out).back();
   const Outcome anew = must({"train", "--out", out, "--resume", "--seconds", "0.5", "--rewarm"});
   EXPECT_NE(anew.err.find("the learning rate rises from "), std::string::npos) << anew.err;
@@ -526,7 +526,7 @@ TEST_F(RunFolders, ByStepsSayThatTheirLearningRateRises) {
   EXPECT_NE(must({"train", "--out", out, "--resume", "--steps", "40"})
                 .err.find("the learning rate rises from "),
             std::string::npos);
-  // A schedule that began anew goes on bitwise.
+  // A restarted schedule resumes bit for bit.
   const std::string parts = folder / "parts", whole = folder / "whole";
   must(train(whole, {"--steps", "10"}));
   std::filesystem::copy(whole, parts, std::filesystem::copy_options::recursive);

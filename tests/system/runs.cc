@@ -1,4 +1,4 @@
-// What a run leaves behind, and that it is the same however the run went.
+// The files of a run, and their independence of interruptions.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 namespace longspan::test {
 namespace {
 
-/// A run of a small model with dropout: a few milliseconds a step.
+/// Returns the arguments of a run of a small model with dropout, with a few milliseconds per step.
 std::vector<std::string> small_run(const std::string& text, const std::string& out, int steps,
                                    const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"train",
@@ -61,7 +61,7 @@ Weights weights_of(const std::string& out, int64_t step) {
   return w;
 }
 
-/// The losses of all steps in metrics.jsonl, as written.
+/// Returns the losses of all steps in metrics.jsonl, as written.
 std::vector<std::string> losses_of(const std::string& out) {
   std::vector<std::string> losses;
   std::ifstream file(out + "/metrics.jsonl");
@@ -74,7 +74,7 @@ std::vector<std::string> losses_of(const std::string& out) {
   return losses;
 }
 
-/// The line of a key of config.toml.
+/// Returns the line of a key of config.toml.
 std::string setting_of(const std::string& out, const std::string& key) {
   std::ifstream file(out + "/config.toml");
   for (std::string line; std::getline(file, line);) {
@@ -106,7 +106,7 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   EXPECT_EQ(names_in(checkpoint_path(out, 20)),
             (std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"}));
 
-  // The last line, the file, and the keys in their order.
+  // Compares the last line with the file, and the keys with their order.
   EXPECT_EQ(o.last_line() + "\n", read(out + "/summary.json"));
   const Json summary = parse_json(o.last_line());
   std::vector<std::string> keys;
@@ -136,14 +136,14 @@ TEST_F(Runs, LeaveWhatTheyPromise) {
   EXPECT_EQ(summary["peak_bytes"]["total"].integer(), sum);
   EXPECT_GE(summary["peak_bytes"]["parameter"].integer(), 4 * summary["parameters"].integer());
 
-  // Scoring the checkpoint again gives the same score.
+  // Evaluating the checkpoint again gives the same score.
   const Outcome again = must({"eval", "--out", out});
   EXPECT_EQ(parse_json(again.last_line())["valid_bpb"], summary["valid_bpb"]);
   EXPECT_EQ(read(out + "/summary.json"), o.last_line() + "\n");
   const Outcome sliding = must({"eval", "--out", out, "--stride", "8"});
   EXPECT_NE(sliding.err.find("in windows of 24 that move by 8: "), std::string::npos);
 
-  // Sampling depends on the seed alone.
+  // Sampling depends only on the seed.
   const std::vector<std::string> sample = {"generate", "--out", out,      "--prompt", "the quick",
                                            "--tokens", "40",    "--seed", "5"};
   const Outcome first = must(sample), second = must(sample);
@@ -176,8 +176,8 @@ TEST_F(Runs, FiguresAddUpOverPartsOfARun) {
       parse_json(must(small_run(text, out, 6, {"--batch", "2", "--resume"})).last_line());
   EXPECT_EQ(second["tokens"].integer(), (4 * 8 + 2 * 2) * 24);
   EXPECT_GT(second["seconds"].number(), first["seconds"].number());
-  EXPECT_TRUE(second["peak_bytes"] == first["peak_bytes"]);  // of the larger batch
-  // Nothing is left to do: the figures stay.
+  EXPECT_TRUE(second["peak_bytes"] == first["peak_bytes"]);  // that of the larger batch
+  // No step is left: the figures stay.
   const Outcome third = must(small_run(text, out, 6, {"--batch", "2", "--resume"}));
   EXPECT_TRUE(parse_json(third.last_line()) == second);
   EXPECT_NE(third.err.find("no step is left: more with --steps"), std::string::npos) << third.err;
@@ -193,7 +193,7 @@ TEST_F(Runs, LogTheirLastStepHoweverTheyEnd) {
   EXPECT_EQ(losses_of(out)[0].rfind(std::to_string(steps) + ": ", 0), 0u);
   EXPECT_TRUE(parse_json(o.last_line())["valid_bpb"].is_null());
   EXPECT_TRUE(exists(out + "/pictures/loss.png"));
-  // Without a single step there is no curve to draw.
+  // Without any step there is no curve to draw.
   const Outcome none =
       must(small_run(text, folder / "none", 0, {"--seconds", "1e-9", "--split", "100/0/0"}));
   EXPECT_EQ(parse_json(none.last_line())["steps"].integer(), 0);
@@ -207,7 +207,7 @@ TEST_F(Runs, LearnInHalfPrecisionAsInSingle) {
     return summary["valid_bpb"].number();
   };
   const double f32 = bits_of("f32"), bf16 = bits_of("bf16"), f16 = bits_of("f16");
-  EXPECT_LT(f32, 2.5);  // from 8
+  EXPECT_LT(f32, 2.5);  // starts at 8
   EXPECT_NEAR(bf16, f32, 0.1);
   EXPECT_NEAR(f16, f32, 0.1);
 }
@@ -227,7 +227,7 @@ TEST_F(Runs, TakeTheLastValueOfAnOption) {
                            "n_layer = 2\n", "save_every = 2\n"}) {
     EXPECT_NE(config.find(line), std::string::npos) << line << config;
   }
-  // The file of a run repeats the run.
+  // The config.toml of a run reproduces the run.
   const std::string again = folder / "again";
   must({"train", "--config", out + "/config.toml", "--out", again});
   EXPECT_EQ(read(again + "/config.toml"), config);
@@ -334,7 +334,7 @@ TEST_F(Runs, AnswerYesOrNoAboutMotifs) {
   EXPECT_LE(figures["valid_auc"].number(), 100);
   EXPECT_NE(run({"eval", "--out", out, "--part", "dev"}).err.find("expected train, valid or test"),
             std::string::npos);
-  // Profiles: an answer for each pair of motifs.
+  // Profiles have one answer for each pair of motifs.
   std::vector<std::string> more = arguments;
   more.back() = folder / "profiles";
   more.insert(more.end(), {"--set", "motifs.pairs=5", "--set", "motifs.positive_weight=8"});
@@ -342,7 +342,7 @@ TEST_F(Runs, AnswerYesOrNoAboutMotifs) {
             std::string::npos);
   more.insert(more.end(), {"--set", "model.classes=5"});
   must(more);
-  // Before anything is written.
+  // The error comes before anything is written.
   more.insert(more.end(), {"--set", "motifs.mismatches=8", "--out", folder / "never"});
   EXPECT_NE(run(more).err.find("fewer mismatches than bases"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder / "never"));
@@ -397,7 +397,8 @@ TEST_F(Runs, StartFromAShorterRun) {
                                {"--set", "model.n_block=1", "--set", "model.heads_per_shift=[4]",
                                 "--set", "model.n_max=16", "--steps", "30", "--out", base}))
                      .last_line());
-  // A window over all is the full attention that the other run had: its score, before any step.
+  // A window that covers everything equals the full attention of the other run: before any step it
+  // has the same score.
   const Outcome o = must(training(
       "longformer", "16",
       {"--set", "model.n_max=16", "--from", base, "--lr", "0", "--steps", "1", "--out", same}));
@@ -408,15 +409,16 @@ TEST_F(Runs, StartFromAShorterRun) {
   must(training("longformer", "64",
                 {"--set", "model.n_max=64", "--set", "model.one_sided_window=[8]", "--from", base,
                  "--steps", "2", "--out", longer}));
-  // It goes on as every run does: from its own checkpoint.
+  // The run resumes from its own checkpoint, as every run does.
   const Outcome on = must({"train", "--out", longer, "--resume", "--steps", "3"});
   EXPECT_EQ(on.err.find("starting from"), std::string::npos) << on.err;
 }
 
-/// Killed between a checkpoint and its validation, or after both: every row is there, once.
+/// A run is killed between a checkpoint and its validation, or after both. Every row is there,
+/// once.
 TEST_F(Runs, RowsStandOnceHoweverTheyWereInterrupted) {
   const std::string out = folder / "run", rows = out + "/metrics.jsonl";
-  const auto figures = [&] {  // but times
+  const auto figures = [&] {  // all but times
     std::vector<std::string> all;
     for (const Json& row : read_rows(rows)) {
       std::string line;
@@ -464,7 +466,7 @@ TEST_F(Runs, PositionsAreThoseTheRunBeganWith) {
   EXPECT_NE(o.err.find("got 1200; transformer takes at most 1100"), std::string::npos) << o.err;
 }
 
-/// Sizes are written as they are read; config.toml of earlier versions has plain numbers.
+/// Sizes are written as they are read. config.toml of earlier versions has plain integers.
 TEST_F(Runs, SizesOfMemory) {
   const std::string out = folder / "run", config = out + "/config.toml";
   must(small_run(text, out, 1,
@@ -478,7 +480,7 @@ TEST_F(Runs, SizesOfMemory) {
   must({"eval", "--out", out});
 }
 
-/// What is sound has the same numbers when it is looked at op by op.
+/// In anomaly mode, which checks each op, a run without anomalies computes the same values.
 TEST_F(Runs, AnomalyModeChangesNothingThatIsSound) {
   must(small_run(text, folder / "plain", 5));
   must(small_run(text, folder / "watched", 5, {"--set", "anomaly=true"}));
@@ -512,7 +514,7 @@ TEST_F(Runs, DoWithoutStandardStreams) {
   const std::string out = folder / "run";
   const Outcome o = run(Start{.arguments = small_run(text, out, 3), .closed = true});
   EXPECT_EQ(o.code, 0) << o.err;
-  const std::string metrics = read(out + "/metrics.jsonl");  // and no line of the summary
+  const std::string metrics = read(out + "/metrics.jsonl");  // must not contain the summary's line
   EXPECT_EQ(metrics.find("\"model\""), std::string::npos) << metrics;
   EXPECT_EQ(parse_json(read(out + "/summary.json"))["steps"].integer(), 3);
   EXPECT_NO_THROW(verify_checkpoint(checkpoint_path(out, 3)));
@@ -565,7 +567,7 @@ TEST_F(Runs, KeepThePrecisionOfTheirProducts) {
 
 TEST_F(Runs, KeepTheLibraryOfTheirProducts) {
   const std::string own = folder / "own", whole = folder / "whole", parts = folder / "parts";
-  // Sums over many tokens: short ones would have the same bits with both.
+  // Uses sums over many tokens. Short sums have the same bits with both libraries.
   const auto long_run = [&](const std::string& out, std::vector<std::string> more) {
     more.insert(more.end(), {"--batch", "64"});
     return must(small_run(text, out, 6, more));
@@ -605,8 +607,8 @@ TEST_F(Runs, SignalsSaveAndLeave) {
   }
 }
 
-/// Kills runs that save after every step at random moments, `kills` times in all. Whatever the
-/// moment, each checkpoint there is can be read, and the run ends as if nothing had happened.
+/// Kills runs that save after every step at random moments, `kills` times in all. After each kill
+/// every checkpoint can be read, and the run ends as if uninterrupted.
 void kill_and_resume(const std::string& text, const Folder& folder, int kills) {
   constexpr int steps = 40;
   const std::string whole = folder / "whole";
@@ -641,14 +643,13 @@ void kill_and_resume(const std::string& text, const Folder& folder, int kills) {
     }
     EXPECT_TRUE(weights_of(out, steps) == expected);
     EXPECT_EQ(saved_steps(out), saved_steps(whole));
-    // Nothing is left of what the killed ones had begun.
+    // No temporary files of the killed runs remain.
     for (const std::string& name : names_in(out + "/checkpoints")) EXPECT_NE(name[0], '.') << name;
     std::filesystem::remove_all(out);
   }
 }
 
-// A process may be killed at its very end, between the last checkpoint and the removal of the older
-// ones.
+// A process may be killed after its last checkpoint, before it has removed the older ones.
 TEST_F(Runs, AFinishedRunThatIsResumedRemovesTheCheckpointsThatAKillHasLeft) {
   const std::string out = folder / "left";
   must(small_run(text, out, 4, {"--save-every", "1", "--keep", "0"}));
@@ -661,8 +662,8 @@ TEST_F(Runs, SurviveBeingKilled) { kill_and_resume(text, folder, 8); }
 
 TEST_F(Runs, SlowSurviveBeingKilledAHundredTimes) { kill_and_resume(text, folder, 100); }
 
-// Steps of a device that are recorded have the bits of those that are not; where there are no
-// recordings, the run says so.
+// Recorded steps of a device match unrecorded steps bit for bit. If the device cannot record, the
+// run says so.
 TEST_F(Runs, RecordedStepsAreTheSameSteps) {
   const auto train = [&](const std::string& name, std::vector<std::string> more, bool device) {
     more.insert(more.end(), {"--set", "accumulate=2", "--set", "optimizer.clip=0.3"});

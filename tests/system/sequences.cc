@@ -10,7 +10,8 @@
 namespace longspan::test {
 namespace {
 
-/// Documents in the layout of wiki-leads, whose summaries say which word the article begins with.
+/// Writes documents in the layout of wiki-leads. Their summaries say which word the article begins
+/// with.
 class Sequences : public testing::Test {
  protected:
   void SetUp() override {
@@ -83,7 +84,7 @@ TEST_F(Sequences, LearnByHeartAndAreScoredBesideTheLead) {
   EXPECT_NE(trained.err.find("4 pairs to train on, 2 to validate"), std::string::npos)
       << trained.err;
   EXPECT_NE(trained.err.find("the train part has 4 documents; expected 70"), std::string::npos);
-  // A target's end is no byte: a token is less than one.
+  // The end token of a target is no byte, so a token has less than one byte on average.
   const Json summary = parse_json(trained.last_line());
   EXPECT_EQ(summary["unit"].string(), "byte");
   const double length = static_cast<double>(std::string("it is alpha .\nso it is .").size());
@@ -98,12 +99,12 @@ TEST_F(Sequences, LearnByHeartAndAreScoredBesideTheLead) {
   EXPECT_LT(figures["train_part_bpb"].number(), 0.3) << o.err;
   EXPECT_GT(figures["train_part_rouge"]["rouge1"].number(), 90) << o.err;
   EXPECT_GT(figures["train_part_rouge"]["rouge_lsum"].number(), 90) << o.err;
-  // Each document's first three sentences, of 11 words, have "it", "is" and the word in common with
-  // the 6 of "it is WORD so it is".
+  // The first three sentences of each document have 11 words. They share "it", "is" and the word
+  // with the 6 words of "it is WORD so it is".
   EXPECT_NEAR(figures["train_part_lead3"]["rouge1"].number(), 200.0 * 3 / 17, 1e-9) << o.err;
   EXPECT_NE(o.err.find("first 10 sentences"), std::string::npos);
 
-  // No search where no beam is wanted.
+  // Without beams there is no search.
   const Json plain = parse_json(must({"eval", "--out", out, "--beams", "0"}).last_line());
   EXPECT_GT(plain["valid_bpb"].number(), 0);
   EXPECT_EQ(plain.find("valid_rouge"), nullptr);
@@ -134,7 +135,7 @@ TEST_F(Sequences, TakeAnyLengthAndLeaveSentencesOut) {
     const std::string out = folder / ("length" + length);
     const Outcome o =
         must(small_run("led", out, 2, {"--length", length, "--target-length", length}));
-    // One token is the end alone, which has no byte.
+    // A target of one token is only the end token, which has no byte.
     EXPECT_EQ(parse_json(o.last_line())["unit"].string(), length == "1" ? "token" : "byte");
     must({"eval", "--out", out, "--beams", "3"});
     must(small_run("bigbird_pegasus:coupled", out + "coupled", 2,
@@ -145,7 +146,7 @@ TEST_F(Sequences, TakeAnyLengthAndLeaveSentencesOut) {
       must(small_run("led", out, 2, {"--gap-sentences", "0.3", "--documents", "3"}));
   EXPECT_NE(gaps.err.find("pairs to train on"), std::string::npos) << gaps.err;
   EXPECT_EQ(must({"eval", "--out", out}).err.find("ROUGE"), std::string::npos);
-  // The same run goes on with summaries.
+  // The same run resumes with summaries.
   must(small_run("led", out, 4, {"--resume"}));
 }
 

@@ -1,4 +1,4 @@
-// What a run says of steps that go wrong.
+// The warnings of a run about steps that go wrong.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class Warnings : public testing::Test {
   }
   std::string out() const { return folder_ / "run"; }
 
-  /// The figure of this name in each row that has it.
+  /// Returns the figure of this name from each row that has it.
   std::vector<double> figures(std::string_view name) const {
     std::vector<double> all;
     for (const Json& row : read_rows(out() + "/metrics.jsonl")) {
@@ -73,7 +73,7 @@ TEST_F(Warnings, OfReversibleLayersThatDrift) {
   const auto reversible = [&](const char* lr) {
     return train({"--layers", "16", "--memory", "reversible:64", "--lr", lr, "--steps", "8"});
   };
-  Outcome o = reversible("1");  // far too high
+  Outcome o = reversible("1");  // the learning rate is far too high
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(count(o.err, warning), 1u) << o.err;
   std::vector<double> errors = figures("inversion_error");

@@ -252,7 +252,7 @@ TEST(Config, DepthIsBounded) {
         "x = {a" + repeated(".\"a\"", 16) + " = 1}", "x = " + repeated("[{a = ", 9)}) {
     EXPECT_TRUE(refused(text)) << text;
   }
-  // What stands in texts and notes is no depth, and hides none behind it.
+  // Brackets and dots in strings and comments add no depth, and hide none after them.
   const std::string deep = arrays(20) + repeated(".a", 20);
   const std::string texts[] = {"\"" + deep + "\\\"" + deep + "\\\\\"",
                                "'" + deep + "\\'",

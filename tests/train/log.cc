@@ -88,7 +88,7 @@ TEST(Log, AppendsRowsWholeOrNotAtAll) {
   EXPECT_EQ(append_row(path, {{"a", 1}}), "{\"a\":1}");
   append_row(path, {{"a", 2}});
   EXPECT_EQ(read_bytes(path), "{\"a\":1}\n{\"a\":2}\n");
-  write_bytes(path, "{\"a\":1}\n{\"a\":");  // cut off by a crash
+  write_bytes(path, "{\"a\":1}\n{\"a\":");  // truncated by a crash
   append_row(path, {{"a", 3}});
   EXPECT_EQ(read_bytes(path), "{\"a\":1}\n{\"a\":\n{\"a\":3}\n");
   EXPECT_EQ(read_rows(path).size(), 2u);
@@ -96,7 +96,7 @@ TEST(Log, AppendsRowsWholeOrNotAtAll) {
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{26, 26};  // some bytes of the next row have room
+    const rlimit limit{26, 26};  // only some bytes of the next row fit
     setrlimit(RLIMIT_FSIZE, &limit);
     try {
       append_row(path, {{"a", 4}});
@@ -117,7 +117,7 @@ TEST(Log, PlainLinesWhereThereIsNoTerminal) {
   {
     Log log(folder / "run", {.status = file, .plain_seconds = 1e9});
     log.show({.step = 1, .steps = 9, .loss = 1});
-    log.show({.step = 2, .steps = 9, .loss = 1});  // too soon
+    log.show({.step = 2, .steps = 9, .loss = 1});  // too early to be shown
     log.say("saved");
     const LossUnit unit;
     log.show({.step = 9, .steps = 9, .loss = 2 * std::numbers::ln2, .unit = &unit}, true);
@@ -144,7 +144,7 @@ TEST(Log, RedrawsOnATerminal) {
     log.say("note");
   }
   std::fclose(terminal);
-  std::string drawn;  // a terminal hands out what it has in pieces
+  std::string drawn;  // a terminal delivers its output in chunks
   char buffer[1000];
   for (ssize_t n; (n = read(master.get(), buffer, sizeof buffer)) > 0;) {
     drawn.append(buffer, static_cast<size_t>(n));

@@ -28,7 +28,7 @@ Tensor parameter(const std::vector<double>& values, const Shape& shape) {
   return set_requires_grad(p);
 }
 
-/// Random numbers that depend on the seed alone.
+/// Returns random values that depend only on the seed.
 std::vector<float> noise(uint64_t seed, int64_t n) {
   std::vector<float> values;
   for (int64_t i = 0; i < n; ++i) values.push_back(to_uniform(philox_word(seed, i)) - 0.5f);
@@ -37,7 +37,7 @@ std::vector<float> noise(uint64_t seed, int64_t n) {
 
 using Make = std::function<std::unique_ptr<Optimizer>(const TensorList&)>;
 
-/// Options of a golden file by name; each must be asked for.
+/// Holds the options of a golden file by name. A test must read each option.
 class Values {
  public:
   explicit Values(const Metadata& metadata) {
@@ -64,7 +64,7 @@ class Values {
   std::map<std::string, std::string> values_;
 };
 
-/// Replays six steps of a reference implementation, in f64.
+/// Replays six steps of a reference implementation in f64.
 void expect_golden(
     const std::string& name,
     const std::function<std::unique_ptr<Optimizer>(const TensorList&, Values&)>& make,
@@ -171,7 +171,7 @@ const std::pair<const char*, Make> makers[] = {
      }},
 };
 
-/// Parameters in f32, some larger than a task of the thread pool.
+/// Returns f32 parameters, some larger than one thread pool task.
 TensorList some_parameters() {
   TensorList all;
   for (const Shape& shape : {Shape{300, 257}, Shape{33}, Shape{}, Shape{2, 3, 5}, Shape{0, 4}}) {
@@ -292,7 +292,7 @@ TEST(Optimizer, ReadsStridedGradients) {
   EXPECT_EQ(a.to_vector<double>(), (std::vector<double>{-1, -3, -5, -2, -4, -6}));
 }
 
-// ETC's optimiser, step by step as its formula says.
+// ETC's optimiser, step by step from its formula.
 TEST(Spec08, Test11_LambStepEqualsTheScalarFormula) {
   const LambOptions options{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1};
   const Tensor matrix = parameter({1, -2, 3, 0.5, 0, -1}, {2, 3}), bias = parameter({4, -3}, {2}),
@@ -445,7 +445,7 @@ TEST(LossScale, Dynamic) {
     for (int i = 0; i < 2; ++i) {
       gradient(1);
       EXPECT_TRUE(s->accept(sgd));
-      sgd.clear_gradients();  // it fails further on, and is taken again
+      sgd.clear_gradients();  // a later failure: the step is repeated
       EXPECT_EQ(s->values()[1].value.integer(), (i + 1) % 2);
       gradient(1);
       EXPECT_TRUE(s->accept(sgd));
@@ -456,7 +456,8 @@ TEST(LossScale, Dynamic) {
   EXPECT_EQ(loss_scale.value(), 1024);  // two steps without overflow
   EXPECT_EQ(resumed.values(), loss_scale.values());
 
-  // A fixed scale is what its maker says, and says nothing of a dynamic one.
+  // A fixed scale ignores the value in a saved state, and its state does not change a dynamic
+  // scale.
   LossScale fixed = LossScale::fixed(8), dynamic = LossScale::dynamic(64);
   fixed.restore(Json(loss_scale.values()));
   EXPECT_EQ(fixed.value(), 8);

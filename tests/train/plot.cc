@@ -29,7 +29,7 @@ struct Pixels {
   std::set<std::array<uint8_t, 3>> colours() const { return {rgb.begin(), rgb.end()}; }
 };
 
-/// Reads the picture back with libpng, which checks it.
+/// Reads the picture back with libpng, which validates it.
 Pixels read_png(const std::string& path) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
@@ -46,7 +46,7 @@ Pixels read_png(const std::string& path) {
 
 constexpr std::array<uint8_t, 3> white{255, 255, 255}, blue{31, 100, 180};
 
-/// Whether the pixel in the middle of all blue ones is blue.
+/// Says whether the centre of the bounding box of all blue pixels is blue.
 bool middle_is_blue(const Pixels& pixels) {
   int left = pixels.width, right = 0, top = pixels.height, bottom = 0;
   for (int y = 0; y < pixels.height; ++y) {
@@ -81,7 +81,7 @@ TEST(Plot, LinesWithAxes) {
   const Pixels pixels = read_png(folder / "x.png");
   EXPECT_EQ(pixels.width, 1200);
   EXPECT_EQ(pixels.height, 720);
-  EXPECT_GT(pixels.colours().size(), 20u);  // smooth edges
+  EXPECT_GT(pixels.colours().size(), 20u);  // antialiased edges
   EXPECT_TRUE(pixels.colours().count(blue));
   EXPECT_EQ(pixels.at(1199, 0), white);
 
@@ -141,7 +141,7 @@ TEST(Plot, HeatMapColoursItsCells) {
   map.column_labels = {"x", byte_label(200), byte_label(' ')};
   write_heat_map(folder / "x.png", map);
   const Pixels pixels = read_png(folder / "x.png");
-  // 240 pixels a cell, from the frame's corner on.
+  // Cells have 240 pixels, starting at the corner of the frame.
   int left = 0;
   while (left < pixels.width && pixels.at(left, 120) != (std::array<uint8_t, 3>{13, 21, 56})) {
     ++left;
@@ -215,7 +215,7 @@ TEST(Plot, LossCurveOfARun) {
       "{\"step\":30,\"bpb\":2}\n{\"step\":40,\"bp");
   write_loss_curve(run / "loss.png", run / "metrics.jsonl", "a run");
   EXPECT_TRUE(read_png(run / "loss.png").colours().count(blue));
-  // Losses are nats per target, whatever "bpb" was in the version that wrote the rows.
+  // Losses are nats per target. The "bpb" values of the version that wrote the rows are ignored.
   write_bytes(
       run / "loss.jsonl",
       fmt::format("{{\"step\":10,\"loss\":{},\"bpb\":9}}\n{{\"step\":20,\"valid_bpb\":2.5}}\n"
@@ -224,7 +224,7 @@ TEST(Plot, LossCurveOfARun) {
   write_loss_curve(run / "tokens.png", run / "loss.jsonl", "a run", {"byte", 3});
   EXPECT_EQ(read_bytes(run / "tokens.png"), read_bytes(run / "loss.png"));
   write_loss_curve(run / "bases.png", run / "metrics.jsonl", "a run", {"base", 1});
-  EXPECT_NE(read_bytes(run / "bases.png"), read_bytes(run / "loss.png"));  // says so at its side
+  EXPECT_NE(read_bytes(run / "bases.png"), read_bytes(run / "loss.png"));  // the axis label differs
   write_bytes(run / "empty.jsonl", "{\"step\":1}\n");
   EXPECT_TRUE(contains(
       message_of<ValueError>([&] { write_loss_curve(run / "x.png", run / "empty.jsonl", ""); }),

@@ -28,7 +28,7 @@ using test::message_of;
 using test::read_bytes;
 using test::write_bytes;
 
-/// A tensor of every dtype, with values that differ by `seed`.
+/// Returns a tensor of every dtype, with values shifted by `seed`.
 TensorList some_tensors(float seed = 0) {
   const auto ramp = [&](int64_t n, auto tag) {
     using T = typename decltype(tag)::type;
@@ -68,7 +68,7 @@ void expect_same(const TensorList& a, const TensorList& b) {
   }
 }
 
-/// Length, header and data.
+/// Returns a file of header length, header and data.
 std::string compose(std::string_view header, std::string_view data) {
   uint64_t length = header.size();
   std::string file(8, '\0');
@@ -141,7 +141,7 @@ TEST(TensorFile, RefusesToWriteWhatCannotBeRead) {
 struct Hostile {
   const char* name;
   std::string file;
-  const char* message;  // part of what is said
+  const char* message;  // occurs in the error message
 };
 
 std::vector<Hostile> hostile_files() {
@@ -341,7 +341,7 @@ TEST(Checkpoint, KeepsTheNewest) {
   for (const int64_t step : {5, 100, 20, 7}) {
     write_state(run.path(), step, some_tensors(), {}, {}, 2);
   }
-  // Step 7 was written last and stays beside the newest two.
+  // Step 7 was written last and is kept in addition to the newest two.
   EXPECT_EQ(saved_steps(run.path()), (std::vector<int64_t>{7, 20, 100}));
   write_state(run.path(), 101, some_tensors(), {}, {}, 1);
   EXPECT_EQ(saved_steps(run.path()), std::vector<int64_t>{101});
@@ -394,7 +394,7 @@ TEST(Checkpoint, HoldsFiniteNumbersAlone) {
       EXPECT_TRUE(contains(message, "\"last\" holds NaN or infinity after step 3")) << message;
     }
   }
-  // What was there is as it was.
+  // The earlier checkpoint is unchanged.
   const TensorList read = some_tensors();
   read_parameters(newest_checkpoint(run.path()), read);
   expect_same(read, some_tensors(1));
@@ -419,7 +419,7 @@ class DamagedCheckpoint : public testing::Test {
     write_state(run_.path(), 2, model_, optimizer_, {{"note", "text"}});
   }
   std::string part(const char* name) const { return run_ / "checkpoints/step-2/" + name; }
-  /// What reading the newest checkpoint says.
+  /// Returns the error of reading the newest checkpoint.
   std::string problem() const {
     const std::string path = newest_checkpoint(run_.path());
     EXPECT_EQ(path, run_ / "checkpoints/step-2");  // never skipped
@@ -482,7 +482,7 @@ TEST_F(DamagedCheckpoint, FindsAFolderOfAnotherStep) {
   std::filesystem::rename(run_ / "checkpoints/step-2", moved);
   const std::string message = message_of<IoError>([&] { verify_checkpoint(moved); });
   EXPECT_TRUE(contains(message, "step 2 and lies in step-99")) << message;
-  std::filesystem::rename(moved, kept);  // a name of one's own
+  std::filesystem::rename(moved, kept);  // a custom name
   EXPECT_NO_THROW(verify_checkpoint(kept));
 }
 
@@ -503,7 +503,7 @@ TEST(Checkpoint, UnwritableFolder) {
   EXPECT_THROW(write_tensors("/proc/longspan", {}), IoError);
 }
 
-/// Runs f in a process of its own and returns how it ended.
+/// Runs f in a child process and returns its exit status, or -1 after a signal.
 int in_child(const std::function<int()>& f) {
   const pid_t child = fork();
   if (child == 0) _exit(f());
@@ -516,7 +516,7 @@ TEST(Checkpoint, FullDiskLeavesThePreviousOne) {
   const Folder run;
   write_state(run.path(), 1, some_tensors(1), some_tensors(2));
   const Tensor large = Tensor::zeros({100'000});
-  // A limit on the size of files stands for the disk's end: writes fail in the middle.
+  // A limit on the size of files emulates a full disk: writes fail in the middle.
   for (const rlim_t limit : {rlim_t{0}, rlim_t{7}, rlim_t{300}, rlim_t{100'000}}) {
     EXPECT_EQ(in_child([&] {
                 const rlimit r{limit, limit};
@@ -598,7 +598,7 @@ TEST(Checkpoint, SurvivesKill) {
     ASSERT_EQ(read(ready[0], &byte, 1), 1);
     close(ready[0]);
     close(ready[1]);
-    // From the first write on to some writes later.
+    // Kills the writer at a random time after its first write.
     usleep(static_cast<useconds_t>(seconds * 3e6 * to_uniform(philox_word(1, i))));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
@@ -612,7 +612,7 @@ TEST(Checkpoint, SurvivesKill) {
     }
     unfinished += sweep(run / "checkpoints");
   }
-  EXPECT_GT(unfinished, 0);  // or the test has not hit a writer at work
+  EXPECT_GT(unfinished, 0);  // otherwise no kill has interrupted a write
   EXPECT_FALSE(saved_steps(run.path()).empty());
 }
 

@@ -21,7 +21,7 @@ Tensor some_ids(int64_t batch, int64_t length, Device device) {
   return x;
 }
 
-/// `steps` training steps of a model, and the memory of the last one.
+/// Runs `steps` training steps of a model and returns the memory of the last one.
 StepMemory step_of(const ModelSpec& spec, Device device, int64_t batch, int64_t length, int steps,
                    bool traced = false) {
   const Usage base = memory_tracker(device).live();
@@ -42,7 +42,7 @@ StepMemory step_of(const ModelSpec& spec, Device device, int64_t batch, int64_t 
                       {.clip = 1.0, .base = base, .trace = traced ? &*trace : nullptr});
 }
 
-/// A strategy, and the models that refuse it.
+/// A memory strategy, and the models that refuse it.
 struct Strategy7 {
   std::string_view memory;
   int64_t chunks = 1;
@@ -51,7 +51,7 @@ struct Strategy7 {
 
 class MemoryOfModels : public testing::TestWithParam<Strategy7> {};
 
-/// The smallest configuration of a model, narrow, and so deep.
+/// Returns the smallest preset of a model, made narrow, with this many layers.
 std::unique_ptr<ModelSpec> small_model(const ModelEntry& entry, const Strategy7& strategy,
                                        int64_t layers) {
   auto spec = entry.make(entry.presets[0].name);
@@ -70,8 +70,8 @@ std::unique_ptr<ModelSpec> small_model(const ModelEntry& entry, const Strategy7&
   return spec;
 }
 
-/// What is predicted on a device without bytes is what the host measures: parameters, gradients,
-/// optimiser and saved bytes exactly, peaks of live bytes within 2 %.
+/// Expects the prediction on the meta device to equal the measurement on the host: parameters,
+/// gradients, optimiser state and saved bytes exactly, peaks of live bytes within 2 %.
 void expect_as_predicted(const ModelSpec& spec, int64_t batch, int64_t length) {
   const StepMemory predicted = step_of(spec, meta_device, batch, length, 1);
   const StepMemory measured = step_of(spec, {}, batch, length, 2);
@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// Our kernels' scratch is not taken then. What OpenBLAS takes for itself is not counted.
+// On OpenBLAS our kernels need no scratch memory. OpenBLAS's own allocations are not counted.
 TEST(Memory, PredictedBytesAreThoseMeasuredOnOpenBlas) {
   const WithMatmulLibrary openblas(MatmulLibrary::openblas);
   for (const ModelEntry& entry : models()) {
@@ -135,8 +135,8 @@ TEST(Memory, PredictedBytesAreThoseMeasuredOnOpenBlas) {
   }
 }
 
-/// Section 4: A_att = u T (D + D + 3 H d + H d) + 4 T (2 + H), A_ff = u T (2 D + 2 F) + 8 T; the
-/// stack adds the final norm's input and statistics, the loss its input and lse.
+/// Section 4: A_att = u T (D + D + 3 H d + H d) + 4 T (2 + H), A_ff = u T (2 D + 2 F) + 8 T. The
+/// stack also saves the final norm's input and statistics, the loss its input and lse.
 TEST(Memory, Test7_SavedBytesAreTheFormulasOfALayer) {
   for (const bool narrow : {false, true}) {
     const int64_t B = 2, L = 64, T = B * L, D = 32, F = 48, H = 2, u = narrow ? 2 : 4;
@@ -151,7 +151,7 @@ TEST(Memory, Test7_SavedBytesAreTheFormulasOfALayer) {
                                  {"precision", Json(narrow ? "bf16" : "f32"), ""}});
       const int64_t a_att = u * T * (D + D + 3 * D + D) + 4 * T * (2 + H);
       const int64_t a_ff = u * T * (2 * D + 2 * F) + 8 * T;
-      // bf16: the weights of products and the gains of norms, as they are multiplied by.
+      // With bf16: the weights of matrix products and the gains of norms, cast for the computation.
       const int64_t casts = narrow ? u * (4 * D * D + 2 * D * F + 2 * D) : 0;
       const int64_t V = 256, end_casts = narrow ? u * (V * D + D) : 0;
       const int64_t ends = u * T * D + 8 * T + u * T * D + 4 * T + end_casts;
@@ -164,8 +164,8 @@ TEST(Memory, Test7_SavedBytesAreTheFormulasOfALayer) {
   }
 }
 
-/// Kept results of products are not computed again: of lean none, of selective those of attention's
-/// last product, of checkpoints all but each segment's last.
+/// Saved products are not recomputed: lean recomputes none, selective only the last product of
+/// attention, checkpoint all but the last product of each segment.
 TEST(Memory, WhatIsRunAgainIsCounted) {
   const int64_t B = 1, L = 64, T = B * L, D = 32, F = 48, N = 3;
   const auto again = [&](const char* memory) {

@@ -68,7 +68,7 @@ void write(cudaDataType_t type, void* data, int64_t i, double value) {
   }
 }
 
-/// The number that is multiplied in place of one of the operands'.
+/// Rounds an element of an operand as the compute type does.
 double rounded(cublasComputeType_t compute, double value) {
   const auto narrow = static_cast<float>(value);
   if (compute == CUBLAS_COMPUTE_32F_FAST_16BF) return bf16(narrow);
@@ -90,7 +90,8 @@ struct Call {
   double alpha, beta;
 };
 
-/// d = alpha op(a) op(b) + beta c, then a bias for each row, by columns; sums in type A.
+/// Computes d = alpha op(a) op(b) + beta c and adds a bias to each row. Matrices are column-major;
+/// sums are in type A.
 template <class A>
 void run(const Call& x, int32_t matrix) {
   const bool turn_a = x.operation.a == CUBLAS_OP_T, turn_b = x.operation.b == CUBLAS_OP_T;
@@ -129,7 +130,7 @@ bool is_aligned(const void* data, size_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
-/// Whether the layouts are those of one product.
+/// Returns whether the layouts are consistent with one product.
 bool agree(const cublasLtMatmulDesc& x, const cublasLtMatrixLayout& a,
            const cublasLtMatrixLayout& b, const cublasLtMatrixLayout& c) {
   const int64_t m = x.a == CUBLAS_OP_T ? a.columns : a.rows,
@@ -225,7 +226,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const cublasLtMatrixLayout* const layout = i == 0 ? a : i == 1 ? b : c;
     if (alignment[i] < size_of(layout->type)) return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  // Some products get a workspace, so that there is something to go wrong with it.
+  // Some products get a workspace, so that errors in its handling show.
   const size_t workspace = c->rows % 3 == 0 ? 0 : std::min<size_t>(preference->workspace, 1000);
   results[0] = {{alignment[0], alignment[1], alignment[2], alignment[3], workspace},
                 workspace,

@@ -23,20 +23,21 @@ namespace {
 constexpr size_t stack_bytes = 256 * 1024;
 constexpr int lanes = 32;
 
-[[noreturn]] void stop(const char* complaint) {
-  std::fprintf(stderr, "emulated device: %s (thread %u of block %u, %u, %u)\n", complaint,
-               threadIdx.x, blockIdx.x, blockIdx.y, blockIdx.z);
+[[noreturn]] void stop(const char* error) {
+  std::fprintf(stderr, "emulated device: %s (thread %u of block %u, %u, %u)\n", error, threadIdx.x,
+               blockIdx.x, blockIdx.y, blockIdx.z);
   std::abort();
 }
 
-/// Where a context was left. The compiler's own jumps: those of the C library look for handlers of
-/// threads to run, at several times the cost.
+/// The point at which a context was left. Jumps are the compiler's own: those of the C library look
+/// for handlers of threads to run, at several times the cost.
 struct Place {
   void* words[5];
 };
 [[gnu::noinline, noreturn]] void jump(Place& to) { __builtin_longjmp(to.words, 1); }
 
-/// A context that threads of a block run on, one after the other; one that waits keeps it.
+/// A context on which threads of a block run, one after another. A waiting thread keeps its
+/// context.
 struct Fiber {
   Place at;
   ucontext_t start;
@@ -59,15 +60,16 @@ struct Copy {
   bool take;
 };
 
-/// One thread's place in its block.
+/// The state of one thread of a block.
 struct Thread {
   enum State { ready, in_warp, at_barrier, done } state = ready;
   Fiber* fiber = nullptr;
-  std::vector<std::vector<Copy>> groups;  // of copies that have not arrived
+  std::vector<std::vector<Copy>> groups;  // copies that have not arrived
   std::vector<Copy> open;
 };
 
-/// What threads meet at. Lanes of a warp, and threads of a block, must all be at the same.
+/// The kind of a collective. All lanes of a warp, and all threads of a block, must reach the same
+/// one.
 enum class Meeting { sync, vote, exchange, load, load_transposed, multiply_bf16, multiply_f16 };
 
 struct Warp {
@@ -107,7 +109,8 @@ class Processor {
     }
   }
 
-  /// Meets the other lanes of the warp; the last to come calls act on all their arguments.
+  /// Waits for the other lanes of the warp. The last lane to arrive calls act on all their
+  /// arguments.
   template <class F>
   void meet(Meeting at, void* argument, F act) {
     const auto self = static_cast<size_t>(running_);
@@ -119,7 +122,7 @@ class Processor {
       w.arrived = 0;
       act(w.arguments);
       const int first = running_ / lanes * lanes;
-      for (int i = 0; i < lanes; ++i) {  // the warp goes on before others do
+      for (int i = 0; i < lanes; ++i) {  // the warp continues before others do
         const int other = first + (from_last_ ? i : lanes - 1 - i);
         if (other == running_) continue;
         thread(other).state = Thread::ready;
@@ -169,7 +172,8 @@ class Processor {
     threadIdx.x = static_cast<unsigned>(i);
   }
 
-  /// Runs thread i until it waits or all that can run without a context of their own have ended.
+  /// Runs thread i and then others. Returns when a thread waits and the next ready thread needs a
+  /// new context, or when no thread is ready.
   [[gnu::noinline]] void resume(int i) {
     take(i);
     Thread& t = thread(i);
@@ -186,7 +190,7 @@ class Processor {
     setcontext(&f.start);
   }
 
-  /// What a context does: threads, one after the other, for ever.
+  /// The loop of a context: runs threads, one after another, forever.
   static void enter() {
     for (;;) current().run_threads();
   }
@@ -211,7 +215,7 @@ class Processor {
   [[gnu::noinline]] void leave(Fiber& f) {
     if (__builtin_setjmp(f.at.words) == 0) go_on();
   }
-  /// To the next thread that has begun, else to the loop of run().
+  /// Jumps to the next thread if it has begun, else to the loop of run().
   [[noreturn]] void go_on() {
     if (ready_.empty() && live_ > 0) release_barrier();
     if (ready_.empty() || thread(ready_.front()).fiber == nullptr) jump(back_);
@@ -297,8 +301,8 @@ int __any_sync(unsigned, int value) {
   return mine;
 }
 
-// The instructions of cuda/tile.cuh, after the words of the manual. Copies arrive as late as the
-// program allows, and their targets hold NaN until then.
+// Emulates the instructions of cuda/tile.cuh as the manual defines them. Copies arrive as late as
+// the program allows, and their targets hold NaN until then.
 namespace longspan::cuda::simulated {
 
 using emulated::Copy;
@@ -315,7 +319,7 @@ bool any_thread(bool value) { return __syncthreads_or(value ? 1 : 0) != 0; }
 bool any(bool value) { return __any_sync(0xffffffffu, value ? 1 : 0) != 0; }
 uint32_t exchange(uint32_t value, int bits) { return __shfl_xor_sync(0xffffffffu, value, bits); }
 
-/// The instructions that move 16 bytes fault at other addresses.
+/// Stops the program at other addresses, where instructions that move 16 bytes would fault.
 void expect_aligned(const void* address) {
   if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
     emulated::stop("16 bytes at an address that is not a multiple of 16");

@@ -5,7 +5,8 @@
 
 #include "cuda_runtime.h"
 
-/// What the backend uses of cuBLASLt: see cuda_runtime.h. Products are computed by plain loops.
+/// The subset of cuBLASLt that the backend uses; see cuda_runtime.h. Plain loops compute the
+/// products.
 
 enum cublasStatus_t {
   CUBLAS_STATUS_SUCCESS,
@@ -74,7 +75,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     const void* value, size_t bytes);
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference);
 
-/// Remembers what the algorithm was asked for, and that it is used so.
+/// Records the alignments and the workspace of the request, so that the use of the algorithm can be
+/// checked.
 struct cublasLtMatmulAlgo_t {
   uint32_t alignment_a, alignment_b, alignment_c, alignment_d;
   size_t workspace;

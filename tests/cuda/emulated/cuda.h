@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-/// What the backend's pool uses of the CUDA driver: see cuda_runtime.h.
+/// The subset of the CUDA driver API that the backend's pool uses; see cuda_runtime.h.
 
 enum CUresult { CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY };
 using CUdeviceptr = unsigned long long;

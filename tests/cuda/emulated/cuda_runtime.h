@@ -9,8 +9,9 @@
 #include <type_traits>
 #include <utility>
 
-/// What the CUDA backend uses of the CUDA runtime, for a device that the host plays (device.h):
-/// the backend's sources compile against this as plain C++. Names and meanings are the toolkit's.
+/// The subset of the CUDA runtime that the CUDA backend uses, for a device that is emulated on the
+/// host (device.h). The backend's sources compile against it as plain C++. Names and meanings are
+/// the toolkit's.
 
 #define __host__
 #define __device__
@@ -32,7 +33,8 @@ struct alignas(16) uint4 {
 
 inline constinit thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-// Collectives. Those of a warp take all its 32 lanes, whatever the mask; any other is an error.
+// Collectives. A collective of a warp needs all its 32 lanes, whatever the mask; any other use is
+// an error.
 void __syncthreads();
 int __syncthreads_or(int value);
 void __syncwarp(unsigned mask = 0xffffffffu);
@@ -40,7 +42,7 @@ int __any_sync(unsigned mask, int value);
 
 namespace longspan::emulated {
 
-/// The value of another lane of the warp: source(lane) names it; -1 keeps the own.
+/// Replaces the value by that of lane source(lane) of the warp; -1 keeps the lane's own value.
 void exchange(void* value, size_t bytes, const std::function<int(int)>& source);
 
 template <class T>
@@ -161,7 +163,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 
 namespace longspan::emulated {
 
-/// Bytes of the kernel's parameters, each at a multiple of its alignment.
+/// Returns the bytes of the kernel's parameters, each at a multiple of its alignment.
 template <class... Parameters>
 constexpr size_t parameter_bytes() {
   size_t bytes = 0;

@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t memory_bytes = size_t{2} << 30;
 constexpr int multiprocessors = 3;
-constexpr int shared_bytes = 99 * 1024;  // of capability 8.6 and 8.9, the least of those served
+constexpr int shared_bytes = 99 * 1024;  // capability 8.6 and 8.9, the smallest supported
 constexpr size_t granularity = size_t{2} << 20;
 constexpr size_t parameter_limit = 4096;
 constexpr size_t queue_limit = 4096;
@@ -36,12 +36,12 @@ constexpr size_t queue_limit = 4096;
 using Work = std::function<void()>;
 using Recording = std::vector<Work>;
 
-/// All that the device is, behind one lock.
+/// The whole state of the device, behind one lock.
 struct State {
   std::recursive_mutex mutex;
   Recording queue;
   std::unique_ptr<Recording> recording;
-  bool spoilt = false;  // the recording, by something that may not be recorded
+  bool invalidated = false;  // the recording, by a call that cannot be recorded
   cudaError_t last = cudaSuccess;
   std::map<const char*, const char*> pinned;  // begin -> end
   std::map<const void*, int> shared_allowed, runs;
@@ -61,7 +61,7 @@ cudaError_t noted(cudaError_t status) {
   return status;
 }
 
-/// Runs what was submitted.
+/// Runs all submitted work, then unmaps the retired blocks.
 void drain() {
   State& s = state();
   Recording work = std::exchange(s.queue, {});
@@ -69,7 +69,7 @@ void drain() {
   for (const auto& [memory, bytes] : std::exchange(s.retired, {})) munmap(memory, bytes);
 }
 
-/// Blocks between pages that cannot be touched, each ending at the second of them.
+/// Allocates blocks between two inaccessible pages; each block ends at the second of them.
 class Guarded {
  public:
   static Guarded& guarded() {
@@ -90,7 +90,7 @@ class Guarded {
     blocks_[block] = {static_cast<char*>(memory), room + 2 * page, bytes};
     return block;
   }
-  /// Of a block, or of the end of one, which then is shorter.
+  /// Releases a block, or the end of one, which then is shorter.
   void release(void* at, int64_t bytes) {
     const std::lock_guard lock(state().mutex);
     const auto block = std::prev(blocks_.upper_bound(static_cast<char*>(at)));
@@ -110,11 +110,11 @@ class Guarded {
   std::map<char*, Block> blocks_;
 };
 
-/// What waits for the device; not while recording.
+/// Runs all submitted work. During a recording it invalidates the recording and returns an error.
 cudaError_t wait_for_all() {
   const std::lock_guard lock(state().mutex);
   if (state().recording) {
-    state().spoilt = true;
+    state().invalidated = true;
     return noted(cudaErrorStreamCaptureUnsupported);
   }
   drain();
@@ -291,7 +291,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     std::vector<char> taken(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
     submit([to, taken = std::move(taken)] { std::memcpy(to, taken.data(), taken.size()); });
   } else {
-    submit(copy);  // pinned memory, and what a recording names, is read when it runs
+    submit(copy);  // pinned memory, and sources of a recorded copy, are read when it runs
   }
   return cudaSuccess;
 }
@@ -312,7 +312,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   const std::lock_guard lock(s.mutex);
   if (s.recording) return noted(cudaErrorIllegalState);
   s.recording = std::make_unique<Recording>();
-  s.spoilt = false;
+  s.invalidated = false;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
@@ -321,7 +321,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
   *graph = nullptr;
   if (!s.recording) return noted(cudaErrorIllegalState);
   const std::unique_ptr<Recording> recorded = std::exchange(s.recording, nullptr);
-  if (s.spoilt) return noted(cudaErrorStreamCaptureInvalidated);
+  if (s.invalidated) return noted(cudaErrorStreamCaptureInvalidated);
   *graph = new CUgraph_st{std::move(*recorded)};
   return cudaSuccess;
 }
@@ -337,7 +337,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphLaunch(cudaGraphExec_t runnable, cudaStream_t) {
   const std::lock_guard lock(state().mutex);
   if (state().recording) {
-    state().spoilt = true;
+    state().invalidated = true;
     return noted(cudaErrorStreamCaptureUnsupported);
   }
   submit([work = runnable->work] {

@@ -1,5 +1,5 @@
-// The objects of longspan with a second device behind --device cuda: that of LONGSPAN_TEST_DEVICE,
-// else the one of harness/host_device.h.
+// Builds longspan with a second device behind --device cuda: the device of LONGSPAN_TEST_DEVICE, or
+// else the host-backed test device of harness/host_device.h.
 #include <cstdlib>
 
 #include "tests/harness/device.h"

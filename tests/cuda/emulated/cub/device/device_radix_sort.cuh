@@ -7,7 +7,7 @@
 #include "cuda_runtime.h"
 #include "tests/cuda/emulated/device.h"
 
-/// What the backend uses of CUB: see cuda_runtime.h.
+/// The subset of CUB that the backend uses; see cuda_runtime.h.
 namespace cub {
 
 template <class T>
@@ -20,8 +20,8 @@ struct DoubleBuffer {
 };
 
 struct DeviceRadixSort {
-  /// Stable, by the bits [begin, end) of the keys. What it leaves lies in the other buffers, and
-  /// the first ones hold nothing of use.
+  /// Sorts stably by the bits [begin, end) of the keys. The result is stored in the other buffers,
+  /// which become current; the first ones then hold nothing of use.
   template <class K, class V>
   static cudaError_t SortPairs(void* room, size_t& bytes, DoubleBuffer<K>& keys,
                                DoubleBuffer<V>& values, int64_t n, int begin, int end,

@@ -1,4 +1,4 @@
-#include "data/segments.h"
+#include "train/segments.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-/// The largest number of bytes that a cut holds at a time; what plan_segments() promises to bound.
+/// Returns the peak bytes of a segmentation, which plan_segments() promises to bound.
 int64_t most_live(const std::vector<BlockCost>& blocks, const std::vector<int64_t>& sizes) {
   int64_t live = 0, most = 0, i = 0;
   std::vector<int64_t> interiors;
@@ -23,7 +23,7 @@ int64_t most_live(const std::vector<BlockCost>& blocks, const std::vector<int64_
   return std::max(most, live);
 }
 
-/// Every cut, by trying all.
+/// Calls f for every segmentation.
 void each_cut(int64_t blocks, std::vector<int64_t>& sizes,
               const std::function<void(const std::vector<int64_t>&)>& f) {
   f(sizes);

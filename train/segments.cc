@@ -1,4 +1,4 @@
-#include "data/segments.h"
+#include "train/segments.h"
 
 #include <algorithm>
 #include <limits>

@@ -87,16 +87,10 @@ std::string RunConfig::remark_on_positions() {
   return {};
 }
 
-RunConfig make_config(const Settings& settings) {
-  RunConfig c;
-  const Setting* name = last_setting(settings, "model.name");
-  c.model_name = "local_transformer";
-  if (name != nullptr) {
-    require(name->value.is_string(), "model.name", "{}: got {}, expected the name of a model",
-            name->origin, name->value.kind());
-    c.model_name = name->value.string();
-  }
-  c.model = find_model(c.model_name);
+namespace {
+
+/// Sets what the model's preset says about training.
+void set_defaults(RunConfig& c) {
   const TrainingDefaults d = c.model->defaults();
   c.length = d.length;
   c.batch = d.batch;
@@ -108,13 +102,9 @@ RunConfig make_config(const Settings& settings) {
   if (d.weight_decay > 0) c.optimizer.name = OptimizerName::adamw;
   c.schedule.warmup = d.warmup;
   c.schedule.floor = d.lr_floor;
-  set_fields(c, settings);
-  if (c.steps == 0 && c.seconds == 0) {
-    require(last_setting(settings, "steps") == nullptr, "steps",
-            "got 0 and no time either; expected 1 or more, or --seconds");
-    c.steps = d.steps;
-  }
+}
 
+void require_ranges(RunConfig& c) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   constexpr double many = std::numeric_limits<int32_t>::max();
   const Range ranges[] = {
@@ -157,6 +147,10 @@ RunConfig make_config(const Settings& settings) {
       {"duplicate.held_out", 0, many},
   };
   check_ranges(to_json(c), ranges);
+}
+
+/// Throws ValueError if settings contradict each other or count more than 64 bits hold.
+void require_consistent(const RunConfig& c) {
   int64_t tokens = c.batch;
   const bool countable = !__builtin_mul_overflow(tokens, c.length, &tokens) &&
                          !__builtin_mul_overflow(tokens, c.accumulate, &tokens) &&
@@ -177,6 +171,30 @@ RunConfig make_config(const Settings& settings) {
   require(!c.anomaly || !c.graph, "anomaly",
           "got true, and graph too: what a device records as a whole cannot be looked at op by op; "
           "expected one of them");
+}
+
+}  // namespace
+
+RunConfig make_config(const Settings& settings) {
+  RunConfig c;
+  const Setting* name = last_setting(settings, "model.name");
+  c.model_name = "local_transformer";
+  if (name != nullptr) {
+    require(name->value.is_string(), "model.name", "{}: got {}, expected the name of a model",
+            name->origin, name->value.kind());
+    c.model_name = name->value.string();
+  }
+  c.model = find_model(c.model_name);
+  set_defaults(c);
+  set_fields(c, settings);
+  if (c.steps == 0 && c.seconds == 0) {
+    require(last_setting(settings, "steps") == nullptr, "steps",
+            "got 0 and no time either; expected 1 or more, or --seconds");
+    c.steps = c.model->defaults().steps;
+  }
+
+  require_ranges(c);
+  require_consistent(c);
   find_data_set(c.task);
   c.free_positions = free_positions_of(c, settings);
   if (!c.free_positions.empty()) require_axes(c, settings);

@@ -139,6 +139,72 @@ void print_row(const Measured& r) {
   std::fflush(stdout);
 }
 
+/// What a study measures, and of what.
+struct Study {
+  const RunConfig& config;
+  const StepPlanner& planner;
+  Device device;
+  std::vector<std::string> strategies;
+  std::vector<int64_t> depths, lengths;
+  std::vector<Measured> rows = {};
+  std::vector<Timeline> timelines = {};
+};
+
+/// Returns the lengths that are measured if none were given: the run's, half of it, and twice if
+/// the model is long enough.
+std::vector<int64_t> usual_lengths(const StepPlanner& planner) {
+  const int64_t length = planner.own().length;
+  std::vector<int64_t> lengths = {length};
+  if (length > 1) lengths.insert(lengths.begin(), length / 2);
+  if (2 * length <= planner.longest_possible()) lengths.push_back(2 * length);
+  return lengths;
+}
+
+/// Measures a step of every depth and every length with one strategy, and prints a row for each.
+void measure_strategy(Study& s, const std::string& strategy) {
+  const StepShape base = shape_with(s.planner.own(), strategy, s.config);
+  std::string reason;
+  if (!s.planner.predict(base, &reason)) {
+    std::puts(fmt::format("{:<20} {}", strategy, reason.substr(0, reason.find('\n'))).c_str());
+    return;
+  }
+  const auto measure = [&](int64_t StepShape::*part, int64_t value) {
+    Measured r{strategy, part == &StepShape::layers, base, {}, {}};
+    r.shape.*part = value;
+    const std::optional<StepMemory> predicted = s.planner.predict(r.shape, &reason);
+    require(predicted.has_value(), "study", "{}", reason);
+    r.predicted = *predicted;
+    r.measured = s.planner.step(r.shape, s.device);
+    print_row(r);
+    s.rows.push_back(std::move(r));
+  };
+  for (const int64_t n : s.depths) measure(&StepShape::layers, n);
+  for (const int64_t n : s.lengths) measure(&StepShape::length, n);
+  s.planner.step(base, s.device, [&](const MemoryTrace& trace, const Usage& before) {
+    s.timelines.push_back(
+        timeline_of(trace, before,
+                    fmt::format("{}, {} layers, {} tokens", strategy, base.layers, base.length)));
+  });
+}
+
+void write_study(const Study& s, const std::string& out) {
+  require(!s.rows.empty(), "study", "no strategy builds this model");
+  replace_file(out + "/memory.csv", csv_of(s.rows), "study");
+  for (const bool depth : {true, false}) {
+    const std::string axis = depth ? "depth" : "length";
+    write_line_plot(out + "/saved_" + axis + ".png",
+                    plot_of(s.rows, s.strategies, depth, &StepMemory::saved, "Saved bytes"));
+    write_line_plot(out + "/peak_" + axis + ".png",
+                    plot_of(s.rows, s.strategies, depth, nullptr, "Peak"));
+  }
+  write_timelines(out + "/timeline.html", s.config.model_name + ": live bytes of a training step",
+                  s.timelines);
+  std::puts(fmt::format("wrote {0}/memory.csv, {0}/saved_depth.png, {0}/saved_length.png, "
+                        "{0}/peak_depth.png, {0}/peak_length.png and {0}/timeline.html",
+                        out)
+                .c_str());
+}
+
 }  // namespace
 
 int study_command(int argc, const char* const* argv) {
@@ -167,62 +233,18 @@ int study_command(int argc, const char* const* argv) {
   say_positions(config);
   const Device device = parse_device(config.device);
   const StepPlanner planner(config);
-  const StepShape& usual = planner.own();
   if (o.depths.empty()) o.depths = {2, 4, 8, 16};
-  if (o.lengths.empty()) {
-    o.lengths = {usual.length};
-    if (usual.length > 1) o.lengths.insert(o.lengths.begin(), usual.length / 2);
-    if (2 * usual.length <= planner.longest_possible()) o.lengths.push_back(2 * usual.length);
-  }
+  if (o.lengths.empty()) o.lengths = usual_lengths(planner);
   const FolderLock lock(*out, "study");
   require_empty_folder(*out, "study");
 
-  std::vector<Measured> rows;
-  std::vector<Timeline> timelines;
+  Study study{config, planner, device, strategies, o.depths, o.lengths};
   std::puts(fmt::format("{:<20} {:>6} {:>8} {:>11} {:>11} {:>11} {:>11} {:>8} {:>6}", "strategy",
                         "layers", "tokens", "saved:", "measured", "peak:", "measured", "ratio",
                         "again")
                 .c_str());
-  for (const std::string& strategy : strategies) {
-    const StepShape base = shape_with(usual, strategy, config);
-    std::string reason;
-    if (!planner.predict(base, &reason)) {
-      std::puts(fmt::format("{:<20} {}", strategy, reason.substr(0, reason.find('\n'))).c_str());
-      continue;
-    }
-    const auto measure = [&](int64_t StepShape::*part, int64_t value) {
-      Measured r{strategy, part == &StepShape::layers, base, {}, {}};
-      r.shape.*part = value;
-      const std::optional<StepMemory> predicted = planner.predict(r.shape, &reason);
-      require(predicted.has_value(), "study", "{}", reason);
-      r.predicted = *predicted;
-      r.measured = planner.step(r.shape, device);
-      print_row(r);
-      rows.push_back(std::move(r));
-    };
-    for (const int64_t n : o.depths) measure(&StepShape::layers, n);
-    for (const int64_t n : o.lengths) measure(&StepShape::length, n);
-    planner.step(base, device, [&](const MemoryTrace& trace, const Usage& before) {
-      timelines.push_back(
-          timeline_of(trace, before,
-                      fmt::format("{}, {} layers, {} tokens", strategy, base.layers, base.length)));
-    });
-  }
-  require(!rows.empty(), "study", "no strategy builds this model");
-  replace_file(*out + "/memory.csv", csv_of(rows), "study");
-  for (const bool depth : {true, false}) {
-    const std::string axis = depth ? "depth" : "length";
-    write_line_plot(*out + "/saved_" + axis + ".png",
-                    plot_of(rows, strategies, depth, &StepMemory::saved, "Saved bytes"));
-    write_line_plot(*out + "/peak_" + axis + ".png",
-                    plot_of(rows, strategies, depth, nullptr, "Peak"));
-  }
-  write_timelines(*out + "/timeline.html", config.model_name + ": live bytes of a training step",
-                  timelines);
-  std::puts(fmt::format("wrote {0}/memory.csv, {0}/saved_depth.png, {0}/saved_length.png, "
-                        "{0}/peak_depth.png, {0}/peak_length.png and {0}/timeline.html",
-                        *out)
-                .c_str());
+  for (const std::string& strategy : strategies) measure_strategy(study, strategy);
+  write_study(study, *out);
   return 0;
 }
 

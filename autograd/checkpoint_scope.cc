@@ -10,7 +10,6 @@
 namespace longspan::autograd {
 namespace {
 
-thread_local CheckpointScope* current_frame = nullptr;
 thread_local Recalls recalled;
 thread_local bool checking = false;
 
@@ -46,12 +45,14 @@ CheckReplays::CheckReplays() : outer_(checking) { checking = true; }
 CheckReplays::~CheckReplays() { checking = outer_; }
 bool CheckReplays::on() { return checking; }
 
-CheckpointScope* CheckpointScope::current() { return current_frame; }
-
-CheckpointScope::Guard::Guard(CheckpointScope* frame) : outer_(current_frame) {
-  current_frame = frame;
+CheckpointScope* CheckpointScope::current() {
+  return static_cast<CheckpointScope*>(SaveSlots::current());  // no other class has slots
 }
-CheckpointScope::Guard::~Guard() { current_frame = outer_; }
+
+CheckpointScope::Guard::Guard(CheckpointScope* scope) : outer_(SaveSlots::current()) {
+  SaveSlots::current() = scope;
+}
+CheckpointScope::Guard::~Guard() { SaveSlots::current() = outer_; }
 
 int64_t CheckpointScope::keep(std::string_view op, const Tensor& tensor) {
   const uint64_t version = tensor.storage().version();
@@ -132,9 +133,9 @@ void CheckpointScope::forget_last() {
 }
 
 void CheckpointScope::end_branch() {
-  CheckpointScope* const frame = current_frame;
-  if (frame != nullptr && !frame->replaying_ && frame->kept_ == Results::inner) {
-    frame->forget_last();
+  CheckpointScope* const scope = current();
+  if (scope != nullptr && !scope->replaying_ && scope->kept_ == Results::inner) {
+    scope->forget_last();
   }
 }
 

@@ -43,10 +43,9 @@ class CheckReplays {
 /// fill the slots that are still needed, and it stops after the last of them. Nodes, and so the
 /// order of every sum, are those of the forward pass. Scopes nest: a save of an inner scope during
 /// an outer recomputation is a slot again. Derive from it and define replay().
-class CheckpointScope : public std::enable_shared_from_this<CheckpointScope> {
+class CheckpointScope : public SaveSlots, public std::enable_shared_from_this<CheckpointScope> {
  public:
   explicit CheckpointScope(Results kept = Results::none) : kept_(kept) {}
-  virtual ~CheckpointScope() = default;
   CheckpointScope(const CheckpointScope&) = delete;
   CheckpointScope& operator=(const CheckpointScope&) = delete;
 
@@ -56,24 +55,25 @@ class CheckpointScope : public std::enable_shared_from_this<CheckpointScope> {
   /// While it lives, saves of this thread go to the scope.
   class Guard {
    public:
-    explicit Guard(CheckpointScope* frame);
+    explicit Guard(CheckpointScope* scope);
     ~Guard();
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
    private:
-    CheckpointScope* outer_;
+    SaveSlots* outer_;
   };
 
   /// Saves a tensor of `op` and returns its slot. While replaying, fills the next slot and returns
   /// -1.
-  int64_t keep(std::string_view op, const Tensor& tensor);
+  int64_t keep(std::string_view op, const Tensor& tensor) override;
   /// Returns the tensor of a slot; recomputes the segment if it is empty. Throws GradientError if
   /// the recomputation saves something else than the forward pass: another op, shape or dtype, and
   /// with CheckReplays other values.
-  const Tensor& get(int64_t slot, std::string_view op);
+  const Tensor& get(int64_t slot, std::string_view op) override;
   /// Marks the slot as no longer needed.
-  void drop(int64_t slot);
+  void drop(int64_t slot) override;
+  std::shared_ptr<SaveSlots> shared() override { return shared_from_this(); }
 
   /// Calls of an expensive op in a checkpoint scope. offer(), before it computes: a recomputation
   /// that needs nothing beyond `saves` takes them and stops. recall() returns the op's result of

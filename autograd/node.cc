@@ -2,7 +2,6 @@
 
 #include <atomic>
 
-#include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
 #include "core/kernels/gradient.h"
 #include "core/scope.h"
@@ -22,11 +21,16 @@ GradientSpec spec_of(const Tensor& tensor) {
 
 }  // namespace
 
+SaveSlots*& SaveSlots::current() {
+  thread_local SaveSlots* innermost = nullptr;
+  return innermost;
+}
+
 SavedTensor::SavedTensor(const Tensor& tensor, std::string_view op) {
   if (!tensor) return;
-  if (CheckpointScope* frame = CheckpointScope::current()) {
-    slot_ = frame->keep(op, tensor);
-    if (slot_ >= 0) frame_ = frame->shared_from_this();
+  if (SaveSlots* slots = SaveSlots::current()) {
+    slot_ = slots->keep(op, tensor);
+    if (slot_ >= 0) slots_ = slots->shared();
     return;
   }
   tensor_ = tensor.detach();
@@ -40,24 +44,24 @@ SavedTensor::SavedTensor(const Tensor& tensor, std::string_view op) {
 SavedTensor::SavedTensor(SavedTensor&& other) noexcept
     : tensor_(std::exchange(other.tensor_, {})),
       version_(other.version_),
-      frame_(std::move(other.frame_)),
+      slots_(std::move(other.slots_)),
       slot_(other.slot_) {}
 
 SavedTensor& SavedTensor::operator=(SavedTensor&& other) noexcept {
   std::swap(tensor_, other.tensor_);
   std::swap(version_, other.version_);
-  std::swap(frame_, other.frame_);
+  std::swap(slots_, other.slots_);
   std::swap(slot_, other.slot_);
   return *this;
 }
 
 SavedTensor::~SavedTensor() {
   if (tensor_) tensor_.storage().release();
-  if (frame_) frame_->drop(slot_);
+  if (slots_) slots_->drop(slot_);
 }
 
 const Tensor& SavedTensor::get(std::string_view op) const {
-  if (frame_) return frame_->get(slot_, op);
+  if (slots_) return slots_->get(slot_, op);
   if (tensor_ && tensor_.storage().version() != version_) {
     fail_with<GradientError>(
         op,

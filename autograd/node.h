@@ -24,7 +24,23 @@ struct Edge {
   int slot = 0;
 };
 
-class CheckpointScope;
+/// Receives what ops save in place of SavedTensor: a checkpoint scope (checkpoint_scope.h).
+class SaveSlots {
+ public:
+  virtual ~SaveSlots() = default;
+
+  /// Saves a tensor of `op` and returns its slot; -1 if the tensor fills a slot that exists.
+  virtual int64_t keep(std::string_view op, const Tensor& tensor) = 0;
+  /// Returns the tensor of a slot.
+  virtual const Tensor& get(int64_t slot, std::string_view op) = 0;
+  /// Marks a slot as no longer needed.
+  virtual void drop(int64_t slot) = 0;
+  /// Returns a pointer that keeps the slots alive.
+  virtual std::shared_ptr<SaveSlots> shared() = 0;
+
+  /// The innermost slots of this thread; null if there are none.
+  static SaveSlots*& current();
+};
 
 /// A tensor saved for the backward pass: data without history, in Category::saved, with the storage
 /// version at the time. Inside a checkpoint scope it is the index of a slot, which a recomputation
@@ -43,7 +59,7 @@ class SavedTensor {
  private:
   Tensor tensor_;
   uint64_t version_ = 0;
-  std::shared_ptr<CheckpointScope> frame_;
+  std::shared_ptr<SaveSlots> slots_;
   int64_t slot_ = -1;
 };
 

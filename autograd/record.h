@@ -63,15 +63,15 @@ namespace autograd {
 template <size_t N, class Compute>
 std::array<Tensor, N> reuse_or_recompute(std::string_view op, std::span<const Tensor> inputs,
                                          const SaveList& saved, Compute compute) {
-  CheckpointScope* const frame = CheckpointScope::current();
-  if (frame == nullptr || !wants_graph(inputs)) return compute();
+  CheckpointScope* const scope = CheckpointScope::current();
+  if (scope == nullptr || !wants_graph(inputs)) return compute();
   const auto saves = std::span(saved.tensors).first(static_cast<size_t>(saved.count));
-  frame->offer(op, saves);
+  scope->offer(op, saves);
   std::array<Tensor, N> results;
-  for (Tensor& y : results) y = frame->recall(op);
+  for (Tensor& y : results) y = scope->recall(op);
   if (results[0]) return results;
   results = compute();
-  for (const Tensor& y : results) frame->remember(op, y, saves);
+  for (const Tensor& y : results) scope->remember(op, y, saves);
   return results;
 }
 

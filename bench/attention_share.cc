@@ -26,6 +26,7 @@
 #include "ops/attention/block_attention.h"
 #include "ops/patterns/blocks.h"
 #include "ops/patterns/layout.h"
+#include "ops/patterns/pairs.h"
 
 namespace longspan::bench {
 namespace {

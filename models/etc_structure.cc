@@ -12,6 +12,7 @@
 #include "models/bigbird_blocks.h"
 #include "models/etc.h"
 #include "ops/copy.h"
+#include "ops/patterns/layout_cache.h"
 
 namespace longspan {
 namespace {

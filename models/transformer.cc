@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 

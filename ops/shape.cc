@@ -6,7 +6,6 @@
 #include "autograd/record.h"
 #include "core/kernels/copy.h"
 #include "core/kernels/gradient.h"
-#include "ops/copy.h"
 
 namespace longspan {
 namespace {

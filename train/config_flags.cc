@@ -18,6 +18,22 @@ std::string both_spellings(const std::string& name) {
   return low == dash ? name : dash + "," + low;
 }
 
+/// Returns the arguments that belong to no flag. Throws ValueError if one looks like an option.
+std::vector<std::string> without_options(const std::vector<std::string>& arguments,
+                                         std::span<const std::string> names) {
+  std::vector<std::string> others;
+  for (const std::string& other : arguments) {
+    if (other.size() > 1 && other[0] == '-' && other != "--") {
+      const std::string name = other.substr(0, other.find('='));
+      const std::string near = nearest(name, names);
+      fail("command line", "unknown option \"{}\"{}; see --help", name,
+           near.empty() ? "" : fmt::format(": did you mean \"{}\"?", near));
+    }
+    if (other != "--") others.push_back(other);
+  }
+  return others;
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
@@ -88,16 +104,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, std::span<cons
       }
     }
   }
-  for (const std::string& other : app.remaining()) {
-    if (other.size() > 1 && other[0] == '-' && other != "--") {
-      const std::string name = other.substr(0, other.find('='));
-      const std::string near = nearest(name, names);
-      fail("command line", "unknown option \"{}\"{}; see --help", name,
-           near.empty() ? "" : fmt::format(": did you mean \"{}\"?", near));
-    }
-    if (other != "--") line.others.push_back(other);
-  }
-
+  line.others = without_options(app.remaining(), names);
   if (!file.empty()) line.settings = read_toml(file);
   line.settings.insert(line.settings.end(), settings.begin(), settings.end());
   return line;

@@ -341,13 +341,13 @@ void save(const std::string& path, const Picture& picture) {
   replace_file(path, picture.png(), "plot");
 }
 
-constexpr double room_of_label = 14;  ///< pixels along the axis
+constexpr double label_pitch = 14;  ///< pixels along the axis
 
 /// Whether labels fit along `length` pixels; empty ones need no space.
 bool labels_fit(const std::vector<std::string>& labels, double length) {
   const auto none = std::count(labels.begin(), labels.end(), "");
   const auto drawn = static_cast<double>(static_cast<int64_t>(labels.size()) - none);
-  return drawn > 0 && drawn * room_of_label <= length;
+  return drawn > 0 && drawn * label_pitch <= length;
 }
 
 /// Draws labels beside the cells of a heat map: the given ones if they fit, else numbers. place(i,
@@ -367,129 +367,172 @@ void draw_cell_labels(int64_t count, double length, const std::vector<std::strin
   }
 }
 
-}  // namespace
-
-void write_line_plot(const std::string& path, const LinePlot& plot) {
-  require(plot.width >= 200 && plot.height >= 150 && plot.width <= 10'000 && plot.height <= 10'000,
-          "plot", "{} x {} pixels: expected 200 x 150 to 10000 x 10000", plot.width, plot.height);
-  Axis across{.logarithmic = plot.log_x}, up{.logarithmic = plot.log_y};
-  const auto drawn = [&](const Series& s, size_t i) {
-    return std::isfinite(across.place(s.x[i])) && std::isfinite(up.place(s.y[i]));
-  };
-  for (const Series& s : plot.series) {
-    require(s.x.size() == s.y.size(), "plot", "\"{}\" has {} x and {} y", s.name, s.x.size(),
-            s.y.size());
-    for (size_t i = 0; i < s.x.size(); ++i) {
-      if (drawn(s, i)) across.include(s.x[i]), up.include(s.y[i]);
+/// Draws a LinePlot: measures the axes and the legend, then draws grid, curves and legend.
+class LineChart {
+ public:
+  explicit LineChart(const LinePlot& plot)
+      : plot_(plot),
+        across_{.logarithmic = plot.log_x},
+        up_{.logarithmic = plot.log_y},
+        picture_(plot.width, plot.height) {
+    measure_axes();
+    measure_legend();
+    double labels = 0;
+    for (const double y : up_.ticks.at) {
+      labels = std::max(labels, Picture::width_of(up_.label(y), small));
     }
+    frame_ = {58 + labels, 62, plot.width - 34.0 - (beside() ? legend_width_ : 0),
+              plot.height - 76.0};
   }
-  require(across.low <= across.high, "plot", "there is no point to draw");
-  if (across.low > 0 && across.low < 0.05 * across.high) across.low = 0;
-  if (across.high == across.low) across.low -= 0.5, across.high += 0.5;
-  const double room =
-      up.high > up.low ? 0.05 * (up.high - up.low) : std::max(0.5, 0.05 * std::abs(up.high));
-  up.low -= room, up.high += room;
 
-  Picture picture(plot.width, plot.height);
-  up.mark(plot.height / 90);
-  across.mark(plot.width / 130);
-  double labels = 0;
-  for (const double y : up.ticks.at) {
-    labels = std::max(labels, Picture::width_of(up.label(y), small));
+  const Picture& draw() {
+    draw_grid();
+    for (const bool faint : {true, false}) {
+      for (const Series& s : plot_.series) {
+        if (s.faint == faint) draw_curve(s);
+      }
+    }
+    if (entries_ > 0) draw_legend();
+    draw_title(picture_, frame_, plot_.title);
+    draw_axis_labels(picture_, frame_, plot_.x_label, plot_.y_label);
+    return picture_;
   }
-  double widest = 0;
-  int entries = 0;
-  for (const Series& s : plot.series) {
-    if (s.name.empty()) continue;
-    widest = std::max(widest, Picture::width_of(s.name, small));
-    ++entries;
-  }
-  const double legend = widest + 76;
-  const bool beside = entries > 4;  // too many to fit among the curves
-  const PlotArea frame{58 + labels, 62, plot.width - 34.0 - (beside ? legend : 0),
-                       plot.height - 76.0};
-  const auto at_x = [&](double place) {
-    return frame.left +
-           (place - across.low) / (across.high - across.low) * (frame.right - frame.left);
-  };
-  const auto at_y = [&](double place) {
-    return frame.bottom - (place - up.low) / (up.high - up.low) * (frame.bottom - frame.top);
-  };
-  const auto to_x = [&](double x) { return at_x(across.place(x)); };
-  const auto to_y = [&](double y) { return at_y(up.place(y)); };
 
-  for (const double y : up.ticks.at) {
-    const double at = std::floor(at_y(y));
-    picture.fill(frame.left, at, frame.right, at + 1, grey);
-    const std::string label = up.label(y);
-    picture.text(frame.left - 12 - Picture::width_of(label, small), at + 3 * small, label, small,
-                 dim);
+ private:
+  /// Whether point i of a series can be drawn: it is finite, also as a logarithm.
+  bool drawn(const Series& s, size_t i) const {
+    return std::isfinite(across_.place(s.x[i])) && std::isfinite(up_.place(s.y[i]));
   }
-  for (const double x : across.ticks.at) {
-    const double at = std::floor(at_x(x));
-    picture.fill(at, frame.top, at + 1, frame.bottom, grey);
-    const std::string label = across.label(x);
-    picture.text(at - Picture::width_of(label, small) / 2, frame.bottom + 24, label, small, dim);
-  }
-  picture.fill(frame.left, frame.bottom, frame.right, frame.bottom + 2, ink);
-  picture.fill(frame.left - 2, frame.top, frame.left, frame.bottom + 2, ink);
+  /// Whether the legend has too many entries to fit among the curves.
+  bool beside() const { return entries_ > 4; }
 
-  for (const bool faint : {true, false}) {
-    for (const Series& s : plot.series) {
-      if (s.faint != faint) continue;
-      const Colour full = palette[static_cast<size_t>(s.colour) % std::size(palette)];
-      const Colour colour = faint ? mix(full, paper, 0.65) : full;
-      std::vector<Point> run;
-      for (size_t i = 0; i <= s.x.size(); ++i) {
-        if (i < s.x.size() && drawn(s, i)) {
-          run.push_back({to_x(s.x[i]), to_y(s.y[i])});
-          if (s.markers) picture.stroke({run.back()}, 9, colour);
-        } else if (!run.empty()) {
-          picture.stroke(run, faint ? 1.2 : 2.6, colour);
-          run.clear();
-        }
+  double at_x(double place) const {
+    return frame_.left +
+           (place - across_.low) / (across_.high - across_.low) * (frame_.right - frame_.left);
+  }
+  double at_y(double place) const {
+    return frame_.bottom - (place - up_.low) / (up_.high - up_.low) * (frame_.bottom - frame_.top);
+  }
+  double to_x(double x) const { return at_x(across_.place(x)); }
+  double to_y(double y) const { return at_y(up_.place(y)); }
+
+  void measure_axes() {
+    for (const Series& s : plot_.series) {
+      require(s.x.size() == s.y.size(), "plot", "\"{}\" has {} x and {} y", s.name, s.x.size(),
+              s.y.size());
+      for (size_t i = 0; i < s.x.size(); ++i) {
+        if (drawn(s, i)) across_.include(s.x[i]), up_.include(s.y[i]);
+      }
+    }
+    require(across_.low <= across_.high, "plot", "there is no point to draw");
+    if (across_.low > 0 && across_.low < 0.05 * across_.high) across_.low = 0;
+    if (across_.high == across_.low) across_.low -= 0.5, across_.high += 0.5;
+    const double margin =
+        up_.high > up_.low ? 0.05 * (up_.high - up_.low) : std::max(0.5, 0.05 * std::abs(up_.high));
+    up_.low -= margin, up_.high += margin;
+    up_.mark(plot_.height / 90);
+    across_.mark(plot_.width / 130);
+  }
+
+  void measure_legend() {
+    double widest = 0;
+    for (const Series& s : plot_.series) {
+      if (s.name.empty()) continue;
+      widest = std::max(widest, Picture::width_of(s.name, small));
+      ++entries_;
+    }
+    legend_width_ = widest + 76;
+  }
+
+  void draw_grid() {
+    for (const double y : up_.ticks.at) {
+      const double at = std::floor(at_y(y));
+      picture_.fill(frame_.left, at, frame_.right, at + 1, grey);
+      const std::string label = up_.label(y);
+      picture_.text(frame_.left - 12 - Picture::width_of(label, small), at + 3 * small, label,
+                    small, dim);
+    }
+    for (const double x : across_.ticks.at) {
+      const double at = std::floor(at_x(x));
+      picture_.fill(at, frame_.top, at + 1, frame_.bottom, grey);
+      const std::string label = across_.label(x);
+      picture_.text(at - Picture::width_of(label, small) / 2, frame_.bottom + 24, label, small,
+                    dim);
+    }
+    picture_.fill(frame_.left, frame_.bottom, frame_.right, frame_.bottom + 2, ink);
+    picture_.fill(frame_.left - 2, frame_.top, frame_.left, frame_.bottom + 2, ink);
+  }
+
+  static Colour colour_of(const Series& s) {
+    const Colour full = palette[static_cast<size_t>(s.colour) % std::size(palette)];
+    return s.faint ? mix(full, paper, 0.65) : full;
+  }
+
+  /// Draws a curve, broken where points cannot be drawn.
+  void draw_curve(const Series& s) {
+    const Colour colour = colour_of(s);
+    std::vector<Point> run;
+    for (size_t i = 0; i <= s.x.size(); ++i) {
+      if (i < s.x.size() && drawn(s, i)) {
+        run.push_back({to_x(s.x[i]), to_y(s.y[i])});
+        if (s.markers) picture_.stroke({run.back()}, 9, colour);
+      } else if (!run.empty()) {
+        picture_.stroke(run, s.faint ? 1.2 : 2.6, colour);
+        run.clear();
       }
     }
   }
 
-  if (entries > 0) {
-    const double width = legend, height = 26 * entries + 12;
-    // Puts the legend in the corner that hides the fewest points.
-    double left = frame.right + 24, top = frame.top;
-    int64_t least = beside ? 0 : std::numeric_limits<int64_t>::max();
-    for (const double y : {frame.top + 10, frame.bottom - 10 - height}) {
-      for (const double x : {frame.right - 6 - width, frame.left + 12}) {
-        int64_t hidden = 0;
-        for (const Series& s : plot.series) {
-          for (size_t i = 0; i + 1 < s.x.size(); ++i) {
-            for (const double t : {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}) {
-              const double px = to_x(s.x[i] + t * (s.x[i + 1] - s.x[i]));
-              const double py = to_y(s.y[i] + t * (s.y[i + 1] - s.y[i]));
-              hidden += px >= x - 5 && px <= x + width + 5 && py >= y - 5 && py <= y + height + 5;
-            }
-          }
+  /// Counts points along the curves that a legend with this corner would hide.
+  int64_t hidden_by(double x, double y, double height) const {
+    int64_t hidden = 0;
+    for (const Series& s : plot_.series) {
+      for (size_t i = 0; i + 1 < s.x.size(); ++i) {
+        for (const double t : {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}) {
+          const double px = to_x(s.x[i] + t * (s.x[i + 1] - s.x[i]));
+          const double py = to_y(s.y[i] + t * (s.y[i + 1] - s.y[i]));
+          hidden +=
+              px >= x - 5 && px <= x + legend_width_ + 5 && py >= y - 5 && py <= y + height + 5;
         }
+      }
+    }
+    return hidden;
+  }
+
+  /// Draws the legend beside the plot or in the corner where it hides the fewest points.
+  void draw_legend() {
+    const double height = 26 * entries_ + 12;
+    double left = frame_.right + 24, top = frame_.top;
+    int64_t least = beside() ? 0 : std::numeric_limits<int64_t>::max();
+    for (const double y : {frame_.top + 10, frame_.bottom - 10 - height}) {
+      for (const double x : {frame_.right - 6 - legend_width_, frame_.left + 12}) {
+        const int64_t hidden = hidden_by(x, y, height);
         if (hidden < least) least = hidden, left = x + 12, top = y;
       }
     }
-    picture.fill(left - 12, top, left - 12 + width, top + height, paper);
+    picture_.fill(left - 12, top, left - 12 + legend_width_, top + height, paper);
     double y = top + 24;
-    for (const Series& s : plot.series) {
+    for (const Series& s : plot_.series) {
       if (s.name.empty()) continue;
-      const Colour full = palette[static_cast<size_t>(s.colour) % std::size(palette)];
-      picture.stroke({{left, y - 5}, {left + 34, y - 5}}, s.faint ? 1.2 : 2.6,
-                     s.faint ? mix(full, paper, 0.65) : full);
-      if (s.markers) picture.stroke({{left + 17, y - 5}}, 9, full);
-      picture.text(left + 48, y, s.name, small, ink);
+      picture_.stroke({{left, y - 5}, {left + 34, y - 5}}, s.faint ? 1.2 : 2.6, colour_of(s));
+      if (s.markers) {
+        picture_.stroke({{left + 17, y - 5}}, 9,
+                        palette[static_cast<size_t>(s.colour) % std::size(palette)]);
+      }
+      picture_.text(left + 48, y, s.name, small, ink);
       y += 26;
     }
   }
-  draw_title(picture, frame, plot.title);
-  draw_axis_labels(picture, frame, plot.x_label, plot.y_label);
-  save(path, picture);
-}
 
-void write_heat_map(const std::string& path, const HeatMap& map) {
+  const LinePlot& plot_;
+  Axis across_, up_;
+  Picture picture_;
+  PlotArea frame_{};
+  int entries_ = 0;
+  double legend_width_ = 0;
+};
+
+void check(const HeatMap& map) {
   require(map.rows >= 1 && map.columns >= 1 && map.rows <= 8192 && map.columns <= 8192, "plot",
           "a heat map of {} x {}: expected 1 to 8192 rows and columns", map.rows, map.columns);
   require(static_cast<int64_t>(map.values.size()) == map.rows * map.columns, "plot",
@@ -501,88 +544,139 @@ void write_heat_map(const std::string& path, const HeatMap& map) {
           "{} row and {} column labels for {} x {} cells", map.row_labels.size(),
           map.column_labels.size(), map.rows, map.columns);
   require(map.exponent > 0, "plot", "exponent {}: expected above 0", map.exponent);
+}
 
-  double low = map.low, high = map.high;
-  if (low == high) {
-    low = HUGE_VAL, high = -HUGE_VAL;
-    for (const double v : map.values) {
-      if (std::isfinite(v)) low = std::min(low, v), high = std::max(high, v);
-    }
-    require(low <= high, "plot", "there is no finite value to draw");
-    if (low == high) high = low + 1;
+/// Draws a HeatMap, which check() accepts: cells, labels and the colour bar.
+class HeatMapChart {
+ public:
+  explicit HeatMapChart(const HeatMap& map)
+      : map_(map), longer_(std::max(map.rows, map.columns)), frame_(area()) {
+    measure_values();
   }
 
-  // Uses whole pixels per cell, about 720 along the longer side; a pixel of a large map shows the
+  Picture draw() {
+    Picture picture(static_cast<int>(frame_.right) + 150,
+                    std::max(static_cast<int>(frame_.bottom) + 76, 240));
+    draw_cells(picture);
+    draw_frame(picture);
+    draw_labels(picture);
+    draw_bar(picture);
+    draw_title(picture, frame_, map_.title);
+    draw_axis_labels(picture, frame_, map_.x_label, map_.y_label);
+    return picture;
+  }
+
+ private:
+  // Cells have whole pixels, about 720 along the longer side; a pixel of a large map shows the
   // maximum of several cells.
-  const int64_t longer = std::max(map.rows, map.columns);
-  const int64_t cell = std::max<int64_t>(1, 720 / longer), cells_of_pixel = (longer + 1439) / 1440;
-  const auto begin_of = [&](int64_t i) {
-    const int64_t pixels = i / cells_of_pixel * cell;
-    return static_cast<double>(pixels);
-  };
-  const auto extent = [&](int64_t n) { return begin_of(n + cells_of_pixel - 1); };
-  double row_width = 34;
-  if (labels_fit(map.row_labels, extent(map.rows))) {
-    for (const std::string& label : map.row_labels) {
-      row_width = std::max(row_width, Picture::width_of(label, small));
-    }
+  int64_t cell() const { return std::max<int64_t>(1, 720 / longer_); }
+  int64_t cells_of_pixel() const { return (longer_ + 1439) / 1440; }
+  double begin_of(int64_t i) const { return static_cast<double>(i / cells_of_pixel() * cell()); }
+  double extent(int64_t n) const { return begin_of(n + cells_of_pixel() - 1); }
+  double middle(double start, int64_t i) const {
+    return start + begin_of(i) + static_cast<double>(cell()) / 2;
   }
-  const PlotArea frame{58 + row_width, 62, 58 + row_width + extent(map.columns),
-                       62 + extent(map.rows)};
-  Picture picture(static_cast<int>(frame.right) + 150,
-                  std::max(static_cast<int>(frame.bottom) + 76, 240));
 
-  const int64_t step = cells_of_pixel;
-  for (int64_t r = 0; r < map.rows; r += step) {
-    for (int64_t c = 0; c < map.columns; c += step) {
-      double value = std::numeric_limits<double>::quiet_NaN();
-      for (int64_t i = r; i < std::min(map.rows, r + step); ++i) {
-        for (int64_t j = c; j < std::min(map.columns, c + step); ++j) {
-          value = std::fmax(value, map.values[static_cast<size_t>(i * map.columns + j)]);
-        }
+  PlotArea area() const {
+    double row_width = 34;
+    if (labels_fit(map_.row_labels, extent(map_.rows))) {
+      for (const std::string& label : map_.row_labels) {
+        row_width = std::max(row_width, Picture::width_of(label, small));
       }
-      if (std::isnan(value)) continue;
-      const double share = std::clamp((value - low) / (high - low), 0.0, 1.0);
-      const double x = frame.left + begin_of(c);
-      const double y = frame.top + begin_of(r);
-      picture.fill(x, y, x + static_cast<double>(cell), y + static_cast<double>(cell),
-                   heat(std::pow(share, map.exponent)));
+    }
+    return {58 + row_width, 62, 58 + row_width + extent(map_.columns), 62 + extent(map_.rows)};
+  }
+
+  void measure_values() {
+    low_ = map_.low, high_ = map_.high;
+    if (low_ != high_) return;
+    low_ = HUGE_VAL, high_ = -HUGE_VAL;
+    for (const double v : map_.values) {
+      if (std::isfinite(v)) low_ = std::min(low_, v), high_ = std::max(high_, v);
+    }
+    require(low_ <= high_, "plot", "there is no finite value to draw");
+    if (low_ == high_) high_ = low_ + 1;
+  }
+
+  void draw_cells(Picture& picture) const {
+    const int64_t step = cells_of_pixel();
+    for (int64_t r = 0; r < map_.rows; r += step) {
+      for (int64_t c = 0; c < map_.columns; c += step) {
+        const double value = largest(r, c);
+        if (std::isnan(value)) continue;
+        const double share = std::clamp((value - low_) / (high_ - low_), 0.0, 1.0);
+        const double x = frame_.left + begin_of(c), y = frame_.top + begin_of(r);
+        const auto size = static_cast<double>(cell());
+        picture.fill(x, y, x + size, y + size, heat(std::pow(share, map_.exponent)));
+      }
     }
   }
-  picture.fill(frame.left - 2, frame.top - 2, frame.right + 2, frame.top, ink);
-  picture.fill(frame.left - 2, frame.bottom, frame.right + 2, frame.bottom + 2, ink);
-  picture.fill(frame.left - 2, frame.top, frame.left, frame.bottom, ink);
-  picture.fill(frame.right, frame.top, frame.right + 2, frame.bottom, ink);
 
-  const auto middle = [&](double start, int64_t i) {
-    return start + begin_of(i) + static_cast<double>(cell) / 2;
-  };
-  draw_cell_labels(map.rows, extent(map.rows), map.row_labels,
-                   [&](int64_t i, const std::string& l) {
-                     picture.text(frame.left - 12 - Picture::width_of(l, small),
-                                  middle(frame.top, i) + 3 * small, l, small, dim);
-                   });
-  draw_cell_labels(map.columns, extent(map.columns), map.column_labels,
-                   [&](int64_t i, const std::string& l) {
-                     picture.text(middle(frame.left, i) - Picture::width_of(l, small) / 2,
-                                  frame.bottom + 24, l, small, dim);
-                   });
+  /// Returns the largest value of the cells of a pixel, NaN if they have none.
+  double largest(int64_t r, int64_t c) const {
+    const int64_t step = cells_of_pixel();
+    double value = std::numeric_limits<double>::quiet_NaN();
+    for (int64_t i = r; i < std::min(map_.rows, r + step); ++i) {
+      for (int64_t j = c; j < std::min(map_.columns, c + step); ++j) {
+        value = std::fmax(value, map_.values[static_cast<size_t>(i * map_.columns + j)]);
+      }
+    }
+    return value;
+  }
 
-  // The colour bar, with values at even fractions of its height.
-  const double bar = frame.right + 34, height = frame.bottom - frame.top;
-  for (double y = frame.top; y < frame.bottom; ++y) {
-    picture.fill(bar, y, bar + 20, y + 1, heat((frame.bottom - 0.5 - y) / height));
+  void draw_frame(Picture& picture) const {
+    const auto [left, top, right, bottom] = frame_;
+    picture.fill(left - 2, top - 2, right + 2, top, ink);
+    picture.fill(left - 2, bottom, right + 2, bottom + 2, ink);
+    picture.fill(left - 2, top, left, bottom, ink);
+    picture.fill(right, top, right + 2, bottom, ink);
   }
-  const int marks = height > 300 ? 5 : 3;
-  for (int i = 0; i < marks; ++i) {
-    const double share = static_cast<double>(i) / (marks - 1);
-    const double value = low + (high - low) * std::pow(share, 1 / map.exponent);
-    picture.text(bar + 28, frame.bottom - share * height + 3 * small, fmt::format("{:.2g}", value),
-                 small, dim);
+
+  void draw_labels(Picture& picture) const {
+    draw_cell_labels(map_.rows, extent(map_.rows), map_.row_labels,
+                     [&](int64_t i, const std::string& l) {
+                       picture.text(frame_.left - 12 - Picture::width_of(l, small),
+                                    middle(frame_.top, i) + 3 * small, l, small, dim);
+                     });
+    draw_cell_labels(map_.columns, extent(map_.columns), map_.column_labels,
+                     [&](int64_t i, const std::string& l) {
+                       picture.text(middle(frame_.left, i) - Picture::width_of(l, small) / 2,
+                                    frame_.bottom + 24, l, small, dim);
+                     });
   }
-  draw_title(picture, frame, map.title);
-  draw_axis_labels(picture, frame, map.x_label, map.y_label);
-  save(path, picture);
+
+  /// Draws the colour bar, with values at even fractions of its height.
+  void draw_bar(Picture& picture) const {
+    const double bar = frame_.right + 34, height = frame_.bottom - frame_.top;
+    for (double y = frame_.top; y < frame_.bottom; ++y) {
+      picture.fill(bar, y, bar + 20, y + 1, heat((frame_.bottom - 0.5 - y) / height));
+    }
+    const int marks = height > 300 ? 5 : 3;
+    for (int i = 0; i < marks; ++i) {
+      const double share = static_cast<double>(i) / (marks - 1);
+      const double value = low_ + (high_ - low_) * std::pow(share, 1 / map_.exponent);
+      picture.text(bar + 28, frame_.bottom - share * height + 3 * small,
+                   fmt::format("{:.2g}", value), small, dim);
+    }
+  }
+
+  const HeatMap& map_;
+  int64_t longer_;
+  PlotArea frame_;
+  double low_ = 0, high_ = 0;
+};
+
+}  // namespace
+
+void write_line_plot(const std::string& path, const LinePlot& plot) {
+  require(plot.width >= 200 && plot.height >= 150 && plot.width <= 10'000 && plot.height <= 10'000,
+          "plot", "{} x {} pixels: expected 200 x 150 to 10000 x 10000", plot.width, plot.height);
+  save(path, LineChart(plot).draw());
+}
+
+void write_heat_map(const std::string& path, const HeatMap& map) {
+  check(map);
+  save(path, HeatMapChart(map).draw());
 }
 
 void write_loss_curve(const std::string& path, const std::string& metrics, const std::string& title,

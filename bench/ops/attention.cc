@@ -7,6 +7,7 @@
 #include "bench/harness.h"
 #include "bench/kernels.h"
 #include "ops/attention/block_attention.h"
+#include "ops/patterns/pairs.h"
 #include "ops/patterns/pattern.h"
 
 namespace longspan::bench {

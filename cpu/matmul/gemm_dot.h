@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cpu/matmul/gemm.h"
+#include "cpu/matmul/gemm_problem.h"
 
 namespace longspan::cpu {
 

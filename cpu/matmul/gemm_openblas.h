@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "cpu/matmul/gemm.h"
+#include "cpu/matmul/gemm_problem.h"
 
 namespace longspan::cpu {
 

@@ -24,9 +24,9 @@
 #include <type_traits>
 
 #include "core/dtype.h"
-#include "cpu/matmul/gemm.h"
 #include "cpu/matmul/gemm_few-inl.h"
 #include "cpu/matmul/gemm_pack-inl.h"
+#include "cpu/matmul/gemm_problem.h"
 #include "cpu/matmul/gemm_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();

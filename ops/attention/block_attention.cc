@@ -10,6 +10,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/patterns/layout_cache.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"

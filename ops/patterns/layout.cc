@@ -1,15 +1,9 @@
 #include "ops/patterns/layout.h"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
-#include "autograd/mode.h"
 #include "core/divide.h"
-#include "core/graph.h"
-#include "ops/copy.h"
-#include "ops/patterns/layout_cache.h"
-#include "ops/patterns/layout_work.h"
 
 namespace longspan {
 namespace {
@@ -61,36 +55,6 @@ kernels::AttentionLayoutView BlockLayout::view() const {
           first_column.view(), col_start.view(), col_runs.view(),  layout_index.view(),
           members.view(),      order_q.view(),   order_k.view(),   row_work.view(),
           column_work.view(),  uniform,          multiplied};
-}
-
-std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
-                                             Device device) {
-  // The meta device shares the layouts of the host.
-  if (layout->tiles.device() == device || device == meta_device) return layout;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  if (auto known = layout->copy.lock(); known && known->tiles.device() == device) {
-    graph::keep(known);
-    return known;
-  }
-  graph::refuse("layout",
-                "it is not on the device yet; run the step once before, and where that "
-                "does not help its layouts depend on its data");
-  const NoGrad off;
-  auto moved = std::make_shared<BlockLayout>(*layout);
-  if (layout->tiles.device() == Device{}) {
-    LayoutWork work = work_of(layout->view(), layout->queries, layout->keys, layout->side_keys);
-    moved->row_work = std::move(work.rows);
-    moved->column_work = std::move(work.columns);
-  }
-  for (Tensor* t : moved->tensors()) {
-    if (*t) *t = to_device(*t, device);
-  }
-  moved->original = layout;
-  moved->key = {};
-  layout->copy = moved;
-  keep_copy(*layout, moved);
-  return moved;
 }
 
 namespace {
@@ -203,6 +167,21 @@ void check_ascent(const std::vector<std::vector<TileRuns>>& layouts, const Block
   }
 }
 
+// Returns a copy of LayoutOptions::layout_index, checked against the number of layouts.
+Tensor checked_index(const Tensor& layout_index, size_t layouts) {
+  constexpr const char* op = kMakeLayout;
+  if (!layout_index) return Tensor::from(std::vector<int32_t>{0}, {1, 1});
+  require<DTypeError>(layout_index.dtype() == DType::i32, op, "layout_index is i32");
+  require<ShapeError>(layout_index.rank() == 2 && layout_index.contiguous(), op,
+                      "layout_index is [B or 1, H or 1], row-major");
+  const std::vector<int32_t> values = layout_index.to_vector<int32_t>();
+  for (const int32_t n : values) {
+    require(n >= 0 && n < static_cast<int32_t>(layouts), op, "layout_index names layout {} of {}",
+            n, layouts);
+  }
+  return Tensor::from(values, layout_index.shape());
+}
+
 }  // namespace
 
 std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
@@ -257,15 +236,7 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
     }
     first_column.push_back(static_cast<int32_t>(col_start.size() - 1));
   }
-  if (const Tensor& layout_index = options.layout_index) {
-    require<DTypeError>(layout_index.dtype() == DType::i32, op, "layout_index is i32");
-    require<ShapeError>(layout_index.rank() == 2 && layout_index.contiguous(), op,
-                        "layout_index is [B or 1, H or 1], row-major");
-    for (const int32_t n : layout_index.to_vector<int32_t>()) {
-      require(n >= 0 && n < static_cast<int32_t>(layouts.size()), op,
-              "layout_index names layout {} of {}", n, layouts.size());
-    }
-  }
+  const Tensor layout_index = checked_index(options.layout_index, layouts.size());
 
   auto layout = std::make_shared<BlockLayout>();
   layout->queries = queries;
@@ -279,18 +250,13 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
   layout->col_start = table(col_start, 1);
   layout->col_runs = table(col_runs, kernels::kColumnRunFields);
   layout->multiplied = multiplied;
-  layout->layout_index =
-      options.layout_index
-          ? Tensor::from(options.layout_index.to_vector<int32_t>(), options.layout_index.shape())
-          : Tensor::from(std::vector<int32_t>{0}, {1, 1});
+  layout->layout_index = layout_index;
   layout->order_q = checked_order(options.order_q, queries);
   layout->order_k = checked_order(options.order_k, keys);
   fill_members(options.members, layouts.size(), *layout);
   check_ascent(layouts, *layout);
   return layout;
 }
-
-namespace {
 
 std::vector<LayoutMember> members_of(const BlockLayout& layout) {
   const auto table = layout.members.to_vector<int32_t>();
@@ -300,8 +266,6 @@ std::vector<LayoutMember> members_of(const BlockLayout& layout) {
   }
   return members;
 }
-
-}  // namespace
 
 std::shared_ptr<const BlockLayout> slice_layout(const BlockLayout& layout, int64_t queries,
                                                 int64_t keys, int64_t side_keys) {
@@ -331,29 +295,6 @@ std::shared_ptr<const BlockLayout> slice_layout(const BlockLayout& layout, int64
   return make_layout(
       queries, keys, members,
       {.layout_index = layout.layout_index, .members = members_of(layout), .side_keys = side_keys});
-}
-
-std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const BlockLayout>& layout,
-                                                  int64_t side_keys) {
-  constexpr const char* op = "with_side_keys";
-  require<ShapeError>(layout->side_keys == 0, op, "the layout has {} keys of a second segment",
-                      layout->side_keys);
-  if (side_keys == 0) return layout;
-  return cached_layout(LayoutKey(op).add(*layout).add(side_keys), [&] {
-    std::vector<std::vector<TileRuns>> tiles;
-    for (int64_t n = 0; n < layout->layouts(); ++n) {
-      tiles.push_back(tiles_of(*layout, n));
-      for (TileRuns& t : tiles.back()) {
-        t.runs.push_back({0, static_cast<int32_t>(side_keys), 1, RunKind::full});
-      }
-    }
-    return make_layout(layout->queries, layout->keys, tiles,
-                       {.layout_index = layout->layout_index,
-                        .order_q = layout->order_q,
-                        .order_k = layout->order_k,
-                        .members = members_of(*layout),
-                        .side_keys = side_keys});
-  });
 }
 
 std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member) {

@@ -7,6 +7,7 @@
 
 #include "core/kernels/block_attention.h"
 #include "core/tensor.h"
+#include "ops/patterns/layout_work.h"
 
 namespace longspan {
 
@@ -39,14 +40,6 @@ inline constexpr int64_t kRowGroup = 12;
 /// Returns the height of the tiles that cover `rows` rows: as few tiles as possible, of nearly
 /// equal height. The height is a multiple of `unit`; only the last tile may be shorter.
 int64_t tile_height(int64_t rows, int64_t unit = 1);
-
-/// The work list of a device (layout_work.h), see AttentionWorkView; undefined on the host.
-struct BlockWork {
-  Tensor items, cuts;
-  int64_t workspace = 0;
-
-  kernels::AttentionWorkView view() const { return {items.view(), cuts.view(), workspace}; }
-};
 
 /// Says which blocks of the score matrix exist, as run-length rows and their transpose. Immutable
 /// and shared. Rows and keys are numbered by slot: order_q and order_k map a slot to its query or
@@ -88,10 +81,6 @@ struct BlockLayout {
   kernels::AttentionLayoutView view() const;
 };
 
-/// Returns the layout if its tensors are on `device`, else a copy there that all callers share.
-std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
-                                             Device device);
-
 /// The fields of one member of a layout: the index of its rule in the pattern, and of its orders
 /// (-1: the identity).
 struct LayoutMember {
@@ -126,12 +115,9 @@ std::shared_ptr<const BlockLayout> make_layout(int64_t queries, int64_t keys,
 /// indices) and ShapeError if a length exceeds the layout's.
 std::shared_ptr<const BlockLayout> slice_layout(const BlockLayout& layout, int64_t queries,
                                                 int64_t keys, int64_t side_keys = 0);
-/// Returns the same layout with all of `side_keys` keys of a second segment appended to what every
-/// row sees; the same layout if `side_keys` is 0. It comes from the cache. Throws ShapeError if the
-/// layout already has side keys.
-std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const BlockLayout>& layout,
-                                                  int64_t side_keys);
 /// Returns the tiles of one member.
 std::vector<TileRuns> tiles_of(const BlockLayout& layout, int64_t member);
+/// Returns the fields of every member.
+std::vector<LayoutMember> members_of(const BlockLayout& layout);
 
 }  // namespace longspan

@@ -8,7 +8,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include "autograd/mode.h"
+#include "core/error.h"
+#include "core/graph.h"
 #include "core/memory.h"
+#include "ops/copy.h"
+#include "ops/patterns/layout_work.h"
 
 namespace longspan {
 namespace {
@@ -208,5 +213,58 @@ void keep_copy(const BlockLayout& layout, const std::shared_ptr<BlockLayout>& co
 LayoutCacheState layout_cache_state() { return cache().state(); }
 int64_t set_layout_cache_limit(int64_t bytes) { return cache().set_limit(bytes); }
 void clear_layout_cache() { cache().clear(); }
+
+std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
+                                             Device device) {
+  // The meta device shares the layouts of the host.
+  if (layout->tiles.device() == device || device == meta_device) return layout;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (auto known = layout->copy.lock(); known && known->tiles.device() == device) {
+    graph::keep(known);
+    return known;
+  }
+  graph::refuse("layout",
+                "it is not on the device yet; run the step once before, and where that "
+                "does not help its layouts depend on its data");
+  const NoGrad off;
+  auto moved = std::make_shared<BlockLayout>(*layout);
+  if (layout->tiles.device() == Device{}) {
+    LayoutWork work = work_of(layout->view(), layout->queries, layout->keys, layout->side_keys);
+    moved->row_work = std::move(work.rows);
+    moved->column_work = std::move(work.columns);
+  }
+  for (Tensor* t : moved->tensors()) {
+    if (*t) *t = to_device(*t, device);
+  }
+  moved->original = layout;
+  moved->key = {};
+  layout->copy = moved;
+  keep_copy(*layout, moved);
+  return moved;
+}
+
+std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const BlockLayout>& layout,
+                                                  int64_t side_keys) {
+  constexpr const char* op = "with_side_keys";
+  require<ShapeError>(layout->side_keys == 0, op, "the layout has {} keys of a second segment",
+                      layout->side_keys);
+  if (side_keys == 0) return layout;
+  return cached_layout(LayoutKey(op).add(*layout).add(side_keys), [&] {
+    std::vector<std::vector<TileRuns>> tiles;
+    for (int64_t n = 0; n < layout->layouts(); ++n) {
+      tiles.push_back(tiles_of(*layout, n));
+      for (TileRuns& t : tiles.back()) {
+        t.runs.push_back({0, static_cast<int32_t>(side_keys), 1, RunKind::full});
+      }
+    }
+    return make_layout(layout->queries, layout->keys, tiles,
+                       {.layout_index = layout->layout_index,
+                        .order_q = layout->order_q,
+                        .order_k = layout->order_k,
+                        .members = members_of(*layout),
+                        .side_keys = side_keys});
+  });
+}
 
 }  // namespace longspan

@@ -53,4 +53,14 @@ int64_t set_layout_cache_limit(int64_t bytes);
 /// Drops all cached layouts.
 void clear_layout_cache();
 
+/// Returns the layout if its tensors are on `device`, else a copy there that all callers share.
+std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLayout>& layout,
+                                             Device device);
+
+/// Returns the same layout with all of `side_keys` keys of a second segment appended to what every
+/// row sees; the same layout if `side_keys` is 0. It comes from the cache. Throws ShapeError if the
+/// layout already has side keys.
+std::shared_ptr<const BlockLayout> with_side_keys(const std::shared_ptr<const BlockLayout>& layout,
+                                                  int64_t side_keys);
+
 }  // namespace longspan

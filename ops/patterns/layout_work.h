@@ -1,9 +1,17 @@
 #pragma once
 
 #include "core/kernels/block_attention.h"
-#include "ops/patterns/layout.h"
+#include "core/tensor.h"
 
 namespace longspan {
+
+/// The work list of a device, see AttentionWorkView; undefined on the host.
+struct BlockWork {
+  Tensor items, cuts;
+  int64_t workspace = 0;
+
+  kernels::AttentionWorkView view() const { return {items.view(), cuts.view(), workspace}; }
+};
 
 /// The order in which a device works through a layout: expensive items first, so that no long one
 /// is left for the end. Items of equal cost are sorted by index. See AttentionWorkView.

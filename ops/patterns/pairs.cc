@@ -1,5 +1,7 @@
 #include "ops/patterns/pairs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -179,6 +181,47 @@ int64_t PairsOfLayouts::count(const AttentionPattern& pattern, int64_t batch, in
   known_.push_back({p.layout, p.rules, p.side_rules, batch, heads,
                     attended_pairs(p, batch, heads, queries, keys)});
   return known_.back().pairs;
+}
+
+namespace {
+
+// Counts the pairs that layout and rules allow for one head, without per-sample lengths and masks.
+PairCount unmasked_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                         int64_t head,
+                         const std::function<void(int64_t, int, int64_t)>& visit = {}) {
+  return count_pairs(without_masks(pattern), queries, keys, side_keys_of(pattern), 0, head, visit);
+}
+
+}  // namespace
+
+int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t head) {
+  return unmasked_pairs(pattern, queries, keys, head).attended;
+}
+
+int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t head) {
+  return unmasked_pairs(pattern, queries, keys, head).computed;
+}
+
+std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t keys) {
+  const int64_t side = side_keys_of(pattern), width = side > 0 ? keys + 1 + side : keys;
+  const bool drawn = queries <= 64 && width <= 128;
+  std::string blank(static_cast<size_t>(width), '.');
+  if (side > 0) blank[static_cast<size_t>(keys)] = '|';
+  std::vector<std::string> picture(static_cast<size_t>(drawn ? queries : 0), blank);
+  std::function<void(int64_t, int, int64_t)> draw;
+  if (drawn) {
+    draw = [&picture, keys](int64_t i, int segment, int64_t j) {
+      picture[static_cast<size_t>(i)][static_cast<size_t>(segment > 0 ? keys + 1 + j : j)] = '#';
+    };
+  }
+  const PairCount n = unmasked_pairs(pattern, queries, keys, 0, draw);
+  std::string text =
+      fmt::format("{}: {} queries, {} keys, {} of {} pairs visible, {} in runs\n", pattern.name,
+                  queries, keys + side, n.attended, queries * (keys + side), n.computed);
+  for (const std::string& line : picture) text += line + "\n";
+  return text;
 }
 
 }  // namespace longspan

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ops/patterns/pattern.h"
@@ -45,5 +46,16 @@ class PairsOfLayouts {
   };
   std::vector<Known> known_;
 };
+
+/// Return the visible pairs of one head, and the pairs that its runs cover, including those of a
+/// layout's second segment. Per-sample lengths and masks are ignored.
+int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t head = 0);
+int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
+                      int64_t head = 0);
+
+/// Returns name, parameters, pair counts and, up to 64 x 128, a picture with one line per query:
+/// '#' marks a key that it sees. Keys of a second segment follow after a bar.
+std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t keys);
 
 }  // namespace longspan

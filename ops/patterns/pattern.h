@@ -8,6 +8,7 @@
 
 #include "core/tensor.h"
 #include "ops/patterns/layout.h"
+#include "ops/patterns/layout_spec.h"
 
 namespace longspan {
 
@@ -54,17 +55,6 @@ struct PairMask {
   Tensor class_id;
 };
 
-/// Says how to lay out blocks for the lengths of a call; the pattern builders fill it.
-struct LayoutSpec {
-  enum class Kind : uint8_t { none, dense, band, blocks, classes, fixed };
-  Kind kind = Kind::none;
-  int64_t block = 0;                      // blocks, fixed: block size
-  int64_t key_start = 0;                  // blocks: position of key 0
-  int64_t first_column = 0, columns = 0;  // fixed: the columns of each block that later rows see
-  bool own_block = false;                 // fixed: a row sees all of its own block
-  friend bool operator==(const LayoutSpec&, const LayoutSpec&) = default;
-};
-
 /// Says which keys each query may attend to: a block layout refined by a rule. If `layout` is null,
 /// `layout_spec` builds one for the lengths of the call.
 struct AttentionPattern {
@@ -92,17 +82,6 @@ AttentionPattern resolve(const AttentionPattern& pattern, int64_t queries, int64
 /// Returns whether the rule allows the pair (query i, key j), regardless of the layout. `q_start`
 /// must be resolved.
 bool rule_allows(const Rule& rule, int64_t i, int64_t j);
-
-/// Return the visible pairs of one head, and the pairs that its runs cover, including those of a
-/// layout's second segment. Per-sample lengths and masks are ignored.
-int64_t visible_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
-                      int64_t head = 0);
-int64_t covered_pairs(const AttentionPattern& pattern, int64_t queries, int64_t keys,
-                      int64_t head = 0);
-
-/// Returns name, parameters, pair counts and, up to 64 x 128, a picture with one line per query:
-/// '#' marks a key that it sees. Keys of a second segment follow after a bar.
-std::string describe(const AttentionPattern& pattern, int64_t queries, int64_t keys);
 
 /// Pattern builders, for any lengths. If there are more keys than queries, the queries are the
 /// last: query i has position i + keys - queries, so a memory of M keys comes first.

@@ -7,6 +7,7 @@
 
 #include "core/divide.h"
 #include "ops/copy.h"
+#include "ops/patterns/layout_cache.h"
 
 namespace longspan::patterns {
 namespace {

@@ -218,7 +218,7 @@ TEST(Graph, LongChainsOfSlicesAndOfTwoInputs) {
   EXPECT_EQ(total, 4);
 }
 
-/// y = x, recording during the backward pass how many bytes are saved at that time.
+/// Computes y = x; backward notes how many bytes are saved at that time.
 struct Witness final : autograd::Node {
   Witness(const Tensor& kept, std::vector<int64_t>* seen) : Node("witness"), notes(seen) {
     save({kept});

@@ -13,6 +13,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/patterns/pairs.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "ops/softmax.h"

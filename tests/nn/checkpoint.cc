@@ -205,8 +205,8 @@ TEST(Memory, Test12_AnotherReRunIsAnError) {
             std::string::npos);
 }
 
-// If the recomputed values differ but ops and shapes are equal, checksums show it where
-// CheckReplays takes them.
+// Recomputation with equal ops and shapes but other values is an error if checksums are taken
+// (CheckReplays).
 TEST(Memory, Test12_OtherNumbersAreAnErrorWhereTheyAreChecked) {
   const Tensor x = leaf({3, 4});
   int runs = 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/patterns/blocks.h"
+#include "ops/patterns/layout_cache.h"
 #include "ops/patterns/pairs.h"
 #include "tests/harness/messages.h"
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/generator.h"
+#include "ops/patterns/layout_cache.h"
 #include "ops/patterns/window.h"
 
 namespace longspan {

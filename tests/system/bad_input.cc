@@ -434,10 +434,10 @@ const std::vector<Case>& cases() {
               {"axes for fewer tokens",
                train(
                    {"--model", "reformer", "--length", "64", "--set", "model.position_shape=4,8"}),
-               {"model.position_shape: got 4,8, which has 32 places", "such as 8,8"}},
+               {"model.position_shape: got 4,8, which has 32 positions", "such as 8,8"}},
               {"pictures of other sizes",
                words({"memory", "--model", "reformer:imagenet64", "--length", "16384"}),
-               {"64,64,3 has 12288 places", "86,64,3, with n_max = 16384"}},
+               {"64,64,3 has 12288 positions", "86,64,3, with n_max = 16384"}},
               {"more tokens than positions that were set",
                train({"--model", "reformer", "--set", "model.n_max=8"}),
                {"got 16", "8 tokens", "larger model.n_max"}},

@@ -319,7 +319,8 @@ bool any_thread(bool value) { return __syncthreads_or(value ? 1 : 0) != 0; }
 bool any(bool value) { return __any_sync(0xffffffffu, value ? 1 : 0) != 0; }
 uint32_t exchange(uint32_t value, int bits) { return __shfl_xor_sync(0xffffffffu, value, bits); }
 
-/// Stops the program at other addresses, where instructions that move 16 bytes would fault.
+/// Stops the program if the address is not a multiple of 16: instructions that move 16 bytes fault
+/// there.
 void expect_aligned(const void* address) {
   if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
     emulated::stop("16 bytes at an address that is not a multiple of 16");

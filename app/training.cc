@@ -178,7 +178,7 @@ void Training::one_step(double elapsed) {
     checkpoints_.diverged(
         fmt::format("the loss of step {} is {}", at_.step + 1, nonfinite_text(done.loss)), rate_);
   }
-  const double norm = clipped_norm(done);  // NaN where a step in f16 has to be skipped
+  const double norm = clipped_norm(done);  // NaN if a step in f16 must be skipped
   loss_ = done.loss;
   norm_ = norm;
   if (!std::isnan(norm)) {

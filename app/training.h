@@ -18,7 +18,7 @@
 
 namespace longspan {
 
-/// Says where a run begins, by its command line.
+/// The state from which a run starts, as its command line says.
 struct Beginning {
   std::string out;              ///< the run folder
   std::string checkpoint = {};  ///< to continue from; empty for a new run
@@ -39,8 +39,8 @@ struct TrainingPlan {
 /// Holds what a run trains with: model, data, optimizer, and the state of the checkpoint that it
 /// continues from. Nothing has been written yet.
 struct Prepared {
-  /// Builds and reads everything. Throws ValueError where the configuration does not fit the data
-  /// or the checkpoint, and IoError where files cannot be read.
+  /// Builds and reads everything. Throws ValueError if the configuration does not fit the data
+  /// or the checkpoint, and IoError if a file cannot be read.
   Prepared(Beginning from, TrainingPlan plan);
 
   bool continues() const { return !beginning.checkpoint.empty(); }
@@ -67,11 +67,11 @@ struct Prepared {
 class Training {
  public:
   /// Locks the run folder and writes its first files. Keeps a reference to `prepared`. Throws
-  /// IoError, also where another process has written a checkpoint in the meantime.
+  /// IoError, also if another process has written a checkpoint in the meantime.
   explicit Training(Prepared& prepared);
 
   /// Trains until the steps or the time are over or a signal asks it to stop, and writes the last
-  /// checkpoint, pictures and summary. Throws ValueError where the run diverges.
+  /// checkpoint, pictures and summary. Throws ValueError if the run diverges.
   void run();
 
  private:

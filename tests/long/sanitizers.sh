@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs test programs built with sanitizers, in parts; a second start goes on where the first was cut.
 #   tests/long/sanitizers.sh asan             addresses, leaks and undefined behaviour: all programs
-#   tests/long/sanitizers.sh tsan             races: core, ops, nn, train
+#   tests/long/sanitizers.sh tsan             races: core, ops, nn, data, train
 #   tests/long/sanitizers.sh asan ops nn      these programs alone
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -9,8 +9,8 @@ cd "$(dirname "$0")/../.."
 
 preset=${1:-}
 case "$preset" in
-  asan) programs=(core autograd nn train cuda models ops system) ;;
-  tsan) programs=(core nn train ops) ;;
+  asan) programs=(core autograd nn data train cuda models ops system) ;;
+  tsan) programs=(core nn data train ops) ;;
   *) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 shift

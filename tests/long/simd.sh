@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 . tests/long/common.sh
 
 levels=(avx2 portable)
-programs=(core autograd nn train models ops system)
+programs=(core autograd nn data train models ops system)
 if [ $# -gt 0 ]; then levels=("$1"); shift; fi
 if [ $# -gt 0 ]; then programs=("$@"); fi
 

@@ -118,6 +118,8 @@ LONGSPAN_HD constexpr int64_t size_of(DType t) {
 
 /// Whether `t` is f64, f32, f16 or bf16.
 constexpr bool is_floating(DType t) { return t <= DType::bf16; }
+/// The dtype of sums and statistics over values of a floating dtype: f64 for f64, else f32.
+constexpr DType accumulator_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 /// Returns "f32" and so on.
 constexpr std::string_view name_of(DType t) {

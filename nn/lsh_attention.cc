@@ -155,7 +155,7 @@ Tensor LshAttention::merge(const Tensor& heads) const {
 Tensor LshAttention::hash(const Tensor& q, const LshBuckets& buckets, const Tensor& lengths,
                           Pass pass) const {
   const NoGrad off;
-  const DType dtype = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const DType dtype = accumulator_of(q.dtype());
   const Generator gen = pass.training ? pass.at("rotations").gen : options_.evaluation;
   const Tensor rotations = rotations_ ? cast(rotations_, dtype)
                                       : lsh_rotations(gen, options_.n_head, options_.rounds,
@@ -292,7 +292,7 @@ Tensor LshAttention::attend_last(const LayerMemory& memory, const std::vector<in
       ++at;
     }
   }
-  const DType dtype = memory.keys.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const DType dtype = accumulator_of(memory.keys.dtype());
   const Device device = memory.keys.device();
   const Tensor order = Tensor::from(list, {batch, heads, widest}, device);
   const auto gathered = [&](const Tensor& all) { return cast(permute_rows(all, order), dtype); };

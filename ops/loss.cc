@@ -27,8 +27,6 @@ constexpr int64_t most_logits = int64_t{1} << 19;  // of a tile
 constexpr int64_t most_classes = 4096;
 constexpr int64_t most_logits_at_once = int64_t{1} << 24;  // of a tile with all classes
 
-DType sums_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
-
 /// x [..., n] as [rows, n], row-major.
 Tensor rows_of(const Tensor& x) { return detail::as_rows(contiguous(x.detach())); }
 
@@ -184,7 +182,7 @@ class LogitTile {
         x_(head.h),
         weight_(head.weight),
         bias_(head.bias),
-        sums_(sums_of(x_.dtype())),
+        sums_(accumulator_of(x_.dtype())),
         cap_(head.options.soft_cap) {
     const int64_t all = weight_.dim(0);
     classes = all_classes ? all : std::min(all, most_classes);
@@ -283,7 +281,7 @@ void for_ranges(int64_t n, int64_t size, F&& f) {
 /// Gradients of a head, accumulated tile by tile.
 class HeadGradients {
  public:
-  explicit HeadGradients(const Head& head) : head_(head), sums_(sums_of(head.h.dtype())) {
+  explicit HeadGradients(const Head& head) : head_(head), sums_(accumulator_of(head.h.dtype())) {
     const Tensor* const inputs[] = {&head.h, &head.weight, &head.bias};
     for (size_t i = 0; i < 3; ++i) {
       if (head.wants[i]) sum_[i] = Tensor::zeros(inputs[i]->shape(), sums_, head.h.device());
@@ -342,7 +340,7 @@ struct RowLosses {
 };
 RowLosses losses_of(const Head& head, HeadGradients* gradients, const Tensor& scale) {
   const Device on = head.h.device();
-  const DType sums = sums_of(head.h.dtype());
+  const DType sums = accumulator_of(head.h.dtype());
   const int64_t T = head.counted.count(), V = head.weight.dim(0);
   const CrossEntropyOptions& o = head.options;
   Tensor lse = Tensor::empty({T}, sums, on), loss = Tensor::like(lse);
@@ -401,7 +399,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const int64_t V = logits.dim(-1);
   const Tensor t = checked_targets("cross_entropy", logits, targets, V, options);
   const int64_t rows = t.dim(0);
-  const DType sums = sums_of(logits.dtype());
+  const DType sums = accumulator_of(logits.dtype());
   const Tensor z = rows_of(logits);  // [rows, V]
   // If the graph needs a gradient, the exponentials are saved in place of the logits.
   const bool graph = autograd::wants_graph({&logits, 1});
@@ -462,7 +460,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   if (options.gradient == LossGradient::in_forward && autograd::wants_graph(inputs)) {
     require(options.reduction != Reduction::none, op,
             "gradients in forward need one loss; use Reduction::mean or sum, or recompute");
-    const Tensor one = full({}, 1.0, sums_of(x.dtype()), x.device());
+    const Tensor one = full({}, 1.0, accumulator_of(x.dtype()), x.device());
     HeadGradients gradients(head);
     const RowLosses rows = losses_of(head, &gradients, row_scale(one, head.targets, options));
     return record(op, {x, weight, bias}, total(rows.loss),
@@ -499,7 +497,7 @@ using kernels::PairLoss;
 /// gradient.
 Tensor pair_loss(std::string_view op, PairLoss f, double weight, Named x, const Tensor& targets,
                  Reduction reduction) {
-  const DType sums = sums_of(x.tensor.dtype());
+  const DType sums = accumulator_of(x.tensor.dtype());
   const Device on = x.tensor.device();
   const Tensor z = line_of(x.tensor), t = line_of(targets);
   Tensor y = Tensor::empty(z.shape(), sums, on);

@@ -11,8 +11,6 @@ namespace {
 using detail::as_rows;
 using detail::rows_of;
 
-DType statistics_type(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
-
 Tensor normalize(std::string_view op, bool center, const Tensor& input, const Tensor& scale,
                  const Tensor& shift, double eps) {
   require_floating(op, input);
@@ -31,7 +29,7 @@ Tensor normalize(std::string_view op, bool center, const Tensor& input, const Te
   const Tensor weight = scale ? contiguous(scale) : scale;
   const Tensor bias = shift ? contiguous(shift) : shift;
   const int64_t rows = rows_of(x);
-  const DType precise = statistics_type(x.dtype());
+  const DType precise = accumulator_of(x.dtype());
   Tensor y = Tensor::like(x);
   Tensor mean = center ? Tensor::empty({rows}, precise, x.device()) : Tensor{};
   Tensor rstd = Tensor::empty({rows}, precise, x.device());

@@ -4,6 +4,7 @@
 
 #include "core/device_scalar.h"
 #include "core/kernel.h"
+#include "core/kernels/attention_masks.h"
 #include "core/view.h"
 
 namespace longspan::kernels {
@@ -37,82 +38,109 @@ enum class RunKind : uint8_t { full = 0, partial = 1 };
 /// split: a tile by steps of keys, a step of keys by tiles. An item serves all samples or heads if
 /// `layout_index` has size 1 along that axis. Every tile and step is listed once, whole or as its
 /// splits.
-struct AttentionWorkView {
+template <class X>
+struct AttentionWork {
   // i32 [.., kWorkFields]: an entry of `layout_index`, row-major; a tile or step of its layout; the
   // range first .. end of the steps or tiles to process; and its workspace offset, -1 if it is
   // whole
-  ConstView items;
+  X items;
   // i32 [.., kCutFields]: an entry of `layout_index`, the tile or step that is split, its workspace
   // offset, its number of splits
-  ConstView cuts;
+  X cuts;
   // Rows, or keys, of workspace for the results of all splits. The splits of one tile or step store
   // their results one after the other from its offset on. If an item serves several heads, each
   // head has its own workspace.
   int64_t workspace = 0;
 };
 
-/// A block layout for kernels: contiguous i32 tensors. Rows and keys are positions in the order
-/// given by order_q and order_k; without an order the position is the index. Positions of the
-/// second segment are its keys' indices.
-struct AttentionLayoutView {
-  ConstView first_tile;  // [layouts + 1]: tiles of layout n are first_tile[n] .. first_tile[n + 1]
-  ConstView tiles;       // [tiles, 2]: first row, rows
-  ConstView row_start;   // [tiles + 1]: into runs
+/// Says which blocks of the score matrix exist, as run-length rows and their transpose: contiguous
+/// i32 tensors. X is Tensor for ops (BlockLayout), X for kernels. Rows and keys are positions in
+/// the order given by order_q and order_k; without an order the position is the index. Positions of
+/// the second segment are its keys' indices.
+template <class X>
+struct AttentionLayout {
+  X first_tile;  // [layouts + 1]: tiles of layout n are first_tile[n] .. first_tile[n + 1]
+  X tiles;       // [tiles, 2]: first row, rows
+  X row_start;   // [tiles + 1]: into runs
   // [runs, kRunFields]: first key, keys, key segment, kind, multiplicity; sorted by segment and
   // key, disjoint. Each key of a run counts `multiplicity` times.
-  ConstView runs;
+  X runs;
   // [layouts + 1]: column tiles of each layout, those of the first segment before those of the
   // second; no tile contains keys of both.
-  ConstView first_column;
-  ConstView col_start;  // [column tiles + 1]: into col_runs
+  X first_column;
+  X col_start;  // [column tiles + 1]: into col_runs
   // [.., kColumnRunFields]: first tile, tiles, then as in runs
-  ConstView col_runs;
-  ConstView layout_index;      // [B or 1, H or 1]: layout of each head
-  ConstView members;           // [layouts, 3]: rule, query order, key order (-1: identity)
-  ConstView order_q, order_k;  // [orders, rows]: permutations, ascending within a run; or empty
-  AttentionWorkView row_work, column_work;  // of tiles, of steps of keys; empty on the host
+  X col_runs;
+  X layout_index;      // [B or 1, H or 1]: layout of each head
+  X members;           // [layouts, 3]: rule, query order, key order (-1: identity)
+  X order_q, order_k;  // [orders, rows]: permutations, ascending within a run; or empty
+  AttentionWork<X> row_work, column_work;  // of tiles, of steps of keys; empty on the host
   // Whether every layout has rule 0 and the only order that exists (known without reading members).
   bool uniform = true;
   bool multiplied = false;  // whether some run has a multiplicity other than 1
-};
 
+  /// Calls f(tensor) for every tensor, or f(tensor, tensor of other, ...) for several layouts.
+  template <class F, class... L>
+  static void visit_tensors(F&& f, L&... layouts) {
+    f(layouts.first_tile...);
+    f(layouts.tiles...);
+    f(layouts.row_start...);
+    f(layouts.runs...);
+    f(layouts.first_column...);
+    f(layouts.col_start...);
+    f(layouts.col_runs...);
+    f(layouts.layout_index...);
+    f(layouts.members...);
+    f(layouts.order_q...);
+    f(layouts.order_k...);
+    f(layouts.row_work.items...);
+    f(layouts.row_work.cuts...);
+    f(layouts.column_work.items...);
+    f(layouts.column_work.cuts...);
+  }
+};
+/// A block layout for kernels.
+using AttentionLayoutView = AttentionLayout<ConstView>;
 /// Distances q - k, -right .. left, that a query may attend to in partial runs. kUnlimited means no
 /// bound; right = 0 is causal; right = -n allows only keys n or more positions before the query.
 struct AttentionWindow {
   int64_t left = kUnlimited, right = kUnlimited;
 };
 
-/// A key segment: k [B, H, T, d], v [B, H, T, dv], and the pairs that exist. The position of query
-/// i is i + q_start, that of key j is j (indices before any ordering). The pair is visible if the
-/// run's window allows it and
-///   j < k_valid[b],  q_from[b, i] <= j < q_to[b, i],  k_hidden[b, j] == 0,
-///   class_id[b, q_class[b, i], k_class[b, j]] >= 0;
-/// an empty tensor drops its condition.
-struct AttentionSegment {
-  ConstView k, v;
-  int64_t q_start = 0;
-  AttentionWindow windows[kAttentionRules];  // by the layout's rule
-  ConstView k_valid;                         // i64 [B]
-  ConstView q_from, q_to;                    // i32 [1 or B, L], both or neither
-  ConstView k_hidden;                        // u8 [1 or B, T]
-  ConstView q_class, k_class;                // i32 [1 or B, L], [1 or B, T]
-  ConstView class_id;                        // i32 [1 or B, Cq, Ck]; all three or none
-};
+/// The differentiable inputs of a call, and in the same shape their gradients: X is Tensor in ops,
+/// ConstView for inputs of kernels, View for gradients. All but q, k[0] and v[0] may be undefined.
+/// Positions: query i has position i + q_start of the key's segment, key j position j. Ids of
+/// pairs: id(i, j) = clamp(k - q, -left, right) + left for positions k and q; in a segment with
+/// classes the label of the pair, which is less than R.
+template <class X>
+struct AttentionOperands {
+  X q;                           // [B, H, L, d]
+  X k[kAttentionSegments] = {};  // [B, H, T, d]
+  X v[kAttentionSegments] = {};  // [B, H, T, dv]
+  X relation_query;              // [B, H, L, d]; undefined: q is used
+  X relation_key;                // [1 or H, R, d]: + scale * relation_query . a[id]
+  X relation_bias;               // [1 or H, R]: + scale * b[id]
+  X relation_value;              // [1 or H, R, dv]: v + a_v[id]
+  // [1 or B, 1 or H, 1 or T]: weights keys of the first segment by mu = clamp((offset + span - (q -
+  // k)) / ramp, 0, 1), for positions q and k
+  X span;
 
-/// Terms added to scores and values. id(i, j) = clamp(k - q, -left, right) + left, for positions k
-/// and q; in a segment with classes, id(i, j) = class_id[b, q_class_i, k_class_j] < R.
-struct AttentionTermsView {
-  double scale = 1;
-  int64_t left = 0, right = 0;  // ids of distances: 0 .. left + right
-  int64_t ids = 0;              // R >= left + right + 1; only classes reach the rows beyond
-  ConstView relation_query;     // [B, H, L, d] or empty: then q is used
-  ConstView relation_key;       // [1 or H, R, d] or empty: scale * relation_query . a[id]
-  ConstView relation_bias;      // [1 or H, R] or empty: scale * b[id]
-  ConstView relation_value;     // [1 or H, R, dv] or empty: v + a_v[id]
-  // [1 or B, 1 or H, 1 or T] or empty: weights keys of the first segment by mu = clamp((offset +
-  // span - (q - k)) / ramp, 0, 1), for positions q and k
-  ConstView span;
-  double ramp = 1, offset = 0;
+  static constexpr int count = 10;
+
+  /// Calls f(tensor) for every tensor, or f(tensor, tensor of other, ...) for several operands.
+  template <class F, class... O>
+  static void visit_tensors(F&& f, O&... x) {
+    f(x.q...);
+    for (int s = 0; s < kAttentionSegments; ++s) {
+      f(x.k[s]...);
+      f(x.v[s]...);
+    }
+    f(x.relation_query...);
+    f(x.relation_key...);
+    f(x.relation_bias...);
+    f(x.relation_value...);
+    f(x.span...);
+  }
 };
 
 /// Element (b, h, i, j) is kept, and scaled by 1 / (1 - p), if word j mod 4 of philox(key, {j / 4,
@@ -122,42 +150,69 @@ struct AttentionDropout {
   DeviceScalar<uint64_t> key;
 };
 
-/// Inputs of both forward and backward. q [B, H, L, d]; k, v and relation_query have the floating
-/// dtype of q, and any strides with the last one 1. Queries from q_valid[b] on do not exist.
-struct AttentionInputs {
-  ConstView q;
-  ConstView q_valid;  // i64 [B]; empty: all rows
+/// The numbers of a call.
+struct AttentionNumbers {
   int segments = 1;
-  AttentionSegment segment[kAttentionSegments];
-  AttentionLayoutView layout;
-  AttentionTermsView terms;
+  int64_t q_start[kAttentionSegments] = {};
+  AttentionWindow windows[kAttentionSegments][kAttentionRules];  // by the layout's rule
+  double scale = 1;
+  int64_t left = 0, right = 0;  // ids of distances: 0 .. left + right
+  int64_t ids = 0;              // R >= left + right + 1; only classes reach the rows beyond
+  double ramp = 1, offset = 0;  // of span
   AttentionDropout dropout;
+};
+
+/// One call of block attention: what is attended to and how. Pair (i, j) of a segment is visible if
+/// the layout has it, the run's window allows it and the masks do. X is Tensor and Layout a shared
+/// pointer in ops; kernels get an AttentionProblem.
+template <class X, class Layout>
+struct AttentionProblemOf {
+  AttentionOperands<X> inputs;
+  X q_valid;  // i64 [B]: queries from this index on do not exist; undefined: all exist
+  PairMasks<X> masks[kAttentionSegments];
+  Layout layout;
+  AttentionNumbers numbers;
   // Whether the softmax continues after other keys: out and lse then contain the results over those
   // keys and become the results over all keys; gradients are added to the present contents of their
   // tensors.
   bool accumulate = false;
+
+  /// Calls f(tensor) for the tensors of the masks, or f(tensor, tensor of other, ...).
+  template <class F, class... P>
+  static void visit_masks(F&& f, P&... problems) {
+    f(problems.q_valid...);
+    for (int s = 0; s < kAttentionSegments; ++s) {
+      PairMasks<X>::visit_tensors(f, problems.masks[s]...);
+    }
+  }
+  /// Calls f(tensor) for every tensor, those of the layout included.
+  template <class F, class P>
+  static void visit_tensors(F&& f, P& problem) {
+    AttentionOperands<X>::visit_tensors(f, problem.inputs);
+    visit_masks(f, problem);
+    Layout::visit_tensors(f, problem.layout);
+  }
 };
 
-/// Destinations of the gradients, shaped as the inputs; an empty view means that the gradient is
-/// not required. Gradients of keys and values are required together, for all segments. The gradient
-/// of a span is required together with these if the span has one value for each key, else together
-/// with that of queries.
-struct AttentionGradients {
-  View q;
-  View k[kAttentionSegments], v[kAttentionSegments];
-  View relation_query, relation_key, relation_bias, relation_value;
-  View span;
-};
+/// A call for kernels. All tensors of `inputs` have the floating dtype of q, except span, which is
+/// f32 (f64 for f64); q, k, v and relation_query have any strides with the last one 1.
+using AttentionProblem = AttentionProblemOf<ConstView, AttentionLayoutView>;
+
+/// Destinations of the gradients, shaped as the inputs; an undefined view means that the gradient
+/// is not required. Gradients of keys and values are required together, for all segments. The
+/// gradient of a span is required together with these if the span has one value for each key, else
+/// together with that of queries.
+using AttentionGradients = AttentionOperands<View>;
 
 /// out [B, H, L, dv] in the dtype of q, lse [B, H, L] contiguous, f32 (f64 for f64).
 /// ops/attention/block_attention.h has the equations.
-inline constinit Kernel<void(const AttentionInputs& in, View out, View lse)>
+inline constinit Kernel<void(const AttentionProblem& in, View out, View lse)>
     block_attention_forward{"block_attention_forward"};
 
 /// Computes the gradients of the inputs from dout and dlse, the gradients of out and lse (an empty
 /// one means zero). If the softmax was accumulated over several calls, out and lse are the results
 /// over all of them.
-inline constinit Kernel<void(const AttentionInputs& in, ConstView out, ConstView lse,
+inline constinit Kernel<void(const AttentionProblem& in, ConstView out, ConstView lse,
                              ConstView dout, ConstView dlse, const AttentionGradients& grads)>
     block_attention_backward{"block_attention_backward"};
 

@@ -39,6 +39,16 @@ struct LshInputs {
   LshRule rule;
   AttentionDropout dropout;
   bool dropout_broadcast = false;  // one mask per head: queries of a chunk by keys of a window
+
+  /// Calls f(view) for every tensor.
+  template <class F>
+  static void visit_tensors(F&& f, LshInputs& in) {
+    f(in.q);
+    f(in.v);
+    f(in.ids);
+    f(in.order);
+    f(in.place);
+  }
 };
 
 /// ids[b, h, r, i] = argmax of (p, -p), p = q_i rotation[b, h, r]; ties give the smallest index.

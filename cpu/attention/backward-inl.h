@@ -35,7 +35,7 @@ struct RelationSums {
 // order, so they agree in every bit.
 template <class T>
 struct BackwardCall {
-  const AttentionInputs& in;
+  const AttentionProblem& in;
   const ConstView& lse;
   const ConstView& dout;
   const AttentionGradients& grads;
@@ -47,7 +47,7 @@ struct BackwardCall {
 };
 
 // Elements of a head's gradient sums of mu: its keys, and padding for whole vectors.
-inline int64_t span_row(const AttentionInputs& in) { return in.segment[0].k.dim(2) + kBlock; }
+inline int64_t span_row(const AttentionProblem& in) { return in.inputs.k[0].dim(2) + kBlock; }
 
 // Slots for the running dq of the tiles in flight: an item for each tile, a step for each `step`
 // keys.
@@ -75,8 +75,8 @@ class BackwardTask {
         task_(task),
         table_sums_(sums),
         head_(call.in, task.b, task.h),
-        width_(in_.q.dim(3)),
-        value_width_(in_.segment[0].v.dim(3)),
+        width_(in_.inputs.q.dim(3)),
+        value_width_(in_.inputs.v[0].dim(3)),
         width_panels_(ceil_div(width_, N)),
         value_panels_(ceil_div(value_width_, N)),
         over_width_(over_panels<T>(width_, kTileRows * N)),
@@ -91,7 +91,7 @@ class BackwardTask {
         key_sums_(slab.take(call.columns ? step_ * width_panels_ * N : 0)),
         value_sums_(slab.take(call.columns ? step_ * value_panels_ * N : 0)),
         tile_sums_(slab.take(slots_.count() * tile_size_)),
-        relation_query_(static_cast<bool>(in_.terms.relation_query)),
+        relation_query_(static_cast<bool>(in_.inputs.relation_query)),
         relation_sums_(slab.take(relation_query_ && call.rows ? slots_.count() * tile_size_ : 0)),
         q_rows_(slab.take(tile_size_)),
         relation_rows_(relation_query_ ? slab.take(tile_size_) : q_rows_),
@@ -110,20 +110,20 @@ class BackwardTask {
         bin_panels_(slab.take(bin_ || bin_values_ ? relation_.padded() * kTileRows : 0)),
         collected_(slab.take(N * std::max(width_, value_width_))),
         soft_(call.spans.of(in_, task.b, task.h)),
-        keep_(in_.dropout, task.b * in_.q.dim(1) + task.h) {}
+        keep_(in_.numbers.dropout, task.b * in_.inputs.q.dim(1) + task.h) {}
 
   void run() {
     const int64_t b = task_.b, h = task_.h;
     for (int s = 0; s < head_.segments; ++s) {
       const int32_t* const order = head_.segment[s].order;
-      k_[s] = head_rows<T>(in_.segment[s].k, b, h, order);
-      v_[s] = head_rows<T>(in_.segment[s].v, b, h, order);
+      k_[s] = head_rows<T>(in_.inputs.k[s], b, h, order);
+      v_[s] = head_rows<T>(in_.inputs.v[s], b, h, order);
       if (!call_.columns) continue;
       dk_[s] = head_sink<T>(call_.grads.k[s], b, h, order, in_.accumulate);
       dv_[s] = head_sink<T>(call_.grads.v[s], b, h, order, in_.accumulate);
     }
-    if (relation_query_) r_ = head_rows<T>(in_.terms.relation_query, b, h, head_.order_q);
-    q_ = head_rows<T>(in_.q, b, h, head_.order_q);
+    if (relation_query_) r_ = head_rows<T>(in_.inputs.relation_query, b, h, head_.order_q);
+    q_ = head_rows<T>(in_.inputs.q, b, h, head_.order_q);
     g_out_ = head_rows<T>(call_.dout, b, h, head_.order_q);
     if (call_.rows) {
       if (call_.grads.q) dq_ = head_sink<T>(call_.grads.q, b, h, head_.order_q, in_.accumulate);
@@ -269,9 +269,9 @@ class BackwardTask {
     rows_ = head_.tile_rows(t);
     padded_ = round_up(rows_, kRest);
     const bool finite_q = pack_rows(q_, row_, rows_, padded_,
-                                    static_cast<T>(in_.terms.scale * kLog2E), q_rows_, kTileRows);
+                                    static_cast<T>(in_.numbers.scale * kLog2E), q_rows_, kTileRows);
     finite_rows_ = pack_rows(g_out_, row_, rows_, padded_, T{1}, out_rows_, kTileRows) && finite_q;
-    const int64_t first_row = (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
+    const int64_t first_row = (task_.b * in_.inputs.q.dim(1) + task_.h) * in_.inputs.q.dim(2);
     some_empty_ = false;
     for (int64_t r = 0; r < rows_; ++r) {
       base_[r] = call_.lse.template as<T>()[first_row + query(r)] * static_cast<T>(kLog2E);
@@ -293,8 +293,8 @@ class BackwardTask {
     const RelationPanels<T>& relations = call_.relations;
     reach(head_, row_, rows_, ranges, relation_);
     if (relation_query_) {
-      pack_rows(r_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), relation_rows_,
-                kTileRows);
+      pack_rows(r_, row_, rows_, padded_, static_cast<T>(in_.numbers.scale * kLog2E),
+                relation_rows_, kTileRows);
     }
     if (shift_) {
       relation_table(relation_, padded_, relation_rows_, width_, relations.key_columns_of(task_.h),
@@ -324,7 +324,7 @@ class BackwardTask {
     span_row_ = nullptr;
     if (!soft_here_ || call_.span_sums == nullptr) return;
     if (soft_.by_key) {
-      const int64_t head = task_.b * in_.q.dim(1) + task_.h;
+      const int64_t head = task_.b * in_.inputs.q.dim(1) + task_.h;
       span_row_ = call_.span_sums + head * span_row(in_) + span.origin;
     } else {
       span_row_ = call_.span_sums + task_.index * V;
@@ -592,7 +592,7 @@ class BackwardTask {
     }
     if (call_.rows && slots_.ends(t - task_.tile, index)) {
       for (int64_t r = 0; r < rows_; ++r) {
-        const auto scale = static_cast<T>(in_.terms.scale);
+        const auto scale = static_cast<T>(in_.numbers.scale);
         if (dq_.base != nullptr) write_row(tile_sum_, kTileRows, r, scale, dq_, row_ + r);
         if (dr_.base != nullptr) write_row(relation_sum_, kTileRows, r, scale, dr_, row_ + r);
       }
@@ -612,7 +612,7 @@ class BackwardTask {
   }
 
   const BackwardCall<T>& call_;
-  const AttentionInputs& in_;
+  const AttentionProblem& in_;
   const AttentionTask& task_;
   const RelationSums<T> table_sums_;
   const AttentionHead head_;
@@ -665,12 +665,12 @@ class BackwardTask {
 
 // delta = dout . out - dlse for each row.
 template <class T>
-void row_delta(const AttentionInputs& in, const ConstView& out, const ConstView& dout,
+void row_delta(const AttentionProblem& in, const ConstView& out, const ConstView& dout,
                const ConstView& dlse, T* delta) {
-  const int64_t heads = in.q.dim(1), rows = in.q.dim(2);
+  const int64_t heads = in.inputs.q.dim(1), rows = in.inputs.q.dim(2);
   constexpr int64_t kRows = 512;
   const int64_t pieces = ceil_div(rows, kRows);
-  parallel_for(in.q.dim(0) * heads * pieces, [&](int64_t task) {
+  parallel_for(in.inputs.q.dim(0) * heads * pieces, [&](int64_t task) {
     const int64_t bh = task / pieces, from = task % pieces * kRows;
     const RowSource<T> x = head_rows<T>(out, bh / heads, bh % heads, nullptr);
     const RowSource<T> y = head_rows<T>(dout, bh / heads, bh % heads, nullptr);
@@ -730,16 +730,16 @@ void write_table(const std::vector<AttentionTask>& tasks, const T* sums, int64_t
 
 // Adds the gradients of mu over all pairs that a span serves, and writes the span's gradient.
 template <class T>
-void write_span(const AttentionInputs& in, const std::vector<AttentionTask>& tasks, const T* sums,
+void write_span(const AttentionProblem& in, const std::vector<AttentionTask>& tasks, const T* sums,
                 const View& to) {
   const int64_t batch = to.dim(0), heads = to.dim(1), keys = to.dim(2);
-  const int64_t all_heads = in.q.dim(1), row = span_row(in);
+  const int64_t all_heads = in.inputs.q.dim(1), row = span_row(in);
   std::vector<double> total(static_cast<size_t>(to.numel()), 0.0);
   const auto place = [&](int64_t b, int64_t h) {
     return static_cast<size_t>(((batch > 1 ? b : 0) * heads + (heads > 1 ? h : 0)) * keys);
   };
   if (keys > 1) {
-    for (int64_t bh = 0; bh < in.q.dim(0) * all_heads; ++bh) {
+    for (int64_t bh = 0; bh < in.inputs.q.dim(0) * all_heads; ++bh) {
       double* const at = total.data() + place(bh / all_heads, bh % all_heads);
       for (int64_t j = 0; j < keys; ++j) at[j] += static_cast<double>(sums[bh * row + j]);
     }
@@ -752,24 +752,20 @@ void write_span(const AttentionInputs& in, const std::vector<AttentionTask>& tas
       }
     }
   }
-  RowSink<T> sink;
-  sink.base = to.as<char>();
-  sink.dtype = to.dtype;
-  sink.stride = sink.width = 1;
-  sink.add = in.accumulate;
+  T* const gradient = to.as<T>();
   for (size_t i = 0; i < total.size(); ++i) {
-    const auto value = static_cast<T>(total[i] / in.terms.ramp);
-    sink.write(static_cast<int64_t>(i), &value);
+    const auto value = static_cast<T>(total[i] / in.numbers.ramp);
+    gradient[i] = in.accumulate ? gradient[i] + value : value;
   }
 }
 
 template <class T>
-void backward(const AttentionInputs& in, const ConstView& out, const ConstView& lse,
+void backward(const AttentionProblem& in, const ConstView& out, const ConstView& lse,
               const ConstView& dout, const ConstView& dlse, const AttentionGradients& grads) {
-  const int64_t batch = in.q.dim(0), heads = in.q.dim(1);
-  const Device on = in.q.device;
+  const int64_t batch = in.inputs.q.dim(0), heads = in.inputs.q.dim(1);
+  const Device on = in.inputs.q.device;
   const bool runs = on != meta_device;
-  const Buffer<T> delta(batch * heads * in.q.dim(2), on);
+  const Buffer<T> delta(batch * heads * in.inputs.q.dim(2), on);
   if (runs) row_delta<T>(in, out, dout, dlse, delta.data());
   const Buffer<T> packed(RelationPanels<T>::size(in), on);
   const RelationPanels<T> relations(in, packed.data());
@@ -827,7 +823,7 @@ void backward(const AttentionInputs& in, const ConstView& out, const ConstView& 
   if (grads.span) write_span(in, tasks, span_sums.data(), grads.span);
   if (grads.relation_bias) {
     write_table(tasks, sums.data() + key_size + value_size, size, relations.shape,
-                static_cast<T>(in.terms.scale), grads.relation_bias, true, in.accumulate);
+                static_cast<T>(in.numbers.scale), grads.relation_bias, true, in.accumulate);
   }
 }
 

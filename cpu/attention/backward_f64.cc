@@ -11,7 +11,7 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-void backward_f64(const AttentionInputs& in, const ConstView& out, const ConstView& lse,
+void backward_f64(const AttentionProblem& in, const ConstView& out, const ConstView& lse,
                   const ConstView& dout, const ConstView& dlse, const AttentionGradients& grads) {
   backward<double>(in, out, lse, dout, dlse, grads);
 }
@@ -26,7 +26,7 @@ namespace longspan::cpu {
 
 HWY_EXPORT(backward_f64);
 
-void block_attention_backward_f64(const AttentionInputs& in, const ConstView& out,
+void block_attention_backward_f64(const AttentionProblem& in, const ConstView& out,
                                   const ConstView& lse, const ConstView& dout,
                                   const ConstView& dlse, const AttentionGradients& grads) {
   HWY_DYNAMIC_DISPATCH(backward_f64)(in, out, lse, dout, dlse, grads);

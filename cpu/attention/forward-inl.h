@@ -66,7 +66,7 @@ inline BlockSlots find_blocks(const AttentionHead& head, const AttentionTask& ta
 template <class T>
 class ForwardTask {
  public:
-  ForwardTask(const AttentionInputs& in, const AttentionTask& task,
+  ForwardTask(const AttentionProblem& in, const AttentionTask& task,
               const RelationPanels<T>& relations, const SpanRows<T>& spans, const View& out,
               const View& lse, Slab<T>& slab)
       : in_(in),
@@ -75,17 +75,17 @@ class ForwardTask {
         out_(out),
         lse_(lse),
         head_(in, task.b, task.h),
-        width_(in.q.dim(3)),
+        width_(in.inputs.q.dim(3)),
         width_panels_(ceil_div(width_, N)),
         over_width_(over_panels<T>(width_, kTileRows * N)),
-        value_panels_(ceil_div(in.segment[0].v.dim(3), N)),
+        value_panels_(ceil_div(in.inputs.v[0].dim(3), N)),
         blocks_(find_blocks(head_, task)),
         key_columns_(slab.take(blocks_.count() * kBlock * width_)),
         value_rows_(slab.take(blocks_.count() * kBlock * value_panels_ * N)),
         finite_(static_cast<size_t>(blocks_.count())),
         q_rows_(slab.take(width_panels_ * kTileRows * N)),
-        relation_rows_(in.terms.relation_query ? slab.take(width_panels_ * kTileRows * N)
-                                               : q_rows_),
+        relation_rows_(in.inputs.relation_query ? slab.take(width_panels_ * kTileRows * N)
+                                                : q_rows_),
         sums_(slab.take(value_panels_ * kTileRows * N)),
         scores_(slab.take(kGroup * kStride)),
         totals_(slab.take(kTileRows * V)),
@@ -97,24 +97,24 @@ class ForwardTask {
         bin_panels_(slab.take(carry_ ? relation_.padded() * kTileRows : 0)),
         collected_(slab.take(N * width_)),
         soft_(spans.of(in, task.b, task.h)),
-        keep_(in.dropout, task.b * in.q.dim(1) + task.h) {}
+        keep_(in.numbers.dropout, task.b * in.inputs.q.dim(1) + task.h) {}
 
   void run() {
-    q_ = head_rows<T>(in_.q, task_.b, task_.h, head_.order_q);
-    if (in_.terms.relation_query) {
-      r_ = head_rows<T>(in_.terms.relation_query, task_.b, task_.h, head_.order_q);
+    q_ = head_rows<T>(in_.inputs.q, task_.b, task_.h, head_.order_q);
+    if (in_.inputs.relation_query) {
+      r_ = head_rows<T>(in_.inputs.relation_query, task_.b, task_.h, head_.order_q);
     }
     for (int s = 0; s < head_.segments; ++s) {
       const int32_t* const order = head_.segment[s].order;
-      k_[s] = head_rows<T>(in_.segment[s].k, task_.b, task_.h, order);
-      v_[s] = head_rows<T>(in_.segment[s].v, task_.b, task_.h, order);
+      k_[s] = head_rows<T>(in_.inputs.k[s], task_.b, task_.h, order);
+      v_[s] = head_rows<T>(in_.inputs.v[s], task_.b, task_.h, order);
     }
     out_sink_ = head_sink<T>(out_, task_.b, task_.h, head_.order_q);
     if (in_.accumulate) {
       out_sink_.stream = false;
       before_ = head_rows<T>(out_, task_.b, task_.h, head_.order_q);
     }
-    row_lse_ = lse_.as<T>() + (task_.b * in_.q.dim(1) + task_.h) * in_.q.dim(2);
+    row_lse_ = lse_.as<T>() + (task_.b * in_.inputs.q.dim(1) + task_.h) * in_.inputs.q.dim(2);
     std::vector<KeyRange> ranges, next;
     for (int64_t t = task_.tile; t < task_.tile_end; ++t) {
       head_.ranges(t, 0, head_.place_end(), ranges);
@@ -203,7 +203,7 @@ class ForwardTask {
     row_ = head_.tile_row(t);
     rows_ = head_.tile_rows(t);
     padded_ = round_up(rows_, kRest);
-    pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E), q_rows_,
+    pack_rows(q_, row_, rows_, padded_, static_cast<T>(in_.numbers.scale * kLog2E), q_rows_,
               kTileRows);
     std::fill_n(totals_, kTileRows * V, T{0});
     std::fill_n(reference_, kTileRows, kHidden);
@@ -215,8 +215,8 @@ class ForwardTask {
     if ((!shift_ && !carry_) || ranges.empty()) return;
     reach(head_, row_, rows_, ranges, relation_);
     if (shift_) {
-      if (in_.terms.relation_query) {
-        pack_rows(r_, row_, rows_, padded_, static_cast<T>(in_.terms.scale * kLog2E),
+      if (in_.inputs.relation_query) {
+        pack_rows(r_, row_, rows_, padded_, static_cast<T>(in_.numbers.scale * kLog2E),
                   relation_rows_, kTileRows);
       }
       relation_table(relation_, padded_, relation_rows_, width_, relations_.key_columns_of(task_.h),
@@ -528,7 +528,7 @@ class ForwardTask {
     return origin - s.first - (query(r) + s.q_start);
   }
 
-  const AttentionInputs& in_;
+  const AttentionProblem& in_;
   const AttentionTask& task_;
   const RelationPanels<T>& relations_;
   const View &out_, &lse_;
@@ -570,18 +570,18 @@ class ForwardTask {
 };
 
 template <class T>
-void forward(const AttentionInputs& in, const View& out, const View& lse) {
-  const Buffer<T> packed(RelationPanels<T>::size(in), in.q.device);
+void forward(const AttentionProblem& in, const View& out, const View& lse) {
+  const Buffer<T> packed(RelationPanels<T>::size(in), in.inputs.q.device);
   const RelationPanels<T> relations(in, packed.data());
   const SpanRows<T> spans(in);
   // A task packs the keys that it sees, so it should be long; results do not depend on its length.
   constexpr int64_t kTasks = 4;  // per thread
-  const int64_t all_rows = in.q.dim(0) * in.q.dim(1) * in.q.dim(2);
+  const int64_t all_rows = in.inputs.q.dim(0) * in.inputs.q.dim(1) * in.inputs.q.dim(2);
   const int64_t rows = std::max(kTaskRows, all_rows / (kTasks * num_threads()));
   const auto make = [&](const AttentionTask& task, Slab<T>& slab) {
     return ForwardTask<T>(in, task, relations, spans, out, lse, slab);
   };
-  run_tasks<T>(tasks_by_rows(in, rows), in.q.device, make);
+  run_tasks<T>(tasks_by_rows(in, rows), in.inputs.q.device, make);
 }
 
 }  // namespace

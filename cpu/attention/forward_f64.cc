@@ -11,7 +11,7 @@ namespace longspan::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-void forward_f64(const AttentionInputs& in, const View& out, const View& lse) {
+void forward_f64(const AttentionProblem& in, const View& out, const View& lse) {
   forward<double>(in, out, lse);
 }
 
@@ -25,7 +25,7 @@ namespace longspan::cpu {
 
 HWY_EXPORT(forward_f64);
 
-void block_attention_forward_f64(const AttentionInputs& in, const View& out, const View& lse) {
+void block_attention_forward_f64(const AttentionProblem& in, const View& out, const View& lse) {
   HWY_DYNAMIC_DISPATCH(forward_f64)(in, out, lse);
 }
 

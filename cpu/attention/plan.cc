@@ -4,18 +4,8 @@
 #include "cpu/register.h"
 
 namespace longspan::cpu {
-namespace {
 
-// Returns one sample of a [1 or B, ...] table; null if the table is absent.
-template <class E>
-const E* of_sample(const ConstView& table, int64_t sample) {
-  if (!table) return nullptr;
-  return table.as<E>() + (table.dim(0) > 1 ? sample * table.stride(0) : 0);
-}
-
-}  // namespace
-
-AttentionHead::AttentionHead(const AttentionInputs& in, int64_t sample, int64_t head) {
+AttentionHead::AttentionHead(const AttentionProblem& in, int64_t sample, int64_t head) {
   const auto& layout = in.layout;
   const int64_t rows = layout.layout_index.dim(0), cols = layout.layout_index.dim(1);
   const int32_t n =
@@ -34,39 +24,29 @@ AttentionHead::AttentionHead(const AttentionInputs& in, int64_t sample, int64_t 
     return which < 0 ? nullptr : orders.as<int32_t>() + which * orders.dim(1);
   };
   order_q = order(layout.order_q, member[1]);
-  const auto valid = [sample](const ConstView& lengths, int64_t all) {
-    return lengths ? std::min<int64_t>(lengths.as<int64_t>()[sample], all) : all;
-  };
-  queries_valid = valid(in.q_valid, in.q.dim(2));
-  segments = in.segments;
+  queries_valid = in.inputs.q.dim(2);
+  if (in.q_valid) queries_valid = std::min(queries_valid, in.q_valid.as<int64_t>()[sample]);
+  segments = in.numbers.segments;
   int64_t first = 0;
   for (int32_t i = 0; i < segments; ++i) {
-    const kernels::AttentionSegment& from = in.segment[i];
     HeadSegment& s = segment[i];
     s.number = i;
-    s.keys = from.k.dim(2);
-    s.valid = valid(from.k_valid, s.keys);
+    s.keys = in.inputs.k[i].dim(2);
     s.first = first;
     constexpr int64_t kUnit = kernels::kAttentionColumnKeys;
     first = (s.keys + kUnit - 1) / kUnit * kUnit;
-    s.q_start = from.q_start;
-    s.left = from.windows[member[0]].left;
-    s.right = from.windows[member[0]].right;
+    s.q_start = in.numbers.q_start[i];
+    s.left = in.numbers.windows[i][member[0]].left;
+    s.right = in.numbers.windows[i][member[0]].right;
     if (i == 0) s.order = order(layout.order_k, member[2]);
-    s.from = of_sample<int32_t>(from.q_from, sample);
-    s.to = of_sample<int32_t>(from.q_to, sample);
-    s.hidden = of_sample<uint8_t>(from.k_hidden, sample);
-    s.q_class = of_sample<int32_t>(from.q_class, sample);
-    s.k_class = of_sample<int32_t>(from.k_class, sample);
-    s.class_id = of_sample<int32_t>(from.class_id, sample);
-    s.k_classes = from.class_id ? from.class_id.dim(2) : 0;
+    s.masks = kernels::MaskTables(in.masks[i], s.keys).of(sample);
   }
 }
 
 KeyRange AttentionHead::range_of(int64_t i) const {
   const int32_t* r = run + kRunFields * i;
   const HeadSegment& s = segment[r[2]];
-  const int64_t end = std::min<int64_t>(r[0] + r[1], s.order != nullptr ? s.keys : s.valid);
+  const int64_t end = std::min<int64_t>(r[0] + r[1], s.order != nullptr ? s.keys : s.masks.k_valid);
   return {s.first + r[0], s.first + end, r[4]};
 }
 
@@ -126,9 +106,9 @@ void AttentionHead::tiles_of_columns(int64_t from, int64_t to, std::vector<int32
 
 bool AttentionHead::shows_all(int64_t t, KeyRange range) const {
   const HeadSegment& s = at_place(range.k0);
-  if (order_q != nullptr || s.order != nullptr || s.from != nullptr) return false;
+  if (order_q != nullptr || s.order != nullptr || s.masks.bounds_rows()) return false;
   const int64_t first = tile_row(t) + s.q_start, last = first + tile_rows(t) - 1;
-  return last - s.q_start < queries_valid && range.k1 - s.first <= s.valid &&
+  return last - s.q_start < queries_valid && range.k1 - s.first <= s.masks.k_valid &&
          last - s.left <= range.k0 - s.first && first + s.right + 1 >= range.k1 - s.first;
 }
 
@@ -141,7 +121,7 @@ void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi)
   // within a run.
   const auto place = [&s, k0, k1](int64_t key, int64_t& at) {
     if (s.order == nullptr) return std::clamp(key, k0, k1) + s.first;
-    if (s.from != nullptr) at = std::lower_bound(s.order + k0, s.order + k1, key) - s.order;
+    if (s.masks.bounds_rows()) at = std::lower_bound(s.order + k0, s.order + k1, key) - s.order;
     while (at < k1 && s.order[at] < key) ++at;
     return at + s.first;
   };
@@ -152,13 +132,9 @@ void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi)
       continue;
     }
     const int64_t p = i + s.q_start;
-    int64_t from = p - s.left, to = std::min(p + s.right + 1, s.valid);
-    if (s.from != nullptr) {
-      from = std::max<int64_t>(from, s.from[i]);
-      to = std::min<int64_t>(to, s.to[i]);
-    }
-    lo[r] = static_cast<int32_t>(place(from, first));
-    hi[r] = static_cast<int32_t>(place(to, last));
+    const kernels::KeyInterval keys = s.masks.narrowed(i, {p - s.left, p + s.right + 1});
+    lo[r] = static_cast<int32_t>(place(keys.lo, first));
+    hi[r] = static_cast<int32_t>(place(keys.hi, last));
   }
 }
 
@@ -180,11 +156,11 @@ void sort_tasks(std::vector<AttentionTask>& tasks) {
   });
 }
 
-std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows) {
+std::vector<AttentionTask> tasks_by_rows(const AttentionProblem& in, int64_t rows) {
   std::vector<AttentionTask> tasks;
   std::vector<KeyRange> ranges;
-  for (int64_t b = 0; b < in.q.dim(0); ++b) {
-    for (int64_t h = 0; h < in.q.dim(1); ++h) {
+  for (int64_t b = 0; b < in.inputs.q.dim(0); ++b) {
+    for (int64_t h = 0; h < in.inputs.q.dim(1); ++h) {
       const AttentionHead head(in, b, h);
       const int64_t keys = head.place_end();
       AttentionTask task{b, h, 0, 0, 0, keys, 0, static_cast<int64_t>(tasks.size())};
@@ -207,11 +183,11 @@ std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows
   return tasks;
 }
 
-std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys) {
+std::vector<AttentionTask> tasks_by_keys(const AttentionProblem& in, int64_t keys) {
   std::vector<AttentionTask> tasks;
   std::vector<int32_t> tiles;
-  for (int64_t b = 0; b < in.q.dim(0); ++b) {
-    for (int64_t h = 0; h < in.q.dim(1); ++h) {
+  for (int64_t b = 0; b < in.inputs.q.dim(0); ++b) {
+    for (int64_t h = 0; h < in.inputs.q.dim(1); ++h) {
       const AttentionHead head(in, b, h);
       for (int64_t k = 0; k < head.place_end(); k += keys) {
         const HeadSegment& s = head.at_place(k);
@@ -233,19 +209,19 @@ void refuse(bool given, const char* what) {
   require<NotImplemented>(!given, "block_attention", "{} is not implemented on the CPU", what);
 }
 
-void check(const AttentionInputs& in) {
-  refuse(in.terms.span && in.layout.order_k, "a soft mask (span) of keys with an order");
+void check(const AttentionProblem& in) {
+  refuse(in.inputs.span && in.layout.order_k, "a soft mask (span) of keys with an order");
 }
 
-void forward(const AttentionInputs& in, View out, View lse) {
+void forward(const AttentionProblem& in, View out, View lse) {
   check(in);
-  const bool wide = in.q.dtype == DType::f64;
+  const bool wide = in.inputs.q.dtype == DType::f64;
   (wide ? block_attention_forward_f64 : block_attention_forward_f32)(in, out, lse);
 }
 
-void backward(const AttentionInputs& in, ConstView out, ConstView lse, ConstView dout,
+void backward(const AttentionProblem& in, ConstView out, ConstView lse, ConstView dout,
               ConstView dlse, const AttentionGradients& grads) {
-  const bool wide = in.q.dtype == DType::f64;
+  const bool wide = in.inputs.q.dtype == DType::f64;
   (wide ? block_attention_backward_f64 : block_attention_backward_f32)(in, out, lse, dout, dlse,
                                                                        grads);
 }

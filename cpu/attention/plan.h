@@ -13,7 +13,7 @@
 namespace longspan::cpu {
 
 using kernels::AttentionGradients;
-using kernels::AttentionInputs;
+using kernels::AttentionProblem;
 using kernels::kColumnRunFields;
 using kernels::kRunFields;
 
@@ -206,27 +206,17 @@ struct KeyRange {
   int32_t times = 1;
 };
 
-/// The keys of one segment for one head of one sample. A null pointer means that the mask is
-/// absent.
+/// The keys of one segment for one head of one sample.
 struct HeadSegment {
   int32_t number = 0;
-  int64_t keys = 0, valid = 0;  // as indices
-  int64_t first = 0;            // position of key 0
+  int64_t keys = 0;
+  int64_t first = 0;  // position of key 0
   int64_t q_start = 0, left = 0, right = 0;
-  const int32_t* order = nullptr;                        // null: the identity
-  const int32_t *from = nullptr, *to = nullptr;          // by query
-  const uint8_t* hidden = nullptr;                       // by key
-  const int32_t *q_class = nullptr, *k_class = nullptr;  // by query, by key
-  const int32_t* class_id = nullptr;                     // [.., k_classes]
-  int64_t k_classes = 0;
+  const int32_t* order = nullptr;  // null: the identity
+  kernels::SampleMasks masks;
 
   int64_t key(int64_t place) const {
     return order != nullptr ? order[place - first] : place - first;
-  }
-  /// Whether hidden keys and classes let query i see key j.
-  bool shows(int64_t i, int64_t j) const {
-    if (hidden != nullptr && hidden[j] != 0) return false;
-    return class_id == nullptr || class_id[q_class[i] * k_classes + k_class[j]] >= 0;
   }
 };
 
@@ -234,7 +224,7 @@ struct HeadSegment {
 /// segments follow each other in the space of positions. Each starts at a multiple of
 /// kAttentionColumnKeys, so that no block contains keys of both.
 struct AttentionHead {
-  AttentionHead(const AttentionInputs& in, int64_t sample, int64_t head);
+  AttentionHead(const AttentionProblem& in, int64_t sample, int64_t head);
 
   int64_t first_tile, tiles;  // of the layout
   int64_t first_column, columns;
@@ -349,17 +339,17 @@ void run_tasks(const std::vector<AttentionTask>& tasks, Device on, Make make) {
 void sort_tasks(std::vector<AttentionTask>& tasks);
 
 /// Makes tasks of about `rows` rows each over all heads.
-std::vector<AttentionTask> tasks_by_rows(const AttentionInputs& in, int64_t rows);
+std::vector<AttentionTask> tasks_by_rows(const AttentionProblem& in, int64_t rows);
 /// Makes tasks of `keys` keys each over all heads.
-std::vector<AttentionTask> tasks_by_keys(const AttentionInputs& in, int64_t keys);
+std::vector<AttentionTask> tasks_by_keys(const AttentionProblem& in, int64_t keys);
 
 // Each computes in the dtype of its name, whatever the dtype of the tensors.
-void block_attention_forward_f32(const AttentionInputs& in, const View& out, const View& lse);
-void block_attention_forward_f64(const AttentionInputs& in, const View& out, const View& lse);
-void block_attention_backward_f32(const AttentionInputs& in, const ConstView& out,
+void block_attention_forward_f32(const AttentionProblem& in, const View& out, const View& lse);
+void block_attention_forward_f64(const AttentionProblem& in, const View& out, const View& lse);
+void block_attention_backward_f32(const AttentionProblem& in, const ConstView& out,
                                   const ConstView& lse, const ConstView& dout,
                                   const ConstView& dlse, const AttentionGradients& grads);
-void block_attention_backward_f64(const AttentionInputs& in, const ConstView& out,
+void block_attention_backward_f64(const AttentionProblem& in, const ConstView& out,
                                   const ConstView& lse, const ConstView& dout,
                                   const ConstView& dlse, const AttentionGradients& grads);
 

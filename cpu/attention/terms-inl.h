@@ -219,7 +219,7 @@ void reach(const AttentionHead& head, int64_t row, int64_t rows,
   bool all = head.order_q != nullptr;
   for (const KeyRange& k : ranges) {
     const HeadSegment& s = head.at_place(k.k0);
-    all = all || s.class_id != nullptr || s.order != nullptr;
+    all = all || s.masks.class_id != nullptr || s.order != nullptr;
     const int64_t position = row + s.q_start;
     low = std::min(low, k.k0 - s.first - (position + rows - 1));
     high = std::max(high, k.k1 - 1 - s.first - position);
@@ -243,17 +243,18 @@ class Labels {
     relation_ = &relation;
     origin_ = origin;
     keys_ = keys;
-    hides_ = s.class_id != nullptr;
-    for (int64_t j = 0; s.hidden != nullptr && !hides_ && j < keys; ++j) {
-      hides_ = s.hidden[s.key(origin + j)] != 0;
+    const bool classes = s.masks.class_id != nullptr;
+    hides_ = classes;
+    for (int64_t j = 0; s.masks.hides_pairs() && !hides_ && j < keys; ++j) {
+      hides_ = s.masks.hides_key(s.key(origin + j));
     }
-    columns_ = tables && (s.class_id != nullptr || s.order != nullptr);
+    columns_ = tables && (classes || s.order != nullptr);
     if (!active()) return;
     of_class_ = -1;
     std::fill(label_ + keys, label_ + kBlock, Label{-1});
-    if (s.class_id == nullptr && !columns_) {
+    if (!classes && !columns_) {
       for (int64_t j = 0; j < keys; ++j) {
-        label_[j] = s.hidden[s.key(origin + j)] != 0 ? Label{-1} : Label{0};
+        label_[j] = s.masks.hides_key(s.key(origin + j)) ? Label{-1} : Label{0};
       }
     }
   }
@@ -266,13 +267,13 @@ class Labels {
   /// Returns the labels of the block's keys for query i: -1 if hidden; else a column, if columns().
   const Label* of_row(int64_t i) {
     const HeadSegment& s = *segment_;
-    if (s.class_id != nullptr) {
-      if (s.q_class[i] != of_class_) fill_class(s, s.q_class[i]);
+    if (s.masks.class_id != nullptr) {
+      if (s.masks.q_class[i] != of_class_) fill_class(s.masks, i);
     } else if (columns_) {
       for (int64_t j = 0; j < keys_; ++j) {
         const int64_t key = s.key(origin_ + j);
         const int64_t distance = key - (i + s.q_start);
-        const bool hidden = s.hidden != nullptr && s.hidden[key] != 0;
+        const bool hidden = !s.masks.shows_pair(i, key);
         label_[j] =
             hidden ? Label{-1}
                    : static_cast<Label>(std::clamp(distance, -relation_->left, relation_->right) +
@@ -283,7 +284,9 @@ class Labels {
   }
 
   /// Whether query i sees key j of the block, according to labels.
-  bool shows(int64_t i, int64_t j) const { return segment_->shows(i, segment_->key(origin_ + j)); }
+  bool shows(int64_t i, int64_t j) const {
+    return segment_->masks.shows_pair(i, segment_->key(origin_ + j));
+  }
 
   /// sums[label j] += x_j for from <= j < to, skipping labels of -1.
   void add(const Label* label, int64_t from, int64_t to, const T* x, T* sums) const {
@@ -296,12 +299,11 @@ class Labels {
   }
 
  private:
-  HWY_NOINLINE void fill_class(const HeadSegment& s, int32_t q_class) {
-    of_class_ = q_class;
-    const int32_t* const ids = s.class_id + q_class * s.k_classes;
+  HWY_NOINLINE void fill_class(const kernels::SampleMasks& masks, int64_t i) {
+    of_class_ = masks.q_class[i];
     for (int64_t j = 0; j < keys_; ++j) {
-      const int64_t key = s.key(origin_ + j);
-      const int32_t id = s.hidden != nullptr && s.hidden[key] != 0 ? -1 : ids[s.k_class[key]];
+      const int64_t key = segment_->key(origin_ + j);
+      const int32_t id = masks.shows_pair(i, key) ? masks.label(i, key) : -1;
       label_[j] = id < 0 || !columns_
                       ? static_cast<Label>(id < 0 ? -1 : 0)
                       : static_cast<Label>(relation_->column_of_row(relation_->row_of(id)));
@@ -360,14 +362,14 @@ HWY_INLINE Vec<T> clamped(Vec<T> x) {
   return hn::Min(hn::Max(x, hn::Zero(d)), hn::Set(d, T{1}));
 }
 
-// Spans of all heads, widened and padded for whole vectors at the end.
+// Spans of all heads, padded for whole vectors at the end.
 template <class T>
 struct SpanRows {
   int64_t batch = 0, heads = 0, keys = 0, row = 0;
   std::vector<T> values;
 
-  explicit SpanRows(const AttentionInputs& in) {
-    const ConstView& span = in.terms.span;
+  explicit SpanRows(const AttentionProblem& in) {
+    const ConstView& span = in.inputs.span;
     if (!span) return;
     batch = span.dim(0);
     heads = span.dim(1);
@@ -375,21 +377,15 @@ struct SpanRows {
     row = keys + kBlock;
     values.assign(static_cast<size_t>(batch * heads * row), T{0});
     if (span.device == meta_device) return;
-    RowSource<T> x;
-    x.base = span.template as<char>();
-    x.dtype = span.dtype;
-    x.width = 1;
-    x.stride = 1;
-    T value;
     for (int64_t i = 0; i < span.numel(); ++i) {
-      values[static_cast<size_t>(i / keys * row + i % keys)] = *x.row(i, &value);
+      values[static_cast<size_t>(i / keys * row + i % keys)] = span.template as<T>()[i];
     }
   }
-  SoftMask<T> of(const AttentionInputs& in, int64_t b, int64_t h) const {
+  SoftMask<T> of(const AttentionProblem& in, int64_t b, int64_t h) const {
     if (values.empty()) return {};
     const int64_t at = (batch > 1 ? b : 0) * heads + (heads > 1 ? h : 0);
-    return {values.data() + at * row, keys > 1, static_cast<T>(1 / in.terms.ramp),
-            static_cast<T>(in.terms.offset)};
+    return {values.data() + at * row, keys > 1, static_cast<T>(1 / in.numbers.ramp),
+            static_cast<T>(in.numbers.offset)};
   }
 };
 
@@ -417,14 +413,14 @@ struct RelationPanels {
   const T* bias_of(int64_t h) const { return offset(bias, bias_heads, h, shape.padded()); }
 
   /// Returns the elements of the buffer that the constructor fills.
-  static int64_t size(const AttentionInputs& in) { return RelationPanels(in, nullptr).used_; }
+  static int64_t size(const AttentionProblem& in) { return RelationPanels(in, nullptr).used_; }
 
-  RelationPanels(const AttentionInputs& in, T* buffer) {
-    const auto& terms = in.terms;
-    width = in.q.dim(3);
-    value_width = in.segment[0].v.dim(3);
+  RelationPanels(const AttentionProblem& in, T* buffer) {
+    const auto& terms = in.inputs;
+    width = in.inputs.q.dim(3);
+    value_width = in.inputs.v[0].dim(3);
     if (!terms.relation_key && !terms.relation_bias && !terms.relation_value) return;
-    shape.init(terms.left, terms.right, terms.ids);
+    shape.init(in.numbers.left, in.numbers.right, in.numbers.ids);
     if (terms.relation_key) {
       key_heads = terms.relation_key.dim(0) > 1;
       pack(terms.relation_key, buffer, key_columns, key_rows);
@@ -437,7 +433,7 @@ struct RelationPanels {
       bias_heads = terms.relation_bias.dim(0) > 1;
       const int64_t heads = terms.relation_bias.dim(0);
       bias = take(buffer, heads * shape.padded());
-      if (buffer == nullptr || in.q.device == meta_device) return;
+      if (buffer == nullptr || in.inputs.q.device == meta_device) return;
       RowSource<T> x;
       x.base = terms.relation_bias.template as<char>();
       x.dtype = terms.relation_bias.dtype;
@@ -448,7 +444,7 @@ struct RelationPanels {
         const T* row = x.row(h, temporary.data());
         T* to = bias + h * shape.padded();
         for (int64_t i = 0; i < shape.ids(); ++i) {
-          to[shape.row_of(i)] = row[i] * static_cast<T>(terms.scale * kLog2E);
+          to[shape.row_of(i)] = row[i] * static_cast<T>(in.numbers.scale * kLog2E);
         }
       }
     }

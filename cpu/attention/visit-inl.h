@@ -191,7 +191,7 @@ class Visit {
 // Whether intervals alone decide which keys rows see in a span, and its keys count once.
 inline bool has_intervals_only(const AttentionHead& head, const KeySpan& span) {
   const HeadSegment& s = head.at_place(span.origin);
-  return s.hidden == nullptr && s.class_id == nullptr && span.times == 1;
+  return !s.masks.hides_pairs() && span.times == 1;
 }
 
 // Calls f(span) for the blocks of a range that some row of tile t sees, with origin, times and seen

@@ -15,30 +15,19 @@ namespace {
 /// Everything on which the workspace of a call depends.
 class CallKey {
  public:
-  explicit CallKey(const AttentionInputs& in) {
+  explicit CallKey(const AttentionProblem& in) {
     add(num_threads());
-    add(in.q);
-    for (int i = 0; i < in.segments; ++i) {
-      const kernels::AttentionSegment& s = in.segment[i];
-      for (const ConstView* x : {&s.k, &s.v, &s.q_from, &s.k_hidden, &s.q_class, &s.k_class})
-        add(*x);
-      add(s.q_start);
-    }
-    const kernels::AttentionLayoutView& l = in.layout;
-    for (const ConstView* x : {&l.first_tile, &l.tiles, &l.row_start, &l.runs, &l.first_column,
-                               &l.col_start, &l.col_runs, &l.layout_index, &l.members}) {
-      add(*x);
-      add_values(*x);
-    }
-    add(l.order_q);
-    add(l.order_k);
-    const kernels::AttentionTermsView& t = in.terms;
-    for (const ConstView* x :
-         {&t.relation_query, &t.relation_key, &t.relation_bias, &t.relation_value, &t.span}) {
-      add(*x);
-    }
-    for (const int64_t n : {t.left, t.right, t.ids}) add(n);
-    add(in.dropout.p > 0 ? 1 : 0);
+    const auto add_shape = [this](const ConstView& x) { add(x); };
+    kernels::AttentionOperands<ConstView>::visit_tensors(add_shape, in.inputs);
+    AttentionProblem::visit_masks(add_shape, in);
+    const auto add_table = [this](const ConstView& x) {
+      add(x);
+      add_values(x);
+    };
+    kernels::AttentionLayoutView::visit_tensors(add_table, in.layout);
+    const kernels::AttentionNumbers& n = in.numbers;
+    for (const int64_t x : {n.q_start[0], n.q_start[1], n.left, n.right, n.ids}) add(x);
+    add(n.dropout.p > 0 ? 1 : 0);
   }
 
   void add(int64_t n) { words_.push_back(n); }
@@ -63,10 +52,10 @@ class CallKey {
 };
 
 /// The meta device has no lengths to read: the workspace is computed for all rows and keys.
-AttentionInputs without_lengths(const AttentionInputs& in) {
-  AttentionInputs all = in;
+AttentionProblem without_lengths(const AttentionProblem& in) {
+  AttentionProblem all = in;
   all.q_valid = {};
-  for (kernels::AttentionSegment& s : all.segment) s.k_valid = {};
+  for (auto& masks : all.masks) masks.k_valid = {};
   return all;
 }
 
@@ -87,27 +76,24 @@ void take_workspace(const CallKey& key, Call call) {
   known[key] = WorkspaceUsage::current().most;
 }
 
-void forward(const AttentionInputs& given, View out, View lse) {
-  const AttentionInputs in = without_lengths(given);
+void forward(const AttentionProblem& given, View out, View lse) {
+  const AttentionProblem in = without_lengths(given);
   CallKey key(in);
   key.add(0);
   take_workspace(key, [&] {
-    (in.q.dtype == DType::f64 ? block_attention_forward_f64 : block_attention_forward_f32)(in, out,
-                                                                                           lse);
+    (in.inputs.q.dtype == DType::f64 ? block_attention_forward_f64 : block_attention_forward_f32)(
+        in, out, lse);
   });
 }
 
-void backward(const AttentionInputs& given, ConstView out, ConstView lse, ConstView dout,
+void backward(const AttentionProblem& given, ConstView out, ConstView lse, ConstView dout,
               ConstView dlse, const AttentionGradients& grads) {
-  const AttentionInputs in = without_lengths(given);
+  const AttentionProblem in = without_lengths(given);
   CallKey key(in);
   key.add(1);
-  for (const View* x : {&grads.q, &grads.k[0], &grads.relation_query, &grads.relation_key,
-                        &grads.relation_bias, &grads.relation_value, &grads.span}) {
-    key.add(*x);
-  }
+  AttentionGradients::visit_tensors([&key](const View& x) { key.add(x); }, grads);
   take_workspace(key, [&] {
-    (in.q.dtype == DType::f64 ? block_attention_backward_f64 : block_attention_backward_f32)(
+    (in.inputs.q.dtype == DType::f64 ? block_attention_backward_f64 : block_attention_backward_f32)(
         in, out, lse, dout, dlse, grads);
   });
 }

@@ -73,7 +73,7 @@ void matmul(ConstView a, ConstView b, ConstView bias, View c, bool accumulate) {
     return;
   }
 
-  const DType sums = a.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType sums = accumulator_of(a.dtype);
   const bool packed_bias = bias && (bias.dtype != sums || bias.stride(0) != 1);
   const bool runs = c.device != meta_device;  // on the meta device only the workspace is allocated
   Scratch wide_bias(packed_bias ? N * size_of(sums) : 0, c.device);

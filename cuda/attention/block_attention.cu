@@ -11,7 +11,7 @@ namespace longspan::cuda {
 namespace {
 
 using kernels::AttentionGradients;
-using kernels::AttentionInputs;
+using kernels::AttentionProblem;
 
 using Pass = AttentionPass;
 
@@ -92,10 +92,10 @@ __global__ void __launch_bounds__(general_threads)
 }
 
 /// Computes the gradient of span [batch, heads, keys], with one warp per element.
-template <class T>
+template <class T, class A>
 __global__ void __launch_bounds__(general_threads)
     span_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t batch, int64_t heads,
-                int64_t keys, T* to) {
+                int64_t keys, A* to) {
   const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32;
@@ -104,13 +104,13 @@ __global__ void __launch_bounds__(general_threads)
     auto total = span_part(x, b, h, j, lane, 32);
 #pragma unroll
     for (int s = 16; s > 0; s /= 2) total += __shfl_xor_sync(0xffffffffu, total, s);
-    if (lane == 0) to[i] = static_cast<T>(total);
+    if (lane == 0) to[i] = total;
   }
 }
 
 /// Runs a pass on tensor cores or on the general path, without combining its splits.
 template <Pass pass, class T>
-void run_pieces(const char* name, const AttentionInputs& in, bool on_tensor_cores,
+void run_pieces(const char* name, const AttentionProblem& in, bool on_tensor_cores,
                 const AttentionArguments<T>& x) {
   if constexpr (sizeof(T) == 2) {
     if (on_tensor_cores) return run_tensor(name, pass, in, x);
@@ -129,11 +129,11 @@ void run_pieces(const char* name, const AttentionInputs& in, bool on_tensor_core
 
 /// Runs a pass over rows or keys and combines its splits, whose workspace has rows of `columns`.
 template <Pass pass, class T>
-void run_pass(const char* name, const AttentionInputs& in, bool on_tensor_cores,
+void run_pass(const char* name, const AttentionProblem& in, bool on_tensor_cores,
               AttentionArguments<T>& x, int64_t columns) {
   constexpr bool of_keys = pass == Pass::keys;
   const WorkTable& list = of_keys ? x.sizes.layout.column_work : x.sizes.layout.row_work;
-  const SplitWorkspace<T> workspace(x, list, columns, pass == Pass::forward, in.q.device);
+  const SplitWorkspace<T> workspace(x, list, columns, pass == Pass::forward, in.inputs.q.device);
   run_pieces<pass>(name, in, on_tensor_cores, x);
   const int64_t rows = cuts_of(x.sizes, list) *
                        (of_keys ? kernels::kAttentionWorkKeys : kernels::kAttentionTileRows);
@@ -142,7 +142,7 @@ void run_pass(const char* name, const AttentionInputs& in, bool on_tensor_cores,
 }
 
 template <class T>
-void forward_of(const AttentionInputs& in, const View& out, const View& lse) {
+void forward_of(const AttentionProblem& in, const View& out, const View& lse) {
   using A = Accumulator<T>;
   AttentionArguments<T> x = arguments_of<T>(in);
   constexpr const char* name = "block_attention_forward";
@@ -152,13 +152,14 @@ void forward_of(const AttentionInputs& in, const View& out, const View& lse) {
 }
 
 template <class T>
-void table_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionArguments<T>& x,
+void table_gradients(const AttentionProblem& in, bool on_tensor_cores, AttentionArguments<T>& x,
                      const AttentionGradients& grads) {
   using A = Accumulator<T>;
   constexpr const char* name = "block_attention_backward";
   x.splits = table_splits(x.sizes);
   const int64_t numbers = x.sizes.head_count() * x.splits * x.ids * x.table_width();
-  const Scratch sums(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
+  const Scratch sums(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)),
+                     in.inputs.q.device);
   x.sums = sums.as<A>();
   run_pieces<Pass::tables>(name, in, on_tensor_cores, x);
   const auto write = [&](const View& to, int64_t column, int64_t width, double factor) {
@@ -174,22 +175,23 @@ void table_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionA
 
 /// Computes dk, dv and the gradient of span.
 template <class T>
-void key_gradients(const AttentionInputs& in, bool on_tensor_cores, AttentionArguments<T>& x,
+void key_gradients(const AttentionProblem& in, bool on_tensor_cores, AttentionArguments<T>& x,
                    const AttentionGradients& grads) {
   using A = Accumulator<T>;
   constexpr const char* name = "block_attention_backward";
   const View& span = grads.span;
   const int64_t numbers = span ? x.sizes.head_count() * x.sizes.segment[0].keys : 0;
-  const Scratch sums(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
+  const Scratch sums(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)),
+                     in.inputs.q.device);
   if (span) x.span_sums = sums.as<A>();
   run_pass<Pass::keys>(name, in, on_tensor_cores, x, x.key_columns());
   if (!span) return;
-  launch(name, span_kernel<T>, dim3(blocks_for(span.numel(), general_threads / 32)),
-         general_threads, 0, x, span.dim(0), span.dim(1), span.dim(2), span.as<T>());
+  launch(name, span_kernel<T, A>, dim3(blocks_for(span.numel(), general_threads / 32)),
+         general_threads, 0, x, span.dim(0), span.dim(1), span.dim(2), span.as<A>());
 }
 
 template <class T>
-void backward_of(const AttentionInputs& in, const ConstView& out, const ConstView& lse,
+void backward_of(const AttentionProblem& in, const ConstView& out, const ConstView& lse,
                  const ConstView& dout, const ConstView& dlse, const AttentionGradients& grads) {
   using A = Accumulator<T>;
   constexpr const char* name = "block_attention_backward";
@@ -198,7 +200,7 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
   add_gradients(in, lse, dout, grads, x);
   x.out = head_rows<T>(out);
   const int64_t rows = x.sizes.head_count() * x.sizes.queries;
-  const Scratch delta(max<int64_t>(rows, 1) * static_cast<int64_t>(sizeof(A)), in.q.device);
+  const Scratch delta(max<int64_t>(rows, 1) * static_cast<int64_t>(sizeof(A)), in.inputs.q.device);
   launch(name, delta_kernel<T, A>, dim3(blocks_for(rows, general_threads / 32)), general_threads, 0,
          x, dlse.as<A>(), dlse ? dlse.stride(0) : 0, dlse ? dlse.stride(1) : 0,
          dlse ? dlse.stride(2) : 0, delta.as<A>());
@@ -213,18 +215,18 @@ void backward_of(const AttentionInputs& in, const ConstView& out, const ConstVie
 }
 
 template <class T>
-void join_part(const AttentionInputs& in, const View& out, const View& lse, const View& part_out,
+void join_part(const AttentionProblem& in, const View& out, const View& lse, const View& part_out,
                const View& part_lse) {
   using A = Accumulator<T>;
-  const int64_t heads = in.q.dim(1), queries = in.q.dim(2);
-  const int64_t rows = in.q.dim(0) * heads * queries;
+  const int64_t heads = in.inputs.q.dim(1), queries = in.inputs.q.dim(2);
+  const int64_t rows = in.inputs.q.dim(0) * heads * queries;
   launch("block_attention_forward", join_kernel<T, A>, dim3(blocks_for(rows, general_threads / 32)),
          general_threads, 0, head_rows<T>(out), lse.as<A>(), head_rows<const T>(part_out),
          part_lse.as<const A>(), heads, queries, rows);
 }
 
-void forward(const AttentionInputs& in, View out, View lse) {
-  visit_floating(in.q.dtype, [&](auto tag) {
+void forward(const AttentionProblem& in, View out, View lse) {
+  visit_floating(in.inputs.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (!in.accumulate) return forward_of<T>(in, out, lse);
     forward_of_part(in, out, lse, forward_of<T>, [&](const View& part_out, const View& part_lse) {
@@ -233,12 +235,12 @@ void forward(const AttentionInputs& in, View out, View lse) {
   });
 }
 
-void backward(const AttentionInputs& in, ConstView out, ConstView lse, ConstView dout,
+void backward(const AttentionProblem& in, ConstView out, ConstView lse, ConstView dout,
               ConstView dlse, const AttentionGradients& grads) {
-  visit_floating(in.q.dtype, [&](auto tag) {
+  visit_floating(in.inputs.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (!in.accumulate) return backward_of<T>(in, out, lse, dout, dlse, grads);
-    backward_of_part(in, grads, [&](const AttentionInputs& part, const AttentionGradients& to) {
+    backward_of_part(in, grads, [&](const AttentionProblem& part, const AttentionGradients& to) {
       backward_of<T>(part, out, lse, dout, dlse, to);
     });
   });

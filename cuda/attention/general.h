@@ -45,18 +45,18 @@ struct Table {
   LONGSPAN_HD const T* of(int64_t h) const { return data == nullptr ? nullptr : data + h * head; }
 };
 
-/// The `span` tensor of AttentionTermsView, read as [B, H, T].
-template <class T>
+/// The `span` tensor of AttentionOperands, read as [B, H, T].
+template <class A>
 struct SpanTable {
-  const T* data = nullptr;
+  const A* data = nullptr;
   int64_t batch = 0, head = 0, key = 0;  // strides; 0 for a broadcast axis
   double ramp = 1, offset = 0;
 
   /// Returns mu of the key at `distance` = q - k, before it is clamped to 0 .. 1.
-  template <class A>
   LONGSPAN_HD A at(int64_t b, int64_t h, int64_t j, int64_t distance) const {
-    const A span = static_cast<A>(data[b * batch + h * head + j * key]);
-    return (static_cast<A>(offset) + span - static_cast<A>(distance)) / static_cast<A>(ramp);
+    return (static_cast<A>(offset) + data[b * batch + h * head + j * key] -
+            static_cast<A>(distance)) /
+           static_cast<A>(ramp);
   }
 };
 
@@ -73,7 +73,7 @@ struct AttentionArguments {
   const A* delta = nullptr;              // [B, H, L]: dout . out - dlse
   Table<T> key, bias, value;             // relation terms
   int64_t left = 0, right = 0, ids = 0;  // their ids
-  SpanTable<T> span;
+  SpanTable<A> span;
   A* sums = nullptr;  // sums of the tables' gradients: [B H, splits, R, d + dv + 1]
   int64_t splits = 1;
   A* span_sums = nullptr;  // [B H, T]: gradients of mu, times ramp
@@ -192,13 +192,12 @@ class General {
   LONGSPAN_HD void enter(int next) {
     if (segment == next) return;
     segment = next;
-    const SegmentTables& s = x.sizes.segment[segment];
-    labelled = s.class_id.given();
+    labelled = x.sizes.segment[segment].masks.has_classes();
     straight = !labelled && !head.ordered(segment) && head.order_q < 0;
-    const int32_t* const classes = labelled ? s.q_class.of(head.b) : nullptr;
+    const kernels::SampleMasks masks = head.masks(x.sizes, segment);
     each(R, [&](int r) {
       seen[r] = read[r] >= 0 ? head.sees(x.sizes, segment, read[r]) : KeyInterval{0, 0};
-      if (labelled) row_class[r] = read[r] >= 0 ? classes[read[r]] * s.key_classes : 0;
+      if (labelled) row_class[r] = read[r] >= 0 ? masks.class_of_query(read[r]) : 0;
     });
   }
   /// Loads delta and lse in units of log 2; lse is +inf for a row without keys.
@@ -216,14 +215,14 @@ class General {
   /// are used.
   LONGSPAN_HD void load_keys(int of_segment, int64_t k0, uint64_t bits) {
     const SegmentTables& s = x.sizes.segment[of_segment];
-    const int32_t* const classes = s.class_id.given() ? s.k_class.of(head.b) : nullptr;
+    const kernels::SampleMasks masks = head.masks(x.sizes, of_segment);
     each(K, [&](int j) {
       const bool there = k0 + j < s.keys && (bits >> j & 1) != 0;
       const int32_t index = there ? head.key(x.sizes, of_segment, k0 + j) : -1;
       const bool shown = index >= 0 && head.shown(x.sizes, of_segment, index);
       key[j] = index;
       key_read[j] = shown ? index : -1;
-      if (classes != nullptr) key_class[j] = shown ? classes[index] : 0;
+      if (s.masks.has_classes()) key_class[j] = shown ? masks.class_of_key(index) : 0;
     });
   }
   /// Loads the multiplicity of each of those keys for the rows of this tile.
@@ -365,7 +364,7 @@ class General {
   LONGSPAN_HD int64_t id_of(int r, int j) const {
     if (read[r] < 0 || key_read[j] < 0) return -1;
     if (!labelled) return clip(distance(r, j));
-    return x.sizes.segment[segment].class_id.of(head.b)[row_class[r] + key_class[j]];
+    return head.masks(x.sizes, segment).label_of_classes(row_class[r], key_class[j]);
   }
   /// Returns bounds first .. last of the ids of the rows with the keys in slots k0 ..
   LONGSPAN_HD void reach(int64_t k0, int64_t& first, int64_t& last) const {
@@ -445,7 +444,7 @@ class General {
   LONGSPAN_HD bool soft() const { return x.span.data != nullptr && segment == 0; }
   /// mu before clamping.
   LONGSPAN_HD A ramp(int r, int j) const {
-    return x.span.template at<A>(head.b, head.h, key_read[j], -distance(r, j));
+    return x.span.at(head.b, head.h, key_read[j], -distance(r, j));
   }
   /// Whether a pair exists.
   LONGSPAN_HD bool counts(uint64_t bits, int r, int j) const {
@@ -662,7 +661,7 @@ class General {
       each(K, [&](int j) {
         if (key[j] < 0) return;
         A& to = split ? workspace[(j + 1) * x.key_columns() - 1]
-                        : x.span_sums[number * x.sizes.segment[0].keys + key[j]];
+                      : x.span_sums[number * x.sizes.segment[0].keys + key[j]];
         to = span_sum[j];
       });
     }
@@ -992,7 +991,7 @@ class SplitWorkspace {
  public:
   /// Allocates rows of `columns` and, in the forward pass, their statistics.
   SplitWorkspace(AttentionArguments<T>& x, const WorkTable& list, int64_t columns, bool forward,
-              Device device) {
+                 Device device) {
     const int64_t rows = list.workspace * x.sizes.served_by_item();
     if (rows == 0) return;
     x.wide = take(rows * columns, device);
@@ -1020,46 +1019,33 @@ HeadRows<T> head_rows(const ConstView& x) {
   return x ? head_rows<T>(x.data, x.strides, x.dim(3)) : HeadRows<T>{};
 }
 
-/// A table with one entry per sample on its first axis, or one for all samples.
-template <class T>
-SampleTable<T> sample_table(const ConstView& x) {
-  return {x.as<T>(), x && x.dim(0) > 1 ? x.stride(0) : 0};
-}
-
-inline SegmentTables segment_of(const kernels::AttentionSegment& s) {
+inline SegmentTables segment_of(const kernels::AttentionProblem& in, int s) {
   SegmentTables t;
-  t.keys = s.k.dim(2);
-  t.q_start = s.q_start;
+  t.keys = in.inputs.k[s].dim(2);
+  t.q_start = in.numbers.q_start[s];
   for (int rule = 0; rule < kernels::kAttentionRules; ++rule) {
-    t.left[rule] = s.windows[rule].left;
-    t.right[rule] = s.windows[rule].right;
+    t.left[rule] = in.numbers.windows[s][rule].left;
+    t.right[rule] = in.numbers.windows[s][rule].right;
   }
-  t.k_valid = s.k_valid.as<int64_t>();
-  t.q_from = sample_table<int32_t>(s.q_from);
-  t.q_to = sample_table<int32_t>(s.q_to);
-  t.k_hidden = sample_table<uint8_t>(s.k_hidden);
-  t.q_class = sample_table<int32_t>(s.q_class);
-  t.k_class = sample_table<int32_t>(s.k_class);
-  t.class_id = sample_table<int32_t>(s.class_id);
-  t.key_classes = s.class_id ? static_cast<int32_t>(s.class_id.dim(2)) : 0;
+  t.masks = kernels::MaskTables(in.masks[s], t.keys);
   return t;
 }
 
 /// Returns the arguments that the forward and the backward pass share.
-inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
+inline AttentionSizes sizes_of(const kernels::AttentionProblem& in) {
   const auto& l = in.layout;
   const auto table = [](const ConstView& x) { return x.as<int32_t>(); };
-  const auto work = [&](const kernels::AttentionWorkView& w) {
+  const auto work = [&](const kernels::AttentionWork<ConstView>& w) {
     return WorkTable{table(w.items), table(w.cuts), w.items.dim(0), w.cuts.dim(0), w.workspace};
   };
   AttentionSizes x;
-  x.batch = in.q.dim(0);
-  x.heads = in.q.dim(1);
-  x.queries = in.q.dim(2);
-  x.width = static_cast<int32_t>(in.q.dim(3));
-  x.value_width = static_cast<int32_t>(in.segment[0].v.dim(3));
-  x.segments = in.segments;
-  for (int s = 0; s < in.segments; ++s) x.segment[s] = segment_of(in.segment[s]);
+  x.batch = in.inputs.q.dim(0);
+  x.heads = in.inputs.q.dim(1);
+  x.queries = in.inputs.q.dim(2);
+  x.width = static_cast<int32_t>(in.inputs.q.dim(3));
+  x.value_width = static_cast<int32_t>(in.inputs.v[0].dim(3));
+  x.segments = in.numbers.segments;
+  for (int s = 0; s < in.numbers.segments; ++s) x.segment[s] = segment_of(in, s);
   x.q_valid = in.q_valid.as<int64_t>();
   const int64_t rows = l.layout_index.dim(0), columns = l.layout_index.dim(1);
   x.layout = {table(l.first_tile),
@@ -1078,51 +1064,52 @@ inline AttentionSizes sizes_of(const kernels::AttentionInputs& in) {
               rows,
               columns,
               l.multiplied};
-  x.draws.key = in.dropout.key;
-  x.draws.threshold = static_cast<uint32_t>(drop_threshold(in.dropout.p));
-  x.draws.active = in.dropout.p > 0;
-  x.draws.scale = 1 / (1 - in.dropout.p);
-  x.scale = in.terms.scale;
+  x.draws.key = in.numbers.dropout.key;
+  x.draws.threshold = static_cast<uint32_t>(drop_threshold(in.numbers.dropout.p));
+  x.draws.active = in.numbers.dropout.p > 0;
+  x.draws.scale = 1 / (1 - in.numbers.dropout.p);
+  x.scale = in.numbers.scale;
   return x;
 }
 
 template <class T>
-AttentionArguments<T> arguments_of(const kernels::AttentionInputs& in) {
+AttentionArguments<T> arguments_of(const kernels::AttentionProblem& in) {
   AttentionArguments<T> x;
   x.sizes = sizes_of(in);
-  x.q = head_rows<const T>(in.q);
-  for (int s = 0; s < in.segments; ++s) {
-    x.k[s] = head_rows<const T>(in.segment[s].k);
-    x.v[s] = head_rows<const T>(in.segment[s].v);
+  x.q = head_rows<const T>(in.inputs.q);
+  for (int s = 0; s < in.numbers.segments; ++s) {
+    x.k[s] = head_rows<const T>(in.inputs.k[s]);
+    x.v[s] = head_rows<const T>(in.inputs.v[s]);
   }
   const auto table = [](const ConstView& t) {
     return Table<T>{t.as<T>(), t && t.dim(0) > 1 ? t.stride(0) : 0};
   };
-  const auto& terms = in.terms;
+  const auto& terms = in.inputs;
   x.own_relation_query = static_cast<bool>(terms.relation_query);
   x.relation_query = x.own_relation_query ? head_rows<const T>(terms.relation_query) : x.q;
   x.key = table(terms.relation_key);
   x.bias = table(terms.relation_bias);
   x.value = table(terms.relation_value);
-  x.left = terms.left;
-  x.right = terms.right;
-  x.ids = terms.ids;
+  x.left = in.numbers.left;
+  x.right = in.numbers.right;
+  x.ids = in.numbers.ids;
   if (const ConstView& span = terms.span) {
     const auto step = [&](int axis) { return span.dim(axis) > 1 ? span.stride(axis) : 0; };
-    x.span = {span.as<T>(), step(0), step(1), step(2), terms.ramp, terms.offset};
+    x.span = {span.as<Accumulator<T>>(), step(0),          step(1), step(2),
+              in.numbers.ramp,           in.numbers.offset};
   }
   return x;
 }
 
 /// Adds the inputs and outputs of the backward pass.
 template <class T>
-void add_gradients(const kernels::AttentionInputs& in, const ConstView& lse, const ConstView& dout,
+void add_gradients(const kernels::AttentionProblem& in, const ConstView& lse, const ConstView& dout,
                    const kernels::AttentionGradients& grads, AttentionArguments<T>& x) {
   x.lse = const_cast<Accumulator<T>*>(lse.as<Accumulator<T>>());
   x.dout = head_rows<const T>(dout);
   x.dq = head_rows<T>(grads.q);
   x.drelation_query = head_rows<T>(grads.relation_query);
-  for (int s = 0; s < in.segments; ++s) {
+  for (int s = 0; s < in.numbers.segments; ++s) {
     x.dk[s] = head_rows<T>(grads.k[s]);
     x.dv[s] = head_rows<T>(grads.v[s]);
   }

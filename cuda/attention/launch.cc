@@ -7,27 +7,27 @@
 namespace longspan::cuda {
 namespace {
 
-bool tensor_serves(const kernels::AttentionInputs& in) {
-  bool serves = size_of(in.q.dtype) == 2 && in.terms.scale > 0 && rows_fit(in.q);
-  for (int s = 0; s < in.segments; ++s) {
-    serves = serves && rows_fit(in.segment[s].k) && rows_fit(in.segment[s].v);
+bool tensor_serves(const kernels::AttentionProblem& in) {
+  bool serves = size_of(in.inputs.q.dtype) == 2 && in.numbers.scale > 0 && rows_fit(in.inputs.q);
+  for (int s = 0; s < in.numbers.segments; ++s) {
+    serves = serves && rows_fit(in.inputs.k[s]) && rows_fit(in.inputs.v[s]);
   }
-  if (in.terms.relation_query) serves = serves && rows_fit(in.terms.relation_query);
-  for (const ConstView* table : {&in.terms.relation_key, &in.terms.relation_value}) {
+  if (in.inputs.relation_query) serves = serves && rows_fit(in.inputs.relation_query);
+  for (const ConstView* table : {&in.inputs.relation_key, &in.inputs.relation_value}) {
     serves = serves && (!*table || reinterpret_cast<uintptr_t>(table->data) % 16 == 0);
   }
   return serves;
 }
 
 template <class T>
-void run(const char* name, AttentionPass pass, const kernels::AttentionInputs& in,
+void run(const char* name, AttentionPass pass, const kernels::AttentionProblem& in,
          AttentionArguments<T> x) {
   if (!plain_terms(in)) return launch_terms(name, pass, x, 0);
   const LayoutTables& layout = x.sizes.layout;
   const int64_t blocks =
       units_of(x.sizes, pass == AttentionPass::keys ? layout.column_work : layout.row_work);
   const Scratch nonfinite(max<int64_t>(blocks, 1) * static_cast<int64_t>(sizeof(int32_t)),
-                          in.q.device);
+                          in.inputs.q.device);
   x.nonfinite = nonfinite.as<int32_t>();
   launch_plain(name, pass, x);
   launch_terms(name, pass, x, blocks);
@@ -46,11 +46,11 @@ bool rows_fit(const ConstView& x) {
   return fits;
 }
 
-bool tensor_serves_forward(const kernels::AttentionInputs& in, const View& out) {
+bool tensor_serves_forward(const kernels::AttentionProblem& in, const View& out) {
   return tensor_serves(in) && rows_fit(out);
 }
 
-bool tensor_serves_backward(const kernels::AttentionInputs& in, const ConstView& dout,
+bool tensor_serves_backward(const kernels::AttentionProblem& in, const ConstView& dout,
                             const kernels::AttentionGradients& grads) {
   bool serves = tensor_serves(in) && rows_fit(dout);
   for (const View* g :
@@ -60,11 +60,11 @@ bool tensor_serves_backward(const kernels::AttentionInputs& in, const ConstView&
   return serves;
 }
 
-void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionInputs& in,
+void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionProblem& in,
                 const AttentionArguments<bf16>& x) {
   run(name, pass, in, x);
 }
-void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionInputs& in,
+void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionProblem& in,
                 const AttentionArguments<f16>& x) {
   run(name, pass, in, x);
 }

@@ -17,16 +17,16 @@ enum class AttentionPass : uint8_t { forward, rows, keys, tables };
 
 /// Whether tensor cores take a call: bf16 or f16, widths that are multiples of 8 up to 128, rows
 /// that begin at multiples of 16 bytes, a positive scale.
-bool tensor_serves_forward(const kernels::AttentionInputs& in, const View& out);
-bool tensor_serves_backward(const kernels::AttentionInputs& in, const ConstView& dout,
+bool tensor_serves_forward(const kernels::AttentionProblem& in, const View& out);
+bool tensor_serves_backward(const kernels::AttentionProblem& in, const ConstView& dout,
                             const kernels::AttentionGradients& grads);
 
 /// Runs a pass on tensor cores with the arguments of the general path. It selects the kernels for
 /// windows and bounds, or those for all terms and masks. The latter also recompute blocks in which
 /// the former met nonfinite values, see note_nonfinite().
-void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionInputs& in,
+void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionProblem& in,
                 const AttentionArguments<bf16>& x);
-void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionInputs& in,
+void run_tensor(const char* name, AttentionPass pass, const kernels::AttentionProblem& in,
                 const AttentionArguments<f16>& x);
 
 /// Launches the kernels for windows and bounds; there is none for the tables pass.

@@ -9,9 +9,9 @@
 #include "core/memory.h"
 #include "cuda/tile.cuh"
 
-/// Attention over several key sets (AttentionInputs::accumulate) with kernels that compute one: the
-/// results and gradients of a key set are computed into scratch memory and then combined with those
-/// of the earlier sets.
+/// Attention over several key sets (AttentionProblem::accumulate) with kernels that compute one:
+/// the results and gradients of a key set are computed into scratch memory and then combined with
+/// those of the earlier sets.
 namespace longspan::cuda {
 
 /// The lse of two softmax results over disjoint key sets, and the share of each.
@@ -49,9 +49,9 @@ class OwnMemory {
 /// Calls forward(in, out, lse) for one key set, then join(part_out, part_lse), which combines the
 /// result with out and lse.
 template <class Forward, class Join>
-void forward_of_part(const kernels::AttentionInputs& in, const View& out, const View& lse,
+void forward_of_part(const kernels::AttentionProblem& in, const View& out, const View& lse,
                      Forward forward, Join join) {
-  kernels::AttentionInputs alone = in;
+  kernels::AttentionProblem alone = in;
   alone.accumulate = false;
   const OwnMemory part_out(out), part_lse(lse);
   forward(alone, part_out.view(), part_lse.view());
@@ -60,19 +60,18 @@ void forward_of_part(const kernels::AttentionInputs& in, const View& out, const 
 
 /// Calls backward(in, gradients) for one key set, then adds its gradients to `grads`.
 template <class Backward>
-void backward_of_part(const kernels::AttentionInputs& in, const kernels::AttentionGradients& grads,
+void backward_of_part(const kernels::AttentionProblem& in, const kernels::AttentionGradients& grads,
                       Backward backward) {
-  kernels::AttentionInputs alone = in;
+  kernels::AttentionProblem alone = in;
   alone.accumulate = false;
   kernels::AttentionGradients of_part = grads;
   std::vector<std::pair<View, OwnMemory>> all;
-  for (View* x : {&of_part.q, &of_part.k[0], &of_part.v[0], &of_part.k[1], &of_part.v[1],
-                  &of_part.relation_query, &of_part.relation_key, &of_part.relation_bias,
-                  &of_part.relation_value, &of_part.span}) {
-    if (!*x) continue;
-    all.emplace_back(*x, OwnMemory(*x));
-    *x = all.back().second.view();
-  }
+  const auto replace = [&all](View& x) {
+    if (!x) return;
+    all.emplace_back(x, OwnMemory(x));
+    x = all.back().second.view();
+  };
+  kernels::AttentionGradients::visit_tensors(replace, of_part);
   backward(alone, of_part);
   for (const auto& [to, part] : all) kernels::accumulate(to.device, part.view(), to);
 }

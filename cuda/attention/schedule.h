@@ -56,13 +56,13 @@ struct HeadRows {
   LONGSPAN_HD T* of(int64_t b, int64_t h) const { return data + b * batch + h * head; }
 };
 
-/// A work list of a layout, see kernels::AttentionWorkView.
+/// A work list of a layout, see kernels::AttentionWork.
 struct WorkTable {
   const int32_t *items, *cuts;
   int64_t item_count, cut_count, workspace;
 };
 
-/// The tables of a layout, see kernels::AttentionLayoutView.
+/// The tables of a layout, see kernels::AttentionLayout.
 struct LayoutTables {
   const int32_t *first_tile, *tiles, *row_start, *runs, *first_column, *col_start, *col_runs,
       *layout_index, *members, *order_q, *order_k;
@@ -78,27 +78,14 @@ struct LayoutTables {
   }
 };
 
-/// A table [1 or B, ...]. `batch` is the stride of samples, 0 if all share it.
-template <class T>
-struct SampleTable {
-  const T* data = nullptr;
-  int64_t batch = 0;
-
-  LONGSPAN_HD bool given() const { return data != nullptr; }
-  LONGSPAN_HD const T* of(int64_t sample) const { return data + sample * batch; }
-};
-
-/// A key segment without its tensors, see kernels::AttentionSegment.
+/// A key segment without its keys and values.
 struct SegmentTables {
   int64_t keys = 0, q_start = 0;
   int64_t left[kernels::kAttentionRules] = {}, right[kernels::kAttentionRules] = {};
-  const int64_t* k_valid = nullptr;
-  SampleTable<int32_t> q_from, q_to, q_class, k_class, class_id;
-  SampleTable<uint8_t> k_hidden;
-  int32_t key_classes = 0;
+  kernels::MaskTables masks;
 
   /// Whether a key inside a row's window and lengths may still be hidden from it.
-  LONGSPAN_HD bool masked() const { return q_from.given() || k_hidden.given() || class_id.given(); }
+  LONGSPAN_HD bool masked() const { return masks.bounds_rows() || masks.hides_pairs(); }
 };
 
 /// Dropout of one call, see kernels::AttentionDropout.
@@ -160,12 +147,10 @@ struct AttentionHead {
     rule = t.members[3 * n];
     order_q = t.members[3 * n + 1];
     order_k = t.members[3 * n + 2];
-    const auto valid = [sample](const int64_t* lengths, int64_t all) {
-      return static_cast<int32_t>(lengths != nullptr ? clamped(lengths[sample], 0, all) : all);
-    };
-    queries_valid = valid(x.q_valid, x.queries);
-    main_valid = valid(x.segment[0].k_valid, x.segment[0].keys);
-    side_valid = x.segments > 1 ? valid(x.segment[1].k_valid, x.segment[1].keys) : 0;
+    queries_valid = static_cast<int32_t>(
+        x.q_valid != nullptr ? clamped(x.q_valid[sample], 0, x.queries) : x.queries);
+    main_valid = static_cast<int32_t>(x.segment[0].masks.keys_of(sample));
+    side_valid = x.segments > 1 ? static_cast<int32_t>(x.segment[1].masks.keys_of(sample)) : 0;
   }
 
   LONGSPAN_HD int32_t tile_row(const AttentionSizes& x, int64_t t) const {
@@ -196,22 +181,23 @@ struct AttentionHead {
     return ordered(segment) ? x.layout.order_k[order_k * x.segment[0].keys + place]
                             : static_cast<int32_t>(place);
   }
+  LONGSPAN_HD kernels::SampleMasks masks(const AttentionSizes& x, int segment) const {
+    return x.segment[segment].masks.of(b, keys_valid(segment));
+  }
   /// Whether a key (an index) exists in this sample and is not hidden from all queries.
   LONGSPAN_HD bool shown(const AttentionSizes& x, int segment, int32_t key) const {
-    const SampleTable<uint8_t>& hidden = x.segment[segment].k_hidden;
-    return key < keys_valid(segment) && (!hidden.given() || hidden.of(b)[key] == 0);
+    return key < keys_valid(segment) && !masks(x, segment).hides_key(key);
   }
   LONGSPAN_HD KeyInterval sees(const AttentionSizes& x, int segment, int64_t query) const {
     if (query >= queries_valid) return {0, 0};
     const SegmentTables& s = x.segment[segment];
     const int64_t p = query + s.q_start, end = keys_valid(segment);
-    int64_t lo = clamped(p - s.left[rule], 0, end), hi = clamped(p + s.right[rule] + 1, 0, end);
-    if (s.q_from.given()) {
-      lo = max<int64_t>(lo, s.q_from.of(b)[query]);
-      hi = min<int64_t>(hi, s.q_to.of(b)[query]);
-    }
-    if (lo >= hi) return {0, 0};
-    return {static_cast<int32_t>(lo), static_cast<int32_t>(hi)};
+    const kernels::KeyInterval keys =
+        masks(x, segment)
+            .narrowed(query,
+                      {clamped(p - s.left[rule], 0, end), clamped(p + s.right[rule] + 1, 0, end)});
+    if (keys.lo >= keys.hi) return {0, 0};
+    return {static_cast<int32_t>(keys.lo), static_cast<int32_t>(keys.hi)};
   }
   /// The first run of a tile that begins after a slot.
   LONGSPAN_HD int32_t run_after(const AttentionSizes& x, int64_t tile, int segment,
@@ -411,7 +397,7 @@ class TileSteps {
 /// chunks.
 struct AttentionWork {
   int64_t b = 0, h = 0, place = 0, chunk = 0;
-  WorkRange range;    // the steps or tiles that it covers
+  WorkRange range;         // the steps or tiles that it covers
   int64_t workspace = -1;  // first row of its results in the split workspace; -1: not split
 
   /// Takes tiles or steps in order. Adjacent units take the same one for different heads.

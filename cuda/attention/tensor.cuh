@@ -16,9 +16,9 @@ namespace longspan::cuda {
 
 /// Whether the kernels below support all terms and masks of a call. The kernels of terms.cuh
 /// support the others.
-inline bool plain_terms(const kernels::AttentionInputs& in) {
-  const kernels::AttentionTermsView& t = in.terms;
-  const bool classes = in.segment[0].class_id || in.segment[1].class_id;
+inline bool plain_terms(const kernels::AttentionProblem& in) {
+  const auto& t = in.inputs;
+  const bool classes = in.masks[0].class_id || in.masks[1].class_id;
   return !classes && !t.relation_key && !t.relation_bias && !t.relation_value && !t.span;
 }
 
@@ -66,7 +66,7 @@ class TensorPass {
   /// Whether the key indices of a segment must be recorded because they differ from the slots or
   /// may be hidden.
   LONGSPAN_HD bool noted(int segment) const {
-    return head.ordered(segment) || x.sizes.segment[segment].k_hidden.given();
+    return head.ordered(segment) || x.sizes.segment[segment].masks.hides_keys();
   }
   /// The score offset of a key with a multiplicity: its log2, divided by the factor.
   LONGSPAN_HD float weight(int64_t tile, int segment, int32_t place) const {
@@ -163,8 +163,8 @@ class TensorPass {
   /// Returns the offset of a query's row of out, or of its row in the split workspace, and sets its
   /// factor. For a split, the first lane of a row also records the reference and the sum of
   /// weights. `workspace`: the row in the split workspace, or negative.
-  LONGSPAN_HD int64_t output_row(int64_t workspace, int32_t query, float base, float all, bool first,
-                                 float& scale) const {
+  LONGSPAN_HD int64_t output_row(int64_t workspace, int32_t query, float base, float all,
+                                 bool first, float& scale) const {
     const auto kept = static_cast<float>(x.sizes.draws.scale);
     if (workspace >= 0) {
       scale = all == 0 ? 0.0f : kept;
@@ -182,13 +182,15 @@ class TensorPass {
   /// Writes the gradients of a warp's 16 keys, which begin at `own` in the block, scaled by
   /// `times`. A split writes to the columns from `column` on of its workspace.
   LONGSPAN_HD void write_keys(const Fragments<1, W / 8>& sum, const HeadRows<T>& to, double times,
-                              const int32_t* keys, int own, int64_t workspace, int32_t column) const {
+                              const int32_t* keys, int own, int64_t workspace,
+                              int32_t column) const {
     if (to.data == nullptr) return;
     const auto row = [&](int, int half, float& scale) -> int64_t {
       const int at = own + 8 * half + thread_index() % 32 / 4;
       scale = static_cast<float>(times);
       if (keys[at] < 0) return -1;
-      return workspace >= 0 ? (workspace + at) * x.key_columns() + column : int64_t{keys[at]} * to.row;
+      return workspace >= 0 ? (workspace + at) * x.key_columns() + column
+                            : int64_t{keys[at]} * to.row;
     };
     if (workspace >= 0) {
       write<1>(sum, to.width, row, x.wide);
@@ -514,7 +516,8 @@ struct TensorRowGradients {
       const int32_t of = shared.query[r];
       scale = static_cast<float>(x.sizes.scale);
       if (of < 0) return -1;
-      return shared.workspace >= 0 ? (shared.workspace + r) * x.sizes.width : int64_t{of} * x.dq.row;
+      return shared.workspace >= 0 ? (shared.workspace + r) * x.sizes.width
+                                   : int64_t{of} * x.dq.row;
     };
     if (shared.workspace >= 0) {
       common.template write<m>(sum, x.sizes.width, row, x.wide);

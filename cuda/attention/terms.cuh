@@ -79,26 +79,27 @@ class TermsPass : public TensorPass<T, W> {
   /// this.
   template <int threads>
   LONGSPAN_HD void turn_to(int segment) const {
-    const SegmentTables& s = x.sizes.segment[segment];
+    const bool labelled = x.sizes.segment[segment].masks.has_classes();
+    const kernels::SampleMasks masks = head.masks(x.sizes, segment);
     for (int r = thread_index(); r < rows; r += threads) {
       const int32_t i = notes.query[r];
       const bool there = i >= 0 && i < head.queries_valid;
       notes.seen[r] = there ? head.sees(x.sizes, segment, i) : KeyInterval{0, 0};
-      if (!s.class_id.given()) continue;
-      notes.row_class[r] = there ? s.q_class.of(head.b)[i] * s.key_classes : 0;
+      if (labelled) notes.row_class[r] = there ? masks.class_of_query(i) : 0;
     }
   }
   /// Records the keys in slots k0 .. k0 + keys of a segment. Only the keys set in `bits` are used.
   template <int threads>
   LONGSPAN_HD void note_places(int segment, int32_t k0, uint64_t bits) const {
     const SegmentTables& s = x.sizes.segment[segment];
+    const kernels::SampleMasks masks = head.masks(x.sizes, segment);
     for (int j = thread_index(); j < keys; j += threads) {
       const bool there = (bits >> j & 1) != 0 && k0 + j < s.keys;
       const int32_t index = there ? head.key(x.sizes, segment, k0 + j) : -1;
       const bool shown = index >= 0 && head.shown(x.sizes, segment, index);
       notes.key[j] = index;
       notes.shown[j] = shown ? index : -1;
-      if (s.class_id.given()) notes.key_class[j] = shown ? s.k_class.of(head.b)[index] : 0;
+      if (s.masks.has_classes()) notes.key_class[j] = shown ? masks.class_of_key(index) : 0;
     }
   }
   template <int threads>
@@ -116,7 +117,8 @@ class TermsPass : public TensorPass<T, W> {
   }
   /// Computes the ids of all pairs. Every lane of the warp gets whether any pair exists.
   LONGSPAN_HD bool find(int segment, uint64_t bits, Ids& id) const {
-    const SegmentTables& s = x.sizes.segment[segment];
+    const bool labelled = x.sizes.segment[segment].masks.has_classes();
+    const kernels::SampleMasks masks = head.masks(x.sizes, segment);
     bool any = false;
     LONGSPAN_UNROLL for (int j = 0; j < n; ++j) {
       LONGSPAN_UNROLL for (int e = 0; e < 4; ++e) {
@@ -125,10 +127,9 @@ class TermsPass : public TensorPass<T, W> {
         const KeyInterval seen = notes.seen[r];
         int32_t at = -1;
         if (key >= seen.lo && key < seen.hi) {
-          at = s.class_id.given()
-                   ? s.class_id.of(head.b)[notes.row_class[r] + notes.key_class[c]]
-                   : static_cast<int32_t>(clamped(distance(segment, r, c), -x.left, x.right) +
-                                          x.left);
+          at = labelled ? masks.label_of_classes(notes.row_class[r], notes.key_class[c])
+                        : static_cast<int32_t>(clamped(distance(segment, r, c), -x.left, x.right) +
+                                               x.left);
         }
         id[j][e] = at;
         any = any || at >= 0;
@@ -140,7 +141,7 @@ class TermsPass : public TensorPass<T, W> {
   /// mu before clamping.
   LONGSPAN_HD float ramp(int segment, int j, int e) const {
     const int r = row_of(own, j, e), c = key_of(own, j, e);
-    return x.span.template at<float>(head.b, head.h, notes.shown[c], -distance(segment, r, c));
+    return x.span.at(head.b, head.h, notes.shown[c], -distance(segment, r, c));
   }
   LONGSPAN_HD static float unit(float y) { return y < 0 ? 0.0f : (y > 1 ? 1.0f : y); }
 
@@ -240,7 +241,7 @@ class TermsPass : public TensorPass<T, W> {
       }
     };
     // The keys of a row have distinct distances, except for the clipped ones.
-    const bool labelled = x.sizes.segment[segment].class_id.given();
+    const bool labelled = x.sizes.segment[segment].masks.has_classes();
     const auto ends = static_cast<int32_t>(x.left + x.right);
     int32_t first, last;
     reach(id, first, last);
@@ -511,7 +512,8 @@ struct TermsForward : TermRows<T, W> {
       const float all = over_row(total[0][half], [](float a, float b) { return a + b; });
       if (query < 0) return -1;
       const float base = reference[0][half] == hidden ? 0.0f : reference[0][half];
-      const int64_t workspace = work.workspace >= 0 ? work.workspace + from + own + 8 * half + lane / 4 : -1;
+      const int64_t workspace =
+          work.workspace >= 0 ? work.workspace + from + own + 8 * half + lane / 4 : -1;
       return pass.output_row(workspace, query, base, all, lane % 4 == 0, scale);
     };
     if (work.workspace >= 0) {
@@ -703,7 +705,8 @@ struct TermsKeyGradients {
     if (x.span_sums != nullptr && segment == 0) write_span(pass, work.workspace, dmu);
     const int32_t* const noted = shared.notes.key;
     pass.write_keys(dk, x.dk[segment], x.sizes.scale, noted, own, work.workspace, 0);
-    pass.write_keys(dv, x.dv[segment], x.sizes.draws.scale, noted, own, work.workspace, x.sizes.width);
+    pass.write_keys(dv, x.dv[segment], x.sizes.draws.scale, noted, own, work.workspace,
+                    x.sizes.width);
   }
 
  private:
@@ -735,7 +738,7 @@ struct TermsKeyGradients {
       const int32_t j = pass.notes.key[at];
       if (lane % 4 != 0 || j < 0) continue;
       float& to = workspace >= 0 ? x.wide[(workspace + at + 1) * x.key_columns() - 1]
-                            : x.span_sums[int64_t{pass.number} * x.sizes.segment[0].keys + j];
+                                 : x.span_sums[int64_t{pass.number} * x.sizes.segment[0].keys + j];
       to = total;
     }
   }
@@ -842,7 +845,7 @@ struct TermsTableGradients : TermRows<T, W> {
                                   int32_t id0) {
     const auto& x = pass.x;
     const SegmentTables& s = x.sizes.segment[step.segment];
-    if (s.class_id.given() || pass.head.ordered(step.segment) || pass.head.order_q >= 0) {
+    if (s.masks.has_classes() || pass.head.ordered(step.segment) || pass.head.order_q >= 0) {
       return true;
     }
     const int64_t position = first + s.q_start;

@@ -178,7 +178,14 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& 
   }
   const Tensor& span = terms.span;
   if (!span) return;
-  require_same_dtype(kOp, {"q", q}, {"span", span});
+  const DType span_dtype = accumulator_of(q.dtype());
+  if (span.dtype() != span_dtype) {
+    fail_with<DTypeError>(
+        kOp,
+        fmt::format("span is not {}: spans are f32 whatever q is, and f64 for f64",
+                    name_of(span_dtype)),
+        {{"q", q}, {"span", span}});
+  }
   require_same_device(kOp, {"q", q}, {"span", span});
   const auto one_or = [&](int axis, int64_t n) {
     return span.dim(axis) == 1 || span.dim(axis) == n;
@@ -194,21 +201,23 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& 
   require(std::isfinite(terms.offset), kOp, "offset is {}; expected a finite number", terms.offset);
 }
 
-// Fills the windows of one segment from its rules; a single rule serves all layout members.
-void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, bool by_class,
-                  kernels::AttentionSegment& segment) {
+// Fills the windows of segment s from its rules; a single rule serves all layout members.
+void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, bool by_class, int s,
+                  kernels::AttentionNumbers& numbers) {
   const int used = p.layout->rules, given = static_cast<int>(rules.size());
   require(given <= kernels::kAttentionRules, kOp, "{} rules of a key segment; expected at most {}",
           given, kernels::kAttentionRules);
   require(given == 1 || given >= used, kOp,
           "{} rules of a key segment, of which the layout's members use {}", given, used);
-  segment.q_start = rules.front().q_start;
+  int64_t& q_start = numbers.q_start[s];
+  auto& windows = numbers.windows[s];
+  q_start = rules.front().q_start;
   for (size_t n = 0; n < rules.size(); ++n) {
     const Rule& rule = rules[n];
     const Window& w = rule.window;
-    require(rule.q_start == segment.q_start, kOp,
+    require(rule.q_start == q_start, kOp,
             "rule {} has q_start {}, rule 0 {}; positions are the same for all rules of a segment",
-            n, rule.q_start, segment.q_start);
+            n, rule.q_start, q_start);
     require(w.dilation >= 1 && rule.stride >= 0, kOp,
             "rule {} has dilation {} and stride {}; expected 1 or more, and 0 or more", n,
             w.dilation, rule.stride);
@@ -216,12 +225,12 @@ void fill_windows(const AttentionPattern& p, const std::vector<Rule>& rules, boo
             "rule {} has dilation {} and stride {}: that needs a layout with an order by class", n,
             w.dilation, rule.stride);
     const int64_t left = w.reach_left(), right = w.reach_right();
-    segment.windows[n] = {left, rule.causal ? std::min<int64_t>(0, right) : right};
-    require(segment.windows[n].left >= -segment.windows[n].right, kOp,
+    windows[n] = {left, rule.causal ? std::min<int64_t>(0, right) : right};
+    require(windows[n].left >= -windows[n].right, kOp,
             "the window of rule {} is {} to the left and {} to the right, which holds nothing", n,
             w.left, rule.causal ? std::min<int64_t>(0, w.right) : w.right);
   }
-  for (int n = given; n < used; ++n) segment.windows[n] = segment.windows[0];
+  for (int n = given; n < used; ++n) windows[n] = windows[0];
 }
 
 // Checks the masks and the layout of a resolved pattern against the tensors of a call.
@@ -236,130 +245,71 @@ void check(const Tensor& q, std::span<const Keys> keys, AttentionPattern& p, int
                       to_string(layout_index.shape()), q.dim(0), q.dim(1));
 }
 
-// The tensors that forward and backward read, except those of the patterns; saved in this order.
-struct Arguments {
-  static constexpr int kTerms = 5, kCount = 10;
-  std::array<Tensor, kCount> x;
+using Operands = kernels::AttentionOperands<Tensor>;
+// A call over one pattern. The patterns of one softmax make a list of problems with equal inputs.
+using Problem = kernels::AttentionProblemOf<Tensor, std::shared_ptr<const BlockLayout>>;
 
-  const Tensor& q() const { return x[0]; }
-  const Tensor& k(int s) const { return x[static_cast<size_t>(1 + 2 * s)]; }
-  const Tensor& v(int s) const { return x[static_cast<size_t>(2 + 2 * s)]; }
-  const Tensor& relation_query() const { return x[kTerms]; }
-  const Tensor& relation_key() const { return x[kTerms + 1]; }
-  const Tensor& relation_bias() const { return x[kTerms + 2]; }
-  const Tensor& relation_value() const { return x[kTerms + 3]; }
-  const Tensor& span() const { return x[kTerms + 4]; }
-};
-
-// The mask tensors of a pattern: q_valid, and seven of each segment; saved in this order.
-using Masks = std::array<Tensor, 15>;
-
-// Returns a table as [1 or H, R, ...].
-Tensor with_heads(const Tensor& table, int rank) {
-  if (!table || table.rank() == rank) return table;
-  Shape shape = table.shape();
-  shape.insert(0, 1);
-  return table.alias(shape, contiguous_strides(shape), 0);
-}
-
-Arguments arguments_of(const Tensor& q, std::span<const Keys> keys, const ScoreTerms& terms) {
-  Arguments a;
-  const auto pack = [](const Tensor& t) { return t ? packed(t) : Tensor{}; };
-  a.x[0] = last_dim_contiguous(q);
-  for (size_t s = 0; s < keys.size(); ++s) {
-    a.x[1 + 2 * s] = last_dim_contiguous(keys[s].k);
-    a.x[2 + 2 * s] = last_dim_contiguous(keys[s].v);
+// Gives a table without a first axis of heads one, so that it has `rank` axes.
+template <class V>
+V with_heads(V table, int rank) {
+  if (table && table.rank() < rank) {
+    table.shape.insert(0, 1);
+    table.strides.insert(0, 0);
   }
-  if (terms.relation_query) a.x[Arguments::kTerms] = last_dim_contiguous(terms.relation_query);
-  a.x[Arguments::kTerms + 1] = pack(terms.relation_key);
-  a.x[Arguments::kTerms + 2] = pack(terms.relation_bias);
-  a.x[Arguments::kTerms + 3] = pack(terms.relation_value);
-  a.x[Arguments::kTerms + 4] = pack(terms.span);
-  return a;
+  return table;
 }
 
-Masks masks_of(const AttentionPattern& p) {
-  Masks masks;
-  size_t at = 0;
-  masks[at++] = p.q_valid;
-  for (const PairMask* m : {&p.mask, &p.side_mask}) {
-    for (const Tensor* t : {&m->k_valid, &m->q_from, &m->q_to, &m->k_hidden, &m->q_class,
-                            &m->k_class, &m->class_id}) {
-      masks[at++] = *t;
-    }
-  }
-  return masks;
+// Returns the views of operands; `view` is what makes one of a tensor.
+template <class V, class F>
+kernels::AttentionOperands<V> views_of(const Operands& x, F view) {
+  kernels::AttentionOperands<V> v;
+  Operands::visit_tensors([&view](V& to, const Tensor& from) { to = view(from); }, v, x);
+  v.relation_key = with_heads(v.relation_key, 3);
+  v.relation_bias = with_heads(v.relation_bias, 2);
+  v.relation_value = with_heads(v.relation_value, 3);
+  return v;
 }
 
-// A pattern as the kernels need it: its layout and the windows of its rules.
-struct Part {
-  std::shared_ptr<const BlockLayout> layout;
-  kernels::AttentionSegment segment[kernels::kAttentionSegments];
-};
-
-Part part_of(const AttentionPattern& p, Device device) {
-  Part part;
-  part.layout = on_device(p.layout, device);
-  fill_windows(p, p.rules, static_cast<bool>(p.layout->order_k), part.segment[0]);
-  fill_windows(p, p.side_rules, false, part.segment[1]);
-  return part;
+kernels::AttentionProblem view_of(const Problem& problem) {
+  const auto view = [](const Tensor& x) { return x.view(); };
+  kernels::AttentionProblem v;
+  v.inputs = views_of<ConstView>(problem.inputs, view);
+  Problem::visit_masks([&view](ConstView& to, const Tensor& from) { to = view(from); }, v, problem);
+  v.layout = problem.layout->view();
+  v.numbers = problem.numbers;
+  v.accumulate = problem.accumulate;
+  return v;
 }
 
-// The scalars and layouts that forward and backward share, besides the saved tensors.
-struct Call {
-  std::vector<Part> parts;
-  int segments = 1;
-  double scale = 1, ramp = 1, offset = 0;
-  Relation id;
-  int64_t ids = 0;
-  kernels::AttentionDropout dropout;
-};
-
-// Returns the kernel inputs for part n with the given masks.
-kernels::AttentionInputs inputs_of(const Call& call, size_t n, const Arguments& a,
-                                   const Masks& masks) {
-  const Part& part = call.parts[n];
-  kernels::AttentionInputs in;
-  in.q = a.q().view();
-  in.q_valid = masks[0].view();
-  in.segments = call.segments;
-  size_t at = 1;
-  for (int s = 0; s < kernels::kAttentionSegments; ++s) {
-    kernels::AttentionSegment& segment = in.segment[s];
-    segment = part.segment[s];
-    segment.k = a.k(s).view();
-    segment.v = a.v(s).view();
-    for (ConstView* v : {&segment.k_valid, &segment.q_from, &segment.q_to, &segment.k_hidden,
-                         &segment.q_class, &segment.k_class, &segment.class_id}) {
-      *v = masks[at++].view();
-    }
-  }
-  in.layout = part.layout->view();
-  in.terms.scale = call.scale;
-  in.terms.left = call.id.left;
-  in.terms.right = call.id.right;
-  in.terms.ids = call.ids;
-  in.terms.relation_query = a.relation_query().view();
-  in.terms.relation_key = with_heads(a.relation_key(), 3).view();
-  in.terms.relation_bias = with_heads(a.relation_bias(), 2).view();
-  in.terms.relation_value = with_heads(a.relation_value(), 3).view();
-  in.terms.span = a.span().view();
-  in.terms.ramp = call.ramp;
-  in.terms.offset = call.offset;
-  in.dropout = call.dropout;
-  in.accumulate = n > 0;
-  return in;
+// Returns the operands as the kernels need them: without history, rows or whole tables contiguous.
+Operands prepared(const Operands& given) {
+  Operands x;
+  const auto prepare = [](Tensor& to, const Tensor& from) {
+    if (from) to = from.rank() == 4 ? last_dim_contiguous(from) : packed(from);
+  };
+  Operands::visit_tensors(prepare, x, given);
+  return x;
 }
 
 struct AttentionNode final : autograd::Node {
-  explicit AttentionNode(Call c) : Node(kOp), call(std::move(c)) {}
+  AttentionNode(std::vector<Problem> all, const Tensor& out, const Tensor& lse)
+      : Node(kOp), problems(std::move(all)) {
+    const auto save_tensor = [this](Tensor& x) { save({std::exchange(x, {})}); };
+    save({out, lse});
+    Operands::visit_tensors(save_tensor, problems[0].inputs);
+    for (Problem& p : problems) {
+      p.inputs = {};
+      Problem::visit_masks(save_tensor, p);
+    }
+  }
 
   Grads backward(std::span<const Tensor> dy) override {
     int at = 0;
     const Tensor& out = saved(at++);
     const Tensor& lse = saved(at++);
-    Arguments a;
-    for (Tensor& x : a.x) x = saved(at++);
+    const auto restore = [this, &at](Tensor& x) { x = saved(at++); };
+    Operands x;
+    Operands::visit_tensors(restore, x);
     Tensor dout, dlse;
     if (dy[0]) {
       dout = last_dim_contiguous(dy[0]);
@@ -368,48 +318,50 @@ struct AttentionNode final : autograd::Node {
     }
     if (dy[1]) dlse = dy[1];
 
-    // A span gets its gradient with the keys if it has one value per key, else with the queries.
-    const bool want_span = wants(9), by_key = want_span && a.span().dim(2) > 1;
-    bool want_keys = by_key;
-    for (int i = 1; i < Arguments::kTerms; ++i) want_keys = want_keys || wants(i);
-    std::array<Tensor, Arguments::kCount> d;
-    for (int i = 0; i < Arguments::kCount; ++i) {
-      const Tensor& x = a.x[static_cast<size_t>(i)];
-      const bool keys = i > 0 && i < Arguments::kTerms;
-      const bool wanted = keys ? want_keys : wants(i) || (i == 0 && want_span && !by_key);
-      if (!x || !wanted) continue;
-      d[static_cast<size_t>(i)] =
-          i <= Arguments::kTerms ? empty_blhd(x, x.dim(2), x.dim(3)) : Tensor::like(x);
-    }
-    const auto target = [](Tensor& x, int rank) { return x ? with_heads(x, rank).mut() : View{}; };
-    Tensor* const t = d.data() + Arguments::kTerms;
-    const kernels::AttentionGradients grads{target(d[0], 4),
-                                            {target(d[1], 4), target(d[3], 4)},
-                                            {target(d[2], 4), target(d[4], 4)},
-                                            target(t[0], 4),
-                                            target(t[1], 3),
-                                            target(t[2], 2),
-                                            target(t[3], 3),
-                                            target(t[4], 3)};
-    for (size_t n = 0; n < call.parts.size(); ++n) {
-      Masks masks;
-      for (Tensor& x : masks) x = saved(at++);
-      kernels::block_attention_backward(a.q().device(), inputs_of(call, n, a, masks), out.view(),
-                                        lse.view(), dout.view(), dlse.view(), grads);
+    Operands d = destinations(x);
+    const auto mut = [](const Tensor& t) { return t ? Tensor(t).mut() : View{}; };
+    const kernels::AttentionGradients grads = views_of<View>(d, mut);
+    for (const Problem& problem : problems) {
+      Problem p = problem;
+      p.inputs = x;
+      Problem::visit_masks(restore, p);
+      kernels::block_attention_backward(x.q.device(), view_of(p), out.view(), lse.view(),
+                                        dout.view(), dlse.view(), grads);
     }
     Grads result;
-    for (int i = 0; i < Arguments::kCount; ++i) {
-      result.push_back(wants(i) ? d[static_cast<size_t>(i)] : Tensor{});
-    }
+    const auto give = [this, &result](Tensor& t) {
+      result.push_back(wants(static_cast<int>(result.size())) ? std::move(t) : Tensor{});
+    };
+    Operands::visit_tensors(give, d);
     return result;
   }
 
   void release() override {
     Node::release();
-    call.parts.clear();
+    problems.clear();
   }
 
-  Call call;
+  // Allocates the gradients that the kernels must compute: those that are wanted, and those that
+  // come with them.
+  Operands destinations(const Operands& x) const {
+    // A span gets its gradient with the keys if it has one value per key, else with the queries.
+    const bool want_span = wants(Operands::count - 1), by_key = want_span && x.span.dim(2) > 1;
+    bool want_keys = by_key;
+    for (int i = 1; i <= 2 * kernels::kAttentionSegments; ++i) want_keys = want_keys || wants(i);
+    Operands d;
+    int i = 0;
+    const auto allocate = [&](Tensor& to, const Tensor& from) {
+      const bool is_q = i == 0, is_key = i > 0 && i <= 2 * kernels::kAttentionSegments;
+      const bool wanted = is_key ? want_keys : wants(i) || (is_q && want_span && !by_key);
+      ++i;
+      if (!from || !wanted) return;
+      to = from.rank() == 4 ? empty_blhd(from, from.dim(2), from.dim(3)) : Tensor::like(from);
+    };
+    Operands::visit_tensors(allocate, d, x);
+    return d;
+  }
+
+  std::vector<Problem> problems;  // inputs and masks are saved tensors
 };
 
 }  // namespace
@@ -421,62 +373,64 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
           keys.size());
   require(!parts.empty(), kOp, "no pattern is given; expected at least one");
   for (const Keys& s : keys) check(q, s.k, s.v, keys[0].v);
-  const bool two = keys.size() > 1;
   const Tensor &k = keys[0].k, &v = keys[0].v;
   std::vector<AttentionPattern> patterns;
   bool classes = false;
   for (const AttentionPattern& part : parts) {
-    const AttentionPattern& p =
-        patterns.emplace_back(resolve(part, q.dim(2), k.dim(2), two ? keys[1].k.dim(2) : 0));
+    const int64_t side_keys = keys.size() > 1 ? keys[1].k.dim(2) : 0;
+    const AttentionPattern& p = patterns.emplace_back(resolve(part, q.dim(2), k.dim(2), side_keys));
     classes = classes || p.mask.class_id || p.side_mask.class_id;
   }
-  Call call;
-  call.ids = relation_ids(terms, classes);
-  check(q, k, v, terms, call.ids, dropout);
-  for (AttentionPattern& p : patterns) {
-    check(q, keys, p, call.ids);
-    call.parts.push_back(part_of(p, q.device()));
-  }
-  call.segments = static_cast<int>(keys.size());
-  call.scale = terms.scale != 0 ? terms.scale : 1 / std::sqrt(static_cast<double>(q.dim(3)));
-  call.id = terms.id;
-  call.ramp = terms.ramp;
-  call.offset = terms.offset;
+  kernels::AttentionNumbers numbers;
+  numbers.ids = relation_ids(terms, classes);
+  check(q, k, v, terms, numbers.ids, dropout);
+  numbers.segments = static_cast<int>(keys.size());
+  numbers.scale = terms.scale != 0 ? terms.scale : 1 / std::sqrt(static_cast<double>(q.dim(3)));
+  numbers.left = terms.id.left;
+  numbers.right = terms.id.right;
+  numbers.ramp = terms.ramp;
+  numbers.offset = terms.offset;
   if (dropout.pass.training && dropout.p > 0) {
     RngReuseCheck::note(kOp, dropout.pass.gen, 0, std::numeric_limits<int64_t>::max());
-    call.dropout = {dropout.p, dropout.pass.gen.device_key()};
+    numbers.dropout = {dropout.p, dropout.pass.gen.device_key()};
   }
-  const Arguments a = arguments_of(q, keys, terms);
+  Operands given;
+  given.q = q;
+  for (size_t s = 0; s < keys.size(); ++s) {
+    given.k[s] = keys[s].k;
+    given.v[s] = keys[s].v;
+  }
+  given.relation_query = terms.relation_query;
+  given.relation_key = terms.relation_key;
+  given.relation_bias = terms.relation_bias;
+  given.relation_value = terms.relation_value;
+  given.span = terms.span;
+  const Operands x = prepared(given);
+  std::vector<Problem> problems;
+  for (AttentionPattern& p : patterns) {
+    check(q, keys, p, numbers.ids);
+    Problem& problem = problems.emplace_back(
+        Problem{x, p.q_valid, {p.mask, p.side_mask}, on_device(p.layout, q.device()), numbers});
+    fill_windows(p, p.rules, static_cast<bool>(p.layout->order_k), 0, problem.numbers);
+    fill_windows(p, p.side_rules, false, 1, problem.numbers);
+    problem.accumulate = problems.size() > 1;
+  }
 
-  const Tensor inputs[] = {q,
-                           k,
-                           v,
-                           two ? keys[1].k : Tensor{},
-                           two ? keys[1].v : Tensor{},
-                           terms.relation_query,
-                           terms.relation_key,
-                           terms.relation_bias,
-                           terms.relation_value,
-                           terms.span};
+  std::vector<Tensor> inputs;
+  Operands::visit_tensors([&inputs](const Tensor& t) { inputs.push_back(t); }, given);
   auto [out, lse] =
       autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
         Tensor y = empty_blhd(q, q.dim(2), v.dim(3));
-        Tensor sums = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)},
-                                    q.dtype() == DType::f64 ? DType::f64 : DType::f32, q.device());
-        for (size_t n = 0; n < patterns.size(); ++n) {
-          kernels::block_attention_forward(q.device(), inputs_of(call, n, a, masks_of(patterns[n])),
-                                           y.mut(), sums.mut());
+        Tensor sums =
+            Tensor::empty({q.dim(0), q.dim(1), q.dim(2)}, accumulator_of(q.dtype()), q.device());
+        for (const Problem& p : problems) {
+          kernels::block_attention_forward(q.device(), view_of(p), y.mut(), sums.mut());
         }
         return {y, sums};
       });
   if (autograd::anomaly_mode()) autograd::check_finite(kOp, "forward", out);  // lse may be -inf
   if (autograd::wants_graph(inputs)) {
-    auto node = std::make_shared<AttentionNode>(std::move(call));
-    node->save({out, lse});
-    for (const Tensor& t : a.x) node->save({t});
-    for (const AttentionPattern& p : patterns) {
-      for (const Tensor& t : masks_of(p)) node->save({t});
-    }
+    auto node = std::make_shared<AttentionNode>(std::move(problems), out, lse);
     Tensor* const outputs[] = {&out, &lse};
     autograd::attach(node, inputs, outputs);
   }

@@ -29,8 +29,6 @@ void check(const char* op, const LshBuckets& b) {
           b.first, b.second);
 }
 
-DType wide(DType x) { return x == DType::f64 ? DType::f64 : DType::f32; }
-
 void check_padding(const char* op, const Tensor& q, const Tensor& lengths, const Tensor& hidden) {
   const int64_t batch = q.dim(0), length = q.dim(2);
   if (lengths) {
@@ -54,9 +52,9 @@ void check_padding(const char* op, const Tensor& q, const Tensor& lengths, const
 void check_rotations(const char* op, const Tensor& q, const Tensor& rotations,
                      const LshBuckets& buckets) {
   require<ValueError>(static_cast<bool>(rotations), op, "rotations are not given");
-  require<DTypeError>(rotations.dtype() == wide(q.dtype()), op,
+  require<DTypeError>(rotations.dtype() == accumulator_of(q.dtype()), op,
                       "rotations are {}; expected {} for q of {}", name_of(rotations.dtype()),
-                      name_of(wide(q.dtype())), name_of(q.dtype()));
+                      name_of(accumulator_of(q.dtype())), name_of(q.dtype()));
   require_same_device(op, {"q", q}, {"rotations", rotations});
   const auto one_or = [&](int axis) {
     return rotations.dim(axis) == 1 || rotations.dim(axis) == q.dim(axis);
@@ -271,7 +269,8 @@ AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& id
   auto [out, lse] =
       autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
         Tensor z = detail::empty_blhd(q, q.dim(2), v.dim(3));
-        Tensor sums = Tensor::empty({q.dim(0), q.dim(1), q.dim(2)}, wide(q.dtype()), q.device());
+        Tensor sums =
+            Tensor::empty({q.dim(0), q.dim(1), q.dim(2)}, accumulator_of(q.dtype()), q.device());
         if (sums.numel() > 0) {
           const LshOrder sorted = lsh_sort(buckets, options.buckets + 1);
           kernels::lsh_attention_forward(q.device(), inputs_of(call, x, y, buckets, sorted),

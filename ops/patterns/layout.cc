@@ -51,10 +51,14 @@ int64_t tile_height(int64_t rows, int64_t unit) {
 }
 
 kernels::AttentionLayoutView BlockLayout::view() const {
-  return {first_tile.view(),   tiles.view(),     row_start.view(), runs.view(),
-          first_column.view(), col_start.view(), col_runs.view(),  layout_index.view(),
-          members.view(),      order_q.view(),   order_k.view(),   row_work.view(),
-          column_work.view(),  uniform,          multiplied};
+  kernels::AttentionLayoutView v;
+  AttentionLayout::visit_tensors([](ConstView& to, const Tensor& from) { to = from.view(); }, v,
+                                 *this);
+  v.row_work.workspace = row_work.workspace;
+  v.column_work.workspace = column_work.workspace;
+  v.uniform = uniform;
+  v.multiplied = multiplied;
+  return v;
 }
 
 namespace {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -41,43 +40,20 @@ inline constexpr int64_t kRowGroup = 12;
 /// equal height. The height is a multiple of `unit`; only the last tile may be shorter.
 int64_t tile_height(int64_t rows, int64_t unit = 1);
 
-/// Says which blocks of the score matrix exist, as run-length rows and their transpose. Immutable
-/// and shared. Rows and keys are numbered by slot: order_q and order_k map a slot to its query or
-/// key.
-struct BlockLayout {
-  int64_t queries, keys, side_keys;  // side_keys: keys of the second segment
-  Tensor first_tile;                 // i32 [layouts + 1]
-  Tensor tiles;                      // i32 [tiles, 2]: q0, qn
-  Tensor row_start, runs;  // i32 [tiles + 1], [.., 5]: k0, kn, segment, kind, multiplicity
-  // i32 [layouts + 1]: column tiles of kAttentionColumnKeys keys, first segment before second
-  Tensor first_column;
-  Tensor col_start, col_runs;  // i32 [columns + 1], [.., 7]: first tile, tiles, then as in runs
-  Tensor layout_index;         // i32 [B or 1, H or 1]: many heads share one layout
-  Tensor members;              // i32 [layouts, 3]: rule, order of queries, of keys
-  Tensor order_q, order_k;     // i32 [orders, rows], permutations; undefined: none
-  BlockWork row_work, column_work;
-  int rules = 1;            // how many rules the members choose from
-  bool uniform = true;      // every member has rule 0 and the only order
-  bool multiplied = false;  // some run has a multiplicity other than 1
-  Tensor key;               // i64: the LayoutKey that it was made from (layout_cache.h); undefined:
-                            // made from tiles
+/// Says which blocks of the score matrix exist. Immutable and shared. Rows and keys are numbered by
+/// slot: order_q and order_k map a slot to its query or key. The work lists are undefined on the
+/// host.
+struct BlockLayout : kernels::AttentionLayout<Tensor> {
+  int64_t queries = 0, keys = 0, side_keys = 0;  ///< side_keys: keys of the second segment
+  int rules = 1;                                 ///< how many rules the members choose from
+  Tensor key;  ///< i64: the LayoutKey that it was made from (layout_cache.h); undefined: made from
+               ///< tiles
 
   /// The layout that this is a copy of, and the copy on another device while that is in use.
   std::shared_ptr<const BlockLayout> original;
   mutable std::weak_ptr<const BlockLayout> copy;
 
   int64_t layouts() const { return first_tile.dim(0) - 1; }
-  /// The tensors that move with it to a device; orders and work lists may be undefined.
-  std::array<Tensor*, 15> tensors() {
-    return {&first_tile,      &tiles,
-            &row_start,       &runs,
-            &first_column,    &col_start,
-            &col_runs,        &layout_index,
-            &members,         &order_q,
-            &order_k,         &row_work.items,
-            &row_work.cuts,   &column_work.items,
-            &column_work.cuts};
-  }
   kernels::AttentionLayoutView view() const;
 };
 

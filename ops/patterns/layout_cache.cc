@@ -30,7 +30,7 @@ int64_t claim(BlockLayout& layout) {
     bytes += memory::block_bytes(std::max<int64_t>(1, t.storage().bytes()));  // empty tensors take
                                                                               // a block too
   };
-  for (const Tensor* t : layout.tensors()) take(*t);
+  BlockLayout::visit_tensors(take, layout);
   take(layout.key);
   return bytes;
 }
@@ -191,8 +191,7 @@ LayoutKey& LayoutKey::add(const Tensor& numbers) {
 LayoutKey& LayoutKey::add(const BlockLayout& layout) {
   if (layout.key) return add(int64_t{1}).add(layout.key);
   add(int64_t{0}).add(layout.queries).add(layout.keys).add(layout.side_keys);
-  BlockLayout all = layout;
-  for (const Tensor* t : all.tensors()) add(*t);
+  BlockLayout::visit_tensors([this](const Tensor& t) { add(t); }, layout);
   return *this;
 }
 
@@ -234,9 +233,10 @@ std::shared_ptr<const BlockLayout> on_device(const std::shared_ptr<const BlockLa
     moved->row_work = std::move(work.rows);
     moved->column_work = std::move(work.columns);
   }
-  for (Tensor* t : moved->tensors()) {
-    if (*t) *t = to_device(*t, device);
-  }
+  const auto move = [device](Tensor& t) {
+    if (t) t = to_device(t, device);
+  };
+  BlockLayout::visit_tensors(move, *moved);
   moved->original = layout;
   moved->key = {};
   layout->copy = moved;

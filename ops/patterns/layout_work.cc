@@ -109,7 +109,7 @@ class List {
 
   // Returns the pieces by descending cost, each repeated for all entries of `layout_index` that
   // name its member.
-  BlockWork finish(const Numbers& which) {
+  kernels::AttentionWork<Tensor> finish(const Numbers& which) {
     std::vector<Numbers> entries(rooms_.size());
     std::vector<int64_t> room_of;  // workspace offset of each entry
     int64_t workspace = 0;
@@ -151,6 +151,10 @@ class List {
 };
 
 }  // namespace
+
+kernels::AttentionWork<ConstView> view_of(const kernels::AttentionWork<Tensor>& work) {
+  return {work.items.view(), work.cuts.view(), work.workspace};
+}
 
 LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, int64_t keys,
                    int64_t side_keys) {

@@ -5,19 +5,13 @@
 
 namespace longspan {
 
-/// The work list of a device, see AttentionWorkView; undefined on the host.
-struct BlockWork {
-  Tensor items, cuts;
-  int64_t workspace = 0;
-
-  kernels::AttentionWorkView view() const { return {items.view(), cuts.view(), workspace}; }
-};
-
 /// The order in which a device works through a layout: expensive items first, so that no long one
-/// is left for the end. Items of equal cost are sorted by index. See AttentionWorkView.
+/// is left for the end. Items of equal cost are sorted by index. See AttentionWork.
 struct LayoutWork {
-  BlockWork rows, columns;
+  kernels::AttentionWork<Tensor> rows, columns;
 };
+/// Returns a work list as kernels take it.
+kernels::AttentionWork<ConstView> view_of(const kernels::AttentionWork<Tensor>& work);
 
 /// Returns the work lists of a layout on the host for these numbers of queries and keys. Costs are
 /// counted, not timed: a tile costs the number of key steps (kAttentionWorkKeys keys each) that its

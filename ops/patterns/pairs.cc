@@ -6,48 +6,35 @@
 #include <numeric>
 #include <vector>
 
+#include "autograd/mode.h"
 #include "core/divide.h"
+#include "ops/copy.h"
 
 namespace longspan {
 namespace {
 
-/// Returns row `sample` of a tensor whose first size is 1 if all samples share it; empty if
-/// undefined.
-template <class T>
-std::vector<T> row_of(const Tensor& x, int64_t sample) {
-  if (!x) return {};
-  const std::vector<T> all = x.to_vector<T>();
-  const int64_t size = x.dim(0) == 0 ? 0 : static_cast<int64_t>(all.size()) / x.dim(0);
-  const auto from = all.begin() + (x.dim(0) > 1 ? sample * size : 0);
-  return std::vector<T>(from, from + size);
-}
-
-/// The masks that a PairMask applies to one sample.
-struct SampleMask {
-  SampleMask(const PairMask& mask, int64_t sample)
-      : valid(row_of<int64_t>(mask.k_valid, sample)),
-        from(row_of<int32_t>(mask.q_from, sample)),
-        to(row_of<int32_t>(mask.q_to, sample)),
-        q_class(row_of<int32_t>(mask.q_class, sample)),
-        k_class(row_of<int32_t>(mask.k_class, sample)),
-        class_id(row_of<int32_t>(mask.class_id, sample)),
-        hidden(row_of<uint8_t>(mask.k_hidden, sample)),
-        classes(mask.class_id ? mask.class_id.dim(2) : 0) {}
-
-  bool empty() const { return valid.empty() && from.empty() && hidden.empty() && class_id.empty(); }
-  bool allows(int64_t i, int64_t j) const {
-    const auto q = static_cast<size_t>(i), k = static_cast<size_t>(j);
-    if (!valid.empty() && j >= valid[0]) return false;
-    if (!from.empty() && (j < from[q] || j >= to[q])) return false;
-    if (!hidden.empty() && hidden[k] != 0) return false;
-    return class_id.empty() ||
-           class_id[static_cast<size_t>(q_class[q] * classes + k_class[k])] >= 0;
+/// The masks of one key segment in host memory.
+class HostMasks {
+ public:
+  HostMasks(const PairMask& masks, int64_t keys) {
+    const NoGrad off;
+    const auto on_host = [](Tensor& to, const Tensor& from) {
+      if (from) to = contiguous(to_device(from, Device{}));
+    };
+    PairMask::visit_tensors(on_host, masks_, masks);
+    kernels::PairMasks<ConstView> views;
+    PairMask::visit_tensors([](ConstView& to, const Tensor& from) { to = from.view(); }, views,
+                            masks_);
+    tables_ = {views, keys};
   }
 
-  std::vector<int64_t> valid;
-  std::vector<int32_t> from, to, q_class, k_class, class_id;
-  std::vector<uint8_t> hidden;
-  int64_t classes;
+  kernels::SampleMasks of(int64_t sample) const { return tables_.of(sample); }
+  /// Whether every query sees all keys.
+  bool empty() const { return !masks_.k_valid && !tables_.bounds_rows() && !tables_.hides_pairs(); }
+
+ private:
+  PairMask masks_;
+  kernels::MaskTables tables_;
 };
 
 /// Returns row `number` of [orders, places]; empty for the identity.
@@ -111,8 +98,13 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
   anything.q_start = 0;
   const Rule rules[] = {choose(p.rules, member[0]),
                         p.side_rules.empty() ? anything : choose(p.side_rules, member[0])};
-  const SampleMask masks[] = {{p.mask, sample}, {p.side_mask, sample}};
-  const auto valid = row_of<int64_t>(p.q_valid, sample);
+  const HostMasks masks[] = {{p.mask, keys}, {p.side_mask, side_keys}};
+  const kernels::SampleMasks shown[] = {masks[0].of(sample), masks[1].of(sample)};
+  int64_t q_end = queries;
+  if (p.q_valid) {
+    const auto lengths = p.q_valid.to_vector<int64_t>();
+    q_end = lengths[lengths.size() > 1 ? static_cast<size_t>(sample) : 0];
+  }
   const int64_t periods[] = {period_of(rules[0]), period_of(rules[1])};
   const auto index = [](const std::vector<int32_t>& order, int64_t place) {
     return order.empty() ? place : int64_t{order[static_cast<size_t>(place)]};
@@ -123,7 +115,7 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
     for (const KeyRun& run : tile.runs) {
       const int64_t covered = int64_t{tile.qn} * run.kn;
       n.computed += covered;
-      const bool all_rows = !visit && valid.empty() && masks[run.segment].empty();
+      const bool all_rows = !visit && !p.q_valid && masks[run.segment].empty();
       if (all_rows && run.kind == RunKind::full) {
         n.attended += covered;
         continue;
@@ -137,11 +129,11 @@ PairCount count_pairs(const AttentionPattern& pattern, int64_t queries, int64_t 
       }
       for (int64_t row = tile.q0; row < int64_t{tile.q0} + tile.qn; ++row) {
         const int64_t i = index(order_q, row);
-        if (!valid.empty() && i >= valid[0]) continue;
+        if (i >= q_end) continue;
         for (int64_t place = run.k0; place < int64_t{run.k0} + run.kn; ++place) {
           const int64_t j = run.segment == 0 ? index(order_k, place) : place;
           const bool seen = run.kind == RunKind::full || rule_allows(rules[run.segment], i, j);
-          if (!seen || !masks[run.segment].allows(i, j)) continue;
+          if (!seen || !shown[run.segment].allows(i, j)) continue;
           ++n.attended;
           if (visit) visit(i, run.segment, j);
         }

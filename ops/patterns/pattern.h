@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/kernels/attention_masks.h"
 #include "core/tensor.h"
 #include "ops/patterns/layout.h"
 #include "ops/patterns/layout_spec.h"
@@ -43,17 +44,9 @@ struct Rule {
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
-/// Masks that hide pairs of one key segment in every run, and that label pairs. An undefined tensor
-/// hides nothing; a tensor whose first size is 1 serves every sample.
-struct PairMask {
-  Tensor k_valid;           ///< i64 [B]: keys from this index on do not exist
-  Tensor q_from, q_to;      ///< i32 [1 or B, L]: query i sees only keys q_from_i <= j < q_to_i
-  Tensor k_hidden;          ///< u8 [1 or B, T]: nonzero for keys that no query sees
-  Tensor q_class, k_class;  ///< i32 [1 or B, L], [1 or B, T]
-  /// i32 [1 or B, Cq, Ck]: label of a pair by its classes. -1 hides the pair; any other label is
-  /// the row of the relation tables, in place of the clipped distance.
-  Tensor class_id;
-};
+/// Masks that hide pairs of one key segment in every run, and that label pairs: k_valid, q_from and
+/// q_to, k_hidden, and the classes of pairs.
+using PairMask = kernels::PairMasks<Tensor>;
 
 /// Says which keys each query may attend to: a block layout refined by a rule. If `layout` is null,
 /// `layout_spec` builds one for the lengths of the call.

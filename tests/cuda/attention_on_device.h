@@ -23,37 +23,33 @@ V there(V view) {
 /// Number of tiles and key steps that the work lists of calls split.
 inline int64_t cuts = 0;
 
-/// Attention inputs with the work lists that a layout on a device has.
+/// A call with the work lists that a layout on a device has.
 struct AttentionThere {
   LayoutWork work;
-  kernels::AttentionInputs in;
-  explicit AttentionThere(const kernels::AttentionInputs& given)
-      : work(work_of(given.layout, given.q.dim(2), given.segment[0].k.dim(2),
-                     given.segments > 1 ? given.segment[1].k.dim(2) : 0)),
+  kernels::AttentionProblem in;
+  explicit AttentionThere(const kernels::AttentionProblem& given)
+      : work(work_of(given.layout, given.inputs.q.dim(2), given.inputs.k[0].dim(2),
+                     given.numbers.segments > 1 ? given.inputs.k[1].dim(2) : 0)),
         in(given) {
-    in.layout.row_work = work.rows.view();
-    in.layout.column_work = work.columns.view();
+    in.layout.row_work = view_of(work.rows);
+    in.layout.column_work = view_of(work.columns);
     cuts += work.rows.cuts.dim(0) + work.columns.cuts.dim(0);
-    in.q = there(in.q);
+    in.inputs.q = there(in.inputs.q);
   }
 };
 
 inline kernels::AttentionGradients there(kernels::AttentionGradients grads) {
-  for (View* x :
-       {&grads.q, &grads.k[0], &grads.k[1], &grads.v[0], &grads.v[1], &grads.relation_query,
-        &grads.relation_key, &grads.relation_bias, &grads.relation_value, &grads.span}) {
-    *x = there(*x);
-  }
+  kernels::AttentionGradients::visit_tensors([](View& x) { x = there(x); }, grads);
   return grads;
 }
 
-inline void attention_forward(const kernels::AttentionInputs& given, View out, View lse) {
+inline void attention_forward(const kernels::AttentionProblem& given, View out, View lse) {
   const AttentionThere call(given);
   kernels::block_attention_forward(cuda, call.in, there(out), there(lse));
   wait_for_device(cuda);
 }
 
-inline void attention_backward(const kernels::AttentionInputs& given, ConstView out, ConstView lse,
+inline void attention_backward(const kernels::AttentionProblem& given, ConstView out, ConstView lse,
                                ConstView dout, ConstView dlse,
                                const kernels::AttentionGradients& grads) {
   const AttentionThere call(given);

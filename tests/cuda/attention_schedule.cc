@@ -138,33 +138,32 @@ struct Call {
     q = Tensor::zeros({c.batch, c.heads, c.queries, 8}, DType::bf16);
     k = Tensor::zeros({c.batch, c.heads, c.keys, 8}, DType::bf16);
     side_k = Tensor::zeros({c.batch, c.heads, c.side_keys, 8}, DType::bf16);
-    kernels::AttentionInputs in;
-    in.q = q.view();
-    in.segment[0].k = in.segment[0].v = k.view();
+    kernels::AttentionProblem in;
+    in.inputs.q = q.view();
+    in.inputs.k[0] = in.inputs.v[0] = k.view();
     in.q_valid = q_valid.view();
-    in.segment[0].k_valid = k_valid.view();
     in.layout = pattern.layout->view();
-    fill(pattern.rules, pattern.mask, in.segment[0]);
+    fill(pattern.rules, pattern.mask, 0, in);
+    in.masks[0].k_valid = k_valid.view();
     if (c.side_keys > 0) {
-      in.segments = 2;
-      in.segment[1].k = in.segment[1].v = side_k.view();
-      fill(pattern.side_rules, pattern.side_mask, in.segment[1]);
+      in.numbers.segments = 2;
+      in.inputs.k[1] = in.inputs.v[1] = side_k.view();
+      fill(pattern.side_rules, pattern.side_mask, 1, in);
     }
     work = work_of(in.layout, c.queries, c.keys, c.side_keys);
-    in.layout.row_work = work.rows.view();
-    in.layout.column_work = work.columns.view();
+    in.layout.row_work = view_of(work.rows);
+    in.layout.column_work = view_of(work.columns);
     sizes = sizes_of(in);
   }
-  static void fill(const std::vector<Rule>& rules, const PairMask& mask,
-                   kernels::AttentionSegment& segment) {
-    segment.q_start = rules.front().q_start;
+  static void fill(const std::vector<Rule>& rules, const PairMask& mask, int s,
+                   kernels::AttentionProblem& in) {
+    in.numbers.q_start[s] = rules.front().q_start;
     for (size_t n = 0; n < rules.size(); ++n) {
       const Window& w = rules[n].window;
-      segment.windows[n] = {w.reach_left(), rules[n].causal ? 0 : w.reach_right()};
+      in.numbers.windows[s][n] = {w.reach_left(), rules[n].causal ? 0 : w.reach_right()};
     }
-    segment.q_from = mask.q_from.view();
-    segment.q_to = mask.q_to.view();
-    segment.k_hidden = mask.k_hidden.view();
+    PairMask::visit_tensors([](ConstView& to, const Tensor& from) { to = from.view(); },
+                            in.masks[s], mask);
   }
 
   AttentionPattern pattern;

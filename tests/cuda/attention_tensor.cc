@@ -68,28 +68,28 @@ struct Wide {
 template <class T>
 class WideCall {
  public:
-  explicit WideCall(const kernels::AttentionInputs& narrow)
-      : in(narrow), q_(Wide::of<T>(narrow.q)) {
-    EXPECT_GT(in.terms.scale, 0) << "left to the general kernels";
-    in.q = q_.tensor.view();
-    for (int s = 0; s < in.segments; ++s) {
-      for (ConstView* x : {&in.segment[s].k, &in.segment[s].v}) {
+  explicit WideCall(const kernels::AttentionProblem& narrow)
+      : in(narrow), q_(Wide::of<T>(narrow.inputs.q)) {
+    EXPECT_GT(in.numbers.scale, 0) << "left to the general kernels";
+    in.inputs.q = q_.tensor.view();
+    for (int s = 0; s < in.numbers.segments; ++s) {
+      for (ConstView* x : {&in.inputs.k[s], &in.inputs.v[s]}) {
         keys_.push_back(Wide::of<T>(*x));
         *x = keys_.back().tensor.view();
       }
     }
-    if (ConstView& x = in.terms.relation_query) {
+    if (ConstView& x = in.inputs.relation_query) {
       terms_.push_back(Wide::of<T>(x));
       x = terms_.back().tensor.view();
     }
-    for (ConstView* x : {&in.terms.relation_key, &in.terms.relation_value}) {
+    for (ConstView* x : {&in.inputs.relation_key, &in.inputs.relation_value}) {
       if (!*x) continue;
       terms_.push_back(Wide::of<T>(Wide::with_batch(*x)));
       *x = terms_.back().table();
     }
   }
 
-  kernels::AttentionInputs in;
+  kernels::AttentionProblem in;
 
  private:
   Wide q_;
@@ -134,8 +134,8 @@ void visit_half(DType dtype, F f) {
   f(f16{});
 }
 
-void forward(const kernels::AttentionInputs& narrow, View out, View lse) {
-  visit_half(narrow.q.dtype, [&](auto tag) {
+void forward(const kernels::AttentionProblem& narrow, View out, View lse) {
+  visit_half(narrow.inputs.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     const WideCall<T> call(narrow);
     Wide y = Wide::of<T>(out);
@@ -146,9 +146,9 @@ void forward(const kernels::AttentionInputs& narrow, View out, View lse) {
   });
 }
 
-void backward(const kernels::AttentionInputs& narrow, ConstView out, ConstView lse, ConstView dout,
+void backward(const kernels::AttentionProblem& narrow, ConstView out, ConstView lse, ConstView dout,
               ConstView dlse, const kernels::AttentionGradients& grads) {
-  visit_half(narrow.q.dtype, [&](auto tag) {
+  visit_half(narrow.inputs.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     const WideCall<T> call(narrow);
     const Wide y = Wide::of<T>(out), dy = Wide::of<T>(dout);

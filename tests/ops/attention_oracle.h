@@ -332,7 +332,7 @@ inline Solution run(const Problem& x, std::span<const AttentionPattern> parts, D
   terms.relation_value = table(x.value, n.value_width);
   if (!x.relation_query.empty()) terms.relation_query = tensor(x.relation_query, q.shape());
   if (!x.span.empty()) {
-    terms.span = tensor(x.span, x.span_shape);
+    terms.span = leaf(make(x.span, x.span_shape, accumulator_of(dtype)));
     terms.ramp = x.ramp;
     terms.offset = x.offset;
   }

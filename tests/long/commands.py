@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Runs the commands of README.md and docs/*.md as they are written, on small made-up data.
+
+  tests/long/commands.py                  all pages, with build/dev; some minutes
+  tests/long/commands.py docs/etc.md      these pages
+  tests/long/commands.py --list           prints the commands and what is done with each
+
+Commands are the lines of indented code that begin with a program of this repository. What varies is replaced: FILE and
+DIR by data, a number of steps by 2, seconds by 5; the rest stays. Of tests it only looks whether the filter selects
+some, of scripts whether they and their cases exist: they have runs of their own. A command that needs what nobody can
+make up (pretrained weights) is left out, and listed. Fails if a command fails.
+"""
+import argparse, importlib.util, os, pathlib, re, shlex, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = ("longspan", "build/dev/", "scripts/", "tests/", "bench/", "cmake ", "ctest ", "cp ", "python3 ")
+ASSIGNMENT = re.compile(r"[A-Za-z_]+=")
+MISSING = ("ROBERTA", "BASE", "PREFIX", "my_model")
+SYNOPSIS = re.compile(r"\[|\.\.\.|\bNAME\b|\bID\b")
+
+
+def commands_of(page):
+    """The commands of a page in order, continued lines joined, comments cut off."""
+    lines, found = page.read_text().splitlines(), []
+    fenced = False
+    joined = ""
+    for line in lines:
+        if line.startswith("```"):
+            fenced = not fenced
+        if fenced or not line.startswith("    ") and not joined:
+            continue
+        text = joined + line.strip()
+        joined = ""
+        if text.endswith("\\"):
+            joined = text[:-1]
+            continue
+        text = re.sub(r"\s{2,}#.*", "", text).strip()
+        bare = re.sub(r"^([A-Za-z_]+=\S+ )+", "", text)
+        variable = bare.startswith("$") and any(re.match(re.escape(bare.split()[0][1:]) + "=", c) for c in found)
+        assigned = ASSIGNMENT.match(text) and ("longspan" in text or "--" in text)
+        if bare.startswith(PROGRAMS) or variable or assigned:
+            found.append(text)
+    return found
+
+
+class Page:
+    def __init__(self, page, build, folder, environment):
+        self.page, self.build, self.folder, self.environment = page, build, folder, environment
+        self.shell = []  # assignments so far
+        self.skipped_runs = set()
+        self.failures = 0
+
+    def reason_to_skip(self, command):
+        for name in MISSING:
+            if re.search(rf"(?<![\w-]){re.escape(name)}\b", command):
+                return f"needs {name}"
+        out = re.search(r"--out (\S+)", command)
+        if out and out[1] in self.skipped_runs:
+            return "its run was left out"
+        if SYNOPSIS.search(command) and "model." not in command and "'" not in command:
+            return "a synopsis"
+        return ""
+
+    def check_script(self, words):
+        """Scripts have runs of their own: they must exist and know their cases."""
+        script = ROOT / words[0]
+        if not script.exists():
+            return f"{words[0]} does not exist"
+        if words[0] == "bench/learning.sh":
+            unknown = [w for w in words[1:] if not re.search(rf"(^|[\s|(]){re.escape(w)}\)?", script.read_text())]
+            return f"{words[0]} does not know {unknown}" if unknown else ""
+        return ""
+
+    def check_tests(self, words):
+        listed = subprocess.run([str(self.build / words[0].removeprefix("build/dev/")), *words[1:], "--gtest_list_tests"],
+                                capture_output=True, text=True)
+        some = [l for l in listed.stdout.splitlines() if l.startswith("  ")]
+        return "" if some else "the filter selects no test"
+
+    def small(self, command):
+        command = re.sub(r"(--steps )\d+", r"\g<1>2", command)
+        command = re.sub(r"(--seconds )\d+", r"\g<1>5", command)
+        command = re.sub(r"(--vocabulary )\d+", r"\g<1>300", command)
+        command = re.sub(r"\bFILE\.model\b", "made.model", command)
+        command = re.sub(r"\bdna=FILE", "dna=dna", command)
+        command = re.sub(r"\bFILE\b", "text", command).replace("runs/data/tinyshakespeare.txt", "text")
+        command = command.replace("$DATA/tinyshakespeare.txt", "text")
+        command = re.sub(r"\bDIR\b", ".", command)
+        assigned = next((a for a in self.shell if command.startswith("$" + a.split("=")[0] + " ")), "")
+        trains = re.search(r"\btrain\b", assigned + command) and "tokens train" not in command or "examples/" in command
+        if assigned and re.search(r"--(steps|seconds)", assigned):
+            trains = False
+        if trains and "--resume" not in command and not re.search(r"--(steps|seconds)", command):
+            command += " --steps 2"
+        return command
+
+    def run(self, command):
+        skip = self.reason_to_skip(command)
+        if skip:
+            out = re.search(r"--out (\S+)", command)
+            if out and skip != "a synopsis":
+                self.skipped_runs.add(out[1])
+            return "left out: " + skip
+        bare = re.sub(r"^([A-Z_]+=\S+ )+", "", command)
+        words = shlex.split(bare)
+        if bare.startswith(("scripts/", "tests/", "bench/")):
+            return self.check_script(words) or "exists"
+        if bare.startswith(("cmake ", "ctest ", "python3 ", "build/dev/bench/")):
+            return "left out: has a run of its own"
+        if "LONGSPAN_TEST_DEVICE=" in command:
+            return "left out: needs a build with the emulated device"
+        if bare.startswith("build/dev/tests/"):
+            return self.check_tests(words) or "selects tests"
+        small = self.small(command)
+        if ASSIGNMENT.match(command):
+            self.shell.append(self.small(command).replace('" --steps 2', ' --steps 2"'))
+            return "set"
+        small = small.replace("build/dev/", f"{self.build}/")
+        script = "\n".join(s.replace("build/dev/", f"{self.build}/") for s in self.shell) + "\n" + small
+        done = subprocess.run(["bash", "-c", script], cwd=self.folder, capture_output=True, text=True, errors="replace",
+                              env=self.environment, timeout=900)
+        if done.returncode == 0:
+            return "ran"
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
+        return f"FAILED with {done.returncode}: " + " | ".join(last)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", default=["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))])
+    parser.add_argument("--build", default=str(ROOT / "build/dev"), help="the build to use (build/dev)")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    build = pathlib.Path(options.build).resolve()
+    spec = importlib.util.spec_from_file_location("fingerprint", ROOT / "tests/long/fingerprint.py")
+    fingerprint = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fingerprint)
+    environment = dict(os.environ, LONGSPAN_DATA=".", PATH=f"{build}:{build}/examples:{os.environ['PATH']}")
+    failures = 0
+    for name in options.pages:
+        with tempfile.TemporaryDirectory(prefix="commands-") as folder:
+            folder = pathlib.Path(folder)
+            if not options.list:
+                fingerprint.make_data(folder)
+                (folder / "article.txt").write_text((folder / "text").read_text()[:600])
+                subprocess.run([str(build / "longspan"), "tokens", "train", "--data", "bytes=text", "--vocabulary", "300",
+                                "--out", "made.model"], cwd=folder, capture_output=True, check=True)
+            page = Page(ROOT / name, build, folder, environment)
+            for command in commands_of(ROOT / name):
+                if options.list:
+                    print(f"{name}: {command}: {page.reason_to_skip(command) or page.small(command)}")
+                    continue
+                outcome = page.run(command)
+                wrong = outcome.startswith(("FAILED", "the filter")) or "does not" in outcome
+                failures += wrong
+                print(f"{name}: {command[:110]}: {outcome}", flush=True)
+    if failures:
+        sys.exit(f"{failures} commands failed")
+
+
+if __name__ == "__main__":
+    main()

@@ -102,7 +102,7 @@ class Page:
                 self.skipped_runs.add(out[1])
             return "left out: " + skip
         bare = re.sub(r"^([A-Z_]+=\S+ )+", "", command)
-        words = shlex.split(bare)
+        words = bare.split() if "'" not in bare else shlex.split(bare)
         if bare.startswith(("scripts/", "tests/", "bench/")):
             return self.check_script(words) or "exists"
         if bare.startswith(("cmake ", "ctest ", "python3 ", "build/dev/bench/")):

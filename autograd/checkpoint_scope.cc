@@ -4,13 +4,11 @@
 #include <cstring>
 
 #include "autograd/mode.h"
-#include "autograd/recalls.h"
 #include "core/error.h"
 
 namespace longspan::autograd {
 namespace {
 
-thread_local Recalls recalled;
 thread_local bool checking = false;
 
 /// Computes a checksum of the bits of x's elements, in row-major order.
@@ -38,8 +36,6 @@ size_t defined(std::span<const Tensor> tensors) {
 struct Enough {};
 
 }  // namespace
-
-const Recalls& recalls() { return recalled; }
 
 CheckReplays::CheckReplays() : outer_(checking) { checking = true; }
 CheckReplays::~CheckReplays() { checking = outer_; }
@@ -114,9 +110,7 @@ Tensor CheckpointScope::recall(std::string_view op) {
                          "the re-run of a checkpointed part differs from its first run: result {} "
                          "is of {}; it was {}",
                          i, op, i < results_.size() ? results_[i].op : "none");
-  const Tensor& result = results_[i].tensor.get(op);
-  if (result) ++(op.ends_with("attention") ? recalled.attention : recalled.products);
-  return result;
+  return results_[i].tensor.get(op);
 }
 
 void CheckpointScope::remember(std::string_view op, const Tensor& result,

@@ -61,6 +61,18 @@ int64_t usual_stride(int64_t length) {
   return std::max<int64_t>(1, std::lround(std::sqrt(static_cast<double>(length)) / 16)) * 16;
 }
 
+/// 1 + 2 + ... + n.
+int64_t triangle(int64_t n) { return n > 0 ? n * (n + 1) / 2 : 0; }
+
+/// Pairs of a head of the Sparse Transformer over `length` tokens: the last l keys and every l-th
+/// one before, or the own block of l keys and c summary keys of each block before.
+int64_t sparse_pairs(bool strided, int64_t l, int64_t c, int64_t length) {
+  const int64_t a = length / l, r = length % l, width = std::min(l, length);
+  if (!strided) return a * triangle(l) + triangle(r) + c * (l * triangle(a - 1) + a * r);
+  const int64_t local = length * width - triangle(width - 1);
+  return local + l * triangle(a) + r * (a + 1) - length;  // each query's own key is in both
+}
+
 FamilyLayer sparse_transformer(bool strided, int64_t stride, int64_t length, int64_t heads) {
   SparseTransformerConfig c;
   c.n_layer = 1;
@@ -74,7 +86,7 @@ FamilyLayer sparse_transformer(bool strided, int64_t stride, int64_t length, int
   return {.options = strided ? fmt::format("l = {}", c.stride)
                              : fmt::format("l = {}, c = {}", c.stride, c.columns),
           .outline = SparseTransformer(c, Init{.meta = true}).attention_outline(0, length),
-          .pairs = attended_pairs(c, 0, length)};
+          .pairs = heads * sparse_pairs(strided, c.stride, c.columns, length)};
 }
 
 template <class Config>

@@ -13,7 +13,6 @@
 #include "nn/objective.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/patterns/pairs.h"
 #include "ops/reduce.h"
 
 namespace longspan {
@@ -123,15 +122,6 @@ Tensor BigBirdPegasus::loss(const Tensor& hidden, const Tensor& targets, Pass pa
   const Tensor all = where(ignored, zeros_like(targets), targets);
   return mul(add(EncoderDecoder::loss(hidden, all, pass), -least),
              static_cast<double>(targets.numel()) / static_cast<double>(counted));
-}
-
-int64_t BigBirdPegasus::encoder_attention_macs(int64_t length) const {
-  const int64_t l = length, d = config_.d_model, heads = config_.n_head;
-  int64_t n = config_.n_layer * 4 * l * d * d;
-  for (const AttentionPattern& pattern : patterns_.of(l, {})) {
-    n += 2 * attended_pairs(pattern, 1, heads, l, l) * (d / heads);
-  }
-  return n;
 }
 
 BigBirdPegasusConfig bigbird_pegasus_preset(std::string_view name) {

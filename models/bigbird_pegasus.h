@@ -81,7 +81,6 @@ class BigBirdPegasus final : public EncoderDecoder {
 
  protected:
   LayerContext layer_context(const SequenceInputs& in) const override;
-  int64_t encoder_attention_macs(int64_t length) const override;
 
  private:
   BigBirdPegasusConfig config_;

@@ -14,7 +14,6 @@
 #include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/loss.h"
-#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
@@ -278,26 +277,6 @@ Tensor Encoder::attention_map_of(const EncoderInputs& in, int64_t layer) const {
 AttentionOutline Encoder::attention_outline(int64_t layer, int64_t length) const {
   const EncoderInputs in{.tokens = zeros({1, length}, DType::i64)};
   return outline_of(layer_context(in), layer, config_.n_head, length, length);
-}
-
-int64_t Encoder::attention_macs(int64_t length) const {
-  const int64_t l = length, d = config_.d_model, heads = config_.n_head;
-  const LayerContext seen = layer_context({.tokens = zeros({1, l}, DType::i64)});
-  int64_t n = 0;
-  for (int64_t i = 0; i < config_.n_layer; ++i) {
-    const AttentionPattern& pattern =
-        seen.layer_patterns.empty() ? seen.pattern : seen.layer_patterns[static_cast<size_t>(i)];
-    n += 4 * l * d * d + 2 * attended_pairs(pattern, 1, heads, l, l) * (d / heads);
-  }
-  return n;
-}
-
-/// Attention, feed-forward 2 L D F (1.5 times that with a gated activation), and the head.
-int64_t Encoder::macs(int64_t length) const {
-  const EncoderConfig& c = config_;
-  const int64_t l = length, d = c.d_model;
-  const int64_t ff = (c.activation == Activation::geglu ? 3 : 2) * l * d * c.d_ff;
-  return attention_macs(l) + c.n_layer * ff + (c.mlm_head ? l * d * (d + c.vocab) : 0);
 }
 
 namespace {

@@ -131,7 +131,6 @@ class Encoder : public LanguageModel {
   Tensor logits(const Tensor& tokens, Pass pass) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
 
  protected:
@@ -144,8 +143,6 @@ class Encoder : public LanguageModel {
   /// Returns the context of the layers for an input: either `pattern` or `layer_patterns`, with
   /// `lengths` applied if the input has any, and whatever else the model's attention layers read.
   virtual LayerContext layer_context(const EncoderInputs& in) const = 0;
-  /// Multiply-accumulates of the attention of all blocks, projections included.
-  virtual int64_t attention_macs(int64_t length) const;
 
   /// attention_map() for an input of one sample.
   Tensor attention_map_of(const EncoderInputs& in, int64_t layer) const;

@@ -84,11 +84,4 @@ std::unique_ptr<DecodeState> EncoderDecoder::start_decoding(int64_t) const {
   fail<NotImplemented>(name_, "an encoder-decoder needs a source; use start_after()");
 }
 
-/// The Transformer's count with the model's own encoder attention.
-int64_t EncoderDecoder::macs(int64_t length) const {
-  const int64_t l = length, d = shell_.config().d_model;
-  return shell_.macs(l) - shell_.config().n_layer * (4 * l * d * d + 2 * l * l * d) +
-         encoder_attention_macs(l);
-}
-
 }  // namespace longspan

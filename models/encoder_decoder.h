@@ -56,8 +56,6 @@ class EncoderDecoder : public LanguageModel {
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& source, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  /// For a source and a target of the same length.
-  int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override { shell_.visit(v); }
 
  protected:
@@ -68,8 +66,6 @@ class EncoderDecoder : public LanguageModel {
 
   /// Returns the context of the encoder's layers for an input whose source is [B, S].
   virtual LayerContext layer_context(const SequenceInputs& in) const = 0;
-  /// Multiply-accumulates of the encoder's attention, projections included.
-  virtual int64_t encoder_attention_macs(int64_t length) const = 0;
 
  private:
   std::string name_;

@@ -16,7 +16,6 @@
 
 #include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
-#include "autograd/recalls.h"
 #include "core/scope.h"
 #include "nn/attention.h"
 #include "nn/checkpoint.h"
@@ -24,7 +23,6 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
-#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -94,8 +92,6 @@ Tensor EtcAttention::attend_long(const Tensor& q, const Keys& of_l, const Keys& 
 }
 
 EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pass pass) const {
-  const MacCounter macs;
-  const int64_t recalled = autograd::recalls().attention;
   const bool globals = static_cast<bool>(x.g), tokens = static_cast<bool>(x.l);
   const float p = or_default(config_.dropout_attn, config_.dropout);
   Keys of_l, of_g;  // keys of long queries
@@ -115,16 +111,6 @@ EtcStreams EtcAttention::forward(const EtcStreams& x, const EtcPatterns& see, Pa
                        terms(from_global, see.global_side, q.dtype()), {p, pass.at("global")})
                     .out,
                 from_global);
-  }
-  if (MacCounter* outer = macs.outer()) {
-    outer->projections += macs.other;
-    if (autograd::recalls().attention != recalled) return y;
-    outer->attention += 2 * config_.d_model * (see.long_pairs + see.global_pairs);
-    for (const AttentionPattern& more : see.random) {
-      const int64_t n_l = x.l.dim(1);
-      outer->attention += 2 * (config_.d_model / config_.n_head) *
-                          outer->pairs(more, x.l.dim(0), config_.n_head, n_l, n_l);
-    }
   }
   return y;
 }

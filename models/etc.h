@@ -267,7 +267,6 @@ class Etc : public LanguageModel {
   Tensor logits(const Tensor& tokens, Pass pass) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
 
  private:

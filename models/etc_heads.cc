@@ -14,7 +14,6 @@
 #include "ops/index.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
-#include "ops/patterns/pairs.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -203,26 +202,6 @@ AttentionOutline Etc::attention_outline(int64_t layer, int64_t length) const {
                            .query_at = behind,
                            .key_at = behind});
   return outline;
-}
-
-/// Projections: the query and output projections of both streams, and keys and values of each
-/// stream for both sides, or once if shared; attention 2 pairs D; the feed-forward network; and the
-/// head.
-int64_t Etc::macs(int64_t length) const {
-  const EtcConfig& c = config_;
-  const EtcInputs in = plain(zeros({1, length}, DType::i64));
-  const EtcPatterns see = encoder_.patterns(in);
-  const int64_t d = c.d_model, n = length + in.globals.dim(1);
-  const int64_t projections = (c.share_qkv ? 4 : 6) * n * d * d;
-  const int64_t ff = (c.activation == Activation::geglu ? 3 : 2) * n * d * c.d_ff;
-  const int64_t attention = 2 * (see.long_pairs + see.global_pairs) * d;
-  int64_t random = 0;  // summed over layers and heads
-  for (const AttentionPattern& more : see.random) {
-    random += attended_pairs(more, 1, c.n_head, length, length);
-  }
-  const int64_t tables = c.d_embed > 0 ? (n + length) * d * c.d_embed : 0;
-  return c.n_layer * (projections + attention + ff) + 2 * random * (d / c.n_head) + tables +
-         length * (d * d + c.width() * c.vocab);
 }
 
 }  // namespace longspan

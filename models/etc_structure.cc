@@ -162,7 +162,6 @@ class Structure {
       scattered_ |= hull[static_cast<size_t>(m)].size() != owned[static_cast<size_t>(m)];
     }
     hulls_.push_back(std::move(hull));
-    owned_.push_back(std::move(owned));
     ranges_.emplace_back();
     for (int64_t j = 0; j < n_l_; ++j) {
       const int64_t e = example_(b, j);
@@ -212,12 +211,6 @@ class Structure {
     if (at == ranges_[static_cast<size_t>(b)].end()) return {};
     return globals ? at->second.second : at->second.first;
   }
-  /// Counts the keys of the interval that no label masks.
-  int64_t shown(Interval x, const auto& label) const {
-    int64_t n = 0;
-    for (int64_t j = x.from; j < x.to; ++j) n += label(j) >= 0 ? 1 : 0;
-    return n;
-  }
   static AttentionPattern with_side(AttentionPattern p, int64_t side) {
     p.layout = with_side_keys(p.layout, side);
     p.layout_spec = {};
@@ -230,7 +223,7 @@ class Structure {
     p.name = "long";
     Bounds local, side;
     const int64_t many = rows({&owner_, &example_, &global_example_, &context_});
-    for (int64_t b = 0; b < batch_; ++b) {
+    for (int64_t b = 0; b < std::min(many, batch_); ++b) {
       for (int64_t i = 0; i < n_l_; ++i) {
         const Interval here = example_(b, i) < 0
                                   ? Interval{}
@@ -242,16 +235,8 @@ class Structure {
                        ? Interval{static_cast<int32_t>(m), static_cast<int32_t>(m + 1)}
                        : Interval{};
         }
-        all.long_pairs += std::max<int64_t>(0, std::min<int64_t>(here.to, i + c_.radius + 1) -
-                                                   std::max<int64_t>(here.from, i - c_.radius));
-        const int64_t cls = class_of(b, i);
-        all.long_pairs += link_labels_.given
-                              ? shown(global, [&](int64_t g) { return link(b, cls, g); })
-                              : global.size();
-        if (b < many) {
-          local.add(here);
-          side.add(global);
-        }
+        local.add(here);
+        side.add(global);
       }
     }
     if (packed() || context_.given) local.set(p.mask, many, n_l_, device_);
@@ -278,26 +263,15 @@ class Structure {
     const bool table = global_labels_.given || (global_context_.given && c_.labels);
     Bounds global, side;
     const int64_t many = rows({&owner_, &example_, &global_example_, &g2l_all_});
-    for (int64_t b = 0; b < batch_; ++b) {
+    for (int64_t b = 0; b < std::min(many, batch_); ++b) {
       for (int64_t m = 0; m < n_g_; ++m) {
         const auto at = static_cast<size_t>(m);
         const Interval here = examples_g_[static_cast<size_t>(b)][at];
         const bool own = c_.hard_g2l && g2l_all_(b, m) == 0;
         Interval tokens = example_range(b, global_example_(b, m), false);
         if (own) tokens = here.size() > 0 ? hulls_[static_cast<size_t>(b)][at] : Interval{};
-        all.global_pairs += global_labels_.given
-                                ? shown(here, [&](int64_t o) { return global_label(b, m, o); })
-                                : here.size();
-        if (link_labels_.given) {
-          all.global_pairs += shown(tokens, [&](int64_t j) { return link(b, class_of(b, j), m); });
-        } else {
-          all.global_pairs +=
-              own && here.size() > 0 ? owned_[static_cast<size_t>(b)][at] : tokens.size();
-        }
-        if (b < many) {
-          global.add(here);
-          side.add(tokens);
-        }
+        global.add(here);
+        side.add(tokens);
       }
     }
     if (packed()) global.set(p.mask, many, n_g_, device_);
@@ -342,7 +316,6 @@ class Structure {
   // For each sample: groups by example and context, tokens that globals own, and ranges of
   // examples.
   std::vector<std::vector<Interval>> examples_l_, examples_g_, contexts_, hulls_;
-  std::vector<std::vector<int64_t>> owned_;
   std::vector<std::map<int64_t, std::pair<Interval, Interval>>> ranges_;
 };
 

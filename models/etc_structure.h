@@ -59,8 +59,7 @@ struct EtcStructure {
 
 /// The attention patterns of both sides.
 struct EtcPatterns {
-  AttentionPattern long_side, global_side;   ///< keys: long, global; global, long
-  int64_t long_pairs = 0, global_pairs = 0;  ///< attended pairs of one head, all samples
+  AttentionPattern long_side, global_side;  ///< keys: long, global; global, long
   /// For each layer: the random long keys that each head adds to long queries, none of them in
   /// long_side.
   std::vector<AttentionPattern> random = {};

@@ -122,16 +122,6 @@ AttentionOutline Led::attention_outline(int64_t layer, int64_t length) const {
                             config_.globals != GlobalDefault::none);
 }
 
-int64_t Led::encoder_attention_macs(int64_t length) const {
-  std::vector<int64_t> globals;
-  if (config_.globals != GlobalDefault::none) globals = {0};
-  int64_t n = 0;
-  for (int64_t i = 0; i < config_.n_layer; ++i) {
-    n += attention_macs(attention_of(config_, i), length, globals);
-  }
-  return n;
-}
-
 LedConfig led_preset(std::string_view name) {
   LedConfig c;
   if (name == "small" || name == "summaries") {

@@ -66,7 +66,6 @@ class Led final : public EncoderDecoder {
 
  protected:
   LayerContext layer_context(const SequenceInputs& in) const override;
-  int64_t encoder_attention_macs(int64_t length) const override;
 
  private:
   LedConfig config_;

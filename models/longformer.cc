@@ -16,7 +16,6 @@
 #include <string>
 
 #include "autograd/mode.h"
-#include "autograd/recalls.h"
 #include "core/scope.h"
 #include "models/model_spec.h"
 #include "ops/attention/block_attention.h"
@@ -98,17 +97,6 @@ std::vector<int64_t> dilations(const LongformerAttentionOptions& o) {
   return s;
 }
 
-/// Summed over the heads, rows of global tokens included.
-int64_t pairs_of_heads(const LongformerAttentionOptions& o, int64_t length,
-                       const std::vector<int64_t>& globals) {
-  const std::vector<int64_t> each = dilations(o);
-  int64_t pairs = 0;
-  for (const int64_t s : each) {
-    pairs += patterns::window_and_global_pairs(length, o.one_sided_window, s, globals);
-  }
-  return pairs * o.n_head / static_cast<int64_t>(each.size());
-}
-
 }  // namespace
 
 LongformerAttention::LongformerAttention(const LongformerAttentionOptions& options,
@@ -166,8 +154,6 @@ Tensor LongformerAttention::global(const Tensor& x, const Tensor& v, const Layer
 }
 
 Output LongformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
-  const MacCounter macs;
-  const int64_t recalled = autograd::recalls().attention;
   const float p = options_.dropout;
   Tensor y = merge(sliding(x, split_heads(v_.forward(x)), ctx, {p, pass.at("attn")}));
   if (ctx.global) {
@@ -175,18 +161,7 @@ Output LongformerAttention::forward(const Tensor& x, const LayerContext& ctx, Pa
         merge(global(x, split_heads(v_global_.forward(x)), ctx, {p, pass.at("attn_global")}));
     y = add(y, scatter_rows(rows, ctx.global.rows, x.dim(1)));  // y is 0 in these rows
   }
-  y = out_.forward(y);
-  if (MacCounter* outer = macs.outer()) {
-    outer->projections += macs.other;
-    if (autograd::recalls().attention != recalled) return y;
-    const int64_t width = options_.d_model / options_.n_head;
-    for (int64_t b = 0; b < x.dim(0); ++b) {
-      const std::vector<int64_t> none;
-      const auto& own = ctx.global ? ctx.global.positions[static_cast<size_t>(b)] : none;
-      outer->attention += 2 * width * pairs_of_heads(options_, x.dim(1), own);
-    }
-  }
-  return y;
+  return out_.forward(y);
 }
 
 Tensor LongformerAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {
@@ -197,14 +172,6 @@ Tensor LongformerAttention::probabilities(const Tensor& x, const LayerContext& c
     const Tensor to = unsqueeze(ctx.global.rows, 1);  // [B, 1, G]
     return add(y, scatter_rows(global(x, unit, ctx, {}), to, x.dim(1)));
   });
-}
-
-int64_t attention_macs(const LongformerAttentionOptions& o, int64_t length,
-                       const std::vector<int64_t>& globals) {
-  const int64_t d = o.d_model;
-  const auto g = static_cast<int64_t>(globals.size());
-  const int64_t extra = g > 0 ? (2 * length + g) * d * d : 0;
-  return 4 * length * d * d + extra + 2 * (d / o.n_head) * pairs_of_heads(o, length, globals);
 }
 
 int64_t dilated_of(std::string_view model, int64_t dilated_heads, int64_t heads) {
@@ -294,16 +261,6 @@ AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) co
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
   return longformer_outline(longformer_attention(config_, layer), length,
                             config_.globals == GlobalDefault::first);
-}
-
-int64_t Longformer::attention_macs(int64_t length) const {
-  std::vector<int64_t> globals;
-  if (config_.globals == GlobalDefault::first) globals = {0};
-  int64_t n = 0;
-  for (int64_t i = 0; i < config_.n_layer; ++i) {
-    n += longspan::attention_macs(longformer_attention(config_, i), length, globals);
-  }
-  return n;
 }
 
 LongformerConfig longformer_preset(std::string_view name) {

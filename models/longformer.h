@@ -51,10 +51,6 @@ class LongformerAttention final : public Layer {
   Linear q_global_, k_global_, v_global_;
 };
 
-/// Returns the multiply-accumulates of a layer over one sample with these global tokens.
-int64_t attention_macs(const LongformerAttentionOptions& options, int64_t length,
-                       const std::vector<int64_t>& globals);
-
 /// Returns which keys each query attends to in a layer over `length` tokens; the first token may be
 /// global.
 AttentionOutline longformer_outline(const LongformerAttentionOptions& options, int64_t length,
@@ -113,7 +109,6 @@ class Longformer final : public Encoder {
 
  protected:
   LayerContext layer_context(const EncoderInputs& in) const override;
-  int64_t attention_macs(int64_t length) const override;
 
  private:
   LongformerConfig config_;

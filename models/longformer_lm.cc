@@ -18,7 +18,6 @@
 #include "nn/relative_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -110,9 +109,9 @@ LongformerLMConfig with_windows_times(LongformerLMConfig config, int64_t factor)
 }
 
 double phase_macs(const LongformerLMConfig& config, const TrainingPhase& phase) {
-  const LongformerLM model(with_windows_times(config, phase.windows), Init{.meta = true});
+  const LongformerLM model(with_windows_times(config, phase.windows), Init{.device = meta_device});
   return static_cast<double>(phase.steps) *
-         static_cast<double>(phase.batch * model.macs(phase.length));
+         static_cast<double>(phase.batch * forward_macs(model, phase.length));
 }
 
 std::vector<TrainingPhase> staged_phases(const TrainingPhase& first, int64_t phases) {
@@ -266,20 +265,6 @@ AttentionOutline LongformerLM::attention_outline(int64_t layer, int64_t length) 
   LayerContext ctx;
   ctx.layer_patterns = patterns(length, length);
   return outline_of(ctx, layer, config_.n_head, length, length);
-}
-
-/// Projections 4 L D^2, attention, feed-forward and the head; leaves out the product W_R R, which
-/// is computed once for each batch.
-int64_t LongformerLM::macs(int64_t length) const {
-  const LongformerLMConfig& c = config_;
-  const int64_t l = length, d = c.d_model, width = d / c.n_head;
-  int64_t n = l * d * c.vocab;
-  const std::vector<AttentionPattern> all = patterns(l, l);
-  for (int64_t i = 0; i < c.n_layer; ++i) {
-    n += 4 * l * d * d + 2 * l * d * c.d_ff;
-    n += 2 * width * attended_pairs(all[static_cast<size_t>(i)], 1, c.n_head, l, l);
-  }
-  return n;
 }
 
 LongformerLMConfig longformer_lm_preset(std::string_view name) {

@@ -84,7 +84,6 @@ class LongformerLM final : public LanguageModel {
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
 
  private:

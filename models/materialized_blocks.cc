@@ -8,7 +8,6 @@
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/patterns/blocks.h"
-#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 #include "ops/softmax.h"
@@ -81,10 +80,6 @@ Output MaterializedBlocks::forward(const Tensor& x, const LayerContext& ctx, Pas
   if (lengths) {
     const Tensor valid = transpose(valid_keys(lengths, 0, y.dim(2)), 2, 3);  // [B, 1, L, 1]
     y = where(valid, y, zeros_like(y.detach()));
-  }
-  if (MacCounter* counter = MacCounter::current()) {
-    counter->attention +=
-        2 * p.q.dim(3) * counter->pairs(ctx.pattern, x.dim(0), heads, x.dim(1), x.dim(1));
   }
   return heads_.merge(y);
 }

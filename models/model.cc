@@ -1,5 +1,11 @@
 #include "models/model.h"
 
+#include <algorithm>
+
+#include "autograd/mode.h"
+#include "ops/copy.h"
+#include "ops/cost.h"
+
 namespace longspan {
 
 void DecodeState::take_rows(const Tensor& /*rows*/, bool /*same_context*/) {
@@ -44,6 +50,19 @@ AttentionOutline LanguageModel::attention_outline(int64_t, int64_t) const {
 
 Tensor LanguageModel::attention_map(const Tensor&, int64_t) const {
   fail<NotImplemented>("model", "this model has no attention map");
+}
+
+int64_t forward_macs(const LanguageModel& model, int64_t length) {
+  const NoGrad off;
+  const auto ids = [&](int64_t n) { return zeros({1, n}, DType::i32, model.device()); };
+  const MacCount macs;
+  if (model.objective() == Objective::sequence) {
+    const Tensor target = ids(std::min(length, model.max_length()));
+    model.sequence_loss({ids(length)}, target, target, Pass{});
+  } else {
+    model.loss(ids(length), ids(length), model.empty_memory(1), Pass{});
+  }
+  return macs.total();
 }
 
 }  // namespace longspan

@@ -109,9 +109,12 @@ class LanguageModel : public Module {
   virtual bool reversible_layers() const { return false; }
   /// A remark that programs print about a run over segments of `length` tokens; empty: nothing.
   virtual std::string remark(int64_t /*length*/) const { return {}; }
-
-  /// Multiply-accumulates of a forward pass over one segment of `length` tokens.
-  virtual int64_t macs(int64_t length) const = 0;
 };
+
+/// Returns the multiply-accumulates (ops/cost.h) of the loss over a segment of `length` tokens, or,
+/// for Objective::sequence, over a source of that length and a target as long, at most
+/// max_length(). Runs the model: build it on the meta device, where that costs no work and no
+/// memory.
+int64_t forward_macs(const LanguageModel& model, int64_t length);
 
 }  // namespace longspan

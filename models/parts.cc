@@ -98,7 +98,6 @@ void require_token_targets(std::string_view model, const Tensor& hidden, const T
 Tensor token_loss(const Tensor& h, const Linear& classifier, const Tensor& targets,
                   const HeadOptions& head, bool training, double smoothing) {
   const Tensor& weight = classifier.weight;
-  if (MacCounter* macs = MacCounter::current()) macs->other += h.numel() * weight.dim(0);
   const Tensor bias = classifier.bias ? cast(classifier.bias, h.dtype()) : Tensor{};
   return linear_cross_entropy(h, cast(weight, h.dtype()), bias, targets,
                               {.smoothing = training ? smoothing : 0,

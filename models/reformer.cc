@@ -23,7 +23,6 @@
 #include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/patterns/chunks.h"
-#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -422,25 +421,6 @@ AttentionOutline Reformer::attention_outline(int64_t layer, int64_t length) cons
                           "which keys layer {} sees depends on the tokens; draw a trained run",
                           layer);
   return outline_of(layer_context(length, length, {}), layer, config_.n_head, length, length);
-}
-
-int64_t Reformer::macs(int64_t length) const {
-  const ReformerConfig& c = config_;
-  const int64_t rows = padded(length), d = c.d_model, heads = c.n_head,
-                width = heads * c.head_width();
-  const int64_t inner = c.d_ff * (c.activation == Activation::geglu ? 3 : 2);
-  int64_t n = length * c.vocab * (c.mean_exit ? d : 2 * d);
-  for (int64_t i = 0; i < c.n_layer; ++i) {
-    n += rows * d * inner;
-    if (const LshAttention* layer = lsh(i)) {
-      n += rows * d * 3 * width + heads * layer->hashing_macs(rows) +
-           layer->computed_pairs(rows) * 2 * width;
-    } else {
-      n += rows * d * 4 * width +
-           visible_pairs(layer_context(rows, rows, {}).pattern, rows, rows) * 2 * width;
-    }
-  }
-  return n;
 }
 
 void Reformer::visit(Visitor& v) {

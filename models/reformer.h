@@ -174,8 +174,6 @@ class Reformer final : public LanguageModel {
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   /// For a local layer. Throws NotImplemented for LSH, whose attention depends on the tokens.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  /// Counts the scores that LSH layers compute, masked ones included, and hashing.
-  int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
 
  private:

@@ -87,47 +87,6 @@ Scheme weights(const SparseTransformerConfig& c, int64_t fan_in) {
   return Scheme::normal(c.init == SparseInit::code ? std::sqrt(0.125 / n) : 0.125 / std::sqrt(n));
 }
 
-/// 1 + 2 + ... + n.
-int64_t triangle(int64_t n) { return n > 0 ? n * (n + 1) / 2 : 0; }
-
-/// Pairs of one head, with L = a l + r.
-int64_t pairs_of(const SparseTransformerConfig& c, IndexSet set, int64_t sub_block,
-                 int64_t length) {
-  const int64_t l = c.stride, a = length / l, r = length % l;
-  switch (set) {
-    case IndexSet::local: {
-      const int64_t width = std::min(local_width(c), length);
-      return length * width - triangle(width - 1);
-    }
-    case IndexSet::strided:
-      return l * triangle(a) + r * (a + 1);
-    case IndexSet::block:
-      return a * triangle(l) + triangle(r);
-    case IndexSet::summary: {
-      const int64_t first = l - (sub_block + 1) * c.columns;
-      const auto own = [&](int64_t rows) {  // pairs of the first rows of a block within it
-        const int64_t beyond = std::max<int64_t>(0, rows - first - c.columns);
-        return triangle(rows - first - beyond) + beyond * c.columns;
-      };
-      return c.columns * (l * triangle(a - 1) + a * r) + a * own(l) + own(r);
-    }
-    case IndexSet::dense:
-      break;
-  }
-  return triangle(length);
-}
-
-int64_t merged_pairs(const SparseTransformerConfig& c, const std::vector<IndexSet>& sets,
-                     int64_t sub_block, int64_t length) {
-  if (sets.size() == 1) return pairs_of(c, sets[0], sub_block, length);
-  const int64_t l = c.stride, a = length / l, r = length % l;
-  if (has(sets, IndexSet::block)) {
-    return pairs_of(c, IndexSet::block, 0, length) + c.columns * (l * triangle(a - 1) + a * r);
-  }
-  const int64_t both = length + (c.paper_window ? std::max<int64_t>(0, length - l) : 0);
-  return pairs_of(c, IndexSet::local, 0, length) + pairs_of(c, IndexSet::strided, 0, length) - both;
-}
-
 }  // namespace
 
 std::string_view SparseTransformerConfig::extend_positions(int64_t length) {
@@ -157,26 +116,6 @@ std::vector<IndexSet> SparseTransformerConfig::sets() const {
 int64_t SparseTransformerConfig::sub_block(int64_t head) const {
   const int64_t n = sub_blocks > 0 ? sub_blocks : std::min(n_head, stride / columns);
   return head % n;
-}
-
-int64_t attended_pairs(const SparseTransformerConfig& c, int64_t layer, int64_t length) {
-  const std::vector<IndexSet> sets = c.sets();
-  const auto turns = static_cast<int64_t>(sets.size());
-  int64_t pairs = 0;
-  for (int64_t h = 0; h < c.n_head; ++h) {
-    switch (c.integration) {
-      case Integration::interleave:
-        pairs += pairs_of(c, sets[static_cast<size_t>(layer % turns)], c.sub_block(h), length);
-        break;
-      case Integration::merged:
-        pairs += merged_pairs(c, sets, c.sub_block(h), length);
-        break;
-      case Integration::multihead:
-        pairs += pairs_of(c, sets[static_cast<size_t>(h % turns)], c.sub_block(h / turns), length);
-        break;
-    }
-  }
-  return pairs;
 }
 
 SparseTransformer::SparseTransformer(const SparseTransformerConfig& config, const Init& init)
@@ -375,17 +314,6 @@ Tensor SparseTransformer::attention_map(const Tensor& tokens, int64_t layer) con
 
 AttentionOutline SparseTransformer::attention_outline(int64_t layer, int64_t length) const {
   return outline_of(layer_context(length, length), layer, config_.n_head, length, length);
-}
-
-int64_t SparseTransformer::macs(int64_t length) const {
-  const SparseTransformerConfig& c = config_;
-  const int64_t d = c.d_model;
-  const auto qk = static_cast<int64_t>(static_cast<double>(d) * c.qk_ratio);
-  int64_t n = c.n_layer * length * d * (2 * qk + 2 * d + 2 * c.d_ff) + length * d * c.vocab;
-  for (int64_t i = 0; i < c.n_layer; ++i) {
-    n += attended_pairs(c, i, length) * (qk + d) / c.n_head;
-  }
-  return n;
 }
 
 void SparseTransformer::visit(Visitor& v) {

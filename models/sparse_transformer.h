@@ -94,10 +94,6 @@ struct SparseTransformerConfig {
   int64_t sub_block(int64_t head) const;
 };
 
-/// Returns the number of pairs that all heads of a layer attend to for `length` tokens, by closed
-/// formulas. The cost of a layer is proportional to it.
-int64_t attended_pairs(const SparseTransformerConfig& config, int64_t layer, int64_t length);
-
 /// A causal language model whose attention is factorized into sparse index sets, so that any token
 /// reaches any later one within two layers at O(L sqrt(L)) cost.
 class SparseTransformer final : public LanguageModel {
@@ -126,7 +122,6 @@ class SparseTransformer final : public LanguageModel {
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
 
  private:

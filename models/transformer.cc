@@ -9,7 +9,6 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
-#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -324,29 +323,6 @@ LayerContext Transformer::own_context() const {
   LayerContext ctx;
   ctx.pattern = pattern(config_.wiring == Wiring::decoder, 0);
   return ctx;
-}
-
-/// Spec of the baselines, sec. 3: projections 4 L D (H d), attention 2 pairs (H d), feed-forward 2
-/// L D F (1.5 times that with a gated activation), and the head.
-int64_t Transformer::macs(int64_t length) const {
-  const TransformerConfig& c = config_;
-  const int64_t l = length, d = c.d_model;
-  const int64_t inner = c.n_head * (c.d_head > 0 ? c.d_head : d / c.n_head);
-  const int64_t width = c.d_embed > 0 ? c.d_embed : d;
-  const auto self = [&](bool causal) {
-    const int64_t pairs = visible_pairs(pattern(causal, 0), l, l);
-    return (c.share_qk ? 3 : 4) * l * d * inner + 2 * pairs * inner;
-  };
-  const int64_t ff = (c.activation == Activation::geglu ? 3 : 2) * l * d * c.d_ff;
-  int64_t n = c.n_layer * (self(c.wiring != Wiring::encoder) + ff);
-  if (c.wiring == Wiring::encoder_decoder) {  // a source of the same length
-    n += c.n_layer * (self(false) + ff);
-    n += c.n_layer * (4 * l * d * inner + 2 * l * l * inner);
-  }
-  if (c.d_embed > 0) n += 2 * l * d * width;
-  if (c.wiring == Wiring::encoder_decoder && c.d_embed > 0) n += l * d * width;
-  if (c.mlm_head) n += l * d * d;
-  return n + l * width * c.vocab;
 }
 
 }  // namespace longspan

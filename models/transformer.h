@@ -195,7 +195,6 @@ class Transformer final : public LanguageModel {
   /// Computes the map of an encoder whose layers get `ctx`.
   Tensor encoder_attention_map(const Tensor& source, int64_t layer, const LayerContext& ctx) const;
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  int64_t macs(int64_t length) const override;
   void visit(Visitor& v) override;
 
  private:

@@ -3,11 +3,9 @@
 #include <algorithm>
 
 #include "autograd/mode.h"
-#include "autograd/recalls.h"
 #include "core/scope.h"
 #include "nn/decoding_memory.h"
 #include "ops/copy.h"
-#include "ops/patterns/pairs.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -104,25 +102,11 @@ Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemor
 }
 
 Output MultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
-  const MacCounter macs;
-  const int64_t recalled = autograd::recalls().attention;
   Output result;
   result.memory = ctx.memory;
   Projected p = gather(x, ctx, result.memory);
   const ScoreTerms extra = terms(p);
   result.y = merge(attend(p, ctx, extra, {options_.dropout, pass.at("attn")}));
-  if (MacCounter* outer = macs.outer()) {
-    outer->projections += macs.other;
-    if (autograd::recalls().attention != recalled) return result;
-    const auto pairs = [&](const AttentionPattern& part) {
-      return outer->pairs(part, p.q.dim(0), options_.n_head, p.q.dim(2), p.k.dim(2));
-    };
-    int64_t n = pairs(options_.cross ? ctx.encoder_pattern : ctx.pattern);
-    if (!options_.cross) {
-      for (const AttentionPattern& part : ctx.also) n += pairs(part);
-    }
-    outer->attention += n * (options_.d_head + options_.d_value);
-  }
   return result;
 }
 

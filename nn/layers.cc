@@ -1,6 +1,5 @@
 #include "nn/layers.h"
 
-#include "autograd/recalls.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -9,24 +8,6 @@
 #include "ops/random.h"
 
 namespace longspan {
-namespace {
-
-MacCounter*& innermost() {
-  thread_local MacCounter* counter = nullptr;
-  return counter;
-}
-
-}  // namespace
-
-MacCounter::MacCounter() : outer_(innermost()) { innermost() = this; }
-MacCounter::~MacCounter() { innermost() = outer_; }
-MacCounter* MacCounter::current() { return innermost(); }
-
-int64_t MacCounter::pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads,
-                          int64_t queries, int64_t keys) {
-  if (outer_ != nullptr) return outer_->pairs(pattern, batch, heads, queries, keys);
-  return known_.count(pattern, batch, heads, queries, keys);
-}
 
 Linear::Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const Scheme& scheme)
     : weight(init.at("weight").make({out, in}, scheme)) {
@@ -35,13 +16,7 @@ Linear::Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const 
 
 Tensor Linear::forward(const Tensor& x) const {
   const Tensor b = bias ? cast(bias, x.dtype()) : Tensor{};
-  const int64_t recalled = autograd::recalls().products;
-  Tensor y = linear(x, cast(weight, x.dtype()), b);
-  MacCounter* const counter = MacCounter::current();
-  if (counter != nullptr && autograd::recalls().products == recalled) {
-    counter->other += x.numel() * weight.dim(0);
-  }
-  return y;
+  return linear(x, cast(weight, x.dtype()), b);
 }
 
 Embedding::Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme)

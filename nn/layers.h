@@ -8,38 +8,8 @@
 #include "nn/init.h"
 #include "nn/layer.h"
 #include "nn/module.h"
-#include "ops/patterns/pairs.h"
 
 namespace longspan {
-
-/// Counts the multiply-accumulates of the products that layers of this thread run forward while it
-/// lives: those of linear layers, and those of attention over its visible pairs. One fused
-/// multiply-add counts as one.
-class MacCounter {
- public:
-  MacCounter();
-  ~MacCounter();
-  MacCounter(const MacCounter&) = delete;
-  MacCounter& operator=(const MacCounter&) = delete;
-
-  int64_t projections = 0;  ///< linear layers of attention
-  int64_t attention = 0;    ///< scores and weighted sums
-  int64_t other = 0;        ///< linear layers elsewhere: feed-forward, output heads
-  int64_t total() const { return projections + attention + other; }
-
-  /// Returns attended_pairs(); nested counters share one cache, so that equal layouts are counted
-  /// once.
-  int64_t pairs(const AttentionPattern& pattern, int64_t batch, int64_t heads, int64_t queries,
-                int64_t keys);
-
-  MacCounter* outer() const { return outer_; }
-  /// Returns the innermost counter of this thread; null if there is none.
-  static MacCounter* current();
-
- private:
-  MacCounter* outer_;
-  PairsOfLayouts known_;
-};
 
 /// y = x W^T + b, W [out, in]. The weight is cast to the dtype of x.
 struct Linear : Module {

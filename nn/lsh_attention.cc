@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "autograd/mode.h"
-#include "autograd/recalls.h"
 #include "core/divide.h"
 #include "core/scope.h"
 #include "nn/attention.h"
@@ -177,8 +176,6 @@ LshOptions LshAttention::pairs_of(const LshBuckets& buckets, int64_t length, Pas
 
 Output LshAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
   if (ctx.decoding) return decode(x, ctx);
-  const MacCounter macs;
-  const int64_t recalled = autograd::recalls().attention;
   const int64_t length = x.dim(1);
   const LshBuckets buckets = buckets_of(length);
   const Tensor q = split_heads(q_.forward(x)), v = split_heads(v_.forward(x));
@@ -199,25 +196,7 @@ Output LshAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass
   const LshOptions pairs = pairs_of(buckets, length, pass.at("attn"));
   result.y = merge(lsh_attention(q, v, result.choices.front(), pairs).out);
   result.memory = ctx.memory;
-  if (MacCounter* outer = macs.outer()) {
-    outer->projections += macs.other;
-    if (autograd::recalls().attention != recalled) return result;
-    const int64_t hashing = ctx.choices.empty() ? hashing_macs(length) : 0;
-    outer->attention +=
-        q.dim(0) * options_.n_head * (computed_pairs(length) * 2 * options_.d_head + hashing);
-  }
   return result;
-}
-
-int64_t LshAttention::computed_pairs(int64_t length) const {
-  const LshOptions& o = options_.pairs;
-  if (dense(length)) return length * length;
-  return options_.rounds * length * std::min(length, o.chunk * (1 + o.before + o.after));
-}
-
-int64_t LshAttention::hashing_macs(int64_t length) const {
-  if (dense(length)) return 0;
-  return options_.rounds * length * options_.d_head * buckets_of(length).projections();
 }
 
 Tensor LshAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {

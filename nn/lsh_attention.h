@@ -58,11 +58,6 @@ class LshAttention : public Layer {
   /// Sets rotations [1 or B, 1 or H, R, d, w] to use instead of drawn ones; an undefined tensor
   /// resets.
   void set_rotations(const Tensor& rotations) { rotations_ = rotations; }
-  /// Number of scores computed for `length` tokens of a head, including masked ones: with full
-  /// windows, L m (1 + a + z) R.
-  int64_t computed_pairs(int64_t length) const;
-  /// Multiply-accumulates of hashing, per head.
-  int64_t hashing_macs(int64_t length) const;
 
  private:
   bool dense(int64_t length) const;

@@ -40,7 +40,6 @@ void RelativeMultiHead::visit(Visitor& v) {
 
 ScoreTerms RelativeMultiHead::terms(Projected& p) const {
   const Scope scope("relative");
-  const MacCounter apart;  // the table below is computed once for all samples and not counted
   const DType dtype = p.q.dtype();
   const int64_t heads = p.q.dim(1), width = p.q.dim(3);
   const int64_t left = std::min(reach_, p.k.dim(2) - 1);  // no pair has a larger distance

@@ -15,6 +15,7 @@
 #include "core/kernels/matmul.h"
 #include "core/kernels/reduce.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/index.h"
 #include "ops/rows.h"
 
@@ -443,6 +444,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   }
   require(options.soft_cap >= 0, op, "soft_cap is {}; needs 0 or more", options.soft_cap);
   const Tensor t = checked_targets(op, x, targets, weight.dim(0), options);
+  MacCount::add_products(x.numel() * weight.dim(0));
   const Tensor inputs[] = {x, weight, bias};
   const Counted counted(t, options.ignore);
   const Head head{rows_of(x),

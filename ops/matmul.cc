@@ -6,6 +6,7 @@
 #include "core/kernels/copy.h"
 #include "core/kernels/matmul.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/rows.h"
 
 namespace longspan {
@@ -136,6 +137,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   const auto [y] =
       autograd::reuse_or_recompute<1>("matmul", inputs, keep, [&]() -> std::array<Tensor, 1> {
         Tensor result = Tensor::empty(shape, a.dtype(), a.device());
+        MacCount::add_products(result.numel() * a.dim(-1));
         kernels::matmul(result.device(), repeat(a.view(), batch), repeat(b.view(), batch), {},
                         result.mut(), false);
         return {result};
@@ -174,6 +176,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const auto [y] =
       autograd::reuse_or_recompute<1>("linear", inputs, keep, [&]() -> std::array<Tensor, 1> {
         Tensor result = Tensor::empty(shape, x.dtype(), x.device());
+        MacCount::add_products(result.numel() * weight.dim(1));
         Tensor out = result.alias({rows.dim(0), weight.dim(0)}, {weight.dim(0), 1}, 0);
         kernels::matmul(result.device(), rows.view(), swap_last(weight.view()),
                         bias ? bias.view() : ConstView{}, out.mut(), false);

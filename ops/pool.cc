@@ -8,6 +8,7 @@
 #include "core/kernels/matmul.h"
 #include "core/kernels/pool.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 
 namespace longspan {
 
@@ -288,6 +289,7 @@ Tensor conv1d(const Tensor& input, const Tensor& kernel, const Tensor& bias, Poo
   Shape shape = with_length(x.shape(), window.outputs(x.dim(-2)));
   shape[shape.rank() - 1] = O;
   Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  MacCount::add_products(y.numel() * window.size * (D / groups));
   const Shape in = batch_shape(x.shape()), out = batch_shape(y.shape());
   const Convolution g{taps_of(window), in[0], in[1], out[1], groups, D / groups, O / groups};
   const bool depthwise = groups == D && O == D;

@@ -12,7 +12,7 @@
 
 #include "autograd/engine.h"
 #include "core/error.h"
-#include "nn/layers.h"
+#include "ops/cost.h"
 
 namespace longspan {
 namespace {
@@ -164,7 +164,7 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   tracker.reset_peak();
   for (int64_t pass = 0; pass < std::min(options.passes, different_passes); ++pass) {
     const Within phase(regions.gradients);
-    std::optional<MacCounter> macs;
+    std::optional<MacCount> macs;
     if (options.macs) macs.emplace();
     const Tensor y = loss();
     m.saved = tracker.live()[Category::saved] - before[Category::saved];

@@ -22,8 +22,8 @@ void add_layer(const std::string& name, const std::string& sets, Integration int
   config.dropout = 0;
   config.index_sets = sets;
   config.integration = integration;
-  const SparseTransformer plan(config, Init{.meta = true});
-  const double forward = 2.0 * static_cast<double>(plan.macs(length));
+  const SparseTransformer plan(config, Init{.device = meta_device});
+  const double forward = 2.0 * static_cast<double>(forward_macs(plan, length));
   measure(fmt::format("sparse layer/{}/D=512 H=8 l=128 c=32 B=1 L={}/f32", name, length),
           {.flops = 3 * forward}, [=] {
             const auto model = std::make_shared<SparseTransformer>(config, Init{});

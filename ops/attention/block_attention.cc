@@ -8,9 +8,11 @@
 #include "core/kernels/copy.h"
 #include "ops/attention/heads.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/patterns/layout_cache.h"
+#include "ops/patterns/pairs.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
@@ -364,6 +366,17 @@ struct AttentionNode final : autograd::Node {
   std::vector<Problem> problems;  // inputs and masks are saved tensors
 };
 
+/// Adds the visible pairs of a call, times the widths of keys and values, to the thread's MacCount.
+void count_macs(const Tensor& q, const Tensor& k, const Tensor& v,
+                std::span<const AttentionPattern> patterns) {
+  if (!MacCount::active()) return;
+  thread_local PairsOfLayouts known;
+  for (const AttentionPattern& p : patterns) {
+    const int64_t pairs = known.count(p, q.dim(0), q.dim(1), q.dim(2), k.dim(2));
+    MacCount::add_attention(pairs * (q.dim(3) + v.dim(3)));
+  }
+}
+
 }  // namespace
 
 AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
@@ -420,6 +433,7 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   Operands::visit_tensors([&inputs](const Tensor& t) { inputs.push_back(t); }, given);
   auto [out, lse] =
       autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
+        count_macs(q, k, v, patterns);
         Tensor y = empty_blhd(q, q.dim(2), v.dim(3));
         Tensor sums =
             Tensor::empty({q.dim(0), q.dim(1), q.dim(2)}, accumulator_of(q.dtype()), q.device());

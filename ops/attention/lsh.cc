@@ -11,6 +11,7 @@
 #include "core/kernels/random.h"
 #include "ops/attention/heads.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/index.h"
 #include "ops/random.h"
 #include "ops/shape.h"
@@ -224,6 +225,7 @@ Tensor lsh_buckets(const Tensor& q, const Tensor& rotations, const LshBuckets& b
   Tensor ids =
       Tensor::empty({q.dim(0), q.dim(1), rotations.dim(2), q.dim(2)}, DType::i32, q.device());
   if (ids.numel() == 0) return ids;
+  MacCount::add_products(ids.numel() * q.dim(3) * buckets.projections());
   const Tensor x = detail::last_dim_contiguous(q), rotation = contiguous(rotations.detach());
   kernels::lsh_hash(q.device(), x.view(), rotation.view(), buckets.first, buckets.second,
                     lengths.view(), hidden.view(), ids.mut());
@@ -268,6 +270,8 @@ AttentionResult lsh_attention(const Tensor& q, const Tensor& v, const Tensor& id
   const Tensor inputs[] = {q, v};
   auto [out, lse] =
       autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
+        const int64_t window = options.chunk * (1 + options.before + options.after);
+        MacCount::add_attention(ids.numel() * std::min(q.dim(2), window) * (q.dim(3) + v.dim(3)));
         Tensor z = detail::empty_blhd(q, q.dim(2), v.dim(3));
         Tensor sums =
             Tensor::empty({q.dim(0), q.dim(1), q.dim(2)}, accumulator_of(q.dtype()), q.device());

@@ -11,8 +11,8 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "nn/layers.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -278,12 +278,45 @@ void bytes(const ModelInfo& m) {
 }
 
 void macs(const ModelInfo& m) {
-  const auto model = m.make(Init{.gen = Generator{1}});
-  const NoGrad off;
-  const Example e = random_example(m, *model, 2);
-  MacCounter counter;
-  model->loss(e.tokens, e.targets, model->empty_memory(2), Pass{});
-  EXPECT_EQ(counter.total(), 2 * model->macs(m.length));
+  const int64_t expected = m.macs(m.length);
+  {
+    const auto model = m.make(Init{.gen = Generator{1}});
+    const NoGrad off;
+    const Example e = random_example(m, *model, 1);
+    const MacCount here;
+    model->loss(e.tokens, e.targets, model->empty_memory(1), Pass{});
+    EXPECT_EQ(here.total(), expected);
+  }
+  EXPECT_EQ(forward_macs(*m.make(Init{.device = meta_device}), m.length), expected);
+
+  struct Step {
+    int64_t forward, again;
+  };
+  const auto train = [&](const MemoryPolicy& policy) -> Step {
+    const auto model = m.make_with_dropout(Init{.device = meta_device}, policy);
+    const Tensor tokens = zeros({2, m.length}, DType::i64, meta_device);
+    const MacCount macs;
+    const Tensor loss = loss_of(*model, {tokens, tokens}, {.training = true, .gen = Generator{11}});
+    const int64_t forward = macs.total();
+    backward(loss);
+    return {forward, macs.total() - forward};
+  };
+  const Step standard = train("standard");
+  EXPECT_GE(standard.forward, expected);
+  EXPECT_EQ(standard.again, 0);
+  EXPECT_GT(train("checkpoint").again, 0);
+  for (const char* text : {"checkpoint", "checkpoint:2:1", "lean", "selective", "standard",
+                           "reversible", "reversible:exact:stored"}) {
+    for (const int64_t chunks : {1, 3}) {
+      MemoryPolicy policy = text;
+      policy.chunks = chunks;
+      SCOPED_TRACE(policy.text());
+      try {
+        EXPECT_EQ(train(policy).forward, standard.forward);
+      } catch (const NotImplemented&) {  // what the tests `policies` expect of the message
+      }
+    }
+  }
 }
 
 void draws(const ModelInfo& m) {

@@ -20,7 +20,8 @@ namespace longspan::test {
 ///   learning    the loss falls on `task`
 ///   round trip  a model with other weights gives the same logits, bit for bit, once it holds these
 ///   bytes       bytes visited are bytes tracked as parameters, and none are leaked
-///   macs        the count of a forward pass is macs(length)
+///   macs        the count of a forward pass is macs(length), on the host and on the meta device;
+///               no memory policy changes it, and only what a policy recomputes adds to it
 ///   draws       no two sites of a forward pass draw the same random numbers
 ///   policies    losses and gradients have the same bits under every memory policy that keeps the
 ///               function; in chunks, weight gradients agree up to rounding; reversible policies
@@ -38,6 +39,8 @@ struct ModelInfo {
   std::function<std::unique_ptr<LanguageModel>(const Init&, const MemoryPolicy&)> make_with_dropout;
   /// Whether row i of one layer attends directly to row j != i.
   std::function<bool(int64_t i, int64_t j)> sees;
+  /// Multiply-accumulates of the loss over one segment, by the closed formula.
+  std::function<int64_t(int64_t length)> macs;
   int64_t length = 11;  ///< of the test sequences; at most the vocabulary
   /// Token t of sample b of the task that the model must learn within `steps` steps of Adam to a
   /// loss below `reach` nats; positions before `counted_from` do not count.

@@ -13,10 +13,12 @@
 #include "models/generate.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 #include "tests/models/golden_file.h"
 
 namespace longspan::test {
@@ -326,14 +328,17 @@ TEST(BigBirdPegasus, Rejects) {
   EXPECT_THROW(bigbird_pegasus_preset("none"), ValueError);
 }
 
-// A forward pass costs macs() if the source is as long as the target.
+// A source and a target of the same length, on the meta device too.
 TEST(BigBirdPegasus, Macs) {
   const NoGrad off;
   const BigBirdPegasus model = made(tiny([](auto& c) { c.n_max_target = 64; }));
-  MacCounter counted;
+  const MacCount counted;
   const Tensor source = some_tokens(1, 45, 23), tokens = some_tokens(1, 45, 23, 2);
   model.head(model.forward({.source = source, .tokens = tokens}, Pass{}));
-  EXPECT_EQ(counted.total(), model.macs(45));
+  const int64_t expected = macs_of(model.config(), outlined_pairs(model, 45), 45);
+  EXPECT_EQ(counted.total(), expected);
+  EXPECT_EQ(forward_macs(BigBirdPegasus(model.config(), Init{.device = meta_device}), 45),
+            expected);
 }
 
 }  // namespace

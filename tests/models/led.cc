@@ -14,6 +14,7 @@
 #include "ops/random.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 #include "tests/models/golden_file.h"
 
 namespace longspan::test {
@@ -160,6 +161,16 @@ TEST(Led, Rejects) {
   in.source = some_tokens(2, 49, 23);
   EXPECT_THROW(model.forward(in, Pass{}), ValueError);  // beyond the position table
   EXPECT_THROW(model.start_decoding(2), NotImplemented);
+}
+
+// A source and a target of the same length.
+TEST(Led, Macs) {
+  for (const GlobalDefault globals : {GlobalDefault::first, GlobalDefault::none}) {
+    LedConfig c = led_preset("tiny");
+    c.globals = globals;
+    c.one_sided_window = {3, 2};
+    EXPECT_EQ(forward_macs(Led(c, Init{.device = meta_device}), 21), macs_of(c, 21));
+  }
 }
 
 class LedGoldens : public testing::TestWithParam<std::string> {

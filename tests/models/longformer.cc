@@ -19,6 +19,7 @@
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 #include "tests/models/golden_file.h"
 
 namespace longspan::test {
@@ -48,6 +49,7 @@ ModelInfo entry(const std::string& name, const std::function<void(LongformerConf
     const bool plain = s == 1 || c.dilated_heads < c.n_head;
     return (plain && distance <= w) || (distance % s == 0 && distance <= w * s);
   };
+  m.macs = [c](int64_t l) { return macs_of(c, l); };
   m.task = period_three;
   m.masked = true;
   m.decodes = false;

@@ -1,6 +1,7 @@
 #include "core/kernels/copy.h"
 #include "models/sparse_transformer.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 
 namespace longspan::test {
 namespace {
@@ -38,6 +39,7 @@ ModelInfo sparse(const std::string& name, const char* sets, Integration integrat
   };
   m.sees = [sees](int64_t i, int64_t j) { return j <= i && sees(i, j); };
   m.task = [](int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; };
+  m.macs = [c](int64_t l) { return macs_of(c, l); };
   m.counted_from = 4;
   m.steps = 400;
   return m;

@@ -11,11 +11,13 @@
 #include "models/transformer.h"
 #include "nn/attention.h"
 #include "ops/copy.h"
+#include "ops/cost.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/loss.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 #include "train/optimizer.h"
 
 namespace longspan::test {
@@ -481,13 +483,12 @@ TEST(Spec00, Test11MacsAreTheClosedForm) {
   const auto check = [&](int64_t pairs) {
     const Transformer model = made(c, f32);
     const NoGrad off;
-    const MacCounter counter;
+    const MacCount macs;
     const Tensor tokens = some_tokens(batch, l, v);
     model.loss(tokens, tokens, {}, Pass{});
-    EXPECT_EQ(counter.total(), batch * model.macs(l));
-    EXPECT_EQ(counter.projections, batch * n * 4 * l * d * d);
-    EXPECT_EQ(counter.attention, batch * n * 2 * pairs * d);
-    EXPECT_EQ(counter.other, batch * (n * 2 * l * d * f + l * d * v));
+    EXPECT_EQ(macs.attention(), batch * n * 2 * pairs * d);
+    EXPECT_EQ(macs.products(), batch * (n * (4 * l * d * d + 2 * l * d * f) + l * d * v));
+    EXPECT_EQ(macs.total(), batch * macs_of(c, l));
   };
   check(l * (l + 1) / 2);
   c.local = Locality::exact;
@@ -500,6 +501,17 @@ TEST(Spec00, Test11MacsAreTheClosedForm) {
   check(l * l);
 }
 
+// The decoder has cross-attention, and the embedding a projection of its own.
+TEST(Spec00, Test11MacsOfAnEncoderDecoder) {
+  for (const int64_t d_embed : {0, 6}) {
+    TransformerConfig c = tiny();
+    c.wiring = Wiring::encoder_decoder;
+    c.activation = Activation::geglu;
+    c.d_embed = d_embed;
+    EXPECT_EQ(forward_macs(Transformer(c, Init{.device = meta_device}), 11), macs_of(c, 11));
+  }
+}
+
 TEST(Spec00, Test11MacsOfADecodedToken) {
   const int64_t d = 16, f = 32, v = 17, n = 2, batch = 2;
   for (const int64_t window : {0, 4}) {
@@ -509,10 +521,10 @@ TEST(Spec00, Test11MacsOfADecodedToken) {
     const Transformer model = made(c, f32);
     const auto state = model.start_decoding(batch);
     for (int64_t t = 0; t < 9; ++t) {
-      const MacCounter counter;
+      const MacCount macs;
       model.decode(some_tokens(batch, 1, v, static_cast<uint64_t>(t)), *state);
       const int64_t seen = window > 0 ? std::min(t + 1, window) : t + 1;
-      EXPECT_EQ(counter.total(), batch * (n * (4 * d * d + 2 * d * f + 2 * seen * d) + d * v));
+      EXPECT_EQ(macs.total(), batch * (n * (4 * d * d + 2 * d * f + 2 * seen * d) + d * v));
     }
   }
 }

@@ -18,6 +18,7 @@
 #include "ops/shape.h"
 #include "ops/softmax.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 #include "train/optimizer.h"
 
 namespace longspan::test {

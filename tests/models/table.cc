@@ -1,5 +1,6 @@
 #include "models/transformer.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 
 namespace longspan::test {
 namespace {
@@ -34,6 +35,7 @@ ModelInfo decoder(const std::string& name, const std::function<void(TransformerC
     if (c.wiring == Wiring::decoder) return i - j < c.window;
     return std::abs(i - j) <= c.window / 2;
   };
+  m.macs = [c](int64_t l) { return macs_of(c, l); };
   m.task = period_three;
   m.counted_from = 4;
   return m;

@@ -5,6 +5,7 @@
 #include "models/bigbird.h"
 #include "models/blockbert.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 
 namespace longspan::test {
 namespace {
@@ -27,6 +28,9 @@ ModelInfo encoder(const std::string& name, Config c) {
   m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
     dropping.memory = memory;
     return std::make_unique<Model>(dropping, init);
+  };
+  m.macs = [c](int64_t l) {
+    return macs_of(c, outlined_pairs(Model(c, Init{.meta = true}), l), l);
   };
   m.task = period_three;
   m.masked = true;

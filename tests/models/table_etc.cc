@@ -1,7 +1,9 @@
 // The ETC entries in the table that tests every model.
 
 #include "models/etc.h"
+#include "ops/patterns/pairs.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 
 namespace longspan::test {
 namespace {
@@ -27,6 +29,15 @@ ModelInfo etc(const std::string& name, const std::function<void(EtcConfig&)>& ch
   };
   m.sees = [](int64_t, int64_t) { return true; };  // through the global tokens, in two layers
   m.task = [](int64_t b, int64_t t) -> int64_t { return philox_word(5, b * 3 + t % 3) % 17; };
+  m.macs = [c](int64_t l) {
+    int64_t random = 0;
+    if (c.n_random > 0) {
+      for (const AttentionPattern& p : etc_random_blocks(c, l, {})) {
+        random += attended_pairs(p, 1, c.n_head, l, l);
+      }
+    }
+    return macs_of(c, random, l);
+  };
   m.masked = true;
   m.decodes = false;
   m.steps = 400;

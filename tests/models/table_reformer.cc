@@ -2,6 +2,7 @@
 
 #include "models/reformer.h"
 #include "tests/harness/model_info.h"
+#include "tests/models/costs.h"
 
 namespace longspan::test {
 namespace {
@@ -29,6 +30,7 @@ ModelInfo entry(const std::string& name, const ReformerConfig& c) {
   };
   m.sees = [](int64_t i, int64_t j) { return j <= i; };
   m.task = [](int64_t b, int64_t t) { return philox_word(5, b * 3 + t % 3) % 17; };
+  m.macs = [c](int64_t l) { return macs_of(c, l); };
   m.counted_from = 4;
   m.steps = 400;
   m.outlined = c.layers.find("lsh") == std::string::npos;

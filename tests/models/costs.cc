@@ -1,0 +1,275 @@
+#include "tests/models/costs.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/divide.h"
+#include "nn/outline.h"
+#include "ops/patterns/window.h"
+
+namespace longspan::test {
+namespace {
+
+/// The feed-forward network of l rows; a gated one has a third matrix.
+int64_t feed_forward(int64_t l, int64_t d, int64_t d_ff, Activation f) {
+  return (f == Activation::geglu ? 3 : 2) * l * d * d_ff;
+}
+
+/// Pairs of one head of a Transformer's self-attention, by the definition of its windows.
+int64_t pairs_of(const TransformerConfig& c, bool causal, int64_t l) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < l; ++i) {
+    for (int64_t j = 0; j < (causal ? i + 1 : l); ++j) {
+      switch (c.local) {
+        case Locality::exact:
+          n += causal ? i - j < c.window : std::abs(i - j) <= c.window / 2;
+          break;
+        case Locality::block:
+          n += i / c.window - j / c.window <= 1;
+          break;
+        case Locality::none:
+          ++n;
+          break;
+      }
+    }
+  }
+  return n;
+}
+
+/// Projections and pairs of LongformerAttention over one sample with g global tokens: their rows
+/// and columns are beside the windows; those within are hidden by masks, which do not change the
+/// count.
+int64_t attention_of(const LongformerAttentionOptions& o, int64_t l, int64_t g) {
+  const int64_t d = o.d_model, dilated = o.dilation > 1 ? o.dilated_heads : 0;
+  const auto windows = [&](int64_t s) {
+    return patterns::window_and_global_pairs(l, o.one_sided_window, s, {});
+  };
+  const int64_t pairs =
+      dilated * windows(o.dilation) + (o.n_head - dilated) * windows(1) + o.n_head * 2 * l * g;
+  return 4 * l * d * d + (g > 0 ? (2 * l + g) * d * d : 0) + 2 * (d / o.n_head) * pairs;
+}
+
+/// An encoder-decoder in the shape of BART, whose encoder's attention costs `encoder`.
+int64_t bart_of(int64_t n_layer, int64_t d, int64_t d_ff, int64_t vocab, int64_t encoder,
+                int64_t l) {
+  const int64_t projections = 4 * l * d * d;
+  const int64_t decoder = 2 * projections + l * (l + 1) * d + 2 * l * l * d;
+  return encoder + n_layer * (decoder + 2 * 2 * l * d * d_ff) + l * d * vocab;
+}
+
+int64_t local_width(const SparseTransformerConfig& c) {
+  return c.paper_window ? c.stride + 1 : c.stride;
+}
+bool has(const std::vector<IndexSet>& sets, IndexSet set) {
+  return std::find(sets.begin(), sets.end(), set) != sets.end();
+}
+
+/// 1 + 2 + ... + n.
+int64_t triangle(int64_t n) { return n > 0 ? n * (n + 1) / 2 : 0; }
+
+/// Pairs of one head, with L = a l + r.
+int64_t pairs_of(const SparseTransformerConfig& c, IndexSet set, int64_t sub_block,
+                 int64_t length) {
+  const int64_t l = c.stride, a = length / l, r = length % l;
+  switch (set) {
+    case IndexSet::local: {
+      const int64_t width = std::min(local_width(c), length);
+      return length * width - triangle(width - 1);
+    }
+    case IndexSet::strided:
+      return l * triangle(a) + r * (a + 1);
+    case IndexSet::block:
+      return a * triangle(l) + triangle(r);
+    case IndexSet::summary: {
+      const int64_t first = l - (sub_block + 1) * c.columns;
+      const auto own = [&](int64_t rows) {  // pairs of the first rows of a block within it
+        const int64_t beyond = std::max<int64_t>(0, rows - first - c.columns);
+        return triangle(rows - first - beyond) + beyond * c.columns;
+      };
+      return c.columns * (l * triangle(a - 1) + a * r) + a * own(l) + own(r);
+    }
+    case IndexSet::dense:
+      break;
+  }
+  return triangle(length);
+}
+
+int64_t merged_pairs(const SparseTransformerConfig& c, const std::vector<IndexSet>& sets,
+                     int64_t sub_block, int64_t length) {
+  if (sets.size() == 1) return pairs_of(c, sets[0], sub_block, length);
+  const int64_t l = c.stride, a = length / l, r = length % l;
+  if (has(sets, IndexSet::block)) {
+    return pairs_of(c, IndexSet::block, 0, length) + c.columns * (l * triangle(a - 1) + a * r);
+  }
+  const int64_t both = length + (c.paper_window ? std::max<int64_t>(0, length - l) : 0);
+  return pairs_of(c, IndexSet::local, 0, length) + pairs_of(c, IndexSet::strided, 0, length) - both;
+}
+
+}  // namespace
+
+int64_t attended_pairs(const SparseTransformerConfig& c, int64_t layer, int64_t length) {
+  const std::vector<IndexSet> sets = c.sets();
+  const auto turns = static_cast<int64_t>(sets.size());
+  int64_t pairs = 0;
+  for (int64_t h = 0; h < c.n_head; ++h) {
+    switch (c.integration) {
+      case Integration::interleave:
+        pairs += pairs_of(c, sets[static_cast<size_t>(layer % turns)], c.sub_block(h), length);
+        break;
+      case Integration::merged:
+        pairs += merged_pairs(c, sets, c.sub_block(h), length);
+        break;
+      case Integration::multihead:
+        pairs += pairs_of(c, sets[static_cast<size_t>(h % turns)], c.sub_block(h / turns), length);
+        break;
+    }
+  }
+  return pairs;
+}
+
+int64_t macs_of(const TransformerConfig& c, int64_t l) {
+  const int64_t d = c.d_model, width = c.d_embed > 0 ? c.d_embed : d;
+  const int64_t inner = c.n_head * (c.d_head > 0 ? c.d_head : d / c.n_head);
+  const auto self = [&](bool causal) {
+    return (c.share_qk ? 3 : 4) * l * d * inner + 2 * pairs_of(c, causal, l) * inner;
+  };
+  const int64_t ff = feed_forward(l, d, c.d_ff, c.activation);
+  int64_t n = c.n_layer * (self(c.wiring != Wiring::encoder) + ff);
+  if (c.wiring == Wiring::encoder_decoder) {
+    n += c.n_layer * (self(false) + ff + 4 * l * d * inner + 2 * l * l * inner);
+    if (c.d_embed > 0) n += l * d * width;
+  }
+  if (c.d_embed > 0) n += 2 * l * d * width;
+  return n + (c.mlm_head ? l * d * d : 0) + l * width * c.vocab;
+}
+
+int64_t macs_of(const EncoderConfig& c, int64_t pairs, int64_t l) {
+  const int64_t d = c.d_model;
+  return c.n_layer * (4 * l * d * d + feed_forward(l, d, c.d_ff, c.activation)) +
+         2 * pairs * (d / c.n_head) + (c.mlm_head ? l * d * (d + c.vocab) : 0);
+}
+
+int64_t macs_of(const LongformerConfig& c, int64_t l) {
+  const int64_t globals = c.globals == GlobalDefault::first ? 1 : 0;
+  int64_t n = c.mlm_head ? l * c.d_model * (c.d_model + c.vocab) : 0;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    n += attention_of(longformer_attention(c, i), l, globals);
+    n += feed_forward(l, c.d_model, c.d_ff, c.activation);
+  }
+  return n;
+}
+
+/// Each layer also projects the sinusoids of the distances that its window has, once for the whole
+/// batch: (min(w s, l - 1) + 1) D^2.
+int64_t macs_of(const LongformerLMConfig& c, int64_t l) {
+  const int64_t d = c.d_model, dilated = dilated_of("test", c.dilated_heads, c.n_head);
+  const auto of_layer = [](const std::vector<int64_t>& values, int64_t i) {
+    return values[std::min(static_cast<size_t>(i), values.size() - 1)];
+  };
+  int64_t n = l * d * c.vocab;
+  for (int64_t layer = 0; layer < c.n_layer; ++layer) {
+    const int64_t w = of_layer(c.window, layer), s = of_layer(c.dilation, layer);
+    const int64_t reach = w * (dilated > 0 ? s : 1);
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < l; ++i) {
+      pairs += dilated * (std::min(i / s, w) + 1) + (c.n_head - dilated) * (std::min(i, w) + 1);
+    }
+    n += 4 * l * d * d + 2 * l * d * c.d_ff + 2 * (d / c.n_head) * pairs;
+    n += (std::min(reach, l - 1) + 1) * d * d;
+  }
+  return n;
+}
+
+int64_t macs_of(const SparseTransformerConfig& c, int64_t l) {
+  const int64_t d = c.d_model;
+  const auto qk = static_cast<int64_t>(static_cast<double>(d) * c.qk_ratio);
+  int64_t n = c.n_layer * l * d * (2 * qk + 2 * d + 2 * c.d_ff) + l * d * c.vocab;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    n += attended_pairs(c, i, l) * (qk + d) / c.n_head;
+  }
+  return n;
+}
+
+int64_t macs_of(const ReformerConfig& c, int64_t l) {
+  const int64_t d = c.d_model, width = c.n_head * c.head_width();
+  int64_t unit = 1, least = l;  // of sequences padded to whole chunks
+  for (int64_t i = 0; i < c.n_layer && c.whole_chunks; ++i) {
+    const int64_t m = c.layer(i) == ReformerLayer::lsh ? c.chunk : c.local_keys();
+    unit = std::lcm(unit, m);
+    least = std::min(least, m);
+  }
+  const int64_t rows = l > least ? round_up(l, unit) : l;
+  int64_t n = l * c.vocab * (c.mean_exit ? d : 2 * d);
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    n += feed_forward(rows, d, c.d_ff, c.activation);
+    if (c.layer(i) == ReformerLayer::local) {
+      const int64_t m = c.local_keys();
+      int64_t pairs = 0;
+      for (int64_t q = 0; q < rows; ++q) {
+        for (int64_t k = 0; k < (c.causal ? q + 1 : rows); ++k) {
+          const int64_t apart = q / m - k / m;
+          pairs += apart <= c.local_back && -apart <= c.local_ahead;
+        }
+      }
+      n += rows * d * 4 * width + pairs * 2 * width;
+      continue;
+    }
+    n += rows * d * 3 * width;
+    if (rows <= c.full_up_to()) {
+      n += rows * rows * 2 * width;
+      continue;
+    }
+    const int64_t window = std::min(rows, c.chunk * (1 + c.look_back + c.look_ahead));
+    const LshBuckets buckets =
+        !c.buckets.empty() ? LshBuckets{c.buckets[0], c.buckets.size() > 1 ? c.buckets[1] : 1}
+                           : lsh_auto_buckets(rows, c.chunk);
+    n += c.rounds * rows * (window * 2 + buckets.projections()) * width;
+  }
+  return n;
+}
+
+int64_t macs_of(const EtcConfig& c, int64_t random, int64_t l) {
+  const int64_t share = ceil_div(c.n_long, c.n_global), n_g = ceil_div(l, share);
+  const int64_t d = c.d_model, n = l + n_g,
+                pairs = band_pairs(l, c.radius) + 2 * l * n_g + n_g * n_g;
+  const int64_t layer =
+      (c.share_qkv ? 4 : 6) * n * d * d + 2 * pairs * d + feed_forward(n, d, c.d_ff, c.activation);
+  const int64_t tables = c.d_embed > 0 ? (n + l) * d * c.d_embed : 0;
+  return c.n_layer * layer + 2 * random * (d / c.n_head) + tables +
+         l * (d * d + c.width() * c.vocab);
+}
+
+int64_t macs_of(const LedConfig& c, int64_t l) {
+  LongformerConfig encoder;
+  encoder.n_layer = c.n_layer;
+  encoder.n_head = c.n_head;
+  encoder.d_model = c.d_model;
+  encoder.one_sided_window = c.one_sided_window;
+  encoder.dilation = c.dilation;
+  encoder.dilated_heads = c.dilated_heads;
+  const int64_t globals = c.globals != GlobalDefault::none ? 1 : 0;
+  int64_t attention = 0;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    attention += attention_of(longformer_attention(encoder, i), l, globals);
+  }
+  return bart_of(c.n_layer, c.d_model, c.d_ff, c.vocab, attention, l);
+}
+
+int64_t macs_of(const BigBirdPegasusConfig& c, int64_t pairs, int64_t l) {
+  const int64_t d = c.d_model;
+  const int64_t attention = c.n_layer * 4 * l * d * d + 2 * pairs * (d / c.n_head);
+  return bart_of(c.n_layer, d, c.d_ff, c.vocab, attention, l);
+}
+
+int64_t outlined_pairs(const LanguageModel& model, int64_t l) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < model.layers(); ++i) {
+    const AttentionOutline outline = model.attention_outline(i, l);
+    for (int64_t head = 0; head < outline.heads; ++head) {
+      n += count_pairs(outline, head).attended;
+    }
+  }
+  return n;
+}
+
+}  // namespace longspan::test

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "models/bigbird_pegasus.h"
+#include "models/etc.h"
+#include "models/led.h"
+#include "models/longformer.h"
+#include "models/longformer_lm.h"
+#include "models/reformer.h"
+#include "models/sparse_transformer.h"
+#include "models/transformer.h"
+
+namespace longspan::test {
+
+// Closed formulas of the multiply-accumulates of the loss over one segment of l tokens, for
+// encoder-decoders over a source and a target of l tokens: what forward_macs() must count.
+
+/// Causal, or bidirectional in an encoder.
+int64_t macs_of(const TransformerConfig& c, int64_t l);
+/// `pairs` are the visible pairs of all layers and heads, e.g. of outlined_pairs().
+int64_t macs_of(const EncoderConfig& c, int64_t pairs, int64_t l);
+int64_t macs_of(const LongformerConfig& c, int64_t l);
+int64_t macs_of(const LongformerLMConfig& c, int64_t l);
+int64_t macs_of(const SparseTransformerConfig& c, int64_t l);
+/// All scores that LSH layers compute count, masked ones included, and so does hashing.
+int64_t macs_of(const ReformerConfig& c, int64_t l);
+/// Counts hard links between the streams as if every global saw every token: a mask hides the
+/// others, and masks hide nothing from the count. `random` are the pairs of random blocks of all
+/// layers and heads.
+int64_t macs_of(const EtcConfig& c, int64_t random, int64_t l);
+int64_t macs_of(const LedConfig& c, int64_t l);
+/// `pairs` are those of the encoder's self-attention, of all layers and heads.
+int64_t macs_of(const BigBirdPegasusConfig& c, int64_t pairs, int64_t l);
+
+/// Returns the visible pairs of all layers and heads, counted from the model's outlines.
+int64_t outlined_pairs(const LanguageModel& model, int64_t l);
+
+/// Returns the pairs that all heads of a layer of a Sparse Transformer attend to.
+int64_t attended_pairs(const SparseTransformerConfig& c, int64_t layer, int64_t length);
+
+}  // namespace longspan::test

@@ -56,33 +56,19 @@ Normalization make_norm(const EncoderConfig& c, const Init& init) {
   return {NormKind::layer, c.d_model, c.norm_eps, init};
 }
 
-Stack make_stack(const EncoderConfig& c, std::vector<std::unique_ptr<Layer>> attention,
-                 const Init& init) {
-  const FeedForwardOptions ff{.d_model = c.d_model,
-                              .d_ff = c.d_ff,
-                              .activation = c.activation,
-                              .weights = scheme_of(c),
-                              .out_weights = scheme_of(c)};
-  std::vector<Block> blocks;
-  for (int64_t i = 0; i < c.n_layer; ++i) {
-    const Init at = init.at("layers").at(i);
-    std::vector<Branch> branches;
-    branches.push_back(
-        {"attention", make_norm(c, at.at("norm1")), std::move(attention[static_cast<size_t>(i)])});
-    branches.push_back(
-        {"ff", make_norm(c, at.at("norm2")), std::make_unique<FeedForward>(ff, at.at("ff"))});
-    blocks.emplace_back(c.norm, c.dropout, std::move(branches));
-  }
-  std::optional<Normalization> final_norm;
-  if (c.norm == NormPlace::pre) final_norm = make_norm(c, init.at("final_norm"));
-  return Stack(std::move(blocks), std::move(final_norm), c.memory);
+StackOptions stack_of(const EncoderConfig& c) {
+  return {.ff = {.d_model = c.d_model,
+                 .d_ff = c.d_ff,
+                 .activation = c.activation,
+                 .weights = scheme_of(c),
+                 .out_weights = scheme_of(c)},
+          .norm = c.norm,
+          .norm_eps = c.norm_eps,
+          .dropout = c.dropout,
+          .memory = c.memory};
 }
 
 }  // namespace
-
-Init Encoder::attention_init(const Init& init, int64_t i) {
-  return init.at("layers").at(i).at("attention");
-}
 
 std::vector<std::unique_ptr<Layer>> Encoder::multi_heads(std::string_view model,
                                                          const EncoderConfig& c, const Init& init) {
@@ -127,7 +113,7 @@ Encoder::Encoder(std::string name, const EncoderConfig& config,
     type_ = Embedding(c.token_types, c.d_model, tables.at("type"), weights);
   }
   if (c.emb_norm) embed_norm_ = make_norm(c, tables.at("norm"));
-  stack_ = make_stack(c, std::move(attention), init);
+  stack_ = attention_stack(stack_of(c), std::move(attention), init);
   if (c.mlm_head) {
     const Activation f = c.mlm_gelu ? Activation::gelu_erf : c.activation;
     mlm_ = TokenTransform(c.d_model, f, c.norm_eps, init.at("mlm"), weights);

@@ -155,8 +155,6 @@ class Encoder : public LanguageModel {
   /// Throws ValueError that names the model when n_head does not divide d_model.
   static std::vector<std::unique_ptr<Layer>> multi_heads(std::string_view model,
                                                          const EncoderConfig& c, const Init& init);
-  /// Returns the Init of the attention of block i.
-  static Init attention_init(const Init& init, int64_t i);
 
  private:
   /// Embeds tokens; the first one has position `first`.

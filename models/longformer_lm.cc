@@ -11,15 +11,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/mode.h"
-#include "core/scope.h"
 #include "models/longformer.h"
 #include "models/model_spec.h"
 #include "nn/relative_attention.h"
-#include "ops/copy.h"
-#include "ops/elementwise.h"
-#include "ops/random.h"
-#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -101,6 +95,23 @@ AttentionPattern pattern_of(const LongformerLMConfig& c, int64_t i, int64_t quer
   return patterns::by_head(heads, queries, keys);
 }
 
+DecoderOptions decoder_of(const LongformerLMConfig& c) {
+  check(c);
+  const double usual = c.emb_scale ? 1 / std::sqrt(static_cast<double>(c.d_model)) : c.init_std;
+  return {.model = kName,
+          .vocab = c.vocab,
+          .n_layer = c.n_layer,
+          .n_head = c.n_head,
+          .d_model = c.d_model,
+          .token = Scheme::normal(c.embed_std > 0 ? c.embed_std : usual),
+          .classifier = Scheme::normal(c.init_std),
+          .tie_embedding = c.tie_embedding,
+          .emb_scale = c.emb_scale,
+          .dropout = c.dropout,
+          .precision = c.precision,
+          .token_head = c.token_head};
+}
+
 }  // namespace
 
 LongformerLMConfig with_windows_times(LongformerLMConfig config, int64_t factor) {
@@ -143,128 +154,48 @@ std::vector<TrainingPhase> direct_phases(const LongformerLMConfig& config,
 }
 
 LongformerLM::LongformerLM(const LongformerLMConfig& config, const Init& init)
-    : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
+    : CausalDecoder(decoder_of(config), init), config_(config) {
   const LongformerLMConfig& c = config_;
-  check(c);
   const Scheme weights = Scheme::normal(c.init_std);
-  const double residual = 1 / std::sqrt(2.0 * static_cast<double>(c.n_layer));
-  const double usual = c.emb_scale ? 1 / std::sqrt(static_cast<double>(c.d_model)) : c.init_std;
-  const double table = c.embed_std > 0 ? c.embed_std : usual;
-  token_ = Embedding(c.vocab, c.d_model, init.at("embed").at("token"), Scheme::normal(table));
-  const int64_t width = c.d_model / c.n_head;
-  u_ = init.at("u").make({c.n_head, width}, weights);
-  v_ = init.at("v").make({c.n_head, width}, weights);
-  const AttentionOptions attention{.d_model = c.d_model,
-                                   .n_head = c.n_head,
-                                   .dropout = or_default(c.dropout_attn, c.dropout),
-                                   .weights = weights,
-                                   .out_weights = weights.scaled(residual)};
-  const FeedForwardOptions ff{.d_model = c.d_model,
-                              .d_ff = c.d_ff,
-                              .activation = Activation::gelu_erf,
-                              .dropout = c.dropout,
-                              .weights = weights,
-                              .out_weights = weights.scaled(residual)};
-  const auto norm = [&](const Init& at) {
-    return Normalization(NormKind::layer, c.d_model, 1e-5, at);
-  };
-  std::vector<Block> blocks;
+  const Scheme out_weights = weights.scaled(1 / std::sqrt(2.0 * static_cast<double>(c.n_layer)));
+  u_ = init.at("u").make({c.n_head, c.d_model / c.n_head}, weights);
+  v_ = init.at("v").make({c.n_head, c.d_model / c.n_head}, weights);
+  const AttentionOptions options{.d_model = c.d_model,
+                                 .n_head = c.n_head,
+                                 .dropout = or_default(c.dropout_attn, c.dropout),
+                                 .weights = weights,
+                                 .out_weights = out_weights};
+  std::vector<std::unique_ptr<Layer>> attention;
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    const Init at = init.at("layers").at(i);
-    std::vector<Branch> branches;
-    branches.push_back(
-        {"attention", norm(at.at("norm1")),
-         std::make_unique<RelativeMultiHead>(attention, reach(c, i), u_, v_, at.at("attention"))});
-    branches.push_back(
-        {"ff", norm(at.at("norm2")), std::make_unique<FeedForward>(ff, at.at("ff"))});
-    blocks.emplace_back(NormPlace::pre, c.dropout, std::move(branches));
+    attention.push_back(
+        std::make_unique<RelativeMultiHead>(options, reach(c, i), u_, v_, attention_init(init, i)));
   }
-  stack_ = Stack(std::move(blocks), norm(init.at("final_norm")), c.memory);
-  head_.weight = c.tie_embedding ? token_.weight
-                                 : init.at("head").at("weight").make({c.vocab, c.d_model}, weights);
+  stack_ = attention_stack({.ff = {.d_model = c.d_model,
+                                   .d_ff = c.d_ff,
+                                   .activation = Activation::gelu_erf,
+                                   .dropout = c.dropout,
+                                   .weights = weights,
+                                   .out_weights = out_weights},
+                            .dropout = c.dropout,
+                            .memory = c.memory},
+                           std::move(attention), init);
 }
 
-void LongformerLM::visit(Visitor& v) {
-  v("embed.token", token_)("u", u_)("v", v_);
-  stack_.visit(v);
-  v("head", head_);
-}
+void LongformerLM::visit_more(Visitor& v) { v("u", u_)("v", v_); }
 
-std::vector<AttentionPattern> LongformerLM::patterns(int64_t queries, int64_t keys) const {
-  std::vector<AttentionPattern> all;
-  for (int64_t i = 0; i < config_.n_layer; ++i) {
-    all.push_back(pattern_of(config_, i, queries, keys));
-  }
-  return all;
-}
-
-Tensor LongformerLM::embed(const Tensor& tokens, Pass pass) const {
-  const Scope scope("embed");
-  if (tokens.rank() != 2)
-    fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
-  Tensor x = token_.forward(tokens);  // [B, L, D]
-  if (config_.emb_scale) x = mul(x, std::sqrt(static_cast<double>(config_.d_model)));
-  return cast(dropout(x, config_.dropout, pass.at("emb")), compute_);
-}
-
-Tensor LongformerLM::forward(const Tensor& tokens, Pass pass) const {
-  const Scope scope(kName);
-  const Tensor x = embed(tokens, pass);
+LayerContext LongformerLM::layer_context(int64_t queries, int64_t keys,
+                                         int64_t /*first_key*/) const {
   LayerContext ctx;
-  ctx.layer_patterns = patterns(x.dim(1), x.dim(1));
-  return stack_.forward(x, ctx, {}, pass).y;
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    ctx.layer_patterns.push_back(pattern_of(config_, i, queries, keys));
+  }
+  return ctx;
 }
 
-LanguageModel::Losses LongformerLM::loss(const Tensor& tokens, const Tensor& targets,
-                                         const SegmentMemory& memory, Pass pass) const try {
-  require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
-          memory.layers.size());
-  Losses result;
-  result.loss =
-      token_loss(forward(tokens, pass), head_, targets, config_.token_head, pass.training);
-  return result;
-} catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
-}
-
-Tensor LongformerLM::logits(const Tensor& tokens, Pass pass) const {
-  return token_logits(forward(tokens, pass), head_, config_.token_head);
-}
-
-std::unique_ptr<DecodeState> LongformerLM::start_decoding(int64_t batch) const {
-  return std::make_unique<StreamState>(batch);
-}
-
-Tensor LongformerLM::decode(const Tensor& tokens, DecodeState& opaque) const {
-  const NoGrad off;
-  const Scope scope(kName);
-  StreamState& state = StreamState::of(opaque, kName, tokens);
-  const int64_t first = state.position, n = tokens.dim(1);
+int64_t LongformerLM::first_visible(int64_t position) const {
   int64_t furthest = 0;
   for (int64_t i = 0; i < config_.n_layer; ++i) furthest = std::max(furthest, reach(config_, i));
-  LayerContext ctx;
-  ctx.decoding = true;
-  ctx.position = first;
-  ctx.keep_from = std::max<int64_t>(first - furthest, 0);
-  ctx.layer_patterns = patterns(n, first + n - ctx.keep_from);
-  Stack::Result result = stack_.forward(embed(tokens, Pass{}), ctx, state.memory, Pass{});
-  state.memory = std::move(result.memory);
-  state.position = first + n;
-  return token_logits(select(result.y, 1, -1), head_, config_.token_head);  // [B, V]
-}
-
-Tensor LongformerLM::attention_map(const Tensor& tokens, int64_t layer) const {
-  const NoGrad off;
-  const Tensor x = embed(tokens, Pass{});
-  LayerContext ctx;
-  ctx.layer_patterns = patterns(x.dim(1), x.dim(1));
-  return stack_.attention_map(layer, x, ctx);
-}
-
-AttentionOutline LongformerLM::attention_outline(int64_t layer, int64_t length) const {
-  LayerContext ctx;
-  ctx.layer_patterns = patterns(length, length);
-  return outline_of(ctx, layer, config_.n_head, length, length);
+  return std::max<int64_t>(position - furthest, 0);
 }
 
 LongformerLMConfig longformer_lm_preset(std::string_view name) {

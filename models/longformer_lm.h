@@ -5,10 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "models/model.h"
+#include "models/causal_decoder.h"
 #include "models/model_spec.h"
-#include "models/parts.h"
-#include "nn/stack.h"
 
 namespace longspan {
 
@@ -66,38 +64,20 @@ std::vector<TrainingPhase> direct_phases(const LongformerLMConfig& config,
 ///   x <- x + Attn(norm x);  x <- x + W_2 gelu(W_1 norm x)
 ///   s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d),  j = i - s k, 0 <= k <= w
 /// All layers share u and v. A layer has 4 D^2 + D^2 + 2 D F weights.
-class LongformerLM final : public LanguageModel {
+class LongformerLM final : public CausalDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   LongformerLM(const LongformerLMConfig& config, const Init& init);
 
   const LongformerLMConfig& config() const { return config_; }
 
-  Objective objective() const override { return Objective::next_token; }
-  int64_t vocab() const override { return config_.vocab; }
-  Device device() const override { return token_.weight.device(); }
-  int64_t layers() const override { return config_.n_layer; }
-  Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
-              Pass pass) const override;
-  Tensor logits(const Tensor& tokens, Pass pass) const override;
-  std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
-  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
-  Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
-  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  void visit(Visitor& v) override;
-
  private:
-  Tensor embed(const Tensor& tokens, Pass pass) const;
-  Tensor forward(const Tensor& tokens, Pass pass) const;
-  /// Returns the pattern of each layer for `queries` rows, the last of `keys` keys.
-  std::vector<AttentionPattern> patterns(int64_t queries, int64_t keys) const;
+  LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;
+  int64_t first_visible(int64_t position) const override;
+  void visit_more(Visitor& v) override;
 
   LongformerLMConfig config_;
-  DType compute_;
-  Embedding token_;  // [V, D]
-  Tensor u_, v_;     // [H, d]
-  Stack stack_;
-  Linear head_;  // [V, D], the token table if tied
+  Tensor u_, v_;  // [H, d]
 };
 
 /// Entry of the model under the name that programs use.

@@ -5,6 +5,7 @@
 #include "autograd/mode.h"
 #include "ops/copy.h"
 #include "ops/cost.h"
+#include "ops/index.h"
 
 namespace longspan {
 
@@ -12,9 +13,16 @@ void DecodeState::take_rows(const Tensor& /*rows*/, bool /*same_context*/) {
   fail<NotImplemented>("beam_search", "the decoding state of this model cannot be reordered");
 }
 
-void StreamState::take_rows(const Tensor& rows, bool /*same_context*/) {
-  memory = longspan::take_rows(memory, rows, false);
+void StreamState::take_rows(const Tensor& rows, bool same_context) {
+  const auto moved = [&](Tensor& x) {
+    if (x) x = take(x, rows);
+  };
+  memory = longspan::take_rows(memory, rows, !same_context);
+  for (Tensor& x : choices) moved(x);
   batch = rows.dim(0);
+  if (same_context) return;
+  moved(context);
+  moved(lengths);
 }
 
 StreamState& StreamState::of(DecodeState& opaque, std::string_view model, const Tensor& tokens) {

@@ -30,7 +30,8 @@ struct DecodeState {
   int64_t position = 0;  ///< tokens decoded so far
 };
 
-/// The decoding state of a model whose layers keep all that they need in a SegmentMemory.
+/// The decoding state of a model whose layers keep all that they need in a SegmentMemory, of
+/// LayerContext::choices and of an encoder's output.
 struct StreamState final : DecodeState {
   explicit StreamState(int64_t rows) : batch(rows) {}
   void take_rows(const Tensor& rows, bool same_context) override;
@@ -39,6 +40,8 @@ struct StreamState final : DecodeState {
   static StreamState& of(DecodeState& state, std::string_view model, const Tensor& tokens);
 
   SegmentMemory memory;
+  std::vector<Tensor> choices;  ///< of earlier tokens, for each layer, [B, ..]; may be empty
+  Tensor context, lengths;      ///< of the source of an encoder-decoder; else undefined
   int64_t batch = 0;
 };
 

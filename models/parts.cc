@@ -1,6 +1,8 @@
 #include "models/parts.h"
 
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "nn/objective.h"
 #include "ops/copy.h"
@@ -84,6 +86,29 @@ PooledHead::PooledHead(int64_t width, int64_t classes, const Init& init, const S
 Tensor PooledHead::forward(const Tensor& hidden, float p, Pass pass) const {
   const Tensor pooled = tanh(pool.forward(select(hidden, 1, 0)));        // [B, D]
   return classifier.forward(dropout(pooled, p, pass.at("classifier")));  // [B, classes]
+}
+
+Init attention_init(const Init& init, int64_t i) { return init.at("layers").at(i).at("attention"); }
+
+Stack attention_stack(const StackOptions& o, std::vector<std::unique_ptr<Layer>> attention,
+                      const Init& init) {
+  const auto norm = [&](double eps, const Init& at) {
+    return Normalization(NormKind::layer, o.ff.d_model, eps, at);
+  };
+  std::vector<Block> blocks;
+  for (auto& layer : attention) {
+    const Init at = init.at("layers").at(static_cast<int64_t>(blocks.size()));
+    std::vector<Branch> branches;
+    branches.push_back({"attention", norm(o.norm_eps, at.at("norm1")), std::move(layer)});
+    branches.push_back(
+        {"ff", norm(o.norm_eps, at.at("norm2")), std::make_unique<FeedForward>(o.ff, at.at("ff"))});
+    blocks.emplace_back(o.norm, o.dropout, std::move(branches));
+  }
+  std::optional<Normalization> last;
+  if (o.norm == NormPlace::pre) {
+    last = norm(o.final_norm_eps > 0 ? o.final_norm_eps : o.norm_eps, init.at("final_norm"));
+  }
+  return Stack(std::move(blocks), std::move(last), o.memory);
 }
 
 void require_token_targets(std::string_view model, const Tensor& hidden, const Tensor& targets) {

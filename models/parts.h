@@ -2,10 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "nn/fields.h"
 #include "nn/layers.h"
+#include "nn/stack.h"
 #include "ops/loss.h"
 
 namespace longspan {
@@ -78,6 +81,23 @@ struct PooledHead : Module {
   Linear pool;        ///< [D, D]
   Linear classifier;  ///< [classes, D]
 };
+
+/// Options of attention_stack().
+struct StackOptions {
+  FeedForwardOptions ff = {};
+  NormPlace norm = NormPlace::pre;
+  double norm_eps = 1e-5;
+  double final_norm_eps = 0;  ///< 0: norm_eps
+  float dropout = 0;          ///< site "resid", on the outputs of branches
+  MemoryPolicy memory = {};
+};
+
+/// Returns the Init of the attention of block i: "layers.i.attention".
+Init attention_init(const Init& init, int64_t i);
+/// Returns a stack of one block for each attention layer: attention and a feed-forward network,
+/// each with a layer norm, and with pre-norm a final norm.
+Stack attention_stack(const StackOptions& options, std::vector<std::unique_ptr<Layer>> attention,
+                      const Init& init);
 
 /// Throws ShapeError unless targets are [B, L] for hidden [B, L, ..].
 void require_token_targets(std::string_view model, const Tensor& hidden, const Tensor& targets);

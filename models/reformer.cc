@@ -99,6 +99,24 @@ std::unique_ptr<Layer> make_attention(const ReformerConfig& c, int64_t layer, co
   return std::make_unique<LshAttention>(o, init);
 }
 
+int64_t exit_width(const ReformerConfig& c) { return c.mean_exit ? c.d_model : 2 * c.d_model; }
+
+DecoderOptions decoder_of(const ReformerConfig& c) {
+  c.check();
+  return {.model = kName,
+          .vocab = c.vocab,
+          .n_layer = c.n_layer,
+          .n_head = c.n_head,
+          .d_model = c.d_model,
+          .n_max = c.n_max,
+          .d_exit = exit_width(c),
+          .token = Scheme::normal(c.embed_std),
+          .classifier = c.head_std > 0 ? Scheme::normal(c.head_std) : weights_of(c),
+          .head_bias = c.head_bias,
+          .precision = c.precision,
+          .token_head = c.token_head};
+}
+
 }  // namespace
 
 /// Drop(layer(LN(x))), the branch that one stream adds to the other.
@@ -159,12 +177,9 @@ void Reformer::Block::visit(Visitor& v) {
 }
 
 Reformer::Reformer(const ReformerConfig& config, const Init& init)
-    : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
+    : CausalDecoder(decoder_of(config), init), config_(config) {
   const ReformerConfig& c = config_;
-  c.check();
-  const Init embed = init.at("embed");
-  token_ = Embedding(c.vocab, c.d_model, embed.at("token"), Scheme::normal(c.embed_std));
-  position_ = AxialPositions(c.axes(), c.axis_widths(), embed.at("position"),
+  position_ = AxialPositions(c.axes(), c.axis_widths(), init.at("embed").at("position"),
                              Scheme::normal(c.position_std));
   for (int64_t i = 0; i < c.n_layer; ++i) {
     const Init at = init.at("layers").at(i);
@@ -178,10 +193,11 @@ Reformer::Reformer(const ReformerConfig& config, const Init& init)
         branch("norm2", std::make_unique<ReformerFeedForward>(c, at.at("ff"), weights_of(c)));
     blocks_.push_back(std::move(block));
   }
-  const int64_t width = c.mean_exit ? c.d_model : 2 * c.d_model;
-  final_norm_ = Normalization(NormKind::layer, width, c.norm_eps, init.at("final_norm"));
-  head_ = Linear(width, c.vocab, c.head_bias, init.at("head"),
-                 c.head_std > 0 ? Scheme::normal(c.head_std) : weights_of(c));
+  final_norm_ = Normalization(NormKind::layer, exit_width(c), c.norm_eps, init.at("final_norm"));
+}
+
+void Reformer::visit_more(Visitor& v) {
+  v("embed.position", position_)("layers", blocks_)("final_norm", final_norm_);
 }
 
 LshAttention* Reformer::lsh(int64_t layer) const {
@@ -226,7 +242,7 @@ int64_t Reformer::padded(int64_t length) const {
   return length > least ? round_up(length, unit) : length;
 }
 
-LayerContext Reformer::layer_context(int64_t queries, int64_t keys, const Tensor& lengths) const {
+LayerContext Reformer::local_context(int64_t queries, int64_t keys, const Tensor& lengths) const {
   const ReformerConfig& c = config_;
   LayerContext ctx;
   ctx.lengths = lengths;
@@ -242,21 +258,12 @@ LayerContext Reformer::layer_context(int64_t queries, int64_t keys, const Tensor
 }
 
 Tensor Reformer::embed(const Tensor& tokens, int64_t first, Pass pass) const {
-  const Scope scope("embed");
   const ReformerConfig& c = config_;
-  if (tokens.rank() != 2)
-    fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
-  const int64_t length = tokens.dim(1);
-  require(first + length <= c.n_max, kName,
-          "position {} is beyond n_max = {}; shorten the sequence or build the model with n_max >= "
-          "{}",
-          first + length - 1, c.n_max, first + length);
   const Pass site = pass.at("embed");
   const Tensor x = token_.forward(tokens);  // [B, L, D]
   const Tensor kept =
       c.dropout_broadcast ? dropout_columns(x, c.dropout, site) : dropout(x, c.dropout, site);
-  return cast(add(kept, position_.forward(first, length, c.dropout, pass.at("position"))),
-              compute_);
+  return add(kept, position_.forward(first, tokens.dim(1), c.dropout, pass.at("position")));
 }
 
 struct Reformer::ReversibleRun {
@@ -265,14 +272,14 @@ struct Reformer::ReversibleRun {
   std::vector<Tensor> buckets;
 };
 
-Reformer::ReversibleRun Reformer::run(const Tensor& x, const LayerContext& ctx,
-                                      const SegmentMemory& memory,
-                                      const std::vector<Tensor>& buckets, Pass pass,
-                                      int64_t blocks) const {
+Reformer::ReversibleRun Reformer::run_blocks(const Tensor& x, const LayerContext& ctx,
+                                             const SegmentMemory& memory,
+                                             const std::vector<Tensor>& buckets, Pass pass,
+                                             int64_t blocks) const {
   const bool inverted = is_reversible(config_.memory);
   const ReversibleOptions options = inverted
-                                        ? reversible_options(config_.memory, compute_, 2)
-                                        : ReversibleOptions{.layers = compute_, .stored = true};
+                                        ? reversible_options(config_.memory, compute(), 2)
+                                        : ReversibleOptions{.layers = compute(), .stored = true};
   ReversibleRun r{Reversible(enter_reversible(x, options), options), {}, {}};
   r.memory.layers.resize(blocks_.size());
   r.buckets.resize(blocks_.size());
@@ -317,17 +324,29 @@ Reformer::ReversibleRun Reformer::run(const Tensor& x, const LayerContext& ctx,
 Tensor Reformer::exit(ReversibleRun& r, int64_t length, Pass pass) const {
   const Halves x = r.streams.finish();
   const Tensor both = config_.mean_exit ? mean_of(x) : concat_of(x);  // [B, L, D or 2 D]
-  const Tensor h = final_norm_.forward(cast(narrow(both, 1, 0, length), compute_));
+  const Tensor h = final_norm_.forward(cast(narrow(both, 1, 0, length), compute()));
   const Pass site = pass.at("final");
   return config_.dropout_broadcast ? dropout_columns(h, config_.dropout, site)
                                    : dropout(h, config_.dropout, site);
+}
+
+Tensor Reformer::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                     Pass pass) const {
+  const StreamState none(x.dim(0));
+  const StreamState& known = state != nullptr ? *state : none;
+  ReversibleRun r = run_blocks(x, ctx, known.memory, known.choices, pass, config_.n_layer);
+  if (state != nullptr) {
+    state->memory = std::move(r.memory);
+    state->choices = std::move(r.buckets);
+  }
+  return exit(r, x.dim(1), pass);
 }
 
 Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
   const Scope scope(kName);
   require(in.buckets.empty() || in.buckets.size() == blocks_.size(), kName,
           "got buckets of {} layers; expected {}", in.buckets.size(), blocks_.size());
-  Tensor x = embed(in.tokens, 0, pass);
+  Tensor x = embedded(in.tokens, 0, pass);
   const int64_t length = x.dim(1), whole = padded(length);
   Tensor lengths = in.lengths;
   if (whole > length) {
@@ -335,82 +354,25 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
     if (!lengths) lengths = full({x.dim(0)}, static_cast<double>(length), DType::i64, x.device());
   }
   ReversibleRun r =
-      run(x, layer_context(whole, whole, lengths), {}, in.buckets, pass, config_.n_layer);
+      run_blocks(x, local_context(whole, whole, lengths), {}, in.buckets, pass, config_.n_layer);
   return {exit(r, length, pass), std::move(r.buckets)};
 }
 
-Tensor Reformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
-  const Scope scope("loss");
-  require_token_targets(kName, hidden, targets);
-  return token_loss(hidden, head_, targets, config_.token_head, pass.training);
+Tensor Reformer::forward(const Tensor& tokens, Pass pass) const {
+  return forward(ReformerInputs{.tokens = tokens}, pass).hidden;
 }
-
-Tensor Reformer::head(const Tensor& hidden) const {
-  return token_logits(hidden, head_, config_.token_head);
-}
-
-LanguageModel::Losses Reformer::loss(const Tensor& tokens, const Tensor& targets,
-                                     const SegmentMemory& memory, Pass pass) const try {
-  require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
-          memory.layers.size());
-  Losses result;
-  result.loss = loss(forward({.tokens = tokens}, pass).hidden, targets, pass);
-  return result;
-} catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
-}
-
-Tensor Reformer::logits(const Tensor& tokens, Pass pass) const {
-  return head(forward({.tokens = tokens}, pass).hidden);
-}
-
-namespace {
-
-/// Keys and values, and the buckets of all tokens for each layer.
-struct BucketState final : DecodeState {
-  explicit BucketState(int64_t rows) : stream(rows) {}
-  void take_rows(const Tensor& rows, bool same_context) override {
-    stream.take_rows(rows, same_context);
-    for (Tensor& ids : buckets) {
-      if (ids) ids = take(ids, rows);
-    }
-  }
-
-  StreamState stream;
-  std::vector<Tensor> buckets;
-};
-
-}  // namespace
 
 std::unique_ptr<DecodeState> Reformer::start_decoding(int64_t batch) const {
   require<NotImplemented>(config_.causal, kName, "a model that is not causal does not decode");
-  return std::make_unique<BucketState>(batch);
-}
-
-Tensor Reformer::decode(const Tensor& tokens, DecodeState& opaque) const {
-  const NoGrad off;
-  const Scope scope(kName);
-  auto* known = dynamic_cast<BucketState*>(&opaque);
-  require(known != nullptr, kName, "the decoding state is another model's");
-  StreamState& state = StreamState::of(known->stream, kName, tokens);
-  const int64_t first = opaque.position, length = tokens.dim(1);
-  LayerContext ctx = this->layer_context(length, first + length, {});
-  ctx.decoding = true;
-  ctx.position = first;
-  ReversibleRun r =
-      run(embed(tokens, first, Pass{}), ctx, state.memory, known->buckets, Pass{}, config_.n_layer);
-  state.memory = std::move(r.memory);
-  known->buckets = std::move(r.buckets);
-  opaque.position = first + length;
-  return head(select(exit(r, length, Pass{}), 1, -1));  // [B, V]
+  return CausalDecoder::start_decoding(batch);
 }
 
 Tensor Reformer::attention_map(const Tensor& tokens, int64_t layer) const {
   const NoGrad off;
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
-  const int64_t length = tokens.dim(1);
-  const LayerContext ctx = this->layer_context(length, length, {});
-  const ReversibleRun r = run(embed(tokens, 0, Pass{}), ctx, {}, {}, Pass{}, layer);
+  const Tensor x = embedded(tokens, 0, Pass{});
+  const LayerContext ctx = local_context(x.dim(1), x.dim(1), {});
+  const ReversibleRun r = run_blocks(x, ctx, {}, {}, Pass{}, layer);
   const Branch& f = *blocks_[static_cast<size_t>(layer)].attention;
   const Tensor p = f.layer->probabilities(f.norm.forward(r.streams.input()), ctx);
   return cast(select(p, 0, 0), DType::f32);  // [H, L, L]
@@ -420,12 +382,7 @@ AttentionOutline Reformer::attention_outline(int64_t layer, int64_t length) cons
   require<NotImplemented>(config_.layer(layer) == ReformerLayer::local, kName,
                           "which keys layer {} sees depends on the tokens; draw a trained run",
                           layer);
-  return outline_of(layer_context(length, length, {}), layer, config_.n_head, length, length);
-}
-
-void Reformer::visit(Visitor& v) {
-  v("embed.token", token_)("embed.position", position_)("layers", blocks_);
-  v("final_norm", final_norm_)("head", head_);
+  return CausalDecoder::attention_outline(layer, length);
 }
 
 }  // namespace longspan

@@ -7,9 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "models/model.h"
+#include "models/causal_decoder.h"
 #include "models/model_spec.h"
-#include "models/parts.h"
 #include "nn/axial.h"
 #include "nn/fields.h"
 #include "nn/layers.h"
@@ -137,7 +136,7 @@ struct ReformerInputs {
 
 /// A language model of reversible blocks, y1 = x1 + Attention(LN(x2)), y2 = x2 + FF(LN(y1)). A
 /// query attends only to keys in its own hash bucket (with same_bucket).
-class Reformer final : public LanguageModel {
+class Reformer final : public CausalDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   Reformer(const ReformerConfig& config, const Init& init);
@@ -151,30 +150,19 @@ class Reformer final : public LanguageModel {
     std::vector<Tensor> buckets;
   };
   Result forward(const ReformerInputs& in, Pass pass) const;
-  /// Computes the mean over the targets [B, L] that count, in nats.
-  Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
-  Tensor head(const Tensor& hidden) const;  // [B, L, 2 D] -> [B, L, V]
+  Tensor forward(const Tensor& tokens, Pass pass) const override;
   /// Sets the rotations of every LSH layer, [1 or B, 1 or H, R, d, w], in place of random ones.
   void set_rotations(const Tensor& rotations);
 
   Objective objective() const override;
-  int64_t vocab() const override { return config_.vocab; }
   int64_t mask_token() const override { return config_.causal ? -1 : config_.vocab - 1; }
-  int64_t max_length() const override { return config_.n_max; }
-  Device device() const override { return token_.weight.device(); }
-  int64_t layers() const override { return config_.n_layer; }
   bool reversible_layers() const override { return true; }
   /// Says whether hashed layers hash or attend in full at this length.
   std::string remark(int64_t length) const override;
-  Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
-              Pass pass) const override;
-  Tensor logits(const Tensor& tokens, Pass pass) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
-  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   /// For a local layer. Throws NotImplemented for LSH, whose attention depends on the tokens.
   AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  void visit(Visitor& v) override;
 
  private:
   struct Branch;
@@ -184,25 +172,28 @@ class Reformer final : public LanguageModel {
     std::shared_ptr<Branch> attention, ff;
   };
 
-  Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const;
+  LayerContext layer_context(int64_t queries, int64_t keys, int64_t /*first_key*/) const override {
+    return local_context(queries, keys, {});
+  }
+  Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const override;
+  Tensor run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+             Pass pass) const override;
+  void visit_more(Visitor& v) override;
   /// Returns the length padded to whole chunks if whole_chunks requires it.
   int64_t padded(int64_t length) const;
   /// Returns the context of local layers when `queries` are the last of `keys` tokens.
-  LayerContext layer_context(int64_t queries, int64_t keys, const Tensor& lengths) const;
+  LayerContext local_context(int64_t queries, int64_t keys, const Tensor& lengths) const;
   /// Returns the streams after the first `blocks` blocks.
-  ReversibleRun run(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory,
-                    const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const;
+  ReversibleRun run_blocks(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory,
+                           const std::vector<Tensor>& buckets, Pass pass, int64_t blocks) const;
   /// Returns the first `length` rows of both streams, prepared for the head.
   Tensor exit(ReversibleRun& run, int64_t length, Pass pass) const;
   LshAttention* lsh(int64_t layer) const;  // null for a local layer
 
   ReformerConfig config_;
-  DType compute_;
-  Embedding token_;
   AxialPositions position_;
   std::vector<Block> blocks_;
   Normalization final_norm_;
-  Linear head_;
 };
 
 /// Entry of the model under the name that programs use.

@@ -11,8 +11,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/mode.h"
-#include "core/scope.h"
 #include "nn/axial.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -87,6 +85,26 @@ Scheme weights(const SparseTransformerConfig& c, int64_t fan_in) {
   return Scheme::normal(c.init == SparseInit::code ? std::sqrt(0.125 / n) : 0.125 / std::sqrt(n));
 }
 
+/// Of tokens and positions.
+Scheme table(const SparseTransformerConfig& c, int64_t fan_in) {
+  return c.embed_std > 0 ? Scheme::normal(c.embed_std) : weights(c, fan_in);
+}
+
+DecoderOptions decoder_of(const SparseTransformerConfig& c) {
+  check(c);
+  return {.model = kName,
+          .vocab = c.vocab,
+          .n_layer = c.n_layer,
+          .n_head = c.n_head,
+          .d_model = c.d_model,
+          .n_max = c.n_max,
+          .token = table(c, c.d_model),
+          .classifier = Scheme::zeros(),
+          .tie_embedding = c.tie_embedding,
+          .precision = c.precision,
+          .token_head = c.token_head};
+}
+
 }  // namespace
 
 std::string_view SparseTransformerConfig::extend_positions(int64_t length) {
@@ -119,23 +137,17 @@ int64_t SparseTransformerConfig::sub_block(int64_t head) const {
 }
 
 SparseTransformer::SparseTransformer(const SparseTransformerConfig& config, const Init& init)
-    : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
+    : CausalDecoder(decoder_of(config), init), config_(config), sets_(config.sets()) {
   const SparseTransformerConfig& c = config_;
-  check(c);
-  sets_ = c.sets();
   const Init embed = init.at("embed");
-  const auto table = [&](int64_t fan_in) {
-    return c.embed_std > 0 ? Scheme::normal(c.embed_std) : weights(c, fan_in);
-  };
-  token_ = Embedding(c.vocab, c.d_model, embed.at("token"), table(c.d_model));
-  if (c.begin_vector) begin_ = embed.at("begin").make({1, 1, c.d_model}, table(c.d_model));
+  if (c.begin_vector) begin_ = embed.at("begin").make({1, 1, c.d_model}, table(c, c.d_model));
   std::vector<int64_t> shape = c.position_shape;
   if (shape.empty()) shape = {(c.n_max + c.stride - 1) / c.stride, c.stride};
-  const auto n_emb = static_cast<int64_t>(shape.size());
-  position_ = FactorisedPositions(shape, c.d_model, embed.at("position"), table(c.d_model * n_emb));
+  const int64_t fan_in = c.d_model * static_cast<int64_t>(shape.size());
+  position_ = FactorisedPositions(shape, c.d_model, embed.at("position"), table(c, fan_in));
 
   const double residual = 1 / std::sqrt(2.0 * static_cast<double>(c.n_layer));
-  const AttentionOptions attention{
+  const AttentionOptions options{
       .d_model = c.d_model,
       .n_head = c.n_head,
       .d_head = static_cast<int64_t>(static_cast<double>(c.d_model) * c.qk_ratio) / c.n_head,
@@ -145,31 +157,25 @@ SparseTransformer::SparseTransformer(const SparseTransformerConfig& config, cons
       .out_bias = true,
       .weights = weights(c, c.d_model),
       .out_weights = weights(c, c.d_model).scaled(residual)};
-  const FeedForwardOptions ff{.d_model = c.d_model,
-                              .d_ff = c.d_ff,
-                              .activation = Activation::gelu_sigmoid,
-                              .weights = weights(c, c.d_model),
-                              .out_weights = weights(c, c.d_ff).scaled(residual)};
-  std::vector<Block> blocks;
+  std::vector<std::unique_ptr<Layer>> attention;
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    const Init at = init.at("layers").at(i);
-    const auto norm = [&](const char* label) {
-      return Normalization(NormKind::layer, c.d_model, c.norm_eps, at.at(label));
-    };
-    std::vector<Branch> list;
-    list.push_back({"attention", norm("norm1"),
-                    std::make_unique<MultiHead>(attention, ShawTables{}, at.at("attention"))});
-    list.push_back({"ff", norm("norm2"), std::make_unique<FeedForward>(ff, at.at("ff"))});
-    blocks.emplace_back(NormPlace::pre, c.dropout, std::move(list));
+    attention.push_back(
+        std::make_unique<MultiHead>(options, ShawTables{}, attention_init(init, i)));
   }
-  stack_ = Stack(std::move(blocks),
-                 Normalization(NormKind::layer, c.d_model, c.final_norm_eps, init.at("final_norm")),
-                 c.memory);
-  if (c.tie_embedding) {
-    head_.weight = token_.weight;
-  } else {
-    head_ = Linear(c.d_model, c.vocab, false, init.at("head"), Scheme::zeros());
-  }
+  stack_ = attention_stack({.ff = {.d_model = c.d_model,
+                                   .d_ff = c.d_ff,
+                                   .activation = Activation::gelu_sigmoid,
+                                   .weights = weights(c, c.d_model),
+                                   .out_weights = weights(c, c.d_ff).scaled(residual)},
+                            .norm_eps = c.norm_eps,
+                            .final_norm_eps = c.final_norm_eps,
+                            .dropout = c.dropout,
+                            .memory = c.memory},
+                           std::move(attention), init);
+}
+
+void SparseTransformer::visit_more(Visitor& v) {
+  v("embed.begin", begin_)("embed.position", position_);
 }
 
 AttentionPattern SparseTransformer::pattern(IndexSet set, int64_t sub_block) const {
@@ -198,7 +204,8 @@ AttentionPattern SparseTransformer::every_head(IndexSet set, int64_t queries, in
 
 /// Sec. 5.1. Each layout is built once for all layers. Its size is at most O(L), except for
 /// summaries, whose layout has O((L / l)^2) runs.
-LayerContext SparseTransformer::layer_context(int64_t queries, int64_t keys) const {
+LayerContext SparseTransformer::layer_context(int64_t queries, int64_t keys,
+                                              int64_t /*first_key*/) const {
   const SparseTransformerConfig& c = config_;
   LayerContext ctx;
   std::vector<AttentionPattern> heads;
@@ -240,86 +247,18 @@ LayerContext SparseTransformer::layer_context(int64_t queries, int64_t keys) con
 /// Slot t holds the token before the one that it predicts. Its position is t, that of the target;
 /// with pos_before_shift, as in the authors' later code, it is t - 1, that of the token, and slot 0
 /// has none.
-Tensor SparseTransformer::embed(const Tensor& tokens, int64_t first) const {
-  const Scope scope("embed");
-  if (tokens.rank() != 2)
-    fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
+Tensor SparseTransformer::embed(const Tensor& tokens, int64_t first, Pass /*pass*/) const {
   const int64_t length = tokens.dim(1);
-  require(first + length <= config_.n_max, kName,
-          "position {} is beyond n_max = {}; shorten the sequence or build the model with n_max >= "
-          "{}",
-          first + length - 1, config_.n_max, first + length);
   Tensor x = token_.forward(tokens);  // [B, L, D]
   if (begin_ && first == 0 && length > 0) {
     x = concat({expand(begin_, {x.dim(0), 1, x.dim(2)}), slice(x, 1, 1)}, 1);
   }
-  if (!config_.pos_before_shift) return cast(add(x, position_.forward(first, length)), compute_);
-  if (first > 0) return cast(add(x, position_.forward(first - 1, length)), compute_);
+  if (!config_.pos_before_shift) return add(x, position_.forward(first, length));
+  if (first > 0) return add(x, position_.forward(first - 1, length));
   const Tensor head = narrow(x, 1, 0, std::min<int64_t>(length, 1));
-  if (length <= 1) return cast(head, compute_);
+  if (length <= 1) return head;
   const Tensor rest = add(narrow(x, 1, 1, length - 1), position_.forward(0, length - 1));
-  return cast(concat({head, rest}, 1), compute_);
-}
-
-Tensor SparseTransformer::forward(const Tensor& tokens, Pass pass) const {
-  const Scope scope(kName);
-  const Tensor x = embed(tokens, 0);
-  return stack_.forward(x, layer_context(x.dim(1), x.dim(1)), {}, pass).y;
-}
-
-Tensor SparseTransformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
-  const Scope scope("loss");
-  require_token_targets(kName, hidden, targets);
-  return token_loss(hidden, head_, targets, config_.token_head, pass.training);
-}
-
-LanguageModel::Losses SparseTransformer::loss(const Tensor& tokens, const Tensor& targets,
-                                              const SegmentMemory& memory, Pass pass) const try {
-  require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
-          memory.layers.size());
-  Losses result;
-  result.loss = loss(forward(tokens, pass), targets, pass);
-  return result;
-} catch (const std::bad_alloc&) {
-  fail_for_memory(kName);
-}
-
-Tensor SparseTransformer::logits(const Tensor& tokens, Pass pass) const {
-  return token_logits(forward(tokens, pass), head_, config_.token_head);
-}
-
-std::unique_ptr<DecodeState> SparseTransformer::start_decoding(int64_t batch) const {
-  return std::make_unique<StreamState>(batch);
-}
-
-Tensor SparseTransformer::decode(const Tensor& tokens, DecodeState& opaque) const {
-  const NoGrad off;
-  const Scope scope(kName);
-  StreamState& state = StreamState::of(opaque, kName, tokens);
-  const int64_t first = state.position, length = tokens.dim(1);
-  LayerContext ctx = this->layer_context(length, first + length);
-  ctx.decoding = true;
-  ctx.position = first;
-  Stack::Result result = stack_.forward(embed(tokens, first), ctx, state.memory, Pass{});
-  state.memory = std::move(result.memory);
-  state.position = first + length;
-  return token_logits(select(result.y, 1, -1), head_, config_.token_head);  // [B, V]
-}
-
-Tensor SparseTransformer::attention_map(const Tensor& tokens, int64_t layer) const {
-  const NoGrad off;
-  const int64_t length = tokens.dim(1);
-  return stack_.attention_map(layer, embed(tokens, 0), layer_context(length, length));
-}
-
-AttentionOutline SparseTransformer::attention_outline(int64_t layer, int64_t length) const {
-  return outline_of(layer_context(length, length), layer, config_.n_head, length, length);
-}
-
-void SparseTransformer::visit(Visitor& v) {
-  v("embed.token", token_)("embed.begin", begin_)("embed.position", position_);
-  stack_.visit(v);
-  v("head", head_);
+  return concat({head, rest}, 1);
 }
 
 }  // namespace longspan

@@ -7,9 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "models/model.h"
+#include "models/causal_decoder.h"
 #include "models/model_spec.h"
-#include "models/parts.h"
 #include "nn/attention.h"
 #include "nn/fields.h"
 #include "nn/layers.h"
@@ -96,48 +95,26 @@ struct SparseTransformerConfig {
 
 /// A causal language model whose attention is factorized into sparse index sets, so that any token
 /// reaches any later one within two layers at O(L sqrt(L)) cost.
-class SparseTransformer final : public LanguageModel {
+class SparseTransformer final : public CausalDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
   SparseTransformer(const SparseTransformerConfig& config, const Init& init);
 
   const SparseTransformerConfig& config() const { return config_; }
 
-  /// tokens [B, L] -> [B, L, D], after the final norm.
-  Tensor forward(const Tensor& tokens, Pass pass) const;
-  /// Computes the mean over the targets [B, L] that count, in nats.
-  Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
-  /// Returns the context of the layers when `queries` are the last of `keys` tokens.
-  LayerContext layer_context(int64_t queries, int64_t keys) const;
-
-  Objective objective() const override { return Objective::next_token; }
-  int64_t vocab() const override { return config_.vocab; }
-  int64_t max_length() const override { return config_.n_max; }
-  Device device() const override { return token_.weight.device(); }
-  int64_t layers() const override { return config_.n_layer; }
-  Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
-              Pass pass) const override;
-  Tensor logits(const Tensor& tokens, Pass pass) const override;
-  std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
-  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
-  Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
-  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
-  void visit(Visitor& v) override;
+  LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;
 
  private:
-  Tensor embed(const Tensor& tokens, int64_t first) const;
+  Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const override;
+  void visit_more(Visitor& v) override;
   /// One index set for every head, each with its own sub-block.
   AttentionPattern every_head(IndexSet set, int64_t queries, int64_t keys) const;
   AttentionPattern pattern(IndexSet set, int64_t sub_block) const;
 
   SparseTransformerConfig config_;
   std::vector<IndexSet> sets_;
-  DType compute_;
-  Embedding token_;               // W_e [V, D]
   Tensor begin_;                  // [1, 1, D]
   FactorisedPositions position_;  // P_j
-  Stack stack_;
-  Linear head_;  // W_out [V, D], W_e if tied
 };
 
 /// Entry of the model under the name that programs use.

@@ -17,21 +17,6 @@ namespace {
 
 constexpr const char* kName = "transformer";
 
-struct TransformerState final : DecodeState {
-  void take_rows(const Tensor& rows, bool same_context) override {
-    memory = longspan::take_rows(memory, rows, !same_context);
-    batch = rows.dim(0);
-    if (same_context) return;
-    for (Tensor* x : {&context, &lengths}) {
-      if (*x) *x = take(*x, rows);
-    }
-  }
-
-  SegmentMemory memory;
-  Tensor context, lengths;  // for an encoder-decoder
-  int64_t batch = 0;
-};
-
 }  // namespace
 
 AttentionPattern Transformer::pattern(bool causal, int64_t key_start) const {
@@ -47,15 +32,38 @@ AttentionPattern Transformer::pattern(bool causal, int64_t key_start) const {
   return causal ? patterns::causal() : patterns::dense();
 }
 
+LayerContext Transformer::layer_context(int64_t /*queries*/, int64_t /*keys*/,
+                                        int64_t first_key) const {
+  LayerContext ctx;
+  ctx.pattern = pattern(config_.wiring != Wiring::encoder, first_key);
+  return ctx;
+}
+
+LayerContext Transformer::encoder_context(const Tensor& lengths) const {
+  LayerContext ctx;
+  ctx.pattern = with_lengths(pattern(false, 0), lengths, lengths);
+  return ctx;
+}
+
+int64_t Transformer::first_visible(int64_t position) const {
+  const int64_t w = config_.window;
+  switch (config_.local) {
+    case Locality::exact:
+      return std::max<int64_t>(position - (w - 1), 0);
+    case Locality::block:
+      return std::max<int64_t>((position / w - 1) * w, 0);
+    case Locality::none:
+      break;
+  }
+  return 0;
+}
+
 /// Sec. 3.4 and 3.5: sqrt(D) E[token] + P[position], with the options of later models.
-Tensor Transformer::embed(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
-                          Pass pass) const {
-  const Scope scope("embed");
+Tensor Transformer::tables(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
+                           Pass pass) const {
   const TransformerConfig& c = config_;
   const Embedding& table = source && c.source_vocab > 0 ? source_ : token_;
   const bool own = source && c.source_tables;
-  if (tokens.rank() != 2)
-    fail_with<ShapeError>(kName, "tokens must be [B, L]", {{"tokens", tokens}});
   const int64_t length = tokens.dim(1);
   Tensor x = table.forward(tokens);  // [B, L, De]
   if (c.dropout_token > 0 && pass.training) {
@@ -77,44 +85,49 @@ Tensor Transformer::embed(bool source, const Tensor& tokens, int64_t first, cons
     x = add(x, types ? type_.forward(types) : select(type_.weight, 0, 0));
   }
   if (c.emb_norm) x = (own ? source_norm_ : embed_norm_).forward(x);
-  return cast(dropout(x, c.dropout_emb >= 0 ? c.dropout_emb : c.dropout, pass.at("emb")), compute_);
+  return dropout(x, or_default(c.dropout_emb, c.dropout), pass.at("emb"));
+}
+
+Tensor Transformer::embed_source(const Tensor& source, Pass pass) const {
+  return embedded(source, 0, [&] { return tables(true, source, 0, {}, pass); });
 }
 
 Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pass) const {
   require<NotImplemented>(config_.wiring == Wiring::encoder_decoder, kName,
                           "only an encoder_decoder encodes a source; this is a {}",
                           name_of_value(config_.wiring));
-  LayerContext ctx;
-  ctx.pattern = with_lengths(pattern(false, 0), lengths, lengths);
-  return run_encoder(source, ctx, pass);
+  return run_encoder(source, encoder_context(lengths), pass);
 }
 
 Tensor Transformer::run_encoder(const Tensor& source, const LayerContext& ctx, Pass pass) const {
   const Scope scope("encoder");
   const Pass site = pass.at("encoder");
-  return encoder_.forward(embed(true, source, 0, {}, site), ctx, {}, site).y;
+  return encoder_.forward(embed_source(source, site), ctx, {}, site).y;
 }
 
 Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
-  return run(in, pass, nullptr);
+  return hidden(in, pass, nullptr);
 }
 
-/// Stores the output of every layer in `layers` if it is not null.
-Tensor Transformer::run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const {
+Tensor Transformer::forward(const Tensor& tokens, Pass pass) const {
+  return hidden({.tokens = tokens}, pass, nullptr);
+}
+
+Tensor Transformer::hidden(const TransformerInputs& in, Pass pass,
+                           std::vector<Tensor>* layers) const {
   const Scope scope(kName);
   const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
   require(!seq2seq || in.source || in.context, kName, "an encoder_decoder needs a source");
   require(seq2seq || (!in.source && !in.context), kName, "only an encoder_decoder takes a source");
-  const bool causal = config_.wiring != Wiring::encoder;
-  LayerContext ctx;
-  ctx.pattern = pattern(causal, 0);
+  LayerContext ctx = layer_context(0, 0, 0);
   if (seq2seq) {
     ctx.encoder_output = in.context ? in.context : encode(in.source, in.lengths, pass);
     ctx.encoder_pattern = with_lengths(patterns::dense(), {}, in.lengths);
   } else if (in.lengths) {
     ctx.pattern = with_lengths(ctx.pattern, in.lengths, in.lengths);
   }
-  const Tensor x = embed(false, in.tokens, 0, in.types, pass);
+  const Tensor x =
+      embedded(in.tokens, 0, [&] { return tables(false, in.tokens, 0, in.types, pass); });
   return stack_.forward(x, ctx, {}, pass, layers).y;
 }
 
@@ -122,11 +135,6 @@ Tensor Transformer::run(const TransformerInputs& in, Pass pass, std::vector<Tens
 Tensor Transformer::head_input(const Tensor& hidden) const {
   const Tensor h = config_.mlm_head ? mlm_.forward(hidden) : hidden;
   return config_.d_embed > 0 ? head_projection_.forward(h) : h;
-}
-
-Tensor Transformer::head(const Tensor& hidden) const {
-  const Scope scope("head");
-  return token_logits(head_input(hidden), head_, config_.token_head);
 }
 
 Tensor Transformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
@@ -217,14 +225,15 @@ int64_t Transformer::max_source_length() const {
 
 LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targets,
                                         const SegmentMemory& memory, Pass pass) const try {
-  require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
-          memory.layers.size());
+  if (!pass.training || (!config_.layer_loss && config_.n_target == 1)) {
+    return CausalDecoder::loss(tokens, targets, memory, pass);
+  }
+  require_no_memory(memory);
   std::vector<Tensor> layers;
-  const bool auxiliary = pass.training && (config_.layer_loss || config_.n_target > 1);
-  const Tensor hidden = run({.tokens = tokens}, pass, auxiliary ? &layers : nullptr);
+  const Tensor h = hidden({.tokens = tokens}, pass, &layers);
   Losses result;
-  result.loss = loss(hidden, targets, pass);
-  if (auxiliary) result.auxiliary = auxiliary_loss(layers, hidden, targets, pass);
+  result.loss = loss(h, targets, pass);
+  result.auxiliary = auxiliary_loss(layers, h, targets, pass);
   return result;
 } catch (const std::bad_alloc&) {
   fail_for_memory(kName);
@@ -233,24 +242,18 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
 LanguageModel::Losses Transformer::sequence_loss(const SourceTokens& source, const Tensor& tokens,
                                                  const Tensor& targets, Pass pass) const try {
   Losses result;
-  const Tensor hidden =
+  const Tensor h =
       forward({.tokens = tokens, .lengths = source.lengths, .source = source.tokens}, pass);
-  result.loss = loss(hidden, targets, pass);
+  result.loss = loss(h, targets, pass);
   return result;
 } catch (const std::bad_alloc&) {
   fail_for_memory(kName);
 }
 
-Tensor Transformer::logits(const Tensor& tokens, Pass pass) const {
-  return head(forward({.tokens = tokens}, pass));
-}
-
 std::unique_ptr<DecodeState> Transformer::start_decoding(int64_t batch) const {
   require<NotImplemented>(config_.wiring == Wiring::decoder, kName,
                           "a {} does not decode without a source", name_of_value(config_.wiring));
-  auto state = std::make_unique<TransformerState>();
-  state->batch = batch;
-  return state;
+  return CausalDecoder::start_decoding(batch);
 }
 
 std::unique_ptr<DecodeState> Transformer::start_after(const SourceTokens& source) const {
@@ -265,64 +268,28 @@ std::unique_ptr<DecodeState> Transformer::start_decoding(const Tensor& source,
 
 std::unique_ptr<DecodeState> Transformer::start_decoding_after(const Tensor& context,
                                                                const Tensor& lengths) const {
-  auto state = std::make_unique<TransformerState>();
-  state->batch = context.dim(0);
+  auto state = std::make_unique<StreamState>(context.dim(0));
   state->context = context.detach();
   state->lengths = lengths;
   return state;
 }
 
-Tensor Transformer::decode(const Tensor& tokens, DecodeState& opaque) const {
-  const NoGrad off;
-  const Scope scope(kName);
-  auto* state = dynamic_cast<TransformerState*>(&opaque);
-  require(state != nullptr, kName, "the decoding state is another model's");
-  if (tokens.rank() != 2 || tokens.dim(0) != state->batch || tokens.dim(1) < 1) {
-    fail_with<ShapeError>(kName, fmt::format("decoding takes tokens [{}, n], n >= 1", state->batch),
-                          {{"tokens", tokens}});
-  }
-  const int64_t first = state->position;
-  LayerContext ctx;
-  ctx.decoding = true;
-  ctx.position = first;
-  if (config_.local == Locality::exact) ctx.keep_from = first - (config_.window - 1);
-  if (config_.local == Locality::block) {
-    ctx.keep_from = (first / config_.window - 1) * config_.window;
-  }
-  ctx.keep_from = std::max<int64_t>(ctx.keep_from, 0);
-  ctx.pattern = pattern(true, ctx.keep_from);
-  ctx.encoder_output = state->context;
-  ctx.encoder_pattern = with_lengths(patterns::dense(), {}, state->lengths);
-  Stack::Result result =
-      stack_.forward(embed(false, tokens, first, {}, Pass{}), ctx, state->memory, Pass{});
-  state->memory = std::move(result.memory);
-  state->position = first + tokens.dim(1);
-  return head(select(result.y, 1, -1));  // [B, V]
-}
-
 Tensor Transformer::attention_map(const Tensor& tokens, int64_t layer) const {
-  const LayerContext ctx = own_context();
-  if (config_.wiring == Wiring::encoder_decoder) return encoder_attention_map(tokens, layer, ctx);
-  const NoGrad off;
-  return stack_.attention_map(layer, embed(false, tokens, 0, {}, Pass{}), ctx);
+  if (config_.wiring != Wiring::encoder_decoder) return CausalDecoder::attention_map(tokens, layer);
+  return encoder_attention_map(tokens, layer, encoder_context({}));
 }
 
 Tensor Transformer::encoder_attention_map(const Tensor& source, int64_t layer,
                                           const LayerContext& ctx) const {
   const NoGrad off;
-  return encoder_.attention_map(layer, embed(true, source, 0, {}, Pass{}), ctx);
+  return encoder_.attention_map(layer, embed_source(source, Pass{}), ctx);
 }
 
 AttentionOutline Transformer::attention_outline(int64_t layer, int64_t length) const {
-  return outline_of(own_context(), layer, config_.n_head, length, length);
-}
-
-/// The context of self-attention in a decoder or an encoder; for an encoder-decoder, in its
-/// encoder.
-LayerContext Transformer::own_context() const {
-  LayerContext ctx;
-  ctx.pattern = pattern(config_.wiring == Wiring::decoder, 0);
-  return ctx;
+  if (config_.wiring != Wiring::encoder_decoder) {
+    return CausalDecoder::attention_outline(layer, length);
+  }
+  return outline_of(encoder_context({}), layer, config_.n_head, length, length);
 }
 
 }  // namespace longspan

@@ -7,9 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "models/model.h"
+#include "models/causal_decoder.h"
 #include "models/model_spec.h"
-#include "models/parts.h"
 #include "nn/attention.h"
 #include "nn/fields.h"
 #include "nn/layers.h"
@@ -146,7 +145,7 @@ struct AuxiliaryHead : Module {
 };
 
 /// The model of a TransformerConfig.
-class Transformer final : public LanguageModel {
+class Transformer final : public CausalDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together. `encoder_attention`
   /// holds layers that replace the encoder's own attention, one for each block; run_encoder()
@@ -158,15 +157,14 @@ class Transformer final : public LanguageModel {
 
   /// Returns the input of the head: [B, L, D], after the final norm if there is one.
   Tensor forward(const TransformerInputs& in, Pass pass) const;
+  Tensor forward(const Tensor& tokens, Pass pass) const override;
   /// Runs the encoder of an encoder-decoder: [B, S] -> [B, S, D].
   Tensor encode(const Tensor& source, const Tensor& lengths, Pass pass) const;
   /// Runs the encoder with `ctx` as the context of its layers.
   Tensor run_encoder(const Tensor& source, const LayerContext& ctx, Pass pass) const;
-  /// [..., D] -> [..., V], in the dtype of the parameters.
-  Tensor head(const Tensor& hidden) const;
   /// Computes the mean over the targets [B, L] that count of the negative log-likelihood (smoothed
   /// in training), without auxiliary losses.
-  Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass) const;
+  Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass) const override;
   /// [B, classes] from tanh(dense(first token)).
   Tensor classify(const Tensor& hidden) const;
 
@@ -177,20 +175,15 @@ class Transformer final : public LanguageModel {
                                                     const Tensor& lengths) const;
 
   Objective objective() const override;
-  int64_t vocab() const override { return config_.vocab; }
   int64_t mask_token() const override;
   int64_t max_length() const override;
   int64_t max_source_length() const override;
-  Device device() const override { return token_.weight.device(); }
-  int64_t layers() const override { return config_.n_layer; }
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
               Pass pass) const override;
   Losses sequence_loss(const SourceTokens& source, const Tensor& tokens, const Tensor& targets,
                        Pass pass) const override;
-  Tensor logits(const Tensor& tokens, Pass pass) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   std::unique_ptr<DecodeState> start_after(const SourceTokens& source) const override;
-  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
   /// Computes the map of an encoder whose layers get `ctx`.
   Tensor encoder_attention_map(const Tensor& source, int64_t layer, const LayerContext& ctx) const;
@@ -204,12 +197,20 @@ class Transformer final : public LanguageModel {
                    const Stack* coupled = nullptr) const;
   /// The keys of its own stack that a row attends to; the first key has position key_start.
   AttentionPattern pattern(bool causal, int64_t key_start) const;
-  LayerContext own_context() const;
-  Tensor run(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const;
-  /// `source`: use the tables of the source if it has its own.
-  Tensor embed(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
-               Pass pass) const;
-  Tensor head_input(const Tensor& hidden) const;
+  LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;
+  int64_t first_visible(int64_t position) const override;
+  /// Returns the context of the encoder of an encoder-decoder.
+  LayerContext encoder_context(const Tensor& lengths) const;
+  /// Stores the output of every layer in `layers` if it is not null.
+  Tensor hidden(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const;
+  /// Tables of tokens, positions and types; `source`: those of the source if it has its own.
+  Tensor tables(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
+                Pass pass) const;
+  Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const override {
+    return tables(false, tokens, first, {}, pass);
+  }
+  Tensor embed_source(const Tensor& source, Pass pass) const;
+  Tensor head_input(const Tensor& hidden) const override;
   /// The mean loss of predicting, from each row of h [B, L, D], the token `further` positions after
   /// its next one.
   Tensor further_loss(Tensor h, const Linear& classifier, Tensor targets, int64_t further,
@@ -218,8 +219,7 @@ class Transformer final : public LanguageModel {
                         const Tensor& targets, Pass pass) const;
 
   TransformerConfig config_;
-  DType compute_;
-  Embedding token_, source_;   // [V, De]
+  Embedding source_;           // [source_vocab, De]
   Embedding type_;             // [types, D]
   Linear embed_projection_;    // [D, De]
   LearnedPositions position_;  // [offset + n_max, D]
@@ -227,10 +227,9 @@ class Transformer final : public LanguageModel {
   Tensor sinusoid_;  // [n_max, D], not a parameter
   Normalization embed_norm_, source_norm_;
   ShawTables encoder_shared_, shared_;
-  Stack encoder_, stack_;
+  Stack encoder_;
   TokenTransform mlm_;
   Linear head_projection_;                // [De, D]
-  Linear head_;                           // [V, De], the token table if tied
   std::vector<AuxiliaryHead> auxiliary_;  // in the order of the layers that have one
   PooledHead classes_;
 };

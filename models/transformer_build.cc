@@ -94,6 +94,22 @@ void check(const TransformerConfig& c) {
   require_share_or_default(kName, "dropout_ffn_act", c.dropout_ffn_act);
 }
 
+DecoderOptions decoder_of(const TransformerConfig& c) {
+  check(c);
+  return {.model = kName,
+          .vocab = c.vocab,
+          .n_layer = c.n_layer,
+          .n_head = c.n_head,
+          .d_model = c.d_model,
+          .d_embed = c.d_embed,
+          .token = token_scheme(c),
+          .classifier = scheme_of(c),
+          .tie_embedding = c.tie_embedding,
+          .head_bias = c.head_bias,
+          .precision = c.precision,
+          .token_head = c.token_head};
+}
+
 /// A branch that shares the parameters of another block's branch.
 template <class L>
 Branch shared_branch(const Block& block, const char* name) {
@@ -186,16 +202,14 @@ Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const
 
 Transformer::Transformer(const TransformerConfig& config, const Init& init,
                          std::vector<std::unique_ptr<Layer>> encoder_attention)
-    : config_(config), compute_(compute_dtype(config.precision, init.dtype)) {
+    : CausalDecoder(decoder_of(config), init), config_(config) {
   const TransformerConfig& c = config_;
-  check(c);
   require(
       encoder_attention.empty() || (c.wiring == Wiring::encoder_decoder &&
                                     static_cast<int64_t>(encoder_attention.size()) == c.n_layer),
       kName, "{} attention layers for an encoder of {}", encoder_attention.size(), c.n_layer);
   const Init embed = init.at("embed");
   const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
-  token_ = Embedding(c.vocab, width, embed.at("token"), token_scheme(c));
   if (c.source_vocab > 0) {
     source_ = Embedding(c.source_vocab, width, embed.at("source"), token_scheme(c));
   }
@@ -238,12 +252,6 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
   if (c.mlm_head) {
     mlm_ = TokenTransform(c.d_model, c.activation, c.norm_eps, init.at("mlm"), scheme_of(c));
   }
-  if (c.tie_embedding) {
-    head_.weight = token_.weight;
-  } else {
-    head_ = Linear(width, c.vocab, false, init.at("head"), scheme_of(c));
-  }
-  if (c.head_bias) head_.bias = init.at("head").at("bias").make({c.vocab}, Scheme::zeros());
   for (int64_t layer = c.layer_loss ? 1 : c.n_layer; layer <= c.n_layer; ++layer) {
     const Init at = init.at("auxiliary").at(layer);
     const bool last = layer == c.n_layer;

@@ -130,7 +130,7 @@ TEST(Spec05, Test1PairCountsEqualTheFormulas) {
           c.stride = l;
           c.columns = columns;
           const SparseTransformer model(c, plan);
-          const LayerContext ctx = model.layer_context(length, length);
+          const LayerContext ctx = model.layer_context(length, length, 0);
           for (int64_t layer = 0; layer < c.n_layer; ++layer) {
             const int64_t expected = brute_force_pairs(c, layer, length);
             ASSERT_EQ(attended_pairs(c, layer, length), expected)
@@ -206,7 +206,7 @@ Tensor masked_attention(const Projected& p, const SparseTransformerConfig& c, in
 }
 
 LayerContext of_layer(const SparseTransformer& model, int64_t layer, int64_t length) {
-  LayerContext ctx = model.layer_context(length, length);
+  LayerContext ctx = model.layer_context(length, length, 0);
   if (!ctx.layer_patterns.empty()) {
     ctx.pattern = ctx.layer_patterns[static_cast<size_t>(layer)];
   }

@@ -1,0 +1,139 @@
+#include "models/causal_decoder.h"
+
+#include <cmath>
+#include <utility>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+
+namespace longspan {
+
+CausalDecoder::CausalDecoder(DecoderOptions options, const Init& init)
+    : options_(std::move(options)), compute_(compute_dtype(options_.precision, init.dtype)) {
+  const DecoderOptions& o = options_;
+  const int64_t width = o.d_embed > 0 ? o.d_embed : o.d_model;
+  const Init head = init.at("head");
+  token_ = Embedding(o.vocab, width, init.at("embed").at("token"), o.token);
+  if (o.tie_embedding) {
+    head_.weight = token_.weight;
+  } else {
+    head_ = Linear(o.d_exit > 0 ? o.d_exit : width, o.vocab, false, head, o.classifier);
+  }
+  if (o.head_bias) head_.bias = head.at("bias").make({o.vocab}, Scheme::zeros());
+}
+
+void CausalDecoder::visit(Visitor& v) {
+  v("embed.token", token_);
+  visit_more(v);
+  stack_.visit(v);
+  v("head", head_);
+}
+
+int64_t CausalDecoder::max_length() const {
+  return options_.n_max > 0 ? options_.n_max : LanguageModel::max_length();
+}
+
+Tensor CausalDecoder::embedded(const Tensor& tokens, int64_t first, Pass pass) const {
+  return embedded(tokens, first, [&] { return embed(tokens, first, pass); });
+}
+
+Tensor CausalDecoder::embedded(const Tensor& tokens, int64_t first,
+                               const std::function<Tensor()>& table) const {
+  const Scope scope("embed");
+  const DecoderOptions& o = options_;
+  if (tokens.rank() != 2)
+    fail_with<ShapeError>(o.model, "tokens must be [B, L]", {{"tokens", tokens}});
+  const int64_t end = first + tokens.dim(1);
+  require(o.n_max == 0 || end <= o.n_max, o.model,
+          "position {} is beyond n_max = {}; shorten the sequence or build the "
+          "model with n_max >= "
+          "{}",
+          end - 1, o.n_max, end);
+  return cast(table(), compute_);
+}
+
+Tensor CausalDecoder::embed(const Tensor& tokens, int64_t /*first*/, Pass pass) const {
+  Tensor x = token_.forward(tokens);  // [B, L, D]
+  if (options_.emb_scale) x = mul(x, std::sqrt(static_cast<double>(options_.d_model)));
+  return dropout(x, options_.dropout, pass.at("emb"));
+}
+
+Tensor CausalDecoder::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                          Pass pass) const {
+  if (state == nullptr) return stack_.forward(x, ctx, {}, pass).y;
+  Stack::Result result = stack_.forward(x, ctx, state->memory, pass);
+  state->memory = std::move(result.memory);
+  return result.y;
+}
+
+Tensor CausalDecoder::forward(const Tensor& tokens, Pass pass) const {
+  const Scope scope(options_.model);
+  const Tensor x = embedded(tokens, 0, pass);
+  return run(x, layer_context(x.dim(1), x.dim(1), 0), nullptr, pass);
+}
+
+Tensor CausalDecoder::head(const Tensor& hidden) const {
+  const Scope scope("head");
+  return token_logits(head_input(hidden), head_, options_.token_head);
+}
+
+Tensor CausalDecoder::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
+  const Scope scope("loss");
+  require_token_targets(options_.model, hidden, targets);
+  return token_loss(head_input(hidden), head_, targets, options_.token_head, pass.training);
+}
+
+void CausalDecoder::require_no_memory(const SegmentMemory& memory) const {
+  require(memory.layers.empty(), options_.model, "got a memory of {} layers; this model keeps none",
+          memory.layers.size());
+}
+
+LanguageModel::Losses CausalDecoder::loss(const Tensor& tokens, const Tensor& targets,
+                                          const SegmentMemory& memory, Pass pass) const try {
+  require_no_memory(memory);
+  Losses result;
+  result.loss = loss(forward(tokens, pass), targets, pass);
+  return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(options_.model);
+}
+
+Tensor CausalDecoder::logits(const Tensor& tokens, Pass pass) const {
+  return head(forward(tokens, pass));
+}
+
+std::unique_ptr<DecodeState> CausalDecoder::start_decoding(int64_t batch) const {
+  return std::make_unique<StreamState>(batch);
+}
+
+Tensor CausalDecoder::decode(const Tensor& tokens, DecodeState& opaque) const {
+  const NoGrad off;
+  const Scope scope(options_.model);
+  StreamState& state = StreamState::of(opaque, options_.model, tokens);
+  const int64_t first = state.position, n = tokens.dim(1), begin = first_visible(first);
+  LayerContext ctx = layer_context(n, first + n - begin, begin);
+  ctx.decoding = true;
+  ctx.position = first;
+  ctx.keep_from = begin;
+  ctx.encoder_output = state.context;
+  ctx.encoder_pattern = with_lengths(patterns::dense(), {}, state.lengths);
+  const Tensor y = run(embedded(tokens, first, Pass{}), ctx, &state, Pass{});
+  state.position = first + n;
+  return head(select(y, 1, -1));  // [B, V]
+}
+
+Tensor CausalDecoder::attention_map(const Tensor& tokens, int64_t layer) const {
+  const NoGrad off;
+  const Tensor x = embedded(tokens, 0, Pass{});
+  return stack_.attention_map(layer, x, layer_context(x.dim(1), x.dim(1), 0));
+}
+
+AttentionOutline CausalDecoder::attention_outline(int64_t layer, int64_t length) const {
+  return outline_of(layer_context(length, length, 0), layer, options_.n_head, length, length);
+}
+
+}  // namespace longspan

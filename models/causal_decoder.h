@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "models/parts.h"
+#include "nn/layers.h"
+#include "nn/stack.h"
+
+namespace longspan {
+
+/// What a CausalDecoder reads of the configuration of its model.
+struct DecoderOptions {
+  std::string model;  ///< name of the model, for messages
+  int64_t vocab = 0, n_layer = 0, n_head = 0, d_model = 0;
+  int64_t n_max = 0;    ///< the longest sequence; 0: any
+  int64_t d_embed = 0;  ///< width of the token table; 0: d_model
+  int64_t d_exit = 0;   ///< width of the classifier's input; 0: that of the token table
+  Scheme token = {}, classifier = {};
+  bool tie_embedding = false;  ///< the classifier shares the token table
+  bool head_bias = false;
+  bool emb_scale = false;  ///< tokens times sqrt(d_model)
+  float dropout = 0;       ///< site "emb"
+  Precision precision = Precision::f32;
+  HeadOptions token_head = {};
+};
+
+/// The common causal decoder: a token table, a stack whose attention layers the model supplies, and
+/// a classifier of the next token.
+///   x = E[token] + positions     x <- block_i(x), i < N     logits = W_out norm(x) + b
+/// A model derives from it, passes its options, fills stack_, and says in layer_context() which
+/// keys the rows attend to; decoding, maps and outlines of attention follow from that. What differs
+/// otherwise (positions, other layers than a Stack, other losses) is overridden.
+class CausalDecoder : public LanguageModel {
+ public:
+  /// tokens [B, L] -> the input of head() [B, L, D], after the final norm if there is one. Throws
+  /// ShapeError, and ValueError on an input longer than n_max.
+  virtual Tensor forward(const Tensor& tokens, Pass pass) const;
+  /// [..., D] -> logits [..., V] in the dtype of the parameters.
+  Tensor head(const Tensor& hidden) const;
+  /// The mean loss of the targets [B, L] that count, in nats.
+  virtual Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
+
+  Objective objective() const override { return Objective::next_token; }
+  int64_t vocab() const override { return options_.vocab; }
+  int64_t max_length() const override;
+  Device device() const override { return token_.weight.device(); }
+  int64_t layers() const override { return options_.n_layer; }
+  Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
+              Pass pass) const override;
+  Tensor logits(const Tensor& tokens, Pass pass) const override;
+  std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
+  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
+  Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+  void visit(Visitor& v) override;
+
+ protected:
+  /// Makes the token table "embed.token" and the classifier "head". The derived constructor makes
+  /// stack_, e.g. with attention_stack().
+  CausalDecoder(DecoderOptions options, const Init& init);
+
+  /// Returns the context of the layers for `queries` rows, the last of `keys` keys, which begin at
+  /// position first_key.
+  virtual LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const = 0;
+  /// Returns the first position that a row at `position` or later attends to; decoding drops the
+  /// keys before it.
+  virtual int64_t first_visible(int64_t /*position*/) const { return 0; }
+  /// tokens [B, L], the first at position `first`, -> [B, L, D]: table, scale and dropout. Models
+  /// with positions of their own override it.
+  virtual Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const;
+  /// Runs the layers over x [B, L, D] and returns the input of head(). With `state`, continues from
+  /// it and updates it.
+  virtual Tensor run(const Tensor& x, const LayerContext& ctx, StreamState* state, Pass pass) const;
+  /// What comes between the layers and the classifier: nothing, unless overridden.
+  virtual Tensor head_input(const Tensor& hidden) const { return hidden; }
+  /// Visits what a model has between token table and layers.
+  virtual void visit_more(Visitor& /*v*/) {}
+
+  /// Checks tokens, the first at position `first`, and returns embed() in the dtype that layers
+  /// compute in, or in its place table().
+  Tensor embedded(const Tensor& tokens, int64_t first, Pass pass) const;
+  Tensor embedded(const Tensor& tokens, int64_t first, const std::function<Tensor()>& table) const;
+  /// Throws ValueError if a model that keeps no memory gets one.
+  void require_no_memory(const SegmentMemory& memory) const;
+  const DecoderOptions& options() const { return options_; }
+  DType compute() const { return compute_; }
+
+  Embedding token_;  ///< [V, De]
+  Stack stack_;
+  Linear head_;  ///< [V, D], the token table if tied
+
+ private:
+  DecoderOptions options_;
+  DType compute_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,129 @@
+#include "models/causal_decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "nn/attention.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+#include "tests/harness/messages.h"
+#include "tests/harness/model_info.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr int64_t kVocab = 17, kLayers = 2, kHeads = 2, kWidth = 16, kInner = 24, kWindow = 4;
+
+/// The smallest model: its attention, which rows see which, and nothing else.
+class Windowed final : public CausalDecoder {
+ public:
+  explicit Windowed(const Init& init, float dropout = 0, const MemoryPolicy& memory = {},
+                    int64_t n_max = 0)
+      : CausalDecoder({.model = "windowed",
+                       .vocab = kVocab,
+                       .n_layer = kLayers,
+                       .n_head = kHeads,
+                       .d_model = kWidth,
+                       .n_max = n_max,
+                       .token = Scheme::normal(0.3),
+                       .classifier = Scheme::normal(0.3),
+                       .head_bias = true,
+                       .emb_scale = true,
+                       .dropout = dropout},
+                      init) {
+    const Scheme weights = Scheme::normal(0.3);
+    std::vector<std::unique_ptr<Layer>> attention;
+    for (int64_t i = 0; i < kLayers; ++i) {
+      attention.push_back(std::make_unique<MultiHead>(
+          AttentionOptions{
+              .d_model = kWidth, .n_head = kHeads, .dropout = dropout, .weights = weights},
+          ShawTables{}, attention_init(init, i)));
+    }
+    stack_ = attention_stack({.ff = {.d_model = kWidth, .d_ff = kInner, .weights = weights},
+                              .dropout = dropout,
+                              .memory = memory},
+                             std::move(attention), init);
+  }
+
+ private:
+  LayerContext layer_context(int64_t, int64_t, int64_t) const override {
+    LayerContext ctx;
+    ctx.pattern = patterns::local(kWindow);
+    return ctx;
+  }
+  int64_t first_visible(int64_t position) const override {
+    return std::max<int64_t>(0, position - (kWindow - 1));
+  }
+};
+
+const RegisteredModel windowed = [] {
+  ModelInfo m;
+  m.name = "causal_decoder";
+  m.make = [](const Init& init) { return std::make_unique<Windowed>(init); };
+  m.make_with_dropout = [](const Init& init, const MemoryPolicy& memory) {
+    return std::make_unique<Windowed>(init, 0.1f, memory);
+  };
+  m.sees = [](int64_t i, int64_t j) { return j <= i && i - j < kWindow; };
+  m.macs = [](int64_t l) {
+    const int64_t pairs = kHeads * (kWindow * l - kWindow * (kWindow - 1) / 2);
+    return kLayers *
+               (4 * l * kWidth * kWidth + 2 * pairs * (kWidth / kHeads) + 2 * l * kWidth * kInner) +
+           l * kWidth * kVocab;
+  };
+  m.task = [](int64_t b, int64_t t) { return (b + 5 * t) % kVocab; };  // needs no positions
+  m.counted_from = 1;
+  return m;
+}();
+
+TEST(CausalDecoder, RefusesWhatItCannotTake) {
+  const Windowed model(Init{}, 0, {}, 8);
+  const auto message = [](const std::function<void()>& f) { return message_of<Error>(f); };
+  EXPECT_EQ(model.max_length(), 8);
+  EXPECT_EQ(Windowed(Init{}).max_length(), std::numeric_limits<int64_t>::max());
+  EXPECT_TRUE(contains(message([&] { model.logits(some_tokens(2, 9, kVocab), Pass{}); }),
+                       "position 8 is beyond n_max = 8"));
+  EXPECT_THROW(model.logits(reshape(some_tokens(2, 4, kVocab), {8}), Pass{}), ShapeError);
+  SegmentMemory memory;
+  memory.layers.resize(2);
+  const Tensor tokens = some_tokens(2, 4, kVocab);
+  EXPECT_TRUE(contains(message([&] { model.loss(tokens, tokens, memory, Pass{}); }),
+                       "windowed: got a memory of 2 layers; this model keeps none"));
+  EXPECT_THROW(model.loss(model.forward(tokens, Pass{}), some_tokens(2, 3, kVocab)), ShapeError);
+  DecodeState other;
+  EXPECT_TRUE(contains(message([&] { model.decode(tokens, other); }), "another model's"));
+  const auto state = model.start_decoding(3);
+  EXPECT_THROW(model.decode(tokens, *state), ShapeError);
+}
+
+TEST(CausalDecoder, DecodingKeepsOnlyWhatItsRowsSee) {
+  const Windowed model(Init{});
+  const auto state = model.start_decoding(1);
+  for (int64_t t = 0; t < 40; ++t) model.decode(some_tokens(1, 1, kVocab), *state);
+  const LayerMemory& layer = dynamic_cast<StreamState&>(*state).memory.layers.front();
+  EXPECT_EQ(layer.first + layer.count, 40);
+  EXPECT_LT(layer.count, 40);
+}
+
+// A beam search reorders all that a state holds; the source of a sample stays unless told.
+TEST(StreamState, TakesRows) {
+  const auto numbers = [](std::initializer_list<int64_t> x) {
+    return Tensor::from(std::vector<int64_t>(x), {static_cast<int64_t>(x.size())});
+  };
+  for (const bool same_context : {true, false}) {
+    StreamState state(3);
+    state.choices = {numbers({1, 2, 3}), Tensor{}};
+    state.lengths = numbers({4, 5, 6});
+    state.context = numbers({7, 8, 9});
+    state.take_rows(numbers({2, 0}), same_context);
+    EXPECT_EQ(state.batch, 2);
+    EXPECT_EQ(state.choices[0].to_vector<int64_t>(), (std::vector<int64_t>{3, 1}));
+    EXPECT_FALSE(state.choices[1]);
+    EXPECT_EQ(state.lengths.numel(), same_context ? 3 : 2);
+    EXPECT_EQ(state.context.numel(), same_context ? 3 : 2);
+  }
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -11,7 +11,7 @@
 
 #include "autograd/mode.h"
 #include "models/blockbert.h"
-#include "models/weights.h"
+#include "models/encoder_hf.h"
 #include "tests/models/golden_file.h"
 #include "train/pretrained.h"
 #include "train/state.h"

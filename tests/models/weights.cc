@@ -1,7 +1,5 @@
 // Reads and writes checkpoints of other implementations, see tests/oracles/checkpoints.py.
 
-#include "models/weights.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,10 +9,15 @@
 #include <map>
 
 #include "autograd/mode.h"
+#include "models/bigbird_hf.h"
+#include "models/bigbird_pegasus_hf.h"
 #include "models/blockbert.h"
 #include "models/convert.h"
-#include "models/led.h"
-#include "models/transformer.h"
+#include "models/encoder_hf.h"
+#include "models/led_hf.h"
+#include "models/longformer_hf.h"
+#include "models/reformer_hf.h"
+#include "models/transformer_hf.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"

@@ -1,4 +1,4 @@
-#include "models/weights_keys.h"
+#include "models/hf_keys.h"
 
 #include <utility>
 

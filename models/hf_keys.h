@@ -9,7 +9,9 @@
 
 namespace longspan::detail {
 
-// Helpers that the files models/weights_*.cc share.
+// Helpers that the files models/*_hf.cc share. The structs of the keys of config.json have fields
+// with the names of the keys. Reading a file throws on other keys (train/pretrained.h), except on
+// those that do not concern the model.
 
 inline constexpr const char* checkpoint_op = "checkpoint";
 

@@ -1,14 +1,46 @@
-// config.json of Reformer.
+#include "models/reformer_hf.h"
 
-#include "models/weights.h"
-#include "models/weights_keys.h"
+#include "models/hf_keys.h"
 
 namespace longspan {
 namespace {
 
 constexpr const char* kOp = detail::checkpoint_op;
 
+constexpr NamePair names[] = {
+    {"embed.token", "embeddings.word_embeddings"},
+    {"layers.#.norm1", "encoder.layers.#.attention.layer_norm"},
+    {"layers.#.attention.qk", "encoder.layers.#.attention.self_attention.query_key"},
+    {"layers.#.attention.q", "encoder.layers.#.attention.self_attention.query"},
+    {"layers.#.attention.k", "encoder.layers.#.attention.self_attention.key"},
+    {"layers.#.attention.v", "encoder.layers.#.attention.self_attention.value"},
+    {"layers.#.attention.out", "encoder.layers.#.attention.output.dense"},
+    {"layers.#.norm2", "encoder.layers.#.feed_forward.layer_norm"},
+    {"layers.#.ff.in", "encoder.layers.#.feed_forward.dense.dense"},
+    {"layers.#.ff.out", "encoder.layers.#.feed_forward.output.dense"},
+    {"final_norm", "encoder.layer_norm"},
+};
+constexpr NamePair heads[] = {
+    {"embed.position.axes.0.weight", "reformer.embeddings.position_embeddings.weights.0"},
+    {"embed.position.axes.1.weight", "reformer.embeddings.position_embeddings.weights.1"},
+    {"head.weight", "lm_head.decoder.weight"},
+    {"head.bias", "lm_head.bias"},
+};
+constexpr std::string_view axial_table = "position_embeddings.weights.";
+constexpr std::string_view unused[] = {"lm_head.decoder.bias"};
+
+/// Tables of axial positions have shapes [n1, 1, d1] and [1, n2, d2].
+Tensor stored(std::string_view theirs, const Tensor& parameter) {
+  if (theirs.find(axial_table) == std::string_view::npos) return parameter;
+  const int64_t n = parameter.dim(0), d = parameter.dim(1);
+  return theirs.back() == '0' ? parameter.alias({n, 1, d}, Strides{d, d, 1}, 0)
+                              : parameter.alias({1, n, d}, Strides{n * d, d, 1}, 0);
+}
+
 }  // namespace
+
+constinit const CheckpointFormat reformer_format{"reformer", "reformer.", names,
+                                                 heads,      unused,      stored};
 
 ReformerConfig reformer_config(const ReformerKeys& k) {
   require(k.model_type == "reformer", kOp, "model_type is \"{}\"; expected \"reformer\"",

@@ -1,6 +1,9 @@
 #include "core/tensor.h"
 
+#include <algorithm>
 #include <cstring>
+#include <ostream>
+#include <string>
 
 #include "core/deferred.h"
 #include "core/graph.h"
@@ -122,6 +125,91 @@ double Tensor::item() const {
     to_host(&value, dtype_);
     return static_cast<double>(value);
   });
+}
+
+namespace {
+
+/// Returns how many elements at each end of an axis operator<< shows.
+int64_t shown_at_ends(const Shape& shape) {
+  constexpr int64_t most = 1000;
+  for (const int64_t ends : {5, 3, 2}) {
+    int64_t values = 1;
+    for (const int64_t n : shape) values *= std::min(n, 2 * ends);
+    if (values <= most) return ends;
+  }
+  return 1;
+}
+
+/// Appends the texts of the shown values of x, row-major.
+void add_texts(const Tensor& x, int64_t ends, std::vector<std::string>& texts) {
+  if (x.rank() > 1) {
+    Shape shape = x.shape();
+    Strides strides = x.strides();
+    shape.erase(0);
+    strides.erase(0);
+    const int64_t n = x.dim(0);
+    for (int64_t i = 0; i < n; ++i) {
+      if (i == ends && n > 2 * ends) i = n - ends;
+      add_texts(x.alias(shape, strides, i * x.strides()[0]), ends, texts);
+    }
+    return;
+  }
+  visit_dtype(x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto add = [&](const Tensor& piece) {
+      for (const T value : piece.to_vector<T>()) {
+        if constexpr (std::is_integral_v<T>) {
+          texts.push_back(fmt::format("{}", int64_t{value}));
+        } else {
+          texts.push_back(fmt::format("{:.6g}", static_cast<double>(value)));
+        }
+      }
+    };
+    const int64_t n = x.numel();
+    if (x.rank() == 0 || n <= 2 * ends) return add(x);
+    const int64_t stride = x.strides()[0];
+    add(x.alias({ends}, {stride}, 0));
+    add(x.alias({ends}, {stride}, (n - ends) * stride));
+  });
+}
+
+/// Appends the brackets from `axis` on with the next texts between them.
+void add_brackets(const Shape& shape, int axis, int64_t ends, size_t width,
+                  const std::string*& text, std::string& out) {
+  if (axis == shape.rank()) {
+    out += fmt::format("{:>{}}", *text++, width);
+    return;
+  }
+  const std::string between =
+      axis + 1 < shape.rank() ? ",\n" + std::string(static_cast<size_t>(axis) + 1, ' ') : ", ";
+  const bool cut = shape[axis] > 2 * ends;
+  const int64_t shown = cut ? 2 * ends : shape[axis];
+  out += '[';
+  for (int64_t i = 0; i < shown; ++i) {
+    if (i > 0) out += between;
+    if (cut && i == ends) out += "..." + between;
+    add_brackets(shape, axis + 1, ends, width, text, out);
+  }
+  out += ']';
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Tensor& x) {
+  if (!x) return out << "undefined";
+  std::string all =
+      fmt::format("{}{} {}", name_of(x.dtype()), to_string(x.shape()), name_of(x.device()));
+  if (x.device() == meta_device) return out << all;
+  all += x.rank() > 1 && x.numel() > 0 ? '\n' : ' ';
+  if (x.numel() == 0) return out << all + "[]";
+  const int64_t ends = shown_at_ends(x.shape());
+  std::vector<std::string> texts;
+  add_texts(x, ends, texts);
+  size_t width = 0;
+  for (const std::string& t : texts) width = std::max(width, t.size());
+  const std::string* text = texts.data();
+  add_brackets(x.shape(), 0, ends, x.rank() > 1 ? width : 0, text, all);
+  return out << all;
 }
 
 }  // namespace longspan

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <vector>
@@ -82,6 +83,10 @@ class Tensor {
   Tensor alias(const Shape& shape, const Strides& strides, int64_t offset) const;
   /// Returns the same data without history.
   Tensor detach() const { return alias(shape_, strides_, 0); }
+  /// Returns select(*this, 0, i) (ops/shape.h): element i of the first axis, without that axis.
+  /// Negative i counts from the end. A view, differentiable. Throws ShapeError if there is no axis,
+  /// ValueError if the axis has no such element.
+  Tensor operator[](int64_t i) const;
 
   /// Waits and copies to the host, row-major. Throws DTypeError if T is not the dtype.
   template <class T>
@@ -119,5 +124,11 @@ class Tensor {
   DType dtype_ = DType::f32;
   std::shared_ptr<autograd::Meta> meta_;  // null outside a graph
 };
+
+/// Prints dtype, shape, device and the values, nested in brackets: "f32[2] cpu [1, 2.5]". Floating
+/// values have six significant digits. An axis of more than 10 elements shows its first and last
+/// five, fewer if more than 1000 values would be shown. A tensor of the meta device has no values;
+/// an undefined one prints as "undefined". Waits for the device, and copies only what is shown.
+std::ostream& operator<<(std::ostream& out, const Tensor& x);
 
 }  // namespace longspan

@@ -194,7 +194,10 @@ Tensor sub(double c, const Tensor& x) { return affine("sub", x, -1, c); }
 Tensor mul(const Tensor& x, double c) { return affine("mul", x, c, 0); }
 Tensor div(const Tensor& x, double c) { return affine("div", x, 1 / c, 0); }
 Tensor neg(const Tensor& x) { return affine("neg", x, -1, 0); }
-Tensor div(double c, const Tensor& x) { return mul(reciprocal(x), c); }
+Tensor div(double c, const Tensor& x) {
+  require_floating("div", x);
+  return mul(reciprocal(x), c);
+}
 
 Tensor exp(const Tensor& x) { return unary("exp", Unary::exp, Keep::y, x); }
 Tensor sqrt(const Tensor& x) { return unary("sqrt", Unary::sqrt, Keep::y, x); }

@@ -277,15 +277,33 @@ Tensor narrow(const Tensor& x, int axis, int64_t begin, int64_t length) {
   return slice_view(x, a, begin, length, 1);
 }
 
+namespace {
+
+/// Returns element i of a checked axis, for the op that error messages name.
+Tensor element(std::string_view op, const Tensor& x, int axis, int64_t i) {
+  const int64_t at = i < 0 ? i + x.dim(axis) : i;
+  if (at < 0 || at >= x.dim(axis)) {
+    fail_with<ValueError>(
+        op, fmt::format("element {} of axis {}, which has {}", i, axis, x.dim(axis)), {{"x", x}});
+  }
+  return squeeze(slice_view(x, axis, at, 1, 1), axis);
+}
+
+}  // namespace
+
 Tensor select(const Tensor& x, int axis, int64_t i) {
   require_defined("select", x);
-  const int a = x.checked_axis(axis);
-  const int64_t at = i < 0 ? i + x.dim(a) : i;
-  if (at < 0 || at >= x.dim(a)) {
-    fail_with<ValueError>(
-        "select", fmt::format("element {} of axis {}, which has {}", i, a, x.dim(a)), {{"x", x}});
+  return element("select", x, x.checked_axis(axis), i);
+}
+
+// A member, because the language allows no other operator[]. It is defined beside select, since it
+// records a backward function, which core knows nothing about.
+Tensor Tensor::operator[](int64_t i) const {
+  if (!*this || rank() == 0) {
+    fail_with<ShapeError>("x[i]", fmt::format("element {} of a tensor that has no axes", i),
+                          {{"x", *this}});
   }
-  return squeeze(slice_view(x, a, at, 1, 1), a);
+  return element("x[i]", *this, 0, i);
 }
 
 std::vector<Tensor> split(const Tensor& x, std::span<const int64_t> sizes, int axis) {

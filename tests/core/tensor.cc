@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <numeric>
+#include <sstream>
 
 #include "core/kernel.h"
 #include "core/memory.h"
@@ -134,6 +136,73 @@ TEST(Tensor, StorageGoesWithTheLastHandle) {
   EXPECT_TRUE(part.unique());
   part = {};
   EXPECT_EQ(memory_tracker().live().total(), before);
+}
+
+std::string text_of(const Tensor& x) {
+  std::ostringstream out;
+  out << x;
+  return out.str();
+}
+
+TEST(Tensor, PrintsEveryDType) {
+  EXPECT_EQ(text_of(Tensor::from(std::vector<float>{1, 2.5, -0.125}, {3})),
+            "f32[3] cpu [1, 2.5, -0.125]");
+  EXPECT_EQ(text_of(Tensor::from(std::vector<double>{1.0 / 3, 1e-20, 2e10}, {3})),
+            "f64[3] cpu [0.333333, 1e-20, 2e+10]");
+  const std::vector<f16> halves = {f16(1.5f), f16(-65504.0f)};
+  EXPECT_EQ(text_of(Tensor::from(halves, {2})), "f16[2] cpu [1.5, -65504]");
+  EXPECT_EQ(text_of(Tensor::from(std::vector<bf16>{bf16(3.25f)}, {1})), "bf16[1] cpu [3.25]");
+  EXPECT_EQ(text_of(Tensor::from(std::vector<int64_t>{int64_t{1} << 60, -1}, {2})),
+            "i64[2] cpu [1152921504606846976, -1]");
+  EXPECT_EQ(text_of(Tensor::from(std::vector<int32_t>{-7}, {1})), "i32[1] cpu [-7]");
+  EXPECT_EQ(text_of(Tensor::from(std::vector<uint8_t>{0, 1, 65}, {3})), "u8[3] cpu [0, 1, 65]");
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(text_of(Tensor::from(std::vector<float>{inf, -inf, std::nanf("")}, {3})),
+            "f32[3] cpu [inf, -inf, nan]");
+}
+
+TEST(Tensor, PrintsEveryShape) {
+  EXPECT_EQ(text_of({}), "undefined");
+  EXPECT_EQ(text_of(Tensor::scalar(3.5f)), "f32[] cpu 3.5");
+  EXPECT_EQ(text_of(Tensor::empty({0, 3})), "f32[0, 3] cpu []");
+  EXPECT_EQ(text_of(Tensor::empty({2, 3}, DType::bf16, meta_device)), "bf16[2, 3] meta");
+  const Tensor x = Tensor::from(std::vector<int32_t>{1, 20, 3, 4, 5, -6}, {3, 2});
+  EXPECT_EQ(text_of(x), "i32[3, 2] cpu\n[[ 1, 20],\n [ 3,  4],\n [ 5, -6]]");
+  EXPECT_EQ(text_of(x.alias({2, 3}, {1, 2}, 0)), "i32[2, 3] cpu\n[[ 1,  3,  5],\n [20,  4, -6]]");
+  EXPECT_EQ(text_of(x.alias({2, 1, 2}, {2, 2, 0}, 0)), "i32[2, 1, 2] cpu\n[[[1, 1]],\n [[3, 3]]]");
+}
+
+Tensor counting(const Shape& shape) {
+  std::vector<int64_t> values(static_cast<size_t>(numel(shape)));
+  std::iota(values.begin(), values.end(), 0);
+  return Tensor::from(values, shape);
+}
+
+TEST(Tensor, PrintsTheEndsOfLongAxes) {
+  EXPECT_EQ(text_of(counting({10})), "i64[10] cpu [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]");
+  EXPECT_EQ(text_of(counting({11})), "i64[11] cpu [0, 1, 2, 3, 4, ..., 6, 7, 8, 9, 10]");
+  EXPECT_EQ(text_of(counting({2000, 1}).alias({2000}, {1}, 0)),
+            "i64[2000] cpu [0, 1, 2, 3, 4, ..., 1995, 1996, 1997, 1998, 1999]");
+  EXPECT_EQ(
+      text_of(counting({12, 2})),
+      "i64[12, 2] cpu\n[[ 0,  1],\n [ 2,  3],\n [ 4,  5],\n [ 6,  7],\n [ 8,  9],\n ...,\n [14, "
+      "15],\n [16, 17],\n [18, 19],\n [20, 21],\n [22, 23]]");
+  // With five at each end, 2 x 10 x 10 x 10 values would be shown: more than a thousand.
+  const std::string many = text_of(counting({2, 11, 11, 11}));
+  EXPECT_EQ(std::count(many.begin(), many.end(), ','), 3 + 1 + 2 * 6 + 12 * 6 + 72 * 6);
+  EXPECT_NE(many.find("[[[[   0,    1,    2, ...,    8,    9,   10],\n"), std::string::npos)
+      << many;
+  EXPECT_LT(text_of(counting({3, 3, 3, 3, 3, 3, 3, 3})).size(), size_t{10'000});
+}
+
+// What is not shown is not copied either: reading the whole storage of this view, which repeats one
+// element, would take 2^59 bytes.
+TEST(Tensor, PrintsWithoutReadingEverything) {
+  const Tensor x = Tensor::scalar(2.0f).alias({int64_t{1} << 40}, {0}, 0);
+  EXPECT_EQ(text_of(x), "f32[1099511627776] cpu [2, 2, 2, 2, 2, ..., 2, 2, 2, 2, 2]");
+  const uint64_t before = x.storage().version();
+  text_of(x);
+  EXPECT_EQ(x.storage().version(), before);
 }
 
 TEST(View, KnowsItsAxes) {

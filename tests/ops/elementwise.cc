@@ -6,7 +6,13 @@
 #include <limits>
 #include <numbers>
 
+#include "autograd/engine.h"
+#include "autograd/gradcheck.h"
+#include "autograd/node.h"
 #include "ops/copy.h"
+#include "ops/random.h"
+#include "tests/harness/messages.h"
+#include "tests/harness/model_info.h"
 #include "tests/harness/op_info.h"
 
 namespace longspan::test {
@@ -462,6 +468,112 @@ const Registered comparison_infos[] = {
     comparison("greater_equal", greater_equal,
                [](double a, double b) { return a >= b ? 1.0 : 0.0; }),
 };
+
+}  // namespace
+}  // namespace longspan::test
+
+// Outside namespace longspan, the operators are found by their arguments.
+namespace outside {
+
+using longspan::Tensor;
+
+struct Operator {
+  const char* name;
+  Tensor (*by_operator)(const Tensor& a, const Tensor& b);
+  Tensor (*by_op)(const Tensor& a, const Tensor& b);
+  const char* op;
+  bool binary = false;
+};
+
+constexpr Operator operators[] = {
+    {"a + b", [](const Tensor& a, const Tensor& b) { return a + b; }, longspan::add, "add", true},
+    {"a - b", [](const Tensor& a, const Tensor& b) { return a - b; }, longspan::sub, "sub", true},
+    {"a * b", [](const Tensor& a, const Tensor& b) { return a * b; }, longspan::mul, "mul", true},
+    {"a / b", [](const Tensor& a, const Tensor& b) { return a / b; }, longspan::div, "div", true},
+    {"-a", [](const Tensor& a, const Tensor&) { return -a; },
+     [](const Tensor& a, const Tensor&) { return longspan::neg(a); }, "neg"},
+    {"a + 2", [](const Tensor& a, const Tensor&) { return a + 2; },
+     [](const Tensor& a, const Tensor&) { return longspan::add(a, 2.0); }, "add"},
+    {"2.5f + a", [](const Tensor& a, const Tensor&) { return 2.5f + a; },
+     [](const Tensor& a, const Tensor&) { return longspan::add(a, 2.5); }, "add"},
+    {"a - 2", [](const Tensor& a, const Tensor&) { return a - int64_t{2}; },
+     [](const Tensor& a, const Tensor&) { return longspan::sub(a, 2.0); }, "sub"},
+    {"2 - a", [](const Tensor& a, const Tensor&) { return 2 - a; },
+     [](const Tensor& a, const Tensor&) { return longspan::sub(2.0, a); }, "sub"},
+    {"a * 3", [](const Tensor& a, const Tensor&) { return a * 3; },
+     [](const Tensor& a, const Tensor&) { return longspan::mul(a, 3.0); }, "mul"},
+    {"3 * a", [](const Tensor& a, const Tensor&) { return 3u * a; },
+     [](const Tensor& a, const Tensor&) { return longspan::mul(a, 3.0); }, "mul"},
+    {"a / 4", [](const Tensor& a, const Tensor&) { return a / 4; },
+     [](const Tensor& a, const Tensor&) { return longspan::div(a, 4.0); }, "div"},
+    {"4 / a", [](const Tensor& a, const Tensor&) { return 4 / a; },
+     [](const Tensor& a, const Tensor&) { return longspan::div(4.0, a); }, "div"},
+};
+
+// What is no tensor keeps the operators that it has, or has none.
+template <class A, class B>
+concept Addable = requires(A a, B b) {
+  a + b;
+};
+static_assert(std::is_same_v<decltype(longspan::f16(1.0f) + 1.0), double>);
+static_assert(std::is_same_v<decltype(longspan::bf16(1.0f) * longspan::bf16(1.0f)), float>);
+static_assert(Addable<Tensor, bool> && Addable<longspan::bf16, Tensor>);
+static_assert(!Addable<Tensor, longspan::Shape> && !Addable<longspan::Shape, int>);
+static_assert(!Addable<Tensor, const char*> && !Addable<Tensor, longspan::DType>);
+
+}  // namespace outside
+
+namespace longspan::test {
+namespace {
+
+Tensor drawn(const Shape& shape, const char* label) {
+  Tensor x = longspan::uniform(shape, Generator{3}.fork(label), 0.5, 2.0, DType::f64);
+  set_requires_grad(x);
+  return x;
+}
+
+TEST(Operators, HaveTheBitsAndGradientsOfTheirOps) {
+  for (const outside::Operator& o : outside::operators) {
+    std::vector<Tensor> results[2];
+    for (const bool by_op : {false, true}) {
+      const Tensor a = drawn({3, 4}, "a"), b = drawn({4}, "b");
+      const Tensor y = (by_op ? o.by_op : o.by_operator)(a, b);
+      backward(y, ones_like(y));
+      results[by_op ? 1 : 0] = {y, grad(a), grad(b)};
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      ASSERT_EQ(static_cast<bool>(results[0][i]), i < 2 || o.binary) << o.name;
+      if (results[0][i]) {
+        EXPECT_TRUE(same_bits(results[0][i], results[1][i])) << o.name;
+      }
+    }
+    const std::function<Tensor(const std::vector<Tensor>&)> f =
+        [&o](const std::vector<Tensor>& in) { return o.by_operator(in[0], in[1]); };
+    const GradcheckResult checked =
+        gradcheck(f, {drawn({3, 4}, "a").detach(), drawn({4}, "b").detach()});
+    EXPECT_TRUE(checked) << o.name << ": " << checked.message;
+  }
+}
+
+TEST(Operators, RefuseWhatTheirOpsRefuse) {
+  const Tensor x = ones({2, 3}), integers = longspan::iota(3), doubles = ones({3}, DType::f64);
+  for (const outside::Operator& o : outside::operators) {
+    const auto error = [&](const Tensor& a, const Tensor& b) {
+      return message_of<Error>([&] { o.by_operator(a, b); });
+    };
+    const std::string op = std::string(o.op) + ": ";
+    EXPECT_TRUE(contains(error({}, x), op) && contains(error({}, x), "was not given")) << o.name;
+    EXPECT_TRUE(contains(error(integers, integers), op + "a must be floating") ||
+                contains(error(integers, integers), op + "x must be floating"))
+        << o.name << ": " << error(integers, integers);
+    if (!o.binary) continue;
+    EXPECT_TRUE(contains(error(x, {}), op)) << o.name;
+    EXPECT_TRUE(contains(error(x, doubles), op + "dtypes differ: f32 and f64")) << o.name;
+    const std::string both = error(x, ones({4}));
+    EXPECT_TRUE(contains(both, op) && contains(both, "f32[2, 3]") && contains(both, "f32[4]"))
+        << both;
+  }
+}
 
 /// Checks the error that the scale of gelu_erf allows, at every x of a fine grid.
 TEST(Gelu, IsRightToItsOwnDigitsButForItsLowerTailInF32) {

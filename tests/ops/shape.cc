@@ -236,6 +236,46 @@ const Registered select_info = OpInfo{
                 rejects<ValueError>("of nothing", {randn({0, 2})}, "which has 0", {0, 0})},
 };
 
+// x[i], the operator.
+const Registered element_info = OpInfo{
+    .name = "element",
+    .run = [](Inputs in) { return in[0][in.integer(0)]; },
+    .reference =
+        [](Arrays in) {
+          const int64_t i = counted(in.number(0), in[0].dim(0));
+          Shape shape = in[0].shape;
+          shape.erase(0);
+          return pick(in[0], shape, [=](Place p) {
+            p.insert(p.begin(), i);
+            return p;
+          });
+        },
+    .samples = {{"first", {randn({5, 3})}, {0}},
+                {"last", {randn({5, 3})}, {-1}},
+                {"to rank 0", {randn({4})}, {3}},
+                {"from the end", {randn({4, 2, 3})}, {-4}},
+                {"of size 1", {randn({1, 3})}, {0}},
+                {"empty", {randn({2, 0})}, {1}}},
+    .large = {{"large", {randn({3, 200, 301})}, {1}}},
+    .rejects = {rejects<ValueError>("past the end", {randn({4, 2})},
+                                    "x[i]: element 4 of axis 0, which has 4\n  x  f32[4, 2]", {4}),
+                rejects<ValueError>("before the start", {randn({4, 2})}, "element -5 of axis 0",
+                                    {-5}),
+                rejects<ValueError>("of nothing", {randn({0, 2})}, "which has 0", {0}),
+                rejects<ShapeError>("rank 0", {randn({})},
+                                    "x[i]: element 2 of a tensor that has no axes\n  x  f32[]",
+                                    {2}),
+                rejects<ShapeError>("nothing", {none()}, "x[i]: element 0", {0})},
+};
+
+TEST(Element, OfAnElementIsOneValue) {
+  const Tensor x = longspan::iota(6);
+  EXPECT_EQ(reshape(x, {2, 3})[1][-1].item(), 5);
+  const size_t unsigned_index = 1;
+  EXPECT_EQ(reshape(x, {2, 3})[unsigned_index][0].item(), 3);
+  EXPECT_TRUE(x[0].shares_storage(x));
+}
+
 Results<Array> pieces_of(const Array& x, const std::vector<int64_t>& sizes, int axis) {
   std::vector<Array> pieces;
   int64_t begin = 0;

@@ -1,9 +1,17 @@
 #pragma once
 
+#include <array>
+#include <concepts>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "autograd/checkpoint_scope.h"
+#include "autograd/mode.h"
 #include "nn/layer.h"
 #include "nn/memory_policy.h"
 
@@ -75,4 +83,40 @@ class ReplayedPart final : public autograd::CheckpointScope {
 };
 
 }  // namespace detail
+
+/// A function of tensors that checkpoint() can copy and call again.
+template <class F, class... Inputs>
+concept Replayable = std::copy_constructible<F> && std::invocable<const F&, const Inputs&...>;
+
+/// Returns f(inputs...), but saves the inputs for the backward pass instead of the tensors that the
+/// ops in f save: backward calls a copy of f again, up to the last saved tensor that it needs.
+/// Gradients are bit for bit those without checkpointing; they reach the inputs and all parameters
+/// and other tensors that f captures.
+///   f        a function of the inputs, such as a lambda, that may be called as const and does the
+///            same each time: what is random in it comes from a Generator or a Pass that it
+///            captures. It is copied. What it captures by reference must outlive the graph;
+///            intermediate results should be inputs, since what f captures stays in memory until
+///            the backward pass has run
+///   inputs   any tensors, undefined ones too
+///   returns  what f returns: a tensor, or several in a vector, a pair or a structure
+///   throws   GradientError in backward if the second call differs from the first (the tensors that
+///            its ops save differ in number, op, shape or dtype, and with autograd::CheckReplays in
+///            value), or if a tensor that it reads was written in between
+/// If nothing is recorded, this is a plain call. \cite chen2016
+template <class F, std::same_as<Tensor>... Inputs>
+requires Replayable<F, Inputs...>
+auto checkpoint(F f, const Inputs&... inputs) {
+  using Result = std::decay_t<std::invoke_result_t<const F&, const Inputs&...>>;
+  static_assert(!std::is_void_v<Result>, "checkpoint: f must return its results");
+  if (!autograd::recording()) return Result(std::as_const(f)(inputs...));
+  using Arguments = std::array<detail::Argument, sizeof...(Inputs)>;
+  const auto arguments = std::make_shared<Arguments>(Arguments{detail::Argument(inputs)...});
+  const auto part = std::make_shared<detail::ReplayedPart>(autograd::Results::none, [f, arguments] {
+    std::apply([&f](const auto&... x) { static_cast<void>(f(x.again()...)); }, *arguments);
+  });
+  std::optional<Result> result;
+  part->first([&] { result.emplace(std::as_const(f)(inputs...)); });
+  return Result(*std::move(result));
+}
+
 }  // namespace longspan

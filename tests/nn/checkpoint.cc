@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/random.h"
 #include "ops/shape.h"
 #include "tests/nn/small_stack.h"
 
@@ -304,6 +305,128 @@ TEST(Memory, ReRunsEndAfterTheLastSave) {
   EXPECT_EQ(begun, 2);
   EXPECT_EQ(finished, 1);
 }
+
+/// The leaves of a function with parameters and dropout, for tests of checkpoint(f, ...).
+struct Leaves {
+  Tensor x = leaf({5, 4}), w = numbers({4, 6}, "w", in_f32), v = numbers({6, 3}, "v", in_f32);
+  Leaves() {
+    set_requires_grad(w);
+    set_requires_grad(v);
+  }
+  std::vector<Tensor> after(const Tensor& y) const {
+    backward(y, numbers(y.shape(), "dy", in_f32));
+    return {y.detach(), grad(x), grad(w), grad(v)};
+  }
+};
+
+// w is captured, and so is a result of w; the dropout's numbers are those of the first call.
+TEST(CheckpointOfAFunction, GradientsAreBitwiseEqualThoseOfCapturedParametersToo) {
+  const auto run = [](bool saving) {
+    const Leaves l;
+    const Tensor scaled = l.v * 0.5;
+    const auto f = [w = l.w, scaled, pass = training](const Tensor& x) {
+      return matmul(dropout(gelu_erf(matmul(x, w)), 0.5f, pass.at("hidden")), scaled);
+    };
+    return l.after(saving ? checkpoint(f, l.x) : f(l.x));
+  };
+  expect_same(run(false), run(true));
+}
+
+TEST(CheckpointOfAFunction, TakesSeveralInputsAndReturnsSeveralResults) {
+  const auto run = [](bool saving) {
+    const Leaves l;
+    const auto f = [](const Tensor& x, const Tensor& w, const Tensor& none) {
+      EXPECT_FALSE(none);
+      const Tensor h = tanh(matmul(x, w));
+      return std::pair(h, square(h));
+    };
+    const Tensor w = l.w * 2.0;  // a result, not a leaf
+    const auto [h, s] = saving ? checkpoint(f, l.x, w, Tensor{}) : f(l.x, w, {});
+    return l.after(matmul(h + s, l.v));
+  };
+  expect_same(run(false), run(true));
+}
+
+TEST(CheckpointOfAFunction, NestsAndRunsTwiceInARetainedGraph) {
+  const auto run = [](int depth) {
+    const Leaves l;
+    const auto inner = [w = l.w](const Tensor& x) { return tanh(matmul(x, w)); };
+    const auto outer = [=, v = l.v](const Tensor& x) {
+      return exp(matmul(depth > 1 ? checkpoint(inner, x) : inner(x), v));
+    };
+    const Tensor y = depth > 0 ? checkpoint(outer, l.x) : outer(l.x);
+    const Tensor dy = numbers(y.shape(), "dy", in_f32);
+    backward(y, dy, {.retain = true});
+    return l.after(y);
+  };
+  expect_same(run(0), run(1));
+  expect_same(run(0), run(2));
+}
+
+TEST(CheckpointOfAFunction, SavesItsInputsAlone) {
+  const Tensor x = leaf({5, 4}) * 2.0, w = leaf({4, 64});
+  const int64_t before = memory_tracker().live()[Category::saved];
+  int calls = 0;
+  {
+    const Tensor y = checkpoint(
+        [w, &calls](const Tensor& z) {
+          ++calls;
+          return exp(exp(matmul(z, w)));
+        },
+        x);
+    EXPECT_EQ(memory_tracker().live()[Category::saved] - before, memory::block_bytes(5 * 4 * 4));
+    EXPECT_EQ(calls, 1);
+    backward(y, Tensor::zeros(y.shape()));
+    EXPECT_EQ(calls, 2);
+  }
+  EXPECT_EQ(memory_tracker().live()[Category::saved], before);
+}
+
+TEST(CheckpointOfAFunction, WithoutRecordingItIsACall) {
+  const Tensor x = leaf({3, 4});
+  const NoGrad off;
+  const int64_t before = memory_tracker().live()[Category::saved];
+  const Tensor y = checkpoint([](const Tensor& z) { return exp(z); }, x);
+  EXPECT_EQ(memory_tracker().live()[Category::saved], before);
+  EXPECT_FALSE(requires_grad(y));
+  EXPECT_TRUE(same_bits(y, exp(x)));
+}
+
+TEST(CheckpointOfAFunction, SaysWhatIsWrong) {
+  const Tensor x = leaf({3, 4});
+  int calls = 0;
+  const Tensor other =
+      checkpoint([&](const Tensor& z) { return calls++ == 0 ? exp(z) : square(z); }, x);
+  EXPECT_NE(
+      error_of_backward(other).find("the re-run of a checkpointed part differs from its first run"),
+      std::string::npos);
+
+  Tensor weight = leaf({4, 4});
+  const Tensor y = checkpoint([weight](const Tensor& z) { return exp(matmul(z, weight)); }, x);
+  weight.mut().as<float>()[0] = 1;
+  EXPECT_NE(error_of_backward(y).find("was written before backward"), std::string::npos);
+
+  Tensor input = leaf({3, 4});
+  const Tensor z = checkpoint([](const Tensor& t) { return exp(exp(t)); }, input);
+  input.mut().as<float>()[0] = 1;
+  EXPECT_NE(error_of_backward(z).find("checkpoint: "), std::string::npos) << error_of_backward(z);
+
+  const auto throwing = [](const Tensor& t) { return matmul(t, t); };
+  EXPECT_THROW(checkpoint(throwing, x), ShapeError);
+  EXPECT_EQ(autograd::CheckpointScope::current(), nullptr);
+}
+
+// A function that changes itself, or takes what is no tensor, is refused by the compiler.
+template <class F, class... Inputs>
+concept Checkpointable = requires(F f, Inputs... inputs) {
+  checkpoint(f, inputs...);
+};
+constexpr auto counting = [n = 0](const Tensor& x) mutable { return x + double(++n); };
+constexpr auto plain = [](const Tensor& x) { return x + 1.0; };
+static_assert(Checkpointable<decltype(plain), Tensor>);
+static_assert(!Checkpointable<std::remove_const_t<decltype(counting)>, Tensor>);
+static_assert(!Checkpointable<decltype(plain), double>);
+static_assert(!Checkpointable<decltype(plain), Tensor, Tensor>);
 
 TEST(Memory, NothingIsKeptWhereNothingIsRecorded) {
   Segment s = segment(2, true, in_f32);

@@ -69,12 +69,21 @@ struct SearchOptions {
 
 std::span<const Flag> run_flags() { return flags; }
 
+CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Flag> own,
+                           const std::string& about) {
+  constexpr std::string_view name = "longspan";
+  const std::string_view command = argv[0];
+  const std::string program(command.substr(0, command.rfind(' ')));
+  CommandLine line = parse_command_line(argc, argv, own, program + about.substr(name.size()));
+  if (!line.help.empty()) print_help(line.help);
+  return line;
+}
+
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> more,
                               const std::string& about, size_t words) {
   std::vector<Flag> all(more.begin(), more.end());
   all.insert(all.end(), std::begin(flags), std::end(flags));
-  CommandLine line = parse_command_line(argc, argv, all, about);
-  if (!line.help.empty()) print_help(line.help);
+  CommandLine line = read_own_flags(argc, argv, all, about);
   require(line.others.size() <= words, argv[0], "\"{}\" belongs to no option; see {} --help",
           line.others.size() > words ? line.others[words] : "", argv[0]);
   return line;

@@ -10,8 +10,8 @@
 
 namespace longspan {
 
-// The commands of longspan; argv[0] is "longspan train" and the like. Each returns the exit status
-// or throws.
+// The commands of longspan; argv[0] is "longspan train" and the like, or has the name of a program
+// of one's own. Each returns the exit status or throws.
 
 int train_command(int argc, const char* const* argv);
 int eval_command(int argc, const char* const* argv);
@@ -25,8 +25,13 @@ int study_command(int argc, const char* const* argv);
 
 /// Returns the flags that configure a run.
 std::span<const Flag> run_flags();
-/// Parses the command line with these flags and those of run_flags(). For --help, it prints the
-/// help and ends the process. Throws ValueError on unexpected positional arguments.
+/// Parses the command line with these flags. For --help, it prints the help and ends the process.
+/// `about` begins with the name of the command, "longspan train", in whose place the help has
+/// argv[0].
+CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Flag> flags,
+                           const std::string& about);
+/// The same with these flags and those of run_flags(). Throws ValueError on unexpected positional
+/// arguments.
 CommandLine read_command_line(int argc, const char* const* argv, std::span<const Flag> flags,
                               const std::string& about, size_t words = 0);
 

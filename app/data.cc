@@ -244,12 +244,11 @@ int data_command(int argc, const char* const* argv) {
       {"--data-root", "data_root", "folder of all data sets; without it LONGSPAN_DATA"},
       {"--split", "split", "parts in per cent: 90/5/5"},
       {"--tokenizer", "tokenizer", "of bytes: a folder or file"}};
-  CommandLine line = parse_command_line(
+  CommandLine line = read_own_flags(
       argc, argv, own,
       "longspan data list | check ID | stats ID: what can be trained on, whether its files are as "
       "they should be, and how its tokens are distributed. For bytes, any file: --data "
       "bytes=FILE.");
-  if (!line.help.empty()) print_help(line.help);
   const std::vector<std::string> commands = {"list", "check", "stats"};
   const std::string command = line.others.empty() ? "list" : line.others[0];
   if (command != "list" && command != "check" && command != "stats") {

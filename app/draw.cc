@@ -102,9 +102,10 @@ int draw_command(int argc, const char* const* argv) {
     say_positions(config);
   } else {
     Trained trained = load_run(line);
-    draw_attention(trained.run, *open_task_data(trained.run));
-    std::fprintf(stderr, "attention on the validation part: %s/pictures/attention.png\n",
-                 out->c_str());
+    if (draw_attention(trained.run, *open_task_data(trained.run))) {
+      std::fprintf(stderr, "attention on the validation part: %s/pictures/attention.png\n",
+                   out->c_str());
+    }
     config = std::move(trained.run.config);
   }
   // On the meta device, since the attention outline reads no parameter values.

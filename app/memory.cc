@@ -87,10 +87,13 @@ Letters letters_of(const Json& fields) {
   add("d_ff", "F");
   add("d_ff", "F", 2);
   add("n_head", "H");
-  const int64_t heads = fields["n_head"].integer();
+  const Json *heads = fields.find("n_head"), *all = fields.find("d_model");
   const Json* width = fields.find("d_head");
-  const bool own = width != nullptr && width->integer() > 0;
-  letters.push_back({own ? width->integer() : fields["d_model"].integer() / heads, "d"});
+  if (width != nullptr && width->integer() > 0) {
+    letters.push_back({width->integer(), "d"});
+  } else if (heads != nullptr && all != nullptr) {
+    letters.push_back({all->integer() / heads->integer(), "d"});
+  }
   add("d_model", "D", 2);
   add("vocab", "V");
   add("d_embed", "De");

@@ -33,7 +33,8 @@ class PanelPicture {
 /// Draws "pictures/loss.png": training and validation loss over steps, from metrics.jsonl.
 void draw_loss(const TrainingRun& run, const LossUnit& unit);
 /// Draws "pictures/attention.png": the attention probabilities of each layer and head over the
-/// first tokens of the validation split.
-void draw_attention(const TrainingRun& run, const TaskData& task_data);
+/// first tokens of the validation split. Returns false, and draws nothing, if the model has no
+/// attention map or the split no tokens.
+bool draw_attention(const TrainingRun& run, const TaskData& task_data);
 
 }  // namespace longspan

@@ -105,6 +105,13 @@ void apply(RunConfig& config, const StepShape& shape) {
 
 StepShape shape_of(RunConfig& c) {
   const Json fields = to_json(*c.model);
+  for (const char* name : {"n_layer", "memory", "chunks"}) {
+    require(fields.find(name) != nullptr, "memory",
+            "the configuration of {} has no field \"{}\"; expected its visit() to name n_layer, "
+            "memory (a MemoryPolicy) and chunks (a member of the policy), which predictions vary; "
+            "docs/your-own-program.md",
+            c.model_name, name);
+  }
   StepShape s;
   s.memory = fields["memory"].string();
   s.chunks = fields["chunks"].integer();
@@ -233,8 +240,9 @@ DType element_of(const Json& fields) {
 
 int64_t usual_chunks(const RunConfig& config) {
   const Json fields = to_json(*config.model);
-  const int64_t inner = fields["d_ff"].integer(), width = fields["d_model"].integer();
-  return std::max<int64_t>(2, (inner + width - 1) / width);
+  const Json *inner = fields.find("d_ff"), *width = fields.find("d_model");
+  if (inner == nullptr || width == nullptr) return 2;
+  return std::max<int64_t>(2, (inner->integer() + width->integer() - 1) / width->integer());
 }
 
 std::string Strategy::name() const {

@@ -15,7 +15,7 @@ struct StepShape {
   std::string memory;
   int64_t chunks = 1, layers = 0, length = 0, batch = 0;
 };
-/// Returns the shape of a configuration.
+/// Returns the shape of a configuration. Throws ValueError if a model of one's own lacks a field.
 StepShape shape_of(RunConfig& config);
 
 /// Computes the memory of training steps of one configuration in other shapes.
@@ -64,8 +64,8 @@ class StepPlanner {
 /// Returns the compute dtype of the layers, from the fields of a model.
 DType element_of(const Json& fields);
 
-/// Returns ceil(F / D): with so many chunks, a feed-forward layer needs no more memory than the
-/// residual stream.
+/// Returns ceil(F / D), 2 or more: with so many chunks, a feed-forward layer needs no more memory
+/// than the residual stream. 2 for a model without these widths.
 int64_t usual_chunks(const RunConfig& config);
 
 /// A strategy of --memory, and the memory of a step with it.

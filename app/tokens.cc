@@ -119,11 +119,10 @@ int tokens_command(int argc, const char* const* argv) {
       {"--data-root", "data_root", "train: folder of all data sets"},
       {"--tokenizer", "tokenizer", "encode, decode: a folder or file; see docs/tokenizers.md"},
       {"--text", "text", "encode: the text"}};
-  const CommandLine line = parse_command_line(
+  const CommandLine line = read_own_flags(
       argc, argv, own,
       "longspan tokens train | encode | decode ID...: makes a SentencePiece model of a text, or "
       "turns text into ids and back.");
-  if (!line.help.empty()) print_help(line.help);
   Options o;
   set_fields(o, line.settings);
   const std::string command = line.others.empty() ? "" : line.others[0];

@@ -8,8 +8,16 @@
 
 namespace longspan {
 
-/// Returns all models in listing order.
+/// Returns all models in listing order: the library's, then those of register_model(). The span is
+/// valid until the next call of register_model().
 std::span<const ModelEntry> models();
+
+/// Adds a model of one's own, which find_model() and the commands of run_program() (app/program.h)
+/// then know by its name. The texts, presets and function of the entry must live as long as the
+/// process. Call it before threads start. Throws ValueError if the name is empty, taken or has
+/// characters other than a-z, 0-9 and "_"; if a preset's name has others or is there twice; if the
+/// first preset is not "small"; or if `make` is null.
+void register_model(const ModelEntry& entry);
 
 /// Returns the spec for "NAME" (its small configuration) or "NAME:PRESET". Throws ValueError on an
 /// unknown name; the message contains the nearest known one.

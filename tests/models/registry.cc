@@ -233,6 +233,62 @@ TEST(Registry, FindsByNameAndNamesTheNearest) {
   EXPECT_THROW(local_transformer_preset("none"), ValueError);
 }
 
+constexpr Preset own_presets[] = {{"small", "one of one's own"}, {"large", "another"}};
+
+ModelEntry own_entry() {
+  return {"own_model", "a model from outside", own_presets, [](std::string_view preset) {
+            return find_model(preset == "small" ? "transformer:tiny" : "transformer");
+          }};
+}
+
+// In a child process, since the other tests count on the models of the library alone.
+TEST(Registry, ModelsOfOnesOwnAreFoundByName) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const size_t before = models().size();
+    register_model(own_entry());
+    bool good = models().size() == before + 1 && models().back().name == "own_model";
+    good = good &&
+           find_model("own_model")->parameters() == find_model("transformer:tiny")->parameters();
+    good = good &&
+           find_model("own_model:large")->parameters() == find_model("transformer")->parameters();
+    good =
+        good && contains(message_of<ValueError>([] { find_model("own_mode"); }), "\"own_model\"");
+    good = good && contains(message_of<ValueError>([] { register_model(own_entry()); }),
+                            "there is a model \"own_model\" already");
+    _exit(good ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(Registry, RefusesEntriesThatProgramsCouldNotUse) {
+  const auto error = [](auto change) {
+    ModelEntry entry = own_entry();
+    change(entry);
+    return message_of<ValueError>([&] { register_model(entry); });
+  };
+  const size_t before = models().size();
+  EXPECT_TRUE(contains(error([](ModelEntry& e) { e.name = ""; }), "the name \"\""));
+  EXPECT_TRUE(contains(error([](ModelEntry& e) { e.name = "own:model"; }),
+                       "the name \"own:model\": expected one or more of a-z, 0-9 and _"));
+  EXPECT_TRUE(contains(error([](ModelEntry& e) { e.name = "transformer"; }),
+                       "there is a model \"transformer\" already"));
+  EXPECT_TRUE(contains(error([](ModelEntry& e) { e.presets = {}; }),
+                       "the presets of own_model begin with nothing; expected \"small\" first"));
+  EXPECT_TRUE(contains(error([](ModelEntry& e) { e.presets = e.presets.subspan(1); }),
+                       "begin with \"large\""));
+  static constexpr Preset bad[] = {{"small", ""}, {"large one", ""}};
+  EXPECT_TRUE(contains(error([](ModelEntry& e) { e.presets = bad; }),
+                       "a preset of own_model, \"large one\""));
+  static constexpr Preset twice[] = {{"small", ""}, {"big", ""}, {"big", ""}};
+  EXPECT_TRUE(contains(error([](ModelEntry& e) { e.presets = twice; }), "two presets \"big\""));
+  EXPECT_TRUE(
+      contains(error([](ModelEntry& e) { e.make = nullptr; }), "own_model has no function"));
+  EXPECT_EQ(models().size(), before);
+}
+
 TEST(Registry, FieldsChangeWhatIsBuilt) {
   const auto spec = find_model("transformer");
   const int64_t before = spec->parameters();

@@ -1,0 +1,170 @@
+#include "app/program.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/commands.h"
+#include "core/error.h"
+#include "core/kernel.h"
+#include "data/io/files.h"
+#include "data/io/nearest.h"
+#include "models/registry.h"
+
+namespace longspan {
+namespace {
+
+struct Command {
+  const char* name;
+  int (*run)(int argc, const char* const* argv);
+  const char* about;
+};
+
+constexpr Command commands[] = {
+    {"train", train_command, "train a model and leave a run folder"},
+    {"eval", eval_command, "score a checkpoint, in bits per byte or what the task has"},
+    {"generate", generate_command, "sample text from a checkpoint"},
+    {"models", models_command, "list the models and their presets"},
+    {"data", data_command, "look at a data set"},
+    {"tokens", tokens_command, "train and use tokenizers"},
+    {"draw", draw_command, "draw and count which pairs a model attends to"},
+    {"memory", memory_command, "what training will need, before it runs"},
+    {"study", study_command, "measure what training needs: study memory"},
+};
+
+/// Returns a number of parameters in few digits.
+std::string amount(int64_t n) {
+  if (n < 10'000) return fmt::format("{}", n);
+  return n < 1'000'000 ? fmt::format("{:.0f} K", static_cast<double>(n) / 1e3)
+                       : fmt::format("{:.1f} M", static_cast<double>(n) / 1e6);
+}
+
+/// Returns the file name of a program: "longspan", or what a program of one's own is called.
+std::string name_of_program(int argc, const char* const* argv) {
+  const std::string_view path = argc > 0 ? argv[0] : "";
+  const std::string name(path.substr(path.rfind('/') + 1));
+  return name.empty() ? "longspan" : name;
+}
+
+std::string usage(const std::string& program) {
+  std::string text = "usage: " + program + " COMMAND [options]; " + program +
+                     " COMMAND --help lists them\n       " + program + " --version\n";
+  for (const Command& c : commands) {
+    text +=
+        "  " + std::string(c.name) + std::string(10 - std::strlen(c.name), ' ') + c.about + "\n";
+  }
+  return text;
+}
+
+/// Opens closed standard streams, so that no file of ours gets their descriptors.
+void open_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream) {
+    if (fcntl(stream, F_GETFD) == -1 && open("/dev/null", O_RDWR) != stream) std::abort();
+  }
+}
+
+/// Returns the exit status, which is a failure if standard output could not be written.
+int flushed(int status, const std::string& program) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fprintf(stderr, "%s: cannot write to standard output: %s\n", program.c_str(),
+               error_text().c_str());
+  return status != 0 ? status : 1;
+}
+
+/// Runs the command that argv[1] names.
+int run_command(int argc, char** argv, const std::string& program) {
+  open_standard_streams();
+  ignore_file_size_signal();  // standard output may be a file too
+  flush_lines();
+  register_backends();
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name == "--help" || name == "-h" || name == "help") {
+    std::fputs(usage(program).c_str(), stdout);
+    return flushed(0, program);
+  }
+  if (name == "--version") {
+    const std::string own = program == "longspan" ? "" : program + ", built on ";
+    std::puts((own + "longspan " LONGSPAN_VERSION).c_str());
+    return flushed(0, program);
+  }
+  std::vector<std::string> names;
+  for (const Command& c : commands) {
+    if (name == c.name) {
+      const std::string whole = program + " " + name;
+      std::vector<const char*> rest(argv + 1, argv + argc);
+      rest[0] = whole.c_str();
+      return flushed(c.run(argc - 1, rest.data()), program);
+    }
+    names.emplace_back(c.name);
+  }
+  const std::string near = nearest(name, names);
+  if (!name.empty()) {
+    std::fprintf(stderr, "%s: there is no command \"%s\"%s%s%s\n", program.c_str(), name.c_str(),
+                 near.empty() ? "" : "; did you mean ", near.c_str(), near.empty() ? "" : "?");
+  }
+  std::fputs(usage(program).c_str(), stderr);
+  return 2;
+}
+
+}  // namespace
+
+int models_command(int argc, const char* const* argv) {
+  const CommandLine line = read_own_flags(
+      argc, argv, {},
+      "longspan models [NAME]: every model and preset, or the configuration of one.");
+  require(line.others.size() <= 1, "models", "\"{}\" belongs to nothing; give one name",
+          line.others.size() > 1 ? line.others[1] : "");
+  if (line.others.size() == 1) {
+    const std::unique_ptr<ModelSpec> model = find_model(line.others[0]);
+    std::fputs(to_toml(to_json(*model)).c_str(), stdout);
+    return 0;
+  }
+  for (const ModelEntry& entry : models()) {
+    std::puts(fmt::format("{}  {}", entry.name, entry.description).c_str());
+    for (const Preset& preset : entry.presets) {
+      const std::string name = &preset == entry.presets.data()
+                                   ? std::string(entry.name)
+                                   : fmt::format("{}:{}", entry.name, preset.name);
+      std::puts(fmt::format("  {:<36} {:>9} parameters  {}", name,
+                            amount(entry.make(preset.name)->parameters()), preset.description)
+                    .c_str());
+    }
+  }
+  return 0;
+}
+
+int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own) try {
+  for (const ModelEntry& entry : own) register_model(entry);
+  return run_command(argc, argv, name_of_program(argc, argv));
+} catch (const Error& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
+} catch (const std::bad_alloc&) {
+  const char* const program = argc > 0 ? argv[0] : "longspan";
+  const char* const slash = std::strrchr(program, '/');
+  std::fprintf(stderr,
+               "%s%s%s: out of memory on the host, beside the tensors; shorten the sequence, "
+               "shrink the batch or the model, or end other programs\n",
+               slash != nullptr ? slash + 1 : program, argc > 1 ? " " : "",
+               argc > 1 ? argv[1] : "");
+  return 1;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "longspan: %s\n", e.what());
+  return 1;
+}
+
+}  // namespace longspan
+
+// OpenBLAS starts a thread for every processor when it is loaded. This program never uses them: its
+// products run in the engine's threads. OpenBLAS calls this function of its own for the number of
+// threads, and the program's definition takes precedence.
+
+extern "C" int openblas_num_threads_env();
+extern "C" int openblas_num_threads_env() { return 1; }

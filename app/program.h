@@ -1,0 +1,17 @@
+#pragma once
+
+#include <initializer_list>
+
+#include "models/model_spec.h"
+
+namespace longspan {
+
+/// Runs the command that argv[1] names (train, eval, generate, models, data, tokens, draw, memory
+/// or study; see docs/options.md) for the models of the library and those given, and returns the
+/// exit status of the process. A main of one's own needs no more than this call; it links
+/// longspan::app.
+///   own     models that register_model() (models/registry.h) adds first
+/// Throws nothing: errors are printed.
+int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own = {});
+
+}  // namespace longspan

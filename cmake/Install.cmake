@@ -1,16 +1,15 @@
-# Headers keep their folders below include/longspan, so that <longspan/core/tensor.h> and the
-# "core/tensor.h" inside it are the same file. The backends' own headers stay at home.
+# An installed copy: the libraries, the headers below include/longspan (InstallHeaders.cmake), and the
+# package that find_package(Longspan) reads.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS longspan EXPORT LongspanTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(folder core autograd ops nn models data train)
-  if(EXISTS ${PROJECT_SOURCE_DIR}/${folder})
-    install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/longspan
-            FILES_MATCHING PATTERN "*.h")
-  endif()
-endforeach()
+install(CODE "
+  set(LONGSPAN_SOURCE_DIR \"${PROJECT_SOURCE_DIR}\")
+  set(LONGSPAN_STAGED_DIR \"${PROJECT_BINARY_DIR}/installed_headers\")
+  set(LONGSPAN_INCLUDE_DIR \"${CMAKE_INSTALL_INCLUDEDIR}/longspan\")")
+install(SCRIPT cmake/InstallHeaders.cmake)
 
 # The static library passes its private dependencies on to whoever links it: each imported target
 # that longspan() links by pkg-config is looked up again there, under the same name.

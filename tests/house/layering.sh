@@ -39,11 +39,12 @@ check() {
       sees["train"] = sees["data"] " train"
       all = sees["train"] " models"
       backends = " cpu cpu/matmul cpu/attention cpu/lsh cuda cuda/attention cuda/lsh"
+      sees["longspan.h"] = all
       sees["app"] = all " app"
-      sees["examples"] = all " examples"
+      sees["examples"] = all " app examples"
       sees["bench"] = all backends " bench"
       sees["tests"] = all backends " app tests"
-      known = sees["tests"] " bench examples"
+      known = sees["tests"] " bench examples longspan.h"
       crowded = "models"  # on its way into folders
     }
     function folder_of(path, parts, n) {

@@ -1,6 +1,7 @@
 #!/bin/sh
-# run.sh CMAKE BUILD ROOT COMPILER GENERATOR SANITIZE: installs the build into an empty prefix, and
-# configures, builds and runs another project that knows nothing but that prefix.
+# run.sh CMAKE BUILD ROOT COMPILER GENERATOR SANITIZE: installs the build into an empty prefix; configures, builds
+# and runs another project that knows nothing but that prefix; and does in an empty folder what
+# docs/your-own-program.md tells a reader to do.
 set -eu
 cmake=$1 build=$2 root=$3
 folder=$(mktemp -d)
@@ -31,3 +32,17 @@ refuses 'the configuration of bare has no field "n_layer"' memory --model bare
 refuses 'there is a model "etc" already' twice
 refuses 'consumer: there is no command "trian"; did you mean train?' trian
 refuses 'see consumer train --help' train extra
+
+mkdir "$folder/page"
+sh "$root/tests/install/page.sh" "$root/docs/your-own-program.md" "$root" >"$folder/page.sh"
+cd "$folder/page"
+PREFIX="$folder/prefix" sh "$folder/page.sh"
+
+# What the commands of the page left: a run that was resumed, a study and two kinds of pictures.
+for file in run/checkpoints/step-40 run/pictures/loss.png study/memory.csv study/timeline.html pictures/pictures/pattern.png; do
+  [ -e "$file" ] || { echo "the commands of the page left no $file"; exit 1; }
+done
+awk -F, 'NR > 1 && ($8 != $9 || $10 != $11) { print "predicted is not measured: " $0; bad = 1 } END { exit bad }' \
+  study/memory.csv
+build/mine models | grep -q '^decay_lm  running sums that forget$' || { echo "models does not list decay_lm"; exit 1; }
+build/mine models | grep -q '^transformer  ' || { echo "models does not list the library's"; exit 1; }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <sstream>
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
@@ -40,6 +41,17 @@ void expect_same_draws(const std::string& what, F draw) {
     EXPECT_TRUE(bytes_of(draw(shape, gen, Device{})) == bytes_of(draw(shape, gen, device)))
         << what << " " << to_string(shape);
   }
+}
+
+TEST(OnADevice, TensorsPrintAndGiveElements_parity) {
+  if (!has_device()) GTEST_SKIP() << "skipped: no device";
+  const Tensor x = reshape(longspan::iota(2000, DType::i32, device), {2, 1000});
+  std::ostringstream out;
+  out << x;
+  EXPECT_EQ(out.str(), "i32[2, 1000] " + name_of(device) +
+                           "\n[[   0,    1,    2,    3,    4, ...,  995,  996,  997,  998,  999],"
+                           "\n [1000, 1001, 1002, 1003, 1004, ..., 1995, 1996, 1997, 1998, 1999]]");
+  EXPECT_EQ(x[-1][7].item(), 1007);
 }
 
 TEST(OnADevice, DrawsHaveTheSameBits_parity) {

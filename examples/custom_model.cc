@@ -37,7 +37,7 @@ int main() try {
     const Tensor in = Tensor::zeros({4, 256, 512}, DType::f32, device);
     const auto loss = [&] { return mse(model.forward(in, {}, {}).y, in); };
     const StepMemory step = measure_step(device, optimizer, loss, options);
-    std::cout << name_of(device) << ": peak " << bytes_text(step.peak()) << "\n";
+    std::cout << name_of(device) << ": a peak of " << step.peak() << " bytes\n";
   }
 
   try {

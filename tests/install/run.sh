@@ -38,6 +38,15 @@ sh "$root/tests/install/page.sh" "$root/docs/your-own-program.md" "$root" >"$fol
 cd "$folder/page"
 PREFIX="$folder/prefix" sh "$folder/page.sh"
 
+# What the example says: gradients are right, the prediction is the measurement, the op that gave NaN has a name, and
+# what was loaded is what was saved.
+build/custom_model >"$folder/log"
+says() { grep -qxF "$1" "$folder/log" || { cat "$folder/log"; echo "custom_model: expected the line $1"; exit 1; }; }
+says 'gradients of decay: right'
+says "$(sed -n 's/^meta: /cpu: /p' "$folder/log")"
+says 'log: forward produced NaN or Inf'
+says 'difference after loading: f32[8] cpu [0, 0, 0, 0, 0, 0, 0, 0]'
+
 # What the commands of the page left: a run that was resumed, a study and two kinds of pictures.
 for file in run/checkpoints/step-40 run/pictures/loss.png study/memory.csv study/timeline.html pictures/pictures/pattern.png; do
   [ -e "$file" ] || { echo "the commands of the page left no $file"; exit 1; }

@@ -87,7 +87,7 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
     const Tensor source = sequence ? ids(source_length) : Tensor{};
     held = sequence ? model.sequence_loss({source}, tokens, targets, pass)
                     : model.loss(tokens, targets, model.empty_memory(batch), pass);
-    const Tensor loss = held.auxiliary ? add(held.loss, held.auxiliary) : held.loss;
+    const Tensor loss = held.total();
     return by != 1 ? mul(loss, by) : loss;
   };
 }

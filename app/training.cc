@@ -180,6 +180,7 @@ void Training::one_step(double elapsed) {
   }
   const double norm = clipped_norm(done);  // NaN if a step in f16 must be skipped
   loss_ = done.loss;
+  auxiliary_ = done.auxiliary;
   norm_ = norm;
   if (!std::isnan(norm)) {
     checkpoints_.confirm(at_.step);  // of before the update
@@ -211,7 +212,10 @@ double Training::clipped_norm(const StepResult& done) {
   try {
     if (!p_.loss_scale.accept(*p_.optimizer)) return std::nan("");
     p_.optimizer->scale_gradients(done.rescale);
-    return clip_gradients(*p_.optimizer, c_.optimizer.clip);
+    const std::vector<GroupNorm> norms = clip_by_group(*p_.optimizer, c_.optimizer.clip);
+    norms_.clear();
+    for (size_t i = 1; i < norms.size(); ++i) norms_.emplace_back(norms[i].group, norms[i].norm);
+    return norms[0].norm;
   } catch (const ValueError& e) {
     log_step();
     checkpoints_.diverged(fmt::format("step {}: {}", at_.step + 1, e.what()), rate_);
@@ -227,6 +231,7 @@ void Training::show() {
   log_.show({.step = at_.step,
              .steps = c_.steps,
              .loss = loss_,
+             .auxiliary = auxiliary_,
              .unit = &p_.unit,
              .gradient_norm = norm_,
              .learning_rate = rate_,
@@ -247,6 +252,8 @@ void Training::log_step() {
                  {"seconds", at_.seconds},
                  {"tokens_per_second", speed_},
                  {"peak_bytes", at_.peak.total()}};
+  for (const auto& [name, value] : auxiliary_) values.emplace_back("loss_" + name, value);
+  for (const auto& [group, norm] : norms_) values.emplace_back("gradient_norm_" + group, norm);
   if (inversion_.inversions > 0) values.emplace_back("inversion_error", inversion_.largest);
   log_.row(at_.step, values);
   if (inversion_.largest > kDrift && !drift_said_) {

@@ -99,7 +99,9 @@ class Training {
   MemoryTracker& tracker_;
   Position first_;
   double begin_, paused_ = 0;  // seconds: start, and time spent outside of training steps
-  double loss_ = 0, norm_ = 0, rate_ = 0, speed_ = 0;  // of the last step
+  // Of the last step. norms_: of the named clip groups; norm_: of the default one.
+  double loss_ = 0, norm_ = 0, rate_ = 0, speed_ = 0;
+  NamedNumbers auxiliary_, norms_;
   double valid_;
   int64_t valid_step_ = -1, logged_step_, to_validate_;
   Checkpoints checkpoints_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,27 @@
 #include "ops/elementwise.h"
 
 namespace longspan {
+
+namespace {
+
+/// Adds the gradients of a batch, multiplied by `by`.
+void backward_of(const LanguageModel::Losses& result, double by) {
+  const Tensor loss = result.total();
+  backward(by != 1 ? mul(loss, by) : loss);
+}
+
+/// Adds a value to the number of that name.
+void add_to(NamedNumbers& numbers, const std::string& name, double value) {
+  const auto at = std::find_if(numbers.begin(), numbers.end(),
+                               [&](const auto& known) { return known.first == name; });
+  if (at == numbers.end()) {
+    numbers.emplace_back(name, value);
+  } else {
+    at->second += value;
+  }
+}
+
+}  // namespace
 
 StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
   const RunConfig& c = run_.config;
@@ -37,11 +59,16 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) con
     if (unit == 0) unit = static_cast<double>(counted);
     all += static_cast<double>(counted);
     const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
-    done.loss += backward_of(result, weight * factor).item() * weight;
+    backward_of(result, weight * factor);
+    done.loss += result.loss.item() * weight;
+    for (const AuxiliaryLoss& a : result.auxiliary) {
+      add_to(done.auxiliary, a.name, a.value.item() * weight);
+    }
     done.tokens += tokens;
   }
   if (all > 0) done.rescale = static_cast<double>(c.accumulate) * unit / all;
   done.loss *= done.rescale;
+  for (auto& [name, value] : done.auxiliary) value *= done.rescale;
   return done;
 }
 
@@ -66,30 +93,31 @@ StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor
     graph_.forget();  // the factor is part of the recorded step
   const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
     std::vector<Tensor> losses;
+    recorded_.clear();
     for (size_t i = 0; i < in.size() / 2; ++i) {
       Pass own = pass;
       own.gen = gen;
       const auto result = losses_of(run_, {in[2 * i], in[2 * i + 1]}, own.at(uint64_t{i}));
-      losses.push_back(backward_of(result, share() * factor));
+      backward_of(result, share() * factor);
+      losses.push_back(result.loss.detach());
+      recorded_.emplace_back();
+      for (const AuxiliaryLoss& a : result.auxiliary) {
+        losses.push_back(a.value.detach());
+        recorded_.push_back(a.name);
+      }
     }
     return losses;
   };
-  for (const Tensor& loss : graph_.gradients(inputs, pass.gen, body)) {
-    done.loss += loss.item() * share();
+  const std::vector<Tensor> losses = graph_.gradients(inputs, pass.gen, body);
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double value = losses[i].item() * share();
+    if (recorded_[i].empty()) {
+      done.loss += value;
+    } else {
+      add_to(done.auxiliary, recorded_[i], value);
+    }
   }
   return done;
-}
-
-// Adds the gradients of a batch, multiplied by `by`, and returns its loss.
-Tensor TrainingSteps::backward_of(const LanguageModel::Losses& result, double by) const {
-  Tensor loss = result.auxiliary ? add(result.loss, result.auxiliary) : result.loss;
-  if (by != 1) loss = mul(loss, by);
-  backward(loss);
-  if (!result.states.empty()) {
-    graph::refuse("absorb", "the model takes statistics in on the host");
-    run_.model->absorb(result.states);
-  }
-  return result.loss.detach();
 }
 
 }  // namespace longspan

@@ -6,6 +6,7 @@
 
 #include "app/run.h"
 #include "app/task_data.h"
+#include "train/log.h"
 #include "train/optimizer.h"
 #include "train/step_graph.h"
 
@@ -13,9 +14,10 @@ namespace longspan {
 
 /// The outcome of the forward and backward passes of one training step.
 struct StepResult {
-  double loss = 0;     ///< mean over all targets of the step, in nats
-  int64_t tokens = 0;  ///< read by the forward passes
-  double rescale = 1;  ///< factor by which the gradients must still be multiplied
+  double loss = 0;         ///< mean over all targets of the step, in nats
+  NamedNumbers auxiliary;  ///< auxiliary losses, each the same mean of its values in the batches
+  int64_t tokens = 0;      ///< read by the forward passes
+  double rescale = 1;      ///< factor by which the gradients must still be multiplied
 };
 
 /// Runs the forward and backward passes of a run's training steps, kernel by kernel or, with
@@ -42,7 +44,6 @@ class TrainingSteps {
  private:
   StepResult run(int64_t step, const Pass& pass, double factor) const;
   StepResult recorded(int64_t step, const Pass& pass, double factor);
-  Tensor backward_of(const LanguageModel::Losses& result, double by) const;
   /// The weight of one of several batches that are accumulated.
   double share() const { return 1.0 / static_cast<double>(run_.config.accumulate); }
 
@@ -50,7 +51,8 @@ class TrainingSteps {
   const TaskData& task_data_;
   StepGraph graph_;
   std::string refusal_;
-  double factor_ = 1;  // of the recorded step
+  double factor_ = 1;                  // of the recorded step
+  std::vector<std::string> recorded_;  // names of the auxiliary losses of its batches, in order
 };
 
 }  // namespace longspan

@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/generator.h"
 #include "core/tensor.h"
+#include "nn/auxiliary_loss.h"
 #include "nn/module.h"
 #include "nn/objective.h"
 #include "nn/outline.h"
@@ -55,10 +56,13 @@ struct SourceTokens {
 class LanguageModel : public Module {
  public:
   struct Losses {
-    Tensor loss;           ///< scalar: mean over the targets that count, in nats
-    Tensor auxiliary;      ///< scalar to add before backward(); undefined if the model has none
-    SegmentMemory memory;  ///< for the next segment
+    Tensor loss;                           ///< scalar: mean over the targets that count, in nats
+    std::vector<AuxiliaryLoss> auxiliary;  ///< in training, one of each name; may be empty
+    SegmentMemory memory;                  ///< for the next segment
     std::vector<Tensor> states;  ///< statistics for absorb(), one for each layer; may be empty
+
+    /// The loss plus the auxiliary losses: what backward() takes.
+    Tensor total() const { return total_loss(loss, auxiliary); }
   };
 
   virtual Objective objective() const = 0;

@@ -233,7 +233,9 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
   const Tensor h = hidden({.tokens = tokens}, pass, &layers);
   Losses result;
   result.loss = loss(h, targets, pass);
-  result.auxiliary = auxiliary_loss(layers, h, targets, pass);
+  if (const Tensor sum = auxiliary_loss(layers, h, targets, pass)) {
+    result.auxiliary = {{"auxiliary", sum}};
+  }
   return result;
 } catch (const std::bad_alloc&) {
   fail_for_memory(kName);

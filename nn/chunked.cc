@@ -7,6 +7,7 @@
 #include "autograd/mode.h"
 #include "core/kernels/copy.h"
 #include "nn/checkpoint.h"
+#include "ops/elementwise.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -59,9 +60,17 @@ class Join {
   std::vector<autograd::Edge> pieces_;
 };
 
+/// Multiplies the losses of `n` of `total` rows by their share.
+std::vector<AuxiliaryLoss> weighted(std::vector<AuxiliaryLoss> losses, int64_t n, int64_t total) {
+  if (n == total) return losses;
+  const double share = static_cast<double>(n) / static_cast<double>(total);
+  for (AuxiliaryLoss& loss : losses) loss.value = mul(loss.value, share);
+  return losses;
+}
+
 }  // namespace
 
-Tensor chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f) {
+Output chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f) {
   require(chunks >= 1, kOp, "{} chunks; expected 1 or more", chunks);
   require_rank_is(kOp, x, 3);
   const int64_t total = x.dim(0) * x.dim(1);
@@ -70,6 +79,11 @@ Tensor chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f)
   // Saved before the first piece: an enclosing checkpoint scope that recomputes can stop here.
   const auto input = std::make_shared<const detail::Argument>(rows);
   Join join(total);
+  Output all;
+  const auto collect = [&](Output piece, int64_t n) {
+    join.add(piece.y);
+    add_losses(all.losses, weighted(std::move(piece.losses), n, total));
+  };
   int64_t begin = 0;
   do {
     const int64_t n = std::min(size, total - begin);
@@ -79,22 +93,24 @@ Tensor chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f)
       const auto part = std::make_shared<detail::ReplayedPart>(
           autograd::Results::none, [=] { f(narrow(input->again(), 1, begin, n), site); });
       const Tensor piece = narrow(rows, 1, begin, n);
-      part->first([&] { join.add(f(piece, site)); });
+      Output made;
+      part->first([&] { made = f(piece, site); });
+      collect(std::move(made), n);
     } else {
-      join.add(f(narrow(rows, 1, begin, n), site));
+      collect(f(narrow(rows, 1, begin, n), site), n);
     }
     begin += n;
   } while (begin < total);
   const Tensor y = join.take();
-  return reshape(y, {x.dim(0), x.dim(1), y.dim(2)});
+  all.y = reshape(y, {x.dim(0), x.dim(1), y.dim(2)});
+  return all;
 }
 
 Output chunked(const Layer& layer, const Tensor& x, int64_t chunks, Pass pass) {
   require(layer.position_wise(), kOp,
           "the layer looks at other rows than its own; only position-wise ones run in pieces");
-  return chunked(x, chunks, pass, [&layer](const Tensor& rows, Pass site) {
-    return layer.forward(rows, {}, site).y;
-  });
+  return chunked(x, chunks, pass,
+                 [&layer](const Tensor& rows, Pass site) { return layer.forward(rows, {}, site); });
 }
 
 }  // namespace longspan

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/generator.h"
 #include "core/tensor.h"
+#include "nn/auxiliary_loss.h"
 #include "nn/global.h"
 #include "nn/module.h"
 #include "nn/segment.h"
@@ -41,7 +42,8 @@ struct Output {
   Output(Tensor value) : y(std::move(value)) {}  // NOLINT(google-explicit-constructor)
 
   Tensor y;
-  Tensor loss;                  ///< auxiliary, differentiable
+  /// Losses besides the task's. Those of a position-wise layer are means over its rows.
+  std::vector<AuxiliaryLoss> losses;
   Tensor state;                 ///< statistics for absorb()
   std::vector<Tensor> choices;  ///< integer decisions, saved by wrappers
   LayerMemory memory;           ///< for the next segment

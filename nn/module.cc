@@ -23,7 +23,7 @@ class Collector final : public Visitor {
     require<ValueError>(!names_.contains(name), "module", "two tensors are named {}", name);
     if (!storages_.insert(&t.storage()).second) return;
     names_.insert(name);
-    found.push_back({name, t});
+    found.push_back({name, t, clip_group()});
   }
 
   Kind kind_;

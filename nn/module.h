@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/named_tensor.h"
@@ -40,6 +41,16 @@ class Visitor {
   Visitor& operator()(std::string_view name, Tensor& parameter);
   /// Visits state that is learned without gradients and saved with the parameters.
   Visitor& buffer(std::string_view name, Tensor& buffer);
+  /// Visits a parameter or a child whose gradients are clipped apart from all others, by the common
+  /// norm of clip group `group`: for parameters that only an auxiliary loss trains, whose gradients
+  /// would otherwise shrink the steps of the others.
+  template <class T>
+  Visitor& clipped_apart(std::string_view group, std::string_view name, T& what) {
+    const std::string outer = std::exchange(clip_group_, std::string(group));
+    (*this)(name, what);
+    clip_group_ = outer;
+    return *this;
+  }
 
   Visitor& operator()(std::string_view name, Module& child);
   template <std::derived_from<Module> M>
@@ -59,12 +70,14 @@ class Visitor {
  protected:
   virtual void on_parameter(const std::string& name, Tensor& parameter) = 0;
   virtual void on_buffer(const std::string& /*name*/, Tensor& /*buffer*/) {}
+  /// The clip group of the parameters that are visited now; empty: the default.
+  const std::string& clip_group() const { return clip_group_; }
 
  private:
   void numbered(std::string_view name, size_t i, Module& child);
   size_t enter(std::string_view name);
 
-  std::string path_;
+  std::string path_, clip_group_;
 };
 
 /// Returns every parameter once, in visiting order; a tied parameter under its first name.

@@ -110,7 +110,8 @@ class Reversible::Graph {
   };
   /// A recomputed step: its leaves and results.
   struct Rerun {
-    Tensor x, context, residual, loss;
+    Tensor x, context, residual;
+    std::vector<AuxiliaryLoss> losses;
   };
 
   Graph(const ReversibleOptions& options, DType dtype) : options_(options), dtype_(dtype) {}
@@ -159,9 +160,9 @@ class Reversible::Graph {
     LayerContext ctx = step->ctx;
     ctx.encoder_output = r.context;
     for (const autograd::SavedTensor& c : step->choices) ctx.choices.push_back(c.get(kName));
-    const Output out = step->layer->forward(cast(r.x, options_.layers), ctx, step->pass);
+    Output out = step->layer->forward(cast(r.x, options_.layers), ctx, step->pass);
     r.residual = residual_of(out.y, dtype_, options_);
-    r.loss = out.loss;
+    add_losses(r.losses, std::move(out.losses));
     return r;
   }
 
@@ -223,7 +224,7 @@ class Reversible::Graph {
 };
 
 /// Inputs: the stream that is added to, the one that is read, the encoder output, and the layer's
-/// parameters, whose gradients are accumulated inside. Outputs: the sum, and the auxiliary loss.
+/// parameters, whose gradients are accumulated inside. Outputs: the sum, and the auxiliary losses.
 struct Reversible::StepNode final : autograd::Node {
   StepNode(std::shared_ptr<Graph> g, int64_t i) : Node(kName), graph(std::move(g)), index(i) {}
 
@@ -236,6 +237,10 @@ struct Reversible::StepNode final : autograd::Node {
         return graph->run(index, wants(1), wants(2));
       }();
       graph->undo(r.residual);
+      require<GradientError>(r.losses.size() + 1 == outputs.size(), kName,
+                             "a layer returned {} auxiliary losses, and {} when it was recomputed; "
+                             "expected as many",
+                             outputs.size() - 1, r.losses.size());
       into_step(r, dy, grads);
     }
     // No earlier step exists or needs a gradient.
@@ -254,19 +259,19 @@ struct Reversible::StepNode final : autograd::Node {
 
  private:
   static void into_step(const Graph::Rerun& r, std::span<const Tensor> dy, Grads& grads) {
-    std::vector<Tensor> outputs, upstream, leaves;
+    std::vector<Tensor> results, upstream, leaves;
     const auto with = [&](const Tensor& y, size_t slot) {
       if (slot >= dy.size() || !dy[slot] || !y || !requires_grad(y)) return;
-      outputs.push_back(y);
+      results.push_back(y);
       upstream.push_back(dy[slot]);
     };
     with(r.residual, 0);
-    with(r.loss, 1);
-    if (outputs.empty()) return;
+    for (size_t i = 0; i < r.losses.size(); ++i) with(r.losses[i].value, i + 1);
+    if (results.empty()) return;
     for (const Tensor& x : {r.x, r.context}) {
       if (x && requires_grad(x)) leaves.push_back(x);
     }
-    std::vector<Tensor> dx = gradients_within(outputs, upstream, leaves);
+    std::vector<Tensor> dx = gradients_within(results, upstream, leaves);
     size_t i = 0;
     if (requires_grad(r.x)) grads[1] = std::move(dx[i++]);
     if (r.context && requires_grad(r.context)) grads[2] = std::move(dx[i]);
@@ -325,10 +330,14 @@ Output Reversible::step(std::shared_ptr<Layer> f, const LayerContext& ctx, Pass 
       const NoGrad off;
       out = f->forward(input(), ctx, pass);
       sum = add(now_.x1, residual(out.y));
+      std::vector<AuxiliaryLoss> losses;  // one of each name, as in recomputations
+      add_losses(losses, std::move(out.losses));
+      out.losses = std::move(losses);
     }
     std::vector<Tensor> inputs{now_.x1, now_.x2, ctx.encoder_output};
     for (const Tensor& w : parameters(*f)) inputs.push_back(w);
-    Tensor* const outputs[] = {&sum, &out.loss};
+    std::vector<Tensor*> outputs{&sum};
+    for (AuxiliaryLoss& loss : out.losses) outputs.push_back(&loss.value);
     const int64_t index = graph_->size();
     Graph::Step step{std::move(f), ctx, pass, autograd::SavedTensor(ctx.encoder_output, kName), {},
                      Scope::path()};
@@ -336,8 +345,7 @@ Output Reversible::step(std::shared_ptr<Layer> f, const LayerContext& ctx, Pass 
     if (!out.choices.empty()) step.ctx.choices.clear();
     for (const Tensor& c : out.choices) step.choices.emplace_back(c, kName);
     graph_->add(std::move(step));
-    record_node(kName, inputs, std::span(outputs, out.loss ? 2 : 1),
-                [&] { return std::make_shared<StepNode>(graph_, index); });
+    record_node(kName, inputs, outputs, [&] { return std::make_shared<StepNode>(graph_, index); });
   }
   now_ = {now_.x2, sum};
   watch_size(sum);
@@ -381,7 +389,7 @@ ReversibleOutput reversible(std::span<const Coupling> couplings, Halves x, const
     for (Layer* layer : {c.f.get(), c.g.get()}) {
       const std::shared_ptr<Layer> unowned(std::shared_ptr<void>(), layer);
       Output out = streams.step(unowned, ctx, pass.at(index++));
-      if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
+      add_losses(result.losses, out.losses);
       result.outputs.push_back(std::move(out));
     }
   }

@@ -71,7 +71,8 @@ class Reversible {
   Reversible(Halves x, const ReversibleOptions& options);
 
   /// acc <- acc + f(other), then the two change roles. Returns the output of f, with y detached.
-  /// `loss` is differentiable and its gradient reaches f; ctx.encoder_output is differentiable too.
+  /// `losses` are differentiable and their gradients reach f; ctx.encoder_output is differentiable
+  /// too.
   /// Choices and statistics are those of this run: backward passes the choices back as ctx.choices.
   /// f is kept alive until the graph is freed.
   Output step(std::shared_ptr<Layer> f, const LayerContext& ctx, Pass pass);
@@ -103,8 +104,8 @@ struct Coupling {
 };
 struct ReversibleOutput {
   Halves y;
-  Tensor loss;                  ///< sum of the layers' auxiliary losses; undefined without any
-  std::vector<Output> outputs;  ///< of each layer, for `state` and `memory`
+  std::vector<AuxiliaryLoss> losses;  ///< of the layers; those of one name are summed
+  std::vector<Output> outputs;        ///< of each layer, for `state` and `memory`
 };
 /// Runs the couplings in sequence with the same ctx. If `layers` of the options is f32, it is
 /// replaced by the dtype of the streams. The couplings must outlive the graph.

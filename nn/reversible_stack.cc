@@ -112,7 +112,7 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
     const Pass site = pass.at("layers").at(i);
     for (auto& step : walk.enter(blocks_[i])) {
       Output out = walk.streams().step(std::move(step), local, site);
-      if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
+      add_losses(result.losses, std::move(out.losses));
       if (out.state) {
         result.states.resize(blocks_.size());
         result.states[i] = std::move(out.state);

@@ -43,8 +43,9 @@ Output Block::branch_output(const Branch& b, const Normalization* norm, const Te
   if (chunks_ > 1 && b.layer->position_wise()) {
     const auto own = norm != nullptr ? std::optional(*norm) : std::nullopt;
     return chunked(x, chunks_, pass, [this, &b, own](const Tensor& rows, Pass site) {
-      const Tensor y = b.layer->forward(own ? own->forward(rows) : rows, {}, site).y;
-      return longspan::dropout(y, dropout_, site.at("resid"));
+      Output out = b.layer->forward(own ? own->forward(rows) : rows, {}, site);
+      out.y = longspan::dropout(out.y, dropout_, site.at("resid"));
+      return out;
     });
   }
   Output out = b.layer->forward(norm != nullptr ? norm->forward(x) : x, ctx, pass);
@@ -64,7 +65,7 @@ Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) c
     Output out = branch_output(b, norm, x, local, pass.at(b.name));
     const Tensor sum = add(x, out.y);
     x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
-    if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
+    add_losses(result.losses, std::move(out.losses));
     if (out.state) result.state = out.state;
     for (Tensor& c : out.choices) result.choices.push_back(std::move(c));
     if (out.memory.keys || out.memory.context_keys) local.memory = std::move(out.memory);
@@ -153,7 +154,7 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
       result.memory.layers[i].states = latest_states(states, x, all->ctx.mem_len);
     }
     if (each != nullptr) each->push_back(out.y);
-    if (out.loss) result.loss = result.loss ? add(result.loss, out.loss) : out.loss;
+    add_losses(result.losses, std::move(out.losses));
     if (out.state) {
       result.states.resize(blocks_.size());
       result.states[i] = std::move(out.state);

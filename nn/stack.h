@@ -83,8 +83,8 @@ class Stack : public Module {
  public:
   struct Result {
     Tensor y;
-    Tensor loss;                 ///< sum of the layers' auxiliary losses; undefined without any
-    std::vector<Tensor> states;  ///< of each layer
+    std::vector<AuxiliaryLoss> losses;  ///< of the layers; those of one name are summed
+    std::vector<Tensor> states;         ///< of each layer
     SegmentMemory memory;
   };
 

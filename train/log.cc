@@ -103,6 +103,7 @@ std::string to_string(const Progress& p) {
   if (p.unit != nullptr && !std::isnan(p.unit->bits(p.loss))) {
     out += fmt::format("  {} {:.3f}", p.unit->label(), p.unit->bits(p.loss));
   }
+  for (const auto& [name, value] : p.auxiliary) out += fmt::format("  {} {:.1e}", name, value);
   if (p.gradient_norm >= 0) out += fmt::format("  norm {:.2f}", p.gradient_norm);
   if (p.learning_rate >= 0) out += fmt::format("  lr {:.1e}", p.learning_rate);
   if (p.tokens_per_second >= 0) {

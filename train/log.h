@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/memory.h"
@@ -35,12 +36,16 @@ class Meter {
   int64_t tokens_ = 0, steps_ = 0;
 };
 
+/// Numbers with their names, in order.
+using NamedNumbers = std::vector<std::pair<std::string, double>>;
+
 /// The figures of the status line. Figures that are NaN, or negative where negative values make no
 /// sense, are left out.
 struct Progress {
   int64_t step = 0;                ///< steps done
   int64_t steps = 0;               ///< total number of steps; 0: unknown
   double loss = 0;                 ///< nats per target
+  NamedNumbers auxiliary = {};     ///< values of the auxiliary losses, by name
   const LossUnit* unit = nullptr;  ///< unit in which the loss is also shown; null: only nats
   double gradient_norm = -1;
   double learning_rate = -1;
@@ -51,7 +56,7 @@ struct Progress {
 
 /// Formats "step 120/3000  loss 1.234  bpb 1.780  norm 0.42  lr 9.1e-04  12.3k tok/s  eta 2:31
 /// peak 312 MiB"; "loss/token" if a target is not one unit, and "bits/base" and the like if the
-/// unit is not the byte.
+/// unit is not the byte. Auxiliary losses follow the loss: "span_penalty 1.2e-03".
 std::string to_string(const Progress& progress);
 
 /// "512 B", "1.5 KiB", "312 MiB".

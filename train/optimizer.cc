@@ -53,16 +53,35 @@ void begin_moments(const Options& options, Slots& slots, const Zeros& zeros) {
   }
 }
 
-std::vector<Tensor> gradients_of(const Optimizer& optimizer) {
-  std::vector<Tensor> gradients;
-  for (const NamedTensor& p : optimizer.parameters()) {
-    if (Tensor g = grad(p.tensor)) gradients.push_back(std::move(g));
-  }
-  return gradients;
+/// Returns the norm of the gradients of one clip group, or of all.
+double norm_of_gradients(const Optimizer& optimizer, const std::string* group = nullptr) {
+  return with_memory_for("optimizer", [&] {
+    std::vector<Tensor> gradients;
+    for (const NamedTensor& p : optimizer.parameters()) {
+      if (group != nullptr && p.clip_group != *group) continue;
+      if (Tensor g = grad(p.tensor)) gradients.push_back(std::move(g));
+    }
+    return global_norm(gradients);
+  });
 }
 
-double norm_of_gradients(const Optimizer& optimizer) {
-  return with_memory_for("optimizer", [&] { return global_norm(gradients_of(optimizer)); });
+[[noreturn]] void fail_for_norm(const Optimizer& optimizer, double norm) {
+  std::string_view first = "none";
+  const TensorList parameters = optimizer.parameters();
+  for (const NamedTensor& p : parameters) {
+    const Tensor g = grad(p.tensor);
+    if (!g) continue;
+    bool finite = true;
+    kernels::all_finite(g.device(), g.view(), &finite);
+    if (!finite) {
+      first = p.name;
+      break;
+    }
+  }
+  fail("optimizer",
+       "the norm of the gradients is {}; the first that is not finite belongs to \"{}\": lower "
+       "the learning rate, or look for the op with AnomalyMode",
+       norm, first);
 }
 
 }  // namespace
@@ -91,10 +110,24 @@ Optimizer::Optimizer(const std::vector<ParameterGroup>& groups) {
       require(names.insert(p.name).second, "optimizer", "two parameters are called \"{}\"", p.name);
       require(p.tensor.numel() == 0 || places.insert(p.tensor.view().data).second, "optimizer",
               "\"{}\" shares its storage with a parameter before it: list a tied one once", p.name);
-      slots_.push_back({p, group.lr_scale, group.weight_decay, {}});
+      slots_.push_back({p, clip_group_of(p), group.lr_scale, group.weight_decay, {}});
     }
   }
   step_ = Tensor::zeros({}, DType::i64, {}, Category::optimizer);
+}
+
+size_t Optimizer::clip_group_of(const NamedTensor& parameter) {
+  const auto known = std::find(clip_groups_.begin(), clip_groups_.end(), parameter.clip_group);
+  const auto index = static_cast<size_t>(known - clip_groups_.begin());
+  if (known == clip_groups_.end()) {
+    clip_groups_.push_back(parameter.clip_group);
+    scales_.push_back(1);
+  }
+  return index;
+}
+
+void Optimizer::scale_gradients(double factor) {
+  for (double& scale : scales_) scale *= factor;
 }
 
 Tensor Optimizer::zeros(const Slot& slot, const Shape& shape) {
@@ -124,7 +157,8 @@ Optimizer::Counted::~Counted() {
 void Optimizer::update_all() {
   // Everything that allocates memory comes before the first write.
   begin_update();
-  const DeviceScalar<double> scale = live([this] { return scale_; });
+  std::vector<DeviceScalar<double>> scales;  // by clip group
+  for (const double& scale : scales_) scales.push_back(live([&scale] { return scale; }));
   std::map<double, DeviceScalar<double>> rates;  // by lr_scale
   for (Slot& slot : slots_) {
     const Tensor g = grad(slot.parameter.tensor);
@@ -148,7 +182,7 @@ void Optimizer::update_all() {
       return w.dtype == p.dtype() && w.device == p.device();
     };
     const auto at = std::find_if(workspaces.begin(), workspaces.end(), serves);
-    update(slot, g, slot.rate, scale, at != workspaces.end() ? *at : none);
+    update(slot, g, slot.rate, scales[slot.clip_group], at != workspaces.end() ? *at : none);
   }
 }
 
@@ -177,7 +211,7 @@ std::vector<Optimizer::Workspace> Optimizer::make_workspaces() const {
 
 void Optimizer::clear_gradients() {
   for (const Slot& slot : slots_) set_grad(slot.parameter.tensor, {});
-  scale_ = 1;
+  std::fill(scales_.begin(), scales_.end(), 1);
 }
 
 int64_t Optimizer::steps() const { return *step_.view().as<int64_t>(); }
@@ -369,29 +403,23 @@ void Adafactor::update(Slot& slot, const Tensor& g, DeviceScalar<double>,
                    numbers);
 }
 
-double clip_gradients(Optimizer& optimizer, double max_norm) {
+std::vector<GroupNorm> clip_by_group(Optimizer& optimizer, double max_norm) {
   require_not_negative("clip", max_norm);
-  const double norm = norm_of_gradients(optimizer) * optimizer.gradient_scale();
-  if (!std::isfinite(norm)) {
-    std::string_view first = "none";
-    const TensorList parameters = optimizer.parameters();
-    for (const NamedTensor& p : parameters) {
-      const Tensor g = grad(p.tensor);
-      if (!g) continue;
-      bool finite = true;
-      kernels::all_finite(g.device(), g.view(), &finite);
-      if (!finite) {
-        first = p.name;
-        break;
-      }
-    }
-    fail("optimizer",
-         "the norm of the gradients is {}; the first that is not finite belongs to \"{}\": lower "
-         "the learning rate, or look for the op with AnomalyMode",
-         norm, first);
+  std::vector<GroupNorm> norms;
+  for (const std::string& group : optimizer.clip_groups()) {
+    const double scale = optimizer.gradient_scale(norms.size());
+    norms.push_back({group, norm_of_gradients(optimizer, &group) * scale});
+    if (!std::isfinite(norms.back().norm)) fail_for_norm(optimizer, norms.back().norm);
   }
-  if (max_norm > 0 && norm > max_norm) optimizer.scale_gradients(max_norm / norm);
-  return norm;
+  for (size_t i = 0; i < norms.size(); ++i) {
+    const double norm = norms[i].norm;
+    if (max_norm > 0 && norm > max_norm) optimizer.scale_gradients(max_norm / norm, i);
+  }
+  return norms;
+}
+
+double clip_gradients(Optimizer& optimizer, double max_norm) {
+  return clip_by_group(optimizer, max_norm)[0].norm;
 }
 
 LossScale::LossScale(double value, int64_t interval) : value_(value), interval_(interval) {

@@ -37,13 +37,18 @@ class Optimizer {
   void clear_gradients();
   /// Multiplies the gradients by a factor; the next step applies it in the pass that reads them
   /// anyway. Factors accumulate until step() or clear_gradients().
-  void scale_gradients(double factor) { scale_ *= factor; }
-  double gradient_scale() const { return scale_; }
+  void scale_gradients(double factor);
+  /// Multiplies the gradients of one clip group, by its index in clip_groups().
+  void scale_gradients(double factor, size_t group) { scales_.at(group) *= factor; }
+  double gradient_scale(size_t group = 0) const { return scales_.at(group); }
 
   /// Steps taken so far.
   int64_t steps() const;
   /// The parameters in order of the groups.
   TensorList parameters() const;
+  /// The names of the clip groups (NamedTensor::clip_group): first "", the default, then the others
+  /// in order of the parameters.
+  const std::vector<std::string>& clip_groups() const { return clip_groups_; }
   /// Returns all tensors that later steps depend on: "step", "NAME.m" and so on. They share storage
   /// with the optimizer, so loading into them restores it.
   TensorList state() const;
@@ -51,6 +56,7 @@ class Optimizer {
  protected:
   struct Slot {
     NamedTensor parameter;
+    size_t clip_group;  ///< index
     double lr_scale;
     bool weight_decay;
     TensorList states;               ///< named "m", "v", ...
@@ -109,8 +115,12 @@ class Optimizer {
   void update_all();
   std::vector<Workspace> make_workspaces() const;
 
+  size_t clip_group_of(const NamedTensor& parameter);
+
   Tensor step_;  // i64, rank 0, on the CPU
-  double scale_ = 1, lr_ = 0;
+  double lr_ = 0;
+  std::vector<std::string> clip_groups_{""};
+  std::vector<double> scales_{1};  // of the gradients of each clip group
 };
 
 /// Returns a single group with all parameters.
@@ -234,10 +244,20 @@ class Adafactor final : public Optimizer {
   AdafactorOptions options_;
 };
 
-/// Returns the norm of all gradients together (times gradient_scale()), before clipping. If it
-/// exceeds max_norm, and max_norm > 0, the gradients are scaled to max_norm. The summation order
-/// depends only on the parameters' shapes. Throws ValueError if the norm is not finite, naming the
+/// The norm of the gradients of one clip group.
+struct GroupNorm {
+  std::string group;
+  double norm = 0;
+};
+
+/// Clips the gradients of each clip group apart (Visitor::clipped_apart): those of a group whose
+/// common norm (times gradient_scale()) exceeds max_norm, if max_norm > 0, are scaled to max_norm.
+/// Returns the norms before clipping, in order of Optimizer::clip_groups(). The summation order
+/// depends only on the parameters' shapes. Throws ValueError if a norm is not finite, naming the
 /// first parameter with a nonfinite gradient: the parameters are unchanged.
+std::vector<GroupNorm> clip_by_group(Optimizer& optimizer, double max_norm);
+/// Does the same and returns the norm of the default group, which has all parameters of most
+/// models.
 double clip_gradients(Optimizer& optimizer, double max_norm);
 
 /// Multiplies the loss so that gradients of 16-bit floating types neither vanish nor overflow.

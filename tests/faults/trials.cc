@@ -101,8 +101,7 @@ struct SmallRun {
     const Pass pass{.training = true, .gen = Generator{3}.fork(uint64_t(optimizer->steps()))};
     for (uint64_t i = 0; i < batches.size(); ++i) {
       const auto result = model->loss(batches[i], batches[i], {}, pass.at(i));
-      Tensor loss = result.auxiliary ? add(result.loss, result.auxiliary) : result.loss;
-      backward(mul(loss, 0.5 * scale.value()));
+      backward(mul(result.total(), 0.5 * scale.value()));
       model->absorb(result.states);
     }
     if (!scale.accept(*optimizer)) return;

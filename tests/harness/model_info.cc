@@ -77,7 +77,7 @@ Example random_example(const ModelInfo& m, const LanguageModel& model, int64_t b
 Tensor loss_of(const LanguageModel& model, const Example& e, const Pass& pass) {
   LanguageModel::Losses l =
       model.loss(e.tokens, e.targets, model.empty_memory(e.tokens.dim(0)), pass);
-  return l.auxiliary ? add(l.loss, l.auxiliary) : l.loss;
+  return l.total();
 }
 
 /// reach[i][j]: whether input j can affect output i after n layers.

@@ -39,7 +39,7 @@ std::vector<Tensor> trained(const ModelEntry& entry, const char* policy, int64_t
       model->objective() == Objective::sequence
           ? model->sequence_loss({some_tokens(2, length, model->vocab(), 3)}, tokens, tokens, pass)
           : model->loss(tokens, tokens, model->empty_memory(2), pass);
-  backward(l.auxiliary ? add(l.loss, l.auxiliary) : l.loss);
+  backward(l.total());
   std::vector<Tensor> all{l.loss.detach()};
   for (const Tensor& w : parameters(*model)) {
     if (grad(w)) all.push_back(grad(w));

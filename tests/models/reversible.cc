@@ -71,7 +71,7 @@ Tensor loss_of(const LanguageModel& model, const Pass& pass) {
     return model.sequence_loss({tokens}, tokens, targets, pass).loss;
   }
   const LanguageModel::Losses l = model.loss(tokens, targets, model.empty_memory(B), pass);
-  return l.auxiliary ? add(l.loss, l.auxiliary) : l.loss;
+  return l.total();
 }
 
 /// Returns the loss of a training step and the gradients of every parameter.

@@ -200,15 +200,17 @@ TEST(AuxiliaryLoss, LowerLayersStopSooner) {
                                         {1.0f, 4}}) {
     const Pass pass{.training = true, .gen = Generator{1}, .progress = progress};
     const auto losses = model.loss(x, y, {}, pass);
-    backward(losses.auxiliary);
+    const Tensor auxiliary = losses.auxiliary.at(0).value;
+    backward(auxiliary);
     for (int layer = 1; layer <= 4; ++layer) {
       const std::string name = fmt::format("auxiliary.{}.targets.0.weight", layer - 1);
       EXPECT_EQ(static_cast<bool>(grad(parameter(model, name))), layer >= first)
           << name << " at " << progress;
     }
     for (const Tensor& p : parameters(model)) set_grad(p, {});
-    EXPECT_LE(losses.auxiliary.item(), before);
-    before = losses.auxiliary.item();
+    EXPECT_EQ(losses.auxiliary.size(), 1u);
+    EXPECT_LE(auxiliary.item(), before);
+    before = auxiliary.item();
   }
 }
 
@@ -224,8 +226,8 @@ TEST(AuxiliaryLoss, IsForTrainingAndLeavesTheLossAlone) {
   const NoGrad off;
   const Tensor x = some_tokens(2, 9, 17), y = some_tokens(2, 9, 17, 2);
   const Pass training{.training = true, .gen = Generator{1}};
-  EXPECT_FALSE(model.loss(x, y, {}, Pass{}).auxiliary);
-  EXPECT_FALSE(plain.loss(x, y, {}, training).auxiliary);
+  EXPECT_TRUE(model.loss(x, y, {}, Pass{}).auxiliary.empty());
+  EXPECT_TRUE(plain.loss(x, y, {}, training).auxiliary.empty());
   EXPECT_TRUE(same_bits(model.loss(x, y, {}, training).loss, plain.loss(x, y, {}, training).loss));
 }
 
@@ -237,7 +239,7 @@ TEST(AuxiliaryLoss, OfATargetBeyondTheEndIsNothing) {
   const NoGrad off;
   const Pass training{.training = true, .gen = Generator{1}};
   const Tensor one = some_tokens(2, 1, 17);
-  EXPECT_EQ(model.loss(one, one, {}, training).auxiliary.item(), 0);
+  EXPECT_EQ(model.loss(one, one, {}, training).auxiliary.at(0).value.item(), 0);
 }
 
 /// Returns the share of the tokens whose embedding got a gradient. Each token occurs at one

@@ -69,6 +69,32 @@ TEST(Module, RefusesTwoTensorsOfOneName) {
   EXPECT_THROW(named_parameters(twice), ValueError);
 }
 
+TEST(Module, ParametersNameTheirClipGroup) {
+  struct Apart : Module {
+    explicit Apart(const Init& init) : inner(init) {}
+    void visit(Visitor& v) override {
+      v("first", first).clipped_apart("own", "inner", inner)("last", last);
+      v.clipped_apart("alone", "single", single);
+    }
+    Pair inner;
+    Tensor first = Tensor::zeros({1}), last = Tensor::zeros({1}), single = Tensor::zeros({1});
+  };
+  struct Outer : Module {
+    explicit Outer(const Init& init) : apart(init) {}
+    void visit(Visitor& v) override { v("layers", apart); }
+    Apart apart;
+  } outer(Init{.gen = Generator{1}});
+  std::vector<std::pair<std::string, std::string>> groups;
+  for (const NamedTensor& p : named_parameters(outer)) groups.emplace_back(p.name, p.clip_group);
+  EXPECT_EQ(groups,
+            (std::vector<std::pair<std::string, std::string>>{{"layers.first", ""},
+                                                              {"layers.inner.a.weight", "own"},
+                                                              {"layers.inner.a.bias", "own"},
+                                                              {"layers.inner.b.weight", "own"},
+                                                              {"layers.last", ""},
+                                                              {"layers.single", "alone"}}));
+}
+
 TEST(Module, CopySharesWeights) {
   Linear a(2, 2, true, Init{.gen = Generator{1}}, Scheme::normal(1));
   const Linear b = a;

@@ -87,7 +87,7 @@ struct Auxiliary final : Layer {
                                               : ctx.choices.front();
     const Tensor z = mul(linear.forward(x), cast(choice, x.dtype()));
     out.y = dropout(z, 0.2, pass.at("aux"));
-    out.loss = sum(square(z));
+    out.losses = {{"squares", sum(square(z))}};
     out.choices = {choice};
     return out;
   }
@@ -113,7 +113,7 @@ TEST(Memory, Test3_LossesAndChoicesOfLayersSurvive) {
     Stack stack = auxiliary_stack(policy, 5, in_f32);
     return outcome(stack, in_f32, [&](const Tensor& x) {
       const Stack::Result r = stack.forward(x, {}, {}, training);
-      return add(r.y, r.loss);
+      return add(r.y, r.losses.at(0).value);
     });
   };
   const auto expected = run("standard");

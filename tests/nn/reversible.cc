@@ -103,7 +103,8 @@ LayerContext local() {
 
 /// The results of a pass through all steps, from both streams equal to x to their mean.
 struct Passed {
-  Tensor y, loss;
+  Tensor y;
+  std::vector<AuxiliaryLoss> losses;
   std::vector<Output> outputs;
 };
 Passed pass_through(const Steps& steps, const Tensor& x, const LayerContext& ctx,
@@ -113,7 +114,7 @@ Passed pass_through(const Steps& steps, const Tensor& x, const LayerContext& ctx
   Passed p;
   for (size_t i = 0; i < steps.list.size(); ++i) {
     Output out = streams.step(steps.list[i], ctx, pass.at(static_cast<uint64_t>(i)));
-    if (out.loss) p.loss = p.loss ? add(p.loss, out.loss) : out.loss;
+    add_losses(p.losses, out.losses);
     p.outputs.push_back(std::move(out));
   }
   p.y = mean_of(streams.finish());
@@ -436,7 +437,9 @@ TEST(Memory, Test10_AuxiliaryLossesAndContextAreDifferentiable) {
     odd->weight = leaf({D}, "weight", in_f64.at(static_cast<int64_t>(i)));
     odd->f = [odd = odd.get()](const Tensor& x, const LayerContext& ctx, Pass) {
       Output out(tanh(mul(x, odd->weight)));
-      out.loss = mean(square(add(mul(x, odd->weight), mean(ctx.encoder_output, {1}, true))));
+      const Tensor z = mul(x, odd->weight);
+      out.losses = {{"context", mean(square(add(z, mean(ctx.encoder_output, {1}, true))))},
+                    {"size", mean(square(z))}};
       return out;
     };
     steps.list.insert(steps.list.begin() + static_cast<int64_t>(i), odd);
@@ -451,7 +454,8 @@ TEST(Memory, Test10_AuxiliaryLossesAndContextAreDifferentiable) {
     LayerContext ctx = local();
     ctx.encoder_output = mul(inputs.context, 0.5);
     const Passed p = pass_through(steps, inputs.x, ctx, {});
-    return add(mean(square(p.y)), mul(p.loss, 0.7));
+    const Tensor context = mul(p.losses.at(0).value, 0.7), size = mul(p.losses.at(1).value, 0.3);
+    return add(mean(square(p.y)), add(context, size));
   };
   EXPECT_EQ(check_parameter_gradients(inputs, loss), "");
 }

@@ -175,6 +175,11 @@ TEST(Log, Formats) {
                                .peak_bytes = 312 << 20}),
             "step 120/3000  loss 1.2346  bpb 1.781  norm 0.42  lr 9.1e-04  12.3k tok/s  eta 2:31  "
             "peak 312 MiB");
+  EXPECT_EQ(to_string(Progress{.step = 7,
+                               .loss = 2,
+                               .auxiliary = {{"span_penalty", 0.00123}, {"commitment", 17}},
+                               .gradient_norm = 1}),
+            "step 7  loss 2.0000  span_penalty 1.2e-03  commitment 1.7e+01  norm 1.00");
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(to_string(Progress{.step = 3, .loss = nan, .unit = &bytes}), "step 3");
   EXPECT_EQ(format_bytes(0), "0 B");

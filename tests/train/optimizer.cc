@@ -407,6 +407,61 @@ TEST(ClipGradients, ScalesToTheNorm) {
   EXPECT_THROW(clip_gradients(sgd, -1), ValueError);
 }
 
+TEST(ClipGradients, ClipsGroupsApart) {
+  const Tensor a = parameter({0, 0}, {2}), b = parameter({0}, {1}), c = parameter({0}, {1}),
+               d = parameter({0}, {1});
+  Sgd sgd({{"a", a}, {"b", b, "copy"}, {"c", c}, {"d", d, "other"}});
+  EXPECT_EQ(sgd.clip_groups(), (std::vector<std::string>{"", "copy", "other"}));
+  const auto set = [&](double of_b) {
+    set_grad(a, Tensor::from(std::vector<double>{2, 3}, {2}));
+    set_grad(b, Tensor::from(std::vector<double>{of_b}, {1}));
+    set_grad(c, Tensor::from(std::vector<double>{6}, {1}));
+  };
+  set(1000);
+  const std::vector<GroupNorm> norms = clip_by_group(sgd, 3.5);
+  ASSERT_EQ(norms.size(), 3u);
+  EXPECT_EQ(norms[0].norm, 7);
+  EXPECT_EQ(norms[1].group, "copy");
+  EXPECT_EQ(norms[1].norm, 1000);
+  EXPECT_EQ(norms[2].norm, 0);  // no gradients
+  EXPECT_EQ(sgd.gradient_scale(0), 0.5);
+  EXPECT_EQ(sgd.gradient_scale(1), 0.0035);
+  EXPECT_EQ(sgd.gradient_scale(2), 1);
+  sgd.step(1);
+  EXPECT_EQ(a.to_vector<double>()[1], -1.5);  // whatever the gradient of another group
+  EXPECT_DOUBLE_EQ(b.to_vector<double>()[0], -3.5);
+  EXPECT_EQ(c.to_vector<double>()[0], -3);
+  EXPECT_EQ(d.to_vector<double>()[0], 0);
+  EXPECT_EQ(sgd.gradient_scale(1), 1);
+  set(2);
+  sgd.scale_gradients(0.5);  // all of them
+  EXPECT_EQ(clip_gradients(sgd, 10), 3.5);
+  EXPECT_EQ(clip_by_group(sgd, 0)[1].norm, 1);
+  set(std::nan(""));
+  const std::string message = message_of<ValueError>([&] { clip_gradients(sgd, 1); });
+  EXPECT_TRUE(contains(message, "belongs to \"b\"")) << message;
+}
+
+// Every optimizer multiplies each gradient by the factor of its own clip group.
+TEST(ClipGradients, GroupsOfEveryOptimizer) {
+  for (const auto& [name, make] : makers) {
+    SCOPED_TRACE(name);
+    std::vector<std::vector<double>> found;
+    for (const bool scaled : {false, true}) {
+      const Tensor a = parameter({1, 2}, {2}), b = parameter({3, 4}, {2});
+      const auto optimizer = make({{"a", a}, {"b", b, "apart"}});
+      set_grad(a, Tensor::from(std::vector<double>{1, -2}, {2}));
+      set_grad(b, Tensor::from(std::vector<double>{scaled ? 8.0 : 4.0, scaled ? -2.0 : -1.0}, {2}));
+      if (scaled) optimizer->scale_gradients(0.5, 1);
+      optimizer->step(0.1);
+      found.push_back(a.to_vector<double>());
+      found.push_back(b.to_vector<double>());
+    }
+    EXPECT_EQ(found[0], found[2]);
+    EXPECT_EQ(found[1], found[3]);
+  }
+}
+
 TEST(ClipGradients, NamesTheFirstThatIsNotFinite) {
   const Tensor a = parameter({1}, {1}), b = parameter({1, 1}, {2}), c = parameter({1}, {1});
   Adam adam({{"a", a}, {"layers.3.b", b}, {"c", c}});

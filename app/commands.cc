@@ -128,9 +128,9 @@ Trained load_run(const CommandLine& line) {
   require_same_model(settings, line.settings, *out);
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   TrainingRun run(make_config(settings), *out);
-  const TensorList weights = named_parameters(*run.model);
-  const Json values = read_parameters(checkpoint, weights);
-  require_finite(*out, checkpoint, weights);
+  const TensorList state = named_state(*run.model);
+  const Json values = read_parameters(checkpoint, state);
+  require_finite(*out, checkpoint, state);
   return {std::move(run), Position::read(values, checkpoint)};
 }
 

@@ -151,9 +151,9 @@ Started start_from_run(const TrainingRun& run) {
           "got {}, and {} in {}; expected the same", offset, position_offset(*there.model),
           start.from);
   const std::unique_ptr<LanguageModel> other = there.model->build(Init{.device = run.device});
-  const TensorList weights = named_parameters(*other);
-  const Json values = read_parameters(checkpoint, weights);
-  const std::string bad = first_nonfinite(weights);
+  const TensorList state = named_state(*other);
+  const Json values = read_parameters(checkpoint, state);
+  const std::string bad = first_nonfinite(state);
   require(bad.empty(), "--from", "{}: \"{}\" holds NaN or infinity; expected another run",
           checkpoint, bad);
   try {

@@ -135,6 +135,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   const std::unique_ptr<Optimizer> optimizer =
       make_optimizer(c.optimizer, named_parameters(*model));
   LanguageModel::Losses held;
+  std::vector<Statistics> statistics;
   const std::function<Tensor()> forward = forward_of(*model, c, device, held);
   const ReconstructionErrorMonitor inversion;  // as in training runs
   const bool graph = recorded_ && !inspect;
@@ -142,7 +143,16 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
                          .base = base,
                          .macs = macs,
                          .passes = graph ? c.accumulate : 1,
-                         .after_pass = [&held] { held = {}; },
+                         .after_pass =
+                             [&] {
+                               add_statistics(statistics, std::move(held.statistics));
+                               held = {};
+                             },
+                         .after_update =
+                             [&] {
+                               end_step(*model, 0, {}, statistics);
+                               statistics.clear();
+                             },
                          .graph = graph};
   if (device != meta_device) measure_step(device, *optimizer, forward, options);
   if (c.accumulate > 1 && !graph) {  // the largest pass already has gradients

@@ -59,8 +59,8 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
       loss_scale(make_loss_scale(run.config)) {
   const RunConfig& c = run.config;
   data->prepare();
-  weights = named_parameters(*run.model);
-  optimizer = make_optimizer(c.optimizer, weights);
+  state = named_state(*run.model);
+  optimizer = make_optimizer(c.optimizer, named_parameters(*run.model));
   provenance = provenance_of(c);
   if (continues()) restore(plan.planned_seconds);
   unit = data->loss_unit();
@@ -72,10 +72,10 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
 }
 
 void Prepared::restore(double planned_seconds) {
-  const Json values = read_state(beginning.checkpoint, weights, optimizer->state());
+  const Json values = read_state(beginning.checkpoint, state, optimizer->state());
   at = Position::read(values, beginning.checkpoint);
   loss_scale.restore(values);
-  require_finite(beginning.out, beginning.checkpoint, weights, optimizer->state());
+  require_finite(beginning.out, beginning.checkpoint, state, optimizer->state());
   remarks = compare_provenance(values, provenance, beginning.checkpoint, beginning.other_data);
   schedule = ScheduleState::read(values, at.seconds, planned_seconds);
   if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
@@ -93,7 +93,7 @@ Training::Training(Prepared& prepared)
       valid_(std::nan("")),
       logged_step_(at_.step),
       to_validate_(p_.data->size("valid")),
-      checkpoints_(p_.run.out, c_.keep, p_.weights, *p_.optimizer, p_.continues() ? at_.step : -1),
+      checkpoints_(p_.run.out, c_.keep, p_.state, *p_.optimizer, p_.continues() ? at_.step : -1),
       steps_(p_.run, *p_.data, *p_.optimizer) {
   log_.write_config(to_json(p_.run.config));
   for (const char* part : {"/checkpoints", "/pictures"}) sweep(p_.run.out + part);
@@ -184,7 +184,7 @@ void Training::one_step(double elapsed) {
   norm_ = norm;
   if (!std::isnan(norm)) {
     checkpoints_.confirm(at_.step);  // of before the update
-    steps_.update(rate_);
+    steps_.update(at_.step, rate_);
   }
   if (c_.graph) say_why_not_recorded();
   ++at_.step;

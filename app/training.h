@@ -49,7 +49,7 @@ struct Prepared {
   std::string memory_remark;
   TrainingRun run;
   std::unique_ptr<TaskData> data;
-  TensorList weights;
+  TensorList state;  ///< of the model: parameters and buffers
   std::unique_ptr<Optimizer> optimizer;
   LossScale loss_scale;
   Provenance provenance;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/run.h"
@@ -33,8 +34,9 @@ class TrainingSteps {
   StepResult gradients(int64_t step, int64_t last, double factor);
   /// Returns the loss of the first batch of step `step` in nats, computed without gradients.
   double loss_of(int64_t step) const;
-  /// Updates the parameters by the optimizer with learning rate `lr`.
-  void update(double lr) { graph_.update(lr); }
+  /// Updates the parameters by the optimizer with learning rate `lr`, and ends step `step` with the
+  /// statistics of the last gradients().
+  void update(int64_t step, double lr);
 
   /// Says why the passes are not recorded; empty if they are.
   const std::string& refusal() const { return refusal_.empty() ? graph_.refusal() : refusal_; }
@@ -42,7 +44,7 @@ class TrainingSteps {
   const std::string& update_refusal() const { return graph_.update_refusal(); }
 
  private:
-  StepResult run(int64_t step, const Pass& pass, double factor) const;
+  StepResult run(int64_t step, const Pass& pass, double factor);
   StepResult recorded(int64_t step, const Pass& pass, double factor);
   /// The weight of one of several batches that are accumulated.
   double share() const { return 1.0 / static_cast<double>(run_.config.accumulate); }
@@ -51,8 +53,12 @@ class TrainingSteps {
   const TaskData& task_data_;
   StepGraph graph_;
   std::string refusal_;
-  double factor_ = 1;                  // of the recorded step
-  std::vector<std::string> recorded_;  // names of the auxiliary losses of its batches, in order
+  std::vector<Statistics> statistics_;  // sums over the batches of a step
+  // Of the recorded step: its factor, the names of its auxiliary losses in order ("": the loss),
+  // and the modules with statistics with their numbers of sums.
+  double factor_ = 1;
+  std::vector<std::string> recorded_;
+  std::vector<std::pair<const Module*, size_t>> counted_;
 };
 
 }  // namespace longspan

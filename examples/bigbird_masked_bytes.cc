@@ -51,7 +51,7 @@ int main(int argc, char** argv) try {
   const EvaluationSegments valid(corpus.valid(), 4, opt.length, hiding);
   const Score all = score_all(model, valid);
   std::printf("%.4f bits per hidden byte\n", all.bits());
-  write_state(opt.out, opt.steps, named_parameters(model), adam.state());
+  write_state(opt.out, opt.steps, named_state(model), adam.state());
 } catch (const Error& e) {
   std::fprintf(stderr, "%s\n", e.what());
   return 1;

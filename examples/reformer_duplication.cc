@@ -44,13 +44,13 @@ int main(int argc, char** argv) try {
     adam.step(schedule(step));
     log.show({.step = step + 1, .steps = opt.steps, .loss = loss.item()});
   }
-  write_state(opt.out, opt.steps, named_parameters(model), adam.state());
+  write_state(opt.out, opt.steps, named_state(model), adam.state());
   const auto [tokens, targets] = batch_of("test", 0);
   for (const int64_t rounds : {1, 2, 4, 8}) {
     ReformerConfig config = opt.model;
     config.rounds = rounds;
     Reformer other(config, Init{});
-    read_parameters(checkpoint_path(opt.out, opt.steps), named_parameters(other));
+    read_parameters(checkpoint_path(opt.out, opt.steps), named_state(other));
     const double bits = score(other, tokens, targets).bits();
     std::printf("%ld rounds: %.3f bits per symbol\n", long(rounds), bits);
   }

@@ -46,7 +46,7 @@ int main(int argc, char** argv) try {
     adam.step(schedule(step));
     log.show({.step = step + 1, .steps = opt.steps, .loss = loss.item()});
   }
-  write_state(opt.out, opt.steps, named_parameters(model), adam.state());
+  write_state(opt.out, opt.steps, named_state(model), adam.state());
 
   const std::span<const uint8_t> bytes = corpus.valid().bytes;
   const Tensor text = Tensor::from(bytes, {std::ssize(bytes)});

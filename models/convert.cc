@@ -30,7 +30,7 @@ std::string sliding_of(std::string name) {
 
 std::map<std::string, Tensor> by_name(Module& module) {
   std::map<std::string, Tensor> result;
-  for (const NamedTensor& p : named_parameters(module)) result[p.name] = p.tensor;
+  for (const NamedTensor& p : named_state(module)) result[p.name] = p.tensor;
   return result;
 }
 
@@ -147,7 +147,7 @@ std::vector<std::string> start_from(Module& to, Module& from, int64_t position_o
   const std::map<std::string, Tensor> old = by_name(from);
   TensorList known;
   std::vector<std::string> heads;
-  for (const NamedTensor& p : named_parameters(to)) {
+  for (const NamedTensor& p : named_state(to)) {
     if (of_task(p.name) && find(old, p.name) == nullptr) {
       heads.push_back(p.name);
     } else {
@@ -161,7 +161,7 @@ std::vector<std::string> start_from(Module& to, Module& from, int64_t position_o
 std::vector<std::string> start_from_encoder(Module& to, Module& from, int64_t position_offset) {
   TensorList known;
   std::vector<std::string> others;
-  for (const NamedTensor& p : named_parameters(to)) {
+  for (const NamedTensor& p : named_state(to)) {
     if (encoder_name(p.name).empty()) {
       others.push_back(p.name);
     } else {

@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/generator.h"
 #include "core/tensor.h"
+#include "nn/after_step.h"
 #include "nn/auxiliary_loss.h"
 #include "nn/module.h"
 #include "nn/objective.h"
@@ -59,7 +60,7 @@ class LanguageModel : public Module {
     Tensor loss;                           ///< scalar: mean over the targets that count, in nats
     std::vector<AuxiliaryLoss> auxiliary;  ///< in training, one of each name; may be empty
     SegmentMemory memory;                  ///< for the next segment
-    std::vector<Tensor> states;  ///< statistics for absorb(), one for each layer; may be empty
+    std::vector<Statistics> statistics;    ///< in training, for end_step(); may be empty
 
     /// The loss plus the auxiliary losses: what backward() takes.
     Tensor total() const { return total_loss(loss, auxiliary); }
@@ -88,8 +89,6 @@ class LanguageModel : public Module {
   /// otherwise throws NotImplemented.
   virtual Losses sequence_loss(const SourceTokens& source, const Tensor& tokens,
                                const Tensor& targets, Pass pass) const;
-  /// Applies the statistics that a training pass returned. Call it once for each training pass.
-  virtual void absorb(const std::vector<Tensor>& /*states*/) {}
 
   /// [B, L] tokens to [B, L, V] logits in f32 (f64 for f64): for tests and short inputs.
   virtual Tensor logits(const Tensor& tokens, Pass pass) const = 0;

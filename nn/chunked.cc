@@ -83,6 +83,7 @@ Output chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f)
   const auto collect = [&](Output piece, int64_t n) {
     join.add(piece.y);
     add_losses(all.losses, weighted(std::move(piece.losses), n, total));
+    add_statistics(all.statistics, std::move(piece.statistics));
   };
   int64_t begin = 0;
   do {

@@ -7,7 +7,7 @@
 namespace longspan {
 
 /// A row-wise function of rows [1, n, D] -> [1, n, E]; `pass` holds the index of the first row. Its
-/// auxiliary losses are means over its rows.
+/// auxiliary losses are means over its rows, its statistics sums over them.
 using RowFunction = std::function<Output(const Tensor& rows, Pass pass)>;
 
 /// Computes f(x) in `chunks` pieces of the B L rows of x [B, L, D], with ceil(B L / chunks) rows
@@ -17,7 +17,7 @@ using RowFunction = std::function<Output(const Tensor& rows, Pass pass)>;
 /// included; gradients of parameters are summed from the last piece to the first, and auxiliary
 /// losses are averaged over the pieces by their numbers of rows. f must outlive the graph.
 /// \cite kitaev2020
-///   returns  [B, L, E], and the auxiliary losses
+///   returns  [B, L, E], the auxiliary losses and the statistics
 ///   saves    x
 ///   throws   ValueError on fewer than one chunk
 Output chunked(const Tensor& x, int64_t chunks, Pass pass, const RowFunction& f);

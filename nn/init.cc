@@ -46,7 +46,7 @@ Tensor draw(const Shape& shape, const Scheme& s, const Init& init) {
 
 }  // namespace
 
-Tensor Init::make(const Shape& shape, const Scheme& scheme) const {
+Tensor Init::made(const Shape& shape, const Scheme& scheme, bool gradient) const {
   Tensor x;
   if (meta) {
     checked_numel("init", shape);
@@ -55,9 +55,17 @@ Tensor Init::make(const Shape& shape, const Scheme& scheme) const {
     x = draw(shape, scheme, *this);
   }
   x.set_category(Category::parameter);
-  set_requires_grad(x);
+  set_requires_grad(x, gradient);
   InitWatch::note(*this, x);
   return x;
+}
+
+Tensor Init::make(const Shape& shape, const Scheme& scheme) const {
+  return made(shape, scheme, true);
+}
+
+Tensor Init::make_buffer(const Shape& shape, const Scheme& scheme) const {
+  return made(shape, scheme, false);
 }
 
 std::string Init::path_to(std::string_view label) const {

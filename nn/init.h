@@ -69,13 +69,16 @@ struct Init {
 
   /// Throws ShapeError if the scheme needs a matrix and the shape is not one.
   Tensor make(const Shape& shape, const Scheme& scheme) const;
+  /// Makes a buffer: the same, in Category::parameter too, without a gradient.
+  Tensor make_buffer(const Shape& shape, const Scheme& scheme) const;
 
  private:
+  Tensor made(const Shape& shape, const Scheme& scheme, bool gradient) const;
   std::string path_to(std::string_view label) const;
 };
 
-/// Records the parameters that this thread makes with Init while it lives, to find those that a
-/// module forgets to visit:
+/// Records the parameters and buffers that this thread makes with Init while it lives, to find
+/// those that a module forgets to visit:
 ///   const InitWatch made;
 ///   MyModel model(config, init);
 ///   made.require_visited(model);

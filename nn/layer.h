@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/generator.h"
 #include "core/tensor.h"
+#include "nn/after_step.h"
 #include "nn/auxiliary_loss.h"
 #include "nn/global.h"
 #include "nn/module.h"
@@ -44,9 +45,9 @@ struct Output {
   Tensor y;
   /// Losses besides the task's. Those of a position-wise layer are means over its rows.
   std::vector<AuxiliaryLoss> losses;
-  Tensor state;                 ///< statistics for absorb()
-  std::vector<Tensor> choices;  ///< integer decisions, saved by wrappers
-  LayerMemory memory;           ///< for the next segment
+  std::vector<Statistics> statistics;  ///< in training, for Module::after_step()
+  std::vector<Tensor> choices;         ///< integer decisions, saved by wrappers
+  LayerMemory memory;                  ///< for the next segment
 };
 
 /// [B, L, D] -> [B, L, D].

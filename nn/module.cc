@@ -5,28 +5,20 @@
 namespace longspan {
 namespace {
 
-enum class Kind { parameter, buffer };
-
 class Collector final : public Visitor {
  public:
-  explicit Collector(Kind kind) : kind_(kind) {}
-  TensorList found;
+  TensorList parameters, buffers;
 
  private:
-  void on_parameter(const std::string& name, Tensor& t) override {
-    if (kind_ == Kind::parameter) add(name, t);
-  }
-  void on_buffer(const std::string& name, Tensor& t) override {
-    if (kind_ == Kind::buffer) add(name, t);
-  }
-  void add(const std::string& name, const Tensor& t) {
+  void on_parameter(const std::string& name, Tensor& t) override { add(name, t, parameters); }
+  void on_buffer(const std::string& name, Tensor& t) override { add(name, t, buffers); }
+  void add(const std::string& name, const Tensor& t, TensorList& list) {
     require<ValueError>(!names_.contains(name), "module", "two tensors are named {}", name);
     if (!storages_.insert(&t.storage()).second) return;
     names_.insert(name);
-    found.push_back({name, t, clip_group()});
+    list.push_back({name, t, clip_group()});
   }
 
-  Kind kind_;
   std::unordered_set<std::string> names_;
   std::unordered_set<const Storage*> storages_;
 };
@@ -58,6 +50,7 @@ Visitor& Visitor::buffer(std::string_view name, Tensor& tensor) {
 
 Visitor& Visitor::operator()(std::string_view name, Module& child) {
   const size_t before = enter(name);
+  on_module(path_, child);
   child.visit(*this);
   path_.resize(before);
   return *this;
@@ -70,15 +63,23 @@ void Visitor::numbered(std::string_view name, size_t i, Module& child) {
 }
 
 TensorList named_parameters(Module& module) {
-  Collector c(Kind::parameter);
+  Collector c;
   module.visit(c);
-  return std::move(c.found);
+  return std::move(c.parameters);
 }
 
 TensorList named_buffers(Module& module) {
-  Collector c(Kind::buffer);
+  Collector c;
   module.visit(c);
-  return std::move(c.found);
+  return std::move(c.buffers);
+}
+
+TensorList named_state(Module& module) {
+  Collector c;
+  module.visit(c);
+  TensorList all = std::move(c.parameters);
+  all.insert(all.end(), c.buffers.begin(), c.buffers.end());
+  return all;
 }
 
 std::vector<Tensor> parameters(Module& module) {

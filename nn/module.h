@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/generator.h"
 #include "core/named_tensor.h"
 #include "core/tensor.h"
 
@@ -16,8 +18,17 @@ namespace longspan {
 
 class Visitor;
 
+/// The end of a training step, for Module::after_step().
+struct StepEnd {
+  int64_t step = 0;                         ///< index of the update that has just been done
+  Generator gen = {};                       ///< of this module and step
+  std::span<const Tensor> statistics = {};  ///< the module's sums over all batches of the step, as
+                                            ///< its forward passes returned them; empty: none did
+};
+
 /// Something with parameters. It holds them and its children by value, so a copy shares the
-/// weights: weights are tied by copying. It has no other state; forward passes are const.
+/// weights: weights are tied by copying. It has no other state than parameters and buffers; forward
+/// passes are const.
 struct Module {
   Module() = default;
   Module(const Module&) = default;
@@ -27,6 +38,10 @@ struct Module {
   virtual ~Module() = default;
   /// Names every parameter, buffer and child to the visitor.
   virtual void visit(Visitor& v) = 0;
+  /// Advances what the module learns without gradients: called once after each update of the
+  /// parameters, with recording off (end_step() of nn/after_step.h). Writes buffers in place
+  /// (write_buffer), because recorded steps read them at their addresses.
+  virtual void after_step(const StepEnd& /*end*/) {}
 };
 
 /// Walks a module. Names are joined by dots: "layers.3.attention.q.weight".
@@ -70,6 +85,8 @@ class Visitor {
  protected:
   virtual void on_parameter(const std::string& name, Tensor& parameter) = 0;
   virtual void on_buffer(const std::string& /*name*/, Tensor& /*buffer*/) {}
+  /// Called before a child is visited.
+  virtual void on_module(const std::string& /*name*/, Module& /*child*/) {}
   /// The clip group of the parameters that are visited now; empty: the default.
   const std::string& clip_group() const { return clip_group_; }
 
@@ -83,6 +100,8 @@ class Visitor {
 /// Returns every parameter once, in visiting order; a tied parameter under its first name.
 TensorList named_parameters(Module& module);
 TensorList named_buffers(Module& module);
+/// Returns the parameters, then the buffers: what a checkpoint of the module holds.
+TensorList named_state(Module& module);
 /// Returns the tensors of named_parameters(), which optimisers take.
 std::vector<Tensor> parameters(Module& module);
 /// Number of elements in all parameters, tied ones counted once.

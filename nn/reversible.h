@@ -105,7 +105,7 @@ struct Coupling {
 struct ReversibleOutput {
   Halves y;
   std::vector<AuxiliaryLoss> losses;  ///< of the layers; those of one name are summed
-  std::vector<Output> outputs;        ///< of each layer, for `state` and `memory`
+  std::vector<Output> outputs;        ///< of each layer, for `statistics` and `memory`
 };
 /// Runs the couplings in sequence with the same ctx. If `layers` of the options is f32, it is
 /// replaced by the dtype of the streams. The couplings must outlive the graph.

@@ -113,10 +113,7 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
     for (auto& step : walk.enter(blocks_[i])) {
       Output out = walk.streams().step(std::move(step), local, site);
       add_losses(result.losses, std::move(out.losses));
-      if (out.state) {
-        result.states.resize(blocks_.size());
-        result.states[i] = std::move(out.state);
-      }
+      add_statistics(result.statistics, std::move(out.statistics));
       if (out.memory.keys || out.memory.context_keys) local.memory = std::move(out.memory);
       local.memory.states = {};
     }

@@ -66,7 +66,7 @@ Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) c
     const Tensor sum = add(x, out.y);
     x = place_ == NormPlace::pre ? sum : b.norm.forward(sum);
     add_losses(result.losses, std::move(out.losses));
-    if (out.state) result.state = out.state;
+    add_statistics(result.statistics, std::move(out.statistics));
     for (Tensor& c : out.choices) result.choices.push_back(std::move(c));
     if (out.memory.keys || out.memory.context_keys) local.memory = std::move(out.memory);
     local.memory.states = {};
@@ -155,10 +155,7 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
     }
     if (each != nullptr) each->push_back(out.y);
     add_losses(result.losses, std::move(out.losses));
-    if (out.state) {
-      result.states.resize(blocks_.size());
-      result.states[i] = std::move(out.state);
-    }
+    add_statistics(result.statistics, std::move(out.statistics));
   };
   std::vector<Tensor> streams{input, ctx.encoder_output};
   run_layers(size(), streams, policy_, step);

@@ -83,8 +83,8 @@ class Stack : public Module {
  public:
   struct Result {
     Tensor y;
-    std::vector<AuxiliaryLoss> losses;  ///< of the layers; those of one name are summed
-    std::vector<Tensor> states;         ///< of each layer
+    std::vector<AuxiliaryLoss> losses;   ///< of the layers; those of one name are summed
+    std::vector<Statistics> statistics;  ///< of the layers, for end_step()
     SegmentMemory memory;
   };
 

@@ -185,6 +185,7 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
     const Within phase(regions.update);
     optimizer.step(0);
   }
+  if (options.after_update) options.after_update();
   m.update_peak = phase_peak(device, base, m);
   const int64_t elsewhere = states_elsewhere(optimizer, device);
   m.optimizer = tracker.live()[Category::optimizer] - base[Category::optimizer] + elsewhere;

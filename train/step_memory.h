@@ -54,6 +54,8 @@ struct MeasureOptions {
   int64_t passes = 1;
   /// Called after each backward pass: drops what a run holds besides the loss until then.
   std::function<void()> after_pass = {};
+  /// Called after the update: what a run does then, outside recordings (end_step()).
+  std::function<void()> after_update = {};
   /// Whether to measure the step as StepGraph records it: forward and backward passes together, and
   /// the update, each have their own memory region, and the batches of all passes are held twice.
   /// Values that the host sends are left out: some KiB, and the constants of the step.

@@ -45,7 +45,7 @@ TEST(AuxiliaryLossesOfARun, AreMeansOverTheBatchesOfAStep) {
   }
   EXPECT_NEAR(done.loss, loss, 1e-6);
   ASSERT_EQ(done.auxiliary.size(), 2u);
-  EXPECT_EQ(done.auxiliary[0].first, "size");
+  EXPECT_EQ(done.auxiliary[0].first, "commitment");
   EXPECT_NEAR(done.auxiliary[0].second, size, 1e-6);
   EXPECT_EQ(done.auxiliary[1].first, "copy");
   EXPECT_NEAR(done.auxiliary[1].second, copy, 1e-6);
@@ -63,7 +63,8 @@ TEST(AuxiliaryLossesOfARun, AreLoggedByNameAndClippedByGroup) {
   for (const Json& row : read_rows(folder / "metrics.jsonl")) {
     if (row.find("loss") == nullptr) continue;
     ++steps;
-    for (const char* key : {"loss_size", "loss_copy", "gradient_norm", "gradient_norm_copy"}) {
+    for (const char* key :
+         {"loss_commitment", "loss_copy", "gradient_norm", "gradient_norm_copy"}) {
       ASSERT_NE(row.find(key), nullptr) << key;
       EXPECT_GT(row[key].number(), 0) << key;
     }

@@ -98,15 +98,17 @@ struct SmallRun {
   /// Runs two passes, clipping and an update.
   void step() {
     optimizer->clear_gradients();
+    std::vector<Statistics> statistics;
     const Pass pass{.training = true, .gen = Generator{3}.fork(uint64_t(optimizer->steps()))};
     for (uint64_t i = 0; i < batches.size(); ++i) {
-      const auto result = model->loss(batches[i], batches[i], {}, pass.at(i));
+      auto result = model->loss(batches[i], batches[i], {}, pass.at(i));
       backward(mul(result.total(), 0.5 * scale.value()));
-      model->absorb(result.states);
+      add_statistics(statistics, std::move(result.statistics));
     }
     if (!scale.accept(*optimizer)) return;
     clip_gradients(*optimizer, 0.1);
     optimizer->step(1e-2);
+    end_step(*model, optimizer->steps(), Generator{4}, statistics);
   }
 
   std::unique_ptr<LanguageModel> model;

@@ -10,9 +10,11 @@
 
 namespace longspan::test {
 
-/// A position-wise layer with all that a layer may return besides its result: y = Drop(tanh(W x)).
-/// Its auxiliary losses are "size", a penalty on W x, and "copy", which alone trains the parameters
-/// of the clip group "copy" to reproduce x and does not reach x.
+/// A position-wise layer with all that a layer may return besides its result. z = W x belongs to
+/// clusters by p = softmax(C z), and y = Drop(tanh(z)). Its auxiliary losses are "commitment", the
+/// distance of z from p C, and "copy", which alone trains the parameters of the clip group "copy"
+/// to reproduce x and does not reach x. The centroids C are buffers: running means of z, weighted
+/// by p, plus noise; another buffer counts the updates.
 class Clusters final : public Layer {
  public:
   Clusters(int64_t width, float dropout, const Init& init);
@@ -20,9 +22,14 @@ class Clusters final : public Layer {
   bool position_wise() const override { return true; }
   void visit(Visitor& v) override;
 
+  void after_step(const StepEnd& end) override;
+
  private:
   float dropout_;
   Linear linear_, copy_;
+  Tensor centroids_, totals_;  // [clusters, width]
+  Tensor counts_;              // [clusters, 1]
+  Tensor updates_;             // [1]
 };
 
 /// Returns a stack of blocks with one branch, "clusters".

@@ -45,7 +45,7 @@ std::vector<Tensor> pass_of(const MemoryPolicy& policy, const Init& init) {
   std::vector<Tensor> all = outcome(stack, init, [&](const Tensor& x) {
     const Stack::Result r = stack.forward(x, {}, {}, training);
     EXPECT_EQ(r.losses.size(), 2u);
-    EXPECT_EQ(r.losses.at(0).name, "size");
+    EXPECT_EQ(r.losses.at(0).name, "commitment");
     EXPECT_EQ(r.losses.at(1).name, "copy");
     for (const AuxiliaryLoss& loss : r.losses) losses.push_back(loss.value.detach());
     const Tensor weighted = add(mul(r.losses[0].value, 0.7), mul(r.losses[1].value, 1.3));

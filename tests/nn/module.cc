@@ -43,6 +43,8 @@ TEST(Module, NamesEveryParameterOnce) {
   EXPECT_EQ(names(named_parameters(pair)),
             (std::vector<std::string>{"a.weight", "a.bias", "b.weight"}));
   EXPECT_EQ(names(named_buffers(pair)), (std::vector<std::string>{"statistics"}));
+  EXPECT_EQ(names(named_state(pair)),
+            (std::vector<std::string>{"a.weight", "a.bias", "b.weight", "statistics"}));
   EXPECT_EQ(parameter_count(pair), 6 + 2 + 6);
   EXPECT_EQ(parameters(pair).size(), 3u);
 }
@@ -67,6 +69,11 @@ TEST(Module, RefusesTwoTensorsOfOneName) {
   };
   Twice twice;
   EXPECT_THROW(named_parameters(twice), ValueError);
+  struct Both : Module {
+    void visit(Visitor& v) override { v("x", a).buffer("x", b); }
+    Tensor a = Tensor::zeros({1}), b = Tensor::zeros({1});
+  } both;
+  EXPECT_THROW(named_state(both), ValueError);
 }
 
 TEST(Module, ParametersNameTheirClipGroup) {
@@ -223,7 +230,7 @@ struct Forgetful : Module {
       : a(3, 2, true, init.at("a"), Scheme::normal(1)),
         b(3, 2, false, init.at("list").at(1), Scheme::zeros()),
         visited(n) {
-    centroids = init.at("centroids").make({4}, Scheme::zeros());
+    centroids = init.at("centroids").make_buffer({4}, Scheme::zeros());
     b.weight = Init{init}.at("list").at(1).make({2, 3}, Scheme::zeros());  // replaces the first
   }
   void visit(Visitor& v) override {

@@ -378,7 +378,7 @@ TEST(Memory, Test8_ReversibleMemoryDoesNotGrowFromStepToStep) {
   }
 }
 
-/// Returns a layer that scales each row by its entry of `choices`, and keeps a mean for absorb().
+/// Returns a layer that scales each row by its entry of `choices`, and counts a mean.
 std::shared_ptr<Odd> chooser(int* decided) {
   auto odd = std::make_shared<Odd>();
   odd->weight = leaf({D, D}, "weight", in_f32);
@@ -388,7 +388,7 @@ std::shared_ptr<Odd> chooser(int* decided) {
     if (ctx.choices.empty()) {
       ++*decided;
       choice = argmax(x.detach(), -1);  // [B, L]
-      out.state = mean(x.detach(), {0, 1});
+      out.statistics = {{odd, {mean(x.detach(), {0, 1})}}};
     } else {
       choice = ctx.choices[0];
     }
@@ -416,7 +416,7 @@ TEST(Memory, Test9_StatisticsAndDecisionsAreMadeOnce) {
                 2 * memory::block_bytes(B * L * D * 4) + 4 * memory::block_bytes(B * L * 8));
     }
     for (const Output& out : p.outputs) {
-      all.push_back(out.state);
+      all.push_back(out.statistics.at(0).sums.at(0));
       all.push_back(out.choices[0]);
     }
     backward(sum(square(p.y)));

@@ -10,9 +10,9 @@
 #include "data/choices.h"
 #include "data/data_sets.h"
 #include "data/io/bytes.h"
-#include "data/io/nearest.h"
 #include "data/profiles.h"
 #include "data/trivia.h"
+#include "nn/nearest.h"
 
 namespace longspan {
 namespace {

@@ -15,7 +15,7 @@
 #include "core/error.h"
 #include "core/kernel.h"
 #include "data/io/files.h"
-#include "data/io/nearest.h"
+#include "nn/nearest.h"
 #include "models/registry.h"
 
 namespace longspan {

@@ -12,8 +12,8 @@
 #include "app/timeline.h"
 #include "core/error.h"
 #include "data/io/files.h"
-#include "data/io/nearest.h"
 #include "nn/memory_policy.h"
+#include "nn/nearest.h"
 #include "train/plot.h"
 
 namespace longspan {

@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "data/io/bytes.h"
 #include "data/io/files.h"
-#include "data/io/nearest.h"
 #include "data/token_file.h"
+#include "nn/nearest.h"
 
 namespace longspan {
 namespace {

@@ -18,25 +18,10 @@
 #include "models/reformer.h"
 #include "models/sparse_transformer.h"
 #include "models/transformer.h"
+#include "nn/nearest.h"
 
 namespace longspan {
 namespace {
-
-/// Returns the edit distance (insert, delete, replace) between a and b.
-size_t edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1] ? 1 : 0);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 std::vector<ModelEntry>& entries() {
   static std::vector<ModelEntry> all{
@@ -87,7 +72,7 @@ std::unique_ptr<ModelSpec> find_model(std::string_view name) {
   size_t distance = SIZE_MAX;
   const auto consider = [&](const std::string& candidate) {
     const bool begun = !name.empty() && candidate.starts_with(name);
-    const size_t d = begun ? 1 : edits(name, candidate);
+    const size_t d = begun ? 1 : edit_distance(name, candidate);
     if (d < distance) {
       distance = d;
       nearest = candidate;

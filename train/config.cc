@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "data/io/nearest.h"
+#include "nn/nearest.h"
 
 namespace longspan {
 namespace {

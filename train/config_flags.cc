@@ -2,7 +2,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "data/io/nearest.h"
+#include "nn/nearest.h"
 #include "train/config.h"
 
 namespace longspan {

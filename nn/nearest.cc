@@ -1,14 +1,12 @@
-#include "data/io/nearest.h"
+#include "nn/nearest.h"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
 namespace longspan {
-namespace {
 
-/// Levenshtein distance.
-size_t distance(std::string_view a, std::string_view b) {
+size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 0; i < a.size(); ++i) {
@@ -23,17 +21,15 @@ size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-}  // namespace
-
 std::string nearest(std::string_view name, std::span<const std::string> candidates) {
   std::string best;
   size_t least = std::max<size_t>(2, name.size() / 3) + 1;
   if (name.size() > 200) return best;
   for (const std::string& candidate : candidates) {
     const size_t dot = candidate.rfind('.');
-    size_t d = distance(name, candidate);
+    size_t d = edit_distance(name, candidate);
     if (dot != std::string::npos) {
-      d = std::min(d, distance(name, std::string_view(candidate).substr(dot + 1)));
+      d = std::min(d, edit_distance(name, std::string_view(candidate).substr(dot + 1)));
     }
     if (d < least && d < std::max(name.size(), size_t{2})) {
       least = d;

@@ -1,4 +1,4 @@
-#include "data/io/nearest.h"
+#include "nn/nearest.h"
 
 #include <gtest/gtest.h>
 

@@ -108,7 +108,7 @@ std::unique_ptr<const LabelSource> source_of(const RunConfig& c) {
 }
 
 const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
-  const auto* encoder = dynamic_cast<const Encoder*>(run.model.get());
+  const Encoder* encoder = run.model->as_encoder();
   require(encoder != nullptr, "task",
           "{} asks for answers about a whole sequence, and {} has no "
           "head for them; choose an encoder such as bigbird:motif",
@@ -225,6 +225,24 @@ LabelScores LabelData::scores(const std::string& part) const {
     }
   }
   return s;
+}
+
+TaskData::Report LabelData::report(const std::string& part, const BeamSearch&) const {
+  const LabelScores s = scores(part);
+  const double accuracy = 100 * s.accuracy, median = 100 * s.auc.median, f1 = 100 * s.f1;
+  Report r{{fmt::format("{:.2f} % of answers right, median area under the curve {:.2f} % of {}",
+                        accuracy, median, s.auc.answers)},
+           {{"accuracy", accuracy}, {"auc", median}}};
+  if (s.auc.answers + s.auc.skipped == 1) {
+    r.lines.push_back(fmt::format("F1 {:.2f} %", f1));
+    r.figures.emplace_back("f1", f1);
+  }
+  for (const auto& [kind, auc] : s.kinds) {
+    r.lines.push_back(fmt::format("{}: median area {:.2f} % of {}, {} without both answers", kind,
+                                  100 * auc.median, auc.answers, auc.skipped));
+    r.figures.emplace_back("auc_" + kind, 100 * auc.median);
+  }
+  return r;
 }
 
 double LabelData::bits(const std::string& part) const {

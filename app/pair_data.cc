@@ -171,6 +171,21 @@ SummaryScores PairData::scores(const std::string& part, const BeamSearch& search
   return scores;
 }
 
+TaskData::Report PairData::report(const std::string& part, const BeamSearch& search) const {
+  if (run_.config.gap_sentences != 0 || search.beams == 0) return {};
+  const SummaryScores all = scores(part, search);
+  Report r{{fmt::format("{:<20} {:>7} {:>7} {:>10}", "", "ROUGE-1", "ROUGE-2", "ROUGE-Lsum")}, {}};
+  const auto add = [&r](const char* key, const char* name, const RougeScores& mean) {
+    const double one = 100 * mean.rouge1, two = 100 * mean.rouge2, sum = 100 * mean.rouge_lsum;
+    r.lines.push_back(fmt::format("{:<20} {:7.2f} {:7.2f} {:10.2f}", name, one, two, sum));
+    r.figures.emplace_back(key, Members{{"rouge1", one}, {"rouge2", two}, {"rouge_lsum", sum}});
+  };
+  add("rouge", "summaries", all.summaries);
+  add("lead3", "first 3 sentences", all.lead3);
+  add("lead10", "first 10 sentences", all.lead10);
+  return r;
+}
+
 std::unique_ptr<TaskData> open_task_data(const TrainingRun& run) {
   const DataKind kind = find_data_set(run.config.task).kind;
   if (kind == DataKind::motifs || kind == DataKind::promoters || kind == DataKind::profiles) {

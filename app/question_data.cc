@@ -9,7 +9,6 @@
 #include "data/io/bytes.h"
 #include "data/io/files.h"
 #include "data/metrics.h"
-#include "models/longformer.h"
 #include "ops/copy.h"
 #include "ops/loss.h"
 #include "ops/shape.h"
@@ -22,7 +21,7 @@ constexpr const char* parts[] = {"train", "valid", "test"};
 const Encoder& encoder_with(const TrainingRun& run, bool EncoderConfig::*head,
                             const std::string& option, int64_t vocabulary) {
   const std::string& task = run.config.task;
-  const auto* encoder = dynamic_cast<const Encoder*>(run.model.get());
+  const Encoder* encoder = run.model->as_encoder();
   require(encoder != nullptr, "task",
           "{} asks for answers within texts, and {} has no head for them; choose an encoder such "
           "as longformer:{}",
@@ -42,7 +41,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const RunConfig& c) {
 
 /// Returns `global` if the model has global tokens, else nothing.
 Tensor for_globals(const Encoder& encoder, const Tensor& global) {
-  return dynamic_cast<const Longformer*>(&encoder) != nullptr ? global : Tensor{};
+  return encoder.takes_global_tokens() ? global : Tensor{};
 }
 
 void warn_of_counts(const DataSet& set, size_t part, size_t found,
@@ -147,6 +146,11 @@ ChoiceData::Scores ChoiceData::scores(const std::string& part) const {
   }
   const auto count = static_cast<double>(all.size());
   return {nats / count / std::log(2.0), right / count};
+}
+
+TaskData::Report ChoiceData::report(const std::string& part, const BeamSearch&) const {
+  const double right = 100 * scores(part).accuracy;
+  return {{fmt::format("{:.2f} % of questions right", right)}, {{"accuracy", right}}};
 }
 
 std::vector<int32_t> ChoiceData::first_tokens(int64_t count) const {
@@ -315,6 +319,13 @@ SpanData::Scores SpanData::scores(const std::string& part) const {
   s.exact /= count;
   s.f1 /= count;
   return s;
+}
+
+TaskData::Report SpanData::report(const std::string& part, const BeamSearch&) const {
+  const Scores s = scores(part);
+  const double exact = 100 * s.exact, f1 = 100 * s.f1;
+  return {{fmt::format("exact {:.2f} %, F1 {:.2f} % of {} questions", exact, f1, s.questions)},
+          {{"exact", exact}, {"f1", f1}}};
 }
 
 std::vector<int32_t> SpanData::first_tokens(int64_t count) const {

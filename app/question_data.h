@@ -28,6 +28,7 @@ class ChoiceData final : public TaskData {
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
   double bits(const std::string& part) const override { return scores(part).bits; }
+  Report report(const std::string& part, const BeamSearch& search) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   struct Scores {
@@ -67,6 +68,8 @@ class SpanData final : public TaskData {
   Forward forward(int64_t i, Pass pass) const override;
   /// Bits of the correct starts plus bits of the correct ends, over windows that contain an answer.
   double bits(const std::string& part) const override;
+  bool may_lack_targets() const override { return true; }
+  Report report(const std::string& part, const BeamSearch& search) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   struct Scores {

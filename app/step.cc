@@ -7,7 +7,7 @@
 #include "autograd/engine.h"
 #include "core/error.h"
 #include "core/graph.h"
-#include "models/longformer.h"
+#include "models/encoder.h"
 #include "nn/memory_policy.h"
 #include "nn/reversible.h"
 #include "ops/elementwise.h"
@@ -44,7 +44,7 @@ std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c
     EncoderInputs in{.tokens = some_ids(batch, length, e.vocab, device)};
     std::vector<int64_t> begins;  // first position of each row, twice
     for (int64_t b = 0; b < batch; ++b) begins.insert(begins.end(), 2, b * length);
-    if (dynamic_cast<const Longformer*>(&model) != nullptr) {
+    if (model.takes_global_tokens()) {
       std::vector<uint8_t> first(static_cast<size_t>(batch * length), 0);
       for (const int64_t at : begins) first[static_cast<size_t>(at)] = 1;
       in.global = Tensor::from(first, {batch, length});
@@ -67,7 +67,7 @@ std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c
 std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device,
                                    LanguageModel::Losses& held) {
   const double by = make_loss_scale(c).value() / static_cast<double>(c.accumulate);
-  if (const auto* encoder = dynamic_cast<const Encoder*>(&model)) {
+  if (const Encoder* encoder = model.as_encoder()) {
     const EncoderConfig& e = encoder->encoder_config();
     const bool asks = e.classes > 0 || e.span_head || e.choice_head;
     if (asks && !e.mlm_head) {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -100,6 +102,19 @@ double TextData::bits(const std::string& name) const {
   return total.bits() * static_cast<double>(total.count) / per;
 }
 
+std::optional<double> TextData::sliding_bits(const std::string& name, int64_t stride) const {
+  require<NotImplemented>(run_.model->objective() == Objective::next_token, "--stride",
+                          "{} predicts hidden bytes; expected a decoder", run_.config.model_name);
+  const CorpusPart& part = corpus_.part(name);
+  std::vector<int32_t> text{part.before};
+  for (int64_t i = 0; i < part.size(); ++i) text.push_back(part[i]);
+  const int64_t together = std::max<int64_t>(1, 4096 / run_.config.length);
+  const Score score = score_sliding(*run_.model, Tensor::from(text, {part.size() + 1}),
+                                    run_.config.length, stride, together);
+  const double symbols = static_cast<double>(part.symbols > 0 ? part.symbols : part.size());
+  return score.bits() * static_cast<double>(score.count) / symbols;
+}
+
 std::vector<int32_t> TextData::first_tokens(int64_t count) const {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < std::min(count, corpus_.valid.size()); ++i) {
@@ -160,6 +175,11 @@ double DuplicateData::accuracy(const std::string& part) const {
     }
   });
   return static_cast<double>(right) / static_cast<double>(counted);
+}
+
+TaskData::Report DuplicateData::report(const std::string& part, const BeamSearch&) const {
+  const double right = 100 * accuracy(part);
+  return {{fmt::format("{:.2f} % of symbols right", right)}, {{"accuracy", right}}};
 }
 
 std::vector<int32_t> DuplicateData::first_tokens(int64_t count) const {

@@ -55,6 +55,25 @@ class TaskData {
   virtual std::optional<Batch> batch(int64_t /*i*/) const { return std::nullopt; }
   /// Returns the bits of a split per unit(); NaN if it is empty.
   virtual double bits(const std::string& part) const = 0;
+  /// Whether bits() of a split that is not empty may be NaN, because nothing in it is a target.
+  virtual bool may_lack_targets() const { return false; }
+  /// Returns bits() with windows of the run's length that move by `stride`, so that every token but
+  /// the first ones has a context of at least length - stride; nothing unless the data are one
+  /// text. Throws NotImplemented unless the model predicts its next tokens.
+  virtual std::optional<double> sliding_bits(const std::string& /*part*/,
+                                             int64_t /*stride*/) const {
+    return std::nullopt;
+  }
+
+  /// What `longspan eval` reports about a split besides bits.
+  struct Report {
+    std::vector<std::string> lines;  ///< for people
+    Members figures;                 ///< for evals.jsonl, by name without the split
+  };
+  /// `search`: how encoder-decoders write; with 0 beams they do not.
+  virtual Report report(const std::string& /*part*/, const BeamSearch& /*search*/) const {
+    return {};
+  }
   /// Returns up to `count` of the first tokens of the validation split, for pictures; may be empty.
   virtual std::vector<int32_t> first_tokens(int64_t count) const = 0;
 };
@@ -64,8 +83,6 @@ class TextData final : public TaskData {
  public:
   /// Throws ValueError if the model's vocabulary is too small for the data.
   explicit TextData(const TrainingRun& run);
-
-  const Corpus& corpus() const { return corpus_; }
 
   const std::vector<std::string>& warnings() const override { return corpus_.warnings; }
   int64_t size(const std::string& part) const override { return corpus_.part(part).size(); }
@@ -77,6 +94,7 @@ class TextData final : public TaskData {
   std::optional<Batch> batch(int64_t i) const override;
   /// Scores every token once (causal), or at least one per window (masked, bits per masked token).
   double bits(const std::string& part) const override;
+  std::optional<double> sliding_bits(const std::string& part, int64_t stride) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
  private:
@@ -112,6 +130,9 @@ class PairData final : public TaskData {
   Forward forward(int64_t i, Pass pass) const override;
   /// Bits of every target, including its end token, per byte of the target texts.
   double bits(const std::string& part) const override;
+  bool may_lack_targets() const override { return true; }
+  /// ROUGE of the summaries, and of the first sentences.
+  Report report(const std::string& part, const BeamSearch& search) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   /// Returns the documents of a split; for training, those that the run uses.
@@ -176,6 +197,8 @@ class LabelData final : public TaskData {
   void prepare() override;
   Forward forward(int64_t i, Pass pass) const override;
   double bits(const std::string& part) const override;
+  /// Accuracy, F1 (with a single label), and the median areas under the curve, in percent.
+  Report report(const std::string& part, const BeamSearch& search) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   LabelScores scores(const std::string& part) const;
@@ -210,6 +233,7 @@ class DuplicateData final : public TaskData {
   Forward forward(int64_t i, Pass pass) const override;
   std::optional<Batch> batch(int64_t i) const override;
   double bits(const std::string& part) const override;
+  Report report(const std::string& part, const BeamSearch& search) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   /// Returns the share of the symbols of second words for which the model's most likely token is

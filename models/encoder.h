@@ -120,6 +120,10 @@ class Encoder : public LanguageModel {
   /// and ValueError on a position out of range.
   Tensor choose(const Tensor& hidden, const Tensor& places) const;
 
+  /// Whether EncoderInputs::global has an effect.
+  virtual bool takes_global_tokens() const { return false; }
+
+  const Encoder* as_encoder() const final { return this; }
   Objective objective() const override { return Objective::masked_token; }
   int64_t vocab() const override { return config_.vocab; }
   int64_t mask_token() const override;

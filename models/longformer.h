@@ -102,6 +102,7 @@ class Longformer final : public Encoder {
   Longformer(const LongformerConfig& config, const Init& init);
 
   const LongformerConfig& config() const { return config_; }
+  bool takes_global_tokens() const override { return true; }
 
   /// Uses the tokens that are global by default; none with GlobalDefault::by_task.
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;

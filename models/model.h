@@ -53,6 +53,8 @@ struct SourceTokens {
   Tensor lengths = {};  ///< i64 [B]: number of valid tokens in each row; undefined: all
 };
 
+class Encoder;
+
 /// The interface that programs use for any model over tokens.
 class LanguageModel : public Module {
  public:
@@ -67,6 +69,8 @@ class LanguageModel : public Module {
   };
 
   virtual Objective objective() const = 0;
+  /// Returns the model as an encoder with heads for tasks (models/encoder.h); null if it is none.
+  virtual const Encoder* as_encoder() const { return nullptr; }
   virtual int64_t vocab() const = 0;
   /// The id that hides a token for a masked objective, -1 if the model has none.
   virtual int64_t mask_token() const { return -1; }

@@ -15,54 +15,35 @@ struct DecayConfig {
   }
 };
 
-struct DecayState : DecodeState {
+struct DecayState : DecodeState {  // decodes by reading all tokens again
   void take_rows(const Tensor& rows, bool) override { tokens = take(tokens, rows); }
   Tensor tokens;  // [B, tokens so far]
 };
 
-class DecayModel final : public LanguageModel {
+class DecayModel final : public CausalDecoder {
  public:
   DecayModel(const DecayConfig& c, const Init& init)
-      : config_(c), token_(c.vocab, c.d_model, init.at("token"), Scheme::normal(0.02)) {
-    const FeedForwardOptions ff{.d_model = c.d_model, .d_ff = c.d_ff, .dropout = c.dropout};
-    const auto norm = [&](const Init& at) {
-      return Normalization(NormKind::layer, c.d_model, 1e-5, at);
-    };
-    std::vector<Block> blocks;
+      : CausalDecoder({.model = "decay_lm",
+                       .vocab = c.vocab,
+                       .n_layer = c.n_layer,
+                       .n_head = 1,
+                       .d_model = c.d_model,
+                       .token = Scheme::normal(0.02),
+                       .tie_embedding = true,
+                       .dropout = c.dropout},
+                      init) {
+    std::vector<std::unique_ptr<Layer>> layers;
     for (int64_t i = 0; i < c.n_layer; ++i) {
-      const Init at = init.at("layers").at(i);
-      std::vector<Branch> branches;
-      branches.push_back(
-          {"decay", norm(at.at("norm1")), std::make_unique<DecayLayer>(c.d_model, at.at("decay"))});
-      branches.push_back(
-          {"ff", norm(at.at("norm2")), std::make_unique<FeedForward>(ff, at.at("ff"))});
-      blocks.emplace_back(NormPlace::pre, c.dropout, std::move(branches));
+      layers.push_back(std::make_unique<DecayLayer>(c.d_model, attention_init(init, i)));
     }
-    stack_ = Stack(std::move(blocks), norm(init.at("final_norm")), c.memory);
-    head_.weight = token_.weight;
+    const FeedForwardOptions ff{.d_model = c.d_model, .d_ff = c.d_ff, .dropout = c.dropout};
+    stack_ = attention_stack({.ff = ff, .dropout = c.dropout, .memory = c.memory},
+                             std::move(layers), init);
   }
-  void visit(Visitor& v) override {
-    v("token", token_);
-    stack_.visit(v);
-    v("head", head_);
-  }
-
-  Objective objective() const override { return Objective::next_token; }
-  int64_t vocab() const override { return config_.vocab; }
-  Device device() const override { return token_.weight.device(); }
-  int64_t layers() const override { return config_.n_layer; }
-
-  Tensor hidden(const Tensor& tokens, Pass pass) const {  // [B, L] to [B, L, D]
-    return stack_.forward(token_.forward(tokens), {}, {}, pass).y;
-  }
-  Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory&,
-              Pass pass) const override {
-    Losses result;
-    result.loss = token_loss(hidden(tokens, pass), head_, targets, {}, pass.training);
-    return result;
-  }
-  Tensor logits(const Tensor& tokens, Pass pass) const override {
-    return head_.forward(hidden(tokens, pass));
+  LayerContext layer_context(int64_t, int64_t, int64_t) const override {
+    LayerContext ctx;
+    ctx.pattern = patterns::causal();  // a sum of all earlier rows; for `draw`
+    return ctx;
   }
   std::unique_ptr<DecodeState> start_decoding(int64_t) const override {
     return std::make_unique<DecayState>();
@@ -72,19 +53,6 @@ class DecayModel final : public LanguageModel {
     all = all ? concat({all, tokens}, 1) : tokens;
     return select(logits(all, {}), 1, -1);  // [B, V]
   }
-  AttentionOutline attention_outline(int64_t, int64_t length) const override {
-    return {length, length, 1, {{patterns::causal(), length, length}}};
-  }
-  int64_t macs(int64_t length) const override {
-    const DecayConfig& c = config_;
-    return length * c.d_model * (c.n_layer * 2 * (c.d_model + c.d_ff) + c.vocab);
-  }
-
- private:
-  DecayConfig config_;
-  Embedding token_;  // [V, D]
-  Stack stack_;
-  Linear head_;  // the token table
 };
 
 constexpr Preset presets[] = {{"small", "4 layers of 128; trains on bytes in minutes"},

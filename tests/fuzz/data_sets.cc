@@ -13,7 +13,7 @@ namespace {
 
 void read_corpus(const std::string& kind, const std::string& path) {
   const Corpus corpus = open_corpus(kind, {.root = {}, .data = kind + "=" + path});
-  for (const Part* part : {&corpus.train, &corpus.valid, &corpus.test}) {
+  for (const CorpusPart* part : {&corpus.train, &corpus.valid, &corpus.test}) {
     for (int64_t i = 0; i < part->size(); ++i) {
       check((*part)[i] >= 0 && (*part)[i] < corpus.vocabulary);
     }

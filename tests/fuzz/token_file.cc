@@ -13,7 +13,7 @@ using namespace longspan;
 namespace {
 
 void read(const std::string& path, const TokenSource& source) {
-  std::optional<Part> part;
+  std::optional<CorpusPart> part;
   if (refuses([&] { part = read_tokens(path, source); }) || !part) return;
   int64_t sum = 0;
   for (int64_t i = 0; i < part->size(); ++i) sum += (*part)[i];

@@ -61,7 +61,6 @@ class ClusterModel final : public LanguageModel {
   Tensor logits(const Tensor& tokens, Pass pass) const override;
   /// The identity: each token sees itself.
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;
-  int64_t macs(int64_t /*length*/) const override { return 0; }
   void visit(Visitor& v) override;
 
  private:

@@ -145,8 +145,8 @@ int labelled(const DataSet& set, const Options& o, bool statistics) {
   for (size_t part = 0; part < 3; ++part) {
     int64_t yes = 0, unknown = 0;
     for (int64_t i = 0; i < data->size(part); ++i) {
-      const LabelledSample s = data->sample(part, i);
-      for (const int32_t label : s.labels) yes += label;
+      const Sample s = data->sample(part, i);
+      for (const int32_t label : s.targets) yes += label;
       for (const int32_t base : s.tokens) unknown += base > 3 ? 1 : 0;
     }
     const int64_t expected = set.counts[part];

@@ -14,33 +14,32 @@ namespace {
 
 constexpr const char* parts[] = {"train", "valid", "test"};
 
-/// Source of motif-dna.
-class MotifSource final : public LabelSource {
+/// Source of a generated task.
+class GeneratedSource final : public LabelSource {
  public:
-  explicit MotifSource(const RunConfig& c) : config_(c), task_(c.motifs.task) {
-    task_.length = c.length + task_.kmer - 2;  // gives `length` tokens
-  }
+  explicit GeneratedSource(const TrainingRun& run)
+      : config_(run.config), task_(config_.generated->fitted(config_.length, run.model->vocab())) {}
 
   int64_t size(size_t part) const override {
-    return part == 0 ? config_.steps * config_.batch * config_.accumulate : config_.motifs.held_out;
+    return part == 0 ? config_.steps * config_.batch * config_.accumulate : task_->held_out;
   }
-  LabelledSample sample(size_t part, int64_t i) const override {
-    return task_.sample(
+  Sample sample(size_t part, int64_t i) const override {
+    return task_->sample(
         {.seed = config_.seed, .split = parts[part], .index = static_cast<uint64_t>(i)});
   }
-  LabelledSample training(int64_t row) const override { return sample(0, row); }
-  int64_t answers() const override { return task_.pairs; }
-  int64_t vocabulary() const override { return task_.vocabulary(); }
+  Sample training(int64_t row) const override { return sample(0, row); }
+  int64_t answers() const override { return task_->shape().scored; }
+  int64_t vocabulary() const override { return task_->shape().vocabulary; }
   std::string answers_text() const override {
-    return fmt::format("motifs.pairs = {}", task_.pairs);
+    return fmt::format("{}, as many as {} asks for", answers(), config_.task);
   }
   std::string vocabulary_text() const override {
-    return fmt::format("runs of motifs.kmer = {} bases and the token before them", task_.kmer);
+    return fmt::format("the tokens of {}, {},", config_.task, task_->tokens());
   }
 
  private:
   const RunConfig& config_;
-  MotifTask task_;
+  std::unique_ptr<const SampleTask> task_;
 };
 
 /// Source of promoter and chromatin.
@@ -62,12 +61,12 @@ class FileSource final : public LabelSource {
   }
 
   int64_t size(size_t part) const override { return data_->size(part); }
-  LabelledSample sample(size_t part, int64_t i) const override {
-    LabelledSample s = data_->sample(part, i);
+  Sample sample(size_t part, int64_t i) const override {
+    Sample s = data_->sample(part, i);
     s.tokens = tokenizer_ ? pieces(s.tokens) : kmers_.tokens(s.tokens);
     return s;
   }
-  LabelledSample training(int64_t row) const override {
+  Sample training(int64_t row) const override {
     return sample(0, item_of_row(row, size(0), config_.seed));
   }
   int64_t answers() const override { return data_->answers(); }
@@ -102,9 +101,9 @@ class FileSource final : public LabelSource {
   std::unique_ptr<const Tokenizer> tokenizer_;
 };
 
-std::unique_ptr<const LabelSource> source_of(const RunConfig& c) {
-  if (find_data_set(c.task).kind == DataKind::motifs) return std::make_unique<MotifSource>(c);
-  return std::make_unique<FileSource>(c);
+std::unique_ptr<const LabelSource> source_of(const TrainingRun& run) {
+  if (run.config.generated) return std::make_unique<GeneratedSource>(run);
+  return std::make_unique<FileSource>(run.config);
 }
 
 const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
@@ -125,11 +124,10 @@ const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
 
 LabelData::LabelData(const TrainingRun& run)
     : run_(run),
-      source_(source_of(run.config)),
+      source_(source_of(run)),
       encoder_(encoder_of(run, *source_)),
-      positive_weight_(find_data_set(run.config.task).kind == DataKind::motifs
-                           ? run.config.motifs.positive_weight
-                           : run.config.profiles.positive_weight) {
+      positive_weight_(run.config.generated ? run.config.generated->positive_weight
+                                            : run.config.profiles.positive_weight) {
   const DataSet& set = find_data_set(run.config.task);
   for (size_t part = 0; part < 3; ++part) {
     const int64_t expected = set.counts[part], found = source_->size(part);
@@ -148,42 +146,53 @@ void LabelData::prepare() {
   }
 }
 
-LabelData::Labelled LabelData::stacked(const std::vector<LabelledSample>& samples) const {
+LabelData::Labelled LabelData::stacked(const std::vector<Sample>& samples) const {
   size_t longest = 0;
   bool equal = true;
-  for (const LabelledSample& s : samples) {
+  for (const Sample& s : samples) {
     equal = equal && s.tokens.size() == samples[0].tokens.size();
     longest = std::max(longest, s.tokens.size());
   }
   std::vector<int32_t> tokens, labels;
   std::vector<int64_t> lengths;
-  for (const LabelledSample& s : samples) {
+  for (const Sample& s : samples) {
     tokens.insert(tokens.end(), s.tokens.begin(), s.tokens.end());
     tokens.resize(tokens.size() + longest - s.tokens.size());
     lengths.push_back(static_cast<int64_t>(s.tokens.size()));
-    labels.insert(labels.end(), s.labels.begin(), s.labels.end());
+    labels.insert(labels.end(), s.targets.begin(), s.targets.end());
   }
   const auto rows = static_cast<int64_t>(samples.size());
+  Tensor global;
+  if (encoder_.takes_global_tokens() && !samples[0].global.empty()) {
+    std::vector<uint8_t> marks(samples.size() * longest, 0);
+    for (size_t row = 0; row < samples.size(); ++row) {
+      for (const int32_t at : samples[row].global)
+        marks[row * longest + static_cast<size_t>(at)] = 1;
+    }
+    global = Tensor::from(marks, {rows, static_cast<int64_t>(longest)});
+  }
   return {Tensor::from(tokens, {rows, static_cast<int64_t>(longest)}, run_.device),
           equal ? Tensor{} : Tensor::from(lengths, {rows}, run_.device),
-          Tensor::from(labels, {rows, source_->answers()}, run_.device)};
+          Tensor::from(labels, {rows, source_->answers()}, run_.device), global};
 }
 
 Tensor LabelData::logits(const Labelled& rows, Pass pass) const {
-  return encoder_.classify(encoder_.forward({.tokens = rows.tokens, .lengths = rows.lengths}, pass),
-                           pass);
+  return encoder_.classify(
+      encoder_.forward({.tokens = rows.tokens, .lengths = rows.lengths, .global = rows.global},
+                       pass),
+      pass);
 }
 
 TaskData::Forward LabelData::forward(int64_t i, Pass pass) const {
   const int64_t batch = run_.config.batch;
-  std::vector<LabelledSample> samples;
+  std::vector<Sample> samples;
   for (int64_t row = i * batch; row < (i + 1) * batch; ++row) {
     samples.push_back(source_->training(row));
   }
   const Labelled rows = stacked(samples);
   Forward f;
   f.losses.loss = profile_loss(logits(rows, pass), rows.labels, positive_weight_);
-  for (const LabelledSample& s : samples) f.tokens += static_cast<int64_t>(s.tokens.size());
+  for (const Sample& s : samples) f.tokens += static_cast<int64_t>(s.tokens.size());
   f.counted = batch;
   return f;
 }
@@ -197,7 +206,7 @@ LabelScores LabelData::scores(const std::string& part) const {
   RocAreas areas(answers);
   BinaryCounts counts;
   for (int64_t i = 0; i < size(part); i += run_.config.batch) {
-    std::vector<LabelledSample> samples;
+    std::vector<Sample> samples;
     for (int64_t row = i; row < std::min(i + run_.config.batch, size(part)); ++row) {
       samples.push_back(source_->sample(which, row));
     }

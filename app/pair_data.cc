@@ -188,12 +188,15 @@ TaskData::Report PairData::report(const std::string& part, const BeamSearch& sea
 
 std::unique_ptr<TaskData> open_task_data(const TrainingRun& run) {
   const DataKind kind = find_data_set(run.config.task).kind;
-  if (kind == DataKind::motifs || kind == DataKind::promoters || kind == DataKind::profiles) {
+  require(!is_generated(kind) || run.config.generated != nullptr, "task",
+          "{} has no options; expected RunConfig::set_task() to set it", run.config.task);
+  if (kind == DataKind::generated_labels || kind == DataKind::promoters ||
+      kind == DataKind::profiles) {
     return std::make_unique<LabelData>(run);
   }
+  if (is_generated(kind)) return std::make_unique<SampleData>(run);
   if (kind == DataKind::choices) return std::make_unique<ChoiceData>(run);
   if (kind == DataKind::trivia) return std::make_unique<SpanData>(run);
-  if (kind == DataKind::duplicates) return std::make_unique<DuplicateData>(run);
   if (run.model->objective() == Objective::sequence) return std::make_unique<PairData>(run);
   return std::make_unique<TextData>(run);
 }

@@ -14,7 +14,7 @@ namespace {
 
 Fingerprint data_fingerprint(const RunConfig& config) {
   const DataSet& set = find_data_set(config.task);
-  if (set.kind == DataKind::motifs || set.kind == DataKind::duplicates) return {};
+  if (is_generated(set.kind)) return {};
   std::vector<std::string> paths;
   for (const FoundFile& found : find_files(set, data_place(config))) {
     if (std::filesystem::is_regular_file(found.path)) paths.push_back(found.path);

@@ -114,8 +114,10 @@ TokenKind tokens_of(const RunConfig& c) {
       return plain("bytes");
     case DataKind::words:
       return plain(fmt::format("words of {}", set.id));
-    case DataKind::motifs:
-      return plain(fmt::format("runs of {} bases", c.motifs.task.kmer));
+    case DataKind::generated_labels:
+    case DataKind::generated_tokens:
+    case DataKind::generated_span:
+      return plain(c.generated->tokens());
     case DataKind::promoters:
     case DataKind::profiles:
       if (!c.tokenizer.empty()) return plain("bytes");

@@ -8,9 +8,27 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "data/tasks.h"
 #include "nn/axial.h"
 
 namespace longspan {
+namespace {
+
+/// Returns the entry of a generated task; null for other tasks.
+const SampleTaskEntry* find_sample_task(std::string_view id) {
+  for (const SampleTaskEntry& entry : sample_tasks()) {
+    if (entry.id == id) return &entry;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void RunConfig::set_task(const std::string& id) {
+  task = id;
+  const SampleTaskEntry* entry = find_sample_task(id);
+  generated = entry != nullptr ? entry->make() : nullptr;
+}
 
 void RunConfig::visit(Fields& v) {
   v("task", task)("data", data)("data_root", data_root)("split", split);
@@ -23,7 +41,12 @@ void RunConfig::visit(Fields& v) {
   v("memory_limit", memory_limit)("graph", graph)("check_replays", check_replays);
   v("anomaly", anomaly);
   v("save_every", save_every)("keep", keep)("log_every", log_every)("eval_every", eval_every);
-  v("motifs", motifs)("profiles", profiles)("questions", questions)("duplicate", duplicate);
+  if (generated) {
+    v.enter(find_sample_task(task)->section);
+    generated->visit(v);
+    v.leave();
+  }
+  v("profiles", profiles)("questions", questions);
   v.enter("model");
   v("name", model_name);
   model->visit(v);
@@ -132,21 +155,37 @@ void require_ranges(RunConfig& c) {
       {"schedule.floor", 0, 1},
       {"schedule.every", 1, inf},
       {"schedule.factor", 0, 1},
-      {"motifs.pairs", 1, many},
-      {"motifs.motif", 1, many},
-      {"motifs.kmer", 1, 8},
-      {"motifs.nearest", 1, many},
-      {"motifs.furthest", 1, many},
-      {"motifs.positive_weight", 0, inf},
-      {"motifs.held_out", 0, many},
       {"profiles.kmer", 1, 8},
       {"profiles.stride", 1, many},
       {"profiles.positive_weight", 0, inf},
       {"questions.most", 1, many},
       {"questions.longest", 1, many},
-      {"duplicate.held_out", 0, many},
   };
   check_ranges(to_json(c), ranges);
+  if (!c.generated) return;
+  // Tasks say themselves which options fit together.
+  const std::string section(find_sample_task(c.task)->section);
+  const Json fields = to_json(*c.generated);
+  std::vector<std::string> keys;
+  for (const JsonMember& m : fields.object()) keys.push_back(section + "." + m.name);
+  std::vector<Range> of_task;
+  for (const std::string& key : keys) of_task.push_back({key, 0, many});
+  check_ranges(Json(Members{{section, fields}}), of_task);
+}
+
+/// Returns the settings without those of generated tasks other than `task`: runs of earlier
+/// versions have the options of all of them.
+Settings of_task(const Settings& settings, const std::string& task) {
+  Settings kept = settings;
+  for (const SampleTaskEntry& other : sample_tasks()) {
+    if (other.id == task) continue;
+    const Json fields = to_json(*other.make());
+    const std::string prefix = std::string(other.section) + ".";
+    std::erase_if(kept, [&](const Setting& s) {
+      return s.key.starts_with(prefix) && fields.find(s.key.substr(prefix.size())) != nullptr;
+    });
+  }
+  return kept;
 }
 
 /// Throws ValueError if settings contradict each other or count more than 64 bits hold.
@@ -186,7 +225,9 @@ RunConfig make_config(const Settings& settings) {
   }
   c.model = find_model(c.model_name);
   set_defaults(c);
-  set_fields(c, settings);
+  const Setting* task = last_setting(settings, "task");
+  c.set_task(task != nullptr && task->value.is_string() ? task->value.string() : c.task);
+  set_fields(c, of_task(settings, c.task));
   if (c.steps == 0 && c.seconds == 0) {
     require(last_setting(settings, "steps") == nullptr, "steps",
             "got 0 and no time either; expected 1 or more, or --seconds");

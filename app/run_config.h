@@ -10,7 +10,7 @@
 #include "core/precision.h"
 #include "data/data_sets.h"
 #include "data/profiles.h"
-#include "data/tasks.h"
+#include "data/sample_task.h"
 #include "models/convert.h"
 #include "models/registry.h"
 #include "nn/fields.h"
@@ -63,18 +63,6 @@ struct RunConfig {
   int64_t keep = 0;        ///< number of newest checkpoints to keep; 0: all
   int64_t log_every = 10, eval_every = 0;
 
-  /// Options of motif-dna; the length of its samples is `length`.
-  struct Motifs {
-    MotifTask task{.mismatches = 0, .kmer = 6};  // learnable by a small model in minutes
-    double positive_weight = 1;                  ///< weight of the loss of positive labels
-    int64_t held_out = 512;  ///< samples of the validation and of the test split
-    void visit(auto& v) {
-      v("pairs", task.pairs)("motif", task.motif)("mismatches", task.mismatches)(
-          "nearest", task.nearest)("furthest", task.furthest)("kmer", task.kmer)(
-          "positive_weight", positive_weight)("held_out", held_out);
-    }
-  } motifs;
-
   /// Options of promoter and chromatin.
   struct Profiles {
     KmerTokens tokens;           ///< of bases, if there is no tokenizer
@@ -92,11 +80,8 @@ struct RunConfig {
     void visit(auto& v) { v("most", most)("longest", longest)("two_separators", two_separators); }
   } questions;
 
-  /// Options of duplicate: its words have (length - 2) / 2 symbols of the model's vocabulary.
-  struct Duplicate {
-    int64_t held_out = 256;  ///< samples of the validation and of the test split
-    void visit(auto& v) { v("held_out", held_out); }
-  } duplicate;
+  /// Options of a generated task, in a section of its own; null for other tasks.
+  std::unique_ptr<SampleTask> generated;
 
   struct Optimizer {
     OptimizerName name = OptimizerName::adam;
@@ -135,6 +120,8 @@ struct RunConfig {
   Settings free_positions = {};
 
   void visit(Fields& v);
+  /// Sets `task` and makes `generated` accordingly.
+  void set_task(const std::string& id);
   /// Gives the model at least `length` positions, unless the user has set their number. Throws
   /// ValueError if the user has to choose the axes of a grid.
   void follow_length();

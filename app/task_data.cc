@@ -18,14 +18,38 @@ int64_t counted_targets(const Tensor& targets) {
   return std::ssize(all) - std::count(all.begin(), all.end(), ignored_target);
 }
 
-DuplicateTask task_of(const TrainingRun& run) {
-  const int64_t length = run.config.length;
-  require(run.model->objective() == Objective::next_token, "task",
-          "{} is for decoders, and {} is none; choose one such as transformer", run.config.task,
-          run.config.model_name);
-  require(length >= 4 && length % 2 == 0, "length",
-          "got {}; expected an even number from 4 on: a zero and a word, twice", length);
-  return {.symbols = (length - 2) / 2, .vocabulary = run.model->vocab()};
+/// Returns the encoder of a task that asks for answers within its samples, null for other tasks.
+const Encoder* encoder_for(const TrainingRun& run) {
+  const RunConfig& c = run.config;
+  if (c.generated->targets() != TargetKind::span) {
+    require(run.model->objective() == Objective::next_token, "task",
+            "{} is for decoders, and {} is none; choose one such as transformer", c.task,
+            c.model_name);
+    return nullptr;
+  }
+  const Encoder* encoder = run.model->as_encoder();
+  require(
+      encoder != nullptr && encoder->encoder_config().span_head, "task",
+      "{} asks for the place of an answer, and {} has no head for it; choose an encoder such as "
+      "longformer, with model.span_head=true",
+      c.task, c.model_name);
+  return encoder;
+}
+
+/// Returns how many targets of the samples are scored.
+int64_t counted_targets(const std::vector<Sample>& samples) {
+  int64_t count = 0;
+  for (const Sample& s : samples) {
+    count += std::ssize(s.targets) - std::count(s.targets.begin(), s.targets.end(), ignored_target);
+  }
+  return count;
+}
+
+/// Returns target `i` of each sample, i64 [B].
+Tensor column(const std::vector<Sample>& samples, size_t i, Device device) {
+  std::vector<int64_t> values;
+  for (const Sample& s : samples) values.push_back(s.targets.at(i));
+  return Tensor::from(values, {std::ssize(samples)}, device);
 }
 
 }  // namespace
@@ -123,51 +147,114 @@ std::vector<int32_t> TextData::first_tokens(int64_t count) const {
   return ids;
 }
 
-DuplicateData::DuplicateData(const TrainingRun& run) : run_(run), task_(task_of(run)) {}
-
-int64_t DuplicateData::size(const std::string& part) const {
-  const RunConfig& c = run_.config;
-  return part_index(part) == 0 ? c.steps * c.batch * c.accumulate : c.duplicate.held_out;
+SampleData::SampleData(const TrainingRun& run)
+    : run_(run),
+      encoder_(encoder_for(run)),
+      task_(run.config.generated->fitted(run.config.length, run.model->vocab())) {
+  const int64_t expected = task_->shape().vocabulary;
+  require(run.model->vocab() >= expected, "model.vocab",
+          "got {}; {} has {} tokens: expected {} or more", run.model->vocab(), run.config.task,
+          expected, expected);
 }
 
-Batch DuplicateData::samples(const std::string& part, int64_t first, int64_t count) const {
+int64_t SampleData::size(const std::string& part) const {
+  const RunConfig& c = run_.config;
+  return part_index(part) == 0 ? c.steps * c.batch * c.accumulate : task_->held_out;
+}
+
+std::string SampleData::unit() const {
+  return std::string(unit_of(find_data_set(run_.config.task).kind));
+}
+
+std::vector<Sample> SampleData::samples(const std::string& part, int64_t first,
+                                        int64_t count) const {
   std::vector<Sample> rows;
   for (int64_t i = first; i < first + count; ++i) {
-    rows.push_back(
-        task_.sample({.seed = run_.config.seed, .split = part, .index = static_cast<uint64_t>(i)}));
+    rows.push_back(task_->sample(
+        {.seed = run_.config.seed, .split = part, .index = static_cast<uint64_t>(i)}));
   }
-  return stack(rows, run_.device);
+  return rows;
 }
 
-TaskData::Forward DuplicateData::forward(int64_t i, Pass pass) const {
-  const Batch rows = *batch(i);
-  return {losses_of(run_, rows, pass), rows.tokens.numel(), run_.config.batch * task_.symbols};
-}
-
-std::optional<Batch> DuplicateData::batch(int64_t i) const {
-  return samples("train", i * run_.config.batch, run_.config.batch);
-}
-
-void DuplicateData::each(const std::string& part,
-                         const std::function<void(const Batch&)>& visit) const {
+void SampleData::each(const std::string& part,
+                      const std::function<void(const std::vector<Sample>&)>& visit) const {
   for (int64_t i = 0; i < size(part); i += run_.config.batch) {
     visit(samples(part, i, std::min(run_.config.batch, size(part) - i)));
   }
 }
 
-double DuplicateData::bits(const std::string& part) const {
+SpanLogits SampleData::spans(const std::vector<Sample>& rows, Pass pass) const {
+  const int64_t length = std::ssize(rows[0].tokens), count = std::ssize(rows);
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> global(static_cast<size_t>(count * length), 0);
+  for (int64_t row = 0; row < count; ++row) {
+    const Sample& s = rows[static_cast<size_t>(row)];
+    tokens.insert(tokens.end(), s.tokens.begin(), s.tokens.end());
+    for (const int32_t at : s.global) global[static_cast<size_t>(row * length + at)] = 1;
+  }
+  EncoderInputs in{.tokens = Tensor::from(tokens, {count, length}, run_.device)};
+  if (encoder_->takes_global_tokens()) in.global = Tensor::from(global, {count, length});
+  return encoder_->spans(encoder_->forward(in, pass), {});
+}
+
+Tensor SampleData::answer_loss(const std::vector<Sample>& rows, Pass pass) const {
+  return span_loss(spans(rows, pass), column(rows, 0, run_.device), column(rows, 1, run_.device));
+}
+
+TaskData::Forward SampleData::forward(int64_t i, Pass pass) const {
+  const std::vector<Sample> rows = samples("train", i * run_.config.batch, run_.config.batch);
+  Forward f;
+  for (const Sample& s : rows) f.tokens += std::ssize(s.tokens);
+  if (finds_answers()) {
+    f.losses.loss = answer_loss(rows, pass);
+    f.counted = run_.config.batch;
+  } else {
+    f.losses = losses_of(run_, stack(rows, run_.device), pass);
+    f.counted = counted_targets(rows);
+  }
+  return f;
+}
+
+std::optional<Batch> SampleData::batch(int64_t i) const {
+  const bool alike = task_->shape().scored >= 0 || run_.config.accumulate == 1;
+  if (finds_answers() || !alike) return std::nullopt;
+  return stack(samples("train", i * run_.config.batch, run_.config.batch), run_.device);
+}
+
+double SampleData::bits(const std::string& part) const {
+  const NoGrad off;
   Score total;
-  each(part, [&](const Batch& rows) { total += score(*run_.model, rows.tokens, rows.targets); });
+  each(part, [&](const std::vector<Sample>& rows) {
+    if (finds_answers()) {
+      const int64_t count = std::ssize(rows);
+      total += {answer_loss(rows, Pass{}).item() * static_cast<double>(count), count};
+    } else {
+      const Batch b = stack(rows, run_.device);
+      total += score(*run_.model, b.tokens, b.targets);
+    }
+  });
   return total.count > 0 ? total.bits() : std::nan("");
 }
 
-double DuplicateData::accuracy(const std::string& part) const {
+double SampleData::accuracy(const std::string& part) const {
   const NoGrad off;
+  const auto most_likely = [](const Tensor& scores) {
+    return cast(argmax(scores, -1), DType::i32).to_vector<int32_t>();
+  };
   int64_t right = 0, counted = 0;
-  each(part, [&](const Batch& rows) {
-    const auto said = cast(argmax(run_.model->logits(rows.tokens, Pass{}), -1), DType::i32)
-                          .to_vector<int32_t>();  // [B L]
-    const auto wanted = rows.targets.to_vector<int32_t>();
+  each(part, [&](const std::vector<Sample>& rows) {
+    if (finds_answers()) {
+      const SpanLogits z = spans(rows, Pass{});
+      const std::vector<int32_t> starts = most_likely(z.start), ends = most_likely(z.end);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        ++counted;
+        right += starts[i] == rows[i].targets[0] && ends[i] == rows[i].targets[1] ? 1 : 0;
+      }
+      return;
+    }
+    const Batch b = stack(rows, run_.device);
+    const std::vector<int32_t> said = most_likely(run_.model->logits(b.tokens, Pass{}));  // [B L]
+    const std::vector<int32_t> wanted = b.targets.to_vector<int32_t>();
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == ignored_target) continue;
       ++counted;
@@ -177,14 +264,15 @@ double DuplicateData::accuracy(const std::string& part) const {
   return static_cast<double>(right) / static_cast<double>(counted);
 }
 
-TaskData::Report DuplicateData::report(const std::string& part, const BeamSearch&) const {
+TaskData::Report SampleData::report(const std::string& part, const BeamSearch&) const {
   const double right = 100 * accuracy(part);
-  return {{fmt::format("{:.2f} % of symbols right", right)}, {{"accuracy", right}}};
+  return {{fmt::format("{:.2f} % of {}s right", right, finds_answers() ? "answer" : unit())},
+          {{"accuracy", right}}};
 }
 
-std::vector<int32_t> DuplicateData::first_tokens(int64_t count) const {
-  std::vector<int32_t> tokens = samples("valid", 0, 1).tokens.to_vector<int32_t>();
-  tokens.resize(static_cast<size_t>(std::min<int64_t>(count, task_.length())));
+std::vector<int32_t> SampleData::first_tokens(int64_t count) const {
+  std::vector<int32_t> tokens = samples("valid", 0, 1)[0].tokens;
+  tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
   return tokens;
 }
 

@@ -10,8 +10,8 @@
 
 #include "app/run.h"
 #include "data/metrics.h"
+#include "data/sample_task.h"
 #include "data/sequence_pairs.h"
-#include "data/tasks.h"
 #include "models/encoder.h"
 #include "models/generate.h"
 #include "train/roc_areas.h"
@@ -171,9 +171,9 @@ class LabelSource {
  public:
   virtual ~LabelSource() = default;
   virtual int64_t size(size_t part) const = 0;
-  virtual LabelledSample sample(size_t part, int64_t i) const = 0;
+  virtual Sample sample(size_t part, int64_t i) const = 0;
   /// Returns row `row` of training.
-  virtual LabelledSample training(int64_t row) const = 0;
+  virtual Sample training(int64_t row) const = 0;
   virtual int64_t answers() const = 0;
   virtual int64_t vocabulary() const = 0;
   /// Describe what determines the number of labels and the tokens, for messages.
@@ -181,8 +181,8 @@ class LabelSource {
   virtual std::string vocabulary_text() const = 0;
 };
 
-/// Data of a run that classifies whole sequences: motif-dna, whose samples are generated on demand,
-/// promoter and chromatin.
+/// Data of a run that answers yes or no about whole sequences: promoter, chromatin, and generated
+/// tasks with labels.
 class LabelData final : public TaskData {
  public:
   /// Throws ValueError if the model has no head for the labels or too small a vocabulary, or if
@@ -206,8 +206,9 @@ class LabelData final : public TaskData {
  private:
   struct Labelled {
     Tensor tokens, lengths, labels;  // [B, L], [B] or undefined: all of L, [B, answers]
+    Tensor global;                   // [B, L]: the global tokens, if the model and samples have any
   };
-  Labelled stacked(const std::vector<LabelledSample>& samples) const;
+  Labelled stacked(const std::vector<Sample>& samples) const;
   Tensor logits(const Labelled& rows, Pass pass) const;
 
   const TrainingRun& run_;
@@ -217,36 +218,40 @@ class LabelData final : public TaskData {
   std::vector<std::string> warnings_;
 };
 
-/// Data of a run that repeats a word: duplicate, whose samples are generated on demand. Only the
-/// second word is scored.
-class DuplicateData final : public TaskData {
+/// Data of a run of a generated task with targets that are tokens, or the positions of an answer.
+class SampleData final : public TaskData {
  public:
-  /// Throws ValueError if the model does not predict next tokens, or the length is too short for
-  /// two words.
-  explicit DuplicateData(const TrainingRun& run);
+  /// Throws ValueError if the model does not predict next tokens, or has no head that finds
+  /// answers, and if the task's samples do not fit the length or the vocabulary.
+  explicit SampleData(const TrainingRun& run);
 
   const std::vector<std::string>& warnings() const override { return warnings_; }
   int64_t size(const std::string& part) const override;
   std::string items() const override { return "samples"; }
-  std::string unit() const override { return "symbol"; }
+  std::string unit() const override;
   void prepare() override {}
   Forward forward(int64_t i, Pass pass) const override;
   std::optional<Batch> batch(int64_t i) const override;
   double bits(const std::string& part) const override;
+  /// The share of the scored tokens that the model finds most likely, or of the answers of which
+  /// both ends are.
   Report report(const std::string& part, const BeamSearch& search) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
-  /// Returns the share of the symbols of second words for which the model's most likely token is
-  /// correct.
+ private:
+  bool finds_answers() const { return task_->targets() == TargetKind::span; }
+  std::vector<Sample> samples(const std::string& part, int64_t first, int64_t count) const;
+  /// Calls visit(samples) for all samples of a split, some at a time.
+  void each(const std::string& part,
+            const std::function<void(const std::vector<Sample>&)>& visit) const;
+  SpanLogits spans(const std::vector<Sample>& rows, Pass pass) const;
+  /// Returns the mean loss of the answers.
+  Tensor answer_loss(const std::vector<Sample>& rows, Pass pass) const;
   double accuracy(const std::string& part) const;
 
- private:
-  Batch samples(const std::string& part, int64_t first, int64_t count) const;
-  /// Calls visit(batch) for all samples of a split.
-  void each(const std::string& part, const std::function<void(const Batch&)>& visit) const;
-
   const TrainingRun& run_;
-  DuplicateTask task_;
+  const Encoder* encoder_;  // of tasks with answers
+  std::unique_ptr<const SampleTask> task_;
   std::vector<std::string> warnings_;  // always empty
 };
 

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "data/io/bytes.h"
 #include "data/io/files.h"
+#include "data/tasks.h"
 #include "data/token_file.h"
 #include "nn/nearest.h"
 
@@ -17,7 +18,7 @@ constexpr const char* part_names[] = {"train", "valid", "test"};
 
 using enum DataKind;
 
-/// All data sets, in the order in which they are listed.
+/// All data sets but the generated ones, in the order in which they are listed.
 const std::vector<DataSet> kDataSets = {
     {"bytes", "", bytes, {}, "90/5/5", {-1, -1, -1}, "any file as a sequence of bytes"},
     {"chars", "", chars, {}, "90/5/5", {-1, -1, -1}, "text of a to z and space"},
@@ -27,8 +28,6 @@ const std::vector<DataSet> kDataSets = {
     {"wav", "", wav, {}, "90/5/5", {-1, -1, -1}, "16-bit PCM of one channel as mu-law codes"},
     {"images", "", images, {}, "90/5/5", {-1, -1, -1}, "pictures in the layout of CIFAR-10"},
     {"pixels", "", pixels, {}, "90/5/5", {-1, -1, -1}, "pictures as u8[N, 64, 64, 3]"},
-    {"motif-dna", "", motifs, {}, "", {-1, -1, -1}, "generated: pairs of motifs in random bases"},
-    {"duplicate", "", duplicates, {}, "", {-1, -1, -1}, "generated: 0 w 0 w, w to be repeated"},
     {"enwik8",
      "enwik8",
      bytes,
@@ -471,11 +470,35 @@ class Opening {
 
 }  // namespace
 
-std::span<const DataSet> data_sets() { return kDataSets; }
+namespace {
+
+/// Returns the entry of a generated task.
+DataSet generated(const SampleTaskEntry& task) {
+  const TargetKind targets = task.make()->targets();
+  const DataKind kind = targets == TargetKind::tokens   ? generated_tokens
+                        : targets == TargetKind::labels ? generated_labels
+                                                        : generated_span;
+  return {task.id, "", kind, {}, "", {-1, -1, -1}, task.about};
+}
+
+}  // namespace
+
+std::span<const DataSet> data_sets() {
+  static const std::vector<DataSet> all = [] {
+    std::vector<DataSet> list = kDataSets;
+    const auto named = std::find_if(list.begin(), list.end(),
+                                    [](const DataSet& set) { return !set.folder.empty(); });
+    std::vector<DataSet> made;
+    for (const SampleTaskEntry& task : sample_tasks()) made.push_back(generated(task));
+    list.insert(named, made.begin(), made.end());
+    return list;
+  }();
+  return all;
+}
 
 const DataSet& find_data_set(const std::string& id) {
   std::vector<std::string> names;
-  for (const DataSet& set : kDataSets) {
+  for (const DataSet& set : data_sets()) {
     if (set.id == id) return set;
     names.emplace_back(set.id);
   }
@@ -485,9 +508,9 @@ const DataSet& find_data_set(const std::string& id) {
 }
 
 std::string_view unit_of(DataKind kind) {
-  constexpr std::string_view units[] = {"byte",     "character", "word",   "base",     "residue",
-                                        "sample",   "value",     "value",  "answer",   "symbol",
-                                        "document", "answer",    "answer", "question", "question"};
+  constexpr std::string_view units[] = {
+      "byte",   "character", "word",  "base",     "residue", "sample", "value",    "value",
+      "answer", "symbol",    "place", "document", "answer",  "answer", "question", "question"};
   static_assert(std::size(units) == static_cast<size_t>(DataKind::trivia) + 1);
   return units[static_cast<size_t>(kind)];
 }

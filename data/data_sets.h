@@ -17,26 +17,28 @@ namespace longspan {
 
 /// What the files of a data set contain, which determines the tokens.
 enum class DataKind : uint8_t {
-  bytes,       ///< any file: bytes, or the tokens of a tokenizer
-  chars,       ///< a to z and space, the alphabet of text8
-  words,       ///< text: words, and the end of each line
-  dna,         ///< FASTA, or bases only: `bases`; headers are skipped
-  fasta,       ///< FASTA of proteins: `residues`, and an end token after each record
-  wav,         ///< 16-bit WAV: codes of mu_law()
-  images,      ///< CIFAR-10's layout: pixel values, red, green and blue of each
-  pixels,      ///< raw pixels, 64 x 64
-  motifs,      ///< samples of MotifTask, generated on demand: there are no files
-  duplicates,  ///< samples of DuplicateTask, generated on demand
-  documents,   ///< articles and summaries; read by open_documents()
-  promoters,   ///< FASTA with a binary label for each record; read by open_labelled()
-  profiles,    ///< arrays of bases and of binary labels; read by open_labelled()
-  choices,     ///< WikiHop: questions with candidates; read by read_wikihop()
-  trivia,      ///< TriviaQA: questions and documents; read by read_triviaqa()
+  bytes,             ///< any file: bytes, or the tokens of a tokenizer
+  chars,             ///< a to z and space, the alphabet of text8
+  words,             ///< text: words, and the end of each line
+  dna,               ///< FASTA, or bases only: `bases`; headers are skipped
+  fasta,             ///< FASTA of proteins: `residues`, and an end token after each record
+  wav,               ///< 16-bit WAV: codes of mu_law()
+  images,            ///< CIFAR-10's layout: pixel values, red, green and blue of each
+  pixels,            ///< raw pixels, 64 x 64
+  generated_labels,  ///< samples of a SampleTask, made on demand: there are no files; with labels
+  generated_tokens,  ///< the same, with targets that are tokens
+  generated_span,    ///< the same, with the positions of an answer
+  documents,         ///< articles and summaries; read by open_documents()
+  promoters,         ///< FASTA with a binary label for each record; read by open_labelled()
+  profiles,          ///< arrays of bases and of binary labels; read by open_labelled()
+  choices,           ///< WikiHop: questions with candidates; read by read_wikihop()
+  trivia,            ///< TriviaQA: questions and documents; read by read_triviaqa()
 };
 
 /// Whether samples of that kind are generated on demand, without files.
 constexpr bool is_generated(DataKind kind) {
-  return kind == DataKind::motifs || kind == DataKind::duplicates;
+  return kind == DataKind::generated_labels || kind == DataKind::generated_tokens ||
+         kind == DataKind::generated_span;
 }
 
 /// A file of a data set.

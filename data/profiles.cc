@@ -89,10 +89,10 @@ class Promoters final : public LabelledSequences {
   int64_t answers() const override { return 1; }
   int64_t length() const override { return static_cast<int64_t>(files_[0].sequences[0].size()); }
 
-  LabelledSample sample(size_t part, int64_t i) const override {
+  Sample sample(size_t part, int64_t i) const override {
     const Record& r = parts_[part][static_cast<size_t>(i)];
     const std::span<const uint8_t> ids = files_[r.file].sequences[r.index];
-    LabelledSample s{{ids.begin(), ids.end()}, {r.label}};
+    Sample s{{ids.begin(), ids.end()}, {r.label}};
     if (r.made) {
       const Generator gen = Generator{seed_}.fork("negatives").fork(uint64_t(r.index));
       s.tokens = negative_of(s.tokens, gen);
@@ -172,16 +172,16 @@ class Profiles final : public LabelledSequences {
   int64_t answers() const override { return files_[0].y.shape[1]; }
   int64_t length() const override { return files_[0].x.shape[1]; }
 
-  LabelledSample sample(size_t part, int64_t i) const override {
+  Sample sample(size_t part, int64_t i) const override {
     const Profile& p = files_[parts_[part].file];
     const int64_t row = parts_[part].begin + i, n = length(), answered = answers();
-    LabelledSample s;
+    Sample s;
     for (int64_t b = 0; b < n; ++b) s.tokens.push_back(base(p.x, row, b));
     for (int64_t a = 0; a < answered; ++a) {
       const double label = p.y[row * answered + a];
       require<IoError>(label == 0 || label == 1, "profiles", "{}: y[{}, {}] is {}; expected 0 or 1",
                        p.y.path, row, a, label);
-      s.labels.push_back(static_cast<int32_t>(label));
+      s.targets.push_back(static_cast<int32_t>(label));
     }
     return s;
   }

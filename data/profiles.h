@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/data_sets.h"
-#include "data/tasks.h"
+#include "data/sample_task.h"
 
 namespace longspan {
 
@@ -37,7 +37,7 @@ class LabelledSequences {
   /// Number of samples of a split: 0 train, 1 validation, 2 test.
   virtual int64_t size(size_t part) const = 0;
   /// Throws IoError if the file holds values other than bases and labels.
-  virtual LabelledSample sample(size_t part, int64_t i) const = 0;
+  virtual Sample sample(size_t part, int64_t i) const = 0;
   /// Number of binary labels of a sample.
   virtual int64_t answers() const = 0;
   /// Number of bases of each sample.

@@ -1,6 +1,9 @@
 #include "data/tasks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <memory>
 
 #include "core/error.h"
 #include "data/draws.h"
@@ -24,20 +27,11 @@ std::vector<int64_t> different(const Draws& draws, int64_t count, int64_t range,
 
 }  // namespace
 
-Batch stack(std::span<const Sample> samples, Device device) {
-  require<ShapeError>(!samples.empty(), "stack", "got no samples");
-  const size_t length = samples[0].tokens.size();
-  std::vector<int32_t> tokens, targets;
-  for (const Sample& s : samples) {
-    require<ShapeError>(s.tokens.size() == length && s.targets.size() == length, "stack",
-                        "got samples of {} and {} tokens; expected one length", length,
-                        s.tokens.size());
-    tokens.insert(tokens.end(), s.tokens.begin(), s.tokens.end());
-    targets.insert(targets.end(), s.targets.begin(), s.targets.end());
-  }
-  const auto rows = static_cast<int64_t>(samples.size()), columns = static_cast<int64_t>(length);
-  return {Tensor::from(tokens, {rows, columns}, device),
-          Tensor::from(targets, {rows, columns}, device)};
+void DuplicateTask::fit(int64_t length, int64_t tokens) {
+  require(length >= 4 && length % 2 == 0, "length",
+          "got {}; expected an even number from 4 on: a zero and a word, twice", length);
+  symbols = (length - 2) / 2;
+  vocabulary = tokens;
 }
 
 Sample DuplicateTask::sample(const SampleKey& key) const {
@@ -54,6 +48,13 @@ Sample DuplicateTask::sample(const SampleKey& key) const {
     s.targets[second - 1] = token;
   }
   return s;
+}
+
+void CopyTask::fit(int64_t length, int64_t /*vocabulary*/) {
+  require(symbols >= 1 && length > 2 * symbols, "length",
+          "got {}; expected more than {}: {} symbols, blanks, and the symbols again", length,
+          2 * symbols, symbols);
+  blanks = length - 2 * symbols;
 }
 
 Sample CopyTask::sample(const SampleKey& key) const {
@@ -73,7 +74,12 @@ Sample CopyTask::sample(const SampleKey& key) const {
   return s;
 }
 
-NeedleSample NeedleTask::sample(const SampleKey& key) const {
+void NeedleTask::fit(int64_t tokens, int64_t /*vocabulary*/) {
+  length = tokens;
+  sample({});  // throws if the facts do not fit
+}
+
+Sample NeedleTask::sample(const SampleKey& key) const {
   const int64_t fact = 2 + value_length, text = length - 4;
   require(facts >= 1 && value_length >= 1 && values >= 1 && filler >= 1 && keys >= facts, "needle",
           "got {} facts of {} keys, {} values of {} tokens and {} fillers; expected 1 or more of "
@@ -86,14 +92,14 @@ NeedleSample NeedleTask::sample(const SampleKey& key) const {
   const auto key_token = [&](int64_t k) { return static_cast<int32_t>(4 + k); };
   const auto at = [](int64_t i) { return static_cast<size_t>(i); };
 
-  NeedleSample s;
+  Sample s;
   s.tokens.resize(at(length));
   for (int32_t& token : s.tokens) {
     token = static_cast<int32_t>(4 + keys + values + draws.below(filler));
   }
   const int64_t text_begin = question_first ? 4 : 1;
-  s.question_begin = question_first ? 1 : length - 2;
-  s.question_end = s.question_begin + 2;
+  const int64_t question = question_first ? 1 : length - 2;
+  s.global = {static_cast<int32_t>(question), static_cast<int32_t>(question + 1)};
   const std::vector<int64_t> named = different(draws, facts, keys, "keys");
   // Any distinct slots are valid once all but one token of each fact are removed; the removed
   // tokens are added again below.
@@ -108,19 +114,19 @@ NeedleSample NeedleTask::sample(const SampleKey& key) const {
       s.tokens[at(begin + 2 + i)] = static_cast<int32_t>(4 + keys + draws.below(values));
     }
     if (f == asked) {
-      s.start = static_cast<int32_t>(begin + 2);
-      s.end = static_cast<int32_t>(begin + 1 + value_length);
+      s.targets = {static_cast<int32_t>(begin + 2), static_cast<int32_t>(begin + 1 + value_length)};
     }
   }
   s.tokens[0] = 0;
   s.tokens[at(question_first ? 3 : length - 3)] = 1;
-  s.tokens[at(s.question_begin)] = 3;
-  s.tokens[at(s.question_begin + 1)] = key_token(named[at(asked)]);
+  s.tokens[at(question)] = 3;
+  s.tokens[at(question + 1)] = key_token(named[at(asked)]);
   return s;
 }
 
-NeedleQuestion question_of(const NeedleSample& sample) {
-  require(sample.question_begin == 1, "needle", "the question comes last; expected it first");
+NeedleQuestion question_of(const Sample& sample) {
+  const int64_t question = sample.global.at(0), separator = sample.global.back() + 1;
+  require(question == 1, "needle", "the question comes last; expected it first");
   const auto pieces = [&](int64_t begin, int64_t end) {
     std::vector<Piece> all;
     for (int64_t i = begin; i < end; ++i) {
@@ -128,11 +134,11 @@ NeedleQuestion question_of(const NeedleSample& sample) {
     }
     return all;
   };
-  const int64_t text = sample.question_end + 1;  // after the separator
-  const auto answer = static_cast<size_t>(sample.end - sample.start + 1);
-  return {pieces(sample.question_begin, sample.question_end),
+  const int64_t text = separator + 1;
+  const auto answer = static_cast<size_t>(sample.targets.at(1) - sample.targets.at(0) + 1);
+  return {pieces(question, separator),
           pieces(text, static_cast<int64_t>(sample.tokens.size())),
-          {std::string(answer, ' '), sample.start - text}};
+          {std::string(answer, ' '), sample.targets.at(0) - text}};
 }
 
 NeedleBatches::NeedleBatches(const NeedleTask& task, int64_t batch, const WindowOptions& windows,
@@ -205,17 +211,24 @@ std::array<std::vector<int32_t>, 2> MotifTask::motifs(uint64_t seed, int64_t p) 
   return both;
 }
 
-LabelledSample MotifTask::sample(const SampleKey& key) const {
+void MotifTask::fit(int64_t tokens, int64_t /*vocabulary*/) {
+  length = tokens + kmer - 2;
+  check(*this);
+}
+
+std::string MotifTask::token_kind() const { return fmt::format("runs of {} bases", kmer); }
+
+Sample MotifTask::sample(const SampleKey& key) const {
   check(*this);
   // Chance or other pairs may undo the wanted labels; then the bases are drawn again.
   constexpr int tries = 32;
   Draws draws = draws_of("motif-dna", key);
-  LabelledSample s;
+  Sample s;
   std::vector<int32_t> bases(static_cast<size_t>(length));
   for (int round = 0; round < tries; ++round) {
     for (int32_t& base : bases) base = static_cast<int32_t>(draws.below(4));
     bool as_wanted = true;
-    s.labels.clear();
+    s.targets.clear();
     std::vector<int32_t> wanted;
     for (int64_t p = 0; p < pairs; ++p) {
       const auto both = motifs(key.seed, p);
@@ -238,11 +251,11 @@ LabelledSample MotifTask::sample(const SampleKey& key) const {
     }
     for (int64_t p = 0; p < pairs; ++p) {
       const auto both = motifs(key.seed, p);
-      s.labels.push_back(stand_apart(places_of(both[0], bases, mismatches),
-                                     places_of(both[1], bases, mismatches), nearest, furthest)
-                             ? 1
-                             : 0);
-      as_wanted = as_wanted && s.labels.back() == wanted[static_cast<size_t>(p)];
+      s.targets.push_back(stand_apart(places_of(both[0], bases, mismatches),
+                                      places_of(both[1], bases, mismatches), nearest, furthest)
+                              ? 1
+                              : 0);
+      as_wanted = as_wanted && s.targets.back() == wanted[static_cast<size_t>(p)];
     }
     if (as_wanted) break;
   }
@@ -254,5 +267,52 @@ LabelledSample MotifTask::sample(const SampleKey& key) const {
   }
   return s;
 }
+
+void MarkerTask::fit(int64_t tokens, int64_t different) {
+  length = tokens;
+  vocabulary = different;
+}
+
+Sample MarkerTask::sample(const SampleKey& key) const {
+  require(length >= 2 && vocabulary >= 2, "marker",
+          "got {} tokens of {}; expected 2 or more of each", length, vocabulary);
+  Draws draws = draws_of("marker", key);
+  Sample s;
+  for (int64_t i = 0; i < length; ++i) {
+    s.tokens.push_back(static_cast<int32_t>(draws.below(vocabulary - 1)));
+  }
+  const int64_t half = length / 2, place = half + draws.below(length - half);
+  s.targets = {static_cast<int32_t>(draws.below(2))};
+  if (s.targets[0] == 1)
+    s.tokens[static_cast<size_t>(place)] = static_cast<int32_t>(vocabulary - 1);
+  s.global = {0};
+  return s;
+}
+
+namespace {
+
+template <class Task>
+std::unique_ptr<SampleTask> task_of(const Task& task, int64_t held_out) {
+  return std::make_unique<SampleTaskOf<Task>>(task, held_out);
+}
+
+constexpr SampleTaskEntry entries[] = {
+    {"motif-dna", "motifs", "generated: pairs of motifs in random bases",
+     [] {  // learnable by a small model in minutes
+       return task_of(MotifTask{.mismatches = 0, .kmer = 6}, 512);
+     }},
+    {"duplicate", "duplicate", "generated: 0 w 0 w, w to be repeated",
+     [] { return task_of(DuplicateTask{}, 256); }},
+    {"copy-memory", "copy_memory", "generated: symbols, blanks, and the symbols to be repeated",
+     [] { return task_of(CopyTask{}, 256); }},
+    {"needle-qa", "needle_qa", "generated: one of some facts in noise, to be found by its key",
+     [] { return task_of(NeedleTask{}, 256); }},
+    {"marker", "marker", "generated: whether a distant token occurs",
+     [] { return task_of(MarkerTask{}, 256); }},
+};
+
+}  // namespace
+
+std::span<const SampleTaskEntry> sample_tasks() { return entries; }
 
 }  // namespace longspan

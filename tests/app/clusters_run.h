@@ -12,7 +12,7 @@ namespace longspan::test {
 /// Returns the configuration of a run of ClusterModel on a generated task.
 inline RunConfig clusters_config(const ClusterConfig& model = {}) {
   RunConfig c;
-  c.task = "duplicate";
+  c.set_task("duplicate");
   c.model_name = "clusters";
   c.model = cluster_spec(model);
   c.length = 12;
@@ -20,7 +20,7 @@ inline RunConfig clusters_config(const ClusterConfig& model = {}) {
   c.accumulate = 2;
   c.steps = 6;
   c.log_every = 1;
-  c.duplicate.held_out = 8;
+  c.generated->held_out = 8;
   c.optimizer.clip = 0.05;
   return c;
 }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "data/tasks.h"
 #include "tests/harness/numpy_file.h"
 #include "tests/harness/scratch.h"
 
@@ -19,7 +20,7 @@ using test::write_bytes;
 
 DataPlace at(const std::string& id, const std::string& path) { return {"", id + "=" + path}; }
 
-std::string letters_of(const LabelledSample& s) {
+std::string letters_of(const Sample& s) {
   std::string all;
   for (const int32_t id : s.tokens) all += "ACGTN"[id];
   return all;
@@ -67,10 +68,10 @@ TEST(Promoters, AreReadFromTwoFiles) {
   for (size_t part = 0; part < 3; ++part) {
     int64_t here = 0;
     for (int64_t i = 0; i < data->size(part); ++i) {
-      const LabelledSample s = data->sample(part, i);
+      const Sample s = data->sample(part, i);
       // Lower case means the same base, and an ambiguity code is N.
-      EXPECT_EQ(letters_of(s).substr(0, 6), s.labels[0] == 1 ? "ACGTNN" : "TTTTTT");
-      here += s.labels[0];
+      EXPECT_EQ(letters_of(s).substr(0, 6), s.targets[0] == 1 ? "ACGTNN" : "TTTTTT");
+      here += s.targets[0];
     }
     EXPECT_EQ(2 * here, data->size(part));  // each split has both labels
     yes += here;
@@ -85,8 +86,8 @@ TEST(Promoters, AreReadFromLabelsInHeaders) {
   ASSERT_EQ(data->size(0), 3);
   std::multiset<std::string> yes, no;
   for (int64_t i = 0; i < 3; ++i) {
-    const LabelledSample s = data->sample(0, i);
-    (s.labels[0] == 1 ? yes : no).insert(letters_of(s));
+    const Sample s = data->sample(0, i);
+    (s.targets[0] == 1 ? yes : no).insert(letters_of(s));
   }
   EXPECT_EQ(yes, (std::multiset<std::string>{"AAAA", "ACGT"}));
   EXPECT_EQ(no, std::multiset<std::string>{"CCCC"});
@@ -117,8 +118,8 @@ TEST(Promoters, HaveNegativesMadeOfThem) {
   for (size_t part = 0; part < 2; ++part) {
     const std::string all(40, "AC"[part]);
     for (int64_t i = 0; i < 2; ++i) {
-      const LabelledSample s = data->sample(part, i);
-      EXPECT_EQ(letters_of(s) == all, s.labels[0] == 1);
+      const Sample s = data->sample(part, i);
+      EXPECT_EQ(letters_of(s) == all, s.targets[0] == 1);
       EXPECT_EQ(s, data->sample(part, i));
     }
   }
@@ -177,9 +178,9 @@ TEST(Profiles, AreReadFromArrays) {
   for (size_t part = 0; part < 3; ++part) {
     ASSERT_EQ(data->size(part), 2);
     EXPECT_EQ(letters_of(data->sample(part, 0)), "ACGTN");
-    EXPECT_EQ(data->sample(part, 0).labels, (std::vector<int32_t>{1, 0, 1}));
+    EXPECT_EQ(data->sample(part, 0).targets, (std::vector<int32_t>{1, 0, 1}));
     EXPECT_EQ(letters_of(data->sample(part, 1)), "TTTTT");
-    EXPECT_EQ(data->sample(part, 1).labels, (std::vector<int32_t>{0, 1, 1}));
+    EXPECT_EQ(data->sample(part, 1).targets, (std::vector<int32_t>{0, 1, 1}));
   }
   std::filesystem::remove(folder / "valid_y.npy");
   EXPECT_TRUE(contains(

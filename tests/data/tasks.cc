@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 
 #include "core/error.h"
 #include "tests/harness/scratch.h"
@@ -74,7 +75,7 @@ TEST(TasksAndData, Test5_MotifsAreSolved) {
     std::vector<int64_t> positive(static_cast<size_t>(task.pairs));
     constexpr int64_t samples = 200;
     for (uint64_t index = 0; index < samples; ++index) {
-      const LabelledSample s = task.sample({.seed = 5, .index = index});
+      const Sample s = task.sample({.seed = 5, .index = index});
       ASSERT_EQ(static_cast<int64_t>(s.tokens.size()), task.tokens());
       EXPECT_EQ(s.tokens[0], task.first_token());
       EXPECT_LT(*std::max_element(s.tokens.begin(), s.tokens.end()), task.vocabulary());
@@ -96,7 +97,7 @@ TEST(TasksAndData, Test5_MotifsAreSolved) {
             found = found || stands(bases, j, motifs[1], task.mismatches);
           }
         }
-        EXPECT_EQ(s.labels[static_cast<size_t>(p)], found ? 1 : 0) << index;
+        EXPECT_EQ(s.targets[static_cast<size_t>(p)], found ? 1 : 0) << index;
         positive[static_cast<size_t>(p)] += found ? 1 : 0;
       }
     }
@@ -135,16 +136,17 @@ TEST(TasksAndData, Test5_NeedlesAreFound) {
                           .question_first = first};
     std::set<int32_t> places;
     for (uint64_t index = 0; index < 300; ++index) {
-      const NeedleSample s = task.sample({.index = index});
+      const Sample s = task.sample({.index = index});
       ASSERT_EQ(s.tokens.size(), 60u);
       EXPECT_EQ(s.tokens[0], 0);
       EXPECT_EQ(std::count(s.tokens.begin(), s.tokens.end(), 1), 1);
       EXPECT_EQ(std::count(s.tokens.begin(), s.tokens.end(), 2), 4);
       EXPECT_EQ(std::count(s.tokens.begin(), s.tokens.end(), 3), 1);
       EXPECT_LT(*std::max_element(s.tokens.begin(), s.tokens.end()), task.vocabulary());
-      const auto question = static_cast<size_t>(s.question_begin);
+      ASSERT_EQ(s.global.size(), 2u);
+      const auto question = static_cast<size_t>(s.global[0]);
       EXPECT_EQ(s.tokens[question], 3);
-      EXPECT_EQ(s.question_end - s.question_begin, 2);
+      EXPECT_EQ(s.global[1], s.global[0] + 1);
       // Finds the fact with the key of the question.
       int found = 0;
       for (size_t i = 0; i + 4 < s.tokens.size(); ++i) {
@@ -154,11 +156,11 @@ TEST(TasksAndData, Test5_NeedlesAreFound) {
         }
         if (s.tokens[i + 1] != s.tokens[question + 1]) continue;
         ++found;
-        EXPECT_EQ(s.start, static_cast<int32_t>(i) + 2);
-        EXPECT_EQ(s.end, static_cast<int32_t>(i) + 4);
+        EXPECT_EQ(s.targets.at(0), static_cast<int32_t>(i) + 2);
+        EXPECT_EQ(s.targets.at(1), static_cast<int32_t>(i) + 4);
       }
       EXPECT_EQ(found, 1);
-      places.insert(s.start);
+      places.insert(s.targets.at(0));
     }
     EXPECT_GT(places.size(), 40u);
   }
@@ -213,13 +215,13 @@ TEST(Tasks, MotifsWithMismatchesHideFromRunsOfBases) {
     const auto motifs = task.motifs(1, 0);
     std::map<std::vector<bool>, std::array<double, 2>> there, order;
     for (uint64_t index = 0; index < samples; ++index) {
-      const LabelledSample s = task.sample({.seed = 1, .split = "test", .index = index});
+      const Sample s = task.sample({.seed = 1, .split = "test", .index = index});
       const auto first = begins(s.tokens, motifs[0], 6), second = begins(s.tokens, motifs[1], 6);
       const auto follows = [&](const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
         return !a.empty() && !b.empty() && b.back() - a.front() >= task.nearest;
       };
       const std::vector<bool> which{!first.empty(), !second.empty()};
-      const auto yes = static_cast<size_t>(s.labels[0]);
+      const auto yes = static_cast<size_t>(s.targets[0]);
       ++there[which][yes];
       ++order[{which[0], which[1], follows(first, second), follows(second, first)}][yes];
     }
@@ -233,12 +235,12 @@ TEST(Tasks, NeedlesAreQuestionsInWindows) {
   const WindowOptions options{.length = 20, .stride = 7};  // 15 text tokens
   std::vector<SpanWindow> expected;
   for (uint64_t index = 0; index < 5; ++index) {
-    const NeedleSample s = task.sample({.seed = 3, .index = index});
+    const Sample s = task.sample({.seed = 3, .index = index});
     const NeedleQuestion q = question_of(s);
     EXPECT_EQ(q.question.size(), 2u);
     EXPECT_EQ(q.text.size(), 40u);
     EXPECT_EQ(q.text[static_cast<size_t>(q.answer.begin)].id,
-              s.tokens[static_cast<size_t>(s.start)]);
+              s.tokens[static_cast<size_t>(s.targets.at(0))]);
     for (const SpanWindow& w : span_windows(q.question, q.text, &q.answer, needle_ids, options)) {
       expected.push_back(w);
       EXPECT_EQ(w.tokens[0], 0);
@@ -276,6 +278,122 @@ TEST(Tasks, Stack) {
   const std::vector<Sample> odd = {samples[0], CopyTask{}.sample({})};
   EXPECT_THROW(stack(odd), ShapeError);
   EXPECT_THROW(stack({}), ShapeError);
+}
+
+/// Returns a checksum of the first samples of a task.
+uint64_t checksum(const auto& task) {
+  uint64_t sum = 0xcbf29ce484222325;
+  for (const char* split : {"train", "valid"}) {
+    for (uint64_t index = 0; index < 20; ++index) {
+      const Sample s = task.sample({.seed = 3, .split = split, .index = index});
+      for (const std::vector<int32_t>* values : {&s.tokens, &s.targets}) {
+        for (const int32_t value : *values) {
+          sum = (sum ^ static_cast<uint32_t>(value)) * 0x100000001b3;
+        }
+      }
+    }
+  }
+  return sum;
+}
+
+// The samples of a task are part of the meaning of its results: they never change.
+TEST(Tasks, SamplesNeverChange) {
+  EXPECT_EQ(checksum(DuplicateTask{.symbols = 20, .vocabulary = 32}), 9495926226260070050u);
+  EXPECT_EQ(checksum(CopyTask{.symbols = 5, .alphabet = 3, .blanks = 7}), 12218922584447711915u);
+  EXPECT_EQ(checksum(NeedleTask{}), 16680914592547838004u);
+  EXPECT_EQ(checksum(NeedleTask{.length = 60, .facts = 4, .question_first = false}),
+            2463149341839115765u);
+  EXPECT_EQ(
+      checksum(MotifTask{.length = 300, .pairs = 3, .nearest = 40, .furthest = 90, .kmer = 3}),
+      13094515040973437708u);
+  EXPECT_EQ(checksum(MarkerTask{}), 13794184480460491778u);
+}
+
+TEST(Tasks, MarkersAreFound) {
+  const MarkerTask task{.length = 31, .vocabulary = 5};
+  std::set<size_t> places;
+  int64_t positive = 0;
+  for (uint64_t index = 0; index < 400; ++index) {
+    const Sample s = task.sample({.index = index});
+    ASSERT_EQ(s.tokens.size(), 31u);
+    EXPECT_EQ(s.global, std::vector<int32_t>{0});
+    const auto marker = std::find(s.tokens.begin(), s.tokens.end(), 4);
+    EXPECT_EQ(std::count(s.tokens.begin(), s.tokens.end(), 4), s.targets.at(0));
+    positive += s.targets.at(0);
+    if (marker != s.tokens.end()) places.insert(static_cast<size_t>(marker - s.tokens.begin()));
+  }
+  EXPECT_EQ(places.size(), 16u);
+  EXPECT_EQ(*places.begin(), 15u);
+  EXPECT_NEAR(positive, 200, 4 * 10);
+  EXPECT_THROW((MarkerTask{.length = 1}.sample({})), ValueError);
+}
+
+/// Sets every field to the number 1, and collects the names.
+struct Ones final : Fields {
+  void field(std::string_view name, bool& v) override { set(name, v = true); }
+  void field(std::string_view name, int64_t& v) override { set(name, v = 1); }
+  void field(std::string_view name, uint64_t& v) override { set(name, v = 1); }
+  void field(std::string_view name, float& v) override { set(name, v = 1); }
+  void field(std::string_view name, double& v) override { set(name, v = 1); }
+  void field(std::string_view name, std::string&) override { set(name, 0); }
+  void field(std::string_view name, std::vector<int64_t>&) override { set(name, 0); }
+  void field(std::string_view name, std::vector<std::string>&) override { set(name, 0); }
+  void choice(std::string_view name, int&, std::span<const std::string_view>) override {
+    set(name, 0);
+  }
+  void written(std::string_view name, std::string&, bool (*)(std::string_view),
+               std::string_view) override {
+    set(name, 0);
+  }
+  void enter(std::string_view) override {}
+  void leave() override {}
+  void set(std::string_view name, double) { names.emplace(name); }
+  std::set<std::string, std::less<>> names;
+};
+
+// Every entry of the table: samples fit the length and the vocabulary that a model has, targets are
+// of the promised kind, and the same key gives the same sample.
+TEST(Tasks, OfTheTableKeepTheirPromises) {
+  std::set<std::string_view> ids, sections;
+  for (const SampleTaskEntry& entry : sample_tasks()) {
+    SCOPED_TRACE(entry.id);
+    EXPECT_TRUE(ids.insert(entry.id).second);
+    EXPECT_TRUE(sections.insert(entry.section).second);
+    EXPECT_TRUE(entry.about.starts_with("generated: "));
+    const auto task = entry.make()->fitted(516, 5000);
+    const SampleShape shape = task->shape();
+    EXPECT_LE(shape.length, 516);
+    EXPECT_LE(shape.vocabulary, 5000);
+    for (uint64_t index = 0; index < 10; ++index) {
+      const SampleKey key{.seed = 2, .split = "test", .index = index};
+      const Sample s = task->sample(key);
+      EXPECT_EQ(s, entry.make()->fitted(516, 5000)->sample(key));
+      EXPECT_LE(std::ssize(s.tokens), shape.length);
+      for (const int32_t token : s.tokens) EXPECT_TRUE(token >= 0 && token < shape.vocabulary);
+      for (const int32_t at : s.global) EXPECT_TRUE(at >= 0 && at < std::ssize(s.tokens));
+      int64_t scored = 0;
+      for (const int32_t target : s.targets) {
+        if (target == ignored_target) continue;
+        ++scored;
+        const int64_t below = task->targets() == TargetKind::tokens   ? shape.vocabulary
+                              : task->targets() == TargetKind::labels ? 2
+                                                                      : std::ssize(s.tokens);
+        EXPECT_TRUE(target >= 0 && target < below) << target;
+      }
+      EXPECT_EQ(scored, shape.scored);
+      if (task->targets() == TargetKind::tokens) {
+        EXPECT_EQ(s.targets.size(), s.tokens.size());
+      }
+    }
+    Ones ones;
+    task->visit(ones);
+    EXPECT_TRUE(ones.names.contains("held_out"));
+    EXPECT_EQ(ones.names.contains("positive_weight"), task->targets() == TargetKind::labels);
+    EXPECT_EQ(task->held_out, 1);
+  }
+  EXPECT_EQ(ids, (std::set<std::string_view>{"motif-dna", "duplicate", "copy-memory", "needle-qa",
+                                             "marker"}));
+  EXPECT_THROW(sample_tasks()[1].make()->fitted(7, 20), ValueError);  // no word twice
 }
 
 }  // namespace

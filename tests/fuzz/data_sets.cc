@@ -29,9 +29,9 @@ void read_labelled(const std::string& kind, const std::string& path) {
       open_labelled(find_data_set(kind), {.root = {}, .data = kind + "=" + path}, "80/10/10", 1);
   for (size_t part = 0; part < 3; ++part) {
     for (int64_t i = 0; i < std::min<int64_t>(data->size(part), 50); ++i) {
-      const LabelledSample s = data->sample(part, i);
+      const Sample s = data->sample(part, i);
       check(static_cast<int64_t>(s.tokens.size()) == data->length());
-      check(static_cast<int64_t>(s.labels.size()) == data->answers());
+      check(static_cast<int64_t>(s.targets.size()) == data->answers());
     }
   }
 }

@@ -338,7 +338,7 @@ TEST_F(Runs, AnswerYesOrNoAboutMotifs) {
   std::vector<std::string> more = arguments;
   more.back() = folder / "profiles";
   more.insert(more.end(), {"--set", "motifs.pairs=5", "--set", "motifs.positive_weight=8"});
-  EXPECT_NE(run(more).err.find("model.classes: got 1; expected motifs.pairs = 5"),
+  EXPECT_NE(run(more).err.find("model.classes: got 1; expected 5, as many as motif-dna asks for"),
             std::string::npos);
   more.insert(more.end(), {"--set", "model.classes=5"});
   must(more);

@@ -1,0 +1,121 @@
+// Generated tasks in runs of the program: each entry of their table trains and is scored.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "data/tasks.h"
+#include "tests/app/clusters_run.h"
+#include "tests/harness/messages.h"
+#include "train/config.h"
+
+namespace longspan::test {
+namespace {
+
+Setting setting(const std::string& key, const std::string& value) {
+  return {key, Json(value), "--set " + key, true};
+}
+
+/// Returns the settings of a small run of a task, with a model that its targets need.
+Settings settings_of(const SampleTaskEntry& entry) {
+  const TargetKind targets = entry.make()->targets();
+  Settings all{setting("task", std::string(entry.id)), setting("batch", "2"), setting("steps", "2"),
+               setting("threads", "1"), setting(std::string(entry.section) + ".held_out", "3")};
+  const auto add = [&](const char* key, const char* value) { all.push_back(setting(key, value)); };
+  if (targets == TargetKind::tokens) {
+    add("model.name", "transformer:tiny");
+    add("length", "30");
+  } else {
+    add("model.name", "longformer:small");
+    add("length", targets == TargetKind::span ? "64" : "256");
+    add("model.n_layer", "1");
+    add("model.vocab", "4200");
+    add("model.mlm_head", "false");
+    add(targets == TargetKind::span ? "model.span_head" : "model.classes",
+        targets == TargetKind::span ? "true" : "1");
+  }
+  if (entry.id == "motif-dna") {
+    add("motifs.nearest", "20");
+    add("model.globals", "first");
+  }
+  return all;
+}
+
+TEST(GeneratedTasks, TrainAndAreScored) {
+  for (const SampleTaskEntry& entry : sample_tasks()) {
+    SCOPED_TRACE(entry.id);
+    const TrainingRun run(make_config(settings_of(entry)), "");
+    const auto data = open_task_data(run);
+    data->prepare();
+    EXPECT_EQ(data->size("train"), 4);
+    EXPECT_EQ(data->size("valid"), 3);
+    const TaskData::Forward first = data->forward(0, Pass{}), again = data->forward(0, Pass{});
+    EXPECT_GT(first.counted, 0);
+    EXPECT_GT(first.tokens, 0);
+    EXPECT_TRUE(std::isfinite(first.losses.loss.item()));
+    EXPECT_EQ(first.losses.loss.item(), again.losses.loss.item());
+    EXPECT_NE(first.losses.loss.item(), data->forward(1, Pass{}).losses.loss.item());
+    EXPECT_TRUE(std::isfinite(data->bits("valid")));
+    const TaskData::Report report = data->report("test", {});
+    EXPECT_FALSE(report.lines.empty());
+    ASSERT_FALSE(report.figures.empty());
+    EXPECT_EQ(report.figures[0].name, "accuracy");
+    std::vector<int32_t> tokens = data->first_tokens(100);
+    EXPECT_GE(tokens.size(), 30u);
+    tokens.resize(5);
+    EXPECT_EQ(data->first_tokens(5), tokens);
+  }
+}
+
+// The mean loss is over the same targets as the figures: a model of equal logits has the bits of a
+// uniform guess.
+TEST(GeneratedTasks, OfEqualLogitsHaveTheBitsOfAGuess) {
+  for (const SampleTaskEntry& entry : sample_tasks()) {
+    SCOPED_TRACE(entry.id);
+    const TrainingRun run(make_config(settings_of(entry)), "");
+    for (NamedTensor& p : named_parameters(*run.model)) {
+      for (int64_t i = 0; i < p.tensor.numel(); ++i) p.tensor.mut().as<float>()[i] = 0;
+    }
+    const TargetKind targets = entry.make()->targets();
+    const double choices = targets == TargetKind::labels ? 2.0
+                           : targets == TargetKind::span ? 64.0
+                                                         : double(run.model->vocab());
+    EXPECT_NEAR(open_task_data(run)->bits("valid"), std::log2(choices), 1e-5);
+  }
+}
+
+TEST(GeneratedTasks, HaveTheirOwnOptions) {
+  Settings settings = settings_of(sample_tasks()[0]);
+  const RunConfig c = make_config(settings);
+  EXPECT_EQ(c.generated->held_out, 3);
+  RunConfig bytes = make_config({setting("task", "bytes")});
+  EXPECT_EQ(bytes.generated, nullptr);
+  EXPECT_EQ(to_json(bytes).find("motifs"), nullptr);
+  // Earlier versions wrote the options of all tasks into every config.toml.
+  EXPECT_NO_THROW(make_config({setting("task", "bytes"), setting("motifs.kmer", "6"),
+                               setting("duplicate.held_out", "256")}));
+  const std::string message = message_of<ValueError>([] {
+    make_config({setting("task", "bytes"), setting("motifs.kmers", "6")});
+  });
+  EXPECT_TRUE(contains(message, "motifs.kmers")) << message;
+  settings.push_back(setting("motifs.held_out", "-1"));
+  const std::string range = message_of<ValueError>([&] { make_config(settings); });
+  EXPECT_TRUE(contains(range, "motifs.held_out is -1")) << range;
+}
+
+TEST(GeneratedTasks, SayWhichModelTheyNeed) {
+  const auto refusal = [](const char* task, const char* model) {
+    return message_of<ValueError>([&] {
+      const TrainingRun run(make_config({setting("task", task), setting("model.name", model),
+                                         setting("length", "30")}),
+                            "");
+      open_task_data(run);
+    });
+  };
+  EXPECT_TRUE(contains(refusal("copy-memory", "longformer:small"), "copy-memory is for decoders"));
+  EXPECT_TRUE(contains(refusal("needle-qa", "transformer:tiny"), "model.span_head=true"));
+  EXPECT_TRUE(contains(refusal("needle-qa", "longformer:small"), "model.span_head=true"));
+  EXPECT_TRUE(contains(refusal("marker", "transformer:tiny"), "choose an encoder"));
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -44,10 +44,11 @@ StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
 }
 
 void TrainingSteps::update(int64_t step, double lr) {
-  graph_.update(lr);
   const Generator gen = run_.generator().fork("after_step").fork(uint64_t(step));
-  end_step(*run_.model, step, gen, statistics_);
+  EndOfStep end(*run_.model, step, gen, std::move(statistics_));
   statistics_.clear();
+  graph_.update(lr);
+  end.run();
 }
 
 double TrainingSteps::loss_of(int64_t step) const {

@@ -1,6 +1,7 @@
 #include "nn/after_step.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -16,37 +17,23 @@ namespace {
 
 constexpr const char* kOp = "after_step";
 
-/// Calls after_step() of each module that it meets for the first time.
-class EndOfStep final : public Visitor {
+/// Lists each module once, in visiting order, with its dotted name.
+class ModuleList final : public Visitor {
  public:
-  EndOfStep(int64_t step, Generator gen, const std::vector<Statistics>& statistics)
-      : step_(step), gen_(gen), statistics_(statistics) {}
-
   void on_module(const std::string& name, Module& module) override {
-    if (!ended_.insert(&module).second) return;
-    StepEnd end{.step = step_, .gen = gen_.fork(name), .statistics = {}};
-    for (const Statistics& s : statistics_) {
-      if (s.of != &module) continue;
-      end.statistics = s.sums;
-      ++found_;
-    }
-    module.after_step(end);
+    if (known_.insert(&module).second) modules.emplace_back(name, &module);
   }
-  size_t found() const { return found_; }
+  std::vector<std::pair<std::string, Module*>> modules;
 
  private:
   void on_parameter(const std::string&, Tensor&) override {}
 
-  int64_t step_;
-  Generator gen_;
-  const std::vector<Statistics>& statistics_;
-  std::unordered_set<const Module*> ended_;
-  size_t found_ = 0;
+  std::unordered_set<const Module*> known_;
 };
 
 }  // namespace
 
-void add_statistics(std::vector<Statistics>& all, std::vector<Statistics> more) {
+void add_statistics(std::vector<Statistics>& all, std::vector<Statistics> more) try {
   const NoGrad off;
   for (Statistics& s : more) {
     const auto same = [&](const Statistics& known) { return known.of == s.of; };
@@ -64,19 +51,37 @@ void add_statistics(std::vector<Statistics>& all, std::vector<Statistics> more) 
       known->sums[i] = add(known->sums[i], s.sums[i].detach());
     }
   }
+} catch (const std::bad_alloc&) {
+  fail_for_memory("statistics");
 }
 
-void end_step(Module& model, int64_t step, Generator gen,
-              const std::vector<Statistics>& statistics) {
+EndOfStep::EndOfStep(Module& model, int64_t step, Generator gen, std::vector<Statistics> statistics)
+    : statistics_(std::move(statistics)) {
+  with_memory_for(kOp, [&] {
+    ModuleList list;
+    list.on_module("", model);
+    model.visit(list);
+    size_t found = 0;
+    for (const auto& [name, module] : list.modules) {
+      StepEnd end{.step = step, .gen = gen.fork(name), .statistics = {}};
+      for (const Statistics& s : statistics_) {
+        if (s.of != module) continue;
+        end.statistics = s.sums;
+        ++found;
+      }
+      calls_.push_back({module, end});
+    }
+    require(found == statistics_.size(), kOp,
+            "{} modules returned statistics, and {} of them are visited: a visit() leaves out a "
+            "child",
+            statistics_.size(), found);
+  });
+}
+
+void EndOfStep::run() {
   graph::refuse(kOp, "it runs once after each update");
   const NoGrad off;
-  EndOfStep v(step, gen, statistics);
-  v.on_module("", model);
-  model.visit(v);
-  require(
-      v.found() == statistics.size(), kOp,
-      "{} modules returned statistics, and {} of them are visited: a visit() leaves out a child",
-      statistics.size(), v.found());
+  for (const Call& call : calls_) call.module->after_step(call.end);
 }
 
 void write_buffer(Tensor& buffer, const Tensor& value) {

@@ -39,7 +39,7 @@ struct Module {
   /// Names every parameter, buffer and child to the visitor.
   virtual void visit(Visitor& v) = 0;
   /// Advances what the module learns without gradients: called once after each update of the
-  /// parameters, with recording off (end_step() of nn/after_step.h). Writes buffers in place
+  /// parameters, with recording off (EndOfStep of nn/after_step.h). Writes buffers in place
   /// (write_buffer), because recorded steps read them at their addresses.
   virtual void after_step(const StepEnd& /*end*/) {}
 };

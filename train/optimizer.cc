@@ -403,7 +403,7 @@ void Adafactor::update(Slot& slot, const Tensor& g, DeviceScalar<double>,
                    numbers);
 }
 
-std::vector<GroupNorm> clip_by_group(Optimizer& optimizer, double max_norm) {
+std::vector<GroupNorm> clip_by_group(Optimizer& optimizer, double max_norm) try {
   require_not_negative("clip", max_norm);
   std::vector<GroupNorm> norms;
   for (const std::string& group : optimizer.clip_groups()) {
@@ -416,6 +416,8 @@ std::vector<GroupNorm> clip_by_group(Optimizer& optimizer, double max_norm) {
     if (max_norm > 0 && norm > max_norm) optimizer.scale_gradients(max_norm / norm, i);
   }
   return norms;
+} catch (const std::bad_alloc&) {
+  fail_for_memory("optimizer");
 }
 
 double clip_gradients(Optimizer& optimizer, double max_norm) {

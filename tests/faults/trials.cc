@@ -107,8 +107,9 @@ struct SmallRun {
     }
     if (!scale.accept(*optimizer)) return;
     clip_gradients(*optimizer, 0.1);
+    EndOfStep end(*model, optimizer->steps(), Generator{4}, std::move(statistics));
     optimizer->step(1e-2);
-    end_step(*model, optimizer->steps(), Generator{4}, statistics);
+    end.run();
   }
 
   std::unique_ptr<LanguageModel> model;

@@ -4,13 +4,12 @@
 #include <cstdio>
 
 #include "autograd/engine.h"
+#include "data/tasks.h"
 #include "models/longformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"
-#include "ops/random.h"
 #include "ops/reduce.h"
-#include "ops/shape.h"
 #include "train/config.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
@@ -29,20 +28,23 @@ struct Options {
 
 int main(int argc, char** argv) try {
   const Options opt = parse_flags<Options>(argc, argv, "Classifies by a marker far away.");
-  const int64_t b = opt.batch, l = opt.length, marker = opt.model.vocab - 1;
+  const int64_t b = opt.batch;
+  const MarkerTask task{.length = opt.length, .vocabulary = opt.model.vocab};
   const Generator gen{1};
   Longformer model(opt.model, Init{gen.fork("init")});
   Adam adam(named_parameters(model));
   const Cosine schedule{.peak = 2e-3, .warmup = opt.steps / 10, .steps = opt.steps};
   double right = 0;
   for (int64_t step = 0; step < opt.steps + 20; ++step) {  // the last 20 are a test
-    const Generator now = gen.fork("data").fork(uint64_t(step));
-    const Tensor label = randint({b}, now.fork("label"), 0, 2);
-    const Tensor place = randint({b, 1}, now.fork("place"), l / 2, l);  // in the second half
-    const Tensor noise = randint({b, l}, now.fork("tokens"), 0, marker);
-    const Tensor marked = where(equal(iota(l), place), full({b, l}, marker, DType::i64), noise);
-    const Tensor tokens = where(equal(unsqueeze(label, 1), ones_like(place)), marked, noise);
-    const Pass pass{.training = step < opt.steps, .gen = now};
+    std::vector<int32_t> ids;
+    std::vector<int64_t> labels;
+    for (int64_t i = step * b; i < (step + 1) * b; ++i) {
+      const Sample s = task.sample({.index = uint64_t(i)});
+      ids.insert(ids.end(), s.tokens.begin(), s.tokens.end());
+      labels.push_back(s.targets[0]);
+    }
+    const Tensor tokens = Tensor::from(ids, {b, opt.length}), label = Tensor::from(labels, {b});
+    const Pass pass{.training = step < opt.steps, .gen = gen.fork("data").fork(uint64_t(step))};
     const Tensor logits = model.classify(model.forward({.tokens = tokens}, pass), pass);  // [B, 2]
     if (step >= opt.steps) {
       right += mean(cast(equal(argmax(logits, -1), label), DType::f32)).item() / 20;

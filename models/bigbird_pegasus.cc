@@ -20,33 +20,48 @@ namespace {
 
 constexpr const char* kName = "bigbird_pegasus";
 
-constexpr Preset presets[] = {
-    {"small", "2 + 2 layers of 128, sources of 1024 in blocks of 16"},
-    {"summaries", "small for summaries of 1280 out of 4096 tokens"},
-    {"coupled", "small with the base's shape: one set of parameters, post-norm"},
-    {"tiny", "2 + 2 layers of 16, blocks of 4, 23 tokens; for tests"},
-    {"base", "12 + 12 coupled layers of 768, sources of 4096, starts from RoBERTa"},
-    {"large", "16 + 16 layers of 1024, sources of 4096, starts from Pegasus"},
-};
-
+constexpr TrainingDefaults few_steps{
+    .length = 1024, .batch = 4, .steps = 600, .lr = 1e-3, .clip = 1};
 /// Appendix E: Adam at 1e-5, Adafactor at 1e-4, each with a warm-up of 10,000 steps.
-TrainingDefaults defaults_of(std::string_view preset) {
-  if (preset == "small" || preset == "summaries" || preset == "coupled") {
-    return {.length = 1024, .batch = 4, .steps = 600, .lr = 1e-3, .clip = 1};
-  }
-  if (preset == "tiny") return {.length = 45, .batch = 4, .steps = 200};
+constexpr TrainingDefaults published(double rate) {
   return {.length = 3072,
           .batch = 128,
           .steps = 100'000,
-          .lr = preset == "large" ? 1e-4 : 1e-5,
+          .lr = rate,
           .warmup = 10'000,
           .lr_floor = 0,
           .clip = 1};
 }
 
+constexpr Preset presets[] = {
+    // Few steps learn more without dropout and with wider initialization. The token table is also
+    // the
+    // head's: with a wide one the initial model predicts each token to repeat.
+    {"small", "2 + 2 layers of 128, sources of 1024 in blocks of 16", "",
+     "block=16 dropout=0 init_std=0.05 embed_std=0.02", few_steps},
+    {"summaries", "small for summaries of 1280 out of 4096 tokens", "",
+     "block=16 dropout=0 init_std=0.05 vocab=4096 n_max_target=1280", few_steps},
+    {"coupled", "small with the base's shape: one set of parameters, post-norm", "",
+     "block=16 dropout=0 init_std=0.05 couple=true bias=true emb_norm=true emb_scale=false "
+     "norm=post norm_eps=1e-12",
+     few_steps},
+    {"tiny",
+     "2 + 2 layers of 16, blocks of 4, 23 tokens; for tests",
+     "",
+     "vocab=23 n_head=2 d_model=16 d_ff=32 n_max=64 n_max_target=24 block=4 n_random=2 dropout=0",
+     {.length = 45, .batch = 4, .steps = 200}},
+    {"base", "12 + 12 coupled layers of 768, sources of 4096, starts from RoBERTa", "",
+     "couple=true bias=true emb_norm=true emb_scale=false norm=post norm_eps=1e-12 n_max=4096 "
+     "n_max_target=256 "
+     "vocab=50358 n_layer=12 n_head=12 d_model=768 d_ff=3072",
+     published(1e-5)},
+    {"large", "16 + 16 layers of 1024, sources of 4096, starts from Pegasus", "",
+     "n_max=4096 n_max_target=256 vocab=96103 n_layer=16 n_head=16 d_model=1024 d_ff=4096",
+     published(1e-4)},
+};
+
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<ModelSpecOf<BigBirdPegasus, BigBirdPegasusConfig>>(
-      bigbird_pegasus_preset(preset), defaults_of(preset));
+  return preset_spec<BigBirdPegasus, BigBirdPegasusConfig>(kName, presets, preset);
 }
 
 /// Returns -sum_v q_v log q_v for a target with 1 - s at one of V classes and s spread over the
@@ -125,54 +140,7 @@ Tensor BigBirdPegasus::loss(const Tensor& hidden, const Tensor& targets, Pass pa
 }
 
 BigBirdPegasusConfig bigbird_pegasus_preset(std::string_view name) {
-  BigBirdPegasusConfig c;
-  const bool coupled = name == "coupled" || name == "base";
-  if (coupled) {
-    c.couple = c.bias = c.emb_norm = true;
-    c.emb_scale = false;
-    c.norm = NormPlace::post;
-    c.norm_eps = 1e-12;
-  }
-  if (name == "small" || name == "summaries" || name == "coupled") {
-    // Few steps learn more without dropout and with wider initialization.
-    c.block = 16;
-    c.dropout = 0;
-    c.init_std = 0.05;
-    // The token table is also the head's: with a wide one the initial model predicts each token to
-    // repeat.
-    if (name == "small") c.embed_std = 0.02;
-    if (name != "summaries") return c;
-    c.vocab = 4096;
-    c.n_max_target = 1280;
-    return c;
-  }
-  if (name == "tiny") {
-    c.vocab = 23;
-    c.n_head = 2;
-    c.d_model = 16;
-    c.d_ff = 32;
-    c.n_max = 64;
-    c.n_max_target = 24;
-    c.block = 4;
-    c.n_random = 2;
-    c.dropout = 0;
-    return c;
-  }
-  c.n_max = 4096;
-  c.n_max_target = 256;
-  if (coupled) {
-    c.vocab = 50'358;
-    c.n_layer = c.n_head = 12;
-    c.d_model = 768;
-    c.d_ff = 3072;
-    return c;
-  }
-  require(name == "large", kName, "there is no preset \"{}\"", name);
-  c.vocab = 96'103;
-  c.n_layer = c.n_head = 16;
-  c.d_model = 1024;
-  c.d_ff = 4096;
-  return c;
+  return preset_of<BigBirdPegasusConfig>(kName, presets, name);
 }
 
 const ModelEntry& bigbird_pegasus_entry() {

@@ -23,29 +23,10 @@ namespace {
 
 constexpr const char* kName = "blockbert";
 
-constexpr Preset presets[] = {
-    {"small", "4 layers of 128, 2 blocks, heads 3:1; masked bytes in minutes"},
-    {"tiny", "2 layers of 16, 3 blocks, heads 2:1:1, 23 tokens; for tests"},
-    {"needle", "2 layers of 64, 2 blocks, heads 3:1, answers as spans; generated questions"},
-    {"base512", "12 layers of 768, length 512, 2 blocks, heads 10:2"},
-    {"base512_3", "the same with 3 blocks, heads 10:1:1"},
-    {"base1024", "12 layers of 768, length 1024, 2 blocks, heads 11:1"},
-    {"base1024_3", "the same with 3 blocks, heads 10:1:1"},
-    {"sparse512", "BERT with fixed factorised attention, 12 layers of 768, length 512"},
-    {"sparse1024", "the same, length 1024"},
-    {"finetune", "12 layers of 768, length 1024, 3 blocks, heads 8:2:2, answers as spans"},
-};
-
-TrainingDefaults defaults_of(std::string_view preset) {
-  if (preset == "small") {
-    return {.length = 512, .batch = 4, .steps = 1000, .lr = 2e-3, .warmup = 100, .clip = 1};
-  }
-  if (preset == "needle") return {.length = 64, .batch = 32, .steps = 1500};
-  if (preset == "tiny") return {.length = 22, .batch = 4, .steps = 200};
-  const bool shorter = preset.ends_with("512") || preset.ends_with("512_3");
-  // 131,072 tokens a batch (sec. 4.1); peak and warm-up are those of RoBERTa base.
-  return {.length = shorter ? 512 : 1024,
-          .batch = shorter ? 256 : 128,
+/// 131,072 tokens a batch (sec. 4.1); peak and warm-up are those of RoBERTa base.
+constexpr TrainingDefaults of_length(int64_t length) {
+  return {.length = length,
+          .batch = 131'072 / length,
           .steps = 500'000,
           .lr = 6e-4,
           .warmup = 10'000,
@@ -55,9 +36,41 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .weight_decay = 0.01};
 }
 
+constexpr Preset presets[] = {
+    // Differs from the paper because it learns more in few steps; docs/blockbert.md.
+    {"small",
+     "4 layers of 128, 2 blocks, heads 3:1; masked bytes in minutes",
+     "",
+     "dropout=0 init_std=0.05 position_init=sinusoid",
+     {.length = 512, .batch = 4, .steps = 1000, .lr = 2e-3, .warmup = 100, .clip = 1}},
+    {"tiny",
+     "2 layers of 16, 3 blocks, heads 2:1:1, 23 tokens; for tests",
+     "",
+     "vocab=23 n_layer=2 d_model=16 d_ff=32 n_max=64 n_block=3 heads_per_shift=2,1,1 dropout=0",
+     {.length = 22, .batch = 4, .steps = 200}},
+    {"needle",
+     "2 layers of 64, 2 blocks, heads 3:1, answers as spans; generated questions",
+     "small",
+     "vocab=64 n_layer=2 d_model=64 d_ff=256 n_max=64 token_types=2 mlm_head=false span_head=true",
+     {.length = 64, .batch = 32, .steps = 1500}},
+    {"base512", "12 layers of 768, length 512, 2 blocks, heads 10:2", "",
+     "vocab=30522 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_max=512 heads_per_shift=10,2",
+     of_length(512)},
+    {"base512_3", "the same with 3 blocks, heads 10:1:1", "base512",
+     "n_block=3 heads_per_shift=10,1,1", of_length(512)},
+    {"base1024", "12 layers of 768, length 1024, 2 blocks, heads 11:1", "base512",
+     "n_max=1024 heads_per_shift=11,1", of_length(1024)},
+    {"base1024_3", "the same with 3 blocks, heads 10:1:1", "base1024",
+     "n_block=3 heads_per_shift=10,1,1", of_length(1024)},
+    {"sparse512", "BERT with fixed factorised attention, 12 layers of 768, length 512", "base512",
+     "heads_per_shift= pattern=fixed", of_length(512)},
+    {"sparse1024", "the same, length 1024", "sparse512", "n_max=1024", of_length(1024)},
+    {"finetune", "12 layers of 768, length 1024, 3 blocks, heads 8:2:2, answers as spans",
+     "base1024_3", "heads_per_shift=8,2,2 span_head=true", of_length(1024)},
+};
+
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<ModelSpecOf<BlockBert, BlockBertConfig>>(blockbert_preset(preset),
-                                                                   defaults_of(preset));
+  return preset_spec<BlockBert, BlockBertConfig>(kName, presets, preset);
 }
 
 std::vector<std::unique_ptr<Layer>> attention_of(const BlockBertConfig& c,
@@ -130,64 +143,7 @@ LayerContext BlockBert::layer_context(const EncoderInputs& in) const {
 }
 
 BlockBertConfig blockbert_preset(std::string_view name) {
-  BlockBertConfig c;
-  if (name == "small") {
-    // Differs from the paper because it learns more in few steps; docs/blockbert.md.
-    c.dropout = 0;
-    c.init_std = 0.05;
-    c.position_init = PositionInit::sinusoid;
-    return c;
-  }
-  if (name == "tiny") {
-    c.vocab = 23;
-    c.n_layer = 2;
-    c.d_model = 16;
-    c.d_ff = 32;
-    c.n_max = 64;
-    c.n_block = 3;
-    c.heads_per_shift = {2, 1, 1};
-    c.dropout = 0;
-    return c;
-  }
-  if (name == "needle") {
-    c.vocab = 64;
-    c.n_layer = 2;
-    c.d_model = 64;
-    c.d_ff = 256;
-    c.n_max = 64;
-    c.token_types = 2;
-    c.dropout = 0;
-    c.init_std = 0.05;
-    c.position_init = PositionInit::sinusoid;
-    c.mlm_head = false;
-    c.span_head = true;
-    return c;
-  }
-  c.vocab = 30'522;
-  c.n_layer = c.n_head = 12;
-  c.d_model = 768;
-  c.d_ff = 3072;
-  c.n_max = name.ends_with("512") || name.ends_with("512_3") ? 512 : 1024;
-  if (name == "sparse512" || name == "sparse1024") {
-    c.heads_per_shift = {};
-    c.pattern = BlockBertPattern::fixed;
-    return c;
-  }
-  if (name == "base512") {
-    c.heads_per_shift = {10, 2};
-    return c;
-  }
-  if (name == "base1024") {
-    c.heads_per_shift = {11, 1};
-    return c;
-  }
-  c.n_block = 3;
-  c.heads_per_shift = {10, 1, 1};
-  if (name == "base512_3" || name == "base1024_3") return c;
-  require(name == "finetune", kName, "there is no preset \"{}\"", name);
-  c.heads_per_shift = {8, 2, 2};
-  c.span_head = true;
-  return c;
+  return preset_of<BlockBertConfig>(kName, presets, name);
 }
 
 const ModelEntry& blockbert_entry() {

@@ -16,36 +16,52 @@ constexpr const char* kName = "etc";
 /// Sec. B.1: relation tables have a wide initialization.
 constexpr double kRelationStd = 0.5;
 
-constexpr Preset presets[] = {
-    {"small", "4 layers of 128, radius 32, 16 bytes to a global; masked bytes in minutes"},
-    {"structured", "small for sentences in paragraphs: labels of a hierarchy, hidden sentences"},
-    {"tiny", "2 layers of 16, radius 4, 23 tokens; for tests"},
-    {"base", "12 layers of 768, radius 84, distances to 12, 166 million parameters"},
-    {"base_shared", "the same with one set of projections, 109 million parameters"},
-    {"base_wide", "base with distances to 42, the released checkpoint"},
-    {"large", "24 layers of 1024, radius 169, distances to 24, 539 million parameters"},
-    {"large_roberta", "large over RoBERTa's vocabulary, 558 million parameters"},
-};
-
+constexpr TrainingDefaults few_steps{
+    .length = 512, .batch = 4, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1};
 /// 512 and 1,024 samples a step (sec. 3.1), with LAMB; the length of the warm-up is our choice.
-TrainingDefaults defaults_of(std::string_view preset) {
-  if (preset == "small" || preset == "structured") {
-    return {.length = 512, .batch = 4, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1};
-  }
-  if (preset == "tiny") return {.length = 22, .batch = 4, .steps = 200};
-  const bool lifted = preset == "large_roberta";
+constexpr TrainingDefaults published(int64_t batch, double rate = 2.8284271247461905e-3) {
   return {.length = 4096,
-          .batch = preset.starts_with("base") ? 512 : 1024,
+          .batch = batch,
           .steps = 63'000,
-          .lr = lifted ? 2e-3 : std::sqrt(8.0) * 1e-3,
+          .lr = rate,  // sqrt(8) 1e-3
           .warmup = 6'300,
           .lr_floor = 0,
           .clip = 1,
           .weight_decay = 0.01};
 }
 
+constexpr Preset presets[] = {
+    // Few steps learn more without dropout and with wider initialization; docs/etc.md.
+    {"small", "4 layers of 128, radius 32, 16 bytes to a global; masked bytes in minutes", "",
+     "dropout=0 init_std=0.05", few_steps},
+    // Relations up to EtcLabels::has_part().
+    {"structured", "small for sentences in paragraphs: labels of a hierarchy, hidden sentences",
+     "small", "cpc=true relations=22", few_steps},
+    {"tiny",
+     "2 layers of 16, radius 4, 23 tokens; for tests",
+     "",
+     "vocab=23 mask_id=22 global_id=21 n_layer=2 n_head=2 d_model=16 d_ff=32 n_long=29 n_global=5 "
+     "radius=4 "
+     "max_distance=3 dropout=0",
+     {.length = 22, .batch = 4, .steps = 200}},
+    {"base", "12 layers of 768, radius 84, distances to 12, 166 million parameters", "",
+     "vocab=30522 mask_id=103 global_id=1 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_long=4096 "
+     "n_global=230 "
+     "radius=84 max_distance=12 relations=32 cpc=true",
+     published(512)},
+    {"base_shared", "the same with one set of projections, 109 million parameters", "base",
+     "share_qkv=true share_out=true", published(512)},
+    {"base_wide", "base with distances to 42, the released checkpoint", "base",
+     "relations=0 max_distance=42", published(512)},
+    {"large", "24 layers of 1024, radius 169, distances to 24, 539 million parameters", "base",
+     "relations=0 n_layer=24 n_head=16 d_model=1024 d_ff=4096 radius=169 max_distance=24",
+     published(1024)},
+    {"large_roberta", "large over RoBERTa's vocabulary, 558 million parameters", "large",
+     "vocab=50265 mask_id=50264", published(1024, 2e-3)},
+};
+
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<ModelSpecOf<Etc, EtcConfig>>(etc_preset(preset), defaults_of(preset));
+  return preset_spec<Etc, EtcConfig>(kName, presets, preset);
 }
 
 Scheme weights_of(const EtcConfig& c) { return Scheme::truncated_normal(c.init_std); }
@@ -306,67 +322,7 @@ std::vector<std::string> lift(const TensorList& encoder, Etc& model) {
   return kept;
 }
 
-EtcConfig etc_preset(std::string_view name) {
-  EtcConfig c;
-  if (name == "small" || name == "structured") {
-    // Few steps learn more without dropout and with wider initialization; docs/etc.md.
-    c.dropout = 0;
-    c.init_std = 0.05;
-    if (name == "small") return c;
-    c.cpc = true;
-    c.relations = EtcLabels{c.max_distance}.has_part() + 1;
-    return c;
-  }
-  if (name == "tiny") {
-    c.vocab = 23;
-    c.mask_id = 22;
-    c.global_id = 21;
-    c.n_layer = c.n_head = 2;
-    c.d_model = 16;
-    c.d_ff = 32;
-    c.n_long = 29;
-    c.n_global = 5;
-    c.radius = 4;
-    c.max_distance = 3;
-    c.dropout = 0;
-    return c;
-  }
-  c.vocab = 30'522;
-  c.mask_id = 103;
-  c.global_id = 1;
-  c.n_layer = c.n_head = 12;
-  c.d_model = 768;
-  c.d_ff = 3072;
-  c.n_long = 4096;
-  c.n_global = 230;
-  c.radius = 84;
-  c.max_distance = 12;
-  c.relations = 32;
-  c.cpc = true;
-  if (name == "base") return c;
-  if (name == "base_shared") {
-    c.share_qkv = c.share_out = true;
-    return c;
-  }
-  c.relations = 0;
-  if (name == "base_wide") {
-    c.max_distance = 42;
-    return c;
-  }
-  const bool roberta = name == "large_roberta";
-  require(roberta || name == "large", kName, "there is no preset \"{}\"", name);
-  c.n_layer = 24;
-  c.n_head = 16;
-  c.d_model = 1024;
-  c.d_ff = 4096;
-  c.radius = 169;
-  c.max_distance = 24;
-  if (roberta) {
-    c.vocab = 50'265;
-    c.mask_id = 50'264;
-  }
-  return c;
-}
+EtcConfig etc_preset(std::string_view name) { return preset_of<EtcConfig>(kName, presets, name); }
 
 const ModelEntry& etc_entry() {
   static const ModelEntry entry{

@@ -14,77 +14,55 @@
 namespace longspan {
 namespace {
 
-constexpr Preset presets[] = {
-    {"small", "4 layers of 128, exact window of 64 keys, tied table; trains on bytes in minutes"},
-    {"tiny", "2 layers of 16, exact window of 5 keys, 17 tokens; for tests"},
-    {"enwik8", "24 layers of 1024, blocks of 256, length 8192 (Roy et al. 2020)"},
-    {"enwik8_12k", "22 layers of 1024, blocks of 128, length 12288"},
-    {"wt103", "16 layers of 1024, 16 heads, blocks of 256, length 4096"},
-    {"pg19", "24 layers of 1032, blocks of 256, length 8192"},
-};
+constexpr const char* kName = "local_transformer";
 
-TrainingDefaults defaults_of(std::string_view preset) {
-  if (preset == "small") return {.length = 256, .batch = 4, .steps = 1500, .lr = 3e-3};
-  if (preset == "tiny") return {.length = 12, .batch = 4, .steps = 200};
-  const int64_t length = preset == "enwik8_12k" ? 12288 : preset == "wt103" ? 4096 : 8192;
-  TrainingDefaults d{.length = length, .batch = 1, .steps = 100'000, .lr = 1e-4, .warmup = 10'000};
-  if (preset == "wt103") d.weight_decay = 2e-5;
-  return d;
+constexpr TrainingDefaults of_length(int64_t length, double weight_decay = 0) {
+  return {.length = length,
+          .batch = 1,
+          .steps = 100'000,
+          .lr = 1e-4,
+          .warmup = 10'000,
+          .weight_decay = weight_decay};
 }
 
+constexpr Preset presets[] = {
+    {"small",
+     "4 layers of 128, exact window of 64 keys, tied table; trains on bytes in minutes",
+     "",
+     "local=exact window=64 tie_embedding=true init_std=0.05",
+     {.length = 256, .batch = 4, .steps = 1500, .lr = 3e-3}},
+    {"tiny",
+     "2 layers of 16, exact window of 5 keys, 17 tokens; for tests",
+     "",
+     "local=exact window=5 vocab=17 n_layer=2 n_head=2 d_model=16 d_ff=32 n_max=16 shaw_clip=3",
+     {.length = 12, .batch = 4, .steps = 200}},
+    {"enwik8", "24 layers of 1024, blocks of 256, length 8192 (Roy et al. 2020)", "",
+     "local=block window=256 n_layer=24 n_head=8 d_model=1024 d_ff=3072 activation=geglu "
+     "shaw_clip=513 share_qk=true "
+     "dropout_attn=0.4 dropout_ffn_act=0.4",
+     of_length(8192)},
+    {"enwik8_12k", "22 layers of 1024, blocks of 128, length 12288", "enwik8",
+     "n_layer=22 window=128 shaw_clip=257", of_length(12288)},
+    {"wt103", "16 layers of 1024, 16 heads, blocks of 256, length 4096", "enwik8",
+     "vocab=267735 n_layer=16 n_head=16 d_embed=256 dropout=0.4 dropout_token=0.25",
+     of_length(4096, 2e-5)},
+    {"pg19", "24 layers of 1032, blocks of 256, length 8192", "enwik8",
+     "vocab=32768 d_model=1032 d_ff=4096 dropout_attn=0 dropout_ffn_act=0", of_length(8192)},
+};
+
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<ModelSpecOf<Transformer, TransformerConfig>>(
-      local_transformer_preset(preset), defaults_of(preset));
+  return preset_spec<Transformer, TransformerConfig>(kName, presets, preset);
 }
 
 }  // namespace
 
 TransformerConfig local_transformer_preset(std::string_view name) {
-  if (name == "small" || name == "tiny") {
-    TransformerConfig c = transformer_preset(name);
-    c.local = Locality::exact;
-    c.window = name == "tiny" ? 5 : 64;
-    return c;
-  }
-  TransformerConfig c;
-  c.local = Locality::block;
-  c.activation = Activation::geglu;
-  c.n_head = 8;
-  c.d_model = 1024;
-  c.d_ff = 3072;
-  c.n_layer = 24;
-  c.window = 256;
-  c.shaw_clip = 513;
-  c.share_qk = true;
-  c.dropout_attn = c.dropout_ffn_act = 0.4f;
-  if (name == "enwik8") return c;
-  if (name == "enwik8_12k") {
-    c.n_layer = 22;
-    c.window = 128;
-    c.shaw_clip = 257;
-    return c;
-  }
-  if (name == "wt103") {
-    c.vocab = 267'735;
-    c.n_layer = 16;
-    c.n_head = 16;
-    c.d_embed = 256;
-    c.dropout = 0.4f;
-    c.dropout_token = 0.25f;
-    return c;
-  }
-  require(name == "pg19", "local_transformer", "there is no preset \"{}\"", name);
-  c.vocab = 32'768;
-  c.d_model = 1032;
-  c.d_ff = 4096;
-  c.dropout_attn = c.dropout_ffn_act = 0;
-  return c;
+  return preset_of<TransformerConfig>(kName, presets, name);
 }
 
 const ModelEntry& local_transformer_entry() {
-  static const ModelEntry entry{"local_transformer",
-                                "causal language model with attention limited to a window", presets,
-                                make};
+  static const ModelEntry entry{kName, "causal language model with attention limited to a window",
+                                presets, make};
   return entry;
 }
 

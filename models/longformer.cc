@@ -30,46 +30,56 @@ namespace {
 
 constexpr const char* kName = "longformer";
 
-constexpr Preset presets[] = {
-    {"small", "4 layers of 128, length 1024, windows of 32 a side; masked bytes in minutes"},
-    {"tiny", "2 layers of 16, windows of 3 a side, 18 tokens; for tests"},
-    {"base", "12 layers of 768, length 4096, windows of 256 a side (Longformer base)"},
-    {"large", "24 layers of 1024, length 4096, windows of 256 a side (Longformer large)"},
-    {"wikihop", "base that chooses one of some candidates, with the paper's steps and rates"},
-    {"triviaqa", "base that finds answers in documents, with the paper's steps and rates"},
-};
-
-TrainingDefaults defaults_of(std::string_view preset) {
-  if (preset == "small") {
-    return {.length = 1024, .batch = 4, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1};
-  }
-  if (preset == "tiny") return {.length = 17, .batch = 4, .steps = 200};
-  if (preset == "wikihop" || preset == "triviaqa") {
-    // Table 14: 15 and 5 epochs; the paper's number of steps counts questions. Rows of triviaqa are
-    // pairs of a question and a document, so there are more of them.
-    const bool hop = preset == "wikihop";
-    return {.length = 4096,
-            .batch = 32,
-            .steps = hop ? 20'500 : 9'670,
-            .lr = 3e-5,
-            .warmup = hop ? 200 : 1000,
-            .lr_floor = 0,
-            .weight_decay = 0.01};
-  }
-  // Sec. 5: 2^18 tokens a batch. The paper's decay is a polynomial of power 3.
+/// Sec. 5: 2^18 tokens a batch. The paper's decay is a polynomial of power 3.
+constexpr TrainingDefaults published{.length = 4096,
+                                     .batch = 64,
+                                     .steps = 65'000,
+                                     .lr = 3e-5,
+                                     .warmup = 500,
+                                     .lr_floor = 0,
+                                     .clip = 5,
+                                     .weight_decay = 0.01};
+/// Table 14: 15 and 5 epochs; the paper's number of steps counts questions. Rows of triviaqa are
+/// pairs of a question and a document, so there are more of them.
+constexpr TrainingDefaults of_task(int64_t steps, int64_t warmup) {
   return {.length = 4096,
-          .batch = 64,
-          .steps = 65'000,
+          .batch = 32,
+          .steps = steps,
           .lr = 3e-5,
-          .warmup = 500,
+          .warmup = warmup,
           .lr_floor = 0,
-          .clip = 5,
           .weight_decay = 0.01};
 }
 
+constexpr Preset presets[] = {
+    // Few steps learn more without dropout and with wider initialization; docs/longformer.md.
+    {"small",
+     "4 layers of 128, length 1024, windows of 32 a side; masked bytes in minutes",
+     "",
+     "norm_eps=1e-5 n_max=1024 dropout=0 init_std=0.05",
+     {.length = 1024, .batch = 4, .steps = 500, .lr = 2e-3, .warmup = 50, .clip = 1}},
+    {"tiny",
+     "2 layers of 16, windows of 3 a side, 18 tokens; for tests",
+     "",
+     "norm_eps=1e-5 vocab=18 n_layer=2 n_head=2 d_model=16 d_ff=32 n_max=64 one_sided_window=3 "
+     "dropout=0",
+     {.length = 17, .batch = 4, .steps = 200}},
+    {"base", "12 layers of 768, length 4096, windows of 256 a side (Longformer base)", "",
+     "norm_eps=1e-5 vocab=50265 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_max=4096 "
+     "position_offset=2 "
+     "token_types=1 mask_id=50264 one_sided_window=256",
+     published},
+    {"large", "24 layers of 1024, length 4096, windows of 256 a side (Longformer large)", "base",
+     "n_layer=24 n_head=16 d_model=1024 d_ff=4096", published},
+    // Four more tokens mark questions and candidates.
+    {"wikihop", "base that chooses one of some candidates, with the paper's steps and rates",
+     "base", "vocab=50269 mlm_head=false choice_head=true", of_task(20'500, 200)},
+    {"triviaqa", "base that finds answers in documents, with the paper's steps and rates", "base",
+     "mlm_head=false span_head=true", of_task(9'670, 1000)},
+};
+
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<ModelSpecOf<Longformer, LongformerConfig>>(longformer_preset(preset),
-                                                                     defaults_of(preset));
+  return preset_spec<Longformer, LongformerConfig>(kName, presets, preset);
 }
 
 int64_t of_layer(const std::vector<int64_t>& values, int64_t i, std::string_view model,
@@ -264,45 +274,7 @@ AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) co
 }
 
 LongformerConfig longformer_preset(std::string_view name) {
-  LongformerConfig c;
-  c.norm_eps = 1e-5;
-  if (name == "small") {
-    // Few steps learn more without dropout and with wider initialization; docs/longformer.md.
-    c.n_max = 1024;
-    c.dropout = 0;
-    c.init_std = 0.05;
-    return c;
-  }
-  if (name == "tiny") {
-    c.vocab = 18;
-    c.n_layer = 2;
-    c.n_head = 2;
-    c.d_model = 16;
-    c.d_ff = 32;
-    c.n_max = 64;
-    c.one_sided_window = {3};
-    c.dropout = 0;
-    return c;
-  }
-  const bool wikihop = name == "wikihop", triviaqa = name == "triviaqa";
-  require(name == "base" || name == "large" || wikihop || triviaqa, kName,
-          "there is no preset \"{}\"", name);
-  const bool large = name == "large";
-  c.vocab = 50'265;
-  c.n_layer = large ? 24 : 12;
-  c.n_head = large ? 16 : 12;
-  c.d_model = large ? 1024 : 768;
-  c.d_ff = 4 * c.d_model;
-  c.n_max = 4096;
-  c.position_offset = 2;
-  c.token_types = 1;
-  c.mask_id = 50'264;
-  c.one_sided_window = {256};
-  if (wikihop) c.vocab += 4;  // tokens that mark questions and candidates
-  c.mlm_head = !wikihop && !triviaqa;
-  c.choice_head = wikihop;
-  c.span_head = triviaqa;
-  return c;
+  return preset_of<LongformerConfig>(kName, presets, name);
 }
 
 const ModelEntry& longformer_entry() {

@@ -20,20 +20,10 @@ namespace {
 
 constexpr const char* kName = "longformer_lm";
 
-constexpr Preset presets[] = {
-    {"small", "4 layers of 128, windows of 16 to 64; trains on bytes in minutes"},
-    {"tiny", "2 layers of 16, windows of 3, a dilated head, 17 tokens; for tests"},
-    {"base", "12 layers of 512, phase 1 of 5: length 2048, windows of 32 to 512"},
-    {"large", "30 layers of 512, phase 1 of 5: length 2048, windows of 32 to 512"},
-};
-
-TrainingDefaults defaults_of(std::string_view preset) {
-  // For the same number of bytes, many small steps learn more than a few large ones.
-  if (preset == "small") return {.length = 256, .batch = 4, .steps = 2000, .lr = 2e-3};
-  if (preset == "tiny") return {.length = 12, .batch = 4, .steps = 200};
+constexpr TrainingDefaults published(int64_t steps) {
   return {.length = 2048,
           .batch = 32,
-          .steps = preset == "base" ? 430'000 : 350'000,
+          .steps = steps,
           .lr = 2.5e-4,
           .warmup = 10'000,
           .lr_floor = 1,
@@ -41,9 +31,40 @@ TrainingDefaults defaults_of(std::string_view preset) {
           .weight_decay = 0.01};
 }
 
+constexpr Preset presets[] = {
+    // Few steps learn more with wider initialization (docs/longformer.md), except of the token
+    // table,
+    // which is also the head's: with a wide one the initial model predicts each token to repeat.
+    // For the
+    // same number of bytes, many small steps learn more than a few large ones.
+    {"small",
+     "4 layers of 128, windows of 16 to 64; trains on bytes in minutes",
+     "",
+     "init_std=0.05 embed_std=0.02 dilation=1,1,2,2",
+     {.length = 256, .batch = 4, .steps = 2000, .lr = 2e-3}},
+    {"tiny",
+     "2 layers of 16, windows of 3, a dilated head, 17 tokens; for tests",
+     "",
+     "vocab=17 n_layer=2 n_head=2 d_model=16 d_ff=32 window=3 dilation=1,2 dilated_heads=1",
+     {.length = 12, .batch = 4, .steps = 200}},
+    // Windows that double and average 230 over 12 layers (table 5). The 30 layers use the same
+    // windows,
+    // each for more layers, and likewise the dilations (table 12).
+    {"base", "12 layers of 512, phase 1 of 5: length 2048, windows of 32 to 512", "",
+     "n_layer=12 n_head=8 d_model=512 d_ff=2048 dropout=0.2 "
+     "window=32,32,64,64,128,128,256,256,256,512,512,512 "
+     "dilation=1,1,1,1,1,1,2,2,3,3,4,4",
+     published(430'000)},
+    {"large", "30 layers of 512, phase 1 of 5: length 2048, windows of 32 to 512", "base",
+     "n_layer=30 dropout=0.4 "
+     "window=32,32,32,32,32,64,64,64,64,64,128,128,128,128,128,256,256,256,256,256,256,256,256,512,"
+     "512,512,512,512,512,512 "
+     "dilation=1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2,2,2,2,2,3,3,3,3,3,4,4,4,4,4",
+     published(350'000)},
+};
+
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  return std::make_unique<ModelSpecOf<LongformerLM, LongformerLMConfig>>(
-      longformer_lm_preset(preset), defaults_of(preset));
+  return preset_spec<LongformerLM, LongformerLMConfig>(kName, presets, preset);
 }
 
 int64_t of_layer(const std::vector<int64_t>& values, int64_t i) {
@@ -199,44 +220,7 @@ int64_t LongformerLM::first_visible(int64_t position) const {
 }
 
 LongformerLMConfig longformer_lm_preset(std::string_view name) {
-  LongformerLMConfig c;
-  if (name == "small") {
-    // Few steps learn more with wider initialization (docs/longformer.md), except of the token
-    // table, which is also the head's: with a wide one the initial model predicts each token to
-    // repeat.
-    c.init_std = 0.05;
-    c.embed_std = 0.02;
-    c.dilation = {1, 1, 2, 2};
-    return c;
-  }
-  if (name == "tiny") {
-    c.vocab = 17;
-    c.n_layer = c.n_head = 2;
-    c.d_model = 16;
-    c.d_ff = 32;
-    c.window = {3};
-    c.dilation = {1, 2};
-    c.dilated_heads = 1;
-    return c;
-  }
-  require(name == "base" || name == "large", kName, "there is no preset \"{}\"", name);
-  const bool large = name == "large";
-  c.n_head = 8;
-  c.d_model = 512;
-  c.d_ff = 2048;
-  c.n_layer = large ? 30 : 12;
-  c.dropout = large ? 0.4f : 0.2f;
-  // Windows that double and average 230 over 12 layers (table 5). The 30 layers use the same
-  // windows, each for more layers, and likewise the dilations (table 12).
-  const std::vector<int64_t> ladder = {32, 32, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512};
-  c.window.clear();
-  c.dilation.clear();
-  for (int64_t i = 0; i < c.n_layer; ++i) {
-    c.window.push_back(ladder[static_cast<size_t>(i * 12 / c.n_layer)]);
-    const int64_t gaps = large ? std::max<int64_t>(i / 5 - 2, 0) : std::max<int64_t>(i / 2 - 2, 0);
-    c.dilation.push_back(gaps + 1);
-  }
-  return c;
+  return preset_of<LongformerLMConfig>(kName, presets, name);
 }
 
 const ModelEntry& longformer_lm_entry() {

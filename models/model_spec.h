@@ -8,21 +8,11 @@
 
 #include "models/model.h"
 #include "models/parts.h"
+#include "models/preset.h"
 #include "nn/fields.h"
 #include "nn/init.h"
 
 namespace longspan {
-
-/// The default way to train a preset on bytes; program options override each field.
-struct TrainingDefaults {
-  int64_t length = 128, batch = 16, steps = 1500;
-  double lr = 1e-3;        ///< peak
-  int64_t warmup = 200;    ///< steps
-  double lr_floor = 0.05;  ///< final rate of the cosine schedule, as a fraction of the peak
-  double clip = 0.25;      ///< global gradient norm
-  double beta2 = 0.999;    ///< beta2 of Adam
-  double weight_decay = 0;
-};
 
 /// A configuration from which a model can be built.
 class ModelSpec {
@@ -46,12 +36,6 @@ class ModelSpec {
 
  private:
   virtual std::unique_ptr<LanguageModel> make(const Init& init) const = 0;
-};
-
-/// A named configuration of a model.
-struct Preset {
-  std::string_view name;         ///< "small"
-  std::string_view description;  ///< one line
 };
 
 /// A model that programs can select by name.
@@ -87,5 +71,13 @@ class ModelSpecOf final : public ModelSpec {
   Config config_;
   TrainingDefaults defaults_;
 };
+
+/// Returns the spec of a preset. Throws ValueError if the table has none of that name.
+template <class Model, class Config>
+std::unique_ptr<ModelSpec> preset_spec(std::string_view model, std::span<const Preset> presets,
+                                       std::string_view name) {
+  return std::make_unique<ModelSpecOf<Model, Config>>(preset_of<Config>(model, presets, name),
+                                                      find_preset(model, presets, name).training);
+}
 
 }  // namespace longspan

@@ -16,7 +16,6 @@
 #include "models/bigbird.h"
 #include "models/blockbert.h"
 #include "models/etc.h"
-#include "models/etc_structure.h"
 #include "models/longformer.h"
 #include "models/sparse_transformer.h"
 #include "nn/attention.h"
@@ -184,7 +183,7 @@ FamilyLayer etc(int64_t length, int64_t heads) {
   };
   // Among globals, from long tokens to globals, from globals to the tokens that they own, and the
   // band.
-  const int64_t pairs = g * g + length * g + length + band_pairs(length, c.radius);
+  const int64_t pairs = g * g + length * g + length + patterns::window_pairs(length, c.radius);
   return {.options = fmt::format("r = {}, {} globals, k = {}", c.radius, g, c.max_distance),
           .outline = std::move(outline),
           .pairs = heads * pairs,

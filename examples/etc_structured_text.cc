@@ -24,7 +24,7 @@ struct Options {
 };
 
 Etc::Pretraining losses(const Etc& model, const StructuredBatch& b, Pass pass) {
-  const EtcStructure who{b.owner, b.example, b.global_example};
+  const LinkedStructure who{b.owner, b.example, b.global_example};
   return model.pretraining_loss(model.structured(b.tokens, who, b.level, b.parent), b.targets,
                                 model.alone(b.places, b.hidden, b.hidden_example), pass);
 }

@@ -9,6 +9,7 @@
 
 #include "autograd/mode.h"
 #include "core/kernels/copy.h"
+#include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/index.h"
 #include "ops/shape.h"
@@ -124,6 +125,35 @@ void copy_values(TensorList to, Module& from, std::string (*name_of)(std::string
   for (size_t i = 0; i < values.size(); ++i) write(to[i].tensor, values[i]);
 }
 
+/// Returns the name of a parameter of an ETC in an encoder in the shape of BERT; empty: it has
+/// none.
+std::string lifted_name(std::string name) {
+  const auto swap = [&](std::string_view from, std::string_view to) {
+    const size_t at = name.find(from);
+    if (at != std::string::npos) name.replace(at, from.size(), to);
+    return at != std::string::npos;
+  };
+  if (name.starts_with("cpc.") || name.find(".relation_") != std::string::npos) return {};
+  for (const char* s : {"long", "global"}) {
+    swap(std::string("attention.") + s + ".", "attention.");
+    swap(std::string("norm_") + s, name.starts_with("embed.") ? "norm" : "norm1");
+    swap(std::string(s) + "_feed_forward.", "feed_forward.");
+  }
+  for (const char* p : {"l2l", "l2g", "g2g", "g2l"})
+    swap(std::string("attention.") + p + ".", "attention.");
+  swap("feed_forward.norm1", "norm2");
+  swap("feed_forward.ff", "ff");
+  return name;
+}
+
+void copy_into(NamedTensor& to, const NamedTensor& from, const Tensor& value) {
+  if (to.tensor.shape() != value.shape() || to.tensor.dtype() != value.dtype()) {
+    fail_with<ShapeError>("lift", "an encoder of another shape or dtype cannot be lifted",
+                          {{to.name, to.tensor}, {from.name, from.tensor}});
+  }
+  kernels::copy(to.tensor.device(), value.view(), to.tensor.mut());
+}
+
 }  // namespace
 
 Tensor extended_positions(const Tensor& old, int64_t offset, int64_t n_max) {
@@ -170,6 +200,37 @@ std::vector<std::string> start_from_encoder(Module& to, Module& from, int64_t po
   }
   copy_values(std::move(known), from, encoder_name, {.offset = position_offset});
   return others;
+}
+
+std::vector<std::string> lift(const TensorList& encoder, Module& model) {
+  const Scope scope("lift");
+  std::vector<std::string> kept;
+  for (NamedTensor& p : named_parameters(model)) {
+    const std::string source = lifted_name(p.name);
+    const NamedTensor* found = nullptr;
+    for (const NamedTensor& t : encoder) {
+      if (t.name == source) found = &t;
+    }
+    if (p.name == "embed.type.weight") {
+      if (found == nullptr) {
+        kept.push_back(p.name);
+        continue;
+      }
+      const Tensor& types = found->tensor;  // its first row is copied to all rows
+      copy_into(p, *found, types.alias(p.tensor.shape(), Strides{0, types.strides()[1]}, 0));
+      continue;
+    }
+    const bool own = source.empty() || p.name.starts_with("embed.projection") ||
+                     p.name.starts_with("head.projection") || p.name.starts_with("embed.position");
+    if (own) {
+      kept.push_back(p.name);
+      continue;
+    }
+    require(found != nullptr, "lift", "\"{}\" needs \"{}\", which the encoder lacks", p.name,
+            source);
+    copy_into(p, *found, found->tensor);
+  }
+  return kept;
 }
 
 void copy_global_projections(Module& model) {

@@ -50,6 +50,13 @@ std::vector<std::string> start_from(Module& to, Module& from, int64_t position_o
 /// returned. Treats positions and throws as start_from() does.
 std::vector<std::string> start_from_encoder(Module& to, Module& from, int64_t position_offset);
 
+/// Initializes an ETC from an encoder in BERT's shape: copies its projections to every piece and
+/// side, its feed-forward networks, norms, tokens and head, and its first token type to all types.
+/// Drops positions. Returns the names of the parameters that keep their values: relation tables and
+/// contrastive prediction. Throws ShapeError that names both when shapes differ, and ValueError
+/// when the source lacks a parameter.
+std::vector<std::string> lift(const TensorList& encoder, Module& model);
+
 /// Copies the sliding projections to the global ones, which masked language modelling does not
 /// train. Call it before fine-tuning.
 void copy_global_projections(Module& model);

@@ -16,7 +16,9 @@
 
 #include "autograd/checkpoint_scope.h"
 #include "autograd/mode.h"
+#include "core/divide.h"
 #include "core/scope.h"
+#include "models/bigbird_blocks.h"
 #include "nn/attention.h"
 #include "nn/checkpoint.h"
 #include "ops/attention/block_attention.h"
@@ -40,6 +42,46 @@ AttentionResult attend(const Tensor& q, const Keys& first, const Keys& second,
 }
 
 }  // namespace
+
+EtcPatterns etc_patterns(const EtcConfig& config, const LinkedStructure& structure, int64_t batch,
+                         int64_t n_l, int64_t n_g, Device device) {
+  EtcPatterns all{patterns::linked(config.links(), structure, batch, n_l, n_g, device)};
+  if (config.n_random > 0 && n_l > 0) {
+    all.random = etc_random_blocks(config, n_l, all.long_side.mask);
+  }
+  return all;
+}
+
+EtcPatterns EtcPatterns::of_layer(int64_t i) const {
+  EtcPatterns one = *this;
+  if (!random.empty()) one.random = {random[static_cast<size_t>(i)]};
+  return one;
+}
+
+std::vector<AttentionPattern> etc_random_blocks(const EtcConfig& c, int64_t n_l,
+                                                const PairMask& mask) {
+  const int64_t b = std::min(std::max<int64_t>(c.block > 0 ? c.block : c.radius, 1), n_l);
+  const int64_t near = ceil_div(c.radius, b);  // blocks to either side that a window reaches
+  BlockTable empty{.bounds = block_bounds(n_l, b), .keys = {}};
+  const int64_t n = empty.blocks();
+  std::vector<int32_t> heads;
+  for (int64_t h = 0; h < c.n_head; ++h) heads.push_back(static_cast<int32_t>(h));
+  const Tensor which = Tensor::from(heads, {1, c.n_head});
+  std::vector<AttentionPattern> layers;
+  for (int64_t layer = 0; layer < c.n_layer; ++layer) {
+    std::vector<BlockTable> tables(static_cast<size_t>(c.n_head), empty);
+    for (int64_t h = 0; h < c.n_head; ++h) {
+      for (int64_t i = 0; i < n; ++i) {
+        const BlockRange legal[] = {{0, i - near}, {i + near + 1, n}};
+        tables[static_cast<size_t>(h)].keys.push_back(
+            draw_blocks(legal, c.n_random, c.random_seed, layer, h, n, i));
+      }
+    }
+    layers.push_back(patterns::block_lists(n_l, tables, which, "random"));
+    layers.back().mask = mask;
+  }
+  return layers;
+}
 
 size_t EtcAttention::stored(Piece piece) const {
   if (config_.share_qkv) return l2l;

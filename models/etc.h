@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "models/etc_structure.h"
 #include "models/model.h"
 #include "models/model_spec.h"
 #include "models/parts.h"
 #include "nn/stack.h"
+#include "ops/patterns/linked.h"
 
 namespace longspan {
 
@@ -82,6 +82,9 @@ struct EtcConfig {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
+  LinkedOptions links() const {
+    return {radius, hard_g2l, hard_l2g, labels, max_distance, label_count()};
+  }
   int64_t label_count() const { return relations > 0 ? relations : 2 * max_distance + 4; }
   int64_t width() const { return d_embed > 0 ? d_embed : d_model; }
 
@@ -108,6 +111,26 @@ struct EtcConfig {
   }
 };
 
+/// The patterns of all layers.
+struct EtcPatterns : LinkedPatterns {
+  /// For each layer: the random long keys that each head adds to long queries, none of them in
+  /// long_side.
+  std::vector<AttentionPattern> random = {};
+
+  /// Returns the patterns of one layer.
+  EtcPatterns of_layer(int64_t i) const;
+};
+
+/// Returns patterns::linked() with random blocks, which cost as many steps on the host for each
+/// layer and head as there are pairs of blocks.
+EtcPatterns etc_patterns(const EtcConfig& config, const LinkedStructure& structure, int64_t batch,
+                         int64_t n_l, int64_t n_g, Device device);
+/// Returns the random blocks of every layer for n_l long tokens, restricted by `mask`: query block
+/// i attends to r blocks k with |k - i| > ceil(radius / block), or to all of these if there are
+/// fewer.
+std::vector<AttentionPattern> etc_random_blocks(const EtcConfig& config, int64_t n_l,
+                                                const PairMask& mask);
+
 /// The two streams: X^l [B, n_l, D] and X^g [B, n_g, D].
 struct EtcStreams {
   Tensor l, g;
@@ -117,7 +140,7 @@ struct EtcStreams {
 struct EtcInputs {
   Tensor tokens = {};   ///< [B, n_l]; undefined: no long tokens
   Tensor globals = {};  ///< [B, n_g]; undefined: no globals
-  EtcStructure structure = {};
+  LinkedStructure structure = {};
   Tensor types = {}, global_types = {};  ///< shaped as tokens and globals; undefined: 1 and 0
   Tensor global_features = {};           ///< [B, n_g, global_features]; undefined: none
 };
@@ -227,7 +250,7 @@ class Etc : public LanguageModel {
   EtcInputs plain(const Tensor& tokens) const;
 
   /// Prepares text with a hierarchy of globals; see hierarchy_labels() for levels and parents.
-  EtcInputs structured(const Tensor& tokens, const EtcStructure& structure, const Tensor& level,
+  EtcInputs structured(const Tensor& tokens, const LinkedStructure& structure, const Tensor& level,
                        const Tensor& parent) const;
   /// Prepares hidden sentences [P, n_s] for separate encoding; example [P, n_s] is 0 at their
   /// tokens, -1 at padding.
@@ -286,13 +309,6 @@ class Etc : public LanguageModel {
 
 /// Throws ValueError that names the field when a configuration does not fit together.
 void check(const EtcConfig& config);
-
-/// Initializes the model from an encoder in BERT's shape: copies its projections to every piece and
-/// side, its feed-forward networks, norms, tokens and head, and its first token type to all types.
-/// Drops positions. Returns the names of the parameters that keep their values: relation tables and
-/// contrastive prediction. Throws ShapeError that names both when shapes differ, and ValueError
-/// when the source lacks a parameter.
-std::vector<std::string> lift(const TensorList& encoder, Etc& model);
 
 /// Entry under the name that programs use.
 const ModelEntry& etc_entry();

@@ -1,11 +1,8 @@
-// Construction of ETC: checks of its configuration, parameters, presets, and initialization from an
-// encoder in the shape of BERT.
+// Construction of ETC: checks of its configuration, parameters and presets.
 
 #include <cmath>
 #include <utility>
 
-#include "core/kernels/copy.h"
-#include "core/scope.h"
 #include "models/etc.h"
 #include "models/model_spec.h"
 
@@ -34,7 +31,7 @@ constexpr Preset presets[] = {
     // Few steps learn more without dropout and with wider initialization; docs/etc.md.
     {"small", "4 layers of 128, radius 32, 16 bytes to a global; masked bytes in minutes", "",
      "dropout=0 init_std=0.05", few_steps},
-    // Relations up to EtcLabels::has_part().
+    // Relations up to RelationLabels::has_part().
     {"structured", "small for sentences in paragraphs: labels of a hierarchy, hidden sentences",
      "small", "cpc=true relations=22", few_steps},
     {"tiny",
@@ -84,33 +81,6 @@ Block feed_forward(const EtcConfig& c, const Init& init) {
 
 constexpr const char* pieces[] = {"l2l", "l2g", "g2g", "g2l"};
 constexpr const char* sides[] = {"long", "global"};
-
-/// Returns the name of a parameter in an encoder in the shape of BERT; empty: it has none.
-std::string lifted_name(std::string name) {
-  const auto swap = [&](std::string_view from, std::string_view to) {
-    const size_t at = name.find(from);
-    if (at != std::string::npos) name.replace(at, from.size(), to);
-    return at != std::string::npos;
-  };
-  if (name.starts_with("cpc.") || name.find(".relation_") != std::string::npos) return {};
-  for (const char* s : sides) {
-    swap(std::string("attention.") + s + ".", "attention.");
-    swap(std::string("norm_") + s, name.starts_with("embed.") ? "norm" : "norm1");
-    swap(std::string(s) + "_feed_forward.", "feed_forward.");
-  }
-  for (const char* p : pieces) swap(std::string("attention.") + p + ".", "attention.");
-  swap("feed_forward.norm1", "norm2");
-  swap("feed_forward.ff", "ff");
-  return name;
-}
-
-void copy_into(NamedTensor& to, const NamedTensor& from, const Tensor& value) {
-  if (to.tensor.shape() != value.shape() || to.tensor.dtype() != value.dtype()) {
-    fail_with<ShapeError>(kName, "an encoder of another shape or dtype cannot be lifted",
-                          {{to.name, to.tensor}, {from.name, from.tensor}});
-  }
-  kernels::copy(to.tensor.device(), value.view(), to.tensor.mut());
-}
 
 }  // namespace
 
@@ -180,7 +150,7 @@ EtcAttention::EtcAttention(const EtcConfig& config, const Init& init) : config_(
     k_[p] = projection(init.at(pieces[p]).at("k"));
     v_[p] = projection(init.at(pieces[p]).at("v"));
   }
-  const EtcLabels labels{c.max_distance};
+  const RelationLabels labels{c.max_distance};
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < c.label_count(); ++i) rows.push_back(labels.label(i));
   rows_ = Tensor::from(rows, {c.label_count()}, init.device);
@@ -289,37 +259,6 @@ void Etc::visit(Visitor& v) {
   classes_.visit(v);
   v("spans", spans_)("global_tags", global_tags_);
   v("phrases.mix", phrase_mix_)("phrases.score", phrase_score_);
-}
-
-std::vector<std::string> lift(const TensorList& encoder, Etc& model) {
-  const Scope scope("lift");
-  std::vector<std::string> kept;
-  for (NamedTensor& p : named_parameters(model)) {
-    const std::string source = lifted_name(p.name);
-    const NamedTensor* found = nullptr;
-    for (const NamedTensor& t : encoder) {
-      if (t.name == source) found = &t;
-    }
-    if (p.name == "embed.type.weight") {
-      if (found == nullptr) {
-        kept.push_back(p.name);
-        continue;
-      }
-      const Tensor& types = found->tensor;  // its first row is copied to all rows
-      copy_into(p, *found, types.alias(p.tensor.shape(), Strides{0, types.strides()[1]}, 0));
-      continue;
-    }
-    const bool own = source.empty() || p.name.starts_with("embed.projection") ||
-                     p.name.starts_with("head.projection") || p.name.starts_with("embed.position");
-    if (own) {
-      kept.push_back(p.name);
-      continue;
-    }
-    require(found != nullptr, kName, "\"{}\" needs \"{}\", which the encoder lacks", p.name,
-            source);
-    copy_into(p, *found, found->tensor);
-  }
-  return kept;
 }
 
 EtcConfig etc_preset(std::string_view name) { return preset_of<EtcConfig>(kName, presets, name); }

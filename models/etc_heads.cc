@@ -35,13 +35,13 @@ EtcInputs Etc::plain(const Tensor& tokens) const {
           .structure = {.owner = Tensor::from(owner, {1, n_l})}};
 }
 
-EtcInputs Etc::structured(const Tensor& tokens, const EtcStructure& structure, const Tensor& level,
-                          const Tensor& parent) const {
+EtcInputs Etc::structured(const Tensor& tokens, const LinkedStructure& structure,
+                          const Tensor& level, const Tensor& parent) const {
   EtcInputs in{.tokens = tokens,
                .globals = full(level.shape(), static_cast<double>(config_.global_id), DType::i32,
                                tokens.device()),
                .structure = structure};
-  in.structure.global_labels = hierarchy_labels(config_, level, parent);
+  in.structure.global_labels = hierarchy_labels(config_.links(), level, parent);
   return in;
 }
 

@@ -231,7 +231,7 @@ int64_t macs_of(const ReformerConfig& c, int64_t l) {
 int64_t macs_of(const EtcConfig& c, int64_t random, int64_t l) {
   const int64_t share = ceil_div(c.n_long, c.n_global), n_g = ceil_div(l, share);
   const int64_t d = c.d_model, n = l + n_g,
-                pairs = band_pairs(l, c.radius) + 2 * l * n_g + n_g * n_g;
+                pairs = patterns::window_pairs(l, c.radius) + 2 * l * n_g + n_g * n_g;
   const int64_t layer =
       (c.share_qkv ? 4 : 6) * n * d * d + 2 * pairs * d + feed_forward(n, d, c.d_ff, c.activation);
   const int64_t tables = c.d_embed > 0 ? (n + l) * d * c.d_embed : 0;

@@ -13,10 +13,12 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
+#include "models/convert.h"
 #include "models/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/patterns/pairs.h"
+#include "ops/patterns/window.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/harness/messages.h"
@@ -249,7 +251,7 @@ TEST(Spec08, Test1_DenseLimitIsAStandardEncoder) {
 }
 
 TEST(Spec08, Test3_LabelsOfDistances) {
-  const EtcLabels labels{3};
+  const RelationLabels labels{3};
   std::vector<int64_t> window;
   for (int64_t delta = -5; delta <= 5; ++delta) window.push_back(labels.distance(delta));
   EXPECT_EQ(window, (std::vector<int64_t>{6, 6, 6, 5, 4, 0, 1, 2, 3, 3, 3}));
@@ -304,8 +306,10 @@ TEST(Spec08, Test4_PairsAreCountedAsTheFormulaSays) {
   const EtcConfig soft = tiny([](EtcConfig&c) { c.hard_g2l = false; }), hard = tiny();
   for (const int64_t n : {1, 4, 5, 11, 29}) {
     const Links s = sentences(1, n);
-    EXPECT_EQ(counted(soft, s), s.n_g * s.n_g + 2 * s.n_g * n + band_pairs(n, soft.radius));
-    EXPECT_EQ(counted(hard, s), s.n_g * s.n_g + s.n_g * n + n + band_pairs(n, hard.radius));
+    EXPECT_EQ(counted(soft, s),
+              s.n_g * s.n_g + 2 * s.n_g * n + patterns::window_pairs(n, soft.radius));
+    EXPECT_EQ(counted(hard, s),
+              s.n_g * s.n_g + s.n_g * n + n + patterns::window_pairs(n, hard.radius));
     counted(hard, packed(n));
     counted(hard, contexts(n));
     counted(hard, scattered(n));
@@ -674,9 +678,9 @@ TEST(Etc, HierarchyOfGlobals) {
                                          9,  10, 9,  0,  1,  2,   // sentences
                                          9,  9,  10, 4,  0,  1,   //
                                          9,  9,  10, 5,  4,  0};
-  EXPECT_EQ(hierarchy_labels(c, level, parent).to_vector<int32_t>(), expected);
+  EXPECT_EQ(hierarchy_labels(c.links(), level, parent).to_vector<int32_t>(), expected);
   const std::string message =
-      message_of<ValueError>([&] { hierarchy_labels(tiny(), level, parent); });
+      message_of<ValueError>([&] { hierarchy_labels(tiny().links(), level, parent); });
   EXPECT_TRUE(contains(message, "relations >= 2 max_distance + 6 = 12; there are 10")) << message;
 }
 

@@ -19,7 +19,7 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   file.set_parameters(model);
 
   EtcInputs in{.tokens = file["input.tokens"], .globals = file["input.globals"]};
-  EtcStructure& s = in.structure;
+  LinkedStructure& s = in.structure;
   for (const auto& [field, tensor] : {std::pair{"owner", &s.owner},
                                       {"example", &s.example},
                                       {"global_example", &s.global_example},

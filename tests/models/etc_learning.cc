@@ -39,7 +39,7 @@ Records records(const EtcConfig& c, uint64_t seed) {
       if (i == asked) answers.push_back(attribute);
     }
   }
-  const EtcLabels labels{c.max_distance};
+  const RelationLabels labels{c.max_distance};
   const Shape shape{kBatch, 2 * kRecords};
   EtcInputs in{.tokens = Tensor::from(tokens, shape),
                .globals = Tensor::from(std::vector<int64_t>(kBatch, c.global_id), {kBatch, 1})};

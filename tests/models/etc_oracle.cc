@@ -165,7 +165,7 @@ EtcInputs Links::inputs(const EtcConfig& c, uint64_t seed) const {
   EtcInputs in;
   in.tokens = some_tokens(batch, n_l, c.vocab - 2, seed);
   in.globals = full({batch, n_g}, static_cast<double>(c.global_id), DType::i64);
-  EtcStructure& s = in.structure;
+  LinkedStructure& s = in.structure;
   s.owner = tensor(owner, {batch, n_l});
   s.context = tensor(context, {batch, n_l});
   s.example = tensor(example, {batch, n_l});

@@ -9,7 +9,6 @@
 
 #include "data/io/json.h"
 #include "models/etc.h"
-#include "models/etc_structure.h"
 #include "models/reformer.h"
 #include "models/registry.h"
 #include "nn/memory_policy.h"
@@ -115,7 +114,7 @@ TEST(Preset, ValuesThatOthersDetermine) {
   EXPECT_EQ(text(reformer_variant(reformer_preset("hf"), ReformerVariant::hf)),
             text(reformer_preset("hf")));
   const EtcConfig etc = etc_preset("structured");
-  EXPECT_EQ(etc.relations, EtcLabels{etc.max_distance}.has_part() + 1);
+  EXPECT_EQ(etc.relations, RelationLabels{etc.max_distance}.has_part() + 1);
   EXPECT_EQ(find_model("etc:base")->defaults().lr, std::sqrt(8.0) * 1e-3);
 }
 

@@ -1,7 +1,6 @@
-// Attention structure of ETC: key ranges for packed examples, contexts and sentences, and labels of
-// pairs by class.
+// Key ranges for packed examples, contexts and sentences, and labels of pairs by class.
 
-#include "models/etc_structure.h"
+#include "ops/patterns/linked.h"
 
 #include <algorithm>
 #include <map>
@@ -9,15 +8,13 @@
 #include <vector>
 
 #include "core/divide.h"
-#include "models/bigbird_blocks.h"
-#include "models/etc.h"
 #include "ops/copy.h"
 #include "ops/patterns/layout_cache.h"
 
 namespace longspan {
 namespace {
 
-constexpr const char* kName = "etc";
+constexpr const char* kOp = "linked streams";
 
 /// A structure tensor on the host: [1 or B, n], or one default value if it is undefined.
 class Ids {
@@ -25,10 +22,10 @@ class Ids {
   Ids(const char* name, const Tensor& t, int64_t batch, int64_t n, int64_t missing)
       : given(static_cast<bool>(t)), missing_(missing) {
     if (!given) return;
-    require_integer(kName, t, name);
+    require_integer(kOp, t, name);
     if (t.rank() < 2 || (t.dim(0) != 1 && t.dim(0) != batch) || t.numel() != t.dim(0) * n) {
       fail_with<ShapeError>(
-          kName, fmt::format("{} must have {} numbers for each of 1 or {} samples", name, n, batch),
+          kOp, fmt::format("{} must have {} numbers for each of 1 or {} samples", name, n, batch),
           {{name, t}});
     }
     rows = t.dim(0);
@@ -41,7 +38,7 @@ class Ids {
   }
   void require_range(const char* name, int64_t low, int64_t high) const {
     for (const int64_t x : values_) {
-      require(x >= low && x < high, kName, "{} has {}; expected {} to {}", name, x, low, high - 1);
+      require(x >= low && x < high, kOp, "{} has {}; expected {} to {}", name, x, low, high - 1);
     }
   }
 
@@ -70,7 +67,7 @@ std::vector<Interval> groups(const char* name, int64_t n, const auto& id) {
     while (end < n && id(end) == id(i)) ++end;
     if (id(i).first >= 0) {
       const auto [at, fresh] = begins.emplace(id(i), i);
-      require(fresh, kName, "{}: tokens {} and {} are of one, and others between are not", name,
+      require(fresh, kOp, "{}: tokens {} and {} are of one, and others between are not", name,
               at->second, i);
       std::fill(of.begin() + i, of.begin() + end,
                 Interval{static_cast<int32_t>(i), static_cast<int32_t>(end)});
@@ -102,8 +99,8 @@ std::vector<int32_t> numbers(int64_t n) {
 /// Builds the patterns of both sides.
 class Structure {
  public:
-  Structure(const EtcConfig& c, const EtcStructure& s, int64_t batch, int64_t n_l, int64_t n_g,
-            Device device)
+  Structure(const LinkedOptions& c, const LinkedStructure& s, int64_t batch, int64_t n_l,
+            int64_t n_g, Device device)
       : c_(c),
         batch_(batch),
         n_l_(n_l),
@@ -121,16 +118,16 @@ class Structure {
         link_labels_("link_labels", s.link_labels, batch, classes_ * n_g, 0),
         link_class_("link_class", s.link_class, batch, n_l, 0) {
     owner_.require_range("owner", -1, n_g);
-    global_labels_.require_range("global_labels", -1, c.label_count());
-    link_labels_.require_range("link_labels", -1, c.label_count());
+    global_labels_.require_range("global_labels", -1, c.relations);
+    link_labels_.require_range("link_labels", -1, c.relations);
     link_class_.require_range("link_class", 0, classes_);
-    require(link_labels_.given == link_class_.given, kName,
+    require(link_labels_.given == link_class_.given, kOp,
             "link_labels and link_class belong together; got one of them");
     for (int64_t b = 0; b < batch; ++b) index(b);
   }
 
-  EtcPatterns patterns() const {
-    EtcPatterns p;
+  LinkedPatterns patterns() const {
+    LinkedPatterns p;
     if (n_l_ > 0) long_side(p);
     if (n_g_ > 0) global_side(p);
     return p;
@@ -151,7 +148,7 @@ class Structure {
     for (int64_t j = 0; j < n_l_; ++j) {
       const int64_t m = owner_(b, j);
       if (m < 0 || example_(b, j) < 0) continue;
-      require(example_(b, j) == global_example_(b, m), kName,
+      require(example_(b, j) == global_example_(b, m), kOp,
               "long token {} of example {} has an owner of example {}", j, example_(b, j),
               global_example_(b, m));
       Interval& h = hull[static_cast<size_t>(m)];
@@ -217,7 +214,7 @@ class Structure {
     return p;
   }
 
-  void long_side(EtcPatterns& all) const {
+  void long_side(LinkedPatterns& all) const {
     AttentionPattern& p = all.long_side;
     p = with_side(resolve(patterns::local_bidirectional(2 * c_.radius), n_l_, n_l_), n_g_);
     p.name = "long";
@@ -254,11 +251,11 @@ class Structure {
     p.side_mask.class_id = Tensor::from(table, {link_labels_.rows, classes_, n_g_}, device_);
   }
 
-  void global_side(EtcPatterns& all) const {
+  void global_side(LinkedPatterns& all) const {
     AttentionPattern& p = all.global_side;
     p = with_side(resolve(patterns::dense(), n_g_, n_g_), n_l_);
     p.name = "global";
-    require(!c_.hard_g2l || !link_labels_.given || !scattered_, kName,
+    require(!c_.hard_g2l || !link_labels_.given || !scattered_, kOp,
             "hard_g2l with link_labels needs sentences of neighbouring tokens");
     const bool table = global_labels_.given || (global_context_.given && c_.labels);
     Bounds global, side;
@@ -305,10 +302,10 @@ class Structure {
     p.side_mask.class_id = Tensor::from(ids, {n, n_g_, classes_}, device_);
   }
 
-  const EtcConfig& c_;
+  const LinkedOptions& c_;
   int64_t batch_, n_l_, n_g_;
   Device device_;
-  EtcLabels labels_;
+  RelationLabels labels_;
   int64_t classes_;
   Ids owner_, example_, global_example_, context_, global_context_, g2l_all_, global_labels_,
       link_labels_, link_class_;
@@ -321,52 +318,17 @@ class Structure {
 
 }  // namespace
 
-EtcPatterns etc_patterns(const EtcConfig& config, const EtcStructure& structure, int64_t batch,
-                         int64_t n_l, int64_t n_g, Device device) {
-  EtcPatterns all = Structure(config, structure, batch, n_l, n_g, device).patterns();
-  if (config.n_random > 0 && n_l > 0) {
-    all.random = etc_random_blocks(config, n_l, all.long_side.mask);
-  }
-  return all;
+LinkedPatterns patterns::linked(const LinkedOptions& options, const LinkedStructure& structure,
+                                int64_t batch, int64_t n_l, int64_t n_g, Device device) {
+  return Structure(options, structure, batch, n_l, n_g, device).patterns();
 }
 
-EtcPatterns EtcPatterns::of_layer(int64_t i) const {
-  EtcPatterns one = *this;
-  if (!random.empty()) one.random = {random[static_cast<size_t>(i)]};
-  return one;
-}
-
-std::vector<AttentionPattern> etc_random_blocks(const EtcConfig& c, int64_t n_l,
-                                                const PairMask& mask) {
-  const int64_t b = std::min(std::max<int64_t>(c.block > 0 ? c.block : c.radius, 1), n_l);
-  const int64_t near = ceil_div(c.radius, b);  // blocks to either side that a window reaches
-  BlockTable empty{.bounds = block_bounds(n_l, b), .keys = {}};
-  const int64_t n = empty.blocks();
-  std::vector<int32_t> heads;
-  for (int64_t h = 0; h < c.n_head; ++h) heads.push_back(static_cast<int32_t>(h));
-  const Tensor which = Tensor::from(heads, {1, c.n_head});
-  std::vector<AttentionPattern> layers;
-  for (int64_t layer = 0; layer < c.n_layer; ++layer) {
-    std::vector<BlockTable> tables(static_cast<size_t>(c.n_head), empty);
-    for (int64_t h = 0; h < c.n_head; ++h) {
-      for (int64_t i = 0; i < n; ++i) {
-        const BlockRange legal[] = {{0, i - near}, {i + near + 1, n}};
-        tables[static_cast<size_t>(h)].keys.push_back(
-            draw_blocks(legal, c.n_random, c.random_seed, layer, h, n, i));
-      }
-    }
-    layers.push_back(patterns::block_lists(n_l, tables, which, "random"));
-    layers.back().mask = mask;
-  }
-  return layers;
-}
-
-Tensor hierarchy_labels(const EtcConfig& config, const Tensor& level, const Tensor& parent) {
-  const EtcLabels labels{config.max_distance};
-  require(config.label_count() > labels.has_part(), kName,
+Tensor hierarchy_labels(const LinkedOptions& options, const Tensor& level, const Tensor& parent) {
+  const RelationLabels labels{options.max_distance};
+  require(options.relations > labels.has_part(), kOp,
           "a hierarchy needs relations >= 2 max_distance + 6 = {}; there are {}",
-          labels.has_part() + 1, config.label_count());
-  require_rank_is(kName, level, 2, "level");
+          labels.has_part() + 1, options.relations);
+  require_rank_is(kOp, level, 2, "level");
   const int64_t batch = level.dim(0), n = level.dim(1);
   const Ids of("level", level, batch, n, 0), above("parent", parent, batch, n, -1);
   std::vector<int32_t> table;
@@ -382,10 +344,6 @@ Tensor hierarchy_labels(const EtcConfig& config, const Tensor& level, const Tens
     }
   }
   return Tensor::from(table, {batch, n, n}, level.device());
-}
-
-int64_t band_pairs(int64_t n, int64_t radius) {
-  return n > radius ? n * (2 * radius + 1) - radius * (radius + 1) : n * n;
 }
 
 }  // namespace longspan

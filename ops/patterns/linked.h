@@ -8,12 +8,13 @@
 
 namespace longspan {
 
-struct EtcConfig;
+// Attention of two linked streams \cite ainslie2020 : long tokens attend to their neighbours and to
+// globals, globals to each other and to long tokens.
 
-/// Relation labels of ETC \cite ainslie2020 with maximum distance k. For key j and query i of one
+/// Relation labels with maximum distance k. For key j and query i of one
 /// stream and delta = j - i, labels 0 to k stand for delta = 0 to k (and more), labels k + 1 to 2 k
 /// for delta = -1 to -k (and less). Other relations follow:
-struct EtcLabels {
+struct RelationLabels {
   int64_t k = 0;
 
   int64_t distance(int64_t delta) const {
@@ -38,7 +39,7 @@ struct EtcLabels {
 
 /// Which tokens belong together. All tensors are of an integer dtype; a first size of 1 serves
 /// every sample, and an undefined tensor restricts nothing.
-struct EtcStructure {
+struct LinkedStructure {
   Tensor owner = {};  ///< [1 or B, n_l]: the global that owns a long token's sentence; -1: none
   Tensor example = {}, global_example = {};  ///< [1 or B, n_l], [1 or B, n_g]: only tokens of the
                                              ///< same packed example, >= 0, attend to each other;
@@ -57,42 +58,40 @@ struct EtcStructure {
   Tensor link_labels = {}, link_class = {};
 };
 
-/// The attention patterns of both sides.
-struct EtcPatterns {
-  AttentionPattern long_side, global_side;  ///< keys: long, global; global, long
-  /// For each layer: the random long keys that each head adds to long queries, none of them in
-  /// long_side.
-  std::vector<AttentionPattern> random = {};
-
-  /// Returns the patterns of one layer.
-  EtcPatterns of_layer(int64_t i) const;
+/// Which of the possible pairs the streams use, and how they are labelled.
+struct LinkedOptions {
+  int64_t radius = 0;        ///< long token i attends to long tokens i - r to i + r
+  bool hard_g2l = true;      ///< a global attends only to the long tokens that it owns
+  bool hard_l2g = false;     ///< a long token attends only to the global that owns it
+  bool labels = true;        ///< pairs have relation labels
+  int64_t max_distance = 0;  ///< k of RelationLabels
+  int64_t relations = 0;     ///< number of labels
 };
+
+/// The attention patterns of both sides. Keys of the long side are long tokens, then globals; those
+/// of the global side globals, then long tokens.
+struct LinkedPatterns {
+  AttentionPattern long_side, global_side;
+};
+
+namespace patterns {
 
 /// Builds the patterns of a batch. The tokens of an example or context must be contiguous. Costs
 /// O(B (n_l + n_g + n_g^2)) on the host: it makes nothing of size n_l x n_l or n_l x n_g, but a
-/// table of labels by owner has n_g^2 entries, like the attention among globals. Random blocks cost
-/// as many steps for each layer and head as there are pairs of blocks. Throws ShapeError and
-/// ValueError that name the tensor that does not fit.
-EtcPatterns etc_patterns(const EtcConfig& config, const EtcStructure& structure, int64_t batch,
-                         int64_t n_l, int64_t n_g, Device device);
+/// table of labels by owner has n_g^2 entries, like the attention among globals. Throws ShapeError
+/// and ValueError that name the tensor that does not fit.
+LinkedPatterns linked(const LinkedOptions& options, const LinkedStructure& structure, int64_t batch,
+                      int64_t n_l, int64_t n_g, Device device);
 
-/// Returns the random blocks of every layer for n_l long tokens, restricted by `mask`: query block
-/// i attends to r blocks k with |k - i| > ceil(radius / block), or to all of these if there are
-/// fewer.
-std::vector<AttentionPattern> etc_random_blocks(const EtcConfig& config, int64_t n_l,
-                                                const PairMask& mask);
+}  // namespace patterns
 
 /// Returns labels between the globals of a hierarchy, such as document, paragraphs, sentences:
 /// distances within a level, part_of() and has_part() between a global and its parent, otherwise
 /// other_context().
 ///   level    [B, n_g] of an integer dtype
 ///   parent   [B, n_g]: index of the parent; -1: none
-///   returns  i32 [B, n_g, n_g], for EtcStructure::global_labels
-/// Throws ValueError when the configuration has fewer than 2 k + 6 labels.
-Tensor hierarchy_labels(const EtcConfig& config, const Tensor& level, const Tensor& parent);
-
-/// Returns the number of pairs within `radius` among n queries and n keys: n (2 r + 1) - r (r + 1),
-/// or n^2 if r >= n - 1.
-int64_t band_pairs(int64_t n, int64_t radius);
+///   returns  i32 [B, n_g, n_g], for LinkedStructure::global_labels
+/// Throws ValueError when the options have fewer than 2 k + 6 labels.
+Tensor hierarchy_labels(const LinkedOptions& options, const Tensor& level, const Tensor& parent);
 
 }  // namespace longspan

@@ -45,14 +45,12 @@ constexpr Preset presets[] = {
      "2 layers of 16, blocks of 4, 2 random blocks, 23 tokens; for tests",
      "",
      "activation=gelu_tanh emb_dropout_first=true vocab=23 n_layer=2 n_head=2 d_model=16 d_ff=32 "
-     "n_max=64 "
-     "block=4 n_random=2 dropout=0",
+     "n_max=64 block=4 n_random=2 dropout=0",
      {.length = 45, .batch = 4, .steps = 200}},
     // The mask token is that of the released vocabulary.
     {"base", "12 layers of 768, blocks of 64, 3 random blocks, length 4096", "",
      "activation=gelu_tanh emb_dropout_first=true vocab=50358 mask_id=67 token_types=2 n_layer=12 "
-     "n_head=12 "
-     "d_model=768 d_ff=3072 n_max=4096",
+     "n_head=12 d_model=768 d_ff=3072 n_max=4096",
      published(256)},
     {"large", "24 layers of 1024, blocks of 64, 3 random blocks, length 4096", "base",
      "n_layer=24 n_head=16 d_model=1024 d_ff=4096", published(2048)},
@@ -66,8 +64,8 @@ constexpr Preset presets[] = {
      "2 layers of 64 over runs of 6 bases, one answer; learns motif-dna in minutes",
      "",
      "activation=gelu_tanh emb_dropout_first=true vocab=4097 n_layer=2 d_model=64 d_ff=128 "
-     "n_max=1536 "
-     "block=16 dropout=0 init_std=0.05 position_init=sinusoid norm=pre mlm_head=false classes=1",
+     "n_max=1536 block=16 dropout=0 init_std=0.05 position_init=sinusoid norm=pre mlm_head=false "
+     "classes=1",
      {.length = 512, .batch = 16, .steps = 600, .lr = 2e-3, .warmup = 40, .clip = 1}},
 };
 
@@ -85,7 +83,8 @@ BigBird::BigBird(const BigBirdConfig& config, const Init& init)
   // itself.
   require(!config.causal || (config.classes == 0 && !config.span_head), kName,
           "classes = {} and span_head = {} with causal = true; heads of classes and spans need "
-          "causal = false",
+          "causal = "
+          "false",
           config.classes, config.span_head);
 }
 

@@ -33,14 +33,12 @@ constexpr Preset presets[] = {
      "2 layers of 16, radius 4, a random block, 23 tokens; for tests",
      "",
      "vocab=23 mask_id=22 global_id=21 n_layer=2 n_head=2 d_model=16 d_ff=32 n_long=29 n_global=5 "
-     "radius=4 "
-     "max_distance=3 dropout=0 n_random=1",
+     "radius=4 max_distance=3 dropout=0 n_random=1",
      {.length = 22, .batch = 4, .steps = 200}},
     // The mask token is that of the released vocabulary.
     {"base", "12 layers of 768, radius 84, 256 globals, length 4096: masked tokens", "",
      "vocab=50358 mask_id=67 global_id=1 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_long=4096 "
-     "n_global=256 "
-     "radius=84 max_distance=12 relations=32",
+     "n_global=256 radius=84 max_distance=12 relations=32",
      published(256)},
     // Classes: a span, yes, no.
     {"hotpot", "base for HotpotQA: spans, supporting sentences", "base",

@@ -38,13 +38,11 @@ constexpr Preset presets[] = {
      "2 layers of 16, radius 4, 23 tokens; for tests",
      "",
      "vocab=23 mask_id=22 global_id=21 n_layer=2 n_head=2 d_model=16 d_ff=32 n_long=29 n_global=5 "
-     "radius=4 "
-     "max_distance=3 dropout=0",
+     "radius=4 max_distance=3 dropout=0",
      {.length = 22, .batch = 4, .steps = 200}},
     {"base", "12 layers of 768, radius 84, distances to 12, 166 million parameters", "",
      "vocab=30522 mask_id=103 global_id=1 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_long=4096 "
-     "n_global=230 "
-     "radius=84 max_distance=12 relations=32 cpc=true",
+     "n_global=230 radius=84 max_distance=12 relations=32 cpc=true",
      published(512)},
     {"base_shared", "the same with one set of projections, 109 million parameters", "base",
      "share_qkv=true share_out=true", published(512)},

@@ -38,8 +38,7 @@ constexpr Preset presets[] = {
      {.length = 12, .batch = 4, .steps = 200}},
     {"enwik8", "24 layers of 1024, blocks of 256, length 8192 (Roy et al. 2020)", "",
      "local=block window=256 n_layer=24 n_head=8 d_model=1024 d_ff=3072 activation=geglu "
-     "shaw_clip=513 share_qk=true "
-     "dropout_attn=0.4 dropout_ffn_act=0.4",
+     "shaw_clip=513 share_qk=true dropout_attn=0.4 dropout_ffn_act=0.4",
      of_length(8192)},
     {"enwik8_12k", "22 layers of 1024, blocks of 128, length 12288", "enwik8",
      "n_layer=22 window=128 shaw_clip=257", of_length(12288)},

@@ -66,8 +66,7 @@ constexpr Preset presets[] = {
      {.length = 17, .batch = 4, .steps = 200}},
     {"base", "12 layers of 768, length 4096, windows of 256 a side (Longformer base)", "",
      "norm_eps=1e-5 vocab=50265 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_max=4096 "
-     "position_offset=2 "
-     "token_types=1 mask_id=50264 one_sided_window=256",
+     "position_offset=2 token_types=1 mask_id=50264 one_sided_window=256",
      published},
     {"large", "24 layers of 1024, length 4096, windows of 256 a side (Longformer large)", "base",
      "n_layer=24 n_head=16 d_model=1024 d_ff=4096", published},

@@ -52,8 +52,7 @@ constexpr Preset presets[] = {
     // each for more layers, and likewise the dilations (table 12).
     {"base", "12 layers of 512, phase 1 of 5: length 2048, windows of 32 to 512", "",
      "n_layer=12 n_head=8 d_model=512 d_ff=2048 dropout=0.2 "
-     "window=32,32,64,64,128,128,256,256,256,512,512,512 "
-     "dilation=1,1,1,1,1,1,2,2,3,3,4,4",
+     "window=32,32,64,64,128,128,256,256,256,512,512,512 dilation=1,1,1,1,1,1,2,2,3,3,4,4",
      published(430'000)},
     {"large", "30 layers of 512, phase 1 of 5: length 2048, windows of 32 to 512", "base",
      "n_layer=30 dropout=0.4 "
@@ -143,7 +142,7 @@ LongformerLMConfig with_windows_times(LongformerLMConfig config, int64_t factor)
 double phase_macs(const LongformerLMConfig& config, const TrainingPhase& phase) {
   const LongformerLM model(with_windows_times(config, phase.windows), Init{.device = meta_device});
   return static_cast<double>(phase.steps) *
-         static_cast<double>(phase.batch * forward_macs(model, phase.length));
+         static_cast<double>(forward_macs(model, phase.length, phase.batch));
 }
 
 std::vector<TrainingPhase> staged_phases(const TrainingPhase& first, int64_t phases) {

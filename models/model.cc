@@ -60,15 +60,15 @@ Tensor LanguageModel::attention_map(const Tensor&, int64_t) const {
   fail<NotImplemented>("model", "this model has no attention map");
 }
 
-int64_t forward_macs(const LanguageModel& model, int64_t length) {
+int64_t forward_macs(const LanguageModel& model, int64_t length, int64_t batch) {
   const NoGrad off;
-  const auto ids = [&](int64_t n) { return zeros({1, n}, DType::i32, model.device()); };
+  const auto ids = [&](int64_t n) { return zeros({batch, n}, DType::i32, model.device()); };
   const MacCount macs;
   if (model.objective() == Objective::sequence) {
     const Tensor target = ids(std::min(length, model.max_length()));
     model.sequence_loss({ids(length)}, target, target, Pass{});
   } else {
-    model.loss(ids(length), ids(length), model.empty_memory(1), Pass{});
+    model.loss(ids(length), ids(length), model.empty_memory(batch), Pass{});
   }
   return macs.total();
 }

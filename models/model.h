@@ -121,10 +121,10 @@ class LanguageModel : public Module {
   virtual std::string remark(int64_t /*length*/) const { return {}; }
 };
 
-/// Returns the multiply-accumulates (ops/cost.h) of the loss over a segment of `length` tokens, or,
-/// for Objective::sequence, over a source of that length and a target as long, at most
+/// Returns the multiply-accumulates (ops/cost.h) of the loss over `batch` segments of `length`
+/// tokens, or, for Objective::sequence, over sources of that length and targets as long, at most
 /// max_length(). Runs the model: build it on the meta device, where that costs no work and no
 /// memory.
-int64_t forward_macs(const LanguageModel& model, int64_t length);
+int64_t forward_macs(const LanguageModel& model, int64_t length, int64_t batch = 1);
 
 }  // namespace longspan

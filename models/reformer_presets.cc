@@ -49,8 +49,7 @@ constexpr Preset presets[] = {
     // Sec. 5 of the paper. It tries 1 to 16 rounds; 8 nearly match full attention.
     {"enwik8_64k", "3 layers of 1024, LSH, length 65536 (Kitaev et al. 2020, ablations)", "",
      "n_layer=3 n_head=8 d_model=1024 d_head=64 d_ff=4096 n_max=65536 rounds=8 chunk=128 "
-     "position_shape=128,512 "
-     "position_widths=256,768",
+     "position_shape=128,512 position_widths=256,768",
      of_length(65'536)},
     {"imagenet64", "3 layers of 1024, LSH, images of 64 x 64 x 3 (Kitaev et al. 2020, ablations)",
      "enwik8_64k", "n_max=12288 position_shape=64,64,3 position_widths=384,384,256",
@@ -62,9 +61,8 @@ constexpr Preset presets[] = {
     {"trax_enwik8", "12 layers of 768, one in four LSH, length 65536 (trax, released model)",
      "enwik8_64k",
      "n_layer=12 d_model=768 d_ff=2048 layers=local,local,lsh,local buckets=16,32 chunk=256 "
-     "local_chunk=128 "
-     "position_widths=256,512 dropout=0.2 same_bucket=false duplicates=off wrap=global "
-     "dropout_broadcast=true rounds=2 activation=gelu_tanh",
+     "local_chunk=128 position_widths=256,512 dropout=0.2 same_bucket=false duplicates=off "
+     "wrap=global dropout_broadcast=true rounds=2 activation=gelu_tanh",
      of_length(65'536)},
     {"trax_imagenet64", "6 layers of 1024, LSH, images of 64 x 64 x 3 (trax)", "imagenet64",
      "n_layer=6 same_bucket=false duplicates=off wrap=global dropout_broadcast=true rounds=2 "
@@ -72,16 +70,13 @@ constexpr Preset presets[] = {
      of_length(12'288)},
     {"trax_copy", "3 layers of 256, LSH, length 64 (trax, copying)", "",
      "n_layer=3 d_model=256 d_ff=512 n_max=64 buckets=32,32 chunk=16 same_bucket=false "
-     "duplicates=off wrap=global "
-     "dropout_broadcast=true rounds=2 activation=gelu_tanh",
+     "duplicates=off wrap=global dropout_broadcast=true rounds=2 activation=gelu_tanh",
      of_length(64)},
     {"hf", "6 layers of 256, local and LSH in turns, length 4096 (defaults of transformers)", "",
      "same_bucket=false duplicates=off wrap=global bucket_rule=hf whole_chunks=true "
-     "head_bias=false norm_eps=1e-12 "
-     "vocab=320 n_layer=6 n_head=12 d_model=256 d_head=64 d_ff=512 n_max=4096 layers=local,lsh "
-     "rounds=1 "
-     "position_shape=64,64 position_widths=64,192 dropout=0.05 dropout_local=0.05 init_std=0.02 "
-     "embed_std=0.02",
+     "head_bias=false norm_eps=1e-12 vocab=320 n_layer=6 n_head=12 d_model=256 d_head=64 d_ff=512 "
+     "n_max=4096 layers=local,lsh rounds=1 position_shape=64,64 position_widths=64,192 "
+     "dropout=0.05 dropout_local=0.05 init_std=0.02 embed_std=0.02",
      of_length(4096)},
 };
 

@@ -239,7 +239,8 @@ const ModelEntry& transformer_entry();
 /// models/local_transformer.cc
 const ModelEntry& local_transformer_entry();
 
-/// Presets from the literature; models/presets.cc. Throws ValueError on an unknown name.
+/// Presets from the literature (models/transformer_presets.cc). Throws ValueError on an unknown
+/// name.
 TransformerConfig transformer_preset(std::string_view name);
 TransformerConfig local_transformer_preset(std::string_view name);
 

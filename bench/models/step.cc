@@ -27,7 +27,7 @@ void add_step(int64_t batch, int64_t length, int64_t window) {
   if (window > 0) config.local = Locality::exact;
 
   const Transformer plan(config, Init{.device = meta_device});
-  const double forward = 2.0 * static_cast<double>(batch * forward_macs(plan, length));
+  const double forward = 2.0 * static_cast<double>(forward_macs(plan, length, batch));
   const std::string attention = window > 0 ? fmt::format("local {}", window) : "causal";
   measure(fmt::format("training step/{}/N=6 D=256 H=8 B={} L={}/f32", attention, batch, length),
           {.flops = 3 * forward}, [=] {

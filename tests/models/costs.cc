@@ -161,12 +161,12 @@ int64_t macs_of(const LongformerConfig& c, int64_t l) {
 
 /// Each layer also projects the sinusoids of the distances that its window has, once for the whole
 /// batch: (min(w s, l - 1) + 1) D^2.
-int64_t macs_of(const LongformerLMConfig& c, int64_t l) {
+int64_t macs_of(const LongformerLMConfig& c, int64_t l, int64_t batch) {
   const int64_t d = c.d_model, dilated = dilated_of("test", c.dilated_heads, c.n_head);
   const auto of_layer = [](const std::vector<int64_t>& values, int64_t i) {
     return values[std::min(static_cast<size_t>(i), values.size() - 1)];
   };
-  int64_t n = l * d * c.vocab;
+  int64_t n = l * d * c.vocab, once = 0;
   for (int64_t layer = 0; layer < c.n_layer; ++layer) {
     const int64_t w = of_layer(c.window, layer), s = of_layer(c.dilation, layer);
     const int64_t reach = w * (dilated > 0 ? s : 1);
@@ -175,9 +175,9 @@ int64_t macs_of(const LongformerLMConfig& c, int64_t l) {
       pairs += dilated * (std::min(i / s, w) + 1) + (c.n_head - dilated) * (std::min(i, w) + 1);
     }
     n += 4 * l * d * d + 2 * l * d * c.d_ff + 2 * (d / c.n_head) * pairs;
-    n += (std::min(reach, l - 1) + 1) * d * d;
+    once += (std::min(reach, l - 1) + 1) * d * d;
   }
-  return n;
+  return batch * n + once;
 }
 
 int64_t macs_of(const SparseTransformerConfig& c, int64_t l) {

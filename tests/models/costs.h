@@ -21,7 +21,7 @@ int64_t macs_of(const TransformerConfig& c, int64_t l);
 /// `pairs` are the visible pairs of all layers and heads, e.g. of outlined_pairs().
 int64_t macs_of(const EncoderConfig& c, int64_t pairs, int64_t l);
 int64_t macs_of(const LongformerConfig& c, int64_t l);
-int64_t macs_of(const LongformerLMConfig& c, int64_t l);
+int64_t macs_of(const LongformerLMConfig& c, int64_t l, int64_t batch = 1);
 int64_t macs_of(const SparseTransformerConfig& c, int64_t l);
 /// All scores that LSH layers compute count, masked ones included, and so does hashing.
 int64_t macs_of(const ReformerConfig& c, int64_t l);

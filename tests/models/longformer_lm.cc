@@ -251,7 +251,7 @@ TEST(LongformerLM, PhasesDoubleOrCostTheSame) {
   TrainingPhase step = staged.back();
   step.steps = 1;
   const double one = phase_macs(c, step);
-  EXPECT_EQ(one, static_cast<double>(macs_of(with_windows_times(c, 8), 64)));
+  EXPECT_EQ(one, static_cast<double>(macs_of(with_windows_times(c, 8), 64, step.batch)));
   for (size_t p = 0; p < 4; ++p) {
     EXPECT_EQ(direct[p].length, 64);
     EXPECT_EQ(direct[p].windows, 8);
@@ -261,6 +261,17 @@ TEST(LongformerLM, PhasesDoubleOrCostTheSame) {
   EXPECT_EQ(direct[3].steps, staged[3].steps);
   EXPECT_THROW(staged_phases(first, 0), ValueError);
   EXPECT_THROW(staged_phases(first, 21), ValueError);
+}
+
+// The positions are projected once for a batch, all else once for each sample.
+TEST(LongformerLM, MacsOfABatch) {
+  const LongformerLMConfig c = longformer_lm_preset("tiny");
+  const LongformerLM model(c, Init{.device = meta_device});
+  for (const int64_t length : {1, 3, 40}) {
+    for (const int64_t batch : {1, 3}) {
+      EXPECT_EQ(forward_macs(model, length, batch), macs_of(c, length, batch));
+    }
+  }
 }
 
 }  // namespace

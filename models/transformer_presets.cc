@@ -24,9 +24,8 @@ constexpr Preset presets[] = {
     // Table 3 of the paper.
     {"base", "encoder-decoder, 6 + 6 layers of 512 (Vaswani et al. 2017)", "",
      "wiring=encoder_decoder vocab=37000 n_layer=6 n_head=8 d_model=512 d_ff=2048 norm=post "
-     "positions=sinusoid "
-     "tie_embedding=true emb_scale=true dropout=0.1 label_smoothing=0.1 init=xavier_uniform "
-     "init_residual_scale=false",
+     "positions=sinusoid tie_embedding=true emb_scale=true dropout=0.1 label_smoothing=0.1 "
+     "init=xavier_uniform init_residual_scale=false",
      of_length(512)},
     {"big", "encoder-decoder, 6 + 6 layers of 1024 (Vaswani et al. 2017)", "base",
      "n_head=16 d_model=1024 d_ff=4096 dropout=0.3", of_length(512)},
@@ -37,8 +36,7 @@ constexpr Preset presets[] = {
      of_length(1024)},
     {"bert", "encoder, 12 layers of 768, token types, masked tokens (BERT base)", "gpt2",
      "wiring=encoder vocab=30522 n_max=512 norm=post norm_eps=1e-12 activation=gelu_erf "
-     "emb_norm=true "
-     "mlm_head=true head_bias=true token_types=2 init_residual_scale=false",
+     "emb_norm=true mlm_head=true head_bias=true token_types=2 init_residual_scale=false",
      of_length(512)},
     // Lewis et al. 2020, sec. 2.1.
     {"bart", "encoder-decoder, 6 + 6 layers of 768, learned positions (BART base)", "bert",

@@ -87,7 +87,7 @@ TEST(Structured, WindowsHoldTheirHierarchy) {
   EXPECT_EQ(read, kText);
 }
 
-TEST(Spec08, WholeWordsAndWholeSentencesAreHidden) {
+TEST(Etc, WholeWordsAndWholeSentencesAreHidden) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += i % 9 == 8 ? "stop. " : i % 40 == 39 ? "end.\n\n" : "word ";
   const StructuredOptions o{.n_long = 512, .paragraphs = 7, .sentences = 24, .seed = 3};

@@ -1,17 +1,17 @@
 #!/bin/sh
 # acceptance.sh ROOT: every numbered acceptance test of the sparse models, of the attention kernels
-# and of memory saving has a test that bears its number: TEST(Spec05, Test3_...), TEST(Pattern,
+# and of memory saving has a test that bears its number: TEST(SparseTransformer, Test3_...), TEST(Pattern,
 # Kernel2...), TEST(Memory, Test1_...).
 # acceptance.sh --self-test: proves that it finds a number that is missing.
 set -eu
 
 # name in the source, as a regular expression, and how many there are
-wanted='Spec05,.Test 11
-Spec06,.Test 11
-(Spec07|LongformerGoldens),.Test 11
-Spec08,.Test 11
-Spec09,.Test 10
-Spec10,.Test 12
+wanted='SparseTransformer,.Test 11
+BlockBert,.Test 11
+(Longformer|LongformerGoldens),.Test 11
+Etc,.Test 11
+BigBird,.Test 10
+Reformer,.Test 12
 Memory(OfModels)?,.Test 12
 [A-Za-z]+,.Kernel 10'
 
@@ -40,12 +40,12 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/tests"
-for set in Spec05 Spec06 Spec07 Spec08 Spec09 Spec10 Memory; do
+for set in SparseTransformer BlockBert Longformer Etc BigBird Reformer Memory; do
   for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo "TEST($set, Test${n}_Holds) {"; done
 done > "$folder/tests/models.cc"
 for n in 1 2 3 4 5 6 7 8 9 10; do echo "TEST(Pattern, Kernel${n}Holds) {"; done > "$folder/tests/ops.cc"
 (check "$folder") || { echo "misses what is there"; exit 1; }
-sed -i.was 's/Spec07, Test1_/Spec07, Also1_/' "$folder/tests/models.cc"
+sed -i.was 's/Longformer, Test1_/Longformer, Also1_/' "$folder/tests/models.cc"
 if (check "$folder" > /dev/null); then echo "does not miss a test"; exit 1; fi
 mv "$folder/tests/models.cc.was" "$folder/tests/models.cc"
 sed -i.was 's/Kernel10/Kernel11/' "$folder/tests/ops.cc"

@@ -15,7 +15,7 @@ import argparse, importlib.util, os, pathlib, re, shlex, subprocess, sys, tempfi
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = ("longspan", "build/dev/", "scripts/", "tests/", "bench/", "cmake ", "ctest ", "cp ", "python3 ")
 ASSIGNMENT = re.compile(r"[A-Za-z_]+=")
-MISSING = ("ROBERTA", "BASE", "PREFIX", "my_model")
+MISSING = ("ROBERTA", "BASE", "PREFIX", "my_model", "genomes", "runs/learning")
 SYNOPSIS = re.compile(r"\[|\.\.\.|\bNAME\b|\bID\b")
 
 
@@ -82,7 +82,7 @@ class Page:
         command = re.sub(r"(--seconds )\d+", r"\g<1>5", command)
         command = re.sub(r"(--vocabulary )\d+", r"\g<1>300", command)
         command = re.sub(r"\bFILE\.model\b", "made.model", command)
-        command = re.sub(r"\bdna=FILE", "dna=dna", command)
+        command = re.sub(r"\b(dna|images|wav)=FILE", r"\1=\1", command).replace("wikixml.xml.gz", "text")
         command = re.sub(r"\bFILE\b", "text", command).replace("runs/data/tinyshakespeare.txt", "text")
         command = command.replace("$DATA/tinyshakespeare.txt", "text")
         command = re.sub(r"\bDIR\b", ".", command)

@@ -1,4 +1,4 @@
-// Spec09: BigBird's encoder-decoder against the package; coupling, decoding and loss.
+// BigBird: BigBird's encoder-decoder against the package; coupling, decoding and loss.
 
 #include "models/bigbird_pegasus.h"
 
@@ -81,7 +81,7 @@ class BigBirdPegasusGoldens : public testing::TestWithParam<std::string> {
 
 TEST_P(BigBirdPegasusGoldens, InF64) { compare(DType::f64, 1e-10); }
 TEST_P(BigBirdPegasusGoldens, InF32) { compare(DType::f32, 1e-5); }
-INSTANTIATE_TEST_SUITE_P(Spec09, BigBirdPegasusGoldens,
+INSTANTIATE_TEST_SUITE_P(BigBird, BigBirdPegasusGoldens,
                          testing::ValuesIn(golden_names("bigbird_pegasus")),
                          [](const auto& param) { return param.param; });
 
@@ -98,7 +98,7 @@ std::string twin(std::string name) {
 
 // 8. A shared parameter gets the sum of the gradients of two separate copies with the same values.
 // Cross-attention belongs to the decoder alone.
-TEST(Spec09, Test8_SharedTensorsGetTheSumOfGradients) {
+TEST(BigBird, Test8_SharedTensorsGetTheSumOfGradients) {
   for (const NormPlace norm : {NormPlace::post, NormPlace::pre}) {
     BigBirdPegasusConfig c = tiny(couple);
     c.norm = norm;
@@ -142,7 +142,7 @@ TEST(Spec09, Test8_SharedTensorsGetTheSumOfGradients) {
   }
 }
 
-TEST(Spec09, Test8_CoupledGradientsAreThoseOfTheLoss) {
+TEST(BigBird, Test8_CoupledGradientsAreThoseOfTheLoss) {
   BigBirdPegasusConfig c = tiny(couple);
   c.dropout = 0.1f;
   BigBirdPegasus model = made(c);
@@ -155,7 +155,7 @@ TEST(Spec09, Test8_CoupledGradientsAreThoseOfTheLoss) {
 }
 
 // 9. Token-by-token decoding after a long source equals teacher forcing.
-TEST(Spec09, Test9_DecodingAfterASourceEqualsTheFullPass) {
+TEST(BigBird, Test9_DecodingAfterASourceEqualsTheFullPass) {
   const NoGrad off;
   for (const bool coupled : {false, true}) {
     const BigBirdPegasus model = made(coupled ? tiny(couple) : tiny());
@@ -180,7 +180,7 @@ TEST(Spec09, Test9_DecodingAfterASourceEqualsTheFullPass) {
 }
 
 // 9. score = log P / ((5 + tokens) / 6)^alpha, with log P from one forward pass over the result.
-TEST(Spec09, Test9_LengthPenaltyIsTheFormula) {
+TEST(BigBird, Test9_LengthPenaltyIsTheFormula) {
   const NoGrad off;
   const BigBirdPegasus model = made(tiny());
   const SequenceInputs in = inputs();
@@ -240,7 +240,7 @@ double smoothed(const Tensor& logits, const Tensor& targets, double s, bool pad)
 
 // 10. Label smoothing over the V - 1 other classes, minus the entropy. With s = 0 it is
 // cross-entropy.
-TEST(Spec09, Test10_LabelSmoothingEqualsTheScalarReference) {
+TEST(BigBird, Test10_LabelSmoothingEqualsTheScalarReference) {
   const Pass pass{.training = true, .gen = Generator{6}};
   const SequenceInputs in = inputs();
   const Tensor targets = some_targets();
@@ -268,7 +268,7 @@ TEST(Spec09, Test10_LabelSmoothingEqualsTheScalarReference) {
   }
 }
 
-TEST(Spec09, Test5_PaddingOfTheSourceChangesNoBit) {
+TEST(BigBird, Test5_PaddingOfTheSourceChangesNoBit) {
   const NoGrad off;
   const BigBirdPegasus model = made(tiny());
   SequenceInputs in = inputs();

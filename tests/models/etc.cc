@@ -132,7 +132,7 @@ Links edges(const EtcConfig& c, int64_t n_l) {
   return s;
 }
 
-TEST(Spec08, Test2_EveryStructureEqualsTheDenseOracle) {
+TEST(Etc, Test2_EveryStructureEqualsTheDenseOracle) {
   const EtcConfig soft = tiny([](EtcConfig& c) { c.hard_g2l = false; });
   const EtcConfig hard = tiny();
   const EtcConfig both = tiny([](EtcConfig& c) { c.hard_l2g = true; });
@@ -157,7 +157,7 @@ TEST(Spec08, Test2_EveryStructureEqualsTheDenseOracle) {
   }
 }
 
-TEST(Spec08, Test2_EveryOptionEqualsTheDenseOracle) {
+TEST(Etc, Test2_EveryOptionEqualsTheDenseOracle) {
   const auto run = [](const char* what, const std::function<void(EtcConfig&)>& change) {
     expect_dense(tiny(change), packed(29), what);
     expect_dense(tiny(change), contexts(17), what);
@@ -180,7 +180,7 @@ TEST(Spec08, Test2_EveryOptionEqualsTheDenseOracle) {
 
 // With a radius that covers everything, shared projections and no labels, the two streams act as
 // one.
-TEST(Spec08, Test1_DenseLimitIsAStandardEncoder) {
+TEST(Etc, Test1_DenseLimitIsAStandardEncoder) {
   for (const bool shared : {true, false}) {
     TransformerConfig t;
     t.wiring = Wiring::encoder;
@@ -250,7 +250,7 @@ TEST(Spec08, Test1_DenseLimitIsAStandardEncoder) {
   }
 }
 
-TEST(Spec08, Test3_LabelsOfDistances) {
+TEST(Etc, Test3_LabelsOfDistances) {
   const RelationLabels labels{3};
   std::vector<int64_t> window;
   for (int64_t delta = -5; delta <= 5; ++delta) window.push_back(labels.distance(delta));
@@ -277,7 +277,7 @@ TEST(Spec08, Test3_LabelsOfDistances) {
   EXPECT_EQ(labels.row(9), 9);
 }
 
-TEST(Spec08, Test4_PairsAreCountedAsTheFormulaSays) {
+TEST(Etc, Test4_PairsAreCountedAsTheFormulaSays) {
   const auto counted = [](const EtcConfig& c, const Links& s) {
     const EtcPatterns p = etc_patterns(c, s.inputs(c).structure, s.batch, s.n_l, s.n_g, Device{});
     int64_t long_pairs = 0, global_pairs = 0;
@@ -324,7 +324,7 @@ TEST(Spec08, Test4_PairsAreCountedAsTheFormulaSays) {
             2'622'144);
 }
 
-TEST(Spec08, Test5_ContextsHaveNoOrder) {
+TEST(Etc, Test5_ContextsHaveNoOrder) {
   const EtcConfig c = tiny();
   // The input has two contexts of (2, 3) sentences and (7, 9) tokens.
   const auto input = [&](bool swapped) {
@@ -360,7 +360,7 @@ TEST(Spec08, Test5_ContextsHaveNoOrder) {
   EXPECT_GT(distance(x.l, y.l), 1e-3);
 }
 
-TEST(Spec08, Test6_PackedExamplesAreSeparateRows) {
+TEST(Etc, Test6_PackedExamplesAreSeparateRows) {
   const EtcConfig c = tiny();
   Links s = packed(29);
   s.batch = 1;
@@ -390,7 +390,7 @@ TEST(Spec08, Test6_PackedExamplesAreSeparateRows) {
   }
 }
 
-TEST(Spec08, Test7_RelationTables) {
+TEST(Etc, Test7_RelationTables) {
   const Links s = contexts(17);
   EtcConfig c = tiny([](EtcConfig& t) { t.n_layer = 1; });
   const EtcInputs in = s.inputs(c);
@@ -420,7 +420,7 @@ TEST(Spec08, Test7_RelationTables) {
   EXPECT_LE(distance(with.g, without.g), 1e-14);
 }
 
-TEST(Spec08, Test8_SharingTiesWeights) {
+TEST(Etc, Test8_SharingTiesWeights) {
   const EtcConfig own = tiny([](EtcConfig& c) { c.share_ff = false; });
   const int64_t d = own.d_model, projection = own.n_layer * (d * d + d);
   const int64_t ff = own.n_layer * (2 * d * own.d_ff + own.d_ff + d + 2 * d);
@@ -471,7 +471,7 @@ TEST(Spec08, Test8_SharingTiesWeights) {
       });
 }
 
-TEST(Spec08, Test9_NothingBeyondTheRadiusWithoutGlobals) {
+TEST(Etc, Test9_NothingBeyondTheRadiusWithoutGlobals) {
   EtcConfig c = tiny([](EtcConfig& t) { t.n_layer = 1; });
   Links s;
   s.n_l = 29;
@@ -521,7 +521,7 @@ EtcInputs alone(const EtcConfig& c, int64_t count, uint64_t seed) {
   return s.inputs(c, seed);
 }
 
-TEST(Spec08, Test10_ContrastiveLossStartsAtChance) {
+TEST(Etc, Test10_ContrastiveLossStartsAtChance) {
   for (const CpcScore score : {CpcScore::bilinear, CpcScore::dot}) {
     for (const CpcEncoder encoder : {CpcEncoder::shared, CpcEncoder::separate}) {
       EtcConfig c = etc_preset("small");
@@ -544,7 +544,7 @@ TEST(Spec08, Test10_ContrastiveLossStartsAtChance) {
   }
 }
 
-TEST(Spec08, Test10_SentencesDoNotLeak) {
+TEST(Etc, Test10_SentencesDoNotLeak) {
   const EtcConfig c = tiny([](EtcConfig& t) { t.cpc = true; });
   Etc model = made(c);
   EtcInputs sentences_alone = alone(c, 5, 5);
@@ -649,7 +649,7 @@ TEST(Etc, CheckpointsHaveTheSameGradientsAndKeepLess) {
 }
 
 // Claim 1: memory is linear in the long input, in the forward and the backward pass.
-TEST(Spec08, MemoryIsLinearInTheLongInput) {
+TEST(Etc, MemoryIsLinearInTheLongInput) {
   const EtcConfig c = tiny();
   Etc model(c, Init{.gen = Generator{1}});
   const auto peak = [&](int64_t n_l) {

@@ -65,7 +65,7 @@ void compare(const std::string& name, DType dtype, double tolerance) {
 TEST_P(EtcGoldens, InF64) { compare(GetParam(), DType::f64, 1e-10); }
 TEST_P(EtcGoldens, InF32) { compare(GetParam(), DType::f32, 1e-5); }
 
-INSTANTIATE_TEST_SUITE_P(Spec08, EtcGoldens, testing::ValuesIn(golden_names("etc")),
+INSTANTIATE_TEST_SUITE_P(Etc, EtcGoldens, testing::ValuesIn(golden_names("etc")),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -80,7 +80,7 @@ double accuracy(bool labels) {
 }
 
 // Guessing any attribute that occurs is right in about three of ten cases.
-TEST(Spec08, LabelsSolveWhatStructurePointsAt) {
+TEST(Etc, LabelsSolveWhatStructurePointsAt) {
   EXPECT_GT(accuracy(true), 0.95);
   EXPECT_LT(accuracy(false), 0.45);
 }

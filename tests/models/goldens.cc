@@ -86,13 +86,13 @@ const auto own_name = [](const auto& param) { return param.param; };
 class Goldens : public testing::TestWithParam<std::string> {};
 TEST_P(Goldens, InF64) { compare(GetParam(), DType::f64, 1e-11); }
 TEST_P(Goldens, InF32) { compare(GetParam(), DType::f32, 1e-5); }
-INSTANTIATE_TEST_SUITE_P(Spec00, Goldens, testing::ValuesIn(transformer_names()), own_name);
+INSTANTIATE_TEST_SUITE_P(Transformer, Goldens, testing::ValuesIn(transformer_names()), own_name);
 
 class EncoderGoldens : public testing::TestWithParam<std::string> {};
 TEST_P(EncoderGoldens, InF64) { compare_encoder(GetParam(), DType::f64, 1e-10); }
 TEST_P(EncoderGoldens, InF32) { compare_encoder(GetParam(), DType::f32, 1e-5); }
-INSTANTIATE_TEST_SUITE_P(Spec06And09, EncoderGoldens, testing::ValuesIn(golden_names("encoders")),
-                         own_name);
+INSTANTIATE_TEST_SUITE_P(BlockBertAndBigBird, EncoderGoldens,
+                         testing::ValuesIn(golden_names("encoders")), own_name);
 
 }  // namespace
 }  // namespace longspan::test

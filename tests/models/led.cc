@@ -1,4 +1,4 @@
-// Spec07: LED against the dense oracle and the package, decoding, and conversion.
+// Longformer: LED against the dense oracle and the package, decoding, and conversion.
 
 #include "models/led.h"
 
@@ -34,7 +34,7 @@ SequenceInputs inputs() {
           .tokens = some_tokens(2, 11, 23, 5)};
 }
 
-TEST(Spec07, Test10_DecodingStepByStepIsTeacherForcing) {
+TEST(Longformer, Test10_DecodingStepByStepIsTeacherForcing) {
   const NoGrad off;
   const Led model = tiny();
   const SequenceInputs in = inputs();
@@ -46,7 +46,7 @@ TEST(Spec07, Test10_DecodingStepByStepIsTeacherForcing) {
   }
 }
 
-TEST(Spec07, Test10_OneBeamIsGreedy) {
+TEST(Longformer, Test10_OneBeamIsGreedy) {
   const NoGrad off;
   const Led model = tiny();
   const SequenceInputs in = inputs();
@@ -64,7 +64,7 @@ TEST(Spec07, Test10_OneBeamIsGreedy) {
   EXPECT_EQ(to_string(many.tokens.shape()), "[2, 4, 9]");
 }
 
-TEST(Spec07, Test10_PaddingOfTheSourceChangesNoBit) {
+TEST(Longformer, Test10_PaddingOfTheSourceChangesNoBit) {
   const NoGrad off;
   const Led model = tiny();
   SequenceInputs in = inputs();
@@ -73,7 +73,7 @@ TEST(Spec07, Test10_PaddingOfTheSourceChangesNoBit) {
   EXPECT_TRUE(same_bits(model.forward(in, Pass{}), before));
 }
 
-TEST(Spec07, LedGradients) {
+TEST(Longformer, LedGradients) {
   Led model = tiny([](LedConfig& c) {
     c.dropout = 0.1f;
     c.label_smoothing = 0.1;
@@ -201,7 +201,7 @@ TEST_P(LedGoldens, Test3_OracleInF32) { compare(DType::f32, "", 1e-5); }
 // The package computes in f32 too, so both sides round.
 TEST_P(LedGoldens, Test3_TransformersInF32) { compare(DType::f32, "package.", 2e-5); }
 
-INSTANTIATE_TEST_SUITE_P(Spec07, LedGoldens, testing::Values("first_token", "ragged", "no_globals"),
+INSTANTIATE_TEST_SUITE_P(Longformer, LedGoldens, testing::Values("first_token", "ragged", "no_globals"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

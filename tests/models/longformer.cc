@@ -1,4 +1,5 @@
-// Spec07: Longformer against the dense oracle and the package, and the properties of its windows.
+// Longformer: Longformer against the dense oracle and the package, and the properties of its
+// windows.
 
 #include "models/longformer.h"
 
@@ -107,7 +108,7 @@ LayerContext with_globals(int64_t batch, int64_t length, const std::vector<int64
   return ctx;
 }
 
-TEST(Spec07, Test1_AWindowOverAllIsDense) {
+TEST(Longformer, Test1_AWindowOverAllIsDense) {
   const NoGrad off;
   for (const int64_t length : {1, 2, 17, 65}) {
     LongformerAttention a = layer(std::max<int64_t>(length - 1, 1));
@@ -116,7 +117,7 @@ TEST(Spec07, Test1_AWindowOverAllIsDense) {
   }
 }
 
-TEST(Spec07, Test2_AllGlobalWithEqualProjectionsIsDense) {
+TEST(Longformer, Test2_AllGlobalWithEqualProjectionsIsDense) {
   const NoGrad off;
   LongformerAttention a = layer(1);
   copy_global_projections(a);
@@ -131,7 +132,7 @@ TEST(Spec07, Test2_AllGlobalWithEqualProjectionsIsDense) {
             1e-12);
 }
 
-TEST(Spec07, Test4_PairsAreTheClosedFormulas) {
+TEST(Longformer, Test4_PairsAreTheClosedFormulas) {
   EXPECT_EQ(patterns::window_pairs(4096, 256), 2'035'456);
   EXPECT_EQ(attended_pairs(patterns::window_and_globals(101, 7, {1, 2}, {}), 2, 2, 101, 101),
             2 * (patterns::window_and_global_pairs(101, 7, 1, {}) +
@@ -164,7 +165,7 @@ TEST(Spec07, Test4_PairsAreTheClosedFormulas) {
             patterns::window_pairs(l - g, w) + (l - g) * g + g * l);
 }
 
-TEST(Spec07, Test5_PaddingChangesNoBit) {
+TEST(Longformer, Test5_PaddingChangesNoBit) {
   const NoGrad off;
   LongformerConfig c = longformer_preset("tiny");
   c.dilation = {1, 2};
@@ -184,7 +185,7 @@ TEST(Spec07, Test5_PaddingChangesNoBit) {
   }
 }
 
-TEST(Spec07, Test6_ReceptiveFieldGrowsByTheWindowALayer) {
+TEST(Longformer, Test6_ReceptiveFieldGrowsByTheWindowALayer) {
   for (const int64_t s : {1, 2}) {
     LongformerConfig c = longformer_preset("tiny");
     c.n_layer = 3;
@@ -207,7 +208,7 @@ TEST(Spec07, Test6_ReceptiveFieldGrowsByTheWindowALayer) {
   }
 }
 
-TEST(Spec07, Test7_DilationTwoIsTheWindowOnEitherHalf) {
+TEST(Longformer, Test7_DilationTwoIsTheWindowOnEitherHalf) {
   const NoGrad off;
   LongformerAttention two = layer(3, 2), one = layer(3);
   for (const int64_t length : {1, 2, 37, 110}) {
@@ -221,7 +222,7 @@ TEST(Spec07, Test7_DilationTwoIsTheWindowOnEitherHalf) {
   }
 }
 
-TEST(Spec07, Test8_AGlobalKeyInsideTheWindowCountsOnce) {
+TEST(Longformer, Test8_AGlobalKeyInsideTheWindowCountsOnce) {
   const NoGrad off;
   LongformerAttention a = layer(40);
   const Tensor x = states(1, 31), y = a.forward(x, with_globals(1, 31, {12}), Pass{}).y;
@@ -236,7 +237,7 @@ TEST(Spec07, Test8_AGlobalKeyInsideTheWindowCountsOnce) {
   }
 }
 
-TEST(Spec07, Test9_PositionTablesRepeat) {
+TEST(Longformer, Test9_PositionTablesRepeat) {
   const Tensor old = normal({2 + 5, 3}, Generator{1}, 0.0, 1.0, DType::f64);
   const Tensor extended = extended_positions(old, 2, 13);
   ASSERT_EQ(to_string(extended.shape()), "[15, 3]");
@@ -248,7 +249,7 @@ TEST(Spec07, Test9_PositionTablesRepeat) {
   EXPECT_THROW(extended_positions(old, 2, 0), ValueError);
 }
 
-TEST(Spec07, Test11_GradientsWithGlobalTokens) {
+TEST(Longformer, Test11_GradientsWithGlobalTokens) {
   LongformerConfig c = longformer_preset("tiny");
   c.dropout = 0.1f;
   c.dilation = {1, 2};
@@ -271,7 +272,7 @@ TEST(Spec07, Test11_GradientsWithGlobalTokens) {
             "");
 }
 
-TEST(Spec07, NoGlobalTokensLeaveTheirProjectionsOut) {
+TEST(Longformer, NoGlobalTokensLeaveTheirProjectionsOut) {
   Longformer model(longformer_preset("tiny"), Init{});
   const Tensor tokens = some_tokens(2, 9, 18);
   backward(model.loss(tokens, tokens, {}, Pass{}).loss);
@@ -279,7 +280,7 @@ TEST(Spec07, NoGlobalTokensLeaveTheirProjectionsOut) {
   EXPECT_TRUE(grad(parameter(model, "layers.0.attention.q.weight")));
 }
 
-TEST(Spec07, Rejects) {
+TEST(Longformer, Rejects) {
   const auto build = [](const std::function<void(LongformerConfig&)>& change) {
     LongformerConfig c = longformer_preset("tiny");
     change(c);
@@ -438,7 +439,7 @@ class LongformerGoldens : public testing::TestWithParam<std::string> {
 TEST_P(LongformerGoldens, Test3_OracleInF64) { compare(DType::f64, "", 1e-11); }
 TEST_P(LongformerGoldens, Test3_OracleInF32) { compare(DType::f32, "", 1e-5); }
 
-INSTANTIATE_TEST_SUITE_P(Spec07, LongformerGoldens,
+INSTANTIATE_TEST_SUITE_P(Longformer, LongformerGoldens,
                          testing::Values("several_globals", "ragged", "no_globals", "question",
                                          "dilated", "one_token"),
                          [](const auto& param) { return param.param; });
@@ -448,7 +449,7 @@ class LongformerPackage : public LongformerGoldens {};
 
 TEST_P(LongformerPackage, Test3_TransformersInF32) { compare(DType::f32, "package.", 1e-5); }
 
-INSTANTIATE_TEST_SUITE_P(Spec07, LongformerPackage,
+INSTANTIATE_TEST_SUITE_P(Longformer, LongformerPackage,
                          testing::Values("several_globals", "ragged", "no_globals", "question",
                                          "one_token"),
                          [](const auto& param) { return param.param; });

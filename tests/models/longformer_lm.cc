@@ -1,4 +1,4 @@
-// Spec07: the causal model's windows, dilations and relative positions.
+// Longformer: the causal model's windows, dilations and relative positions.
 
 #include "models/longformer_lm.h"
 
@@ -104,7 +104,7 @@ Tensor by_the_formula(RelativeMultiHead& a, const Tensor& u, const Tensor& v, co
   return a.merge(Tensor::from(out, {1, kHeads, n, d}));
 }
 
-TEST(Spec07, RelativePositionsAreThoseOfTransformerXL) {
+TEST(Longformer, RelativePositionsAreThoseOfTransformerXL) {
   const NoGrad off;
   for (const int64_t dilation : {1, 3}) {
     const int64_t w = 4, n = 23, reach = w * dilation;
@@ -128,7 +128,7 @@ TEST(Spec07, RelativePositionsAreThoseOfTransformerXL) {
   }
 }
 
-TEST(Spec07, Test1_ACausalWindowOverAllIsCausal) {
+TEST(Longformer, Test1_ACausalWindowOverAllIsCausal) {
   const NoGrad off;
   LongformerLMConfig c = longformer_lm_preset("tiny");
   c.dilation = {1};
@@ -142,7 +142,7 @@ TEST(Spec07, Test1_ACausalWindowOverAllIsCausal) {
   EXPECT_LE(distance(narrow_one.logits(tokens, Pass{}), wide.logits(tokens, Pass{})), 1e-12);
 }
 
-TEST(Spec07, Test4_CausalPairs) {
+TEST(Longformer, Test4_CausalPairs) {
   for (const int64_t n : {1, 5, 48, 97}) {
     for (const int64_t s : {1, 2, 3}) {
       int64_t expected = 0;
@@ -153,7 +153,7 @@ TEST(Spec07, Test4_CausalPairs) {
   }
 }
 
-TEST(Spec07, Test11_GradientsOfTheLanguageModel) {
+TEST(Longformer, Test11_GradientsOfTheLanguageModel) {
   LongformerLMConfig c = longformer_lm_preset("tiny");
   c.dropout = 0.1f;
   LongformerLM model(c, Init{.dtype = DType::f64});
@@ -166,13 +166,13 @@ TEST(Spec07, Test11_GradientsOfTheLanguageModel) {
       "");
 }
 
-TEST(Spec07, BaseModelsHaveThePublishedSizes) {
+TEST(Longformer, BaseModelsHaveThePublishedSizes) {
   // Table 3 has 41M and 102M. Our vocabulary has 256 bytes.
   EXPECT_NEAR(static_cast<double>(find_model("longformer_lm:base")->parameters()), 41e6, 0.5e6);
   EXPECT_NEAR(static_cast<double>(find_model("longformer_lm:large")->parameters()), 102e6, 1e6);
 }
 
-TEST(Spec07, PhasesKeepTheParameters) {
+TEST(Longformer, PhasesKeepTheParameters) {
   const NoGrad off;
   const LongformerLMConfig c = longformer_lm_preset("tiny");
   LongformerLM first(c, Init{.dtype = DType::f64});
@@ -187,7 +187,7 @@ TEST(Spec07, PhasesKeepTheParameters) {
                         parameter(second, "layers.1.attention.relative.weight")));
 }
 
-TEST(Spec07, LanguageModelRejects) {
+TEST(Longformer, LanguageModelRejects) {
   const auto build = [](const std::function<void(LongformerLMConfig&)>& change) {
     LongformerLMConfig c = longformer_lm_preset("tiny");
     change(c);
@@ -210,7 +210,7 @@ TEST(Spec07, LanguageModelRejects) {
 }
 
 // The memory of a window depends on the distances in the sequence, not on the window's size.
-TEST(Spec07, HugeWindowsAreCausal) {
+TEST(Longformer, HugeWindowsAreCausal) {
   const NoGrad off;
   LongformerLMConfig c = longformer_lm_preset("tiny");
   c.n_layer = c.n_head = 1;

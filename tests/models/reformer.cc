@@ -48,7 +48,7 @@ void compare(const std::string& name, DType dtype, double tolerance) {
 TEST_P(ReformerGoldens, EveryOutputAndGradient) { compare(GetParam(), DType::f64, 1e-10); }
 TEST_P(ReformerGoldens, InF32) { compare(GetParam(), DType::f32, 1e-5); }
 
-INSTANTIATE_TEST_SUITE_P(Spec10, ReformerGoldens, testing::ValuesIn(golden_names("reformer")),
+INSTANTIATE_TEST_SUITE_P(Reformer, ReformerGoldens, testing::ValuesIn(golden_names("reformer")),
                          [](const auto& param) { return param.param; });
 
 ReformerConfig alternating() {
@@ -65,7 +65,7 @@ Reformer made(const ReformerConfig& c, DType dtype = DType::f64) {
   return model;
 }
 
-TEST(Spec10, Test7_NothingFlowsBackInAWholeModelWithBucketsFrozen) {
+TEST(Reformer, Test7_NothingFlowsBackInAWholeModelWithBucketsFrozen) {
   for (const char* layers : {"lsh", "local", "lsh,local"}) {
     ReformerConfig c = alternating();
     c.layers = layers;
@@ -86,7 +86,7 @@ TEST(Spec10, Test7_NothingFlowsBackInAWholeModelWithBucketsFrozen) {
   }
 }
 
-TEST(Spec10, Test8_PaddingLeavesAWholeModelAlone) {
+TEST(Reformer, Test8_PaddingLeavesAWholeModelAlone) {
   const NoGrad off;
   for (const bool causal : {true, false}) {
     ReformerConfig c = alternating();
@@ -106,7 +106,7 @@ TEST(Spec10, Test8_PaddingLeavesAWholeModelAlone) {
 
 // Section 10: short sequences use full attention, and remark() says so. The result equals one chunk
 // of all tokens.
-TEST(Spec10, Test2_ShortSequencesAreSeenInFullWhereAsked) {
+TEST(Reformer, Test2_ShortSequencesAreSeenInFullWhereAsked) {
   ReformerConfig c = alternating();
   c.n_max = 64;
   const auto gradients_of = [](const ReformerConfig& config, const Tensor& tokens) {
@@ -147,7 +147,7 @@ TEST(Spec10, Test2_ShortSequencesAreSeenInFullWhereAsked) {
   EXPECT_THROW(made(c), ValueError);
 }
 
-TEST(Spec10, Test12_GradientsOfTheWholeTinyModel) {
+TEST(Reformer, Test12_GradientsOfTheWholeTinyModel) {
   for (const ReformerVariant variant : {ReformerVariant::paper, ReformerVariant::trax2,
                                         ReformerVariant::hf, ReformerVariant::lucid}) {
     ReformerConfig c = reformer_variant(alternating(), variant);
@@ -183,7 +183,7 @@ double largest(const Tensor& x) {
   return most;
 }
 
-TEST(Spec10, Test10_ReversibleGradientsAreThoseOfTheStoredStreams) {
+TEST(Reformer, Test10_ReversibleGradientsAreThoseOfTheStoredStreams) {
   const std::vector<Tensor> stored = step_with("standard", DType::f64, 6);
   const std::vector<Tensor> inverted = step_with("reversible", DType::f64, 6);
   for (size_t i = 0; i < stored.size(); ++i) {
@@ -209,7 +209,7 @@ TEST(Spec10, Test10_ReversibleGradientsAreThoseOfTheStoredStreams) {
   }
 }
 
-TEST(Spec10, Test11_SavedBytesGrowWithDepthByBucketsAlone) {
+TEST(Reformer, Test11_SavedBytesGrowWithDepthByBucketsAlone) {
   const auto saved = [](const char* memory, int64_t layers) {
     ReformerConfig c = alternating();
     c.layers = "lsh";

@@ -1,4 +1,4 @@
-// Losses, dropout and precision of the Transformer, beyond the acceptance tests in spec00.cc.
+// Losses, dropout and precision of the Transformer, beyond the acceptance tests in baselines.cc.
 
 #include "models/transformer.h"
 

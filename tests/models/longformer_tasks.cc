@@ -1,4 +1,4 @@
-// Spec07: answers that occur at several positions, and choosing the answer among candidates.
+// Longformer: answers that occur at several positions, and choosing the answer among candidates.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ double surprise(const Tensor& logits, int64_t row, const std::vector<size_t>& pl
   return std::log(all / right);
 }
 
-TEST(Spec07, AnyOfSeveralSpansIsRight) {
+TEST(Longformer, AnyOfSeveralSpansIsRight) {
   const SpanLogits logits = some_logits(3, 7);
   // The first sample has two spans, one of them listed twice. The second has none.
   const Tensor starts = ids({1, 4, 1, kNone, kNone, kNone, 6, kNone, kNone}, {3, 3});
@@ -62,7 +62,7 @@ TEST(Spec07, AnyOfSeveralSpansIsRight) {
   EXPECT_EQ(any_span_loss(logits, none, none).item(), 0);
 }
 
-TEST(Spec07, GradientsOfAnyOfSeveralSpans) {
+TEST(Longformer, GradientsOfAnyOfSeveralSpans) {
   const SpanLogits logits = some_logits(3, 5);
   const Tensor starts = ids({1, 3, kNone, kNone, 0, kNone}, {3, 2});
   const Tensor ends = ids({2, 3, kNone, kNone, 4, 4}, {3, 2});
@@ -89,7 +89,7 @@ TEST(Spec07, GradientsOfAnyOfSeveralSpans) {
             "");
 }
 
-TEST(Spec07, AnyOfSeveralSpansRejects) {
+TEST(Longformer, AnyOfSeveralSpansRejects) {
   const SpanLogits logits = some_logits(2, 4);
   const auto says = [&](const Tensor& starts, const Tensor& ends) {
     return message_of<ValueError>([&] { any_span_loss(logits, starts, ends); });
@@ -112,7 +112,7 @@ Longformer chooser(DType dtype) {
   return Longformer(c, Init{.dtype = dtype});
 }
 
-TEST(Spec07, CandidatesScoreTheMeanOfTheirMarks) {
+TEST(Longformer, CandidatesScoreTheMeanOfTheirMarks) {
   const NoGrad off;
   Longformer model = chooser(DType::f64);
   randomise(model, 0.3, 5);
@@ -189,7 +189,7 @@ Tensor scores_of(const Longformer& model, const ChoiceBatch& b, Pass pass) {
       b.places);
 }
 
-TEST(Spec07, GradientsOfCandidates) {
+TEST(Longformer, GradientsOfCandidates) {
   Longformer model = chooser(DType::f64);
   randomise(model, 0.3, 5);
   const Questions q = questions(20);  // several windows
@@ -199,7 +199,7 @@ TEST(Spec07, GradientsOfCandidates) {
             "");
 }
 
-TEST(Spec07, LearnsToChoose) {
+TEST(Longformer, LearnsToChoose) {
   for (const int64_t length : {20, 64}) {  // in several windows and in one
     Longformer model = chooser(DType::f32);
     randomise(model, 0.2, 7);

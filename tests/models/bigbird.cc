@@ -112,7 +112,7 @@ TEST(BigBirdBlocks, HaveTheirLayoutsFromTheCache) {
 
 // 1. With too few blocks for the pattern the model is dense attention, bit for bit. With r = n - 5
 // the middle rows are dense.
-TEST(Spec09, Test1_FewBlocksAreDense) {
+TEST(BigBird, Test1_FewBlocksAreDense) {
   const BigBirdConfig c = tiny();
   TransformerConfig t;
   t.wiring = Wiring::encoder;
@@ -142,7 +142,7 @@ TEST(Spec09, Test1_FewBlocksAreDense) {
 }
 
 // 2. Equals dense attention under the mask, for every plan of random blocks.
-TEST(Spec09, Test2_EqualsTheMask) {
+TEST(BigBird, Test2_EqualsTheMask) {
   for (const int64_t length : {1, 3, 28, 29, 45, 64, 131}) {
     BigBirdConfig c = tiny();
     c.n_head = 4;
@@ -163,7 +163,7 @@ TEST(Spec09, Test2_EqualsTheMask) {
                sees_bigbird(c, length, drawn(c, 0, length)), 1, c.n_head, length, "blocks of 128");
 }
 
-TEST(Spec09, Test2_EqualsTheMaskOfGivenBlocks) {
+TEST(BigBird, Test2_EqualsTheMaskOfGivenBlocks) {
   BigBirdConfig c = tiny();
   c.random = RandomPlan::given;
   constexpr int64_t length = 45, n = 12;
@@ -198,7 +198,7 @@ TEST(Spec09, Test2_EqualsTheMaskOfGivenBlocks) {
 
 // 2. A block that a row sees m times counts as m concatenated copies of its keys. The oracle gets
 // the copies as separate rows and sums their gradients.
-TEST(Spec09, Test2_RepeatsEqualKeysConcatenated) {
+TEST(BigBird, Test2_RepeatsEqualKeysConcatenated) {
   BigBirdConfig c = tiny();
   c.random = RandomPlan::given;
   c.n_layer = 1;
@@ -284,7 +284,7 @@ TEST(Spec09, Test2_RepeatsEqualKeysConcatenated) {
 }
 
 // 3. Pairs: the closed formula if b divides L, else the sum over rows.
-TEST(Spec09, Test3_PairCounts) {
+TEST(BigBird, Test3_PairCounts) {
   EXPECT_EQ(bigbird_pairs(64, 64, 3), 2'547'712);
   for (const int64_t b : {4, 16, 64}) {
     for (const int64_t r : {0, 1, 3}) {
@@ -315,7 +315,7 @@ TEST(Spec09, Test3_PairCounts) {
 
 // 4. R(i): r distinct blocks outside the row's fixed pattern, drawn separately for each head, the
 // same in every call.
-TEST(Spec09, Test4_RandomBlocks) {
+TEST(BigBird, Test4_RandomBlocks) {
   for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
     for (const int64_t block : {4, 64, 512}) {
       BigBirdConfig c = tiny();
@@ -379,7 +379,7 @@ Tensor padded_output(const BigBird& model, const std::vector<int64_t>& tokens, i
 
 // 5. With global_last = real the padding does not affect valid tokens. With padded it does, as in
 // the reference implementations.
-TEST(Spec09, Test5_ThePaddingMattersOnlyToPadded) {
+TEST(BigBird, Test5_ThePaddingMattersOnlyToPadded) {
   const NoGrad off;
   BigBirdConfig c = tiny();
   for (const GlobalLast last : {GlobalLast::real, GlobalLast::padded}) {
@@ -392,7 +392,7 @@ TEST(Spec09, Test5_ThePaddingMattersOnlyToPadded) {
   }
 }
 
-TEST(Spec09, Test5_SamplesOfABatchAreAlone) {
+TEST(BigBird, Test5_SamplesOfABatchAreAlone) {
   const NoGrad off;
   const BigBirdConfig c = tiny();
   const BigBird model = made(c);
@@ -411,7 +411,7 @@ TEST(Spec09, Test5_SamplesOfABatchAreAlone) {
 }
 
 // 6. Test 2 checks gradients of q, k and v. This test checks the parameters of the tiny model.
-TEST(Spec09, Test6_Gradcheck) {
+TEST(BigBird, Test6_Gradcheck) {
   const BigBirdConfig c = tiny();
   BigBird model = made(c);
   const Tensor tokens = some_tokens(2, 45, c.vocab);
@@ -427,7 +427,7 @@ TEST(Spec09, Test6_Gradcheck) {
 
 // 7. Without random blocks the variant with global tokens equals ETC: the same parameters and, bit
 // for bit, the same outputs and gradients, whatever the block fields say.
-TEST(Spec09, Test7_EtcModeWithoutRandomBlocksIsEtcBitForBit) {
+TEST(BigBird, Test7_EtcModeWithoutRandomBlocksIsEtcBitForBit) {
   EtcConfig c = bigbird_etc_preset("tiny"), plain = etc_preset("tiny");
   c.n_random = 0;
   c.block = 7;
@@ -456,7 +456,7 @@ TEST(Spec09, Test7_EtcModeWithoutRandomBlocksIsEtcBitForBit) {
 }
 
 // 7. With random blocks: equals the definition, pair by pair, under every limit on visibility.
-TEST(Spec09, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
+TEST(BigBird, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
   for (const int64_t block : {0, 1, 3, 6}) {
     for (const int64_t n_l : {1, 9, 29, 47}) {
       EtcConfig c = etc_preset("tiny");
@@ -506,7 +506,7 @@ TEST(Spec09, Test7_EtcModeWithRandomBlocksEqualsTheDenseOracle) {
 
 // 9. The lower triangle of the same blocks, compared with brute force for outputs, gradients and
 // pairs.
-TEST(Spec09, Test9_CausalRowsEqualTheMask) {
+TEST(BigBird, Test9_CausalRowsEqualTheMask) {
   for (const int64_t block : {1, 4, 16}) {
     for (const int64_t length : {1, 3, 28, 45, 131}) {
       BigBirdConfig c = tiny();
@@ -539,7 +539,7 @@ TEST(Spec09, Test9_CausalRowsEqualTheMask) {
 
 // 9. Decoding in steps of any size equals the full pass, because rows do not depend on later
 // tokens.
-TEST(Spec09, Test9_CausalDecodingEqualsTheFullPass) {
+TEST(BigBird, Test9_CausalDecodingEqualsTheFullPass) {
   const NoGrad off;
   for (const RandomPlan plan : {RandomPlan::uniform, RandomPlan::first_1024}) {
     BigBirdConfig c = tiny();
@@ -589,7 +589,7 @@ std::vector<int64_t> steps_from(int64_t i, const std::vector<std::set<int64_t>>&
 
 // Sec. 2: two layers connect every pair of tokens through the global blocks. Without global blocks,
 // random edges shorten long paths to a few steps.
-TEST(Spec09, Claim3_TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
+TEST(BigBird, Claim3_TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
   constexpr int64_t n = 64;
   BigBirdConfig c = tiny();
   c.n_random = 3;
@@ -617,7 +617,7 @@ TEST(Spec09, Claim3_TwoStepsReachEverywhereAndRandomEdgesShortenPaths) {
 // Sec. 3.4, task 1: find the furthest vector for each unit vector. One layer of full attention with
 // Q = -a, K = V = a and large logits solves it exactly. If the pattern hides that vector, no
 // weights can.
-TEST(Spec09, Claim4_TheFurthestVectorNeedsFullAttention) {
+TEST(BigBird, Claim4_TheFurthestVectorNeedsFullAttention) {
   constexpr int64_t length = 180, width = 8;
   std::vector<double> a = noise({1, 1, length, width}, 3);
   for (int64_t i = 0; i < length; ++i) {
@@ -660,7 +660,7 @@ TEST(Spec09, Claim4_TheFurthestVectorNeedsFullAttention) {
   }
 }
 
-TEST(Spec09, RejectsWhatDoesNotFit) {
+TEST(BigBird, RejectsWhatDoesNotFit) {
   const auto expect_error = [](const std::function<void(BigBirdConfig&)>& change,
                                const std::string& part) {
     BigBirdConfig c = tiny();

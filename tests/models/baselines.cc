@@ -49,7 +49,7 @@ constexpr Positions every_kind[] = {Positions::none, Positions::sinusoid, Positi
 
 // 1. Full causal attention, a window that covers everything and two blocks that cover everything
 // compute the same function.
-TEST(Spec00, Test1WideWindowsAreFullAttention) {
+TEST(Transformer, Test1WideWindowsAreFullAttention) {
   for (const int64_t length : {1, 2, 7, 12}) {
     for (const Init& init : {f64, f32}) {
       const NoGrad off;
@@ -74,7 +74,7 @@ TEST(Spec00, Test1WideWindowsAreFullAttention) {
   }
 }
 
-TEST(Spec00, Test1ProbabilitiesSumToOne) {
+TEST(Transformer, Test1ProbabilitiesSumToOne) {
   for (const Locality local : {Locality::none, Locality::exact, Locality::block}) {
     TransformerConfig c = tiny();
     c.local = local;
@@ -97,7 +97,7 @@ TEST(Spec00, Test1ProbabilitiesSumToOne) {
 }
 
 // 2. Future tokens do not change earlier outputs, bit for bit.
-TEST(Spec00, Test2FutureIndependence) {
+TEST(Transformer, Test2FutureIndependence) {
   for (const Positions positions : every_kind) {
     for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
       for (const Init& init : {f64, f32}) {
@@ -120,7 +120,7 @@ TEST(Spec00, Test2FutureIndependence) {
 }
 
 // 3. Decoding equals the full forward pass. The table of models covers more kinds of models.
-TEST(Spec00, Test3DecodingIsTheFullPass) {
+TEST(Transformer, Test3DecodingIsTheFullPass) {
   for (const Positions positions : every_kind) {
     for (const auto& [local, window] : {std::pair{Locality::none, 0},
                                         {Locality::exact, 1},
@@ -146,7 +146,7 @@ TEST(Spec00, Test3DecodingIsTheFullPass) {
   }
 }
 
-TEST(Spec00, Test3DecodingAfterASource) {
+TEST(Transformer, Test3DecodingAfterASource) {
   TransformerConfig c = tiny();
   c.wiring = Wiring::encoder_decoder;
   c.positions = Positions::sinusoid;
@@ -164,7 +164,7 @@ TEST(Spec00, Test3DecodingAfterASource) {
 }
 
 // 4. Without position embeddings an encoder is equivariant to permutations of its tokens.
-TEST(Spec00, Test4Permutation) {
+TEST(Transformer, Test4Permutation) {
   TransformerConfig c = with(Positions::none);
   c.wiring = Wiring::encoder;
   const Transformer model = made(c);
@@ -193,7 +193,7 @@ void copy_shared(Module& from, Module& to) {
 }
 
 // 5. Shaw's relative terms.
-TEST(Spec00, Test5ShawDegenerates) {
+TEST(Transformer, Test5ShawDegenerates) {
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 12, 17);
   Transformer full = made(with(Positions::shaw));
@@ -210,7 +210,7 @@ TEST(Spec00, Test5ShawDegenerates) {
   EXPECT_LT(distance(full.logits(tokens, Pass{}), none.logits(tokens, Pass{})), 1e-13);
 }
 
-TEST(Spec00, Test5ShawTranslates) {
+TEST(Transformer, Test5ShawTranslates) {
   TransformerConfig c = with(Positions::shaw);
   c.local = Locality::exact;
   c.window = 3;
@@ -237,7 +237,7 @@ void reorder(Tensor& x, const std::vector<int64_t>& order, int axis) {
 }
 
 // 6. The two layouts of sinusoids.
-TEST(Spec00, Test6SinusoidLayouts) {
+TEST(Transformer, Test6SinusoidLayouts) {
   const NoGrad off;
   const int64_t width = 16;
   std::vector<int64_t> order;  // halves[c] = interleaved[order[c]]
@@ -268,7 +268,7 @@ TEST(Spec00, Test6SinusoidLayouts) {
 }
 
 // 7. Padding.
-TEST(Spec00, Test7PaddedBatchesEqualSamplesAlone) {
+TEST(Transformer, Test7PaddedBatchesEqualSamplesAlone) {
   for (const Positions positions : every_kind) {
     TransformerConfig c = with(positions);
     c.wiring = Wiring::encoder;
@@ -289,7 +289,7 @@ TEST(Spec00, Test7PaddedBatchesEqualSamplesAlone) {
   }
 }
 
-TEST(Spec00, Test7NothingToSeeIsZero) {
+TEST(Transformer, Test7NothingToSeeIsZero) {
   MultiHead layer({.d_model = 16,
                    .n_head = 2,
                    .weights = Scheme::normal(0.5),
@@ -307,7 +307,7 @@ TEST(Spec00, Test7NothingToSeeIsZero) {
 }
 
 // 8. Attention over one token is its value vector.
-TEST(Spec00, Test8CrossAttentionOverOneToken) {
+TEST(Transformer, Test8CrossAttentionOverOneToken) {
   MultiHead layer({.d_model = 16,
                    .n_head = 2,
                    .cross = true,
@@ -328,7 +328,7 @@ TEST(Spec00, Test8CrossAttentionOverOneToken) {
 }
 
 // 9. With zero output weights the blocks are the identity.
-TEST(Spec00, Test9ZeroBranchesAreTheIdentity) {
+TEST(Transformer, Test9ZeroBranchesAreTheIdentity) {
   Transformer model = made(with(Positions::none));
   set_all(model, "attention.out.weight", 0);
   set_all(model, "ff.out.", 0);
@@ -344,7 +344,7 @@ TEST(Spec00, Test9ZeroBranchesAreTheIdentity) {
 
 // 10. Gradients, over kinds of parameters, norms, positions, dropout, odd lengths, tied tables and
 // label smoothing.
-TEST(Spec00, Test10Gradients) {
+TEST(Transformer, Test10Gradients) {
   uint64_t turn = 0;
   for (const Positions positions : every_kind) {
     for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
@@ -382,7 +382,7 @@ TEST(Spec00, Test10Gradients) {
   }
 }
 
-TEST(Spec00, Test10GradientsBeyondOneTile) {
+TEST(Transformer, Test10GradientsBeyondOneTile) {
   for (const Locality local : {Locality::none, Locality::exact, Locality::block}) {
     TransformerConfig c = tiny();
     c.local = local;
@@ -398,7 +398,7 @@ TEST(Spec00, Test10GradientsBeyondOneTile) {
   }
 }
 
-TEST(Spec00, Test10GradientsOfAnEncoderDecoder) {
+TEST(Transformer, Test10GradientsOfAnEncoderDecoder) {
   for (const NormPlace norm : {NormPlace::pre, NormPlace::post}) {
     for (const bool tied : {false, true}) {
       TransformerConfig c = tiny();
@@ -421,7 +421,7 @@ TEST(Spec00, Test10GradientsOfAnEncoderDecoder) {
   }
 }
 
-TEST(Spec00, Test10GradientsOfAClassifier) {
+TEST(Transformer, Test10GradientsOfAClassifier) {
   TransformerConfig c = tiny();
   c.wiring = Wiring::encoder;
   c.classes = 3;
@@ -447,7 +447,7 @@ TEST(Spec00, Test10GradientsOfAClassifier) {
 
 // A model cannot learn dependencies beyond the joint reach of its layers, but learns those within
 // it: symbols repeat every seven positions, and two layers of a window W reach back 2 (W - 1).
-TEST(Spec00, PeriodsBeyondTheReachAreNotLearnt) {
+TEST(Transformer, PeriodsBeyondTheReachAreNotLearnt) {
   constexpr int64_t period = 7, batch = 8, length = 22;
   const auto last_loss = [&](int64_t window) {
     TransformerConfig c = tiny();
@@ -477,7 +477,7 @@ TEST(Spec00, PeriodsBeyondTheReachAreNotLearnt) {
 }
 
 // 11. The number of products equals the closed form.
-TEST(Spec00, Test11MacsAreTheClosedForm) {
+TEST(Transformer, Test11MacsAreTheClosedForm) {
   const int64_t l = 11, d = 16, f = 32, v = 17, n = 2, batch = 2;
   TransformerConfig c = tiny();
   const auto check = [&](int64_t pairs) {
@@ -502,7 +502,7 @@ TEST(Spec00, Test11MacsAreTheClosedForm) {
 }
 
 // The decoder has cross-attention, and the embedding a projection of its own.
-TEST(Spec00, Test11MacsOfAnEncoderDecoder) {
+TEST(Transformer, Test11MacsOfAnEncoderDecoder) {
   for (const int64_t d_embed : {0, 6}) {
     TransformerConfig c = tiny();
     c.wiring = Wiring::encoder_decoder;
@@ -512,7 +512,7 @@ TEST(Spec00, Test11MacsOfAnEncoderDecoder) {
   }
 }
 
-TEST(Spec00, Test11MacsOfADecodedToken) {
+TEST(Transformer, Test11MacsOfADecodedToken) {
   const int64_t d = 16, f = 32, v = 17, n = 2, batch = 2;
   for (const int64_t window : {0, 4}) {
     TransformerConfig c = tiny();

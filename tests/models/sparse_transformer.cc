@@ -120,7 +120,7 @@ int64_t pairs_of_patterns(const LayerContext& ctx, int64_t layer, int64_t heads,
 }
 
 // 1. Patterns, brute force and closed-form counts agree.
-TEST(Spec05, Test1PairCountsEqualTheFormulas) {
+TEST(SparseTransformer, Test1PairCountsEqualTheFormulas) {
   const Init plan{.meta = true};
   for (int64_t length : {1, 2, 4, 5, 7, 16, 25, 40}) {
     for (int64_t l = 1; l <= 9; ++l) {
@@ -144,7 +144,7 @@ TEST(Spec05, Test1PairCountsEqualTheFormulas) {
   }
 }
 
-TEST(Spec05, Test1PairCountsOfThePublishedSizes) {
+TEST(SparseTransformer, Test1PairCountsOfThePublishedSizes) {
   SparseTransformerConfig c = sparse_transformer_preset("enwik8");
   EXPECT_EQ(attended_pairs(c, 0, 12'288), 8 * int64_t{19'470'336});
   c.index_sets = "local,strided";
@@ -161,7 +161,7 @@ TEST(Spec05, Test1PairCountsOfThePublishedSizes) {
 }
 
 // 2. If the index sets hold all earlier positions, the model is dense attention.
-TEST(Spec05, Test2WideSetsAreDenseAttention) {
+TEST(SparseTransformer, Test2WideSetsAreDenseAttention) {
   const NoGrad off;
   const Tensor tokens = some_tokens(2, 37, 11);
   const auto logits = [&](const char* sets, Integration integration, int64_t l, int64_t columns) {
@@ -215,7 +215,7 @@ LayerContext of_layer(const SparseTransformer& model, int64_t layer, int64_t len
 
 // 3. Every mode equals dense attention under its masks, in the original order of rows. So do the
 // gradients.
-TEST(Spec05, Test3EveryModeIsMaskedDenseAttention) {
+TEST(SparseTransformer, Test3EveryModeIsMaskedDenseAttention) {
   for (SparseTransformerConfig c : every_mode()) {
     c.qk_ratio = 0.5;
     const SparseTransformer model = made(c);
@@ -251,7 +251,7 @@ TEST(Spec05, Test3EveryModeIsMaskedDenseAttention) {
   }
 }
 
-TEST(Spec05, Test3MapsShowTheIndexSets) {
+TEST(SparseTransformer, Test3MapsShowTheIndexSets) {
   for (const SparseTransformerConfig& c : every_mode()) {
     const SparseTransformer model = made(c);
     for (int64_t layer = 0; layer < c.n_layer; ++layer) {
@@ -270,7 +270,7 @@ TEST(Spec05, Test3MapsShowTheIndexSets) {
 }
 
 // 4. A token does not change outputs at earlier positions, bit for bit.
-TEST(Spec05, Test4TheFutureHasNoInfluence) {
+TEST(SparseTransformer, Test4TheFutureHasNoInfluence) {
   const NoGrad off;
   for (const SparseTransformerConfig& c : every_mode()) {
     for (const Init& init : {f64, f32}) {
@@ -321,7 +321,7 @@ Matrix with_residual(Matrix m) {
 }
 
 // 5. Two steps reach every earlier position; the maps of test 3 are these matrices.
-TEST(Spec05, Test5TwoStepsReachEveryEarlierPosition) {
+TEST(SparseTransformer, Test5TwoStepsReachEveryEarlierPosition) {
   for (const int64_t length : {5, 37, 64}) {
     for (const int64_t l : {1, 5, 8}) {
       SparseTransformerConfig c = tiny("local,strided", Integration::interleave);
@@ -345,7 +345,7 @@ TEST(Spec05, Test5TwoStepsReachEveryEarlierPosition) {
 }
 
 // 6. Recomputing blocks gives the same gradients, bit for bit, with dropout on.
-TEST(Spec05, Test6RecomputationChangesNoGradient) {
+TEST(SparseTransformer, Test6RecomputationChangesNoGradient) {
   for (SparseTransformerConfig c : every_mode()) {
     c.dropout = 0.2f;
     for (const Init& init : {f64, f32}) {
@@ -370,7 +370,7 @@ TEST(Spec05, Test6RecomputationChangesNoGradient) {
 }
 
 // 7. Decoding gives the logits of the full forward pass at every position.
-TEST(Spec05, Test7DecodingIsTheFullPass) {
+TEST(SparseTransformer, Test7DecodingIsTheFullPass) {
   const NoGrad off;
   std::vector<SparseTransformerConfig> all = every_mode();
   const size_t modes = all.size();
@@ -395,7 +395,7 @@ TEST(Spec05, Test7DecodingIsTheFullPass) {
 }
 
 // 8. W_out is initialised to zero.
-TEST(Spec05, Test8LogitsStartAtZero) {
+TEST(SparseTransformer, Test8LogitsStartAtZero) {
   for (const SparseTransformerConfig& c : every_mode()) {
     for (const Init& init : {f64, f32}) {
       const SparseTransformer model(c, init);
@@ -409,7 +409,7 @@ TEST(Spec05, Test8LogitsStartAtZero) {
 }
 
 // 9. Gradients of every parameter in f64, with dropout on.
-TEST(Spec05, Test9GradientsOfEveryMode) {
+TEST(SparseTransformer, Test9GradientsOfEveryMode) {
   for (SparseTransformerConfig c : every_mode()) {
     c.dropout = 0.2f;
     c.begin_vector = c.tie_embedding = c.n_head == 4;
@@ -425,7 +425,7 @@ TEST(Spec05, Test9GradientsOfEveryMode) {
 
 // 9. With output weights divided by sqrt(2 N), the residual stream has the same variance after 64
 // layers as after 2.
-TEST(Spec05, Test9TheResidualStreamIsAsWideAtAnyDepth) {
+TEST(SparseTransformer, Test9TheResidualStreamIsAsWideAtAnyDepth) {
   const NoGrad off;
   for (const SparseInit init : {SparseInit::code, SparseInit::paper_literal}) {
     const auto variance = [&](int64_t layers) {
@@ -446,7 +446,7 @@ TEST(Spec05, Test9TheResidualStreamIsAsWideAtAnyDepth) {
 }
 
 // 10. Rows of a summary head before the first summary see no key: their output is zero.
-TEST(Spec05, Test10RowsThatSeeNothingAreZero) {
+TEST(SparseTransformer, Test10RowsThatSeeNothingAreZero) {
   SparseTransformerConfig c = tiny("summary", Integration::interleave);
   c.n_head = 1;
   c.stride = 8;
@@ -468,7 +468,7 @@ TEST(Spec05, Test10RowsThatSeeNothingAreZero) {
 }
 
 // 11. A nonfinite gradient halves the loss scale and changes no weight.
-TEST(Spec05, Test11AnInfiniteGradientHalvesTheLossScale) {
+TEST(SparseTransformer, Test11AnInfiniteGradientHalvesTheLossScale) {
   SparseTransformerConfig c = tiny("block,summary", Integration::merged);
   c.precision = Precision::f16;
   SparseTransformer model(c, f32);
@@ -507,7 +507,7 @@ TEST(Spec05, Test11AnInfiniteGradientHalvesTheLossScale) {
 }
 
 // A slot has the position of its target, or with pos_before_shift that of its token.
-TEST(Spec05, SlotsHaveThePositionOfTheirTargetOrToken) {
+TEST(SparseTransformer, SlotsHaveThePositionOfTheirTargetOrToken) {
   const NoGrad off;
   SparseTransformerConfig c = tiny("dense", Integration::merged);
   c.position_shape = {4, 5, 2};
@@ -540,7 +540,7 @@ TEST(Spec05, SlotsHaveThePositionOfTheirTargetOrToken) {
   EXPECT_TRUE(same_bits(standard.forward(tokens, Pass{}), shifted.forward(tokens, Pass{})));
 }
 
-TEST(Spec05, AVectorBeginsASequenceInPlaceOfItsFirstToken) {
+TEST(SparseTransformer, AVectorBeginsASequenceInPlaceOfItsFirstToken) {
   const NoGrad off;
   SparseTransformerConfig c = tiny("local,strided", Integration::merged);
   c.begin_vector = true;
@@ -558,7 +558,7 @@ TEST(Spec05, AVectorBeginsASequenceInPlaceOfItsFirstToken) {
 
 // Section 5 of the specification, second small task: images with vertical structure. Each row
 // equals the row three above it, 12 positions before. Two local layers reach back only 6.
-TEST(Spec05, StridedBeatsLocalOnVerticalStructure) {
+TEST(SparseTransformer, StridedBeatsLocalOnVerticalStructure) {
   constexpr int64_t columns = 4, rows = 6, batch = 16;
   const auto last_loss = [&](const char* sets) {
     SparseTransformerConfig c = tiny(sets, Integration::interleave);
@@ -589,7 +589,7 @@ TEST(Spec05, StridedBeatsLocalOnVerticalStructure) {
   EXPECT_GT(last_loss("local,local"), 0.95 * std::log(11.0));
 }
 
-TEST(Spec05, EveryLengthFromOneOnTrains) {
+TEST(SparseTransformer, EveryLengthFromOneOnTrains) {
   for (const SparseTransformerConfig& c : every_mode()) {
     const SparseTransformer model = made(c, f32);
     for (const int64_t length : {1, 2, 4, 5, 6, 36}) {
@@ -603,7 +603,7 @@ TEST(Spec05, EveryLengthFromOneOnTrains) {
   }
 }
 
-TEST(Spec05, RejectsWhatDoesNotFit) {
+TEST(SparseTransformer, RejectsWhatDoesNotFit) {
   const auto message = [](const std::function<void(SparseTransformerConfig&)>& change) {
     SparseTransformerConfig c = sparse_transformer_preset("tiny");
     change(c);

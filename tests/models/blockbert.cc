@@ -83,7 +83,7 @@ Tensor mlm_targets(const Tensor& tokens) {
 }
 
 // 1. One block is full attention, bit for bit.
-TEST(Spec06, Test1OneBlockIsDense) {
+TEST(BlockBert, Test1OneBlockIsDense) {
   BlockBertConfig c = tiny();
   c.n_block = 1;
   c.heads_per_shift = {};
@@ -106,7 +106,7 @@ TEST(Spec06, Test1OneBlockIsDense) {
 }
 
 // 2. Any permutation equals dense attention under the mask. Blocks may be empty.
-TEST(Spec06, Test2AnyPermutationEqualsTheMask) {
+TEST(BlockBert, Test2AnyPermutationEqualsTheMask) {
   for (const int64_t length : {1, 2, 7, 22, 64, 65, 250}) {
     for (const int64_t n : {1, 2, 3, 5}) {
       const Permutations pi = some_permutations(n);
@@ -116,7 +116,7 @@ TEST(Spec06, Test2AnyPermutationEqualsTheMask) {
   }
 }
 
-TEST(Spec06, Test2PaddingToAMultipleKeepsItsBlocks) {
+TEST(BlockBert, Test2PaddingToAMultipleKeepsItsBlocks) {
   constexpr int64_t length = 22, padded = 30;
   const Permutations pi = some_permutations(3);
   expect_dense(
@@ -129,7 +129,7 @@ TEST(Spec06, Test2PaddingToAMultipleKeepsItsBlocks) {
 }
 
 // 3. Pairs: sum_k s_k s_pi(k), which is N^2 / n if n divides N.
-TEST(Spec06, Test3PairCounts) {
+TEST(BlockBert, Test3PairCounts) {
   for (const int64_t length : {1, 7, 22, 64, 512, 1024}) {
     for (const int64_t n : {1, 2, 3, 5}) {
       const auto size = [&](int64_t k) {
@@ -154,7 +154,7 @@ TEST(Spec06, Test3PairCounts) {
 
 // SparseBERT: a block sees itself and the last columns of every block. Checked against a mask and
 // the closed form.
-TEST(Spec06, SparseBertEqualsTheMask) {
+TEST(BlockBert, SparseBertEqualsTheMask) {
   constexpr int64_t stride = 8, columns = 3;
   for (const int64_t length : {1, 7, 8, 14, 22, 64, 250}) {
     const AttentionPattern p =
@@ -171,7 +171,7 @@ TEST(Spec06, SparseBertEqualsTheMask) {
 }
 
 // 4. Key blocks in permuted order under the identity equal the permutation.
-TEST(Spec06, Test4PermutedKeysUnderTheIdentity) {
+TEST(BlockBert, Test4PermutedKeysUnderTheIdentity) {
   constexpr int64_t length = 20, n = 5, block = length / n, width = 3;
   const std::vector<int64_t> pi{2, 4, 1, 0, 3};
   std::vector<int64_t> rows;
@@ -192,7 +192,7 @@ TEST(Spec06, Test4PermutedKeysUnderTheIdentity) {
 }
 
 // 5. Query block pi^-1(m) reads key block m, not query block pi(m).
-TEST(Spec06, Test5TheTransposeIsTheInverse) {
+TEST(BlockBert, Test5TheTransposeIsTheInverse) {
   constexpr int64_t length = 22, n = 3;
   const std::vector<int64_t> pi{1, 2, 0};
   const Shape shape{1, 1, length, 4};
@@ -251,7 +251,7 @@ BlockBert block_model(int64_t n, int64_t layers, const Permutations& pi) {
 
 // 6. In one layer, the tokens of a block affect the block itself (the residual) and the blocks that
 // attend to it.
-TEST(Spec06, Test6OneLayerReachesWhoLooks) {
+TEST(BlockBert, Test6OneLayerReachesWhoLooks) {
   const Permutations pi{{0, 1, 2, 3, 4}, {2, 4, 1, 0, 3}};
   const BlockBert model = block_model(5, 1, pi);
   for (int64_t m = 0; m < 5; ++m) {
@@ -266,7 +266,7 @@ TEST(Spec06, Test6OneLayerReachesWhoLooks) {
 }
 
 // 7. After N layers, reachability is the N-th boolean power of the block attention matrix.
-TEST(Spec06, Test7ReachabilityIsAMatrixPower) {
+TEST(BlockBert, Test7ReachabilityIsAMatrixPower) {
   constexpr int64_t n = 4;
   const Permutations all = shifts(n);
   struct Case {
@@ -299,7 +299,7 @@ TEST(Spec06, Test7ReachabilityIsAMatrixPower) {
 }
 
 // 8. Documents of half the length: shifted heads of block 0 see only padding.
-TEST(Spec06, Test8PaddingGivesZerosNotNaN) {
+TEST(BlockBert, Test8PaddingGivesZerosNotNaN) {
   constexpr int64_t length = 22;
   const Permutations pi = shifts(2);
   const std::vector<int64_t> valid{11, 22, 5, 0};
@@ -337,7 +337,7 @@ TEST(Spec06, Test8PaddingGivesZerosNotNaN) {
 
 // 9. Heads with every shift together see everything, but differ from dense attention: each block
 // has its own softmax.
-TEST(Spec06, Test9EveryShiftIsNotDenseAttention) {
+TEST(BlockBert, Test9EveryShiftIsNotDenseAttention) {
   constexpr int64_t length = 21, n = 3, width = 4;
   const Shape one{1, 1, length, width};
   const auto made = [&](uint64_t key) { return Tensor::from(noise(one, key), one); };
@@ -353,7 +353,7 @@ TEST(Spec06, Test9EveryShiftIsNotDenseAttention) {
 }
 
 // 10. The table of models checks gradients at length 11. This test checks the paper's tiny model.
-TEST(Spec06, Test10Gradcheck) {
+TEST(BlockBert, Test10Gradcheck) {
   BlockBert model(tiny(), f64);
   randomise(model, 0.3, 5);
   const Tensor tokens = some_tokens(2, 22, model.vocab()), targets = mlm_targets(tokens);
@@ -364,7 +364,7 @@ TEST(Spec06, Test10Gradcheck) {
 
 // 11. Attention with materialised probabilities equals the fused one, with padding and blocks of
 // any size.
-TEST(Spec06, Test11MaterializedEqualsFused) {
+TEST(BlockBert, Test11MaterializedEqualsFused) {
   for (const int64_t n : {1, 3, 5}) {
     for (const int64_t length : {2, 22, 37}) {
       BlockBertConfig c = tiny();
@@ -410,7 +410,7 @@ int64_t saved_bytes(AttentionImpl impl, int64_t n, int64_t batch, int64_t length
 // Claim of sec. 5 of the paper: with a fixed number of tokens, saved memory grows linearly with the
 // length, and n times more slowly with n blocks. The fused kernels save nothing that grows with the
 // length.
-TEST(Spec06, MemoryGrowsNTimesSlower) {
+TEST(BlockBert, MemoryGrowsNTimesSlower) {
   constexpr int64_t tokens = 2048;
   const auto slope = [](AttentionImpl impl, int64_t n) {
     const auto at = [&](int64_t length) {
@@ -430,7 +430,7 @@ TEST(Spec06, MemoryGrowsNTimesSlower) {
   EXPECT_LT(slope(AttentionImpl::fused, 2), 0.02 * dense);
 }
 
-TEST(Spec06, HeadsGetTheirShifts) {
+TEST(BlockBert, HeadsGetTheirShifts) {
   BlockBertConfig c = tiny();
   c.n_head = 12;
   c.heads_per_shift = {8, 2, 2};
@@ -441,7 +441,7 @@ TEST(Spec06, HeadsGetTheirShifts) {
   EXPECT_EQ(pi[11], (std::vector<int64_t>{2, 0, 1}));
 }
 
-TEST(Spec06, RejectsWhatDoesNotFit) {
+TEST(BlockBert, RejectsWhatDoesNotFit) {
   const auto expect_error = [](const std::function<void(BlockBertConfig&)>& change,
                                const std::string& part) {
     BlockBertConfig c = tiny();

@@ -5,6 +5,7 @@
 // and ops on them need, and the program itself (app/program.h), which is a library of its own.
 
 #include "core/arena.h"
+#include "core/backends.h"
 #include "core/best_fit.h"
 #include "core/build.h"
 #include "core/deferred.h"

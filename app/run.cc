@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/backends.h"
 #include "core/error.h"
 #include "data/data_sets.h"
 #include "train/log.h"

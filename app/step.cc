@@ -5,6 +5,7 @@
 
 #include "app/run.h"
 #include "autograd/engine.h"
+#include "core/backends.h"
 #include "core/error.h"
 #include "core/graph.h"
 #include "models/encoder.h"

@@ -10,6 +10,7 @@
 #include "app/run_folder.h"
 #include "app/step.h"
 #include "app/timeline.h"
+#include "core/backends.h"
 #include "core/error.h"
 #include "data/io/files.h"
 #include "nn/memory_policy.h"

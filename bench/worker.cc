@@ -21,6 +21,7 @@
 #include "autograd/node.h"
 #include "bench/family.h"
 #include "bench/harness.h"
+#include "core/backends.h"
 #include "core/error.h"
 #include "core/kernels/matmul.h"
 #include "core/memory.h"

@@ -1,7 +1,12 @@
+#include "core/backends.h"
+
+#include <charconv>
 #include <cstring>
 #include <mutex>
 
 #include "core/arena.h"
+#include "core/deferred.h"
+#include "core/error.h"
 #include "core/kernel.h"
 #include "core/memory.h"
 
@@ -62,6 +67,31 @@ void register_backends() {
     cuda::register_kernels();
 #endif
   });
+}
+
+Device parse_device(const std::string& text) {
+  Device device;
+  if (text != "cpu") {
+    const std::string_view rest = std::string_view(text).substr(0, 4) == "cuda"
+                                      ? std::string_view(text).substr(4)
+                                      : std::string_view("?");
+    int index = 0;
+    if (!rest.empty()) {
+      const auto [end, error] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), index);
+      require(rest[0] == ':' && error == std::errc{} && end == rest.data() + rest.size() &&
+                  index >= 0 && index < 128,
+              "device", "'{}' is not a device; use cpu, cuda or cuda:N", text);
+    }
+    device = {DeviceKind::cuda, static_cast<int8_t>(index)};
+  }
+  require<DeviceError>(is_available(device), "device",
+                       "{} is not available in this build or on this machine; use cpu", text);
+  return device;
+}
+
+void synchronize(Device device) {
+  deferred::raise_pending(device);
+  wait_for_device(device);
 }
 
 }  // namespace longspan

@@ -24,17 +24,4 @@ inline constexpr Device meta_device{DeviceKind::meta, 0};
 /// Returns "cpu", "cuda:0" or "meta".
 std::string name_of(Device device);
 
-/// Parses "cpu", "cuda" or "cuda:N". Throws ValueError on anything else and DeviceError if the
-/// device is not available.
-Device parse_device(const std::string& text);
-
-/// Whether this process can run kernels on `device`.
-bool is_available(Device device);
-
-/// Returns a CUDA device if one is available, else the CPU.
-Device best_device();
-
-/// Waits until everything submitted to `device` has finished. Returns immediately on the CPU.
-void synchronize(Device device);
-
 }  // namespace longspan

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <initializer_list>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -54,11 +53,6 @@ class IoError : public Error {
   using Error::Error;
 };
 
-class Tensor;
-
-/// Returns a line for a message: "  name  f32[8, 1024]  cpu".
-std::string describe(std::string_view name, const Tensor& tensor);
-
 /// Throws E with "op: message". Formats the arguments only when it throws.
 ///   require(a.dim(-1) == b.dim(-2), "matmul", "inner dimensions differ: {} and {}", ...)
 template <class E = ValueError, class... Args>
@@ -85,35 +79,5 @@ decltype(auto) with_memory_for(std::string_view op, F&& f) {
     fail_for_memory(op);
   }
 }
-
-/// A tensor argument with its name, for the lines of a message.
-struct Named {
-  std::string_view name;
-  const Tensor& tensor;
-};
-
-/// Returns "op: message" and a line for each tensor.
-std::string compose(std::string_view op, std::string_view message,
-                    std::initializer_list<Named> args);
-
-/// Throws E with compose(op, message, args).
-template <class E>
-[[noreturn]] void fail_with(std::string_view op, std::string_view message,
-                            std::initializer_list<Named> args) {
-  throw E(compose(op, message, args));
-}
-
-/// Checks shared by ops. Each throws the type in its name and lists the tensor. An undefined tensor
-/// counts as an argument that was not given, and the message says so.
-void require_floating(std::string_view op, const Tensor& x, std::string_view name = "x");
-void require_integer(std::string_view op, const Tensor& x, std::string_view name = "x");
-/// Require a rank of at least `rank`, or of exactly `rank`.
-void require_rank(std::string_view op, const Tensor& x, int rank, std::string_view name = "x");
-void require_rank_is(std::string_view op, const Tensor& x, int rank, std::string_view name = "x");
-void require_same_dtype(std::string_view op, Named a, Named b);
-void require_same_device(std::string_view op, Named a, Named b);
-void require_same_shape(std::string_view op, Named a, Named b);
-void require_shape(std::string_view op, const Tensor& x, const class Dims& shape,
-                   std::string_view name = "x");
 
 }  // namespace longspan

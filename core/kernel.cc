@@ -32,4 +32,16 @@ void KernelBase::fail_missing(Device device) const {
 
 void KernelBase::fail_memory() const { fail_for_memory(name_); }
 
+bool is_available(Device device) {
+  register_backends();
+  int count = 0;
+  if (count_devices.has(device.kind)) count_devices(device, &count);
+  return device.index >= 0 && device.index < count;
+}
+
+Device best_device() {
+  const Device cuda{DeviceKind::cuda, 0};
+  return is_available(cuda) ? cuda : Device{};
+}
+
 }  // namespace longspan

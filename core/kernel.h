@@ -117,4 +117,14 @@ class Kernel<void(Args...)> final : public KernelBase {
 /// Fills every slot of every backend of this build; later calls do nothing.
 void register_backends();
 
+/// *count = the number of devices of this kind that the process can use; 0 for a backend that is
+/// built in but finds none.
+inline constinit Kernel<void(int* count)> count_devices{"count_devices"};
+
+/// Whether this process can run kernels on `device`.
+bool is_available(Device device);
+
+/// Returns a CUDA device if one is available, else the CPU.
+Device best_device();
+
 }  // namespace longspan

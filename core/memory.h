@@ -209,9 +209,6 @@ inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_fr
 inline constinit Kernel<void(void* to, const void* from, int64_t bytes)> copy_within{"copy_within"};
 inline constinit Kernel<void(void* to, int64_t bytes)> set_zero{"set_zero"};
 inline constinit Kernel<void()> wait_for_device{"wait_for_device", true};
-/// *count = the number of devices of this kind that the process can use; 0 for a backend that is
-/// built in but finds none.
-inline constinit Kernel<void(int* count)> count_devices{"count_devices"};
 
 /// Temporary memory of a kernel's caller, counted as Category::workspace while it lives.
 class Scratch {

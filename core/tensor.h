@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <iosfwd>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/device.h"
@@ -130,5 +133,38 @@ class Tensor {
 /// five, fewer if more than 1000 values would be shown. A tensor of the meta device has no values;
 /// an undefined one prints as "undefined". Waits for the device, and copies only what is shown.
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
+
+/// Returns a line for a message: "  name  f32[8, 1024]  cpu".
+std::string describe(std::string_view name, const Tensor& tensor);
+
+/// A tensor argument with its name, for the lines of a message.
+struct Named {
+  std::string_view name;
+  const Tensor& tensor;
+};
+
+/// Returns "op: message" and a line for each tensor.
+std::string compose(std::string_view op, std::string_view message,
+                    std::initializer_list<Named> args);
+
+/// Throws E with compose(op, message, args).
+template <class E>
+[[noreturn]] void fail_with(std::string_view op, std::string_view message,
+                            std::initializer_list<Named> args) {
+  throw E(compose(op, message, args));
+}
+
+/// Checks shared by ops. Each throws the type in its name and lists the tensor. An undefined tensor
+/// counts as an argument that was not given, and the message says so.
+void require_floating(std::string_view op, const Tensor& x, std::string_view name = "x");
+void require_integer(std::string_view op, const Tensor& x, std::string_view name = "x");
+/// Require a rank of at least `rank`, or of exactly `rank`.
+void require_rank(std::string_view op, const Tensor& x, int rank, std::string_view name = "x");
+void require_rank_is(std::string_view op, const Tensor& x, int rank, std::string_view name = "x");
+void require_same_dtype(std::string_view op, Named a, Named b);
+void require_same_device(std::string_view op, Named a, Named b);
+void require_same_shape(std::string_view op, Named a, Named b);
+void require_shape(std::string_view op, const Tensor& x, const Shape& shape,
+                   std::string_view name = "x");
 
 }  // namespace longspan

@@ -1,4 +1,5 @@
 #include "core/tensor.h"
+#include "core/backends.h"
 
 #include <gtest/gtest.h>
 

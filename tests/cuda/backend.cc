@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "core/backends.h"
 #include "core/kernel.h"
 #include "core/kernels/copy.h"
 #include "core/memory.h"

@@ -10,6 +10,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
+#include "core/backends.h"
 #include "core/kernels/copy.h"
 #include "core/kernels/gradient.h"
 #include "core/memory.h"

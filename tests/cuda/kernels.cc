@@ -6,6 +6,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
+#include "core/backends.h"
 #include "core/deferred.h"
 #include "core/error.h"
 #include "core/memory.h"

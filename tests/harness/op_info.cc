@@ -13,6 +13,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
+#include "core/backends.h"
 #include "core/graph.h"
 #include "core/kernel.h"
 #include "core/kernels/copy.h"

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "autograd/mode.h"
+#include "core/backends.h"
 #include "core/memory.h"
 #include "models/transformer.h"
 #include "tests/harness/messages.h"

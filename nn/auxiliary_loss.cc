@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "ops/copy.h"
 #include "ops/elementwise.h"
 
 namespace longspan {
@@ -39,7 +40,7 @@ void add_losses(std::vector<AuxiliaryLoss>& all, std::vector<AuxiliaryLoss> more
 
 Tensor total_loss(const Tensor& loss, const std::vector<AuxiliaryLoss>& auxiliary) {
   Tensor total = loss;
-  for (const AuxiliaryLoss& a : auxiliary) total = add(total, a.value);
+  for (const AuxiliaryLoss& a : auxiliary) total = add(total, cast(a.value, loss.dtype()));
   return total;
 }
 

@@ -18,7 +18,7 @@ struct AuxiliaryLoss {
 /// of name or an undefined value, ShapeError unless values are scalars.
 void add_losses(std::vector<AuxiliaryLoss>& all, std::vector<AuxiliaryLoss> more);
 
-/// Returns the loss of the task plus all auxiliary losses, in order.
+/// Returns the loss of the task plus all auxiliary losses, in order, in the dtype of the former.
 Tensor total_loss(const Tensor& loss, const std::vector<AuxiliaryLoss>& auxiliary);
 
 }  // namespace longspan

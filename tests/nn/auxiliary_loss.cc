@@ -4,6 +4,7 @@
 
 #include "nn/chunked.h"
 #include "nn/reversible.h"
+#include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "tests/harness/clusters.h"
@@ -26,6 +27,10 @@ TEST(AuxiliaryLosses, OfOneNameAreSummed) {
   EXPECT_EQ(all[2].name, "c_1");
   EXPECT_EQ(total_loss(number(100), all).item(), 115);
   EXPECT_EQ(total_loss(number(7), {}).item(), 7);
+  // Layers may compute in fewer bits than the loss.
+  const Tensor total = total_loss(number(7), {{"a", cast(number(0.5), DType::bf16)}});
+  EXPECT_EQ(total.dtype(), DType::f64);
+  EXPECT_EQ(total.item(), 7.5);
 }
 
 TEST(AuxiliaryLosses, AreScalarsWithPlainNames) {

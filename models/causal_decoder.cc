@@ -62,15 +62,15 @@ Tensor CausalDecoder::embed(const Tensor& tokens, int64_t /*first*/, Pass pass) 
   return dropout(x, options_.dropout, pass.at("emb"));
 }
 
-Tensor CausalDecoder::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
-                          Pass pass) const {
-  if (state == nullptr) return stack_.forward(x, ctx, {}, pass).y;
+Stack::Result CausalDecoder::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                                 Pass pass) const {
+  if (state == nullptr) return stack_.forward(x, ctx, {}, pass);
   Stack::Result result = stack_.forward(x, ctx, state->memory, pass);
   state->memory = std::move(result.memory);
-  return result.y;
+  return result;
 }
 
-Tensor CausalDecoder::forward(const Tensor& tokens, Pass pass) const {
+Stack::Result CausalDecoder::states(const Tensor& tokens, Pass pass) const {
   const Scope scope(options_.model);
   const Tensor x = embedded(tokens, 0, pass);
   return run(x, layer_context(x.dim(1), x.dim(1), 0), nullptr, pass);
@@ -95,8 +95,11 @@ void CausalDecoder::require_no_memory(const SegmentMemory& memory) const {
 LanguageModel::Losses CausalDecoder::loss(const Tensor& tokens, const Tensor& targets,
                                           const SegmentMemory& memory, Pass pass) const try {
   require_no_memory(memory);
+  Stack::Result layers = states(tokens, pass);
   Losses result;
-  result.loss = loss(forward(tokens, pass), targets, pass);
+  result.loss = loss(layers.y, targets, pass);
+  result.auxiliary = std::move(layers.losses);
+  result.statistics = std::move(layers.statistics);
   return result;
 } catch (const std::bad_alloc&) {
   fail_for_memory(options_.model);
@@ -121,7 +124,7 @@ Tensor CausalDecoder::decode(const Tensor& tokens, DecodeState& opaque) const {
   ctx.keep_from = begin;
   ctx.encoder_output = state.context;
   ctx.encoder_pattern = with_lengths(patterns::dense(), {}, state.lengths);
-  const Tensor y = run(embedded(tokens, first, Pass{}), ctx, &state, Pass{});
+  const Tensor y = run(embedded(tokens, first, Pass{}), ctx, &state, Pass{}).y;
   state.position = first + n;
   return head(select(y, 1, -1));  // [B, V]
 }

@@ -39,7 +39,7 @@ class CausalDecoder : public LanguageModel {
  public:
   /// tokens [B, L] -> the input of head() [B, L, D], after the final norm if there is one. Throws
   /// ShapeError, and ValueError on an input longer than n_max.
-  virtual Tensor forward(const Tensor& tokens, Pass pass) const;
+  Tensor forward(const Tensor& tokens, Pass pass) const { return states(tokens, pass).y; }
   /// [..., D] -> logits [..., V] in the dtype of the parameters.
   Tensor head(const Tensor& hidden) const;
   /// The mean loss of the targets [B, L] that count, in nats.
@@ -73,9 +73,13 @@ class CausalDecoder : public LanguageModel {
   /// tokens [B, L], the first at position `first`, -> [B, L, D]: table, scale and dropout. Models
   /// with positions of their own override it.
   virtual Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const;
+  /// Returns forward() with the auxiliary losses and statistics of the layers, which loss() passes
+  /// on.
+  virtual Stack::Result states(const Tensor& tokens, Pass pass) const;
   /// Runs the layers over x [B, L, D] and returns the input of head(). With `state`, continues from
   /// it and updates it.
-  virtual Tensor run(const Tensor& x, const LayerContext& ctx, StreamState* state, Pass pass) const;
+  virtual Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                            Pass pass) const;
   /// What comes between the layers and the classifier: nothing, unless overridden.
   virtual Tensor head_input(const Tensor& hidden) const { return hidden; }
   /// Visits what a model has between token table and layers.

@@ -154,7 +154,9 @@ Tensor Encoder::embed(const EncoderInputs& in, Pass pass, int64_t first) const {
   return cast(x, compute_);
 }
 
-Tensor Encoder::forward(const EncoderInputs& in, Pass pass) const {
+Tensor Encoder::forward(const EncoderInputs& in, Pass pass) const { return run(in, pass).y; }
+
+Stack::Result Encoder::run(const EncoderInputs& in, Pass pass) const {
   const Scope scope(name_);
   if (in.tokens.rank() != 2) {
     fail_with<ShapeError>(name_, "tokens must be [B, L]", {{"tokens", in.tokens}});
@@ -163,7 +165,7 @@ Tensor Encoder::forward(const EncoderInputs& in, Pass pass) const {
           "{} tokens are more than the position table has; n_max is {}", in.tokens.dim(1),
           config_.n_max);
   require(config_.token_types > 0 || !in.types, name_, "token types need token_types > 0");
-  return stack_.forward(embed(in, pass), layer_context(in), {}, pass).y;
+  return stack_.forward(embed(in, pass), layer_context(in), {}, pass);
 }
 
 Tensor Encoder::head(const Tensor& hidden) const {
@@ -229,7 +231,10 @@ LanguageModel::Losses Encoder::loss(const Tensor& tokens, const Tensor& targets,
   require(memory.layers.empty(), name_, "got a memory of {} layers; this model keeps none",
           memory.layers.size());
   Losses result;
-  result.loss = loss(forward({.tokens = tokens}, pass), targets, pass);
+  Stack::Result layers = run({.tokens = tokens}, pass);
+  result.loss = loss(layers.y, targets, pass);
+  result.auxiliary = std::move(layers.losses);
+  result.statistics = std::move(layers.statistics);
   return result;
 } catch (const std::bad_alloc&) {
   fail_for_memory(name_);

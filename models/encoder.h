@@ -161,6 +161,8 @@ class Encoder : public LanguageModel {
                                                          const EncoderConfig& c, const Init& init);
 
  private:
+  /// Returns forward() with the auxiliary losses and statistics of the layers.
+  Stack::Result run(const EncoderInputs& in, Pass pass) const;
   /// Embeds tokens; the first one has position `first`.
   Tensor embed(const EncoderInputs& in, Pass pass, int64_t first = 0) const;
 

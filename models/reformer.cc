@@ -330,8 +330,8 @@ Tensor Reformer::exit(ReversibleRun& r, int64_t length, Pass pass) const {
                                    : dropout(h, config_.dropout, site);
 }
 
-Tensor Reformer::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
-                     Pass pass) const {
+Stack::Result Reformer::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                            Pass pass) const {
   const StreamState none(x.dim(0));
   const StreamState& known = state != nullptr ? *state : none;
   ReversibleRun r = run_blocks(x, ctx, known.memory, known.choices, pass, config_.n_layer);
@@ -339,7 +339,7 @@ Tensor Reformer::run(const Tensor& x, const LayerContext& ctx, StreamState* stat
     state->memory = std::move(r.memory);
     state->choices = std::move(r.buckets);
   }
-  return exit(r, x.dim(1), pass);
+  return {.y = exit(r, x.dim(1), pass), .losses = {}, .statistics = {}, .memory = {}};
 }
 
 Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
@@ -358,8 +358,9 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
   return {exit(r, length, pass), std::move(r.buckets)};
 }
 
-Tensor Reformer::forward(const Tensor& tokens, Pass pass) const {
-  return forward(ReformerInputs{.tokens = tokens}, pass).hidden;
+Stack::Result Reformer::states(const Tensor& tokens, Pass pass) const {
+  const Tensor y = forward(ReformerInputs{.tokens = tokens}, pass).hidden;
+  return {.y = y, .losses = {}, .statistics = {}, .memory = {}};
 }
 
 std::unique_ptr<DecodeState> Reformer::start_decoding(int64_t batch) const {

@@ -150,7 +150,7 @@ class Reformer final : public CausalDecoder {
     std::vector<Tensor> buckets;
   };
   Result forward(const ReformerInputs& in, Pass pass) const;
-  Tensor forward(const Tensor& tokens, Pass pass) const override;
+  using CausalDecoder::forward;
   /// Sets the rotations of every LSH layer, [1 or B, 1 or H, R, d, w], in place of random ones.
   void set_rotations(const Tensor& rotations);
 
@@ -176,8 +176,9 @@ class Reformer final : public CausalDecoder {
     return local_context(queries, keys, {});
   }
   Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const override;
-  Tensor run(const Tensor& x, const LayerContext& ctx, StreamState* state,
-             Pass pass) const override;
+  Stack::Result states(const Tensor& tokens, Pass pass) const override;
+  Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                    Pass pass) const override;
   void visit_more(Visitor& v) override;
   /// Returns the length padded to whole chunks if whole_chunks requires it.
   int64_t padded(int64_t length) const;

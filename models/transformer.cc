@@ -106,15 +106,15 @@ Tensor Transformer::run_encoder(const Tensor& source, const LayerContext& ctx, P
 }
 
 Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
-  return hidden(in, pass, nullptr);
+  return states_of(in, pass, nullptr).y;
 }
 
-Tensor Transformer::forward(const Tensor& tokens, Pass pass) const {
-  return hidden({.tokens = tokens}, pass, nullptr);
+Stack::Result Transformer::states(const Tensor& tokens, Pass pass) const {
+  return states_of({.tokens = tokens}, pass, nullptr);
 }
 
-Tensor Transformer::hidden(const TransformerInputs& in, Pass pass,
-                           std::vector<Tensor>* layers) const {
+Stack::Result Transformer::states_of(const TransformerInputs& in, Pass pass,
+                                     std::vector<Tensor>* layers) const {
   const Scope scope(kName);
   const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
   require(!seq2seq || in.source || in.context, kName, "an encoder_decoder needs a source");
@@ -128,7 +128,7 @@ Tensor Transformer::hidden(const TransformerInputs& in, Pass pass,
   }
   const Tensor x =
       embedded(in.tokens, 0, [&] { return tables(false, in.tokens, 0, in.types, pass); });
-  return stack_.forward(x, ctx, {}, pass, layers).y;
+  return stack_.forward(x, ctx, {}, pass, layers);
 }
 
 /// Applies BERT's transform and the projection to the width of the tables, if the model has them.
@@ -230,7 +230,7 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
   }
   require_no_memory(memory);
   std::vector<Tensor> layers;
-  const Tensor h = hidden({.tokens = tokens}, pass, &layers);
+  const Tensor h = states_of({.tokens = tokens}, pass, &layers).y;
   Losses result;
   result.loss = loss(h, targets, pass);
   if (const Tensor sum = auxiliary_loss(layers, h, targets, pass)) {

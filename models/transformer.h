@@ -157,7 +157,7 @@ class Transformer final : public CausalDecoder {
 
   /// Returns the input of the head: [B, L, D], after the final norm if there is one.
   Tensor forward(const TransformerInputs& in, Pass pass) const;
-  Tensor forward(const Tensor& tokens, Pass pass) const override;
+  using CausalDecoder::forward;
   /// Runs the encoder of an encoder-decoder: [B, S] -> [B, S, D].
   Tensor encode(const Tensor& source, const Tensor& lengths, Pass pass) const;
   /// Runs the encoder with `ctx` as the context of its layers.
@@ -202,7 +202,9 @@ class Transformer final : public CausalDecoder {
   /// Returns the context of the encoder of an encoder-decoder.
   LayerContext encoder_context(const Tensor& lengths) const;
   /// Stores the output of every layer in `layers` if it is not null.
-  Tensor hidden(const TransformerInputs& in, Pass pass, std::vector<Tensor>* layers) const;
+  Stack::Result states_of(const TransformerInputs& in, Pass pass,
+                          std::vector<Tensor>* layers) const;
+  Stack::Result states(const Tensor& tokens, Pass pass) const override;
   /// Tables of tokens, positions and types; `source`: those of the source if it has its own.
   Tensor tables(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
                 Pass pass) const;

@@ -4,10 +4,14 @@
 
 #include <functional>
 #include <limits>
+#include <string>
+#include <vector>
 
+#include "models/encoder.h"
 #include "nn/attention.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
+#include "tests/harness/clusters.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 
@@ -104,6 +108,64 @@ TEST(CausalDecoder, DecodingKeepsOnlyWhatItsRowsSee) {
   const LayerMemory& layer = dynamic_cast<StreamState&>(*state).memory.layers.front();
   EXPECT_EQ(layer.first + layer.count, 40);
   EXPECT_LT(layer.count, 40);
+}
+
+/// A decoder and an encoder whose layers return losses and statistics in place of attention.
+std::vector<std::unique_ptr<Layer>> cluster_layers(const Init& init) {
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (int64_t i = 0; i < kLayers; ++i) {
+    layers.push_back(std::make_unique<Clusters>(kWidth, 0, attention_init(init, i)));
+  }
+  return layers;
+}
+
+class ClusterDecoder final : public CausalDecoder {
+ public:
+  explicit ClusterDecoder(const Init& init)
+      : CausalDecoder({.model = "clusters",
+                       .vocab = kVocab,
+                       .n_layer = kLayers,
+                       .n_head = 1,
+                       .d_model = kWidth},
+                      init) {
+    stack_ =
+        attention_stack({.ff = {.d_model = kWidth, .d_ff = kInner}}, cluster_layers(init), init);
+  }
+
+ private:
+  LayerContext layer_context(int64_t, int64_t, int64_t) const override { return {}; }
+};
+
+class ClusterEncoder final : public Encoder {
+ public:
+  explicit ClusterEncoder(const Init& init)
+      : Encoder("clusters", config(), cluster_layers(init), init) {}
+
+ private:
+  static EncoderConfig config() {
+    EncoderConfig c;
+    c.vocab = kVocab;
+    c.n_layer = kLayers;
+    c.n_head = 1;
+    c.d_model = kWidth;
+    c.d_ff = kInner;
+    return c;
+  }
+  LayerContext layer_context(const EncoderInputs&) const override { return {}; }
+};
+
+TEST(Shells, PassOnWhatLayersReturnBesideTheirResult) {
+  const ClusterDecoder decoder(Init{});
+  const ClusterEncoder encoder(Init{});
+  const Tensor tokens = some_tokens(2, 6, kVocab);
+  for (const LanguageModel* model :
+       {static_cast<const LanguageModel*>(&decoder), static_cast<const LanguageModel*>(&encoder)}) {
+    const auto losses = model->loss(tokens, tokens, {}, {.training = true, .gen = Generator{1}});
+    std::vector<std::string> names;
+    for (const AuxiliaryLoss& a : losses.auxiliary) names.push_back(a.name);
+    EXPECT_EQ(names, (std::vector<std::string>{"commitment", "copy"}));
+    EXPECT_EQ(losses.statistics.size(), static_cast<size_t>(kLayers));
+  }
 }
 
 // A beam search reorders all that a state holds; the source of a sample stays unless told.

@@ -46,9 +46,9 @@ int main() try {
   } catch (const ValueError& error) {
     std::cout << error.what() << "\n";
   }
-  write_tensors("custom_model.safetensors", named_parameters(layer));
+  write_tensors("custom_model.safetensors", named_state(layer));
   DecayLayer again(8, Init{});
-  load_tensors("custom_model.safetensors", named_parameters(again));
+  load_tensors("custom_model.safetensors", named_state(again));
   std::cout << "difference after loading: " << again.rate - layer.rate << "\n";
 } catch (const Error& error) {
   std::cerr << error.what() << "\n";

@@ -321,10 +321,10 @@ std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int6
   for (const BlockCost& b : bytes.blocks) high += b.kept;
   std::optional<Strategy> best;
   for (int tries = 0; tries < 16 && low < high; ++tries) {
-    const int64_t room = low + (high - low + 1) / 2;
-    const std::vector<int64_t> sizes = plan_segments(bytes.blocks, room);
+    const int64_t kept = low + (high - low + 1) / 2;
+    const std::vector<int64_t> sizes = plan_segments(bytes.blocks, kept);
     if (sizes == std::vector<int64_t>{0}) {
-      low = room;
+      low = kept;
       continue;
     }
     MemoryPolicy policy;
@@ -334,10 +334,10 @@ std::optional<Strategy> cut_to(const StepPlanner& planner, StepShape shape, int6
     Strategy s{shape, {}, ""};
     s.memory = planner.predict(shape, &s.refused, false);
     if (s.memory && s.memory->peak() <= budget) {
-      low = room;
+      low = kept;
       best = s;
     } else {
-      high = room - 1;
+      high = kept - 1;
     }
   }
   if (best) best->memory = planner.predict(best->shape);

@@ -56,7 +56,7 @@ thread_local Batches pending;
 thread_local Batch* open = nullptr;         // the last of `pending`, if it takes more checks
 thread_local Batches* recording = nullptr;  // if not null, receives the checks instead
 
-void complain_of(const Batch& batch, const std::vector<int64_t>& found) {
+void raise_errors_of(const Batch& batch, const std::vector<int64_t>& found) {
   for (size_t i = 0; i < batch.handlers.size(); ++i) {
     if (found[2 * i] < 0) continue;
     const ScopeAt scope(batch.scopes[i]);
@@ -111,7 +111,7 @@ void raise_pending(Device device) {
   std::vector<std::vector<int64_t>> found;
   for (const auto& batch : pending) found.push_back(outcomes_of(*batch));
   const Batches done = std::exchange(pending, {});
-  for (size_t i = 0; i < done.size(); ++i) complain_of(*done[i], found[i]);
+  for (size_t i = 0; i < done.size(); ++i) raise_errors_of(*done[i], found[i]);
 }
 
 Recorded::Recorded() = default;

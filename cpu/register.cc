@@ -84,7 +84,7 @@ void register_kernels() {
   restrict_simd();
   set_cpu_instructions(used_level());
   register_block_attention();
-  register_attention_room();
+  register_attention_workspace();
   register_copy();
   register_elementwise();
   register_gradient();

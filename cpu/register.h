@@ -4,7 +4,7 @@ namespace longspan::cpu {
 
 // Each function fills the kernel slots of one file.
 void register_block_attention();
-void register_attention_room();
+void register_attention_workspace();
 void register_copy();
 void register_elementwise();
 void register_gradient();

@@ -329,18 +329,18 @@ class BackwardTask : ScoreGradients<T> {
         const int64_t first = span.seen.first[g], count = span.seen.last[g] - first;
         if (count <= 0) continue;
         if (!finite_keys_[span.at / kBlock]) {
-          multiply_stretches(g);
+          multiply_key_ranges(g);
           over_keys_.clear();
           multiply_keys_seen(g, span);
           continue;
         }
         over_keys_.push_back({span.column + first, (span.at * c_.width_panels + first) * N, count});
       }
-      multiply_stretches(g);
+      multiply_key_ranges(g);
     }
   }
 
-  void multiply_stretches(int64_t g) {
+  void multiply_key_ranges(int64_t g) {
     if (over_keys_.empty()) return;
     for (int64_t p = 0; p < c_.width_panels; ++p) {
       product<2, kScoreStride, T>(std::min(kGroup, tile_.padded - g * kGroup),

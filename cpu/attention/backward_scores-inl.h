@@ -328,7 +328,7 @@ class ScoreGradients {
   bool soft_here_ = false, terms_ = false;
   T* span_row_ = nullptr;  // gradient sums of the block's mu: for each key, or by lane
   const KeepRow<T> keep_;
-  alignas(64) T keep_row_[KeepRow<T>::kRoom];
+  alignas(64) T keep_row_[KeepRow<T>::kSize];
 };
 
 }  // namespace

@@ -461,7 +461,7 @@ class ForwardTask {
     for (size_t p = from; p < to; ++p) {
       const KeySpan& span = *parts_[p].span;
       if (!finite_[static_cast<size_t>(span.at / kBlock)]) {
-        multiply_stretches(g);
+        multiply_key_ranges(g);
         over_keys_.clear();
         multiply_values_seen(g, span);
         continue;
@@ -470,10 +470,10 @@ class ForwardTask {
       over_keys_.push_back({span.column + first, span.at * value_panels_ * N + first * N,
                             span.seen.last[g] - first});
     }
-    multiply_stretches(g);
+    multiply_key_ranges(g);
   }
 
-  void multiply_stretches(int64_t g) {
+  void multiply_key_ranges(int64_t g) {
     if (over_keys_.empty()) return;
     for (int64_t p = 0; p < value_panels_; ++p) {
       product<2, kStride, T>(std::min(kGroup, padded_ - g * kGroup), scores_, 1,
@@ -559,7 +559,7 @@ class ForwardTask {
   T more_ = 0;                         // log2 of the multiplicity of its keys
   bool soft_here_ = false, terms_ = false;
   const KeepRow<T> keep_;
-  alignas(64) T keep_row_[KeepRow<T>::kRoom];
+  alignas(64) T keep_row_[KeepRow<T>::kSize];
   RowSource<T> q_, r_, k_[kernels::kAttentionSegments], v_[kernels::kAttentionSegments];
   RowSink<T> out_sink_;
   RowSource<T> before_;  // out over earlier keys

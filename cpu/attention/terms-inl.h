@@ -494,7 +494,7 @@ struct RelationPanels {
 template <class T>
 class KeepRow {
  public:
-  static constexpr int64_t kRoom = kBlock + 4 * HWY_LANES(uint32_t);
+  static constexpr int64_t kSize = kBlock + 4 * HWY_LANES(uint32_t);
 
   KeepRow(const kernels::AttentionDropout& dropout, int64_t head)
       : key_(dropout.key),
@@ -506,7 +506,7 @@ class KeepRow {
   bool active() const { return active_; }
 
   // Sets keep[j] for from <= j < to: keys at positions origin + j of a segment and query `index`.
-  // With an order, positions from the segment's end on get 0. `keep` has kRoom elements.
+  // With an order, positions from the segment's end on get 0. `keep` has kSize elements.
   void fill(int64_t index, const HeadSegment& s, int64_t origin, int64_t from, int64_t to,
             T* keep) const {
     const int32_t* const order = s.order;

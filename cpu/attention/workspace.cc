@@ -105,7 +105,7 @@ WorkspaceUsage& WorkspaceUsage::current() {
   return workspace;
 }
 
-void register_attention_room() {
+void register_attention_workspace() {
   kernels::block_attention_forward.set(DeviceKind::meta, forward);
   kernels::block_attention_backward.set(DeviceKind::meta, backward);
 }

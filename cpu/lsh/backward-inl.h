@@ -285,16 +285,16 @@ class LshBackward {
     for (const LshPiece& p : pieces) {
       if (p.empty()) continue;
       if (!keys_.finite(p.entry)) {
-        multiply_stretches(first);
+        multiply_key_ranges(first);
         multiply_keys_seen(first, p);
         continue;
       }
       over_keys_.push_back(
           {p.column + p.from, (p.entry * keys_.padded + p.first + p.from) * N, p.to - p.from});
     }
-    multiply_stretches(first);
+    multiply_key_ranges(first);
   }
-  void multiply_stretches(int64_t first) {
+  void multiply_key_ranges(int64_t first) {
     if (over_keys_.empty()) return;
     for (int64_t p = 0; p < keys_.width_panels; ++p) {
       product<2, kScoreStride, T>(std::min(kGroup, padded_ - first),

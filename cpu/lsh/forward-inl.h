@@ -251,17 +251,17 @@ class LshForward {
     for (const LshPiece& p : pieces) {
       if (p.empty()) continue;
       if (!keys_.finite(p.entry)) {
-        multiply_stretches(g);
+        multiply_key_ranges(g);
         multiply_values_seen(g, p);
         continue;
       }
       over_keys_.push_back(
           {p.column + p.from, (p.entry * keys_.padded + p.first + p.from) * N, p.to - p.from});
     }
-    multiply_stretches(g);
+    multiply_key_ranges(g);
   }
 
-  void multiply_stretches(int64_t g) {
+  void multiply_key_ranges(int64_t g) {
     if (over_keys_.empty()) return;
     for (int64_t p = 0; p < keys_.value_panels; ++p) {
       product<2, kLshStride, T>(std::min(kGroup, padded_ - g * kGroup), scores_, 1,

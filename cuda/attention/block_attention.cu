@@ -68,14 +68,14 @@ __global__ void __launch_bounds__(general_threads)
 /// Combines the results of the splits of a pass: one warp per row or key that was split.
 template <class T, Pass pass>
 __global__ void __launch_bounds__(general_threads)
-    stretches_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t rows) {
+    splits_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t rows) {
   const int64_t step = int64_t{gridDim.x} * (general_threads / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int64_t i = int64_t{blockIdx.x} * (general_threads / 32) + threadIdx.x / 32; i < rows;
        i += step) {
-    if constexpr (pass == Pass::forward) join_stretches(x, i, lane, 32);
-    if constexpr (pass == Pass::rows) add_row_stretches(x, i, lane, 32);
-    if constexpr (pass == Pass::keys) add_key_stretches(x, i, lane, 32);
+    if constexpr (pass == Pass::forward) join_splits(x, i, lane, 32);
+    if constexpr (pass == Pass::rows) add_row_splits(x, i, lane, 32);
+    if constexpr (pass == Pass::keys) add_key_splits(x, i, lane, 32);
   }
 }
 
@@ -137,7 +137,7 @@ void run_pass(const char* name, const AttentionProblem& in, bool on_tensor_cores
   run_pieces<pass>(name, in, on_tensor_cores, x);
   const int64_t rows = cuts_of(x.sizes, list) *
                        (of_keys ? kernels::kAttentionWorkKeys : kernels::kAttentionTileRows);
-  launch(name, stretches_kernel<T, pass>, dim3(blocks_for(rows, general_threads / 32)),
+  launch(name, splits_kernel<T, pass>, dim3(blocks_for(rows, general_threads / 32)),
          general_threads, 0, x, rows);
 }
 

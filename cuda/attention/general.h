@@ -880,7 +880,7 @@ LONGSPAN_HD void visit_cut_row(const AttentionSizes& x, int64_t i, F f) {
 /// Combines the splits of row i of the split tiles into out and lse: columns rank, rank + team, ...
 /// Every sum runs over the splits in order.
 template <class T>
-LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
+LONGSPAN_HD void join_splits(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
   using A = Accumulator<T>;
   visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const SplitRow& row) {
     const A none = -std::numeric_limits<A>::infinity();
@@ -909,7 +909,7 @@ LONGSPAN_HD void join_stretches(const AttentionArguments<T>& x, int64_t i, int r
 
 /// The same for dq and the gradient of relation_query.
 template <class T>
-LONGSPAN_HD void add_row_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
+LONGSPAN_HD void add_row_splits(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
   visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const SplitRow& row) {
     const auto write = [&](const HeadRows<T>& to, int64_t column) {
       if (to.data == nullptr) return;
@@ -925,7 +925,7 @@ LONGSPAN_HD void add_row_stretches(const AttentionArguments<T>& x, int64_t i, in
 
 /// The same for key i of the split steps: dk, dv and the span sums.
 template <class T>
-LONGSPAN_HD void add_key_stretches(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
+LONGSPAN_HD void add_key_splits(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
   constexpr int64_t unit = kernels::kAttentionWorkKeys;
   const CutWork cut(x.sizes, x.sizes.layout.column_work, i / unit);
   const AttentionHead head(x.sizes, cut.b, cut.h);

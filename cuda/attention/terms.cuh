@@ -44,14 +44,14 @@ class TermsPass : public TensorPass<T, W> {
   using Scores = Fragments<1, n>;
   using Ids = int32_t[n][4];  // negative: the pair does not exist
   /// Workspace of each warp.
-  struct Room {
+  struct Workspace {
     Rows stage;
     float* numbers;  // [16 m, term_pitch]
   };
 
   LONGSPAN_HD TermsPass(const AttentionArguments<T>& arguments, const AttentionHead& of,
-                        Notes& notes_of, Room room_of, int first)
-      : Base(arguments, of), notes(notes_of), workspace(room_of), own(first) {}
+                        Notes& notes_of, Workspace workspace_of, int first)
+      : Base(arguments, of), notes(notes_of), workspace(workspace_of), own(first) {}
 
   LONGSPAN_HD static int row_of(int own, int j, int e) {
     const int lane = thread_index() % 32;
@@ -320,7 +320,7 @@ class TermsPass : public TensorPass<T, W> {
   }
 
   Notes& notes;
-  const Room workspace;
+  const Workspace workspace;
   const int own;
   using Base::factor;
   using Base::head;
@@ -355,7 +355,7 @@ struct TermRows {
     return shared.head;
   }
   /// The workspace of this thread's warp.
-  static LONGSPAN_HD typename Pass::Room room_of(Shared& shared) {
+  static LONGSPAN_HD typename Pass::Workspace workspace_of(Shared& shared) {
     const int warp = thread_index() / 32;
     return {SharedRows<W>{shared.stage[warp]}, shared.numbers + 16 * warp * term_pitch};
   }
@@ -476,7 +476,7 @@ struct TermsForward : TermRows<T, W> {
     if (count <= 0) return;
     const int32_t first = head.tile_row(x.sizes, work.place) + from;
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16;
-    const Pass pass(x, head, shared.notes, Half::room_of(shared), own);
+    const Pass pass(x, head, shared.notes, Half::workspace_of(shared), own);
     Half::load_rows(pass, shared, first, first + count, false);
 
     const float hidden = -std::numeric_limits<float>::infinity();
@@ -587,7 +587,7 @@ struct TermsRowGradients : TermRows<T, W> {
     if (count <= 0) return;
     const int32_t first = head.tile_row(x.sizes, work.place) + from;
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16;
-    const Pass pass(x, head, shared.notes, Half::room_of(shared), own);
+    const Pass pass(x, head, shared.notes, Half::workspace_of(shared), own);
     Half::load_rows(pass, shared, first, first + count, true);
 
     Fragments<1, W / 8> sum;
@@ -777,7 +777,7 @@ struct TermsTableGradients : TermRows<T, W> {
     const int64_t split = work.place / panels(x), tiles = ceil_div(head.tiles, x.splits);
     const int64_t begin = split * tiles, end = min<int64_t>(begin + tiles, head.tiles);
     const int lane = thread_index() % 32, own = thread_index() / 32 * 16;
-    const Pass pass(x, head, shared.notes, Half::room_of(shared), own);
+    const Pass pass(x, head, shared.notes, Half::workspace_of(shared), own);
 
     Fragments<1, W / 8> sum;
     float bias;

@@ -61,7 +61,7 @@ void launch_lsh(const char* name, LshPass pass, const LshTensorArguments<bf16>& 
 void launch_lsh(const char* name, LshPass pass, const LshTensorArguments<f16>& x);
 
 /// Allocates workspace for f32 values on the device of a call.
-inline Scratch lsh_room(const kernels::LshInputs& in, int64_t numbers) {
+inline Scratch lsh_workspace(const kernels::LshInputs& in, int64_t numbers) {
   return Scratch(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(float)), in.q.device);
 }
 
@@ -75,8 +75,8 @@ void lsh_forward_in_rounds(const kernels::LshInputs& in, const View& out, const 
   x.lse = lse.as<float>();
   const auto rounds = static_cast<int32_t>(x.head.rounds);
   const int64_t rows = x.blocks(), between = rounds > 1 ? rows : 0;
-  const Scratch facts = lsh_room(in, rows), sums = lsh_room(in, between * x.v.width),
-                states = lsh_room(in, between * 3);
+  const Scratch facts = lsh_workspace(in, rows), sums = lsh_workspace(in, between * x.v.width),
+                states = lsh_workspace(in, between * 3);
   x.facts = facts.template as<float>();
   x.sums = sums.template as<float>();
   x.states = states.template as<float>();
@@ -106,8 +106,8 @@ void lsh_backward_in_rounds(const kernels::LshInputs& in, const ConstView& out,
   x.unlift = static_cast<float>(std::ldexp(ln_2, exponent));
   const auto rounds = static_cast<int32_t>(x.head.rounds);
   const int64_t rows = x.blocks(), between = rounds > 1 ? rows : 0;
-  const Scratch facts = lsh_room(in, 4 * rows), sums = lsh_room(in, rows * x.q.width),
-                value_sums = lsh_room(in, between * x.v.width);
+  const Scratch facts = lsh_workspace(in, 4 * rows), sums = lsh_workspace(in, rows * x.q.width),
+                value_sums = lsh_workspace(in, between * x.v.width);
   x.facts = facts.template as<float>();
   x.sums = sums.template as<float>();
   x.value_sums = value_sums.template as<float>();

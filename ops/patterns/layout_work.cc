@@ -41,7 +41,7 @@ struct Cut {
 };
 
 // Returns the minimum cost of a split, see work_of(); 0 if nothing is to be cut.
-int64_t stretch_of(const std::vector<WorkItem>& places, int64_t least, int64_t most_room) {
+int64_t split_of(const std::vector<WorkItem>& places, int64_t least, int64_t most_workspace) {
   int64_t all = 0;
   for (const WorkItem& p : places) all = std::max(all, p.cost);
   for (int64_t split = least;; split += ceil_div(split, 4)) {
@@ -52,7 +52,7 @@ int64_t stretch_of(const std::vector<WorkItem>& places, int64_t least, int64_t m
       if (splits > 1) workspace += splits * p.height;
     }
     if (3 * longest > 2 * all) return 0;
-    if (workspace <= most_room) return split;
+    if (workspace <= most_workspace) return split;
   }
 }
 
@@ -80,9 +80,9 @@ class List {
   // Adds the items of the next member; parts_of(place) returns the cost pieces of item `place`,
   // ascending.
   template <class F>
-  void add(const std::vector<WorkItem>& places, int64_t least, int64_t most_room, F parts_of) {
-    const auto member = static_cast<int32_t>(rooms_.size());
-    const int64_t split = stretch_of(places, least, most_room);
+  void add(const std::vector<WorkItem>& places, int64_t least, int64_t most_workspace, F parts_of) {
+    const auto member = static_cast<int32_t>(workspaces_.size());
+    const int64_t split = split_of(places, least, most_workspace);
     int64_t workspace = 0;
     for (size_t at = 0; at < places.size(); ++at) {
       const WorkItem& p = places[at];
@@ -104,26 +104,26 @@ class List {
         pieces_.push_back(piece);
       }
     }
-    rooms_.push_back(workspace);
+    workspaces_.push_back(workspace);
   }
 
   // Returns the pieces by descending cost, each repeated for all entries of `layout_index` that
   // name its member.
   kernels::AttentionWork<Tensor> finish(const Numbers& which) {
-    std::vector<Numbers> entries(rooms_.size());
-    std::vector<int64_t> room_of;  // workspace offset of each entry
+    std::vector<Numbers> entries(workspaces_.size());
+    std::vector<int64_t> offset_of;  // workspace offset of each entry
     int64_t workspace = 0;
     for (const int32_t member : which) {
-      entries[static_cast<size_t>(member)].push_back(static_cast<int32_t>(room_of.size()));
-      room_of.push_back(workspace);
-      workspace += rooms_[static_cast<size_t>(member)];
+      entries[static_cast<size_t>(member)].push_back(static_cast<int32_t>(offset_of.size()));
+      offset_of.push_back(workspace);
+      workspace += workspaces_[static_cast<size_t>(member)];
     }
     require(workspace <= INT32_MAX, "layout", "its splits have {} rows, which is too many",
             workspace);
     std::stable_sort(pieces_.begin(), pieces_.end(),
                      [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
     const auto at = [&](int32_t entry, int64_t place) {
-      return static_cast<int32_t>(room_of[static_cast<size_t>(entry)] + place);
+      return static_cast<int32_t>(offset_of[static_cast<size_t>(entry)] + place);
     };
     Numbers items, cuts;
     for (const Piece& p : pieces_) {
@@ -147,7 +147,7 @@ class List {
  private:
   std::vector<Piece> pieces_;
   std::vector<Cut> cuts_;
-  std::vector<int64_t> rooms_;
+  std::vector<int64_t> workspaces_;
 };
 
 }  // namespace
@@ -162,7 +162,7 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
   const auto* const tiles = layout.tiles.as<int32_t>();
   const auto* const start = layout.row_start.as<int32_t>();
   const int64_t main = ceil_div(keys, kUnit), steps = main + ceil_div(side_keys, kUnit);
-  const int64_t most_room = (queries + keys + side_keys) / 8;
+  const int64_t most_workspace = (queries + keys + side_keys) / 8;
   // Calls f(from, end) for the ranges of steps that a tile touches, ascending.
   const auto touched = [&](int64_t t, auto f) {
     int64_t counted = 0;  // all steps below this one are counted
@@ -191,7 +191,7 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
     }
     int64_t cost = 0;
     for (size_t s = 0; s < by_step.size(); ++s) by_step[s].cost = cost += change[s];
-    rows.add(by_tile, kLeastSteps, most_room, [&](int64_t tile) {
+    rows.add(by_tile, kLeastSteps, most_workspace, [&](int64_t tile) {
       std::vector<CostPiece> parts;
       touched(first + tile, [&](int64_t from, int64_t to) {
         for (int64_t s = from; s < to; ++s) {
@@ -201,7 +201,7 @@ LayoutWork work_of(const kernels::AttentionLayoutView& layout, int64_t queries, 
       });
       return parts;
     });
-    columns.add(by_step, kLeastPieces, most_room, [&](int64_t step) {
+    columns.add(by_step, kLeastPieces, most_workspace, [&](int64_t step) {
       std::vector<CostPiece> parts;
       for (int64_t t = first; t < end; ++t) {
         touched(t, [&](int64_t from, int64_t to) {

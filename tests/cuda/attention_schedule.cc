@@ -553,7 +553,7 @@ TEST(AttentionSchedule, WorkIsDoneOnceAndTheLongestFirst) {
 // Checks that the splits of a tile hold each of its steps once, and the splits of a step each of
 // its tiles.
 template <int unit>
-void check_stretches(const Call& call) {
+void check_splits(const Call& call) {
   const AttentionSizes& x = call.sizes;
   const auto ranges_of = [&](const Worked& list, const AttentionHead& head, int64_t place) {
     return list.met.at({head.b, head.h, place});
@@ -599,15 +599,15 @@ void check_stretches(const Call& call) {
   }
 }
 
-TEST(AttentionSchedule, StretchesHoldEveryStepOnce) {
+TEST(AttentionSchedule, SplitsHoldEveryStepOnce) {
   for (Case c : long_cases()) {
     for (const bool lengths : {false, true}) {
       if (lengths) c.batch = 2;
       const Call call =
           lengths ? Call(c, {c.queries / 2, c.queries}, {c.keys, c.keys * 2 / 3}) : Call(c);
-      check_stretches<64>(call);
-      check_stretches<48>(call);
-      check_stretches<32>(call);
+      check_splits<64>(call);
+      check_splits<48>(call);
+      check_splits<32>(call);
       if (HasFatalFailure()) FAIL() << c.pattern.name << " " << c.queries << " " << c.keys;
     }
   }

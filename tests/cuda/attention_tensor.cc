@@ -354,7 +354,7 @@ TEST(AttentionTensor, GlobalsBesideWindows) {
 }
 
 // Splits are repaired in the same way as whole work.
-TEST(AttentionTensor, StretchesMayMeetAnything) {
+TEST(AttentionTensor, SplitsMayMeetAnything) {
   Case c = globals_beside_windows(0);
   const Solution clean = run(c.x, c.pattern, DType::bf16);
   ASSERT_TRUE(was_plain);

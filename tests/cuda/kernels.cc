@@ -233,7 +233,7 @@ TEST(Kernels, BadTargetsAndOrdersAreNamedAtTheNextRead) {
   synchronize(cuda);
 }
 
-TEST(Kernels, AFailedCheckLeavesNoComplaint) {
+TEST(Kernels, AFailedCheckLeavesNoPendingError) {
   if (!has_device()) GTEST_SKIP() << "skipped: no device";
   const auto check = [](bool fails) {
     deferred::check(

@@ -27,6 +27,8 @@ Material|TaskData
 Recipe|LayoutSpec, InputSpec
 PlanRoom|WorkspaceUsage
 [Ss]tretch(es)?|split, range, segment
+[a-z0-9_]*_(stretch|stretches|room|rooms_?)|split, range, workspace
+[a-z0-9_]*_complain(s|_[a-z_]*)?|raise, throw
 [Ss]poilt|nonfinite, corrupted
 least_of|min
 most_of|max

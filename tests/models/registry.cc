@@ -117,7 +117,7 @@ TEST(Registry, AbsurdSizesAreErrorsBeforeAnythingIsBuilt) {
   }
 }
 
-TEST(Registry, AModelWithoutRoomForItsParametersIsNotBegun) {
+TEST(Registry, AModelWithoutMemoryForItsParametersIsNotBegun) {
   const auto spec = find_model("transformer");
   const int64_t count = spec->parameters(), allocations = memory_tracker().allocations();
   set_memory_limit({}, 4 * count - 1);

@@ -472,7 +472,7 @@ TEST(Memory, Test6_IgnoredRowsAreLeftOut) {
 
 // Losses and dh computed in several tiles of tokens have the bits of one tile: of all rows at once
 // (gradients in forward) and of one row alone.
-TEST(Memory, Test6_StretchesOfTokensHaveTheBitsOfOne) {
+TEST(Memory, Test6_ChunksOfTokensHaveTheBitsOfOne) {
   constexpr int64_t T = 300, V = 4000;  // 131 tokens to a tile
   const Tensor targets = modulo(T, V, 7);
   CrossEntropyOptions options{.smoothing = 0.1, .reduction = Reduction::sum, .z_loss = 0.01};

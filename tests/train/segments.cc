@@ -34,7 +34,7 @@ void each_cut(int64_t blocks, std::vector<int64_t>& sizes,
   }
 }
 
-TEST(Segments, NoCutWithinTheRoomRunsFewerBlocksAgain) {
+TEST(Segments, NoCutWithinTheBudgetRunsFewerBlocksAgain) {
   for (uint64_t seed = 1; seed < 60; ++seed) {
     std::vector<BlockCost> blocks;
     for (uint64_t i = 0; i < 3 + seed % 6; ++i) {

@@ -64,8 +64,10 @@ void score_windows(const TrainingRun& run, const TaskData& task_data, const std:
   Windows windows;
   set_fields(windows, {{"stride", Json(stride), "--stride", true}});
   const std::optional<double> bits = task_data.sliding_bits(part, windows.stride);
-  require<NotImplemented>(bits.has_value(), "--stride", "{} reads sources; expected a decoder",
-                          run.config.model_name);
+  require<NotImplemented>(bits.has_value(), "--stride",
+                          "windows move over one long text, and {} on --task {} has none; leave it "
+                          "out",
+                          run.config.model_name, run.config.task);
   std::fprintf(stderr, "in windows of %lld that move by %lld: %.4f bits per %s\n",
                static_cast<long long>(run.config.length), static_cast<long long>(windows.stride),
                *bits, task_data.unit().c_str());

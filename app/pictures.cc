@@ -94,7 +94,8 @@ bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
   grid.write(picture(run.out, "attention.png"), text,
              0.25);  // a probability of 1/100 gets about a third of the colour range
   return true;
-} catch (const NotImplemented&) {  // a model of one's own may have no attention
+} catch (const NoAttentionMap& e) {  // a model of one's own may have no attention
+  std::fprintf(stderr, "no picture of attention: %s\n", e.what());
   return false;
 }
 

@@ -47,10 +47,12 @@ std::string amount(int64_t n) {
 }
 
 /// Returns the file name of a program: "longspan", or what a program of one's own is called.
-std::string name_of_program(int argc, const char* const* argv) {
-  const std::string_view path = argc > 0 ? argv[0] : "";
-  const std::string name(path.substr(path.rfind('/') + 1));
-  return name.empty() ? "longspan" : name;
+/// Allocates nothing.
+const char* name_of_program(int argc, const char* const* argv) {
+  const char* const path = argc > 0 ? argv[0] : "";
+  const char* const slash = std::strrchr(path, '/');
+  const char* const name = slash != nullptr ? slash + 1 : path;
+  return *name != '\0' ? name : "longspan";
 }
 
 std::string usage(const std::string& program) {
@@ -147,16 +149,13 @@ int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own) tr
   std::fprintf(stderr, "%s\n", e.what());
   return 1;
 } catch (const std::bad_alloc&) {
-  const char* const program = argc > 0 ? argv[0] : "longspan";
-  const char* const slash = std::strrchr(program, '/');
   std::fprintf(stderr,
                "%s%s%s: out of memory on the host, beside the tensors; shorten the sequence, "
                "shrink the batch or the model, or end other programs\n",
-               slash != nullptr ? slash + 1 : program, argc > 1 ? " " : "",
-               argc > 1 ? argv[1] : "");
+               name_of_program(argc, argv), argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
   return 1;
 } catch (const std::exception& e) {
-  std::fprintf(stderr, "longspan: %s\n", e.what());
+  std::fprintf(stderr, "%s: %s\n", name_of_program(argc, argv), e.what());
   return 1;
 }
 

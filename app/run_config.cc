@@ -173,8 +173,8 @@ void require_ranges(RunConfig& c) {
   check_ranges(Json(Members{{section, fields}}), of_task);
 }
 
-/// Returns the settings without those of generated tasks other than `task`: runs of earlier
-/// versions have the options of all of them.
+/// Returns the settings without those of generated tasks other than `task`: files of earlier
+/// versions have the options of all of them. Throws ValueError if one was typed.
 Settings of_task(const Settings& settings, const std::string& task) {
   Settings kept = settings;
   for (const SampleTaskEntry& other : sample_tasks()) {
@@ -182,7 +182,11 @@ Settings of_task(const Settings& settings, const std::string& task) {
     const Json fields = to_json(*other.make());
     const std::string prefix = std::string(other.section) + ".";
     std::erase_if(kept, [&](const Setting& s) {
-      return s.key.starts_with(prefix) && fields.find(s.key.substr(prefix.size())) != nullptr;
+      const bool others =
+          s.key.starts_with(prefix) && fields.find(s.key.substr(prefix.size())) != nullptr;
+      require(!others || !s.text, s.key, "{}: it is an option of --task {}, and the task is {}",
+              s.origin, other.id, task);
+      return others;
     });
   }
   return kept;

@@ -57,7 +57,7 @@ AttentionOutline LanguageModel::attention_outline(int64_t, int64_t) const {
 }
 
 Tensor LanguageModel::attention_map(const Tensor&, int64_t) const {
-  fail<NotImplemented>("model", "this model has no attention map");
+  fail<NoAttentionMap>("attention map", "this model has none");
 }
 
 int64_t forward_macs(const LanguageModel& model, int64_t length, int64_t batch) {

@@ -50,15 +50,20 @@ struct Output {
   LayerMemory memory;                  ///< for the next segment
 };
 
+/// Thrown where attention probabilities are asked of a layer or model that has none.
+class NoAttentionMap : public NotImplemented {
+  using NotImplemented::NotImplemented;
+};
+
 /// [B, L, D] -> [B, L, D].
 struct Layer : Module {
   virtual Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const = 0;
   /// Whether row i of the output depends only on row i of x, and not on LayerContext.
   virtual bool position_wise() const { return false; }
   /// Returns the attention weights [B, H, L, T] of the rows of x, for plots and tests. Throws
-  /// NotImplemented if the layer has none.
+  /// NoAttentionMap if the layer has none.
   virtual Tensor probabilities(const Tensor& /*x*/, const LayerContext& /*ctx*/) const {
-    fail<NotImplemented>("attention map", "the attention of this model has none");
+    fail<NoAttentionMap>("attention map", "the layers of this model have none");
   }
 };
 

@@ -54,15 +54,8 @@ void begin_moments(const Options& options, Slots& slots, const Zeros& zeros) {
 }
 
 /// Returns the norm of the gradients of one clip group, or of all.
-double norm_of_gradients(const Optimizer& optimizer, const std::string* group = nullptr) {
-  return with_memory_for("optimizer", [&] {
-    std::vector<Tensor> gradients;
-    for (const NamedTensor& p : optimizer.parameters()) {
-      if (group != nullptr && p.clip_group != *group) continue;
-      if (Tensor g = grad(p.tensor)) gradients.push_back(std::move(g));
-    }
-    return global_norm(gradients);
-  });
+double norm_of_gradients(const Optimizer& optimizer, std::optional<size_t> clip_group = {}) {
+  return global_norm(optimizer.gradients(clip_group));
 }
 
 [[noreturn]] void fail_for_norm(const Optimizer& optimizer, double norm) {
@@ -215,6 +208,17 @@ void Optimizer::clear_gradients() {
 }
 
 int64_t Optimizer::steps() const { return *step_.view().as<int64_t>(); }
+
+std::vector<Tensor> Optimizer::gradients(std::optional<size_t> clip_group) const {
+  return with_memory_for("optimizer", [&] {
+    std::vector<Tensor> all;
+    for (const Slot& slot : slots_) {
+      if (clip_group && slot.clip_group != *clip_group) continue;
+      if (Tensor g = grad(slot.parameter.tensor)) all.push_back(std::move(g));
+    }
+    return all;
+  });
+}
 
 TensorList Optimizer::parameters() const try {
   TensorList all;
@@ -403,21 +407,21 @@ void Adafactor::update(Slot& slot, const Tensor& g, DeviceScalar<double>,
                    numbers);
 }
 
-std::vector<GroupNorm> clip_by_group(Optimizer& optimizer, double max_norm) try {
+std::vector<GroupNorm> clip_by_group(Optimizer& optimizer, double max_norm) {
   require_not_negative("clip", max_norm);
   std::vector<GroupNorm> norms;
-  for (const std::string& group : optimizer.clip_groups()) {
-    const double scale = optimizer.gradient_scale(norms.size());
-    norms.push_back({group, norm_of_gradients(optimizer, &group) * scale});
-    if (!std::isfinite(norms.back().norm)) fail_for_norm(optimizer, norms.back().norm);
-  }
+  with_memory_for("optimizer", [&] {
+    for (const std::string& group : optimizer.clip_groups()) {
+      const size_t i = norms.size();
+      norms.push_back({group, norm_of_gradients(optimizer, i) * optimizer.gradient_scale(i)});
+      if (!std::isfinite(norms[i].norm)) fail_for_norm(optimizer, norms[i].norm);
+    }
+  });
   for (size_t i = 0; i < norms.size(); ++i) {
     const double norm = norms[i].norm;
     if (max_norm > 0 && norm > max_norm) optimizer.scale_gradients(max_norm / norm, i);
   }
   return norms;
-} catch (const std::bad_alloc&) {
-  fail_for_memory("optimizer");
 }
 
 double clip_gradients(Optimizer& optimizer, double max_norm) {

@@ -46,6 +46,8 @@ class Optimizer {
   int64_t steps() const;
   /// The parameters in order of the groups.
   TensorList parameters() const;
+  /// Returns the gradients that parameters have, of one clip group (its index) or of all.
+  std::vector<Tensor> gradients(std::optional<size_t> clip_group = {}) const;
   /// The names of the clip groups (NamedTensor::clip_group): first "", the default, then the others
   /// in order of the parameters.
   const std::vector<std::string>& clip_groups() const { return clip_groups_; }

@@ -148,8 +148,9 @@ struct BackwardTile {
   Relation<T> relation;                       // the ids of its pairs with the keys of the step
 };
 
-// Turns the scores of a tile into their gradients: S and dP of a span of keys become P and dS. Owns
-// the state of the task, which is a part of it, so that nothing is reached through pointers.
+// Turns the scores of a tile into their gradients: S and dP of a span of keys become P and dS. The
+// base of BackwardTask. It holds the state that both need by value, which spares inner loops a
+// pointer.
 template <class T>
 class ScoreGradients {
  protected:

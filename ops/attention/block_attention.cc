@@ -429,8 +429,9 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
     problem.accumulate = problems.size() > 1;
   }
 
-  std::vector<Tensor> inputs;
-  Operands::visit_tensors([&inputs](const Tensor& t) { inputs.push_back(t); }, given);
+  std::array<Tensor, Operands::count> inputs;
+  size_t at = 0;
+  Operands::visit_tensors([&](const Tensor& t) { inputs[at++] = t; }, given);
   auto [out, lse] =
       autograd::reuse_or_recompute<2>(kOp, inputs, {}, [&]() -> std::array<Tensor, 2> {
         count_macs(q, k, v, patterns);

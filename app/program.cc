@@ -15,8 +15,8 @@
 #include "core/error.h"
 #include "core/kernel.h"
 #include "data/io/files.h"
+#include "models/all/registry.h"
 #include "nn/nearest.h"
-#include "models/registry.h"
 
 namespace longspan {
 namespace {

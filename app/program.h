@@ -10,7 +10,7 @@ namespace longspan {
 /// or study; see docs/options.md) for the models of the library and those given, and returns the
 /// exit status of the process. A main of one's own needs no more than this call; it links
 /// longspan::app.
-///   own     models that register_model() (models/registry.h) adds first
+///   own     models that register_model() (models/all/registry.h) adds first
 /// Throws nothing: errors are printed.
 int run_program(int argc, char** argv, std::initializer_list<ModelEntry> own = {});
 

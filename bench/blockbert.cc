@@ -23,7 +23,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "models/blockbert.h"
+#include "models/blockbert/blockbert.h"
 #include "ops/attention/block_attention.h"
 #include "ops/cost.h"
 #include "ops/patterns/blocks.h"

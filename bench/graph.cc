@@ -12,7 +12,7 @@
 
 #include "autograd/engine.h"
 #include "core/error.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "ops/random.h"
 #include "train/optimizer.h"
 #include "train/step_graph.h"

@@ -20,7 +20,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "nn/reversible.h"
 #include "ops/random.h"
 #include "train/optimizer.h"

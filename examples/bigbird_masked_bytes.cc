@@ -5,7 +5,7 @@
 
 #include "autograd/engine.h"
 #include "data/corpus.h"
-#include "models/bigbird.h"
+#include "models/bigbird/bigbird.h"
 #include "models/evaluate.h"
 #include "train/config.h"
 #include "train/log.h"

@@ -7,7 +7,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "data/tasks.h"
-#include "models/blockbert.h"
+#include "models/blockbert/blockbert.h"
 #include "train/config.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"

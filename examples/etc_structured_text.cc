@@ -6,7 +6,7 @@
 #include "autograd/mode.h"
 #include "data/corpus.h"
 #include "data/structured.h"
-#include "models/etc.h"
+#include "models/etc/etc.h"
 #include "models/evaluate.h"
 #include "train/config.h"
 #include "train/optimizer.h"

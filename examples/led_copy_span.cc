@@ -3,7 +3,7 @@
 
 #include "autograd/engine.h"
 #include "models/generate.h"
-#include "models/led.h"
+#include "models/longformer/led.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"

@@ -7,7 +7,7 @@
 #include "data/metrics.h"
 #include "data/sequence_pairs.h"
 #include "models/generate.h"
-#include "models/led.h"
+#include "models/longformer/led.h"
 #include "train/config.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"

@@ -9,7 +9,7 @@
 #include "data/corpus.h"
 #include "models/convert.h"
 #include "models/evaluate.h"
-#include "models/longformer_lm.h"
+#include "models/longformer/longformer_lm.h"
 #include "train/config.h"
 #include "train/optimizer.h"
 using namespace longspan;

@@ -5,7 +5,7 @@
 
 #include "autograd/engine.h"
 #include "data/tasks.h"
-#include "models/longformer.h"
+#include "models/longformer/longformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"

@@ -4,7 +4,7 @@
 #include "autograd/engine.h"
 #include "data/tasks.h"
 #include "models/evaluate.h"
-#include "models/reformer.h"
+#include "models/reformer/reformer.h"
 #include "train/config.h"
 #include "train/log.h"
 #include "train/optimizer.h"

@@ -6,7 +6,7 @@
 #include "autograd/engine.h"
 #include "data/corpus.h"
 #include "models/evaluate.h"
-#include "models/sparse_transformer.h"
+#include "models/sparse_transformer/sparse_transformer.h"
 #include "train/config.h"
 #include "train/log.h"
 #include "train/optimizer.h"

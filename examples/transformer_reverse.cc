@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "autograd/engine.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"

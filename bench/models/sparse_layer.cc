@@ -9,7 +9,7 @@
 
 #include "bench/harness.h"
 #include "bench/kernels.h"
-#include "models/sparse_transformer.h"
+#include "models/sparse_transformer/sparse_transformer.h"
 
 namespace longspan::bench {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "bench/harness.h"
 #include "bench/kernels.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "train/optimizer.h"
 
 namespace longspan::bench {

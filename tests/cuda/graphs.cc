@@ -15,7 +15,7 @@
 #include "core/kernels/gradient.h"
 #include "core/memory.h"
 #include "core/scope.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"

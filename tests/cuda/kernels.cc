@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/scope.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"

@@ -7,7 +7,7 @@
 #include "autograd/engine.h"
 #include "autograd/node.h"
 #include "core/error.h"
-#include "models/registry.h"
+#include "models/all/registry.h"
 #include "nn/reversible.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"

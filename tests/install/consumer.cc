@@ -2,7 +2,7 @@
 // program longspan with a model whose configuration has none of the fields that programs look for.
 #include <longspan/app/program.h>
 #include <longspan/core/tensor.h>
-#include <longspan/models/registry.h>
+#include <longspan/models/all/registry.h>
 
 #include <cstdio>
 #include <cstring>

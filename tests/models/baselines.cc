@@ -8,7 +8,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "autograd/node.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "nn/attention.h"
 #include "ops/copy.h"
 #include "ops/cost.h"

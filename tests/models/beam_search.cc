@@ -8,9 +8,9 @@
 
 #include "autograd/mode.h"
 #include "models/generate.h"
-#include "models/longformer_lm.h"
-#include "models/sparse_transformer.h"
-#include "models/transformer.h"
+#include "models/longformer/longformer_lm.h"
+#include "models/sparse_transformer/sparse_transformer.h"
+#include "models/transformer/transformer.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"

@@ -9,10 +9,10 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
-#include "models/bigbird.h"
-#include "models/bigbird_etc.h"
+#include "models/bigbird/bigbird.h"
+#include "models/etc/bigbird_etc.h"
 #include "models/generate.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/patterns/layout_cache.h"

@@ -1,6 +1,6 @@
 // BigBird: BigBird's encoder-decoder against the package; coupling, decoding and loss.
 
-#include "models/bigbird_pegasus.h"
+#include "models/bigbird/bigbird_pegasus.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
-#include "models/bigbird.h"
+#include "models/bigbird/bigbird.h"
 #include "models/convert.h"
 #include "models/generate.h"
 #include "nn/objective.h"

@@ -7,8 +7,8 @@
 
 #include "autograd/mode.h"
 #include "core/memory.h"
-#include "models/blockbert.h"
-#include "models/transformer.h"
+#include "models/blockbert/blockbert.h"
+#include "models/transformer/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"

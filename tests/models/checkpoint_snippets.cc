@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "autograd/mode.h"
-#include "models/blockbert.h"
+#include "models/blockbert/blockbert.h"
 #include "models/encoder_hf.h"
 #include "tests/models/golden_file.h"
 #include "train/pretrained.h"

@@ -2,14 +2,14 @@
 
 #include <cstdint>
 
-#include "models/bigbird_pegasus.h"
-#include "models/etc.h"
-#include "models/led.h"
-#include "models/longformer.h"
-#include "models/longformer_lm.h"
-#include "models/reformer.h"
-#include "models/sparse_transformer.h"
-#include "models/transformer.h"
+#include "models/bigbird/bigbird_pegasus.h"
+#include "models/etc/etc.h"
+#include "models/longformer/led.h"
+#include "models/longformer/longformer.h"
+#include "models/longformer/longformer_lm.h"
+#include "models/reformer/reformer.h"
+#include "models/sparse_transformer/sparse_transformer.h"
+#include "models/transformer/transformer.h"
 
 namespace longspan::test {
 

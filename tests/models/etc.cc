@@ -1,7 +1,7 @@
 // ETC: the acceptance tests of its specification by their numbers (test 11 is with the optimisers),
 // its parameters, heads and bad input.
 
-#include "models/etc.h"
+#include "models/etc/etc.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "models/convert.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/patterns/pairs.h"

@@ -1,7 +1,7 @@
 // Compares ETC with files from a separate dense implementation, see tests/oracles/README.md.
 
 #include "autograd/engine.h"
-#include "models/etc.h"
+#include "models/etc/etc.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "tests/models/golden_file.h"

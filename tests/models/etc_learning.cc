@@ -6,7 +6,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
-#include "models/etc.h"
+#include "models/etc/etc.h"
 #include "ops/loss.h"
 #include "ops/reduce.h"
 #include "tests/harness/model_info.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "models/bigbird_blocks.h"
+#include "models/bigbird/bigbird_blocks.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"

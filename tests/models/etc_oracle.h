@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/etc.h"
+#include "models/etc/etc.h"
 
 namespace longspan::test {
 

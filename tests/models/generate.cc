@@ -7,7 +7,7 @@
 
 #include "autograd/mode.h"
 #include "models/evaluate.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
 #include "tests/harness/model_info.h"

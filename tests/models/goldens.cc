@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "autograd/engine.h"
-#include "models/bigbird.h"
-#include "models/blockbert.h"
-#include "models/transformer.h"
+#include "models/bigbird/bigbird.h"
+#include "models/blockbert/blockbert.h"
+#include "models/transformer/transformer.h"
 #include "tests/models/golden_file.h"
 
 namespace longspan::test {

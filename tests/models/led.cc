@@ -1,6 +1,6 @@
 // Longformer: LED against the dense oracle and the package, decoding, and conversion.
 
-#include "models/led.h"
+#include "models/longformer/led.h"
 
 #include <gtest/gtest.h>
 
@@ -201,7 +201,8 @@ TEST_P(LedGoldens, Test3_OracleInF32) { compare(DType::f32, "", 1e-5); }
 // The package computes in f32 too, so both sides round.
 TEST_P(LedGoldens, Test3_TransformersInF32) { compare(DType::f32, "package.", 2e-5); }
 
-INSTANTIATE_TEST_SUITE_P(Longformer, LedGoldens, testing::Values("first_token", "ragged", "no_globals"),
+INSTANTIATE_TEST_SUITE_P(Longformer, LedGoldens,
+                         testing::Values("first_token", "ragged", "no_globals"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -1,13 +1,13 @@
 // Longformer: Longformer against the dense oracle and the package, and the properties of its
 // windows.
 
-#include "models/longformer.h"
+#include "models/longformer/longformer.h"
 
 #include <gtest/gtest.h>
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
-#include "models/blockbert.h"
+#include "models/blockbert/blockbert.h"
 #include "models/convert.h"
 #include "nn/attention.h"
 #include "ops/copy.h"

@@ -1,15 +1,15 @@
 // Longformer: the causal model's windows, dilations and relative positions.
 
-#include "models/longformer_lm.h"
+#include "models/longformer/longformer_lm.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "autograd/mode.h"
+#include "models/all/registry.h"
 #include "models/convert.h"
 #include "models/generate.h"
-#include "models/registry.h"
 #include "nn/relative_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"

@@ -8,7 +8,7 @@
 #include "autograd/gradcheck.h"
 #include "autograd/mode.h"
 #include "data/choices.h"
-#include "models/longformer.h"
+#include "models/longformer/longformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "data/io/json.h"
-#include "models/etc.h"
-#include "models/reformer.h"
-#include "models/registry.h"
+#include "models/all/registry.h"
+#include "models/etc/etc.h"
+#include "models/reformer/reformer.h"
 #include "nn/memory_policy.h"
 #include "tests/harness/messages.h"
 #include "train/config.h"

@@ -1,6 +1,6 @@
 // Reformer against transformers, and properties of its attention in a whole model.
 
-#include "models/reformer.h"
+#include "models/reformer/reformer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "models/registry.h"
+#include "models/all/registry.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 #include "autograd/mode.h"
 #include "core/backends.h"
 #include "core/memory.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/model_info.h"
 #include "train/config.h"

@@ -6,7 +6,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
-#include "models/registry.h"
+#include "models/all/registry.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"

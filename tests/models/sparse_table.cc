@@ -1,5 +1,5 @@
 #include "core/kernels/copy.h"
-#include "models/sparse_transformer.h"
+#include "models/sparse_transformer/sparse_transformer.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
 

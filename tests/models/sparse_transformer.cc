@@ -9,7 +9,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
-#include "models/sparse_transformer.h"
+#include "models/sparse_transformer/sparse_transformer.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"

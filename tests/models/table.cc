@@ -1,4 +1,4 @@
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "models/bigbird.h"
-#include "models/blockbert.h"
+#include "models/bigbird/bigbird.h"
+#include "models/blockbert/blockbert.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
 

@@ -1,6 +1,6 @@
 // The ETC entries in the table that tests every model.
 
-#include "models/etc.h"
+#include "models/etc/etc.h"
 #include "ops/patterns/pairs.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/costs.h"

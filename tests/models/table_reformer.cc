@@ -1,6 +1,6 @@
 // The Reformer entries in the table that tests every model.
 
-#include "models/reformer.h"
+#include "models/reformer/reformer.h"
 #include "tests/harness/model_info.h"
 #include "tests/models/costs.h"
 

@@ -7,7 +7,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
-#include "models/registry.h"
+#include "models/all/registry.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/loss.h"

@@ -1,6 +1,6 @@
 // Losses, dropout and precision of the Transformer, beyond the acceptance tests in baselines.cc.
 
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/node.h"
-#include "models/longformer.h"
+#include "models/longformer/longformer.h"
 #include "nn/attention.h"
 #include "nn/lsh_attention.h"
 #include "nn/relative_attention.h"

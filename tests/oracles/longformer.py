@@ -12,7 +12,7 @@ from reference import Config, activation, layer_norm, linear, stack, visible
 
 @dataclass
 class Longformer:
-    """The options of models/longformer.h that these files need, by the same names."""
+    """The options of models/longformer/longformer.h that these files need, by the same names."""
 
     n_layer: int = 2
     d_model: int = 16
@@ -113,7 +113,7 @@ def longformer(c, p, tokens, lengths, is_global):
 
 @dataclass
 class Led:
-    """The options of models/led.h that these files need, by the same names."""
+    """The options of models/longformer/led.h that these files need, by the same names."""
 
     n_layer: int = 2
     d_model: int = 16

@@ -16,7 +16,7 @@ IGNORED = -100  # a target that does not count
 
 @dataclass
 class Config:
-    """The options of models/transformer.h that these files need, by the same names."""
+    """The options of models/transformer/transformer.h that these files need, by the same names."""
 
     wiring: str = "decoder"  # decoder | encoder | encoder_decoder
     n_layer: int = 2

@@ -9,7 +9,7 @@
 #include "core/backends.h"
 #include "core/error.h"
 #include "core/memory.h"
-#include "models/transformer.h"
+#include "models/transformer/transformer.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"

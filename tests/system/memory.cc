@@ -11,7 +11,7 @@
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "data/corpus.h"
-#include "models/registry.h"
+#include "models/all/registry.h"
 #include "tests/system/program.h"
 #include "train/optimizer.h"
 

@@ -5,8 +5,8 @@
 #include <cctype>
 
 #include "core/matmul_library.h"
-#include "models/registry.h"
-#include "models/transformer.h"
+#include "models/all/registry.h"
+#include "models/transformer/transformer.h"
 #include "nn/objective.h"
 #include "train/config.h"
 

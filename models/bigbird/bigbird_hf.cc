@@ -1,0 +1,68 @@
+#include "models/bigbird/bigbird_hf.h"
+
+#include "models/hf_keys.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = detail::checkpoint_op;
+
+constexpr NamePair bigbird_heads[] = {
+    {"mlm.dense", "cls.predictions.transform.dense"},
+    {"mlm.norm", "cls.predictions.transform.LayerNorm"},
+    {"head", "cls.predictions"},
+};
+constexpr std::string_view bigbird_unused[] = {"cls.predictions.decoder.weight",
+                                               "cls.predictions.decoder.bias",
+                                               "embeddings.position_ids",
+                                               "pooler.weight",
+                                               "pooler.bias",
+                                               "cls.seq_relationship.weight",
+                                               "cls.seq_relationship.bias"};
+
+}  // namespace
+
+constinit const CheckpointFormat bigbird_format{"big_bird", "bert.", detail::encoder_names,
+                                                bigbird_heads, bigbird_unused};
+
+BigBirdKeys::BigBirdKeys() {
+  model_type = "big_bird";
+  hidden_act = "gelu_new";
+  vocab_size = 50'358;
+  max_position_embeddings = 4096;
+  type_vocab_size = 2;
+  pad_token_id = 0;
+}
+
+BigBirdConfig bigbird_config(const BigBirdKeys& k) {
+  require(k.model_type == "big_bird", kOp, "model_type is \"{}\"; expected \"big_bird\"",
+          k.model_type);
+  require(k.attention_type == "block_sparse", kOp,
+          "attention_type is \"{}\"; expected \"block_sparse\"", k.attention_type);
+  BigBirdConfig c;
+  detail::set_shared(k, c);
+  c.block = k.block_size;
+  c.n_random = k.num_random_blocks;
+  c.random = RandomPlan::first_1024;
+  c.global_last = GlobalLast::padded;
+  c.qkv_bias = k.use_bias;
+  c.emb_scale = k.rescale_embeddings;
+  c.emb_dropout_first = true;
+  c.dropout_attn = 0;
+  return c;
+}
+
+BigBirdKeys bigbird_keys(const BigBirdConfig& c) {
+  require(c.position_offset == 0 && c.emb_dropout_first, kOp,
+          "a model of type big_bird has position_offset = 0 and emb_dropout_first");
+  detail::require_mlm(c, "big_bird", false);
+  BigBirdKeys k;
+  detail::get_shared(c, k);
+  k.block_size = c.block;
+  k.num_random_blocks = c.n_random;
+  k.use_bias = c.qkv_bias;
+  k.rescale_embeddings = c.emb_scale;
+  return k;
+}
+
+}  // namespace longspan

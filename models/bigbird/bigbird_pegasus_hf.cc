@@ -1,0 +1,62 @@
+#include "models/bigbird/bigbird_pegasus_hf.h"
+
+#include <algorithm>
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = detail::checkpoint_op;
+
+constexpr auto names =
+    joined(detail::sequence_names,
+           {
+               {"encoder.layers.#.attention.q", "encoder.layers.#.self_attn.self.query"},
+               {"encoder.layers.#.attention.k", "encoder.layers.#.self_attn.self.key"},
+               {"encoder.layers.#.attention.v", "encoder.layers.#.self_attn.self.value"},
+               {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.output"},
+               {"encoder.final_norm", "encoder.layernorm_embedding"},
+               {"decoder.final_norm", "decoder.layernorm_embedding"},
+           });
+
+}  // namespace
+
+constinit const CheckpointFormat bigbird_pegasus_format{
+    "bigbird_pegasus",      "model.", names, detail::sequence_heads, detail::sequence_unused,
+    detail::stored_sequence};
+
+BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& k) {
+  require(k.model_type == "bigbird_pegasus", kOp,
+          "model_type is \"{}\"; expected \"bigbird_pegasus\"", k.model_type);
+  require(k.attention_type == "block_sparse", kOp,
+          "attention_type is \"{}\"; expected \"block_sparse\"", k.attention_type);
+  BigBirdPegasusConfig c;
+  detail::set_sequence(k, c);
+  c.n_max = c.n_max_target = k.max_position_embeddings;
+  c.block = k.block_size;
+  c.n_random = k.num_random_blocks;
+  c.random = RandomPlan::first_1024;
+  c.global_last = GlobalLast::padded;
+  c.bias = k.use_bias;
+  c.emb_scale = k.scale_embedding;
+  c.start_token = k.decoder_start_token_id;
+  return c;
+}
+
+BigBirdPegasusKeys bigbird_pegasus_keys(const BigBirdPegasusConfig& c) {
+  require(!c.couple && c.norm == NormPlace::pre && !c.emb_norm && c.n_max == c.n_max_target &&
+              c.norm_eps == 1e-5,
+          kOp,
+          "a model of type bigbird_pegasus has norm = pre, norm_eps = 1e-5, n_max = n_max_target, "
+          "and neither couple nor emb_norm");
+  BigBirdPegasusKeys k;
+  detail::get_sequence(c, k);
+  k.max_position_embeddings = c.n_max;
+  k.block_size = c.block;
+  k.num_random_blocks = c.n_random;
+  k.use_bias = c.bias;
+  k.scale_embedding = c.emb_scale;
+  k.decoder_start_token_id = c.start_token;
+  return k;
+}
+
+}  // namespace longspan

@@ -1,0 +1,147 @@
+// LED, Beltagy et al. 2020 (2004.05150), sec. 7: sequence to sequence over long documents. The
+// encoder's self-attention is Longformer's; the decoder attends to the whole output of the encoder
+// and to all of its own earlier tokens.
+
+#include "models/longformer/led.h"
+
+#include "models/model_spec.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "led";
+
+constexpr TrainingDefaults published{.length = 16'384,
+                                     .batch = 16,
+                                     .steps = 60'000,
+                                     .lr = 3e-5,
+                                     .warmup = 1'000,
+                                     .lr_floor = 0,
+                                     .clip = 1};
+
+constexpr Preset presets[] = {
+    // Few steps learn more without dropout and with wider initialization (docs/longformer.md). The
+    // token
+    // table is also the head's: a wide one favours some tokens initially.
+    {"small",
+     "2 + 2 layers of 128, sources of 512, windows of 32 a side; copies marked spans",
+     "",
+     "dropout=0 init_std=0.05 embed_std=0.02",
+     {.length = 512, .batch = 8, .steps = 600, .lr = 1e-3, .clip = 1}},
+    {"summaries",
+     "2 + 2 layers of 128, sources of 1024, summaries of 1280 out of 4096 tokens",
+     "",
+     "dropout=0 init_std=0.05 vocab=4096 n_max=1024 n_max_target=1280",
+     {.length = 512, .batch = 4, .steps = 1000, .lr = 1e-3, .clip = 1}},
+    {"tiny",
+     "2 + 2 layers of 16, windows of 3 a side, 23 tokens; for tests",
+     "",
+     "vocab=23 n_head=2 d_model=16 d_ff=32 n_max=48 n_max_target=24 one_sided_window=3 dropout=0",
+     {.length = 29, .batch = 4, .steps = 200}},
+    {"base", "6 + 6 layers of 768, sources of 16384, windows of 512 a side (LED base)", "",
+     "vocab=50265 n_layer=6 n_head=12 d_model=768 d_ff=3072 n_max=16384 n_max_target=1024 "
+     "one_sided_window=512",
+     published},
+    {"large", "12 + 12 layers of 1024, sources of 16384, windows of 512 a side (LED large)", "base",
+     "n_layer=12 n_head=16 d_model=1024 d_ff=4096", published},
+};
+
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
+  return preset_spec<Led, LedConfig>(kName, presets, preset);
+}
+
+/// The attention of encoder layer i.
+LongformerAttentionOptions attention_of(const LedConfig& c, int64_t i) {
+  LongformerConfig encoder;
+  encoder.n_layer = c.n_layer;
+  encoder.n_head = c.n_head;
+  encoder.d_model = c.d_model;
+  encoder.one_sided_window = c.one_sided_window;
+  encoder.dilation = c.dilation;
+  encoder.dilated_heads = c.dilated_heads;
+  encoder.dropout = c.dropout;
+  encoder.dropout_attn = c.dropout_attn;
+  encoder.init_std = c.init_std;
+  return longformer_attention(encoder, i, kName);
+}
+
+std::vector<std::unique_ptr<Layer>> encoder_attention(const LedConfig& c, const Init& init) {
+  require_positive(kName, "n_layer", c.n_layer);
+  require_count(kName, "n_layer", c.n_layer);
+  require_positive(kName, "n_head", c.n_head);
+  require_heads(kName, c.d_model, c.n_head);
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    layers.push_back(std::make_unique<LongformerAttention>(
+        attention_of(c, i), init.at("encoder").at("layers").at(i).at("attention")));
+  }
+  return layers;
+}
+
+TransformerConfig shell_of(const LedConfig& c) {
+  TransformerConfig t = bart_for(c, c.n_max_target);
+  t.source_n_max = c.n_max;
+  return t;
+}
+
+}  // namespace
+
+TransformerConfig bart_for(const LedConfig& c, int64_t n_max) {
+  TransformerConfig t = transformer_preset("bart");
+  t.vocab = c.vocab;
+  t.n_layer = c.n_layer;
+  t.n_head = c.n_head;
+  t.d_model = c.d_model;
+  t.d_ff = c.d_ff;
+  t.n_max = n_max;
+  t.position_offset = c.position_offset;
+  t.norm_eps = c.norm_eps;
+  t.activation = c.activation;
+  t.dropout = c.dropout;
+  t.dropout_attn = c.dropout_attn;
+  t.dropout_ffn_act = c.dropout_ffn_act;
+  t.label_smoothing = c.label_smoothing;
+  t.init_std = c.init_std;
+  t.embed_std = c.embed_std;
+  t.precision = c.precision;
+  t.token_head = c.token_head;
+  t.memory = c.memory;
+  return t;
+}
+
+Led::Led(const LedConfig& config, const Init& init)
+    : EncoderDecoder(kName, shell_of(config), init, encoder_attention(config, init)),
+      config_(config) {}
+
+LayerContext Led::layer_context(const SequenceInputs& in) const {
+  const int64_t batch = in.source.dim(0), length = in.source.dim(1);
+  LayerContext ctx;
+  ctx.lengths = in.lengths;
+  if (in.global) {
+    if (in.global.shape() != in.source.shape()) {
+      fail_with<ShapeError>(kName, "global must be [B, S] as the source",
+                            {{"source", in.source}, {"global", in.global}});
+    }
+    ctx.global = global_tokens(in.global, in.lengths, device());
+  } else if (config_.globals != GlobalDefault::none) {
+    ctx.global = global_tokens(global_mask(batch, length, {0}, {}), in.lengths, device());
+  }
+  return ctx;
+}
+
+AttentionOutline Led::attention_outline(int64_t layer, int64_t length) const {
+  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  return longformer_outline(attention_of(config_, layer), length,
+                            config_.globals != GlobalDefault::none);
+}
+
+LedConfig led_preset(std::string_view name) { return preset_of<LedConfig>(kName, presets, name); }
+
+const ModelEntry& led_entry() {
+  static const ModelEntry entry{
+      kName, "encoder-decoder over long sources: Longformer's encoder, BART's decoder", presets,
+      make};
+  return entry;
+}
+
+}  // namespace longspan

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "models/longformer/longformer.h"
+#include "models/model_spec.h"
+#include "models/transformer/encoder_decoder.h"
+
+namespace longspan {
+
+/// Longformer-Encoder-Decoder \cite beltagy2020 (sec. 7): BART with Longformer's encoder.
+struct LedConfig {
+  int64_t vocab = 64, n_layer = 2, n_head = 4, d_model = 128, d_ff = 512;
+  int64_t n_max = 512;          ///< longest source
+  int64_t n_max_target = 64;    ///< longest target
+  int64_t position_offset = 0;  ///< rows of the tables before position 0: 2 in BART's and in the
+                                ///< authors' checkpoints, none in those of transformers
+  /// Windows of each encoder layer, as in LongformerConfig.
+  std::vector<int64_t> one_sided_window = {32};
+  std::vector<int64_t> dilation = {1};
+  int64_t dilated_heads = -1;
+  /// Which tokens are global by default: the first token (<s>), or none.
+  GlobalDefault globals = GlobalDefault::first;
+  int64_t start_token = 2;  ///< the decoder's first token: </s>
+
+  double norm_eps = 1e-5;
+  Activation activation = Activation::gelu_erf;
+  float dropout = 0.1f, dropout_attn = -1, dropout_ffn_act = 0;  ///< -1: as dropout
+  double label_smoothing = 0;
+  double init_std = 0.02;
+  double embed_std = 0;  ///< std of tokens; 0: as init_std
+  Precision precision = Precision::f32;
+  HeadOptions token_head = {};
+  MemoryPolicy memory = {};
+
+  /// See ModelSpec.
+  std::string_view extend_positions(int64_t length) { return extend_table("n_max", n_max, length); }
+  void visit(auto& v) {
+    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
+        "n_max", n_max)("n_max_target", n_max_target)("position_offset", position_offset)(
+        "one_sided_window", one_sided_window)("dilation", dilation)("dilated_heads", dilated_heads)(
+        "globals", globals)("start_token", start_token);
+    v("norm_eps", norm_eps)("activation", activation)("dropout", dropout)(
+        "dropout_attn", dropout_attn)("dropout_ffn_act", dropout_ffn_act)(
+        "label_smoothing", label_smoothing)("init_std", init_std)("embed_std", embed_std)(
+        "precision", precision)("memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
+  }
+};
+
+/// Longformer's encoder, and BART's decoder with cross-attention to all of its output:
+///   encoder  x <- norm(x + LongformerAttention x);  x <- norm(x + FF x)
+///   decoder  y <- norm(y + causal attention y);  y <- norm(y + attention to x);
+///            y <- norm(y + FF y)
+///   logits   E y + b, E the token table
+class Led final : public EncoderDecoder {
+ public:
+  /// Throws ValueError that names the fields when they do not fit together.
+  Led(const LedConfig& config, const Init& init);
+
+  const LedConfig& config() const { return config_; }
+
+  AttentionOutline attention_outline(int64_t layer, int64_t length) const override;
+
+ protected:
+  LayerContext layer_context(const SequenceInputs& in) const override;
+
+ private:
+  LedConfig config_;
+};
+
+/// Returns the BART that start_from() converts into this LED: the same sizes, full attention, and
+/// `n_max` positions for source and target.
+TransformerConfig bart_for(const LedConfig& config, int64_t n_max);
+
+/// Entry of the model under the name that programs use.
+const ModelEntry& led_entry();
+
+/// Configurations of the paper. Throws ValueError on an unknown name.
+LedConfig led_preset(std::string_view name);
+
+}  // namespace longspan

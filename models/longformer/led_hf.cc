@@ -1,0 +1,64 @@
+#include "models/longformer/led_hf.h"
+
+#include <algorithm>
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = detail::checkpoint_op;
+
+constexpr auto names = joined(
+    detail::sequence_names,
+    {
+        {"embed.source_norm", "encoder.layernorm_embedding"},
+        {"embed.norm", "decoder.layernorm_embedding"},
+        {"encoder.layers.#.attention.q", "encoder.layers.#.self_attn.longformer_self_attn.query"},
+        {"encoder.layers.#.attention.k", "encoder.layers.#.self_attn.longformer_self_attn.key"},
+        {"encoder.layers.#.attention.v", "encoder.layers.#.self_attn.longformer_self_attn.value"},
+        {"encoder.layers.#.attention.q_global",
+         "encoder.layers.#.self_attn.longformer_self_attn.query_global"},
+        {"encoder.layers.#.attention.k_global",
+         "encoder.layers.#.self_attn.longformer_self_attn.key_global"},
+        {"encoder.layers.#.attention.v_global",
+         "encoder.layers.#.self_attn.longformer_self_attn.value_global"},
+        {"encoder.layers.#.attention.out", "encoder.layers.#.self_attn.output"},
+    });
+
+}  // namespace
+
+constinit const CheckpointFormat led_format{
+    "led", "led.", names, detail::sequence_heads, detail::sequence_unused, detail::stored_sequence};
+
+LedConfig led_config(const LedKeys& k) {
+  require(k.model_type == "led", kOp, "model_type is \"{}\"; expected \"led\"", k.model_type);
+  LedConfig c = led_preset("base");
+  detail::set_sequence(k, c);
+  c.n_max = k.max_encoder_position_embeddings;
+  c.n_max_target = k.max_decoder_position_embeddings;
+  c.one_sided_window = detail::one_sided(k.attention_window);
+  c.start_token = k.decoder_start_token_id;
+  return c;
+}
+
+LedKeys led_keys(const LedConfig& c) {
+  require(c.position_offset == 0 && c.norm_eps == 1e-5, kOp,
+          "a model of type led has position_offset = 0 and norm_eps = 1e-5, not {} and {}",
+          c.position_offset, c.norm_eps);
+  require(c.dilation == std::vector<int64_t>{1} || c.dilated_heads == 0, kOp,
+          "a model of type led has no dilation");
+  require(!c.one_sided_window.empty(), kOp,
+          "one_sided_window is empty; expected an entry for each layer, or one for all");
+  LedKeys k;
+  detail::get_sequence(c, k);
+  k.max_encoder_position_embeddings = c.n_max;
+  k.max_decoder_position_embeddings = c.n_max_target;
+  k.attention_window.clear();
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const auto last = static_cast<int64_t>(c.one_sided_window.size()) - 1;
+    k.attention_window.push_back(2 * c.one_sided_window[static_cast<size_t>(std::min(i, last))]);
+  }
+  k.decoder_start_token_id = c.start_token;
+  return k;
+}
+
+}  // namespace longspan

@@ -1,0 +1,108 @@
+// Defaults and checks of a Reformer's configuration.
+
+#include <algorithm>
+#include <utility>
+
+#include "models/reformer/reformer.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "reformer";
+
+}  // namespace
+
+int64_t ReformerConfig::head_width() const { return d_head > 0 ? d_head : d_model / n_head; }
+
+int64_t ReformerConfig::local_keys() const { return local_chunk > 0 ? local_chunk : chunk; }
+
+ReformerLayer ReformerConfig::layer(int64_t i) const {
+  std::vector<ReformerLayer> turns;
+  for (size_t at = 0; at <= layers.size();) {
+    const size_t end = std::min(layers.find(',', at), layers.size());
+    const std::string_view word = std::string_view(layers).substr(at, end - at);
+    const auto& names = value_names<ReformerLayer>;
+    const auto found = std::find(names.begin(), names.end(), word);
+    require(found != names.end(), kName,
+            "layers has \"{}\"; expected lsh and local, separated by commas", word);
+    turns.push_back(static_cast<ReformerLayer>(found - names.begin()));
+    at = end + 1;
+  }
+  return turns[static_cast<size_t>(i) % turns.size()];
+}
+
+int64_t ReformerConfig::full_up_to() const {
+  const int64_t shown = rounds * chunk * (1 + look_back + look_ahead);
+  return std::max((full_below < 0 ? shown : full_below) - 1, whole_chunks ? chunk : 0);
+}
+
+std::vector<int64_t> ReformerConfig::axes() const {
+  return position_shape.empty() ? default_axial_shape(n_max) : position_shape;
+}
+
+std::vector<int64_t> ReformerConfig::axis_widths() const {
+  if (!position_widths.empty()) return position_widths;
+  const auto count = static_cast<int64_t>(axes().size());
+  std::vector<int64_t> widths(static_cast<size_t>(count), d_model / count);
+  widths.back() += d_model % count;
+  return widths;
+}
+
+std::string_view ReformerConfig::extend_positions(int64_t length) {
+  if (!position_shape.empty() && length > n_max) {
+    position_shape = extended_axial_shape(position_shape, length);
+  }
+  return extend_table("n_max", n_max, length);
+}
+
+void ReformerConfig::check() const {
+  for (const auto& [name, value] : {std::pair{"vocab", vocab},
+                                    {"n_layer", n_layer},
+                                    {"n_head", n_head},
+                                    {"d_model", d_model},
+                                    {"d_ff", d_ff},
+                                    {"n_max", n_max},
+                                    {"rounds", rounds},
+                                    {"chunk", chunk},
+                                    {"local_chunk", local_keys()}}) {
+    require_positive(kName, name, value);
+  }
+  require_count(kName, "n_layer", n_layer);
+  for (const auto& [name, value] : {std::pair{"d_head", d_head},
+                                    {"look_back", look_back},
+                                    {"look_ahead", look_ahead},
+                                    {"local_back", local_back},
+                                    {"local_ahead", local_ahead}}) {
+    require_not_negative(kName, name, value);
+  }
+  require(d_head > 0 || d_model % n_head == 0, kName,
+          "d_model {} is not a multiple of n_head {}; set d_head", d_model, n_head);
+  require(full_below >= -1, kName, "full_below is {}; expected tokens, 0, or -1: by itself",
+          full_below);
+  bool even = buckets.size() <= 2;
+  for (const int64_t factor : buckets) even = even && factor >= 2 && factor % 2 == 0;
+  require(even, kName,
+          "buckets are at most two even numbers from 2 on; got {} of them, the first {}",
+          buckets.size(), buckets.empty() ? 0 : buckets.front());
+  int64_t places = 1, width = 0;
+  for (const int64_t n : position_shape) places *= std::max<int64_t>(n, 0);
+  for (const int64_t d : position_widths) width += d;
+  require(position_shape.empty() || places >= n_max, kName,
+          "position_shape holds {} positions; expected n_max = {} or more", places, n_max);
+  require(position_widths.empty() || width == d_model, kName,
+          "position_widths are {} together; expected d_model = {}", width, d_model);
+  require(norm_eps > 0, kName, "norm_eps is {}; expected more than 0", norm_eps);
+  require_share(kName, "dropout", dropout);
+  require_head(kName, token_head);
+  require_share(kName, "dropout_attn", dropout_attn);
+  require_share(kName, "dropout_local", dropout_local);
+  for (int64_t i = 0; i < n_layer; ++i) layer(i);
+  require(memory.chunks >= 1, kName, "chunks is {}; expected 1 or more", memory.chunks);
+  require<NotImplemented>(
+      memory.chunks == 1 || !dropout_broadcast || dropout == 0, kName,
+      "chunks = {} do not go with dropout_broadcast, which draws once for a whole sequence; "
+      "use 1",
+      memory.chunks);
+}
+
+}  // namespace longspan

@@ -1,0 +1,297 @@
+#include "models/transformer/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/mode.h"
+#include "core/graph.h"
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/random.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "transformer";
+
+}  // namespace
+
+AttentionPattern Transformer::pattern(bool causal, int64_t key_start) const {
+  switch (config_.local) {
+    case Locality::exact:
+      return causal ? patterns::local(config_.window)
+                    : patterns::local_bidirectional(config_.window);
+    case Locality::block:
+      return patterns::local_block(config_.window, key_start);
+    case Locality::none:
+      break;
+  }
+  return causal ? patterns::causal() : patterns::dense();
+}
+
+LayerContext Transformer::layer_context(int64_t /*queries*/, int64_t /*keys*/,
+                                        int64_t first_key) const {
+  LayerContext ctx;
+  ctx.pattern = pattern(config_.wiring != Wiring::encoder, first_key);
+  return ctx;
+}
+
+LayerContext Transformer::encoder_context(const Tensor& lengths) const {
+  LayerContext ctx;
+  ctx.pattern = with_lengths(pattern(false, 0), lengths, lengths);
+  return ctx;
+}
+
+int64_t Transformer::first_visible(int64_t position) const {
+  const int64_t w = config_.window;
+  switch (config_.local) {
+    case Locality::exact:
+      return std::max<int64_t>(position - (w - 1), 0);
+    case Locality::block:
+      return std::max<int64_t>((position / w - 1) * w, 0);
+    case Locality::none:
+      break;
+  }
+  return 0;
+}
+
+/// Sec. 3.4 and 3.5: sqrt(D) E[token] + P[position], with the options of later models.
+Tensor Transformer::tables(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
+                           Pass pass) const {
+  const TransformerConfig& c = config_;
+  const Embedding& table = source && c.source_vocab > 0 ? source_ : token_;
+  const bool own = source && c.source_tables;
+  const int64_t length = tokens.dim(1);
+  Tensor x = table.forward(tokens);  // [B, L, De]
+  if (c.dropout_token > 0 && pass.training) {
+    const Generator gen = pass.at("token").gen;
+    x = mul(x, bernoulli({x.dim(0), length, 1}, gen, 1 - c.dropout_token, x.dtype(), x.device()));
+  }
+  if (c.d_embed > 0) x = embed_projection_.forward(x);  // [B, L, D]
+  if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
+  if (c.positions == Positions::sinusoid) {
+    x = add(x, first + length <= c.n_max
+                   ? narrow(sinusoid_, 0, first, length)
+                   : longspan::sinusoid(first, length, c.d_model, c.sinusoid, x.dtype(), device()));
+  }
+  if (c.positions == Positions::learned) {
+    const LearnedPositions& rows = own ? source_position_ : position_;
+    x = add(x, rows.forward(c.position_offset + first, length));
+  }
+  if (c.token_types > 0) {
+    x = add(x, types ? type_.forward(types) : select(type_.weight, 0, 0));
+  }
+  if (c.emb_norm) x = (own ? source_norm_ : embed_norm_).forward(x);
+  return dropout(x, or_default(c.dropout_emb, c.dropout), pass.at("emb"));
+}
+
+Tensor Transformer::embed_source(const Tensor& source, Pass pass) const {
+  return embedded(source, 0, [&] { return tables(true, source, 0, {}, pass); });
+}
+
+Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pass) const {
+  require<NotImplemented>(config_.wiring == Wiring::encoder_decoder, kName,
+                          "only an encoder_decoder encodes a source; this is a {}",
+                          name_of_value(config_.wiring));
+  return run_encoder(source, encoder_context(lengths), pass);
+}
+
+Tensor Transformer::run_encoder(const Tensor& source, const LayerContext& ctx, Pass pass) const {
+  const Scope scope("encoder");
+  const Pass site = pass.at("encoder");
+  return encoder_.forward(embed_source(source, site), ctx, {}, site).y;
+}
+
+Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
+  return states_of(in, pass, nullptr).y;
+}
+
+Stack::Result Transformer::states(const Tensor& tokens, Pass pass) const {
+  return states_of({.tokens = tokens}, pass, nullptr);
+}
+
+Stack::Result Transformer::states_of(const TransformerInputs& in, Pass pass,
+                                     std::vector<Tensor>* layers) const {
+  const Scope scope(kName);
+  const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
+  require(!seq2seq || in.source || in.context, kName, "an encoder_decoder needs a source");
+  require(seq2seq || (!in.source && !in.context), kName, "only an encoder_decoder takes a source");
+  LayerContext ctx = layer_context(0, 0, 0);
+  if (seq2seq) {
+    ctx.encoder_output = in.context ? in.context : encode(in.source, in.lengths, pass);
+    ctx.encoder_pattern = with_lengths(patterns::dense(), {}, in.lengths);
+  } else if (in.lengths) {
+    ctx.pattern = with_lengths(ctx.pattern, in.lengths, in.lengths);
+  }
+  const Tensor x =
+      embedded(in.tokens, 0, [&] { return tables(false, in.tokens, 0, in.types, pass); });
+  return stack_.forward(x, ctx, {}, pass, layers);
+}
+
+/// Applies BERT's transform and the projection to the width of the tables, if the model has them.
+Tensor Transformer::head_input(const Tensor& hidden) const {
+  const Tensor h = config_.mlm_head ? mlm_.forward(hidden) : hidden;
+  return config_.d_embed > 0 ? head_projection_.forward(h) : h;
+}
+
+Tensor Transformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
+  const Scope scope("loss");
+  require_token_targets(kName, hidden, targets);
+  return further_loss(head_input(hidden), head_, targets, 0, pass);
+}
+
+Tensor Transformer::further_loss(Tensor h, const Linear& classifier, Tensor y, int64_t further,
+                                 Pass pass) const {
+  if (config_.half_loss && pass.training) {
+    const int64_t from = h.dim(1) / 2;
+    h = slice(h, 1, from);
+    y = slice(y, 1, from);
+  }
+  if (further > 0) {  // y_i is the token after i, so y_{i + further} is the target
+    further = std::min(further, h.dim(1));
+    h = slice(h, 1, 0, h.dim(1) - further);
+    y = slice(y, 1, further);
+  }
+  return token_loss(h, classifier, y, config_.token_head, pass.training, config_.label_smoothing);
+}
+
+/// Al-Rfou et al. 2019, "Auxiliary Losses". Lower layers stop predicting earlier.
+Tensor Transformer::auxiliary_loss(const std::vector<Tensor>& layers, const Tensor& hidden,
+                                   const Tensor& targets, Pass pass) const {
+  const Scope scope("auxiliary");
+  Tensor sum;
+  const auto first = config_.n_layer - static_cast<int64_t>(auxiliary_.size());
+  for (int64_t layer = first + 1; layer <= config_.n_layer; ++layer) {
+    const bool last = layer == config_.n_layer;
+    const double until = static_cast<double>(layer) / (2.0 * static_cast<double>(config_.n_layer));
+    if (!last) graph::refuse("auxiliary losses", "layers stop predicting as training goes on");
+    if (!last && pass.progress >= until) continue;
+    const AuxiliaryHead& aux = auxiliary_[static_cast<size_t>(layer - first - 1)];
+    Tensor h = last ? hidden : layers[static_cast<size_t>(layer - 1)];
+    if (aux.norm) h = aux.norm->forward(h);
+    int64_t further = last ? 1 : 0;
+    for (const Linear& classifier : aux.targets) {
+      Tensor term = further_loss(h, classifier, targets, further, pass);
+      if (further > 0) term = mul(term, config_.target_weight);
+      sum = sum ? add(sum, term) : term;
+      ++further;
+    }
+  }
+  return sum;
+}
+
+Tensor Transformer::classify(const Tensor& hidden) const {
+  require<NotImplemented>(config_.classes > 0, kName, "classification needs classes > 0");
+  return classes_.forward(hidden, 0, Pass{});
+}
+
+Objective Transformer::objective() const {
+  switch (config_.wiring) {
+    case Wiring::encoder:
+      return Objective::masked_token;
+    case Wiring::encoder_decoder:
+      return Objective::sequence;
+    case Wiring::decoder:
+      break;
+  }
+  return Objective::next_token;
+}
+
+int64_t Transformer::mask_token() const {
+  return config_.wiring == Wiring::encoder ? config_.vocab - 1 : -1;
+}
+
+int64_t Transformer::max_length() const {
+  const bool table =
+      config_.positions == Positions::learned || config_.positions == Positions::learned_per_layer;
+  return table ? config_.n_max : LanguageModel::max_length();
+}
+
+std::string_view TransformerConfig::extend_positions(int64_t length) {
+  if (positions != Positions::learned && positions != Positions::learned_per_layer) return {};
+  const bool own = source_tables && positions == Positions::learned && source_n_max > 0;
+  return own ? extend_table("source_n_max", source_n_max, length)
+             : extend_table("n_max", n_max, length);
+}
+
+/// Counts positions of the source only; the decoder's table may have another size.
+int64_t Transformer::max_source_length() const {
+  const bool own = config_.source_tables && config_.positions == Positions::learned;
+  return own && config_.source_n_max > 0 ? config_.source_n_max : max_length();
+}
+
+LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targets,
+                                        const SegmentMemory& memory, Pass pass) const try {
+  if (!pass.training || (!config_.layer_loss && config_.n_target == 1)) {
+    return CausalDecoder::loss(tokens, targets, memory, pass);
+  }
+  require_no_memory(memory);
+  std::vector<Tensor> layers;
+  const Tensor h = states_of({.tokens = tokens}, pass, &layers).y;
+  Losses result;
+  result.loss = loss(h, targets, pass);
+  if (const Tensor sum = auxiliary_loss(layers, h, targets, pass)) {
+    result.auxiliary = {{"auxiliary", sum}};
+  }
+  return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(kName);
+}
+
+LanguageModel::Losses Transformer::sequence_loss(const SourceTokens& source, const Tensor& tokens,
+                                                 const Tensor& targets, Pass pass) const try {
+  Losses result;
+  const Tensor h =
+      forward({.tokens = tokens, .lengths = source.lengths, .source = source.tokens}, pass);
+  result.loss = loss(h, targets, pass);
+  return result;
+} catch (const std::bad_alloc&) {
+  fail_for_memory(kName);
+}
+
+std::unique_ptr<DecodeState> Transformer::start_decoding(int64_t batch) const {
+  require<NotImplemented>(config_.wiring == Wiring::decoder, kName,
+                          "a {} does not decode without a source", name_of_value(config_.wiring));
+  return CausalDecoder::start_decoding(batch);
+}
+
+std::unique_ptr<DecodeState> Transformer::start_after(const SourceTokens& source) const {
+  return start_decoding(source.tokens, source.lengths);
+}
+
+std::unique_ptr<DecodeState> Transformer::start_decoding(const Tensor& source,
+                                                         const Tensor& lengths) const {
+  const NoGrad off;
+  return start_decoding_after(encode(source, lengths, Pass{}), lengths);
+}
+
+std::unique_ptr<DecodeState> Transformer::start_decoding_after(const Tensor& context,
+                                                               const Tensor& lengths) const {
+  auto state = std::make_unique<StreamState>(context.dim(0));
+  state->context = context.detach();
+  state->lengths = lengths;
+  return state;
+}
+
+Tensor Transformer::attention_map(const Tensor& tokens, int64_t layer) const {
+  if (config_.wiring != Wiring::encoder_decoder) return CausalDecoder::attention_map(tokens, layer);
+  return encoder_attention_map(tokens, layer, encoder_context({}));
+}
+
+Tensor Transformer::encoder_attention_map(const Tensor& source, int64_t layer,
+                                          const LayerContext& ctx) const {
+  const NoGrad off;
+  return encoder_.attention_map(layer, embed_source(source, Pass{}), ctx);
+}
+
+AttentionOutline Transformer::attention_outline(int64_t layer, int64_t length) const {
+  if (config_.wiring != Wiring::encoder_decoder) {
+    return CausalDecoder::attention_outline(layer, length);
+  }
+  return outline_of(encoder_context({}), layer, config_.n_head, length, length);
+}
+
+}  // namespace longspan

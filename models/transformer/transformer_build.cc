@@ -1,0 +1,291 @@
+// Construction of a Transformer: checks of its configuration, its parameters and their
+// initialization.
+
+#include <cmath>
+#include <utility>
+
+#include "models/transformer/transformer.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "transformer";
+
+Scheme scheme_of(const TransformerConfig& c) {
+  switch (c.init) {
+    case Weights::xavier_uniform:
+      return Scheme::xavier_uniform();
+    case Weights::truncated_normal:
+      return Scheme::truncated_normal(c.init_std);
+    case Weights::orthogonal:
+      return Scheme::orthogonal();
+    case Weights::normal:
+      break;
+  }
+  return Scheme::normal(c.init_std);
+}
+
+/// For tables that are looked up, not multiplied: with a factor sqrt(D), std D^-1/2 gives unit
+/// variance.
+Scheme table_scheme(const TransformerConfig& c) {
+  return Scheme::normal(c.emb_scale ? 1 / std::sqrt(static_cast<double>(c.d_model)) : c.init_std);
+}
+
+Scheme token_scheme(const TransformerConfig& c) {
+  return c.embed_std > 0 ? Scheme::normal(c.embed_std) : table_scheme(c);
+}
+
+void check(const TransformerConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff},
+                                    {"n_max", c.n_max},
+                                    {"n_target", c.n_target}}) {
+    require_positive(kName, name, value);
+  }
+  require_count(kName, "n_layer", c.n_layer);
+  require_count(kName, "n_target", c.n_target);
+  for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
+                                    {"d_embed", c.d_embed},
+                                    {"source_vocab", c.source_vocab},
+                                    {"position_offset", c.position_offset},
+                                    {"source_n_max", c.source_n_max},
+                                    {"token_types", c.token_types},
+                                    {"classes", c.classes}}) {
+    require_not_negative(kName, name, value);
+  }
+  require(c.position_offset == 0 || c.positions == Positions::learned, kName,
+          "position_offset needs positions = learned");
+  require(!c.source_tables || c.wiring == Wiring::encoder_decoder, kName,
+          "source_tables needs wiring = encoder_decoder");
+  require(!c.couple || c.wiring == Wiring::encoder_decoder, kName,
+          "couple needs wiring = encoder_decoder");
+  require(!c.couple || c.positions != Positions::shaw, kName,
+          "couple is not for positions = shaw: what comes later has no rows in a decoder");
+  require(c.source_n_max == 0 || c.source_tables, kName, "source_n_max needs source_tables");
+  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
+  require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
+          c.init_std);
+  require(c.embed_std >= 0 && std::isfinite(c.embed_std), kName,
+          "embed_std is {}; expected 0 or more", c.embed_std);
+  require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
+          "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
+  require(c.local == Locality::none || c.window >= 1, kName,
+          "window is {}; expected 1 or more with local = {}", c.window, name_of_value(c.local));
+  require(c.local == Locality::none || c.wiring != Wiring::encoder_decoder, kName,
+          "local attention is for decoders and encoders, not for encoder_decoder");
+  require(c.local != Locality::block || c.wiring == Wiring::decoder, kName,
+          "local = block is causal: it needs wiring = decoder; use local = exact");
+  require(!c.mlm_head || c.wiring == Wiring::encoder, kName, "mlm_head needs wiring = encoder");
+  require(c.source_vocab == 0 || c.wiring == Wiring::encoder_decoder, kName,
+          "source_vocab needs wiring = encoder_decoder");
+  require((!c.layer_loss && c.n_target == 1) || c.wiring == Wiring::decoder, kName,
+          "layer_loss and n_target > 1 need wiring = decoder");
+  require(c.target_weight >= 0 && std::isfinite(c.target_weight), kName,
+          "target_weight is {}; expected 0 or more", c.target_weight);
+  require_share(kName, "label_smoothing", c.label_smoothing);
+  require_share(kName, "dropout", c.dropout);
+  require_head(kName, c.token_head);
+  require_share(kName, "dropout_token", c.dropout_token);
+  require_share_or_default(kName, "dropout_emb", c.dropout_emb);
+  require_share_or_default(kName, "dropout_attn", c.dropout_attn);
+  require_share_or_default(kName, "dropout_ffn_act", c.dropout_ffn_act);
+}
+
+DecoderOptions decoder_of(const TransformerConfig& c) {
+  check(c);
+  return {.model = kName,
+          .vocab = c.vocab,
+          .n_layer = c.n_layer,
+          .n_head = c.n_head,
+          .d_model = c.d_model,
+          .d_embed = c.d_embed,
+          .token = token_scheme(c),
+          .classifier = scheme_of(c),
+          .tie_embedding = c.tie_embedding,
+          .head_bias = c.head_bias,
+          .precision = c.precision,
+          .token_head = c.token_head};
+}
+
+/// A branch that shares the parameters of another block's branch.
+template <class L>
+Branch shared_branch(const Block& block, const char* name) {
+  const Branch& b = block.branch(name);
+  const auto* layer = dynamic_cast<const L*>(b.layer.get());
+  require(layer != nullptr, kName, "couple is for encoders of the Transformer's own layers");
+  return {name, b.norm, std::make_unique<L>(*layer)};
+}
+
+}  // namespace
+
+Stack Transformer::make_stack(bool causal, bool cross, ShawTables& shared, const Init& init,
+                              std::vector<std::unique_ptr<Layer>> attention_layers,
+                              const Stack* coupled) const {
+  const TransformerConfig& c = config_;
+  const int branches = cross ? 3 : 2;
+  const Scheme weights = scheme_of(c);
+  const double residual =
+      c.init_residual_scale ? 1 / std::sqrt(static_cast<double>(branches * c.n_layer)) : 1.0;
+  AttentionOptions attention{.d_model = c.d_model,
+                             .n_head = c.n_head,
+                             .d_head = c.d_head > 0 ? c.d_head : c.d_model / c.n_head,
+                             .qkv_bias = c.qkv_bias,
+                             .out_bias = c.out_bias,
+                             .share_qk = c.share_qk,
+                             .dropout = or_default(c.dropout_attn, c.dropout),
+                             .weights = weights,
+                             .out_weights = weights.scaled(residual)};
+  AttentionOptions across = attention;
+  across.cross = true;
+  across.share_qk = false;
+  const FeedForwardOptions ff{.d_model = c.d_model,
+                              .d_ff = c.d_ff,
+                              .activation = c.activation,
+                              .dropout = or_default(c.dropout_ffn_act, c.dropout),
+                              .weights = weights,
+                              .out_weights = weights.scaled(residual)};
+  const ShawOptions shaw{.clip = c.shaw_clip,
+                         .values = c.shaw_values,
+                         .per_head = c.shaw_per_head,
+                         .two_sided = c.shaw_two_sided || !causal};
+  const bool relative = c.positions == Positions::shaw;
+  const auto tables = [&](const Init& at) {
+    return ShawTables(shaw, c.n_head, attention.d_head, at, table_scheme(c));
+  };
+  if (relative && c.shaw_share_layers) shared = tables(init.at("shared"));
+
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const Init at = init.at("layers").at(i);
+    const auto norm = [&](const char* label) {
+      return Normalization(NormKind::layer, c.d_model, c.norm_eps, at.at(label));
+    };
+    const Block* other = coupled != nullptr ? &coupled->block(i) : nullptr;
+    ShawTables own = shared;
+    if (relative && !c.shaw_share_layers) own = tables(at.at("attention"));
+    std::vector<Branch> list;
+    std::unique_ptr<Layer> own_attention;
+    if (other != nullptr) {
+      list.push_back(shared_branch<MultiHead>(*other, "attention"));
+    } else if (attention_layers.empty()) {
+      own_attention = std::make_unique<MultiHead>(attention, own, at.at("attention"));
+    } else {
+      own_attention = std::move(attention_layers[static_cast<size_t>(i)]);
+    }
+    if (other == nullptr) list.push_back({"attention", norm("norm1"), std::move(own_attention)});
+    if (cross) {
+      list.push_back({"cross", norm("norm2"),
+                      std::make_unique<MultiHead>(across, ShawTables{}, at.at("cross"))});
+    }
+    if (other != nullptr) {
+      list.push_back(shared_branch<FeedForward>(*other, "ff"));
+    } else {
+      list.push_back({"ff", norm("norm3"), std::make_unique<FeedForward>(ff, at.at("ff"))});
+    }
+    LearnedPositions positions;
+    if (c.positions == Positions::learned_per_layer) {
+      positions =
+          LearnedPositions(c.n_max, c.d_model, at.at("position"), Scheme::normal(c.init_std));
+    }
+    blocks.emplace_back(c.norm, c.dropout, std::move(list), std::move(positions));
+  }
+  std::optional<Normalization> final_norm;
+  if (c.norm == NormPlace::pre) {
+    final_norm.emplace(NormKind::layer, c.d_model, c.norm_eps, init.at("final_norm"));
+    if (coupled != nullptr) final_norm = coupled->final_norm();
+  }
+  return Stack(std::move(blocks), std::move(final_norm), c.memory);
+}
+
+Transformer::Transformer(const TransformerConfig& config, const Init& init,
+                         std::vector<std::unique_ptr<Layer>> encoder_attention)
+    : CausalDecoder(decoder_of(config), init), config_(config) {
+  const TransformerConfig& c = config_;
+  require(
+      encoder_attention.empty() || (c.wiring == Wiring::encoder_decoder &&
+                                    static_cast<int64_t>(encoder_attention.size()) == c.n_layer),
+      kName, "{} attention layers for an encoder of {}", encoder_attention.size(), c.n_layer);
+  const Init embed = init.at("embed");
+  const int64_t width = c.d_embed > 0 ? c.d_embed : c.d_model;
+  if (c.source_vocab > 0) {
+    source_ = Embedding(c.source_vocab, width, embed.at("source"), token_scheme(c));
+  }
+  if (c.d_embed > 0) {
+    embed_projection_ = Linear(width, c.d_model, false, embed.at("projection"), scheme_of(c));
+    head_projection_ =
+        Linear(c.d_model, width, false, init.at("head").at("projection"), scheme_of(c));
+  }
+  if (c.positions == Positions::learned) {
+    const auto rows = [&](const char* label, int64_t n) {
+      return LearnedPositions(c.position_offset + n, c.d_model, embed.at(label),
+                              Scheme::normal(c.init_std));
+    };
+    position_ = rows("position", c.n_max);
+    if (c.source_tables) {
+      source_position_ = rows("source_position", c.source_n_max > 0 ? c.source_n_max : c.n_max);
+    }
+  }
+  if (c.positions == Positions::sinusoid && !init.meta) {
+    sinusoid_ = longspan::sinusoid(0, c.n_max, c.d_model, c.sinusoid, init.dtype, init.device);
+  }
+  if (c.token_types > 0) {
+    type_ = Embedding(c.token_types, c.d_model, embed.at("type"), Scheme::normal(c.init_std));
+  }
+  if (c.emb_norm) {
+    const auto norm = [&](const char* label) {
+      return Normalization(NormKind::layer, c.d_model, c.norm_eps, embed.at(label));
+    };
+    embed_norm_ = norm("norm");
+    if (c.source_tables) source_norm_ = norm("source_norm");
+  }
+  if (c.wiring == Wiring::encoder_decoder) {
+    encoder_ =
+        make_stack(false, false, encoder_shared_, init.at("encoder"), std::move(encoder_attention));
+    stack_ =
+        make_stack(true, true, shared_, init.at("decoder"), {}, c.couple ? &encoder_ : nullptr);
+  } else {
+    stack_ = make_stack(c.wiring == Wiring::decoder, false, shared_, init);
+  }
+  if (c.mlm_head) {
+    mlm_ = TokenTransform(c.d_model, c.activation, c.norm_eps, init.at("mlm"), scheme_of(c));
+  }
+  for (int64_t layer = c.layer_loss ? 1 : c.n_layer; layer <= c.n_layer; ++layer) {
+    const Init at = init.at("auxiliary").at(layer);
+    const bool last = layer == c.n_layer;
+    AuxiliaryHead aux;
+    if (!last && c.norm == NormPlace::pre) {
+      aux.norm.emplace(NormKind::layer, c.d_model, c.norm_eps, at.at("norm"));
+    }
+    for (int64_t further = last ? 1 : 0; further < c.n_target; ++further) {
+      aux.targets.emplace_back(c.d_model, c.vocab, c.head_bias, at.at(further), scheme_of(c));
+    }
+    auxiliary_.push_back(std::move(aux));
+  }
+  if (c.classes > 0) {
+    classes_ = PooledHead(c.d_model, c.classes, init, scheme_of(c));
+  }
+}
+
+void Transformer::visit(Visitor& v) {
+  v("embed.token", token_)("embed.source", source_)("embed.position", position_)(
+      "embed.type", type_)("embed.norm", embed_norm_)("embed.projection", embed_projection_);
+  if (config_.source_tables) {
+    if (source_position_.weight) v("embed.source_position", source_position_);
+    if (config_.emb_norm) v("embed.source_norm", source_norm_);
+  }
+  if (config_.wiring == Wiring::encoder_decoder) {
+    v("encoder.shared", encoder_shared_)("encoder", encoder_);
+    v("decoder.shared", shared_)("decoder", stack_);
+  } else {
+    v("shared", shared_);
+    stack_.visit(v);
+  }
+  v("mlm", mlm_)("head.projection", head_projection_);
+  v("head", head_)("auxiliary", auxiliary_);
+  classes_.visit(v);
+}
+
+}  // namespace longspan

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/sequence_hf.h"
+#include "models/transformer/transformer.h"
+
+namespace longspan {
+
+/// Checkpoints of BART \cite lewis2020 in the format of the package transformers.
+extern const CheckpointFormat bart_format;
+
+/// The keys of config.json for BART.
+struct BartKeys : SequenceKeys {
+  BartKeys() { model_type = "bart"; }
+
+  int64_t max_position_embeddings = 1024;
+  bool scale_embedding = false;
+  std::vector<std::string> id2label = {"LABEL_0", "LABEL_1", "LABEL_2"};  ///< the default of
+                                                                          ///< transformers
+
+  void visit(auto& v) {
+    SequenceKeys::visit(v);
+    v("max_position_embeddings", max_position_embeddings)("scale_embedding", scale_embedding)(
+        "id2label", id2label);
+  }
+};
+
+/// Convert between keys and configuration. BART's position tables begin at row 2 whatever
+/// pad_token_id is. A Transformer does not store ids of special tokens: keep those of the keys.
+/// Throws ValueError when encoder and decoder differ in size, or when such a model cannot have this
+/// configuration.
+TransformerConfig bart_config(const BartKeys& keys);
+BartKeys bart_keys(const TransformerConfig& config);
+
+}  // namespace longspan

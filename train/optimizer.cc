@@ -55,7 +55,8 @@ void begin_moments(const Options& options, Slots& slots, const Zeros& zeros) {
 
 /// Returns the norm of the gradients of one clip group, or of all.
 double norm_of_gradients(const Optimizer& optimizer, std::optional<size_t> clip_group = {}) {
-  return global_norm(optimizer.gradients(clip_group));
+  return with_memory_for("optimizer",
+                         [&] { return global_norm(optimizer.gradients(clip_group)); });
 }
 
 [[noreturn]] void fail_for_norm(const Optimizer& optimizer, double norm) {

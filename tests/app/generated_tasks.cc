@@ -91,8 +91,13 @@ TEST(GeneratedTasks, HaveTheirOwnOptions) {
   EXPECT_EQ(bytes.generated, nullptr);
   EXPECT_EQ(to_json(bytes).find("motifs"), nullptr);
   // Earlier versions wrote the options of all tasks into every config.toml.
-  EXPECT_NO_THROW(make_config({setting("task", "bytes"), setting("motifs.kmer", "6"),
-                               setting("duplicate.held_out", "256")}));
+  const Setting kmer{"motifs.kmer", 6, "config.toml:9"};
+  EXPECT_NO_THROW(make_config(
+      {setting("task", "bytes"), kmer, Setting{"duplicate.held_out", 256, "config.toml:12"}}));
+  const std::string other = message_of<ValueError>([] {
+    make_config({setting("task", "bytes"), setting("motifs.kmer", "6")});
+  });
+  EXPECT_TRUE(contains(other, "an option of --task motif-dna, and the task is bytes")) << other;
   const std::string message = message_of<ValueError>([] {
     make_config({setting("task", "bytes"), setting("motifs.kmers", "6")});
   });

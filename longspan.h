@@ -124,6 +124,7 @@
 #include "models/transformer/encoder_decoder.h"
 #include "models/transformer/transformer.h"
 #include "models/transformer/transformer_hf.h"
+#include "models/transformer_xl/transformer_xl.h"
 
 #include "data/choices.h"
 #include "data/corpus.h"

@@ -66,14 +66,53 @@ Stack::Result CausalDecoder::run(const Tensor& x, const LayerContext& ctx, Strea
                                  Pass pass) const {
   if (state == nullptr) return stack_.forward(x, ctx, {}, pass);
   Stack::Result result = stack_.forward(x, ctx, state->memory, pass);
-  state->memory = std::move(result.memory);
+  state->memory.layers = std::move(result.memory.layers);
   return result;
 }
 
-Stack::Result CausalDecoder::states(const Tensor& tokens, Pass pass) const {
+SegmentMemory CausalDecoder::empty_memory(int64_t batch) const {
+  SegmentMemory memory;
+  const int64_t rows = memory_length();
+  for (int64_t i = 0; rows > 0 && i < options_.n_layer; ++i) {
+    memory.layers.push_back(free_rows(batch, rows, options_.d_model, compute_, device()));
+    memory.layers.back().begin = memory.layers.front().begin;  // they stay the same for all layers
+  }
+  return memory;
+}
+
+SegmentMemory CausalDecoder::evaluation_memory(int64_t batch) const {
+  if (memory_length() == 0) return empty_memory(batch);
+  SegmentMemory memory;
+  memory.layers.resize(static_cast<size_t>(options_.n_layer));
+  memory.projected = true;
+  return memory;
+}
+
+Stack::Result CausalDecoder::states(const Tensor& tokens, const SegmentMemory& memory,
+                                    Pass pass) const {
   const Scope scope(options_.model);
-  const Tensor x = embedded(tokens, 0, pass);
-  return run(x, layer_context(x.dim(1), x.dim(1), 0), nullptr, pass);
+  const int64_t rows = memory_length();
+  if (rows == 0) require_no_memory(memory);
+  StreamState state(tokens.dim(0));
+  state.memory = memory;
+  Stack::Result result;
+  if (memory.projected) {
+    require(!pass.training, options_.model,
+            "the memory is one of evaluation_memory(); training takes empty_memory()");
+    state.position = memory.position;
+    result.y = continued(tokens, state);
+  } else {
+    const Tensor x = embedded(tokens, 0, pass);
+    const int64_t keys = x.dim(1) + (memory.layers.empty() ? 0 : rows);
+    LayerContext ctx = layer_context(x.dim(1), keys, 0);
+    ctx.mem_len = rows;
+    result = run(x, ctx, &state, pass);
+  }
+  if (rows > 0) {
+    result.memory = std::move(state.memory);
+    result.memory.position = memory.position + tokens.dim(1);
+  }
+  return result;
 }
 
 Tensor CausalDecoder::head(const Tensor& hidden) const {
@@ -94,10 +133,10 @@ void CausalDecoder::require_no_memory(const SegmentMemory& memory) const {
 
 LanguageModel::Losses CausalDecoder::loss(const Tensor& tokens, const Tensor& targets,
                                           const SegmentMemory& memory, Pass pass) const try {
-  require_no_memory(memory);
-  Stack::Result layers = states(tokens, pass);
+  Stack::Result layers = states(tokens, memory, pass);
   Losses result;
   result.loss = loss(layers.y, targets, pass);
+  result.memory = std::move(layers.memory);
   result.auxiliary = std::move(layers.losses);
   result.statistics = std::move(layers.statistics);
   return result;
@@ -114,9 +153,14 @@ std::unique_ptr<DecodeState> CausalDecoder::start_decoding(int64_t batch) const 
 }
 
 Tensor CausalDecoder::decode(const Tensor& tokens, DecodeState& opaque) const {
-  const NoGrad off;
   const Scope scope(options_.model);
   StreamState& state = StreamState::of(opaque, options_.model, tokens);
+  const NoGrad off;
+  return head(select(continued(tokens, state), 1, -1));  // [B, V]
+}
+
+Tensor CausalDecoder::continued(const Tensor& tokens, StreamState& state) const {
+  const NoGrad off;
   const int64_t first = state.position, n = tokens.dim(1), begin = first_visible(first);
   LayerContext ctx = layer_context(n, first + n - begin, begin);
   ctx.decoding = true;
@@ -126,7 +170,7 @@ Tensor CausalDecoder::decode(const Tensor& tokens, DecodeState& opaque) const {
   ctx.encoder_pattern = with_lengths(patterns::dense(), {}, state.lengths);
   const Tensor y = run(embedded(tokens, first, Pass{}), ctx, &state, Pass{}).y;
   state.position = first + n;
-  return head(select(y, 1, -1));  // [B, V]
+  return y;
 }
 
 Tensor CausalDecoder::attention_map(const Tensor& tokens, int64_t layer) const {

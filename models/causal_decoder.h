@@ -34,12 +34,13 @@ struct DecoderOptions {
 ///   x = E[token] + positions     x <- block_i(x), i < N     logits = W_out norm(x) + b
 /// A model derives from it, passes its options, fills stack_, and says in layer_context() which
 /// keys the rows attend to; decoding, maps and outlines of attention follow from that. What differs
-/// otherwise (positions, other layers than a Stack, other losses) is overridden.
+/// otherwise (positions, other layers than a Stack, other losses) is overridden. With a
+/// memory_length() the layers attend to their newest inputs from earlier segments too.
 class CausalDecoder : public LanguageModel {
  public:
   /// tokens [B, L] -> the input of head() [B, L, D], after the final norm if there is one. Throws
   /// ShapeError, and ValueError on an input longer than n_max.
-  Tensor forward(const Tensor& tokens, Pass pass) const { return states(tokens, pass).y; }
+  Tensor forward(const Tensor& tokens, Pass pass) const { return states(tokens, {}, pass).y; }
   /// [..., D] -> logits [..., V] in the dtype of the parameters.
   Tensor head(const Tensor& hidden) const;
   /// The mean loss of the targets [B, L] that count, in nats.
@@ -50,6 +51,8 @@ class CausalDecoder : public LanguageModel {
   int64_t max_length() const override;
   Device device() const override { return token_.weight.device(); }
   int64_t layers() const override { return options_.n_layer; }
+  SegmentMemory empty_memory(int64_t batch) const override;
+  SegmentMemory evaluation_memory(int64_t batch) const override;
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
               Pass pass) const override;
   Tensor logits(const Tensor& tokens, Pass pass) const override;
@@ -73,9 +76,11 @@ class CausalDecoder : public LanguageModel {
   /// tokens [B, L], the first at position `first`, -> [B, L, D]: table, scale and dropout. Models
   /// with positions of their own override it.
   virtual Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const;
-  /// Returns forward() with the auxiliary losses and statistics of the layers, which loss() passes
-  /// on.
-  virtual Stack::Result states(const Tensor& tokens, Pass pass) const;
+  /// Returns forward() after the segments in `memory`, with the next memory and with the auxiliary
+  /// losses and statistics of the layers, which loss() passes on.
+  virtual Stack::Result states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const;
+  /// Decodes tokens [B, n] after those in `state`, which it updates: the input of head() [B, n, D].
+  Tensor continued(const Tensor& tokens, StreamState& state) const;
   /// Runs the layers over x [B, L, D] and returns the input of head(). With `state`, continues from
   /// it and updates it.
   virtual Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,

@@ -81,8 +81,16 @@ class LanguageModel : public Module {
   virtual Device device() const = 0;
   virtual int64_t layers() const = 0;
 
-  /// The memory to pass with the first segment of a batch of streams.
+  /// Rows that each layer keeps from one segment to the next; 0: a segment depends on no earlier
+  /// one. A model with a memory is trained and evaluated on contiguous streams.
+  virtual int64_t memory_length() const { return 0; }
+  /// The memory to pass with the first segment of a batch of streams. Those that loss() returns
+  /// have the same shapes.
   virtual SegmentMemory empty_memory(int64_t /*batch*/) const { return {}; }
+  /// The same for evaluation: a memory may keep more than the inputs of layers, because weights do
+  /// not change (SegmentMemory::projected). It may be passed on once, and only to loss() without
+  /// training.
+  virtual SegmentMemory evaluation_memory(int64_t batch) const { return empty_memory(batch); }
   /// tokens, targets [B, L], each of an integer dtype; a target equal to ignored_target does not
   /// count. Applies label smoothing, dropout and the like only if pass.training. Never materializes
   /// [B, L, V]. Throws ShapeError, DTypeError, DeviceError, and ValueError on an id out of range.

@@ -105,7 +105,7 @@ Stack attention_stack(const StackOptions& o, std::vector<std::unique_ptr<Layer>>
     blocks.emplace_back(o.norm, o.dropout, std::move(branches));
   }
   std::optional<Normalization> last;
-  if (o.norm == NormPlace::pre) {
+  if (o.norm == NormPlace::pre && o.final_norm) {
     last = norm(o.final_norm_eps > 0 ? o.final_norm_eps : o.norm_eps, init.at("final_norm"));
   }
   return Stack(std::move(blocks), std::move(last), o.memory);

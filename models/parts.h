@@ -88,6 +88,7 @@ struct StackOptions {
   NormPlace norm = NormPlace::pre;
   double norm_eps = 1e-5;
   double final_norm_eps = 0;  ///< 0: norm_eps
+  bool final_norm = true;     ///< with pre-norm: a norm after the last block
   float dropout = 0;          ///< site "resid", on the outputs of branches
   MemoryPolicy memory = {};
 };

@@ -54,6 +54,12 @@ Projected MultiHead::project(const Tensor& x, const Tensor& z) const {
   return {split_heads(q_.forward(x)), split_heads(key.forward(z)), split_heads(v_.forward(z))};
 }
 
+Projected MultiHead::project_after(const Tensor& before, const Tensor& x) const {
+  const Linear& key = options_.share_qk ? q_ : k_;
+  return {split_heads(q_.forward(x)), split_heads(key.forward(before, x)),
+          split_heads(v_.forward(before, x))};
+}
+
 Tensor MultiHead::merge(const Tensor& heads) const {
   return out_.forward(flatten(transpose(heads, 1, 2), 2, 3));  // [B, L, H dv] -> [B, L, D]
 }
@@ -62,11 +68,14 @@ Tensor MultiHead::attend(const Projected& p, const LayerContext& ctx, const Scor
                          const Dropout& dropout) const {
   std::vector<AttentionPattern> parts = {options_.cross ? ctx.encoder_pattern : ctx.pattern};
   if (!options_.cross) parts.insert(parts.end(), ctx.also.begin(), ctx.also.end());
+  if (!options_.cross && ctx.memory.states) {
+    for (AttentionPattern& part : parts) part.mask.k_begin = ctx.memory.begin;
+  }
   const Keys keys[] = {{p.k, p.v}};
   return block_attention(p.q, keys, parts, terms, dropout).out;
 }
 
-ScoreTerms MultiHead::terms(Projected& p) const {
+ScoreTerms MultiHead::terms(Projected& p, const LayerContext&, LayerMemory&) const {
   ScoreTerms t;
   if (tables_) tables_.fill(t, p.q.dtype());
   return t;
@@ -86,7 +95,7 @@ Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemor
     return p;
   }
   if (memory.states) {
-    return project(x, concat({cast(memory.states, x.dtype()), x}, 1));  // [B, M + L, D]
+    return project_after(cast(memory.states, x.dtype()), x);  // keys [B, H, M + L, d]
   }
   Projected p = project(x);
   if (ctx.decoding) {
@@ -105,7 +114,7 @@ Output MultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) c
   Output result;
   result.memory = ctx.memory;
   Projected p = gather(x, ctx, result.memory);
-  const ScoreTerms extra = terms(p);
+  const ScoreTerms extra = terms(p, ctx, result.memory);
   result.y = merge(attend(p, ctx, extra, {options_.dropout, pass.at("attn")}));
   return result;
 }
@@ -113,7 +122,8 @@ Output MultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) c
 Tensor MultiHead::probabilities(const Tensor& x, const LayerContext& ctx) const {
   const NoGrad off;
   Projected p = options_.cross ? project(x, ctx.encoder_output) : project(x);
-  ScoreTerms t = terms(p);
+  LayerMemory memory;
+  ScoreTerms t = terms(p, ctx, memory);
   t.relation_value = {};
   return attention_weights(p.v, [&](const Tensor& unit) {
     p.v = unit;

@@ -50,12 +50,15 @@ class MultiHead : public Layer {
 
   Projected project(const Tensor& x) const;
   Projected project(const Tensor& x, const Tensor& z) const;
+  /// Queries of x; keys and values of [before; x], which are not joined.
+  Projected project_after(const Tensor& before, const Tensor& x) const;
   Tensor merge(const Tensor& heads) const;  // [B, H, L, d] -> [B, L, D]
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
 
  protected:
-  /// Returns the terms added to scores and values. It may also add to the queries.
-  virtual ScoreTerms terms(Projected& p) const;
+  /// Returns the terms added to scores and values. It may also add to the queries, and in decoding
+  /// keep in `memory` what it projects.
+  virtual ScoreTerms terms(Projected& p, const LayerContext& ctx, LayerMemory& memory) const;
   const AttentionOptions& options() const { return options_; }
 
  private:

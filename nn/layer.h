@@ -31,6 +31,8 @@ struct LayerContext {
                         ///< patterns
   GlobalTokens global;  ///< rows that see and are seen by all, for the same layers
 
+  /// Sinusoids of distances n - 1 to 0, [n, D], for layers with Transformer-XL's positions.
+  Tensor distances;
   int64_t mem_len = 0;    ///< rows of each layer's input that a stack keeps for the next segment
   int64_t position = 0;   ///< position of the first row of x in its stream
   bool decoding = false;  ///< keys and values are kept in memory, and `pattern` covers them too

@@ -14,9 +14,11 @@ Linear::Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const 
   if (with_bias) bias = init.at("bias").make({out}, Scheme::zeros());
 }
 
-Tensor Linear::forward(const Tensor& x) const {
+Tensor Linear::forward(const Tensor& x) const { return forward({}, x); }
+
+Tensor Linear::forward(const Tensor& before, const Tensor& x) const {
   const Tensor b = bias ? cast(bias, x.dtype()) : Tensor{};
-  return linear(x, cast(weight, x.dtype()), b);
+  return joined_linear(before, x, cast(weight, x.dtype()), b);
 }
 
 Embedding::Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme)

@@ -18,6 +18,8 @@ struct Linear : Module {
 
   /// [..., in] -> [..., out].
   Tensor forward(const Tensor& x) const;
+  /// [B, M, in] (or undefined), [B, L, in] -> [B, M + L, out]: joined_linear().
+  Tensor forward(const Tensor& before, const Tensor& x) const;
   void visit(Visitor& v) override { v("weight", weight)("bias", bias); }
 
   Tensor weight;  ///< [out, in]

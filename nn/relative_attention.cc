@@ -1,6 +1,7 @@
 #include "nn/relative_attention.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/scope.h"
 #include "ops/copy.h"
@@ -10,48 +11,78 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kKept = 1 << 14;  // rows; larger distances are computed when needed
-
 /// Returns the sinusoids of distances reach, reach - 1, ..., 0: [reach + 1, width].
-Tensor distances(int64_t reach, int64_t width, DType dtype, Device device) {
+Tensor sinusoids(int64_t reach, int64_t width, DType dtype, Device device) {
   return flip(sinusoid(0, reach + 1, width, SinusoidLayout::halves, dtype, device), 0);
+}
+
+/// Returns the last n rows of x [rows, D], or of [H, rows, d].
+Tensor last_rows(const Tensor& x, int64_t n) {
+  const int axis = x.rank() - 2;
+  return narrow(x, axis, x.dim(axis) - n, n);
 }
 
 }  // namespace
 
+DistanceTable::DistanceTable(int64_t reach, int64_t width, const Init& init, int64_t kept)
+    : reach_(reach) {
+  if (!init.meta) {
+    sinusoids_ = sinusoids(std::min(reach, kept - 1), width, init.dtype, init.device);
+  }
+}
+
+Tensor DistanceTable::rows(int64_t keys) const {
+  const auto power = std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(keys, 1)));
+  const int64_t n = std::min(reach_ + 1, static_cast<int64_t>(power));
+  if (n <= sinusoids_.dim(0)) return last_rows(sinusoids_, n);
+  return sinusoids(n - 1, sinusoids_.dim(1), sinusoids_.dtype(), sinusoids_.device());
+}
+
 RelativeMultiHead::RelativeMultiHead(const AttentionOptions& o, int64_t reach, const Tensor& u,
-                                     const Tensor& v, const Init& init)
+                                     const Tensor& v, const Init& init, bool own_biases)
     : MultiHead(o, ShawTables{}, init),
       reach_(reach),
+      own_biases_(own_biases),
       u_(u),
       v_(v),
       relative_(o.d_model, options().n_head * options().d_head, false, init.at("relative"),
                 o.weights) {
   require(reach >= 0, "attention", "the reach is {}; expected 0 or more", reach);
-  if (!init.meta) {
-    sinusoids_ = distances(std::min(reach, kKept - 1), o.d_model, init.dtype, init.device);
-  }
 }
 
-void RelativeMultiHead::visit(Visitor& v) {
-  MultiHead::visit(v);
-  v("relative", relative_);
+void RelativeMultiHead::visit(Visitor& visitor) {
+  MultiHead::visit(visitor);
+  visitor("relative", relative_);
+  if (own_biases_) visitor("u", u_)("v", v_);
 }
 
-ScoreTerms RelativeMultiHead::terms(Projected& p) const {
+Tensor RelativeMultiHead::projected(const Tensor& distances, int64_t n, DType dtype) const {
   const Scope scope("relative");
+  const Tensor rows = cast(last_rows(distances, n), dtype);
+  const Tensor r = unflatten(relative_.forward(rows), 1, options().n_head, options().d_head);
+  return contiguous(transpose(r, 0, 1));  // [H, n, d]
+}
+
+ScoreTerms RelativeMultiHead::terms(Projected& p, const LayerContext& ctx,
+                                    LayerMemory& memory) const {
   const DType dtype = p.q.dtype();
-  const int64_t heads = p.q.dim(1), width = p.q.dim(3);
   const int64_t left = std::min(reach_, p.k.dim(2) - 1);  // no pair has a larger distance
-  const int64_t kept = sinusoids_.dim(0);
-  const Tensor table =
-      left < kept ? narrow(sinusoids_, 0, kept - left - 1, left + 1)
-                  : distances(left, sinusoids_.dim(1), sinusoids_.dtype(), sinusoids_.device());
-  const Tensor rows = cast(table, dtype);
-  const Tensor r = unflatten(relative_.forward(rows), 1, heads, width);  // [left + 1, H, d]
+  require(static_cast<bool>(ctx.distances) && ctx.distances.dim(0) > left, "attention",
+          "relative positions need the sinusoids of distances up to {}; set "
+          "LayerContext::distances",
+          left);
   ScoreTerms t;
   t.id = {left, 0};
-  t.relation_key = contiguous(transpose(r, 0, 1));  // [H, left + 1, d]
+  if (ctx.decoding) {
+    // The weights do not change, so that the table is projected once, and again as it grows.
+    if (!memory.distances || memory.distances.dim(1) <= left) {
+      memory.distances = projected(ctx.distances, ctx.distances.dim(0), dtype);
+      memory.distances.set_category(Category::memory);
+    }
+    t.relation_key = last_rows(memory.distances, left + 1);
+  } else {
+    t.relation_key = projected(ctx.distances, left + 1, dtype);
+  }
   t.relation_query = add(p.q, unsqueeze(cast(v_, dtype), 1));
   p.q = add(p.q, unsqueeze(cast(u_, dtype), 1));
   return t;

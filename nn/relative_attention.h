@@ -6,27 +6,48 @@
 
 namespace longspan {
 
+/// The sinusoids of distances, R_delta = [sin(delta f), cos(delta f)], f_k = 10000^(-2 k / D): a
+/// model makes one table, and its layers read it as LayerContext::distances.
+class DistanceTable {
+ public:
+  DistanceTable() = default;
+  /// For distances 0 to `reach`. The first `kept` rows are computed once, the others when needed.
+  DistanceTable(int64_t reach, int64_t width, const Init& init, int64_t kept = 1 << 14);
+
+  /// Returns the rows of distances n - 1 to 0, [n, D] in the dtype of `init`: all that T keys need.
+  /// n is the power of two from T on, but at most reach + 1, so that growing memories ask for few
+  /// different tables.
+  Tensor rows(int64_t keys) const;
+
+ private:
+  int64_t reach_ = 0;
+  Tensor sinusoids_;  // [n, D], not a parameter: row r has distance n - 1 - r
+};
+
 /// Transformer-XL's relative positions \cite dai2019 (sec. 3.3), for causal attention:
 ///   s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d)
-///   R_delta = [sin(delta f), cos(delta f)],  f_k = 10000^(-2 k / D)
-/// u and v [H, d] may be shared by several layers; the module that visits them first names them.
-/// W_R is this layer's own.
+/// W_R is this layer's own, u and v [H, d] too or those of several layers. R is
+/// LayerContext::distances, for the distances that the layer needs or more.
 class RelativeMultiHead final : public MultiHead {
  public:
-  /// reach: the largest distance i - j that the pattern allows.
+  /// own_biases: the layer names u and v; else the model does, which shares them among its layers.
+  /// reach: the largest distance i - j that is told apart; rows of larger ones are that of `reach`.
   RelativeMultiHead(const AttentionOptions& options, int64_t reach, const Tensor& u,
-                    const Tensor& v, const Init& init);
+                    const Tensor& v, const Init& init, bool own_biases = false);
 
   void visit(Visitor& v) override;
 
  protected:
-  ScoreTerms terms(Projected& p) const override;
+  ScoreTerms terms(Projected& p, const LayerContext& ctx, LayerMemory& memory) const override;
 
  private:
+  /// Returns W_R R for the last `n` rows of R: [H, n, d].
+  Tensor projected(const Tensor& distances, int64_t n, DType dtype) const;
+
   int64_t reach_;
-  Tensor u_, v_;      // [H, d]
-  Linear relative_;   // W_R [H d, D]
-  Tensor sinusoids_;  // [n, D], not a parameter, n <= reach + 1: row r has distance n - 1 - r
+  bool own_biases_;
+  Tensor u_, v_;     // [H, d]
+  Linear relative_;  // W_R [H d, D]
 };
 
 }  // namespace longspan

@@ -100,6 +100,7 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
                                         std::vector<Tensor>* each) const {
   Result result;
   result.memory.layers.resize(blocks_.size());
+  NewestRows newest(ctx.mem_len);
   Walk walk(input, policy_, blocks_.empty() ? 1 : blocks_[0].size());
   LayerContext local = ctx;
   local.layer_patterns.clear();
@@ -117,8 +118,8 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
       if (out.memory.keys || out.memory.context_keys) local.memory = std::move(out.memory);
       local.memory.states = {};
     }
-    result.memory.layers[i] = std::move(local.memory);
-    result.memory.layers[i].states = read ? latest_states(states, read, ctx.mem_len) : states;
+    local.memory.states = states;
+    result.memory.layers[i] = read ? newest.keep(local.memory, read) : std::move(local.memory);
     if (each != nullptr) each->push_back(walk.result(walk.streams().streams()));
   }
   result.y = walk.result(walk.streams().finish());

@@ -3,34 +3,103 @@
 #include <algorithm>
 
 #include "autograd/mode.h"
+#include "core/kernels/copy.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/index.h"
 #include "ops/shape.h"
 
 namespace longspan {
+namespace {
 
-Tensor latest_states(const Tensor& states, const Tensor& x, int64_t slots) {
+/// Returns rows begin to begin + n - 1 of x [B, rows, D].
+Tensor rows_of(const Tensor& x, int64_t begin, int64_t n) {
+  return x.alias({x.dim(0), n, x.dim(2)}, x.strides(), n > 0 ? begin * x.strides()[1] : 0);
+}
+
+/// Copies the last `n` rows of `from` to rows `at` to at + n - 1 of `to`, in the dtype of `to`.
+void copy_last(const Tensor& from, int64_t n, const Tensor& to, int64_t at) {
+  if (n == 0) return;
+  kernels::copy(to.device(), rows_of(from, from.dim(1) - n, n).view(), rows_of(to, at, n).mut());
+}
+
+Tensor in_memory(Tensor x) {
+  x.set_category(Category::memory);
+  return x;
+}
+
+}  // namespace
+
+LayerMemory free_rows(int64_t batch, int64_t capacity, int64_t width, DType dtype, Device device) {
+  LayerMemory m;
+  m.states = Tensor::zeros({batch, capacity, width}, dtype, device, Category::memory);
+  m.begin = in_memory(full({batch}, static_cast<double>(capacity), DType::i64, device));
+  return m;
+}
+
+Tensor NewestRows::begin_after(const Tensor& begin, int64_t shift, const Tensor& x) {
+  if (!begin && shift <= 0) return {};
+  const bool known = after_ && shift == shift_ && begin.shares_storage(before_);
+  if (!known) {
+    const Tensor old = begin ? cast(begin, DType::f64) : zeros({x.dim(0)}, DType::f64, x.device());
+    const Tensor moved =
+        clamp(add(old, static_cast<double>(shift)), 0, static_cast<double>(capacity_));
+    after_ = in_memory(cast(moved, DType::i64));
+    before_ = begin;
+    shift_ = shift;
+  }
+  return after_;
+}
+
+LayerMemory NewestRows::keep(const LayerMemory& old, const Tensor& x) {
   const NoGrad off;
-  const Tensor all = states ? concat({states, cast(x, states.dtype())}, 1) : x.detach();
-  const int64_t kept = std::min(slots, all.dim(1));
-  Tensor newest = clone(narrow(all, 1, all.dim(1) - kept, kept));
-  newest.set_category(Category::memory);
-  return newest;
+  const int64_t rows = x.dim(1), newest = std::min(rows, capacity_);
+  const int64_t before = old.states ? old.states.dim(1) : 0;
+  const int64_t kept = std::min(capacity_ - newest, before), free = capacity_ - newest - kept;
+  const DType dtype = old.states ? old.states.dtype() : x.dtype();
+  const Shape shape{x.dim(0), capacity_, x.dim(2)};
+  LayerMemory m = old;
+  m.states = free > 0 ? Tensor::zeros(shape, dtype, x.device(), Category::memory)
+                      : Tensor::empty(shape, dtype, x.device(), Category::memory);
+  if (old.states) copy_last(old.states, kept, m.states, free);
+  copy_last(x.detach(), newest, m.states, capacity_ - newest);
+  m.begin = begin_after(old.begin, capacity_ - before - rows, x);
+  return m;
+}
+
+TensorList named_tensors(SegmentMemory memory) {
+  TensorList all;
+  memory.visit([&](const std::string& name, const Tensor& x) { all.push_back({name, x}); });
+  return all;
+}
+
+SegmentMemory forget(const SegmentMemory& memory, const Tensor& reset) {
+  const NoGrad off;
+  SegmentMemory result = memory;
+  Tensor before, after;  // of the layer before
+  for (LayerMemory& m : result.layers) {
+    require<NotImplemented>(!m.keys, "forget", "projected keys and values cannot be forgotten");
+    if (!m.states) continue;
+    const int64_t batch = m.states.dim(0);
+    require_shape("forget", reset, {batch}, "reset");
+    if (!after || !m.begin.shares_storage(before)) {
+      const Tensor old = m.begin ? m.begin : zeros({batch}, DType::i64, m.states.device());
+      const Tensor none = full({1}, static_cast<double>(m.states.dim(1)), DType::i64, old.device());
+      before = m.begin;
+      after = in_memory(where(reset, none, old));
+    }
+    m.begin = after;
+  }
+  return result;
 }
 
 SegmentMemory take_rows(const SegmentMemory& memory, const Tensor& rows, bool context) {
   const NoGrad off;
-  const auto moved = [&](Tensor& x) {
-    if (!x) return;
-    x = take(x, rows);
-    x.set_category(Category::memory);
-  };
+  const auto take_of = [&](const auto& /*name*/, Tensor& x) { x = in_memory(take(x, rows)); };
   SegmentMemory result = memory;
+  result.visit(take_of);
   for (LayerMemory& layer : result.layers) {
-    for (Tensor* x : {&layer.states, &layer.keys, &layer.values}) moved(*x);
-    if (context) {
-      for (Tensor* x : {&layer.context_keys, &layer.context_values}) moved(*x);
-    }
+    if (context) layer.visit_context(take_of);
   }
   return result;
 }

@@ -1,33 +1,100 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "core/named_tensor.h"
 #include "core/tensor.h"
 
 namespace longspan {
 
 /// What one layer keeps from earlier segments, always without history. It is passed in as an
-/// argument and returned as a result. Each model decides which members it uses.
+/// argument and returned as a result. Each model decides which members it uses. Shapes stay the
+/// same from segment to segment, so that steps can be recorded and their memory predicted.
 struct LayerMemory {
-  Tensor states;  ///< [B, M, D]: inputs of the layer, the newest last
+  Tensor states;  ///< [B, capacity, D]: inputs of the layer, the newest last
+  Tensor begin;   ///< i64 [B]: the first row of `states` that exists in each sample, capacity if
+                  ///< none does; undefined: all exist
   /// Keys and values of decoding, [B, H, slots, d]: slots 0 to count - 1 hold positions first to
   /// first + count - 1. The remaining slots are free; a state may be continued only once, because
   /// continuations write into the same slots.
   Tensor keys, values;
   int64_t first = 0, count = 0;
+  /// Projected relative positions of decoding, W_R R [H, n, d]: distances n - 1 to 0. All samples
+  /// share them.
+  Tensor distances;
   /// Keys and values of the encoder output, [B, H, S, d], computed once.
   Tensor context_keys, context_values;
+
+  /// Calls f(name, tensor) for every tensor whose rows belong to samples and that is defined, but
+  /// not for those of the encoder's output, which `visit_context` names.
+  template <class F>
+  void visit(F&& f) {
+    visit_defined(f,
+                  {{"states", &states}, {"begin", &begin}, {"keys", &keys}, {"values", &values}});
+  }
+  template <class F>
+  void visit_context(F&& f) {
+    visit_defined(f, {{"context_keys", &context_keys}, {"context_values", &context_values}});
+  }
+
+ private:
+  template <class F>
+  static void visit_defined(F& f, std::initializer_list<std::pair<const char*, Tensor*>> all) {
+    for (const auto& [name, x] : all) {
+      if (*x) f(name, *x);
+    }
+  }
 };
 
-/// Returns the newest `slots` rows of [states; x], without history; `states` may be undefined.
-///   x  [B, L, D]   returns [B, min(slots, M + L), D], in Category::memory
-Tensor latest_states(const Tensor& states, const Tensor& x, int64_t slots);
+/// Returns a memory of `capacity` rows, none of which exists yet.
+///   states [batch, capacity, width] zeros, begin [batch], both in Category::memory
+LayerMemory free_rows(int64_t batch, int64_t capacity, int64_t width, DType dtype, Device device);
+
+/// Keeps the newest rows of layers that all begin alike: the keeper of Transformer-XL.
+class NewestRows {
+ public:
+  explicit NewestRows(int64_t capacity) : capacity_(capacity) {}
+
+  /// Returns the newest `capacity` rows of [old.states; x], without history, in Category::memory.
+  /// If there are fewer, free rows come first, which are zero.
+  ///   old  states and begin, or undefined
+  ///   x    [B, L, D]
+  LayerMemory keep(const LayerMemory& old, const Tensor& x);
+
+ private:
+  Tensor begin_after(const Tensor& begin, int64_t shift, const Tensor& x);
+
+  int64_t capacity_, shift_ = 0;
+  Tensor before_, after_;  // the begins of the layer before, which is often the same tensor
+};
 
 /// The memories of a model's layers, in their order.
 struct SegmentMemory {
   std::vector<LayerMemory> layers;
+  int64_t position = 0;  ///< tokens read so far in each stream
+  /// Whether layers keep projected keys and values, as decoding does, instead of their inputs: for
+  /// evaluation, where weights do not change.
+  bool projected = false;
+
+  /// LayerMemory::visit() of every layer, with names such as "layers.3.states".
+  template <class F>
+  void visit(F&& f) {
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const std::string path = "layers." + std::to_string(i) + ".";
+      layers[i].visit([&](const char* name, Tensor& x) { f(path + name, x); });
+    }
+  }
 };
+
+/// Returns the tensors of visit().
+TensorList named_tensors(SegmentMemory memory);
+
+/// Returns the memory without what the samples with reset[b] != 0 have kept: their streams begin
+/// anew. Throws ShapeError unless reset is [B], DTypeError unless it is u8, NotImplemented for a
+/// layer that keeps keys and values.
+SegmentMemory forget(const SegmentMemory& memory, const Tensor& reset);
 
 /// Returns the memory whose row b is row rows[b] (i64 [B']) of this one; `context` selects the rows
 /// of the context keys and values too.

@@ -127,6 +127,7 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
   if (two_streams()) return forward_reversible(input, ctx, memory, pass, each);
   Result result;
   result.memory.layers.resize(blocks_.size());
+  NewestRows newest(ctx.mem_len);
   // Checkpoint scopes share it for their recomputations.
   struct Shared {
     LayerContext ctx;
@@ -137,22 +138,20 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
   const auto all = std::make_shared<Shared>(
       Shared{ctx, ctx.layer_patterns, memory, std::vector<Choices>(blocks_.size())});
   all->ctx.layer_patterns.clear();  // blocks need only their own pattern, and copy their ctx
-  const auto step = [this, all, pass, each, &result](int64_t layer, std::vector<Tensor>& streams,
-                                                     bool again) {
+  const auto step = [this, all, pass, each, &result, &newest](
+                        int64_t layer, std::vector<Tensor>& streams, bool again) {
     const auto i = static_cast<size_t>(layer);
     const Scope scope("layers", static_cast<long>(layer));
     LayerContext local = all->ctx;
     if (!all->patterns.empty()) local.pattern = all->patterns[i];
     local.memory = all->memory.layers.empty() ? LayerMemory{} : all->memory.layers[i];
     local.encoder_output = streams[1];
-    const Tensor states = local.memory.states, x = streams[0];
+    const Tensor x = streams[0];
     Output out = all->choices[i].run(blocks_[i], x, std::move(local), pass.at("layers").at(i));
     streams[0] = out.y;
     if (again) return;
-    result.memory.layers[i] = std::move(out.memory);
-    if (all->ctx.mem_len > 0) {
-      result.memory.layers[i].states = latest_states(states, x, all->ctx.mem_len);
-    }
+    result.memory.layers[i] =
+        all->ctx.mem_len > 0 ? newest.keep(out.memory, x) : std::move(out.memory);
     if (each != nullptr) each->push_back(out.y);
     add_losses(result.losses, std::move(out.losses));
     add_statistics(result.statistics, std::move(out.statistics));

@@ -98,6 +98,48 @@ Tensor as_rows(const Tensor& x) {
   return detail::as_rows(contiguous(x.detach()));
 }
 
+/// Returns rows begin to begin + n - 1 of axis 1.
+Tensor rows_from(const Tensor& x, int64_t begin, int64_t n) {
+  Shape shape = x.shape();
+  shape[1] = n;
+  return x.alias(shape, x.strides(), n > 0 ? begin * x.strides()[1] : 0);
+}
+
+/// Returns the gradient of the weight of joined_linear: the sum of dy^T x over the samples of both
+/// segments, in order.
+Tensor joined_weight_gradient(const Tensor& weight, const Tensor& dy, const Tensor (&x)[2]) {
+  const bool narrow = weight.dtype() == DType::f16 || weight.dtype() == DType::bf16;
+  Tensor sum = Tensor::zeros(weight.shape(), narrow ? DType::f32 : weight.dtype(), weight.device(),
+                             narrow ? Category::workspace : Category::other);
+  View c = sum.mut();
+  c.shape = {dy.dim(0), weight.dim(0), weight.dim(1)};
+  c.strides = {0, weight.dim(1), 1};
+  int64_t begin = 0;
+  for (const Tensor& rows : x) {
+    const Tensor g = rows_from(dy, begin, rows.dim(1));
+    sum_products(swap_last(g.view()), rows.view(), c, sum.device());
+    begin += rows.dim(1);
+  }
+  if (!narrow) return sum;
+  Tensor dw = Tensor::like(weight);
+  kernels::copy(dw.device(), sum.view(), dw.mut());
+  return dw;
+}
+
+void require_features(std::string_view op, const Tensor& x, const Tensor& weight) {
+  if (x.dim(-1) == weight.dim(1)) return;
+  fail_with<ShapeError>(op,
+                        fmt::format("x has {} features, weight takes {}", x.dim(-1), weight.dim(1)),
+                        {{"x", x}, {"weight", weight}});
+}
+
+void require_bias(std::string_view op, const Tensor& bias, const Tensor& weight) {
+  if (!bias) return;
+  require_same_dtype(op, {"weight", weight}, {"bias", bias});
+  require_same_device(op, {"weight", weight}, {"bias", bias});
+  require_shape(op, bias, {weight.dim(0)}, "bias");
+}
+
 void require_pair(std::string_view op, Named a, Named b) {
   require_floating(op, a.tensor, a.name);
   require_floating(op, b.tensor, b.name);
@@ -158,16 +200,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   require_pair("linear", {"x", x}, {"weight", weight});
   require_rank("linear", x, 1);
   require_rank_is("linear", weight, 2, "weight");
-  if (x.dim(-1) != weight.dim(1)) {
-    fail_with<ShapeError>(
-        "linear", fmt::format("x has {} features, weight takes {}", x.dim(-1), weight.dim(1)),
-        {{"x", x}, {"weight", weight}});
-  }
-  if (bias) {
-    require_same_dtype("linear", {"x", x}, {"bias", bias});
-    require_same_device("linear", {"x", x}, {"bias", bias});
-    require_shape("linear", bias, {weight.dim(0)}, "bias");
-  }
+  require_features("linear", x, weight);
+  require_bias("linear", bias, weight);
   const Tensor rows = as_rows(x);  // [rows, in]
   Shape shape = x.shape();
   shape[shape.rank() - 1] = weight.dim(0);
@@ -206,6 +240,62 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
         }
         return grads;
       });
+}
+
+Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight,
+                     const Tensor& bias) {
+  constexpr const char* op = "joined_linear";
+  if (!before) return linear(x, weight, bias);
+  require_pair(op, {"x", x}, {"weight", weight});
+  require_pair(op, {"before", before}, {"x", x});
+  require_rank_is(op, before, 3, "before");
+  require_rank_is(op, x, 3, "x");
+  require_rank_is(op, weight, 2, "weight");
+  require_features(op, x, weight);
+  require_bias(op, bias, weight);
+  if (before.dim(0) != x.dim(0) || before.dim(2) != x.dim(2)) {
+    fail_with<ShapeError>(op, "before and x must agree except in their rows",
+                          {{"before", before}, {"x", x}});
+  }
+  const int64_t batch = x.dim(0), out = weight.dim(0), first = before.dim(1);
+  const Shape shape{batch, checked_sum(op, first, x.dim(1)), out};
+  const Tensor inputs[] = {before, x, weight, bias};
+  const SaveList keep = save(before, x, weight);
+  const auto [y] =
+      autograd::reuse_or_recompute<1>(op, inputs, keep, [&]() -> std::array<Tensor, 1> {
+        Tensor result = Tensor::empty(shape, x.dtype(), x.device());
+        MacCount::add_products(result.numel() * weight.dim(1));
+        const ConstView w = repeat(swap_last(weight.view()), {batch});
+        for (const auto& [begin, rows] : {std::pair{int64_t{0}, before}, std::pair{first, x}}) {
+          Tensor part = rows_from(result, begin, rows.dim(1));
+          kernels::matmul(result.device(), rows.view(), w, bias ? bias.view() : ConstView{},
+                          part.mut(), false);
+        }
+        return {result};
+      });
+
+  return record(op, {before, x, weight, bias}, y, keep,
+                [](const Context& c, const Tensor& dy) -> Grads {
+                  const auto saved = c.saved<3>();
+                  const Tensor &w = saved[2], in[] = {saved[0], saved[1]};
+                  Grads grads(4);
+                  int64_t begin = 0;
+                  for (int s = 0; s < 2; ++s) {
+                    const int64_t rows = in[s].dim(1);
+                    if (c.wants(s)) {
+                      grads[s] = Tensor::empty(in[s].shape(), w.dtype(), w.device());
+                      kernels::matmul(w.device(), rows_from(dy, begin, rows).view(),
+                                      repeat(w.view(), {dy.dim(0)}), {}, grads[s].mut(), false);
+                    }
+                    begin += rows;
+                  }
+                  if (c.wants(2)) grads[2] = joined_weight_gradient(w, dy, in);
+                  if (c.wants(3)) {
+                    grads[3] = Tensor::empty({w.dim(0)}, w.dtype(), w.device());
+                    kernels::sum_rows(w.device(), as_rows(dy).view(), grads[3].mut());
+                  }
+                  return grads;
+                });
 }
 
 }  // namespace longspan

@@ -24,4 +24,16 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 ///   throws   ShapeError, DTypeError, DeviceError
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
+/// y = [before; x] W^T + b: linear() of rows that are joined along axis 1, without joining them.
+/// For the keys and values of a memory and of the rows after it.
+///   before   [B, M, in]      f64 f32 f16 bf16, or undefined: M = 0
+///   x        [B, L, in]      dtype and device of before
+///   weight   [out, in]       the same dtype: cast it if it differs
+///   bias     [out]           the same dtype, or undefined
+///   returns  [B, M + L, out]
+///   saves    before, x, weight
+///   throws   ShapeError, DTypeError, DeviceError
+Tensor joined_linear(const Tensor& before, const Tensor& x, const Tensor& weight,
+                     const Tensor& bias = {});
+
 }  // namespace longspan

@@ -11,13 +11,14 @@
 namespace longspan::kernels {
 
 /// The masks of one key segment. Query i sees key j only if
-///   j < k_valid[b],  q_from[b, i] <= j < q_to[b, i],  k_hidden[b, j] == 0,
+///   k_begin[b] <= j < k_valid[b],  q_from[b, i] <= j < q_to[b, i],  k_hidden[b, j] == 0,
 ///   class_id[b, q_class[b, i], k_class[b, j]] >= 0.
 /// An undefined tensor drops its condition; one whose first size is 1 serves every sample. X is
 /// Tensor for ops, ConstView for kernels.
 template <class X>
 struct PairMasks {
   X k_valid;           ///< i64 [B]: keys from this index on do not exist
+  X k_begin;           ///< i64 [B]: nor do keys before this index, such as a memory's free rows
   X q_from, q_to;      ///< i32 [1 or B, L], both or neither
   X k_hidden;          ///< u8 [1 or B, T]: nonzero for keys that no query sees
   X q_class, k_class;  ///< i32 [1 or B, L], [1 or B, T]
@@ -29,6 +30,7 @@ struct PairMasks {
   template <class F, class... M>
   static void visit_tensors(F&& f, M&... masks) {
     f(masks.k_valid...);
+    f(masks.k_begin...);
     f(masks.q_from...);
     f(masks.q_to...);
     f(masks.k_hidden...);
@@ -46,6 +48,7 @@ struct KeyInterval {
 /// The masks of one sample. A null pointer drops the condition.
 struct SampleMasks {
   int64_t k_valid = 0;  // keys from here on do not exist
+  int64_t k_begin = 0;  // nor do keys before
   const int32_t *q_from = nullptr, *q_to = nullptr;
   const uint8_t* k_hidden = nullptr;
   const int32_t *q_class = nullptr, *k_class = nullptr, *class_id = nullptr;
@@ -59,11 +62,14 @@ struct SampleMasks {
   /// Returns the part of an interval that query i may see.
   LONGSPAN_HD KeyInterval narrowed(int64_t i, KeyInterval keys) const {
     if (keys.hi > k_valid) keys.hi = k_valid;
+    if (keys.lo < k_begin) keys.lo = k_begin;
     if (q_from == nullptr) return keys;
     if (keys.lo < q_from[i]) keys.lo = q_from[i];
     if (keys.hi > q_to[i]) keys.hi = q_to[i];
     return keys;
   }
+  /// Whether key j exists.
+  LONGSPAN_HD bool exists(int64_t j) const { return k_begin <= j && j < k_valid; }
   /// Whether key j, which exists, is hidden from all queries.
   LONGSPAN_HD bool hides_key(int64_t j) const { return k_hidden != nullptr && k_hidden[j] != 0; }
   /// The classes of a query, as an offset into class_id, and of a key.
@@ -96,6 +102,7 @@ class MaskTables {
   /// For a segment of `keys` keys.
   MaskTables(const PairMasks<ConstView>& masks, int64_t keys)
       : first_{keys,
+               0,
                masks.q_from.as<int32_t>(),
                masks.q_to.as<int32_t>(),
                masks.k_hidden.as<uint8_t>(),
@@ -104,7 +111,9 @@ class MaskTables {
                masks.class_id.as<int32_t>(),
                masks.class_id ? masks.class_id.dim(2) : 0},
         lengths_(masks.k_valid.as<int64_t>()),
+        begins_(masks.k_begin.as<int64_t>()),
         length_(step_of(masks.k_valid)),
+        begin_(step_of(masks.k_begin)),
         bounds_(step_of(masks.q_from)),
         hidden_(step_of(masks.k_hidden)),
         query_classes_(step_of(masks.q_class)),
@@ -112,6 +121,7 @@ class MaskTables {
         ids_(step_of(masks.class_id)) {}
 
   LONGSPAN_HD bool bounds_rows() const { return first_.bounds_rows(); }
+  LONGSPAN_HD bool has_begins() const { return begins_ != nullptr; }
   LONGSPAN_HD bool hides_keys() const { return first_.k_hidden != nullptr; }
   LONGSPAN_HD bool has_classes() const { return first_.class_id != nullptr; }
   LONGSPAN_HD bool hides_pairs() const { return first_.hides_pairs(); }
@@ -127,6 +137,10 @@ class MaskTables {
   LONGSPAN_HD SampleMasks of(int64_t sample, int64_t keys) const {
     SampleMasks m = first_;
     m.k_valid = keys;
+    if (begins_ != nullptr) {
+      const int64_t begin = begins_[sample * begin_];
+      m.k_begin = begin < 0 ? 0 : (begin < first_.k_valid ? begin : first_.k_valid);
+    }
     move(m.q_from, sample * bounds_);
     move(m.q_to, sample * bounds_);
     move(m.k_hidden, sample * hidden_);
@@ -145,8 +159,9 @@ class MaskTables {
   }
 
   SampleMasks first_;
-  const int64_t* lengths_ = nullptr;
-  int64_t length_ = 0, bounds_ = 0, hidden_ = 0, query_classes_ = 0, key_classes_ = 0, ids_ = 0;
+  const int64_t *lengths_ = nullptr, *begins_ = nullptr;
+  int64_t length_ = 0, begin_ = 0, bounds_ = 0, hidden_ = 0, query_classes_ = 0, key_classes_ = 0,
+          ids_ = 0;
 };
 
 }  // namespace longspan::kernels

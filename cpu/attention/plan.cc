@@ -46,8 +46,12 @@ AttentionHead::AttentionHead(const AttentionProblem& in, int64_t sample, int64_t
 KeyRange AttentionHead::range_of(int64_t i) const {
   const int32_t* r = run + kRunFields * i;
   const HeadSegment& s = segment[r[2]];
-  const int64_t end = std::min<int64_t>(r[0] + r[1], s.order != nullptr ? s.keys : s.masks.k_valid);
-  return {s.first + r[0], s.first + end, r[4]};
+  int64_t begin = r[0], end = r[0] + r[1];
+  if (s.order == nullptr) {
+    begin = std::max(begin, s.masks.k_begin);
+    end = std::min(end, s.masks.k_valid);
+  }
+  return {s.first + begin, s.first + end, r[4]};
 }
 
 void AttentionHead::ranges(int64_t t, int64_t from, int64_t to, std::vector<KeyRange>& out) const {
@@ -108,8 +112,8 @@ bool AttentionHead::shows_all(int64_t t, KeyRange range) const {
   const HeadSegment& s = at_place(range.k0);
   if (order_q != nullptr || s.order != nullptr || s.masks.bounds_rows()) return false;
   const int64_t first = tile_row(t) + s.q_start, last = first + tile_rows(t) - 1;
-  return last - s.q_start < queries_valid && range.k1 - s.first <= s.masks.k_valid &&
-         last - s.left <= range.k0 - s.first && first + s.right + 1 >= range.k1 - s.first;
+  return last - s.q_start < queries_valid && range.k0 - s.first >= s.masks.k_begin &&
+         range.k1 - s.first <= s.masks.k_valid && last - s.left <= range.k0 - s.first && first + s.right + 1 >= range.k1 - s.first;
 }
 
 void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const {

@@ -85,7 +85,9 @@ struct SegmentTables {
   kernels::MaskTables masks;
 
   /// Whether a key inside a row's window and lengths may still be hidden from it.
-  LONGSPAN_HD bool masked() const { return masks.bounds_rows() || masks.hides_pairs(); }
+  LONGSPAN_HD bool masked() const {
+    return masks.has_begins() || masks.bounds_rows() || masks.hides_pairs();
+  }
 };
 
 /// Dropout of one call, see kernels::AttentionDropout.
@@ -186,7 +188,8 @@ struct AttentionHead {
   }
   /// Whether a key (an index) exists in this sample and is not hidden from all queries.
   LONGSPAN_HD bool shown(const AttentionSizes& x, int segment, int32_t key) const {
-    return key < keys_valid(segment) && !masks(x, segment).hides_key(key);
+    const kernels::SampleMasks all = masks(x, segment);
+    return all.exists(key) && !all.hides_key(key);
   }
   LONGSPAN_HD KeyInterval sees(const AttentionSizes& x, int segment, int64_t query) const {
     if (query >= queries_valid) return {0, 0};

@@ -18,6 +18,7 @@
 #include "models/reformer/reformer.h"
 #include "models/sparse_transformer/sparse_transformer.h"
 #include "models/transformer/transformer.h"
+#include "models/transformer_xl/transformer_xl.h"
 #include "nn/nearest.h"
 
 namespace longspan {
@@ -25,10 +26,11 @@ namespace {
 
 std::vector<ModelEntry>& entries() {
   static std::vector<ModelEntry> all{
-      transformer_entry(), local_transformer_entry(), sparse_transformer_entry(),
-      blockbert_entry(),   bigbird_entry(),           bigbird_etc_entry(),
-      etc_entry(),         longformer_entry(),        longformer_lm_entry(),
-      led_entry(),         bigbird_pegasus_entry(),   reformer_entry()};
+      transformer_entry(),   local_transformer_entry(), sparse_transformer_entry(),
+      blockbert_entry(),     bigbird_entry(),           bigbird_etc_entry(),
+      etc_entry(),           longformer_entry(),        longformer_lm_entry(),
+      led_entry(),           bigbird_pegasus_entry(),   reformer_entry(),
+      transformer_xl_entry()};
   return all;
 }
 

@@ -13,7 +13,6 @@
 
 #include "models/longformer/longformer.h"
 #include "models/model_spec.h"
-#include "nn/relative_attention.h"
 
 namespace longspan {
 namespace {
@@ -185,6 +184,7 @@ LongformerLM::LongformerLM(const LongformerLMConfig& config, const Init& init)
                                  .dropout = or_default(c.dropout_attn, c.dropout),
                                  .weights = weights,
                                  .out_weights = out_weights};
+  distances_ = DistanceTable(furthest(), c.d_model, init);
   std::vector<std::unique_ptr<Layer>> attention;
   for (int64_t i = 0; i < c.n_layer; ++i) {
     attention.push_back(
@@ -206,16 +206,21 @@ void LongformerLM::visit_more(Visitor& v) { v("u", u_)("v", v_); }
 LayerContext LongformerLM::layer_context(int64_t queries, int64_t keys,
                                          int64_t /*first_key*/) const {
   LayerContext ctx;
+  ctx.distances = distances_.rows(keys);
   for (int64_t i = 0; i < config_.n_layer; ++i) {
     ctx.layer_patterns.push_back(pattern_of(config_, i, queries, keys));
   }
   return ctx;
 }
 
+int64_t LongformerLM::furthest() const {
+  int64_t most = 0;
+  for (int64_t i = 0; i < config_.n_layer; ++i) most = std::max(most, reach(config_, i));
+  return most;
+}
+
 int64_t LongformerLM::first_visible(int64_t position) const {
-  int64_t furthest = 0;
-  for (int64_t i = 0; i < config_.n_layer; ++i) furthest = std::max(furthest, reach(config_, i));
-  return std::max<int64_t>(position - furthest, 0);
+  return std::max<int64_t>(position - furthest(), 0);
 }
 
 LongformerLMConfig longformer_lm_preset(std::string_view name) {

@@ -7,6 +7,7 @@
 
 #include "models/causal_decoder.h"
 #include "models/model_spec.h"
+#include "nn/relative_attention.h"
 
 namespace longspan {
 
@@ -73,11 +74,13 @@ class LongformerLM final : public CausalDecoder {
 
  private:
   LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;
+  int64_t furthest() const;  // the largest distance in any layer
   int64_t first_visible(int64_t position) const override;
   void visit_more(Visitor& v) override;
 
   LongformerLMConfig config_;
   Tensor u_, v_;  // [H, d]
+  DistanceTable distances_;
 };
 
 /// Entry of the model under the name that programs use.

@@ -358,7 +358,8 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
   return {exit(r, length, pass), std::move(r.buckets)};
 }
 
-Stack::Result Reformer::states(const Tensor& tokens, Pass pass) const {
+Stack::Result Reformer::states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const {
+  require_no_memory(memory);
   const Tensor y = forward(ReformerInputs{.tokens = tokens}, pass).hidden;
   return {.y = y, .losses = {}, .statistics = {}, .memory = {}};
 }

@@ -176,7 +176,7 @@ class Reformer final : public CausalDecoder {
     return local_context(queries, keys, {});
   }
   Tensor embed(const Tensor& tokens, int64_t first, Pass pass) const override;
-  Stack::Result states(const Tensor& tokens, Pass pass) const override;
+  Stack::Result states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const override;
   Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                     Pass pass) const override;
   void visit_more(Visitor& v) override;

@@ -109,7 +109,9 @@ Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
   return states_of(in, pass, nullptr).y;
 }
 
-Stack::Result Transformer::states(const Tensor& tokens, Pass pass) const {
+Stack::Result Transformer::states(const Tensor& tokens, const SegmentMemory& memory,
+                                  Pass pass) const {
+  require_no_memory(memory);
   return states_of({.tokens = tokens}, pass, nullptr);
 }
 

@@ -204,7 +204,7 @@ class Transformer final : public CausalDecoder {
   /// Stores the output of every layer in `layers` if it is not null.
   Stack::Result states_of(const TransformerInputs& in, Pass pass,
                           std::vector<Tensor>* layers) const;
-  Stack::Result states(const Tensor& tokens, Pass pass) const override;
+  Stack::Result states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const override;
   /// Tables of tokens, positions and types; `source`: those of the source if it has its own.
   Tensor tables(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
                 Pass pass) const;

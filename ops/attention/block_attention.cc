@@ -115,6 +115,7 @@ void check_table(const Tensor& q, const Tensor& x, const char* name, DType dtype
 // Checks a mask and replaces class labels by ones that are safe for kernels to use.
 void check(const Tensor& q, const Tensor& k, PairMask& mask, int64_t ids) {
   check_lengths(q, mask.k_valid, "k_valid");
+  check_lengths(q, mask.k_begin, "k_begin");
   require(static_cast<bool>(mask.q_from) == static_cast<bool>(mask.q_to), kOp,
           "q_from and q_to bound a row together; one of them is not given");
   if (mask.q_from) {

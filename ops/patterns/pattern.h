@@ -44,8 +44,8 @@ struct Rule {
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
-/// Masks that hide pairs of one key segment in every run, and that label pairs: k_valid, q_from and
-/// q_to, k_hidden, and the classes of pairs.
+/// Masks that hide pairs of one key segment in every run, and that label pairs: k_valid and
+/// k_begin, q_from and q_to, k_hidden, and the classes of pairs.
 using PairMask = kernels::PairMasks<Tensor>;
 
 /// Says which keys each query may attend to: a block layout refined by a rule. If `layout` is null,

@@ -51,6 +51,7 @@ Tensor table(const Shape& shape, DType dtype, const std::function<int64_t(int64_
   std::vector<int32_t> values;
   for (int64_t i = 0; i < numel(shape); ++i) values.push_back(static_cast<int32_t>(f(i)));
   const std::vector<uint8_t> bytes(values.begin(), values.end());
+  if (dtype == DType::i64) return cast(Tensor::from(values, shape), dtype);
   return dtype == DType::u8 ? Tensor::from(bytes, shape) : Tensor::from(values, shape);
 }
 
@@ -102,6 +103,7 @@ AttentionPattern everything(int64_t queries, int64_t keys, int64_t side_keys) {
   p.side_rules = {{.q_start = 0}, {.window = {kUnlimited, 50}, .q_start = 0}};
   p.mask.q_from = table({1, queries}, DType::i32, [](int64_t i) { return i / 3 - 5; });
   p.mask.q_to = table({1, queries}, DType::i32, [](int64_t i) { return i + 300; });
+  p.side_mask.k_begin = table({2}, DType::i64, [](int64_t i) { return 3 * i; });
   p.side_mask.k_hidden = table({2, side_keys}, DType::u8, [](int64_t i) { return i % 5 == 1; });
   return p;
 }
@@ -215,6 +217,7 @@ Pairs truth_of(const Call& call, int64_t b, int64_t h) {
                          query < head.queries_valid && key < head.keys_valid(r.segment);
           const auto at = static_cast<size_t>(query);
           if (mask.q_from) visible = visible && key >= from[at] && key < to[at];
+          if (mask.k_begin) visible = visible && key >= mask.k_begin.to_vector<int64_t>()[b];
           if (mask.k_hidden) {
             const int64_t sample = mask.k_hidden.dim(0) > 1 ? b : 0;
             visible =

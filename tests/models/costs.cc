@@ -180,6 +180,17 @@ int64_t macs_of(const LongformerLMConfig& c, int64_t l, int64_t batch) {
   return batch * n + once;
 }
 
+int64_t macs_of(const TransformerXLConfig& c, int64_t l) {
+  const int64_t d = c.d_model, wide = c.n_head * (c.d_head > 0 ? c.d_head : d / c.n_head);
+  const int64_t keys = c.mem_len + l, window = c.window > 0 ? c.window : keys;
+  int64_t pairs = 0;
+  for (int64_t i = 0; i < l; ++i) pairs += std::min(c.mem_len + 1 + i, window);
+  int64_t distances = std::min(window, keys);
+  if (c.clamp > 0) distances = std::min(distances, c.clamp + 1);
+  const int64_t projections = 2 * l * d * wide + 2 * keys * d * wide + distances * d * wide;
+  return c.n_layer * (projections + 2 * l * d * c.d_ff + 2 * wide * pairs) + l * d * c.vocab;
+}
+
 int64_t macs_of(const SparseTransformerConfig& c, int64_t l) {
   const int64_t d = c.d_model;
   const auto qk = static_cast<int64_t>(static_cast<double>(d) * c.qk_ratio);

@@ -10,6 +10,7 @@
 #include "models/reformer/reformer.h"
 #include "models/sparse_transformer/sparse_transformer.h"
 #include "models/transformer/transformer.h"
+#include "models/transformer_xl/transformer_xl.h"
 
 namespace longspan::test {
 
@@ -23,6 +24,8 @@ int64_t macs_of(const EncoderConfig& c, int64_t pairs, int64_t l);
 int64_t macs_of(const LongformerConfig& c, int64_t l);
 int64_t macs_of(const LongformerLMConfig& c, int64_t l, int64_t batch = 1);
 int64_t macs_of(const SparseTransformerConfig& c, int64_t l);
+/// With a memory of mem_len rows, which are projected whether they exist or not.
+int64_t macs_of(const TransformerXLConfig& c, int64_t l);
 /// All scores that LSH layers compute count, masked ones included, and so does hashing.
 int64_t macs_of(const ReformerConfig& c, int64_t l);
 /// Counts hard links between the streams as if every global saw every token: a mask hides the

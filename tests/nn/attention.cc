@@ -296,7 +296,9 @@ TEST(Stack, SegmentsWithMemoryAreOnePass) {
         Stack::Result r = stack.forward(narrow(x, 1, t, n), ctx, memory, Pass{});
         EXPECT_LT(distance(r.y, contiguous(narrow(whole, 1, t, n))), 1e-14);
         memory = std::move(r.memory);
-        EXPECT_EQ(memory.layers[2].states.dim(1), t + n);
+        EXPECT_EQ(memory.layers[2].states.shape(), (Shape{2, 16, 8}));
+        EXPECT_EQ(memory.layers[2].begin.to_vector<int64_t>(),
+                  (std::vector<int64_t>(2, 16 - t - n)));
       }
     }
   }

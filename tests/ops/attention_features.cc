@@ -123,6 +123,37 @@ Case row_bounds(int64_t length, int64_t batch) {
   return c;
 }
 
+// The first third of the keys of sample 0 does not exist, of sample 1 all but the last key; the
+// side keys of sample 1 neither.
+std::function<int64_t(int64_t)> some_begins(int64_t length) {
+  return [length](int64_t b) { return b == 0 ? length / 3 : length - 1; };
+}
+
+Tensor begins_of(int64_t batch, const std::function<int64_t(int64_t)>& begin) {
+  std::vector<int64_t> all;
+  for (int64_t b = 0; b < batch; ++b) all.push_back(begin(b));
+  return Tensor::from(all, {batch});
+}
+
+Case begins(int64_t length, int64_t batch) {
+  Case c = plain(length, batch, 9);
+  const auto begin = some_begins(length);
+  c.pattern.rules[0].causal = true;
+  c.pattern.mask.k_begin = begins_of(batch, begin);
+  c.pattern.side_mask.k_begin = begins_of(batch, [](int64_t b) { return b == 0 ? 2 : 99; });
+  c.x.sees = [begin](int64_t b, int64_t i, int64_t j) { return begin(b) <= j && j <= i; };
+  c.x.side.sees = [](int64_t b, int64_t, int64_t j) { return b == 0 && j >= 2; };
+  return c;
+}
+
+Case begins_with_an_order(int64_t length, int64_t batch) {
+  Case c = rules_by_head(length, batch);
+  const auto begin = some_begins(length);
+  c.pattern.mask.k_begin = begins_of(batch, begin);
+  c.x.sees = [begin](int64_t b, int64_t i, int64_t j) { return begin(b) <= j && j <= i; };
+  return c;
+}
+
 Case row_bounds_with_an_order(int64_t length, int64_t batch) {
   Case c = rules_by_head(length, batch);
   const auto from = [](int64_t b, int64_t i) { return (i * 5 + b) % 11; };
@@ -316,6 +347,8 @@ const std::vector<Feature>& attention_test::features() {
                                            {"long side with a rule", long_side_with_a_rule},
                                            {"row bounds", row_bounds},
                                            {"row bounds with an order", row_bounds_with_an_order},
+                                           {"begins", begins},
+                                           {"begins with an order", begins_with_an_order},
                                            {"hidden keys", hidden},
                                            {"class mask", class_mask},
                                            {"class labels", class_labels},

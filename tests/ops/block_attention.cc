@@ -892,6 +892,8 @@ TEST(BlockAttention, RejectsBadInput) {
   const auto i32 = [](const Shape& s) { return Tensor::zeros(s, DType::i32); };
   expect_error<DTypeError>(ruled([&](auto& p) { p.mask.k_valid = i32({2}); }),
                            "k_valid is not i64");
+  expect_error<ShapeError>(ruled([&](auto& p) { p.mask.k_begin = zeros({3}, DType::i64); }),
+                           "k_begin is not [B]");
   expect_error<ShapeError>(ruled([&](auto& p) { p.q_valid = zeros({3}, DType::i64); }),
                            "q_valid is not [B]");
   expect_error<ValueError>(ruled([&](auto& p) {

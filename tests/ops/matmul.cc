@@ -50,6 +50,20 @@ Array linear_reference(const Array& x, const Array& weight, const Array& bias) {
   return y;
 }
 
+/// Joins [B, M, n] and [B, L, n] along axis 1; the first one may be missing.
+Array joined(const Array& before, const Array& x) {
+  if (!before) return x;
+  Array y({x.dim(0), before.dim(1) + x.dim(1), x.dim(2)});
+  int64_t at = 0;
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    for (const Array* part : {&before, &x}) {
+      const int64_t n = part->dim(1) * part->dim(2);
+      for (int64_t i = 0; i < n; ++i) y[at++] = (*part)[b * n + i];
+    }
+  }
+  return y;
+}
+
 std::vector<Sample> matmul_samples() {
   std::vector<Sample> samples = {
       {"one", {randn({1, 1}), randn({1, 1})}},
@@ -158,6 +172,45 @@ const Registered linear_info = OpInfo{
           return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes()};
         },
     .row_inputs = {0},
+    .tolerance = 2,
+    .reason = "sums of up to 300 terms in f32, whose roundings add up",
+};
+
+const Registered joined_info = OpInfo{
+    .name = "joined_linear",
+    .run = [](Inputs in) { return joined_linear(in[0], in[1], in[2], in[3]); },
+    .reference = [](Arrays in) { return linear_reference(joined(in[0], in[1]), in[2], in[3]); },
+    .samples = {{"one", {randn({1, 1, 1}), randn({1, 1, 1}), randn({1, 1}), randn({1})}},
+                {"odd", {randn({2, 3, 5}), randn({2, 7, 5}), randn({4, 5}), randn({4})}},
+                {"no bias", {randn({3, 4, 6}), randn({3, 1, 6}), randn({33, 6}), none()}},
+                {"not given", {none(), randn({2, 3, 5}), randn({4, 5}), randn({4})}},
+                {"no rows before", {randn({2, 0, 5}), randn({2, 3, 5}), randn({4, 5}), none()}},
+                {"no rows after", {randn({2, 3, 5}), randn({2, 0, 5}), randn({4, 5}), none()}},
+                {"no samples", {randn({0, 3, 5}), randn({0, 2, 5}), randn({4, 5}), randn({4})}},
+                {"no features", {randn({2, 3, 0}), randn({2, 2, 0}), randn({4, 0}), randn({4})}},
+                {"no outputs", {randn({2, 3, 5}), randn({2, 2, 5}), randn({0, 5}), randn({0})}}},
+    .large = {{"large", {randn({3, 67, 48}), randn({3, 130, 48}), randn({65, 48}), randn({65})}},
+              {"wide", {randn({2, 20, 300}), randn({2, 33, 300}), randn({257, 300}), none()}}},
+    .rejects =
+        {rejects<ShapeError>("features",
+                             {randn({1, 2, 3}), randn({1, 2, 3}), randn({5, 4}), none()},
+                             "joined_linear: x has 3 features, weight takes 4"),
+         rejects<ShapeError>("widths", {randn({1, 2, 4}), randn({1, 2, 3}), randn({5, 3}), none()},
+                             "before and x must agree except in their rows"),
+         rejects<ShapeError>("samples", {randn({2, 2, 3}), randn({1, 2, 3}), randn({5, 3}), none()},
+                             "before and x must agree except in their rows"),
+         rejects<ShapeError>("rank", {randn({2, 3}), randn({1, 2, 3}), randn({5, 3}), none()},
+                             "before"),
+         rejects<ShapeError>(
+             "bias", {randn({1, 2, 3}), randn({1, 2, 3}), randn({5, 3}), randn({3})}, "bias"),
+         rejects<DTypeError>(
+             "mixed", {as(DType::f64, randn({1, 2, 3})), randn({1, 2, 3}), randn({5, 3}), none()},
+             "f64")},
+    .saved_bytes =
+        [](Inputs in) {
+          if (!in[0]) return std::vector<int64_t>{in[1].nbytes(), in[2].nbytes()};
+          return std::vector<int64_t>{in[0].nbytes(), in[1].nbytes(), in[2].nbytes()};
+        },
     .tolerance = 2,
     .reason = "sums of up to 300 terms in f32, whose roundings add up",
 };

@@ -112,7 +112,7 @@ TEST(CountPairs, HonoursLengthsBoundsHiddenKeysAndClasses) {
     }
     return v;
   };
-  const std::vector<int64_t> q_valid{13, 9}, k_valid{12, 10}, side_valid{5, 3};
+  const std::vector<int64_t> q_valid{13, 9}, k_valid{12, 10}, side_valid{5, 3}, k_begin{2, 0}, side_begin{0, 1};
   const auto from = numbers(1, 2 * L, 4), q_class = numbers(2, L, C), k_class = numbers(3, S, C);
   std::vector<int32_t> to = numbers(4, 2 * L, 8), id = numbers(5, C * C, 3);
   for (int32_t& t : to) t += 5;
@@ -130,10 +130,12 @@ TEST(CountPairs, HonoursLengthsBoundsHiddenKeysAndClasses) {
   p.rules = {near};
   p.q_valid = Tensor::from(q_valid, {2});
   p.mask.k_valid = Tensor::from(k_valid, {2});
+  p.mask.k_begin = Tensor::from(k_begin, {2});
   p.mask.q_from = Tensor::from(from, {2, L});
   p.mask.q_to = Tensor::from(to, {2, L});
   p.mask.k_hidden = Tensor::from(hidden, {1, T});
   p.side_mask.k_valid = Tensor::from(side_valid, {2});
+  p.side_mask.k_begin = Tensor::from(side_begin, {2});
   p.side_mask.q_class = Tensor::from(q_class, {1, L});
   p.side_mask.k_class = Tensor::from(k_class, {1, S});
   p.side_mask.class_id = Tensor::from(id, {1, C, C});
@@ -142,11 +144,11 @@ TEST(CountPairs, HonoursLengthsBoundsHiddenKeysAndClasses) {
     std::set<Pair> expected;
     for (int64_t i = 0; i < q_valid[b]; ++i) {
       const auto row = b * L + static_cast<size_t>(i), q = static_cast<size_t>(i);
-      for (int64_t j = 0; j < k_valid[b]; ++j) {
+      for (int64_t j = k_begin[b]; j < k_valid[b]; ++j) {
         const bool inside = i - j <= 3 && j - i <= 2 && j >= from[row] && j < to[row];
         if (inside && hidden[static_cast<size_t>(j)] == 0) expected.insert({i, 0, j});
       }
-      for (int64_t j = 0; j < side_valid[b]; ++j) {
+      for (int64_t j = side_begin[b]; j < side_valid[b]; ++j) {
         if (id[static_cast<size_t>(q_class[q] * C + k_class[static_cast<size_t>(j)])] >= 0) {
           expected.insert({i, 1, j});
         }

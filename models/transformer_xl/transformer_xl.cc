@@ -1,0 +1,196 @@
+// Transformer-XL, Dai et al. 2019 (1901.02860): segments that attend to the states of earlier ones,
+// and positions that are relative, so that a state keeps its meaning in the next segment.
+//
+//   pairs of a head    sum_i min(M + 1 + i, W)
+//
+// The last token of a segment depends on exactly the N M + L - 1 tokens before it (M a multiple of
+// L). The authors' code also stores the output of the last layer, which nothing reads.
+
+#include "models/transformer_xl/transformer_xl.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/random.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "transformer_xl";
+
+constexpr TrainingDefaults published(int64_t length, int64_t batch, int64_t steps, int64_t warmup,
+                                     double lr = 2.5e-4) {
+  return {.length = length,
+          .batch = batch,
+          .steps = steps,
+          .lr = lr,
+          .warmup = warmup,
+          .lr_floor = 0,
+          .clip = 0.25};
+}
+
+constexpr Preset presets[] = {
+    {"small", "4 layers of 128, a memory of 128; trains on bytes in minutes", "", "", {}},
+    {"tiny",
+     "2 layers of 12, a memory of 6, 17 tokens; for tests",
+     "",
+     "vocab=17 n_layer=2 n_head=3 d_model=12 d_head=4 d_ff=20 mem_len=6",
+     {.length = 6, .batch = 2, .steps = 200}},
+    {"enwik8_base", "12 layers of 512, memory and segments of 512", "",
+     "vocab=204 n_layer=12 n_head=8 d_model=512 d_ff=2048 mem_len=512 dropout=0.1",
+     published(512, 22, 400'000, 0)},
+    {"enwik8_large", "24 layers of 1024, memory and segments of 768", "enwik8_base",
+     "n_layer=24 d_model=1024 d_head=128 d_ff=3072 mem_len=768 dropout=0.15 dropout_attn=0.15",
+     published(768, 64, 400'000, 4000)},
+};
+
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
+  return preset_spec<TransformerXL, TransformerXLConfig>(kName, presets, preset);
+}
+
+int64_t head_width(const TransformerXLConfig& c) {
+  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+}
+
+void check(const TransformerXLConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff}}) {
+    require_positive(kName, name, value);
+  }
+  require_count(kName, "n_layer", c.n_layer);
+  if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
+  for (const auto& [name, value] : {std::pair{"d_head", c.d_head},
+                                    {"mem_len", c.mem_len},
+                                    {"window", c.window},
+                                    {"clamp", c.clamp}}) {
+    require_not_negative(kName, name, value);
+  }
+  require(c.d_model % 2 == 0, kName, "d_model is {}; expected an even number, for sinusoids",
+          c.d_model);
+  require(!c.phantom_zero_memory || c.mem_len > 0, kName,
+          "phantom_zero_memory needs a memory; set mem_len");
+  for (const auto& [name, value] :
+       {std::pair{"init_std", c.init_std}, {"embed_std", c.embed_std}}) {
+    require(value >= 0 && std::isfinite(value), kName, "{} is {}; expected 0 or more", name, value);
+  }
+  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
+  require_share(kName, "dropout", c.dropout);
+  require_share(kName, "dropout_attn", c.dropout_attn);
+  require_head(kName, c.token_head);
+}
+
+/// The largest distance that positions tell apart.
+int64_t reach(const TransformerXLConfig& c) {
+  const int64_t seen = c.window > 0 ? c.window - 1 : kUnlimited;
+  return c.clamp > 0 ? std::min(c.clamp, seen) : seen;
+}
+
+DecoderOptions decoder_of(const TransformerXLConfig& c) {
+  check(c);
+  return {.model = kName,
+          .vocab = c.vocab,
+          .n_layer = c.n_layer,
+          .n_head = c.n_head,
+          .d_model = c.d_model,
+          .token = Scheme::normal(c.embed_std > 0 ? c.embed_std : c.init_std),
+          .classifier = Scheme::normal(c.init_std),
+          .tie_embedding = c.tie_embedding,
+          .head_bias = c.head_bias,
+          .emb_scale = c.emb_scale,
+          .dropout = c.dropout,
+          .precision = c.precision,
+          .token_head = c.token_head};
+}
+
+}  // namespace
+
+TransformerXL::TransformerXL(const TransformerXLConfig& config, const Init& init)
+    : CausalDecoder(decoder_of(config), init), config_(config) {
+  const TransformerXLConfig& c = config_;
+  const Scheme weights = Scheme::normal(c.init_std);
+  const auto bias = [&](const Init& at) { return at.make({c.n_head, head_width(c)}, weights); };
+  if (!c.untie_biases) {
+    u_ = bias(init.at("u"));
+    v_ = bias(init.at("v"));
+  }
+  distances_ = DistanceTable(reach(c), c.d_model, init, 2 * c.mem_len + 2048);
+  const AttentionOptions options{.d_model = c.d_model,
+                                 .n_head = c.n_head,
+                                 .d_head = head_width(c),
+                                 .dropout = c.dropout_attn,
+                                 .weights = weights,
+                                 .out_weights = weights};
+  std::vector<std::unique_ptr<Layer>> attention;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const Init at = attention_init(init, i);
+    attention.push_back(std::make_unique<RelativeMultiHead>(
+        options, reach(c), c.untie_biases ? bias(at.at("u")) : u_,
+        c.untie_biases ? bias(at.at("v")) : v_, at, c.untie_biases));
+  }
+  stack_ = attention_stack({.ff = {.d_model = c.d_model,
+                                   .d_ff = c.d_ff,
+                                   .activation = Activation::relu,
+                                   .dropout = c.dropout,
+                                   .weights = weights,
+                                   .out_weights = weights},
+                            .norm = c.norm,
+                            .norm_eps = c.norm_eps,
+                            .final_norm = c.final_norm,
+                            .dropout = c.dropout,
+                            .memory = c.memory},
+                           std::move(attention), init);
+}
+
+void TransformerXL::visit_more(Visitor& v) { v("u", u_)("v", v_); }
+
+SegmentMemory TransformerXL::empty_memory(int64_t batch) const {
+  SegmentMemory memory = CausalDecoder::empty_memory(batch);
+  if (config_.phantom_zero_memory) {
+    for (LayerMemory& m : memory.layers) m.begin = {};
+  }
+  return memory;
+}
+
+/// Zero vectors have no position in a stream of projected keys, so a phantom memory stays as it is.
+SegmentMemory TransformerXL::evaluation_memory(int64_t batch) const {
+  return config_.phantom_zero_memory ? empty_memory(batch)
+                                     : CausalDecoder::evaluation_memory(batch);
+}
+
+LayerContext TransformerXL::layer_context(int64_t /*queries*/, int64_t keys,
+                                          int64_t /*first_key*/) const {
+  LayerContext ctx;
+  ctx.pattern = config_.window > 0 ? patterns::local(config_.window) : patterns::causal();
+  ctx.distances = distances_.rows(keys);
+  return ctx;
+}
+
+int64_t TransformerXL::first_visible(int64_t position) const {
+  const int64_t seen = config_.window > 0 ? config_.window - 1 : kUnlimited;
+  return std::max<int64_t>(position - std::min(seen, config_.mem_len), 0);
+}
+
+Stack::Result TransformerXL::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                                 Pass pass) const {
+  LayerContext dropped = ctx;
+  dropped.distances = dropout(ctx.distances, config_.dropout, pass.at("positions"));
+  Stack::Result result = CausalDecoder::run(x, dropped, state, pass);
+  result.y = dropout(result.y, config_.dropout, pass.at("final"));
+  return result;
+}
+
+TransformerXLConfig transformer_xl_preset(std::string_view name) {
+  return preset_of<TransformerXLConfig>(kName, presets, name);
+}
+
+const ModelEntry& transformer_xl_entry() {
+  static const ModelEntry entry{
+      kName, "causal language model with a memory of earlier segments and relative positions",
+      presets, make};
+  return entry;
+}
+
+}  // namespace longspan

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "models/causal_decoder.h"
+#include "models/model_spec.h"
+#include "nn/relative_attention.h"
+
+namespace longspan {
+
+/// Transformer-XL \cite dai2019 .
+struct TransformerXLConfig {
+  int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
+  int64_t d_head = 0;  ///< 0: d_model / n_head
+  /// M, rows that each layer keeps of its inputs from earlier segments.
+  int64_t mem_len = 128;
+  /// W, keys that a row sees, itself included; 0: all of the memory and of the segment before it.
+  /// The authors' same_length is W = mem_len in PyTorch and mem_len + 1 in TensorFlow.
+  int64_t window = 0;
+  int64_t clamp = 0;          ///< distances beyond it are not told apart; 0: all are
+  bool untie_biases = false;  ///< each layer has its own u and v (untie_r)
+  NormPlace norm = NormPlace::post;
+  double norm_eps = 1e-5;
+  bool final_norm = true;  ///< with norm = pre; the authors' code has none
+  /// The first memory is `mem_len` zero vectors, which are attended to, instead of being empty: as
+  /// in the authors' TensorFlow code and in transformers.
+  bool phantom_zero_memory = false;
+  bool tie_embedding = true, head_bias = true;
+  bool emb_scale = true;  ///< token embeddings times sqrt(d_model)
+  float dropout = 0;      ///< sites emb, positions, resid, ffn_act and final
+  float dropout_attn = 0;
+  double init_std = 0.02;
+  double embed_std = 0;  ///< std of tokens; 0: init_std
+  Precision precision = Precision::f32;
+  HeadOptions token_head = {};
+  MemoryPolicy memory = {};
+
+  void visit(auto& v) {
+    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
+        "d_head", d_head)("mem_len", mem_len)("window", window)("clamp", clamp)(
+        "untie_biases", untie_biases)("norm", norm)("norm_eps", norm_eps)("final_norm", final_norm)(
+        "phantom_zero_memory", phantom_zero_memory)("tie_embedding", tie_embedding)(
+        "head_bias", head_bias)("emb_scale", emb_scale);
+    v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
+        "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
+  }
+};
+
+/// A causal decoder whose layers also attend to their inputs of earlier segments, m, as constants,
+/// with relative positions (sec. 3.2 and 3.3):
+///   h~ = [SG(m); h]     q = W_q h     k, v = W_k h~, W_v h~
+///   s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R_{M + i - j}) / sqrt(d)
+///   h <- LN(h + Drop(W_o softmax(s) v));  h <- LN(h + Drop(W_2 relu(W_1 h)))
+/// All layers share u and v unless untie_biases. R is the same for all layers, and its dropout too.
+class TransformerXL final : public CausalDecoder {
+ public:
+  /// Throws ValueError that names the fields when they do not fit together.
+  TransformerXL(const TransformerXLConfig& config, const Init& init);
+
+  const TransformerXLConfig& config() const { return config_; }
+  int64_t memory_length() const override { return config_.mem_len; }
+  SegmentMemory empty_memory(int64_t batch) const override;
+  SegmentMemory evaluation_memory(int64_t batch) const override;
+
+ private:
+  LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;
+  int64_t first_visible(int64_t position) const override;
+  Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                    Pass pass) const override;
+  void visit_more(Visitor& v) override;
+
+  TransformerXLConfig config_;
+  Tensor u_, v_;  // [H, d], shared by all layers; undefined with untie_biases
+  DistanceTable distances_;
+};
+
+/// Entry of the model under the name that programs use.
+const ModelEntry& transformer_xl_entry();
+
+/// Configurations of the paper and of the released scripts. Throws ValueError on an unknown name.
+TransformerXLConfig transformer_xl_preset(std::string_view name);
+
+}  // namespace longspan

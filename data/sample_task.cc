@@ -4,6 +4,10 @@
 
 namespace longspan {
 
+Draws draws_of(std::string_view task, const SampleKey& key) {
+  return Draws(Generator{key.seed}.fork(task).fork(key.split).fork(key.index));
+}
+
 Batch stack(std::span<const Sample> samples, Device device) {
   require<ShapeError>(!samples.empty(), "stack", "got no samples");
   const size_t length = samples[0].tokens.size();

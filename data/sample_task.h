@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/corpus.h"
+#include "data/draws.h"
 #include "nn/fields.h"
 
 namespace longspan {
@@ -38,6 +39,9 @@ struct SampleKey {
   uint64_t index = 0;
 };
 
+/// Returns the random stream of a sample of a task.
+Draws draws_of(std::string_view task, const SampleKey& key);
+
 /// Stacks samples of one length with a target for each token into i32 [B, L]. Throws ShapeError if
 /// the lengths differ or there are no samples.
 Batch stack(std::span<const Sample> samples, Device device = {});
@@ -55,8 +59,9 @@ class SampleTask {
  public:
   virtual ~SampleTask() = default;
   virtual void visit(Fields& v) = 0;
-  /// Returns the task with its samples fitted to a model: of at most `length` tokens, and of
-  /// `vocabulary` tokens where the task can have any number. Throws ValueError if they do not fit.
+  /// Returns the task with its samples fitted to a model: of at most `length` tokens, unless an
+  /// option sets their length, and of `vocabulary` tokens where the task can have any number.
+  /// Throws ValueError if they do not fit.
   virtual std::unique_ptr<SampleTask> fitted(int64_t length, int64_t vocabulary) const = 0;
   virtual TargetKind targets() const = 0;
   virtual SampleShape shape() const = 0;

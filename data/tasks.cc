@@ -6,15 +6,9 @@
 #include <memory>
 
 #include "core/error.h"
-#include "data/draws.h"
 
 namespace longspan {
 namespace {
-
-/// Returns the random stream of a sample.
-Draws draws_of(std::string_view task, const SampleKey& key) {
-  return Draws(Generator{key.seed}.fork(task).fork(key.split).fork(key.index));
-}
 
 /// Returns `count` distinct integers below `range`, in random order.
 std::vector<int64_t> different(const Draws& draws, int64_t count, int64_t range,

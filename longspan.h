@@ -137,6 +137,7 @@
 #include "data/io/formats.h"
 #include "data/io/json.h"
 #include "data/io/mapped_file.h"
+#include "data/memory_tasks.h"
 #include "data/metrics.h"
 #include "data/profiles.h"
 #include "data/questions.h"

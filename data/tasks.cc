@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "data/memory_tasks.h"
 
 namespace longspan {
 namespace {
@@ -303,6 +304,16 @@ constexpr SampleTaskEntry entries[] = {
      [] { return task_of(NeedleTask{}, 256); }},
     {"marker", "marker", "generated: whether a distant token occurs",
      [] { return task_of(MarkerTask{}, 256); }},
+    {"period", "period", "generated: a sequence with a period, to be continued",
+     [] { return task_of(PeriodTask{}, 256); }},
+    {"recall", "recall", "generated: the label at the start of a document, at its end",
+     [] { return task_of(RecallTask{}, 256); }},
+    {"corridor", "corridor", "generated: a mark in noise, to be recalled much later",
+     [] { return task_of(CorridorTask{}, 256); }},
+    {"two-distance", "two_distance", "generated: next tokens that occurred at one of two distances",
+     [] { return task_of(TwoDistanceTask{}, 256); }},
+    {"lookup", "lookup", "generated: near tokens, and at markers a distant one",
+     [] { return task_of(LookupTask{}, 256); }},
 };
 
 }  // namespace

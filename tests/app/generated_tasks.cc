@@ -23,6 +23,7 @@ Settings settings_of(const SampleTaskEntry& entry) {
   const auto add = [&](const char* key, const char* value) { all.push_back(setting(key, value)); };
   if (targets == TargetKind::tokens) {
     add("model.name", "transformer:tiny");
+    add("model.vocab", "64");
     add("length", "30");
   } else {
     add("model.name", "longformer:small");
@@ -37,6 +38,10 @@ Settings settings_of(const SampleTaskEntry& entry) {
     add("motifs.nearest", "20");
     add("model.globals", "first");
   }
+  if (entry.id == "period") add("period.period", "10");
+  if (entry.id == "recall") add("recall.document", "10");
+  if (entry.id == "two-distance") add("two_distance.far", "10");
+  if (entry.id == "lookup") add("lookup.far", "10");
   return all;
 }
 
@@ -105,6 +110,24 @@ TEST(GeneratedTasks, HaveTheirOwnOptions) {
   settings.push_back(setting("motifs.held_out", "-1"));
   const std::string range = message_of<ValueError>([&] { make_config(settings); });
   EXPECT_TRUE(contains(range, "motifs.held_out is -1")) << range;
+}
+
+// A task with a length of its own keeps it, whatever the run's is.
+TEST(GeneratedTasks, MayBeLongerThanTheRun) {
+  const auto length = [](const char* task, const char* option, const char* value) {
+    const RunConfig c =
+        make_config({setting("task", task), setting("length", "1024"), setting(option, value)});
+    return c.generated->fitted(c.length, 64)->shape().length;
+  };
+  EXPECT_EQ(length("period", "period.length", "0"), 1024);
+  EXPECT_EQ(length("period", "period.length", "5000"), 5000);
+  EXPECT_EQ(length("corridor", "corridor.length", "5000"), 5000);
+  EXPECT_EQ(length("two-distance", "two_distance.length", "5000"), 5000);
+  EXPECT_EQ(length("lookup", "lookup.length", "5000"), 5000);
+  EXPECT_EQ(length("recall", "recall.documents", "0"), 1024);
+  EXPECT_EQ(length("recall", "recall.documents", "4"), 2048);
+  const std::string below = message_of<ValueError>([&] { length("lookup", "lookup.near", "-1"); });
+  EXPECT_TRUE(contains(below, "lookup.near is -1")) << below;
 }
 
 TEST(GeneratedTasks, SayWhichModelTheyNeed) {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/generator.h"
+#include "data/tasks.h"
 #include "data/token_file.h"
 #include "tests/harness/scratch.h"
 
@@ -58,13 +59,13 @@ TEST(DataSets, WarnOfOtherCounts) {
 }
 
 TEST(DataSets, UnitsOfEveryKind) {
-  std::set<std::string> generated;
+  std::set<std::string_view> generated, tasks;
   for (const DataSet& set : data_sets()) {
     EXPECT_FALSE(unit_of(set.kind).empty()) << set.id;
     if (is_generated(set.kind)) generated.emplace(set.id);
   }
-  EXPECT_EQ(generated, (std::set<std::string>{"copy-memory", "duplicate", "marker", "motif-dna",
-                                              "needle-qa"}));
+  for (const SampleTaskEntry& task : sample_tasks()) tasks.insert(task.id);
+  EXPECT_EQ(generated, tasks);
   for (const auto& [id, unit] : {std::pair{"bytes", "byte"},
                                  {"text8", "character"},
                                  {"dna", "base"},

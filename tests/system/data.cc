@@ -288,7 +288,7 @@ TEST_F(Data, CheckTellsWhatIsThere) {
   for (const char* id : {"bytes", "enwik8", "photo-crops-32", "genomes"}) {
     EXPECT_NE(all.out.find(id), std::string::npos) << id;
   }
-  for (const std::string id : {"motif-dna", "duplicate"}) {  // generated tasks, without files
+  for (const std::string id : {"motif-dna", "duplicate", "two-distance"}) {  // without files
     EXPECT_NE(all.out.find("--task " + id + ": no files"), std::string::npos) << all.out;
     EXPECT_EQ(all.out.find("--data " + id), std::string::npos) << all.out;
   }

@@ -127,6 +127,7 @@
 #include "models/transformer_xl/transformer_xl.h"
 
 #include "data/choices.h"
+#include "data/collision.h"
 #include "data/corpus.h"
 #include "data/data_sets.h"
 #include "data/draws.h"

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "data/collision.h"
 #include "data/memory_tasks.h"
 
 namespace longspan {
@@ -310,6 +311,8 @@ constexpr SampleTaskEntry entries[] = {
      [] { return task_of(RecallTask{}, 256); }},
     {"corridor", "corridor", "generated: a mark in noise, to be recalled much later",
      [] { return task_of(CorridorTask{}, 256); }},
+    {"collision", "collision", "generated: where two colours of moving particles met last",
+     [] { return task_of(CollisionTask{}, 256); }},
     {"two-distance", "two_distance", "generated: next tokens that occurred at one of two distances",
      [] { return task_of(TwoDistanceTask{}, 256); }},
     {"lookup", "lookup", "generated: near tokens, and at markers a distant one",

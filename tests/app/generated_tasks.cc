@@ -24,7 +24,7 @@ Settings settings_of(const SampleTaskEntry& entry) {
   if (targets == TargetKind::tokens) {
     add("model.name", "transformer:tiny");
     add("model.vocab", "64");
-    add("length", "30");
+    add("length", entry.id == "collision" ? "120" : "30");
   } else {
     add("model.name", "longformer:small");
     add("length", targets == TargetKind::span ? "64" : "256");
@@ -42,6 +42,10 @@ Settings settings_of(const SampleTaskEntry& entry) {
   if (entry.id == "recall") add("recall.document", "10");
   if (entry.id == "two-distance") add("two_distance.far", "10");
   if (entry.id == "lookup") add("lookup.far", "10");
+  if (entry.id == "collision") {  // particles that meet often
+    add("collision.grid", "2");
+    add("collision.colours", "1");
+  }
   return all;
 }
 
@@ -126,6 +130,7 @@ TEST(GeneratedTasks, MayBeLongerThanTheRun) {
   EXPECT_EQ(length("lookup", "lookup.length", "5000"), 5000);
   EXPECT_EQ(length("recall", "recall.documents", "0"), 1024);
   EXPECT_EQ(length("recall", "recall.documents", "4"), 2048);
+  EXPECT_EQ(length("collision", "collision.steps", "2000"), 16000);
   const std::string below = message_of<ValueError>([&] { length("lookup", "lookup.near", "-1"); });
   EXPECT_TRUE(contains(below, "lookup.near is -1")) << below;
 }

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "data/collision.h"
 #include "data/memory_tasks.h"
 #include "tests/harness/scratch.h"
 
@@ -312,6 +313,7 @@ TEST(Tasks, SamplesNeverChange) {
   EXPECT_EQ(checksum(RecallTask{.documents = 3, .document = 40}), 5032790127225916566u);
   EXPECT_EQ(checksum(CorridorTask{.length = 200, .nearest = 3, .distance = 50}),
             6943681939937942160u);
+  EXPECT_EQ(checksum(CollisionTask{.steps = 400}), 4632926221041414276u);
   EXPECT_EQ(checksum(TwoDistanceTask{.length = 300}), 5073468645277531340u);
   EXPECT_EQ(checksum(LookupTask{.length = 300}), 1042672593982481356u);
 }
@@ -399,7 +401,7 @@ TEST(Tasks, OfTheTableKeepTheirPromises) {
     EXPECT_EQ(task->held_out, 1);
   }
   EXPECT_EQ(ids, (std::set<std::string_view>{"motif-dna", "duplicate", "copy-memory", "needle-qa",
-                                             "marker", "period", "recall", "corridor",
+                                             "marker", "period", "recall", "corridor", "collision",
                                              "two-distance", "lookup"}));
   EXPECT_THROW(sample_tasks()[1].make()->fitted(7, 20), ValueError);  // no word twice
 }

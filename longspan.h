@@ -144,6 +144,7 @@
 #include "data/questions.h"
 #include "data/sample_task.h"
 #include "data/sequence_pairs.h"
+#include "data/streams.h"
 #include "data/structured.h"
 #include "data/tasks.h"
 #include "data/token_file.h"

@@ -126,6 +126,9 @@ int eval_command(int argc, const char* const* argv) {
                static_cast<long long>(trained.at.step), part.c_str(), run.config.task.c_str(), bits,
                task_data->unit().c_str(), static_cast<long long>(size), task_data->items().c_str(),
                seconds);
+  if (const std::string how = task_data->protocol(part); !how.empty()) {
+    std::fprintf(stderr, "read in %s\n", how.c_str());
+  }
   require_score(bits, *task_data, trained.at.step);
   Members figures{{"step", trained.at.step},
                   {"part", part},

@@ -183,7 +183,7 @@ Tensor LabelData::logits(const Labelled& rows, Pass pass) const {
       pass);
 }
 
-TaskData::Forward LabelData::forward(int64_t i, Pass pass) const {
+TaskData::Forward LabelData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
   const int64_t batch = run_.config.batch;
   std::vector<Sample> samples;
   for (int64_t row = i * batch; row < (i + 1) * batch; ++row) {

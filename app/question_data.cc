@@ -112,7 +112,7 @@ Tensor ChoiceData::choose(const ChoiceBatch& b, Pass pass) const {
   return encoder_.choose(encoder_.forward(in, pass), to_device(b.places, device));
 }
 
-TaskData::Forward ChoiceData::forward(int64_t i, Pass pass) const {
+TaskData::Forward ChoiceData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
   std::vector<std::vector<ChoiceWindow>> rows;
   std::vector<int64_t> answers;
   Forward f;
@@ -259,7 +259,7 @@ SpanLogits SpanData::spans(const Rows& rows, Pass pass) const {
   return encoder_.spans(encoder_.forward(rows.in, pass), rows.in.lengths);
 }
 
-TaskData::Forward SpanData::forward(int64_t i, Pass pass) const {
+TaskData::Forward SpanData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
   std::vector<Window> windows;
   for (int64_t b = 0; b < run_.config.batch; ++b) {
     const int64_t item = item_of_row(i * run_.config.batch + b, size("train"), run_.config.seed);

@@ -26,7 +26,7 @@ class ChoiceData final : public TaskData {
   std::string unit() const override { return "question"; }
   /// Throws ValueError if a question and its candidates alone fill a window.
   void prepare() override;
-  Forward forward(int64_t i, Pass pass) const override;
+  Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   double bits(const std::string& part) const override { return scores(part).bits; }
   Report report(const std::string& part, const BeamSearch& search) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
@@ -65,7 +65,7 @@ class SpanData final : public TaskData {
   std::string unit() const override { return "place"; }
   /// Throws IoError if a document is missing.
   void prepare() override;
-  Forward forward(int64_t i, Pass pass) const override;
+  Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   /// Bits of the correct starts plus bits of the correct ends, over windows that contain an answer.
   double bits(const std::string& part) const override;
   bool may_lack_targets() const override { return true; }

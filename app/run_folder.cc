@@ -221,18 +221,18 @@ std::string set_aside(const std::string& run, int64_t step) {
   return to;
 }
 
-Checkpoints::Checkpoints(std::string run, int64_t keep, TensorList weights, Optimizer& optimizer,
-                         int64_t resumed)
+Checkpoints::Checkpoints(std::string run, int64_t keep, TensorList weights,
+                         std::function<TensorList()> progress, int64_t resumed)
     : run_(std::move(run)),
       keep_(keep),
       weights_(std::move(weights)),
-      optimizer_(optimizer),
+      progress_(std::move(progress)),
       saved_(resumed) {}
 
 void Checkpoints::save(int64_t step, const Members& values, double rate) {
   if (saved_ == step) return;
   try {
-    write_state(run_, step, weights_, optimizer_.state(), values);
+    write_state(run_, step, weights_, progress_(), values);
   } catch (const NonfiniteState& e) {
     diverged(e.what(), rate);
   }

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
 #include "core/named_tensor.h"
 #include "data/io/json.h"
-#include "train/optimizer.h"
 
 namespace longspan {
 
@@ -49,9 +49,10 @@ std::string set_aside(const std::string& run, int64_t step);
 /// finite values from the newest, so one from which the run can resume always exists.
 class Checkpoints {
  public:
+  /// `progress` returns what else a checkpoint holds: the optimizer's state and memories.
   /// `resumed`: the step of the checkpoint from which the run resumes, -1 if there is none.
-  Checkpoints(std::string run, int64_t keep, TensorList weights, Optimizer& optimizer,
-              int64_t resumed);
+  Checkpoints(std::string run, int64_t keep, TensorList weights,
+              std::function<TensorList()> progress, int64_t resumed);
 
   /// Writes the checkpoint of a step, once. Throws as write_state() does or, if the state is
   /// nonfinite, as diverged() does.
@@ -68,7 +69,7 @@ class Checkpoints {
   std::string run_;
   int64_t keep_;
   TensorList weights_;
-  Optimizer& optimizer_;
+  std::function<TensorList()> progress_;
   int64_t saved_, confirmed_ = -1;
 };
 

@@ -66,7 +66,8 @@ std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c
 /// Returns the forward pass of the steps of a run, on synthetic tokens that only the graph holds
 /// afterwards; `held` is what a run holds until the backward pass ends.
 std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device,
-                                   LanguageModel::Losses& held) {
+                                   LanguageModel::Losses& held,
+                                   std::vector<SegmentMemory>& memories) {
   const double by = make_loss_scale(c).value() / static_cast<double>(c.accumulate);
   if (const Encoder* encoder = model.as_encoder()) {
     const EncoderConfig& e = encoder->encoder_config();
@@ -82,12 +83,13 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
   const bool sequence = model.objective() == Objective::sequence;
   const int64_t length = !sequence ? c.length : c.target_length > 0 ? c.target_length : longest;
   const Pass pass{.training = true, .gen = Generator{c.seed}.fork("step")};
-  return [=, &model, &held, batch = c.batch, source_length = c.length]() -> Tensor {
+  return [=, &model, &held, &memories, batch = c.batch, source_length = c.length]() -> Tensor {
     const auto ids = [&](int64_t n) { return some_ids(batch, n, model.vocab(), device); };
     const Tensor tokens = ids(length), targets = ids(length);
     const Tensor source = sequence ? ids(source_length) : Tensor{};
+    const SegmentMemory& memory = memories.front();
     held = sequence ? model.sequence_loss({source}, tokens, targets, pass)
-                    : model.loss(tokens, targets, model.empty_memory(batch), pass);
+                    : model.loss(tokens, targets, memory, pass);
     const Tensor loss = held.total();
     return by != 1 ? mul(loss, by) : loss;
   };
@@ -137,7 +139,12 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
       make_optimizer(c.optimizer, named_parameters(*model));
   LanguageModel::Losses held;
   std::vector<Statistics> statistics;
-  const std::function<Tensor()> forward = forward_of(*model, c, device, held);
+  // As in training steps: the memories of all batches are replaced together, after the update. The
+  // pass that is measured is the last one, so that the next memories of the others exist already.
+  std::vector<SegmentMemory> memories, next(1);
+  for (int64_t i = 0; i < c.accumulate; ++i) memories.push_back(model->empty_memory(c.batch));
+  for (int64_t i = 1; i < c.accumulate; ++i) next.push_back(model->empty_memory(c.batch));
+  const std::function<Tensor()> forward = forward_of(*model, c, device, held, memories);
   const ReconstructionErrorMonitor inversion;  // as in training runs
   const bool graph = recorded_ && !inspect;
   MeasureOptions options{.clip = c.optimizer.clip,
@@ -147,12 +154,14 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
                          .after_pass =
                              [&] {
                                add_statistics(statistics, std::move(held.statistics));
+                               next[0] = std::move(held.memory);
                                held = {};
                              },
                          .after_update =
                              [&] {
                                end_step(*model, 0, {}, statistics);
                                statistics.clear();
+                               memories[0] = std::move(next[0]);
                              },
                          .graph = graph};
   if (device != meta_device) measure_step(device, *optimizer, forward, options);

@@ -36,15 +36,6 @@ const Encoder* encoder_for(const TrainingRun& run) {
   return encoder;
 }
 
-/// Returns how many targets of the samples are scored.
-int64_t counted_targets(const std::vector<Sample>& samples) {
-  int64_t count = 0;
-  for (const Sample& s : samples) {
-    count += std::ssize(s.targets) - std::count(s.targets.begin(), s.targets.end(), ignored_target);
-  }
-  return count;
-}
-
 /// Returns target `i` of each sample, i64 [B].
 Tensor column(const std::vector<Sample>& samples, size_t i, Device device) {
   std::vector<int64_t> values;
@@ -54,9 +45,15 @@ Tensor column(const std::vector<Sample>& samples, size_t i, Device device) {
 
 }  // namespace
 
-LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch, Pass pass) {
-  const SegmentMemory memory = run.model->empty_memory(batch.tokens.dim(0));
+LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
+                                const SegmentMemory& memory, Pass pass) {
   return run.model->loss(batch.tokens, batch.targets, memory, pass);
+}
+
+SegmentMemory memory_for(const TrainingRun& run, const StreamBatch& batch,
+                         const SegmentMemory& memory) {
+  if (!batch.reset) return memory;
+  return forget(memory, run.model->empty_memory(batch.tokens.dim(0)), batch.reset);
 }
 
 TextData::TextData(const TrainingRun& run)
@@ -98,18 +95,30 @@ LossUnit TextData::loss_unit() const {
 
 void TextData::prepare() {
   const RunConfig& c = run_.config;
+  if (streams()) {
+    streams_ = std::make_unique<TextStreams>(corpus_.train, c.batch * c.accumulate, c.length,
+                                             c.seed, run_.device);
+    return;
+  }
   batches_ = std::make_unique<SegmentBatches>(corpus_.train, c.batch, c.length, options());
 }
 
-TaskData::Forward TextData::forward(int64_t i, Pass pass) const {
-  const Batch batch = batches_->at(i);
-  const int64_t all = batch.tokens.numel();
-  return {losses_of(run_, batch, pass), all, alike() ? all : counted_targets(batch.targets)};
+TaskData::Forward TextData::forward(int64_t i, const SegmentMemory& memory, Pass pass) const {
+  const StreamBatch b = batch_of(i);
+  const int64_t all = b.tokens.numel();
+  return {losses_of(run_, b, memory_for(run_, b, memory), pass), all,
+          alike() ? all : counted_targets(b.targets)};
 }
 
-std::optional<Batch> TextData::batch(int64_t i) const {
+StreamBatch TextData::batch_of(int64_t i) const {
+  const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
+  if (!streams()) return {batches_->at(i), {}};
+  return streams_->at(i / accumulate, i % accumulate * batch, batch);
+}
+
+std::optional<StreamBatch> TextData::batch(int64_t i) const {
   if (!alike()) return std::nullopt;
-  return batches_->at(i);
+  return batch_of(i);
 }
 
 // Counting reads from the device, so it happens only if batches differ and are accumulated.
@@ -117,13 +126,36 @@ bool TextData::alike() const { return all_are_targets() || run_.config.accumulat
 
 double TextData::bits(const std::string& name) const {
   const CorpusPart& part = corpus_.part(name);
-  const int64_t together = std::max<int64_t>(1, 4096 / run_.config.length);
-  const EvaluationSegments segments(part, together, run_.config.length, options());
-  const Score total = score_all(*run_.model, segments);
+  const EvaluationSegments segments(part, together(), run_.config.length, options());
+  const Score total = streams() ? score_streams(part) : score_all(*run_.model, segments);
   if (total.count == 0) return std::nan("");
   const bool symbols = all_are_targets() && part.symbols > 0;
   const auto per = static_cast<double>(symbols ? part.symbols : total.count);
   return total.bits() * static_cast<double>(total.count) / per;
+}
+
+/// As many streams that what they read beforehand is little beside what they score.
+EvaluationStreams TextData::evaluation_streams(const CorpusPart& part) const {
+  const int64_t length = run_.config.length;
+  const int64_t warm_up = (run_.model->memory_length() + length - 1) / length * length;
+  const int64_t many = part.size() / (16 * (warm_up + length));
+  return {part, std::clamp<int64_t>(many, 1, together()), length, warm_up, run_.device};
+}
+
+Score TextData::score_streams(const CorpusPart& part) const {
+  const EvaluationStreams batches = evaluation_streams(part);
+  return longspan::score_streams(*run_.model, batches, batches.streams());
+}
+
+std::string TextData::protocol(const std::string& part) const {
+  if (!streams()) return {};
+  const int64_t length = run_.config.length, rows = run_.model->memory_length();
+  const EvaluationStreams batches = evaluation_streams(corpus_.part(part));
+  const bool warm = batches.streams() > 1;
+  return fmt::format(
+      "segments of {} tokens after a memory of {}, in {} {}{}", length, rows, batches.streams(),
+      warm ? "streams" : "stream",
+      warm ? fmt::format(" that read {} tokens before they count", batches.warm_up()) : "");
 }
 
 std::optional<double> TextData::sliding_bits(const std::string& name, int64_t stride) const {
@@ -132,9 +164,8 @@ std::optional<double> TextData::sliding_bits(const std::string& name, int64_t st
   const CorpusPart& part = corpus_.part(name);
   std::vector<int32_t> text{part.before};
   for (int64_t i = 0; i < part.size(); ++i) text.push_back(part[i]);
-  const int64_t together = std::max<int64_t>(1, 4096 / run_.config.length);
   const Score score = score_sliding(*run_.model, Tensor::from(text, {part.size() + 1}),
-                                    run_.config.length, stride, together);
+                                    run_.config.length, stride, together());
   const double symbols = static_cast<double>(part.symbols > 0 ? part.symbols : part.size());
   return score.bits() * static_cast<double>(score.count) / symbols;
 }
@@ -159,7 +190,8 @@ SampleData::SampleData(const TrainingRun& run)
 
 int64_t SampleData::size(const std::string& part) const {
   const RunConfig& c = run_.config;
-  return part_index(part) == 0 ? c.steps * c.batch * c.accumulate : task_->held_out;
+  const int64_t turns = (c.steps + segments() - 1) / segments();
+  return part_index(part) == 0 ? turns * c.batch * c.accumulate : task_->held_out;
 }
 
 std::string SampleData::unit() const {
@@ -201,24 +233,68 @@ Tensor SampleData::answer_loss(const std::vector<Sample>& rows, Pass pass) const
   return span_loss(spans(rows, pass), column(rows, 0, run_.device), column(rows, 1, run_.device));
 }
 
-TaskData::Forward SampleData::forward(int64_t i, Pass pass) const {
-  const std::vector<Sample> rows = samples("train", i * run_.config.batch, run_.config.batch);
+TaskData::Forward SampleData::forward(int64_t i, const SegmentMemory& memory, Pass pass) const {
   Forward f;
-  for (const Sample& s : rows) f.tokens += std::ssize(s.tokens);
   if (finds_answers()) {
+    const std::vector<Sample> rows = batch_samples(i);
+    for (const Sample& s : rows) f.tokens += std::ssize(s.tokens);
     f.losses.loss = answer_loss(rows, pass);
     f.counted = run_.config.batch;
   } else {
-    f.losses = losses_of(run_, stack(rows, run_.device), pass);
-    f.counted = counted_targets(rows);
+    const StreamBatch b = batch_of(i);
+    f.tokens = b.tokens.numel();
+    f.losses = losses_of(run_, b, memory_for(run_, b, memory), pass);
+    f.counted = counted_targets(b.targets);
   }
   return f;
 }
 
-std::optional<Batch> SampleData::batch(int64_t i) const {
+int64_t SampleData::segments() const {
+  if (finds_answers() || run_.model->memory_length() == 0) return 1;
+  return (task_->shape().length + run_.config.length - 1) / run_.config.length;
+}
+
+/// Batch k of a step reads segment `step % segments` of its own samples.
+std::vector<Sample> SampleData::batch_samples(int64_t i) const {
+  const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
+  const int64_t turn = i / accumulate / segments();
+  return samples("train", (turn * accumulate + i % accumulate) * batch, batch);
+}
+
+StreamBatch SampleData::batch_of(int64_t i) const {
+  const std::vector<Sample> rows = batch_samples(i);
+  return segment_of(rows, i / run_.config.accumulate % segments());
+}
+
+StreamBatch SampleData::segment_of(const std::vector<Sample>& rows, int64_t segment) const {
+  if (!streams()) return {stack(rows, run_.device), {}};
+  const auto length = static_cast<size_t>(run_.config.length);
+  std::vector<Sample> parts;
+  for (const Sample& s : rows) {
+    const size_t begin = std::min(static_cast<size_t>(segment) * length, s.tokens.size());
+    const size_t end = std::min(begin + length, s.tokens.size());
+    const auto part = [&](const std::vector<int32_t>& x) {
+      return std::vector<int32_t>(x.begin() + static_cast<std::ptrdiff_t>(begin),
+                                  x.begin() + static_cast<std::ptrdiff_t>(end));
+    };
+    parts.push_back({part(s.tokens), part(s.targets)});
+  }
+  StreamBatch b{stack(parts, run_.device), {}};
+  if (segment == 0) b.reset = full({std::ssize(rows)}, 1, DType::u8, run_.device);
+  return b;
+}
+
+void SampleData::each_segment(
+    const std::vector<Sample>& rows,
+    const std::function<void(const Batch&, SegmentMemory&)>& visit) const {
+  SegmentMemory memory = run_.model->evaluation_memory(std::ssize(rows));
+  for (int64_t s = 0; s < segments(); ++s) visit(segment_of(rows, s), memory);
+}
+
+std::optional<StreamBatch> SampleData::batch(int64_t i) const {
   const bool alike = task_->shape().scored >= 0 || run_.config.accumulate == 1;
   if (finds_answers() || !alike) return std::nullopt;
-  return stack(samples("train", i * run_.config.batch, run_.config.batch), run_.device);
+  return batch_of(i);
 }
 
 double SampleData::bits(const std::string& part) const {
@@ -229,8 +305,9 @@ double SampleData::bits(const std::string& part) const {
       const int64_t count = std::ssize(rows);
       total += {answer_loss(rows, Pass{}).item() * static_cast<double>(count), count};
     } else {
-      const Batch b = stack(rows, run_.device);
-      total += score(*run_.model, b.tokens, b.targets);
+      each_segment(rows, [&](const Batch& b, SegmentMemory& memory) {
+        total += score(*run_.model, b.tokens, b.targets, memory);
+      });
     }
   });
   return total.count > 0 ? total.bits() : std::nan("");
@@ -252,14 +329,17 @@ double SampleData::accuracy(const std::string& part) const {
       }
       return;
     }
-    const Batch b = stack(rows, run_.device);
-    const std::vector<int32_t> said = most_likely(run_.model->logits(b.tokens, Pass{}));  // [B L]
-    const std::vector<int32_t> wanted = b.targets.to_vector<int32_t>();
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      if (wanted[i] == ignored_target) continue;
-      ++counted;
-      right += said[i] == wanted[i] ? 1 : 0;
-    }
+    each_segment(rows, [&](const Batch& b, SegmentMemory& memory) {
+      const Tensor z = streams() ? run_.model->logits_after(memory, b.tokens)
+                                 : run_.model->logits(b.tokens, Pass{});
+      const std::vector<int32_t> said = most_likely(z);  // [B L]
+      const std::vector<int32_t> wanted = b.targets.to_vector<int32_t>();
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        if (wanted[i] == ignored_target) continue;
+        ++counted;
+        right += said[i] == wanted[i] ? 1 : 0;
+      }
+    });
   });
   return static_cast<double>(right) / static_cast<double>(counted);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,7 +13,9 @@
 #include "data/metrics.h"
 #include "data/sample_task.h"
 #include "data/sequence_pairs.h"
+#include "data/streams.h"
 #include "models/encoder.h"
+#include "models/evaluate.h"
 #include "models/generate.h"
 #include "train/roc_areas.h"
 
@@ -21,8 +24,14 @@ namespace longspan {
 /// Returns the index of a split: 0 to 2 for train, valid, test. Throws ValueError on another name.
 size_t part_index(const std::string& part);
 
-/// Returns the losses of a batch of a run whose model starts each batch without segment memory.
-LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch, Pass pass);
+/// Returns the losses of a batch after the segments in `memory`; without one, if the model keeps
+/// none.
+LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
+                                const SegmentMemory& memory, Pass pass);
+/// Returns the memory with which a batch of streams is read: without what streams that begin with
+/// it have kept.
+SegmentMemory memory_for(const TrainingRun& run, const StreamBatch& batch,
+                         const SegmentMemory& memory);
 
 /// The data of a run: training and evaluation of a model with its objective.
 class TaskData {
@@ -48,15 +57,21 @@ class TaskData {
   /// Must be called before the first forward(). Throws ValueError if there is too little training
   /// data.
   virtual void prepare() = 0;
-  /// Runs the forward pass of batch `i` of the run.
-  virtual Forward forward(int64_t i, Pass pass) const = 0;
+  /// Runs the forward pass of batch `i` of the run. If streams(), it follows `memory`, which holds
+  /// the segments of batch i - accumulate.
+  virtual Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const = 0;
+  /// Whether batches are segments of streams, so that the model's memory passes from one to the
+  /// next. Batch k of each step then continues batch k of the step before.
+  virtual bool streams() const { return false; }
   /// Returns batch `i` if forward() reads only tokens and targets, of one shape, with the same
   /// number of counted targets in every batch; else nothing.
-  virtual std::optional<Batch> batch(int64_t /*i*/) const { return std::nullopt; }
+  virtual std::optional<StreamBatch> batch(int64_t /*i*/) const { return std::nullopt; }
   /// Returns the bits of a split per unit(); NaN if it is empty.
   virtual double bits(const std::string& part) const = 0;
   /// Whether bits() of a split that is not empty may be NaN, because nothing in it is a target.
   virtual bool may_lack_targets() const { return false; }
+  /// Says how bits() of a split reads it, if a model's memory makes that matter; else empty.
+  virtual std::string protocol(const std::string& /*part*/) const { return {}; }
   /// Returns bits() with windows of the run's length that move by `stride`, so that every token but
   /// the first ones has a context of at least length - stride; nothing unless the data are one
   /// text. Throws NotImplemented unless the model predicts its next tokens.
@@ -90,22 +105,31 @@ class TextData final : public TaskData {
   std::string unit() const override;
   LossUnit loss_unit() const override;
   void prepare() override;
-  Forward forward(int64_t i, Pass pass) const override;
-  std::optional<Batch> batch(int64_t i) const override;
+  Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  std::optional<StreamBatch> batch(int64_t i) const override;
+  /// If the model keeps a memory.
+  bool streams() const override { return run_.model->memory_length() > 0; }
   /// Scores every token once (causal), or at least one per window (masked, bits per masked token).
   double bits(const std::string& part) const override;
+  std::string protocol(const std::string& part) const override;
   std::optional<double> sliding_bits(const std::string& part, int64_t stride) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
  private:
   BatchOptions options() const;
   bool alike() const;  // whether every batch counts the same number of targets
+  StreamBatch batch_of(int64_t i) const;
+  /// Windows that evaluation reads at a time.
+  int64_t together() const { return std::max<int64_t>(1, 4096 / run_.config.length); }
+  EvaluationStreams evaluation_streams(const CorpusPart& part) const;
+  Score score_streams(const CorpusPart& part) const;
   /// Whether every token of a split is a target, so that bits are per symbol.
   bool all_are_targets() const { return run_.model->objective() == Objective::next_token; }
 
   const TrainingRun& run_;
   Corpus corpus_;
-  std::unique_ptr<SegmentBatches> batches_;  // set by prepare()
+  std::unique_ptr<SegmentBatches> batches_;  // set by prepare(), unless batches are of streams
+  std::unique_ptr<TextStreams> streams_;     // else this
 };
 
 /// ROUGE of the summaries of a split, and of the first sentences of its articles.
@@ -127,7 +151,7 @@ class PairData final : public TaskData {
   /// Per token if no target has a byte. Before prepare(), it builds all pairs to measure them.
   LossUnit loss_unit() const override;
   void prepare() override;
-  Forward forward(int64_t i, Pass pass) const override;
+  Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   /// Bits of every target, including its end token, per byte of the target texts.
   double bits(const std::string& part) const override;
   bool may_lack_targets() const override { return true; }
@@ -195,7 +219,7 @@ class LabelData final : public TaskData {
   std::string unit() const override { return "answer"; }
   /// Throws ValueError if motifs of these sizes are impossible.
   void prepare() override;
-  Forward forward(int64_t i, Pass pass) const override;
+  Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   double bits(const std::string& part) const override;
   /// Accuracy, F1 (with a single label), and the median areas under the curve, in percent.
   Report report(const std::string& part, const BeamSearch& search) const override;
@@ -230,8 +254,10 @@ class SampleData final : public TaskData {
   std::string items() const override { return "samples"; }
   std::string unit() const override;
   void prepare() override {}
-  Forward forward(int64_t i, Pass pass) const override;
-  std::optional<Batch> batch(int64_t i) const override;
+  Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
+  std::optional<StreamBatch> batch(int64_t i) const override;
+  /// If the model keeps a memory and a sample is longer than a segment: it is read in segments.
+  bool streams() const override { return segments() > 1; }
   double bits(const std::string& part) const override;
   /// The share of the scored tokens that the model finds most likely, or of the answers of which
   /// both ends are.
@@ -248,6 +274,16 @@ class SampleData final : public TaskData {
   /// Returns the mean loss of the answers.
   Tensor answer_loss(const std::vector<Sample>& rows, Pass pass) const;
   double accuracy(const std::string& part) const;
+  int64_t segments() const;  // that a sample is cut into
+  /// Returns the samples of batch i of training.
+  std::vector<Sample> batch_samples(int64_t i) const;
+  StreamBatch batch_of(int64_t i) const;
+  /// Returns segment `segment` of these samples.
+  StreamBatch segment_of(const std::vector<Sample>& rows, int64_t segment) const;
+  /// Calls visit(tokens and targets of a segment, memory before it) for the segments in turn; visit
+  /// replaces the memory.
+  void each_segment(const std::vector<Sample>& rows,
+                    const std::function<void(const Batch&, SegmentMemory&)>& visit) const;
 
   const TrainingRun& run_;
   const Encoder* encoder_;  // of tasks with answers

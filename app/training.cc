@@ -61,6 +61,9 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
   data->prepare();
   state = named_state(*run.model);
   optimizer = make_optimizer(c.optimizer, named_parameters(*run.model));
+  for (int64_t i = 0; data->streams() && i < c.accumulate; ++i) {
+    memories.push_back(run.model->empty_memory(c.batch));
+  }
   provenance = provenance_of(c);
   if (continues()) restore(plan.planned_seconds);
   unit = data->loss_unit();
@@ -72,13 +75,23 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
 }
 
 void Prepared::restore(double planned_seconds) {
-  const Json values = read_state(beginning.checkpoint, state, optimizer->state());
+  const Json values = read_state(beginning.checkpoint, state, progress());
   at = Position::read(values, beginning.checkpoint);
   loss_scale.restore(values);
-  require_finite(beginning.out, beginning.checkpoint, state, optimizer->state());
+  require_finite(beginning.out, beginning.checkpoint, state, progress());
   remarks = compare_provenance(values, provenance, beginning.checkpoint, beginning.other_data);
   schedule = ScheduleState::read(values, at.seconds, planned_seconds);
   if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
+}
+
+TensorList Prepared::progress() const {
+  TensorList all = optimizer->state();
+  for (size_t i = 0; i < memories.size(); ++i) {
+    for (const NamedTensor& m : named_tensors(memories[i])) {
+      all.push_back({fmt::format("memory.{}.{}", i, m.name), m.tensor});
+    }
+  }
+  return all;
 }
 
 Training::Training(Prepared& prepared)
@@ -93,8 +106,10 @@ Training::Training(Prepared& prepared)
       valid_(std::nan("")),
       logged_step_(at_.step),
       to_validate_(p_.data->size("valid")),
-      checkpoints_(p_.run.out, c_.keep, p_.state, *p_.optimizer, p_.continues() ? at_.step : -1),
-      steps_(p_.run, *p_.data, *p_.optimizer) {
+      checkpoints_(
+          p_.run.out, c_.keep, p_.state, [this] { return p_.progress(); },
+          p_.continues() ? at_.step : -1),
+      steps_(p_.run, *p_.data, *p_.optimizer, p_.memories) {
   log_.write_config(to_json(p_.run.config));
   for (const char* part : {"/checkpoints", "/pictures"}) sweep(p_.run.out + part);
   say_beginning();
@@ -185,6 +200,8 @@ void Training::one_step(double elapsed) {
   if (!std::isnan(norm)) {
     checkpoints_.confirm(at_.step);  // of before the update
     steps_.update(at_.step, rate_);
+  } else {
+    steps_.skip();
   }
   if (c_.graph) say_why_not_recorded();
   ++at_.step;

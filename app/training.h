@@ -44,6 +44,8 @@ struct Prepared {
   Prepared(Beginning from, TrainingPlan plan);
 
   bool continues() const { return !beginning.checkpoint.empty(); }
+  /// What a checkpoint holds besides the model: the optimizer's state and the memories.
+  TensorList progress() const;
 
   Beginning beginning;
   std::string memory_remark;
@@ -51,6 +53,7 @@ struct Prepared {
   std::unique_ptr<TaskData> data;
   TensorList state;  ///< of the model: parameters and buffers
   std::unique_ptr<Optimizer> optimizer;
+  std::vector<SegmentMemory> memories;  ///< of streams, one for each batch of a step
   LossScale loss_scale;
   Provenance provenance;
   Position at;

@@ -9,6 +9,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "core/graph.h"
+#include "ops/copy.h"
 #include "ops/elementwise.h"
 
 namespace longspan {
@@ -32,11 +33,42 @@ void add_to(NamedNumbers& numbers, const std::string& name, double value) {
   }
 }
 
+/// Calls f(tensor) for every tensor of a memory, once if layers share it, and replaces it by what f
+/// returns.
+SegmentMemory replaced(SegmentMemory memory, const std::function<Tensor(const Tensor&)>& f) {
+  std::vector<std::pair<Tensor, Tensor>> done;
+  memory.visit([&](const std::string& /*name*/, Tensor& x) {
+    for (const auto& [before, after] : done) {
+      if (!before.shares_storage(x)) continue;
+      x = after;
+      return;
+    }
+    const Tensor before = x;
+    x = f(x);
+    done.emplace_back(before, x);
+  });
+  return memory;
+}
+
+/// Appends the tensors of a memory, each once.
+void append(const SegmentMemory& memory, std::vector<Tensor>& all) {
+  replaced(memory, [&](const Tensor& x) {
+    all.push_back(x);
+    return x;
+  });
+}
+
+/// Returns the memory with the tensors that append() gave, from `at` on.
+SegmentMemory taken(const SegmentMemory& memory, std::vector<Tensor>::const_iterator& at) {
+  return replaced(memory, [&](const Tensor&) { return *at++; });
+}
+
 }  // namespace
 
 StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
   const RunConfig& c = run_.config;
   statistics_.clear();  // of a step without an update
+  next_.clear();
   const Pass pass{.training = true,
                   .gen = run_.generator().fork("step").fork(uint64_t(step)),
                   .progress = static_cast<float>(step) / static_cast<float>(last)};
@@ -49,11 +81,22 @@ void TrainingSteps::update(int64_t step, double lr) {
   statistics_.clear();
   graph_.update(lr);
   end.run();
+  skip();
+}
+
+void TrainingSteps::skip() {
+  if (!next_.empty()) memories_ = std::move(next_);
+  next_.clear();
+}
+
+const SegmentMemory& TrainingSteps::memory_of(int64_t i) const {
+  static const SegmentMemory none;
+  return memories_.empty() ? none : memories_[static_cast<size_t>(i)];
 }
 
 double TrainingSteps::loss_of(int64_t step) const {
   const NoGrad off;
-  return task_data_.forward(step * run_.config.accumulate, Pass{}).losses.loss.item();
+  return task_data_.forward(step * run_.config.accumulate, memory_of(0), Pass{}).losses.loss.item();
 }
 
 // The loss of a step is the mean over all targets of its batches together: each batch is weighted
@@ -64,12 +107,14 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   StepResult done;
   double unit = 0, all = 0;
   for (int64_t i = 0; i < c.accumulate; ++i) {
-    auto [result, tokens, counted] = task_data_.forward(step * c.accumulate + i, pass.at(i));
+    auto [result, tokens, counted] =
+        task_data_.forward(step * c.accumulate + i, memory_of(i), pass.at(i));
     if (unit == 0) unit = static_cast<double>(counted);
     all += static_cast<double>(counted);
     const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
     backward_of(result, weight * factor);
     add_statistics(statistics_, std::move(result.statistics));
+    if (!memories_.empty()) next_.push_back(std::move(result.memory));
     done.loss += result.loss.item() * weight;
     for (const AuxiliaryLoss& a : result.auxiliary) {
       add_to(done.auxiliary, a.name, a.value.item() * weight);
@@ -86,7 +131,8 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
 StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor) {
   const RunConfig& c = run_.config;
   StepResult done;
-  std::vector<Tensor> inputs;
+  std::vector<Tensor> inputs, kept;
+  std::vector<SegmentMemory> before;
   for (int64_t i = 0; i < c.accumulate; ++i) {
     const auto batch = task_data_.batch(step * c.accumulate + i);
     if (!batch.has_value()) {
@@ -98,17 +144,25 @@ StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor
     }
     done.tokens += batch->tokens.numel();
     inputs.insert(inputs.end(), {batch->tokens, batch->targets});
+    before.push_back(memory_for(run_, *batch, memory_of(i)));
+    append(before.back(), kept);
   }
+  const auto batches = static_cast<size_t>(c.accumulate);
+  inputs.insert(inputs.end(), kept.begin(), kept.end());
   if (std::exchange(factor_, factor) != factor)
     graph_.forget();  // the factor is part of the recorded step
   const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
     std::vector<Tensor> results;
     std::vector<Statistics> sums;
     recorded_.clear();
-    for (size_t i = 0; i < in.size() / 2; ++i) {
+    std::vector<Tensor> after;
+    auto memory = in.begin() + 2 * c.accumulate;
+    for (size_t i = 0; i < batches; ++i) {
       Pass own = pass;
       own.gen = gen;
-      auto result = losses_of(run_, {in[2 * i], in[2 * i + 1]}, own.at(uint64_t{i}));
+      auto result = losses_of(run_, {in[2 * i], in[2 * i + 1]}, taken(before[i], memory),
+                              own.at(uint64_t{i}));
+      append(result.memory, after);
       backward_of(result, share() * factor);
       add_statistics(sums, std::move(result.statistics));
       results.push_back(result.loss.detach());
@@ -123,6 +177,7 @@ StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor
       counted_.push_back({s.of, s.sums.size()});
       results.insert(results.end(), s.sums.begin(), s.sums.end());
     }
+    results.insert(results.end(), after.begin(), after.end());
     return results;
   };
   const std::vector<Tensor> results = graph_.gradients(inputs, pass.gen, body);
@@ -139,6 +194,17 @@ StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor
     const auto end = sum + static_cast<std::ptrdiff_t>(count);
     statistics_.push_back({of, {sum, end}});
     sum = end;
+  }
+  // The next step overwrites the results, and a new recording frees them.
+  std::vector<Tensor> after;
+  for (; sum != results.end(); ++sum) {
+    after.push_back(clone(*sum));
+    after.back().set_category(Category::memory);
+  }
+  auto memory = after.cbegin();
+  for (size_t i = 0; i < memories_.size(); ++i) {
+    next_.push_back(taken(before[i], memory));
+    next_[i].position += inputs[2 * i].dim(1);
   }
   return done;
 }

@@ -25,9 +25,12 @@ struct StepResult {
 /// `graph = true`, as a recorded step (train/step_graph.h).
 class TrainingSteps {
  public:
-  /// Keeps references to all three.
-  TrainingSteps(const TrainingRun& run, const TaskData& task_data, Optimizer& optimizer)
-      : run_(run), task_data_(task_data), graph_(run.device, optimizer) {}
+  /// Keeps references to all four.
+  ///   memories  what streams have kept, one for each batch of a step; empty unless the data are
+  ///             streams. Each step that is updated or skipped moves them on by a segment.
+  TrainingSteps(const TrainingRun& run, const TaskData& task_data, Optimizer& optimizer,
+                std::vector<SegmentMemory>& memories)
+      : run_(run), task_data_(task_data), memories_(memories), graph_(run.device, optimizer) {}
 
   /// Adds the gradients of step `step` to the parameters, multiplied by `factor` (the loss scale).
   /// `last` is the number of the last step; step / last is the progress that layers see.
@@ -37,6 +40,8 @@ class TrainingSteps {
   /// Updates the parameters by the optimizer with learning rate `lr`, and ends step `step` with the
   /// statistics of the last gradients().
   void update(int64_t step, double lr);
+  /// Does what remains of a step whose gradients are of no use.
+  void skip();
 
   /// Says why the passes are not recorded; empty if they are.
   const std::string& refusal() const { return refusal_.empty() ? graph_.refusal() : refusal_; }
@@ -51,6 +56,11 @@ class TrainingSteps {
 
   const TrainingRun& run_;
   const TaskData& task_data_;
+  /// Returns the memory of batch i of a step before the step.
+  const SegmentMemory& memory_of(int64_t i) const;
+
+  std::vector<SegmentMemory>& memories_;
+  std::vector<SegmentMemory> next_;  // after the last gradients()
   StepGraph graph_;
   std::string refusal_;
   std::vector<Statistics> statistics_;  // sums over the batches of a step

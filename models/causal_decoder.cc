@@ -148,6 +148,13 @@ Tensor CausalDecoder::logits(const Tensor& tokens, Pass pass) const {
   return head(forward(tokens, pass));
 }
 
+Tensor CausalDecoder::logits_after(SegmentMemory& memory, const Tensor& tokens) const {
+  const NoGrad off;
+  Stack::Result layers = states(tokens, memory, Pass{});
+  memory = std::move(layers.memory);
+  return head(layers.y);
+}
+
 std::unique_ptr<DecodeState> CausalDecoder::start_decoding(int64_t batch) const {
   return std::make_unique<StreamState>(batch);
 }

@@ -56,6 +56,7 @@ class CausalDecoder : public LanguageModel {
   Losses loss(const Tensor& tokens, const Tensor& targets, const SegmentMemory& memory,
               Pass pass) const override;
   Tensor logits(const Tensor& tokens, Pass pass) const override;
+  Tensor logits_after(SegmentMemory& memory, const Tensor& tokens) const override;
   std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
   Tensor decode(const Tensor& tokens, DecodeState& state) const override;
   Tensor attention_map(const Tensor& tokens, int64_t layer) const override;

@@ -60,6 +60,16 @@ Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targ
   });
 }
 
+Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets,
+            SegmentMemory& memory) {
+  const NoGrad off;
+  auto losses = model.loss(tokens, targets, memory, Pass{});
+  memory = std::move(losses.memory);
+  Score s{.count = count_targets(targets)};
+  if (s.count > 0) s.nats = losses.loss.item() * static_cast<double>(s.count);
+  return s;
+}
+
 Score score(const LanguageModel& model, const SourceTokens& source, const Tensor& tokens,
             const Tensor& targets) {
   return score_of(targets, [&] { return model.sequence_loss(source, tokens, targets, Pass{}); });

@@ -28,6 +28,10 @@ int64_t count_targets(const Tensor& targets);
 /// Scores the targets that count in one batch, tokens and targets [B, L].
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets);
 
+/// The same after the segments in `memory`, which becomes that for the next segment.
+Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets,
+            SegmentMemory& memory);
+
 /// Scores all batches of a container with size() and batches[i], e.g. EvaluationSegments.
 template <class Batches>
 Score score_all(const LanguageModel& model, const Batches& batches) {
@@ -35,6 +39,19 @@ Score score_all(const LanguageModel& model, const Batches& batches) {
   for (int64_t i = 0; i < batches.size(); ++i) {
     const auto batch = batches[i];
     all += score(model, batch.tokens, batch.targets);
+  }
+  return all;
+}
+
+/// Scores segments of `streams` streams in turn, e.g. EvaluationStreams, the memory passed on from
+/// LanguageModel::evaluation_memory().
+template <class Batches>
+Score score_streams(const LanguageModel& model, const Batches& batches, int64_t streams) {
+  SegmentMemory memory = model.evaluation_memory(streams);
+  Score all;
+  for (int64_t i = 0; i < batches.size(); ++i) {
+    const auto batch = batches[i];
+    all += score(model, batch.tokens, batch.targets, memory);
   }
   return all;
 }

@@ -52,6 +52,10 @@ Tensor LanguageModel::decode(const Tensor&, DecodeState&) const {
   fail<NotImplemented>("model", "this model does not decode step by step");
 }
 
+Tensor LanguageModel::logits_after(SegmentMemory&, const Tensor&) const {
+  fail<NotImplemented>("model", "this model keeps no memory between segments");
+}
+
 AttentionOutline LanguageModel::attention_outline(int64_t, int64_t) const {
   fail<NotImplemented>("model", "this model has no outline of its attention");
 }

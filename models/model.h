@@ -104,6 +104,9 @@ class LanguageModel : public Module {
 
   /// [B, L] tokens to [B, L, V] logits in f32 (f64 for f64): for tests and short inputs.
   virtual Tensor logits(const Tensor& tokens, Pass pass) const = 0;
+  /// The same after the segments in `memory`, which becomes that for the next segment, without
+  /// training. Throws NotImplemented if the model has no memory.
+  virtual Tensor logits_after(SegmentMemory& memory, const Tensor& tokens) const;
 
   /// start_decoding() returns an empty state; decode() takes the next tokens [B, n] of every sample
   /// and returns the logits [B, V] after the last one. Throws NotImplemented if the model cannot

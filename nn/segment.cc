@@ -73,23 +73,32 @@ TensorList named_tensors(SegmentMemory memory) {
   return all;
 }
 
-SegmentMemory forget(const SegmentMemory& memory, const Tensor& reset) {
+SegmentMemory forget(const SegmentMemory& memory, const SegmentMemory& empty, const Tensor& reset) {
   const NoGrad off;
+  require<NotImplemented>(!memory.projected, "forget",
+                          "the streams of a memory of evaluation cannot begin anew");
+  const TensorList blank = named_tensors(empty);
   SegmentMemory result = memory;
-  Tensor before, after;  // of the layer before
-  for (LayerMemory& m : result.layers) {
-    require<NotImplemented>(!m.keys, "forget", "projected keys and values cannot be forgotten");
-    if (!m.states) continue;
-    const int64_t batch = m.states.dim(0);
-    require_shape("forget", reset, {batch}, "reset");
-    if (!after || !m.begin.shares_storage(before)) {
-      const Tensor old = m.begin ? m.begin : zeros({batch}, DType::i64, m.states.device());
-      const Tensor none = full({1}, static_cast<double>(m.states.dim(1)), DType::i64, old.device());
-      before = m.begin;
-      after = in_memory(where(reset, none, old));
+  size_t at = 0;
+  std::vector<std::pair<Tensor, Tensor>> shared;  // before and after: layers may share a tensor
+  result.visit([&](const std::string& name, Tensor& x) {
+    require(at < blank.size() && blank[at].name == name, "forget",
+            "the memory has {}, and the empty one does not", name);
+    const Tensor& none = blank[at++].tensor;
+    require_same_shape("forget", {name, x}, {"the empty memory", none});
+    require_shape("forget", reset, {x.dim(0)}, "reset");
+    for (const auto& [before, after] : shared) {
+      if (before.shares_storage(x)) {
+        x = after;
+        return;
+      }
     }
-    m.begin = after;
-  }
+    Shape rows = Shape::filled(x.rank(), 1);
+    rows[0] = x.dim(0);
+    const Tensor before = x;
+    x = in_memory(where(reshape(reset, rows), none, x));
+    shared.emplace_back(before, x);
+  });
   return result;
 }
 

@@ -91,10 +91,10 @@ struct SegmentMemory {
 /// Returns the tensors of visit().
 TensorList named_tensors(SegmentMemory memory);
 
-/// Returns the memory without what the samples with reset[b] != 0 have kept: their streams begin
-/// anew. Throws ShapeError unless reset is [B], DTypeError unless it is u8, NotImplemented for a
-/// layer that keeps keys and values.
-SegmentMemory forget(const SegmentMemory& memory, const Tensor& reset);
+/// Returns the memory with the rows of `empty`, a memory of the same shapes, for the samples with
+/// reset[b] != 0: their streams begin anew. Throws ShapeError unless reset is [B], NotImplemented
+/// for a memory of evaluation (SegmentMemory::projected).
+SegmentMemory forget(const SegmentMemory& memory, const SegmentMemory& empty, const Tensor& reset);
 
 /// Returns the memory whose row b is row rows[b] (i64 [B']) of this one; `context` selects the rows
 /// of the context keys and values too.

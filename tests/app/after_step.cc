@@ -26,7 +26,7 @@ struct SteppedRun {
       : run(std::move(config), ""),
         data(open_task_data(run)),
         optimizer(make_optimizer(run.config.optimizer, named_parameters(*run.model))),
-        steps(run, *data, *optimizer) {
+        steps(run, *data, *optimizer, memories) {
     data->prepare();
   }
   void gradients(int64_t step) { steps.gradients(step, 6, 1); }
@@ -66,6 +66,7 @@ struct SteppedRun {
   TrainingRun run;
   std::unique_ptr<TaskData> data;
   std::unique_ptr<Optimizer> optimizer;
+  std::vector<SegmentMemory> memories;
   TrainingSteps steps;
 };
 

@@ -22,7 +22,8 @@ TEST(AuxiliaryLossesOfARun, AreMeansOverTheBatchesOfAStep) {
   data->prepare();
   const TensorList weights = named_parameters(*run.model);
   const auto optimizer = make_optimizer(run.config.optimizer, weights);
-  TrainingSteps steps(run, *data, *optimizer);
+  std::vector<SegmentMemory> none;
+  TrainingSteps steps(run, *data, *optimizer, none);
   const double factor = 4;  // a loss scale
   const StepResult done = steps.gradients(2, 6, factor);
   std::vector<Tensor> gradients;
@@ -36,7 +37,7 @@ TEST(AuxiliaryLossesOfARun, AreMeansOverTheBatchesOfAStep) {
                   .gen = run.generator().fork("step").fork(uint64_t{2}),
                   .progress = 2.0f / 6};
   for (int64_t i = 0; i < 3; ++i) {
-    const LanguageModel::Losses losses = losses_of(run, *data->batch(2 * 3 + i), pass.at(i));
+    const LanguageModel::Losses losses = losses_of(run, *data->batch(2 * 3 + i), {}, pass.at(i));
     ASSERT_EQ(losses.auxiliary.size(), 2u);
     backward(mul(losses.total(), factor / 3));
     loss += losses.loss.item() / 3;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "cuda/attention/general.h"
+#include "ops/copy.h"
 #include "ops/patterns/layout_work.h"
 #include "ops/patterns/pattern.h"
 

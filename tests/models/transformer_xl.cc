@@ -469,7 +469,10 @@ TEST(TransformerXL, Test12_AResetIsANewStream) {
     const auto part = [&](int64_t t) { return contiguous(narrow(tokens, 1, t, 4)); };
     SegmentMemory memory = model.empty_memory(3), alone = model.empty_memory(1);
     for (int64_t t = 0; t < 20; t += 4) {
-      if (t == 8) memory = forget(memory, Tensor::from(std::vector<uint8_t>{0, 1, 0}, {3}));
+      if (t == 8) {
+        memory =
+            forget(memory, model.empty_memory(3), Tensor::from(std::vector<uint8_t>{0, 1, 0}, {3}));
+      }
       const Tensor x = part(t);
       std::vector<int64_t> y = x.to_vector<int64_t>();
       for (size_t i = 0; i < y.size(); ++i) {
@@ -508,7 +511,8 @@ TEST(TransformerXL, SaysWhatDoesNotFit) {
                        }),
                        "training takes empty_memory()"));
   EXPECT_THROW(model.loss(tokens, tokens, model.empty_memory(3), Pass{}), ShapeError);
-  EXPECT_THROW(forget(model.empty_memory(2), Tensor::zeros({3}, DType::u8)), ShapeError);
+  EXPECT_THROW(forget(model.empty_memory(2), model.empty_memory(2), Tensor::zeros({3}, DType::u8)),
+               ShapeError);
 }
 
 TEST(TransformerXL, HasThePublishedSizes) {

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+
+#include "data/corpus.h"
+
+namespace longspan {
+
+/// A segment of each of B streams.
+struct StreamBatch : Batch {
+  Tensor reset = {};  ///< u8 [B]: rows != 0 begin a new stream with it; undefined: none does
+};
+
+/// Training batches of a text for models with a memory: B contiguous streams, each read segment by
+/// segment, L tokens at a time, in order. An epoch begins at an offset that is drawn from (seed,
+/// epoch), so that boundaries differ between epochs; then all streams begin anew.
+class TextStreams {
+ public:
+  /// Throws ValueError if the split has too few tokens for a segment of every stream, if its tokens
+  /// are in records, or if streams or length is below 1.
+  TextStreams(CorpusPart part, int64_t streams, int64_t length, uint64_t seed, Device device = {});
+
+  /// Returns segment `segment` of streams first to first + count - 1, with next-token targets, in
+  /// constant time. StreamBatch::reset is given where streams begin.
+  StreamBatch at(int64_t segment, int64_t first, int64_t count) const;
+
+  int64_t streams() const { return streams_; }
+  /// Number of segments of a stream in an epoch.
+  int64_t segments() const { return segments_; }
+
+ private:
+  CorpusPart part_;
+  int64_t streams_, length_, segments_, slack_;
+  uint64_t seed_;
+  Device device_;
+};
+
+/// Evaluation of models with a memory: the split is divided into contiguous streams, as equal as
+/// possible, and every token of it is a target exactly once. Each stream but the first reads
+/// `warm_up` tokens before its own, or as many as there are, which do not count.
+class EvaluationStreams {
+ public:
+  /// Throws ValueError if streams or length is below 1 or warm_up below 0.
+  EvaluationStreams(CorpusPart part, int64_t streams, int64_t length, int64_t warm_up,
+                    Device device = {});
+
+  /// Number of batches, one for each segment.
+  int64_t size() const;
+  /// Batch i, 0 <= i < size(): tokens and targets [streams, L]; the last one may be shorter.
+  /// Streams that have ended read zeros.
+  Batch operator[](int64_t i) const;
+  int64_t streams() const { return streams_; }
+  int64_t warm_up() const { return warm_up_; }
+
+ private:
+  CorpusPart part_;
+  int64_t streams_, length_, warm_up_;
+  Device device_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,226 @@
+// Runs of models with a memory between segments: what is passed on, in steps, accumulated batches,
+// recorded steps, checkpoints and evaluation.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "app/step.h"
+#include "app/training.h"
+#include "app/training_steps.h"
+#include "autograd/engine.h"
+#include "core/graph.h"
+#include "models/all/registry.h"
+#include "models/model_spec.h"
+#include "ops/copy.h"
+#include "ops/shape.h"
+#include "tests/harness/messages.h"
+#include "tests/harness/model_info.h"
+#include "tests/harness/scratch.h"
+#include "train/state.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr Device cuda{DeviceKind::cuda, 0};
+
+/// A file of 6,000 bytes that repeat slowly.
+std::string some_text(const std::string& folder) {
+  std::string bytes;
+  for (int i = 0; i < 6000; ++i) {
+    bytes += static_cast<char>('a' + philox_word(3, i % 97 + i / 1000 * 7) % 16);
+  }
+  write_bytes(folder + "/text", bytes);
+  return folder + "/text";
+}
+
+RunConfig config_of(const Folder& folder, int64_t accumulate = 1, const char* device = "cpu") {
+  const auto typed = [](const char* key, const std::string& value) {
+    return Setting{key, Json(value), key, true};
+  };
+  return make_config({typed("task", "bytes"), typed("data", some_text(folder.path())),
+                      typed("model.name", "transformer_xl:tiny"), typed("model.vocab", "256"),
+                      typed("length", "6"), typed("batch", "3"), typed("steps", "8"),
+                      typed("accumulate", std::to_string(accumulate)), typed("log_every", "1"),
+                      typed("eval_every", "0"), typed("device", device)});
+}
+
+/// A run whose steps the test takes one by one.
+struct Stepped {
+  explicit Stepped(RunConfig config)
+      : run(std::move(config), ""),
+        data(open_task_data(run)),
+        optimizer(make_optimizer(run.config.optimizer, named_parameters(*run.model))),
+        steps(run, *data, *optimizer, memories) {
+    data->prepare();
+    for (int64_t i = 0; i < run.config.accumulate; ++i) {
+      memories.push_back(run.model->empty_memory(run.config.batch));
+    }
+  }
+  double take(int64_t step) {
+    const double loss = steps.gradients(step, 8, 1).loss;
+    clip_gradients(*optimizer, run.config.optimizer.clip);
+    steps.update(step, 1e-2);
+    return loss;
+  }
+
+  TrainingRun run;
+  std::unique_ptr<TaskData> data;
+  std::unique_ptr<Optimizer> optimizer;
+  std::vector<SegmentMemory> memories;
+  TrainingSteps steps;
+};
+
+std::vector<std::vector<float>> values_of(const std::vector<SegmentMemory>& memories) {
+  std::vector<std::vector<float>> all;
+  for (const SegmentMemory& m : memories) {
+    for (const NamedTensor& t : named_tensors(m)) {
+      all.push_back(cast(t.tensor.detach(), DType::f32).to_vector<float>());
+    }
+  }
+  return all;
+}
+
+TEST(StreamsOfARun, PassTheMemoryOnAfterAnUpdateOrASkippedStep) {
+  const Folder folder;
+  Stepped r(config_of(folder));
+  const auto before = values_of(r.memories);
+  r.steps.gradients(0, 8, 1);
+  EXPECT_EQ(values_of(r.memories), before);  // a step that fails can be taken again
+  r.optimizer->clear_gradients();
+  r.steps.gradients(0, 8, 1);
+  r.steps.skip();
+  EXPECT_NE(values_of(r.memories), before);
+  EXPECT_EQ(r.memories[0].position, 6);
+  r.optimizer->clear_gradients();
+  const double with = r.take(1);
+  Stepped fresh(config_of(folder));
+  EXPECT_NE(fresh.take(1), with);  // without the first segment
+}
+
+// Two batches of three streams are one batch of six, up to rounding.
+TEST(StreamsOfARun, OfAccumulatedBatchesAreIndependent) {
+  const Folder folder;
+  RunConfig whole = config_of(folder);
+  whole.batch = 6;
+  Stepped a(config_of(folder, 2)), b(std::move(whole));
+  for (int64_t step = 0; step < 4; ++step) {
+    EXPECT_NEAR(a.take(step), b.take(step), 1e-5) << step;
+  }
+  ASSERT_EQ(a.memories.size(), 2u);
+  const Tensor all = b.memories[0].layers[1].states;
+  for (int64_t i = 0; i < 2; ++i) {
+    EXPECT_LT(distance(a.memories[static_cast<size_t>(i)].layers[1].states,
+                       contiguous(narrow(all, 0, 3 * i, 3))),
+              1e-4);
+  }
+}
+
+TEST(StreamsOfARun, BeginAnewWithTheNextEpoch) {
+  const Folder folder;
+  RunConfig c = config_of(folder);
+  c.length = 60;
+  c.batch = 30;
+  Stepped r(std::move(c));  // 5,400 bytes of training: two segments in each stream
+  r.take(0);
+  EXPECT_EQ(r.memories[0].layers[0].begin.to_vector<int64_t>(), std::vector<int64_t>(30, 0));
+  const SegmentMemory empty = r.run.model->empty_memory(30);
+  const auto batch = r.data->batch(2);
+  ASSERT_TRUE(batch->reset);
+  const SegmentMemory next = memory_for(r.run, *batch, r.memories[0]);
+  EXPECT_EQ(values_of({next}), values_of({empty}));
+}
+
+TEST(StreamsOfARun, HaveTheSameBitsInRecordedSteps) {
+  if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
+  for (const int64_t accumulate : {1, 2}) {
+    const Folder folder;
+    RunConfig graph = config_of(folder, accumulate, "cuda");
+    graph.graph = true;
+    Stepped replayed(std::move(graph)), plain(config_of(folder, accumulate, "cuda"));
+    for (int64_t step = 0; step < 6; ++step)
+      EXPECT_EQ(replayed.take(step), plain.take(step)) << step;
+    EXPECT_EQ(replayed.steps.refusal(), "");
+    EXPECT_EQ(values_of(replayed.memories), values_of(plain.memories));
+  }
+}
+
+void train(RunConfig config, const std::string& out, const std::string& checkpoint = {}) {
+  Beginning from{
+      .out = out, .checkpoint = checkpoint, .newest = checkpoint, .resume = !checkpoint.empty()};
+  Prepared prepared(std::move(from), {.config = std::move(config)});
+  Training(prepared).run();
+}
+
+TEST(StreamsOfARun, ResumeWithTheSameBits) {
+  const Folder folder, whole, parts;
+  RunConfig config = config_of(folder, 2);
+  config.save_every = 5;
+  train(std::move(config), whole.path());
+  std::filesystem::create_directories(parts / "checkpoints");
+  std::filesystem::copy(whole / "checkpoints/step-5", parts / "checkpoints/step-5",
+                        std::filesystem::copy_options::recursive);
+  train(config_of(folder, 2), parts.path(), parts / "checkpoints/step-5");
+  for (const char* file : {"model", "optimizer"}) {
+    const std::string name = fmt::format("checkpoints/step-8/{}.safetensors", file);
+    EXPECT_FALSE(read_bytes(whole / name).empty());
+    EXPECT_EQ(read_bytes(whole / name), read_bytes(parts / name)) << name;
+  }
+  // Streams of another batch cannot go on where these ended.
+  RunConfig other = config_of(folder, 2);
+  other.batch = 4;
+  const std::string message = message_of<IoError>(
+      [&] { train(std::move(other), parts.path(), parts / "checkpoints/step-5"); });
+  EXPECT_TRUE(contains(message, "memory.0.layers.0.states")) << message;
+}
+
+TEST(StreamsOfARun, NeedTheMemoryThatWasPredicted) {
+  const Folder folder;
+  for (const int64_t accumulate : {1, 3}) {
+    RunConfig config = config_of(folder, accumulate);
+    StepPlanner planner(config);
+    const StepMemory predicted = planner.step(planner.own()),
+                     measured = planner.step(planner.own(), Device{});
+    EXPECT_EQ(predicted.peak(), measured.peak());
+    EXPECT_EQ(predicted.at_peak[Category::memory], measured.at_peak[Category::memory]);
+    // Each batch has its streams' memory before and after: 2 layers of [3, 6, 12] and their begins.
+    EXPECT_EQ(measured.at_peak[Category::memory], accumulate * 2 * (2 * 896 + 64));
+  }
+}
+
+TEST(StreamsOfARun, AreScoredInSegmentsWithTheirMemory) {
+  const Folder folder;
+  const TrainingRun run(config_of(folder), "");
+  const auto data = open_task_data(run);
+  EXPECT_TRUE(std::isfinite(data->bits("valid")));
+  EXPECT_EQ(data->protocol("valid"), "segments of 6 tokens after a memory of 6, in 1 stream");
+  EXPECT_EQ(data->protocol("train"),
+            "segments of 6 tokens after a memory of 6, in 28 streams that read 6 tokens before "
+            "they count");
+}
+
+// Samples that are longer than a segment are cut, and each begins with an empty memory.
+TEST(StreamsOfARun, CutLongSamples) {
+  const auto typed = [](const char* key, const std::string& value) {
+    return Setting{key, Json(value), key, true};
+  };
+  const TrainingRun run(
+      make_config({typed("task", "period"), typed("model.name", "transformer_xl:tiny"),
+                   typed("period.length", "20"), typed("period.period", "7"), typed("length", "6"),
+                   typed("batch", "2"), typed("steps", "8"), typed("period.held_out", "3")}),
+      "");
+  const auto data = open_task_data(run);
+  ASSERT_TRUE(data->streams());
+  for (int64_t step = 0; step < 8; ++step) {
+    const auto b = data->batch(step);
+    if (!b) GTEST_SKIP() << "batches differ";
+    EXPECT_EQ(b->tokens.dim(1), step % 4 == 3 ? 2 : 6) << step;
+    EXPECT_EQ(static_cast<bool>(b->reset), step % 4 == 0) << step;
+  }
+  EXPECT_TRUE(std::isfinite(data->bits("valid")));
+  const auto report = data->report("valid", {});
+  EXPECT_EQ(report.figures.size(), 1u);
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -138,7 +138,7 @@ class Encoder : public LanguageModel {
   void visit(Visitor& v) override;
 
  protected:
-  /// name       name of the model, for messages
+  ///   name       name of the model, for messages
   ///   attention  one layer for each block, e.g. from multi_heads()
   /// Throws ValueError that names the fields when they do not fit together.
   Encoder(std::string name, const EncoderConfig& config,

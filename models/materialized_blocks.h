@@ -12,10 +12,11 @@ namespace longspan {
 /// each head. It is the baseline of the memory figures; with one block, that of full attention.
 class MaterializedBlocks : public Layer {
  public:
-  /// heads         the projections
+  ///   heads         the projections
   ///   permutations  pi_a of each head
   ///   unit          block bounds are those of the length rounded up to a multiple of this; 0: of
-  ///   the length dropout       rate on the probabilities
+  ///                 the length
+  ///   dropout       rate on the probabilities
   MaterializedBlocks(const MultiHead& heads, std::vector<std::vector<int64_t>> permutations,
                      int64_t unit, float dropout);
 

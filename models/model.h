@@ -32,8 +32,8 @@ struct DecodeState {
   int64_t position = 0;  ///< tokens decoded so far
 };
 
-/// The decoding state of a model whose layers keep all that they need in a SegmentMemory, of
-/// LayerContext::choices and of an encoder's output.
+/// The decoding state of a model whose layers keep what they need of earlier tokens in a
+/// SegmentMemory and in LayerContext::choices. An encoder-decoder adds the output of its encoder.
 struct StreamState final : DecodeState {
   explicit StreamState(int64_t rows) : batch(rows) {}
   void take_rows(const Tensor& rows, bool same_context) override;

@@ -7,7 +7,6 @@
 // also draws all random blocks from the first 1,024 tokens at the lengths of the paper (first_1024)
 // and may count a block twice; here a row counts each block once, unless its blocks are given and
 // count_repeats is set.
-// count_repeats is set.
 
 #include "models/bigbird/bigbird.h"
 
@@ -83,8 +82,7 @@ BigBird::BigBird(const BigBirdConfig& config, const Init& init)
   // itself.
   require(!config.causal || (config.classes == 0 && !config.span_head), kName,
           "classes = {} and span_head = {} with causal = true; heads of classes and spans need "
-          "causal = "
-          "false",
+          "causal = false",
           config.classes, config.span_head);
 }
 

@@ -73,12 +73,11 @@ int64_t bigbird_pairs(int64_t n, int64_t block, int64_t n_random);
 /// Builds the attention patterns of all layers and heads from the block options.
 class BigBirdPatterns {
  public:
-  /// model   name of the model, for messages
+  ///   model   name of the model, for messages
   ///   n_max   largest number of tokens of an input
   ///   causal  the lower triangle: row i attends to {0, i - 1, i} and past_random_blocks(), and to
-  ///   no
-  ///           later token within its own block. The last block is not global, so that a row does
-  ///           not depend on later tokens.
+  ///           no later token within its own block. The last block is not global, so that a row
+  ///           does not depend on later tokens.
   /// Throws ValueError that names the fields when they do not fit together.
   BigBirdPatterns(std::string model, const BigBirdBlocks& blocks, int64_t n_layer, int64_t n_head,
                   int64_t n_max, bool causal = false);

@@ -35,8 +35,7 @@ constexpr TrainingDefaults published(double rate) {
 
 constexpr Preset presets[] = {
     // Few steps learn more without dropout and with wider initialization. The token table is also
-    // the
-    // head's: with a wide one the initial model predicts each token to repeat.
+    // the head's: with a wide one the initial model predicts each token to repeat.
     {"small", "2 + 2 layers of 128, sources of 1024 in blocks of 16", "",
      "block=16 dropout=0 init_std=0.05 embed_std=0.02", few_steps},
     {"summaries", "small for summaries of 1280 out of 4096 tokens", "",

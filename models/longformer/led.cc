@@ -21,8 +21,7 @@ constexpr TrainingDefaults published{.length = 16'384,
 
 constexpr Preset presets[] = {
     // Few steps learn more without dropout and with wider initialization (docs/longformer.md). The
-    // token
-    // table is also the head's: a wide one favours some tokens initially.
+    // token table is also the head's: a wide one favours some tokens initially.
     {"small",
      "2 + 2 layers of 128, sources of 512, windows of 32 a side; copies marked spans",
      "",

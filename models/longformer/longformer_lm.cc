@@ -32,10 +32,8 @@ constexpr TrainingDefaults published(int64_t steps) {
 
 constexpr Preset presets[] = {
     // Few steps learn more with wider initialization (docs/longformer.md), except of the token
-    // table,
-    // which is also the head's: with a wide one the initial model predicts each token to repeat.
-    // For the
-    // same number of bytes, many small steps learn more than a few large ones.
+    // table, which is also the head's: with a wide one the initial model predicts each token to
+    // repeat. For the same number of bytes, many small steps learn more than a few large ones.
     {"small",
      "4 layers of 128, windows of 16 to 64; trains on bytes in minutes",
      "",
@@ -47,8 +45,7 @@ constexpr Preset presets[] = {
      "vocab=17 n_layer=2 n_head=2 d_model=16 d_ff=32 window=3 dilation=1,2 dilated_heads=1",
      {.length = 12, .batch = 4, .steps = 200}},
     // Windows that double and average 230 over 12 layers (table 5). The 30 layers use the same
-    // windows,
-    // each for more layers, and likewise the dilations (table 12).
+    // windows, each for more layers, and likewise the dilations (table 12).
     {"base", "12 layers of 512, phase 1 of 5: length 2048, windows of 32 to 512", "",
      "n_layer=12 n_head=8 d_model=512 d_ff=2048 dropout=0.2 "
      "window=32,32,64,64,128,128,256,256,256,512,512,512 dilation=1,1,1,1,1,1,2,2,3,3,4,4",

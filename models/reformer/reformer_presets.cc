@@ -34,8 +34,7 @@ constexpr Preset presets[] = {
      "vocab=17 n_layer=2 n_head=2 rounds=2 d_model=16 d_ff=32 n_max=32 buckets=4 chunk=8",
      {.length = 16, .batch = 4, .steps = 200}},
     // One axis of positions: sums over the axes of a grid cannot represent the map of positions
-    // from one
-    // half to the other.
+    // from one half to the other.
     {"duplication_small",
      "1 layer of 128, LSH, 32 tokens, length 128: --task duplicate in minutes",
      "",

@@ -24,8 +24,7 @@ constexpr TrainingDefaults published(int64_t length, int64_t batch, int64_t step
 
 constexpr Preset presets[] = {
     // Differs from the paper because few steps learn more when the head shares the token table. Its
-    // std
-    // is small: with a wide table the initial model predicts each token to repeat.
+    // std is small: with a wide table the initial model predicts each token to repeat.
     {"small", "4 layers of 128, fixed, merged, length 1024; trains on bytes in minutes", "",
      "tie_embedding=true embed_std=0.02", few_steps(1024, 6000)},
     {"small_images", "the same for images of 32 x 32 x 3: 4 layers, strided and local in turns",
@@ -41,8 +40,7 @@ constexpr Preset presets[] = {
      "vocab=11 n_layer=2 n_head=2 d_model=16 d_ff=32 n_max=37 stride=5 columns=2",
      {.length = 37, .batch = 4, .steps = 200}},
     // The order of the layers and the rows of 96 bytes follow the authors' later code; 120 epochs
-    // of
-    // 48,000 images.
+    // of 48,000 images.
     {"cifar10", "128 layers of 256, strided, images of 32 x 32 x 3 (Child et al. 2019)", "",
      "integration=interleave begin_vector=true n_layer=128 n_head=2 d_model=256 d_ff=512 "
      "qk_ratio=0.5 n_max=3072 index_sets=strided,local,local,local stride=96 "

@@ -59,7 +59,7 @@ class EncoderDecoder : public LanguageModel {
   void visit(Visitor& v) override { shell_.visit(v); }
 
  protected:
-  /// name               name of the model, for messages
+  ///   name               name of the model, for messages
   ///   encoder_attention  layers that replace the encoder's own attention, one for each block
   EncoderDecoder(std::string name, const TransformerConfig& shell, const Init& init,
                  std::vector<std::unique_ptr<Layer>> encoder_attention = {});

@@ -92,7 +92,7 @@ Stack::Result CausalDecoder::states(const Tensor& tokens, const SegmentMemory& m
                                     Pass pass) const {
   const Scope scope(options_.model);
   const int64_t rows = memory_length();
-  if (rows == 0) require_no_memory(memory);
+  if (rows == 0) require_no_memory(options_.model, memory);
   StreamState state(tokens.dim(0));
   state.memory = memory;
   Stack::Result result;
@@ -124,11 +124,6 @@ Tensor CausalDecoder::loss(const Tensor& hidden, const Tensor& targets, Pass pas
   const Scope scope("loss");
   require_token_targets(options_.model, hidden, targets);
   return token_loss(head_input(hidden), head_, targets, options_.token_head, pass.training);
-}
-
-void CausalDecoder::require_no_memory(const SegmentMemory& memory) const {
-  require(memory.layers.empty(), options_.model, "got a memory of {} layers; this model keeps none",
-          memory.layers.size());
 }
 
 LanguageModel::Losses CausalDecoder::loss(const Tensor& tokens, const Tensor& targets,

@@ -29,6 +29,19 @@ struct DecoderOptions {
   HeadOptions token_head = {};
 };
 
+/// Returns the options that every configuration of a decoder has under the same name; a model sets
+/// the others.
+template <class Config>
+DecoderOptions decoder_options(const char* model, const Config& c) {
+  return {.model = model,
+          .vocab = c.vocab,
+          .n_layer = c.n_layer,
+          .n_head = c.n_head,
+          .d_model = c.d_model,
+          .precision = c.precision,
+          .token_head = c.token_head};
+}
+
 /// The common causal decoder: a token table, a stack whose attention layers the model supplies, and
 /// a classifier of the next token.
 ///   x = E[token] + positions     x <- block_i(x), i < N     logits = W_out norm(x) + b
@@ -95,8 +108,6 @@ class CausalDecoder : public LanguageModel {
   /// compute in, or in its place table().
   Tensor embedded(const Tensor& tokens, int64_t first, Pass pass) const;
   Tensor embedded(const Tensor& tokens, int64_t first, const std::function<Tensor()>& table) const;
-  /// Throws ValueError if a model that keeps no memory gets one.
-  void require_no_memory(const SegmentMemory& memory) const;
   const DecoderOptions& options() const { return options_; }
   DType compute() const { return compute_; }
 

@@ -42,8 +42,7 @@ void check(std::string_view model, const EncoderConfig& c) {
           "mask_id is {}; expected a token below vocab = {}, or -1: the last one", c.mask_id,
           c.vocab);
   require(c.norm_eps > 0, model, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require(c.init_std >= 0 && std::isfinite(c.init_std), model, "init_std is {}; expected 0 or more",
-          c.init_std);
+  require_not_negative(model, "init_std", c.init_std);
   require_share(model, "dropout", c.dropout);
   require_head(model, c.token_head);
   require_share_or_default(model, "dropout_attn", c.dropout_attn);
@@ -228,8 +227,7 @@ int64_t Encoder::mask_token() const {
 
 LanguageModel::Losses Encoder::loss(const Tensor& tokens, const Tensor& targets,
                                     const SegmentMemory& memory, Pass pass) const try {
-  require(memory.layers.empty(), name_, "got a memory of {} layers; this model keeps none",
-          memory.layers.size());
+  require_no_memory(name_, memory);
   Losses result;
   Stack::Result layers = run({.tokens = tokens}, pass);
   result.loss = loss(layers.y, targets, pass);

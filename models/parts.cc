@@ -1,5 +1,6 @@
 #include "models/parts.h"
 
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -30,6 +31,10 @@ void require_positive(std::string_view model, std::string_view field, int64_t va
 
 void require_not_negative(std::string_view model, std::string_view field, int64_t value) {
   require(value >= 0, model, "{} is {}; expected 0 or more", field, value);
+}
+
+void require_not_negative(std::string_view model, std::string_view field, double value) {
+  require(value >= 0 && std::isfinite(value), model, "{} is {}; expected 0 or more", field, value);
 }
 
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head) {
@@ -67,6 +72,11 @@ std::string_view extend_table(std::string_view field, int64_t& rows, int64_t len
 void require_head(std::string_view model, const HeadOptions& head) {
   require(head.z_loss >= 0, model, "z_loss is {}; expected 0 or more", head.z_loss);
   require(head.soft_cap >= 0, model, "soft_cap is {}; expected 0 or more", head.soft_cap);
+}
+
+void require_no_memory(std::string_view model, const SegmentMemory& memory) {
+  require(memory.layers.empty(), model, "got a memory of {} layers; this model keeps none",
+          memory.layers.size());
 }
 
 TokenTransform::TokenTransform(int64_t width, Activation f, double eps, const Init& init,

@@ -8,6 +8,7 @@
 
 #include "nn/fields.h"
 #include "nn/layers.h"
+#include "nn/segment.h"
 #include "nn/stack.h"
 #include "ops/loss.h"
 
@@ -43,6 +44,8 @@ void require_positive(std::string_view model, std::string_view field, int64_t va
 /// do not.
 void require_count(std::string_view model, std::string_view field, int64_t value);
 void require_not_negative(std::string_view model, std::string_view field, int64_t value);
+/// Also refuses infinity and NaN.
+void require_not_negative(std::string_view model, std::string_view field, double value);
 /// Checks that n_head >= 1 divides d_model; the message lists the values that do.
 void require_heads(std::string_view model, int64_t d_model, int64_t n_head);
 /// Checks 0 <= p < 1. The second one also accepts -1, which means "the same as another option".
@@ -53,6 +56,9 @@ void require_share_or_default(std::string_view model, std::string_view field, do
 std::string_view extend_table(std::string_view field, int64_t& rows, int64_t length);
 /// Checks that no field is negative.
 void require_head(std::string_view model, const HeadOptions& head);
+
+/// Throws ValueError if a model that keeps no memory of earlier segments gets one.
+void require_no_memory(std::string_view model, const SegmentMemory& memory);
 
 /// The layer between hidden states and the projection to tokens in BERT \cite devlin2019 : norm(f(W
 /// h + b)).

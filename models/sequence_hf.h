@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// The keys of config.json that BART and LED share.
+/// The keys of config.json that encoder-decoders in BART's shape share, with the defaults of LED.
 struct SequenceKeys {
   std::string model_type, activation_function = "gelu";
   int64_t vocab_size = 50'265, d_model = 1024, encoder_layers = 12, decoder_layers = 12,

@@ -20,17 +20,6 @@ namespace {
 constexpr const char* kName = "bigbird";
 constexpr TrainingDefaults few_steps{
     .length = 1024, .batch = 2, .steps = 800, .lr = 2e-3, .warmup = 80, .clip = 1};
-/// Appendix E: Adam, warm-up of 10,000 steps, linear decay.
-constexpr TrainingDefaults published(int64_t batch) {
-  return {.length = 4096,
-          .batch = batch,
-          .steps = 500'000,
-          .lr = 1e-4,
-          .warmup = 10'000,
-          .lr_floor = 0,
-          .clip = 1,
-          .weight_decay = 0.01};
-}
 
 constexpr Preset presets[] = {
     // Differs from the paper because it learns more in few steps; docs/bigbird.md.
@@ -50,13 +39,13 @@ constexpr Preset presets[] = {
     {"base", "12 layers of 768, blocks of 64, 3 random blocks, length 4096", "",
      "activation=gelu_tanh emb_dropout_first=true vocab=50358 mask_id=67 token_types=2 n_layer=12 "
      "n_head=12 d_model=768 d_ff=3072 n_max=4096",
-     published(256)},
+     bigbird_training(256)},
     {"large", "24 layers of 1024, blocks of 64, 3 random blocks, length 4096", "base",
-     "n_layer=24 n_head=16 d_model=1024 d_ff=4096", published(2048)},
+     "n_layer=24 n_head=16 d_model=1024 d_ff=4096", bigbird_training(2048)},
     {"dna", "the base model with 32,000 tokens, for pieces of genomes", "base",
-     "vocab=32000 mask_id=-1", published(256)},
-    {"promoter", "dna with one yes-or-no answer", "dna", "classes=1", published(256)},
-    {"chromatin", "dna with 919 yes-or-no answers", "dna", "classes=919", published(256)},
+     "vocab=32000 mask_id=-1", bigbird_training(256)},
+    {"promoter", "dna with one yes-or-no answer", "dna", "classes=1", bigbird_training(256)},
+    {"chromatin", "dna with 919 yes-or-no answers", "dna", "classes=919", bigbird_training(256)},
     // The vocabulary is MotifTask::vocabulary() of 6 bases a token; post-norm needs more steps
     // (docs/bigbird.md).
     {"motif",

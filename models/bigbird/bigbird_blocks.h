@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "models/preset.h"
 #include "nn/fields.h"
 #include "ops/patterns/blocks.h"
 
@@ -45,6 +46,19 @@ struct BigBirdBlocks {
         "global_last", global_last)("count_repeats", count_repeats);
   }
 };
+
+/// How the paper trains BigBird and BigBird-ETC (appendix E): Adam, warm-up of 10,000 steps, linear
+/// decay.
+constexpr TrainingDefaults bigbird_training(int64_t batch) {
+  return {.length = 4096,
+          .batch = batch,
+          .steps = 500'000,
+          .lr = 1e-4,
+          .warmup = 10'000,
+          .lr_floor = 0,
+          .clip = 1,
+          .weight_decay = 0.01};
+}
 
 /// Blocks begin to end - 1; empty if end <= begin.
 struct BlockRange {

@@ -62,7 +62,7 @@ struct BigBirdPegasusConfig : BigBirdBlocks {
 ///   encoder  x <- x + BigBirdAttention(norm x);  x <- x + FF(norm x)
 ///   decoder  y <- y + causal attention(norm y);  y <- y + attention to x(norm y);
 ///            y <- y + FF(norm y)
-/// logits   E y + b, E the token table
+///   logits   E y + b, E the token table
 class BigBirdPegasus final : public EncoderDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together.

@@ -1,7 +1,5 @@
 #include "models/bigbird/bigbird_pegasus_hf.h"
 
-#include <algorithm>
-
 namespace longspan {
 namespace {
 
@@ -23,6 +21,14 @@ constexpr auto names =
 constinit const CheckpointFormat bigbird_pegasus_format{
     "bigbird_pegasus",      "model.", names, detail::sequence_heads, detail::sequence_unused,
     detail::stored_sequence};
+
+BigBirdPegasusKeys::BigBirdPegasusKeys() {
+  model_type = "bigbird_pegasus";
+  activation_function = "gelu_new";
+  vocab_size = 96'103;
+  encoder_layers = decoder_layers = 16;
+  pad_token_id = 0;
+}
 
 BigBirdPegasusConfig bigbird_pegasus_config(const BigBirdPegasusKeys& k) {
   require(k.model_type == "bigbird_pegasus", kOp,

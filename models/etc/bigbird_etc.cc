@@ -4,24 +4,13 @@
 
 #include "models/etc/bigbird_etc.h"
 
+#include "models/bigbird/bigbird_blocks.h"
 #include "models/model_spec.h"
 
 namespace longspan {
 namespace {
 
 constexpr const char* kName = "bigbird_etc";
-
-/// Appendix E: Adam, warm-up of 10,000 steps, linear decay; 256 and 2,048 samples a step.
-constexpr TrainingDefaults published(int64_t batch) {
-  return {.length = 4096,
-          .batch = batch,
-          .steps = 500'000,
-          .lr = 1e-4,
-          .warmup = 10'000,
-          .lr_floor = 0,
-          .clip = 1,
-          .weight_decay = 0.01};
-}
 
 constexpr Preset presets[] = {
     {"small",
@@ -39,20 +28,20 @@ constexpr Preset presets[] = {
     {"base", "12 layers of 768, radius 84, 256 globals, length 4096: masked tokens", "",
      "vocab=50358 mask_id=67 global_id=1 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_long=4096 "
      "n_global=256 radius=84 max_distance=12 relations=32",
-     published(256)},
+     bigbird_training(256)},
     // Classes: a span, yes, no.
     {"hotpot", "base for HotpotQA: spans, supporting sentences", "base",
-     "span_head=true global_tags=1 classes=3", published(256)},
+     "span_head=true global_tags=1 classes=3", bigbird_training(256)},
     // Classes: none, long, short, yes, no.
     {"natural_questions", "base for Natural Questions: 230 globals, spans, types of answers",
-     "base", "span_head=true n_global=230 classes=5", published(256)},
+     "base", "span_head=true n_global=230 classes=5", bigbird_training(256)},
     {"trivia", "base for TriviaQA: 320 globals, spans", "base", "span_head=true n_global=320",
-     published(256)},
+     bigbird_training(256)},
     {"wikihop", "base for WikiHop: 430 globals, a logit of each candidate", "base",
-     "n_global=430 global_tags=1", published(256)},
+     "n_global=430 global_tags=1", bigbird_training(256)},
     {"large", "24 layers of 1024, radius 169, 256 globals, length 4096", "base",
      "n_layer=24 n_head=16 d_model=1024 d_ff=4096 radius=169 max_distance=24 relations=0",
-     published(2048)},
+     bigbird_training(2048)},
 };
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {

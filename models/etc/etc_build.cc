@@ -1,6 +1,5 @@
 // Construction of ETC: checks of its configuration, parameters and presets.
 
-#include <cmath>
 #include <utility>
 
 #include "models/etc/etc.h"
@@ -121,7 +120,7 @@ void check(const EtcConfig& c) {
   for (const auto& [name, x] : {std::pair{"mlm_weight", c.mlm_weight},
                                 {"cpc_weight", c.cpc_weight},
                                 {"init_std", c.init_std}}) {
-    require(x >= 0 && std::isfinite(x), kName, "{} is {}; expected 0 or more", name, x);
+    require_not_negative(kName, name, x);
   }
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require_share(kName, "dropout", c.dropout);

@@ -156,8 +156,7 @@ int64_t Etc::max_length() const {
 
 LanguageModel::Losses Etc::loss(const Tensor& tokens, const Tensor& targets,
                                 const SegmentMemory& memory, Pass pass) const try {
-  require(memory.layers.empty(), kName, "got a memory of {} layers; this model keeps none",
-          memory.layers.size());
+  require_no_memory(kName, memory);
   Losses result;
   result.loss = mlm_loss(forward(plain(tokens), pass).l, targets, pass);
   return result;

@@ -49,21 +49,6 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return preset_spec<Led, LedConfig>(kName, presets, preset);
 }
 
-/// The attention of encoder layer i.
-LongformerAttentionOptions attention_of(const LedConfig& c, int64_t i) {
-  LongformerConfig encoder;
-  encoder.n_layer = c.n_layer;
-  encoder.n_head = c.n_head;
-  encoder.d_model = c.d_model;
-  encoder.one_sided_window = c.one_sided_window;
-  encoder.dilation = c.dilation;
-  encoder.dilated_heads = c.dilated_heads;
-  encoder.dropout = c.dropout;
-  encoder.dropout_attn = c.dropout_attn;
-  encoder.init_std = c.init_std;
-  return longformer_attention(encoder, i, kName);
-}
-
 std::vector<std::unique_ptr<Layer>> encoder_attention(const LedConfig& c, const Init& init) {
   require_positive(kName, "n_layer", c.n_layer);
   require_count(kName, "n_layer", c.n_layer);
@@ -72,7 +57,7 @@ std::vector<std::unique_ptr<Layer>> encoder_attention(const LedConfig& c, const 
   std::vector<std::unique_ptr<Layer>> layers;
   for (int64_t i = 0; i < c.n_layer; ++i) {
     layers.push_back(std::make_unique<LongformerAttention>(
-        attention_of(c, i), init.at("encoder").at("layers").at(i).at("attention")));
+        longformer_attention(kName, c, i), init.at("encoder").at("layers").at(i).at("attention")));
   }
   return layers;
 }
@@ -130,7 +115,7 @@ LayerContext Led::layer_context(const SequenceInputs& in) const {
 
 AttentionOutline Led::attention_outline(int64_t layer, int64_t length) const {
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
-  return longformer_outline(attention_of(config_, layer), length,
+  return longformer_outline(longformer_attention(kName, config_, layer), length,
                             config_.globals != GlobalDefault::none);
 }
 

@@ -1,7 +1,5 @@
 #include "models/longformer/led_hf.h"
 
-#include <algorithm>
-
 namespace longspan {
 namespace {
 
@@ -44,18 +42,14 @@ LedKeys led_keys(const LedConfig& c) {
   require(c.position_offset == 0 && c.norm_eps == 1e-5, kOp,
           "a model of type led has position_offset = 0 and norm_eps = 1e-5, not {} and {}",
           c.position_offset, c.norm_eps);
-  require(c.dilation == std::vector<int64_t>{1} || c.dilated_heads == 0, kOp,
-          "a model of type led has no dilation");
-  require(!c.one_sided_window.empty(), kOp,
-          "one_sided_window is empty; expected an entry for each layer, or one for all");
+  require(!has_dilation(c.dilation, c.dilated_heads), kOp, "a model of type led has no dilation");
   LedKeys k;
   detail::get_sequence(c, k);
   k.max_encoder_position_embeddings = c.n_max;
   k.max_decoder_position_embeddings = c.n_max_target;
   k.attention_window.clear();
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    const auto last = static_cast<int64_t>(c.one_sided_window.size()) - 1;
-    k.attention_window.push_back(2 * c.one_sided_window[static_cast<size_t>(std::min(i, last))]);
+    k.attention_window.push_back(2 * of_layer(kOp, "one_sided_window", c.one_sided_window, i));
   }
   k.decoder_start_token_id = c.start_token;
   return k;

@@ -10,13 +10,10 @@
 #include "models/longformer/longformer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <limits>
-#include <string>
 
 #include "autograd/mode.h"
-#include "core/scope.h"
 #include "models/model_spec.h"
 #include "ops/attention/block_attention.h"
 #include "ops/copy.h"
@@ -81,19 +78,13 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return preset_spec<Longformer, LongformerConfig>(kName, presets, preset);
 }
 
-int64_t of_layer(const std::vector<int64_t>& values, int64_t i, std::string_view model,
-                 const char* field) {
-  require(!values.empty(), model, "{} is empty; expected an entry for each layer, or one for all",
-          field);
-  return values[std::min(static_cast<size_t>(i), values.size() - 1)];
-}
-
 std::vector<std::unique_ptr<Layer>> attention_layers(const LongformerConfig& c,
                                                      const std::function<Init(int64_t)>& init) {
   require_count(kName, "n_layer", c.n_layer);
   std::vector<std::unique_ptr<Layer>> layers;
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    layers.push_back(std::make_unique<LongformerAttention>(longformer_attention(c, i), init(i)));
+    layers.push_back(
+        std::make_unique<LongformerAttention>(longformer_attention(kName, c, i), init(i)));
   }
   return layers;
 }
@@ -183,6 +174,17 @@ Tensor LongformerAttention::probabilities(const Tensor& x, const LayerContext& c
   });
 }
 
+int64_t of_layer(std::string_view model, std::string_view option,
+                 const std::vector<int64_t>& values, int64_t i) {
+  require(!values.empty(), model, "{} is empty; expected an entry for each layer, or one for all",
+          option);
+  return values[std::min(static_cast<size_t>(i), values.size() - 1)];
+}
+
+bool has_dilation(const std::vector<int64_t>& dilation, int64_t dilated_heads) {
+  return dilated_heads != 0 && dilation != std::vector<int64_t>(dilation.size(), 1);
+}
+
 int64_t dilated_of(std::string_view model, int64_t dilated_heads, int64_t heads) {
   require(dilated_heads >= -1 && dilated_heads <= heads, model,
           "dilated_heads is {}; expected 0 to n_head = {}, or -1: two of them", dilated_heads,
@@ -196,20 +198,6 @@ int64_t window_reach(std::string_view model, std::string_view option, int64_t w,
   require(w >= 1 && w <= most / s, model, "{} is {}; expected 1 to {} with a dilation of {}",
           option, w, most / s, s);
   return w * s;
-}
-
-LongformerAttentionOptions longformer_attention(const LongformerConfig& c, int64_t i,
-                                                std::string_view model) {
-  LongformerAttentionOptions o{
-      .d_model = c.d_model,
-      .n_head = c.n_head,
-      .one_sided_window = of_layer(c.one_sided_window, i, model, "one_sided_window"),
-      .dilation = of_layer(c.dilation, i, model, "dilation"),
-      .dilated_heads = dilated_of(model, c.dilated_heads, c.n_head),
-      .dropout = or_default(c.dropout_attn, c.dropout),
-      .weights = Scheme::truncated_normal(c.init_std)};
-  window_reach(model, "one_sided_window", o.one_sided_window, o.dilation);
-  return o;
 }
 
 Longformer::Longformer(const LongformerConfig& config, const Init& init)
@@ -268,7 +256,7 @@ Tensor Longformer::attention_map(const Tensor& tokens, int64_t layer) const {
 
 AttentionOutline Longformer::attention_outline(int64_t layer, int64_t length) const {
   require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
-  return longformer_outline(longformer_attention(config_, layer), length,
+  return longformer_outline(longformer_attention(kName, config_, layer), length,
                             config_.globals == GlobalDefault::first);
 }
 

@@ -82,6 +82,14 @@ struct LongformerConfig : EncoderConfig {
   }
 };
 
+/// Returns the entry of layer i in a list whose last entry repeats. Throws ValueError that names
+/// the model and the option if the list is empty.
+int64_t of_layer(std::string_view model, std::string_view option,
+                 const std::vector<int64_t>& values, int64_t i);
+
+/// Whether a layer has a dilation other than 1 in any head, for these options of a configuration.
+bool has_dilation(const std::vector<int64_t>& dilation, int64_t dilated_heads);
+
 /// Resolves the option `dilated_heads` for `heads` heads. Throws ValueError that names the model
 /// and the option unless it is -1 or 0 to `heads`.
 int64_t dilated_of(std::string_view model, int64_t dilated_heads, int64_t heads);
@@ -90,10 +98,23 @@ int64_t dilated_of(std::string_view model, int64_t dilated_heads, int64_t heads)
 /// model, the options and their ranges unless 1 <= w, s and w s < 2^31.
 int64_t window_reach(std::string_view model, std::string_view option, int64_t w, int64_t s);
 
-/// Returns the attention options of layer i. Throws ValueError that names the model and the field
-/// on a window or dilation below 1 or too large together, and on more dilated heads than heads.
-LongformerAttentionOptions longformer_attention(const LongformerConfig& config, int64_t i,
-                                                std::string_view model = "longformer");
+/// Returns the attention options of layer i of a LongformerConfig or LedConfig. Throws ValueError
+/// that names the model and the field on a window or dilation below 1 or too large together, on an
+/// empty list of either, and on more dilated heads than heads.
+template <class Config>
+LongformerAttentionOptions longformer_attention(std::string_view model, const Config& c,
+                                                int64_t i) {
+  const LongformerAttentionOptions o{
+      .d_model = c.d_model,
+      .n_head = c.n_head,
+      .one_sided_window = of_layer(model, "one_sided_window", c.one_sided_window, i),
+      .dilation = of_layer(model, "dilation", c.dilation, i),
+      .dilated_heads = dilated_of(model, c.dilated_heads, c.n_head),
+      .dropout = or_default(c.dropout_attn, c.dropout),
+      .weights = Scheme::truncated_normal(c.init_std)};
+  window_reach(model, "one_sided_window", o.one_sided_window, o.dilation);
+  return o;
+}
 
 /// RoBERTa's encoder with LongformerAttention; cost is proportional to L (2 w + 1 + |G|).
 class Longformer final : public Encoder {

@@ -36,14 +36,14 @@ LongformerConfig longformer_config(const LongformerKeys& k) {
 }
 
 LongformerKeys longformer_keys(const LongformerConfig& c) {
-  require(c.dilation == std::vector<int64_t>{1} || c.dilated_heads == 0, kOp,
+  require(!has_dilation(c.dilation, c.dilated_heads), kOp,
           "a model of type longformer has no dilation");
   LongformerKeys k;
   static_cast<EncoderKeys&>(k) = encoder_keys(c, "roberta");
   k.model_type = "longformer";
   k.attention_window.clear();
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    k.attention_window.push_back(2 * longformer_attention(c, i).one_sided_window);
+    k.attention_window.push_back(2 * longformer_attention("longformer", c, i).one_sided_window);
   }
   return k;
 }

@@ -62,8 +62,12 @@ std::unique_ptr<ModelSpec> make(std::string_view preset) {
   return preset_spec<LongformerLM, LongformerLMConfig>(kName, presets, preset);
 }
 
-int64_t of_layer(const std::vector<int64_t>& values, int64_t i) {
-  return values[std::min(static_cast<size_t>(i), values.size() - 1)];
+int64_t window_of(const LongformerLMConfig& c, int64_t i) {
+  return of_layer(kName, "window", c.window, i);
+}
+
+int64_t dilation_of(const LongformerLMConfig& c, int64_t i) {
+  return of_layer(kName, "dilation", c.dilation, i);
 }
 
 int64_t dilated_heads(const LongformerLMConfig& c) {
@@ -80,17 +84,12 @@ void check(const LongformerLMConfig& c) {
   }
   require_count(kName, "n_layer", c.n_layer);
   require_heads(kName, c.d_model, c.n_head);
-  for (const auto& [name, values] : {std::pair{"window", &c.window}, {"dilation", &c.dilation}}) {
-    require(!values->empty(), kName, "{} is empty; expected an entry for each layer, or one", name);
-  }
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    window_reach(kName, "window", of_layer(c.window, i), of_layer(c.dilation, i));
+    window_reach(kName, "window", window_of(c, i), dilation_of(c, i));
   }
   dilated_heads(c);
-  require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
-          c.init_std);
-  require(c.embed_std >= 0 && std::isfinite(c.embed_std), kName,
-          "embed_std is {}; expected 0 or more", c.embed_std);
+  require_not_negative(kName, "init_std", c.init_std);
+  require_not_negative(kName, "embed_std", c.embed_std);
   require_share(kName, "dropout", c.dropout);
   require_head(kName, c.token_head);
   require_share_or_default(kName, "dropout_attn", c.dropout_attn);
@@ -98,12 +97,12 @@ void check(const LongformerLMConfig& c) {
 
 /// The distance of the furthest key that a row of layer i attends to.
 int64_t reach(const LongformerLMConfig& c, int64_t i) {
-  return of_layer(c.window, i) * (dilated_heads(c) > 0 ? of_layer(c.dilation, i) : 1);
+  return window_of(c, i) * (dilated_heads(c) > 0 ? dilation_of(c, i) : 1);
 }
 
 /// The windows of the heads of layer i.
 AttentionPattern pattern_of(const LongformerLMConfig& c, int64_t i, int64_t queries, int64_t keys) {
-  const int64_t w = of_layer(c.window, i), s = of_layer(c.dilation, i);
+  const int64_t w = window_of(c, i), s = dilation_of(c, i);
   const AttentionPattern plain = patterns::local(w + 1);
   if (s == 1 || dilated_heads(c) == 0) return plain;
   std::vector<AttentionPattern> heads(static_cast<size_t>(c.n_head), plain);
@@ -114,18 +113,13 @@ AttentionPattern pattern_of(const LongformerLMConfig& c, int64_t i, int64_t quer
 DecoderOptions decoder_of(const LongformerLMConfig& c) {
   check(c);
   const double usual = c.emb_scale ? 1 / std::sqrt(static_cast<double>(c.d_model)) : c.init_std;
-  return {.model = kName,
-          .vocab = c.vocab,
-          .n_layer = c.n_layer,
-          .n_head = c.n_head,
-          .d_model = c.d_model,
-          .token = Scheme::normal(c.embed_std > 0 ? c.embed_std : usual),
-          .classifier = Scheme::normal(c.init_std),
-          .tie_embedding = c.tie_embedding,
-          .emb_scale = c.emb_scale,
-          .dropout = c.dropout,
-          .precision = c.precision,
-          .token_head = c.token_head};
+  DecoderOptions o = decoder_options(kName, c);
+  o.token = Scheme::normal(c.embed_std > 0 ? c.embed_std : usual);
+  o.classifier = Scheme::normal(c.init_std);
+  o.tie_embedding = c.tie_embedding;
+  o.emb_scale = c.emb_scale;
+  o.dropout = c.dropout;
+  return o;
 }
 
 }  // namespace

@@ -21,7 +21,6 @@
 #include "nn/reversible.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/index.h"
 #include "ops/patterns/chunks.h"
 #include "ops/random.h"
 #include "ops/shape.h"
@@ -62,8 +61,9 @@ Scheme weights_of(const ReformerConfig& c) {
   return c.init_std > 0 ? Scheme::normal(c.init_std) : Scheme::xavier_uniform();
 }
 
-std::unique_ptr<Layer> make_attention(const ReformerConfig& c, int64_t layer, const Init& init) {
-  if (c.layer(layer) == ReformerLayer::local) {
+std::unique_ptr<Layer> make_attention(const ReformerConfig& c, ReformerLayer kind, int64_t layer,
+                                      const Init& init) {
+  if (kind == ReformerLayer::local) {
     const AttentionOptions o{.d_model = c.d_model,
                              .n_head = c.n_head,
                              .d_head = c.head_width(),
@@ -103,18 +103,13 @@ int64_t exit_width(const ReformerConfig& c) { return c.mean_exit ? c.d_model : 2
 
 DecoderOptions decoder_of(const ReformerConfig& c) {
   c.check();
-  return {.model = kName,
-          .vocab = c.vocab,
-          .n_layer = c.n_layer,
-          .n_head = c.n_head,
-          .d_model = c.d_model,
-          .n_max = c.n_max,
-          .d_exit = exit_width(c),
-          .token = Scheme::normal(c.embed_std),
-          .classifier = c.head_std > 0 ? Scheme::normal(c.head_std) : weights_of(c),
-          .head_bias = c.head_bias,
-          .precision = c.precision,
-          .token_head = c.token_head};
+  DecoderOptions o = decoder_options(kName, c);
+  o.n_max = c.n_max;
+  o.d_exit = exit_width(c);
+  o.token = Scheme::normal(c.embed_std);
+  o.classifier = c.head_std > 0 ? Scheme::normal(c.head_std) : weights_of(c);
+  o.head_bias = c.head_bias;
+  return o;
 }
 
 }  // namespace
@@ -177,7 +172,7 @@ void Reformer::Block::visit(Visitor& v) {
 }
 
 Reformer::Reformer(const ReformerConfig& config, const Init& init)
-    : CausalDecoder(decoder_of(config), init), config_(config) {
+    : CausalDecoder(decoder_of(config), init), config_(config), kinds_(config.layer_kinds()) {
   const ReformerConfig& c = config_;
   position_ = AxialPositions(c.axes(), c.axis_widths(), init.at("embed").at("position"),
                              Scheme::normal(c.position_std));
@@ -188,7 +183,8 @@ Reformer::Reformer(const ReformerConfig& config, const Init& init)
           Normalization(NormKind::layer, c.d_model, c.norm_eps, at.at(norm)), std::move(layer), c);
     };
     Block block;
-    block.attention = branch("norm1", make_attention(c, i, at.at("attention")));
+    const ReformerLayer kind = kinds_[static_cast<size_t>(i)];
+    block.attention = branch("norm1", make_attention(c, kind, i, at.at("attention")));
     block.ff =
         branch("norm2", std::make_unique<ReformerFeedForward>(c, at.at("ff"), weights_of(c)));
     blocks_.push_back(std::move(block));
@@ -234,8 +230,8 @@ int64_t Reformer::padded(int64_t length) const {
   const ReformerConfig& c = config_;
   if (!c.whole_chunks) return length;
   int64_t unit = 1, least = length;
-  for (int64_t i = 0; i < c.n_layer; ++i) {
-    const int64_t m = c.layer(i) == ReformerLayer::lsh ? c.chunk : c.local_keys();
+  for (const ReformerLayer kind : kinds_) {
+    const int64_t m = kind == ReformerLayer::lsh ? c.chunk : c.local_keys();
     unit = std::lcm(unit, m);
     least = std::min(least, m);
   }
@@ -246,7 +242,7 @@ LayerContext Reformer::local_context(int64_t queries, int64_t keys, const Tensor
   const ReformerConfig& c = config_;
   LayerContext ctx;
   ctx.lengths = lengths;
-  if (c.layers.find(name_of_value(ReformerLayer::local)) == std::string::npos) return ctx;
+  if (std::find(kinds_.begin(), kinds_.end(), ReformerLayer::local) == kinds_.end()) return ctx;
   ctx.pattern = patterns::chunks(queries, keys,
                                  {.chunk = c.local_keys(),
                                   .before = c.local_back,
@@ -330,15 +326,12 @@ Tensor Reformer::exit(ReversibleRun& r, int64_t length, Pass pass) const {
                                    : dropout(h, config_.dropout, site);
 }
 
+/// Only decoding runs it, and so there is a state: other passes go through forward().
 Stack::Result Reformer::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
                             Pass pass) const {
-  const StreamState none(x.dim(0));
-  const StreamState& known = state != nullptr ? *state : none;
-  ReversibleRun r = run_blocks(x, ctx, known.memory, known.choices, pass, config_.n_layer);
-  if (state != nullptr) {
-    state->memory = std::move(r.memory);
-    state->choices = std::move(r.buckets);
-  }
+  ReversibleRun r = run_blocks(x, ctx, state->memory, state->choices, pass, config_.n_layer);
+  state->memory = std::move(r.memory);
+  state->choices = std::move(r.buckets);
   return {.y = exit(r, x.dim(1), pass), .losses = {}, .statistics = {}, .memory = {}};
 }
 
@@ -359,7 +352,7 @@ Reformer::Result Reformer::forward(const ReformerInputs& in, Pass pass) const {
 }
 
 Stack::Result Reformer::states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const {
-  require_no_memory(memory);
+  require_no_memory(kName, memory);
   const Tensor y = forward(ReformerInputs{.tokens = tokens}, pass).hidden;
   return {.y = y, .losses = {}, .statistics = {}, .memory = {}};
 }
@@ -381,7 +374,8 @@ Tensor Reformer::attention_map(const Tensor& tokens, int64_t layer) const {
 }
 
 AttentionOutline Reformer::attention_outline(int64_t layer, int64_t length) const {
-  require<NotImplemented>(config_.layer(layer) == ReformerLayer::local, kName,
+  require(layer >= 0 && layer < config_.n_layer, kName, "layer {} of {}", layer, config_.n_layer);
+  require<NotImplemented>(lsh(layer) == nullptr, kName,
                           "which keys layer {} sees depends on the tokens; draw a trained run",
                           layer);
   return CausalDecoder::attention_outline(layer, length);

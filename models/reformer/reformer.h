@@ -111,8 +111,8 @@ struct ReformerConfig {
   /// Resolve defaults: head_width() returns d, local_keys() returns m of local layers.
   int64_t head_width() const;
   int64_t local_keys() const;
-  /// Returns the attention of layer i. Throws ValueError on an empty list or an unknown name.
-  ReformerLayer layer(int64_t i) const;
+  /// Returns the attention of each layer. Throws ValueError on an empty list or an unknown name.
+  std::vector<ReformerLayer> layer_kinds() const;
   /// Returns the longest sequence that hashed layers attend to in full.
   int64_t full_up_to() const;
   /// Return the grid of positions: position_shape and position_widths, or their defaults.
@@ -192,6 +192,7 @@ class Reformer final : public CausalDecoder {
   LshAttention* lsh(int64_t layer) const;  // null for a local layer
 
   ReformerConfig config_;
+  std::vector<ReformerLayer> kinds_;  // of each layer
   AxialPositions position_;
   std::vector<Block> blocks_;
   Normalization final_norm_;

@@ -16,7 +16,7 @@ int64_t ReformerConfig::head_width() const { return d_head > 0 ? d_head : d_mode
 
 int64_t ReformerConfig::local_keys() const { return local_chunk > 0 ? local_chunk : chunk; }
 
-ReformerLayer ReformerConfig::layer(int64_t i) const {
+std::vector<ReformerLayer> ReformerConfig::layer_kinds() const {
   std::vector<ReformerLayer> turns;
   for (size_t at = 0; at <= layers.size();) {
     const size_t end = std::min(layers.find(',', at), layers.size());
@@ -28,7 +28,11 @@ ReformerLayer ReformerConfig::layer(int64_t i) const {
     turns.push_back(static_cast<ReformerLayer>(found - names.begin()));
     at = end + 1;
   }
-  return turns[static_cast<size_t>(i) % turns.size()];
+  std::vector<ReformerLayer> kinds;
+  for (int64_t i = 0; i < n_layer; ++i) {
+    kinds.push_back(turns[static_cast<size_t>(i) % turns.size()]);
+  }
+  return kinds;
 }
 
 int64_t ReformerConfig::full_up_to() const {
@@ -96,7 +100,7 @@ void ReformerConfig::check() const {
   require_head(kName, token_head);
   require_share(kName, "dropout_attn", dropout_attn);
   require_share(kName, "dropout_local", dropout_local);
-  for (int64_t i = 0; i < n_layer; ++i) layer(i);
+  layer_kinds();
   require(memory.chunks >= 1, kName, "chunks is {}; expected 1 or more", memory.chunks);
   require<NotImplemented>(
       memory.chunks == 1 || !dropout_broadcast || dropout == 0, kName,

@@ -99,7 +99,7 @@ ReformerKeys reformer_keys(const ReformerConfig& c) {
   k.max_position_embeddings = c.n_max;
   k.is_decoder = c.causal;
   k.attn_layers.clear();
-  for (int64_t i = 0; i < c.n_layer; ++i) k.attn_layers.emplace_back(name_of_value(c.layer(i)));
+  for (const ReformerLayer kind : c.layer_kinds()) k.attn_layers.emplace_back(name_of_value(kind));
   k.num_hashes = c.rounds;
   k.lsh_attn_chunk_length = c.chunk;
   k.lsh_num_chunks_before = c.look_back;

@@ -75,8 +75,7 @@ void check(const SparseTransformerConfig& c) {
           c.final_norm_eps);
   require_share(kName, "dropout", c.dropout);
   require_head(kName, c.token_head);
-  require(c.embed_std >= 0 && std::isfinite(c.embed_std), kName,
-          "embed_std is {}; expected 0 or more", c.embed_std);
+  require_not_negative(kName, "embed_std", c.embed_std);
 }
 
 /// Sec. 6 of the paper; SparseInit lists the two readings of its deviation.
@@ -92,17 +91,12 @@ Scheme table(const SparseTransformerConfig& c, int64_t fan_in) {
 
 DecoderOptions decoder_of(const SparseTransformerConfig& c) {
   check(c);
-  return {.model = kName,
-          .vocab = c.vocab,
-          .n_layer = c.n_layer,
-          .n_head = c.n_head,
-          .d_model = c.d_model,
-          .n_max = c.n_max,
-          .token = table(c, c.d_model),
-          .classifier = Scheme::zeros(),
-          .tie_embedding = c.tie_embedding,
-          .precision = c.precision,
-          .token_head = c.token_head};
+  DecoderOptions o = decoder_options(kName, c);
+  o.n_max = c.n_max;
+  o.token = table(c, c.d_model);
+  o.classifier = Scheme::zeros();
+  o.tie_embedding = c.tie_embedding;
+  return o;
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "core/scope.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/index.h"
 #include "ops/random.h"
 #include "ops/shape.h"
 
@@ -111,7 +110,7 @@ Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
 
 Stack::Result Transformer::states(const Tensor& tokens, const SegmentMemory& memory,
                                   Pass pass) const {
-  require_no_memory(memory);
+  require_no_memory(kName, memory);
   return states_of({.tokens = tokens}, pass, nullptr);
 }
 
@@ -230,7 +229,7 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
   if (!pass.training || (!config_.layer_loss && config_.n_target == 1)) {
     return CausalDecoder::loss(tokens, targets, memory, pass);
   }
-  require_no_memory(memory);
+  require_no_memory(kName, memory);
   std::vector<Tensor> layers;
   const Tensor h = states_of({.tokens = tokens}, pass, &layers).y;
   Losses result;

@@ -66,10 +66,8 @@ void check(const TransformerConfig& c) {
           "couple is not for positions = shaw: what comes later has no rows in a decoder");
   require(c.source_n_max == 0 || c.source_tables, kName, "source_n_max needs source_tables");
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
-  require(c.init_std >= 0 && std::isfinite(c.init_std), kName, "init_std is {}; expected 0 or more",
-          c.init_std);
-  require(c.embed_std >= 0 && std::isfinite(c.embed_std), kName,
-          "embed_std is {}; expected 0 or more", c.embed_std);
+  require_not_negative(kName, "init_std", c.init_std);
+  require_not_negative(kName, "embed_std", c.embed_std);
   require(c.d_head > 0 || c.d_model % c.n_head == 0, kName,
           "d_model {} is not a multiple of n_head {}; set d_head", c.d_model, c.n_head);
   require(c.local == Locality::none || c.window >= 1, kName,
@@ -83,8 +81,7 @@ void check(const TransformerConfig& c) {
           "source_vocab needs wiring = encoder_decoder");
   require((!c.layer_loss && c.n_target == 1) || c.wiring == Wiring::decoder, kName,
           "layer_loss and n_target > 1 need wiring = decoder");
-  require(c.target_weight >= 0 && std::isfinite(c.target_weight), kName,
-          "target_weight is {}; expected 0 or more", c.target_weight);
+  require_not_negative(kName, "target_weight", c.target_weight);
   require_share(kName, "label_smoothing", c.label_smoothing);
   require_share(kName, "dropout", c.dropout);
   require_head(kName, c.token_head);
@@ -96,18 +93,13 @@ void check(const TransformerConfig& c) {
 
 DecoderOptions decoder_of(const TransformerConfig& c) {
   check(c);
-  return {.model = kName,
-          .vocab = c.vocab,
-          .n_layer = c.n_layer,
-          .n_head = c.n_head,
-          .d_model = c.d_model,
-          .d_embed = c.d_embed,
-          .token = token_scheme(c),
-          .classifier = scheme_of(c),
-          .tie_embedding = c.tie_embedding,
-          .head_bias = c.head_bias,
-          .precision = c.precision,
-          .token_head = c.token_head};
+  DecoderOptions o = decoder_options(kName, c);
+  o.d_embed = c.d_embed;
+  o.token = token_scheme(c);
+  o.classifier = scheme_of(c);
+  o.tie_embedding = c.tie_embedding;
+  o.head_bias = c.head_bias;
+  return o;
 }
 
 /// A branch that shares the parameters of another block's branch.

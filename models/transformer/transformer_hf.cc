@@ -1,7 +1,5 @@
 #include "models/transformer/transformer_hf.h"
 
-#include <algorithm>
-
 namespace longspan {
 namespace {
 

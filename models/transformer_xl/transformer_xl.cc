@@ -9,7 +9,6 @@
 #include "models/transformer_xl/transformer_xl.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "ops/random.h"
 
@@ -72,10 +71,8 @@ void check(const TransformerXLConfig& c) {
           c.d_model);
   require(!c.phantom_zero_memory || c.mem_len > 0, kName,
           "phantom_zero_memory needs a memory; set mem_len");
-  for (const auto& [name, value] :
-       {std::pair{"init_std", c.init_std}, {"embed_std", c.embed_std}}) {
-    require(value >= 0 && std::isfinite(value), kName, "{} is {}; expected 0 or more", name, value);
-  }
+  require_not_negative(kName, "init_std", c.init_std);
+  require_not_negative(kName, "embed_std", c.embed_std);
   require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
   require_share(kName, "dropout", c.dropout);
   require_share(kName, "dropout_attn", c.dropout_attn);
@@ -90,19 +87,14 @@ int64_t reach(const TransformerXLConfig& c) {
 
 DecoderOptions decoder_of(const TransformerXLConfig& c) {
   check(c);
-  return {.model = kName,
-          .vocab = c.vocab,
-          .n_layer = c.n_layer,
-          .n_head = c.n_head,
-          .d_model = c.d_model,
-          .token = Scheme::normal(c.embed_std > 0 ? c.embed_std : c.init_std),
-          .classifier = Scheme::normal(c.init_std),
-          .tie_embedding = c.tie_embedding,
-          .head_bias = c.head_bias,
-          .emb_scale = c.emb_scale,
-          .dropout = c.dropout,
-          .precision = c.precision,
-          .token_head = c.token_head};
+  DecoderOptions o = decoder_options(kName, c);
+  o.token = Scheme::normal(c.embed_std > 0 ? c.embed_std : c.init_std);
+  o.classifier = Scheme::normal(c.init_std);
+  o.tie_embedding = c.tie_embedding;
+  o.head_bias = c.head_bias;
+  o.emb_scale = c.emb_scale;
+  o.dropout = c.dropout;
+  return o;
 }
 
 }  // namespace

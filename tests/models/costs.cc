@@ -153,7 +153,7 @@ int64_t macs_of(const LongformerConfig& c, int64_t l) {
   const int64_t globals = c.globals == GlobalDefault::first ? 1 : 0;
   int64_t n = c.mlm_head ? l * c.d_model * (c.d_model + c.vocab) : 0;
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    n += attention_of(longformer_attention(c, i), l, globals);
+    n += attention_of(longformer_attention("test", c, i), l, globals);
     n += feed_forward(l, c.d_model, c.d_ff, c.activation);
   }
   return n;
@@ -204,16 +204,17 @@ int64_t macs_of(const SparseTransformerConfig& c, int64_t l) {
 int64_t macs_of(const ReformerConfig& c, int64_t l) {
   const int64_t d = c.d_model, width = c.n_head * c.head_width();
   int64_t unit = 1, least = l;  // of sequences padded to whole chunks
-  for (int64_t i = 0; i < c.n_layer && c.whole_chunks; ++i) {
-    const int64_t m = c.layer(i) == ReformerLayer::lsh ? c.chunk : c.local_keys();
+  for (const ReformerLayer kind : c.layer_kinds()) {
+    if (!c.whole_chunks) break;
+    const int64_t m = kind == ReformerLayer::lsh ? c.chunk : c.local_keys();
     unit = std::lcm(unit, m);
     least = std::min(least, m);
   }
   const int64_t rows = l > least ? round_up(l, unit) : l;
   int64_t n = l * c.vocab * (c.mean_exit ? d : 2 * d);
-  for (int64_t i = 0; i < c.n_layer; ++i) {
+  for (const ReformerLayer kind : c.layer_kinds()) {
     n += feed_forward(rows, d, c.d_ff, c.activation);
-    if (c.layer(i) == ReformerLayer::local) {
+    if (kind == ReformerLayer::local) {
       const int64_t m = c.local_keys();
       int64_t pairs = 0;
       for (int64_t q = 0; q < rows; ++q) {
@@ -251,17 +252,10 @@ int64_t macs_of(const EtcConfig& c, int64_t random, int64_t l) {
 }
 
 int64_t macs_of(const LedConfig& c, int64_t l) {
-  LongformerConfig encoder;
-  encoder.n_layer = c.n_layer;
-  encoder.n_head = c.n_head;
-  encoder.d_model = c.d_model;
-  encoder.one_sided_window = c.one_sided_window;
-  encoder.dilation = c.dilation;
-  encoder.dilated_heads = c.dilated_heads;
   const int64_t globals = c.globals != GlobalDefault::none ? 1 : 0;
   int64_t attention = 0;
   for (int64_t i = 0; i < c.n_layer; ++i) {
-    attention += attention_of(longformer_attention(encoder, i), l, globals);
+    attention += attention_of(longformer_attention("test", c, i), l, globals);
   }
   return bart_of(c.n_layer, c.d_model, c.d_ff, c.vocab, attention, l);
 }

@@ -518,6 +518,27 @@ TEST(ConfigMembers, TheHeadOfARobertaHasGeluWhateverItsLayersHave) {
   EXPECT_FALSE(bigbird_config(BigBirdKeys()).mlm_gelu);
 }
 
+/// A list of ones for the layers is as good as one 1 for all, and heads that are not dilated have
+/// no dilation whatever the list says.
+TEST(ConfigMembers, ADilationOfOnesIsNone) {
+  const auto exports = [](auto config, auto to_keys) {
+    for (const auto& none : {std::vector<int64_t>{1}, {1, 1}}) {
+      config.dilation = none;
+      EXPECT_EQ(refusal([&] { to_keys(config); }), "");
+    }
+    for (const auto& some : {std::vector<int64_t>{2}, {1, 2}}) {
+      config.dilation = some;
+      EXPECT_NE(refusal([&] { to_keys(config); }).find("has no dilation"), std::string::npos);
+    }
+    config.dilated_heads = 0;
+    EXPECT_EQ(refusal([&] { to_keys(config); }), "");
+  };
+  LongformerConfig longformer = longformer_preset("base");
+  longformer.n_layer = 2;
+  exports(longformer, longformer_keys);
+  exports(led_preset("tiny"), led_keys);
+}
+
 TEST(ConfigMembers, LabelSmoothingIsThatOfTheFile) {
   EXPECT_EQ(bigbird_pegasus_config(BigBirdPegasusKeys()).label_smoothing, 0);
   EXPECT_EQ(bart_config(BartKeys()).label_smoothing, 0);

@@ -71,10 +71,12 @@ std::span<const Flag> run_flags() { return flags; }
 
 CommandLine read_own_flags(int argc, const char* const* argv, std::span<const Flag> own,
                            const std::string& about) {
-  constexpr std::string_view name = "longspan";
-  const std::string_view command = argv[0];
-  const std::string program(command.substr(0, command.rfind(' ')));
-  CommandLine line = parse_command_line(argc, argv, own, program + about.substr(name.size()));
+  constexpr std::string_view product = "longspan";
+  const std::string_view name = argv[0];  // "PROGRAM COMMAND"
+  const std::string_view program = name.substr(0, name.rfind(' '));
+  std::string text = about;
+  if (text.starts_with(product)) text.replace(0, product.size(), program);
+  CommandLine line = parse_command_line(argc, argv, own, text);
   if (!line.help.empty()) print_help(line.help);
   return line;
 }

@@ -119,7 +119,7 @@ int eval_command(int argc, const char* const* argv) {
           why_empty(run.config, *task_data));
 
   const auto start = std::chrono::steady_clock::now();
-  const double bits = task_data->bits(part);
+  const auto [bits, report] = task_data->evaluate(part);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::fprintf(stderr, "step %lld, %s part of %s: %.4f bits per %s (%lld %s in %.2f s)\n",
@@ -138,9 +138,10 @@ int eval_command(int argc, const char* const* argv) {
   if (const std::string* stride = line.value("--stride")) {
     score_windows(run, *task_data, part, *stride, figures);
   }
-  const TaskData::Report report = task_data->report(part, search);
-  for (const std::string& text : report.lines) std::fprintf(stderr, "%s\n", text.c_str());
-  for (const JsonMember& m : report.figures) set(figures, key_of(part, m.name), m.value);
+  for (const TaskData::Report& r : {report, task_data->written(part, search)}) {
+    for (const std::string& text : r.lines) std::fprintf(stderr, "%s\n", text.c_str());
+    for (const JsonMember& m : r.figures) set(figures, key_of(part, m.name), m.value);
+  }
   finish_evaluation(run.out, figures);
   return 0;
 }

@@ -106,6 +106,12 @@ std::unique_ptr<const LabelSource> source_of(const TrainingRun& run) {
   return std::make_unique<FileSource>(run.config);
 }
 
+std::vector<int32_t> labels_of(const std::vector<Sample>& samples) {
+  std::vector<int32_t> labels;
+  for (const Sample& s : samples) labels.insert(labels.end(), s.targets.begin(), s.targets.end());
+  return labels;
+}
+
 const Encoder& encoder_of(const TrainingRun& run, const LabelSource& source) {
   const Encoder* encoder = run.model->as_encoder();
   require(encoder != nullptr, "task",
@@ -146,41 +152,8 @@ void LabelData::prepare() {
   }
 }
 
-LabelData::Labelled LabelData::stacked(const std::vector<Sample>& samples) const {
-  size_t longest = 0;
-  bool equal = true;
-  for (const Sample& s : samples) {
-    equal = equal && s.tokens.size() == samples[0].tokens.size();
-    longest = std::max(longest, s.tokens.size());
-  }
-  std::vector<int32_t> tokens, labels;
-  std::vector<int64_t> lengths;
-  for (const Sample& s : samples) {
-    tokens.insert(tokens.end(), s.tokens.begin(), s.tokens.end());
-    tokens.resize(tokens.size() + longest - s.tokens.size());
-    lengths.push_back(static_cast<int64_t>(s.tokens.size()));
-    labels.insert(labels.end(), s.targets.begin(), s.targets.end());
-  }
-  const auto rows = static_cast<int64_t>(samples.size());
-  Tensor global;
-  if (encoder_.takes_global_tokens() && !samples[0].global.empty()) {
-    std::vector<uint8_t> marks(samples.size() * longest, 0);
-    for (size_t row = 0; row < samples.size(); ++row) {
-      for (const int32_t at : samples[row].global)
-        marks[row * longest + static_cast<size_t>(at)] = 1;
-    }
-    global = Tensor::from(marks, {rows, static_cast<int64_t>(longest)});
-  }
-  return {Tensor::from(tokens, {rows, static_cast<int64_t>(longest)}, run_.device),
-          equal ? Tensor{} : Tensor::from(lengths, {rows}, run_.device),
-          Tensor::from(labels, {rows, source_->answers()}, run_.device), global};
-}
-
-Tensor LabelData::logits(const Labelled& rows, Pass pass) const {
-  return encoder_.classify(
-      encoder_.forward({.tokens = rows.tokens, .lengths = rows.lengths, .global = rows.global},
-                       pass),
-      pass);
+Tensor LabelData::logits(const std::vector<Sample>& samples, Pass pass) const {
+  return encoder_.classify(encoder_.forward(inputs_of(samples, encoder_, run_.device), pass), pass);
 }
 
 TaskData::Forward LabelData::forward(int64_t i, const SegmentMemory& /*memory*/, Pass pass) const {
@@ -189,9 +162,9 @@ TaskData::Forward LabelData::forward(int64_t i, const SegmentMemory& /*memory*/,
   for (int64_t row = i * batch; row < (i + 1) * batch; ++row) {
     samples.push_back(source_->training(row));
   }
-  const Labelled rows = stacked(samples);
+  const Tensor labels = Tensor::from(labels_of(samples), {batch, source_->answers()}, run_.device);
   Forward f;
-  f.losses.loss = profile_loss(logits(rows, pass), rows.labels, positive_weight_);
+  f.losses.loss = profile_loss(logits(samples, pass), labels, positive_weight_);
   for (const Sample& s : samples) f.tokens += static_cast<int64_t>(s.tokens.size());
   f.counted = batch;
   return f;
@@ -210,9 +183,9 @@ LabelScores LabelData::scores(const std::string& part) const {
     for (int64_t row = i; row < std::min(i + run_.config.batch, size(part)); ++row) {
       samples.push_back(source_->sample(which, row));
     }
-    const Labelled rows = stacked(samples);
-    const std::vector<double> scores = cast(logits(rows, Pass{}), DType::f64).to_vector<double>();
-    const std::vector<int32_t> labels = rows.labels.to_vector<int32_t>();
+    const std::vector<double> scores =
+        cast(logits(samples, Pass{}), DType::f64).to_vector<double>();
+    const std::vector<int32_t> labels = labels_of(samples);
     for (size_t k = 0; k < scores.size(); ++k) {
       const double z = labels[k] == 1 ? -scores[k] : scores[k];
       s.nats += (std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)))) / all;
@@ -236,7 +209,7 @@ LabelScores LabelData::scores(const std::string& part) const {
   return s;
 }
 
-TaskData::Report LabelData::report(const std::string& part, const BeamSearch&) const {
+TaskData::Evaluation LabelData::evaluate(const std::string& part) const {
   const LabelScores s = scores(part);
   const double accuracy = 100 * s.accuracy, median = 100 * s.auc.median, f1 = 100 * s.f1;
   Report r{{fmt::format("{:.2f} % of answers right, median area under the curve {:.2f} % of {}",
@@ -251,11 +224,13 @@ TaskData::Report LabelData::report(const std::string& part, const BeamSearch&) c
                                   100 * auc.median, auc.answers, auc.skipped));
     r.figures.emplace_back("auc_" + kind, 100 * auc.median);
   }
-  return r;
+  return {bits_of(part, s), r};
 }
 
-double LabelData::bits(const std::string& part) const {
-  return size(part) > 0 ? scores(part).nats / std::log(2.0) : std::nan("");
+double LabelData::bits(const std::string& part) const { return bits_of(part, scores(part)); }
+
+double LabelData::bits_of(const std::string& part, const LabelScores& s) const {
+  return size(part) > 0 ? s.nats / std::log(2.0) : std::nan("");
 }
 
 std::vector<int32_t> LabelData::first_tokens(int64_t count) const {

@@ -171,7 +171,7 @@ SummaryScores PairData::scores(const std::string& part, const BeamSearch& search
   return scores;
 }
 
-TaskData::Report PairData::report(const std::string& part, const BeamSearch& search) const {
+TaskData::Report PairData::written(const std::string& part, const BeamSearch& search) const {
   if (run_.config.gap_sentences != 0 || search.beams == 0) return {};
   const SummaryScores all = scores(part, search);
   Report r{{fmt::format("{:<20} {:>7} {:>7} {:>10}", "", "ROUGE-1", "ROUGE-2", "ROUGE-Lsum")}, {}};

@@ -57,6 +57,8 @@ std::vector<int32_t> shortened(std::vector<int32_t> tokens, int64_t count) {
   return tokens;
 }
 
+double bits_of(const Score& s) { return s.count > 0 ? s.bits() : std::nan(""); }
+
 }  // namespace
 
 ChoiceData::ChoiceData(const TrainingRun& run)
@@ -148,9 +150,10 @@ ChoiceData::Scores ChoiceData::scores(const std::string& part) const {
   return {nats / count / std::log(2.0), right / count};
 }
 
-TaskData::Report ChoiceData::report(const std::string& part, const BeamSearch&) const {
-  const double right = 100 * scores(part).accuracy;
-  return {{fmt::format("{:.2f} % of questions right", right)}, {{"accuracy", right}}};
+TaskData::Evaluation ChoiceData::evaluate(const std::string& part) const {
+  const Scores s = scores(part);
+  const double right = 100 * s.accuracy;
+  return {s.bits, {{fmt::format("{:.2f} % of questions right", right)}, {{"accuracy", right}}}};
 }
 
 std::vector<int32_t> ChoiceData::first_tokens(int64_t count) const {
@@ -273,18 +276,20 @@ TaskData::Forward SpanData::forward(int64_t i, const SegmentMemory& /*memory*/, 
   return f;
 }
 
+Score SpanData::score_of(const Rows& rows, const SpanLogits& z) {
+  return {any_span_loss(z, rows.starts, rows.ends).item(), 1};
+}
+
 double SpanData::bits(const std::string& part) const {
   const NoGrad off;
   const size_t which = part_index(part);
-  double nats = 0;
-  int64_t answered = 0;
+  Score total;
   for (const Item& item : items_[which]) {
     const Rows rows = stacked({window(item, which)});
     if (rows.answered == 0) continue;
-    nats += any_span_loss(spans(rows, Pass{}), rows.starts, rows.ends).item();
-    ++answered;
+    total += score_of(rows, spans(rows, Pass{}));
   }
-  return answered > 0 ? nats / static_cast<double>(answered) / std::log(2.0) : std::nan("");
+  return bits_of(total);
 }
 
 SpanData::Scores SpanData::scores(const std::string& part) const {
@@ -295,9 +300,12 @@ SpanData::Scores SpanData::scores(const std::string& part) const {
     std::string text;
   };
   std::vector<Said> best(questions_[which].size());
+  Score total;
   for (const Item& item : items_[which]) {
     const Window w = window(item, which);
-    const SpanLogits z = spans(stacked({w}), Pass{});
+    const Rows rows = stacked({w});
+    const SpanLogits z = spans(rows, Pass{});
+    if (rows.answered > 0) total += score_of(rows, z);
     const std::vector<SpanWindow> windows{w.window};
     const BestSpan span =
         best_span(windows, w.pieces, score_rows(cast(z.start, DType::f32)),
@@ -307,7 +315,7 @@ SpanData::Scores SpanData::scores(const std::string& part) const {
     said = {span.score, w.text.substr(static_cast<size_t>(span.begin),
                                       static_cast<size_t>(span.end - span.begin))};
   }
-  Scores s;
+  Scores s{.bits = bits_of(total)};
   for (size_t q = 0; q < best.size(); ++q) {
     const std::vector<std::string>& right = questions_[which][q].aliases;
     if (right.empty()) continue;
@@ -321,11 +329,12 @@ SpanData::Scores SpanData::scores(const std::string& part) const {
   return s;
 }
 
-TaskData::Report SpanData::report(const std::string& part, const BeamSearch&) const {
+TaskData::Evaluation SpanData::evaluate(const std::string& part) const {
   const Scores s = scores(part);
   const double exact = 100 * s.exact, f1 = 100 * s.f1;
-  return {{fmt::format("exact {:.2f} %, F1 {:.2f} % of {} questions", exact, f1, s.questions)},
-          {{"exact", exact}, {"f1", f1}}};
+  return {s.bits,
+          {{fmt::format("exact {:.2f} %, F1 {:.2f} % of {} questions", exact, f1, s.questions)},
+           {{"exact", exact}, {"f1", f1}}}};
 }
 
 std::vector<int32_t> SpanData::first_tokens(int64_t count) const {

@@ -28,7 +28,7 @@ class ChoiceData final : public TaskData {
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   double bits(const std::string& part) const override { return scores(part).bits; }
-  Report report(const std::string& part, const BeamSearch& search) const override;
+  Evaluation evaluate(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   struct Scores {
@@ -69,10 +69,11 @@ class SpanData final : public TaskData {
   /// Bits of the correct starts plus bits of the correct ends, over windows that contain an answer.
   double bits(const std::string& part) const override;
   bool may_lack_targets() const override { return true; }
-  Report report(const std::string& part, const BeamSearch& search) const override;
+  Evaluation evaluate(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   struct Scores {
+    double bits = 0;           ///< as bits()
     double exact = 0, f1 = 0;  ///< means over the questions, with the best alias of each
     int64_t questions = 0;
   };
@@ -98,6 +99,7 @@ class SpanData final : public TaskData {
   Window window(const Item& item, size_t part) const;
   Rows stacked(const std::vector<Window>& windows) const;
   SpanLogits spans(const Rows& rows, Pass pass) const;
+  static Score score_of(const Rows& rows, const SpanLogits& z);  // of one row with an answer
 
   const TrainingRun& run_;
   std::unique_ptr<const Tokenizer> tokenizer_;

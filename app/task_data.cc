@@ -56,6 +56,31 @@ SegmentMemory memory_for(const TrainingRun& run, const StreamBatch& batch,
   return forget(memory, run.model->empty_memory(batch.tokens.dim(0)), batch.reset);
 }
 
+EncoderInputs inputs_of(std::span<const Sample> samples, const Encoder& encoder, Device device) {
+  size_t longest = 0;
+  bool equal = true, global = false;
+  for (const Sample& s : samples) {
+    equal = equal && s.tokens.size() == samples[0].tokens.size();
+    global = global || !s.global.empty();
+    longest = std::max(longest, s.tokens.size());
+  }
+  const size_t rows = samples.size();
+  std::vector<int32_t> tokens(rows * longest, 0);
+  std::vector<uint8_t> marks(rows * longest, 0);
+  std::vector<int64_t> lengths;
+  for (size_t row = 0; row < rows; ++row) {
+    const Sample& s = samples[row];
+    std::copy(s.tokens.begin(), s.tokens.end(), tokens.data() + row * longest);
+    lengths.push_back(std::ssize(s.tokens));
+    for (const int32_t at : s.global) marks[row * longest + static_cast<size_t>(at)] = 1;
+  }
+  const Shape shape{static_cast<int64_t>(rows), static_cast<int64_t>(longest)};
+  EncoderInputs in{.tokens = Tensor::from(tokens, shape, device)};
+  if (!equal) in.lengths = Tensor::from(lengths, {shape[0]}, device);
+  if (global && encoder.takes_global_tokens()) in.global = Tensor::from(marks, shape);
+  return in;
+}
+
 TextData::TextData(const TrainingRun& run)
     : run_(run),
       corpus_(open_corpus(run.config.task, data_place(run.config),
@@ -216,21 +241,12 @@ void SampleData::each(const std::string& part,
 }
 
 SpanLogits SampleData::spans(const std::vector<Sample>& rows, Pass pass) const {
-  const int64_t length = std::ssize(rows[0].tokens), count = std::ssize(rows);
-  std::vector<int32_t> tokens;
-  std::vector<uint8_t> global(static_cast<size_t>(count * length), 0);
-  for (int64_t row = 0; row < count; ++row) {
-    const Sample& s = rows[static_cast<size_t>(row)];
-    tokens.insert(tokens.end(), s.tokens.begin(), s.tokens.end());
-    for (const int32_t at : s.global) global[static_cast<size_t>(row * length + at)] = 1;
-  }
-  EncoderInputs in{.tokens = Tensor::from(tokens, {count, length}, run_.device)};
-  if (encoder_->takes_global_tokens()) in.global = Tensor::from(global, {count, length});
-  return encoder_->spans(encoder_->forward(in, pass), {});
+  const EncoderInputs in = inputs_of(rows, *encoder_, run_.device);
+  return encoder_->spans(encoder_->forward(in, pass), in.lengths);
 }
 
-Tensor SampleData::answer_loss(const std::vector<Sample>& rows, Pass pass) const {
-  return span_loss(spans(rows, pass), column(rows, 0, run_.device), column(rows, 1, run_.device));
+Tensor SampleData::answer_loss(const std::vector<Sample>& rows, const SpanLogits& found) const {
+  return span_loss(found, column(rows, 0, run_.device), column(rows, 1, run_.device));
 }
 
 TaskData::Forward SampleData::forward(int64_t i, const SegmentMemory& memory, Pass pass) const {
@@ -238,7 +254,7 @@ TaskData::Forward SampleData::forward(int64_t i, const SegmentMemory& memory, Pa
   if (finds_answers()) {
     const std::vector<Sample> rows = batch_samples(i);
     for (const Sample& s : rows) f.tokens += std::ssize(s.tokens);
-    f.losses.loss = answer_loss(rows, pass);
+    f.losses.loss = answer_loss(rows, spans(rows, pass));
     f.counted = run_.config.batch;
   } else {
     const StreamBatch b = batch_of(i);
@@ -297,38 +313,30 @@ std::optional<StreamBatch> SampleData::batch(int64_t i) const {
   return batch_of(i);
 }
 
-double SampleData::bits(const std::string& part) const {
+/// The most likely tokens come from a pass of their own: the loss does not make all logits.
+SampleData::Scores SampleData::scores(const std::string& part, bool ask_right) const {
   const NoGrad off;
-  Score total;
-  each(part, [&](const std::vector<Sample>& rows) {
-    if (finds_answers()) {
-      const int64_t count = std::ssize(rows);
-      total += {answer_loss(rows, Pass{}).item() * static_cast<double>(count), count};
-    } else {
-      each_segment(rows, [&](const Batch& b, SegmentMemory& memory) {
-        total += score(*run_.model, b.tokens, b.targets, memory);
-      });
-    }
-  });
-  return total.count > 0 ? total.bits() : std::nan("");
-}
-
-double SampleData::accuracy(const std::string& part) const {
-  const NoGrad off;
-  const auto most_likely = [](const Tensor& scores) {
-    return cast(argmax(scores, -1), DType::i32).to_vector<int32_t>();
+  const auto most_likely = [](const Tensor& z) {
+    return cast(argmax(z, -1), DType::i32).to_vector<int32_t>();
   };
-  int64_t right = 0, counted = 0;
+  Scores all;
   each(part, [&](const std::vector<Sample>& rows) {
     if (finds_answers()) {
       const SpanLogits z = spans(rows, Pass{});
+      const int64_t count = std::ssize(rows);
+      all.score += {answer_loss(rows, z).item() * static_cast<double>(count), count};
+      if (!ask_right) return;
       const std::vector<int32_t> starts = most_likely(z.start), ends = most_likely(z.end);
       for (size_t i = 0; i < rows.size(); ++i) {
-        ++counted;
-        right += starts[i] == rows[i].targets[0] && ends[i] == rows[i].targets[1] ? 1 : 0;
+        ++all.counted;
+        all.right += starts[i] == rows[i].targets[0] && ends[i] == rows[i].targets[1] ? 1 : 0;
       }
       return;
     }
+    each_segment(rows, [&](const Batch& b, SegmentMemory& memory) {
+      all.score += score(*run_.model, b.tokens, b.targets, memory);
+    });
+    if (!ask_right) return;
     each_segment(rows, [&](const Batch& b, SegmentMemory& memory) {
       const Tensor z = streams() ? run_.model->logits_after(memory, b.tokens)
                                  : run_.model->logits(b.tokens, Pass{});
@@ -336,18 +344,25 @@ double SampleData::accuracy(const std::string& part) const {
       const std::vector<int32_t> wanted = b.targets.to_vector<int32_t>();
       for (size_t i = 0; i < wanted.size(); ++i) {
         if (wanted[i] == ignored_target) continue;
-        ++counted;
-        right += said[i] == wanted[i] ? 1 : 0;
+        ++all.counted;
+        all.right += said[i] == wanted[i] ? 1 : 0;
       }
     });
   });
-  return static_cast<double>(right) / static_cast<double>(counted);
+  return all;
 }
 
-TaskData::Report SampleData::report(const std::string& part, const BeamSearch&) const {
-  const double right = 100 * accuracy(part);
-  return {{fmt::format("{:.2f} % of {}s right", right, finds_answers() ? "answer" : unit())},
-          {{"accuracy", right}}};
+double SampleData::bits(const std::string& part) const {
+  const Score s = scores(part, false).score;
+  return s.count > 0 ? s.bits() : std::nan("");
+}
+
+TaskData::Evaluation SampleData::evaluate(const std::string& part) const {
+  const Scores s = scores(part, true);
+  const double right = 100 * (static_cast<double>(s.right) / static_cast<double>(s.counted));
+  return {s.score.count > 0 ? s.score.bits() : std::nan(""),
+          {{fmt::format("{:.2f} % of {}s right", right, finds_answers() ? "answer" : unit())},
+           {{"accuracy", right}}}};
 }
 
 std::vector<int32_t> SampleData::first_tokens(int64_t count) const {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,10 @@ LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
 /// it have kept.
 SegmentMemory memory_for(const TrainingRun& run, const StreamBatch& batch,
                          const SegmentMemory& memory);
+
+/// Returns the inputs for samples, padded at their ends to the longest: with lengths if they
+/// differ, and with the samples' global tokens if there are any and the encoder takes some.
+EncoderInputs inputs_of(std::span<const Sample> samples, const Encoder& encoder, Device device);
 
 /// The data of a run: training and evaluation of a model with its objective.
 class TaskData {
@@ -85,8 +90,15 @@ class TaskData {
     std::vector<std::string> lines;  ///< for people
     Members figures;                 ///< for evals.jsonl, by name without the split
   };
-  /// `search`: how encoder-decoders write; with 0 beams they do not.
-  virtual Report report(const std::string& /*part*/, const BeamSearch& /*search*/) const {
+  struct Evaluation {
+    double bits = 0;
+    Report report;
+  };
+  /// Returns bits() of a split, and what there is to report when the model has read it once.
+  virtual Evaluation evaluate(const std::string& part) const { return {bits(part), {}}; }
+  /// Returns the report on what an encoder-decoder writes. `search`: how it writes; with 0 beams it
+  /// does not.
+  virtual Report written(const std::string& /*part*/, const BeamSearch& /*search*/) const {
     return {};
   }
   /// Returns up to `count` of the first tokens of the validation split, for pictures; may be empty.
@@ -156,7 +168,7 @@ class PairData final : public TaskData {
   double bits(const std::string& part) const override;
   bool may_lack_targets() const override { return true; }
   /// ROUGE of the summaries, and of the first sentences.
-  Report report(const std::string& part, const BeamSearch& search) const override;
+  Report written(const std::string& part, const BeamSearch& search) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   /// Returns the documents of a split; for training, those that the run uses.
@@ -221,19 +233,16 @@ class LabelData final : public TaskData {
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
   double bits(const std::string& part) const override;
-  /// Accuracy, F1 (with a single label), and the median areas under the curve, in percent.
-  Report report(const std::string& part, const BeamSearch& search) const override;
+  /// Reports accuracy, F1 (with a single label), and the median areas under the curve, in percent.
+  Evaluation evaluate(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
   LabelScores scores(const std::string& part) const;
 
  private:
-  struct Labelled {
-    Tensor tokens, lengths, labels;  // [B, L], [B] or undefined: all of L, [B, answers]
-    Tensor global;                   // [B, L]: the global tokens, if the model and samples have any
-  };
-  Labelled stacked(const std::vector<Sample>& samples) const;
-  Tensor logits(const Labelled& rows, Pass pass) const;
+  Tensor logits(const std::vector<Sample>& samples, Pass pass) const;  // [B, answers]
+  /// Returns bits() of these scores of a split.
+  double bits_of(const std::string& part, const LabelScores& scores) const;
 
   const TrainingRun& run_;
   std::unique_ptr<const LabelSource> source_;
@@ -259,9 +268,9 @@ class SampleData final : public TaskData {
   /// If the model keeps a memory and a sample is longer than a segment: it is read in segments.
   bool streams() const override { return segments() > 1; }
   double bits(const std::string& part) const override;
-  /// The share of the scored tokens that the model finds most likely, or of the answers of which
-  /// both ends are.
-  Report report(const std::string& part, const BeamSearch& search) const override;
+  /// Reports the share of the scored tokens that the model finds most likely, or of the answers of
+  /// which both ends are.
+  Evaluation evaluate(const std::string& part) const override;
   std::vector<int32_t> first_tokens(int64_t count) const override;
 
  private:
@@ -272,8 +281,12 @@ class SampleData final : public TaskData {
             const std::function<void(const std::vector<Sample>&)>& visit) const;
   SpanLogits spans(const std::vector<Sample>& rows, Pass pass) const;
   /// Returns the mean loss of the answers.
-  Tensor answer_loss(const std::vector<Sample>& rows, Pass pass) const;
-  double accuracy(const std::string& part) const;
+  Tensor answer_loss(const std::vector<Sample>& rows, const SpanLogits& found) const;
+  struct Scores {
+    Score score;
+    int64_t right = 0, counted = 0;  // of the answers or scored tokens; 0 unless asked for
+  };
+  Scores scores(const std::string& part, bool ask_right) const;
   int64_t segments() const;  // that a sample is cut into
   /// Returns the samples of batch i of training.
   std::vector<Sample> batch_samples(int64_t i) const;

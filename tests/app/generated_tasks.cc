@@ -1,6 +1,7 @@
 // Generated tasks in runs of the program: each entry of their table trains and is scored.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "data/tasks.h"
@@ -64,7 +65,8 @@ TEST(GeneratedTasks, TrainAndAreScored) {
     EXPECT_EQ(first.losses.loss.item(), again.losses.loss.item());
     EXPECT_NE(first.losses.loss.item(), data->forward(1, {}, Pass{}).losses.loss.item());
     EXPECT_TRUE(std::isfinite(data->bits("valid")));
-    const TaskData::Report report = data->report("test", {});
+    const auto [bits, report] = data->evaluate("test");
+    EXPECT_EQ(bits, data->bits("test"));
     EXPECT_FALSE(report.lines.empty());
     ASSERT_FALSE(report.figures.empty());
     EXPECT_EQ(report.figures[0].name, "accuracy");
@@ -90,6 +92,29 @@ TEST(GeneratedTasks, OfEqualLogitsHaveTheBitsOfAGuess) {
                                                          : double(run.model->vocab());
     EXPECT_NEAR(open_task_data(run)->bits("valid"), std::log2(choices), 1e-5);
   }
+}
+
+TEST(GeneratedTasks, SamplesOfUnequalLengthsArePadded) {
+  const auto with_spans = [](const SampleTaskEntry& e) {
+    return e.make()->targets() == TargetKind::span;
+  };
+  const auto entry = std::find_if(sample_tasks().begin(), sample_tasks().end(), with_spans);
+  ASSERT_NE(entry, sample_tasks().end());
+  const TrainingRun run(make_config(settings_of(*entry)), "");
+  const Encoder& model = *run.model->as_encoder();
+  const std::vector<Sample> samples{{{5, 6, 7}, {1, 2}, {0, 2}}, {{8}, {0, 0}, {0}}};
+  const EncoderInputs both = inputs_of(samples, model, {});
+  EXPECT_EQ(both.tokens.to_vector<int32_t>(), (std::vector<int32_t>{5, 6, 7, 8, 0, 0}));
+  EXPECT_EQ(both.lengths.to_vector<int64_t>(), (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(both.global.to_vector<uint8_t>(), (std::vector<uint8_t>{1, 0, 1, 1, 0, 0}));
+  const EncoderInputs one = inputs_of(std::span(samples).first(1), model, {});
+  EXPECT_FALSE(one.lengths);
+  const auto ends = [&](const EncoderInputs& in) {
+    return model.spans(model.forward(in, Pass{}), in.lengths).end.to_vector<float>();
+  };
+  const std::vector<float> padded = ends(both), alone = ends(one);
+  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), padded.begin()));
+  EXPECT_FALSE(inputs_of(std::vector<Sample>{{{5, 6}, {}}}, model, {}).global);
 }
 
 TEST(GeneratedTasks, HaveTheirOwnOptions) {

@@ -42,8 +42,9 @@ DecoderOptions decoder_options(const char* model, const Config& c) {
           .token_head = c.token_head};
 }
 
-/// The common causal decoder: a token table, a stack whose attention layers the model supplies, and
-/// a classifier of the next token.
+/// The common decoder: a token table, a stack whose attention layers the model supplies, and a
+/// classifier of tokens. It is causal if its layers are; a Transformer wired as an encoder and a
+/// Reformer with causal = false derive from it too, and predict masked tokens.
 ///   x = E[token] + positions     x <- block_i(x), i < N     logits = W_out norm(x) + b
 /// A model derives from it, passes its options, fills stack_, and says in layer_context() which
 /// keys the rows attend to; decoding, maps and outlines of attention follow from that. What differs

@@ -28,7 +28,7 @@ template <>
 inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repeat", "keep"};
 
 /// Converts a trained model with full attention into one with LongformerAttention, or a shorter
-/// model into a longer one. Copies to every parameter of `to` the parameter of the same name in
+/// model into a longer one. Copies to every parameter and buffer of `to` the one of the same name in
 /// `from`. Global projections get the sliding ones if `from` has no global ones, and position
 /// tables are extended.
 ///   position_offset  rows of the tables before position 0
@@ -36,10 +36,10 @@ inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repe
 ///                    (table 5: 10.3 bits instead of 1.96 before any further training)
 ///   dropped_rows     first rows of a table in `from` that `to` does not have: 2 when an LED whose
 ///                    tables begin with position 0, as in transformers, starts from BART
-/// Encoder heads for classes, tags, spans and choices that `from` lacks keep their initial values,
-/// and so do the last rows of a token table that is longer than in `from`; their names are
-/// returned. Throws ValueError that lists what else `from` lacks, and ShapeError on other
-/// differences of shape, both before any parameter changes.
+/// The last rows of a token table that is longer than in `from` keep their initial values, and so
+/// do encoder heads for classes, tags, spans and choices that `from` lacks; the names of the
+/// parameters of these heads are returned. Throws ValueError that names what else `from` lacks, and
+/// ShapeError on other differences of shape, both before any parameter changes.
 std::vector<std::string> start_from(Module& to, Module& from, int64_t position_offset,
                                     NewPositions beyond = NewPositions::repeat,
                                     int64_t dropped_rows = 0);
@@ -52,8 +52,9 @@ std::vector<std::string> start_from_encoder(Module& to, Module& from, int64_t po
 
 /// Initializes an ETC from an encoder in BERT's shape: copies its projections to every piece and
 /// side, its feed-forward networks, norms, tokens and head, and its first token type to all types.
-/// Drops positions. Returns the names of the parameters that keep their values: relation tables and
-/// contrastive prediction. Throws ShapeError that names both when shapes differ, and ValueError
+/// Drops positions. Returns the names of the parameters that keep their values: relation tables,
+/// contrastive prediction, positions, projections between widths, and the token types if the
+/// encoder has none. Throws ShapeError that names both when shapes differ, and ValueError
 /// when the source lacks a parameter.
 std::vector<std::string> lift(const TensorList& encoder, Module& model);
 

@@ -86,9 +86,7 @@ void InitWatch::note(const Init& init, const Tensor& parameter) {
 
 void InitWatch::require_visited(Module& module) const {
   std::unordered_set<const autograd::Meta*> visited;
-  for (const TensorList& list : {named_parameters(module), named_buffers(module)}) {
-    for (const NamedTensor& t : list) visited.insert(t.tensor.meta().get());
-  }
+  for (const NamedTensor& t : named_state(module)) visited.insert(t.tensor.meta().get());
   std::string forgotten;
   for (const Made& m : made_) {
     const auto parameter = m.parameter.lock();

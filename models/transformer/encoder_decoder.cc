@@ -24,16 +24,24 @@ EncoderDecoder::EncoderDecoder(std::string name, const TransformerConfig& shell,
                                std::vector<std::unique_ptr<Layer>> encoder_attention)
     : name_(std::move(name)), shell_(shell, init, std::move(encoder_attention)) {}
 
-Tensor EncoderDecoder::encode(const SequenceInputs& in, Pass pass) const {
+LayerContext EncoderDecoder::checked_context(const SequenceInputs& in) const {
   if (in.source.rank() != 2) {
     fail_with<ShapeError>(name_, "the source must be [B, S]", {{"source", in.source}});
   }
-  return shell_.run_encoder(in.source, layer_context(in), pass);
+  return layer_context(in);
+}
+
+Tensor EncoderDecoder::encode(const SequenceInputs& in, Pass pass) const {
+  return shell_.run_encoder(in.source, checked_context(in), pass).y;
+}
+
+Stack::Result EncoderDecoder::states(const SequenceInputs& in, Pass pass) const {
+  return shell_.run_both({.tokens = in.tokens, .lengths = in.lengths, .source = in.source},
+                         checked_context(in), pass);
 }
 
 Tensor EncoderDecoder::forward(const SequenceInputs& in, Pass pass) const {
-  return shell_.forward({.tokens = in.tokens, .lengths = in.lengths, .context = encode(in, pass)},
-                        pass);
+  return states(in, pass).y;
 }
 
 Tensor EncoderDecoder::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
@@ -49,8 +57,11 @@ LanguageModel::Losses EncoderDecoder::sequence_loss(const SourceTokens& source,
                                                     const Tensor& tokens, const Tensor& targets,
                                                     Pass pass) const try {
   const SequenceInputs in{.source = source.tokens, .lengths = source.lengths, .tokens = tokens};
+  Stack::Result both = states(in, pass);
   Losses result;
-  result.loss = loss(forward(in, pass), targets, pass);
+  result.loss = loss(both.y, targets, pass);
+  result.auxiliary = std::move(both.losses);
+  result.statistics = std::move(both.statistics);
   return result;
 } catch (const std::bad_alloc&) {
   fail_for_memory(name_);

@@ -68,6 +68,11 @@ class EncoderDecoder : public LanguageModel {
   virtual LayerContext layer_context(const SequenceInputs& in) const = 0;
 
  private:
+  /// layer_context() of an input whose source has been checked.
+  LayerContext checked_context(const SequenceInputs& in) const;
+  /// forward() with the auxiliary losses and statistics of the layers.
+  Stack::Result states(const SequenceInputs& in, Pass pass) const;
+
   std::string name_;
   Transformer shell_;
 };

@@ -95,13 +95,26 @@ Tensor Transformer::encode(const Tensor& source, const Tensor& lengths, Pass pas
   require<NotImplemented>(config_.wiring == Wiring::encoder_decoder, kName,
                           "only an encoder_decoder encodes a source; this is a {}",
                           name_of_value(config_.wiring));
-  return run_encoder(source, encoder_context(lengths), pass);
+  return run_encoder(source, encoder_context(lengths), pass).y;
 }
 
-Tensor Transformer::run_encoder(const Tensor& source, const LayerContext& ctx, Pass pass) const {
+Stack::Result Transformer::run_encoder(const Tensor& source, const LayerContext& ctx,
+                                       Pass pass) const {
   const Scope scope("encoder");
   const Pass site = pass.at("encoder");
-  return encoder_.forward(embed_source(source, site), ctx, {}, site).y;
+  return encoder_.forward(embed_source(source, site), ctx, {}, site);
+}
+
+Stack::Result Transformer::run_both(const TransformerInputs& in, const LayerContext& encoder,
+                                    Pass pass) const {
+  Stack::Result all = run_encoder(in.source, encoder, pass);
+  TransformerInputs rest = in;
+  rest.context = all.y;
+  Stack::Result decoder = states_of(rest, pass, nullptr);
+  all.y = std::move(decoder.y);
+  add_losses(all.losses, std::move(decoder.losses));
+  add_statistics(all.statistics, std::move(decoder.statistics));
+  return all;
 }
 
 Tensor Transformer::forward(const TransformerInputs& in, Pass pass) const {
@@ -120,9 +133,10 @@ Stack::Result Transformer::states_of(const TransformerInputs& in, Pass pass,
   const bool seq2seq = config_.wiring == Wiring::encoder_decoder;
   require(!seq2seq || in.source || in.context, kName, "an encoder_decoder needs a source");
   require(seq2seq || (!in.source && !in.context), kName, "only an encoder_decoder takes a source");
+  if (seq2seq && !in.context) return run_both(in, encoder_context(in.lengths), pass);
   LayerContext ctx = layer_context(0, 0, 0);
   if (seq2seq) {
-    ctx.encoder_output = in.context ? in.context : encode(in.source, in.lengths, pass);
+    ctx.encoder_output = in.context;
     ctx.encoder_pattern = with_lengths(patterns::dense(), {}, in.lengths);
   } else if (in.lengths) {
     ctx.pattern = with_lengths(ctx.pattern, in.lengths, in.lengths);
@@ -231,11 +245,13 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
   }
   require_no_memory(kName, memory);
   std::vector<Tensor> layers;
-  const Tensor h = states_of({.tokens = tokens}, pass, &layers).y;
+  Stack::Result states = states_of({.tokens = tokens}, pass, &layers);
   Losses result;
-  result.loss = loss(h, targets, pass);
-  if (const Tensor sum = auxiliary_loss(layers, h, targets, pass)) {
-    result.auxiliary = {{"auxiliary", sum}};
+  result.loss = loss(states.y, targets, pass);
+  result.auxiliary = std::move(states.losses);
+  result.statistics = std::move(states.statistics);
+  if (const Tensor sum = auxiliary_loss(layers, states.y, targets, pass)) {
+    add_losses(result.auxiliary, {{"auxiliary", sum}});
   }
   return result;
 } catch (const std::bad_alloc&) {
@@ -244,10 +260,12 @@ LanguageModel::Losses Transformer::loss(const Tensor& tokens, const Tensor& targ
 
 LanguageModel::Losses Transformer::sequence_loss(const SourceTokens& source, const Tensor& tokens,
                                                  const Tensor& targets, Pass pass) const try {
+  Stack::Result states = states_of(
+      {.tokens = tokens, .lengths = source.lengths, .source = source.tokens}, pass, nullptr);
   Losses result;
-  const Tensor h =
-      forward({.tokens = tokens, .lengths = source.lengths, .source = source.tokens}, pass);
-  result.loss = loss(h, targets, pass);
+  result.loss = loss(states.y, targets, pass);
+  result.auxiliary = std::move(states.losses);
+  result.statistics = std::move(states.statistics);
   return result;
 } catch (const std::bad_alloc&) {
   fail_for_memory(kName);

@@ -161,7 +161,10 @@ class Transformer final : public CausalDecoder {
   /// Runs the encoder of an encoder-decoder: [B, S] -> [B, S, D].
   Tensor encode(const Tensor& source, const Tensor& lengths, Pass pass) const;
   /// Runs the encoder with `ctx` as the context of its layers.
-  Tensor run_encoder(const Tensor& source, const LayerContext& ctx, Pass pass) const;
+  Stack::Result run_encoder(const Tensor& source, const LayerContext& ctx, Pass pass) const;
+  /// Does the same as forward(), with the encoder's context given, and returns the auxiliary losses
+  /// and statistics of the layers of both sides, too.
+  Stack::Result run_both(const TransformerInputs& in, const LayerContext& encoder, Pass pass) const;
   /// Computes the mean over the targets [B, L] that count of the negative log-likelihood (smoothed
   /// in training), without auxiliary losses.
   Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass) const override;

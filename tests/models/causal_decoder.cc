@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "autograd/engine.h"
+#include "autograd/node.h"
 #include "models/encoder.h"
+#include "models/transformer/encoder_decoder.h"
 #include "nn/attention.h"
 #include "ops/copy.h"
 #include "ops/shape.h"
@@ -154,17 +157,63 @@ class ClusterEncoder final : public Encoder {
   LayerContext layer_context(const EncoderInputs&) const override { return {}; }
 };
 
+TransformerConfig small_bart() {
+  TransformerConfig c = transformer_preset("bart");
+  c.vocab = kVocab;
+  c.n_layer = kLayers;
+  c.n_head = kHeads;
+  c.d_model = kWidth;
+  c.d_ff = kInner;
+  c.n_max = 16;
+  return c;
+}
+
+class ClusterSequences final : public EncoderDecoder {
+ public:
+  explicit ClusterSequences(const Init& init)
+      : EncoderDecoder("clusters", small_bart(), init, cluster_layers(init)) {}
+
+ private:
+  LayerContext layer_context(const SequenceInputs&) const override { return {}; }
+};
+
+void expect_all_of_clusters(const LanguageModel::Losses& losses) {
+  std::vector<std::string> names;
+  for (const AuxiliaryLoss& a : losses.auxiliary) names.push_back(a.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"commitment", "copy"}));
+  EXPECT_EQ(losses.statistics.size(), static_cast<size_t>(kLayers));
+  EXPECT_GT(losses.total().item(), losses.loss.item());
+}
+
 TEST(Shells, PassOnWhatLayersReturnBesideTheirResult) {
   const ClusterDecoder decoder(Init{});
   const ClusterEncoder encoder(Init{});
   const Tensor tokens = some_tokens(2, 6, kVocab);
   for (const LanguageModel* model :
        {static_cast<const LanguageModel*>(&decoder), static_cast<const LanguageModel*>(&encoder)}) {
-    const auto losses = model->loss(tokens, tokens, {}, {.training = true, .gen = Generator{1}});
-    std::vector<std::string> names;
-    for (const AuxiliaryLoss& a : losses.auxiliary) names.push_back(a.name);
-    EXPECT_EQ(names, (std::vector<std::string>{"commitment", "copy"}));
-    EXPECT_EQ(losses.statistics.size(), static_cast<size_t>(kLayers));
+    expect_all_of_clusters(
+        model->loss(tokens, tokens, {}, {.training = true, .gen = Generator{1}}));
+  }
+}
+
+// Both ways to run a source: a Transformer with layers of its own, and the shell around it.
+TEST(Shells, PassOnWhatTheLayersOfAnEncoderReturn) {
+  const Init init;
+  Transformer transformer(small_bart(), init, cluster_layers(init));
+  ClusterSequences shell(init);
+  const Tensor source = some_tokens(2, 9, kVocab), tokens = some_tokens(2, 6, kVocab);
+  for (LanguageModel* model :
+       {static_cast<LanguageModel*>(&transformer), static_cast<LanguageModel*>(&shell)}) {
+    const auto losses =
+        model->sequence_loss({source}, tokens, tokens, {.training = true, .gen = Generator{1}});
+    expect_all_of_clusters(losses);
+    backward(losses.total());
+    int64_t trained = 0;
+    for (const NamedTensor& p : named_parameters(*model)) {
+      trained += p.clip_group == "copy" && grad(p.tensor) ? 1 : 0;
+    }
+    EXPECT_EQ(trained, 2 * kLayers) << "weights and biases that only an auxiliary loss trains";
+    EXPECT_TRUE(model->sequence_loss({source}, tokens, tokens, Pass{}).auxiliary.empty());
   }
 }
 

@@ -77,10 +77,9 @@ StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
 
 void TrainingSteps::update(int64_t step, double lr) {
   const Generator gen = run_.generator().fork("after_step").fork(uint64_t(step));
-  EndOfStep end(*run_.model, step, gen, std::move(statistics_));
-  statistics_.clear();
+  end_.prepare(step, gen, std::exchange(statistics_, {}));
   graph_.update(lr);
-  end.run();
+  end_.run();
   skip();
 }
 

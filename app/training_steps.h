@@ -7,6 +7,7 @@
 
 #include "app/run.h"
 #include "app/task_data.h"
+#include "nn/after_step.h"
 #include "train/log.h"
 #include "train/optimizer.h"
 #include "train/step_graph.h"
@@ -30,7 +31,11 @@ class TrainingSteps {
   ///             streams. Each step that is updated or skipped moves them on by a segment.
   TrainingSteps(const TrainingRun& run, const TaskData& task_data, Optimizer& optimizer,
                 std::vector<SegmentMemory>& memories)
-      : run_(run), task_data_(task_data), memories_(memories), graph_(run.device, optimizer) {}
+      : run_(run),
+        task_data_(task_data),
+        memories_(memories),
+        graph_(run.device, optimizer),
+        end_(*run.model) {}
 
   /// Adds the gradients of step `step` to the parameters, multiplied by `factor` (the loss scale).
   /// `last` is the number of the last step; step / last is the progress that layers see.
@@ -62,6 +67,7 @@ class TrainingSteps {
   std::vector<SegmentMemory>& memories_;
   std::vector<SegmentMemory> next_;  // after the last gradients()
   StepGraph graph_;
+  EndOfStep end_;
   std::string refusal_;
   std::vector<Statistics> statistics_;  // sums over the batches of a step
   // Of the recorded step: its factor, the names of its auxiliary losses in order ("": the loss),

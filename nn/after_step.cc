@@ -55,33 +55,42 @@ void add_statistics(std::vector<Statistics>& all, std::vector<Statistics> more) 
   fail_for_memory("statistics");
 }
 
-EndOfStep::EndOfStep(Module& model, int64_t step, Generator gen, std::vector<Statistics> statistics)
-    : statistics_(std::move(statistics)) {
+EndOfStep::EndOfStep(Module& model) {
   with_memory_for(kOp, [&] {
     ModuleList list;
     list.on_module("", model);
     model.visit(list);
-    size_t found = 0;
-    for (const auto& [name, module] : list.modules) {
-      StepEnd end{.step = step, .gen = gen.fork(name), .statistics = {}};
-      for (const Statistics& s : statistics_) {
-        if (s.of != module) continue;
-        end.statistics = s.sums;
-        ++found;
-      }
-      calls_.push_back({module, end});
+    for (auto& [name, module] : list.modules) {
+      place_of_.emplace(module, calls_.size());
+      calls_.push_back({module, std::move(name)});
     }
-    require(found == statistics_.size(), kOp,
-            "{} modules returned statistics, and {} of them are visited: a visit() leaves out a "
-            "child",
-            statistics_.size(), found);
   });
+}
+
+void EndOfStep::prepare(int64_t step, Generator gen, std::vector<Statistics> statistics) {
+  prepared_ = false;
+  statistics_ = std::move(statistics);
+  for (Call& call : calls_) call.end = {.step = step, .gen = gen.fork(call.name), .statistics = {}};
+  size_t found = 0;
+  for (const Statistics& s : statistics_) {
+    const auto place = place_of_.find(s.of);
+    if (place == place_of_.end()) continue;
+    calls_[place->second].end.statistics = s.sums;
+    ++found;
+  }
+  require(found == statistics_.size(), kOp,
+          "{} modules returned statistics, and {} of them are visited: a visit() leaves out a "
+          "child",
+          statistics_.size(), found);
+  prepared_ = true;
 }
 
 void EndOfStep::run() {
   graph::refuse(kOp, "it runs once after each update");
+  require(std::exchange(prepared_, false), kOp, "run() without prepare()");
   const NoGrad off;
   for (const Call& call : calls_) call.module->after_step(call.end);
+  statistics_.clear();
 }
 
 void write_buffer(Tensor& buffer, const Tensor& value) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -21,34 +23,44 @@ struct Statistics {
 /// differ.
 void add_statistics(std::vector<Statistics>& all, std::vector<Statistics> more);
 
-/// The end of a training step: run() calls after_step() of the model, then of every module that it
-/// visits, once each. Every module gets its own sums and a generator of its own. Run it once after
-/// each update of the parameters, with the statistics of all batches of the step, outside
-/// recordings; steps without an update, evaluations and recomputations do not count. Make it before
-/// the update: then only an after_step() that needs memory itself can fail once parameters have
-/// changed.
-///   step    index of the update
-///   throws  ValueError if a module with statistics is not visited; OutOfMemory
+/// Ends the training steps of a model: it calls after_step() of the model, then of every module
+/// that it visits, once each, with the module's own sums and a generator of its own. The modules
+/// are collected once, so they must stay where they are. For each update of the parameters, and for
+/// no step without one:
+///   prepare()  before the update: all that can fail but after_step() itself, so that only an
+///              after_step() that needs memory can fail once parameters have changed
+///   run()      after the update, outside recordings
 class EndOfStep {
  public:
-  EndOfStep(Module& model, int64_t step, Generator gen, std::vector<Statistics> statistics);
+  explicit EndOfStep(Module& model);
   EndOfStep(const EndOfStep&) = delete;
   EndOfStep& operator=(const EndOfStep&) = delete;
+
+  ///   step        index of the update
+  ///   statistics  of all batches of the step
+  ///   throws      ValueError if a module with statistics is not visited
+  void prepare(int64_t step, Generator gen, std::vector<Statistics> statistics);
+  /// Makes the calls that were prepared. Throws ValueError if none were since the last time.
   void run();
 
  private:
   struct Call {
     Module* module;
-    StepEnd end;
+    std::string name;
+    StepEnd end = {};
   };
-  std::vector<Statistics> statistics_;
-  std::vector<Call> calls_;
+  std::vector<Call> calls_;                             // in visiting order
+  std::unordered_map<const Module*, size_t> place_of_;  // in calls_
+  std::vector<Statistics> statistics_;                  // what the calls read
+  bool prepared_ = false;
 };
 
-/// Makes and runs an EndOfStep, for drivers that end when memory does.
+/// Ends a single step, for drivers that end when memory does.
 inline void end_step(Module& model, int64_t step, Generator gen,
                      std::vector<Statistics> statistics) {
-  EndOfStep(model, step, gen, std::move(statistics)).run();
+  EndOfStep end(model);
+  end.prepare(step, gen, std::move(statistics));
+  end.run();
 }
 
 /// Overwrites a buffer at its address, so that recorded steps read the new values. Throws

@@ -85,6 +85,7 @@ std::unique_ptr<LanguageModel> build(const Case& c) {
 struct SmallRun {
   explicit SmallRun(const Case& c)
       : model(build(c)),
+        end(*model),
         weights(named_parameters(*model)),
         optimizer(make_optimizer(c.optimizer, weights)) {
     for (const NamedTensor& t : optimizer->state()) everything.push_back(t);
@@ -107,12 +108,13 @@ struct SmallRun {
     }
     if (!scale.accept(*optimizer)) return;
     clip_gradients(*optimizer, 0.1);
-    EndOfStep end(*model, optimizer->steps(), Generator{4}, std::move(statistics));
+    end.prepare(optimizer->steps(), Generator{4}, std::move(statistics));
     optimizer->step(1e-2);
     end.run();
   }
 
   std::unique_ptr<LanguageModel> model;
+  EndOfStep end;
   TensorList weights, everything;
   std::unique_ptr<Optimizer> optimizer;
   LossScale scale = LossScale::dynamic(8, 2);

@@ -65,14 +65,45 @@ TEST(AfterStep, CallsEachModuleOnceWithItsOwnSums) {
   }
 }
 
+// The modules are collected once; each update has sums and generators of its own.
+TEST(AfterStep, EndsOneUpdateAfterTheOther) {
+  std::vector<Notes::Call> calls;
+  Family model(calls);
+  EndOfStep end(model);
+  EXPECT_THROW(end.run(), ValueError);
+  end.prepare(4, Generator{1}, {{&model.a, {row({1})}}});
+  EXPECT_TRUE(calls.empty());
+  end.run();
+  EXPECT_THROW(end.run(), ValueError) << "its calls have been made";
+  end.prepare(5, Generator{2}, {{&model.b, {row({2})}}});
+  end.prepare(6, Generator{3}, {{&model.b, {row({3})}}});  // the update between them failed
+  end.run();
+  ASSERT_EQ(calls.size(), 6u);
+  std::vector<Notes::Call> single;
+  Family other(single);
+  end_step(other, 4, Generator{1}, {});
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(calls[i].end.step, 4);
+    EXPECT_EQ(calls[i + 3].end.step, 6);
+    EXPECT_EQ(calls[i].end.gen.key, single[i].end.gen.key) << "as without a list that stays";
+    EXPECT_NE(calls[i].end.gen.key, calls[i + 3].end.gen.key);
+  }
+  EXPECT_EQ(calls[1].first, std::vector<double>{1});
+  EXPECT_TRUE(calls[4].first.empty());
+  EXPECT_EQ(calls[5].first, std::vector<double>{3});
+}
+
 TEST(AfterStep, RefusesStatisticsOfAModuleThatIsNotVisited) {
   std::vector<Notes::Call> calls;
   Family model(calls);
   Notes stranger(calls);
+  EndOfStep end(model);
   const std::vector<Statistics> statistics = {{&stranger, {row({1})}}};
   const std::string message =
-      message_of<ValueError>([&] { end_step(model, 0, Generator{1}, statistics); });
+      message_of<ValueError>([&] { end.prepare(0, Generator{1}, statistics); });
   EXPECT_TRUE(contains(message, "a visit() leaves out a child")) << message;
+  EXPECT_THROW(end.run(), ValueError) << "nothing is prepared";
+  EXPECT_TRUE(calls.empty());
 }
 
 TEST(AfterStep, SumsMustStayOfOneKind) {

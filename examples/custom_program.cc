@@ -55,12 +55,11 @@ class DecayModel final : public CausalDecoder {
   }
 };
 
-constexpr Preset presets[] = {{"small", "4 layers of 128; trains on bytes in minutes"},
-                              {"tiny", "2 layers of 16; for tests"}};
+constexpr Preset presets[] = {
+    {"small", "4 layers of 128; trains on bytes in minutes", "", "", {.lr = 3e-3}},
+    {"tiny", "2 layers of 16; for tests", "small", "n_layer=2 d_model=16 d_ff=32", {.lr = 3e-3}}};
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
-  DecayConfig c;
-  if (preset == "tiny") c.n_layer = 2, c.d_model = 16, c.d_ff = 32;
-  return std::make_unique<ModelSpecOf<DecayModel, DecayConfig>>(c, TrainingDefaults{.lr = 3e-3});
+  return preset_spec<DecayModel, DecayConfig>("decay_lm", presets, preset);
 }
 
 int main(int argc, char** argv) {

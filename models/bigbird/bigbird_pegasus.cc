@@ -51,11 +51,10 @@ constexpr Preset presets[] = {
      {.length = 45, .batch = 4, .steps = 200}},
     {"base", "12 + 12 coupled layers of 768, sources of 4096, starts from RoBERTa", "",
      "couple=true bias=true emb_norm=true emb_scale=false norm=post norm_eps=1e-12 n_max=4096 "
-     "n_max_target=256 vocab=50358 n_layer=12 n_head=12 d_model=768 d_ff=3072",
+     "vocab=50358 n_layer=12 n_head=12 d_model=768 d_ff=3072",
      published(1e-5)},
     {"large", "16 + 16 layers of 1024, sources of 4096, starts from Pegasus", "",
-     "n_max=4096 n_max_target=256 vocab=96103 n_layer=16 n_head=16 d_model=1024 d_ff=4096",
-     published(1e-4)},
+     "n_max=4096 vocab=96103 n_layer=16 n_head=16 d_model=1024 d_ff=4096", published(1e-4)},
 };
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {

@@ -38,12 +38,12 @@ constexpr Preset presets[] = {
     {"duplication_small",
      "1 layer of 128, LSH, 32 tokens, length 128: --task duplicate in minutes",
      "",
-     "vocab=32 n_layer=1 d_model=128 d_ff=128 n_max=128 chunk=16 position_shape=128",
+     "vocab=32 n_layer=1 d_ff=128 n_max=128 chunk=16 position_shape=128",
      {.length = 128, .batch = 32, .steps = 600, .lr = 2e-3, .clip = 1}},
     {"duplication",
      "1 layer of 256, LSH, 128 tokens, length 1024: --task duplicate of the paper",
      "",
-     "vocab=128 n_layer=1 d_model=256 d_ff=256 n_max=1024 chunk=64 position_shape=1024",
+     "vocab=128 n_layer=1 d_model=256 d_ff=256 position_shape=1024",
      {.length = 1024, .batch = 32, .steps = 150'000, .lr = 1e-3, .warmup = 8000, .clip = 1}},
     // Sec. 5 of the paper. It tries 1 to 16 rounds; 8 nearly match full attention.
     {"enwik8_64k", "3 layers of 1024, LSH, length 65536 (Kitaev et al. 2020, ablations)", "",
@@ -68,12 +68,12 @@ constexpr Preset presets[] = {
      "activation=gelu_tanh",
      of_length(12'288)},
     {"trax_copy", "3 layers of 256, LSH, length 64 (trax, copying)", "",
-     "n_layer=3 d_model=256 d_ff=512 n_max=64 buckets=32,32 chunk=16 same_bucket=false "
+     "n_layer=3 d_model=256 n_max=64 buckets=32,32 chunk=16 same_bucket=false "
      "duplicates=off wrap=global dropout_broadcast=true rounds=2 activation=gelu_tanh",
      of_length(64)},
     {"hf", "6 layers of 256, local and LSH in turns, length 4096 (defaults of transformers)", "",
      "same_bucket=false duplicates=off wrap=global bucket_rule=hf whole_chunks=true "
-     "head_bias=false norm_eps=1e-12 vocab=320 n_layer=6 n_head=12 d_model=256 d_head=64 d_ff=512 "
+     "head_bias=false norm_eps=1e-12 vocab=320 n_layer=6 n_head=12 d_model=256 d_head=64 "
      "n_max=4096 layers=local,lsh rounds=1 position_shape=64,64 position_widths=64,192 "
      "dropout=0.05 dropout_local=0.05 init_std=0.02 embed_std=0.02",
      of_length(4096)},

@@ -42,7 +42,7 @@ constexpr Preset presets[] = {
     // The order of the layers and the rows of 96 bytes follow the authors' later code; 120 epochs
     // of 48,000 images.
     {"cifar10", "128 layers of 256, strided, images of 32 x 32 x 3 (Child et al. 2019)", "",
-     "integration=interleave begin_vector=true n_layer=128 n_head=2 d_model=256 d_ff=512 "
+     "integration=interleave begin_vector=true n_layer=128 n_head=2 d_model=256 "
      "qk_ratio=0.5 n_max=3072 index_sets=strided,local,local,local stride=96 "
      "position_shape=32,32,3 final_norm_eps=1e-6 dropout=0.25 embed_std=0.01",
      published(3'072, 16, 360'000, 3.5e-4, 15'000)},

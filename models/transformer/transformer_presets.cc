@@ -30,7 +30,7 @@ constexpr Preset presets[] = {
     {"big", "encoder-decoder, 6 + 6 layers of 1024 (Vaswani et al. 2017)", "base",
      "n_head=16 d_model=1024 d_ff=4096 dropout=0.3", of_length(512)},
     {"gpt2", "decoder, 12 layers of 768, learned positions (GPT-2 small)", "",
-     "vocab=50257 n_layer=12 n_head=12 d_model=768 d_ff=3072 n_max=1024 activation=gelu_tanh "
+     "vocab=50257 n_layer=12 n_head=12 d_model=768 d_ff=3072 activation=gelu_tanh "
      "positions=learned qkv_bias=true out_bias=true tie_embedding=true dropout=0.1 "
      "dropout_ffn_act=0",
      of_length(1024)},

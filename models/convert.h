@@ -28,8 +28,8 @@ template <>
 inline constexpr std::array<std::string_view, 2> value_names<NewPositions>{"repeat", "keep"};
 
 /// Converts a trained model with full attention into one with LongformerAttention, or a shorter
-/// model into a longer one. Copies to every parameter and buffer of `to` the one of the same name in
-/// `from`. Global projections get the sliding ones if `from` has no global ones, and position
+/// model into a longer one. Copies to every parameter and buffer of `to` the one of the same name
+/// in `from`. Global projections get the sliding ones if `from` has no global ones, and position
 /// tables are extended.
 ///   position_offset  rows of the tables before position 0
 ///   beyond           what further positions get; `keep` is for comparison \cite beltagy2020

@@ -66,6 +66,7 @@
 #include "ops/softmax.h"
 #include "ops/sort.h"
 
+#include "nn/adaptive.h"
 #include "nn/after_step.h"
 #include "nn/attention.h"
 #include "nn/auxiliary_loss.h"

@@ -17,6 +17,12 @@ CausalDecoder::CausalDecoder(DecoderOptions options, const Init& init)
   const DecoderOptions& o = options_;
   const int64_t width = o.d_embed > 0 ? o.d_embed : o.d_model;
   const Init head = init.at("head");
+  require(!o.cutoffs.empty() || (o.div_value == 1 && o.tie_projections.empty()), o.model,
+          "div_value and tie_projections need cutoffs");
+  if (!o.cutoffs.empty()) {
+    make_adaptive(init);
+    return;
+  }
   token_ = Embedding(o.vocab, width, init.at("embed").at("token"), o.token);
   if (o.tie_embedding) {
     head_.weight = token_.weight;
@@ -26,11 +32,37 @@ CausalDecoder::CausalDecoder(DecoderOptions options, const Init& init)
   if (o.head_bias) head_.bias = head.at("bias").make({o.vocab}, Scheme::zeros());
 }
 
+void CausalDecoder::make_adaptive(const Init& init) {
+  const DecoderOptions& o = options_;
+  require(o.d_exit == 0, o.model, "d_exit is {}; cutoffs need 0", o.d_exit);
+  require(o.token_head.z_loss == 0 && o.token_head.soft_cap == 0, o.model,
+          "z_loss and soft_cap are for one softmax over all tokens; leave them at 0 or leave out "
+          "cutoffs");
+  AdaptiveOptions clusters{.vocab = o.vocab,
+                           .d_model = o.d_model,
+                           .d_embed = o.d_embed,
+                           .cutoffs = o.cutoffs,
+                           .div_value = o.div_value,
+                           .tables = o.token,
+                           .projections = o.projections};
+  adaptive_.emplace(clusters, init.at("embed").at("token"));
+  clusters.tables = o.classifier;
+  const AdaptiveSoftmaxOptions softmax{.bias = o.head_bias,
+                                       .tie_weights = o.tie_embedding,
+                                       .tie_projections = o.tie_projections,
+                                       .cluster_order = o.cluster_order};
+  adaptive_head_.emplace(clusters, softmax, init.at("head"), &*adaptive_);
+}
+
 void CausalDecoder::visit(Visitor& v) {
-  v("embed.token", token_);
+  v("embed.token", token_)("embed.token", adaptive_);
   visit_more(v);
   stack_.visit(v);
-  v("head", head_);
+  v("head", head_)("head", adaptive_head_);
+}
+
+Device CausalDecoder::device() const {
+  return (adaptive_ ? adaptive_->tables[0] : token_).weight.device();
 }
 
 int64_t CausalDecoder::max_length() const {
@@ -57,7 +89,7 @@ Tensor CausalDecoder::embedded(const Tensor& tokens, int64_t first,
 }
 
 Tensor CausalDecoder::embed(const Tensor& tokens, int64_t /*first*/, Pass pass) const {
-  Tensor x = token_.forward(tokens);  // [B, L, D]
+  Tensor x = token_rows(tokens);  // [B, L, D]
   if (options_.emb_scale) x = mul(x, std::sqrt(static_cast<double>(options_.d_model)));
   return dropout(x, options_.dropout, pass.at("emb"));
 }
@@ -117,13 +149,25 @@ Stack::Result CausalDecoder::states(const Tensor& tokens, const SegmentMemory& m
 
 Tensor CausalDecoder::head(const Tensor& hidden) const {
   const Scope scope("head");
-  return token_logits(head_input(hidden), head_, options_.token_head);
+  const Tensor h = head_input(hidden);
+  if (adaptive_head_) return adaptive_head_->log_probabilities(h);
+  return token_logits(h, head_, options_.token_head);
 }
 
 Tensor CausalDecoder::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
   const Scope scope("loss");
   require_token_targets(options_.model, hidden, targets);
-  return token_loss(head_input(hidden), head_, targets, options_.token_head, pass.training);
+  return target_loss(head_input(hidden), targets, pass.training);
+}
+
+Tensor CausalDecoder::target_loss(const Tensor& h, const Tensor& targets, bool training,
+                                  double smoothing) const {
+  if (!adaptive_head_) {
+    return token_loss(h, head_, targets, options_.token_head, training, smoothing);
+  }
+  require(!training || smoothing == 0, options_.model,
+          "label smoothing is for one softmax over all tokens; leave it at 0 or leave out cutoffs");
+  return adaptive_head_->loss(h, targets, Reduction::mean, options_.token_head.loss_gradient);
 }
 
 LanguageModel::Losses CausalDecoder::loss(const Tensor& tokens, const Tensor& targets,

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "models/model.h"
 #include "models/parts.h"
+#include "nn/adaptive.h"
 #include "nn/layers.h"
 #include "nn/stack.h"
 
@@ -23,6 +25,14 @@ struct DecoderOptions {
   Scheme token = {}, classifier = {};
   bool tie_embedding = false;  ///< the classifier shares the token table
   bool head_bias = false;
+  /// With cutoffs, an adaptive embedding with projections to d_model and an adaptive softmax take
+  /// the place of the token table and of the classifier (nn/adaptive.h); tie_embedding shares their
+  /// tables. They need d_exit = 0, z_loss = 0 and soft_cap = 0.
+  std::vector<int64_t> cutoffs = {};
+  int64_t div_value = 1;
+  std::vector<int64_t> tie_projections = {};  ///< clusters that share their projection
+  Scheme projections = {};                    ///< of clusters
+  ClusterOrder cluster_order = ClusterOrder::forward;
   bool emb_scale = false;  ///< tokens times sqrt(d_model)
   float dropout = 0;       ///< site "emb"
   Precision precision = Precision::f32;
@@ -55,7 +65,8 @@ class CausalDecoder : public LanguageModel {
   /// tokens [B, L] -> the input of head() [B, L, D], after the final norm if there is one. Throws
   /// ShapeError, and ValueError on an input longer than n_max.
   Tensor forward(const Tensor& tokens, Pass pass) const { return states(tokens, {}, pass).y; }
-  /// [..., D] -> logits [..., V] in the dtype of the parameters.
+  /// [..., D] -> logits [..., V] in the dtype of the parameters; with cutoffs these are the
+  /// logarithms of the probabilities.
   Tensor head(const Tensor& hidden) const;
   /// The mean loss of the targets [B, L] that count, in nats.
   virtual Tensor loss(const Tensor& hidden, const Tensor& targets, Pass pass = {}) const;
@@ -63,7 +74,7 @@ class CausalDecoder : public LanguageModel {
   Objective objective() const override { return Objective::next_token; }
   int64_t vocab() const override { return options_.vocab; }
   int64_t max_length() const override;
-  Device device() const override { return token_.weight.device(); }
+  Device device() const override;
   int64_t layers() const override { return options_.n_layer; }
   SegmentMemory empty_memory(int64_t batch) const override;
   SegmentMemory evaluation_memory(int64_t batch) const override;
@@ -109,14 +120,27 @@ class CausalDecoder : public LanguageModel {
   /// compute in, or in its place table().
   Tensor embedded(const Tensor& tokens, int64_t first, Pass pass) const;
   Tensor embedded(const Tensor& tokens, int64_t first, const std::function<Tensor()>& table) const;
+  /// tokens [...] -> the rows of the token table [..., De], of the adaptive embedding [..., D].
+  Tensor token_rows(const Tensor& tokens) const {
+    return adaptive_ ? adaptive_->forward(tokens) : token_.forward(tokens);
+  }
+  /// The mean loss of the targets [...] that count, from the input [..., D] of the classifier.
+  Tensor target_loss(const Tensor& h, const Tensor& targets, bool training,
+                     double smoothing = 0) const;
   const DecoderOptions& options() const { return options_; }
   DType compute() const { return compute_; }
 
   Embedding token_;  ///< [V, De]
   Stack stack_;
   Linear head_;  ///< [V, D], the token table if tied
+  // With cutoffs, in place of token_ and head_, which are undefined.
+  std::optional<AdaptiveEmbedding> adaptive_;
+  std::optional<AdaptiveSoftmax> adaptive_head_;
 
  private:
+  /// Makes the embedding and the classifier of a model with cutoffs.
+  void make_adaptive(const Init& init);
+
   DecoderOptions options_;
   DType compute_;
 };

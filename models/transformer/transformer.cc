@@ -61,15 +61,15 @@ int64_t Transformer::first_visible(int64_t position) const {
 Tensor Transformer::tables(bool source, const Tensor& tokens, int64_t first, const Tensor& types,
                            Pass pass) const {
   const TransformerConfig& c = config_;
-  const Embedding& table = source && c.source_vocab > 0 ? source_ : token_;
   const bool own = source && c.source_tables;
   const int64_t length = tokens.dim(1);
-  Tensor x = table.forward(tokens);  // [B, L, De]
+  Tensor x =
+      source && c.source_vocab > 0 ? source_.forward(tokens) : token_rows(tokens);  // [B, L, De]
   if (c.dropout_token > 0 && pass.training) {
     const Generator gen = pass.at("token").gen;
     x = mul(x, bernoulli({x.dim(0), length, 1}, gen, 1 - c.dropout_token, x.dtype(), x.device()));
   }
-  if (c.d_embed > 0) x = embed_projection_.forward(x);  // [B, L, D]
+  if (c.projects()) x = embed_projection_.forward(x);  // [B, L, D]
   if (c.emb_scale) x = mul(x, std::sqrt(static_cast<double>(c.d_model)));
   if (c.positions == Positions::sinusoid) {
     x = add(x, first + length <= c.n_max
@@ -149,7 +149,7 @@ Stack::Result Transformer::states_of(const TransformerInputs& in, Pass pass,
 /// Applies BERT's transform and the projection to the width of the tables, if the model has them.
 Tensor Transformer::head_input(const Tensor& hidden) const {
   const Tensor h = config_.mlm_head ? mlm_.forward(hidden) : hidden;
-  return config_.d_embed > 0 ? head_projection_.forward(h) : h;
+  return config_.projects() ? head_projection_.forward(h) : h;
 }
 
 Tensor Transformer::loss(const Tensor& hidden, const Tensor& targets, Pass pass) const {
@@ -170,6 +170,7 @@ Tensor Transformer::further_loss(Tensor h, const Linear& classifier, Tensor y, i
     h = slice(h, 1, 0, h.dim(1) - further);
     y = slice(y, 1, further);
   }
+  if (&classifier == &head_) return target_loss(h, y, pass.training, config_.label_smoothing);
   return token_loss(h, classifier, y, config_.token_head, pass.training, config_.label_smoothing);
 }
 

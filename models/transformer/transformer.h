@@ -68,7 +68,12 @@ struct TransformerConfig {
   bool qkv_bias = false, out_bias = false, head_bias = false;
   bool share_qk = false;
   bool tie_embedding = false;
-  bool emb_scale = false;  ///< tokens times sqrt(d_model)
+  /// Decoders: adaptive embedding and softmax in clusters of ids that begin at 0 and at each cutoff
+  /// (nn/adaptive.h). Cluster c is d_embed / div_value^c wide; d_embed has no other meaning then.
+  std::vector<int64_t> cutoffs = {};
+  int64_t div_value = 1;
+  std::vector<int64_t> tie_projections = {};  ///< clusters whose projection both share
+  bool emb_scale = false;                     ///< tokens times sqrt(d_model)
   bool emb_norm = false;
   int64_t position_offset = 0;  ///< learned: rows of the table before position 0 (BART: 2)
   bool source_tables = false;   ///< encoder_decoder: the source has its own positions and emb_norm
@@ -103,6 +108,8 @@ struct TransformerConfig {
   HeadOptions token_head = {};
   MemoryPolicy memory = {};
 
+  /// Whether projections lead from token tables of width d_embed to d_model and back.
+  bool projects() const { return d_embed > 0 && cutoffs.empty(); }
   /// See ModelSpec.
   std::string_view extend_positions(int64_t length);
   void visit(auto& v) {
@@ -113,7 +120,8 @@ struct TransformerConfig {
     v("shaw_clip", shaw_clip)("shaw_values", shaw_values)("shaw_share_layers", shaw_share_layers)(
         "shaw_per_head", shaw_per_head)("shaw_two_sided", shaw_two_sided)("local", local)(
         "window", window)("qkv_bias", qkv_bias)("out_bias", out_bias)("head_bias", head_bias)(
-        "share_qk", share_qk)("tie_embedding", tie_embedding)("emb_scale", emb_scale)(
+        "share_qk", share_qk)("tie_embedding", tie_embedding)("cutoffs", cutoffs)(
+        "div_value", div_value)("tie_projections", tie_projections)("emb_scale", emb_scale)(
         "emb_norm", emb_norm)("position_offset", position_offset)("source_tables", source_tables)(
         "couple", couple)("source_vocab", source_vocab)("token_types", token_types)(
         "mlm_head", mlm_head)("classes", classes);

@@ -81,6 +81,12 @@ void check(const TransformerConfig& c) {
           "source_vocab needs wiring = encoder_decoder");
   require((!c.layer_loss && c.n_target == 1) || c.wiring == Wiring::decoder, kName,
           "layer_loss and n_target > 1 need wiring = decoder");
+  require(c.cutoffs.empty() || c.wiring == Wiring::decoder, kName,
+          "cutoffs need wiring = decoder; this is wiring = {}", name_of_value(c.wiring));
+  require(c.cutoffs.empty() || (!c.layer_loss && c.n_target == 1), kName,
+          "layer_loss and n_target > 1 have classifiers over all tokens; leave out cutoffs");
+  require(c.cutoffs.empty() || c.label_smoothing == 0, kName,
+          "label_smoothing is for one softmax over all tokens; leave it at 0 or leave out cutoffs");
   require_not_negative(kName, "target_weight", c.target_weight);
   require_share(kName, "label_smoothing", c.label_smoothing);
   require_share(kName, "dropout", c.dropout);
@@ -99,6 +105,10 @@ DecoderOptions decoder_of(const TransformerConfig& c) {
   o.classifier = scheme_of(c);
   o.tie_embedding = c.tie_embedding;
   o.head_bias = c.head_bias;
+  o.cutoffs = c.cutoffs;
+  o.div_value = c.div_value;
+  o.tie_projections = c.tie_projections;
+  o.projections = scheme_of(c);
   return o;
 }
 
@@ -205,7 +215,7 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
   if (c.source_vocab > 0) {
     source_ = Embedding(c.source_vocab, width, embed.at("source"), token_scheme(c));
   }
-  if (c.d_embed > 0) {
+  if (c.projects()) {
     embed_projection_ = Linear(width, c.d_model, false, embed.at("projection"), scheme_of(c));
     head_projection_ =
         Linear(c.d_model, width, false, init.at("head").at("projection"), scheme_of(c));
@@ -262,8 +272,9 @@ Transformer::Transformer(const TransformerConfig& config, const Init& init,
 }
 
 void Transformer::visit(Visitor& v) {
-  v("embed.token", token_)("embed.source", source_)("embed.position", position_)(
-      "embed.type", type_)("embed.norm", embed_norm_)("embed.projection", embed_projection_);
+  v("embed.token", token_)("embed.token", adaptive_)("embed.source", source_)(
+      "embed.position", position_)("embed.type", type_)("embed.norm", embed_norm_)(
+      "embed.projection", embed_projection_);
   if (config_.source_tables) {
     if (source_position_.weight) v("embed.source_position", source_position_);
     if (config_.emb_norm) v("embed.source_norm", source_norm_);
@@ -276,7 +287,7 @@ void Transformer::visit(Visitor& v) {
     stack_.visit(v);
   }
   v("mlm", mlm_)("head.projection", head_projection_);
-  v("head", head_)("auxiliary", auxiliary_);
+  v("head", head_)("head", adaptive_head_)("auxiliary", auxiliary_);
   classes_.visit(v);
 }
 

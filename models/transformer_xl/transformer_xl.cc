@@ -41,6 +41,22 @@ constexpr Preset presets[] = {
     {"enwik8_large", "24 layers of 1024, memory and segments of 768", "enwik8_base",
      "n_layer=24 d_model=1024 d_head=128 d_ff=3072 mem_len=768 dropout=0.15 dropout_attn=0.15",
      published(768, 64, 400'000, 4000)},
+    {"wikitext103_base", "16 layers of 410, words in 4 clusters, memory and segments of 150", "",
+     "vocab=267735 n_layer=16 n_head=10 d_model=410 d_ff=2100 mem_len=150 dropout=0.1 "
+     "untie_biases=true cutoffs=20000,40000,200000 tie_projections=1,2,3",
+     published(150, 60, 200'000, 0)},
+    {"wikitext103_large", "18 layers of 1024, words in 4 clusters, memory and segments of 384",
+     "wikitext103_base",
+     "n_layer=18 n_head=16 d_model=1024 d_ff=4096 mem_len=384 dropout=0.2 dropout_attn=0.2 "
+     "div_value=4",
+     published(384, 128, 4'000'000, 16'000)},
+    {"lm1b_base", "18 layers of 1024, words in 4 clusters, memory and segments of 32", "",
+     "vocab=793471 n_layer=18 n_head=8 d_model=1024 d_ff=4096 mem_len=32 "
+     "cutoffs=60000,100000,640000 div_value=4",
+     published(32, 224, 500'000, 20'000)},
+    {"lm1b_large", "24 layers of 1280, words in 4 clusters, memory and segments of 32", "lm1b_base",
+     "n_layer=24 n_head=16 d_model=1280 d_ff=8192 dropout=0.05 dropout_attn=0.05",
+     published(32, 512, 1'200'000, 30'000, 1e-4)},
 };
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
@@ -93,6 +109,10 @@ DecoderOptions decoder_of(const TransformerXLConfig& c) {
   o.tie_embedding = c.tie_embedding;
   o.head_bias = c.head_bias;
   o.emb_scale = c.emb_scale;
+  o.cutoffs = c.cutoffs;
+  o.div_value = c.div_value;
+  o.tie_projections = c.tie_projections;
+  o.projections = Scheme::normal(0.01);
   o.dropout = c.dropout;
   return o;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "models/causal_decoder.h"
 #include "models/model_spec.h"
@@ -27,6 +28,9 @@ struct TransformerXLConfig {
   /// in the authors' TensorFlow code and in transformers.
   bool phantom_zero_memory = false;
   bool tie_embedding = true, head_bias = true;
+  /// Adaptive embedding and softmax (nn/adaptive.h); empty: one table.
+  std::vector<int64_t> cutoffs = {}, tie_projections = {};
+  int64_t div_value = 1;
   bool emb_scale = true;  ///< token embeddings times sqrt(d_model)
   float dropout = 0;      ///< sites emb, positions, resid, ffn_act and final
   float dropout_attn = 0;
@@ -41,7 +45,8 @@ struct TransformerXLConfig {
         "d_head", d_head)("mem_len", mem_len)("window", window)("clamp", clamp)(
         "untie_biases", untie_biases)("norm", norm)("norm_eps", norm_eps)("final_norm", final_norm)(
         "phantom_zero_memory", phantom_zero_memory)("tie_embedding", tie_embedding)(
-        "head_bias", head_bias)("emb_scale", emb_scale);
+        "head_bias", head_bias)("emb_scale", emb_scale)("cutoffs", cutoffs)(
+        "tie_projections", tie_projections)("div_value", div_value);
     v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
         "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
     token_head.visit(v);

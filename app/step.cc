@@ -139,11 +139,12 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
       make_optimizer(c.optimizer, named_parameters(*model));
   LanguageModel::Losses held;
   std::vector<Statistics> statistics;
-  // As in training steps: the memories of all batches are replaced together, after the update. The
-  // pass that is measured is the last one, so that the next memories of the others exist already.
+  // As in training steps: the memories of all batches are replaced together, after the update. Of
+  // several passes the last one counts, when the next memories of all others exist: next[0] has
+  // that of the pass before.
   std::vector<SegmentMemory> memories, next(1);
   for (int64_t i = 0; i < c.accumulate; ++i) memories.push_back(model->empty_memory(c.batch));
-  for (int64_t i = 1; i < c.accumulate; ++i) next.push_back(model->empty_memory(c.batch));
+  for (int64_t i = 2; i < c.accumulate; ++i) next.push_back(model->empty_memory(c.batch));
   const std::function<Tensor()> forward = forward_of(*model, c, device, held, memories);
   const ReconstructionErrorMonitor inversion;  // as in training runs
   const bool graph = recorded_ && !inspect;

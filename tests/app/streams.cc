@@ -38,7 +38,7 @@ RunConfig config_of(const Folder& folder, int64_t accumulate = 1, const char* de
   const auto typed = [](const char* key, const std::string& value) {
     return Setting{key, Json(value), key, true};
   };
-  return make_config({typed("task", "bytes"), typed("data", some_text(folder.path())),
+  return make_config({typed("task", "bytes"), typed("data", "bytes=" + some_text(folder.path())),
                       typed("model.name", "transformer_xl:tiny"), typed("model.vocab", "256"),
                       typed("length", "6"), typed("batch", "3"), typed("steps", "8"),
                       typed("accumulate", std::to_string(accumulate)), typed("log_every", "1"),
@@ -218,8 +218,9 @@ TEST(StreamsOfARun, CutLongSamples) {
     EXPECT_EQ(static_cast<bool>(b->reset), step % 4 == 0) << step;
   }
   EXPECT_TRUE(std::isfinite(data->bits("valid")));
-  const auto report = data->report("valid", {});
-  EXPECT_EQ(report.figures.size(), 1u);
+  const TaskData::Evaluation found = data->evaluate("valid");
+  EXPECT_EQ(found.bits, data->bits("valid"));
+  EXPECT_EQ(found.report.figures.size(), 1u);
 }
 
 }  // namespace

@@ -50,12 +50,6 @@ LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
   return run.model->loss(batch.tokens, batch.targets, memory, pass);
 }
 
-SegmentMemory memory_for(const TrainingRun& run, const StreamBatch& batch,
-                         const SegmentMemory& memory) {
-  if (!batch.reset) return memory;
-  return forget(memory, run.model->empty_memory(batch.tokens.dim(0)), batch.reset);
-}
-
 EncoderInputs inputs_of(std::span<const Sample> samples, const Encoder& encoder, Device device) {
   size_t longest = 0;
   bool equal = true, global = false;
@@ -131,8 +125,11 @@ void TextData::prepare() {
 TaskData::Forward TextData::forward(int64_t i, const SegmentMemory& memory, Pass pass) const {
   const StreamBatch b = batch_of(i);
   const int64_t all = b.tokens.numel();
-  return {losses_of(run_, b, memory_for(run_, b, memory), pass), all,
-          alike() ? all : counted_targets(b.targets)};
+  return {losses_of(run_, b, memory, pass), all, alike() ? all : counted_targets(b.targets)};
+}
+
+Tensor TextData::reset(int64_t i) const {
+  return streams() ? streams_->reset(i / run_.config.accumulate, run_.config.batch) : Tensor{};
 }
 
 StreamBatch TextData::batch_of(int64_t i) const {
@@ -259,10 +256,15 @@ TaskData::Forward SampleData::forward(int64_t i, const SegmentMemory& memory, Pa
   } else {
     const StreamBatch b = batch_of(i);
     f.tokens = b.tokens.numel();
-    f.losses = losses_of(run_, b, memory_for(run_, b, memory), pass);
+    f.losses = losses_of(run_, b, memory, pass);
     f.counted = counted_targets(b.targets);
   }
   return f;
+}
+
+Tensor SampleData::reset(int64_t i) const {
+  const bool first = streams() && i / run_.config.accumulate % segments() == 0;
+  return first ? all_anew(run_.config.batch, run_.device) : Tensor{};
 }
 
 int64_t SampleData::segments() const {
@@ -295,9 +297,8 @@ StreamBatch SampleData::segment_of(const std::vector<Sample>& rows, int64_t segm
     };
     parts.push_back({part(s.tokens), part(s.targets)});
   }
-  StreamBatch b{stack(parts, run_.device), {}};
-  if (segment == 0) b.reset = full({std::ssize(rows)}, 1, DType::u8, run_.device);
-  return b;
+  return {stack(parts, run_.device),
+          segment == 0 ? all_anew(std::ssize(rows), run_.device) : Tensor{}};
 }
 
 void SampleData::each_segment(

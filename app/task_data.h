@@ -29,10 +29,6 @@ size_t part_index(const std::string& part);
 /// none.
 LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
                                 const SegmentMemory& memory, Pass pass);
-/// Returns the memory with which a batch of streams is read: without what streams that begin with
-/// it have kept.
-SegmentMemory memory_for(const TrainingRun& run, const StreamBatch& batch,
-                         const SegmentMemory& memory);
 
 /// Returns the inputs for samples, padded at their ends to the longest: with lengths if they
 /// differ, and with the samples' global tokens if there are any and the encoder takes some.
@@ -63,11 +59,13 @@ class TaskData {
   /// data.
   virtual void prepare() = 0;
   /// Runs the forward pass of batch `i` of the run. If streams(), it follows `memory`, which holds
-  /// the segments of batch i - accumulate.
+  /// the segments of batch i - accumulate, but nothing of the streams that reset() names.
   virtual Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const = 0;
   /// Whether batches are segments of streams, so that the model's memory passes from one to the
   /// next. Batch k of each step then continues batch k of the step before.
   virtual bool streams() const { return false; }
+  /// Returns StreamBatch::reset of batch i.
+  virtual Tensor reset(int64_t /*i*/) const { return {}; }
   /// Returns batch `i` if forward() reads only tokens and targets, of one shape, with the same
   /// number of counted targets in every batch; else nothing.
   virtual std::optional<StreamBatch> batch(int64_t /*i*/) const { return std::nullopt; }
@@ -121,6 +119,7 @@ class TextData final : public TaskData {
   std::optional<StreamBatch> batch(int64_t i) const override;
   /// If the model keeps a memory.
   bool streams() const override { return run_.model->memory_length() > 0; }
+  Tensor reset(int64_t i) const override;
   /// Scores every token once (causal), or at least one per window (masked, bits per masked token).
   double bits(const std::string& part) const override;
   std::string protocol(const std::string& part) const override;
@@ -267,6 +266,7 @@ class SampleData final : public TaskData {
   std::optional<StreamBatch> batch(int64_t i) const override;
   /// If the model keeps a memory and a sample is longer than a segment: it is read in segments.
   bool streams() const override { return segments() > 1; }
+  Tensor reset(int64_t i) const override;
   double bits(const std::string& part) const override;
   /// Reports the share of the scored tokens that the model finds most likely, or of the answers of
   /// which both ends are.

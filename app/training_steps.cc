@@ -69,6 +69,7 @@ StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
   const RunConfig& c = run_.config;
   statistics_.clear();  // of a step without an update
   next_.clear();
+  begin_streams(step);
   const Pass pass{.training = true,
                   .gen = run_.generator().fork("step").fork(uint64_t(step)),
                   .progress = static_cast<float>(step) / static_cast<float>(last)};
@@ -86,6 +87,16 @@ void TrainingSteps::update(int64_t step, double lr) {
 void TrainingSteps::skip() {
   if (!next_.empty()) memories_ = std::move(next_);
   next_.clear();
+}
+
+// In place of the old memories, which would otherwise live until the end of the step. A step that
+// fails can be taken again: streams that have begun only begin once more.
+void TrainingSteps::begin_streams(int64_t step) {
+  for (size_t i = 0; i < memories_.size(); ++i) {
+    const Tensor reset = task_data_.reset(step * run_.config.accumulate + static_cast<int64_t>(i));
+    if (!reset) continue;
+    memories_[i] = forget(memories_[i], run_.model->empty_memory(reset.dim(0)), reset);
+  }
 }
 
 const SegmentMemory& TrainingSteps::memory_of(int64_t i) const {
@@ -143,7 +154,7 @@ StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor
     }
     done.tokens += batch->tokens.numel();
     inputs.insert(inputs.end(), {batch->tokens, batch->targets});
-    before.push_back(memory_for(run_, *batch, memory_of(i)));
+    before.push_back(memory_of(i));
     append(before.back(), kept);
   }
   const auto batches = static_cast<size_t>(c.accumulate);

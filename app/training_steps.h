@@ -61,6 +61,8 @@ class TrainingSteps {
 
   const TrainingRun& run_;
   const TaskData& task_data_;
+  /// Makes streams that begin with a step forget what they have kept.
+  void begin_streams(int64_t step);
   /// Returns the memory of batch i of a step before the step.
   const SegmentMemory& memory_of(int64_t i) const;
 

@@ -31,6 +31,8 @@ Batch batch_of(const std::vector<int32_t>& tokens, const std::vector<int32_t>& t
 
 }  // namespace
 
+Tensor all_anew(int64_t count, Device device) { return full({count}, 1, DType::u8, device); }
+
 TextStreams::TextStreams(CorpusPart part, int64_t streams, int64_t length, uint64_t seed,
                          Device device)
     : part_(std::move(part)), streams_(streams), length_(length), seed_(seed), device_(device) {
@@ -65,9 +67,11 @@ StreamBatch TextStreams::at(int64_t segment, int64_t first, int64_t count) const
       targets.push_back(token_at(part_, begin + i + 1));
     }
   }
-  StreamBatch batch{batch_of(tokens, targets, count, device_), {}};
-  if (at == 0) batch.reset = full({count}, 1, DType::u8, device_);
-  return batch;
+  return {batch_of(tokens, targets, count, device_), reset(segment, count)};
+}
+
+Tensor TextStreams::reset(int64_t segment, int64_t count) const {
+  return segment % segments_ == 0 ? all_anew(count, device_) : Tensor{};
 }
 
 EvaluationStreams::EvaluationStreams(CorpusPart part, int64_t streams, int64_t length,

@@ -11,6 +11,9 @@ struct StreamBatch : Batch {
   Tensor reset = {};  ///< u8 [B]: rows != 0 begin a new stream with it; undefined: none does
 };
 
+/// Returns StreamBatch::reset for `count` streams that all begin.
+Tensor all_anew(int64_t count, Device device);
+
 /// Training batches of a text for models with a memory: B contiguous streams, each read segment by
 /// segment, L tokens at a time, in order. An epoch begins at an offset that is drawn from (seed,
 /// epoch), so that boundaries differ between epochs; then all streams begin anew.
@@ -23,6 +26,8 @@ class TextStreams {
   /// Returns segment `segment` of streams first to first + count - 1, with next-token targets, in
   /// constant time. StreamBatch::reset is given where streams begin.
   StreamBatch at(int64_t segment, int64_t first, int64_t count) const;
+  /// Returns StreamBatch::reset of at(segment, .., count).
+  Tensor reset(int64_t segment, int64_t count) const;
 
   int64_t streams() const { return streams_; }
   /// Number of segments of a stream in an epoch.

@@ -125,10 +125,14 @@ TEST(StreamsOfARun, BeginAnewWithTheNextEpoch) {
   r.take(0);
   EXPECT_EQ(r.memories[0].layers[0].begin.to_vector<int64_t>(), std::vector<int64_t>(30, 0));
   const SegmentMemory empty = r.run.model->empty_memory(30);
-  const auto batch = r.data->batch(2);
-  ASSERT_TRUE(batch->reset);
-  const SegmentMemory next = memory_for(r.run, *batch, r.memories[0]);
+  EXPECT_FALSE(r.data->reset(1));
+  ASSERT_TRUE(r.data->reset(2));
+  const SegmentMemory next = forget(r.memories[0], empty, r.data->reset(2));
   EXPECT_EQ(values_of({next}), values_of({empty}));
+  r.take(1);
+  const int64_t bytes = memory_tracker().live()[Category::memory];
+  r.take(2);
+  EXPECT_EQ(memory_tracker().live()[Category::memory], bytes);
 }
 
 TEST(StreamsOfARun, HaveTheSameBitsInRecordedSteps) {

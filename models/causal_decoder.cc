@@ -175,7 +175,7 @@ LanguageModel::Losses CausalDecoder::loss(const Tensor& tokens, const Tensor& ta
   Stack::Result layers = states(tokens, memory, pass);
   Losses result;
   result.loss = loss(layers.y, targets, pass);
-  result.memory = std::move(layers.memory);
+  if (memory_length() > 0) result.memory = std::move(layers.memory);
   result.auxiliary = std::move(layers.losses);
   result.statistics = std::move(layers.statistics);
   return result;

@@ -26,6 +26,13 @@ struct PairMasks {
   /// Any label but -1 is the row of the relation tables, in place of the clipped distance.
   X class_id;
 
+  /// Returns the masks without those that are lengths, for callers that must not read values.
+  PairMasks without_lengths() const {
+    PairMasks other = *this;
+    other.k_valid = other.k_begin = {};
+    return other;
+  }
+
   /// Calls f(tensor) for every tensor, or f(tensor, tensor of other, ...) for several masks.
   template <class F, class... M>
   static void visit_tensors(F&& f, M&... masks) {
@@ -68,7 +75,8 @@ struct SampleMasks {
     if (keys.hi > q_to[i]) keys.hi = q_to[i];
     return keys;
   }
-  /// Whether key j exists.
+  /// The keys that exist.
+  LONGSPAN_HD KeyInterval existing() const { return {k_begin, k_valid}; }
   LONGSPAN_HD bool exists(int64_t j) const { return k_begin <= j && j < k_valid; }
   /// Whether key j, which exists, is hidden from all queries.
   LONGSPAN_HD bool hides_key(int64_t j) const { return k_hidden != nullptr && k_hidden[j] != 0; }
@@ -121,10 +129,14 @@ class MaskTables {
         ids_(step_of(masks.class_id)) {}
 
   LONGSPAN_HD bool bounds_rows() const { return first_.bounds_rows(); }
-  LONGSPAN_HD bool has_begins() const { return begins_ != nullptr; }
   LONGSPAN_HD bool hides_keys() const { return first_.k_hidden != nullptr; }
   LONGSPAN_HD bool has_classes() const { return first_.class_id != nullptr; }
   LONGSPAN_HD bool hides_pairs() const { return first_.hides_pairs(); }
+  /// Whether a key inside a row's window, before the sample's last one, may still be hidden from
+  /// it.
+  LONGSPAN_HD bool hides_any() const {
+    return begins_ != nullptr || bounds_rows() || hides_pairs();
+  }
 
   /// Returns the number of keys that exist in a sample.
   LONGSPAN_HD int64_t keys_of(int64_t sample) const {

@@ -48,8 +48,9 @@ KeyRange AttentionHead::range_of(int64_t i) const {
   const HeadSegment& s = segment[r[2]];
   int64_t begin = r[0], end = r[0] + r[1];
   if (s.order == nullptr) {
-    begin = std::max(begin, s.masks.k_begin);
-    end = std::min(end, s.masks.k_valid);
+    const kernels::KeyInterval existing = s.masks.existing();
+    begin = std::max(begin, existing.lo);
+    end = std::min(end, existing.hi);
   }
   return {s.first + begin, s.first + end, r[4]};
 }
@@ -112,8 +113,10 @@ bool AttentionHead::shows_all(int64_t t, KeyRange range) const {
   const HeadSegment& s = at_place(range.k0);
   if (order_q != nullptr || s.order != nullptr || s.masks.bounds_rows()) return false;
   const int64_t first = tile_row(t) + s.q_start, last = first + tile_rows(t) - 1;
-  return last - s.q_start < queries_valid && range.k0 - s.first >= s.masks.k_begin &&
-         range.k1 - s.first <= s.masks.k_valid && last - s.left <= range.k0 - s.first && first + s.right + 1 >= range.k1 - s.first;
+  const kernels::KeyInterval existing = s.masks.existing();
+  return last - s.q_start < queries_valid && range.k0 - s.first >= existing.lo &&
+         range.k1 - s.first <= existing.hi && last - s.left <= range.k0 - s.first &&
+         first + s.right + 1 >= range.k1 - s.first;
 }
 
 void AttentionHead::visible(int64_t t, KeyRange range, int32_t* lo, int32_t* hi) const {

@@ -55,7 +55,7 @@ class CallKey {
 AttentionProblem without_lengths(const AttentionProblem& in) {
   AttentionProblem all = in;
   all.q_valid = {};
-  for (auto& masks : all.masks) masks.k_valid = masks.k_begin = {};
+  for (auto& masks : all.masks) masks = masks.without_lengths();
   return all;
 }
 

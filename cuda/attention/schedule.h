@@ -83,11 +83,6 @@ struct SegmentTables {
   int64_t keys = 0, q_start = 0;
   int64_t left[kernels::kAttentionRules] = {}, right[kernels::kAttentionRules] = {};
   kernels::MaskTables masks;
-
-  /// Whether a key inside a row's window and lengths may still be hidden from it.
-  LONGSPAN_HD bool masked() const {
-    return masks.has_begins() || masks.bounds_rows() || masks.hides_pairs();
-  }
 };
 
 /// Dropout of one call, see kernels::AttentionDropout.
@@ -172,7 +167,8 @@ struct AttentionHead {
   }
   /// Whether every valid query sees the keys of full steps.
   LONGSPAN_HD bool exact(const AttentionSizes& x, int segment) const {
-    return !x.segment[segment].masked() && (!ordered(segment) || main_valid == x.segment[0].keys);
+    return !x.segment[segment].masks.hides_any() &&
+           (!ordered(segment) || main_valid == x.segment[0].keys);
   }
   /// The query in a slot of the order; key() does the same for keys.
   LONGSPAN_HD int32_t query(const AttentionSizes& x, int64_t place) const {

@@ -43,12 +43,12 @@ constexpr Preset presets[] = {
      published(768, 64, 400'000, 4000)},
     {"wikitext103_base", "16 layers of 410, words in 4 clusters, memory and segments of 150", "",
      "vocab=267735 n_layer=16 n_head=10 d_model=410 d_ff=2100 mem_len=150 dropout=0.1 "
-     "untie_biases=true cutoffs=20000,40000,200000 tie_projections=1,2,3",
+     "untie_biases=true cutoffs=20000,40000,200000",
      published(150, 60, 200'000, 0)},
     {"wikitext103_large", "18 layers of 1024, words in 4 clusters, memory and segments of 384",
      "wikitext103_base",
      "n_layer=18 n_head=16 d_model=1024 d_ff=4096 mem_len=384 dropout=0.2 dropout_attn=0.2 "
-     "div_value=4",
+     "div_value=4 tie_projections=1,2,3",
      published(384, 128, 4'000'000, 16'000)},
     {"lm1b_base", "18 layers of 1024, words in 4 clusters, memory and segments of 32", "",
      "vocab=793471 n_layer=18 n_head=8 d_model=1024 d_ff=4096 mem_len=32 "
@@ -128,7 +128,8 @@ TransformerXL::TransformerXL(const TransformerXLConfig& config, const Init& init
     u_ = bias(init.at("u"));
     v_ = bias(init.at("v"));
   }
-  distances_ = DistanceTable(reach(c), c.d_model, init, 2 * c.mem_len + 2048);
+  const int64_t usual = 2 * std::min<int64_t>(c.mem_len, 1 << 13) + 2048;  // keys of a segment
+  distances_ = DistanceTable(reach(c), c.d_model, init, usual);
   const AttentionOptions options{.d_model = c.d_model,
                                  .n_head = c.n_head,
                                  .d_head = head_width(c),

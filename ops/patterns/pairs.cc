@@ -30,10 +30,7 @@ class HostMasks {
 
   kernels::SampleMasks of(int64_t sample) const { return tables_.of(sample); }
   /// Whether every query sees all keys.
-  bool empty() const {
-    return !masks_.k_valid && !tables_.has_begins() && !tables_.bounds_rows() &&
-           !tables_.hides_pairs();
-  }
+  bool empty() const { return !masks_.k_valid && !tables_.hides_any(); }
 
  private:
   PairMask masks_;

@@ -1,0 +1,113 @@
+// Measures what a memory between segments saves. Prints JSON lines on standard output.
+//   bench_streams evaluation [rounds]   CPU seconds per token of a Transformer-XL that is evaluated
+//                                       segment by segment, and of one that reads the whole context
+//                                       of each token anew, by the length of the context
+//   bench_streams long [rounds]         the same at the width and the context of the paper's large
+//                                       model (3,800 tokens; 3 layers of 1024)
+// Both take turns, and ratios are medians over the rounds. The ratio of multiply-accumulates for a
+// context of A tokens is A (4 D^2 + 2 D F + A D) / (4 D^2 + 2 D F + 3 A D).
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autograd/mode.h"
+#include "core/error.h"
+#include "models/transformer_xl/transformer_xl.h"
+#include "nn/objective.h"
+#include "ops/copy.h"
+
+namespace longspan::bench {
+namespace {
+
+constexpr int64_t kSegment = 128;
+
+Tensor some_tokens(int64_t length) {
+  std::vector<int64_t> ids(static_cast<size_t>(length));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i) * 7919 % 251;
+  return Tensor::from(ids, {1, length});
+}
+
+double seconds_of(const auto& work) {
+  const std::clock_t begin = std::clock();
+  work();
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+}
+
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  return x[x.size() / 2];
+}
+
+/// Returns the configuration with a memory of `rows` rows.
+TransformerXLConfig with_memory(TransformerXLConfig c, int64_t rows) {
+  c.mem_len = rows;
+  return c;
+}
+
+void compare(const TransformerXLConfig& c, int64_t context, int64_t rounds) {
+  const NoGrad off;
+  const TransformerXL stateful(with_memory(c, context), Init{}), whole(with_memory(c, 0), Init{});
+  const Tensor segment = some_tokens(kSegment), window = some_tokens(context);
+  std::vector<int64_t> last(static_cast<size_t>(context), ignored_target);
+  last.back() = 1;
+  const Tensor target = Tensor::from(last, {1, context});
+
+  SegmentMemory memory = stateful.evaluation_memory(1);
+  const auto next = [&] { memory = stateful.loss(segment, segment, memory, Pass{}).memory; };
+  for (int64_t read = 0; read < context + kSegment; read += kSegment) next();  // until it is full
+  const auto anew = [&] { whole.loss(window, target, {}, Pass{}); };
+  anew();
+  std::vector<double> a, b, ratios;
+  for (int64_t round = 0; round < rounds; ++round) {
+    a.push_back(seconds_of(next) / kSegment);
+    b.push_back(seconds_of(anew));
+    ratios.push_back(b.back() / a.back());
+  }
+  const auto d = static_cast<double>(c.d_model), f = static_cast<double>(c.d_ff),
+             n = static_cast<double>(context), each = 4 * d * d + 2 * d * f;
+  const double macs = n * (each + n * d) / (each + 3 * n * d);
+  fmt::print(
+      "{{\"context\": {}, \"d_model\": {}, \"layers\": {}, \"seconds_per_token_by_segments\": "
+      "{:.4g}, \"seconds_per_token_anew\": {:.4g}, \"ratio\": {:.1f}, \"ratio_of_macs\": {:.1f}, "
+      "\"share\": {:.3f}}}\n",
+      context, c.d_model, c.n_layer, median(a), median(b), median(ratios), macs,
+      median(ratios) / macs);
+  std::fflush(stdout);
+}
+
+int run(int argc, char** argv) {
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  const int64_t rounds = argc > 2 ? std::max(1L, std::atol(argv[2])) : 7;
+  if (what == "evaluation") {
+    for (const int64_t context : {128, 256, 512, 1024}) {
+      compare(transformer_xl_preset("small"), context, rounds);
+    }
+    return 0;
+  }
+  if (what == "long") {
+    TransformerXLConfig c = transformer_xl_preset("enwik8_large");
+    c.n_layer = 3;
+    c.dropout = c.dropout_attn = 0;
+    compare(c, 3800, rounds);
+    return 0;
+  }
+  std::fputs("usage: bench_streams evaluation|long [rounds]\n", stderr);
+  return 1;
+}
+
+}  // namespace
+}  // namespace longspan::bench
+
+int main(int argc, char** argv) try {
+  return longspan::bench::run(argc, argv);
+} catch (const longspan::Error& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
+}

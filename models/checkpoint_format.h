@@ -13,7 +13,8 @@ namespace longspan {
 
 /// The name of a parameter here and in another implementation, without ".weight" and ".bias"; "#"
 /// stands for the index of a layer. A name that includes such an ending stands for that parameter
-/// only.
+/// only. Parameters that get the same name there are the parts of one tensor, stacked along its
+/// first axis in the order in which the model names them.
 struct NamePair {
   std::string_view ours, theirs;
 };
@@ -31,11 +32,14 @@ struct CheckpointFormat {
   std::span<const std::string_view> unused;
   /// Returns a parameter in the shape that such checkpoints store under this name; null: its own.
   Tensor (*stored)(std::string_view theirs, const Tensor& parameter) = nullptr;
+  /// Parameters that the layers share, and the full names of copies that such checkpoints have for
+  /// each layer besides.
+  std::span<const NamePair> copies = {};
 };
 
-/// Returns every parameter of a model under its name in the format. The tensors alias the model's
-/// own, so reading into them loads the model. Throws NotImplemented on a parameter that has no name
-/// in the format.
+/// Returns every parameter of a model under its name in the format, parts of one tensor under the
+/// same name. The tensors alias the model's own, so reading into them (load_pretrained()) loads the
+/// model. Throws NotImplemented on a parameter that has no name in the format.
 TensorList named_as(const CheckpointFormat& format, Module& model);
 
 /// Concatenates two lists of names.

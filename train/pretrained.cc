@@ -11,6 +11,7 @@
 #include "core/kernels/copy.h"
 #include "data/io/files.h"
 #include "ops/copy.h"
+#include "ops/shape.h"
 #include "train/state.h"
 
 namespace longspan {
@@ -70,19 +71,25 @@ constexpr OnlyValue only[] = {
     {"add_cross_attention", "false", "no encoder here reads a second sequence"},
     {"add_final_layer_norm", "false", "it has no norm after the last layer"},
     {"attention_mode", "\"longformer\"", "attention is that of Longformer"},
+    {"attn_type", "0", "attention is that of Transformer-XL"},
     {"decoder_layerdrop", "0", "layers are not dropped in training"},
     {"encoder_layerdrop", "0", "layers are not dropped in training"},
+    {"ext_len", "0", "a memory ends where its segment begins"},
     {"extra_pos_embeddings", "2", "position tables begin at row 2"},
     {"ignore_attention_mask", "false", "padding is not seen"},
+    {"init", "\"normal\"", "initial weights have a normal distribution"},
     {"is_decoder", "false", "only encoders and encoder-decoders of this type are here"},
     {"is_encoder_decoder", "false", "it is an encoder alone"},
     {"normalize_before", "false", "norms come after the branches"},
     {"normalize_embedding", "true", "there is a norm after the tables"},
     {"position_embedding_type", "\"absolute\"", "positions are a table that is added to tokens"},
+    {"proj_init_std", "0.01", "initial projections of clusters have this deviation"},
     {"pruned_heads", "{}", "every layer has all heads"},
+    {"sample_softmax", "-1", "the softmax is over all tokens"},
     {"sinusoidal_pos_embds", "false", "positions are learned"},
     {"static_position_embeddings", "false", "positions are learned"},
     {"tie_encoder_decoder", "false", "encoder and decoder have parameters of their own"},
+    {"tie_weight", "true", "tie_word_embeddings says what is tied"},
 };
 
 bool equal(const Json& a, const Json& b) {
@@ -120,12 +127,25 @@ Json names_of_labels(const Json& object) {
   return Json(std::move(names));
 }
 
+/// Converts [true, false] to [1, 0]; returns other arrays as they are.
+Json numbers_of_flags(const Json& array) {
+  Json::Array numbers = array.array();
+  for (Json& item : numbers) {
+    if (item.is_bool()) item = Json(int64_t{item.boolean()});
+  }
+  return Json(std::move(numbers));
+}
+
 /// Returns the fields as transformers writes them.
 Json as_written(const Json& config) {
   Members members;
   for (const JsonMember& m : config.object()) {
     if (m.name == "classifier_dropout" && m.value.is_number() && m.value.number() < 0) {
       members.push_back({m.name, Json()});
+    } else if (m.name == "tie_projs" && m.value.is_array()) {
+      Json::Array flags;
+      for (const Json& item : m.value.array()) flags.push_back(Json(item.integer() != 0));
+      members.push_back({m.name, Json(std::move(flags))});
     } else if (m.name == "id2label" && m.value.is_array()) {
       Members names, numbers;
       int64_t i = 0;
@@ -165,6 +185,43 @@ class Faults {
   std::map<std::string, std::vector<std::string>> of_kind_;
 };
 
+/// One tensor of a file, and the tensors here that it holds, stacked along its first axis.
+struct Stacked {
+  std::string name;
+  std::vector<Tensor> parts;
+
+  Shape shape() const {
+    Shape all = parts[0].shape();
+    for (size_t i = 1; i < parts.size(); ++i) all[0] += parts[i].dim(0);
+    return all;
+  }
+};
+
+/// Collects tensors of the same name, in the order in which the names first occur. Throws
+/// ShapeError unless they differ in their first axis alone.
+std::vector<Stacked> stacked(const TensorList& tensors) {
+  std::vector<Stacked> all;
+  std::map<std::string_view, size_t> place;
+  for (const NamedTensor& t : tensors) {
+    const auto [at, is_new] = place.try_emplace(t.name, all.size());
+    if (is_new) all.push_back({t.name, {}});
+    all[at->second].parts.push_back(t.tensor);
+  }
+  for (const Stacked& s : all) {
+    const Shape first = s.parts[0].shape();
+    for (size_t i = 1; i < s.parts.size(); ++i) {
+      const Shape other = s.parts[i].shape();
+      const bool fits = first.rank() > 0 && other.rank() == first.rank() &&
+                        std::equal(std::next(first.begin()), first.end(), std::next(other.begin()));
+      require<ShapeError>(fits, kOp,
+                          "{} has parts of shapes {} and {}; expected the same but for the first "
+                          "axis",
+                          s.name, to_string(first), to_string(other));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 void load_pretrained(const std::string& path, const TensorList& into,
@@ -176,7 +233,7 @@ void load_pretrained(const std::string& path, const TensorList& into,
 
   Faults faults;
   std::vector<std::pair<Tensor, Tensor>> copies;
-  for (const NamedTensor& want : into) {
+  for (const Stacked& want : stacked(into)) {
     const auto at = found.find(without(want.name, names.prefix));
     if (at == found.end()) {
       if (!listed(names.fresh, want.name, begins)) faults.add("missing", want.name);
@@ -184,14 +241,19 @@ void load_pretrained(const std::string& path, const TensorList& into,
     }
     const Tensor& x = *at->second;
     found.erase(at);
-    if (x.shape() != want.tensor.shape() || !is_floating(x.dtype())) {
+    if (x.shape() != want.shape() || !is_floating(x.dtype())) {
       faults.add("of another kind",
                  fmt::format("{}: {} {}, expected {} {}", want.name, name_of(x.dtype()),
-                             to_string(x.shape()), name_of(want.tensor.dtype()),
-                             to_string(want.tensor.shape())));
+                             to_string(x.shape()), name_of(want.parts[0].dtype()),
+                             to_string(want.shape())));
       continue;
     }
-    copies.emplace_back(want.tensor, x);
+    int64_t row = 0;
+    for (const Tensor& part : want.parts) {
+      const bool whole = want.parts.size() == 1;
+      copies.emplace_back(part, whole ? x : narrow(x, 0, row, part.dim(0)));
+      if (!whole) row += part.dim(0);
+    }
   }
   for (const auto& [name, tensor] : found) {
     if (!listed(names.unused, name, ends)) faults.add("unknown", std::string(name));
@@ -206,8 +268,13 @@ void load_pretrained(const std::string& path, const TensorList& into,
 }
 
 void save_pretrained(const std::string& folder, const TensorList& tensors, const Json& config) {
+  const NoGrad off;
+  TensorList whole;
+  for (const Stacked& s : stacked(tensors)) {
+    whole.push_back({s.name, s.parts.size() == 1 ? s.parts[0] : concat(s.parts, 0)});
+  }
   make_folders(folder, kOp);
-  write_tensors(folder + "/" + kWeights, tensors, {{"format", "pt"}});
+  write_tensors(folder + "/" + kWeights, whole, {{"format", "pt"}});
   replace_file(folder + "/" + kConfig, to_string(as_written(config)) + "\n", kOp);
 }
 
@@ -230,6 +297,7 @@ Settings read_pretrained_config(const std::string& path, const Json& known,
       value = Json(Json::Array{value});  // as for
                                          // num_buckets
     if (ours->is_array() && value.is_object()) value = names_of_labels(value);
+    if (m.name == "tie_projs" && value.is_array()) value = numbers_of_flags(value);
     settings.push_back({m.name, value, file});
   }
   const Json* type = given.find("model_type");

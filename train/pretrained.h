@@ -24,15 +24,18 @@ struct PretrainedNames {
 };
 
 /// Overwrites `into` with the tensors of those names, from FOLDER/model.safetensors or a file.
-/// Other floating dtypes are converted. Strict: throws IoError that lists every missing name,
-/// unknown name and wrong shape, before anything is written.
+/// Other floating dtypes are converted. Entries of the same name are the parts of one tensor of the
+/// file, stacked along its first axis in the order of the list. Strict: throws IoError that lists
+/// every missing name, unknown name and wrong shape, before anything is written; ShapeError if the
+/// parts of a tensor do not fit together.
 void load_pretrained(const std::string& path, const TensorList& into,
                      const PretrainedNames& names = {});
 
-/// Writes FOLDER/config.json and FOLDER/model.safetensors, each completely or not at all. Fields of
-/// `config` are written as transformers does: id2label, an array here, as an object, with its
-/// inverse label2id, or omitted if it is empty; a classifier_dropout below 0 as null. Throws
-/// IoError.
+/// Writes FOLDER/config.json and FOLDER/model.safetensors, each completely or not at all. Tensors
+/// of the same name are stacked, as load_pretrained() reads them. Fields of `config` are written as
+/// transformers does: id2label, an array here, as an object, with its inverse label2id, or omitted
+/// if it is empty; tie_projs, 0 and 1 here, as booleans; a classifier_dropout below 0 as null.
+/// Throws IoError; ShapeError as load_pretrained().
 void save_pretrained(const std::string& folder, const TensorList& tensors, const Json& config);
 
 /// Members of a config.json to ignore, besides those that become fields.
@@ -45,8 +48,9 @@ struct PretrainedMembers {
 
 /// Returns the members of FOLDER/config.json, or of a file, as settings. Null members are skipped,
 /// and so are those that do not affect what a model computes, e.g. generation options; an integer
-/// becomes an array of one if `known` has an array, and id2label becomes an array. Throws IoError;
-/// ValueError that lists every other member that is not a field of `known`, with its value.
+/// becomes an array of one if `known` has an array, id2label becomes an array, and booleans in
+/// tie_projs become 0 and 1. Throws IoError; ValueError that lists every other member that is not a
+/// field of `known`, with its value.
 Settings read_pretrained_config(const std::string& path, const Json& known,
                                 const PretrainedMembers& others = {});
 

@@ -126,6 +126,7 @@
 #include "models/transformer/transformer.h"
 #include "models/transformer/transformer_hf.h"
 #include "models/transformer_xl/transformer_xl.h"
+#include "models/transformer_xl/transformer_xl_hf.h"
 
 #include "data/choices.h"
 #include "data/collision.h"

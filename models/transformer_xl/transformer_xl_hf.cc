@@ -1,0 +1,160 @@
+#include "models/transformer_xl/transformer_xl_hf.h"
+
+#include <algorithm>
+#include <array>
+
+#include "models/hf_keys.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = detail::checkpoint_op;
+
+/// What all checkpoints have, besides the tables of clusters. qkv_net holds q, k and v; the bias v
+/// of a layer is a parameter without an ending.
+constexpr NamePair layers[] = {
+    {"embed.token", "word_emb.emb_layers.0"},
+    {"embed.token.projection.#.weight", "word_emb.emb_projs.#"},
+    {"u", "r_w_bias"},
+    {"v", "r_r_bias"},
+    {"layers.#.norm1", "layers.#.dec_attn.layer_norm"},
+    {"layers.#.attention.q", "layers.#.dec_attn.qkv_net"},
+    {"layers.#.attention.k", "layers.#.dec_attn.qkv_net"},
+    {"layers.#.attention.v.weight", "layers.#.dec_attn.qkv_net.weight"},
+    {"layers.#.attention.relative", "layers.#.dec_attn.r_net"},
+    {"layers.#.attention.out", "layers.#.dec_attn.o_net"},
+    {"layers.#.attention.u", "layers.#.dec_attn.r_w_bias"},
+    {"layers.#.attention.v", "layers.#.dec_attn.r_r_bias"},
+    {"layers.#.norm2", "layers.#.pos_ff.layer_norm"},
+    {"layers.#.ff.in", "layers.#.pos_ff.CoreNet.0"},
+    {"layers.#.ff.out", "layers.#.pos_ff.CoreNet.3"},
+};
+constexpr NamePair softmax[] = {
+    {"head", "crit.out_layers.0"},
+    {"head.projection.#.weight", "crit.out_projs.#"},
+    {"head.cluster.weight", "crit.cluster_weight"},
+    {"head.cluster.bias", "crit.cluster_bias"},
+};
+// Tables of clusters: all in one tensor, or each in one.
+constexpr auto one_table = joined(layers, {{"embed.token.table.#", "word_emb.emb_layers.0"}});
+constexpr auto one_softmax = joined(softmax, {{"head.table.#", "crit.out_layers.0"}});
+constexpr auto many_tables = joined(layers, {{"embed.token.table.#", "word_emb.emb_layers.#"}});
+constexpr auto many_softmaxes = joined(softmax, {{"head.table.#", "crit.out_layers.#"}});
+
+/// The frequencies of positions, and tied copies of up to four clusters.
+constexpr std::string_view unused[] = {
+    "pos_emb.inv_freq",         "crit.out_layers.0.weight", "crit.out_layers.1.weight",
+    "crit.out_layers.2.weight", "crit.out_layers.3.weight", "crit.out_projs.0",
+    "crit.out_projs.1",         "crit.out_projs.2",         "crit.out_projs.3",
+};
+constexpr NamePair copies[] = {
+    {"u", "transformer.layers.#.dec_attn.r_w_bias"},
+    {"v", "transformer.layers.#.dec_attn.r_r_bias"},
+};
+
+constexpr CheckpointFormat one{"transfo-xl", "transformer.", one_table, one_softmax,
+                               unused,       nullptr,        copies};
+constexpr CheckpointFormat many{"transfo-xl", "transformer.", many_tables, many_softmaxes,
+                                unused,       nullptr,        copies};
+
+/// 0 for the first cluster and 1 for all others, or 0 for all.
+std::vector<int64_t> all_but_first(size_t clusters, bool tied) {
+  std::vector<int64_t> ties(clusters, tied ? 1 : 0);
+  ties[0] = 0;
+  return ties;
+}
+
+void check(const TransformerXLKeys& k) {
+  require(k.model_type == "transfo-xl", kOp, "model_type is \"{}\"; expected \"transfo-xl\"",
+          k.model_type);
+  require(k.d_embed == k.d_model, kOp, "d_embed is {}; expected d_model, {}", k.d_embed, k.d_model);
+  require(k.adaptive || k.cutoffs.empty(), kOp,
+          "adaptive is false; expected true or no cutoffs, since transformers reads cutoffs alone");
+  require(k.div_val == 1 || !k.cutoffs.empty(), kOp, "div_val is {}; without cutoffs expected 1",
+          k.div_val);
+  require(k.tie_projs.empty() || k.tie_projs.size() == k.cutoffs.size() + 1, kOp,
+          "tie_projs has {} entries; expected {}, one a cluster", k.tie_projs.size(),
+          k.cutoffs.size() + 1);
+  require(!k.same_length || k.mem_len > 0, kOp,
+          "same_length is true; expected false without a memory, mem_len = 0");
+}
+
+}  // namespace
+
+const CheckpointFormat& transformer_xl_format(const TransformerXLConfig& config) {
+  return config.div_value == 1 ? one : many;
+}
+
+TransformerXLConfig transformer_xl_config(const TransformerXLKeys& k) {
+  check(k);
+  TransformerXLConfig c;
+  c.vocab = k.vocab_size;
+  c.n_layer = k.n_layer;
+  c.n_head = k.n_head;
+  c.d_model = k.d_model;
+  c.d_ff = k.d_inner;
+  c.d_head = k.d_head;
+  c.mem_len = k.mem_len;
+  c.window = k.same_length ? k.mem_len : 0;
+  c.clamp = std::max<int64_t>(k.clamp_len, 0);
+  c.untie_biases = k.untie_r;
+  c.norm = k.pre_lnorm ? NormPlace::pre : NormPlace::post;
+  c.norm_eps = k.layer_norm_epsilon;
+  c.final_norm = false;
+  c.phantom_zero_memory = k.mem_len > 0;
+  c.tie_embedding = k.tie_word_embeddings;
+  c.head_bias = c.emb_scale = true;
+  c.cutoffs = k.cutoffs;
+  c.div_value = k.div_val;
+  const std::vector<int64_t> ties =
+      k.tie_projs.empty() ? all_but_first(k.cutoffs.size() + 1, k.proj_share_all_but_first)
+                          : k.tie_projs;
+  for (size_t i = 0; k.div_val != 1 && i < ties.size(); ++i) {  // else there are no projections
+    if (ties[i] != 0) c.tie_projections.push_back(static_cast<int64_t>(i));
+  }
+  c.dropout = k.dropout;
+  c.dropout_attn = k.dropatt;
+  c.init_std = k.init_std;
+  return c;
+}
+
+TransformerXLKeys transformer_xl_keys(const TransformerXLConfig& c) {
+  require(c.head_bias && c.emb_scale && c.token_head.soft_cap == 0, kOp,
+          "a model of type transfo-xl has head_bias and emb_scale, and no soft_cap");
+  require(c.norm == NormPlace::post || !c.final_norm, kOp,
+          "final_norm is true; a model of type transfo-xl has none");
+  require(c.mem_len == 0 || c.phantom_zero_memory, kOp,
+          "phantom_zero_memory is false; a model of type transfo-xl begins with mem_len zeros");
+  require(c.window == 0 || c.window == c.mem_len, kOp,
+          "window is {}; a model of type transfo-xl has 0 or mem_len, {}", c.window, c.mem_len);
+  TransformerXLKeys k;
+  k.vocab_size = c.vocab;
+  k.n_layer = c.n_layer;
+  k.n_head = c.n_head;
+  k.d_model = k.d_embed = c.d_model;
+  k.d_inner = c.d_ff;
+  k.d_head = c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+  k.mem_len = c.mem_len;
+  k.same_length = c.window > 0;
+  k.clamp_len = c.clamp > 0 ? c.clamp : -1;
+  k.untie_r = c.untie_biases;
+  k.pre_lnorm = c.norm == NormPlace::pre;
+  k.layer_norm_epsilon = c.norm_eps;
+  k.tie_word_embeddings = c.tie_embedding;
+  k.cutoffs = c.cutoffs;
+  k.adaptive = !c.cutoffs.empty();
+  k.div_val = c.div_value;
+  // Without projections the package writes the ties that it would have.
+  k.tie_projs = all_but_first(c.cutoffs.size() + 1, c.div_value == 1);
+  for (const int64_t i : c.tie_projections) {
+    require(i >= 0 && i <= std::ssize(c.cutoffs), kOp,
+            "tie_projections has {}; expected clusters from 0 to {}", i, c.cutoffs.size());
+    k.tie_projs[static_cast<size_t>(i)] = 1;
+  }
+  k.dropout = c.dropout;
+  k.dropatt = c.dropout_attn;
+  k.init_std = c.init_std;
+  return k;
+}
+
+}  // namespace longspan

@@ -12,6 +12,8 @@
 #include "autograd/mode.h"
 #include "models/blockbert/blockbert.h"
 #include "models/encoder_hf.h"
+#include "models/transformer_xl/transformer_xl_hf.h"
+#include "ops/softmax.h"
 #include "tests/models/golden_file.h"
 #include "train/pretrained.h"
 #include "train/state.h"
@@ -46,6 +48,25 @@ void write(const std::string& folder, BlockBert& model, const BlockBertConfig& c
   // </writing>
 }
 
+TransformerXL read_stream(const std::string& folder) {
+  // <reading_stream>
+  TransformerXLKeys keys;
+  load_pretrained_config(folder, keys);
+  TransformerXL model(transformer_xl_config(keys), Init{});
+  const CheckpointFormat& format = transformer_xl_format(model.config());
+  load_pretrained(folder, named_as(format, model),
+                  {.prefix = format.prefix, .unused = format.unused});
+  // </reading_stream>
+  return model;
+}
+
+void write_stream(const std::string& folder, TransformerXL& model) {
+  // <writing_stream>
+  TransformerXLKeys keys = transformer_xl_keys(model.config());
+  save_pretrained(folder, named_as(transformer_xl_format(model.config()), model), to_json(keys));
+  // </writing_stream>
+}
+
 /// Returns the lines without their leading spaces.
 std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
@@ -61,7 +82,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 TEST(CheckpointSnippets, AreThoseOfTheDocs) {
   const auto here = lines_of(root + "tests/models/checkpoint_snippets.cc");
   const auto page = lines_of(root + "docs/checkpoints.md");
-  for (const std::string name : {"reading", "writing"}) {
+  for (const std::string name : {"reading", "writing", "reading_stream", "writing_stream"}) {
     std::vector<std::string> snippet;
     bool inside = false;
     for (const std::string& line : here) {
@@ -92,6 +113,26 @@ TEST(CheckpointSnippets, ComputeWhatThePackageDoes) {
   const std::string out = testing::TempDir() + "longspan_snippet";
   write(out, model, config_read);
   EXPECT_TRUE(same_bits(logits(read(out)), logits(model)));
+}
+
+TEST(CheckpointSnippets, ReadAndWriteAModelWithAMemory) {
+  const NoGrad off;
+  const std::string folder = root + "tests/oracles/checkpoints/transfo_xl_widths";
+  TransformerXL model = read_stream(folder);
+  std::map<std::string, Tensor> expected;
+  for (NamedTensor& t : read_tensors(folder + "/expected.safetensors")) {
+    expected[t.name] = t.tensor;
+  }
+  const int64_t n = expected["lengths"].to_vector<int64_t>()[0];
+  const Tensor tokens = contiguous(narrow(expected["tokens"], 1, 0, n));
+  const auto scores = [&](const TransformerXL& m) {
+    SegmentMemory memory = m.empty_memory(tokens.dim(0));
+    return log_softmax(m.logits_after(memory, tokens));
+  };
+  EXPECT_LE(distance(scores(model), narrow(expected["scores"], 1, 0, n)), 1e-5);
+  const std::string out = testing::TempDir() + "longspan_snippet_stream";
+  write_stream(out, model);
+  EXPECT_TRUE(same_bits(scores(read_stream(out)), scores(model)));
 }
 
 }  // namespace

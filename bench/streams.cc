@@ -94,6 +94,7 @@ int run(int argc, char** argv) {
   if (what == "long") {
     TransformerXLConfig c = transformer_xl_preset("enwik8_large");
     c.n_layer = 3;
+    c.vocab = 256;
     c.dropout = c.dropout_attn = 0;
     compare(c, 3800, rounds);
     return 0;

@@ -32,6 +32,7 @@ DistanceTable::DistanceTable(int64_t reach, int64_t width, const Init& init, int
 }
 
 Tensor DistanceTable::rows(int64_t keys) const {
+  if (!sinusoids_) return {};
   const auto power = std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(keys, 1)));
   const int64_t n = std::min(reach_ + 1, static_cast<int64_t>(power));
   if (n <= sinusoids_.dim(0)) return last_rows(sinusoids_, n);

@@ -16,7 +16,7 @@ class DistanceTable {
 
   /// Returns the rows of distances n - 1 to 0, [n, D] in the dtype of `init`: all that T keys need.
   /// n is the power of two from T on, but at most reach + 1, so that growing memories ask for few
-  /// different tables.
+  /// different tables. Undefined for a model that has only shapes (Init::meta).
   Tensor rows(int64_t keys) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "models/all/registry.h"
 #include "tests/system/program.h"
 
 namespace longspan::test {
@@ -34,6 +35,21 @@ TEST(Draw, ShowsTheEncoderOfAnEncoderDecoder) {
   const Outcome beyond = run({"draw", "--model", "led", "--length", "513", "--set",
                               "model.n_max=512", "--out", folder / "no"});
   EXPECT_NE(beyond.err.find("led takes at most 512 tokens"), std::string::npos) << beyond.err;
+}
+
+// Without a run the model is built without the memory of its parameters.
+TEST(Draw, ShowsEveryModelWhoseAttentionIsKnownWithoutTokens) {
+  const Folder folder;
+  for (const ModelEntry& entry : models()) {
+    const std::string name(entry.name);
+    const Outcome o =
+        run({"draw", "--model", name, "--layer", "0", "--out", folder / ("of_" + name)});
+    if (o.code != 0) {
+      EXPECT_NE(o.err.find("depends on the tokens"), std::string::npos) << name << ": " << o.err;
+    } else {
+      EXPECT_TRUE(is_picture(folder / ("of_" + name + "/pictures/pattern.png"))) << name;
+    }
+  }
 }
 
 TEST(Draw, ShowsARun) {

@@ -143,7 +143,9 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   // several passes the last one counts, when the next memories of all others exist: next[0] has
   // that of the pass before.
   std::vector<SegmentMemory> memories, next(1);
+  const int64_t none = memory_tracker(device).live()[Category::memory];
   for (int64_t i = 0; i < c.accumulate; ++i) memories.push_back(model->empty_memory(c.batch));
+  const int64_t kept = memory_tracker(device).live()[Category::memory] - none;
   for (int64_t i = 2; i < c.accumulate; ++i) next.push_back(model->empty_memory(c.batch));
   const std::function<Tensor()> forward = forward_of(*model, c, device, held, memories);
   const ReconstructionErrorMonitor inversion;  // as in training runs
@@ -176,6 +178,8 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   if (inspect) trace.emplace(device);
   options.trace = trace ? &*trace : nullptr;
   StepMemory m = measure_step(device, *optimizer, forward, options);
+  if (graph)
+    m.hold(Category::memory, 2 * kept);  // what the recording reads, and copies of its results
   if (inspect) inspect(*trace, before);
   return m;
 }

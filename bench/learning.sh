@@ -143,6 +143,23 @@ case "$family" in
     run+=(--set model.rounds=1 --set 'model.buckets=[2]' --set model.same_bucket=false)
     train_to 600
     score test ;;
+  transformer_xl) # next bytes, scored with memories of 0 to 512 rows
+    run+=(--task wikixml --batch 4 --lr 2e-3 --threads 1)
+    train_to 12000
+    score test
+    for rows in 0 128 256 512; do
+      score test --set "model.mem_len=$rows" --set model.clamp=205 2>&1 | tee -a "$out/memories.txt"
+    done ;;
+  transformer_xl-period) # symbols that repeat after 96, in segments of 32
+    run+=(--task period --set period.length=384 --set period.period=96 --length 32 --batch 8)
+    run+=(--lr 2e-3 --set model.mem_len=96)
+    train_to 3000
+    score test ;;
+  transformer_xl-period-none) # the same without a memory
+    run+=(--task period --set period.length=384 --set period.period=96 --length 32 --batch 8)
+    run+=(--lr 2e-3 --set model.mem_len=0)
+    train_to 1000
+    score test ;;
   etc) # masked bytes
     run+=(--task tinyshakespeare)
     train_to 500

@@ -4,12 +4,17 @@
 //                                       of each token anew, by the length of the context
 //   bench_streams long [rounds]         the same at the width and the context of the paper's large
 //                                       model (3,800 tokens; 3 layers of 1024)
-// Both take turns, and ratios are medians over the rounds. The ratio of multiply-accumulates for a
-// context of A tokens is A (4 D^2 + 2 D F + A D) / (4 D^2 + 2 D F + 3 A D).
+//   bench_streams turn train|evaluation small|base   the best of a few segments in seconds per
+//                                       token, processor and wall clock, for bench/peers/streams.py
+// The first two take turns, and ratios are medians over the rounds. The ratio of
+// multiply-accumulates for a context of A tokens is A (4 D^2 + 2 D F + A D) / (4 D^2 + 2 D F + 3 A
+// D).
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -17,11 +22,14 @@
 #include <string_view>
 #include <vector>
 
+#include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "models/transformer_xl/transformer_xl.h"
 #include "nn/objective.h"
 #include "ops/copy.h"
+#include "ops/shape.h"
+#include "train/optimizer.h"
 
 namespace longspan::bench {
 namespace {
@@ -82,6 +90,46 @@ void compare(const TransformerXLConfig& c, int64_t context, int64_t rounds) {
   std::fflush(stdout);
 }
 
+/// Reads segments of a batch of streams, with gradients and an update if `train`, and prints the
+/// best seconds per token after a first one.
+int turn(std::string_view what, std::string_view shape) {
+  const bool train = what == "train", small = shape == "small";
+  require(train || what == "evaluation", "bench_streams", "no turn \"{}\"", what);
+  require(small || shape == "base", "bench_streams", "no shape \"{}\"", shape);
+  TransformerXLConfig c = transformer_xl_preset(small ? "small" : "enwik8_base");
+  c.vocab = 256;
+  c.dropout = 0;
+  c.mem_len = train ? (small ? 128 : 512) : (small ? 512 : 2100);
+  const int64_t batch = train ? (small ? 16 : 2) : 1, length = train ? c.mem_len : 128;
+  TransformerXL model(c, Init{});
+  Adam adam(named_parameters(model));
+  const Tensor row = some_tokens(length), tokens = contiguous(expand(row, {batch, length}));
+  SegmentMemory memory = train ? model.empty_memory(batch) : model.evaluation_memory(batch);
+  const auto next = [&] {
+    if (!train) {
+      const NoGrad off;
+      memory = model.loss(tokens, tokens, memory, Pass{}).memory;
+      return;
+    }
+    auto result = model.loss(tokens, tokens, memory, {.training = true, .gen = Generator{1}});
+    memory = std::move(result.memory);
+    backward(result.loss);
+    clip_gradients(adam, 0.25);
+    adam.step(1e-4);
+  };
+  for (int64_t read = 0; read <= c.mem_len; read += length) next();
+  double best = HUGE_VAL, wall = HUGE_VAL;
+  for (int i = 0; i < 3; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    best = std::min(best, seconds_of(next));
+    wall = std::min(
+        wall, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  const auto count = static_cast<double>(batch * length);
+  fmt::print("{{\"cpu\": {:.4g}, \"wall\": {:.4g}}}\n", best / count, wall / count);
+  return 0;
+}
+
 int run(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
   const int64_t rounds = argc > 2 ? std::max(1L, std::atol(argv[2])) : 7;
@@ -99,7 +147,11 @@ int run(int argc, char** argv) {
     compare(c, 3800, rounds);
     return 0;
   }
-  std::fputs("usage: bench_streams evaluation|long [rounds]\n", stderr);
+  if (what == "turn" && argc == 4) return turn(argv[2], argv[3]);
+  std::fputs(
+      "usage: bench_streams evaluation|long [rounds]\n"
+      "       bench_streams turn train|evaluation small|base\n",
+      stderr);
   return 1;
 }
 

@@ -152,6 +152,11 @@ int64_t states_elsewhere(const Optimizer& optimizer, Device device) {
 
 int64_t StepMemory::peak() const { return std::max({forward_peak, backward_peak, update_peak}); }
 
+void StepMemory::hold(Category category, int64_t bytes) {
+  for (int64_t* peak : {&forward_peak, &backward_peak, &update_peak}) *peak += bytes;
+  at_peak[category] += bytes;
+}
+
 StepMemory measure_step(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
                         const MeasureOptions& options) {
   const Usage& base = options.base;
@@ -189,11 +194,8 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   m.update_peak = phase_peak(device, base, m);
   const int64_t elsewhere = states_elsewhere(optimizer, device);
   m.optimizer = tracker.live()[Category::optimizer] - base[Category::optimizer] + elsewhere;
-  for (int64_t* peak : {&m.forward_peak, &m.backward_peak, &m.update_peak}) {
-    *peak += elsewhere + batches;
-  }
-  m.at_peak[Category::optimizer] += elsewhere;
-  m.at_peak[Category::data] += batches;
+  m.hold(Category::optimizer, elsewhere);
+  m.hold(Category::data, batches);
   for (std::optional<memory::Region>* region : {&regions.gradients, &regions.update}) {
     if (!*region) continue;
     (*region)->trim();

@@ -38,6 +38,8 @@ struct StepMemory {
   std::vector<SavedTerm> terms;  ///< the terms of `saved` in trace order; only if a trace was given
 
   int64_t peak() const;
+  /// Adds bytes that are held all the time.
+  void hold(Category category, int64_t bytes);
   double extra_forward() const {
     return macs > 0 ? static_cast<double>(again) / static_cast<double>(macs) : 0;
   }

@@ -29,7 +29,7 @@ CausalDecoder::CausalDecoder(DecoderOptions options, const Init& init)
   } else {
     head_ = Linear(o.d_exit > 0 ? o.d_exit : width, o.vocab, false, head, o.classifier);
   }
-  if (o.head_bias) head_.bias = head.at("bias").make({o.vocab}, Scheme::zeros());
+  if (o.head_bias) head_.bias = head.at("bias").make({o.vocab}, o.bias);
 }
 
 void CausalDecoder::make_adaptive(const Init& init) {

@@ -25,6 +25,7 @@ struct DecoderOptions {
   Scheme token = {}, classifier = {};
   bool tie_embedding = false;  ///< the classifier shares the token table
   bool head_bias = false;
+  Scheme bias = Scheme::zeros();  ///< of the classifier, without cutoffs
   /// With cutoffs, an adaptive embedding with projections to d_model and an adaptive softmax take
   /// the place of the token table and of the classifier (nn/adaptive.h); tie_embedding shares their
   /// tables. They need d_exit = 0, z_loss = 0 and soft_cap = 0.

@@ -9,9 +9,10 @@
 
 namespace longspan {
 
-Linear::Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const Scheme& scheme)
+Linear::Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const Scheme& scheme,
+               const Scheme& biases)
     : weight(init.at("weight").make({out, in}, scheme)) {
-  if (with_bias) bias = init.at("bias").make({out}, Scheme::zeros());
+  if (with_bias) bias = init.at("bias").make({out}, biases);
 }
 
 Tensor Linear::forward(const Tensor& x) const { return forward({}, x); }
@@ -58,8 +59,9 @@ Tensor activate(Activation f, const Tensor& x) {
 FeedForward::FeedForward(const FeedForwardOptions& options, const Init& init)
     : options_(options),
       in_(options.d_model, options.d_ff * (options.activation == Activation::geglu ? 2 : 1), true,
-          init.at("in"), options.weights),
-      out_(options.d_ff, options.d_model, true, init.at("out"), options.out_weights) {}
+          init.at("in"), options.weights, options.biases),
+      out_(options.d_ff, options.d_model, true, init.at("out"), options.out_weights,
+           options.out_biases) {}
 
 Output FeedForward::forward(const Tensor& x, const LayerContext&, Pass pass) const {
   const Tensor h = activate(options_.activation, in_.forward(x));         // [B, L, F]

@@ -14,7 +14,8 @@ namespace longspan {
 /// y = x W^T + b, W [out, in]. The weight is cast to the dtype of x.
 struct Linear : Module {
   Linear() = default;
-  Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const Scheme& scheme);
+  Linear(int64_t in, int64_t out, bool with_bias, const Init& init, const Scheme& scheme,
+         const Scheme& biases = Scheme::zeros());
 
   /// [..., in] -> [..., out].
   Tensor forward(const Tensor& x) const;
@@ -74,6 +75,7 @@ struct FeedForwardOptions {
   Activation activation = Activation::relu;
   float dropout = 0;                      ///< site "ffn_act"
   Scheme weights = {}, out_weights = {};  ///< initialisation of `in` and `out`
+  Scheme biases = Scheme::zeros(), out_biases = Scheme::zeros();
 };
 
 /// W2 Drop(f(W1 x + b1)) + b2, position-wise.

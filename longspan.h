@@ -91,6 +91,8 @@
 #include "nn/segment.h"
 #include "nn/stack.h"
 
+#include "models/adaptive_span/adaptive_span.h"
+#include "models/adaptive_span/span_attention.h"
 #include "models/all/registry.h"
 #include "models/bigbird/bigbird.h"
 #include "models/bigbird/bigbird_blocks.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "models/adaptive_span/adaptive_span.h"
 #include "models/bigbird/bigbird.h"
 #include "models/bigbird/bigbird_pegasus.h"
 #include "models/blockbert/blockbert.h"
@@ -24,12 +25,20 @@ namespace longspan {
 namespace {
 
 std::vector<ModelEntry>& entries() {
-  static std::vector<ModelEntry> all{
-      transformer_entry(),   local_transformer_entry(), sparse_transformer_entry(),
-      blockbert_entry(),     bigbird_entry(),           bigbird_etc_entry(),
-      etc_entry(),           longformer_entry(),        longformer_lm_entry(),
-      led_entry(),           bigbird_pegasus_entry(),   reformer_entry(),
-      transformer_xl_entry()};
+  static std::vector<ModelEntry> all{transformer_entry(),
+                                     local_transformer_entry(),
+                                     sparse_transformer_entry(),
+                                     blockbert_entry(),
+                                     bigbird_entry(),
+                                     bigbird_etc_entry(),
+                                     etc_entry(),
+                                     longformer_entry(),
+                                     longformer_lm_entry(),
+                                     led_entry(),
+                                     bigbird_pegasus_entry(),
+                                     reformer_entry(),
+                                     transformer_xl_entry(),
+                                     adaptive_span_entry()};
   return all;
 }
 

@@ -191,6 +191,18 @@ int64_t macs_of(const TransformerXLConfig& c, int64_t l) {
   return c.n_layer * (projections + 2 * l * d * c.d_ff + 2 * wide * pairs) + l * d * c.vocab;
 }
 
+int64_t macs_of(const AdaptiveSpanConfig& c, const std::vector<std::vector<int64_t>>& spans,
+                int64_t l) {
+  const int64_t d = c.d_model, width = c.d_head > 0 ? c.d_head : d / c.n_head;
+  int64_t n = l * d * c.vocab;
+  for (const std::vector<int64_t>& heads : spans) {
+    const int64_t keys = *std::max_element(heads.begin(), heads.end()) + l;
+    n += 2 * (l + keys) * d * c.n_head * width + 2 * l * d * c.d_ff;
+    n += 2 * width * l * std::accumulate(heads.begin(), heads.end(), int64_t{0});
+  }
+  return n;
+}
+
 int64_t macs_of(const SparseTransformerConfig& c, int64_t l) {
   const int64_t d = c.d_model;
   const auto qk = static_cast<int64_t>(static_cast<double>(d) * c.qk_ratio);

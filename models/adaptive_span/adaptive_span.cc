@@ -1,0 +1,256 @@
+// Adaptive attention span, Sukhbaatar et al. 2019 (1905.07799): each head learns how many earlier
+// tokens it sees, and pays for them.
+//
+//   pairs of a head    sum_i min(M + i, s),  s its span
+//
+// The last token of a segment depends on the sum over layers of the largest span of tokens before
+// it, however long segments are. The numbers of the paper come from the authors' code, whose mask
+// is 1 up to distance z + 1, and which divides scores by sqrt(d).
+
+#include "models/adaptive_span/adaptive_span.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "adaptive_span";
+
+constexpr TrainingDefaults published(int64_t length, int64_t steps, int64_t warmup = 32'000) {
+  return {.length = length,
+          .batch = 64,
+          .steps = steps,
+          .lr = 0.07,
+          .warmup = warmup,
+          .lr_floor = 1,
+          .clip = 0};
+}
+
+constexpr Preset presets[] = {
+    {"small",
+     "4 layers of 128, spans up to 512; trains on bytes in minutes",
+     "",
+     "span_penalty=2e-6 head_std=0.02",
+     {}},
+    {"tiny",
+     "2 layers of 8, spans up to 6, 11 tokens; for tests",
+     "",
+     "vocab=11 n_layer=2 n_head=2 d_model=8 d_ff=16 span_max=6 span_ramp=2 span_penalty=1e-3 "
+     "trim=1",
+     {.length = 4, .batch = 2, .steps = 200}},
+    {"enwik8_8", "8 layers of 256, spans up to 1024, for one GPU", "",
+     "vocab=204 n_layer=8 n_head=4 d_model=256 d_ff=1024 span_max=1024 span_penalty=2e-6",
+     published(256, 150'000, 8000)},
+    {"enwik8_12", "12 layers of 512, spans up to 8192", "",
+     "vocab=204 n_layer=12 n_head=8 d_model=512 d_ff=2048 span_max=8192 span_penalty=5e-7 "
+     "dropout=0.3",
+     published(512, 600'000)},
+    {"enwik8_24", "24 layers of 768, spans up to 8192", "enwik8_12",
+     "n_layer=24 d_model=768 d_ff=4096 dropout=0.4", published(512, 170'000)},
+    {"text8_12", "12 layers of 512, spans up to 8192, 27 characters", "enwik8_12", "vocab=27",
+     published(512, 900'000)},
+    {"text8_24", "24 layers of 768, spans up to 8192, 27 characters", "enwik8_24", "vocab=27",
+     published(512, 270'000)},
+    {"text8_study", "12 layers of 512, spans up to 4096: the study of spans", "text8_12",
+     "span_max=4096 span_penalty=2e-6", published(512, 600'000)},
+};
+
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
+  return preset_spec<AdaptiveSpan, AdaptiveSpanConfig>(kName, presets, preset);
+}
+
+int64_t head_width(const AdaptiveSpanConfig& c) {
+  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+}
+
+/// Returns the distribution of weights and biases of a layer with this many inputs.
+Scheme uniform_of(int64_t inputs) {
+  return Scheme::uniform(1 / std::sqrt(static_cast<double>(inputs)));
+}
+
+void check(const AdaptiveSpanConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff},
+                                    {"span_max", c.span_max}}) {
+    require_positive(kName, name, value);
+  }
+  require_count(kName, "n_layer", c.n_layer);
+  if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
+  require_not_negative(kName, "d_head", c.d_head);
+  require_not_negative(kName, "trim", c.trim);
+  require(std::isfinite(c.span_ramp) && c.span_ramp >= 1, kName,
+          "span_ramp is {}; expected 1 or more", c.span_ramp);
+  require(c.span_init >= 0 && c.span_init <= 1, kName,
+          "span_init is {}; expected 0 to 1, a share of span_max", c.span_init);
+  require_not_negative(kName, "span_penalty", c.span_penalty);
+  require_not_negative(kName, "span_offset", c.span_offset);
+  require_not_negative(kName, "head_std", c.head_std);
+  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
+  require_share(kName, "dropout", c.dropout);
+  require_head(kName, c.token_head);
+}
+
+DecoderOptions decoder_of(const AdaptiveSpanConfig& c) {
+  check(c);
+  DecoderOptions o = decoder_options(kName, c);
+  o.token = Scheme::normal(1);
+  o.classifier = c.head_std > 0 ? Scheme::normal(c.head_std) : uniform_of(c.d_model);
+  o.bias = c.head_std > 0 ? Scheme::zeros() : uniform_of(c.d_model);
+  o.tie_embedding = c.tie_embedding;
+  o.head_bias = c.head_bias;
+  o.emb_scale = c.emb_scale;
+  return o;
+}
+
+}  // namespace
+
+AdaptiveSpan::AdaptiveSpan(const AdaptiveSpanConfig& config, const Init& init)
+    : CausalDecoder(decoder_of(config), init), config_(config) {
+  const AdaptiveSpanConfig& c = config_;
+  const int64_t width = head_width(c);
+  positions_ = init.at("positions").make({c.span_max, width}, Scheme::normal(1));
+  const AttentionOptions options{.d_model = c.d_model,
+                                 .n_head = c.n_head,
+                                 .d_head = width,
+                                 .dropout = c.dropout,
+                                 .weights = uniform_of(c.d_model),
+                                 .out_weights = uniform_of(c.n_head * width)};
+  const SpanOptions spans{.most = c.span_max,
+                          .ramp = c.span_ramp,
+                          .offset = c.span_offset,
+                          .start = c.span_init,
+                          .scope = c.span_scope,
+                          .trim = c.trim};
+  std::vector<std::unique_ptr<Layer>> attention;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    auto layer =
+        std::make_unique<SpanAttention>(options, spans, positions_, attention_init(init, i));
+    attention_.push_back(layer.get());
+    attention.push_back(std::move(layer));
+  }
+  stack_ = attention_stack({.ff = {.d_model = c.d_model,
+                                   .d_ff = c.d_ff,
+                                   .activation = Activation::relu,
+                                   .dropout = c.dropout,
+                                   .weights = uniform_of(c.d_model),
+                                   .out_weights = uniform_of(c.d_ff),
+                                   .biases = uniform_of(c.d_model),
+                                   .out_biases = uniform_of(c.d_ff)},
+                            .norm = c.norm,
+                            .norm_eps = c.norm_eps,
+                            .final_norm = c.final_norm,
+                            .memory = c.memory},
+                           std::move(attention), init);
+}
+
+SegmentMemory AdaptiveSpan::empty_memory(int64_t batch) const {
+  SegmentMemory memory = CausalDecoder::empty_memory(batch);
+  if (config_.phantom_zero_memory) {
+    for (LayerMemory& m : memory.layers) m.begin = {};
+  }
+  return memory;
+}
+
+/// Zero vectors have no position in a stream of projected keys, so a phantom memory stays as it is.
+SegmentMemory AdaptiveSpan::evaluation_memory(int64_t batch) const {
+  return config_.phantom_zero_memory ? empty_memory(batch)
+                                     : CausalDecoder::evaluation_memory(batch);
+}
+
+/// Layers make their own patterns. The host reads all spans here, so that it need not wait for the
+/// device between layers.
+LayerContext AdaptiveSpan::layer_context(int64_t /*queries*/, int64_t /*keys*/,
+                                         int64_t /*first_key*/) const {
+  for (const SpanAttention* layer : attention_) layer->computed();
+  return {};
+}
+
+int64_t AdaptiveSpan::first_visible(int64_t position) const {
+  return std::max<int64_t>(position - config_.span_max, 0);
+}
+
+Stack::Result AdaptiveSpan::states(const Tensor& tokens, const SegmentMemory& memory,
+                                   Pass pass) const {
+  Stack::Result result = CausalDecoder::states(tokens, memory, pass);
+  if (!pass.training || config_.span_penalty == 0) return result;
+  std::vector<AuxiliaryLoss> penalties;
+  for (const SpanAttention* layer : attention_) {
+    penalties.push_back({"span", mul(mean(layer->spans()), config_.span_penalty)});
+  }
+  add_losses(result.losses, std::move(penalties));
+  return result;
+}
+
+AttentionOutline AdaptiveSpan::attention_outline(int64_t layer, int64_t length) const {
+  LayerContext ctx;
+  for (const SpanAttention* each : attention_) {
+    ctx.layer_patterns.push_back(SpanAttention::pattern(each->visible(), length, length));
+  }
+  return outline_of(ctx, layer, config_.n_head, length, length);
+}
+
+std::vector<std::vector<int64_t>> AdaptiveSpan::spans() const {
+  std::vector<std::vector<int64_t>> all;
+  for (const SpanAttention* layer : attention_) all.push_back(layer->visible());
+  return all;
+}
+
+std::vector<std::vector<int64_t>> AdaptiveSpan::computed_spans() const {
+  std::vector<std::vector<int64_t>> all;
+  for (const SpanAttention* layer : attention_) all.push_back(layer->computed());
+  return all;
+}
+
+namespace {
+
+double mean_of(const std::vector<std::vector<int64_t>>& layers) {
+  double sum = 0, count = 0;
+  for (const auto& heads : layers) {
+    for (const int64_t n : heads) sum += static_cast<double>(n);
+    count += static_cast<double>(heads.size());
+  }
+  return sum / count;
+}
+
+}  // namespace
+
+double AdaptiveSpan::average_span() const { return mean_of(spans()); }
+
+std::string AdaptiveSpan::remark(int64_t /*length*/) const {
+  const AdaptiveSpanConfig& c = config_;
+  int64_t longest = 0;
+  for (const auto& heads : spans()) {
+    longest = std::max(longest, *std::max_element(heads.begin(), heads.end()));
+  }
+  return fmt::format(
+      "spans: {:.1f} tokens on average, {} at most, of {}; a token takes {:.3g} multiply-"
+      "accumulates in the layers, {:.3g} if every head computed all {}",
+      average_span(), longest, c.span_max, token_macs(c, mean_of(computed_spans())),
+      token_macs(c, static_cast<double>(c.span_max)), c.span_max);
+}
+
+double token_macs(const AdaptiveSpanConfig& c, double average_span) {
+  const auto d = static_cast<double>(c.d_model), f = static_cast<double>(c.d_ff);
+  const auto wide = static_cast<double>(c.n_head * head_width(c));
+  return static_cast<double>(c.n_layer) * (4 * d * wide + 2 * d * f + 2 * average_span * wide);
+}
+
+AdaptiveSpanConfig adaptive_span_preset(std::string_view name) {
+  return preset_of<AdaptiveSpanConfig>(kName, presets, name);
+}
+
+const ModelEntry& adaptive_span_entry() {
+  static const ModelEntry entry{
+      kName, "causal language model whose heads learn how far back they see, with a memory",
+      presets, make};
+  return entry;
+}
+
+}  // namespace longspan

@@ -1,0 +1,176 @@
+#include "models/adaptive_span/span_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <set>
+
+#include "autograd/mode.h"
+#include "core/divide.h"
+#include "core/graph.h"
+#include "core/kernels/block_attention.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kOp = "span attention";
+
+/// Keeps the newest `rows` rows of a memory.
+void keep_newest(LayerMemory& memory, int64_t rows) {
+  const int64_t gone = memory.states.dim(1) - rows;
+  if (gone <= 0) return;
+  memory.states = narrow(memory.states, 1, gone, rows);
+  if (!memory.begin) return;
+  const Tensor begin = add(cast(memory.begin, DType::f64), -static_cast<double>(gone));
+  memory.begin = cast(clamp(begin, 0, static_cast<double>(rows)), DType::i64);
+}
+
+/// Returns x as a distance from 1 to `most`; `most` for NaN.
+int64_t distance_of(double x, int64_t most) {
+  if (!(x < static_cast<double>(most))) return most;
+  return std::max<int64_t>(static_cast<int64_t>(std::max(x, 1.0)), 1);
+}
+
+}  // namespace
+
+/// What the host knows of the spans.
+struct SpanAttention::Known {
+  std::mutex reading;
+  bool any = false;
+  uint64_t version = 0;  // of the parameter's storage
+  std::vector<double> edges;
+};
+
+SpanAttention::SpanAttention(const AttentionOptions& options, const SpanOptions& spans,
+                             const Tensor& positions, const Init& init)
+    : MultiHead(options, ShawTables{}, init),
+      spans_(spans),
+      positions_(positions),
+      known_(std::make_shared<Known>()) {
+  require(spans.most >= 1, kOp, "most is {}; expected 1 or more", spans.most);
+  require(std::isfinite(spans.ramp) && spans.ramp >= 1, kOp, "ramp is {}; expected 1 or more",
+          spans.ramp);
+  require(std::isfinite(spans.offset) && spans.offset >= 0, kOp, "offset is {}; expected 0 or more",
+          spans.offset);
+  require(spans.start >= 0 && spans.start <= 1, kOp, "start is {}; expected 0 to 1", spans.start);
+  require(spans.trim >= 0, kOp, "trim is {}; expected 0 or more", spans.trim);
+  require_shape(kOp, positions, {spans.most, MultiHead::options().d_head}, "positions");
+  const int64_t n = spans.scope == SpanScope::head ? options.n_head : 1;
+  span_ = init.at("span").make({n}, Scheme::constant(spans.start));
+}
+
+void SpanAttention::visit(Visitor& v) {
+  MultiHead::visit(v);
+  v("span", span_);
+}
+
+void SpanAttention::after_step(const StepEnd& /*end*/) {
+  write_buffer(span_, clamp(span_.detach(), 0, 1));
+}
+
+Tensor SpanAttention::spans() const { return mul(span_, static_cast<double>(spans_.most)); }
+
+std::vector<double> SpanAttention::edges() const {
+  const std::lock_guard lock(known_->reading);
+  const uint64_t version = span_.storage().version();
+  if (known_->any && known_->version == version) return known_->edges;
+  graph::refuse(kOp, "which keys heads compute follows their spans; set trim to 0");
+  const NoGrad off;
+  Tensor z = spans();
+  if (z.device() == meta_device) {
+    z = mul(full(z.shape(), spans_.start, z.dtype(), {}), static_cast<double>(spans_.most));
+  }
+  const double beyond = spans_.ramp + spans_.offset;
+  std::vector<double> read;
+  if (z.dtype() == DType::f64) {
+    for (const double x : z.to_vector<double>()) read.push_back(x + beyond);
+  } else {
+    for (const float x : z.to_vector<float>()) read.push_back(x + static_cast<float>(beyond));
+  }
+  read.resize(static_cast<size_t>(options().n_head), read.back());
+  known_->edges = std::move(read);
+  known_->version = version;
+  known_->any = true;
+  return known_->edges;
+}
+
+std::vector<int64_t> SpanAttention::visible() const {
+  std::vector<int64_t> all;
+  for (const double edge : edges()) all.push_back(distance_of(std::ceil(edge) - 1, spans_.most));
+  return all;
+}
+
+std::vector<int64_t> SpanAttention::computed() const {
+  if (spans_.trim == 0) {
+    return std::vector<int64_t>(static_cast<size_t>(options().n_head), spans_.most);
+  }
+  const std::vector<double> known = edges();
+  for (int64_t unit = spans_.trim;; unit *= 2) {
+    std::vector<int64_t> all;
+    for (const double edge : known) {
+      const int64_t far = distance_of(std::floor(edge), spans_.most);
+      all.push_back(std::min(round_up(far, unit), spans_.most));
+    }
+    const std::set<int64_t> different(all.begin(), all.end());
+    if (different.size() <= kernels::kAttentionRules) return all;
+  }
+}
+
+AttentionPattern SpanAttention::pattern(const std::vector<int64_t>& distances, int64_t queries,
+                                        int64_t keys) {
+  std::vector<AttentionPattern> heads;
+  const int64_t most = std::max<int64_t>(keys - 1, 1);  // no pair has a larger distance
+  for (const int64_t n : distances) {
+    heads.push_back(patterns::dilated(std::min(n, most), -1, 1));
+  }
+  return patterns::by_head(heads, queries, keys);
+}
+
+Output SpanAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
+  if (spans_.trim > 0) {
+    graph::refuse(kOp, "which keys heads compute follows their spans; set trim to 0");
+  }
+  const std::vector<int64_t> far = computed();
+  const int64_t most = *std::max_element(far.begin(), far.end());
+  LayerContext own = ctx;
+  int64_t before = 0;  // keys that come before x
+  if (ctx.decoding) {
+    own.keep_from = std::max(ctx.keep_from, ctx.position - most);
+    before = ctx.position - std::max(own.keep_from, ctx.memory.first);
+  } else if (ctx.memory.states) {
+    keep_newest(own.memory, most);
+    before = own.memory.states.dim(1);
+  }
+  own.pattern = pattern(far, x.dim(1), before + x.dim(1));
+  Output result = MultiHead::forward(x, own, pass);
+  result.memory.states = ctx.memory.states;
+  result.memory.begin = ctx.memory.begin;
+  return result;
+}
+
+Tensor SpanAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {
+  LayerContext own = ctx;
+  own.pattern = pattern(computed(), x.dim(1), x.dim(1));
+  return MultiHead::probabilities(x, own);
+}
+
+ScoreTerms SpanAttention::terms(Projected& p, const LayerContext& ctx, LayerMemory&) const {
+  int64_t far = 1;
+  for (const Rule& rule : ctx.pattern.rules) far = std::max(far, rule.window.left);
+  far = std::min(far, spans_.most);
+  const DType dtype = p.q.dtype();
+  // Ids count from distance `far` down to 0, at which no pair is.
+  const Tensor rows = cast(narrow(positions_, 0, spans_.most - far, far), dtype);
+  ScoreTerms t;
+  t.id = {far, 0};
+  t.relation_key = concat({rows, zeros({1, rows.dim(1)}, dtype, rows.device())}, 0);
+  t.span = reshape(spans(), {1, span_.dim(0), 1});
+  t.ramp = spans_.ramp;
+  t.offset = spans_.ramp + spans_.offset;
+  return t;
+}
+
+}  // namespace longspan

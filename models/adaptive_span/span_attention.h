@@ -1,0 +1,83 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "nn/attention.h"
+
+namespace longspan {
+
+/// What has a span of its own.
+enum class SpanScope : uint8_t { head, layer };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<SpanScope>{"head", "layer"};
+
+/// Options of SpanAttention.
+struct SpanOptions {
+  int64_t most = 512;  ///< S, the largest distance that a query sees
+  double ramp = 32;    ///< R, distances over which the mask falls from 1 to 0
+  double offset = 1;   ///< the mask is 1 up to distance z + offset; the paper's formula has 0
+  double start = 0;    ///< z / S at first
+  SpanScope scope = SpanScope::head;
+  /// Spans are rounded up to multiples of it to find the keys that a head computes; 0: all S.
+  int64_t trim = 64;
+};
+
+/// Multi-head attention with a learned span z for each head \cite sukhbaatar2019 (sec. 3): a query
+/// sees the keys at distances 1 to S before it, never itself, with relative positions p and a soft
+/// mask,
+///   s = q . (k + p_distance) / sqrt(d)     m = clamp((R + z + offset - distance) / R, 0, 1)
+///   a = m exp(s) / sum of m exp(s)
+/// Values have no positions. z = S z', where z' is the parameter "span", f32 (f64 for f64) whatever
+/// the layer computes in; after_step() clamps it to [0, 1]. Each head computes only keys whose mask
+/// can have a value or a gradient (SpanOptions::trim), which changes neither results nor gradients,
+/// and only as much of the memory is projected as the longest span needs. The host reads the spans
+/// again when they have changed.
+class SpanAttention final : public MultiHead {
+ public:
+  /// positions  p [S, d] for distances S to 1, shared with other layers, which do not visit it
+  /// throws     ValueError that names the option
+  SpanAttention(const AttentionOptions& options, const SpanOptions& spans, const Tensor& positions,
+                const Init& init);
+
+  /// As MultiHead::forward(), but with a pattern of its own in place of ctx.pattern: the rows of x
+  /// are the last of all keys. Throws NotImplemented in recordings, unless trim is 0.
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
+  void visit(Visitor& v) override;
+  void after_step(const StepEnd& end) override;
+
+  /// z in tokens, differentiable: [H], or [1] for one span of all heads.
+  Tensor spans() const;
+  /// Returns for each head the largest distance with a mask above 0: ceil(z) + R with offset 1, at
+  /// most S. Waits for the device if the spans have changed.
+  std::vector<int64_t> visible() const;
+  /// Returns for each head the largest distance that is computed: floor(z + R + offset), rounded up
+  /// to a multiple of `trim`, or of 2, 4, ... times that while there are more different ones than
+  /// one layout can have. A distance at which the mask has just become 0 belongs to it, because its
+  /// key has a part in the gradient of z.
+  std::vector<int64_t> computed() const;
+  /// Returns the pattern of heads that see the distances 1 to distances[h]; the queries are the
+  /// last of the keys.
+  static AttentionPattern pattern(const std::vector<int64_t>& distances, int64_t queries,
+                                  int64_t keys);
+
+ protected:
+  ScoreTerms terms(Projected& p, const LayerContext& ctx, LayerMemory& memory) const override;
+
+ private:
+  struct Known;
+
+  /// Returns R + z + offset for each head, rounded as the kernels round it.
+  std::vector<double> edges() const;
+
+  SpanOptions spans_;
+  Tensor positions_;              // [S, d]
+  Tensor span_;                   // z' [H] or [1]
+  std::shared_ptr<Known> known_;  // edges as last read
+};
+
+}  // namespace longspan

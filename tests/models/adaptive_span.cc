@@ -1,0 +1,684 @@
+// Adaptive-Span: spans that heads learn, what their keys cost, and files that another
+// implementation made.
+
+#include "models/adaptive_span/adaptive_span.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "autograd/engine.h"
+#include "autograd/mode.h"
+#include "ops/copy.h"
+#include "ops/cost.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+#include "tests/harness/messages.h"
+#include "tests/models/costs.h"
+#include "tests/models/golden_file.h"
+#include "train/optimizer.h"
+
+namespace longspan::test {
+namespace {
+
+const Pass training{.training = true, .gen = Generator{1}};
+
+using Change = std::function<void(AdaptiveSpanConfig&)>;
+
+/// Returns symbols that depend only on the previous token.
+int64_t successor(int64_t b, int64_t t) { return (b + 5 * t) % 17; }
+
+ModelInfo entry(const std::string& name, const Change& change) {
+  AdaptiveSpanConfig c = adaptive_span_preset("tiny");
+  c.vocab = 17;
+  c.d_model = 12;
+  c.span_max = 4;
+  c.span_ramp = 6;  // the mask is above 0 at all distances, whatever spans the tests draw
+  change(c);
+  ModelInfo m;
+  m.name = name;
+  m.make = [c](const Init& init) { return std::make_unique<AdaptiveSpan>(c, init); };
+  AdaptiveSpanConfig dropping = c;
+  dropping.dropout = 0.1f;
+  m.make_with_dropout = [dropping](const Init& init, const MemoryPolicy& memory) mutable {
+    dropping.memory = memory;
+    return std::make_unique<AdaptiveSpan>(dropping, init);
+  };
+  m.sees = [c](int64_t i, int64_t j) { return j < i && i - j <= c.span_max; };
+  m.macs = [c](int64_t l) { return macs_of(c, AdaptiveSpan(c, Init{}).computed_spans(), l); };
+  m.task = successor;
+  m.counted_from = 1;
+  if (c.trim > 0) m.unrecorded = "set trim to 0";
+  return m;
+}
+
+const RegisteredModel post = entry("adaptive_span_post", [](AdaptiveSpanConfig&) {});
+const RegisteredModel pre = entry("adaptive_span_pre", [](AdaptiveSpanConfig& c) {
+  c.norm = NormPlace::pre;
+  c.span_scope = SpanScope::layer;
+  c.trim = 0;
+});
+
+AdaptiveSpanConfig tiny(const Change& change) {
+  AdaptiveSpanConfig c = adaptive_span_preset("tiny");
+  change(c);
+  return c;
+}
+
+/// Sets z' of every layer, in turn for its heads.
+void set_spans(Module& model, const std::vector<std::vector<double>>& layers) {
+  size_t i = 0;
+  for (NamedTensor& p : named_parameters(model)) {
+    if (p.name.ends_with("attention.span")) assign(p.tensor, layers[i++ % layers.size()]);
+  }
+}
+
+/// Returns a model with random weights and spans that differ: z is 0.9, 3, 1.5 and 0 of S = 6.
+AdaptiveSpan made(const Change& change, DType dtype = DType::f64) {
+  AdaptiveSpan model(tiny(change), Init{.gen = Generator{3}, .dtype = dtype});
+  randomise(model, 0.4, 7);
+  if (model.config().span_scope == SpanScope::layer) {
+    set_spans(model, {{0.15}, {0.5}});
+  } else if (model.config().n_head == 2) {
+    set_spans(model, {{0.15, 0.5}, {0.25, 0}});
+  }
+  return model;
+}
+
+/// Makes one layer over rows of width 6 with two heads and random weights.
+SpanAttention layer_of(const SpanOptions& spans, bool scores = true) {
+  const Init init{.gen = Generator{5}, .dtype = DType::f64};
+  SpanAttention layer({.d_model = 6, .n_head = 2}, spans,
+                      init.at("p").make({spans.most, 3}, Scheme::normal(1)), init);
+  randomise(layer, 0.5, 11);
+  if (!scores) {
+    Tensor q = parameter(layer, "q.weight");
+    assign(q, std::vector<double>(36, 0.0));
+  }
+  return layer;
+}
+
+Tensor rows_of(int64_t batch, int64_t n) {
+  return normal({batch, n, 6}, Generator{2}, 0.0, 1.0, DType::f64);
+}
+
+void set_z(SpanAttention& layer, const std::vector<double>& z, double most) {
+  std::vector<double> shares;
+  for (const double x : z) shares.push_back(x / most);
+  Tensor span = parameter(layer, "span");
+  assign(span, shares);
+}
+
+TEST(AdaptiveSpan, Test1_AFullSpanIsAttentionOfAFixedSpan) {
+  for (const int64_t trim : {0, 1}) {
+    SpanAttention layer = layer_of({.most = 5, .ramp = 2, .start = 1, .trim = trim});
+    set_z(layer, {5, 5}, 5);
+    const NoGrad off;
+    const Init init{.gen = Generator{5}, .dtype = DType::f64};
+    const Tensor p = init.at("p").make({5, 3}, Scheme::normal(1));
+    const Tensor x = rows_of(2, 11);
+    const Projected all = layer.project(x);
+    ScoreTerms t;
+    t.id = {5, 0};
+    t.relation_key = concat({p, zeros({1, 3}, DType::f64)}, 0);
+    const Tensor expected =
+        layer.merge(block_attention(all.q, all.k, all.v, patterns::dilated(5, -1, 1), t).out);
+    EXPECT_TRUE(same_bits(layer.forward(x, {}, Pass{}).y, expected));
+    set_z(layer, {5, 1}, 5);
+    EXPECT_GT(distance(layer.forward(x, {}, Pass{}).y, expected), 1e-3);
+  }
+}
+
+TEST(AdaptiveSpan, Test2_TheMaskHasTheWeightsOfThePaper) {
+  const SpanOptions options{.most = 12, .ramp = 4, .trim = 1};
+  SpanAttention layer = layer_of(options, false);  // all scores are 0
+  const Tensor x = rows_of(1, 20);
+  const auto last_row = [&] {  // weights of distances 1, 2, ... in head 0
+    const Tensor p = layer.probabilities(x, {});
+    std::vector<double> row =
+        contiguous(select(select(select(p, 0, 0), 0, 0), 0, 19)).to_vector<double>();
+    EXPECT_EQ(row.back(), 0.0);  // itself
+    row.pop_back();
+    std::reverse(row.begin(), row.end());
+    return row;
+  };
+  set_z(layer, {0, 7}, 12);
+  const std::vector<double> at_zero = last_row();
+  for (size_t i = 0; i < at_zero.size(); ++i) {
+    const double expected = i < 4 ? (4 - static_cast<double>(i)) / 10 : 0;
+    EXPECT_NEAR(at_zero[i], expected, 1e-15) << i;
+  }
+  for (const auto& [z, seen] :
+       std::vector<std::pair<double, int64_t>>{{0, 4}, {0.5, 5}, {1, 5}, {2.5, 7}, {12, 12}}) {
+    set_z(layer, {z, 7}, 12);
+    const std::vector<double> row = last_row();
+    EXPECT_EQ(std::count_if(row.begin(), row.end(), [](double w) { return w > 0; }), seen) << z;
+    EXPECT_EQ(layer.visible(), (std::vector<int64_t>{seen, 11})) << z;
+  }
+}
+
+TEST(AdaptiveSpan, Test2_ThePapersFormulaHasNoOffset) {
+  SpanAttention layer = layer_of({.most = 12, .ramp = 4, .offset = 0, .trim = 1}, false);
+  set_z(layer, {0, 2}, 12);
+  const Tensor p = layer.probabilities(rows_of(1, 20), {});
+  const auto row = contiguous(select(select(select(p, 0, 0), 0, 0), 0, 19)).to_vector<double>();
+  for (int64_t distance = 1; distance < 20; ++distance) {
+    const double expected = distance < 4 ? static_cast<double>(4 - distance) / 6 : 0;
+    EXPECT_NEAR(row[static_cast<size_t>(19 - distance)], expected, 1e-15) << distance;
+  }
+}
+
+/// Returns the loss of each segment of tokens [B, L], summed over its positions, with the tokens
+/// themselves as targets. The segments have these lengths.
+std::vector<double> losses_of(const AdaptiveSpan& model, const Tensor& tokens,
+                              const std::vector<int64_t>& lengths, bool evaluation = false) {
+  const NoGrad off;
+  SegmentMemory memory =
+      evaluation ? model.evaluation_memory(tokens.dim(0)) : model.empty_memory(tokens.dim(0));
+  std::vector<double> all;
+  int64_t at = 0;
+  for (const int64_t n : lengths) {
+    const Tensor part = contiguous(narrow(tokens, 1, at, n));
+    auto result = model.loss(part, part, memory, Pass{});
+    all.push_back(result.loss.item() * static_cast<double>(n));
+    memory = std::move(result.memory);
+    at += n;
+  }
+  return all;
+}
+
+TEST(AdaptiveSpan, Test3_CutsAreIrrelevant) {
+  const Tensor tokens = some_tokens(2, 12, 11);
+  for (const NormPlace place : {NormPlace::post, NormPlace::pre}) {
+    for (const int64_t trim : {0, 1, 2}) {
+      const AdaptiveSpan model = made([&](auto& c) {
+        c.norm = place;
+        c.trim = trim;
+      });
+      const std::vector<double> single = losses_of(model, tokens, std::vector<int64_t>(12, 1));
+      for (const bool evaluation : {false, true}) {
+        for (const std::vector<int64_t>& lengths :
+             std::vector<std::vector<int64_t>>{std::vector<int64_t>(12, 1),
+                                               std::vector<int64_t>(6, 2),
+                                               {3, 3, 3, 3},
+                                               {6, 6},
+                                               {12},
+                                               {5, 1, 6}}) {
+          const std::vector<double> losses = losses_of(model, tokens, lengths, evaluation);
+          auto token = single.begin();
+          for (size_t s = 0; s < lengths.size(); ++s) {
+            const double expected = std::accumulate(token, token + lengths[s], 0.0);
+            EXPECT_NEAR(losses[s], expected, 1e-13 * (1 + expected));
+            token += lengths[s];
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Returns the gradients of the summed losses of the segments, and their total.
+std::vector<Tensor> gradients(AdaptiveSpan& model, const Tensor& tokens,
+                              const std::vector<int64_t>& lengths, double& total) {
+  for (const NamedTensor& p : named_parameters(model)) set_grad(p.tensor, {});
+  SegmentMemory memory = model.empty_memory(tokens.dim(0));
+  int64_t at = 0;
+  total = 0;
+  for (const int64_t n : lengths) {
+    const Tensor part = contiguous(narrow(tokens, 1, at, n));
+    auto result = model.loss(part, part, memory, training);
+    const Tensor loss = result.total();
+    total += loss.item();
+    backward(loss);
+    memory = std::move(result.memory);
+    at += n;
+  }
+  std::vector<Tensor> all;
+  for (const NamedTensor& p : named_parameters(model)) all.push_back(grad(p.tensor));
+  return all;
+}
+
+/// Compares a trimmed model with an untrimmed one, also with spans at kinks of the mask.
+void expect_trimmed_as_untrimmed(DType dtype, double tolerance, SpanScope scope) {
+  const auto with = [&](int64_t trim) {
+    return made(
+        [&](auto& c) {
+          c.trim = trim;
+          c.span_max = 16;
+          c.span_scope = scope;
+        },
+        dtype);
+  };
+  AdaptiveSpan untrimmed = with(0), trimmed = with(1), by_three = with(3);
+  const Tensor tokens = some_tokens(3, 24, 11);
+  // In tokens: between kinks, at kinks, at the ends.
+  for (const std::vector<std::vector<double>>& z :
+       {std::vector<std::vector<double>>{{0.3, 4.6}, {9.5, 1.25}}, {{0, 1}, {2, 5}}, {{16, 0}}}) {
+    std::vector<std::vector<double>> shares = z;
+    for (auto& heads : shares) {
+      if (scope == SpanScope::layer) heads.resize(1);
+      for (double& x : heads) x /= 16;
+    }
+    double expected_loss = 0, loss = 0;
+    set_spans(untrimmed, shares);
+    const auto expected = gradients(untrimmed, tokens, {9, 1, 14}, expected_loss);
+    for (AdaptiveSpan* model : {&trimmed, &by_three}) {
+      set_spans(*model, shares);
+      const auto all = gradients(*model, tokens, {9, 1, 14}, loss);
+      EXPECT_NEAR(loss, expected_loss, tolerance * expected_loss);
+      const TensorList named = named_parameters(*model);
+      for (size_t i = 0; i < named.size(); ++i) {
+        EXPECT_LT(distance(all[i], expected[i]), tolerance) << named[i].name;
+        if (named[i].name.ends_with(".span") && z[0][0] < 16) {
+          EXPECT_GT(distance(expected[i], zeros_like(expected[i])), 1e-5);
+        }
+      }
+      if (z[0][0] < 16) {
+        for (const auto& heads : model->computed_spans()) {
+          for (const int64_t n : heads) EXPECT_LT(n, 16);
+        }
+      }
+    }
+  }
+}
+
+TEST(AdaptiveSpan, Test4_TrimmingChangesNoGradient) {
+  expect_trimmed_as_untrimmed(DType::f64, 1e-13, SpanScope::head);
+  expect_trimmed_as_untrimmed(DType::f64, 1e-13, SpanScope::layer);
+  expect_trimmed_as_untrimmed(DType::f32, 1e-5, SpanScope::head);
+}
+
+TEST(AdaptiveSpan, Test4_EachHeadComputesItsOwnSpan) {
+  AdaptiveSpan model = made([](auto& c) {
+    c.span_max = 300;
+    c.span_ramp = 32;
+    c.trim = 64;
+  });
+  set_spans(model, {{0, 1.0 / 300}, {31.0 / 300, 290.0 / 300}});
+  using Spans = std::vector<std::vector<int64_t>>;
+  EXPECT_EQ(model.spans(), (Spans{{32, 33}, {63, 300}}));
+  EXPECT_EQ(model.average_span(), 107);
+  EXPECT_EQ(model.computed_spans(), (Spans{{64, 64}, {64, 300}}));
+  EXPECT_EQ(forward_macs(model, 50), macs_of(model.config(), {{64, 64}, {64, 300}}, 50));
+  EXPECT_LT(forward_macs(model, 50), macs_of(model.config(), {{64, 64}, {300, 300}}, 50));
+  Tensor span = parameter(model, "layers.1.attention.span");
+  assign(span, {32.0 / 300, 0});  // at z = 31 the mask became 0 at distance 64; now 65 has a part
+  EXPECT_EQ(model.computed_spans(), (Spans{{64, 64}, {128, 64}}));
+  const AdaptiveSpan untrimmed = made([](auto& c) {
+    c.span_max = 300;
+    c.trim = 0;
+  });
+  EXPECT_EQ(forward_macs(untrimmed, 50), macs_of(untrimmed.config(), {{300, 300}, {300, 300}}, 50));
+}
+
+TEST(AdaptiveSpan, Test4_ManyHeadsShareLayouts) {
+  std::vector<double> shares;
+  for (int h = 0; h < 12; ++h) shares.push_back(h / 12.0);
+  const auto with = [&](int64_t trim) {
+    AdaptiveSpan model = made([&](auto& c) {
+      c.n_head = 12;
+      c.d_model = 24;
+      c.span_max = 60;
+      c.trim = trim;
+    });
+    set_spans(model, {shares});
+    return model;
+  };
+  AdaptiveSpan trimmed = with(1), untrimmed = with(0);
+  const auto spans = trimmed.computed_spans(), least = trimmed.spans();
+  std::vector<int64_t> different = spans[0];
+  different.erase(std::unique(different.begin(), different.end()), different.end());
+  EXPECT_LE(different.size(), 8u);
+  EXPECT_GT(different.size(), 4u);
+  for (size_t h = 0; h < 12; ++h) EXPECT_GE(spans[0][h], least[0][h]);
+  const Tensor tokens = some_tokens(1, 90, 11);
+  EXPECT_LT(distance(trimmed.logits(tokens, Pass{}), untrimmed.logits(tokens, Pass{})), 1e-13);
+}
+
+TEST(AdaptiveSpan, Test5_DecodesAsSegmentsOfOneToken) {
+  for (const int64_t trim : {0, 1}) {
+    const AdaptiveSpan model = made([&](auto& c) { c.trim = trim; });
+    const NoGrad off;
+    const Tensor tokens = some_tokens(2, 60, 11);
+    auto state = model.start_decoding(2);
+    SegmentMemory memory = model.empty_memory(2);
+    for (int64_t t = 0; t < 60; ++t) {
+      const Tensor token = contiguous(narrow(tokens, 1, t, 1));
+      const Tensor decoded = model.decode(token, *state);
+      const Tensor expected = select(model.logits_after(memory, token), 1, 0);
+      EXPECT_LT(distance(decoded, expected), 1e-12) << t;
+    }
+  }
+}
+
+TEST(AdaptiveSpan, Test5_ASpanThatOutgrowsItsKeysSeesFewer) {
+  AdaptiveSpan model = made([](auto& c) {
+    c.n_layer = 1;
+    c.span_max = 30;
+  });
+  const NoGrad off;
+  const Tensor tokens = some_tokens(1, 60, 11);
+  set_spans(model, {{0, 0.02}});
+  auto state = model.start_decoding(1);
+  for (int64_t t = 0; t < 59; ++t) model.decode(contiguous(narrow(tokens, 1, t, 1)), *state);
+  const int64_t first = dynamic_cast<StreamState&>(*state).memory.layers[0].first;
+  set_spans(model, {{0.5, 1}});
+  ASSERT_GT(first, 59 - model.spans()[0][0]);
+  ASSERT_LT(first, 59);
+  const Tensor decoded = model.decode(contiguous(narrow(tokens, 1, 59, 1)), *state);
+  const Tensor there = contiguous(narrow(tokens, 1, first, 60 - first));
+  EXPECT_LT(distance(decoded, select(model.logits(there, Pass{}), 1, -1)), 1e-12);
+}
+
+TEST(AdaptiveSpan, Test6_WeightsGrowWithTheSpan) {
+  SpanAttention layer = layer_of({.most = 12, .ramp = 4, .trim = 0});
+  const Tensor x = rows_of(1, 20);
+  std::vector<double> before(19, 0.0);
+  double sum = 0;
+  for (double z = 0; z <= 12; z += 0.25) {
+    set_z(layer, {z, 3}, 12);
+    const Tensor p = layer.probabilities(x, {});
+    const auto row = contiguous(select(select(select(p, 0, 0), 0, 0), 0, 19)).to_vector<double>();
+    double now = 0;
+    for (size_t j = 0; j < 19; ++j) {  // in units of the weight at distance 1, whose mask is 1
+      const double weight = row[j] / row[18];
+      EXPECT_GE(weight, before[j] * (1 - 1e-14));
+      before[j] = weight;
+      now += weight;
+    }
+    EXPECT_GT(now, sum - 1e-14);
+    sum = now;
+  }
+}
+
+TEST(AdaptiveSpan, Test6_MaskedKeysHaveNoInfluence) {
+  AdaptiveSpan model = made([](auto& c) {
+    c.n_layer = 1;
+    c.span_max = 12;
+    c.trim = 0;
+  });
+  set_spans(model, {{0, 3.0 / 12}});
+  const NoGrad off;
+  std::vector<int64_t> ids = some_tokens(1, 20, 10).to_vector<int64_t>();
+  const auto last = [&] { return select(model.logits(Tensor::from(ids, {1, 20}), Pass{}), 1, 19); };
+  const Tensor expected = last();
+  for (int64_t distance = 1; distance < 20; ++distance) {
+    const int64_t old = std::exchange(ids[static_cast<size_t>(19 - distance)], 10);
+    EXPECT_EQ(same_bits(last(), expected), distance > 5) << distance;
+    ids[static_cast<size_t>(19 - distance)] = old;
+  }
+}
+
+// At z = 0 and 3 the mask is exactly 1 at distance z + 1 and exactly 0 at z + R + 1. Both keys
+// count, which neither one-sided derivative does.
+TEST(AdaptiveSpan, Test7_AtAKinkBothKeysCount) {
+  constexpr double ramp = 4, h = 1e-6;
+  for (const int64_t trim : {0, 1}) {
+    SpanAttention layer = layer_of({.most = 9, .ramp = ramp, .trim = trim}, false);
+    const Tensor x = rows_of(1, 15), w = normal({1, 6}, Generator{8}, 0.0, 1.0, DType::f64);
+    const auto loss = [&] { return sum(mul(select(layer.forward(x, {}, Pass{}).y, 1, 14), w)); };
+    // used[distance]: what the loss gets of head 0 if all its weight is on the key at `distance`.
+    std::vector<double> used(10, 0.0);
+    const auto v = contiguous(select(layer.project(x).v.detach(), 1, 0)).to_vector<double>();
+    const auto out = parameter(layer, "out.weight").to_vector<double>(), by = w.to_vector<double>();
+    for (size_t distance = 1; distance < 10; ++distance) {
+      for (size_t c = 0; c < 6; ++c) {
+        for (size_t k = 0; k < 3; ++k) {
+          used[distance] += by[c] * out[c * 6 + k] * v[(14 - distance) * 3 + k];
+        }
+      }
+    }
+    const auto at = [&](double z) {
+      const NoGrad off;
+      set_z(layer, {z, 2.5}, 9);
+      return loss().item();
+    };
+    for (const double z : {0.0, 3.0}) {
+      double total = 0, mean = 0, expected = 0;
+      const auto raw = [&](size_t distance) {
+        return (ramp + z + 1 - static_cast<double>(distance)) / ramp;
+      };
+      for (size_t distance = 1; distance < 10; ++distance) {
+        const double mask = std::clamp(raw(distance), 0.0, 1.0);  // all scores are 0
+        total += mask;
+        mean += mask * used[distance];
+      }
+      mean /= total;
+      for (size_t distance = 1; distance < 10; ++distance) {
+        const bool on = raw(distance) >= 0 && raw(distance) <= 1;
+        if (on) expected += (used[distance] - mean) / total / ramp;
+      }
+      const double right = (at(z + h) - at(z)) / h, left = (at(z) - at(z - h)) / h;
+      set_z(layer, {z, 2.5}, 9);
+      set_grad(parameter(layer, "span"), {});
+      backward(loss());
+      const double ours = grad(parameter(layer, "span")).to_vector<double>()[0] / 9;
+      EXPECT_NEAR(ours, expected, 1e-14) << z;
+      EXPECT_GT(std::abs(ours - right), 1e-3) << z;
+      EXPECT_GT(std::abs(ours - left), 1e-3) << z;
+    }
+  }
+}
+
+TEST(AdaptiveSpan, Test8_ThePenaltyShortensSpans) {
+  for (const SpanScope scope : {SpanScope::head, SpanScope::layer}) {
+    AdaptiveSpan model = made([&](auto& c) {
+      c.span_penalty = 50;
+      c.span_scope = scope;
+    });
+    const bool by_head = scope == SpanScope::head;
+    if (by_head) {
+      set_spans(model, {{0.9, 0.5}, {0.1, 1}});
+    } else {
+      set_spans(model, {{0.9}, {0.1}});
+    }
+    const double mean_spans = 6 * (by_head ? 0.7 + 0.55 : 0.9 + 0.1);
+    const Tensor tokens = some_tokens(2, 5, 11);
+    auto result = model.loss(tokens, tokens, model.empty_memory(2), training);
+    ASSERT_EQ(result.auxiliary.size(), 1u);
+    EXPECT_EQ(result.auxiliary[0].name, "span");
+    EXPECT_NEAR(result.auxiliary[0].value.item(), 50 * mean_spans, 1e-10);
+    EXPECT_NEAR(result.total().item(), result.loss.item() + 50 * mean_spans, 1e-10);
+    EXPECT_TRUE(model.loss(tokens, tokens, model.empty_memory(2), Pass{}).auxiliary.empty());
+    backward(result.auxiliary[0].value);
+    const double step = 50 * 6 / (by_head ? 2.0 : 1.0) * 2e-3;  // 0.3, or 0.6
+    Sgd sgd(named_parameters(model), SgdOptions{});
+    sgd.step(2e-3);
+    const void* address = parameter(model, "layers.0.attention.span").view().data;
+    const std::vector<int64_t> before = model.spans()[1];
+    end_step(model, 0, Generator{1}, {});
+    EXPECT_EQ(parameter(model, "layers.0.attention.span").view().data, address);
+    EXPECT_NEAR(parameter(model, "layers.0.attention.span").to_vector<double>()[0], 0.9 - step,
+                1e-12);
+    const auto second = parameter(model, "layers.1.attention.span").to_vector<double>();
+    EXPECT_EQ(second[0], 0.0);
+    if (by_head) {
+      EXPECT_NEAR(second[1], 1 - step, 1e-12);
+    }
+    EXPECT_EQ(model.spans()[1][0], 2);  // R: the host knows of the change
+    EXPECT_LT(before[0], 2);            // z was below 0
+    Tensor first = parameter(model, "layers.0.attention.span");
+    assign(first, by_head ? std::vector<double>{1.5, 0.5} : std::vector<double>{1.5});
+    end_step(model, 1, Generator{1}, {});
+    EXPECT_EQ(parameter(model, "layers.0.attention.span").to_vector<double>()[0], 1.0);
+  }
+}
+
+/// Returns how many tokens before it the last of 40 tokens depends on, in segments of n.
+int64_t reach_of(const AdaptiveSpan& model, int64_t n) {
+  std::vector<int64_t> ids(40);
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto last = [&] {
+    const NoGrad off;
+    SegmentMemory memory = model.empty_memory(1);
+    Tensor logits;
+    for (int64_t at = 0; at < 40; at += n) {
+      const std::vector<int64_t> part(ids.begin() + at, ids.begin() + at + n);
+      logits = model.logits_after(memory, Tensor::from(part, {1, n}));
+    }
+    return contiguous(select(logits, 1, -1));
+  };
+  const Tensor before = last();
+  for (int64_t i = 0; i < 40; ++i) {
+    const int64_t old = std::exchange(ids[static_cast<size_t>(i)], 49);
+    const bool changed = !same_bits(last(), before);
+    ids[static_cast<size_t>(i)] = old;
+    if (changed) return 39 - i;
+  }
+  return -1;
+}
+
+TEST(AdaptiveSpan, Test11_ReachIsTheSumOfTheLargestSpans) {
+  for (const int64_t trim : {0, 1, 4}) {
+    AdaptiveSpan model = made([&](auto& c) {
+      c.n_layer = 3;
+      c.vocab = 50;
+      c.span_max = 10;
+      c.trim = trim;
+    });
+    set_spans(model, {{0.15, 0.5}, {0.3, 0}, {1, 0.2}});  // z = 1.5 and 5; 3 and 0; 10 and 2
+    for (const int64_t n : {1, 4, 5, 20, 40}) EXPECT_EQ(reach_of(model, n), 7 + 5 + 10) << n;
+  }
+}
+
+TEST(AdaptiveSpan, Test12_Gradients) {
+  struct Case {
+    const char* what;
+    int64_t length;
+    bool memory;
+    Change change;
+  };
+  const Case cases[] = {
+      {"several blocks", 7, true, [](auto&) {}},
+      {"empty memory", 7, false, [](auto&) {}},
+      {"one token", 1, true, [](auto&) {}},
+      {"one token without memory", 1, false, [](auto&) {}},
+      {"a ramp of 1", 7, true, [](auto& c) { c.span_ramp = 1; }},
+      {"no offset", 7, true, [](auto& c) { c.span_offset = 0; }},
+      {"a span shorter than the block", 7, true, [](auto& c) { c.span_max = 3; }},
+      {"one span for each layer", 7, true, [](auto& c) { c.span_scope = SpanScope::layer; }},
+      {"dropout", 7, true, [](auto& c) { c.dropout = 0.2f; }},
+      {"pre-norm", 7, true, [](auto& c) { c.norm = NormPlace::pre; }},
+      {"untrimmed", 7, true, [](auto& c) { c.trim = 0; }},
+      {"phantom rows", 7, true, [](auto& c) { c.phantom_zero_memory = true; }},
+  };
+  for (const Case& each : cases) {
+    AdaptiveSpan model = made(each.change);
+    set_spans(model, model.config().span_scope == SpanScope::head
+                         ? std::vector<std::vector<double>>{{0.13, 0.51}, {0.27, 0.06}}
+                         : std::vector<std::vector<double>>{{0.13}, {0.27}});  // not at kinks
+    const Tensor tokens = some_tokens(2, each.length, 11);
+    SegmentMemory before = model.empty_memory(2);
+    if (each.memory) before = model.loss(tokens, tokens, before, Pass{}).memory;
+    EXPECT_EQ(check_parameter_gradients(
+                  model, [&] { return model.loss(tokens, tokens, before, training).total(); }),
+              "")
+        << each.what;
+  }
+}
+
+TEST(AdaptiveSpan, PhantomRowsTakeAttention) {
+  const auto with = [](bool phantom) {
+    return made([&](auto& c) { c.phantom_zero_memory = phantom; });
+  };
+  const Tensor tokens = some_tokens(2, 12, 11);
+  const auto real = losses_of(with(false), tokens, {6, 6}),
+             phantom = losses_of(with(true), tokens, {6, 6});
+  EXPECT_GT(std::abs(real[0] - phantom[0]), 1e-3);
+  EXPECT_EQ(losses_of(with(true), tokens, {6, 6}, true), phantom);
+}
+
+TEST(AdaptiveSpan, SpansStayF32WhereLayersComputeInBf16) {
+  AdaptiveSpanConfig c = tiny([](auto& x) { x.span_max = 3000; });
+  c.precision = Precision::bf16;
+  AdaptiveSpan model(c, Init{.gen = Generator{3}});
+  set_spans(model, {{2001.0 / 3000, 0}});  // bf16 has multiples of 8 there
+  EXPECT_EQ(parameter(model, "layers.0.attention.span").dtype(), DType::f32);
+  EXPECT_EQ(model.spans()[0][0], 2003);
+  const Tensor tokens = some_tokens(1, 20, 11);
+  auto result = model.loss(tokens, tokens, model.empty_memory(1), training);
+  backward(result.total());
+  EXPECT_EQ(grad(parameter(model, "layers.0.attention.span")).dtype(), DType::f32);
+}
+
+/// Compares losses and gradients of several segments with a file.
+void compare(const std::string& name, DType dtype, double tolerance) {
+  const GoldenFile golden("adaptive_span", name);
+  AdaptiveSpanConfig config;
+  set_fields(config, golden.settings);
+  AdaptiveSpan model(config, Init{.gen = Generator{1}, .dtype = dtype});
+  golden.set_parameters(model);
+  const Tensor tokens = golden["input.tokens"], targets = golden["input.targets"];
+  std::vector<int64_t> ends = golden["input.cuts"].to_vector<int64_t>();
+  ends.push_back(tokens.dim(1));
+  SegmentMemory memory = model.empty_memory(tokens.dim(0));
+  std::vector<Tensor> losses, logits;
+  int64_t begin = 0;
+  for (const int64_t end : ends) {
+    const auto part = [&](const Tensor& x) { return contiguous(narrow(x, 1, begin, end - begin)); };
+    SegmentMemory same = memory;
+    logits.push_back(model.logits_after(same, part(tokens)));
+    auto result = model.loss(part(tokens), part(targets), memory, training);
+    losses.push_back(result.total().detach());
+    backward(result.total());
+    memory = std::move(result.memory);
+    begin = end;
+  }
+  golden.expect("output.losses", stack(losses, 0), tolerance);
+  golden.expect("output.logits", concat(logits, 1), tolerance);
+  golden.expect_gradients(model, tolerance);
+}
+
+class AdaptiveSpanGoldens : public testing::TestWithParam<std::string> {};
+TEST_P(AdaptiveSpanGoldens, InF64) { compare(GetParam(), DType::f64, 1e-12); }
+TEST_P(AdaptiveSpanGoldens, InF32) { compare(GetParam(), DType::f32, 2e-5); }
+INSTANTIATE_TEST_SUITE_P(AdaptiveSpan, AdaptiveSpanGoldens,
+                         testing::ValuesIn(golden_names("adaptive_span")),
+                         [](const auto& param) { return param.param; });
+
+TEST(AdaptiveSpan, HasTheCostsOfThePaper) {
+  const auto of = [](const char* preset, double span) {
+    return token_macs(adaptive_span_preset(preset), span) / 1e6;
+  };
+  EXPECT_NEAR(of("text8_12", 314), 41.6, 0.05);
+  EXPECT_NEAR(of("text8_12", 2100), 63.6, 0.05);  // Transformer-XL
+  EXPECT_NEAR(of("text8_24", 245), 216.6, 0.05);
+  AdaptiveSpanConfig narrow = adaptive_span_preset("text8_24");
+  narrow.d_ff = 3072;
+  EXPECT_NEAR(token_macs(narrow, 245) / 1e6, 178.9, 0.05);
+  AdaptiveSpanConfig xl = narrow;  // Transformer-XL of 24 layers
+  xl.d_model = 1024;
+  EXPECT_NEAR(token_macs(xl, 3800) / 1e6, 438.4, 0.05);
+}
+
+TEST(AdaptiveSpan, HasThePublishedSizes) {
+  const auto count = [](const char* preset) {
+    return static_cast<double>(adaptive_span_entry().make(preset)->parameters());
+  };
+  EXPECT_NEAR(count("text8_12"), 38e6, 0.5e6);
+  EXPECT_NEAR(count("enwik8_12"), 39e6, 0.5e6);
+  EXPECT_NEAR(count("enwik8_24"), 209e6, 0.5e6);
+}
+
+TEST(AdaptiveSpan, SaysWhatDoesNotFit) {
+  const auto refusal = [](const Change& change) {
+    return message_of<ValueError>([&] { made(change); });
+  };
+  EXPECT_TRUE(contains(refusal([](auto& c) { c.span_max = 0; }), "span_max"));
+  EXPECT_TRUE(contains(refusal([](auto& c) { c.span_ramp = 0.5; }), "span_ramp"));
+  EXPECT_TRUE(contains(refusal([](auto& c) { c.span_init = 1.5; }), "a share of span_max"));
+  EXPECT_TRUE(contains(refusal([](auto& c) { c.span_penalty = -1; }), "span_penalty"));
+  EXPECT_TRUE(contains(refusal([](auto& c) { c.trim = -1; }), "trim"));
+}
+
+TEST(AdaptiveSpan, SaysWhatItSaves) {
+  const AdaptiveSpan model(adaptive_span_preset("small"), Init{});
+  const std::string text = model.remark(128);
+  EXPECT_TRUE(contains(text, "spans: 32.0 tokens on average, 32 at most, of 512")) << text;
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Writes the golden files of tests/oracles/adaptive_span (README.md says what they hold).
+
+    adaptive_span.py           writes them all
+    adaptive_span.py --check   computes them again and compares with the files
+
+The model is written here from the paper (Sukhbaatar et al. 2019) in dense PyTorch, f64. The gradient
+of the soft mask includes both ends of the ramp, as torch.clamp did when the paper was written; PyTorch
+2.15.0 excludes them.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import asdict, dataclass, replace
+
+import torch
+import torch.nn.functional as F
+
+import golden_file
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "adaptive_span")
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The options of models/adaptive_span/adaptive_span.h that these files need."""
+    vocab: int = 11
+    n_layer: int = 2
+    n_head: int = 2
+    d_model: int = 8
+    d_head: int = 0
+    d_ff: int = 16
+    span_max: int = 6
+    span_ramp: float = 2
+    span_offset: float = 1
+    span_penalty: float = 1e-3
+    span_scope: str = "head"
+    trim: int = 1
+    norm: str = "post"
+    phantom_zero_memory: bool = False
+    tie_embedding: bool = False
+    emb_scale: bool = False
+
+    @property
+    def width(self):
+        return self.d_head or self.d_model // self.n_head
+
+
+def shapes(c):
+    """name -> shape of every parameter."""
+    wide = c.n_head * c.width
+    all = {"embed.token.weight": (c.vocab, c.d_model), "positions": (c.span_max, c.width)}
+    for i in range(c.n_layer):
+        at = f"layers.{i}."
+        for n in "12":
+            all[at + f"norm{n}.weight"] = all[at + f"norm{n}.bias"] = (c.d_model,)
+        for name in "qkv":
+            all[at + f"attention.{name}.weight"] = (wide, c.d_model)
+        all[at + "attention.out.weight"] = (c.d_model, wide)
+        all[at + "attention.span"] = (c.n_head if c.span_scope == "head" else 1,)
+        all[at + "ff.in.weight"], all[at + "ff.in.bias"] = (c.d_ff, c.d_model), (c.d_ff,)
+        all[at + "ff.out.weight"], all[at + "ff.out.bias"] = (c.d_model, c.d_ff), (c.d_model,)
+    if c.norm == "pre":
+        all["final_norm.weight"] = all["final_norm.bias"] = (c.d_model,)
+    if not c.tie_embedding:
+        all["head.weight"] = (c.vocab, c.d_model)
+    all["head.bias"] = (c.vocab,)
+    return all
+
+
+def made(c, z, seed):
+    """Random parameters; gains are near 1. z: the spans of each layer, in tokens."""
+    gen = torch.Generator().manual_seed(seed)
+    p = {}
+    for name, shape in sorted(shapes(c).items()):
+        x = torch.randn(shape, generator=gen, dtype=torch.float64) * 0.4
+        if name.endswith("span"):
+            x = torch.tensor(z[int(name.split(".")[1])], dtype=torch.float64) / c.span_max
+        p[name] = (x + 1 if "norm" in name and name.endswith("weight") else x).requires_grad_()
+    return p
+
+
+def norm(p, name, x):
+    return F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], 1e-5)
+
+
+class Ramp(torch.autograd.Function):
+    """clamp(x, 0, 1); the gradient passes where 0 <= x <= 1."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(0, 1)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, = ctx.saved_tensors
+        return dy * ((x >= 0) & (x <= 1))
+
+
+def attention(c, p, i, h, memory):
+    """h [B, L, D] normed if pre, memory [B, M, D] likewise -> [B, L, D]."""
+    at, heads, d = f"layers.{i}.attention.", c.n_head, c.width
+    both = torch.cat([memory, h], 1)
+    batch, length, keys = h.shape[0], h.shape[1], both.shape[1]
+    split = lambda x, w: F.linear(x, p[at + w]).view(batch, -1, heads, d)
+    q, k, v = split(h, "q.weight"), split(both, "k.weight"), split(both, "v.weight")
+    distance = (keys - length + torch.arange(length))[:, None] - torch.arange(keys)[None]  # [L, T]
+    there = (distance >= 1) & (distance <= c.span_max)
+    # The first row of the table is that of the largest distance.
+    r = p["positions"][(c.span_max - distance).clamp(0, c.span_max - 1)]  # [L, T, d]
+    score = torch.einsum("bihd,bjhd->bhij", q, k) + torch.einsum("bihd,ijd->bhij", q, r)
+    z = c.span_max * p[at + "span"].view(-1, 1, 1)
+    mask = Ramp.apply((c.span_ramp + z + c.span_offset - distance) / c.span_ramp)
+    # The largest score of a row that counts; a constant, which cancels.
+    with torch.no_grad():
+        top = (score / d ** 0.5).masked_fill(~there, -torch.inf).amax(-1, keepdim=True)
+        top = torch.where(top.isfinite(), top, torch.zeros_like(top))
+    weight = mask * ((score / d ** 0.5 - top).masked_fill(~there, -torch.inf)).exp()
+    total = weight.sum(-1, keepdim=True)
+    a = weight / torch.where(total > 0, total, torch.ones_like(total))
+    out = torch.einsum("bhij,bjhd->bihd", a, v)
+    return F.linear(out.reshape(batch, length, heads * d), p[at + "out.weight"])
+
+
+def segment(c, p, tokens, memories):
+    """Returns the input of the head, and the next memories."""
+    x = p["embed.token.weight"][tokens] * (c.d_model ** 0.5 if c.emb_scale else 1)
+    kept = []
+    for i in range(c.n_layer):
+        m, at, pre = memories[i], f"layers.{i}.", c.norm == "pre"
+        rows = torch.cat([m, x], 1).detach()
+        kept.append(rows[:, max(rows.shape[1] - c.span_max, 0):])
+        mixed = attention(c, p, i, norm(p, at + "norm1", x) if pre else x,
+                          norm(p, at + "norm1", m) if pre else m)
+        x = x + mixed if pre else norm(p, at + "norm1", x + mixed)
+        h = norm(p, at + "norm2", x) if pre else x
+        h = F.linear(F.linear(h, p[at + "ff.in.weight"], p[at + "ff.in.bias"]).relu(),
+                     p[at + "ff.out.weight"], p[at + "ff.out.bias"])
+        x = x + h if pre else norm(p, at + "norm2", x + h)
+    return (norm(p, "final_norm", x) if c.norm == "pre" else x), kept
+
+
+def run(c, p, tokens, targets, cuts):
+    """Logits, and the loss of each segment with the penalty, the memory passed on."""
+    rows = c.span_max if c.phantom_zero_memory else 0
+    memories = [torch.zeros(tokens.shape[0], rows, c.d_model, dtype=torch.float64)] * c.n_layer
+    logits, losses = [], []
+    for begin, end in zip([0] + cuts, cuts + [tokens.shape[1]]):
+        h, memories = segment(c, p, tokens[:, begin:end], memories)
+        logits.append(F.linear(h, p["embed.token.weight" if c.tie_embedding else "head.weight"],
+                               p["head.bias"]))
+        nats = F.cross_entropy(logits[-1].flatten(0, 1), targets[:, begin:end].flatten(),
+                               ignore_index=-100)
+        spans = sum(c.span_max * p[f"layers.{i}.attention.span"].mean() for i in range(c.n_layer))
+        losses.append(nats + c.span_penalty * spans)
+    return torch.cat(logits, 1), losses
+
+
+tiny = Spans()
+between = [[0.7, 2.6], [1.3, 0.2]]
+# name -> (configuration, z of each layer, where the tokens are cut into segments)
+CASES = {
+    "post": (tiny, between, [6, 12]),
+    "kinks": (tiny, [[0, 1], [3, 6]], [5, 6, 13]),
+    "beyond_the_ends": (tiny, [[-0.5, 6.5], [0, 4]], [6, 12]),
+    "long": (replace(tiny, span_max=15, span_ramp=4), [[0.5, 8], [12.3, 0]], [7, 8]),
+    "paper_formula": (replace(tiny, span_offset=0), [[0, 2], [1.5, 6]], [6, 12]),
+    "layer": (replace(tiny, span_scope="layer"), [[2], [0.6]], [6, 12]),
+    "ramp_of_one": (replace(tiny, span_ramp=1), [[0.5, 3.2], [1, 0]], [6, 12]),
+    "pre": (replace(tiny, norm="pre", tie_embedding=True, emb_scale=True), between, [6, 12]),
+    "wide_heads": (replace(tiny, d_head=7), between, [1, 2]),
+    "phantom": (replace(tiny, phantom_zero_memory=True), [[0.7, 3], [1.3, 0]], [6, 12]),
+}
+
+
+def golden(name):
+    c, z, cuts = CASES[name]
+    gen = torch.Generator().manual_seed(len(name) * 31 + 7)
+    tokens = torch.randint(c.vocab, (2, 17), generator=gen)
+    targets = torch.randint(c.vocab, (2, 17), generator=gen)
+    targets[0, 3] = targets[1, 16] = -100
+    p = made(c, z, sum(map(ord, name)))
+    logits, losses = run(c, p, tokens, targets, cuts)
+    grads = torch.autograd.grad(sum(losses), [p[n] for n in sorted(p)])
+    tensors = {"input.tokens": tokens, "input.targets": targets, "input.cuts": torch.tensor(cuts),
+               "output.logits": logits, "output.losses": torch.stack(losses)}
+    for n, g in zip(sorted(p), grads):
+        tensors["parameter." + n], tensors["gradient." + n] = p[n], g
+    return tensors, asdict(c)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    os.makedirs(FOLDER, exist_ok=True)
+    for name in CASES:
+        path = os.path.join(FOLDER, name + ".safetensors")
+        tensors, metadata = golden(name)
+        if not check:
+            golden_file.write(path, tensors, metadata)
+            print(path)
+            continue
+        before, _ = golden_file.read(path)
+        if sorted(before) != sorted(tensors):
+            sys.exit(f"{name}: other tensors")
+        for key, x in tensors.items():
+            if (before[key].double() - x.double()).abs().max().item() > 1e-11:
+                sys.exit(f"{name}: {key} differs")
+        print(name, "agrees")
+
+
+if __name__ == "__main__":
+    main()

@@ -75,7 +75,8 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig::Optimizer& o,
     case OptimizerName::adafactor:
       return std::make_unique<Adafactor>(weights, AdafactorOptions{.weight_decay = o.weight_decay});
     case OptimizerName::adagrad:
-      return std::make_unique<Adagrad>(weights, AdagradOptions{.weight_decay = o.weight_decay});
+      return std::make_unique<Adagrad>(
+          weights, AdagradOptions{.weight_decay = o.weight_decay, .step_clip = o.step_clip});
     case OptimizerName::sgd:
       return std::make_unique<Sgd>(weights, SgdOptions{o.momentum, o.weight_decay});
     case OptimizerName::adam:

@@ -123,6 +123,8 @@ void set_defaults(RunConfig& c) {
   c.optimizer.weight_decay = d.weight_decay;
   // Papers use decoupled weight decay with Adam; added to its gradient, it would outweigh the loss.
   if (d.weight_decay > 0) c.optimizer.name = OptimizerName::adamw;
+  c.optimizer.step_clip = d.step_clip;
+  if (d.step_clip > 0) c.optimizer.name = OptimizerName::adagrad;
   c.schedule.warmup = d.warmup;
   c.schedule.floor = d.lr_floor;
 }
@@ -150,6 +152,7 @@ void require_ranges(RunConfig& c) {
       {"optimizer.momentum", 0, 1},
       {"optimizer.weight_decay", 0, inf},
       {"optimizer.clip", 0, inf},
+      {"optimizer.step_clip", 0, inf},
       {"optimizer.loss_scale", 0, inf},
       {"schedule.warmup", 0, inf},
       {"schedule.floor", 0, 1},

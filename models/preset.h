@@ -18,6 +18,7 @@ struct TrainingDefaults {
   double clip = 0.25;      ///< global gradient norm
   double beta2 = 0.999;    ///< beta2 of Adam
   double weight_decay = 0;
+  double step_clip = 0;  ///< above 0: trained with Adagrad, whose steps are clipped to it
 };
 
 /// A named configuration of a model, as a row of its table:

@@ -7,6 +7,7 @@
 
 #include "core/divide.h"
 #include "core/error.h"
+#include "core/kernels/copy.h"
 #include "ops/copy.h"
 
 namespace longspan {
@@ -154,6 +155,31 @@ Tensor adafactor_rate(const Tensor& p, double least, DeviceScalar<double> lr,
   Tensor rate = numbers.take(1);
   const Tensor sums = squares(p, numbers.take(pieces_of(p)));
   kernels::adafactor_rate(p.device(), sums.view(), p.numel(), least, lr, rate.mut());
+  return rate;
+}
+
+int64_t clipped_rate_numbers(const Tensor& g) {
+  return 6 * aligned + round_up(pieces_of(g), aligned);
+}
+
+Tensor clipped_rate(const Tensor& g, double most, DeviceScalar<double> scale,
+                    DeviceScalar<double> lr, const Tensor& workspace) {
+  require_f32_or_f64("clipped_rate", {"g", g});
+  const Device device = g.device();
+  Numbers numbers(workspace, device);
+  Tensor rate = numbers.take(1), limit = numbers.take(1), size = numbers.take(1),
+         larger = numbers.take(1);
+  // min(1, most / |g|) = most / max(most, |g|), both divided by sqrt(n).
+  const int64_t n = std::max<int64_t>(g.numel(), 1);
+  const double least = most / std::sqrt(static_cast<double>(n));
+  kernels::fill(device, limit.mut(), least);
+  const Tensor sums = squares(g, numbers.take(pieces_of(g)));
+  kernels::adafactor_rate(device, sums.view(), n, 0, scale, size.mut());
+  const Tensor size_square = squares(size, numbers.take(1));
+  kernels::adafactor_rate(device, size_square.view(), 1, least, 1, larger.mut());
+  const Tensor limit_square = squares(limit, numbers.take(1));
+  kernels::squared_sums(device, larger.view(), size.mut());
+  kernels::lamb_rate(device, limit_square.view(), size.view(), lr, rate.mut());
   return rate;
 }
 

@@ -58,6 +58,10 @@ int64_t lamb_rate_numbers(const Tensor& p);
 Tensor adafactor_rate(const Tensor& p, double least, DeviceScalar<double> lr,
                       const Tensor& workspace = {});
 int64_t adafactor_rate_numbers(const Tensor& p);
+/// lr min(1, most / |scale g|), with the Euclidean norm of the tensor; lr if that is 0.
+Tensor clipped_rate(const Tensor& g, double most, DeviceScalar<double> scale,
+                    DeviceScalar<double> lr, const Tensor& workspace = {});
+int64_t clipped_rate_numbers(const Tensor& g);
 /// Returns the value of x, f64 of one element, as a device scalar for kernels on its device; x must
 /// outlive their calls.
 DeviceScalar<double> live_number(const Tensor& x);

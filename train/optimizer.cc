@@ -55,8 +55,7 @@ void begin_moments(const Options& options, Slots& slots, const Zeros& zeros) {
 
 /// Returns the norm of the gradients of one clip group, or of all.
 double norm_of_gradients(const Optimizer& optimizer, std::optional<size_t> clip_group = {}) {
-  return with_memory_for("optimizer",
-                         [&] { return global_norm(optimizer.gradients(clip_group)); });
+  return with_memory_for("optimizer", [&] { return global_norm(optimizer.gradients(clip_group)); });
 }
 
 [[noreturn]] void fail_for_norm(const Optimizer& optimizer, double norm) {
@@ -268,6 +267,7 @@ Adagrad::Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions
   require_not_negative("eps", options.eps);
   require_not_negative("weight_decay", options.weight_decay);
   require_not_negative("initial_sum", options.initial_sum);
+  require_not_negative("step_clip", options.step_clip);
   for (Slot& slot : slots_) {
     const Tensor& p = slot.parameter.tensor;
     slot.states = {{"sum", full(p.shape(), options.initial_sum, p.dtype(), p.device())}};
@@ -275,8 +275,15 @@ Adagrad::Adagrad(const std::vector<ParameterGroup>& groups, const AdagradOptions
   }
 }
 
+Optimizer::WorkspaceSize Adagrad::workspace_of(const Slot& slot) const {
+  return {0, options_.step_clip > 0 ? clipped_rate_numbers(slot.parameter.tensor) : 0};
+}
+
 void Adagrad::update(Slot& slot, const Tensor& g, DeviceScalar<double> lr,
-                     DeviceScalar<double> scale, const Workspace&) {
+                     DeviceScalar<double> scale, const Workspace& workspace) {
+  if (options_.step_clip > 0 && g.numel() > 0) {
+    lr = live_number(clipped_rate(g, options_.step_clip, scale, lr, workspace.numbers));
+  }
   adagrad_update(slot.parameter.tensor, g, slot.states[0].tensor,
                  {.lr = lr,
                   .eps = options_.eps,

@@ -153,8 +153,13 @@ class Sgd final : public Optimizer {
 /// Options of Adagrad.
 struct AdagradOptions {
   double eps = 1e-10, weight_decay = 0, initial_sum = 0;
+  double step_clip = 0;  ///< c; 0: steps are not clipped
 };
-/// Adagrad: s += h^2, p -= lr h / (sqrt(s) + eps), h = g + weight_decay p. \cite duchi2011
+/// Adagrad: s += h^2, p -= lr h / (sqrt(s) + eps), h = g + weight_decay p. \cite duchi2011 With a
+/// step_clip c, lr is multiplied by min(1, c / |g|) for each parameter, |g| the Euclidean norm of
+/// its gradient; s adds the whole gradient, so that steps are clipped and not gradients, which
+/// would change little: without clipping Adagrad's steps do not depend on the size of gradients.
+/// This is how the models of \cite sukhbaatar2019 were trained.
 class Adagrad final : public Optimizer {
  public:
   explicit Adagrad(const TensorList& parameters, const AdagradOptions& options = {})
@@ -164,6 +169,7 @@ class Adagrad final : public Optimizer {
  private:
   void update(Slot& slot, const Tensor& g, DeviceScalar<double> lr, DeviceScalar<double> scale,
               const Workspace& workspace) override;
+  WorkspaceSize workspace_of(const Slot& slot) const override;
   AdagradOptions options_;
 };
 

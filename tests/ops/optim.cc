@@ -353,6 +353,27 @@ const OpInfo adafactor_rate_info = {
 };
 const Registered adafactor_rate_entry = adafactor_rate_info;
 
+const OpInfo clipped_rate_info = {
+    .name = "clipped_rate",
+    .run = [](Inputs in) -> Results<Tensor> {
+      return cast(clipped_rate(in[0], 0.3, 2, 0.25), in[0].dtype());
+    },
+    .reference = [](Arrays in) -> Results<Array> {
+      return Array({1}, 0.25 * std::min(1.0, 0.3 / std::max(2 * norm_of(in[0]), 1e-300)));
+    },
+    .samples = {{"matrix", {fixed({5, 7})}},
+                {"small numbers", {1e-3 * fixed({5, 7})}},
+                {"zeros", {0 * fixed({5})}},
+                {"scalar", {fixed({})}},
+                {"empty", {fixed({0, 2})}}},
+    .large = {{"large", {fixed({401, 251})}}},
+    .rejects = {rejects<DTypeError>("integers", {iota({3})}, "f32 or f64")},
+    .dtypes = {DType::f64, DType::f32},
+    .differentiable = false,
+    .expandable = false,
+};
+const Registered clipped_rate_entry = clipped_rate_info;
+
 const OpInfo norm_info = {
     .name = "global_norm",
     .run = [](Inputs in) -> Results<Tensor> { return Tensor::scalar(global_norm(in.all())); },

@@ -128,6 +128,35 @@ AdamOptions adam_options(Values& v) {
           .weight_decay = v.number("weight_decay", 0)};
 }
 
+// The authors' optimizer of Adaptive-Span, which clips the step of each tensor; a norm has 1e-10
+// more there, to divide by it.
+TEST(Optimizer, AdagradClipsTheStepsOfEachTensor) {
+  constexpr double clip = 0.03, lr = 0.07, scale = 0.5;
+  Tensor a = parameter({1, -2, 0.5, 3}, {2, 2}), b = parameter({0.1, 0.2}, {2});
+  Adagrad adagrad(TensorList{{"a", a}, {"b", b}}, AdagradOptions{.step_clip = clip});
+  std::vector<std::vector<double>> x{{1, -2, 0.5, 3}, {0.1, 0.2}}, sums{{0, 0, 0, 0}, {0, 0}};
+  // Gradients of b are shorter than the clip at first, zero, then longer.
+  const std::vector<std::vector<std::vector<double>>> steps{
+      {{1, 2, -3, 0}, {0.01, -0.02}}, {{0.1, 0.2, 0.3, 0.4}, {0, 0}}, {{5, 0, 1e-3, 2}, {4, 0.1}}};
+  for (const auto& gradients : steps) {
+    set_grad(a, Tensor::from(gradients[0], {2, 2}));
+    set_grad(b, Tensor::from(gradients[1], {2}));
+    adagrad.scale_gradients(scale);
+    adagrad.step(lr);
+    for (size_t t = 0; t < 2; ++t) {
+      double norm = 0;
+      for (const double g : gradients[t]) norm += scale * g * scale * g;
+      const double rate = lr * std::min(1.0, clip / (std::sqrt(norm) + 1e-10));
+      for (size_t i = 0; i < x[t].size(); ++i) {
+        const double g = scale * gradients[t][i];
+        sums[t][i] += g * g;
+        x[t][i] -= rate * g / (std::sqrt(sums[t][i]) + 1e-10);
+        EXPECT_NEAR((t == 0 ? a : b).to_vector<double>()[i], x[t][i], 2e-10 * std::abs(x[t][i]));
+      }
+    }
+  }
+}
+
 TEST(OptimizerGolden, Adam) {
   const auto make = [](const TensorList& p, Values& v) {
     return std::make_unique<Adam>(p, adam_options(v));
@@ -161,6 +190,10 @@ const std::pair<const char*, Make> makers[] = {
     {"momentum",
      [](const TensorList& p) { return std::make_unique<Sgd>(p, SgdOptions{.momentum = 0.9}); }},
     {"adagrad", [](const TensorList& p) { return std::make_unique<Adagrad>(p); }},
+    {"adagrad with clipped steps",
+     [](const TensorList& p) {
+       return std::make_unique<Adagrad>(p, AdagradOptions{.step_clip = 0.03});
+     }},
     {"adam", [](const TensorList& p) { return std::make_unique<Adam>(p); }},
     {"adamw", [](const TensorList& p) { return std::make_unique<AdamW>(p); }},
     {"lamb", [](const TensorList& p) { return std::make_unique<Lamb>(p); }},
@@ -547,11 +580,15 @@ TEST(LossScale, Fixed) {
 
 TEST(Optimizer, EveryOneFindsAMinimum) {
   // f(x) = sum (x - target)^2 / 2, whose gradient is x - target.
-  const std::pair<const char*, double> rates[] = {
-      {"sgd", 0.2},        {"momentum", 0.05},
-      {"adagrad", 0.5},    {"adam", 0.05},
-      {"adamw", 0.05},     {"lamb", 0.05},
-      {"adafactor", 0.05}, {"adafactor with a first moment", 0.05}};
+  const std::pair<const char*, double> rates[] = {{"sgd", 0.2},
+                                                  {"momentum", 0.05},
+                                                  {"adagrad", 0.5},
+                                                  {"adagrad with clipped steps", 3},
+                                                  {"adam", 0.05},
+                                                  {"adamw", 0.05},
+                                                  {"lamb", 0.05},
+                                                  {"adafactor", 0.05},
+                                                  {"adafactor with a first moment", 0.05}};
   for (size_t k = 0; k < std::size(makers); ++k) {
     ASSERT_STREQ(makers[k].first, rates[k].first);
     Tensor p = Tensor::from(noise(1, 12), {3, 4});

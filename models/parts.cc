@@ -110,8 +110,10 @@ Stack attention_stack(const StackOptions& o, std::vector<std::unique_ptr<Layer>>
     const Init at = init.at("layers").at(static_cast<int64_t>(blocks.size()));
     std::vector<Branch> branches;
     branches.push_back({"attention", norm(o.norm_eps, at.at("norm1")), std::move(layer)});
-    branches.push_back(
-        {"ff", norm(o.norm_eps, at.at("norm2")), std::make_unique<FeedForward>(o.ff, at.at("ff"))});
+    if (o.ff.d_ff > 0) {
+      branches.push_back({"ff", norm(o.norm_eps, at.at("norm2")),
+                          std::make_unique<FeedForward>(o.ff, at.at("ff"))});
+    }
     blocks.emplace_back(o.norm, o.dropout, std::move(branches));
   }
   std::optional<Normalization> last;

@@ -102,7 +102,8 @@ struct StackOptions {
 /// Returns the Init of the attention of block i: "layers.i.attention".
 Init attention_init(const Init& init, int64_t i);
 /// Returns a stack of one block for each attention layer: attention and a feed-forward network,
-/// each with a layer norm, and with pre-norm a final norm.
+/// each with a layer norm, and with pre-norm a final norm. With ff.d_ff = 0 there is attention
+/// alone.
 Stack attention_stack(const StackOptions& options, std::vector<std::unique_ptr<Layer>> attention,
                       const Init& init);
 

@@ -59,6 +59,9 @@ class MultiHead : public Layer {
   /// Returns the terms added to scores and values. It may also add to the queries, and in decoding
   /// keep in `memory` what it projects.
   virtual ScoreTerms terms(Projected& p, const LayerContext& ctx, LayerMemory& memory) const;
+  /// Attends to the union of the patterns; returns [B, H, L, dv].
+  virtual Tensor attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
+                        const Dropout& dropout) const;
   const AttentionOptions& options() const { return options_; }
 
  private:
@@ -66,10 +69,6 @@ class MultiHead : public Layer {
   /// Returns the queries of x, and all keys and values that they may attend to; stores these in
   /// `memory`.
   Projected gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory) const;
-  /// Attends to the union of the patterns; returns [B, H, L, dv].
-  Tensor attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
-                const Dropout& dropout) const;
-
   AttentionOptions options_;
   Linear q_, k_, v_, out_;
   ShawTables tables_;

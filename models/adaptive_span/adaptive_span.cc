@@ -27,7 +27,8 @@ constexpr TrainingDefaults published(int64_t length, int64_t steps, int64_t warm
           .lr = 0.07,
           .warmup = warmup,
           .lr_floor = 1,
-          .clip = 0};
+          .clip = 0,
+          .step_clip = 0.03};
 }
 
 constexpr Preset presets[] = {
@@ -57,6 +58,10 @@ constexpr Preset presets[] = {
      published(512, 270'000)},
     {"text8_study", "12 layers of 512, spans up to 4096: the study of spans", "text8_12",
      "span_max=4096 span_penalty=2e-6", published(512, 600'000)},
+    {"enwik8_all_attention_18", "18 layers of 512 with 1024 persistent vectors, spans up to 8192",
+     "enwik8_12", "n_layer=18 persistent=1024 span_penalty=1e-7", published(512, 600'000)},
+    {"enwik8_all_attention_36", "36 layers of 512 with 2048 persistent vectors, spans up to 8192",
+     "enwik8_all_attention_18", "n_layer=36 persistent=2048 dropout=0.4", published(512, 600'000)},
 };
 
 std::unique_ptr<ModelSpec> make(std::string_view preset) {
@@ -85,6 +90,7 @@ void check(const AdaptiveSpanConfig& c) {
   if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
   require_not_negative(kName, "d_head", c.d_head);
   require_not_negative(kName, "trim", c.trim);
+  require_not_negative(kName, "persistent", c.persistent);
   require(std::isfinite(c.span_ramp) && c.span_ramp >= 1, kName,
           "span_ramp is {}; expected 1 or more", c.span_ramp);
   require(c.span_init >= 0 && c.span_init <= 1, kName,
@@ -127,7 +133,8 @@ AdaptiveSpan::AdaptiveSpan(const AdaptiveSpanConfig& config, const Init& init)
                           .offset = c.span_offset,
                           .start = c.span_init,
                           .scope = c.span_scope,
-                          .trim = c.trim};
+                          .trim = c.trim,
+                          .persistent = c.persistent};
   std::vector<std::unique_ptr<Layer>> attention;
   for (int64_t i = 0; i < c.n_layer; ++i) {
     auto layer =
@@ -136,7 +143,7 @@ AdaptiveSpan::AdaptiveSpan(const AdaptiveSpanConfig& config, const Init& init)
     attention.push_back(std::move(layer));
   }
   stack_ = attention_stack({.ff = {.d_model = c.d_model,
-                                   .d_ff = c.d_ff,
+                                   .d_ff = c.persistent > 0 ? 0 : c.d_ff,
                                    .activation = Activation::relu,
                                    .dropout = c.dropout,
                                    .weights = uniform_of(c.d_model),
@@ -237,9 +244,11 @@ std::string AdaptiveSpan::remark(int64_t /*length*/) const {
 }
 
 double token_macs(const AdaptiveSpanConfig& c, double average_span) {
-  const auto d = static_cast<double>(c.d_model), f = static_cast<double>(c.d_ff);
-  const auto wide = static_cast<double>(c.n_head * head_width(c));
-  return static_cast<double>(c.n_layer) * (4 * d * wide + 2 * d * f + 2 * average_span * wide);
+  const auto d = static_cast<double>(c.d_model),
+             wide = static_cast<double>(c.n_head * head_width(c));
+  const double after = c.persistent > 0 ? 2 * static_cast<double>(c.persistent) * wide
+                                        : 2 * d * static_cast<double>(c.d_ff);
+  return static_cast<double>(c.n_layer) * (4 * d * wide + after + 2 * average_span * wide);
 }
 
 AdaptiveSpanConfig adaptive_span_preset(std::string_view name) {

@@ -23,6 +23,9 @@ struct AdaptiveSpanConfig {
   SpanScope span_scope = SpanScope::head;
   /// Heads compute keys up to their spans, rounded up to multiples of it; 0: all S.
   int64_t trim = 64;
+  /// P: learned keys and values of each head that all rows see, in place of feed-forward networks;
+  /// 0: none.
+  int64_t persistent = 0;
   NormPlace norm = NormPlace::post;
   double norm_eps = 1e-5;
   bool final_norm = true;  ///< with norm = pre
@@ -41,10 +44,11 @@ struct AdaptiveSpanConfig {
     v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
         "d_head", d_head)("span_max", span_max)("span_ramp", span_ramp)("span_init", span_init)(
         "span_penalty", span_penalty)("span_offset", span_offset)("span_scope", span_scope)(
-        "trim", trim)("norm", norm)("norm_eps", norm_eps)("final_norm", final_norm)(
-        "phantom_zero_memory", phantom_zero_memory)("tie_embedding", tie_embedding)(
-        "head_bias", head_bias)("emb_scale", emb_scale)("head_std", head_std)("dropout", dropout)(
-        "precision", precision)("memory", memory)("chunks", memory.chunks);
+        "trim", trim)("persistent", persistent)("norm", norm)("norm_eps", norm_eps)(
+        "final_norm", final_norm)("phantom_zero_memory", phantom_zero_memory)(
+        "tie_embedding", tie_embedding)("head_bias", head_bias)("emb_scale", emb_scale)(
+        "head_std", head_std)("dropout", dropout)("precision", precision)("memory", memory)(
+        "chunks", memory.chunks);
     token_head.visit(v);
   }
 };
@@ -53,8 +57,9 @@ struct AdaptiveSpanConfig {
 /// rows of each layer's earlier inputs, which are constants:
 ///   h <- LN(h + W_o attention(W_q h, W_k [SG(m); h], W_v [SG(m); h]))
 ///   h <- LN(h + W_2 Drop(relu(W_1 h)))
-/// All layers share the positions p. In training the auxiliary loss "span" is lambda times the mean
-/// span of a layer's heads, summed over layers.
+/// With `persistent` there is no second line \cite sukhbaatar2019b . All layers share the positions
+/// p. In training the auxiliary loss "span" is lambda times the mean span of a layer's heads,
+/// summed over layers.
 class AdaptiveSpan final : public CausalDecoder {
  public:
   /// Throws ValueError that names the fields when they do not fit together.
@@ -87,7 +92,8 @@ class AdaptiveSpan final : public CausalDecoder {
 };
 
 /// Returns the multiply-accumulates of one token in the layers, as the paper counts them (sec. 4):
-/// N (4 D^2 + 2 D F + 2 s D) for spans of s on average, without positions and classifier.
+/// N (4 D^2 + 2 D F + 2 s D) for spans of s on average, without positions and classifier; with
+/// persistent vectors P D in place of D F.
 double token_macs(const AdaptiveSpanConfig& config, double average_span);
 
 /// Entry of the model under the name that programs use.

@@ -11,6 +11,7 @@
 #include "core/kernels/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/patterns/layout_cache.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -60,11 +61,20 @@ SpanAttention::SpanAttention(const AttentionOptions& options, const SpanOptions&
   require_shape(kOp, positions, {spans.most, MultiHead::options().d_head}, "positions");
   const int64_t n = spans.scope == SpanScope::head ? options.n_head : 1;
   span_ = init.at("span").make({n}, Scheme::constant(spans.start));
+  require(spans.persistent >= 0, kOp, "persistent is {}; expected 0 or more", spans.persistent);
+  if (spans.persistent == 0) return;
+  const int64_t width = MultiHead::options().d_head;
+  const Shape shape{options.n_head, spans.persistent, width};
+  const auto normal = [](int64_t count) {
+    return Scheme::normal(1 / std::sqrt(static_cast<double>(count)));
+  };
+  key_ = init.at("persistent_key").make(shape, normal(width));
+  value_ = init.at("persistent_value").make(shape, normal(spans.persistent));
 }
 
 void SpanAttention::visit(Visitor& v) {
   MultiHead::visit(v);
-  v("span", span_);
+  v("span", span_)("persistent_key", key_)("persistent_value", value_);
 }
 
 void SpanAttention::after_step(const StepEnd& /*end*/) {
@@ -108,7 +118,7 @@ std::vector<int64_t> SpanAttention::computed() const {
     return std::vector<int64_t>(static_cast<size_t>(options().n_head), spans_.most);
   }
   const std::vector<double> known = edges();
-  for (int64_t unit = spans_.trim;; unit *= 2) {
+  for (int64_t unit = std::min(spans_.trim, spans_.most);; unit *= 2) {
     std::vector<int64_t> all;
     for (const double edge : known) {
       const int64_t far = distance_of(std::floor(edge), spans_.most);
@@ -151,10 +161,48 @@ Output SpanAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pas
   return result;
 }
 
+Tensor SpanAttention::for_samples(const Tensor& x, double scale, const Tensor& like) const {
+  const Tensor scaled = mul(cast(x, like.dtype()), scale);
+  return expand(unsqueeze(scaled, 0), {like.dim(0), x.dim(0), x.dim(1), x.dim(2)});
+}
+
+Tensor SpanAttention::attend_with(const Tensor& persistent, const Projected& p,
+                                  const LayerContext& ctx, const ScoreTerms& terms,
+                                  const Dropout& dropout) const {
+  const Device device = p.q.device();
+  AttentionPattern pattern = ctx.pattern;
+  pattern.layout = with_side_keys(pattern.layout, spans_.persistent);
+  if (ctx.memory.states) pattern.mask.k_begin = ctx.memory.begin;
+  // All persistent keys have the relation of distance 0, which is zero.
+  pattern.side_mask.q_class = zeros({1, p.q.dim(2)}, DType::i32, device);
+  pattern.side_mask.k_class = zeros({1, spans_.persistent}, DType::i32, device);
+  pattern.side_mask.class_id =
+      full({1, 1, 1}, static_cast<double>(terms.id.left), DType::i32, device);
+  const double width = static_cast<double>(options().d_head);
+  const Keys keys[] = {{p.k, p.v}, {for_samples(key_, std::sqrt(width), p.q), persistent}};
+  return block_attention(p.q, keys, pattern, terms, dropout).out;
+}
+
+Tensor SpanAttention::attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
+                             const Dropout& dropout) const {
+  if (!key_) return MultiHead::attend(p, ctx, terms, dropout);
+  const double count = static_cast<double>(spans_.persistent);
+  return attend_with(for_samples(value_, std::sqrt(count), p.q), p, ctx, terms, dropout);
+}
+
 Tensor SpanAttention::probabilities(const Tensor& x, const LayerContext& ctx) const {
   LayerContext own = ctx;
   own.pattern = pattern(computed(), x.dim(1), x.dim(1));
-  return MultiHead::probabilities(x, own);
+  if (!key_) return MultiHead::probabilities(x, own);
+  const NoGrad off;
+  Projected p = project(x);
+  LayerMemory memory;
+  const ScoreTerms t = terms(p, own, memory);
+  return attention_weights(p.v, [&](const Tensor& unit) {
+    p.v = unit;
+    const Shape none{x.dim(0), options().n_head, spans_.persistent, unit.dim(3)};
+    return attend_with(zeros(none, unit.dtype(), unit.device()), p, own, t, {});
+  });
 }
 
 ScoreTerms SpanAttention::terms(Projected& p, const LayerContext& ctx, LayerMemory&) const {

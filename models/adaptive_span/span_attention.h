@@ -24,6 +24,7 @@ struct SpanOptions {
   SpanScope scope = SpanScope::head;
   /// Spans are rounded up to multiples of it to find the keys that a head computes; 0: all S.
   int64_t trim = 64;
+  int64_t persistent = 0;  ///< P, learned keys and values of each head that every query sees
 };
 
 /// Multi-head attention with a learned span z for each head \cite sukhbaatar2019 (sec. 3): a query
@@ -36,6 +37,10 @@ struct SpanOptions {
 /// can have a value or a gradient (SpanOptions::trim), which changes neither results nor gradients,
 /// and only as much of the memory is projected as the longest span needs. The host reads the spans
 /// again when they have changed.
+///
+/// Persistent vectors \cite sukhbaatar2019b (sec. 3) are P more keys K_p and values V_p for each
+/// head, the parameters "persistent_key" and "persistent_value": scores q . K_p, no positions, a
+/// mask of 1, in the same softmax. The parameters are K_p / sqrt(d) and V_p / sqrt(P).
 class SpanAttention final : public MultiHead {
  public:
   /// positions  p [S, d] for distances S to 1, shared with other layers, which do not visit it
@@ -67,16 +72,25 @@ class SpanAttention final : public MultiHead {
 
  protected:
   ScoreTerms terms(Projected& p, const LayerContext& ctx, LayerMemory& memory) const override;
+  Tensor attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
+                const Dropout& dropout) const override;
 
  private:
   struct Known;
 
+  /// Attends to p and to persistent keys with these values [B, H, P, ..].
+  Tensor attend_with(const Tensor& persistent, const Projected& p, const LayerContext& ctx,
+                     const ScoreTerms& terms, const Dropout& dropout) const;
+  /// Returns the parameter x [H, P, d] times `scale` for each sample: [B, H, P, d] in the dtype of
+  /// `like` [B, ..].
+  Tensor for_samples(const Tensor& x, double scale, const Tensor& like) const;
   /// Returns R + z + offset for each head, rounded as the kernels round it.
   std::vector<double> edges() const;
 
   SpanOptions spans_;
   Tensor positions_;              // [S, d]
   Tensor span_;                   // z' [H] or [1]
+  Tensor key_, value_;            // persistent, [H, P, d]; undefined without
   std::shared_ptr<Known> known_;  // edges as last read
 };
 

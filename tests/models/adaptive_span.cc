@@ -13,9 +13,11 @@
 #include "ops/copy.h"
 #include "ops/cost.h"
 #include "ops/elementwise.h"
+#include "ops/matmul.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/shape.h"
+#include "ops/softmax.h"
 #include "tests/harness/messages.h"
 #include "tests/models/costs.h"
 #include "tests/models/golden_file.h"
@@ -61,7 +63,6 @@ const RegisteredModel pre = entry("adaptive_span_pre", [](AdaptiveSpanConfig& c)
   c.span_scope = SpanScope::layer;
   c.trim = 0;
 });
-
 AdaptiveSpanConfig tiny(const Change& change) {
   AdaptiveSpanConfig c = adaptive_span_preset("tiny");
   change(c);
@@ -307,6 +308,14 @@ TEST(AdaptiveSpan, Test4_EachHeadComputesItsOwnSpan) {
   Tensor span = parameter(model, "layers.1.attention.span");
   assign(span, {32.0 / 300, 0});  // at z = 31 the mask became 0 at distance 64; now 65 has a part
   EXPECT_EQ(model.computed_spans(), (Spans{{64, 64}, {128, 64}}));
+  const auto heads_of_64 = [](auto& c) {
+    c.span_max = 300;
+    c.span_ramp = 32;
+    c.trim = 64;
+    c.persistent = 5;
+  };
+  const AdaptiveSpan persistent(tiny(heads_of_64), Init{.device = meta_device});
+  EXPECT_EQ(forward_macs(persistent, 50), macs_of(persistent.config(), {{64, 64}, {64, 64}}, 50));
   const AdaptiveSpan untrimmed = made([](auto& c) {
     c.span_max = 300;
     c.trim = 0;
@@ -507,6 +516,44 @@ TEST(AdaptiveSpan, Test8_ThePenaltyShortensSpans) {
   }
 }
 
+// The first row has no other key.
+TEST(AdaptiveSpan, Test10_WithoutKeysARowIsThePersistentAverage) {
+  constexpr int64_t count = 4;
+  SpanAttention layer = layer_of({.most = 5, .ramp = 2, .persistent = count});
+  const NoGrad off;
+  const Tensor x = rows_of(2, 3);
+  const Tensor q = layer.project(x).q;  // [2, 2, 3, 3]
+  const Tensor k = mul(parameter(layer, "persistent_key"), std::sqrt(3.0));
+  const Tensor v = mul(parameter(layer, "persistent_value"), 2.0);  // sqrt(4)
+  const Tensor score = mul(matmul(q, transpose(k, 1, 2)), 1 / std::sqrt(3.0));
+  const Tensor expected = layer.merge(matmul(softmax(score), v));
+  const Tensor y = layer.forward(x, {}, Pass{}).y;
+  const auto row = [](const Tensor& t, int64_t i) { return contiguous(select(t, 1, i)); };
+  EXPECT_LT(distance(row(y, 0), row(expected, 0)), 1e-14);
+  EXPECT_GT(distance(row(y, 1), row(expected, 1)), 1e-3);
+}
+
+TEST(AdaptiveSpan, Test10_PersistentVectorsShareTheSoftmax) {
+  SpanAttention plain = layer_of({.most = 5, .ramp = 2});
+  SpanAttention layer = layer_of({.most = 5, .ramp = 2, .persistent = 1});
+  for (NamedTensor& p : named_parameters(plain)) {
+    Tensor x = parameter(layer, p.name);
+    assign(x, p.tensor.to_vector<double>());
+  }
+  const NoGrad off;
+  const Tensor x = rows_of(2, 9);
+  const Tensor weights = plain.probabilities(x, {});
+  // The weights of other keys keep their ratios; persistent ones take the rest.
+  const auto some = contiguous(layer.probabilities(x, {})).to_vector<double>();
+  const auto all = contiguous(weights).to_vector<double>();
+  for (size_t row = 0; row < some.size() / 9; ++row) {
+    double sum = 0;
+    for (size_t j = 0; j < 9; ++j) sum += some[row * 9 + j];
+    EXPECT_LT(sum, 1);
+    for (size_t j = 0; j < 9; ++j) EXPECT_NEAR(some[row * 9 + j], sum * all[row * 9 + j], 1e-14);
+  }
+}
+
 /// Returns how many tokens before it the last of 40 tokens depends on, in segments of n.
 int64_t reach_of(const AdaptiveSpan& model, int64_t n) {
   std::vector<int64_t> ids(40);
@@ -563,6 +610,12 @@ TEST(AdaptiveSpan, Test12_Gradients) {
       {"dropout", 7, true, [](auto& c) { c.dropout = 0.2f; }},
       {"pre-norm", 7, true, [](auto& c) { c.norm = NormPlace::pre; }},
       {"untrimmed", 7, true, [](auto& c) { c.trim = 0; }},
+      {"persistent vectors", 7, true, [](auto& c) { c.persistent = 3; }},
+      {"persistent vectors and dropout", 1, false,
+       [](auto& c) {
+         c.persistent = 3;
+         c.dropout = 0.2f;
+       }},
       {"phantom rows", 7, true, [](auto& c) { c.phantom_zero_memory = true; }},
   };
   for (const Case& each : cases) {

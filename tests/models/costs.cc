@@ -197,7 +197,8 @@ int64_t macs_of(const AdaptiveSpanConfig& c, const std::vector<std::vector<int64
   int64_t n = l * d * c.vocab;
   for (const std::vector<int64_t>& heads : spans) {
     const int64_t keys = *std::max_element(heads.begin(), heads.end()) + l;
-    n += 2 * (l + keys) * d * c.n_head * width + 2 * l * d * c.d_ff;
+    n += 2 * (l + keys) * d * c.n_head * width;
+    n += 2 * l * (c.persistent > 0 ? c.persistent * c.n_head * width : d * c.d_ff);
     n += 2 * width * l * std::accumulate(heads.begin(), heads.end(), int64_t{0});
   }
   return n;

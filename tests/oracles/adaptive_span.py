@@ -37,6 +37,7 @@ class Spans:
     span_penalty: float = 1e-3
     span_scope: str = "head"
     trim: int = 1
+    persistent: int = 0
     norm: str = "post"
     phantom_zero_memory: bool = False
     tie_embedding: bool = False
@@ -59,6 +60,11 @@ def shapes(c):
             all[at + f"attention.{name}.weight"] = (wide, c.d_model)
         all[at + "attention.out.weight"] = (c.d_model, wide)
         all[at + "attention.span"] = (c.n_head if c.span_scope == "head" else 1,)
+        if c.persistent:
+            for name in ("key", "value"):
+                all[at + f"attention.persistent_{name}"] = (c.n_head, c.persistent, c.width)
+            del all[at + "norm2.weight"], all[at + "norm2.bias"]
+            continue
         all[at + "ff.in.weight"], all[at + "ff.in.bias"] = (c.d_ff, c.d_model), (c.d_ff,)
         all[at + "ff.out.weight"], all[at + "ff.out.bias"] = (c.d_model, c.d_ff), (c.d_model,)
     if c.norm == "pre":
@@ -113,6 +119,11 @@ def attention(c, p, i, h, memory):
     score = torch.einsum("bihd,bjhd->bhij", q, k) + torch.einsum("bihd,ijd->bhij", q, r)
     z = c.span_max * p[at + "span"].view(-1, 1, 1)
     mask = Ramp.apply((c.span_ramp + z + c.span_offset - distance) / c.span_ramp)
+    if c.persistent:  # more keys at the end, whose mask is 1
+        learned = torch.einsum("bihd,hjd->bhij", q, d ** 0.5 * p[at + "persistent_key"])
+        score = torch.cat([score, learned], -1)
+        mask = torch.cat([mask.expand(heads, -1, -1), mask.new_ones(heads, length, c.persistent)], -1)
+        there = torch.cat([there, there.new_ones(length, c.persistent)], -1)
     # The largest score of a row that counts; a constant, which cancels.
     with torch.no_grad():
         top = (score / d ** 0.5).masked_fill(~there, -torch.inf).amax(-1, keepdim=True)
@@ -120,7 +131,10 @@ def attention(c, p, i, h, memory):
     weight = mask * ((score / d ** 0.5 - top).masked_fill(~there, -torch.inf)).exp()
     total = weight.sum(-1, keepdim=True)
     a = weight / torch.where(total > 0, total, torch.ones_like(total))
-    out = torch.einsum("bhij,bjhd->bihd", a, v)
+    out = torch.einsum("bhij,bjhd->bihd", a[..., :keys], v)
+    if c.persistent:
+        out = out + torch.einsum("bhij,hjd->bihd", a[..., keys:],
+                                 c.persistent ** 0.5 * p[at + "persistent_value"])
     return F.linear(out.reshape(batch, length, heads * d), p[at + "out.weight"])
 
 
@@ -135,6 +149,8 @@ def segment(c, p, tokens, memories):
         mixed = attention(c, p, i, norm(p, at + "norm1", x) if pre else x,
                           norm(p, at + "norm1", m) if pre else m)
         x = x + mixed if pre else norm(p, at + "norm1", x + mixed)
+        if c.persistent:
+            continue
         h = norm(p, at + "norm2", x) if pre else x
         h = F.linear(F.linear(h, p[at + "ff.in.weight"], p[at + "ff.in.bias"]).relu(),
                      p[at + "ff.out.weight"], p[at + "ff.out.bias"])
@@ -171,6 +187,7 @@ CASES = {
     "ramp_of_one": (replace(tiny, span_ramp=1), [[0.5, 3.2], [1, 0]], [6, 12]),
     "pre": (replace(tiny, norm="pre", tie_embedding=True, emb_scale=True), between, [6, 12]),
     "wide_heads": (replace(tiny, d_head=7), between, [1, 2]),
+    "persistent": (replace(tiny, persistent=3), [[0, 2.6], [1.3, 0.2]], [6, 12]),
     "phantom": (replace(tiny, phantom_zero_memory=True), [[0.7, 3], [1.3, 0]], [6, 12]),
 }
 

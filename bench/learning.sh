@@ -152,13 +152,15 @@ case "$family" in
     done ;;
   transformer_xl-period) # symbols that repeat after 96, in segments of 32
     run+=(--task period --set period.length=384 --set period.period=96 --length 32 --batch 8)
-    run+=(--lr 2e-3 --set model.mem_len=96)
+    run+=(--lr 2e-3 --layers 2 --set optimizer.clip=1 --set model.init_std=0.1 --threads 1)
+    run+=(--set model.embed_std=0.09 --set model.mem_len=96)
     train_to 3000
     score test ;;
-  transformer_xl-period-none) # the same without a memory
+  transformer_xl-period-short) # the same with a memory of one row: 35 tokens in reach
     run+=(--task period --set period.length=384 --set period.period=96 --length 32 --batch 8)
-    run+=(--lr 2e-3 --set model.mem_len=0)
-    train_to 1000
+    run+=(--lr 2e-3 --layers 2 --set optimizer.clip=1 --set model.init_std=0.1 --threads 1)
+    run+=(--set model.embed_std=0.09 --set model.mem_len=1)
+    train_to 3000
     score test ;;
   etc) # masked bytes
     run+=(--task tinyshakespeare)

@@ -18,8 +18,9 @@ namespace {
 
 /// Adds the gradients of a batch, multiplied by `by`.
 void backward_of(const LanguageModel::Losses& result, double by) {
-  const Tensor loss = result.total();
-  backward(by != 1 ? mul(loss, by) : loss);
+  Tensor loss = result.total();
+  if (by != 1) loss = mul(loss, by);  // which replaces the sum
+  backward(loss);
 }
 
 /// Adds a value to the number of that name.

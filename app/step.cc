@@ -178,8 +178,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   if (inspect) trace.emplace(device);
   options.trace = trace ? &*trace : nullptr;
   StepMemory m = measure_step(device, *optimizer, forward, options);
-  if (graph)
-    m.hold(Category::memory, 2 * kept);  // what the recording reads, and copies of its results
+  if (graph) m.hold(Category::memory, 2 * kept);  // what the recording reads, copies of its results
   if (inspect) inspect(*trace, before);
   return m;
 }

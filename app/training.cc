@@ -201,7 +201,7 @@ void Training::one_step(double elapsed) {
     checkpoints_.confirm(at_.step);  // of before the update
     steps_.update(at_.step, rate_);
   } else {
-    steps_.skip();
+    steps_.pass_memories_on();
   }
   if (c_.graph) say_why_not_recorded();
   ++at_.step;

@@ -34,26 +34,9 @@ void add_to(NamedNumbers& numbers, const std::string& name, double value) {
   }
 }
 
-/// Calls f(tensor) for every tensor of a memory, once if layers share it, and replaces it by what f
-/// returns.
-SegmentMemory replaced(SegmentMemory memory, const std::function<Tensor(const Tensor&)>& f) {
-  std::vector<std::pair<Tensor, Tensor>> done;
-  memory.visit([&](const std::string& /*name*/, Tensor& x) {
-    for (const auto& [before, after] : done) {
-      if (!before.shares_storage(x)) continue;
-      x = after;
-      return;
-    }
-    const Tensor before = x;
-    x = f(x);
-    done.emplace_back(before, x);
-  });
-  return memory;
-}
-
 /// Appends the tensors of a memory, each once.
 void append(const SegmentMemory& memory, std::vector<Tensor>& all) {
-  replaced(memory, [&](const Tensor& x) {
+  replaced(memory, [&](const std::string& /*name*/, const Tensor& x) {
     all.push_back(x);
     return x;
   });
@@ -61,7 +44,7 @@ void append(const SegmentMemory& memory, std::vector<Tensor>& all) {
 
 /// Returns the memory with the tensors that append() gave, from `at` on.
 SegmentMemory taken(const SegmentMemory& memory, std::vector<Tensor>::const_iterator& at) {
-  return replaced(memory, [&](const Tensor&) { return *at++; });
+  return replaced(memory, [&](const std::string&, const Tensor&) { return *at++; });
 }
 
 }  // namespace
@@ -82,10 +65,10 @@ void TrainingSteps::update(int64_t step, double lr) {
   end_.prepare(step, gen, std::exchange(statistics_, {}));
   graph_.update(lr);
   end_.run();
-  skip();
+  pass_memories_on();
 }
 
-void TrainingSteps::skip() {
+void TrainingSteps::pass_memories_on() {
   if (!next_.empty()) memories_ = std::move(next_);
   next_.clear();
 }

@@ -45,8 +45,8 @@ class TrainingSteps {
   /// Updates the parameters by the optimizer with learning rate `lr`, and ends step `step` with the
   /// statistics of the last gradients().
   void update(int64_t step, double lr);
-  /// Does what remains of a step whose gradients are of no use.
-  void skip();
+  /// Ends a step without an update: streams go on all the same. update() does it too.
+  void pass_memories_on();
 
   /// Says why the passes are not recorded; empty if they are.
   const std::string& refusal() const { return refusal_.empty() ? graph_.refusal() : refusal_; }
@@ -58,14 +58,13 @@ class TrainingSteps {
   StepResult recorded(int64_t step, const Pass& pass, double factor);
   /// The weight of one of several batches that are accumulated.
   double share() const { return 1.0 / static_cast<double>(run_.config.accumulate); }
-
-  const TrainingRun& run_;
-  const TaskData& task_data_;
   /// Makes streams that begin with a step forget what they have kept.
   void begin_streams(int64_t step);
   /// Returns the memory of batch i of a step before the step.
   const SegmentMemory& memory_of(int64_t i) const;
 
+  const TrainingRun& run_;
+  const TaskData& task_data_;
   std::vector<SegmentMemory>& memories_;
   std::vector<SegmentMemory> next_;  // after the last gradients()
   StepGraph graph_;

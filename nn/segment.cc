@@ -73,42 +73,49 @@ TensorList named_tensors(SegmentMemory memory) {
   return all;
 }
 
+SegmentMemory replaced(SegmentMemory memory,
+                       const std::function<Tensor(const std::string&, const Tensor&)>& f) {
+  std::vector<std::pair<Tensor, Tensor>> done;
+  memory.visit([&](const std::string& name, Tensor& x) {
+    for (const auto& [before, after] : done) {
+      const bool same = before.shares_storage(x) && before.shape() == x.shape() &&
+                        before.view().data == x.view().data;
+      if (!same) continue;
+      x = after;
+      return;
+    }
+    const Tensor before = x;
+    x = f(name, before);
+    done.emplace_back(before, x);
+  });
+  return memory;
+}
+
 SegmentMemory forget(const SegmentMemory& memory, const SegmentMemory& empty, const Tensor& reset) {
   const NoGrad off;
   require<NotImplemented>(!memory.projected, "forget",
                           "the streams of a memory of evaluation cannot begin anew");
   const TensorList blank = named_tensors(empty);
-  SegmentMemory result = memory;
-  size_t at = 0;
-  std::vector<std::pair<Tensor, Tensor>> shared;  // before and after: layers may share a tensor
-  result.visit([&](const std::string& name, Tensor& x) {
-    require(at < blank.size() && blank[at].name == name, "forget",
-            "the memory has {}, and the empty one does not", name);
-    const Tensor& none = blank[at++].tensor;
-    require_same_shape("forget", {name, x}, {"the empty memory", none});
+  return replaced(memory, [&](const std::string& name, const Tensor& x) {
+    const auto none = std::find_if(blank.begin(), blank.end(),
+                                   [&](const NamedTensor& b) { return b.name == name; });
+    require(none != blank.end(), "forget", "the memory has {}, and the empty one does not", name);
+    require_same_shape("forget", {name, x}, {"the empty memory", none->tensor});
     require_shape("forget", reset, {x.dim(0)}, "reset");
-    for (const auto& [before, after] : shared) {
-      if (before.shares_storage(x)) {
-        x = after;
-        return;
-      }
-    }
     Shape rows = Shape::filled(x.rank(), 1);
     rows[0] = x.dim(0);
-    const Tensor before = x;
-    x = in_memory(where(reshape(reset, rows), none, x));
-    shared.emplace_back(before, x);
+    return in_memory(where(reshape(reset, rows), none->tensor, x));
   });
-  return result;
 }
 
 SegmentMemory take_rows(const SegmentMemory& memory, const Tensor& rows, bool context) {
   const NoGrad off;
-  const auto take_of = [&](const auto& /*name*/, Tensor& x) { x = in_memory(take(x, rows)); };
-  SegmentMemory result = memory;
-  result.visit(take_of);
+  const auto taken = [&](const auto& /*name*/, const Tensor& x) {
+    return in_memory(take(x, rows));
+  };
+  SegmentMemory result = replaced(memory, taken);
   for (LayerMemory& layer : result.layers) {
-    if (context) layer.visit_context(take_of);
+    if (context) layer.visit_context([&](const char* name, Tensor& x) { x = taken(name, x); });
   }
   return result;
 }

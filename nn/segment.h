@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,11 @@ struct SegmentMemory {
 
 /// Returns the tensors of visit().
 TensorList named_tensors(SegmentMemory memory);
+
+/// Returns the memory with f(name, tensor) in place of each tensor of visit(). Where layers share a
+/// tensor, f is called for the first of them alone, and they share what it returns.
+SegmentMemory replaced(SegmentMemory memory,
+                       const std::function<Tensor(const std::string& name, const Tensor& x)>& f);
 
 /// Returns the memory with the rows of `empty`, a memory of the same shapes, for the samples with
 /// reset[b] != 0: their streams begin anew. Throws ShapeError unless reset is [B], NotImplemented

@@ -89,7 +89,7 @@ TEST(StreamsOfARun, PassTheMemoryOnAfterAnUpdateOrASkippedStep) {
   EXPECT_EQ(values_of(r.memories), before);  // a step that fails can be taken again
   r.optimizer->clear_gradients();
   r.steps.gradients(0, 8, 1);
-  r.steps.skip();
+  r.steps.pass_memories_on();
   EXPECT_NE(values_of(r.memories), before);
   EXPECT_EQ(r.memories[0].position, 6);
   r.optimizer->clear_gradients();

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "core/arena.h"
+#include "core/best_fit.h"
 #include "core/deferred.h"
 #include "core/error.h"
 #include "core/kernel.h"
@@ -47,8 +48,13 @@ void* next_address(int64_t bytes) {
 }
 
 void register_plan() {
-  memory::set_source(DeviceKind::meta,
-                     {.allocate = next_address, .release = [](void*, int64_t) {}});
+  memory::set_source(DeviceKind::meta, {.allocate = next_address,
+                                        .release = [](void*, int64_t) {},
+                                        .shrink =
+                                            [](void*, int64_t bytes, int64_t kept) {
+                                              return BestFit::divides(
+                                                  kept, bytes - kept);  // as devices do
+                                            }});
   copy_to_host.set(DeviceKind::meta, [](void* to, const void*, int64_t bytes) {
     std::memset(to, 0, static_cast<size_t>(bytes));
   });

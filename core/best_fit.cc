@@ -40,6 +40,13 @@ void BestFit::release(char* at, int64_t bytes) noexcept {
   }
 }
 
+bool BestFit::shrink(char* at, int64_t bytes, int64_t kept) {
+  if (!divides(kept, bytes - kept)) return false;
+  reserve(bytes - kept);
+  insert_free(at + kept, bytes - kept);
+  return true;
+}
+
 /// Reserves the memory to track one more block, however it is released.
 void BestFit::reserve(int64_t bytes) {
   nodes_.reserve(2 * (blocks_ + static_cast<int64_t>(by_address_.size()) + 1));

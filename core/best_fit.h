@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -52,6 +53,12 @@ class BestFit {
   /// std::bad_alloc if the host has no memory for the bookkeeping; the state is then unchanged.
   char* allocate(int64_t bytes);
   void release(char* at, int64_t bytes) noexcept;
+  /// Frees what lies behind the first `kept` bytes of a block, both multiples of 64. Returns false,
+  /// and leaves the block as it is, if one of the parts is so small that it would be counted with
+  /// others of its size. Throws std::bad_alloc as allocate() does.
+  bool shrink(char* at, int64_t bytes, int64_t kept);
+  /// Whether a block may be cut into parts of these sizes.
+  static bool divides(int64_t kept, int64_t rest) { return std::min(kept, rest) > small_limit; }
   /// Returns the free bytes below the highest address ever allocated, without those given up.
   int64_t held_free() const { return free_ - given_up_; }
   /// Ends the range at the highest address ever allocated and returns its new size in bytes.

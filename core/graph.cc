@@ -281,7 +281,27 @@ void refuse(std::string_view op, std::string_view reason) {
   require<NotImplemented>(current == nullptr, op, "cannot be recorded{}: {}", place(), reason);
 }
 
+namespace {
+thread_local Rehearsal* rehearsal = nullptr;
+}  // namespace
+
+Rehearsal::Rehearsal() {
+  rehearsal = this;
+  restart();
+}
+Rehearsal::~Rehearsal() { rehearsal = nullptr; }
+
+// One block of numbers and one of outcomes serve most steps.
+void Rehearsal::restart() {
+  constexpr auto numbers = static_cast<int64_t>(kNumbersOfBlock * sizeof(uint64_t));
+  bytes_ = 2 * memory::block_bytes(numbers);
+}
+
 void upload(Device device, void* to, const void* from, int64_t bytes) {
+  if (device == meta_device) {
+    if (rehearsal != nullptr) rehearsal->bytes_ += memory::block_bytes(bytes);
+    return;
+  }
   if (current == nullptr || device != current->device) {
     copy_from_host(device, to, from, bytes);
     return;

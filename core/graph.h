@@ -68,6 +68,21 @@ bool recording();
 void refuse(std::string_view op, std::string_view reason);
 /// Calls copy_from_host, or, in a recording, adds a copy of the data as a constant.
 void upload(Device device, void* to, const void* from, int64_t bytes);
+/// Counts what a recording of this thread's work on the meta device would hold beside its region.
+class Rehearsal {
+ public:
+  Rehearsal();
+  ~Rehearsal();
+  Rehearsal(const Rehearsal&) = delete;
+  Rehearsal& operator=(const Rehearsal&) = delete;
+  /// Returns the bytes of constants, numbers and outcomes of checks since restart().
+  int64_t bytes() const { return bytes_; }
+  void restart();
+
+ private:
+  friend void upload(Device device, void* to, const void* from, int64_t bytes);
+  int64_t bytes_ = 0;
+};
 /// Keeps `used` alive as long as the Graph that is being recorded; does nothing outside a
 /// recording.
 void keep(std::shared_ptr<const void> used);

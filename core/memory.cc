@@ -288,7 +288,7 @@ void set_apart(Ledger& l, int64_t bytes) {
 // Allocates a block of the region, which takes more memory from the device if needed. Returns null
 // if there is no memory.
 void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
-  constexpr int64_t least = int64_t{1} << 20;
+  constexpr int64_t least = int64_t{1} << 16;
   char* data = nullptr;
   // Not in the order of addresses: the memory that a recording needs must not depend on them.
   for (Chunk* chunk : region.chunks) {
@@ -296,7 +296,8 @@ void* allocate_apart(Ledger& l, RegionState& region, int64_t block) {
     if (data != nullptr) break;
   }
   if (data == nullptr) {
-    const int64_t wanted = region.bytes == 0 ? region.first_bytes : region.bytes / 8;
+    const bool first = region.bytes == 0 && region.first_bytes > 0;
+    const int64_t wanted = first ? region.first_bytes : region.bytes / 8;
     int64_t bytes = block_bytes(std::max({block, wanted, least}));
     void* at = l.source.allocate(bytes);
     if (at == nullptr) at = l.source.allocate(bytes = block);
@@ -404,8 +405,8 @@ void Region::trim() {
   for (auto& [at, chunk] : l.chunks) {
     if (chunk.owner != state_) continue;
     const int64_t used = chunk.blocks.trim(), rest = chunk.bytes - used;
-    if (rest == 0 || used == 0) continue;
-    l.source.release(at + used, rest);
+    if (rest == 0 || used == 0 || l.source.shrink == nullptr) continue;
+    if (!l.source.shrink(at, chunk.bytes, used)) continue;
     chunk.bytes = used;
     state_->bytes -= rest;
     set_apart(l, -rest);

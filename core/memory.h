@@ -166,6 +166,9 @@ constexpr int64_t block_bytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 struct Source {
   void* (*allocate)(int64_t bytes) = nullptr;  ///< null if there is no memory
   void (*release)(void* data, int64_t bytes) = nullptr;
+  /// Releases what lies behind the first `kept` bytes of a block; returns whether it has. Null if
+  /// blocks cannot be cut.
+  bool (*shrink)(void* data, int64_t bytes, int64_t kept) = nullptr;
   int64_t (*held_free)() = nullptr;
   void (*set_limit)(int64_t bytes) = nullptr;
   int64_t (*limit)() = nullptr;
@@ -191,6 +194,9 @@ class Region {
   /// Returns memory beyond its highest blocks to the device. Later requests may still allocate from
   /// it.
   void trim();
+  /// Returns the size to begin with for work that needs `bytes` at most at a time: an eighth more,
+  /// for the gaps between its blocks. Where that does not suffice a region grows.
+  static int64_t roomy(int64_t bytes) { return bytes + bytes / 8; }
   /// Returns the bytes that it has taken from the device, without the retained blocks of others.
   int64_t bytes() const;
 

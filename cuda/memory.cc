@@ -163,6 +163,10 @@ void register_memory() {
       {.allocate = [](int64_t bytes) -> void* { return Pool::pool().blocks.allocate(bytes); },
        .release = [](void* at,
                      int64_t bytes) { Pool::pool().blocks.release(static_cast<char*>(at), bytes); },
+       .shrink =
+           [](void* at, int64_t bytes, int64_t kept) {
+             return Pool::pool().blocks.shrink(static_cast<char*>(at), bytes, kept);
+           },
        .held_free = [] { return devices() > 0 ? Pool::pool().blocks.held_free() : 0; },
        .set_limit =
            [](int64_t bytes) {

@@ -71,7 +71,7 @@ void StepGraph::record(const std::vector<Tensor>& inputs, const Body& body) {
       inputs_.push_back(clone(x.detach()));
     }
     graph_ = Graph::record(
-        device_, [&] { results_ = body(inputs_, live(gen_)); }, needed_);
+        device_, [&] { results_ = body(inputs_, live(gen_)); }, memory::Region::roomy(needed_));
     for (const NamedTensor& p : optimizer_.parameters()) gradients_.push_back(grad(p.tensor));
     signature_ = graph_->signature();
     if (++recordings_ > 1 && signature_ != before) {

@@ -12,6 +12,7 @@
 
 #include "autograd/engine.h"
 #include "core/error.h"
+#include "core/graph.h"
 #include "ops/cost.h"
 
 namespace longspan {
@@ -125,6 +126,7 @@ class Within {
 /// The memory regions that the two recordings of a step reserve.
 struct Regions {
   std::optional<memory::Region> gradients, update;
+  int64_t room = 0;  // bytes that the region of gradients begins with
 
   /// Like StepGraph: a step that is not recorded tells how much memory the first recording needs.
   Regions(Device device, Optimizer& optimizer, const std::function<Tensor()>& loss,
@@ -134,7 +136,8 @@ struct Regions {
     options.graph = options.macs = false;
     options.trace = nullptr;
     const StepMemory m = measure_step(device, optimizer, loss, options);
-    gradients.emplace(device, std::max(m.forward_peak, m.backward_peak));
+    room = memory::Region::roomy(std::max(m.forward_peak, m.backward_peak));
+    gradients.emplace(device, room);
     update.emplace(device, 0);
   }
 };
@@ -163,7 +166,10 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   MemoryTracker& tracker = memory_tracker(device);
   StepMemory m;
   int64_t batches = 0;  // bytes of batches held besides that of the current pass
+  std::optional<graph::Rehearsal> rehearsal;
+  if (options.graph) rehearsal.emplace();
   Regions regions(device, optimizer, loss, options);
+  if (rehearsal) rehearsal->restart();
   const Usage before = tracker.live();
   m.parameter = before[Category::parameter] - base[Category::parameter];
   tracker.reset_peak();
@@ -185,7 +191,13 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   }
   m.gradient = tracker.live()[Category::gradient] - base[Category::gradient];
   if (options.clip > 0) clip_gradients(optimizer, options.clip);
-  if (regions.gradients) regions.gradients->trim();
+  if (regions.gradients) {
+    // Whether gaps between blocks make a region grow depends on the order of all requests, and some
+    // of a backend's are its own: a prediction counts one growth, by an eighth, in any case.
+    const int64_t grown = device == meta_device ? regions.room + regions.room / 8 : 0;
+    m.hold(Category::graph, std::max<int64_t>(0, grown - regions.gradients->bytes()));
+    regions.gradients->trim();
+  }
   {
     const Within phase(regions.update);
     optimizer.step(0);
@@ -196,6 +208,12 @@ StepMemory measure_step(Device device, Optimizer& optimizer, const std::function
   m.optimizer = tracker.live()[Category::optimizer] - base[Category::optimizer] + elsewhere;
   m.hold(Category::optimizer, elsewhere);
   m.hold(Category::data, batches);
+  if (rehearsal) {
+    // Of more passes than were measured, each adds as many constants as the others.
+    const int64_t measured = std::min(options.passes, different_passes);
+    const int64_t constants = rehearsal->bytes() / std::max<int64_t>(measured, 1) * options.passes;
+    m.hold(Category::workspace, std::max(rehearsal->bytes(), constants));
+  }
   for (std::optional<memory::Region>* region : {&regions.gradients, &regions.update}) {
     if (!*region) continue;
     (*region)->trim();

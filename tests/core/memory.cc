@@ -211,6 +211,26 @@ TEST(Arena, FreedNeighboursMerge) {
   arena.release(again, 16 * size);
 }
 
+// Blocks are counted, so that a release never needs memory: a part of one is no block of its own.
+TEST(Arena, ShrunkBlocksAreStillOne) {
+  constexpr int64_t size = 1 << 24, large = 1 << 20;
+  std::vector<char> range(size);  // addresses that nobody reads
+  BestFit blocks(range.data(), size, size);
+  EXPECT_FALSE(BestFit::divides(64, large));
+  for (int i = 0; i < 1000; ++i) {
+    char* const at = blocks.allocate(large);
+    ASSERT_EQ(at, range.data()) << i;
+    EXPECT_FALSE(blocks.shrink(at, large, large - 64));
+    EXPECT_FALSE(blocks.shrink(at, large, 2048));
+    ASSERT_TRUE(blocks.shrink(at, large, large / 4));
+    char* const rest = blocks.allocate(large / 2);
+    ASSERT_EQ(rest, range.data() + large / 4) << i;
+    blocks.release(rest, large / 2);
+    blocks.release(at, large / 4);
+  }
+  for (int i = 0; i < 1000; ++i) ASSERT_NE(blocks.allocate(64), nullptr) << i;
+}
+
 TEST(Arena, ASteadyLoopTakesNothingNew) {
   const auto step = [] {
     std::vector<Tensor> tensors;

@@ -146,6 +146,10 @@ void enable_host_device() {
       {.allocate = [](int64_t bytes) -> void* { return range().blocks.allocate(bytes); },
        .release = [](void* at,
                      int64_t bytes) { range().blocks.release(static_cast<char*>(at), bytes); },
+       .shrink =
+           [](void* at, int64_t bytes, int64_t kept) {
+             return range().blocks.shrink(static_cast<char*>(at), bytes, kept);
+           },
        .held_free = [] { return range().blocks.held_free(); },
        .set_limit =
            [](int64_t bytes) { range().blocks.set_limit(bytes > 0 ? bytes : range_bytes); }});

@@ -336,7 +336,7 @@ struct Drawn {
     model = one("model",
                 {"transformer", "local_transformer", "sparse_transformer", "blockbert", "bigbird",
                  "bigbird:causal", "bigbird_etc", "etc", "longformer", "longformer_lm", "reformer",
-                 "transformer:encoder", "transformer:t12", "transformer_xl"});
+                 "transformer:encoder", "transformer:t12", "transformer_xl", "compressive"});
     memory = one("memory", {"standard", "lean", "selective", "checkpoint", "checkpoint:2",
                             "checkpoint:3:1", "checkpoint:2+1+rest", "reversible", "reversible:2",
                             "reversible:exact", "reversible:stored"});

@@ -28,12 +28,15 @@ StepMemory step_of(const ModelSpec& spec, Device device, int64_t batch, int64_t 
   const auto model = spec.build(Init{Generator{1}, device});
   Adam adam(named_parameters(*model));
   const Tensor tokens = some_ids(batch, length, device), targets = some_ids(batch, length, device);
+  SegmentMemory memory = model->empty_memory(batch);  // what exists of it, attention has work with
   const auto loss = [&] {
     const Pass pass{.training = true, .gen = Generator{2}};
     if (model->objective() == Objective::sequence) {
       return model->sequence_loss({tokens}, tokens, targets, pass).loss;
     }
-    return model->loss(tokens, targets, model->empty_memory(batch), pass).loss;
+    auto result = model->loss(tokens, targets, memory, pass);
+    memory = std::move(result.memory);
+    return result.loss;
   };
   for (int i = 1; i < steps; ++i) measure_step(device, adam, loss, {.clip = 1.0, .base = base});
   std::optional<MemoryTrace> trace;

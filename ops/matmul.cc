@@ -105,19 +105,16 @@ Tensor rows_from(const Tensor& x, int64_t begin, int64_t n) {
   return x.alias(shape, x.strides(), n > 0 ? begin * x.strides()[1] : 0);
 }
 
-/// Returns the gradient of the weight of joined_linear: the sum of dy^T x over the samples of both
+/// Returns the gradient of the weight of joined_linear: the sum of dy^T x over the rows of both
 /// segments, in order.
 Tensor joined_weight_gradient(const Tensor& weight, const Tensor& dy, const Tensor (&x)[2]) {
   const bool narrow = weight.dtype() == DType::f16 || weight.dtype() == DType::bf16;
   Tensor sum = Tensor::zeros(weight.shape(), narrow ? DType::f32 : weight.dtype(), weight.device(),
                              narrow ? Category::workspace : Category::other);
-  View c = sum.mut();
-  c.shape = {dy.dim(0), weight.dim(0), weight.dim(1)};
-  c.strides = {0, weight.dim(1), 1};
   int64_t begin = 0;
   for (const Tensor& rows : x) {
-    const Tensor g = rows_from(dy, begin, rows.dim(1));
-    sum_products(swap_last(g.view()), rows.view(), c, sum.device());
+    const Tensor g = as_rows(rows_from(dy, begin, rows.dim(1)));  // a copy: one product for all
+    kernels::matmul(sum.device(), swap_last(g.view()), as_rows(rows).view(), {}, sum.mut(), true);
     begin += rows.dim(1);
   }
   if (!narrow) return sum;

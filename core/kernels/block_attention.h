@@ -121,11 +121,12 @@ struct AttentionOperands {
   X relation_key;                // [1 or H, R, d]: + scale * relation_query . a[id]
   X relation_bias;               // [1 or H, R]: + scale * b[id]
   X relation_value;              // [1 or H, R, dv]: v + a_v[id]
-  // [1 or B, 1 or H, 1 or T]: weights keys of the first segment by mu = clamp((offset + span - (q -
-  // k)) / ramp, 0, 1), for positions q and k
-  X span;
+  // Weights of the keys of the first segment, for positions q and k, if either span is defined:
+  // mu = clamp((offset + span + query_span - (q - k)) / ramp, 0, 1)
+  X span;        // [1 or B, 1 or H, 1 or T]
+  X query_span;  // [1 or B, 1 or H, L]
 
-  static constexpr int count = 10;
+  static constexpr int count = 11;
 
   /// Calls f(tensor) for every tensor, or f(tensor, tensor of other, ...) for several operands.
   template <class F, class... O>
@@ -140,6 +141,7 @@ struct AttentionOperands {
     f(x.relation_bias...);
     f(x.relation_value...);
     f(x.span...);
+    f(x.query_span...);
   }
 };
 
@@ -158,7 +160,7 @@ struct AttentionNumbers {
   double scale = 1;
   int64_t left = 0, right = 0;  // ids of distances: 0 .. left + right
   int64_t ids = 0;              // R >= left + right + 1; only classes reach the rows beyond
-  double ramp = 1, offset = 0;  // of span
+  double ramp = 1, offset = 0;  // of spans
   AttentionDropout dropout;
 };
 
@@ -194,14 +196,14 @@ struct AttentionProblemOf {
   }
 };
 
-/// A call for kernels. All tensors of `inputs` have the floating dtype of q, except span, which is
-/// f32 (f64 for f64); q, k, v and relation_query have any strides with the last one 1.
+/// A call for kernels. All tensors of `inputs` have the floating dtype of q, except spans, which
+/// are f32 (f64 for f64); q, k, v and relation_query have any strides with the last one 1.
 using AttentionProblem = AttentionProblemOf<ConstView, AttentionLayoutView>;
 
 /// Destinations of the gradients, shaped as the inputs; an undefined view means that the gradient
 /// is not required. Gradients of keys and values are required together, for all segments. The
-/// gradient of a span is required together with these if the span has one value for each key, else
-/// together with that of queries.
+/// gradient of `span` is required together with these if it has one value for each key, else
+/// together with that of queries, and so is the gradient of query_span.
 using AttentionGradients = AttentionOperands<View>;
 
 /// out [B, H, L, dv] in the dtype of q, lse [B, H, L] contiguous, f32 (f64 for f64).

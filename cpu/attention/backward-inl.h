@@ -123,6 +123,7 @@ class BackwardTask : ScoreGradients<T> {
       prefetch_next(step, after, i, all, i + 1 < all ? tiles[static_cast<size_t>(i + 1)] : last);
       for (const KeyRange& range : ranges_) {
         for_blocks(c_.head, t, range, tile_.some_empty, empty, visit_, [&](KeySpan& span) {
+          if (Gradients::ends_before(span)) return;
           span.at = span.origin - step.key;
           take(span, process);
         });
@@ -477,6 +478,24 @@ void write_table(const std::vector<AttentionTask>& tasks, const T* sums, int64_t
   });
 }
 
+// Adds the gradients of mu over the samples and heads that a span of queries serves, and writes its
+// gradient.
+template <class T>
+void write_query_span(const AttentionProblem& in, const T* sums, const View& to) {
+  const int64_t batch = in.inputs.q.dim(0), heads = in.inputs.q.dim(1), rows = in.inputs.q.dim(2);
+  std::vector<double> total(static_cast<size_t>(to.numel()), 0.0);
+  for (int64_t bh = 0; bh < batch * heads; ++bh) {
+    const int64_t b = to.dim(0) > 1 ? bh / heads : 0, h = to.dim(1) > 1 ? bh % heads : 0;
+    double* const at = total.data() + (b * to.dim(1) + h) * rows;
+    for (int64_t i = 0; i < rows; ++i) at[i] += static_cast<double>(sums[bh * rows + i]);
+  }
+  T* const gradient = to.as<T>();
+  for (size_t i = 0; i < total.size(); ++i) {
+    const auto value = static_cast<T>(total[i] / in.numbers.ramp);
+    gradient[i] = in.accumulate ? gradient[i] + value : value;
+  }
+}
+
 // Adds the gradients of mu over all pairs that a span serves, and writes the span's gradient.
 template <class T>
 void write_span(const AttentionProblem& in, const std::vector<AttentionTask>& tasks, const T* sums,
@@ -545,11 +564,15 @@ void backward(const AttentionProblem& in, const ConstView& out, const ConstView&
   const int64_t span_size = grads.span ? span_sizes[by_key ? 1 : 0] : 0;
   const Buffer<T> span_sums(span_size, on);
   if (runs) std::fill_n(span_sums.data(), span_size, T{0});
+  const int64_t query_size = grads.query_span ? batch * heads * in.inputs.q.dim(2) : 0;
+  const Buffer<T> query_sums(query_size, on);
+  if (runs) std::fill_n(query_sums.data(), query_size, T{0});
 
   const auto go = [&](const std::vector<AttentionTask>& parts, bool dq, bool dkv, bool dtables) {
     T* const dspan = grads.span && (by_key ? dkv : dq) ? span_sums.data() : nullptr;
+    T* const dquery = grads.query_span && dq ? query_sums.data() : nullptr;
     const BackwardCall<T> call{in,           lse, dout, grads,   relations, spans,
-                               delta.data(), dq,  dkv,  dtables, dspan};
+                               delta.data(), dq,  dkv,  dtables, dspan,     dquery};
     run_tasks<T>(parts, on, [&](const AttentionTask& task, Slab<T>& slab) {
       return BackwardTask<T>(call, task, dtables ? sums_of(task) : RelationSums<T>{}, slab);
     });
@@ -570,6 +593,7 @@ void backward(const AttentionProblem& in, const ConstView& out, const ConstView&
                 false, in.accumulate);
   }
   if (grads.span) write_span(in, tasks, span_sums.data(), grads.span);
+  if (grads.query_span) write_query_span(in, query_sums.data(), grads.query_span);
   if (grads.relation_bias) {
     write_table(tasks, sums.data() + key_size + value_size, size, relations.shape,
                 static_cast<T>(in.numbers.scale), grads.relation_bias, true, in.accumulate);

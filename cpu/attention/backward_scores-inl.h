@@ -40,7 +40,8 @@ struct BackwardCall {
   const SpanRows<T>& spans;
   const T* delta;              // [B, H, L]: dout . out - dlse
   bool rows, columns, tables;  // what to compute: dq; dk and dv; gradients of the tables
-  T* span_sums;  // null, or gradient sums of mu: [B H][span_row] by key, else [tasks][lanes]
+  T* span_sums;   // null, or gradient sums of mu: [B H][span_row] by key, else [tasks][lanes]
+  T* query_sums;  // null, or the same for each query: [B H][L]
 };
 
 // Elements of a head's gradient sums of mu: its keys, and padding for whole vectors.
@@ -181,10 +182,14 @@ class ScoreGradients {
     more_ = span.times == 1 ? T{0} : std::log2(static_cast<T>(span.times));
     soft_here_ = c_.soft.given() && s.number == 0;
     terms_ = c_.shift || c_.carry || soft_here_ || span.times != 1 || labels_.active();
-    span_row_ = nullptr;
-    if (!soft_here_ || c_.call.span_sums == nullptr) return;
+    span_row_ = query_row_ = nullptr;
+    if (!soft_here_) return;
+    const int64_t head = c_.task.b * c_.in.inputs.q.dim(1) + c_.task.h;
+    if (c_.call.query_sums != nullptr) {
+      query_row_ = c_.call.query_sums + head * c_.in.inputs.q.dim(2);
+    }
+    if (c_.call.span_sums == nullptr) return;
     if (c_.soft.by_key) {
-      const int64_t head = c_.task.b * c_.in.inputs.q.dim(1) + c_.task.h;
       span_row_ = c_.call.span_sums + head * span_row(c_.in) + span.origin;
     } else {
       span_row_ = c_.call.span_sums + c_.task.index * V;
@@ -235,7 +240,19 @@ class ScoreGradients {
   // Whether a row of the tile sees a key of the block; enter() was called for the span.
   bool holds(const KeySpan& span, int64_t row, int64_t key) const {
     return span.seen.holds(row, key) && (!terms_ || labels_.shows(query(row), key)) &&
-           (!soft_here_ || c_.soft.shows(key, distance(span.origin, row), span.origin));
+           (!soft_here_ || c_.soft.shows(key, distance(span.origin, row), span.origin,
+                                         c_.soft.of_query(query(row))));
+  }
+
+  // Whether the soft mask is below 0 for all keys of a span and all rows of the tile, so that no
+  // pair has a part in any gradient.
+  bool ends_before(const KeySpan& span) const {
+    if (!c_.soft.given() || c_.head.at_place(span.origin).number != 0) return false;
+    const int64_t last = span.origin + c_.head.block_keys(span.origin) - 1;
+    for (int64_t r = 0; r < tile_.rows; ++r) {
+      if (!c_.soft.ends_before(distance(last, r), c_.soft.of_query(query(r)))) return false;
+    }
+    return true;
   }
 
   int64_t query(int64_t r) const { return c_.head.query(tile_.row + r); }
@@ -256,6 +273,8 @@ class ScoreGradients {
     const Vec<T> base = hn::Set(d, tile_.base[r]), lower = hn::Set(d, tile_.lower[r]);
     const int64_t at = r * tile_.relation.stride;
     const int64_t far = kTerms ? distance(span.origin, r) : 0;
+    const T own = kTerms && soft_here_ ? c_.soft.of_query(query(r)) : T{0};
+    Vec<T> of_mu = hn::Zero(d);  // gradients of mu
     const auto* const label = kTerms && labels_.active() ? labels_.of_row(query(r)) : nullptr;
     const bool by_label = kTerms && labels_.columns();
     const auto entry = [&](const T* table, int64_t v) {
@@ -275,8 +294,8 @@ class ScoreGradients {
       if (kDrop) dp = hn::Mul(dp, hn::Load(d, keep_row_ + v * V));
       Vec<T> dx = hide(v, hn::Mul(p, hn::Sub(dp, lower)));
       if (kTerms && soft_here_) {
-        const Vec<T> mu = c_.soft.at(v, far, span.origin);
-        add_span(v, mu, dx);
+        const Vec<T> mu = c_.soft.at(v, far, span.origin, own);
+        of_mu = hn::Add(of_mu, add_span(v, mu, dx));
         const auto some = hn::Gt(mu, hn::Zero(d));
         dx = hn::IfThenElseZero(some, hn::Mul(dx, clamped<T>(mu)));
         p = hn::IfThenElseZero(some, hn::Mul(p, clamped<T>(mu)));
@@ -299,6 +318,9 @@ class ScoreGradients {
     for (int64_t v = n.from; v < n.a; ++v) one(v, outside);
     for (int64_t v = n.a; v < n.e; ++v) one(v, labelled);
     for (int64_t v = n.e; v < n.to; ++v) one(v, outside);
+    if (kTerms && query_row_ != nullptr) {
+      query_row_[query(r)] += hn::GetLane(hn::SumOfLanes(d, of_mu));
+    }
     if (by_label && c_.bin) {
       labels_.add(label, n.from * V, n.to * V, w_.dscores + column, w_.bins + at);
     }
@@ -307,15 +329,19 @@ class ScoreGradients {
     }
   }
 
-  // Adds the gradient of a vector of mu. It reaches the span if mu is on its ramp, ends included,
-  // except that nonfinite values are dropped if mu is 0.
-  HWY_INLINE void add_span(int64_t v, Vec<T> mu, Vec<T> dmu) {
-    if (span_row_ == nullptr) return;
+  // Adds the gradient of a vector of mu to that of the span and returns what it adds. It reaches
+  // spans if mu is on its ramp, ends included, except that nonfinite values are dropped if mu is 0.
+  HWY_INLINE Vec<T> add_span(int64_t v, Vec<T> mu, Vec<T> dmu) {
     const Tag<T> d;
+    if (span_row_ == nullptr && query_row_ == nullptr) return hn::Zero(d);
     const auto ramp = hn::And(hn::Ge(mu, hn::Zero(d)), hn::Le(mu, hn::Set(d, T{1})));
     const auto on = hn::And(ramp, hn::Or(hn::Gt(mu, hn::Zero(d)), hn::IsFinite(dmu)));
-    T* const to = span_row_ + (c_.soft.by_key ? v * V : 0);
-    hn::StoreU(hn::Add(hn::LoadU(d, to), hn::IfThenElseZero(on, dmu)), d, to);
+    const Vec<T> passed = hn::IfThenElseZero(on, dmu);
+    if (span_row_ != nullptr) {
+      T* const to = span_row_ + (c_.soft.by_key ? v * V : 0);
+      hn::StoreU(hn::Add(hn::LoadU(d, to), passed), d, to);
+    }
+    return passed;
   }
 
   // Returns the distance from row r to the first key of a block.
@@ -327,7 +353,8 @@ class ScoreGradients {
   Labels<T> labels_;  // of the current block
   T more_ = 0;        // log2 of the multiplicity of its keys
   bool soft_here_ = false, terms_ = false;
-  T* span_row_ = nullptr;  // gradient sums of the block's mu: for each key, or by lane
+  T* span_row_ = nullptr;   // gradient sums of the block's mu: for each key, or by lane
+  T* query_row_ = nullptr;  // the same for each query of the head
   const KeepRow<T> keep_;
   alignas(64) T keep_row_[KeepRow<T>::kSize];
 };

@@ -125,6 +125,7 @@ class ForwardTask {
       for (const KeyRange& range : ranges) {
         const auto none = [](int64_t) { return false; };
         for_blocks(head_, t, range, false, none, visit_, [&](KeySpan& span) {
+          if (ends_before(span)) return;
           span.at = packed_block(span.origin / kBlock) * kBlock;
           visit_.take(!plain(span), span.seen.all_first, span.seen.all_last, process);
         });
@@ -242,6 +243,16 @@ class ForwardTask {
     return !shift_ && !carry_ && !soft_.given() && has_intervals_only(head_, span);
   }
 
+  // Whether the soft mask hides all keys of a span from all rows of the tile.
+  bool ends_before(const KeySpan& span) const {
+    if (!soft_.given() || head_.at_place(span.origin).number != 0) return false;
+    const int64_t last = span.origin + head_.block_keys(span.origin) - 1;
+    for (int64_t r = 0; r < rows_; ++r) {
+      if (!soft_.ends_before(distance(last, r), soft_.of_query(query(r)))) return false;
+    }
+    return true;
+  }
+
   // Prepares the terms that a span needs besides products.
   void enter(const KeySpan& span) {
     const HeadSegment& s = head_.at_place(span.origin);
@@ -318,6 +329,7 @@ class ForwardTask {
         const KeySpan& span = *part.span;
         const Vectors& n = part.vectors;
         const int64_t far = kTerms ? distance(span.origin, r) : 0;
+        const T own = kTerms && soft_here_ ? soft_.of_query(query(r)) : T{0};
         if (span.origin != origin && reference_[r] == kHidden) {
           reference_[r] = hn::GetLane(hn::MaxOfLanes(d, high));
         }
@@ -333,7 +345,7 @@ class ForwardTask {
           if (more_ != T{0}) x = hn::Add(x, hn::Set(d, more_));
           if (labels_.hides()) x = hn::IfThenElse(shown<T>(label, v), x, hidden);
           if (soft_here_) {
-            const auto some = hn::Gt(soft_.at(v, far, span.origin), hn::Zero(d));
+            const auto some = hn::Gt(soft_.at(v, far, span.origin, own), hn::Zero(d));
             x = hn::IfThenElse(some, x, hidden);
           }
           return x;
@@ -391,9 +403,10 @@ class ForwardTask {
         const KeySpan& span = *parts_[p].span;
         const int64_t row = i * kStride + span.column;
         const int64_t far = kTerms ? distance(span.origin, r) : 0;
+        const T own = kTerms && soft_here_ ? soft_.of_query(query(r)) : T{0};
         for (int64_t v = parts_[p].vectors.from; v < parts_[p].vectors.to; ++v) {
           Vec<T> x = exp2(d, hn::Sub(hn::Load(d, scores_ + (row + v * V)), base));
-          if (kTerms && soft_here_) x = hn::Mul(x, clamped<T>(soft_.at(v, far, span.origin)));
+          if (kTerms && soft_here_) x = hn::Mul(x, clamped<T>(soft_.at(v, far, span.origin, own)));
           total = hn::Add(total, x);
           hn::Store(x, d, scores_ + (row + v * V));
         }
@@ -495,8 +508,8 @@ class ForwardTask {
           [&](int64_t r, int64_t k) {
             return seen.holds(row + r, first + k) &&
                    (!terms_ || labels_.shows(query(row + r), first + k)) &&
-                   (!soft_here_ ||
-                    soft_.shows(first + k, distance(span.origin, row + r), span.origin));
+                   (!soft_here_ || soft_.shows(first + k, distance(span.origin, row + r),
+                                               span.origin, soft_.of_query(query(row + r))));
           });
     }
   }

@@ -217,7 +217,8 @@ void refuse(bool given, const char* what) {
 }
 
 void check(const AttentionProblem& in) {
-  refuse(in.inputs.span && in.layout.order_k, "a soft mask (span) of keys with an order");
+  const bool soft = in.inputs.span || in.inputs.query_span;
+  refuse(soft && in.layout.order_k, "a soft mask (span) of keys with an order");
 }
 
 void forward(const AttentionProblem& in, View out, View lse) {

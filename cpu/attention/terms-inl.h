@@ -334,25 +334,38 @@ HWY_INLINE Vec<T> from_labels(const T* table, const typename Labels<T>::Label* l
 
 // ------------------------------------------------------------------------------------- soft mask
 
-// mu = clamp((offset + span - (q - k)) / ramp, 0, 1) of one head, before clamping.
+// mu = clamp((offset + span + query_span - (q - k)) / ramp, 0, 1) of one head, before clamping.
 template <class T>
 struct SoftMask {
-  const T* span = nullptr;  // one for each key, or one
+  const T* span = nullptr;        // one for each key, or one; null: none
+  const T* query_span = nullptr;  // one for each query; null: none
   bool by_key = false;
   T inverse = 0, offset = 0;
 
-  bool given() const { return span != nullptr; }
-  /// Returns vector v of mu for keys from `key` on, whose first has distance k - q = `distance`.
-  HWY_INLINE Vec<T> at(int64_t v, int64_t distance, int64_t key) const {
+  bool given() const { return span != nullptr || query_span != nullptr; }
+  /// Returns the part of offset + span + query_span that query i has with every key.
+  T of_query(int64_t i) const {
+    const T all = span != nullptr && !by_key ? *span + offset : offset;
+    return query_span != nullptr ? query_span[i] + all : all;
+  }
+  /// Returns vector v of mu for keys from `key` on, whose first has distance k - q = `distance`,
+  /// and the query with the of_query() `own`.
+  HWY_INLINE Vec<T> at(int64_t v, int64_t distance, int64_t key, T own) const {
     const Tag<T> d;
     const Vec<T> far = hn::Iota(d, static_cast<T>(distance + v * kLanes<T>));
-    const Vec<T> own = by_key ? hn::LoadU(d, span + key + v * kLanes<T>) : hn::Set(d, *span);
-    return hn::Mul(hn::Add(far, hn::Add(own, hn::Set(d, offset))), hn::Set(d, inverse));
+    Vec<T> both = hn::Set(d, own);
+    if (by_key) both = hn::Add(hn::LoadU(d, span + key + v * kLanes<T>), both);
+    return hn::Mul(hn::Add(far, both), hn::Set(d, inverse));
   }
-  /// Whether a row sees the key at position `origin` + k and distance `distance` + k at all.
-  bool shows(int64_t k, int64_t distance, int64_t origin) const {
-    const T far = static_cast<T>(distance + k), own = by_key ? span[origin + k] : *span;
-    return (far + (own + offset)) * inverse > T{0};
+  /// Whether the query sees the key at position `origin` + k and distance `distance` + k at all.
+  bool shows(int64_t k, int64_t distance, int64_t origin, T own) const {
+    const T far = static_cast<T>(distance + k), both = by_key ? span[origin + k] + own : own;
+    return (far + both) * inverse > T{0};
+  }
+  /// Whether mu is below 0 for this query and all keys up to distance k - q = `distance`, whose
+  /// span is not asked.
+  bool ends_before(int64_t distance, T own) const {
+    return !by_key && (static_cast<T>(distance) + own) * inverse < T{0};
   }
 };
 
@@ -362,13 +375,17 @@ HWY_INLINE Vec<T> clamped(Vec<T> x) {
   return hn::Min(hn::Max(x, hn::Zero(d)), hn::Set(d, T{1}));
 }
 
-// Spans of all heads, padded for whole vectors at the end.
+// Spans of all heads. Those of keys are padded for whole vectors at the end.
 template <class T>
 struct SpanRows {
   int64_t batch = 0, heads = 0, keys = 0, row = 0;
   std::vector<T> values;
+  ConstView by_query;
 
   explicit SpanRows(const AttentionProblem& in) {
+    if (in.inputs.query_span && in.inputs.query_span.device != meta_device) {
+      by_query = in.inputs.query_span;
+    }
     const ConstView& span = in.inputs.span;
     if (!span) return;
     batch = span.dim(0);
@@ -382,10 +399,19 @@ struct SpanRows {
     }
   }
   SoftMask<T> of(const AttentionProblem& in, int64_t b, int64_t h) const {
-    if (values.empty()) return {};
-    const int64_t at = (batch > 1 ? b : 0) * heads + (heads > 1 ? h : 0);
-    return {values.data() + at * row, keys > 1, static_cast<T>(1 / in.numbers.ramp),
-            static_cast<T>(in.numbers.offset)};
+    const auto place = [b, h](int64_t samples, int64_t count) {
+      return (samples > 1 ? b : 0) * count + (count > 1 ? h : 0);
+    };
+    SoftMask<T> mask;
+    if (!values.empty()) mask.span = values.data() + place(batch, heads) * row;
+    if (by_query) {
+      mask.query_span =
+          by_query.as<T>() + place(by_query.dim(0), by_query.dim(1)) * by_query.dim(2);
+    }
+    mask.by_key = keys > 1;
+    mask.inverse = static_cast<T>(1 / in.numbers.ramp);
+    mask.offset = static_cast<T>(in.numbers.offset);
+    return mask;
   }
 };
 

@@ -108,6 +108,17 @@ __global__ void __launch_bounds__(general_threads)
   }
 }
 
+/// Computes the gradient of query_span [batch, heads, queries].
+template <class T, class A>
+__global__ void __launch_bounds__(general_threads)
+    query_span_kernel(const __grid_constant__ AttentionArguments<T> x, int64_t heads,
+                      int64_t queries, A* to, int64_t n) {
+  const int64_t step = int64_t{gridDim.x} * general_threads;
+  for (int64_t i = int64_t{blockIdx.x} * general_threads + threadIdx.x; i < n; i += step) {
+    to[i] = query_span_sum(x, i / queries / heads, i / queries % heads, i % queries);
+  }
+}
+
 /// Runs a pass on tensor cores or on the general path, without combining its splits.
 template <Pass pass, class T>
 void run_pieces(const char* name, const AttentionProblem& in, bool on_tensor_cores,
@@ -173,6 +184,25 @@ void table_gradients(const AttentionProblem& in, bool on_tensor_cores, Attention
   write(grads.relation_bias, x.sizes.width + x.sizes.value_width, 1, x.sizes.scale);
 }
 
+/// Computes dq and the gradients of relation_query and query_span.
+template <class T>
+void row_gradients(const AttentionProblem& in, bool on_tensor_cores, AttentionArguments<T>& x,
+                   const AttentionGradients& grads) {
+  using A = Accumulator<T>;
+  constexpr const char* name = "block_attention_backward";
+  const View& span = grads.query_span;
+  const int64_t numbers = span ? x.sizes.head_count() * x.sizes.queries : 0;
+  const Scratch sums(max<int64_t>(numbers, 1) * static_cast<int64_t>(sizeof(A)),
+                     in.inputs.q.device);
+  if (span) x.query_sums = sums.as<A>();
+  run_pass<Pass::rows>(name, in, on_tensor_cores, x, x.row_columns());
+  if (span) {
+    launch(name, query_span_kernel<T, A>, dim3(blocks_for(span.numel(), general_threads)),
+           general_threads, 0, x, span.dim(1), span.dim(2), span.as<A>(), span.numel());
+  }
+  x.query_sums = nullptr;
+}
+
 /// Computes dk, dv and the gradient of span.
 template <class T>
 void key_gradients(const AttentionProblem& in, bool on_tensor_cores, AttentionArguments<T>& x,
@@ -205,9 +235,7 @@ void backward_of(const AttentionProblem& in, const ConstView& out, const ConstVi
          x, dlse.as<A>(), dlse ? dlse.stride(0) : 0, dlse ? dlse.stride(1) : 0,
          dlse ? dlse.stride(2) : 0, delta.as<A>());
   x.delta = delta.as<A>();
-  if (grads.q || grads.relation_query) {
-    run_pass<Pass::rows>(name, in, on_tensor_cores, x, x.row_columns());
-  }
+  if (grads.q || grads.relation_query) row_gradients(in, on_tensor_cores, x, grads);
   if (grads.k[0] || grads.span) key_gradients(in, on_tensor_cores, x, grads);
   if (grads.relation_key || grads.relation_bias || grads.relation_value) {
     table_gradients(in, on_tensor_cores, x, grads);

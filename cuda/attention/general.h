@@ -45,18 +45,28 @@ struct Table {
   LONGSPAN_HD const T* of(int64_t h) const { return data == nullptr ? nullptr : data + h * head; }
 };
 
-/// The `span` tensor of AttentionOperands, read as [B, H, T].
+/// The tensors `span` and `query_span` of AttentionOperands, read as [B, H, T] and [B, H, L]; null:
+/// not given.
 template <class A>
 struct SpanTable {
-  const A* data = nullptr;
-  int64_t batch = 0, head = 0, key = 0;  // strides; 0 for a broadcast axis
+  const A *of_key = nullptr, *of_query = nullptr;
+  int64_t batch = 0, head = 0, key = 0;     // strides of span; 0 for a broadcast axis
+  int64_t query_batch = 0, query_head = 0;  // strides of query_span, whose rows are contiguous
   double ramp = 1, offset = 0;
 
-  /// Returns mu of the key at `distance` = q - k, before it is clamped to 0 .. 1.
-  LONGSPAN_HD A at(int64_t b, int64_t h, int64_t j, int64_t distance) const {
-    return (static_cast<A>(offset) + data[b * batch + h * head + j * key] -
-            static_cast<A>(distance)) /
-           static_cast<A>(ramp);
+  LONGSPAN_HD bool given() const { return of_key != nullptr || of_query != nullptr; }
+  /// The offset and the span of query i.
+  LONGSPAN_HD A of_row(int64_t b, int64_t h, int64_t i) const {
+    const A own = static_cast<A>(offset);
+    return of_query == nullptr ? own : own + of_query[b * query_batch + h * query_head + i];
+  }
+  /// The span of key j.
+  LONGSPAN_HD A of_column(int64_t b, int64_t h, int64_t j) const {
+    return of_key == nullptr ? A{0} : of_key[b * batch + h * head + j * key];
+  }
+  /// Returns mu of a row and a column at `distance` = q - k, before it is clamped to 0 .. 1.
+  LONGSPAN_HD A at(A row, A column, int64_t distance) const {
+    return (row + column - static_cast<A>(distance)) / static_cast<A>(ramp);
   }
 };
 
@@ -76,7 +86,8 @@ struct AttentionArguments {
   SpanTable<A> span;
   A* sums = nullptr;  // sums of the tables' gradients: [B H, splits, R, d + dv + 1]
   int64_t splits = 1;
-  A* span_sums = nullptr;  // [B H, T]: gradients of mu, times ramp
+  // Gradients of mu, times ramp: [B H, T], and in the pass for dq [B H, L]. Null: not required.
+  A *span_sums = nullptr, *query_sums = nullptr;
   // Workspace of the splits, which write here instead of to the outputs. wide: [rows or keys,
   // columns], in the forward pass before the division by the sum of weights. statistics: [rows, 2],
   // the reference of a row in units of log 2 and its sum of weights.
@@ -84,8 +95,11 @@ struct AttentionArguments {
   int32_t* nonfinite = nullptr;  // tensor cores only: 1 if a block's accumulators are nonfinite
 
   LONGSPAN_HD int64_t table_width() const { return sizes.width + sizes.value_width + 1; }
-  /// Columns of `wide` in the pass for dq, including those of the gradient of relation_query.
-  LONGSPAN_HD int64_t row_columns() const { return sizes.width * (own_relation_query ? 2 : 1); }
+  /// Columns of `wide` in the pass for dq, including those of the gradient of relation_query, and
+  /// last that of the gradient of mu times its ramp if it is required.
+  LONGSPAN_HD int64_t row_columns() const {
+    return sizes.width * (own_relation_query ? 2 : 1) + (query_sums != nullptr ? 1 : 0);
+  }
   /// Columns of `wide` in the pass over keys: dk, dv, and the gradient of mu times its ramp.
   LONGSPAN_HD int64_t key_columns() const { return table_width(); }
 };
@@ -441,10 +455,11 @@ class General {
         (bits >> j & 1) != 0 && key_read[j] >= seen[r].lo && key_read[j] < seen[r].hi;
     return seen_by_row && (!labelled || id_of(r, j) >= 0);
   }
-  LONGSPAN_HD bool soft() const { return x.span.data != nullptr && segment == 0; }
+  LONGSPAN_HD bool soft() const { return x.span.given() && segment == 0; }
   /// mu before clamping.
   LONGSPAN_HD A ramp(int r, int j) const {
-    return x.span.at(head.b, head.h, key_read[j], -distance(r, j));
+    return x.span.at(x.span.of_row(head.b, head.h, read[r]),
+                     x.span.of_column(head.b, head.h, key_read[j]), -distance(r, j));
   }
   /// Whether a pair exists.
   LONGSPAN_HD bool counts(uint64_t bits, int r, int j) const {
@@ -591,18 +606,26 @@ class General {
   }
 
   /// Computes the columns of dq, or of the gradient of relation_query, from chunk * Tile::row_sums
-  /// on, for the rows of a tile from `from` on.
+  /// on, for the rows of a tile from `from` on; chunk 0 of dq also computes the gradients of mu.
   LONGSPAN_HD void row_gradients(int64_t from, int64_t chunk, bool of_relation) {
     constexpr int width = Tile::row_sums;
+    const bool of_span = x.query_sums != nullptr && chunk == 0 && !of_relation;
+    A* const of_mu = row_c;
     load_rows(work.place, from);
     load_statistics();
     clear(sum, R * width);
+    clear(of_mu, R);
     KeySteps<K> steps(x.sizes, head, tile, work.range);
     for (KeyStep step; steps.next(step);) {
       enter(step.segment);
       load_keys(segment, step.k0, step.mask);
       load_times(step.k0, step.mask);
-      differentiate(step.k0, step.mask);
+      differentiate(step.k0, step.mask, of_span);
+      if (of_span) {
+        each(R, [&](int r) {
+          for (int j = 0; j < K; ++j) of_mu[r] += bins[r * P + j];
+        });
+      }
       if (!of_relation) {
         add_keys(dscores, keys_of(x.k[segment]), chunk * width, width, nullptr, sum);
       }
@@ -622,6 +645,13 @@ class General {
       } else {
         to[query[r] * rows.row + c] = static_cast<T>(sum[i] * scale);
       }
+    });
+    if (!of_span) return;
+    each(R, [&](int r) {
+      if (query[r] < 0) return;
+      A& put = work.workspace >= 0 ? x.wide[(work.workspace + from + r + 1) * x.row_columns() - 1]
+                                   : x.query_sums[number * x.sizes.queries + query[r]];
+      put = of_mu[r];
     });
   }
 
@@ -907,7 +937,7 @@ LONGSPAN_HD void join_splits(const AttentionArguments<T>& x, int64_t i, int rank
   });
 }
 
-/// The same for dq and the gradient of relation_query.
+/// The same for dq, the gradient of relation_query and the sums of query_span.
 template <class T>
 LONGSPAN_HD void add_row_splits(const AttentionArguments<T>& x, int64_t i, int rank, int team) {
   visit_cut_row(x.sizes, i, [&](const CutWork& cut, int64_t query, const SplitRow& row) {
@@ -920,6 +950,9 @@ LONGSPAN_HD void add_row_splits(const AttentionArguments<T>& x, int64_t i, int r
     };
     write(x.dq, 0);
     write(x.drelation_query, x.sizes.width);
+    if (rank != 0 || x.query_sums == nullptr) return;
+    x.query_sums[(cut.b * x.sizes.heads + cut.h) * x.sizes.queries + query] =
+        row.sum(x.wide, x.row_columns(), x.row_columns() - 1);
   });
 }
 
@@ -980,6 +1013,22 @@ LONGSPAN_HD Accumulator<T> span_part(const AttentionArguments<T>& x, int64_t b, 
     for (int64_t head = h; head < h_end; ++head) {
       const Accumulator<T>* const row = x.span_sums + (sample * x.sizes.heads + head) * keys;
       for (int64_t key = j + rank; key < j_end; key += team) total += row[key];
+    }
+  }
+  return total / static_cast<Accumulator<T>>(x.span.ramp);
+}
+
+/// Returns element (b, h, i) of the gradient of query_span: its sum over the samples and heads that
+/// the element serves.
+template <class T>
+LONGSPAN_HD Accumulator<T> query_span_sum(const AttentionArguments<T>& x, int64_t b, int64_t h,
+                                          int64_t i) {
+  Accumulator<T> total = 0;
+  const int64_t b_end = x.span.query_batch == 0 ? x.sizes.batch : b + 1,
+                h_end = x.span.query_head == 0 ? x.sizes.heads : h + 1;
+  for (int64_t sample = b; sample < b_end; ++sample) {
+    for (int64_t head = h; head < h_end; ++head) {
+      total += x.query_sums[(sample * x.sizes.heads + head) * x.sizes.queries + i];
     }
   }
   return total / static_cast<Accumulator<T>>(x.span.ramp);
@@ -1093,11 +1142,19 @@ AttentionArguments<T> arguments_of(const kernels::AttentionProblem& in) {
   x.left = in.numbers.left;
   x.right = in.numbers.right;
   x.ids = in.numbers.ids;
-  if (const ConstView& span = terms.span) {
-    const auto step = [&](int axis) { return span.dim(axis) > 1 ? span.stride(axis) : 0; };
-    x.span = {span.as<Accumulator<T>>(), step(0),          step(1), step(2),
-              in.numbers.ramp,           in.numbers.offset};
-  }
+  const auto step = [](const ConstView& of, int axis) {
+    return of && of.dim(axis) > 1 ? of.stride(axis) : 0;
+  };
+  const ConstView &span = terms.span, &by_query = terms.query_span;
+  x.span = {span.as<Accumulator<T>>(),
+            by_query.as<Accumulator<T>>(),
+            step(span, 0),
+            step(span, 1),
+            step(span, 2),
+            step(by_query, 0),
+            step(by_query, 1),
+            in.numbers.ramp,
+            in.numbers.offset};
   return x;
 }
 

@@ -11,8 +11,8 @@ unsigned attention_grid(const char* name, int64_t blocks);
 /// 8 up to 128, and each row begins at a multiple of 16 bytes.
 bool rows_fit(const ConstView& x);
 
-/// The passes of a call: out; dq and the gradient of relation_query; dk, dv and the gradient of
-/// span; the gradients of the relation tables.
+/// The passes of a call: out; dq and the gradients of relation_query and query_span; dk, dv and the
+/// gradient of span; the gradients of the relation tables.
 enum class AttentionPass : uint8_t { forward, rows, keys, tables };
 
 /// Whether tensor cores take a call: bf16 or f16, widths that are multiples of 8 up to 128, rows

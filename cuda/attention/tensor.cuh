@@ -19,7 +19,8 @@ namespace longspan::cuda {
 inline bool plain_terms(const kernels::AttentionProblem& in) {
   const auto& t = in.inputs;
   const bool classes = in.masks[0].class_id || in.masks[1].class_id;
-  return !classes && !t.relation_key && !t.relation_bias && !t.relation_value && !t.span;
+  const bool soft = t.span || t.query_span;
+  return !classes && !t.relation_key && !t.relation_bias && !t.relation_value && !soft;
 }
 
 /// State and helpers that the three passes share. T is bf16 or f16.

@@ -26,6 +26,7 @@ struct TermNotes {
   int32_t key[keys], shown[keys];  // -1: none; shown is also -1 for a hidden key
   int32_t key_class[keys];
   float weight[keys];
+  float row_span[rows], key_span[keys];  // what each adds to a soft mask; unset without one
 };
 
 // --------------------------------------------------------------------------------- pairs and ids
@@ -86,6 +87,7 @@ class TermsPass : public TensorPass<T, W> {
       const bool there = i >= 0 && i < head.queries_valid;
       notes.seen[r] = there ? head.sees(x.sizes, segment, i) : KeyInterval{0, 0};
       if (labelled) notes.row_class[r] = there ? masks.class_of_query(i) : 0;
+      if (soft(segment)) notes.row_span[r] = there ? x.span.of_row(head.b, head.h, i) : 0;
     }
   }
   /// Records the keys in slots k0 .. k0 + keys of a segment. Only the keys set in `bits` are used.
@@ -100,6 +102,7 @@ class TermsPass : public TensorPass<T, W> {
       notes.key[j] = index;
       notes.shown[j] = shown ? index : -1;
       if (s.masks.has_classes()) notes.key_class[j] = shown ? masks.class_of_key(index) : 0;
+      if (soft(segment)) notes.key_span[j] = shown ? x.span.of_column(head.b, head.h, index) : 0;
     }
   }
   template <int threads>
@@ -137,11 +140,11 @@ class TermsPass : public TensorPass<T, W> {
     }
     return any_lane(any);
   }
-  LONGSPAN_HD bool soft(int segment) const { return x.span.data != nullptr && segment == 0; }
+  LONGSPAN_HD bool soft(int segment) const { return x.span.given() && segment == 0; }
   /// mu before clamping.
   LONGSPAN_HD float ramp(int segment, int j, int e) const {
     const int r = row_of(own, j, e), c = key_of(own, j, e);
-    return x.span.at(head.b, head.h, notes.shown[c], -distance(segment, r, c));
+    return x.span.at(notes.row_span[r], notes.key_span[c], -distance(segment, r, c));
   }
   LONGSPAN_HD static float unit(float y) { return y < 0 ? 0.0f : (y > 1 ? 1.0f : y); }
 
@@ -439,9 +442,11 @@ struct TermRows {
     pass.weigh_pairs(s);
   }
   /// s = P, ds = dS, see TermsPass::differentiate().
+  template <class F>
   static LONGSPAN_HD void differentiate(const Pass& pass, Shared& shared, int side,
                                         const KeyStep& step, const typename Pass::Ids& id,
-                                        typename Pass::Scores& s, typename Pass::Scores& ds) {
+                                        typename Pass::Scores& s, typename Pass::Scores& ds,
+                                        F dmu) {
     const auto& x = pass.x;
     const SharedRows<W> dout{shared.dout};
     const uint32_t kept = draw(pass, step);
@@ -449,7 +454,7 @@ struct TermRows {
     clear<1, Pass::n>(ds);
     multiply_rows<T, W, 1, Pass::n>(dout, pass.own, values_of(shared, side), 0, ds);
     pass.add_relation(dout, pass.own, x.value, {}, x.sizes.value_width, id, ds);
-    pass.differentiate(step.segment, kept, id, s, ds, [](int, float) {});
+    pass.differentiate(step.segment, kept, id, s, ds, dmu);
   }
 };
 
@@ -559,7 +564,7 @@ struct TermsForward : TermRows<T, W> {
 
 // --------------------------------------------------------------------------------------- backward
 
-/// dq, or the gradient of relation_query in a block of its own.
+/// dq and the gradients of mu, or the gradient of relation_query in a block of its own.
 template <class T, int W>
 struct TermsRowGradients : TermRows<T, W> {
   using Half = TermRows<T, W>;
@@ -591,8 +596,10 @@ struct TermsRowGradients : TermRows<T, W> {
     Half::load_rows(pass, shared, first, first + count, true);
 
     Fragments<1, W / 8> sum;
+    float of_mu[2];
     for (;; careful = true) {
       clear<1, W / 8>(sum);
+      of_mu[0] = of_mu[1] = 0;
       Half::begin(pass, shared, work);
       int segment = -1;
       for (int at = 0; shared.ahead.at(at).mask != 0; ++at) {
@@ -602,7 +609,8 @@ struct TermsRowGradients : TermRows<T, W> {
         typename Pass::Ids id;
         if (!pass.find(segment, step.mask, id)) continue;
         typename Pass::Scores s, ds;
-        Half::differentiate(pass, shared, at % sides, step, id, s, ds);
+        Half::differentiate(pass, shared, at % sides, step, id, s, ds,
+                            [&](int e, float g) { (e < 2 ? of_mu[0] : of_mu[1]) += g; });
         if (!of_relation) {
           multiply_weights<T, W, Pass::n>(ds, Half::keys_of(shared, at % sides), careful, sum);
         }
@@ -626,6 +634,26 @@ struct TermsRowGradients : TermRows<T, W> {
     } else {
       pass.template write<1>(sum, x.sizes.width, row, to.of(head.b, head.h));
     }
+    if (x.query_sums != nullptr && !of_relation) {
+      write_span(pass, work.workspace < 0 ? -1 : work.workspace + from, of_mu);
+    }
+  }
+
+ private:
+  /// Writes the gradients of mu of the warp's rows; the tile's row 0 is at `workspace`, or it is
+  /// negative.
+  static LONGSPAN_HD void write_span(const Pass& pass, int64_t workspace, const float (&of_mu)[2]) {
+    const auto& x = pass.x;
+    LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
+      const int lane = thread_index() % 32;
+      const float total = over_row(of_mu[half], [](float a, float b) { return a + b; });
+      const int at = pass.own + 8 * half + lane / 4;
+      const int32_t i = pass.notes.query[at];
+      if (lane % 4 != 0 || i < 0) continue;
+      float& to = workspace >= 0 ? x.wide[(workspace + at + 1) * x.row_columns() - 1]
+                                 : x.query_sums[int64_t{pass.number} * x.sizes.queries + i];
+      to = total;
+    }
   }
 };
 
@@ -642,6 +670,7 @@ struct TermsKeyGradients {
     uint16_t k[keys * W], v[keys * W], q[rows * W], relation[rows * W], dout[rows * W];
     uint16_t stage[warps][term_stage * W];
     float numbers[warps][rows * term_pitch];
+    float dmu[2][threads];  // each thread's sums, here since registers are short
     TermNotes<rows, keys> notes;
   };
 
@@ -668,11 +697,10 @@ struct TermsKeyGradients {
     commit_copies();
 
     Fragments<1, W / 8> dk, dv;
-    float dmu[2];
     for (;; careful = true) {
       clear<1, W / 8>(dk);
       clear<1, W / 8>(dv);
-      dmu[0] = dmu[1] = 0;
+      shared.dmu[0][thread_index()] = shared.dmu[1][thread_index()] = 0;
       TileSteps<keys> steps(x.sizes, head, segment, k0, work.range);
       for (TileStep step; steps.next(step);) {
         const int32_t begin = head.tile_row(x.sizes, step.tile),
@@ -693,8 +721,9 @@ struct TermsKeyGradients {
           pass.add_relation(relation, 0, x.key, x.bias, x.sizes.width, id, s);
           pass.add_relation(dout, 0, x.value, {}, x.sizes.value_width, id, ds);
           pass.weigh_pairs(s);
-          pass.differentiate(segment, kept, id, s, ds,
-                             [&](int e, float g) { (e < 2 ? dmu[0] : dmu[1]) += g; });
+          pass.differentiate(segment, kept, id, s, ds, [&](int e, float g) {
+            shared.dmu[e < 2 ? 0 : 1][thread_index()] += g;
+          });
           multiply_weights<T, W, Pass::n>(s, dout, careful, dv);
           multiply_weights<T, W, Pass::n>(ds, q, careful, dk);
         }
@@ -702,7 +731,7 @@ struct TermsKeyGradients {
       if (!any_thread(nonfinite(dk) || nonfinite(dv)) || careful) break;
     }
     wait_for_copies<0>();  // in case there was no row
-    if (x.span_sums != nullptr && segment == 0) write_span(pass, work.workspace, dmu);
+    if (x.span_sums != nullptr && segment == 0) write_span(pass, work.workspace, shared.dmu);
     const int32_t* const noted = shared.notes.key;
     pass.write_keys(dk, x.dk[segment], x.sizes.scale, noted, own, work.workspace, 0);
     pass.write_keys(dv, x.dv[segment], x.sizes.draws.scale, noted, own, work.workspace,
@@ -729,11 +758,13 @@ struct TermsKeyGradients {
     wait_for_copies<0>();
     block_barrier();
   }
-  static LONGSPAN_HD void write_span(const Pass& pass, int64_t workspace, const float (&dmu)[2]) {
+  static LONGSPAN_HD void write_span(const Pass& pass, int64_t workspace,
+                                     const float (&dmu)[2][threads]) {
     const auto& x = pass.x;
     LONGSPAN_UNROLL for (int half = 0; half < 2; ++half) {
       const int lane = thread_index() % 32;
-      const float total = over_row(dmu[half], [](float a, float b) { return a + b; });
+      const float total =
+          over_row(dmu[half][thread_index()], [](float a, float b) { return a + b; });
       const int at = pass.own + 8 * half + lane / 4;
       const int32_t j = pass.notes.key[at];
       if (lane % 4 != 0 || j < 0) continue;
@@ -800,7 +831,7 @@ struct TermsTableGradients : TermRows<T, W> {
           typename Pass::Ids id;
           typename Pass::Scores s, ds;
           if (pass.find(segment, step.mask, id)) {
-            Half::differentiate(pass, shared, 0, step, id, s, ds);
+            Half::differentiate(pass, shared, 0, step, id, s, ds, [](int, float) {});
           } else {
             clear<1, Pass::n>(s);
             clear<1, Pass::n>(ds);

@@ -156,6 +156,31 @@ int64_t relation_ids(const ScoreTerms& terms, bool classes) {
   return std::max(distances, table.dim(table.rank() - rank_of_one));
 }
 
+// Checks a span [1 or B, 1 or H, n], or also [.., .., 1] if one may serve all n.
+void check_span(const Tensor& q, const Tensor& span, const char* name, int64_t n,
+                bool one_for_all) {
+  if (!span) return;
+  const DType expected = accumulator_of(q.dtype());
+  if (span.dtype() != expected) {
+    fail_with<DTypeError>(kOp,
+                          fmt::format("{} is not {}: spans are f32 whatever q is, and f64 for f64",
+                                      name, name_of(expected)),
+                          {{"q", q}, {name, span}});
+  }
+  require_same_device(kOp, {"q", q}, {name, span});
+  const auto one_or = [&](int axis, int64_t many) {
+    return span.dim(axis) == 1 || span.dim(axis) == many;
+  };
+  if (span.rank() != 3 || !one_or(0, q.dim(0)) || !one_or(1, q.dim(1)) ||
+      (span.dim(2) != n && !(one_for_all && span.dim(2) == 1))) {
+    fail_with<ShapeError>(
+        kOp,
+        fmt::format("{} has shape {}; expected [1 or {}, 1 or {}, {}{}]", name,
+                    to_string(span.shape()), q.dim(0), q.dim(1), one_for_all ? "1 or " : "", n),
+        {{"q", q}, {name, span}});
+  }
+}
+
 void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& terms, int64_t ids,
            const Dropout& dropout) {
   require(std::isfinite(terms.scale), kOp, "scale is {}; expected a finite number", terms.scale);
@@ -179,26 +204,9 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const ScoreTerms& 
                             {{"q", q}, {"relation_query", r}});
     }
   }
-  const Tensor& span = terms.span;
-  if (!span) return;
-  const DType span_dtype = accumulator_of(q.dtype());
-  if (span.dtype() != span_dtype) {
-    fail_with<DTypeError>(
-        kOp,
-        fmt::format("span is not {}: spans are f32 whatever q is, and f64 for f64",
-                    name_of(span_dtype)),
-        {{"q", q}, {"span", span}});
-  }
-  require_same_device(kOp, {"q", q}, {"span", span});
-  const auto one_or = [&](int axis, int64_t n) {
-    return span.dim(axis) == 1 || span.dim(axis) == n;
-  };
-  if (span.rank() != 3 || !one_or(0, q.dim(0)) || !one_or(1, q.dim(1)) || !one_or(2, k.dim(2))) {
-    fail_with<ShapeError>(kOp,
-                          fmt::format("span has shape {}; expected [1 or {}, 1 or {}, 1 or {}]",
-                                      to_string(span.shape()), q.dim(0), q.dim(1), k.dim(2)),
-                          {{"q", q}, {"span", span}});
-  }
+  if (!terms.span && !terms.query_span) return;
+  check_span(q, terms.span, "span", k.dim(2), true);
+  check_span(q, terms.query_span, "query_span", q.dim(2), false);
   require(std::isfinite(terms.ramp) && terms.ramp > 0, kOp, "ramp is {}; expected more than 0",
           terms.ramp);
   require(std::isfinite(terms.offset), kOp, "offset is {}; expected a finite number", terms.offset);
@@ -348,14 +356,15 @@ struct AttentionNode final : autograd::Node {
   // come with them.
   Operands destinations(const Operands& x) const {
     // A span gets its gradient with the keys if it has one value per key, else with the queries.
-    const bool want_span = wants(Operands::count - 1), by_key = want_span && x.span.dim(2) > 1;
+    const bool want_span = wants(Operands::count - 2), by_key = want_span && x.span.dim(2) > 1;
+    const bool want_q = (want_span && !by_key) || wants(Operands::count - 1);
     bool want_keys = by_key;
     for (int i = 1; i <= 2 * kernels::kAttentionSegments; ++i) want_keys = want_keys || wants(i);
     Operands d;
     int i = 0;
     const auto allocate = [&](Tensor& to, const Tensor& from) {
       const bool is_q = i == 0, is_key = i > 0 && i <= 2 * kernels::kAttentionSegments;
-      const bool wanted = is_key ? want_keys : wants(i) || (is_q && want_span && !by_key);
+      const bool wanted = is_key ? want_keys : wants(i) || (is_q && want_q);
       ++i;
       if (!from || !wanted) return;
       to = from.rank() == 4 ? empty_blhd(from, from.dim(2), from.dim(3)) : Tensor::like(from);
@@ -419,6 +428,7 @@ AttentionResult block_attention(const Tensor& q, std::span<const Keys> keys,
   given.relation_bias = terms.relation_bias;
   given.relation_value = terms.relation_value;
   given.span = terms.span;
+  given.query_span = terms.query_span;
   const Operands x = prepared(given);
   std::vector<Problem> problems;
   for (AttentionPattern& p : patterns) {

@@ -25,8 +25,11 @@ struct ScoreTerms {
   Tensor relation_value;  ///< v_j + a_v[id], [R, dv] or [H, R, dv]
   Tensor
       relation_query;  ///< r, [B, H, L, d]; not given: q (Transformer-XL: q + v, where q is q + u)
-  Tensor span;         ///< [1 or B, 1 or H, 1 or T]: soft mask of the first segment's keys
-  double ramp = 1, offset = 0;  ///< mu = clamp((offset + span - (q - k)) / ramp, 0, 1)
+  // The soft mask of the first segment's keys, f32 (f64 for f64); either span may be missing:
+  // mu = clamp((offset + span + query_span - (q - k)) / ramp, 0, 1)
+  Tensor span;        ///< [1 or B, 1 or H, 1 or T], of keys
+  Tensor query_span;  ///< [1 or B, 1 or H, L], of queries
+  double ramp = 1, offset = 0;
 };
 
 /// A key segment; all segments share one softmax.

@@ -383,6 +383,9 @@ TEST(AttentionTensor, TermsAtEveryWidth) {
       x.span = {3.25, 70.5};
       x.span_shape = {1, 2, 1};
       x.ramp = x.offset = 8;
+      x.query_span = random_values(2 * 110, 33);
+      for (double& s : x.query_span) s = 10 * s;
+      x.query_span_shape = {1, 2, 110};
       x.p = 0.25;
       x.dropout_key = 42;
       const Solution ours = run(x, patterns::causal(), dtype);
@@ -399,10 +402,17 @@ bool sees_at_all(const Problem& x, int64_t h, int64_t i, int64_t j) {
   if (!x.sees(0, i, j) || (x.pair_sees && !x.pair_sees(0, h, i, j))) return false;
   if (x.label && x.label(0, i, j) < 0) return false;
   if (x.times && x.times(i, j) == 0) return false;
-  if (x.span.empty()) return true;
-  const int64_t heads = x.span_shape[1], keys = x.span_shape[2];
-  const double span = x.span[static_cast<size_t>((heads > 1 ? h * keys : 0) + (keys > 1 ? j : 0))];
-  return x.offset + span - static_cast<double>(i + x.n.keys - x.n.queries - j) > 0;
+  if (x.span.empty() && x.query_span.empty()) return true;
+  double span = x.offset;
+  if (!x.span.empty()) {
+    const int64_t heads = x.span_shape[1], keys = x.span_shape[2];
+    span += x.span[static_cast<size_t>((heads > 1 ? h * keys : 0) + (keys > 1 ? j : 0))];
+  }
+  if (!x.query_span.empty()) {
+    span +=
+        x.query_span[static_cast<size_t>((x.query_span_shape[1] > 1 ? h * x.n.queries : 0) + i)];
+  }
+  return span - static_cast<double>(i + x.n.keys - x.n.queries - j) > 0;
 }
 
 // Nonfinite keys do not change rows that do not attend to them, and nonfinite queries do not change

@@ -478,7 +478,9 @@ TEST_F(Graphs, RecordedStepsNeedWhatIsMeasured) {
       }
       ASSERT_TRUE(graph.replays()) << graph.refusal();
       const int64_t numbers = 64 << 10;  // device scalars and constants
-      EXPECT_NEAR(static_cast<double>(measured[1].peak()), static_cast<double>(peak), numbers);
+      // Requests in another order may leave gaps, so that the region grows once, by an eighth.
+      EXPECT_GE(measured[1].peak() + numbers, peak);
+      EXPECT_LE(measured[1].peak(), peak + numbers + measured[1].graph / 8);
       EXPECT_NEAR(static_cast<double>(measured[1].graph), static_cast<double>(graph.bytes()),
                   numbers);
       EXPECT_GT(peak, measured[0].peak());

@@ -287,6 +287,18 @@ Case multiplicity(int64_t length, int64_t batch) {
   return c;
 }
 
+// Devices look at multiplicities only where a layout says that there are some.
+TEST(AttentionFeatures, ALayoutKnowsOfItsMultiplicities) {
+  const auto multiplied = [](uint8_t first, uint8_t last) {
+    std::vector<TileRuns> tiles = whole(20, 20, 0);
+    tiles[0].runs = {{0, 10, 0, RunKind::full, first}, {10, 10, 0, RunKind::full, last}};
+    return make_layout(20, 20, {tiles})->multiplied;
+  };
+  EXPECT_FALSE(multiplied(1, 1));
+  EXPECT_TRUE(multiplied(2, 1));
+  EXPECT_TRUE(multiplied(1, 2));
+}
+
 // Adaptive span: one span for each head.
 Case span_of_heads(int64_t length, int64_t batch) {
   Case c = plain(length, batch);
@@ -309,6 +321,37 @@ Case span_of_keys(int64_t length, int64_t batch) {
   c.x.span_shape = {batch, 1, length};
   c.x.ramp = 5.5;
   c.x.offset = 5.625;  // so that no pair is exactly at an end of the ramp
+  return c;
+}
+
+// Dynamic span: one span for each query of each head.
+Case span_of_queries(int64_t length, int64_t batch) {
+  Case c = plain(length, batch, 4);
+  c.pattern.rules[0].causal = true;
+  c.x.sees = [](int64_t, int64_t i, int64_t j) { return j <= i; };
+  c.x.query_span = random_values(batch * kHeads * length, 43);
+  for (double& s : c.x.query_span) s = 12 + 20 * s;  // some queries see no key of the first segment
+  c.x.query_span_shape = {batch, kHeads, length};
+  c.x.ramp = 5.5;
+  c.x.offset = 5.625;
+  return c;
+}
+
+// Spans of keys and of queries together; heads, or samples, share them.
+Case spans_of_both(int64_t length, int64_t batch) {
+  Case c = span_of_keys(length, batch);
+  c.x.query_span = random_values(length, 44);
+  for (double& s : c.x.query_span) s = 30 * s;
+  c.x.query_span_shape = {1, 1, length};
+  return c;
+}
+
+Case spans_of_heads_and_queries(int64_t length, int64_t batch) {
+  Case c = span_of_heads(length, batch);
+  c.x.query_span = random_values(batch * length, 45);
+  for (double& s : c.x.query_span) s = 5 + 5 * s;
+  c.x.query_span_shape = {batch, 1, length};
+  add_relations(c.x, {30, 0}, true, true, false, true);
   return c;
 }
 
@@ -335,30 +378,37 @@ Case all_at_once(int64_t length, int64_t batch) {
   c.x.span_shape = {1, 1, length};
   c.x.ramp = 5.5;
   c.x.offset = 2.125;
+  c.x.query_span = random_values(kHeads * length, 46);
+  for (double& s : c.x.query_span) s = 4 * s;
+  c.x.query_span_shape = {1, kHeads, length};
   return c;
 }
 
 }  // namespace
 
 const std::vector<Feature>& attention_test::features() {
-  static const std::vector<Feature> all = {{"rules by head", rules_by_head},
-                                           {"earlier", earlier},
-                                           {"side keys", side_keys},
-                                           {"long side with a rule", long_side_with_a_rule},
-                                           {"row bounds", row_bounds},
-                                           {"row bounds with an order", row_bounds_with_an_order},
-                                           {"begins", begins},
-                                           {"begins with an order", begins_with_an_order},
-                                           {"hidden keys", hidden},
-                                           {"class mask", class_mask},
-                                           {"class labels", class_labels},
-                                           {"many labels", many_labels},
-                                           {"relations with an order", relations_with_an_order},
-                                           {"relation query", relation_query},
-                                           {"multiplicity", multiplicity},
-                                           {"span of heads", span_of_heads},
-                                           {"span of keys", span_of_keys},
-                                           {"all at once", all_at_once}};
+  static const std::vector<Feature> all = {
+      {"rules by head", rules_by_head},
+      {"earlier", earlier},
+      {"side keys", side_keys},
+      {"long side with a rule", long_side_with_a_rule},
+      {"row bounds", row_bounds},
+      {"row bounds with an order", row_bounds_with_an_order},
+      {"begins", begins},
+      {"begins with an order", begins_with_an_order},
+      {"hidden keys", hidden},
+      {"class mask", class_mask},
+      {"class labels", class_labels},
+      {"many labels", many_labels},
+      {"relations with an order", relations_with_an_order},
+      {"relation query", relation_query},
+      {"multiplicity", multiplicity},
+      {"span of heads", span_of_heads},
+      {"span of keys", span_of_keys},
+      {"span of queries", span_of_queries},
+      {"spans of both", spans_of_both},
+      {"spans of heads and queries", spans_of_heads_and_queries},
+      {"all at once", all_at_once}};
   return all;
 }
 
@@ -417,6 +467,7 @@ TEST(AttentionFeatures, Kernel3Gradcheck) {
     add(x.bias, tables(0));
     add(x.value, tables(n.value_width));
     add(x.span, x.span_shape);
+    add(x.query_span, x.query_span_shape);
     for (const double p : {0.0, 0.25}) {
       const auto attend = [&](const std::vector<Tensor>& given) -> std::vector<Tensor> {
         size_t at = 0;
@@ -432,6 +483,7 @@ TEST(AttentionFeatures, Kernel3Gradcheck) {
         terms.relation_bias = next(x.bias);
         terms.relation_value = next(x.value);
         terms.span = next(x.span);
+        terms.query_span = next(x.query_span);
         terms.ramp = x.ramp;
         terms.offset = x.offset;
         const Keys keys[] = {{k, v}, {side_k, side_v}};
@@ -594,6 +646,88 @@ TEST(AttentionFeatures, PairsWithMuOfZeroKeepTheirBits) {
   }
 }
 
+// Spans of queries that are equal in every row are spans of heads, to the bit.
+TEST(AttentionFeatures, EqualSpansOfQueriesAreASpanOfTheHead) {
+  for (const int64_t length : {1, 17, 150, 620}) {
+    for (const int64_t batch : {1, 2}) {
+      for (const DType dtype : {DType::f64, DType::f32}) {
+        Case c = span_of_heads(length, batch);
+        const Solution by_head = run(c.x, c.pattern, dtype);
+        for (const double span : std::exchange(c.x.span, {})) {
+          c.x.query_span.insert(c.x.query_span.end(), static_cast<size_t>(length), span);
+        }
+        c.x.query_span_shape = {1, kHeads, length};
+        const Solution y = run(c.x, c.pattern, dtype);
+        const std::string what = fmt::format("L {} B {}", length, batch);
+        expect_same_bits(y.out, by_head.out, what + " out");
+        expect_same_bits(y.lse, by_head.lse, what + " lse");
+        expect_same_bits(y.dq, by_head.dq, what + " dq");
+        expect_same_bits(y.dk, by_head.dk, what + " dk");
+        expect_same_bits(y.dv, by_head.dv, what + " dv");
+        std::vector<double> sums(kHeads, 0.0);
+        for (size_t i = 0; i < y.dquery_span.size(); ++i) {
+          sums[i / static_cast<size_t>(length)] += y.dquery_span[i];
+        }
+        EXPECT_LE(distance(sums, by_head.dspan), tolerance_of(dtype).gradient) << what;
+      }
+    }
+  }
+}
+
+// With whole numbers the mask is exactly 0 and exactly 1 at some keys, and both count.
+TEST(AttentionFeatures, SpansOfQueriesCountAtTheEndsOfTheRamp) {
+  for (const int64_t batch : {1, 2}) {
+    Case c = plain(100, batch);
+    c.pattern.rules[0].causal = true;
+    c.x.sees = [](int64_t, int64_t i, int64_t j) { return j <= i; };
+    for (int64_t i = 0; i < 100; ++i) c.x.query_span.push_back(static_cast<double>(i * 7 % 40 - 9));
+    c.x.query_span_shape = {1, 1, 100};
+    c.x.ramp = 4;
+    c.x.offset = 5;
+    expect_near(run(c.x, c.pattern, DType::f64), solve(c.x), DType::f64, "f64");
+    expect_near(run(c.x, c.pattern, DType::f32), solve(c.x), DType::f32, "f32");
+    const std::vector<double> at_ends = run(c.x, c.pattern, DType::f64).dquery_span;
+    for (double& s : c.x.query_span) s -= 1e-9;  // no key is at an end any more
+    EXPECT_GT(distance(run(c.x, c.pattern, DType::f64).dquery_span, at_ends), 1e-3);
+  }
+}
+
+TEST(AttentionFeatures, SpansOfQueriesMayHideAllKeys) {
+  for (const int64_t batch : {1, 2}) {
+    Case c = span_of_queries(250, batch);
+    c.x.side = {};
+    c.pattern = patterns::causal();
+    for (size_t i = 0; i < c.x.query_span.size(); i += 3) c.x.query_span[i] = -1000;
+    const Solution y = run(c.x, c.pattern, DType::f64);
+    expect_near(y, solve(c.x), DType::f64, "some rows");
+    EXPECT_EQ(y.lse[3], -kInfinity);
+    EXPECT_EQ(y.dquery_span[3], 0.0);
+    c.x.query_span.assign(c.x.query_span.size(), -1000);
+    const Solution none = run(c.x, c.pattern, DType::f64);
+    EXPECT_EQ(none.out, std::vector<double>(none.out.size(), 0.0));
+    EXPECT_EQ(none.lse, std::vector<double>(none.lse.size(), -kInfinity));
+    for (const auto* d : {&none.dq, &none.dk, &none.dv, &none.dquery_span}) {
+      EXPECT_EQ(*d, std::vector<double>(d->size(), 0.0));
+    }
+  }
+}
+
+TEST(AttentionFeatures, SpansOfQueriesWithoutSamplesOrWithOneKey) {
+  const auto zeros_of = [](const Shape& shape) { return leaf(Tensor::zeros(shape, DType::f64)); };
+  const Tensor q = zeros_of({0, 2, 7, 4}), k = zeros_of({0, 2, 9, 4});
+  ScoreTerms terms;
+  terms.query_span = zeros_of({1, 2, 7});
+  const AttentionResult y = block_attention(q, k, k, patterns::dense(), terms);
+  backward(y.out, Tensor::zeros(y.out.shape(), DType::f64));
+  EXPECT_EQ(grad(terms.query_span).to_vector<double>(), std::vector<double>(14, 0.0));
+  Problem x = problem({2, kHeads, 6, 1, 3, 5}, [](int64_t, int64_t) { return true; });
+  x.query_span = {-4, -3.5, -3, -2, -1.25, 0};  // the key comes after no row: distances -5 to 0
+  x.query_span_shape = {1, 1, 6};
+  x.ramp = 2.5;
+  x.offset = 0.75;
+  expect_near(run(x, patterns::dense(), DType::f64), solve(x), DType::f64, "one key");
+}
+
 }  // namespace
 
 void attention_test::expect_no_first_keys(DType dtype) {
@@ -718,6 +852,9 @@ void attention_test::expect_globals_beside_windows(DType dtype) {
   c.x.span_shape = {1, 1, 1600};
   c.x.ramp = 30;
   c.x.offset = 35;
+  c.x.query_span = random_values(kHeads * 1600, 33);
+  for (double& s : c.x.query_span) s = 200 + 200 * s;  // every row sees many keys
+  c.x.query_span_shape = {1, kHeads, 1600};
   c.x.p = 0.375;
   c.x.dropout_key = 42;
   expect_near(run(c.x, c.pattern, dtype), solve(c.x), dtype, "terms");

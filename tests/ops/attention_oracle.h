@@ -112,6 +112,8 @@ struct Problem {
   double side_times = 1;     // multiplicity of the side keys
   std::vector<double> span;  // [span_shape]
   Shape span_shape;
+  std::vector<double> query_span;  // [query_span_shape]
+  Shape query_span_shape;
   double ramp = 1, offset = 0;
   double p = 0;
   uint64_t dropout_key = 0;
@@ -122,6 +124,7 @@ struct Problem {
 struct Solution {
   std::vector<double> out, lse, dq, dk, dv, dkey = {}, dbias = {}, dvalue = {};
   std::vector<double> dside_k = {}, dside_v = {}, drelation_query = {}, dspan = {};
+  std::vector<double> dquery_span = {};
 };
 
 // Solves the problem densely, with masks and in f64, straight from the equations.
@@ -144,6 +147,7 @@ inline Solution solve(const Problem& x) {
   y.dside_v.resize(x.side.v.size());
   y.drelation_query.resize(x.relation_query.size());
   y.dspan.resize(x.span.size());
+  y.dquery_span.resize(x.query_span.size());
   std::vector<double>& dr = x.relation_query.empty() ? y.dq : y.drelation_query;
   for (int64_t bh = 0; bh < n.batch * n.heads; ++bh) {
     const int64_t b = bh / n.heads, h = bh % n.heads, table = x.per_head ? h * ids : 0;
@@ -189,11 +193,20 @@ inline Solution solve(const Problem& x) {
         const auto index = [&](int axis, int64_t k) { return x.span_shape[axis] > 1 ? k : 0; };
         return (index(0, b) * x.span_shape[1] + index(1, h)) * x.span_shape[2] + index(2, j);
       };
-      // Returns the ramp of the span before clamping; 1 without a span and for the second segment.
+      const auto query_span_at = [&] {
+        const auto index = [&](int axis, int64_t k) {
+          return x.query_span_shape[axis] > 1 ? k : 0;
+        };
+        return (index(0, b) * x.query_span_shape[1] + index(1, h)) * n.queries + i;
+      };
+      const bool soft = !x.span.empty() || !x.query_span.empty();
+      // Returns the ramp of the spans before clamping; 1 without any and for the second segment.
       const auto ramp_of = [&](const Key& key) {
-        if (x.span.empty() || key.segment == 1) return 1.0;
-        const auto far = static_cast<double>(position - key.index);
-        return (x.offset + x.span[at(span_at(key.index))] - far) / x.ramp;
+        if (!soft || key.segment == 1) return 1.0;
+        double span = x.offset;
+        if (!x.span.empty()) span += x.span[at(span_at(key.index))];
+        if (!x.query_span.empty()) span += x.query_span[at(query_span_at())];
+        return (span - static_cast<double>(position - key.index)) / x.ramp;
       };
       std::vector<double> s(at(all_keys), -kInfinity), keep(at(all_keys), 1), mu(at(all_keys), 0);
       double top = -kInfinity, sum = 0;
@@ -250,9 +263,11 @@ inline Solution solve(const Problem& x) {
         const Key key = key_of(j);
         const double d_plain = plain[at(j)] * (dp[at(j)] - delta + x.dlse[at(bh * n.queries + i)]);
         const double ramp = ramp_of(key);
-        if (!x.span.empty() && key.segment == 0 && ramp >= 0 && ramp <= 1) {
+        if (soft && key.segment == 0 && ramp >= 0 && ramp <= 1) {
           const double often = x.times ? static_cast<double>(x.times(i, key.index)) : 1;
-          y.dspan[at(span_at(key.index))] += often * d_plain / x.ramp;
+          const double d_span = often * d_plain / x.ramp;
+          if (!x.span.empty()) y.dspan[at(span_at(key.index))] += d_span;
+          if (!x.query_span.empty()) y.dquery_span[at(query_span_at())] += d_span;
         }
         const double p = mu[at(j)] * plain[at(j)], ds = mu[at(j)] * d_plain * scale;
         const int64_t id = x.key.empty() && x.bias.empty() && x.value.empty() ? 0 : id_of(key);
@@ -331,8 +346,11 @@ inline Solution run(const Problem& x, std::span<const AttentionPattern> parts, D
   terms.relation_bias = table(x.bias, 0);
   terms.relation_value = table(x.value, n.value_width);
   if (!x.relation_query.empty()) terms.relation_query = tensor(x.relation_query, q.shape());
-  if (!x.span.empty()) {
-    terms.span = leaf(make(x.span, x.span_shape, accumulator_of(dtype)));
+  if (!x.span.empty()) terms.span = leaf(make(x.span, x.span_shape, accumulator_of(dtype)));
+  if (!x.query_span.empty()) {
+    terms.query_span = leaf(make(x.query_span, x.query_span_shape, accumulator_of(dtype)));
+  }
+  if (terms.span || terms.query_span) {
     terms.ramp = x.ramp;
     terms.offset = x.offset;
   }
@@ -358,7 +376,8 @@ inline Solution run(const Problem& x, std::span<const AttentionPattern> parts, D
           gradient(keys[1].k),
           gradient(keys[1].v),
           gradient(terms.relation_query),
-          gradient(terms.span)};
+          gradient(terms.span),
+          gradient(terms.query_span)};
 }
 
 inline Solution run(const Problem& x, const AttentionPattern& pattern, DType dtype) {
@@ -415,6 +434,7 @@ inline void expect_near(const Solution& ours, const Solution& truth, DType dtype
   EXPECT_LE(distance(ours.drelation_query, truth.drelation_query), t.gradient)
       << what << " drelation_query";
   EXPECT_LE(distance(ours.dspan, truth.dspan), t.gradient) << what << " dspan";
+  EXPECT_LE(distance(ours.dquery_span, truth.dquery_span), t.gradient) << what << " dquery_span";
 }
 
 inline void expect_same_bits(const std::vector<double>& a, const std::vector<double>& b,
@@ -437,6 +457,7 @@ inline void expect_same_bits(const Solution& a, const Solution& b, const std::st
   expect_same_bits(a.dside_v, b.dside_v, what + " dv of the side");
   expect_same_bits(a.drelation_query, b.drelation_query, what + " drelation_query");
   expect_same_bits(a.dspan, b.dspan, what + " dspan");
+  expect_same_bits(a.dquery_span, b.dquery_span, what + " dquery_span");
 }
 
 }  // namespace longspan::attention_test

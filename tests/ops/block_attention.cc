@@ -858,6 +858,24 @@ TEST(BlockAttention, RejectsBadInput) {
                              t.span = zeros({1, 1, 1}, DType::f64);
                            })),
                            "span");
+  expect_error<ShapeError>(with(term([&](auto& t) {
+                             t.query_span = zeros({2, 2, 1});
+                           })),
+                           "query_span has shape [2, 2, 1]; expected [1 or 2, 1 or 2, 8]");
+  expect_error<ShapeError>(with(term([&](auto& t) {
+                             t.query_span = zeros({3, 1, 8});
+                           })),
+                           "query_span");
+  expect_error<ShapeError>(with(term([&](auto& t) { t.query_span = zeros({8}); })), "query_span");
+  expect_error<DTypeError>(with(term([&](auto& t) {
+                             t.query_span = zeros({1, 1, 8}, DType::f64);
+                           })),
+                           "query_span is not f32");
+  expect_error<ValueError>(with(term([&](auto& t) {
+                             t.query_span = zeros({1, 1, 8});
+                             t.ramp = -1;
+                           })),
+                           "ramp is -1; expected more than 0");
   expect_error<ValueError>(with(term([&](auto& t) {
                              t.span = zeros({1, 1, 1});
                              t.ramp = 0;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/copy.h"
 #include "tests/harness/op_info.h"
 
 namespace longspan::test {
@@ -277,6 +278,18 @@ const Registered cumsum_info = OpInfo{
                 rejects<ShapeError>("rank 0", {scalar(1)}, "axis", {0}),
                 rejects<ValueError>("undefined", {none()}, "undefined", {0})},
 };
+
+// Parts of 128 terms are summed: 1,024 additions to the total, each of which rounds by 2^-25 of it
+// at most. One running sum would round 128 times as often.
+TEST(Reduce, LongColumnsAreSummedInParts) {
+  for (const int64_t width : {1, 3, 40}) {
+    const int64_t rows = 1 << 17;
+    const Tensor x = longspan::full({rows, width}, 0.1);
+    const double exact = static_cast<double>(0.1f) * static_cast<double>(rows);
+    const std::vector<float> sums = longspan::sum(x, {0}).to_vector<float>();
+    for (const float y : sums) EXPECT_NEAR(y, exact, 0x1p-15 * exact) << width;
+  }
+}
 
 }  // namespace
 }  // namespace longspan::test

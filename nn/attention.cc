@@ -46,18 +46,23 @@ Tensor MultiHead::split_heads(const Tensor& x) const {
 
 Projected MultiHead::project(const Tensor& x) const {
   const Tensor q = split_heads(q_.forward(x));
-  return {q, options_.share_qk ? q : split_heads(k_.forward(x)), split_heads(v_.forward(x))};
+  return {q, options_.share_qk ? q : split_heads(k_.forward(x)), split_heads(v_.forward(x)), x};
 }
 
 Projected MultiHead::project(const Tensor& x, const Tensor& z) const {
   const Linear& key = options_.share_qk ? q_ : k_;
-  return {split_heads(q_.forward(x)), split_heads(key.forward(z)), split_heads(v_.forward(z))};
+  return {split_heads(q_.forward(x)), split_heads(key.forward(z)), split_heads(v_.forward(z)), x};
 }
 
 Projected MultiHead::project_after(const Tensor& before, const Tensor& x) const {
   const Linear& key = options_.share_qk ? q_ : k_;
   return {split_heads(q_.forward(x)), split_heads(key.forward(before, x)),
-          split_heads(v_.forward(before, x))};
+          split_heads(v_.forward(before, x)), x};
+}
+
+Projected MultiHead::project_through(const Tensor& z) const {
+  const Linear& key = options_.share_qk ? q_ : k_;
+  return {{}, split_heads(key.detached().forward(z)), split_heads(v_.detached().forward(z))};
 }
 
 Tensor MultiHead::merge(const Tensor& heads) const {
@@ -87,7 +92,7 @@ Projected MultiHead::gather(const Tensor& x, const LayerContext& ctx, LayerMemor
             "cross-attention has no input; set LayerContext::encoder_output");
     if (!ctx.decoding) return project(x, ctx.encoder_output);
     if (memory.context_keys) {
-      return {split_heads(q_.forward(x)), memory.context_keys, memory.context_values};
+      return {split_heads(q_.forward(x)), memory.context_keys, memory.context_values, x};
     }
     Projected p = project(x, ctx.encoder_output);
     memory.context_keys = p.k.detach();
@@ -115,6 +120,7 @@ Output MultiHead::forward(const Tensor& x, const LayerContext& ctx, Pass pass) c
   result.memory = ctx.memory;
   Projected p = gather(x, ctx, result.memory);
   const ScoreTerms extra = terms(p, ctx, result.memory);
+  if (pass.training) result.losses = penalties(extra);
   result.y = merge(attend(p, ctx, extra, {options_.dropout, pass.at("attn")}));
   return result;
 }

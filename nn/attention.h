@@ -29,6 +29,7 @@ Tensor attention_weights(const Tensor& values, const std::function<Tensor(const 
 /// [B, H, L, d] each, views of [B, L, H d].
 struct Projected {
   Tensor q, k, v;
+  Tensor x = {};  ///< [B, L, D]: the rows that the queries are projections of
 };
 
 /// Multi-head attention \cite vaswani2017 (sec. 3.2): projections around an attention pattern.
@@ -59,16 +60,21 @@ class MultiHead : public Layer {
   /// Returns the terms added to scores and values. It may also add to the queries, and in decoding
   /// keep in `memory` what it projects.
   virtual ScoreTerms terms(Projected& p, const LayerContext& ctx, LayerMemory& memory) const;
+  /// Returns what a layer pays for its terms in training, for Output::losses.
+  virtual std::vector<AuxiliaryLoss> penalties(const ScoreTerms& /*terms*/) const { return {}; }
   /// Attends to the union of the patterns; returns [B, H, L, dv].
   virtual Tensor attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
                         const Dropout& dropout) const;
   const AttentionOptions& options() const { return options_; }
-
- private:
-  Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
   /// Returns the queries of x, and all keys and values that they may attend to; stores these in
   /// `memory`.
   Projected gather(const Tensor& x, const LayerContext& ctx, LayerMemory& memory) const;
+  /// Returns keys and values of z [B, n, D] by the projections as constants: gradients pass through
+  /// to z, and the weights get none. There are no queries.
+  Projected project_through(const Tensor& z) const;
+
+ private:
+  Tensor split_heads(const Tensor& x) const;  // [B, L, H d] -> [B, H, L, d]
   AttentionOptions options_;
   Linear q_, k_, v_, out_;
   ShawTables tables_;

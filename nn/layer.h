@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/error.h"
@@ -15,6 +16,8 @@
 
 namespace longspan {
 
+struct Normalization;
+
 /// The inputs of a layer besides x.
 struct LayerContext {
   AttentionPattern pattern;                      ///< which of its keys a row sees
@@ -25,14 +28,18 @@ struct LayerContext {
   Tensor encoder_output;               ///< [B, S, D] differentiable: input of cross-attention
   AttentionPattern encoder_pattern;    ///< which rows of encoder_output a row sees
   LayerMemory memory;                  ///< earlier states of this layer; no gradient
-  std::vector<Tensor> choices;         ///< in a recomputation: the first run's buckets or clusters;
-                                       ///< when decoding: those of earlier tokens
+  Tensor block_input, block_states;    ///< x and memory.states before the block's norm, for layers
+                                       ///< that make their own memory (Output::kept)
+  const Normalization* block_norm = nullptr;  ///< that norm; null if there is none
+  std::vector<Tensor> choices;  ///< in a recomputation: the first run's buckets or clusters;
+                                ///< when decoding: those of earlier tokens
   Tensor lengths;       ///< i64 [B]: number of valid rows of x, for layers that make their own
                         ///< patterns
   GlobalTokens global;  ///< rows that see and are seen by all, for the same layers
 
   /// Sinusoids of distances n - 1 to 0, [n, D], for layers with Transformer-XL's positions.
   Tensor distances;
+  Tensor span_limit;      ///< [1], no gradient: spans of memories count as no longer than this
   int64_t mem_len = 0;    ///< rows of each layer's input that a stack keeps for the next segment
   int64_t position = 0;   ///< position of the first row of x in its stream
   bool decoding = false;  ///< keys and values are kept in memory, and `pattern` covers them too
@@ -49,7 +56,10 @@ struct Output {
   std::vector<AuxiliaryLoss> losses;
   std::vector<Statistics> statistics;  ///< in training, for Module::after_step()
   std::vector<Tensor> choices;         ///< integer decisions, saved by wrappers
-  LayerMemory memory;                  ///< for the next segment
+  LayerMemory memory;                  ///< what decoding keeps
+  /// The memory for the next segment, of a layer that makes it itself, from
+  /// LayerContext::block_states and block_input; without it, a stack keeps the newest inputs.
+  std::optional<LayerMemory> kept;
 };
 
 /// Thrown where attention probabilities are asked of a layer or model that has none.

@@ -22,6 +22,13 @@ Tensor Linear::forward(const Tensor& before, const Tensor& x) const {
   return joined_linear(before, x, cast(weight, x.dtype()), b);
 }
 
+Linear Linear::detached() const {
+  Linear constant;
+  constant.weight = weight.detach();
+  if (bias) constant.bias = bias.detach();
+  return constant;
+}
+
 Embedding::Embedding(int64_t rows, int64_t width, const Init& init, const Scheme& scheme)
     : weight(init.at("weight").make({rows, width}, scheme)) {}
 
@@ -36,6 +43,13 @@ Tensor Normalization::forward(const Tensor& x) const {
   const Tensor g = cast(weight, x.dtype());
   if (kind == NormKind::rms) return rms_norm(x, g, eps);
   return layer_norm(x, g, cast(bias, x.dtype()), eps);
+}
+
+Normalization Normalization::detached() const {
+  Normalization constant = *this;
+  constant.weight = weight.detach();
+  if (bias) constant.bias = bias.detach();
+  return constant;
 }
 
 Tensor activate(Activation f, const Tensor& x) {

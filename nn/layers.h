@@ -22,6 +22,8 @@ struct Linear : Module {
   /// [B, M, in] (or undefined), [B, L, in] -> [B, M + L, out]: joined_linear().
   Tensor forward(const Tensor& before, const Tensor& x) const;
   void visit(Visitor& v) override { v("weight", weight)("bias", bias); }
+  /// Returns the layer with its parameters as constants: they get no gradient from its results.
+  Linear detached() const;
 
   Tensor weight;  ///< [out, in]
   Tensor bias;    ///< [out], or undefined
@@ -52,6 +54,8 @@ struct Normalization : Module {
 
   Tensor forward(const Tensor& x) const;
   void visit(Visitor& v) override { v("weight", weight)("bias", bias); }
+  /// Returns the norm with its parameters as constants.
+  Normalization detached() const;
 
   NormKind kind = NormKind::layer;
   double eps = 1e-5;

@@ -28,7 +28,7 @@ class DistanceTable {
 ///   s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d)
 /// W_R is this layer's own, u and v [H, d] too or those of several layers. R is
 /// LayerContext::distances, for the distances that the layer needs or more.
-class RelativeMultiHead final : public MultiHead {
+class RelativeMultiHead : public MultiHead {
  public:
   /// own_biases: the layer names u and v; else the model does, which shares them among its layers.
   /// reach: the largest distance i - j that is told apart; rows of larger ones are that of `reach`.

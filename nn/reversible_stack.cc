@@ -36,6 +36,9 @@ struct Block::Residual final : Layer {
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override {
     const Scope scope(branch.name);
     LayerContext local = ctx;
+    local.block_input = x;
+    local.block_states = ctx.memory.states;
+    local.block_norm = norm ? &*norm : nullptr;
     local.memory.states = through_norm(ctx.memory.states);
     return block.branch_output(branch, norm ? &*norm : nullptr, placed(x, ctx), local,
                                pass.at(branch.name));
@@ -110,16 +113,23 @@ Stack::Result Stack::forward_reversible(const Tensor& input, const LayerContext&
     local.memory = memory.layers.empty() ? LayerMemory{} : memory.layers[i];
     const Tensor states = local.memory.states;
     const Tensor read = ctx.mem_len > 0 ? walk.streams().input() : Tensor{};
+    std::optional<LayerMemory> kept;
     const Pass site = pass.at("layers").at(i);
     for (auto& step : walk.enter(blocks_[i])) {
       Output out = walk.streams().step(std::move(step), local, site);
       add_losses(result.losses, std::move(out.losses));
       add_statistics(result.statistics, std::move(out.statistics));
       if (out.memory.keys || out.memory.context_keys) local.memory = std::move(out.memory);
+      if (out.kept) kept = std::move(out.kept);
       local.memory.states = {};
     }
     local.memory.states = states;
-    result.memory.layers[i] = read ? newest.keep(local.memory, read) : std::move(local.memory);
+    LayerMemory& next = result.memory.layers[i];
+    if (kept) {
+      next = std::move(*kept);
+    } else {
+      next = read ? newest.keep(local.memory, read) : std::move(local.memory);
+    }
     if (each != nullptr) each->push_back(walk.result(walk.streams().streams()));
   }
   result.y = walk.result(walk.streams().finish());

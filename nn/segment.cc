@@ -23,12 +23,12 @@ void copy_last(const Tensor& from, int64_t n, const Tensor& to, int64_t at) {
   kernels::copy(to.device(), rows_of(from, from.dim(1) - n, n).view(), rows_of(to, at, n).mut());
 }
 
+}  // namespace
+
 Tensor in_memory(Tensor x) {
   x.set_category(Category::memory);
   return x;
 }
-
-}  // namespace
 
 LayerMemory free_rows(int64_t batch, int64_t capacity, int64_t width, DType dtype, Device device) {
   LayerMemory m;
@@ -91,20 +91,31 @@ SegmentMemory replaced(SegmentMemory memory,
   return memory;
 }
 
-SegmentMemory forget(const SegmentMemory& memory, const SegmentMemory& empty, const Tensor& reset) {
+Tensor first_births(int64_t capacity, Device device) {
+  return unsqueeze(arange(static_cast<double>(1 - capacity), 1, 1, DType::i64, device), 0);
+}
+
+SegmentMemory forget(const SegmentMemory& memory, const Tensor& reset) {
   const NoGrad off;
   require<NotImplemented>(!memory.projected, "forget",
                           "the streams of a memory of evaluation cannot begin anew");
-  const TensorList blank = named_tensors(empty);
+  if (memory.layers.empty()) return memory;
+  const LayerMemory& first = memory.layers.front();
+  if (!first.states && !first.births) return memory;
+  const int64_t capacity = (first.states ? first.states : first.births).dim(1);
+  const auto blank_of = [&](const std::string& name) {
+    if (name.ends_with("fine_begin")) return capacity - memory.phantom_fine;
+    return name.ends_with("begin") ? capacity - memory.phantom : 0;
+  };
   return replaced(memory, [&](const std::string& name, const Tensor& x) {
-    const auto none = std::find_if(blank.begin(), blank.end(),
-                                   [&](const NamedTensor& b) { return b.name == name; });
-    require(none != blank.end(), "forget", "the memory has {}, and the empty one does not", name);
-    require_same_shape("forget", {name, x}, {"the empty memory", none->tensor});
     require_shape("forget", reset, {x.dim(0)}, "reset");
-    Shape rows = Shape::filled(x.rank(), 1);
+    Shape one = Shape::filled(x.rank(), 1), rows = one;
     rows[0] = x.dim(0);
-    return in_memory(where(reshape(reset, rows), none->tensor, x));
+    const Tensor blank =
+        name.ends_with("births")
+            ? first_births(capacity, x.device())
+            : full(one, static_cast<double>(blank_of(name)), x.dtype(), x.device());
+    return in_memory(where(reshape(reset, rows), blank, x));
   });
 }
 

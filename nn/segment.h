@@ -17,11 +17,20 @@ struct LayerMemory {
   Tensor states;  ///< [B, capacity, D]: inputs of the layer, the newest last
   Tensor begin;   ///< i64 [B]: the first row of `states` that exists in each sample, capacity if
                   ///< none does; undefined: all exist
+  /// Of a memory whose older rows are compressed: i64 [B], the first row of `states` that is not,
+  /// and what rows were used for, [B, capacity, 2] (f64 for f64, else f32).
+  Tensor fine_begin, usage;
+  /// Inputs of a segment that decoding has not completed, [B, n, D].
+  Tensor open;
   /// Keys and values of decoding, [B, H, slots, d]: slots 0 to count - 1 hold positions first to
   /// first + count - 1. The remaining slots are free; a state may be continued only once, because
   /// continuations write into the same slots.
   Tensor keys, values;
   int64_t first = 0, count = 0;
+  /// i64 [B, capacity]: the step of its stream, from 1 on, in which each row was made, of a layer
+  /// that keeps others than the newest rows; with free rows, as if none were missing.
+  Tensor births;
+  Tensor spans;  ///< [B, capacity] f32 (f64 for f64): steps that each row of `keys` lives
   /// Projected relative positions of decoding, W_R R [H, n, d]: distances n - 1 to 0. All samples
   /// share them.
   Tensor distances;
@@ -32,8 +41,15 @@ struct LayerMemory {
   /// not for those of the encoder's output, which `visit_context` names.
   template <class F>
   void visit(F&& f) {
-    visit_defined(f,
-                  {{"states", &states}, {"begin", &begin}, {"keys", &keys}, {"values", &values}});
+    visit_defined(f, {{"states", &states},
+                      {"begin", &begin},
+                      {"fine_begin", &fine_begin},
+                      {"usage", &usage},
+                      {"open", &open},
+                      {"births", &births},
+                      {"keys", &keys},
+                      {"values", &values},
+                      {"spans", &spans}});
   }
   template <class F>
   void visit_context(F&& f) {
@@ -48,6 +64,9 @@ struct LayerMemory {
     }
   }
 };
+
+/// Returns x, its bytes counted in Category::memory from now on.
+Tensor in_memory(Tensor x);
 
 /// Returns a memory of `capacity` rows, none of which exists yet.
 ///   states [batch, capacity, width] zeros, begin [batch], both in Category::memory
@@ -78,6 +97,9 @@ struct SegmentMemory {
   /// Whether layers keep projected keys and values, as decoding does, instead of their inputs: for
   /// evaluation, where weights do not change.
   bool projected = false;
+  /// Rows of zeros that exist when a stream begins, where there is a `begin`, and how many of them
+  /// come after `fine_begin`.
+  int64_t phantom = 0, phantom_fine = 0;
 
   /// LayerMemory::visit() of every layer, with names such as "layers.3.states".
   template <class F>
@@ -97,10 +119,14 @@ TensorList named_tensors(SegmentMemory memory);
 SegmentMemory replaced(SegmentMemory memory,
                        const std::function<Tensor(const std::string& name, const Tensor& x)>& f);
 
-/// Returns the memory with the rows of `empty`, a memory of the same shapes, for the samples with
-/// reset[b] != 0: their streams begin anew. Throws ShapeError unless reset is [B], NotImplemented
-/// for a memory of evaluation (SegmentMemory::projected).
-SegmentMemory forget(const SegmentMemory& memory, const SegmentMemory& empty, const Tensor& reset);
+/// Returns the steps of `births` before a stream begins, 1 - capacity to 0, [1, capacity].
+Tensor first_births(int64_t capacity, Device device);
+
+/// Returns the memory as it is before the first segment for the samples with reset[b] != 0, whose
+/// streams begin anew: its states are zero, and only the phantom rows exist where there is a
+/// `begin`. Throws ShapeError unless reset is [B], NotImplemented for a memory of evaluation
+/// (SegmentMemory::projected).
+SegmentMemory forget(const SegmentMemory& memory, const Tensor& reset);
 
 /// Returns the memory whose row b is row rows[b] (i64 [B']) of this one; `context` selects the rows
 /// of the context keys and values too.

@@ -58,6 +58,9 @@ Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) c
   Output result(with_positions(input, ctx));
   Tensor& x = result.y;
   LayerContext local = ctx;
+  local.block_input = input;
+  local.block_states = ctx.memory.states;
+  local.block_norm = place_ == NormPlace::pre ? &branches_.front().norm : nullptr;
   local.memory.states = normed(branches_.front(), ctx.memory.states);
   for (const Branch& b : branches_) {
     const Scope scope(b.name);
@@ -69,6 +72,7 @@ Output Block::forward(const Tensor& input, const LayerContext& ctx, Pass pass) c
     add_statistics(result.statistics, std::move(out.statistics));
     for (Tensor& c : out.choices) result.choices.push_back(std::move(c));
     if (out.memory.keys || out.memory.context_keys) local.memory = std::move(out.memory);
+    if (out.kept) result.kept = std::move(out.kept);
     local.memory.states = {};
   }
   result.memory = std::move(local.memory);
@@ -150,8 +154,12 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
     Output out = all->choices[i].run(blocks_[i], x, std::move(local), pass.at("layers").at(i));
     streams[0] = out.y;
     if (again) return;
-    result.memory.layers[i] =
-        all->ctx.mem_len > 0 ? newest.keep(out.memory, x) : std::move(out.memory);
+    LayerMemory& next = result.memory.layers[i];
+    if (out.kept) {
+      next = std::move(*out.kept);
+    } else {
+      next = all->ctx.mem_len > 0 ? newest.keep(out.memory, x) : std::move(out.memory);
+    }
     if (each != nullptr) each->push_back(out.y);
     add_losses(result.losses, std::move(out.losses));
     add_statistics(result.statistics, std::move(out.statistics));
@@ -163,23 +171,28 @@ Stack::Result Stack::forward(const Tensor& input, const LayerContext& ctx,
   return result;
 }
 
-Tensor Stack::attention_map(int64_t layer, const Tensor& input, const LayerContext& ctx) const {
+Tensor Stack::attention_input(int64_t layer, const Tensor& input, LayerContext& ctx) const {
   const NoGrad off;
   require(layer >= 0 && layer < size(), "attention map", "layer {} of {}", layer, size());
-  LayerContext local = ctx;
+  const LayerContext all = ctx;
   const auto see = [&](int64_t i) {
-    if (!ctx.layer_patterns.empty()) local.pattern = ctx.layer_patterns[static_cast<size_t>(i)];
+    if (!all.layer_patterns.empty()) ctx.pattern = all.layer_patterns[static_cast<size_t>(i)];
   };
   Tensor x = input;
   for (int64_t i = 0; i < layer && !two_streams(); ++i) {
     see(i);
-    x = block(i).forward(x, local, Pass{}).y;
+    x = block(i).forward(x, ctx, Pass{}).y;
   }
   see(layer);
-  const Layer& attention = *block(layer).branch("attention").layer;
-  const Tensor in = two_streams() ? reversible_attention_input(layer, input, ctx)
-                                  : block(layer).branch_input("attention", x, local);
-  const Tensor p = attention.probabilities(in, local);
+  return two_streams() ? reversible_attention_input(layer, input, all)
+                       : block(layer).branch_input("attention", x, ctx);
+}
+
+Tensor Stack::attention_map(int64_t layer, const Tensor& input, const LayerContext& ctx) const {
+  const NoGrad off;
+  LayerContext local = ctx;
+  const Tensor in = attention_input(layer, input, local);
+  const Tensor p = block(layer).branch("attention").layer->probabilities(in, local);
   return cast(select(p, 0, 0), DType::f32);  // [H, L, T]
 }
 

@@ -95,8 +95,9 @@ class Stack : public Module {
 
   /// `memory` is empty or has an entry for each layer, and replaces ctx.memory; likewise
   /// ctx.layer_patterns replaces ctx.pattern. Throws ValueError if their sizes differ from the
-  /// number of layers. With ctx.mem_len the result's memory holds the newest inputs of each layer;
-  /// with two streams, of the stream that the layer reads. `each`, if given, receives the output of
+  /// number of layers. The result's memory holds what layers made for it (Output::kept); else, with
+  /// ctx.mem_len, the newest inputs of each layer, with two streams those of the stream that the
+  /// layer reads. `each`, if given, receives the output of
   /// every layer.
   Result forward(const Tensor& x, const LayerContext& ctx, const SegmentMemory& memory, Pass pass,
                  std::vector<Tensor>* each = nullptr) const;
@@ -106,6 +107,9 @@ class Stack : public Module {
   /// `layer`, for the input x of the stack. Throws ValueError if there is no such layer,
   /// NotImplemented if its attention has no probabilities.
   Tensor attention_map(int64_t layer, const Tensor& x, const LayerContext& ctx) const;
+  /// Returns the input [B, L, D] of the attention of layer `layer`, without history, for the input
+  /// x of the stack. `ctx` becomes the context of that layer. Throws as attention_map().
+  Tensor attention_input(int64_t layer, const Tensor& x, LayerContext& ctx) const;
 
   int64_t size() const { return static_cast<int64_t>(blocks_.size()); }
   const std::optional<Normalization>& final_norm() const { return final_norm_; }

@@ -276,7 +276,7 @@ std::string tick_label(double value, double step) {
 /// An axis of a line plot: maps a value to its position before scaling to pixels, and holds the
 /// ticks.
 struct Axis {
-  bool logarithmic = false;
+  bool logarithmic = false, whole = false;
   double low = HUGE_VAL, high = -HUGE_VAL;  // of positions
   Ticks ticks = {};
 
@@ -287,6 +287,9 @@ struct Axis {
   void mark(int count) {
     ticks = make_ticks(low, high, count);
     if (logarithmic && ticks.step < 1) ticks = make_ticks(low, high, static_cast<int>(high - low));
+    if (!whole || ticks.step >= 1) return;
+    ticks = {};
+    for (double i = std::ceil(low); i <= high; ++i) ticks.at.push_back(i + 0.0);
   }
   /// Powers of two from 2^10 on are labelled in units of 1024, as lengths are.
   std::string label(double place) const {
@@ -372,7 +375,7 @@ class LineChart {
  public:
   explicit LineChart(const LinePlot& plot)
       : plot_(plot),
-        across_{.logarithmic = plot.log_x},
+        across_{.logarithmic = plot.log_x, .whole = plot.whole_x},
         up_{.logarithmic = plot.log_y},
         picture_(plot.width, plot.height) {
     measure_axes();
@@ -544,6 +547,9 @@ void check(const HeatMap& map) {
           "{} row and {} column labels for {} x {} cells", map.row_labels.size(),
           map.column_labels.size(), map.rows, map.columns);
   require(map.exponent > 0, "plot", "exponent {}: expected above 0", map.exponent);
+  require(map.cell >= 0 && map.cell <= 8192 / std::max(map.rows, map.columns), "plot",
+          "cells of {} pixels in a map of {} x {}: expected 0 to 8192 pixels along a side",
+          map.cell, map.rows, map.columns);
 }
 
 /// Draws a HeatMap, which check() accepts: cells, labels and the colour bar.
@@ -569,8 +575,8 @@ class HeatMapChart {
  private:
   // Cells have whole pixels, about 720 along the longer side; a pixel of a large map shows the
   // maximum of several cells.
-  int64_t cell() const { return std::max<int64_t>(1, 720 / longer_); }
-  int64_t cells_of_pixel() const { return (longer_ + 1439) / 1440; }
+  int64_t cell() const { return map_.cell > 0 ? map_.cell : std::max<int64_t>(1, 720 / longer_); }
+  int64_t cells_of_pixel() const { return map_.cell > 0 ? 1 : (longer_ + 1439) / 1440; }
   double begin_of(int64_t i) const { return static_cast<double>(i / cells_of_pixel() * cell()); }
   double extent(int64_t n) const { return begin_of(n + cells_of_pixel() - 1); }
   double middle(double start, int64_t i) const {
@@ -656,7 +662,8 @@ class HeatMapChart {
       const double share = static_cast<double>(i) / (marks - 1);
       const double value = low_ + (high_ - low_) * std::pow(share, 1 / map_.exponent);
       picture.text(bar + 28, frame_.bottom - share * height + 3 * small,
-                   fmt::format("{:.2g}", value), small, dim);
+                   value < 99.5 ? fmt::format("{:.2g}", value) : fmt::format("{:.0f}", value),
+                   small, dim);
     }
   }
 

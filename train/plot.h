@@ -22,7 +22,8 @@ struct LinePlot {
   std::string title = {}, x_label = {}, y_label = {};
   std::vector<Series> series = {};
   bool log_x = false,
-       log_y = false;  ///< logarithmic; values of 0 and below are drawn as gaps
+       log_y = false;    ///< logarithmic; values of 0 and below are drawn as gaps
+  bool whole_x = false;  ///< x is marked at whole numbers only
   int width = 1200, height = 720;
 };
 
@@ -37,6 +38,7 @@ struct HeatMap {
   double low = 0, high = 0;  ///< range of the colours; equal: from the smallest value to the
                              ///< largest
   double exponent = 1;       ///< of the position in the range, e.g. 0.5 to tell small values apart
+  int cell = 0;              ///< pixels of a cell; 0: about 720 pixels along the longer side
 };
 
 /// Writes a PNG picture that names Longspan as its software. Throws IoError, ValueError if x and y

@@ -10,6 +10,18 @@ namespace longspan {
 // Learning rates as functions of the step, counted from 0. Over the first `warmup` steps the rate
 // rises linearly and reaches `peak` at step warmup - 1.
 
+/// How often parameters are updated: after each step before step `from`, then after every `every`
+/// steps, by the mean of their gradients. Fewer updates late in training take the place of small
+/// learning rates, with which models of long contexts no longer adapt to the text that they read
+/// \cite rae2020 (optimisation schedule). Learning rates count steps, not updates.
+struct UpdatePeriod {
+  int64_t every = 1, from = 0;
+  /// The number of steps whose gradients an update takes, for the one that `step` belongs to.
+  int64_t at(int64_t step) const { return step < from ? 1 : every; }
+  /// Whether gradients wait for an update after the first `steps` steps.
+  bool waits(int64_t steps) const { return steps > from && (steps - from) % every != 0; }
+};
+
 /// Share of the peak during the warm-up, 1 after it.
 inline double warmup_share(int64_t step, int64_t warmup) {
   return step < warmup ? static_cast<double>(step + 1) / static_cast<double>(warmup) : 1.0;

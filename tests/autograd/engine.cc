@@ -80,6 +80,16 @@ TEST(Backward, GradientsThatShareStorageAreNotWrittenThrough) {
   EXPECT_FALSE(grad(x).shares_storage(grad(y)));
 }
 
+// The gradient of `embedding` is added in place, here to one that another leaf has too.
+TEST(Backward, GradientsThatShareStorageAreNotAddedToInPlace) {
+  Tensor x = leaf({1, 2, 3, 4}), y = leaf({5, 6, 7, 8});
+  const Tensor rows = embedding(x, Tensor::from(std::vector<int64_t>{1, 1}, {2}));
+  const Tensor both = add(x, y);  // later, so that its gradient comes first
+  backward(std::vector<Tensor>{rows, both}, std::vector<Tensor>{ones_like(rows), ones_like(both)});
+  EXPECT_EQ(values_of(grad(x)), (std::vector<double>{1, 3, 1, 1}));
+  EXPECT_EQ(values_of(grad(y)), (std::vector<double>{1, 1, 1, 1}));
+}
+
 TEST(Backward, SeveralOutputsGiveTheSum) {
   Tensor x = leaf({1, 2});
   const Tensor a = mul(x, 2.0), b = mul(x, x);

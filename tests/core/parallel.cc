@@ -73,6 +73,19 @@ TEST_P(Threads, TheFirstExceptionComesOutAndThePoolGoesOn) {
   }
 }
 
+TEST_P(Threads, NothingMoreBeginsAfterAnException) {
+  std::atomic<int64_t> ran{0};
+  const auto run = [&] {
+    parallel_for(500, [&](int64_t i) {
+      ++ran;
+      if (i == 0) throw ValueError("index 0");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+  };
+  EXPECT_THROW(run(), ValueError);
+  EXPECT_LT(ran.load(), 500);
+}
+
 TEST_P(Threads, NestedCallsStayInTheirThread) {
   std::atomic<int64_t> sum{0};
   parallel_for(20, [&](int64_t) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "nn/objective.h"
 #include "tests/harness/messages.h"
 
 namespace longspan {
@@ -148,6 +149,25 @@ TEST(Collision, HasTheProbabilitiesOfThePaper) {
   expect_share(latest_asked, asked, 0.4 + 0.6 / 25, "questions for the latest meeting");
   expect_share(recoloured, moves, 0.05 * 4 / 5, "another colour");
   for (const int64_t count : colours) expect_share(count, int64_t{samples}, 0.2, "a colour");
+}
+
+/// Returns how many of the steps of some samples have a target, in per cent.
+double steps_with_a_target(int64_t steps, uint64_t samples) {
+  CollisionTask task;
+  task.steps = steps;
+  int64_t answered = 0;
+  for (uint64_t i = 0; i < samples; ++i) {
+    const Sample s = task.sample({.index = i});
+    for (const int32_t target : s.targets) answered += target == ignored_target ? 0 : 1;
+  }
+  return 100.0 * static_cast<double>(answered) / static_cast<double>(steps * int64_t(samples));
+}
+
+// docs/data.md says which share of the steps has a target.
+TEST(Collision, HasMoreTargetsInLongerSamples) {
+  EXPECT_NEAR(steps_with_a_target(500, 1200), 18, 1.5);
+  EXPECT_NEAR(steps_with_a_target(2000, 300), 36, 2);
+  EXPECT_NEAR(steps_with_a_target(8000, 75), 56, 2.5);
 }
 
 // Away from the border, a cell changes by a normal velocity, rounded at a uniform phase.

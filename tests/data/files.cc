@@ -118,6 +118,18 @@ TEST_F(PowerLoss, LeavesAWholeCheckpointWheneverItComes) {
   EXPECT_GT(states, 100);
 }
 
+TEST(Files, ThatEndTooEarlyAreAnError) {
+  const Folder folder;
+  write_bytes(folder / "x", "12345");
+  const File file = open_file(folder / "x", O_RDONLY);
+  std::string read(5, ' ');
+  read_exactly(file, "x", "test", 0, read.data(), 5);
+  EXPECT_EQ(read, "12345");
+  EXPECT_TRUE(
+      contains(message_of<IoError>([&] { read_exactly(file, "x", "test", 2, read.data(), 5); }),
+               "x ends at byte 5, 2 before what it promises"));
+}
+
 TEST(Files, GoOnWhereSignalsInterruptThem) {
   const Folder folder;
   const std::string run = folder / "run";

@@ -63,6 +63,13 @@ TEST(TasksAndData, Test3_RougeOfTheReference) {
   EXPECT_NEAR(mean.rouge2, sum / 15, 1e-12);
 }
 
+// Of the common subsequences "alpha" and "beta" of one token, the first counts, twice.
+TEST(Rouge, TakesTheCommonSubsequenceOfTheReference) {
+  const Overlap o = rouge_lsum(Texts{"beta alpha", "alpha"}, Texts{"alpha beta"});
+  EXPECT_DOUBLE_EQ(o.recall, 1.0 / 2);
+  EXPECT_DOUBLE_EQ(o.precision, 1.0 / 3);
+}
+
 TEST(Rouge, Tokens) {
   EXPECT_EQ(rouge_tokens("The cat-sat 2x, caf\xC3\xA9!"),
             (Texts{"the", "cat", "sat", "2x", "caf"}));

@@ -123,6 +123,71 @@ TEST(Memory, Test3_LossesAndChoicesOfLayersSurvive) {
   }
 }
 
+/// Adds the mean of its earlier states to Linear(x), and keeps what its block got: twice the input,
+/// next to the states it had. An auxiliary loss reads both.
+struct Keeping final : Layer {
+  explicit Keeping(const Init& init) : linear(D, D, true, init, Scheme::normal(0.3)) {}
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass /*pass*/) const override {
+    Output out(linear.forward(x));
+    LayerMemory next;
+    next.states = mul(ctx.block_input.detach(), 2.0);
+    if (ctx.memory.states) {
+      out.y = add(out.y, mean(ctx.memory.states, {1}, true));
+      next.states = add(next.states, ctx.block_states);
+    }
+    out.losses = {{"kept", mean(square(sub(linear.forward(next.states), x)))}};
+    out.kept = std::move(next);
+    return out;
+  }
+  void visit(Visitor& v) override { v("linear", linear); }
+
+  Linear linear;
+};
+
+/// Returns the results of two segments through layers that make their own memory.
+std::vector<Tensor> kept(NormPlace place, const MemoryPolicy& policy) {
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < 3; ++i) {
+    const Init at = in_f32.at(i);
+    std::vector<Branch> list;
+    list.push_back({"keep", Normalization(NormKind::rms, D, 1e-5, at.at("norm")),
+                    std::make_unique<Keeping>(at)});
+    blocks.emplace_back(place, 0.1f, std::move(list));
+  }
+  Stack stack(std::move(blocks), std::nullopt, policy);
+  std::vector<Tensor> extra;
+  std::vector<Tensor> all = outcome(stack, in_f32, [&](const Tensor& x) {
+    LayerContext ctx;
+    ctx.mem_len = 4;  // which these layers do not read
+    SegmentMemory memory;
+    Tensor y = x;
+    for (int i = 0; i < 2; ++i) {
+      Stack::Result r = stack.forward(y, ctx, memory, training.at(i));
+      memory = std::move(r.memory);
+      y = add(r.y, r.losses.at(0).value);
+      // The first layer's input is that of the stack; with two streams, of either of them.
+      if (i == 0) extra.push_back(sub(memory.layers[0].states, mul(x.detach(), 2.0)));
+    }
+    for (const LayerMemory& m : memory.layers) extra.push_back(m.states);
+    return y;
+  });
+  const double grid = is_reversible(policy) ? 1e-4 : 0;  // to which exact streams are rounded
+  EXPECT_LE(max(flatten(abs(extra.front())), 0).values.item(), grid);
+  all.insert(all.end(), extra.begin(), extra.end());
+  return all;
+}
+
+TEST(Memory, LayersMayMakeTheirOwnMemory) {
+  for (const NormPlace place : {NormPlace::pre, NormPlace::post}) {
+    const auto expected = kept(place, "standard");
+    for (const char* policy : bitwise_policies) {
+      SCOPED_TRACE(policy);
+      expect_same(expected, kept(place, policy));
+    }
+    expect_same(kept(place, "reversible:exact:stored"), kept(place, "reversible:exact"));
+  }
+}
+
 /// Returns the number of calls of a kernel while f runs.
 template <class F>
 long calls(const KernelBase& kernel, F&& f) {

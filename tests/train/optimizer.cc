@@ -562,6 +562,18 @@ TEST(LossScale, Dynamic) {
   EXPECT_TRUE(contains(message_of<ValueError>(overflow_for_ever), "any loss scale"));
 }
 
+TEST(LossScale, GrowsUpToItsLimit) {
+  const Tensor a = parameter({1}, {1});
+  Sgd sgd({{"a", a}});
+  LossScale loss_scale = LossScale::dynamic(0x1p23, 1);
+  for (const double expected : {0x1p24, 0x1p24}) {
+    set_grad(a, Tensor::from(std::vector<double>{1}, {1}));
+    EXPECT_TRUE(loss_scale.accept(sgd));
+    sgd.step(0);
+    EXPECT_EQ(loss_scale.value(), expected);
+  }
+}
+
 TEST(LossScale, Fixed) {
   const Tensor a = parameter({1}, {1});
   Sgd sgd({{"a", a}});

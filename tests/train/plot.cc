@@ -158,6 +158,44 @@ TEST(Plot, HeatMapColoursItsCells) {
   EXPECT_NE(cell(0, 1), cell(0, 2));
 }
 
+TEST(Plot, CellsMayHaveASizeOfTheirOwn) {
+  const Folder folder;
+  HeatMap map{.rows = 3, .columns = 5, .values = std::vector<double>(15, 1), .cell = 20};
+  write_heat_map(folder / "x.png", map);
+  const int width = read_png(folder / "x.png").width;
+  map.cell = 30;
+  write_heat_map(folder / "x.png", map);
+  EXPECT_EQ(read_png(folder / "x.png").width, width + 5 * 10);
+  map.cell = 2000;
+  EXPECT_TRUE(contains(message_of<ValueError>([&] { write_heat_map(folder / "x.png", map); }),
+                       "2000 pixels"));
+}
+
+TEST(Plot, WholeNumbersAreMarkedWhereAskedFor) {
+  const Folder folder;
+  LinePlot plot{.series = {{.x = {0, 1, 2}, .y = {1, 2, 3}}}};
+  const auto drawn = [&] {
+    write_line_plot(folder / "x.png", plot);
+    return read_bytes(folder / "x.png");
+  };
+  const std::string halves = drawn();
+  plot.whole_x = true;
+  EXPECT_NE(drawn(), halves);
+  plot.series[0].x = {-0.45, 1, 1.45};  // 0 and 1 are marked
+  const auto lines_across = [&] {         // columns of pixels without a grid line, above the curve
+    drawn();
+    const Pixels pixels = read_png(folder / "x.png");
+    int lines = 0;
+    for (int x = 200; x < pixels.width - 60; ++x) lines += pixels.at(x, 80) == white ? 0 : 1;
+    return lines;
+  };
+  EXPECT_EQ(lines_across(), 2);
+  plot.series[0].x = {0, 10, 20};
+  const std::string tens = drawn();
+  plot.whole_x = false;
+  EXPECT_EQ(drawn(), tens);
+}
+
 TEST(Plot, HeatMapDrawsAFewLabelsBesideManyCells) {
   const Folder folder;
   HeatMap map{.rows = 1000, .columns = 4, .exponent = 0.5};

@@ -572,6 +572,11 @@ TEST(Checkpoint, SweepsTheDeadAndSparesTheLiving) {
   }
   EXPECT_EQ(sweep(folder), 0);
   EXPECT_EQ(sweep(folder + "/nowhere"), 0);
+  EXPECT_TRUE(is_temporary_name(".tmp-longspan-7-1af-0-old"));
+  for (const char* name : {".tmp-longspan-7-1af-0-older", ".tmp-longspan-7-1af-0 (copy)",
+                           ".tmp-longspan-7-1af-", ".tmp-longspan-7", ".tmp-longspan-"}) {
+    EXPECT_FALSE(is_temporary_name(name)) << name;
+  }
 }
 
 TEST(Checkpoint, SurvivesKill) {

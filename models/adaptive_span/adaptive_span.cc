@@ -3,6 +3,9 @@
 //
 //   pairs of a head    sum_i min(M + i, s),  s its span
 //
+// A dynamic span depends on the token too. It is known only once it is computed, so that a head
+// computes all S keys, except for blocks that its rows do not see.
+//
 // The last token of a segment depends on the sum over layers of the largest span of tokens before
 // it, however long segments are. The numbers of the paper come from the authors' code, whose mask
 // is 1 up to distance z + 1, and which divides scores by sqrt(d).
@@ -12,8 +15,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/mode.h"
+#include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/reduce.h"
+#include "ops/shape.h"
 
 namespace longspan {
 namespace {
@@ -95,6 +100,10 @@ void check(const AdaptiveSpanConfig& c) {
           "span_ramp is {}; expected 1 or more", c.span_ramp);
   require(c.span_init >= 0 && c.span_init <= 1, kName,
           "span_init is {}; expected 0 to 1, a share of span_max", c.span_init);
+  require(!c.dynamic || c.span_init < 1, kName,
+          "span_init is 1; dynamic spans are below span_max, so expected less");
+  require(std::isfinite(c.pre_div) && c.pre_div > 0, kName, "pre_div is {}; expected more than 0",
+          c.pre_div);
   require_not_negative(kName, "span_penalty", c.span_penalty);
   require_not_negative(kName, "span_offset", c.span_offset);
   require_not_negative(kName, "head_std", c.head_std);
@@ -112,6 +121,7 @@ DecoderOptions decoder_of(const AdaptiveSpanConfig& c) {
   o.tie_embedding = c.tie_embedding;
   o.head_bias = c.head_bias;
   o.emb_scale = c.emb_scale;
+  o.phantom_zero_memory = c.phantom_zero_memory;
   return o;
 }
 
@@ -132,7 +142,10 @@ AdaptiveSpan::AdaptiveSpan(const AdaptiveSpanConfig& config, const Init& init)
                           .ramp = c.span_ramp,
                           .offset = c.span_offset,
                           .start = c.span_init,
+                          .penalty = c.span_penalty,
                           .scope = c.span_scope,
+                          .dynamic = c.dynamic,
+                          .pre_div = c.pre_div,
                           .trim = c.trim,
                           .persistent = c.persistent};
   std::vector<std::unique_ptr<Layer>> attention;
@@ -157,25 +170,10 @@ AdaptiveSpan::AdaptiveSpan(const AdaptiveSpanConfig& config, const Init& init)
                            std::move(attention), init);
 }
 
-SegmentMemory AdaptiveSpan::empty_memory(int64_t batch) const {
-  SegmentMemory memory = CausalDecoder::empty_memory(batch);
-  if (config_.phantom_zero_memory) {
-    for (LayerMemory& m : memory.layers) m.begin = {};
-  }
-  return memory;
-}
-
-/// Zero vectors have no position in a stream of projected keys, so a phantom memory stays as it is.
-SegmentMemory AdaptiveSpan::evaluation_memory(int64_t batch) const {
-  return config_.phantom_zero_memory ? empty_memory(batch)
-                                     : CausalDecoder::evaluation_memory(batch);
-}
-
-/// Layers make their own patterns. The host reads all spans here, so that it need not wait for the
-/// device between layers.
+/// Layers make their own patterns. The host reads all spans here, once for all layers.
 LayerContext AdaptiveSpan::layer_context(int64_t /*queries*/, int64_t /*keys*/,
                                          int64_t /*first_key*/) const {
-  for (const SpanAttention* layer : attention_) layer->computed();
+  if (config_.trim > 0) SpanAttention::read(attention_);
   return {};
 }
 
@@ -183,27 +181,49 @@ int64_t AdaptiveSpan::first_visible(int64_t position) const {
   return std::max<int64_t>(position - config_.span_max, 0);
 }
 
-Stack::Result AdaptiveSpan::states(const Tensor& tokens, const SegmentMemory& memory,
-                                   Pass pass) const {
-  Stack::Result result = CausalDecoder::states(tokens, memory, pass);
-  if (!pass.training || config_.span_penalty == 0) return result;
-  std::vector<AuxiliaryLoss> penalties;
-  for (const SpanAttention* layer : attention_) {
-    penalties.push_back({"span", mul(mean(layer->spans()), config_.span_penalty)});
-  }
-  add_losses(result.losses, std::move(penalties));
-  return result;
-}
-
 AttentionOutline AdaptiveSpan::attention_outline(int64_t layer, int64_t length) const {
+  require(layer >= 0 && layer < layers(), "attention outline", "layer {} of {}", layer, layers());
+  const SpanAttention& attention = *attention_[static_cast<size_t>(layer)];
   LayerContext ctx;
-  for (const SpanAttention* each : attention_) {
-    ctx.layer_patterns.push_back(SpanAttention::pattern(each->visible(), length, length));
-  }
+  ctx.pattern = SpanAttention::pattern(attention.visible(), length, length);
   return outline_of(ctx, layer, config_.n_head, length, length);
 }
 
+Tensor AdaptiveSpan::dynamic_spans(const Tensor& tokens) const {
+  require<NotImplemented>(config_.dynamic, kName,
+                          "spans do not depend on tokens; spans() returns them");
+  if (tokens.rank() != 2 || tokens.dim(0) != 1)
+    fail_with<ShapeError>(kName, "tokens must be [1, L]", {{"tokens", tokens}});
+  const NoGrad off;
+  const Tensor x = embedded(tokens, 0, Pass{});
+  std::vector<Tensor> all;
+  for (int64_t i = 0; i < layers(); ++i) {
+    LayerContext ctx = layer_context(x.dim(1), x.dim(1), 0);
+    const Tensor rows = stack_.attention_input(i, x, ctx);
+    const Tensor z = attention_[static_cast<size_t>(i)]->token_spans(rows);  // [1, H or 1, L]
+    all.push_back(expand(select(z, 0, 0), {config_.n_head, x.dim(1)}));
+  }
+  return stack(all, 0);
+}
+
+Tensor AdaptiveSpan::seen_spans(const Tensor& tokens) const {
+  const auto most = static_cast<double>(config_.span_max);
+  if (config_.dynamic) {
+    const double beyond = config_.span_ramp + config_.span_offset - 1;
+    return cast(clamp(add(dynamic_spans(tokens), beyond), 1, most), DType::f32);
+  }
+  std::vector<float> all;
+  for (const auto& heads : spans()) {
+    for (const int64_t n : heads)
+      all.insert(all.end(), static_cast<size_t>(tokens.dim(1)), static_cast<float>(n));
+  }
+  return Tensor::from(all, {layers(), config_.n_head, tokens.dim(1)});
+}
+
 std::vector<std::vector<int64_t>> AdaptiveSpan::spans() const {
+  require<NotImplemented>(!config_.dynamic, kName,
+                          "spans depend on tokens; dynamic_spans() returns those of a text");
+  SpanAttention::read(attention_);
   std::vector<std::vector<int64_t>> all;
   for (const SpanAttention* layer : attention_) all.push_back(layer->visible());
   return all;
@@ -232,6 +252,13 @@ double AdaptiveSpan::average_span() const { return mean_of(spans()); }
 
 std::string AdaptiveSpan::remark(int64_t /*length*/) const {
   const AdaptiveSpanConfig& c = config_;
+  const double of_all = token_macs(c, static_cast<double>(c.span_max));
+  if (c.dynamic) {
+    return fmt::format(
+        "spans: each token has its own, {} at most; a token takes {:.3g} multiply-accumulates in "
+        "the layers, all {} keys counted",
+        c.span_max, of_all, c.span_max);
+  }
   int64_t longest = 0;
   for (const auto& heads : spans()) {
     longest = std::max(longest, *std::max_element(heads.begin(), heads.end()));
@@ -239,8 +266,8 @@ std::string AdaptiveSpan::remark(int64_t /*length*/) const {
   return fmt::format(
       "spans: {:.1f} tokens on average, {} at most, of {}; a token takes {:.3g} multiply-"
       "accumulates in the layers, {:.3g} if every head computed all {}",
-      average_span(), longest, c.span_max, token_macs(c, mean_of(computed_spans())),
-      token_macs(c, static_cast<double>(c.span_max)), c.span_max);
+      average_span(), longest, c.span_max, token_macs(c, mean_of(computed_spans())), of_all,
+      c.span_max);
 }
 
 double token_macs(const AdaptiveSpanConfig& c, double average_span) {

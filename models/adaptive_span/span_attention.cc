@@ -11,7 +11,9 @@
 #include "core/kernels/block_attention.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/matmul.h"
 #include "ops/patterns/layout_cache.h"
+#include "ops/reduce.h"
 #include "ops/shape.h"
 
 namespace longspan {
@@ -60,7 +62,16 @@ SpanAttention::SpanAttention(const AttentionOptions& options, const SpanOptions&
   require(spans.trim >= 0, kOp, "trim is {}; expected 0 or more", spans.trim);
   require_shape(kOp, positions, {spans.most, MultiHead::options().d_head}, "positions");
   const int64_t n = spans.scope == SpanScope::head ? options.n_head : 1;
-  span_ = init.at("span").make({n}, Scheme::constant(spans.start));
+  if (spans.dynamic) {
+    require(spans.start < 1, kOp, "start is 1; dynamic spans are below S");
+    require(std::isfinite(spans.pre_div) && spans.pre_div > 0, kOp,
+            "pre_div is {}; expected more than 0", spans.pre_div);
+    const double b = spans.start > 0 ? std::log(spans.start / (1 - spans.start)) : -4;
+    token_span_ =
+        Linear(options.d_model, n, true, init.at("span"), Scheme::zeros(), Scheme::constant(b));
+  } else {
+    span_ = init.at("span").make({n}, Scheme::constant(spans.start));
+  }
   require(spans.persistent >= 0, kOp, "persistent is {}; expected 0 or more", spans.persistent);
   if (spans.persistent == 0) return;
   const int64_t width = MultiHead::options().d_head;
@@ -74,47 +85,70 @@ SpanAttention::SpanAttention(const AttentionOptions& options, const SpanOptions&
 
 void SpanAttention::visit(Visitor& v) {
   MultiHead::visit(v);
-  v("span", span_)("persistent_key", key_)("persistent_value", value_);
+  v("span", span_)("span", token_span_)("persistent_key", key_)("persistent_value", value_);
 }
 
 void SpanAttention::after_step(const StepEnd& /*end*/) {
-  write_buffer(span_, clamp(span_.detach(), 0, 1));
+  if (span_) write_buffer(span_, clamp(span_.detach(), 0, 1));
 }
 
 Tensor SpanAttention::spans() const { return mul(span_, static_cast<double>(spans_.most)); }
 
-std::vector<double> SpanAttention::edges() const {
-  const std::lock_guard lock(known_->reading);
-  const uint64_t version = span_.storage().version();
-  if (known_->any && known_->version == version) return known_->edges;
-  graph::refuse(kOp, "which keys heads compute follows their spans; set trim to 0");
+Tensor SpanAttention::token_spans(const Tensor& x) const {
+  const Tensor& v = token_span_.weight;
+  const Tensor z =
+      linear(cast(x, v.dtype()), mul(v, 1 / spans_.pre_div), token_span_.bias);  // [B, L, n]
+  return mul(transpose(sigmoid(z), 1, 2), static_cast<double>(spans_.most));
+}
+
+void SpanAttention::read(std::span<const SpanAttention* const> layers) {
   const NoGrad off;
-  Tensor z = spans();
-  if (z.device() == meta_device) {
-    z = mul(full(z.shape(), spans_.start, z.dtype(), {}), static_cast<double>(spans_.most));
+  std::vector<std::unique_lock<std::mutex>> locks;
+  std::vector<const SpanAttention*> changed;
+  std::vector<Tensor> all;
+  for (const SpanAttention* layer : layers) {
+    if (layer->spans_.dynamic) continue;
+    locks.emplace_back(layer->known_->reading);
+    if (layer->known_->any && layer->known_->version == layer->span_.storage().version()) continue;
+    graph::refuse(kOp, "which keys heads compute follows their spans; set trim to 0");
+    const SpanOptions& o = layer->spans_;
+    Tensor z = layer->spans();
+    if (z.device() == meta_device) {
+      z = mul(full(z.shape(), o.start, z.dtype(), {}), static_cast<double>(o.most));
+    }
+    changed.push_back(layer);
+    all.push_back(add(z, o.ramp + o.offset));
   }
-  const double beyond = spans_.ramp + spans_.offset;
-  std::vector<double> read;
-  if (z.dtype() == DType::f64) {
-    for (const double x : z.to_vector<double>()) read.push_back(x + beyond);
-  } else {
-    for (const float x : z.to_vector<float>()) read.push_back(x + static_cast<float>(beyond));
+  if (changed.empty()) return;
+  const std::vector<double> read = cast(concat(all, 0), DType::f64).to_vector<double>();
+  auto at = read.begin();
+  for (const SpanAttention* layer : changed) {
+    Known& known = *layer->known_;
+    known.edges.assign(at, at + layer->span_.dim(0));
+    at += layer->span_.dim(0);
+    known.edges.resize(static_cast<size_t>(layer->options().n_head), known.edges.back());
+    known.version = layer->span_.storage().version();
+    known.any = true;
   }
-  read.resize(static_cast<size_t>(options().n_head), read.back());
-  known_->edges = std::move(read);
-  known_->version = version;
-  known_->any = true;
+}
+
+std::vector<double> SpanAttention::edges() const {
+  const SpanAttention* const self[] = {this};
+  read(self);
+  const std::lock_guard lock(known_->reading);
   return known_->edges;
 }
 
 std::vector<int64_t> SpanAttention::visible() const {
   std::vector<int64_t> all;
+  if (spans_.dynamic) all.assign(static_cast<size_t>(options().n_head), spans_.most);
+  if (spans_.dynamic) return all;
   for (const double edge : edges()) all.push_back(distance_of(std::ceil(edge) - 1, spans_.most));
   return all;
 }
 
 std::vector<int64_t> SpanAttention::computed() const {
-  if (spans_.trim == 0) {
+  if (!trims()) {
     return std::vector<int64_t>(static_cast<size_t>(options().n_head), spans_.most);
   }
   const std::vector<double> known = edges();
@@ -140,7 +174,7 @@ AttentionPattern SpanAttention::pattern(const std::vector<int64_t>& distances, i
 }
 
 Output SpanAttention::forward(const Tensor& x, const LayerContext& ctx, Pass pass) const {
-  if (spans_.trim > 0) {
+  if (trims()) {
     graph::refuse(kOp, "which keys heads compute follows their spans; set trim to 0");
   }
   const std::vector<int64_t> far = computed();
@@ -215,10 +249,19 @@ ScoreTerms SpanAttention::terms(Projected& p, const LayerContext& ctx, LayerMemo
   ScoreTerms t;
   t.id = {far, 0};
   t.relation_key = concat({rows, zeros({1, rows.dim(1)}, dtype, rows.device())}, 0);
-  t.span = reshape(spans(), {1, span_.dim(0), 1});
+  if (spans_.dynamic) {
+    t.query_span = token_spans(p.x);
+  } else {
+    t.span = reshape(spans(), {1, span_.dim(0), 1});
+  }
   t.ramp = spans_.ramp;
   t.offset = spans_.ramp + spans_.offset;
   return t;
+}
+
+std::vector<AuxiliaryLoss> SpanAttention::penalties(const ScoreTerms& terms) const {
+  if (spans_.penalty == 0) return {};
+  return {{"span", mul(mean(spans_.dynamic ? terms.query_span : terms.span), spans_.penalty)}};
 }
 
 }  // namespace longspan

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -20,8 +21,12 @@ struct SpanOptions {
   int64_t most = 512;  ///< S, the largest distance that a query sees
   double ramp = 32;    ///< R, distances over which the mask falls from 1 to 0
   double offset = 1;   ///< the mask is 1 up to distance z + offset; the paper's formula has 0
-  double start = 0;    ///< z / S at first
+  /// z / S at first; 0 of dynamic spans: sigmoid(-4), as in the paper.
+  double start = 0;
+  double penalty = 0;  ///< lambda: the auxiliary loss "span" is lambda times the mean z
   SpanScope scope = SpanScope::head;
+  bool dynamic = false;  ///< each query has a span of its own, in each head or for all of them
+  double pre_div = 1;    ///< divides v . x of dynamic spans
   /// Spans are rounded up to multiples of it to find the keys that a head computes; 0: all S.
   int64_t trim = 64;
   int64_t persistent = 0;  ///< P, learned keys and values of each head that every query sees
@@ -38,6 +43,11 @@ struct SpanOptions {
 /// and only as much of the memory is projected as the longest span needs. The host reads the spans
 /// again when they have changed.
 ///
+/// A dynamic span (sec. 3, "dynamic attention span") is that of a query with input row x_t,
+///   z_t = S sigmoid(v . x_t / pre_div + b)
+/// with the parameters v = "span.weight" and b = "span.bias", v = 0 at first. It is not known
+/// before it is computed, so every head has the layout of S keys and `trim` is not used.
+///
 /// Persistent vectors \cite sukhbaatar2019b (sec. 3) are P more keys K_p and values V_p for each
 /// head, the parameters "persistent_key" and "persistent_value": scores q . K_p, no positions, a
 /// mask of 1, in the same softmax. The parameters are K_p / sqrt(d) and V_p / sqrt(P).
@@ -49,16 +59,21 @@ class SpanAttention final : public MultiHead {
                 const Init& init);
 
   /// As MultiHead::forward(), but with a pattern of its own in place of ctx.pattern: the rows of x
-  /// are the last of all keys. Throws NotImplemented in recordings, unless trim is 0.
+  /// are the last of all keys. Throws NotImplemented in recordings, unless trim is 0 or spans are
+  /// dynamic.
   Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
   Tensor probabilities(const Tensor& x, const LayerContext& ctx) const override;
   void visit(Visitor& v) override;
   void after_step(const StepEnd& end) override;
 
-  /// z in tokens, differentiable: [H], or [1] for one span of all heads.
+  /// z in tokens, differentiable: [H], or [1] for one span of all heads. Not of dynamic spans.
   Tensor spans() const;
+  /// Dynamic z in tokens of the rows x [B, L, D], differentiable: [B, H, L] or [B, 1, L].
+  Tensor token_spans(const Tensor& x) const;
+  /// Reads the spans of these layers that have changed since the host last read them, all at once.
+  static void read(std::span<const SpanAttention* const> layers);
   /// Returns for each head the largest distance with a mask above 0: ceil(z) + R with offset 1, at
-  /// most S. Waits for the device if the spans have changed.
+  /// most S; of dynamic spans, S. Waits for the device if the spans have changed.
   std::vector<int64_t> visible() const;
   /// Returns for each head the largest distance that is computed: floor(z + R + offset), rounded up
   /// to a multiple of `trim`, or of 2, 4, ... times that while there are more different ones than
@@ -72,6 +87,7 @@ class SpanAttention final : public MultiHead {
 
  protected:
   ScoreTerms terms(Projected& p, const LayerContext& ctx, LayerMemory& memory) const override;
+  std::vector<AuxiliaryLoss> penalties(const ScoreTerms& terms) const override;
   Tensor attend(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms,
                 const Dropout& dropout) const override;
 
@@ -84,12 +100,14 @@ class SpanAttention final : public MultiHead {
   /// Returns the parameter x [H, P, d] times `scale` for each sample: [B, H, P, d] in the dtype of
   /// `like` [B, ..].
   Tensor for_samples(const Tensor& x, double scale, const Tensor& like) const;
+  bool trims() const { return spans_.trim > 0 && !spans_.dynamic; }
   /// Returns R + z + offset for each head, rounded as the kernels round it.
   std::vector<double> edges() const;
 
   SpanOptions spans_;
   Tensor positions_;              // [S, d]
-  Tensor span_;                   // z' [H] or [1]
+  Tensor span_;                   // z' [H] or [1]; undefined with dynamic spans
+  Linear token_span_;             // v [H or 1, D] and b of dynamic spans, else undefined
   Tensor key_, value_;            // persistent, [H, P, d]; undefined without
   std::shared_ptr<Known> known_;  // edges as last read
 };

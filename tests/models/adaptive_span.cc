@@ -10,6 +10,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/mode.h"
+#include "data/memory_tasks.h"
 #include "ops/copy.h"
 #include "ops/cost.h"
 #include "ops/elementwise.h"
@@ -53,7 +54,7 @@ ModelInfo entry(const std::string& name, const Change& change) {
   m.macs = [c](int64_t l) { return macs_of(c, AdaptiveSpan(c, Init{}).computed_spans(), l); };
   m.task = successor;
   m.counted_from = 1;
-  if (c.trim > 0) m.unrecorded = "set trim to 0";
+  if (c.trim > 0 && !c.dynamic) m.unrecorded = "set trim to 0";
   return m;
 }
 
@@ -62,6 +63,10 @@ const RegisteredModel pre = entry("adaptive_span_pre", [](AdaptiveSpanConfig& c)
   c.norm = NormPlace::pre;
   c.span_scope = SpanScope::layer;
   c.trim = 0;
+});
+const RegisteredModel by_token = entry("adaptive_span_dynamic", [](AdaptiveSpanConfig& c) {
+  c.dynamic = true;
+  c.pre_div = 2;
 });
 AdaptiveSpanConfig tiny(const Change& change) {
   AdaptiveSpanConfig c = adaptive_span_preset("tiny");
@@ -198,6 +203,7 @@ TEST(AdaptiveSpan, Test3_CutsAreIrrelevant) {
       const AdaptiveSpan model = made([&](auto& c) {
         c.norm = place;
         c.trim = trim;
+        c.dynamic = trim == 2;
       });
       const std::vector<double> single = losses_of(model, tokens, std::vector<int64_t>(12, 1));
       for (const bool evaluation : {false, true}) {
@@ -348,8 +354,11 @@ TEST(AdaptiveSpan, Test4_ManyHeadsShareLayouts) {
 }
 
 TEST(AdaptiveSpan, Test5_DecodesAsSegmentsOfOneToken) {
-  for (const int64_t trim : {0, 1}) {
-    const AdaptiveSpan model = made([&](auto& c) { c.trim = trim; });
+  for (const int64_t trim : {0, 1, 2}) {
+    const AdaptiveSpan model = made([&](auto& c) {
+      c.trim = trim;
+      c.dynamic = trim == 2;
+    });
     const NoGrad off;
     const Tensor tokens = some_tokens(2, 60, 11);
     auto state = model.start_decoding(2);
@@ -516,6 +525,178 @@ TEST(AdaptiveSpan, Test8_ThePenaltyShortensSpans) {
   }
 }
 
+/// Returns a dynamic model whose v is 0, with b of each layer in turn for its heads, and an
+/// adaptive one with z = S sigmoid(b); their other parameters are equal.
+std::pair<AdaptiveSpan, AdaptiveSpan> equal_spans(const Change& change, int64_t trim) {
+  const auto with = [&](bool dynamic) {
+    return made([&](auto& c) {
+      change(c);
+      c.dynamic = dynamic;
+      c.trim = dynamic ? 1 : trim;
+    });
+  };
+  std::pair<AdaptiveSpan, AdaptiveSpan> both{with(true), with(false)};
+  auto& [dynamic, adaptive] = both;
+  double b = -1.7;
+  for (NamedTensor& p : named_parameters(dynamic)) {
+    if (p.name.ends_with("span.weight")) {
+      assign(p.tensor, std::vector<double>(static_cast<size_t>(p.tensor.numel()), 0.0));
+    } else if (p.name.ends_with("span.bias")) {
+      std::vector<double> values;
+      for (int64_t i = 0; i < p.tensor.numel(); ++i) values.push_back(b += 0.9);
+      assign(p.tensor, values);
+      const std::string layer = p.name.substr(0, p.name.size() - std::string(".bias").size());
+      const NoGrad off;
+      Tensor z = parameter(adaptive, layer);
+      assign(z, sigmoid(p.tensor).to_vector<double>());
+    } else {
+      Tensor same = parameter(adaptive, p.name);
+      assign(same, p.tensor.to_vector<double>());
+    }
+  }
+  return both;
+}
+
+TEST(AdaptiveSpan, Test9_EqualDynamicSpansAreAdaptiveOnes) {
+  const Tensor tokens = some_tokens(3, 24, 11);
+  for (const SpanScope scope : {SpanScope::head, SpanScope::layer}) {
+    for (const int64_t trim : {0, 1}) {
+      auto [dynamic, adaptive] = equal_spans(
+          [&](auto& c) {
+            c.span_max = 16;
+            c.span_scope = scope;
+          },
+          trim);
+      double loss = 0, expected_loss = 0;
+      const auto ours = gradients(dynamic, tokens, {9, 1, 14}, loss);
+      const auto expected = gradients(adaptive, tokens, {9, 1, 14}, expected_loss);
+      EXPECT_NEAR(loss, expected_loss, 1e-13 * expected_loss);
+      const TensorList named = named_parameters(dynamic);
+      for (size_t i = 0; i < named.size(); ++i) {
+        const std::string& name = named[i].name;
+        if (name.ends_with("span.weight")) {
+          EXPECT_GT(distance(ours[i], zeros_like(ours[i])), 1e-4) << name;
+        } else if (name.ends_with("span.bias")) {
+          // The gradient of b is that of all tokens together: dz S sigma (1 - sigma).
+          const std::string layer = name.substr(0, name.size() - std::string(".bias").size());
+          const Tensor share = sigmoid(named[i].tensor.detach());
+          const Tensor by_z = grad(parameter(adaptive, layer));
+          EXPECT_LT(distance(ours[i], mul(by_z, mul(share, sub(1.0, share)))), 1e-12) << name;
+        } else {
+          EXPECT_LT(distance(ours[i], grad(parameter(adaptive, name))), 1e-12) << name;
+        }
+      }
+    }
+  }
+}
+
+// The gradients of v and b are sums over the tokens of the gradients of their spans.
+TEST(AdaptiveSpan, Test9_GradientsAreSumsOverTokens) {
+  SpanAttention layer = layer_of({.most = 7, .ramp = 3, .dynamic = true, .pre_div = 1.5});
+  const Tensor x = rows_of(2, 11), w = normal({2, 11, 6}, Generator{8}, 0.0, 1.0, DType::f64);
+  const Tensor b = parameter(layer, "span.bias");
+  backward(sum(mul(layer.forward(x, {}, Pass{}).y, w)));
+  const auto of_v = grad(parameter(layer, "span.weight")).to_vector<double>();
+  const auto of_b = grad(b).to_vector<double>();
+  // d loss / d z of each token, by changing only its span.
+  const NoGrad off;
+  const Tensor z = contiguous(layer.token_spans(x));  // [2, 2, 11]
+  const Projected all = layer.project(x);
+  ScoreTerms t;
+  t.id = {7, 0};
+  const Init init{.gen = Generator{5}, .dtype = DType::f64};
+  t.relation_key =
+      concat({init.at("p").make({7, 3}, Scheme::normal(1)), zeros({1, 3}, DType::f64)}, 0);
+  t.ramp = 3;
+  t.offset = 4;
+  const auto loss_at = [&](const std::vector<double>& spans) {
+    t.query_span = Tensor::from(spans, {2, 2, 11});
+    const AttentionPattern all_keys = patterns::dilated(7, -1, 1);
+    return sum(mul(layer.merge(block_attention(all.q, all.k, all.v, all_keys, t).out), w)).item();
+  };
+  const std::vector<double> spans = z.to_vector<double>(), rows = x.to_vector<double>();
+  std::vector<double> sum_b(2, 0.0), sum_v(12, 0.0);
+  for (size_t at = 0; at < spans.size(); ++at) {
+    constexpr double h = 1e-6;
+    std::vector<double> more = spans, less = spans;
+    more[at] += h;
+    less[at] -= h;
+    const double dz = (loss_at(more) - loss_at(less)) / (2 * h);
+    const double db = dz * spans[at] * (1 - spans[at] / 7);
+    const size_t sample = at / 22, head = at / 11 % 2, token = at % 11;
+    sum_b[head] += db;
+    for (size_t c = 0; c < 6; ++c) {
+      sum_v[head * 6 + c] += db / 1.5 * rows[(sample * 11 + token) * 6 + c];
+    }
+  }
+  for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(of_b[i], sum_b[i], 1e-7);
+  for (size_t i = 0; i < 12; ++i) EXPECT_NEAR(of_v[i], sum_v[i], 1e-7);
+}
+
+TEST(AdaptiveSpan, DynamicSpansBeginAsInThePaper) {
+  const auto first_spans = [](const Change& change) {
+    const AdaptiveSpan model(tiny(change), Init{.gen = Generator{3}, .dtype = DType::f64});
+    return model.dynamic_spans(some_tokens(1, 5, 11));
+  };
+  for (const SpanScope scope : {SpanScope::head, SpanScope::layer}) {
+    const double four = 1 / (1 + std::exp(4.0));
+    const auto with = [&](double start) {
+      return first_spans([&](auto& c) {
+        c.dynamic = true;
+        c.span_scope = scope;
+        c.span_init = start;
+      });
+    };
+    EXPECT_LT(distance(with(0), full({2, 2, 5}, 6 * four, DType::f64)), 1e-14);
+    EXPECT_LT(distance(with(0.25), full({2, 2, 5}, 1.5, DType::f64)), 1e-14);
+  }
+}
+
+TEST(AdaptiveSpan, DynamicSpansFollowTheTokens) {
+  AdaptiveSpan model = made([](auto& c) {
+    c.dynamic = true;
+    c.pre_div = 3;
+  });
+  const std::vector<int64_t> ids = {4, 7, 4, 1};
+  const Tensor z = model.dynamic_spans(Tensor::from(ids, {1, 4}));
+  ASSERT_EQ(z.shape(), (Shape{2, 2, 4}));
+  const auto table = parameter(model, "embed.token.weight").to_vector<double>();
+  const auto v = parameter(model, "layers.0.attention.span.weight").to_vector<double>();
+  const auto b = parameter(model, "layers.0.attention.span.bias").to_vector<double>();
+  const auto spans = z.to_vector<double>();
+  for (size_t h = 0; h < 2; ++h) {
+    for (size_t t = 0; t < 4; ++t) {
+      double logit = b[h];
+      for (size_t c = 0; c < 8; ++c) {
+        logit += v[h * 8 + c] * table[static_cast<size_t>(ids[t]) * 8 + c] / 3;
+      }
+      EXPECT_NEAR(spans[h * 4 + t], 6 / (1 + std::exp(-logit)), 1e-12);
+    }
+  }
+  EXPECT_NE(spans[8], spans[10]) << "layer 1 has seen what comes before";
+  const auto seen = model.seen_spans(Tensor::from(ids, {1, 4})).to_vector<float>();
+  for (size_t i = 0; i < spans.size(); ++i) {
+    EXPECT_NEAR(seen[i], std::clamp(spans[i] + 2, 1.0, 6.0), 1e-6);  // R = 2
+  }
+}
+
+TEST(AdaptiveSpan, DynamicSpansPayTheirMean) {
+  for (const SpanScope scope : {SpanScope::head, SpanScope::layer}) {
+    AdaptiveSpan model = made([&](auto& c) {
+      c.dynamic = true;
+      c.span_penalty = 50;
+      c.span_scope = scope;
+    });
+    const Tensor tokens = some_tokens(1, 5, 11);
+    auto result = model.loss(tokens, tokens, model.empty_memory(1), training);
+    ASSERT_EQ(result.auxiliary.size(), 1u);
+    EXPECT_EQ(result.auxiliary[0].name, "span");
+    const double mean = sum(model.dynamic_spans(tokens)).item() / 10;  // of 5 tokens and 2 heads
+    EXPECT_NEAR(result.auxiliary[0].value.item(), 50 * mean, 1e-10);
+    EXPECT_TRUE(model.loss(tokens, tokens, model.empty_memory(1), Pass{}).auxiliary.empty());
+  }
+}
+
 // The first row has no other key.
 TEST(AdaptiveSpan, Test10_WithoutKeysARowIsThePersistentAverage) {
   constexpr int64_t count = 4;
@@ -617,6 +798,33 @@ TEST(AdaptiveSpan, Test12_Gradients) {
          c.dropout = 0.2f;
        }},
       {"phantom rows", 7, true, [](auto& c) { c.phantom_zero_memory = true; }},
+      {"dynamic", 7, true, [](auto& c) { c.dynamic = true; }},
+      {"dynamic with an empty memory", 7, false, [](auto& c) { c.dynamic = true; }},
+      {"dynamic, one token", 1, true, [](auto& c) { c.dynamic = true; }},
+      {"dynamic, one token without memory", 1, false, [](auto& c) { c.dynamic = true; }},
+      {"dynamic with a ramp of 1", 7, true,
+       [](auto& c) {
+         c.dynamic = true;
+         c.span_ramp = 1;
+       }},
+      {"dynamic, shorter than the block", 7, true,
+       [](auto& c) {
+         c.dynamic = true;
+         c.span_max = 3;
+         c.pre_div = 2;
+       }},
+      {"dynamic for each layer, pre-norm", 7, true,
+       [](auto& c) {
+         c.dynamic = true;
+         c.span_scope = SpanScope::layer;
+         c.norm = NormPlace::pre;
+       }},
+      {"dynamic with dropout and persistent vectors", 7, true,
+       [](auto& c) {
+         c.dynamic = true;
+         c.dropout = 0.2f;
+         c.persistent = 3;
+       }},
   };
   for (const Case& each : cases) {
     AdaptiveSpan model = made(each.change);
@@ -655,6 +863,66 @@ TEST(AdaptiveSpan, SpansStayF32WhereLayersComputeInBf16) {
   auto result = model.loss(tokens, tokens, model.empty_memory(1), training);
   backward(result.total());
   EXPECT_EQ(grad(parameter(model, "layers.0.attention.span")).dtype(), DType::f32);
+}
+
+TEST(AdaptiveSpan, DynamicSpansAreF32WhereLayersComputeInBf16) {
+  AdaptiveSpanConfig c = tiny([](auto& x) {
+    x.span_max = 3000;
+    x.dynamic = true;
+    x.span_init = 2001.0 / 3000;
+  });
+  c.precision = Precision::bf16;
+  AdaptiveSpan model(c, Init{.gen = Generator{3}});
+  const Tensor tokens = some_tokens(1, 20, 11), z = model.dynamic_spans(tokens);
+  EXPECT_EQ(z.dtype(), DType::f32);
+  for (const float x : z.to_vector<float>()) EXPECT_NEAR(x, 2001, 1e-3);
+  backward(model.loss(tokens, tokens, model.empty_memory(1), training).total());
+  EXPECT_EQ(grad(parameter(model, "layers.0.attention.span.weight")).dtype(), DType::f32);
+}
+
+// At a marker the answer is 20 tokens back, elsewhere 2: spans are long at markers only.
+TEST(AdaptiveSpan, DynamicSpansAreLongWhereTheyAreNeeded) {
+  const LookupTask task{.length = 64, .near = 2, .far = 20, .symbols = 8};
+  AdaptiveSpan model(tiny([](auto& c) {
+                       c.vocab = 9;
+                       c.n_layer = 1;
+                       c.d_model = 32;
+                       c.d_ff = 64;
+                       c.span_max = 32;
+                       c.span_ramp = 4;
+                       c.dynamic = true;
+                       c.span_init = 0.8;
+                       c.span_penalty = 1e-3;
+                     }),
+                     Init{.gen = Generator{1}});
+  Adam adam(named_parameters(model));
+  const auto batch_at = [&](std::string_view split, uint64_t step) {
+    std::vector<Sample> samples;
+    for (uint64_t i = 0; i < 8; ++i) {
+      samples.push_back(task.sample({.split = split, .index = 8 * step + i}));
+    }
+    return longspan::stack(samples);
+  };
+  for (uint64_t step = 0; step < 300; ++step) {
+    const Batch batch = batch_at("train", step);
+    backward(model.loss(batch.tokens, batch.targets, model.empty_memory(8), training).total());
+    adam.step(1e-2);
+  }
+  const NoGrad off;
+  const Batch test = batch_at("test", 0);
+  EXPECT_LT(model.loss(test.tokens, test.targets, model.empty_memory(8), Pass{}).loss.item(), 0.1);
+  const Tensor tokens = contiguous(narrow(test.tokens, 0, 0, 1));
+  const std::vector<int32_t> ids = tokens.to_vector<int32_t>();
+  const std::vector<float> z = model.dynamic_spans(tokens).to_vector<float>();  // [1, 2, 64]
+  double at_markers = 0, elsewhere = 0, markers = 0;
+  for (size_t t = 0; t < 64; ++t) {
+    const double longest = static_cast<double>(std::max(z[t], z[64 + t]));
+    markers += ids[t] == 0 ? 1 : 0;
+    (ids[t] == 0 ? at_markers : elsewhere) += longest;
+  }
+  ASSERT_GT(markers, 2);
+  EXPECT_GT(at_markers / markers, 12);
+  EXPECT_LT(elsewhere / (64 - markers), 4);
 }
 
 /// Compares losses and gradients of several segments with a file.
@@ -725,12 +993,30 @@ TEST(AdaptiveSpan, SaysWhatDoesNotFit) {
   EXPECT_TRUE(contains(refusal([](auto& c) { c.span_init = 1.5; }), "a share of span_max"));
   EXPECT_TRUE(contains(refusal([](auto& c) { c.span_penalty = -1; }), "span_penalty"));
   EXPECT_TRUE(contains(refusal([](auto& c) { c.trim = -1; }), "trim"));
+  EXPECT_TRUE(contains(refusal([](auto& c) { c.pre_div = 0; }), "pre_div is 0"));
+  const auto full = [](auto& c) {
+    c.dynamic = true;
+    c.span_init = 1;
+  };
+  EXPECT_TRUE(contains(refusal(full), "dynamic spans are below span_max"));
+  const AdaptiveSpan adaptive = made([](auto&) {}),
+                     dynamic = made([](auto&c) { c.dynamic = true; });
+  EXPECT_TRUE(contains(message_of<NotImplemented>([&] { dynamic.spans(); }), "dynamic_spans()"));
+  EXPECT_TRUE(
+      contains(message_of<NotImplemented>([&] { adaptive.dynamic_spans(some_tokens(1, 3, 11)); }),
+               "spans()"));
+  EXPECT_TRUE(contains(
+      message_of<ShapeError>([&] { dynamic.dynamic_spans(some_tokens(2, 3, 11)); }), "[1, L]"));
+  EXPECT_TRUE(
+      contains(message_of<ValueError>([&] { adaptive.attention_outline(2, 5); }), "layer 2 of 2"));
 }
 
 TEST(AdaptiveSpan, SaysWhatItSaves) {
   const AdaptiveSpan model(adaptive_span_preset("small"), Init{});
   const std::string text = model.remark(128);
   EXPECT_TRUE(contains(text, "spans: 32.0 tokens on average, 32 at most, of 512")) << text;
+  const AdaptiveSpan dynamic = made([](auto& c) { c.dynamic = true; });
+  EXPECT_TRUE(contains(dynamic.remark(4), "each token has its own, 6 at most"));
 }
 
 }  // namespace

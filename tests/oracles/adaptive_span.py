@@ -36,6 +36,8 @@ class Spans:
     span_offset: float = 1
     span_penalty: float = 1e-3
     span_scope: str = "head"
+    dynamic: bool = False
+    pre_div: float = 1
     trim: int = 1
     persistent: int = 0
     norm: str = "post"
@@ -59,7 +61,11 @@ def shapes(c):
         for name in "qkv":
             all[at + f"attention.{name}.weight"] = (wide, c.d_model)
         all[at + "attention.out.weight"] = (c.d_model, wide)
-        all[at + "attention.span"] = (c.n_head if c.span_scope == "head" else 1,)
+        spans = c.n_head if c.span_scope == "head" else 1
+        if c.dynamic:
+            all[at + "attention.span.weight"], all[at + "attention.span.bias"] = (spans, c.d_model), (spans,)
+        else:
+            all[at + "attention.span"] = (spans,)
         if c.persistent:
             for name in ("key", "value"):
                 all[at + f"attention.persistent_{name}"] = (c.n_head, c.persistent, c.width)
@@ -106,7 +112,7 @@ class Ramp(torch.autograd.Function):
 
 
 def attention(c, p, i, h, memory):
-    """h [B, L, D] normed if pre, memory [B, M, D] likewise -> [B, L, D]."""
+    """h [B, L, D] normed if pre, memory [B, M, D] likewise -> [B, L, D], and the mean span."""
     at, heads, d = f"layers.{i}.attention.", c.n_head, c.width
     both = torch.cat([memory, h], 1)
     batch, length, keys = h.shape[0], h.shape[1], both.shape[1]
@@ -117,12 +123,17 @@ def attention(c, p, i, h, memory):
     # The first row of the table is that of the largest distance.
     r = p["positions"][(c.span_max - distance).clamp(0, c.span_max - 1)]  # [L, T, d]
     score = torch.einsum("bihd,bjhd->bhij", q, k) + torch.einsum("bihd,ijd->bhij", q, r)
-    z = c.span_max * p[at + "span"].view(-1, 1, 1)
+    if c.dynamic:  # [B, heads or 1, L, 1]
+        z = torch.sigmoid(h @ p[at + "span.weight"].T / c.pre_div + p[at + "span.bias"])
+        z = c.span_max * z.transpose(1, 2)[..., None]
+    else:
+        z = c.span_max * p[at + "span"].view(-1, 1, 1)
     mask = Ramp.apply((c.span_ramp + z + c.span_offset - distance) / c.span_ramp)
     if c.persistent:  # more keys at the end, whose mask is 1
         learned = torch.einsum("bihd,hjd->bhij", q, d ** 0.5 * p[at + "persistent_key"])
         score = torch.cat([score, learned], -1)
-        mask = torch.cat([mask.expand(heads, -1, -1), mask.new_ones(heads, length, c.persistent)], -1)
+        mask = mask.expand(batch, heads, -1, -1)
+        mask = torch.cat([mask, mask.new_ones(batch, heads, length, c.persistent)], -1)
         there = torch.cat([there, there.new_ones(length, c.persistent)], -1)
     # The largest score of a row that counts; a constant, which cancels.
     with torch.no_grad():
@@ -135,19 +146,20 @@ def attention(c, p, i, h, memory):
     if c.persistent:
         out = out + torch.einsum("bhij,hjd->bihd", a[..., keys:],
                                  c.persistent ** 0.5 * p[at + "persistent_value"])
-    return F.linear(out.reshape(batch, length, heads * d), p[at + "out.weight"])
+    return F.linear(out.reshape(batch, length, heads * d), p[at + "out.weight"]), z.mean()
 
 
 def segment(c, p, tokens, memories):
-    """Returns the input of the head, and the next memories."""
+    """Returns the input of the head, the next memories, and the sum of the layers' mean spans."""
     x = p["embed.token.weight"][tokens] * (c.d_model ** 0.5 if c.emb_scale else 1)
-    kept = []
+    kept, spans = [], 0
     for i in range(c.n_layer):
         m, at, pre = memories[i], f"layers.{i}.", c.norm == "pre"
         rows = torch.cat([m, x], 1).detach()
         kept.append(rows[:, max(rows.shape[1] - c.span_max, 0):])
-        mixed = attention(c, p, i, norm(p, at + "norm1", x) if pre else x,
-                          norm(p, at + "norm1", m) if pre else m)
+        mixed, mean = attention(c, p, i, norm(p, at + "norm1", x) if pre else x,
+                                norm(p, at + "norm1", m) if pre else m)
+        spans = spans + mean
         x = x + mixed if pre else norm(p, at + "norm1", x + mixed)
         if c.persistent:
             continue
@@ -155,7 +167,7 @@ def segment(c, p, tokens, memories):
         h = F.linear(F.linear(h, p[at + "ff.in.weight"], p[at + "ff.in.bias"]).relu(),
                      p[at + "ff.out.weight"], p[at + "ff.out.bias"])
         x = x + h if pre else norm(p, at + "norm2", x + h)
-    return (norm(p, "final_norm", x) if c.norm == "pre" else x), kept
+    return (norm(p, "final_norm", x) if c.norm == "pre" else x), kept, spans
 
 
 def run(c, p, tokens, targets, cuts):
@@ -164,12 +176,11 @@ def run(c, p, tokens, targets, cuts):
     memories = [torch.zeros(tokens.shape[0], rows, c.d_model, dtype=torch.float64)] * c.n_layer
     logits, losses = [], []
     for begin, end in zip([0] + cuts, cuts + [tokens.shape[1]]):
-        h, memories = segment(c, p, tokens[:, begin:end], memories)
+        h, memories, spans = segment(c, p, tokens[:, begin:end], memories)
         logits.append(F.linear(h, p["embed.token.weight" if c.tie_embedding else "head.weight"],
                                p["head.bias"]))
         nats = F.cross_entropy(logits[-1].flatten(0, 1), targets[:, begin:end].flatten(),
                                ignore_index=-100)
-        spans = sum(c.span_max * p[f"layers.{i}.attention.span"].mean() for i in range(c.n_layer))
         losses.append(nats + c.span_penalty * spans)
     return torch.cat(logits, 1), losses
 
@@ -188,6 +199,11 @@ CASES = {
     "pre": (replace(tiny, norm="pre", tie_embedding=True, emb_scale=True), between, [6, 12]),
     "wide_heads": (replace(tiny, d_head=7), between, [1, 2]),
     "persistent": (replace(tiny, persistent=3), [[0, 2.6], [1.3, 0.2]], [6, 12]),
+    "dynamic": (replace(tiny, dynamic=True), None, [6, 12]),
+    "dynamic_long": (replace(tiny, dynamic=True, span_max=15, span_ramp=4, pre_div=2.5), None, [7, 8]),
+    "dynamic_layer": (replace(tiny, dynamic=True, span_scope="layer", norm="pre", span_ramp=1), None,
+                      [6, 12]),
+    "dynamic_persistent": (replace(tiny, dynamic=True, persistent=3, span_offset=0), None, [6, 12]),
     "phantom": (replace(tiny, phantom_zero_memory=True), [[0.7, 3], [1.3, 0]], [6, 12]),
 }
 

@@ -1,0 +1,331 @@
+// Expire-Span, Sukhbaatar et al. 2021 (2105.06548): every memory says how long it lives, and pays
+// for it.
+//
+//   visible steps of a memory    ceil(e) + R - 1
+//
+// The numbers of the paper come from the authors' code, which this page follows where the two
+// differ: the penalty is paid while memories expire (span_loss), shortened spans keep their ramp
+// and delete nothing (shorten), and no memory is kept for a least number of steps (always_keep).
+// Three things differ from that code. Weights are not divided by their sum plus 1e-8, but by their
+// sum. Samples delete their memories each for itself, where that code deletes equally many of each.
+// The number of positions P is an option of its own, not the length of a segment.
+
+#include "models/expire_span/expire_span.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "expire_span";
+
+constexpr TrainingDefaults published(int64_t length, int64_t batch, double lr, int64_t warmup,
+                                     double clip, int64_t steps = 100'000) {
+  return {.length = length,
+          .batch = batch,
+          .steps = steps,
+          .lr = lr,
+          .warmup = warmup,
+          .lr_floor = 1,
+          .clip = clip};
+}
+
+// The published runs bound no memory. Here max_memory does, because rows have a fixed place: it is
+// more than twice what their memories hold at first.
+constexpr Preset presets[] = {
+    {"small",
+     "4 layers of 128, spans up to 1024; trains on bytes in minutes",
+     "",
+     "span_penalty=1e-5 norm=pre head_std=0.02 max_memory=256 overflow=drop",
+     {.clip = 0.3}},
+    {"tiny",
+     "2 layers of 8, spans up to 12, 11 tokens; for tests",
+     "",
+     "vocab=11 n_layer=2 n_head=2 d_model=8 d_ff=16 span_max=12 span_ramp=3 span_init=0.3 "
+     "span_penalty=1 positions=4",
+     {.length = 4, .batch = 2, .steps = 200}},
+    {"enwik8_8", "8 layers of 256, spans up to 4096", "",
+     "vocab=205 n_layer=8 n_head=4 d_model=256 d_ff=1024 span_max=4096 span_ramp=64 "
+     "span_penalty=1e-6 pre_div=64 positions=256 max_memory=1024 overflow=drop",
+     published(256, 64, 3e-4, 8000, 0.3)},
+    {"enwik8_12", "12 layers of 512, spans up to 16384", "",
+     "vocab=205 n_layer=12 n_head=8 d_model=512 d_ff=2048 span_max=16384 span_ramp=128 "
+     "span_penalty=1e-6 positions=512 shorten=true dropout=0.3 max_memory=4096 overflow=drop",
+     published(512, 512, 7e-4, 8000, 0.3, 110'000)},
+    {"collision_16k", "6 layers of 512, spans up to 16384: object collision", "",
+     "vocab=42 n_layer=6 n_head=4 d_model=512 d_ff=1024 span_max=16384 span_ramp=128 "
+     "span_init=0.01 span_penalty=2e-6 positions=256 norm=pre dropout=0.1 max_memory=1024 "
+     "overflow=drop",
+     published(256, 512, 1e-4, 1000, 0.1)},
+    {"collision_32k", "6 layers of 512, spans up to 32768: object collision", "collision_16k",
+     "span_max=32768 max_memory=2048", published(256, 512, 1e-4, 1000, 0.1)},
+    {"collision_64k", "6 layers of 512, spans up to 65536: object collision", "collision_16k",
+     "span_max=65536 max_memory=2048 shorten=true", published(256, 512, 1e-4, 1000, 0.1)},
+};
+
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
+  return preset_spec<ExpireSpan, ExpireSpanConfig>(kName, presets, preset);
+}
+
+int64_t head_width(const ExpireSpanConfig& c) {
+  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+}
+
+/// Returns the distribution of weights and biases of a layer with this many inputs.
+Scheme uniform_of(int64_t inputs) {
+  return Scheme::uniform(1 / std::sqrt(static_cast<double>(inputs)));
+}
+
+void check_spans(const ExpireSpanConfig& c) {
+  require(std::isfinite(c.span_ramp) && c.span_ramp >= 1, kName,
+          "span_ramp is {}; expected 1 or more", c.span_ramp);
+  require(c.span_init > 0 && c.span_init < 1, kName,
+          "span_init is {}; expected a share of span_max between 0 and 1", c.span_init);
+  require_not_negative(kName, "span_penalty", c.span_penalty);
+  require(std::isfinite(c.pre_div) && c.pre_div > 0, kName, "pre_div is {}; expected more than 0",
+          c.pre_div);
+  for (const auto& [name, value] : {std::pair{"always_keep", c.always_keep},
+                                    {"positions", c.positions},
+                                    {"max_memory", c.max_memory},
+                                    {"phantom_zero_memory", c.phantom_zero_memory}}) {
+    require_not_negative(kName, name, value);
+  }
+  const int64_t newest = std::max(c.positions, c.always_keep);
+  require(c.max_memory == 0 || c.max_memory >= newest, kName,
+          "max_memory is {}; expected 0, or at least positions = {} and always_keep = {}",
+          c.max_memory, c.positions, c.always_keep);
+}
+
+void check(const ExpireSpanConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff},
+                                    {"span_max", c.span_max}}) {
+    require_positive(kName, name, value);
+  }
+  require_count(kName, "n_layer", c.n_layer);
+  if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
+  require_not_negative(kName, "d_head", c.d_head);
+  check_spans(c);
+  require_not_negative(kName, "head_std", c.head_std);
+  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
+  require_share(kName, "dropout", c.dropout);
+  require_head(kName, c.token_head);
+}
+
+DecoderOptions decoder_of(const ExpireSpanConfig& c) {
+  check(c);
+  DecoderOptions o = decoder_options(kName, c);
+  o.token = Scheme::normal(1);
+  o.classifier = c.head_std > 0 ? Scheme::normal(c.head_std) : uniform_of(c.d_model);
+  o.bias = c.head_std > 0 ? Scheme::zeros() : uniform_of(c.d_model);
+  o.tie_embedding = c.tie_embedding;
+  o.head_bias = c.head_bias;
+  o.emb_scale = c.emb_scale;
+  o.phantom_zero_memory = c.phantom_zero_memory > 0;
+  return o;
+}
+
+ExpireOptions spans_of(const ExpireSpanConfig& c) {
+  return {.most = c.span_max,
+          .ramp = c.span_ramp,
+          .start = c.span_init,
+          .pre_div = c.pre_div,
+          .always_keep = c.always_keep,
+          .capacity = c.max_memory,
+          .overflow = c.overflow,
+          .penalty = c.span_penalty,
+          .loss = c.span_loss};
+}
+
+}  // namespace
+
+ExpireSpan::ExpireSpan(const ExpireSpanConfig& config, const Init& init)
+    : CausalDecoder(decoder_of(config), init), config_(config) {
+  const ExpireSpanConfig& c = config_;
+  const int64_t width = head_width(c);
+  if (c.positions > 0) {
+    positions_ = init.at("positions").make({c.positions, width}, Scheme::normal(1));
+  }
+  // What is added to the residual stream begins smaller, the deeper the stack is; with pre-norm.
+  const double depth = 2 * static_cast<double>(c.n_layer);
+  const double share = c.norm == NormPlace::pre ? 1 / std::sqrt(depth) : 1;
+  const AttentionOptions options{.d_model = c.d_model,
+                                 .n_head = c.n_head,
+                                 .d_head = width,
+                                 .dropout = c.dropout,
+                                 .weights = uniform_of(c.d_model),
+                                 .out_weights = uniform_of(c.n_head * width).scaled(share)};
+  std::vector<std::unique_ptr<Layer>> attention;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    auto layer = std::make_unique<ExpireAttention>(options, spans_of(c), positions_,
+                                                   attention_init(init, i));
+    attention_.push_back(layer.get());
+    attention.push_back(std::move(layer));
+  }
+  require(c.phantom_zero_memory <= memory_length(), kName,
+          "phantom_zero_memory is {}; expected at most the {} rows of the memory",
+          c.phantom_zero_memory, memory_length());
+  stack_ = attention_stack({.ff = {.d_model = c.d_model,
+                                   .d_ff = c.d_ff,
+                                   .activation = Activation::relu,
+                                   .dropout = c.dropout,
+                                   .weights = uniform_of(c.d_model),
+                                   .out_weights = uniform_of(c.d_ff).scaled(share),
+                                   .biases = uniform_of(c.d_model),
+                                   .out_biases = uniform_of(c.d_ff).scaled(share)},
+                            .norm = c.norm,
+                            .norm_eps = c.norm_eps,
+                            .final_norm = c.final_norm,
+                            .memory = c.memory},
+                           std::move(attention), init);
+}
+
+namespace {
+
+/// Adds to a memory when its rows were made, before a stream begins.
+void add_births(LayerMemory& m, int64_t batch, int64_t rows, int64_t phantom, Device device) {
+  m.begin = in_memory(full({batch}, static_cast<double>(rows - phantom), DType::i64, device));
+  m.births = in_memory(clone(expand(first_births(rows, device), {batch, rows})));
+}
+
+}  // namespace
+
+SegmentMemory ExpireSpan::empty_memory(int64_t batch) const {
+  const int64_t rows = memory_length();
+  SegmentMemory memory;
+  memory.phantom = config_.phantom_zero_memory;
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    LayerMemory m;
+    m.states = Tensor::zeros({batch, rows, config_.d_model}, compute(), device(), Category::memory);
+    add_births(m, batch, rows, memory.phantom, device());
+    memory.layers.push_back(std::move(m));
+  }
+  return memory;
+}
+
+SegmentMemory ExpireSpan::evaluation_memory(int64_t batch) const {
+  if (config_.phantom_zero_memory > 0) return empty_memory(batch);
+  const int64_t rows = memory_length();
+  const Shape shape{batch, config_.n_head, rows, head_width(config_)};
+  const DType spans = compute() == DType::f64 ? DType::f64 : DType::f32;
+  SegmentMemory memory;
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    LayerMemory m;
+    m.keys = Tensor::zeros(shape, compute(), device(), Category::memory);
+    m.values = Tensor::zeros(shape, compute(), device(), Category::memory);
+    m.spans = Tensor::zeros({batch, rows}, spans, device(), Category::memory);
+    add_births(m, batch, rows, 0, device());
+    memory.layers.push_back(std::move(m));
+  }
+  return memory;
+}
+
+/// Layers make their own pattern.
+LayerContext ExpireSpan::layer_context(int64_t /*queries*/, int64_t /*keys*/,
+                                       int64_t /*first_key*/) const {
+  return {};
+}
+
+Stack::Result ExpireSpan::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                              Pass pass) const {
+  if (!pass.training || !config_.shorten) return CausalDecoder::run(x, ctx, state, pass);
+  LayerContext shortened = ctx;  // one draw for all layers and samples
+  const DType dtype = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  shortened.span_limit = uniform({1}, pass.at("shorten").gen, 0,
+                                 static_cast<double>(config_.span_max), dtype, x.device());
+  return CausalDecoder::run(x, shortened, state, pass);
+}
+
+std::unique_ptr<DecodeState> ExpireSpan::start_decoding(int64_t batch) const {
+  auto state = std::make_unique<StreamState>(batch);
+  state->memory = evaluation_memory(batch);
+  return state;
+}
+
+/// A token is a segment of its own.
+Tensor ExpireSpan::decode(const Tensor& tokens, DecodeState& opaque) const {
+  StreamState& state = StreamState::of(opaque, kName, tokens);
+  const NoGrad off;
+  Stack::Result result = states(tokens, state.memory, Pass{});
+  state.memory = std::move(result.memory);
+  state.position += tokens.dim(1);
+  return head(select(result.y, 1, -1));  // [B, V]
+}
+
+AttentionOutline ExpireSpan::attention_outline(int64_t layer, int64_t length) const {
+  const int64_t far = std::min(attention_.front()->reach(), std::max<int64_t>(length - 1, 1));
+  LayerContext ctx;
+  ctx.pattern = patterns::dilated(far, -1, 1);
+  return outline_of(ctx, layer, config_.n_head, length, length);
+}
+
+Tensor ExpireSpan::read(int64_t i, const Tensor& x) const {
+  return config_.norm == NormPlace::pre ? stack_.block(i).branch("attention").norm.forward(x) : x;
+}
+
+std::vector<Tensor> ExpireSpan::token_spans(const Tensor& tokens,
+                                            const SegmentMemory& memory) const {
+  const NoGrad off;
+  std::vector<Tensor> inputs{embedded(tokens, 0, Pass{})}, all;
+  stack_.forward(inputs[0], {}, memory, Pass{}, &inputs);
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    const auto at = static_cast<size_t>(i);
+    all.push_back(attention_[at]->spans({}, read(i, inputs[at])));
+  }
+  return all;
+}
+
+std::vector<double> ExpireSpan::living(const SegmentMemory& memory) const {
+  const NoGrad off;
+  std::vector<double> all;
+  for (size_t i = 0; i < memory.layers.size(); ++i) {
+    LayerMemory m = memory.layers[i];
+    if (m.states) m.states = read(static_cast<int64_t>(i), m.states);
+    const Tensor sees = greater(attention_[i]->lives(m), full({1}, 0, DType::f64, device()));
+    const double samples = static_cast<double>(std::max<int64_t>(sees.dim(0), 1));
+    all.push_back(sum(cast(sees, DType::f64)).item() / samples);
+  }
+  return all;
+}
+
+std::vector<double> stored_rows(const SegmentMemory& memory) {
+  std::vector<double> all;
+  for (const LayerMemory& m : memory.layers) {
+    require(m.begin && m.births, kName, "the memory is not one of this model");
+    const double rows = static_cast<double>(m.births.dim(1));
+    all.push_back(rows - mean(cast(m.begin, DType::f64)).item());
+  }
+  return all;
+}
+
+std::string ExpireSpan::remark(int64_t /*length*/) const {
+  const ExpireSpanConfig& c = config_;
+  return fmt::format(
+      "memories live up to {} steps, {:.4g} at first, on a ramp of {:.4g}; layers have rows for {}",
+      c.span_max, c.span_init * static_cast<double>(c.span_max), c.span_ramp, memory_length());
+}
+
+ExpireSpanConfig expire_span_preset(std::string_view name) {
+  return preset_of<ExpireSpanConfig>(kName, presets, name);
+}
+
+const ModelEntry& expire_span_entry() {
+  static const ModelEntry entry{
+      kName, "causal language model whose memories say how long they live, and are deleted then",
+      presets, make};
+  return entry;
+}
+
+}  // namespace longspan

@@ -1,0 +1,159 @@
+// Memories that expire, in runs of the program.
+#include "models/expire_span/expire_span.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "app/step.h"
+#include "app/training.h"
+#include "app/training_steps.h"
+#include "ops/copy.h"
+#include "tests/harness/model_info.h"
+#include "tests/harness/scratch.h"
+#include "train/state.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr Device cuda{DeviceKind::cuda, 0};
+
+/// A run over 3,000 bytes in this folder, in segments of 6, with other values for some keys.
+RunConfig config_of(const Folder& folder,
+                    const std::vector<std::pair<const char*, const char*>>& more = {}) {
+  std::string bytes;
+  for (int i = 0; i < 3000; ++i) {
+    bytes += static_cast<char>('a' + philox_word(3, i % 97 + i / 1000 * 7) % 16);
+  }
+  write_bytes(folder.path() + "/text", bytes);
+  Settings settings;
+  const auto set = [&](const char* key, const std::string& value) {
+    settings.push_back({key, Json(value), key, true});
+  };
+  set("task", "bytes");
+  set("data", "bytes=" + folder.path() + "/text");
+  set("model.name", "expire_span:tiny");
+  set("model.vocab", "256");
+  set("model.span_penalty", "1e-3");
+  set("length", "6");
+  set("batch", "3");
+  set("steps", "8");
+  set("log_every", "1");
+  set("eval_every", "0");
+  for (const auto& [key, value] : more) set(key, value);
+  return make_config(settings);
+}
+
+/// A run whose steps the test takes one by one.
+struct Stepped {
+  explicit Stepped(RunConfig config)
+      : run(std::move(config), ""),
+        data(open_task_data(run)),
+        optimizer(make_optimizer(run.config.optimizer, named_parameters(*run.model))),
+        memories{run.model->empty_memory(run.config.batch)},
+        steps(run, *data, *optimizer, memories) {
+    data->prepare();
+  }
+  double take(int64_t step) {
+    const double loss = steps.gradients(step, 8, 1).loss;
+    clip_gradients(*optimizer, run.config.optimizer.clip);
+    steps.update(step, 1e-2);
+    return loss;
+  }
+
+  TrainingRun run;
+  std::unique_ptr<TaskData> data;
+  std::unique_ptr<Optimizer> optimizer;
+  std::vector<SegmentMemory> memories;
+  TrainingSteps steps;
+};
+
+std::vector<std::vector<double>> values_of(const SegmentMemory& memory) {
+  std::vector<std::vector<double>> all;
+  for (const NamedTensor& t : named_tensors(memory)) {
+    all.push_back(to_device(cast(t.tensor.detach(), DType::f64), {}).to_vector<double>());
+  }
+  return all;
+}
+
+// Which memories stay is decided on the device, in steps that the host only replays.
+TEST(ExpireSpanRuns, HaveTheSameBitsInRecordedSteps) {
+  if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
+  for (const char* overflow : {"error", "drop"}) {
+    const Folder folder;
+    const std::vector<std::pair<const char*, const char*>> options{
+        {"device", "cuda"},
+        {"model.overflow", overflow},
+        {"model.shorten", "true"},
+        {"length", "60"},
+        {"batch", "15"},  // three segments in each stream, then the next epoch begins
+        {"model.max_memory", std::string_view(overflow) == "drop" ? "5" : "0"}};
+    RunConfig graph = config_of(folder, options);
+    graph.graph = true;
+    Stepped replayed(std::move(graph)), plain(config_of(folder, options));
+    for (int64_t step = 0; step < 7; ++step) {
+      EXPECT_EQ(replayed.take(step), plain.take(step)) << step;
+    }
+    EXPECT_EQ(replayed.steps.refusal(), "");
+    EXPECT_EQ(values_of(replayed.memories[0]), values_of(plain.memories[0]));
+  }
+}
+
+TEST(ExpireSpanRuns, BeginAnewWithTheNextEpoch) {
+  for (const char* phantom : {"0", "4"}) {
+    const Folder folder;
+    Stepped r(config_of(
+        folder, {{"length", "60"}, {"batch", "15"}, {"model.phantom_zero_memory", phantom}}));
+    r.take(0);
+    const SegmentMemory empty = r.run.model->empty_memory(15);
+    EXPECT_NE(values_of(r.memories[0]), values_of(empty));
+    int64_t step = 1;
+    while (!r.data->reset(step)) ++step;
+    EXPECT_EQ(values_of(forget(r.memories[0], r.data->reset(step))), values_of(empty));
+  }
+}
+
+TEST(ExpireSpanRuns, ResumeWithTheSameBits) {
+  const auto train = [](RunConfig config, const std::string& out, const std::string& at) {
+    Beginning from{.out = out, .checkpoint = at, .newest = at, .resume = !at.empty()};
+    Prepared prepared(std::move(from), {.config = std::move(config)});
+    Training(prepared).run();
+  };
+  const Folder folder, whole, parts;
+  RunConfig config = config_of(folder);
+  config.save_every = 5;
+  train(std::move(config), whole.path(), "");
+  std::filesystem::create_directories(parts / "checkpoints");
+  std::filesystem::copy(whole / "checkpoints/step-5", parts / "checkpoints/step-5",
+                        std::filesystem::copy_options::recursive);
+  train(config_of(folder), parts.path(), parts / "checkpoints/step-5");
+  for (const char* file : {"model", "optimizer"}) {
+    const std::string name = fmt::format("checkpoints/step-8/{}.safetensors", file);
+    EXPECT_FALSE(read_bytes(whole / name).empty());
+    EXPECT_EQ(read_bytes(whole / name), read_bytes(parts / name)) << name;
+  }
+}
+
+TEST(ExpireSpanRuns, NeedTheMemoryThatWasPredicted) {
+  const Folder folder;
+  for (const char* policy : {"standard", "checkpoint"}) {
+    RunConfig config = config_of(folder, {{"model.memory", policy}});
+    StepPlanner planner(config);
+    const StepMemory predicted = planner.step(planner.own()),
+                     measured = planner.step(planner.own(), Device{});
+    EXPECT_EQ(predicted.peak(), measured.peak());
+    EXPECT_EQ(predicted.at_peak[Category::memory], measured.at_peak[Category::memory]);
+  }
+}
+
+TEST(ExpireSpanRuns, AreScoredWithTheirMemory) {
+  const Folder folder;
+  const TrainingRun run(config_of(folder), "");
+  const auto data = open_task_data(run);
+  EXPECT_TRUE(std::isfinite(data->bits("valid")));
+  EXPECT_EQ(data->protocol("valid"), "segments of 6 tokens after a memory of 14, in 1 stream");
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -1,0 +1,311 @@
+// Compressive Transformer, Rae et al. 2019 (1911.05507): what falls out of Transformer-XL's memory
+// is compressed, c rows into one, and remembered for c times as long.
+//
+//   pairs of a head    sum_i (C + M + 1 + i)
+//
+// The last token of a segment depends on exactly N (n_m + c n_cm) + n_s - 1 tokens before it (c a
+// divisor of n_s; with eviction = floor, n_s / floor(n_s / c) in place of c). The paper says
+// "relative embeddings as in Transformer-XL" and no more; here a compressed row is one step.
+
+#include "models/compressive/compressive.h"
+
+#include <algorithm>
+
+#include "autograd/mode.h"
+#include "core/scope.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/shape.h"
+
+namespace longspan {
+namespace {
+
+constexpr const char* kName = "compressive";
+
+// The paper gives the learning rate and how it falls, not the steps after that.
+constexpr TrainingDefaults published(int64_t length, int64_t batch, int64_t steps, int64_t warmup) {
+  return {.length = length,
+          .batch = batch,
+          .steps = steps,
+          .lr = 3e-4,
+          .warmup = warmup,
+          .lr_floor = 1e-6 / 3e-4,
+          .clip = 0.1};
+}
+
+constexpr TrainingDefaults with_fewer_updates(TrainingDefaults d, int64_t from, int64_t period) {
+  d.update_from = from;
+  d.update_period = period;
+  return d;
+}
+
+constexpr Preset presets[] = {
+    {"small",
+     "4 layers of 128, memories of 128 and 64 for 4 rows each; trains on bytes in minutes",
+     "",
+     "",
+     {}},
+    {"tiny",
+     "2 layers of 12, memories of 4 and 4 for 2 rows each, 17 tokens; for tests",
+     "",
+     "vocab=17 n_layer=2 n_head=3 d_model=12 d_head=4 d_ff=20 segment=4 mem_len=4 "
+     "compressed_len=4 rate=2",
+     {.length = 4, .batch = 2, .steps = 200}},
+    {"enwik8", "24 layers of 1024, memories of 768 and 1152 for 3 rows each", "",
+     "vocab=204 n_layer=24 n_head=8 d_model=1024 d_ff=3072 segment=768 mem_len=768 "
+     "compressed_len=1152 rate=3",
+     with_fewer_updates(published(768, 32, 104'000, 4000), 60'000, 4)},
+    {"wikitext103", "18 layers of 1024, words in 4 clusters, memories of 512 and 512 for 4 rows",
+     "",
+     "vocab=267735 n_layer=18 n_head=16 d_model=1024 d_ff=4096 segment=512 mem_len=512 "
+     "compressed_len=512 rate=4 untie_biases=true cutoffs=20000,40000,200000 "
+     "div_value=4 tie_projections=1,2,3",
+     published(512, 128, 516'000, 16'000)},
+};
+
+std::unique_ptr<ModelSpec> make(std::string_view preset) {
+  return preset_spec<Compressive, CompressiveConfig>(kName, presets, preset);
+}
+
+int64_t head_width(const CompressiveConfig& c) {
+  return c.d_head > 0 ? c.d_head : c.d_model / c.n_head;
+}
+
+void check(const CompressiveConfig& c) {
+  for (const auto& [name, value] : {std::pair{"vocab", c.vocab},
+                                    {"n_layer", c.n_layer},
+                                    {"n_head", c.n_head},
+                                    {"d_model", c.d_model},
+                                    {"d_ff", c.d_ff},
+                                    {"mem_len", c.mem_len},
+                                    {"rate", c.rate},
+                                    {"segment", c.segment},
+                                    {"dilation", c.dilation}}) {
+    require_positive(kName, name, value);
+  }
+  require_count(kName, "n_layer", c.n_layer);
+  if (c.d_head == 0) require_heads(kName, c.d_model, c.n_head);
+  for (const auto& [name, value] :
+       {std::pair{"d_head", c.d_head}, {"compressed_len", c.compressed_len}, {"clamp", c.clamp}}) {
+    require_not_negative(kName, name, value);
+  }
+  require(c.d_model % 2 == 0, kName, "d_model is {}; expected an even number, for sinusoids",
+          c.d_model);
+  require_not_negative(kName, "init_std", c.init_std);
+  require_not_negative(kName, "embed_std", c.embed_std);
+  require(c.norm_eps > 0, kName, "norm_eps is {}; expected more than 0", c.norm_eps);
+  require_share(kName, "dropout", c.dropout);
+  require_share(kName, "dropout_attn", c.dropout_attn);
+  require_head(kName, c.token_head);
+}
+
+/// The largest distance that positions tell apart.
+int64_t reach(const CompressiveConfig& c) { return c.clamp > 0 ? c.clamp : kUnlimited; }
+
+DecoderOptions decoder_of(const CompressiveConfig& c) {
+  check(c);
+  DecoderOptions o = decoder_options(kName, c);
+  o.token = Scheme::normal(c.embed_std > 0 ? c.embed_std : c.init_std);
+  o.classifier = Scheme::normal(c.init_std);
+  o.tie_embedding = c.tie_embedding;
+  o.head_bias = c.head_bias;
+  o.emb_scale = c.emb_scale;
+  o.phantom_zero_memory = c.start == MemoryStart::zeros;
+  o.cutoffs = c.cutoffs;
+  o.div_value = c.div_value;
+  o.tie_projections = c.tie_projections;
+  o.projections = Scheme::normal(0.01);
+  o.dropout = c.dropout;
+  return o;
+}
+
+CompressiveOptions compressive_of(const CompressiveConfig& c) {
+  return {.queue = c.queue(),
+          .segment = c.segment,
+          .compression = {.function = c.compression,
+                          .d_model = c.d_model,
+                          .rate = c.rate,
+                          .dilation = c.dilation,
+                          .start = c.conv_init,
+                          .deviation = c.init_std},
+          .loss = c.loss,
+          .norm = c.loss_norm,
+          .history = c.history};
+}
+
+}  // namespace
+
+Compressive::Compressive(const CompressiveConfig& config, const Init& init)
+    : CausalDecoder(decoder_of(config), init),
+      config_(config),
+      rows_(config.compressed_len > 0 ? config.queue().capacity() : config.mem_len) {
+  const CompressiveConfig& c = config_;
+  const Scheme weights = Scheme::normal(c.init_std);
+  const auto bias = [&](const Init& at) { return at.make({c.n_head, head_width(c)}, weights); };
+  if (!c.untie_biases) {
+    u_ = bias(init.at("u"));
+    v_ = bias(init.at("v"));
+  }
+  const int64_t usual = 2 * std::min<int64_t>(rows_, 1 << 13) + 2048;  // keys of a segment
+  distances_ = DistanceTable(reach(c), c.d_model, init, usual);
+  const AttentionOptions options{.d_model = c.d_model,
+                                 .n_head = c.n_head,
+                                 .d_head = head_width(c),
+                                 .dropout = c.dropout_attn,
+                                 .weights = weights,
+                                 .out_weights = weights};
+  std::vector<std::unique_ptr<Layer>> attention;
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const Init at = attention_init(init, i);
+    auto layer = std::make_unique<CompressiveAttention>(
+        options, compressive_of(c), reach(c), c.untie_biases ? bias(at.at("u")) : u_,
+        c.untie_biases ? bias(at.at("v")) : v_, at, c.untie_biases);
+    attention_.push_back(layer.get());
+    attention.push_back(std::move(layer));
+  }
+  stack_ = attention_stack({.ff = {.d_model = c.d_model,
+                                   .d_ff = c.d_ff,
+                                   .activation = Activation::relu,
+                                   .dropout = c.dropout,
+                                   .weights = weights,
+                                   .out_weights = weights},
+                            .norm = c.norm,
+                            .norm_eps = c.norm_eps,
+                            .final_norm = c.final_norm,
+                            .dropout = c.dropout,
+                            .memory = c.memory},
+                           std::move(attention), init);
+}
+
+int64_t Compressive::memory_tokens() const {
+  const CompressiveConfig& c = config_;
+  const int64_t groups = std::max<int64_t>(c.segment / c.rate, 1);  // of a segment, with floor
+  const int64_t of_a_row =
+      c.eviction == Eviction::carry ? c.rate : (c.segment + groups - 1) / groups;
+  return c.mem_len + of_a_row * c.compressed_len;
+}
+
+SegmentMemory Compressive::empty_memory(int64_t batch) const {
+  const CompressiveConfig& c = config_;
+  SegmentMemory memory = CausalDecoder::empty_memory(batch);
+  if (c.compressed_len == 0) return memory;
+  const auto begin_at = [&](int64_t row) {
+    Tensor x = full({batch}, static_cast<double>(row), DType::i64, device());
+    x.set_category(Category::memory);
+    return x;
+  };
+  if (c.start == MemoryStart::zeros) {
+    memory.phantom = c.mem_len + c.compressed_len;
+    memory.phantom_fine = c.mem_len;
+  }
+  for (LayerMemory& m : memory.layers) {
+    m.begin = begin_at(rows_ - memory.phantom);
+    m.fine_begin = begin_at(rows_ - memory.phantom_fine);
+    if (c.compression == Compression::most_used) {
+      m.usage =
+          Tensor::zeros({batch, rows_, 2}, accumulator_of(compute()), device(), Category::memory);
+    }
+  }
+  return memory;
+}
+
+LayerContext Compressive::layer_context(int64_t /*queries*/, int64_t keys,
+                                        int64_t /*first_key*/) const {
+  LayerContext ctx;
+  ctx.pattern = patterns::causal();
+  ctx.distances = distances_.rows(keys);
+  return ctx;
+}
+
+/// Without a memory, a stream begins.
+Stack::Result Compressive::states(const Tensor& tokens, const SegmentMemory& memory,
+                                  Pass pass) const {
+  const bool begins = memory.layers.empty() && config_.compressed_len > 0 && tokens.rank() == 2;
+  return CausalDecoder::states(tokens, begins ? empty_memory(tokens.dim(0)) : memory, pass);
+}
+
+Stack::Result Compressive::run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                               Pass pass) const {
+  LayerContext dropped = ctx;
+  dropped.distances = dropout(ctx.distances, config_.dropout, pass.at("positions"));
+  Stack::Result result = CausalDecoder::run(x, dropped, state, pass);
+  result.y = dropout(result.y, config_.dropout, pass.at("final"));
+  return result;
+}
+
+std::unique_ptr<DecodeState> Compressive::start_decoding(int64_t batch) const {
+  auto state = std::make_unique<StreamState>(batch);
+  state->memory = empty_memory(batch);
+  return state;
+}
+
+Tensor Compressive::decode(const Tensor& tokens, DecodeState& opaque) const {
+  const Scope scope(kName);
+  StreamState& state = StreamState::of(opaque, kName, tokens);
+  const NoGrad off;
+  Tensor y;
+  for (int64_t at = 0; at < tokens.dim(1);) {
+    const int64_t open = state.position % config_.segment;
+    const int64_t n = std::min(tokens.dim(1) - at, config_.segment - open);
+    LayerContext ctx = layer_context(n, rows_ + open + n, 0);
+    ctx.decoding = true;
+    ctx.position = rows_ + open;
+    const Tensor part = contiguous(narrow(tokens, 1, at, n));
+    y = run(embedded(part, state.position, Pass{}), ctx, &state, Pass{}).y;
+    state.position += n;
+    at += n;
+  }
+  return head(select(y, 1, -1));  // [B, V]
+}
+
+std::string Compressive::remark(int64_t length) const {
+  if (length == config_.segment) return {};
+  return fmt::format(
+      "segments have {} tokens, and decoding moves the memory on after {}: set "
+      "model.segment",
+      length, config_.segment);
+}
+
+Tensor Compressive::attention_shares(const Tensor& tokens, const SegmentMemory& memory) const {
+  const NoGrad off;
+  const SegmentMemory before = memory.layers.empty() ? empty_memory(tokens.dim(0)) : memory;
+  Tensor x = embedded(tokens, 0, Pass{});
+  const LayerContext ctx = layer_context(x.dim(1), x.dim(1) + rows_, 0);
+  std::vector<Tensor> all;
+  for (int64_t i = 0; i < layers(); ++i) {
+    LayerContext local = ctx;
+    local.memory = before.layers.at(static_cast<size_t>(i));
+    const Branch& branch = stack_.block(i).branch("attention");
+    LayerContext inside = local;
+    if (config_.norm == NormPlace::pre) {
+      inside.memory.states = branch.norm.forward(local.memory.states);
+    }
+    const Tensor in = stack_.block(i).branch_input("attention", x, local);
+    const Tensor mass = attention_[static_cast<size_t>(i)]->mass(in, inside);
+    const auto rows = static_cast<double>(x.dim(0) * x.dim(1) * options().n_head);
+    all.push_back(div(sum(cast(mass, DType::f64), {0}), rows));
+    x = stack_.block(i).forward(x, local, Pass{}).y;
+  }
+  return stack(all, 0);
+}
+
+std::vector<double> in_buckets(const std::vector<double>& shares, int64_t buckets) {
+  require(buckets >= 1, kName, "{} buckets; expected 1 or more", buckets);
+  std::vector<double> sums(static_cast<size_t>(buckets), 0.0);
+  for (size_t j = 0; j < shares.size(); ++j) sums[j * sums.size() / shares.size()] += shares[j];
+  return sums;
+}
+
+CompressiveConfig compressive_preset(std::string_view name) {
+  return preset_of<CompressiveConfig>(kName, presets, name);
+}
+
+const ModelEntry& compressive_entry() {
+  static const ModelEntry entry{
+      kName, "Transformer-XL that compresses its oldest states and keeps them", presets, make};
+  return entry;
+}
+
+}  // namespace longspan

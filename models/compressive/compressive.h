@@ -1,0 +1,125 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/causal_decoder.h"
+#include "models/compressive/compressive_attention.h"
+#include "models/model_spec.h"
+
+namespace longspan {
+
+/// What the memory of a stream begins with: no row, or zero vectors, which are attended to and
+/// compressed, as in algorithm 1 of the paper.
+enum class MemoryStart : uint8_t { grow, zeros };
+template <>
+inline constexpr std::array<std::string_view, 2> value_names<MemoryStart>{"grow", "zeros"};
+
+/// The Compressive Transformer \cite rae2020 .
+struct CompressiveConfig {
+  int64_t vocab = 256, n_layer = 4, n_head = 4, d_model = 128, d_ff = 512;
+  int64_t d_head = 0;           ///< 0: d_model / n_head
+  int64_t mem_len = 128;        ///< n_m, the newest inputs that each layer keeps
+  int64_t compressed_len = 64;  ///< n_cm, compressed rows that come before them; 0: none
+  int64_t rate = 4;             ///< c, rows that become one
+  /// n_s, tokens after which decoding moves the memory on: the length of segments in training.
+  int64_t segment = 128;
+  Eviction eviction = Eviction::carry;
+  MemoryStart start = MemoryStart::grow;
+  Compression compression = Compression::conv;
+  int64_t dilation = 2;                      ///< of compression = dilated
+  ConvStart conv_init = ConvStart::average;  ///< of compression = conv and dilated
+  CompressionLoss loss = CompressionLoss::attention;
+  LossNorm loss_norm = LossNorm::mse;
+  int64_t clamp = 0;          ///< distances beyond it are not told apart; 0: all are
+  bool untie_biases = false;  ///< each layer has its own u and v
+  NormPlace norm = NormPlace::post;
+  double norm_eps = 1e-5;
+  bool final_norm = true;  ///< with norm = pre
+  bool tie_embedding = true, head_bias = true;
+  /// Adaptive embedding and softmax (nn/adaptive.h); empty: one table.
+  std::vector<int64_t> cutoffs = {}, tie_projections = {};
+  int64_t div_value = 1;
+  bool emb_scale = true;  ///< token embeddings times sqrt(d_model)
+  float dropout = 0;      ///< sites emb, positions, resid, ffn_act and final
+  float dropout_attn = 0;
+  double init_std = 0.02;
+  double embed_std = 0;  ///< std of tokens; 0: init_std
+  Precision precision = Precision::f32;
+  HeadOptions token_head = {};
+  MemoryPolicy memory = {};
+  bool history = false;  ///< CompressiveOptions::history; no option of programs
+
+  void visit(auto& v) {
+    v("vocab", vocab)("n_layer", n_layer)("n_head", n_head)("d_model", d_model)("d_ff", d_ff)(
+        "d_head", d_head)("mem_len", mem_len)("compressed_len", compressed_len)("rate", rate)(
+        "segment", segment)("eviction", eviction)("start", start)("compression", compression)(
+        "dilation", dilation)("conv_init", conv_init)("loss", loss)("loss_norm", loss_norm)(
+        "clamp", clamp)("untie_biases", untie_biases)("norm", norm)("norm_eps", norm_eps)(
+        "final_norm", final_norm)("tie_embedding", tie_embedding)("head_bias", head_bias)(
+        "emb_scale", emb_scale)("cutoffs", cutoffs)("tie_projections", tie_projections)("div_value",
+                                                                                        div_value);
+    v("dropout", dropout)("dropout_attn", dropout_attn)("init_std", init_std)(
+        "embed_std", embed_std)("precision", precision)("memory", memory)("chunks", memory.chunks);
+    token_head.visit(v);
+  }
+
+  CompressedQueue queue() const { return {compressed_len, mem_len, rate, eviction}; }
+};
+
+/// Transformer-XL whose layers do not throw their oldest states away but compress them, c rows into
+/// one (CompressiveAttention):
+///   h~ = [SG(cm); SG(m); h]     q = W_q h     k, v = W_k h~, W_v h~
+///   s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R_{C + M + i - j}) / sqrt(d)
+///   h <- LN(h + Drop(W_o softmax(s) v));  h <- LN(h + Drop(W_2 relu(W_1 h)))
+/// A compressed row counts as one step of distance. All layers share u and v unless untie_biases. R
+/// is the same for all layers, and its dropout too. In training the auxiliary loss "compression" is
+/// summed over layers; it has no weight, because no parameter is trained by it and by another loss.
+class Compressive final : public CausalDecoder {
+ public:
+  /// Throws ValueError that names the fields when they do not fit together.
+  Compressive(const CompressiveConfig& config, const Init& init);
+
+  const CompressiveConfig& config() const { return config_; }
+  /// Rows of the queue of each layer, those for evicted rows that wait for a group included.
+  int64_t memory_length() const override { return rows_; }
+  int64_t memory_tokens() const override;
+  SegmentMemory empty_memory(int64_t batch) const override;
+  SegmentMemory evaluation_memory(int64_t batch) const override { return empty_memory(batch); }
+  std::unique_ptr<DecodeState> start_decoding(int64_t batch) const override;
+  /// New tokens append to the open segment; when it has `segment` of them, the memory moves on.
+  Tensor decode(const Tensor& tokens, DecodeState& state) const override;
+  std::string remark(int64_t length) const override;
+
+  /// Returns [N, T] f64: the share of its attention that each layer gives to each of the T keys
+  /// [cm; m; h] of the segment after `memory`, a mean over samples, heads and rows. Rows sum to 1.
+  Tensor attention_shares(const Tensor& tokens, const SegmentMemory& memory) const;
+
+ private:
+  LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;
+  Stack::Result states(const Tensor& tokens, const SegmentMemory& memory, Pass pass) const override;
+  Stack::Result run(const Tensor& x, const LayerContext& ctx, StreamState* state,
+                    Pass pass) const override;
+  void visit_more(Visitor& v) override { v("u", u_)("v", v_); }
+
+  CompressiveConfig config_;
+  int64_t rows_;
+  Tensor u_, v_;  // [H, d], shared by all layers; undefined with untie_biases
+  DistanceTable distances_;
+  std::vector<const CompressiveAttention*> attention_;  // of each layer, in stack_
+};
+
+/// Returns the sums of `shares` [T] over `buckets` consecutive ranges of keys, as equal as
+/// possible: the data of a figure of attention over age.
+std::vector<double> in_buckets(const std::vector<double>& shares, int64_t buckets);
+
+/// Entry of the model under the name that programs use.
+const ModelEntry& compressive_entry();
+
+/// Configurations of the paper. Throws ValueError on an unknown name.
+CompressiveConfig compressive_preset(std::string_view name);
+
+}  // namespace longspan

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "models/compressive/compressed_queue.h"
+#include "models/compressive/compression.h"
+#include "nn/relative_attention.h"
+
+namespace longspan {
+
+/// What trains the compression: nothing; that attention over compressed rows is that over the rows
+/// themselves; or that the rows can be restored.
+enum class CompressionLoss : uint8_t { none, attention, autoencode };
+template <>
+inline constexpr std::array<std::string_view, 3> value_names<CompressionLoss>{"none", "attention",
+                                                                              "autoencode"};
+
+/// Options of CompressiveAttention.
+struct CompressiveOptions {
+  CompressedQueue queue = {};
+  int64_t segment = 1;  ///< n_s of decoding
+  CompressionOptions compression = {};
+  CompressionLoss loss = CompressionLoss::none;
+  LossNorm norm = LossNorm::mse;
+  /// Memories keep their history, so that the loss of later segments trains the compression: the
+  /// paper's back-propagation through time, here for tests of short unrolls alone.
+  bool history = false;
+};
+
+/// Transformer-XL's attention over [cm; m; h], which makes the next cm and m itself \cite rae2020
+/// (algorithm 1):
+///   queue = [m; h]    old = queue[: e], e = |queue| - n_m    m <- SG(queue[e :])
+///   new = f_c(SG(old))    cm <- the last n_cm rows of [cm; SG(new)]
+/// In training it returns the loss "compression", of which there is none where a segment of this
+/// length can never evict a group:
+///   attention   |A(h, old) - A(h, new)|, A(h, z) = softmax((h Wq)(z Wk)^T / sqrt(d)) z Wv by head,
+///               without positions, biases and masks; with pre-norm h, old and new are normed
+///   autoencode  |old - g(f_c(old))|
+/// In it h, old, Wq, Wk, Wv and the norm are constants, so that only f_c and g learn from it, and
+/// nothing else trains them; their gradients are clipped apart, as group "compression".
+class CompressiveAttention final : public RelativeMultiHead {
+ public:
+  CompressiveAttention(const AttentionOptions& options, const CompressiveOptions& compressive,
+                       int64_t reach, const Tensor& u, const Tensor& v, const Init& init,
+                       bool own_biases);
+
+  /// As MultiHead::forward(), and returns the memory for the next segment in Output::kept. When
+  /// decoding, x continues the open segment: keys and values of the queue are projected when it
+  /// begins, and the queue moves on when it has `segment` rows. Throws ValueError without a memory
+  /// in ctx, and when decoding beyond the end of the open segment.
+  Output forward(const Tensor& x, const LayerContext& ctx, Pass pass) const override;
+  void visit(Visitor& v) override;
+
+  /// Returns the attention that each key of [queue; x] gets from all rows of x and all heads, [B,
+  /// T]. The rows' sums add up to L H.
+  Tensor mass(const Tensor& x, const LayerContext& ctx) const;
+
+ private:
+  /// What the forward pass knows of a segment.
+  struct Segment {
+    Projected content;  ///< queries, keys and values without the terms of positions
+    Tensor mass;        ///< mass() if most_used needs it
+  };
+  Tensor mass_of(const Projected& p, const LayerContext& ctx, const ScoreTerms& terms) const;
+  Output decode(const Tensor& x, const LayerContext& ctx) const;
+  /// Returns usage [B, rows, 2] of the rows of [queue; segment], with `mass` added to those that
+  /// exist and were in the memory.
+  Tensor usage_after(const LayerMemory& before, const Tensor& mass, int64_t queries) const;
+  /// Returns the memory after the segment x [B, L, D], and adds the loss to `losses` if given.
+  LayerMemory advanced(const LayerMemory& before, const Tensor& x, const Tensor& usage,
+                       const LayerContext& ctx, const Segment* segment,
+                       std::vector<AuxiliaryLoss>* losses) const;
+  Tensor compression_loss(const OldRows& old, const Tensor& made,
+                          const CompressedQueue::Update& update, const LayerContext& ctx,
+                          const Segment& segment) const;
+
+  CompressiveOptions compressive_;
+  Compressor compressor_;
+  std::optional<Restorer> restorer_;
+};
+
+}  // namespace longspan

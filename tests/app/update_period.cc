@@ -1,0 +1,191 @@
+// Runs whose parameters are updated after several steps (optimizer.update_period).
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "app/step.h"
+#include "app/training.h"
+#include "app/training_steps.h"
+#include "autograd/node.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "tests/harness/messages.h"
+#include "tests/harness/model_info.h"
+#include "tests/harness/scratch.h"
+#include "train/state.h"
+
+namespace longspan::test {
+namespace {
+
+/// A file of 6,000 bytes that repeat slowly.
+std::string some_text(const std::string& folder) {
+  std::string bytes;
+  for (int i = 0; i < 6000; ++i) {
+    bytes += static_cast<char>('a' + philox_word(3, i % 97 + i / 1000 * 7) % 16);
+  }
+  write_bytes(folder + "/text", bytes);
+  return folder + "/text";
+}
+
+RunConfig config_of(const Folder& folder, int64_t period, int64_t from = 0,
+                    int64_t accumulate = 1) {
+  const auto typed = [](const char* key, const std::string& value) {
+    return Setting{key, Json(value), key, true};
+  };
+  const auto text = [](int64_t x) { return std::to_string(x); };
+  return make_config(
+      {typed("task", "bytes"), typed("data", "bytes=" + some_text(folder.path())),
+       typed("model.name", "compressive:tiny"), typed("model.vocab", "256"), typed("length", "6"),
+       typed("batch", "3"), typed("steps", "10"), typed("accumulate", text(accumulate)),
+       typed("log_every", "1"), typed("eval_every", "0"), typed("schedule.warmup", "3"),
+       typed("optimizer.update_period", text(period)), typed("optimizer.update_from", text(from))});
+}
+
+/// A run whose steps the test takes one by one.
+struct Stepped {
+  explicit Stepped(RunConfig config)
+      : run(std::move(config), ""),
+        data(open_task_data(run)),
+        optimizer(make_optimizer(run.config.optimizer, named_parameters(*run.model))),
+        steps(run, *data, *optimizer, memories) {
+    data->prepare();
+    for (int64_t i = 0; i < run.config.accumulate; ++i) {
+      memories.push_back(run.model->empty_memory(run.config.batch));
+    }
+  }
+  /// Returns the gradients that would be taken after these steps, and clears them.
+  std::vector<Tensor> gradients(int64_t first, int64_t count) {
+    StepResult last;
+    for (int64_t step = first; step < first + count; ++step) {
+      last = steps.gradients(step, 10, 1);
+      steps.pass_memories_on();
+    }
+    std::vector<Tensor> all;
+    for (const NamedTensor& p : named_parameters(*run.model)) {
+      const Tensor g = grad(p.tensor);
+      all.push_back(g ? mul(g, last.rescale) : zeros_like(p.tensor.detach()));
+    }
+    optimizer->clear_gradients();
+    return all;
+  }
+
+  TrainingRun run;
+  std::unique_ptr<TaskData> data;
+  std::unique_ptr<Optimizer> optimizer;
+  std::vector<SegmentMemory> memories;
+  TrainingSteps steps;
+};
+
+void expect_equal_memories(const Stepped& a, const Stepped& b) {
+  for (size_t i = 0; i < a.memories.size(); ++i) {
+    const TensorList x = named_tensors(a.memories[i]), y = named_tensors(b.memories[i]);
+    ASSERT_EQ(x.size(), y.size());
+    for (size_t j = 0; j < x.size(); ++j) EXPECT_TRUE(same_bits(x[j].tensor, y[j].tensor));
+  }
+}
+
+TEST(Compressive, Test10_AnUpdateTakesTheMeanOfTheGradientsOfItsSteps) {
+  for (const int64_t accumulate : {1, 2}) {
+    const Folder folder;
+    Stepped one(config_of(folder, 1, 0, accumulate)), three(config_of(folder, 3, 0, accumulate));
+    for (int64_t first = 0; first < 9; first += 3) {
+      std::vector<Tensor> mean;
+      for (int64_t step = first; step < first + 3; ++step) {
+        const std::vector<Tensor> g = one.gradients(step, 1);
+        for (size_t i = 0; i < g.size(); ++i) {
+          const Tensor part = div(g[i], 3);
+          if (step == first) {
+            mean.push_back(part);
+          } else {
+            mean[i] = add(mean[i], part);
+          }
+        }
+      }
+      const std::vector<Tensor> together = three.gradients(first, 3);
+      for (size_t i = 0; i < mean.size(); ++i) EXPECT_LT(distance(together[i], mean[i]), 1e-6);
+    }
+    expect_equal_memories(one, three);
+  }
+}
+
+TEST(Compressive, Test10_WithoutLearningMemoriesDoNotDependOnThePeriod) {
+  const Folder folder;
+  Stepped one(config_of(folder, 1)), four(config_of(folder, 4));
+  for (int64_t step = 0; step < 9; ++step) {
+    for (Stepped* r : {&one, &four}) {
+      r->steps.gradients(step, 10, 1);
+      if (r->run.config.optimizer.period().waits(step + 1)) {
+        r->steps.pass_memories_on();
+      } else {
+        r->steps.update(step, 0);
+      }
+    }
+    expect_equal_memories(one, four);
+  }
+}
+
+TEST(UpdatePeriod, BeginsWithTheStepThatIsAskedFor) {
+  const UpdatePeriod p{.every = 3, .from = 2};
+  std::vector<int64_t> updates, sizes;
+  for (int64_t step = 0; step < 9; ++step) {
+    if (!p.waits(step + 1)) updates.push_back(step);
+    sizes.push_back(p.at(step));
+  }
+  EXPECT_EQ(updates, (std::vector<int64_t>{0, 1, 4, 7}));
+  EXPECT_EQ(sizes, (std::vector<int64_t>{1, 1, 3, 3, 3, 3, 3, 3, 3}));
+}
+
+void train(RunConfig config, const std::string& out, const std::string& checkpoint = {}) {
+  Beginning from{
+      .out = out, .checkpoint = checkpoint, .newest = checkpoint, .resume = !checkpoint.empty()};
+  Prepared prepared(std::move(from), {.config = std::move(config)});
+  Training(prepared).run();
+}
+
+TEST(UpdatePeriod, RunsUpdateTheirParametersAccordinglyAndResumeBetweenUpdates) {
+  for (const int64_t accumulate : {1, 2}) {
+    const Folder folder, whole, parts;
+    RunConfig config = config_of(folder, 3, 2, accumulate);
+    config.save_every = 1;
+    train(std::move(config), whole.path());
+    const auto bits = [](const std::string& out, int64_t step, const char* file) {
+      return read_bytes(out + fmt::format("/checkpoints/step-{}/{}.safetensors", step, file));
+    };
+    for (int64_t step = 1; step < 10; ++step) {  // checkpoints of before and after step `step`
+      const bool updated =
+          bits(whole.path(), step, "model") != bits(whole.path(), step + 1, "model");
+      EXPECT_EQ(updated, !(UpdatePeriod{3, 2}.waits(step + 1))) << step;
+    }
+    std::filesystem::create_directories(parts / "checkpoints");
+    std::filesystem::copy(whole / "checkpoints/step-7", parts / "checkpoints/step-7",
+                          std::filesystem::copy_options::recursive);
+    train(config_of(folder, 3, 2, accumulate), parts.path(), parts / "checkpoints/step-7");
+    for (const char* file : {"model", "optimizer"}) {
+      EXPECT_FALSE(bits(whole.path(), 10, file).empty());
+      EXPECT_EQ(bits(whole.path(), 10, file), bits(parts.path(), 10, file)) << file;
+    }
+  }
+}
+
+TEST(UpdatePeriod, NeedsTheMemoryThatWasPredicted) {
+  const Folder folder;
+  RunConfig config = config_of(folder, 3), often = config_of(folder, 1);
+  StepPlanner planner(config), other(often);
+  const StepMemory predicted = planner.step(planner.own()),
+                   measured = planner.step(planner.own(), Device{});
+  EXPECT_EQ(predicted.peak(), measured.peak());
+  EXPECT_GT(measured.forward_peak, other.step(other.own(), Device{}).forward_peak);
+}
+
+TEST(UpdatePeriod, IsPartOfThePaperPreset) {
+  const auto typed = [](const char* key, const char* value) {
+    return Setting{key, Json(std::string(value)), key, true};
+  };
+  const RunConfig c = make_config({typed("model.name", "compressive:enwik8")});
+  EXPECT_EQ(c.optimizer.update_period, 4);
+  EXPECT_EQ(c.optimizer.update_from, 60'000);
+  EXPECT_EQ(c.optimizer.clip, 0.1);
+}
+
+}  // namespace
+}  // namespace longspan::test

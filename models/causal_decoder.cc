@@ -107,13 +107,15 @@ SegmentMemory CausalDecoder::empty_memory(int64_t batch) const {
   const int64_t rows = memory_length();
   for (int64_t i = 0; rows > 0 && i < options_.n_layer; ++i) {
     memory.layers.push_back(free_rows(batch, rows, options_.d_model, compute_, device()));
-    memory.layers.back().begin = memory.layers.front().begin;  // they stay the same for all layers
+    Tensor& begin = memory.layers.back().begin;
+    begin = memory.layers.front().begin;  // they stay the same for all layers
+    if (options_.phantom_zero_memory) begin = {};
   }
   return memory;
 }
 
 SegmentMemory CausalDecoder::evaluation_memory(int64_t batch) const {
-  if (memory_length() == 0) return empty_memory(batch);
+  if (memory_length() == 0 || options_.phantom_zero_memory) return empty_memory(batch);
   SegmentMemory memory;
   memory.layers.resize(static_cast<size_t>(options_.n_layer));
   memory.projected = true;
@@ -145,6 +147,11 @@ Stack::Result CausalDecoder::states(const Tensor& tokens, const SegmentMemory& m
     result.memory.position = memory.position + tokens.dim(1);
   }
   return result;
+}
+
+Tensor CausalDecoder::forward(const Tensor& tokens, Pass pass) const {
+  const bool phantom = options_.phantom_zero_memory && tokens.rank() == 2;
+  return states(tokens, phantom ? empty_memory(tokens.dim(0)) : SegmentMemory{}, pass).y;
 }
 
 Tensor CausalDecoder::head(const Tensor& hidden) const {
@@ -189,12 +196,16 @@ Tensor CausalDecoder::logits(const Tensor& tokens, Pass pass) const {
 
 Tensor CausalDecoder::logits_after(SegmentMemory& memory, const Tensor& tokens) const {
   const NoGrad off;
+  require<NotImplemented>(memory_length() > 0, options_.model,
+                          "this model keeps no memory between segments");
   Stack::Result layers = states(tokens, memory, Pass{});
   memory = std::move(layers.memory);
   return head(layers.y);
 }
 
 std::unique_ptr<DecodeState> CausalDecoder::start_decoding(int64_t batch) const {
+  require<NotImplemented>(!options_.phantom_zero_memory, options_.model,
+                          "decoding begins with an empty memory; set phantom_zero_memory to false");
   return std::make_unique<StreamState>(batch);
 }
 

@@ -35,7 +35,10 @@ struct DecoderOptions {
   Scheme projections = {};                    ///< of clusters
   ClusterOrder cluster_order = ClusterOrder::forward;
   bool emb_scale = false;  ///< tokens times sqrt(d_model)
-  float dropout = 0;       ///< site "emb"
+  /// With a memory: it begins as zero vectors that are attended to, instead of empty. Such a model
+  /// does not decode, because zero vectors have no position in a stream of projected keys.
+  bool phantom_zero_memory = false;
+  float dropout = 0;  ///< site "emb"
   Precision precision = Precision::f32;
   HeadOptions token_head = {};
 };
@@ -65,7 +68,7 @@ class CausalDecoder : public LanguageModel {
  public:
   /// tokens [B, L] -> the input of head() [B, L, D], after the final norm if there is one. Throws
   /// ShapeError, and ValueError on an input longer than n_max.
-  Tensor forward(const Tensor& tokens, Pass pass) const { return states(tokens, {}, pass).y; }
+  Tensor forward(const Tensor& tokens, Pass pass) const;
   /// [..., D] -> logits [..., V] in the dtype of the parameters; with cutoffs these are the
   /// logarithms of the probabilities.
   Tensor head(const Tensor& hidden) const;

@@ -56,7 +56,7 @@ int64_t count_targets(const Tensor& targets) {
 
 Score score(const LanguageModel& model, const Tensor& tokens, const Tensor& targets) {
   return score_of(targets, [&] {
-    return model.loss(tokens, targets, model.empty_memory(tokens.dim(0)), Pass{});
+    return model.loss(tokens, targets, model.evaluation_memory(tokens.dim(0)), Pass{});
   });
 }
 

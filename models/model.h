@@ -84,6 +84,8 @@ class LanguageModel : public Module {
   /// Rows that each layer keeps from one segment to the next; 0: a segment depends on no earlier
   /// one. A model with a memory is trained and evaluated on contiguous streams.
   virtual int64_t memory_length() const { return 0; }
+  /// Tokens that one layer's memory stands for when it is full.
+  virtual int64_t memory_tokens() const { return memory_length(); }
   /// The memory to pass with the first segment of a batch of streams. Those that loss() returns
   /// have the same shapes.
   virtual SegmentMemory empty_memory(int64_t /*batch*/) const { return {}; }
@@ -123,6 +125,10 @@ class LanguageModel : public Module {
   /// Says which keys each query attends to in layer `layer` (numbered as above) for `length`
   /// tokens, without computing attention.
   virtual AttentionOutline attention_outline(int64_t layer, int64_t length) const;
+
+  /// Returns how many tokens back each of the tokens [1, L] sees in each layer and head, for
+  /// pictures: [layers, H, L] f32. Undefined unless the model learns that.
+  virtual Tensor seen_spans(const Tensor& /*tokens*/) const { return {}; }
 
   /// Whether the layers are reversible under every memory policy, so that policy `reversible`
   /// computes the same function as `standard`, with gradients equal up to rounding, and not another

@@ -19,6 +19,8 @@ struct TrainingDefaults {
   double beta2 = 0.999;    ///< beta2 of Adam
   double weight_decay = 0;
   double step_clip = 0;  ///< above 0: trained with Adagrad, whose steps are clipped to it
+  /// From step `update_from` on, an update follows every `update_period` steps.
+  int64_t update_period = 1, update_from = 0;
 };
 
 /// A named configuration of a model, as a row of its table:

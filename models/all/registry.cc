@@ -10,8 +10,10 @@
 #include "models/bigbird/bigbird.h"
 #include "models/bigbird/bigbird_pegasus.h"
 #include "models/blockbert/blockbert.h"
+#include "models/compressive/compressive.h"
 #include "models/etc/bigbird_etc.h"
 #include "models/etc/etc.h"
+#include "models/expire_span/expire_span.h"
 #include "models/longformer/led.h"
 #include "models/longformer/longformer.h"
 #include "models/longformer/longformer_lm.h"
@@ -38,7 +40,9 @@ std::vector<ModelEntry>& entries() {
                                      bigbird_pegasus_entry(),
                                      reformer_entry(),
                                      transformer_xl_entry(),
-                                     adaptive_span_entry()};
+                                     adaptive_span_entry(),
+                                      expire_span_entry(),
+                                      compressive_entry()};
   return all;
 }
 

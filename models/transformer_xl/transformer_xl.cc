@@ -109,6 +109,7 @@ DecoderOptions decoder_of(const TransformerXLConfig& c) {
   o.tie_embedding = c.tie_embedding;
   o.head_bias = c.head_bias;
   o.emb_scale = c.emb_scale;
+  o.phantom_zero_memory = c.phantom_zero_memory;
   o.cutoffs = c.cutoffs;
   o.div_value = c.div_value;
   o.tie_projections = c.tie_projections;
@@ -158,20 +159,6 @@ TransformerXL::TransformerXL(const TransformerXLConfig& config, const Init& init
 }
 
 void TransformerXL::visit_more(Visitor& v) { v("u", u_)("v", v_); }
-
-SegmentMemory TransformerXL::empty_memory(int64_t batch) const {
-  SegmentMemory memory = CausalDecoder::empty_memory(batch);
-  if (config_.phantom_zero_memory) {
-    for (LayerMemory& m : memory.layers) m.begin = {};
-  }
-  return memory;
-}
-
-/// Zero vectors have no position in a stream of projected keys, so a phantom memory stays as it is.
-SegmentMemory TransformerXL::evaluation_memory(int64_t batch) const {
-  return config_.phantom_zero_memory ? empty_memory(batch)
-                                     : CausalDecoder::evaluation_memory(batch);
-}
 
 LayerContext TransformerXL::layer_context(int64_t /*queries*/, int64_t keys,
                                           int64_t /*first_key*/) const {

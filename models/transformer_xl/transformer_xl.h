@@ -66,8 +66,6 @@ class TransformerXL final : public CausalDecoder {
 
   const TransformerXLConfig& config() const { return config_; }
   int64_t memory_length() const override { return config_.mem_len; }
-  SegmentMemory empty_memory(int64_t batch) const override;
-  SegmentMemory evaluation_memory(int64_t batch) const override;
 
  private:
   LayerContext layer_context(int64_t queries, int64_t keys, int64_t first_key) const override;

@@ -18,6 +18,7 @@
 #include "ops/reduce.h"
 #include "ops/shape.h"
 #include "tests/harness/hooks.h"
+#include "tests/harness/stream_laws.h"
 #include "train/optimizer.h"
 #include "train/step_graph.h"
 
@@ -562,6 +563,10 @@ void register_tests() {
     add(m, "policies", policies);
     add(m, "threads", threads);
     if (m.decodes) add(m, "decoding", decoding);
+    if (m.make(Init{.meta = true})->memory_length() == 0) continue;
+    if (m.cuts) add(m, "cuts", cuts);
+    add(m, "streams_apart", streams_apart);
+    add(m, "segments_in_training", segments_in_training);
   }
 }
 

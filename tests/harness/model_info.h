@@ -30,6 +30,7 @@ namespace longspan::test {
 ///   recorded    replayed training steps on a device have the bits of steps that are run, with
 ///               dropout; or recording is refused with the given reason
 ///   decoding    token-by-token decoding gives the logits of one pass; only if the model decodes
+/// and, if the model keeps a memory between segments, the laws in stream_laws.h.
 struct ModelInfo {
   std::string name;
   /// A small model with an embedding table of its own named "embed.token.weight"; at least 16
@@ -50,6 +51,7 @@ struct ModelInfo {
   double lr = 1e-2, reach = 0.5;
   bool masked = false;  ///< predicts masked tokens at random positions instead of the next token
   bool decodes = true;
+  bool cuts = true;  ///< whether a stream may be cut anywhere, if the model keeps a memory
   bool outlined = true;         ///< whether the outline is known without tokens
   std::string unrecorded = {};  ///< part of the reason for not recording; empty: recorded
 };

@@ -84,6 +84,32 @@ TEST(BeamSearch, WithRoomForAllFindsTheBestOfAll) {
   }
 }
 
+// Wu et al. 2016 (1609.08144, eq. 14): log p / ((5 + n) / 6)^penalty.
+TEST(BeamSearch, DividesByThePenaltyOfWu2016) {
+  const NoGrad off;
+  const Transformer model = tiny(Wiring::decoder);
+  const Tensor prompt = some_tokens(1, 3, kVocab);
+  const BeamSearch search{
+      .beams = 60, .length_penalty = 0.8, .end = kEnd, .divisor = LengthDivisor::wu2016};
+  const Beams found = beam_search(model, prompt, model.start_decoding(1), 3, search);
+  const auto all = all_continuations(model, prompt, 3);
+  const auto scores = found.scores.to_vector<double>();
+  for (int64_t i = 0; i < 10; ++i) {
+    const std::vector<int64_t> tokens = sequence(found, 0, i);
+    const double length = (5 + static_cast<double>(tokens.size())) / 6;
+    EXPECT_NEAR(scores[static_cast<size_t>(i)], all.at(tokens) / std::pow(length, 0.8), 1e-12);
+  }
+}
+
+TEST(BeamSearch, TiesGoToTheLowestToken) {
+  const NoGrad off;
+  Transformer model = tiny(Wiring::decoder);
+  randomise(model, 0, 1);  // every token is as likely as every other
+  const Beams found =
+      beam_search(model, some_tokens(1, 3, kVocab), model.start_decoding(1), 2, {.beams = 3});
+  EXPECT_EQ(flatten(found.tokens).to_vector<int64_t>(), (std::vector<int64_t>{0, 0, 0, 1, 0, 2}));
+}
+
 TEST(BeamSearch, ScoresAreThoseOfTeacherForcing) {
   const NoGrad off;
   const Transformer model = tiny(Wiring::encoder_decoder);

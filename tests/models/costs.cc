@@ -1,6 +1,7 @@
 #include "tests/models/costs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "core/divide.h"
@@ -191,6 +192,24 @@ int64_t macs_of(const TransformerXLConfig& c, int64_t l) {
   return c.n_layer * (projections + 2 * l * d * c.d_ff + 2 * wide * pairs) + l * d * c.vocab;
 }
 
+int64_t macs_of(const CompressiveConfig& c, int64_t l) {
+  const int64_t d = c.d_model, width = c.d_head > 0 ? c.d_head : d / c.n_head;
+  const int64_t wide = c.n_head * width, carried = c.eviction == Eviction::carry ? c.rate - 1 : 0;
+  const int64_t before = c.compressed_len + c.mem_len + carried, keys = before + l;
+  const int64_t pairs = l * before + l * (l + 1) / 2;
+  const int64_t distances = c.clamp > 0 ? std::min(keys, c.clamp + 1) : keys;
+  const int64_t projections = 2 * l * d * wide + 2 * keys * d * wide + distances * d * wide;
+  int64_t compression = 0;
+  const int64_t groups = (l + carried) / c.rate;
+  if (c.compression == Compression::conv || c.compression == Compression::dilated) {
+    compression = groups * c.rate * d * d;
+  } else if (c.compression == Compression::most_used) {
+    compression = c.n_head * (width + 1) * pairs;
+  }
+  return c.n_layer * (projections + 2 * l * d * c.d_ff + 2 * wide * pairs + compression) +
+         l * d * c.vocab;
+}
+
 int64_t macs_of(const AdaptiveSpanConfig& c, const std::vector<std::vector<int64_t>>& spans,
                 int64_t l) {
   const int64_t d = c.d_model, width = c.d_head > 0 ? c.d_head : d / c.n_head;
@@ -200,8 +219,19 @@ int64_t macs_of(const AdaptiveSpanConfig& c, const std::vector<std::vector<int64
     n += 2 * (l + keys) * d * c.n_head * width;
     n += 2 * l * (c.persistent > 0 ? c.persistent * c.n_head * width : d * c.d_ff);
     n += 2 * width * l * std::accumulate(heads.begin(), heads.end(), int64_t{0});
+    if (c.dynamic) n += l * d * (c.span_scope == SpanScope::head ? c.n_head : 1);
   }
   return n;
+}
+
+int64_t macs_of(const ExpireSpanConfig& c, int64_t l) {
+  const int64_t d = c.d_model, wide = c.n_head * (c.d_head > 0 ? c.d_head : d / c.n_head);
+  const auto living = static_cast<int64_t>(std::ceil(double(c.span_max) + c.span_ramp)) - 1;
+  const int64_t rows =
+      c.max_memory > 0 ? c.max_memory : std::max({living, c.positions, c.always_keep});
+  const int64_t pairs = l * rows + l * (l - 1) / 2;
+  const int64_t layer = 2 * l * d * wide + (rows + l) * (2 * d * wide + d) + 2 * wide * pairs;
+  return c.n_layer * (layer + 2 * l * d * c.d_ff) + l * d * c.vocab;
 }
 
 int64_t macs_of(const SparseTransformerConfig& c, int64_t l) {

@@ -5,7 +5,9 @@
 
 #include "models/adaptive_span/adaptive_span.h"
 #include "models/bigbird/bigbird_pegasus.h"
+#include "models/compressive/compressive.h"
 #include "models/etc/etc.h"
+#include "models/expire_span/expire_span.h"
 #include "models/longformer/led.h"
 #include "models/longformer/longformer.h"
 #include "models/longformer/longformer_lm.h"
@@ -28,10 +30,14 @@ int64_t macs_of(const LongformerLMConfig& c, int64_t l, int64_t batch = 1);
 int64_t macs_of(const SparseTransformerConfig& c, int64_t l);
 /// With a memory of mem_len rows, which are projected whether they exist or not.
 int64_t macs_of(const TransformerXLConfig& c, int64_t l);
+/// Rows of the queue count whether they exist or not, and so do groups that a segment may evict.
+int64_t macs_of(const CompressiveConfig& c, int64_t l);
 /// `spans` are the computed ones of each layer and head. As much of the memory is projected as the
 /// longest span of a layer has, whether its rows exist or not.
 int64_t macs_of(const AdaptiveSpanConfig& c, const std::vector<std::vector<int64_t>>& spans,
                 int64_t l);
+/// All rows of the memory are projected and attended to, whether they exist or not.
+int64_t macs_of(const ExpireSpanConfig& c, int64_t l);
 /// All scores that LSH layers compute count, masked ones included, and so does hashing.
 int64_t macs_of(const ReformerConfig& c, int64_t l);
 /// Counts hard links between the streams as if every global saw every token: a mask hides the

@@ -59,6 +59,7 @@ TEST(Sample, TopKAndTopPCutTheTail) {
   EXPECT_EQ(s.size(), 1u);
   s = shares(logits, {.top_p = 0.55});
   EXPECT_EQ(s.size(), 2u);
+  EXPECT_NEAR(s[0], 0.625, 0.01);
   s = shares(logits, {.top_p = 0.85});  // a tie goes to the lower id
   EXPECT_EQ(s.size(), 3u);
   EXPECT_EQ(s.count(1), 1u);
@@ -150,6 +151,26 @@ TEST(Generate, GoesOnBeyondALearnedTable) {
   });
   const Tensor y = generate(model, some_tokens(1, 20, 17), 30, {}, Generator{1});
   EXPECT_EQ(to_string(y.shape()), "[1, 30]");
+}
+
+// The table has 8 positions. They are used up before half of them is read anew.
+TEST(Generate, UsesTheWholeTableBeforeItBeginsAnew) {
+  const Transformer model = tiny([](TransformerConfig& c) {
+    c.positions = Positions::learned;
+    c.n_max = 8;
+  });
+  const NoGrad off;
+  Tensor text = some_tokens(1, 3, 17);
+  const Tensor y = generate(model, text, 8, {.temperature = 0}, Generator{1});
+  for (int64_t t = 0; t < 8; ++t) {
+    // 8 tokens are read; then the newest 4, and with each step one more.
+    const int64_t n = text.dim(1), from = n <= 8 ? 0 : 5;
+    const Tensor seen = contiguous(narrow(text, 1, from, n - from));
+    const Tensor last = contiguous(select(model.logits(seen, Pass{}), 1, -1));
+    const Tensor next = sample(last, {.temperature = 0}, Generator{1});
+    EXPECT_EQ(next.to_vector<int64_t>()[0], y.to_vector<int64_t>()[static_cast<size_t>(t)]) << t;
+    text = concat({text, unsqueeze(next, 1)}, 1);
+  }
 }
 
 TEST(Generate, Rejects) {

@@ -79,6 +79,18 @@ void draw_head(const LayerPairs& pairs, int64_t head, int64_t cell, int64_t laye
   }
 }
 
+/// Draws what the checkpoint that a run has loaded computes.
+void draw_checkpoint(const TrainingRun& run) {
+  const auto data = open_task_data(run);
+  if (draw_attention(run, *data)) {
+    std::fprintf(stderr, "attention on the validation part: %s/pictures/attention.png\n",
+                 run.out.c_str());
+  }
+  if (draw_spans(run, *data)) {
+    std::fprintf(stderr, "spans: %s/pictures/spans.png\n", run.out.c_str());
+  }
+}
+
 }  // namespace
 
 int draw_command(int argc, const char* const* argv) {
@@ -89,7 +101,8 @@ int draw_command(int argc, const char* const* argv) {
       "longspan draw --model NAME --length L --out DIR: which pairs each layer and head attends "
       "to, "
       "as a table and as pictures/pattern.png. With the folder of a run, and no --model, of that "
-      "run, and pictures/attention.png of its newest checkpoint.");
+      "run, and pictures/attention.png of its newest checkpoint, with pictures/spans.png if the "
+      "model learns spans.");
   Options o;
   set_fields(o, taken(line, "draw."));
   const std::string* const out = line.value("--out");
@@ -102,10 +115,7 @@ int draw_command(int argc, const char* const* argv) {
     say_positions(config);
   } else {
     Trained trained = load_run(line);
-    if (draw_attention(trained.run, *open_task_data(trained.run))) {
-      std::fprintf(stderr, "attention on the validation part: %s/pictures/attention.png\n",
-                   out->c_str());
-    }
+    draw_checkpoint(trained.run);
     config = std::move(trained.run.config);
   }
   // On the meta device, since the attention outline reads no parameter values.

@@ -13,10 +13,32 @@ namespace longspan {
 namespace {
 
 constexpr int64_t drawn_tokens = 256, drawn_heads = 8, drawn_layers = 8;
+constexpr int64_t drawn_span_tokens = 48;
 
 std::string picture(const std::string& out, const char* name) {
   make_folders(out + "/pictures", "pictures");
   return out + "/pictures/" + name;
+}
+
+/// Draws a line from 0 for every head, and one across its layer for their mean.
+void draw_span_bars(const std::string& path, const std::string& title,
+                    const std::vector<std::vector<double>>& layers) {
+  LinePlot plot{.title = title, .x_label = "layer", .y_label = "tokens back", .whole_x = true};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto at = static_cast<double>(i), count = static_cast<double>(layers[i].size());
+    double mean = 0;
+    for (size_t h = 0; h < layers[i].size(); ++h) {
+      const double x = at + 0.8 * ((static_cast<double>(h) + 0.5) / count - 0.5);
+      plot.series.push_back({.x = {x, x}, .y = {0, layers[i][h]}});
+      plot.series.push_back({.x = {x}, .y = {layers[i][h]}, .markers = true});
+      mean += layers[i][h] / count;
+    }
+    plot.series.push_back({.name = i == 0 ? "mean of the heads of a layer" : "",
+                           .x = {at - 0.45, at + 0.45},
+                           .y = {mean, mean},
+                           .colour = 1});
+  }
+  write_line_plot(path, plot);
 }
 
 }  // namespace
@@ -97,6 +119,49 @@ bool draw_attention(const TrainingRun& run, const TaskData& task_data) try {
 } catch (const NoAttentionMap& e) {  // a model of one's own may have no attention
   std::fprintf(stderr, "no picture of attention: %s\n", e.what());
   return false;
+}
+
+bool draw_spans(const TrainingRun& run, const TaskData& task_data) {
+  const std::vector<int32_t> ids =
+      task_data.first_tokens(std::min(run.config.length, drawn_tokens));
+  const auto n = static_cast<int64_t>(ids.size());
+  if (n < 1) return false;
+  const Tensor spans = run.model->seen_spans(Tensor::from(ids, {1, n}, run.device));
+  if (!spans) return false;
+  const std::vector<float> all = spans.to_vector<float>();
+  const int64_t layers = spans.dim(0), heads = spans.dim(1);
+  const int64_t shown = std::min(n, drawn_span_tokens);
+  HeatMap map{
+      .title = fmt::format("tokens back that {} sees from each token", run.config.model_name),
+      .x_label = fmt::format("the first {} tokens", shown),
+      .y_label = "layer.head",
+      .rows = layers * heads,
+      .columns = shown,
+      .cell = static_cast<int>(std::min<int64_t>(22, 8192 / (layers * heads)))};
+  std::vector<std::vector<double>> means(static_cast<size_t>(layers));
+  bool differ = false;
+  for (int64_t row = 0; row < layers * heads; ++row) {
+    double sum = 0;
+    for (int64_t t = 0; t < n; ++t) {
+      const auto span = static_cast<double>(all[static_cast<size_t>(row * n + t)]);
+      differ = differ || all[static_cast<size_t>(row * n + t)] != all[static_cast<size_t>(row * n)];
+      sum += span;
+      if (t < shown) map.values.push_back(span);
+    }
+    means[static_cast<size_t>(row / heads)].push_back(sum / static_cast<double>(n));
+    map.row_labels.push_back(fmt::format("{}.{}", row / heads, row % heads));
+  }
+  draw_span_bars(picture(run.out, "spans.png"),
+                 fmt::format("spans of {}: every head of every layer", run.config.model_name),
+                 means);
+  if (!differ) return true;
+  const bool bytes = task_data.items() == "bytes";
+  for (int64_t t = 0; t < shown; ++t) {
+    const int32_t id = ids[static_cast<size_t>(t)];
+    map.column_labels.push_back(bytes ? byte_label(id) : std::to_string(id));
+  }
+  write_heat_map(picture(run.out, "spans_along_text.png"), map);
+  return true;
 }
 
 }  // namespace longspan

@@ -36,5 +36,10 @@ void draw_loss(const TrainingRun& run, const LossUnit& unit);
 /// first tokens of the validation split. Returns false, and draws nothing, if the model has no
 /// attention map or the split no tokens.
 bool draw_attention(const TrainingRun& run, const TaskData& task_data);
+/// Draws "pictures/spans.png": how many tokens back each head of each layer sees, a mean over the
+/// first tokens of the validation split; and, if that differs from token to token,
+/// "pictures/spans_along_text.png" for each of them. Returns false, and draws nothing, unless the
+/// model learns spans and the split has tokens.
+bool draw_spans(const TrainingRun& run, const TaskData& task_data);
 
 }  // namespace longspan

@@ -125,6 +125,8 @@ void set_defaults(RunConfig& c) {
   if (d.weight_decay > 0) c.optimizer.name = OptimizerName::adamw;
   c.optimizer.step_clip = d.step_clip;
   if (d.step_clip > 0) c.optimizer.name = OptimizerName::adagrad;
+  c.optimizer.update_period = d.update_period;
+  c.optimizer.update_from = d.update_from;
   c.schedule.warmup = d.warmup;
   c.schedule.floor = d.lr_floor;
 }
@@ -154,6 +156,8 @@ void require_ranges(RunConfig& c) {
       {"optimizer.clip", 0, inf},
       {"optimizer.step_clip", 0, inf},
       {"optimizer.loss_scale", 0, inf},
+      {"optimizer.update_period", 1, many},
+      {"optimizer.update_from", 0, inf},
       {"schedule.warmup", 0, inf},
       {"schedule.floor", 0, 1},
       {"schedule.every", 1, inf},

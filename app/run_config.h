@@ -15,6 +15,7 @@
 #include "models/convert.h"
 #include "nn/fields.h"
 #include "train/config.h"
+#include "train/schedule.h"
 #include "train/step_memory.h"
 
 namespace longspan {
@@ -86,13 +87,15 @@ struct RunConfig {
   struct Optimizer {
     OptimizerName name = OptimizerName::adam;
     double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9, weight_decay = 0;
-    double clip = 0;        ///< maximum global gradient norm; 0: no clipping
-    double step_clip = 0;   ///< adagrad: AdagradOptions::step_clip
-    double loss_scale = 0;  ///< 0: only if f16 needs it
+    double clip = 0;                             ///< maximum global gradient norm; 0: no clipping
+    double step_clip = 0;                        ///< adagrad: AdagradOptions::step_clip
+    double loss_scale = 0;                       ///< 0: only if f16 needs it
+    int64_t update_period = 1, update_from = 0;  ///< UpdatePeriod
+    UpdatePeriod period() const { return {update_period, update_from}; }
     void visit(auto& v) {
       v("name", name)("lr", lr)("beta1", beta1)("beta2", beta2)("eps", eps)("momentum", momentum)(
-          "weight_decay", weight_decay)("clip", clip)("step_clip", step_clip)("loss_scale",
-                                                                              loss_scale);
+          "weight_decay", weight_decay)("clip", clip)("step_clip", step_clip)(
+          "loss_scale", loss_scale)("update_period", update_period)("update_from", update_from);
     }
   } optimizer;
 

@@ -63,10 +63,15 @@ std::function<Tensor()> forward_of_head(const Encoder& model, const RunConfig& c
   };
 }
 
-/// Returns the forward pass of the steps of a run, on synthetic tokens that only the graph holds
-/// afterwards; `held` is what a run holds until the backward pass ends.
+/// What a run holds until the backward pass of a batch ends.
+struct HeldByPass {
+  LanguageModel::Losses losses;
+  std::vector<Tensor> batch;  // of a recorded step; else only the graph holds its tokens
+};
+
+/// Returns the forward pass of the steps of a run, on synthetic tokens.
 std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& c, Device device,
-                                   LanguageModel::Losses& held,
+                                   bool recorded, HeldByPass& held,
                                    std::vector<SegmentMemory>& memories) {
   const double by = make_loss_scale(c).value() / static_cast<double>(c.accumulate);
   if (const Encoder* encoder = model.as_encoder()) {
@@ -74,8 +79,8 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
     const bool asks = e.classes > 0 || e.span_head || e.choice_head;
     if (asks && !e.mlm_head) {
       return [&held, by, of_head = forward_of_head(*encoder, c, device)]() -> Tensor {
-        held.loss = of_head();
-        return by != 1 ? mul(held.loss, by) : held.loss;
+        held.losses.loss = of_head();
+        return by != 1 ? mul(held.losses.loss, by) : held.losses.loss;
       };
     }
   }
@@ -88,9 +93,10 @@ std::function<Tensor()> forward_of(const LanguageModel& model, const RunConfig& 
     const Tensor tokens = ids(length), targets = ids(length);
     const Tensor source = sequence ? ids(source_length) : Tensor{};
     const SegmentMemory& memory = memories.front();
-    held = sequence ? model.sequence_loss({source}, tokens, targets, pass)
-                    : model.loss(tokens, targets, memory, pass);
-    const Tensor loss = held.total();
+    if (recorded) held.batch = {tokens, targets, source};
+    held.losses = sequence ? model.sequence_loss({source}, tokens, targets, pass)
+                           : model.loss(tokens, targets, memory, pass);
+    const Tensor loss = held.losses.total();
     return by != 1 ? mul(loss, by) : loss;
   };
 }
@@ -137,7 +143,7 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   require_length(c, *model);
   const std::unique_ptr<Optimizer> optimizer =
       make_optimizer(c.optimizer, named_parameters(*model));
-  LanguageModel::Losses held;
+  HeldByPass held;
   std::vector<Statistics> statistics;
   // As in training steps: the memories of all batches are replaced together, after the update. Of
   // several passes the last one counts, when the next memories of all others exist: next[0] has
@@ -147,17 +153,21 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   for (int64_t i = 0; i < c.accumulate; ++i) memories.push_back(model->empty_memory(c.batch));
   const int64_t kept = memory_tracker(device).live()[Category::memory] - none;
   for (int64_t i = 2; i < c.accumulate; ++i) next.push_back(model->empty_memory(c.batch));
-  const std::function<Tensor()> forward = forward_of(*model, c, device, held, memories);
+  const bool waits = c.optimizer.update_period > 1;
+  const bool graph = recorded_ && !inspect && !waits;
+  const std::function<Tensor()> forward = forward_of(*model, c, device, graph, held, memories);
   const ReconstructionErrorMonitor inversion;  // as in training runs
-  const bool graph = recorded_ && !inspect;
+  int64_t results = 0;                         // bytes of the losses of a pass
   MeasureOptions options{.clip = c.optimizer.clip,
                          .base = base,
                          .macs = macs,
                          .passes = graph ? c.accumulate : 1,
                          .after_pass =
                              [&] {
-                               add_statistics(statistics, std::move(held.statistics));
-                               next[0] = std::move(held.memory);
+                               results = memory::block_bytes(held.losses.loss.nbytes());
+                               results *= 1 + std::ssize(held.losses.auxiliary);
+                               add_statistics(statistics, std::move(held.losses.statistics));
+                               next[0] = std::move(held.losses.memory);
                                held = {};
                              },
                          .after_update =
@@ -168,9 +178,10 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
                              },
                          .graph = graph};
   if (device != meta_device) measure_step(device, *optimizer, forward, options);
-  if (c.accumulate > 1 && !graph) {  // the largest pass already has gradients
+  if ((c.accumulate > 1 || waits) && !graph) {  // the largest pass already has gradients
     backward(forward());
     options.after_pass();
+    if (c.accumulate == 1) memories[0] = std::move(next[0]);
   }
   Usage before = memory_tracker(device).live();
   for (size_t i = 0; i < before.bytes.size(); ++i) before.bytes[i] -= base.bytes[i];
@@ -178,7 +189,10 @@ StepMemory StepPlanner::step(const StepShape& shape, Device device,
   if (inspect) trace.emplace(device);
   options.trace = trace ? &*trace : nullptr;
   StepMemory m = measure_step(device, *optimizer, forward, options);
-  if (graph) m.hold(Category::memory, 2 * kept);  // what the recording reads, copies of its results
+  if (graph) {
+    m.hold(Category::memory, 2 * kept);  // what the recording reads, copies of its results
+    m.hold(Category::other, (c.accumulate - 1) * results);
+  }
   if (inspect) inspect(*trace, before);
   return m;
 }

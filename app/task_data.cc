@@ -123,7 +123,7 @@ void TextData::prepare() {
 }
 
 TaskData::Forward TextData::forward(int64_t i, const SegmentMemory& memory, Pass pass) const {
-  const StreamBatch b = batch_of(i);
+  const Batch b = batch_of(i);
   const int64_t all = b.tokens.numel();
   return {losses_of(run_, b, memory, pass), all, alike() ? all : counted_targets(b.targets)};
 }
@@ -132,13 +132,13 @@ Tensor TextData::reset(int64_t i) const {
   return streams() ? streams_->reset(i / run_.config.accumulate, run_.config.batch) : Tensor{};
 }
 
-StreamBatch TextData::batch_of(int64_t i) const {
+Batch TextData::batch_of(int64_t i) const {
   const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
-  if (!streams()) return {batches_->at(i), {}};
+  if (!streams()) return batches_->at(i);
   return streams_->at(i / accumulate, i % accumulate * batch, batch);
 }
 
-std::optional<StreamBatch> TextData::batch(int64_t i) const {
+std::optional<Batch> TextData::batch(int64_t i) const {
   if (!alike()) return std::nullopt;
   return batch_of(i);
 }
@@ -148,8 +148,11 @@ bool TextData::alike() const { return all_are_targets() || run_.config.accumulat
 
 double TextData::bits(const std::string& name) const {
   const CorpusPart& part = corpus_.part(name);
-  const EvaluationSegments segments(part, together(), run_.config.length, options());
-  const Score total = streams() ? score_streams(part) : score_all(*run_.model, segments);
+  const auto all = [&] {
+    return score_all(*run_.model,
+                     EvaluationSegments(part, together(), run_.config.length, options()));
+  };
+  const Score total = streams() ? score_streams(part) : all();
   if (total.count == 0) return std::nan("");
   const bool symbols = all_are_targets() && part.symbols > 0;
   const auto per = static_cast<double>(symbols ? part.symbols : total.count);
@@ -159,7 +162,7 @@ double TextData::bits(const std::string& name) const {
 /// As many streams that what they read beforehand is little beside what they score.
 EvaluationStreams TextData::evaluation_streams(const CorpusPart& part) const {
   const int64_t length = run_.config.length;
-  const int64_t warm_up = (run_.model->memory_length() + length - 1) / length * length;
+  const int64_t warm_up = (run_.model->memory_tokens() + length - 1) / length * length;
   const int64_t many = part.size() / (16 * (warm_up + length));
   return {part, std::clamp<int64_t>(many, 1, together()), length, warm_up, run_.device};
 }
@@ -171,7 +174,7 @@ Score TextData::score_streams(const CorpusPart& part) const {
 
 std::string TextData::protocol(const std::string& part) const {
   if (!streams()) return {};
-  const int64_t length = run_.config.length, rows = run_.model->memory_length();
+  const int64_t length = run_.config.length, rows = run_.model->memory_tokens();
   const EvaluationStreams batches = evaluation_streams(corpus_.part(part));
   const bool warm = batches.streams() > 1;
   return fmt::format(
@@ -249,12 +252,12 @@ Tensor SampleData::answer_loss(const std::vector<Sample>& rows, const SpanLogits
 TaskData::Forward SampleData::forward(int64_t i, const SegmentMemory& memory, Pass pass) const {
   Forward f;
   if (finds_answers()) {
-    const std::vector<Sample> rows = batch_samples(i);
+    const std::vector<Sample>& rows = batch_samples(i);
     for (const Sample& s : rows) f.tokens += std::ssize(s.tokens);
     f.losses.loss = answer_loss(rows, spans(rows, pass));
     f.counted = run_.config.batch;
   } else {
-    const StreamBatch b = batch_of(i);
+    const Batch b = batch_of(i);
     f.tokens = b.tokens.numel();
     f.losses = losses_of(run_, b, memory, pass);
     f.counted = counted_targets(b.targets);
@@ -273,19 +276,21 @@ int64_t SampleData::segments() const {
 }
 
 /// Batch k of a step reads segment `step % segments` of its own samples.
-std::vector<Sample> SampleData::batch_samples(int64_t i) const {
+const std::vector<Sample>& SampleData::batch_samples(int64_t i) const {
   const int64_t batch = run_.config.batch, accumulate = run_.config.accumulate;
-  const int64_t turn = i / accumulate / segments();
-  return samples("train", (turn * accumulate + i % accumulate) * batch, batch);
+  const int64_t first = (i / accumulate / segments() * accumulate + i % accumulate) * batch;
+  turns_.resize(static_cast<size_t>(accumulate));
+  Turn& turn = turns_[static_cast<size_t>(i % accumulate)];
+  if (turn.first != first) turn = {first, samples("train", first, batch)};
+  return turn.samples;
 }
 
-StreamBatch SampleData::batch_of(int64_t i) const {
-  const std::vector<Sample> rows = batch_samples(i);
-  return segment_of(rows, i / run_.config.accumulate % segments());
+Batch SampleData::batch_of(int64_t i) const {
+  return segment_of(batch_samples(i), i / run_.config.accumulate % segments());
 }
 
-StreamBatch SampleData::segment_of(const std::vector<Sample>& rows, int64_t segment) const {
-  if (!streams()) return {stack(rows, run_.device), {}};
+Batch SampleData::segment_of(const std::vector<Sample>& rows, int64_t segment) const {
+  if (segments() == 1) return stack(rows, run_.device);
   const auto length = static_cast<size_t>(run_.config.length);
   std::vector<Sample> parts;
   for (const Sample& s : rows) {
@@ -297,8 +302,7 @@ StreamBatch SampleData::segment_of(const std::vector<Sample>& rows, int64_t segm
     };
     parts.push_back({part(s.tokens), part(s.targets)});
   }
-  return {stack(parts, run_.device),
-          segment == 0 ? all_anew(std::ssize(rows), run_.device) : Tensor{}};
+  return stack(parts, run_.device);
 }
 
 void SampleData::each_segment(
@@ -308,7 +312,7 @@ void SampleData::each_segment(
   for (int64_t s = 0; s < segments(); ++s) visit(segment_of(rows, s), memory);
 }
 
-std::optional<StreamBatch> SampleData::batch(int64_t i) const {
+std::optional<Batch> SampleData::batch(int64_t i) const {
   const bool alike = task_->shape().scored >= 0 || run_.config.accumulate == 1;
   if (finds_answers() || !alike) return std::nullopt;
   return batch_of(i);
@@ -360,8 +364,9 @@ double SampleData::bits(const std::string& part) const {
 
 TaskData::Evaluation SampleData::evaluate(const std::string& part) const {
   const Scores s = scores(part, true);
+  if (s.counted == 0) return {std::nan(""), {}};
   const double right = 100 * (static_cast<double>(s.right) / static_cast<double>(s.counted));
-  return {s.score.count > 0 ? s.score.bits() : std::nan(""),
+  return {s.score.bits(),
           {{fmt::format("{:.2f} % of {}s right", right, finds_answers() ? "answer" : unit())},
            {{"accuracy", right}}}};
 }

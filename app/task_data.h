@@ -25,7 +25,7 @@ namespace longspan {
 /// Returns the index of a split: 0 to 2 for train, valid, test. Throws ValueError on another name.
 size_t part_index(const std::string& part);
 
-/// Returns the losses of a batch after the segments in `memory`; without one, if the model keeps
+/// Returns the losses of a batch after the segments in `memory`, which is empty if the model keeps
 /// none.
 LanguageModel::Losses losses_of(const TrainingRun& run, const Batch& batch,
                                 const SegmentMemory& memory, Pass pass);
@@ -64,11 +64,13 @@ class TaskData {
   /// Whether batches are segments of streams, so that the model's memory passes from one to the
   /// next. Batch k of each step then continues batch k of the step before.
   virtual bool streams() const { return false; }
-  /// Returns StreamBatch::reset of batch i.
+  /// Returns which streams begin with batch i (StreamBatch::reset); undefined: none does.
   virtual Tensor reset(int64_t /*i*/) const { return {}; }
+  /// Whether there may be a batch in which nothing is a target.
+  virtual bool batches_may_lack_targets() const { return false; }
   /// Returns batch `i` if forward() reads only tokens and targets, of one shape, with the same
   /// number of counted targets in every batch; else nothing.
-  virtual std::optional<StreamBatch> batch(int64_t /*i*/) const { return std::nullopt; }
+  virtual std::optional<Batch> batch(int64_t /*i*/) const { return std::nullopt; }
   /// Returns the bits of a split per unit(); NaN if it is empty.
   virtual double bits(const std::string& part) const = 0;
   /// Whether bits() of a split that is not empty may be NaN, because nothing in it is a target.
@@ -116,7 +118,7 @@ class TextData final : public TaskData {
   LossUnit loss_unit() const override;
   void prepare() override;
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
-  std::optional<StreamBatch> batch(int64_t i) const override;
+  std::optional<Batch> batch(int64_t i) const override;
   /// If the model keeps a memory.
   bool streams() const override { return run_.model->memory_length() > 0; }
   Tensor reset(int64_t i) const override;
@@ -129,7 +131,7 @@ class TextData final : public TaskData {
  private:
   BatchOptions options() const;
   bool alike() const;  // whether every batch counts the same number of targets
-  StreamBatch batch_of(int64_t i) const;
+  Batch batch_of(int64_t i) const;
   /// Windows that evaluation reads at a time.
   int64_t together() const { return std::max<int64_t>(1, 4096 / run_.config.length); }
   EvaluationStreams evaluation_streams(const CorpusPart& part) const;
@@ -263,11 +265,14 @@ class SampleData final : public TaskData {
   std::string unit() const override;
   void prepare() override {}
   Forward forward(int64_t i, const SegmentMemory& memory, Pass pass) const override;
-  std::optional<StreamBatch> batch(int64_t i) const override;
-  /// If the model keeps a memory and a sample is longer than a segment: it is read in segments.
-  bool streams() const override { return segments() > 1; }
+  std::optional<Batch> batch(int64_t i) const override;
+  /// If the model keeps a memory: each sample is a stream, of several segments if it is longer than
+  /// one.
+  bool streams() const override { return !finds_answers() && run_.model->memory_length() > 0; }
   Tensor reset(int64_t i) const override;
+  bool batches_may_lack_targets() const override { return may_lack_targets() || segments() > 1; }
   double bits(const std::string& part) const override;
+  bool may_lack_targets() const override { return task_->shape().scored < 0; }
   /// Reports the share of the scored tokens that the model finds most likely, or of the answers of
   /// which both ends are.
   Evaluation evaluate(const std::string& part) const override;
@@ -288,11 +293,12 @@ class SampleData final : public TaskData {
   };
   Scores scores(const std::string& part, bool ask_right) const;
   int64_t segments() const;  // that a sample is cut into
-  /// Returns the samples of batch i of training.
-  std::vector<Sample> batch_samples(int64_t i) const;
-  StreamBatch batch_of(int64_t i) const;
+  /// Returns the samples of batch i of training, which several batches in turn may read segments
+  /// of.
+  const std::vector<Sample>& batch_samples(int64_t i) const;
+  Batch batch_of(int64_t i) const;
   /// Returns segment `segment` of these samples.
-  StreamBatch segment_of(const std::vector<Sample>& rows, int64_t segment) const;
+  Batch segment_of(const std::vector<Sample>& rows, int64_t segment) const;
   /// Calls visit(tokens and targets of a segment, memory before it) for the segments in turn; visit
   /// replaces the memory.
   void each_segment(const std::vector<Sample>& rows,
@@ -301,6 +307,11 @@ class SampleData final : public TaskData {
   const TrainingRun& run_;
   const Encoder* encoder_;  // of tasks with answers
   std::unique_ptr<const SampleTask> task_;
+  struct Turn {
+    int64_t first = -1;  // index of the first sample
+    std::vector<Sample> samples;
+  };
+  mutable std::vector<Turn> turns_;    // the last samples of each batch of a step
   std::vector<std::string> warnings_;  // always empty
 };
 

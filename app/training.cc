@@ -11,8 +11,11 @@
 #include "app/pictures.h"
 #include "app/step.h"
 #include "autograd/mode.h"
+#include "autograd/node.h"
 #include "core/error.h"
 #include "data/io/files.h"
+#include "ops/copy.h"
+#include "ops/optim.h"
 #include "train/state.h"
 
 namespace longspan {
@@ -75,8 +78,18 @@ Prepared::Prepared(Beginning from, TrainingPlan plan)
 }
 
 void Prepared::restore(double planned_seconds) {
-  const Json values = read_state(beginning.checkpoint, state, progress());
+  const TensorList progressed = progress();
+  const Json values = read_state(beginning.checkpoint, state, progressed);
   at = Position::read(values, beginning.checkpoint);
+  if (run.config.optimizer.period().waits(at.step)) {
+    const TensorList parameters = optimizer->parameters();
+    auto gradient = progressed.end() - std::ssize(parameters);
+    for (const NamedTensor& p : parameters) {
+      const Tensor& g = (gradient++)->tensor;
+      if (global_norm(std::vector{g}) > 0) set_grad(p.tensor, g);
+    }
+    waiting = {values["waiting_first"].number(), values["waiting_targets"].number()};
+  }
   loss_scale.restore(values);
   require_finite(beginning.out, beginning.checkpoint, state, progress());
   remarks = compare_provenance(values, provenance, beginning.checkpoint, beginning.other_data);
@@ -90,6 +103,11 @@ TensorList Prepared::progress() const {
     for (const NamedTensor& m : named_tensors(memories[i])) {
       all.push_back({fmt::format("memory.{}.{}", i, m.name), m.tensor});
     }
+  }
+  if (run.config.optimizer.update_period == 1) return all;
+  for (const NamedTensor& p : optimizer->parameters()) {  // zeros stand for no gradient
+    const Tensor g = grad(p.tensor);
+    all.push_back({p.name + ".gradient", g ? contiguous(g) : zeros_like(p.tensor.detach())});
   }
   return all;
 }
@@ -110,6 +128,7 @@ Training::Training(Prepared& prepared)
           p_.run.out, c_.keep, p_.state, [this] { return p_.progress(); },
           p_.continues() ? at_.step : -1),
       steps_(p_.run, *p_.data, *p_.optimizer, p_.memories) {
+  steps_.wait_for_update(p_.waiting);
   log_.write_config(to_json(p_.run.config));
   for (const char* part : {"/checkpoints", "/pictures"}) sweep(p_.run.out + part);
   say_beginning();
@@ -193,10 +212,19 @@ void Training::one_step(double elapsed) {
     checkpoints_.diverged(
         fmt::format("the loss of step {} is {}", at_.step + 1, nonfinite_text(done.loss)), rate_);
   }
-  const double norm = clipped_norm(done);  // NaN if a step in f16 must be skipped
-  loss_ = done.loss;
-  auxiliary_ = done.auxiliary;
-  norm_ = norm;
+  // NaN if no update follows, or one in f16 must be left out. A step without a target keeps the
+  // figures of the last.
+  const bool waits = c_.optimizer.period().waits(at_.step + 1);
+  const double norm = !waits && done.trains ? clipped_norm(done) : std::nan("");
+  if (done.scored) {
+    loss_ = done.loss;
+    auxiliary_ = done.auxiliary;
+  }
+  if (!waits && done.trains) {
+    norm_ = norm;
+  } else if (!waits) {
+    p_.optimizer->clear_gradients();
+  }
   if (!std::isnan(norm)) {
     checkpoints_.confirm(at_.step);  // of before the update
     steps_.update(at_.step, rate_);
@@ -206,7 +234,7 @@ void Training::one_step(double elapsed) {
   if (c_.graph) say_why_not_recorded();
   ++at_.step;
   at_.tokens += done.tokens;
-  at_.add(loss_);
+  if (done.scored) at_.add(loss_);
   at_.see(tracker_.peak());
   at_.seconds = first_.seconds + (now() - begin_ - paused_);
   speed_ = static_cast<double>(at_.tokens - first_.tokens) /
@@ -321,6 +349,10 @@ void Training::require_finite_loss() {
 void Training::save() {
   Members values = at_.values();
   for (const JsonMember& m : p_.loss_scale.values()) values.push_back(m);
+  if (c_.optimizer.period().waits(at_.step)) {
+    values.emplace_back("waiting_first", steps_.waiting().first);
+    values.emplace_back("waiting_targets", steps_.waiting().all);
+  }
   values.emplace_back("schedule", learning_rate_.state().value());
   for (const JsonMember& m : p_.provenance.values()) values.push_back(m);
   checkpoints_.save(at_.step, values, rate_);
@@ -337,6 +369,7 @@ void Training::finish_run() {
   }
   if (at_.step > 0 || valid_step_ >= 0) draw_loss(p_.run, p_.unit);
   draw_attention(p_.run, *p_.data);
+  draw_spans(p_.run, *p_.data);
   finish(p_.run.out, summary(p_.run, at_, valid_));
 }
 

@@ -44,7 +44,8 @@ struct Prepared {
   Prepared(Beginning from, TrainingPlan plan);
 
   bool continues() const { return !beginning.checkpoint.empty(); }
-  /// What a checkpoint holds besides the model: the optimizer's state and the memories.
+  /// What a checkpoint holds besides the model: the optimizer's state, the memories and, with an
+  /// update period, gradients that wait for an update.
   TensorList progress() const;
 
   Beginning beginning;
@@ -61,6 +62,7 @@ struct Prepared {
   std::vector<std::string> remarks;  ///< on the checkpoint that the run continues from
   LossUnit unit;
   std::optional<Started> started;  ///< with --from: what the parameters were taken from
+  TrainingSteps::Targets waiting;  ///< of gradients that wait for an update
 
  private:
   void restore(double planned_seconds);

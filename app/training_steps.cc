@@ -9,6 +9,7 @@
 #include "autograd/engine.h"
 #include "autograd/mode.h"
 #include "core/graph.h"
+#include "models/evaluate.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 
@@ -51,13 +52,18 @@ SegmentMemory taken(const SegmentMemory& memory, std::vector<Tensor>::const_iter
 
 StepResult TrainingSteps::gradients(int64_t step, int64_t last, double factor) {
   const RunConfig& c = run_.config;
-  statistics_.clear();  // of a step without an update
+  if (!c.optimizer.period().waits(step)) {
+    statistics_.clear();  // of a step whose update was left out
+    targets_ = {};
+  }
   next_.clear();
   begin_streams(step);
   const Pass pass{.training = true,
                   .gen = run_.generator().fork("step").fork(uint64_t(step)),
                   .progress = static_cast<float>(step) / static_cast<float>(last)};
-  return c.graph ? recorded(step, pass, factor) : run(step, pass, factor);
+  const bool waits = c.optimizer.update_period > 1;
+  if (waits) refusal_ = "gradients of several steps are added up (optimizer.update_period)";
+  return c.graph && !waits ? recorded(step, pass, factor) : run(step, pass, factor);
 }
 
 void TrainingSteps::update(int64_t step, double lr) {
@@ -79,7 +85,7 @@ void TrainingSteps::begin_streams(int64_t step) {
   for (size_t i = 0; i < memories_.size(); ++i) {
     const Tensor reset = task_data_.reset(step * run_.config.accumulate + static_cast<int64_t>(i));
     if (!reset) continue;
-    memories_[i] = forget(memories_[i], run_.model->empty_memory(reset.dim(0)), reset);
+    memories_[i] = forget(memories_[i], reset);
   }
 }
 
@@ -95,18 +101,21 @@ double TrainingSteps::loss_of(int64_t step) const {
 
 // The loss of a step is the mean over all targets of its batches together: each batch is weighted
 // by its number of targets. The total is known after the last batch only; until then the number of
-// the first batch is the unit.
+// the first batch is the unit. The gradients of several steps before an update are added up in the
+// same way.
 StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
   const RunConfig& c = run_.config;
   StepResult done;
-  double unit = 0, all = 0;
+  const auto steps = static_cast<double>(c.optimizer.period().at(step));
+  const double& unit = targets_.first;
+  double all = 0;
   for (int64_t i = 0; i < c.accumulate; ++i) {
     auto [result, tokens, counted] =
         task_data_.forward(step * c.accumulate + i, memory_of(i), pass.at(i));
-    if (unit == 0) unit = static_cast<double>(counted);
+    if (unit == 0) targets_.first = static_cast<double>(counted);
     all += static_cast<double>(counted);
     const double weight = unit > 0 ? share() * (static_cast<double>(counted) / unit) : 0;
-    backward_of(result, weight * factor);
+    backward_of(result, weight / steps * factor);
     add_statistics(statistics_, std::move(result.statistics));
     if (!memories_.empty()) next_.push_back(std::move(result.memory));
     done.loss += result.loss.item() * weight;
@@ -115,13 +124,49 @@ StepResult TrainingSteps::run(int64_t step, const Pass& pass, double factor) {
     }
     done.tokens += tokens;
   }
-  if (all > 0) done.rescale = static_cast<double>(c.accumulate) * unit / all;
-  done.loss *= done.rescale;
-  for (auto& [name, value] : done.auxiliary) value *= done.rescale;
+  targets_.all += all;
+  done.scored = all > 0;
+  done.trains = targets_.all > 0;
+  const auto batches = static_cast<double>(c.accumulate);
+  const double own = all > 0 ? batches * unit / all : 1;
+  if (done.trains) done.rescale = batches * steps * unit / targets_.all;
+  done.loss *= own;
+  for (auto& [name, value] : done.auxiliary) value *= own;
   return done;
 }
 
-// Does the same on a recorded step, whose batches all have the same weight.
+// Takes the batches of a step whose inputs are the tokens and targets of each batch, then the
+// tensors of the memories. Returns the losses, the statistics and the tensors of the next memories.
+std::vector<Tensor> TrainingSteps::record(const std::vector<Tensor>& in,
+                                          const std::vector<SegmentMemory>& before,
+                                          const Pass& pass, double factor) {
+  std::vector<Tensor> results, after;
+  std::vector<Statistics> sums;
+  recorded_.clear();
+  auto memory = in.begin() + 2 * std::ssize(before);
+  for (size_t i = 0; i < before.size(); ++i) {
+    auto result =
+        losses_of(run_, {in[2 * i], in[2 * i + 1]}, taken(before[i], memory), pass.at(uint64_t{i}));
+    append(result.memory, after);
+    backward_of(result, share() * factor);
+    add_statistics(sums, std::move(result.statistics));
+    results.push_back(result.loss.detach());
+    recorded_.emplace_back();
+    for (const AuxiliaryLoss& a : result.auxiliary) {
+      results.push_back(a.value.detach());
+      recorded_.push_back(a.name);
+    }
+  }
+  counted_.clear();
+  for (const Statistics& s : sums) {
+    counted_.push_back({s.of, s.sums.size()});
+    results.insert(results.end(), s.sums.begin(), s.sums.end());
+  }
+  results.insert(results.end(), after.begin(), after.end());
+  return results;
+}
+
+// Does the same as run() on a recorded step, whose batches all have the same weight.
 StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor) {
   const RunConfig& c = run_.config;
   StepResult done;
@@ -146,34 +191,15 @@ StepResult TrainingSteps::recorded(int64_t step, const Pass& pass, double factor
   if (std::exchange(factor_, factor) != factor)
     graph_.forget();  // the factor is part of the recorded step
   const auto body = [&](const std::vector<Tensor>& in, Generator gen) {
-    std::vector<Tensor> results;
-    std::vector<Statistics> sums;
-    recorded_.clear();
-    std::vector<Tensor> after;
-    auto memory = in.begin() + 2 * c.accumulate;
-    for (size_t i = 0; i < batches; ++i) {
-      Pass own = pass;
-      own.gen = gen;
-      auto result = losses_of(run_, {in[2 * i], in[2 * i + 1]}, taken(before[i], memory),
-                              own.at(uint64_t{i}));
-      append(result.memory, after);
-      backward_of(result, share() * factor);
-      add_statistics(sums, std::move(result.statistics));
-      results.push_back(result.loss.detach());
-      recorded_.emplace_back();
-      for (const AuxiliaryLoss& a : result.auxiliary) {
-        results.push_back(a.value.detach());
-        recorded_.push_back(a.name);
-      }
-    }
-    counted_.clear();
-    for (const Statistics& s : sums) {
-      counted_.push_back({s.of, s.sums.size()});
-      results.insert(results.end(), s.sums.begin(), s.sums.end());
-    }
-    results.insert(results.end(), after.begin(), after.end());
-    return results;
+    Pass own = pass;
+    own.gen = gen;
+    return record(in, before, own, factor);
   };
+  if (task_data_.batches_may_lack_targets()) {
+    done.scored = false;
+    for (size_t i = 0; i < batches; ++i) done.scored |= count_targets(inputs[2 * i + 1]) > 0;
+    done.trains = done.scored;
+  }
   const std::vector<Tensor> results = graph_.gradients(inputs, pass.gen, body);
   for (size_t i = 0; i < recorded_.size(); ++i) {
     const double value = results[i].item() * share();

@@ -19,7 +19,10 @@ struct StepResult {
   double loss = 0;         ///< mean over all targets of the step, in nats
   NamedNumbers auxiliary;  ///< auxiliary losses, each the same mean of its values in the batches
   int64_t tokens = 0;      ///< read by the forward passes
-  double rescale = 1;      ///< factor by which the gradients must still be multiplied
+  bool scored = true;      ///< whether any target counted; else the loss is 0
+  bool trains = true;      ///< whether any did since the last update; else the gradients are 0
+  double rescale = 1;      ///< factor by which the gradients must still be multiplied, if an update
+                           ///< follows
 };
 
 /// Runs the forward and backward passes of a run's training steps, kernel by kernel or, with
@@ -37,6 +40,15 @@ class TrainingSteps {
         graph_(run.device, optimizer),
         end_(*run.model) {}
 
+  /// Targets that counted since the last update: those of its first batch, and of all.
+  struct Targets {
+    double first = 0, all = 0;
+  };
+  /// Those of gradients that wait for an update (UpdatePeriod).
+  const Targets& waiting() const { return targets_; }
+  /// Goes on from a checkpoint with gradients that wait, which the parameters have already.
+  void wait_for_update(const Targets& targets) { targets_ = targets; }
+
   /// Adds the gradients of step `step` to the parameters, multiplied by `factor` (the loss scale).
   /// `last` is the number of the last step; step / last is the progress that layers see.
   StepResult gradients(int64_t step, int64_t last, double factor);
@@ -45,7 +57,8 @@ class TrainingSteps {
   /// Updates the parameters by the optimizer with learning rate `lr`, and ends step `step` with the
   /// statistics of the last gradients().
   void update(int64_t step, double lr);
-  /// Ends a step without an update: streams go on all the same. update() does it too.
+  /// Ends a step without an update, or whose update is left out: streams go on all the same.
+  /// update() does it too.
   void pass_memories_on();
 
   /// Says why the passes are not recorded; empty if they are.
@@ -56,6 +69,9 @@ class TrainingSteps {
  private:
   StepResult run(int64_t step, const Pass& pass, double factor);
   StepResult recorded(int64_t step, const Pass& pass, double factor);
+  std::vector<Tensor> record(const std::vector<Tensor>& in,
+                             const std::vector<SegmentMemory>& before, const Pass& pass,
+                             double factor);
   /// The weight of one of several batches that are accumulated.
   double share() const { return 1.0 / static_cast<double>(run_.config.accumulate); }
   /// Makes streams that begin with a step forget what they have kept.
@@ -70,7 +86,8 @@ class TrainingSteps {
   StepGraph graph_;
   EndOfStep end_;
   std::string refusal_;
-  std::vector<Statistics> statistics_;  // sums over the batches of a step
+  Targets targets_;
+  std::vector<Statistics> statistics_;  // sums over the batches since the last update
   // Of the recorded step: its factor, the names of its auxiliary losses in order ("": the loss),
   // and the modules with statistics with their numbers of sums.
   double factor_ = 1;

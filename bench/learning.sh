@@ -43,6 +43,22 @@ double_to() {
 }
 score() { "$longspan" eval --out "$out" --part "$@"; }
 
+# recall: documents that begin with a label and end with a question for it, in segments of 64. They
+# grow from 128 tokens to 512. What a label's segment passes on was computed without gradient, so
+# that how it is read must have been learned from labels that are in sight.
+recall() {
+  local document last=0
+  run+=(--task recall --set recall.documents=1 --length 64 --batch 16 --layers 2 --lr 2e-3)
+  run+=(--set model.d_model=64 --set model.d_ff=128 --set model.init_std=0.1 --threads 1)
+  run+=(--set model.embed_std=0.125 --set optimizer.clip=1)
+  for document in 128 256 384; do
+    last=$((last + 1000))
+    train_to "$last" --set "recall.document=$document" --set schedule.name=constant --other-data
+  done
+  train_to 10000 --set recall.document=512 --set schedule.name=cosine --other-data
+  score test
+}
+
 # pieces: encoder-decoders read and write 4,000 byte pairs of the articles. 3.7 bytes each: a summary
 # is a fourth as many tokens as in bytes, and a source of 512 holds 1,900 bytes.
 pieces() {
@@ -150,17 +166,49 @@ case "$family" in
     for rows in 0 128 256 512; do
       score test --set "model.mem_len=$rows" --set model.clamp=205 2>&1 | tee -a "$out/memories.txt"
     done ;;
+  expire_span) # next bytes
+    run+=(--task wikixml --batch 4 --lr 2e-3 --threads 1)
+    train_to 12000
+    score test ;;
+  expire_span-corridor) # marks, recalled after 501 to 1,000 steps of noise: a driver of its own
+    mkdir -p "$out"
+    "$(dirname "$longspan")/examples/expire_span_corridor" | tee "$out/corridor.txt" ;;
   transformer_xl-period) # symbols that repeat after 96, in segments of 32
     run+=(--task period --set period.length=384 --set period.period=96 --length 32 --batch 8)
     run+=(--lr 2e-3 --layers 2 --set optimizer.clip=1 --set model.init_std=0.1 --threads 1)
     run+=(--set model.embed_std=0.09 --set model.mem_len=96)
     train_to 3000
     score test ;;
-  transformer_xl-period-short) # the same with a memory of one row: 35 tokens in reach
+  transformer_xl-period-short) # the same with a memory of one row: 64 tokens in reach
     run+=(--task period --set period.length=384 --set period.period=96 --length 32 --batch 8)
     run+=(--lr 2e-3 --layers 2 --set optimizer.clip=1 --set model.init_std=0.1 --threads 1)
     run+=(--set model.embed_std=0.09 --set model.mem_len=1)
     train_to 3000
+    score test ;;
+  compressive) # next bytes, scored with compressed memories of 16 to 256 rows
+    run+=(--task wikixml --batch 4 --lr 2e-3 --threads 1)
+    train_to 6000
+    train_to 10000 --rewarm
+    score test
+    for rows in 16 64 256; do
+      score test --set "model.compressed_len=$rows" 2>&1 | tee -a "$out/memories.txt"
+    done ;;
+  compressive-recall) # a label 511 tokens back, two layers with 64 fine and 64 compressed rows
+    run+=(--set model.segment=64 --set model.mem_len=64 --set model.compressed_len=64)
+    recall ;;
+  transformer_xl-recall) # the same with 128 rows of memory: 319 tokens in reach
+    run+=(--set model.mem_len=128)
+    recall ;;
+  adaptive_span) # next bytes
+    run+=(--task wikixml --batch 4 --lr 2e-3 --threads 1)
+    train_to 20000
+    score test ;;
+  adaptive_span-lookup | adaptive_span-lookup-by-head) # symbols 3 back, at markers 200; z of tokens, heads
+    run+=(--task lookup --set lookup.length=512 --length 128 --batch 8 --layers 2 --lr 2e-3)
+    run+=(--set model.span_max=256 --set model.span_init=0.8 --set model.span_penalty=2e-5)
+    if [ "$family" = adaptive_span-lookup ]; then run+=(--set model.dynamic=true); fi
+    run+=(--threads 1)
+    train_to 1500
     score test ;;
   etc) # masked bytes
     run+=(--task tinyshakespeare)

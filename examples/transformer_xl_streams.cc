@@ -1,5 +1,5 @@
-// Transformer-XL of Dai et al. 2019 in a laptop size: streams of bytes, read segment by segment, the
-// memory passed on. Scores with several lengths of the memory, as in their figures 4 and 5.
+// Transformer-XL of Dai et al. 2019 in a laptop size: streams of bytes, read segment by segment,
+// the memory passed on. Scores with several lengths of the memory, as in their figures 4 and 5.
 //   transformer_xl_streams --data wikixml.xml.gz --steps 1500
 #include <cstdio>
 
@@ -41,7 +41,7 @@ int main(int argc, char** argv) try {
   SegmentMemory memory = model.empty_memory(opt.batch);
   for (int64_t step = 0; step < opt.steps; ++step) {
     const StreamBatch batch = train.at(step, 0, opt.batch);  // tokens, targets [B, L]
-    if (batch.reset) memory = forget(memory, model.empty_memory(opt.batch), batch.reset);
+    if (batch.reset) memory = forget(memory, batch.reset);
     const Pass pass{.training = true, .gen = gen.fork("step").fork(uint64_t(step))};
     auto result = model.loss(batch.tokens, batch.targets, memory, pass);
     memory = std::move(result.memory);

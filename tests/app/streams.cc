@@ -9,6 +9,7 @@
 #include "app/training.h"
 #include "app/training_steps.h"
 #include "autograd/engine.h"
+#include "autograd/mode.h"
 #include "core/graph.h"
 #include "models/all/registry.h"
 #include "models/model_spec.h"
@@ -34,13 +35,14 @@ std::string some_text(const std::string& folder) {
   return folder + "/text";
 }
 
-RunConfig config_of(const Folder& folder, int64_t accumulate = 1, const char* device = "cpu") {
+RunConfig config_of(const Folder& folder, int64_t accumulate = 1, const char* device = "cpu",
+                    const char* model = "transformer_xl:tiny") {
   const auto typed = [](const char* key, const std::string& value) {
     return Setting{key, Json(value), key, true};
   };
   return make_config({typed("task", "bytes"), typed("data", "bytes=" + some_text(folder.path())),
-                      typed("model.name", "transformer_xl:tiny"), typed("model.vocab", "256"),
-                      typed("length", "6"), typed("batch", "3"), typed("steps", "8"),
+                      typed("model.name", model), typed("model.vocab", "256"), typed("length", "6"),
+                      typed("batch", "3"), typed("steps", "8"),
                       typed("accumulate", std::to_string(accumulate)), typed("log_every", "1"),
                       typed("eval_every", "0"), typed("device", device)});
 }
@@ -127,25 +129,35 @@ TEST(StreamsOfARun, BeginAnewWithTheNextEpoch) {
   const SegmentMemory empty = r.run.model->empty_memory(30);
   EXPECT_FALSE(r.data->reset(1));
   ASSERT_TRUE(r.data->reset(2));
-  const SegmentMemory next = forget(r.memories[0], empty, r.data->reset(2));
+  const SegmentMemory next = forget(r.memories[0], r.data->reset(2));
   EXPECT_EQ(values_of({next}), values_of({empty}));
   r.take(1);
   const int64_t bytes = memory_tracker().live()[Category::memory];
-  r.take(2);
+  // Step 2 reads what it would read after an empty memory: its loss is that of the data by hand.
+  const auto after = [&](const SegmentMemory& memory) {
+    const NoGrad off;
+    return losses_of(r.run, *r.data->batch(2), memory, Pass{}).loss.item();
+  };
+  const double alone = after(empty);
+  EXPECT_NE(after(r.memories[0]), alone);
+  EXPECT_EQ(r.take(2), alone);  // there is no dropout
   EXPECT_EQ(memory_tracker().live()[Category::memory], bytes);
 }
 
 TEST(StreamsOfARun, HaveTheSameBitsInRecordedSteps) {
   if (!is_available(cuda)) GTEST_SKIP() << "skipped: no device";
-  for (const int64_t accumulate : {1, 2}) {
-    const Folder folder;
-    RunConfig graph = config_of(folder, accumulate, "cuda");
-    graph.graph = true;
-    Stepped replayed(std::move(graph)), plain(config_of(folder, accumulate, "cuda"));
-    for (int64_t step = 0; step < 6; ++step)
-      EXPECT_EQ(replayed.take(step), plain.take(step)) << step;
-    EXPECT_EQ(replayed.steps.refusal(), "");
-    EXPECT_EQ(values_of(replayed.memories), values_of(plain.memories));
+  for (const char* model : {"transformer_xl:tiny", "compressive:tiny"}) {
+    for (const int64_t accumulate : {1, 2}) {
+      const Folder folder;
+      RunConfig graph = config_of(folder, accumulate, "cuda", model);
+      graph.graph = true;
+      Stepped replayed(std::move(graph)), plain(config_of(folder, accumulate, "cuda", model));
+      for (int64_t step = 0; step < 6; ++step) {
+        EXPECT_EQ(replayed.take(step), plain.take(step)) << step;
+      }
+      EXPECT_EQ(replayed.steps.refusal(), "");
+      EXPECT_EQ(values_of(replayed.memories), values_of(plain.memories));
+    }
   }
 }
 
@@ -217,9 +229,9 @@ TEST(StreamsOfARun, CutLongSamples) {
   ASSERT_TRUE(data->streams());
   for (int64_t step = 0; step < 8; ++step) {
     const auto b = data->batch(step);
-    if (!b) GTEST_SKIP() << "batches differ";
+    ASSERT_TRUE(b);
     EXPECT_EQ(b->tokens.dim(1), step % 4 == 3 ? 2 : 6) << step;
-    EXPECT_EQ(static_cast<bool>(b->reset), step % 4 == 0) << step;
+    EXPECT_EQ(static_cast<bool>(data->reset(step)), step % 4 == 0) << step;
   }
   EXPECT_TRUE(std::isfinite(data->bits("valid")));
   const TaskData::Evaluation found = data->evaluate("valid");

@@ -68,6 +68,28 @@ TEST(Draw, ShowsARun) {
   EXPECT_TRUE(is_picture(out + "/pictures/attention.png"));
 }
 
+TEST(Draw, ShowsSpans) {
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += i % 7 == 0 ? " one" : " two";
+  write(folder / "text", text);
+  for (const bool dynamic : {false, true}) {
+    const std::string out = folder / (dynamic ? "dynamic" : "adaptive");
+    const std::string set = dynamic ? "model.dynamic=true" : "model.dynamic=false";
+    const Outcome trained = run({"train", "--model", "adaptive_span:tiny", "--set",
+                                 "model.vocab=256", "--set", set, "--steps", "2", "--length", "32",
+                                 "--data", "bytes=" + (folder / "text"), "--out", out});
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    EXPECT_TRUE(is_picture(out + "/pictures/spans.png"));
+    EXPECT_EQ(dynamic, exists(out + "/pictures/spans_along_text.png"));
+    ASSERT_EQ(remove((out + "/pictures/spans.png").c_str()), 0);
+    const Outcome o = run({"draw", "--out", out});
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_NE(o.err.find("/pictures/spans.png"), std::string::npos) << o.err;
+    EXPECT_TRUE(is_picture(out + "/pictures/spans.png"));
+  }
+}
+
 TEST(Draw, SaysWhatIsWrong) {
   const Folder folder;
   const std::string out = folder / "drawn";

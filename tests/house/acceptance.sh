@@ -13,6 +13,9 @@ Etc,.Test 11
 BigBird,.Test 10
 Reformer,.Test 12
 (TransformerXL|TransformerXLGoldens),.Test 12
+AdaptiveSpan,.Test 12
+(ExpireSpan|ExpireSpanGoldens),.Test 14
+(Compressive|CompressiveGoldens),.Test 12
 Memory(OfModels)?,.Test 12
 [A-Za-z]+,.Kernel 10'
 
@@ -41,8 +44,8 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/tests"
-for set in SparseTransformer BlockBert Longformer Etc BigBird Reformer TransformerXL Memory; do
-  for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo "TEST($set, Test${n}_Holds) {"; done
+for set in SparseTransformer BlockBert Longformer Etc BigBird Reformer TransformerXL AdaptiveSpan ExpireSpan Compressive Memory; do
+  for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do echo "TEST($set, Test${n}_Holds) {"; done
 done > "$folder/tests/models.cc"
 for n in 1 2 3 4 5 6 7 8 9 10; do echo "TEST(Pattern, Kernel${n}Holds) {"; done > "$folder/tests/ops.cc"
 (check "$folder") || { echo "misses what is there"; exit 1; }

@@ -100,9 +100,9 @@ int draw_command(int argc, const char* const* argv) {
       argc, argv, own,
       "longspan draw --model NAME --length L --out DIR: which pairs each layer and head attends "
       "to, "
-      "as a table and as pictures/pattern.png. With the folder of a run, and no --model, of that "
-      "run, and pictures/attention.png of its newest checkpoint, with pictures/spans.png if the "
-      "model learns spans.");
+      "as a table and as pictures/pattern.png. With the folder of a run, and no --model, of its "
+      "newest checkpoint, and pictures/attention.png, with pictures/spans.png if the model learns "
+      "spans.");
   Options o;
   set_fields(o, taken(line, "draw."));
   const std::string* const out = line.value("--out");
@@ -110,16 +110,17 @@ int draw_command(int argc, const char* const* argv) {
   require_own_folder(*out, "draw");
 
   RunConfig config;
+  std::unique_ptr<LanguageModel> model;
   if (last_setting(line.settings, "model.name") != nullptr) {
     config = make_config(line.settings);
     say_positions(config);
+    model = config.model->build(Init{.meta = true});  // no outline needs values without a run
   } else {
     Trained trained = load_run(line);
     draw_checkpoint(trained.run);
     config = std::move(trained.run.config);
+    model = std::move(trained.run.model);  // learned spans are in its parameters
   }
-  // On the meta device, since the attention outline reads no parameter values.
-  const std::unique_ptr<LanguageModel> model = config.model->build(Init{.meta = true});
   require_length(config, *model);
   require(o.layer >= -1 && o.layer < model->layers(), "--layer", "got {}; {} has layers 0 to {}",
           o.layer, config.model_name, model->layers() - 1);

@@ -45,6 +45,15 @@ struct SpanAttention::Known {
   bool any = false;
   uint64_t version = 0;  // of the parameter's storage
   std::vector<double> edges;
+
+  /// Takes the spans of the options, for a parameter that has no values (Init::meta).
+  void of_start(const SpanAttention& layer) {
+    const SpanOptions& o = layer.spans_;
+    const double edge = o.ramp + o.start * static_cast<double>(o.most) + o.offset;
+    edges.assign(static_cast<size_t>(layer.options().n_head), edge);
+    version = layer.span_.storage().version();
+    any = true;
+  }
 };
 
 SpanAttention::SpanAttention(const AttentionOptions& options, const SpanOptions& spans,
@@ -71,6 +80,7 @@ SpanAttention::SpanAttention(const AttentionOptions& options, const SpanOptions&
         Linear(options.d_model, n, true, init.at("span"), Scheme::zeros(), Scheme::constant(b));
   } else {
     span_ = init.at("span").make({n}, Scheme::constant(spans.start));
+    if (init.meta) known_->of_start(*this);
   }
   require(spans.persistent >= 0, kOp, "persistent is {}; expected 0 or more", spans.persistent);
   if (spans.persistent == 0) return;

@@ -90,6 +90,33 @@ TEST(Draw, ShowsSpans) {
   }
 }
 
+TEST(Draw, ShowsThePairsThatTrainingLeft) {
+  const Folder folder;
+  write(folder / "text", std::string(4000, 'a'));
+  const std::string out = folder / "run";
+  const std::vector<std::string> options = {
+      "--model", "adaptive_span:tiny", "--length", "32",
+      "--set",   "model.vocab=256",    "--set",    "model.span_max=16",
+      "--set",   "model.span_init=1",  "--set",    "model.span_penalty=10"};
+  const auto with = [&](std::vector<std::string> all, const std::vector<std::string>& more) {
+    all.insert(all.end(), options.begin(), options.end());
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all);
+  };
+  const auto pairs = [](const Outcome& o) {
+    return std::stol(o.out.substr(o.out.find("  all ") + 6));
+  };
+  const Outcome before = with({"draw"}, {"--out", folder / "before"});
+  ASSERT_EQ(before.code, 0) << before.err;
+  EXPECT_EQ(pairs(before), 2 * 2 * (16 * 15 / 2 + 16 * 16));  // 16 keys, and fewer at first
+  const Outcome trained = with({"train"}, {"--steps", "30", "--lr", "0.1", "--data",
+                                           "bytes=" + (folder / "text"), "--out", out});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Outcome after = run({"draw", "--out", out});
+  ASSERT_EQ(after.code, 0) << after.err;
+  EXPECT_LT(pairs(after), pairs(before));
+}
+
 TEST(Draw, SaysWhatIsWrong) {
   const Folder folder;
   const std::string out = folder / "drawn";

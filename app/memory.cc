@@ -37,7 +37,7 @@ Largest largest_within(const StepPlanner& planner, const StepShape& shape, int64
           planner.largest(shape, &StepShape::layers, 1, most_layers, budget)};
 }
 
-Members members_of(const Strategy& s, const Largest& most) {
+Members members_of(const Strategy& s, const Largest& most, int64_t streams) {
   Members row{{"memory", s.shape.memory},
               {"chunks", s.shape.chunks},
               {"layers", s.shape.layers},
@@ -57,6 +57,7 @@ Members members_of(const Strategy& s, const Largest& most) {
                                                    {"backward_peak", m.backward_peak},
                                                    {"update_peak", m.update_peak},
                                                    {"graph", m.graph},
+                                                   {"streams", streams},
                                                    {"macs", m.macs},
                                                    {"macs_again", m.again}};
   for (const auto& [name, value] : bytes) row.push_back({name, value});
@@ -166,6 +167,11 @@ void print_table(const std::vector<Strategy>& all, const std::vector<Largest>& m
     std::puts("graph: set apart for good where a device records the step; the peak has it");
   }
   std::puts(reversible_note(planner).c_str());
+  if (const int64_t kept = planner.memory_of_streams(); kept > 0) {
+    std::puts(fmt::format("streams keep {} from segment to segment, each of {} {}",
+                          bytes_text(kept), c.batch, bytes_text(kept / c.batch))
+                  .c_str());
+  }
   if (budget > 0) {
     std::puts(fmt::format("longest and deepest: tokens and layers that train within {}",
                           bytes_text(budget))
@@ -200,8 +206,9 @@ int memory_command(int argc, const char* const* argv) {
     if (all[i].memory) most[i] = largest_within(planner, all[i].shape, budget);
   }
   if (o.json) {
+    const int64_t streams = planner.memory_of_streams();
     for (size_t i = 0; i < all.size(); ++i) {
-      std::puts(to_string(Json(members_of(all[i], most[i]))).c_str());
+      std::puts(to_string(Json(members_of(all[i], most[i], streams))).c_str());
     }
     return 0;
   }

@@ -270,6 +270,15 @@ bool StepPlanner::reversible_layers() const {
   return config_.model->build(Init{.meta = true})->reversible_layers();
 }
 
+int64_t StepPlanner::memory_of_streams(Device device) const {
+  apply(config_, own_);
+  const auto model = config_.model->build(Init{.device = device});
+  const auto live = [&] { return memory_tracker(device).live()[Category::memory]; };
+  const int64_t before = live();
+  const SegmentMemory memory = model->empty_memory(config_.batch);
+  return live() - before;
+}
+
 DType element_of(const Json& fields) {
   const Json* precision = fields.find("precision");
   const bool narrow = precision != nullptr && precision->string() != "f32";

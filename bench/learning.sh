@@ -210,6 +210,10 @@ case "$family" in
     run+=(--threads 1)
     train_to 1500
     score test ;;
+  transformer_xl-novel | adaptive_span-novel | expire_span-novel | compressive-novel) # next bytes of a long book
+    run+=(--task war-and-peace --batch 4 --lr 2e-3 --threads 1)
+    train_to 6000
+    score test ;;
   etc) # masked bytes
     run+=(--task tinyshakespeare)
     train_to 500

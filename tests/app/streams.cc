@@ -36,15 +36,20 @@ std::string some_text(const std::string& folder) {
 }
 
 RunConfig config_of(const Folder& folder, int64_t accumulate = 1, const char* device = "cpu",
-                    const char* model = "transformer_xl:tiny") {
+                    const char* model = "transformer_xl:tiny",
+                    const std::vector<std::pair<const char*, std::string>>& more = {}) {
   const auto typed = [](const char* key, const std::string& value) {
     return Setting{key, Json(value), key, true};
   };
-  return make_config({typed("task", "bytes"), typed("data", "bytes=" + some_text(folder.path())),
-                      typed("model.name", model), typed("model.vocab", "256"), typed("length", "6"),
-                      typed("batch", "3"), typed("steps", "8"),
-                      typed("accumulate", std::to_string(accumulate)), typed("log_every", "1"),
-                      typed("eval_every", "0"), typed("device", device)});
+  std::vector<Setting> settings{
+      typed("task", "bytes"),     typed("data", "bytes=" + some_text(folder.path())),
+      typed("model.name", model), typed("model.vocab", "256"),
+      typed("length", "6"),       typed("batch", "3"),
+      typed("steps", "8"),        typed("accumulate", std::to_string(accumulate)),
+      typed("log_every", "1"),    typed("eval_every", "0"),
+      typed("device", device)};
+  for (const auto& [key, value] : more) settings.push_back(typed(key, value));
+  return make_config(settings);
 }
 
 /// A run whose steps the test takes one by one.
@@ -201,6 +206,39 @@ TEST(StreamsOfARun, NeedTheMemoryThatWasPredicted) {
     EXPECT_EQ(predicted.at_peak[Category::memory], measured.at_peak[Category::memory]);
     // Each batch has its streams' memory before and after: 2 layers of [3, 6, 12] and their begins.
     EXPECT_EQ(measured.at_peak[Category::memory], accumulate * 2 * (2 * 896 + 64));
+  }
+}
+
+// What streams keep between segments: in closed form, predicted, and measured.
+TEST(StreamsOfARun, KeepTheBytesThatWerePredicted) {
+  struct Case {
+    const char *model, *field;
+    std::function<int64_t(int64_t)> rows;
+    int64_t begins;    // tensors with a number for each stream
+    int64_t of_a_row;  // i64 of each row
+  };
+  const auto same = [](int64_t n) { return n; };
+  const Case cases[] = {
+      {"transformer_xl:tiny", "model.mem_len", same, 1, 0},
+      {"adaptive_span:tiny", "model.span_max", same, 1, 0},
+      // As many rows as can live: L + R - 1, R = 3.
+      {"expire_span:tiny", "model.span_max", [](int64_t n) { return n + 2; }, 2, 1},
+      // 4 fine rows, and one that waits for its pair.
+      {"compressive:tiny", "model.compressed_len", [](int64_t n) { return n + 5; }, 4, 0}};
+  const Folder folder;
+  for (const Case& c : cases) {
+    for (const int64_t length : {5, 32, 301}) {
+      RunConfig config = config_of(folder, 1, "cpu", c.model, {{c.field, std::to_string(length)}});
+      const auto model = config.model->build(Init{.meta = true});
+      const int64_t width = model->empty_memory(1).layers[0].states.dim(2);
+      const auto block = [](int64_t bytes) { return memory::block_bytes(bytes); };
+      const int64_t rows = c.rows(length), layers = model->layers(),
+                    of_layer = block(3 * rows * width * 4) + c.of_a_row * block(3 * rows * 8),
+                    expected = layers * of_layer + c.begins * block(3 * 8);
+      const StepPlanner planner(config);
+      EXPECT_EQ(planner.memory_of_streams(), expected) << c.model << " " << length;
+      EXPECT_EQ(planner.memory_of_streams(Device{}), expected) << c.model << " " << length;
+    }
   }
 }
 

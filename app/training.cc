@@ -93,8 +93,19 @@ void Prepared::restore(double planned_seconds) {
   loss_scale.restore(values);
   require_finite(beginning.out, beginning.checkpoint, state, progress());
   remarks = compare_provenance(values, provenance, beginning.checkpoint, beginning.other_data);
+  begin_streams_anew(values);
   schedule = ScheduleState::read(values, at.seconds, planned_seconds);
   if (beginning.rewarm) schedule = {.start = at.step, .began = at.seconds, .rate = schedule.rate};
+}
+
+void Prepared::begin_streams_anew(const Json& values) {
+  const Json* before = memories.empty() ? nullptr : values.find("segment");
+  const RunConfig& c = run.config;
+  if (before == nullptr || before->integer() == c.length) return;
+  for (SegmentMemory& memory : memories) memory = run.model->empty_memory(c.batch);
+  remarks.push_back(fmt::format(
+      "the streams begin anew, since they were read in segments of {} tokens and now are in {}",
+      before->integer(), c.length));
 }
 
 TensorList Prepared::progress() const {
@@ -355,6 +366,7 @@ void Training::save() {
   }
   values.emplace_back("schedule", learning_rate_.state().value());
   for (const JsonMember& m : p_.provenance.values()) values.push_back(m);
+  if (!p_.memories.empty()) values.emplace_back("segment", c_.length);
   checkpoints_.save(at_.step, values, rate_);
 }
 

@@ -66,6 +66,9 @@ struct Prepared {
 
  private:
   void restore(double planned_seconds);
+  /// Empties the memories of streams that were read in segments of another length: what they would
+  /// read next is elsewhere in the text.
+  void begin_streams_anew(const Json& values);
 };
 
 /// The training loop of `longspan train`, with its checkpoints, validations, log and pictures.

@@ -195,6 +195,30 @@ TEST(StreamsOfARun, ResumeWithTheSameBits) {
   EXPECT_TRUE(contains(message, "memory.0.layers.0.states")) << message;
 }
 
+// Step 5 of segments of another length is elsewhere in the text than the memory's tokens.
+TEST(StreamsOfARun, BeginAnewInSegmentsOfAnotherLength) {
+  const Folder folder, out;
+  RunConfig config = config_of(folder);
+  config.save_every = 5;
+  train(std::move(config), out.path());
+  const std::string at = out / "checkpoints/step-5";
+  const auto resumed = [&](int64_t length) {
+    RunConfig c = config_of(folder);
+    c.length = length;
+    return Prepared({.out = out.path(), .checkpoint = at, .newest = at, .resume = true},
+                    {.config = std::move(c)});
+  };
+  const Prepared same = resumed(6), other = resumed(4);
+  EXPECT_TRUE(same.remarks.empty());
+  ASSERT_EQ(other.remarks.size(), 1u);
+  EXPECT_EQ(
+      other.remarks[0],
+      "the streams begin anew, since they were read in segments of 6 tokens and now are in 4");
+  const std::vector<SegmentMemory> empty{other.run.model->empty_memory(3)};
+  EXPECT_EQ(values_of(other.memories), values_of(empty));
+  EXPECT_NE(values_of(same.memories), values_of(empty));
+}
+
 TEST(StreamsOfARun, NeedTheMemoryThatWasPredicted) {
   const Folder folder;
   for (const int64_t accumulate : {1, 3}) {

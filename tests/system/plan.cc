@@ -63,6 +63,21 @@ TEST(Plan, ARunNeedsWhatWasPredicted) {
   expect_predicted({}, {"standard", "checkpoint", "reversible"});
 }
 
+TEST(Plan, SaysWhatStreamsKeep) {
+  const std::vector<std::string> shape = {
+      "--model", "transformer_xl:tiny", "--batch", "3", "--length", "6"};
+  const Outcome table = run(with({"memory"}, shape));
+  // 2 layers of [3, 6, 12] in f32, and where their rows begin.
+  EXPECT_NE(table.out.find("streams keep 1.8 KiB from segment to segment, each of 3 618 B"),
+            std::string::npos)
+      << table.out;
+  const Outcome told = run(with({"memory", "--json"}, shape));
+  EXPECT_EQ(row_of(told.out, "standard")["streams"], Json(2 * 896 + 64)) << told.out;
+  const Outcome none = run({"memory", "--model", "transformer:tiny"});
+  EXPECT_EQ(none.code, 0) << none.err;
+  EXPECT_EQ(none.out.find("streams keep"), std::string::npos) << none.out;
+}
+
 // Matrix products need less scratch memory on OpenBLAS, in the prediction as in the run.
 TEST(Plan, ARunOnOpenBlasNeedsWhatWasPredicted) {
   expect_predicted({"--products", "openblas"}, {"standard", "checkpoint"});

@@ -44,6 +44,7 @@
 #include "ops/copy.h"
 #include "ops/cost.h"
 #include "ops/elementwise.h"
+#include "ops/entmax.h"
 #include "ops/index.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"

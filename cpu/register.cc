@@ -87,6 +87,7 @@ void register_kernels() {
   register_attention_workspace();
   register_copy();
   register_elementwise();
+  register_entmax();
   register_gradient();
   register_index();
   register_loss();

@@ -8,6 +8,7 @@ void register_kernels() {
   register_block_attention();
   register_copy();
   register_elementwise();
+  register_entmax();
   register_graph();
   register_index();
   register_loss();

@@ -5,6 +5,7 @@ namespace longspan::cuda {
 void register_block_attention();
 void register_copy();
 void register_elementwise();
+void register_entmax();
 void register_graph();
 void register_index();
 void register_loss();

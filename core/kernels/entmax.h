@@ -1,0 +1,50 @@
+#pragma once
+
+#include "core/host_device.h"
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace longspan::kernels {
+
+/// alpha-entmax over the last axis, y = [(alpha - 1) x - tau]_+^(1 / (alpha - 1)) with the tau that
+/// makes a row's sum 1. x, y [rows, n], contiguous, same floating dtype; y may be x. alpha [rows],
+/// contiguous, f64 for f64, else f32; one below kEntmaxSoftmax counts as 1, which is softmax, one
+/// above 2 as 2. A row of only -inf gives zeros.
+inline constinit Kernel<void(ConstView x, ConstView alpha, View y)> entmax_forward{
+    "entmax_forward"};
+/// dx = s (dy - sum(s dy) / sum(s)), s = y^(2 - alpha) where y > 0, else 0; dx may be dy. dalpha,
+/// if it is given, [rows] in the dtype of alpha: 0 where alpha counts as 1 or 2.
+inline constinit Kernel<void(ConstView y, ConstView alpha, ConstView dy, View dx, View dalpha)>
+    entmax_backward{"entmax_backward"};
+
+/// Smaller values of alpha count as 1: (1 / (alpha - 1)) and its powers lose their digits.
+inline constexpr double kEntmaxSoftmax = 1.01;
+
+/// The sums of (z - tau)^p and (z - tau)^(p - 1) over the z of a row above tau.
+template <class A>
+struct EntmaxSums {
+  A weights, slopes;
+};
+
+/// Returns the tau at which the sum of (z_i - tau)^p over z_i > tau is 1, for p >= 1 and a row
+/// whose maximum is 0, so that tau is in [-1, 0). `sums(tau)` returns EntmaxSums, `root(x)` x^(1 -
+/// 1 / p).
+///
+/// Newton's method for phi(tau) = |[z - tau]_+|_p = 1. A norm of a convex function is convex, and
+/// phi falls from phi(-1) >= 1: tau rises to the solution and never passes it, and no entry that is
+/// out comes back. With p = 1 it ends after finitely many steps at the threshold of sparsemax \cite
+/// martins2016 (prop. 1); the reference code sorts or bisects instead.
+template <class A, class Sums, class Root>
+LONGSPAN_HD A entmax_threshold(Sums sums, Root root) {
+  constexpr A unit = sizeof(A) == 8 ? A(0x1p-53) : A(0x1p-24);
+  A tau = -1;
+  for (int i = 0; i < 64; ++i) {
+    const EntmaxSums<A> at = sums(tau);
+    const A step = (at.weights - root(at.weights)) / at.slopes;
+    if (!(step > unit)) break;
+    tau += step;
+  }
+  return tau;
+}
+
+}  // namespace longspan::kernels

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "core/tensor.h"
+
+namespace longspan {
+
+/// alpha-entmax over the last axis: the p in the simplex with the largest p . x + H_alpha(p),
+/// H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha - 1)), which is
+///   p_i = [(alpha - 1) x_i - tau]_+^(1 / (alpha - 1)),  tau such that sum p = 1
+/// \cite peters2019 (eq. 5). 1 is softmax; beyond it small probabilities are exactly 0, and 2 is
+/// sparsemax. Where an entry just becomes 0 the gradient is that of the side on which it is 0.
+/// A row of only -inf gives zeros.
+///   x        [..., n]  f64 f32 f16 bf16
+///   alpha    broadcastable to the shape of x without its last axis, any floating dtype; one above
+///   2
+///            counts as 2 and one below 1.01 as 1, with a gradient of 0 \cite correia2019
+///            (sec. 3.2)
+///   returns  [..., n]  dtype of x
+///   saves    the result, and alpha for each row
+///   throws   ShapeError, DTypeError
+Tensor entmax(const Tensor& x, const Tensor& alpha);
+/// The same with one alpha of 1 to 2 for all rows. Throws ValueError for any other.
+Tensor entmax(const Tensor& x, double alpha);
+/// entmax(x, 2): the point of the simplex that is nearest to x \cite martins2016 .
+Tensor sparsemax(const Tensor& x);
+
+}  // namespace longspan

@@ -1,0 +1,199 @@
+#include "ops/entmax.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/softmax.h"
+#include "tests/harness/model_info.h"
+#include "tests/harness/op_info.h"
+
+namespace longspan::test {
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+/// One row by bisection of its threshold; softmax below 1.01.
+void entmax_row(std::vector<double>& row, double alpha) {
+  double most = -inf;
+  for (const double x : row) most = std::max(most, x);
+  const auto weight = [&](double x, double tau) {
+    if (alpha < 1.01) return std::exp(x - most);
+    const double u = (alpha - 1) * (x - most) - tau;
+    return u > 0 ? std::pow(u, 1 / (alpha - 1)) : 0.0;
+  };
+  const auto total = [&](double tau) {
+    double sum = 0;
+    for (const double x : row) sum += x == -inf ? 0 : weight(x, tau);
+    return sum;
+  };
+  double low = -1, high = 0;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    (total(middle) >= 1 ? low : high) = middle;
+  }
+  const double sum = total(low);
+  for (double& x : row) x = sum > 0 && x != -inf ? weight(x, low) / sum : 0;
+}
+
+Array reference(const Array& x, const std::function<double(int64_t)>& alpha) {
+  int64_t r = 0;
+  return naive::rows(x, [&](std::vector<double>& row) {
+    entmax_row(row, std::min(alpha(r), 2.0));
+    ++r;
+  });
+}
+
+std::vector<Sample> with_alphas() {
+  std::vector<Sample> all;
+  for (const double alpha : {1.0, 1.2, 1.5, 1.8, 2.0}) {
+    const auto named = [&](const char* name) { return fmt::format("{} of {}", name, alpha); };
+    all.push_back({named("rows"), {randn({5, 7})}, {alpha}});
+    all.push_back({named("one column"), {randn({3, 1})}, {alpha}});
+    all.push_back({named("vector"), {randn({9})}, {alpha}});
+    all.push_back({named("deep"), {randn({2, 3, 2, 5})}, {alpha}});
+    all.push_back({named("vectors and a bit"), {0.1 * randn({3, 37})}, {alpha}});
+    all.push_back({named("long"), {randn({2, 130})}, {alpha}});
+    all.push_back({named("wide range"), {5 * randn({4, 9})}, {alpha}});
+    all.push_back({named("huge"), {constant(1e4 * randn({4, 9}))}, {alpha}});
+    all.push_back({named("equal"), {constant(full({2, 21}, 3))}, {alpha}});
+    all.push_back({named("masked"),
+                   {constant(values({3, 3}, {-inf, 1, 1.2, -inf, -inf, -inf, 0, -inf, -inf}))},
+                   {alpha}});
+    all.push_back({named("empty"), {randn({0, 3})}, {alpha}});
+    all.push_back({named("no columns"), {randn({3, 0})}, {alpha}});
+  }
+  return all;
+}
+
+const Registered fixed_info = OpInfo{
+    .name = "entmax",
+    .run = [](Inputs in) { return entmax(in[0], in.number(0)); },
+    .reference = [](Arrays in) { return reference(in[0], [&](int64_t) { return in.number(0); }); },
+    .samples = with_alphas(),
+    .large = {{"square", {randn({300, 257})}, {1.5}},
+              {"sparse", {0.1 * randn({300, 257})}, {2}},
+              {"any", {randn({9, 5000})}, {1.3}}},
+    .rejects =
+        {rejects<ShapeError>("rank 0", {scalar(1)}, "rank 1", {1.5}),
+         rejects<DTypeError>("integers", {iota({3})}, "must be floating", {1.5}),
+         rejects<ValueError>("below 1", {randn({3})}, "alpha is 0.9; expected 1 to 2", {0.9}),
+         rejects<ValueError>("above 2", {randn({3})}, "alpha is 2.1; expected 1 to 2", {2.1}),
+         rejects<ValueError>("not a number", {randn({3})}, "expected 1 to 2", {std::nan("")})},
+    .saved_bytes =
+        [](Inputs in) {
+          const int64_t rows = in[0].numel() == 0 ? in[0].dim(0) * (in[0].dim(-1) == 0)
+                                                  : in[0].numel() / in[0].dim(-1);
+          const auto each = static_cast<int64_t>(size_of(accumulator_of(in[0].dtype())));
+          return std::vector<int64_t>{in[0].nbytes(), rows * each};
+        },
+    .row_inputs = {0},
+    .tolerance = 4,
+    .gradient_tolerance = 16,
+    .reason = "y is the difference of two numbers of up to 1, and its gradient has a root of y",
+};
+
+const Registered learned_info = OpInfo{
+    .name = "entmax of a tensor",
+    .run = [](Inputs in) { return entmax(in[0], in[1]); },
+    .reference =
+        [](Arrays in) {
+          Shape rows = in[0].shape;
+          rows.erase(rows.rank() - 1);
+          const Array alpha = naive::expand(in[1], rows);
+          return reference(in[0], [&](int64_t r) { return alpha[r]; });
+        },
+    .samples = {{"each row", {randn({4, 9}), as(DType::f64, uniform({4}, 1.2, 1.9))}},
+                {"each head", {randn({2, 3, 5, 8}), as(DType::f64, uniform({3, 1}, 1.2, 1.9))}},
+                {"one", {randn({3, 21}), as(DType::f64, scalar(1.7))}},
+                {"of one column", {randn({3, 1}), as(DType::f64, scalar(1.7))}},
+                {"softmax and beyond 2",
+                 {randn({3, 5}), as(DType::f64, constant(values({3}, {1.001, 2.5, 1.5})))}},
+                {"empty", {randn({0, 3}), as(DType::f64, scalar(1.5))}}},
+    .large = {{"large", {randn({300, 257}), as(DType::f64, uniform({300}, 1.2, 1.9))}}},
+    .rejects = {rejects<ShapeError>("rows", {randn({4, 9}), uniform({3}, 1, 2)}, "[3]"),
+                rejects<DTypeError>("integers", {randn({4, 9}), iota({4})}, "must be floating")},
+    .saved_bytes =
+        [](Inputs in) {
+          const auto each = static_cast<int64_t>(size_of(accumulator_of(in[0].dtype())));
+          const int64_t rows = in[0].numel() == 0 ? 0 : in[0].numel() / in[0].dim(-1);
+          return std::vector<int64_t>{in[0].nbytes(), rows * each};
+        },
+    .tolerance = 4,
+    .gradient_tolerance = 16,
+    .reason = "y is the difference of two numbers of up to 1, and its gradient has a root of y",
+    .expandable = false,
+};
+
+Tensor numbers(const Shape& shape, double factor = 1) {
+  return make(factor * randn(shape), Generator{4}, {});
+}
+
+TEST(Entmax, IsTheNearestPointOfTheSimplexForTwo) {
+  // sparsemax minimises |p - x|^2: x_i - p_i is one tau on the support, and x_i <= tau elsewhere.
+  const Tensor x = numbers({20, 31}, 0.3), p = sparsemax(x);
+  const auto xs = x.to_vector<double>(), ps = p.to_vector<double>();
+  for (size_t r = 0; r < 20; ++r) {
+    double tau = 0, sum = 0, support = 0;
+    for (size_t i = 31 * r; i < 31 * (r + 1); ++i) {
+      sum += ps[i];
+      if (ps[i] > 0) tau += xs[i] - ps[i], ++support;
+    }
+    tau /= support;
+    EXPECT_NEAR(sum, 1, 4e-16 * 31);
+    EXPECT_GT(support, 1);
+    EXPECT_LT(support, 31);
+    for (size_t i = 31 * r; i < 31 * (r + 1); ++i) {
+      EXPECT_GE(ps[i], 0);
+      EXPECT_LE(xs[i] - ps[i], tau + 1e-14);
+      EXPECT_GE(ps[i] > 0 ? xs[i] - ps[i] : tau, tau - 1e-14);
+    }
+  }
+}
+
+TEST(Entmax, KeepsOrderAndIgnoresShifts) {
+  const Tensor x = numbers({6, 50});
+  for (const double alpha : {1.0, 1.3, 1.5, 2.0}) {
+    const Tensor p = entmax(x, alpha);
+    EXPECT_LT(distance(entmax(add(x, 100), alpha), p), 1e-12) << alpha;
+    const auto xs = x.to_vector<double>(), ps = p.to_vector<double>();
+    for (size_t i = 0; i < 50; ++i) {
+      for (size_t j = 0; j < 50; ++j) {
+        EXPECT_TRUE(xs[i] <= xs[j] || ps[i] >= ps[j]) << alpha;
+      }
+    }
+  }
+}
+
+TEST(Entmax, IsOneHotWhereTheLargestIsFarAhead) {
+  const Tensor x = Tensor::from(std::vector<double>{0.5, 3, 2, -1}, {4});
+  EXPECT_EQ(sparsemax(x).to_vector<double>(), (std::vector<double>{0, 1, 0, 0}));
+  // For alpha the gap must be 1 / (alpha - 1).
+  EXPECT_EQ(entmax(mul(x, 2), 1.5).to_vector<double>(), (std::vector<double>{0, 1, 0, 0}));
+  EXPECT_GT(entmax(x, 1.5).to_vector<double>()[2], 0);
+  EXPECT_EQ(entmax(mul(x, 100), 1.1).to_vector<double>(), (std::vector<double>{0, 1, 0, 0}));
+}
+
+TEST(Entmax, ComesNearSoftmax) {
+  const Tensor x = numbers({8, 64});
+  EXPECT_LT(distance(entmax(x, 1.009), softmax(x)), 1e-15);
+  const double near = distance(entmax(x, 1.01), softmax(x));
+  EXPECT_LT(near, 2e-2);
+  EXPECT_GT(near, 1e-5);
+}
+
+TEST(Entmax, GivesNaNForNaNAndPlusInfinity) {
+  for (const double alpha : {1.0, 1.3, 1.5, 2.0}) {
+    const Tensor x = Tensor::from(std::vector<double>{1, NAN, 0, 1, inf, 0, 1, 2, 3}, {3, 3});
+    const auto y = entmax(x, alpha).to_vector<double>();
+    for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(std::isnan(y[i])) << alpha;
+    for (size_t i = 6; i < 9; ++i) EXPECT_TRUE(std::isfinite(y[i])) << alpha;
+  }
+}
+
+}  // namespace
+}  // namespace longspan::test

@@ -88,6 +88,7 @@ void register_kernels() {
   register_copy();
   register_elementwise();
   register_entmax();
+  register_entmax_attention();
   register_gradient();
   register_index();
   register_loss();

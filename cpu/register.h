@@ -8,6 +8,7 @@ void register_attention_workspace();
 void register_copy();
 void register_elementwise();
 void register_entmax();
+void register_entmax_attention();
 void register_gradient();
 void register_index();
 void register_loss();

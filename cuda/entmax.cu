@@ -1,25 +1,10 @@
-#include "core/kernels/entmax.h"
+#include "cuda/entmax.cuh"
 
-#include "core/kernels/maths.h"
+#include "core/kernels/entmax_attention.h"
 #include "cuda/register.h"
-#include "cuda/rows.cuh"
 
 namespace longspan::cuda {
 namespace {
-
-/// Returns u^p for u > 0, and 0 elsewhere.
-template <class A>
-__device__ A positive_power(A u, A p) {
-  if (!(u > 0)) return A(0);
-  if (p == A(1)) return u;
-  if (p == A(2)) return u * u;
-  return kernels::unary_value(kernels::Unary::power, p, A(0), u);
-}
-
-template <class A>
-__device__ bool is_softmax(A alpha) {
-  return !(alpha >= static_cast<A>(kernels::kEntmaxSoftmax));
-}
 
 template <class T>
 struct Forward {
@@ -31,52 +16,7 @@ struct Forward {
 
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
-    const T* const from = x + row * n;
-    T* const to = y + row * n;
-    A largest = least<A>(), wrong = 0;
-    for_row<1>(team, n, [&](int64_t i) {
-      const A v = static_cast<A>(from[i]);
-      largest = v > largest ? v : largest;
-      if (!(v <= std::numeric_limits<A>::max())) wrong = 1;
-    });
-    largest = team.max(largest);
-    if (team.max(wrong) > 0) return fill(team, to, std::numeric_limits<A>::quiet_NaN());
-    if (largest == least<A>()) return fill(team, to, A(0));
-    if (is_softmax(alpha[row])) return softmax(team, from, largest, to);
-    const A scale = alpha[row] >= 2 ? A(1) : alpha[row] - 1, p = 1 / scale;
-    const auto above = [&](int64_t i, A tau) {
-      return (static_cast<A>(from[i]) - largest) * scale - tau;
-    };
-    const auto sums = [&](A tau) {
-      kernels::EntmaxSums<A> all{};
-      for_row<1>(team, n, [&](int64_t i) {
-        const A u = above(i, tau);
-        if (!(u > 0)) return;
-        const A slope = p == A(1) ? A(1) : positive_power(u, p - 1);
-        all.weights += u * slope;
-        all.slopes += slope;
-      });
-      return kernels::EntmaxSums<A>{team.sum(all.weights), team.sum(all.slopes)};
-    };
-    const auto root = [&](A w) { return p == A(1) ? A(1) : positive_power(w, 1 - 1 / p); };
-    const A tau = kernels::entmax_threshold<A>(sums, root), factor = 1 / sums(tau).weights;
-    for_row<1>(team, n, [&](int64_t i) { to[i] = T(positive_power(above(i, tau), p) * factor); });
-  }
-
- private:
-  template <int size>
-  __device__ void fill(const Team<size>& team, T* to, A value) const {
-    for_row<1>(team, n, [&](int64_t i) { to[i] = T(value); });
-  }
-  template <int size>
-  __device__ void softmax(const Team<size>& team, const T* from, A largest, T* to) const {
-    const auto weight = [&](int64_t i) {
-      return kernels::exponential(static_cast<A>(from[i]) - largest);
-    };
-    A part = 0;
-    for_row<1>(team, n, [&](int64_t i) { part += weight(i); });
-    const A factor = 1 / team.sum(part);
-    for_row<1>(team, n, [&](int64_t i) { to[i] = T(weight(i) * factor); });
+    entmax_row(team, x + row * n, alpha[row], y + row * n, n);
   }
 };
 
@@ -92,39 +32,9 @@ struct Backward {
 
   template <int size>
   __device__ void operator()(int64_t row, const Team<size>& team) const {
-    const A a = alpha[row];
-    const bool soft = is_softmax(a), learns = dalpha != nullptr && !soft && a <= 2;
-    const auto s = [&](A p) {
-      if (soft) return p;
-      if (a >= 2) return p > 0 ? A(1) : A(0);
-      return positive_power(p, 2 - a);
-    };
-    A sum_s = 0, sum_sg = 0, sum_yg = 0, sum_e = 0, sum_eg = 0;
-    for_row<1>(team, n, [&](int64_t i) {
-      const A p = static_cast<A>(y[row * n + i]), g = static_cast<A>(dy[row * n + i]), q = s(p);
-      sum_s += q;
-      sum_sg += q * g;
-      if (!learns) return;
-      const A e = p > 0 ? p * kernels::unary_value(kernels::Unary::log, A(0), A(0), p) : A(0);
-      sum_yg += p * g;
-      sum_e += e;
-      sum_eg += e * g;
-    });
-    sum_s = team.sum(sum_s);
-    sum_sg = team.sum(sum_sg);
-    const A mean = sum_s == 0 ? A(0) : sum_sg / sum_s;
-    for_row<1>(team, n, [&](int64_t i) {
-      const A p = static_cast<A>(y[row * n + i]), g = static_cast<A>(dy[row * n + i]);
-      dx[row * n + i] = T(s(p) * (g - mean));
-    });
-    if (dalpha == nullptr) return;
-    A slope = 0;
-    if (learns) {
-      const A by = a - 1;
-      slope =
-          (team.sum(sum_yg) - mean) / (by * by) - (team.sum(sum_eg) - mean * team.sum(sum_e)) / by;
-    }
-    if (team.rank() == 0) dalpha[row] = slope;
+    const A slope = entmax_row_gradient(team, y + row * n, alpha[row], dy + row * n, dx + row * n,
+                                        n, dalpha != nullptr);
+    if (team.rank() == 0 && dalpha != nullptr) dalpha[row] = slope;
   }
 };
 
@@ -143,9 +53,115 @@ void backward(ConstView y, ConstView alpha, ConstView dy, View dx, View dalpha) 
     using A = Accumulator<T>;
     const int64_t n = y.dim(1);
     for_rows("entmax_backward", y.dim(0), n,
-             Backward<T>{y.as<T>(), alpha.as<A>(), dy.as<T>(), dx.as<T>(),
-                         dalpha ? dalpha.as<A>() : nullptr, n});
+             Backward<T>{y.as<T>(), alpha.as<A>(), dy.as<T>(), dx.as<T>(), dalpha.as<A>(), n});
   });
+}
+
+/// A number for each row of a tile [B, H, R], in any strides.
+template <class T>
+struct PerRow {
+  T* data = nullptr;
+  int64_t sample = 0, head = 0, row = 0;
+
+  template <class V>
+  static PerRow of(const V& x) {
+    if (!x) return {};
+    return {x.template as<T>(), x.stride(0), x.stride(1), x.stride(2)};
+  }
+  __device__ T& at(int64_t b, int64_t h, int64_t r) const {
+    return data[b * sample + h * head + r * row];
+  }
+};
+
+/// Rows of a tile of scores [B, H, R, n].
+struct TileRows {
+  kernels::EntmaxTile tile;
+  kernels::MaskTables masks;
+  const int64_t* q_valid;
+  int64_t heads, rows, n;
+
+  TileRows(const kernels::EntmaxTile& t, const View& x)
+      : tile(t),
+        masks(t.masks, t.keys),
+        q_valid(t.q_valid.as<int64_t>()),
+        heads(x.dim(1)),
+        rows(x.dim(2)),
+        n(x.dim(3)) {}
+
+  /// Clears the columns of row (b, r) that it does not see; returns the others.
+  template <class T, int size>
+  __device__ kernels::KeyInterval cleared(const Team<size>& team, int64_t b, int64_t r,
+                                          T* row) const {
+    kernels::KeyInterval seen = kernels::columns_of(tile, masks, q_valid, n, b, r);
+    if (seen.lo >= seen.hi) seen = {0, 0};
+    for_row<1>(team, n, [&](int64_t i) {
+      if (i < seen.lo || i >= seen.hi) row[i] = T(0);
+    });
+    return seen;
+  }
+};
+
+template <class T>
+struct TileForward {
+  TileRows of;
+  const T* alpha;
+  T* x;
+  PerRow<T> tau;
+
+  template <int size>
+  __device__ void operator()(int64_t i, const Team<size>& team) const {
+    const int64_t b = i / of.rows / of.heads, h = i / of.rows % of.heads, r = i % of.rows;
+    T* const row = x + i * of.n;
+    const kernels::KeyInterval seen = of.cleared(team, b, r, row);
+    const T t = entmax_row(team, row + seen.lo, alpha[h], row + seen.lo, seen.hi - seen.lo);
+    if (team.rank() == 0) tau.at(b, h, r) = t;
+  }
+};
+
+template <class T>
+struct TileBackward {
+  TileRows of;
+  const T* alpha;
+  T *x, *dp;
+  PerRow<const T> tau;
+  PerRow<T> dalpha;
+
+  template <int size>
+  __device__ void operator()(int64_t i, const Team<size>& team) const {
+    const int64_t b = i / of.rows / of.heads, h = i / of.rows % of.heads, r = i % of.rows;
+    T *const row = x + i * of.n, *const slopes = dp + i * of.n;
+    of.cleared(team, b, r, slopes);
+    const kernels::KeyInterval seen = of.cleared(team, b, r, row);
+    const int64_t count = seen.hi - seen.lo;
+    const T a = alpha[h], t = tau.at(b, h, r);
+    const T scale = a >= 2 ? T(1) : a - 1;
+    T *const p = row + seen.lo, *const g = slopes + seen.lo;
+    for_row<1>(team, count, [&](int64_t j) {
+      p[j] = entmax_is_softmax(a) ? kernels::exponential(p[j] - t)
+                                  : positive_power(p[j] * scale - t, 1 / scale);
+    });
+    const T slope = entmax_row_gradient(team, p, a, g, g, count, dalpha.data != nullptr);
+    if (team.rank() == 0 && dalpha.data != nullptr) dalpha.at(b, h, r) = slope;
+  }
+};
+
+template <class T>
+void forward_tile(const kernels::EntmaxTile& tile, const ConstView& alpha, const View& x,
+                  const View& tau) {
+  for_rows("entmax_tile_forward", x.dim(0) * x.dim(1) * x.dim(2), x.dim(3),
+           TileForward<T>{{tile, x}, alpha.as<T>(), x.as<T>(), PerRow<T>::of(tau)});
+}
+
+template <class T>
+void backward_tile(const kernels::EntmaxTile& tile, const ConstView& alpha, const ConstView& tau,
+                   const View& x, const View& dp, const View& dalpha) {
+  for_rows("entmax_tile_backward", x.dim(0) * x.dim(1) * x.dim(2), x.dim(3),
+           TileBackward<T>{{tile, x},
+                           alpha.as<T>(),
+                           x.as<T>(),
+                           dp.as<T>(),
+                           PerRow<const T>::of(tau),
+                           PerRow<T>::of(dalpha)});
 }
 
 }  // namespace
@@ -153,6 +169,22 @@ void backward(ConstView y, ConstView alpha, ConstView dy, View dx, View dalpha) 
 void register_entmax() {
   kernels::entmax_forward.set(DeviceKind::cuda, forward);
   kernels::entmax_backward.set(DeviceKind::cuda, backward);
+}
+
+void register_entmax_attention() {
+  using kernels::EntmaxTile;
+  kernels::entmax_tile_forward.set(DeviceKind::cuda,
+                                   [](EntmaxTile tile, ConstView alpha, View x, View tau) {
+                                     if (x.dtype == DType::f64)
+                                       return forward_tile<double>(tile, alpha, x, tau);
+                                     forward_tile<float>(tile, alpha, x, tau);
+                                   });
+  kernels::entmax_tile_backward.set(
+      DeviceKind::cuda,
+      [](EntmaxTile tile, ConstView alpha, ConstView tau, View x, View dp, View dalpha) {
+        if (x.dtype == DType::f64) return backward_tile<double>(tile, alpha, tau, x, dp, dalpha);
+        backward_tile<float>(tile, alpha, tau, x, dp, dalpha);
+      });
 }
 
 }  // namespace longspan::cuda

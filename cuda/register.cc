@@ -9,6 +9,7 @@ void register_kernels() {
   register_copy();
   register_elementwise();
   register_entmax();
+  register_entmax_attention();
   register_graph();
   register_index();
   register_loss();

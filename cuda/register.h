@@ -6,6 +6,7 @@ void register_block_attention();
 void register_copy();
 void register_elementwise();
 void register_entmax();
+void register_entmax_attention();
 void register_graph();
 void register_index();
 void register_loss();

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace longspan::test {
+
+/// Replaces a row by its alpha-entmax, from a bisection of the threshold; softmax below 1.01.
+inline void entmax_row(std::vector<double>& row, double alpha) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  alpha = std::min(alpha, 2.0);
+  double most = -inf;
+  for (const double x : row) most = std::max(most, x);
+  const auto weight = [&](double x, double tau) {
+    if (alpha < 1.01) return std::exp(x - most);
+    const double u = (alpha - 1) * (x - most) - tau;
+    return u > 0 ? std::pow(u, 1 / (alpha - 1)) : 0.0;
+  };
+  const auto total = [&](double tau) {
+    double sum = 0;
+    for (const double x : row) sum += x == -inf ? 0 : weight(x, tau);
+    return sum;
+  };
+  double low = -1, high = 0;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    (total(middle) >= 1 ? low : high) = middle;
+  }
+  const double sum = total(low);
+  for (double& x : row) x = sum > 0 && x != -inf ? weight(x, low) / sum : 0;
+}
+
+}  // namespace longspan::test

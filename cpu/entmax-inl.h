@@ -164,7 +164,8 @@ template <class T>
 Accumulator<T> forward_row(const T* x, Accumulator<T> alpha, T* y, size_t n) {
   using A = Accumulator<T>;
   const Tag<T> d;
-  const A shift = rows::largest(x, n);
+  A total;
+  const A shift = rows::largest(x, n, &total);
   if (has_no_maximum(x, n)) {
     fill(y, n, std::numeric_limits<A>::quiet_NaN());
     return std::numeric_limits<A>::quiet_NaN();
@@ -181,9 +182,13 @@ Accumulator<T> forward_row(const T* x, Accumulator<T> alpha, T* y, size_t n) {
     } else {
       const A scale = power == Power::sparse ? A{1} : alpha - 1;
       const Row<power, T> row{x, n, scale, shift, 1 / scale};
-      const A tau = kernels::entmax_threshold<A>([&](A t) HWY_ATTR { return row.sums(t); },
-                                                 [&](A w) HWY_ATTR { return row.root(w); });
-      const auto factor = hn::Set(d, 1 / row.sums(tau).weights), t = hn::Set(d, tau);
+      const auto count = static_cast<A>(n);
+      const A small = power == Power::sparse ? 1 / count : std::pow(count, -scale);
+      const A first = kernels::entmax_lower_bound(scale * (total / count - shift), small);
+      const auto [tau, sum] = kernels::entmax_threshold(
+          first, [&](A t) HWY_ATTR { return row.sums(t); },
+          [&](A w) HWY_ATTR { return row.root(w); });
+      const auto factor = hn::Set(d, 1 / sum), t = hn::Set(d, tau);
       simd::for_vectors(d, n, [&](size_t i, size_t left) HWY_ATTR {
         simd::store(hn::Mul(row.weight(row.above(i, left, t)), factor), d, y + i, left);
       });

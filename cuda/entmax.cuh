@@ -28,10 +28,11 @@ __device__ Accumulator<T> entmax_row(const Team<size>& team, const T* x, Accumul
                                      int64_t n) {
   using A = Accumulator<T>;
   const auto fill = [&](A value) { for_row<1>(team, n, [&](int64_t i) { y[i] = T(value); }); };
-  A largest = least<A>(), wrong = 0;
+  A largest = least<A>(), wrong = 0, part = 0;
   for_row<1>(team, n, [&](int64_t i) {
     const A v = static_cast<A>(x[i]);
     largest = v > largest ? v : largest;
+    part += v;
     if (!(v <= std::numeric_limits<A>::max())) wrong = 1;
   });
   largest = team.max(largest);
@@ -47,7 +48,7 @@ __device__ Accumulator<T> entmax_row(const Team<size>& team, const T* x, Accumul
     const auto weight = [&](int64_t i) {
       return kernels::exponential(static_cast<A>(x[i]) - largest);
     };
-    A part = 0;
+    part = 0;
     for_row<1>(team, n, [&](int64_t i) { part += weight(i); });
     const A sum = team.sum(part), factor = 1 / sum;
     for_row<1>(team, n, [&](int64_t i) { y[i] = T(weight(i) * factor); });
@@ -69,7 +70,12 @@ __device__ Accumulator<T> entmax_row(const Team<size>& team, const T* x, Accumul
     return kernels::EntmaxSums<A>{team.sum(all.weights), team.sum(all.slopes)};
   };
   const auto root = [&](A w) { return p == A(1) ? A(1) : positive_power(w, 1 - 1 / p); };
-  const A tau = kernels::entmax_threshold<A>(sums, root), factor = 1 / sums(tau).weights;
+  const auto count = static_cast<A>(n);
+  const A mean = scale * (team.sum(part) / count - largest),
+          small = kernels::unary_value(kernels::Unary::power, -scale, A(0), count);
+  const auto [tau, sum] =
+      kernels::entmax_threshold(kernels::entmax_lower_bound(mean, small), sums, root);
+  const A factor = 1 / sum;
   for_row<1>(team, n, [&](int64_t i) { y[i] = T(positive_power(above(i, tau), p) * factor); });
   return tau + scale * largest;
 }

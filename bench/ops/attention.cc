@@ -7,6 +7,8 @@
 #include "bench/harness.h"
 #include "bench/kernels.h"
 #include "ops/attention/block_attention.h"
+#include "ops/attention/entmax_attention.h"
+#include "ops/copy.h"
 #include "ops/patterns/pairs.h"
 #include "ops/patterns/pattern.h"
 
@@ -50,6 +52,23 @@ void add_pattern(const std::string& name, const AttentionPattern& pattern, int64
   measure_op(label, {4 * d * pairs}, {10 * d * pairs}, inputs, attend);
 }
 
+// The same with entmax in place of the softmax, to be compared with "causal" and "dense".
+void add_entmax(const std::string& name, const AttentionPattern& pattern, int64_t length,
+                double alpha) {
+  constexpr int64_t heads = 8, width = 64;
+  const double pairs = static_cast<double>(heads * visible_pairs(pattern, length, length));
+  const auto inputs = [=] {
+    const Shape size = {1, heads, length, width};
+    return std::vector<Tensor>{values(size, 1, 2.0f), values(size, 2, 2.0f), values(size, 3, 2.0f)};
+  };
+  const auto attend = [=](const std::vector<Tensor>& x) {
+    return entmax_attention(x[0], x[1], x[2], pattern, full({1}, alpha)).out;
+  };
+  const std::string label = fmt::format("attention/{}/entmax {}/B=1 H={} L={} d={}/f32", name,
+                                        alpha, heads, length, width);
+  measure_op(label, {4 * width * pairs}, {10 * width * pairs}, inputs, attend);
+}
+
 // Query blocks that attend to `seen` key blocks each, drawn once: the random part of layouts like
 // BigBird's and BlockBERT's.
 AttentionPattern scattered_blocks(int64_t length, int64_t block, int64_t seen) {
@@ -75,6 +94,12 @@ AttentionPattern scattered_blocks(int64_t length, int64_t block, int64_t seen) {
 
 void add_attention() {
   const AttentionPattern causal = patterns::causal();
+  for (const int64_t length : {1024, 4096}) {
+    for (const double alpha : {1.0, 1.3, 1.5, 2.0}) {
+      add_entmax("causal", causal, length, alpha);
+      add_entmax("dense", patterns::dense(), length, alpha);
+    }
+  }
   for (const int64_t width : {64, 128}) {
     for (const int64_t length : {1024, 2048, 4096, 8192}) {
       add_pattern("causal", causal, 1, 8, length, width);

@@ -26,25 +26,40 @@ struct EntmaxSums {
   A weights, slopes;
 };
 
+/// A threshold, and the sum of (z - tau)^p over the z of a row above it, which is 1 up to rounding.
+template <class A>
+struct EntmaxThreshold {
+  A tau, weights;
+};
+
 /// Returns the tau at which the sum of (z_i - tau)^p over z_i > tau is 1, for p >= 1 and a row
-/// whose maximum is 0, so that tau is in [-1, 0). `sums(tau)` returns EntmaxSums, `root(x)` x^(1 -
-/// 1 / p).
+/// whose maximum is 0, so that tau is in [-1, 0). `first` is a number in [-1, tau]; `sums(tau)`
+/// returns EntmaxSums, `root(x)` x^(1 - 1 / p).
 ///
 /// Newton's method for phi(tau) = |[z - tau]_+|_p = 1. A norm of a convex function is convex, and
-/// phi falls from phi(-1) >= 1: tau rises to the solution and never passes it, and no entry that is
-/// out comes back. With p = 1 it ends after finitely many steps at the threshold of sparsemax \cite
-/// martins2016 (prop. 1); the reference code sorts or bisects instead.
+/// phi falls from phi(first) >= 1: tau rises to the solution and never passes it, and no entry that
+/// is out comes back. With p = 1 it ends after finitely many steps at the threshold of sparsemax
+/// \cite martins2016 (prop. 1); the reference code sorts or bisects instead.
 template <class A, class Sums, class Root>
-LONGSPAN_HD A entmax_threshold(Sums sums, Root root) {
+LONGSPAN_HD EntmaxThreshold<A> entmax_threshold(A first, Sums sums, Root root) {
   constexpr A unit = sizeof(A) == 8 ? A(0x1p-53) : A(0x1p-24);
-  A tau = -1;
+  EntmaxThreshold<A> at{first, 0};
   for (int i = 0; i < 64; ++i) {
-    const EntmaxSums<A> at = sums(tau);
-    const A step = (at.weights - root(at.weights)) / at.slopes;
+    const EntmaxSums<A> sum = sums(at.tau);
+    at.weights = sum.weights;
+    const A step = (sum.weights - root(sum.weights)) / sum.slopes;
     if (!(step > unit)) break;
-    tau += step;
+    at.tau += step;
   }
-  return tau;
+  return at;
+}
+
+/// Returns a lower bound of that tau: with the mean of z, the sum is n (mean - tau)^p or more,
+/// since the power is convex. `small` is n^(-1 / p).
+template <class A>
+LONGSPAN_HD A entmax_lower_bound(A mean, A small) {
+  const A bound = mean - small;
+  return bound > -1 ? bound : A(-1);
 }
 
 }  // namespace longspan::kernels
